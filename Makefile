@@ -1,0 +1,71 @@
+# The chores of this repository. `make` alone lists them.
+#
+# Tools are pinned here and run with `go run`, never named in go.mod: go.mod says what the product
+# links, and whoever imports a package of ours must not inherit our linters.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# What may be set from outside: make test TESTFLAGS=-count=1, make fuzz FUZZTIME=5m, …
+TESTFLAGS ?=
+FUZZTIME ?= 30s
+VULNDB ?= https://vuln.go.dev
+MODULE ?=
+MUTANT ?= .
+
+# The pure core: values in, values out.
+CORE := $(patsubst %,./%/...,$(wildcard clock session fsm))
+
+.PHONY: help
+help: ## list the targets
+	@echo 'make <target>:'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@.ci/lines
+
+.PHONY: check
+check: ## format, vet, the import policy, links of the docs, go.mod up to date, staticcheck
+	@echo '· gofmt'; diff="$$(gofmt -d . || true)"; [[ -z "$$diff" ]] || { echo "$$diff"; echo 'gofmt -w . would fix this'; exit 1; }
+	@echo '· go vet'; go vet ./...
+	@echo '· policy'; go run ./cmd/policy
+	@echo '· links'; docs/links
+	@echo '· go.mod'; go mod tidy -diff; go mod verify
+	@echo '· staticcheck'; go run $(STATICCHECK) ./...
+
+.PHONY: test
+test: ## every test that needs no compiler, browser or root, but the simulation
+	CGO_ENABLED=0 go test -timeout 10m $(TESTFLAGS) $$(go list ./... | grep -v '/jepsen/')
+
+.PHONY: sim
+sim: ## the whole stack in virtual time (in work; ZAMOK_SEED=n repeats a run's choices)
+	CGO_ENABLED=0 go test -timeout 20m -count=1 $(TESTFLAGS) ./jepsen/...
+
+.PHONY: race
+race: ## the tests in their short form under the race detector (needs a C compiler)
+	@# Not the simulation: it is tens of times slower there, and its time is spent in what is tested below it.
+	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(TESTFLAGS) $$(go list ./... | grep -v '/jepsen/')
+
+.PHONY: mutants
+mutants: ## plant each known bug; a test must catch it (MUTANT=regexp picks some)
+	go run ./cmd/mutants -run '$(MUTANT)'
+
+.PHONY: fuzz
+fuzz: ## every fuzz target, one after the other, for FUZZTIME (30s) each
+	.ci/fuzz $(FUZZTIME)
+
+.PHONY: vuln
+vuln: ## known vulnerabilities in what is linked (asks VULNDB, by default vuln.go.dev)
+	.ci/vuln $(GOVULNCHECK) $(VULNDB)
+
+.PHONY: bench-core
+bench-core: ## benchmarks of the pure core
+	go test -run '^$$' -bench . -benchmem $(TESTFLAGS) $(CORE)
+
+.PHONY: rename
+rename: ## change the module path everywhere: make rename MODULE=host/you/zamok
+	.ci/rename '$(MODULE)'

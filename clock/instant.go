@@ -1,0 +1,75 @@
+package clock
+
+// Instant is one look at this machine's own two clocks: the monotonic one,
+// which may stand still while the machine is suspended, and the boot-time one,
+// which does not. Both count from some moment that means nothing elsewhere, so
+// instants compare only with instants of the same Source.
+//
+// The two clocks are never mixed. Every question is asked of both, and the more
+// pessimistic answer is given: more time has passed, less is left.
+//
+// The zero Instant is as early as any Source can show. A proof that comes back
+// with its instant lost therefore proves nothing, rather than too much.
+type Instant struct{ mono, boot Span }
+
+// Source shows the present Instant. System, Runtime and Manual are the three.
+// A Source may be used by several goroutines at once.
+type Source interface{ Now() Instant }
+
+// DecodeInstant is the reverse of Encode. Every pair of numbers is an Instant:
+// one that was made up can only be wrong, not harmful to the arithmetic.
+func DecodeInstant(mono, boot uint64) Instant { return Instant{Span(mono), Span(boot)} }
+
+// Encode gives the two numbers under which an Instant travels. To whoever
+// carries them they are opaque. Numbers, not bytes: their size needs no check
+// at the door, and keeping them costs no memory of its own.
+func (i Instant) Encode() (mono, boot uint64) { return uint64(i.mono), uint64(i.boot) }
+
+// Add moves both clocks, and stops at the ends of the scale.
+func (i Instant) Add(s Span) Instant {
+	return Instant{
+		mono: Span(addSaturated(int64(i.mono), int64(s))),
+		boot: Span(addSaturated(int64(i.boot), int64(s))),
+	}
+}
+
+// Since is how much time has passed from earlier to i: the larger of the two
+// differences.
+func (i Instant) Since(earlier Instant) Span {
+	mono, boot := i.sub(earlier)
+	return max(mono, boot)
+}
+
+// Until is how much time is left from i to deadline: the smaller of the two
+// differences. It is zero or less exactly when the deadline is Reached.
+func (i Instant) Until(deadline Instant) Span {
+	mono, boot := deadline.sub(i)
+	return min(mono, boot)
+}
+
+// Reached says whether either clock has come to the deadline.
+func (i Instant) Reached(deadline Instant) bool {
+	return i.mono >= deadline.mono || i.boot >= deadline.boot
+}
+
+// After says whether i is later than j: ahead on one clock at least, and behind
+// on neither. Two instants that each clock orders differently are not two looks
+// of one Source, and neither is after the other.
+func (i Instant) After(j Instant) bool {
+	return i != j && i.mono >= j.mono && i.boot >= j.boot
+}
+
+// Later takes, on each clock, the later of the two. Of two local deadlines that
+// both are safe for the same event the result is safe too: whichever clock can
+// be relied on, its own half was safe before.
+func (i Instant) Later(j Instant) Instant {
+	return Instant{mono: max(i.mono, j.mono), boot: max(i.boot, j.boot)}
+}
+
+// String prints both clocks: "12.5s/13s", monotonic first.
+func (i Instant) String() string { return i.mono.String() + "/" + i.boot.String() }
+
+func (i Instant) sub(j Instant) (mono, boot Span) {
+	return Span(subSaturated(int64(i.mono), int64(j.mono))),
+		Span(subSaturated(int64(i.boot), int64(j.boot)))
+}

@@ -1,0 +1,62 @@
+package clock
+
+import "sync"
+
+// StepMax is the most that one reading of a Leader can add. A leader that did
+// not look at its clock for longer was not serving either (paused, swapped out,
+// stuck behind its disk), and what passed meanwhile must age nobody whose
+// renewals waited outside. Whoever holds the office reads every 20–50 ms, so in
+// a healthy leader nothing is ever cut off.
+const StepMax = 100 * Millisecond
+
+// Leader is the running clock of one office. It may be used by several
+// goroutines at once: the one that stamps entries and the one that ticks do.
+// It owns no goroutine; an office that is over just stops reading it.
+type Leader struct {
+	src    Source
+	office uint64
+
+	mu   sync.Mutex
+	last Span // What the monotonic clock showed at the latest reading. Guarded by mu.
+	now  Time // C1: never falls, never faster than the monotonic clock. Guarded by mu.
+	cut  Span // Guarded by mu.
+}
+
+// StartLeader starts the clock of an office at the machine's time base. Call it
+// *after* the office's LeaderStart was applied, with the time that the machine
+// had then, and after the process's previous office has stopped: the proof in
+// the package comment stands on both.
+func StartLeader(src Source, office uint64, base Time) *Leader {
+	return &Leader{src: src, office: office, last: src.Now().mono, now: base}
+}
+
+// Read is a step of the clock, not a look at it: it adds what has passed since
+// the latest reading, at most StepMax. A reading that lagged behind would give
+// the renewals in its entry a deadline too early by the lag (C2).
+//
+// Only the monotonic clock counts: a suspended leader served nobody, and its
+// time may always be slow but never fast. A source that goes back adds nothing,
+// and nothing again until it has made up for it.
+func (l *Leader) Read() Reading {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// The source is read under the mutex, so that readings leave in the order
+	// of what they show.
+	seen := l.src.Now().mono
+	passed := Span(subSaturated(int64(seen), int64(l.last)))
+	if passed > 0 {
+		l.last = seen
+		step := min(passed, StepMax)
+		l.now = l.now.Add(step)
+		l.cut = Span(addSaturated(int64(l.cut), int64(passed-step)))
+	}
+	return Reading{Office: l.office, Now: l.now}
+}
+
+// Cut is the total of what StepMax has cut off so far: by so much longer live
+// the leases of those who have died. It belongs in a metric.
+func (l *Leader) Cut() Span {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cut
+}

@@ -1,0 +1,243 @@
+package clock_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"zamok/clock"
+)
+
+const anOffice = 40
+
+func TestALeadersClockStartsWhereTheMachineStood(t *testing.T) {
+	var src clock.Manual
+	src.Set(1000*clock.Hour, 2000*clock.Hour)
+	leader := clock.StartLeader(&src, anOffice, clock.Time(7*clock.Second))
+
+	assert.Equal(t, clock.Reading{Office: anOffice, Now: clock.Time(7 * clock.Second)}, leader.Read())
+	src.Advance(30 * clock.Millisecond)
+	assert.Equal(t, "7.03s", leader.Read().Now.String())
+	assert.Zero(t, leader.Cut())
+}
+
+func TestWhatALeadersClockDoesNotCount(t *testing.T) {
+	for _, c := range []struct {
+		what     string
+		happens  func(*clock.Manual)
+		now, cut clock.Span
+	}{
+		{"nothing", func(*clock.Manual) {}, 0, 0},
+		{"the longest step", func(m *clock.Manual) { m.Advance(clock.StepMax) }, clock.StepMax, 0},
+		{"a stall of 3s", func(m *clock.Manual) { m.Advance(3 * clock.Second) },
+			clock.StepMax, 3*clock.Second - clock.StepMax},
+		{"an hour of sleep", func(m *clock.Manual) { m.Suspend(clock.Hour) }, 0, 0},
+		{"a clock that goes back", func(m *clock.Manual) { m.Advance(-clock.Second) }, 0, 0},
+	} {
+		var src clock.Manual
+		src.Advance(clock.Hour)
+		leader := clock.StartLeader(&src, anOffice, 0)
+		c.happens(&src)
+		assert.Equal(t, clock.Time(c.now), leader.Read().Now, c.what)
+		assert.Equal(t, c.cut, leader.Cut(), c.what)
+	}
+}
+
+// Time that a clock took back and then showed again must not be counted twice.
+func TestAClockThatWentBackHasToMakeUpForIt(t *testing.T) {
+	var src clock.Manual
+	src.Advance(clock.Hour)
+	leader := clock.StartLeader(&src, anOffice, 0)
+	for range 10 {
+		src.Advance(-50 * clock.Millisecond)
+		leader.Read()
+		src.Advance(50 * clock.Millisecond)
+		leader.Read()
+	}
+	assert.Zero(t, leader.Read().Now)
+	src.Advance(clock.Millisecond)
+	assert.Equal(t, clock.Time(clock.Millisecond), leader.Read().Now)
+}
+
+// C1, and the account of what was cut, for any schedule of readings.
+func TestReadingsAreMonotoneAndNeverFasterThanTheSource(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var src clock.Manual
+		src.Advance(clock.Hour)
+		base := clock.Time(rapid.Int64Range(0, int64(clock.Hour)).Draw(t, "base"))
+		leader := clock.StartLeader(&src, anOffice, base)
+
+		start := src.Now()
+		highest, before := start, clock.Reading{Office: anOffice, Now: base}
+		for _, passed := range rapid.SliceOf(passing()).Draw(t, "passing") {
+			src.Advance(passed)
+			counted := clock.Span(0)
+			if src.Now().After(highest) {
+				counted = src.Now().Since(highest)
+				highest = src.Now()
+			}
+
+			r := leader.Read()
+
+			require.Equal(t, before.Office, r.Office)
+			require.Equal(t, min(counted, clock.StepMax), r.Now.Sub(before.Now))
+			require.Equal(t, highest.Since(start), r.Now.Sub(base)+leader.Cut(),
+				"what passed is either counted or cut")
+			before = r
+		}
+	})
+}
+
+// passing draws what a leader's clock meets between two readings: nothing, the
+// usual tick, both sides of the cap, stalls, and a clock that goes back.
+func passing() *rapid.Generator[clock.Span] {
+	return rapid.Custom(func(t *rapid.T) clock.Span {
+		return clock.Span(rapid.OneOf(
+			rapid.Just(int64(0)),
+			rapid.Int64Range(0, int64(50*clock.Millisecond)),
+			rapid.Int64Range(int64(clock.StepMax)-1, int64(clock.StepMax)+1),
+			rapid.Int64Range(0, int64(10*clock.Second)),
+			rapid.Int64Range(-int64(clock.Second), 0),
+		).Draw(t, "passed"))
+	})
+}
+
+func TestALeadersClockStopsAtTheEndOfTheScale(t *testing.T) {
+	const end = clock.Time(1<<63 - 1)
+	var src clock.Manual
+	leader := clock.StartLeader(&src, anOffice, end-5)
+	src.Advance(clock.StepMax)
+	assert.Equal(t, end, leader.Read().Now)
+}
+
+// leaderClock is what an entry can be stamped with: a Leader, or a wrong one.
+type leaderClock interface {
+	tick()
+	stamp() clock.Time
+}
+
+type stepping struct{ *clock.Leader }
+
+func (c stepping) tick()             { c.Read() }
+func (c stepping) stamp() clock.Time { return c.Read().Now }
+
+// lastTick is the plausible mistake: the ticker moves the clock, and a stamp
+// shows where the ticker left it.
+type lastTick struct {
+	*clock.Leader
+	shown clock.Time
+}
+
+func (c *lastTick) tick()             { c.shown = c.Read().Now }
+func (c *lastTick) stamp() clock.Time { return c.shown }
+
+// earliness is by how much a lease ends before its ttl is over: a renewal is
+// stamped when sinceTick has passed after a tick, and time goes on in ticks of
+// tickEvery until the clock shows the deadline.
+func earliness(c leaderClock, src *clock.Manual, sinceTick, tickEvery, ttl clock.Span) clock.Span {
+	c.tick()
+	src.Advance(sinceTick)
+	stampedAt := src.Now()
+	deadline := c.stamp().Add(ttl)
+	src.Advance(tickEvery - sinceTick)
+	c.tick()
+	for c.stamp() < deadline {
+		src.Advance(tickEvery)
+		c.tick()
+	}
+	return max(0, ttl-src.Now().Since(stampedAt))
+}
+
+func TestAStampThatShowsTheLastTickEndsALeaseEarly(t *testing.T) {
+	const sinceTick, tickEvery, ttl = 95 * clock.Millisecond, 100 * clock.Millisecond, 2 * clock.Second
+	var src clock.Manual
+	ticking := &lastTick{Leader: clock.StartLeader(&src, anOffice, 0)}
+	assert.Equal(t, 95*clock.Millisecond, earliness(ticking, &src, sinceTick, tickEvery, ttl))
+	step := stepping{clock.StartLeader(&src, anOffice, 0)}
+	assert.Zero(t, earliness(step, &src, sinceTick, tickEvery, ttl))
+}
+
+// C2: by a reading that is a step no lease ends early, whatever the ticks do,
+// stalls included.
+func TestAReadingThatIsAStepNeverEndsALeaseEarly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		span := func(least, most clock.Span, name string) clock.Span {
+			return clock.Span(rapid.Int64Range(int64(least), int64(most)).Draw(t, name))
+		}
+		tickEvery := span(clock.Millisecond, 300*clock.Millisecond, "tick every")
+		sinceTick := span(0, tickEvery, "since tick")
+		ttl := span(clock.Millisecond, 5*clock.Second, "ttl")
+		var src clock.Manual
+		leader := stepping{clock.StartLeader(&src, anOffice, 0)}
+		require.Zero(t, earliness(leader, &src, sinceTick, tickEvery, ttl))
+	})
+}
+
+// The ticker and the goroutine that stamps share one Leader.
+func TestALeaderIsReadByManyAtOnce(t *testing.T) {
+	const readers, readings = 8, 500
+	var src clock.Manual
+	leader := clock.StartLeader(&src, anOffice, 0)
+
+	backward := make(chan string, readers)
+	var reading sync.WaitGroup
+	for range readers {
+		reading.Go(func() {
+			before := leader.Read()
+			for range readings {
+				src.Advance(clock.Millisecond)
+				r := leader.Read()
+				if r.Now <= before.Now {
+					// Each reader let time pass since its own latest reading.
+					backward <- fmt.Sprintf("%v after %v", r.Now, before.Now)
+					return
+				}
+				before = r
+				leader.Cut()
+			}
+		})
+	}
+	reading.Wait()
+	close(backward)
+	for what := range backward {
+		t.Error("a reading did not rise:", what)
+	}
+	passed := src.Now().Since(clock.Instant{})
+	assert.Equal(t, passed, clock.Span(leader.Read().Now)+leader.Cut())
+}
+
+// In virtual time, as an office runs it: a ticker, and entries at any moment.
+func TestALeadersClockInVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader := clock.StartLeader(clock.Runtime(), anOffice, 0)
+		done := make(chan struct{})
+		var ticking sync.WaitGroup
+		ticking.Go(func() {
+			ticker := time.NewTicker(30 * time.Millisecond)
+			defer ticker.Stop()
+			for {
+				select {
+				case <-ticker.C:
+					leader.Read()
+				case <-done:
+					return
+				}
+			}
+		})
+		time.Sleep(10*time.Second + 17*time.Millisecond)
+		assert.Equal(t, "10.017s", leader.Read().Now.String())
+		assert.Zero(t, leader.Cut())
+		close(done)
+		ticking.Wait()
+
+		time.Sleep(5 * time.Second)
+		assert.Equal(t, "10.117s", leader.Read().Now.String(), "nobody ticked: a stall")
+		assert.Equal(t, "4.9s", leader.Cut().String())
+	})
+}

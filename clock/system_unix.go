@@ -1,0 +1,39 @@
+//go:build linux || darwin
+
+package clock
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// System reads this machine's own clocks: one that stands still while the
+// machine is suspended and one that runs on, so that a lease which ran out
+// during sleep is known to have, at the first look after waking.
+//
+// Which clocks they are, and on which systems suspend is covered at all, stands
+// in the system_ file of each. All Systems of one machine show one scale until
+// it is started again.
+func System() Source { return systemClock{} }
+
+type systemClock struct{}
+
+func (systemClock) Now() Instant {
+	// The monotonic clock first: a machine suspended between the two looks then
+	// shows a boot clock too far ahead, which is the pessimistic side.
+	mono := readClock(monotonicClock, "monotonic")
+	boot := readClock(boottimeClock, "boot-time")
+	return Instant{mono: mono, boot: boot}
+}
+
+// readClock panics when the kernel refuses. There is no value to go on with:
+// any number made up here would be a lease that somebody trusts.
+func readClock(id int32, name string) Span {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(id, &ts); err != nil {
+		panic(fmt.Sprintf("clock: the %s clock (id %d) can't be read: %v; "+
+			"no lease can be timed on this machine: allow clock_gettime and start again", name, id, err))
+	}
+	return Span(ts.Nano())
+}

@@ -1,0 +1,62 @@
+package clock_test
+
+import (
+	"math"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"zamok/clock"
+)
+
+func TestSpanIsADurationOfAnotherName(t *testing.T) {
+	assert.Equal(t, 90*clock.Second, clock.Of(90*time.Second))
+	assert.Equal(t, 250*time.Microsecond, (250 * clock.Microsecond).Duration())
+	assert.Equal(t, "1m12.5s", (72*clock.Second + 500*clock.Millisecond).String())
+	assert.Equal(t, clock.Of(time.Hour), clock.Hour)
+	assert.Equal(t, clock.Of(time.Minute), clock.Minute)
+	assert.Equal(t, clock.Of(time.Nanosecond), clock.Nanosecond)
+}
+
+func TestTimeCountsFromTheBirthOfTheCluster(t *testing.T) {
+	at := clock.Time(0).Add(12*clock.Second + 500*clock.Millisecond)
+	assert.Equal(t, "12.5s", at.String())
+	assert.Equal(t, clock.Second, at.Add(clock.Second).Sub(at))
+	assert.Equal(t, -clock.Second, at.Sub(at.Add(clock.Second)))
+}
+
+// C8, against arithmetic that has no ends: the result is the true one, or the
+// end of the scale that lies nearest to it.
+func TestTimeStopsAtTheEndsOfTheScale(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := anyInt64().Draw(t, "a"), anyInt64().Draw(t, "b")
+		sum := new(big.Int).Add(big.NewInt(a), big.NewInt(b))
+		difference := new(big.Int).Sub(big.NewInt(a), big.NewInt(b))
+		require.Equal(t, nearest(sum), int64(clock.Time(a).Add(clock.Span(b))))
+		require.Equal(t, nearest(difference), int64(clock.Time(a).Sub(clock.Time(b))))
+	})
+}
+
+// anyInt64 draws the ends of the scale far more often than chance would.
+func anyInt64() *rapid.Generator[int64] {
+	return rapid.OneOf(
+		rapid.Int64(),
+		rapid.Int64Range(math.MinInt64, math.MinInt64+3),
+		rapid.Int64Range(math.MaxInt64-3, math.MaxInt64),
+		rapid.Int64Range(-3, 3),
+	)
+}
+
+func nearest(x *big.Int) int64 {
+	switch {
+	case x.IsInt64():
+		return x.Int64()
+	case x.Sign() > 0:
+		return math.MaxInt64
+	}
+	return math.MinInt64
+}

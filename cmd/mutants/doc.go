@@ -1,0 +1,39 @@
+// Mutants plants known bugs, one at a time, and demands that a test catches each.
+//
+//	go run ./cmd/mutants [-run REGEXP] [-parallel N] [-timeout D]
+//
+// A suite that passes says little until it has been seen to fail. Each mutant is a patch under
+// PACKAGE/testdata/mutants, for any package of this module, which begins with what it plants, why
+// that matters and which test catches it:
+//
+//	# plants: the queue is served from its back
+//	# matters: whoever came first may wait for ever
+//	# caught by: ./fsm TestStories/each_waiter_in_finite_time
+//	--- a/fsm/grant.go
+//	+++ b/fsm/grant.go
+//	@@ -41,7 +41,7 @@ …
+//
+// The patch is applied to copies of the files, which go test -overlay puts in the place of the
+// originals: the tree is never touched, and production code has no switch for its own bugs.
+//
+// # Verdicts
+//
+//	caught     the named test failed
+//	elsewhere  the named test passed, another one of its package failed: the patch names the wrong one
+//	survived   no test of the package failed
+//	broken     the mutant does not compile or could not be run, so no test has judged it
+//	stale      the patch no longer applies, or is not in the form above
+//
+// Anything but caught makes the command exit with 1. Before the first mutant the named tests run on
+// the tree as it is: a test that fails anyway, or does not exist, catches nothing.
+//
+// # Applying
+//
+// The lines that a hunk shows must be found exactly as they are. They may have moved: then there
+// must be one place only where they fit. So an edit elsewhere in the file does no harm, and a patch
+// never lands in a place that its author did not see.
+//
+// A patch changes Go files of the product only: no tests, no new files, and no import lines of this
+// module, which make rename would change. That every patch applies is a plain test of this package,
+// so go test ./... notices a stale one without running any mutant.
+package main

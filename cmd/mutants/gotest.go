@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// outcome is what one run of go test said.
+type outcome struct {
+	ran      map[string]bool // tests that began
+	failed   []string        // tests that failed, the first one first
+	ended    bool            // the package as a whole passed
+	compiled bool
+	timedOut bool
+	output   []byte
+}
+
+// first names who failed first: a test, or the process when it ended under a running test.
+func (o outcome) first() string {
+	switch {
+	case len(o.failed) > 0:
+		return o.failed[0]
+	case o.timedOut:
+		return "the time limit"
+	}
+	return "the end of the process"
+}
+
+// event is the part of test2json's events that is read here.
+type event struct {
+	Action      string
+	Test        string
+	Output      string
+	FailedBuild string
+}
+
+// goTest runs tests of one package, with the files of overlay in the place of the tree's. An error
+// means that nothing is known about the tests.
+func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit time.Duration) (outcome, error) {
+	args := []string{
+		"test", "-json", "-count=1", "-short", "-failfast",
+		// A mutant is caught by a test, not by a reader of code or a debugger, and compiling is most of
+		// the time.
+		"-vet=off", "-gcflags=-dwarf=0", "-ldflags=-s -w",
+		"-timeout", limit.String(), "-run", pattern,
+	}
+	if overlay != "" {
+		args = append(args, "-overlay", overlay)
+	}
+	args = append(args, pkg)
+	if s.rapid[pkg] {
+		// The way to a planted bug is no regression test: it must not be kept beside the others.
+		args = append(args, "-rapid.nofailfile")
+	}
+	// go test ends the tests at the limit; compiling is given as long again and some.
+	ctx, cancel := context.WithTimeout(ctx, 2*limit+2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = s.root
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that go ends its children
+	cmd.WaitDelay = 10 * time.Second
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.Output()
+	if ctx.Err() != nil {
+		return outcome{}, fmt.Errorf("go test %s was cut short: %w", pkg, ctx.Err())
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return outcome{}, err
+	}
+	if len(stdout) == 0 {
+		return outcome{}, fmt.Errorf("go test %s: %s", pkg, bytes.TrimSpace(stderr.Bytes()))
+	}
+	o := readEvents(stdout)
+	o.output = append(o.output, stderr.Bytes()...)
+	return o, nil
+}
+
+func readEvents(stdout []byte) outcome {
+	o := outcome{ran: map[string]bool{}, compiled: true}
+	lines := bufio.NewScanner(bytes.NewReader(stdout))
+	lines.Buffer(nil, len(stdout)+1)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil { // what a process writes past the test's log
+			o.output = append(append(o.output, lines.Bytes()...), '\n')
+			continue
+		}
+		o.output = append(o.output, e.Output...)
+		switch {
+		case e.Action == "build-fail" || e.FailedBuild != "":
+			o.compiled = false
+		case e.Action == "run":
+			o.ran[e.Test] = true
+		case e.Action == "fail" && e.Test != "":
+			o.failed = append(o.failed, e.Test)
+		case e.Action == "pass" && e.Test == "":
+			o.ended = true
+		}
+		o.timedOut = o.timedOut || strings.HasPrefix(e.Output, "panic: test timed out")
+	}
+	return o
+}
+
+// usesRapid reports whether the tests of a package know rapid's flags.
+func (s suite) usesRapid(ctx context.Context, pkg string) (bool, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", `{{join .TestImports "\n"}}{{"\n"}}{{join .XTestImports "\n"}}`, pkg)
+	cmd.Dir = s.root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	imports, err := cmd.Output()
+	if err != nil {
+		return false, fmt.Errorf("go list %s: %w: %s", pkg, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return slices.Contains(strings.Fields(string(imports)), "pgregory.net/rapid"), nil
+}
+
+// writeOverlay puts the mutated files and the map to them into a folder, and returns the map's path.
+func (s suite) writeOverlay(m mutant, folder string) (string, error) {
+	replace := map[string]string{}
+	for name, text := range m.sources {
+		planted := filepath.Join(folder, strings.ReplaceAll(name, "/", "__"))
+		if err := os.WriteFile(planted, text, 0o644); err != nil {
+			return "", err
+		}
+		replace[filepath.Join(s.root, filepath.FromSlash(name))] = planted
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(folder, "overlay.json")
+	return overlay, os.WriteFile(overlay, text, 0o644)
+}

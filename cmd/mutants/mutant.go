@@ -1,0 +1,170 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// mutant is one bug, ready to be planted.
+type mutant struct {
+	name    string // the package and the patch: fsm/lifo_queue
+	plants  string // the bug
+	matters string // what it would do to users
+	catcher test
+	sources map[string][]byte // what the files that it touches become, by path from the root
+	stale   error             // why it can't be planted; then sources is nil
+}
+
+// test is one test of one package. Its name may be a subtest's.
+type test struct {
+	pkg  string // as the go command takes it: ./fsm
+	name string
+}
+
+// top is the name of the function that the test is part of.
+func (t test) top() string {
+	name, _, _ := strings.Cut(t.name, "/")
+	return name
+}
+
+// pattern is the argument of -run that matches this test and no other.
+func (t test) pattern() string {
+	elements := strings.Split(t.name, "/")
+	for i, e := range elements {
+		elements[i] = "^" + regexp.QuoteMeta(e) + "$"
+	}
+	return strings.Join(elements, "/")
+}
+
+// find reads the patches of every package of the module at root, in order of their names.
+func find(root string, wanted *regexp.Regexp) ([]mutant, error) {
+	var found []mutant
+	tree := os.DirFS(root)
+	err := fs.WalkDir(tree, ".", func(p string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return enter(tree, p, entry.Name())
+		}
+		folder, file := path.Split(p)
+		pkg, ok := strings.CutSuffix(folder, "/testdata/mutants/")
+		if !ok || path.Ext(file) != ".patch" {
+			return nil
+		}
+		name := path.Join(pkg, strings.TrimSuffix(file, ".patch"))
+		if !wanted.MatchString(name) {
+			return nil
+		}
+		text, err := fs.ReadFile(tree, p)
+		if err != nil {
+			return err
+		}
+		found = append(found, read(root, name, string(text)))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no patch PACKAGE/testdata/mutants/*.patch matches %q below %s", wanted, root)
+	}
+	return found, nil
+}
+
+// enter decides which folders are searched: those of packages of this module, and in testdata only
+// the mutants.
+func enter(tree fs.FS, p, name string) error {
+	if p == "." {
+		return nil
+	}
+	if strings.HasPrefix(name, ".") || path.Base(path.Dir(p)) == "testdata" && name != "mutants" {
+		return fs.SkipDir
+	}
+	if _, err := fs.Stat(tree, path.Join(p, "go.mod")); err == nil {
+		return fs.SkipDir
+	}
+	return nil
+}
+
+// read makes a mutant of a patch. What is wrong with the patch is kept: it is a verdict like others.
+func read(root, name, text string) mutant {
+	m := mutant{name: name}
+	head, patches, err := parse(text)
+	if err != nil {
+		m.stale = err
+		return m
+	}
+	m.plants, m.matters = head["plants"], head["matters"]
+	pkg, testName, ok := strings.Cut(head["caught by"], " ")
+	if m.plants == "" || m.matters == "" || !ok || !strings.HasPrefix(pkg, "./") || !strings.HasPrefix(testName, "Test") {
+		m.stale = errors.New(`a patch begins with "# plants: …", "# matters: …" and "# caught by: ./PACKAGE TestName"`)
+		return m
+	}
+	m.catcher = test{pkg, testName}
+	m.sources, m.stale = plant(root, patches)
+	return m
+}
+
+// plant applies patches to copies of the files under root.
+func plant(root string, patches []filePatch) (map[string][]byte, error) {
+	module, err := modulePath(root)
+	if err != nil {
+		return nil, err
+	}
+	sources := map[string][]byte{}
+	for _, p := range patches {
+		if err := plantable(p, module); err != nil {
+			return nil, err
+		}
+		if _, twice := sources[p.path]; twice {
+			return nil, fmt.Errorf("%s appears twice", p.path)
+		}
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(p.path)))
+		if err != nil {
+			return nil, err
+		}
+		mutated, err := p.apply(string(text))
+		if err != nil {
+			return nil, err
+		}
+		sources[p.path] = []byte(mutated)
+	}
+	return sources, nil
+}
+
+// plantable refuses what would make a patch lie or break for reasons of its own.
+func plantable(p filePatch, module string) error {
+	if path.Ext(p.path) != ".go" || strings.HasSuffix(p.path, "_test.go") || !fs.ValidPath(p.path) ||
+		slices.Contains(strings.Split(p.path, "/"), "testdata") {
+		return fmt.Errorf("%s: a mutant changes Go files of the product, no tests and nothing else", p.path)
+	}
+	for _, h := range p.hunks {
+		for _, line := range slices.Concat(h.before, h.after) {
+			if strings.Contains(line, `"`+module+`/`) {
+				return fmt.Errorf("%s: the hunk at line %d shows an import of this module, which make rename would change", p.path, h.line)
+			}
+		}
+	}
+	return nil
+}
+
+func modulePath(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == "module" {
+			return fields[1], nil
+		}
+	}
+	return "", errors.New("go.mod names no module")
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Each patch of this tree can be planted. Whether its bug is caught takes minutes: make mutants.
+func TestEveryPatchApplies(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	mutants, err := find(root, regexp.MustCompile("."))
+	require.NoError(t, err)
+	for _, m := range mutants {
+		assert.NoError(t, m.stale, m.name)
+	}
+}
+
+// A module with a bug for each verdict, because a check that can't fail holds nothing.
+func TestEachVerdict(t *testing.T) {
+	root, err := filepath.Abs("testdata/fake")
+	require.NoError(t, err)
+	mutants, err := find(root, regexp.MustCompile("."))
+	require.NoError(t, err)
+	before := contents(t, root)
+	var out strings.Builder
+	s := suite{root: root, parallel: 2, timeout: 5 * time.Second, out: &out}
+	err = s.run(t.Context(), mutants)
+	t.Log("\n" + out.String())
+	assert.EqualError(t, err, "4 of 7 mutants were not caught")
+
+	got := map[string]string{}
+	for _, row := range regexp.MustCompile(`(?m)^(till/\w+) +(\w+) +[0-9.]+s  (.*)$`).FindAllStringSubmatch(out.String(), -1) {
+		got[row[1]] = strings.TrimSpace(row[2] + " " + row[3])
+	}
+	assert.Equal(t, map[string]string{
+		"till/broken":    "broken",
+		"till/caught":    "caught TestDraw/what_is_there",
+		"till/elsewhere": "elsewhere TestDraw/what_is_there",
+		"till/endless":   "caught TestDraw/more_than_is_there (the time limit)",
+		"till/panics":    "caught TestPay",
+		"till/stale":     "stale",
+		"till/survivor":  "survived",
+	}, got)
+	assert.Contains(t, out.String(), "fits nowhere")
+	assert.Contains(t, out.String(), "undefined: total")
+	assert.Contains(t, out.String(), "nobody would know how often", "a head goes on over lines")
+	assert.Equal(t, before, contents(t, root), "the tree was touched")
+}
+
+// A test that fails anyway, or that does not exist, catches nothing.
+func TestTheBaseline(t *testing.T) {
+	root, err := filepath.Abs("testdata/fake")
+	require.NoError(t, err)
+	s := suite{root: root, parallel: 1, timeout: time.Minute, out: t.Output()}
+
+	caught := one(t, root, "till/caught$")
+	absent := caught
+	absent.catcher.name = "TestDraw/on_credit"
+	assert.ErrorContains(t, s.run(t.Context(), []mutant{absent}), "has no test TestDraw/on_credit")
+
+	absent.catcher = test{"./bank", "TestDraw"}
+	assert.ErrorContains(t, s.run(t.Context(), []mutant{absent}), "./bank")
+
+	sick := t.TempDir()
+	require.NoError(t, os.CopyFS(sick, os.DirFS(root)))
+	require.NoError(t, os.WriteFile(filepath.Join(sick, "till", "sick_test.go"),
+		[]byte("package till\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n"), 0o644))
+	s.root = sick
+	assert.ErrorContains(t, s.run(t.Context(), []mutant{caught}), "with nothing planted")
+}
+
+// No verdict is made of a run that was cut short.
+func TestCutShort(t *testing.T) {
+	root, err := filepath.Abs("testdata/fake")
+	require.NoError(t, err)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := suite{root: root, parallel: 1, timeout: time.Minute, out: t.Output()}
+	assert.ErrorIs(t, s.run(over, []mutant{one(t, root, "till/caught$")}), context.Canceled)
+}
+
+func TestNothingFoundIsAnError(t *testing.T) {
+	_, err := find(t.TempDir(), regexp.MustCompile("."))
+	assert.ErrorContains(t, err, "no patch")
+}
+
+// Stories of patches: what is planted, and what is refused and why.
+func TestPatches(t *testing.T) {
+	datadriven.RunTest(t, "testdata/patches.txt", func(t *testing.T, d *datadriven.TestData) string {
+		const source = "package fsm\n\nimport (\n\t\"slices\"\n\n\t\"example.org/locks/clock\"\n)\n\n" +
+			"func a() {\n\tone()\n\ttwo()\n}\n\nfunc b() {\n\tone()\n\ttwo()\n}\n"
+		root := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(root, "go.mod"), []byte("module example.org/locks\n"), 0o644))
+		require.NoError(t, os.Mkdir(filepath.Join(root, "fsm"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, "fsm", "lock.go"), []byte(source), 0o644))
+
+		text := d.Input + "\n"
+		if d.Cmd == "patch" {
+			text = "# plants: a bug\n# matters: to somebody\n# caught by: ./fsm TestLock\n" + text
+		}
+		m := read(root, "fsm/mutant", text)
+		if m.stale != nil {
+			return strings.ReplaceAll(m.stale.Error(), root, "ROOT") + "\n"
+		}
+		planted := string(m.sources["fsm/lock.go"])
+		return planted[strings.Index(planted, "func a"):]
+	})
+}
+
+// one finds one mutant.
+func one(t *testing.T, root, name string) mutant {
+	mutants, err := find(root, regexp.MustCompile(name))
+	require.NoError(t, err)
+	require.Len(t, mutants, 1)
+	require.NoError(t, mutants[0].stale)
+	return mutants[0]
+}
+
+// contents reads a whole folder.
+func contents(t *testing.T, root string) map[string]string {
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(p string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(p)
+		files[p] = string(text)
+		return err
+	}))
+	return files
+}

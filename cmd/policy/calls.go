@@ -1,0 +1,128 @@
+package main
+
+import (
+	"go/ast"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// callBan is a use of a function that only some files may make. Tests are excepted, generated code
+// is not read.
+type callBan struct {
+	pkg     string   // import path
+	names   string   // of functions, separated by spaces
+	allowed []string // packages that may
+	why     string
+}
+
+func callBans() []callBan {
+	edges := []string{"clock", "raftnode/...", "api/...", "client/...", "cmd/...", "jepsen/..."}
+	return []callBan{{
+		// Also as a value: `now: time.Now` is the same door left open. Whoever measures its own work
+		// may do that with a clock which stands still while it does nothing; what a lease, a trust
+		// or a grant hangs on comes from clock, and fsm takes no other time than clock's.
+		pkg: "time", names: "Now Since Until", allowed: []string{
+			"clock",
+			"raftnode",       // how long a command waited, how long the main loop is stuck
+			"raftnode/store", // how long a write takes, since when one hangs
+			"cmd/mutants",    // how long a test took to catch a bug
+			"jepsen/...",     // when a fault was made, as whoever looks on saw it
+		},
+		why: "the machine's clock has one door, package clock: a reading taken elsewhere jumps when an operator sets the clock and stands still while the machine is suspended",
+	}, {
+		pkg: "time", names: "Sleep", allowed: []string{"jepsen/..."},
+		why: "nothing can end a sleep: wait in a select, with a timer and what ends the goroutine",
+	}, {
+		pkg: "time", names: "After Tick", allowed: nil,
+		why: "nobody can stop it: use time.NewTimer or time.NewTicker, and stop it where the wait ends",
+	}, {
+		// A timer may wake whoever owns a goroutine; whether something is due is then asked of
+		// clock. So timers are for the edges, and a decision never hangs on which one fired.
+		pkg: "time", names: "NewTimer NewTicker AfterFunc", allowed: edges,
+		why: "a timer only wakes, clock decides; pure packages have nobody to wake",
+	}, {
+		pkg: "os", names: "Exit", allowed: nil,
+		why: "the process ends past every deferred close; return an error, and main (cmd/*/main.go) exits",
+	}, {
+		pkg: "fmt", names: "Print Printf Println", allowed: []string{"cmd/...", "jepsen/..."},
+		why: "standard output belongs to the command; return it, log it, or take a writer",
+	}}
+}
+
+// checkCalls holds each use of a named function to callBans, and refuses init functions.
+func checkCalls(t *tree) []violation {
+	var found []violation
+	for _, f := range t.code() {
+		if f.test || f.nested {
+			continue
+		}
+		names := importNames(f.syntax)
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if use, pkg, name, ok := selection(n, names); ok {
+				if why, banned := callReason(f, pkg, name); banned {
+					found = append(found, violation{f.path, t.line(use), "uses " + path.Base(pkg) + "." + name, why})
+				}
+			}
+			if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				found = append(found, violation{f.path, t.line(fn), "has an init function",
+					"what runs because it is linked, in an order nobody wrote down, can't be read or tested; call it"})
+			}
+			return true
+		})
+	}
+	return found
+}
+
+func callReason(f file, pkg, name string) (why string, banned bool) {
+	if pkg == "os" && name == "Exit" && path.Base(f.path) == "main.go" && covers("cmd/...", f.folder()) {
+		return "", false
+	}
+	for _, b := range callBans() {
+		if b.pkg == pkg && hasWord(b.names, name) && !coversAny(b.allowed, f.folder()) {
+			return b.why, true
+		}
+	}
+	return "", false
+}
+
+// selection recognises a name of an imported package, such as time.Now.
+func selection(n ast.Node, names map[string]string) (use *ast.SelectorExpr, pkg, name string, ok bool) {
+	use, ok = n.(*ast.SelectorExpr)
+	if !ok {
+		return nil, "", "", false
+	}
+	x, ok := use.X.(*ast.Ident)
+	if !ok {
+		return nil, "", "", false
+	}
+	pkg, ok = names[x.Name]
+	return use, pkg, use.Sel.Name, ok
+}
+
+// importNames maps the names by which a file knows its imports to their paths.
+func importNames(f *ast.File) map[string]string {
+	version := regexp.MustCompile(`^v[0-9]+$`)
+	names := map[string]string{}
+	for _, spec := range f.Imports {
+		p := importPath(spec)
+		name := path.Base(p)
+		if version.MatchString(name) {
+			name = path.Base(path.Dir(p))
+		}
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		names[name] = p
+	}
+	return names
+}
+
+func hasWord(words, word string) bool {
+	for w := range strings.FieldsSeq(words) {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}

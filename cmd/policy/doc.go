@@ -1,0 +1,28 @@
+// Policy holds the tree to the rules that a compiler does not know.
+//
+//	go run ./cmd/policy
+//
+// prints each violation as file:line: what: why, and exits with 1 if there is one. The same check
+// is a test of this package, so `go test ./...` holds the tree too.
+//
+// A rule that is only written down rots; a rule that fails without its reason is switched off by
+// the next person in a hurry. So each rule is a function over the parsed tree, each ban carries the
+// sentence that says why, and for each rule testdata holds small trees that break it.
+//
+// The rules, one file each:
+//
+//	imports     each package may import those to its left (table.go is the architecture)
+//	calls       time enters by one door; nobody ends the process but main
+//	tests       a skipped test says why; a test that sleeps does so in virtual time
+//	sizes       functions and files that can be seen at once
+//	names       no file or package called after nothing
+//	manuals     each package has a doc.go
+//	words       nothing unfinished, no path of somebody's machine
+//	module      go.mod names what the product links, and nothing else
+//
+// These tables are statements of policy. Do not change one to make a build pass: a new import is
+// a decision, and its line in table.go is where it is taken.
+//
+// Files are read as they lie, without build constraints: what is written for another system is
+// held to the same rules. Folders called testdata are read as text only.
+package main

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"path"
+	"strings"
+)
+
+// checkManuals asks each package, commands and packages for tests included, for a doc.go that
+// holds its package comment: the manual, in the place where everybody looks first.
+func checkManuals(t *tree) []violation {
+	first := map[string]file{}
+	manual := map[string]file{}
+	for _, f := range t.files {
+		if f.syntax == nil {
+			continue
+		}
+		if _, ok := first[f.folder()]; !ok {
+			first[f.folder()] = f
+		}
+		if path.Base(f.path) == "doc.go" {
+			manual[f.folder()] = f
+		}
+	}
+	var found []violation
+	for folder, f := range first {
+		doc, ok := manual[folder]
+		switch {
+		case !ok:
+			found = append(found, violation{f.path, 0, "package " + folder + " has no doc.go",
+				"the package comment is the manual, and doc.go is where a reader looks for it"})
+		case doc.syntax.Doc == nil || strings.TrimSpace(doc.syntax.Doc.Text()) == "":
+			found = append(found, violation{doc.path, t.line(doc.syntax), "doc.go has no package comment",
+				"the package comment is the manual; begin with one sentence on what the package is for"})
+		}
+	}
+	return found
+}

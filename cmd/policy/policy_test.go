@@ -1,0 +1,155 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The tree that this test is part of keeps every rule.
+func TestThisTree(t *testing.T) {
+	var found strings.Builder
+	count, err := run("../..", &found)
+	require.NoError(t, err)
+	assert.Zero(t, count, "\n%s", found.String())
+}
+
+// Each rule can fail: testdata holds, per rule, small trees that break it and what is said then.
+func TestEachRuleCanFail(t *testing.T) {
+	for _, r := range rules() {
+		t.Run(r.name, func(t *testing.T) {
+			broken := 0
+			datadriven.RunTest(t, filepath.Join("testdata", r.name+".txt"), func(t *testing.T, d *datadriven.TestData) string {
+				require.Equal(t, "tree", d.Cmd)
+				found := r.check(treeOf(t, sections(t, d.Input)))
+				if len(found) == 0 {
+					return "ok\n"
+				}
+				broken++
+				slices.SortFunc(found, violation.compare)
+				var out strings.Builder
+				for _, v := range found {
+					assert.NotEmpty(t, v.why)
+					fmt.Fprintln(&out, v)
+				}
+				return out.String()
+			})
+			assert.NotZero(t, broken, "no example breaks this rule: nothing shows that it can fail")
+		})
+	}
+}
+
+// Every single ban of the table is reported when it is broken, with its own reason.
+func TestEachBanCanFail(t *testing.T) {
+	for _, r := range table() {
+		forAll := slices.DeleteFunc(bansForAll(), func(b ban) bool { // what a row says itself comes first
+			what := strings.TrimSuffix(b.what, "/...")
+			_, special := reason(r.bans, what)
+			return special || coversAny(r.outside, what)
+		})
+		for _, b := range slices.Concat(r.bans, r.links, forAll) {
+			folder, imported := strings.TrimSuffix(r.pkg, "/..."), strings.TrimSuffix(b.what, "/...")
+			if _, ours := rowOf(table(), imported); ours {
+				imported = "example.org/locks/" + imported
+			}
+			found := checkImports(treeOf(t, map[string]string{
+				folder + "/first.go": fmt.Sprintf("package first\n\nimport _ %q\n", imported),
+			}))
+			reported := slices.ContainsFunc(found, func(v violation) bool { return v.line == 3 && v.why == b.why })
+			assert.True(t, reported, "%s importing %s: want %q among %v", folder, imported, b.why, found)
+		}
+	}
+}
+
+// What the table allows of ours is the line of the architecture, neither more nor less.
+func TestTheTableIsTheLine(t *testing.T) {
+	left := map[string][]string{} // what stands to the left of each package
+	for _, line := range []string{
+		"clock ◄ session/tree ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok",
+		"clock ◄ raftnode/peer, raftnode/store ◄ raftnode",
+		"api/zamokpb ◄ api",
+		"clock, api/zamokpb ◄ client ◄ cmd/zamok",
+	} {
+		var before []string
+		for place := range strings.SplitSeq(line, " ◄ ") {
+			for pkg := range strings.SplitSeq(place, ", ") {
+				left[pkg] = append(left[pkg], before...)
+			}
+			before = append(before, strings.Split(place, ", ")...)
+		}
+	}
+	for _, r := range table() {
+		if strings.HasPrefix(r.pkg, "jepsen") {
+			continue // sees everything
+		}
+		want := slices.Compact(slices.Sorted(slices.Values(left[r.pkg])))
+		assert.ElementsMatch(t, want, r.ours, "what %s may import of ours", r.pkg)
+	}
+}
+
+func TestSizesAtTheLimit(t *testing.T) {
+	function := func(lines int) string {
+		return "package fsm\n\nfunc long() {\n" + strings.Repeat("\tlong()\n", lines-2) + "}\n"
+	}
+	check := func(text string, exceptions ...sizeException) []violation {
+		return sizes(treeOf(t, map[string]string{"fsm/long.go": text}), exceptions)
+	}
+	assert.Empty(t, check(function(functionLinesMax)))
+	assert.Len(t, check(function(functionLinesMax+1)), 1)
+	assert.Empty(t, check("package fsm\n"+strings.Repeat("\n", fileLinesMax-1)))
+	assert.Len(t, check("package fsm\n"+strings.Repeat("\n", fileLinesMax)), 1)
+
+	excepted := sizeException{what: "fsm/long.go long", max: functionLinesMax + 1, why: "one case per command"}
+	assert.Empty(t, check(function(functionLinesMax+1), excepted))
+	assert.Len(t, check(function(functionLinesMax+2), excepted), 1, "an exception has a limit of its own")
+	stale := check(function(functionLinesMax), excepted)
+	require.Len(t, stale, 1, "an exception that nothing needs is reported")
+	assert.Contains(t, stale[0].what, "is not needed")
+}
+
+func TestOnlyTheRootOfAModuleIsChecked(t *testing.T) {
+	_, err := load(fstest.MapFS{}, "/checkout/zamok")
+	assert.ErrorContains(t, err, "not the root of a module")
+}
+
+// sections splits the input of a story into files: "-- path --" begins one. Nobody wants to read a
+// function of 71 lines, so "×69 text" stands for 69 lines of text.
+func sections(t *testing.T, input string) map[string]string {
+	files := map[string]string{}
+	var path string
+	for line := range strings.Lines(input + "\n") {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "-- "); ok {
+			path = strings.TrimSuffix(name, " --")
+			files[path] = ""
+			continue
+		}
+		require.NotEmpty(t, path, "a file begins with -- path --")
+		if short, ok := strings.CutPrefix(line, "×"); ok {
+			count, text, _ := strings.Cut(short, " ")
+			n, err := strconv.Atoi(count)
+			require.NoError(t, err)
+			line = strings.Repeat(text, n)
+		}
+		files[path] += line
+	}
+	return files
+}
+
+// treeOf loads a tree that lies in memory.
+func treeOf(t *testing.T, files map[string]string) *tree {
+	root := fstest.MapFS{"go.mod": {Data: []byte("module example.org/locks\n")}}
+	for name, text := range files {
+		root[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	loaded, err := load(root, "/checkout/zamok")
+	require.NoError(t, err)
+	return loaded
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// rule is one thing that the tree is held to. Its name is also the name of the file in testdata
+// that shows it failing.
+type rule struct {
+	name  string
+	check func(*tree) []violation
+}
+
+func rules() []rule {
+	return []rule{
+		{"imports", checkImports},
+		{"calls", checkCalls},
+		{"tests", checkTests},
+		{"sizes", checkSizes},
+		{"names", checkNames},
+		{"manuals", checkManuals},
+		{"words", checkWords},
+		{"module", checkModule},
+	}
+}
+
+// violation says where, what, and why that is not done here.
+type violation struct {
+	path string
+	line int // 0: the file as a whole
+	what string
+	why  string
+}
+
+func (v violation) String() string {
+	if v.line == 0 {
+		return fmt.Sprintf("%s: %s: %s", v.path, v.what, v.why)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", v.path, v.line, v.what, v.why)
+}
+
+func (v violation) compare(w violation) int {
+	return cmp.Or(cmp.Compare(v.path, w.path), cmp.Compare(v.line, w.line), cmp.Compare(v.what, w.what))
+}

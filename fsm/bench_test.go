@@ -1,0 +1,112 @@
+package fsm
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// benchBed is a machine with this many sessions, and entries of acquire+drop pairs that go round
+// them.
+type benchBed struct {
+	m        *Machine
+	sessions []session.ID
+	ticket   []uint64
+	next     int
+}
+
+func newBenchBed(tb testing.TB, sessions int) *benchBed {
+	b := &benchBed{m: New(), ticket: make([]uint64, sessions)}
+	b.apply(tb, &LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: 1})
+	for i := range sessions {
+		var hash session.Hash
+		hash[0], hash[1], hash[2] = byte(i), byte(i>>8), byte(i>>16)
+		a := b.apply(tb, &OpenSession{Secret: hash, TTL: clock.Hour})
+		b.sessions = append(b.sessions, a.Results[0].Session)
+	}
+	return b
+}
+
+func (b *benchBed) apply(tb testing.TB, commands ...Command) Applied {
+	e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office()}, Commands: commands}
+	a, err := b.m.Apply(1, e.Append(nil))
+	require.NoError(tb, err)
+	return a
+}
+
+// acquire asks for a lock with the next session's next ticket.
+func (b *benchBed) acquire(name string) *Acquire {
+	i := b.next % len(b.sessions)
+	b.next++
+	b.ticket[i]++
+	return &Acquire{
+		Session: b.sessions[i], Ticket: b.ticket[i], Floor: b.ticket[i] - 1,
+		Items: exclusive(name), WaitFor: Forever,
+	}
+}
+
+// BenchmarkPairs applies encoded entries of 128 acquire+drop pairs on free locks; one operation is
+// one pair, with decoding.
+func BenchmarkPairs(bench *testing.B) {
+	for _, held := range []int{0, 1_000, 100_000, 1_000_000} {
+		bench.Run(fmt.Sprintf("held=%d", held), func(bench *testing.B) {
+			b := newBenchBed(bench, 1000)
+			b.hold(bench, held)
+			bench.ReportAllocs()
+			var entry []byte
+			for i := 0; bench.Loop(); i++ {
+				if i%pairsPerEntry == 0 {
+					bench.StopTimer()
+					entry = b.pairs(entry[:0], i)
+					bench.StartTimer()
+					a, err := b.m.Apply(1, entry)
+					if err != nil || len(a.Results) != 2*pairsPerEntry || a.Results[0].State != Granted {
+						bench.Fatalf("%v %+v", err, a.Results)
+					}
+				}
+			}
+		})
+	}
+}
+
+const pairsPerEntry = 128
+
+// pairs encodes an entry of acquire+drop pairs of locks that nobody else wants.
+func (b *benchBed) pairs(entry []byte, first int) []byte {
+	e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office()}}
+	for i := range pairsPerEntry {
+		a := b.acquire(fmt.Sprintf("account/%011d", (first+i)%1_000_000))
+		e.Commands = append(e.Commands, a, &Drop{Session: a.Session, Ticket: a.Ticket, Floor: a.Ticket})
+	}
+	return e.Append(entry)
+}
+
+// hold makes this many locks held, by sessions of their own.
+func (b *benchBed) hold(tb testing.TB, locks int) {
+	var hash session.Hash
+	hash[31] = 1
+	for first := 0; first < locks; {
+		hash[30]++
+		if hash[30] == 0 {
+			hash[29]++
+		}
+		a := b.apply(tb, &OpenSession{Secret: hash, TTL: clock.Hour})
+		id := a.Results[0].Session
+		for ticket := uint64(1); ticket <= TicketWindow && first < locks; {
+			var commands []Command
+			for ; len(commands) < 512 && ticket <= TicketWindow && first < locks; ticket++ {
+				commands = append(commands, &Acquire{
+					Session: id, Ticket: ticket,
+					Items: exclusive(fmt.Sprintf("held/%011d", first)), WaitFor: 0,
+				})
+				first++
+			}
+			a := b.apply(tb, commands...)
+			require.Equal(tb, Granted, a.Results[len(a.Results)-1].State)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package fsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// What one entry may cost all nodes, and what a name or a session may leave behind.
+
+func TestOneAttachASessionAndEntry(t *testing.T) {
+	b := newBed(t)
+	s := b.open(1, clock.Minute)
+	attach := &Attach{Session: s, Secret: session.Hash{1}}
+	a := b.do(0, attach, attach)
+	require.Equal(t, OK, a.Results[0].Code)
+	require.Equal(t, Limit, a.Results[1].Code)
+	require.Equal(t, "attach", a.Results[1].Detail.Field)
+	after, _ := b.m.Session(s)
+	require.Equal(t, a.Results[0].Index, after.Attachment, "the first one stands")
+	require.Equal(t, OK, b.do(0, attach).Results[0].Code, "the next entry may")
+}
+
+// Gone tickets cost as much to remove as living ones.
+func TestRememberedTicketsCountInABurial(t *testing.T) {
+	b := newBed(t)
+	const sessions = 20
+	for i := range byte(sessions) {
+		s := b.open(i+1, 2*clock.Second)
+		var drops []Command
+		for ticket := range uint64(100) {
+			drops = append(drops, &Drop{Session: s, Ticket: ticket + 1})
+		}
+		b.do(0, drops...)
+	}
+	a := b.do(clock.Time(clock.Minute))
+	ended := 0
+	for _, e := range a.Events {
+		if e.Kind == EvEnded {
+			ended++
+		}
+	}
+	require.Equal(t, 11, ended, "eleven sessions of 101 records reach %d", BurialsMax)
+	require.Equal(t, sessions-11, b.m.Counts().Sessions)
+	b.do(clock.Time(clock.Minute))
+	require.Zero(t, b.m.Counts().Sessions)
+}
+
+func TestTheQuietPeriodRemembersNoNames(t *testing.T) {
+	var backup, begun bytes.Buffer
+	_, err := newBed(t).m.Freeze().WriteTo(&backup)
+	require.NoError(t, err)
+	_, err = Rewrite(&begun, &backup, NewHistory{Cluster: ClusterID{2}})
+	require.NoError(t, err)
+	m, err := Restore(&begun)
+	require.NoError(t, err)
+	b := &bed{t, m}
+	b.do(0, &LeaderStart{Node: "n1", Cluster: ClusterID{2}})
+	s := b.open(1, clock.Hour)
+	for i := range uint64(10) {
+		b.do(0, &Acquire{Session: s, Ticket: i + 1, Items: exclusive(fmt.Sprint("a", i), fmt.Sprint("b", i)), WaitFor: Forever})
+	}
+	require.Equal(t, 20, m.Counts().Delayed)
+	for i := range uint64(10) {
+		b.do(0, &Drop{Session: s, Ticket: i + 1})
+	}
+	require.Equal(t, Counts{Sessions: 1}, m.Counts())
+}
+
+// A deadlock behind many readers and many writers is found: a lock's holders are gone through once.
+func TestADeadlockBehindACrowdIsFound(t *testing.T) {
+	const crowd = 1000
+	b := newBed(t)
+	x, readers, writers := b.open(1, clock.Hour), b.open(2, clock.Hour), b.open(3, clock.Hour)
+	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("A"), Owner: "x"})
+	var commands []Command
+	for i := range uint64(crowd) {
+		commands = append(commands, &Acquire{Session: readers, Ticket: i + 1, Items: []Item{{Name: "L", Mode: Shared}}})
+	}
+	for i := range uint64(crowd) {
+		c := &Acquire{Session: writers, Ticket: i + 1, Items: exclusive("L"), WaitFor: Forever}
+		if i == 0 {
+			c.Items = exclusive("A", "L")
+		}
+		commands = append(commands, c)
+	}
+	b.do(0, commands...)
+	a := b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
+	require.Equal(t, Deadlock, a.Results[0].Code)
+	require.Len(t, a.Results[0].Detail.Cycle, 2*BlockersMax)
+	require.Equal(t, crowd+2-2*BlockersMax, a.Results[0].Detail.More)
+}
+
+// Where nobody waits for what the owner holds, nothing is searched; where much would be searched, one
+// entry searches only so much.
+func TestSearchesOfAnEntryAreBounded(t *testing.T) {
+	b := newBed(t)
+	x, others := b.open(1, clock.Hour), b.open(2, clock.Hour)
+	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("A"), Owner: "x"})
+	queue := []Command{&Acquire{Session: others, Ticket: 1, Items: exclusive("L")}}
+	for i := range uint64(900) {
+		queue = append(queue, &Acquire{Session: others, Ticket: i + 2, Items: exclusive("L"), WaitFor: Forever})
+	}
+	b.do(0, queue...)
+	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
+	require.Zero(t, b.m.searched, "nobody waits for A")
+	b.do(0, &Drop{Session: x, Ticket: 2})
+
+	b.do(0, &Acquire{Session: others, Ticket: 950, Items: exclusive("A"), WaitFor: Forever})
+	var asking []Command
+	for i := range uint64(500) {
+		asking = append(asking,
+			&Acquire{Session: x, Ticket: i + 3, Items: exclusive("L"), WaitFor: Forever, Owner: "x"},
+			&Drop{Session: x, Ticket: i + 3})
+	}
+	for _, r := range b.do(0, asking...).Results {
+		require.Equal(t, OK, r.Code)
+	}
+	require.Greater(t, b.m.searched, SearchEntryMax-1)
+	require.Less(t, b.m.searched, SearchEntryMax+SearchMax)
+}
+
+func TestAForceReleaseNamesATokenThatWasSeen(t *testing.T) {
+	b := newBed(t)
+	s := b.open(1, clock.Minute)
+	token := b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x")}).Results[0].Token
+	a := b.do(0, &ForceRelease{Name: "x", Token: 1<<64 - 1})
+	require.Equal(t, Invalid, a.Results[0].Code)
+	require.True(t, b.m.Holds("x", token, TicketRef{}))
+}
+
+// A checksum that is right does not make sense of a state of the future.
+func TestRestoreRefusesWhatCannotBe(t *testing.T) {
+	sealed := func(body []byte) []byte {
+		return binary.LittleEndian.AppendUint32(body, crc32.Checksum(body, castagnoli()))
+	}
+	header := func(index uint64) []byte {
+		b := []byte("zamok\x01")
+		fields := appendNumber(nil, uint32(1))
+		for _, v := range []uint64{1, index, 0, 0} {
+			fields = appendNumber(fields, v)
+		}
+		fields = append(fields, make([]byte, 16)...)
+		fields = append(fields, 0, 0)
+		b = appendNumber(b, uint64(1+len(fields)))
+		return append(append(b, byte(recHeader)), fields...)
+	}
+	ticketFirst := append(header(5), 5, byte(recTicket), 1, byte(Gone), byte(Dropped), 0)
+	ticketFirst = append(ticketFirst, 2, byte(recEnd), 2)
+	_, err := Restore(bytes.NewReader(sealed(ticketFirst)))
+	require.ErrorContains(t, err, "without a session")
+
+	_, err = Restore(bytes.NewReader(sealed(append(header(indexMax+1), 2, byte(recEnd), 1))))
+	require.ErrorContains(t, err, "out of bounds")
+
+	for want, change := range map[string]func(m *Machine, s *session.Session){
+		"heard":      func(m *Machine, s *session.Session) { m.sessions.Hear(s, 0, m.index+1) },
+		"changed":    func(m *Machine, s *session.Session) { m.sessions.Change(s, m.index+1, 0) },
+		"attachment": func(m *Machine, s *session.Session) { m.sessions.Attach(s, m.index+1) },
+		"id":         func(m *Machine, s *session.Session) { m.index = uint64(s.ID) - 1 },
+	} {
+		b := newBed(t)
+		id := b.open(1, clock.Minute)
+		change(b.m, b.m.sessions.Find(id))
+		_, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
+		require.ErrorContains(t, err, "above the machine's index", want)
+	}
+}
+
+// Damage in the number of the rules is damage, not another version.
+func TestDamagedRulesAreDamage(t *testing.T) {
+	b := snapshotOf(t, New())
+	b[len("zamok\x01")+2] = 77 // behind the length and the kind of the header
+	_, err := Restore(bytes.NewReader(b))
+	require.ErrorContains(t, err, "damaged")
+	var rules *RulesError
+	require.NotErrorAs(t, err, &rules)
+}

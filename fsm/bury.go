@@ -1,0 +1,89 @@
+package fsm
+
+import (
+	"cmp"
+
+	"zamok/clock"
+)
+
+// dueKey is a deadline other than a session's. For a wait and a hold, id is the ticket's birth; a
+// delay has the lock's name.
+type dueKey struct {
+	at   clock.Time
+	kind dueKind
+	id   uint64
+	name string
+}
+
+// dueKind says what ends; at one moment they end in this order, sessions before all.
+type dueKind uint8
+
+const (
+	dueWait dueKind = 1 + iota
+	dueDelay
+	dueHold
+)
+
+func (k dueKey) compare(l dueKey) int {
+	return cmp.Or(cmp.Compare(k.at, l.at), cmp.Compare(k.kind, l.kind), cmp.Compare(k.id, l.id),
+		cmp.Compare(k.name, l.name))
+}
+
+// bury ends what is due: removes all of it first, then grants once, so that no lock is granted
+// twice under one index.
+func (m *Machine) bury() {
+	for spent := 0; spent < BurialsMax; {
+		ends, id, leased := m.sessions.Earliest()
+		key, ticket, some := m.due.Min()
+		switch {
+		case leased && ends <= m.time && (!some || ends <= key.at):
+			spent += 1 + m.endSession(id, Expired, "")
+			continue
+		case some && key.at <= m.time:
+			spent++
+			m.endDue(key, ticket)
+			continue
+		}
+		break
+	}
+	m.settle()
+}
+
+func (m *Machine) endDue(key dueKey, ticket ticketKey) {
+	switch key.kind {
+	case dueWait:
+		m.end(ticket, WaitedOut, "")
+	case dueDelay:
+		lk, _ := m.locks.Get(key.name)
+		m.undelay(lk)
+	case dueHold:
+		m.end(ticket, HeldOut, "")
+	}
+}
+
+// delay closes lk until at least then.
+func (m *Machine) delay(lk *lock, until clock.Time) {
+	if until <= lk.delay {
+		return
+	}
+	m.unscheduleDelay(lk)
+	lk.delay = until
+	m.delays.Set(lk.name, until)
+	m.due.Set(dueKey{until, dueDelay, 0, lk.name}, ticketKey{})
+	m.sum += delaySum(lk.name, until)
+}
+
+// undelay opens lk again.
+func (m *Machine) undelay(lk *lock) {
+	m.unscheduleDelay(lk)
+	lk.delay = 0
+	m.delays.Delete(lk.name)
+	m.free(lk)
+}
+
+func (m *Machine) unscheduleDelay(lk *lock) {
+	if lk.delay != 0 {
+		m.due.Delete(dueKey{lk.delay, dueDelay, 0, lk.name})
+		m.sum -= delaySum(lk.name, lk.delay)
+	}
+}

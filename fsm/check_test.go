@@ -1,0 +1,94 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// damaged is a machine with two sessions, where one holds a, b and p, and two waits behind it, with an
+// owner, a delayed lock, a limited wait and a maximum hold.
+func damaged(t *testing.T) (m *Machine, one, two session.ID) {
+	b := newBed(t)
+	one, two = b.open(1, clock.Minute), b.open(2, clock.Minute)
+	a := b.do(0, &OpenSession{Secret: session.Hash{3}, TTL: clock.Minute, LockDelay: clock.Second})
+	doomed := a.Results[0].Session
+	b.do(0,
+		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), WaitFor: 0, Owner: "x", MaxHold: clock.Hour},
+		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), WaitFor: clock.Minute, Owner: "y"},
+		&Acquire{Session: two, Ticket: 2, Items: exclusive("b"), WaitFor: Forever},
+		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 3}}, WaitFor: 0},
+		&Acquire{Session: two, Ticket: 3, Items: exclusive("gone"), WaitFor: 0},
+		&Drop{Session: two, Ticket: 3},
+		&Acquire{Session: doomed, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
+		&ExpireSession{Session: doomed},
+		&Member{ID: "n1", RulesMin: 1, RulesMax: 1},
+	)
+	return b.m, one, two
+}
+
+// Each invariant of the package comment is broken in turn, and Check names it.
+func TestCheckNamesWhatIsBroken(t *testing.T) {
+	for _, c := range []struct {
+		want   string
+		damage func(m *Machine, one, two session.ID)
+	}{
+		{"M1", func(m *Machine, _, _ session.ID) {
+			lk, _ := m.locks.Get("p")
+			m.tickets.Ref(lk.holders.first.key).items[0].Permits, lk.permits = 4, 4
+		}},
+		{"M2", func(m *Machine, _, _ session.ID) {
+			lk, _ := m.locks.Get("b")
+			lk.holders.remove(lk.holders.first)
+			lk.exclusive--
+		}},
+		{"M3", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).token = m.index + 1 }},
+		{"M3", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 1}).token = 1 }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.sessions.Close(one) }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).places[0].item = 1 }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).state = 0 }},
+		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 3}).places = make([]place, 1) }},
+		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.len++ }},
+		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.last.prev = nil }},
+		{"M4", func(m *Machine, _, _ session.ID) { m.locks.Delete("a") }},
+		{"M5", func(m *Machine, _, two session.ID) {
+			m.tickets.Ref(ticketKey{two, 2}).born = m.tickets.Peek(ticketKey{two, 1}).born
+		}},
+		{"M6", func(m *Machine, _, _ session.ID) { m.locks.Set("z", &lock{name: "z"}) }},
+		{"M6", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("d"); lk.delay++ }},
+		{"M6", func(m *Machine, _, _ session.ID) { m.delays.Set("nobody", 5) }},
+		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.shared++ }},
+		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.of = 7 }},
+		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.moved = true }},
+		{"M7", func(m *Machine, _, _ session.ID) { m.counts.Waiting++ }},
+		{"M8", func(m *Machine, one, _ session.ID) { delete(m.owners, ownerKey{one, "x"}) }},
+		{"M8", func(m *Machine, one, _ session.ID) { m.owners[ownerKey{one, "x"}] = owned{held: []uint64{1, 2}} }},
+		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 2}).owner = "y" }},
+		{"M9", func(m *Machine, _, two session.ID) { m.sessions.RaiseFloor(m.sessions.Find(two), 3) }},
+		{"M9", func(m *Machine, _, two session.ID) {
+			m.tickets.Set(ticketKey{two, TicketWindow + 1}, ticket{state: Gone, why: Dropped})
+		}},
+		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Live++ }},
+		{"M9", func(m *Machine, one, _ session.ID) {
+			m.sessions.Hear(m.sessions.Find(one), m.time+1, m.index)
+		}},
+		{"M10", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).holdUntil++ }},
+		{"M10", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 1}).waitUntil = 0 }},
+		{"M10", func(m *Machine, _, _ session.ID) {
+			lk, _ := m.locks.Get("d")
+			m.due.Delete(dueKey{lk.delay, dueDelay, 0, "d"})
+		}},
+		{"M11", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).items = nil }},
+		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).metadata = "other" }},
+		{"M12", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Version = "other" }},
+		{"S5", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Floor++ }},
+	} {
+		m, one, two := damaged(t)
+		require.NoError(t, m.Check())
+		c.damage(m, one, two)
+		require.ErrorContains(t, m.Check(), c.want)
+	}
+}

@@ -1,0 +1,187 @@
+package fsm
+
+import (
+	"zamok/clock"
+	"zamok/session"
+)
+
+// Entry is one record of the replicated log.
+type Entry struct {
+	// Rules is the number of the rules that the entry was encoded under.
+	Rules uint32
+	// Reading is the leader's clock, read last of all: after every renewal and command was in.
+	Reading clock.Reading
+	// Renewals are the sessions that renewed, in ascending order, each once.
+	Renewals []session.ID
+	Commands []Command
+}
+
+// Command is one request to the machine: a pointer to one of the types below.
+type Command interface{ op() op }
+
+type op uint8
+
+// The numbers are part of the log's format: never reuse one.
+const (
+	opOpenSession op = 1 + iota
+	opAttach
+	opDetached
+	opCloseSession
+	opAcquire
+	opDrop
+	opDowngrade
+	opForceRelease
+	opExpireSession
+	opLeaderStart
+	opMember
+	opSetRules
+	opDigest
+	opEnd // one past the last
+)
+
+// OpenSession opens a session whose id is the command's index, or answers with the living session
+// that the same secret opened: that one keeps its first ttl and settings.
+type OpenSession struct {
+	// Secret is the SHA-256 of the client's secret: the machine never sees the secret.
+	Secret    session.Hash
+	Identity  string // who opened it, as the door established
+	Label     string
+	Metadata  string
+	TTL       clock.Span
+	LockDelay clock.Span // 0 = none
+	// Grace is release on disconnect: how long after a break the leader reports Detached; 0 = off.
+	// The machine only remembers it.
+	Grace clock.Span
+}
+
+// Attach makes this command's index the session's attachment and yields one Attached event with
+// the state of every ticket that is live or above the floor.
+type Attach struct {
+	Session session.ID
+	Secret  session.Hash
+	Floor   uint64
+}
+
+// Detached ends the session, unless it attached again or was heard after the leader, whose machine
+// stood at Index then, saw the stream of that Attachment break.
+type Detached struct {
+	Session    session.ID
+	Attachment uint64
+	Index      uint64
+}
+
+// CloseSession is the clean end: waits and grants are dropped, without delay.
+type CloseSession struct{ Session session.ID }
+
+// Forever is the WaitFor that never ends.
+const Forever clock.Span = -1
+
+// Acquire asks for all Items at once, as the session's ticket number Ticket.
+type Acquire struct {
+	Session session.ID
+	Ticket  uint64 // from 1
+	Floor   uint64
+	Items   []Item
+	// WaitFor is 0 to be refused rather than wait, a span of cluster time, or Forever.
+	WaitFor  clock.Span
+	MaxHold  clock.Span // a span of cluster time, 0 = no maximum
+	Owner    string     // "" = none: takes no part in the search for deadlocks as a holder
+	Metadata string
+}
+
+// Item is one lock of an acquisition.
+type Item struct {
+	Name string
+	Mode Mode
+	// Permits asks for this many of the lock's Of permits; both are 0 in the other modes.
+	Permits, Of uint32
+}
+
+// Mode is how an item wants its lock.
+type Mode uint8
+
+const (
+	Exclusive Mode = 1 + iota
+	Shared
+	Permits
+)
+
+// Drop ends the ticket whatever it is: releases, cancels, gives up. It touches nothing else.
+type Drop struct {
+	Session session.ID
+	Ticket  uint64
+	Floor   uint64
+}
+
+// Downgrade makes each exclusive item of a granted ticket shared. The token stays.
+type Downgrade struct {
+	Session session.ID
+	Ticket  uint64
+	Floor   uint64
+}
+
+// ForceRelease ends, whole, the tickets that hold Name with a token ≤ Token: what the operator saw.
+// There is no form without a token, since a repeated one would end a grant that nobody saw.
+type ForceRelease struct {
+	Name   string
+	Token  uint64 // from 1
+	Reason string
+}
+
+// ExpireSession ends a session at an operator's word.
+type ExpireSession struct {
+	Session session.ID
+	Reason  string
+}
+
+// LeaderStart begins an office: its number is this command's index. It carries no time.
+type LeaderStart struct {
+	Node  string
+	Nonce uint64
+	// Cluster and TokenBase count in the first LeaderStart of a history only: the cluster's id, never
+	// zero, and the least index that this very command may have.
+	Cluster   ClusterID
+	TokenBase uint64
+}
+
+// ClusterID names one history of one cluster. The zero value means that none is known yet.
+type ClusterID [16]byte
+
+// Member is what a node announces about itself.
+type Member struct {
+	ID          string
+	Incarnation Incarnation
+	// Client, Peer and HTTP are the addresses others reach it under.
+	Client, Peer, HTTP string
+	Version            string
+	RulesMin, RulesMax uint32 // what its binary knows
+	// FreeBytes is what its disk has left, FreeMark what it must keep.
+	FreeBytes, FreeMark uint64
+}
+
+// Incarnation is written once with a data directory: the same id with another one is another disk.
+type Incarnation [16]byte
+
+// SetRules raises the machine's rules to Rules, which must be one more than they are.
+type SetRules struct{ Rules uint32 }
+
+// Digest reports a node's digest after the entry that took the machine to Index.
+type Digest struct {
+	Node  string
+	Index uint64
+	Value uint64
+}
+
+func (*OpenSession) op() op   { return opOpenSession }
+func (*Attach) op() op        { return opAttach }
+func (*Detached) op() op      { return opDetached }
+func (*CloseSession) op() op  { return opCloseSession }
+func (*Acquire) op() op       { return opAcquire }
+func (*Drop) op() op          { return opDrop }
+func (*Downgrade) op() op     { return opDowngrade }
+func (*ForceRelease) op() op  { return opForceRelease }
+func (*ExpireSession) op() op { return opExpireSession }
+func (*LeaderStart) op() op   { return opLeaderStart }
+func (*Member) op() op        { return opMember }
+func (*SetRules) op() op      { return opSetRules }
+func (*Digest) op() op        { return opDigest }

@@ -1,0 +1,174 @@
+package fsm
+
+import (
+	"slices"
+
+	"zamok/session"
+)
+
+// ownerKey is a logical thread inside a session.
+type ownerKey struct {
+	session session.ID
+	owner   string
+}
+
+// owned is what an owner has: its waiting ticket (0 = none) and its granted ones.
+type owned struct {
+	waiting uint64
+	held    []uint64
+}
+
+// own changes what an owner has.
+func (m *Machine) own(key ticketKey, owner string, change func(*owned)) {
+	k := ownerKey{key.session, owner}
+	o := m.owners[k]
+	change(&o)
+	if o.waiting == 0 && len(o.held) == 0 {
+		delete(m.owners, k)
+	} else {
+		m.owners[k] = o
+	}
+}
+
+// wanted tells whether anybody waits for what the owner holds, or the new ticket would, whose locks are
+// in m.found. If not, no cycle comes back to it.
+func (m *Machine) wanted(id session.ID, o owned) bool {
+	for _, number := range o.held {
+		t := m.tickets.Peek(ticketKey{id, number})
+		for i := range t.places {
+			if lk := t.places[i].lock; lk.waiters.len > 0 || slices.Contains(m.found, lk) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// step is one ticket found by the search, and from where.
+type step struct {
+	key  ticketKey
+	from int    // the step that led here; -1 = the new ticket
+	via  string // the lock at which that one waits for this one
+}
+
+// search goes from a new ticket to all that it would wait for, nearest first. One search after the
+// other uses its memory.
+type search struct {
+	m      *Machine
+	steps  []step
+	seen   map[ticketKey]bool
+	walked map[*lock]uint32 // the greatest width for which a lock's holders were visited
+	spent  int              // of SearchMax
+}
+
+func (s *search) begin(m *Machine) {
+	if s.seen == nil {
+		s.seen, s.walked = make(map[ticketKey]bool), make(map[*lock]uint32)
+	}
+	clear(s.seen)
+	clear(s.walked)
+	clear(s.steps)
+	s.m, s.steps, s.spent = m, s.steps[:0], 0
+}
+
+func (s *search) visit(key ticketKey, from int, via string) {
+	s.spent++
+	if !s.seen[key] {
+		s.seen[key] = true
+		s.steps = append(s.steps, step{key, from, via})
+	}
+}
+
+// cycle returns the shortest cycle that c, waiting, would close, or nil. Called with its locks in
+// m.found. Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
+// through it would dissolve by itself.
+func (m *Machine) cycle(c *Acquire) []Link {
+	s := &m.search
+	s.begin(m)
+	defer func() { m.searched += s.spent }()
+	for i, lk := range m.found {
+		if lk != nil {
+			s.visitLock(lk, c.Items[i], lk.waiters.last, -1)
+		}
+	}
+	for at := 0; at < len(s.steps) && s.spent <= SearchMax; at++ {
+		key := s.steps[at].key
+		t := m.tickets.Peek(key)
+		switch {
+		case t.state == Waiting:
+			for i := range t.places {
+				s.visitLock(t.places[i].lock, t.items[i], t.places[i].prev, at)
+			}
+		case t.owner == "":
+			// Nobody knows for what its holder waits, if at all.
+		case key.session == c.Session && t.owner == c.Owner:
+			return s.spell(c, at)
+		default:
+			if o := m.owners[ownerKey{key.session, t.owner}]; o.waiting != 0 {
+				s.visit(ticketKey{key.session, o.waiting}, at, "")
+			}
+		}
+	}
+	return nil
+}
+
+// visitLock follows an item that waits at lk, behind ahead: to the holders that it does not fit
+// beside and to the ticket just ahead, through which the rest of the queue is found. The holders are
+// gone through once, and again only for an item that more of them stand in the way of.
+func (s *search) visitLock(lk *lock, it Item, ahead *place, from int) {
+	if ahead != nil {
+		s.visit(ahead.key, from, lk.name)
+	}
+	if lk.fits(it) || s.walked[lk] >= it.width() {
+		return
+	}
+	s.walked[lk] = it.width()
+	for p := lk.holders.first; p != nil && s.spent <= SearchMax; p = p.next {
+		if it.beside(s.m.tickets.Peek(p.key).items[p.item]) {
+			s.spent++
+		} else {
+			s.visit(p.key, from, lk.name)
+		}
+	}
+}
+
+// width orders the items of one lock: a holder that is in the way of one is in the way of a wider one.
+func (it Item) width() uint32 {
+	switch it.Mode {
+	case Shared:
+		return 1
+	case Exclusive:
+		return 2
+	default:
+		return it.Permits
+	}
+}
+
+// spell writes the way from the new ticket to the step at, link by link.
+func (s *search) spell(c *Acquire, at int) []Link {
+	var links []Link
+	wanted := "" // the lock at which the link before waits for the one at hand
+	for ; at >= 0; at = s.steps[at].from {
+		st := s.steps[at]
+		t := s.m.tickets.Peek(st.key)
+		link := Link{TicketRef: st.key.ref(), Owner: t.owner, State: t.state, Name: st.via}
+		if t.state == Waiting {
+			link.Name = wanted
+		}
+		links = append(links, link)
+		wanted = st.via
+	}
+	links = append(links, Link{
+		TicketRef: TicketRef{c.Session, c.Ticket}, Owner: c.Owner, State: Waiting, Name: wanted,
+	})
+	slices.Reverse(links)
+	return links
+}
+
+// cut leaves the beginning and the end of a long cycle and says how many links it left out.
+func cut(links []Link) ([]Link, int) {
+	if over := len(links) - 2*BlockersMax; over > 0 {
+		return slices.Delete(links, BlockersMax, BlockersMax+over), over
+	}
+	return links, 0
+}

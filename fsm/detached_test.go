@@ -1,0 +1,30 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// A client that has come back on a new stream leaves an old one behind, and the leader may see that one
+// break much later. It is the latest attachment that owns the session.
+func TestTheBreakOfAnOldStreamEndsNothing(t *testing.T) {
+	b := newBed(t)
+	s := b.open(1, clock.Minute)
+	attach := &Attach{Session: s, Secret: session.Hash{1}}
+	older := b.do(0, attach).Results[0].Index
+	latest := b.do(0, attach).Results[0].Index
+	seen := b.m.Stamp().Index // nothing is heard after it
+
+	b.do(0, &Detached{Session: s, Attachment: older, Index: seen})
+	_, alive := b.m.Session(s)
+	require.True(t, alive)
+
+	a := b.do(0, &Detached{Session: s, Attachment: latest, Index: seen})
+	_, alive = b.m.Session(s)
+	require.False(t, alive)
+	require.Equal(t, Disconnected, a.Events[0].Why)
+}

@@ -1,0 +1,48 @@
+package fsm
+
+import (
+	"zamok/clock"
+	"zamok/session"
+)
+
+// Digest is a hash of the whole canonical state but the reported digests. It is a function of the
+// state alone and kept up to date record by record.
+func (m *Machine) Digest() uint64 {
+	h := session.Sum(0).Word(sumHeader).Word(m.term).Word(m.index).Word(uint64(m.time)).Word(m.office)
+	h = h.Word(uint64(m.rules)).Text(string(m.cluster[:])).Word(m.restored).Word(uint64(m.quiet))
+	return uint64(h + m.sessions.Sum() + m.sum)
+}
+
+// Each kind of record begins its hash with another word; sessions, in their own package, with 1.
+const (
+	sumHeader = 2 + iota
+	sumTicket
+	sumDelay
+	sumMember
+)
+
+// sum is the ticket's part of the digest.
+func (t *ticket) sum(key ticketKey) session.Sum {
+	h := session.Sum(0).Word(sumTicket).Word(uint64(key.session)).Word(key.number)
+	h = h.Word(uint64(t.state) | uint64(t.why)<<8).Word(t.token)
+	if t.state == Gone {
+		return h
+	}
+	h = h.Word(t.born).Word(uint64(t.waitUntil)).Word(uint64(t.holdUntil)).Word(uint64(t.maxHold))
+	h = h.Text(t.owner).Text(t.metadata)
+	for i := range t.items {
+		it := &t.items[i]
+		h = h.Text(it.Name).Word(uint64(it.Mode)).Word(uint64(it.Permits)<<32 | uint64(it.Of))
+	}
+	return h
+}
+
+func delaySum(name string, until clock.Time) session.Sum {
+	return session.Sum(0).Word(sumDelay).Text(name).Word(uint64(until))
+}
+
+func memberSum(c *Member) session.Sum {
+	h := session.Sum(0).Word(sumMember).Text(c.ID).Text(string(c.Incarnation[:]))
+	h = h.Text(c.Client).Text(c.Peer).Text(c.HTTP).Text(c.Version)
+	return h.Word(uint64(c.RulesMin)<<32 | uint64(c.RulesMax)).Word(c.FreeBytes).Word(c.FreeMark)
+}

@@ -1,0 +1,188 @@
+package fsm
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// A field that the digest does not cover is a field in which nodes may differ and nobody knows. Check
+// can't see that: it computes with the same functions. (The fields of a session are package session's.)
+
+func TestDigestCoversEveryField(t *testing.T) {
+	changes := map[string]func(*Machine){
+		"term":     func(m *Machine) { m.term++ },
+		"index":    func(m *Machine) { m.index++ },
+		"time":     func(m *Machine) { m.time++ },
+		"office":   func(m *Machine) { m.office++ },
+		"rules":    func(m *Machine) { m.rules++ },
+		"cluster":  func(m *Machine) { m.cluster[15]++ },
+		"restored": func(m *Machine) { m.restored++ },
+		"quiet":    func(m *Machine) { m.quiet++ },
+	}
+	everyFieldIsIn(t, reflect.TypeFor[header](), changes)
+	digests := map[uint64]string{richMachine(t).Digest(): "as it is"}
+	for field, change := range changes {
+		m := richMachine(t)
+		change(m)
+		require.NotContains(t, digests, m.Digest(), field)
+		digests[m.Digest()] = field
+	}
+}
+
+func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
+	key := ticketKey{7, 1}
+	changes := map[string]func(*ticket){
+		"state":     func(t *ticket) { t.state = Granted },
+		"why":       func(t *ticket) { t.why++ },
+		"born":      func(t *ticket) { t.born++ },
+		"token":     func(t *ticket) { t.token++ },
+		"waitUntil": func(t *ticket) { t.waitUntil++ },
+		"holdUntil": func(t *ticket) { t.holdUntil++ },
+		"maxHold":   func(t *ticket) { t.maxHold++ },
+		"owner":     func(t *ticket) { t.owner += "x" },
+		"metadata":  func(t *ticket) { t.metadata += "x" },
+		"items":     func(t *ticket) { t.items = append(t.items, Item{Name: "another", Mode: Exclusive}) },
+		"places":    nil, // follow from the items
+	}
+	everyFieldIsIn(t, reflect.TypeFor[ticket](), changes)
+	waiting := ticket{state: Waiting, born: 3, items: []Item{{"seats", Permits, 2, 5}}}
+	sums := map[session.Sum]string{
+		waiting.sum(key):                                        "as it is",
+		waiting.sum(ticketKey{key.session, 2}):                  "number",
+		waiting.sum(ticketKey{key.session + 1, 1}):              "session",
+		(&ticket{state: Gone, why: Dropped}).sum(key):           "gone",
+		(&ticket{state: Gone, why: Expired}).sum(key):           "gone for another reason",
+		(&ticket{state: Gone, why: Dropped, token: 9}).sum(key): "gone after a grant",
+	}
+	require.Len(t, sums, 6)
+	for field, change := range changes {
+		if change == nil {
+			continue
+		}
+		changed := waiting
+		change(&changed)
+		require.NotContains(t, sums, changed.sum(key), field)
+		sums[changed.sum(key)] = field
+	}
+	for field := range everyFieldChanged(waiting.items[0]) {
+		changed := waiting
+		changed.items = []Item{field.value}
+		require.NotContains(t, sums, changed.sum(key), field.name)
+		sums[changed.sum(key)] = field.name
+	}
+}
+
+func TestDigestCoversMembersAndDelays(t *testing.T) {
+	member := Member{ID: "n1", Client: "c", Peer: "p", HTTP: "h", Version: "v"}
+	sums := map[session.Sum]string{
+		memberSum(&member):    "as it is",
+		delaySum("stock", 1):  "a delay",
+		delaySum("stock", 2):  "another end",
+		delaySum("ledger", 1): "another name",
+	}
+	require.Len(t, sums, 4)
+	for field := range everyFieldChanged(member) {
+		require.NotContains(t, sums, memberSum(&field.value), field.name)
+		sums[memberSum(&field.value)] = field.name
+	}
+}
+
+// What a node reports can't be in what it reports.
+func TestDigestLeavesReportsOut(t *testing.T) {
+	m := richMachine(t)
+	before := m.Digest()
+	m.reports.Set("n9", Digest{Node: "n9", Index: 1, Value: 2})
+	require.Equal(t, before, m.Digest())
+}
+
+// everyFieldIsIn makes a new field fail until somebody has thought of it here.
+func everyFieldIsIn[F any](t *testing.T, record reflect.Type, changes map[string]F) {
+	t.Helper()
+	for field := range record.Fields() {
+		require.Contains(t, changes, field.Name, "%v has a field that this test does not know", record)
+	}
+	require.Len(t, changes, record.NumField())
+}
+
+// changedField is a record in which one field differs.
+type changedField[R any] struct {
+	name  string
+	value R
+}
+
+// everyFieldChanged yields the record once for each of its fields, with another value there.
+func everyFieldChanged[R any](record R) func(yield func(changedField[R]) bool) {
+	return func(yield func(changedField[R]) bool) {
+		for field := range reflect.TypeFor[R]().Fields() {
+			changed := record
+			switch v := reflect.ValueOf(&changed).Elem().FieldByIndex(field.Index); {
+			case v.Kind() == reflect.String:
+				v.SetString(v.String() + "x")
+			case v.CanUint():
+				v.SetUint(v.Uint() + 1)
+			case v.Kind() == reflect.Array:
+				v.Index(v.Len() - 1).SetUint(1)
+			default:
+				panic("how does one change a " + v.Kind().String() + "?")
+			}
+			if !yield(changedField[R]{field.Name, changed}) {
+				return
+			}
+		}
+	}
+}
+
+// A client that was not told of the latest change of its tickets notices it by that change's index. So
+// each change must move it, and nothing else may.
+func TestChangedIsTheIndexOfTheLastChange(t *testing.T) {
+	b := newBed(t)
+	one, other := b.open(1, clock.Hour), b.open(2, clock.Hour)
+	stock := exclusive("stock")
+	wait := &Acquire{Session: one, Ticket: 1, Items: stock, WaitFor: Forever}
+	b.do(0, &Acquire{Session: other, Ticket: 1, Items: stock})
+	const s = clock.Time(clock.Second)
+	for _, step := range []struct {
+		what    string
+		now     clock.Time
+		command Command // nil: time passes
+		changes bool
+	}{
+		{"it waits", 0, wait, true},
+		{"a repeat", 0, wait, false},
+		{"an attachment", 0, &Attach{Session: one, Secret: session.Hash{1}}, false},
+		{"a grant out of the queue", 0, &Drop{Session: other, Ticket: 1}, true},
+		{"a downgrade", 0, &Downgrade{Session: one, Ticket: 1}, true},
+		{"a downgrade of what is shared", 0, &Downgrade{Session: one, Ticket: 1}, false},
+		{"a drop", 0, &Drop{Session: one, Ticket: 1}, true},
+		{"a drop of what is gone", 0, &Drop{Session: one, Ticket: 1, Floor: 1}, false},
+		{"a drop before its Acquire", 0, &Drop{Session: one, Ticket: 9}, true},
+		{"another's lock", 0, &Acquire{Session: other, Ticket: 2, Items: stock}, false},
+		{"a refusal", 0, &Acquire{Session: one, Ticket: 2, Items: stock}, true},
+		{"an invalid command", 0, &Acquire{Session: one, Ticket: 3}, false},
+		{"a timed wait", 0, &Acquire{Session: one, Ticket: 4, Items: stock, WaitFor: 5 * clock.Second}, true},
+		{"time passes", 4 * s, nil, false},
+		{"the wait is over", 5 * s, nil, true},
+		{"a timed hold", 5 * s, &Acquire{Session: one, Ticket: 5, Items: exclusive("tea"), MaxHold: clock.Second}, true},
+		{"the hold is over", 6 * s, nil, true},
+		{"a grant at once", 6 * s, &Acquire{Session: one, Ticket: 6, Items: exclusive("tea")}, true},
+		{"a release by force", 6 * s, &ForceRelease{Name: "tea", Token: 0x8b}, true},
+	} {
+		before, _ := b.m.Session(one)
+		var commands []Command
+		if step.command != nil {
+			commands = append(commands, step.command)
+		}
+		b.do(step.now, commands...)
+		want := before.Changed
+		if step.changes {
+			want = b.m.Stamp().Index
+		}
+		is, _ := b.m.Session(one)
+		require.Equal(t, want, is.Changed, step.what)
+	}
+}

@@ -1,0 +1,68 @@
+package fsm
+
+import (
+	"zamok/clock"
+)
+
+// Event is something that happened to a ticket, a session, a lock or the cluster. The machine knows
+// no stream and no client: it says what happened, in order, and others carry it.
+type Event struct {
+	// Index is that of the step or command that made it happen.
+	Index uint64
+	Kind  EventKind
+	// TicketRef is the ticket, or the session alone with ticket 0.
+	TicketRef
+	Token     uint64     // EvGranted, EvLost, EvReleased, EvDowngraded: the grant's
+	HoldUntil clock.Time // EvGranted, EvDowngraded: when the maximum hold ends, 0 = never
+	Why       Why        // EvLost, EvReleased, EvRefused, EvEnded
+	// Text is an operator's reason with EvLost, EvRefused and EvEnded, the lock's name with
+	// EvQueueMoved, the node's id with EvOffice and EvReported.
+	Text string
+	// Items are the locks of the ticket. They are shared and must not be changed.
+	Items []Item
+	// Tickets are those of a session that attached: all that are live and all that are above its
+	// floor, by number.
+	Tickets []TicketState
+	// Value is the nonce of EvOffice, the digest of EvReported, the new number of EvRulesSet; At is
+	// the index that EvReported speaks of.
+	Value, At uint64
+}
+
+// EventKind says what happened.
+type EventKind uint8
+
+const (
+	// EvAttached: Index is the session's attachment now, Tickets its whole state.
+	EvAttached EventKind = 1 + iota
+	// EvGranted: a ticket got its locks.
+	EvGranted
+	// EvRefused: a ticket is gone without ever having been granted (Why), other than by its own drop.
+	EvRefused
+	// EvLost: a grant ended and its holder had not asked.
+	EvLost
+	// EvReleased: a ticket ended because its client asked: dropped, or its session closed. Token is 0
+	// if it was never granted.
+	EvReleased
+	// EvDowngraded: the ticket's exclusive items are shared from now on.
+	EvDowngraded
+	// EvEnded: a session is over (Why), after the events of its tickets.
+	EvEnded
+	// EvQueueMoved: somebody came to or left the queue of the lock Text, which is still there. At
+	// most once a lock and step.
+	EvQueueMoved
+	// EvOffice: node Text opened the office Index for the nonce Value.
+	EvOffice
+	// EvRulesSet: the rules are Value from the next entry on; the rest of this one lives under the old.
+	EvRulesSet
+	// EvReported: node Text had the digest Value at index At.
+	EvReported
+)
+
+// TicketState is what the machine knows of a ticket.
+type TicketState struct {
+	Ticket    uint64
+	State     State
+	Why       Why
+	Token     uint64
+	HoldUntil clock.Time
+}

@@ -1,0 +1,121 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+)
+
+// birth names a ticket granted in this step, for the order in which that is told.
+type birth struct {
+	born uint64
+	key  ticketKey
+}
+
+// settle ends a step: it grants, once, what the removals of the step made possible, forgets the
+// locks that nobody uses any more, and tells whose queues moved.
+//
+// A lock is looked at again whenever its holders or the head of its queue changed, so in the end no
+// waiting ticket could be granted (M2). Which tickets those are does not depend on the order of
+// looking: two that can be granted never stand in each other's way.
+func (m *Machine) settle() {
+	for i := 0; i < len(m.freed); i++ {
+		lk := m.freed[i]
+		lk.freed = false // a later change puts it in again
+		m.grantHeads(lk)
+	}
+	if len(m.granted) > 1 {
+		slices.SortFunc(m.granted, func(a, b birth) int { return cmp.Compare(a.born, b.born) })
+	}
+	for _, b := range m.granted {
+		m.tellGranted(b.key, m.tickets.Peek(b.key))
+	}
+	for _, lk := range m.moved {
+		lk.moved = false
+		if !m.idle(lk) {
+			m.emit(Event{Kind: EvQueueMoved, Text: lk.name})
+		}
+	}
+	for _, lk := range m.freed {
+		if m.idle(lk) {
+			m.forget(lk)
+		}
+	}
+	clear(m.freed) // let forgotten locks go
+	clear(m.moved)
+	m.freed, m.moved, m.granted = m.freed[:0], m.moved[:0], m.granted[:0]
+}
+
+// idle tells whether nothing needs the lock: nobody uses it, and it is delayed by nothing but the quiet
+// period, which closes names that are not there as well.
+func (m *Machine) idle(lk *lock) bool {
+	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.quiet && m.time < m.quiet)
+}
+
+func (m *Machine) forget(lk *lock) {
+	if lk.delay != 0 {
+		m.unscheduleDelay(lk)
+		m.delays.Delete(lk.name)
+		lk.delay = 0
+	}
+	m.locks.Delete(lk.name)
+}
+
+// grantHeads grants the first waiter of lk while it can be, then the next.
+func (m *Machine) grantHeads(lk *lock) {
+	for lk.waiters.first != nil {
+		key := lk.waiters.first.key
+		t := m.tickets.Ref(key)
+		if !m.grantable(t) {
+			return
+		}
+		m.sum -= t.sum(key)
+		for i := range t.places {
+			p := &t.places[i]
+			p.lock.waiters.remove(p)
+			m.move(p.lock)
+			if p.lock != lk {
+				m.free(p.lock) // somebody else is first there now
+			}
+		}
+		m.counts.Waiting--
+		m.unwait(key, t)
+		m.hold(key, t)
+		m.sum += t.sum(key)
+		m.sessions.Change(m.sessions.Find(key.session), m.index, 0)
+		m.granted = append(m.granted, birth{t.born, key})
+	}
+}
+
+// grantable is the queue rule: first everywhere, no delay, and it fits.
+func (m *Machine) grantable(t *ticket) bool {
+	for i := range t.places {
+		p := &t.places[i]
+		if p.prev != nil || p.lock.delay != 0 || !p.lock.fits(t.items[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// hold makes t, which waits nowhere, a holder of all its locks. The only place where a token is
+// made.
+func (m *Machine) hold(key ticketKey, t *ticket) {
+	for i := range t.places {
+		p := &t.places[i]
+		p.lock.holders.push(p)
+		p.lock.count(t.items[i], 1)
+	}
+	t.state, t.token = Granted, m.index
+	if t.maxHold > 0 {
+		t.holdUntil = m.time.Add(t.maxHold)
+		m.due.Set(dueKey{t.holdUntil, dueHold, t.born, ""}, key)
+	}
+	if t.owner != "" {
+		m.own(key, t.owner, func(o *owned) { o.held = append(o.held, key.number) })
+	}
+	m.counts.Granted++
+}
+
+func (m *Machine) tellGranted(key ticketKey, t *ticket) {
+	m.emit(Event{Kind: EvGranted, TicketRef: key.ref(), Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+}

@@ -1,0 +1,106 @@
+package fsm
+
+import "zamok/session"
+
+// openSession opens a session, or answers with the living one of the same secret.
+func (m *Machine) openSession(c *OpenSession) Result {
+	if field := c.invalid(); field != "" {
+		return invalid(field)
+	}
+	if id := m.sessions.BySecret(c.Secret); id != 0 {
+		return Result{}.of(m.sessions.Find(id))
+	}
+	if m.sessions.Len() >= SessionsMax {
+		return Result{Code: Limit, Detail: &Detail{Field: "sessions"}}
+	}
+	s := session.Session{
+		ID: session.ID(m.index), Secret: c.Secret,
+		Identity: c.Identity, Label: c.Label, Metadata: c.Metadata,
+		TTL: c.TTL, LockDelay: c.LockDelay, Grace: c.Grace,
+	}
+	m.sessions.Open(s, m.time, m.index)
+	return Result{}.of(&s)
+}
+
+// attach makes this command the session's attachment and tells its whole state as one event.
+func (m *Machine) attach(c *Attach) Result {
+	s := m.sessions.Find(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	if s.Secret != c.Secret {
+		return Result{Code: WrongSecret}
+	}
+	if s.Attachment > m.out.Index {
+		// It attached in this very entry. Telling all tickets again and again would cost too much.
+		return Result{Code: Limit, Detail: &Detail{Field: "attach"}}.of(s)
+	}
+	m.raiseFloor(s, c.Floor)
+	m.sessions.Attach(s, m.index)
+	m.emit(Event{Kind: EvAttached, TicketRef: TicketRef{Session: s.ID}, Tickets: m.ticketStates(s.ID)})
+	return Result{}.of(s)
+}
+
+// detached ends a session whose stream broke, unless there was a sign of life since.
+func (m *Machine) detached(c *Detached) Result {
+	s := m.sessions.Find(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	if s.Attachment == c.Attachment && s.Heard <= c.Index {
+		m.endSession(s.ID, Disconnected, "")
+	}
+	return Result{}
+}
+
+func (m *Machine) closeSession(c *CloseSession) Result {
+	if m.sessions.Find(c.Session) == nil {
+		return m.noSession(c.Session)
+	}
+	m.endSession(c.Session, Closed, "")
+	return Result{}
+}
+
+func (m *Machine) expireSession(c *ExpireSession) Result {
+	if !isText(c.Reason, 0, ReasonBytesMax) {
+		return invalid("reason")
+	}
+	if m.sessions.Find(c.Session) == nil {
+		return m.noSession(c.Session)
+	}
+	m.endSession(c.Session, Evicted, c.Reason)
+	return Result{}
+}
+
+// endSession ends a session with all its tickets, whose number it returns; whoever waits for them is
+// granted by settle.
+func (m *Machine) endSession(id session.ID, why Why, text string) (tickets int) {
+	s := m.sessions.Find(id)
+	keys := m.keys[:0]
+	for key, t := range m.tickets.From(ticketKey{id, 0}) {
+		if key.session != id {
+			break
+		}
+		keys = append(keys, key)
+		m.sum -= t.sum(key)
+	}
+	for _, key := range keys {
+		if t := m.tickets.Ref(key); t.state != Gone {
+			m.leave(s, key, t, why, text)
+		}
+		m.tickets.Delete(key)
+	}
+	m.keys = keys
+	m.sessions.Close(id)
+	m.emit(Event{Kind: EvEnded, TicketRef: TicketRef{Session: id}, Why: why, Text: text})
+	return len(keys)
+}
+
+// noSession answers a command of a session that does not live.
+func (m *Machine) noSession(id session.ID) Result {
+	r := Result{Code: NoSession}
+	if id != 0 && uint64(id) <= m.restored {
+		r.Why = Restored
+	}
+	return r
+}

@@ -1,0 +1,71 @@
+package fsm
+
+import "zamok/clock"
+
+// The machine's limits are constants of the format: a limit that differed between nodes would
+// split the replicas. Changing one is a new rules number. Limits that an operator may set live at
+// the leader's door, which is also where most of these are met first.
+const (
+	NameBytesMax     = 512  // a lock's name: 1 to 512 bytes of UTF-8 without control characters
+	MetadataBytesMax = 4096 // a session's or a ticket's metadata
+	LabelBytesMax    = 256  // a session's label
+	IdentityBytesMax = 256  // who opened a session
+	OwnerBytesMax    = 256  // an owner's name, inside its session
+	ReasonBytesMax   = 512  // an operator's reason
+	NodeIDBytesMax   = 64   // a node's id
+	AddressBytesMax  = 256  // a node's address, and its version
+	ItemsMax         = 64   // locks in one acquisition
+	PermitsMax       = 1 << 30
+
+	// TicketWindow is how far above its floor a session may number tickets. It bounds the gone
+	// tickets that are remembered.
+	TicketWindow = 1024
+	// TicketsMax bounds the tickets in hand (waiting or granted) of one session, and with them
+	// what the end of one session costs.
+	TicketsMax = 4096
+	// SessionsMax bounds the sessions alive at one time.
+	SessionsMax = 1 << 20
+	// MembersMax bounds the nodes ever announced: a lost disk means a new id, and old ids are
+	// remembered so that they can't come back as somebody else.
+	MembersMax = 1024
+
+	// DelaysMax bounds the locks that are delayed at one time: above it, a session with a lock delay
+	// gets no more tickets.
+	DelaysMax = 1 << 20
+
+	// BurialsMax bounds what one entry buries: a storm of expiries must not stop all nodes from
+	// applying. Ended sessions count with the tickets that they take along, gone ones too. A
+	// session is never split, so the burial of an entry removes at most BurialsMax + TicketsMax +
+	// TicketWindow records.
+	BurialsMax = 1024
+	// SearchMax bounds the steps of one search for a deadlock, SearchEntryMax those of all searches
+	// of an entry together. What is not searched is admitted.
+	SearchMax      = 10_000
+	SearchEntryMax = 100_000
+	// BlockersMax bounds how many holders and waiters a refusal or a query names, and half the links
+	// of a cycle that is told.
+	BlockersMax = 16
+
+	// EntryBytesMax, CommandsMax and RenewalsMax bound one entry.
+	EntryBytesMax = 1 << 20
+	CommandsMax   = 4096
+	RenewalsMax   = 1 << 16
+
+	// TokenBaseMax keeps tokens exact in a JSON number and leaves room for centuries of counting.
+	TokenBaseMax = 1 << 53
+	// indexMax and timeMax are what a snapshot may hold: far from where numbers end.
+	indexMax = 1 << 62
+	timeMax  = 1 << 62
+)
+
+const (
+	TTLMin   = 2 * clock.Second
+	TTLMax   = clock.Hour
+	DelayMax = 60 * clock.Second // lock delay
+	GraceMax = clock.Hour        // release on disconnect
+	// SpanMax bounds a wait and a maximum hold: a year. Longer means none at all.
+	SpanMax = 366 * 24 * clock.Hour
+	// QuietMax is how long a restored machine grants nothing when the operator knows no better:
+	// the longest lease and delay that anyone could have been given.
+	QuietMax = TTLMax + DelayMax
+)

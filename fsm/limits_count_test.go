@@ -1,0 +1,301 @@
+package fsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// Limits of how many there may be, and entries that are none.
+
+func TestTicketWindow(t *testing.T) {
+	w := newTwins(t, 1)
+	items := exclusive("stock")
+	w.refused(&Acquire{Session: firstSession, Ticket: TicketWindow + 1, Items: items}, Limit, "ticket")
+	w.refused(&Acquire{Session: firstSession, Ticket: 1<<64 - 1, Items: items}, Limit, "ticket")
+	w.refused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, Limit, "ticket")
+	w.accepted(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})
+
+	const top = 1<<64 - 1 // a floor as high as it goes leaves no ticket, and wraps around nothing
+	r := w.do(&Acquire{Session: firstSession, Ticket: top, Floor: top, Items: items})[0]
+	require.Equal(t, Over, r.Code)
+	require.Equal(t, Gone, r.State)
+	r = w.do(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})[0]
+	require.Equal(t, Granted, r.State)
+	require.NoError(t, w.m.Check())
+}
+
+// filled has as many tickets in hand as one session may, numbered from 1, each with a lock of its own.
+func filled(t *testing.T) *twins {
+	w := newTwins(t, 2)
+	for number := uint64(1); number <= TicketsMax; {
+		var commands []Command
+		for ; len(commands) < TicketWindow; number++ {
+			commands = append(commands, &Acquire{
+				Session: firstSession, Ticket: number, Floor: number - 1, Items: exclusive(fmt.Sprint(number)),
+			})
+		}
+		for _, r := range w.do(commands...) {
+			require.Equal(t, Granted, r.State)
+		}
+	}
+	require.NoError(t, w.m.Check())
+	return w
+}
+
+func TestTicketsInHand(t *testing.T) {
+	w := filled(t)
+	more := &Acquire{Session: firstSession, Ticket: TicketsMax + 1, Items: exclusive("one more")}
+	for range 2 { // a repeat is answered in the same way
+		r := w.do(more)[0]
+		require.Equal(t, Limit, r.Code)
+		require.Equal(t, Gone, r.State)
+		require.Equal(t, TooMany, r.Why)
+	}
+	// Another session has its own number of them; and whoever drops one may have another.
+	other := *more
+	other.Session, other.Ticket = firstSession+1, 1
+	w.accepted(&other)
+	w.accepted(&Drop{Session: firstSession, Ticket: 7})
+	another := *more
+	another.Ticket, another.Items = TicketsMax+2, exclusive("another")
+	w.accepted(&another)
+}
+
+func TestOneEntryEndsAFullSession(t *testing.T) {
+	w := filled(t)
+	w.accepted(&CloseSession{Session: firstSession})
+	require.Equal(t, Counts{Sessions: 1}, w.m.Counts())
+}
+
+func TestMembers(t *testing.T) {
+	w := newTwins(t, 0)
+	name := func(i int) string { return fmt.Sprintf("n%d", i) }
+	var members, reports []Command
+	for i := range MembersMax {
+		members = append(members, &Member{ID: name(i), RulesMin: 1, RulesMax: 1})
+		reports = append(reports, &Digest{Node: name(i)})
+	}
+	for _, r := range append(w.do(members...), w.do(reports...)...) {
+		require.Equal(t, OK, r.Code)
+	}
+	w.refused(&Member{ID: "one more", RulesMin: 1, RulesMax: 1}, Limit, "members")
+	w.refused(&Digest{Node: "one more"}, Limit, "members")
+	w.accepted(&Member{ID: name(1), RulesMin: 1, RulesMax: 1, FreeBytes: 1}) // who is known may go on
+	w.accepted(&Digest{Node: name(1), Index: 1})
+}
+
+func TestSessions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a million sessions take seconds and half a gigabyte")
+	}
+	m := New()
+	secret := func(i uint64) (h session.Hash) {
+		binary.LittleEndian.PutUint64(h[:], i)
+		return h
+	}
+	m.index = SessionsMax
+	for i := uint64(1); i <= SessionsMax; i++ { // as OpenSession does
+		m.sessions.Open(session.Session{ID: session.ID(i), Secret: secret(i), TTL: clock.Hour}, 0, i)
+	}
+	e := Entry{Rules: 1, Commands: []Command{
+		&OpenSession{Secret: secret(0), TTL: clock.Hour}, // one too many
+		&OpenSession{Secret: secret(1), TTL: clock.Hour}, // is there
+		&CloseSession{Session: 2},
+		&OpenSession{Secret: secret(0), TTL: clock.Hour},
+	}}
+	a, err := m.Apply(1, e.Append(nil))
+	require.NoError(t, err)
+	require.Equal(t, Limit, a.Results[0].Code)
+	require.Equal(t, "sessions", a.Results[0].Detail.Field)
+	for _, r := range a.Results[1:] {
+		require.Equal(t, OK, r.Code)
+	}
+	require.Equal(t, SessionsMax, m.Counts().Sessions)
+}
+
+func TestBlockersThatAreNamed(t *testing.T) {
+	w := newTwins(t, 3)
+	for ticket := uint64(1); ticket <= 10; ticket++ { // ten hold, ten wait
+		w.accepted(&Acquire{Session: firstSession, Ticket: ticket, Items: []Item{{Name: "stock", Mode: Shared}}})
+	}
+	for ticket := uint64(1); ticket <= 10; ticket++ {
+		w.accepted(&Acquire{Session: firstSession + 1, Ticket: ticket, Items: exclusive("stock"), WaitFor: Forever})
+	}
+	r := w.do(&Acquire{Session: firstSession + 2, Ticket: 1, Items: exclusive("stock")})[0]
+	require.Equal(t, NotAcquired, r.Code)
+	require.Len(t, r.Detail.Blockers, BlockersMax)
+	require.Equal(t, r.Detail.Blockers, w.m.Blockers(TicketRef{firstSession + 1, 10}))
+	require.Len(t, w.m.Blockers(TicketRef{firstSession + 1, 3}), 12)
+}
+
+func TestBoundsOfANewHistory(t *testing.T) {
+	var backup bytes.Buffer
+	_, err := newTwins(t, 1).m.Freeze().WriteTo(&backup)
+	require.NoError(t, err)
+	rewrite := func(h NewHistory) (*Machine, error) {
+		var b bytes.Buffer
+		if _, err := Rewrite(&b, bytes.NewReader(backup.Bytes()), h); err != nil {
+			require.Zero(t, b.Len(), "a refused restore wrote something")
+			return nil, err
+		}
+		return Restore(&b)
+	}
+	for _, within := range []NewHistory{
+		{Cluster: ClusterID{2}},
+		{Cluster: ClusterID{2}, Above: TokenBaseMax, Quiet: QuietMax},
+		{Cluster: ClusterID{2}, Quiet: 1},
+	} {
+		m, err := rewrite(within)
+		require.NoError(t, err)
+		require.NoError(t, m.Check())
+		require.GreaterOrEqual(t, m.Quiet(), clock.Time(clock.Hour), "a session of the backup has an hour")
+		require.GreaterOrEqual(t, m.index, within.Above)
+	}
+	for _, beyond := range []NewHistory{
+		{},
+		{Cluster: ClusterID{2}, Above: TokenBaseMax + 1},
+		{Cluster: ClusterID{2}, Quiet: QuietMax + 1},
+		{Cluster: ClusterID{2}, Quiet: -1},
+		{Cluster: ClusterID{2}, Time: -1},
+		{Cluster: ClusterID{2}, Time: 1<<62 + 1},
+	} {
+		_, err := rewrite(beyond)
+		require.ErrorContains(t, err, "nothing was written")
+	}
+}
+
+// A circle that is longer than the search is not seen, and the ticket is admitted. Here a reader who
+// holds "end" would stand at the end of a long queue, at whose front somebody waits for "end".
+func TestSearchForADeadlock(t *testing.T) {
+	reading := []Item{{Name: "stock", Mode: Shared}}
+	for _, waiters := range []int{SearchMax - 100, SearchMax + 100} {
+		const perSession = 1000
+		w := newTwins(t, 3+waiters/perSession)
+		w.accepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("end"), Owner: "a"})
+		w.accepted(&Acquire{Session: firstSession + 1, Ticket: 1, Items: reading})
+		w.accepted(&Acquire{Session: firstSession + 1, Ticket: 2, Items: exclusive("stock", "end"), WaitFor: Forever})
+		var queue []Command
+		for i := range waiters - 1 {
+			queue = append(queue, &Acquire{
+				Session: session.ID(firstSession + 2 + i/perSession), Ticket: uint64(i%perSession + 1),
+				Items: reading, WaitFor: Forever,
+			})
+		}
+		for part := range slices.Chunk(queue, CommandsMax) {
+			w.do(part...)
+		}
+		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: reading, WaitFor: Forever, Owner: "a"})[0]
+		if waiters < SearchMax {
+			require.Equal(t, Deadlock, r.Code)
+			// With the newcomer, and its ticket of "end"; of a long circle only the two ends are told.
+			require.Equal(t, waiters+2, len(r.Detail.Cycle)+r.Detail.More)
+			require.Len(t, r.Detail.Cycle, 2*BlockersMax)
+		} else {
+			require.Equal(t, OK, r.Code)
+			require.Equal(t, Waiting, r.State)
+		}
+		require.NoError(t, w.m.Check())
+	}
+}
+
+// entryOf is an entry of raw commands, with a sound checksum.
+func entryOf(version byte, commands uint64, raw ...byte) []byte {
+	b := []byte{version}
+	for _, v := range []uint64{1, firstSession - 1, 0, 0, commands} { // rules, office, now, renewals, commands
+		b = appendNumber(b, v)
+	}
+	return seal(append(b, raw...), 0)
+}
+
+func TestEntriesThatAreNone(t *testing.T) {
+	closing := byte(opCloseSession)
+	whole := entryOf(1, 1, closing, firstSession)
+	drops := Entry{Rules: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
+	big := Entry{Rules: 1, Commands: []Command{&OpenSession{Metadata: long(EntryBytesMax)}}}
+	crowd, many := Entry{Rules: 1}, Entry{Rules: 1}
+	for i := range RenewalsMax + 1 {
+		crowd.Renewals = append(crowd.Renewals, session.ID(i+1))
+	}
+	for range CommandsMax + 1 {
+		many.Commands = append(many.Commands, &Drop{Session: 1, Ticket: 1})
+	}
+	bad := map[string][]byte{
+		"nothing":                    nil,
+		"one byte":                   {1},
+		"version 0":                  entryOf(0, 1, closing, firstSession),
+		"version 2":                  entryOf(2, 1, closing, firstSession),
+		"command 0":                  entryOf(1, 1, 0, firstSession),
+		"command of the future":      entryOf(1, 1, byte(opEnd), firstSession),
+		"command 255":                entryOf(1, 1, 255, firstSession),
+		"an unknown one after good":  entryOf(1, 2, closing, firstSession, 99, firstSession),
+		"fewer commands than said":   entryOf(1, 2, closing, firstSession),
+		"more commands than said":    entryOf(1, 1, closing, firstSession, closing, firstSession),
+		"a long number":              entryOf(1, 1, closing, firstSession|0x80, 0),
+		"no room for its count":      entryOf(1, 1<<60),
+		"renewals that fall":         (&Entry{Rules: 1, Renewals: []session.ID{3, 2}}).Append(nil),
+		"renewals twice":             (&Entry{Rules: 1, Renewals: []session.ID{3, 3}}).Append(nil),
+		"a reading before the birth": (&Entry{Rules: 1, Reading: clock.Reading{Office: 1, Now: -1}}).Append(nil),
+		"too many bytes":             big.Append(nil),
+		"too many renewals":          crowd.Append(nil),
+		"too many commands":          many.Append(nil),
+	}
+	for i := range whole {
+		bad[fmt.Sprintf("the first %d bytes", i)] = whole[:i]
+		for bit := range 8 {
+			damaged := append([]byte(nil), drops.Append(nil)...)
+			damaged[i%len(damaged)] ^= 1 << bit
+			bad[fmt.Sprintf("bit %d of byte %d", bit, i)] = damaged
+		}
+	}
+	w := newTwins(t, 1)
+	w.accepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("stock")})
+	before := w.still()
+	for what, entry := range bad {
+		index := w.m.index
+		a := w.apply(entry)
+		require.Equal(t, Malformed, a.Refused, what)
+		require.NotEmpty(t, a.Fault, what)
+		require.Equal(t, index+1, a.Index, what)
+		require.Equal(t, index+1, w.m.index, what)
+		require.Empty(t, a.Results, what)
+		require.Empty(t, a.Events, what)
+		require.Equal(t, before, w.still(), what)
+	}
+	require.NoError(t, w.m.Check())
+	require.Equal(t, OK, w.apply(whole).Results[0].Code) // the same bytes unharmed
+}
+
+// The largest entry is still one.
+func TestTheLargestEntries(t *testing.T) {
+	w := newTwins(t, 1)
+	e := Entry{Rules: 1}
+	for i := range RenewalsMax {
+		e.Renewals = append(e.Renewals, session.ID(i+1))
+	}
+	a := w.apply(e.Append(nil))
+	require.Equal(t, OK, a.Refused, a.Fault)
+	require.Len(t, a.Dead, RenewalsMax-1)
+
+	e = Entry{Rules: 1}
+	for range CommandsMax {
+		e.Commands = append(e.Commands, &Drop{Session: firstSession, Ticket: 1})
+	}
+	require.Len(t, w.apply(e.Append(nil)).Results, CommandsMax)
+
+	fill := &ForceRelease{Name: "x", Token: 1}
+	e = Entry{Rules: 1, Commands: []Command{fill}}
+	fill.Reason = long(EntryBytesMax)
+	fill.Reason = long(2*EntryBytesMax - len(e.Append(nil)))
+	require.Len(t, e.Append(nil), EntryBytesMax)
+	require.Equal(t, Invalid, w.apply(e.Append(nil)).Results[0].Code) // the entry is good, the command is not
+	fill.Reason += "x"
+	require.Equal(t, Malformed, w.apply(e.Append(nil)).Refused)
+}

@@ -1,0 +1,123 @@
+package fsm
+
+import "zamok/clock"
+
+// lock is a name in use. It follows from the tickets and delays, and is changed in place; only its
+// name is read by a frozen snapshot, and that never changes.
+type lock struct {
+	name    string
+	of      uint32 // the limit of its permits; 0 = a mutex
+	holders list
+	waiters list
+	// What the holders have, by mode.
+	exclusive, shared int32
+	permits           uint32
+	// delay is when a lock delay ends; 0 = none.
+	delay clock.Time
+	// In the step at hand: stands in Machine.freed, in Machine.moved.
+	freed, moved bool
+}
+
+// place is where a ticket stands in a lock: among the holders or the waiters.
+type place struct {
+	lock       *lock
+	key        ticketKey
+	item       int // which of the ticket's items
+	prev, next *place
+}
+
+// list links places in the order in which they came. Leaving it from the middle is not a walk.
+type list struct {
+	first, last *place
+	len         int
+}
+
+func (l *list) push(p *place) {
+	p.prev, p.next = l.last, nil
+	if l.last == nil {
+		l.first = p
+	} else {
+		l.last.next = p
+	}
+	l.last = p
+	l.len++
+}
+
+func (l *list) remove(p *place) {
+	if p.prev == nil {
+		l.first = p.next
+	} else {
+		p.prev.next = p.next
+	}
+	if p.next == nil {
+		l.last = p.prev
+	} else {
+		p.next.prev = p.prev
+	}
+	p.prev, p.next = nil, nil
+	l.len--
+}
+
+// inUse tells whether the lock has somebody: then its kind is fixed.
+func (lk *lock) inUse() bool { return lk.holders.len+lk.waiters.len > 0 }
+
+// fits tells whether the item goes beside the present holders.
+func (lk *lock) fits(it Item) bool {
+	switch it.Mode {
+	case Exclusive:
+		return lk.holders.len == 0
+	case Shared:
+		return lk.exclusive == 0
+	default:
+		return lk.permits+it.Permits <= it.Of // both are at most PermitsMax
+	}
+}
+
+// beside tells whether one item fits beside another of the same lock, with nobody else there.
+func (it Item) beside(other Item) bool {
+	if it.Mode == Permits {
+		return it.Permits+other.Permits <= it.Of
+	}
+	return it.Mode == Shared && other.Mode == Shared
+}
+
+// count adds what an item has to the lock's holdings, or takes it away.
+func (lk *lock) count(it Item, n int32) {
+	switch it.Mode {
+	case Exclusive:
+		lk.exclusive += n
+	case Shared:
+		lk.shared += n
+	default:
+		lk.permits += uint32(n) * it.Permits // wraps around for -1, as it should
+	}
+}
+
+// open returns the lock of this name and kind, new if there is none.
+func (m *Machine) open(name string, of uint32) *lock {
+	lk, ok := m.locks.Get(name)
+	if !ok {
+		lk = &lock{name: name}
+		m.locks.Set(name, lk)
+	}
+	if !lk.inUse() {
+		lk.of = of
+	}
+	return lk
+}
+
+// free notes that lk may have somebody to grant to, or nobody left.
+func (m *Machine) free(lk *lock) {
+	if !lk.freed {
+		lk.freed = true
+		m.freed = append(m.freed, lk)
+	}
+}
+
+// move notes that lk's queue changed.
+func (m *Machine) move(lk *lock) {
+	if !lk.moved {
+		lk.moved = true
+		m.moved = append(m.moved, lk)
+	}
+}

@@ -1,0 +1,77 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// bed is a machine under test with an office, to which commands are given as entries.
+type bed struct {
+	t *testing.T
+	m *Machine
+}
+
+func newBed(t *testing.T) *bed {
+	b := &bed{t, New()}
+	b.do(0, &LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: 100})
+	return b
+}
+
+// do applies one entry, stamped now in the present office, and returns what it did.
+func (b *bed) do(now clock.Time, commands ...Command) Applied {
+	b.t.Helper()
+	e := Entry{Rules: b.m.Rules(), Reading: clock.Reading{Office: b.m.Office(), Now: now}, Commands: commands}
+	return b.apply(e)
+}
+
+func (b *bed) apply(e Entry) Applied {
+	b.t.Helper()
+	a, err := b.m.Apply(1, e.Append(nil))
+	require.NoError(b.t, err)
+	require.NoError(b.t, b.m.Check())
+	return a
+}
+
+// open opens a session and returns its id.
+func (b *bed) open(secret byte, ttl clock.Span) session.ID {
+	b.t.Helper()
+	a := b.do(b.m.Time(), &OpenSession{Secret: session.Hash{secret}, TTL: ttl})
+	require.Equal(b.t, OK, a.Results[0].Code)
+	return a.Results[0].Session
+}
+
+func exclusive(names ...string) []Item {
+	var items []Item
+	for _, name := range names {
+		items = append(items, Item{Name: name, Mode: Exclusive})
+	}
+	return items
+}
+
+func TestHandOff(t *testing.T) {
+	b := newBed(t)
+	one, two := b.open(1, 10*clock.Second), b.open(2, 10*clock.Second)
+
+	a := b.do(0, &Acquire{Session: one, Ticket: 1, Items: exclusive("x"), WaitFor: Forever})
+	require.Equal(t, Granted, a.Results[0].State)
+	first := a.Results[0].Token
+	require.Equal(t, a.Results[0].Index, first)
+
+	a = b.do(0, &Acquire{Session: two, Ticket: 1, Items: exclusive("x"), WaitFor: Forever})
+	require.Equal(t, Waiting, a.Results[0].State)
+
+	a = b.do(0, &Drop{Session: one, Ticket: 1})
+	require.Len(t, a.Events, 3)
+	require.Equal(t, EvReleased, a.Events[0].Kind)
+	require.Equal(t, EvGranted, a.Events[1].Kind)
+	require.Equal(t, a.Results[0].Index, a.Events[1].Token)
+	require.Greater(t, a.Events[1].Token, first)
+
+	a = b.do(clock.Time(20 * clock.Second))
+	require.Equal(t, Counts{}, b.m.Counts())
+	require.NotEmpty(t, a.Events)
+}

@@ -1,0 +1,322 @@
+package fsm_test
+
+import (
+	"cmp"
+	"slices"
+
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// act is one command. The index of every result and the session of every speaker are filled in by
+// apply.
+func (m *model) act(c fsm.Command) fsm.Result {
+	if field := badField(c); field != "" {
+		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: field}}
+	}
+	switch c := c.(type) {
+	case *fsm.OpenSession:
+		return m.openSession(c)
+	case *fsm.Attach:
+		return m.attach(c)
+	case *fsm.Detached:
+		return m.detached(c)
+	case *fsm.CloseSession:
+		return m.endWhole(c.Session, fsm.Closed, "")
+	case *fsm.ExpireSession:
+		return m.endWhole(c.Session, fsm.Evicted, c.Reason)
+	case *fsm.Acquire:
+		return m.acquire(c)
+	case *fsm.Drop:
+		return m.drop(c)
+	case *fsm.Downgrade:
+		return m.downgrade(c)
+	case *fsm.ForceRelease:
+		return m.forceRelease(c)
+	case *fsm.LeaderStart:
+		return m.leaderStart(c)
+	case *fsm.Member:
+		return m.member(c)
+	case *fsm.Digest:
+		m.reports[c.Node] = c
+		m.happened(fsm.Event{Kind: fsm.EvReported, Text: c.Node, At: c.Index, Value: c.Value})
+		return fsm.Result{}
+	case *fsm.SetRules:
+		// Rule 2 does not exist yet, so every number is a wrong step.
+		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "rules"}}
+	default:
+		panic("a command that the model does not know")
+	}
+}
+
+func (m *model) openSession(c *fsm.OpenSession) fsm.Result {
+	s := m.sessionOf(c.Secret)
+	if s == nil {
+		s = &modelSession{OpenSession: c, id: session.ID(m.index), gone: map[uint64]fsm.TicketState{}}
+		m.sessions = append(m.sessions, s)
+		m.renew(s)
+	}
+	return fsm.Result{Session: s.id, TTL: s.TTL}
+}
+
+func (m *model) attach(c *fsm.Attach) fsm.Result {
+	s := m.session(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	if s.Secret != c.Secret {
+		return fsm.Result{Code: fsm.WrongSecret}
+	}
+	if s.attachment > m.out.Index {
+		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "attach"}} // once in an entry
+	}
+	s.raise(c.Floor)
+	s.attachment = m.index
+	m.happened(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.known(s)})
+	return fsm.Result{}
+}
+
+// known are the tickets of a session that are live or above its floor, by number.
+func (m *model) known(s *modelSession) (known []fsm.TicketState) {
+	for _, t := range m.ticketsOf(s) {
+		known = append(known, t.known())
+	}
+	for _, t := range s.gone {
+		known = append(known, t)
+	}
+	slices.SortFunc(known, func(a, b fsm.TicketState) int { return cmp.Compare(a.Ticket, b.Ticket) })
+	return known
+}
+
+func (t *modelTicket) known() fsm.TicketState {
+	return fsm.TicketState{Ticket: t.Ticket, State: t.state, Token: t.token, HoldUntil: t.holdUntil}
+}
+
+func (m *model) detached(c *fsm.Detached) fsm.Result {
+	s := m.session(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	if s.attachment == c.Attachment && s.heard <= c.Index {
+		m.endSession(s, fsm.Disconnected, "")
+	}
+	return fsm.Result{}
+}
+
+func (m *model) endWhole(id session.ID, why fsm.Why, reason string) fsm.Result {
+	s := m.session(id)
+	if s == nil {
+		return m.noSession(id)
+	}
+	m.endSession(s, why, reason)
+	return fsm.Result{}
+}
+
+// noSession answers for a session that is not alive; those from before a restore are told so.
+func (m *model) noSession(id session.ID) fsm.Result {
+	r := fsm.Result{Code: fsm.NoSession}
+	if 0 < id && uint64(id) <= m.began {
+		r.Why = fsm.Restored
+	}
+	return r
+}
+
+// raise raises the floor, below which only live tickets are known.
+func (s *modelSession) raise(floor uint64) {
+	s.floor = max(s.floor, floor)
+	for number := range s.gone {
+		if number <= s.floor {
+			delete(s.gone, number)
+		}
+	}
+}
+
+// beyondWindow tells of a ticket that the session may not number yet.
+func (s *modelSession) beyondWindow(ticket uint64) bool {
+	return ticket > s.floor && ticket-s.floor > fsm.TicketWindow
+}
+
+func (m *model) acquire(c *fsm.Acquire) fsm.Result {
+	s := m.session(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	s.raise(c.Floor)
+	if r, known := m.told(s, c.Ticket); known {
+		return r
+	}
+	if s.beyondWindow(c.Ticket) {
+		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "ticket"}}
+	}
+	t := &modelTicket{
+		TicketRef: fsm.TicketRef{Session: s.id, Ticket: c.Ticket}, of: s, birth: m.index, asked: c, items: c.Items,
+	}
+	if len(m.ticketsOf(s)) >= fsm.TicketsMax {
+		return m.turnAway(t, fsm.TooMany, fsm.Detail{Field: "tickets"})
+	}
+	for _, item := range t.items {
+		for u := range m.users(item.Name) {
+			if u.item.Of != item.Of {
+				return m.turnAway(t, fsm.WrongKind, fsm.Detail{Field: item.Name, Of: u.item.Of})
+			}
+		}
+	}
+	if m.fits(t) {
+		m.grant(t)
+		m.tickets = append(m.tickets, t)
+		m.announce(t)
+		return t.told()
+	}
+	if c.WaitFor == 0 {
+		return m.turnAway(t, fsm.TryFailed, fsm.Detail{Blockers: m.inTheWay(t)})
+	}
+	for _, u := range m.tickets {
+		if u.state == fsm.Waiting && u.sameOwner(t) {
+			return m.turnAway(t, fsm.OwnerBusy, fsm.Detail{Blockers: []fsm.Blocker{{By: fsm.ByWaiter, TicketRef: u.TicketRef, Owner: c.Owner}}})
+		}
+	}
+	t.state = fsm.Waiting
+	m.tickets = append(m.tickets, t)
+	if graph := m.edges(); leads(graph, t.TicketRef, t.TicketRef) {
+		m.tickets = m.tickets[:len(m.tickets)-1]
+		m.graphs[m.index] = graph
+		return m.turnAway(t, fsm.Deadlocked, fsm.Detail{})
+	}
+	if c.WaitFor != fsm.Forever {
+		t.waitUntil = m.time.Add(c.WaitFor)
+	}
+	s.changed = m.index
+	for _, item := range t.items {
+		m.moved[item.Name] = true
+		if m.time < m.quiet {
+			m.delays[item.Name] = max(m.delays[item.Name], m.quiet) // the quiet is a delay of every lock
+		}
+	}
+	return t.told()
+}
+
+// turnAway refuses a ticket that never came into any queue, and remembers that.
+func (m *model) turnAway(t *modelTicket, why fsm.Why, detail fsm.Detail) fsm.Result {
+	m.remember(t.of, t.Ticket, why, 0)
+	m.happened(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Why: why, Items: t.items})
+	return fsm.Result{Code: codeOf(why), State: fsm.Gone, Why: why, Detail: &detail}
+}
+
+func codeOf(why fsm.Why) fsm.Code {
+	switch why {
+	case fsm.TryFailed:
+		return fsm.NotAcquired
+	case fsm.Deadlocked:
+		return fsm.Deadlock
+	case fsm.OwnerBusy:
+		return fsm.OwnerWaits
+	case fsm.WrongKind:
+		return fsm.OtherKind
+	case fsm.TooMany:
+		return fsm.Limit
+	default:
+		return fsm.Over
+	}
+}
+
+// told answers for a ticket that acted before.
+func (m *model) told(s *modelSession, ticket uint64) (fsm.Result, bool) {
+	if t := m.ticket(s, ticket); t != nil {
+		return t.told(), true
+	}
+	if gone, known := s.gone[ticket]; known || ticket <= s.floor {
+		return fsm.Result{Code: codeOf(gone.Why), State: fsm.Gone, Why: gone.Why, Token: gone.Token}, true
+	}
+	return fsm.Result{}, false
+}
+
+func (t *modelTicket) told() fsm.Result {
+	return fsm.Result{State: t.state, Token: t.token, HoldUntil: t.holdUntil}
+}
+
+func (m *model) drop(c *fsm.Drop) fsm.Result {
+	s := m.session(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	s.raise(c.Floor)
+	if t := m.ticket(s, c.Ticket); t != nil {
+		m.endTicket(t, fsm.Dropped, "")
+		return fsm.Result{State: fsm.Gone, Why: fsm.Dropped, Token: t.token}
+	}
+	if r, known := m.told(s, c.Ticket); known {
+		r.Code = fsm.OK
+		return r
+	}
+	if s.beyondWindow(c.Ticket) {
+		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "ticket"}}
+	}
+	m.remember(s, c.Ticket, fsm.Dropped, 0)
+	return fsm.Result{State: fsm.Gone, Why: fsm.Dropped}
+}
+
+func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
+	s := m.session(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	s.raise(c.Floor)
+	t := m.ticket(s, c.Ticket)
+	if t == nil || t.state != fsm.Granted || !slices.ContainsFunc(t.items, isMutex) {
+		r, _ := m.told(s, c.Ticket)
+		r.Code = fsm.NotHeld
+		return r
+	}
+	if slices.ContainsFunc(t.items, isExclusive) {
+		t.items = slices.Clone(t.items)
+		for i := range t.items {
+			if isExclusive(t.items[i]) {
+				t.items[i].Mode = fsm.Shared
+			}
+		}
+		s.changed = m.index
+		m.happened(fsm.Event{
+			Kind: fsm.EvDowngraded, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items,
+		})
+	}
+	return t.told()
+}
+
+func isMutex(item fsm.Item) bool     { return item.Of == 0 }
+func isExclusive(item fsm.Item) bool { return item.Mode == fsm.Exclusive }
+
+func (m *model) forceRelease(c *fsm.ForceRelease) fsm.Result {
+	if c.Token > m.index {
+		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "token"}}
+	}
+	var ended []fsm.TicketRef
+	for _, u := range slices.Collect(m.users(c.Name)) {
+		if u.state == fsm.Granted && u.token <= c.Token {
+			m.endTicket(u.modelTicket, fsm.Revoked, c.Reason)
+			ended = append(ended, u.TicketRef)
+		}
+	}
+	return fsm.Result{Detail: &fsm.Detail{Ended: ended}}
+}
+
+func (m *model) leaderStart(c *fsm.LeaderStart) fsm.Result {
+	if m.cluster == (fsm.ClusterID{}) {
+		m.cluster = c.Cluster
+		m.index = max(m.index, c.TokenBase) // the one command that may skip indexes
+	}
+	m.office = m.index
+	m.happened(fsm.Event{Kind: fsm.EvOffice, Text: c.Node, Value: c.Nonce})
+	return fsm.Result{}
+}
+
+func (m *model) member(c *fsm.Member) fsm.Result {
+	before := m.members[c.ID]
+	switch {
+	case before != nil && before.Incarnation != c.Incarnation:
+		return fsm.Result{Code: fsm.OtherIncarnation, Detail: &fsm.Detail{Field: "incarnation"}}
+	case before == nil && len(m.members) >= fsm.MembersMax:
+		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "members"}}
+	}
+	m.members[c.ID] = c
+	return fsm.Result{}
+}

@@ -1,0 +1,242 @@
+package fsm_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"zamok/fsm"
+)
+
+// differs names the first thing that the machine did otherwise than the model, or is nil.
+//
+// Left out, because no document promises it: the words of Fault; which of several bad fields is
+// named (the generator spoils one at a time); the order of blockers, and which of more than
+// BlockersMax are named; which of several cycles a deadlock spells out, though it must be a true
+// one; the order in which the queues that moved in one step are told.
+func (m *model) differs(want, got *fsm.Applied) error {
+	if (got.Fault != "") != (got.Refused == fsm.Malformed) {
+		return fmt.Errorf("refused as %d with fault %q", got.Refused, got.Fault)
+	}
+	if want.Index != got.Index || want.Stamp != got.Stamp || want.Time != got.Time || want.Refused != got.Refused {
+		return fmt.Errorf("want index %d, stamp %v, time %v, refused %d; got %d, %v, %v, %d", want.Index,
+			want.Stamp, want.Time, want.Refused, got.Index, got.Stamp, got.Time, got.Refused)
+	}
+	if !slices.Equal(want.Dead, got.Dead) {
+		return fmt.Errorf("want dead %v, got %v", want.Dead, got.Dead)
+	}
+	if len(want.Results) != len(got.Results) {
+		return fmt.Errorf("want %d results, got %d", len(want.Results), len(got.Results))
+	}
+	for i := range want.Results {
+		if err := m.resultDiffers(&want.Results[i], &got.Results[i]); err != nil {
+			return fmt.Errorf("result of index %d: %w", want.Results[i].Index, err)
+		}
+	}
+	return eventsDiffer(want.Events, got.Events)
+}
+
+func (m *model) resultDiffers(want, got *fsm.Result) error {
+	w, g := *want, *got
+	w.Detail, g.Detail = nil, nil
+	if w != g {
+		return fmt.Errorf("want %s, got %s", show(w), show(g))
+	}
+	var wd, gd fsm.Detail
+	if want.Detail != nil {
+		wd = *want.Detail
+	}
+	if got.Detail != nil {
+		gd = *got.Detail
+	}
+	if wd.Field != gd.Field || wd.Of != gd.Of || !slices.Equal(wd.Ended, gd.Ended) {
+		return fmt.Errorf("want detail %s, got %s", show(wd), show(gd))
+	}
+	if graph, isCycle := m.graphs[want.Index]; isCycle || len(gd.Cycle) > 0 {
+		if err := falseCycle(graph, gd.Cycle); err != nil {
+			return fmt.Errorf("%w: %s", err, show(gd.Cycle))
+		}
+	}
+	if !sameBlockers(wd.Blockers, gd.Blockers) {
+		return fmt.Errorf("want blockers %s, got %s", show(wd.Blockers), show(gd.Blockers))
+	}
+	return nil
+}
+
+// sameBlockers compares as sets, up to what is named at most.
+func sameBlockers(want, got []fsm.Blocker) bool {
+	if len(got) != min(len(want), fsm.BlockersMax) {
+		return false
+	}
+	rest := slices.Clone(want)
+	for _, b := range got {
+		at := slices.Index(rest, b)
+		if at < 0 {
+			return false
+		}
+		rest = slices.Delete(rest, at, at+1)
+	}
+	return true
+}
+
+// falseCycle says what is wrong with the links of a cycle, by the graph as it was when the command
+// was refused.
+func falseCycle(graph []modelEdge, cycle []fsm.Link) error {
+	if len(cycle) < 2 {
+		return fmt.Errorf("a cycle of %d links", len(cycle))
+	}
+	for i, from := range cycle {
+		to := cycle[(i+1)%len(cycle)]
+		edge := modelEdge{from.TicketRef, to.TicketRef, from.Name}
+		switch {
+		case from.State == fsm.Granted && (from.Owner == "" || from.Owner != to.Owner || to.State != fsm.Waiting):
+			return fmt.Errorf("link %d is not held by the owner of the next", i)
+		case from.State == fsm.Granted:
+			edge.name = ""
+		case to.State == fsm.Granted && to.Name != from.Name:
+			return fmt.Errorf("link %d names another lock than the link before wanted", i+1)
+		}
+		if !slices.Contains(graph, edge) {
+			return fmt.Errorf("link %d does not lead to the next", i)
+		}
+	}
+	return nil
+}
+
+func eventsDiffer(want, got []fsm.Event) error {
+	got = movesInOrder(got)
+	for i := range max(len(want), len(got)) {
+		if i >= len(want) || i >= len(got) || !sameEvent(&want[i], &got[i]) {
+			return fmt.Errorf("event %d differs: want %s, got %s", i, showAt(want, i), showAt(got, i))
+		}
+	}
+	return nil
+}
+
+// movesInOrder sorts the moved queues of each step by name, as the model tells them.
+func movesInOrder(events []fsm.Event) []fsm.Event {
+	isMove := func(e fsm.Event) bool { return e.Kind == fsm.EvQueueMoved }
+	if !slices.ContainsFunc(events, isMove) {
+		return events
+	}
+	events = slices.Clone(events)
+	for from := 0; from < len(events); from++ {
+		to := from
+		for to < len(events) && isMove(events[to]) && events[to].Index == events[from].Index {
+			to++
+		}
+		slices.SortFunc(events[from:to], func(a, b fsm.Event) int { return cmp.Compare(a.Text, b.Text) })
+		from = max(from, to-1)
+	}
+	return events
+}
+
+func sameEvent(a, b *fsm.Event) bool {
+	return a.Index == b.Index && a.Kind == b.Kind && a.TicketRef == b.TicketRef && a.Token == b.Token &&
+		a.HoldUntil == b.HoldUntil && a.Why == b.Why && a.Text == b.Text && a.Value == b.Value && a.At == b.At &&
+		slices.Equal(a.Items, b.Items) && slices.Equal(a.Tickets, b.Tickets)
+}
+
+// stateDiffers compares what stands in the machine with what stands in the model, by its queries.
+func (m *model) stateDiffers(machine *fsm.Machine) error {
+	if machine.Stamp().Index != m.index || machine.Time() != m.time || machine.Cluster() != m.cluster {
+		return fmt.Errorf("want index %d, time %v, cluster %x; got %v, %v, %x", m.index, m.time, m.cluster,
+			machine.Stamp(), machine.Time(), machine.Cluster())
+	}
+	sessions := machine.Sessions(0, len(m.sessions)+1)
+	if len(sessions) != len(m.sessions) {
+		return fmt.Errorf("want %d sessions, got %d", len(m.sessions), len(sessions))
+	}
+	for i, want := range m.sessions {
+		if got := sessions[i]; got.ID != want.id || got.Secret != want.Secret || got.TTL != want.TTL ||
+			got.Deadline != want.deadline || got.Attachment != want.attachment || got.Floor != want.floor ||
+			got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
+			return fmt.Errorf("session %d: want %s, until %v, attachment %d, floor %d, changed %d; got %s", want.id,
+				show(want.OpenSession), want.deadline, want.attachment, want.floor, want.changed, show(got))
+		}
+	}
+	due, want := m.nextDue()
+	if at, any := machine.NextDue(); any != want || at != due.at {
+		return fmt.Errorf("want the next burial at %v, %t; got %v, %t", due.at, want, at, any)
+	}
+	if err := m.clusterDiffers(machine); err != nil {
+		return err
+	}
+	return m.locksDiffer(machine)
+}
+
+func (m *model) clusterDiffers(machine *fsm.Machine) error {
+	if machine.Office() != m.office {
+		return fmt.Errorf("want office %d, got %d", m.office, machine.Office())
+	}
+	members, reports := machine.Members(), machine.Reports()
+	if len(members) != len(m.members) || len(reports) != len(m.reports) {
+		return fmt.Errorf("want %d members, %d reports; got %d, %d", len(m.members), len(m.reports), len(members), len(reports))
+	}
+	for _, got := range members {
+		if want := m.members[got.ID]; want == nil || *want != got {
+			return fmt.Errorf("member %q: want %s, got %s", got.ID, show(want), show(got))
+		}
+	}
+	for _, got := range reports {
+		if want := m.reports[got.Node]; want == nil || *want != got {
+			return fmt.Errorf("want report %s, got %s", show(want), show(got))
+		}
+	}
+	return nil
+}
+
+func (m *model) locksDiffer(machine *fsm.Machine) error {
+	names := map[string]bool{}
+	for name := range m.delays {
+		names[name] = true
+	}
+	for _, t := range m.tickets {
+		for _, item := range t.items {
+			names[item.Name] = true
+		}
+	}
+	if counts := machine.Counts(); counts.Locks != len(names) || counts.Delayed != len(m.delays) ||
+		counts.Granted+counts.Waiting != len(m.tickets) {
+		return fmt.Errorf("want %d locks, %d delayed, %d tickets; got %+v", len(names), len(m.delays), len(m.tickets), counts)
+	}
+	for name := range names {
+		lock, ok := machine.Lock(name, len(m.tickets))
+		if !ok || lock.DelayedUntil != m.delays[name] {
+			return fmt.Errorf("lock %q: want delay %v; got %t, %v", name, m.delays[name], ok, lock.DelayedUntil)
+		}
+		var held, queue []fsm.TicketView
+		for u := range m.users(name) {
+			alone := machine.Holds(name, u.token, fsm.TicketRef{}) // what a token says without its ticket
+			switch {
+			case u.state == fsm.Waiting:
+				queue = append(queue, u.view())
+			case !machine.Holds(name, u.token, u.TicketRef) || alone != isExclusive(u.item) || machine.Holds(name, u.token+1, u.TicketRef):
+				return fmt.Errorf("lock %q: whether %v holds it with token %d is told wrongly", name, u.TicketRef, u.token)
+			default:
+				held = append(held, u.view())
+			}
+		}
+		if !slices.EqualFunc(lock.HeldBy, held, sameTicket) || !slices.EqualFunc(lock.Queue, queue, sameTicket) {
+			return fmt.Errorf("lock %q: want holders %s, queue %s; got %s, %s", name, show(held), show(queue),
+				show(lock.HeldBy), show(lock.Queue))
+		}
+	}
+	return nil
+}
+
+func (t *modelTicket) view() fsm.TicketView {
+	v := fsm.TicketView{
+		TicketRef: t.TicketRef, TicketState: t.known(), Born: t.birth, Owner: t.asked.Owner, Metadata: t.asked.Metadata,
+		Items: t.items,
+	}
+	if t.state == fsm.Waiting {
+		v.WaitUntil = t.waitUntil
+	}
+	return v
+}
+
+func sameTicket(a, b fsm.TicketView) bool {
+	return a.TicketRef == b.TicketRef && a.TicketState == b.TicketState && a.Born == b.Born && a.WaitUntil == b.WaitUntil &&
+		a.Owner == b.Owner && a.Metadata == b.Metadata && slices.Equal(a.Items, b.Items)
+}

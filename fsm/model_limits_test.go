@@ -1,0 +1,121 @@
+package fsm_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// The limits that a log of a few sessions never meets.
+
+// do applies commands in one entry, some time after the last.
+func (p *played) do(t *testing.T, after clock.Span, commands ...fsm.Command) fsm.Applied {
+	reading := clock.Reading{Office: p.model.office, Now: p.model.time.Add(after)}
+	a, err := p.apply(newRecord(1, &fsm.Entry{Rules: 1, Reading: reading, Commands: commands}))
+	require.NoError(t, err)
+	return a
+}
+
+// start begins an office and opens sessions that live for ttl.
+func (p *played) start(t *testing.T, sessions int, ttl, delay clock.Span) (ids []session.ID) {
+	p.do(t, 0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
+	for i := range sessions {
+		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, TTL: ttl, LockDelay: delay}
+		ids = append(ids, p.do(t, 0, open).Results[0].Session)
+	}
+	return ids
+}
+
+func one(id session.ID, ticket uint64, name string) *fsm.Acquire {
+	return &fsm.Acquire{
+		Session: id, Ticket: ticket, Items: []fsm.Item{{Name: lockNames + name, Mode: fsm.Exclusive}}, WaitFor: fsm.Forever,
+	}
+}
+
+// Far more falls due at one time than one entry may bury: sessions with many tickets and with few,
+// waits, holds, and then the delays that the ends leave. Entry by entry the rest follows.
+func TestStormOfBurials(t *testing.T) {
+	const ttl = 10 * clock.Second
+	p := newPlayed()
+	ids := p.start(t, 500, ttl, clock.Second)
+	for i, id := range ids {
+		var commands []fsm.Command
+		most := 1 // ticket each
+		if i%150 == 7 {
+			most = 400
+		}
+		for n := range most {
+			c := one(id, uint64(n+1), fmt.Sprintf("%d/%d", i, n))
+			if n%3 == 1 {
+				c.MaxHold = ttl
+			}
+			commands = append(commands, c)
+		}
+		if i%20 == 19 { // waits for the session before
+			c := one(id, 1000, fmt.Sprintf("%d/0", i-1))
+			c.WaitFor = ttl - clock.Span(i%3)
+			commands = append(commands, c)
+		}
+		p.do(t, 0, commands...)
+	}
+	require.NoError(t, p.check())
+
+	p.do(t, ttl)
+	require.NoError(t, p.check())
+	require.NotEmpty(t, p.model.sessions, "more is due than one entry buries")
+	entries := 1
+	for ; len(p.model.sessions)+len(p.model.tickets)+len(p.model.delays) > 0; entries++ {
+		require.Less(t, entries, 10)
+		after := clock.Span(0)
+		if due, _ := p.model.nextDue(); due.at > p.model.time {
+			after = due.at.Sub(p.model.time)
+		}
+		p.do(t, after)
+		require.NoError(t, p.check())
+	}
+	t.Logf("buried in %d entries", entries)
+	require.Equal(t, fsm.Counts{}, p.machine.Counts())
+}
+
+func TestTicketsInHand(t *testing.T) {
+	p := newPlayed()
+	id := p.start(t, 1, fsm.TTLMax, 0)[0]
+	var ticket uint64
+	next := func() fsm.Result {
+		ticket++
+		c := one(id, ticket, "shared")
+		c.Items[0].Mode, c.Floor = fsm.Shared, ticket-1
+		return p.do(t, 0, c).Results[0]
+	}
+	for range fsm.TicketsMax {
+		require.Equal(t, fsm.Granted, next().State)
+	}
+	refused := next()
+	require.Equal(t, fsm.Limit, refused.Code)
+	require.Equal(t, fsm.TooMany, refused.Why)
+	require.Equal(t, fsm.Limit, p.do(t, 0, one(id, ticket, "shared")).Results[0].Code, "asked again")
+	p.do(t, 0, &fsm.Drop{Session: id, Ticket: 17})
+	require.Equal(t, fsm.Granted, next().State)
+	require.NoError(t, p.check())
+	p.do(t, 0, &fsm.CloseSession{Session: id})
+	require.Equal(t, fsm.Counts{}, p.machine.Counts())
+	require.NoError(t, p.check())
+}
+
+func TestMembersEver(t *testing.T) {
+	p := newPlayed()
+	announce := func(n int) fsm.Code {
+		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{1}, RulesMin: 1, RulesMax: 1}
+		return p.do(t, 0, m).Results[0].Code
+	}
+	for n := range fsm.MembersMax {
+		require.Equal(t, fsm.OK, announce(n))
+	}
+	require.Equal(t, fsm.Limit, announce(fsm.MembersMax))
+	require.Equal(t, fsm.OK, announce(5), "one that is known")
+}

@@ -1,0 +1,134 @@
+package fsm_test
+
+import (
+	"fmt"
+	"strings"
+
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// spoilt is a command with one field out of its limits.
+func (g *generator) spoilt() fsm.Command {
+	return pickOf(g.pick, g.spoiltOpening, g.spoiltAcquire, g.spoiltItems, g.spoiltItems, g.spoiltTicket,
+		g.spoiltForce, g.spoiltClusterCommand)()
+}
+
+func (g *generator) longOr(most int, others ...string) string {
+	return pickOf(g.pick, append(others, strings.Repeat("x", most+1))...)
+}
+
+func (g *generator) badText(most int) string { return g.longOr(most, "a\x07b", "\xc3", "\u0085") }
+func (g *generator) badName(most int) string { return g.longOr(most, "", "a\nb", "\xff") }
+
+func (g *generator) badSpan(most clock.Span) clock.Span {
+	return pickOf(g.pick, most+1, -2, 1<<63-1, -1<<63)
+}
+
+func (g *generator) spoiltOpening() fsm.Command {
+	c := g.openSession().(*fsm.OpenSession)
+	switch g.pick(6) {
+	case 0:
+		c.Identity = g.badText(fsm.IdentityBytesMax)
+	case 1:
+		c.Label = g.badText(fsm.LabelBytesMax)
+	case 2:
+		c.Metadata = strings.Repeat("x", fsm.MetadataBytesMax+1)
+	case 3:
+		c.TTL = pickOf(g.pick, 0, fsm.TTLMin-1, g.badSpan(fsm.TTLMax))
+	case 4:
+		c.LockDelay = g.badSpan(fsm.DelayMax)
+	default:
+		c.Grace = g.badSpan(fsm.GraceMax)
+	}
+	return c
+}
+
+func (g *generator) spoiltAcquire() fsm.Command {
+	c := g.acquire().(*fsm.Acquire)
+	switch g.pick(6) {
+	case 0:
+		c.Ticket = 0
+	case 1:
+		c.Metadata = strings.Repeat("x", fsm.MetadataBytesMax+1)
+	case 2:
+		c.WaitFor = g.badSpan(fsm.SpanMax)
+	case 3:
+		c.MaxHold = pickOf(g.pick, fsm.Forever, g.badSpan(fsm.SpanMax))
+	case 4:
+		c.Owner = g.badText(fsm.OwnerBytesMax)
+	default:
+		c.Items = nil
+	}
+	return c
+}
+
+func (g *generator) spoiltItems() fsm.Command {
+	c := g.acquire().(*fsm.Acquire)
+	item := &c.Items[g.pick(len(c.Items))]
+	switch g.pick(5) {
+	case 0:
+		item.Name = g.badName(fsm.NameBytesMax)
+	case 1:
+		item.Mode = pickOf[fsm.Mode](g.pick, 0, 4, 255)
+	case 2:
+		bad := pickOf(g.pick, fsm.Item{Mode: fsm.Exclusive, Permits: 1}, fsm.Item{Mode: fsm.Shared, Of: 1},
+			fsm.Item{Mode: fsm.Permits, Of: 2}, fsm.Item{Mode: fsm.Permits, Permits: 3, Of: 2},
+			fsm.Item{Mode: fsm.Permits, Permits: 1, Of: fsm.PermitsMax + 1})
+		bad.Name = item.Name
+		*item = bad
+	case 3:
+		c.Items = append(c.Items, *item) // the same name twice
+	default:
+		for i := len(c.Items); i <= fsm.ItemsMax; i++ {
+			c.Items = append(c.Items, fsm.Item{Name: fmt.Sprint(lockNames, i), Mode: fsm.Shared})
+		}
+	}
+	return c
+}
+
+func (g *generator) spoiltTicket() fsm.Command {
+	id := g.session()
+	if g.pick.in(2) {
+		return &fsm.Drop{Session: id, Floor: g.floor(id)}
+	}
+	return &fsm.Downgrade{Session: id, Floor: g.floor(id)}
+}
+
+func (g *generator) spoiltForce() fsm.Command {
+	force, expire := g.forceRelease().(*fsm.ForceRelease), g.expireSession().(*fsm.ExpireSession)
+	switch g.pick(4) {
+	case 0:
+		force.Name = g.badName(fsm.NameBytesMax)
+	case 1:
+		force.Token = 0
+	case 2:
+		force.Reason = g.badText(fsm.ReasonBytesMax)
+	default:
+		expire.Reason = g.badText(fsm.ReasonBytesMax)
+		return expire
+	}
+	return force
+}
+
+func (g *generator) spoiltClusterCommand() fsm.Command {
+	start, member, digest := g.leaderStart().(*fsm.LeaderStart), g.member().(*fsm.Member), g.digest().(*fsm.Digest)
+	switch g.pick(6) {
+	case 0:
+		start.Node = g.badName(fsm.NodeIDBytesMax)
+	case 1:
+		start.Cluster = fsm.ClusterID{}
+	case 2:
+		start.TokenBase = pickOf[uint64](g.pick, fsm.TokenBaseMax+1, 1<<64-1)
+	case 3:
+		member.ID = g.badName(fsm.NodeIDBytesMax)
+		return member
+	case 4:
+		member.HTTP = g.badText(fsm.AddressBytesMax)
+		return member
+	default:
+		digest.Node = g.badName(fsm.NodeIDBytesMax)
+		return digest
+	}
+	return start
+}

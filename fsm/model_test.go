@@ -1,0 +1,423 @@
+package fsm_test
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// model is the machine a second time, written from the package comment alone and as slowly as it
+// likes: slices that are walked from end to end for every question, and nothing kept that could be
+// computed. Where the two differ, one of them misread the rules.
+//
+// It takes entries as values and knows no codec, no digest, no snapshot and no rules but the first.
+// It searches the whole graph for a deadlock, so it speaks for graphs that are far below SearchMax.
+type model struct {
+	index    uint64
+	term     uint64
+	time     clock.Time
+	office   uint64 // 0 = none in force
+	cluster  fsm.ClusterID
+	sessions []*modelSession       // the living, by id
+	tickets  []*modelTicket        // waiting and granted, by birth
+	delays   map[string]clock.Time // closed until
+	members  map[string]*fsm.Member
+	reports  map[string]*fsm.Digest // the latest of each node
+	began    uint64                 // the index that a restored history began with
+	quiet    clock.Time             // nothing is granted before
+
+	out    fsm.Applied
+	moved  map[string]bool        // queues that somebody came to or left in this step
+	graphs map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
+}
+
+type modelSession struct {
+	*fsm.OpenSession // as it was opened
+	id               session.ID
+	deadline         clock.Time
+	heard            uint64
+	attachment       uint64
+	floor            uint64
+	changed          uint64                     // the index of the last change of any of its tickets
+	gone             map[uint64]fsm.TicketState // above the floor
+}
+
+type modelTicket struct {
+	fsm.TicketRef
+	of        *modelSession
+	birth     uint64
+	asked     *fsm.Acquire
+	items     []fsm.Item // as asked, until a Downgrade
+	state     fsm.State
+	token     uint64
+	waitUntil clock.Time // 0 = for ever
+	holdUntil clock.Time // 0 = for ever
+}
+
+func newModel() *model {
+	return &model{
+		delays:  map[string]clock.Time{},
+		members: map[string]*fsm.Member{},
+		reports: map[string]*fsm.Digest{},
+		graphs:  map[uint64][]modelEdge{},
+	}
+}
+
+// restart makes a backup of the model the beginning of another history. How long that is quiet is
+// left to the machine: it depends on leases and delays that may have been given long ago.
+func (m *model) restart(h *fsm.NewHistory, quiet clock.Time) {
+	index, now, term := max(m.index, h.Above), max(m.time, h.Time), m.term
+	*m = *newModel()
+	m.index, m.began, m.time, m.quiet, m.term, m.cluster = index, index, now, quiet, term, h.Cluster
+}
+
+// enter is one entry, readable or not.
+func (m *model) enter(r record) fsm.Applied {
+	if r.entry == nil {
+		return m.refuse(r.term, fsm.Malformed)
+	}
+	return m.apply(r.term, r.entry)
+}
+
+// apply is one readable entry: advance, hear, bury, act.
+func (m *model) apply(term uint64, e *fsm.Entry) fsm.Applied {
+	if e.Rules != 1 {
+		return m.refuse(term, fsm.OtherRules)
+	}
+	m.begin(term)
+	m.time = clock.Advance(m.time, m.office, e.Reading)
+	m.hear(e)
+	m.bury()
+	m.settle()
+	for _, c := range e.Commands {
+		m.index++
+		r := m.act(c)
+		r.Index = m.index
+		if s := m.speaker(c); s != nil && r.Code != fsm.Invalid {
+			r.Session, r.TTL = s.id, s.TTL
+		}
+		m.out.Results = append(m.out.Results, r)
+		m.settle()
+	}
+	return m.end()
+}
+
+// refuse is an entry that can't be read or is of other rules.
+func (m *model) refuse(term uint64, code fsm.Code) fsm.Applied {
+	m.begin(term)
+	m.out.Refused = code
+	return m.end()
+}
+
+func (m *model) begin(term uint64) {
+	if term != m.term {
+		m.office = 0 // an office ends with its term
+	}
+	m.term = term
+	m.index++
+	m.out = fsm.Applied{Index: m.index}
+	m.moved = map[string]bool{}
+}
+
+func (m *model) end() fsm.Applied {
+	m.out.Stamp, m.out.Time = clock.Stamp{Term: m.term, Index: m.index}, m.time
+	return m.out
+}
+
+func (m *model) happened(e fsm.Event) {
+	e.Index = m.index
+	m.out.Events = append(m.out.Events, e)
+}
+
+func (m *model) hear(e *fsm.Entry) {
+	for _, id := range e.Renewals {
+		if s := m.session(id); s != nil {
+			m.renew(s)
+		} else {
+			m.out.Dead = append(m.out.Dead, id)
+		}
+	}
+	for _, c := range e.Commands {
+		if s := m.speaker(c); s != nil {
+			m.renew(s)
+		}
+	}
+}
+
+func (m *model) renew(s *modelSession) { s.deadline, s.heard = m.time.Add(s.TTL), m.index }
+
+// speaker is the living session whose own command c is.
+func (m *model) speaker(c fsm.Command) *modelSession {
+	switch c := c.(type) {
+	case *fsm.OpenSession:
+		return m.sessionOf(c.Secret)
+	case *fsm.Attach:
+		if s := m.session(c.Session); s != nil && s.Secret == c.Secret {
+			return s
+		}
+		return nil
+	case *fsm.Acquire:
+		return m.session(c.Session)
+	case *fsm.Drop:
+		return m.session(c.Session)
+	case *fsm.Downgrade:
+		return m.session(c.Session)
+	case *fsm.CloseSession:
+		return m.session(c.Session)
+	default:
+		return nil
+	}
+}
+
+func (m *model) session(id session.ID) *modelSession {
+	for _, s := range m.sessions {
+		if s.id == id {
+			return s
+		}
+	}
+	return nil
+}
+
+func (m *model) sessionOf(secret session.Hash) *modelSession {
+	for _, s := range m.sessions {
+		if s.Secret == secret {
+			return s
+		}
+	}
+	return nil
+}
+
+// modelDue is something that ends by itself.
+type modelDue struct {
+	at   clock.Time
+	kind int // in the order of burial
+	id   uint64
+	name string
+	bury func() (cost int)
+}
+
+const (
+	dueSession = iota
+	dueWait
+	dueDelay
+	dueHold
+)
+
+// bury ends what is due, one after the other, as far as one entry may.
+func (m *model) bury() {
+	for used := 0; used < fsm.BurialsMax; {
+		first, ok := m.nextDue()
+		if !ok || first.at > m.time {
+			return
+		}
+		used += first.bury()
+	}
+}
+
+func (m *model) nextDue() (first modelDue, ok bool) {
+	consider := func(d modelDue) {
+		if !ok || cmp.Or(cmp.Compare(d.at, first.at), cmp.Compare(d.kind, first.kind),
+			cmp.Compare(d.id, first.id), cmp.Compare(d.name, first.name)) < 0 {
+			first, ok = d, true
+		}
+	}
+	for _, s := range m.sessions {
+		consider(modelDue{s.deadline, dueSession, uint64(s.id), "",
+			func() int { return 1 + m.endSession(s, fsm.Expired, "") }})
+	}
+	for _, t := range m.tickets {
+		if t.state == fsm.Waiting && t.waitUntil != 0 {
+			consider(modelDue{t.waitUntil, dueWait, t.birth, "",
+				func() int { m.endTicket(t, fsm.WaitedOut, ""); return 1 }})
+		}
+		if t.state == fsm.Granted && t.holdUntil != 0 {
+			consider(modelDue{t.holdUntil, dueHold, t.birth, "",
+				func() int { m.endTicket(t, fsm.HeldOut, ""); return 1 }})
+		}
+	}
+	for name, until := range m.delays {
+		consider(modelDue{until, dueDelay, 0, name, func() int { delete(m.delays, name); return 1 }})
+	}
+	return first, ok
+}
+
+// endSession ends a session with all its tickets and returns how many those were, gone ones too.
+func (m *model) endSession(s *modelSession, why fsm.Why, text string) (tickets int) {
+	tickets = len(m.ticketsOf(s)) + len(s.gone)
+	for _, t := range m.ticketsOf(s) {
+		m.endTicket(t, why, text)
+	}
+	m.sessions = slices.DeleteFunc(m.sessions, func(o *modelSession) bool { return o == s })
+	m.happened(fsm.Event{Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: s.id}, Why: why, Text: text})
+	return tickets
+}
+
+// ticket is a session's live ticket of that number, or nil.
+func (m *model) ticket(s *modelSession, number uint64) *modelTicket {
+	for _, t := range m.tickets {
+		if t.of == s && t.Ticket == number {
+			return t
+		}
+	}
+	return nil
+}
+
+// ticketsOf are a session's live tickets by number.
+func (m *model) ticketsOf(s *modelSession) (live []*modelTicket) {
+	for _, t := range m.tickets {
+		if t.of == s {
+			live = append(live, t)
+		}
+	}
+	slices.SortFunc(live, func(t, u *modelTicket) int { return cmp.Compare(t.Ticket, u.Ticket) })
+	return live
+}
+
+// endTicket takes a live ticket from its locks. Whoever this makes room for is granted by settle.
+func (m *model) endTicket(t *modelTicket, why fsm.Why, text string) {
+	asked := why == fsm.Dropped || why == fsm.Closed
+	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Why: why, Text: text, Items: t.items}
+	if asked {
+		event.Kind = fsm.EvReleased
+	} else if t.state == fsm.Granted {
+		event.Kind = fsm.EvLost
+	}
+	for _, item := range t.items {
+		if t.state == fsm.Waiting {
+			m.moved[item.Name] = true
+		} else if !asked && t.of.LockDelay > 0 {
+			m.delays[item.Name] = max(m.delays[item.Name], m.time.Add(t.of.LockDelay))
+		}
+	}
+	m.tickets = slices.DeleteFunc(m.tickets, func(o *modelTicket) bool { return o == t })
+	t.state = fsm.Gone
+	m.remember(t.of, t.Ticket, why, t.token)
+	m.happened(event)
+}
+
+// remember keeps how a ticket ended, so that a repeat is answered as the first was.
+func (m *model) remember(s *modelSession, ticket uint64, why fsm.Why, token uint64) {
+	s.changed = m.index
+	if ticket > s.floor {
+		s.gone[ticket] = fsm.TicketState{Ticket: ticket, State: fsm.Gone, Why: why, Token: token}
+	}
+}
+
+// settle grants what can be granted after a step's removals, and tells which queues moved.
+func (m *model) settle() {
+	var granted []*modelTicket
+	for found := true; found; {
+		found = false
+		for _, t := range m.tickets {
+			if t.state == fsm.Waiting && m.fits(t) {
+				m.grant(t)
+				granted, found = append(granted, t), true
+			}
+		}
+	}
+	slices.SortFunc(granted, func(t, u *modelTicket) int { return cmp.Compare(t.birth, u.birth) })
+	for _, t := range granted {
+		for _, item := range t.items {
+			m.moved[item.Name] = true
+		}
+		m.announce(t)
+	}
+	for name, until := range m.delays {
+		if until == m.quiet && m.time < m.quiet && !m.used(name) {
+			delete(m.delays, name) // a name that is not there is as closed
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.moved)) {
+		if m.exists(name) {
+			m.happened(fsm.Event{Kind: fsm.EvQueueMoved, Text: name})
+		}
+	}
+	clear(m.moved)
+}
+
+func (m *model) grant(t *modelTicket) {
+	t.state, t.token, t.of.changed = fsm.Granted, m.index, m.index
+	if t.asked.MaxHold != 0 {
+		t.holdUntil = m.time.Add(t.asked.MaxHold)
+	}
+}
+
+func (m *model) announce(t *modelTicket) {
+	m.happened(fsm.Event{Kind: fsm.EvGranted, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+}
+
+// modelUse is a live ticket at one of its locks.
+type modelUse struct {
+	*modelTicket
+	item fsm.Item
+}
+
+// users are the holders and waiters of a lock, by birth.
+func (m *model) users(name string) iter.Seq[modelUse] {
+	return func(yield func(modelUse) bool) {
+		for _, t := range m.tickets {
+			for _, item := range t.items {
+				if item.Name == name && !yield(modelUse{t, item}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// exists tells whether there is such a lock: somebody uses it, or it is closed for a time.
+func (m *model) exists(name string) bool { return m.used(name) || m.delays[name] != 0 }
+
+func (m *model) used(name string) bool {
+	for range m.users(name) {
+		return true
+	}
+	return false
+}
+
+// fits is the queue rule.
+func (m *model) fits(t *modelTicket) bool { return len(m.inTheWay(t)) == 0 }
+
+// inTheWay is everything that stands before a ticket at each of its locks.
+func (m *model) inTheWay(t *modelTicket) (blockers []fsm.Blocker) {
+	for _, item := range t.items {
+		until := m.delays[item.Name]
+		if m.time < m.quiet {
+			until = max(until, m.quiet)
+		}
+		if until != 0 {
+			blockers = append(blockers, fsm.Blocker{Name: item.Name, By: fsm.ByDelay, Until: until})
+		}
+		permits := item.Permits
+		for u := range m.users(item.Name) {
+			if u.state == fsm.Granted {
+				permits += u.item.Permits
+			}
+		}
+		for u := range m.users(item.Name) {
+			b := fsm.Blocker{Name: item.Name, TicketRef: u.TicketRef, Token: u.token, Owner: u.asked.Owner}
+			if u.state == fsm.Granted && (permits > item.Of || apart(item, u.item)) {
+				b.By = fsm.ByHolder
+				blockers = append(blockers, b)
+			}
+			if u.state == fsm.Waiting && u.birth < t.birth {
+				b.By = fsm.ByWaiter
+				blockers = append(blockers, b)
+			}
+		}
+	}
+	return blockers
+}
+
+// apart tells that two items of one lock don't fit beside each other even when alone.
+func apart(a, b fsm.Item) bool {
+	if a.Mode == fsm.Permits {
+		return a.Permits+b.Permits > a.Of
+	}
+	return a.Mode == fsm.Exclusive || b.Mode == fsm.Exclusive
+}

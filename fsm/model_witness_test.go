@@ -1,0 +1,355 @@
+package fsm_test
+
+import (
+	"fmt"
+	"slices"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// witness reads commands, results and events, as any observer of the log could, and tells of the
+// first that breaks a promise: never two holders who don't fit beside each other, tokens that rise,
+// nobody overtaken, no grant to the dead or within a delay, each ticket acts once, no lease ends
+// early. It shares nothing with the model, so what machine and model both misread is still caught
+// here.
+type witness struct {
+	time      clock.Time
+	stamp     clock.Stamp
+	sessions  map[session.ID]*witnessed
+	tickets   map[fsm.TicketRef]*witnessedTicket // of living sessions, live and gone
+	live      []*witnessedTicket
+	closed    map[string]clock.Time        // no grant before
+	exclusive map[string]uint64            // the greatest token of an exclusive grant, ever
+	quiet     clock.Time                   // no grant before, on any lock
+	firstSaid map[*fsm.ForceRelease]uint64 // the index of the entry that said it first
+}
+
+type witnessed struct {
+	settings   *fsm.OpenSession
+	heard      clock.Time
+	heardAt    uint64
+	attachment uint64
+}
+
+type witnessedTicket struct {
+	fsm.TicketRef
+	birth  uint64
+	items  []fsm.Item
+	state  fsm.State
+	token  uint64
+	grants int
+}
+
+func newWitness() *witness {
+	return &witness{
+		sessions:  map[session.ID]*witnessed{},
+		tickets:   map[fsm.TicketRef]*witnessedTicket{},
+		closed:    map[string]clock.Time{},
+		exclusive: map[string]uint64{},
+		firstSaid: map[*fsm.ForceRelease]uint64{},
+	}
+}
+
+// restarted notes that a backup began another history, in which the tokens of this one still count.
+func (w *witness) restarted(m *fsm.Machine) error {
+	if w.stamp.Index > m.Stamp().Index || m.Time() < w.time {
+		return fmt.Errorf("after %v, %v a new history begins at %v, %v", w.stamp, w.time, m.Stamp(), m.Time())
+	}
+	before := w.exclusive
+	*w = *newWitness()
+	w.exclusive, w.stamp, w.time, w.quiet = before, m.Stamp(), m.Time(), m.Quiet()
+	return nil
+}
+
+// saw takes in one entry and what it did.
+func (w *witness) saw(e *fsm.Entry, a *fsm.Applied) error {
+	if !w.stamp.Before(a.Stamp) || a.Time < w.time {
+		return fmt.Errorf("after %v, %v comes %v, %v", w.stamp, w.time, a.Stamp, a.Time)
+	}
+	w.stamp, w.time = a.Stamp, a.Time
+	if a.Refused != fsm.OK {
+		if len(a.Results)+len(a.Events)+len(a.Dead) > 0 {
+			return fmt.Errorf("a refused entry did something")
+		}
+		return nil
+	}
+	w.hear(e, a)
+	events := a.Events
+	if events = w.leading(events, a.Index); len(events) < len(a.Events) {
+		if err := w.step(nil, a.Events[:len(a.Events)-len(events)]); err != nil {
+			return err
+		}
+	}
+	for i, c := range e.Commands {
+		r := &a.Results[i]
+		w.asked(c, r, a)
+		rest := w.leading(events, r.Index)
+		if err := w.step(c, events[:len(events)-len(rest)]); err != nil {
+			return err
+		}
+		if err := w.answered(c, r); err != nil {
+			return err
+		}
+		events = rest
+	}
+	if len(events) > 0 {
+		return fmt.Errorf("an event of index %d, which no step took", events[0].Index)
+	}
+	return nil
+}
+
+// leading cuts off the events of one index and returns those that follow.
+func (w *witness) leading(events []fsm.Event, index uint64) []fsm.Event {
+	n := 0
+	for n < len(events) && events[n].Index == index {
+		n++
+	}
+	return events[n:]
+}
+
+// hear notes who was heard in the entry, as its clients would.
+func (w *witness) hear(e *fsm.Entry, a *fsm.Applied) {
+	heard := func(id session.ID) {
+		if s := w.sessions[id]; s != nil {
+			s.heard, s.heardAt = a.Time, a.Index
+		}
+	}
+	for _, id := range e.Renewals {
+		heard(id)
+	}
+	for _, c := range e.Commands {
+		switch c := c.(type) {
+		case *fsm.OpenSession:
+			for id, s := range w.sessions {
+				if s.settings.Secret == c.Secret {
+					heard(id)
+				}
+			}
+		case *fsm.Attach:
+			if s := w.sessions[c.Session]; s != nil && s.settings.Secret == c.Secret {
+				heard(c.Session)
+			}
+		case *fsm.Acquire:
+			heard(c.Session)
+		case *fsm.Drop:
+			heard(c.Session)
+		case *fsm.Downgrade:
+			heard(c.Session)
+		case *fsm.CloseSession:
+			heard(c.Session)
+		}
+	}
+}
+
+// asked notes, before the events of a command, what it begins.
+func (w *witness) asked(c fsm.Command, r *fsm.Result, a *fsm.Applied) {
+	switch c := c.(type) {
+	case *fsm.OpenSession:
+		if r.Code == fsm.OK && w.sessions[r.Session] == nil {
+			w.sessions[r.Session] = &witnessed{settings: c, heard: a.Time, heardAt: r.Index}
+		}
+	case *fsm.Acquire:
+		ref := fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
+		if r.State != 0 && r.Code != fsm.Over && w.tickets[ref] == nil {
+			t := &witnessedTicket{TicketRef: ref, birth: r.Index, items: slices.Clone(c.Items), state: fsm.Waiting}
+			w.tickets[ref], w.live = t, append(w.live, t)
+		}
+	case *fsm.ForceRelease:
+		if w.firstSaid[c] == 0 {
+			w.firstSaid[c] = a.Index
+		}
+	}
+}
+
+// answered holds the result of a command against what is known of its ticket after its events.
+func (w *witness) answered(c fsm.Command, r *fsm.Result) error {
+	var ref fsm.TicketRef
+	switch c := c.(type) {
+	case *fsm.Acquire:
+		ref = fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
+	case *fsm.Drop:
+		ref = fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
+	case *fsm.Downgrade:
+		ref = fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
+	}
+	if r.State == 0 {
+		return nil
+	}
+	t := w.tickets[ref]
+	if t == nil { // a Drop of what was never seen, or an answer from below the floor
+		t = &witnessedTicket{TicketRef: ref, state: fsm.Gone}
+		w.tickets[ref] = t
+	}
+	if r.State == fsm.Gone && t.state == fsm.Waiting && t.birth == r.Index {
+		return fmt.Errorf("ticket %v was refused without an event", ref)
+	}
+	if t.state != r.State || (r.State == fsm.Granted && r.Token != t.token) {
+		return fmt.Errorf("ticket %v is told to be %d with token %d, but is %d with %d", ref, r.State, r.Token, t.state, t.token)
+	}
+	return nil
+}
+
+// step takes in the events of one step or command; c is nil for the entry's own step.
+func (w *witness) step(c fsm.Command, events []fsm.Event) error {
+	for i := range events {
+		if err := w.event(c, &events[i]); err != nil {
+			return fmt.Errorf("%s: %w", show(events[i]), err)
+		}
+	}
+	return nil
+}
+
+func (w *witness) event(c fsm.Command, e *fsm.Event) error {
+	switch e.Kind {
+	case fsm.EvAttached:
+		w.sessions[e.Session].attachment = e.Index
+		return w.attached(e)
+	case fsm.EvGranted:
+		return w.granted(e)
+	case fsm.EvRefused, fsm.EvLost, fsm.EvReleased:
+		return w.ended(c, e)
+	case fsm.EvDowngraded:
+		t := w.tickets[e.TicketRef]
+		if t == nil || t.state != fsm.Granted {
+			return fmt.Errorf("it is not held")
+		}
+		t.items = slices.Clone(t.items)
+		for i := range t.items {
+			if t.items[i].Mode == fsm.Exclusive {
+				t.items[i].Mode = fsm.Shared
+			}
+		}
+	case fsm.EvEnded:
+		return w.sessionEnded(c, e)
+	}
+	return nil
+}
+
+// attached compares the state that a session is told with the events that it was told before.
+func (w *witness) attached(e *fsm.Event) error {
+	told := map[uint64]bool{}
+	for i, told1 := range e.Tickets {
+		if i > 0 && e.Tickets[i-1].Ticket >= told1.Ticket {
+			return fmt.Errorf("its tickets are not in order")
+		}
+		t := w.tickets[fsm.TicketRef{Session: e.Session, Ticket: told1.Ticket}]
+		if t == nil || t.state != told1.State || (t.state == fsm.Granted && t.token != told1.Token) {
+			return fmt.Errorf("ticket %d is told otherwise than it went", told1.Ticket)
+		}
+		told[told1.Ticket] = true
+	}
+	for _, t := range w.live {
+		if t.Session == e.Session && !told[t.Ticket] {
+			return fmt.Errorf("live ticket %d is not told", t.Ticket)
+		}
+	}
+	return nil
+}
+
+func (w *witness) granted(e *fsm.Event) error {
+	t := w.tickets[e.TicketRef]
+	switch {
+	case w.sessions[e.Session] == nil:
+		return fmt.Errorf("a grant to the dead")
+	case t == nil:
+		return fmt.Errorf("a grant that nobody asked for")
+	case t.state != fsm.Waiting || t.grants > 0:
+		return fmt.Errorf("the ticket was in state %d, granted %d times", t.state, t.grants)
+	case e.Token != e.Index:
+		return fmt.Errorf("the token is not the index of what made the grant")
+	case !slices.Equal(t.items, e.Items):
+		return fmt.Errorf("other items than asked for: %s", show(t.items))
+	}
+	t.state, t.token, t.grants = fsm.Granted, e.Token, t.grants+1
+	for _, item := range t.items {
+		if err := w.entered(t, item); err != nil {
+			return fmt.Errorf("lock %q: %w", item.Name, err)
+		}
+	}
+	return nil
+}
+
+// entered holds one lock of a new grant against everybody else who is at that lock.
+func (w *witness) entered(t *witnessedTicket, item fsm.Item) error {
+	if w.time < w.quiet {
+		return fmt.Errorf("granted in the quiet after a restore, which ends at %v", w.quiet)
+	}
+	if w.time < w.closed[item.Name] {
+		return fmt.Errorf("granted within the lock delay, which ends at %v", w.closed[item.Name])
+	}
+	if item.Mode == fsm.Exclusive {
+		if t.token <= w.exclusive[item.Name] {
+			return fmt.Errorf("exclusive token %d after %d", t.token, w.exclusive[item.Name])
+		}
+		w.exclusive[item.Name] = t.token
+	}
+	permits := uint64(item.Permits)
+	for _, other := range w.live {
+		for _, theirs := range other.items {
+			switch {
+			case other == t || theirs.Name != item.Name:
+			case other.state == fsm.Waiting && other.birth < t.birth:
+				return fmt.Errorf("it overtook %v", other.TicketRef)
+			case other.state == fsm.Granted && theirs.Of != item.Of:
+				return fmt.Errorf("beside %v, who holds it as another kind", other.TicketRef)
+			case other.state == fsm.Granted && item.Of == 0 && (item.Mode == fsm.Exclusive || theirs.Mode == fsm.Exclusive):
+				return fmt.Errorf("beside %v, one of the two exclusive", other.TicketRef)
+			case other.state == fsm.Granted:
+				permits += uint64(theirs.Permits)
+			}
+		}
+	}
+	if permits > uint64(item.Of) {
+		return fmt.Errorf("%d permits of %d", permits, item.Of)
+	}
+	return nil
+}
+
+func (w *witness) ended(c fsm.Command, e *fsm.Event) error {
+	t, s := w.tickets[e.TicketRef], w.sessions[e.Session]
+	if t == nil || s == nil || t.state == fsm.Gone {
+		return fmt.Errorf("it was not alive")
+	}
+	wasHeld := t.state == fsm.Granted
+	if wasHeld != (e.Token != 0) || (wasHeld && e.Kind == fsm.EvRefused) || (!wasHeld && e.Kind == fsm.EvLost) {
+		return fmt.Errorf("it was in state %d", t.state)
+	}
+	if force, ok := c.(*fsm.ForceRelease); ok && (e.Token > force.Token || e.Token >= w.firstSaid[force]) {
+		return fmt.Errorf("forced by one who saw tokens up to %d at index %d", force.Token, w.firstSaid[force])
+	}
+	t.state = fsm.Gone
+	w.live = slices.DeleteFunc(w.live, func(o *witnessedTicket) bool { return o == t })
+	if e.Kind == fsm.EvLost && s.settings.LockDelay > 0 {
+		for _, item := range t.items {
+			w.closed[item.Name] = max(w.closed[item.Name], w.time.Add(s.settings.LockDelay))
+		}
+	}
+	return nil
+}
+
+func (w *witness) sessionEnded(c fsm.Command, e *fsm.Event) error {
+	s := w.sessions[e.Session]
+	if s == nil {
+		return fmt.Errorf("it was not alive")
+	}
+	if detached, ok := c.(*fsm.Detached); ok && (s.attachment != detached.Attachment || s.heardAt > detached.Index) {
+		return fmt.Errorf("attachment %d, heard at %d", s.attachment, s.heardAt)
+	}
+	if end := s.heard.Add(s.settings.TTL); e.Why == fsm.Expired && w.time < end {
+		return fmt.Errorf("at %v, but the lease lasts to %v", w.time, end)
+	}
+	for _, t := range w.live {
+		if t.Session == e.Session {
+			return fmt.Errorf("ticket %d outlives it", t.Ticket)
+		}
+	}
+	for ref := range w.tickets {
+		if ref.Session == e.Session {
+			delete(w.tickets, ref) // ids are never used twice
+		}
+	}
+	delete(w.sessions, e.Session)
+	return nil
+}

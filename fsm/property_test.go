@@ -1,0 +1,118 @@
+package fsm_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// seedOf is where the chance of a test begins: ZAMOK_SEED, or any number. It is printed, since a
+// failure is played again with it.
+func seedOf(t *testing.T) uint64 {
+	seed := rand.Uint64()
+	if text := os.Getenv("ZAMOK_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "ZAMOK_SEED")
+	}
+	t.Logf("ZAMOK_SEED=%d", seed)
+	return seed
+}
+
+// chanceOf is the chance of one of a test's logs.
+func chanceOf(seed uint64, log int) chance { return rand.New(rand.NewPCG(seed, uint64(log))).IntN }
+
+// scaled is how many there are of something, and how many in a short run.
+func scaled(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
+// A million commands: machine and model do the same, and a witness who knows neither finds nothing
+// wrong. Every log ends with what must always come true: when holders drop, everybody who waits is
+// served; when all are silent, nothing is left.
+func TestMachineIsTheModel(t *testing.T) {
+	seed := seedOf(t)
+	logs := scaled(400, 60)
+	workers := runtime.GOMAXPROCS(0)
+	var mu sync.Mutex
+	var all tally // guarded by mu
+	var group sync.WaitGroup
+	for worker := range workers {
+		group.Go(func() {
+			var own tally
+			for log := worker; log < logs && !t.Failed(); log += workers {
+				if p, err := playOne(chanceOf(seed, log), log, &own); err != nil {
+					t.Errorf("log %d of ZAMOK_SEED=%d: %v\nthe same with less:\n%s", log, seed, err, shrunk(p.log))
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all.add(&own)
+		})
+	}
+	group.Wait()
+	t.Log(all.String())
+	assert.Empty(t, all.missing(), "never happened")
+	assert.GreaterOrEqual(t, all.commands, logs*commandsPerLog)
+}
+
+const commandsPerLog = 2500
+
+// playOne plays one log, checking the whole state after every entry of some logs and now and then in
+// the others.
+func playOne(pick chance, log int, n *tally) (*played, error) {
+	p := newPlayed()
+	g := newGenerator(pick, p.model)
+	for commands, entries := 0, 0; commands < commandsPerLog; entries++ {
+		r := g.record()
+		if pick.in(1000) {
+			r = g.restore()
+		}
+		a, err := p.apply(r)
+		if err != nil {
+			return p, err
+		}
+		if log%4 == 0 || entries%16 == 0 {
+			if err := p.check(); err != nil {
+				return p, err
+			}
+		}
+		if r.restore != nil {
+			n.restores++
+			continue
+		}
+		n.count(r, &a)
+		g.learn(r, &a)
+		commands += len(a.Results)
+	}
+	return p, p.drain()
+}
+
+// The same, driven by rapid, which makes a failure small by changing what was chosen.
+func TestMachineIsTheModelRapid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := newPlayed()
+		g := newGenerator(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }, p.model)
+		for range rapid.IntRange(1, 80).Draw(t, "entries") {
+			r := g.record()
+			a, err := p.apply(r)
+			if err == nil {
+				err = p.check()
+			}
+			if err != nil {
+				t.Fatalf("%v\n%s", err, listing(p.log))
+			}
+			g.learn(r, &a)
+		}
+	})
+}

@@ -1,0 +1,258 @@
+package fsm
+
+import (
+	"slices"
+	"strings"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// Queries answer with copies. What they return may be kept, changed and read on any goroutine, and
+// queries may run beside each other, though not beside Apply, Freeze or NextDue.
+
+// Stamp is the replicated clock's order: the term and index of what was applied last.
+func (m *Machine) Stamp() clock.Stamp { return clock.Stamp{Term: m.term, Index: m.index} }
+
+// Time is cluster time.
+func (m *Machine) Time() clock.Time { return m.time }
+
+// Office is the number of the present office, 0 before the first.
+func (m *Machine) Office() uint64 { return m.office }
+
+// Rules is the number that entries must be encoded under.
+func (m *Machine) Rules() uint32 { return m.rules }
+
+// Cluster is the cluster's id, zero before the first office.
+func (m *Machine) Cluster() ClusterID { return m.cluster }
+
+// Quiet is the time before which a restored machine grants nothing.
+func (m *Machine) Quiet() clock.Time { return m.quiet }
+
+// Counts is how much there is of everything.
+type Counts struct {
+	Sessions, Locks, Granted, Waiting, Delayed int
+}
+
+// Counts returns how much there is of everything, in constant time.
+func (m *Machine) Counts() Counts {
+	c := m.counts
+	c.Sessions, c.Locks, c.Delayed = m.sessions.Len(), m.locks.Len(), m.delays.Len()
+	return c
+}
+
+// TicketView is a live ticket, or a gone one that is remembered.
+type TicketView struct {
+	TicketRef
+	TicketState
+	Born      uint64
+	WaitUntil clock.Time // 0 = it waits without limit, or not at all
+	Owner     string
+	Metadata  string
+	Items     []Item
+}
+
+func (t *ticket) stateOf(key ticketKey) TicketState {
+	return TicketState{Ticket: key.number, State: t.state, Why: t.why, Token: t.token, HoldUntil: t.holdUntil}
+}
+
+func (t *ticket) view(key ticketKey) TicketView {
+	return TicketView{
+		TicketRef: key.ref(), TicketState: t.stateOf(key), Born: t.born, WaitUntil: t.waitUntil,
+		Owner: t.owner, Metadata: t.metadata, Items: slices.Clone(t.items),
+	}
+}
+
+// LockSummary is a line of a listing.
+type LockSummary struct {
+	Name string
+	// Of is the limit of its permits; 0 = a mutex.
+	Of               uint32
+	Holders, Waiters int
+	DelayedUntil     clock.Time // 0 = no delay
+}
+
+// LockView is all about one lock.
+type LockView struct {
+	LockSummary
+	// HeldBy and Queue are in order, cut off at the number asked for.
+	HeldBy, Queue []TicketView
+}
+
+func (lk *lock) summary() LockSummary {
+	s := LockSummary{Name: lk.name, Holders: lk.holders.len, Waiters: lk.waiters.len, DelayedUntil: lk.delay}
+	if lk.inUse() {
+		s.Of = lk.of
+	}
+	return s
+}
+
+// Lock returns a lock with up to most holders and most waiters; false: nobody uses the name.
+func (m *Machine) Lock(name string, most int) (LockView, bool) {
+	lk, ok := m.locks.Get(name)
+	if !ok {
+		return LockView{}, false
+	}
+	return LockView{lk.summary(), m.views(&lk.holders, most), m.views(&lk.waiters, most)}, true
+}
+
+func (m *Machine) views(l *list, most int) []TicketView {
+	var views []TicketView
+	for p := l.first; p != nil && len(views) < most; p = p.next {
+		views = append(views, m.tickets.Peek(p.key).view(p.key))
+	}
+	return views
+}
+
+// Locks lists up to most locks whose names begin with prefix and come after the name after, in the
+// order of their names.
+func (m *Machine) Locks(prefix, after string, most int) []LockSummary {
+	var list []LockSummary
+	for name, lk := range m.locks.From(max(prefix, after)) {
+		if name == after && after != "" {
+			continue
+		}
+		if len(list) >= most || !strings.HasPrefix(name, prefix) {
+			break
+		}
+		list = append(list, (*lk).summary())
+	}
+	return list
+}
+
+// Session returns a living session.
+func (m *Machine) Session(id session.ID) (session.Session, bool) { return m.sessions.Get(id) }
+
+// SessionOf returns the living session that a secret opened.
+func (m *Machine) SessionOf(secret session.Hash) (session.Session, bool) {
+	return m.sessions.Get(m.sessions.BySecret(secret))
+}
+
+// Sessions lists up to most sessions with ids above after, in order.
+func (m *Machine) Sessions(after session.ID, most int) []session.Session {
+	var list []session.Session
+	for s := range m.sessions.From(after) {
+		if s.ID == after {
+			continue
+		}
+		if len(list) >= most {
+			break
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// Ticket returns a ticket that is live or remembered.
+func (m *Machine) Ticket(ref TicketRef) (TicketView, bool) {
+	key := ticketKey{ref.Session, ref.Ticket}
+	t := m.tickets.Peek(key)
+	if t == nil {
+		return TicketView{}, false
+	}
+	return t.view(key), true
+}
+
+// ticketStates returns the session's tickets, all that are live or above its floor, by number.
+func (m *Machine) ticketStates(id session.ID) []TicketState {
+	var states []TicketState
+	for key, t := range m.tickets.From(ticketKey{id, 0}) {
+		if key.session != id {
+			break
+		}
+		states = append(states, t.stateOf(key))
+	}
+	return states
+}
+
+// Holds tells whether name is held with this token now. A token alone names an exclusive grant; one
+// that may be shared is asked for with its ticket.
+func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
+	lk, ok := m.locks.Get(name)
+	if !ok {
+		return false
+	}
+	if ref == (TicketRef{}) {
+		return lk.exclusive > 0 && m.tickets.Peek(lk.holders.first.key).token == token
+	}
+	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
+	return t != nil && t.state == Granted && t.token == token &&
+		slices.ContainsFunc(t.items, func(it Item) bool { return it.Name == name })
+}
+
+// Blockers names what stands before a waiting ticket at each of its locks, up to BlockersMax.
+func (m *Machine) Blockers(ref TicketRef) []Blocker {
+	var all []Blocker
+	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
+	if t == nil || t.state != Waiting {
+		return nil
+	}
+	for i := range t.places {
+		p := &t.places[i]
+		all = m.blockersAt(all, p.lock, t.items[i], p.prev)
+	}
+	return all[:min(len(all), BlockersMax)]
+}
+
+// Chain follows one line of what a ticket waits for: at its first closed lock, who is just ahead,
+// else who holds it, else nobody (a delay); from a holder on to its owner's waiting ticket. It
+// begins with the ticket itself and has at most BlockersMax links.
+func (m *Machine) Chain(ref TicketRef) []Link {
+	var links []Link
+	key := ticketKey{ref.Session, ref.Ticket}
+	via := ""
+	for len(links) < BlockersMax {
+		t := m.tickets.Peek(key)
+		if t == nil || t.state == Gone {
+			break
+		}
+		link := Link{TicketRef: key.ref(), Owner: t.owner, State: t.state, Name: via}
+		next := ticketKey{}
+		if t.state == Waiting {
+			link.Name, next = m.before(t)
+			via = link.Name
+		} else if t.owner != "" {
+			next = ticketKey{key.session, m.owners[ownerKey{key.session, t.owner}].waiting}
+		}
+		links = append(links, link)
+		key = next
+	}
+	return links
+}
+
+// before returns the first lock at which t is not next, or does not fit, and whom it waits for there.
+func (m *Machine) before(t *ticket) (name string, by ticketKey) {
+	for i := range t.places {
+		p := &t.places[i]
+		switch {
+		case p.prev != nil:
+			return p.lock.name, p.prev.key
+		case !p.lock.fits(t.items[i]):
+			return p.lock.name, p.lock.holders.first.key
+		case p.lock.delay != 0:
+			return p.lock.name, ticketKey{}
+		}
+	}
+	return "", ticketKey{}
+}
+
+// Members lists the nodes that ever announced themselves, by id.
+func (m *Machine) Members() []Member {
+	var list []Member
+	for _, member := range m.members.All() {
+		list = append(list, *member)
+	}
+	return list
+}
+
+// Member returns what a node announced.
+func (m *Machine) Member(id string) (Member, bool) { return m.members.Get(id) }
+
+// Reports lists the latest digest of each node, by id.
+func (m *Machine) Reports() []Digest {
+	var list []Digest
+	for _, report := range m.reports.All() {
+		list = append(list, *report)
+	}
+	return list
+}

@@ -1,0 +1,183 @@
+package fsm
+
+import (
+	"zamok/clock"
+	"zamok/session"
+)
+
+// Applied is what one entry did. It shares nothing with the machine that is ever changed again.
+type Applied struct {
+	// Index is the one that the entry's own step took; its commands follow it.
+	Index uint64
+	// Stamp and Time are the machine's after the entry.
+	Stamp clock.Stamp
+	Time  clock.Time
+	// Refused is OK, or OtherRules or Malformed: then the entry took its index and did nothing
+	// else (its term has begun, though), there are no Results, and Fault says where it was malformed.
+	Refused Code
+	Fault   string
+	// Results has one for each command, in order.
+	Results []Result
+	// Dead are those of the entry's renewals whose session is not alive.
+	Dead []session.ID
+	// Events are what happened, in order.
+	Events []Event
+}
+
+// Code says what became of a command. Every code but OK means that the command itself changed
+// nothing, except that its floor was taken and a refused ticket is remembered as gone.
+type Code uint8
+
+const (
+	OK Code = iota
+	// Invalid: a field is out of its limits; Detail.Field names it.
+	Invalid
+	// NoSession: the session is not alive. Why is Restored if it was of the history before.
+	NoSession
+	// WrongSecret: the hash is not the session's.
+	WrongSecret
+	// NotAcquired: granting would have to wait, and the ticket would not. Detail.Blockers.
+	NotAcquired
+	// Deadlock: waiting would close the cycle Detail.Cycle. If a timed wait is on it, it may end by
+	// itself.
+	Deadlock
+	// OwnerWaits: the ticket's owner waits already; Detail.Blockers names that ticket.
+	OwnerWaits
+	// OtherKind: the name Detail.Field is in use as another kind of lock, Detail.Of its limit (0: a
+	// mutex).
+	OtherKind
+	// Limit: Detail.Field names the limit of limits.go that was met.
+	Limit
+	// NotHeld: the ticket is not granted, or has nothing to downgrade.
+	NotHeld
+	// Over: the ticket is gone; Why says how it ended, and 0 that nobody remembers: it is at or below
+	// the floor.
+	Over
+	// OtherIncarnation: the member's id belongs to another data directory.
+	OtherIncarnation
+	// OtherRules: encoded under other rules than the machine's; encode again.
+	OtherRules
+	// Malformed: not an entry.
+	Malformed
+)
+
+// Result answers one command.
+type Result struct {
+	Index uint64 // the command's
+	Code  Code
+	// State, Why, Token and HoldUntil tell the ticket of Acquire, Drop and Downgrade as it stands
+	// after the command. State 0: the machine has never seen it.
+	State     State
+	Why       Why
+	Token     uint64
+	HoldUntil clock.Time // 0 = no maximum
+	// Session and TTL are set for OpenSession, Attach, Acquire, Drop and Downgrade of a living session,
+	// unless they are Invalid or have a WrongSecret. Having been heard, its lease ends at
+	// Applied.Time + TTL or later.
+	Session session.ID
+	TTL     clock.Span
+	// Detail is there where the code, or ForceRelease, has more to say.
+	Detail *Detail
+}
+
+// Detail is what a result says beyond its code.
+type Detail struct {
+	Field    string
+	Of       uint32
+	Blockers []Blocker
+	// Cycle spells out a deadlock, link by link; of a long one, More links are left out in the middle.
+	Cycle []Link
+	More  int
+	// Ended are the tickets that a ForceRelease ended.
+	Ended []TicketRef
+}
+
+// TicketRef names a ticket.
+type TicketRef struct {
+	Session session.ID
+	Ticket  uint64
+}
+
+// Blocker is one thing that stands before a ticket at one of its locks.
+type Blocker struct {
+	Name string
+	By   BlockedBy
+	// TicketRef, Token and Owner are those of the holder or of the waiter ahead.
+	TicketRef
+	Token uint64
+	Owner string
+	// Until is when a delay ends.
+	Until clock.Time
+}
+
+// BlockedBy is the kind of a Blocker.
+type BlockedBy uint8
+
+const (
+	ByHolder BlockedBy = 1 + iota // holds what the ticket does not fit beside
+	ByWaiter                      // is ahead in the queue
+	ByDelay                       // the lock is closed until a time
+)
+
+// Link is one ticket of a chain of waiting. A waiting ticket waits at Name for the next link. A
+// granted one is held by an Owner, who is the owner of the next link and waits there; Name is then
+// the lock that the link before wanted from it.
+type Link struct {
+	TicketRef
+	Owner string
+	State State
+	Name  string
+}
+
+// State is where a ticket is on its way. The further one wins wherever two are told.
+type State uint8
+
+const (
+	Waiting State = 1 + iota
+	Granted
+	Gone
+)
+
+// Why says how a ticket, or a session, ended.
+type Why uint8
+
+// The numbers are part of the formats: never reuse one.
+const (
+	Dropped      Why = 1 + iota // its client dropped the ticket
+	Closed                      // its client closed the session
+	Expired                     // the lease ended
+	Disconnected                // the stream broke and the grace was over
+	Evicted                     // an operator ended the session
+	Revoked                     // an operator released the lock by force
+	HeldOut                     // the maximum hold was over
+	WaitedOut                   // the wait was over
+	TryFailed                   // it would not wait: Code NotAcquired
+	Deadlocked                  // Code Deadlock
+	OwnerBusy                   // Code OwnerWaits
+	WrongKind                   // Code OtherKind
+	TooMany                     // Code Limit
+	Restored                    // a backup was restored
+	whyEnd
+)
+
+// code is how a repeated Acquire of a ticket that is gone for this reason is answered: as the
+// first was.
+func (w Why) code() Code {
+	switch w {
+	case TryFailed:
+		return NotAcquired
+	case Deadlocked:
+		return Deadlock
+	case OwnerBusy:
+		return OwnerWaits
+	case WrongKind:
+		return OtherKind
+	case TooMany:
+		return Limit
+	default:
+		return Over
+	}
+}
+
+// asked tells whether the holder itself asked for this end. Every other end has a lock delay.
+func (w Why) asked() bool { return w == Dropped || w == Closed }

@@ -1,0 +1,75 @@
+package fsm
+
+import (
+	"errors"
+	"io"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// NewHistory is what a restored backup begins with.
+type NewHistory struct {
+	// Cluster is the new history's id; not zero.
+	Cluster ClusterID
+	// Above is what its index begins above, if that is more than the backup's: the index of the
+	// cluster that runs, what the operator knows of, and seconds since 1970 × 2²⁰, so that the same
+	// backup restored twice never issues a token twice.
+	Above uint64
+	// Time is the running cluster's, if one runs, so that cluster time does not fall either.
+	Time clock.Time
+	// Quiet is how long nothing is granted; 0 = QuietMax, the longest lease and delay that could
+	// have been given after the backup was taken. It is never less than the backup's own longest.
+	Quiet clock.Span
+}
+
+// Rewrite turns a backup into the first snapshot of a new history and returns its index. It is done
+// by a tool, before Raft sees the snapshot: Restore also serves start-up and catching up, where
+// nothing may jump. A backup of a lock store is worth its token scale and little else, so
+//
+//   - the index rises above every token that was ever issued, and time does not fall,
+//   - every session ends (an answer to it says Restored), with its tickets and delays,
+//   - nothing is granted until those who still believe in a lease have stopped doing so, and
+//   - no office, member or digest of the old history counts.
+//
+// The old cluster must be dead.
+func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err error) {
+	if h.Cluster == (ClusterID{}) || h.Above > TokenBaseMax || h.Quiet < 0 || h.Quiet > QuietMax ||
+		h.Time < 0 || h.Time > timeMax {
+		return 0, errors.New("fsm: a new history needs an id, an index and a time within bounds and a quiet period of up to " +
+			QuietMax.String() + "; nothing was written")
+	}
+	old, err := Restore(backup)
+	if err != nil {
+		return 0, err
+	}
+	m := newMachine(old.known)
+	m.rules, m.time = old.rules, max(old.time, h.Time) // the term is that of the new history's log
+	m.cluster = h.Cluster
+	m.index = max(old.index, h.Above)
+	m.restored = m.index
+	m.quiet = m.time.Add(max(h.quietSpan(), old.longest()))
+	if _, err := m.Freeze().WriteTo(w); err != nil {
+		return 0, err
+	}
+	return m.index, nil
+}
+
+func (h NewHistory) quietSpan() clock.Span {
+	if h.Quiet == 0 {
+		return QuietMax
+	}
+	return h.Quiet
+}
+
+// longest is how long the machine's grants could still be believed in, or its delays last.
+func (m *Machine) longest() clock.Span {
+	var longest clock.Span
+	for s := range m.sessions.From(session.ID(0)) {
+		longest = max(longest, s.TTL+s.LockDelay)
+	}
+	for _, until := range m.delays.All() {
+		longest = max(longest, until.Sub(m.time))
+	}
+	return max(longest, m.quiet.Sub(m.time))
+}

@@ -1,0 +1,200 @@
+package fsm
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+)
+
+// What these benchmarks show is that a figure does not grow with the size in its name. Each is the
+// cost of Apply with an entry of one command, or of Freeze.
+
+var sizes = []int{1_000, 10_000, 100_000}
+
+// BenchmarkHandOff drops a lock that size others wait for; the dropper queues up again, untimed.
+func BenchmarkHandOff(bench *testing.B) {
+	for _, size := range sizes {
+		bench.Run(fmt.Sprintf("waiters=%d", size), func(bench *testing.B) {
+			b := newBenchBed(bench, size/500+1)
+			queue := b.queue(bench, "x", size+1)
+			for bench.Loop() {
+				bench.StopTimer()
+				holder := queue[0]
+				entry := b.entry(&Drop{Session: holder.Session, Ticket: holder.Ticket, Floor: 0})
+				bench.StartTimer()
+				b.must(bench, entry)
+				bench.StopTimer()
+				queue = append(queue[1:], b.wait(bench, "x"))
+				bench.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkDropFromTheMiddle takes a waiter out of the middle of a queue of size; another one comes,
+// untimed.
+func BenchmarkDropFromTheMiddle(bench *testing.B) {
+	for _, size := range sizes {
+		bench.Run(fmt.Sprintf("waiters=%d", size), func(bench *testing.B) {
+			b := newBenchBed(bench, size/500+1)
+			queue := b.queue(bench, "x", size+1)
+			next := size / 2
+			for bench.Loop() {
+				bench.StopTimer()
+				leaver := queue[next]
+				entry := b.entry(&Drop{Session: leaver.Session, Ticket: leaver.Ticket, Floor: 0})
+				bench.StartTimer()
+				b.must(bench, entry)
+				bench.StopTimer()
+				queue[next] = b.wait(bench, "x")
+				next = size/4 + (next+1)%(size/2)
+				bench.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkFreeze is how long a snapshot holds the machine up.
+func BenchmarkFreeze(bench *testing.B) {
+	for _, size := range []int{10_000, 100_000, 1_000_000} {
+		bench.Run(fmt.Sprintf("held=%d", size), func(bench *testing.B) {
+			b := newBenchBed(bench, 1)
+			b.hold(bench, size)
+			for bench.Loop() {
+				b.m.Freeze()
+			}
+		})
+	}
+}
+
+// BenchmarkPairsAfterFreeze is the cost of the first entry after a snapshot: 128 pairs, one operation
+// is one pair.
+func BenchmarkPairsAfterFreeze(bench *testing.B) {
+	for _, size := range []int{10_000, 100_000, 1_000_000} {
+		bench.Run(fmt.Sprintf("held=%d", size), func(bench *testing.B) {
+			b := newBenchBed(bench, 1000)
+			b.hold(bench, size)
+			var entry []byte
+			for i := 0; bench.Loop(); i++ {
+				if i%pairsPerEntry == 0 {
+					bench.StopTimer()
+					entry = b.pairs(entry[:0], i)
+					b.m.Freeze()
+					bench.StartTimer()
+					b.must(bench, entry)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkBury is one entry that finds size sessions due, with a lock each: it buries BurialsMax or a
+// little less and leaves the rest for the next.
+func BenchmarkBury(bench *testing.B) {
+	for _, size := range []int{2_000, 20_000, 200_000} {
+		bench.Run(fmt.Sprintf("due=%d", size), func(bench *testing.B) {
+			var b *benchBed
+			var left int
+			for bench.Loop() {
+				bench.StopTimer()
+				if left < BurialsMax {
+					b, left = newBenchBed(bench, size), size
+					for range size {
+						b.apply(bench, b.acquire(fmt.Sprintf("lock/%d", b.next)))
+					}
+				}
+				e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office(), Now: clock.Time(2 * clock.Hour)}}
+				entry := e.Append(nil)
+				bench.StartTimer()
+				a := b.must(bench, entry)
+				bench.StopTimer()
+				left -= len(a.Events) / 2
+				if n := len(a.Events); n > 2*(BurialsMax+TicketsMax) || n == 0 {
+					bench.Fatalf("%d events", n)
+				}
+				bench.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkSnapshot writes a whole snapshot, beside the machine.
+func BenchmarkSnapshot(bench *testing.B) {
+	b := newBenchBed(bench, 1)
+	b.hold(bench, 1_000_000)
+	for bench.Loop() {
+		n, err := b.m.Freeze().WriteTo(io.Discard)
+		require.NoError(bench, err)
+		bench.SetBytes(n)
+	}
+}
+
+// TestMemory states what a waiter, a held lock and a session cost. The bounds are loose: the figures
+// are printed.
+func TestMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures memory with a hundred thousand of each")
+	}
+	const n = 100_000
+	var b *benchBed
+	before := heap()
+	b = newBenchBed(t, n)
+	sessions := heap()
+	for i := range n {
+		b.apply(t, b.acquire(fmt.Sprintf("account/%011d", i)))
+	}
+	held := heap()
+	b.queue(t, "everybody wants this", n)
+	waiting := heap()
+	per := func(from, to uint64) float64 { return float64(to-from) / n }
+	t.Logf("bytes per session %.0f, per held lock %.0f (with a name of 19 bytes), per waiter %.0f",
+		per(before, sessions), per(sessions, held), per(held, waiting))
+	require.Less(t, per(before, sessions), 600.0)
+	require.Less(t, per(sessions, held), 600.0)
+	require.Less(t, per(held, waiting), 450.0)
+	runtime.KeepAlive(b)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func (b *benchBed) entry(commands ...Command) []byte {
+	e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office()}, Commands: commands}
+	return e.Append(nil)
+}
+
+func (b *benchBed) must(tb testing.TB, entry []byte) Applied {
+	a, err := b.m.Apply(1, entry)
+	if err != nil || a.Refused != OK {
+		tb.Fatalf("%v %+v", err, a)
+	}
+	return a
+}
+
+// wait queues up for a lock with the next session's next ticket.
+func (b *benchBed) wait(tb testing.TB, name string) *Acquire {
+	c := b.acquire(name)
+	if a := b.apply(tb, c); a.Results[0].Code != OK {
+		tb.Fatalf("%+v", a.Results[0])
+	}
+	return c
+}
+
+// queue makes the lock held and size-1 others wait for it, and returns all of them in order.
+func (b *benchBed) queue(tb testing.TB, name string, size int) []*Acquire {
+	var all []*Acquire
+	for range size {
+		all = append(all, b.wait(tb, name))
+	}
+	return all
+}

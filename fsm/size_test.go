@@ -1,0 +1,41 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/session"
+)
+
+// An entry that a leader fills by Size must never be too long for a machine to read.
+func TestSizeIsNoLessThanTheBytes(t *testing.T) {
+	const most = ^uint64(0)
+	long := string(make([]byte, NameBytesMax))
+	var items []Item
+	for range ItemsMax {
+		items = append(items, Item{Name: long, Mode: Permits, Permits: 1<<32 - 1, Of: 1<<32 - 1})
+	}
+	commands := everyCommand()
+	commands = append(commands,
+		&OpenSession{Identity: long, Label: long, Metadata: long, TTL: -1 << 63, LockDelay: -1 << 63, Grace: -1 << 63},
+		&Attach{Session: session.ID(most), Floor: most},
+		&Detached{Session: session.ID(most), Attachment: most, Index: most},
+		&Acquire{
+			Session: session.ID(most), Ticket: most, Floor: most, Items: items, WaitFor: -1 << 63,
+			MaxHold: -1 << 63, Owner: long, Metadata: long,
+		},
+		&Drop{Session: session.ID(most), Ticket: most, Floor: most},
+		&ForceRelease{Name: long, Token: most, Reason: long},
+		&ExpireSession{Session: session.ID(most), Reason: long},
+		&LeaderStart{Node: long, Nonce: most, TokenBase: most},
+		&Member{
+			ID: long, Client: long, Peer: long, HTTP: long, Version: long, RulesMin: 1<<32 - 1,
+			RulesMax: 1<<32 - 1, FreeBytes: most, FreeMark: most,
+		},
+		&Digest{Node: long, Index: most, Value: most},
+	)
+	for _, c := range commands {
+		require.LessOrEqual(t, len(appendCommand(nil, c)), Size(c), "%T", c)
+	}
+}

@@ -1,0 +1,220 @@
+package fsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// richMachine has at least one of everything that a snapshot holds.
+func richMachine(t testing.TB) *Machine {
+	m := New()
+	apply := func(now clock.Time, commands ...Command) Applied {
+		e := Entry{Rules: 1, Reading: clock.Reading{Office: m.Office(), Now: now}, Commands: commands}
+		a, err := m.Apply(3, e.Append(nil))
+		require.NoError(t, err)
+		require.Equal(t, OK, a.Refused)
+		return a
+	}
+	apply(0, &LeaderStart{Node: "n1", Nonce: 7, Cluster: ClusterID{0xC1}, TokenBase: 1000})
+	apply(0, &Member{
+		ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3", Version: "v0",
+		RulesMin: 1, RulesMax: 1, FreeBytes: 1 << 40, FreeMark: 1 << 28,
+	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1})
+	open := func(secret byte, delay clock.Span) session.ID {
+		return apply(m.Time(), &OpenSession{
+			Secret: session.Hash{secret}, Identity: "i", Label: "l", Metadata: "m\x00",
+			TTL: 10 * clock.Second, LockDelay: delay, Grace: clock.Second,
+		}).Results[0].Session
+	}
+	one, two, doomed := open(1, 0), open(2, clock.Second), open(3, 20*clock.Second)
+	apply(clock.Time(clock.Second),
+		&Attach{Session: one, Secret: session.Hash{1}},
+		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), WaitFor: Forever, Owner: "x", Metadata: "md"},
+		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), WaitFor: 5 * clock.Second, MaxHold: clock.Hour},
+		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 5}}, WaitFor: 0, MaxHold: clock.Minute},
+		&Acquire{Session: two, Ticket: 2, Items: []Item{{"s", Shared, 0, 0}}, WaitFor: 0},
+		&Acquire{Session: one, Ticket: 3, Items: []Item{{"s", Shared, 0, 0}}, WaitFor: 0},
+		&Acquire{Session: two, Ticket: 3, Items: exclusive("s"), WaitFor: 0},
+		&Acquire{Session: doomed, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
+		&Drop{Session: one, Ticket: 3},
+		&Drop{Session: two, Ticket: 9},
+		&ExpireSession{Session: doomed, Reason: "why not"},
+	)
+	require.NoError(t, m.Check())
+	return m
+}
+
+func snapshotOf(t testing.TB, m *Machine) []byte {
+	var b bytes.Buffer
+	n, err := m.Freeze().WriteTo(&b)
+	require.NoError(t, err)
+	require.Equal(t, int64(b.Len()), n)
+	return b.Bytes()
+}
+
+func TestSnapshotIsTheState(t *testing.T) {
+	m := richMachine(t)
+	b := snapshotOf(t, m)
+	restored, err := Restore(bytes.NewReader(b))
+	require.NoError(t, err)
+	require.NoError(t, restored.Check())
+	require.Equal(t, m.Digest(), restored.Digest())
+	require.Equal(t, m.Counts(), restored.Counts())
+	require.Equal(t, b, snapshotOf(t, restored))
+	require.Equal(t, m.Reports(), restored.Reports(), "reports are kept, though no digest covers them")
+
+	// Both go on alike.
+	e := Entry{Rules: 1, Reading: clock.Reading{Office: m.Office(), Now: clock.Time(clock.Hour)}}
+	one, err := m.Apply(3, e.Append(nil))
+	require.NoError(t, err)
+	two, err := restored.Apply(3, e.Append(nil))
+	require.NoError(t, err)
+	require.NotEmpty(t, one.Events)
+	require.Equal(t, one, two)
+	require.Equal(t, m.Digest(), restored.Digest())
+}
+
+func TestAFrozenStateStandsStill(t *testing.T) {
+	m := richMachine(t)
+	before := snapshotOf(t, m)
+	frozen := m.Freeze()
+	e := Entry{Rules: 1, Reading: clock.Reading{Office: m.Office(), Now: clock.Time(clock.Hour)}}
+	_, err := m.Apply(3, e.Append(nil))
+	require.NoError(t, err)
+	require.NotEqual(t, before, snapshotOf(t, m))
+	var b bytes.Buffer
+	_, err = frozen.WriteTo(&b)
+	require.NoError(t, err)
+	require.Equal(t, before, b.Bytes())
+}
+
+// Damage of any one byte and every truncation is noticed, and nothing is restored.
+func TestRestoreRefusesDamage(t *testing.T) {
+	b := snapshotOf(t, richMachine(t))
+	for i := range b {
+		_, err := Restore(bytes.NewReader(b[:i]))
+		require.Error(t, err, "cut off at %d", i)
+		bad := bytes.Clone(b)
+		bad[i] ^= 0x40
+		m, err := Restore(bytes.NewReader(bad))
+		require.Error(t, err, "byte %d of %d", i, len(b))
+		require.Nil(t, m)
+	}
+	_, err := Restore(bytes.NewReader(append(bytes.Clone(b), 0)))
+	require.ErrorContains(t, err, "after the end")
+}
+
+func TestRestoreSaysWhatIsWrong(t *testing.T) {
+	good := snapshotOf(t, richMachine(t))
+	for want, bytes := range map[string][]byte{
+		"cut off":                nil,
+		"not the bytes of a":     []byte("something else"),
+		"version 9 is unknown":   []byte("zamok\x09"),
+		"kind 2 after":           []byte("zamok\x01\x01\x02"),
+		"length of a record":     []byte("zamok\x01\x80\x80\x80\x01"),
+		"the checksum is":        append(good[:len(good)-1:len(good)-1], good[len(good)-1]+1),
+		"nothing was restored":   good[:20],
+		"of kind 7 after one of": []byte("zamok\x01\x01\x07"),
+		"there is something aft": append(good[:len(good):len(good)], 'x'),
+	} {
+		_, err := Restore(newReader(bytes))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// newReader hides everything but Read, as a network connection does.
+func newReader(b []byte) io.Reader { return struct{ io.Reader }{bytes.NewReader(b)} }
+
+func TestRestoreStopsAtUnknownRules(t *testing.T) {
+	m := newMachine(Range{Min: 1, Max: 3})
+	e := Entry{Rules: 1, Commands: []Command{&SetRules{Rules: 2}}}
+	_, err := m.Apply(1, e.Append(nil))
+	require.NoError(t, err)
+	_, err = Restore(bytes.NewReader(snapshotOf(t, m)))
+	var rules *RulesError
+	require.ErrorAs(t, err, &rules)
+	require.Equal(t, uint32(2), rules.Need)
+
+	again, err := restore(bytes.NewReader(snapshotOf(t, m)), Range{Min: 2, Max: 2})
+	require.NoError(t, err)
+	require.Equal(t, uint32(2), again.Rules())
+}
+
+func TestWritingASnapshotReportsTheFailure(t *testing.T) {
+	frozen := richMachine(t).Freeze()
+	_, err := frozen.WriteTo(failing{})
+	require.ErrorIs(t, err, io.ErrShortWrite)
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+// The form of a snapshot may change until the first release, with a reason in the commit and
+// -update-golden; after that it is read for ever.
+func TestGoldenSnapshot(t *testing.T) {
+	path := filepath.Join("testdata", "golden", "snapshot-v1.hex")
+	b := snapshotOf(t, richMachine(t))
+	if *updateGolden {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(hexLines(b)), 0o644))
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(text), hexLines(b), "the form of a snapshot changed")
+
+	kept, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	require.NoError(t, err)
+	m, err := Restore(bytes.NewReader(kept))
+	require.NoError(t, err)
+	require.NoError(t, m.Check())
+	require.Equal(t, kept, snapshotOf(t, m))
+}
+
+func hexLines(b []byte) string {
+	var lines strings.Builder
+	for len(b) > 0 {
+		n := min(32, len(b))
+		lines.WriteString(hex.EncodeToString(b[:n]) + "\n")
+		b = b[n:]
+	}
+	return lines.String()
+}
+
+// FuzzRestore hands Restore bytes whose checksum is right, so that it looks at all of them. Whatever
+// it takes comes out as it went in, and the machine works on.
+func FuzzRestore(f *testing.F) {
+	rich := snapshotOf(f, richMachine(f))
+	f.Add(rich[:len(rich)-checksumBytes])
+	empty := snapshotOf(f, New())
+	f.Add(empty[:len(empty)-checksumBytes])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		b := binary.LittleEndian.AppendUint32(bytes.Clone(body), crc32.Checksum(body, castagnoli()))
+		m, err := Restore(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		require.Equal(t, b, snapshotOf(t, m))
+		_ = m.Check() // may find much, must not panic
+		e := Entry{Rules: m.Rules(), Reading: clock.Reading{Office: m.Office(), Now: clock.Time(clock.Hour)}}
+		for _, s := range m.Sessions(0, 3) {
+			e.Commands = append(e.Commands,
+				&Acquire{Session: s.ID, Ticket: s.Floor + 1, Items: exclusive("a"), WaitFor: Forever},
+				&Drop{Session: s.ID, Ticket: s.Floor + 1, Floor: s.Floor + 1}, &CloseSession{Session: s.ID})
+		}
+		_, err = m.Apply(1, e.Append(nil))
+		require.NoError(t, err)
+	})
+}

@@ -1,0 +1,407 @@
+package fsm
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// # The language of the stories
+//
+// Each line is an entry of its own in the log, written by the present leader and stamped with its
+// clock. Several lines may share one transcript. Sessions go by their client's name; #2 is a
+// client's ticket 2, and where a lock's name will do, it stands for the latest ticket that asked
+// for it.
+//
+// Leaders and time
+//
+//	leader n1 [base=100] [term=4]  n1 is elected in the next term (or this one), and opens an office,
+//	                               called A, B, … in order; its clock starts at the machine's time
+//	time 5s                        the leader's clock is at 5s: an entry with nothing else in it
+//	pass 3s                        3s go by: as `time`, counted from now
+//	unwritten 900ms                so much goes by and no entry is written
+//	restart                        every node starts again from its snapshot
+//
+// Clients
+//
+//	open alice bob [ttl=10s] [delay=5s] [grace=2s] [identity=…] [label=…]
+//	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [floor=3]   waits, for ever without wait=
+//	alice tries ITEM… …                                                    does not wait
+//	    an ITEM is stock, stock:shared, or seats:2/10 (2 of 10 permits);
+//	    item/1..65 is 65 names, x*513 a name of 513 bytes
+//	alice repeats #1               the same Acquire comes once more
+//	alice drops|downgrades stock|#1 [floor=1]
+//	alice renews | attaches [secret=…] [floor=1] | closes
+//	alice breaks                   the leader sees her stream break; no entry
+//	detach alice                   the grace is over: what the leader saw then is reported
+//
+// Operators, nodes
+//
+//	force stock token=105 [reason=…]      expire alice [reason=…]
+//	member n1 disk=A [rules=1-2] [free=…]   raise to=2   report n1 index=5 value=7
+//	binary knows=1-2               the program is replaced by one that knows these rules
+//	backup monday                  keeps a snapshot
+//	restore monday [above=900] [quiet=20s] [time=1h]   makes a new history out of it
+//
+// Before a line
+//
+//	at 12s …          the leader's clock is at 12s
+//	stamped A 20s …   the entry carries the reading 20s of office A (or of this number), whoever leads
+//	term 3 …          the entry comes in term 3, and so do those after it
+//	rules 2 …         the entry is encoded under rules 2
+//	damaged …  truncated …   its bytes suffer on the way
+//
+// Around lines
+//
+//	entry             all following lines go into one entry
+//	repeat 100        the following lines are played 100 times, % being the number; the transcript
+//	                  counts what is said
+//
+// Questions: show stock|alice|locks|members|reports, why bob, chain bob, next, index.
+
+// line is one line of a script, taken apart.
+type line struct {
+	s       *story
+	text    string
+	words   []string
+	options map[string]string
+}
+
+func (s *story) line(text string) *line {
+	s.t.Helper()
+	cmd, args, err := datadriven.ParseLine(text)
+	require.NoError(s.t, err)
+	l := &line{s: s, text: text, words: []string{cmd}, options: make(map[string]string)}
+	for _, arg := range args {
+		if arg.Vals == nil {
+			l.words = append(l.words, arg.Key)
+		} else {
+			l.options[arg.Key] = strings.Join(arg.Vals, ", ")
+		}
+	}
+	return l
+}
+
+func (l *line) fail(format string, args ...any) {
+	l.s.t.Helper()
+	l.s.t.Fatalf("%s: %s", l.text, fmt.Sprintf(format, args...))
+}
+
+// next takes the next word.
+func (l *line) next() string {
+	l.s.t.Helper()
+	if len(l.words) == 0 {
+		l.fail("there is a word missing")
+	}
+	word := l.words[0]
+	l.words = l.words[1:]
+	return word
+}
+
+// option takes an option, or its default.
+func (l *line) option(key, otherwise string) string {
+	if v, ok := l.options[key]; ok {
+		delete(l.options, key)
+		return v
+	}
+	return otherwise
+}
+
+// end insists that everything was understood.
+func (l *line) end() {
+	l.s.t.Helper()
+	if len(l.words)+len(l.options) > 0 {
+		l.fail("what is %v %v?", l.words, l.options)
+	}
+}
+
+func (l *line) number(text string) uint64 {
+	l.s.t.Helper()
+	n, err := strconv.ParseUint(text, 10, 64)
+	require.NoError(l.s.t, err, l.text)
+	return n
+}
+
+func (l *line) span(text string) clock.Span {
+	l.s.t.Helper()
+	d, err := time.ParseDuration(text)
+	require.NoError(l.s.t, err, l.text)
+	return clock.Of(d)
+}
+
+// bounds reads "1-3".
+func (l *line) bounds(text string) Range {
+	l.s.t.Helper()
+	low, high, ok := strings.Cut(text, "-")
+	if !ok {
+		l.fail("%q is no range", text)
+	}
+	return Range{uint32(l.number(low)), uint32(l.number(high))}
+}
+
+// person is who the next word names.
+func (l *line) person() *person {
+	l.s.t.Helper()
+	name := l.next()
+	p := l.s.people[name]
+	if p == nil {
+		l.fail("nobody here is called %s", name)
+	}
+	return p
+}
+
+// items takes the words that are left.
+func (l *line) items() []Item {
+	l.s.t.Helper()
+	var items []Item
+	for len(l.words) > 0 {
+		word := l.next()
+		name, how, _ := strings.Cut(word, ":")
+		it := Item{Mode: Exclusive}
+		if n, of, permits := strings.Cut(how, "/"); permits {
+			it = Item{Mode: Permits, Permits: uint32(l.number(n)), Of: uint32(l.number(of))}
+		} else if how == "shared" {
+			it.Mode = Shared
+		} else if how != "" {
+			l.fail("%q is no mode", how)
+		}
+		for _, name := range l.names(name) {
+			it.Name = name
+			items = append(items, it)
+		}
+	}
+	return items
+}
+
+// names spells out item/1..65 and x*513.
+func (l *line) names(text string) []string {
+	l.s.t.Helper()
+	if letter, n, ok := strings.Cut(text, "*"); ok {
+		return []string{strings.Repeat(letter, int(l.number(n)))}
+	}
+	stem, last, ok := strings.Cut(text, "..")
+	if !ok {
+		return []string{text}
+	}
+	cut := strings.LastIndex(stem, "/") + 1
+	var names []string
+	for i := l.number(stem[cut:]); i <= l.number(last); i++ {
+		names = append(names, fmt.Sprintf("%s%d", stem[:cut], i))
+	}
+	return names
+}
+
+// ticket is a person's ticket: #2, or the latest that asked for a lock of this name, if possible one
+// that is not gone.
+func (l *line) ticket(p *person) uint64 {
+	l.s.t.Helper()
+	word := l.next()
+	if n, ok := strings.CutPrefix(word, "#"); ok {
+		return l.number(n)
+	}
+	latest := uint64(0)
+	for n := p.last; n > 0; n-- {
+		c := p.sent[n]
+		if c == nil || !slices.ContainsFunc(c.Items, func(it Item) bool { return it.Name == word }) {
+			continue
+		}
+		if view, _ := l.s.m.Ticket(TicketRef{p.id, n}); view.State != Gone {
+			return n
+		}
+		latest = max(latest, n)
+	}
+	if latest == 0 {
+		l.fail("%s never asked for %s", p.name, word)
+	}
+	return latest
+}
+
+// draft is an entry that is being written.
+type draft struct {
+	Entry
+	marked bool                // the script sets the time
+	garble func([]byte) []byte // what happens to the bytes on the way
+}
+
+// draft begins an entry with what stands before a line.
+func (s *story) draft(l *line) *draft {
+	s.t.Helper()
+	d := &draft{Entry: Entry{Rules: s.m.Rules()}}
+	d.Reading = clock.Reading{Office: s.office, Now: s.now}
+	for {
+		switch l.words[0] {
+		case "at":
+			l.next()
+			s.now = clock.Time(l.span(l.next()))
+			d.Reading.Now, d.marked = s.now, true
+		case "stamped":
+			l.next()
+			d.Reading = clock.Reading{Office: l.office(l.next()), Now: clock.Time(l.span(l.next()))}
+			d.marked = true
+		case "term":
+			l.next()
+			s.term = l.number(l.next())
+		case "rules":
+			l.next()
+			d.Rules = uint32(l.number(l.next()))
+		case "damaged":
+			l.next()
+			d.garble = func(b []byte) []byte { b[len(b)/2] ^= 0x10; return b }
+		case "truncated":
+			l.next()
+			d.garble = func(b []byte) []byte { return b[:len(b)-1] }
+		default:
+			return d
+		}
+	}
+}
+
+// office is the number of the office that goes by this letter.
+func (l *line) office(called string) uint64 {
+	l.s.t.Helper()
+	i := int(called[0] - 'A')
+	if i < 0 || i >= len(l.s.offices) {
+		return l.number(called)
+	}
+	return l.s.offices[i].number
+}
+
+// write puts what a line says into the entry; false: the line is not one for an entry.
+func (s *story) write(d *draft, l *line) bool {
+	s.t.Helper()
+	switch word := l.words[0]; word {
+	case "time":
+		l.next()
+		s.now = clock.Time(l.span(l.next()))
+		d.Reading.Now, d.marked = s.now, true
+	case "pass":
+		l.next()
+		s.now = s.now.Add(l.span(l.next()))
+		d.Reading.Now, d.marked = s.now, true
+	case "open":
+		s.writeOpen(d, l)
+	case "detach":
+		l.next()
+		p := l.person()
+		require.NotNil(s.t, p.broke, "%s's stream did not break", p.name)
+		d.Commands = append(d.Commands, p.broke)
+	case "leader", "force", "expire", "member", "raise", "report":
+		d.Commands = append(d.Commands, s.operator(l))
+	default:
+		if s.people[word] == nil || len(l.words) < 2 || l.words[1] == "breaks" {
+			return false
+		}
+		s.writeClient(d, l, l.person())
+	}
+	l.end()
+	return true
+}
+
+func (s *story) writeOpen(d *draft, l *line) {
+	l.next()
+	c := OpenSession{
+		TTL:       l.span(l.option("ttl", "10s")),
+		LockDelay: l.span(l.option("delay", "0s")),
+		Grace:     l.span(l.option("grace", "0s")),
+		Identity:  l.option("identity", ""),
+		Label:     l.option("label", ""),
+	}
+	for len(l.words) > 0 {
+		name := l.next()
+		if s.people[name] == nil {
+			s.people[name] = &person{name: name, sent: make(map[uint64]*Acquire)}
+		}
+		one := c
+		one.Secret = secretOf(name)
+		d.Commands = append(d.Commands, &one)
+	}
+}
+
+// secretOf is the hash that a client's secret has: its name will do.
+func secretOf(name string) session.Hash { return sha256.Sum256([]byte(name)) }
+
+func (s *story) writeClient(d *draft, l *line, p *person) {
+	s.t.Helper()
+	switch verb := l.next(); verb {
+	case "renews":
+		d.Renewals = append(d.Renewals, p.id)
+		slices.Sort(d.Renewals)
+	case "attaches":
+		d.Commands = append(d.Commands, &Attach{
+			Session: p.id, Secret: secretOf(l.option("secret", p.name)), Floor: l.number(l.option("floor", "0")),
+		})
+	case "closes":
+		d.Commands = append(d.Commands, &CloseSession{Session: p.id})
+	case "acquires":
+		d.Commands = append(d.Commands, s.acquire(l, p, Forever))
+	case "tries":
+		d.Commands = append(d.Commands, s.acquire(l, p, 0))
+	case "repeats":
+		c := *p.sent[l.ticket(p)]
+		d.Commands = append(d.Commands, &c)
+	case "drops":
+		d.Commands = append(d.Commands, &Drop{
+			Session: p.id, Ticket: l.ticket(p), Floor: l.number(l.option("floor", "0")),
+		})
+	case "downgrades":
+		d.Commands = append(d.Commands, &Downgrade{
+			Session: p.id, Ticket: l.ticket(p), Floor: l.number(l.option("floor", "0")),
+		})
+	default:
+		l.fail("what does %s do?", p.name)
+	}
+}
+
+func (s *story) acquire(l *line, p *person, wait clock.Span) *Acquire {
+	s.t.Helper()
+	c := &Acquire{Session: p.id, WaitFor: wait, Owner: l.option("owner", "")}
+	c.Ticket = l.number(l.option("as", fmt.Sprint(p.last+1)))
+	if floor := l.option("floor", "0"); floor == "before" {
+		c.Floor = c.Ticket - 1
+	} else {
+		c.Floor = l.number(floor)
+	}
+	if wait := l.option("wait", ""); wait != "" {
+		c.WaitFor = l.span(wait)
+	}
+	c.MaxHold = l.span(l.option("hold", "0s"))
+	c.Items = l.items()
+	p.last = max(p.last, c.Ticket)
+	p.sent[c.Ticket] = c
+	return c
+}
+
+// operator is a command of an operator or of a node.
+func (s *story) operator(l *line) Command {
+	s.t.Helper()
+	switch l.next() {
+	case "leader":
+		s.term = l.number(l.option("term", fmt.Sprint(s.term+1)))
+		s.nonce++
+		return &LeaderStart{
+			Node: l.next(), Nonce: s.nonce, Cluster: ClusterID{1}, TokenBase: l.number(l.option("base", "100")),
+		}
+	case "force":
+		return &ForceRelease{Name: l.next(), Token: l.number(l.option("token", "0")), Reason: l.option("reason", "")}
+	case "expire":
+		return &ExpireSession{Session: l.person().id, Reason: l.option("reason", "")}
+	case "member":
+		rules := l.bounds(l.option("rules", "1-1"))
+		c := &Member{ID: l.next(), RulesMin: rules.Min, RulesMax: rules.Max, FreeBytes: l.number(l.option("free", "0"))}
+		copy(c.Incarnation[:], l.option("disk", "A"))
+		return c
+	case "raise":
+		return &SetRules{Rules: uint32(l.number(l.option("to", "0")))}
+	default: // report
+		return &Digest{Node: l.next(), Index: l.number(l.option("index", "0")), Value: l.number(l.option("value", "0"))}
+	}
+}

@@ -1,0 +1,371 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+
+	"zamok/clock"
+	"zamok/session"
+)
+
+// ticketKey is the identity of an acquisition: the session's own number for it.
+type ticketKey struct {
+	session session.ID
+	number  uint64
+}
+
+func (k ticketKey) compare(l ticketKey) int {
+	if c := cmp.Compare(k.session, l.session); c != 0 {
+		return c
+	}
+	return cmp.Compare(k.number, l.number)
+}
+
+func (k ticketKey) ref() TicketRef { return TicketRef{k.session, k.number} }
+
+// ticket is the canonical record of one acquisition. A gone one keeps only state, why and token.
+type ticket struct {
+	state     State
+	why       Why
+	born      uint64     // the index of its Acquire: its place in every queue
+	token     uint64     // once granted
+	waitUntil clock.Time // while it waits with a limit
+	holdUntil clock.Time // once granted with a maximum hold
+	maxHold   clock.Span
+	owner     string
+	metadata  string
+	// items never change; a downgrade puts another slice in their place, so events and frozen
+	// snapshots may share them. places go with them one to one and link the live machine's lists.
+	items  []Item
+	places []place
+}
+
+// single is the memory of the usual ticket, with one item.
+type single struct {
+	items  [1]Item
+	places [1]place
+}
+
+// acquire asks for locks: grants, queues or refuses.
+func (m *Machine) acquire(c *Acquire) Result {
+	if field := c.invalid(); field != "" {
+		return invalid(field)
+	}
+	s := m.sessions.Find(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	m.raiseFloor(s, c.Floor)
+	key := ticketKey{c.Session, c.Ticket}
+	if t := m.tickets.Peek(key); t != nil {
+		return t.answer(s)
+	}
+	switch {
+	case c.Ticket <= s.Floor:
+		return forgotten(s, Over)
+	case c.Ticket-s.Floor > TicketWindow:
+		return Result{Code: Limit, Detail: &Detail{Field: "ticket"}}.of(s)
+	case s.Live >= TicketsMax:
+		return m.refuse(s, key, c.Items, TooMany, &Detail{Field: "tickets"})
+	case s.LockDelay > 0 && m.delays.Len() >= DelaysMax:
+		return m.refuse(s, key, c.Items, TooMany, &Detail{Field: "delays"})
+	}
+	m.find(c.Items)
+	if clash := m.otherKind(c.Items); clash != nil {
+		return m.refuse(s, key, c.Items, WrongKind, clash)
+	}
+	if !m.canGrant(c.Items) {
+		if why, detail := m.mayWait(c); why != 0 {
+			return m.refuse(s, key, c.Items, why, detail)
+		}
+		return m.wait(s, key, c)
+	}
+	t := m.admit(s, key, c)
+	m.hold(key, t)
+	m.sum += t.sum(key)
+	m.tellGranted(key, t)
+	return t.answer(s)
+}
+
+// mayWait decides what becomes of an acquisition that can't be granted now: 0 = it waits.
+func (m *Machine) mayWait(c *Acquire) (Why, *Detail) {
+	if c.WaitFor == 0 {
+		return TryFailed, &Detail{Blockers: m.blockers(c.Items)}
+	}
+	if c.Owner == "" {
+		return 0, nil
+	}
+	o := m.owners[ownerKey{c.Session, c.Owner}]
+	if o.waiting != 0 {
+		ref := TicketRef{c.Session, o.waiting}
+		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: c.Owner}}}
+	}
+	if m.searched < SearchEntryMax && m.wanted(c.Session, o) {
+		if cycle := m.cycle(c); cycle != nil {
+			links, more := cut(cycle)
+			return Deadlocked, &Detail{Cycle: links, More: more}
+		}
+	}
+	return 0, nil
+}
+
+// wait puts a new ticket at the end of all its queues.
+func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
+	t := m.admit(s, key, c)
+	for i := range t.places {
+		p := &t.places[i]
+		p.lock.waiters.push(p)
+		m.move(p.lock)
+		if m.time < m.quiet {
+			m.delay(p.lock, m.quiet)
+		}
+	}
+	if c.WaitFor != Forever {
+		t.waitUntil = m.time.Add(c.WaitFor)
+		m.due.Set(dueKey{t.waitUntil, dueWait, t.born, ""}, key)
+	}
+	if t.owner != "" {
+		m.own(key, t.owner, func(o *owned) { o.waiting = key.number })
+	}
+	m.counts.Waiting++
+	m.sum += t.sum(key)
+	return t.answer(s)
+}
+
+// admit makes the ticket's record; the caller makes it wait or hold and adds its sum.
+func (m *Machine) admit(s *session.Session, key ticketKey, c *Acquire) *ticket {
+	t := ticket{state: Waiting, born: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
+	t.take(c.Items)
+	m.stand(key, &t)
+	m.sessions.Change(s, m.index, 1)
+	return m.tickets.Insert(key, t)
+}
+
+// take copies the items, which the command only lends, and makes room for the places.
+func (t *ticket) take(items []Item) {
+	if len(items) == 1 {
+		one := new(single)
+		one.items[0] = items[0]
+		t.items, t.places = one.items[:], one.places[:]
+		return
+	}
+	t.items, t.places = slices.Clone(items), make([]place, len(items))
+}
+
+// stand gives each item its place and its lock, and lets it share the lock's copy of the name.
+func (m *Machine) stand(key ticketKey, t *ticket) {
+	for i := range t.items {
+		lk := m.open(t.items[i].Name, t.items[i].Of)
+		t.items[i].Name = lk.name
+		t.places[i] = place{lock: lk, key: key, item: i}
+	}
+}
+
+// drop ends a ticket because its client says so, whatever it is.
+func (m *Machine) drop(c *Drop) Result {
+	if c.Ticket == 0 {
+		return invalid("ticket")
+	}
+	s := m.sessions.Find(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	m.raiseFloor(s, c.Floor)
+	key := ticketKey{c.Session, c.Ticket}
+	t := m.tickets.Peek(key)
+	switch {
+	case t == nil && c.Ticket <= s.Floor:
+		return forgotten(s, OK)
+	case t == nil && c.Ticket-s.Floor > TicketWindow:
+		return Result{Code: Limit, Detail: &Detail{Field: "ticket"}}.of(s)
+	case t == nil:
+		// The Acquire is still on its way, or never will be. Should it come, it finds this.
+		m.remember(key, ticket{state: Gone, why: Dropped})
+		m.sessions.Change(s, m.index, 0)
+		return Result{State: Gone, Why: Dropped}.of(s)
+	case t.state == Gone:
+		return Result{State: Gone, Why: t.why, Token: t.token}.of(s)
+	default:
+		token := t.token
+		m.end(key, Dropped, "")
+		return Result{State: Gone, Why: Dropped, Token: token}.of(s)
+	}
+}
+
+// downgrade makes the exclusive items of a granted ticket shared.
+func (m *Machine) downgrade(c *Downgrade) Result {
+	if c.Ticket == 0 {
+		return invalid("ticket")
+	}
+	s := m.sessions.Find(c.Session)
+	if s == nil {
+		return m.noSession(c.Session)
+	}
+	m.raiseFloor(s, c.Floor)
+	key := ticketKey{c.Session, c.Ticket}
+	t := m.tickets.Ref(key)
+	if t == nil || t.state != Granted || !slices.ContainsFunc(t.items, Item.mutex) {
+		r := Result{Code: NotHeld}.of(s)
+		switch {
+		case t != nil:
+			r.State, r.Why, r.Token, r.HoldUntil = t.state, t.why, t.token, t.holdUntil
+		case c.Ticket <= s.Floor:
+			r.State = Gone
+		}
+		return r // with State 0 its Acquire may still come
+	}
+	if slices.ContainsFunc(t.items, func(it Item) bool { return it.Mode == Exclusive }) {
+		m.sum -= t.sum(key)
+		t.items = slices.Clone(t.items)
+		for i := range t.items {
+			if it := &t.items[i]; it.Mode == Exclusive {
+				lk := t.places[i].lock
+				lk.count(*it, -1)
+				it.Mode = Shared
+				lk.count(*it, 1)
+				m.free(lk)
+			}
+		}
+		m.sum += t.sum(key)
+		m.sessions.Change(s, m.index, 0)
+		m.emit(Event{Kind: EvDowngraded, TicketRef: key.ref(), Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+	}
+	return t.answer(s)
+}
+
+func (it Item) mutex() bool { return it.Mode != Permits }
+
+// end takes a live ticket out of everything, tells it, and remembers it as gone for as long as a
+// late Acquire could come.
+func (m *Machine) end(key ticketKey, why Why, text string) {
+	s := m.sessions.Find(key.session)
+	t := m.tickets.Ref(key)
+	m.sum -= t.sum(key)
+	m.leave(s, key, t, why, text)
+	m.sessions.Change(s, m.index, -1)
+	if key.number <= s.Floor {
+		m.tickets.Delete(key)
+		return
+	}
+	*t = ticket{state: Gone, why: why, token: t.token}
+	m.sum += t.sum(key)
+}
+
+// leave takes t, waiting or granted, out of its locks, the schedule and the owners, and tells how it
+// ended.
+func (m *Machine) leave(s *session.Session, key ticketKey, t *ticket, why Why, text string) {
+	event := Event{Kind: EvReleased, TicketRef: key.ref(), Token: t.token, Why: why, Text: text, Items: t.items}
+	if t.state == Waiting {
+		if !why.asked() {
+			event.Kind = EvRefused
+		}
+		for i := range t.places {
+			p := &t.places[i]
+			p.lock.waiters.remove(p)
+			m.move(p.lock)
+			m.free(p.lock)
+		}
+		m.counts.Waiting--
+		m.unwait(key, t)
+	} else {
+		if !why.asked() {
+			event.Kind = EvLost
+		}
+		for i := range t.places {
+			p := &t.places[i]
+			p.lock.holders.remove(p)
+			p.lock.count(t.items[i], -1)
+			if !why.asked() && s.LockDelay > 0 {
+				m.delay(p.lock, m.time.Add(s.LockDelay))
+			}
+			m.free(p.lock)
+		}
+		m.counts.Granted--
+		m.unhold(key, t)
+	}
+	m.emit(event)
+}
+
+// unwait takes a ticket that no longer waits out of the schedule and its owner's record.
+func (m *Machine) unwait(key ticketKey, t *ticket) {
+	if t.waitUntil != 0 {
+		m.due.Delete(dueKey{t.waitUntil, dueWait, t.born, ""})
+		t.waitUntil = 0
+	}
+	if t.owner != "" {
+		m.own(key, t.owner, func(o *owned) { o.waiting = 0 })
+	}
+}
+
+// unhold takes a ticket that no longer holds out of the schedule and its owner's record.
+func (m *Machine) unhold(key ticketKey, t *ticket) {
+	if t.holdUntil != 0 {
+		m.due.Delete(dueKey{t.holdUntil, dueHold, t.born, ""})
+	}
+	if t.owner != "" {
+		m.own(key, t.owner, func(o *owned) {
+			o.held = slices.DeleteFunc(o.held, func(n uint64) bool { return n == key.number })
+		})
+	}
+}
+
+// refuse makes a new ticket gone at once and remembers why: a repeat must not find the lock free
+// meanwhile and act.
+func (m *Machine) refuse(s *session.Session, key ticketKey, items []Item, why Why, detail *Detail) Result {
+	m.remember(key, ticket{state: Gone, why: why})
+	m.sessions.Change(s, m.index, 0)
+	m.emit(Event{Kind: EvRefused, TicketRef: key.ref(), Why: why, Items: slices.Clone(items)})
+	return Result{Code: why.code(), State: Gone, Why: why, Detail: detail}.of(s)
+}
+
+func (m *Machine) remember(key ticketKey, t ticket) {
+	m.tickets.Set(key, t)
+	m.sum += t.sum(key)
+}
+
+// raiseFloor forgets the gone tickets that a new floor makes forgettable. Above the old floor there
+// are at most TicketWindow of them.
+func (m *Machine) raiseFloor(s *session.Session, floor uint64) {
+	if floor <= s.Floor {
+		return
+	}
+	keys := m.keys[:0]
+	for key, t := range m.tickets.From(ticketKey{s.ID, s.Floor + 1}) {
+		if key.session != s.ID || key.number > floor {
+			break
+		}
+		if t.state == Gone {
+			keys = append(keys, key)
+			m.sum -= t.sum(key)
+		}
+	}
+	for _, key := range keys {
+		m.tickets.Delete(key)
+	}
+	m.keys = keys
+	m.sessions.RaiseFloor(s, floor)
+}
+
+// answer tells a ticket as it stands.
+func (t *ticket) answer(s *session.Session) Result {
+	r := Result{State: t.state, Why: t.why, Token: t.token, HoldUntil: t.holdUntil}
+	if t.state == Gone {
+		r.Code = t.why.code()
+	}
+	return r.of(s)
+}
+
+// forgotten answers for a ticket at or below the floor that is not live.
+func forgotten(s *session.Session, code Code) Result {
+	return Result{Code: code, State: Gone}.of(s)
+}
+
+// of notes whose command r answers.
+func (r Result) of(s *session.Session) Result {
+	r.Session, r.TTL = s.ID, s.TTL
+	return r
+}
+
+func invalid(field string) Result {
+	return Result{Code: Invalid, Detail: &Detail{Field: field}}
+}

@@ -1,0 +1,102 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+// smallLogs lets nodes make snapshots soon, so that who was away needs one.
+func smallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 64, time.Second }
+
+// backoffMax is how long raft may wait before it tries again to replicate to a node that was away.
+const backoffMax = 11 * time.Second
+
+func TestAFollowerThatWasAwayCatchesUpBySnapshotWhileLoadGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, disks := range []Disks{InMemory, OnDisk} {
+		Run(t, Config{Disks: disks, Tune: smallLogs}, func(s *Sim) {
+			leader := s.Start()
+			load := s.Load(LoadConfig{Clients: 4, TTL: 5 * time.Second, Locks: 4, Hold: 500 * time.Millisecond})
+			away := s.Others(leader)[0]
+			for _, how := range []string{"killed", "cut off"} {
+				_, before := s.Audit.Compared()
+				if how == "killed" {
+					away.Kill()
+				} else {
+					s.Network.Isolate(away.Host)
+				}
+				time.Sleep(10 * time.Second)
+				s.Network.HealAll()
+				if how == "killed" {
+					away.Restart()
+				}
+				leader = s.Leader()
+				s.Follow(leader, away, backoffMax)
+				_, after := s.Audit.Compared()
+				installed := s.Trace.Has(away.ID, "Installed remote snapshot")
+				assert.True(s, installed && after > before, "%s: it caught up without a snapshot", how)
+				away.Kill() // its log has a hole now, where the snapshot is
+				away.Restart()
+				s.Follow(leader, away, backoffMax)
+			}
+			load.Stop()
+			s.Drained(10 * time.Second)
+			s.Check(load.History)
+		})
+	}
+}
+
+// While a snapshot is installed, raft's main loop on the follower does nothing else, for as long as
+// it takes. Nobody must mind: not its watchdog, and not the cluster.
+func TestAnInstallThatTakesTwentySecondsKillsNobody(t *testing.T) {
+	t.Parallel()
+	const takes = 20 * time.Second
+	for _, slow := range []string{"link", "disk"} {
+		tune := func(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 900, time.Second }
+		Run(t, Config{Tune: tune}, func(s *Sim) {
+			leader := s.Start()
+			away := s.Others(leader)[0]
+			away.Kill()
+			for i := range 1000 { // 4 MB
+				leader.Must(&fsm.OpenSession{
+					Secret: hashOf(fmt.Sprint("heavy", i)), TTL: clock.Hour,
+					Metadata: strings.Repeat("m", fsm.MetadataBytesMax),
+				})
+			}
+			load := s.Load(LoadConfig{Clients: 2, TTL: 5 * time.Second, Locks: 4, Hold: time.Second})
+			time.Sleep(20 * time.Second)
+			size := 1000 * fsm.MetadataBytesMax
+			switch slow {
+			case "link":
+				s.Network.Narrow(leader.Host, away.Host, size/int(takes/time.Second))
+			case "disk":
+				away.Disk.SlowSnapshots(takes / time.Duration(size/(32<<10)))
+			}
+			away.Restart()
+			began := s.Elapsed()
+			s.Await(time.Minute, "the snapshot is installed", func() bool {
+				return s.Trace.Has(away.ID, "Installed remote snapshot")
+			})
+			took := s.Elapsed() - began
+			s.Network.HealAll()
+			s.Follow(leader, away, backoffMax)
+			s.Logf("slow %s: installed after %v", slow, took)
+			assert.Greater(s, took, takes*3/4, "slow %s: it was not slow", slow)
+			assert.False(s, s.Trace.Has(away.ID, "stuck"), "slow %s: the watchdog barked", slow)
+			for _, n := range s.Founders() {
+				assert.NoError(s, n.Fatal())
+			}
+			assert.Equal(s, 1, s.Audit.Offices(), "slow %s: the cluster minded", slow)
+			load.Stop()
+			s.Check(load.History)
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package sim
+
+import (
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// checkLog replays the events of the log with a few lines of its own, which know nothing of the
+// machine's: every lock excludes, tokens rise, and a ticket is granted once and ends once.
+func checkLog(entries []Effect) []string {
+	r := &replay{
+		tickets: map[fsm.TicketRef]*replayed{}, holders: map[string]map[fsm.TicketRef]fsm.Item{},
+		tokens: map[string]uint64{}, ended: map[session.ID]bool{},
+	}
+	for i := range entries {
+		for _, ev := range entries[i].Events {
+			r.see(ev)
+		}
+	}
+	return r.found.list()
+}
+
+// replay is what the events so far add up to.
+type replay struct {
+	found   findings
+	tickets map[fsm.TicketRef]*replayed
+	holders map[string]map[fsm.TicketRef]fsm.Item
+	tokens  map[string]uint64 // of the latest exclusive grant, by lock
+	ended   map[session.ID]bool
+}
+
+type replayed struct {
+	token uint64 // 0: not granted yet
+	gone  bool
+	items []fsm.Item
+}
+
+func (r *replay) see(ev fsm.Event) {
+	switch ev.Kind {
+	case fsm.EvGranted:
+		r.grant(ev)
+	case fsm.EvLost, fsm.EvReleased, fsm.EvRefused:
+		r.end(ev)
+	case fsm.EvEnded:
+		if r.ended[ev.Session] {
+			r.found.add("session %d ended twice, again at %d", ev.Session, ev.Index)
+		}
+		r.ended[ev.Session] = true
+		for ref, t := range r.tickets {
+			if ref.Session != ev.Session {
+				continue
+			}
+			if !t.gone {
+				r.found.add("session %d ended at %d and its ticket %d goes on", ev.Session, ev.Index, ref.Ticket)
+			}
+			delete(r.tickets, ref)
+		}
+	}
+}
+
+func (r *replay) ticket(ref fsm.TicketRef) *replayed {
+	t := r.tickets[ref]
+	if t == nil {
+		t = &replayed{}
+		r.tickets[ref] = t
+	}
+	return t
+}
+
+func (r *replay) grant(ev fsm.Event) {
+	t := r.ticket(ev.TicketRef)
+	switch {
+	case r.ended[ev.Session]:
+		r.found.add("%v was granted at %d, and its session had ended", ev.TicketRef, ev.Index)
+	case t.token != 0:
+		r.found.add("%v was granted twice, with %d and with %d", ev.TicketRef, t.token, ev.Token)
+	case t.gone:
+		r.found.add("%v was granted at %d after its end", ev.TicketRef, ev.Index)
+	}
+	t.token, t.items = ev.Token, ev.Items
+	for _, item := range ev.Items {
+		r.hold(ev, item)
+	}
+}
+
+// hold looks whether an item fits beside who holds the lock, and whether its token rises.
+func (r *replay) hold(ev fsm.Event, item fsm.Item) {
+	holders := r.holders[item.Name]
+	if holders == nil {
+		holders = map[fsm.TicketRef]fsm.Item{}
+		r.holders[item.Name] = holders
+	}
+	permits := item.Permits
+	for other, held := range holders {
+		permits += held.Permits
+		if held.Mode != item.Mode || item.Mode == fsm.Exclusive {
+			r.found.add("%v and %v both hold %q from %d on", other, ev.TicketRef, item.Name, ev.Index)
+		}
+	}
+	if item.Mode == fsm.Permits && permits > item.Of {
+		r.found.add("%d of %d permits of %q are out from %d on", permits, item.Of, item.Name, ev.Index)
+	}
+	holders[ev.TicketRef] = item
+	if last := r.tokens[item.Name]; ev.Token <= last {
+		r.found.add("the token of %q went from %d to %d", item.Name, last, ev.Token)
+	}
+	if item.Mode == fsm.Exclusive {
+		r.tokens[item.Name] = ev.Token
+	}
+}
+
+func (r *replay) end(ev fsm.Event) {
+	t := r.ticket(ev.TicketRef)
+	if t.gone {
+		r.found.add("%v ended twice, again at %d", ev.TicketRef, ev.Index)
+	}
+	if t.token != ev.Token {
+		r.found.add("%v ended with token %d at %d, and had %d", ev.TicketRef, ev.Token, ev.Index, t.token)
+	}
+	t.gone = true
+	for _, item := range t.items {
+		delete(r.holders[item.Name], ev.TicketRef)
+	}
+}

@@ -1,0 +1,208 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+const (
+	// callMax is how long a client waits for one answer before it takes the outcome for unknown.
+	callMax = time.Second
+	// callPause is the pause before it tries elsewhere.
+	callPause = 50 * time.Millisecond
+	// waitAgain is when a client that waits for a lock asks again: a push may have been lost.
+	waitAgain = 2 * time.Second
+)
+
+// Client is one session's worth of a program: it speaks to whichever node leads, repeats what has
+// no answer, and believes in its session as package clock lets it.
+type Client struct {
+	name    string
+	sim     *Sim
+	history *History
+	source  clock.Source
+	ttl     time.Duration
+
+	mu      sync.Mutex // guards what follows
+	rand    *rand.Rand
+	node    *Node // to whom it speaks
+	secret  session.Hash
+	session session.ID
+	trust   *clock.Trust
+	ticket  uint64 // the last number used
+	floor   uint64
+	life    int
+}
+
+func (s *Sim) newClient(h *History, name string, ttl time.Duration) *Client {
+	c := &Client{
+		name: name, sim: s, history: h, source: clock.Runtime(), ttl: ttl,
+		rand: s.Random("client " + name), trust: clock.NewTrust(clock.Of(ttl)),
+	}
+	c.node = c.pick()
+	return c
+}
+
+// draw is a random number below n.
+func (c *Client) draw(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rand.IntN(n)
+}
+
+func (c *Client) pick() *Node {
+	nodes := c.sim.Nodes()
+	return nodes[c.rand.IntN(len(nodes))]
+}
+
+// call sends one transmission to the node that the client takes for the leader, and waits for what
+// comes back. An answer of its session is proof that the session lived.
+func (c *Client) call(ctx context.Context, op *Op, hand func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
+	c.mu.Lock()
+	node, trust, id := c.node, c.trust, c.session
+	c.mu.Unlock()
+	op.Client, op.Node = c.name, node.ID
+	sent := c.source.Now()
+	c.history.send(op)
+	a, err := raftnode.Answer{}, errDown
+	if p := node.running(); p != nil {
+		limited, cancel := context.WithTimeout(ctx, callMax)
+		a, err = p.hand(limited, func(done raftnode.Done) {
+			hand(p.node, func(a raftnode.Answer, err error) {
+				c.history.answered(op)
+				done(a, err)
+			})
+		})
+		cancel()
+	} else {
+		c.history.answered(op)
+	}
+	c.history.back(op, a, err)
+	if err == nil && a.Result.Session != 0 {
+		c.learn(trust, id, clock.Proof{Sent: sent, At: a.Time})
+	}
+	if err != nil {
+		c.turn(node, err)
+	}
+	return a, err
+}
+
+// learn takes an answer for proof, if the session is still that of the question.
+func (c *Client) learn(trust *clock.Trust, id session.ID, p clock.Proof) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.trust == trust && c.session == id {
+		trust.Learn(p)
+	}
+}
+
+// turn looks for another leader: whom the refusal names, else anybody.
+func (c *Client) turn(from *Node, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.node != from {
+		return
+	}
+	if other, ok := errors.AsType[*raftnode.NotLeaderError](err); ok && other.ID != "" && other.ID != from.ID {
+		for _, n := range c.sim.Nodes() {
+			if n.ID == other.ID {
+				c.node = n
+			}
+		}
+		return
+	}
+	c.node = c.pick()
+}
+
+// insist repeats a command until it is answered, as a client does that lives; so it is sent in
+// transmissions of their own, each dated by itself.
+func (c *Client) insist(ctx context.Context, kind OpKind, ref fsm.TicketRef, command func() fsm.Command) (raftnode.Answer, error) {
+	for {
+		cmd := command()
+		op := &Op{Kind: kind, Ref: ref}
+		if acquire, ok := cmd.(*fsm.Acquire); ok {
+			op.Items = acquire.Items
+		}
+		a, err := c.call(ctx, op, func(n *raftnode.Node, done raftnode.Done) { n.Submit(cmd, done) })
+		if err == nil {
+			return a, nil
+		}
+		if pauseFor(ctx, callPause) != nil {
+			return a, err
+		}
+	}
+}
+
+// open opens a session under a new secret.
+func (c *Client) open(ctx context.Context) error {
+	c.mu.Lock()
+	c.life++
+	c.secret = hashOf(fmt.Sprintf("%s life %d", c.name, c.life))
+	c.session, c.ticket, c.floor, c.trust = 0, 0, 0, clock.NewTrust(clock.Of(c.ttl))
+	secret := c.secret
+	c.mu.Unlock()
+	for {
+		op := &Op{Kind: OpOpen}
+		a, err := c.call(ctx, op, func(n *raftnode.Node, done raftnode.Done) {
+			n.Submit(&fsm.OpenSession{Secret: secret, TTL: clock.Of(c.ttl), Identity: c.name}, done)
+		})
+		if err == nil && a.Result.Code == fsm.OK {
+			c.mu.Lock()
+			c.session = a.Result.Session
+			c.mu.Unlock()
+			c.sim.Audit.Watch(a.Result.Session)
+			return nil
+		}
+		if err := pauseFor(ctx, callPause); err != nil {
+			return err
+		}
+	}
+}
+
+// renew sends one sign of life.
+func (c *Client) renew(ctx context.Context) (raftnode.Answer, error) {
+	c.mu.Lock()
+	id := c.session
+	c.mu.Unlock()
+	return c.call(ctx, &Op{Kind: OpRenew, Ref: fsm.TicketRef{Session: id}}, func(n *raftnode.Node, done raftnode.Done) { n.Renew(id, done) })
+}
+
+// keep renews until ctx ends or the session is over: each third of the ttl, counted from sending,
+// and each twelfth while there is no answer.
+func (c *Client) keep(ctx context.Context) {
+	for {
+		from := time.Now()
+		a, err := c.renew(ctx)
+		next := from.Add(c.ttl / 3)
+		if err != nil {
+			next = from.Add(c.ttl / 12)
+		}
+		if err == nil && a.Result.Code == fsm.NoSession || pauseFor(ctx, time.Until(next)) != nil {
+			return
+		}
+	}
+}
+
+// nextTicket is the number of a new acquisition, with the floor that goes with it.
+func (c *Client) nextTicket() (ref fsm.TicketRef, floor uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ticket++
+	return fsm.TicketRef{Session: c.session, Ticket: c.ticket}, c.floor
+}
+
+// settled says that no Acquire of tickets up to this one will be sent any more.
+func (c *Client) settled(ticket uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.floor = max(c.floor, ticket)
+}

@@ -1,0 +1,88 @@
+package sim
+
+import (
+	"sync"
+	"time"
+
+	"zamok/clock"
+)
+
+// Clock is a machine's own clock. It may lag, or keep who looks at it waiting, and it never runs
+// faster than virtual time: that is what the whole system is allowed to rely on. (So a clock that
+// stands and then jumps to the right time is no fault that a cluster has to survive, but one that
+// freezes whoever looks at it is: that is how a paused process sees time.)
+type Clock struct {
+	real clock.Source
+
+	mu     sync.Mutex    // guards what follows
+	frozen chan struct{} // closed when who looks may go on; nil = nobody has to wait
+	since  time.Time     // when it was frozen, or stopped
+	stood  *clock.Instant
+	behind clock.Span // how much it has lost for good
+}
+
+func newClock() *Clock { return &Clock{real: clock.Runtime()} }
+
+// Now implements clock.Source.
+func (c *Clock) Now() clock.Instant {
+	for {
+		c.mu.Lock()
+		frozen, now := c.frozen, c.look()
+		c.mu.Unlock()
+		if frozen == nil {
+			return now
+		}
+		<-frozen
+	}
+}
+
+func (c *Clock) look() clock.Instant {
+	if c.stood != nil {
+		return *c.stood
+	}
+	return c.real.Now().Add(-c.behind)
+}
+
+// Freeze keeps everybody who looks waiting until Thaw: the office of a leader does, all the time.
+func (c *Clock) Freeze() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.frozen == nil {
+		c.frozen, c.since = make(chan struct{}), time.Now()
+	}
+}
+
+// Thaw lets those go on, and returns how long it was frozen.
+func (c *Clock) Thaw() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.frozen == nil {
+		return 0
+	}
+	close(c.frozen)
+	c.frozen = nil
+	return time.Since(c.since)
+}
+
+// Stop lets the clock stand still.
+func (c *Clock) Stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stood == nil {
+		now := c.look()
+		c.stood, c.since = &now, time.Now()
+	}
+}
+
+// Resume lets a clock that stands go on from there, behind by what it missed, which it returns.
+func (c *Clock) Resume() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stood == nil {
+		return 0
+	}
+	missed := time.Since(c.since)
+	c.behind += clock.Of(missed)
+	c.stood = nil
+	return missed
+}

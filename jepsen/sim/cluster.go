@@ -1,0 +1,103 @@
+package sim
+
+import (
+	"time"
+
+	"zamok/raftnode"
+)
+
+// electionMax is well above what an election takes that nothing disturbs.
+const electionMax = 5 * time.Second
+
+// Start starts all founders, waits until each has opened, and returns who leads.
+func (s *Sim) Start() *Node {
+	s.Helper()
+	for _, n := range s.Founders() {
+		n.Begin()
+	}
+	ctx := s.Within(electionMax)
+	for _, n := range s.Founders() {
+		if err := n.Opened(ctx); err != nil {
+			s.Fatalf("%s did not open: %v", n.ID, err)
+		}
+	}
+	return s.Leader()
+}
+
+// Restart starts the node again and waits until it has opened.
+func (n *Node) Restart(tune ...Tune) {
+	n.sim.Helper()
+	n.Begin(tune...)
+	if err := n.Opened(n.sim.Within(electionMax)); err != nil {
+		n.sim.Fatalf("%s did not open again: %v", n.ID, err)
+	}
+}
+
+// Leader waits until exactly one node has an open office, and returns it.
+func (s *Sim) Leader() *Node {
+	s.Helper()
+	var leader *Node
+	s.Await(electionMax, "one node leads", func() bool {
+		leads := s.Leading()
+		if len(leads) == 1 {
+			leader = leads[0]
+		}
+		return len(leads) == 1
+	})
+	return leader
+}
+
+// LeaderBeside waits until a node other than this one leads.
+func (s *Sim) LeaderBeside(old *Node) *Node {
+	s.Helper()
+	var leader *Node
+	s.Await(electionMax, "another node than "+old.ID+" leads", func() bool {
+		for _, n := range s.Leading() {
+			if n != old {
+				leader = n
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
+// Leading are the nodes that have an open office, as they see it.
+func (s *Sim) Leading() []*Node {
+	var leading []*Node
+	for _, n := range s.Nodes() {
+		if up := n.Up(); up != nil && up.Status().Office {
+			leading = append(leading, n)
+		}
+	}
+	return leading
+}
+
+// Others are the founders beside this node.
+func (s *Sim) Others(node *Node) []*Node {
+	var others []*Node
+	for _, n := range s.Founders() {
+		if n != node {
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// Follow waits until a node has applied all that the leader had applied at the call.
+func (s *Sim) Follow(leader, follower *Node, within time.Duration) {
+	s.Helper()
+	want := leader.Status().Applied
+	s.Await(within, follower.ID+" has caught up", func() bool {
+		up := follower.Up()
+		return up != nil && !up.Status().Applied.Before(want)
+	})
+}
+
+// Status is how the node is doing; the zero Status when it does not run.
+func (n *Node) Status() raftnode.Status {
+	if up := n.Up(); up != nil {
+		return up.Status()
+	}
+	return raftnode.Status{}
+}

@@ -1,0 +1,47 @@
+package sim
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/store"
+)
+
+// A write that fails ends the process, and nothing of it is left. (In a bubble a leader can show that
+// only while nothing else is on its way: raft never answers what it had not looked at, and whoever
+// waits for that would be left.)
+func TestADiskThatFailsEndsTheProcessAndNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"leader", "follower"} {
+		Run(t, Config{}, func(s *Sim) {
+			leader := s.Start()
+			load := s.Load(light())
+			time.Sleep(5 * time.Second)
+			sick, next := leader, leader
+			if who == "leader" {
+				load.Stop()
+			} else {
+				sick = s.Others(leader)[0]
+			}
+			sick.Disk.Break(errors.New("input/output error"))
+			if who == "leader" {
+				_, err := leader.Propose(s.Within(answerMax), exclusive(1, 1, "x"))
+				assert.Equal(s, Unknown, outcomeOf(err), "%v", err)
+				next = s.LeaderBeside(leader)
+			}
+			s.Await(electionMax, "the process ends", sick.hasEnded)
+			require.ErrorIs(s, sick.Fatal(), store.ErrBroken)
+			sick.Disk.Break(nil)
+			sick.Restart()
+			s.Follow(next, sick, backoffMax)
+			finish(s, load)
+			for _, n := range s.Others(sick) {
+				assert.NoError(s, n.Fatal())
+			}
+		})
+	}
+}

@@ -1,0 +1,61 @@
+// Package sim runs a whole cluster in virtual time: real nodes with the real Raft, its transport and
+// its stores, in a bubble of testing/synctest, on a network and on disks that fail when told to. An
+// hour of a cluster's life takes seconds.
+//
+//	func TestSomething(t *testing.T) {
+//		sim.Run(t, sim.Config{}, func(s *sim.Sim) {
+//			leader := s.Start()                        // three nodes; the one that leads
+//			id := leader.Open("holder", 10*time.Second)
+//			leader.Lock(id, 1, "x")
+//			s.Network.Cut(leader.Host, "n2")           // one direction only
+//			leader.Kill()
+//			next := s.LeaderBeside(leader)
+//			…
+//			s.Check()                                  // what must hold of any run
+//		})
+//	}
+//
+// # Parts
+//
+//	sim.go       Run: the bubble, the seed, virtual deadlines
+//	network.go   hosts, ports, calls; link.go: faults of a link; conn.go: connections;
+//	             stack.go: what ends with a process
+//	node.go      machines, and the processes on them; cluster.go: several at a time
+//	clock.go     a machine's clock, which may stand still or freeze who looks at it
+//	disk.go      a machine's disk, which may hang or be slow
+//	ask.go       commands handed to a node
+//	load.go      clients that open sessions, acquire, hold, renew, drop and die
+//	faults.go    random faults, counted
+//	audit.go     what the machines did, compared between nodes while they do it
+//	history.go   what was asked, and what was answered
+//	check_*.go   what audit and history must show
+//	trace.go     what happened when, printed when a test fails
+//
+// # What is real
+//
+// Everything of raftnode and below, all goroutines, all timers. Not real are the network (bytes
+// between goroutines, delayed), the disk where a Config says InMemory (package store's Memory, which
+// keeps what was written), and the end of a process: [Node.Kill] closes its sockets first and at
+// once, as the kernel does, and then lets the node wind up, because a goroutine can't be killed.
+// What a node answers after its sockets were closed nobody hears. Writes that hang at a kill land,
+// as those do that the kernel has taken.
+//
+// # Promises
+//
+//	J1  Time is virtual, and every wait has a deadline in it; a run that goes on beyond Config.Limit
+//	    panics with the trace and all stacks.
+//	J2  Everything that the run itself chooses comes from one seed, printed on failure;
+//	    ZAMOK_SEED=n repeats those choices. It does not repeat the run: goroutines are scheduled, and
+//	    selects decide, as they like, so a failure may need many runs to show again. The trace is
+//	    there because of that.
+//	J3  Clocks never run faster than virtual time: the system may rely on that of a monotonic clock.
+//	J4  The end of Run leaves nothing running; synctest fails the test otherwise.
+//	J5  Every effect of every machine is held against that of the first machine that had it: digest,
+//	    stamp, time, numbers of events and results; every restored snapshot likewise.
+//
+// # In a bubble
+//
+// Real sockets never become durably blocked, so time would stand: there are none. Nor does a
+// goroutine that waits for a sync.Mutex: nothing here holds one while it waits for something else.
+// Everything that a bubble uses is made inside it.
+package sim

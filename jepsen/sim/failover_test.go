@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// How long a cluster is without a leader after it was killed: until another node proves by a fence
+// that it leads.
+func TestFailoverTakesWellBelowASecond(t *testing.T) {
+	t.Parallel()
+	kills := 200
+	if testing.Short() {
+		kills = 40
+	}
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		random := s.Random("kills")
+		h := s.Holder("holder", "x", 10*time.Second)
+		var took []time.Duration
+		for range kills {
+			time.Sleep(time.Second + time.Duration(random.Int64N(int64(time.Second))))
+			old := leader
+			from := s.Elapsed()
+			old.Kill()
+			leader = s.fenced(old)
+			took = append(took, s.Elapsed()-from)
+			old.Restart()
+			s.Follow(leader, old, electionMax)
+		}
+		slices.Sort(took)
+		median, p95 := took[len(took)/2], took[len(took)*95/100]
+		s.Logf("%d kills: median %v, p95 %v, longest %v", kills, median, p95, took[len(took)-1])
+		assert.Less(s, median, 700*time.Millisecond, "aim: 0.6 s")
+		assert.Less(s, p95, 1100*time.Millisecond, "aim: 0.9 s")
+		assert.True(s, leader.holds("x", h), "a holder that renewed lost its lock")
+		s.Check(h.History)
+	})
+}
+
+// fenced waits until a fence succeeds at another node than this one.
+func (s *Sim) fenced(old *Node) (leader *Node) {
+	s.Helper()
+	s.Await(2*electionMax, "a fence succeeds", func() bool {
+		for _, n := range s.Others(old) {
+			ctx, cancel := context.WithTimeout(context.Background(), callMax)
+			_, err := n.Fence(ctx)
+			cancel()
+			if err == nil {
+				leader = n
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}

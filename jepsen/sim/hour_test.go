@@ -1,0 +1,99 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"zamok/raftnode"
+)
+
+// HoursVariable says how many virtual hours of random faults are simulated. Without it, one; with
+// -short, five minutes.
+const HoursVariable = "ZAMOK_SIM_HOURS"
+
+// Random faults, many clients, and everything that must hold of any run. The hours are cut into
+// pieces, so that both processors have something to do and a failure leaves a trace of readable
+// length.
+func TestHoursOfRandomFaultsBreakNothing(t *testing.T) {
+	t.Parallel()
+	const piece = 30 * time.Minute
+	total := time.Hour
+	if testing.Short() {
+		total = 5 * time.Minute
+	}
+	if text := os.Getenv(HoursVariable); text != "" {
+		hours, err := strconv.ParseFloat(text, 64)
+		if err != nil || hours <= 0 {
+			t.Fatalf("%s=%q is not a number of hours", HoursVariable, text)
+		}
+		total = time.Duration(hours * float64(time.Hour))
+	}
+	for i := 0; time.Duration(i)*piece < total; i++ {
+		lasts := min(piece, total-time.Duration(i)*piece)
+		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
+			t.Parallel()
+			Run(t, Config{Tune: smallLogs, Limit: 2 * piece}, func(s *Sim) { storm(s, lasts) })
+		})
+	}
+}
+
+// storm is one run under random faults. It fails also when too little happened.
+func storm(s *Sim, lasts time.Duration) {
+	const ttl = 5 * time.Second
+	s.Start()
+	load := s.Load(LoadConfig{Clients: 8, TTL: ttl, Locks: 4, Hold: time.Second, DieOnce: 20})
+	faults := s.Faults(2, AllFaults()...)
+	time.Sleep(lasts)
+	faults.Stop()
+	finale(s)
+	load.Stop()
+	s.Drained(2*ttl + backoffMax)
+	s.Together(backoffMax)
+	s.Check(load.History)
+	s.CheckDeaths(load.History, faults.ClocksStood())
+
+	minutes := int(lasts / time.Minute)
+	counts := load.Count()
+	compared, restored := s.Audit.Compared()
+	s.Logf("%v: %d entries, %d offices, %d grants believed in, %d deaths; %d effects and %d snapshots compared; %d processes ended themselves",
+		lasts, len(s.Audit.Entries()), s.Audit.Offices(), len(load.beliefs), len(load.deaths), compared, restored, faults.EndedThemselves())
+	s.Logf("faults: %v; answers: %v", faults.Counts(), counts)
+	for kind, times := range faults.Counts() {
+		assert.NotZero(s, times, "%s never happened", kind)
+	}
+	assert.Greater(s, len(load.beliefs), 60*minutes, "too few grants")
+	assert.Greater(s, len(load.deaths), 2*minutes, "too few deaths")
+	assert.Greater(s, s.Audit.Offices(), minutes, "too few leader changes")
+	assert.Greater(s, restored, minutes, "too few snapshots restored")
+	assert.Greater(s, compared, len(s.Audit.Entries()), "too little was compared")
+	assert.NotZero(s, counts[OpAcquire][Unknown], "no acquisition had an unknown outcome")
+	assert.NotZero(s, counts[OpAcquire][NotDone], "no acquisition was refused")
+}
+
+// finale is what chance might leave out: a follower that is sent a snapshot, and a leader whose
+// watchdog ends it, which it does only when the process has lived for a minute.
+func finale(s *Sim) {
+	time.Sleep(backoffMax)
+	away := s.Others(s.Leader())[0]
+	_, before := s.Audit.Compared()
+	s.Network.Isolate(away.Host)
+	time.Sleep(15 * time.Second)
+	s.Network.HealAll()
+	s.Follow(s.Leader(), away, 2*backoffMax)
+	_, after := s.Audit.Compared()
+	assert.Greater(s, after, before, "no snapshot was installed over the network")
+
+	time.Sleep(time.Minute)
+	stuck := s.Leader()
+	stuck.Disk.Stall()
+	s.Await(2*hangFor, "the watchdog ends a leader whose disk hangs", stuck.hasEnded)
+	assert.ErrorIs(s, stuck.Fatal(), raftnode.ErrStuck)
+	s.LeaderBeside(stuck).Must(nil)
+	stuck.Restart()
+	time.Sleep(backoffMax)
+}

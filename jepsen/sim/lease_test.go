@@ -1,0 +1,179 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// The bound of a lease: whoever is dead is freed within ttl + Σ over leader changes (leaderless time
+// + 1 s) + what stalls cut off + a tick + a commit, and never earlier than the ttl after the
+// sending of the last renewal that was answered.
+
+// changes are leader changes that a story makes, with what each may cost.
+type changes struct {
+	*Sim
+	leader     *Node
+	leaderless time.Duration
+	times      int
+}
+
+// kill lets the leader crash, waits for the next, and starts the old one again.
+func (c *changes) kill() {
+	c.Helper()
+	from := c.Elapsed()
+	old := c.leader
+	old.Kill()
+	c.leader = c.LeaderBeside(old)
+	c.leaderless += c.Elapsed() - from
+	c.times++
+	old.Restart()
+}
+
+// isolate cuts the leader off, waits for the next, and heals.
+func (c *changes) isolate() {
+	c.Helper()
+	from := c.Elapsed()
+	old := c.leader
+	c.Network.Isolate(old.Host)
+	c.leader = c.LeaderBeside(old)
+	c.leaderless += c.Elapsed() - from
+	c.times++
+	c.Network.HealAll()
+}
+
+// transfer asks the leader to hand over.
+func (c *changes) transfer() {
+	c.Helper()
+	from := c.Elapsed()
+	old := c.leader
+	require.NoError(c, old.Up().Transfer(c.Within(electionMax), ""))
+	c.leader = c.LeaderBeside(old)
+	c.leaderless += c.Elapsed() - from
+	c.times++
+}
+
+// cost is what the changes may add to the life of a lease.
+func (c *changes) cost() time.Duration {
+	return c.leaderless + time.Duration(c.times)*time.Second
+}
+
+func TestLeasesLastOverLeaderChangesAndTheDeadAreFreedInTime(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		c := &changes{Sim: s, leader: s.Start()}
+		alive, dead := s.Holder("alive", "kept", ttl), s.Holder("dead", "lost", ttl)
+		waiter := s.Holder("waiter", "lost", ttl)
+		require.Zero(s, waiter.Token)
+		time.Sleep(5 * time.Second)
+		dead.Die()
+		for _, change := range []func(){c.kill, c.isolate, c.kill, c.transfer, c.isolate, c.kill} {
+			time.Sleep(1700 * time.Millisecond)
+			change()
+		}
+		s.Await(time.Minute, "the waiter has the lock of the dead", func() bool {
+			_, _, granted := s.Audit.Granted(waiter.Ref)
+			return granted
+		})
+		freed, token, _ := s.Audit.Granted(waiter.Ref)
+		took := freed - dead.LastSign()
+		assert.GreaterOrEqual(s, took, ttl, "the lease of the dead ended early")
+		assert.LessOrEqual(s, took, ttl+c.cost()+tickMax+commitMax, "it lasted too long")
+		assert.Greater(s, token, dead.Token)
+		s.Logf("freed after %v, with %d leader changes, %v leaderless", took, c.times, c.leaderless)
+
+		_, _, ended := s.Audit.Ended(alive.Ref.Session)
+		assert.False(s, ended, "the living lost its session")
+		assert.True(s, c.leader.holds("kept", alive))
+		s.Check(alive.History, dead.History, waiter.History)
+	})
+}
+
+// A checkpoint each second is all that saves cluster time here: nobody speaks but one client, every
+// three seconds, and no leader lives as long.
+func TestLeadersThatChangeEveryTwoSecondsFreeTheDeadAndKeepTheLiving(t *testing.T) {
+	t.Parallel()
+	const ttl, rounds = time.Minute, 300
+	Run(t, Config{}, func(s *Sim) {
+		c := &changes{Sim: s, leader: s.Start()}
+		alive, dead := s.Holder("alive", "kept", 10*time.Second), s.Holder("dead", "lost", ttl)
+		dead.Die()
+		var freed, bound time.Duration
+		for round := range rounds {
+			next := time.Now().Add(2 * time.Second)
+			if round%2 == 0 {
+				c.kill()
+			} else {
+				c.isolate()
+			}
+			time.Sleep(time.Until(next))
+			if at, _, ended := s.Audit.Ended(dead.Ref.Session); ended && freed == 0 {
+				freed, bound = at-dead.LastSign(), ttl+c.cost()+tickMax+commitMax
+			}
+		}
+		require.NotZero(s, freed, "ten minutes, and the dead still hold")
+		assert.GreaterOrEqual(s, freed, ttl)
+		assert.LessOrEqual(s, freed, bound)
+		s.Logf("freed after %v of at most %v; %d leader changes, %v leaderless", freed, bound, c.times, c.leaderless)
+		assert.True(s, c.leader.holds("kept", alive), "the living lost its lock")
+		s.Check(alive.History, dead.History)
+	})
+}
+
+// What stops a leader stops time: a pause of its process, or of its disk, ages nobody who renews, nor
+// anybody else by more than one step of the clock.
+func TestAStalledLeaderAgesNobody(t *testing.T) {
+	t.Parallel()
+	const ttl, pause = 5 * time.Second, 10 * time.Second
+	for _, of := range []string{"its office", "its disk"} {
+		Run(t, Config{}, func(s *Sim) {
+			leader := s.Start()
+			alive, dead := s.Holder("alive", "kept", ttl), s.Holder("dead", "lost", ttl)
+			time.Sleep(time.Second)
+			dead.Die()
+			switch of {
+			case "its office":
+				leader.Clock.Freeze()
+			case "its disk":
+				leader.Disk.Stall()
+			}
+			time.Sleep(pause)
+			_, _, ended := s.Audit.Ended(dead.Ref.Session)
+			assert.False(s, ended, "%s: nothing can end meanwhile", of)
+			require.Zero(s, leader.Fatal(), "%s", of)
+			leader.Clock.Thaw()
+			leader.Disk.Resume()
+			s.Await(2*ttl, "the dead are freed", func() bool {
+				_, _, ended := s.Audit.Ended(dead.Ref.Session)
+				return ended
+			})
+			at, _, _ := s.Audit.Ended(dead.Ref.Session)
+			took, cut := at-dead.LastSign(), leader.Status().Cut.Duration()
+			s.Logf("%s: the dead were freed after %v; cut off: %v", of, took, cut)
+			assert.GreaterOrEqual(s, took, ttl)
+			assert.LessOrEqual(s, took, ttl+cut+tickMax+commitMax+pause)
+			if of == "its office" {
+				assert.InDelta(s, pause.Seconds(), cut.Seconds(), clock.StepMax.Duration().Seconds(), "what was cut off shows")
+				assert.Greater(s, took, pause+ttl-2*time.Second, "the pause counted")
+			}
+			time.Sleep(2 * ttl)
+			assert.True(s, leader.holds("kept", alive), "%s: the living lost its lock", of)
+			assert.Equal(s, 1, s.Audit.Offices(), "%s: another one led meanwhile", of)
+			s.Check(alive.History, dead.History)
+		})
+	}
+}
+
+// holds tells whether a holder has its lock, after a fence.
+func (n *Node) holds(lock string, h *Holder) (held bool) {
+	n.sim.Helper()
+	n.Must(nil)
+	n.Up().View(func(m *fsm.Machine) { held = m.Holds(lock, h.Token, h.Ref) })
+	return held
+}

@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode"
+)
+
+func light() LoadConfig {
+	return LoadConfig{Clients: 4, TTL: 5 * time.Second, Locks: 4, Hold: 300 * time.Millisecond}
+}
+
+// finish ends a load and holds the run against everything.
+func finish(s *Sim, load *Load) {
+	s.Helper()
+	load.Stop()
+	s.Check(load.History)
+	if n := len(load.beliefs); n < 20 {
+		s.Errorf("only %d grants: that was no load", n)
+	}
+}
+
+// join starts a new machine and takes it into the cluster.
+func join(s *Sim, leader *Node, id, host string) *Node {
+	s.Helper()
+	n := s.AddNode(id, host)
+	n.Begin(joining(clusterOf(leader)))
+	require.NoError(s, n.Opened(s.Within(electionMax)))
+	require.NoError(s, leader.Up().Join(s.Within(time.Minute), n.Peer()))
+	return n
+}
+
+func voters(n *Node) (ids []string) {
+	for _, s := range n.Up().Servers() {
+		if s.Voter {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+// A cluster is exchanged node by node while it serves.
+func TestEveryNodeIsReplacedUnderLoad(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Tune: smallLogs}, func(s *Sim) {
+		s.Start()
+		load := s.Load(light())
+		time.Sleep(3 * time.Second)
+		for i := range 3 {
+			old, id := s.Founders()[i], fmt.Sprintf("n%d", 4+i)
+			if s.Leader() == old {
+				require.NoError(s, old.Up().Transfer(s.Within(electionMax), ""))
+				s.LeaderBeside(old)
+			}
+			old.Kill() // its disk is lost
+			leader := s.Leader()
+			require.NoError(s, leader.Up().Remove(s.Within(electionMax), old.ID))
+			added := join(s, leader, id, old.Host)
+			s.Follow(leader, added, 10*time.Second)
+		}
+		leader := s.Leader()
+		assert.ElementsMatch(s, []string{"n4", "n5", "n6"}, voters(leader))
+		leader.Kill()
+		s.LeaderBeside(leader).Must(nil)
+		finish(s, load)
+	})
+}
+
+func TestARemovedFollowerStopsTakingPart(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		load := s.Load(light())
+		time.Sleep(3 * time.Second)
+		removed := s.Others(leader)[0]
+		require.NoError(s, leader.Up().Remove(s.Within(electionMax), removed.ID))
+		term := leader.Status().Term
+		time.Sleep(30 * time.Second)
+		assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
+		assert.Equal(s, []*Node{leader}, s.Leading())
+		assert.Len(s, voters(leader), 2)
+		assert.Error(s, leader.Up().Join(s.Within(electionMax), removed.Peer()), "its id is used up")
+		finish(s, load)
+	})
+}
+
+// A leader can remove itself. Whatever was on its way then is answered, and its process ends.
+func TestARemovedLeaderEndsAndAnswersEverything(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		Run(t, Config{}, func(s *Sim) {
+			leader := s.Start()
+			c := light()
+			c.Clients, c.Hold = 20, 20*time.Millisecond
+			load := s.Load(c)
+			time.Sleep(time.Second)
+			_ = leader.Up().Remove(s.Within(electionMax), leader.ID) // its answer may be lost with it
+			next := s.LeaderBeside(leader)
+			s.Await(electionMax, "the removed leader ends", func() bool { return leader.hasEnded() })
+			require.ErrorIs(s, leader.Fatal(), raftnode.ErrRemoved)
+			assert.Len(s, voters(next), 2)
+			time.Sleep(time.Second)
+			finish(s, load)
+		})
+	}
+}
+
+// After a transfer a node's raft starts anew, because the old one was seen to refuse everything when
+// it leads again.
+func TestTheLeadershipIsHandedAroundUnderLoad(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		load := s.Load(light())
+		led := map[string]int{}
+		for round := range 15 {
+			time.Sleep(2 * time.Second)
+			to := s.Founders()[round%3]
+			if to == leader {
+				to = s.Others(leader)[0]
+			}
+			require.NoError(s, leader.Up().Transfer(s.Within(electionMax), to.ID))
+			s.Await(electionMax, to.ID+" leads", func() bool { return s.Leader() == to })
+			leader = to
+			leader.Must(nil)
+			led[to.ID]++
+		}
+		for _, n := range s.Founders() {
+			assert.Greater(s, led[n.ID], 1, "%s did not lead again", n.ID)
+		}
+		finish(s, load)
+	})
+}
+
+func TestATransferToNobodyChangesNothing(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		h := s.Holder("holder", "x", 5*time.Second)
+		for _, to := range []string{leader.ID, "n9"} {
+			assert.ErrorContains(s, leader.Up().Transfer(s.Within(electionMax), to), "nothing was changed")
+		}
+		// To one that is down: the leader goes on, with a raft of its own that is new.
+		down := s.Others(leader)[0]
+		down.Kill()
+		assert.Error(s, leader.Up().Transfer(s.Within(electionMax), down.ID))
+		down.Restart()
+		time.Sleep(10 * time.Second)
+		assert.True(s, s.Leader().holds("x", h))
+		s.Check(h.History)
+	})
+}
+
+// While raft hands the leadership over it refuses every entry at once. With something due, an office
+// that tried again at once would spin, for as long as that takes; in virtual time, for ever.
+func TestADeadlineDuringATransferIsNotProposedInALoop(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		down := s.Others(leader)[0]
+		down.Kill()
+		dead := s.Holder("dead", "x", 2*time.Second)
+		dead.Die()
+		time.Sleep(2*time.Second - 100*time.Millisecond)
+		// Nobody is there to take over, so it takes an election's time to fail, and the lease ends
+		// in the middle of it.
+		assert.Error(s, leader.Up().Transfer(s.Within(electionMax), down.ID))
+		s.Await(electionMax, "the dead are freed", func() bool {
+			_, _, ended := s.Audit.Ended(dead.Ref.Session)
+			return ended
+		})
+		s.Check(dead.History)
+	})
+}
+
+func TestOneNodeIsAClusterAndGrows(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Nodes: 1, Disks: OnDisk}, func(s *Sim) {
+		only := s.Start()
+		h := s.Holder("holder", "x", 10*time.Second)
+		only.Kill()
+		only.Restart()
+		s.Leader()
+		assert.True(s, only.holds("x", h))
+		only.Close()
+		only.Restart()
+		s.Leader()
+		time.Sleep(3 * time.Second)
+		join(s, only, "n2", "n2")
+		join(s, only, "n3", "n3")
+		assert.Len(s, voters(only), 3)
+		only.Kill()
+		next := s.LeaderBeside(only)
+		assert.True(s, next.holds("x", h))
+		s.Check(h.History)
+	})
+}

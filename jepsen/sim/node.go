@@ -1,0 +1,310 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"zamok/raftnode"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// peerPort is where a host's node listens to its peers.
+const peerPort = "5751"
+
+// Tune changes the configuration of a node before it starts.
+type Tune func(*raftnode.Config)
+
+// Node is a machine: a host, a clock, and a disk, on which a process runs or not. The disk belongs
+// to one node id.
+type Node struct {
+	ID, Host string
+	Clock    *Clock
+	Disk     *Disk
+
+	sim *Sim
+
+	mu      sync.Mutex // guards what follows
+	process *process   // the latest; nil = there was none
+	starts  int
+}
+
+// process is one run of the node on the machine.
+type process struct {
+	cancel context.CancelFunc
+	stack  *Stack
+	opened chan struct{}  // closed when Open has returned
+	node   *raftnode.Node // set when opened
+	err    error          // of Open, set when opened
+	dead   chan struct{}  // closed when the process is told to end: nobody hears from it any more
+	ended  chan struct{}  // closed when nothing of it runs any more
+
+	mu    sync.Mutex // guards what follows
+	dying bool
+	fatal error // what it ended itself for
+}
+
+// AddNode puts a machine with an empty disk on the network. An id may be added again: that is a node
+// whose disk was lost. The one before must have ended.
+func (s *Sim) AddNode(id, host string) *Node {
+	d := &Disk{}
+	if s.config.Disks == OnDisk {
+		d.dir = s.TempDir()
+	} else {
+		d.memory = &store.Memory{}
+	}
+	n := &Node{ID: id, Host: host, Clock: newClock(), Disk: d, sim: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes = append(s.nodes, n)
+	return n
+}
+
+// Node is the machine with this id that was added last.
+func (s *Sim) Node(id string) *Node {
+	for _, n := range slices.Backward(s.Nodes()) {
+		if n.ID == id {
+			return n
+		}
+	}
+	s.Fatalf("there is no node %s", id)
+	return nil
+}
+
+// Nodes are all machines, also those whose id was given to another one later.
+func (s *Sim) Nodes() []*Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.nodes)
+}
+
+// Founders are the nodes of the cluster's list.
+func (s *Sim) Founders() []*Node {
+	return s.Nodes()[:s.founders]
+}
+
+// List is the --cluster list that names all founders at their hosts.
+func (s *Sim) List() peer.List {
+	var items []string
+	for _, n := range s.Founders() {
+		items = append(items, n.ID+"="+n.Address())
+	}
+	list, err := peer.ParseList(strings.Join(items, ","))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return list
+}
+
+// Address is where peers reach the node.
+func (n *Node) Address() string { return n.Host + ":" + peerPort }
+
+// Peer is the node as a join names it.
+func (n *Node) Peer() peer.Node { return peer.Node{ID: n.ID, Address: n.Address()} }
+
+// Begin starts a process on the machine and does not wait for it. The config is that of a founder;
+// tune changes it, after the run's own Tune.
+func (n *Node) Begin(tune ...Tune) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.process != nil && !n.process.over() {
+		n.sim.Fatalf("%s runs already", n.ID)
+	}
+	stack := n.sim.Network.NewStack(n.Host)
+	listener, err := stack.Listen(peerPort)
+	if err != nil {
+		n.sim.Fatal(err)
+	}
+	n.starts++
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &process{
+		cancel: cancel, stack: stack,
+		opened: make(chan struct{}), dead: make(chan struct{}), ended: make(chan struct{}),
+	}
+	n.process = p
+	cfg := raftnode.Config{
+		ID: n.ID, Dir: n.Disk.dir, Memory: n.Disk.memory, Cluster: n.sim.List(),
+		Listener: listener, Dial: stack.Dial, Client: n.Host + ":5750", Version: "sim",
+		Applied: n.sim.Audit.applied(n.ID), Restored: n.sim.Audit.restoredFrom(n.ID),
+		Fatal:  func(err error) { n.die(p, err) },
+		Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, Wrap: n.Disk.wrap(),
+	}
+	if n.sim.config.Tune != nil {
+		n.sim.config.Tune(&cfg)
+	}
+	for _, t := range tune {
+		t(&cfg)
+	}
+	n.sim.Trace.Note(n.ID, "starts, for the %d. time", n.starts)
+	go func() {
+		// Open ends with Goexit when Fatal was called inside of it.
+		p.err = errors.New("the process ended while it was starting")
+		defer close(p.opened)
+		p.node, p.err = raftnode.Open(ctx, cfg)
+		if p.err != nil {
+			n.sim.Trace.Note(n.ID, "did not start: %v", p.err)
+		}
+	}()
+}
+
+// die ends the process as os.Exit would, and the goroutine that asks for it.
+func (n *Node) die(p *process, why error) {
+	p.mu.Lock()
+	first := p.fatal == nil
+	if first {
+		p.fatal = why
+	}
+	p.mu.Unlock()
+	if first {
+		n.sim.Trace.Note(n.ID, "ended itself: %v", why)
+		go n.kill(p)
+	}
+	runtime.Goexit()
+}
+
+// Kill ends the process as kill -9 does. Writes that hang land: they were handed to the kernel.
+func (n *Node) Kill() {
+	n.mu.Lock()
+	p := n.process
+	n.mu.Unlock()
+	if p != nil {
+		n.kill(p)
+	}
+}
+
+// kill closes the sockets first, as the kernel does, so that whatever the node still thinks or
+// says on its way to the end is heard by nobody.
+func (n *Node) kill(p *process) {
+	n.finish(p, func(node *raftnode.Node) error {
+		p.stack.HangUp()
+		close(p.dead)
+		return node.Kill()
+	})
+}
+
+// Close ends the process in good order.
+func (n *Node) Close() {
+	n.mu.Lock()
+	p := n.process
+	n.mu.Unlock()
+	if p != nil {
+		n.finish(p, func(node *raftnode.Node) error {
+			err := node.Close()
+			close(p.dead)
+			return err
+		})
+	}
+}
+
+// finish ends the process, or waits until it has ended.
+func (n *Node) finish(p *process, end func(*raftnode.Node) error) {
+	p.mu.Lock()
+	first := !p.dying
+	p.dying = true
+	p.mu.Unlock()
+	if !first {
+		<-p.ended
+		return
+	}
+	p.cancel()
+	n.Disk.Resume()
+	n.Clock.Thaw()
+	<-p.opened
+	if p.node != nil {
+		if err := end(p.node); err != nil {
+			n.sim.Trace.Note(n.ID, "ended with %v", err)
+		}
+	}
+	p.stack.HangUp()
+	n.sim.Trace.Note(n.ID, "ended")
+	close(p.ended)
+}
+
+func (p *process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// Up is the node that runs here, or nil.
+func (n *Node) Up() *raftnode.Node {
+	if p := n.running(); p != nil {
+		return p.node
+	}
+	return nil
+}
+
+// hasEnded tells whether a process ran here and nothing of it is left.
+func (n *Node) hasEnded() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.process != nil && n.process.over()
+}
+
+// waitEnded waits for the end of a process that was told to end; one that did not open is over.
+func (n *Node) waitEnded() {
+	n.mu.Lock()
+	p := n.process
+	n.mu.Unlock()
+	if p != nil {
+		n.kill(p)
+	}
+}
+
+// running is the process that is open and not told to end yet, or nil.
+func (n *Node) running() *process {
+	n.mu.Lock()
+	p := n.process
+	n.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.opened:
+		if p.dying || p.node == nil {
+			return nil
+		}
+		return p
+	default:
+		return nil
+	}
+}
+
+// Opened waits until Open has returned, and returns what it said.
+func (n *Node) Opened(ctx context.Context) error {
+	n.mu.Lock()
+	p := n.process
+	n.mu.Unlock()
+	if p == nil {
+		return errors.New("it was never started")
+	}
+	select {
+	case <-p.opened:
+		return p.err
+	case <-ctx.Done():
+		return fmt.Errorf("%s is still starting: %w", n.ID, context.Cause(ctx))
+	}
+}
+
+// Fatal is what the latest process ended itself for; nil: it did not.
+func (n *Node) Fatal() error {
+	n.mu.Lock()
+	p := n.process
+	n.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fatal
+}

@@ -1,0 +1,63 @@
+package sim
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// An office is begun by an entry that nobody but its own node may propose. To see what a reading of an
+// old office does, one is made here: after it the leader's readings are of an office that is over.
+func TestAReadingOfAnOldOfficeMovesNothing(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		dead := s.Holder("dead", "lost", 2*time.Second)
+		dead.Die()
+		forged := leader.Must(&fsm.LeaderStart{Node: leader.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
+		stood := forged.Time
+		for range 30 {
+			time.Sleep(100 * time.Millisecond)
+			assert.Equal(s, stood, leader.Must(nil).Time, "an old reading moved time")
+		}
+		_, _, ended := s.Audit.Ended(dead.Ref.Session)
+		assert.False(s, ended, "a lease ended while time stood")
+
+		leader.Kill()
+		next := s.LeaderBeside(leader)
+		s.Await(5*time.Second, "with a true office time goes on", func() bool {
+			_, _, ended := s.Audit.Ended(dead.Ref.Session)
+			return ended
+		})
+		assert.Greater(s, next.Must(nil).Time, stood.Add(clock.Second))
+		s.Check(dead.History)
+	})
+}
+
+// A node opens its office for the entry that it proposed itself, not for one that bears its name.
+func TestALeaderStartWithAnotherNonceOpensNothing(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		for _, n := range s.Others(leader) {
+			forged := leader.Must(&fsm.LeaderStart{Node: n.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
+			s.Follow(leader, n, time.Second)
+			n.Up().View(func(m *fsm.Machine) {
+				assert.Equal(s, forged.Result.Index, m.Office(), "the machines took it for an office")
+			})
+			time.Sleep(time.Second)
+			assert.Equal(s, []*Node{leader}, s.Leading())
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err := n.Fence(ctx)
+			cancel()
+			require.Equal(s, NotDone, outcomeOf(err), "%v", err)
+		}
+		s.Check()
+	})
+}

@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// SeedVariable is the environment variable that repeats the random choices of a run.
+const SeedVariable = "ZAMOK_SEED"
+
+// limitDefault is the virtual time that a run may take. A goroutine that is lost does not stop a
+// bubble: raft's own timers keep virtual time running, with the processor at full speed.
+const limitDefault = 30 * time.Minute
+
+// Config says what is simulated. All zeros: three nodes whose data is in memory.
+type Config struct {
+	// Nodes is how many nodes the list of the cluster names. Zero: 3.
+	Nodes int
+	// Disks says where their data lives. Zero: InMemory.
+	Disks Disks
+	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
+	Limit time.Duration
+	// Tune changes a node's configuration before each start. Nil: it stays as it is.
+	Tune Tune
+}
+
+// Disks says where the data of all nodes lives.
+type Disks uint8
+
+const (
+	// InMemory data survives the process, not the run. It costs no time.
+	InMemory Disks = iota
+	// OnDisk is a directory of the test, with the real stores and their fsyncs.
+	OnDisk
+)
+
+// Sim is one run: a cluster, the network it is on, and what was seen. It lives in one bubble.
+type Sim struct {
+	testing.TB
+	Seed    uint64
+	Network *Network
+	Audit   *Audit
+	Trace   *Trace
+
+	config   Config
+	began    time.Time
+	founders int      // so many nodes of the first
+	ends     []func() // what is done before the nodes are killed
+
+	mu    sync.Mutex // guards nodes: a story may add one while clients look for a leader
+	nodes []*Node    // in the order in which they were added
+}
+
+// Run runs a story in a bubble of testing/synctest: a cluster that is not started yet, on a network
+// of its own. Whatever still runs at the end of the story is killed.
+func Run(t *testing.T, c Config, story func(*Sim)) {
+	t.Helper()
+	seed := seedOf(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, c, seed)
+		stop := time.AfterFunc(s.config.Limit, s.lost)
+		defer func() {
+			s.end()
+			stop.Stop()
+			if t.Failed() {
+				t.Logf("seed %d: repeat its choices with %s=%d", seed, SeedVariable, seed)
+				t.Log(s.Trace)
+			}
+		}()
+		story(s)
+	})
+}
+
+func newSim(t testing.TB, c Config, seed uint64) *Sim {
+	if c.Nodes == 0 {
+		c.Nodes = 3
+	}
+	if c.Limit == 0 {
+		c.Limit = limitDefault
+	}
+	s := &Sim{
+		TB: t, Seed: seed, Audit: newAudit(), Trace: newTrace(),
+		config: c, began: time.Now(), founders: c.Nodes,
+	}
+	s.Network = NewNetwork(s.Random("network"))
+	for i := range c.Nodes {
+		id := fmt.Sprintf("n%d", i+1)
+		s.AddNode(id, id)
+	}
+	return s
+}
+
+// seedOf is the seed of this run: the one asked for, or a new one.
+func seedOf(t *testing.T) uint64 {
+	text := os.Getenv(SeedVariable)
+	if text == "" {
+		return rand.Uint64()
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q is not a number: %v", SeedVariable, text, err)
+	}
+	return seed
+}
+
+// Random is a source of random choices of its own for each purpose, so that one more draw in one
+// place changes nothing elsewhere. It belongs to one goroutine.
+func (s *Sim) Random(purpose string) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(purpose))
+	return rand.New(rand.NewPCG(s.Seed, h.Sum64()))
+}
+
+// Elapsed is the virtual time since the beginning of the run.
+func (s *Sim) Elapsed() time.Duration { return time.Since(s.began) }
+
+// Within is a context that ends after so much virtual time, or with the test.
+func (s *Sim) Within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), d, fmt.Errorf("nothing after %v of virtual time", d))
+	s.Cleanup(cancel)
+	return ctx
+}
+
+// awaitEvery is how often a condition is looked at.
+const awaitEvery = 5 * time.Millisecond
+
+// Await waits until something holds, and ends the test when it does not within d of virtual time.
+// It returns how long it took.
+func (s *Sim) Await(d time.Duration, what string, holds func() bool) time.Duration {
+	s.Helper()
+	from := time.Now()
+	for !holds() {
+		if time.Since(from) > d {
+			s.Fatalf("at %v, not after %v of virtual time: %s", s.Elapsed(), d, what)
+		}
+		time.Sleep(awaitEvery)
+	}
+	return time.Since(from)
+}
+
+// lost gives the run up: some goroutine waits for ever, and this says which.
+func (s *Sim) lost() {
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	panic(fmt.Sprintf("sim: the run is not over after %v of virtual time (seed %d)\n%s\n%s",
+		s.config.Limit, s.Seed, s.Trace, stacks))
+}
+
+// atEnd has something ended before the nodes are killed.
+func (s *Sim) atEnd(f func()) { s.ends = append(s.ends, f) }
+
+// end kills what still runs.
+func (s *Sim) end() {
+	for _, f := range s.ends {
+		f()
+	}
+	for _, n := range s.Nodes() {
+		n.Kill()
+	}
+}

@@ -1,0 +1,169 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// state is the machine behind its lock, and what raft calls to change it.
+type state struct {
+	log      *slog.Logger
+	rules    fsm.Range
+	fatal    func(error) // does not return
+	applied  func(*fsm.Machine, fsm.Applied)
+	restored func(*fsm.Machine)
+	flights  *flights
+	digests  *digests
+	kick     func() // wakes the clerk
+
+	// restoring is above 0 while a snapshot is read: the main loop may be silent meanwhile.
+	restoring atomic.Int32
+
+	mu      sync.RWMutex // guards machine
+	machine *fsm.Machine
+
+	// What the office asks for at each turn. It has a lock of its own, so that the office need not
+	// wait for a batch to be applied.
+	latest struct {
+		sync.Mutex
+		rules   uint32
+		due     clock.Time // the machine's earliest deadline
+		pending bool       // whether there is one
+	}
+}
+
+var _ raft.BatchingFSM = (*state)(nil)
+
+// view runs f on the machine as it stands; f must not keep it.
+func (s *state) view(f func(*fsm.Machine)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f(s.machine)
+}
+
+// nextDue is the machine's earliest deadline.
+func (s *state) nextDue() (clock.Time, bool) {
+	s.latest.Lock()
+	defer s.latest.Unlock()
+	return s.latest.due, s.latest.pending
+}
+
+// rulesNow is what an entry must be encoded under.
+func (s *state) rulesNow() uint32 {
+	s.latest.Lock()
+	defer s.latest.Unlock()
+	return s.latest.rules
+}
+
+// publish notes what the office asks for. The caller holds the machine's lock.
+func (s *state) publish() {
+	s.latest.Lock()
+	defer s.latest.Unlock()
+	s.latest.rules = s.machine.Rules()
+	s.latest.due, s.latest.pending = s.machine.NextDue()
+}
+
+// reset forgets everything, before raft replays it.
+func (s *state) reset() { s.replace(fsm.NewFor(s.rules)) }
+
+func (s *state) replace(m *fsm.Machine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.machine = m
+	s.publish()
+	s.digests.reset()
+	s.restored(m)
+}
+
+// ApplyBatch implements raft.BatchingFSM. A plain FSM would not be shown configuration entries, and
+// could then not make a snapshot behind one.
+func (s *state) ApplyBatch(logs []*raft.Log) []any {
+	answers := make([]any, len(logs))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, l := range logs {
+		if l.Type == raft.LogCommand {
+			answers[i] = s.apply(l)
+		}
+	}
+	// Readers must see all this before raft answers the futures: so under the same lock.
+	s.publish()
+	return answers
+}
+
+// Apply implements raft.FSM, which raft does not use beside ApplyBatch.
+func (s *state) Apply(l *raft.Log) any { return s.ApplyBatch([]*raft.Log{l})[0] }
+
+func (s *state) apply(l *raft.Log) fsm.Applied {
+	s.flights.committed(l)
+	a, err := s.machine.Apply(l.Term, l.Data)
+	if err != nil {
+		s.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
+	}
+	if a.Refused == fsm.Malformed {
+		s.log.Error("an entry of the log can't be decoded; it changed nothing", "raft_index", l.Index, "fault", a.Fault)
+	}
+	s.digests.applied(a, s.machine.Digest())
+	for _, e := range a.Events {
+		switch e.Kind {
+		case fsm.EvOffice:
+			s.kick()
+		case fsm.EvReported:
+			s.digests.reported(e)
+			s.kick()
+		}
+	}
+	s.applied(s.machine, a)
+	return a
+}
+
+// Snapshot implements raft.FSM. It takes no longer for a million locks than for one.
+func (s *state) Snapshot() (raft.FSMSnapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return frozen{s.machine.Freeze()}, nil
+}
+
+// frozen is written beside what goes on.
+type frozen struct{ state *fsm.Frozen }
+
+func (f frozen) Persist(sink raft.SnapshotSink) error {
+	if _, err := f.state.WriteTo(sink); err != nil {
+		_ = sink.Cancel()
+		return err
+	}
+	return sink.Close()
+}
+
+func (frozen) Release() {}
+
+// Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. It builds the new
+// machine aside, so that a snapshot which can't be read leaves the old one as it was.
+func (s *state) Restore(snapshot io.ReadCloser) error {
+	s.restoring.Add(1)
+	defer s.restoring.Add(-1)
+	defer snapshot.Close()
+	machine, err := fsm.RestoreFor(snapshot, s.rules)
+	if rules := (*fsm.RulesError)(nil); errors.As(err, &rules) {
+		s.fatal(err) // another version of this binary can go on here
+	}
+	if err != nil {
+		return err
+	}
+	if err := machine.Check(); err != nil {
+		// Every node restores these bytes: to refuse them would stop all of them.
+		s.log.Error("ALARM: a restored state breaks its invariants; going on with it", "error", err)
+	}
+	s.replace(machine)
+	s.kick()
+	return nil
+}

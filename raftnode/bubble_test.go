@@ -1,0 +1,218 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/raftnode/peer"
+)
+
+// What takes a node minutes is tested in a bubble of testing/synctest, where time is free: nodes in
+// this process, on a network of pipes, with disks in memory that a test can make ill.
+
+// bubble is the inside of one.
+type bubble struct {
+	*testing.T
+	network
+	list  peer.List
+	nodes []*bubbleNode
+}
+
+type bubbleNode struct {
+	*Node
+	self  peer.Node
+	dir   string // of its data; what else a node keeps in memory, it can't come back to
+	disk  *sickDisk
+	ended chan error // what it ended itself for
+}
+
+// inBubble runs a test on three nodes that have begun a cluster. At its end they are killed.
+func inBubble(t *testing.T, test func(*bubble)) {
+	synctest.Test(t, func(t *testing.T) {
+		list, err := peer.ParseList("n1=h1:1,n2=h2:1,n3=h3:1")
+		require.NoError(t, err)
+		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, list: list}
+		for _, self := range list.Nodes() {
+			b.nodes = append(b.nodes, &bubbleNode{self: self, dir: t.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)})
+		}
+		b.start(b.nodes...)
+		test(b)
+		b.kill(b.nodes...)
+	})
+}
+
+// start opens nodes, all at once.
+func (b *bubble) start(nodes ...*bubbleNode) {
+	opened := make(chan error)
+	for _, n := range nodes {
+		go func() { opened <- b.open(n) }()
+	}
+	for range nodes {
+		require.NoError(b, <-opened)
+	}
+}
+
+func (b *bubble) kill(nodes ...*bubbleNode) {
+	for _, n := range nodes {
+		n.disk.heal()
+		require.NoError(b, n.Kill())
+	}
+}
+
+func (b *bubble) open(n *bubbleNode) (err error) {
+	d := b.listen(n.self.Address)
+	n.Node, err = Open(b.Context(), Config{
+		ID: n.self.ID, Dir: n.dir, Cluster: b.list, Listener: d, Dial: b.dialer(d),
+		Source: clock.Runtime(), Wrap: n.disk.wrap(),
+		Fatal: func(err error) {
+			d.cut()
+			select {
+			case n.ended <- err:
+			default: // it ends once
+			}
+		},
+		Logger: slog.New(slog.NewTextHandler(b.Output(), nil)),
+	})
+	return err
+}
+
+// leader waits for an office at one of nodes.
+func (b *bubble) leader(nodes ...*bubbleNode) *bubbleNode {
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		for _, n := range nodes {
+			if n.Status().Office {
+				return n
+			}
+		}
+	}
+	b.Fatal("no office opens")
+	return nil
+}
+
+func (b *bubble) others(than *bubbleNode) (others []*bubbleNode) {
+	for _, n := range b.nodes {
+		if n != than {
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// ends waits for a node to end itself, and returns what for.
+func (b *bubble) ends(n *bubbleNode) error {
+	limit := time.NewTimer(2 * stuckPause)
+	defer limit.Stop()
+	select {
+	case err := <-n.ended:
+		return err
+	case <-limit.C:
+		return nil
+	}
+}
+
+// fence fences a node within a second, or says why not.
+func (b *bubble) fence(n *bubbleNode) error {
+	ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+	defer cancel()
+	_, _, err := n.Fence(ctx)
+	return err
+}
+
+// network connects the doors of nodes by pipes.
+type network struct {
+	mu    sync.Mutex
+	doors map[string]*door
+}
+
+// door is where a node listens, and all its connections.
+type door struct {
+	address string
+	calls   chan net.Conn
+	closed  chan struct{}
+
+	mu    sync.Mutex
+	shut  bool
+	conns []net.Conn
+}
+
+func (w *network) listen(address string) *door {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d := &door{address: address, calls: make(chan net.Conn), closed: make(chan struct{})}
+	w.doors[address] = d
+	return d
+}
+
+var errUnreachable = errors.New("nobody answers")
+
+func (w *network) dialer(from *door) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		w.mu.Lock()
+		to := w.doors[address]
+		w.mu.Unlock()
+		if to == nil {
+			return nil, errUnreachable
+		}
+		near, far := net.Pipe()
+		if !from.keep(near) || !to.keep(far) {
+			return nil, errors.Join(errUnreachable, near.Close())
+		}
+		select {
+		case to.calls <- far:
+			return near, nil
+		case <-to.closed:
+		case <-ctx.Done():
+		}
+		return nil, errors.Join(errUnreachable, near.Close(), far.Close())
+	}
+}
+
+func (d *door) keep(c net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conns = append(d.conns, c)
+	return !d.shut
+}
+
+func (d *door) Accept() (net.Conn, error) {
+	select {
+	case c := <-d.calls:
+		return c, nil
+	case <-d.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// cut ends every connection, as the end of a process does, and lets no other begin.
+func (d *door) cut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.shut {
+		d.shut = true
+		close(d.closed)
+	}
+	for _, c := range d.conns {
+		_ = c.Close()
+	}
+}
+
+func (d *door) Close() error {
+	d.cut()
+	return nil
+}
+
+func (d *door) Addr() net.Addr  { return d }
+func (d *door) Network() string { return "pipe" }
+func (d *door) String() string  { return d.address }
+
+var _ fmt.Stringer = (*door)(nil)

@@ -1,0 +1,173 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+const (
+	clerkTick = time.Second
+	// tellTimeout bounds one message to the leader.
+	tellTimeout = 2 * time.Second
+	// announceShare: free space is announced again when it has changed by one part in this many.
+	announceShare = 10
+	// snapshotWhenLow is how often a node that runs out of disk makes a snapshot, to shorten its log.
+	snapshotWhenLow = time.Minute
+)
+
+// clerk does what needs writing and asking and must not hold up raft: the marker, announcements,
+// reports, and looking at what others reported.
+func (n *Node) clerk() {
+	ctx, cancel := context.WithCancel(context.Background())
+	n.busy.Go(func() {
+		<-n.closing
+		cancel() // nobody waits for what it says any more
+	})
+	tick := time.NewTicker(clerkTick)
+	defer tick.Stop()
+	var snapshotted time.Time
+	for {
+		select {
+		case <-n.closing:
+			return
+		case <-n.clerkWake:
+		case <-tick.C:
+		}
+		n.mark()
+		if in := n.running(); in != nil {
+			in.campaign()
+		}
+		if n.mustAnnounce() {
+			if err := n.send(ctx, n.member()); err != nil {
+				n.log.Debug("this node was not announced", "error", err)
+			}
+		}
+		for _, d := range n.digests.toReport() {
+			d.Node = n.cfg.ID
+			if err := n.send(ctx, &d); err != nil {
+				n.log.Debug("a digest was not reported", "error", err)
+			}
+		}
+		n.judge()
+		if low, _ := n.store.Low(); low && time.Since(snapshotted) > snapshotWhenLow {
+			snapshotted = time.Now()
+			n.log.Warn("the disk is nearly full; making a snapshot to shorten the log")
+			if in := n.running(); in != nil {
+				in.raft.Snapshot() // its outcome is logged by raft
+			}
+		}
+	}
+}
+
+// mark writes down which cluster this node is part of, once it knows.
+func (n *Node) mark() {
+	var cluster fsm.ClusterID
+	n.state.view(func(m *fsm.Machine) { cluster = m.Cluster() })
+	written := n.store.Identity()
+	switch {
+	case cluster != (fsm.ClusterID{}) && store.ID(cluster) != written.Cluster:
+		if err := n.store.Mark(store.ID(cluster)); err != nil {
+			n.log.Error("the marker of this node's cluster was not written", "error", err)
+			return
+		}
+		if err := n.network.SetCluster(peer.ClusterID(cluster)); err != nil {
+			n.log.Error("the peer network keeps its cluster", "error", err)
+		}
+	case !written.Bootstrapped && n.holds():
+		if err := n.store.Mark(store.ID{}); err != nil {
+			n.log.Error("the marker of this node was not written", "error", err)
+		}
+	}
+}
+
+// member is what this node announces.
+func (n *Node) member() *fsm.Member {
+	free, _ := n.store.Free()
+	return &fsm.Member{
+		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
+		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
+		RulesMin: n.cfg.Rules.Min, RulesMax: n.cfg.Rules.Max,
+		FreeBytes: free, FreeMark: n.store.FreeMark(),
+	}
+}
+
+// mustAnnounce tells whether the cluster's record of this node is out of date.
+func (n *Node) mustAnnounce() bool {
+	if id, _ := n.Leader(); id == "" {
+		return false
+	}
+	mine := *n.member()
+	var known fsm.Member
+	n.state.view(func(m *fsm.Machine) { known, _ = m.Member(n.cfg.ID) })
+	if (known.FreeBytes < known.FreeMark) != (mine.FreeBytes < mine.FreeMark) {
+		return true
+	}
+	if changed := max(mine.FreeBytes, known.FreeBytes) - min(mine.FreeBytes, known.FreeBytes); changed > known.FreeBytes/announceShare {
+		return true
+	}
+	mine.FreeBytes = known.FreeBytes
+	return mine != known
+}
+
+// send hands a command of this node to the leader, be it this node.
+func (n *Node) send(ctx context.Context, c fsm.Command) error {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	if n.queue.isOpen() {
+		a, err := n.Propose(ctx, c)
+		if err == nil && a.Result.Code != fsm.OK {
+			err = fmt.Errorf("refused: code %d", a.Result.Code)
+		}
+		return err
+	}
+	in := n.running()
+	if in == nil {
+		return ErrClosed
+	}
+	address, id := in.raft.LeaderWithID()
+	if id == "" || string(id) == n.cfg.ID {
+		return &NotLeaderError{}
+	}
+	return n.tell(ctx, peer.Node{ID: string(id), Address: string(address)}, c)
+}
+
+// judge looks at the reported digests.
+func (n *Node) judge() {
+	in := n.running()
+	if in == nil {
+		return
+	}
+	d, found := n.digests.judge(in.voters())
+	if !found {
+		return
+	}
+	n.log.Error("ALARM: the nodes' states differ", "index", d.index, "mine", d.mine, "reports", d.reports, "outvoted", d.outvoted)
+	if !d.outvoted {
+		return // no majority against this node: stopping would help nobody
+	}
+	if in.raft.State() == raft.Leader {
+		in.handOver()
+	}
+	n.fatal(fmt.Errorf("%w at index %d: a majority agrees on another digest than %x: %v", ErrDiverged, d.index, d.mine, d.reports))
+}
+
+// ErrDiverged ends the process of a node whose state differs from a majority's.
+var ErrDiverged = errors.New("raftnode: the state of this node has diverged; remove the node and let the machine join under a new id")
+
+func (in *instance) voters() []string {
+	var voters []string
+	for _, s := range in.raft.GetConfiguration().Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, string(s.ID))
+		}
+	}
+	return voters
+}

@@ -1,0 +1,81 @@
+package raftnode
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// heldLog keeps who appends waiting while it is locked.
+type heldLog struct {
+	raft.LogStore
+	sync.Mutex
+}
+
+func (h *heldLog) StoreLogs(logs []*raft.Log) error {
+	h.Lock()
+	defer h.Unlock()
+	return h.LogStore.StoreLogs(logs)
+}
+
+// A raft that ends by itself, as one does that was removed, answers nothing that it has not looked
+// at yet. Closing ends all the same, and who waits is told that the outcome is unknown.
+//
+// This is no test in a bubble: the goroutine that waits for raft's answer never ends.
+func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	list, err := peer.ParseList("n1=" + listener.Addr().String())
+	require.NoError(t, err)
+	held := &heldLog{}
+	n, err := Open(t.Context(), Config{
+		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: listener, Fatal: func(error) {},
+		Wrap: store.Wrap{Logs: func(l raft.LogStore) raft.LogStore {
+			held.LogStore = l
+			return held
+		}},
+	})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return n.Status().Office }, 10*time.Second, 10*time.Millisecond)
+
+	held.Lock()
+	answers := make(chan error, 2)
+	submit := func() { n.Submit(&fsm.Drop{Session: 1, Ticket: 1}, func(_ Answer, err error) { answers <- err }) }
+	submit() // raft's main loop takes it and waits for the disk
+	require.Eventually(t, func() bool { _, writing := n.store.Writing(); return writing }, 10*time.Second, time.Millisecond)
+	submit() // this one waits for the main loop
+	require.Eventually(t, func() bool { return n.flights.count() == 2 }, 10*time.Second, time.Millisecond)
+	ended := n.running().raft.Shutdown()
+	held.Unlock()
+	require.NoError(t, ended.Error())
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- n.Kill() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-ctx.Done():
+		require.Fail(t, "closing goes on for ever")
+	}
+	for range 2 {
+		require.ErrorIs(t, <-answers, ErrUnknown)
+	}
+}
+
+func (f *flights) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.byBytes)
+}

@@ -1,0 +1,119 @@
+package raftnode
+
+import (
+	"sync"
+
+	"zamok/fsm"
+)
+
+const (
+	// digestEvery is how many indexes lie between the digests that a node reports.
+	digestEvery = 4096
+	// digestsKept is for how many of those points reports are remembered: a follower's comes late.
+	digestsKept = 16
+)
+
+// digests compares what the nodes say of their state at the same index.
+type digests struct {
+	mu     sync.Mutex
+	last   uint64 // the index up to which entries were seen
+	points []digestPoint
+	todo   []fsm.Digest // this node's own, not reported yet
+}
+
+// digestPoint is where digests are compared: after the entry that took the machine to index, a
+// multiple of digestEvery, or past it. A node that counts otherwise than the rest gets there with
+// another entry, so it has another digest there, which is the point.
+type digestPoint struct {
+	index   uint64
+	mine    uint64
+	known   bool              // mine is
+	reports map[string]uint64 // by node
+}
+
+func (d *digests) reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last, d.points, d.todo = 0, nil, nil
+}
+
+// applied notes this node's digest whenever the index passes a multiple of digestEvery: the same
+// entries end there on every node.
+func (d *digests) applied(a fsm.Applied, digest uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	passed := a.Stamp.Index/digestEvery != d.last/digestEvery && d.last != 0
+	d.last = a.Stamp.Index
+	if passed {
+		p := d.at(a.Stamp.Index / digestEvery * digestEvery)
+		p.mine, p.known = digest, true
+		d.todo = append(d.todo, fsm.Digest{Index: p.index, Value: digest})
+	}
+}
+
+func (d *digests) reported(e fsm.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.at(e.At).reports[e.Text] = e.Value
+}
+
+// at returns the point of this index, making room for a new one by forgetting the oldest.
+func (d *digests) at(index uint64) *digestPoint {
+	for i := range d.points {
+		if d.points[i].index == index {
+			return &d.points[i]
+		}
+	}
+	if len(d.points) == digestsKept {
+		d.points = append(d.points[:0], d.points[1:]...)
+	}
+	d.points = append(d.points, digestPoint{index: index, reports: make(map[string]uint64)})
+	return &d.points[len(d.points)-1]
+}
+
+// toReport takes what this node has not reported yet.
+func (d *digests) toReport() []fsm.Digest {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	todo := d.todo
+	d.todo = nil
+	return todo
+}
+
+// divergence is a disagreement about the state at one index.
+type divergence struct {
+	index uint64
+	mine  uint64
+	// reports are those of the voters, by node.
+	reports map[string]uint64
+	// outvoted: a majority of the voters agree among themselves, and this node differs.
+	outvoted bool
+}
+
+// judge looks for a point at which voters disagree, the first one told once.
+func (d *digests) judge(voters []string) (divergence, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.points {
+		p := &d.points[i]
+		if !p.known {
+			continue
+		}
+		found := divergence{index: p.index, mine: p.mine, reports: make(map[string]uint64)}
+		votes := make(map[uint64]int)
+		differs := false
+		for _, v := range voters {
+			if value, ok := p.reports[v]; ok {
+				found.reports[v] = value
+				votes[value]++
+				found.outvoted = found.outvoted || value != p.mine && votes[value] > len(voters)/2
+				differs = differs || value != p.mine
+			}
+		}
+		if differs && (found.outvoted || len(found.reports) == len(voters)) {
+			p.known = false // told
+			return found, true
+		}
+	}
+	return divergence{}, false
+}

@@ -1,0 +1,78 @@
+package raftnode
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// pass lets the index pass a point at which this node has the digest mine.
+func pass(d *digests, index, mine uint64) {
+	d.applied(fsm.Applied{Stamp: clock.Stamp{Index: index - 1}}, 0)
+	d.applied(fsm.Applied{Stamp: clock.Stamp{Index: index}}, mine)
+}
+
+func report(d *digests, node string, index, value uint64) {
+	d.reported(fsm.Event{Kind: fsm.EvReported, Text: node, At: index, Value: value})
+}
+
+func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
+	const at = digestEvery
+	for name, c := range map[string]struct {
+		mine     uint64
+		reports  map[string]uint64
+		found    bool
+		outvoted bool
+	}{
+		"all agree":                             {1, map[string]uint64{"n1": 1, "n2": 1, "n3": 1}, false, false},
+		"one has not reported":                  {1, map[string]uint64{"n1": 1, "n2": 2}, false, false},
+		"a majority differs from mine":          {1, map[string]uint64{"n2": 2, "n3": 2}, true, true},
+		"mine and one more against one":         {1, map[string]uint64{"n1": 1, "n2": 1, "n3": 2}, true, false},
+		"all three differ":                      {1, map[string]uint64{"n1": 1, "n2": 2, "n3": 3}, true, false},
+		"who has no vote does not count":        {1, map[string]uint64{"n2": 2, "n4": 2, "n5": 2}, false, false},
+		"not known what mine was, so no answer": {0, map[string]uint64{"n2": 2, "n3": 2}, false, false},
+	} {
+		d := &digests{}
+		if c.mine != 0 {
+			pass(d, at, c.mine)
+		}
+		for node, value := range c.reports {
+			report(d, node, at, value)
+		}
+		got, found := d.judge([]string{"n1", "n2", "n3"})
+		require.Equal(t, c.found, found, name)
+		require.Equal(t, c.outvoted, got.outvoted, name)
+		_, again := d.judge([]string{"n1", "n2", "n3"})
+		require.False(t, again, "%s: told once", name)
+	}
+}
+
+func TestPointsAreTheSameOnEveryNode(t *testing.T) {
+	d := &digests{}
+	for index := uint64(1); index <= 3*digestEvery; index += 5 {
+		d.applied(fsm.Applied{Stamp: clock.Stamp{Index: index}}, index)
+	}
+	var points []uint64
+	for _, r := range d.toReport() {
+		points = append(points, r.Index, r.Value)
+	}
+	require.Equal(t, []uint64{digestEvery, digestEvery, 2 * digestEvery, 2*digestEvery + 4}, points, "where an entry passes a multiple")
+	require.Empty(t, d.toReport())
+
+	// After a restore nothing is known of before, and a jump over a point is none.
+	d.reset()
+	d.applied(fsm.Applied{Stamp: clock.Stamp{Index: 50 * digestEvery}}, 1)
+	require.Empty(t, d.toReport())
+}
+
+func TestOldPointsAreForgotten(t *testing.T) {
+	d := &digests{}
+	for i := range uint64(digestsKept + 9) {
+		report(d, "n2", (i+1)*digestEvery, i)
+	}
+	require.Len(t, d.points, digestsKept)
+	require.Equal(t, uint64(10*digestEvery), d.points[0].index)
+}

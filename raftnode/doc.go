@@ -1,0 +1,46 @@
+// Package raftnode is one node: the machine of package fsm, replicated by hashicorp/raft.
+//
+//	Submit, Renew, Fence → queue → office → raft → ApplyBatch → machine → answers and events
+//
+// # Who runs what
+//
+//	supervisor   reads raft's notices of leadership and runs one office after the other
+//	office       (inside the supervisor) the only goroutine that proposes: it gathers commands and
+//	             renewals, stamps each entry last of all, and keeps the promises that need time
+//	flight       one for each proposed entry, at most two: waits for raft's answer
+//	raft's own   ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
+//	clerk        writes the marker, announces this node, reports digests, lets members in
+//	watchdog     ends the process of a leader that is stuck
+//
+// The machine is guarded by one lock (state.go): applied to under it, read under it.
+//
+// # Promises
+//
+//	N1  An answer without an error was applied: it is in a majority's logs, on disk. An error says
+//	    which of the other two it is: not done (NotLeaderError, ErrOverloaded, ErrClosed,
+//	    ErrOtherRules) or ErrUnknown.
+//	N2  The node never proposes anything twice. Only the client knows that it still lives; a
+//	    server that repeated a dead client's command would renew its lease.
+//	N3  Each Submit, Renew and Fence is answered exactly once.
+//	N4  A renewal is answered once it is applied, never before; so a leader that was deposed
+//	    without knowing it renews nothing.
+//	N5  A fence is done when an entry that was proposed after the call has been applied here. What
+//	    was acknowledged anywhere before the call is then in the machine. hashicorp/raft's
+//	    VerifyLeader is no such proof: it counts replies to messages sent before the call.
+//	N6  Entries carry readings of the clock of the office that proposes them, taken last and in the
+//	    order of proposing. Offices of a node follow each other; two never overlap.
+//	N7  While any deadline is pending, an entry leaves at least once a second, so that a change of
+//	    leader loses at most a second of cluster time. Without deadlines nothing is written.
+//	N8  A node that was wiped, cloned, renamed or belongs to another cluster takes no part: packages
+//	    store and peer refuse it, and the incarnations on record come from here.
+//	N9  A node whose digest differs stops only if a majority of the voters agree among themselves
+//	    at that index; otherwise it says so and goes on.
+//
+// # Leadership in three steps
+//
+// Raft says "leader" before the term has committed anything and before the machine has caught up.
+// So for each such notice the node proposes LeaderStart with a nonce drawn for it. When that is
+// applied here, the machine holds everything of earlier terms, the office is open, and a clock
+// starts from the machine's time. Until then, and after the office is lost, Submit answers
+// NotLeaderError.
+package raftnode

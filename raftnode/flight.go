@@ -1,0 +1,134 @@
+package raftnode
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Measure is what one entry cost its leader, stage by stage.
+type Measure struct {
+	Commands, Renewals, Bytes int
+	// Queue is how long its oldest request waited; Append, until it was on the leader's disk;
+	// Replicate, until a majority had it and raft handed it to the machine; Apply, until its
+	// answer was there.
+	Queue, Append, Replicate, Apply time.Duration
+}
+
+// flight is an entry on its way.
+type flight struct {
+	batch  batch
+	bytes  []byte
+	future raft.ApplyFuture
+	queued time.Time
+	sent   time.Time
+	err    error // set when it landed
+	// Guarded by flights.mu.
+	index               uint64 // raft's; 0 = not in this node's log yet
+	appended, committed time.Time
+	seen                time.Time // when the watchdog first saw it committed
+}
+
+// flights knows the entries on their way by the first of their bytes: on the leader, raft hands the
+// very slice that was proposed to the log and to the machine.
+type flights struct {
+	mu      sync.Mutex
+	byBytes map[*byte]*flight
+}
+
+func newFlights() *flights { return &flights{byBytes: make(map[*byte]*flight)} }
+
+func (f *flights) add(fl *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.byBytes[&fl.bytes[0]] = fl
+}
+
+// land forgets a flight and returns what it measured; false: it was given up, and answered.
+func (f *flights) land(fl *flight, now time.Time) (m Measure, flying bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byBytes[&fl.bytes[0]] != fl {
+		return Measure{}, false
+	}
+	delete(f.byBytes, &fl.bytes[0])
+	return Measure{
+		Commands: len(fl.batch.requests), Renewals: len(fl.batch.renewals), Bytes: len(fl.bytes),
+		Queue: fl.sent.Sub(fl.queued), Append: fl.appended.Sub(fl.sent),
+		Replicate: fl.committed.Sub(fl.appended), Apply: now.Sub(fl.committed),
+	}, true
+}
+
+// giveUp answers for entries whose raft has ended without an answer.
+func (f *flights) giveUp() {
+	f.mu.Lock()
+	left := f.byBytes
+	f.byBytes = make(map[*byte]*flight)
+	f.mu.Unlock()
+	for _, fl := range left {
+		fl.batch.refuse(ErrUnknown)
+	}
+}
+
+// find returns the flight of an entry, or nil; the caller holds the lock.
+func (f *flights) find(l *raft.Log) *flight {
+	if len(l.Data) == 0 || len(f.byBytes) == 0 {
+		return nil
+	}
+	return f.byBytes[&l.Data[0]]
+}
+
+func (f *flights) committed(l *raft.Log) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl := f.find(l); fl != nil {
+		fl.committed = time.Now()
+	}
+}
+
+// timedLog tells the flights when they were on disk.
+type timedLog struct {
+	raft.LogStore
+	flights *flights
+}
+
+func (t timedLog) StoreLog(l *raft.Log) error { return t.StoreLogs([]*raft.Log{l}) }
+
+func (t timedLog) StoreLogs(logs []*raft.Log) error {
+	if err := t.LogStore.StoreLogs(logs); err != nil {
+		return err
+	}
+	t.flights.mu.Lock()
+	defer t.flights.mu.Unlock()
+	for _, l := range logs {
+		if fl := t.flights.find(l); fl != nil {
+			fl.index, fl.appended = l.Index, time.Now()
+		}
+	}
+	return nil
+}
+
+// lying is since when an entry has lain with this node itself: not in its log yet, or committed, as
+// far as raft has got, and not answered by the machine. One that waits for other nodes does not lie
+// here. Zero = there is none.
+func (f *flights) lying(committed uint64, now time.Time) (oldest time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fl := range f.byBytes {
+		since := fl.sent
+		if fl.index != 0 {
+			if fl.index > committed {
+				continue
+			}
+			if fl.seen.IsZero() {
+				fl.seen = now
+			}
+			since = fl.seen
+		}
+		if oldest.IsZero() || since.Before(oldest) {
+			oldest = since
+		}
+	}
+	return oldest
+}

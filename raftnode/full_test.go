@@ -1,0 +1,93 @@
+package raftnode
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+)
+
+// When every disk is full nobody can open an office. The nodes wait for room, without deposing each
+// other all the time, and go on by themselves soon after there is some.
+func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		require.NoError(b, b.fence(b.leader(b.nodes...)))
+		for _, n := range b.nodes {
+			require.NoError(b, n.disk.become("full"))
+		}
+		time.Sleep(5 * time.Second) // until all have seen it
+		before := b.nodes[0].Status().Term
+		const minutes = 10
+		time.Sleep(minutes * time.Minute)
+		after := b.nodes[0].Status().Term
+		b.Logf("terms: %d, and %d after %d minutes", before, after, minutes)
+		require.LessOrEqual(b, after-before, uint64(minutes*time.Minute/cautious)+5)
+		for _, n := range b.nodes {
+			require.Empty(b, n.ended)
+			n.disk.heal()
+		}
+		began := time.Now()
+		require.NoError(b, b.fence(b.leader(b.nodes...)))
+		b.Logf("an office opens %v after there is room", time.Since(began))
+		require.Less(b, time.Since(began), 2*clerkTick+4*electionDefault)
+	})
+}
+
+// A leader whose disk gets full gives way, and does not come back while there is no room. What it
+// could not keep was not done.
+func TestALeaderWithoutRoomGivesWay(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		full := b.leader(b.nodes...)
+		require.NoError(b, b.fence(full))
+		require.NoError(b, full.disk.become("full"))
+		began := time.Now()
+		var notLeader *NotLeaderError
+		require.ErrorAs(b, b.fence(full), &notLeader, "nothing of it is in any log")
+		next := b.leader(b.others(full)...)
+		require.NoError(b, b.fence(next))
+		b.Logf("another leads after %v", time.Since(began))
+		term := next.Status().Term
+		for range 60 {
+			time.Sleep(time.Second)
+			require.NotEqual(b, "Leader", full.Status().State)
+			require.NoError(b, b.fence(next))
+		}
+		require.Equal(b, term, next.Status().Term)
+		full.disk.heal()
+		time.Sleep(5 * time.Second)
+		require.Equal(b, next.Status().Applied, full.Status().Applied)
+	})
+}
+
+// Before a disk is full there is a mark. Below it the node tells the others, whose doors refuse what
+// only adds, and makes a snapshot while there is room for one. Entries go on: renewals and drops are
+// the cure.
+func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		low := b.others(leader)[0]
+		told := func() fsm.Member {
+			var m fsm.Member
+			leader.View(func(machine *fsm.Machine) { m, _ = machine.Member(low.self.ID) })
+			return m
+		}
+		time.Sleep(2 * clerkTick)
+		require.Greater(b, told().FreeBytes, told().FreeMark)
+		require.NoError(b, low.disk.become("low"))
+		time.Sleep(2 * clerkTick)
+		require.Less(b, told().FreeBytes, told().FreeMark)
+		require.True(b, low.Status().DiskLow)
+		snapshots, err := low.store.Snapshots().List()
+		require.NoError(b, err)
+		require.Len(b, snapshots, 1)
+		for range 10 {
+			require.NoError(b, b.fence(leader))
+		}
+		low.disk.heal()
+		time.Sleep(2 * clerkTick)
+		require.Greater(b, told().FreeBytes, told().FreeMark)
+		require.Equal(b, leader.Status().Applied, low.Status().Applied)
+	})
+}

@@ -1,0 +1,50 @@
+package raftnode
+
+import "time"
+
+const (
+	// gatherShare and gatherMax: for this part of an entry's own way, and no longer than this, an
+	// office waits for those whom it just answered.
+	gatherShare = 4
+	gatherMax   = 2 * time.Millisecond
+)
+
+// gathering decides how many requests leave in one entry. What an entry costs, mostly four flushes
+// of disks one after the other, hardly depends on how much is in it. So requests that come at about
+// the same time should share one, and nobody should wait who has nobody to share with.
+//
+// Who is answered often asks again at once. If the first to do so left alone, the others would wait
+// for it, and the next time again: the callers would fall into groups that travel one behind the
+// other. So after an entry has landed as many as it held are waited for, a little.
+type gathering struct {
+	flying int       // requests on their way
+	expect int       // requests of the entry that landed last
+	until  time.Time // for so long they are waited for
+}
+
+func (g *gathering) sent(requests int) {
+	g.flying += requests
+	g.expect = 0
+}
+
+// landed takes note of an entry that was answered, and returns for how long to gather.
+func (g *gathering) landed(requests int, sent, now time.Time) time.Duration {
+	g.flying -= requests
+	g.expect = requests
+	wait := min(now.Sub(sent)/gatherShare, gatherMax)
+	g.until = now.Add(wait)
+	return wait
+}
+
+// ready tells whether so many waiting requests are reason enough for an entry to leave beside those
+// in flight. A second one does not leave before it is as large as the first: two small ones cost
+// what two large ones do.
+func (g *gathering) ready(waiting, inFlight int, now time.Time) bool {
+	switch {
+	case waiting == 0:
+		return false
+	case inFlight > 0:
+		return waiting >= g.flying
+	}
+	return waiting >= g.expect || !now.Before(g.until)
+}

@@ -1,0 +1,145 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/peer"
+)
+
+const (
+	// noticesMax is how many notices of leadership wait at most before raft's main loop has to wait;
+	// the supervisor needs no raft to take them.
+	noticesMax = 64
+	// transferWait is how long an orderly stop waits beyond an election for another leader.
+	transferWait = 200 * time.Millisecond
+	// entriesPerAppend bounds what a follower is sent at once, and raft's batches.
+	entriesPerAppend = 64
+)
+
+// instance is one run of raft. A node has one at a time, and a new one after a transfer: raft was
+// seen to refuse everything when a leader that handed over is elected again (hashicorp/raft#696).
+type instance struct {
+	node       *Node
+	raft       *raft.Raft
+	transport  *peer.Transport
+	notices    chan bool
+	closing    chan struct{}
+	supervised chan struct{} // closed when the supervisor has ended
+	over       chan struct{} // closed when raft has ended: what it has not answered it never will
+	leads      atomic.Bool
+	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
+	// changed; zero = no such thing.
+	cautiousUntil time.Time
+	// officeSince is when raft said "leader" and no office is open yet, in ns; 0 = no such moment.
+	officeSince atomic.Int64
+}
+
+// newInstance starts raft on what the store holds. Founders bootstrap with servers; nil for all others.
+func (n *Node) newInstance(servers []raft.Server) (*instance, error) {
+	n.state.reset()
+	transport, err := n.network.Transport(raft.NetworkTransportConfig{Logger: raftLogger(n.log)})
+	if err != nil {
+		return nil, err
+	}
+	in := &instance{
+		node: n, transport: transport, notices: make(chan bool, noticesMax),
+		closing: make(chan struct{}), supervised: make(chan struct{}), over: make(chan struct{}),
+	}
+	cfg := in.raftConfig()
+	logs := timedLog{n.store.Logs(), n.flights}
+	if servers != nil {
+		err := raft.BootstrapCluster(cfg, logs, n.store.Votes(), n.store.Snapshots(), transport, raft.Configuration{Servers: servers})
+		if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+			return nil, errors.Join(fmt.Errorf("raftnode: the cluster could not begin: %w", err), transport.Close())
+		}
+	}
+	if n.wasStuck() {
+		n.log.Warn("this node's watchdog ended it a moment ago: it does not campaign for a while", "while", cautious)
+		in.cautiousUntil = time.Now().Add(cautious)
+		cfg.HeartbeatTimeout, cfg.ElectionTimeout = cautious, cautious
+	}
+	if in.raft, err = raft.NewRaft(cfg, n.state, logs, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
+		return nil, errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
+	}
+	go in.supervise()
+	return in, nil
+}
+
+// campaign has this node campaign as late as the cautious do, or like any other. One whose disk is
+// full could not even open an office; if all are full, they would depose each other for ever.
+func (in *instance) campaign() {
+	timeout := in.node.cfg.Election
+	if time.Now().Before(in.cautiousUntil) || in.node.store.Full() {
+		timeout = max(timeout, cautious)
+	}
+	c := in.raft.ReloadableConfig()
+	if c.ElectionTimeout == timeout {
+		return
+	}
+	in.node.log.Info("how soon this node campaigns", "timeout", timeout)
+	c.HeartbeatTimeout, c.ElectionTimeout = timeout, timeout
+	if err := in.raft.ReloadConfig(c); err != nil {
+		in.node.log.Error("this node campaigns as soon, or as late, as before", "error", err)
+	}
+}
+
+func (in *instance) raftConfig() *raft.Config {
+	n := in.node
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(n.cfg.ID)
+	c.HeartbeatTimeout, c.ElectionTimeout = n.cfg.Election, n.cfg.Election
+	c.LeaderLeaseTimeout = n.cfg.Election / 2
+	c.CommitTimeout = min(c.CommitTimeout, n.cfg.Election/4)
+	c.MaxAppendEntries = entriesPerAppend
+	c.BatchApplyCh = true
+	c.SnapshotThreshold, c.TrailingLogs = n.cfg.SnapshotEntries, n.cfg.SnapshotEntries
+	c.SnapshotInterval = n.cfg.SnapshotEvery
+	c.ShutdownOnRemove = true
+	c.NotifyCh = in.notices
+	c.NoLegacyTelemetry = true
+	c.Logger = raftLogger(n.log)
+	return c
+}
+
+// handOver gives the leadership to another node and waits, for about an election, until it is gone.
+// raft must end afterwards.
+func (in *instance) handOver() {
+	if in.raft.State() != raft.Leader {
+		return
+	}
+	in.node.checkpoint()
+	done := make(chan error, 1)
+	go func() { done <- in.raft.LeadershipTransfer().Error() }()
+	limit := time.NewTimer(in.node.cfg.Election + transferWait)
+	defer limit.Stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			in.node.log.Info("leadership was not handed over", "error", err)
+		}
+	case <-limit.C:
+	}
+}
+
+// stop ends raft: first the streams, so that nothing is answered any more and a leader notices;
+// then, when raft has answered for what is on its way, raft itself. It was seen not to answer
+// (hashicorp/raft#498), above all when it has ended already, so that is not waited for without end.
+func (in *instance) stop() error {
+	err := in.transport.Close()
+	close(in.closing)
+	limit := time.NewTimer(2 * in.node.cfg.Election) // a leader's lease is over after half of one
+	defer limit.Stop()
+	select {
+	case <-in.supervised:
+	case <-limit.C:
+	}
+	err = errors.Join(err, in.raft.Shutdown().Error())
+	close(in.over)
+	<-in.supervised
+	return err
+}

@@ -1,0 +1,270 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+	"zamok/session"
+)
+
+// Node is one node of a cluster. Its methods may be called from any goroutine.
+type Node struct {
+	cfg     Config
+	log     *slog.Logger
+	store   *store.Store
+	network *peer.Network
+	state   *state
+	queue   *queue
+	flights *flights
+	digests *digests
+	// recorded are the incarnations in the log when it was opened: nothing of it is applied then, and
+	// votes are asked for already. Never changed.
+	recorded map[string]peer.Incarnation
+	cut      atomic.Int64 // cluster time that stalls of this leader cut off, in ns
+
+	clerkWake chan struct{} // capacity 1
+	closing   chan struct{}
+	closeOnce sync.Once
+	closed    error
+	busy      sync.WaitGroup // clerk and watchdog
+
+	changing sync.Mutex   // held while raft is stopped or replaced
+	mu       sync.RWMutex // guards instance
+	instance *instance
+}
+
+// Open opens a node. With an empty directory and a Cluster list it asks the others of the list, and
+// waits, until ctx ends, for all of them to have answered that the cluster may begin.
+func Open(ctx context.Context, cfg Config) (*Node, error) {
+	cfg, err := cfg.settled()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg: cfg, log: cfg.Logger, queue: newQueue(), flights: newFlights(), digests: &digests{},
+		clerkWake: make(chan struct{}, 1), closing: make(chan struct{}),
+	}
+	n.state = &state{
+		log: cfg.Logger, rules: cfg.Rules, fatal: n.fatal, applied: cfg.Applied, restored: cfg.Restored,
+		flights: n.flights, digests: n.digests, kick: n.kickClerk,
+	}
+	n.state.reset()
+	n.store, err = store.Open(store.Config{
+		NodeID: cfg.ID, Dir: cfg.Dir, Memory: cfg.Memory, Fatal: cfg.Fatal, Observe: cfg.Wrote,
+		Logger: raftLogger(cfg.Logger), Mark: cfg.Mark, Floor: cfg.Floor, Wrap: cfg.Wrap,
+	})
+	if err != nil {
+		return nil, errors.Join(err, cfg.Listener.Close())
+	}
+	identity := n.store.Identity()
+	if identity.Cluster == (store.ID{}) {
+		identity.Cluster = cfg.JoinCluster
+	}
+	if n.recorded, err = recordedMembers(n.store.Logs()); err != nil {
+		return nil, errors.Join(err, cfg.Listener.Close(), n.store.Close())
+	}
+	n.network, err = peer.New(peer.Config{
+		ID: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation),
+		Cluster: peer.ClusterID(identity.Cluster), List: cfg.Cluster,
+		Known: n.incarnationOf, Holds: n.holds, Told: n.told,
+		Listener: cfg.Listener, Advertise: cfg.Advertise, Dial: cfg.Dial, TLS: cfg.TLS, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, cfg.Listener.Close(), n.store.Close())
+	}
+	if err := n.begin(ctx); err != nil {
+		return nil, errors.Join(err, n.network.Close(), n.store.Close())
+	}
+	n.busy.Go(n.clerk)
+	n.busy.Go(n.watch)
+	return n, nil
+}
+
+// fatal ends the process, and at least this goroutine: what it was about to do must not happen.
+func (n *Node) fatal(err error) {
+	n.log.Error("this process must end", "error", err)
+	n.cfg.Fatal(err)
+	runtime.Goexit()
+}
+
+// incarnationOf is the record that package peer judges by: what the members announced, as far as it
+// is applied or was in the log at the start, and before that what the founders said when they were
+// asked.
+func (n *Node) incarnationOf(id string) (peer.Incarnation, bool) {
+	var member fsm.Member
+	var ok bool
+	n.state.view(func(m *fsm.Machine) { member, ok = m.Member(id) })
+	if ok {
+		return peer.Incarnation(member.Incarnation), true
+	}
+	if incarnation, ok := n.recorded[id]; ok {
+		return incarnation, true
+	}
+	founder, ok := n.store.Identity().Founders[id]
+	return peer.Incarnation(founder), ok
+}
+
+// Submit hands a command in. done is called once, perhaps before Submit returns.
+func (n *Node) Submit(c fsm.Command, done Done) {
+	if err := n.queue.put(request{command: c, since: time.Now(), done: done}); err != nil {
+		done(Answer{}, n.explain(err))
+	}
+}
+
+// Propose is Submit for who wants to wait. When ctx ends first the outcome is unknown.
+func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
+	return wait(ctx, func(done Done) { n.Submit(c, done) })
+}
+
+// Renew hands in a sign of life of a session. The answer's code is OK or NoSession.
+func (n *Node) Renew(id session.ID, done Done) {
+	if err := n.queue.renew(id, time.Now(), done); err != nil {
+		done(Answer{}, n.explain(err))
+	}
+}
+
+// Fence returns when everything that was acknowledged anywhere before the call is in this node's
+// machine (N5), with the machine's stamp and time then.
+func (n *Node) Fence(ctx context.Context) (clock.Stamp, clock.Time, error) {
+	a, err := wait(ctx, func(done Done) { n.Submit(nil, done) })
+	return a.Stamp, a.Time, err
+}
+
+func wait(ctx context.Context, hand func(Done)) (Answer, error) {
+	type outcome struct {
+		answer Answer
+		err    error
+	}
+	ch := make(chan outcome, 1)
+	hand(func(a Answer, err error) { ch <- outcome{a, err} })
+	select {
+	case o := <-ch:
+		return o.answer, o.err
+	case <-ctx.Done():
+		return Answer{}, fmt.Errorf("%w (%w)", ErrUnknown, context.Cause(ctx))
+	}
+}
+
+func (n *Node) explain(err error) error {
+	if errors.Is(err, errNoOffice) {
+		return n.notLeader()
+	}
+	return err
+}
+
+// notLeader says who leads instead.
+func (n *Node) notLeader() error {
+	select {
+	case <-n.closing:
+		return ErrClosed
+	default:
+	}
+	id, client := n.Leader()
+	if id == n.cfg.ID {
+		id, client = "", "" // its office is not open yet, or not any more
+	}
+	return &NotLeaderError{ID: id, Client: client}
+}
+
+// Leader returns who leads, as far as this node knows, and its client address.
+func (n *Node) Leader() (id, client string) {
+	in := n.running()
+	if in == nil {
+		return "", ""
+	}
+	_, server := in.raft.LeaderWithID()
+	var member fsm.Member
+	n.state.view(func(m *fsm.Machine) { member, _ = m.Member(string(server)) })
+	return string(server), member.Client
+}
+
+// View lets f read the machine as it stands on this node, which may be behind the leader's; after
+// Fence it is not. f must not keep the machine, nor call this node.
+func (n *Node) View(f func(*fsm.Machine)) { n.state.view(f) }
+
+// Status is how a node is doing.
+type Status struct {
+	ID, Leader  string
+	State       string // raft's: Follower, Candidate, Leader, Shutdown
+	Office      bool   // this node's office is open
+	Term        uint64
+	RaftIndex   uint64 // the last of the log
+	Applied     clock.Stamp
+	Cut         clock.Span // cluster time that stalls of this node, leading, cut off
+	DiskFree    uint64
+	DiskLow     bool
+	Incarnation store.ID
+}
+
+// Status returns how this node is doing.
+func (n *Node) Status() Status {
+	s := Status{ID: n.cfg.ID, State: raft.Shutdown.String(), Cut: clock.Span(n.cut.Load()), Incarnation: n.store.Identity().Incarnation}
+	n.state.view(func(m *fsm.Machine) { s.Applied = m.Stamp() })
+	s.DiskFree, _ = n.store.Free()
+	s.DiskLow, _ = n.store.Low()
+	if in := n.running(); in != nil {
+		s.State, s.RaftIndex, s.Term = in.raft.State().String(), in.raft.LastIndex(), in.raft.CurrentTerm()
+		s.Office = n.queue.isOpen()
+		s.Leader, _ = n.Leader()
+	}
+	return s
+}
+
+// running is the raft that runs, or nil in between and after Close.
+func (n *Node) running() *instance {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.instance
+}
+
+// exchangeInstance puts another raft in the place of the one that ran, and returns that.
+func (n *Node) exchangeInstance(in *instance) (old *instance) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	old, n.instance = n.instance, in
+	return old
+}
+
+// Close ends the node. A leader hands its office over first, for as long as that takes an election.
+func (n *Node) Close() error { return n.close(func(in *instance) { in.handOver() }) }
+
+// Kill ends the node as a crash would: nobody is told, and what is on its way stays unanswered or
+// unknown. The files are closed all the same.
+func (n *Node) Kill() error { return n.close(func(*instance) {}) }
+
+func (n *Node) close(before func(*instance)) error {
+	n.closeOnce.Do(func() {
+		if in := n.running(); in != nil {
+			before(in)
+		}
+		close(n.closing)
+		n.busy.Wait()
+		n.changing.Lock()
+		defer n.changing.Unlock()
+		var err error
+		if in := n.exchangeInstance(nil); in != nil {
+			err = in.stop()
+		}
+		n.closed = errors.Join(err, n.network.Close(), n.store.Close())
+	})
+	return n.closed
+}
+
+func (n *Node) kickClerk() {
+	select {
+	case n.clerkWake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,311 @@
+package raftnode
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode/store"
+	"zamok/session"
+)
+
+const (
+	// flightsMax is how many entries are on their way at once: one is written while the next is
+	// gathered. More would only make each of them smaller.
+	flightsMax = 2
+	// officeTick is how often an office looks at its clock. A stall is cut off at clock.StepMax, so
+	// it must be well below that.
+	officeTick = 25 * time.Millisecond
+	// renewalsWait is how long renewals are gathered before an entry leaves for their sake.
+	renewalsWait = 25 * time.Millisecond
+	// checkpointEvery bounds the cluster time that a change of leader loses.
+	checkpointEvery = time.Second
+	// rulesRetry is the pause before LeaderStart is proposed again under other rules.
+	rulesRetry = 10 * time.Millisecond
+)
+
+// errNoOffice is what the queue says; submit turns it into a NotLeaderError.
+var errNoOffice = errors.New("no office is open here")
+
+// supervise runs an office for each time that raft makes this node leader, one after the other. It
+// calls raft only to propose: raft's main loop waits for its notices to be taken.
+func (in *instance) supervise() {
+	defer close(in.supervised)
+	leads, open := in.notice()
+	for open {
+		if leads {
+			leads, open = in.lead()
+		} else {
+			leads, open = in.notice()
+		}
+	}
+}
+
+// notice waits for raft's next notice; false, false when this instance ends.
+func (in *instance) notice() (leads, open bool) {
+	select {
+	case leads = <-in.notices:
+		return in.noticed(leads), true
+	case <-in.closing:
+		return false, false
+	}
+}
+
+func (in *instance) noticed(leads bool) bool {
+	in.leads.Store(leads)
+	if leads {
+		in.officeSince.Store(time.Now().UnixNano())
+	} else {
+		in.officeSince.Store(0)
+	}
+	return leads
+}
+
+// office is one leadership of this node, between two notices of raft.
+type office struct {
+	*instance
+	clock     *clock.Leader
+	landed    chan *flight
+	inFlight  int
+	gather    gathering
+	sentAt    time.Time // when the latest entry left
+	refusedAt time.Time // when one came back with an error last
+	cutBefore int64     // what the node's earlier offices cut off, in ns
+}
+
+// lead opens an office, runs it until raft's next notice, and leaves when nothing of it is on its
+// way. It returns that notice.
+func (in *instance) lead() (leads, open bool) {
+	o := &office{instance: in, landed: make(chan *flight, flightsMax), cutBefore: in.node.cut.Load()}
+	if !o.start() {
+		return in.notice()
+	}
+	in.officeSince.Store(0)
+	in.node.queue.begin()
+	leads, open = o.run()
+	left := in.node.queue.end()
+	left.refuse(in.node.notLeader())
+	for o.inFlight > 0 {
+		select {
+		case <-o.landed:
+			o.inFlight--
+		case <-in.over:
+			in.node.flights.giveUp()
+			o.inFlight = 0
+		}
+	}
+	return leads, open
+}
+
+// start proposes LeaderStart and waits until it is applied: then everything of earlier terms is in
+// the machine, and the clock starts from the machine's time.
+func (o *office) start() bool {
+	for {
+		command := &fsm.LeaderStart{
+			Node: o.node.cfg.ID, Nonce: rand.Uint64(),
+			Cluster: fsm.ClusterID(store.NewID()), TokenBase: o.node.cfg.TokenBase,
+		}
+		entry := fsm.Entry{Rules: o.node.state.rulesNow(), Commands: []fsm.Command{command}}
+		applied, err := o.propose(entry.Append(nil))
+		switch {
+		case err != nil:
+			o.node.log.Info("the office did not open", "error", err)
+			return false
+		case applied.Refused == fsm.OtherRules:
+			// The machine had not caught up with the rules. It has now, or soon.
+			o.pause(rulesRetry)
+		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
+			o.node.log.Error("the office was refused", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
+			return false
+		default:
+			number := applied.Results[0].Index
+			o.clock = clock.StartLeader(o.node.cfg.Source, number, applied.Time)
+			o.sentAt = time.Now()
+			o.node.log.Info("leading", "office", number, "term", applied.Stamp.Term, "time", applied.Time)
+			return true
+		}
+	}
+}
+
+func (o *office) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-o.closing:
+	}
+}
+
+// propose applies one entry and waits for it. raft answers when leadership is lost.
+func (o *office) propose(entry []byte) (fsm.Applied, error) {
+	future := o.raft.Apply(entry, 0)
+	done := make(chan error, 1)
+	go func() { done <- future.Error() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fsm.Applied{}, err
+		}
+		return future.Response().(fsm.Applied), nil
+	case <-o.over:
+		return fsm.Applied{}, raft.ErrRaftShutdown
+	}
+}
+
+// run proposes until raft's next notice, which it returns.
+func (o *office) run() (leads, open bool) {
+	tick := time.NewTicker(officeTick)
+	defer tick.Stop()
+	gathered := time.NewTimer(0)
+	defer gathered.Stop()
+	for {
+		select {
+		case leads = <-o.notices:
+			return o.noticed(leads), true
+		case <-o.closing:
+			return false, false
+		case fl := <-o.landed:
+			o.inFlight--
+			if fl.err != nil {
+				o.refusedAt = time.Now()
+			}
+			gathered.Reset(o.gather.landed(len(fl.batch.requests), fl.sent, time.Now()))
+		case <-gathered.C:
+		case <-o.node.queue.wake:
+		case <-tick.C:
+		}
+		now := o.read() // a step, also when nothing leaves
+		if o.inFlight < flightsMax && o.mustSend(now.Now) {
+			o.send()
+		}
+	}
+}
+
+// read reads the clock, and shows at once what that cut off: after a stall people ask while the
+// office goes on.
+func (o *office) read() clock.Reading {
+	r := o.clock.Read()
+	o.node.cut.Store(o.cutBefore + int64(o.clock.Cut()))
+	return r
+}
+
+// mustSend tells whether there is a reason for an entry to leave.
+func (o *office) mustSend(now clock.Time) bool {
+	requests, renewals := o.node.queue.waiting()
+	if o.gather.ready(requests, o.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {
+		return true
+	}
+	due, pending := o.node.state.nextDue()
+	if !pending || o.inFlight > 0 {
+		return false // what is on its way carries the time
+	}
+	if time.Since(o.refusedAt) < officeTick {
+		// raft takes nothing while it hands the leadership over, and says so at once: what is due
+		// would be proposed as fast as that goes, until the handing over has failed.
+		return false
+	}
+	return due <= now || time.Since(o.sentAt) >= checkpointEvery
+}
+
+// send gathers an entry and proposes it. The clock is read last, after everything that the entry
+// holds was handed in.
+func (o *office) send() {
+	b := o.node.queue.take()
+	entry := fsm.Entry{Rules: o.node.state.rulesNow()}
+	for _, r := range b.renewals {
+		entry.Renewals = append(entry.Renewals, r.id)
+	}
+	now := time.Now()
+	fl := &flight{queued: now}
+	for _, r := range b.requests {
+		if r.command != nil {
+			entry.Commands = append(entry.Commands, r.command)
+		}
+		if r.since.Before(fl.queued) {
+			fl.queued = r.since
+		}
+	}
+	entry.Reading = o.read()
+	fl.batch, fl.bytes, fl.sent = b, entry.Append(nil), time.Now()
+	o.sentAt = fl.sent
+	o.node.flights.add(fl)
+	o.inFlight++
+	o.gather.sent(len(b.requests))
+	fl.future = o.raft.Apply(fl.bytes, 0)
+	go o.await(fl)
+}
+
+// await waits for raft's answer and hands it on.
+func (o *office) await(fl *flight) {
+	err := fl.future.Error()
+	fl.err = err
+	measure, flying := o.node.flights.land(fl, time.Now())
+	if !flying {
+		return // given up
+	}
+	switch {
+	case err == nil:
+		fl.batch.answer(fl.future.Response().(fsm.Applied))
+		o.node.cfg.Measure(measure)
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(err, store.ErrDiskFull):
+		// Raft never took it; or this node's log did not, nobody else was sent it, and raft gives the
+		// leadership up.
+		fl.batch.refuse(o.node.notLeader())
+	default:
+		fl.batch.refuse(ErrUnknown)
+	}
+	o.landed <- fl
+}
+
+// answer tells everybody in the batch what became of it.
+func (b *batch) answer(a fsm.Applied) {
+	switch a.Refused {
+	case fsm.OK:
+	case fsm.OtherRules:
+		b.refuse(ErrOtherRules)
+		return
+	default:
+		b.refuse(errors.New("not done: this node encoded an entry that can't be decoded: " + a.Fault))
+		return
+	}
+	answer := Answer{Stamp: a.Stamp, Time: a.Time}
+	next := 0
+	for _, r := range b.requests {
+		answer.Result = fsm.Result{}
+		if r.command != nil {
+			answer.Result = a.Results[next]
+			next++
+		}
+		r.done(answer, nil)
+	}
+	dead := make(map[session.ID]bool, len(a.Dead))
+	for _, id := range a.Dead {
+		dead[id] = true
+	}
+	for _, r := range b.renewals {
+		answer.Result = fsm.Result{Session: r.id}
+		if dead[r.id] {
+			answer.Result = fsm.Result{Code: fsm.NoSession}
+		}
+		for _, done := range r.done {
+			done(answer, nil)
+		}
+	}
+}
+
+// refuse gives everybody in the batch the same error.
+func (b *batch) refuse(err error) {
+	for _, r := range b.requests {
+		r.done(Answer{}, err)
+	}
+	for _, r := range b.renewals {
+		for _, done := range r.done {
+			done(Answer{}, err)
+		}
+	}
+}

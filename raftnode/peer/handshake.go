@@ -1,0 +1,223 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+)
+
+// call connects to a node and introduces this one. It returns the connection, as it is and bare,
+// once both ends know each other: what is written to it next is Raft's.
+func (n *Network) call(ctx context.Context, to Node) (conn, raw net.Conn, err error) {
+	return n.introduce(ctx, to, purposeRaft, func(conn net.Conn, mine identity) error {
+		return n.agree(conn, mine, to)
+	})
+}
+
+// agree is the calling end of the handshake, after the hello.
+func (n *Network) agree(conn net.Conn, mine identity, to Node) error {
+	body, err := readFrame(conn, kindWelcome, frameBytesMax)
+	if err != nil {
+		return err
+	}
+	theirs, err := decodeWelcome(body)
+	if err != nil {
+		return err
+	}
+	if refusal := judge(mine, theirs, to.ID, theirs.id, n.record(theirs.id)); refusal != nil {
+		// The receiver would see no more than a closed connection; its operator deserves the reason.
+		_ = writeFrame(conn, encodeRefusal(refusal))
+		return refusal
+	}
+	n.watch(theirs, to.Address)
+	return writeFrame(conn, encodeGo())
+}
+
+// introduce dials a node, says hello and lets talk do the rest, all of it within ctx.
+func (n *Network) introduce(ctx context.Context, to Node, why purpose,
+	talk func(net.Conn, identity) error) (conn, raw net.Conn, err error) {
+	raw, err = n.config.Dial(ctx, to.Address)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, nil, fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
+	}
+	mine := n.self()
+	err = within(ctx, raw, func() error {
+		var err error
+		if conn, err = n.secureCall(ctx, raw, to.ID); err != nil {
+			return err
+		}
+		if err := writeFrame(conn, encodeHello(hello{why, to.ID, mine})); err != nil {
+			return err
+		}
+		return talk(conn, mine)
+	})
+	if err == nil {
+		return conn, raw, nil
+	}
+	raw.Close()
+	if refusal, ok := errors.AsType[*RefusedError](err); ok {
+		n.log.warn("call "+to.ID+refusal.Code.String(), "no connection to a peer",
+			"peer", to.ID, "address", to.Address, "code", refusal.Code, "reason", refusal)
+	}
+	return nil, nil, fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
+}
+
+// receive makes the called end of a handshake, and hands a connection for Raft to the transport.
+func (n *Network) receive(ctx context.Context, raw net.Conn, leave func()) {
+	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout, fmt.Errorf(
+		"the handshake was not complete within %v", n.config.HandshakeTimeout))
+	defer cancel()
+	var welcomed *guest
+	err := within(ctx, raw, func() error {
+		conn, err := n.secureAnswer(ctx, raw)
+		if err != nil {
+			return err
+		}
+		welcomed, err = n.greet(conn)
+		return err
+	})
+	leave()
+	if err == nil && welcomed != nil {
+		n.watch(welcomed.identity, raw.RemoteAddr().String())
+		if welcomed.purpose == purposeRaft {
+			welcomed.streams.deliver(welcomed.conn, raw)
+			return
+		}
+		err = within(ctx, raw, func() error { return n.hear(ctx, welcomed) })
+	}
+	raw.Close()
+	n.complain(raw, err)
+}
+
+// guest is a caller whose handshake is done.
+type guest struct {
+	identity
+	purpose purpose
+	conn    net.Conn
+	streams *streams // for Raft
+}
+
+// greet reads a hello and answers it. A nil guest without error has got what it came for.
+func (n *Network) greet(conn net.Conn) (*guest, error) {
+	body, err := readFrame(conn, kindHello, frameBytesMax)
+	if err != nil {
+		return nil, n.refuseFrame(conn, err)
+	}
+	hello, err := decodeHello(body)
+	if err != nil {
+		return nil, n.refuseFrame(conn, err)
+	}
+	mine, theirs := n.self(), hello.from
+	if refusal := n.checkCertificate(conn, theirs.id); refusal != nil {
+		return nil, refuse(conn, refusal)
+	}
+	if hello.purpose == purposeAsk {
+		if err := writeFrame(conn, encodeAnswer(n.answer(mine, theirs.id), mine.run)); err != nil {
+			return nil, err
+		}
+		linger(conn)
+		return nil, nil
+	}
+	if refusal := judge(mine, theirs, hello.meant, mine.id, n.record(theirs.id)); refusal != nil {
+		return nil, refuse(conn, refusal)
+	}
+	streams := n.openStreams()
+	if streams == nil && hello.purpose == purposeRaft {
+		return nil, refuse(conn, n.refusal(NotReady, theirs.id, "%s takes no part in Raft yet", mine.id))
+	}
+	if err := writeFrame(conn, encodeWelcome(mine)); err != nil {
+		return nil, err
+	}
+	// Until the caller has judged too, nothing it says is passed on.
+	if body, err = readFrame(conn, kindGo, frameBytesMax); err != nil {
+		return nil, err
+	}
+	if err := decodeGo(body); err != nil {
+		return nil, err
+	}
+	return &guest{theirs, hello.purpose, conn, streams}, nil
+}
+
+// record is the incarnation that this node has on record for another; zero: none.
+func (n *Network) record(id string) Incarnation {
+	incarnation, known := n.config.Known(id)
+	if !known {
+		return Incarnation{}
+	}
+	return incarnation
+}
+
+// watch raises the alarm when a node that was just met has a twin.
+func (n *Network) watch(met identity, address string) {
+	if n.twins.note(met.id, met.run) {
+		n.log.alarm("twin "+met.id, "two processes run as one node from copies of one data directory: "+
+			"they can vote twice and lose what was acknowledged. Stop the one that is not at the node's "+
+			"address, then empty its directory and `zamok join` it under an unused id",
+			"node", met.id, "incarnation", met.incarnation, "this_one_at", address)
+	}
+}
+
+func (n *Network) refusal(code Code, peer, format string, args ...any) *RefusedError {
+	return &RefusedError{Code: code, By: n.config.ID, Peer: peer, Fact: fmt.Sprintf(format, args...)}
+}
+
+// refuseFrame answers a frame that can't be read as a hello, if there is something to say.
+func (n *Network) refuseFrame(conn net.Conn, err error) error {
+	switch {
+	case errors.Is(err, errTLSRecord):
+		return refuse(conn, n.refusal(TLSWanted, "", "the caller sent %v", err))
+	case errors.Is(err, errOtherVersion):
+		return refuse(conn, n.refusal(OtherVersion, "", "the caller sent %v", err))
+	case errors.Is(err, errMalformed):
+		return refuse(conn, n.refusal(Malformed, "", "the caller sent %v", err))
+	}
+	return err
+}
+
+// complain logs why a caller was sent away. Who only opens and closes a connection, as a health
+// check does, is passed over.
+func (n *Network) complain(raw net.Conn, err error) {
+	if err == nil || errors.Is(err, io.EOF) || n.ctx.Err() != nil {
+		return
+	}
+	refusal, ok := errors.AsType[*RefusedError](err)
+	if !ok {
+		n.log.warn("caller", "a caller did not complete its handshake",
+			"from", raw.RemoteAddr(), "error", err)
+		return
+	}
+	n.log.warn("caller "+refusal.By+refusal.Peer+refusal.Code.String(),
+		"a caller and this node did not agree",
+		"from", raw.RemoteAddr(), "code", refusal.Code, "reason", refusal)
+}
+
+func refuse(conn net.Conn, refusal *RefusedError) error {
+	if writeFrame(conn, encodeRefusal(refusal)) == nil {
+		linger(conn)
+	}
+	return refusal
+}
+
+// linger lets the other end close first: closing with unread bytes makes TCP send a reset, which
+// can overtake the answer that was just written.
+func linger(conn net.Conn) {
+	_, _ = io.CopyN(io.Discard, conn, lingerBytesMax)
+}
+
+// within runs a talk that ends with ctx: a connection has no context, so it is closed instead.
+func within(ctx context.Context, raw net.Conn, talk func() error) error {
+	stop := context.AfterFunc(ctx, func() { raw.Close() })
+	err := talk()
+	if stop() {
+		return err
+	}
+	if _, refused := errors.AsType[*RefusedError](err); refused {
+		return err
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,154 @@
+package peer
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	// idBytesMax bounds a node's id; it fits the one-byte lengths of the wire.
+	idBytesMax = 64
+	// nodesMax bounds a list. More voters than this make a cluster slower and no safer, and the
+	// bound keeps an answer, which carries the list, below answerBytesMax.
+	nodesMax = 32
+	// hostBytesMax is the longest name that DNS knows.
+	hostBytesMax = 253
+)
+
+// A Node is one item of a --cluster list: who it is, and where its peers reach it.
+type Node struct {
+	ID      string
+	Address string // host:port in canonical form: lower case, no leading zeros
+}
+
+// A List is a --cluster list in canonical form, ordered by id. The zero List names nobody: that
+// of a node which joined a running cluster and was not told how that cluster began.
+type List struct{ nodes []Node }
+
+// ParseList reads "n1=host:5751,n2=host:5751,…". Two spellings of one list (other order, blanks
+// around items, upper case in host names) yield equal Lists. An error names the item at fault.
+func ParseList(text string) (List, error) {
+	items := strings.Split(text, ",")
+	if strings.TrimSpace(text) == "" {
+		return List{}, fmt.Errorf("--cluster is empty: " +
+			"name every node of the cluster, this one too, as n1=host:5751,n2=host:5751,…")
+	}
+	if len(items) > nodesMax {
+		return List{}, fmt.Errorf("--cluster names %d nodes, and %d is the most", len(items), nodesMax)
+	}
+	var nodes []Node
+	for i, item := range items {
+		node, err := parseNode(strings.TrimSpace(item))
+		if err != nil {
+			return List{}, fmt.Errorf("--cluster: item %d (%q): %w", i+1, item, err)
+		}
+		for j, other := range nodes {
+			if other.ID == node.ID {
+				return List{}, fmt.Errorf("--cluster: items %d and %d have the same id %s: "+
+					"every node needs its own", j+1, i+1, node.ID)
+			}
+			if other.Address == node.Address {
+				return List{}, fmt.Errorf("--cluster: items %d and %d (%s and %s) have the same address %s: "+
+					"two nodes can't share a peer port", j+1, i+1, other.ID, node.ID, node.Address)
+			}
+		}
+		nodes = append(nodes, node)
+	}
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+	return List{nodes}, nil
+}
+
+// Nodes returns the nodes in order of id.
+func (l List) Nodes() []Node { return slices.Clone(l.nodes) }
+
+// Has reports whether the list names id.
+func (l List) Has(id string) bool {
+	return slices.ContainsFunc(l.nodes, func(n Node) bool { return n.ID == id })
+}
+
+// String returns the canonical form, which ParseList reads back; of the zero List, "".
+func (l List) String() string {
+	items := make([]string, 0, len(l.nodes))
+	for _, n := range l.nodes {
+		items = append(items, n.ID+"="+n.Address)
+	}
+	return strings.Join(items, ",")
+}
+
+// Hash returns the SHA-256 of the canonical form; of the zero List, the zero ListHash.
+func (l List) Hash() ListHash {
+	if len(l.nodes) == 0 {
+		return ListHash{}
+	}
+	return sha256.Sum256([]byte(l.String()))
+}
+
+// CheckID says what is wrong with a node's id, or nil. An id is 1 to 64 lower-case letters,
+// digits, '.', '_' and '-', beginning with a letter or digit: so it can stand in a certificate,
+// where upper and lower case are the same.
+func CheckID(id string) error {
+	if id == "" {
+		return fmt.Errorf("the id is missing: write it before the address, as n1=host:5751")
+	}
+	if len(id) > idBytesMax {
+		return fmt.Errorf("the id is %d bytes long, and %d is the most", len(id), idBytesMax)
+	}
+	for i, c := range []byte(id) {
+		letterOrDigit := 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
+		if !letterOrDigit && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return fmt.Errorf("the id %q has %q at byte %d: use lower-case letters, digits, "+
+				"'.', '_' and '-', and begin with a letter or digit", id, c, i+1)
+		}
+	}
+	return nil
+}
+
+func parseNode(item string) (Node, error) {
+	id, address, found := strings.Cut(item, "=")
+	if !found {
+		return Node{}, fmt.Errorf("no '=' between id and address: write n1=host:5751")
+	}
+	if err := CheckID(id); err != nil {
+		return Node{}, err
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return Node{}, fmt.Errorf("the address %q has no host and port (%w): write %s=host:5751, "+
+			"and an IPv6 address in brackets", address, err, id)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || number == 0 {
+		return Node{}, fmt.Errorf("the port %q is not a number from 1 to 65535", port)
+	}
+	if host, err = canonicalHost(host); err != nil {
+		return Node{}, err
+	}
+	return Node{id, net.JoinHostPort(host, strconv.FormatUint(number, 10))}, nil
+}
+
+func canonicalHost(host string) (string, error) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.IsUnspecified() || ip.Zone() != "" {
+			return "", fmt.Errorf("%s means something else on every machine: "+
+				"write an address that all nodes reach it by", host)
+		}
+		return ip.Unmap().String(), nil
+	}
+	if host == "" || len(host) > hostBytesMax {
+		return "", fmt.Errorf("the host is %d bytes long: write a name of 1 to %d, or an IP address",
+			len(host), hostBytesMax)
+	}
+	host = strings.ToLower(host)
+	for _, c := range []byte(host) {
+		if !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_') {
+			return "", fmt.Errorf("the host %q has %q in it, which no host name has", host, c)
+		}
+	}
+	return host, nil
+}

@@ -1,0 +1,398 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// pair is two founders that know each other's cluster.
+func pair(t *testing.T, f *fabric) (n1, n2 member) {
+	list := mustList(t, threeNodes)
+	n1 = open(t, f, Config{ID: "n1", List: list, Cluster: clusterOf("home")})
+	n2 = open(t, f, Config{ID: "n2", List: list, Cluster: clusterOf("home")})
+	return n1, n2
+}
+
+func requireCode(t *testing.T, want Code, err error) {
+	t.Helper()
+	refusal, ok := errors.AsType[*RefusedError](err)
+	require.True(t, ok, "no refusal: %v", err)
+	require.Equal(t, want.String(), refusal.Code.String())
+	require.ErrorContains(t, err, want.cure())
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	f := newFabric()
+	known, holds := records(), func() bool { return false }
+	good := Config{
+		ID: "n1", Incarnation: Incarnation{1}, Known: known, Holds: holds, Listener: f.listen("h1:5751"),
+	}
+	for want, spoil := range map[string]func(*Config){
+		"ID: the id is missing":     func(c *Config) { c.ID = "" },
+		"Incarnation is zero":       func(c *Config) { c.Incarnation = Incarnation{} },
+		"Known, Holds and Listener": func(c *Config) { c.Known = nil },
+		"can't be negative":         func(c *Config) { c.HandshakesMax = -1 },
+	} {
+		c := good
+		spoil(&c)
+		_, err := New(c)
+		assert.ErrorContains(t, err, want)
+	}
+	n, err := New(good)
+	require.NoError(t, err)
+	assert.Equal(t, "h1:5751", n.Addr().String(), "the listener's, when none is advertised")
+	assert.Equal(t, "tcp", n.Addr().Network())
+	require.NoError(t, n.Close())
+}
+
+func TestNodeThatRunsNoRaftIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		defer n2.Close()
+		caller := transport(t, n1)
+		requireCode(t, NotReady, vote(caller, "n2", "h2:5751"))
+		transport(t, n2)
+		require.NoError(t, vote(caller, "n2", "h2:5751"))
+	})
+}
+
+// A node stops and opens Raft again without leaving its port, as after a transfer of leadership.
+func TestTransportCanBeReopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		defer n2.Close()
+		caller, first := transport(t, n1), transport(t, n2)
+		_, err := n2.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+		require.ErrorContains(t, err, "open already")
+		require.NoError(t, vote(caller, "n2", "h2:5751"))
+		require.NoError(t, first.Close())
+		require.NoError(t, first.Close(), "twice")
+		require.Error(t, vote(caller, "n2", "h2:5751"), "the pooled connection is gone with it")
+		requireCode(t, NotReady, vote(caller, "n2", "h2:5751"))
+		transport(t, n2)
+		require.NoError(t, vote(caller, "n2", "h2:5751"))
+	})
+}
+
+// Raft's transport pools connections by address. A pooled one must not serve a call that means
+// another node at that address.
+func TestPooledConnectionServesTheNodeMeantOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		defer n2.Close()
+		caller := transport(t, n1)
+		transport(t, n2)
+		require.NoError(t, vote(caller, "n2", "h2:5751"))
+		requireCode(t, NotMeant, vote(caller, "n4", "h2:5751"))
+		require.NoError(t, vote(caller, "n2", "h2:5751"))
+	})
+}
+
+func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		defer n2.Close()
+		caller := transport(t, n1)
+		transport(t, n2)
+		var resp raft.RequestVoteResponse
+		err := caller.NetworkTransport.RequestVote("n2", "h2:5751", &raft.RequestVoteRequest{}, &resp)
+		require.ErrorContains(t, err, "doesn't say which node it means")
+		assert.False(t, resp.Granted)
+		_, err = n1.Transport(raft.NetworkTransportConfig{ServerAddressProvider: noAddresses{}})
+		require.ErrorContains(t, err, "put addresses into the Raft configuration")
+	})
+}
+
+type noAddresses struct{}
+
+func (noAddresses) ServerAddr(raft.ServerID) (raft.ServerAddress, error) { return "", nil }
+
+// Every method of Raft's transport carries the id along.
+func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		defer n2.Close()
+		config := transportConfig()
+		config.MaxRPCsInFlight = 2
+		tr, err := n1.Transport(config)
+		require.NoError(t, err)
+		transport(t, n2)
+		_, err = tr.AppendEntriesPipeline("n4", "h2:5751")
+		requireCode(t, NotMeant, err)
+		requireCode(t, NotMeant, tr.AppendEntries("n4", "h2:5751", &raft.AppendEntriesRequest{}, nil))
+		requireCode(t, NotMeant, tr.RequestVote("n4", "h2:5751", &raft.RequestVoteRequest{}, nil))
+		requireCode(t, NotMeant, tr.RequestPreVote("n4", "h2:5751", &raft.RequestPreVoteRequest{}, nil))
+		requireCode(t, NotMeant, tr.TimeoutNow("n4", "h2:5751", &raft.TimeoutNowRequest{}, nil))
+		requireCode(t, NotMeant, tr.InstallSnapshot("n4", "h2:5751", &raft.InstallSnapshotRequest{}, nil,
+			strings.NewReader("")))
+	})
+}
+
+// rude makes a bare connection to a node's port.
+func rude(t *testing.T, f *fabric, address string) net.Conn {
+	conn, err := f.dialer("rude")(t.Context(), address)
+	require.NoError(t, err)
+	return conn
+}
+
+// Callers that don't speak the protocol are told so where they can read it, cost no more than
+// their time in the lobby, and keep nobody else out.
+func TestRudeCallers(t *testing.T) {
+	for name, c := range map[string]struct {
+		send string
+		want string // in the answer
+		log  string
+	}{
+		"wrong magic": {"GET / HTTP/1.1\r\n\r\n", "not a zamok handshake", "malformed"},
+		"oversize":    {"zamok\x01\xff\xff" + strings.Repeat("x", 2000), "65535 bytes", "malformed"},
+		"garbage":     {"zamok\x01\x00\x04\x01\x07\x00\x00", "not a zamok handshake", "malformed"},
+		"newer":       {"zamok\x02\x00\x01\x01", "it has 2, this release has 1", "other version"},
+		"TLS":         {"\x16\x03\x01\x00\xc8\x01\x00\x00", "without TLS", "TLS wanted"},
+		"half a word": {"zam", "", "not complete within 2s"},
+		"silence":     {"", "", "not complete within 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFabric()
+				n1, n2 := pair(t, f)
+				defer n1.Close()
+				defer n2.Close()
+				conn := rude(t, f, "h2:5751")
+				defer conn.Close()
+				go func() { _, _ = io.WriteString(conn, c.send) }()
+				require.NoError(t, connect(t, n1, n2), "others go on")
+				start := time.Now()
+				answer, _ := io.ReadAll(conn) // ends when n2 has closed the connection
+				assert.LessOrEqual(t, time.Since(start), n2.config.HandshakeTimeout)
+				if c.want != "" {
+					_, err := readFrame(strings.NewReader(string(answer)), kindWelcome, frameBytesMax)
+					require.ErrorContains(t, err, c.want)
+				}
+				synctest.Wait()
+				assert.Contains(t, n2.diary.String(), c.log)
+			})
+		})
+	}
+}
+
+func TestHealthCheckIsNoComplaint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric()
+		n1, n2 := pair(t, f)
+		defer n1.Close()
+		defer n2.Close()
+		require.NoError(t, rude(t, f, "h2:5751").Close())
+		synctest.Wait()
+		assert.Empty(t, n2.diary.String())
+	})
+}
+
+// A caller that sends a byte now and then gains no time by it.
+func TestSlowCallerIsCutOffInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric()
+		n1, n2 := pair(t, f)
+		defer n1.Close()
+		defer n2.Close()
+		conn := rude(t, f, "h2:5751")
+		start := time.Now()
+		for range 100 {
+			if _, err := conn.Write([]byte("z")[:1]); err != nil {
+				break
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		assert.LessOrEqual(t, time.Since(start), n2.config.HandshakeTimeout+500*time.Millisecond)
+	})
+}
+
+// However many connections idle in their handshake, honest callers come in, and at once.
+func TestIdlersKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric()
+		n1, n2 := pair(t, f)
+		defer n1.Close()
+		defer n2.Close()
+		for range 1000 {
+			rude(t, f, "h2:5751")
+		}
+		synctest.Wait()
+		assert.Equal(t, handshakesMaxDefault, n2.lobby.guests.Len())
+		start := time.Now()
+		require.NoError(t, connect(t, n1, n2))
+		assert.Zero(t, time.Since(start))
+		assert.Equal(t, 1, strings.Count(n2.diary.String(), "connections idle"), "not 936 times")
+
+		time.Sleep(n2.config.HandshakeTimeout)
+		synctest.Wait()
+		assert.Zero(t, n2.lobby.guests.Len(), "all gone after the time for a handshake")
+	})
+}
+
+// A called node that accepts and then says nothing costs the caller its timeout and no more.
+func TestHalfOpenPeerCostsTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric()
+		n1 := open(t, f, Config{ID: "n1", List: mustList(t, threeNodes)})
+		defer n1.Close()
+		mute := f.listen("h2:5751")
+		go func() {
+			conn, err := mute.Accept()
+			if err == nil {
+				_, _ = io.Copy(io.Discard, conn)
+			}
+		}()
+		start := time.Now()
+		err := vote(transport(t, n1), "n2", "h2:5751")
+		require.ErrorContains(t, err, "no answer within 2s")
+		assert.Equal(t, rpcTimeoutDefault, time.Since(start))
+	})
+}
+
+// A listener that fails for a while, as without free descriptors, is tried again.
+func TestAcceptIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric()
+		list := mustList(t, threeNodes)
+		n1 := open(t, f, Config{ID: "n1", List: list})
+		listener := &moody{port: f.listen("h2:5751"), failures: 3}
+		n2 := open(t, f, Config{ID: "n2", List: list, Listener: listener})
+		defer n1.Close()
+		defer n2.Close()
+		require.NoError(t, connect(t, n1, n2))
+		assert.Contains(t, n2.diary.String(), "too many open files")
+	})
+}
+
+type moody struct {
+	*port
+	failures int
+}
+
+func (m *moody) Accept() (net.Conn, error) {
+	if m.failures--; m.failures >= 0 {
+		return nil, errors.New("too many open files")
+	}
+	return m.port.Accept()
+}
+
+// Close ends what is open in every stage, and comes back: the bubble ends only when no goroutine
+// is left, and a read on the far side of every connection has failed.
+func TestCloseEndsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric()
+		n1, n2 := pair(t, f)
+		mute := f.listen("h3:5751") // accepts nothing: calls to it hang
+		caller := transport(t, n1)
+		called, err := n2.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+		require.NoError(t, err)
+		results := make(chan error, 3)
+		go func() { results <- vote(caller, "n2", "h2:5751") }() // never answered: nobody consumes
+		go func() { results <- vote(caller, "n3", "h3:5751") }()
+		go func() { _, err := n1.Ask(context.Background(), Node{"n3", "h3:5751"}); results <- err }()
+		idle := rude(t, f, "h2:5751")
+		synctest.Wait()
+
+		start := time.Now()
+		require.NoError(t, n2.Close())
+		_, err = io.ReadAll(idle)
+		require.NoError(t, err, "closed by n2")
+		require.NoError(t, idle.Close())
+		require.NoError(t, n1.Close())
+		for range 3 {
+			require.Error(t, <-results)
+		}
+		assert.Zero(t, time.Since(start))
+		require.NoError(t, mute.Close())
+		require.ErrorIs(t, vote(caller, "n2", "h2:5751"), ErrClosed)
+		_, err = n1.Transport(raft.NetworkTransportConfig{})
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = called.streams.Accept()
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = n1.Ask(t.Context(), Node{"n3", "h3:5751"})
+		require.Error(t, err)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		assert.Empty(t, f.wires, "connections left open")
+	})
+}
+
+// Raft's own Close forgets the handlers of accepted connections; ours waits for them.
+func TestCloseWaitsForHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		caller, called := transport(t, n1), transport(t, n2)
+		release, closed := make(chan struct{}), make(chan error, 1)
+		called.SetHeartbeatHandler(func(raft.RPC) { <-release })
+		go func() {
+			heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{Addr: []byte("n1")}, Term: 1}
+			_ = caller.AppendEntries("n2", "h2:5751", &heartbeat, &raft.AppendEntriesResponse{})
+		}()
+		synctest.Wait()
+		go func() { closed <- n2.Close() }()
+		synctest.Wait()
+		assert.Empty(t, closed, "the handler still runs")
+		close(release)
+		require.NoError(t, <-closed)
+	})
+}
+
+// The same over real sockets.
+func TestRealSockets(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	n1, n2 := openTCP(t, Config{ID: "n1"}), openTCP(t, Config{ID: "n2"})
+	caller := transport(t, n1)
+	transport(t, n2)
+	require.NoError(t, vote(caller, "n2", n2.Addr().String()))
+	requireCode(t, NotMeant, vote(caller, "n3", n2.Addr().String()))
+	answer, err := n1.Ask(t.Context(), Node{"n2", n2.Addr().String()})
+	require.NoError(t, err)
+	assert.Equal(t, "n2", answer.ID)
+	require.NoError(t, n1.Close())
+	require.NoError(t, n2.Close())
+	_, err = ListenTCP(t.Context(), "127.0.0.1:none")
+	require.ErrorContains(t, err, "--peer")
+}
+
+// One complaint is logged at once, then at most once in quietFor.
+func TestComplaintsAreNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &diary{}
+		q := newQuietLog(d.logger())
+		for range 10 {
+			q.warn("a", "first kind")
+		}
+		q.warn("b", "second kind")
+		time.Sleep(quietFor + 1)
+		synctest.Wait()
+		q.warn("a", "first kind")
+		text := d.String()
+		assert.Equal(t, 2, strings.Count(text, "first kind"))
+		assert.Contains(t, text, "left_out=9")
+		assert.Equal(t, 1, strings.Count(text, "second kind"))
+
+		for i := range 10 * complaintsMax {
+			q.warn(strings.Repeat("x", i), "an invented id")
+		}
+		assert.LessOrEqual(t, len(q.complaints), complaintsMax+1)
+		time.Sleep(quietFor + 1)
+	})
+}

@@ -1,0 +1,136 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// streams is the raft.StreamLayer under a Transport: it hands out connections whose handshake is
+// done and owns them until they are closed, since Raft's transport forgets those it accepted.
+type streams struct {
+	network *Network
+	callers chan *stream // to Accept, one at a time
+
+	ctx      context.Context // ends when Close begins
+	stop     context.CancelCauseFunc
+	handlers sync.WaitGroup // accepted streams that their handler has not closed
+
+	mu   sync.Mutex // guards what follows
+	shut bool
+	open map[*stream]struct{}
+}
+
+var _ raft.StreamLayer = (*streams)(nil)
+
+func newStreams(n *Network) *streams {
+	s := &streams{network: n, callers: make(chan *stream), open: map[*stream]struct{}{}}
+	s.ctx, s.stop = context.WithCancelCause(n.ctx)
+	return s
+}
+
+// Dial implements raft.StreamLayer. The address is what meant makes.
+func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	id, at, found := strings.Cut(string(address), "=")
+	if !found {
+		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
+			"Raft has to call through a peer.Transport", address)
+	}
+	if timeout <= 0 {
+		timeout = s.network.config.HandshakeTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
+	defer cancel()
+	conn, raw, err := s.network.call(ctx, Node{id, at})
+	if err != nil {
+		return nil, err
+	}
+	stream := &stream{Conn: conn, raw: raw}
+	if !s.adopt(stream) {
+		return nil, ErrClosed
+	}
+	return stream, nil
+}
+
+// deliver hands a welcomed caller to Accept.
+func (s *streams) deliver(conn, raw net.Conn) {
+	stream := &stream{Conn: conn, raw: raw, handled: true}
+	if !s.adopt(stream) {
+		return
+	}
+	select {
+	case s.callers <- stream:
+	case <-s.ctx.Done():
+		stream.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (s *streams) Accept() (net.Conn, error) {
+	select {
+	case stream := <-s.callers:
+		return stream, nil
+	case <-s.ctx.Done():
+		return nil, ErrClosed
+	}
+}
+
+// Addr implements net.Listener.
+func (s *streams) Addr() net.Addr { return s.network.Addr() }
+
+// Close implements net.Listener. Raft's transport calls it, after it has told its handlers to
+// end: then each of them closes its stream as its last act.
+func (s *streams) Close() error {
+	s.stop(ErrClosed)
+	s.mu.Lock()
+	s.shut = true
+	for stream := range s.open {
+		// The bare connection: a farewell of TLS could wait for a peer that doesn't read.
+		stream.raw.Close()
+	}
+	s.mu.Unlock()
+	s.handlers.Wait()
+	return nil
+}
+
+// adopt takes a stream into ownership until it is closed, or, when it is too late, closes it.
+func (s *streams) adopt(stream *stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shut {
+		stream.raw.Close()
+		return false
+	}
+	s.open[stream] = struct{}{}
+	if stream.handled {
+		s.handlers.Add(1)
+	}
+	stream.forget = sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, stream)
+		if stream.handled {
+			s.handlers.Done()
+		}
+	})
+	return true
+}
+
+// stream is a verified connection.
+type stream struct {
+	net.Conn          // TLS over raw, or raw itself
+	raw      net.Conn // what the network gave
+	handled  bool     // accepted, so that a handler of Raft's transport closes it
+	forget   func()
+}
+
+func (s *stream) Close() error {
+	err := s.Conn.Close()
+	s.forget()
+	return err
+}

@@ -1,0 +1,101 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+)
+
+// checkTLS refuses settings under which the peers would not verify each other.
+func checkTLS(c *tls.Config) error {
+	switch {
+	case c == nil:
+		return nil
+	case c.InsecureSkipVerify:
+		return errors.New("peer: TLS.InsecureSkipVerify is set: anybody could pose as a node; unset it")
+	case c.RootCAs == nil && c.ClientCAs == nil:
+		return errors.New("peer: TLS has neither RootCAs nor ClientCAs: name the CA of the peers, " +
+			"since every public CA would do otherwise")
+	case c.GetConfigForClient != nil:
+		return errors.New("peer: TLS.GetConfigForClient is set, and could switch the verification off; " +
+			"to replace certificates while running use GetCertificate and GetClientCertificate")
+	case len(c.Certificates) == 0 && (c.GetCertificate == nil || c.GetClientCertificate == nil):
+		return errors.New("peer: TLS has no certificate of this node to show its peers, and it shows " +
+			"one both when it calls and when it is called")
+	}
+	return nil
+}
+
+// mutualTLS is the configuration for a call to node meant; for being called, meant is "". One CA
+// list, whichever is set, serves both directions.
+func mutualTLS(c *tls.Config, meant string) *tls.Config {
+	c = c.Clone()
+	c.ServerName = meant
+	c.ClientAuth = tls.RequireAndVerifyClientCert
+	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
+	if c.RootCAs == nil {
+		c.RootCAs = c.ClientCAs
+	}
+	if c.ClientCAs == nil {
+		c.ClientCAs = c.RootCAs
+	}
+	return c
+}
+
+// secureCall makes the calling end of TLS, if this node has it. The certificate must name the
+// node meant: an address is where a node is, and what has to be proved is who it is.
+func (n *Network) secureCall(ctx context.Context, raw net.Conn, meant string) (net.Conn, error) {
+	if n.config.TLS == nil {
+		return raw, nil
+	}
+	secured := tls.Client(raw, mutualTLS(n.config.TLS, meant))
+	err := secured.HandshakeContext(ctx)
+	if err == nil {
+		return secured, nil
+	}
+	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
+		return nil, n.refusal(TLSWanted, meant, "it speaks without TLS, and %s with it", n.config.ID)
+	}
+	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return nil, n.refusal(WrongCertificate, meant, "its certificate doesn't verify as %s's: %v",
+			meant, wrong.Err)
+	}
+	return nil, fmt.Errorf("TLS: %w", err)
+}
+
+// secureAnswer makes the receiving end. Which node the caller's certificate must name is known
+// only once the caller has said who it is: see checkCertificate.
+func (n *Network) secureAnswer(ctx context.Context, raw net.Conn) (net.Conn, error) {
+	if n.config.TLS == nil {
+		return raw, nil
+	}
+	secured := tls.Server(raw, mutualTLS(n.config.TLS, ""))
+	err := secured.HandshakeContext(ctx)
+	if err == nil {
+		return secured, nil
+	}
+	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil {
+		// The caller reads no TLS, so it is told without.
+		refusal := n.refusal(TLSWanted, "", "the caller speaks without TLS, and %s with it", n.config.ID)
+		return nil, refuse(raw, refusal)
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return nil, n.refusal(WrongCertificate, "", "the caller's certificate: %v", err)
+	}
+	return nil, fmt.Errorf("TLS: %w", err)
+}
+
+// checkCertificate says whether the caller's certificate names the node that it says it is.
+func (n *Network) checkCertificate(conn net.Conn, claimed string) *RefusedError {
+	secured, ok := conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	shown := secured.ConnectionState().PeerCertificates
+	if err := shown[0].VerifyHostname(claimed); err != nil {
+		return n.refusal(WrongCertificate, claimed, "the caller says that it is %s: %v", claimed, err)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package peer
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// authority is a CA for peers.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "peers"}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return authority{cert, key}
+}
+
+// config is the TLS of a node whose certificate names id.
+func (a authority) config(t *testing.T, id string) *tls.Config {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), DNSNames: []string{id},
+		NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool,
+	}
+}
+
+func TestTLS(t *testing.T) {
+	for name, c := range map[string]struct {
+		caller, called func(t *testing.T, home, away authority) *tls.Config
+		want           Code   // what the caller is told; 0: nothing wrong
+		callerLog      string // what a log says where no code can be sent
+		calledLog      string
+	}{
+		"both": {
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n1") },
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n2") },
+			0, "", "",
+		},
+		"the called node's certificate names another": {
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n1") },
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n3") },
+			WrongCertificate, "valid for n3, not n2", "bad certificate",
+		},
+		"the caller's certificate names another": {
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n3") },
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n2") },
+			WrongCertificate, "valid for n3, not n1", "valid for n3, not n1",
+		},
+		"the called node's certificate is of another CA": {
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n1") },
+			func(t *testing.T, home, away authority) *tls.Config {
+				c := away.config(t, "n2")
+				c.ClientCAs = home.config(t, "n2").RootCAs
+				return c
+			},
+			WrongCertificate, "unknown authority", "bad certificate",
+		},
+		"the called node speaks without": {
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n1") },
+			func(*testing.T, authority, authority) *tls.Config { return nil },
+			TLSWanted, "speaks without TLS", "without TLS",
+		},
+		"the caller speaks without": {
+			func(*testing.T, authority, authority) *tls.Config { return nil },
+			func(t *testing.T, home, _ authority) *tls.Config { return home.config(t, "n2") },
+			TLSWanted, "speaks without TLS", "speaks without TLS",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Over sockets: TLS alerts cross what is being written, which a pipe has no room for.
+			home, away := newAuthority(t), newAuthority(t)
+			n1 := openTCP(t, Config{ID: "n1", TLS: c.caller(t, home, away)})
+			n2 := openTCP(t, Config{ID: "n2", TLS: c.called(t, home, away)})
+			err := connect(t, n1, n2)
+			_, askErr := n1.Ask(t.Context(), Node{"n2", n2.Addr().String()})
+			if c.want == 0 {
+				require.NoError(t, err)
+				require.NoError(t, askErr)
+				assert.Empty(t, n1.diary.String()+n2.diary.String())
+				return
+			}
+			requireCode(t, c.want, err)
+			requireCode(t, c.want, askErr)
+			eventuallyLogs(t, n1, c.callerLog)
+			eventuallyLogs(t, n2, c.calledLog)
+		})
+	}
+}
+
+// A caller whose certificate is of another CA learns it from TLS itself.
+func TestTLSCallerOfAnotherCA(t *testing.T) {
+	home, away := newAuthority(t), newAuthority(t)
+	caller := away.config(t, "n1")
+	caller.RootCAs = home.config(t, "n1").RootCAs
+	n1 := openTCP(t, Config{ID: "n1", TLS: caller})
+	n2 := openTCP(t, Config{ID: "n2", TLS: home.config(t, "n2")})
+	require.ErrorContains(t, connect(t, n1, n2), "unknown certificate authority")
+	eventuallyLogs(t, n2, "wrong certificate")
+}
+
+func eventuallyLogs(t *testing.T, m member, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(m.diary.String(), text) },
+		5*time.Second, 5*time.Millisecond, "%s logged %s and not %q", m.config.ID, m.diary, text)
+}
+
+// A TLS handshake that never ends costs the called node as little as any other.
+func TestTLSSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, home := newFabric(), newAuthority(t)
+		list := mustList(t, threeNodes)
+		n1 := open(t, f, Config{ID: "n1", List: list, TLS: home.config(t, "n1")})
+		n2 := open(t, f, Config{ID: "n2", List: list, TLS: home.config(t, "n2")})
+		defer n1.Close()
+		defer n2.Close()
+		rude(t, f, "h2:5751")
+		require.NoError(t, connect(t, n1, n2))
+		time.Sleep(n2.config.HandshakeTimeout)
+		synctest.Wait()
+		assert.Contains(t, n2.diary.String(), "not complete within 2s")
+	})
+}
+
+func TestTLSThatVerifiesNothingIsRefused(t *testing.T) {
+	good := newAuthority(t).config(t, "n1")
+	require.NoError(t, checkTLS(good))
+	for want, spoil := range map[string]func(*tls.Config){
+		"InsecureSkipVerify is set":     func(c *tls.Config) { c.InsecureSkipVerify = true },
+		"neither RootCAs nor ClientCAs": func(c *tls.Config) { c.RootCAs = nil },
+		"GetConfigForClient is set": func(c *tls.Config) {
+			c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }
+		},
+		"no certificate of this node": func(c *tls.Config) { c.Certificates = nil },
+	} {
+		c := good.Clone()
+		spoil(c)
+		assert.ErrorContains(t, checkTLS(c), want)
+	}
+	assert.Equal(t, tls.RequireAndVerifyClientCert, mutualTLS(good, "").ClientAuth)
+	assert.Equal(t, uint16(tls.VersionTLS13), mutualTLS(good, "").MinVersion)
+	assert.Equal(t, good.RootCAs, mutualTLS(good, "").ClientCAs, "one CA for both directions")
+}

@@ -1,0 +1,42 @@
+package peer
+
+import (
+	"slices"
+	"sync"
+)
+
+const (
+	// runsMax bounds the former runs remembered per node: a twin shows within a few connections.
+	runsMax = 8
+	// sightingsMax bounds the nodes remembered: more than a cluster has, since callers may
+	// invent ids.
+	sightingsMax = 4 * nodesMax
+)
+
+// twins notices two live processes that run copies of one data directory: same id, same
+// incarnation, so nothing tells them apart but their runs. A run that shows itself again after
+// another one did can't have ended before that other began, as it would with a restart.
+type twins struct {
+	mu   sync.Mutex       // guards seen and what it holds
+	seen map[string][]run // by node id: the latest run first
+}
+
+// note takes down that a run of node id was met, and reports whether the node has a twin.
+func (t *twins) note(id string, met run) (twin bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	runs := t.seen[id]
+	if len(runs) > 0 && runs[0] == met {
+		return false
+	}
+	if t.seen == nil || len(runs) == 0 && len(t.seen) >= sightingsMax {
+		t.seen = map[string][]run{}
+	}
+	if at := slices.Index(runs, met); at >= 0 {
+		twin = true
+		runs = slices.Delete(runs, at, at+1)
+	}
+	runs = slices.Insert(runs, 0, met)
+	t.seen[id] = runs[:min(len(runs), runsMax)]
+	return twin
+}

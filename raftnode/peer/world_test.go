@@ -1,0 +1,232 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// disk is what of a node outlives its process.
+type disk struct {
+	id, address string
+	incarnation Incarnation
+	cluster     ClusterID
+	list        List
+	known       map[string]Incarnation
+	logs        *raft.InmemStore
+	snapshots   *raft.InmemSnapshotStore
+}
+
+func newDisk(id, incarnation string, list List) *disk {
+	return &disk{
+		id: id, address: "h" + id[1:] + ":5751", incarnation: incarnationOf(incarnation), list: list,
+		known: map[string]Incarnation{},
+		logs:  raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
+	}
+}
+
+// config is Raft at the settings of the project.
+func (d *disk) config() *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(d.id)
+	c.HeartbeatTimeout, c.ElectionTimeout = 250*time.Millisecond, 250*time.Millisecond
+	c.LeaderLeaseTimeout, c.CommitTimeout = 125*time.Millisecond, 50*time.Millisecond
+	c.Logger = hclog.NewNullLogger()
+	return c
+}
+
+// bootstrap writes the first configuration, as Decide allows it and sometimes doesn't.
+func (d *disk) bootstrap(t *testing.T) {
+	var c raft.Configuration
+	for _, n := range d.list.Nodes() {
+		c.Servers = append(c.Servers, raft.Server{
+			ID: raft.ServerID(n.ID), Address: raft.ServerAddress(n.Address),
+		})
+	}
+	_, transport := raft.NewInmemTransport(raft.ServerAddress(d.address))
+	require.NoError(t, raft.BootstrapCluster(d.config(), d.logs, d.logs, d.snapshots, transport, c))
+}
+
+// clone copies a disk, as a copy of a virtual machine does.
+func (d *disk) clone(t *testing.T, address string) *disk {
+	c := *d
+	c.address, c.known, c.logs = address, maps.Clone(d.known), raft.NewInmemStore()
+	first, err := d.logs.FirstIndex()
+	require.NoError(t, err)
+	last, err := d.logs.LastIndex()
+	require.NoError(t, err)
+	for i := first; i <= last; i++ {
+		var entry raft.Log
+		require.NoError(t, d.logs.GetLog(i, &entry))
+		require.NoError(t, c.logs.StoreLog(&entry))
+	}
+	for _, key := range []string{"CurrentTerm", "LastVoteTerm"} {
+		value, _ := d.logs.GetUint64([]byte(key)) // 0, if never set
+		require.NoError(t, c.logs.SetUint64([]byte(key), value))
+	}
+	candidate, _ := d.logs.Get([]byte("LastVoteCand"))
+	require.NoError(t, c.logs.Set([]byte("LastVoteCand"), candidate))
+	return &c
+}
+
+// journal is a state machine that keeps the entries.
+type journal struct {
+	mu      sync.Mutex
+	entries []string
+}
+
+func (j *journal) Apply(l *raft.Log) any {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entries = append(j.entries, string(l.Data))
+	return nil
+}
+
+func (j *journal) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.ErrUnsupported }
+func (j *journal) Restore(io.ReadCloser) error         { return errors.ErrUnsupported }
+
+// count is how many entries begin with prefix.
+func (j *journal) count(prefix string) (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.entries {
+		if strings.HasPrefix(e, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// process is a running node.
+type process struct {
+	*disk
+	*raft.Raft
+	journal *journal
+	member  member // of the peer network; unused on plain streams
+	close   func()
+}
+
+// world is a fabric with nodes on it, that speak through the handshake or through plain streams.
+type world struct {
+	*testing.T
+	*fabric
+	plain   bool
+	running map[*process]struct{} // guarded by the fabric's mutex while nodes start at once
+}
+
+func newWorld(t *testing.T, plain bool) *world {
+	return &world{t, newFabric(), plain, map[*process]struct{}{}}
+}
+
+func (w *world) start(d *disk) *process {
+	if w.plain {
+		config := transportConfig()
+		config.Stream = plainStreams{w.listen(d.address), w.fabric}
+		plain := raft.NewNetworkTransportWithConfig(&config)
+		return w.runOver(plain, &process{disk: d, close: func() {
+			assert.NoError(w, plain.Close())
+			w.drop(func(c *wire) bool { return c.from == d.address || c.to == d.address })
+		}})
+	}
+	return w.run(d, open(w, w.fabric, Config{
+		ID: d.id, Incarnation: d.incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
+		Known: func(id string) (Incarnation, bool) { i, ok := d.known[id]; return i, ok },
+		Holds: func() bool { return true },
+	}))
+}
+
+// run starts Raft on a network.
+func (w *world) run(d *disk, m member) *process {
+	transport, err := m.Transport(transportConfig())
+	require.NoError(w, err)
+	return w.runOver(transport, &process{
+		disk: d, member: m, close: func() { assert.NoError(w, m.Close()) },
+	})
+}
+
+func (w *world) runOver(transport raft.Transport, p *process) *process {
+	p.journal = &journal{}
+	r, err := raft.NewRaft(p.config(), p.journal, p.logs, p.logs, p.snapshots, transport)
+	require.NoError(w, err)
+	p.Raft = r
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running[p] = struct{}{}
+	return p
+}
+
+func transportConfig() raft.NetworkTransportConfig {
+	return raft.NetworkTransportConfig{
+		Logger: hclog.NewNullLogger(), MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 2 * time.Second,
+	}
+}
+
+// stop ends a process as kill does: its connections break at once.
+func (w *world) stop(p *process) {
+	ended := p.Shutdown()
+	p.close()
+	require.NoError(w, ended.Error())
+	delete(w.running, p)
+}
+
+func (w *world) stopAll() {
+	for p := range w.running {
+		w.stop(p)
+	}
+}
+
+// leader waits for one of ps to lead and to have committed something, and returns it; nil: none
+// does within the time.
+func (w *world) leader(within time.Duration, ps ...*process) *process {
+	deadline := time.Now().Add(within)
+	for ; time.Now().Before(deadline); inVirtualTime(10 * time.Millisecond) {
+		for _, p := range ps {
+			if p.State() == raft.Leader && p.Apply([]byte("barrier"), time.Second).Error() == nil {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// write has n entries acknowledged by the leader.
+func (w *world) write(leader *process, prefix string, n int) {
+	for i := range n {
+		require.NoError(w, leader.Apply(fmt.Append(nil, prefix, i), time.Second).Error())
+	}
+}
+
+// arrives waits for n entries with prefix on p.
+func (w *world) arrives(p *process, prefix string, n int) {
+	// Raft waits up to 10 s between two calls to a peer that was away.
+	deadline := time.Now().Add(30 * time.Second)
+	for ; p.journal.count(prefix) < n; inVirtualTime(10 * time.Millisecond) {
+		require.True(w, time.Now().Before(deadline), "%s has %d of %d entries %q",
+			p.id, p.journal.count(prefix), n, prefix)
+	}
+	require.Equal(w, n, p.journal.count(prefix))
+}
+
+// plainStreams is the stream layer that hashicorp/raft brings, but over a fabric.
+type plainStreams struct {
+	*port
+	fabric *fabric
+}
+
+func (s plainStreams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return s.fabric.dialer(s.address)(ctx, string(to))
+}

@@ -1,0 +1,296 @@
+package raftnode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+)
+
+// What must survive a kill -9, and what would leave a goroutine behind that never ends, is tested
+// in processes of their own: the test binary started again, one process for each node. They are told
+// what to do by lines of JSON on their standard input and answer through a pipe, descriptor 3. A
+// process whose standard input ends has lost its test, and ends too.
+
+// orderVariable makes the test binary a process of a cluster; it holds an order.
+const orderVariable = "ZAMOK_TEST_NODE"
+
+// order says what a process is.
+type order struct {
+	ID, Dir, Address, Cluster string
+	// Floor is nothing for a node, and for the bare stack that nodes are compared with how many
+	// messages to a follower may be on their way.
+	Floor           int
+	SnapshotEntries uint64
+	Election        time.Duration
+}
+
+// ask is what a test asks of a process.
+type ask struct {
+	Do string // load, rest, report, fence, transfer, sick, serve, close
+	// Workers is for load and serve, Round for load, How for sick, Index for report.
+	Workers, Round int
+	How            string
+	Index          uint64
+}
+
+// said is a line of a process: what its load was acknowledged, or an answer to an ask.
+type said struct {
+	// Of is opened, granted, dropping or dropped for the load, fatal, or what was asked.
+	Of string
+	fsm.TicketRef
+	Name  string    `json:",omitempty"`
+	Token uint64    `json:",omitempty"`
+	Error string    `json:",omitempty"`
+	State *standing `json:",omitempty"`
+}
+
+// standing is how a node stands.
+type standing struct {
+	Leads       bool
+	Leader      string
+	Term        uint64
+	Index       uint64 // the machine's
+	Digest      uint64 // the machine's at the index asked for; 0 = it did not stop there
+	First, Last uint64 // raft indexes of its log
+	Restored    uint64 // the highest index of a snapshot that was installed
+	Check       string // what the machine has against itself
+	Led         led
+	Live        []liveTicket
+}
+
+// led is what the entries cost that a node led, in sum.
+type led struct {
+	Entries, Commands, Bytes        int
+	Queue, Append, Replicate, Apply time.Duration
+}
+
+func (l *led) add(m Measure) {
+	l.Entries++
+	l.Commands += m.Commands
+	l.Bytes += m.Bytes
+	l.Queue += m.Queue
+	l.Append += m.Append
+	l.Replicate += m.Replicate
+	l.Apply += m.Apply
+}
+
+type liveTicket struct {
+	fsm.TicketRef
+	Name  string
+	Token uint64 // 0 = it waits
+}
+
+// mouth is how a process speaks: whole lines, each with one write, so that of a killed process only
+// the last can be torn.
+type mouth struct {
+	mu  sync.Mutex
+	out *os.File
+}
+
+func (m *mouth) say(s said) {
+	line, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.out.Write(append(line, '\n')); err != nil {
+		os.Exit(4) // nobody listens
+	}
+}
+
+// die ends the process of a node as production does.
+func (m *mouth) die(err error) {
+	m.say(said{Of: "fatal", Error: err.Error()})
+	os.Exit(fatalCode)
+}
+
+const fatalCode = 3
+
+// TestNodeProcess is no test by itself.
+func TestNodeProcess(t *testing.T) {
+	text := os.Getenv(orderVariable)
+	if text == "" {
+		t.Skip("the tests of this package that need processes start it in them")
+	}
+	var o order
+	require.NoError(t, json.Unmarshal([]byte(text), &o))
+	m := &mouth{out: os.NewFile(3, "pipe")}
+	asks := make(chan ask)
+	go func() {
+		in := json.NewDecoder(os.Stdin)
+		for {
+			var a ask
+			if err := in.Decode(&a); err != nil {
+				if !errors.Is(err, io.EOF) {
+					fmt.Fprintln(os.Stderr, "asked nonsense:", err)
+				}
+				os.Exit(4)
+			}
+			asks <- a
+		}
+	}()
+	if o.Floor > 0 {
+		runFloor(t, o, m, asks)
+		return
+	}
+	runNode(t, o, m, asks)
+}
+
+// listen opens the port that the test chose. A connection of a dead process may hold it for a moment.
+func listen(t *testing.T, address string) net.Listener {
+	var l net.Listener
+	until(t, "a port at "+address, func() bool {
+		var err error
+		l, err = peer.ListenTCP(context.Background(), address)
+		return err == nil
+	})
+	return l
+}
+
+// served is a node inside a process.
+type served struct {
+	node  *Node
+	mouth *mouth
+	disk  *sickDisk
+	load  *load
+	*memory
+}
+
+func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
+	list, err := peer.ParseList(o.Cluster)
+	require.NoError(t, err)
+	s := &served{mouth: m, disk: newSickDisk(), memory: &memory{digests: make(map[uint64]uint64)}}
+	s.load = newLoad(m)
+	s.node, err = Open(context.Background(), Config{
+		ID: o.ID, Dir: o.Dir, Cluster: list, Listener: listen(t, o.Address), Client: "client of " + o.ID,
+		TokenBase: 1 << 20, SnapshotEntries: o.SnapshotEntries, SnapshotEvery: time.Second,
+		Election: o.Election,
+		Applied: func(m *fsm.Machine, a fsm.Applied) {
+			s.noteDigest(m)
+			s.load.hear(a.Events)
+		},
+		Restored: func(m *fsm.Machine) { s.noteRestored(m) },
+		Measure:  s.noteLed,
+		Fatal:    m.die,
+		Wrap:     s.disk.wrap(),
+		Logger:   slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	require.NoError(t, err)
+	m.say(said{Of: "open"})
+	for a := range asks {
+		if a.Do == "close" {
+			err := s.node.Close()
+			s.load.rest()
+			m.say(said{Of: "close", Error: text(err)})
+			return
+		}
+		s.answer(t, a)
+	}
+}
+
+func (s *served) answer(t *testing.T, a ask) {
+	answer := said{Of: a.Do}
+	switch a.Do {
+	case "load":
+		s.load.start(s.node, a.Workers, a.Round)
+	case "rest":
+		s.load.rest()
+	case "fence":
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		stamp, _, err := s.node.Fence(ctx)
+		answer.Token, answer.Error = stamp.Index, text(err)
+	case "report":
+		answer.State = s.report(a.Index)
+	case "transfer":
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		answer.Error = text(s.node.Transfer(ctx, ""))
+	case "sick":
+		answer.Error = text(s.disk.become(a.How))
+	case "serve":
+		answer.Name = s.serve(t, a.Workers)
+	default:
+		answer.Error = "unknown to this process"
+	}
+	s.mouth.say(answer)
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (s *served) report(index uint64) *standing {
+	status := s.node.Status()
+	r := &standing{
+		Leads: status.Office, Leader: status.Leader, Term: status.Term, Last: status.RaftIndex,
+	}
+	r.Restored, r.Led = s.noted()
+	r.First, _ = s.node.store.Logs().FirstIndex()
+	s.node.View(func(m *fsm.Machine) {
+		r.Index, r.Check = m.Stamp().Index, text(m.Check())
+		for _, l := range m.Locks("", "", 1<<20) {
+			v, _ := m.Lock(l.Name, 1<<20)
+			for _, t := range append(v.HeldBy, v.Queue...) {
+				r.Live = append(r.Live, liveTicket{t.TicketRef, l.Name, t.Token})
+			}
+		}
+	})
+	r.Digest = s.digestAt(index)
+	return r
+}
+
+// memory is what a process remembers of what its node applied.
+type memory struct {
+	mu       sync.Mutex
+	digests  map[uint64]uint64 // by the machine's index after each entry
+	restored uint64
+	led      led
+}
+
+func (m *memory) noteDigest(machine *fsm.Machine) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.digests[machine.Stamp().Index] = machine.Digest()
+}
+
+func (m *memory) noteRestored(machine *fsm.Machine) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.restored = max(m.restored, machine.Stamp().Index)
+}
+
+func (m *memory) noteLed(measure Measure) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.led.add(measure)
+}
+
+func (m *memory) digestAt(index uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.digests[index]
+}
+
+func (m *memory) noted() (restored uint64, led led) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.restored, m.led
+}

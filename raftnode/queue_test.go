@@ -1,0 +1,129 @@
+package raftnode
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+	"zamok/session"
+)
+
+func nobody(Answer, error) {}
+
+func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
+	q := newQueue()
+	now := time.Now()
+	require.ErrorIs(t, q.put(request{since: now, done: nobody}), errNoOffice)
+	require.ErrorIs(t, q.renew(1, now, nobody), errNoOffice)
+
+	q.begin()
+	var refused []error
+	note := func(_ Answer, err error) { refused = append(refused, err) }
+	require.NoError(t, q.put(request{since: now, done: note}))
+	require.NoError(t, q.renew(1, now, note))
+	require.NoError(t, q.renew(1, now, note))
+
+	left := q.end()
+	left.refuse(&NotLeaderError{})
+	require.Len(t, refused, 3, "everybody who waited is told, once")
+	require.False(t, q.isOpen())
+	q.begin()
+	require.Empty(t, q.take().requests)
+}
+
+func TestAQueueThatDoesNotDrainRefusesNewcomers(t *testing.T) {
+	q := newQueue()
+	q.begin()
+	now := time.Now()
+	require.NoError(t, q.put(request{since: now, done: nobody}))
+	require.NoError(t, q.put(request{since: now.Add(queueWaitMax), done: nobody}))
+	late := now.Add(queueWaitMax + 1)
+	require.ErrorIs(t, q.put(request{since: late, done: nobody}), ErrOverloaded)
+	require.NoError(t, q.renew(1, late, nobody), "renewals are never refused for lack of room")
+	q.take()
+	require.NoError(t, q.put(request{since: late, done: nobody}), "it drained")
+}
+
+func TestAnEntryTakesWhatFits(t *testing.T) {
+	q := newQueue()
+	q.begin()
+	now := time.Now()
+	for range entryCommandsMax + 5 {
+		require.NoError(t, q.put(request{command: &fsm.Drop{}, since: now, done: nobody}))
+	}
+	require.Len(t, q.take().requests, entryCommandsMax)
+	require.Len(t, q.take().requests, 5)
+
+	// Large commands go in smaller numbers, so that no entry is too long to be read.
+	large := &fsm.Acquire{Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}
+	for range fsm.ItemsMax {
+		large.Items = append(large.Items, fsm.Item{Name: strings.Repeat("n", fsm.NameBytesMax)})
+	}
+	for range 100 {
+		require.NoError(t, q.put(request{command: large, since: now, done: nobody}))
+	}
+	taken := 0
+	for taken < 100 {
+		b := q.take()
+		require.NotEmpty(t, b.requests)
+		taken += len(b.requests)
+		e := fsm.Entry{Rules: 1}
+		for _, r := range b.requests {
+			e.Commands = append(e.Commands, r.command)
+		}
+		_, err := fsm.DecodeEntry(e.Append(nil))
+		require.NoError(t, err)
+	}
+}
+
+func TestRenewalsRideInOrderAndOnce(t *testing.T) {
+	q := newQueue()
+	q.begin()
+	now := time.Now()
+	for _, id := range []session.ID{9, 3, 7, 3} {
+		require.NoError(t, q.renew(id, now, nobody))
+	}
+	_, since := q.waiting()
+	require.Equal(t, now, since)
+	b := q.take()
+	require.Len(t, b.renewals, 3)
+	require.Equal(t, []session.ID{3, 7, 9}, []session.ID{b.renewals[0].id, b.renewals[1].id, b.renewals[2].id})
+	require.Len(t, b.renewals[0].done, 2)
+	_, since = q.waiting()
+	require.Zero(t, since)
+}
+
+// Every request of an entry gets its own result, fences get none, and renewals hear who is dead.
+func TestAnswersGoToWhoAsked(t *testing.T) {
+	var got []string
+	say := func(who string) Done {
+		return func(a Answer, err error) {
+			require.NoError(t, err)
+			got = append(got, who+":"+strings.Repeat("!", int(a.Result.Code))+strings.Repeat("t", int(a.Result.Token)))
+		}
+	}
+	b := batch{
+		requests: []request{
+			{command: &fsm.Drop{}, done: say("drop")}, {done: say("fence")}, {command: &fsm.Acquire{}, done: say("acquire")},
+		},
+		renewals: []renewal{{3, []Done{say("three")}}, {4, []Done{say("four"), say("four too")}}},
+	}
+	b.answer(fsm.Applied{
+		Results: []fsm.Result{{Token: 1}, {Token: 2}}, Dead: []session.ID{4},
+	})
+	dead := strings.Repeat("!", int(fsm.NoSession))
+	require.Equal(t, []string{"drop:t", "fence:", "acquire:tt", "three:", "four:" + dead, "four too:" + dead}, got)
+}
+
+func TestAnEntryOfOtherRulesWasNotDone(t *testing.T) {
+	for refused, want := range map[fsm.Code]string{fsm.OtherRules: ErrOtherRules.Error(), fsm.Malformed: "not done"} {
+		var got []error
+		b := batch{requests: []request{{command: &fsm.Drop{}, done: func(_ Answer, err error) { got = append(got, err) }}}}
+		b.answer(fsm.Applied{Refused: refused})
+		require.Len(t, got, 1)
+		require.ErrorContains(t, got[0], want)
+	}
+}

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// DefaultMark and DefaultMarkSpread, in bytes: the default mark of a node
+	// lies between them and their sum. See Config.Mark.
+	DefaultMark       = 256 << 20
+	DefaultMarkSpread = 128 << 20
+
+	// DefaultFloor, in bytes, is room for several of the largest entries'
+	// batches, for a snapshot of 100 000 locks, and for the pages that bbolt
+	// copies while it deletes.
+	DefaultFloor = 32 << 20
+)
+
+// Config says where a node keeps its data. NodeID, Fatal, and one of Dir and
+// Memory are required.
+type Config struct {
+	// NodeID is the node's name in the cluster. The directory belongs to it from
+	// the first Open on; another name is refused with ErrOtherNode.
+	NodeID string
+
+	// Dir is the data directory; it is made if it does not exist. Empty: the
+	// data lives in Memory.
+	Dir string
+
+	// Memory holds the data when there is no directory. Nil: the data lives in
+	// Dir.
+	Memory *Memory
+
+	// Fatal ends the process, because a write or fsync of log or vote failed and
+	// no other may follow (S3). It is called on the goroutine that was writing,
+	// and again on every goroutine that tries to write afterwards; "Fatal" in the
+	// package comment says what it may do instead in a test. Required.
+	Fatal func(error)
+
+	// Observe is told of each write of log and vote when it is over. It is called
+	// on the writing goroutine, so it must be quick and must not call the store.
+	// Nil: nobody is told.
+	Observe func(Write)
+
+	// Logger is where raft's snapshot store writes. Nil: nowhere.
+	Logger hclog.Logger
+
+	// Mark, in bytes of free space, is where Low begins to say yes. Zero: a mark
+	// between DefaultMark and DefaultMark+DefaultMarkSpread, fixed by NodeID.
+	// Replicated logs fill equal disks at the same minute; different marks make
+	// one node speak up before the others are at their end too.
+	Mark uint64
+
+	// Floor, in bytes of free space, is where new entries are refused with
+	// ErrDiskFull; it must be below Mark. Zero: DefaultFloor.
+	Floor uint64
+
+	// Wrap puts a test's faults between the rules of this package and the disk.
+	// Zero: nothing.
+	Wrap Wrap
+}
+
+// Wrap is the seam for faults. Each function is handed the real thing and
+// returns what stands in its place: a store that stalls, fails, or writes half.
+// It stands below every rule of this package, so a fault behaves as one of the
+// disk would: a stall shows in Writing, an error ends the process. Nil functions
+// change nothing.
+//
+// In a testing/synctest bubble a stall must wait on a channel or a timer.
+type Wrap struct {
+	Logs      func(raft.LogStore) raft.LogStore
+	Votes     func(Table) Table
+	Snapshots func(raft.SnapshotStore) raft.SnapshotStore
+	Free      func() (uint64, error) // in place of the file system's answer
+}
+
+// settled returns cfg with its zeros filled in, or says which field is wrong.
+func (cfg Config) settled() (Config, error) {
+	if cfg.Mark == 0 {
+		cfg.Mark = DefaultMark + markOffset(cfg.NodeID)
+	}
+	if cfg.Floor == 0 {
+		cfg.Floor = DefaultFloor
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Write) {}
+	}
+	switch {
+	case cfg.NodeID == "":
+		return cfg, errors.New("store: NodeID is empty; nothing was opened; name the node")
+	case (cfg.Dir == "") == (cfg.Memory == nil):
+		return cfg, errors.New("store: exactly one of Dir and Memory must be set; nothing was opened; set one")
+	case cfg.Fatal == nil:
+		return cfg, errors.New("store: Fatal is nil; nothing was opened; give a function that ends the process, because a disk that failed once must not be written again")
+	case cfg.Floor >= cfg.Mark:
+		return cfg, fmt.Errorf("store: Floor (%d bytes) is not below Mark (%d bytes), so entries would be refused before anybody is warned; nothing was opened; raise Mark or lower Floor", cfg.Floor, cfg.Mark)
+	}
+	return cfg, nil
+}
+
+// markOffset spreads the nodes over DefaultMarkSpread.
+func markOffset(nodeID string) uint64 {
+	h := fnv.New32a()
+	h.Write([]byte(nodeID))
+	return uint64(h.Sum32()) % DefaultMarkSpread
+}

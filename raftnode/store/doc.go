@@ -1,0 +1,90 @@
+// Package store is everything between hashicorp/raft and the disk of one node:
+// the log, the vote, the snapshots, and the file that says who the node is.
+//
+//	st, err := store.Open(store.Config{NodeID: "n1", Dir: "/var/lib/zamok", Fatal: die})
+//	raft.NewRaft(conf, machine, st.Logs(), st.Votes(), st.Snapshots(), transport)
+//
+// # What is where
+//
+//	DIR/log.db         the log: raft-boltdb on bbolt, behind raft's LogCache
+//	DIR/votes.db       term and vote: our own table on bbolt
+//	DIR/snapshots/     raft's file snapshots, the last two
+//	DIR/identity.json  node id, incarnation, founders, the marker of the bootstrap
+//
+// The term and the vote have a file of their own, so that an election never
+// waits for the log's one writer. A Memory in place of the directory holds the
+// same things in memory and keeps the same promises, except to outlive the
+// process; handing it to the next Open is a restart after a crash.
+//
+// A write passes, from raft downwards: the floor of free space (space.go), the
+// LogCache, the pen (pen.go: one writer per file, timed, ended for good by the
+// first failure), whatever a test put between (Wrap), and the disk.
+//
+// # Promises
+//
+// S1. A vote is kept whole or not at all. Raft writes a vote in two calls; a
+// crash between them leaves the new term beside the old candidate, and that
+// candidate is then granted a vote without a look at its log. Here the first
+// call only remembers, and the second writes both in one transaction.
+//
+// S2. What was written is on the disk when the call returns. Nothing here ever
+// turns off fsync.
+//
+// S3. The first write or fsync of log or vote that fails is the last one: no
+// later one is begun, and Config.Fatal is called to end the process. The kernel
+// drops what it could not write and reports success from then on, so to try
+// again would build on a hole. What the failed write itself did is unknown;
+// raft finds out from the file when the process starts again.
+//
+// S4. A write that hangs is left to hang, and is visible: Writing tells since
+// when. It is never turned into an error, because it can still land.
+//
+// S5. A disk that is full refuses new entries before anything is touched, with
+// ErrDiskFull, and then nothing of the batch took effect. Only entries are
+// refused. Votes, terms and deletions go on: raft panics when it can't keep its
+// term, and deleting is the cure. They live on the floor (Config.Floor), and
+// the vote's file is allocated in advance.
+//
+// S6. However long the range, deleting keeps no other write waiting for more
+// than DeleteChunk entries, and waiting writes go first. A crash in the middle
+// leaves a log without a hole: old entries go from the front, conflicting ones
+// from the back.
+//
+// S7. One process at a time has the directory open; a second one is refused
+// with ErrLocked.
+//
+// S8. The files of a directory are born together and stay together: each
+// carries the incarnation, a random number drawn when the directory was made. A
+// node whose log, votes or identity are missing, exchanged or older than the
+// rest is refused with ErrLost, because a node that has forgotten what it
+// acknowledged can elect a leader that never had it.
+//
+// S9. A marker without a log refuses to start (ErrLost). A log without a marker
+// is a bootstrap that was cut short: State is Unmarked, and Mark completes it.
+//
+// S10. A failed snapshot leaves nothing behind for ever: its folder goes and
+// its blocks are given back at once, its descriptor at the next collection of
+// Go's heap. Folders left by a crash go at the next Open.
+//
+// # What raft makes of a refusal
+//
+// A leader whose append is refused (S5) becomes a follower, and may be elected
+// again and refused again; a follower says no to its leader, which tries again.
+// So the floor is the last resort. The first one is the mark (Config.Mark, Low):
+// the node announces it, the leader's door turns away new sessions and
+// acquisitions, renewals and releases go on, and a snapshot is made while there
+// is still room for it.
+//
+// # Fatal
+//
+// In production Fatal logs and exits. A simulation can let it end only the
+// goroutine that called it (runtime.Goexit), which is as near to the end of a
+// process as raft survives: Fatal is called again by every goroutine that tries
+// to write later, so that each of them ends too. If Fatal returns, the write
+// answers ErrBroken, and raft panics when the write was its term.
+//
+// # Time
+//
+// The clock is read here only to measure how long a write took or has been
+// taking; no reading reaches the log.
+package store

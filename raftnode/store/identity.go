@@ -1,0 +1,213 @@
+package store
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+)
+
+// An ID is a random number of 128 bits; zero is none.
+type ID [16]byte
+
+// NewID draws an ID.
+func NewID() ID {
+	var id ID
+	rand.Read(id[:]) // never fails: it ends the process instead
+	return id
+}
+
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// MarshalText writes id as 32 hexadecimal digits.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads 32 hexadecimal digits.
+func (id *ID) UnmarshalText(text []byte) error {
+	if hex.DecodedLen(len(text)) != len(id) {
+		return fmt.Errorf("%q is not 32 hexadecimal digits", text)
+	}
+	_, err := hex.Decode(id[:], text)
+	return err
+}
+
+// Identity says who the node of a data directory is.
+type Identity struct {
+	// Format is the version of the directory's layout.
+	Format int `json:"format"`
+	// Node is the node's id.
+	Node string `json:"node"`
+	// Incarnation is drawn once, when the directory is made. A node of the same
+	// name with another incarnation has lost its disk, and must not vote.
+	Incarnation ID `json:"incarnation"`
+	// Founders are the incarnations of the nodes that a new cluster began with, as
+	// each said when it was asked. They are written before the log is, and tell a
+	// wiped founder from the real one until all are on record in the machine.
+	Founders map[string]ID `json:"founders,omitempty"`
+	// Bootstrapped is the marker: the node has been a member of a cluster, so a
+	// log is missed if there is none.
+	Bootstrapped bool `json:"bootstrapped"`
+	// Cluster is the cluster's id; zero until it is known.
+	Cluster ID `json:"cluster,omitzero"`
+}
+
+// formatNow is the layout that this code writes, and the only one it reads.
+const formatNow = 1
+
+const identityName = "identity.json"
+
+// State is what the marker and the log say together (S9).
+type State uint8
+
+const (
+	Empty    State = iota + 1 // neither log nor marker: a new node
+	Unmarked                  // a log without marker: a bootstrap, or a join, that was cut short; call Mark
+	Marked                    // both
+)
+
+func (s State) String() string {
+	return [...]string{"no state", "empty", "unmarked", "marked"}[s]
+}
+
+// inspect refuses a medium that is not this node's or not whole, and says what
+// it holds.
+func inspect(m medium, node string) (State, error) {
+	if m.identity.Node != node {
+		return 0, fmt.Errorf("store: %w: %s is node %q's, and this is node %q; nothing was changed; "+
+			"give %q a directory of its own, or start it under its old name",
+			ErrOtherNode, m.where, m.identity.Node, node, node)
+	}
+	last, err := m.logs.LastIndex()
+	if err != nil {
+		return 0, err
+	}
+	if last > 0 {
+		if err := inspectTerm(m, last); err != nil {
+			return 0, err
+		}
+	}
+	held, err := holds(m)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case held && m.identity.Bootstrapped:
+		return Marked, nil
+	case held:
+		return Unmarked, nil
+	case m.identity.Bootstrapped:
+		return 0, lost(m.where, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
+	}
+	return Empty, nil
+}
+
+// holds reports whether there is a log entry or a snapshot.
+func holds(m medium) (bool, error) {
+	last, err := m.logs.LastIndex()
+	if err != nil || last > 0 {
+		return last > 0, err
+	}
+	snapshots, err := m.snapshots.List()
+	return len(snapshots) > 0, err
+}
+
+// inspectTerm compares the votes with the log. Raft writes a term before the
+// first entry of that term, so votes that lag behind the log are from an older
+// copy, or gone, and the node could vote twice in one term.
+func inspectTerm(m medium, last uint64) error {
+	var entry raft.Log
+	if err := m.logs.GetLog(last, &entry); err != nil {
+		return err
+	}
+	term, err := number(m.votes, keyCurrentTerm)
+	if err != nil && err.Error() != errNotFound.Error() {
+		return err
+	}
+	if term < entry.Term {
+		return lost(m.where, fmt.Sprintf("the log has reached term %d, but the votes only know term %d", entry.Term, term))
+	}
+	return nil
+}
+
+// lost refuses a node that has forgotten something it may have acknowledged.
+func lost(where, what string) error {
+	return fmt.Errorf("store: %w: %s: %s; none of the data was changed; put back the directory exactly as it was when the node last ran "+
+		"(an older copy has forgotten what came after it), or remove this node from the cluster and let the machine join under a new node id with an empty directory",
+		ErrLost, where, what)
+}
+
+// readIdentity reads the identity of dir; without one the error is fs.ErrNotExist.
+func readIdentity(dir string) (Identity, error) {
+	path := filepath.Join(dir, identityName)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Identity{}, err
+	}
+	var id Identity
+	if err := json.Unmarshal(text, &id); err != nil {
+		return Identity{}, lost(dir, fmt.Sprintf("%s can't be read: %v", identityName, err))
+	}
+	if id.Format != formatNow {
+		return Identity{}, fmt.Errorf("store: %s has format %d, and this version of zamok knows format %d; nothing was changed; start the version that wrote it", path, id.Format, formatNow)
+	}
+	return id, nil
+}
+
+// writeIdentity replaces the identity of dir, wholly or not at all, also across
+// a crash.
+func writeIdentity(dir string, id Identity) error {
+	text, err := json.MarshalIndent(id, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, identityName)
+	if err := writeSynced(path+".tmp", append(text, '\n')); err != nil {
+		return errors.Join(err, os.Remove(path+".tmp"))
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func writeSynced(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// syncDir makes the names in dir survive a crash.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// makeDir makes dir and what is missing above it, so that all of it survives a
+// crash: a node whose directory vanished would count as new.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	switch {
+	case err == nil:
+		return syncDir(filepath.Dir(dir))
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := makeDir(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	return makeDir(dir)
+}

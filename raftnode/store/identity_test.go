@@ -1,0 +1,205 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestIdentityIsWrittenOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, reopen func() *Store) {
+		born := reopen().Identity()
+		assert.Equal(t, "n1", born.Node)
+		assert.NotZero(t, born.Incarnation)
+		assert.False(t, born.Bootstrapped)
+		assert.Equal(t, born, reopen().Identity())
+
+		other := open(t, Config{Memory: new(Memory)}).Identity()
+		assert.NotEqual(t, born.Incarnation, other.Incarnation)
+	})
+}
+
+// The marker is written after the bootstrap, without the cluster's id, and
+// completed when the id is known (S9).
+func TestMark(t *testing.T) {
+	onBoth(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		require.Equal(t, Empty, st.State())
+		require.ErrorIs(t, st.Mark(NewID()), ErrLost, "the next start would refuse it")
+		require.Equal(t, Empty, reopen().State())
+		st = reopen()
+		fill(t, st, 1, 1, 1)
+		st = reopen()
+		require.Equal(t, Unmarked, st.State(), "a log without a marker")
+
+		require.NoError(t, st.Mark(ID{}))
+		require.Equal(t, Marked, st.State())
+		st = reopen()
+		require.Equal(t, Marked, st.State())
+		require.Zero(t, st.Identity().Cluster)
+
+		cluster := NewID()
+		require.NoError(t, st.Mark(cluster))
+		require.NoError(t, st.Mark(cluster))
+		require.NoError(t, st.Mark(ID{}), "what is known is not forgotten")
+		st = reopen()
+		require.Equal(t, cluster, st.Identity().Cluster)
+
+		require.ErrorIs(t, st.Mark(NewID()), ErrOtherCluster)
+		require.Equal(t, cluster, reopen().Identity().Cluster)
+	})
+}
+
+// The founders are written before the log, and stay through everything after.
+func TestFound(t *testing.T) {
+	onBoth(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		founders := map[string]ID{"n1": st.Identity().Incarnation, "n2": NewID(), "n3": NewID()}
+		require.NoError(t, st.Found(founders))
+		st = reopen()
+		require.Equal(t, Empty, st.State())
+		require.Equal(t, founders, st.Identity().Founders)
+		fill(t, st, 1, 1, 1)
+		require.NoError(t, st.Mark(NewID()))
+		require.Equal(t, founders, reopen().Identity().Founders)
+	})
+}
+
+// One Store at a time has the data, be it in a directory or in memory (S7).
+func TestOneStoreAtATime(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]Config{
+		"dir":    {Dir: t.TempDir()},
+		"memory": {Memory: new(Memory)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := open(t, cfg)
+			second := cfg
+			second.NodeID, second.Fatal = "n1", func(error) {}
+			_, err := Open(second)
+			require.ErrorIs(t, err, ErrLocked)
+			t.Log(err)
+			fill(t, st, 1, 1, 1)
+			require.NoError(t, st.Close())
+			assert.Equal(t, Unmarked, open(t, cfg).State())
+		})
+	}
+}
+
+// A crash at any moment while the directory is made leaves one that the next
+// start completes.
+func TestMakingADirectoryCanBeCutShort(t *testing.T) {
+	t.Parallel()
+	for _, missing := range [][]string{
+		{identityName},
+		{identityName, votesName},
+		{identityName, votesName, logName},
+		{identityName, logName},
+		{identityName, "snapshots"},
+	} {
+		dir := filepath.Join(t.TempDir(), "a", "b", "data")
+		require.NoError(t, open(t, Config{Dir: dir}).Close())
+		for _, name := range missing {
+			require.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, identityName+".tmp"), []byte("{"), 0o600))
+		st := open(t, Config{Dir: dir})
+		assert.Equal(t, Empty, st.State(), "without %v", missing)
+		fill(t, st, 1, 1, 1)
+		require.NoError(t, st.Close())
+		assert.Equal(t, Unmarked, open(t, Config{Dir: dir}).State())
+	}
+}
+
+// What an operator reads when a directory is refused. Each word of the script is
+// explained at its case below.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	datadriven.RunTest(t, "testdata/refusals", func() func(t *testing.T, d *datadriven.TestData) string {
+		dirs := map[string]string{}
+		return func(t *testing.T, d *datadriven.TestData) string {
+			var name, other, file string
+			d.ScanArgs(t, "dir", &name)
+			if dirs[name] == "" {
+				dirs[name] = t.TempDir()
+			}
+			dir := dirs[name]
+			switch d.Cmd {
+			case "live": // a node runs, with so many entries more, and ends
+				var node string
+				var more, term uint64
+				d.ScanArgs(t, "node", &node)
+				d.MaybeScanArgs(t, "entries", &more)
+				term = 1
+				d.MaybeScanArgs(t, "term", &term)
+				return live(Config{NodeID: node, Dir: dir}, term, more, d.HasArg("mark"), strings.NewReplacer(dir, strings.ToUpper(name)))
+			case "lose": // a file is gone
+				d.ScanArgs(t, "file", &file)
+				require.NoError(t, os.Remove(filepath.Join(dir, file)))
+			case "keep": // a file is copied aside
+				d.ScanArgs(t, "file", &file)
+				copyFile(t, filepath.Join(dir, file), filepath.Join(dir, file+".old"))
+			case "put-back": // the copy takes the file's place
+				d.ScanArgs(t, "file", &file)
+				copyFile(t, filepath.Join(dir, file+".old"), filepath.Join(dir, file))
+			case "exchange": // a file comes from another directory
+				d.ScanArgs(t, "file", &file)
+				d.ScanArgs(t, "from", &other)
+				copyFile(t, filepath.Join(dirs[other], file), filepath.Join(dir, file))
+			case "write": // a file is written by hand
+				d.ScanArgs(t, "file", &file)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(d.Input), 0o600))
+			case "shorten": // every entry of the log is deleted
+				log, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
+				require.NoError(t, err)
+				require.NoError(t, log.Logs().DeleteRange(1, 1<<40))
+				require.NoError(t, log.Close())
+			default:
+				t.Fatalf("unknown word %q", d.Cmd)
+			}
+			return ""
+		}
+	}())
+}
+
+func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) string {
+	cfg.Fatal = func(error) {}
+	st, err := Open(cfg)
+	if err != nil {
+		kind := "refused"
+		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrLost": ErrLost} {
+			if errors.Is(err, refusal) {
+				kind = name
+			}
+		}
+		return fmt.Sprintf("%s\n%s", kind, strings.ReplaceAll(hide.Replace(err.Error()), "; ", ";\n  "))
+	}
+	defer st.Close()
+	found := st.State()
+	last, err := st.Logs().LastIndex()
+	if err == nil && more > 0 {
+		err = errors.Join(st.Votes().SetUint64([]byte(keyCurrentTerm), term), st.Logs().StoreLogs(entries(term, last+1, last+more)))
+	}
+	if mark {
+		err = errors.Join(err, st.Mark(ID{1}))
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return found.String() + ", " + strconv.FormatUint(last, 10) + " entries"
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(to, data, 0o600))
+}

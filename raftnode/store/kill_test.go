@@ -1,0 +1,83 @@
+package store
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// victimDir tells the test binary that it is the process to be killed.
+const victimDir = "ZAMOK_STORE_TEST_DIR"
+
+// What a killed process had been told is written is there (S2), and until it was
+// killed nobody else could open its directory (S7). A kill keeps what the kernel
+// holds; that fsync is really asked for, TestFailedFlushEndsAllWriting shows.
+func TestKilledProcessLosesNothing(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv(victimDir); dir != "" {
+		writeUntilKilled(t, dir)
+		return
+	}
+	dir := t.TempDir()
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	var acknowledged uint64
+	for range rounds {
+		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=30s")
+		victim.Env = append(os.Environ(), victimDir+"="+dir)
+		victim.Stderr = os.Stderr
+		told, err := victim.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, victim.Start())
+
+		lines := bufio.NewScanner(told)
+		for heard := 0; heard < 100 && lines.Scan(); heard++ {
+			_, err := fmt.Sscanf(lines.Text(), "written %d", &acknowledged)
+			require.NoError(t, err, lines.Text())
+		}
+		drained := make(chan struct{})
+		go func() { // or the victim would stop at a full pipe
+			defer close(drained)
+			for lines.Scan() {
+				fmt.Sscanf(lines.Text(), "written %d", &acknowledged)
+			}
+		}()
+		_, err = Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
+		assert.ErrorIs(t, err, ErrLocked)
+		require.NoError(t, victim.Process.Kill())
+		<-drained
+		var killed *exec.ExitError
+		require.ErrorAs(t, victim.Wait(), &killed)
+
+		st := open(t, Config{Dir: dir})
+		_, last := span(t, st.Logs())
+		require.GreaterOrEqual(t, last, acknowledged)
+		require.NoError(t, st.Close())
+	}
+	t.Logf("%d entries were acknowledged", acknowledged)
+}
+
+func writeUntilKilled(t *testing.T, dir string) {
+	st, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(err error) { fmt.Println(err); os.Exit(1) }})
+	require.NoError(t, err)
+	last, err := st.Logs().LastIndex()
+	require.NoError(t, err)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		err := errors.Join(
+			st.Votes().SetUint64([]byte(keyCurrentTerm), last+1),
+			st.Logs().StoreLogs([]*raft.Log{{Index: last + 1, Term: last + 1}}))
+		require.NoError(t, err)
+		last++
+		fmt.Println("written", last)
+	}
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+// onBoth runs a test on a directory and on a Memory. reopen closes the store
+// that is open, if any, and opens it again on what that one left.
+func onBoth(t *testing.T, test func(t *testing.T, reopen func() *Store)) {
+	for name, where := range map[string]func(t *testing.T) Config{
+		"dir":    func(t *testing.T) Config { return Config{Dir: t.TempDir()} },
+		"memory": func(*testing.T) Config { return Config{Memory: new(Memory)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := where(t)
+			var st *Store
+			test(t, func() *Store {
+				if st != nil {
+					require.NoError(t, st.Close())
+				}
+				st = open(t, cfg)
+				return st
+			})
+		})
+	}
+}
+
+// open opens node n1 on cfg, and closes it when the test ends. Fatal, if the
+// test has none of its own, fails the test.
+func open(t testing.TB, cfg Config) *Store {
+	t.Helper()
+	if cfg.NodeID == "" {
+		cfg.NodeID = "n1"
+	}
+	if cfg.Fatal == nil {
+		cfg.Fatal = func(err error) { t.Errorf("the process would have ended: %v", err) }
+	}
+	st, err := Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	return st
+}
+
+// entries returns the entries from first to last of one term.
+func entries(term, first, last uint64) []*raft.Log {
+	var logs []*raft.Log
+	for index := first; index <= last; index++ {
+		logs = append(logs, &raft.Log{Index: index, Term: term, Type: raft.LogCommand, Data: fmt.Appendf(nil, "entry %d", index)})
+	}
+	return logs
+}
+
+// fill writes the entries from first to last as one term, as raft does: the
+// term before them.
+func fill(t testing.TB, st *Store, term, first, last uint64) {
+	t.Helper()
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term))
+	require.NoError(t, st.Logs().StoreLogs(entries(term, first, last)))
+}
+
+// span returns the first and the last index of a log, and requires that it has
+// every entry between them.
+func span(t testing.TB, log raft.LogStore) (first, last uint64) {
+	t.Helper()
+	first, err := log.FirstIndex()
+	require.NoError(t, err)
+	last, err = log.LastIndex()
+	require.NoError(t, err)
+	for index := first; index <= last && index > 0; index++ {
+		var entry raft.Log
+		require.NoError(t, log.GetLog(index, &entry), "entry %d of [%d, %d]", index, first, last)
+		require.Equal(t, index, entry.Index)
+	}
+	return first, last
+}
+
+// faultyLog is a log with a fault in front of it: before each write it calls
+// fault, and fails as that does without writing.
+type faultyLog struct {
+	raft.LogStore
+	fault func(op Op, first, last uint64) error
+}
+
+func (l *faultyLog) StoreLogs(logs []*raft.Log) error {
+	if err := l.fault(OpAppend, logs[0].Index, logs[len(logs)-1].Index); err != nil {
+		return err
+	}
+	return l.LogStore.StoreLogs(logs)
+}
+
+func (l *faultyLog) DeleteRange(first, last uint64) error {
+	if err := l.fault(OpDelete, first, last); err != nil {
+		return err
+	}
+	return l.LogStore.DeleteRange(first, last)
+}
+
+// withFault is the Wrap that puts fault in front of the log.
+func withFault(fault func(op Op, first, last uint64) error) Wrap {
+	return Wrap{Logs: func(inner raft.LogStore) raft.LogStore { return &faultyLog{inner, fault} }}
+}

@@ -1,0 +1,107 @@
+package store
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestSnapshotsKeepTheLastTwo(t *testing.T) {
+	onBoth(t, func(t *testing.T, reopen func() *Store) {
+		snapshots := reopen().Snapshots()
+		listed := func() (indexes []uint64) {
+			metas, err := snapshots.List()
+			require.NoError(t, err)
+			for _, meta := range metas {
+				indexes = append(indexes, meta.Index)
+			}
+			return indexes
+		}
+		require.Empty(t, listed())
+
+		write := func(index uint64) raft.SnapshotSink {
+			sink, err := snapshots.Create(1, index, 3, raft.Configuration{}, 1, nil)
+			require.NoError(t, err)
+			_, err = io.WriteString(sink, "state")
+			require.NoError(t, err)
+			require.NotContains(t, listed(), index, "a snapshot counts when it is closed")
+			return sink
+		}
+		first := write(10)
+		require.NoError(t, first.Close())
+		require.NoError(t, first.Close(), "raft may end what is ended")
+		require.Equal(t, []uint64{10}, listed())
+		require.NoError(t, write(20).Cancel())
+		late := write(25)
+		require.NoError(t, write(30).Close())
+		require.Equal(t, []uint64{30, 10}, listed())
+		require.NoError(t, late.Close())
+		require.NoError(t, late.Cancel())
+		require.Equal(t, []uint64{30, 25}, listed())
+
+		snapshots = reopen().Snapshots()
+		require.Equal(t, []uint64{30, 25}, listed())
+		meta, state, err := snapshots.Open(func() string { metas, _ := snapshots.List(); return metas[0].ID }())
+		require.NoError(t, err)
+		defer state.Close()
+		text, err := io.ReadAll(state)
+		require.NoError(t, err)
+		assert.Equal(t, "state", string(text))
+		assert.EqualValues(t, 5, meta.Size)
+		_, _, err = snapshots.Open("3-20-0")
+		assert.Error(t, err)
+	})
+}
+
+// A crash leaves folders that raft never removes; Open does (S10).
+func TestOpenRemovesUnfinishedSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	st := open(t, Config{Dir: dir})
+	sink, err := st.Snapshots().Create(1, 10, 1, raft.Configuration{}, 1, nil)
+	require.NoError(t, err)
+	require.NoError(t, sink.Close())
+	require.NoError(t, st.Close())
+	for _, left := range []string{"1-20-1.tmp", "1-30-1.tmp"} {
+		folder := filepath.Join(dir, "snapshots", left)
+		require.NoError(t, os.Mkdir(folder, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "state.bin"), []byte("half"), 0o644))
+	}
+	st = open(t, Config{Dir: dir})
+	assert.Empty(t, unfinishedIn(t, dir))
+	metas, err := st.Snapshots().List()
+	require.NoError(t, err)
+	assert.Len(t, metas, 1)
+}
+
+// The sweep after one snapshot must not take the folder of another that is being
+// written: a follower can be sent one while it makes its own.
+func TestSweepSparesASnapshotInProgress(t *testing.T) {
+	dir := t.TempDir()
+	st := open(t, Config{Dir: dir})
+	own, err := st.Snapshots().Create(1, 10, 1, raft.Configuration{}, 1, nil)
+	require.NoError(t, err)
+	sent, err := st.Snapshots().Create(1, 20, 1, raft.Configuration{}, 1, nil)
+	require.NoError(t, err)
+	require.NoError(t, own.Cancel())
+	assert.Equal(t, []string{sent.ID() + ".tmp"}, unfinishedIn(t, dir))
+	require.NoError(t, sent.Close())
+	metas, err := st.Snapshots().List()
+	require.NoError(t, err)
+	assert.Len(t, metas, 1)
+}
+
+// unfinishedIn lists the folders of unfinished snapshots.
+func unfinishedIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+	require.NoError(t, err)
+	for _, path := range found {
+		names = append(names, filepath.Base(path))
+	}
+	return names
+}

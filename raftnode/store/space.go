@@ -1,0 +1,51 @@
+package store
+
+import "fmt"
+
+// space watches over the free space of a data directory (S5).
+type space struct {
+	where    string
+	mark     uint64
+	floor    uint64
+	free     func() (uint64, error)
+	reusable func() uint64
+}
+
+// admit refuses to write so many bytes of entries when they would not leave the
+// floor free. The file system is asked each time: a number kept from a second
+// ago is wrong as soon as another program fills the disk, and asking costs about
+// a hundredth of the flush that follows.
+//
+// A log file never shrinks, so after a deletion the disk is as full as before,
+// and the room is inside the file. Entries that fit there several times over are
+// admitted too, down to half of the floor: bbolt needs its pages side by side,
+// and when it does not find them so it takes new ones, at the floor's expense.
+//
+// An answer that is an error refuses nothing. If the disk is then really full,
+// the write fails and ends the process (S3).
+func (s *space) admit(bytes int) error {
+	free, err := s.free()
+	need := uint64(bytes)
+	switch {
+	case err != nil, free >= s.floor+need:
+		return nil
+	case free >= s.floor/2+need && s.reusable() >= reuseFactor*(need+reusePages):
+		return nil
+	}
+	return fmt.Errorf("store: %w: %d bytes are free for %s, and %d bytes of entries must leave %d for votes, snapshots and deletions; "+
+		"none of the entries is in the log; make room on the disk, and writing goes on by itself",
+		ErrDiskFull, free, s.where, bytes, s.floor)
+}
+
+// The room inside a log file counts if it holds the entries, and the pages of
+// bbolt's tree that are copied with them, this many times over.
+const (
+	reuseFactor = 4
+	reusePages  = 128 << 10 // bytes
+)
+
+// low reports whether less is free than the mark.
+func (s *space) low() (bool, error) {
+	free, err := s.free()
+	return err == nil && free < s.mark, err
+}

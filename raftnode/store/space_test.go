@@ -1,0 +1,114 @@
+package store
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A full disk, as the seam plays it: entries are refused before anything is
+// touched, and only they (S5). The process goes on.
+func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
+	free := uint64(1000)
+	var touched int
+	wrap := withFault(func(op Op, _, _ uint64) error {
+		if op == OpAppend {
+			touched++
+		}
+		return nil
+	})
+	wrap.Free = func() (uint64, error) { return free, nil }
+	st := open(t, Config{Memory: new(Memory), Floor: 500, Mark: 900, Wrap: wrap})
+	fill(t, st, 1, 1, 10)
+	low, err := st.Low()
+	require.NoError(t, err)
+	require.False(t, low)
+
+	free = 899
+	low, err = st.Low()
+	require.NoError(t, err)
+	require.True(t, low, "below the mark, and above the floor: a warning only")
+	require.NoError(t, st.Logs().StoreLogs(entries(1, 11, 11)))
+
+	free = 500 + uint64(len("entry 12")) - 1
+	err = st.Logs().StoreLogs(entries(1, 12, 12))
+	require.ErrorIs(t, err, ErrDiskFull)
+	require.ErrorIs(t, st.Logs().StoreLog(entries(1, 12, 12)[0]), ErrDiskFull)
+	require.Equal(t, 2, touched)
+	require.ErrorIs(t, st.Logs().GetLog(12, new(raft.Log)), raft.ErrLogNotFound, "not in the cache either")
+
+	free = 0
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2))
+	require.NoError(t, st.Votes().SetUint64([]byte(keyVoteTerm), 2))
+	require.NoError(t, st.Votes().Set([]byte(keyVoteCandidate), []byte("n2")))
+	require.NoError(t, st.Mark(NewID()))
+	require.NoError(t, st.Logs().DeleteRange(1, 5))
+
+	free = 1000
+	require.NoError(t, st.Logs().StoreLogs(entries(2, 12, 12)))
+	first, last := span(t, st.Logs())
+	assert.Equal(t, []uint64{6, 12}, []uint64{first, last})
+}
+
+// Who can't be told how much is free is not refused.
+func TestUnknownSpaceRefusesNothing(t *testing.T) {
+	unknown := errors.New("not on this system")
+	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() (uint64, error) { return 0, unknown }}})
+	fill(t, st, 1, 1, 10)
+	_, err := st.Free()
+	require.ErrorIs(t, err, unknown)
+	low, err := st.Low()
+	require.ErrorIs(t, err, unknown)
+	assert.False(t, low)
+}
+
+// The file of the log does not shrink, so the room that a deletion makes is
+// inside it: it counts while half of the floor is free.
+func TestRoomInsideTheLogCounts(t *testing.T) {
+	const floor = 32 << 20
+	free := uint64(1 << 40)
+	st := open(t, Config{Dir: t.TempDir(), Floor: floor, Wrap: Wrap{Free: func() (uint64, error) { return free, nil }}})
+	heavy := entries(1, 1, 256)
+	for _, entry := range heavy {
+		entry.Data = make([]byte, 32<<10)
+	}
+	require.NoError(t, st.Logs().StoreLogs(heavy))
+
+	free = floor - 1
+	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 257, 257)), ErrDiskFull)
+	require.NoError(t, st.Logs().DeleteRange(1, 250))
+	require.NoError(t, st.Logs().StoreLogs(entries(1, 257, 257)))
+	require.ErrorIs(t, st.Logs().StoreLogs([]*raft.Log{{Index: 258, Data: make([]byte, 4<<20)}}), ErrDiskFull, "too much for the room inside")
+	free = floor/2 - 1
+	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 258, 258)), ErrDiskFull)
+}
+
+// A caller of raft learns from its future that the disk was full, and that its
+// entry is nowhere; with room again the same node goes on.
+func TestRaftTellsOfAFullDisk(t *testing.T) {
+	const room = 1 << 40
+	var free atomic.Uint64
+	free.Store(room)
+	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() (uint64, error) { return free.Load(), nil }}})
+	bootstrap(t, st)
+	node, _ := startRaft(t, st)
+	require.NoError(t, node.Apply([]byte("x"), 0).Error())
+
+	free.Store(0)
+	require.ErrorIs(t, node.Apply([]byte("refused"), 0).Error(), ErrDiskFull)
+	free.Store(room)
+	require.Eventually(t, func() bool { return node.Apply([]byte("x"), 0).Error() == nil }, 30*time.Second, time.Millisecond)
+	require.NoError(t, node.Shutdown().Error())
+
+	first, last := span(t, st.Logs())
+	for index := first; index <= last; index++ {
+		var entry raft.Log
+		require.NoError(t, st.Logs().GetLog(index, &entry))
+		assert.NotEqual(t, "refused", string(entry.Data))
+	}
+}

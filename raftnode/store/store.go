@@ -1,0 +1,222 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// A Store is the opened data of one node. Its methods and the stores that it
+// hands out may be called from any goroutine.
+type Store struct {
+	logs      *admittedLog
+	votes     *votes
+	snapshots raft.SnapshotStore
+	space     *space
+	record    *record
+	medium    medium
+	turns     []turn // of both pens; who has them all knows that nobody writes
+
+	mu       sync.Mutex
+	identity Identity
+	state    State
+}
+
+// A medium is where the data is: the files of a directory, or a Memory.
+type medium struct {
+	logs      raft.LogStore
+	votes     Table
+	snapshots raft.SnapshotStore
+	folders   string // the folder of the snapshots' folders; empty in memory
+	where     string // for sentences
+	identity  Identity
+	keep      func(Identity) error // replaces the identity, wholly or not at all
+	free      func() (uint64, error)
+	reusable  func() uint64 // bytes inside the log's file that deletions have freed
+	close     func() error
+}
+
+// Open opens the data of a node, and makes it if there is none. It refuses, with
+// the cure, what is in use (ErrLocked), what is another node's (ErrOtherNode),
+// and what is not whole (ErrLost).
+func Open(cfg Config) (*Store, error) {
+	cfg, err := cfg.settled()
+	if err != nil {
+		return nil, err
+	}
+	var m medium
+	if cfg.Memory != nil {
+		m, err = cfg.Memory.open(cfg.NodeID)
+	} else {
+		m, err = openDir(cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	state, err := inspect(m, cfg.NodeID)
+	if err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	s, err := assemble(cfg, m)
+	if err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	s.identity, s.state = m.identity, state
+	return s, nil
+}
+
+// assemble puts the rules of this package on a medium, and a test's faults
+// between the two.
+func assemble(cfg Config, m medium) (*Store, error) {
+	m = cfg.Wrap.around(m)
+	record := &record{fatal: cfg.Fatal, observe: cfg.Observe}
+	logPen := &pen{turn: newTurn(), record: record}
+	votePen := &pen{turn: newTurn(), record: record}
+	space := &space{where: m.where, mark: cfg.Mark, floor: cfg.Floor, free: m.free, reusable: m.reusable}
+
+	cache, err := raft.NewLogCache(LogCacheEntries, &pennedLog{LogStore: m.logs, pen: logPen})
+	if err != nil {
+		return nil, err
+	}
+	snapshots := m.snapshots
+	if m.folders != "" {
+		if snapshots, err = sweeping(m.snapshots, m.folders); err != nil {
+			return nil, err
+		}
+	}
+	return &Store{
+		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space},
+		votes:     &votes{table: m.votes, pen: votePen},
+		snapshots: snapshots,
+		space:     space,
+		record:    record,
+		medium:    m,
+		turns:     []turn{logPen.turn, votePen.turn},
+	}, nil
+}
+
+func (w Wrap) around(m medium) medium {
+	if w.Logs != nil {
+		m.logs = w.Logs(m.logs)
+	}
+	if w.Votes != nil {
+		m.votes = w.Votes(m.votes)
+	}
+	if w.Snapshots != nil {
+		m.snapshots = w.Snapshots(m.snapshots)
+	}
+	if w.Free != nil {
+		m.free = w.Free
+	}
+	return m
+}
+
+// Logs is the log for raft.NewRaft.
+func (s *Store) Logs() raft.LogStore { return s.logs }
+
+// Votes is the stable store for raft.NewRaft.
+func (s *Store) Votes() raft.StableStore { return s.votes }
+
+// Snapshots is the snapshot store for raft.NewRaft.
+func (s *Store) Snapshots() raft.SnapshotStore { return s.snapshots }
+
+// Identity returns who this node is, as written.
+func (s *Store) Identity() Identity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.identity
+}
+
+// State returns what Open found; Marked once Mark has succeeded.
+func (s *Store) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// Mark writes down that the bootstrap, or the joining, is complete, and in which
+// cluster. A zero cluster is one whose id is not known yet: Mark again when it
+// is. To repeat it changes nothing; another cluster than the one written is
+// refused with ErrOtherCluster, and so is, with ErrLost, a marker for neither log
+// nor snapshot, because the next Open would refuse it. After any error the
+// marker is as it was.
+func (s *Store) Mark(cluster ID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.record.ended(); err != nil {
+		return err
+	}
+	next := s.identity
+	if next.Cluster != (ID{}) && cluster != (ID{}) && next.Cluster != cluster {
+		return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
+			"connect the node to its own cluster, or join this one with an empty directory and a new node id",
+			ErrOtherCluster, s.medium.where, next.Cluster, cluster)
+	}
+	next.Bootstrapped = true
+	if cluster != (ID{}) {
+		next.Cluster = cluster
+	}
+	if next.Bootstrapped == s.identity.Bootstrapped && next.Cluster == s.identity.Cluster {
+		return nil
+	}
+	if held, err := holds(s.medium); err != nil || !held {
+		return errors.Join(err, fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not marked; mark it when the first entry is applied", ErrLost, s.medium.where))
+	}
+	if err := s.medium.keep(next); err != nil {
+		return fmt.Errorf("store: the marker of %s was not written: %w; the one before it stands; mark again", s.medium.where, err)
+	}
+	s.identity, s.state = next, Marked
+	return nil
+}
+
+// Found writes down who begins the cluster together with this node. It comes
+// before the first entry of the log. After an error those written before stand.
+func (s *Store) Found(founders map[string]ID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.record.ended(); err != nil {
+		return err
+	}
+	next := s.identity
+	next.Founders = maps.Clone(founders)
+	if err := s.medium.keep(next); err != nil {
+		return fmt.Errorf("store: the founders were not written to %s: %w; nothing was begun; try again", s.medium.where, err)
+	}
+	s.identity = next
+	return nil
+}
+
+// FreeMark is the free space below which Low says yes.
+func (s *Store) FreeMark() uint64 { return s.space.mark }
+
+// Free returns how many bytes may still be written to the disk.
+func (s *Store) Free() (uint64, error) { return s.space.free() }
+
+// Low reports whether less than Config.Mark is free.
+func (s *Store) Low() (bool, error) { return s.space.low() }
+
+// Full reports whether entries are refused now (S5).
+func (s *Store) Full() bool { return s.space.admit(0) != nil }
+
+// Writing returns the write of log or vote that has been in progress for
+// longest. A watchdog on another goroutine sees here a disk that hangs (S4).
+func (s *Store) Writing() (InProgress, bool) { return s.record.oldest() }
+
+// Close waits for the writes in progress, then closes the files and gives up the
+// directory's lock. Raft must have ended: what it tries to write afterwards is
+// refused with ErrClosed. A second Close does nothing.
+func (s *Store) Close() error {
+	if !s.record.close() {
+		return nil
+	}
+	for _, t := range s.turns {
+		t.take()
+		defer t.leave()
+	}
+	s.mu.Lock() // Mark writes outside the pens
+	defer s.mu.Unlock()
+	return s.medium.close()
+}

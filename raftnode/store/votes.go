@@ -1,0 +1,113 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// The keys under which raft keeps a vote.
+const (
+	keyVoteTerm      = "LastVoteTerm"
+	keyVoteCandidate = "LastVoteCand"
+	keyCurrentTerm   = "CurrentTerm"
+)
+
+// A Table holds a few small values by name. There is one on the disk and one in
+// memory; a test may put its own around either (Wrap).
+type Table interface {
+	// Get returns the value of key, or an error whose text is "not found", which
+	// raft compares with.
+	Get(key string) ([]byte, error)
+
+	// Put writes all pairs in one transaction: after a crash all of them are
+	// there, or none.
+	Put(pairs ...Pair) error
+}
+
+// A Pair is a named value of a Table.
+type Pair struct {
+	Key   string
+	Value []byte
+}
+
+// votes is raft's stable store, with votes that can't be torn (S1).
+type votes struct {
+	table Table
+	pen   *pen
+
+	mu     sync.Mutex
+	term   uint64 // of the vote whose first half has been heard
+	staged bool   // term counts
+}
+
+var errHalfVote = errors.New("store: half a vote, " + keyVoteCandidate + " without " + keyVoteTerm + " just before it: nothing was written; " +
+	"set the term as a number first, then the candidate, and both are written together")
+
+// SetUint64 writes a number. The term of a vote is only remembered: raft's very
+// next call brings its candidate, and until then the vote has not been cast.
+func (v *votes) SetUint64(key []byte, value uint64) error {
+	if string(key) == keyVoteTerm {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.term, v.staged = value, true
+		return nil
+	}
+	return v.put(OpSetting, numberPair(string(key), value))
+}
+
+// Set writes a value; for the candidate of a vote, the vote's term with it.
+func (v *votes) Set(key, value []byte) error {
+	switch string(key) {
+	case keyVoteTerm:
+		return errHalfVote
+	case keyVoteCandidate:
+		term, staged := v.takeTerm()
+		if !staged {
+			return errHalfVote
+		}
+		return v.put(OpVote, numberPair(keyVoteTerm, term), Pair{keyVoteCandidate, value})
+	}
+	return v.put(OpSetting, Pair{string(key), value})
+}
+
+// Get returns what is written; a vote that is only half heard is not.
+func (v *votes) Get(key []byte) ([]byte, error) {
+	return v.table.Get(string(key))
+}
+
+func (v *votes) GetUint64(key []byte) (uint64, error) {
+	return number(v.table, string(key))
+}
+
+func (v *votes) takeTerm() (term uint64, staged bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	staged, v.staged = v.staged, false
+	return v.term, staged
+}
+
+func (v *votes) put(op Op, pairs ...Pair) error {
+	bytes := 0
+	for _, pair := range pairs {
+		bytes += len(pair.Key) + len(pair.Value)
+	}
+	w := Write{Op: op, Entries: len(pairs), Bytes: bytes}
+	return v.pen.write(w, func() error { return v.table.Put(pairs...) })
+}
+
+func numberPair(key string, value uint64) Pair {
+	return Pair{key, binary.BigEndian.AppendUint64(nil, value)}
+}
+
+func number(table Table, key string) (uint64, error) {
+	value, err := table.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	if len(value) != 8 {
+		return 0, fmt.Errorf("store: the value of %s has %d bytes, a number has 8; nothing was changed; the file of the votes is damaged: let the node join under a new id", key, len(value))
+	}
+	return binary.BigEndian.Uint64(value), nil
+}

@@ -1,0 +1,96 @@
+package raftnode
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+)
+
+// Nodes tell each other little beside raft, one frame each way:
+//
+//	'c' + an entry with one Member or Digest of the caller's own    → 'o', or 'e' + why not
+//	's'                                                             → 'o' + the index applied, 8 bytes
+const (
+	tellCommand = 'c'
+	tellStatus  = 's'
+	toldOK      = 'o'
+	toldError   = 'e'
+)
+
+// tell hands a command of this node to another, which leads.
+func (n *Node) tell(ctx context.Context, to peer.Node, c fsm.Command) error {
+	entry := fsm.Entry{Commands: []fsm.Command{c}}
+	_, err := n.exchange(ctx, to, entry.Append([]byte{tellCommand}))
+	return err
+}
+
+// appliedAt asks a node how far its machine is.
+func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
+	answer, err := n.exchange(ctx, node, []byte{tellStatus})
+	if err != nil || len(answer) != 8 {
+		return 0, errors.Join(err, fmt.Errorf("%d bytes of status", len(answer)))
+	}
+	return binary.BigEndian.Uint64(answer), nil
+}
+
+func (n *Node) exchange(ctx context.Context, to peer.Node, body []byte) ([]byte, error) {
+	answer, err := n.network.Tell(ctx, to, body)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(answer) > 0 && answer[0] == toldOK:
+		return answer[1:], nil
+	case len(answer) > 0:
+		return nil, fmt.Errorf("raftnode: %s: %s", to.ID, answer[1:])
+	}
+	return nil, fmt.Errorf("raftnode: %s answered nothing", to.ID)
+}
+
+// told answers another node.
+func (n *Node) told(ctx context.Context, from string, body []byte) []byte {
+	if len(body) == 0 {
+		return append([]byte{toldError}, "nothing was said"...)
+	}
+	switch body[0] {
+	case tellStatus:
+		var index uint64
+		n.state.view(func(m *fsm.Machine) { index = m.Stamp().Index })
+		return binary.BigEndian.AppendUint64([]byte{toldOK}, index)
+	case tellCommand:
+		if err := n.take(ctx, from, body[1:]); err != nil {
+			return append([]byte{toldError}, err.Error()...)
+		}
+		return []byte{toldOK}
+	}
+	return append([]byte{toldError}, "unknown to this version"...)
+}
+
+// take proposes what another node says of itself, and nothing else.
+func (n *Node) take(ctx context.Context, from string, bytes []byte) error {
+	entry, err := fsm.DecodeEntry(bytes)
+	if err != nil {
+		return err
+	}
+	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) {
+		return errors.New("a node may only speak of itself")
+	}
+	a, err := n.Propose(ctx, entry.Commands[0])
+	if err == nil && a.Result.Code != fsm.OK {
+		err = fmt.Errorf("refused: code %d", a.Result.Code)
+	}
+	return err
+}
+
+func isOwn(from string, c fsm.Command) bool {
+	switch c := c.(type) {
+	case *fsm.Member:
+		return c.ID == from
+	case *fsm.Digest:
+		return c.Node == from
+	}
+	return false
+}

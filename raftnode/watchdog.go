@@ -1,0 +1,126 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A leader whose disk hangs stays leader for ever: its heartbeats run on other goroutines
+// (hashicorp/raft#503, #666), and so does one whose main loop is stuck. Nobody else can depose it,
+// so it ends its own process. A follower's end would help nobody: it only says that it is not ready.
+const (
+	watchTick = 500 * time.Millisecond
+	// A write may take writeMax, and up to writeSpread more, fixed by the node's id: disks that
+	// three nodes share must not end all of them at one moment.
+	writeMax    = 3 * time.Second
+	writeSpread = 2 * time.Second
+	// loopMax is how long raft's main loop, or the machine, may leave an entry lying.
+	loopMax = 5 * time.Second
+	// officeMax is how long after raft's notice the office may take to open.
+	officeMax = 5 * time.Second
+	// stuckPause is how long a process lives at least before the watchdog may end it, so that a
+	// sick machine is restarted once a minute at most.
+	stuckPause = time.Minute
+	// cautious is how long a node does not campaign after its watchdog ended it, or while its disk is
+	// full, unless nobody leads for one to two times as long.
+	cautious = 10 * time.Second
+	// noteMax is how long the watchdog waits to write down that it ends the process.
+	noteMax = 200 * time.Millisecond
+)
+
+// ErrStuck ends the process of a leader that can't lead.
+var ErrStuck = errors.New("raftnode: this leader is stuck and makes room for another")
+
+// ErrRemoved ends the process of a node that was taken out of the cluster.
+var ErrRemoved = errors.New("raftnode: this node was removed from its cluster; what it holds is of no more use; to come back, join with an empty directory and a new id")
+
+// watch is the watchdog.
+func (n *Node) watch() {
+	began := time.Now()
+	tick := time.NewTicker(watchTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-n.closing:
+			return
+		case <-tick.C:
+		}
+		in := n.running()
+		if in != nil && in.raft.State() == raft.Shutdown {
+			n.fatal(ErrRemoved) // nobody else ends it while it runs
+		}
+		if in == nil || !in.leads.Load() || n.state.restoring.Load() > 0 {
+			continue
+		}
+		stuck := n.stuck(in, time.Now())
+		if stuck == nil {
+			continue
+		}
+		if time.Since(began) < stuckPause {
+			n.log.Warn("stuck, and started too recently to end for it", "reason", stuck)
+			continue
+		}
+		n.note(stuck)
+		n.fatal(stuck)
+	}
+}
+
+// stuck says in what way this leader is stuck, or nil.
+func (n *Node) stuck(in *instance, now time.Time) error {
+	if w, writing := n.store.Writing(); writing && now.Sub(w.Since) > writeMax+n.spread() {
+		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
+	}
+	if since := in.officeSince.Load(); since != 0 && now.Sub(time.Unix(0, since)) > officeMax {
+		return fmt.Errorf("%w: raft made it leader and its office did not open for %v", ErrStuck, now.Sub(time.Unix(0, since)))
+	}
+	lying := n.flights.lying(in.raft.CommitIndex(), now)
+	if !lying.IsZero() && now.Sub(lying) > loopMax && in.raft.State() == raft.Leader {
+		return fmt.Errorf("%w: an entry has been lying here for %v, not for want of other nodes", ErrStuck, now.Sub(lying))
+	}
+	return nil
+}
+
+func (n *Node) spread() time.Duration {
+	h := fnv.New32a()
+	h.Write([]byte(n.cfg.ID))
+	return time.Duration(h.Sum32()) % writeSpread
+}
+
+func (n *Node) notePath() string { return filepath.Join(n.cfg.Dir, "stuck") }
+
+// note leaves word for the next start. The disk may hang, so it is not waited for.
+func (n *Node) note(stuck error) {
+	if n.cfg.Dir == "" {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = os.WriteFile(n.notePath(), []byte(stuck.Error()+"\n"), 0o600)
+	}()
+	limit := time.NewTimer(noteMax)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+	}
+}
+
+// wasStuck takes the word that the watchdog left, if it is fresh.
+func (n *Node) wasStuck() bool {
+	if n.cfg.Dir == "" {
+		return false
+	}
+	info, err := os.Stat(n.notePath())
+	if err != nil {
+		return false
+	}
+	_ = os.Remove(n.notePath())
+	return time.Since(info.ModTime()) < stuckPause
+}

@@ -1,0 +1,113 @@
+package raftnode
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// settled is when a watchdog may end its process.
+const settled = stuckPause + time.Second
+
+// A leader whose disk hangs stays leader: its heartbeats go on. So it ends its own process, within
+// five seconds and a little, and another leads.
+func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		time.Sleep(settled)
+		stuck := b.leader(b.nodes...)
+		stuck.disk.hang()
+		began := time.Now()
+		require.ErrorIs(b, b.fence(stuck), ErrUnknown)
+		assert.Equal(b, "Leader", stuck.Status().State, "raft itself sees nothing wrong")
+		err := b.ends(stuck)
+		require.ErrorIs(b, err, ErrStuck)
+		took := time.Since(began)
+		b.Logf("after %v: %v", took, err)
+		require.LessOrEqual(b, took, writeMax+writeSpread+2*watchTick)
+		next := b.leader(b.others(stuck)...)
+		require.NoError(b, b.fence(next))
+		require.Less(b, time.Since(began)-took, 2*time.Second)
+	})
+}
+
+// A process that has just started is not ended again at once: a sick machine would restart in circles.
+func TestAYoungLeaderIsNotEnded(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		stuck := b.leader(b.nodes...)
+		stuck.disk.hang()
+		began := time.Now()
+		require.ErrorIs(b, b.fence(stuck), ErrUnknown)
+		require.ErrorIs(b, b.ends(stuck), ErrStuck)
+		require.GreaterOrEqual(b, time.Since(began), stuckPause-10*time.Second)
+		require.Less(b, time.Since(began), stuckPause)
+	})
+}
+
+// A follower whose disk hangs harms nobody, and its end would help nobody.
+func TestAFollowerWhoseDiskHangsStays(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		time.Sleep(settled)
+		leader := b.leader(b.nodes...)
+		hangs := b.others(leader)[0]
+		hangs.disk.hang()
+		for range 60 {
+			require.NoError(b, b.fence(leader))
+			time.Sleep(time.Second)
+		}
+		require.Empty(b, hangs.ended)
+	})
+}
+
+// A leader that gets no majority because the others' disks are full or hang is not stuck itself:
+// were it to end, it would be missing when they are well again.
+func TestALeaderThatWaitsForOthersStays(t *testing.T) {
+	for _, how := range []string{"full", "stalling"} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				time.Sleep(settled)
+				leader := b.leader(b.nodes...)
+				for _, n := range b.others(leader) {
+					require.NoError(b, n.disk.become(how))
+				}
+				require.ErrorIs(b, b.fence(leader), ErrUnknown)
+				time.Sleep(2 * time.Minute)
+				for _, n := range b.nodes {
+					require.Empty(b, n.ended)
+					n.disk.heal()
+				}
+				time.Sleep(2 * time.Second)
+				require.NoError(b, b.fence(b.leader(b.nodes...)))
+			})
+		})
+	}
+}
+
+// Who was ended by its watchdog does not campaign at once when it is back: its disk may hang still.
+// But when nobody leads it does, later.
+func TestWhoWasStuckLetsOthersLead(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		healthy := b.nodes[1]
+		for range 5 {
+			b.kill(b.nodes...)
+			for _, n := range b.others(healthy) {
+				n.note(ErrStuck)
+			}
+			b.start(b.nodes...)
+			require.Same(b, healthy, b.leader(b.nodes...))
+			time.Sleep(2 * cautious)
+			require.True(b, healthy.Status().Office)
+		}
+		b.kill(b.nodes...)
+		for _, n := range b.nodes {
+			n.note(ErrStuck)
+		}
+		began := time.Now()
+		b.start(b.nodes...)
+		b.leader(b.nodes...)
+		b.Logf("an office opens after %v", time.Since(began))
+		require.Greater(b, time.Since(began), cautious-clerkTick)
+		require.Less(b, time.Since(began), 3*cautious)
+	})
+}

@@ -1,0 +1,202 @@
+package session
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+
+	"zamok/clock"
+	"zamok/session/tree"
+)
+
+// Table holds the living sessions. The zero Table is not ready: use NewTable.
+type Table struct {
+	byID *tree.Tree[ID, Session]
+	// bySecret and schedule follow from byID.
+	bySecret map[Hash]ID // only ever looked up, never ranged over
+	schedule *tree.Tree[filing, struct{}]
+	sum      Sum
+}
+
+// filing is a session's place in the schedule.
+type filing struct {
+	at clock.Time
+	id ID
+}
+
+func (f filing) compare(g filing) int {
+	if c := cmp.Compare(f.at, g.at); c != 0 {
+		return c
+	}
+	return cmp.Compare(f.id, g.id)
+}
+
+// NewTable returns a table without sessions.
+func NewTable() *Table {
+	return &Table{
+		byID:     tree.New[ID, Session](cmp.Compare[ID]),
+		bySecret: make(map[Hash]ID),
+		schedule: tree.New[filing, struct{}](filing.compare),
+	}
+}
+
+// Open adds s, opened at now in step index. The caller has looked whether its secret names a
+// living session already (Find with BySecret): two sessions of one secret must not live.
+func (t *Table) Open(s Session, now clock.Time, index uint64) {
+	s.Opened, s.Heard, s.Deadline = now, index, now.Add(s.TTL)
+	t.Insert(s)
+}
+
+// Insert adds a session as it stands, from a snapshot.
+func (t *Table) Insert(s Session) {
+	s.filed, s.fixed, s.Live = s.Deadline, s.fixedSum(), 0
+	t.sum += s.sum()
+	t.bySecret[s.Secret] = s.ID
+	t.schedule.Set(filing{s.filed, s.ID}, struct{}{})
+	t.byID.Set(s.ID, s)
+}
+
+// Find returns the table's own record, or nil. It is valid until a session is opened or closed or
+// the table is frozen, and changed through the table's methods only.
+func (t *Table) Find(id ID) *Session { return t.byID.Ref(id) }
+
+// Get returns a copy of the record.
+func (t *Table) Get(id ID) (Session, bool) { return t.byID.Get(id) }
+
+// BySecret returns the living session that the secret opened, or 0.
+func (t *Table) BySecret(secret Hash) ID { return t.bySecret[secret] }
+
+// Hear renews the lease: s was heard at now, in step index.
+func (t *Table) Hear(s *Session, now clock.Time, index uint64) {
+	t.sum -= s.sum()
+	s.Deadline, s.Heard = now.Add(s.TTL), index
+	t.sum += s.sum()
+}
+
+// Attach makes index the session's attachment.
+func (t *Table) Attach(s *Session, index uint64) {
+	t.sum -= s.sum()
+	s.Attachment = index
+	t.sum += s.sum()
+}
+
+// RaiseFloor raises the floor of the session's tickets; it never falls.
+func (t *Table) RaiseFloor(s *Session, floor uint64) {
+	t.sum -= s.sum()
+	s.Floor = max(s.Floor, floor)
+	t.sum += s.sum()
+}
+
+// Change notes that a ticket of the session changed in step index, and by how many the tickets in
+// hand did.
+func (t *Table) Change(s *Session, index uint64, live int) {
+	t.sum -= s.sum()
+	s.Changed = index
+	s.Live += live
+	t.sum += s.sum()
+}
+
+// Count adds a ticket in hand that was read from a snapshot, which has no count of them.
+func (t *Table) Count(s *Session) { s.Live++ }
+
+// Close removes the session.
+func (t *Table) Close(id ID) {
+	s, ok := t.byID.Delete(id)
+	if !ok {
+		return
+	}
+	t.sum -= s.sum()
+	delete(t.bySecret, s.Secret)
+	t.schedule.Delete(filing{s.filed, id})
+}
+
+// Earliest returns the session whose deadline comes first, by (deadline, id). It may file sessions
+// anew on the way: it is a change of the table.
+func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
+	for {
+		first, _, ok := t.schedule.Min()
+		if !ok {
+			return 0, 0, false
+		}
+		s := t.byID.Peek(first.id)
+		if s.Deadline == first.at {
+			return first.at, first.id, true
+		}
+		// It renewed since it was filed: file it where it belongs and look again.
+		t.schedule.Delete(first)
+		t.schedule.Set(filing{s.Deadline, first.id}, struct{}{})
+		t.byID.Ref(first.id).filed = s.Deadline
+	}
+}
+
+// Len is the number of living sessions.
+func (t *Table) Len() int { return t.byID.Len() }
+
+// Sum is the table's part of the digest.
+func (t *Table) Sum() Sum { return t.sum }
+
+// From yields sessions in the order of their ids, beginning with the first id ≥ id. The table must
+// not be changed meanwhile.
+func (t *Table) From(id ID) iter.Seq[Session] { return from(t.byID, id) }
+
+// Frozen is the sessions of a table as they were when it was frozen.
+type Frozen struct{ byID *tree.Tree[ID, Session] }
+
+// Freeze returns the sessions as they are now, in constant time. It may be read on another
+// goroutine while the table is changed.
+func (t *Table) Freeze() Frozen { return Frozen{t.byID.Clone()} }
+
+// Len is the number of sessions in it.
+func (f Frozen) Len() int { return f.byID.Len() }
+
+// All yields its sessions in the order of their ids.
+func (f Frozen) All() iter.Seq[Session] { return from(f.byID, 0) }
+
+func from(byID *tree.Tree[ID, Session], id ID) iter.Seq[Session] {
+	return func(yield func(Session) bool) {
+		for _, s := range byID.From(id) {
+			if !yield(*s) {
+				return
+			}
+		}
+	}
+}
+
+// Check tests the invariants of the package comment and names the first that is broken.
+func (t *Table) Check() error {
+	if err := t.byID.Check(); err != nil {
+		return fmt.Errorf("sessions by id: %w", err)
+	}
+	if err := t.schedule.Check(); err != nil {
+		return fmt.Errorf("schedule: %w", err)
+	}
+	var sum Sum
+	for id, s := range t.byID.From(0) {
+		if id != s.ID || id == 0 {
+			return fmt.Errorf("S1: session %d is kept under id %d", s.ID, id)
+		}
+		if t.bySecret[s.Secret] != id {
+			return fmt.Errorf("S2: session %d is not found by its secret", id)
+		}
+		if _, ok := t.schedule.Get(filing{s.filed, id}); !ok || s.filed > s.Deadline {
+			return fmt.Errorf("S3: session %d is filed at %v, its deadline is %v", id, s.filed, s.Deadline)
+		}
+		if s.Deadline < s.Opened.Add(s.TTL) {
+			return fmt.Errorf("S4: session %d, opened at %v, ends at %v, before its ttl %v", id, s.Opened, s.Deadline, s.TTL)
+		}
+		if s.fixed != s.fixedSum() {
+			return fmt.Errorf("S5: a fixed field of session %d changed", id)
+		}
+		sum += s.sum()
+	}
+	if len(t.bySecret) != t.byID.Len() {
+		return fmt.Errorf("S2: %d secrets for %d sessions", len(t.bySecret), t.byID.Len())
+	}
+	if t.schedule.Len() != t.byID.Len() {
+		return fmt.Errorf("S3: %d filings for %d sessions", t.schedule.Len(), t.byID.Len())
+	}
+	if sum != t.sum {
+		return fmt.Errorf("S5: the sum kept is %x, the sum of the records %x", t.sum, sum)
+	}
+	return nil
+}

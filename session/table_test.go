@@ -1,0 +1,209 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"zamok/clock"
+)
+
+func sessionOf(id ID, ttl clock.Span) Session {
+	return Session{ID: id, Secret: Hash{byte(id), byte(id >> 8)}, TTL: ttl}
+}
+
+func TestASessionLivesUntilItsDeadline(t *testing.T) {
+	table := NewTable()
+	table.Open(sessionOf(7, 10*clock.Second), 100, 7)
+	deadline, id, ok := table.Earliest()
+	require.True(t, ok)
+	require.Equal(t, ID(7), id)
+	require.Equal(t, clock.Time(100).Add(10*clock.Second), deadline)
+
+	// A renewal moves the deadline, and the question who is next follows it.
+	table.Hear(table.Find(7), clock.Time(5*clock.Second), 8)
+	deadline, _, _ = table.Earliest()
+	require.Equal(t, clock.Time(15*clock.Second), deadline)
+	require.Equal(t, uint64(8), table.Find(7).Heard)
+	require.NoError(t, table.Check())
+}
+
+func TestOneSecretNamesOneLivingSession(t *testing.T) {
+	table := NewTable()
+	one := sessionOf(1, clock.Second)
+	table.Open(one, 0, 1)
+	require.Equal(t, ID(1), table.BySecret(one.Secret))
+
+	table.Close(1)
+	require.Zero(t, table.BySecret(one.Secret), "a closed session has no secret")
+
+	again := one
+	again.ID = 2
+	table.Open(again, 0, 2)
+	require.Equal(t, ID(2), table.BySecret(one.Secret))
+	require.NoError(t, table.Check())
+}
+
+func TestClosingLeavesNothing(t *testing.T) {
+	table := NewTable()
+	for id := range ID(1000) {
+		table.Open(sessionOf(id+1, clock.Span(id+1)*clock.Second), 0, uint64(id+1))
+	}
+	for id := range ID(1000) {
+		table.Close(id + 1)
+		table.Close(id + 1) // a second time does nothing
+	}
+	_, _, ok := table.Earliest()
+	require.False(t, ok)
+	require.Zero(t, table.Len())
+	require.Zero(t, table.Sum())
+	require.Empty(t, table.bySecret)
+	require.Zero(t, table.schedule.Len())
+}
+
+func TestAFrozenTableStandsStill(t *testing.T) {
+	table := NewTable()
+	for id := ID(1); id <= 100; id++ {
+		table.Open(sessionOf(id, clock.Second), 0, uint64(id))
+	}
+	frozen := table.Freeze()
+	for id := ID(1); id <= 100; id++ {
+		table.Hear(table.Find(id), clock.Time(clock.Hour), 500)
+		if id%2 == 0 {
+			table.Close(id)
+		}
+	}
+	n := ID(0)
+	for s := range frozen.All() {
+		n++
+		require.Equal(t, n, s.ID)
+		require.Equal(t, clock.Time(clock.Second), s.Deadline)
+	}
+	require.Equal(t, ID(100), n)
+	require.Equal(t, 100, frozen.Len())
+	require.NoError(t, table.Check())
+}
+
+// Whatever is done to a table, it agrees with a plain map, its Check is content, and its sum is that
+// of a table that was filled with the same records in one go.
+func TestTableAgreesWithAMap(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		table, model := NewTable(), map[ID]Session{}
+		now, index := clock.Time(0), uint64(0)
+		some := func() ID {
+			ids := make([]ID, 0, len(model)+1)
+			for id := range model {
+				ids = append(ids, id)
+			}
+			slices.Sort(ids)
+			return rapid.SampledFrom(append(ids, 9999)).Draw(r, "id")
+		}
+		change := func(id ID, live func(*Session), own func(*Session)) {
+			s := table.Find(id)
+			m, ok := model[id]
+			require.Equal(r, ok, s != nil)
+			if ok {
+				live(s)
+				own(&m)
+				model[id] = m
+			}
+		}
+		r.Repeat(map[string]func(*rapid.T){
+			"time": func(r *rapid.T) { now = now.Add(clock.Span(rapid.Int64Range(0, 5e9).Draw(r, "span"))) },
+			"open": func(r *rapid.T) {
+				index++
+				s := sessionOf(ID(index), clock.Span(rapid.Int64Range(1, 10).Draw(r, "ttl"))*clock.Second)
+				table.Open(s, now, index)
+				s.Opened, s.Heard, s.Deadline = now, index, now.Add(s.TTL)
+				model[s.ID] = s
+			},
+			"hear": func(r *rapid.T) {
+				index++
+				id := some()
+				change(id, func(s *Session) { table.Hear(s, now, index) },
+					func(s *Session) { s.Heard, s.Deadline = index, now.Add(s.TTL) })
+			},
+			"attach": func(r *rapid.T) {
+				index++
+				change(some(), func(s *Session) { table.Attach(s, index) },
+					func(s *Session) { s.Attachment = index })
+			},
+			"floor": func(r *rapid.T) {
+				f := rapid.Uint64Range(0, 50).Draw(r, "floor")
+				change(some(), func(s *Session) { table.RaiseFloor(s, f) },
+					func(s *Session) { s.Floor = max(s.Floor, f) })
+			},
+			"change": func(r *rapid.T) {
+				index++
+				change(some(), func(s *Session) { table.Change(s, index, 1) },
+					func(s *Session) { s.Changed = index; s.Live++ })
+			},
+			"close": func(r *rapid.T) {
+				id := some()
+				table.Close(id)
+				delete(model, id)
+			},
+			"": func(r *rapid.T) {
+				require.NoError(r, table.Check())
+				require.Equal(r, len(model), table.Len())
+				copied := NewTable()
+				var first *Session
+				for _, m := range model {
+					copied.Insert(m)
+					if first == nil || m.Deadline < first.Deadline || m.Deadline == first.Deadline && m.ID < first.ID {
+						first = &m
+					}
+					got, ok := table.Get(m.ID)
+					require.True(r, ok)
+					got.filed, got.fixed = 0, 0
+					require.Equal(r, m, got)
+				}
+				require.Equal(r, copied.Sum(), table.Sum())
+				deadline, id, ok := table.Earliest()
+				require.Equal(r, first != nil, ok)
+				if ok {
+					require.Equal(r, fmt.Sprint(first.Deadline, first.ID), fmt.Sprint(deadline, id))
+				}
+			},
+		})
+	})
+}
+
+// Each damage that Check is there for is named by its number.
+func TestCheckFindsDamage(t *testing.T) {
+	for want, damage := range map[string]func(*Table){
+		"S1": func(t *Table) { t.Find(2).ID = 5 },
+		"S2": func(t *Table) { delete(t.bySecret, Hash{2}) },
+		"S3": func(t *Table) { t.Find(2).filed++ },
+		"S4": func(t *Table) { t.Find(2).Opened++ },
+		"S5": func(t *Table) { t.Find(2).Floor++ },
+	} {
+		table := NewTable()
+		for id := ID(1); id <= 3; id++ {
+			table.Open(sessionOf(id, clock.Second), 0, uint64(id))
+		}
+		table.Earliest()
+		require.NoError(t, table.Check())
+		damage(table)
+		require.ErrorContains(t, table.Check(), want)
+	}
+}
+
+func TestSumTellsNeighboursApart(t *testing.T) {
+	seen := map[Sum]string{}
+	for _, parts := range [][]string{
+		{}, {""}, {"", ""}, {"a"}, {"a", ""}, {"", "a"}, {"ab"}, {"a", "b"}, {"12345678"},
+		{"1234567", "8"}, {"123456789"}, {"12345678", "9"}, {"a\x00"}, {"a\x00\x00"},
+	} {
+		var s Sum
+		for _, p := range parts {
+			s = s.Text(p)
+		}
+		other, clash := seen[s]
+		require.False(t, clash, "%q and %q have one sum", parts, other)
+		seen[s] = fmt.Sprintf("%q", parts)
+	}
+}

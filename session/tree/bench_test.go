@@ -1,0 +1,149 @@
+package tree
+
+import (
+	"cmp"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// numbers is the shape of most keys of the core: two indexes.
+type numbers struct{ first, second uint64 }
+
+func compareNumbers(a, b numbers) int {
+	if a.first != b.first {
+		return cmp.Compare(a.first, b.first)
+	}
+	return cmp.Compare(a.second, b.second)
+}
+
+// record is as large as the records that the core keeps.
+type record [128]byte
+
+func numberKey(i int) numbers { return numbers{uint64(i) / 4, uint64(i) % 4} }
+func nameKey(i int) string    { return fmt.Sprintf("jobs/invoice-%08d", i) }
+
+func TestWhatAllocates(t *testing.T) {
+	const size = 10_000
+	tree := New[numbers, record](compareNumbers)
+	for _, i := range shuffle(size, 1) {
+		tree.Set(numberKey(i), record{})
+	}
+	next := 0
+	each := func(use func(k numbers)) float64 {
+		return testing.AllocsPerRun(1000, func() {
+			use(numberKey(next % size))
+			next += 7
+		})
+	}
+	var sink byte
+	require.Zero(t, each(func(k numbers) { tree.Ref(k)[0]++ }), "Ref")
+	require.Zero(t, each(func(k numbers) { sink += tree.Peek(k)[0] }), "Peek")
+	require.Zero(t, each(func(k numbers) { v, _ := tree.Get(k); sink += v[0] }), "Get")
+	require.Zero(t, each(func(k numbers) { tree.Set(k, record{1}) }), "Set of a key that is there")
+	require.Zero(t, each(func(k numbers) {
+		tree.Delete(k)
+		tree.Set(k, record{})
+	}), "Delete and Set again, on average")
+	require.Zero(t, each(func(k numbers) {
+		for _, v := range tree.From(k) {
+			sink += v[0]
+			break
+		}
+	}), "From")
+	require.Zero(t, each(func(numbers) { _, v, _ := tree.Min(); sink += v[0] }), "Min")
+	var clone *Tree[numbers, record]
+	require.LessOrEqual(t, each(func(numbers) { clone = tree.Clone() }), 3.0, "Clone")
+	_, _ = sink, clone
+}
+
+var sizes = []int{1e3, 1e5, 1e6}
+
+// benchKeys runs the operations of one key type at every size.
+func benchKeys[K any](b *testing.B, compare func(a, b K) int, key func(i int) K) {
+	for _, size := range sizes {
+		order := shuffle(size, 1)
+		keys := make([]K, size)
+		for i, k := range order {
+			keys[i] = key(k)
+		}
+		build := func() *Tree[K, record] {
+			tree := New[K, record](compare)
+			for _, k := range keys {
+				tree.Set(k, record{})
+			}
+			return tree
+		}
+		tree := build()
+		at := func(i int) K { return keys[i%size] }
+
+		b.Run(fmt.Sprintf("Get/%d", size), func(b *testing.B) {
+			for i := range b.N {
+				tree.Get(at(i))
+			}
+		})
+		b.Run(fmt.Sprintf("Peek/%d", size), func(b *testing.B) {
+			for i := range b.N {
+				_ = tree.Peek(at(i))[0]
+			}
+		})
+		b.Run(fmt.Sprintf("Ref/%d", size), func(b *testing.B) {
+			for i := range b.N {
+				tree.Ref(at(i))[0]++
+			}
+		})
+		b.Run(fmt.Sprintf("SetPresent/%d", size), func(b *testing.B) {
+			for i := range b.N {
+				tree.Set(at(i), record{1})
+			}
+		})
+		// One operation is a deletion and an insertion elsewhere, in a tree that
+		// keeps half of the keys.
+		b.Run(fmt.Sprintf("DeleteAndInsert/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			half := New[K, record](compare)
+			for i := range size / 2 {
+				half.Set(at(i), record{})
+			}
+			b.ResetTimer()
+			for i := range b.N {
+				half.Delete(at(i))
+				half.Set(at(i+size/2), record{})
+			}
+		})
+		b.Run(fmt.Sprintf("Build/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; i < b.N; i += size {
+				build()
+			}
+		})
+		b.Run(fmt.Sprintf("All/%d", size), func(b *testing.B) {
+			for i := 0; i < b.N; i += size {
+				for _, v := range tree.All() {
+					_ = v[0]
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("Clone/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				tree = tree.Clone()
+			}
+		})
+		// What a snapshot costs the changes that come right after it, each of
+		// which copies a leaf at least.
+		b.Run(fmt.Sprintf("RefAfterClone/%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				if i%100 == 0 {
+					tree = tree.Clone()
+				}
+				tree.Ref(at(i))[0]++
+			}
+		})
+	}
+}
+
+func BenchmarkNumbers(b *testing.B) { benchKeys(b, compareNumbers, numberKey) }
+func BenchmarkNames(b *testing.B)   { benchKeys(b, cmp.Compare[string], nameKey) }

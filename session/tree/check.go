@@ -1,0 +1,94 @@
+package tree
+
+import "fmt"
+
+// Check walks the whole tree and returns the first invariant of Tree that does
+// not hold. It only reads.
+func (t *Tree[K, V]) Check() error {
+	entries, err := t.checkNode(t.root, place[K]{level: 1, mayOwn: true})
+	if err == nil && entries != t.length {
+		err = fmt.Errorf("tree: invariant 5: the leaves hold %d entries, length is %d", entries, t.length)
+	}
+	return err
+}
+
+// place is what the nodes above a node say about it.
+type place[K any] struct {
+	low, high *K // keys are at least low (nil: left edge) and below high (nil: right edge)
+	level     int
+	mayOwn    bool // the parent is owned
+}
+
+// checkNode returns the number of entries in the leaves under n.
+func (t *Tree[K, V]) checkNode(n *node[K, V], at place[K]) (entries int, err error) {
+	leaf := at.level == t.depth
+	if leaf != (n.values != nil) || leaf != (n.kids == nil) {
+		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has values: %t, kids: %t", at.level, t.depth, n.values != nil, n.kids != nil)
+	}
+	if least := n.leastFill(at); n.count < least || n.count > fanOut {
+		return 0, fmt.Errorf("tree: invariant 4: a node at level %d of %d has %d entries, want %d to %d", at.level, t.depth, n.count, least, fanOut)
+	}
+	if err := t.checkOrder(n, at); err != nil {
+		return 0, err
+	}
+	owned := n.owner == t.owner
+	if owned && !at.mayOwn {
+		return 0, fmt.Errorf("tree: invariant 6: a node at level %d is owned, its parent is shared", at.level)
+	}
+	if leaf {
+		return n.count, nil
+	}
+	for i, kid := range n.kids[:n.count] {
+		below := place[K]{low: &n.keys[i], high: at.high, level: at.level + 1, mayOwn: owned}
+		if i == 0 {
+			below.low = at.low
+		}
+		if i+1 < n.count {
+			below.high = &n.keys[i+1]
+		}
+		sum, err := t.checkNode(kid, below)
+		if err != nil {
+			return 0, err
+		}
+		entries += sum
+	}
+	return entries, nil
+}
+
+func (n *node[K, V]) leastFill(at place[K]) int {
+	switch root := at.level == 1; {
+	case n.kids != nil && at.high == nil:
+		return 2
+	case root:
+		return 0
+	case at.high == nil:
+		return 1
+	default:
+		return minFill
+	}
+}
+
+func (t *Tree[K, V]) checkOrder(n *node[K, V], at place[K]) error {
+	keys, last := n.keys[:n.count], at.low
+	if n.kids != nil {
+		if at.low != nil && t.compare(keys[0], *at.low) != 0 {
+			return fmt.Errorf("tree: invariant 3: level %d begins with %v, its parent says %v", at.level, keys[0], *at.low)
+		}
+		keys = keys[1:]
+	}
+	for i := range keys {
+		// A leaf may begin with the very key that its parent keeps for it.
+		least := 1
+		if n.kids == nil && i == 0 {
+			least = 0
+		}
+		if last != nil && t.compare(keys[i], *last) < least {
+			return fmt.Errorf("tree: invariant 2: level %d: %v comes after %v", at.level, keys[i], *last)
+		}
+		last = &keys[i]
+	}
+	if at.high != nil && last != nil && t.compare(*last, *at.high) >= 0 {
+		return fmt.Errorf("tree: invariant 2: level %d: %v is not below %v", at.level, *last, *at.high)
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package tree
+
+// Tree is an ordered map from K to V. Its zero value is not usable; make one with New.
+//
+// Invariants, tested by Check:
+//
+//  1. All leaves are at level depth, counting the root as level 1.
+//  2. Keys rise strictly within a node, and all keys under entry i of an inner
+//     node are at least its key i and below its key i+1. The first key of the
+//     nodes on the left edge is exempt: no search looks at it.
+//  3. The first key of an inner node is the key that its parent keeps for it.
+//     So entries move between neighbours as they are.
+//  4. A node has at most fanOut entries and at least minFill. Exempt from the
+//     minimum: the root, and the right edge, where a leaf has at least one
+//     entry. An inner node always has at least two.
+//  5. The entries of all leaves add up to length.
+//  6. The parent of a node that this tree owns is owned by this tree too. So
+//     one look at a leaf's owner tells whether the whole path may be changed.
+type Tree[K, V any] struct {
+	compare func(a, b K) int
+	owner   *owner // in the nodes that no other tree can reach; Clone replaces it
+	root    *node[K, V]
+	depth   int
+	length  int
+}
+
+// New returns an empty tree ordered by compare, which answers as cmp.Compare
+// does, depends on nothing but its arguments, and is called from every
+// goroutine that uses the tree or one of its clones.
+func New[K, V any](compare func(a, b K) int) *Tree[K, V] {
+	own := new(owner)
+	return &Tree[K, V]{compare: compare, owner: own, root: newLeaf[K, V](own), depth: 1}
+}
+
+// Len returns the number of keys.
+func (t *Tree[K, V]) Len() int { return t.length }
+
+// Get returns a copy of the value at key.
+func (t *Tree[K, V]) Get(key K) (value V, found bool) {
+	if v := t.Peek(key); v != nil {
+		return *v, true
+	}
+	return value, false
+}
+
+// Peek returns a pointer to the value at key for reading, nil if there is none.
+// It never copies a node, so the value may be shared with clones: writing
+// through the pointer would change them as well. The pointer ends with the next
+// call of Set, Insert, Delete, Ref or Clone on this tree.
+func (t *Tree[K, V]) Peek(key K) *V {
+	n := t.root
+	for n.kids != nil {
+		n = n.kids[n.branch(key, t.compare)]
+	}
+	if at, found := n.search(key, 0, t.compare); found {
+		return &n.values[at]
+	}
+	return nil
+}
+
+// Ref returns a pointer to the value at key for changing it in place, nil if
+// there is none. It first copies those nodes on the way that are shared with a
+// clone; otherwise it allocates nothing. The pointer ends with the next call of
+// Set, Insert, Delete or Clone on this tree; other Refs leave it valid.
+func (t *Tree[K, V]) Ref(key K) *V {
+	var p path[K, V]
+	if !t.find(key, &p) {
+		return nil
+	}
+	leaf := t.own(&p)
+	return &leaf.node.values[leaf.at]
+}
+
+// Set puts value at key, in place of the one that was there.
+func (t *Tree[K, V]) Set(key K, value V) { t.Insert(key, value) }
+
+// Insert is Set that also returns what Ref would return for key.
+func (t *Tree[K, V]) Insert(key K, value V) *V {
+	var p path[K, V]
+	found := t.find(key, &p)
+	leaf := t.own(&p)
+	if !found {
+		if leaf.node.count == fanOut {
+			leaf = t.makeRoom(&p)
+		}
+		leaf.node.open(leaf.at)
+		leaf.node.keys[leaf.at] = key
+		t.length++
+	}
+	v := &leaf.node.values[leaf.at]
+	*v = value
+	return v
+}
+
+// Delete removes key and returns the value that it had. Deleting an absent key
+// changes and copies nothing.
+func (t *Tree[K, V]) Delete(key K) (old V, found bool) {
+	var p path[K, V]
+	if !t.find(key, &p) {
+		return old, false
+	}
+	leaf := t.own(&p)
+	old = leaf.node.values[leaf.at]
+	leaf.node.remove(leaf.at)
+	t.length--
+	for d := t.depth - 1; d > 0 && p[d].node.count < minFill; d-- {
+		if merged := t.refill(p[d-1]); !merged {
+			break
+		}
+	}
+	for t.root.kids != nil && t.root.count == 1 {
+		t.root = t.root.kids[0]
+		t.depth--
+	}
+	return old, true
+}
+
+// Min returns the lowest key and its value.
+func (t *Tree[K, V]) Min() (key K, value V, found bool) {
+	for k, v := range t.All() {
+		return k, *v, true
+	}
+	return key, value, false
+}
+
+// Clone returns a second tree with the same contents, at a cost that does not
+// depend on how many there are. From then on either may be changed, and cloned
+// again, without the other seeing it, and each may be used on a goroutine of
+// its own. Clone itself counts as a change of t: it must not run while another
+// goroutine reads t.
+func (t *Tree[K, V]) Clone() *Tree[K, V] {
+	// What t owned until now is shared, so neither side may own it.
+	t.owner = new(owner)
+	c := *t
+	c.owner = new(owner)
+	return &c
+}

@@ -29,8 +29,6 @@ func (h *heldLog) StoreLogs(logs []*raft.Log) error {
 
 // A raft that ends by itself, as one does that was removed, answers nothing that it has not looked
 // at yet. Closing ends all the same, and who waits is told that the outcome is unknown.
-//
-// This is no test in a bubble: the goroutine that waits for raft's answer never ends.
 func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -45,29 +45,15 @@ func (f *flights) add(fl *flight) {
 	f.byBytes[&fl.bytes[0]] = fl
 }
 
-// land forgets a flight and returns what it measured; false: it was given up, and answered.
-func (f *flights) land(fl *flight, now time.Time) (m Measure, flying bool) {
+// land forgets a flight and returns what it measured.
+func (f *flights) land(fl *flight, now time.Time) Measure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.byBytes[&fl.bytes[0]] != fl {
-		return Measure{}, false
-	}
 	delete(f.byBytes, &fl.bytes[0])
 	return Measure{
 		Commands: len(fl.batch.requests), Renewals: len(fl.batch.renewals), Bytes: len(fl.bytes),
 		Queue: fl.sent.Sub(fl.queued), Append: fl.appended.Sub(fl.sent),
 		Replicate: fl.committed.Sub(fl.appended), Apply: now.Sub(fl.committed),
-	}, true
-}
-
-// giveUp answers for entries whose raft has ended without an answer.
-func (f *flights) giveUp() {
-	f.mu.Lock()
-	left := f.byBytes
-	f.byBytes = make(map[*byte]*flight)
-	f.mu.Unlock()
-	for _, fl := range left {
-		fl.batch.refuse(ErrUnknown)
 	}
 }
 

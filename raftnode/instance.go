@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -30,7 +31,7 @@ type instance struct {
 	notices    chan bool
 	closing    chan struct{}
 	supervised chan struct{} // closed when the supervisor has ended
-	over       chan struct{} // closed when raft has ended: what it has not answered it never will
+	over       chan struct{} // closed when raft has ended: what it has not answered then has failed
 	leads      atomic.Bool
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
@@ -113,16 +114,10 @@ func (in *instance) handOver() {
 		return
 	}
 	in.node.checkpoint()
-	done := make(chan error, 1)
-	go func() { done <- in.raft.LeadershipTransfer().Error() }()
-	limit := time.NewTimer(in.node.cfg.Election + transferWait)
-	defer limit.Stop()
-	select {
-	case err := <-done:
-		if err != nil {
-			in.node.log.Info("leadership was not handed over", "error", err)
-		}
-	case <-limit.C:
+	ctx, cancel := context.WithTimeout(context.Background(), in.node.cfg.Election+transferWait)
+	defer cancel()
+	if err := in.waitFor(ctx, in.raft.LeadershipTransfer()); err != nil {
+		in.node.log.Info("leadership was not handed over", "error", err)
 	}
 }
 

@@ -53,7 +53,7 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 		return err
 	}
 	id, address := raft.ServerID(node.ID), raft.ServerAddress(node.Address)
-	if err := waitFor(ctx, in.raft.AddNonvoter(id, address, 0, 0)); err != nil {
+	if err := in.waitFor(ctx, in.raft.AddNonvoter(id, address, 0, 0)); err != nil {
 		return fmt.Errorf("raftnode: join: %s was not added, or it is not known whether: %w", node.ID, err)
 	}
 	for {
@@ -75,7 +75,7 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 				node.ID, index, mine, errors.Join(context.Cause(ctx), err))
 		}
 	}
-	if err := waitFor(ctx, in.raft.AddVoter(id, address, 0, 0)); err != nil {
+	if err := in.waitFor(ctx, in.raft.AddVoter(id, address, 0, 0)); err != nil {
 		return fmt.Errorf("raftnode: join: %s has no vote yet, or it is not known whether: %w", node.ID, err)
 	}
 	n.log.Info("a node joined", "id", node.ID, "peer", node.Address)
@@ -147,7 +147,7 @@ func (n *Node) Remove(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := waitFor(ctx, in.raft.RemoveServer(raft.ServerID(id), 0, 0)); err != nil {
+	if err := in.waitFor(ctx, in.raft.RemoveServer(raft.ServerID(id), 0, 0)); err != nil {
 		return fmt.Errorf("raftnode: remove: %s was not removed, or it is not known whether: %w", id, err)
 	}
 	n.log.Info("a node was removed", "id", id)
@@ -177,7 +177,7 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 		}
 		future = in.raft.LeadershipTransferToServer(raft.ServerID(to), address)
 	}
-	err = waitFor(ctx, future)
+	err = in.waitFor(ctx, future)
 	return errors.Join(err, n.reopen(in))
 }
 
@@ -219,9 +219,9 @@ func (n *Node) checkpoint() {
 }
 
 // waitFor waits for a future of raft, or for ctx: then its outcome is unknown.
-func waitFor(ctx context.Context, future raft.Future) error {
+func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
 	done := make(chan error, 1)
-	go func() { done <- future.Error() }()
+	go func() { done <- answeredBy(in.over, future).Error() }()
 	select {
 	case err := <-done:
 		return err

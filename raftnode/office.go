@@ -90,13 +90,8 @@ func (in *instance) lead() (leads, open bool) {
 	left := in.node.queue.end()
 	left.refuse(in.node.notLeader())
 	for o.inFlight > 0 {
-		select {
-		case <-o.landed:
-			o.inFlight--
-		case <-in.over:
-			in.node.flights.giveUp()
-			o.inFlight = 0
-		}
+		<-o.landed
+		o.inFlight--
 	}
 	return leads, open
 }
@@ -143,17 +138,10 @@ func (o *office) pause(d time.Duration) {
 // propose applies one entry and waits for it. raft answers when leadership is lost.
 func (o *office) propose(entry []byte) (fsm.Applied, error) {
 	future := o.raft.Apply(entry, 0)
-	done := make(chan error, 1)
-	go func() { done <- future.Error() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fsm.Applied{}, err
-		}
-		return future.Response().(fsm.Applied), nil
-	case <-o.over:
-		return fsm.Applied{}, raft.ErrRaftShutdown
+	if err := answeredBy(o.over, future).Error(); err != nil {
+		return fsm.Applied{}, err
 	}
+	return future.Response().(fsm.Applied), nil
 }
 
 // run proposes until raft's next notice, which it returns.
@@ -241,12 +229,9 @@ func (o *office) send() {
 
 // await waits for raft's answer and hands it on.
 func (o *office) await(fl *flight) {
-	err := fl.future.Error()
+	err := answeredBy(o.over, fl.future).Error()
 	fl.err = err
-	measure, flying := o.node.flights.land(fl, time.Now())
-	if !flying {
-		return // given up
-	}
+	measure := o.node.flights.land(fl, time.Now())
 	switch {
 	case err == nil:
 		fl.batch.answer(fl.future.Response().(fsm.Applied))

@@ -108,7 +108,7 @@ func TestNonsenseInTheLogEndsNobody(t *testing.T) {
 			future := leader.running().raft.Apply([]byte(nonsense), 0)
 			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 			defer cancel()
-			require.NoError(b, waitFor(ctx, future))
+			require.NoError(b, leader.running().waitFor(ctx, future))
 			require.Equal(b, fsm.Malformed, future.Response().(fsm.Applied).Refused)
 			require.Equal(b, before.Index+1, leader.Status().Applied.Index)
 		}

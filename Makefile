@@ -3,6 +3,7 @@
 # Tools are pinned here and run with `go run`, never named in go.mod: go.mod says what the product
 # links, and whoever imports a package of ours must not inherit our linters.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+BUF := github.com/bufbuild/buf/cmd/buf@v1.69.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 
 SHELL := bash
@@ -61,6 +62,14 @@ fuzz: ## every fuzz target, one after the other, for FUZZTIME (30s) each
 .PHONY: vuln
 vuln: ## known vulnerabilities in what is linked (asks VULNDB, by default vuln.go.dev)
 	.ci/vuln $(GOVULNCHECK) $(VULNDB)
+
+.PHONY: generate
+generate: ## make the Go code of the wire from api/zamokpb/zamok.proto
+	cd api/zamokpb && go run $(BUF) generate
+
+.PHONY: generated
+generated: ## is the generated code what the .proto says?
+	.ci/generated $(BUF)
 
 .PHONY: bench-core
 bench-core: ## benchmarks of the pure core

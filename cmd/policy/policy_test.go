@@ -74,9 +74,10 @@ func TestTheTableIsTheLine(t *testing.T) {
 	left := map[string][]string{} // what stands to the left of each package
 	for _, line := range []string{
 		"clock ◄ session/tree ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok",
-		"clock ◄ raftnode/peer, raftnode/store ◄ raftnode",
+		"clock ◄ raftnode/peer, raftnode/store ◄ raftnode ◄ api ◄ cmd/zamok",
 		"api/zamokpb ◄ api",
 		"clock, api/zamokpb ◄ client ◄ cmd/zamok",
+		"client/fence ◄ cmd/zamok",
 	} {
 		var before []string
 		for place := range strings.SplitSeq(line, " ◄ ") {

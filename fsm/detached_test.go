@@ -28,3 +28,13 @@ func TestTheBreakOfAnOldStreamEndsNothing(t *testing.T) {
 	require.False(t, alive)
 	require.Equal(t, Disconnected, a.Events[0].Why)
 }
+
+// A session that never attached has no stream: a break that names attachment 0 is nobody's.
+func TestNoBreakEndsASessionThatNeverAttached(t *testing.T) {
+	b := newBed(t)
+	s := b.open(1, clock.Minute)
+	a := b.do(0, &Detached{Session: s, Index: b.m.Stamp().Index})
+	require.Equal(t, Invalid, a.Results[0].Code)
+	_, alive := b.m.Session(s)
+	require.True(t, alive)
+}

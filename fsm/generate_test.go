@@ -396,7 +396,7 @@ func (g *generator) detached() fsm.Command {
 		c.Attachment = s.attachment
 		c.Index = pickOf(g.pick, g.m.index, g.m.index, s.heard, s.heard-1)
 	}
-	if c.Attachment == 0 || g.pick.in(4) {
+	if g.pick.in(4) {
 		c.Attachment = 1 + uint64(g.pick(int(min(g.m.index, 1<<30)+1)))
 	}
 	if len(g.marks) > 0 && g.pick.in(4) {

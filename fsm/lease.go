@@ -41,8 +41,12 @@ func (m *Machine) attach(c *Attach) Result {
 	return Result{}.of(s)
 }
 
-// detached ends a session whose stream broke, unless there was a sign of life since.
+// detached ends a session whose stream broke, unless there was a sign of life since. A session that
+// never attached has no stream that could break.
 func (m *Machine) detached(c *Detached) Result {
+	if c.Attachment == 0 {
+		return invalid("attachment")
+	}
 	s := m.sessions.Find(c.Session)
 	if s == nil {
 		return m.noSession(c.Session)

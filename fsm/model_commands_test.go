@@ -93,6 +93,9 @@ func (t *modelTicket) known() fsm.TicketState {
 }
 
 func (m *model) detached(c *fsm.Detached) fsm.Result {
+	if c.Attachment == 0 {
+		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "attachment"}}
+	}
 	s := m.session(c.Session)
 	if s == nil {
 		return m.noSession(c.Session)

@@ -86,7 +86,7 @@ var commandKinds = [13]struct {
 }{
 	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"Attach", []fsm.Code{fsm.OK, fsm.NoSession, fsm.WrongSecret}},
-	{"Detached", []fsm.Code{fsm.OK, fsm.NoSession}},
+	{"Detached", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
 	{"Acquire", []fsm.Code{
 		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.OtherKind, fsm.Limit, fsm.Over,

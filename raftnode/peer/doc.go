@@ -62,7 +62,7 @@
 // the list, and since everybody recorded every founder's incarnation before the cluster began,
 // they are let in. The record is asked for because a wiped node that is made to bootstrap again
 // comes just so: with the list, and without the id. A handshake under way when the id becomes
-// known ends as it began. A node that joins is handed both, id and list, before its Raft starts;
+// known ends as it began. A node that joins is handed the id before its Raft starts;
 // a node that knows nothing is spoken to by nobody.
 //
 // # The record
@@ -75,7 +75,7 @@
 //	    At start, announcements in the log that are not yet applied count.
 //	D3  Config.Holds is true before this node's first vote: a log without a marker counts.
 //	D4  SetCluster comes after the marker with the cluster id is on disk.
-//	D5  Whoever joins is handed the cluster id and the founding list. The founders' incarnations
+//	D5  Whoever joins is handed the cluster id. The founders' incarnations
 //	    are announced in the log like everybody's, by the first leader if they don't do it.
 //	D6  A node that lost part of its directory does not start, or starts with another incarnation.
 //

@@ -17,6 +17,7 @@ TESTFLAGS ?=
 FUZZTIME ?= 30s
 VULNDB ?= https://vuln.go.dev
 MODULE ?=
+ROUNDS ?= 20
 MUTANT ?= .
 
 # The pure core: values in, values out.
@@ -45,6 +46,11 @@ test: ## every test that needs no compiler, browser or root, but the simulation
 .PHONY: sim
 sim: ## the whole stack in virtual time (in work; ZAMOK_SEED=n repeats a run's choices)
 	CGO_ENABLED=0 go test -timeout 20m -count=1 $(TESTFLAGS) ./jepsen/...
+
+.PHONY: durable
+durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20) instead of 3
+	CGO_ENABLED=0 ZAMOK_DURABILITY_ROUNDS=$(ROUNDS) go test -timeout 9m -count=1 -v \
+		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
 
 .PHONY: race
 race: ## the tests in their short form under the race detector (needs a C compiler)

@@ -55,6 +55,10 @@ type Config struct {
 	// Restored is called, likewise, when a snapshot replaced the machine: what was applied between
 	// is not told one by one. Nil: nobody is told.
 	Restored func(*fsm.Machine)
+	// Office is told that an office opened here, before the first command of it is taken, and that it
+	// ended, after the last was. What was on its way then may still be applied, and answered. It is
+	// called in turns, on one goroutine, and must not block for long. Nil: nobody is told.
+	Office func(open bool)
 	// Measure is told what each entry cost that this node led. Nil: nobody is told.
 	Measure func(Measure)
 	// Wrote is told of each write to disk. Nil: nobody is told.
@@ -105,6 +109,9 @@ func (c Config) settled() (Config, error) {
 	}
 	if c.Restored == nil {
 		c.Restored = func(*fsm.Machine) {}
+	}
+	if c.Office == nil {
+		c.Office = func(bool) {}
 	}
 	if c.Measure == nil {
 		c.Measure = func(Measure) {}

@@ -85,9 +85,11 @@ func (in *instance) lead() (leads, open bool) {
 		return in.notice()
 	}
 	in.officeSince.Store(0)
+	in.node.cfg.Office(true)
 	in.node.queue.begin()
 	leads, open = o.run()
 	left := in.node.queue.end()
+	in.node.cfg.Office(false)
 	left.refuse(in.node.notLeader())
 	for o.inFlight > 0 {
 		<-o.landed

@@ -1,0 +1,38 @@
+package raftnode
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// Who serves clients is told when it may begin, and when everything that it served from here is over.
+func TestOfficeIsTold(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	list, err := peer.ParseList("n1=" + listener.Addr().String())
+	require.NoError(t, err)
+	var n *Node
+	opened, told := make(chan struct{}), make(chan bool, 10)
+	n, err = Open(t.Context(), Config{
+		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: listener, Fatal: func(error) {},
+		Office: func(open bool) {
+			<-opened
+			require.False(t, n.queue.isOpen(), "nothing is taken before the office is told, nor after its end is")
+			told <- open
+		},
+	})
+	close(opened)
+	require.NoError(t, err)
+	require.True(t, <-told)
+	require.Eventually(t, n.queue.isOpen, 10*time.Second, time.Millisecond)
+	require.NoError(t, n.Kill())
+	require.False(t, <-told)
+	require.Empty(t, told)
+}

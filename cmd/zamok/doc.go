@@ -1,0 +1,38 @@
+// Zamok is the lock store's one binary: it runs nodes, and commands under locks.
+//
+//	zamok dev                          a cluster on this machine, to try things
+//	zamok server --id n1 …             one node of a real cluster
+//	zamok lock NAME -- COMMAND…        run a command while holding a lock
+//	zamok elect NAME -- COMMAND…       run a command wherever elected, again and again
+//
+// and more to look at a cluster and to run one: `zamok help` lists all verbs.
+//
+// main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
+// share has a file too: exit.go (codes), connection.go (the flags that lead to a cluster), output.go
+// (text and JSON), and for commands under locks child.go (the process), ladder.go (its end before
+// the lock's) and terminal.go (who owns the terminal).
+//
+// # Exit codes
+//
+//	0–120    the command's own; of `zamok check`: 0 held, 1 not
+//	121      not acquired: --try, and it would have to wait
+//	122      the wait (--wait) was over
+//	123      the lock was lost, or was about to be, and the command was ended
+//	125      ours: usage, unavailable, denied
+//	126 127  the command can't be run; there is none of that name
+//	128+n    the command was ended by signal n; or this program, while it waited
+//
+// # Promises
+//
+//	Z1  A command under a lock is ended before the lock can be granted to anybody else: TERM at
+//	    kill-after before the deadline at the latest, KILL before the deadline. What a command leaves
+//	    running in other process groups is not found: the token is against that.
+//	Z2  It does not outlive this program: on Linux the kernel kills it when this program dies, by
+//	    whatever way. That covers the command itself, not what it started: the token does.
+//	Z3  Signals meant for the command reach it once: HUP, INT, QUIT, TERM, USR1 and USR2 are passed on,
+//	    to its whole process group, unless the terminal has sent them there already.
+//	Z4  A secret is read from a file, never from a flag or the environment, which others can read.
+//	Z5  What others wrote (labels, metadata, reasons) moves no cursor on this terminal.
+//
+// On systems other than Linux Z2 is void.
+package main

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// The exit codes of every verb. A command run under a lock has its own codes besides; these lie
+// where commands seldom are, and 126 and up mean what they mean to a shell.
+const (
+	exitNo          = 1   // `zamok check`: not held
+	exitNotAcquired = 121 // --try: it would have to wait
+	exitWaitOver    = 122 // --wait: the time was over
+	exitLost        = 123 // the lock was lost, or nearly, and the command was ended
+	exitOurs        = 125 // ours: usage, unavailable, denied, and what fits nothing else
+	exitCantRun     = 126 // the command was found and can't be run
+	exitNotFound    = 127 // there is no such command
+	exitSignal      = 128 // + n: signal n ended the command, or this program while it waited
+)
+
+// exitError is an error that knows its exit code. Without err there is nothing to say: the code is
+// the child's own, or the answer was printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError is a mistake in the arguments: whoever made it is shown where to read.
+type usageError struct {
+	verb string // "zamok lock"
+	err  error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// signalError is the cause of a context that a signal ended.
+type signalError struct{ signal syscall.Signal }
+
+func (e *signalError) Error() string { return "ended by the signal: " + e.signal.String() }
+
+// report prints an error as a person needs it, and returns its exit code.
+func (a *app) report(err error) int {
+	if err == nil {
+		return 0
+	}
+	code := exitOurs
+	if e := (*exitError)(nil); errors.As(err, &e) {
+		code = e.code
+		if e.err == nil {
+			return code
+		}
+	}
+	if e := (*signalError)(nil); errors.As(err, &e) {
+		return exitSignal + int(e.signal) // whoever sent it knows
+	}
+	fmt.Fprintf(a.stderr, "zamok: %v\n", err)
+	if e := (*usageError)(nil); errors.As(err, &e) {
+		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", e.verb)
+	}
+	return code
+}
+
+// cause is the error of a call whose context may have been ended by a signal: then that is what
+// happened, and the call's own error is only how it ended.
+func cause(ctx context.Context, err error) error {
+	if e := (*signalError)(nil); err != nil && errors.As(context.Cause(ctx), &e) {
+		return e
+	}
+	return err
+}

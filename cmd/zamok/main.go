@@ -1,0 +1,22 @@
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() {
+	os.Exit(run(context.Background(), app{
+		stdin:  os.Stdin,
+		stdout: os.Stdout,
+		stderr: os.Stderr,
+		getenv: os.Getenv,
+	}, os.Args[1:]))
+}
+
+// run does what the arguments say and returns the exit code.
+func run(ctx context.Context, a app, args []string) int {
+	root := newRoot(&a)
+	root.SetArgs(args)
+	return a.report(root.ExecuteContext(ctx))
+}

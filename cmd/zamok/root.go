@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// app is what every verb is given: where it reads and writes, and the flags that all of them have.
+// The streams are files where it matters whether a person sits there (see terminal.go).
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+
+	output    string // text or json
+	logFormat string // text or json
+	logLevel  string
+}
+
+// newRoot registers the verbs, one file each. A verb is a function of *app that returns its
+// cobra.Command; its flags are fields of a struct of its own, and it returns errors, which
+// app.report turns into words and an exit code. A verb that talks to a cluster adds a connection.
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "zamok",
+		Short:         "a replicated lock store: ask for a lock, and be told when you hold it",
+		Example:       "  zamok dev\n  zamok lock stock -- ./count-the-stock",
+		SilenceErrors: true, // app.report prints them
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), err} })
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.check(cmd) }
+
+	output := a.getenv("ZAMOK_OUTPUT")
+	if output == "" {
+		output = "text"
+	}
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.output, "output", "o", output, "text for people, json for programs (ZAMOK_OUTPUT)")
+	flags.StringVar(&a.logFormat, "log-format", "text", "text or json")
+	flags.StringVar(&a.logLevel, "log-level", "info", "debug, info, warn or error")
+
+	root.AddGroup(&cobra.Group{ID: groupLocks, Title: "Use locks:"},
+		&cobra.Group{ID: groupLook, Title: "Look:"},
+		&cobra.Group{ID: groupRun, Title: "Run a cluster:"})
+	root.SetHelpCommandGroupID(groupLook)
+	root.SetCompletionCommandGroupID(groupLook)
+	for _, verb := range []func(*app) *cobra.Command{
+		newVersion,
+	} {
+		cmd := verb(a)
+		checkArgs(cmd)
+		root.AddCommand(cmd)
+	}
+	return root
+}
+
+// The groups of verbs in the help.
+const (
+	groupLocks = "locks"
+	groupLook  = "look"
+	groupRun   = "run"
+)
+
+// checkArgs makes what a verb says about its arguments a mistake of usage.
+func checkArgs(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
+		return nil
+	}
+}
+
+// check looks at the flags that all verbs have.
+func (a *app) check(cmd *cobra.Command) error {
+	if a.output != "text" && a.output != "json" {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--output is %q: it is text or json", a.output)}
+	}
+	if a.logFormat != "text" && a.logFormat != "json" {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-format is %q: it is text or json", a.logFormat)}
+	}
+	if err := new(slog.Level).UnmarshalText([]byte(a.logLevel)); err != nil {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--log-level is %q: it is debug, info, warn or error", a.logLevel)}
+	}
+	return nil
+}
+
+// logger writes to stderr: stdout is for what was asked for.
+func (a *app) logger() *slog.Logger {
+	options := &slog.HandlerOptions{Level: a.level()}
+	if a.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(a.stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, options))
+}
+
+func (a *app) level() slog.Level {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
+		return slog.LevelInfo // check has refused it before
+	}
+	return level
+}
+
+// untilSignal returns a context that INT, TERM or HUP ends, with a signalError as its cause. A
+// signal that was ignored when the program started (nohup) stays so.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, heeded(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)...)
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{}) // closed when the goroutine below ended
+	go func() {
+		defer close(done)
+		select {
+		case s := <-signals:
+			cancel(&signalError{s.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+		signal.Stop(signals)
+	}
+}
+
+// heeded are the signals that nobody told this program to ignore.
+func heeded(all ...os.Signal) []os.Signal {
+	var some []os.Signal
+	for _, s := range all {
+		if !signal.Ignored(s) {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+// oneLine makes the text of others fit for one line of a table or a terminal: no control character
+// of theirs moves a cursor of ours.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '�'
+		}
+		return r
+	}, text)
+}

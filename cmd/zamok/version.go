@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// release is set by whoever builds one: go build -ldflags "-X main.release=v1.2.3".
+var release string
+
+// version is what this binary is called: the release, else what Go knows of where it was built from.
+func version() string {
+	if release != "" {
+		return release
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return "dev-" + s.Value[:12]
+		}
+	}
+	if info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "dev"
+	}
+	return info.Main.Version
+}
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "print the version of this binary",
+		GroupID: groupLook,
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			doc := struct {
+				Version string `json:"version"`
+				Go      string `json:"go"`
+				System  string `json:"system"`
+			}{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			return a.print(doc, func(w io.Writer) {
+				fmt.Fprintf(w, "zamok %s (%s, %s)\n", doc.Version, doc.Go, doc.System)
+			})
+		},
+	}
+}

@@ -94,10 +94,13 @@ func requireAll(s *Sim, leader *Node, tokens map[fsm.TicketRef]uint64) {
 func leaderOf(s *Sim, want *Node) {
 	s.Helper()
 	for range 20 {
-		if s.Leader() == want {
+		leader := s.Leader()
+		if leader == want {
 			return
 		}
-		_ = s.Leader().Up().Transfer(s.Within(electionMax), want.ID)
+		if up := leader.Up(); up != nil {
+			_ = up.Transfer(s.Within(electionMax), want.ID)
+		}
 		time.Sleep(time.Second)
 	}
 	s.Fatalf("%s does not come to lead", want.ID)

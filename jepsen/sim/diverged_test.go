@@ -31,6 +31,7 @@ func rotten(n *Node, lock string) {
 func fill(s *Sim, leader *Node) {
 	s.Helper()
 	p := leader.running()
+	require.NotNil(s, p, "%s does not run", leader.ID)
 	done := make(chan error, digestPoint+1)
 	for range digestPoint + 1 {
 		p.node.Submit(&fsm.Drop{Session: 1 << 40, Ticket: 1}, func(_ raftnode.Answer, err error) { done <- err })
@@ -46,6 +47,9 @@ func begin(s *Sim) (leader *Node) {
 	id := leader.Open("holder", time.Hour)
 	leader.Lock(id, 1, "apple")
 	leader.Lock(id, 2, "pear")
+	for _, n := range s.Others(leader) {
+		s.Follow(leader, n, time.Second) // what is not on a disk does not rot there
+	}
 	return leader
 }
 

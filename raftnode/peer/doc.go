@@ -121,10 +121,11 @@
 // A copy of a data directory has the id and the incarnation of the original. It is refused where a
 // call means another node, so at another node's address it is no voter; but its own calls pass, and
 // so would it at the original's address. What shows is the run: when two runs of one node turn up
-// in alternation, both are alive, and every node that meets them logs an alarm. That is notice and
-// not protection: without a leader, the two can win two votes with one voice. The directory's lock
-// stops it on one machine; nothing but care does on two. A machine that is resumed from a snapshot
-// of its memory, or whose directory was rolled back, is not noticed at all.
+// in alternation, both are alive, and every node that meets them logs an alarm. So that they do turn
+// up, a new run ends the connections of those before it. That is notice and not protection: without
+// a leader, the two can win two votes with one voice. The directory's lock stops it on one machine;
+// nothing but care does on two. A machine that is resumed from a snapshot of its memory, or whose
+// directory was rolled back, is not noticed at all.
 //
 // Without TLS everything said here is believed: then only nodes may be able to reach the port. A
 // certificate proves the id; that the incarnation is the id's own is the node's word.

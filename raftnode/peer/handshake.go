@@ -8,31 +8,34 @@ import (
 	"net"
 )
 
-// call connects to a node and introduces this one. It returns the connection, as it is and bare,
-// once both ends know each other: what is written to it next is Raft's.
-func (n *Network) call(ctx context.Context, to Node) (conn, raw net.Conn, err error) {
-	return n.introduce(ctx, to, purposeRaft, func(conn net.Conn, mine identity) error {
-		return n.agree(conn, mine, to)
+// call connects to a node and introduces this one. It returns the connection once both ends know each
+// other: what is written to it next is Raft's.
+func (n *Network) call(ctx context.Context, to Node) (s *stream, err error) {
+	s = &stream{id: to.ID}
+	s.Conn, s.raw, err = n.introduce(ctx, to, purposeRaft, func(conn net.Conn, mine identity) (err error) {
+		s.run, err = n.agree(conn, mine, to)
+		return err
 	})
+	return s, err
 }
 
-// agree is the calling end of the handshake, after the hello.
-func (n *Network) agree(conn net.Conn, mine identity, to Node) error {
+// agree is the calling end of the handshake, after the hello. It returns which run of the node answered.
+func (n *Network) agree(conn net.Conn, mine identity, to Node) (run, error) {
 	body, err := readFrame(conn, kindWelcome, frameBytesMax)
 	if err != nil {
-		return err
+		return run{}, err
 	}
 	theirs, err := decodeWelcome(body)
 	if err != nil {
-		return err
+		return run{}, err
 	}
 	if refusal := judge(mine, theirs, to.ID, theirs.id, n.record(theirs.id)); refusal != nil {
 		// The receiver would see no more than a closed connection; its operator deserves the reason.
 		_ = writeFrame(conn, encodeRefusal(refusal))
-		return refusal
+		return run{}, refusal
 	}
 	n.watch(theirs, to.Address)
-	return writeFrame(conn, encodeGo())
+	return theirs.run, writeFrame(conn, encodeGo())
 }
 
 // introduce dials a node, says hello and lets talk do the rest, all of it within ctx.
@@ -85,7 +88,9 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, leave func()) {
 	if err == nil && welcomed != nil {
 		n.watch(welcomed.identity, raw.RemoteAddr().String())
 		if welcomed.purpose == purposeRaft {
-			welcomed.streams.deliver(welcomed.conn, raw)
+			welcomed.streams.deliver(&stream{
+				Conn: welcomed.conn, raw: raw, handled: true, id: welcomed.id, run: welcomed.run,
+			})
 			return
 		}
 		err = within(ctx, raw, func() error { return n.hear(ctx, welcomed) })
@@ -152,9 +157,15 @@ func (n *Network) record(id string) Incarnation {
 	return incarnation
 }
 
-// watch raises the alarm when a node that was just met has a twin.
+// watch raises the alarm when a node that was just met has a twin. A run that is new here ends the
+// connections of those before it. If the node was restarted they are dead. If not, this is a copy, and
+// the original, which might have gone on over its old connections for ever, comes back and shows itself.
 func (n *Network) watch(met identity, address string) {
-	if n.twins.note(met.id, met.run) {
+	fresh, twin := n.twins.note(met.id, met.run)
+	if streams := n.openStreams(); fresh && streams != nil {
+		streams.dropFormer(met.id, met.run)
+	}
+	if twin {
 		n.log.alarm("twin "+met.id, "two processes run as one node from copies of one data directory: "+
 			"they can vote twice and lose what was acknowledged. Stop the one that is not at the node's "+
 			"address, then empty its directory and `zamok join` it under an unused id",

@@ -180,9 +180,7 @@ func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 		w.arrives(p3, "before ", 5)
 
 		clone := w.start(d3.clone(t, "h4:5751"))
-		time.Sleep(5 * time.Second)
-		w.drop(func(*wire) bool { return true }) // everybody calls everybody anew
-		time.Sleep(5 * time.Second)
+		time.Sleep(10 * time.Second)
 		leader = w.leader(10*time.Second, p1, p2, p3)
 		require.NotNil(t, leader)
 		w.write(leader, "acknowledged ", acknowledged)

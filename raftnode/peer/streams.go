@@ -46,11 +46,10 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	}
 	ctx, cancel := context.WithTimeoutCause(s.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
-	conn, raw, err := s.network.call(ctx, Node{id, at})
+	stream, err := s.network.call(ctx, Node{id, at})
 	if err != nil {
 		return nil, err
 	}
-	stream := &stream{Conn: conn, raw: raw}
 	if !s.adopt(stream) {
 		return nil, ErrClosed
 	}
@@ -58,8 +57,7 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 }
 
 // deliver hands a welcomed caller to Accept.
-func (s *streams) deliver(conn, raw net.Conn) {
-	stream := &stream{Conn: conn, raw: raw, handled: true}
+func (s *streams) deliver(stream *stream) {
 	if !s.adopt(stream) {
 		return
 	}
@@ -98,6 +96,17 @@ func (s *streams) Close() error {
 	return nil
 }
 
+// dropFormer ends the connections with all runs of a node but one.
+func (s *streams) dropFormer(id string, but run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for stream := range s.open {
+		if stream.id == id && stream.run != but {
+			stream.raw.Close() // whoever uses it closes the stream
+		}
+	}
+}
+
 // adopt takes a stream into ownership until it is closed, or, when it is too late, closes it.
 func (s *streams) adopt(stream *stream) bool {
 	s.mu.Lock()
@@ -126,6 +135,8 @@ type stream struct {
 	net.Conn          // TLS over raw, or raw itself
 	raw      net.Conn // what the network gave
 	handled  bool     // accepted, so that a handler of Raft's transport closes it
+	id       string   // of the node at the other end
+	run      run      // of that node
 	forget   func()
 }
 

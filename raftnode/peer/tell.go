@@ -19,7 +19,7 @@ func (n *Network) Tell(ctx context.Context, to Node, what []byte) ([]byte, error
 	}
 	var answer []byte
 	err := n.once(ctx, to, purposeTell, func(conn net.Conn, mine identity) error {
-		if err := n.agree(conn, mine, to); err != nil {
+		if _, err := n.agree(conn, mine, to); err != nil {
 			return err
 		}
 		if err := writeFrame(conn, encodeTell(kindTell, what)); err != nil {

@@ -3,6 +3,8 @@ package peer
 import (
 	"errors"
 	"io"
+	"net"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -28,6 +30,7 @@ const (
 type Transport struct {
 	*raft.NetworkTransport
 	streams *streams
+	pool    int // as many idle connections to a peer are kept
 }
 
 var (
@@ -62,7 +65,7 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	}
 	streams := newStreams(n)
 	c.Stream = streams
-	n.transport = &Transport{raft.NewNetworkTransportWithConfig(&c), streams}
+	n.transport = &Transport{raft.NewNetworkTransportWithConfig(&c), streams, c.MaxPool}
 	return n.transport, nil
 }
 
@@ -95,6 +98,29 @@ func meant(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "=" + at
 }
 
+// again asks for a vote once more for each idle connection that turns out to be dead. Raft asks once
+// and takes a failure for silence, so after a restart of the peer, which kills the idle connections, an
+// election would be lost and with it half a second without a leader. Asking twice is no harm: a vote
+// that was given is given again.
+func (t *Transport) again(ask func() error) (err error) {
+	for range t.pool + 1 {
+		if err = ask(); err == nil || !isDead(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// isDead tells whether a connection turned out to have ended before it was used.
+func isDead(err error) bool {
+	for _, sign := range []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, sign) {
+			return true
+		}
+	}
+	return false
+}
+
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
@@ -110,13 +136,13 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
 // RequestVote implements raft.Transport.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return t.NetworkTransport.RequestVote(id, meant(id, at), args, resp)
+	return t.again(func() error { return t.NetworkTransport.RequestVote(id, meant(id, at), args, resp) })
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return t.NetworkTransport.RequestPreVote(id, meant(id, at), args, resp)
+	return t.again(func() error { return t.NetworkTransport.RequestPreVote(id, meant(id, at), args, resp) })
 }
 
 // InstallSnapshot implements raft.Transport.

@@ -21,13 +21,14 @@ type twins struct {
 	seen map[string][]run // by node id: the latest run first
 }
 
-// note takes down that a run of node id was met, and reports whether the node has a twin.
-func (t *twins) note(id string, met run) (twin bool) {
+// note takes down that a run of node id was met. It reports whether this is another run than those
+// known before, or one of those, so that the node has a twin.
+func (t *twins) note(id string, met run) (fresh, twin bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	runs := t.seen[id]
 	if len(runs) > 0 && runs[0] == met {
-		return false
+		return false, false
 	}
 	if t.seen == nil || len(runs) == 0 && len(t.seen) >= sightingsMax {
 		t.seen = map[string][]run{}
@@ -38,5 +39,5 @@ func (t *twins) note(id string, met run) (twin bool) {
 	}
 	runs = slices.Insert(runs, 0, met)
 	t.seen[id] = runs[:min(len(runs), runsMax)]
-	return twin
+	return !twin, twin
 }

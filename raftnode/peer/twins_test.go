@@ -9,16 +9,21 @@ import (
 
 func TestTwins(t *testing.T) {
 	var w twins
-	assert.False(t, w.note("n3", run{1}))
-	assert.False(t, w.note("n3", run{1}))
-	assert.False(t, w.note("n3", run{2}), "a restart")
-	assert.False(t, w.note("n2", run{1}), "another node")
-	assert.True(t, w.note("n3", run{1}), "the run before the restart lives")
-	assert.False(t, w.note("n3", run{1}))
-	assert.True(t, w.note("n3", run{2}))
+	meet := func(id string, met run, wantFresh, wantTwin bool, why string) {
+		t.Helper()
+		fresh, twin := w.note(id, met)
+		assert.Equal(t, [2]bool{wantFresh, wantTwin}, [2]bool{fresh, twin}, why)
+	}
+	meet("n3", run{1}, true, false, "the first")
+	meet("n3", run{1}, false, false, "the same")
+	meet("n3", run{2}, true, false, "a restart")
+	meet("n2", run{1}, true, false, "another node")
+	meet("n3", run{1}, false, true, "the run before the restart lives")
+	meet("n3", run{1}, false, false, "the same")
+	meet("n3", run{2}, false, true, "and so does that after it")
 
 	for i := range 100 {
-		assert.False(t, w.note("n4", run{9, byte(i)}), "a node that restarts often")
+		meet("n4", run{9, byte(i)}, true, false, "a node that restarts often")
 		w.note(fmt.Sprint("invented-", i, "-", len(w.seen)), run{1})
 	}
 	for i := range 10 * sightingsMax {

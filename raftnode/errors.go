@@ -16,6 +16,8 @@ var (
 	ErrClosed = errors.New("not done: this node is closed")
 	// ErrOtherRules: the rules were raised meanwhile.
 	ErrOtherRules = errors.New("not done: the cluster's rules changed meanwhile; send it again")
+	// ErrRefused: the cluster can't be changed in this way; the words around it say why.
+	ErrRefused = errors.New("nothing was changed")
 )
 
 // NotLeaderError says that this node has no office, and who may have.

@@ -47,7 +47,7 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 		return err
 	}
 	if err := peer.CheckID(node.ID); err != nil {
-		return fmt.Errorf("raftnode: join: %w; nothing was changed", err)
+		return fmt.Errorf("raftnode: join: %w; %w", err, ErrRefused)
 	}
 	if err := n.mayJoin(in, node); err != nil {
 		return err
@@ -90,13 +90,13 @@ func (n *Node) mayJoin(in *instance, node peer.Node) error {
 			return nil // a joining that was begun, or nothing new
 		}
 		if string(s.Address) == node.Address {
-			return fmt.Errorf("raftnode: join: %s is the address of %s; nothing was changed; remove %s first", node.Address, s.ID, s.ID)
+			return fmt.Errorf("raftnode: join: %s is the address of %s; %w; remove %s first", node.Address, s.ID, ErrRefused, s.ID)
 		}
 	}
 	var used bool
 	n.state.view(func(m *fsm.Machine) { _, used = m.Member(node.ID) })
 	if used {
-		return fmt.Errorf("raftnode: join: %s was a member before; nothing was changed; give the node an id that was never used", node.ID)
+		return fmt.Errorf("raftnode: join: %s was a member before; %w; give the node an id that was never used", node.ID, ErrRefused)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (n *Node) RaiseRules(ctx context.Context) (rules uint32, err error) {
 		rules = m.Rules() + 1
 		for _, s := range servers {
 			if member, _ := m.Member(string(s.ID)); member.RulesMax < rules {
-				err = fmt.Errorf("raftnode: %s has not announced that it knows rules %d; nothing was changed; upgrade it first", s.ID, rules)
+				err = fmt.Errorf("raftnode: %s has not announced that it knows rules %d; %w; upgrade it first", s.ID, rules, ErrRefused)
 			}
 		}
 	})
@@ -173,7 +173,7 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 			}
 		}
 		if address == "" || to == n.cfg.ID {
-			return fmt.Errorf("raftnode: transfer: %q is no other voter of this cluster; nothing was changed", to)
+			return fmt.Errorf("raftnode: transfer: %q is no other voter of this cluster; %w", to, ErrRefused)
 		}
 		future = in.raft.LeadershipTransferToServer(raft.ServerID(to), address)
 	}

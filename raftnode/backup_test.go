@@ -1,0 +1,76 @@
+package raftnode
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+	"zamok/session"
+)
+
+// alone opens a cluster of one node in memory and waits for its office.
+func alone(t *testing.T) *Node {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	list, err := peer.ParseList("n1=" + l.Addr().String())
+	require.NoError(t, err)
+	n, err := Open(t.Context(), Config{
+		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: l,
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Kill()) })
+	require.Eventually(t, func() bool { return n.Status().Office }, 20*time.Second, 10*time.Millisecond)
+	return n
+}
+
+// What Freeze returns is the state at one index, however the node goes on.
+func TestFreezeIsTheStateAtOneIndex(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	n := alone(t)
+	a, err := n.Propose(ctx, &fsm.OpenSession{Secret: session.Hash{1}, TTL: 10 * clock.Second})
+	require.NoError(t, err)
+	acquire := func(ticket uint64, name string) uint64 {
+		a, err := n.Propose(ctx, &fsm.Acquire{
+			Session: a.Result.Session, Ticket: ticket, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
+		})
+		require.NoError(t, err)
+		require.Equal(t, fsm.Granted, a.Result.State)
+		return a.Result.Token
+	}
+	before := acquire(1, "before")
+	frozen := n.Freeze()
+	after := acquire(2, "after")
+
+	var file bytes.Buffer
+	_, err = frozen.WriteTo(&file)
+	require.NoError(t, err)
+	m, err := fsm.Restore(&file)
+	require.NoError(t, err)
+	require.NoError(t, m.Check())
+	require.Equal(t, frozen.Stamp(), m.Stamp())
+	require.True(t, m.Holds("before", before, fsm.TicketRef{}))
+	require.False(t, m.Holds("after", after, fsm.TicketRef{}), "granted after the state was frozen")
+	n.View(func(m *fsm.Machine) { require.True(t, m.Holds("after", after, fsm.TicketRef{})) })
+}
+
+// A change that is refused beforehand says so with an error that can be told from an unknown outcome.
+func TestARefusedChangeIsNoUnknownOne(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	n := alone(t)
+	require.ErrorIs(t, n.Transfer(ctx, "nobody"), ErrRefused)
+	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "N1", Address: "127.0.0.1:1"}), ErrRefused)
+	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "n2", Address: n.network.Addr().String()}), ErrRefused)
+	_, err := n.RaiseRules(ctx)
+	require.ErrorIs(t, err, ErrRefused)
+}

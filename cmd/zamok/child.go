@@ -1,0 +1,125 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+)
+
+// child is a command that runs under a lock. One goroutine starts it and waits for it, tied to one
+// thread until the end: on Linux a child dies with the thread that started it (Z2).
+type child struct {
+	pid      int
+	ownGroup bool // it leads a process group of its own, and signals go to all of it
+
+	mu   sync.Mutex
+	over bool // it was waited for: its number may be another's now
+
+	stopped chan syscall.Signal // capacity 1: it was stopped, by this
+	done    chan struct{}       // closed when it ended
+	status  syscall.WaitStatus  // how; to be read after done
+}
+
+// startChild runs a command with these variables and our own stdin, stdout and stderr.
+func startChild(argv, env []string, ownGroup bool) (*child, error) {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return nil, cantRun(argv[0], err)
+	}
+	c := &child{ownGroup: ownGroup, stopped: make(chan syscall.Signal, 1), done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		defer close(c.done)
+		// Not unlocked: the thread is not needed afterwards, and ends with this goroutine.
+		runtime.LockOSThread()
+		pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
+			Env:   env,
+			Files: []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()},
+			Sys:   childAttributes(ownGroup),
+		})
+		c.pid = pid
+		started <- err
+		if err == nil {
+			c.wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		<-c.done
+		return nil, cantRun(argv[0], err)
+	}
+	return c, nil
+}
+
+// cantRun sorts what keeps a command from being run as a shell does.
+func cantRun(name string, err error) error {
+	if e := (*exec.Error)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	code := exitCantRun
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	return &exitError{code, fmt.Errorf("%s: %w; the lock was released", name, err)}
+}
+
+func (c *child) wait() {
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(c.pid, &status, syscall.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err == nil && status.Stopped():
+			select {
+			case c.stopped <- status.StopSignal():
+			default: // the one before has not been looked at yet
+			}
+		default:
+			c.mu.Lock()
+			c.over = true
+			c.mu.Unlock()
+			c.status = status
+			return
+		}
+	}
+}
+
+// signal sends a signal to the command, and to its group if that is its own.
+func (c *child) signal(s syscall.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.ownGroup:
+		// Also when the command itself has ended: as long as others of its group live, the group
+		// keeps its number.
+		_ = syscall.Kill(-c.pid, s) // the only error is that nobody is left
+	case !c.over:
+		_ = syscall.Kill(c.pid, s)
+	}
+}
+
+// leftOvers tells whether others of the command's group still run after it. To be called after done.
+func (c *child) leftOvers() bool {
+	if !c.ownGroup {
+		return false
+	}
+	// The first process of a container inherits them, and nobody else would wait for them then.
+	for pid := 1; pid > 0; {
+		pid, _ = syscall.Wait4(-c.pid, nil, syscall.WNOHANG, nil)
+	}
+	return syscall.Kill(-c.pid, 0) == nil
+}
+
+// exitCode is the command's own, or 128 + the signal that ended it. To be called after done.
+func (c *child) exitCode() int {
+	if c.status.Signaled() {
+		return exitSignal + int(c.status.Signal())
+	}
+	return c.status.ExitStatus()
+}

@@ -1,0 +1,253 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience bounds what a test waits for on a busy machine.
+const patience = 20 * time.Second
+
+func noTerminal() *terminal {
+	t := &terminal{wake: time.NewTimer(time.Hour)}
+	t.wake.Stop()
+	return t
+}
+
+// held is a lock that a test lets go of.
+type held struct {
+	mu    sync.Mutex
+	until time.Time
+	lost  chan struct{}
+}
+
+func heldFor(d time.Duration) *held {
+	return &held{until: time.Now().Add(d), lost: make(chan struct{})}
+}
+
+func (h *held) left() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Until(h.until)
+}
+
+func (h *held) setLeft(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until = time.Now().Add(d)
+}
+
+// play runs a shell script under a lock, and notes when it said ready.
+type play struct {
+	*child
+	out     string // what it wrote
+	signals chan os.Signal
+	ended   chan bool // capacity 1
+}
+
+func start(t *testing.T, l leash, script string) play {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "out")
+	c, err := startChild([]string{"sh", "-c", script}, append(os.Environ(), "OUT="+out), true)
+	require.NoError(t, err)
+	p := play{child: c, out: out, signals: make(chan os.Signal, 8), ended: make(chan bool, 1)}
+	go func() { p.ended <- l.watch(c, noTerminal(), p.signals) }()
+	t.Cleanup(func() {
+		c.signal(syscall.SIGKILL)
+		<-c.done
+	})
+	return p
+}
+
+// says waits until the script has written a word.
+func (p play) says(t *testing.T, word string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		text, _ := os.ReadFile(p.out)
+		return strings.Contains(string(text), word)
+	}, patience, 5*time.Millisecond, "the script never wrote %q", word)
+}
+
+func (p play) wait(t *testing.T) (ended bool) {
+	t.Helper()
+	select {
+	case ended = <-p.ended:
+	case <-time.After(patience):
+		t.Fatal("the command still runs")
+	}
+	select {
+	case <-p.done:
+	default:
+		t.Fatal("watch returned before the command had ended")
+	}
+	return ended
+}
+
+// requireGone waits until a process is gone, or nothing is left of it but its number.
+func requireGone(t *testing.T, pid string) {
+	t.Helper()
+	number, err := strconv.Atoi(pid)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		stat, _ := os.ReadFile("/proc/" + pid + "/stat")
+		return syscall.Kill(number, 0) != nil || bytes.Contains(stat, []byte(") Z "))
+	}, patience, 5*time.Millisecond, "process %s still runs", pid)
+}
+
+func TestACommandEndsByItself(t *testing.T) {
+	for script, code := range map[string]int{
+		"exit 0":        0,
+		"exit 42":       42,
+		"kill -TERM $$": exitSignal + 15,
+		"kill -KILL $$": exitSignal + 9,
+	} {
+		h := heldFor(time.Hour)
+		p := start(t, leash{lost: h.lost, left: h.left, killAfter: time.Second}, script)
+		require.False(t, p.wait(t), script)
+		require.Equal(t, code, p.exitCode(), script)
+	}
+}
+
+func TestACommandThatCantRun(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, []byte("no program"), 0o600))
+	for name, code := range map[string]int{
+		"no-such-command-anywhere": exitNotFound,
+		"/no/such/path":            exitNotFound,
+		plain:                      exitCantRun,
+		os.TempDir():               exitCantRun,
+	} {
+		_, err := startChild([]string{name}, nil, true)
+		var exit *exitError
+		require.ErrorAs(t, err, &exit, name)
+		require.Equal(t, code, exit.code, "%s: %v", name, err)
+	}
+}
+
+// A lease that is not renewed: TERM at kill-after before its end, for a command that heeds it.
+func TestTermComesBeforeTheDeadline(t *testing.T) {
+	h := heldFor(1500 * time.Millisecond)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: time.Second},
+		`trap 'echo told >$OUT; exit 3' TERM; while :; do sleep 0.02; done`)
+	require.True(t, p.wait(t))
+	require.Greater(t, h.left(), -200*time.Millisecond, "the command outlived its lock")
+	require.Equal(t, 3, p.exitCode())
+	p.says(t, "told")
+}
+
+// Whoever ignores TERM gets KILL, before the deadline; its group too.
+func TestKillComesBeforeTheDeadline(t *testing.T) {
+	h := heldFor(2 * time.Second)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: time.Second},
+		`trap '' TERM; sleep 1000 & echo $! >$OUT; while :; do sleep 0.02; done`)
+	require.True(t, p.wait(t))
+	require.Greater(t, h.left(), -200*time.Millisecond, "the command outlived its lock")
+	require.Equal(t, exitSignal+9, p.exitCode())
+	text, err := os.ReadFile(p.out)
+	require.NoError(t, err)
+	requireGone(t, strings.TrimSpace(string(text)))
+}
+
+// A renewed lease moves the ladder away.
+func TestARenewedLeaseLetsTheCommandGoOn(t *testing.T) {
+	h := heldFor(2500 * time.Millisecond)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: time.Second},
+		`trap 'echo told >$OUT; exit 3' TERM; echo ready >$OUT; sleep 1.6; exit 5`)
+	p.says(t, "ready")
+	h.setLeft(time.Hour)
+	require.False(t, p.wait(t))
+	require.Equal(t, 5, p.exitCode())
+}
+
+// A lock taken away by an operator leaves kill-after for an orderly end, and what the command
+// started has it too.
+func TestALostLockIsTold(t *testing.T) {
+	h := heldFor(time.Hour)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: 10 * time.Second}, `
+		sh -c 'trap "sleep 0.3; echo clean >>$OUT; exit 0" TERM; echo ready >$OUT; while :; do sleep 0.02; done' &
+		wait`)
+	p.says(t, "ready")
+	close(h.lost)
+	require.True(t, p.wait(t))
+	p.says(t, "clean")
+}
+
+// A deadline that is over already leaves no time for anything.
+func TestALockThatIsOverKillsAtOnce(t *testing.T) {
+	h := heldFor(3 * time.Hour)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: time.Hour},
+		`trap '' TERM; echo ready >$OUT; while :; do sleep 0.02; done`)
+	p.says(t, "ready")
+	h.setLeft(0)
+	close(h.lost)
+	require.True(t, p.wait(t))
+	require.Equal(t, exitSignal+9, p.exitCode())
+}
+
+func TestAStoppedCommandIsEndedToo(t *testing.T) {
+	h := heldFor(time.Hour)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: 10 * time.Second},
+		`trap 'exit 7' TERM; echo ready >$OUT; kill -STOP $$; while :; do sleep 0.02; done`)
+	p.says(t, "ready")
+	close(h.lost)
+	require.True(t, p.wait(t))
+	require.Equal(t, 7, p.exitCode())
+}
+
+func TestSignalsArePassedOnOnce(t *testing.T) {
+	h := heldFor(time.Hour)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: time.Second}, `
+		trap 'echo hup >>$OUT' HUP; trap 'echo usr1 >>$OUT' USR1; trap 'echo int >>$OUT; exit 9' INT
+		echo ready >>$OUT; while :; do sleep 0.02; done`)
+	p.says(t, "ready")
+	for _, s := range []struct {
+		signal syscall.Signal
+		word   string
+	}{{syscall.SIGHUP, "hup"}, {syscall.SIGUSR1, "usr1"}, {syscall.SIGINT, "int"}} {
+		p.signals <- s.signal
+		p.says(t, s.word)
+	}
+	require.False(t, p.wait(t))
+	require.Equal(t, 9, p.exitCode())
+	text, err := os.ReadFile(p.out)
+	require.NoError(t, err)
+	require.Equal(t, "ready\nhup\nusr1\nint\n", string(text))
+}
+
+func TestAnEndedCommandGetsNoSignal(t *testing.T) {
+	c, err := startChild([]string{"sh", "-c", "exit 0"}, os.Environ(), false)
+	require.NoError(t, err)
+	<-c.done
+	c.signal(syscall.SIGKILL) // would end this test's process, were it sent to a group of its own
+	require.Equal(t, 0, c.exitCode())
+	require.False(t, c.leftOvers())
+}
+
+// A grandchild in a group of its own is not found, as the manual says: the token is against that.
+func TestAGrandchildOfAnotherGroupIsNotFound(t *testing.T) {
+	h := heldFor(time.Hour)
+	out := filepath.Join(t.TempDir(), "pid")
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: 10 * time.Second},
+		`setsid sh -c 'echo $$ >`+out+`; exec sleep 1000' & echo ready >$OUT; wait`)
+	var pid int
+	require.Eventually(t, func() bool {
+		text, _ := os.ReadFile(out)
+		pid, _ = strconv.Atoi(string(bytes.TrimSpace(text)))
+		return pid > 0
+	}, patience, 5*time.Millisecond)
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+	close(h.lost)
+	require.True(t, p.wait(t))
+	require.NoError(t, syscall.Kill(pid, 0))
+}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"zamok/raftnode/peer"
@@ -24,7 +25,7 @@ func TestOfficeIsTold(t *testing.T) {
 		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: listener, Fatal: func(error) {},
 		Office: func(open bool) {
 			<-opened
-			require.False(t, n.queue.isOpen(), "nothing is taken before the office is told, nor after its end is")
+			assert.False(t, n.queue.isOpen(), "nothing is taken before the office is told, nor after its end is")
 			told <- open
 		},
 	})

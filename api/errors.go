@@ -1,0 +1,175 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+// failure is an error on its way to a client. Handlers return it; gRPC asks it for a status.
+type failure struct{ info *zamokpb.ErrorInfo }
+
+func (f *failure) Error() string { return f.info.GetMessage() }
+
+// GRPCStatus is the status that the client gets, with the ErrorInfo as its detail.
+func (f *failure) GRPCStatus() *status.Status {
+	s := status.New(verdictOf(f.info.GetCode()).grpc, f.info.GetMessage())
+	if detailed, err := s.WithDetails(f.info); err == nil {
+		return detailed
+	}
+	return s
+}
+
+// verdict is what a code means to somebody who knows gRPC only, and what took effect.
+type verdict struct {
+	grpc    codes.Code
+	outcome zamokpb.Outcome
+}
+
+// verdictOf is the one table from our codes to gRPC's.
+func verdictOf(code zamokpb.Code) verdict {
+	const (
+		notDone = zamokpb.Outcome_OUTCOME_NOT_DONE
+		unknown = zamokpb.Outcome_OUTCOME_UNKNOWN
+	)
+	switch code {
+	case zamokpb.Code_CODE_OK:
+		return verdict{codes.OK, zamokpb.Outcome_OUTCOME_DONE}
+	case zamokpb.Code_CODE_INVALID:
+		return verdict{codes.InvalidArgument, notDone}
+	case zamokpb.Code_CODE_NO_SESSION:
+		return verdict{codes.NotFound, notDone}
+	case zamokpb.Code_CODE_WRONG_SECRET, zamokpb.Code_CODE_DENIED:
+		return verdict{codes.PermissionDenied, notDone}
+	case zamokpb.Code_CODE_NOT_ACQUIRED, zamokpb.Code_CODE_OWNER_WAITS, zamokpb.Code_CODE_OTHER_KIND,
+		zamokpb.Code_CODE_NOT_HELD, zamokpb.Code_CODE_OVER, zamokpb.Code_CODE_REFUSED:
+		return verdict{codes.FailedPrecondition, notDone}
+	case zamokpb.Code_CODE_DEADLOCK:
+		return verdict{codes.Aborted, notDone}
+	case zamokpb.Code_CODE_LIMIT, zamokpb.Code_CODE_DISK_LOW:
+		return verdict{codes.ResourceExhausted, notDone}
+	case zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_STOPPING:
+		return verdict{codes.Unavailable, notDone}
+	case zamokpb.Code_CODE_UNKNOWN:
+		return verdict{codes.Unavailable, unknown}
+	case zamokpb.Code_CODE_SUPERSEDED:
+		return verdict{codes.Aborted, unknown} // of what was on its way on that stream
+	case zamokpb.Code_CODE_SLOW:
+		return verdict{codes.ResourceExhausted, unknown}
+	case zamokpb.Code_CODE_GONE:
+		return verdict{codes.OutOfRange, notDone}
+	default:
+		return verdict{codes.Internal, unknown}
+	}
+}
+
+// codeOf is the one table from the machine's codes to the wire's.
+func codeOf(code fsm.Code) zamokpb.Code {
+	switch code {
+	case fsm.OK, fsm.Invalid, fsm.NoSession, fsm.WrongSecret, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits,
+		fsm.OtherKind, fsm.Limit, fsm.NotHeld, fsm.Over:
+		return zamokpb.Code(code) // they have the same numbers
+	case fsm.OtherRules:
+		return zamokpb.Code_CODE_OVERLOADED // not done, and a little later it will be
+	case fsm.OtherIncarnation:
+		return zamokpb.Code_CODE_REFUSED
+	default:
+		return zamokpb.Code_CODE_INTERNAL
+	}
+}
+
+// fail makes a failure with the outcome that its code usually has.
+func fail(code zamokpb.Code, format string, args ...any) *failure {
+	return &failure{&zamokpb.ErrorInfo{
+		Code: code, Outcome: verdictOf(code).outcome, Message: fmt.Sprintf(format, args...),
+	}}
+}
+
+// invalid names the field that is out of its limits. Nothing was proposed.
+func invalid(field, format string, args ...any) *failure {
+	f := fail(zamokpb.Code_CODE_INVALID, "%s: "+format+"; nothing was done", append([]any{field}, args...)...)
+	f.info.Field = field
+	return f
+}
+
+// refused says why a command was not carried out; nil = it was. Labels and metadata of blockers are
+// for describe to add.
+func refused(r *fsm.Result) *failure {
+	if r.Code == fsm.OK {
+		return nil
+	}
+	f := fail(codeOf(r.Code), "%s", meaning(r))
+	f.info.Why = zamokpb.Why(r.Why)
+	if d := r.Detail; d != nil {
+		f.info.Field, f.info.Of, f.info.More = d.Field, d.Of, uint32(d.More)
+		f.info.Blockers, f.info.Cycle = toBlockers(d.Blockers), toLinks(d.Cycle)
+	}
+	return f
+}
+
+// meaning says a refusal in words.
+func meaning(r *fsm.Result) string {
+	field := ""
+	if r.Detail != nil {
+		field = r.Detail.Field
+	}
+	switch r.Code {
+	case fsm.Invalid:
+		return field + ": out of its limits; nothing was done"
+	case fsm.NoSession:
+		return "the session is not alive, and none of its locks is held; open another one"
+	case fsm.WrongSecret:
+		return "the secret is not this session's; nothing was done"
+	case fsm.NotAcquired:
+		return "not acquired: it would have to wait, and was asked not to"
+	case fsm.Deadlock:
+		return "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again"
+	case fsm.OwnerWaits:
+		return "not acquired: its owner waits for something else already"
+	case fsm.OtherKind:
+		if r.Detail.Of == 0 {
+			return fmt.Sprintf("not acquired: %q is in use as a mutex", field)
+		}
+		return fmt.Sprintf("not acquired: %q is in use with %d permits", field, r.Detail.Of)
+	case fsm.Limit:
+		return "not done: the limit of " + field + " is reached"
+	case fsm.NotHeld:
+		return "not done: the ticket is not held, or holds nothing that could be downgraded"
+	case fsm.Over:
+		return "not done: the ticket is over"
+	case fsm.OtherRules:
+		return "not done: the cluster's rules changed meanwhile; send it again"
+	case fsm.OtherIncarnation:
+		return "refused: this id belongs to another data directory"
+	}
+	return "the server encoded what the cluster can't read"
+}
+
+// explain turns an error of the node into what a client is told.
+func explain(err error) *failure {
+	var f *failure
+	var elsewhere *raftnode.NotLeaderError
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &elsewhere):
+		f := fail(zamokpb.Code_CODE_NOT_LEADER, "%v", elsewhere)
+		f.info.Leader, f.info.LeaderAddress = elsewhere.ID, elsewhere.Client
+		return f
+	case errors.Is(err, raftnode.ErrOverloaded), errors.Is(err, raftnode.ErrOtherRules):
+		return fail(zamokpb.Code_CODE_OVERLOADED, "%v", err)
+	case errors.Is(err, raftnode.ErrClosed):
+		return fail(zamokpb.Code_CODE_STOPPING, "%v", err)
+	case errors.Is(err, raftnode.ErrUnknown), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fail(zamokpb.Code_CODE_UNKNOWN, "%v", err)
+	default:
+		return fail(zamokpb.Code_CODE_INTERNAL, "%v", err)
+	}
+}

@@ -1,0 +1,204 @@
+package api
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// What a stream may have waiting for its reader. Everything that a session has in hand can end in one
+// entry, and its repeated commands be answered beside that; a reader further behind than twice as
+// much is slow.
+const (
+	outboxNotesMax = 4 * fsm.TicketsMax
+	outboxBytesMax = 3 << 20 // below what gRPC clients take in one frame
+	// notesKept is how much of a list of notes is kept for the next ones: a stream at rest is small.
+	notesKept = 16
+)
+
+// note is a message to a client before it is one.
+type note struct {
+	kind noteKind
+	// downgraded of a change; urge of an answer: its asker wants to know the place in the queue.
+	downgraded, urge bool
+	command          zamokpb.Command // of an answer
+	ahead            uint32          // of a place; of contention: how many wait
+	state            fsm.TicketState // of a change, an answer, a place; Why of an end
+	index            uint64          // of a change
+	text             string          // of a change or an end; the lock's name of a place
+	failure          *failure        // of an answer
+	blockers         []*zamokpb.Blocker
+	welcome          *zamokpb.Welcome
+}
+
+type noteKind uint8
+
+const (
+	noteWelcome noteKind = 1 + iota
+	noteChange
+	noteAnswer
+	notePlace
+	noteContended
+	noteEnded
+)
+
+// noteBytes is about what a note costs, beside its texts.
+const noteBytes = 160
+
+// blockerBytes is what describe may add to a blocker.
+const blockerBytes = fsm.LabelBytesMax + blockerMetadataMax
+
+func (n *note) size() int {
+	bytes := noteBytes + len(n.text)
+	if n.failure != nil {
+		bytes += proto.Size(n.failure.info) + blockerBytes*len(n.failure.info.Blockers)
+	}
+	return bytes
+}
+
+// proof is a proof of life that waits to be told.
+type proof struct {
+	pending bool
+	frame   uint64 // the number of the client's frame that it proves; 0 = none yet
+	sent    []byte
+	time    clock.Time
+}
+
+// outbox is what an attachment's stream has not told yet. The hub's lock guards it.
+type outbox struct {
+	hub        *hub
+	session    session.ID
+	ttl, grace clock.Span
+	attachment uint64
+
+	wake  chan struct{} // capacity 1: there is something to take
+	ended chan struct{} // closed when over
+
+	tickets []fsm.TicketState // for the Welcome, until it is adopted
+	adopted bool
+	notes   []note
+	bytes   int
+	proof   proof
+	changed uint64 // the index of the last change that was put in
+	over    bool   // nothing comes any more
+	why     *failure
+	touched bool // stands in hub.touched
+	lazy    bool // stands in hub.lazy
+	// contended is what the holders among the tickets were told; nil until one is.
+	contended map[uint64]uint32
+	asked     map[uint64]struct{} // the tickets that want to know their places; nil until one does
+}
+
+func newOutbox(h *hub, s session.Session, attachment uint64) *outbox {
+	return &outbox{
+		hub: h, session: s.ID, ttl: s.TTL, grace: s.Grace, attachment: attachment,
+		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+}
+
+// greet puts the Welcome before everything else, now that its proof is there.
+func (o *outbox) greet(sent []byte, now clock.Time) {
+	w := &zamokpb.Welcome{
+		Session: uint64(o.session), Attachment: o.attachment, Ttl: int64(o.ttl), Sent: sent, Time: int64(now),
+	}
+	all := make([]zamokpb.TicketState, len(o.tickets))
+	w.Tickets = make([]*zamokpb.TicketState, len(all))
+	for i, t := range o.tickets {
+		setTicketState(&all[i], t)
+		w.Tickets[i] = &all[i]
+	}
+	o.tickets = nil
+	o.notes = append([]note{{kind: noteWelcome, welcome: w}}, o.notes...)
+	signal(o.wake)
+}
+
+// change puts in what happened to a ticket, in the course of an entry.
+func (o *outbox) change(e *fsm.Event, state fsm.TicketState) {
+	o.changed = e.Index
+	if state.State == fsm.Gone {
+		delete(o.contended, e.Ticket)
+	}
+	n := note{
+		kind: noteChange, state: state, index: e.Index, text: e.Text, downgraded: e.Kind == fsm.EvDowngraded,
+	}
+	if o.hub.lose != nil && o.hub.lose(&n) {
+		return
+	}
+	o.put(n)
+}
+
+// put queues a note and has its stream woken at the end of the entry.
+func (o *outbox) put(n note) {
+	if o.add(n) && !o.touched {
+		o.touched = true
+		o.hub.touched = append(o.hub.touched, o)
+	}
+}
+
+// add queues a note; false: the stream is over, perhaps because of it.
+func (o *outbox) add(n note) bool {
+	if o.over {
+		return false
+	}
+	o.bytes += n.size()
+	if len(o.notes) >= outboxNotesMax || o.bytes > outboxBytesMax {
+		o.notes, o.bytes = nil, 0
+		o.hub.end(o, over(zamokpb.Code_CODE_SLOW,
+			"the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew", outboxNotesMax, outboxBytesMax))
+		return false
+	}
+	o.notes = append(o.notes, n)
+	return true
+}
+
+// laterOn has the stream woken soon, for what nobody waits for.
+func (o *outbox) laterOn() {
+	if o.over || o.lazy {
+		return
+	}
+	o.lazy = true
+	if o.hub.lazy = append(o.hub.lazy, o); len(o.hub.lazy) == 1 {
+		signal(o.hub.lazyWake)
+	}
+}
+
+// prove keeps the proof that a frame gave, unless there was a newer one.
+func (o *outbox) prove(f *frame, now clock.Time) {
+	if f.number > o.proof.frame {
+		o.proof = proof{true, f.number, f.sent, now}
+		o.laterOn()
+	}
+}
+
+// hint tells whether there is room for what may as well not be told.
+func (o *outbox) hint() bool { return !o.over && len(o.notes) < outboxNotesMax/4 }
+
+// taken is what a stream takes out of its outbox to tell it.
+type taken struct {
+	notes []note
+	// heard: there is a proof to tell, with the index of the last change that is in notes or was
+	// before.
+	heard   proof
+	changed uint64
+	over    bool // after this the stream ends
+}
+
+// take empties the outbox. room is given back: the memory of what was taken before.
+func (o *outbox) take(room []note) taken {
+	clear(room)
+	if cap(room) > notesKept {
+		room = nil
+	}
+	o.hub.mu.Lock()
+	defer o.hub.mu.Unlock()
+	t := taken{notes: o.notes, changed: o.changed, over: o.over}
+	if o.proof.pending {
+		t.heard = o.proof
+		o.proof.pending, o.proof.sent = false, nil
+	}
+	o.notes, o.bytes = room[:0], 0
+	return t
+}

@@ -1,0 +1,232 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+const (
+	// helloWait is how long a stream may take to say who it is.
+	helloWait = 10 * time.Second
+	// flushWait is how long a stream that is over may take to tell what is queued.
+	flushWait = time.Second
+)
+
+// stream serves one session. Three goroutines share it: the handler, which waits for the end, since in
+// gRPC only its return ends a stream; the reader; and the writer. The last two end with the handler, and
+// Server.busy waits for them.
+type stream struct {
+	server *Server
+	ctx    context.Context
+	wire   grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
+
+	attached  chan struct{} // closed when box is there
+	box       *outbox
+	abandoned atomic.Bool   // the handler ended before that
+	failed    chan error    // capacity 1: why the reader ended
+	written   chan struct{} // closed when the writer ended
+
+	pending atomic.Int64 // commands that have no answer yet
+	frames  uint64       // the reader's: how many came
+	closing bool         // the reader's: the client asked for the session's end
+}
+
+// Session is the stream of one session.
+func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
+	st := &stream{
+		server: s, ctx: wire.Context(), wire: wire,
+		attached: make(chan struct{}), failed: make(chan error, 1), written: make(chan struct{}),
+	}
+	s.busy.Go(st.read)
+	silence := time.NewTimer(helloWait)
+	defer silence.Stop()
+	select {
+	case <-st.attached:
+	case err := <-st.failed:
+		st.abandon()
+		return errorOf(err)
+	case <-s.stopping:
+		st.abandon()
+		return over(zamokpb.Code_CODE_STOPPING, "this node is stopping")
+	case <-silence.C:
+		st.abandon()
+		return invalid("messages", "the first frame did not come, or was not answered, within %v", helloWait)
+	}
+	s.busy.Go(st.write)
+	defer s.hub.leave(st.box)
+	select {
+	case <-st.box.ended:
+		return st.flush()
+	case err := <-st.failed:
+		return st.broken(err)
+	case <-s.stopping:
+		return over(zamokpb.Code_CODE_STOPPING, "this node is stopping")
+	}
+}
+
+// flush lets the writer tell what is queued, and says why the stream ends.
+func (st *stream) flush() error {
+	why := st.box.why
+	if why != nil && why.info.Code == zamokpb.Code_CODE_SLOW {
+		return why
+	}
+	limit := time.NewTimer(flushWait)
+	defer limit.Stop()
+	select {
+	case <-st.written:
+	case <-limit.C:
+	case <-st.ctx.Done():
+	}
+	if why == nil {
+		return nil
+	}
+	if why.info.Code == zamokpb.Code_CODE_NOT_LEADER {
+		why.info.Leader, why.info.LeaderAddress = st.server.node.Leader()
+		if why.info.Leader == st.server.id {
+			why.info.Leader, why.info.LeaderAddress = "", ""
+		}
+	}
+	return why
+}
+
+// broken is the reader's end: the client said what it must not, or its end of the stream broke.
+func (st *stream) broken(err error) error {
+	if f := (*failure)(nil); errors.As(err, &f) {
+		return f
+	}
+	if !relayed(st.ctx) && !st.server.isStopping() {
+		st.server.hub.broke(st.box)
+	}
+	return errorOf(err)
+}
+
+// errorOf is what a handler returns: the client's own end of a stream is no error.
+func errorOf(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// read takes frames until the stream ends.
+func (st *stream) read() {
+	err := st.hello()
+	for err == nil {
+		var p *zamokpb.ClientFrame
+		if p, err = st.wire.Recv(); err == nil {
+			err = st.handle(p)
+		}
+	}
+	if st.closing && errors.Is(err, io.EOF) {
+		return // the rest is the session's end, which is on its way
+	}
+	st.failed <- err
+}
+
+// hello opens or finds the session, and attaches to it.
+func (st *stream) hello() error {
+	p, err := st.wire.Recv()
+	if err != nil {
+		return err
+	}
+	first := (*zamokpb.Hello)(nil)
+	if len(p.GetMessages()) == 1 {
+		first = p.GetMessages()[0].GetHello()
+	}
+	if first == nil {
+		return invalid("messages", "the first frame of a stream has a Hello and nothing else")
+	}
+	secret, f := hashOf(first.GetSecret())
+	if f == nil {
+		f = checkSent(p.GetSent())
+	}
+	if f == nil {
+		f = st.server.may(st.ctx, VerbSession, "")
+	}
+	if f != nil {
+		return f
+	}
+	st.frames++
+	id := session.ID(first.GetSession())
+	if id == 0 {
+		if id, f = st.open(secret, first.GetSettings()); f != nil {
+			return f
+		}
+	}
+	return st.attach(id, secret, p)
+}
+
+func (st *stream) open(secret session.Hash, settings *zamokpb.SessionSettings) (session.ID, *failure) {
+	command, f := openCommand(secret, identity(st.ctx), settings)
+	if f == nil {
+		f = st.server.room()
+	}
+	if f != nil {
+		return 0, f
+	}
+	a, err := st.server.node.Propose(st.ctx, command)
+	if err != nil {
+		return 0, explain(err)
+	}
+	if f := refused(&a.Result); f != nil {
+		return 0, f
+	}
+	return a.Result.Session, nil
+}
+
+// attach makes this the session's stream.
+func (st *stream) attach(id session.ID, secret session.Hash, p *zamokpb.ClientFrame) error {
+	h := st.server.hub
+	denied := make(chan *failure, 1)
+	h.expect(id)
+	command := &fsm.Attach{Session: id, Secret: secret, Floor: p.GetFloor()}
+	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
+		f := (*failure)(nil)
+		if err != nil {
+			f = explain(err)
+		} else {
+			f = refused(&a.Result)
+		}
+		if f != nil {
+			h.forsake(id)
+		} else {
+			st.box, f = h.adopt(id, p.GetSent(), a)
+		}
+		if f != nil {
+			denied <- f
+			return
+		}
+		close(st.attached)
+		if st.abandoned.Load() {
+			h.leave(st.box)
+		}
+	})
+	select {
+	case <-st.attached:
+		return nil
+	case f := <-denied:
+		return f
+	case <-st.ctx.Done():
+		return context.Cause(st.ctx)
+	}
+}
+
+// abandon is the handler's end before it saw an outbox, which may come at the same moment.
+func (st *stream) abandon() {
+	st.abandoned.Store(true)
+	select {
+	case <-st.attached:
+		st.server.hub.leave(st.box)
+	default:
+	}
+}

@@ -27,6 +27,7 @@ func callBans() []callBan {
 			"raftnode",       // how long a command waited, how long the main loop is stuck
 			"raftnode/store", // how long a write takes, since when one hangs
 			"api",            // how long an acquisition took, for a histogram; the year in which a cluster begins
+			"client",         // Lock.Deadline as a time for people
 			"cmd/mutants",    // how long a test took to catch a bug
 			"jepsen/...",     // when a fault was made, as whoever looks on saw it
 		},

@@ -1,0 +1,131 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
+// logged once). If ctx ends first, the error wraps ctx.Err(), and ErrUnavailable with the last that was
+// heard of every node if the cluster could not be reached, or else ErrNotAcquired.
+func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	return c.LockAll(ctx, []Item{Exclusive(name)}, opts...)
+}
+
+// TryLock takes a lock only if that is possible at once. If not, the error is a *NotAcquiredError, which
+// names the holders.
+func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
+	return c.TryLockAll(ctx, []Item{Exclusive(name)}, opts...)
+}
+
+// LockAll waits in line for several locks, which are granted together. While it waits, it is in the way of
+// those behind it at each of them.
+func (c *Client) LockAll(ctx context.Context, items []Item, opts ...Option) (*Lock, error) {
+	return c.acquire(ctx, newRequest(items, opts))
+}
+
+// TryLockAll takes several locks, if all can be had at once.
+func (c *Client) TryLockAll(ctx context.Context, items []Item, opts ...Option) (*Lock, error) {
+	r := newRequest(items, opts)
+	r.try = true
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
+	defer cancel()
+	return c.acquire(ctx, r)
+}
+
+// acquire asks until there is an answer. It asks again only when nothing came of what was asked before: the
+// session ended, or the grant was over before it could be handed over.
+func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
+	if len(r.items) == 0 {
+		return nil, &Error{Kind: ErrInvalid, Field: "items", Message: "name at least one lock"}
+	}
+	for {
+		if ctx.Err() != nil {
+			return nil, &Error{Kind: ErrNotAcquired, cause: ended(ctx)}
+		}
+		s, err := c.living()
+		if err != nil {
+			return nil, err
+		}
+		lock, err := s.ask(r).wait(ctx, r)
+		if !errors.Is(err, errElsewhere) {
+			return lock, err
+		}
+	}
+}
+
+var errElsewhere = errors.New("ask again")
+
+// wait waits for the end of an acquisition.
+func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
+	s := t.s
+	for {
+		s.mu.Lock()
+		now := s.c.clock.Now()
+		s.check(now)
+		lock := t.handOver(now)
+		fault, elsewhere, position, changed := t.fault, t.elsewhere, t.position, t.changes()
+		t.position = nil
+		s.mu.Unlock()
+		switch {
+		case lock != nil:
+			return lock, nil
+		case fault != nil:
+			return nil, fault
+		case elsewhere:
+			return nil, errElsewhere
+		}
+		if position != nil && r.onQueue != nil {
+			r.onQueue(*position)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, t.giveUp(ctx, r)
+		}
+	}
+}
+
+// giveUp cancels an acquisition, and says what its caller is told.
+func (t *ticket) giveUp(ctx context.Context, r *request) error {
+	s := t.s
+	s.mu.Lock()
+	t.leave()
+	reached := s.link != nil && t.number != 0
+	s.mu.Unlock()
+	if reached && !r.try {
+		return &Error{Kind: ErrNotAcquired, cause: ended(ctx)}
+	}
+	return s.c.nodes.unavailable(NotDone, ended(ctx))
+}
+
+// Do runs f under a lock. The context of f ends when the lock is lost, with the loss as its cause. The error
+// joins that of f and that of the release: ErrLost is in it if the lock was lost before f returned.
+func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *Lock) error, opts ...Option) (err error) {
+	lock, err := c.Lock(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	inside, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(lock.Context(), func() { cancel(lock.Err()) })
+	defer func() { // also if f panics: the program may recover, and others wait
+		stop()
+		cancel(nil)
+		err = errors.Join(err, lock.Unlock(ctx))
+	}()
+	return f(inside, lock)
+}
+
+// limited bounds a wait for the cluster's word by the request timeout, and works with a context that has
+// ended: what ends something must not be prevented by the end of what it was for.
+func (c *Client) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := c.cfg.RequestTimeout
+	if ctx.Err() != nil {
+		ctx, timeout = context.WithoutCancel(ctx), min(timeout, afterwards)
+	}
+	return context.WithTimeoutCause(ctx, timeout, errRequestTimeout)
+}
+
+// afterwards is how long Unlock waits for the cluster's word when its context has ended already.
+const afterwards = time.Second

@@ -1,0 +1,115 @@
+package client
+
+import (
+	"zamok/api/zamokpb"
+)
+
+// change takes in a push.
+func (s *session) change(c *zamokpb.Change) {
+	s.seen = max(s.seen, c.GetIndex())
+	state := c.GetState()
+	t := s.tickets[state.GetTicket()]
+	if t == nil {
+		return
+	}
+	if c.GetDowngraded() && t.downgrade == asked {
+		t.downgrade = downgraded
+		t.announce()
+	}
+	if state.GetState() != zamokpb.State_STATE_GONE {
+		t.move(state)
+		return
+	}
+	if t.stage == asking && t.state == zamokpb.State_STATE_UNSPECIFIED && atOnce(state.GetWhy()) {
+		return // its answer follows, and says what stood in the way
+	}
+	if t.state != zamokpb.State_STATE_GONE {
+		t.gone(state.GetWhy(), c.GetText())
+	}
+}
+
+// atOnce tells the ends that an acquisition has by its own command.
+func atOnce(why zamokpb.Why) bool {
+	switch why {
+	case zamokpb.Why_WHY_TRY_FAILED, zamokpb.Why_WHY_DEADLOCKED, zamokpb.Why_WHY_OWNER_BUSY,
+		zamokpb.Why_WHY_WRONG_KIND, zamokpb.Why_WHY_TOO_MANY:
+		return true
+	}
+	return false
+}
+
+// answer takes in what became of a command.
+func (s *session) answer(a *zamokpb.Answer) {
+	info := a.GetError()
+	switch info.GetCode() {
+	case zamokpb.Code_CODE_NO_SESSION, zamokpb.Code_CODE_WRONG_SECRET:
+		s.terminate(definite(info))
+		return
+	}
+	t := s.tickets[a.GetState().GetTicket()]
+	if t == nil {
+		return
+	}
+	if info.GetCode() == zamokpb.Code_CODE_OK {
+		s.done(t, a)
+		return
+	}
+	final := definite(info)
+	switch {
+	case final == nil:
+		s.later(t)
+	case a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE:
+		s.refused(t, info, final)
+	case a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE:
+		if t.downgrade == asked {
+			t.downgrade, t.refusal = notAsked, final
+		}
+		t.move(a.GetState())
+		t.announce()
+	case a.GetState().GetState() == zamokpb.State_STATE_GONE:
+		t.move(a.GetState())
+	default: // a drop must not fail: as long as it does, it is said again
+		s.c.log.Warn("zamok: a lock could not be released; trying on", "ticket", t.number, "error", final)
+		s.later(t)
+	}
+}
+
+// done takes in that a command did what it should.
+func (s *session) done(t *ticket, a *zamokpb.Answer) {
+	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && t.downgrade == asked {
+		t.downgrade = downgraded
+	}
+	if t.stage == asking && t.request.onQueue != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING && t.position == nil {
+		t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
+	}
+	t.move(a.GetState())
+	t.announce()
+}
+
+// refused takes in that an acquisition will not be granted.
+func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
+	switch info.GetCode() {
+	case zamokpb.Code_CODE_OVER: // a repeat found the end of its own story
+		t.gone(info.GetWhy(), info.GetMessage())
+		return
+	case zamokpb.Code_CODE_NOT_ACQUIRED:
+		if t.stage == asking {
+			final = &NotAcquiredError{Names: t.request.names(), Holders: blockers(info.GetBlockers())}
+		}
+	}
+	t.refuse(final)
+	if info.GetOutcome() == zamokpb.Outcome_OUTCOME_UNKNOWN {
+		t.leave()
+		return
+	}
+	t.gone(info.GetWhy(), "")
+}
+
+// ended takes in that the session is over.
+func (s *session) ended(e *zamokpb.Ended) {
+	if s.closing && e.GetWhy() == zamokpb.Why_WHY_CLOSED {
+		s.terminate(&Error{Kind: ErrClosed})
+		return
+	}
+	s.terminate(ofWhy(e.GetWhy(), e.GetText()))
+}

@@ -1,0 +1,205 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// Defaults and limits of a Config.
+const (
+	DefaultTTL            = 10 * time.Second
+	DefaultRequestTimeout = 5 * time.Second
+	TTLMin                = 2 * time.Second
+	TTLMax                = time.Hour
+	// ttlCalm is the ttl below which a session may not outlive a leader change.
+	ttlCalm = 5 * time.Second
+	// closePatience is how long Close waits for the cluster's word.
+	closePatience = 2 * time.Second
+)
+
+// Config is what a Client is made of. The zero value of each field but Endpoints is a sound choice.
+type Config struct {
+	// Endpoints are nodes of the cluster, "host:port" or "host". One that answers is enough: the others
+	// are learnt from it.
+	Endpoints []string
+	// TLS encrypts; nil = plain text.
+	TLS *tls.Config
+	// Credentials are sent with every call; nil = none.
+	Credentials credentials.PerRPCCredentials
+	// Dialer makes connections; nil = net.Dialer.
+	Dialer func(ctx context.Context, address string) (net.Conn, error)
+	// RequestTimeout bounds every call but Lock; 0 = 5 s.
+	RequestTimeout time.Duration
+	// Logger hears of what no call can return; nil = slog.Default().
+	Logger *slog.Logger
+	// Clock measures trust; nil = clock.System(). Others are for tests.
+	Clock clock.Source
+
+	// The following belong to the session, with which all locks of the client live and die.
+
+	// TTL is how long locks outlive a client that fell silent; 0 = 10 s. See docs/leases.md.
+	TTL time.Duration
+	// Label and Metadata tell people who this is: up to 256 and 4096 bytes.
+	Label    string
+	Metadata []byte
+	// LockDelay keeps a lock closed so long after a grant ended without an Unlock, for resources that
+	// check no tokens: up to 60 s; 0 = not.
+	LockDelay time.Duration
+	// ReleaseOnDisconnect ends the session so long after its connection broke, instead of at its TTL; 0 =
+	// off. A server can see a break before the client does: another may then be granted a lock while this
+	// client still believes in it. Use it with tokens only.
+	ReleaseOnDisconnect time.Duration
+}
+
+// Client holds locks of one cluster, in one session. All methods may be called at the same time.
+type Client struct {
+	cfg     Config
+	log     *slog.Logger
+	clock   clock.Source
+	nodes   *nodes
+	running sync.WaitGroup // every goroutine of every session
+
+	mu      sync.Mutex
+	session *session // nil until the first lock; replaced when over
+	closed  bool
+	end     chan struct{} // closed when Close was called
+}
+
+// Dial makes a client with the defaults, and makes sure that a node of a cluster answers.
+func Dial(ctx context.Context, endpoints ...string) (*Client, error) {
+	c, err := New(Config{Endpoints: endpoints})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.reach(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// New makes a client and does nothing on the network.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	nodes, err := newNodes(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.TTL < ttlCalm {
+		cfg.Logger.Warn("zamok: with so short a ttl locks may be lost at a change of leader", "ttl", cfg.TTL)
+	}
+	return &Client{cfg: cfg, log: cfg.Logger, clock: cfg.Clock, nodes: nodes, end: make(chan struct{})}, nil
+}
+
+func (cfg *Config) complete() error {
+	bad := func(field, message string) error { return &Error{Kind: ErrInvalid, Field: field, Message: message} }
+	if cfg.TTL == 0 {
+		cfg.TTL = DefaultTTL
+	}
+	if cfg.RequestTimeout == 0 {
+		cfg.RequestTimeout = DefaultRequestTimeout
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.System()
+	}
+	switch {
+	case len(cfg.Endpoints) == 0:
+		return bad("Endpoints", "name at least one node")
+	case len(cfg.Endpoints) > nodesMax:
+		return bad("Endpoints", "too many")
+	case cfg.TTL < TTLMin || cfg.TTL > TTLMax:
+		return bad("TTL", "from 2 s to 1 h")
+	case cfg.RequestTimeout < 0:
+		return bad("RequestTimeout", "can't be negative")
+	}
+	return nil
+}
+
+// reach asks every endpoint at once whether it is a node, and is content with one.
+func (c *Client) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
+	defer cancel()
+	addresses := c.nodes.candidates()
+	answers := make(chan error, len(addresses))
+	for _, address := range addresses {
+		go func() { // ends with ctx at the latest, and is waited for below
+			_, err := zamokpb.NewZamokClient(c.nodes.conn(address)).Now(ctx, &zamokpb.NowRequest{})
+			c.nodes.note(address, err)
+			if infoOf(err) != nil {
+				err = nil // it does not lead, or can't now; but it is one
+			}
+			answers <- err
+		}()
+	}
+	reached := false
+	for range addresses {
+		if err := <-answers; err == nil {
+			reached = true
+			cancel()
+		}
+	}
+	if !reached {
+		return c.nodes.unavailable(NotDone, ctx.Err())
+	}
+	return nil
+}
+
+// open says whether the client may still be used.
+func (c *Client) open() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return &Error{Kind: ErrClosed}
+	}
+	return nil
+}
+
+// living gives the session, a new one if there was none or it is over.
+func (c *Client) living() (*session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, &Error{Kind: ErrClosed}
+	}
+	if c.session == nil || c.session.isOver() {
+		c.nodes.warm()
+		c.session = newSession(c)
+	}
+	return c.session, nil
+}
+
+// Close ends the session: its locks are lost, and free at once. It waits for the cluster's word a little; an
+// error means that the locks will be free when the TTL is over. Calls that wait return ErrClosed.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	s := c.session
+	close(c.end)
+	c.mu.Unlock()
+	var err error
+	if s != nil {
+		err = s.close(closePatience)
+	}
+	c.running.Wait()
+	return errors.Join(err, c.nodes.close())
+}
+
+var errRequestTimeout = errors.New("the request's time is over")

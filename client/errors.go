@@ -1,0 +1,259 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+)
+
+// Every error of this package is one of these, for errors.Is.
+var (
+	// ErrNotAcquired: the lock is not held, because it would have meant to wait, or the wait was over.
+	ErrNotAcquired = errors.New("not acquired")
+	// ErrNotHeld: the handle was unlocked before, or has nothing to downgrade.
+	ErrNotHeld = errors.New("not held")
+	// ErrLost: the lock was held, and is not to be relied on any more.
+	ErrLost = errors.New("lost")
+	// ErrSessionExpired: the client's session is over.
+	ErrSessionExpired = errors.New("session expired")
+	// ErrDeadlock: waiting would never have ended. See DeadlockError.
+	ErrDeadlock = errors.New("deadlock")
+	// ErrRevoked: an operator took the lock away.
+	ErrRevoked = errors.New("revoked")
+	// ErrLimit: a limit of the cluster was met; Error.Field names it.
+	ErrLimit = errors.New("limit met")
+	// ErrUnavailable: no node could do it in time. See UnavailableError.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrDenied: the access rules say no.
+	ErrDenied = errors.New("denied")
+	// ErrInvalid: what was asked for is out of its limits; Error.Field names what.
+	ErrInvalid = errors.New("invalid")
+	// ErrOtherKind: the name is in use as another kind of lock: mutex, or permits of another limit.
+	ErrOtherKind = errors.New("in use as another kind of lock")
+	// ErrGone: a watch asked for events that are not remembered any more.
+	ErrGone = errors.New("not remembered any more")
+	// ErrRefused: the cluster refuses, and says why.
+	ErrRefused = errors.New("refused")
+	// ErrClosed: the client was closed.
+	ErrClosed = errors.New("client closed")
+	// ErrInternal: a fault of the server.
+	ErrInternal = errors.New("internal error of the server")
+)
+
+// Outcome says what a call that failed has changed.
+type Outcome uint8
+
+const (
+	NotDone Outcome = iota // nothing
+	Done                   // what was asked for
+	Unknown                // it may have happened, or may still happen
+)
+
+func (o Outcome) String() string { return [...]string{"not done", "done", "unknown"}[min(o, Unknown)] }
+
+// Error is a refusal, or a failure with one cause.
+type Error struct {
+	Kind    error // one of the Err values
+	Outcome Outcome
+	Message string // the server's, for people
+	Field   string // ErrInvalid: the field. ErrLimit: the limit. ErrOtherKind: the lock.
+	Of      uint32 // ErrOtherKind: the limit of the permits it is in use as; 0 = a mutex
+	cause   error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("zamok: ")
+	b.WriteString(e.Kind.Error())
+	if e.Field != "" {
+		fmt.Fprintf(&b, " (%s)", e.Field)
+	}
+	if e.Message != "" {
+		b.WriteString(": " + e.Message)
+	}
+	if e.cause != nil {
+		b.WriteString(": " + strings.TrimPrefix(e.cause.Error(), "zamok: "))
+	}
+	if e.Outcome == Unknown {
+		b.WriteString(" (it may have taken effect)")
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() []error { return present(e.Kind, e.cause) }
+
+// NotAcquiredError tells what stood in the way.
+type NotAcquiredError struct {
+	Names   []string
+	Holders []Blocker // and whoever waits ahead, or a delay
+}
+
+func (e *NotAcquiredError) Error() string {
+	text := "zamok: " + strings.Join(e.Names, ", ") + " not acquired"
+	for i, b := range e.Holders {
+		text += [...]string{": ", ", "}[min(i, 1)] + b.String()
+	}
+	return text
+}
+
+func (e *NotAcquiredError) Unwrap() error { return ErrNotAcquired }
+
+// DeadlockError spells out the cycle that waiting would have closed.
+type DeadlockError struct {
+	Cycle []Link
+	More  int // links left out in the middle
+}
+
+func (e *DeadlockError) Error() string {
+	links := make([]string, len(e.Cycle))
+	for i, l := range e.Cycle {
+		links[i] = fmt.Sprintf("%s (session %d, ticket %d) %s %q", l.Owner, l.Session, l.Ticket,
+			map[bool]string{true: "waits for", false: "holds"}[l.Waits], l.Name)
+	}
+	return "zamok: deadlock: " + strings.Join(links, ", ")
+}
+
+func (e *DeadlockError) Unwrap() error { return ErrDeadlock }
+
+// NodeError is the last that was heard of, or from, a node.
+type NodeError struct {
+	Address string
+	Err     error
+}
+
+// UnavailableError names every node that was asked, and why it did not do.
+type UnavailableError struct {
+	Outcome Outcome
+	Nodes   []NodeError
+	cause   error // the context's, if it ended the call
+}
+
+func (e *UnavailableError) Error() string {
+	text := "zamok: unavailable"
+	if e.cause != nil {
+		text += ": " + e.cause.Error()
+	}
+	for i, n := range e.Nodes {
+		text += fmt.Sprintf("%s%s: %v", [...]string{": ", "; "}[min(i, 1)], n.Address, n.Err)
+	}
+	if e.Outcome == Unknown {
+		text += " (it may have taken effect)"
+	}
+	return text
+}
+
+func (e *UnavailableError) Unwrap() []error {
+	all := present(ErrUnavailable, e.cause)
+	for _, n := range e.Nodes {
+		all = append(all, n.Err)
+	}
+	return all
+}
+
+func present(errs ...error) []error {
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// ended says why a context ended, with the caller's own cause if there is one.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, err) {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
+}
+
+// kinds turns a code of the wire into an error of this package. What is missing is worth another try.
+var kinds = map[zamokpb.Code]error{
+	zamokpb.Code_CODE_INVALID:      ErrInvalid,
+	zamokpb.Code_CODE_NO_SESSION:   ErrSessionExpired,
+	zamokpb.Code_CODE_WRONG_SECRET: ErrSessionExpired,
+	zamokpb.Code_CODE_NOT_ACQUIRED: ErrNotAcquired,
+	zamokpb.Code_CODE_DEADLOCK:     ErrDeadlock,
+	zamokpb.Code_CODE_OWNER_WAITS:  ErrNotAcquired,
+	zamokpb.Code_CODE_OTHER_KIND:   ErrOtherKind,
+	zamokpb.Code_CODE_LIMIT:        ErrLimit,
+	zamokpb.Code_CODE_NOT_HELD:     ErrNotHeld,
+	zamokpb.Code_CODE_OVER:         ErrNotAcquired,
+	zamokpb.Code_CODE_DISK_LOW:     ErrLimit,
+	zamokpb.Code_CODE_DENIED:       ErrDenied,
+	zamokpb.Code_CODE_GONE:         ErrGone,
+	zamokpb.Code_CODE_REFUSED:      ErrRefused,
+	zamokpb.Code_CODE_INTERNAL:     ErrInternal,
+}
+
+// infoOf finds the server's own words in a call's error; nil if a server of ours did not speak.
+func infoOf(err error) *zamokpb.ErrorInfo {
+	s, ok := status.FromError(err)
+	if !ok {
+		return nil
+	}
+	for _, d := range s.Details() {
+		if info, ok := d.(*zamokpb.ErrorInfo); ok {
+			return info
+		}
+	}
+	return nil
+}
+
+// definite turns the server's words into an error, or nil if the thing is worth another try.
+func definite(info *zamokpb.ErrorInfo) error {
+	kind, ok := kinds[info.GetCode()]
+	if !ok {
+		return nil
+	}
+	if info.GetCode() == zamokpb.Code_CODE_DEADLOCK {
+		return &DeadlockError{Cycle: links(info.GetCycle()), More: int(info.GetMore())}
+	}
+	e := &Error{Kind: kind, Message: info.GetMessage(), Field: info.GetField(), Of: info.GetOf()}
+	switch info.GetOutcome() {
+	case zamokpb.Outcome_OUTCOME_DONE:
+		e.Outcome = Done
+	case zamokpb.Outcome_OUTCOME_UNKNOWN:
+		e.Outcome = Unknown
+	}
+	return e
+}
+
+// notDone tells whether the server said that nothing took effect.
+func notDone(err error) bool { return infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE }
+
+// ofWhy names the end of a grant, or of a session, that its client did not ask for.
+func ofWhy(why zamokpb.Why, text string) error {
+	e := &Error{Message: text, Outcome: Done}
+	switch why {
+	case zamokpb.Why_WHY_REVOKED, zamokpb.Why_WHY_EVICTED:
+		e.Kind = ErrRevoked
+	case zamokpb.Why_WHY_HELD_OUT:
+		e.Kind = errHeldOut
+	default:
+		e.Kind = ErrSessionExpired
+		if text == "" {
+			e.Message = whyText(why)
+		}
+	}
+	return e
+}
+
+// whyText is a reason for people: "held out".
+func whyText(why zamokpb.Why) string {
+	if why == zamokpb.Why_WHY_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(why.String(), "WHY_"), "_", " "))
+}
+
+var (
+	errHeldOut   = errors.New("the maximum hold is over")
+	errUntrusted = errors.New("the cluster was not heard in time; the lease may be over")
+	errNoAnswer  = errors.New("no answer")
+)
+
+// lost is what becomes of a handle.
+func lost(cause error) error { return &Error{Kind: ErrLost, Outcome: Done, cause: cause} }

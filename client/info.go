@@ -1,0 +1,200 @@
+package client
+
+import (
+	"fmt"
+	"time"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// Stamp is where the replicated clock of the cluster stands: ordered by term, then index. Time is for how
+// long the cluster has had a leader.
+type Stamp struct {
+	Term, Index uint64
+	Time        time.Duration
+}
+
+// Before orders stamps.
+func (s Stamp) Before(t Stamp) bool {
+	return clock.Stamp{Term: s.Term, Index: s.Index}.Before(clock.Stamp{Term: t.Term, Index: t.Index})
+}
+
+// State is where an acquisition is on its way.
+type State uint8
+
+const (
+	Waiting State = 1 + iota
+	Granted
+	Gone
+)
+
+func (s State) String() string {
+	return [...]string{"unknown", "waiting", "granted", "gone"}[min(s, Gone)]
+}
+
+// Mode is how a lock is held.
+type Mode uint8
+
+const (
+	ModeExclusive Mode = 1 + iota
+	ModeShared
+	ModePermits
+)
+
+func (m Mode) String() string {
+	return [...]string{"unknown", "exclusive", "shared", "permits"}[min(m, ModePermits)]
+}
+
+// Mode, Permits and Of say how the item is asked for.
+func (i Item) Mode() Mode      { return Mode(i.mode) }
+func (i Item) Permits() uint32 { return i.permits }
+func (i Item) Of() uint32      { return i.of }
+
+// BlockedBy is the kind of a Blocker.
+type BlockedBy uint8
+
+const (
+	ByHolder BlockedBy = 1 + iota // holds what does not fit beside
+	ByWaiter                      // waits ahead
+	ByDelay                       // the lock is closed until a time
+)
+
+// Blocker is one thing that stands before an acquisition at one of its locks.
+type Blocker struct {
+	Name            string
+	By              BlockedBy
+	Session, Ticket uint64
+	Token           Token
+	Owner           string
+	Until           time.Duration // cluster time at which a delay ends
+	Label           string        // of its session
+	Metadata        []byte
+}
+
+func (b Blocker) String() string {
+	switch b.By {
+	case ByDelay:
+		return fmt.Sprintf("%q is closed for a delay", b.Name)
+	case ByWaiter:
+		return fmt.Sprintf("session %d (%s) waits ahead for %q", b.Session, b.Label, b.Name)
+	}
+	return fmt.Sprintf("%q is held by session %d (%s)", b.Name, b.Session, b.Label)
+}
+
+// Link is one ticket of a deadlock: it waits at Name for the next link, or is held by an owner who waits at
+// the next.
+type Link struct {
+	Session, Ticket uint64
+	Owner           string
+	Waits           bool
+	Name            string
+}
+
+// LockInfo tells of a lock in use.
+type LockInfo struct {
+	Name             string
+	Of               uint32 // the limit of its permits; 0 = a mutex
+	Holders, Waiters int
+	DelayedUntil     time.Duration // cluster time; 0 = no delay
+}
+
+// LockDetail tells all about a lock, up to a limit of holders and waiters.
+type LockDetail struct {
+	LockInfo
+	Held  []TicketInfo
+	Queue []TicketInfo // the first is next
+	Stamp Stamp
+}
+
+// TicketInfo tells of one acquisition.
+type TicketInfo struct {
+	Session, Ticket uint64
+	State           State
+	Token           Token
+	HoldUntil       time.Duration // cluster time; 0 = without limit
+	WaitUntil       time.Duration // cluster time; 0 = without limit
+	Born            uint64        // the index at which it was asked for
+	Owner           string
+	Metadata        []byte
+	Items           []Item
+	Label, Identity string // of its session
+	Blockers        []Blocker
+}
+
+// SessionInfo tells of a session.
+type SessionInfo struct {
+	Session         uint64
+	TTL             time.Duration
+	Label, Identity string
+	Metadata        []byte
+	LockDelay       time.Duration
+	Deadline        time.Duration // cluster time at which it ends if it is not renewed
+	Attached        bool
+}
+
+// Member tells of a node.
+type Member struct {
+	ID                 string
+	Client, Peer, HTTP string // addresses
+	Version            string
+	Voter, Leader      bool
+	FreeBytes          uint64
+	DiskLow            bool
+}
+
+func stamp(s *zamokpb.Stamp) Stamp {
+	return Stamp{Term: s.GetTerm(), Index: s.GetIndex(), Time: time.Duration(s.GetTime())}
+}
+
+// each turns a list of the wire into one of ours.
+func each[P, T any](list []P, f func(P) T) []T {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]T, len(list))
+	for i, p := range list {
+		out[i] = f(p)
+	}
+	return out
+}
+
+func blockers(list []*zamokpb.Blocker) []Blocker {
+	return each(list, func(b *zamokpb.Blocker) Blocker {
+		return Blocker{
+			Name: b.GetName(), By: BlockedBy(b.GetBy()), Session: b.GetSession(), Ticket: b.GetTicket(),
+			Token: Token(b.GetToken()), Owner: b.GetOwner(), Until: time.Duration(b.GetUntil()),
+			Label: b.GetLabel(), Metadata: b.GetMetadata(),
+		}
+	})
+}
+
+func links(list []*zamokpb.Link) []Link {
+	return each(list, func(l *zamokpb.Link) Link {
+		return Link{Session: l.GetSession(), Ticket: l.GetTicket(), Owner: l.GetOwner(),
+			Waits: l.GetState() == zamokpb.State_STATE_WAITING, Name: l.GetName()}
+	})
+}
+
+func items(list []*zamokpb.Item) []Item {
+	return each(list, func(i *zamokpb.Item) Item {
+		return Item{name: i.GetName(), mode: i.GetMode(), permits: i.GetPermits(), of: i.GetOf()}
+	})
+}
+
+func tickets(list []*zamokpb.Ticket) []TicketInfo {
+	return each(list, func(t *zamokpb.Ticket) TicketInfo {
+		return TicketInfo{
+			Session: t.GetSession(), Ticket: t.GetState().GetTicket(), State: State(t.GetState().GetState()),
+			Token: Token(t.GetState().GetToken()), HoldUntil: time.Duration(t.GetState().GetHoldUntil()),
+			WaitUntil: time.Duration(t.GetWaitUntil()), Born: t.GetBorn(), Owner: t.GetOwner(),
+			Metadata: t.GetMetadata(), Items: items(t.GetItems()), Label: t.GetLabel(), Identity: t.GetIdentity(),
+			Blockers: blockers(t.GetBlockers()),
+		}
+	})
+}
+
+func lockInfo(l *zamokpb.LockSummary) LockInfo {
+	return LockInfo{Name: l.GetName(), Of: l.GetOf(), Holders: int(l.GetHolders()), Waiters: int(l.GetWaiters()),
+		DelayedUntil: time.Duration(l.GetDelayedUntil())}
+}

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"time"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+const (
+	// lookEvery is how often clocks are looked at while a lock is held. A timer for the deadline itself
+	// would not do: timers stand still while the machine sleeps.
+	lookEvery = 100 * clock.Millisecond
+	idleMost  = clock.Second // between looks when nothing is held
+
+	renewals = 3  // in a ttl
+	retries  = 12 // in a ttl, when a renewal is not answered
+	// A stream on which nothing was heard after something was sent is given up after a part of the ttl,
+	// within these bounds.
+	silenceParts = 6
+	silenceLeast = 300 * clock.Millisecond
+	silenceMost  = 2500 * clock.Millisecond
+	// againAfter is the pause before what the leader could not take is sent again.
+	againAfter = 100 * clock.Millisecond
+)
+
+// keep looks at the clocks until the session is over: what is not to be believed any more, what is to be
+// renewed, what is to be sent again.
+func (s *session) keep() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-s.kick:
+		case <-s.ctx.Done():
+			return
+		}
+		timer.Reset(s.tick().Duration())
+	}
+}
+
+// tick does what is due, and says how long nothing more will be.
+func (s *session) tick() clock.Span {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.c.clock.Now()
+	s.check(now)
+	rest := min(max(s.ttl/retries, lookEvery), idleMost)
+	if s.held > 0 {
+		rest = lookEvery
+	}
+	if len(s.again) > 0 {
+		if now.Reached(s.againAt) {
+			for _, t := range s.again {
+				s.say(t)
+			}
+			s.again = nil
+		} else {
+			rest = min(rest, now.Until(s.againAt))
+		}
+	}
+	if s.link == nil {
+		return rest
+	}
+	due := s.proven.Add(s.renewSpan).Later(s.sent.Add(s.ttl / retries))
+	if now.Reached(due) {
+		s.alive = true
+		poke(s.wake)
+	} else {
+		rest = min(rest, now.Until(due))
+	}
+	if patience := min(max(s.ttl/silenceParts, silenceLeast), silenceMost); s.silent {
+		switch {
+		case now.Reached(s.silentAt.Add(patience)):
+			s.link.cancel(errSilent)
+		case now.Reached(s.silentAt.Add(patience/2)) && !s.probed:
+			// Not every answer is a proof, so silence may mean only that nothing was applied. This asks.
+			s.probed, s.alive = true, true
+			poke(s.wake)
+			fallthrough
+		default:
+			rest = min(rest, patience/4)
+		}
+	}
+	return max(rest, clock.Millisecond)
+}
+
+// check ends the belief of every handle whose time is over. Every method of a handle calls it.
+func (s *session) check(now clock.Instant) {
+	if s.held == 0 {
+		return
+	}
+	if !s.trust.Valid(now) {
+		for _, t := range s.tickets {
+			t.lose(errUntrusted)
+		}
+		return
+	}
+	for t := range s.holds {
+		if now.Reached(t.holdEnd) {
+			t.lose(&Error{Kind: errHeldOut, Outcome: Done})
+		}
+	}
+}
+
+// learn takes in a proof.
+func (s *session) learn(sent []byte, at int64) {
+	instant, ok := decodeInstant(sent)
+	if !ok {
+		return
+	}
+	now := s.c.clock.Now()
+	s.check(now) // what was not believed in between stays lost
+	before := s.trust.Valid(now)
+	s.trust.Learn(clock.Proof{Sent: instant, At: clock.Time(at)})
+	s.silent, s.probed = instant != s.sent, false
+	if instant.After(s.proven) {
+		s.proven = instant
+		s.drawRenewal()
+	}
+	for t := range s.holds {
+		t.placeHold()
+	}
+	if !before && s.trust.Valid(now) {
+		for _, t := range s.tickets { // grants that came while there was no trust may be handed over now
+			if t.state == zamokpb.State_STATE_GRANTED && t.stage == asking {
+				t.announce()
+			}
+		}
+	}
+}
+
+// drawRenewal chooses the time to the next renewal: a third of the ttl, give or take a tenth, so that
+// sessions which began together do not renew together.
+func (s *session) drawRenewal() {
+	third := s.ttl / renewals
+	s.renewSpan = third - third/10 + clock.Span(rand.Int64N(int64(third/5)))
+}
+
+// transmitted notes that something leaves at now.
+func (s *session) transmitted(now clock.Instant) {
+	if !s.silent {
+		s.silent, s.silentAt = true, now
+	}
+	s.sent = now
+}
+
+// heard notes a sign that the stream leads somewhere.
+func (s *session) heard() { s.silentAt = s.c.clock.Now() }
+
+const instantBytes = 16
+
+func encodeInstant(i clock.Instant) []byte {
+	mono, boot := i.Encode()
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, instantBytes), mono)
+	return binary.BigEndian.AppendUint64(b, boot)
+}
+
+// decodeInstant is false for what is not an instant of ours: that proves nothing.
+func decodeInstant(b []byte) (clock.Instant, bool) {
+	if len(b) != instantBytes {
+		return clock.Instant{}, false
+	}
+	return clock.DecodeInstant(binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])), true
+}

@@ -1,0 +1,226 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// Token is the number of a grant. Storage that refuses a token lower than the highest it saw is safe from
+// whoever lost an exclusive lock unawares: see package fence.
+type Token uint64
+
+// Lock is one acquisition that was granted: the handle of what is held. All methods may be called at the
+// same time. Forgetting a handle does not release it.
+type Lock struct {
+	t     *ticket
+	items []Item
+
+	// Guarded by the session's mutex, made when first asked for.
+	lost      chan struct{}
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	contended chan int
+}
+
+// Name is the lock's name; of several the first.
+func (l *Lock) Name() string { return l.items[0].name }
+
+// Names are the names of all locks that the handle holds.
+func (l *Lock) Names() []string {
+	r := request{items: l.items}
+	return r.names()
+}
+
+// Token is the number of the grant, for storage that checks it.
+func (l *Lock) Token() Token { return Token(l.t.token) }
+
+// Ticket and Session name the grant, for Check.
+func (l *Lock) Ticket() uint64 { return l.t.number }
+
+// Session is the id of the session that holds it.
+func (l *Lock) Session() uint64 {
+	l.t.s.mu.Lock()
+	defer l.t.s.mu.Unlock()
+	return l.t.s.id
+}
+
+// look takes the mutex, after a look at the clocks.
+func (l *Lock) look() *session {
+	s := l.t.s
+	s.mu.Lock()
+	s.check(s.c.clock.Now())
+	return s
+}
+
+// Err is nil while the lock is held. Then it wraps ErrLost, or is ErrNotHeld after an Unlock.
+func (l *Lock) Err() error {
+	s := l.look()
+	defer s.mu.Unlock()
+	return l.err()
+}
+
+func (l *Lock) err() error {
+	switch {
+	case l.t.fault != nil:
+		return l.t.fault
+	case l.t.unlocked:
+		return &Error{Kind: ErrNotHeld}
+	}
+	return nil
+}
+
+// Lost is closed when the lock is lost, before anyone else can be granted it. Unlock does not close it.
+func (l *Lock) Lost() <-chan struct{} {
+	s := l.look()
+	defer s.mu.Unlock()
+	if l.lost == nil {
+		l.lost = make(chan struct{})
+		if l.t.fault != nil {
+			close(l.lost)
+		}
+	}
+	return l.lost
+}
+
+// Context ends when the lock is lost; context.Cause then wraps ErrLost. Unlock does not end it, so a
+// callback for loss is context.AfterFunc(lock.Context(), f).
+func (l *Lock) Context() context.Context {
+	s := l.look()
+	defer s.mu.Unlock()
+	if l.ctx == nil {
+		l.ctx, l.cancel = context.WithCancelCause(context.Background())
+		if l.t.fault != nil {
+			l.cancel(l.t.fault)
+		}
+	}
+	return l.ctx
+}
+
+// tellLost ends what was made to wait for the loss. Its caller has the mutex: what hangs on the context
+// runs in goroutines of its own.
+func (l *Lock) tellLost(why error) {
+	if l.lost != nil {
+		close(l.lost)
+	}
+	if l.cancel != nil {
+		l.cancel(why)
+	}
+}
+
+// Deadline is when the lock will be lost if nothing more is heard from the cluster. It moves on with each
+// renewal. It is for people and for timeouts: whether the lock is held is what Err says.
+func (l *Lock) Deadline() time.Time {
+	s := l.look()
+	defer s.mu.Unlock()
+	now := s.c.clock.Now()
+	var left clock.Span
+	if l.err() == nil {
+		until, _ := s.trust.Until()
+		left = now.Until(until)
+		if l.t.holdUntil != 0 {
+			left = min(left, now.Until(l.t.holdEnd))
+		}
+	}
+	return time.Now().Add(left.Duration())
+}
+
+// Contended tells how many wait for what is held, when that changed, at most once a second. Who does not
+// read finds the latest number.
+func (l *Lock) Contended() <-chan int {
+	s := l.look()
+	defer s.mu.Unlock()
+	if l.contended == nil {
+		l.contended = make(chan int, 1)
+	}
+	return l.contended
+}
+
+func (l *Lock) tellContended(waiting int) {
+	if l.contended == nil {
+		l.contended = make(chan int, 1)
+	}
+	select {
+	case <-l.contended:
+	default:
+	}
+	select {
+	case l.contended <- waiting:
+	default: // only one goroutine sends, so this can't be; but a push must never be held up
+	}
+}
+
+// Downgrade makes the exclusive locks of the handle shared, and lets in the readers that wait behind them.
+// The token stays; from now on storage compares it and does not remember it.
+func (l *Lock) Downgrade(ctx context.Context) error {
+	t := l.t
+	ctx, cancel := t.s.c.limited(ctx)
+	defer cancel()
+	s := l.look()
+	if err := l.err(); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	if t.downgrade == notAsked {
+		t.downgrade, t.refusal = asked, nil
+		s.say(t)
+	}
+	s.mu.Unlock()
+	for {
+		s := l.look()
+		state, err, refusal, changed := t.downgrade, l.err(), t.refusal, t.changes()
+		s.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case state == downgraded:
+			return nil
+		case state == notAsked:
+			return refusal
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return s.c.nodes.unavailable(Unknown, ended(ctx))
+		}
+	}
+}
+
+// Unlock releases what the handle holds, and waits for the cluster's word. From its call on the lock is not
+// held, whatever it returns: without that word (ErrUnavailable) it goes on behind the caller's back. A lock
+// that was lost before gives ErrLost: what was done under it may not have been done alone. A context that
+// has ended does not prevent the release. The second Unlock gives ErrNotHeld.
+func (l *Lock) Unlock(ctx context.Context) error {
+	t := l.t
+	s := l.look()
+	switch {
+	case t.unlocked:
+		s.mu.Unlock()
+		return &Error{Kind: ErrNotHeld}
+	case t.fault != nil:
+		t.unlocked = true
+		s.mu.Unlock()
+		return t.fault
+	}
+	t.unlocked = true
+	t.disbelieve()
+	t.leave()
+	s.mu.Unlock()
+	ctx, cancel := s.c.limited(ctx)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		gone, changed := t.state == zamokpb.State_STATE_GONE, t.changes()
+		s.mu.Unlock()
+		if gone {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return s.c.nodes.unavailable(Unknown, ended(ctx))
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+)
+
+const (
+	defaultPort = "5750"
+	// nodesMax bounds the addresses that are remembered, given and learnt.
+	nodesMax = 64
+	// A node that can't be reached is tried again soon: a leader change is waited for in milliseconds.
+	reconnectLeast = 50 * time.Millisecond
+	reconnectMost  = time.Second
+	// pingAfter and pingPatience find out that a connection leads nowhere when nothing else would, as
+	// under a watch. gRPC takes no less than 10 s for the first.
+	pingAfter    = 10 * time.Second
+	pingPatience = 5 * time.Second
+	bufferBytes  = 4 << 10
+)
+
+// nodes are the connections to the nodes of the cluster, and what is known of who leads.
+type nodes struct {
+	options []grpc.DialOption
+
+	mu     sync.Mutex
+	known  map[string]*node
+	order  []string // as given, then as learnt
+	leader string   // thought to lead; "" = no idea
+	closed bool
+}
+
+type node struct {
+	conn *grpc.ClientConn
+	last error // why the latest attempt failed; nil if it did not
+}
+
+func newNodes(cfg Config) (*nodes, error) {
+	creds := insecure.NewCredentials()
+	if cfg.TLS != nil {
+		creds = credentials.NewTLS(cfg.TLS)
+	}
+	connect := grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: reconnectLeast, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMost},
+		MinConnectTimeout: 2 * time.Second,
+	}
+	n := &nodes{known: make(map[string]*node), options: []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithConnectParams(connect),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingPatience}),
+		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes), grpc.WithSharedWriteBuffer(true),
+		grpc.WithIdleTimeout(0), // a connection that went to sleep costs its dial when it is needed most
+		grpc.WithDisableServiceConfig(),
+		grpc.WithUserAgent("zamok-go"),
+	}}
+	if cfg.Dialer != nil {
+		n.options = append(n.options, grpc.WithContextDialer(cfg.Dialer))
+	}
+	if cfg.Credentials != nil {
+		n.options = append(n.options, grpc.WithPerRPCCredentials(cfg.Credentials))
+	}
+	for _, endpoint := range cfg.Endpoints {
+		address, err := addressOf(endpoint)
+		if err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+		if err := n.learn(address); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+	}
+	return n, nil
+}
+
+// addressOf completes an endpoint with the usual port.
+func addressOf(endpoint string) (string, error) {
+	if _, _, err := net.SplitHostPort(endpoint); err == nil {
+		return endpoint, nil
+	}
+	address := net.JoinHostPort(strings.Trim(endpoint, "[]"), defaultPort)
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "" || strings.Contains(host, "/") {
+		return "", &Error{Kind: ErrInvalid, Field: "endpoint",
+			Message: fmt.Sprintf("%q is no address; write host:port, or host for port %s", endpoint, defaultPort)}
+	}
+	return address, nil
+}
+
+// learn takes in the address of a node.
+func (n *nodes) learn(address string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed || address == "" || n.known[address] != nil || len(n.order) == nodesMax {
+		return nil
+	}
+	// The dialer looks names up, so that what it tries is what a person wrote.
+	conn, err := grpc.NewClient("passthrough:///"+address, n.options...)
+	if err != nil {
+		return &Error{Kind: ErrInvalid, Field: "endpoint", Message: address, cause: err}
+	}
+	n.known[address] = &node{conn: conn}
+	n.order = append(n.order, address)
+	return nil
+}
+
+// discover learns from a node who the others are, and connects to them, so that the next leader is known
+// when it is needed. It gives up silently: there may be a rule against it.
+func (n *nodes) discover(ctx context.Context, conn *grpc.ClientConn) {
+	ctx, cancel := context.WithTimeout(ctx, patienceMost)
+	defer cancel()
+	members, err := zamokpb.NewAdminClient(conn).Members(ctx, &zamokpb.MembersRequest{})
+	if err != nil {
+		return
+	}
+	for _, m := range members.GetMembers() {
+		if _, err := addressOf(m.GetClient()); err == nil {
+			_ = n.learn(m.GetClient()) // it is a help, and may fail
+		}
+	}
+	n.warm()
+}
+
+// warm connects to every node that is not connected yet, without waiting.
+func (n *nodes) warm() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, one := range n.known {
+		one.conn.Connect()
+	}
+}
+
+// candidates are all nodes: whom we think to lead first, the others in any order.
+func (n *nodes) candidates() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	order := slices.Clone(n.order)
+	rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	if i := slices.Index(order, n.leader); i > 0 {
+		order[0], order[i] = order[i], order[0]
+	}
+	return order
+}
+
+// round asks node after node: first whom we think to lead, next whom an answer names, then the rest. It
+// ends with nil at the first that did it, and with its error at the first that definitely refuses. Otherwise
+// its error is nobody: what is worth another round.
+func (n *nodes) round(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
+	left := n.candidates()
+	asked := make(map[string]bool, len(left))
+	for len(left) > 0 {
+		address := left[0]
+		left = left[1:]
+		if asked[address] {
+			continue
+		}
+		asked[address] = true
+		err := ask(n.conn(address))
+		info := infoOf(err)
+		n.note(address, err)
+		if err == nil {
+			return nil, false
+		}
+		if ctx.Err() != nil {
+			return ended(ctx), true
+		}
+		if final := refusal(err, info); final != nil {
+			return final, false
+		}
+		if next := info.GetLeaderAddress(); next != "" && !asked[next] {
+			if n.learn(next) == nil && n.conn(next) != nil {
+				left = append([]string{next}, left...)
+			}
+		}
+	}
+	return nil, true
+}
+
+// any asks node after node, in any order, for what each of them can do.
+func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
+	left := n.candidates()
+	rand.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
+	for _, address := range left {
+		conn := n.conn(address)
+		err := ask(conn)
+		if err == nil || ctx.Err() != nil {
+			return err, err != nil
+		}
+		info := infoOf(err)
+		if final := refusal(err, info); final != nil {
+			return final, false
+		}
+		n.broke(conn, err, info.GetLeaderAddress())
+	}
+	return nil, true
+}
+
+// finalError is one that a further attempt must not follow, whatever it says.
+type finalError struct{ error }
+
+func (f finalError) Unwrap() error { return f.error }
+
+func refusal(err error, info *zamokpb.ErrorInfo) error {
+	var final finalError
+	if errors.As(err, &final) {
+		return final.error
+	}
+	return definite(info)
+}
+
+func (n *nodes) conn(address string) *grpc.ClientConn {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if one := n.known[address]; one != nil {
+		return one.conn
+	}
+	return nil
+}
+
+// note remembers how an attempt at a node ended, for errors, and who leads.
+func (n *nodes) note(address string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.known[address].last = err
+	if err == nil {
+		n.leader = address
+	} else if n.leader == address {
+		n.leader = ""
+	}
+}
+
+// broke remembers that a stream ended, and whom its node named as the leader.
+func (n *nodes) broke(conn *grpc.ClientConn, cause error, leader string) {
+	if leader != "" && n.learn(leader) != nil {
+		leader = ""
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for address, one := range n.known {
+		if one.conn == conn {
+			one.last = cause
+			if n.leader == address {
+				n.leader = ""
+			}
+			break
+		}
+	}
+	if leader != "" {
+		n.leader = leader
+	}
+}
+
+// unavailable is the error that names every node.
+func (n *nodes) unavailable(outcome Outcome, cause error) *UnavailableError {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := &UnavailableError{Outcome: outcome, cause: cause}
+	for _, address := range n.order {
+		last := n.known[address].last
+		if last == nil {
+			last = errNoAnswer
+		}
+		e.Nodes = append(e.Nodes, NodeError{Address: address, Err: plain(last)})
+	}
+	return e
+}
+
+// plain takes the words of gRPC away where the server's own say more.
+func plain(err error) error {
+	if info := infoOf(err); info.GetMessage() != "" {
+		return errors.New(info.GetMessage())
+	}
+	if s, ok := status.FromError(err); ok {
+		return errors.New(s.Message())
+	}
+	return err
+}
+
+func (n *nodes) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	var errs []error
+	for _, one := range n.known {
+		errs = append(errs, one.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// pause is a wait between attempts that grows, with jitter: a thousand clients that lost one leader must
+// not come to the next in one moment.
+type pause struct{ next time.Duration }
+
+const (
+	pauseLeast = 20 * time.Millisecond
+	pauseMost  = 500 * time.Millisecond
+)
+
+// wait returns false if the context ended first.
+func (p *pause) wait(ctx context.Context) bool {
+	p.next = min(max(2*p.next, pauseLeast), pauseMost)
+	timer := time.NewTimer(p.next/2 + rand.N(p.next))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

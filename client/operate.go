@@ -1,0 +1,90 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+
+	"zamok/api/zamokpb"
+)
+
+// TicketRef names an acquisition.
+type TicketRef struct{ Session, Ticket uint64 }
+
+// ForceRelease ends what holds the lock with a token up to the one given: what the operator saw. Newer
+// grants are not touched, so it may be repeated.
+func (c *Client) ForceRelease(ctx context.Context, name string, token Token, reason string) ([]TicketRef, error) {
+	var r *zamokpb.ForceReleaseResponse
+	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		r, err = zamokpb.NewAdminClient(conn).ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: uint64(token), Reason: reason})
+		return err
+	})
+	return each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef { return TicketRef{t.GetSession(), t.GetTicket()} }), err
+}
+
+// ExpireSession ends a session as if its lease had run out.
+func (c *Client) ExpireSession(ctx context.Context, session uint64, reason string) error {
+	return c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		_, err := zamokpb.NewAdminClient(conn).ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: session, Reason: reason})
+		return err
+	})
+}
+
+// Join takes a node into the cluster, which runs with an empty directory and is reached by its peers at peer.
+func (c *Client) Join(ctx context.Context, id, peer string) error {
+	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		_, err := zamokpb.NewAdminClient(conn).Join(ctx, &zamokpb.JoinRequest{Id: id, Peer: peer})
+		return err
+	})
+}
+
+// Remove takes a node out, for ever.
+func (c *Client) Remove(ctx context.Context, id string) error {
+	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		_, err := zamokpb.NewAdminClient(conn).Remove(ctx, &zamokpb.RemoveRequest{Id: id})
+		return err
+	})
+}
+
+// Transfer hands the leadership to a node; "" = to the one that is furthest.
+func (c *Client) Transfer(ctx context.Context, to string) error {
+	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		_, err := zamokpb.NewAdminClient(conn).Transfer(ctx, &zamokpb.TransferRequest{To: to})
+		return err
+	})
+}
+
+// Backup writes the state of the cluster. After an error w holds a part of it, which is no backup. The
+// context alone bounds it.
+func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err error) {
+	if err := c.open(); err != nil {
+		return 0, err
+	}
+	err, nobody := c.nodes.round(ctx, func(conn *grpc.ClientConn) error {
+		stream, err := zamokpb.NewAdminClient(conn).Backup(ctx, &zamokpb.BackupRequest{})
+		if err != nil {
+			return err
+		}
+		for {
+			chunk, err := stream.Recv()
+			switch {
+			case errors.Is(err, io.EOF):
+				return nil
+			case err != nil && written > 0:
+				return finalError{&Error{Kind: ErrUnavailable, Message: "the backup is not whole", cause: plain(err)}}
+			case err != nil:
+				return err
+			}
+			n, err := w.Write(chunk.GetData())
+			if written += int64(n); err != nil {
+				return finalError{err}
+			}
+		}
+	})
+	if nobody {
+		return written, c.nodes.unavailable(NotDone, err)
+	}
+	return written, err
+}

@@ -1,0 +1,119 @@
+package client
+
+import (
+	"time"
+
+	"zamok/api/zamokpb"
+)
+
+// Item is one lock of an acquisition, made by Exclusive, Shared or Permits.
+type Item struct {
+	name        string
+	mode        zamokpb.Mode
+	permits, of uint32
+}
+
+// Name is the lock's name.
+func (i Item) Name() string { return i.name }
+
+// Exclusive asks for a lock that fits beside nothing else.
+func Exclusive(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_EXCLUSIVE} }
+
+// Shared asks for a lock that fits beside other shared ones.
+func Shared(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_SHARED} }
+
+// Permits asks for n of the lock's permits, of which there are `of`. Whoever uses the lock must name the
+// same number.
+func Permits(name string, n, of uint32) Item {
+	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, of: of}
+}
+
+// Option changes one acquisition.
+type Option func(*request)
+
+// request is what a caller wants: the same however often it is sent.
+type request struct {
+	items    []Item
+	try      bool
+	owner    string
+	metadata []byte
+	maxHold  time.Duration
+	onQueue  func(Position)
+}
+
+// AsShared makes a Lock of one name shared.
+func AsShared() Option { return func(r *request) { r.each(Shared) } }
+
+// AsPermits makes a Lock of one name one of n permits.
+func AsPermits(n, of uint32) Option {
+	return func(r *request) { r.each(func(name string) Item { return Permits(name, n, of) }) }
+}
+
+func (r *request) each(f func(string) Item) {
+	for i := range r.items {
+		r.items[i] = f(r.items[i].name)
+	}
+}
+
+// Owner names a logical thread of this client, for the search for deadlocks: an acquisition that would
+// wait, through others with owners, for something that its own owner holds is refused (ErrDeadlock). An
+// owner waits for one thing at a time.
+func Owner(name string) Option { return func(r *request) { r.owner = name } }
+
+// Metadata is for people who ask who holds a lock: up to 4 KiB.
+func Metadata(data []byte) Option { return func(r *request) { r.metadata = data } }
+
+// MaxHold ends the grant after d, however alive the client is. 0 = never.
+func MaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
+
+// OnQueue calls f with the place in the queue, when it is known and when it changed, at most once a second.
+// It is called by the goroutine that waits, and holds up that one only.
+func OnQueue(f func(Position)) Option { return func(r *request) { r.onQueue = f } }
+
+// Position is a place in a queue.
+type Position struct {
+	Name     string // the lock spoken of: the first for which the acquisition waits
+	Ahead    int    // waiters before this one
+	Blockers []Blocker
+}
+
+func newRequest(items []Item, opts []Option) *request {
+	r := &request{items: append([]Item(nil), items...)}
+	for _, o := range opts {
+		o(r)
+	}
+	return r
+}
+
+func (r *request) names() []string {
+	names := make([]string, len(r.items))
+	for i, item := range r.items {
+		names[i] = item.name
+	}
+	return names
+}
+
+// wire is the request as it is sent under a number.
+func (r *request) wire(number uint64) *zamokpb.Acquire {
+	a := &zamokpb.Acquire{
+		Ticket: number, WaitFor: -1, MaxHold: int64(r.maxHold),
+		Owner: r.owner, Metadata: r.metadata, TellQueue: r.onQueue != nil,
+		Items: make([]*zamokpb.Item, len(r.items)),
+	}
+	if r.try {
+		a.WaitFor = 0
+	}
+	for i, item := range r.items {
+		a.Items[i] = &zamokpb.Item{Name: item.name, Mode: item.mode, Permits: item.permits, Of: item.of}
+	}
+	return a
+}
+
+// size is about how many bytes wire takes, for the bound of a frame.
+func (r *request) size() int {
+	n := 64 + len(r.metadata) + len(r.owner)
+	for _, item := range r.items {
+		n += 16 + len(item.name)
+	}
+	return n
+}

@@ -1,0 +1,101 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"zamok/api/zamokpb"
+)
+
+// Get tells all about a lock: who holds it, who waits, in order. It names at most 100 of each, or as many
+// as limit says, if that is above 0.
+func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, error) {
+	var r *zamokpb.GetResponse
+	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		r, err = zamokpb.NewZamokClient(conn).Get(ctx, &zamokpb.GetRequest{Name: name, Limit: uint32(max(limit, 0))})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &LockDetail{LockInfo: lockInfo(r.GetLock()), Held: tickets(r.GetHolders()), Queue: tickets(r.GetQueue()), Stamp: stamp(r.GetStamp())}, nil
+}
+
+// List lists locks in use whose names begin with prefix and come after `after`, in order: at most limit, or
+// 1000 if that is 0. The stamp's index is where a Watch goes on.
+func (c *Client) List(ctx context.Context, prefix, after string, limit int) ([]LockInfo, Stamp, error) {
+	var r *zamokpb.ListResponse
+	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		r, err = zamokpb.NewZamokClient(conn).List(ctx, &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(max(limit, 0))})
+		return err
+	})
+	return each(r.GetLocks(), lockInfo), stamp(r.GetStamp()), err
+}
+
+// Sessions lists living sessions with ids above after, in order.
+func (c *Client) Sessions(ctx context.Context, after uint64, limit int) ([]SessionInfo, Stamp, error) {
+	var r *zamokpb.ListSessionsResponse
+	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		r, err = zamokpb.NewZamokClient(conn).ListSessions(ctx, &zamokpb.ListSessionsRequest{After: after, Limit: uint32(max(limit, 0))})
+		return err
+	})
+	return each(r.GetSessions(), func(i *zamokpb.SessionInfo) SessionInfo {
+		settings := i.GetSettings()
+		return SessionInfo{
+			Session: i.GetSession(), TTL: time.Duration(settings.GetTtl()), Label: settings.GetLabel(),
+			Metadata: settings.GetMetadata(), LockDelay: time.Duration(settings.GetLockDelay()),
+			Identity: i.GetIdentity(), Deadline: time.Duration(i.GetDeadline()), Attached: i.GetAttached(),
+		}
+	}), stamp(r.GetStamp()), err
+}
+
+// Grant names a grant for Check. The token is enough for an exclusive lock; shared locks and permits may
+// have theirs in common with others, so session and ticket are needed too.
+type Grant struct {
+	Name            string
+	Token           Token
+	Session, Ticket uint64
+}
+
+// Grant is the handle's.
+func (l *Lock) Grant() Grant {
+	return Grant{Name: l.Name(), Token: l.Token(), Session: l.Session(), Ticket: l.Ticket()}
+}
+
+// Check asks the cluster whether a grant is held. Yes was true at a moment between call and answer.
+func (c *Client) Check(ctx context.Context, g Grant) (held bool, at Stamp, err error) {
+	var r *zamokpb.CheckResponse
+	err = c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		r, err = zamokpb.NewZamokClient(conn).Check(ctx, &zamokpb.CheckRequest{
+			Name: g.Name, Token: uint64(g.Token), Session: g.Session, Ticket: g.Ticket})
+		return err
+	})
+	return r.GetHeld(), stamp(r.GetStamp()), err
+}
+
+// Now reads the replicated clock. Of calls that do not overlap the later gets the greater stamp.
+func (c *Client) Now(ctx context.Context) (Stamp, error) {
+	var r *zamokpb.NowResponse
+	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		r, err = zamokpb.NewZamokClient(conn).Now(ctx, &zamokpb.NowRequest{})
+		return err
+	})
+	return stamp(r.GetStamp()), err
+}
+
+// Members lists the nodes, and gives the cluster's id.
+func (c *Client) Members(ctx context.Context) (members []Member, cluster string, err error) {
+	var r *zamokpb.MembersResponse
+	err = c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		r, err = zamokpb.NewAdminClient(conn).Members(ctx, &zamokpb.MembersRequest{})
+		return err
+	})
+	return each(r.GetMembers(), func(m *zamokpb.Member) Member {
+		return Member{
+			ID: m.GetId(), Client: m.GetClient(), Peer: m.GetPeer(), HTTP: m.GetHttp(), Version: m.GetVersion(),
+			Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
+		}
+	}), r.GetCluster(), err
+}

@@ -1,0 +1,246 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// session is the client's lease and everything that hangs on it. It ends for good once (over); the client
+// then makes another one.
+type session struct {
+	c      *Client
+	secret []byte // never logged
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	kick   chan struct{} // wakes keep; holds one
+	wake   chan struct{} // wakes the sender; holds one
+
+	mu    sync.Mutex // guards what follows, and every ticket
+	over  error      // why the session is over; nil while it is not
+	id    uint64     // 0 = not open yet
+	ttl   clock.Span
+	trust *clock.Trust // nil before the first Welcome
+	// proven is when the transmission left that is the newest proof.
+	proven clock.Instant
+
+	link   *stream // nil while not attached
+	doubt  int     // Hellos of ours whose fate is unknown: they may yet take the session from a stream
+	warned bool    // since the last Welcome
+
+	fresh    []*ticket          // not yet sent: without a number, first come first served
+	unwanted int                // of those, given up
+	tickets  map[uint64]*ticket // sent, and not known to be gone
+	next     uint64             // the next number
+	floor    uint64
+	answered map[uint64]bool // above the floor
+	seen     uint64          // index of the last change that was told
+	orphans  []uint64        // live in the cluster, unknown to us
+
+	drops, says []*ticket // have something to say; drops go first
+	again       []*ticket // what was refused for the moment: once more at `againAt`
+	againAt     clock.Instant
+	alive       bool // send a KeepAlive
+	closing     bool // the client was closed
+	closed      bool // and said so on this stream
+
+	held      int                  // handles that believe
+	holds     map[*ticket]struct{} // of those, with a maximum hold
+	sent      clock.Instant        // the last transmission
+	silent    bool                 // something was sent, and since then nothing was heard
+	silentAt  clock.Instant        // since when
+	probed    bool                 // a KeepAlive was sent to find out
+	renewSpan clock.Span           // between renewals; drawn anew for each
+}
+
+// newSession starts a session. It is opened by run.
+func newSession(c *Client) *session {
+	s := &session{
+		c: c, secret: make([]byte, 16),
+		kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		ttl: clock.Of(c.cfg.TTL), next: 1,
+		tickets: make(map[uint64]*ticket), answered: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
+	}
+	rand.Read(s.secret) // never fails
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.drawRenewal()
+	c.running.Go(s.run)
+	c.running.Go(s.keep)
+	return s
+}
+
+// run attaches, and sends, and attaches again, until the session is over.
+func (s *session) run() {
+	var between pause
+	for {
+		st, err := s.attach(&between)
+		if err != nil {
+			s.finish(err)
+			return
+		}
+		s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.conn) })
+		began := s.c.clock.Now()
+		cause := st.serve()
+		s.detached(st, cause)
+		if s.isOver() {
+			return
+		}
+		if s.c.clock.Now().Since(began) > clock.Second {
+			between = pause{}
+		}
+		if !between.wait(s.ctx) {
+			s.finish(context.Cause(s.ctx))
+			return
+		}
+	}
+}
+
+// attach opens the session, or comes back to it, at whichever node leads. Its error is final.
+func (s *session) attach(between *pause) (*stream, error) {
+	for patience := patienceLeast; ; patience = min(2*patience, patienceMost) {
+		var st *stream
+		err, nobody := s.c.nodes.round(s.ctx, func(conn *grpc.ClientConn) (err error) {
+			st, err = s.hello(conn, patience)
+			return err
+		})
+		switch {
+		case err == nil && !nobody:
+			return st, nil
+		case s.ctx.Err() != nil:
+			return nil, context.Cause(s.ctx)
+		case !nobody:
+			return nil, err
+		}
+		s.warn()
+		if !between.wait(s.ctx) {
+			return nil, context.Cause(s.ctx)
+		}
+	}
+}
+
+// warn says once in each outage that nobody can be reached.
+func (s *session) warn() {
+	s.mu.Lock()
+	first := !s.warned && s.over == nil
+	s.warned = true
+	held := s.held
+	s.mu.Unlock()
+	if first {
+		s.c.log.Warn("zamok: no node serves the session; trying on",
+			"held", held, "error", s.c.nodes.unavailable(Unknown, nil))
+	}
+}
+
+// hello opens one stream and waits for its Welcome.
+func (s *session) hello(conn *grpc.ClientConn, patience time.Duration) (*stream, error) {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
+	defer timer.Stop()
+	st := &stream{s: s, ctx: ctx, cancel: cancel}
+	err := st.begin(conn)
+	if err != nil {
+		cancel(err)
+		if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
+			err = fmt.Errorf("%w within %v", errNoAnswer, patience)
+		}
+		return nil, err
+	}
+	return st, nil
+}
+
+// detached notes that a stream broke.
+func (s *session) detached(st *stream, cause error) {
+	s.mu.Lock()
+	s.link = nil
+	s.silent = false
+	info := infoOf(cause)
+	superseded := info.GetCode() == zamokpb.Code_CODE_SUPERSEDED
+	ours := superseded && s.doubt > 0
+	if ours {
+		s.doubt--
+	}
+	s.mu.Unlock()
+	s.c.nodes.broke(st.conn, cause, info.GetLeaderAddress())
+	if superseded && !ours {
+		// Somebody else knows the secret: a copy of this process, perhaps. What it does with our locks
+		// can't be known.
+		s.finish(&Error{Kind: ErrSessionExpired, Outcome: Done, Message: "another stream took the session over"})
+	}
+}
+
+// finish ends the session for good. Its locks are lost, and whoever waits is told to go elsewhere.
+func (s *session) finish(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.terminate(cause)
+}
+
+// terminate is finish for who has the mutex.
+func (s *session) terminate(cause error) {
+	if s.over != nil {
+		return
+	}
+	s.over = cause
+	for _, t := range s.tickets {
+		t.orphaned(cause)
+	}
+	for _, t := range s.fresh {
+		t.orphaned(cause)
+	}
+	s.fresh, s.tickets, s.drops, s.says, s.again = nil, nil, nil, nil, nil
+	s.link = nil
+	s.cancel(cause)
+}
+
+func (s *session) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over != nil
+}
+
+// close ends the session on purpose. Handles are lost before the cluster can grant their locks to others.
+func (s *session) close(patience time.Duration) error {
+	s.mu.Lock()
+	opened := s.id != 0 || s.doubt > 0
+	closed := &Error{Kind: ErrClosed}
+	for _, t := range s.tickets {
+		t.lose(closed)
+		t.refuse(closed)
+	}
+	for _, t := range s.fresh {
+		t.refuse(closed)
+	}
+	s.closing = true
+	s.mu.Unlock()
+	if !opened {
+		s.finish(closed)
+		return nil
+	}
+	poke(s.wake)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-s.ctx.Done():
+		return nil
+	case <-timer.C:
+		err := s.c.nodes.unavailable(Unknown, errors.New("the session's end was not confirmed; its locks are free at the end of its ttl"))
+		s.finish(closed)
+		return err
+	}
+}
+
+// poke wakes whoever waits for a channel that holds one.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

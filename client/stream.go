@@ -1,0 +1,220 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"zamok/api/zamokpb"
+)
+
+const (
+	// frameMessages and frameBytes bound what is sent at once: the first by the wire, the second so that
+	// a frame stays far below what a server takes.
+	frameMessages = 1024
+	frameBytes    = 256 << 10
+)
+
+var (
+	errSilent  = errors.New("the node fell silent")
+	errMissing = errors.New("the node left something out")
+	errNoHello = errors.New("the node's first word was no welcome")
+)
+
+// stream is one connection of the session. The session's run sends on it, one goroutine receives.
+type stream struct {
+	s      *session
+	conn   *grpc.ClientConn
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	rpc    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	broke  error // why it ended; set by receive
+}
+
+// begin says Hello, and takes in the Welcome.
+func (st *stream) begin(conn *grpc.ClientConn) (err error) {
+	s := st.s
+	st.conn = conn
+	if st.rpc, err = zamokpb.NewZamokClient(conn).Session(st.ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.doubt++
+	hello := s.hi()
+	s.mu.Unlock()
+	// If Send fails, Recv knows why.
+	_ = st.rpc.Send(hello)
+	frame, err := st.rpc.Recv()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil || notDone(err) {
+		s.doubt--
+	}
+	if err != nil {
+		return err
+	}
+	messages := frame.GetMessages()
+	if len(messages) == 0 || messages[0].GetWelcome() == nil {
+		return errNoHello
+	}
+	s.welcome(st, messages[0].GetWelcome())
+	for _, m := range messages[1:] {
+		s.take(st, m)
+	}
+	return nil
+}
+
+// serve sends what there is to say until the stream breaks, and says why it did.
+func (st *stream) serve() error {
+	received := make(chan struct{})
+	go func() { // ends with the stream's context; waited for below
+		defer close(received)
+		st.receive()
+	}()
+	for st.ctx.Err() == nil {
+		frame := st.s.compose()
+		if frame == nil {
+			select {
+			case <-st.s.wake:
+			case <-st.ctx.Done():
+			}
+			continue
+		}
+		if st.rpc.Send(frame) != nil {
+			break // receive learns why
+		}
+	}
+	<-received
+	return st.broke
+}
+
+// receive takes in what the node says until it says no more.
+func (st *stream) receive() {
+	defer st.cancel(nil)
+	for {
+		frame, err := st.rpc.Recv()
+		if err != nil {
+			st.broke = err
+			if cause := context.Cause(st.ctx); cause != nil {
+				st.broke = cause
+			}
+			return
+		}
+		st.s.mu.Lock()
+		for _, m := range frame.GetMessages() {
+			st.s.take(st, m)
+		}
+		st.s.mu.Unlock()
+	}
+}
+
+// compose makes the next frame: drops first, then what was said before, then new tickets as far as the
+// window goes. It is nil if there is nothing to say.
+func (s *session) compose() *zamokpb.ClientFrame {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over != nil {
+		return nil
+	}
+	f := &zamokpb.ClientFrame{}
+	bytes := 0
+	full := func() bool { return len(f.Messages) >= frameMessages || bytes > frameBytes }
+	for ; len(s.drops) > 0 && !full(); s.drops = s.drops[1:] {
+		f.Messages = append(f.Messages, s.drops[0].speak())
+	}
+	for ; len(s.says) > 0 && !full(); s.says = s.says[1:] {
+		t := s.says[0]
+		if t.stage == leaving { // changed its mind while it waited here
+			t.queued = false
+			s.say(t)
+			continue
+		}
+		bytes += t.bytes()
+		if m := t.speak(); m != nil {
+			f.Messages = append(f.Messages, m)
+		}
+	}
+	for ; len(s.fresh) > 0 && s.next <= s.floor+window && !full(); s.fresh = s.fresh[1:] {
+		t := s.fresh[0]
+		if t.stage == leaving {
+			s.unwanted--
+			continue
+		}
+		t.number = s.next
+		s.next++
+		s.tickets[t.number] = t
+		bytes += t.bytes()
+		f.Messages = append(f.Messages, t.speak())
+	}
+	if s.closing && !s.closed && !full() {
+		s.closed = true
+		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}})
+	}
+	if s.alive && len(f.Messages) == 0 {
+		f.Messages = append(f.Messages, &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}})
+	}
+	s.alive = false
+	if len(f.Messages) == 0 {
+		return nil
+	}
+	now := s.c.clock.Now()
+	f.Sent, f.Floor = encodeInstant(now), s.floor
+	s.transmitted(now)
+	return f
+}
+
+// speak says what a ticket has to say now; nil if nothing.
+func (t *ticket) speak() *zamokpb.ClientMessage {
+	t.queued = false
+	name := &zamokpb.TicketName{Ticket: t.number}
+	switch {
+	case t.stage == leaving:
+		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
+	case t.state == zamokpb.State_STATE_UNSPECIFIED:
+		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: t.request.wire(t.number)}}
+	case t.downgrade == asked:
+		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}
+	}
+	return nil
+}
+
+func (t *ticket) bytes() int {
+	if t.request == nil {
+		return 0
+	}
+	return t.request.size()
+}
+
+// take takes in one message of the node.
+func (s *session) take(st *stream, m *zamokpb.ServerMessage) {
+	if s.over != nil {
+		return
+	}
+	switch m := m.GetMessage().(type) {
+	case *zamokpb.ServerMessage_Change:
+		s.change(m.Change)
+	case *zamokpb.ServerMessage_Answer:
+		s.heard()
+		s.answer(m.Answer)
+	case *zamokpb.ServerMessage_Heard:
+		s.heard()
+		s.learn(m.Heard.GetSent(), m.Heard.GetTime())
+		if m.Heard.GetChanged() > s.seen {
+			st.cancel(fmt.Errorf("%w: told of changes up to %d, which is not all up to %d",
+				errMissing, s.seen, m.Heard.GetChanged()))
+		}
+	case *zamokpb.ServerMessage_Queue:
+		if t := s.tickets[m.Queue.GetTicket()]; t != nil && t.stage == asking {
+			t.position = &Position{Name: m.Queue.GetName(), Ahead: int(m.Queue.GetAhead()), Blockers: blockers(m.Queue.GetBlockers())}
+			t.announce()
+		}
+	case *zamokpb.ServerMessage_Contended:
+		if t := s.tickets[m.Contended.GetTicket()]; t != nil && t.stage == holding {
+			t.handle.tellContended(int(m.Contended.GetWaiting()))
+		}
+	case *zamokpb.ServerMessage_Ended:
+		s.ended(m.Ended)
+	}
+}

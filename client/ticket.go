@@ -1,0 +1,275 @@
+package client
+
+import (
+	"errors"
+	"slices"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+const (
+	// window is how far above its floor a session may number tickets. What is beyond waits here.
+	window = 1024
+	// unwantedMost is how many given-up tickets may lie among those not yet sent.
+	unwantedMost = 64
+)
+
+// stage is what a ticket is to its caller; its state is what it is to the cluster.
+type stage uint8
+
+const (
+	asking  stage = iota // a call waits for it
+	holding              // a handle is out, and believes
+	leaving              // nobody wants it: to be dropped
+)
+
+// ticket is one acquisition. Its session's mutex guards it.
+type ticket struct {
+	s       *session
+	request *request
+	number  uint64        // 0 = not sent yet
+	state   zamokpb.State // as far as the cluster told; it only moves on
+	stage   stage
+	token   uint64
+
+	downgrade downgrading
+	refusal   error // of the latest Downgrade
+	queued    bool  // in drops or says
+	elsewhere bool  // nothing came of it, and its caller may ask again
+
+	holdUntil clock.Time    // of the cluster; 0 = no maximum
+	holdEnd   clock.Instant // here
+
+	fault    error // why it will not be granted, or was lost
+	unlocked bool
+	handle   *Lock // once there is one
+
+	position *Position     // news for OnQueue
+	changed  chan struct{} // closed at the next change; nil while nobody waits
+}
+
+// downgrading is how far a Downgrade is.
+type downgrading uint8
+
+const (
+	notAsked downgrading = iota
+	asked
+	downgraded
+)
+
+// changes gives a channel that is closed when something about the ticket changed.
+func (t *ticket) changes() <-chan struct{} {
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.changed
+}
+
+func (t *ticket) announce() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// ask puts a new ticket in line.
+func (s *session) ask(r *request) *ticket {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := &ticket{s: s, request: r}
+	if s.over != nil {
+		t.orphaned(s.over)
+		return t
+	}
+	s.fresh = append(s.fresh, t)
+	poke(s.wake)
+	return t
+}
+
+// leave gives a ticket up, whatever it is: it is dropped until the cluster says that it is gone (S4).
+func (t *ticket) leave() {
+	s := t.s
+	if t.stage == leaving || s.over != nil {
+		return
+	}
+	t.stage = leaving
+	switch {
+	case t.state == zamokpb.State_STATE_GONE:
+	case t.number == 0:
+		if s.unwanted++; s.unwanted > unwantedMost && s.unwanted > len(s.fresh)/2 {
+			s.fresh = slices.DeleteFunc(s.fresh, func(t *ticket) bool { return t.stage == leaving })
+			s.unwanted = 0
+		}
+	default:
+		s.say(t)
+	}
+}
+
+// say puts a ticket among those that have something to say.
+func (s *session) say(t *ticket) {
+	if t.queued || t.state == zamokpb.State_STATE_GONE {
+		return
+	}
+	t.queued = true
+	if t.stage == leaving {
+		s.drops = append(s.drops, t)
+	} else {
+		s.says = append(s.says, t)
+	}
+	poke(s.wake)
+}
+
+// later lets a ticket speak again after a pause.
+func (s *session) later(t *ticket) {
+	if len(s.again) == 0 {
+		s.againAt = s.c.clock.Now().Add(againAfter)
+		poke(s.kick)
+	}
+	if !slices.Contains(s.again, t) {
+		s.again = append(s.again, t)
+	}
+}
+
+// move takes in what the cluster says of a ticket, if it is further than what is known (S3).
+func (t *ticket) move(st *zamokpb.TicketState) {
+	s := t.s
+	if st.GetState() <= t.state {
+		return
+	}
+	t.state = st.GetState()
+	s.settled(t.number)
+	switch t.state {
+	case zamokpb.State_STATE_GRANTED:
+		t.token, t.holdUntil = st.GetToken(), clock.Time(st.GetHoldUntil())
+		t.placeHold()
+	case zamokpb.State_STATE_GONE:
+		t.gone(st.GetWhy(), "")
+	}
+	t.announce()
+}
+
+// gone notes the end of a ticket in the cluster.
+func (t *ticket) gone(why zamokpb.Why, text string) {
+	s := t.s
+	t.state = zamokpb.State_STATE_GONE
+	delete(s.tickets, t.number)
+	s.settled(t.number)
+	switch {
+	case t.stage == holding:
+		t.lose(ofWhy(why, text))
+	case t.stage == asking && t.fault == nil:
+		switch why {
+		case zamokpb.Why_WHY_TRY_FAILED:
+			t.fault = &NotAcquiredError{Names: t.request.names()}
+		case zamokpb.Why_WHY_DEADLOCKED:
+			t.fault = &DeadlockError{}
+		case zamokpb.Why_WHY_OWNER_BUSY:
+			t.fault = &Error{Kind: ErrNotAcquired, Message: "its owner waits already"}
+		case zamokpb.Why_WHY_WRONG_KIND:
+			t.fault = &Error{Kind: ErrOtherKind}
+		case zamokpb.Why_WHY_TOO_MANY:
+			t.fault = &Error{Kind: ErrLimit}
+		case zamokpb.Why_WHY_REVOKED:
+			t.fault = ofWhy(why, text)
+		default: // granted and over before anybody here knew: nothing is held, and the caller still waits
+			t.elsewhere = true
+		}
+	}
+	t.announce()
+}
+
+// refuse ends a call that waits, with a reason.
+func (t *ticket) refuse(why error) {
+	if t.stage == asking {
+		t.fault = why
+		t.announce()
+	}
+}
+
+// orphaned notes that the session is over, and with it the ticket.
+func (t *ticket) orphaned(cause error) {
+	t.lose(cause)
+	t.state = zamokpb.State_STATE_GONE
+	if t.stage == asking && t.fault == nil {
+		if mayGoOn(cause) {
+			t.elsewhere = true
+		} else {
+			t.fault = cause
+		}
+	}
+	t.announce()
+}
+
+// placeHold turns the end of the maximum hold into a moment here. One that was shown is not taken back.
+func (t *ticket) placeHold() {
+	if t.holdUntil == 0 {
+		return
+	}
+	if end, ok := t.s.trust.Local(t.holdUntil); ok {
+		t.holdEnd = t.holdEnd.Later(end)
+	}
+}
+
+// handOver gives the grant to the caller, if it is to be believed at now (L1).
+func (t *ticket) handOver(now clock.Instant) *Lock {
+	s := t.s
+	if t.stage != asking || t.state != zamokpb.State_STATE_GRANTED || s.over != nil || s.closing || !s.trust.Valid(now) {
+		return nil
+	}
+	if t.holdUntil != 0 {
+		if now.Reached(t.holdEnd) {
+			t.leave()
+			t.elsewhere = true
+			return nil
+		}
+		s.holds[t] = struct{}{}
+	}
+	t.stage = holding
+	if s.held++; s.held == 1 {
+		poke(s.kick) // from now on the clocks are looked at more often
+	}
+	t.handle = &Lock{t: t, items: t.request.items}
+	t.request = nil
+	return t.handle
+}
+
+// lose ends the belief of a handle, for good (L3).
+func (t *ticket) lose(cause error) {
+	if t.stage != holding {
+		return
+	}
+	t.disbelieve()
+	t.fault = lost(cause)
+	t.handle.tellLost(t.fault)
+	t.leave()
+	t.stage = leaving
+	t.announce()
+}
+
+// settled notes that a number was answered, or will not be asked for again, and raises the floor (S2).
+func (s *session) settled(number uint64) {
+	if number <= s.floor {
+		return
+	}
+	s.answered[number] = true
+	for s.answered[s.floor+1] {
+		s.floor++
+		delete(s.answered, s.floor)
+	}
+	if len(s.fresh) > 0 {
+		poke(s.wake)
+	}
+}
+
+// disbelieve takes a handle out of what keep looks after.
+func (t *ticket) disbelieve() {
+	t.s.held--
+	delete(t.s.holds, t)
+}
+
+// mayGoOn tells whether a call that waited in a session which ended may go on in a new one: not if the
+// cluster would refuse that too, or nobody wants it.
+func mayGoOn(cause error) bool {
+	return errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked)
+}

@@ -1,0 +1,118 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"zamok/api/zamokpb"
+)
+
+// Happened is the kind of an Event.
+type Happened uint8
+
+const (
+	EventGranted Happened = 1 + iota
+	EventRefused
+	EventLost
+	EventReleased
+	EventDowngraded
+)
+
+func (h Happened) String() string {
+	return [...]string{"unknown", "granted", "refused", "lost", "released", "downgraded"}[min(h, EventDowngraded)]
+}
+
+// Event is something that happened to one acquisition.
+type Event struct {
+	Index           uint64
+	Happened        Happened
+	Session, Ticket uint64
+	Token           Token
+	Why             string // how it ended: "dropped", "expired", …
+	Text            string // an operator's reason
+	Items           []Item
+}
+
+// Moment is all that happened at one index. The first of a watch has no events, and says where it begins.
+type Moment struct {
+	Index  uint64
+	Events []Event
+}
+
+// Watch tells what happens to locks whose names begin with prefix, after the index from; 0 = from now on.
+// It goes over to another node by itself when one fails, leaves nothing out and repeats nothing. It ends
+// with an error: ErrGone when what comes next is not remembered any more (then List, and watch from its
+// stamp), that of ctx, or a refusal; and without one when the loop is left.
+func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq2[Moment, error] {
+	return func(yield func(Moment, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		w := &watch{prefix: prefix, index: from, yield: yield}
+		var between pause
+		for {
+			err := c.open()
+			nobody := false
+			if err == nil {
+				err, nobody = c.nodes.any(ctx, func(conn *grpc.ClientConn) error { return w.follow(ctx, conn, &between) })
+			}
+			switch {
+			case w.left:
+				return
+			case ctx.Err() != nil:
+				yield(Moment{}, ended(ctx))
+				return
+			case !nobody && err != nil:
+				yield(Moment{}, err)
+				return
+			}
+			between.wait(ctx)
+		}
+	}
+}
+
+type watch struct {
+	prefix string
+	index  uint64 // told up to here
+	begun  bool
+	left   bool // the loop was left
+	yield  func(Moment, error) bool
+}
+
+// follow tells what one node says, until it says no more.
+func (w *watch) follow(ctx context.Context, conn *grpc.ClientConn, between *pause) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	first := time.AfterFunc(patienceMost, func() { cancel(errNoAnswer) })
+	defer first.Stop()
+	stream, err := zamokpb.NewZamokClient(conn).Watch(ctx, &zamokpb.WatchRequest{Prefix: w.prefix, From: w.index})
+	if err != nil {
+		return err
+	}
+	for {
+		frame, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		first.Stop()
+		*between = pause{}
+		index := frame.GetIndex()
+		if w.begun && index <= w.index {
+			continue
+		}
+		w.begun, w.index = true, index
+		moment := Moment{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
+			return Event{Index: index, Happened: Happened(e.GetHappened()), Session: e.GetSession(), Ticket: e.GetTicket(),
+				Token: Token(e.GetToken()), Why: whyText(e.GetWhy()), Text: e.GetText(), Items: items(e.GetItems())}
+		})}
+		if !w.yield(moment, nil) {
+			w.left = true
+			return finalError{errWatchLeft}
+		}
+	}
+}
+
+var errWatchLeft = errors.New("the watch was left")

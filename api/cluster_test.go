@@ -1,0 +1,201 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// patience is how long a test waits for what should happen soon: the machine may be busy.
+const patience = 30 * time.Second
+
+// cluster is nodes on loopback in this process.
+type cluster struct {
+	*testing.T
+	nodes []*Node
+}
+
+// startCluster starts nodes n1, n2, … and ends them with the test, after which no goroutine is left.
+func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	var configs []NodeConfig
+	list := ""
+	for i := range size {
+		peers, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		id := fmt.Sprintf("n%d", i+1)
+		list += fmt.Sprintf(",%s=%v", id, peers.Addr())
+		configs = append(configs, NodeConfig{
+			ID: id, PeerListener: peers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+		})
+	}
+	c := &cluster{T: t, nodes: make([]*Node, size)}
+	started := make(chan error, size)
+	for i := range configs {
+		configs[i].Cluster = list[1:]
+		if change != nil {
+			change(&configs[i])
+		}
+		go func() {
+			var err error
+			c.nodes[i], err = StartNode(t.Context(), configs[i])
+			started <- err
+		}()
+	}
+	for range configs {
+		require.NoError(t, <-started)
+	}
+	t.Cleanup(func() {
+		for _, n := range c.nodes {
+			require.NoError(t, n.Kill())
+		}
+	})
+	return c
+}
+
+// leader waits for an office, and for every node to know it.
+func (c *cluster) leader() *Node {
+	var leads *Node
+	require.Eventually(c, func() bool {
+		leads = nil
+		for _, n := range c.nodes {
+			if n.Raft().Status().Office {
+				leads = n
+			}
+		}
+		if leads == nil {
+			return false
+		}
+		for _, n := range c.nodes {
+			if id, client := n.Raft().Leader(); id != leads.cfg.ID || client == "" {
+				return false
+			}
+		}
+		return true
+	}, patience, 5*time.Millisecond)
+	return leads
+}
+
+// follower returns a node that does not lead.
+func (c *cluster) follower() *Node {
+	leads := c.leader()
+	for _, n := range c.nodes {
+		if n != leads {
+			return n
+		}
+	}
+	return nil
+}
+
+// caller speaks the wire to one node.
+type caller struct {
+	zamokpb.ZamokClient
+	admin zamokpb.AdminClient
+	conn  *grpc.ClientConn
+}
+
+// call connects to a node, and hangs up at the end of the test.
+func call(t testing.TB, n *Node) caller { return callAddress(t, n.Client()) }
+
+func callAddress(t testing.TB, address string) caller {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
+}
+
+// soon is a context for what should be answered soon.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// relaying asks the node called to pass on.
+func relaying(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, relayAsk, "1")
+}
+
+// infoOf is the detail of an error, which every error has.
+func infoOf(t testing.TB, err error) *zamokpb.ErrorInfo {
+	t.Helper()
+	require.Error(t, err)
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*zamokpb.ErrorInfo); ok {
+			return info
+		}
+	}
+	require.FailNow(t, "an error without ErrorInfo", "%v", err)
+	return nil
+}
+
+func newSecret() []byte {
+	secret := make([]byte, secretBytes)
+	_, _ = rand.Read(secret)
+	return secret
+}
+
+// sessionOf is a session opened by unary calls, which numbers its tickets.
+type sessionOf struct {
+	testing.TB
+	caller
+	ctx    context.Context
+	id     uint64
+	secret []byte
+	ticket uint64
+}
+
+func openSession(t testing.TB, ctx context.Context, c caller) *sessionOf {
+	s := &sessionOf{TB: t, caller: c, ctx: ctx, secret: newSecret()}
+	opened, err := c.OpenSession(ctx, &zamokpb.OpenSessionRequest{
+		Secret: s.secret, Sent: []byte("opening"), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute), Label: "of a test"},
+	})
+	require.NoError(t, err)
+	require.Equal(t, "opening", string(opened.Sent))
+	require.EqualValues(t, clock.Minute, opened.Ttl)
+	s.id = opened.Session
+	return s
+}
+
+// next is a request for one exclusive lock under the next ticket.
+func (s *sessionOf) next(name string, wait clock.Span) *zamokpb.AcquireRequest {
+	s.ticket++
+	return &zamokpb.AcquireRequest{
+		Session: s.id, Secret: s.secret, Sent: []byte("asking"),
+		Acquire: &zamokpb.Acquire{
+			Ticket: s.ticket, WaitFor: int64(wait),
+			Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+		},
+	}
+}
+
+// hold acquires a free lock.
+func (s *sessionOf) hold(name string) *zamokpb.TicketState {
+	answer, err := s.Acquire(s.ctx, s.next(name, 0))
+	require.NoError(s, err)
+	require.Equal(s, zamokpb.State_STATE_GRANTED, answer.State.State)
+	require.Equal(s, "asking", string(answer.Sent))
+	return answer.State
+}
+
+func (s *sessionOf) drop(ticket uint64) *zamokpb.TicketState {
+	answer, err := s.Drop(s.ctx, &zamokpb.DropRequest{Session: s.id, Secret: s.secret, Ticket: ticket, Sent: []byte("dropping")})
+	require.NoError(s, err)
+	require.Equal(s, "dropping", string(answer.Sent))
+	return answer.State
+}

@@ -1,0 +1,183 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"zamok/raftnode"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// Node is a node of a cluster: the replicated machine, and the server of its clients.
+type Node struct {
+	cfg    settled
+	raft   *raftnode.Node
+	server *Server
+	client string
+
+	started chan struct{} // closed when StartNode returns
+	endOnce sync.Once
+	done    chan struct{} // closed when nothing of the node runs any more
+	err     error         // of the end; set before done is closed
+	failing sync.Once
+	failed  error // what it ended itself for; set before done is closed
+}
+
+// StartNode starts a node and serves clients. With an empty directory and a Cluster list it waits,
+// until ctx ends, for the other nodes of the list; with data or alone it does not wait for anybody.
+// Close or Kill ends it; ctx ends the start only.
+func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
+	cfg, err := config.settle()
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.listen(ctx); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, client: cfg.reachable(cfg.Listener), started: make(chan struct{}), done: make(chan struct{})}
+	defer close(n.started)
+	n.server = newServer(cfg)
+	opened := make(chan error, 1)
+	go func() {
+		// Open ends this goroutine, and returns nothing, if the node can't go on.
+		err := errors.New("api: the node ended itself while it started")
+		defer func() { opened <- err }()
+		n.raft, err = raftnode.Open(ctx, n.raftConfig())
+	}()
+	if err := <-opened; err != nil {
+		err = errors.Join(err, cfg.Listener.Close())
+		return nil, n.end(func() error { return err })
+	}
+	n.server.start(n.raft)
+	n.server.serve(cfg.Listener, cfg.ClientTLS, cfg.ConnsMax)
+	n.server.log.Info("serving clients", "id", cfg.ID, "address", n.client)
+	return n, nil
+}
+
+// listen opens both ports, before anything is written: a port in use is the commonest mistake.
+func (s *settled) listen(ctx context.Context) (err error) {
+	if s.PeerListener == nil {
+		if s.PeerListener, err = peer.ListenTCP(ctx, s.Peer); err != nil {
+			return fmt.Errorf("api: NodeConfig.Peer: %w; nothing was started", err)
+		}
+	}
+	if s.Listener == nil {
+		config := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: tcpIdle, Interval: tcpIdle, Count: tcpProbes,
+		}}
+		if s.Listener, err = config.Listen(ctx, "tcp", s.Listen); err != nil {
+			err = fmt.Errorf("api: NodeConfig.Listen: can't listen for clients on %s: %w; nothing was started", s.Listen, err)
+			return errors.Join(err, s.PeerListener.Close())
+		}
+	}
+	if s.Dir == "" && s.Cluster == "" && s.JoinCluster == "" {
+		s.atPeer = s.reachable(s.PeerListener)
+		if s.list, err = peer.ParseList(s.ID + "=" + s.atPeer); err != nil {
+			err = fmt.Errorf("api: NodeConfig.PeerListener: its address is none that a cluster can have: %w; nothing was started", err)
+			return errors.Join(err, s.PeerListener.Close(), s.Listener.Close())
+		}
+	}
+	return nil
+}
+
+// A client's machine that vanishes is noticed within tcpIdle × (1 + tcpProbes).
+const (
+	tcpIdle   = time.Second
+	tcpProbes = 3
+)
+
+func (n *Node) raftConfig() raftnode.Config {
+	s, cfg := n.server, n.cfg
+	c := raftnode.Config{
+		ID: cfg.ID, Dir: cfg.Dir, Cluster: cfg.list, JoinCluster: cfg.joins,
+		Listener: cfg.PeerListener, Advertise: cfg.atPeer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
+		Client: n.client, HTTP: cfg.HTTP, Version: cfg.Version, TokenBase: cfg.TokenBase,
+		Applied: s.applied, Restored: s.restored, Office: s.office,
+		Measure: cfg.Observer.Measure, Wrote: cfg.Observer.Wrote,
+		Fatal: n.fatal, Logger: cfg.Logger,
+	}
+	if c.Advertise == "" {
+		c.Advertise = cfg.reachable(cfg.PeerListener)
+	}
+	if cfg.Dir == "" {
+		c.Memory = &store.Memory{}
+	}
+	if cfg.Tune != nil {
+		cfg.Tune(&c)
+	}
+	return c
+}
+
+// fatal ends the process, or the node, and in any case the goroutine that can't go on.
+func (n *Node) fatal(err error) {
+	if n.cfg.Fatal != nil {
+		n.cfg.Fatal(err)
+		runtime.Goexit()
+	}
+	n.failing.Do(func() {
+		n.failed = err
+		go func() { // on its own: it waits for the goroutine that asked
+			<-n.started
+			_ = n.Kill()
+		}()
+	})
+	runtime.Goexit()
+}
+
+// Client is the address under which clients reach the node.
+func (n *Node) Client() string { return n.client }
+
+// Peer is the address under which other nodes reach it.
+func (n *Node) Peer() string { return n.raftConfig().Advertise }
+
+// Raft is the replicated machine: for its status, and to read it.
+func (n *Node) Raft() *raftnode.Node { return n.raft }
+
+// Server answers the calls of the wire; a gateway calls it directly.
+func (n *Node) Server() *Server { return n.server }
+
+// Done is closed when nothing of the node runs any more.
+func (n *Node) Done() <-chan struct{} { return n.done }
+
+// Err says, once Done is closed, why the node ended itself, or what went wrong at its end.
+func (n *Node) Err() error {
+	select {
+	case <-n.done:
+		return errors.Join(n.failed, n.err)
+	default:
+		return nil
+	}
+}
+
+// Close ends the node in good order. A leader hands its office over first, which takes up to an
+// election, so that its clients find the next one at once.
+func (n *Node) Close() error {
+	return n.end(func() error {
+		err := n.raft.Close()
+		n.server.stop()
+		return err
+	})
+}
+
+// Kill ends the node as a crash would: connections break and nobody is told.
+func (n *Node) Kill() error {
+	return n.end(func() error {
+		n.server.kill()
+		return n.raft.Kill()
+	})
+}
+
+func (n *Node) end(how func() error) error {
+	n.endOnce.Do(func() {
+		n.err = how()
+		close(n.done)
+	})
+	<-n.done
+	return n.err
+}

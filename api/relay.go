@@ -1,0 +1,193 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"zamok/api/zamokpb"
+)
+
+const (
+	// relayAsk is the metadata of a call that this node is to pass on to the leader if another leads.
+	relayAsk = "zamok-relay"
+	// relayMark is the metadata of a call that a node has passed on, with the node's id: it goes no
+	// further, and its stream is not the client's own.
+	relayMark = "zamok-relayed"
+	// relaysMax is how many leaders a node keeps connections to.
+	relaysMax = 8
+)
+
+// relayed tells whether a node passed this call on. Then a break of the connection says nothing about
+// the client.
+func relayed(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, relayMark)) > 0
+}
+
+// relays are the connections to nodes that lead, or led.
+type relays struct {
+	dial   func(context.Context, string) (net.Conn, error)
+	secure *tls.Config
+
+	mu     sync.Mutex // guards what follows
+	conns  map[string]*grpc.ClientConn
+	closed bool
+}
+
+func newRelays(dial func(context.Context, string) (net.Conn, error), secure *tls.Config) *relays {
+	return &relays{dial: dial, secure: secure, conns: make(map[string]*grpc.ClientConn)}
+}
+
+// to returns a connection to a node's client port.
+func (r *relays) to(address string) (*grpc.ClientConn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if conn := r.conns[address]; conn != nil {
+		return conn, nil
+	}
+	if r.closed {
+		return nil, errors.New("this node is closed")
+	}
+	trust := insecure.NewCredentials()
+	if r.secure != nil {
+		trust = credentials.NewTLS(&tls.Config{
+			RootCAs: r.secure.RootCAs, Certificates: r.secure.Certificates,
+			GetClientCertificate: r.secure.GetClientCertificate, MinVersion: tls.VersionTLS12,
+		})
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithContextDialer(r.dial), grpc.WithTransportCredentials(trust), grpc.WithDisableServiceConfig(),
+		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes))
+	if err != nil {
+		return nil, err
+	}
+	if len(r.conns) >= relaysMax {
+		for old, conn := range r.conns { // whichever: a leader is connected to again
+			_ = conn.Close()
+			delete(r.conns, old)
+			break
+		}
+	}
+	r.conns[address] = conn
+	return conn, nil
+}
+
+func (r *relays) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for _, conn := range r.conns {
+		_ = conn.Close()
+	}
+	clear(r.conns)
+}
+
+// leaderFor returns the leader's connection for a call that is to be relayed, and the context to call
+// it with. Nil: the call is this node's own to answer.
+func (s *Server) leaderFor(ctx context.Context, method string) (context.Context, *grpc.ClientConn, error) {
+	if !wantsRelay(ctx, method) {
+		return nil, nil, nil
+	}
+	id, address := s.node.Leader()
+	if id == "" || id == s.id || address == "" {
+		return nil, nil, nil // this node's own answer says so
+	}
+	conn, err := s.relays.to(address)
+	if err != nil {
+		return nil, nil, fmt.Errorf("relaying to %s at %s: %w", id, address, err)
+	}
+	// What the client said about itself goes along; gRPC's own metadata is left out by gRPC.
+	md, _ := metadata.FromIncomingContext(ctx)
+	md = md.Copy()
+	md.Delete(relayAsk)
+	md.Set(relayMark, s.id)
+	return metadata.NewOutgoingContext(ctx, md), conn, nil
+}
+
+// wantsRelay tells whether a call may be passed on. Every node answers for its own health, and serves
+// watches from its own ring.
+func wantsRelay(ctx context.Context, method string) bool {
+	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
+	return len(asks) > 0 && asks[0] == "1" && !relayed(ctx) &&
+		strings.HasPrefix(method, "/zamok.v1.") && method != zamokpb.Zamok_Watch_FullMethodName
+}
+
+// relayUnary passes a call on if it asks for that and another node leads.
+func (s *Server) relayUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	out, conn, err := s.leaderFor(ctx, info.FullMethod)
+	if err != nil {
+		return nil, relayFailed(err)
+	}
+	if conn == nil {
+		return handle(ctx, req)
+	}
+	// Nobody looks into the answer here: as fields that Empty doesn't know it is carried as it is.
+	answer := &emptypb.Empty{}
+	if err := conn.Invoke(out, info.FullMethod, req, answer); err != nil {
+		return nil, relayFailed(err)
+	}
+	return answer, nil
+}
+
+// relayStream passes a stream on, frame by frame.
+func (s *Server) relayStream(srv any, in grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	ctx, conn, err := s.leaderFor(in.Context(), info.FullMethod)
+	if err != nil {
+		return relayFailed(err)
+	}
+	if conn == nil {
+		return handle(srv, in)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, info.FullMethod)
+	if err != nil {
+		return relayFailed(err)
+	}
+	// The goroutine ends with the client's stream, at the latest when this function has returned.
+	s.busy.Go(func() {
+		if err := pass(in, out); errors.Is(err, io.EOF) {
+			_ = out.CloseSend()
+			return
+		}
+		cancel() // the client's end broke, or the leader's: whichever, the other hears of it
+	})
+	if err := pass(out, in); !errors.Is(err, io.EOF) {
+		return relayFailed(err)
+	}
+	return nil
+}
+
+// pass carries frames until one end fails; io.EOF: from ended in good order.
+func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error }) error {
+	for {
+		frame := &emptypb.Empty{}
+		if err := from.RecvMsg(frame); err != nil {
+			return err
+		}
+		if err := to.SendMsg(frame); err != nil {
+			return fmt.Errorf("sending: %w", context.Canceled) // the reason comes from the other side's reading
+		}
+	}
+}
+
+// relayFailed is what the leader answered, or what kept it from answering.
+func relayFailed(err error) error {
+	if st, ok := status.FromError(err); ok && (len(st.Details()) > 0 || st.Code() != codes.Unavailable) {
+		return err
+	}
+	return fail(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come: %v", err)
+}

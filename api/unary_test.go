@@ -1,0 +1,343 @@
+package api
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// TestUnaryCalls goes through the calls on the leader, and relayed by a follower.
+func TestUnaryCalls(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	leader, follower := c.leader(), c.follower()
+	for _, road := range []struct {
+		name string
+		node *Node
+		ctx  context.Context
+	}{
+		{"leader", leader, soon(t)},
+		{"relayed", follower, relaying(soon(t))},
+	} {
+		t.Run(road.name, func(t *testing.T) {
+			s := openSession(t, road.ctx, call(t, road.node))
+			for _, story := range []struct {
+				name string
+				tell func(*testing.T, *sessionOf)
+			}{
+				{"a session", tellSession}, {"a lock", tellLock}, {"waiting", tellWaiting}, {"reading", tellReading},
+				{"giving up", tellGivingUp}, {"operators", tellOperators}, {"somebody else's", tellSomebodyElses},
+			} {
+				t.Run(story.name, func(t *testing.T) {
+					story.tell(t, openSession(t, s.ctx, s.caller))
+				})
+			}
+		})
+	}
+	t.Run("follower", func(t *testing.T) { tellFollower(t, leader, call(t, follower)) })
+}
+
+func tellSession(t *testing.T, s *sessionOf) {
+	again, err := s.OpenSession(s.ctx, &zamokpb.OpenSessionRequest{
+		Secret: s.secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Second * 2)},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, s.id, again.Session, "the same secret finds the same session")
+	assert.EqualValues(t, clock.Minute, again.Ttl, "which keeps its ttl")
+
+	renewed, err := s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret, Sent: []byte("renewing")})
+	require.NoError(t, err)
+	assert.Equal(t, "renewing", string(renewed.Sent))
+	assert.EqualValues(t, clock.Minute, renewed.Ttl)
+	assert.GreaterOrEqual(t, renewed.Time, again.Time)
+
+	held := s.hold("session/" + t.Name())
+	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: s.id, Secret: s.secret})
+	require.NoError(t, err)
+	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: "session/" + t.Name(), Token: held.Token})
+	require.NoError(t, err)
+	assert.False(t, check.Held)
+	_, err = s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
+	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
+	_, err = s.Acquire(s.ctx, s.next("x", 0))
+	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
+}
+
+func tellLock(t *testing.T, s *sessionOf) {
+	name := "lock/" + t.Name()
+	held := s.hold(name)
+	request := s.next(name, 0)
+	request.Acquire.Ticket = held.Ticket
+	repeated, err := s.Acquire(s.ctx, request)
+	require.NoError(t, err)
+	assert.Equal(t, held.Token, repeated.State.Token, "a repeated ticket is answered as before")
+
+	_, err = s.Acquire(s.ctx, s.next(name, 0))
+	info := infoOf(t, err)
+	assert.Equal(t, codes.FailedPrecondition, status.Code(err))
+	assert.Equal(t, zamokpb.Code_CODE_NOT_ACQUIRED, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	require.Len(t, info.Blockers, 1)
+	assert.Equal(t, held.Token, info.Blockers[0].Token)
+	assert.Equal(t, "of a test", info.Blockers[0].Label)
+
+	_, err = s.Downgrade(s.ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket + 100})
+	assert.Equal(t, zamokpb.Code_CODE_NOT_HELD, infoOf(t, err).Code)
+	lower, err := s.Downgrade(s.ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket, Sent: []byte("d")})
+	require.NoError(t, err)
+	assert.Equal(t, held.Token, lower.State.Token)
+	assert.Equal(t, "d", string(lower.Sent))
+
+	assert.Equal(t, zamokpb.State_STATE_GONE, s.drop(held.Ticket).State)
+	assert.Equal(t, zamokpb.State_STATE_GONE, s.drop(held.Ticket).State, "a drop may be repeated")
+	_, err = s.Acquire(s.ctx, request)
+	assert.Equal(t, zamokpb.Code_CODE_OVER, infoOf(t, err).Code)
+	assert.Equal(t, zamokpb.Why_WHY_DROPPED, infoOf(t, err).Why)
+	assert.Greater(t, s.hold(name).Token, held.Token)
+}
+
+// outcome is what a held call came to.
+type outcome struct {
+	answer *zamokpb.AcquireResponse
+	err    error
+}
+
+// acquire calls on a goroutine of its own.
+func (s *sessionOf) acquire(ctx context.Context, request *zamokpb.AcquireRequest) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		answer, err := s.Acquire(ctx, request)
+		done <- outcome{answer, err}
+	}()
+	return done
+}
+
+// waiters waits until so many wait for a lock.
+func (s *sessionOf) waiters(name string, want int) {
+	s.Helper()
+	require.Eventually(s, func() bool {
+		lock, err := s.Get(s.ctx, &zamokpb.GetRequest{Name: name})
+		return err == nil && int(lock.Lock.Waiters) == want
+	}, patience, 5*time.Millisecond)
+}
+
+func tellWaiting(t *testing.T, s *sessionOf) {
+	name := "wait/" + t.Name()
+	first := s.hold(name)
+	second := s.acquire(s.ctx, s.next(name, fsm.Forever))
+	s.waiters(name, 1)
+	waiting := s.ticket
+	third := s.acquire(s.ctx, s.next(name, fsm.Forever))
+	s.waiters(name, 2)
+	last := s.ticket
+	s.drop(first.Ticket)
+	o := <-second
+	require.NoError(t, o.err)
+	assert.Greater(t, o.answer.State.Token, first.Token)
+	assert.Equal(t, "asking", string(o.answer.Sent))
+
+	s.drop(last) // another call of the same session gives up
+	assert.Equal(t, zamokpb.Why_WHY_DROPPED, infoOf(t, (<-third).err).Why)
+
+	late := <-s.acquire(s.ctx, s.next(name, 50*clock.Millisecond))
+	assert.Equal(t, zamokpb.Code_CODE_NOT_ACQUIRED, infoOf(t, late.err).Code)
+	assert.Equal(t, zamokpb.Why_WHY_WAITED_OUT, infoOf(t, late.err).Why)
+
+	fourth := s.acquire(s.ctx, s.next(name, fsm.Forever))
+	s.waiters(name, 1)
+	_, err := s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: s.id, Secret: s.secret})
+	require.NoError(t, err)
+	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, (<-fourth).err).Code)
+	_ = waiting
+}
+
+// A call that ends before its answer leaves no ticket behind.
+func tellGivingUp(t *testing.T, s *sessionOf) {
+	name := "giving up/" + t.Name()
+	held := s.hold(name)
+	ctx, cancel := context.WithCancel(s.ctx)
+	call := s.acquire(ctx, s.next(name, fsm.Forever))
+	s.waiters(name, 1)
+	cancel()
+	require.Equal(t, codes.Canceled, status.Code((<-call).err))
+	s.waiters(name, 0)
+
+	// However soon it ends: perhaps nothing was asked for then, but nothing is held.
+	for range 20 {
+		ctx, cancel := context.WithTimeout(s.ctx, time.Millisecond)
+		<-s.acquire(ctx, s.next("giving up soon/"+t.Name(), fsm.Forever))
+		cancel()
+	}
+	s.drop(held.Ticket)
+	require.Eventually(t, func() bool {
+		list, err := s.List(s.ctx, &zamokpb.ListRequest{Prefix: "giving up"})
+		return err == nil && len(list.Locks) == 0 || s.dropAll()
+	}, patience, 10*time.Millisecond)
+}
+
+// dropAll drops what was granted before its call ended, which its caller does not know.
+func (s *sessionOf) dropAll() bool {
+	for ticket := uint64(1); ticket <= s.ticket; ticket++ {
+		s.drop(ticket)
+	}
+	return false
+}
+
+func tellReading(t *testing.T, s *sessionOf) {
+	before, err := s.Now(s.ctx, &zamokpb.NowRequest{})
+	require.NoError(t, err)
+	prefix := "read/" + t.Name() + "/"
+	a, b := s.hold(prefix+"a"), s.hold(prefix+"b")
+	waiter := s.acquire(s.ctx, s.next(prefix+"a", fsm.Forever))
+	s.waiters(prefix+"a", 1)
+
+	lock, err := s.Get(s.ctx, &zamokpb.GetRequest{Name: prefix + "a"})
+	require.NoError(t, err)
+	require.Len(t, lock.Holders, 1)
+	assert.Equal(t, a.Token, lock.Holders[0].State.Token)
+	assert.Equal(t, "of a test", lock.Holders[0].Label)
+	require.Len(t, lock.Queue, 1)
+	require.Len(t, lock.Queue[0].Blockers, 1)
+	assert.Equal(t, a.Token, lock.Queue[0].Blockers[0].Token)
+	assert.Greater(t, lock.Stamp.Index, before.Stamp.Index)
+	free, err := s.Get(s.ctx, &zamokpb.GetRequest{Name: prefix + "free"})
+	require.NoError(t, err)
+	assert.Empty(t, free.Holders)
+	assert.Equal(t, prefix+"free", free.Lock.Name)
+
+	list, err := s.List(s.ctx, &zamokpb.ListRequest{Prefix: prefix})
+	require.NoError(t, err)
+	require.Len(t, list.Locks, 2)
+	assert.Equal(t, prefix+"a", list.Locks[0].Name)
+	assert.EqualValues(t, 1, list.Locks[0].Waiters)
+	list, err = s.List(s.ctx, &zamokpb.ListRequest{Prefix: prefix, After: prefix + "a"})
+	require.NoError(t, err)
+	require.Len(t, list.Locks, 1)
+
+	sessions, err := s.ListSessions(s.ctx, &zamokpb.ListSessionsRequest{After: s.id - 1, Limit: 1})
+	require.NoError(t, err)
+	require.Len(t, sessions.Sessions, 1)
+	assert.Equal(t, s.id, sessions.Sessions[0].Session)
+	assert.Equal(t, "127.0.0.1", sessions.Sessions[0].Identity)
+
+	for token, held := range map[uint64]bool{b.Token: true, b.Token - 1: false} {
+		check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: prefix + "b", Token: token})
+		require.NoError(t, err)
+		assert.Equal(t, held, check.Held)
+	}
+	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: prefix + "b", Token: b.Token, Session: s.id, Ticket: a.Ticket})
+	require.NoError(t, err)
+	assert.False(t, check.Held, "another ticket's")
+	s.drop(a.Ticket)
+	require.NoError(t, (<-waiter).err)
+}
+
+func tellOperators(t *testing.T, s *sessionOf) {
+	name := "force/" + t.Name()
+	held := s.hold(name)
+	released, err := s.admin.ForceRelease(s.ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: held.Token - 1, Reason: "older"})
+	require.NoError(t, err)
+	assert.Empty(t, released.Ended, "the operator saw an older grant")
+	released, err = s.admin.ForceRelease(s.ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: held.Token, Reason: "stuck"})
+	require.NoError(t, err)
+	require.Len(t, released.Ended, 1)
+	assert.Equal(t, s.id, released.Ended[0].Session)
+
+	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "gone"})
+	require.NoError(t, err)
+	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id})
+	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
+
+	members, err := s.admin.Members(s.ctx, &zamokpb.MembersRequest{})
+	require.NoError(t, err)
+	require.Len(t, members.Members, 3)
+	leaders := 0
+	for _, m := range members.Members {
+		assert.True(t, m.Voter)
+		assert.NotEmpty(t, m.Client)
+		if m.Leader {
+			leaders++
+			assert.Equal(t, members.Leader, m.Id)
+		}
+	}
+	assert.Equal(t, 1, leaders)
+	assert.Len(t, members.Cluster, 32)
+
+	_, err = s.admin.Join(s.ctx, &zamokpb.JoinRequest{Id: "n9", Peer: members.Members[0].Peer})
+	assert.Equal(t, zamokpb.Code_CODE_REFUSED, infoOf(t, err).Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, infoOf(t, err).Outcome)
+	_, err = s.admin.Transfer(s.ctx, &zamokpb.TransferRequest{To: "n9"})
+	assert.Equal(t, "id", infoOf(t, err).Field)
+	_, err = s.admin.Remove(s.ctx, &zamokpb.RemoveRequest{Id: "n9"})
+	assert.Equal(t, "id", infoOf(t, err).Field)
+}
+
+func tellSomebodyElses(t *testing.T, s *sessionOf) {
+	held := s.hold("else/" + t.Name())
+	s.secret = newSecret()
+	wrong := func(err error) {
+		t.Helper()
+		assert.Equal(t, zamokpb.Code_CODE_WRONG_SECRET, infoOf(t, err).Code)
+		assert.Equal(t, codes.PermissionDenied, status.Code(err))
+	}
+	_, err := s.Acquire(s.ctx, s.next("x", 0))
+	wrong(err)
+	_, err = s.Drop(s.ctx, &zamokpb.DropRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
+	wrong(err)
+	_, err = s.Downgrade(s.ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
+	wrong(err)
+	_, err = s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
+	wrong(err)
+	_, err = s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: s.id, Secret: s.secret})
+	wrong(err)
+	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: "else/" + t.Name(), Token: held.Token})
+	require.NoError(t, err)
+	assert.True(t, check.Held)
+}
+
+// A follower that is not asked to relay says who leads, and does nothing.
+func tellFollower(t *testing.T, leader *Node, c caller) {
+	ctx := soon(t)
+	elsewhere := func(err error) {
+		t.Helper()
+		info := infoOf(t, err)
+		assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
+		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+		assert.Equal(t, leader.cfg.ID, info.Leader)
+		assert.Equal(t, leader.Client(), info.LeaderAddress)
+	}
+	_, err := c.OpenSession(ctx, &zamokpb.OpenSessionRequest{
+		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)},
+	})
+	elsewhere(err)
+	_, err = c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1 << 40, Secret: newSecret()})
+	elsewhere(err)
+	s := &sessionOf{id: 1 << 40, secret: newSecret()}
+	_, err = c.Acquire(ctx, s.next("x", 0))
+	elsewhere(err)
+	_, err = c.Get(ctx, &zamokpb.GetRequest{Name: "x"})
+	elsewhere(err)
+	_, err = c.Now(ctx, &zamokpb.NowRequest{})
+	elsewhere(err)
+	_, err = c.admin.Members(ctx, &zamokpb.MembersRequest{})
+	elsewhere(err)
+	_, err = c.admin.Transfer(ctx, &zamokpb.TransferRequest{})
+	elsewhere(err)
+	backup, err := c.admin.Backup(ctx, &zamokpb.BackupRequest{})
+	require.NoError(t, err)
+	_, err = backup.Recv()
+	elsewhere(err)
+	leader.Raft().View(func(m *fsm.Machine) {
+		_, opened := m.Session(session.ID(s.id))
+		assert.False(t, opened)
+	})
+}

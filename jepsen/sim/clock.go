@@ -14,12 +14,17 @@ import (
 type Clock struct {
 	real clock.Source
 
-	mu     sync.Mutex    // guards what follows
+	mu     sync.Mutex // guards what follows
+	looks  int        // at one moment of virtual time
+	moment time.Time
 	frozen chan struct{} // closed when who looks may go on; nil = nobody has to wait
 	since  time.Time     // when it was frozen, or stopped
 	stood  *clock.Instant
 	behind clock.Span // how much it has lost for good
 }
+
+// looksMax is far more often than a node looks at its clock at one moment, however many entries leave.
+const looksMax = 100_000
 
 func newClock() *Clock { return &Clock{real: clock.Runtime()} }
 
@@ -37,6 +42,12 @@ func (c *Clock) Now() clock.Instant {
 }
 
 func (c *Clock) look() clock.Instant {
+	if now := time.Now(); now != c.moment {
+		c.moment, c.looks = now, 0
+	}
+	if c.looks++; c.looks > looksMax {
+		panic("sim: something looks at a machine's clock again and again, and virtual time stands: it spins")
+	}
 	if c.stood != nil {
 		return *c.stood
 	}

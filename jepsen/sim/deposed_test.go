@@ -124,6 +124,36 @@ func TestADeposedLeaderAcknowledgesNothing(t *testing.T) {
 	})
 }
 
+// With nothing else on its way, so that nothing holds up what is asked.
+func TestADeposedLeaderAnswersNoSingleQuestion(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		h := s.Holder("holder", "x", time.Minute)
+		h.Die()
+		for way := range 3 {
+			for what, ask := range map[string]func(context.Context) (raftnode.Answer, error){
+				"a fence":   leader.Fence,
+				"a renewal": func(ctx context.Context) (raftnode.Answer, error) { return leader.Renew(ctx, h.Ref.Session) },
+				"a command": func(ctx context.Context) (raftnode.Answer, error) {
+					return leader.Propose(ctx, &fsm.Drop{Session: h.Ref.Session, Ticket: 99})
+				},
+			} {
+				s.deafen(leader, way)
+				ctx, cancel := context.WithTimeout(context.Background(), callMax)
+				a, err := ask(ctx)
+				cancel()
+				assert.Error(s, err, "%s was answered: %+v", what, a)
+				next := s.LeaderBeside(leader)
+				s.Network.HealAll()
+				s.Follow(next, leader, backoffMax)
+				leader = s.Leader()
+			}
+		}
+		s.Check()
+	})
+}
+
 // deafen cuts a leader off in one of three ways.
 func (s *Sim) deafen(leader *Node, way int) {
 	for _, n := range s.Others(leader) {

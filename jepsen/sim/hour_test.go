@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,17 +34,25 @@ func TestHoursOfRandomFaultsBreakNothing(t *testing.T) {
 		}
 		total = time.Duration(hours * float64(time.Hour))
 	}
+	var faults atomic.Int64
+	t.Cleanup(func() { // when all pieces are over
+		t.Logf("%v of virtual time, %d faults", total, faults.Load())
+	})
 	for i := 0; time.Duration(i)*piece < total; i++ {
 		lasts := min(piece, total-time.Duration(i)*piece)
 		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
 			t.Parallel()
-			Run(t, Config{Tune: smallLogs, Limit: 2 * piece}, func(s *Sim) { storm(s, lasts) })
+			Run(t, Config{Tune: smallLogs, Limit: 2 * piece}, func(s *Sim) { faults.Add(storm(s, lasts)) })
 		})
 	}
 }
 
-// storm is one run under random faults. It fails also when too little happened.
-func storm(s *Sim, lasts time.Duration) {
+// faultsPerMinute is what a run must have at least.
+const faultsPerMinute = 5
+
+// storm is one run under random faults, and returns how many there were. It fails also when too
+// little happened.
+func storm(s *Sim, lasts time.Duration) (happened int64) {
 	const ttl = 5 * time.Second
 	s.Start()
 	load := s.Load(LoadConfig{Clients: 8, TTL: ttl, Locks: 4, Hold: time.Second, DieOnce: 20})
@@ -65,7 +74,9 @@ func storm(s *Sim, lasts time.Duration) {
 	s.Logf("faults: %v; answers: %v", faults.Counts(), counts)
 	for kind, times := range faults.Counts() {
 		assert.NotZero(s, times, "%s never happened", kind)
+		happened += int64(times)
 	}
+	assert.Greater(s, happened, int64(faultsPerMinute*minutes), "too few faults")
 	assert.Greater(s, len(load.beliefs), 60*minutes, "too few grants")
 	assert.Greater(s, len(load.deaths), 2*minutes, "too few deaths")
 	assert.Greater(s, s.Audit.Offices(), minutes, "too few leader changes")
@@ -73,6 +84,7 @@ func storm(s *Sim, lasts time.Duration) {
 	assert.Greater(s, compared, len(s.Audit.Entries()), "too little was compared")
 	assert.NotZero(s, counts[OpAcquire][Unknown], "no acquisition had an unknown outcome")
 	assert.NotZero(s, counts[OpAcquire][NotDone], "no acquisition was refused")
+	return happened
 }
 
 // finale is what chance might leave out: a follower that is sent a snapshot, and a leader whose

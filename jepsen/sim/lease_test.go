@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/session"
 )
 
 // The bound of a lease: whoever is dead is freed within ttl + Σ over leader changes (leaderless time
@@ -92,6 +94,32 @@ func TestLeasesLastOverLeaderChangesAndTheDeadAreFreedInTime(t *testing.T) {
 		assert.False(s, ended, "the living lost its session")
 		assert.True(s, c.leader.holds("kept", alive))
 		s.Check(alive.History, dead.History, waiter.History)
+	})
+}
+
+// A lease runs from the last sign of its session on, and not from the tick of the clock before that.
+func TestALeaseIsNotShorterByATick(t *testing.T) {
+	t.Parallel()
+	const ttl, sessions = 2 * time.Second, 40
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		random := s.Random("pauses")
+		pause := func() { time.Sleep(time.Duration(random.Int64N(int64(2 * tickMax)))) }
+		signs := map[session.ID]time.Duration{}
+		for i := range sessions {
+			id := leader.Open(fmt.Sprint("session ", i), ttl)
+			pause()
+			signs[id] = s.Elapsed()
+			leader.Lock(id, 1, fmt.Sprint("lock ", i))
+			pause()
+		}
+		time.Sleep(2 * ttl)
+		for id, sign := range signs {
+			at, _, ended := s.Audit.Ended(id)
+			assert.True(s, ended)
+			assert.GreaterOrEqual(s, at-sign, ttl, "session %d ended early", id)
+			assert.LessOrEqual(s, at-sign, ttl+tickMax+commitMax, "session %d ended late", id)
+		}
 	})
 }
 

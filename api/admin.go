@@ -95,6 +95,8 @@ func (s *Server) Join(ctx context.Context, req *zamokpb.JoinRequest) (*zamokpb.J
 		f = invalid("id", "%v", peer.CheckID(req.Id))
 	case err != nil:
 		f = invalid("peer", "%v", err)
+	case len(list.Nodes()) != 1:
+		f = invalid("peer", "%q is more than one address", req.Peer)
 	}
 	if f != nil {
 		return nil, f

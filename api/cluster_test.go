@@ -40,7 +40,7 @@ func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 		id := fmt.Sprintf("n%d", i+1)
 		list += fmt.Sprintf(",%s=%v", id, peers.Addr())
 		configs = append(configs, NodeConfig{
-			ID: id, PeerListener: peers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			ID: id, PeerListener: peers, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 			Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 		})
 	}

@@ -130,7 +130,7 @@ func (r *ring) watch(prefix string, from uint64) (*watch, *failure) {
 	case from == 0:
 		w.index, w.next = r.index, r.first+uint64(len(r.events))
 	case from < r.gone:
-		return nil, gone(from, r.gone)
+		return nil, forgot(from, r.gone)
 	default:
 		w.next = r.first // what is not after from is skipped on the way
 	}
@@ -138,8 +138,8 @@ func (r *ring) watch(prefix string, from uint64) (*watch, *failure) {
 	return w, nil
 }
 
-// gone ends a watch that would have to leave something out.
-func gone(from, remembered uint64) *failure {
+// forgot ends a watch that would have to leave something out.
+func forgot(from, remembered uint64) *failure {
 	return fail(zamokpb.Code_CODE_GONE, "what happened after index %d is not remembered here any more, only what happened after %d: "+
 		"list again, and watch from the list's index", from, remembered)
 }
@@ -148,7 +148,7 @@ func gone(from, remembered uint64) *failure {
 func (w *watch) cutAt() *failure {
 	w.ring.mu.Lock()
 	defer w.ring.mu.Unlock()
-	return gone(w.index, w.ring.gone)
+	return forgot(w.index, w.ring.gone)
 }
 
 // end stops a watch.

@@ -111,8 +111,12 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 			return nil, err
 		}
 	}
-	if state.State == fsm.Gone {
+	switch {
+	case state.State == fsm.Gone:
 		return nil, ended(state)
+	case ctx.Err() != nil:
+		s.abandon(wait.ref) // granted to nobody: the answer would not arrive
+		return nil, explain(context.Cause(ctx))
 	}
 	s.observer.waited(command.Items, time.Since(began))
 	return &zamokpb.AcquireResponse{State: ticketState(state), Sent: req.Sent, Time: int64(a.Time)}, nil

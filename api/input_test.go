@@ -1,0 +1,303 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// badInput is a request that the door refuses, and the field that it names.
+type badInput struct {
+	field string
+	send  func(context.Context, caller) error
+}
+
+func badSessions() []badInput {
+	open := func(field string, change func(*zamokpb.OpenSessionRequest)) badInput {
+		return badInput{field, func(ctx context.Context, c caller) error {
+			r := &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}}
+			change(r)
+			_, err := c.OpenSession(ctx, r)
+			return err
+		}}
+	}
+	return []badInput{
+		open("secret", func(r *zamokpb.OpenSessionRequest) { r.Secret = r.Secret[1:] }),
+		open("sent", func(r *zamokpb.OpenSessionRequest) { r.Sent = make([]byte, sentBytesMax+1) }),
+		open("settings", func(r *zamokpb.OpenSessionRequest) { r.Settings = nil }),
+		open("settings.ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = 1 }),
+		open("settings.label", func(r *zamokpb.OpenSessionRequest) { r.Settings.Label = "a\nb" }),
+		{"secret", func(ctx context.Context, c caller) error {
+			_, err := c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1})
+			return err
+		}},
+		{"sent", func(ctx context.Context, c caller) error {
+			_, err := c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1, Secret: newSecret(), Sent: make([]byte, 33)})
+			return err
+		}},
+		{"secret", func(ctx context.Context, c caller) error {
+			_, err := c.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: 1})
+			return err
+		}},
+	}
+}
+
+func badTickets() []badInput {
+	acquire := func(field string, change func(*zamokpb.AcquireRequest)) badInput {
+		return badInput{field, func(ctx context.Context, c caller) error {
+			r := &zamokpb.AcquireRequest{Session: 1, Secret: newSecret(), Acquire: &zamokpb.Acquire{
+				Ticket: 1, Items: []*zamokpb.Item{{Name: "x", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+			}}
+			change(r)
+			_, err := c.Acquire(ctx, r)
+			return err
+		}}
+	}
+	return []badInput{
+		acquire("ticket", func(r *zamokpb.AcquireRequest) { r.Acquire = nil }),
+		acquire("items", func(r *zamokpb.AcquireRequest) { r.Acquire.Items = nil }),
+		acquire("items[0].name", func(r *zamokpb.AcquireRequest) { r.Acquire.Items[0].Name = "" }),
+		acquire("items[0].mode", func(r *zamokpb.AcquireRequest) { r.Acquire.Items[0].Mode = 77 }),
+		acquire("wait_for", func(r *zamokpb.AcquireRequest) { r.Acquire.WaitFor = -2 }),
+		acquire("secret", func(r *zamokpb.AcquireRequest) { r.Secret = nil }),
+		acquire("sent", func(r *zamokpb.AcquireRequest) { r.Sent = make([]byte, 33) }),
+		{"ticket", func(ctx context.Context, c caller) error {
+			_, err := c.Drop(ctx, &zamokpb.DropRequest{Session: 1, Secret: newSecret()})
+			return err
+		}},
+		{"ticket", func(ctx context.Context, c caller) error {
+			_, err := c.Downgrade(ctx, &zamokpb.DowngradeRequest{Session: 1, Secret: newSecret()})
+			return err
+		}},
+	}
+}
+
+func badReads() []badInput {
+	long := strings.Repeat("x", fsm.NameBytesMax+1)
+	return []badInput{
+		{"name", func(ctx context.Context, c caller) error {
+			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "a\x00b"})
+			return err
+		}},
+		{"limit", func(ctx context.Context, c caller) error {
+			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "a", Limit: showMax + 1})
+			return err
+		}},
+		{"prefix", func(ctx context.Context, c caller) error {
+			_, err := c.List(ctx, &zamokpb.ListRequest{Prefix: long})
+			return err
+		}},
+		{"after", func(ctx context.Context, c caller) error {
+			_, err := c.List(ctx, &zamokpb.ListRequest{After: long})
+			return err
+		}},
+		{"limit", func(ctx context.Context, c caller) error {
+			_, err := c.ListSessions(ctx, &zamokpb.ListSessionsRequest{Limit: listMax + 1})
+			return err
+		}},
+		{"token", func(ctx context.Context, c caller) error {
+			_, err := c.Check(ctx, &zamokpb.CheckRequest{Name: "a"})
+			return err
+		}},
+		{"ticket", func(ctx context.Context, c caller) error {
+			_, err := c.Check(ctx, &zamokpb.CheckRequest{Name: "a", Token: 1, Session: 1})
+			return err
+		}},
+		{"prefix", func(ctx context.Context, c caller) error {
+			stream, err := c.Watch(ctx, &zamokpb.WatchRequest{Prefix: long})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		}},
+	}
+}
+
+func badOrders() []badInput {
+	return []badInput{
+		{"name", func(ctx context.Context, c caller) error {
+			_, err := c.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Token: 1})
+			return err
+		}},
+		{"token", func(ctx context.Context, c caller) error {
+			_, err := c.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: "x"})
+			return err
+		}},
+		{"reason", func(ctx context.Context, c caller) error {
+			_, err := c.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: "x", Token: 1, Reason: strings.Repeat("x", 513)})
+			return err
+		}},
+		{"session", func(ctx context.Context, c caller) error {
+			_, err := c.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{})
+			return err
+		}},
+		{"id", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Join(ctx, &zamokpb.JoinRequest{Id: "N 1", Peer: "host:1"})
+			return err
+		}},
+		{"peer", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Join(ctx, &zamokpb.JoinRequest{Id: "n2", Peer: "nowhere"})
+			return err
+		}},
+		{"peer", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Join(ctx, &zamokpb.JoinRequest{Id: "n2", Peer: "a:1,n3=b:2"})
+			return err
+		}},
+		{"id", func(ctx context.Context, c caller) error {
+			_, err := c.admin.Remove(ctx, &zamokpb.RemoveRequest{})
+			return err
+		}},
+	}
+}
+
+// TestBadInputNamesTheField: nothing of it is proposed, and nobody is harmed.
+func TestBadInputNamesTheField(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	ctx, leader := soon(t), c.leader()
+	to := call(t, leader)
+	before, err := to.Now(ctx, &zamokpb.NowRequest{})
+	require.NoError(t, err)
+	for _, list := range [][]badInput{badSessions(), badTickets(), badReads(), badOrders()} {
+		for _, bad := range list {
+			err := bad.send(ctx, to)
+			info := infoOf(t, err)
+			assert.Equal(t, bad.field, info.Field, err)
+			assert.Equal(t, zamokpb.Code_CODE_INVALID, info.Code)
+			assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+			assert.Equal(t, codes.InvalidArgument, status.Code(err))
+			assert.Contains(t, err.Error(), bad.field)
+		}
+	}
+	after, err := to.Now(ctx, &zamokpb.NowRequest{})
+	require.NoError(t, err)
+	// A fence is an entry, and one announcement may come between.
+	assert.LessOrEqual(t, after.Stamp.Index, before.Stamp.Index+3, "something was proposed")
+}
+
+// TestTooMuchMetadata: 10 MiB of it end the call and nothing else.
+func TestTooMuchMetadata(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	ctx, to := soon(t), call(t, c.leader())
+	md := metadata.AppendToOutgoingContext(ctx, "x-much", strings.Repeat("x", 10<<20))
+	_, err := to.Now(md, &zamokpb.NowRequest{})
+	require.Error(t, err)
+	t.Log(err)
+	_, err = to.Now(ctx, &zamokpb.NowRequest{})
+	require.NoError(t, err, "the same connection serves on")
+
+	_, err = to.List(ctx, &zamokpb.ListRequest{Prefix: strings.Repeat("x", receiveBytesMax+1)})
+	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+	_, err = to.Now(ctx, &zamokpb.NowRequest{})
+	require.NoError(t, err)
+}
+
+// TestEveryCallAsksForPermission: what is denied is not done, and says so.
+func TestEveryCallAsksForPermission(t *testing.T) {
+	denied := errors.New("not you")
+	c := startCluster(t, 1, func(cfg *NodeConfig) {
+		cfg.Authorize = func(context.Context, Verb, string) error { return denied }
+	})
+	ctx, to := soon(t), call(t, c.leader())
+	for _, send := range allowedCalls() {
+		err := send(ctx, to)
+		info := infoOf(t, err)
+		assert.Equal(t, zamokpb.Code_CODE_DENIED, info.Code, err)
+		assert.Equal(t, codes.PermissionDenied, status.Code(err))
+		assert.Contains(t, err.Error(), denied.Error())
+	}
+}
+
+// allowedCalls has every call once, with good input.
+func allowedCalls() []func(context.Context, caller) error {
+	secret := newSecret()
+	items := []*zamokpb.Item{{Name: "x", Mode: zamokpb.Mode_MODE_EXCLUSIVE}}
+	first := func(recv func() error, err error) error {
+		if err != nil {
+			return err
+		}
+		return recv()
+	}
+	return []func(context.Context, caller) error{
+		func(ctx context.Context, c caller) error {
+			_, err := c.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)}})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1, Secret: secret})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.CloseSession(ctx, &zamokpb.CloseSessionRequest{Session: 1, Secret: secret})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.Acquire(ctx, &zamokpb.AcquireRequest{Session: 1, Secret: secret, Acquire: &zamokpb.Acquire{Ticket: 1, Items: items}})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.Drop(ctx, &zamokpb.DropRequest{Session: 1, Secret: secret, Ticket: 1})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.Downgrade(ctx, &zamokpb.DowngradeRequest{Session: 1, Secret: secret, Ticket: 1})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "x"})
+			return err
+		},
+		func(ctx context.Context, c caller) error { _, err := c.List(ctx, &zamokpb.ListRequest{}); return err },
+		func(ctx context.Context, c caller) error {
+			_, err := c.ListSessions(ctx, &zamokpb.ListSessionsRequest{})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.Check(ctx, &zamokpb.CheckRequest{Name: "x", Token: 1})
+			return err
+		},
+		func(ctx context.Context, c caller) error { _, err := c.Now(ctx, &zamokpb.NowRequest{}); return err },
+		func(ctx context.Context, c caller) error {
+			stream, err := c.Watch(ctx, &zamokpb.WatchRequest{})
+			return first(func() error { _, err := stream.Recv(); return err }, err)
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: "x", Token: 1})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: 1})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.Members(ctx, &zamokpb.MembersRequest{})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.Join(ctx, &zamokpb.JoinRequest{Id: "n2", Peer: "h:1"})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.Remove(ctx, &zamokpb.RemoveRequest{Id: "n1"})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			_, err := c.admin.Transfer(ctx, &zamokpb.TransferRequest{})
+			return err
+		},
+		func(ctx context.Context, c caller) error {
+			stream, err := c.admin.Backup(ctx, &zamokpb.BackupRequest{})
+			return first(func() error { _, err := stream.Recv(); return err }, err)
+		},
+	}
+}

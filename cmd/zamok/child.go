@@ -123,3 +123,13 @@ func (c *child) exitCode() int {
 	}
 	return c.status.ExitStatus()
 }
+
+// passedOn are the signals that somebody sends to us and means for the command.
+func passedOn() []os.Signal {
+	return []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
+}
+
+// endsUs tells whether a signal also means that we, who run the command, shall not begin again.
+func endsUs(s os.Signal) bool {
+	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 )
 
@@ -65,7 +66,7 @@ func (a *app) report(err error) int {
 	if e := (*signalError)(nil); errors.As(err, &e) {
 		return exitSignal + int(e.signal) // whoever sent it knows
 	}
-	fmt.Fprintf(a.stderr, "zamok: %v\n", err)
+	fmt.Fprintf(a.stderr, "zamok: %s\n", strings.TrimPrefix(err.Error(), "zamok: ")) // the client's have it already
 	if e := (*usageError)(nil); errors.As(err, &e) {
 		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", e.verb)
 	}

@@ -16,18 +16,32 @@ type leash struct {
 	killAfter time.Duration // between TERM and KILL
 }
 
+// outcome is how a command under a lock ended.
+type outcome struct {
+	code  int            // its own
+	ended bool           // by us, since its lock was lost or nearly
+	asked syscall.Signal // somebody's wish that we end too, passed on to it; 0 = none
+}
+
 // run runs a command until it ends or must be ended. Its error is that the command can't be run.
-func (l leash) run(argv, env []string, signals <-chan os.Signal) (code int, ended bool, err error) {
+func (l leash) run(argv, env []string, signals <-chan os.Signal) (outcome, error) {
 	t := openTerminal()
 	c, err := startChild(argv, env, t.ownGroup())
 	if err != nil {
 		t.close()
-		return 0, false, err
+		return outcome{}, err
 	}
 	t.begin(c)
 	defer t.end(c)
-	ended = l.watch(c, t, signals)
-	return c.exitCode(), ended, nil
+	o := l.watch(c, t, signals)
+	o.code = c.exitCode()
+	return o, nil
+}
+
+func (o *outcome) note(s os.Signal) {
+	if endsUs(s) {
+		o.asked = s.(syscall.Signal)
+	}
 }
 
 const (
@@ -38,16 +52,16 @@ const (
 	groupEvery = 20 * time.Millisecond
 )
 
-// watch passes signals on to the command until it has ended, and ends it before the lock does: then
-// it returns true.
-func (l leash) watch(c *child, t *terminal, signals <-chan os.Signal) (ended bool) {
+// watch passes signals on to the command until it has ended, and ends it before the lock does.
+func (l leash) watch(c *child, t *terminal, signals <-chan os.Signal) (o outcome) {
 	look := time.NewTimer(l.left() - l.killAfter - killMargin)
 	defer look.Stop()
 	for {
 		select {
 		case <-c.done:
-			return false
+			return o
 		case s := <-signals:
+			o.note(s)
 			t.pass(c, s.(syscall.Signal))
 		case s := <-c.stopped:
 			t.stopped(c, s)
@@ -56,14 +70,14 @@ func (l leash) watch(c *child, t *terminal, signals <-chan os.Signal) (ended boo
 		case <-t.wake.C:
 			l.resume(c, t)
 		case <-l.lost:
-			l.end(c, signals)
-			return true
+			l.end(c, signals, &o)
+			return o
 		case <-look.C:
 			// The lease was renewed since, or it was not.
 			left := l.left() - l.killAfter - killMargin
 			if left <= 0 {
-				l.end(c, signals)
-				return true
+				l.end(c, signals, &o)
+				return o
 			}
 			look.Reset(left)
 		}
@@ -79,7 +93,8 @@ func (l leash) resume(c *child, t *terminal) {
 
 // end is the ladder: TERM, and KILL at kill-after later or just before the deadline, whichever is
 // first. What the command leaves in its group has until then too.
-func (l leash) end(c *child, signals <-chan os.Signal) {
+func (l leash) end(c *child, signals <-chan os.Signal, o *outcome) {
+	o.ended = true
 	kill := time.NewTimer(min(l.killAfter, l.left()-killMargin))
 	defer kill.Stop()
 	look := time.NewTicker(groupEvery)
@@ -93,6 +108,7 @@ func (l leash) end(c *child, signals <-chan os.Signal) {
 			<-c.done
 			return
 		case s := <-signals:
+			o.note(s)
 			c.signal(s.(syscall.Signal))
 		case <-look.C:
 			select {

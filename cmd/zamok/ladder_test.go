@@ -62,7 +62,7 @@ func start(t *testing.T, l leash, script string) play {
 	c, err := startChild([]string{"sh", "-c", script}, append(os.Environ(), "OUT="+out), true)
 	require.NoError(t, err)
 	p := play{child: c, out: out, signals: make(chan os.Signal, 8), ended: make(chan bool, 1)}
-	go func() { p.ended <- l.watch(c, noTerminal(), p.signals) }()
+	go func() { p.ended <- l.watch(c, noTerminal(), p.signals).ended }()
 	t.Cleanup(func() {
 		c.signal(syscall.SIGKILL)
 		<-c.done

@@ -59,6 +59,7 @@ func newRoot(a *app) *cobra.Command {
 	root.SetHelpCommandGroupID(groupLook)
 	root.SetCompletionCommandGroupID(groupLook)
 	for _, verb := range []func(*app) *cobra.Command{
+		newLock, newElect,
 		newVersion,
 	} {
 		cmd := verb(a)

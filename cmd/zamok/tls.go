@@ -15,14 +15,6 @@ type tlsFiles struct {
 	key  string
 }
 
-// forClient is the TLS of who calls, or nil if no file is named.
-func (f tlsFiles) forClient() (*tls.Config, error) {
-	if f == (tlsFiles{}) {
-		return nil, nil
-	}
-	return f.load()
-}
-
 // load reads what is named. Without authorities those of the system are trusted.
 func (f tlsFiles) load() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// connection holds the flags that lead to a cluster. A verb calls flags when it is made, and open, or
+// config and client.New, when it runs.
+type connection struct {
+	app       *app
+	endpoints []string
+	files     tlsFiles
+	tokenFile string
+}
+
+// defaultEndpoint is where `zamok dev` and a server with default flags listen.
+const defaultEndpoint = "127.0.0.1:5750"
+
+func (c *connection) flags(a *app, cmd *cobra.Command) {
+	c.app = a
+	endpoints := []string{defaultEndpoint}
+	if text := a.getenv("ZAMOK_ENDPOINTS"); text != "" {
+		endpoints = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "nodes of the cluster, one is enough (ZAMOK_ENDPOINTS)")
+	f.StringVar(&c.files.ca, "cacert", a.getenv("ZAMOK_CACERT"), "talk TLS, and trust these authorities: a PEM `file` (ZAMOK_CACERT)")
+	f.StringVar(&c.files.cert, "cert", a.getenv("ZAMOK_CERT"), "our certificate: a PEM `file` (ZAMOK_CERT)")
+	f.StringVar(&c.files.key, "key", a.getenv("ZAMOK_KEY"), "its key: a PEM `file` (ZAMOK_KEY)")
+	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"), "a `file` with our bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
+}
+
+// config is what the flags say; a verb adds what belongs to its session.
+func (c *connection) config() (client.Config, error) {
+	cfg := client.Config{Endpoints: c.endpoints, Logger: c.app.logger()}
+	if c.tokenFile != "" {
+		if c.files == (tlsFiles{}) {
+			return cfg, errors.New("--token-file needs TLS, or everybody on the way could read the token: give --cacert")
+		}
+		cfg.Credentials = bearer(c.tokenFile)
+	}
+	if c.files != (tlsFiles{}) {
+		var err error
+		if cfg.TLS, err = c.files.load(); err != nil {
+			return cfg, err
+		}
+	}
+	return cfg, nil
+}
+
+// open makes a client, which the caller closes. It does nothing on the network yet.
+func (c *connection) open() (*client.Client, error) {
+	cfg, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(cfg)
+}
+
+// bearer sends the token in a file with every call. It is read each time: whoever renews it writes the
+// file.
+type bearer string
+
+func (file bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	text, err := os.ReadFile(string(file))
+	if err != nil {
+		return nil, fmt.Errorf("the bearer token can't be read: %w", err)
+	}
+	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(string(text))}, nil
+}
+
+func (bearer) RequireTransportSecurity() bool { return true }

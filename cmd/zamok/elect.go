@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// electVerb is `zamok elect`.
+type electVerb struct{ holding }
+
+func newElect(a *app) *cobra.Command {
+	v := &electVerb{}
+	cmd := &cobra.Command{
+		Use:   "elect NAME [flags] -- COMMAND [ARGUMENT…]",
+		Short: "run a command wherever elected, again and again",
+		Long: `Stands for election, and runs a command while elected: of all who stand for one name, one is. If the
+election is lost the command is ended as by ` + "`zamok lock`" + `, before anybody else is elected, and we stand
+again. When the command ends by itself we step down, and exit with its code.`,
+		Example: "  zamok elect billing -- ./billing-worker",
+		GroupID: groupLocks,
+		Args:    nameAndCommand,
+	}
+	v.holding.flags(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := v.check(); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
+		return v.run(cmd.Context(), args[0], args[1:])
+	}
+	return cmd
+}
+
+func (v *electVerb) run(ctx context.Context, name string, argv []string) error {
+	h, err := v.begin(argv)
+	if err != nil {
+		return err
+	}
+	defer h.end()
+	log := v.app.logger()
+	for {
+		lock, err := h.acquire(ctx, func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
+			return h.client.Lock(ctx, name, options...)
+		})
+		if err != nil {
+			return err
+		}
+		log.Info("elected", "name", name, "token", fmt.Sprint(lock.Token()))
+		o, why, err := h.run(lock, argv)
+		if err != nil {
+			return err
+		}
+		if why == nil {
+			return exitWith(o.code)
+		}
+		if o.asked != 0 {
+			return &signalError{o.asked}
+		}
+		log.Warn("not elected any more; the command was ended, and we stand again", "name", name, "reason", why)
+	}
+}

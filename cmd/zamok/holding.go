@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// holding is what `lock` and `elect` have in common: the flags of a session, and of how a command
+// under a lock ends.
+type holding struct {
+	connection
+	ttl       time.Duration
+	killAfter time.Duration
+	maxHold   time.Duration
+	lockDelay time.Duration
+	release   time.Duration // on disconnect; 0 = not
+	meta      string
+}
+
+const (
+	// commandTTL is longer than a program's: nobody waits at a prompt, and a command can't be asked to
+	// cope with a loss as a program can.
+	commandTTL = 15 * time.Second
+	// killsInTTL: with a shorter ttl a command would get TERM when the first renewal is late.
+	killsInTTL = 3
+	labelMax   = 256
+	metaMax    = 4096
+)
+
+func (h *holding) flags(a *app, cmd *cobra.Command) {
+	h.connection.flags(a, cmd)
+	f := cmd.Flags()
+	f.DurationVar(&h.ttl, "ttl", commandTTL, "how long the lock outlives us if we vanish; at least 3 × --kill-after")
+	f.DurationVar(&h.killAfter, "kill-after", 5*time.Second, "what the command has between TERM and KILL")
+	f.DurationVar(&h.maxHold, "max-hold", 0, "end the command and release after so long in any case (default: never)")
+	f.DurationVar(&h.lockDelay, "lock-delay", 0, "keep it closed so long if it is lost, for resources that check no tokens")
+	f.DurationVar(&h.release, "release-on-disconnect", 0, "release it so long after our connection broke, instead of at the "+
+		"ttl; 1s if no time is given. Others may hold it before the command has ended: only with tokens")
+	f.Lookup("release-on-disconnect").NoOptDefVal = "1s"
+	f.StringVar(&h.meta, "meta", "", "what people are told who ask who holds it (default: user@host, pid and command)")
+}
+
+func (h *holding) check() error {
+	switch {
+	case h.killAfter < 0 || h.maxHold < 0 || h.lockDelay < 0 || h.release < 0:
+		return errors.New("a time can't be below 0")
+	case h.ttl < killsInTTL*h.killAfter:
+		return fmt.Errorf("--ttl is %v and --kill-after %v: the ttl must be %d times as long at least, or the command "+
+			"would be ended when the first renewal is late", h.ttl, h.killAfter, killsInTTL)
+	case h.maxHold > 0 && h.maxHold <= 2*h.killAfter:
+		return fmt.Errorf("--max-hold is %v and --kill-after %v: the command would get TERM at half time or before; "+
+			"make --max-hold longer, or --kill-after shorter", h.maxHold, h.killAfter)
+	case len(h.meta) > metaMax:
+		return fmt.Errorf("--meta has %d bytes, and %d is the most", len(h.meta), metaMax)
+	}
+	return nil
+}
+
+// nameAndCommand holds arguments to the form NAME -- COMMAND…
+func nameAndCommand(cmd *cobra.Command, args []string) error {
+	switch dash := cmd.ArgsLenAtDash(); {
+	case len(args) == 0:
+		return errors.New("name a lock, and after -- a command")
+	case dash == -1 && len(args) > 1:
+		return fmt.Errorf("put -- before the command: zamok %s %s -- %s", cmd.Name(), args[0], strings.Join(args[1:], " "))
+	case dash == 0:
+		return errors.New("name a lock before the --")
+	case dash > 1:
+		return fmt.Errorf("one name stands before the --, here are %d; more locks are named by --with", dash)
+	case len(args) < 2:
+		return errors.New("say after -- which command to run")
+	}
+	return nil
+}
+
+// holder is a client that runs commands under locks.
+type holder struct {
+	*holding
+	client  *client.Client
+	signals chan os.Signal // from the start to the end: none falls between waiting and running
+	status  *statusLine
+	meta    []byte
+}
+
+func (h *holding) begin(argv []string) (*holder, error) {
+	cfg, err := h.config()
+	if err != nil {
+		return nil, err
+	}
+	who := whoWeAre()
+	meta := h.meta
+	if meta == "" {
+		meta = who + ": " + strings.Join(argv, " ")
+	}
+	cfg.TTL, cfg.LockDelay, cfg.ReleaseOnDisconnect = h.ttl, h.lockDelay, h.release
+	cfg.Label = clip(who, labelMax)
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	b := &holder{
+		holding: h, client: c, signals: make(chan os.Signal, 16),
+		status: newStatusLine(h.app.stderr), meta: []byte(clip(meta, metaMax)),
+	}
+	signal.Notify(b.signals, heeded(passedOn()...)...)
+	return b, nil
+}
+
+// end closes the session, and with it whatever is still held.
+func (b *holder) end() {
+	if err := b.client.Close(); err != nil {
+		b.app.logger().Warn("the cluster could not be told that this session is over", "error", err, "locks are free after", b.ttl)
+	}
+	signal.Stop(b.signals)
+}
+
+// acquire asks for a lock, and lets a signal end the wait.
+func (b *holder) acquire(ctx context.Context, ask func(context.Context, ...client.Option) (*client.Lock, error)) (*client.Lock, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{}) // closed when the goroutine below has ended
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case s := <-b.signals:
+				if endsUs(s) || s == syscall.SIGHUP {
+					cancel(&signalError{s.(syscall.Signal)})
+					return
+				}
+			}
+		}
+	}()
+	lock, err := ask(ctx, client.Metadata(b.meta), client.MaxHold(b.maxHold), client.OnQueue(b.status.show))
+	err = cause(ctx, err)
+	ended := (*signalError)(nil)
+	if lock != nil && errors.As(context.Cause(ctx), &ended) {
+		err = ended // the end of the session releases it
+	}
+	cancel(nil)
+	<-done
+	b.status.clear()
+	return lock, err
+}
+
+// run runs a command under a lock and releases it. why is the reason for which the lock was lost, or about
+// to be, and the command ended; err says that it can't be run.
+func (b *holder) run(lock *client.Lock, argv []string) (o outcome, why, err error) {
+	l := leash{lost: lock.Lost(), left: func() time.Duration { return b.left(lock) }, killAfter: b.killAfter}
+	o, err = l.run(argv, b.environment(lock), b.signals)
+	if o.ended {
+		why = lock.Err()
+		if why == nil {
+			why = errors.New("the lock was about to be lost: the cluster was not heard in time, or --max-hold is over")
+		}
+	}
+	unlock := lock.Unlock(context.Background())
+	if unlock != nil && !o.ended && err == nil {
+		b.app.logger().Warn("the command has ended, and the lock could not be released", "error", unlock, "it is free after", b.ttl)
+	}
+	return o, why, err
+}
+
+// left is for how long a command may go on. After an operator has taken the lock there is no
+// deadline any more that something would begin at, so the command has its time to end in order.
+func (b *holder) left(lock *client.Lock) time.Duration {
+	if errors.Is(lock.Err(), client.ErrRevoked) {
+		return b.killAfter + killMargin
+	}
+	return time.Until(lock.Deadline())
+}
+
+// environment is ours, and what the command may want to know about its lock.
+func (b *holder) environment(lock *client.Lock) []string {
+	return append(os.Environ(),
+		"ZAMOK_LOCK_NAME="+lock.Name(),
+		"ZAMOK_LOCK_TOKEN="+strconv.FormatUint(uint64(lock.Token()), 10),
+		"ZAMOK_LOCK_DEADLINE="+lock.Deadline().UTC().Format(time.RFC3339Nano),
+		"ZAMOK_LOCK_SESSION="+strconv.FormatUint(lock.Session(), 10),
+		"ZAMOK_LOCK_TICKET="+strconv.FormatUint(lock.Ticket(), 10),
+	)
+}
+
+// statusLine tells who waits at a terminal how it stands.
+type statusLine struct {
+	w     io.Writer // nil: nobody looks
+	shown bool
+}
+
+func newStatusLine(w io.Writer) *statusLine {
+	if !isTerminal(w) {
+		return &statusLine{}
+	}
+	return &statusLine{w: w}
+}
+
+const eraseLine = "\r\x1b[K"
+
+func (s *statusLine) show(p client.Position) {
+	if s.w == nil {
+		return
+	}
+	text := fmt.Sprintf("waiting for %s: %d ahead", p.Name, p.Ahead)
+	for i, b := range p.Blockers {
+		if i == 1 {
+			text += ", …"
+			break
+		}
+		text += "; " + b.String()
+	}
+	fmt.Fprint(s.w, eraseLine+oneLine(text))
+	s.shown = true
+}
+
+func (s *statusLine) clear() {
+	if s.shown {
+		fmt.Fprint(s.w, eraseLine)
+	}
+	s.shown = false
+}
+
+// whoWeAre is "user@host pid 4242".
+func whoWeAre() string {
+	name := "uid " + strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return name + "@" + host + " pid " + strconv.Itoa(os.Getpid())
+}
+
+// clip shortens a text to so many bytes of whole characters.
+func clip(text string, bytes int) string {
+	text = strings.ToValidUTF8(text, "�")
+	if len(text) <= bytes {
+		return text
+	}
+	for bytes > 0 && !utf8.RuneStart(text[bytes]) {
+		bytes--
+	}
+	return text[:bytes]
+}

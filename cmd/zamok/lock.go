@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// lockVerb is `zamok lock`.
+type lockVerb struct {
+	holding
+	with        []string
+	try         bool
+	wait        time.Duration
+	shared      bool
+	permits, of uint32
+}
+
+func newLock(a *app) *cobra.Command {
+	v := &lockVerb{}
+	cmd := &cobra.Command{
+		Use:   "lock NAME [flags] -- COMMAND [ARGUMENT…]",
+		Short: "run a command while holding a lock",
+		Long: `Waits in line for a lock, runs a command while holding it, and releases it when the command has ended.
+
+If the lease can't be renewed the command gets TERM, and KILL --kill-after later: it has ended before
+anybody else can be granted the lock. If an operator takes the lock away, the command is told in the
+same way, but somebody else may hold the lock meanwhile. Against that, and against what the command
+left running elsewhere, is the token: storage that refuses a lower one than it has seen is safe.
+
+The command finds in its environment
+  ZAMOK_LOCK_NAME                     NAME
+  ZAMOK_LOCK_TOKEN                    the number of the grant
+  ZAMOK_LOCK_DEADLINE                 until when the lock was certain as the command began; it moves on
+  ZAMOK_LOCK_SESSION, ..._TICKET      what names the grant, with the token, to ` + "`zamok check`" + `
+
+Exit codes: the command's own; 121 not acquired (--try), 122 the wait was over, 123 the lock was lost,
+125 usage, unavailable, denied; 126 and 127 the command can't be run or found, 128+n ended by signal n.`,
+		Example: `  zamok lock nightly --try -- ./report          # or not at all, if it runs elsewhere
+  zamok lock stock --wait 30s -- ./count
+  zamok lock render --permits 1 --of 3 -- ./render
+  zamok lock account/200 --with account/300 -- ./transfer`,
+		GroupID: groupLocks,
+		Args:    nameAndCommand,
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&v.with, "with", nil, "another lock to hold at the same time; may be repeated")
+	f.BoolVar(&v.try, "try", false, "don't wait: exit with 121 if it is not free")
+	f.DurationVar(&v.wait, "wait", 0, "wait so long at most, then exit with 122 (default: for ever)")
+	f.BoolVar(&v.shared, "shared", false, "hold it beside others who hold it shared")
+	f.Uint32Var(&v.permits, "permits", 0, "hold so many permits of those that --of says the lock has")
+	f.Uint32Var(&v.of, "of", 0, "how many permits the lock has; whoever uses it must say the same")
+	v.holding.flags(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := v.check(cmd); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
+		return v.run(cmd.Context(), args[0], args[1:])
+	}
+	return cmd
+}
+
+func (v *lockVerb) check(cmd *cobra.Command) error {
+	waits := cmd.Flags().Changed("wait")
+	switch {
+	case v.try && waits:
+		return errors.New("--try and --wait exclude each other: give one")
+	case waits && v.wait <= 0:
+		return fmt.Errorf("--wait is %v: it must be above 0; not to wait at all is --try", v.wait)
+	case v.shared && (v.permits > 0 || v.of > 0):
+		return errors.New("--shared and --permits are different kinds of locks: give one")
+	case v.permits > v.of:
+		return fmt.Errorf("--permits is %d, of %d: say with --of how many the lock has", v.permits, v.of)
+	case v.of > 0 && v.permits == 0:
+		return errors.New("--of says how many permits the lock has: say with --permits how many you want")
+	}
+	return v.holding.check()
+}
+
+func (v *lockVerb) item(name string) client.Item {
+	switch {
+	case v.shared:
+		return client.Shared(name)
+	case v.permits > 0:
+		return client.Permits(name, v.permits, v.of)
+	}
+	return client.Exclusive(name)
+}
+
+func (v *lockVerb) run(ctx context.Context, name string, argv []string) error {
+	h, err := v.begin(argv)
+	if err != nil {
+		return err
+	}
+	defer h.end()
+	items := []client.Item{v.item(name)}
+	for _, other := range v.with {
+		items = append(items, v.item(other))
+	}
+	lock, err := h.acquire(ctx, func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
+		if v.try {
+			return h.client.TryLockAll(ctx, items, options...)
+		}
+		if v.wait > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, v.wait, errWaitOver)
+			defer cancel()
+		}
+		return h.client.LockAll(ctx, items, options...)
+	})
+	if err != nil {
+		return v.notAcquired(err)
+	}
+	o, why, err := h.run(lock, argv)
+	if err != nil {
+		return err
+	}
+	if why != nil {
+		return &exitError{exitLost, fmt.Errorf("%w; the command was ended", why)}
+	}
+	return exitWith(o.code)
+}
+
+var errWaitOver = errors.New("the wait (--wait) was over")
+
+// notAcquired gives the reason its exit code.
+func (v *lockVerb) notAcquired(err error) error {
+	switch {
+	case errors.Is(err, client.ErrUnavailable):
+		return err
+	case errors.Is(err, errWaitOver):
+		return &exitError{exitWaitOver, err}
+	case v.try && errors.Is(err, client.ErrNotAcquired):
+		return &exitError{exitNotAcquired, err}
+	}
+	return err
+}
+
+// exitWith ends with a command's own code.
+func exitWith(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return &exitError{code: code}
+}

@@ -1,0 +1,150 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// toldMax is how many findings a check tells in words: the first ones are those that explain.
+const toldMax = 20
+
+// Limits bound the checking itself; the zero value means the defaults.
+type Limits struct {
+	// Linear bounds the search for an order of one lock's calls; 0 = 20 s. A search that does not
+	// end makes the run invalid.
+	Linear time.Duration
+	// Slack is how late the dead may be freed beyond their bound; 0 = 1 s.
+	Slack time.Duration
+	// Growth is, by name of a count, by how much it may have grown at rest.
+	Growth map[string]int64
+}
+
+// Finding is one thing that must not be.
+type Finding struct {
+	Check string `json:"check"`
+	Text  string `json:"text"`
+}
+
+func (f Finding) String() string { return f.Check + ": " + f.Text }
+
+// Report is what the checks found.
+type Report struct {
+	// Violations are promises that were broken.
+	Violations []Finding `json:"violations,omitempty"`
+	// Invalid says why the run proves less than it was to prove. It fails too.
+	Invalid []string `json:"invalid,omitempty"`
+	// Looked is how many things each check looked at. One that looked at nothing proved nothing.
+	Looked map[string]int `json:"looked"`
+	// Outcomes counts calls by kind and outcome.
+	Outcomes map[Kind]map[Outcome]int `json:"outcomes"`
+	// Unresolved counts acquisitions of which nobody knows what became of them.
+	Unresolved int `json:"unresolved"`
+}
+
+// OK says that the run was valid and nothing is wrong with it.
+func (r *Report) OK() bool { return len(r.Violations) == 0 && len(r.Invalid) == 0 }
+
+func (r *Report) String() string {
+	var b strings.Builder
+	for _, f := range r.Violations {
+		fmt.Fprintln(&b, f)
+	}
+	for _, why := range r.Invalid {
+		fmt.Fprintln(&b, "invalid run:", why)
+	}
+	for _, c := range checks() {
+		fmt.Fprintf(&b, "%-4s %-60s looked at %d\n", c.id, c.what, r.Looked[c.id])
+	}
+	return b.String()
+}
+
+// check is one of the checks of the manual.
+type check struct {
+	id   string
+	what string
+	run  func(*finder)
+}
+
+func checks() []check {
+	return []check{
+		{"C1", "every lock's answers have an order", linear},
+		{"C2", "exclusion as believed", beliefs},
+		{"C3", "exclusion at the resource", fenced},
+		{"C4", "tokens and stamps rise", rising},
+		{"C5", "first come, first served", fifo},
+		{"C6", "no lease ends early", leases},
+		{"C7", "the dead are freed", deaths},
+		{"C8", "a loss is told before the next grant", toldFirst},
+		{"C9", "lost is final", final},
+		{"C10", "exactly once", once},
+		{"C11", "done is done, not done is not", effects},
+		{"C12", "nobody waits for ever", waits},
+		{"C13", "reads show the state of their stamp", reads},
+		{"C14", "the cluster's clock is never fast", clocks},
+		{"C15", "equal digests at equal indexes", digests},
+		{"C16", "the log excludes", excludes},
+		{"C17", "nothing grew", growth},
+	}
+}
+
+// Check runs every check over a history.
+func Check(h *History, limits Limits) *Report {
+	limits.Linear = orElse(limits.Linear, 20*time.Second)
+	limits.Slack = orElse(limits.Slack, time.Second)
+	r := &Report{Looked: map[string]int{}, Outcomes: map[Kind]map[Outcome]int{}}
+	v := newView(h)
+	for _, op := range v.ops {
+		if r.Outcomes[op.Kind] == nil {
+			r.Outcomes[op.Kind] = map[Outcome]int{}
+		}
+		r.Outcomes[op.Kind][op.Outcome]++
+	}
+	for _, c := range checks() {
+		f := &finder{view: v, limits: limits, report: r, id: c.id}
+		c.run(f)
+		if f.more > 0 {
+			r.Violations = append(r.Violations, Finding{c.id, fmt.Sprintf("… and %d more", f.more)})
+		}
+		r.Looked[c.id] = f.looked
+	}
+	valid(&finder{view: v, limits: limits, report: r})
+	return r
+}
+
+func orElse[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+// finder is what one check works with.
+type finder struct {
+	*view
+	limits Limits
+	report *Report
+	id     string
+	told   int
+	more   int
+	looked int
+}
+
+// wrong takes down a violation.
+func (f *finder) wrong(format string, args ...any) {
+	if f.told == toldMax {
+		f.more++
+		return
+	}
+	f.told++
+	f.report.Violations = append(f.report.Violations, Finding{f.id, fmt.Sprintf(format, args...)})
+}
+
+// invalid takes down why the run proves less than it should, once for each why.
+func (f *finder) invalid(format string, args ...any) {
+	if why := fmt.Sprintf(format, args...); !slices.Contains(f.report.Invalid, why) {
+		f.report.Invalid = append(f.report.Invalid, why)
+	}
+}

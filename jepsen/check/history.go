@@ -1,0 +1,337 @@
+package check
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// lineMax is the longest line that Read takes: an acquisition of 64 items with long names.
+const lineMax = 1 << 20
+
+// History is all that was recorded of one run. The order within a slice means nothing, except that
+// of two records of the same thing the later one counts.
+type History struct {
+	Plan     Plan
+	Ops      []Op
+	Holds    []Hold
+	Sessions []Session
+	Beats    []Beat
+	Writes   []Write
+	Faults   []Fault
+	Stalls   []Stall
+	Events   []Event
+	Seen     []Seen
+	Rests    []Rest
+
+	// Torn counts the lines that ended in the middle, as those of a killed process do.
+	Torn int
+}
+
+// Record is one line: exactly one of its fields is set.
+type Record struct {
+	Plan    *Plan    `json:"plan,omitempty"`
+	Op      *Op      `json:"op,omitempty"`
+	Hold    *Hold    `json:"hold,omitempty"`
+	Session *Session `json:"session,omitempty"`
+	Beat    *Beat    `json:"beat,omitempty"`
+	Write   *Write   `json:"write,omitempty"`
+	Fault   *Fault   `json:"fault,omitempty"`
+	Stall   *Stall   `json:"stall,omitempty"`
+	Event   *Event   `json:"event,omitempty"`
+	Seen    *Seen    `json:"seen,omitempty"`
+	Rest    *Rest    `json:"rest,omitempty"`
+}
+
+// Plan says what the run was to be. A run that was not that is invalid.
+type Plan struct {
+	Name   string        `json:"name,omitempty"`
+	Seed   uint64        `json:"seed,omitempty"`
+	Begin  time.Duration `json:"begin,omitempty"` // moments are told to people from here
+	Healed time.Duration `json:"healed"`          // when the last fault had ended
+	End    time.Duration `json:"end"`             // when the record stopped
+	Drain  time.Duration `json:"drain"`           // after Healed no call takes longer
+	Faults []string      `json:"faults,omitempty"`
+	Checks []string      `json:"checks,omitempty"` // those that must have found something to look at
+	MinOK  int           `json:"min_ok,omitempty"` // so many operations succeed, or the load was too low
+	Audit  bool          `json:"audit,omitempty"`  // the events are complete, from Begin to End
+	Above  uint64        `json:"above,omitempty"`  // the greatest token of earlier runs on the same data
+	Rate   float64       `json:"rate,omitempty"`   // seconds a leader's clock may count a second; 0 = 1.001
+}
+
+// Kind says what was called.
+type Kind string
+
+// What clients and operators call.
+const (
+	OpLock      Kind = "lock"
+	OpTryLock   Kind = "trylock"
+	OpUnlock    Kind = "unlock"
+	OpDowngrade Kind = "downgrade"
+	OpClose     Kind = "close" // of the session, with all that it holds
+	OpCheck     Kind = "check"
+	OpGet       Kind = "get"
+	OpNow       Kind = "now"
+	OpForce     Kind = "force"  // operator: ends who holds Items[0] with a token up to Token
+	OpExpire    Kind = "expire" // operator: ends Session
+)
+
+// Outcome is what the caller knows in the end.
+type Outcome string
+
+// The three outcomes are never mixed.
+const (
+	OK      Outcome = "ok"
+	Refused Outcome = "refused" // it was not done and never will be
+	Unknown Outcome = "unknown" // it may have been done, or be done later, or never
+)
+
+// Mode is how a lock is held.
+type Mode string
+
+// The modes.
+const (
+	Exclusive Mode = "exclusive"
+	Shared    Mode = "shared"
+	Permits   Mode = "permits"
+)
+
+// Item is one lock of an acquisition.
+type Item struct {
+	Name    string `json:"name"`
+	Mode    Mode   `json:"mode,omitempty"`
+	Permits int    `json:"permits,omitempty"`
+	Of      int    `json:"of,omitempty"`
+}
+
+// Ref names a ticket. Ticket 0 is not known.
+type Ref struct {
+	Session uint64 `json:"session,omitempty"`
+	Ticket  uint64 `json:"ticket,omitempty"`
+}
+
+func (r Ref) known() bool    { return r.Ticket != 0 }
+func (r Ref) String() string { return fmt.Sprintf("%d/%d", r.Session, r.Ticket) }
+
+// Op is one call, from its beginning to its end.
+type Op struct {
+	Client  string        `json:"client"`
+	ID      uint64        `json:"id,omitempty"` // of this client's call; 0 = there is one record of it
+	Kind    Kind          `json:"kind"`
+	Ref                   // check: of whom it asks; lock: also where it was refused, if known
+	Items   []Item        `json:"items,omitempty"`
+	Call    time.Duration `json:"call"`
+	Queued  time.Duration `json:"queued,omitempty"` // when it was first told that *this ticket* waits
+	Return  time.Duration `json:"return,omitempty"` // 0 = never
+	Outcome Outcome       `json:"outcome"`
+	Token   uint64        `json:"token,omitempty"` // lock: what was granted; check, force: what was named
+	Error   string        `json:"error,omitempty"`
+
+	// What a read answered.
+	Term    uint64        `json:"term,omitempty"`
+	Index   uint64        `json:"index,omitempty"`
+	Time    time.Duration `json:"time,omitempty"`
+	Held    bool          `json:"held,omitempty"`
+	Holders []Ref         `json:"holders,omitempty"`
+}
+
+// How says how a hold ended.
+type How string
+
+// The ways in which a client stops to believe.
+const (
+	Unlocked How = "unlocked" // it called Unlock or Close, at To
+	Lost     How = "lost"     // Lost was closed, and the client saw it at To
+)
+
+// Hold is a time in which a client believed that it held what a ticket was granted.
+type Hold struct {
+	Client string `json:"client"`
+	Ref
+	Token      uint64        `json:"token"`
+	Items      []Item        `json:"items"`
+	From       time.Duration `json:"from"`
+	To         time.Duration `json:"to,omitempty"`         // 0 = until its client died, or the end
+	Downgraded time.Duration `json:"downgraded,omitempty"` // when it called Downgrade
+	How        How           `json:"how,omitempty"`
+	Why        string        `json:"why,omitempty"` // of a loss, as the client was told: as Event.Why
+}
+
+// Session is a client's lease.
+type Session struct {
+	Session    uint64        `json:"session"`
+	Client     string        `json:"client"`
+	TTL        time.Duration `json:"ttl"`
+	Disconnect bool          `json:"disconnect,omitempty"` // released on disconnect
+	Died       time.Duration `json:"died,omitempty"`       // when it fell silent for ever, by kill or a long pause
+}
+
+// Beat is an answer that proves that its session was heard.
+type Beat struct {
+	Session uint64        `json:"session"`
+	Sent    time.Duration `json:"sent"`
+	Back    time.Duration `json:"back"`
+}
+
+// Write is one write to a fenced resource, as the resource saw it.
+type Write struct {
+	Resource string        `json:"resource"` // the name of the lock that guards it
+	Client   string        `json:"client"`
+	Token    uint64        `json:"token"`
+	Shared   bool          `json:"shared,omitempty"` // the token of a shared grant: it never raises the mark
+	At       time.Duration `json:"at"`
+	Accepted bool          `json:"accepted"`
+}
+
+// Fault is something that was done to a node, a link or a client.
+type Fault struct {
+	Kind   string        `json:"kind"`
+	Target string        `json:"target"`
+	From   time.Duration `json:"from"`
+	To     time.Duration `json:"to"`
+	Voids  bool          `json:"voids,omitempty"` // the client Target was paused, or its clock was beyond promise
+}
+
+// Stall is cluster time that did not pass while real time did.
+type Stall struct {
+	Why  string        `json:"why"`
+	From time.Duration `json:"from"`
+	To   time.Duration `json:"to"`
+	Lost time.Duration `json:"lost"` // a change of leader: To − From + 1 s; a stalled leader: what was cut off
+}
+
+// Happened says what an Event tells.
+type Happened string
+
+// What happens to tickets, and to sessions.
+const (
+	EvGranted    Happened = "granted"
+	EvRefused    Happened = "refused"
+	EvLost       Happened = "lost"
+	EvReleased   Happened = "released"
+	EvDowngraded Happened = "downgraded"
+	EvEnded      Happened = "ended" // a session
+)
+
+// Expired is the Why of a lease that ran out.
+const Expired = "expired"
+
+// Event is one effect of the log, as a node applied it or a watch told it. The same one may be
+// recorded by several.
+type Event struct {
+	Node     string        `json:"node,omitempty"`
+	At       time.Duration `json:"at"`
+	Index    uint64        `json:"index"`
+	Happened Happened      `json:"happened"`
+	Ref
+	Token uint64 `json:"token,omitempty"`
+	Why   string `json:"why,omitempty"`
+	Items []Item `json:"items,omitempty"` // of a grant
+}
+
+// Seen is what a node's machine showed.
+type Seen struct {
+	Node   string        `json:"node"`
+	At     time.Duration `json:"at"`
+	Term   uint64        `json:"term,omitempty"`
+	Index  uint64        `json:"index"`
+	Time   time.Duration `json:"time,omitempty"`
+	Digest uint64        `json:"digest,omitempty"` // 0 = not known
+}
+
+// Rest is what a process counted when nothing was asked of it, before the load or after it.
+type Rest struct {
+	Who    string           `json:"who"`
+	After  bool             `json:"after"`
+	Counts map[string]int64 `json:"counts"`
+}
+
+// Read adds what another file recorded. A line that the end of the file cuts off is counted in Torn:
+// a killed process leaves one.
+func (h *History) Read(r io.Reader) error {
+	in := bufio.NewReaderSize(r, lineMax)
+	for n := 1; ; n++ {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF):
+			if len(line) > 0 {
+				h.Torn++
+			}
+			return nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			return fmt.Errorf("history, line %d: longer than %d bytes, so it was not written by this package", n, lineMax)
+		case err != nil:
+			return fmt.Errorf("history, line %d: %w", n, err)
+		}
+		var rec Record
+		in := json.NewDecoder(bytes.NewReader(line))
+		in.DisallowUnknownFields() // what is not understood would not be checked
+		if err := in.Decode(&rec); err != nil {
+			return fmt.Errorf("history, line %d: %w", n, err)
+		}
+		if !h.add(rec) {
+			return fmt.Errorf("history, line %d: no record in it", n)
+		}
+	}
+}
+
+func (h *History) add(r Record) bool {
+	switch {
+	case r.Plan != nil:
+		h.Plan = *r.Plan
+	case r.Op != nil:
+		h.Ops = append(h.Ops, *r.Op)
+	case r.Hold != nil:
+		h.Holds = append(h.Holds, *r.Hold)
+	case r.Session != nil:
+		h.Sessions = append(h.Sessions, *r.Session)
+	case r.Beat != nil:
+		h.Beats = append(h.Beats, *r.Beat)
+	case r.Write != nil:
+		h.Writes = append(h.Writes, *r.Write)
+	case r.Fault != nil:
+		h.Faults = append(h.Faults, *r.Fault)
+	case r.Stall != nil:
+		h.Stalls = append(h.Stalls, *r.Stall)
+	case r.Event != nil:
+		h.Events = append(h.Events, *r.Event)
+	case r.Seen != nil:
+		h.Seen = append(h.Seen, *r.Seen)
+	case r.Rest != nil:
+		h.Rests = append(h.Rests, *r.Rest)
+	default:
+		return false
+	}
+	return true
+}
+
+// Write writes all of it, a record a line.
+func (h *History) Write(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	lines := json.NewEncoder(out)
+	err := lines.Encode(Record{Plan: &h.Plan})
+	err = errors.Join(err, encode(lines, h.Ops, func(r *Op) Record { return Record{Op: r} }))
+	err = errors.Join(err, encode(lines, h.Holds, func(r *Hold) Record { return Record{Hold: r} }))
+	err = errors.Join(err, encode(lines, h.Sessions, func(r *Session) Record { return Record{Session: r} }))
+	err = errors.Join(err, encode(lines, h.Beats, func(r *Beat) Record { return Record{Beat: r} }))
+	err = errors.Join(err, encode(lines, h.Writes, func(r *Write) Record { return Record{Write: r} }))
+	err = errors.Join(err, encode(lines, h.Faults, func(r *Fault) Record { return Record{Fault: r} }))
+	err = errors.Join(err, encode(lines, h.Stalls, func(r *Stall) Record { return Record{Stall: r} }))
+	err = errors.Join(err, encode(lines, h.Events, func(r *Event) Record { return Record{Event: r} }))
+	err = errors.Join(err, encode(lines, h.Seen, func(r *Seen) Record { return Record{Seen: r} }))
+	err = errors.Join(err, encode(lines, h.Rests, func(r *Rest) Record { return Record{Rest: r} }))
+	return errors.Join(err, out.Flush())
+}
+
+func encode[T any](lines *json.Encoder, records []T, as func(*T) Record) error {
+	for i := range records {
+		if err := lines.Encode(as(&records[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}

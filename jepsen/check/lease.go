@@ -1,0 +1,98 @@
+package check
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// margin is what a client takes off every deadline for the drift of clocks.
+func margin(ttl time.Duration) time.Duration { return max(ttl/20, 200*time.Millisecond) }
+
+// leases looks for leases that ended early: a session that expired, or a hold that was given up for
+// lost, though something later had been sent and was answered with proof.
+func leases(f *finder) {
+	beats := map[uint64][]Beat{}
+	for _, b := range f.Beats {
+		beats[b.Session] = append(beats[b.Session], b)
+	}
+	for id, all := range beats {
+		slices.SortStableFunc(all, func(a, b Beat) int { return cmp.Compare(a.Back, b.Back) })
+		for i := 1; i < len(all); i++ { // each then tells the latest that had been proved by its Back
+			all[i].Sent = max(all[i].Sent, all[i-1].Sent)
+		}
+		beats[id] = all
+	}
+	for _, ev := range f.events {
+		s, all := f.sessions[ev.Session], beats[ev.Session]
+		if s == nil || len(all) == 0 || ev.Why != Expired || ev.Happened != EvEnded && ev.Happened != EvLost {
+			continue
+		}
+		f.looked++
+		if sent := all[len(all)-1].Sent; ev.At < sent+s.TTL {
+			f.wrong("session %d of %s had expired at %s; what it sent at %s was answered, so with a ttl of %v it had until %s",
+				s.Session, s.Client, f.at(ev.At), f.at(sent), s.TTL, f.at(sent+s.TTL))
+		}
+	}
+	for _, b := range f.holds {
+		s, all := f.sessions[b.Session], beats[b.Session]
+		if s == nil || b.How != Lost || b.Why != "" && b.Why != Expired || f.excused(b, b.To) {
+			continue
+		}
+		n, _ := slices.BinarySearchFunc(all, b.To, func(beat Beat, to time.Duration) int { return cmp.Compare(beat.Back, to) })
+		if n == 0 {
+			continue
+		}
+		f.looked++
+		// Twice the margin: the client's clock may be fast by as much as it takes off.
+		if until := all[n-1].Sent + s.TTL - 2*margin(s.TTL); b.To < until {
+			f.wrong("%s gave up %s (token %d) for lost at %s; what it sent at %s had been answered by then, so it had until %s at least",
+				b.Client, b.Ref, b.Token, f.at(b.To), f.at(all[n-1].Sent), f.at(until))
+		}
+	}
+}
+
+// deaths sees that the sessions of the dead ended, and within the bound: their ttl, the cluster time
+// that did not pass meanwhile, and some slack.
+func deaths(f *finder) {
+	ended := map[uint64]*Event{}
+	for _, ev := range f.events {
+		if first := ended[ev.Session]; ev.Happened == EvEnded && (first == nil || ev.At < first.At) {
+			ended[ev.Session] = ev
+		}
+	}
+	for i := range f.Sessions {
+		s := &f.Sessions[i]
+		if s.Died == 0 || f.sessions[s.Session] != s {
+			continue
+		}
+		until, ev := f.end, ended[s.Session]
+		if ev != nil {
+			until = ev.At
+		}
+		lost := f.stood(s.Died, until)
+		due := s.Died + s.TTL + lost + f.limits.Slack
+		switch {
+		case ev == nil && !f.Plan.Audit: // it may have ended unseen
+		case ev == nil && f.end > due:
+			f.wrong("%s died at %s, and its session %d was never ended; with a ttl of %v and %v in which the cluster's clock stood it was due by %s",
+				s.Client, f.at(s.Died), s.Session, s.TTL, lost, f.at(due))
+		case ev != nil && ev.At > due:
+			f.wrong("%s died at %s, and its session %d ended at %s only, %v later; with a ttl of %v and %v in which the cluster's clock stood it was due by %s",
+				s.Client, f.at(s.Died), s.Session, f.at(ev.At), ev.At-s.Died, s.TTL, lost, f.at(due))
+		}
+		if ev != nil || f.Plan.Audit {
+			f.looked++
+		}
+	}
+}
+
+// stood is how long cluster time stood at most while real time went from one moment to another.
+func (v *view) stood(from, to time.Duration) (lost time.Duration) {
+	for _, s := range v.Stalls {
+		if s.From < to && s.To > from {
+			lost += s.Lost
+		}
+	}
+	return lost
+}

@@ -1,0 +1,65 @@
+package check
+
+// once sees that a ticket goes its way one time: asked for, granted, gone.
+func once(f *finder) {
+	asked := map[Ref]*Op{}
+	for _, op := range f.ops {
+		if op.Kind != OpLock && op.Kind != OpTryLock || op.Outcome != OK || !op.Ref.known() {
+			continue
+		}
+		f.looked++
+		if other := asked[op.Ref]; other != nil {
+			f.wrong("ticket %s was granted to two calls: of %s, answered at %s with token %d, and of %s, answered at %s with token %d",
+				op.Ref, other.Client, f.at(other.Return), other.Token, op.Client, f.at(op.Return), op.Token)
+		}
+		asked[op.Ref] = op
+	}
+	for _, ev := range f.events {
+		t := f.tickets[ev.Ref]
+		if t == nil {
+			continue
+		}
+		f.looked++
+		switch ev.Happened {
+		case EvGranted:
+			if t.granted != ev {
+				f.wrong("ticket %s was granted twice: token %d at index %d, and token %d at index %d",
+					ev.Ref, t.granted.Token, t.granted.Index, ev.Token, ev.Index)
+			}
+			if t.gone != nil && t.gone.Index < ev.Index {
+				f.wrong("ticket %s was granted token %d at index %d, after it had been %s at index %d",
+					ev.Ref, ev.Token, ev.Index, t.gone.Happened, t.gone.Index)
+			}
+		case EvLost, EvReleased, EvRefused:
+			if t.gone != ev {
+				f.wrong("ticket %s ended twice: %s at index %d, and %s at index %d",
+					ev.Ref, t.gone.Happened, t.gone.Index, ev.Happened, ev.Index)
+			}
+		}
+	}
+	f.afterDrop()
+}
+
+// afterDrop looks for tickets that were seen to act after the answer to their drop.
+func (f *finder) afterDrop() {
+	for _, name := range f.names {
+		for _, op := range f.locks[name].reads {
+			for _, ref := range op.shown() {
+				t := f.tickets[ref]
+				if t == nil || t.unlock == nil || t.unlock.Outcome != OK || t.unlock.Return >= op.Call {
+					continue
+				}
+				f.wrong("lock %q: %s of %s, called at %s, shows ticket %s as a holder, and its release had been answered at %s",
+					name, op.Kind, op.Client, f.at(op.Call), ref, f.at(t.unlock.Return))
+			}
+		}
+	}
+}
+
+// shown are the tickets that a read shows as holders.
+func (op *Op) shown() []Ref {
+	if op.Kind == OpCheck && op.Held {
+		return []Ref{op.Ref}
+	}
+	return op.Holders
+}

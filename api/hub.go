@@ -155,8 +155,12 @@ func (h *hub) event(m *fsm.Machine, e *fsm.Event) {
 		if !ok {
 			return
 		}
+		if h.places.held(e.Items) {
+			signal(h.placeWake)
+		}
 		if o := h.attached[e.Session]; o != nil {
 			o.change(e, state)
+			h.places.forget(o, e.Ticket)
 		}
 		if len(h.awaited) > 0 && e.Kind != fsm.EvDowngraded {
 			h.resolve(e.TicketRef, awaitedEnd{state: state, index: e.Index})

@@ -75,7 +75,9 @@ func (st *stream) acquire(f *frame, p *zamokpb.Acquire) {
 		return
 	}
 	if p.GetTellQueue() {
-		t.urge = &urge{name: command.Items[0].Name, many: len(command.Items) > 1}
+		for i := range command.Items {
+			t.urge = append(t.urge, command.Items[i].Name)
+		}
 	}
 	st.submit(t, command)
 }
@@ -99,13 +101,7 @@ type asked struct {
 	frame   *frame
 	command zamokpb.Command
 	ticket  uint64
-	urge    *urge // nil: nobody wants to know the place in the queue
-}
-
-// urge is the wish to know the place in the queues.
-type urge struct {
-	name string // the first lock
-	many bool   // there are others
+	urge    []string // the locks, if its client wants to know the place in their queues
 }
 
 func (st *stream) submit(t asked, command fsm.Command) {
@@ -147,7 +143,7 @@ func (st *stream) applied(t asked, a *raftnode.Answer) {
 		t.command != zamokpb.Command_COMMAND_ACQUIRE && o.changed == r.Index:
 		return // the change that it made was told
 	case r.State == fsm.Waiting && t.urge != nil:
-		if h.places.ask(o, t.ticket, t.urge.name, t.urge.many) {
+		if h.places.ask(o, t.ticket, t.urge) {
 			signal(h.placeWake)
 		}
 	}

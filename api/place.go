@@ -28,12 +28,15 @@ const (
 type places struct {
 	asked map[fsm.TicketRef]*asking
 	dirty map[string]struct{} // locks whose queue moved
+	// wide counts, by name, the asking tickets that wait for other locks as well: which one is spoken
+	// of changes with the holders too, not only with the queue.
+	wide map[string]int
 }
 
 // asking is a waiting ticket whose client wants to know its place.
 type asking struct {
 	box   *outbox
-	many  bool // it has several locks
+	names []string // its locks, if they are several
 	told  bool
 	name  string
 	ahead int
@@ -41,7 +44,7 @@ type asking struct {
 }
 
 func newPlaces() places {
-	return places{asked: make(map[fsm.TicketRef]*asking), dirty: make(map[string]struct{})}
+	return places{asked: make(map[fsm.TicketRef]*asking), dirty: make(map[string]struct{}), wide: make(map[string]int)}
 }
 
 // moved notes that a queue moved; true: it is the first since all were looked at.
@@ -52,31 +55,61 @@ func (p *places) moved(name string) bool {
 	return len(p.dirty) == 1
 }
 
-// ask has a waiting ticket told its place from now on; first is one of its locks.
-func (p *places) ask(o *outbox, ticket uint64, first string, many bool) (wake bool) {
+// held notes that the holders of locks changed.
+func (p *places) held(items []fsm.Item) (wake bool) {
+	if len(p.wide) == 0 {
+		return false
+	}
+	for i := range items {
+		if p.wide[items[i].Name] > 0 && p.moved(items[i].Name) {
+			wake = true
+		}
+	}
+	return wake
+}
+
+// ask has a waiting ticket told its place from now on.
+func (p *places) ask(o *outbox, ticket uint64, names []string) (wake bool) {
 	if o.over {
 		return false
 	}
+	p.forget(o, ticket)
 	if o.asked == nil {
 		o.asked = make(map[uint64]struct{})
 	}
 	o.asked[ticket] = struct{}{}
-	p.asked[fsm.TicketRef{Session: o.session, Ticket: ticket}] = &asking{box: o, many: many}
-	return p.moved(first)
+	a := &asking{box: o}
+	if len(names) > 1 {
+		a.names = names
+		for _, name := range names {
+			p.wide[name]++
+		}
+	}
+	p.asked[fsm.TicketRef{Session: o.session, Ticket: ticket}] = a
+	return p.moved(names[0])
 }
 
 // forget ends the telling of a ticket.
 func (p *places) forget(o *outbox, ticket uint64) {
 	if _, ok := o.asked[ticket]; ok {
 		delete(o.asked, ticket)
-		delete(p.asked, fsm.TicketRef{Session: o.session, Ticket: ticket})
+		p.drop(fsm.TicketRef{Session: o.session, Ticket: ticket})
 	}
+}
+
+func (p *places) drop(ref fsm.TicketRef) {
+	for _, name := range p.asked[ref].names {
+		if p.wide[name]--; p.wide[name] == 0 {
+			delete(p.wide, name)
+		}
+	}
+	delete(p.asked, ref)
 }
 
 // left forgets whatever a stream asked.
 func (p *places) left(o *outbox) {
 	for ticket := range o.asked {
-		delete(p.asked, fsm.TicketRef{Session: o.session, Ticket: ticket})
+		p.drop(fsm.TicketRef{Session: o.session, Ticket: ticket})
 	}
 	o.asked = nil
 }
@@ -152,7 +185,7 @@ func (h *hub) tellLock(m *fsm.Machine, name string) {
 
 // tellPlace tells a ticket its place at a lock, if that is news.
 func (h *hub) tellPlace(m *fsm.Machine, a *asking, ref fsm.TicketRef, name string, ahead int, by []*zamokpb.Blocker) {
-	if a.many {
+	if a.names != nil {
 		if first, n, _ := m.Place(ref); first != name { // the lock to speak of is another
 			name, ahead, by = first, n, inTheWay(m, first)
 		}

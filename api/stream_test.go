@@ -1,0 +1,306 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+const (
+	stateWaiting = zamokpb.State_STATE_WAITING
+	stateGranted = zamokpb.State_STATE_GRANTED
+	stateGone    = zamokpb.State_STATE_GONE
+)
+
+// TestStream tells the protocol's stories, on one node.
+func TestStream(t *testing.T) {
+	node := startCluster(t, 1, nil).leader()
+	for _, story := range []struct {
+		name string
+		tell func(*testing.T, *Node)
+	}{
+		{"open and resume", tellResume}, {"hand over", tellHandOver}, {"proofs", tellProofs},
+		{"repeated tickets", tellRepeats}, {"refusals", tellRefusals}, {"downgrade", tellDowngrade},
+		{"close", tellClose}, {"evicted", tellEvicted}, {"expired", tellExpired}, {"slow reader", tellSlow},
+		{"strangers", tellStrangers}, {"places", tellPlaces}, {"contended", tellContended},
+	} {
+		t.Run(story.name, func(t *testing.T) { story.tell(t, node) })
+	}
+	require.Eventually(t, func() bool {
+		h := node.server.hub
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.attached)+len(h.expected)+len(h.awaited)+len(h.places.asked)+len(h.breaks)+len(h.touched) == 0
+	}, patience, clock.Millisecond.Duration(), "the hub remembers nothing of those who left")
+}
+
+func tellResume(t *testing.T, n *Node) {
+	c := call(t, n)
+	w := talk(t, c, settings(clock.Minute))
+	assert.EqualValues(t, clock.Minute, w.welcome.Ttl)
+	assert.Equal(t, "n1", w.welcome.Node)
+	assert.Empty(t, w.welcome.Tickets)
+	w.say(exclusive(1, "resume", 0), exclusive(2, "resume", -1), exclusive(3, "resume", 0))
+	token := w.is(1, stateGranted).State.Token
+	w.is(3, stateGone)
+
+	next := w.again(c)
+	require.Len(t, next.welcome.Tickets, 3)
+	assert.Equal(t, token, next.welcome.Tickets[0].Token)
+	for i, state := range []zamokpb.State{stateGranted, stateWaiting, stateGone} {
+		assert.Equal(t, state, next.welcome.Tickets[i].State)
+	}
+	info := infoOf(t, w.end())
+	assert.Equal(t, zamokpb.Code_CODE_SUPERSEDED, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
+
+	next.say(drop(1))
+	next.is(1, stateGone)
+	next.is(2, stateGranted)
+
+	// The same secret without the id finds the session too.
+	last := dial(t, c)
+	last.secret = w.secret
+	last.say(hello(&zamokpb.Hello{Secret: w.secret, Settings: settings(2 * clock.Minute)}))
+	last.greeted()
+	assert.Equal(t, w.id, last.id)
+	assert.EqualValues(t, clock.Minute, last.welcome.Ttl, "it keeps its ttl")
+	last.hangUp()
+}
+
+func tellHandOver(t *testing.T, n *Node) {
+	c := call(t, n)
+	a, b := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
+	a.say(exclusive(1, "hand", -1))
+	first := a.is(1, stateGranted)
+	assert.Equal(t, first.State.Token, first.Index)
+	b.say(exclusive(1, "hand", -1))
+	answer := b.answer()
+	assert.Equal(t, zamokpb.Command_COMMAND_ACQUIRE, answer.Command)
+	assert.Equal(t, stateWaiting, answer.State.State)
+	a.say(drop(1))
+	assert.Equal(t, zamokpb.Why_WHY_DROPPED, a.is(1, stateGone).State.Why)
+	assert.Greater(t, b.is(1, stateGranted).State.Token, first.State.Token)
+}
+
+// A proof bears the clock of the very frame that was applied, and never of one that is still on its
+// way; changed names what was told.
+func tellProofs(t *testing.T, n *Node) {
+	w := talk(t, call(t, n), settings(clock.Minute))
+	told, last, proven := uint64(0), int64(0), 0
+	hear := func() {
+		switch m := w.next(); {
+		case m.GetChange() != nil:
+			require.Greater(t, m.GetChange().Index, told)
+			told = m.GetChange().Index
+		case m.GetHeard() != nil:
+			h := m.GetHeard()
+			require.Equal(t, told, h.Changed, "it names the last change, which was told before")
+			require.GreaterOrEqual(t, h.Time, last)
+			last = h.Time
+			frame := 0
+			for i := proven + 1; i <= w.frames; i++ {
+				if string(w.sent(i)) == string(h.Sent) {
+					frame = i
+				}
+			}
+			require.NotZero(t, frame, "%s is of no frame that was sent and not proven", h.Sent)
+			proven = frame
+		}
+	}
+	for i := range 20 {
+		w.say(exclusive(uint64(i+1), "proof", 0), drop(uint64(i+1)))
+		w.say(keepAlive())
+		w.say() // proves nothing
+		for proven < w.frames-1 {
+			hear()
+		}
+		require.Equal(t, w.frames-1, proven, "a frame with nothing in it is not a sign of life")
+	}
+}
+
+func tellRepeats(t *testing.T, n *Node) {
+	w := talk(t, call(t, n), settings(clock.Minute))
+	w.say(exclusive(1, "repeat", -1))
+	token := w.is(1, stateGranted).State.Token
+	w.say(exclusive(1, "repeat", -1), exclusive(1, "another", -1))
+	for range 2 {
+		answer := w.answer()
+		assert.Nil(t, answer.Error)
+		assert.Equal(t, token, answer.State.Token)
+	}
+	w.say(drop(1))
+	w.is(1, stateGone)
+	w.say(drop(1))
+	assert.Equal(t, stateGone, w.answer().State.State)
+	w.say(exclusive(1, "repeat", -1))
+	answer := w.answer()
+	assert.Equal(t, zamokpb.Code_CODE_OVER, answer.Error.GetCode())
+	assert.Equal(t, zamokpb.Why_WHY_DROPPED, answer.Error.Why)
+	w.say(exclusive(fsm.TicketWindow+1, "repeat", -1))
+	answer = w.answer()
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT, answer.Error.GetCode())
+	assert.Equal(t, "ticket", answer.Error.Field)
+	w.floor = 1
+	w.say(exclusive(fsm.TicketWindow+1, "repeat", -1))
+	w.is(fsm.TicketWindow+1, stateGranted)
+}
+
+func tellRefusals(t *testing.T, n *Node) {
+	c := call(t, n)
+	a, b := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
+	a.say(acquire(&zamokpb.Acquire{
+		Ticket: 1, Owner: "Ann", Metadata: []byte("who I am"),
+		Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+	}))
+	token := a.is(1, stateGranted).State.Token
+	b.say(exclusive(1, "taken", 0))
+	info := b.answer().Error
+	assert.Equal(t, zamokpb.Code_CODE_NOT_ACQUIRED, info.GetCode())
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	require.Len(t, info.Blockers, 1)
+	assert.EqualExportedValues(t, &zamokpb.Blocker{
+		Name: "taken", By: zamokpb.BlockedBy_BLOCKED_BY_HOLDER, Session: a.id, Ticket: 1, Token: token,
+		Owner: "Ann", Label: "talker", Metadata: []byte("who I am"),
+	}, info.Blockers[0])
+
+	b.say(acquire(&zamokpb.Acquire{
+		Ticket: 2, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1, Of: 2}},
+	}))
+	info = b.answer().Error
+	assert.Equal(t, zamokpb.Code_CODE_OTHER_KIND, info.GetCode())
+	assert.Equal(t, "taken", info.Field)
+
+	a.say(acquire(&zamokpb.Acquire{
+		Ticket: 2, Owner: "Ann", WaitFor: -1, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+	}))
+	info = a.answer().Error
+	assert.Equal(t, zamokpb.Code_CODE_DEADLOCK, info.GetCode())
+	assert.Len(t, info.Cycle, 2)
+
+	b.say(downgrade(1))
+	assert.Equal(t, zamokpb.Code_CODE_NOT_HELD, b.answer().Error.GetCode())
+}
+
+func tellDowngrade(t *testing.T, n *Node) {
+	c := call(t, n)
+	a, b := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
+	a.say(exclusive(1, "down", 0))
+	a.is(1, stateGranted)
+	b.say(acquire(&zamokpb.Acquire{
+		Ticket: 1, WaitFor: -1, Items: []*zamokpb.Item{{Name: "down", Mode: zamokpb.Mode_MODE_SHARED}},
+	}))
+	require.Equal(t, stateWaiting, b.answer().State.State)
+	a.say(downgrade(1))
+	assert.True(t, a.is(1, stateGranted).Downgraded)
+	b.is(1, stateGranted)
+}
+
+func tellClose(t *testing.T, n *Node) {
+	c := call(t, n)
+	w := talk(t, c, settings(clock.Minute))
+	w.say(exclusive(1, "closed", 0))
+	w.is(1, stateGranted)
+	w.say(closeSession())
+	require.NoError(t, w.wire.CloseSend())
+	assert.Equal(t, zamokpb.Why_WHY_CLOSED, w.is(1, stateGone).State.Why)
+	var end *zamokpb.Ended
+	for end == nil {
+		end = w.next().GetEnded()
+	}
+	assert.Equal(t, zamokpb.Why_WHY_CLOSED, end.Why)
+	assert.NoError(t, w.end())
+}
+
+func tellEvicted(t *testing.T, n *Node) {
+	c := call(t, n)
+	w := talk(t, c, settings(clock.Minute))
+	w.say(exclusive(1, "evicted", 0))
+	w.is(1, stateGranted)
+	_, err := c.admin.ExpireSession(soon(t), &zamokpb.ExpireSessionRequest{Session: w.id, Reason: "of the test"})
+	require.NoError(t, err)
+	lost := w.is(1, stateGone)
+	assert.Equal(t, zamokpb.Why_WHY_EVICTED, lost.State.Why)
+	assert.Equal(t, "of the test", lost.Text)
+	assert.NoError(t, w.end())
+}
+
+func tellExpired(t *testing.T, n *Node) {
+	c := call(t, n)
+	w := talk(t, c, settings(fsm.TTLMin))
+	w.say(exclusive(1, "expired", 0))
+	w.is(1, stateGranted)
+	assert.Equal(t, zamokpb.Why_WHY_EXPIRED, w.is(1, stateGone).State.Why)
+	assert.NoError(t, w.end())
+
+	late := dial(t, c)
+	late.say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
+	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, late.end()).Code)
+}
+
+// A reader that does not read is cut when its outbox is full, and harms nobody meanwhile.
+func tellSlow(t *testing.T, n *Node) {
+	const window = 64 << 10 // fixed: gRPC would buffer more and more for who does not read
+	conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
+	require.NoError(t, err)
+	defer conn.Close()
+	c := caller{ZamokClient: zamokpb.NewZamokClient(conn)}
+	w := talk(t, c, settings(clock.Minute))
+	var many []*zamokpb.ClientMessage
+	for range frameMessagesMax {
+		many = append(many, drop(1))
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for {
+			n.server.hub.mu.Lock()
+			o := n.server.hub.attached[w.hubID()]
+			n.server.hub.mu.Unlock()
+			if o == nil {
+				return
+			}
+			w.say(many...)
+		}
+	}()
+	<-over
+	info := infoOf(t, w.end())
+	assert.Equal(t, zamokpb.Code_CODE_SLOW, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
+	next := w.again(c)
+	next.say(exclusive(2, "slow", 0))
+	next.is(2, stateGranted)
+}
+
+func tellStrangers(t *testing.T, n *Node) {
+	c := call(t, n)
+	w := talk(t, c, settings(clock.Minute))
+	for name, wrong := range map[string]struct {
+		hello *zamokpb.Hello
+		code  zamokpb.Code
+		field string
+	}{
+		"somebody else's": {&zamokpb.Hello{Secret: newSecret(), Session: w.id}, zamokpb.Code_CODE_WRONG_SECRET, ""},
+		"nobody's":        {&zamokpb.Hello{Secret: newSecret(), Session: 1 << 60}, zamokpb.Code_CODE_NO_SESSION, ""},
+		"short":           {&zamokpb.Hello{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID, "secret"},
+		"no settings":     {&zamokpb.Hello{Secret: newSecret()}, zamokpb.Code_CODE_INVALID, "settings"},
+		"no ttl":          {&zamokpb.Hello{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "settings.ttl"},
+	} {
+		stranger := dial(t, c)
+		stranger.say(hello(wrong.hello))
+		info := infoOf(t, stranger.end())
+		assert.Equal(t, wrong.code, info.Code, name)
+		assert.Equal(t, wrong.field, info.Field, name)
+		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome, name)
+	}
+	w.say(exclusive(1, "unharmed", 0))
+	w.is(1, stateGranted)
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// talker speaks the raw protocol of a stream, a frame at a time, and has no opinion of its own.
+type talker struct {
+	testing.TB
+	wire    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	hangUp  context.CancelFunc
+	secret  []byte
+	id      uint64
+	frames  int // sent
+	floor   uint64
+	welcome *zamokpb.Welcome
+	heard   []*zamokpb.ServerMessage // and not looked at yet
+}
+
+func settings(ttl clock.Span) *zamokpb.SessionSettings {
+	return &zamokpb.SessionSettings{Ttl: int64(ttl), Label: "talker"}
+}
+
+// dial opens a stream and says nothing yet.
+func dial(t testing.TB, c caller) *talker {
+	ctx, cancel := context.WithCancel(soon(t))
+	t.Cleanup(cancel)
+	wire, err := c.Session(ctx)
+	require.NoError(t, err)
+	return &talker{TB: t, wire: wire, hangUp: cancel, secret: newSecret()}
+}
+
+// talk opens a session.
+func talk(t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
+	w := dial(t, c)
+	w.say(hello(&zamokpb.Hello{Secret: w.secret, Settings: settings}))
+	w.greeted()
+	return w
+}
+
+// again opens another stream of the same session.
+func (w *talker) again(c caller) *talker {
+	next := dial(w.TB, c)
+	next.secret, next.floor = w.secret, w.floor
+	next.say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
+	next.greeted()
+	require.Equal(w, w.id, next.id)
+	require.Greater(w, next.welcome.Attachment, w.welcome.Attachment)
+	return next
+}
+
+// greeted hears the Welcome.
+func (w *talker) greeted() {
+	w.welcome = w.next().GetWelcome()
+	require.NotNil(w, w.welcome, "a Welcome comes before everything else")
+	require.Equal(w, w.sent(w.frames), w.welcome.Sent, "it proves the frame of the Hello")
+	w.id = w.welcome.Session
+}
+
+// sent is the client's clock of a frame.
+func (w *talker) sent(frame int) []byte { return fmt.Appendf(nil, "frame %d", frame) }
+
+func (w *talker) say(messages ...*zamokpb.ClientMessage) {
+	w.frames++
+	// An error is that of the stream's end, which Recv tells.
+	_ = w.wire.Send(&zamokpb.ClientFrame{Messages: messages, Sent: w.sent(w.frames), Floor: w.floor})
+}
+
+// listen hears the next frame, or why there is none.
+func (w *talker) listen() error {
+	frame, err := w.wire.Recv()
+	if err == nil {
+		w.heard = append(w.heard, frame.Messages...)
+	}
+	return err
+}
+
+// next is the next message.
+func (w *talker) next() *zamokpb.ServerMessage {
+	w.Helper()
+	for len(w.heard) == 0 {
+		require.NoError(w, w.listen())
+	}
+	m := w.heard[0]
+	w.heard = w.heard[1:]
+	return m
+}
+
+// change is the next change, whatever else is heard before it.
+func (w *talker) change() *zamokpb.Change {
+	w.Helper()
+	for {
+		if c := w.next().GetChange(); c != nil {
+			return c
+		}
+	}
+}
+
+// is is the next change, which is that of a ticket to a state.
+func (w *talker) is(ticket uint64, state zamokpb.State) *zamokpb.Change {
+	w.Helper()
+	c := w.change()
+	require.Equal(w, ticket, c.State.Ticket)
+	require.Equal(w, state, c.State.State)
+	return c
+}
+
+func (w *talker) answer() *zamokpb.Answer {
+	w.Helper()
+	for {
+		if a := w.next().GetAnswer(); a != nil {
+			return a
+		}
+	}
+}
+
+// end hears everything up to the end of the stream, and returns why it ended.
+func (w *talker) end() error {
+	w.Helper()
+	for {
+		if err := w.listen(); err != nil {
+			require.False(w, errors.Is(err, context.DeadlineExceeded))
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func hello(h *zamokpb.Hello) *zamokpb.ClientMessage {
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Hello{Hello: h}}
+}
+
+func acquire(a *zamokpb.Acquire) *zamokpb.ClientMessage {
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: a}}
+}
+
+// exclusive asks for one lock; wait 0 or -1.
+func exclusive(ticket uint64, name string, wait int64) *zamokpb.ClientMessage {
+	return acquire(&zamokpb.Acquire{
+		Ticket: ticket, WaitFor: wait, Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+	})
+}
+
+func drop(ticket uint64) *zamokpb.ClientMessage {
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketName{Ticket: ticket}}}
+}
+
+func downgrade(ticket uint64) *zamokpb.ClientMessage {
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: &zamokpb.TicketName{Ticket: ticket}}}
+}
+
+func keepAlive() *zamokpb.ClientMessage {
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_KeepAlive{KeepAlive: &zamokpb.KeepAlive{}}}
+}
+
+func closeSession() *zamokpb.ClientMessage {
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}}
+}

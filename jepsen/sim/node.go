@@ -290,10 +290,14 @@ func (n *Node) Opened(ctx context.Context) error {
 	}
 	select {
 	case <-p.opened:
-		return p.err
 	case <-ctx.Done():
-		return fmt.Errorf("%s is still starting: %w", n.ID, context.Cause(ctx))
+		select {
+		case <-p.opened: // ctx may have ended long ago
+		default:
+			return fmt.Errorf("%s is still starting: %w", n.ID, context.Cause(ctx))
+		}
 	}
+	return p.err
 }
 
 // Fatal is what the latest process ended itself for; nil: it did not.

@@ -37,8 +37,8 @@ func (c *Client) TryLockAll(ctx context.Context, items []Item, opts ...Option) (
 // acquire asks until there is an answer. It asks again only when nothing came of what was asked before: the
 // session ended, or the grant was over before it could be handed over.
 func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
-	if len(r.items) == 0 {
-		return nil, &Error{Kind: ErrInvalid, Field: "items", Message: "name at least one lock"}
+	if err := r.check(); err != nil {
+		return nil, err
 	}
 	for {
 		if ctx.Err() != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/credentials"
 
@@ -123,6 +124,8 @@ func (cfg *Config) complete() error {
 		return bad("Endpoints", "too many")
 	case cfg.TTL < TTLMin || cfg.TTL > TTLMax:
 		return bad("TTL", "from 2 s to 1 h")
+	case !utf8.ValidString(cfg.Label):
+		return bad("Label", "is not UTF-8")
 	case cfg.RequestTimeout < 0:
 		return bad("RequestTimeout", "can't be negative")
 	}

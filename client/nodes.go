@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 )
@@ -67,7 +68,7 @@ func newNodes(cfg Config) (*nodes, error) {
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes), grpc.WithSharedWriteBuffer(true),
 		grpc.WithIdleTimeout(0), // a connection that went to sleep costs its dial when it is needed most
 		grpc.WithDisableServiceConfig(),
-		grpc.WithUserAgent("zamok-go"),
+		grpc.WithUserAgent("zamok-go"), grpc.WithUnaryInterceptor(encodable),
 	}}
 	if cfg.Dialer != nil {
 		n.options = append(n.options, grpc.WithContextDialer(cfg.Dialer))
@@ -85,6 +86,17 @@ func newNodes(cfg Config) (*nodes, error) {
 		}
 	}
 	return n, nil
+}
+
+// encodable refuses a call that can't be sent, whose text is not UTF-8. To gRPC that is a failure like any
+// other, and other nodes would be asked.
+func encodable(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if message, ok := req.(proto.Message); ok {
+		if _, err := proto.Marshal(message); err != nil {
+			return finalError{&Error{Kind: ErrInvalid, Field: "request", cause: err}}
+		}
+	}
+	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
 // addressOf completes an endpoint with the usual port.

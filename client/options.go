@@ -1,7 +1,9 @@
 package client
 
 import (
+	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"zamok/api/zamokpb"
 )
@@ -83,6 +85,40 @@ func newRequest(items []Item, opts []Option) *request {
 		o(r)
 	}
 	return r
+}
+
+// What the cluster takes. It says so itself, with every field; here is checked only what would break the
+// frame in which it is sent, and with it what others want.
+const (
+	nameBytesMax     = 512
+	ownerBytesMax    = 256
+	metadataBytesMax = 4096
+	itemsMax         = 64
+)
+
+func (r *request) check() error {
+	bad := func(field, message string) error { return &Error{Kind: ErrInvalid, Field: field, Message: message} }
+	text := func(field, s string, most int) error {
+		switch {
+		case len(s) > most:
+			return bad(field, fmt.Sprintf("%d bytes, at most %d", len(s), most))
+		case !utf8.ValidString(s):
+			return bad(field, fmt.Sprintf("%q is not UTF-8", s))
+		}
+		return nil
+	}
+	if len(r.items) == 0 || len(r.items) > itemsMax {
+		return bad("items", fmt.Sprintf("%d locks, 1 to %d at once", len(r.items), itemsMax))
+	}
+	for _, item := range r.items {
+		if err := text("name", item.name, nameBytesMax); err != nil {
+			return err
+		}
+	}
+	if len(r.metadata) > metadataBytesMax {
+		return bad("metadata", fmt.Sprintf("%d bytes, at most %d", len(r.metadata), metadataBytesMax))
+	}
+	return text("owner", r.owner, ownerBytesMax)
 }
 
 func (r *request) names() []string {

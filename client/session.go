@@ -61,6 +61,9 @@ type session struct {
 	renewSpan clock.Span           // between renewals; drawn anew for each
 }
 
+// warnAfter is how long nobody is reached before that is logged: longer than a change of leader takes.
+const warnAfter = 2 * clock.Second
+
 // newSession starts a session. It is opened by run.
 func newSession(c *Client) *session {
 	s := &session{
@@ -105,6 +108,7 @@ func (s *session) run() {
 
 // attach opens the session, or comes back to it, at whichever node leads. Its error is final.
 func (s *session) attach(between *pause) (*stream, error) {
+	began := s.c.clock.Now()
 	for patience := patienceLeast; ; patience = min(2*patience, patienceMost) {
 		var st *stream
 		err, nobody := s.c.nodes.round(s.ctx, func(conn *grpc.ClientConn) (err error) {
@@ -119,7 +123,9 @@ func (s *session) attach(between *pause) (*stream, error) {
 		case !nobody:
 			return nil, err
 		}
-		s.warn()
+		if s.c.clock.Now().Since(began) > warnAfter {
+			s.warn()
+		}
 		if !between.wait(s.ctx) {
 			return nil, context.Cause(s.ctx)
 		}
@@ -135,7 +141,7 @@ func (s *session) warn() {
 	s.mu.Unlock()
 	if first {
 		s.c.log.Warn("zamok: no node serves the session; trying on",
-			"held", held, "error", s.c.nodes.unavailable(Unknown, nil))
+			"held", held, "error", s.c.nodes.unavailable(NotDone, nil))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 
@@ -49,6 +50,10 @@ type Moment struct {
 // stamp), that of ctx, or a refusal; and without one when the loop is left.
 func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq2[Moment, error] {
 	return func(yield func(Moment, error) bool) {
+		if !utf8.ValidString(prefix) {
+			yield(Moment{}, &Error{Kind: ErrInvalid, Field: "prefix", Message: "is not UTF-8"})
+			return
+		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		w := &watch{prefix: prefix, index: from, yield: yield}

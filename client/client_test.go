@@ -1,0 +1,327 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+)
+
+func TestLockIsHeldUntilUnlocked(t *testing.T) {
+	c := startCluster(t, 3)
+	a, b, ctx := c.client(nil), c.client(nil), soon(t)
+
+	first, err := a.Lock(ctx, "x", client.Metadata([]byte("me")))
+	require.NoError(t, err)
+	require.NoError(t, first.Err())
+	require.Equal(t, "x", first.Name())
+	require.Greater(t, time.Until(first.Deadline()), 5*time.Second)
+	held, _, err := a.Check(ctx, first.Grant())
+	require.NoError(t, err)
+	require.True(t, held)
+
+	_, err = b.TryLock(ctx, "x")
+	var not *client.NotAcquiredError
+	require.ErrorAs(t, err, &not)
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	require.Equal(t, first.Session(), not.Holders[0].Session)
+	require.Equal(t, first.Token(), not.Holders[0].Token)
+
+	granted := make(chan *client.Lock)
+	go func() {
+		second, err := b.Lock(ctx, "x")
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- second
+	}()
+	c.waiting(a, "x", 1)
+	require.NoError(t, first.Unlock(ctx))
+	require.ErrorIs(t, first.Unlock(ctx), client.ErrNotHeld)
+	require.ErrorIs(t, first.Err(), client.ErrNotHeld)
+	require.False(t, closed(first.Lost()), "to unlock is not to lose")
+	second := until(t, granted, "the lock")
+	require.Greater(t, second.Token(), first.Token())
+	require.NoError(t, second.Unlock(ctx))
+	c.free(a, "x")
+}
+
+func TestContextBoundsTheWaitOnly(t *testing.T) {
+	c := startCluster(t, 1)
+	a, b, ctx := c.client(nil), c.client(nil), soon(t)
+	short, cancel := context.WithCancel(ctx)
+	held, err := a.Lock(short, "x")
+	require.NoError(t, err)
+
+	waits := make(chan error)
+	go func() {
+		_, err := b.Lock(short, "x")
+		waits <- err
+	}()
+	c.waiting(a, "x", 1)
+	cancel()
+	err = until(t, waits, "the end of a cancelled wait")
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	c.waiting(a, "x", 0)
+
+	require.NoError(t, held.Err(), "a lock outlives the context of its wait")
+	require.NoError(t, held.Unlock(short), "and is unlocked under it")
+	c.free(a, "x")
+}
+
+func TestModes(t *testing.T) {
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+
+	r1, err := a.Lock(ctx, "rw", client.AsShared())
+	require.NoError(t, err)
+	r2, err := a.TryLock(ctx, "rw", client.AsShared())
+	require.NoError(t, err)
+	_, err = a.TryLock(ctx, "rw")
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	_, err = a.TryLock(ctx, "rw", client.AsPermits(1, 3))
+	require.ErrorIs(t, err, client.ErrOtherKind)
+	require.NoError(t, r1.Unlock(ctx))
+	require.NoError(t, r2.Unlock(ctx))
+
+	p1, err := a.Lock(ctx, "p", client.AsPermits(2, 3))
+	require.NoError(t, err)
+	_, err = a.TryLock(ctx, "p", client.AsPermits(2, 3))
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	_, err = a.Lock(ctx, "p", client.AsPermits(4, 3))
+	require.ErrorIs(t, err, client.ErrInvalid)
+
+	all, err := a.LockAll(ctx, []client.Item{client.Exclusive("a"), client.Shared("b"), client.Permits("p", 1, 3)})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "p"}, all.Names())
+	_, err = a.TryLockAll(ctx, []client.Item{client.Exclusive("b"), client.Exclusive("free")})
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	require.NoError(t, p1.Unlock(ctx))
+
+	w, err := a.Lock(ctx, "free")
+	require.NoError(t, err)
+	require.ErrorIs(t, all.Downgrade(cancelled()), nil)
+	_, err = a.TryLock(ctx, "a", client.AsShared())
+	require.NoError(t, err, "after a downgrade readers come in")
+	require.NoError(t, w.Unlock(ctx))
+	require.ErrorIs(t, w.Downgrade(ctx), client.ErrNotHeld)
+	require.NoError(t, all.Unlock(ctx))
+}
+
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func TestDeadlockIsToldWithItsCycle(t *testing.T) {
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+	_, err := a.Lock(ctx, "x", client.Owner("one"))
+	require.NoError(t, err)
+	_, err = a.Lock(ctx, "x", client.Owner("one"))
+	var dead *client.DeadlockError
+	require.ErrorAs(t, err, &dead)
+	require.ErrorIs(t, err, client.ErrDeadlock)
+	require.Len(t, dead.Cycle, 2)
+	require.Equal(t, "one", dead.Cycle[0].Owner)
+}
+
+func TestHoldersAndWaitersAreTold(t *testing.T) {
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+	held, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	contended := held.Contended()
+
+	positions := make(chan client.Position, 10)
+	waits := make(chan error, 1)
+	bounded, cancel := context.WithCancel(ctx)
+	go func() {
+		_, err := a.Lock(bounded, "x", client.OnQueue(func(p client.Position) { positions <- p }))
+		waits <- err
+	}()
+	require.Equal(t, 0, until(t, positions, "a place in the queue").Ahead)
+	require.Equal(t, 1, until(t, contended, "how many wait"))
+	cancel()
+	require.ErrorIs(t, until(t, waits, "the wait's end"), context.Canceled)
+}
+
+func TestMaxHoldEndsAGrant(t *testing.T) {
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+	held, err := a.Lock(ctx, "x", client.MaxHold(time.Second))
+	require.NoError(t, err)
+	require.Less(t, time.Until(held.Deadline()), time.Second)
+	next, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	require.True(t, closed(held.Lost()), "the next holder came while this one believed")
+	require.ErrorIs(t, held.Err(), client.ErrLost)
+	require.ErrorIs(t, context.Cause(held.Context()), client.ErrLost)
+	require.ErrorIs(t, held.Unlock(ctx), client.ErrLost)
+	require.ErrorIs(t, held.Unlock(ctx), client.ErrNotHeld)
+	require.NoError(t, next.Unlock(ctx))
+}
+
+func TestOperators(t *testing.T) {
+	c := startCluster(t, 1)
+	a, b, ctx := c.client(nil), c.client(nil), soon(t)
+	held, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	ended, err := b.ForceRelease(ctx, "x", held.Token(), "maintenance")
+	require.NoError(t, err)
+	require.Equal(t, []client.TicketRef{{Session: held.Session(), Ticket: held.Ticket()}}, ended)
+	until(t, held.Lost(), "the loss")
+	require.ErrorIs(t, held.Err(), client.ErrRevoked)
+	require.ErrorContains(t, held.Err(), "maintenance")
+
+	again, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	require.Equal(t, held.Session(), again.Session())
+	waits := make(chan *client.Lock)
+	go func() {
+		l, err := a.Lock(ctx, "x")
+		if err != nil {
+			t.Error(err)
+		}
+		waits <- l
+	}()
+	c.waiting(b, "x", 1)
+	require.NoError(t, b.ExpireSession(ctx, again.Session(), "gone mad"))
+	until(t, again.Lost(), "the loss")
+	require.ErrorIs(t, again.Err(), client.ErrLost)
+	next := until(t, waits, "a wait that goes on in a new session")
+	require.NotEqual(t, again.Session(), next.Session())
+	sessions, _, err := b.Sessions(ctx, 0, 0)
+	require.NoError(t, err)
+	require.Len(t, sessions, 1)
+
+	members, cluster, err := b.Members(ctx)
+	require.NoError(t, err)
+	require.Len(t, members, 1)
+	require.NotEmpty(t, cluster)
+}
+
+func TestReadingAndWatching(t *testing.T) {
+	c := startCluster(t, 3)
+	a, ctx := c.client(nil), soon(t)
+	before, err := a.Now(ctx)
+	require.NoError(t, err)
+	held, err := a.Lock(ctx, "dir/x")
+	require.NoError(t, err)
+	after, err := a.Now(ctx)
+	require.NoError(t, err)
+	require.True(t, before.Before(after))
+	locks, at, err := a.List(ctx, "dir/", "", 0)
+	require.NoError(t, err)
+	require.Len(t, locks, 1)
+	require.Equal(t, 1, locks[0].Holders)
+
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var seen []client.Event
+	for m, err := range a.Watch(bounded, "dir/", at.Index) {
+		if err != nil {
+			require.ErrorIs(t, err, context.Canceled)
+			break
+		}
+		if len(m.Events) == 0 {
+			go func() { _ = held.Unlock(ctx) }()
+			continue
+		}
+		seen = append(seen, m.Events...)
+		cancel()
+	}
+	require.Len(t, seen, 1)
+	require.Equal(t, client.EventReleased, seen[0].Happened)
+	require.Equal(t, held.Token(), seen[0].Token)
+}
+
+func TestCloseReleasesAtOnce(t *testing.T) {
+	c := startCluster(t, 1)
+	a, b, ctx := c.client(nil), c.client(nil), soon(t)
+	held, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := a.Lock(ctx, "x")
+		waits <- err
+	}()
+	c.waiting(b, "x", 1)
+	require.NoError(t, a.Close())
+	require.True(t, closed(held.Lost()))
+	require.ErrorIs(t, held.Err(), client.ErrClosed)
+	require.ErrorIs(t, until(t, waits, "the wait's end"), client.ErrClosed)
+	_, err = b.TryLock(ctx, "x")
+	require.NoError(t, err, "what was held is free when Close returns")
+	_, err = a.Lock(ctx, "x")
+	require.ErrorIs(t, err, client.ErrClosed)
+	_, err = a.Now(ctx)
+	require.ErrorIs(t, err, client.ErrClosed)
+}
+
+func TestElectionFollowsItsLock(t *testing.T) {
+	c := startCluster(t, 1)
+	a, b, ctx := c.client(nil), c.client(nil), soon(t)
+	e := a.Election("office")
+	_, ok, err := e.Leader(ctx)
+	require.NoError(t, err)
+	require.False(t, ok)
+	first, err := e.Campaign(ctx, []byte("a"))
+	require.NoError(t, err)
+	var seen []string
+	for l, err := range b.Election("office").Observe(ctx) {
+		require.NoError(t, err)
+		seen = append(seen, string(l.Value))
+		switch len(seen) {
+		case 1:
+			go func() {
+				if _, err := b.Election("office").Campaign(ctx, []byte("b")); err != nil {
+					t.Error(err)
+				}
+			}()
+			c.waiting(a, "office", 1)
+			require.NoError(t, first.Unlock(ctx))
+		case 2:
+			require.Equal(t, []string{"a", "b"}, seen)
+			return
+		}
+	}
+}
+
+func TestLockerIsASyncLocker(t *testing.T) {
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+	l := a.Locker(ctx, "x")
+	l.Lock()
+	require.NoError(t, l.Held().Err())
+	l.Unlock()
+	require.Panics(t, l.Unlock)
+	require.NoError(t, a.Close())
+	require.Panics(t, l.Lock)
+}
+
+func TestDoJoinsErrors(t *testing.T) {
+	c := startCluster(t, 1)
+	a, b, ctx := c.client(nil), c.client(nil), soon(t)
+	boom := errors.New("boom")
+	err := a.Do(ctx, "x", func(inside context.Context, l *client.Lock) error {
+		_, err := b.ForceRelease(ctx, "x", l.Token(), "")
+		require.NoError(t, err)
+		<-inside.Done()
+		require.ErrorIs(t, context.Cause(inside), client.ErrLost)
+		return boom
+	})
+	require.ErrorIs(t, err, boom)
+	require.ErrorIs(t, err, client.ErrLost)
+	require.NoError(t, a.Do(ctx, "x", func(context.Context, *client.Lock) error { return nil }))
+	require.PanicsWithValue(t, "bad", func() {
+		_ = a.Do(ctx, "x", func(context.Context, *client.Lock) error { panic("bad") })
+	})
+	c.free(b, "x")
+}

@@ -1,0 +1,139 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"zamok/api"
+	"zamok/client"
+)
+
+// patience is how long a test waits for what should happen soon: the machine may be busy.
+const patience = 30 * time.Second
+
+// cluster is nodes on loopback, in memory, in this process.
+type cluster struct {
+	testing.TB
+	nodes []*api.Node
+}
+
+// startCluster starts nodes n1, n2, … and ends them with the test, after which no goroutine is left.
+func startCluster(t testing.TB, size int) *cluster {
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	var listeners []net.Listener
+	list := ""
+	for i := range size {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		listeners = append(listeners, l)
+		list += fmt.Sprintf(",n%d=%v", i+1, l.Addr())
+	}
+	c := &cluster{TB: t, nodes: make([]*api.Node, size)}
+	started := make(chan error, size)
+	for i := range size {
+		go func() {
+			var err error
+			c.nodes[i], err = api.StartNode(t.Context(), api.NodeConfig{
+				ID: fmt.Sprintf("n%d", i+1), Cluster: list[1:], PeerListener: listeners[i],
+				Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+			})
+			started <- err
+		}()
+	}
+	for range size {
+		require.NoError(t, <-started)
+	}
+	t.Cleanup(func() {
+		for _, n := range c.nodes {
+			require.NoError(t, n.Kill())
+		}
+	})
+	return c
+}
+
+// leader waits until a node leads.
+func (c *cluster) leader() (leads *api.Node) {
+	require.Eventually(c, func() bool {
+		for _, n := range c.nodes {
+			if n.Raft().Status().Office {
+				leads = n
+				return true
+			}
+		}
+		return false
+	}, patience, 5*time.Millisecond)
+	return leads
+}
+
+func (c *cluster) endpoints() []string {
+	var all []string
+	for _, n := range c.nodes {
+		all = append(all, n.Client())
+	}
+	return all
+}
+
+// client makes a client that is closed with the test. change may be nil.
+func (c *cluster) client(change func(*client.Config)) *client.Client {
+	cfg := client.Config{Endpoints: c.endpoints(), Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	cl, err := client.New(cfg)
+	require.NoError(c, err)
+	c.Cleanup(func() { _ = cl.Close() })
+	return cl
+}
+
+// soon is a context for what should happen soon.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// waiting waits until so many wait for a lock.
+func (c *cluster) waiting(cl *client.Client, name string, n int) {
+	ctx := soon(c)
+	require.Eventually(c, func() bool {
+		info, err := cl.Get(ctx, name, 0)
+		return err == nil && info.Waiters == n
+	}, patience, 5*time.Millisecond, "%d waiters of %s", n, name)
+}
+
+// free waits until nobody holds a lock, waits for it or is delayed at it.
+func (c *cluster) free(cl *client.Client, name string) {
+	ctx := soon(c)
+	require.Eventually(c, func() bool {
+		info, err := cl.Get(ctx, name, 0)
+		return err == nil && info.Holders == 0 && info.Waiters == 0
+	}, patience, 5*time.Millisecond, "%s is not free", name)
+}
+
+// closed tells whether a channel is closed by now.
+func closed[T any](ch <-chan T) bool {
+	select {
+	case _, open := <-ch:
+		return !open
+	default:
+		return false
+	}
+}
+
+// until waits for a channel.
+func until[T any](t testing.TB, ch <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(patience):
+		require.FailNow(t, "nothing came", what)
+	}
+	return v
+}

@@ -1,0 +1,132 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"zamok/client"
+)
+
+// deadAddress is one at which nobody listens.
+func deadAddress(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
+	c := startCluster(t, 1)
+	ctx := soon(t)
+	dead, peer := deadAddress(t), c.nodes[0].Peer()
+	_, err := client.Dial(ctx, dead, peer)
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	var all *client.UnavailableError
+	require.ErrorAs(t, err, &all)
+	require.Len(t, all.Nodes, 2)
+	require.ErrorContains(t, err, dead)
+	require.ErrorContains(t, err, "refused")
+	require.ErrorContains(t, err, peer)
+	require.NotContains(t, err.Error(), "rpc error")
+
+	cl, err := client.Dial(ctx, dead, c.nodes[0].Client())
+	require.NoError(t, err, "one that answers is enough")
+	_, err = cl.TryLock(ctx, "x")
+	require.NoError(t, err)
+	require.NoError(t, cl.Close())
+}
+
+func TestBadConfigNamesTheField(t *testing.T) {
+	for field, cfg := range map[string]client.Config{
+		"Endpoints":      {},
+		"endpoint":       {Endpoints: []string{"http://host:1/x"}},
+		"TTL":            {Endpoints: []string{"a"}, TTL: time.Second},
+		"RequestTimeout": {Endpoints: []string{"a"}, RequestTimeout: -1},
+	} {
+		_, err := client.New(cfg)
+		var e *client.Error
+		require.ErrorAs(t, err, &e, field)
+		require.ErrorIs(t, err, client.ErrInvalid)
+		require.Equal(t, field, e.Field)
+	}
+}
+
+// record keeps what was logged.
+type record struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (r *record) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.b.Write(p)
+}
+
+func (r *record) lines() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Split(strings.TrimSpace(r.b.String()), "\n")
+}
+
+func TestLockWaitsWhileNobodyCanBeReached(t *testing.T) {
+	dead := deadAddress(t)
+	log := &record{}
+	cl, err := client.New(client.Config{
+		Endpoints: []string{dead}, RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	_, err = cl.TryLock(ctx, "x")
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	require.NoError(t, ctx.Err(), "TryLock gives up by itself")
+	_, err = cl.Now(ctx)
+	require.ErrorIs(t, err, client.ErrUnavailable)
+
+	_, err = cl.Lock(ctx, "x")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	require.ErrorContains(t, err, dead)
+	require.ErrorContains(t, err, "refused")
+	require.Len(t, log.lines(), 1, "one warning in one outage")
+	_ = cl.Close() // nothing was opened, or it can't be known
+	goleak.VerifyNone(t)
+}
+
+func TestDoorNamesTheField(t *testing.T) {
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+	for name, ask := range map[string]func() error{
+		"empty name":     func() error { _, err := a.Lock(ctx, ""); return err },
+		"control in it":  func() error { _, err := a.Lock(ctx, "a\x00b"); return err },
+		"not UTF-8":      func() error { _, err := a.Lock(ctx, "\xff"); return err },
+		"long name":      func() error { _, err := a.TryLock(ctx, strings.Repeat("x", 513)); return err },
+		"much metadata":  func() error { _, err := a.Lock(ctx, "x", client.Metadata(make([]byte, 4097))); return err },
+		"10 MiB":         func() error { _, err := a.Lock(ctx, "x", client.Metadata(make([]byte, 10<<20))); return err },
+		"no items":       func() error { _, err := a.LockAll(ctx, nil); return err },
+		"too many items": func() error { _, err := a.LockAll(ctx, make([]client.Item, 65)); return err },
+		"negative hold":  func() error { _, err := a.Lock(ctx, "x", client.MaxHold(-1)); return err },
+		"get":            func() error { _, err := a.Get(ctx, "", 0); return err },
+		"get no UTF-8":   func() error { _, err := a.Get(ctx, "\xff", 0); return err },
+	} {
+		err := ask()
+		require.ErrorIs(t, err, client.ErrInvalid, name)
+		var e *client.Error
+		require.ErrorAs(t, err, &e, name)
+		require.NotEmpty(t, e.Field, name)
+		require.Equal(t, client.NotDone, e.Outcome, name)
+	}
+	l, err := a.Lock(ctx, "x")
+	require.NoError(t, err, "and the session lives")
+	require.NoError(t, l.Unlock(ctx))
+}

@@ -205,6 +205,7 @@ type Status struct {
 	Cut         clock.Span // cluster time that stalls of this node, leading, cut off
 	DiskFree    uint64
 	DiskLow     bool
+	Writing     time.Duration // for how long the oldest write to the disk has been going on; 0 = there is none
 	Incarnation store.ID
 }
 
@@ -214,6 +215,9 @@ func (n *Node) Status() Status {
 	n.state.view(func(m *fsm.Machine) { s.Applied = m.Stamp() })
 	s.DiskFree, _ = n.store.Free()
 	s.DiskLow, _ = n.store.Low()
+	if w, writing := n.store.Writing(); writing {
+		s.Writing = time.Since(w.Since)
+	}
 	if in := n.running(); in != nil {
 		s.State, s.RaftIndex, s.Term = in.raft.State().String(), in.raft.LastIndex(), in.raft.CurrentTerm()
 		s.Office = n.queue.isOpen()

@@ -1,0 +1,137 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// Restoration says what a backup becomes: the data directory of the one node that a new cluster begins
+// with. Others join it later, as they join any cluster.
+type Restoration struct {
+	// Node is who it will be, and where its peers will reach it.
+	Node peer.Node
+	// Dir is its data directory: missing, or empty.
+	Dir string
+	// Above is a token above which the new cluster's are to be; 0 = as many as could have been issued
+	// until now: seconds since 1970 × 2²⁰.
+	Above uint64
+	// Quiet is for how long nothing is granted; 0 = the longest lease and delay that there can be. It is
+	// never less than the backup's own longest.
+	Quiet clock.Span
+}
+
+// Restored is what Restore made.
+type Restored struct {
+	Cluster store.ID
+	Index   uint64 // every token of the new cluster is above it
+}
+
+const (
+	tokenShift = 20 // a cluster that has issued fewer than 2²⁰ tokens a second is below it
+	// restoredAt is the place of the restored state in the new log, which has nothing before it.
+	restoredAt      = 1
+	snapshotVersion = raft.SnapshotVersion(1)
+)
+
+// Restore makes the data directory of a new cluster from a backup, before any raft sees it. The cluster
+// of the backup must be dead: what was granted there after the backup is not known here.
+//
+// The directory counts from the moment its snapshot is complete, which comes last but for the marker,
+// and a marker that is missing is written at the start. After an error Dir is empty again, or the error
+// says that it is not.
+func Restore(backup io.Reader, r Restoration) (Restored, error) {
+	if err := peer.CheckID(r.Node.ID); err != nil {
+		return Restored{}, fmt.Errorf("raftnode: restore: %w; nothing was changed", err)
+	}
+	if err := mustBeEmpty(r.Dir); err != nil {
+		return Restored{}, err
+	}
+	var fatal error
+	st, err := store.Open(store.Config{NodeID: r.Node.ID, Dir: r.Dir, Fatal: func(err error) { fatal = err }})
+	if err != nil {
+		return Restored{}, err
+	}
+	if st.State() != store.Empty { // somebody else was at it meanwhile
+		return Restored{}, errors.Join(fmt.Errorf("raftnode: restore: %s holds a node already; nothing was changed", r.Dir), st.Close())
+	}
+	restored, err := r.into(st, backup)
+	if err = errors.Join(err, fatal, st.Close()); err != nil {
+		return Restored{}, errors.Join(fmt.Errorf("raftnode: restore: %w; no cluster was made", err), empty(r.Dir))
+	}
+	return restored, nil
+}
+
+// into writes the new history's first snapshot.
+func (r Restoration) into(st *store.Store, backup io.Reader) (Restored, error) {
+	// The new log's terms go on from here, above every older cluster's, so that stamps go on rising too.
+	term := uint64(time.Now().Unix())
+	above := r.Above
+	if above == 0 {
+		above = term << tokenShift
+	}
+	self := map[string]store.ID{r.Node.ID: st.Identity().Incarnation}
+	// Raft writes a term before anything of that term.
+	if err := errors.Join(st.Found(self), st.Votes().SetUint64([]byte("CurrentTerm"), term)); err != nil {
+		return Restored{}, err
+	}
+	address := raft.ServerAddress(r.Node.Address)
+	alone := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: raft.ServerID(r.Node.ID), Address: address}}}
+	_, transport := raft.NewInmemTransport(address) // raft has it write addresses down
+	sink, err := st.Snapshots().Create(snapshotVersion, restoredAt, term, alone, restoredAt, transport)
+	if err != nil {
+		return Restored{}, err
+	}
+	restored := Restored{Cluster: store.NewID()}
+	restored.Index, err = fsm.Rewrite(sink, backup, fsm.NewHistory{
+		Cluster: fsm.ClusterID(restored.Cluster), Above: above, Quiet: r.Quiet,
+	})
+	if err != nil {
+		return Restored{}, errors.Join(err, sink.Cancel())
+	}
+	if err := sink.Close(); err != nil {
+		return Restored{}, err
+	}
+	return restored, st.Mark(restored.Cluster)
+}
+
+// lostAndFound is what a file system of its own begins with.
+const lostAndFound = "lost+found"
+
+func mustBeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.Name() != lostAndFound {
+			return fmt.Errorf("raftnode: restore: %s is not empty, it has %s in it; nothing was changed; name a directory that is missing or empty",
+				dir, e.Name())
+		}
+	}
+	return err
+}
+
+// empty removes what was written into a directory that had been empty.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.Name() != lostAndFound {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("raftnode: restore: %s is not empty now: %w; empty it before the next try", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package raftnode
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+	"zamok/session"
+)
+
+// backup is the state of a cluster in which one lock is held, and the grant's token.
+func backup(t *testing.T, ctx context.Context) (file []byte, token uint64, stamp clock.Stamp) {
+	n := alone(t)
+	open, err := n.Propose(ctx, &fsm.OpenSession{Secret: session.Hash{1}, TTL: 2 * clock.Second})
+	require.NoError(t, err)
+	held, err := n.Propose(ctx, &fsm.Acquire{
+		Session: open.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: "held", Mode: fsm.Exclusive}},
+	})
+	require.NoError(t, err)
+	var all bytes.Buffer
+	_, err = n.Freeze().WriteTo(&all)
+	require.NoError(t, err)
+	return all.Bytes(), held.Result.Token, held.Stamp
+}
+
+// startAt starts the node of a data directory, and waits for its office if it is to have one.
+func startAt(t *testing.T, cfg Config, l net.Listener, leads bool) *Node {
+	cfg.Listener, cfg.Fatal = l, func(err error) { t.Errorf("fatal: %v", err) }
+	n, err := Open(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Kill()) })
+	if leads {
+		require.Eventually(t, func() bool { return n.Status().Office }, 20*time.Second, 10*time.Millisecond)
+	}
+	return n
+}
+
+func peerPort(t *testing.T) net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return l
+}
+
+// A restored backup is a new cluster of one node, which others can join: its tokens and stamps go on
+// above the old ones, and nobody of the old one holds anything.
+func TestARestoredBackupIsANewCluster(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	file, token, stamp := backup(t, ctx)
+	peers := peerPort(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	made, err := Restore(bytes.NewReader(file), Restoration{
+		Node: peer.Node{ID: "r1", Address: peers.Addr().String()}, Dir: dir, Quiet: 2 * clock.Second,
+	})
+	require.NoError(t, err)
+	require.Greater(t, made.Index, token)
+
+	n := startAt(t, Config{ID: "r1", Dir: dir}, peers, true)
+	a, err := n.Propose(ctx, &fsm.OpenSession{Secret: session.Hash{2}, TTL: 10 * clock.Second})
+	require.NoError(t, err)
+	require.Greater(t, a.Result.Index, made.Index)
+	require.True(t, stamp.Before(a.Stamp), "%v is not before %v", stamp, a.Stamp)
+	n.View(func(m *fsm.Machine) {
+		require.Equal(t, fsm.ClusterID(made.Cluster), m.Cluster())
+		require.False(t, m.Holds("held", token, fsm.TicketRef{}))
+	})
+
+	joins := peerPort(t)
+	second := startAt(t, Config{ID: "r2", Memory: &store.Memory{}, JoinCluster: made.Cluster}, joins, false)
+	require.NoError(t, n.Join(ctx, peer.Node{ID: "r2", Address: joins.Addr().String()}))
+	require.Eventually(t, func() bool {
+		known := false
+		second.View(func(m *fsm.Machine) { _, known = m.Session(a.Result.Session) })
+		return known
+	}, 20*time.Second, 10*time.Millisecond, "the restored state did not reach the second node")
+
+	// What the dead cluster's clients may still believe in is not granted before that is over.
+	got, err := n.Propose(ctx, &fsm.Acquire{
+		Session: a.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: "held", Mode: fsm.Exclusive}}, WaitFor: -1,
+	})
+	require.NoError(t, err)
+	require.Eventually(t, func() (held bool) {
+		n.View(func(m *fsm.Machine) {
+			if v, _ := m.Ticket(fsm.TicketRef{Session: a.Result.Session, Ticket: 1}); v.State == fsm.Granted {
+				require.Greater(t, v.Token, token)
+				require.GreaterOrEqual(t, m.Time(), m.Quiet())
+				held = true
+			}
+		})
+		return held
+	}, 20*time.Second, 10*time.Millisecond, "%+v", got)
+}
+
+func TestARestoreThatFailsLeavesNothing(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	file, _, _ := backup(t, ctx)
+	node := peer.Node{ID: "r1", Address: "127.0.0.1:1"}
+	dir := filepath.Join(t.TempDir(), "data")
+
+	damaged := bytes.Clone(file)
+	damaged[len(damaged)/2] ^= 1
+	for name, bad := range map[string][]byte{"damaged": damaged, "cut short": file[:len(file)-1], "empty": nil} {
+		_, err := Restore(bytes.NewReader(bad), Restoration{Node: node, Dir: dir})
+		require.ErrorContains(t, err, "no cluster was made", name)
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Empty(t, left, name)
+	}
+	_, err := Restore(bytes.NewReader(file), Restoration{Node: node, Dir: dir})
+	require.NoError(t, err, "what failed before must not be in the way")
+
+	before, err := os.ReadFile(filepath.Join(dir, "identity.json"))
+	require.NoError(t, err)
+	_, err = Restore(bytes.NewReader(file), Restoration{Node: node, Dir: dir})
+	require.ErrorContains(t, err, "is not empty")
+	after, err := os.ReadFile(filepath.Join(dir, "identity.json"))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}

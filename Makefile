@@ -15,6 +15,7 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
 # What may be set from outside: make test TESTFLAGS=-count=1, make fuzz FUZZTIME=5m, …
 TESTFLAGS ?=
 FUZZTIME ?= 30s
+HOURS ?= 10
 VULNDB ?= https://vuln.go.dev
 MODULE ?=
 ROUNDS ?= 20
@@ -40,12 +41,13 @@ check: ## format, vet, the import policy, links of the docs, go.mod up to date, 
 	@echo '· staticcheck'; go run $(STATICCHECK) ./...
 
 .PHONY: test
-test: ## every test that needs no compiler, browser or root, but the simulation
-	CGO_ENABLED=0 go test -timeout 10m $(TESTFLAGS) $$(go list ./... | grep -v '/jepsen/')
+test: ## every test that needs no compiler, browser or root; one virtual hour of the simulation
+	CGO_ENABLED=0 go test -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: sim
-sim: ## the whole stack in virtual time (in work; ZAMOK_SEED=n repeats a run's choices)
-	CGO_ENABLED=0 go test -timeout 20m -count=1 $(TESTFLAGS) ./jepsen/...
+sim: ## the whole stack in virtual time under random faults: HOURS (10); ZAMOK_SEED=n repeats its choices
+	CGO_ENABLED=0 ZAMOK_SIM_HOURS=$(HOURS) go test -timeout 60m -count=1 -v $(TESTFLAGS) ./jepsen/sim | \
+		grep -Ev '^=== (RUN|PAUSE|CONT|NAME)'
 
 .PHONY: durable
 durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20) instead of 3

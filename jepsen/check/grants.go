@@ -76,11 +76,9 @@ func (v *view) grant(l *lock, op *Op) grant {
 	switch {
 	case unlock != nil && unlock.Outcome == OK && !v.excused(belief, unlock.Return):
 		g.end, g.passing, g.open = span{unlock.Call, unlock.Return}, false, false
-	case closed != nil && closed.Outcome == OK && !v.excused(belief, closed.Return):
+	case unlock == nil && closed != nil && closed.Outcome == OK && t.hold != nil && t.hold.How == Unlocked &&
+		!v.excused(belief, closed.Return):
 		g.end, g.passing, g.open = span{closed.Call, closed.Return}, false, false
-		if unlock != nil {
-			g.end.from = min(unlock.Call, closed.Call)
-		}
 	case unlock != nil && unlock.Outcome == Unknown && !v.excused(belief, v.end):
 		g.end, g.passing = span{unlock.Call, unlock.Call}, false
 	}

@@ -195,7 +195,7 @@ func (v *view) addEvents() {
 		v.end = max(v.end, v.Events[i].At)
 	}
 	slices.SortStableFunc(all, func(a, b *Event) int {
-		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.At, b.At))
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.At, b.At))
 	})
 	type key struct {
 		index uint64
@@ -209,6 +209,14 @@ func (v *view) addEvents() {
 			v.addEvent(ev)
 		}
 	}
+}
+
+// rank orders what happens at one index: first all is removed, then grants are made.
+func (ev *Event) rank() int {
+	if ev.Happened == EvGranted {
+		return 1
+	}
+	return 0
 }
 
 func (v *view) addEvent(ev *Event) {

@@ -46,8 +46,10 @@ type NodeConfig struct {
 	// Dial connects to other nodes: to their peer ports, and to the leader's client port where calls
 	// are relayed. Nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// HTTP is the address of this node's HTTP port, as announced to the others. Empty: not announced.
+	// HTTP is where /metrics, /healthz and /readyz are served, to whoever reaches it. Empty: nowhere.
 	HTTP string
+	// Profile adds /debug/pprof there. Profiles tell about the process, and cost it time.
+	Profile bool
 
 	// ClientTLS is shown to clients, and asks them for a certificate if it says so. A node that relays
 	// calls is a client of the leader: its RootCAs are those of the other nodes' certificates, and its
@@ -68,7 +70,7 @@ type NodeConfig struct {
 	Version string
 	// Logger is told what an operator wants to know. Nil: nobody is.
 	Logger *slog.Logger
-	// Observer is told what to count. Nil: nobody is.
+	// Observer is told what to count, in the place of /metrics. Nil: /metrics is, if there is HTTP.
 	Observer *Observer
 	// Fatal is called when the node can't go on: its disk failed, its state differs from the
 	// majority's, it was removed, or it is stuck. It ends the process, since a hanging disk may keep
@@ -88,6 +90,9 @@ type settled struct {
 	joins  store.ID
 	host   string // to advertise; "" = the listeners'
 	atPeer string // what the list has for this node
+
+	httpListener net.Listener // nil: there is no HTTP
+	metrics      *metrics     // nil, likewise
 }
 
 // settle fills in what is zero, or says which field is wrong.
@@ -161,7 +166,14 @@ func (s *settled) fill() {
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)
 	}
-	if s.Observer == nil {
+	if s.HTTP != "" {
+		s.metrics = newMetrics()
+	}
+	switch {
+	case s.Observer != nil:
+	case s.metrics != nil:
+		s.Observer = s.metrics.observer()
+	default:
 		s.Observer = &Observer{}
 	}
 }

@@ -19,6 +19,7 @@ type Node struct {
 	cfg    settled
 	raft   *raftnode.Node
 	server *Server
+	http   *httpPort // nil: there is none
 	client string
 
 	started chan struct{} // closed when StartNode returns
@@ -43,6 +44,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	n := &Node{cfg: cfg, client: cfg.reachable(cfg.Listener), started: make(chan struct{}), done: make(chan struct{})}
 	defer close(n.started)
 	n.server = newServer(cfg)
+	n.http = cfg.serveHTTP(n.server.stopping) // before the node starts, which may have to wait
 	opened := make(chan error, 1)
 	go func() {
 		// Open ends this goroutine, and returns nothing, if the node can't go on.
@@ -55,6 +57,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 		return nil, n.end(func() error { return err })
 	}
 	n.server.start(n.raft)
+	n.http.started(n.raft)
 	n.server.serve(cfg.Listener, cfg.ClientTLS, cfg.ConnsMax)
 	n.server.log.Info("serving clients", "id", cfg.ID, "address", n.client)
 	return n, nil
@@ -76,11 +79,14 @@ func (s *settled) listen(ctx context.Context) (err error) {
 			return errors.Join(err, s.PeerListener.Close())
 		}
 	}
+	if err = s.listenHTTP(ctx); err != nil {
+		return errors.Join(err, s.PeerListener.Close(), s.Listener.Close())
+	}
 	if s.Dir == "" && s.Cluster == "" && s.JoinCluster == "" {
 		s.atPeer = s.reachable(s.PeerListener)
 		if s.list, err = peer.ParseList(s.ID + "=" + s.atPeer); err != nil {
 			err = fmt.Errorf("api: NodeConfig.PeerListener: its address is none that a cluster can have: %w; nothing was started", err)
-			return errors.Join(err, s.PeerListener.Close(), s.Listener.Close())
+			return errors.Join(err, s.PeerListener.Close(), s.Listener.Close(), s.closeHTTP())
 		}
 	}
 	return nil
@@ -136,6 +142,9 @@ func (n *Node) Client() string { return n.client }
 // Peer is the address under which other nodes reach it.
 func (n *Node) Peer() string { return n.raftConfig().Advertise }
 
+// HTTP is the address under which HTTP is served; "" = there is none.
+func (n *Node) HTTP() string { return n.cfg.HTTP }
+
 // Raft is the replicated machine: for its status, and to read it.
 func (n *Node) Raft() *raftnode.Node { return n.raft }
 
@@ -176,6 +185,7 @@ func (n *Node) Kill() error {
 func (n *Node) end(how func() error) error {
 	n.endOnce.Do(func() {
 		n.err = how()
+		n.http.close()
 		close(n.done)
 	})
 	<-n.done

@@ -1,0 +1,156 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"sync/atomic"
+	"time"
+
+	"zamok/raftnode"
+)
+
+const (
+	// httpConnsMax is how many connections the HTTP port has at once.
+	httpConnsMax = 256
+	// httpHeaderWait is how long a request may take to arrive, httpIdle how long a connection stays for
+	// the next one.
+	httpHeaderWait = 5 * time.Second
+	httpIdle       = time.Minute
+	// writeStuck is how long a write to the disk may take before the node says that it is not ready.
+	writeStuck = 3 * time.Second
+)
+
+// httpPort serves HTTP beside a node: whether it lives and is ready, what it counts, and profiles of
+// the process if that was asked for. It serves from before the node has started, which may wait for
+// others, until after it has ended.
+type httpPort struct {
+	metrics  *metrics
+	version  string
+	stopping <-chan struct{}
+	node     atomic.Pointer[raftnode.Node] // nil: it has not started
+	server   *http.Server
+	served   chan struct{} // closed when nothing is accepted any more
+}
+
+// listenHTTP opens the port, if there is to be one.
+func (s *settled) listenHTTP(ctx context.Context) (err error) {
+	if s.HTTP == "" {
+		return nil
+	}
+	if s.httpListener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.HTTP); err != nil {
+		return fmt.Errorf("api: NodeConfig.HTTP: can't listen for HTTP on %s: %w; nothing was started", s.HTTP, err)
+	}
+	s.HTTP = s.httpListener.Addr().String()
+	if tcp, ok := s.httpListener.Addr().(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
+		s.HTTP = s.reachable(s.httpListener)
+	}
+	return nil
+}
+
+func (s *settled) closeHTTP() error {
+	if s.httpListener == nil {
+		return nil
+	}
+	return s.httpListener.Close()
+}
+
+// serveHTTP begins to serve on the port; nil: there is none. stopping is closed when the node stops.
+func (s *settled) serveHTTP(stopping <-chan struct{}) *httpPort {
+	if s.httpListener == nil {
+		return nil
+	}
+	h := &httpPort{metrics: s.metrics, version: s.Version, stopping: stopping, served: make(chan struct{})}
+	h.server = &http.Server{
+		Handler:           h.handler(s.Profile),
+		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
+		MaxHeaderBytes: headerBytesMax,
+		ErrorLog:       slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+	}
+	go func() {
+		defer close(h.served)
+		err := h.server.Serve(&fewConns{Listener: s.httpListener, free: make(chan struct{}, httpConnsMax), log: s.Logger})
+		if !errors.Is(err, http.ErrServerClosed) {
+			s.Logger.Error("HTTP is not served any more", "error", err)
+		}
+	}()
+	return h
+}
+
+// started says that there is a node to tell of.
+func (h *httpPort) started(node *raftnode.Node) {
+	if h != nil {
+		h.node.Store(node)
+	}
+}
+
+func (h *httpPort) handler(profile bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if why := h.notReady(); why != "" {
+			say(w, http.StatusServiceUnavailable, "not ready: "+why)
+			return
+		}
+		say(w, http.StatusOK, "ready")
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(h.metrics.text(r.Context(), h.node.Load(), h.version)) // who hung up does not read it
+	})
+	if profile {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}
+
+func say(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	fmt.Fprintln(w, text)
+}
+
+// notReady says why clients had better go to another node; "" = they may come.
+func (h *httpPort) notReady() string {
+	select {
+	case <-h.stopping:
+		return "the node is stopping"
+	default:
+	}
+	node := h.node.Load()
+	if node == nil {
+		return "the node is starting; a new cluster begins when all of its nodes have been heard"
+	}
+	status := node.Status()
+	switch {
+	case status.Leader == "":
+		return "nobody is known to lead"
+	case status.Leader == status.ID && !status.Office:
+		return "the node was elected and does not serve yet"
+	case status.Writing > writeStuck:
+		return fmt.Sprintf("a write to the disk has been going on for %v", status.Writing.Round(time.Second))
+	}
+	return ""
+}
+
+// close ends serving; requests under way have until stopWait.
+func (h *httpPort) close() {
+	if h == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+	defer cancel()
+	if h.server.Shutdown(ctx) != nil {
+		_ = h.server.Close()
+	}
+	<-h.served
+}

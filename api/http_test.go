@@ -1,0 +1,263 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/raftnode/store"
+)
+
+// fetch asks a node's HTTP port.
+func fetch(t *testing.T, address, path string) (code int, text string) {
+	t.Helper()
+	hurry := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := hurry.Get("http://" + address + path)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	return answer.StatusCode, string(body)
+}
+
+// contractMetrics are the names that users build their graphs on.
+var contractMetrics = map[string]string{
+	"zamok_lock_wait_seconds": "histogram", "zamok_lock_hold_seconds": "histogram", "zamok_grants_total": "counter",
+	"zamok_refusals_total": "counter", "zamok_locks_held": "gauge", "zamok_waiters": "gauge", "zamok_queue_depth_max": "gauge",
+	"zamok_sessions": "gauge", "zamok_sessions_expired_total": "counter", "zamok_streams": "gauge",
+	"zamok_streams_cut_total": "counter", "zamok_commit_stage_seconds": "histogram", "zamok_entry_commands": "histogram",
+	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_leader_changes_total": "counter",
+	"zamok_applied_index": "gauge", "zamok_cluster_time_seconds": "gauge", "zamok_disk_write_seconds": "histogram",
+	"zamok_disk_free_bytes": "gauge", "zamok_build_info": "gauge",
+}
+
+var (
+	sampleLine = regexp.MustCompile(`^(zamok_[a-z_]+)(\{(?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*\})? ([0-9.e+-]+|\+Inf)$`)
+	headLine   = regexp.MustCompile(`^# (HELP|TYPE) (zamok_[a-z_]+) (.+)$`)
+)
+
+// scrape reads an exposition strictly: every sample belongs to a family that was announced before it,
+// and histograms only rise to their count.
+func scrape(t *testing.T, text string) (samples map[string]float64, families map[string]string) {
+	samples, families = map[string]float64{}, map[string]string{}
+	require.True(t, strings.HasSuffix(text, "\n"))
+	family, last := "", 0.0
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := headLine.FindStringSubmatch(line); m != nil {
+			family = m[2]
+			if m[1] == "TYPE" {
+				require.NotContains(t, families, family)
+				families[family] = m[3]
+			}
+			continue
+		}
+		m := sampleLine.FindStringSubmatch(line)
+		require.NotNil(t, m, "not a sample: %s", line)
+		name := m[1]
+		if families[family] == "histogram" {
+			name = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count")
+		}
+		require.Equal(t, family, name)
+		require.NotContains(t, samples, m[1]+m[2])
+		value, err := strconv.ParseFloat(m[3], 64)
+		require.NoError(t, err)
+		samples[m[1]+m[2]] = value
+		switch {
+		case strings.HasSuffix(m[1], "_bucket"):
+			if last > 0 && !strings.Contains(m[2], `le="0.`) {
+				require.GreaterOrEqual(t, value, last, line)
+			}
+			if last = value; strings.Contains(m[2], `le="+Inf"`) {
+				last = 0
+			}
+		case strings.HasSuffix(m[1], "_count"):
+			inf := strings.TrimSuffix(m[1], "_count") + "_bucket" + strings.Replace("{"+strings.Trim(m[2], "{}")+`,le="+Inf"}`, "{,", "{", 1)
+			require.Equal(t, samples[inf], value, line)
+		}
+	}
+	return samples, families
+}
+
+func TestMetricsAreTheContracts(t *testing.T) {
+	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.HTTP, cfg.Version = "127.0.0.1:0", `v1 "quoted" \ here` })
+	n := c.leader()
+	ctx := soon(t)
+	s := openSession(t, ctx, call(t, n))
+	first := s.hold("secret-name/1")
+	s.hold("secret-name/2")
+	_, err := s.Acquire(ctx, s.next("secret-name/1", 0))
+	require.Error(t, err)
+	s.drop(first.Ticket)
+	short := openSession(t, ctx, call(t, n))
+	_, err = s.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: short.id, Reason: "a test"})
+	require.NoError(t, err)
+	third := s.hold("secret-name/3")
+	waits := openSession(t, ctx, call(t, n))
+	waiting := waits.next("secret-name/3", -1)
+	go waits.Acquire(ctx, waiting) // ends with the node
+	require.Eventually(t, func() bool {
+		lock, err := s.Get(ctx, &zamokpb.GetRequest{Name: "secret-name/3"})
+		return err == nil && lock.Lock.Waiters == 1
+	}, patience, 5*time.Millisecond)
+
+	code, text := fetch(t, n.HTTP(), "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	samples, families := scrape(t, text)
+	assert.Equal(t, contractMetrics, families)
+	assert.NotContains(t, text, "secret-name")
+	for sample, want := range map[string]float64{
+		`zamok_grants_total{mode="exclusive"}`: 3, `zamok_grants_total{mode="shared"}`: 0,
+		`zamok_refusals_total{reason="try_failed"}`: 1, `zamok_sessions_expired_total{reason="evicted"}`: 1,
+		`zamok_lock_wait_seconds_count{mode="exclusive"}`: 3, `zamok_lock_hold_seconds_count{mode="exclusive"}`: 1,
+		"zamok_locks_held": 2, "zamok_waiters": 1, "zamok_queue_depth_max": 1, "zamok_sessions": 2,
+		"zamok_raft_leader": 1, "zamok_raft_leader_changes_total": 1,
+		`zamok_build_info{version="v1 \"quoted\" \\ here"}`: 1,
+	} {
+		assert.Contains(t, samples, sample)
+		assert.InDelta(t, want, samples[sample], 0, sample)
+	}
+	for _, positive := range []string{
+		"zamok_raft_term", "zamok_applied_index", "zamok_cluster_time_seconds", "zamok_entry_commands_count",
+		`zamok_commit_stage_seconds_count{stage="queue"}`, `zamok_commit_stage_seconds_count{stage="append"}`,
+		`zamok_commit_stage_seconds_count{stage="replicate"}`, `zamok_commit_stage_seconds_count{stage="apply"}`,
+		"zamok_disk_write_seconds_count", "zamok_disk_write_seconds_sum",
+	} {
+		assert.Positive(t, samples[positive], positive)
+	}
+	waits.drop(waiting.Acquire.Ticket)
+	s.drop(third.Ticket)
+}
+
+// What a histogram counts is in the first bucket whose bound is not below it.
+func TestHistogram(t *testing.T) {
+	h := newHistogram(.001, .01)
+	for _, d := range []time.Duration{-time.Second, 0, time.Millisecond, time.Millisecond + time.Microsecond, time.Second} {
+		h.observe(d)
+	}
+	var x exposition
+	x.histogram("zamok_h", "", &h)
+	require.Equal(t, `zamok_h_bucket{le="0.001"} 3
+zamok_h_bucket{le="0.01"} 4
+zamok_h_bucket{le="+Inf"} 5
+zamok_h_sum 1.002001
+zamok_h_count 5
+`, x.String())
+}
+
+// However many reasons there are, so many are told apart.
+func TestReasonsAreBounded(t *testing.T) {
+	var r reasons
+	for i := range 2 * reasonsMax {
+		r.count(fmt.Sprint(i))
+	}
+	told, sum := 0, uint64(0)
+	r.each(func(_ string, n uint64) { told, sum = told+1, sum+n })
+	require.Equal(t, reasonsMax+1, told)
+	require.EqualValues(t, 2*reasonsMax, sum)
+}
+
+// A node that waits for the others of a new cluster lives and is not ready; so is one without a leader.
+func TestReadiness(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0") // nobody answers there yet
+	require.NoError(t, err)
+	mine, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	web, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := web.Addr().String()
+	require.NoError(t, web.Close())
+
+	list := fmt.Sprintf("n1=%v,n2=%v", mine.Addr(), other.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan error, 2)
+	var nodes [2]*Node
+	start := func(i int, cfg NodeConfig) {
+		var err error
+		nodes[i], err = StartNode(ctx, cfg)
+		started <- err
+	}
+	go start(0, NodeConfig{ID: "n1", Cluster: list, PeerListener: mine, HTTP: address})
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	}, patience, 5*time.Millisecond)
+	code, text := fetch(t, address, "/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, text, "not ready: the node is starting")
+	code, text = fetch(t, address, "/healthz")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "ok\n", text)
+	code, text = fetch(t, address, "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	_, families := scrape(t, text)
+	require.NotContains(t, families, "zamok_sessions")
+
+	go start(1, NodeConfig{ID: "n2", Cluster: list, PeerListener: other})
+	for range nodes {
+		require.NoError(t, <-started)
+	}
+	cancel()
+	require.Eventually(t, func() bool {
+		code, text = fetch(t, address, "/readyz")
+		return code == http.StatusOK
+	}, patience, 5*time.Millisecond, "%s", text)
+	require.Equal(t, "ready\n", text)
+	require.NoError(t, nodes[1].Kill())
+	require.Eventually(t, func() bool {
+		code, text = fetch(t, address, "/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(text, "nobody is known to lead")
+	}, patience, 5*time.Millisecond, "%s", text)
+	require.NoError(t, nodes[0].Close())
+	_, err = net.Dial("tcp", address)
+	require.Error(t, err, "the port is closed with the node")
+}
+
+// A port in use is told before anything is written, and the other ports are free again.
+func TestAnHTTPPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	dir := t.TempDir()
+	cfg := NodeConfig{ID: "n1", Dir: dir + "/data", Cluster: "n1=127.0.0.1:1", Peer: "127.0.0.1:0", HTTP: taken.Addr().String()}
+	_, err = StartNode(t.Context(), cfg)
+	require.ErrorContains(t, err, "NodeConfig.HTTP: can't listen for HTTP on "+taken.Addr().String())
+	require.NoDirExists(t, cfg.Dir)
+}
+
+func TestProfilesAreOffUnlessAsked(t *testing.T) {
+	for on, want := range map[bool]int{false: http.StatusNotFound, true: http.StatusOK} {
+		t.Run(fmt.Sprint(on), func(t *testing.T) {
+			c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.HTTP, cfg.Profile = "127.0.0.1:0", on })
+			for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/cmdline"} {
+				code, _ := fetch(t, c.nodes[0].HTTP(), path)
+				assert.Equal(t, want, code, path)
+			}
+			code, _ := fetch(t, c.nodes[0].HTTP(), "/")
+			assert.Equal(t, http.StatusNotFound, code)
+		})
+	}
+}
+
+// A refused write is none.
+func TestRefusedWritesAreNotMeasured(t *testing.T) {
+	m := newMetrics()
+	o := m.observer()
+	o.Wrote(store.Write{Took: time.Millisecond})
+	o.Wrote(store.Write{Took: time.Hour, Err: store.ErrDiskFull})
+	require.Contains(t, string(m.text(t.Context(), nil, "")), "zamok_disk_write_seconds_count 1\n")
+}

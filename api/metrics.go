@@ -1,0 +1,285 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/raftnode/store"
+)
+
+// metrics counts what a node does and writes it as Prometheus reads it. What happened is told by an
+// Observer; what there is now is read when somebody asks. No lock's name is ever a label: there may be
+// millions, and they are nobody's business who looks at graphs.
+type metrics struct {
+	wait, hold       [modes]histogram // by fsm.Mode
+	grants           [modes]atomic.Uint64
+	refusals, ends   [whys]atomic.Uint64 // by fsm.Why
+	streams          atomic.Int64
+	cuts             reasons
+	queue, append    histogram
+	replicate, apply histogram
+	push             histogram
+	commands         histogram
+	offices          atomic.Uint64
+	writes           histogram
+}
+
+const (
+	modes = int(fsm.Permits) + 1
+	whys  = int(fsm.Restored) + 1
+)
+
+func newMetrics() *metrics {
+	m := &metrics{commands: newHistogram(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)}
+	for mode := range modes {
+		m.wait[mode] = newHistogram(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
+		m.hold[mode] = newHistogram(.001, .01, .1, 1, 10, 60, 600, 3600, 6*3600, 24*3600)
+	}
+	for _, h := range []*histogram{&m.queue, &m.append, &m.replicate, &m.apply, &m.push, &m.writes} {
+		*h = newHistogram(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5)
+	}
+	return m
+}
+
+// observer tells the metrics what happens.
+func (m *metrics) observer() *Observer {
+	return &Observer{
+		Measure: func(e raftnode.Measure) {
+			m.queue.observe(e.Queue)
+			m.append.observe(e.Append)
+			m.replicate.observe(e.Replicate)
+			m.apply.observe(e.Apply)
+			m.commands.add(float64(e.Commands))
+		},
+		Wrote: func(w store.Write) {
+			if w.Err == nil {
+				m.writes.observe(w.Took)
+			}
+		},
+		Office: func(open bool) {
+			if open {
+				m.offices.Add(1)
+			}
+		},
+		Granted:      func(mode fsm.Mode) { count(m.grants[:], int(mode)) },
+		Held:         func(mode fsm.Mode, d time.Duration) { m.hold[min(int(mode), modes-1)].observe(d) },
+		Waited:       func(mode fsm.Mode, d time.Duration) { m.wait[min(int(mode), modes-1)].observe(d) },
+		Refused:      func(why fsm.Why) { count(m.refusals[:], int(why)) },
+		SessionEnded: func(why fsm.Why) { count(m.ends[:], int(why)) },
+		StreamOpened: func() { m.streams.Add(1) },
+		StreamEnded: func(reason string) {
+			m.streams.Add(-1)
+			if reason != "" {
+				m.cuts.count(reason)
+			}
+		},
+	}
+}
+
+func count(counters []atomic.Uint64, i int) { counters[min(i, len(counters)-1)].Add(1) }
+
+// text is everything in Prometheus's text format. Without a node what is read from it is left out.
+func (m *metrics) text(ctx context.Context, node *raftnode.Node, version string) []byte {
+	var x exposition
+	x.head("zamok_lock_wait_seconds", "histogram", "From a request at this node's door to the grant.")
+	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_wait_seconds", label, &m.wait[mode]) })
+	x.head("zamok_lock_hold_seconds", "histogram", "From grant to end, in cluster time; told by the leader.")
+	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_hold_seconds", label, &m.hold[mode]) })
+	x.head("zamok_grants_total", "counter", "Locks granted; told by the leader.")
+	m.byMode(func(label string, mode int) { x.value("zamok_grants_total", label, m.grants[mode].Load()) })
+	x.head("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, other than by their client's wish; told by the leader.")
+	m.byWhy(&x, "zamok_refusals_total", &m.refusals, fsm.Dropped, fsm.Closed)
+	x.head("zamok_sessions_expired_total", "counter", "Sessions that ended other than by their client's wish; told by the leader.")
+	m.byWhy(&x, "zamok_sessions_expired_total", &m.ends, fsm.Closed)
+	x.head("zamok_streams", "gauge", "Sessions' streams attached to this node.")
+	x.value("zamok_streams", "", m.streams.Load())
+	x.head("zamok_streams_cut_total", "counter", "Streams that this node ended.")
+	m.cuts.each(func(reason string, n uint64) { x.value("zamok_streams_cut_total", label("reason", reason), n) })
+	x.head("zamok_commit_stage_seconds", "histogram", "What a committed entry spent where, on its leader; push is from apply to the client's connection.")
+	for _, stage := range []struct {
+		name string
+		h    *histogram
+	}{{"queue", &m.queue}, {"append", &m.append}, {"replicate", &m.replicate}, {"apply", &m.apply}, {"push", &m.push}} {
+		x.histogram("zamok_commit_stage_seconds", label("stage", stage.name), stage.h)
+	}
+	x.head("zamok_entry_commands", "histogram", "Commands in a committed entry; of the leader's own entries none.")
+	x.histogram("zamok_entry_commands", "", &m.commands)
+	x.head("zamok_disk_write_seconds", "histogram", "Writes of log and vote, their fsync included.")
+	x.histogram("zamok_disk_write_seconds", "", &m.writes)
+	x.head("zamok_raft_leader_changes_total", "counter", "Offices opened at this node; the sum over all nodes is the changes of leader.")
+	x.value("zamok_raft_leader_changes_total", "", m.offices.Load())
+	x.head("zamok_build_info", "gauge", "Always 1.")
+	x.value("zamok_build_info", label("version", version), 1)
+	if node != nil {
+		x.present(ctx, node)
+	}
+	return x.Bytes()
+}
+
+func (m *metrics) byMode(f func(label string, mode int)) {
+	for mode := fsm.Exclusive; mode <= fsm.Permits; mode++ {
+		f(label("mode", enumWord(zamokpb.Mode(mode).String(), "MODE_")), int(mode))
+	}
+}
+
+// byWhy writes counters by reason, those left out that are no such thing.
+func (m *metrics) byWhy(x *exposition, name string, counters *[whys]atomic.Uint64, except ...fsm.Why) {
+	for why := fsm.Dropped; why <= fsm.Restored; why++ {
+		if n := counters[why].Load(); n > 0 && !slices.Contains(except, why) {
+			x.value(name, label("reason", enumWord(zamokpb.Why(why).String(), "WHY_")), n)
+		}
+	}
+}
+
+// enumWord is the wire's name for something, as a label: WHY_HELD_OUT is held_out.
+func enumWord(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
+
+// present writes what there is now at a node.
+func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
+	status := node.Status()
+	var counts fsm.Counts
+	var seconds float64
+	node.View(func(m *fsm.Machine) { counts, seconds = m.Counts(), m.Time().Sub(0).Duration().Seconds() })
+	held, deepest := survey(ctx, node, counts)
+	leads := 0
+	if status.Office {
+		leads = 1
+	}
+	for _, g := range []struct {
+		name, help string
+		value      any
+	}{
+		{"zamok_locks_held", "Locks that somebody holds.", held},
+		{"zamok_waiters", "Acquisitions that wait.", counts.Waiting},
+		{"zamok_queue_depth_max", "The length of the longest queue.", deepest},
+		{"zamok_sessions", "Living sessions.", counts.Sessions},
+		{"zamok_raft_leader", "1 on the node that leads, with its office open.", leads},
+		{"zamok_raft_term", "Raft's term.", status.Term},
+		{"zamok_applied_index", "The index of what was applied last; it rises with every command.", status.Applied.Index},
+		{"zamok_cluster_time_seconds", "For how long the cluster has had a leader.", seconds},
+		{"zamok_disk_free_bytes", "What is left on the disk of the data directory.", status.DiskFree},
+	} {
+		x.head(g.name, "gauge", g.help)
+		x.value(g.name, "", g.value)
+	}
+}
+
+// surveyRound is how many locks are looked at before the machine may go on.
+const surveyRound = 1000
+
+// survey counts the locks that are held, and finds the longest queue. It walks over all locks only
+// where the machine's own counts do not say it.
+func survey(ctx context.Context, node *raftnode.Node, counts fsm.Counts) (held, deepest int) {
+	if counts.Waiting == 0 && counts.Delayed == 0 {
+		return counts.Locks, 0 // each of them exists because somebody holds it
+	}
+	var round []fsm.LockSummary
+	for after := ""; ctx.Err() == nil; after = round[len(round)-1].Name {
+		node.View(func(m *fsm.Machine) { round = m.Locks("", after, surveyRound) })
+		for _, lock := range round {
+			if lock.Holders > 0 {
+				held++
+			}
+			deepest = max(deepest, lock.Waiters)
+		}
+		if len(round) < surveyRound {
+			break
+		}
+	}
+	return held, deepest
+}
+
+// histogram counts values in buckets, without a lock: some are observed under the machine's.
+type histogram struct {
+	bounds  []float64
+	buckets []atomic.Uint64 // one more than bounds
+	nanos   atomic.Uint64   // the sum, in billionths
+}
+
+func newHistogram(bounds ...float64) histogram {
+	return histogram{bounds: bounds, buckets: make([]atomic.Uint64, len(bounds)+1)}
+}
+
+func (h *histogram) observe(d time.Duration) { h.add(max(d, 0).Seconds()) }
+
+func (h *histogram) add(v float64) {
+	i, _ := slices.BinarySearch(h.bounds, v) // the first bound that is not below it
+	h.buckets[i].Add(1)
+	h.nanos.Add(uint64(math.Round(v * 1e9)))
+}
+
+// reasons counts by words that are not known beforehand, up to reasonsMax of them.
+type reasons struct {
+	mu     sync.Mutex
+	counts map[string]uint64
+}
+
+const reasonsMax = 32
+
+func (r *reasons) count(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counts == nil {
+		r.counts = make(map[string]uint64)
+	}
+	if _, known := r.counts[reason]; !known && len(r.counts) >= reasonsMax {
+		reason = "other"
+	}
+	r.counts[reason]++
+}
+
+func (r *reasons) each(f func(string, uint64)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, reason := range slices.Sorted(maps.Keys(r.counts)) {
+		f(reason, r.counts[reason])
+	}
+}
+
+// exposition is Prometheus's text format.
+type exposition struct{ bytes.Buffer }
+
+func (x *exposition) head(name, kind, help string) {
+	fmt.Fprintf(x, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+}
+
+func (x *exposition) value(name, labels string, v any) {
+	if labels != "" {
+		labels = "{" + labels + "}"
+	}
+	fmt.Fprintf(x, "%s%s %v\n", name, labels, v)
+}
+
+func (x *exposition) histogram(name, labels string, h *histogram) {
+	before := ""
+	if labels != "" {
+		before = labels + ","
+	}
+	sum := uint64(0)
+	for i := range h.buckets {
+		le := "+Inf"
+		if i < len(h.bounds) {
+			le = strconv.FormatFloat(h.bounds[i], 'g', -1, 64)
+		}
+		sum += h.buckets[i].Load()
+		x.value(name+"_bucket", before+label("le", le), sum)
+	}
+	x.value(name+"_sum", labels, float64(h.nanos.Load())/1e9)
+	x.value(name+"_count", labels, sum)
+}
+
+func label(name, value string) string {
+	return name + `="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
+}

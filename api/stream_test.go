@@ -258,23 +258,28 @@ func tellSlow(t *testing.T, n *Node) {
 	for range frameMessagesMax {
 		many = append(many, drop(1))
 	}
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
+	quit, quiet := make(chan struct{}), make(chan struct{})
+	go func() { // Send blocks when nobody reads at the other end any more
+		defer close(quiet)
 		for {
-			n.server.hub.mu.Lock()
-			o := n.server.hub.attached[w.hubID()]
-			n.server.hub.mu.Unlock()
-			if o == nil {
+			select {
+			case <-quit:
 				return
+			default:
+				w.say(many...)
 			}
-			w.say(many...)
 		}
 	}()
-	<-over
+	require.Eventually(t, func() bool {
+		n.server.hub.mu.Lock()
+		defer n.server.hub.mu.Unlock()
+		return n.server.hub.attached[w.hubID()] == nil
+	}, patience, clock.Millisecond.Duration())
+	close(quit)
 	info := infoOf(t, w.end())
 	assert.Equal(t, zamokpb.Code_CODE_SLOW, info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
+	<-quiet
 	next := w.again(c)
 	next.say(exclusive(2, "slow", 0))
 	next.is(2, stateGranted)

@@ -19,12 +19,14 @@ type talker struct {
 	testing.TB
 	wire    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
 	hangUp  context.CancelFunc
+	conn    *grpc.ClientConn // if a test wants to close it
 	secret  []byte
 	id      uint64
 	frames  int // sent
 	floor   uint64
 	welcome *zamokpb.Welcome
 	heard   []*zamokpb.ServerMessage // and not looked at yet
+	told    uint64                   // the index of the last change heard by until
 }
 
 func settings(ttl clock.Span) *zamokpb.SessionSettings {

@@ -1,0 +1,139 @@
+package api
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+func graceful(grace clock.Span) *zamokpb.SessionSettings {
+	s := settings(clock.Minute)
+	s.ReleaseOnDisconnect = int64(grace)
+	return s
+}
+
+// TestDisconnect is about sessions that asked to end when their stream breaks.
+func TestDisconnect(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	n := c.leader()
+	t.Run("reset", func(t *testing.T) { tellBreak(t, n, func(w *talker) { w.hangUp() }) })
+	t.Run("end of stream", func(t *testing.T) {
+		tellBreak(t, n, func(w *talker) { require.NoError(w, w.wire.CloseSend()) })
+	})
+	t.Run("process gone", func(t *testing.T) {
+		tellBreak(t, n, func(w *talker) { require.NoError(w, w.conn.Close()) })
+	})
+	t.Run("back in time", func(t *testing.T) { tellBack(t, n) })
+	t.Run("not broken by the client", func(t *testing.T) { tellNotBroken(t, n) })
+	t.Run("relayed", func(t *testing.T) { tellRelayedBreak(t, n, c.follower()) })
+	t.Run("racing", func(t *testing.T) { tellRace(t, n) })
+}
+
+func tellBreak(t *testing.T, n *Node, end func(*talker)) {
+	conn := call(t, n)
+	w, heir := talk(t, conn, graceful(10*clock.Millisecond)), talk(t, call(t, n), settings(clock.Minute))
+	w.conn = conn.conn
+	w.say(exclusive(1, "inherited", 0))
+	w.is(1, stateGranted)
+	heir.say(exclusive(1, "inherited", -1))
+	require.Equal(t, stateWaiting, heir.answer().State.State)
+	end(w)
+	heir.is(1, stateGranted)
+	heir.say(drop(1))
+	heir.is(1, stateGone)
+}
+
+// broken tells how many breaks are in their grace.
+func broken(n *Node) int {
+	n.server.hub.mu.Lock()
+	defer n.server.hub.mu.Unlock()
+	return len(n.server.hub.breaks)
+}
+
+func attachedHere(n *Node, id uint64) bool {
+	n.server.hub.mu.Lock()
+	defer n.server.hub.mu.Unlock()
+	return n.server.hub.attached[session.ID(id)] != nil
+}
+
+func tellBack(t *testing.T, n *Node) {
+	c := call(t, n)
+	w := talk(t, c, graceful(clock.Minute))
+	w.say(exclusive(1, "back", 0))
+	token := w.is(1, stateGranted).State.Token
+	w.hangUp()
+	require.Eventually(t, func() bool { return broken(n) == 1 }, patience, clock.Millisecond.Duration())
+	next := w.again(c)
+	assert.Zero(t, broken(n), "nobody waits for the end of the grace any more")
+	require.Len(t, next.welcome.Tickets, 1)
+	assert.Equal(t, token, next.welcome.Tickets[0].Token)
+	next.say(closeSession())
+	require.NoError(t, next.end())
+}
+
+func tellNotBroken(t *testing.T, n *Node) {
+	c := call(t, n)
+	old := talk(t, c, graceful(clock.Millisecond))
+	w := old.again(c)
+	assert.Equal(t, zamokpb.Code_CODE_SUPERSEDED, infoOf(t, old.end()).Code)
+	old.hangUp()
+	assert.Zero(t, broken(n), "a stream that the server ended counts for nothing")
+
+	// A client that hangs up after a clean end did not break anything either.
+	w.say(closeSession())
+	require.NoError(t, w.end())
+	assert.Zero(t, broken(n))
+}
+
+func tellRelayedBreak(t *testing.T, n, follower *Node) {
+	c := call(t, follower)
+	ctx, cancel := context.WithCancel(relaying(soon(t)))
+	defer cancel()
+	wire, err := c.Session(ctx)
+	require.NoError(t, err)
+	w := &talker{TB: t, wire: wire, hangUp: cancel, secret: newSecret()}
+	w.say(hello(&zamokpb.Hello{Secret: w.secret, Settings: graceful(clock.Minute)}))
+	w.greeted()
+	assert.Equal(t, "n"+n.cfg.ID[1:], w.welcome.Node)
+	require.True(t, attachedHere(n, w.id))
+	w.hangUp()
+	require.Eventually(t, func() bool { return !attachedHere(n, w.id) }, patience, clock.Millisecond.Duration())
+	assert.Zero(t, broken(n), "the node between may have broken it")
+}
+
+// tellRace lets the end of the grace race with the next stream. Either the session is over before it
+// attached, or it lives on.
+func tellRace(t *testing.T, n *Node) {
+	c := call(t, n)
+	lived := 0
+	for i := range 30 {
+		w := talk(t, c, graceful(1+clock.Span(i)*50*clock.Microsecond))
+		w.say(exclusive(1, "raced", 0))
+		w.is(1, stateGranted)
+		w.hangUp()
+		next := dial(t, c)
+		next.secret, next.id = w.secret, w.id
+		next.say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
+		err := next.listen()
+		if err != nil {
+			require.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
+			continue
+		}
+		lived++
+		// A late Detached of the old attachment, at whatever index, ends nothing.
+		_, err = n.Raft().Propose(soon(t), &fsm.Detached{
+			Session: session.ID(w.id), Attachment: w.welcome.Attachment, Index: 1 << 60,
+		})
+		require.NoError(t, err)
+		next.say(drop(1))
+		next.is(1, stateGone)
+	}
+	t.Logf("%d of 30 were back in time", lived)
+}

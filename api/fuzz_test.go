@@ -1,0 +1,72 @@
+package api
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+// FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node goes on, the machine is
+// sound, and what the stream would tell can be written.
+func FuzzFrame(f *testing.F) {
+	n := startAlone(f)
+	seeds := [][]*zamokpb.ClientMessage{
+		nil, {{}}, {hello(&zamokpb.Hello{Secret: newSecret()})}, {keepAlive(), keepAlive()},
+		{exclusive(1, "x", 0), exclusive(1, "x", -1), exclusive(2, "x", -1), drop(1), downgrade(2)},
+		{curious(1, "x", "y"), exclusive(0, "", -5), closeSession(), exclusive(3, "z", 0)},
+		{acquire(nil), acquire(&zamokpb.Acquire{Ticket: 1 << 63, Items: []*zamokpb.Item{nil, {Mode: 99}}})},
+	}
+	for _, messages := range seeds {
+		bytes, err := proto.Marshal(&zamokpb.ClientFrame{Messages: messages, Sent: []byte("now"), Floor: 1})
+		require.NoError(f, err)
+		f.Add(bytes)
+	}
+	f.Add(make([]byte, 300))
+	var secrets atomic.Uint64
+	f.Fuzz(func(t *testing.T, bytes []byte) {
+		frame := new(zamokpb.ClientFrame)
+		if proto.Unmarshal(bytes, frame) != nil {
+			return // gRPC ends the stream
+		}
+		st := attachDirectly(t, n, byte(secrets.Add(1)))
+		err := st.handle(frame)
+		if err != nil {
+			require.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, err).Code)
+		}
+		_, _, err = n.Raft().Fence(context.Background())
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+		taken := st.box.take(nil)
+		_, err = proto.Marshal(st.frame(&taken))
+		require.NoError(t, err)
+		n.server.hub.leave(st.box)
+		_, _ = n.Raft().Propose(context.Background(), &fsm.CloseSession{Session: st.box.session})
+		n.Raft().View(func(m *fsm.Machine) { require.NoError(t, m.Check()) })
+	})
+}
+
+// attachDirectly is a stream without a connection.
+func attachDirectly(t testing.TB, n *Node, number byte) *stream {
+	ctx := context.Background()
+	secret, f := hashOf(append(make([]byte, secretBytes-1), number))
+	require.Nil(t, f)
+	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, TTL: clock.Minute})
+	require.NoError(t, err)
+	n.server.hub.expect(a.Result.Session)
+	adopted := make(chan *outbox, 1)
+	n.Raft().Submit(&fsm.Attach{Session: a.Result.Session, Secret: secret}, func(a raftnode.Answer, err error) {
+		box, _ := n.server.hub.adopt(a.Result.Session, nil, a)
+		adopted <- box
+	})
+	box := <-adopted
+	require.NotNil(t, box)
+	return &stream{server: n.server, ctx: ctx, box: box}
+}

@@ -1,0 +1,229 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// startAlone is a cluster of one node, for what needs no other.
+func startAlone(t testing.TB) *Node {
+	n, err := StartNode(context.Background(), NodeConfig{ID: "n1"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Kill()) })
+	require.Eventually(t, func() bool { return n.Raft().Status().Office }, patience, clock.Millisecond.Duration())
+	return n
+}
+
+// A hub that loses one push in ten is noticed: what Heard says was changed was not told. Who attaches anew
+// then misses nothing.
+func TestLostPushIsNoticed(t *testing.T) {
+	n := startCluster(t, 1, nil).leader()
+	c := call(t, n)
+	pushes := 0
+	h := n.server.hub
+	h.mu.Lock()
+	h.lose = func(*note) bool {
+		pushes++
+		return pushes%10 == 0
+	}
+	h.mu.Unlock()
+	w := talk(t, c, settings(clock.Minute))
+	noticed := 0
+	for ticket := uint64(1); ticket <= 100; ticket++ {
+		for state, message := range map[zamokpb.State]*zamokpb.ClientMessage{
+			stateGranted: exclusive(ticket, "unreliable", 0), stateGone: drop(ticket),
+		} {
+			// In either order: a drop makes a ticket gone also before its acquisition comes.
+			w.say(message)
+			var again bool
+			if w, again = w.until(c, ticket, state); again {
+				noticed++
+			}
+		}
+		w.floor = ticket
+	}
+	assert.Equal(t, pushes/10, noticed, "each loss is noticed")
+	assert.NotZero(t, noticed)
+}
+
+// until hears until a ticket is known to be in a state, or further; it attaches anew if it notices that
+// something was not told.
+func (w *talker) until(c caller, ticket uint64, state zamokpb.State) (_ *talker, again bool) {
+	for told := w.told; ; {
+		switch m := w.next(); {
+		case m.GetChange() != nil:
+			told = m.GetChange().Index
+			w.told = told
+			if s := m.GetChange().State; s.Ticket == ticket && s.State >= state {
+				return w, false
+			}
+		case m.GetAnswer() != nil && m.GetAnswer().State.GetTicket() == ticket && m.GetAnswer().State.State >= state:
+			return w, false
+		case m.GetHeard() != nil && m.GetHeard().Changed > told:
+			w = w.again(c)
+			for _, s := range w.welcome.Tickets {
+				if s.Ticket == ticket && s.State >= state {
+					return w, true
+				}
+			}
+			require.Fail(w, "the Welcome knows less than the Heard", "%v", w.welcome)
+		}
+	}
+}
+
+// Ten thousand wait for one lock, over a hundred streams, and get it in the order in which they came.
+func TestManyWaitInOrder(t *testing.T) {
+	streams, each := 100, 100
+	if testing.Short() {
+		streams, each = 20, 100
+	}
+	n := startCluster(t, 1, nil).leader()
+	holder := talk(t, call(t, n), settings(clock.Minute))
+	holder.say(exclusive(1, "queue", 0))
+	holder.is(1, stateGranted)
+	talkers := make([]*talker, streams)
+	for i := range talkers {
+		talkers[i] = talk(t, call(t, n), settings(clock.Minute))
+	}
+	before := memory()
+	for i := 1; i <= each; i++ {
+		for _, w := range talkers {
+			w.say(exclusive(uint64(i), "queue", -1))
+		}
+	}
+	for _, w := range talkers {
+		for range each {
+			require.Equal(t, stateWaiting, w.answer().State.State)
+		}
+	}
+	bytes := (memory() - before) / uint64(streams*each)
+	t.Logf("%d bytes a waiter, with its entry in the log and this test's own", bytes)
+	if !testing.Short() {
+		assert.Less(t, bytes, uint64(1024))
+	}
+	var order []fsm.TicketRef
+	n.Raft().View(func(m *fsm.Machine) {
+		for ref := range m.Waiters("queue") {
+			order = append(order, ref)
+		}
+	})
+	require.Len(t, order, streams*each)
+
+	began := time.Now()
+	var mu sync.Mutex
+	var got []fsm.TicketRef
+	var all sync.WaitGroup
+	for _, w := range talkers {
+		all.Go(func() {
+			for left := each; left > 0; {
+				c := w.change()
+				if c.State.State != stateGranted {
+					continue
+				}
+				left--
+				mu.Lock()
+				got = append(got, fsm.TicketRef{Session: w.hubID(), Ticket: c.State.Ticket})
+				mu.Unlock()
+				w.say(drop(c.State.Ticket))
+			}
+		})
+	}
+	holder.say(drop(1))
+	all.Wait()
+	assert.Equal(t, order, got, "first come, first served, without exception")
+	t.Logf("%d handed over in %v", len(got), time.Since(began))
+}
+
+// memory is what is in use when nothing is left to collect.
+func memory() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.HeapAlloc + s.StackInuse
+}
+
+// A stream ends with its leader's office. What it knew goes on at the next leader: places in queues, and
+// the tokens of what is held.
+func TestLeaderChange(t *testing.T) {
+	for name, leave := range map[string]func(*Node) error{"closed": (*Node).Close, "killed": (*Node).Kill} {
+		t.Run(name, func(t *testing.T) {
+			c := startCluster(t, 3, nil)
+			first, follower := c.leader(), c.follower()
+
+			stray := dial(t, call(t, follower))
+			stray.say(hello(&zamokpb.Hello{Secret: newSecret(), Settings: settings(clock.Minute)}))
+			info := infoOf(t, stray.end())
+			assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
+			assert.Equal(t, first.Client(), info.LeaderAddress)
+
+			conn := call(t, first)
+			holder, waiter := talk(t, conn, settings(clock.Minute)), talk(t, conn, settings(clock.Minute))
+			holder.say(exclusive(1, "kept", 0))
+			token := holder.is(1, stateGranted).State.Token
+			waiter.say(exclusive(1, "kept", -1))
+			require.Equal(t, stateWaiting, waiter.answer().State.State)
+
+			require.NoError(t, leave(first))
+			err := holder.end()
+			require.Error(t, err)
+			if name == "closed" {
+				assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
+				assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
+			}
+			for i, n := range c.nodes {
+				if n == first {
+					c.nodes = append(c.nodes[:i:i], c.nodes[i+1:]...)
+					break
+				}
+			}
+			conn = call(t, c.leader())
+			holder, waiter = holder.again(conn), waiter.again(conn)
+			require.Len(t, holder.welcome.Tickets, 1)
+			assert.Equal(t, token, holder.welcome.Tickets[0].Token)
+			holder.say(drop(1))
+			assert.Greater(t, waiter.is(1, stateGranted).State.Token, token)
+		})
+	}
+}
+
+// Streams of one session that attach at the same moment: one of them has it in the end, and the others
+// know that they have not.
+func TestAttachRace(t *testing.T) {
+	n := startCluster(t, 1, nil).leader()
+	c := call(t, n)
+	w := talk(t, c, settings(clock.Minute))
+	const rivals = 8
+	for range 10 {
+		var all sync.WaitGroup
+		ends := make(chan error, rivals)
+		streams := make([]*talker, rivals)
+		for i := range streams {
+			streams[i] = dial(t, c)
+			all.Go(func() {
+				streams[i].say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
+				ends <- streams[i].end()
+			})
+		}
+		for range rivals - 1 {
+			info := infoOf(t, <-ends)
+			assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_SUPERSEDED, zamokpb.Code_CODE_LIMIT}, info.Code, fmt.Sprint(info))
+		}
+		for _, s := range streams {
+			s.hangUp()
+		}
+		require.Error(t, <-ends, "one had the session until it hung up")
+		all.Wait()
+	}
+}

@@ -28,6 +28,7 @@ type note struct {
 	ahead            uint32          // of a place; of contention: how many wait
 	state            fsm.TicketState // of a change, an answer, a place; Why of an end
 	index            uint64          // of a change
+	number           uint64          // of a change, among those of its stream
 	text             string          // of a change or an end; the lock's name of a place
 	failure          *failure        // of an answer
 	blockers         []*zamokpb.Blocker
@@ -83,6 +84,7 @@ type outbox struct {
 	bytes   int
 	proof   proof
 	changed uint64 // the index of the last change that was put in
+	changes uint64 // how many were put in
 	over    bool   // nothing comes any more
 	why     *failure
 	touched bool // stands in hub.touched
@@ -118,11 +120,12 @@ func (o *outbox) greet(sent []byte, now clock.Time) {
 // change puts in what happened to a ticket, in the course of an entry.
 func (o *outbox) change(e *fsm.Event, state fsm.TicketState) {
 	o.changed = e.Index
+	o.changes++
 	if state.State == fsm.Gone {
 		delete(o.contended, e.Ticket)
 	}
 	n := note{
-		kind: noteChange, state: state, index: e.Index, text: e.Text, downgraded: e.Kind == fsm.EvDowngraded,
+		kind: noteChange, state: state, index: e.Index, number: o.changes, text: e.Text, downgraded: e.Kind == fsm.EvDowngraded,
 	}
 	if o.hub.lose != nil && o.hub.lose(&n) {
 		return
@@ -183,7 +186,8 @@ type taken struct {
 	// before.
 	heard   proof
 	changed uint64
-	over    bool // after this the stream ends
+	changes uint64 // how many there were by then
+	over    bool   // after this the stream ends
 }
 
 // take empties the outbox. room is given back: the memory of what was taken before.
@@ -194,7 +198,7 @@ func (o *outbox) take(room []note) taken {
 	}
 	o.hub.mu.Lock()
 	defer o.hub.mu.Unlock()
-	t := taken{notes: o.notes, changed: o.changed, over: o.over}
+	t := taken{notes: o.notes, changed: o.changed, changes: o.changes, over: o.over}
 	if o.proof.pending {
 		t.heard = o.proof
 		o.proof.pending, o.proof.sent = false, nil

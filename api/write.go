@@ -39,6 +39,7 @@ func (st *stream) frame(t *taken) *zamokpb.ServerFrame {
 	if t.heard.pending {
 		m := new(heardMessage)
 		m.heard.Sent, m.heard.Time, m.heard.Changed = t.heard.sent, int64(t.heard.time), t.changed
+		m.heard.Changes = t.changes
 		m.kind.Heard = &m.heard
 		m.message.Message = &m.kind
 		messages = append(messages, &m.message)
@@ -73,6 +74,7 @@ func (st *stream) message(n *note) *zamokpb.ServerMessage {
 		m := new(changeMessage)
 		setTicketState(&m.state, n.state)
 		m.change.State, m.change.Index, m.change.Text, m.change.Downgraded = &m.state, n.index, n.text, n.downgraded
+		m.change.Number = n.number
 		m.kind.Change = &m.change
 		m.message.Message = &m.kind
 		return &m.message

@@ -6,7 +6,6 @@ import (
 
 // change takes in a push.
 func (s *session) change(c *zamokpb.Change) {
-	s.seen = max(s.seen, c.GetIndex())
 	state := c.GetState()
 	t := s.tickets[state.GetTicket()]
 	if t == nil {

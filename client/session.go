@@ -42,8 +42,7 @@ type session struct {
 	next     uint64             // the next number
 	floor    uint64
 	answered map[uint64]bool // above the floor
-	seen     uint64          // index of the last change that was told
-	orphans  []uint64        // live in the cluster, unknown to us
+	told     uint64          // the changes that this stream told
 
 	drops, says []*ticket // have something to say; drops go first
 	again       []*ticket // what was refused for the moment: once more at `againAt`

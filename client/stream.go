@@ -187,13 +187,22 @@ func (t *ticket) bytes() int {
 	return t.request.size()
 }
 
+// missing ends a stream on which not every change was told. The next Welcome tells all.
+func (st *stream) missing(number uint64) {
+	st.cancel(fmt.Errorf("%w: change %d comes after %d", errMissing, number, st.s.told))
+}
+
 // take takes in one message of the node.
 func (s *session) take(st *stream, m *zamokpb.ServerMessage) {
-	if s.over != nil {
-		return
+	if s.over != nil || st.ctx.Err() != nil {
+		return // what comes after a gap is told again
 	}
 	switch m := m.GetMessage().(type) {
 	case *zamokpb.ServerMessage_Change:
+		if s.told++; m.Change.GetNumber() != s.told {
+			st.missing(m.Change.GetNumber())
+			return
+		}
 		s.change(m.Change)
 	case *zamokpb.ServerMessage_Answer:
 		s.heard()
@@ -201,9 +210,8 @@ func (s *session) take(st *stream, m *zamokpb.ServerMessage) {
 	case *zamokpb.ServerMessage_Heard:
 		s.heard()
 		s.learn(m.Heard.GetSent(), m.Heard.GetTime())
-		if m.Heard.GetChanged() > s.seen {
-			st.cancel(fmt.Errorf("%w: told of changes up to %d, which is not all up to %d",
-				errMissing, s.seen, m.Heard.GetChanged()))
+		if m.Heard.GetChanges() != s.told {
+			st.missing(m.Heard.GetChanges())
 		}
 	case *zamokpb.ServerMessage_Queue:
 		if t := s.tickets[m.Queue.GetTicket()]; t != nil && t.stage == asking {

@@ -34,7 +34,7 @@ func (s *session) welcome(st *stream, w *zamokpb.Welcome) {
 		s.ttl = clock.Span(w.GetTtl())
 		s.trust = clock.NewTrust(s.ttl)
 	}
-	s.id, s.link, s.seen, s.warned = w.GetSession(), st, w.GetAttachment(), false
+	s.id, s.link, s.told, s.warned = w.GetSession(), st, 0, false
 	s.silent, s.closed = false, false
 	s.drops, s.says, s.again = nil, nil, nil
 	s.learn(w.GetSent(), w.GetTime())

@@ -1640,7 +1640,10 @@ type Change struct {
 	// With GRANTED: the exclusive locks of this ticket are shared from now on.
 	Downgraded bool `protobuf:"varint,3,opt,name=downgraded,proto3" json:"downgraded,omitempty"`
 	// An operator's reason.
-	Text          string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	// The Changes of one stream are numbered 1, 2, 3, … A client that finds a number left out knows that
+	// something is missing, and attaches anew.
+	Number        uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1701,6 +1704,13 @@ func (x *Change) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *Change) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 // Answer is the answer to an Acquire, Drop or Downgrade. A command that did what was asked and whose
@@ -1783,7 +1793,9 @@ type Heard struct {
 	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
 	// The index of the last Change of any ticket of this session, 0 if there was none since Welcome. A
 	// client that was not told it knows that something is missing, and attaches anew.
-	Changed       uint64 `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed uint64 `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	// How many Changes were told on this stream before: so that the last one can't be missing either.
+	Changes       uint64 `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1835,6 +1847,13 @@ func (x *Heard) GetTime() int64 {
 func (x *Heard) GetChanged() uint64 {
 	if x != nil {
 		return x.Changed
+	}
+	return 0
+}
+
+func (x *Heard) GetChanges() uint64 {
+	if x != nil {
+		return x.Changes
 	}
 	return 0
 }
@@ -3360,7 +3379,13 @@ type Ticket struct {
 	Label    string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
 	// With WAITING: what is in its way.
-	Blockers      []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	Blockers []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// Cluster times at which it was asked for and granted, to about a second, and coarser the longer ago
+	// it is; 0 = not, or longer ago than the node that answers remembers.
+	AskedAt   int64 `protobuf:"varint,11,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	GrantedAt int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
+	// Cluster time at which its session's lease ends if it is not renewed.
+	LeaseUntil    int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3463,6 +3488,27 @@ func (x *Ticket) GetBlockers() []*Blocker {
 		return x.Blockers
 	}
 	return nil
+}
+
+func (x *Ticket) GetAskedAt() int64 {
+	if x != nil {
+		return x.AskedAt
+	}
+	return 0
+}
+
+func (x *Ticket) GetGrantedAt() int64 {
+	if x != nil {
+		return x.GrantedAt
+	}
+	return 0
+}
+
+func (x *Ticket) GetLeaseUntil() int64 {
+	if x != nil {
+		return x.LeaseUntil
+	}
+	return 0
 }
 
 type ListRequest struct {
@@ -3689,8 +3735,13 @@ type SessionInfo struct {
 	Settings *SessionSettings       `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
 	Identity string                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	// Cluster time at which the lease ends if it is not renewed.
-	Deadline      int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	Attached      bool  `protobuf:"varint,5,opt,name=attached,proto3" json:"attached,omitempty"`
+	Deadline int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	// It has had a stream.
+	Attached bool `protobuf:"varint,5,opt,name=attached,proto3" json:"attached,omitempty"`
+	// Cluster time at which it was opened.
+	Opened int64 `protobuf:"varint,6,opt,name=opened,proto3" json:"opened,omitempty"`
+	// Its tickets that wait or hold.
+	Tickets       uint32 `protobuf:"varint,7,opt,name=tickets,proto3" json:"tickets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3758,6 +3809,20 @@ func (x *SessionInfo) GetAttached() bool {
 		return x.Attached
 	}
 	return false
+}
+
+func (x *SessionInfo) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *SessionInfo) GetTickets() uint32 {
+	if x != nil {
+		return x.Tickets
+	}
+	return 0
 }
 
 type CheckRequest struct {
@@ -5024,23 +5089,25 @@ const file_zamok_proto_rawDesc = "" +
 	"\x03why\x18\x03 \x01(\x0e2\r.zamok.v1.WhyR\x03why\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x1d\n" +
 	"\n" +
-	"hold_until\x18\x05 \x01(\x03R\tholdUntil\"\x7f\n" +
+	"hold_until\x18\x05 \x01(\x03R\tholdUntil\"\x97\x01\n" +
 	"\x06Change\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1e\n" +
 	"\n" +
 	"downgraded\x18\x03 \x01(\bR\n" +
 	"downgraded\x12\x12\n" +
-	"\x04text\x18\x04 \x01(\tR\x04text\"\xa3\x01\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\"\xa3\x01\n" +
 	"\x06Answer\x12+\n" +
 	"\acommand\x18\x01 \x01(\x0e2\x11.zamok.v1.CommandR\acommand\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12)\n" +
 	"\x05error\x18\x03 \x01(\v2\x13.zamok.v1.ErrorInfoR\x05error\x12\x14\n" +
-	"\x05ahead\x18\x04 \x01(\rR\x05ahead\"I\n" +
+	"\x05ahead\x18\x04 \x01(\rR\x05ahead\"c\n" +
 	"\x05Heard\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x18\n" +
-	"\achanged\x18\x03 \x01(\x04R\achanged\"x\n" +
+	"\achanged\x18\x03 \x01(\x04R\achanged\x12\x18\n" +
+	"\achanges\x18\x04 \x01(\x04R\achanges\"x\n" +
 	"\x05Queue\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -5150,7 +5217,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\x02of\x18\x02 \x01(\rR\x02of\x12\x18\n" +
 	"\aholders\x18\x03 \x01(\rR\aholders\x12\x18\n" +
 	"\awaiters\x18\x04 \x01(\rR\awaiters\x12#\n" +
-	"\rdelayed_until\x18\x05 \x01(\x03R\fdelayedUntil\"\xbb\x02\n" +
+	"\rdelayed_until\x18\x05 \x01(\x03R\fdelayedUntil\"\x96\x03\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
@@ -5163,7 +5230,12 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05label\x18\b \x01(\tR\x05label\x12\x1a\n" +
 	"\bidentity\x18\t \x01(\tR\bidentity\x12-\n" +
 	"\bblockers\x18\n" +
-	" \x03(\v2\x11.zamok.v1.BlockerR\bblockers\"Q\n" +
+	" \x03(\v2\x11.zamok.v1.BlockerR\bblockers\x12\x19\n" +
+	"\basked_at\x18\v \x01(\x03R\aaskedAt\x12\x1d\n" +
+	"\n" +
+	"granted_at\x18\f \x01(\x03R\tgrantedAt\x12\x1f\n" +
+	"\vlease_until\x18\r \x01(\x03R\n" +
+	"leaseUntil\"Q\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -5176,13 +5248,15 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\"p\n" +
 	"\x14ListSessionsResponse\x121\n" +
 	"\bsessions\x18\x01 \x03(\v2\x15.zamok.v1.SessionInfoR\bsessions\x12%\n" +
-	"\x05stamp\x18\x02 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xb2\x01\n" +
+	"\x05stamp\x18\x02 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xe4\x01\n" +
 	"\vSessionInfo\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x125\n" +
 	"\bsettings\x18\x02 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x1a\n" +
 	"\bidentity\x18\x03 \x01(\tR\bidentity\x12\x1a\n" +
 	"\bdeadline\x18\x04 \x01(\x03R\bdeadline\x12\x1a\n" +
-	"\battached\x18\x05 \x01(\bR\battached\"j\n" +
+	"\battached\x18\x05 \x01(\bR\battached\x12\x16\n" +
+	"\x06opened\x18\x06 \x01(\x03R\x06opened\x12\x18\n" +
+	"\atickets\x18\a \x01(\rR\atickets\"j\n" +
 	"\fCheckRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x18\n" +

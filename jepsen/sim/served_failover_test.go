@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+)
+
+// A leader dies: who holds goes on holding, with its token; who waits keeps its place.
+func TestClientsOutliveALeader(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
+		defer closeAll(a, b, c)
+		held := w.lock(a, "x")
+		token := held.Token()
+		second := w.wait(w.Within(time.Minute), b, "x")
+		third := w.wait(w.Within(time.Minute), c, "x")
+
+		dead := w.leader()
+		dead.kill()
+		w.leader()
+		time.Sleep(15 * time.Second) // longer than the ttl: only renewals at the new leader keep it
+		require.NoError(t, held.Err())
+		require.Equal(t, token, held.Token())
+		w.start(dead)
+
+		from := time.Now()
+		require.NoError(t, held.Unlock(w.Within(time.Minute)))
+		next := w.over(second, time.Second)
+		require.Less(t, time.Since(from), 100*time.Millisecond, "a handoff is one commit and one push")
+		require.Greater(t, next.Token(), token)
+		require.NoError(t, next.Unlock(w.Within(time.Minute)))
+		w.over(third, time.Second)
+	})
+}
+
+// The whole cluster is restarted within the ttl: no lock is lost.
+func TestClientsOutliveARestartOfAllNodes(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b := w.program("a", nil), w.program("b", nil)
+		defer closeAll(a, b)
+		held := w.lock(a, "x")
+		waits := w.wait(w.Within(time.Minute), b, "x")
+		for _, n := range w.servers {
+			n.kill()
+		}
+		time.Sleep(2 * time.Second)
+		w.start(w.servers...)
+		w.leader()
+		time.Sleep(20 * time.Second)
+		require.NoError(t, held.Err())
+		require.NoError(t, held.Unlock(w.Within(time.Minute)))
+		w.over(waits, time.Second)
+	})
+}
+
+// Nobody leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
+// lost at the client's deadline, not revived, and released before anything else; then another gets it.
+func TestAnOutageLongerThanTheTTLLosesTheLock(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b := w.program("a", nil), w.program("b", nil)
+		defer closeAll(a, b)
+		held := w.lock(a, "x")
+		waits := w.wait(w.Within(time.Minute), b, "x")
+		for _, n := range w.servers {
+			n.kill()
+		}
+		down := time.Now()
+		lost := w.lost(held, 10*time.Second)
+		require.LessOrEqual(t, lost.Sub(down), 9500*time.Millisecond+100*time.Millisecond)
+		require.Greater(t, lost.Sub(down), 5*time.Second)
+		time.Sleep(10 * time.Second)
+		up := time.Now()
+		w.start(w.servers...)
+		next := w.over(waits, 10*time.Second)
+		require.True(t, waits.at.After(lost))
+		require.Less(t, waits.at.Sub(up), 5*time.Second, "released at once, not at the end of its lease")
+		require.Greater(t, next.Token(), held.Token())
+		require.ErrorIs(t, held.Err(), client.ErrLost, "lost is final")
+		require.ErrorIs(t, held.Unlock(w.Within(time.Second)), client.ErrLost)
+		again := w.lock(a, "z")
+		require.Equal(t, held.Session(), again.Session(), "the session itself lived")
+	})
+}
+
+// A client that is cut off believes no longer than the cluster does, and its call that waits goes on in a
+// new session when the old one is over.
+func TestACutOffClientStopsBelievingFirst(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
+		defer closeAll(a, b, c)
+		held := w.lock(a, "x")
+		w.lock(c, "y")
+		waits := w.wait(w.Within(2*time.Minute), a, "y")
+		next := w.wait(w.Within(time.Minute), b, "x")
+		w.cut("a")
+		lost := w.lost(held, 10*time.Second)
+		got := w.over(next, 10*time.Second)
+		require.True(t, next.at.After(lost), "granted %v before it was lost", lost.Sub(next.at))
+		assert.Less(t, next.at.Sub(lost), 2*time.Second)
+		time.Sleep(10 * time.Second)
+		w.heal()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 1, w.waiters("y"), "the wait goes on in a new session")
+		require.NoError(t, c.Close())
+		own := w.over(waits, 5*time.Second)
+		require.NotEqual(t, held.Session(), own.Session())
+		require.ErrorIs(t, held.Err(), client.ErrLost)
+		require.NoError(t, got.Err())
+	})
+}
+
+// A machine sleeps through the lease: the first look after waking says so.
+func TestASleepingMachineWakesUpWithoutItsLocks(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b := w.program("a", nil), w.program("b", nil)
+		defer closeAll(a, b)
+		held, told := w.lock(a, "x"), w.lock(a, "y")
+		waits := w.wait(w.Within(time.Minute), b, "x")
+		a.clock.forward(10 * time.Second)
+		require.ErrorIs(t, held.Err(), client.ErrLost)
+		w.lost(told, 150*time.Millisecond)
+		w.over(waits, time.Second)
+		w.lock(a, "z")
+	})
+}
+
+// A push that comes when the maximum hold is over hands nothing over; the call goes on waiting.
+func TestAGrantThatComesTooLateIsNotHandedOver(t *testing.T) {
+	t.Parallel()
+	serve(t, 1, func(w *served) {
+		a, b := w.program("a", nil), w.program("b", nil)
+		defer closeAll(a, b)
+		w.lock(a, "elsewhere") // so that it is attached and proven
+		w.Network.Slow("n1", "a", 3*time.Second, 0)
+		ctx, cancel := context.WithCancel(w.Within(time.Minute))
+		late := &waiter{done: make(chan struct{})}
+		go func() {
+			defer close(late.done)
+			late.lock, late.err = a.Lock(ctx, "x", client.MaxHold(2*time.Second))
+		}()
+		time.Sleep(10 * time.Second)
+		select {
+		case <-late.done:
+			t.Fatalf("%v, %v: handed over after its end", late.lock, late.err)
+		default:
+		}
+		w.Network.Slow("n1", "a", delayLeast, delaySpread)
+		l := w.over(late, 10*time.Second)
+		require.NoError(t, l.Err())
+		cancel()
+	})
+}
+
+func closeAll(programs ...*program) {
+	for _, p := range programs {
+		_ = p.Close()
+	}
+}

@@ -1,0 +1,235 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/api"
+	"zamok/client"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/raftnode/store"
+)
+
+// What Go programs see: package client against whole nodes, over the simulated network.
+
+// served is a cluster that serves clients.
+type served struct {
+	*Sim
+	servers []*server
+}
+
+// server is a machine on which a whole node runs, or not. Its data survives the process.
+type server struct {
+	id     string
+	world  *served
+	memory *store.Memory
+	stack  *Stack
+	node   *api.Node // nil while it is down
+}
+
+// serve runs a story with a cluster of so many nodes, all of them up and one leading.
+func serve(t *testing.T, size int, story func(*served)) {
+	t.Helper()
+	Run(t, Config{}, func(s *Sim) {
+		w := &served{Sim: s}
+		for i := range size {
+			w.servers = append(w.servers, &server{id: fmt.Sprintf("n%d", i+1), world: w, memory: &store.Memory{}})
+		}
+		defer func() {
+			for _, n := range w.servers {
+				n.kill()
+			}
+		}()
+		w.start(w.servers...)
+		w.leader()
+		story(w)
+	})
+}
+
+// start starts processes and waits until they serve.
+func (w *served) start(servers ...*server) {
+	var all sync.WaitGroup
+	for _, n := range servers {
+		all.Go(n.start)
+	}
+	all.Wait()
+}
+
+func (n *server) start() {
+	w := n.world
+	n.stack = w.Network.NewStack(n.id)
+	clients, err := n.stack.Listen("5750")
+	require.NoError(w, err)
+	peers, err := n.stack.Listen("5751")
+	require.NoError(w, err)
+	var list []string
+	for _, other := range w.servers {
+		list = append(list, other.id+"="+other.id+":5751")
+	}
+	n.node, err = api.StartNode(w.Within(electionMax), api.NodeConfig{
+		ID: n.id, Cluster: strings.Join(list, ","), Listener: clients, PeerListener: peers, Dial: n.stack.Dial,
+		Fatal: func(err error) { w.Errorf("%s: %v", n.id, err) },
+		Tune: func(c *raftnode.Config) {
+			c.Memory, c.Source, c.Logger = n.memory, clock.Runtime(), w.Trace.logger(n.id)
+		},
+	})
+	require.NoError(w, err)
+}
+
+// kill ends the process as kill -9 does.
+func (n *server) kill() {
+	if n.node == nil {
+		return
+	}
+	n.stack.HangUp()
+	_ = n.node.Kill()
+	n.node = nil
+}
+
+// leader waits until one node leads.
+func (w *served) leader() (leads *server) {
+	w.Helper()
+	w.Await(electionMax, "a node leads", func() bool {
+		leads = nil
+		for _, n := range w.servers {
+			if n.node != nil && n.node.Raft().Status().Office {
+				if leads != nil {
+					return false
+				}
+				leads = n
+			}
+		}
+		return leads != nil
+	})
+	return leads
+}
+
+// program is a machine with a client on it.
+type program struct {
+	*client.Client
+	host  string
+	clock *leap
+}
+
+// program makes a client on a host of its own, which knows all nodes. It is closed by whoever wants that:
+// the end of the run is no clean end.
+func (w *served) program(host string, change func(*client.Config)) *program {
+	p := &program{host: host, clock: &leap{real: clock.Runtime()}}
+	cfg := client.Config{
+		Dialer: w.Network.NewStack(host).Dial, Clock: p.clock, Label: host,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	for _, n := range w.servers {
+		cfg.Endpoints = append(cfg.Endpoints, n.id)
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	p.Client, err = client.New(cfg)
+	require.NoError(w, err)
+	return p
+}
+
+// cut takes a host off the network, and heal puts it back.
+func (w *served) cut(host string) { w.Network.Isolate(host) }
+func (w *served) heal()           { w.Network.HealAll() }
+
+// leap is a clock that can be put forward, as after sleep.
+type leap struct {
+	real  clock.Source
+	mu    sync.Mutex
+	ahead clock.Span // guarded by mu
+}
+
+func (l *leap) Now() clock.Instant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.real.Now().Add(l.ahead)
+}
+
+func (l *leap) forward(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ahead += clock.Of(d)
+}
+
+// lock takes a lock within a minute of virtual time.
+func (w *served) lock(p *program, name string, opts ...client.Option) *client.Lock {
+	w.Helper()
+	l, err := p.Lock(w.Within(time.Minute), name, opts...)
+	require.NoError(w, err)
+	return l
+}
+
+// waiter is a call of Lock in a goroutine of its own.
+type waiter struct {
+	lock *client.Lock
+	err  error
+	at   time.Time
+	done chan struct{}
+}
+
+// wait begins to wait for a lock, and returns when the cluster knows of it.
+func (w *served) wait(ctx context.Context, p *program, name string, opts ...client.Option) *waiter {
+	w.Helper()
+	before := w.waiters(name)
+	a := &waiter{done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		a.lock, a.err = p.Lock(ctx, name, opts...)
+		a.at = time.Now()
+	}()
+	w.Await(10*time.Second, "somebody waits for "+name, func() bool { return w.waiters(name) == before+1 })
+	return a
+}
+
+// waiters is how many wait for a lock, as the leader knows it.
+func (w *served) waiters(name string) (n int) {
+	for _, s := range w.servers {
+		if s.node == nil {
+			continue
+		}
+		if status := s.node.Raft().Status(); status.Office {
+			s.node.Raft().View(func(m *fsm.Machine) {
+				if view, ok := m.Lock(name, 1); ok {
+					n = view.Waiters
+				}
+			})
+		}
+	}
+	return n
+}
+
+// over waits for the end of a wait.
+func (w *served) over(a *waiter, within time.Duration) *client.Lock {
+	w.Helper()
+	select {
+	case <-a.done:
+	case <-time.After(within):
+		w.Fatalf("at %v, a wait is not over after %v", w.Elapsed(), within)
+	}
+	require.NoError(w, a.err)
+	return a.lock
+}
+
+// lost waits for a loss, and tells when it came.
+func (w *served) lost(l *client.Lock, within time.Duration) time.Time {
+	w.Helper()
+	select {
+	case <-l.Lost():
+	case <-time.After(within):
+		w.Fatalf("at %v, not lost after %v", w.Elapsed(), within)
+	}
+	require.ErrorIs(w, l.Err(), client.ErrLost)
+	return time.Now()
+}

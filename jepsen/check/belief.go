@@ -107,9 +107,8 @@ func toldFirst(f *finder) {
 				if p.Token >= g.Token || p.Ref == g.Ref || fits(p.item, itemOf(g.Items, name)) {
 					continue
 				}
-				f.wrong("lock %q: %s was granted it with token %d at %s (as %s saw it), and was not the only one: "+
-					"belief of %s; its loss was told %v too late", name, g.Ref, g.Token, f.at(g.At),
-					orElse(g.Node, "a node"), p.tell(f.view), p.to-g.At)
+				f.wrong("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still believed in the lock: %s; "+
+					"that belief ended %v too late", name, g.Ref, g.Token, f.at(g.At), orElse(g.Node, "a node"), p.tell(f.view), p.to-g.At)
 			}
 		}
 	}

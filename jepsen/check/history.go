@@ -2,16 +2,12 @@ package check
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"time"
 )
-
-// lineMax is the longest line that Read takes: an acquisition of 64 items with long names.
-const lineMax = 1 << 20
 
 // History is all that was recorded of one run. The order within a slice means nothing, except that
 // of two records of the same thing the later one counts.
@@ -250,31 +246,24 @@ type Rest struct {
 	Counts map[string]int64 `json:"counts"`
 }
 
-// Read adds what another file recorded. A line that the end of the file cuts off is counted in Torn:
-// a killed process leaves one.
+// Read adds what another file recorded. A record that the end of the file cuts off is counted in
+// Torn: a killed process leaves one.
 func (h *History) Read(r io.Reader) error {
-	in := bufio.NewReaderSize(r, lineMax)
+	in := json.NewDecoder(r)
+	in.DisallowUnknownFields() // what is not understood would not be checked
 	for n := 1; ; n++ {
-		line, err := in.ReadSlice('\n')
-		switch {
-		case errors.Is(err, io.EOF):
-			if len(line) > 0 {
-				h.Torn++
-			}
-			return nil
-		case errors.Is(err, bufio.ErrBufferFull):
-			return fmt.Errorf("history, line %d: longer than %d bytes, so it was not written by this package", n, lineMax)
-		case err != nil:
-			return fmt.Errorf("history, line %d: %w", n, err)
-		}
 		var rec Record
-		in := json.NewDecoder(bytes.NewReader(line))
-		in.DisallowUnknownFields() // what is not understood would not be checked
-		if err := in.Decode(&rec); err != nil {
-			return fmt.Errorf("history, line %d: %w", n, err)
+		switch err := in.Decode(&rec); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			h.Torn++
+			return nil
+		case err != nil:
+			return fmt.Errorf("history, record %d: %w", n, err)
 		}
 		if !h.add(rec) {
-			return fmt.Errorf("history, line %d: no record in it", n)
+			return fmt.Errorf("history, record %d: there is nothing in it", n)
 		}
 	}
 }

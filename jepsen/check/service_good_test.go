@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,10 +35,27 @@ func TestACorrectServiceIsFoundCorrect(t *testing.T) {
 		if r := Check(h, Limits{}); !assert.True(t, r.OK(), "seed %d:\n%v", seed, r) {
 			return
 		}
-		var lines bytes.Buffer
-		require.NoError(t, h.Write(&lines))
-		var back History
-		require.NoError(t, back.Read(&lines))
-		require.Equal(t, h, &back, "seed %d", seed)
+	}
+}
+
+func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
+	seed := rand.Uint64()
+	h := serve(seed, shape{clients: 3, mutexes: 2, pools: 1, ttl: 2 * time.Second, healed: 3 * time.Second, end: 4 * time.Second, audit: true, faults: true})
+	var lines bytes.Buffer
+	require.NoError(t, h.Write(&lines))
+	text := lines.String()
+	var back History
+	require.NoError(t, back.Read(strings.NewReader(text)))
+	require.Equal(t, h, &back, "seed %d", seed)
+
+	var torn History
+	require.NoError(t, torn.Read(strings.NewReader(text[:len(text)-9])))
+	assert.Equal(t, 1, torn.Torn)
+	for line, want := range map[string]string{
+		`{"op":{"client":"c"}} {"opp":{}}`: `history, record 2: json: unknown field "opp"`,
+		`{}`:                               "history, record 1: there is nothing in it",
+		`{"op":{"call":"soon"}}`:           "history, record 1: json: cannot unmarshal string into Go",
+	} {
+		assert.ErrorContains(t, new(History).Read(strings.NewReader(line)), want)
 	}
 }

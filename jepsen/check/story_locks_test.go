@@ -1,0 +1,108 @@
+package check
+
+import "testing"
+
+func TestBadOrdersOfOneLock(t *testing.T) {
+	tell(t, []story{{
+		"granted before it was given back",
+		func(h *teller) { h.op(OpLock, Ref{12, 1}).Return = sec(4.5) },
+		`C1: lock "a": token 23 (exclusive) was granted to bob by 4.500s at the latest, and token 20 (exclusive) of ann was not given back before 5.000s`,
+	}, {
+		"a check that knows of no holder",
+		func(h *teller) { h.op(OpCheck, Ref{11, 1}).Held = false },
+		`C1: lock "a": no order of the calls explains their answers. At best 1 of 6 can be ordered, and then it is held by ann with token 20 (exclusive); after that should come check of token 20: held=false (eve, between 4.500s and 4.800s); or end of token 20 (ann, between 5.000s and 6.000s); or grant of token 23, exclusive (bob, between 5.000s and 6.500s); or end of token 23 (bob, between 8.000s and 8.500s)`,
+	}, {
+		"a get that shows who has left",
+		func(h *teller) { h.op(OpGet, Ref{}).Holders = []Ref{{12, 1}} },
+		`C1: lock "a": no order of the calls explains their answers. At best 5 of 6 can be ordered, and then it is free (greatest token 23); after that should come get: holders [12/1] (ann, between 10.000s and 10.500s)`,
+	}, {
+		"too many permits",
+		func(h *teller) {
+			h.op(OpLock, Ref{12, 4}).Items = permits(2)
+			h.op(OpLock, Ref{12, 4}).Return = sec(52.5)
+		},
+		`C1: lock "pool": token 84 (2 of 3 permits) was granted to bob by 52.500s at the latest, and token 82 (2 of 3 permits) of ann was not given back before 53.000s`,
+	}, {
+		"tokens against time",
+		func(h *teller) { h.op(OpLock, Ref{12, 1}).Token = 19 },
+		`C1: lock "a": token 20 (exclusive) was granted to ann by 2.000s at the latest, and token 19 (exclusive) of bob was not given back before 8.000s`,
+	}})
+}
+
+func TestBadBeliefs(t *testing.T) {
+	tell(t, []story{{
+		"two believe at once",
+		func(h *teller) { h.hold(Ref{11, 1}).To = sec(7) },
+		`C2: lock "a": two believed in it at once for 500ms: ann in exclusive (token 20, ticket 11/1) from 2.000s to 7.000s, and bob in exclusive (token 23, ticket 12/1) from 6.500s to 8.000s`,
+	}, {
+		"believed while the dead still lived",
+		func(h *teller) { h.hold(Ref{12, 2}).From = sec(19) },
+		`C2: lock "b": two believed in it at once for 1s: eve in exclusive (token 44, ticket 13/2) from 13.000s to 20.000s, and bob in exclusive (token 50, ticket 12/2) from 19.000s to 32.000s`,
+	}, {
+		"an exclusive one beside a shared one",
+		func(h *teller) { h.hold(Ref{12, 3}).Downgraded = sec(46) },
+		`C2: lock "e": two believed in it at once for 1s: bob in exclusive (token 70, ticket 12/3) from 42.000s to 46.000s, and ann in shared (token 74, ticket 11/3) from 45.000s to 49.000s`,
+	}, {
+		"belief in too many permits",
+		func(h *teller) { h.hold(Ref{12, 4}).Items = permits(2) },
+		`C2: lock "pool": from 52.000s on there was belief in 4 of 3 permits; the last was bob in 2 of 3 permits (token 84, ticket 12/4) from 52.000s to 54.000s`,
+	}, {
+		"a loss told too late",
+		func(h *teller) {
+			b := h.hold(Ref{11, 1})
+			b.To, b.How = sec(6.4), Lost
+			h.ev(EvGranted, Ref{12, 1}).At = sec(6.3)
+		},
+		`C8: lock "a": ticket 12/1 was granted token 23 at 6.300s (as n1 saw it), and another still believed in the lock: ann in exclusive (token 20, ticket 11/1) from 2.000s to 6.400s; that belief ended 100ms too late`,
+	}, {
+		"a pause excuses only who was paused",
+		func(h *teller) {
+			h.Faults[0] = Fault{Kind: "pause client", Target: "bob", From: sec(9), To: sec(20), Voids: true}
+			h.hold(Ref{11, 1}).To = sec(7)
+		},
+		`C2: lock "a": two believed in it at once for 500ms: ann in exclusive (token 20, ticket 11/1) from 2.000s to 7.000s, and bob in exclusive (token 23, ticket 12/1) from 6.500s to 8.000s`,
+	}})
+}
+
+func TestBadOrdersAmongClients(t *testing.T) {
+	tell(t, []story{{
+		"a token below one told before",
+		func(h *teller) { op := h.op(OpNow, Ref{}); op.Index = 21 },
+		`C4: it went back: now of ann, called at 9.000s and answered at 9.500s with index 21; after lock "a" of bob, called at 3.000s and answered at 6.500s with token 23`,
+	}, {
+		"a stamp that stands",
+		func(h *teller) { h.op(OpGet, Ref{}).Index = 40 },
+		`C4: it went back: get "a" of ann, called at 10.000s and answered at 10.500s with index 40; after now of ann, called at 9.000s and answered at 9.500s with index 40`,
+	}, {
+		"one token for two",
+		func(h *teller) { h.op(OpLock, Ref{12, 1}).Token = 20 },
+		`C4: lock "a": token 20 was granted to ann (answered at 2.000s) and to bob (answered at 6.500s)`,
+	}, {
+		"a token of an earlier run",
+		func(h *teller) { h.Plan.Above = 20 },
+		`C4: lock "a": ann was granted token 20 at 2.000s, and earlier runs had come to 20`,
+	}, {
+		"overtaken",
+		func(h *teller) {
+			h.holds("zoe", Ref{14, 1}, one("a", Exclusive), 21, 3.6, 6.4)
+			h.unlocks(22, 6.4, 6.45)
+		},
+		`C5: lock "a": zoe overtook bob: zoe asked at 3.600s and was granted token 21; bob had been told at 3.500s that it waits, and got token 23`,
+	}})
+}
+
+func TestBadWrites(t *testing.T) {
+	tell(t, []story{{
+		"a late write was taken",
+		func(h *teller) { h.Writes[2].Accepted = true },
+		`C3: resource "a": at 7.500s it took a write of ann with token 20, and at 7.000s it had taken one of bob with token 23`,
+	}, {
+		"a token out of thin air",
+		func(h *teller) { h.Writes[1].Token = 22 },
+		`C3: resource "a": at 7.000s it took a write of bob with token 22, which nobody was granted`,
+	}, {
+		"refused without cause",
+		func(h *teller) { h.Writes[1].Accepted = false },
+		`C3: resource "a": at 7.000s it refused a write of bob with token 23, though it had seen no greater one`,
+	}})
+}

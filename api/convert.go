@@ -61,19 +61,20 @@ func toSummary(s fsm.LockSummary) *zamokpb.LockSummary {
 	}
 }
 
-// toTicket tells all about a live ticket; what is in its way is the caller's to add.
+// toTicket tells what the machine knows of a live ticket; what is in its way is the caller's to add.
 func toTicket(m *fsm.Machine, v fsm.TicketView) *zamokpb.Ticket {
 	s, _ := m.Session(v.Session)
 	return &zamokpb.Ticket{
 		Session: uint64(v.Session), State: ticketState(v.TicketState), Born: v.Born,
 		WaitUntil: int64(v.WaitUntil), Owner: v.Owner, Metadata: []byte(v.Metadata),
-		Items: toItems(v.Items), Label: s.Label, Identity: s.Identity,
+		Items: toItems(v.Items), Label: s.Label, Identity: s.Identity, LeaseUntil: int64(s.Deadline),
 	}
 }
 
 func toSessionInfo(s session.Session) *zamokpb.SessionInfo {
 	return &zamokpb.SessionInfo{
 		Session: uint64(s.ID), Identity: s.Identity, Deadline: int64(s.Deadline), Attached: s.Attachment != 0,
+		Opened: int64(s.Opened), Tickets: uint32(s.Live),
 		Settings: &zamokpb.SessionSettings{
 			Ttl: int64(s.TTL), Label: s.Label, Metadata: []byte(s.Metadata),
 			LockDelay: int64(s.LockDelay), ReleaseOnDisconnect: int64(s.Grace),

@@ -14,6 +14,8 @@
 //	hub       (hub.go) carries the machine's events to streams and to held-open calls
 //	place     (place.go) tells waiters their places, and holders how many wait
 //	ring      (ring.go) remembers the latest events for those who watch
+//	timeline  (timeline.go) remembers when an index was applied, for people who ask for ages
+//	http      (http.go) is the port of /metrics (metrics.go), /healthz and /readyz
 //	relay     (relay.go) passes calls on to the leader when asked to
 //
 // Goroutines: a stream has its handler, a reader and a writer; the hub has one, for what is told a little

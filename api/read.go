@@ -39,15 +39,25 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 		}
 		answer.Lock, answer.Stamp = toSummary(lock.LockSummary), stampOf(m)
 		for _, t := range lock.HeldBy {
-			answer.Holders = append(answer.Holders, toTicket(m, t))
+			answer.Holders = append(answer.Holders, s.ticket(m, t))
 		}
 		for _, t := range lock.Queue {
-			waiter := toTicket(m, t)
+			waiter := s.ticket(m, t)
 			waiter.Blockers = toBlockers(m.Blockers(t.TicketRef))
 			describe(m, waiter.Blockers)
 			answer.Queue = append(answer.Queue, waiter)
 		}
 	})
+}
+
+// ticket tells all about a live ticket, its ages included.
+func (s *Server) ticket(m *fsm.Machine, v fsm.TicketView) *zamokpb.Ticket {
+	t := toTicket(m, v)
+	t.AskedAt = int64(s.timeline.at(v.Born))
+	if v.State == fsm.Granted {
+		t.GrantedAt = int64(s.timeline.at(v.Token))
+	}
+	return t
 }
 
 // List lists locks in use.

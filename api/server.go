@@ -24,6 +24,10 @@ const (
 	// bufferBytes is each connection's buffer in each direction: there are thousands of connections,
 	// and what they carry is small.
 	bufferBytes = 4 << 10
+	// windowBytes and connWindowBytes are what a client may send ahead on one stream, and on all of a
+	// connection. Fixed: gRPC would measure what the line takes with a ping for nearly every frame.
+	windowBytes     = 64 << 10
+	connWindowBytes = 1 << 20
 	// headerBytesMax bounds the metadata of a call.
 	headerBytesMax = 16 << 10
 	// streamsPerConn bounds the calls under way on one connection; an Acquire is held open.
@@ -52,6 +56,7 @@ type Server struct {
 	hub       *hub
 	ring      *ring
 	tally     *tally
+	timeline  timeline
 	relays    *relays
 	authorize Authorize
 	observer  *Observer
@@ -76,12 +81,14 @@ func newServer(cfg settled) *Server {
 func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.hub.applied(m, a)
 	s.ring.applied(a)
+	s.timeline.applied(a)
 	s.tally.applied(a)
 }
 
 func (s *Server) restored(m *fsm.Machine) {
 	s.hub.restored(m)
 	s.ring.restored(m)
+	s.timeline.restored(m)
 }
 
 func (s *Server) office(open bool) {
@@ -100,6 +107,7 @@ func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 	options := []grpc.ServerOption{
 		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),
 		grpc.MaxRecvMsgSize(receiveBytesMax), grpc.MaxHeaderListSize(headerBytesMax),
+		grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(connWindowBytes),
 		grpc.MaxConcurrentStreams(streamsPerConn), grpc.ConnectionTimeout(openTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingMin, PermitWithoutStream: true}),

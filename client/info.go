@@ -120,6 +120,11 @@ type TicketInfo struct {
 	Items           []Item
 	Label, Identity string // of its session
 	Blockers        []Blocker
+
+	// Cluster times, to a hundredth of their age: when it was asked for and granted; 0 = not, or longer
+	// ago than the node that answered remembers.
+	AskedAt, GrantedAt time.Duration
+	LeaseUntil         time.Duration // cluster time at which its session ends if it is not renewed
 }
 
 // SessionInfo tells of a session.
@@ -130,7 +135,9 @@ type SessionInfo struct {
 	Metadata        []byte
 	LockDelay       time.Duration
 	Deadline        time.Duration // cluster time at which it ends if it is not renewed
-	Attached        bool
+	Attached        bool          // it has had a stream
+	Opened          time.Duration // cluster time
+	Tickets         int           // acquisitions that wait or hold
 }
 
 // Member tells of a node.
@@ -190,6 +197,8 @@ func tickets(list []*zamokpb.Ticket) []TicketInfo {
 			WaitUntil: time.Duration(t.GetWaitUntil()), Born: t.GetBorn(), Owner: t.GetOwner(),
 			Metadata: t.GetMetadata(), Items: items(t.GetItems()), Label: t.GetLabel(), Identity: t.GetIdentity(),
 			Blockers: blockers(t.GetBlockers()),
+			AskedAt:  time.Duration(t.GetAskedAt()), GrantedAt: time.Duration(t.GetGrantedAt()),
+			LeaseUntil: time.Duration(t.GetLeaseUntil()),
 		}
 	})
 }

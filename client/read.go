@@ -47,6 +47,7 @@ func (c *Client) Sessions(ctx context.Context, after uint64, limit int) ([]Sessi
 			Session: i.GetSession(), TTL: time.Duration(settings.GetTtl()), Label: settings.GetLabel(),
 			Metadata: settings.GetMetadata(), LockDelay: time.Duration(settings.GetLockDelay()),
 			Identity: i.GetIdentity(), Deadline: time.Duration(i.GetDeadline()), Attached: i.GetAttached(),
+			Opened: time.Duration(i.GetOpened()), Tickets: int(i.GetTickets()),
 		}
 	}), stamp(r.GetStamp()), err
 }

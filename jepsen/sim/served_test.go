@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -140,9 +141,13 @@ func (w *served) program(host string, change func(*client.Config)) *program {
 	return p
 }
 
-// cut takes a host off the network, and heal puts it back.
-func (w *served) cut(host string) { w.Network.Isolate(host) }
-func (w *served) heal()           { w.Network.HealAll() }
+// cut takes a host off the network when nothing is under way in any program, and heal puts it back.
+func (w *served) cut(host string) {
+	synctest.Wait()
+	w.Network.Isolate(host)
+}
+
+func (w *served) heal() { w.Network.HealAll() }
 
 // leap is a clock that can be put forward, as after sleep.
 type leap struct {

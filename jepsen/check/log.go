@@ -8,6 +8,11 @@ import (
 // excludes replays the grants and ends of every lock, and sees that who holds it fits together and
 // that tokens rise.
 func excludes(f *finder) {
+	for _, two := range f.disputed {
+		a, b := two[0], two[1]
+		f.wrong("at index %d, ticket %s %s: %s has token %d, %q, items %v, and %s has token %d, %q, items %v", a.Index, a.Ref, a.Happened,
+			orElse(a.Node, "one node"), a.Token, a.Why, a.Items, orElse(b.Node, "another"), b.Token, b.Why, b.Items)
+	}
 	over := map[uint64]uint64{} // index at which a session ended
 	for _, ev := range f.events {
 		if ev.Happened == EvEnded {

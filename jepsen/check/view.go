@@ -18,7 +18,8 @@ type view struct {
 	*History
 	ops      []*Op
 	holds    []*Hold
-	events   []*Event // each once, by index
+	events   []*Event    // each once, by index
+	disputed [][2]*Event // what two recorded differently
 	sessions map[uint64]*Session
 	tickets  map[Ref]*ticket
 	locks    map[string]*lock
@@ -202,11 +203,15 @@ func (v *view) addEvents() {
 		what  Happened
 		Ref
 	}
-	seen := make(map[key]bool, len(all))
+	seen := make(map[key]*Event, len(all))
 	for _, ev := range all {
-		if k := (key{ev.Index, ev.Happened, ev.Ref}); !seen[k] {
-			seen[k] = true
+		k := key{ev.Index, ev.Happened, ev.Ref}
+		switch first := seen[k]; {
+		case first == nil:
+			seen[k] = ev
 			v.addEvent(ev)
+		case first.Token != ev.Token || first.Why != ev.Why || !slices.Equal(first.Items, ev.Items):
+			v.disputed = append(v.disputed, [2]*Event{first, ev})
 		}
 	}
 }

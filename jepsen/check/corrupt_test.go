@@ -1,0 +1,275 @@
+package check
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// corruption is one change to a valid history after which it is not valid any more, and the check
+// that must see it. It reports whether the history had what it needs.
+type corruption struct {
+	name  string
+	check string
+	apply func(p *picker) bool
+}
+
+// picker finds places to corrupt.
+type picker struct {
+	*rand.Rand
+	*view
+}
+
+// pair picks two calls on one mutex that are next to each other in order of token, both exclusive and
+// with an end that nothing excuses, and of which the second began as asked.
+func (p *picker) pair(fit func(a, b *Op) bool) (a, b *Op) {
+	for _, at := range p.Perm(len(p.names)) {
+		grants := slices.Clone(p.locks[p.names[at]].grants)
+		slices.SortFunc(grants, func(a, b *Op) int { return int(a.Token) - int(b.Token) })
+		for i := range grants {
+			if i > 0 && p.plain(grants[i-1]) && p.plain(grants[i]) && fit(grants[i-1], grants[i]) {
+				return grants[i-1], grants[i]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// plain is an exclusive grant that its holder released when it had had enough.
+func (p *picker) plain(op *Op) bool {
+	t := p.tickets[op.Ref]
+	return len(op.Items) == 1 && op.Items[0].Mode == Exclusive && t.downgrade == nil && t.unlock != nil &&
+		t.unlock.Outcome == OK && t.hold.How == Unlocked && !p.excused(t.hold, t.unlock.Return)
+}
+
+// find picks a record that fits.
+func find[T any](p *picker, all []T, fit func(*T) bool) *T {
+	for _, i := range p.Perm(len(all)) {
+		if fit(&all[i]) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func corruptions() []corruption {
+	return slices.Concat(corruptOrder(), corruptBeliefs(), corruptReads(), corruptCluster())
+}
+
+func corruptOrder() []corruption {
+	before := func(a, b *Op) bool { return a.Return < b.Call }
+	return []corruption{{"tokens exchanged", "C4", func(p *picker) bool {
+		a, b := p.pair(before)
+		if a == nil {
+			return false
+		}
+		a.Token, b.Token = b.Token, a.Token
+		return true
+	}}, {"one token twice", "C4", func(p *picker) bool {
+		a, b := p.pair(before)
+		if a == nil {
+			return false
+		}
+		b.Token = a.Token
+		return true
+	}}, {"granted before the release", "C1", func(p *picker) bool {
+		a, b := p.pair(func(a, b *Op) bool { return b.Call < p.tickets[a.Ref].unlock.Call })
+		if a == nil {
+			return false
+		}
+		b.Return = p.tickets[a.Ref].unlock.Call - 1
+		return true
+	}}, {"overtaken", "C5", func(p *picker) bool {
+		a, b := p.pair(func(a, b *Op) bool { return a.Queued != 0 && a.Queued < b.Call })
+		if a == nil {
+			return false
+		}
+		a.Token, b.Token = b.Token, a.Token
+		return true
+	}}, {"a token from nowhere at the resource", "C3", func(p *picker) bool {
+		w := find(p, p.Writes, func(w *Write) bool { return w.Accepted })
+		w.Token++
+		return true
+	}}, {"a late write taken", "C3", func(p *picker) bool {
+		w := find(p, p.Writes, func(w *Write) bool { return !w.Accepted })
+		if w == nil {
+			return false
+		}
+		w.Accepted = true
+		return true
+	}}}
+}
+
+func corruptBeliefs() []corruption {
+	return []corruption{{"belief that goes on", "C2", func(p *picker) bool {
+		a, b := p.pair(func(a, b *Op) bool { return p.tickets[b.Ref].hold.To > p.tickets[b.Ref].hold.From })
+		if a == nil {
+			return false
+		}
+		p.tickets[a.Ref].hold.To = p.tickets[b.Ref].hold.From + 1
+		return true
+	}}, {"a loss told late", "C8", func(p *picker) bool {
+		a, b := p.pair(func(a, b *Op) bool { h := p.tickets[a.Ref].hold; return p.Plan.Audit && h.To > h.From })
+		if a == nil {
+			return false
+		}
+		p.tickets[b.Ref].granted.At = p.tickets[a.Ref].hold.To - 1
+		return true
+	}}, {"more permits than there are", "C2", func(p *picker) bool {
+		for _, name := range p.names {
+			pieces := p.believed(p.locks[name])
+			for i := range pieces {
+				if i > 0 && pieces[i].item.Mode == Permits && pieces[i].from < pieces[i-1].to {
+					for j := range pieces[i].Items {
+						pieces[i].Items[j].Permits = 3
+					}
+					return true
+				}
+			}
+		}
+		return false
+	}}, {"lost, then released", "C9", func(p *picker) bool {
+		b := find(p, p.Holds, func(b *Hold) bool { return b.How == Lost })
+		if b == nil {
+			return false
+		}
+		p.Ops = append(p.Ops, Op{Client: b.Client, Kind: OpUnlock, Ref: b.Ref, Call: b.To + 1, Return: b.To + 2, Outcome: OK})
+		return true
+	}}, {"lost with proof in hand", "C6", func(p *picker) bool {
+		b := find(p, p.Holds, func(b *Hold) bool { return b.How == Lost && b.Why == Expired && !p.excused(b, b.To) })
+		if b == nil {
+			return false
+		}
+		p.Beats = append(p.Beats, Beat{b.Session, b.To - 2, b.To - 1})
+		return true
+	}}}
+}
+
+func corruptReads() []corruption {
+	return []corruption{{"a holder denied", "C1", func(p *picker) bool {
+		op := find(p, p.Ops, func(op *Op) bool {
+			t := p.tickets[op.Ref]
+			return op.Kind == OpCheck && op.Held && t.acquire != nil && t.acquire.Outcome == OK && p.plain(t.acquire) &&
+				t.acquire.Return < op.Call && op.Return < t.unlock.Call
+		})
+		if op == nil {
+			return false
+		}
+		op.Held = false
+		return true
+	}}, {"a holder shown that has left", "C10", func(p *picker) bool {
+		op := find(p, p.Ops, func(op *Op) bool {
+			t := p.tickets[op.Ref]
+			return op.Kind == OpCheck && !op.Held && op.Outcome == OK && t.unlock != nil && t.unlock.Outcome == OK && t.unlock.Return < op.Call
+		})
+		if op == nil {
+			return false
+		}
+		op.Held = true
+		return true
+	}}, {"a read against its stamp", "C13", func(p *picker) bool {
+		op := find(p, p.Ops, func(op *Op) bool { return op.Kind == OpGet && op.Outcome == OK && len(op.Holders) > 0 })
+		op.Holders = op.Holders[1:]
+		return p.Plan.Audit
+	}}, {"a leap of the clock", "C14", func(p *picker) bool {
+		op := find(p, p.Ops, func(op *Op) bool { return op.Kind == OpNow && op.Outcome == OK && op.Call > 3*time.Second })
+		op.Time += time.Minute
+		return true
+	}}, {"a call that never comes back", "C12", func(p *picker) bool {
+		op := find(p, p.Ops, func(op *Op) bool {
+			return op.Outcome == OK && p.died[op.Client] == 0 && op.Call+p.Plan.Drain < p.end && p.Plan.Healed+p.Plan.Drain < p.end
+		})
+		if op == nil {
+			return false
+		}
+		op.Return, op.Outcome = 0, Unknown
+		return true
+	}}}
+}
+
+func corruptCluster() []corruption {
+	event := func(fit func(p *picker, ev *Event) bool, spoil func(p *picker, ev *Event)) func(*picker) bool {
+		return func(p *picker) bool {
+			ev := find(p, p.Events, func(ev *Event) bool { return fit(p, ev) })
+			if ev == nil {
+				return false
+			}
+			spoil(p, ev)
+			return true
+		}
+	}
+	granted := func(p *picker, ev *Event) bool { return ev.Happened == EvGranted }
+	return []corruption{
+		{"granted again", "C10", event(granted, func(p *picker, ev *Event) {
+			again := *ev
+			again.Index++
+			p.Events = append(p.Events, again)
+		})},
+		{"another token in the log", "C16", event(granted, func(p *picker, ev *Event) { ev.Token++ })},
+		{"refused, and granted", "C11", event(func(p *picker, ev *Event) bool {
+			t := p.tickets[ev.Ref]
+			return ev.Happened == EvRefused && t != nil && t.acquire != nil && t.acquire.Outcome == Refused
+		}, func(p *picker, ev *Event) {
+			p.Events = append(p.Events, Event{Index: ev.Index, Token: ev.Index, At: ev.At, Happened: EvGranted, Ref: ev.Ref, Items: one("z", Shared)})
+		})},
+		{"a session that lingers", "C7", event(func(p *picker, ev *Event) bool {
+			return ev.Happened == EvEnded && p.sessions[ev.Session].Died != 0
+		}, func(p *picker, ev *Event) {
+			for i := range p.Events {
+				if e := &p.Events[i]; e.Happened == EvEnded && e.Session == ev.Session {
+					e.At += 10 * time.Minute
+				}
+			}
+		})},
+		{"expired in spite of a renewal", "C6", event(func(p *picker, ev *Event) bool {
+			return ev.Happened == EvEnded && ev.Why == Expired
+		}, func(p *picker, ev *Event) { p.Beats = append(p.Beats, Beat{ev.Session, ev.At, ev.At}) })},
+		{"a release that is missing", "C16", func(p *picker) bool {
+			a, _ := p.pair(func(a, b *Op) bool { return p.Plan.Audit })
+			if a == nil {
+				return false
+			}
+			p.Events = slices.DeleteFunc(p.Events, func(ev Event) bool { return ev.Happened == EvReleased && ev.Ref == a.Ref })
+			return true
+		}},
+		{"another digest", "C15", func(p *picker) bool { p.Seen[p.IntN(len(p.Seen))].Digest++; return true }},
+		{"a session left over", "C17", func(p *picker) bool { p.Rests[1].Counts["sessions"]++; return true }},
+	}
+}
+
+// Each single corruption of a valid history is seen, by the check whose business it is.
+func TestEveryCorruptionIsFound(t *testing.T) {
+	base, runs := rand.Uint64(), 24
+	if testing.Short() {
+		runs = 10
+	}
+	applied := map[string]int{}
+	for seed := base; seed < base+uint64(runs); seed++ {
+		sh := shape{
+			clients: 5, mutexes: 2, pools: 1, ttl: 2 * time.Second, healed: 9 * time.Second, end: 16 * time.Second,
+			audit: true, faults: true,
+		}
+		clean := serve(seed, sh)
+		require.Empty(t, Check(clean, Limits{}).Violations, "seed %d", seed)
+		for _, c := range corruptions() {
+			h := serve(seed, sh)
+			v := newView(h)
+			if !c.apply(&picker{rand.New(rand.NewPCG(seed, 3)), v}) {
+				continue
+			}
+			applied[c.name]++
+			r := Check(h, Limits{})
+			found := slices.ContainsFunc(r.Violations, func(f Finding) bool { return f.Check == c.check })
+			if !assert.True(t, found, "seed %d: %s: not seen by %s:\n%v", seed, c.name, c.check, r) {
+				return
+			}
+		}
+	}
+	for _, c := range corruptions() {
+		assert.NotZero(t, applied[c.name], "%s: seed %d: no history had what it needs", c.name, base)
+	}
+}

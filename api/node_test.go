@@ -1,0 +1,309 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+func TestConfigNamesWhatIsWrong(t *testing.T) {
+	empty, used := t.TempDir(), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(used, "x"), nil, 0o600))
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	for _, c := range []struct {
+		field  string
+		config NodeConfig
+		says   string
+	}{
+		{"ID", NodeConfig{}, "the id is missing"},
+		{"ID", NodeConfig{ID: "N1"}, "lower-case"},
+		{"Cluster", NodeConfig{ID: "n1", Cluster: "n1"}, "no '='"},
+		{"Cluster", NodeConfig{ID: "n1", Cluster: "n2=h:1"}, "does not name this node"},
+		{"Cluster", NodeConfig{ID: "n1", Cluster: "n1=h:1", JoinCluster: "00"}, "JoinCluster"},
+		{"JoinCluster", NodeConfig{ID: "n1", JoinCluster: "xyz"}, "32 hexadecimal digits"},
+		{"Dir", NodeConfig{ID: "n1", Dir: empty}, "join under another id"},
+		{"Dir", NodeConfig{ID: "n1", Dir: filepath.Join(empty, "new")}, "holds nothing"},
+		{"ConnsMax", NodeConfig{ID: "n1", ConnsMax: -1}, "below zero"},
+		{"Listen", NodeConfig{ID: "n1", Listen: taken.Addr().String()}, "address already in use"},
+		{"Peer", NodeConfig{ID: "n1", Peer: taken.Addr().String()}, "address already in use"},
+		{"Peer", NodeConfig{ID: "n1", Cluster: "n1=" + taken.Addr().String()}, "address already in use"},
+	} {
+		n, err := StartNode(t.Context(), c.config)
+		require.Error(t, err, c.field)
+		assert.Nil(t, n)
+		assert.Contains(t, err.Error(), "NodeConfig."+c.field+":")
+		assert.Contains(t, err.Error(), c.says)
+		assert.Contains(t, err.Error(), "nothing was started")
+	}
+	assert.NoDirExists(t, filepath.Join(empty, "new"))
+	_, err = NodeConfig{ID: "n1", Dir: used}.settle()
+	assert.NoError(t, err, "what has data needs no list")
+	goleak.VerifyNone(t)
+}
+
+// A start that waits for the other nodes of its list ends with its context, and leaves nothing.
+func TestAStartThatIsGivenUp(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := StartNode(ctx, NodeConfig{ID: "n1", Cluster: "n1=127.0.0.1:1,n2=127.0.0.1:2", Peer: "127.0.0.1:0"})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Contains(t, err.Error(), "n2")
+}
+
+// TestThreeNodesOnDisk: real ports and real files; the leader stops in good order, a node restarts, and
+// what was held is held.
+func TestThreeNodesOnDisk(t *testing.T) {
+	root := t.TempDir()
+	configs := make(map[string]NodeConfig)
+	c := startCluster(t, 3, func(cfg *NodeConfig) {
+		cfg.Dir = filepath.Join(root, cfg.ID)
+		configs[cfg.ID] = *cfg
+	})
+	ctx, first := soon(t), c.leader()
+	s := openSession(t, ctx, call(t, first))
+	held := s.hold("disk")
+	assert.Greater(t, held.Token, uint64(time.Now().Add(-time.Hour).Unix())<<tokenBaseShift)
+	waiting := s.acquire(ctx, s.next("disk", fsm.Forever))
+	s.waiters("disk", 1)
+
+	began := time.Now()
+	require.NoError(t, first.Close())
+	info := infoOf(t, (<-waiting).err)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome, info)
+	assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_STOPPING}, info.Code)
+	c.nodes = without(c.nodes, first)
+	second := c.leader()
+	t.Logf("another leads %v after the leader was told to stop", time.Since(began))
+	s.caller = call(t, second)
+	check, err := s.Check(ctx, &zamokpb.CheckRequest{Name: "disk", Token: held.Token})
+	require.NoError(t, err)
+	assert.True(t, check.Held)
+	s.waiters("disk", 1)
+	again := s.next("disk", fsm.Forever)
+	s.ticket--
+	again.Acquire.Ticket = s.ticket
+	waiting = s.acquire(ctx, again) // the same ticket: it kept its place
+
+	cfg := configs[first.cfg.ID]
+	cfg.PeerListener, cfg.Peer = nil, first.Peer()
+	back, err := StartNode(ctx, cfg)
+	require.NoError(t, err)
+	c.nodes = append(c.nodes, back)
+	c.leader()
+	s.drop(held.Ticket)
+	o := <-waiting
+	require.NoError(t, o.err)
+	require.Eventually(t, func() (same bool) {
+		back.Raft().View(func(m *fsm.Machine) { same = m.Holds("disk", o.answer.State.Token, fsm.TicketRef{}) })
+		return same
+	}, patience, 5*time.Millisecond)
+}
+
+func without(nodes []*Node, one *Node) (rest []*Node) {
+	for _, n := range nodes {
+		if n != one {
+			rest = append(rest, n)
+		}
+	}
+	return rest
+}
+
+// TestMembershipOverTheWire: a node joins, gets the leadership, and is removed, by operators' calls
+// that are relayed where that is needed.
+func TestMembershipOverTheWire(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	ctx, first := relaying(soon(t)), c.leader()
+	to := call(t, first)
+	members, err := to.admin.Members(ctx, &zamokpb.MembersRequest{})
+	require.NoError(t, err)
+	joiner, err := StartNode(ctx, NodeConfig{
+		ID: "n2", JoinCluster: members.Cluster, Version: "of tests",
+		Fatal: func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) }, // if it hears of it at all
+	})
+	require.NoError(t, err)
+	c.nodes = append(c.nodes, joiner)
+	_, err = to.admin.Join(ctx, &zamokpb.JoinRequest{Id: "n2", Peer: joiner.Peer()})
+	require.NoError(t, err)
+	require.Equal(t, first, c.leader())
+
+	by := call(t, joiner)
+	require.Eventually(t, func() bool {
+		members, err = by.admin.Members(ctx, &zamokpb.MembersRequest{})
+		return err == nil && len(members.Members) == 2 && members.Members[1].Version == "of tests"
+	}, patience, 10*time.Millisecond)
+	assert.True(t, members.Members[1].Voter)
+	assert.Equal(t, joiner.Client(), members.Members[1].Client)
+
+	_, err = by.admin.Transfer(ctx, &zamokpb.TransferRequest{To: "n2"})
+	require.NoError(t, err)
+	require.Equal(t, joiner, c.leader())
+	_, err = by.admin.Transfer(ctx, &zamokpb.TransferRequest{})
+	require.NoError(t, err)
+	require.Equal(t, first, c.leader())
+	_, err = by.admin.Remove(ctx, &zamokpb.RemoveRequest{Id: "n2"})
+	require.NoError(t, err)
+	members, err = to.admin.Members(ctx, &zamokpb.MembersRequest{})
+	require.NoError(t, err)
+	assert.Len(t, members.Members, 1)
+}
+
+// A node that can't go on ends, and says why, also where nobody gave it a way to end the process.
+func TestANodeThatCannotGoOnEnds(t *testing.T) {
+	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Fatal = nil })
+	n := c.leader()
+	reason := errors.New("the disk is gone")
+	go n.fatal(reason)
+	select {
+	case <-n.Done():
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+	}
+	require.ErrorIs(t, n.Err(), reason)
+	_, err := call(t, n).Now(soon(t), &zamokpb.NowRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
+
+// TestBackupIsAFileThatRestores, also through a follower.
+func TestBackupIsAFileThatRestores(t *testing.T) {
+	c := startCluster(t, 2, nil)
+	ctx := soon(t)
+	s := openSession(t, ctx, call(t, c.leader()))
+	held := s.hold("backup")
+	big := s.next("big", 0)
+	big.Acquire.Items = nil
+	for i := range fsm.ItemsMax {
+		big.Acquire.Items = append(big.Acquire.Items, &zamokpb.Item{Name: fmt.Sprintf("%0500d", i), Mode: zamokpb.Mode_MODE_SHARED})
+	}
+	for range 4 {
+		s.ticket++
+		big.Acquire.Ticket = s.ticket
+		_, err := s.Acquire(ctx, big)
+		require.NoError(t, err)
+	}
+	stream, err := call(t, c.follower()).admin.Backup(relaying(ctx), &zamokpb.BackupRequest{})
+	require.NoError(t, err)
+	var file bytes.Buffer
+	for {
+		chunk, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(chunk.Data), backupChunkBytes)
+		file.Write(chunk.Data)
+	}
+	require.Greater(t, file.Len(), backupChunkBytes, "more than one chunk")
+	m, err := fsm.Restore(&file)
+	require.NoError(t, err)
+	require.NoError(t, m.Check())
+	assert.True(t, m.Holds("backup", held.Token, fsm.TicketRef{}))
+}
+
+func TestHealth(t *testing.T) {
+	c := startCluster(t, 2, nil)
+	ctx, leader := soon(t), c.leader()
+	follower := c.follower()
+	for _, n := range c.nodes {
+		health := healthpb.NewHealthClient(call(t, n).conn)
+		for _, service := range []string{"", "zamok.v1.Zamok", "zamok.v1.Admin"} {
+			answer, err := health.Check(ctx, &healthpb.HealthCheckRequest{Service: service})
+			require.NoError(t, err)
+			assert.Equal(t, healthpb.HealthCheckResponse_SERVING, answer.Status)
+		}
+		_, err := health.Check(ctx, &healthpb.HealthCheckRequest{Service: "other"})
+		assert.Equal(t, codes.NotFound, status.Code(err))
+		list, err := health.List(ctx, &healthpb.HealthListRequest{})
+		require.NoError(t, err)
+		assert.Len(t, list.Statuses, 3)
+	}
+	watch, err := healthpb.NewHealthClient(call(t, follower).conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	answer, err := watch.Recv()
+	require.NoError(t, err)
+	assert.Equal(t, healthpb.HealthCheckResponse_SERVING, answer.Status)
+	require.NoError(t, leader.Kill()) // of two nodes one can't lead
+	answer, err = watch.Recv()
+	require.NoError(t, err)
+	assert.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, answer.Status)
+}
+
+// TestTooManyConnections: one too many is hung up on, and there is room again when one has left.
+func TestTooManyConnections(t *testing.T) {
+	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.ConnsMax = 2 })
+	ctx, n := soon(t), c.leader()
+	one, two, three := call(t, n), call(t, n), call(t, n)
+	for _, to := range []caller{one, two} {
+		_, err := to.Now(ctx, &zamokpb.NowRequest{})
+		require.NoError(t, err)
+	}
+	_, err := three.Now(ctx, &zamokpb.NowRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.NoError(t, one.conn.Close())
+	require.Eventually(t, func() bool {
+		_, err := three.Now(ctx, &zamokpb.NowRequest{})
+		return err == nil
+	}, patience, 20*time.Millisecond)
+}
+
+// TestObserver: what happens to locks is told by the leader, once.
+func TestObserver(t *testing.T) {
+	var granted, held, waited, refused, lost, ended, measured, offices atomic.Int64
+	count := func(n *atomic.Int64) func(fsm.Why) { return func(fsm.Why) { n.Add(1) } }
+	c := startCluster(t, 3, func(cfg *NodeConfig) {
+		cfg.Observer = &Observer{
+			Granted: func(m fsm.Mode) { granted.Add(int64(m)) },
+			Held:    func(fsm.Mode, time.Duration) { held.Add(1) },
+			Waited:  func(fsm.Mode, time.Duration) { waited.Add(1) },
+			Refused: count(&refused), Lost: count(&lost), SessionEnded: count(&ended),
+			Measure: func(raftnode.Measure) { measured.Add(1) },
+			Office: func(open bool) {
+				if open {
+					offices.Add(1)
+				}
+			},
+		}
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	})
+	ctx := soon(t)
+	s := openSession(t, ctx, call(t, c.leader()))
+	first := s.hold("a")
+	_, err := s.Acquire(ctx, s.next("a", 0))
+	require.Error(t, err)
+	s.drop(first.Ticket)
+	s.hold("b")
+	_, err = s.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: s.id})
+	require.NoError(t, err)
+	_, err = s.Now(ctx, &zamokpb.NowRequest{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 2*int64(fsm.Exclusive), granted.Load())
+	assert.EqualValues(t, 2, held.Load())
+	assert.EqualValues(t, 2, waited.Load())
+	assert.EqualValues(t, 1, refused.Load())
+	assert.EqualValues(t, 1, lost.Load())
+	assert.EqualValues(t, 1, ended.Load())
+	assert.Positive(t, measured.Load())
+	assert.Positive(t, offices.Load())
+}

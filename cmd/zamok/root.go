@@ -60,6 +60,7 @@ func newRoot(a *app) *cobra.Command {
 	root.SetCompletionCommandGroupID(groupLook)
 	for _, verb := range []func(*app) *cobra.Command{
 		newLock, newElect,
+		newDev,
 		newVersion,
 	} {
 		cmd := verb(a)
@@ -132,6 +133,7 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 		defer close(done)
 		select {
 		case s := <-signals:
+			signal.Stop(signals) // whoever sends another does not want to wait
 			cancel(&signalError{s.(syscall.Signal)})
 		case <-ctx.Done():
 		}

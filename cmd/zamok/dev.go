@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zamok/api"
+)
+
+// devVerb is `zamok dev`.
+type devVerb struct {
+	app   *app
+	log   *slog.Logger
+	nodes int
+	data  string
+	port  int
+}
+
+const (
+	devPort    = 5750
+	devPortGap = 10 // between one node's ports and the next one's
+	// readyPatience is how long the nodes may take to choose a leader; it takes them about a second.
+	readyPatience = 30 * time.Second
+	readyLook     = 10 * time.Millisecond
+)
+
+func newDev(a *app) *cobra.Command {
+	v := &devVerb{app: a}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "a cluster on this machine, to try things",
+		Long: `Runs a cluster in one process, reachable from this machine only, until Ctrl-C. The data lives in memory
+and ends with it, unless --data says where to keep it.`,
+		Example: "  zamok dev\n  zamok dev --nodes 1 --data ./data",
+		GroupID: groupRun,
+		Args:    cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.IntVar(&v.nodes, "nodes", 3, "1 or 3")
+	f.StringVar(&v.data, "data", "", "keep the data in this directory (default: in memory)")
+	f.IntVar(&v.port, "port", devPort, "the first port; a node uses three from there, the next one three from 10 further")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := v.check(cmd); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
+		return v.run(cmd.Context())
+	}
+	return cmd
+}
+
+func (v *devVerb) check(cmd *cobra.Command) error {
+	v.log = v.app.logger()
+	if v.nodes != 1 && v.nodes != 3 {
+		return fmt.Errorf("--nodes is %d: it is 1 or 3", v.nodes)
+	}
+	if last := v.port + (v.nodes-1)*devPortGap + 2; v.port < 1 || last > 65535 {
+		return fmt.Errorf("--port is %d: the ports up to %d must be from 1 to 65535", v.port, last)
+	}
+	if !cmd.Flags().Changed("log-level") {
+		v.log = slog.New(slog.DiscardHandler) // three nodes' talk would hide what is said below
+	}
+	return nil
+}
+
+// address is 127.0.0.1 with the port of a node: 0 for clients, 1 for peers, 2 for HTTP.
+func (v *devVerb) address(node, port int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port+node*devPortGap+port))
+}
+
+func (v *devVerb) run(ctx context.Context) error {
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	nodes, err := v.start(ctx)
+	defer func() { v.closeAll(nodes) }()
+	if err == nil {
+		err = awaitLeader(ctx, nodes)
+	}
+	if err != nil {
+		return cause(ctx, err)
+	}
+	v.greet()
+	ended := make(chan *api.Node, len(nodes))
+	for _, n := range nodes {
+		go func() { // ends with its node, in closeAll at the latest
+			<-n.Done()
+			ended <- n
+		}()
+	}
+	select {
+	case n := <-ended:
+		return fmt.Errorf("a node has ended itself, so all end: %w", n.Err())
+	case <-ctx.Done():
+		return interrupted(ctx)
+	}
+}
+
+// interrupted is how a program ends that runs until it is told not to: well, if it was told.
+func interrupted(ctx context.Context) error {
+	if e := (*signalError)(nil); errors.As(context.Cause(ctx), &e) && e.signal != syscall.SIGHUP {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// start starts all nodes at once: a node of a new cluster waits for the others.
+func (v *devVerb) start(ctx context.Context) ([]*api.Node, error) {
+	var list []string
+	for i := range v.nodes {
+		list = append(list, fmt.Sprintf("n%d=%s", i+1, v.address(i, 1)))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	nodes := make([]*api.Node, v.nodes)
+	errs := make([]error, v.nodes)
+	var starting sync.WaitGroup
+	for i := range nodes {
+		starting.Go(func() {
+			id := "n" + strconv.Itoa(i+1)
+			cfg := api.NodeConfig{
+				ID: id, Cluster: strings.Join(list, ","), Listen: v.address(i, 0), Peer: v.address(i, 1),
+				HTTP: v.address(i, 2), Version: version(), Logger: v.log.With("node", id),
+			}
+			if v.data != "" {
+				cfg.Dir = filepath.Join(v.data, id)
+			}
+			if nodes[i], errs[i] = api.StartNode(ctx, cfg); errs[i] != nil {
+				cancel() // the others would wait for it
+			}
+		})
+	}
+	starting.Wait()
+	var up []*api.Node
+	for _, n := range nodes {
+		if n != nil {
+			up = append(up, n)
+		}
+	}
+	return up, explainStart(errs...)
+}
+
+// explainStart adds the cure to the commonest mistakes. Of several errors one is the reason, and the
+// others are of nodes that were called off.
+func explainStart(errs ...error) error {
+	var first error
+	for _, err := range errs {
+		if err != nil && (first == nil || errors.Is(first, context.Canceled)) {
+			first = err
+		}
+	}
+	switch {
+	case errors.Is(first, syscall.EADDRINUSE):
+		return fmt.Errorf("%w; does another zamok run already? End it, or choose other ports", first)
+	case errors.Is(first, os.ErrPermission):
+		return fmt.Errorf("%w; run it as a user who may, or choose another place", first)
+	}
+	return first
+}
+
+// awaitLeader returns when one of the nodes has opened its office.
+func awaitLeader(ctx context.Context, nodes []*api.Node) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyPatience,
+		fmt.Errorf("no leader was elected within %v: this machine is too slow or too busy", readyPatience))
+	defer cancel()
+	look := time.NewTicker(readyLook)
+	defer look.Stop()
+	for {
+		for _, n := range nodes {
+			if n.Raft().Status().Office {
+				return nil
+			}
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// closeAll ends nodes at the same time. They end together, so nobody is there to hand an office to: each
+// would wait for the others in vain.
+func (v *devVerb) closeAll(nodes []*api.Node) {
+	var closing sync.WaitGroup
+	for _, n := range nodes {
+		closing.Go(func() {
+			if err := n.Close(); err != nil {
+				v.log.Warn("a node did not end in good order", "error", err)
+			}
+		})
+	}
+	closing.Wait()
+}
+
+// greet prints where everything is, and something to try.
+func (v *devVerb) greet() {
+	var endpoints, pages []string
+	for i := range v.nodes {
+		endpoints = append(endpoints, v.address(i, 0))
+		pages = append(pages, "http://"+v.address(i, 2))
+	}
+	flag := ""
+	if v.port != devPort {
+		flag = " --endpoints " + endpoints[0]
+	}
+	data := "in memory: it ends with this program"
+	if v.data != "" {
+		data = v.data
+	}
+	fmt.Fprintf(v.app.stdout, `zamok is ready: %d node(s) on this machine.
+
+  clients   %s
+  HTTP      %s
+  data      %s
+
+Try this, in two other terminals at once:
+
+  zamok lock%s stock -- sh -c 'echo "I hold it, token $ZAMOK_LOCK_TOKEN"; sleep 5'
+
+Ctrl-C ends it.
+`, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, flag)
+}

@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -136,4 +138,37 @@ func tellRace(t *testing.T, n *Node) {
 		next.is(1, stateGone)
 	}
 	t.Logf("%d of 30 were back in time", lived)
+}
+
+// caught is a listener that gives its connections to the test too.
+type caught struct {
+	net.Listener
+	conns chan net.Conn
+}
+
+func (l caught) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.conns <- conn
+	}
+	return conn, err
+}
+
+// A connection that this end gives up, though the client did nothing, says nothing about the client.
+func TestServersOwnBreak(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	conns := make(chan net.Conn, 10)
+	n := startCluster(t, 1, func(c *NodeConfig) { c.Listener = caught{l, conns} }).leader()
+	for _, breaks := range []func(net.Conn) error{
+		func(c net.Conn) error { return c.Close() },
+		func(c net.Conn) error { return c.SetDeadline(time.Unix(1, 0)) },
+	} {
+		w := talk(t, call(t, n), graceful(clock.Minute))
+		conn := <-conns
+		require.True(t, attachedHere(n, w.id))
+		require.NoError(t, breaks(conn))
+		require.Eventually(t, func() bool { return !attachedHere(n, w.id) }, patience, clock.Millisecond.Duration())
+		require.Zero(t, broken(n))
+	}
 }

@@ -147,8 +147,14 @@ func (st *stream) applied(t asked, a *raftnode.Answer) {
 			signal(h.placeWake)
 		}
 	}
-	o.add(note{kind: noteAnswer, command: t.command, urge: t.urge != nil, state: resultState(t.ticket, *r)})
-	o.laterOn()
+	if !o.add(note{kind: noteAnswer, command: t.command, urge: t.urge != nil, state: resultState(t.ticket, *r)}) {
+		return
+	}
+	if r.State == fsm.Gone {
+		o.laterOn() // nobody waits for what was so already
+	} else {
+		signal(o.wake)
+	}
 }
 
 func (st *stream) proves(f *frame, a *raftnode.Answer) {

@@ -167,7 +167,7 @@ func (l *fewConns) Accept() (net.Conn, error) {
 		}
 		select {
 		case l.free <- struct{}{}:
-			return &countedConn{Conn: conn, done: func() { <-l.free }}, nil
+			return &line{Conn: conn, done: func() { <-l.free }}, nil
 		default:
 		}
 		_ = conn.Close()
@@ -176,18 +176,6 @@ func (l *fewConns) Accept() (net.Conn, error) {
 			l.log.Warn("a connection was refused: there are too many", "limit", cap(l.free), "from", conn.RemoteAddr())
 		}
 	}
-}
-
-type countedConn struct {
-	net.Conn
-	once sync.Once
-	done func()
-}
-
-func (c *countedConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.done)
-	return err
 }
 
 // health answers grpc.health.v1: a node serves while it leads or knows who does.

@@ -104,7 +104,7 @@ func (st *stream) broken(err error) error {
 	if f := (*failure)(nil); errors.As(err, &f) {
 		return f
 	}
-	if !relayed(st.ctx) && !st.server.isStopping() {
+	if !relayed(st.ctx) && !st.server.isStopping() && brokenByPeer(st.ctx) {
 		st.server.hub.broke(st.box)
 	}
 	return errorOf(err)

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"google.golang.org/grpc/peer"
+)
+
+// line is a client's connection that knows which end broke it: gRPC tells its streams only that it broke.
+type line struct {
+	net.Conn
+	done func() // called once, at its end
+	once sync.Once
+
+	hungUp atomic.Bool // the client's end closed or reset it
+	closed atomic.Bool // this end closed it, for whatever reason, or gave it up
+}
+
+func (l *line) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	l.judge(err)
+	return n, err
+}
+
+func (l *line) Write(b []byte) (int, error) {
+	n, err := l.Conn.Write(b)
+	l.judge(err)
+	return n, err
+}
+
+// judge looks at an error of the connection. What is neither an end nor a reset, such as a time limit,
+// is this machine's own opinion.
+func (l *line) judge(err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		if !l.closed.Load() {
+			l.hungUp.Store(true)
+		}
+	default:
+		l.closed.Store(true)
+	}
+}
+
+func (l *line) Close() error {
+	l.closed.Store(true)
+	err := l.Conn.Close()
+	l.once.Do(l.done)
+	return err
+}
+
+// RemoteAddr is where a call finds its line.
+func (l *line) RemoteAddr() net.Addr { return lineAddr{l.Conn.RemoteAddr(), l} }
+
+type lineAddr struct {
+	net.Addr
+	line *line
+}
+
+// brokenByPeer tells of a call whose stream broke whether that was the client's doing: it reset the
+// stream, or closed the connection. What this end broke, as when a client did not answer pings, says
+// nothing about the client.
+func brokenByPeer(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	at, ok := p.Addr.(lineAddr)
+	return ok && (at.line.hungUp.Load() || !at.line.closed.Load())
+}

@@ -1,0 +1,173 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zamok/bench/measure"
+	"zamok/bench/peer"
+)
+
+const (
+	parkedLocks    = 100              // that are held, and waited for
+	parkedServing  = 20 * time.Second // for all to be served when the locks come free
+	parkedSettling = 3 * time.Second  // and a tenth of a second more for each hundred waiters
+)
+
+// Parked lets waiters wait for locks that nobody gives back: what waiting costs, and whether all still
+// wait when it ends. Then the locks come free, and it counts who is served.
+func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	perSession := waiters / sessions
+	empty, err := b.Cluster.Memory()
+	if err != nil {
+		return nil, err
+	}
+	holders, err := b.hold(ctx, parkedLocks)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	clients, failed, err := b.openMany(ctx, sessions, b.session(perSession))
+	values := Values{"opening": time.Since(began).Seconds(), "unopened": float64(failed)}
+	if len(clients) == 0 {
+		holders.end(ctx)
+		return nil, err
+	}
+	var served, lost atomic.Int64
+	var running sync.WaitGroup
+	end := sync.OnceFunc(func() { closeAll(clients) })
+	for s, c := range clients {
+		for w := range perSession {
+			// No session waits twice for one lock: to some systems it would be the same waiter.
+			key := parkedKey((s + w) % parkedLocks)
+			running.Go(func() {
+				if unlock, err := c.Lock(ctx, key); err != nil || unlock(ctx) != nil {
+					lost.Add(1)
+					return
+				}
+				served.Add(1)
+			})
+		}
+	}
+	pause(ctx, parkedSettling+time.Duration(waiters)*time.Millisecond)
+	before, err := b.spent()
+	if err != nil {
+		return nil, err
+	}
+	watched := time.Now()
+	pause(ctx, 2*b.Window)
+	after, err := b.spent()
+	if err != nil {
+		return nil, err
+	}
+	full, err := b.Cluster.Memory()
+	values["core"] = (after.server - before.server) / time.Since(watched).Seconds()
+	values["memory_each"] = (full - empty) / float64(waiters)
+	values["early"] = float64(served.Load()) // nobody was to be let in yet
+	values["lost"] = float64(lost.Load())
+	serving := time.Now()
+	holders.end(ctx)
+	awaitServed(ctx, &running)
+	values["served"] = float64(served.Load())
+	values["serving"] = time.Since(serving).Seconds()
+	cancel()
+	end()
+	running.Wait()
+	return values, err
+}
+
+// awaitServed waits until all have returned, or long enough.
+func awaitServed(ctx context.Context, running *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() { // ends when the waiters' clients are closed, at the latest
+		running.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(parkedServing)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func parkedKey(i int) string { return fmt.Sprintf("parked-%d", i) }
+
+// held is locks in the hand of one client.
+type held struct {
+	client  peer.Client
+	unlocks []peer.Unlock
+}
+
+func (b *Bench) hold(ctx context.Context, n int) (*held, error) {
+	c, err := b.open(ctx, b.session(n))
+	if err != nil {
+		return nil, err
+	}
+	h := &held{client: c}
+	for i := range n {
+		unlock, err := c.Lock(ctx, parkedKey(i))
+		if err != nil {
+			closeAll([]peer.Client{c})
+			return nil, err
+		}
+		h.unlocks = append(h.unlocks, unlock)
+	}
+	return h, nil
+}
+
+func (h *held) end(ctx context.Context) {
+	for _, unlock := range h.unlocks {
+		_ = unlock(ctx) // a lost lock is free already, and seen as such
+	}
+	closeAll([]peer.Client{h.client})
+}
+
+// Dead kills the process that holds a lock, and measures how long the lock stays closed.
+func (b *Bench) Dead(ctx context.Context, release time.Duration) (Values, error) {
+	key := fmt.Sprintf("dead-%d", release)
+	victim, err := startHolder(ctx, b.System.Name, key, peer.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
+	if err != nil {
+		return nil, err
+	}
+	defer victim.kill()
+	c, err := b.open(ctx, b.session(1))
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll([]peer.Client{c})
+	had := make(chan error, 1)
+	go func() { // ends when the lock is had or c is closed
+		unlock, err := c.Lock(ctx, key)
+		if err == nil {
+			err = unlock(ctx)
+		}
+		had <- err
+	}()
+	pause(ctx, deadAfter)
+	select {
+	case err := <-had:
+		return nil, fmt.Errorf("a lock that is held was granted (%v)", err)
+	default:
+	}
+	victim.kill()
+	died := time.Now()
+	timer := time.NewTimer(6 * b.TTL)
+	defer timer.Stop()
+	select {
+	case err := <-had:
+		return Values{"freed": measure.Milliseconds(time.Since(died))}, err
+	case <-timer.C:
+		return nil, fmt.Errorf("the lock was not free %v after its holder's death", 6*b.TTL)
+	}
+}
+
+// deadAfter is how long the holder lives: long enough for a renewal, so that it dies at some moment of
+// its lease and not at the beginning.
+const deadAfter = 4500 * time.Millisecond

@@ -1,0 +1,112 @@
+package measure
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Run heads a file of results: where, with what and how was measured.
+type Run struct {
+	Begun    string            `json:"begun"`
+	Machine  string            `json:"machine"`
+	Cores    int               `json:"cores"`
+	Memory   string            `json:"memory"`
+	Kernel   string            `json:"kernel"`
+	Disk     string            `json:"disk"`
+	Versions map[string]string `json:"versions"`
+	Rounds   int               `json:"rounds"`
+	Seconds  float64           `json:"seconds"`
+}
+
+// Record is one workload on one system in one round.
+type Record struct {
+	Round    int                `json:"round"`
+	System   string             `json:"system"`
+	Workload string             `json:"workload"`
+	Clients  int                `json:"clients,omitempty"`
+	Values   map[string]float64 `json:"values,omitempty"`
+	Spans    []Span             `json:"spans,omitempty"` // timeline only
+	Failed   string             `json:"failed,omitempty"`
+}
+
+// Span is one thread's hold of the lock, in milliseconds since the workload began.
+type Span struct {
+	Thread int     `json:"thread"`
+	From   float64 `json:"from"`
+	To     float64 `json:"to"`
+}
+
+type line struct {
+	Run    *Run    `json:"run,omitempty"`
+	Record *Record `json:"record,omitempty"`
+}
+
+// WriteRun and WriteRecord append one line.
+func WriteRun(w io.Writer, r Run) error       { return json.NewEncoder(w).Encode(line{Run: &r}) }
+func WriteRecord(w io.Writer, r Record) error { return json.NewEncoder(w).Encode(line{Record: &r}) }
+
+const lineMax = 16 << 20 // bytes; a timeline's spans are the longest
+
+// Results is a file of results, read.
+type Results struct {
+	Run     Run
+	Records []Record
+}
+
+// Read reads what WriteRun and WriteRecord wrote.
+func Read(r io.Reader) (Results, error) {
+	var all Results
+	found := false
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, lineMax)
+	for n := 1; scanner.Scan(); n++ {
+		var l line
+		if err := json.Unmarshal(scanner.Bytes(), &l); err != nil {
+			return Results{}, fmt.Errorf("line %d: %w", n, err)
+		}
+		switch {
+		case l.Run != nil:
+			all.Run, found = *l.Run, true
+		case l.Record != nil:
+			all.Records = append(all.Records, *l.Record)
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return Results{}, err
+	}
+	if !found {
+		return Results{}, errors.New("no line says where this was measured")
+	}
+	return all, nil
+}
+
+// Values gives one value of one point by round.
+func (rs Results) Values(system, workload string, clients int, name string) map[int]float64 {
+	found := map[int]float64{}
+	for _, r := range rs.Records {
+		if r.System == system && r.Workload == workload && r.Clients == clients && r.Failed == "" {
+			if v, ok := r.Values[name]; ok {
+				found[r.Round] = v
+			}
+		}
+	}
+	return found
+}
+
+// Summary gives one value of one point over its rounds.
+func (rs Results) Summary(system, workload string, clients int, name string) Summary {
+	var values []float64
+	for _, v := range rs.Values(system, workload, clients, name) {
+		values = append(values, v)
+	}
+	return Summarize(values)
+}
+
+// Ratio compares two systems at one point, round by round: a over b.
+func (rs Results) Ratio(a, b, workload string, clients int, name string) Summary {
+	ours, theirs := rs.Values(a, workload, clients, name), rs.Values(b, workload, clients, name)
+	return Ratios(ours, theirs)
+}

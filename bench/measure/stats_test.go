@@ -1,0 +1,92 @@
+package measure
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSummaryIsMedianAndExtremes(t *testing.T) {
+	require.Equal(t, Summary{Median: 3, Min: 1, Max: 9, N: 3}, Summarize([]float64{9, 1, 3}))
+	require.Equal(t, Summary{Median: 2.5, Min: 1, Max: 4, N: 4}, Summarize([]float64{4, 1, 3, 2}))
+	require.Equal(t, Summary{}, Summarize(nil))
+}
+
+// A slow round must not be divided by a fast one.
+func TestRatiosPairRounds(t *testing.T) {
+	ours := map[int]float64{1: 10, 2: 100, 3: 1000}
+	theirs := map[int]float64{1: 5, 2: 50, 3: 500, 4: 1}
+	require.Equal(t, Summary{Median: 2, Min: 2, Max: 2, N: 3}, Ratios(ours, theirs))
+	require.Zero(t, Ratios(ours, map[int]float64{1: 0, 9: 1}).N)
+}
+
+func TestPercentile(t *testing.T) {
+	var d []time.Duration
+	for i := 1; i <= 100; i++ {
+		d = append(d, time.Duration(i))
+	}
+	require.EqualValues(t, 50, Percentile(d, 0.5))
+	require.EqualValues(t, 99, Percentile(d, 0.99))
+	require.EqualValues(t, 1, Percentile(d[:1], 0.99))
+	require.Zero(t, Percentile(nil, 0.5))
+	values := map[string]float64{}
+	Spread(values, "wait", []time.Duration{3 * time.Millisecond, time.Millisecond, 2 * time.Millisecond})
+	require.Equal(t, map[string]float64{"wait_p50": 2, "wait_p95": 3, "wait_p99": 3, "wait_max": 3}, values)
+}
+
+func TestJain(t *testing.T) {
+	require.InDelta(t, 1, Jain([]int{7, 7, 7}), 1e-9)
+	require.InDelta(t, 0.25, Jain([]int{8, 0, 0, 0}), 1e-9)
+	require.Zero(t, Jain(nil))
+}
+
+func grants(of ...[3]int) []Grant {
+	var all []Grant
+	for _, g := range of {
+		ms := time.Millisecond
+		all = append(all, Grant{Client: g[0], Asked: time.Duration(g[1]) * ms, Had: time.Duration(g[2]) * ms})
+	}
+	return all
+}
+
+func TestWholeTurnsForgivesAnUnfinishedTurn(t *testing.T) {
+	g := grants([3]int{0, 0, 1}, [3]int{1, 0, 2}, [3]int{0, 1, 3}, [3]int{1, 2, 4}, [3]int{0, 3, 5})
+	require.Equal(t, []int{2, 2}, WholeTurns(g, 2))
+	require.Nil(t, WholeTurns(g, 6))
+	require.Equal(t, []int{4, 0}, WholeTurns(grants([3]int{0, 0, 1}, [3]int{0, 1, 2}, [3]int{0, 2, 3}, [3]int{0, 3, 4}), 2))
+}
+
+func TestInversions(t *testing.T) {
+	fifo := grants([3]int{0, 0, 10}, [3]int{1, 30, 60}, [3]int{2, 70, 90})
+	require.Zero(t, Inversions(fifo))
+	// 1 asked at 0 and waits until 90, while 0 comes back at 40 and is let in at 50.
+	barged := grants([3]int{0, 0, 10}, [3]int{1, 0, 90}, [3]int{0, 40, 50})
+	require.Equal(t, 1, Inversions(barged))
+	// Who asked 10 ms apart may have left in any order.
+	close := grants([3]int{0, 10, 20}, [3]int{1, 0, 30})
+	require.Zero(t, Inversions(close))
+}
+
+func TestResultsAreReadAsWritten(t *testing.T) {
+	var file bytes.Buffer
+	require.NoError(t, WriteRun(&file, Run{Machine: "box", Rounds: 2}))
+	for round, rate := range []float64{10, 20} {
+		require.NoError(t, WriteRecord(&file, Record{Round: round, System: "a", Workload: "w", Clients: 1,
+			Values: map[string]float64{"rate": rate}}))
+		require.NoError(t, WriteRecord(&file, Record{Round: round, System: "b", Workload: "w", Clients: 1,
+			Values: map[string]float64{"rate": rate / 2}}))
+	}
+	require.NoError(t, WriteRecord(&file, Record{Round: 2, System: "a", Workload: "w", Clients: 1,
+		Values: map[string]float64{"rate": 1}, Failed: "fell over"}))
+	rs, err := Read(&file)
+	require.NoError(t, err)
+	require.Equal(t, "box", rs.Run.Machine)
+	require.Equal(t, Summary{Median: 15, Min: 10, Max: 20, N: 2}, rs.Summary("a", "w", 1, "rate"))
+	require.Equal(t, Summary{Median: 2, Min: 2, Max: 2, N: 2}, rs.Ratio("a", "b", "w", 1, "rate"))
+
+	_, err = Read(strings.NewReader(`{"record":{}}`))
+	require.ErrorContains(t, err, "where this was measured")
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"zamok/bench/load"
+	"zamok/bench/measure"
+	"zamok/bench/peer"
+	"zamok/bench/server"
+)
+
+const (
+	lease        = 10 * time.Second // of every system that has one
+	releaseGrace = time.Millisecond // the shortest there is
+	warmClients  = 16               // for the warm-up: three JVMs begin slowly
+	stepMax      = 3 * time.Minute  // for one workload; none needs more than one
+)
+
+// config is what is run.
+type config struct {
+	systems   []peer.System
+	workloads []string // empty = all
+	clients   []int
+	rounds    int
+	window    time.Duration
+	warm      time.Duration
+	programs  server.Programs
+	dir       string // for data; systems get folders in it
+	results   io.Writer
+	progress  io.Writer
+}
+
+// runAll is the measuring: rounds over systems over steps.
+func (c *config) runAll(ctx context.Context) error {
+	began := time.Now()
+	total, done := c.rounds*len(c.systems), 0
+	for round := 1; round <= c.rounds; round++ {
+		order := slices.Clone(c.systems)
+		if round%2 == 0 {
+			slices.Reverse(order) // so that no system always comes after the same one
+		}
+		for _, sys := range order {
+			if err := c.pass(ctx, round, sys); err != nil {
+				return err
+			}
+			done++
+			left := time.Duration(float64(time.Since(began)) / float64(done) * float64(total-done))
+			fmt.Fprintf(c.progress, "· %d of %d passes in %v, about %v to go\n", done, total,
+				time.Since(began).Round(time.Second), left.Round(time.Second))
+		}
+	}
+	return nil
+}
+
+// pass puts one system through its plan. What fails in it is a result; an error is ours.
+func (c *config) pass(ctx context.Context, round int, sys peer.System) error {
+	dir, err := os.MkdirTemp(c.dir, sys.Name+"-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL runs as another user
+		return err
+	}
+	failed := func(step step, err error) error {
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s FAILED: %v\n", round, sys.Name, step, err)
+		return measure.WriteRecord(c.results, measure.Record{Round: round, System: sys.Name, Workload: step.workload,
+			Clients: step.clients, Failed: err.Error()})
+	}
+	cluster, err := server.Starters(c.programs)[sys.Server](dir)
+	if err != nil {
+		return failed(step{workload: "start"}, err)
+	}
+	defer cluster.Stop()
+	b := &load.Bench{System: sys, Cluster: cluster, TTL: lease, Window: c.warm}
+	defer b.Close()
+	if err := b.Ready(ctx); err != nil {
+		return errors.Join(failed(step{workload: "start"}, err), ctx.Err())
+	}
+	if _, err := b.Uncontended(ctx, warmClients); err != nil {
+		return errors.Join(failed(step{workload: "warm"}, err), ctx.Err())
+	}
+	b.Close()
+	b.Window = c.window
+	for _, step := range plan(sys, c.clients) {
+		if len(c.workloads) > 0 && !slices.Contains(c.workloads, step.workload) || step.once && round > 1 {
+			continue
+		}
+		record := measure.Record{Round: round, System: sys.Name, Workload: step.workload, Clients: step.clients}
+		limited, cancel := context.WithTimeout(ctx, stepMax)
+		record.Values, record.Spans, err = step.run(limited, b)
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			err = cluster.Alive()
+		}
+		if err != nil {
+			if err := failed(step, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := measure.WriteRecord(c.results, record); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, step, brief(record.Values))
+	}
+	return nil
+}
+
+// brief is what a line of progress tells of a workload.
+func brief(values load.Values) string {
+	names := []string{"rate", "cycle_p50", "lock_p50", "cpu", "jain", "worst", "inversions", "handoff_p50", "used", "stretch",
+		"total", "core", "memory_each", "served", "lost", "unopened", "freed", "next", "longest", "survived", "wait_max"}
+	text := ""
+	for _, name := range names {
+		if v, ok := values[name]; ok {
+			text += fmt.Sprintf("%s %.4g  ", name, v)
+		}
+	}
+	for _, name := range []string{"errors", "overlaps", "twice", "early"} { // told when there is something to tell
+		if values[name] > 0 {
+			text += fmt.Sprintf("%s %.0f  ", name, values[name])
+		}
+	}
+	return text
+}
+
+// folder makes the place for data, which must be a real disk to say anything about durability.
+func folder(parent string) (dir string, err error) {
+	dir, err = os.MkdirTemp(parent, "zamok-bench-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	return filepath.Abs(dir)
+}

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Cluster is one running system.
+type Cluster struct {
+	Endpoints []string // where clients connect
+	processes []*process
+	spent     float64                                           // seconds of processor time, of processes killed since
+	leads     func(ctx context.Context, node int) (bool, error) // nil: nothing leads
+}
+
+// Programs are where the programs are that no package brings.
+type Programs struct {
+	Zamok string // the built command
+	Etcd  string
+	Self  string // this program, for the echo
+}
+
+// Starters is how to start each kind of server. dir is empty and the system's own.
+func Starters(p Programs) map[string]func(dir string) (*Cluster, error) {
+	return map[string]func(dir string) (*Cluster, error){
+		"zamok":     func(dir string) (*Cluster, error) { return startZamok(dir, p.Zamok) },
+		"zamok-wal": func(dir string) (*Cluster, error) { return startZamok(dir, p.Zamok, "--log-store", "wal") },
+		"etcd":      func(dir string) (*Cluster, error) { return startEtcd(dir, p.Etcd) },
+		"zookeeper": startZooKeeper,
+		"redis-aof": func(dir string) (*Cluster, error) { return startRedis(dir, true) },
+		"redis-mem": func(dir string) (*Cluster, error) { return startRedis(dir, false) },
+		"postgres":  startPostgres,
+		"echo":      func(dir string) (*Cluster, error) { return startEcho(dir, p.Self) },
+	}
+}
+
+// run starts the commands; if one can't be started, none runs.
+func (c *Cluster) run(dir string, commands ...command) (*Cluster, error) {
+	for _, command := range commands {
+		p, err := start(dir, command)
+		if err != nil {
+			c.Stop()
+			return nil, err
+		}
+		c.processes = append(c.processes, p)
+	}
+	return c, nil
+}
+
+// Alive is nil while all processes run.
+func (c *Cluster) Alive() error {
+	for _, p := range c.processes {
+		if err := p.alive(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends all processes and waits for them.
+func (c *Cluster) Stop() {
+	for _, p := range c.processes {
+		p.stop()
+	}
+}
+
+// HasLeader says whether one of several nodes leads, so that its death is a story.
+func (c *Cluster) HasLeader() bool { return c.leads != nil }
+
+// Leader finds the node that leads.
+func (c *Cluster) Leader(ctx context.Context) (int, error) {
+	var last error
+	for ctx.Err() == nil {
+		for node := range c.processes {
+			leads, err := c.leads(ctx, node)
+			if leads {
+				return node, nil
+			}
+			last = errors.Join(err, c.Alive())
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+	return 0, fmt.Errorf("no node says that it leads: %w", errors.Join(ctx.Err(), last))
+}
+
+// Kill ends one node as a power cut would, and Restart starts it again on its data.
+func (c *Cluster) Kill(node int) error {
+	tree, err := c.tree()
+	if err != nil {
+		return err
+	}
+	c.spent += tree[c.processes[node].pid()].seconds
+	c.processes[node].kill()
+	return nil
+}
+
+// Restart starts a killed node again.
+func (c *Cluster) Restart(node int) error { return c.processes[node].start() }
+
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+const metricsMax = 8 << 20 // bytes that are read of a page of metrics
+
+// metric looks whether a page of metrics has a line with the value 1.
+func metric(ctx context.Context, url, name string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, metricsMax))
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(value) == "1", nil
+		}
+	}
+	return false, fmt.Errorf("%s has no %s", url, name)
+}
+
+// account is a user of this machine, for a program that refuses to run as root; nil if we are not.
+func account(name string) (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	found, err := user.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := strconv.ParseUint(found.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(found.Gid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}

@@ -1,0 +1,127 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// stopPatience is how long a process may take to end when asked, before it is killed.
+const stopPatience = 10 * time.Second
+
+// command is how to start one process.
+type command struct {
+	name string // of its log
+	path string
+	args []string
+	env  []string
+	user *syscall.Credential // nil = ours
+	end  os.Signal           // what ends it; nil = kill, for its data is thrown away
+}
+
+// process is one running process of ours.
+type process struct {
+	command
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended and was waited for
+	err  error         // set before done is closed
+}
+
+func start(dir string, c command) (*process, error) {
+	p := &process{command: c, log: filepath.Join(dir, c.name+".log")}
+	return p, p.start()
+}
+
+func (p *process) start() error {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own descriptor
+	p.cmd = exec.Command(p.path, p.args...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = append(os.Environ(), p.env...)
+	// A group of its own, so that an interrupt at the terminal reaches us first and we end it in order.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: p.user}
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("%s was not started: %w", p.name, err)
+	}
+	p.done = make(chan struct{})
+	go func(cmd *exec.Cmd, done chan struct{}) { // ends with the process; stop waits for it
+		p.err = cmd.Wait()
+		close(done)
+	}(p.cmd, p.done)
+	return nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// stop ends the process and waits for its end.
+func (p *process) stop() {
+	if p.end != nil {
+		_ = p.cmd.Process.Signal(p.end) // it may have ended by itself
+		timer := time.NewTimer(stopPatience)
+		defer timer.Stop()
+		select {
+		case <-p.done:
+			return
+		case <-timer.C:
+		}
+	}
+	p.kill()
+}
+
+// kill ends the process as a power cut would.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// alive says why not, with the end of the log.
+func (p *process) alive() error {
+	select {
+	case <-p.done:
+		text, _ := os.ReadFile(p.log)
+		lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+		tail := bytes.Join(lines[max(0, len(lines)-5):], []byte("\n"))
+		return fmt.Errorf("%s has ended (%v): %s", p.name, p.err, tail)
+	default:
+		return nil
+	}
+}
+
+// freePorts finds n ports that nobody listens on now.
+func freePorts(n int) ([]string, error) {
+	var ports []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // all together at the end, so that they differ
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+// find gives the first of some programs that exists.
+func find(programs ...string) (string, error) {
+	for _, p := range programs {
+		if path, err := exec.LookPath(p); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("not installed: " + strings.Join(programs, " or "))
+}

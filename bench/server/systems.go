@@ -1,0 +1,196 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const nodes = 3
+
+func local(port string) string { return "127.0.0.1:" + port }
+
+// startZamok starts three processes of `zamok server` with the defaults.
+func startZamok(dir, program string, flags ...string) (*Cluster, error) {
+	ports, err := freePorts(3 * nodes)
+	if err != nil {
+		return nil, err
+	}
+	var peers, endpoints []string
+	for i := range nodes {
+		endpoints = append(endpoints, local(ports[3*i]))
+		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, local(ports[3*i+1])))
+	}
+	c := &Cluster{Endpoints: endpoints, leads: func(ctx context.Context, node int) (bool, error) {
+		return metric(ctx, "http://"+local(ports[3*node+2])+"/metrics", "zamok_raft_leader")
+	}}
+	var commands []command
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		args := append([]string{"server", "--id", name, "--data", filepath.Join(dir, name),
+			"--cluster", strings.Join(peers, ","), "--listen", local(ports[3*i]), "--peer", local(ports[3*i+1]),
+			"--http", local(ports[3*i+2])}, flags...)
+		commands = append(commands, command{name: name, path: program, args: args})
+	}
+	return c.run(dir, commands...)
+}
+
+func startEtcd(dir, program string) (*Cluster, error) {
+	ports, err := freePorts(2 * nodes)
+	if err != nil {
+		return nil, err
+	}
+	var peers, endpoints []string
+	for i := range nodes {
+		endpoints = append(endpoints, local(ports[2*i]))
+		peers = append(peers, fmt.Sprintf("n%d=http://%s", i+1, local(ports[2*i+1])))
+	}
+	c := &Cluster{Endpoints: endpoints, leads: func(ctx context.Context, node int) (bool, error) {
+		return metric(ctx, "http://"+endpoints[node]+"/metrics", "etcd_server_is_leader")
+	}}
+	var commands []command
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		clients, peer := "http://"+endpoints[i], "http://"+local(ports[2*i+1])
+		commands = append(commands, command{name: name, path: program, args: []string{
+			"--name", name, "--data-dir", filepath.Join(dir, name), "--log-level", "error",
+			"--listen-client-urls", clients, "--advertise-client-urls", clients,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+			"--initial-cluster", strings.Join(peers, ","), "--initial-cluster-state", "new"}})
+	}
+	return c.run(dir, commands...)
+}
+
+// What ZooKeeper's own start script gives a server that nothing was said about.
+const zookeeperHeap = "-Xmx1000m"
+
+func startZooKeeper(dir string) (*Cluster, error) {
+	java, err := find("java")
+	if err != nil {
+		return nil, err
+	}
+	const jar = "/usr/share/java/zookeeper.jar"
+	if _, err := os.Stat(jar); err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3 * nodes)
+	if err != nil {
+		return nil, err
+	}
+	members := ""
+	for i := range nodes {
+		members += fmt.Sprintf("server.%d=127.0.0.1:%s:%s\n", i+1, ports[3*i+1], ports[3*i+2])
+	}
+	c := &Cluster{}
+	var commands []command
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		data := filepath.Join(dir, name)
+		if err := os.Mkdir(data, 0o755); err != nil {
+			return nil, err
+		}
+		config := fmt.Sprintf("tickTime=2000\ninitLimit=10\nsyncLimit=5\nmaxClientCnxns=0\nadmin.enableServer=false\n"+
+			"4lw.commands.whitelist=srvr\ndataDir=%s\nclientPortAddress=127.0.0.1\nclientPort=%s\n%s",
+			data, ports[3*i], members)
+		if err := os.WriteFile(filepath.Join(data, "myid"), fmt.Appendln(nil, i+1), 0o644); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(data, "zoo.cfg"), []byte(config), 0o644); err != nil {
+			return nil, err
+		}
+		c.Endpoints = append(c.Endpoints, local(ports[3*i]))
+		commands = append(commands, command{name: name, path: java, args: []string{zookeeperHeap, "-cp", jar,
+			"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(data, "zoo.cfg")}})
+	}
+	c.leads = func(ctx context.Context, node int) (bool, error) { return zookeeperLeads(ctx, c.Endpoints[node]) }
+	return c.run(dir, commands...)
+}
+
+func zookeeperLeads(ctx context.Context, address string) (bool, error) {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return false, err
+	}
+	if _, err := io.WriteString(conn, "srvr"); err != nil {
+		return false, err
+	}
+	text, err := io.ReadAll(io.LimitReader(conn, metricsMax))
+	return strings.Contains(string(text), "Mode: leader"), err
+}
+
+func startRedis(dir string, durable bool) (*Cluster, error) {
+	program, err := find("redis-server")
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"--port", ports[0], "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--maxclients", "12000"}
+	if durable {
+		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
+	}
+	c := &Cluster{Endpoints: []string{local(ports[0])}}
+	return c.run(dir, command{name: "redis", path: program, args: args})
+}
+
+// postgresConnections is as many as PostgreSQL's users would let it have, and a few more than the
+// workloads need: each is a process.
+const postgresConnections = "1200"
+
+func startPostgres(dir string) (*Cluster, error) {
+	programs, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil || len(programs) == 0 {
+		return nil, fmt.Errorf("PostgreSQL is not installed (%v)", err)
+	}
+	bin := programs[len(programs)-1]
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := account("postgres") // it refuses to run as root
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		return nil, err
+	}
+	if owner != nil {
+		if err := os.Chown(data, int(owner.Uid), int(owner.Gid)); err != nil {
+			return nil, err
+		}
+	}
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C")
+	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
+	initdb.Dir = data
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	c := &Cluster{Endpoints: []string{local(ports[0])}}
+	return c.run(dir, command{name: "postgres", path: filepath.Join(bin, "postgres"), user: owner, end: syscall.SIGINT,
+		args: []string{"-D", data, "-p", ports[0], "-c", "listen_addresses=127.0.0.1", "-k", data,
+			"-c", "max_connections=" + postgresConnections}})
+}
+
+// startEcho starts this program as a server that answers every frame and keeps nothing.
+func startEcho(dir, program string) (*Cluster, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Endpoints: []string{local(ports[0])}}
+	return c.run(dir, command{name: "echo", path: program, args: []string{"echo", local(ports[0])}})
+}

@@ -198,16 +198,18 @@ func syncDir(dir string) error {
 // crash: a node whose directory vanished would count as new.
 func makeDir(dir string) error {
 	err := os.Mkdir(dir, 0o700)
-	switch {
-	case err == nil:
-		return syncDir(filepath.Dir(dir))
-	case errors.Is(err, fs.ErrExist):
+	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
+		if err := makeDir(above); err != nil {
+			return err
+		}
+		// Once: some places, as /proc, say so of whatever one makes there.
+		err = os.Mkdir(dir, 0o700)
+	}
+	if errors.Is(err, fs.ErrExist) {
 		return nil
-	case !errors.Is(err, fs.ErrNotExist):
+	}
+	if err != nil {
 		return err
 	}
-	if err := makeDir(filepath.Dir(dir)); err != nil {
-		return err
-	}
-	return makeDir(dir)
+	return syncDir(filepath.Dir(dir))
 }

@@ -11,6 +11,7 @@ func main() {
 		stdout: os.Stdout,
 		stderr: os.Stderr,
 		getenv: os.Getenv,
+		exit:   os.Exit,
 	}, os.Args[1:]))
 }
 

@@ -19,6 +19,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
+	exit           func(code int) // at once: for a node that can't go on
 
 	output    string // text or json
 	logFormat string // text or json
@@ -60,7 +61,7 @@ func newRoot(a *app) *cobra.Command {
 	root.SetCompletionCommandGroupID(groupLook)
 	for _, verb := range []func(*app) *cobra.Command{
 		newLock, newElect,
-		newDev,
+		newDev, newServer,
 		newVersion,
 	} {
 		cmd := verb(a)

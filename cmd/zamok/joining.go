@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"zamok/client"
+)
+
+// joinPatience is how long a running cluster may take to answer a node that wants to join it.
+const joinPatience = 30 * time.Second
+
+// joining is what a node has to do that was started with --join.
+type joining struct {
+	cluster string // its id; "" = nothing to join, or not known
+	ask     bool   // to be taken in
+}
+
+// target asks the cluster that is to be joined who it is. A node that has been taken in before may start
+// without an answer.
+func (v *serverVerb) target(ctx context.Context) (joining, error) {
+	if v.join == "" {
+		return joining{}, nil
+	}
+	c, err := v.joinClient()
+	if err != nil {
+		return joining{}, err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+	defer cancel()
+	members, cluster, err := c.Members(ctx)
+	if err != nil {
+		if entries, readErr := os.ReadDir(v.data); readErr == nil && len(entries) > 0 {
+			v.app.logger().Warn("the cluster to join does not answer; starting with the data that is here", "error", err)
+			return joining{}, nil
+		}
+		return joining{}, fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
+	}
+	for _, m := range members {
+		if m.ID == v.id {
+			return joining{cluster: cluster}, nil
+		}
+	}
+	return joining{cluster: cluster, ask: true}, nil
+}
+
+// ask has the cluster take this node in.
+func (v *serverVerb) ask(ctx context.Context, address string) error {
+	c, err := v.joinClient()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+	defer cancel()
+	if err := c.Join(ctx, v.id, address); err != nil {
+		return fmt.Errorf("--join %s: %w", v.join, err)
+	}
+	v.app.logger().Info("taken into the cluster", "id", v.id, "peer", address)
+	return nil
+}
+
+// joinClient talks to the cluster as this node would pass calls on.
+func (v *serverVerb) joinClient() (*client.Client, error) {
+	cfg := client.Config{Endpoints: []string{v.join}, Logger: v.app.logger(), RequestTimeout: joinPatience}
+	if v.clients.cert != "" || v.clients.ca != "" {
+		var err error
+		if cfg.TLS, err = (tlsFiles{ca: v.clients.ca, cert: v.clients.cert, key: v.clients.key}).load(); err != nil {
+			return nil, err
+		}
+	}
+	return client.New(cfg)
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"zamok/api"
+	"zamok/raftnode/peer"
+)
+
+// serverVerb is `zamok server`.
+type serverVerb struct {
+	app *app
+
+	id, data, cluster, join       string
+	listen, peer, http, advertise string
+	tokenBase                     uint64
+	conns                         int
+	profile                       bool
+
+	clients struct { // TLS towards clients
+		cert, key, ca, clientCA string
+	}
+	peers tlsFiles
+}
+
+const (
+	defaultListen = ":5750"
+	defaultPeer   = ":5751"
+	defaultHTTP   = "127.0.0.1:5752"
+)
+
+func newServer(a *app) *cobra.Command {
+	v := &serverVerb{app: a}
+	cmd := &cobra.Command{
+		Use:   "server --id ID --data DIR (--cluster LIST | --join HOST:PORT)",
+		Short: "one node of a cluster",
+		Long: `Runs one node. A new cluster begins when all nodes of the --cluster list have been started with the same
+list; afterwards the list may stay, and means nothing any more. A node that is to be added to a running
+cluster is started with --join.
+
+TERM and INT end the node in good order: if it leads, it hands its office over first, and the locks that
+are held stay held. A node that can't go on (its disk fails or hangs, its state differs from the others')
+says why and exits with 125 at once. Whatever supervises it should start it again, after a second or so:
+with systemd, Restart=on-failure.
+
+Whoever reaches the HTTP port may read there what the cluster does, without TLS.`,
+		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
+  zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750`,
+		GroupID: groupRun,
+		Args:    cobra.NoArgs,
+	}
+	v.flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := v.check(); err != nil {
+			return &usageError{cmd.CommandPath(), err}
+		}
+		return v.run(cmd.Context())
+	}
+	return cmd
+}
+
+func (v *serverVerb) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&v.id, "id", "", "this node's name, for ever; who lost its disk needs another one")
+	f.StringVar(&v.data, "data", "", "the data `directory`; it is made if it is missing")
+	f.StringVar(&v.cluster, "cluster", "", "all nodes of a new cluster and their peer addresses: n1=host:5751,n2=host:5751,…")
+	f.StringVar(&v.join, "join", "", "the client address of a node of a running cluster, to join it")
+	f.StringVar(&v.listen, "listen", defaultListen, "where clients are served")
+	f.StringVar(&v.peer, "peer", "", "where the other nodes are answered (default: the port that --cluster has for this node, or "+defaultPeer+")")
+	f.StringVar(&v.http, "http", defaultHTTP, `where /metrics, /healthz and /readyz are; "" is nowhere`)
+	f.BoolVar(&v.profile, "profile", false, "serve /debug/pprof too, on the HTTP port")
+	f.StringVar(&v.advertise, "advertise", "", "the `host` under which others reach this node (default: the one in --cluster, or the machine's name)")
+	f.Uint64Var(&v.tokenBase, "token-base", 0, "the tokens of a new cluster are above this (default: seconds since 1970 × 2^20, above any older cluster's)")
+	f.IntVar(&v.conns, "max-connections", 0, "hang up on more connections of clients than this (default 16384)")
+	f.StringVar(&v.clients.cert, "tls-cert", "", "talk TLS to clients, with this certificate: a PEM `file`")
+	f.StringVar(&v.clients.key, "tls-key", "", "its key: a PEM `file`")
+	f.StringVar(&v.clients.clientCA, "tls-client-ca", "", "ask clients for a certificate by these authorities: a PEM `file`")
+	f.StringVar(&v.clients.ca, "tls-ca", "", "whom to trust when passing calls on to the leader: a PEM `file` (default: the system's authorities)")
+	f.StringVar(&v.peers.cert, "peer-cert", "", "talk TLS with the other nodes; this node's certificate, in the name of its --id: a PEM `file`")
+	f.StringVar(&v.peers.key, "peer-key", "", "its key: a PEM `file`")
+	f.StringVar(&v.peers.ca, "peer-ca", "", "the authorities of the nodes' certificates: a PEM `file`")
+}
+
+// check looks at what the flags say together. What they say alone is looked at by whoever uses it.
+func (v *serverVerb) check() error {
+	switch {
+	case v.id == "":
+		return errors.New("--id is missing: give this node a name, as n1")
+	case v.data == "":
+		return errors.New("--data is missing: say where this node keeps its data")
+	case v.cluster != "" && v.join != "":
+		return errors.New("--cluster and --join exclude each other: a node begins a cluster with others, or joins one")
+	case v.clients.cert == "" && v.clients.clientCA != "":
+		return errors.New("--tls-client-ca asks clients for certificates, which needs TLS: give --tls-cert and --tls-key")
+	case (v.peers.cert == "" || v.peers.key == "" || v.peers.ca == "") && v.peers != (tlsFiles{}):
+		return errors.New("--peer-cert, --peer-key and --peer-ca go together: each node shows a certificate and checks the others'")
+	}
+	if err := peer.CheckID(v.id); err != nil {
+		return fmt.Errorf("--id: %w", err)
+	}
+	if v.cluster != "" {
+		_, err := peer.ParseList(v.cluster)
+		return err
+	}
+	return nil
+}
+
+func (v *serverVerb) run(ctx context.Context) error {
+	log := v.app.logger()
+	cfg, err := v.config()
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	joins, err := v.target(ctx)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	cfg.JoinCluster = joins.cluster
+	if host, _, err := net.SplitHostPort(v.http); err == nil && !isLoopback(host) {
+		log.Warn("the HTTP port can be reached from other machines, and answers everybody", "http", v.http)
+	}
+	log.Info("starting", "id", v.id, "version", version(), "data", v.data)
+	node, err := api.StartNode(ctx, cfg)
+	if err != nil {
+		if ctx.Err() != nil {
+			return interrupted(ctx) // while it waited for the others: nothing has begun
+		}
+		return explainStart(err)
+	}
+	if joins.ask {
+		if err := v.ask(ctx, node.Peer()); err != nil {
+			return errors.Join(cause(ctx, err), node.Close())
+		}
+	}
+	select {
+	case <-node.Done():
+		return node.Err()
+	case <-ctx.Done():
+		log.Info("ending", "reason", context.Cause(ctx))
+		return node.Close()
+	}
+}
+
+func (v *serverVerb) config() (api.NodeConfig, error) {
+	cfg := api.NodeConfig{
+		ID: v.id, Dir: v.data, Cluster: v.cluster,
+		Listen: v.listen, Peer: v.peerPort(), Advertise: v.advertise, HTTP: v.http, Profile: v.profile,
+		ConnsMax: v.conns, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
+		Fatal: func(err error) {
+			fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %v\n", err)
+			v.app.exit(exitOurs)
+			runtime.Goexit() // only if exit came back, as it does in a test
+		},
+	}
+	var err error
+	if v.clients.cert != "" || v.clients.key != "" {
+		if cfg.ClientTLS, err = v.clientTLS(); err != nil {
+			return cfg, err
+		}
+	}
+	if v.peers != (tlsFiles{}) {
+		if cfg.PeerTLS, err = v.peers.load(); err != nil {
+			return cfg, err
+		}
+	}
+	return cfg, nil
+}
+
+// clientTLS is what clients meet, and what the leader meets when this node passes calls on to it.
+func (v *serverVerb) clientTLS() (*tls.Config, error) {
+	cfg, err := tlsFiles{ca: v.clients.ca, cert: v.clients.cert, key: v.clients.key}.load()
+	if err != nil {
+		return nil, err
+	}
+	if v.clients.clientCA != "" {
+		if cfg.ClientCAs, err = authorities(v.clients.clientCA); err != nil {
+			return nil, err
+		}
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return cfg, nil
+}
+
+// peerPort is where to listen for the others: on every address, since the one in the list may be that of
+// a router in front of us.
+func (v *serverVerb) peerPort() string {
+	if v.peer != "" {
+		return v.peer
+	}
+	if list, err := peer.ParseList(v.cluster); err == nil {
+		for _, n := range list.Nodes() {
+			if _, port, err := net.SplitHostPort(n.Address); err == nil && n.ID == v.id {
+				return ":" + port
+			}
+		}
+	}
+	return defaultPeer
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

@@ -32,17 +32,17 @@
 //	A2  Nothing of that is lost or reordered: when it would be, the stream ends. A reader that falls
 //	    behind more than outboxNotesMax messages or outboxBytesMax bytes is cut, never waited for.
 //	A3  Heard and Welcome prove life with the `sent` of the very frame that was applied, never with
-//	    another's, and only after it was applied. Heard.changed names no change that was not queued on
-//	    the stream before it: so a client notices if A2 were ever broken.
+//	    another's, and only after it was applied. Changes are numbered, and Heard says how many were
+//	    queued before it: so a client notices if A2 were ever broken.
 //	A4  Every command is answered: by its own Change, or by an Answer. Because raft answers after the
 //	    machine told its events, a Change comes before the Answer of the command that made it, and
 //	    of two states of a ticket the further one is true.
 //	A5  A server never proposes anything twice, nor anything that a client did not ask for; but it ends
 //	    a session that asked for that when its stream breaks (disconnect.go), and drops the ticket of
 //	    a held-open call that broke.
-//	A6  Only a break by the client's doing counts for that, of a stream that was attached here directly:
-//	    never one that this node made, nor one that another node relayed. A machine that vanished is the
-//	    business of its ttl.
+//	A6  Only a break by the client's doing counts for that (line.go), of a stream that was attached here
+//	    directly: never one that this node made, nor one that another node relayed. A machine that
+//	    vanished is the business of its ttl.
 //
 // Of all calls:
 //
@@ -56,5 +56,5 @@
 //
 // A waiting ticket costs memory in the machine only, unless it asked for its place: then a record in
 // the hub. While no queue moves, nothing is computed or sent for anybody who waits. A stream at rest
-// costs three goroutines and a few hundred bytes.
+// costs three goroutines and a few hundred bytes beside them.
 package api

@@ -24,7 +24,8 @@ const lazyWait = 10 * time.Millisecond
 // H3  The hub waits for nobody: it appends to bounded outboxes, and cuts the stream of a full one.
 // H4  Without an office here no session is attached here.
 type hub struct {
-	node *raftnode.Node // set by start
+	node     *raftnode.Node // set by start
+	observer *Observer
 
 	// lose is a test's fault: what it says yes to is counted as told and is not told. Nil: none.
 	lose func(*note) bool
@@ -50,8 +51,9 @@ type expectation struct {
 	latest  *outbox // of the latest attachment that was applied meanwhile
 }
 
-func newHub() *hub {
+func newHub(observer *Observer) *hub {
 	return &hub{
+		observer: observer,
 		lazyWake: make(chan struct{}, 1), placeWake: make(chan struct{}, 1),
 		attached: make(map[session.ID]*outbox), expected: make(map[session.ID]*expectation),
 		awaited: make(map[fsm.TicketRef][]*awaited), places: newPlaces(), breaks: make(map[session.ID]*disconnect),

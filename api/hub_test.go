@@ -39,6 +39,7 @@ func TestLostPushIsNoticed(t *testing.T) {
 	}
 	h.mu.Unlock()
 	w := talk(t, c, settings(clock.Minute))
+	w.lossy = true
 	noticed := 0
 	for ticket := uint64(1); ticket <= 100; ticket++ {
 		for state, message := range map[zamokpb.State]*zamokpb.ClientMessage{
@@ -60,24 +61,28 @@ func TestLostPushIsNoticed(t *testing.T) {
 // until hears until a ticket is known to be in a state, or further; it attaches anew if it notices that
 // something was not told.
 func (w *talker) until(c caller, ticket uint64, state zamokpb.State) (_ *talker, again bool) {
-	for told := w.told; ; {
+	for {
+		missing := false
 		switch m := w.next(); {
 		case m.GetChange() != nil:
-			told = m.GetChange().Index
-			w.told = told
-			if s := m.GetChange().State; s.Ticket == ticket && s.State >= state {
-				return w, false
+			w.changes++
+			missing = m.GetChange().Number != w.changes
+			if s := m.GetChange().State; !missing && s.Ticket == ticket && s.State >= state {
+				return w, again
 			}
 		case m.GetAnswer() != nil && m.GetAnswer().State.GetTicket() == ticket && m.GetAnswer().State.State >= state:
-			return w, false
-		case m.GetHeard() != nil && m.GetHeard().Changed > told:
-			w = w.again(c)
+			return w, again
+		case m.GetHeard() != nil:
+			missing = m.GetHeard().Changes != w.changes
+		}
+		if missing {
+			w, again = w.again(c), true
 			for _, s := range w.welcome.Tickets {
 				if s.Ticket == ticket && s.State >= state {
 					return w, true
 				}
 			}
-			require.Fail(w, "the Welcome knows less than the Heard", "%v", w.welcome)
+			require.Fail(w, "the Welcome knows less than was told before", "%v", w.welcome)
 		}
 	}
 }
@@ -226,4 +231,38 @@ func TestAttachRace(t *testing.T) {
 		require.Error(t, <-ends, "one had the session until it hung up")
 		all.Wait()
 	}
+}
+
+// An observer is told of streams, and how long their locks were waited for.
+func TestStreamIsObserved(t *testing.T) {
+	waits, opened, ended := make(chan time.Duration, 10), make(chan bool, 10), make(chan string, 10)
+	n := startCluster(t, 1, func(c *NodeConfig) {
+		c.Observer = &Observer{
+			Waited:       func(_ fsm.Mode, d time.Duration) { waits <- d },
+			StreamOpened: func() { opened <- true },
+			StreamEnded:  func(reason string) { ended <- reason },
+		}
+	}).leader()
+	c := call(t, n)
+	w := talk(t, c, settings(clock.Minute))
+	<-opened
+	w.say(exclusive(1, "observed", 0), exclusive(2, "observed", 0), exclusive(3, "observed", -1), exclusive(0, "", 0))
+	w.is(1, stateGranted)
+	<-waits
+	w.is(2, stateGone)
+	w.say(exclusive(3, "observed", -1), drop(1))
+	w.is(1, stateGone)
+	w.is(3, stateGranted)
+	assert.Positive(t, <-waits)
+	w.say(exclusive(3, "observed", -1))
+	for w.answer().State.State != stateGranted { // those that came while it waited
+	}
+	n.server.hub.mu.Lock()
+	assert.Empty(t, n.server.hub.attached[w.hubID()].since)
+	n.server.hub.mu.Unlock()
+	next := w.again(c)
+	assert.Equal(t, "superseded", <-ended)
+	next.hangUp()
+	assert.Empty(t, <-ended)
+	assert.Empty(t, waits)
 }

@@ -79,6 +79,7 @@ func (st *stream) acquire(f *frame, p *zamokpb.Acquire) {
 			t.urge = append(t.urge, command.Items[i].Name)
 		}
 	}
+	st.box.asks(t.ticket)
 	st.submit(t, command)
 }
 
@@ -138,6 +139,9 @@ func (st *stream) applied(t asked, a *raftnode.Answer) {
 	if r.Session != 0 {
 		o.prove(t.frame, a.Time)
 	}
+	if r.State != fsm.Waiting {
+		delete(o.since, t.ticket)
+	}
 	switch {
 	case t.command == zamokpb.Command_COMMAND_ACQUIRE && r.State == fsm.Granted && r.Token == r.Index,
 		t.command != zamokpb.Command_COMMAND_ACQUIRE && o.changed == r.Index:
@@ -171,6 +175,9 @@ func (st *stream) answer(t asked, r fsm.Result, why *failure) {
 	h := st.server.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if t.command == zamokpb.Command_COMMAND_ACQUIRE {
+		delete(st.box.since, t.ticket)
+	}
 	if st.box.add(note{kind: noteAnswer, command: t.command, state: resultState(t.ticket, r), failure: why}) {
 		signal(st.box.wake)
 	}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
@@ -91,7 +93,9 @@ type outbox struct {
 	lazy    bool // stands in hub.lazy
 	// contended is what the holders among the tickets were told; nil until one is.
 	contended map[uint64]uint32
-	asked     map[uint64]struct{} // the tickets that want to know their places; nil until one does
+	// since is when tickets were asked for that are not granted yet, if an observer wants to know.
+	since map[uint64]time.Time
+	asked map[uint64]struct{} // the tickets that want to know their places; nil until one does
 }
 
 func newOutbox(h *hub, s session.Session, attachment uint64) *outbox {
@@ -123,6 +127,12 @@ func (o *outbox) change(e *fsm.Event, state fsm.TicketState) {
 	o.changes++
 	if state.State == fsm.Gone {
 		delete(o.contended, e.Ticket)
+	}
+	if began, ok := o.since[e.Ticket]; ok {
+		delete(o.since, e.Ticket)
+		if state.State == fsm.Granted {
+			o.hub.observer.waited(e.Items, time.Since(began))
+		}
 	}
 	n := note{
 		kind: noteChange, state: state, index: e.Index, number: o.changes, text: e.Text, downgraded: e.Kind == fsm.EvDowngraded,
@@ -165,6 +175,22 @@ func (o *outbox) laterOn() {
 	o.lazy = true
 	if o.hub.lazy = append(o.hub.lazy, o); len(o.hub.lazy) == 1 {
 		signal(o.hub.lazyWake)
+	}
+}
+
+// asks notes when a ticket was asked for.
+func (o *outbox) asks(ticket uint64) {
+	if o.hub.observer.Waited == nil {
+		return
+	}
+	now := time.Now()
+	o.hub.mu.Lock()
+	defer o.hub.mu.Unlock()
+	if o.since == nil {
+		o.since = make(map[uint64]time.Time)
+	}
+	if _, again := o.since[ticket]; !again {
+		o.since[ticket] = now
 	}
 }
 

@@ -71,7 +71,7 @@ type Server struct {
 // newServer makes what the machine tells its events to. start and serve follow once there is a node.
 func newServer(cfg settled) *Server {
 	return &Server{
-		id: cfg.ID, hub: newHub(), ring: newRing(), tally: newTally(cfg.Observer),
+		id: cfg.ID, hub: newHub(cfg.Observer), ring: newRing(), tally: newTally(cfg.Observer),
 		relays: newRelays(cfg.Dial, cfg.ClientTLS), authorize: cfg.Authorize, observer: cfg.Observer,
 		log: cfg.Logger, stopping: make(chan struct{}),
 	}
@@ -134,6 +134,7 @@ func (s *Server) announceStop() { s.stopOnce.Do(func() { close(s.stopping) }) }
 // stop ends every call: those that can, by themselves, the rest after stopWait.
 func (s *Server) stop() {
 	s.announceStop()
+	s.relays.close() // what was relayed is asked of another node
 	cut := time.AfterFunc(stopWait, s.grpc.Stop)
 	s.grpc.GracefulStop()
 	cut.Stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -63,15 +64,31 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 		return invalid("messages", "the first frame did not come, or was not answered, within %v", helloWait)
 	}
 	s.busy.Go(st.write)
-	defer s.hub.leave(st.box)
+	s.observer.streamOpened()
+	err := st.serve()
+	s.hub.leave(st.box)
+	s.observer.streamEnded(reasonOf(err))
+	return err
+}
+
+// serve waits for the end of an attached stream, and returns why it ends.
+func (st *stream) serve() error {
 	select {
 	case <-st.box.ended:
 		return st.flush()
 	case err := <-st.failed:
 		return st.broken(err)
-	case <-s.stopping:
+	case <-st.server.stopping:
 		return over(zamokpb.Code_CODE_STOPPING, "this node is stopping")
 	}
+}
+
+// reasonOf is why this node ended a stream, for those who count; "": the client did, or it was in order.
+func reasonOf(err error) string {
+	if f := (*failure)(nil); errors.As(err, &f) {
+		return strings.ToLower(strings.TrimPrefix(f.info.Code.String(), "CODE_"))
+	}
+	return ""
 }
 
 // flush lets the writer tell what is queued, and says why the stream ends.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
@@ -26,7 +27,8 @@ type talker struct {
 	floor   uint64
 	welcome *zamokpb.Welcome
 	heard   []*zamokpb.ServerMessage // and not looked at yet
-	told    uint64                   // the index of the last change heard by until
+	changes uint64                   // heard
+	lossy   bool                     // the server is faulty: some may be missing
 }
 
 func settings(ttl clock.Span) *zamokpb.SessionSettings {
@@ -53,7 +55,7 @@ func talk(t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
 // again opens another stream of the same session.
 func (w *talker) again(c caller) *talker {
 	next := dial(w.TB, c)
-	next.secret, next.floor = w.secret, w.floor
+	next.secret, next.floor, next.lossy = w.secret, w.floor, w.lossy
 	next.say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
 	next.greeted()
 	require.Equal(w, w.id, next.id)
@@ -83,8 +85,23 @@ func (w *talker) listen() error {
 	frame, err := w.wire.Recv()
 	if err == nil {
 		w.heard = append(w.heard, frame.Messages...)
+		w.count(frame.Messages)
 	}
 	return err
+}
+
+// count looks that no change is missing.
+func (w *talker) count(messages []*zamokpb.ServerMessage) {
+	for _, m := range messages {
+		switch {
+		case w.lossy:
+		case m.GetChange() != nil:
+			w.changes++
+			assert.Equal(w, w.changes, m.GetChange().Number)
+		case m.GetHeard() != nil:
+			assert.Equal(w, w.changes, m.GetHeard().Changes)
+		}
+	}
 }
 
 // next is the next message.

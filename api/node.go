@@ -20,7 +20,8 @@ type Node struct {
 	raft   *raftnode.Node
 	server *Server
 	http   *httpPort // nil: there is none
-	client string
+	client string    // the address under which clients reach it
+	peer   string    // and other nodes
 
 	started chan struct{} // closed when StartNode returns
 	endOnce sync.Once
@@ -36,12 +37,18 @@ type Node struct {
 func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	cfg, err := config.settle()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, config.closeListeners())
 	}
 	if err := cfg.listen(ctx); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, client: cfg.reachable(cfg.Listener), started: make(chan struct{}), done: make(chan struct{})}
+	n := &Node{
+		cfg: cfg, client: cfg.reachable(cfg.Listener), peer: cfg.atPeer,
+		started: make(chan struct{}), done: make(chan struct{}),
+	}
+	if n.peer == "" {
+		n.peer = cfg.reachable(cfg.PeerListener)
+	}
 	defer close(n.started)
 	n.server = newServer(cfg)
 	n.http = cfg.serveHTTP(n.server.stopping) // before the node starts, which may have to wait
@@ -67,7 +74,9 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 func (s *settled) listen(ctx context.Context) (err error) {
 	if s.PeerListener == nil {
 		if s.PeerListener, err = peer.ListenTCP(ctx, s.Peer); err != nil {
-			return fmt.Errorf("api: NodeConfig.Peer: %w; nothing was started", err)
+			err = fmt.Errorf("api: NodeConfig.Peer: %w; nothing was started", err)
+			s.PeerListener = nil
+			return errors.Join(err, s.closeListeners())
 		}
 	}
 	if s.Listener == nil {
@@ -76,20 +85,31 @@ func (s *settled) listen(ctx context.Context) (err error) {
 		}}
 		if s.Listener, err = config.Listen(ctx, "tcp", s.Listen); err != nil {
 			err = fmt.Errorf("api: NodeConfig.Listen: can't listen for clients on %s: %w; nothing was started", s.Listen, err)
-			return errors.Join(err, s.PeerListener.Close())
+			s.Listener = nil
+			return errors.Join(err, s.closeListeners())
 		}
 	}
 	if err = s.listenHTTP(ctx); err != nil {
-		return errors.Join(err, s.PeerListener.Close(), s.Listener.Close())
+		return errors.Join(err, s.closeListeners())
 	}
 	if s.Dir == "" && s.Cluster == "" && s.JoinCluster == "" {
 		s.atPeer = s.reachable(s.PeerListener)
 		if s.list, err = peer.ParseList(s.ID + "=" + s.atPeer); err != nil {
 			err = fmt.Errorf("api: NodeConfig.PeerListener: its address is none that a cluster can have: %w; nothing was started", err)
-			return errors.Join(err, s.PeerListener.Close(), s.Listener.Close(), s.closeHTTP())
+			return errors.Join(err, s.closeListeners(), s.closeHTTP())
 		}
 	}
 	return nil
+}
+
+// closeListeners keeps the promise of NodeConfig that the node closes them.
+func (c *NodeConfig) closeListeners() (err error) {
+	for _, l := range []net.Listener{c.Listener, c.PeerListener} {
+		if l != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return err
 }
 
 // A client's machine that vanishes is noticed within tcpIdle × (1 + tcpProbes).
@@ -102,14 +122,11 @@ func (n *Node) raftConfig() raftnode.Config {
 	s, cfg := n.server, n.cfg
 	c := raftnode.Config{
 		ID: cfg.ID, Dir: cfg.Dir, Cluster: cfg.list, JoinCluster: cfg.joins,
-		Listener: cfg.PeerListener, Advertise: cfg.atPeer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
+		Listener: cfg.PeerListener, Advertise: n.peer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
 		Client: n.client, HTTP: cfg.HTTP, Version: cfg.Version, TokenBase: cfg.TokenBase,
 		Applied: s.applied, Restored: s.restored, Office: s.office,
 		Measure: cfg.Observer.Measure, Wrote: cfg.Observer.Wrote,
 		Fatal: n.fatal, Logger: cfg.Logger,
-	}
-	if c.Advertise == "" {
-		c.Advertise = cfg.reachable(cfg.PeerListener)
 	}
 	if cfg.Dir == "" {
 		c.Memory = &store.Memory{}
@@ -140,7 +157,7 @@ func (n *Node) fatal(err error) {
 func (n *Node) Client() string { return n.client }
 
 // Peer is the address under which other nodes reach it.
-func (n *Node) Peer() string { return n.raftConfig().Advertise }
+func (n *Node) Peer() string { return n.peer }
 
 // HTTP is the address under which HTTP is served; "" = there is none.
 func (n *Node) HTTP() string { return n.cfg.HTTP }

@@ -129,7 +129,7 @@ func wantsRelay(ctx context.Context, method string) bool {
 func (s *Server) relayUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	out, conn, err := s.leaderFor(ctx, info.FullMethod)
 	if err != nil {
-		return nil, relayFailed(err)
+		return nil, s.relayFailed(err)
 	}
 	if conn == nil {
 		return handle(ctx, req)
@@ -137,7 +137,7 @@ func (s *Server) relayUnary(ctx context.Context, req any, info *grpc.UnaryServer
 	// Nobody looks into the answer here: as fields that Empty doesn't know it is carried as it is.
 	answer := &emptypb.Empty{}
 	if err := conn.Invoke(out, info.FullMethod, req, answer); err != nil {
-		return nil, relayFailed(err)
+		return nil, s.relayFailed(err)
 	}
 	return answer, nil
 }
@@ -146,7 +146,7 @@ func (s *Server) relayUnary(ctx context.Context, req any, info *grpc.UnaryServer
 func (s *Server) relayStream(srv any, in grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	ctx, conn, err := s.leaderFor(in.Context(), info.FullMethod)
 	if err != nil {
-		return relayFailed(err)
+		return s.relayFailed(err)
 	}
 	if conn == nil {
 		return handle(srv, in)
@@ -155,7 +155,7 @@ func (s *Server) relayStream(srv any, in grpc.ServerStream, info *grpc.StreamSer
 	defer cancel()
 	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, info.FullMethod)
 	if err != nil {
-		return relayFailed(err)
+		return s.relayFailed(err)
 	}
 	// The goroutine ends with the client's stream, at the latest when this function has returned.
 	s.busy.Go(func() {
@@ -166,7 +166,7 @@ func (s *Server) relayStream(srv any, in grpc.ServerStream, info *grpc.StreamSer
 		cancel() // the client's end broke, or the leader's: whichever, the other hears of it
 	})
 	if err := pass(out, in); !errors.Is(err, io.EOF) {
-		return relayFailed(err)
+		return s.relayFailed(err)
 	}
 	return nil
 }
@@ -185,7 +185,10 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 }
 
 // relayFailed is what the leader answered, or what kept it from answering.
-func relayFailed(err error) error {
+func (s *Server) relayFailed(err error) error {
+	if s.isStopping() {
+		return over(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
+	}
 	if st, ok := status.FromError(err); ok && (len(st.Details()) > 0 || st.Code() != codes.Unavailable) {
 		return err
 	}

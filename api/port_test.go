@@ -1,0 +1,56 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+)
+
+// TestTheWrongPort: clients at the peer port and peers at the client port are told no, or cut, and both
+// ports serve on.
+func TestTheWrongPort(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	ctx, node := soon(t), c.leader()
+
+	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, err := callAddress(t, node.Peer()).Now(short, &zamokpb.NowRequest{})
+	t.Log("a client at the peer port: ", err)
+	assert.Equal(t, codes.Unavailable, status.Code(err), "at once, not when its patience is over")
+
+	// A node whose list has the client port in the place of the peer port.
+	short, cancel = context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	lost, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, err = StartNode(short, NodeConfig{
+		ID: "n2", PeerListener: lost, Cluster: "n1=" + node.Client() + ",n2=" + lost.Addr().String(),
+	})
+	t.Log("a peer at the client port: ", err)
+	require.ErrorContains(t, err, "n1 at "+node.Client())
+
+	for _, address := range []string{node.Client(), node.Peer()} {
+		for _, nonsense := range []string{"", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01", strings.Repeat("\xff", 100_000)} {
+			conn, err := net.Dial("tcp", address)
+			require.NoError(t, err)
+			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+			_, _ = io.WriteString(conn, nonsense) // it may hang up before it has heard all
+			require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+			_, err = io.Copy(io.Discard, conn) // until it hangs up
+			assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.NoError(t, conn.Close())
+		}
+	}
+	openSession(t, ctx, call(t, node)).hold("still serving")
+}

@@ -1,0 +1,165 @@
+package api
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// relayingCaller opens sessions' streams that are to be relayed.
+type relayingCaller struct{ zamokpb.ZamokClient }
+
+func (c relayingCaller) Session(ctx context.Context, options ...grpc.CallOption) (grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame], error) {
+	return c.ZamokClient.Session(relaying(ctx), options...)
+}
+
+func relayedTo(c caller) caller {
+	c.ZamokClient = relayingCaller{c.ZamokClient}
+	return c
+}
+
+// TestARelayedStream is served as any other, but its break says nothing about its client.
+func TestARelayedStream(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	leader, through := c.leader(), relayedTo(call(t, c.follower()))
+	grace := settings(clock.Minute)
+	grace.ReleaseOnDisconnect = int64(clock.Millisecond)
+	w := talk(t, through, grace)
+	assert.Equal(t, leader.cfg.ID, w.welcome.Node)
+	w.say(exclusive(1, "relayed", 0))
+	token := w.is(1, stateGranted).State.Token
+	w.hangUp()
+	require.Equal(t, codes.Canceled, status.Code(w.end()))
+	attached := func() bool {
+		h := leader.server.hub
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.attached) > 0
+	}
+	require.Eventually(t, func() bool { return !attached() }, patience, time.Millisecond, "the leader hears of it")
+	held := func() (yes bool) {
+		leader.Raft().View(func(m *fsm.Machine) { yes = m.Holds("relayed", token, fsm.TicketRef{}) })
+		return yes
+	}
+	require.Never(t, func() bool { return !held() }, 200*time.Millisecond, 10*time.Millisecond, "the session has its ttl")
+
+	next := w.again(through)
+	next.say(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}})
+	require.NotNil(t, next.next().GetChange())
+	require.Equal(t, zamokpb.Why_WHY_CLOSED, next.next().GetEnded().GetWhy())
+	require.NoError(t, next.end(), "relayed with its status")
+
+	// The leader's own word on the end of a stream comes through.
+	stranger := dial(t, through)
+	stranger.say(hello(&zamokpb.Hello{Secret: stranger.secret, Session: 1 << 40}))
+	require.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, stranger.end()).Code)
+
+	// And where there is none, that it is missing.
+	last := talk(t, through, settings(clock.Minute))
+	require.NoError(t, leader.Kill())
+	err := last.end()
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
+}
+
+// What one node has passed on, another does not pass on again.
+func TestARelayedCallGoesNoFurther(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), relayMark, "n9")
+	_, err := call(t, c.follower()).Now(ctx, &zamokpb.NowRequest{})
+	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
+}
+
+// A node that relays ends without waiting for those whose calls it relays.
+func TestARelayThatStops(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	through := c.follower()
+	w := talk(t, relayedTo(call(t, through)), settings(clock.Minute))
+	s := openSession(t, relaying(soon(t)), call(t, through))
+	s.hold("x")
+	waiting := s.acquire(s.ctx, s.next("x", fsm.Forever))
+	s.waiters("x", 1)
+	began := time.Now()
+	require.NoError(t, through.Close())
+	assert.Less(t, time.Since(began), patience/2)
+	t.Logf("stopped within %v", time.Since(began))
+	for _, err := range []error{(<-waiting).err, w.end()} {
+		info := infoOf(t, err)
+		assert.Equal(t, zamokpb.Code_CODE_STOPPING, info.Code)
+		assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
+	}
+	c.nodes = without(c.nodes, through)
+	leader := c.leader()
+	require.Eventually(t, func() (dropped bool) {
+		leader.Raft().View(func(m *fsm.Machine) {
+			lock, _ := m.Lock("x", 1)
+			dropped = lock.Waiters == 0
+		})
+		return dropped
+	}, patience, 5*time.Millisecond, "the call broke, so its ticket is dropped")
+	leader.Raft().View(func(m *fsm.Machine) {
+		_, lives := m.Session(session.ID(w.id))
+		assert.True(t, lives)
+	})
+}
+
+// TestRelayWithTLS: the relaying node shows its own certificate and asks for the leader's.
+func TestRelayWithTLS(t *testing.T) {
+	pool, certificate := selfSigned(t)
+	c := startCluster(t, 2, func(cfg *NodeConfig) {
+		cfg.ClientTLS = &tls.Config{
+			Certificates: []tls.Certificate{certificate}, RootCAs: pool,
+			ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+		}
+	})
+	c.leader()
+	conn, err := grpc.NewClient("passthrough:///"+c.follower().Client(), grpc.WithTransportCredentials(credentials.NewTLS(
+		&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{certificate}})))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	to := caller{zamokpb.NewZamokClient(conn), zamokpb.NewAdminClient(conn), conn}
+	s := openSession(t, relaying(soon(t)), to)
+	s.hold("x")
+	_, err = call(t, c.leader()).Now(soon(t), &zamokpb.NowRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err), "without TLS nobody is served")
+}
+
+func selfSigned(t *testing.T) (*x509.CertPool, tls.Certificate) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}

@@ -172,7 +172,7 @@ func (c *caller) acquire() {
 	}, func() {
 		switch {
 		case over:
-		case t.over && op.Kind == OpTryLock:
+		case t.over && t.token == 0 && op.Kind == OpTryLock:
 			over = true
 			c.back(op, Refused)
 			c.next()

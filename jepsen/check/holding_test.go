@@ -57,7 +57,8 @@ func (c *caller) use(b *Hold, t *asked) {
 		case n < 390 && s.faults:
 			c.force(b, t)
 			again()
-		case n < 392 && s.faults && s.now < s.healed:
+		case n < 400 && s.faults && s.now < s.healed && s.now > s.spared:
+			s.spared = s.now + s.upTo(2*s.ttl)
 			c.misfortune(b)
 		case n < 600:
 			again()

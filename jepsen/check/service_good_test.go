@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -58,4 +59,27 @@ func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	} {
 		assert.ErrorContains(t, new(History).Read(strings.NewReader(line)), want)
 	}
+}
+
+// A million calls are checked in less than a minute on one core, in less than 2 GB.
+func TestAMillionCallsAreChecked(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a million calls take half a minute: go test -run AMillion ./jepsen/check")
+	}
+	h := serve(1, shape{
+		clients: 60, mutexes: 60, pools: 8, ttl: 10 * time.Second, healed: 520 * time.Second, end: 550 * time.Second, audit: true, faults: true,
+	})
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	start := time.Now()
+	r := Check(h, Limits{})
+	took := time.Since(start)
+	runtime.ReadMemStats(&after)
+	require.True(t, r.OK(), "%v", r)
+	t.Logf("%d records of calls and %d events took %v; %d MB before, %d MB from the system",
+		len(h.Ops), len(h.Events), took, before.HeapAlloc>>20, after.Sys>>20)
+	assert.Less(t, took, time.Minute)
+	assert.Less(t, after.Sys, uint64(2<<30))
 }

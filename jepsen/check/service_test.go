@@ -20,6 +20,7 @@ type service struct {
 	term    uint64
 	stood   time.Duration // cluster time that did not pass
 	down    time.Duration // nothing is applied before
+	spared  time.Duration // nobody has a misfortune before
 	waiting []*asked      // by birth
 	held    map[string][]*asked
 	past    []*asked // granted once

@@ -1,0 +1,134 @@
+package check
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What nobody can help is no violation.
+func TestWhatIsExcused(t *testing.T) {
+	for name, spoil := range map[string]func(h *teller){
+		"a client believed on while it was paused": func(h *teller) {
+			h.hold(Ref{11, 1}).To = sec(7)
+			h.Faults = append(h.Faults, Fault{Kind: "pause client", Target: "ann", From: sec(5), To: sec(6.9), Voids: true})
+		},
+		"an operator took it": func(h *teller) {
+			h.hold(Ref{11, 1}).To, h.hold(Ref{11, 1}).How, h.hold(Ref{11, 1}).Why = sec(7), Lost, "revoked"
+			h.op(OpUnlock, Ref{11, 1}).Outcome = Refused
+			h.ev(EvReleased, Ref{11, 1}).Happened = EvLost
+			h.Ops = append(h.Ops, Op{
+				Client: "op", Kind: OpForce, Items: one("a", ""), Token: 20, Call: sec(4.9), Return: sec(6), Outcome: OK,
+			})
+		},
+		"an operator ended its session": func(h *teller) {
+			h.hold(Ref{12, 1}).To = sec(20)
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpire, Ref: Ref{Session: 12}, Call: sec(7), Return: sec(8), Outcome: OK})
+			h.holds("zoe", Ref{14, 1}, one("a", Exclusive), 27, 8.6, 8.8)
+			h.unlocks(28, 8.9, 9)
+		},
+		"it asked to be released on disconnect": func(h *teller) {
+			h.hold(Ref{11, 1}).To = sec(7)
+			for i := range h.Sessions {
+				h.Sessions[i].Disconnect = true
+			}
+		},
+		"the dead end later when the cluster's clock stood": func(h *teller) {
+			h.ev(EvEnded, Ref{13, 0}).At = sec(33)
+			h.Stalls = append(h.Stalls, Stall{"no leader", sec(22), sec(23), sec(2)})
+		},
+		"a call without an answer, of the dead": func(h *teller) {
+			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: one("a", Exclusive), Call: sec(19), Outcome: Unknown})
+		},
+		"an unknown call was granted after all": func(h *teller) {
+			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: one("a", Exclusive), Call: sec(15), Return: sec(16), Outcome: Unknown})
+			h.event(EvGranted, Ref{13, 5}, 46, 16)
+			ev := &h.Events[len(h.Events)-1]
+			ev.Token, ev.Items = 46, one("a", Exclusive)
+			h.event(EvReleased, Ref{13, 5}, 47, 17)
+		},
+		"a grant that only a belief tells of": func(h *teller) {
+			h.op(OpLock, Ref{13, 2}).Return, h.op(OpLock, Ref{13, 2}).Outcome = 0, Unknown
+		},
+		"a clock at its own rate": func(h *teller) {
+			h.Plan.Rate = 1.4
+			h.op(OpGet, Ref{}).Time = sec(11)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := day()
+			spoil(h)
+			assert.Empty(t, Check(&h.History, Limits{Growth: nil}).Violations)
+		})
+	}
+}
+
+func TestInvalidRunsFail(t *testing.T) {
+	for want, spoil := range map[string]func(h *teller){
+		"its plan has no end, so the record may be cut short":                           func(h *teller) { h.Plan.End = 0 },
+		"the load was too low: 22 operations succeeded, and 1000 were asked for":        func(h *teller) { h.Plan.MinOK = 1000 },
+		`the fault "cut" was asked for and never happened`:                              func(h *teller) { h.Plan.Faults = []string{"cut"} },
+		"C3 was asked for and had nothing to look at":                                   func(h *teller) { h.Plan.Checks, h.Writes = []string{"C3"}, nil },
+		"no lock was granted after the healing":                                         func(h *teller) { h.Plan.Healed = sec(59) },
+		"the last call of bob, unlock at 54.000s, did not succeed: no leader":           func(h *teller) { op := h.op(OpUnlock, Ref{12, 4}); op.Outcome, op.Error = Unknown, "no leader" },
+		"1 grants have no record of how long they were believed in":                     func(h *teller) { h.Holds = h.Holds[1:] },
+		"2 lines of the record are torn, and 1 clients died":                            func(h *teller) { h.Torn = 2 },
+		`C1: no order was found for 6 calls of lock "a" in 1ns, nor that there is none`: func(*teller) {},
+	} {
+		t.Run(want, func(t *testing.T) {
+			h := day()
+			spoil(h)
+			limits := Limits{}
+			if strings.Contains(want, "1ns") {
+				limits.Linear = 1
+			}
+			r := Check(&h.History, limits)
+			assert.False(t, r.OK())
+			assert.Contains(t, r.Invalid, want)
+		})
+	}
+}
+
+func TestALockThatIsNeverQuietIsNotJudged(t *testing.T) {
+	h := day()
+	h.read(Op{Client: "zoe", Kind: OpGet, Items: one("a", ""), Holders: []Ref{{99, 1}}}, 0, 1, 59)
+	for i := range chunkMax {
+		at := 20 + float64(i)/chunkMax
+		h.read(Op{Client: "zoe", Kind: OpGet, Items: one("a", "")}, 0, at, at+0.001)
+	}
+	r := Check(&h.History, Limits{})
+	assert.Contains(t, r.Invalid, `C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`)
+}
+
+func TestUnknownCallsAreCounted(t *testing.T) {
+	h := day()
+	for range 3 {
+		h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: one("a", Exclusive), Call: sec(15), Return: sec(16), Outcome: Unknown})
+	}
+	assert.Equal(t, 3, Check(&h.History, Limits{}).Unresolved)
+}
+
+func TestFindingsAreCutShort(t *testing.T) {
+	h := day()
+	h.Plan.MinOK = 1000
+	for range 30 {
+		h.Writes = append(h.Writes, Write{Resource: "a", Client: "ann", Token: 23, At: sec(8)})
+	}
+	r := Check(&h.History, Limits{})
+	require.Len(t, r.Violations, toldMax+1)
+	assert.Equal(t, "C3: … and 10 more", r.Violations[toldMax].String())
+	assert.Contains(t, r.String(), "invalid run: the load was too low")
+}
+
+func TestDrawing(t *testing.T) {
+	h := day()
+	h.op(OpCheck, Ref{11, 1}).Held = false
+	var page strings.Builder
+	require.NoError(t, Draw(&h.History, "a", Limits{Linear: time.Minute}, &page))
+	assert.Contains(t, page.String(), "check of token 20: held=false")
+	assert.Contains(t, page.String(), "pause client zoe")
+	assert.ErrorContains(t, Draw(&h.History, "none", Limits{}, &page), `there is no lock "none"`)
+}

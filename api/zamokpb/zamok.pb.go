@@ -1722,7 +1722,8 @@ type Answer struct {
 	State *TicketState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// OK, or why not.
 	Error *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// With WAITING: how many are ahead, of those that wait for the first of its locks.
+	// With WAITING, to whom asked with tell_queue: how many are ahead, of those that wait for the first of
+	// its locks that is closed to it.
 	Ahead         uint32 `protobuf:"varint,4,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2178,7 +2179,7 @@ type Blocker struct {
 	Owner   string                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
 	// With DELAY: the cluster time at which it ends.
 	Until int64 `protobuf:"varint,7,opt,name=until,proto3" json:"until,omitempty"`
-	// The session's label and the ticket's metadata, for people.
+	// The session's label, and the beginning (128 bytes) of the ticket's metadata, for people.
 	Label         string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	Metadata      []byte `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -63,6 +64,7 @@ type Server struct {
 	log       *slog.Logger
 
 	grpc     *grpc.Server  // set by serve
+	diskLow  atomic.Bool
 	stopping chan struct{} // closed when the node stops: who waits for something here ends
 	stopOnce sync.Once
 	busy     sync.WaitGroup // serving, the hub, and senders of streams that are over
@@ -83,12 +85,21 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.ring.applied(a)
 	s.timeline.applied(a)
 	s.tally.applied(a)
+	s.look(m)
+}
+
+// look notes what this node last announced about its disk, so that the door needs no look of its own at
+// the machine for each acquisition.
+func (s *Server) look(m *fsm.Machine) {
+	self, _ := m.Member(s.id)
+	s.diskLow.Store(self.FreeBytes < self.FreeMark)
 }
 
 func (s *Server) restored(m *fsm.Machine) {
 	s.hub.restored(m)
 	s.ring.restored(m)
 	s.timeline.restored(m)
+	s.look(m)
 }
 
 func (s *Server) office(open bool) {

@@ -253,11 +253,11 @@ func (s *Server) ownedBy(id session.ID, secret session.Hash) (found, mine bool) 
 
 // room refuses what would need more disk, while there is little: what ends locks goes on.
 func (s *Server) room() *failure {
-	var self fsm.Member
-	s.node.View(func(m *fsm.Machine) { self, _ = m.Member(s.id) })
-	if self.FreeBytes >= self.FreeMark {
+	if !s.diskLow.Load() {
 		return nil
 	}
+	var self fsm.Member
+	s.node.View(func(m *fsm.Machine) { self, _ = m.Member(s.id) })
 	return fail(zamokpb.Code_CODE_DISK_LOW, "not done: the disk of %s is nearly full, %d bytes are left; "+
 		"no new sessions and acquisitions until there is room; locks that are held stay so", s.id, self.FreeBytes)
 }

@@ -36,7 +36,6 @@ func newRoot(a *app) *cobra.Command {
 		Example:       "  zamok dev\n  zamok lock stock -- ./count-the-stock",
 		SilenceErrors: true, // app.report prints them
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetIn(a.stdin)
@@ -59,11 +58,11 @@ func newRoot(a *app) *cobra.Command {
 		&cobra.Group{ID: groupRun, Title: "Run a cluster:"})
 	root.SetHelpCommandGroupID(groupLook)
 	root.SetCompletionCommandGroupID(groupLook)
-	for _, verb := range []func(*app) *cobra.Command{
+	for _, verb := range append(operatorVerbs(),
 		newLock, newElect,
 		newDev, newServer,
 		newVersion,
-	} {
+	) {
 		cmd := verb(a)
 		checkArgs(cmd)
 		root.AddCommand(cmd)

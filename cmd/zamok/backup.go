@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+	"zamok/fsm"
+)
+
+func newBackup(a *app) *cobra.Command {
+	q := &asking{}
+	cmd := &cobra.Command{
+		Use:   "backup FILE",
+		Short: "write the state of the cluster into a file",
+		Long: `Writes the state of the cluster, as it is at one moment after the call, into a file, and reads it back to
+see that it is whole. The file appears when it is complete; one that was there is replaced. A - instead of
+FILE writes to standard output, and reads nothing back.
+
+What a backup is for: see ` + "`zamok restore --help`" + `.`,
+		Example: "  zamok backup locks.zamok",
+		GroupID: groupRun,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
+				ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errors.New("the time (--timeout) was over"))
+				defer cancel()
+				if args[0] == "-" {
+					_, err := c.Backup(ctx, a.stdout)
+					return err
+				}
+				return a.backup(ctx, c, args[0])
+			})
+		},
+	}
+	q.flags(a, cmd, changePatience)
+	return cmd
+}
+
+type backupDoc struct {
+	File     string `json:"file"`
+	Bytes    int64  `json:"bytes"`
+	Index    uint64 `json:"index,string"`
+	Locks    int    `json:"locks"`
+	Sessions int    `json:"sessions"`
+}
+
+func (a *app) backup(ctx context.Context, c *client.Client, path string) error {
+	doc, err := writeBackup(ctx, c, path)
+	if err != nil {
+		return fmt.Errorf("no backup was made: %w", err)
+	}
+	return a.print(doc, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %s, whole; %d locks and %d sessions at index %d\n",
+			oneLine(doc.File), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions, doc.Index)
+	})
+}
+
+// writeBackup puts a backup in the place of a file only when it is complete, on the disk, and can be read.
+func writeBackup(ctx context.Context, c *client.Client, path string) (doc backupDoc, err error) {
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*") // of mode 0600: it tells who holds what
+	if err != nil {
+		return doc, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, file.Close(), os.Remove(file.Name()))
+		}
+	}()
+	out := bufio.NewWriter(file)
+	if doc.Bytes, err = c.Backup(ctx, out); err != nil {
+		return doc, err
+	}
+	if err = errors.Join(out.Flush(), file.Sync()); err != nil {
+		return doc, err
+	}
+	if _, err = file.Seek(0, io.SeekStart); err != nil {
+		return doc, err
+	}
+	m, err := fsm.Restore(bufio.NewReader(file))
+	if err != nil {
+		return doc, fmt.Errorf("what came can't be read back: %w", err)
+	}
+	doc.File, doc.Index, doc.Locks, doc.Sessions = path, m.Stamp().Index, m.Counts().Locks, m.Counts().Sessions
+	if err = os.Rename(file.Name(), path); err != nil {
+		return doc, err
+	}
+	return doc, file.Close()
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// checkVerb is `zamok check`.
+type checkVerb struct {
+	asking
+	session, ticket uint64
+}
+
+func newCheck(a *app) *cobra.Command {
+	v := &checkVerb{}
+	cmd := &cobra.Command{
+		Use:   "check NAME TOKEN",
+		Short: "is a grant held now? Exit code 0: yes, 1: no",
+		Long: `Asks whether a lock is held with a token. Yes was true at a moment between question and answer; it is no
+promise about the moment after. A token alone names an exclusive grant. Shared locks and permits may
+share one: for those give --session and --ticket as well.`,
+		Example: `  zamok check stock "$ZAMOK_LOCK_TOKEN"
+  zamok check pool "$ZAMOK_LOCK_TOKEN" --session "$ZAMOK_LOCK_SESSION" --ticket "$ZAMOK_LOCK_TICKET"`,
+		GroupID: groupLook,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			token, err := parseNumber("TOKEN", args[1])
+			if err == nil && (v.session == 0) != (v.ticket == 0) {
+				err = errors.New("--session and --ticket name a grant together: give both, or none")
+			}
+			if err != nil {
+				return &usageError{cmd.CommandPath(), err}
+			}
+			grant := client.Grant{Name: args[0], Token: client.Token(token), Session: v.session, Ticket: v.ticket}
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.check(ctx, c, grant) })
+		},
+	}
+	v.flags(a, cmd, askPatience)
+	cmd.Flags().Uint64Var(&v.session, "session", 0, "the grant's session")
+	cmd.Flags().Uint64Var(&v.ticket, "ticket", 0, "the grant's ticket")
+	return cmd
+}
+
+func (v *checkVerb) check(ctx context.Context, c *client.Client, grant client.Grant) error {
+	held, stamp, err := c.Check(ctx, grant)
+	if err != nil {
+		return err
+	}
+	doc := struct {
+		Held  bool     `json:"held"`
+		Stamp stampDoc `json:"stamp"`
+	}{held, newStampDoc(stamp)}
+	err = v.app.print(doc, func(w io.Writer) { fmt.Fprintln(w, map[bool]string{true: "held", false: "not held"}[held]) })
+	if err == nil && !held {
+		err = &exitError{code: exitNo}
+	}
+	return err
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"zamok/client"
+)
+
+// What -o json says. Numbers of 64 bits are strings, since many languages would round them; times are
+// durations as "1m30s", those of the cluster's clock turned into how long ago or how long from now.
+
+type stampDoc struct {
+	Term  uint64 `json:"term,string"`
+	Index uint64 `json:"index,string"`
+	Time  string `json:"time"`
+}
+
+func newStampDoc(s client.Stamp) stampDoc { return stampDoc{s.Term, s.Index, s.Time.String()} }
+
+type lockDoc struct {
+	Name    string `json:"name"`
+	Kind    string `json:"kind"` // mutex or permits
+	Of      uint32 `json:"of,omitempty"`
+	Holders int    `json:"holders"`
+	Waiters int    `json:"waiters"`
+	Delay   string `json:"delay,omitempty"` // for how long it stays closed
+}
+
+func newLockDoc(l client.LockInfo, now time.Duration) lockDoc {
+	d := lockDoc{Name: l.Name, Kind: "mutex", Of: l.Of, Holders: l.Holders, Waiters: l.Waiters, Delay: until(l.DelayedUntil, now)}
+	if l.Of > 0 {
+		d.Kind = "permits"
+	}
+	return d
+}
+
+func (l lockDoc) kind() string {
+	if l.Of > 0 {
+		return fmt.Sprintf("%d permits", l.Of)
+	}
+	return l.Kind
+}
+
+type itemDoc struct {
+	Name    string `json:"name"`
+	Mode    string `json:"mode"`
+	Permits uint32 `json:"permits,omitempty"`
+	Of      uint32 `json:"of,omitempty"`
+}
+
+func newItemDoc(i client.Item) itemDoc {
+	return itemDoc{i.Name(), i.Mode().String(), i.Permits(), i.Of()}
+}
+
+func (i itemDoc) mode() string {
+	if i.Permits > 0 {
+		return fmt.Sprintf("%d of %d", i.Permits, i.Of)
+	}
+	return i.Mode
+}
+
+type blockerDoc struct {
+	Name    string `json:"name"`
+	By      string `json:"by"` // holder, waiter or delay
+	Session uint64 `json:"session,string,omitempty"`
+	Ticket  uint64 `json:"ticket,string,omitempty"`
+	Token   uint64 `json:"token,string,omitempty"`
+	Owner   string `json:"owner,omitempty"`
+	Label   string `json:"label,omitempty"`
+	Left    string `json:"left,omitempty"` // of a delay
+}
+
+func newBlockerDoc(b client.Blocker, now time.Duration) blockerDoc {
+	by := map[client.BlockedBy]string{client.ByHolder: "holder", client.ByWaiter: "waiter", client.ByDelay: "delay"}[b.By]
+	return blockerDoc{b.Name, by, b.Session, b.Ticket, uint64(b.Token), b.Owner, b.Label, until(b.Until, now)}
+}
+
+type ticketDoc struct {
+	Session  uint64 `json:"session,string"`
+	Ticket   uint64 `json:"ticket,string"`
+	Token    uint64 `json:"token,string,omitempty"`
+	Label    string `json:"label,omitempty"`
+	Identity string `json:"identity,omitempty"`
+	Owner    string `json:"owner,omitempty"`
+	Metadata string `json:"metadata,omitempty"`
+
+	Waited    string `json:"waited,omitempty"`     // for how long it waits, or waited
+	Held      string `json:"held,omitempty"`       // for how long it has been held
+	LeaseLeft string `json:"lease_left,omitempty"` // if it is not renewed
+	HoldLeft  string `json:"hold_left,omitempty"`  // of a maximum hold
+	WaitLeft  string `json:"wait_left,omitempty"`  // of a wait with a limit
+
+	Items    []itemDoc    `json:"items"`
+	Blockers []blockerDoc `json:"blockers,omitempty"`
+}
+
+func newTicketDoc(t client.TicketInfo, now time.Duration) ticketDoc {
+	waited := now
+	if t.State == client.Granted {
+		waited = t.GrantedAt
+	}
+	return ticketDoc{
+		Session: t.Session, Ticket: t.Ticket, Token: uint64(t.Token), Label: t.Label, Identity: t.Identity, Owner: t.Owner,
+		Metadata: readable(t.Metadata),
+		Waited:   since(t.AskedAt, waited), Held: since(t.GrantedAt, now),
+		LeaseLeft: until(t.LeaseUntil, now), HoldLeft: until(t.HoldUntil, now), WaitLeft: until(t.WaitUntil, now),
+		Items:    each(t.Items, newItemDoc),
+		Blockers: each(t.Blockers, func(b client.Blocker) blockerDoc { return newBlockerDoc(b, now) }),
+	}
+}
+
+// who is what a person recognises it by.
+func (t ticketDoc) who() string { return firstOf(t.Metadata, t.Label, t.Identity) }
+
+// at is how the ticket wants or has one lock.
+func (t ticketDoc) at(name string) string {
+	for _, i := range t.Items {
+		if i.Name == name {
+			return i.mode()
+		}
+	}
+	return ""
+}
+
+type sessionDoc struct {
+	Session   uint64 `json:"session,string"`
+	Label     string `json:"label,omitempty"`
+	Identity  string `json:"identity,omitempty"`
+	Metadata  string `json:"metadata,omitempty"`
+	Age       string `json:"age"`
+	TTL       string `json:"ttl"`
+	LeaseLeft string `json:"lease_left"`
+	LockDelay string `json:"lock_delay,omitempty"`
+	Tickets   int    `json:"tickets"`
+	Stream    bool   `json:"stream"`
+}
+
+func newSessionDoc(s client.SessionInfo, now time.Duration) sessionDoc {
+	d := sessionDoc{
+		Session: s.Session, Label: s.Label, Identity: s.Identity, Metadata: readable(s.Metadata),
+		Age: span(now - s.Opened), TTL: s.TTL.String(), LeaseLeft: span(s.Deadline - now), Tickets: s.Tickets, Stream: s.Attached,
+	}
+	if s.LockDelay > 0 {
+		d.LockDelay = s.LockDelay.String()
+	}
+	return d
+}
+
+// since and until say how far a moment of the cluster's clock is; "" = there is none, or it is not known.
+func since(at, now time.Duration) string {
+	if at == 0 {
+		return ""
+	}
+	return span(now - at)
+}
+
+func until(at, now time.Duration) string {
+	if at == 0 {
+		return ""
+	}
+	return span(at - now)
+}
+
+// span rounds a time to what a person wants to know.
+func span(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return d.Round(time.Minute).String()
+}
+
+// readable is metadata as a text, quoted if it is none.
+func readable(data []byte) string {
+	if !utf8.Valid(data) {
+		return strconv.Quote(string(data))
+	}
+	return string(data)
+}
+
+// each turns a list into another; never nil, which would be null in JSON.
+func each[T, D any](list []T, f func(T) D) []D {
+	out := make([]D, len(list))
+	for i := range list {
+		out[i] = f(list[i])
+	}
+	return out
+}
+
+// firstOf is the first text that says something.
+func firstOf(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return "-"
+}

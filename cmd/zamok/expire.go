@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+func newExpire(a *app) *cobra.Command {
+	q := &asking{}
+	reason := ""
+	cmd := &cobra.Command{
+		Use:   "expire SESSION --reason TEXT",
+		Short: "end a session, and with it all of its locks",
+		Long: `Ends a session as if its lease had run out: its locks are lost and its places in queues gone. The client
+is told, with the reason; it may be at work while others are granted its locks.`,
+		Example: "  zamok expire 123456 --reason 'host db7 is gone'",
+		GroupID: groupRun,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			session, err := parseNumber("SESSION", args[0])
+			if err == nil && reason == "" {
+				err = errors.New("say with --reason why: the client is told")
+			}
+			if err != nil {
+				return &usageError{cmd.CommandPath(), err}
+			}
+			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
+				err := c.ExpireSession(ctx, session, reason)
+				if errors.Is(err, client.ErrSessionExpired) {
+					return fmt.Errorf("no session %d lives; nothing was done", session)
+				}
+				if err != nil {
+					return err
+				}
+				doc := struct {
+					Ended uint64 `json:"ended,string"`
+				}{session}
+				return a.print(doc, func(w io.Writer) { fmt.Fprintf(w, "session %d is over\n", session) })
+			})
+		},
+	}
+	q.flags(a, cmd, askPatience)
+	cmd.Flags().StringVar(&reason, "reason", "", "what the client and those who watch are told")
+	return cmd
+}

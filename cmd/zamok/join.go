@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// changeDoc is what is said of a change of the cluster that was made.
+type changeDoc struct {
+	Changed string `json:"changed"`
+}
+
+// change is a verb that changes the cluster, and says what it did.
+func (q *asking) change(a *app, cmd *cobra.Command, f func(context.Context, *client.Client) (did string, err error)) error {
+	return q.run(cmd, func(ctx context.Context, c *client.Client) error {
+		did, err := f(ctx, c)
+		if err != nil {
+			return err
+		}
+		return a.print(changeDoc{did}, func(w io.Writer) { fmt.Fprintln(w, did) })
+	})
+}
+
+func newJoin(a *app) *cobra.Command {
+	q := &asking{}
+	cmd := &cobra.Command{
+		Use:   "join ID ADDRESS",
+		Short: "take a new node into the cluster",
+		Long: `Takes a node into the cluster that runs with an empty data directory, knows the cluster, and is reached by
+its peers at ADDRESS. First it gets what the others have; when it has nearly caught up it gets a vote. If
+the time is over before that, ask again: nothing is done twice.
+
+` + "`zamok server --join`" + ` does this by itself. One change of the cluster is made at a time. An id is used once:
+a node that lost its disk comes back under another one, after the old one was removed.`,
+		Example: "  zamok join n4 db4.example:5751",
+		GroupID: groupRun,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
+				return fmt.Sprintf("%s is a voter of the cluster now", args[0]), c.Join(ctx, args[0], args[1])
+			})
+		},
+	}
+	q.flags(a, cmd, changePatience)
+	return cmd
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+func newNow(a *app) *cobra.Command {
+	q := &asking{}
+	cmd := &cobra.Command{
+		Use:   "now",
+		Short: "read the cluster's clock",
+		Long: `Reads the replicated clock. Of two calls of which one ended before the other began, the later gets the
+greater stamp: term first, then index. The time is for how long the cluster has had a leader.`,
+		GroupID: groupLook,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
+				stamp, err := c.Now(ctx)
+				if err != nil {
+					return err
+				}
+				return a.print(newStampDoc(stamp), func(w io.Writer) {
+					fmt.Fprintf(w, "term %d, index %d, time %v\n", stamp.Term, stamp.Index, stamp.Time)
+				})
+			})
+		},
+	}
+	q.flags(a, cmd, askPatience)
+	return cmd
+}

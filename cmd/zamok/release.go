@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// releaseVerb is `zamok release`.
+type releaseVerb struct {
+	asking
+	force  bool
+	token  uint64
+	reason string
+}
+
+func newRelease(a *app) *cobra.Command {
+	v := &releaseVerb{}
+	cmd := &cobra.Command{
+		Use:   "release NAME --force --reason TEXT [--token N]",
+		Short: "take a lock away from who holds it",
+		Long: `Ends what holds a lock with a token up to N, whole: with all locks that were taken together with it. The
+holder is told, with the reason; it may be at work while the next one is granted the lock, and storage
+that checks tokens then refuses it. A later grant is never touched, so it may be repeated.
+
+Without --token it shows who holds the lock, asks, and sends the token that it has shown.`,
+		Example: "  zamok release account/200 --force --reason 'host db7 is gone'",
+		GroupID: groupRun,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := v.check(); err != nil {
+				return &usageError{cmd.CommandPath(), err}
+			}
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.release(ctx, c, args[0]) })
+		},
+	}
+	v.flags(a, cmd, askPatience)
+	cmd.Flags().BoolVar(&v.force, "force", false, "must be given: the holder has not let go of it")
+	cmd.Flags().Uint64Var(&v.token, "token", 0, "end grants up to this token (default: look, and ask)")
+	cmd.Flags().StringVar(&v.reason, "reason", "", "what the holder and those who watch are told")
+	return cmd
+}
+
+func (v *releaseVerb) check() error {
+	switch {
+	case !v.force:
+		return errors.New("this takes a lock away from who may be at work under it: say --force; " +
+			"a lock of your own is released by the end of `zamok lock`, or of your program")
+	case v.reason == "":
+		return errors.New("say with --reason why: the holder is told")
+	case v.token == 0 && v.app.output == "json":
+		return errors.New("with -o json nobody is asked: give the --token that `zamok show` has shown")
+	}
+	return nil
+}
+
+func (v *releaseVerb) release(ctx context.Context, c *client.Client, name string) error {
+	token := client.Token(v.token)
+	if token == 0 {
+		lock, err := c.Get(ctx, name, showMost)
+		if err != nil {
+			return err
+		}
+		if len(lock.Held) == 0 {
+			return fmt.Errorf("nobody holds %s; nothing was done", name)
+		}
+		for _, t := range lock.Held {
+			token = max(token, t.Token)
+		}
+		if err := v.ask(ctx, newDetailDoc(lock)); err != nil {
+			return err
+		}
+	}
+	ended, err := c.ForceRelease(ctx, name, token, v.reason)
+	if err != nil {
+		return err
+	}
+	if len(ended) == 0 {
+		return fmt.Errorf("nobody holds %s with a token up to %d any more; nothing was done", name, token)
+	}
+	type ref struct {
+		Session uint64 `json:"session,string"`
+		Ticket  uint64 `json:"ticket,string"`
+	}
+	doc := struct {
+		Ended []ref `json:"ended"`
+	}{each(ended, func(t client.TicketRef) ref { return ref{t.Session, t.Ticket} })}
+	return v.app.print(doc, func(w io.Writer) {
+		for _, t := range ended {
+			fmt.Fprintf(w, "released: session %d does not hold %s any more\n", t.Session, oneLine(name))
+		}
+	})
+}
+
+// ask shows the holders and has a person decide.
+func (v *releaseVerb) ask(ctx context.Context, lock detailDoc) error {
+	lock.Queue = nil // it is about the holders
+	lock.write(v.app.stderr)
+	fmt.Fprintf(v.app.stderr, "\nRelease it from %d holder(s)? [y/N] ", len(lock.Held))
+	lines := make(chan string, 1)
+	go func() { // not waited for: nothing can end a read of standard input but the end of the program
+		line, _ := bufio.NewReader(v.app.stdin).ReadString('\n')
+		lines <- line
+	}()
+	select {
+	case line := <-lines:
+		if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return errors.New("nothing was done, since the answer was not yes; scripts give --token")
+}

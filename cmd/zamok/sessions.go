@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// sessionsVerb is `zamok sessions`.
+type sessionsVerb struct {
+	asking
+	after uint64
+	limit int
+}
+
+func newSessions(a *app) *cobra.Command {
+	v := &sessionsVerb{}
+	cmd := &cobra.Command{
+		Use:   "sessions",
+		Short: "list the living sessions: the clients",
+		Long: `Lists the sessions that live, oldest first. LEASE is what is left if nothing more is heard of the client,
+LOCKS counts what it holds and waits for.`,
+		GroupID: groupLook,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if v.limit < 1 {
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--limit is %d: it must be above 0", v.limit)}
+			}
+			return v.run(cmd, v.list)
+		},
+	}
+	v.flags(a, cmd, askPatience)
+	cmd.Flags().Uint64Var(&v.after, "after", 0, "begin behind this session")
+	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "at most so many, up to 10000")
+	return cmd
+}
+
+func (v *sessionsVerb) list(ctx context.Context, c *client.Client) error {
+	sessions, stamp, err := c.Sessions(ctx, v.after, v.limit)
+	if err != nil {
+		return err
+	}
+	doc := struct {
+		Sessions []sessionDoc `json:"sessions"`
+		More     bool         `json:"more"` // perhaps
+		Stamp    stampDoc     `json:"stamp"`
+	}{
+		each(sessions, func(s client.SessionInfo) sessionDoc { return newSessionDoc(s, stamp.Time) }),
+		len(sessions) == v.limit, newStampDoc(stamp),
+	}
+	return v.app.print(doc, func(w io.Writer) {
+		if len(sessions) == 0 {
+			fmt.Fprintln(w, "No session lives.")
+			return
+		}
+		rows := [][]string{{"SESSION", "WHO", "FROM", "AGE", "TTL", "LEASE", "LOCKS"}}
+		for _, s := range doc.Sessions {
+			rows = append(rows, []string{
+				strconv.FormatUint(s.Session, 10), firstOf(s.Label), firstOf(s.Identity), s.Age, s.TTL, s.LeaseLeft, strconv.Itoa(s.Tickets),
+			})
+		}
+		table(w, rows)
+		if doc.More {
+			fmt.Fprintf(w, "There may be more: --after %d goes on.\n", sessions[len(sessions)-1].Session)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// watchVerb is `zamok watch`.
+type watchVerb struct {
+	asking
+	from uint64
+}
+
+func newWatch(a *app) *cobra.Command {
+	v := &watchVerb{}
+	cmd := &cobra.Command{
+		Use:   "watch [PREFIX]",
+		Short: "tell what happens to locks, as it happens",
+		Long: `Tells what happens to locks whose names begin with PREFIX, one event per line, until Ctrl-C. It goes over
+to another node by itself when one fails, leaves nothing out and repeats nothing. It ends when what
+comes next is not remembered any more: then list again, and watch from the list's index.`,
+		Example: "  zamok watch account/\n  zamok watch --from 1234567 -o json",
+		GroupID: groupLook,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) > 0 {
+				prefix = args[0]
+			}
+			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.watch(ctx, c, prefix) })
+		},
+	}
+	v.flags(a, cmd, askPatience)
+	cmd.Flags().Uint64Var(&v.from, "from", 0, "tell what happened after this index (default: from now on)")
+	return cmd
+}
+
+type eventDoc struct {
+	Index    uint64    `json:"index,string"`
+	Happened string    `json:"happened"`
+	Session  uint64    `json:"session,string"`
+	Ticket   uint64    `json:"ticket,string"`
+	Token    uint64    `json:"token,string,omitempty"`
+	Why      string    `json:"why,omitempty"`
+	Reason   string    `json:"reason,omitempty"` // an operator's
+	Items    []itemDoc `json:"items"`
+}
+
+func (e eventDoc) String() string {
+	var names []string
+	for _, i := range e.Items {
+		names = append(names, fmt.Sprintf("%s (%s)", i.Name, i.mode()))
+	}
+	text := fmt.Sprintf("%d  %-10s  %s  session %d ticket %d", e.Index, e.Happened, strings.Join(names, ", "), e.Session, e.Ticket)
+	if e.Token != 0 {
+		text += fmt.Sprintf(" token %d", e.Token)
+	}
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return oneLine(text)
+}
+
+func (v *watchVerb) watch(ctx context.Context, c *client.Client, prefix string) error {
+	for moment, err := range c.Watch(ctx, prefix, v.from) {
+		if err != nil && ctx.Err() != nil {
+			return interrupted(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range moment.Events {
+			doc := eventDoc{
+				Index: e.Index, Happened: e.Happened.String(), Session: e.Session, Ticket: e.Ticket, Token: uint64(e.Token),
+				Why: e.Why, Reason: e.Text, Items: each(e.Items, newItemDoc),
+			}
+			if err := v.app.printLine(doc, doc.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -63,7 +63,7 @@ type Server struct {
 	observer  *Observer
 	log       *slog.Logger
 
-	grpc     *grpc.Server  // set by serve
+	grpc     *grpc.Server // set by serve
 	diskLow  atomic.Bool
 	stopping chan struct{} // closed when the node stops: who waits for something here ends
 	stopOnce sync.Once

@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -15,8 +16,7 @@ type piece struct {
 }
 
 func (p *piece) tell(v *view) string {
-	return p.Client + " in " + p.item.String() + " (token " + number(p.Token) + ", ticket " + p.Ref.String() +
-		") from " + v.at(p.from) + " to " + v.at(p.to)
+	return fmt.Sprintf("%s in %v (token %d, ticket %s) from %s to %s", p.Client, p.item, p.Token, p.Ref, v.at(p.from), v.at(p.to))
 }
 
 // believed are the pieces of one lock, in order of their beginning. A hold is cut where it was

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -123,11 +124,11 @@ func (s *service) name() string { return s.item().Name }
 
 func (s *service) item() Item {
 	if n := s.IntN(s.mutexes + s.pools); n >= s.mutexes {
-		return Item{Name: "pool-" + number(uint64(n-s.mutexes)), Mode: Permits, Permits: 1 + s.IntN(2), Of: 3}
+		return Item{Name: fmt.Sprint("pool-", n-s.mutexes), Mode: Permits, Permits: 1 + s.IntN(2), Of: 3}
 	} else if s.chance(30) {
-		return Item{Name: "lock-" + number(uint64(n)), Mode: Shared}
+		return Item{Name: fmt.Sprint("lock-", n), Mode: Shared}
 	} else {
-		return Item{Name: "lock-" + number(uint64(n)), Mode: Exclusive}
+		return Item{Name: fmt.Sprint("lock-", n), Mode: Exclusive}
 	}
 }
 

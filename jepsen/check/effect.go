@@ -31,22 +31,7 @@ func effects(f *finder) {
 				op.Client, op.Ref, op.Token, f.at(op.Return), t.granted.Token)
 		}
 	}
-	f.refusedHolders()
 	f.unasked()
-}
-
-// refusedHolders looks for reads that show who had been refused.
-func (f *finder) refusedHolders() {
-	for _, name := range f.names {
-		for _, op := range f.locks[name].reads {
-			for _, ref := range op.shown() {
-				if t := f.tickets[ref]; t != nil && t.acquire != nil && t.acquire.Outcome == Refused {
-					f.wrong("lock %q: %s of %s, called at %s, shows ticket %s as a holder, which was refused at %s",
-						name, op.Kind, op.Client, f.at(op.Call), ref, f.at(t.acquire.Return))
-				}
-			}
-		}
-	}
 }
 
 // unasked looks for grants that belong to no call, and counts the calls that nobody knows the end of.

@@ -3,10 +3,7 @@ package check
 import (
 	"cmp"
 	"slices"
-	"strconv"
 )
-
-func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // fenced looks at what the resources took: after a token no smaller one, and no token that nobody
 // was granted. Pauses and wrong clocks excuse nothing here.

@@ -47,6 +47,11 @@ func (c *caller) use(b *Hold, t *asked) {
 		}
 		again := func() { c.use(b, t) }
 		switch n := s.IntN(1000); {
+		case s.now > s.end: // the close of the session is its release
+			c.hold, c.mine = nil, nil
+			b.To, b.How = s.now, Unlocked
+			s.h.Holds = append(s.h.Holds, *b)
+			c.next()
 		case n < 250 && b.Items[0].Mode != Permits:
 			c.write(b)
 			again()

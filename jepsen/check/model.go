@@ -121,28 +121,19 @@ func (c *chunk) operations() []porcupine.Operation {
 
 // apply is the lock: whether a step is possible in a state, and the state after it.
 func (c *chunk) apply(now state, s *step) (bool, state) {
-	at, flags := now.find(s.grant)
+	_, held := now.find(s.grant)
 	switch s.kind {
 	case take:
 		g := &c.grants[s.grant]
 		if g.token < now.token || g.token == now.token && g.item.Mode == Exclusive || !c.free(now, g.item) {
 			return false, now
 		}
-		if now.token = g.token; !g.passing {
-			now.held = now.held[:at] + string(binary.BigEndian.AppendUint32(nil, s.grant)) + now.held[at:]
-		}
 	case give:
-		if flags == nil {
+		if !held {
 			return false, now
 		}
-		now.held = now.held[:at] + now.held[at+4:]
-	case share:
-		if flags != nil {
-			flags[0] |= downgraded >> 24
-			now.held = now.held[:at] + string(flags) + now.held[at+4:]
-		}
 	case look:
-		return s.held == (flags != nil), now
+		return s.held == held, now
 	case list:
 		if len(now.held) != 4*len(s.shows) {
 			return false, now
@@ -153,22 +144,38 @@ func (c *chunk) apply(now state, s *step) (bool, state) {
 			}
 		}
 	}
-	return true, now
+	return true, c.do(now, s)
 }
+
+// do is the state after a step, whether or not it was possible.
+func (c *chunk) do(now state, s *step) state {
+	at, held := now.find(s.grant)
+	switch {
+	case s.kind == take:
+		g := &c.grants[s.grant]
+		if now.token = max(now.token, g.token); !g.passing {
+			now.held = now.held[:at] + four(s.grant) + now.held[at:]
+		}
+	case s.kind == give && held:
+		now.held = now.held[:at] + now.held[at+4:]
+	case s.kind == share && held:
+		now.held = now.held[:at] + four(s.grant|downgraded) + now.held[at+4:]
+	}
+	return now
+}
+
+func four(n uint32) string { return string(binary.BigEndian.AppendUint32(nil, n)) }
 
 func (s state) at(i int) uint32 { return binary.BigEndian.Uint32([]byte(s.held[i : i+4])) }
 
-// find is where a grant stands among the holders, or would stand, and its four bytes if it does.
-func (s state) find(grant uint32) (at int, flags []byte) {
+// find is where a grant stands among the holders, or would stand.
+func (s state) find(grant uint32) (at int, held bool) {
 	for ; at < len(s.held); at += 4 {
-		switch n := s.at(at) &^ downgraded; {
-		case n == grant:
-			return at, []byte(s.held[at : at+4])
-		case n > grant:
-			return at, nil
+		if n := s.at(at) &^ downgraded; n >= grant {
+			return at, n == grant
 		}
 	}
-	return at, nil
+	return at, false
 }
 
 // free says whether an item fits beside the holders.
@@ -192,25 +199,13 @@ func (c *chunk) holder(n uint32) Item {
 }
 
 // after is the one state in which the steps leave the lock. Nothing is under way then, so their order
-// does not matter.
+// does not matter, but that of what happens to one grant.
 func (c *chunk) after() state {
 	now := c.now
 	for _, kind := range []stepKind{take, share, give} {
 		for i := range c.steps {
-			s := &c.steps[i]
-			if s.kind != kind {
-				continue
-			}
-			at, flags := now.find(s.grant)
-			g := &c.grants[s.grant]
-			switch {
-			case s.kind == take:
-				now.token = max(now.token, g.token)
-				if !g.passing {
-					now.held = now.held[:at] + string(binary.BigEndian.AppendUint32(nil, s.grant)) + now.held[at:]
-				}
-			case flags != nil:
-				_, now = c.apply(now, s)
+			if c.steps[i].kind == kind {
+				now = c.do(now, &c.steps[i])
 			}
 		}
 	}

@@ -37,20 +37,26 @@ func once(f *finder) {
 			}
 		}
 	}
-	f.afterDrop()
+	f.ghosts()
 }
 
-// afterDrop looks for tickets that were seen to act after the answer to their drop.
-func (f *finder) afterDrop() {
+// ghosts looks for reads that show as a holder who had been refused, or whose release was answered.
+func (f *finder) ghosts() {
 	for _, name := range f.names {
 		for _, op := range f.locks[name].reads {
 			for _, ref := range op.shown() {
 				t := f.tickets[ref]
-				if t == nil || t.unlock == nil || t.unlock.Outcome != OK || t.unlock.Return >= op.Call {
+				if t == nil {
 					continue
 				}
-				f.wrong("lock %q: %s of %s, called at %s, shows ticket %s as a holder, and its release had been answered at %s",
-					name, op.Kind, op.Client, f.at(op.Call), ref, f.at(t.unlock.Return))
+				if t.unlock != nil && t.unlock.Outcome == OK && t.unlock.Return < op.Call {
+					f.wrong("lock %q: %s of %s, called at %s, shows ticket %s as a holder, and its release had been answered at %s",
+						name, op.Kind, op.Client, f.at(op.Call), ref, f.at(t.unlock.Return))
+				}
+				if t.acquire != nil && t.acquire.Outcome == Refused {
+					f.wrong("lock %q: %s of %s, called at %s, shows ticket %s as a holder, which was refused at %s",
+						name, op.Kind, op.Client, f.at(op.Call), ref, f.at(t.acquire.Return))
+				}
 			}
 		}
 	}

@@ -74,7 +74,7 @@ func TestBadEffects(t *testing.T) {
 	}, {
 		"refused, and shown",
 		func(h *teller) { h.op(OpGet, Ref{}).Holders = []Ref{{13, 1}} },
-		`C11: lock "a": get of ann, called at 10.000s, shows ticket 13/1 as a holder, which was refused at 4.200s`,
+		`C10: lock "a": get of ann, called at 10.000s, shows ticket 13/1 as a holder, which was refused at 4.200s`,
 	}, {
 		"answered, and not in the log",
 		func(h *teller) { h.ev(EvGranted, Ref{11, 3}).Happened = EvRefused },

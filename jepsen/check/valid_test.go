@@ -50,6 +50,9 @@ func TestWhatIsExcused(t *testing.T) {
 			ev.Token, ev.Items = 46, one("a", Exclusive)
 			h.event(EvReleased, Ref{13, 5}, 47, 17)
 		},
+		"a lock that nobody ever had": func(h *teller) {
+			h.read(Op{Client: "ann", Kind: OpGet, Items: one("z", "")}, 43, 11, 11.5)
+		},
 		"a grant that only a belief tells of": func(h *teller) {
 			h.op(OpLock, Ref{13, 2}).Return, h.op(OpLock, Ref{13, 2}).Outcome = 0, Unknown
 		},

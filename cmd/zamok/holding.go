@@ -169,7 +169,12 @@ func (b *holder) run(lock *client.Lock, argv []string) (o outcome, why, err erro
 			why = errors.New("the lock was about to be lost: the cluster was not heard in time, or --max-hold is over")
 		}
 	}
-	unlock := lock.Unlock(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if o.ended {
+		cancel() // it is lost, or nobody answers: then Unlock waits for no more than a moment
+	}
+	unlock := lock.Unlock(ctx)
 	if unlock != nil && !o.ended && err == nil {
 		b.app.logger().Warn("the command has ended, and the lock could not be released", "error", unlock, "it is free after", b.ttl)
 	}

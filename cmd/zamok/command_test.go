@@ -1,0 +1,268 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+)
+
+// The tests drive the binary as a person would. It is built once, and one cluster of `zamok dev` serves
+// all tests that do not harm it; each uses locks of its own names.
+var (
+	binary string
+	shared cluster
+)
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "zamok-command-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "zamok")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	defer shared.end()
+	return m.Run()
+}
+
+// cluster is a `zamok dev` that runs.
+type cluster struct {
+	once sync.Once
+	cmd  *exec.Cmd
+	port int
+	out  lockedBuffer
+}
+
+// here returns the shared cluster.
+func here(t *testing.T) *cluster {
+	t.Helper()
+	shared.once.Do(func() { shared.start(t) })
+	require.NotNil(t, shared.cmd, "the shared cluster did not start")
+	return &shared
+}
+
+// own starts a cluster for one test.
+func own(t *testing.T, args ...string) *cluster {
+	t.Helper()
+	c := &cluster{}
+	c.start(t, args...)
+	t.Cleanup(c.end)
+	return c
+}
+
+func (c *cluster) start(t *testing.T, args ...string) {
+	t.Helper()
+	c.port = freePorts(t)
+	c.cmd = command(append([]string{"dev", "--port", strconv.Itoa(c.port)}, args...)...)
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
+	require.NoError(t, c.cmd.Start())
+	require.Eventually(t, func() bool { return strings.Contains(c.out.String(), "zamok is ready") }, patience, 5*time.Millisecond)
+}
+
+func (c *cluster) end() {
+	if c.cmd != nil && c.cmd.ProcessState == nil {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+	}
+}
+
+func (c *cluster) endpoint() string { return "127.0.0.1:" + strconv.Itoa(c.port) }
+
+// client is for what a test asks of the cluster behind the command's back.
+func (c *cluster) client(t *testing.T) *client.Client {
+	t.Helper()
+	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}})
+	require.NoError(t, err)
+	t.Cleanup(func() { cl.Close() })
+	return cl
+}
+
+// nextPorts keeps tests that run at the same time from each other's ports.
+var nextPorts struct {
+	sync.Mutex
+	port int
+}
+
+// freePorts finds a port p such that those that `zamok dev --port p` would use are free. Other processes may
+// look at the same time: so each begins elsewhere, below what the kernel gives to connections.
+func freePorts(t *testing.T) int {
+	t.Helper()
+	nextPorts.Lock()
+	defer nextPorts.Unlock()
+	if nextPorts.port == 0 {
+		nextPorts.port = 12000 + os.Getpid()%600*30
+	}
+	for range 500 {
+		p := nextPorts.port
+		nextPorts.port += 30
+		if nextPorts.port > 31000 {
+			nextPorts.port = 12000
+		}
+		if allFree(p) {
+			return p
+		}
+	}
+	t.Fatal("no free ports")
+	return 0
+}
+
+func allFree(p int) bool {
+	for i := range 23 {
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p+i))
+		if err != nil {
+			return false
+		}
+		l.Close()
+	}
+	return true
+}
+
+// command is the binary, in a session of its own: the terminal at which tests are run is not its.
+func command(args ...string) *exec.Cmd {
+	cmd := exec.Command(binary, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Env = append(os.Environ(), "ZAMOK_ENDPOINTS=", "ZAMOK_OUTPUT=")
+	cmd.WaitDelay = patience
+	return cmd
+}
+
+// result is how a command ended.
+type result struct {
+	code      int
+	out, errs string
+}
+
+// zamok runs the command to its end.
+func zamok(t *testing.T, c *cluster, args ...string) result {
+	t.Helper()
+	return begin(t, c, args...).wait(t)
+}
+
+// running is a command that was started.
+type running struct {
+	*exec.Cmd
+	out, errs lockedBuffer
+	ended     chan struct{} // closed when it has ended
+}
+
+func begin(t *testing.T, c *cluster, args ...string) *running {
+	t.Helper()
+	r := &running{Cmd: command(args...), ended: make(chan struct{})}
+	if c != nil {
+		r.Env = append(r.Env, "ZAMOK_ENDPOINTS="+c.endpoint())
+	}
+	r.Stdout, r.Stderr = &r.out, &r.errs
+	r.start(t)
+	return r
+}
+
+func (r *running) start(t *testing.T) {
+	t.Helper()
+	require.NoError(t, r.Start())
+	go func() {
+		defer close(r.ended)
+		_ = r.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = r.Process.Kill()
+		<-r.ended
+	})
+}
+
+func (r *running) wait(t *testing.T) result {
+	t.Helper()
+	select {
+	case <-r.ended:
+	case <-time.After(2 * patience):
+		t.Fatalf("it still runs: %v\n%s%s", r.Args, r.out.String(), r.errs.String())
+	}
+	return result{exitCodeOf(r.ProcessState), r.out.String(), r.errs.String()}
+}
+
+// exitCodeOf is what a shell would see.
+func exitCodeOf(state *os.ProcessState) int {
+	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return state.ExitCode()
+}
+
+// says waits until it has written a text.
+func (r *running) says(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(r.out.String()+r.errs.String(), text) }, patience, 5*time.Millisecond,
+		"it did not say %q: %v", text, r.Args)
+}
+
+// lockedBuffer may be read while a process writes to it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+var _ io.Writer = (*lockedBuffer)(nil)
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// queue waits until so many wait for a lock.
+func (c *cluster) queue(t *testing.T, name string, waiting int) {
+	t.Helper()
+	cl := c.client(t)
+	require.Eventually(t, func() bool {
+		detail, err := cl.Get(context.Background(), name, 0)
+		return err == nil && len(detail.Queue) == waiting
+	}, patience, 10*time.Millisecond, "never %d waiting for %s", waiting, name)
+}
+
+// free waits until nobody holds a lock.
+func (c *cluster) free(t *testing.T, name string) {
+	t.Helper()
+	cl := c.client(t)
+	require.Eventually(t, func() bool {
+		detail, err := cl.Get(context.Background(), name, 0)
+		return err == nil && len(detail.Held) == 0 && len(detail.Queue) == 0
+	}, patience, 10*time.Millisecond, "%s was never free", name)
+}
+
+// running reports whether a process exists and has not ended.
+func isRunning(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return false
+	}
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return !bytes.Contains(stat, []byte(") Z "))
+}

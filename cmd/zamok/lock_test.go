@@ -1,0 +1,243 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	holder := begin(t, c, "lock", "codes/held", "--", "sh", "-c", "echo holding; exec sleep 1000")
+	holder.says(t, "holding")
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, nil, 0o600))
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"the command's own":    {[]string{"lock", "codes/a", "--", "sh", "-c", "exit 42"}, 42, ""},
+		"a command that ends":  {[]string{"lock", "codes/b", "--", "true"}, 0, ""},
+		"not acquired":         {[]string{"lock", "codes/held", "--try", "--", "true"}, 121, "held by session"},
+		"the wait was over":    {[]string{"lock", "codes/held", "--wait", "100ms", "--", "true"}, 122, "--wait"},
+		"can't be run":         {[]string{"lock", "codes/c", "--", plain}, 126, "permission denied"},
+		"not found":            {[]string{"lock", "codes/d", "--", "no-such-command-anywhere"}, 127, "not found"},
+		"ended by a signal":    {[]string{"lock", "codes/e", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
+		"no name":              {[]string{"lock"}, 125, "name a lock"},
+		"no dashes":            {[]string{"lock", "x", "true"}, 125, "put -- before"},
+		"no command":           {[]string{"lock", "x", "--"}, 125, "which command"},
+		"two names":            {[]string{"lock", "x", "y", "--", "true"}, 125, "--with"},
+		"no such flag":         {[]string{"lock", "--frob", "x", "--", "true"}, 125, "--frob"},
+		"no such verb":         {[]string{"lokc"}, 125, "Did you mean"},
+		"a bad name":           {[]string{"lock", "a\nb", "--", "true"}, 125, "name"},
+		"try and wait":         {[]string{"lock", "x", "--try", "--wait", "1s", "--", "true"}, 125, "exclude"},
+		"no wait":              {[]string{"lock", "x", "--wait", "0s", "--", "true"}, 125, "--try"},
+		"a ttl too short":      {[]string{"lock", "x", "--ttl", "9s", "--", "true"}, 125, "--kill-after"},
+		"a hold too short":     {[]string{"lock", "x", "--max-hold", "9s", "--", "true"}, 125, "--max-hold"},
+		"permits without of":   {[]string{"lock", "x", "--permits", "2", "--", "true"}, 125, "--of"},
+		"shared and permits":   {[]string{"lock", "x", "--shared", "--permits", "1", "--of", "2", "--", "true"}, 125, "--shared"},
+		"another kind of lock": {[]string{"lock", "codes/held", "--permits", "1", "--of", "2", "--", "true"}, 125, "another kind"},
+		"unavailable":          {[]string{"lock", "x", "--try", "--endpoints", "127.0.0.1:1", "--", "true"}, 125, "127.0.0.1:1"},
+		"no certificate":       {[]string{"lock", "x", "--cacert", plain, "--", "true"}, 125, "no certificate"},
+		"a token without TLS":  {[]string{"lock", "x", "--token-file", plain, "--", "true"}, 125, "needs TLS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := zamok(t, c, test.args...)
+			require.Equal(t, test.code, r.code, r.errs)
+			require.Contains(t, r.errs, test.says)
+			require.Empty(t, r.out, "stdout is the command's")
+		})
+	}
+}
+
+func TestTheCommandKnowsItsLock(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	r := begin(t, c, "lock", "env/a", "--with", "env/b", "--meta", "month's end", "--", "sh", "-c",
+		`echo "$ZAMOK_LOCK_NAME $ZAMOK_LOCK_TOKEN $ZAMOK_LOCK_SESSION $ZAMOK_LOCK_TICKET $ZAMOK_LOCK_DEADLINE"; exec sleep 1000`)
+	r.says(t, "Z\n")
+	words := strings.Fields(r.out.String())
+	require.Len(t, words, 5)
+	require.Equal(t, "env/a", words[0])
+	for _, name := range []string{"env/a", "env/b"} {
+		detail, err := c.client(t).Get(context.Background(), name, 0)
+		require.NoError(t, err)
+		require.Len(t, detail.Held, 1)
+		held := detail.Held[0]
+		require.Equal(t, words[1:4], []string{
+			strconv.FormatUint(uint64(held.Token), 10), strconv.FormatUint(held.Session, 10), strconv.FormatUint(held.Ticket, 10),
+		})
+		require.Equal(t, "month's end", string(held.Metadata))
+	}
+	deadline, err := time.Parse(time.RFC3339Nano, words[4])
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), deadline, commandTTL)
+	require.NoError(t, r.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 128+15, r.wait(t).code)
+	c.free(t, "env/b")
+}
+
+func TestWhoHoldsItIsTold(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	r := begin(t, c, "lock", "who", "--", "sh", "-c", "echo holding; exec sleep 1000")
+	r.says(t, "holding")
+	detail, err := c.client(t).Get(context.Background(), "who", 0)
+	require.NoError(t, err)
+	require.Equal(t, whoWeArePid(r.Process.Pid)+": sh -c echo holding; exec sleep 1000", string(detail.Held[0].Metadata))
+	require.Equal(t, whoWeArePid(r.Process.Pid), detail.Held[0].Label)
+}
+
+func whoWeArePid(pid int) string {
+	return strings.TrimSuffix(whoWeAre(), strconv.Itoa(os.Getpid())) + strconv.Itoa(pid)
+}
+
+func TestSharedLocksAndPermits(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	for name, flags := range map[string][]string{"shared": {"--shared"}, "permits": {"--permits", "1", "--of", "2"}} {
+		for range 2 {
+			r := begin(t, c, append(append([]string{"lock", "modes/" + name}, flags...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
+			r.says(t, "holding")
+		}
+	}
+	require.Equal(t, 121, zamok(t, c, "lock", "modes/shared", "--try", "--", "true").code)
+	require.Equal(t, 0, zamok(t, c, "lock", "modes/shared", "--try", "--shared", "--", "true").code)
+	require.Equal(t, 121, zamok(t, c, "lock", "modes/permits", "--try", "--permits", "1", "--of", "2", "--", "true").code)
+}
+
+func TestSignalsReachTheCommand(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	r := begin(t, c, "lock", "signals", "--", "sh", "-c",
+		`trap 'echo usr1' USR1; trap 'echo hup' HUP; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.02; done`)
+	r.says(t, "ready")
+	for _, s := range []struct {
+		signal syscall.Signal
+		word   string
+	}{{syscall.SIGUSR1, "usr1"}, {syscall.SIGHUP, "hup"}, {syscall.SIGTERM, "term"}} {
+		require.NoError(t, r.Process.Signal(s.signal))
+		r.says(t, s.word)
+	}
+	end := r.wait(t)
+	require.Equal(t, 7, end.code)
+	require.Equal(t, "ready\nusr1\nhup\nterm\n", end.out)
+}
+
+func TestASignalEndsTheWait(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	begin(t, c, "lock", "waits", "--", "sh", "-c", "echo holding; exec sleep 1000").says(t, "holding")
+	r := begin(t, c, "lock", "waits", "--", "true")
+	c.queue(t, "waits", 1)
+	require.NoError(t, r.Process.Signal(syscall.SIGINT))
+	require.Equal(t, 128+2, r.wait(t).code)
+	c.queue(t, "waits", 0)
+}
+
+func TestTheCommandDoesNotOutliveTheWrapper(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells a process of its parent's death")
+	}
+	t.Parallel()
+	r := begin(t, here(t), "lock", "orphan", "--", "sh", "-c", "echo pid $$; exec sleep 1000")
+	r.says(t, "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(r.out.String(), "pid ")))
+	require.NoError(t, err)
+	require.True(t, isRunning(pid))
+	require.NoError(t, r.Process.Kill())
+	require.Eventually(t, func() bool { return !isRunning(pid) }, patience, 5*time.Millisecond, "the command runs on")
+}
+
+// A cluster that falls silent: the command is told before the lease is over, and the wrapper says why.
+func TestASilentClusterEndsTheCommand(t *testing.T) {
+	t.Parallel()
+	c := own(t, "--nodes", "1")
+	r := begin(t, c, "lock", "silent", "--ttl", "3s", "--kill-after", "500ms", "--", "sh", "-c",
+		`trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
+	r.says(t, "ready")
+	silent := time.Now()
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	r.says(t, "told")
+	// It runs as long as it surely may, which is from the last renewal.
+	told := time.Since(silent)
+	require.Greater(t, told, time.Second, "told although the lease would have lasted")
+	end := r.wait(t)
+	require.Equal(t, exitLost, end.code, end.errs)
+	require.Contains(t, end.errs, "the command was ended")
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+func TestAnOperatorsReleaseIsToldToTheCommand(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	r := begin(t, c, "lock", "forced", "--", "sh", "-c",
+		`trap 'sleep 0.3; echo cleaned up; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
+	r.says(t, "ready")
+	cl := c.client(t)
+	detail, err := cl.Get(context.Background(), "forced", 0)
+	require.NoError(t, err)
+	_, err = cl.ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
+	require.NoError(t, err)
+	end := r.wait(t)
+	require.Equal(t, exitLost, end.code, end.errs)
+	require.Contains(t, end.out, "cleaned up")
+	require.Contains(t, end.errs, "for a test")
+}
+
+func TestMaxHoldEndsTheCommand(t *testing.T) {
+	t.Parallel()
+	begun := time.Now()
+	r := zamok(t, here(t), "lock", "held long", "--max-hold", "1500ms", "--kill-after", "300ms", "--", "sleep", "1000")
+	require.Equal(t, exitLost, r.code, r.errs)
+	require.Greater(t, time.Since(begun), 500*time.Millisecond)
+}
+
+// The wait of the one ends as the other's command does, and not before.
+func TestTheNextOneWaits(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	first := begin(t, c, "lock", "line", "--", "sh", "-c", "echo holding; read -r go")
+	second := begin(t, c, "lock", "line", "--", "echo", "second")
+	require.Equal(t, 0, second.wait(t).code) // the first one's stdin is empty
+	require.Equal(t, 1, first.wait(t).code)
+}
+
+func TestElect(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	cl := c.client(t)
+	var candidates [2]*running
+	for i := range candidates {
+		candidates[i] = begin(t, c, "elect", "office", "--kill-after", "1s", "--", "sh", "-c",
+			`trap 'echo steps down; exit 0' TERM; echo leads; while :; do sleep 0.02; done`)
+		if i == 0 {
+			candidates[i].says(t, "leads")
+		}
+	}
+	c.queue(t, "office", 1)
+	detail, err := cl.Get(context.Background(), "office", 0)
+	require.NoError(t, err)
+	require.NoError(t, cl.ExpireSession(context.Background(), detail.Held[0].Session, "for a test"))
+	candidates[0].says(t, "steps down")
+	candidates[1].says(t, "leads")
+	c.queue(t, "office", 1) // the first stands again
+	require.NoError(t, candidates[1].Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, candidates[1].wait(t).code, "a signal passed on to the command ends it, and its code is ours")
+	require.Eventually(t, func() bool { return strings.Count(candidates[0].out.String(), "leads") == 2 }, patience, 5*time.Millisecond)
+	require.NoError(t, candidates[0].Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, candidates[0].wait(t).code)
+}

@@ -18,10 +18,15 @@ import (
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
+	"zamok/raftnode"
 )
 
 // patience is how long a test waits for what should happen soon: the machine may be busy.
 const patience = 30 * time.Second
+
+// steady is the election timeout of nodes that have others: on a busy machine a leader must not step
+// down in the middle of a story about something else.
+const steady = 600 * time.Millisecond
 
 // cluster is nodes on loopback in this process.
 type cluster struct {
@@ -42,6 +47,11 @@ func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 		configs = append(configs, NodeConfig{
 			ID: id, PeerListener: peers, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 			Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+			Tune: func(c *raftnode.Config) {
+				if size > 1 {
+					c.Election = steady
+				}
+			},
 		})
 	}
 	c := &cluster{T: t, nodes: make([]*Node, size)}

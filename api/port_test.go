@@ -45,8 +45,8 @@ func TestTheWrongPort(t *testing.T) {
 			conn, err := net.Dial("tcp", address)
 			require.NoError(t, err)
 			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-			_, _ = io.WriteString(conn, nonsense) // it may hang up before it has heard all
-			require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+			_, _ = io.WriteString(conn, nonsense) // it may hang up before it has heard all, or read the end
+			_ = conn.(*net.TCPConn).CloseWrite()
 			_, err = io.Copy(io.Discard, conn) // until it hangs up
 			assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 			require.NoError(t, conn.Close())

@@ -135,7 +135,6 @@ func tellWaiting(t *testing.T, s *sessionOf) {
 	first := s.hold(name)
 	second := s.acquire(s.ctx, s.next(name, fsm.Forever))
 	s.waiters(name, 1)
-	waiting := s.ticket
 	third := s.acquire(s.ctx, s.next(name, fsm.Forever))
 	s.waiters(name, 2)
 	last := s.ticket
@@ -157,7 +156,6 @@ func tellWaiting(t *testing.T, s *sessionOf) {
 	_, err := s.CloseSession(s.ctx, &zamokpb.CloseSessionRequest{Session: s.id, Secret: s.secret})
 	require.NoError(t, err)
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, (<-fourth).err).Code)
-	_ = waiting
 }
 
 // A call that ends before its answer leaves no ticket behind.

@@ -49,9 +49,30 @@
 //	    selects decide, as they like, so a failure may need many runs to show again. The trace is
 //	    there because of that.
 //	J3  Clocks never run faster than virtual time: the system may rely on that of a monotonic clock.
+//	    Who looks at one a hundred thousand times while virtual time stands is stopped: it spins.
 //	J4  The end of Run leaves nothing running; synctest fails the test otherwise.
 //	J5  Every effect of every machine is held against that of the first machine that had it: digest,
 //	    stamp, time, numbers of events and results; every restored snapshot likewise.
+//
+// # What is shown where
+//
+//	lease_test.go      leases over changes of leader, each two seconds for ten minutes too; what stalls
+//	                   a leader; never early, never later than the bound
+//	office_test.go     readings and beginnings of other offices
+//	deposed_test.go    a leader that was deposed acknowledges nothing; what is unknown resolves once
+//	diverged_test.go   a node that differs stops, but against a majority only
+//	bootstrap_test.go  wiped, foreign and cloned nodes; differing lists; who is silent
+//	members_test.go    joining, removing, handing over, under load
+//	catchup_test.go    followers that were away; installs that take long
+//	disk_test.go       a disk that fails
+//	quiet_test.go      what a cluster writes that nobody uses, or one session
+//	failover_test.go   how long a cluster is without a leader
+//	hour_test.go       hours of random faults under load: one in make test, ten in CI, as many as
+//	                   wanted with make sim HOURS=n. It fails also when a kind of fault never
+//	                   happened, or there was too little load, or too few faults.
+//	check_test.go      that the checkers find what they are for
+//
+// Planted bugs for these are in testdata/mutants; what real ones were found is in docs/found.md.
 //
 // # In a bubble
 //

@@ -17,10 +17,15 @@ const (
 // call makes a unary call at the leader, whoever that is, until it is answered, definitely refused, or the
 // time is over. It must be harmless if it happens twice.
 func (c *Client) call(ctx context.Context, rpc func(context.Context, grpc.ClientConnInterface) error) error {
+	return c.callFor(ctx, patienceLeast, rpc)
+}
+
+// callFor is call with an own patience for the first round.
+func (c *Client) callFor(ctx context.Context, patience time.Duration, rpc func(context.Context, grpc.ClientConnInterface) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
 	defer cancel()
 	var between pause
-	for patience := patienceLeast; ; patience = min(2*patience, patienceMost) {
+	for ; ; patience = max(patience, min(2*patience, patienceMost)) {
 		if err := c.open(); err != nil {
 			return err
 		}
@@ -38,9 +43,10 @@ func (c *Client) call(ctx context.Context, rpc func(context.Context, grpc.Client
 	}
 }
 
-// once is call for what must not happen twice: when its outcome is in doubt, it is not repeated.
+// once is call for what must not happen twice: when its outcome is in doubt, it is not repeated. It may take
+// all the time that there is: an attempt that was given up would be in doubt.
 func (c *Client) once(ctx context.Context, rpc func(context.Context, grpc.ClientConnInterface) error) error {
-	return c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return c.callFor(ctx, c.cfg.RequestTimeout, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		err := rpc(ctx, conn)
 		if err == nil || notDone(err) {
 			return err

@@ -126,11 +126,6 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	}
 	for ; len(s.says) > 0 && !full(); s.says = s.says[1:] {
 		t := s.says[0]
-		if t.stage == leaving { // changed its mind while it waited here
-			t.queued = false
-			s.say(t)
-			continue
-		}
 		bytes += t.bytes()
 		if m := t.speak(); m != nil {
 			f.Messages = append(f.Messages, m)

@@ -1,0 +1,343 @@
+package client
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// bare is a session without goroutines and without a network: what it would say is looked at, and what it
+// is told is told by the test.
+type bare struct {
+	*testing.T
+	*session
+	st    *stream
+	clock *clock.Manual
+	time  clock.Time // the cluster's
+	told  uint64
+}
+
+func newBare(t *testing.T) *bare {
+	manual := &clock.Manual{}
+	manual.Advance(clock.Hour)
+	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Second}, clock: manual, nodes: &nodes{known: map[string]*node{}}}
+	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
+	b.session = &session{
+		c: c, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, next: 1,
+		tickets: map[uint64]*ticket{}, answered: map[uint64]bool{}, holds: map[*ticket]struct{}{},
+	}
+	b.session.ctx, b.session.cancel = context.WithCancelCause(t.Context())
+	b.drawRenewal()
+	b.attach(nil)
+	return b
+}
+
+// attach is a Welcome on a new stream, with these tickets.
+func (b *bare) attach(tickets []*zamokpb.TicketState) {
+	b.st = &stream{s: b.session}
+	b.st.ctx, b.st.cancel = context.WithCancelCause(b.session.ctx)
+	b.told = 0
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	sent := b.hi().Sent
+	b.welcome(b.st, &zamokpb.Welcome{Session: 7, Attachment: 9, Ttl: int64(b.ttl), Sent: sent, Time: int64(b.time), Tickets: tickets})
+}
+
+func (b *bare) pass(d clock.Span) {
+	b.clock.Advance(d)
+	b.time = b.time.Add(d)
+	b.tick()
+}
+
+func (b *bare) tell(m *zamokpb.ServerMessage) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.take(b.st, m)
+}
+
+func state(number uint64, s zamokpb.State, why zamokpb.Why) *zamokpb.TicketState {
+	st := &zamokpb.TicketState{Ticket: number, State: s, Why: why}
+	if s == zamokpb.State_STATE_GRANTED {
+		st.Token = 1000 + number
+	}
+	return st
+}
+
+const (
+	waiting = zamokpb.State_STATE_WAITING
+	granted = zamokpb.State_STATE_GRANTED
+	over    = zamokpb.State_STATE_GONE
+)
+
+func (b *bare) push(st *zamokpb.TicketState) {
+	b.told++
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{Change: &zamokpb.Change{State: st, Number: b.told}}})
+}
+
+func (b *bare) reply(st *zamokpb.TicketState, code zamokpb.Code, outcome zamokpb.Outcome) {
+	a := &zamokpb.Answer{Command: zamokpb.Command_COMMAND_ACQUIRE, State: st}
+	if code != zamokpb.Code_CODE_OK {
+		a.Error = &zamokpb.ErrorInfo{Code: code, Outcome: outcome}
+	}
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: a}})
+}
+
+func (b *bare) hear(frame *zamokpb.ClientFrame) {
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Heard{Heard: &zamokpb.Heard{
+		Sent: frame.Sent, Time: int64(b.time), Changes: b.told}}})
+}
+
+// says is what the session would send: "acquire 1", "drop 2", …
+func (b *bare) says() (said []string, frame *zamokpb.ClientFrame) {
+	for f := b.compose(); f != nil; f = b.compose() {
+		frame = f
+		for _, m := range f.Messages {
+			switch m := m.Message.(type) {
+			case *zamokpb.ClientMessage_Acquire:
+				said = append(said, "acquire "+decimal(m.Acquire.Ticket))
+			case *zamokpb.ClientMessage_Drop:
+				said = append(said, "drop "+decimal(m.Drop.Ticket))
+			case *zamokpb.ClientMessage_Downgrade:
+				said = append(said, "downgrade "+decimal(m.Downgrade.Ticket))
+			case *zamokpb.ClientMessage_KeepAlive:
+				said = append(said, "alive")
+			}
+		}
+	}
+	return said, frame
+}
+
+func decimal(n uint64) string {
+	if n < 10 {
+		return string(rune('0' + n))
+	}
+	return decimal(n/10) + decimal(n%10)
+}
+
+func (b *bare) asks(n int) (all []*ticket) {
+	for range n {
+		all = append(all, b.ask(newRequest([]Item{Exclusive("x")}, nil)))
+	}
+	return all
+}
+
+// hand is what the caller of a ticket would get now.
+func (b *bare) hand(t *ticket) *Lock {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return t.handOver(b.clock.Now())
+}
+
+func (b *bare) leaves(t *ticket) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.leave()
+}
+
+func TestTicketsBeyondTheWindowWait(t *testing.T) {
+	b := newBare(t)
+	b.asks(window + 50)
+	said, _ := b.says()
+	require.Len(t, said, window)
+	require.Equal(t, "acquire 1", said[0])
+	require.Equal(t, "acquire 1024", said[window-1])
+	b.reply(state(2, waiting, 0), 0, 0)
+	said, _ = b.says()
+	require.Empty(t, said, "the floor moves without gaps")
+	b.reply(state(1, waiting, 0), 0, 0)
+	said, frame := b.says()
+	require.Equal(t, []string{"acquire 1025", "acquire 1026"}, said)
+	require.EqualValues(t, 2, frame.Floor)
+}
+
+func TestWhatWasNotSentIsForgottenWithoutAWord(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(3)
+	b.leaves(all[1])
+	said, _ := b.says()
+	require.Equal(t, []string{"acquire 1", "acquire 2"}, said, "numbers are given when they are sent")
+	require.EqualValues(t, 2, all[2].number)
+	for _, t := range b.asks(500) {
+		b.leaves(t)
+	}
+	require.Less(t, len(b.fresh), 500, "and does not pile up")
+	said, _ = b.says()
+	require.Empty(t, said)
+}
+
+func TestTheFurtherStateWins(t *testing.T) {
+	b := newBare(t)
+	one := b.asks(1)[0]
+	b.says()
+	b.push(state(1, granted, 0))
+	b.reply(state(1, waiting, 0), 0, 0)
+	l := b.hand(one)
+	require.NotNil(t, l)
+	require.EqualValues(t, 1001, l.Token())
+	b.push(state(1, over, zamokpb.Why_WHY_REVOKED))
+	require.ErrorIs(t, l.Err(), ErrRevoked)
+	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
+	require.ErrorIs(t, l.Err(), ErrLost)
+	said, _ := b.says()
+	require.Equal(t, []string{"drop 1"}, said, "what nobody here knows must not hold anything")
+}
+
+func TestLostIsFinalAndDroppedFirst(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(3)
+	b.says()
+	b.push(state(2, granted, 0))
+	b.reply(state(1, waiting, 0), 0, 0)
+	l := b.hand(all[1])
+	require.NoError(t, l.Err())
+	b.pass(9400 * clock.Millisecond)
+	require.NoError(t, l.Err())
+	ctx := l.Context()
+	b.pass(100 * clock.Millisecond)
+	require.ErrorIs(t, context.Cause(ctx), ErrLost, "a look at the clocks is enough")
+	b.asks(1)
+	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0)})
+	require.ErrorIs(t, l.Err(), ErrLost)
+	said, _ := b.says()
+	require.Equal(t, []string{"drop 2", "acquire 3", "acquire 4"}, said)
+	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
+	said, _ = b.says()
+	require.Equal(t, []string{"drop 2"}, said, "until the cluster confirms")
+	b.push(state(2, over, zamokpb.Why_WHY_DROPPED))
+	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
+	said, _ = b.says()
+	require.Empty(t, said)
+	require.NotNil(t, b.hand(all[0]), "who waits keeps its place")
+}
+
+func TestAGrantWithoutTrustWaitsForAProof(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(1)
+	_, frame := b.says()
+	b.hear(frame)
+	b.pass(9500 * clock.Millisecond)
+	b.push(state(1, granted, 0))
+	require.Nil(t, b.hand(all[0]), "a push proves nothing")
+	changed := all[0].changes()
+	said, frame := b.says()
+	require.Equal(t, []string{"alive"}, said)
+	b.hear(frame)
+	select {
+	case <-changed:
+	default:
+		t.Fatal("the caller is not told")
+	}
+	require.NotNil(t, b.hand(all[0]))
+}
+
+func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(1)
+	_, frame := b.says()
+	b.hear(frame)
+	st := state(1, granted, 0)
+	st.HoldUntil = int64(b.time.Add(2 * clock.Second))
+	b.pass(2 * clock.Second)
+	b.push(st)
+	require.Nil(t, b.hand(all[0]))
+	require.True(t, all[0].elsewhere, "its caller asks again")
+	said, _ := b.says()
+	require.Equal(t, []string{"drop 1"}, said)
+}
+
+func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
+	b := newBare(t)
+	one := b.asks(1)[0]
+	for _, code := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_UNKNOWN} {
+		said, _ := b.says()
+		require.Equal(t, []string{"acquire 1"}, said)
+		b.reply(state(1, 0, 0), code, zamokpb.Outcome_OUTCOME_UNKNOWN)
+		said, _ = b.says()
+		require.Empty(t, said, "not at once")
+		require.NoError(t, one.fault)
+		b.pass(againAfter)
+	}
+	b.leaves(one)
+	said, _ := b.says()
+	require.Equal(t, []string{"drop 1"}, said, "it may have been done")
+}
+
+func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(2)
+	b.says()
+	b.push(state(1, granted, 0))
+	b.reply(state(2, waiting, 0), 0, 0)
+	l := b.hand(all[0])
+	b.attach(nil)
+	require.ErrorIs(t, l.Err(), ErrLost)
+	require.True(t, all[1].elsewhere)
+	require.Empty(t, b.tickets)
+}
+
+func TestAGapInTheChangesEndsTheStream(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(3)
+	b.says()
+	b.push(state(1, granted, 0))
+	b.told++ // one is lost, the next comes
+	b.push(state(3, granted, 0))
+	require.ErrorIs(t, context.Cause(b.st.ctx), errMissing)
+	require.Nil(t, b.hand(all[2]), "nothing after a gap counts")
+
+	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(2, granted, 0), state(3, granted, 0)})
+	require.NotNil(t, b.hand(all[1]))
+	b.told++ // the last one is lost
+	b.alive = true
+	_, frame := b.says()
+	b.hear(frame)
+	require.ErrorIs(t, context.Cause(b.st.ctx), errMissing)
+}
+
+func TestRenewals(t *testing.T) {
+	b := newBare(t)
+	quiet := func(d clock.Span) {
+		b.pass(d)
+		said, _ := b.says()
+		require.Empty(t, said)
+	}
+	quiet(3 * clock.Second)
+	b.pass(700 * clock.Millisecond)
+	said, _ := b.says()
+	require.Equal(t, []string{"alive"}, said, "after a third, give or take a tenth")
+	quiet(500 * clock.Millisecond)
+	b.pass(400 * clock.Millisecond)
+	said, frame := b.says()
+	require.Equal(t, []string{"alive"}, said, "and each twelfth without an answer")
+	quiet(500 * clock.Millisecond)
+	b.hear(frame)
+	quiet(2400 * clock.Millisecond)
+	b.pass(800 * clock.Millisecond)
+	said, _ = b.says()
+	require.Equal(t, []string{"alive"}, said, "a third after the proven one was sent")
+	b.pass(800 * clock.Millisecond)
+	b.says()
+	require.NoError(t, context.Cause(b.st.ctx))
+	b.pass(clock.Second)
+	require.ErrorIs(t, context.Cause(b.st.ctx), errSilent, "another node is asked in time")
+}
+
+func TestEveryCodeHasAnError(t *testing.T) {
+	again := map[string]bool{"CODE_OK": true, "CODE_NOT_LEADER": true, "CODE_OVERLOADED": true, "CODE_UNKNOWN": true,
+		"CODE_SUPERSEDED": true, "CODE_SLOW": true, "CODE_STOPPING": true}
+	for number, name := range zamokpb.Code_name {
+		err := definite(&zamokpb.ErrorInfo{Code: zamokpb.Code(number), Message: "why", Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE})
+		if again[name] {
+			assert.NoError(t, err, name)
+			continue
+		}
+		assert.Error(t, err, name)
+		assert.Contains(t, err.Error(), "zamok: ", name)
+	}
+}

@@ -16,7 +16,8 @@ type piece struct {
 }
 
 func (p *piece) tell(v *view) string {
-	return fmt.Sprintf("%s in %v (token %d, ticket %s) from %s to %s", p.Client, p.item, p.Token, p.Ref, v.at(p.from), v.at(p.to))
+	return fmt.Sprintf("%s in %v (token %d, ticket %s) from %s to %s",
+		p.Client, p.item, p.Token, p.Ref, v.at(p.from), v.at(p.to))
 }
 
 // believed are the pieces of one lock, in order of their beginning. A hold is cut where it was
@@ -107,8 +108,9 @@ func toldFirst(f *finder) {
 				if p.Token >= g.Token || p.Ref == g.Ref || fits(p.item, itemOf(g.Items, name)) {
 					continue
 				}
-				f.wrong("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still believed in the lock: %s; "+
-					"that belief ended %v too late", name, g.Ref, g.Token, f.at(g.At), orElse(g.Node, "a node"), p.tell(f.view), p.to-g.At)
+				f.wrong("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still believed in "+
+					"the lock: %s; that belief ended %v too late",
+					name, g.Ref, g.Token, f.at(g.At), orElse(g.Node, "a node"), p.tell(f.view), p.to-g.At)
 			}
 		}
 	}

@@ -12,8 +12,9 @@ const toldMax = 20
 
 // Limits bound the checking itself; the zero value means the defaults.
 type Limits struct {
-	// Linear bounds the search for an order of one lock's calls; 0 = 20 s. A search that does not
-	// end makes the run invalid.
+	// Linear bounds each search for an order of a lock's calls; 0 = 20 s. A search that does not end
+	// makes the run invalid. In a bubble of testing/synctest there is no bound: time stands there
+	// while anything computes.
 	Linear time.Duration
 	// Slack is how late the dead may be freed beyond their bound; 0 = 1 s.
 	Slack time.Duration

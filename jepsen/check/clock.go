@@ -63,7 +63,8 @@ func clocks(f *finder) {
 			}
 		}
 		if early != nil && s.index > early.index && s.time-early.time > real(s.to-early.from)+readMax {
-			f.wrong("the cluster's clock is fast: from index %d (%s, called at %s) to index %d (%s, seen at %s) it counted %v, and %v had passed at most",
+			f.wrong("the cluster's clock is fast: from index %d (%s, called at %s) to index %d (%s, seen at %s) "+
+				"it counted %v, and %v had passed at most",
 				early.index, early.who, f.at(early.from), s.index, s.who, f.at(s.to), s.time-early.time, s.to-early.from)
 		}
 		if s.fenced && (early == nil || s.time-real(s.from) < early.time-real(early.from)) {

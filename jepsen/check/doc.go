@@ -37,7 +37,8 @@
 //	stall    cluster time that did not pass: at a change of leader its length and 1 s, at a
 //	         stalled leader what was cut off
 //	event    an effect of the log: as a node applied it, or a watch told it. at may be late, never
-//	         early; several may record the same one. A session's end is an event without a ticket
+//	         early; several may record the same one, and must agree. At one index, what ends comes
+//	         before what is granted. A session's end is an event without a ticket
 //	seen     a node's index, with its term, cluster time and digest
 //	rest     what a process counts at rest, before the load and after: sessions, locks, goroutines, …
 //
@@ -74,10 +75,10 @@
 //	C9  Lost is final (holds, ops; events): what was reported lost is not held again, and its release
 //	    is not answered as if it were; with a complete audit, the cluster ends it in time.
 //	C10 Exactly once (ops, events): a ticket is granted once, ends once, in this order, and is shown
-//	    by no read that began after its release was answered. Needs tickets.
-//	C11 Done is done, not done is not (ops, events): a grant that was answered is in the log, with
-//	    its token; what was refused is not there, not believed in and not shown; every release
-//	    that was answered is there; nothing is granted that nobody asked for.
+//	    by no read that began after its release was answered, nor if it was refused. Needs tickets.
+//	C11 Done is done, not done is not (ops, holds, events): a grant that was answered is in the log,
+//	    with its token; what was refused is not there, and not believed in; every release that was
+//	    answered is there; nothing is granted that nobody asked for.
 //	C12 Nobody waits for ever (ops, a plan with drain): after the healing every call of the living
 //	    comes back in time.
 //	C13 Reads show the state of their stamp (ops with index, complete audit).
@@ -88,6 +89,12 @@
 //	C16 The log excludes (events): grants and ends in order of index keep every lock within its
 //	    rules, tokens are the indexes of their grants and rise, and ended sessions get nothing.
 //	C17 Nothing grew (rest): no count at rest is greater after the load, but for what Limits allow.
+//
+// # Not covered
+//
+// Whether a refusal was right, that of a try on a free lock or of a deadlock; that waits, lock delays
+// and maximum holds end when they should; the order and completeness of watches; what a restore
+// brings back: its new history is a run of its own, with Above.
 //
 // # Invalid runs
 //

@@ -7,7 +7,7 @@ import "time"
 func effects(f *finder) {
 	for _, op := range f.ops {
 		t := f.tickets[op.Ref]
-		if t == nil || op.Kind != OpLock && op.Kind != OpTryLock && op.Kind != OpUnlock {
+		if t == nil || !op.acquires() && op.Kind != OpUnlock {
 			continue
 		}
 		f.looked++
@@ -57,8 +57,7 @@ func (f *finder) unasked() {
 		}
 	}
 	for _, op := range f.ops {
-		lockish := op.Kind == OpLock || op.Kind == OpTryLock
-		if lockish && op.Outcome == Unknown && (!op.Ref.known() || !f.Plan.Audit) {
+		if op.acquires() && op.Outcome == Unknown && (!op.Ref.known() || !f.Plan.Audit) {
 			f.report.Unresolved++
 		}
 	}
@@ -81,7 +80,8 @@ func waits(f *finder) {
 			f.wrong("%s waits for ever: its %s%s, called at %s, had not come back at %s, %v after the healing",
 				op.Client, op.Kind, lockNames(op.Items), f.at(op.Call), f.at(f.end), f.end-f.Plan.Healed)
 		case op.Return > due && !f.pausedIn(op.Client, since, op.Return):
-			f.wrong("%s waited too long: its %s%s, called at %s, came back at %s; all had healed at %s, and %v were allowed from then on",
+			f.wrong("%s waited too long: its %s%s, called at %s, came back at %s; all had healed at %s, "+
+				"and %v were allowed from then on",
 				op.Client, op.Kind, lockNames(op.Items), f.at(op.Call), f.at(op.Return), f.at(f.Plan.Healed), f.Plan.Drain)
 		}
 	}

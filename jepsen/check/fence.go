@@ -24,7 +24,8 @@ func fenced(f *finder) {
 		below := mark != nil && w.Token < mark.Token
 		switch {
 		case w.Accepted && below:
-			f.wrong("resource %q: at %s it took a write of %s with token %d, and at %s it had taken one of %s with token %d",
+			f.wrong("resource %q: at %s it took a write of %s with token %d, "+
+				"and at %s it had taken one of %s with token %d",
 				w.Resource, f.at(w.At), w.Client, w.Token, f.at(mark.At), mark.Client, mark.Token)
 		case w.Accepted && !issued[w.Resource][w.Token]:
 			f.wrong("resource %q: at %s it took a write of %s with token %d, which nobody was granted",

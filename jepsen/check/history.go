@@ -135,6 +135,8 @@ type Op struct {
 	Holders []Ref         `json:"holders,omitempty"`
 }
 
+func (op *Op) acquires() bool { return op.Kind == OpLock || op.Kind == OpTryLock }
+
 // How says how a hold ended.
 type How string
 
@@ -303,24 +305,20 @@ func (h *History) Write(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	lines := json.NewEncoder(out)
 	err := lines.Encode(Record{Plan: &h.Plan})
-	err = errors.Join(err, encode(lines, h.Ops, func(r *Op) Record { return Record{Op: r} }))
-	err = errors.Join(err, encode(lines, h.Holds, func(r *Hold) Record { return Record{Hold: r} }))
-	err = errors.Join(err, encode(lines, h.Sessions, func(r *Session) Record { return Record{Session: r} }))
-	err = errors.Join(err, encode(lines, h.Beats, func(r *Beat) Record { return Record{Beat: r} }))
-	err = errors.Join(err, encode(lines, h.Writes, func(r *Write) Record { return Record{Write: r} }))
-	err = errors.Join(err, encode(lines, h.Faults, func(r *Fault) Record { return Record{Fault: r} }))
-	err = errors.Join(err, encode(lines, h.Stalls, func(r *Stall) Record { return Record{Stall: r} }))
-	err = errors.Join(err, encode(lines, h.Events, func(r *Event) Record { return Record{Event: r} }))
-	err = errors.Join(err, encode(lines, h.Seen, func(r *Seen) Record { return Record{Seen: r} }))
-	err = errors.Join(err, encode(lines, h.Rests, func(r *Rest) Record { return Record{Rest: r} }))
-	return errors.Join(err, out.Flush())
-}
-
-func encode[T any](lines *json.Encoder, records []T, as func(*T) Record) error {
-	for i := range records {
-		if err := lines.Encode(as(&records[i])); err != nil {
-			return err
+	put := func(n int, record func(int) Record) {
+		for i := 0; i < n && err == nil; i++ {
+			err = lines.Encode(record(i))
 		}
 	}
-	return nil
+	put(len(h.Ops), func(i int) Record { return Record{Op: &h.Ops[i]} })
+	put(len(h.Holds), func(i int) Record { return Record{Hold: &h.Holds[i]} })
+	put(len(h.Sessions), func(i int) Record { return Record{Session: &h.Sessions[i]} })
+	put(len(h.Beats), func(i int) Record { return Record{Beat: &h.Beats[i]} })
+	put(len(h.Writes), func(i int) Record { return Record{Write: &h.Writes[i]} })
+	put(len(h.Faults), func(i int) Record { return Record{Fault: &h.Faults[i]} })
+	put(len(h.Stalls), func(i int) Record { return Record{Stall: &h.Stalls[i]} })
+	put(len(h.Events), func(i int) Record { return Record{Event: &h.Events[i]} })
+	put(len(h.Seen), func(i int) Record { return Record{Seen: &h.Seen[i]} })
+	put(len(h.Rests), func(i int) Record { return Record{Rest: &h.Rests[i]} })
+	return errors.Join(err, out.Flush())
 }

@@ -77,7 +77,8 @@ func (c *caller) write(b *Hold) {
 	s, it := c.s, b.Items[0]
 	token, shared := b.Token, it.Mode == Shared || b.Downgraded != 0
 	s.in(s.upTo(2*time.Millisecond), func() {
-		w := Write{Resource: it.Name, Client: c.name, Token: token, Shared: shared, At: s.now, Accepted: token >= s.marks[it.Name]}
+		w := Write{Resource: it.Name, Client: c.name, Token: token, Shared: shared, At: s.now}
+		w.Accepted = token >= s.marks[it.Name]
 		if w.Accepted && !shared {
 			s.marks[it.Name] = token
 		}
@@ -103,7 +104,9 @@ func (c *caller) downgrade(b *Hold, t *asked, then func()) {
 // force is what an operator does to this caller's lock, and what the caller hears of it.
 func (c *caller) force(b *Hold, t *asked) {
 	s := c.s
-	op := Op{Client: "operator", Kind: OpForce, Items: []Item{{Name: b.Items[0].Name}}, Token: b.Token, Call: s.now, Outcome: OK}
+	op := Op{
+		Client: "operator", Kind: OpForce, Items: []Item{{Name: b.Items[0].Name}}, Token: b.Token, Call: s.now, Outcome: OK,
+	}
 	s.submit(func() {
 		for _, other := range s.holdersOf(b.Items[0].Name, b.Token) {
 			s.finish(other, EvLost, "revoked")
@@ -158,7 +161,8 @@ func (c *caller) misfortune(b *Hold) {
 	case 0:
 		c.dead = true
 		s.h.Faults = append(s.h.Faults, Fault{Kind: "kill client", Target: c.name, From: s.now, To: s.now})
-		s.h.Sessions = append(s.h.Sessions, Session{Session: c.lease.id, Client: c.name, TTL: s.ttl, Died: s.now})
+		died := Session{Session: c.lease.id, Client: c.name, TTL: s.ttl, Died: s.now}
+		s.h.Sessions = append(s.h.Sessions, died)
 		s.h.Holds = append(s.h.Holds, *b)
 		s.clients++
 		heir := &caller{s: s, name: c.name + "'"}

@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -30,7 +31,8 @@ func leases(f *finder) {
 		}
 		f.looked++
 		if sent := all[len(all)-1].Sent; ev.At < sent+s.TTL {
-			f.wrong("session %d of %s had expired at %s; what it sent at %s was answered, so with a ttl of %v it had until %s",
+			f.wrong("session %d of %s had expired at %s; what it sent at %s was answered, "+
+				"so with a ttl of %v it had until %s",
 				s.Session, s.Client, f.at(ev.At), f.at(sent), s.TTL, f.at(sent+s.TTL))
 		}
 	}
@@ -39,14 +41,17 @@ func leases(f *finder) {
 		if s == nil || b.How != Lost || b.Why != "" && b.Why != Expired || f.excused(b, b.To) {
 			continue
 		}
-		n, _ := slices.BinarySearchFunc(all, b.To, func(beat Beat, to time.Duration) int { return cmp.Compare(beat.Back, to) })
+		n, _ := slices.BinarySearchFunc(all, b.To, func(beat Beat, to time.Duration) int {
+			return cmp.Compare(beat.Back, to)
+		})
 		if n == 0 {
 			continue
 		}
 		f.looked++
 		// Twice the margin: the client's clock may be fast by as much as it takes off.
 		if until := all[n-1].Sent + s.TTL - 2*margin(s.TTL); b.To < until {
-			f.wrong("%s gave up %s (token %d) for lost at %s; what it sent at %s had been answered by then, so it had until %s at least",
+			f.wrong("%s gave up %s (token %d) for lost at %s; what it sent at %s had been answered by then, "+
+				"so it had until %s at least",
 				b.Client, b.Ref, b.Token, f.at(b.To), f.at(all[n-1].Sent), f.at(until))
 		}
 	}
@@ -72,14 +77,16 @@ func deaths(f *finder) {
 		}
 		lost := f.stood(s.Died, until)
 		due := s.Died + s.TTL + lost + f.limits.Slack
+		why := fmt.Sprintf("with a ttl of %v and %v in which the cluster's clock stood it was due by %s",
+			s.TTL, lost, f.at(due))
 		switch {
 		case ev == nil && !f.Plan.Audit: // it may have ended unseen
 		case ev == nil && f.end > due:
-			f.wrong("%s died at %s, and its session %d was never ended; with a ttl of %v and %v in which the cluster's clock stood it was due by %s",
-				s.Client, f.at(s.Died), s.Session, s.TTL, lost, f.at(due))
+			f.wrong("%s died at %s, and its session %d was never ended; %s",
+				s.Client, f.at(s.Died), s.Session, why)
 		case ev != nil && ev.At > due:
-			f.wrong("%s died at %s, and its session %d ended at %s only, %v later; with a ttl of %v and %v in which the cluster's clock stood it was due by %s",
-				s.Client, f.at(s.Died), s.Session, f.at(ev.At), ev.At-s.Died, s.TTL, lost, f.at(due))
+			f.wrong("%s died at %s, and its session %d ended at %s only, %v later; %s",
+				s.Client, f.at(s.Died), s.Session, f.at(ev.At), ev.At-s.Died, why)
 		}
 		if ev != nil || f.Plan.Audit {
 			f.looked++

@@ -26,13 +26,15 @@ func linear(f *finder) {
 		f.eachChunk(f.locks[name], func(c *chunk) bool {
 			f.looked += len(c.steps)
 			if len(c.steps) > chunkMax {
-				f.invalid("C1: lock %q has %d calls without a quiet moment between them; %d can be judged", name, len(c.steps), chunkMax)
+				f.invalid("C1: lock %q has %d calls without a quiet moment between them; %d can be judged",
+					name, len(c.steps), chunkMax)
 				return false
 			}
 			model, history := c.model(), c.operations()
 			switch porcupine.CheckOperationsTimeout(model, history, f.limits.Linear) {
 			case porcupine.Unknown:
-				f.invalid("C1: no order was found for %d calls of lock %q in %v, nor that there is none", len(c.steps), name, f.limits.Linear)
+				f.invalid("C1: no order was found for %d calls of lock %q in %v, nor that there is none",
+					len(c.steps), name, f.limits.Linear)
 				return false
 			case porcupine.Illegal:
 				f.stuck(c, model, history)
@@ -128,6 +130,6 @@ func (f *finder) stuck(c *chunk, model porcupine.Model, history []porcupine.Oper
 		}
 		text += c.describe(s)
 	}
-	f.wrong("lock %q: no order of the calls explains their answers. At best %d of %d can be ordered, and then %s; after that should come %s",
-		c.name, len(longest), len(c.steps), c.describeState(now), text)
+	f.wrong("lock %q: no order of the calls explains their answers. At best %d of %d can be ordered, and then %s; "+
+		"after that should come %s", c.name, len(longest), len(c.steps), c.describeState(now), text)
 }

@@ -10,7 +10,8 @@ import (
 func excludes(f *finder) {
 	for _, two := range f.disputed {
 		a, b := two[0], two[1]
-		f.wrong("at index %d, ticket %s %s: %s has token %d, %q, items %v, and %s has token %d, %q, items %v", a.Index, a.Ref, a.Happened,
+		f.wrong("at index %d, ticket %s %s: %s has token %d, %q, items %v, and %s has token %d, %q, items %v",
+			a.Index, a.Ref, a.Happened,
 			orElse(a.Node, "one node"), a.Token, a.Why, a.Items, orElse(b.Node, "another"), b.Token, b.Why, b.Items)
 	}
 	over := map[uint64]uint64{} // index at which a session ended
@@ -39,7 +40,8 @@ func excludes(f *finder) {
 func (f *finder) granted(name string, r *replay, ev *Event) {
 	item := itemOf(ev.Items, name)
 	if ev.Token != ev.Index {
-		f.wrong("lock %q: ticket %s was granted at index %d with token %d, which is not that index", name, ev.Ref, ev.Index, ev.Token)
+		f.wrong("lock %q: ticket %s was granted at index %d with token %d, which is not that index",
+			name, ev.Ref, ev.Index, ev.Token)
 	}
 	if item.Mode == Exclusive && ev.Token <= r.token {
 		f.wrong("lock %q: the token went from %d to %d", name, r.token, ev.Token)
@@ -47,11 +49,13 @@ func (f *finder) granted(name string, r *replay, ev *Event) {
 	permits := item.Permits
 	for other, held := range r.holders {
 		if permits += held.Permits; !fits(held, item) {
-			f.wrong("lock %q: ticket %s was granted it (%v) at index %d, while %s held it (%v)", name, ev.Ref, item, ev.Index, other, held)
+			f.wrong("lock %q: ticket %s was granted it (%v) at index %d, while %s held it (%v)",
+				name, ev.Ref, item, ev.Index, other, held)
 		}
 	}
 	if item.Mode == Permits && permits > item.Of {
-		f.wrong("lock %q: from index %d on %d of %d permits are out, the last for ticket %s", name, ev.Index, permits, item.Of, ev.Ref)
+		f.wrong("lock %q: from index %d on %d of %d permits are out, the last for ticket %s",
+			name, ev.Index, permits, item.Of, ev.Ref)
 	}
 }
 
@@ -104,7 +108,8 @@ func (f *finder) read(name string, r *replay, op *Op) {
 			held = held || f.tickets[ref].granted.Token == op.Token && (ref == op.Ref || !op.Ref.known())
 		}
 		if held != op.Held {
-			f.wrong("lock %q: check of token %d (ticket %s) by %s at %s was answered held=%v at index %d, where the log says %v",
+			f.wrong("lock %q: check of token %d (ticket %s) by %s at %s was answered held=%v at index %d, "+
+				"where the log says %v",
 				name, op.Token, op.Ref, op.Client, f.at(op.Call), op.Held, op.Index, held)
 		}
 		return
@@ -119,7 +124,9 @@ func (f *finder) read(name string, r *replay, op *Op) {
 		for ref := range r.holders {
 			held = append(held, ref)
 		}
-		slices.SortFunc(held, func(a, b Ref) int { return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Ticket, b.Ticket)) })
+		slices.SortFunc(held, func(a, b Ref) int {
+			return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Ticket, b.Ticket))
+		})
 		f.wrong("lock %q: get by %s at %s shows the holders %v at index %d, where the log has %v",
 			name, op.Client, f.at(op.Call), op.Holders, op.Index, held)
 	}

@@ -244,7 +244,8 @@ func (c *chunk) describeState(now state) string {
 	text := "it is held by"
 	for i := 0; i < len(now.held); i += 4 {
 		n := now.at(i)
-		text += fmt.Sprintf(" %s with token %d (%v)", c.grants[n&^downgraded].client, c.grants[n&^downgraded].token, c.holder(n))
+		g := &c.grants[n&^downgraded]
+		text += fmt.Sprintf(" %s with token %d (%v)", g.client, g.token, c.holder(n))
 	}
 	return text
 }

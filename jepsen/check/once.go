@@ -1,15 +1,18 @@
 package check
 
+import "fmt"
+
 // once sees that a ticket goes its way one time: asked for, granted, gone.
 func once(f *finder) {
 	asked := map[Ref]*Op{}
 	for _, op := range f.ops {
-		if op.Kind != OpLock && op.Kind != OpTryLock || op.Outcome != OK || !op.Ref.known() {
+		if !op.acquires() || op.Outcome != OK || !op.Ref.known() {
 			continue
 		}
 		f.looked++
 		if other := asked[op.Ref]; other != nil {
-			f.wrong("ticket %s was granted to two calls: of %s, answered at %s with token %d, and of %s, answered at %s with token %d",
+			f.wrong("ticket %s was granted to two calls: of %s, answered at %s with token %d, "+
+				"and of %s, answered at %s with token %d",
 				op.Ref, other.Client, f.at(other.Return), other.Token, op.Client, f.at(op.Return), op.Token)
 		}
 		asked[op.Ref] = op
@@ -49,13 +52,13 @@ func (f *finder) ghosts() {
 				if t == nil {
 					continue
 				}
+				what := fmt.Sprintf("lock %q: %s of %s, called at %s, shows ticket %s as a holder",
+					name, op.Kind, op.Client, f.at(op.Call), ref)
 				if t.unlock != nil && t.unlock.Outcome == OK && t.unlock.Return < op.Call {
-					f.wrong("lock %q: %s of %s, called at %s, shows ticket %s as a holder, and its release had been answered at %s",
-						name, op.Kind, op.Client, f.at(op.Call), ref, f.at(t.unlock.Return))
+					f.wrong("%s, and its release had been answered at %s", what, f.at(t.unlock.Return))
 				}
 				if t.acquire != nil && t.acquire.Outcome == Refused {
-					f.wrong("lock %q: %s of %s, called at %s, shows ticket %s as a holder, which was refused at %s",
-						name, op.Kind, op.Client, f.at(op.Call), ref, f.at(t.acquire.Return))
+					f.wrong("%s, which was refused at %s", what, f.at(t.acquire.Return))
 				}
 			}
 		}

@@ -59,7 +59,7 @@ func (op *Op) effect() uint64 {
 	switch {
 	case op.Outcome != OK || op.Return == 0:
 		return 0
-	case op.Kind == OpLock || op.Kind == OpTryLock:
+	case op.acquires():
 		return op.Token
 	default:
 		return op.Index
@@ -112,8 +112,9 @@ func fifo(f *finder) {
 			}
 			f.looked++
 			if last.Token > op.Token {
-				f.wrong("lock %q: %s overtook %s: %s asked at %s and was granted token %d; %s had been told at %s that it waits, and got token %d",
-					name, op.Client, last.Client, op.Client, f.at(op.Call), op.Token, last.Client, f.at(last.Queued), last.Token)
+				f.wrong("lock %q: %s overtook %s: %s asked at %s and was granted token %d; "+
+					"%s had been told at %s that it waits, and got token %d", name, op.Client, last.Client,
+					op.Client, f.at(op.Call), op.Token, last.Client, f.at(last.Queued), last.Token)
 			}
 		}
 	}

@@ -27,9 +27,9 @@ func shapes(r *rand.Rand) shape {
 // What a correct service records has no violation, whatever went wrong around it.
 func TestACorrectServiceIsFoundCorrect(t *testing.T) {
 	base := rand.Uint64()
-	runs := 60
+	runs := 30
 	if testing.Short() {
-		runs = 15
+		runs = 10
 	}
 	for seed := base; seed < base+uint64(runs); seed++ {
 		h := serve(seed, shapes(rand.New(rand.NewPCG(seed, 2))))
@@ -41,7 +41,10 @@ func TestACorrectServiceIsFoundCorrect(t *testing.T) {
 
 func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	seed := rand.Uint64()
-	h := serve(seed, shape{clients: 3, mutexes: 2, pools: 1, ttl: 2 * time.Second, healed: 3 * time.Second, end: 4 * time.Second, audit: true, faults: true})
+	h := serve(seed, shape{
+		clients: 3, mutexes: 2, pools: 1, ttl: 2 * time.Second, healed: 3 * time.Second, end: 4 * time.Second,
+		audit: true, faults: true,
+	})
 	var lines bytes.Buffer
 	require.NoError(t, h.Write(&lines))
 	text := lines.String()
@@ -61,13 +64,12 @@ func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// A million calls are checked in less than a minute on one core, in less than 2 GB.
-func TestAMillionCallsAreChecked(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a million calls take half a minute: go test -run AMillion ./jepsen/check")
-	}
+// A million calls are checked in less than a minute on one core, in less than 2 GB: a fifth of them, in
+// a fifth of that.
+func TestAMillionCallsTakeLessThanAMinute(t *testing.T) {
 	h := serve(1, shape{
-		clients: 60, mutexes: 60, pools: 8, ttl: 10 * time.Second, healed: 520 * time.Second, end: 550 * time.Second, audit: true, faults: true,
+		clients: 60, mutexes: 60, pools: 8, ttl: 10 * time.Second, healed: 155 * time.Second, end: 180 * time.Second,
+		audit: true, faults: true,
 	})
 	runtime.GC()
 	var before, after runtime.MemStats
@@ -78,8 +80,8 @@ func TestAMillionCallsAreChecked(t *testing.T) {
 	took := time.Since(start)
 	runtime.ReadMemStats(&after)
 	require.True(t, r.OK(), "%v", r)
-	t.Logf("%d records of calls and %d events took %v; %d MB before, %d MB from the system",
-		len(h.Ops), len(h.Events), took, before.HeapAlloc>>20, after.Sys>>20)
-	assert.Less(t, took, time.Minute)
-	assert.Less(t, after.Sys, uint64(2<<30))
+	t.Logf("%d records of calls and %d events took %v; %d MB before, %d MB more",
+		len(h.Ops), len(h.Events), took, before.HeapAlloc>>20, (after.HeapSys-before.HeapSys)>>20)
+	assert.Less(t, took, time.Minute/5)
+	assert.Less(t, after.HeapSys-before.HeapSys, uint64(2<<30)/5)
 }

@@ -265,7 +265,7 @@ func (s *service) close(l *lease, why string) {
 func (s *service) look() {
 	for _, node := range []string{"n1", "n2", "n3"} {
 		s.h.Seen = append(s.h.Seen, Seen{
-			Node: node, At: s.now, Term: s.term, Index: s.index, Time: min(s.time(), max(s.time(), 1)), Digest: s.index * 7919,
+			Node: node, At: s.now, Term: s.term, Index: s.index, Time: s.time(), Digest: s.index * 7919,
 		})
 	}
 	if s.now < s.end {

@@ -55,7 +55,7 @@ func valid(f *finder) {
 	f.lastOnes()
 	unbelieved := 0
 	for _, op := range f.ops {
-		if t := f.tickets[op.Ref]; (op.Kind == OpLock || op.Kind == OpTryLock) && op.Outcome == OK && (t == nil || t.hold == nil) {
+		if t := f.tickets[op.Ref]; op.acquires() && op.Outcome == OK && (t == nil || t.hold == nil) {
 			unbelieved++
 		}
 	}
@@ -76,15 +76,15 @@ func (f *finder) lastOnes() {
 		if before := last[op.Client]; before == nil || op.Call >= before.Call {
 			last[op.Client] = op
 		}
-		lockish := op.Kind == OpLock || op.Kind == OpTryLock
-		granted = granted || lockish && op.Outcome == OK && op.Call > f.Plan.Healed
+		granted = granted || op.acquires() && op.Outcome == OK && op.Call > f.Plan.Healed
 	}
 	if !granted {
 		f.invalid("no lock was granted after the healing")
 	}
 	for _, client := range slices.Sorted(maps.Keys(last)) {
 		if op := last[client]; f.died[client] == 0 && op.Outcome == Unknown {
-			f.invalid("the last call of %s, %s at %s, did not succeed: %s", client, op.Kind, f.at(op.Call), orElse(op.Error, "no answer"))
+			f.invalid("the last call of %s, %s at %s, did not succeed: %s",
+				client, op.Kind, f.at(op.Call), orElse(op.Error, "no answer"))
 		}
 	}
 }

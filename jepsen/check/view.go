@@ -53,9 +53,9 @@ type span struct{ from, to time.Duration }
 
 func newView(h *History) *view {
 	v := &view{
-		History: h, sessions: map[uint64]*Session{}, tickets: make(map[Ref]*ticket, len(h.Holds)), locks: map[string]*lock{},
-		died: map[string]time.Duration{}, voids: map[string][]span{}, closed: map[uint64]*Op{}, end: h.Plan.End,
-		forced: map[string][]*Op{}, expired: map[uint64]time.Duration{},
+		History: h, sessions: map[uint64]*Session{}, locks: map[string]*lock{},
+		tickets: make(map[Ref]*ticket, len(h.Holds)), died: map[string]time.Duration{}, voids: map[string][]span{},
+		closed: map[uint64]*Op{}, forced: map[string][]*Op{}, expired: map[uint64]time.Duration{}, end: h.Plan.End,
 	}
 	for i := range h.Sessions {
 		s := &h.Sessions[i]

@@ -20,6 +20,8 @@ type Limits struct {
 	Slack time.Duration
 	// Growth is, by name of a count, by how much it may have grown at rest.
 	Growth map[string]int64
+
+	chunk int // so many steps are searched together at least; 0 = chunkMin
 }
 
 // Finding is one thing that must not be.
@@ -94,6 +96,7 @@ func checks() []check {
 func Check(h *History, limits Limits) *Report {
 	limits.Linear = orElse(limits.Linear, 20*time.Second)
 	limits.Slack = orElse(limits.Slack, time.Second)
+	limits.chunk = orElse(limits.chunk, chunkMin)
 	r := &Report{Looked: map[string]int{}, Outcomes: map[Kind]map[Outcome]int{}}
 	v := newView(h)
 	for _, op := range v.ops {

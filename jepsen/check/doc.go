@@ -9,6 +9,9 @@
 //	if !report.OK() { fmt.Print(report) }     // violations in words, and why the run is invalid
 //	check.Draw(&h, "a", check.Limits{}, page) // porcupine's picture of one lock
 //
+// Whoever records writes json.NewEncoder(file).Encode(check.Record{Op: &op}), or fills a [History] and
+// lets it write itself.
+//
 // # The history
 //
 // A line of JSON is a [Record]: an object with one field, whose name says what it is. Of two records

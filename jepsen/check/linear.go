@@ -49,7 +49,7 @@ func linear(f *finder) {
 // Draw writes a page that shows the order that was found for a lock's calls, with the faults beside
 // it: the part of it where there is none, or else the first.
 func Draw(h *History, name string, limits Limits, w io.Writer) error {
-	f := &finder{view: newView(h), report: &Report{Looked: map[string]int{}}}
+	f := &finder{view: newView(h), limits: Limits{chunk: chunkMin}, report: &Report{Looked: map[string]int{}}}
 	l := f.locks[name]
 	if l == nil {
 		return fmt.Errorf("draw: there is no lock %q in this history", name)
@@ -85,7 +85,7 @@ func (f *finder) eachChunk(l *lock, judge func(*chunk) bool) {
 	steps := f.stepsOf(l, grants)
 	now, from, open := state{}, 0, time.Duration(-1)
 	for i := range steps {
-		if i-from >= chunkMin && steps[i].from > open {
+		if i-from >= f.limits.chunk && steps[i].from > open {
 			c := &chunk{f.view, l.name, grants, steps[from:i], now}
 			if !judge(c) {
 				return

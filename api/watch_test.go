@@ -48,6 +48,15 @@ func heard(w *watch) (told []string) {
 	return told
 }
 
+func isCut(w *watch) bool {
+	select {
+	case <-w.cut:
+		return true
+	default:
+		return false
+	}
+}
+
 func TestAWatchIsToldWhatIsAfterItsIndex(t *testing.T) {
 	r := newRing()
 	entry(r, 5, "a/1")
@@ -87,15 +96,11 @@ func TestTheRingForgets(t *testing.T) {
 			assert.Equal(t, []string{fmt.Sprint(10+i, ":")}, heard(quiet), "how far it is, though nothing was for it")
 		}
 	}
-	select {
-	case <-slow.cut:
-		t.Fatal("everything is still there")
-	default:
-	}
+	require.False(t, isCut(slow), "everything is still there")
 	early := mustWatch(t, r, "", 1)
 	assert.Equal(t, "10: x", heard(early)[0], "the oldest")
 	entry(r, 10+ringEvents, "x")
-	<-slow.cut
+	require.True(t, isCut(slow))
 	assert.Empty(t, heard(slow), "after what it lost it is told nothing")
 	assert.Equal(t, zamokpb.Code_CODE_GONE, slow.cutAt().info.Code)
 	_, f := r.watch("", 9)
@@ -111,7 +116,7 @@ func TestARestoredStateEndsWatches(t *testing.T) {
 	entry(r, 5, "x")
 	w := mustWatch(t, r, "", 0)
 	r.restored(fsm.New())
-	<-w.cut
+	require.True(t, isCut(w))
 	assert.Empty(t, heard(w))
 	again := mustWatch(t, r, "", 0)
 	entry(r, 50, "y")

@@ -83,6 +83,10 @@ generated: ## is the generated code what the .proto says?
 bench-core: ## benchmarks of the pure core
 	go test -run '^$$' -bench . -benchmem $(TESTFLAGS) $(CORE)
 
+.PHONY: bench
+bench: ## beside etcd, ZooKeeper, Redis, PostgreSQL: docs/benchmarks.md (25 min; see bench/run for BENCH_…)
+	bench/run
+
 .PHONY: rename
 rename: ## change the module path everywhere: make rename MODULE=host/you/zamok
 	.ci/rename '$(MODULE)'

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,7 +28,7 @@ func describe(ctx context.Context, c *config) (measure.Run, error) {
 		Begun:    time.Now().UTC().Format("2006-01-02 15:04 UTC"),
 		Machine:  field("/proc/cpuinfo", "model name"),
 		Cores:    runtime.NumCPU(),
-		Memory:   field("/proc/meminfo", "MemTotal"),
+		Memory:   memory(),
 		Kernel:   firstLine("/proc/sys/kernel/osrelease"),
 		Disk:     disk,
 		Versions: versions(ctx, c.programs),
@@ -50,6 +51,14 @@ func field(path, name string) string {
 	return "unknown"
 }
 
+func memory() string {
+	kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB"), 64)
+	if err != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.0f GiB", kilobytes/(1<<20))
+}
+
 func firstLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -62,7 +71,7 @@ func firstLine(path string) string {
 // versions asks the programs, and the build for the libraries.
 func versions(ctx context.Context, p server.Programs) map[string]string {
 	say := func(program string, args ...string) string {
-		out, err := exec.CommandContext(ctx, program, args...).Output()
+		out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() // java tells its version on standard error
 		if err != nil {
 			return ""
 		}
@@ -70,13 +79,12 @@ func versions(ctx context.Context, p server.Programs) map[string]string {
 		return strings.TrimSpace(line)
 	}
 	found := map[string]string{
-		"Go":         runtime.Version(),
-		"zamok":      say("git", "describe", "--always", "--dirty"),
-		"etcd":       strings.TrimPrefix(say(p.Etcd, "--version"), "etcd Version: "),
-		"ZooKeeper":  say("dpkg-query", "-W", "-f", "${Version}", "zookeeper"),
-		"Java":       say("dpkg-query", "-W", "-f", "${Depends}", "default-jre-headless"),
-		"Redis":      say("dpkg-query", "-W", "-f", "${Version}", "redis-server"),
-		"PostgreSQL": say("dpkg-query", "-W", "-f", "${Version}", "postgresql"),
+		"Go":        runtime.Version(),
+		"zamok":     say("git", "describe", "--always", "--dirty"),
+		"etcd":      strings.TrimPrefix(say(p.Etcd, "--version"), "etcd Version: "),
+		"ZooKeeper": say("dpkg-query", "-W", "-f", "${Version}", "zookeeper"),
+		"Java":      say("java", "-version"),
+		"Redis":     say("dpkg-query", "-W", "-f", "${Version}", "redis-server"),
 	}
 	if paths, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres"); len(paths) > 0 {
 		found["PostgreSQL"] = strings.TrimPrefix(say(slices.Max(paths), "--version"), "postgres (PostgreSQL) ")

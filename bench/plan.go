@@ -43,11 +43,6 @@ func plan(sys peer.System, clients []int) []step {
 			return values, nil, err
 		}})
 	}
-	if sys.OwnMax == 0 || sys.OwnMax >= sharedWorkers {
-		add("shared", sharedWorkers, func(ctx context.Context, b *load.Bench) (load.Values, error) {
-			return b.Shared(ctx, sharedClients, sharedWorkers)
-		})
-	}
 	for _, n := range clients {
 		if sys.OwnMax == 0 || n <= sys.OwnMax {
 			add("own", n, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.Uncontended(ctx, n) })
@@ -55,6 +50,12 @@ func plan(sys peer.System, clients []int) []step {
 		if one := max(n, 2); !sys.Floor && (sys.ContendMax == 0 || one <= sys.ContendMax) {
 			add("one", one, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.Contended(ctx, one) })
 		}
+	}
+	if sys.OwnMax == 0 || sys.OwnMax >= sharedWorkers {
+		add("shared", sharedWorkers, func(ctx context.Context, b *load.Bench) (load.Values, error) {
+			b.Close()
+			return b.Shared(ctx, sharedClients, sharedWorkers)
+		})
 	}
 	if sys.Floor {
 		return steps

@@ -94,9 +94,13 @@ func (c *config) pass(ctx context.Context, round int, sys peer.System) error {
 			continue
 		}
 		record := measure.Record{Round: round, System: sys.Name, Workload: step.workload, Clients: step.clients}
+		before, _ := cluster.Elections(ctx)
 		limited, cancel := context.WithTimeout(ctx, stepMax)
 		record.Values, record.Spans, err = step.run(limited, b)
 		cancel()
+		if after, told := cluster.Elections(ctx); told && err == nil {
+			record.Values["elections"] = after - before
+		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -127,7 +131,7 @@ func brief(values load.Values) string {
 			text += fmt.Sprintf("%s %.4g  ", name, v)
 		}
 	}
-	for _, name := range []string{"errors", "overlaps", "twice", "early"} { // told when there is something to tell
+	for _, name := range []string{"errors", "overlaps", "twice", "early", "elections"} { // told when there is something to tell
 		if values[name] > 0 {
 			text += fmt.Sprintf("%s %.0f  ", name, values[name])
 		}

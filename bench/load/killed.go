@@ -67,7 +67,7 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 		return nil, err
 	}
 	k.died.Store(time.Now().UnixNano())
-	values := Values{}
+	values := Values{"survived": 0, "inversions": 0}
 	err = k.after(ctx, values, unlock, waiting)
 	stop()
 	cancel()

@@ -13,6 +13,7 @@ import (
 
 const (
 	parkedLocks    = 100              // that are held, and waited for
+	parkedWatch    = 5 * time.Second  // the least: what little is used is told in steps of 10 ms
 	parkedServing  = 20 * time.Second // for all to be served when the locks come free
 	parkedSettling = 3 * time.Second  // and a tenth of a second more for each hundred waiters
 )
@@ -60,7 +61,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 		return nil, err
 	}
 	watched := time.Now()
-	pause(ctx, 2*b.Window)
+	pause(ctx, max(2*b.Window, parkedWatch))
 	after, err := b.spent()
 	if err != nil {
 		return nil, err

@@ -148,7 +148,7 @@ func (b *Bench) Series(ctx context.Context) (Values, error) {
 	}
 	total := slices.Max(took)
 	values := Values{"total": measure.Milliseconds(total), "jain": measure.Jain(won),
-		"rate": seriesThreads * seriesLocks / total.Seconds()}
+		"rate": seriesThreads * seriesLocks / total.Seconds(), "unwon": 0, "overlaps": 0}
 	for i := range winners {
 		switch n := winners[i].Load(); {
 		case n == 0:

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 )
 
 // Run heads a file of results: where, with what and how was measured.
@@ -83,30 +85,43 @@ func Read(r io.Reader) (Results, error) {
 	return all, nil
 }
 
-// Values gives one value of one point by round.
-func (rs Results) Values(system, workload string, clients int, name string) map[int]float64 {
-	found := map[int]float64{}
+// Place is where a value was measured: in which round, and which of that round's repetitions it is.
+type Place struct{ Round, Nth int }
+
+// Values gives one value of one point by place.
+func (rs Results) Values(system, workload string, clients int, name string) map[Place]float64 {
+	found := map[Place]float64{}
+	nth := map[int]int{}
 	for _, r := range rs.Records {
-		if r.System == system && r.Workload == workload && r.Clients == clients && r.Failed == "" {
-			if v, ok := r.Values[name]; ok {
-				found[r.Round] = v
-			}
+		if r.System != system || r.Workload != workload || r.Clients != clients {
+			continue
+		}
+		place := Place{r.Round, nth[r.Round]}
+		nth[r.Round]++
+		if v, ok := r.Values[name]; ok && r.Failed == "" {
+			found[place] = v
 		}
 	}
 	return found
 }
 
-// Summary gives one value of one point over its rounds.
+// Summary gives one value of one point over its places.
 func (rs Results) Summary(system, workload string, clients int, name string) Summary {
-	var values []float64
-	for _, v := range rs.Values(system, workload, clients, name) {
-		values = append(values, v)
-	}
-	return Summarize(values)
+	return Summarize(slices.Collect(maps.Values(rs.Values(system, workload, clients, name))))
 }
 
-// Ratio compares two systems at one point, round by round: a over b.
+// Ratio compares two systems at one point, place by place: a over b.
 func (rs Results) Ratio(a, b, workload string, clients int, name string) Summary {
-	ours, theirs := rs.Values(a, workload, clients, name), rs.Values(b, workload, clients, name)
-	return Ratios(ours, theirs)
+	return Ratios(rs.Values(a, workload, clients, name), rs.Values(b, workload, clients, name))
+}
+
+// Clients gives the numbers of clients with which a workload was run, rising.
+func (rs Results) Clients(workload string) []int {
+	found := map[int]bool{}
+	for _, r := range rs.Records {
+		if r.Workload == workload {
+			found[r.Clients] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
 }

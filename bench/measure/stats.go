@@ -23,11 +23,11 @@ func Summarize(values []float64) Summary {
 	return Summary{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
 }
 
-// Ratios divides what was measured in the same round.
-func Ratios(ours, theirs map[int]float64) Summary {
+// Ratios divides what was measured in the same place.
+func Ratios(ours, theirs map[Place]float64) Summary {
 	var ratios []float64
-	for round, a := range ours {
-		if b, ok := theirs[round]; ok && b != 0 {
+	for place, a := range ours {
+		if b, ok := theirs[place]; ok && b != 0 {
 			ratios = append(ratios, a/b)
 		}
 	}

@@ -17,10 +17,11 @@ func TestSummaryIsMedianAndExtremes(t *testing.T) {
 
 // A slow round must not be divided by a fast one.
 func TestRatiosPairRounds(t *testing.T) {
-	ours := map[int]float64{1: 10, 2: 100, 3: 1000}
-	theirs := map[int]float64{1: 5, 2: 50, 3: 500, 4: 1}
+	at := func(round, nth int) Place { return Place{round, nth} }
+	ours := map[Place]float64{at(1, 0): 10, at(2, 0): 100, at(2, 1): 1000}
+	theirs := map[Place]float64{at(1, 0): 5, at(2, 0): 50, at(2, 1): 500, at(4, 0): 1}
 	require.Equal(t, Summary{Median: 2, Min: 2, Max: 2, N: 3}, Ratios(ours, theirs))
-	require.Zero(t, Ratios(ours, map[int]float64{1: 0, 9: 1}).N)
+	require.Zero(t, Ratios(ours, map[Place]float64{at(1, 0): 0, at(9, 0): 1}).N)
 }
 
 func TestPercentile(t *testing.T) {
@@ -74,9 +75,9 @@ func TestResultsAreReadAsWritten(t *testing.T) {
 	var file bytes.Buffer
 	require.NoError(t, WriteRun(&file, Run{Machine: "box", Rounds: 2}))
 	for round, rate := range []float64{10, 20} {
-		require.NoError(t, WriteRecord(&file, Record{Round: round, System: "a", Workload: "w", Clients: 1,
+		require.NoError(t, WriteRecord(&file, Record{Round: round + 1, System: "a", Workload: "w", Clients: 1,
 			Values: map[string]float64{"rate": rate}}))
-		require.NoError(t, WriteRecord(&file, Record{Round: round, System: "b", Workload: "w", Clients: 1,
+		require.NoError(t, WriteRecord(&file, Record{Round: round + 1, System: "b", Workload: "w", Clients: 1,
 			Values: map[string]float64{"rate": rate / 2}}))
 	}
 	require.NoError(t, WriteRecord(&file, Record{Round: 2, System: "a", Workload: "w", Clients: 1,
@@ -86,6 +87,7 @@ func TestResultsAreReadAsWritten(t *testing.T) {
 	require.Equal(t, "box", rs.Run.Machine)
 	require.Equal(t, Summary{Median: 15, Min: 10, Max: 20, N: 2}, rs.Summary("a", "w", 1, "rate"))
 	require.Equal(t, Summary{Median: 2, Min: 2, Max: 2, N: 2}, rs.Ratio("a", "b", "w", 1, "rate"))
+	require.Equal(t, []int{1}, rs.Clients("w"))
 
 	_, err = Read(strings.NewReader(`{"record":{}}`))
 	require.ErrorContains(t, err, "where this was measured")

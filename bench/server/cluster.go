@@ -18,8 +18,9 @@ import (
 type Cluster struct {
 	Endpoints []string // where clients connect
 	processes []*process
-	spent     float64                                           // seconds of processor time, of processes killed since
-	leads     func(ctx context.Context, node int) (bool, error) // nil: nothing leads
+	spent     float64                                              // seconds of processor time, of processes killed since
+	leads     func(ctx context.Context, node int) (bool, error)    // nil: nothing leads
+	elections func(ctx context.Context, node int) (float64, error) // nil: it does not tell
 }
 
 // Programs are where the programs are that no package brings.
@@ -116,31 +117,52 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// Elections counts how often the nodes of the cluster have seen their leader change, where they tell.
+func (c *Cluster) Elections(ctx context.Context) (n float64, told bool) {
+	if c.elections == nil {
+		return 0, false
+	}
+	for node := range c.processes {
+		count, err := c.elections(ctx, node)
+		if err != nil {
+			return 0, false
+		}
+		n += count
+	}
+	return n, true
+}
+
 const metricsMax = 8 << 20 // bytes that are read of a page of metrics
 
-// metric looks whether a page of metrics has a line with the value 1.
-func metric(ctx context.Context, url, name string) (bool, error) {
+// metric reads one line of a page of metrics.
+func metric(ctx context.Context, url, name string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, metricsMax))
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(value) == "1", nil
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
 		}
 	}
-	return false, fmt.Errorf("%s has no %s", url, name)
+	return 0, fmt.Errorf("%s has no %s", url, name)
+}
+
+// leading turns a metric that is 1 on the leader into an answer.
+func leading(ctx context.Context, url, name string) (bool, error) {
+	value, err := metric(ctx, url, name)
+	return value == 1, err
 }
 
 // account is a user of this machine, for a program that refuses to run as root; nil if we are not.

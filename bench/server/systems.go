@@ -28,8 +28,11 @@ func startZamok(dir, program string, flags ...string) (*Cluster, error) {
 		endpoints = append(endpoints, local(ports[3*i]))
 		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, local(ports[3*i+1])))
 	}
+	page := func(node int) string { return "http://" + local(ports[3*node+2]) + "/metrics" }
 	c := &Cluster{Endpoints: endpoints, leads: func(ctx context.Context, node int) (bool, error) {
-		return metric(ctx, "http://"+local(ports[3*node+2])+"/metrics", "zamok_raft_leader")
+		return leading(ctx, page(node), "zamok_raft_leader")
+	}, elections: func(ctx context.Context, node int) (float64, error) {
+		return metric(ctx, page(node), "zamok_raft_leader_changes_total")
 	}}
 	var commands []command
 	for i := range nodes {
@@ -52,8 +55,11 @@ func startEtcd(dir, program string) (*Cluster, error) {
 		endpoints = append(endpoints, local(ports[2*i]))
 		peers = append(peers, fmt.Sprintf("n%d=http://%s", i+1, local(ports[2*i+1])))
 	}
+	page := func(node int) string { return "http://" + endpoints[node] + "/metrics" }
 	c := &Cluster{Endpoints: endpoints, leads: func(ctx context.Context, node int) (bool, error) {
-		return metric(ctx, "http://"+endpoints[node]+"/metrics", "etcd_server_is_leader")
+		return leading(ctx, page(node), "etcd_server_is_leader")
+	}, elections: func(ctx context.Context, node int) (float64, error) {
+		return metric(ctx, page(node), "etcd_server_leader_changes_seen_total")
 	}}
 	var commands []command
 	for i := range nodes {

@@ -1,0 +1,100 @@
+package report
+
+import (
+	"encoding/xml"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/bench/measure"
+)
+
+func some() ([]System, measure.Results) {
+	systems := []System{{Name: "zamok", Title: "zamok ×3", Keeps: "all"}, {Name: "zookeeper", Title: "ZooKeeper ×3"},
+		{Name: "absent", Title: "Absent"}}
+	rs := measure.Results{Run: measure.Run{Machine: "box", Rounds: 2, Seconds: 1, Versions: map[string]string{"Go": "go1", "etcd": "3"}}}
+	add := func(round int, system, workload string, clients int, values map[string]float64) {
+		rs.Records = append(rs.Records, measure.Record{Round: round, System: system, Workload: workload, Clients: clients, Values: values})
+	}
+	for round := 1; round <= 2; round++ {
+		drift := float64(round) // the machine is twice as fast in the second round
+		add(round, "zamok", "own", 64, map[string]float64{"rate": 10000 * drift, "cycle_p50": 2, "elections": 0})
+		add(round, "zookeeper", "own", 64, map[string]float64{"rate": 4000 * drift, "cycle_p50": 5})
+		add(round, "zamok", "one", 2, map[string]float64{"rate": 900 * drift, "inversions": float64(round - 1)})
+		add(round, "zookeeper", "one", 2, map[string]float64{"rate": 1000 * drift})
+		add(round, "zamok", "wait", 0, map[string]float64{"wait_00": 1, "wait_01": 11, "total": 20})
+	}
+	rs.Records = append(rs.Records,
+		measure.Record{Round: 1, System: "zamok", Workload: "timeline", Spans: []measure.Span{{Thread: 1, From: 3, To: 9}}},
+		measure.Record{Round: 2, System: "zookeeper", Workload: "dead", Failed: "it fell | over\nand more"})
+	return systems, rs
+}
+
+func TestReport(t *testing.T) {
+	systems, rs := some()
+	text, plots := render("x.jsonl", systems, rs)
+	for _, line := range []string{
+		"| own keys, 64 | 15 000 (10 000 – 20 000) | **2.5×** (2.5 – 2.5) |", // drift cancels out of a ratio
+		"| own 64: × zookeeper | ≥ 1.7× | 2.5× (2.5 – 2.5) | met |",
+		"| one 2: × zookeeper | ≥ 1.1× | 0.9× (0.9 – 0.9) | **missed** |",
+		"| one key: grants out of order, at any size | ≤ 0 | 1 (0 – 1) | **missed** |", // the worst round counts
+		"| ZooKeeper ×3 | 6 000 (4 000 – 8 000) |",
+		"| 2 | zookeeper | dead | it fell / over |",
+		"Versions: etcd 3, Go go1.",
+	} {
+		require.Contains(t, text, line)
+	}
+	require.NotContains(t, text, "Absent")
+	require.NotContains(t, text, "NaN")
+	for _, name := range []string{"own.svg", "one.svg", "wait.svg", "timeline.svg"} {
+		wellFormed(t, name, plots[name])
+		require.Contains(t, plots[name], "zamok ×3", name)
+	}
+}
+
+func wellFormed(t *testing.T, name, svg string) {
+	t.Helper()
+	decoder := xml.NewDecoder(strings.NewReader(svg))
+	for {
+		_, err := decoder.Token()
+		if err == io.EOF {
+			return
+		}
+		require.NoError(t, err, name)
+	}
+}
+
+// A run that was broken off at once still has a report.
+func TestReportOfNothing(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, Write(folder, "x.jsonl", nil, measure.Results{}))
+	text, err := os.ReadFile(filepath.Join(folder, "benchmarks.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "Nothing.")
+}
+
+// Whatever the document links to is written with it.
+func TestLinkedPlotsAreWritten(t *testing.T) {
+	folder := t.TempDir()
+	systems, rs := some()
+	require.NoError(t, Write(folder, "x.jsonl", systems, rs))
+	text, err := os.ReadFile(filepath.Join(folder, "benchmarks.md"))
+	require.NoError(t, err)
+	links := strings.Split(string(text), "](benchmarks/")[1:]
+	require.NotEmpty(t, links)
+	for _, l := range links {
+		name, _, _ := strings.Cut(l, ")")
+		require.FileExists(t, filepath.Join(folder, "benchmarks", name))
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 1: "1", 0.1234: "0.123", 1.0 / 3: "0.333", 9.999: "10", 12.34: "12.3",
+		999.6: "1 000", 12345: "12 300", 1234567: "1 230 000", 0.00012345: "0.000123", -1234: "-1 230"} {
+		require.Equal(t, want, number(v), v)
+	}
+}

@@ -111,7 +111,8 @@ func (v *view) shown(l *lock, grants []grant) {
 }
 
 // narrow shortens the times in which grants can have been made and ended, by what their tokens say of
-// their order. It is what lets a history be cut into parts. If nothing is left of one, that is told.
+// their order; those with one token were made at one moment. It is what lets a history be cut into
+// parts. If nothing is left of one, that is told.
 func (f *finder) narrow(name string, grants []grant) bool {
 	var live []*grant // those that can't have ended yet
 	var floor *grant

@@ -71,6 +71,8 @@ func TestARefusedChangeIsNoUnknownOne(t *testing.T) {
 	require.ErrorIs(t, n.Transfer(ctx, "nobody"), ErrRefused)
 	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "N1", Address: "127.0.0.1:1"}), ErrRefused)
 	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "n2", Address: n.network.Addr().String()}), ErrRefused)
+	require.ErrorIs(t, n.Join(ctx, peer.Node{ID: "n1", Address: "127.0.0.1:1"}), ErrRefused)
+	require.NoError(t, n.Join(ctx, peer.Node{ID: "n1", Address: n.network.Addr().String()}), "it is one already")
 	_, err := n.RaiseRules(ctx)
 	require.ErrorIs(t, err, ErrRefused)
 }

@@ -71,8 +71,12 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return fmt.Errorf("raftnode: join: %s was added without a vote and has not caught up yet (at %d of %d, %w); ask again, or remove it",
-				node.ID, index, mine, errors.Join(context.Cause(ctx), err))
+			where := fmt.Sprintf("it is at %d of %d", index, mine)
+			if err != nil {
+				where = err.Error()
+			}
+			return fmt.Errorf("raftnode: join: %s was added without a vote and has not caught up yet (%s; %w); ask again, or remove it",
+				node.ID, where, context.Cause(ctx))
 		}
 	}
 	if err := in.waitFor(ctx, in.raft.AddVoter(id, address, 0, 0)); err != nil {
@@ -86,8 +90,13 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 // not know.
 func (n *Node) mayJoin(in *instance, node peer.Node) error {
 	for _, s := range in.raft.GetConfiguration().Configuration().Servers {
-		if string(s.ID) == node.ID {
+		switch {
+		case string(s.ID) != node.ID:
+		case string(s.Address) == node.Address:
 			return nil // a joining that was begun, or nothing new
+		default:
+			return fmt.Errorf("raftnode: join: %s is a node already, at %s and not %s; %w; remove it first if that is wrong",
+				node.ID, s.Address, node.Address, ErrRefused)
 		}
 		if string(s.Address) == node.Address {
 			return fmt.Errorf("raftnode: join: %s is the address of %s; %w; remove %s first", node.Address, s.ID, ErrRefused, s.ID)

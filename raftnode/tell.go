@@ -31,8 +31,11 @@ func (n *Node) tell(ctx context.Context, to peer.Node, c fsm.Command) error {
 // appliedAt asks a node how far its machine is.
 func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
 	answer, err := n.exchange(ctx, node, []byte{tellStatus})
-	if err != nil || len(answer) != 8 {
-		return 0, errors.Join(err, fmt.Errorf("%d bytes of status", len(answer)))
+	if err != nil {
+		return 0, err
+	}
+	if len(answer) != 8 {
+		return 0, fmt.Errorf("raftnode: %s answered %d bytes of status", node.ID, len(answer))
 	}
 	return binary.BigEndian.Uint64(answer), nil
 }

@@ -65,7 +65,7 @@ func flags(name string, args []string) (*config, string, string, error) {
 	workloads := set.String("workloads", env("BENCH_WORKLOADS", ""), "names, separated by blanks; empty = all")
 	clients := set.String("clients", env("BENCH_CLIENTS", "1 16 64 256 1024"), "numbers of clients for own and one")
 	rounds := set.String("rounds", env("BENCH_ROUNDS", "3"), "rounds")
-	seconds := set.String("seconds", env("BENCH_SECONDS", "2"), "how long a rate is measured")
+	seconds := set.String("seconds", env("BENCH_SECONDS", "1.5"), "how long a rate is measured")
 	warm := set.String("warm", env("BENCH_WARM", "3"), "seconds of warm-up of each system in each round")
 	programs := set.String("programs", "", "the folder with the built zamok and etcd")
 	dir := set.String("dir", env("BENCH_DIR", ""), "where the data goes for a while; empty = the system's temporary folder")

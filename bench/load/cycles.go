@@ -25,7 +25,7 @@ func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.cycle(ctx, clients, n, ownKey, b.Close)
+	return b.cycle(ctx, clients, n, b.Window, ownKey, b.Close)
 }
 
 // Shared does the same with n goroutines over a few clients.
@@ -37,8 +37,11 @@ func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 	}
 	end := sync.OnceFunc(func() { closeAll(opened) })
 	defer end()
-	return b.cycle(ctx, opened, n, ownKey, end)
+	return b.cycle(ctx, opened, n, b.Window, ownKey, end)
 }
+
+// crowd is how many make a queue so long that it takes a longer look to see everybody have a turn.
+const crowd = 256
 
 // Contended lets n clients lock and unlock one key.
 func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
@@ -46,7 +49,11 @@ func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.cycle(ctx, clients, n, func(int) string { return "one" }, b.Close)
+	window := b.Window
+	if n >= crowd {
+		window *= 2
+	}
+	return b.cycle(ctx, clients, n, window, func(int) string { return "one" }, b.Close)
 }
 
 func ownKey(worker int) string { return fmt.Sprintf("own-%d", worker) }
@@ -72,10 +79,12 @@ type cycles struct {
 	freed    atomic.Int64 // when the one key was last let go, since began
 }
 
-func (b *Bench) cycle(ctx context.Context, clients []peer.Client, n int, key func(int) string, abandon func()) (Values, error) {
+func (b *Bench) cycle(ctx context.Context, clients []peer.Client, n int, window time.Duration,
+	key func(int) string, abandon func(),
+) (Values, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	run := &cycles{began: time.Now(), from: b.Window / 4, to: b.Window / 4 * 5, workers: n, alone: key(0) != key(n-1) || n == 1}
+	run := &cycles{began: time.Now(), from: window / 4, to: window / 4 * 5, workers: n, alone: key(0) != key(n-1) || n == 1}
 	workers := make([]worker, n)
 	var running sync.WaitGroup
 	for i := range n {

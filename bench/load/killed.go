@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"zamok/bench/measure"
@@ -16,16 +15,16 @@ const (
 	killedWaiters  = 10
 	killedApart    = 50 * time.Millisecond // between the waiters' questions, so that their order is known
 	killedHold     = 5 * time.Millisecond
-	killedBefore   = time.Second      // how long all is well before the leader dies
-	killedPatience = 30 * time.Second // for everything after it
+	killedBefore   = time.Second           // how long all is well before the leader dies
+	killedEvery    = 25 * time.Millisecond // between fresh attempts after it
+	killedPatience = 30 * time.Second      // for everything after it
 )
 
 // killed is one death of a leader: one holds a lock, ten wait for it, and one asks for another lock all
 // the time.
 type killed struct {
-	died    atomic.Int64 // nanoseconds of the machine's clock; 0 = not yet
-	next    chan time.Duration
-	longest atomic.Int64 // of the prober's attempts, in nanoseconds
+	longest  time.Duration // of the prober's attempts; the prober's until it has ended
+	attempts sync.WaitGroup
 
 	mu     sync.Mutex
 	order  []int // of the waiters that were served
@@ -40,7 +39,7 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients, failed, err := b.openMany(ctx, 2+killedWaiters, b.session(1))
+	clients, failed, err := b.openMany(ctx, 3+killedWaiters, b.session(1))
 	end := sync.OnceFunc(func() { closeAll(clients) })
 	defer end()
 	if failed > 0 {
@@ -48,7 +47,7 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, killedBefore+killedPatience)
 	defer cancel()
-	k := &killed{next: make(chan time.Duration, 1)}
+	k := &killed{}
 	unlock, err := clients[0].Lock(ctx, "held")
 	if err != nil {
 		return nil, err
@@ -58,7 +57,7 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	defer stop()
 	running.Go(func() { k.probe(probing, clients[1]) })
 	waiting := &sync.WaitGroup{}
-	for i, c := range clients[2:] {
+	for i, c := range clients[3:] {
 		waiting.Go(func() { k.wait(ctx, i, c) })
 		pause(ctx, killedApart)
 	}
@@ -66,26 +65,24 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	if err := b.Cluster.Kill(leader); err != nil {
 		return nil, err
 	}
-	k.died.Store(time.Now().UnixNano())
 	values := Values{"survived": 0, "inversions": 0}
-	err = k.after(ctx, values, unlock, waiting)
+	took, err := k.firstLock(ctx, clients[2])
+	if err == nil {
+		values["next"] = measure.Milliseconds(took)
+		k.release(ctx, values, unlock, waiting)
+	}
 	stop()
 	cancel()
 	end() // whatever hangs returns now
 	running.Wait()
 	waiting.Wait()
-	values["longest"] = measure.Milliseconds(time.Duration(k.longest.Load()))
+	k.attempts.Wait()
+	values["longest"] = measure.Milliseconds(k.longest)
 	return values, errors.Join(err, b.Cluster.Restart(leader), b.Ready(context.WithoutCancel(ctx)))
 }
 
-// after waits for the next lock, then gives the held one back and counts who is served.
-func (k *killed) after(ctx context.Context, values Values, unlock peer.Unlock, waiting *sync.WaitGroup) error {
-	select {
-	case d := <-k.next:
-		values["next"] = measure.Milliseconds(d)
-	case <-ctx.Done():
-		return fmt.Errorf("nobody got a lock in %v", killedPatience)
-	}
+// release gives the held lock back and counts who is served.
+func (k *killed) release(ctx context.Context, values Values, unlock peer.Unlock, waiting *sync.WaitGroup) {
 	k.mu.Lock()
 	values["early"] = float64(len(k.order)) // served while the lock was held: it did not survive
 	k.mu.Unlock()
@@ -112,32 +109,52 @@ func (k *killed) after(ctx context.Context, values Values, unlock peer.Unlock, w
 			values["inversions"]++
 		}
 	}
-	return nil
 }
 
-// probe locks and unlocks a key of its own, and tells how long after the death it first had it again.
+// probe locks and unlocks a key of its own, one attempt after the other: how long a caller may hang who
+// was on the way when the leader died.
 func (k *killed) probe(ctx context.Context, c peer.Client) {
-	told := false
 	for ctx.Err() == nil {
 		asked := time.Now()
 		unlock, err := c.Lock(ctx, "probe")
-		had := time.Now()
+		k.longest = max(k.longest, time.Since(asked)) // also of one that hangs to the end
 		if ctx.Err() != nil {
 			return
 		}
-		k.longest.Store(max(k.longest.Load(), int64(had.Sub(asked))))
 		if err != nil {
 			pause(ctx, errorPause)
 			continue
 		}
-		// An answer that was on its way when the leader died does not count.
-		died := k.died.Load()
-		after := time.Duration(had.UnixNano() - died)
-		if !told && died != 0 && (asked.UnixNano() > died || after > killedApart) {
-			told = true
-			k.next <- after
-		}
 		_ = unlock(ctx) // if it failed, the next attempt tells
+	}
+}
+
+// firstLock asks for one fresh lock after the other, each a little later, whatever became of those
+// before, until one is had: when the cluster serves again.
+func (k *killed) firstLock(ctx context.Context, c peer.Client) (took time.Duration, err error) {
+	died := time.Now()
+	had := make(chan time.Duration, 1)
+	ticker := time.NewTicker(killedEvery)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		k.attempts.Go(func() { // ends when it is served or its client is closed
+			unlock, err := c.Lock(ctx, fmt.Sprintf("next-%d", i))
+			if err != nil {
+				return
+			}
+			select {
+			case had <- time.Since(died):
+			default: // another was first
+			}
+			_ = unlock(ctx)
+		})
+		select {
+		case took := <-had:
+			return took, nil
+		case <-ctx.Done():
+			return 0, fmt.Errorf("nobody got a lock in %v", killedPatience)
+		case <-ticker.C:
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ const (
 	parkedLocks    = 100              // that are held, and waited for
 	parkedWatch    = 5 * time.Second  // the least: what little is used is told in steps of 10 ms
 	parkedServing  = 20 * time.Second // for all to be served when the locks come free
-	parkedSettling = 3 * time.Second  // and a tenth of a second more for each hundred waiters
+	parkedSettling = 3 * time.Second  // and half a millisecond more for each waiter
 )
 
 // Parked lets waiters wait for locks that nobody gives back: what waiting costs, and whether all still
@@ -55,7 +55,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 			})
 		}
 	}
-	pause(ctx, parkedSettling+time.Duration(waiters)*time.Millisecond)
+	pause(ctx, parkedSettling+time.Duration(waiters)*time.Millisecond/2)
 	before, err := b.spent()
 	if err != nil {
 		return nil, err

@@ -43,6 +43,7 @@ type System struct {
 	Queues     bool // a waiter is parked, not polling
 	OwnMax     int  // clients of their own that it can carry; 0 = as many as are asked for
 	ContendMax int  // clients on one key that can be measured in a few seconds; 0 = as many as are asked for
+	Brief      bool // its speed is all that differs from the system before it
 	Floor      bool // no lock at all: what the transport alone costs
 }
 
@@ -61,7 +62,7 @@ func Systems() []System {
 		{Name: "redis-aof", Title: "Redis, AOF always", Server: "redis-aof", Open: openRedsync, TTL: true, ContendMax: 64,
 			Keeps: "every grant on one disk", Client: "redsync on go-redis",
 			Notes: "redsync gives up after 32 tries; the harness then calls it again"},
-		{Name: "redis-mem", Title: "Redis, no persistence", Server: "redis-mem", Open: openRedsync, TTL: true, ContendMax: 64,
+		{Name: "redis-mem", Title: "Redis, no persistence", Server: "redis-mem", Open: openRedsync, TTL: true, ContendMax: 64, Brief: true,
 			Keeps: "nothing: a restart frees every lock", Client: "redsync on go-redis"},
 		{Name: "postgres", Title: "PostgreSQL advisory", Server: "postgres", Open: openPostgres, OwnMax: 1024, Queues: true,
 			Keeps: "nothing: a restart frees every lock; no lease: a lock lasts as long as its connection", Client: "pgx, pg_advisory_lock"},

@@ -125,11 +125,19 @@ func TestASleepingMachineWakesUpWithoutItsLocks(t *testing.T) {
 	serve(t, 3, func(w *served) {
 		a, b := w.program("a", nil), w.program("b", nil)
 		defer closeAll(a, b)
-		held, told := w.lock(a, "x"), w.lock(a, "y")
+		held := w.lock(a, "x")
+		told := held.Lost()
 		waits := w.wait(w.Within(time.Minute), b, "x")
 		a.clock.forward(10 * time.Second)
+		select { // without a call: that would look itself
+		case <-told:
+		case <-time.After(150 * time.Millisecond):
+			t.Fatal("nobody looked at the clocks")
+		}
+		second := w.lock(a, "y")
+		a.clock.forward(10 * time.Second)
+		require.ErrorIs(t, second.Err(), client.ErrLost, "and a call looks at once")
 		require.ErrorIs(t, held.Err(), client.ErrLost)
-		w.lost(told, 150*time.Millisecond)
 		w.over(waits, time.Second)
 		w.lock(a, "z")
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func shapes(r *rand.Rand) shape {
@@ -27,7 +28,7 @@ func shapes(r *rand.Rand) shape {
 // What a correct service records has no violation, whatever went wrong around it.
 func TestACorrectServiceIsFoundCorrect(t *testing.T) {
 	base := rand.Uint64()
-	runs := 30
+	runs := 20
 	if testing.Short() {
 		runs = 10
 	}
@@ -64,24 +65,31 @@ func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// A million calls are checked in less than a minute on one core, in less than 2 GB: a fifth of them, in
-// a fifth of that.
+// A million calls are checked in less than a minute of one core, in less than 2 GB: fewer, in as much
+// less. Other work on the machine does not count, nor does what is freed meanwhile help.
 func TestAMillionCallsTakeLessThanAMinute(t *testing.T) {
 	h := serve(1, shape{
-		clients: 60, mutexes: 60, pools: 8, ttl: 10 * time.Second, healed: 155 * time.Second, end: 180 * time.Second,
+		clients: 60, mutexes: 60, pools: 8, ttl: 10 * time.Second, healed: 85 * time.Second, end: 100 * time.Second,
 		audit: true, faults: true,
 	})
-	runtime.GC()
+	calls := len(h.Ops)
+	require.Greater(t, calls, 100_000)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	start := time.Now()
+	start := busy(t)
 	r := Check(h, Limits{})
-	took := time.Since(start)
+	took := busy(t) - start
 	runtime.ReadMemStats(&after)
 	require.True(t, r.OK(), "%v", r)
-	t.Logf("%d records of calls and %d events took %v; %d MB before, %d MB more",
-		len(h.Ops), len(h.Events), took, before.HeapAlloc>>20, (after.HeapSys-before.HeapSys)>>20)
-	assert.Less(t, took, time.Minute/5)
-	assert.Less(t, after.HeapSys-before.HeapSys, uint64(2<<30)/5)
+	made := after.TotalAlloc - before.TotalAlloc
+	t.Logf("%d records of calls and %d events took %v and %d MB", calls, len(h.Events), took, made>>20)
+	assert.Less(t, took, time.Minute/1000*time.Duration(calls)/1000)
+	assert.Less(t, made, uint64(2<<30)/1000*uint64(calls)/1000)
+}
+
+// busy is how long this process has kept processors busy.
+func busy(t *testing.T) time.Duration {
+	var u unix.Rusage
+	require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -255,7 +256,11 @@ func tellOperators(t *testing.T, s *sessionOf) {
 	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id})
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
 
-	members, err := s.admin.Members(s.ctx, &zamokpb.MembersRequest{})
+	var members *zamokpb.MembersResponse
+	require.Eventually(t, func() bool { // a node announces itself when it has found the leader
+		members, err = s.admin.Members(s.ctx, &zamokpb.MembersRequest{})
+		return err != nil || !slices.ContainsFunc(members.Members, func(m *zamokpb.Member) bool { return m.Client == "" })
+	}, patience, 5*time.Millisecond)
 	require.NoError(t, err)
 	require.Len(t, members.Members, 3)
 	leaders := 0

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -230,6 +231,9 @@ func refusal(err error, info *zamokpb.ErrorInfo) error {
 	var final finalError
 	if errors.As(err, &final) {
 		return final.error
+	}
+	if code := status.Code(err); info == nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
+		return &Error{Kind: ErrDenied, Message: plain(err).Error()} // said by what stands before the server
 	}
 	return definite(info)
 }

@@ -118,15 +118,16 @@ func (w *served) leader() (leads *server) {
 type program struct {
 	*client.Client
 	host  string
+	stack *Stack
 	clock *leap
 }
 
 // program makes a client on a host of its own, which knows all nodes. It is closed by whoever wants that:
 // the end of the run is no clean end.
 func (w *served) program(host string, change func(*client.Config)) *program {
-	p := &program{host: host, clock: &leap{real: clock.Runtime()}}
+	p := &program{host: host, stack: w.Network.NewStack(host), clock: &leap{real: clock.Runtime()}}
 	cfg := client.Config{
-		Dialer: w.Network.NewStack(host).Dial, Clock: p.clock, Label: host,
+		Dialer: p.stack.Dial, Clock: p.clock, Label: host,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, n := range w.servers {

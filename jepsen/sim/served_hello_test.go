@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/client"
+)
+
+// A client's own Hello is held up somewhere, the client gives it up and attaches by another, and then the
+// first arrives and takes the session over. That is no thief: the client comes back, and nothing is lost.
+func TestALateHelloOfOnesOwnIsNoThief(t *testing.T) {
+	t.Parallel()
+	serve(t, 1, func(w *served) {
+		var mu sync.Mutex
+		var late *zamokpb.ClientFrame
+		cut, hellos := false, 0
+		m := &middle{
+			up: func(f *zamokpb.ClientFrame) (bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if f.Messages[0].GetHello() == nil {
+					return true, nil
+				}
+				if hellos++; hellos == 2 {
+					late = f
+					return false, nil
+				}
+				return true, nil
+			},
+			down: func(f *zamokpb.ServerFrame) (bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if cut && hellos == 1 {
+					return false, slow()
+				}
+				return true, nil
+			},
+		}
+		count := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return hellos
+		}
+		a := w.program("a", w.between(m))
+		defer closeAll(a)
+		held := w.lock(a, "x")
+		mu.Lock()
+		cut = true
+		mu.Unlock()
+		w.lock(a, "y") // over the third stream at the latest
+		require.Equal(t, 3, count())
+
+		ctx, cancel := context.WithCancel(w.Within(time.Minute))
+		defer cancel()
+		ghost, err := m.node.Session(ctx)
+		require.NoError(t, err)
+		require.NoError(t, ghost.Send(late))
+		_, err = ghost.Recv()
+		require.NoError(t, err)
+		time.Sleep(15 * time.Second)
+		require.NoError(t, held.Err())
+		require.Equal(t, 4, count())
+		require.NoError(t, held.Unlock(w.Within(time.Second)))
+	})
+}
+
+// Grants that pass a cancellation on their way are released, whoever sees the other first.
+func TestACancelledWaitLeavesNothing(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b := w.program("a", nil), w.program("b", nil)
+		defer closeAll(a, b)
+		w.Network.Slow("a", w.leader().id, 2*time.Millisecond, 3*time.Millisecond)
+		w.Network.Slow(w.leader().id, "a", 2*time.Millisecond, 3*time.Millisecond)
+		random := w.Random("cancel")
+		granted := 0
+		for range 200 {
+			held := w.lock(b, "x")
+			ctx, cancel := context.WithCancel(w.Within(time.Minute))
+			waits := w.wait(ctx, a, "x")
+			go func() { _ = held.Unlock(context.Background()) }()
+			time.Sleep(time.Duration(random.IntN(12)) * time.Millisecond)
+			cancel()
+			<-waits.done
+			if waits.err == nil {
+				granted++
+				require.NoError(t, waits.lock.Err())
+				require.NoError(t, waits.lock.Unlock(ctx))
+			}
+			next := w.lock(b, "x")
+			require.NoError(t, next.Unlock(w.Within(time.Second)))
+		}
+		w.Logf("%d of 200 were granted before", granted)
+		require.Greater(t, granted, 20)
+		require.Less(t, granted, 180)
+	})
+}
+
+// A process dies: with release on disconnect its locks are free after the grace, not after the ttl. A
+// connection that breaks and comes back within the grace costs nothing.
+func TestReleaseOnDisconnect(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b := w.program("a", func(c *client.Config) { c.ReleaseOnDisconnect = 2 * time.Second }), w.program("b", nil)
+		held := w.lock(a, "x")
+		waits := w.wait(w.Within(time.Minute), b, "x")
+		leads := w.leader()
+		a.stack.breakAll()
+		time.Sleep(10 * time.Second)
+		require.NoError(t, held.Err())
+		require.Equal(t, leads, w.leader())
+		died := time.Now()
+		a.stack.HangUp()
+		w.over(waits, 5*time.Second)
+		require.InDelta(t, 2, waits.at.Sub(died).Seconds(), 0.5)
+		closeAll(a, b)
+	})
+}
+
+// breakAll closes what is open; the process lives and may connect again.
+func (s *Stack) breakAll() {
+	s.network.mu.Lock()
+	defer s.network.mu.Unlock()
+	for c := range s.conns {
+		c.end()
+	}
+}

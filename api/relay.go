@@ -70,7 +70,8 @@ func (r *relays) to(address string) (*grpc.ClientConn, error) {
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithContextDialer(r.dial), grpc.WithTransportCredentials(trust), grpc.WithDisableServiceConfig(),
-		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes))
+		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
+		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes))
 	if err != nil {
 		return nil, err
 	}

@@ -148,6 +148,9 @@ func (f *finder) wrong(format string, args ...any) {
 
 // invalid takes down why the run proves less than it should, once for each why.
 func (f *finder) invalid(format string, args ...any) {
+	if len(f.report.Invalid) == 2*toldMax {
+		return
+	}
 	if why := fmt.Sprintf(format, args...); !slices.Contains(f.report.Invalid, why) {
 		f.report.Invalid = append(f.report.Invalid, why)
 	}

@@ -47,7 +47,7 @@ func linear(f *finder) {
 }
 
 // Draw writes a page that shows the order that was found for a lock's calls, with the faults beside
-// it: the part of it where there is none, or else the first.
+// it: the part of it where there is none, or else the first part.
 func Draw(h *History, name string, limits Limits, w io.Writer) error {
 	f := &finder{view: newView(h), limits: Limits{chunk: chunkMin}, report: &Report{Looked: map[string]int{}}}
 	l := f.locks[name]
@@ -57,14 +57,21 @@ func Draw(h *History, name string, limits Limits, w io.Writer) error {
 	var model porcupine.Model
 	var info porcupine.LinearizationInfo
 	drawn := false
-	f.eachChunk(l, func(c *chunk) bool {
+	judge := func(c *chunk) bool {
 		m := c.model()
 		result, i := porcupine.CheckOperationsVerbose(m, c.operations(), orElse(limits.Linear, 20*time.Second))
 		if !drawn || result == porcupine.Illegal {
 			model, info, drawn = m, i, true
 		}
 		return result == porcupine.Ok
-	})
+	}
+	f.eachChunk(l, judge)
+	if !drawn { // the tokens alone say that there is none
+		grants := f.grantsOf(l)
+		c := &chunk{f.view, name, grants, f.stepsOf(l, grants), state{}}
+		c.steps = c.steps[:min(len(c.steps), chunkMax)]
+		judge(c)
+	}
 	var bars []porcupine.Annotation
 	for _, fault := range h.Faults {
 		bars = append(bars, porcupine.Annotation{

@@ -53,6 +53,7 @@ func valid(f *finder) {
 		}
 	}
 	f.lastOnes()
+	f.wellFormed()
 	unbelieved := 0
 	for _, op := range f.ops {
 		if t := f.tickets[op.Ref]; op.acquires() && op.Outcome == OK && (t == nil || t.hold == nil) {
@@ -64,6 +65,21 @@ func valid(f *finder) {
 	}
 	if killed := len(f.died); f.Torn > killed {
 		f.invalid("%d lines of the record are torn, and %d clients died", f.Torn, killed)
+	}
+}
+
+// wellFormed sees that calls are written down as the manual says; the checks rely on it.
+func (f *finder) wellFormed() {
+	for _, op := range f.ops {
+		known := op.Outcome == OK || op.Outcome == Refused
+		switch {
+		case !known && op.Outcome != Unknown:
+			f.invalid("a call of %s has the outcome %q: ok, refused or unknown are allowed", op.Client, op.Outcome)
+		case known && op.Return == 0 || op.Return != 0 && op.Return < op.Call:
+			f.invalid("a call of %s was made at %s and is said to have come back at %s", op.Client, f.at(op.Call), f.at(op.Return))
+		case op.acquires() && op.Outcome == OK && (op.Token == 0 || len(op.Items) == 0):
+			f.invalid("a grant to %s at %s has no token or no items", op.Client, f.at(op.Return))
+		}
 	}
 }
 

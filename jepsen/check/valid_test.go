@@ -78,6 +78,9 @@ func TestInvalidRunsFail(t *testing.T) {
 		"no lock was granted after the healing":                                         func(h *teller) { h.Plan.Healed = sec(59) },
 		"the last call of bob, unlock at 54.000s, did not succeed: no leader":           func(h *teller) { op := h.op(OpUnlock, Ref{12, 4}); op.Outcome, op.Error = Unknown, "no leader" },
 		"1 grants have no record of how long they were believed in":                     func(h *teller) { h.Holds = h.Holds[1:] },
+		`a call of bob has the outcome "done": ok, refused or unknown are allowed`:      func(h *teller) { h.op(OpUnlock, Ref{12, 4}).Outcome = "done" },
+		"a call of eve was made at 4.000s and is said to have come back at 3.000s":      func(h *teller) { h.op(OpTryLock, Ref{13, 1}).Return = sec(3) },
+		"a grant to ann at 2.000s has no token or no items":                             func(h *teller) { h.op(OpLock, Ref{11, 1}).Token = 0 },
 		"2 lines of the record are torn, and 1 clients died":                            func(h *teller) { h.Torn = 2 },
 		`C1: no order was found for 6 calls of lock "a" in 1ns, nor that there is none`: func(*teller) {},
 	} {
@@ -133,5 +136,11 @@ func TestDrawing(t *testing.T) {
 	require.NoError(t, Draw(&h.History, "a", Limits{Linear: time.Minute}, &page))
 	assert.Contains(t, page.String(), "check of token 20: held=false")
 	assert.Contains(t, page.String(), "pause client zoe")
+
+	page.Reset()
+	h = day()
+	h.op(OpLock, Ref{12, 1}).Return = sec(4.5)
+	require.NoError(t, Draw(&h.History, "a", Limits{}, &page))
+	assert.Contains(t, page.String(), "grant of token 23")
 	assert.ErrorContains(t, Draw(&h.History, "none", Limits{}, &page), `there is no lock "none"`)
 }

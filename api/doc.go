@@ -17,6 +17,8 @@
 //	timeline  (timeline.go) remembers when an index was applied, for people who ask for ages
 //	http      (http.go) is the port of /metrics (metrics.go), /healthz and /readyz
 //	relay     (relay.go) passes calls on to the leader when asked to
+//	observer  (observe.go) is told what happens to locks and sessions, to count it; by the leader only
+//	health    (server.go) is grpc.health.v1: serving while the node leads or knows who does
 //
 // Goroutines: a stream has its handler, a reader and a writer; the hub has one, for what is told a little
 // later; a waiting ticket has none. All end before Close returns.
@@ -51,6 +53,10 @@
 //	    on its way unknown; to send it again with the same ticket is safe.
 //	A9  Reads are linearizable: they are answered behind a fence.
 //	A10 A secret is hashed at the door. It is in no log line, no entry and no snapshot.
+//	A11 A watch leaves nothing out: all events of one index are in one frame, and where the ring has
+//	    forgotten what comes next, or a snapshot took its place, the watch ends with GONE.
+//	A12 What a node passes on is passed on once, with the leader's own word as its answer. The leader
+//	    knows that it was relayed, so A6 holds for it.
 //
 // # What costs what
 //

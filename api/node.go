@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zamok/raftnode"
@@ -25,10 +26,9 @@ type Node struct {
 
 	started chan struct{} // closed when StartNode returns
 	endOnce sync.Once
-	done    chan struct{} // closed when nothing of the node runs any more
-	err     error         // of the end; set before done is closed
-	failing sync.Once
-	failed  error // what it ended itself for; set before done is closed
+	done    chan struct{}         // closed when nothing of the node runs any more
+	err     error                 // of the end; set before done is closed
+	failed  atomic.Pointer[error] // what it ended itself for
 }
 
 // StartNode starts a node and serves clients. With an empty directory and a Cluster list it waits,
@@ -60,7 +60,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 		n.raft, err = raftnode.Open(ctx, n.raftConfig())
 	}()
 	if err := <-opened; err != nil {
-		err = errors.Join(err, cfg.Listener.Close())
+		err = errors.Join(err, n.why(), cfg.Listener.Close())
 		return nil, n.end(func() error { return err })
 	}
 	n.server.start(n.raft)
@@ -139,18 +139,26 @@ func (n *Node) raftConfig() raftnode.Config {
 
 // fatal ends the process, or the node, and in any case the goroutine that can't go on.
 func (n *Node) fatal(err error) {
+	first := n.failed.CompareAndSwap(nil, &err)
 	if n.cfg.Fatal != nil {
 		n.cfg.Fatal(err)
 		runtime.Goexit()
 	}
-	n.failing.Do(func() {
-		n.failed = err
+	if first {
 		go func() { // on its own: it waits for the goroutine that asked
 			<-n.started
 			_ = n.Kill()
 		}()
-	})
+	}
 	runtime.Goexit()
+}
+
+// why is what the node ended itself for, or nil.
+func (n *Node) why() error {
+	if err := n.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Client is the address under which clients reach the node.
@@ -175,7 +183,7 @@ func (n *Node) Done() <-chan struct{} { return n.done }
 func (n *Node) Err() error {
 	select {
 	case <-n.done:
-		return errors.Join(n.failed, n.err)
+		return errors.Join(n.why(), n.err)
 	default:
 		return nil
 	}

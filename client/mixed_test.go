@@ -111,7 +111,7 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 // returns, and in the end nothing is held.
 func TestMixedLoadOverALeadersDeath(t *testing.T) {
 	const clients = 64
-	operations := 100
+	operations := 1000
 	if testing.Short() {
 		operations = 15
 	}

@@ -188,8 +188,13 @@ func (r *running) start(t *testing.T) {
 		_ = r.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = r.Process.Kill()
-		<-r.ended
+		_ = r.Process.Signal(syscall.SIGTERM) // so that nothing stays locked for the next one
+		select {
+		case <-r.ended:
+		case <-time.After(time.Second):
+			_ = r.Process.Kill()
+			<-r.ended
+		}
 	})
 }
 

@@ -108,8 +108,8 @@ func (t *terminal) stopped(c *child, by syscall.Signal) {
 	if !t.shared {
 		return
 	}
-	if (by == syscall.SIGTTIN || by == syscall.SIGTTOU) && t.foreground() == t.ours {
-		t.resume(c) // it reached for the terminal before it had it
+	if owner := t.foreground(); (by == syscall.SIGTTIN || by == syscall.SIGTTOU) && (owner == t.ours || owner == c.pid) {
+		t.resume(c) // it reached for the terminal before it had it; perhaps it has it by now
 		return
 	}
 	t.takeBack()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -102,27 +103,38 @@ func TestJobControl(t *testing.T) {
 	c := here(t)
 	p := sitDown(t, c, shell, "--norc", "--noprofile", "-i")
 	p.saysAgain(t, "prompt> ", 1)
-	p.types(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo rea""dy; read -r line; echo "re""ad $line"; read -r line; exit 5'`+"\n")
-	p.says(t, "ready")
+	p.types(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo rea""dy; for n in 1 2 3; do `+
+		`read -r line; echo "re""ad $line"; done; exit 5'`+"\n")
+	p.says(t, "ready") // what is typed before is for the shell
+	p.types(t, "first\n")
+	p.says(t, "read first")
 	p.types(t, ctrlZ)
 	p.says(t, "Stopped")
 	p.types(t, "echo shell \"is\" here\n")
 	p.says(t, "shell is here")
+	before := strings.Count(p.out.String(), "exit 5'")
 	p.types(t, "fg\n")
-	p.types(t, "hello\n")
-	p.says(t, "read hello")
-	p.types(t, "again\n")
+	p.saysAgain(t, "exit 5'", before+1) // fg prints the command that it wakes
+	p.types(t, "second\nthird\n")
+	p.says(t, "read second")
+	p.says(t, "read third")
 	c.free(t, "tty/jobs")
 	p.types(t, "echo code $?\n")
 	p.says(t, "code 5")
 	// In the background it leaves the terminal to the shell.
-	p.types(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo back""ground' & wait; echo sh""ell goes on`+"\n")
+	flag := filepath.Join(t.TempDir(), "flag")
+	p.types(t, `{ "$ZAMOK" lock tty/jobs -- echo back""ground; touch `+flag+`1; } &`+"\n")
+	p.types(t, `until [ -e `+flag+`1 ]; do sleep 0.02; done; echo as""king; read -r key; echo "sh""ell got $key"`+"\n")
 	p.says(t, "background")
-	p.says(t, "shell goes on")
+	p.says(t, "asking")
+	p.types(t, "a key\n")
+	p.says(t, "shell got a key")
 	// One of a pipeline shares the terminal with the others.
-	p.types(t, `"$ZAMOK" lock tty/jobs -- echo one two | (read -r a b; read -r key </dev/tty; echo "got $b $key")`+"\n")
-	p.types(t, "key\n")
-	p.says(t, "got two key")
+	p.types(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo one two; until [ -e `+flag+`2 ]; do sleep 0.02; done' | `+
+		`(read -r a b; echo the p""ipe asks; read -r key </dev/tty; touch `+flag+`2; echo "got $b $key")`+"\n")
+	p.says(t, "the pipe asks")
+	p.types(t, "another\n")
+	p.says(t, "got two another")
 	p.types(t, "exit\n")
 	p.wait(t)
 }

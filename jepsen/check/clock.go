@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-const (
-	// rateMax is how many seconds a leader's clock counts a second at most, if a plan doesn't say.
-	rateMax = 1.001
-	// readMax is how far apart two clocks may be read that are read together.
-	readMax = time.Millisecond
-)
+// readMax is how far apart two clocks may be read that are read together.
+const readMax = time.Millisecond
+
+// most is how long a leader's clock may count while d passes, or how much passes while it counts d.
+func (v *view) most(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * orElse(v.Plan.Rate, 1))
+}
 
 // sample is cluster time at an index. The entry that brought it there was stamped after from, if
 // that is known, and before to.
@@ -44,8 +45,6 @@ func (v *view) samples() []sample {
 
 // clocks looks for cluster time that fell, or that grew by more than real time did.
 func clocks(f *finder) {
-	rate := orElse(f.Plan.Rate, rateMax)
-	real := func(d time.Duration) time.Duration { return time.Duration(rate * float64(d)) }
 	var early *sample // of the fenced ones so far, the one with the least cluster time for its moment
 	all := f.samples()
 	f.looked = len(all)
@@ -62,12 +61,12 @@ func clocks(f *finder) {
 					last.term, last.index, last.who, s.term, s.index, s.who)
 			}
 		}
-		if early != nil && s.index > early.index && s.time-early.time > real(s.to-early.from)+readMax {
+		if early != nil && s.index > early.index && s.time-early.time > f.most(s.to-early.from)+readMax {
 			f.wrong("the cluster's clock is fast: from index %d (%s, called at %s) to index %d (%s, seen at %s) "+
 				"it counted %v, and %v had passed at most",
 				early.index, early.who, f.at(early.from), s.index, s.who, f.at(s.to), s.time-early.time, s.to-early.from)
 		}
-		if s.fenced && (early == nil || s.time-real(s.from) < early.time-real(early.from)) {
+		if s.fenced && (early == nil || s.time-f.most(s.from) < early.time-f.most(early.from)) {
 			early = s
 		}
 	}

@@ -31,8 +31,8 @@
 //	hold     what a client believed: from when Lock had returned until just before Unlock was called
 //	         (unlocked), or until it saw Lost closed (lost, and why), or with no end
 //	session  a lease: its client, its ttl, whether it is released on disconnect, and when its client
-//	         died. A client that is paused for longer than its bound counts as dead where C7 is
-//	         to look at it
+//	         died: nothing of the calls and beliefs of that name is expected any more, so who comes
+//	         back comes under another one. Who is paused beyond the bound may be told as dead, for C7
 //	beat     a transmission of a session that was answered with proof: sent, and answered
 //	write    what a fenced resource decided, written down by the resource
 //	fault    what was done, to whom, from when to when. voids: the client was paused, or its clock
@@ -86,8 +86,9 @@
 //	    comes back in time.
 //	C13 Reads show the state of their stamp (ops with index, complete audit).
 //	C14 The cluster's clock is never fast (ops with time, seen): it never falls, and between two
-//	    readings it counts no more than passed from the first one's call to the second one's answer.
-//	    Not seen: a clock that is too slow; C7 and C12 notice.
+//	    readings it counts no more than passed from the first one's call to the second one's answer,
+//	    times the plan's rate (C6 and C7 reckon with it too). Not seen: a clock that is too slow; C7
+//	    and C12 notice.
 //	C15 Equal digests at equal indexes (seen).
 //	C16 The log excludes (events): grants and ends in order of index keep every lock within its
 //	    rules, tokens are the indexes of their grants and rise, and ended sessions get nothing.

@@ -56,7 +56,7 @@ type Plan struct {
 	MinOK  int           `json:"min_ok,omitempty"` // so many operations succeed, or the load was too low
 	Audit  bool          `json:"audit,omitempty"`  // the events are complete, from Begin to End
 	Above  uint64        `json:"above,omitempty"`  // the greatest token of earlier runs on the same data
-	Rate   float64       `json:"rate,omitempty"`   // seconds a leader's clock may count a second; 0 = 1.001
+	Rate   float64       `json:"rate,omitempty"`   // by what factor a leader's clock may be fast or slow; 0 = 1
 }
 
 // Kind says what was called.

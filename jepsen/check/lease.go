@@ -30,10 +30,11 @@ func leases(f *finder) {
 			continue
 		}
 		f.looked++
-		if sent := all[len(all)-1].Sent; ev.At < sent+s.TTL {
+		sent := all[len(all)-1].Sent
+		if until := sent + time.Duration(float64(s.TTL)/orElse(f.Plan.Rate, 1)); ev.At < until {
 			f.wrong("session %d of %s had expired at %s; what it sent at %s was answered, "+
 				"so with a ttl of %v it had until %s",
-				s.Session, s.Client, f.at(ev.At), f.at(sent), s.TTL, f.at(sent+s.TTL))
+				s.Session, s.Client, f.at(ev.At), f.at(sent), s.TTL, f.at(until))
 		}
 	}
 	for _, b := range f.holds {
@@ -76,7 +77,7 @@ func deaths(f *finder) {
 			until = ev.At
 		}
 		lost := f.stood(s.Died, until)
-		due := s.Died + s.TTL + lost + f.limits.Slack
+		due := s.Died + f.most(s.TTL) + lost + f.limits.Slack
 		why := fmt.Sprintf("with a ttl of %v and %v in which the cluster's clock stood it was due by %s",
 			s.TTL, lost, f.at(due))
 		switch {

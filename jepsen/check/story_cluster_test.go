@@ -116,7 +116,7 @@ func TestBadWaitsReadsAndNodes(t *testing.T) {
 	}, {
 		"a fast clock",
 		func(h *teller) { h.op(OpGet, Ref{}).Time = sec(11) },
-		`C14: the cluster's clock is fast: from index 40 (ann, called at 9.000s) to index 42 (ann, seen at 10.500s) it counted 2s, and 1.5s had passed at most`,
+		`C14: the cluster's clock is fast: from index 22 (eve, called at 4.500s) to index 42 (ann, seen at 10.500s) it counted 6.5s, and 6s had passed at most`,
 	}, {
 		"a clock that goes back",
 		func(h *teller) { h.op(OpGet, Ref{}).Time = sec(8) },

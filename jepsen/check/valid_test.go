@@ -59,6 +59,7 @@ func TestWhatIsExcused(t *testing.T) {
 		"a clock at its own rate": func(h *teller) {
 			h.Plan.Rate = 1.4
 			h.op(OpGet, Ref{}).Time = sec(11)
+			h.Beats = append(h.Beats, Beat{13, sec(22), sec(22.1)}) // 8 s before its lease ran out
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

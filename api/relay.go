@@ -29,6 +29,9 @@ const (
 	relayMark = "zamok-relayed"
 	// relaysMax is how many leaders a node keeps connections to.
 	relaysMax = 8
+	// relayBytesMax bounds a leader's answer that is passed on. A listing of many sessions with all their
+	// metadata is longer than what gRPC takes by itself.
+	relayBytesMax = 64 << 20
 )
 
 // relayed tells whether a node passed this call on. Then a break of the connection says nothing about
@@ -71,7 +74,8 @@ func (r *relays) to(address string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithContextDialer(r.dial), grpc.WithTransportCredentials(trust), grpc.WithDisableServiceConfig(),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
-		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes))
+		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -89,6 +91,36 @@ func TestARelayedCallGoesNoFurther(t *testing.T) {
 	ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), relayMark, "n9")
 	_, err := call(t, c.follower()).Now(ctx, &zamokpb.NowRequest{})
 	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
+}
+
+// A long answer is passed on whole.
+func TestALongAnswerIsRelayed(t *testing.T) {
+	c := startCluster(t, 2, nil)
+	ctx, leader := soon(t), c.leader()
+	long := settings(clock.Minute)
+	long.Metadata = bytes.Repeat([]byte("m"), fsm.MetadataBytesMax)
+	const sessions, openers = 1100, 20
+	to := call(t, leader)
+	opened := make(chan error, openers)
+	for range openers {
+		go func() {
+			for range sessions / openers {
+				if _, err := to.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: long}); err != nil {
+					opened <- err
+					return
+				}
+			}
+			opened <- nil
+		}()
+	}
+	for range openers {
+		require.NoError(t, <-opened)
+	}
+	list, err := call(t, c.follower()).ListSessions(relaying(ctx), &zamokpb.ListSessionsRequest{Limit: listMax},
+		grpc.MaxCallRecvMsgSize(relayBytesMax))
+	require.NoError(t, err)
+	require.Len(t, list.Sessions, sessions)
+	require.Greater(t, proto.Size(list), 4<<20, "more than gRPC takes by itself")
 }
 
 // A node that relays ends without waiting for those whose calls it relays.

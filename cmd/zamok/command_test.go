@@ -60,7 +60,10 @@ type cluster struct {
 // here returns the shared cluster.
 func here(t *testing.T) *cluster {
 	t.Helper()
-	shared.once.Do(func() { shared.start(t) })
+	shared.once.Do(func() {
+		shared.port = freePorts(t)
+		shared.start(t)
+	})
 	require.NotNil(t, shared.cmd, "the shared cluster did not start")
 	return &shared
 }
@@ -68,7 +71,7 @@ func here(t *testing.T) *cluster {
 // own starts a cluster for one test.
 func own(t *testing.T, args ...string) *cluster {
 	t.Helper()
-	c := &cluster{}
+	c := &cluster{port: freePorts(t)}
 	c.start(t, args...)
 	t.Cleanup(c.end)
 	return c
@@ -76,11 +79,10 @@ func own(t *testing.T, args ...string) *cluster {
 
 func (c *cluster) start(t *testing.T, args ...string) {
 	t.Helper()
-	c.port = freePorts(t)
 	c.cmd = command(append([]string{"dev", "--port", strconv.Itoa(c.port)}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	require.NoError(t, c.cmd.Start())
-	require.Eventually(t, func() bool { return strings.Contains(c.out.String(), "zamok is ready") }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(c.out.String(), "zamok is ready") }, patience, 5*time.Millisecond, "zamok dev is not ready")
 }
 
 func (c *cluster) end() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -32,7 +31,7 @@ const (
 	devPort    = 5750
 	devPortGap = 10 // between one node's ports and the next one's
 	// readyPatience is how long the nodes may take to choose a leader; it takes them about a second.
-	readyPatience = 30 * time.Second
+	readyPatience = 15 * time.Second
 	readyLook     = 10 * time.Millisecond
 )
 
@@ -85,7 +84,7 @@ func (v *devVerb) run(ctx context.Context) error {
 	nodes, err := v.start(ctx)
 	defer func() { v.closeAll(nodes) }()
 	if err == nil {
-		err = awaitLeader(ctx, nodes)
+		err = v.awaitLeader(ctx, nodes)
 	}
 	if err != nil {
 		return cause(ctx, err)
@@ -150,28 +149,13 @@ func (v *devVerb) start(ctx context.Context) ([]*api.Node, error) {
 	return up, explainStart(errs...)
 }
 
-// explainStart adds the cure to the commonest mistakes. Of several errors one is the reason, and the
-// others are of nodes that were called off.
-func explainStart(errs ...error) error {
-	var first error
-	for _, err := range errs {
-		if err != nil && (first == nil || errors.Is(first, context.Canceled)) {
-			first = err
-		}
-	}
-	switch {
-	case errors.Is(first, syscall.EADDRINUSE):
-		return fmt.Errorf("%w; does another zamok run already? End it, or choose other ports", first)
-	case errors.Is(first, os.ErrPermission):
-		return fmt.Errorf("%w; run it as a user who may, or choose another place", first)
-	}
-	return first
-}
-
 // awaitLeader returns when one of the nodes has opened its office.
-func awaitLeader(ctx context.Context, nodes []*api.Node) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyPatience,
-		fmt.Errorf("no leader was elected within %v: this machine is too slow or too busy", readyPatience))
+func (v *devVerb) awaitLeader(ctx context.Context, nodes []*api.Node) error {
+	why := fmt.Errorf("no leader was elected within %v: is this machine too busy?", readyPatience)
+	if v.data != "" {
+		why = fmt.Errorf("%w Or was %s made with another --port, or other --nodes? Then give the same ones again", why, v.data)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, readyPatience, why)
 	defer cancel()
 	look := time.NewTicker(readyLook)
 	defer look.Stop()

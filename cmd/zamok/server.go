@@ -5,8 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"runtime"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -106,8 +110,15 @@ func (v *serverVerb) check() error {
 		return fmt.Errorf("--id: %w", err)
 	}
 	if v.cluster != "" {
-		_, err := peer.ParseList(v.cluster)
+		list, err := peer.ParseList(v.cluster)
+		if err == nil && !list.Has(v.id) {
+			err = fmt.Errorf("--cluster: %v does not name this node, %s: it names all, each with its own --id", list, v.id)
+		}
 		return err
+	}
+	if entries, err := os.ReadDir(v.data); v.join == "" && (errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0) {
+		return fmt.Errorf("%s holds nothing: name with --cluster the nodes of a new cluster, or with --join one of the cluster "+
+			"to join; after the loss of a disk join under another --id", v.data)
 	}
 	return nil
 }
@@ -204,6 +215,40 @@ func (v *serverVerb) peerPort() string {
 		}
 	}
 	return defaultPeer
+}
+
+// startError is why a node did not start, in the words of whoever wrote the command line.
+type startError struct{ err error }
+
+func (e *startError) Unwrap() error { return e.err }
+
+func (e *startError) Error() string {
+	text := strings.NewReplacer(
+		"api: NodeConfig.Listen: ", "--listen: ", "api: NodeConfig.Peer: ", "--peer: ", "api: NodeConfig.HTTP: ", "--http: ",
+		"api: NodeConfig.Cluster: ", "--cluster: ", "api: NodeConfig.JoinCluster: ", "--join: ", "api: NodeConfig.Dir: ", "--data: ",
+		"api: NodeConfig.ConnsMax: ", "--max-connections: ", "api: NodeConfig.ID: ", "--id: ",
+	).Replace(e.err.Error())
+	switch {
+	case errors.Is(e.err, syscall.EADDRINUSE):
+		text += "; does another zamok run already? End it, or choose other ports"
+	case errors.Is(e.err, fs.ErrPermission):
+		text += "; run it as a user who may, or choose another place"
+	}
+	return text
+}
+
+// explainStart returns the reason: of several errors the others are of nodes that were called off.
+func explainStart(errs ...error) error {
+	var first error
+	for _, err := range errs {
+		if err != nil && (first == nil || errors.Is(first, context.Canceled)) {
+			first = err
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return &startError{first}
 }
 
 func isLoopback(host string) bool {

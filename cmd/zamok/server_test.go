@@ -1,0 +1,268 @@
+//go:build unix
+
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// servers are three processes of `zamok server`.
+type servers struct {
+	cluster
+	dir   string
+	extra func(id string) []string // more flags
+	nodes [3]*running
+}
+
+func startServers(t *testing.T, extra func(id string) []string) *servers {
+	t.Helper()
+	s := &servers{dir: t.TempDir(), extra: extra}
+	s.port = freePorts(t)
+	for i := range s.nodes {
+		s.start(t, i)
+	}
+	return s
+}
+
+func (s *servers) address(node, port int) string {
+	return "127.0.0.1:" + strconv.Itoa(s.port+10*node+port)
+}
+
+func (s *servers) start(t *testing.T, i int) {
+	t.Helper()
+	id := "n" + strconv.Itoa(i+1)
+	args := []string{
+		"server", "--id", id, "--data", filepath.Join(s.dir, id),
+		"--cluster", fmt.Sprintf("n1=%s,n2=%s,n3=%s", s.address(0, 1), s.address(1, 1), s.address(2, 1)),
+		"--listen", s.address(i, 0), "--http", s.address(i, 2),
+	}
+	if s.extra != nil {
+		args = append(args, s.extra(id)...)
+	}
+	s.nodes[i] = begin(t, nil, args...)
+}
+
+// ready waits until a node answers that it is.
+func (s *servers) ready(t *testing.T, i int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		answer, err := http.Get("http://" + s.address(i, 2) + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		_, _ = io.Copy(io.Discard, answer.Body)
+		return answer.StatusCode == http.StatusOK
+	}, patience, 20*time.Millisecond, "node %d was never ready", i+1)
+}
+
+// Each node is restarted in turn, and a lock stays held through all of it.
+func TestServersAreRestartedUnderALock(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, nil)
+	holder := begin(t, &s.cluster, "lock", "kept", "--", "sh", "-c", "echo holding; read -r line; exec sleep 1000")
+	holder.Stdin = nil
+	holder.says(t, "holding")
+	for i := range s.nodes {
+		require.NoError(t, s.nodes[i].Process.Signal(syscall.SIGTERM))
+		end := s.nodes[i].wait(t)
+		require.Equal(t, 0, end.code, end.errs)
+		s.start(t, i)
+		s.ready(t, i)
+		r := zamok(t, &s.cluster, "lock", "other", "--wait", "10s", "--", "true")
+		require.Equal(t, 0, r.code, r.errs)
+		r = zamok(t, &s.cluster, "lock", "kept", "--try", "--", "true")
+		require.Equal(t, exitNotAcquired, r.code, r.errs)
+	}
+	require.NoError(t, holder.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 128+15, holder.wait(t).code, holder.errs.String())
+
+	// A fourth joins, and serves.
+	extra := begin(t, nil, "server", "--id", "n4", "--data", filepath.Join(s.dir, "n4"), "--join", s.address(0, 0),
+		"--listen", s.address(0, 5), "--peer", s.address(0, 6), "--http", "")
+	extra.says(t, "taken into the cluster")
+	r := zamok(t, nil, "lock", "kept", "--endpoints", s.address(0, 5), "--wait", "10s", "--", "true")
+	require.Equal(t, 0, r.code, r.errs)
+}
+
+func TestWhatAServerRefuses(t *testing.T) {
+	t.Parallel()
+	used, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { used.Close() })
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
+	theirs := filepath.Join(dir, "theirs")
+	other := begin(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
+		"--listen", "127.0.0.1:0", "--http", "")
+	other.says(t, "serving clients")
+	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
+	require.Equal(t, 0, other.wait(t).code)
+
+	port := freePorts(t)
+	sound := func(flags ...string) []string {
+		return append([]string{
+			"server", "--id", "n1", "--data", filepath.Join(dir, "new"), "--cluster", "n1=127.0.0.1:" + strconv.Itoa(port),
+			"--listen", "127.0.0.1:0", "--http", "",
+		}, flags...)
+	}
+	for name, test := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"no id":              {[]string{"server"}, []string{"--id is missing"}},
+		"no data":            {[]string{"server", "--id", "n1"}, []string{"--data is missing"}},
+		"a bad id":           {sound("--id", "N 1"), []string{"--id", "lower-case"}},
+		"a used port":        {sound("--listen", used.Addr().String()), []string{"--listen", "in use", "choose other ports"}},
+		"a used peer port":   {sound("--peer", used.Addr().String()), []string{"--peer", "in use", "choose other ports"}},
+		"a used HTTP port":   {sound("--http", used.Addr().String()), []string{"--http", "in use", "choose other ports"}},
+		"a place for no one": {sound("--data", filepath.Join(text, "x")), []string{"data directory", text}},
+		"another's data":     {sound("--data", theirs), []string{"belongs to", "n2"}},
+		"a list without us":  {sound("--cluster", "n2=127.0.0.1:1"), []string{"--cluster", "n1"}},
+		"a bad list":         {sound("--cluster", "n1=5751"), []string{"--cluster", "n1=host:5751"}},
+		"an empty directory": {[]string{"server", "--id", "n1", "--data", filepath.Join(dir, "none"), "--http", "", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:0"}, []string{"holds nothing", "--join"}},
+		"list and join":      {sound("--join", "127.0.0.1:1"), []string{"exclude"}},
+		"a bad certificate":  {sound("--tls-cert", text, "--tls-key", text), []string{text, "certificate"}},
+		"half a certificate": {sound("--tls-cert", text), []string{"both"}},
+		"half of peer TLS":   {sound("--peer-cert", text), []string{"--peer-ca"}},
+		"bad authorities":    {sound("--tls-cert", text, "--tls-key", text, "--tls-ca", text), []string{"BEGIN CERTIFICATE"}},
+		"asking for nothing": {sound("--tls-client-ca", text), []string{"--tls-cert"}},
+		"a used dev port":    {[]string{"dev", "--nodes", "1", "--port", portOf(used)}, []string{"in use"}},
+		"two nodes of dev":   {[]string{"dev", "--nodes", "2"}, []string{"1 or 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := zamok(t, nil, test.args...)
+			require.Equal(t, exitOurs, r.code, r.errs)
+			for _, text := range test.says {
+				require.Contains(t, r.errs, text)
+			}
+			require.NotContains(t, r.errs, "NodeConfig", "a person has flags, not fields")
+		})
+	}
+}
+
+func portOf(l net.Listener) string {
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func TestServersWithTLS(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	s := startServers(t, func(id string) []string {
+		cert, key := ca.issue(t, id)
+		return []string{
+			"--tls-cert", cert, "--tls-key", key, "--tls-ca", ca.file, "--tls-client-ca", ca.file,
+			"--peer-cert", cert, "--peer-key", key, "--peer-ca", ca.file,
+		}
+	})
+	cert, key := ca.issue(t, "alice")
+	with := []string{"lock", "secret", "--cacert", ca.file, "--cert", cert, "--key", key, "--wait", "20s", "--", "echo", "mine"}
+	r := zamok(t, &s.cluster, with...)
+	require.Equal(t, 0, r.code, r.errs)
+	require.Equal(t, "mine\n", r.out)
+	for name, without := range map[string][]string{
+		"without TLS":           {"lock", "secret", "--try", "--", "true"},
+		"without a certificate": {"lock", "secret", "--cacert", ca.file, "--try", "--", "true"},
+		"of other authorities":  {"lock", "secret", "--cacert", newAuthority(t).file, "--try", "--", "true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := zamok(t, &s.cluster, without...)
+			require.Equal(t, exitOurs, r.code, r.errs)
+			require.Contains(t, r.errs, s.endpoint())
+		})
+	}
+}
+
+// authority issues certificates for 127.0.0.1 and a name.
+type authority struct {
+	dir, file string
+	cert      *x509.Certificate
+	key       *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{dir: t.TempDir()}
+	a.cert = &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	a.file, _ = a.sign(t, "ca", a.cert)
+	return a
+}
+
+func (a *authority) issue(t *testing.T, name string) (cert, key string) {
+	t.Helper()
+	return a.sign(t, name, &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	})
+}
+
+func (a *authority) sign(t *testing.T, name string, template *x509.Certificate) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	if a.key == nil {
+		a.key = private
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &private.PublicKey, a.key)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
+	return cert, key
+}
+
+// Ctrl-C ends `zamok dev`, and what it kept is there the next time.
+func TestDev(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	token, port := 0, freePorts(t)
+	for range 2 {
+		begun := time.Now()
+		c := &cluster{port: port}
+		c.start(t, "--data", dir)
+		t.Cleanup(c.end)
+		t.Logf("ready after %v", time.Since(begun))
+		r := zamok(t, c, "lock", "dev", "--", "sh", "-c", "echo $ZAMOK_LOCK_TOKEN")
+		require.Equal(t, 0, r.code, r.errs)
+		next, err := strconv.Atoi(strings.TrimSpace(r.out))
+		require.NoError(t, err)
+		require.Greater(t, next, token)
+		if token > 0 {
+			require.Less(t, next-token, 1000, "another cluster")
+		}
+		token = next
+		require.NoError(t, c.cmd.Process.Signal(syscall.SIGINT))
+		require.NoError(t, c.cmd.Wait())
+		require.Contains(t, c.out.String(), "zamok lock")
+	}
+}

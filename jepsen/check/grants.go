@@ -123,7 +123,7 @@ func (f *finder) narrow(name string, grants []grant) bool {
 		}
 		for {
 			live = slices.DeleteFunc(live, func(h *grant) bool { return h.end.from <= g.from })
-			if beside(live, g) {
+			if len(live) == 0 || beside(live, g) {
 				break
 			}
 			next := slices.MinFunc(live, func(a, b *grant) int { return cmp.Compare(a.end.from, b.end.from) })
@@ -134,22 +134,22 @@ func (f *finder) narrow(name string, grants []grant) bool {
 			live = append(live, g)
 		}
 	}
-	exclusive, any := never, never // the latest moment of the next grant
+	exclusive, later := never, never // the latest moment of the next grant
 	for i := len(grants) - 1; i >= 0; i-- {
 		g := &grants[i]
-		g.to = min(g.to, any)
+		g.to = min(g.to, later)
 		if g.from > g.to {
 			f.tellNarrow(name, g)
 			return false
 		}
 		switch {
 		case g.item.Mode == Exclusive && g.share == nil:
-			g.end.to = min(g.end.to, any)
+			g.end.to = min(g.end.to, later)
 		case g.item.Mode != Permits:
 			g.end.to = min(g.end.to, exclusive)
 		}
 		g.end.to = max(g.end.to, g.end.from)
-		if any = g.to; g.item.Mode == Exclusive {
+		if later = g.to; g.item.Mode == Exclusive {
 			exclusive = g.to
 		}
 	}

@@ -23,6 +23,13 @@ func TestBadOrdersOfOneLock(t *testing.T) {
 		},
 		`C1: lock "pool": token 84 (2 of 3 permits) was granted to bob by 52.500s at the latest, and token 82 (2 of 3 permits) of ann was not given back before 53.000s`,
 	}, {
+		"more permits than there are",
+		func(h *teller) {
+			h.op(OpLock, Ref{11, 4}).Items = permits(4)
+			h.op(OpLock, Ref{12, 4}).Items = one("q", Exclusive)
+		},
+		`C1: lock "pool": no order of the calls explains their answers. At best 0 of 2 can be ordered, and then it is free (greatest token 0); after that should come grant of token 82, 4 of 3 permits (ann, between 50.000s and 51.000s); or end of token 82 (ann, between 53.000s and 53.500s)`,
+	}, {
 		"tokens against time",
 		func(h *teller) { h.op(OpLock, Ref{12, 1}).Token = 19 },
 		`C1: lock "a": token 20 (exclusive) was granted to ann by 2.000s at the latest, and token 19 (exclusive) of bob was not given back before 8.000s`,

@@ -57,7 +57,7 @@ durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20
 .PHONY: race
 race: ## the tests in their short form under the race detector (needs a C compiler)
 	@# Not the simulation: it is tens of times slower there, and its time is spent in what is tested below it.
-	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(TESTFLAGS) $$(go list ./... | grep -v '/jepsen/')
+	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(TESTFLAGS) $$(go list ./... | grep -v '/jepsen/sim')
 
 .PHONY: mutants
 mutants: ## plant each known bug; a test must catch it (MUTANT=regexp picks some)

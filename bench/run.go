@@ -111,6 +111,7 @@ func (c *config) pass(ctx context.Context, round int, sys peer.System) error {
 			if err := failed(step, err); err != nil {
 				return err
 			}
+			b.Close() // whatever sessions are left are not to be trusted
 			continue
 		}
 		if err := measure.WriteRecord(c.results, record); err != nil {

@@ -99,7 +99,8 @@ func (c *Cluster) Kill(node int) error {
 	if err != nil {
 		return err
 	}
-	c.spent += tree[c.processes[node].pid()].seconds
+	pid := c.processes[node].pid()
+	c.spent += tree[pid].exactly(pid)
 	c.processes[node].kill()
 	return nil
 }

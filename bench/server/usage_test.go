@@ -12,7 +12,7 @@ import (
 func TestStatOfANameWithBracketsInIt(t *testing.T) {
 	s, err := parseStat("7 (a) b (c) S 3 7 7 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5 6 7")
 	require.NoError(t, err)
-	require.Equal(t, stat{parent: 3, seconds: 1.24}, s)
+	require.Equal(t, stat{parent: 3, threads: 1, own: 1.2, children: 0.04}, s)
 	_, err = parseStat("7 (short) S 3")
 	require.Error(t, err)
 }

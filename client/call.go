@@ -16,13 +16,33 @@ const (
 
 // call makes a unary call at the leader, whoever that is, until it is answered, definitely refused, or the
 // time is over. It must be harmless if it happens twice.
-func (c *Client) call(ctx context.Context, rpc func(context.Context, grpc.ClientConnInterface) error) error {
-	return c.callFor(ctx, patienceLeast, rpc)
+func (c *Client) call(ctx context.Context, rpc unary) error {
+	return c.within(ctx, c.cfg.RequestTimeout, patienceLeast, rpc)
 }
 
-// callFor is call with an own patience for the first round.
-func (c *Client) callFor(ctx context.Context, patience time.Duration, rpc func(context.Context, grpc.ClientConnInterface) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
+// unary is one attempt at one node.
+type unary func(context.Context, grpc.ClientConnInterface) error
+
+// changeTimeout is how long a change of the members may take: a node that joins has to catch up.
+const changeTimeout = time.Minute
+
+// once is call for what must not happen twice: when its outcome is in doubt, it is not repeated.
+func (c *Client) once(ctx context.Context, rpc unary) error {
+	// Find out who leads first. An attempt at a node that is down would be in doubt, too.
+	if _, err := c.Now(ctx); err != nil {
+		return err
+	}
+	return c.within(ctx, changeTimeout, changeTimeout, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		err := rpc(ctx, conn)
+		if info := infoOf(err); err == nil || notDone(err) || definite(info) != nil {
+			return err
+		}
+		return finalError{&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: plain(err)}}
+	})
+}
+
+func (c *Client) within(ctx context.Context, limit, patience time.Duration, rpc unary) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errRequestTimeout)
 	defer cancel()
 	var between pause
 	for ; ; patience = max(patience, min(2*patience, patienceMost)) {
@@ -41,16 +61,4 @@ func (c *Client) callFor(ctx context.Context, patience time.Duration, rpc func(c
 			return c.nodes.unavailable(Unknown, ended(ctx))
 		}
 	}
-}
-
-// once is call for what must not happen twice: when its outcome is in doubt, it is not repeated. It may take
-// all the time that there is: an attempt that was given up would be in doubt.
-func (c *Client) once(ctx context.Context, rpc func(context.Context, grpc.ClientConnInterface) error) error {
-	return c.callFor(ctx, c.cfg.RequestTimeout, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		err := rpc(ctx, conn)
-		if err == nil || notDone(err) {
-			return err
-		}
-		return finalError{&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: plain(err)}}
-	})
 }

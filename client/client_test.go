@@ -265,6 +265,35 @@ func TestCloseReleasesAtOnce(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrClosed)
 }
 
+func TestMembersChange(t *testing.T) {
+	c := startCluster(t, 3)
+	a, ctx := c.client(nil), soon(t)
+	held, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	old := c.leader()
+	require.NoError(t, a.Transfer(ctx, ""))
+	require.Eventually(t, func() bool { return c.leader() != old }, patience, 5*time.Millisecond)
+	_, err = a.TryLock(ctx, "x")
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	require.NoError(t, held.Err())
+	members, _, err := a.Members(ctx)
+	require.NoError(t, err)
+	require.Len(t, members, 3)
+	require.Error(t, a.Remove(ctx, "nobody"))
+	var whole countBytes
+	n, err := a.Backup(ctx, &whole)
+	require.NoError(t, err)
+	require.Positive(t, n)
+	require.EqualValues(t, n, whole)
+}
+
+type countBytes int
+
+func (c *countBytes) Write(p []byte) (int, error) {
+	*c += countBytes(len(p))
+	return len(p), nil
+}
+
 func TestElectionFollowsItsLock(t *testing.T) {
 	c := startCluster(t, 1)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)

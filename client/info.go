@@ -73,13 +73,17 @@ type Blocker struct {
 }
 
 func (b Blocker) String() string {
+	who := fmt.Sprintf("session %d", b.Session)
+	if b.Label != "" {
+		who += " (" + b.Label + ")"
+	}
 	switch b.By {
 	case ByDelay:
 		return fmt.Sprintf("%q is closed for a delay", b.Name)
 	case ByWaiter:
-		return fmt.Sprintf("session %d (%s) waits ahead for %q", b.Session, b.Label, b.Name)
+		return fmt.Sprintf("%s waits ahead for %q", who, b.Name)
 	}
-	return fmt.Sprintf("%q is held by session %d (%s)", b.Name, b.Session, b.Label)
+	return fmt.Sprintf("%q is held by %s", b.Name, who)
 }
 
 // Link is one ticket of a deadlock: it waits at Name for the next link, or is held by an owner who waits at

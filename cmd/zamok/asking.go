@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -28,6 +29,8 @@ func (q *asking) flags(a *app, cmd *cobra.Command, patience time.Duration) {
 	q.connection.flags(a, cmd)
 	cmd.Flags().DurationVar(&q.timeout, "timeout", patience, "how long to try")
 }
+
+var errTimeout = errors.New("the time (--timeout) was over")
 
 // run asks f's question with a client, until a signal ends it.
 func (q *asking) run(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {

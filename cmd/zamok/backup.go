@@ -30,7 +30,7 @@ What a backup is for: see ` + "`zamok restore --help`" + `.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
-				ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errors.New("the time (--timeout) was over"))
+				ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errTimeout)
 				defer cancel()
 				if args[0] == "-" {
 					_, err := c.Backup(ctx, a.stdout)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,6 +29,8 @@ const (
 	benchClientsMax = 4096
 	// parkedPerClient is below what a session may have in hand.
 	parkedPerClient = 4000
+	// benchPatience is how much longer than --duration it may take before the cluster counts as lost.
+	benchPatience = 30 * time.Second
 	// parkPatience is how long the waiters of `parked` may take to stand in the queue, and to leave it.
 	parkPatience = 5 * time.Minute
 	progressTick = 500 * time.Millisecond
@@ -131,6 +132,12 @@ func (v *benchVerb) run(ctx context.Context, shape string) error {
 		}
 		b.clients = append(b.clients, c)
 	}
+	patience := v.duration + benchPatience
+	if shape == "parked" {
+		patience += 2 * parkPatience
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the cluster was too slow, or is lost: no end after %v", patience))
+	defer cancel()
 	// The first lock of each opens its session, which is not measured.
 	err = b.each(ctx, func(ctx context.Context, i int, c *client.Client) error {
 		return c.Do(ctx, b.own(i), func(context.Context, *client.Lock) error { return nil })
@@ -214,7 +221,7 @@ func (b *bench) park(ctx context.Context, doc *benchDoc) error {
 	}
 	before := memoryInUse()
 	var released atomic.Int64
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*parkPatience+b.duration, errors.New("the queue took too long"))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ends := make(chan error, b.waiters)
 	for i := range b.waiters {

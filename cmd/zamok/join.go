@@ -18,6 +18,8 @@ type changeDoc struct {
 // change is a verb that changes the cluster, and says what it did.
 func (q *asking) change(a *app, cmd *cobra.Command, f func(context.Context, *client.Client) (did string, err error)) error {
 	return q.run(cmd, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errTimeout)
+		defer cancel()
 		did, err := f(ctx, c)
 		if err != nil {
 			return err

@@ -83,7 +83,7 @@ func (v *releaseVerb) release(ctx context.Context, c *client.Client, name string
 		return err
 	}
 	if len(ended) == 0 {
-		return fmt.Errorf("nobody holds %s with a token up to %d any more; nothing was done", name, token)
+		return fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)
 	}
 	type ref struct {
 		Session uint64 `json:"session,string"`

@@ -31,6 +31,11 @@ help: ## list the targets
 	@echo
 	@.ci/lines
 
+.PHONY: demo
+demo: ## three nodes, two cash machines, one account: what the lock is for, in ten seconds
+	@mkdir -p bin; go build -o bin/ ./cmd/zamok ./cmd/demo
+	@bin/demo bin/zamok
+
 .PHONY: check
 check: ## format, vet, the import policy, links of the docs, go.mod up to date, staticcheck
 	@echo '· gofmt'; diff="$$(gofmt -d . || true)"; [[ -z "$$diff" ]] || { echo "$$diff"; echo 'gofmt -w . would fix this'; exit 1; }

@@ -9,6 +9,7 @@ import "slices"
 //	api/zamokpb ◄ api
 //	clock, api/zamokpb ◄ client ◄ cmd/zamok
 //	client/fence ◄ cmd/zamok
+//	client, client/fence ◄ cmd/demo
 //
 // Each package may import those to its left. jepsen sees everything; nobody sees jepsen. Up to fsm
 // packages are pure, values in and values out; from raftnode on they own I/O and goroutines.
@@ -128,6 +129,11 @@ func clientRows() []row {
 			{raftLibrary, "the command builds a node, it does not reach into one"},
 			{bbolt, "the command builds a node, it does not reach into one"},
 		},
+	}, {
+		// What `make demo` plays is a user's program: it starts nodes, and links none.
+		pkg:     "cmd/demo",
+		ours:    []string{"client", "client/fence"},
+		outside: []string{std},
 	}}
 }
 

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"zamok/client/fence"
+)
+
+const (
+	account = "account/200"
+	savings = 200
+	price   = 150 // what each machine draws
+)
+
+// bank keeps one account. It has no lock of its own that spans a look at the balance and the payment: the
+// machines must see to that. All it does is to check tokens.
+type bank struct {
+	url    string
+	server *http.Server
+	served chan struct{} // closed when nothing is served any more
+
+	mu      sync.Mutex
+	balance int
+	guard   *fence.Guard // nil: tokens are not looked at
+	refused int          // payments, for their tokens
+}
+
+func openBank() (*bank, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	b := &bank{url: "http://" + listener.Addr().String(), served: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /balance", b.show)
+	mux.HandleFunc("POST /pay", b.pay)
+	b.server = &http.Server{Handler: mux}
+	go func() {
+		defer close(b.served)
+		_ = b.server.Serve(listener) // until close
+	}()
+	return b, nil
+}
+
+func (b *bank) close() {
+	_ = b.server.Close()
+	<-b.served
+}
+
+// begin fills the account for the next act.
+func (b *bank) begin(checksTokens bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.balance, b.refused, b.guard = savings, 0, nil
+	if checksTokens {
+		b.guard = &fence.Guard{}
+	}
+}
+
+func (b *bank) state() (balance, refused int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.balance, b.refused
+}
+
+func (b *bank) show(w http.ResponseWriter, _ *http.Request) {
+	balance, _ := b.state()
+	fmt.Fprint(w, balance)
+}
+
+// payment is what a machine sends when it has counted out the notes.
+type payment struct {
+	Amount int    `json:"amount"`
+	Token  uint64 `json:"token"`
+}
+
+func (b *bank) pay(w http.ResponseWriter, r *http.Request) {
+	var p payment
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.guard != nil {
+		if err := b.guard.Check(account, fence.Exclusive, p.Token); err != nil {
+			b.refused++
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+	}
+	b.balance -= p.Amount
+	fmt.Fprint(w, b.balance)
+}
+
+// teller talks to the bank for a machine.
+type teller string
+
+func (t teller) balance(ctx context.Context) (int, error) {
+	text, err := t.call(ctx, http.MethodGet, "/balance", nil)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(text)
+}
+
+var errRefused = errors.New("the bank refuses")

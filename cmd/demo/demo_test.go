@@ -1,0 +1,23 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The story plays, and ends as told.
+func TestStory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("plays in real time, for ten seconds: run it without -short, or make demo")
+	}
+	dir := t.TempDir()
+	out, err := exec.Command("go", "build", "-o", dir, "../zamok", ".").CombinedOutput()
+	require.NoError(t, err, string(out))
+	out, err = exec.Command(filepath.Join(dir, "demo"), filepath.Join(dir, "zamok")).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "exactly one got the money")
+	t.Logf("%s", out)
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"zamok/client"
+)
+
+// nodes are three processes of `zamok server`.
+type nodes struct {
+	binary, dir string
+	endpoints   []string
+	running     map[string]*exec.Cmd // by id
+	logs        []*os.File
+}
+
+func startNodes(binary, dir string) (*nodes, error) {
+	clients, err := freeAddresses(3)
+	if err != nil {
+		return nil, err
+	}
+	peers, err := freeAddresses(3)
+	if err != nil {
+		return nil, err
+	}
+	n := &nodes{binary: binary, dir: dir, endpoints: clients, running: make(map[string]*exec.Cmd)}
+	cluster := fmt.Sprintf("n1=%s,n2=%s,n3=%s", peers[0], peers[1], peers[2])
+	for i, address := range clients {
+		id := fmt.Sprintf("n%d", i+1)
+		log, err := os.Create(filepath.Join(dir, id+".log"))
+		if err != nil {
+			return n, err
+		}
+		n.logs = append(n.logs, log)
+		cmd := exec.Command(binary, "server", "--id", id, "--data", filepath.Join(dir, id), "--cluster", cluster,
+			"--listen", address, "--http", "")
+		cmd.Stdout, cmd.Stderr = log, log
+		if err := cmd.Start(); err != nil {
+			return n, err
+		}
+		n.running[id] = cmd
+	}
+	return n, nil
+}
+
+// freeAddresses finds ports that nobody uses.
+func freeAddresses(count int) ([]string, error) {
+	var addresses []string
+	for range count {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer listener.Close() // only at the end: so they differ
+		addresses = append(addresses, listener.Addr().String())
+	}
+	return addresses, nil
+}
+
+// leader waits until a node leads, and tells which.
+func (n *nodes) leader(ctx context.Context) (string, error) {
+	c, err := client.New(client.Config{Endpoints: n.endpoints})
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		members, _, err := c.Members(ctx)
+		for _, m := range members {
+			if m.Leader {
+				return m.ID, nil
+			}
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return "", fmt.Errorf("no node leads: %w (%w); their logs:\n%s", ctx.Err(), err, n.tails())
+		}
+	}
+}
+
+// kill ends a node as a power cut would.
+func (n *nodes) kill(id string) error {
+	cmd := n.running[id]
+	delete(n.running, id)
+	if err := cmd.Process.Kill(); err != nil {
+		return err
+	}
+	_ = cmd.Wait() // its error is the signal
+	return nil
+}
+
+func (n *nodes) end() {
+	for id := range n.running {
+		_ = n.kill(id) // the data goes with it
+	}
+	for _, log := range n.logs {
+		log.Close()
+	}
+}
+
+// tails are the last lines that the nodes wrote.
+func (n *nodes) tails() string {
+	var all []string
+	for _, log := range n.logs {
+		text, _ := os.ReadFile(log.Name())
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		all = append(all, lines[max(0, len(lines)-3):]...)
+	}
+	return strings.Join(all, "\n")
+}

@@ -330,6 +330,30 @@ func TestRenewals(t *testing.T) {
 	require.ErrorIs(t, context.Cause(b.st.ctx), errSilent, "another node is asked in time")
 }
 
+func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(1)
+	b.says()
+	b.push(state(1, granted, 0))
+	l := b.hand(all[0])
+	done := make(chan error)
+	go func() { done <- l.Downgrade(t.Context()) }()
+	<-b.wake
+	said, _ := b.says()
+	for len(said) == 0 { // the wake was of something before
+		<-b.wake
+		said, _ = b.says()
+	}
+	require.Equal(t, []string{"downgrade 1"}, said)
+	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
+	said, _ = b.says()
+	require.Equal(t, []string{"downgrade 1"}, said)
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
+		Command: zamokpb.Command_COMMAND_DOWNGRADE, State: state(1, granted, 0)}}})
+	require.NoError(t, <-done)
+	require.NoError(t, l.Err())
+}
+
 func TestEveryCodeHasAnError(t *testing.T) {
 	again := map[string]bool{"CODE_OK": true, "CODE_NOT_LEADER": true, "CODE_OVERLOADED": true, "CODE_UNKNOWN": true,
 		"CODE_SUPERSEDED": true, "CODE_SLOW": true, "CODE_STOPPING": true}

@@ -170,6 +170,30 @@ func TestAGrantThatComesTooLateIsNotHandedOver(t *testing.T) {
 	})
 }
 
+// An Unlock that nobody confirms: the lock is not held from the call on, and is released as soon as somebody
+// can be told, not at the end of the session.
+func TestAnUnlockInAnOutageIsSaidLater(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		a, b := w.program("a", func(c *client.Config) { c.TTL = time.Minute }), w.program("b", nil)
+		defer closeAll(a, b)
+		held := w.lock(a, "x")
+		waits := w.wait(w.Within(2*time.Minute), b, "x")
+		w.cut("a")
+		from := time.Now()
+		err := held.Unlock(w.Within(time.Minute))
+		require.ErrorIs(t, err, client.ErrUnavailable)
+		require.InDelta(t, 5, time.Since(from).Seconds(), 0.1)
+		var e *client.UnavailableError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, client.Unknown, e.Outcome)
+		require.ErrorIs(t, held.Err(), client.ErrNotHeld)
+		time.Sleep(5 * time.Second)
+		w.heal()
+		w.over(waits, 5*time.Second)
+	})
+}
+
 func closeAll(programs ...*program) {
 	for _, p := range programs {
 		_ = p.Close()

@@ -78,6 +78,7 @@ func TestTheTableIsTheLine(t *testing.T) {
 		"api/zamokpb ◄ api",
 		"clock, api/zamokpb ◄ client ◄ cmd/zamok",
 		"client/fence ◄ cmd/zamok",
+		"client, client/fence ◄ cmd/demo",
 	} {
 		var before []string
 		for place := range strings.SplitSeq(line, " ◄ ") {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/raftnode/store"
 )
 
@@ -112,16 +113,25 @@ func TestMetricsAreTheContracts(t *testing.T) {
 		return err == nil && lock.Lock.Waiters == 1
 	}, patience, 5*time.Millisecond)
 
-	code, text := fetch(t, n.HTTP(), "/metrics")
+	w := talk(t, call(t, n), settings(clock.Minute))
+	w.say(exclusive(1, "secret-name/4", -1))
+	w.is(1, zamokpb.State_STATE_GRANTED)
+
+	var code int
+	var text string
+	require.Eventually(t, func() bool { // what was sent is counted a moment later
+		code, text = fetch(t, n.HTTP(), "/metrics")
+		return !strings.Contains(text, `zamok_commit_stage_seconds_count{stage="push"} 0`)
+	}, patience, 5*time.Millisecond)
 	require.Equal(t, http.StatusOK, code)
 	samples, families := scrape(t, text)
 	assert.Equal(t, contractMetrics, families)
 	assert.NotContains(t, text, "secret-name")
 	for sample, want := range map[string]float64{
-		`zamok_grants_total{mode="exclusive"}`: 3, `zamok_grants_total{mode="shared"}`: 0,
+		`zamok_grants_total{mode="exclusive"}`: 4, `zamok_grants_total{mode="shared"}`: 0,
 		`zamok_refusals_total{reason="try_failed"}`: 1, `zamok_sessions_expired_total{reason="evicted"}`: 1,
-		`zamok_lock_wait_seconds_count{mode="exclusive"}`: 3, `zamok_lock_hold_seconds_count{mode="exclusive"}`: 1,
-		"zamok_locks_held": 2, "zamok_waiters": 1, "zamok_queue_depth_max": 1, "zamok_sessions": 2,
+		`zamok_lock_wait_seconds_count{mode="exclusive"}`: 4, `zamok_lock_hold_seconds_count{mode="exclusive"}`: 1,
+		"zamok_locks_held": 3, "zamok_waiters": 1, "zamok_queue_depth_max": 1, "zamok_sessions": 3, "zamok_streams": 1,
 		"zamok_raft_leader": 1, "zamok_raft_leader_changes_total": 1,
 		`zamok_build_info{version="v1 \"quoted\" \\ here"}`: 1,
 	} {
@@ -131,6 +141,7 @@ func TestMetricsAreTheContracts(t *testing.T) {
 	for _, positive := range []string{
 		"zamok_raft_term", "zamok_applied_index", "zamok_cluster_time_seconds", "zamok_entry_commands_count",
 		`zamok_commit_stage_seconds_count{stage="queue"}`, `zamok_commit_stage_seconds_count{stage="append"}`,
+		`zamok_commit_stage_seconds_count{stage="push"}`,
 		`zamok_commit_stage_seconds_count{stage="replicate"}`, `zamok_commit_stage_seconds_count{stage="apply"}`,
 		"zamok_disk_write_seconds_count", "zamok_disk_write_seconds_sum",
 	} {

@@ -78,6 +78,7 @@ func (m *metrics) observer() *Observer {
 		Waited:       func(mode fsm.Mode, d time.Duration) { m.wait[min(int(mode), modes-1)].observe(d) },
 		Refused:      func(why fsm.Why) { count(m.refusals[:], int(why)) },
 		SessionEnded: func(why fsm.Why) { count(m.ends[:], int(why)) },
+		Pushed:       func(d time.Duration) { m.push.observe(d) },
 		StreamOpened: func() { m.streams.Add(1) },
 		StreamEnded: func(reason string) {
 			m.streams.Add(-1)

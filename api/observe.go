@@ -34,6 +34,9 @@ type Observer struct {
 	// StreamOpened and StreamEnded are told of sessions' streams; ended in good order with reason "".
 	StreamOpened func()
 	StreamEnded  func(reason string)
+	// Pushed is told how long it took from the moment at which the oldest message of a frame was queued for
+	// a stream, which for a grant is when it was applied, until the frame was handed to the connection.
+	Pushed func(time.Duration)
 }
 
 func (o *Observer) waited(items []fsm.Item, d time.Duration) {
@@ -42,6 +45,13 @@ func (o *Observer) waited(items []fsm.Item, d time.Duration) {
 	}
 	for i := range items {
 		o.Waited(items[i].Mode, d)
+	}
+}
+
+// pushed: zero = nothing was queued that anybody waited for.
+func (o *Observer) pushed(since time.Time) {
+	if o.Pushed != nil && !since.IsZero() {
+		o.Pushed(time.Since(since))
 	}
 }
 

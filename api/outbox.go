@@ -84,6 +84,7 @@ type outbox struct {
 	adopted bool
 	notes   []note
 	bytes   int
+	queued  time.Time // when the first of notes was, if an observer wants to know
 	proof   proof
 	changed uint64 // the index of the last change that was put in
 	changes uint64 // how many were put in
@@ -163,6 +164,9 @@ func (o *outbox) add(n note) bool {
 			"the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew", outboxNotesMax, outboxBytesMax))
 		return false
 	}
+	if len(o.notes) == 0 && o.hub.observer.Pushed != nil {
+		o.queued = time.Now()
+	}
 	o.notes = append(o.notes, n)
 	return true
 }
@@ -214,6 +218,7 @@ type taken struct {
 	changed uint64
 	changes uint64 // how many there were by then
 	over    bool   // after this the stream ends
+	queued  time.Time
 }
 
 // take empties the outbox. room is given back: the memory of what was taken before.
@@ -224,11 +229,11 @@ func (o *outbox) take(room []note) taken {
 	}
 	o.hub.mu.Lock()
 	defer o.hub.mu.Unlock()
-	t := taken{notes: o.notes, changed: o.changed, changes: o.changes, over: o.over}
+	t := taken{notes: o.notes, changed: o.changed, changes: o.changes, over: o.over, queued: o.queued}
 	if o.proof.pending {
 		t.heard = o.proof
 		o.proof.pending, o.proof.sent = false, nil
 	}
-	o.notes, o.bytes = room[:0], 0
+	o.notes, o.bytes, o.queued = room[:0], 0, time.Time{}
 	return t
 }

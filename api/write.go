@@ -20,6 +20,7 @@ func (st *stream) write() {
 			if err := st.wire.Send(st.frame(&t)); err != nil {
 				return // the reader ends for the same reason, and says so
 			}
+			st.server.observer.pushed(t.queued)
 		}
 		if t.over {
 			return

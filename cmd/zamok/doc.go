@@ -9,7 +9,8 @@
 //
 // main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
 // share has a file too: exit.go (codes), connection.go (the flags that lead to a cluster), output.go
-// (text and JSON), and for commands under locks child.go (the process), ladder.go (its end before
+// (text and JSON), and for commands under locks holding.go (the
+// session), child.go (the process), ladder.go (its end before
 // the lock's) and terminal.go (who owns the terminal).
 //
 // # Exit codes
@@ -24,9 +25,11 @@
 //
 // # Promises
 //
-//	Z1  A command under a lock is ended before the lock can be granted to anybody else: TERM at
-//	    kill-after before the deadline at the latest, KILL before the deadline. What a command leaves
-//	    running in other process groups is not found: the token is against that.
+//	Z1  A command whose lease runs out is ended before the lock can be granted to anybody else: TERM at
+//	    kill-after before the deadline at the latest, KILL before the deadline, to its whole process
+//	    group (in a pipeline at a terminal, to itself). After an operator's release it has kill-after to
+//	    end in order. What is left running in other groups is not found, and while this program is
+//	    stopped nobody ends anything: the token is against both.
 //	Z2  It does not outlive this program: on Linux the kernel kills it when this program dies, by
 //	    whatever way. That covers the command itself, not what it started: the token does.
 //	Z3  Signals meant for the command reach it once: HUP, INT, QUIT, TERM, USR1 and USR2 are passed on,

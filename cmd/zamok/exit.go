@@ -66,7 +66,10 @@ func (a *app) report(err error) int {
 	if e := (*signalError)(nil); errors.As(err, &e) {
 		return exitSignal + int(e.signal) // whoever sent it knows
 	}
-	fmt.Fprintf(a.stderr, "zamok: %s\n", strings.TrimPrefix(err.Error(), "zamok: ")) // the client's have it already
+	text := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it already
+	for line := range strings.SplitSeq(text, "\n") {
+		fmt.Fprintf(a.stderr, "zamok: %s\n", oneLine(line))
+	}
 	if e := (*usageError)(nil); errors.As(err, &e) {
 		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", e.verb)
 	}

@@ -114,7 +114,8 @@ func TestWhatAServerRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
 	theirs := filepath.Join(dir, "theirs")
 	other := begin(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
-		"--listen", "127.0.0.1:0", "--http", "")
+		"--listen", "127.0.0.1:0", "--http", ":0")
+	other.says(t, "can be reached from other machines")
 	other.says(t, "serving clients")
 	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, other.wait(t).code)

@@ -16,7 +16,6 @@ func TestClientsOutliveALeader(t *testing.T) {
 	t.Parallel()
 	serve(t, 3, func(w *served) {
 		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
-		defer closeAll(a, b, c)
 		held := w.lock(a, "x")
 		token := held.Token()
 		second := w.wait(w.Within(time.Minute), b, "x")
@@ -45,7 +44,6 @@ func TestClientsOutliveARestartOfAllNodes(t *testing.T) {
 	t.Parallel()
 	serve(t, 3, func(w *served) {
 		a, b := w.program("a", nil), w.program("b", nil)
-		defer closeAll(a, b)
 		held := w.lock(a, "x")
 		waits := w.wait(w.Within(time.Minute), b, "x")
 		for _, n := range w.servers {
@@ -67,7 +65,6 @@ func TestAnOutageLongerThanTheTTLLosesTheLock(t *testing.T) {
 	t.Parallel()
 	serve(t, 3, func(w *served) {
 		a, b := w.program("a", nil), w.program("b", nil)
-		defer closeAll(a, b)
 		held := w.lock(a, "x")
 		waits := w.wait(w.Within(time.Minute), b, "x")
 		for _, n := range w.servers {
@@ -97,7 +94,6 @@ func TestACutOffClientStopsBelievingFirst(t *testing.T) {
 	t.Parallel()
 	serve(t, 3, func(w *served) {
 		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
-		defer closeAll(a, b, c)
 		held := w.lock(a, "x")
 		w.lock(c, "y")
 		waits := w.wait(w.Within(2*time.Minute), a, "y")
@@ -124,7 +120,6 @@ func TestASleepingMachineWakesUpWithoutItsLocks(t *testing.T) {
 	t.Parallel()
 	serve(t, 3, func(w *served) {
 		a, b := w.program("a", nil), w.program("b", nil)
-		defer closeAll(a, b)
 		held := w.lock(a, "x")
 		told := held.Lost()
 		waits := w.wait(w.Within(time.Minute), b, "x")
@@ -147,8 +142,7 @@ func TestASleepingMachineWakesUpWithoutItsLocks(t *testing.T) {
 func TestAGrantThatComesTooLateIsNotHandedOver(t *testing.T) {
 	t.Parallel()
 	serve(t, 1, func(w *served) {
-		a, b := w.program("a", nil), w.program("b", nil)
-		defer closeAll(a, b)
+		a := w.program("a", nil)
 		w.lock(a, "elsewhere") // so that it is attached and proven
 		w.Network.Slow("n1", "a", 3*time.Second, 0)
 		ctx, cancel := context.WithCancel(w.Within(time.Minute))
@@ -176,7 +170,6 @@ func TestAnUnlockInAnOutageIsSaidLater(t *testing.T) {
 	t.Parallel()
 	serve(t, 3, func(w *served) {
 		a, b := w.program("a", func(c *client.Config) { c.TTL = time.Minute }), w.program("b", nil)
-		defer closeAll(a, b)
 		held := w.lock(a, "x")
 		waits := w.wait(w.Within(2*time.Minute), b, "x")
 		w.cut("a")
@@ -192,10 +185,4 @@ func TestAnUnlockInAnOutageIsSaidLater(t *testing.T) {
 		w.heal()
 		w.over(waits, 5*time.Second)
 	})
-}
-
-func closeAll(programs ...*program) {
-	for _, p := range programs {
-		_ = p.Close()
-	}
 }

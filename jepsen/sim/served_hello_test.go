@@ -48,7 +48,6 @@ func TestALateHelloOfOnesOwnIsNoThief(t *testing.T) {
 			return hellos
 		}
 		a := w.program("a", w.between(m))
-		defer closeAll(a)
 		held := w.lock(a, "x")
 		mu.Lock()
 		cut = true
@@ -75,7 +74,6 @@ func TestACancelledWaitLeavesNothing(t *testing.T) {
 	t.Parallel()
 	serve(t, 3, func(w *served) {
 		a, b := w.program("a", nil), w.program("b", nil)
-		defer closeAll(a, b)
 		w.Network.Slow("a", w.leader().id, 2*time.Millisecond, 3*time.Millisecond)
 		w.Network.Slow(w.leader().id, "a", 2*time.Millisecond, 3*time.Millisecond)
 		random := w.Random("cancel")
@@ -112,14 +110,13 @@ func TestReleaseOnDisconnect(t *testing.T) {
 		waits := w.wait(w.Within(time.Minute), b, "x")
 		leads := w.leader()
 		a.stack.breakAll()
-		time.Sleep(10 * time.Second)
+		time.Sleep(2500 * time.Millisecond) // beyond the grace, and before a renewal: one on its way counts as life
 		require.NoError(t, held.Err())
 		require.Equal(t, leads, w.leader())
 		died := time.Now()
 		a.stack.HangUp()
 		w.over(waits, 5*time.Second)
 		require.InDelta(t, 2, waits.at.Sub(died).Seconds(), 0.5)
-		closeAll(a, b)
 	})
 }
 

@@ -157,10 +157,8 @@ func (w *served) hustle(change func(*client.Config)) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	holder, highest := "", client.Token(0)
-	var programs []*program
 	for _, host := range []string{"a", "b", "c"} {
 		p := w.program(host, change)
-		programs = append(programs, p)
 		for i := range 3 {
 			random := w.Random(host + string(rune('0'+i)))
 			all.Go(func() {
@@ -198,7 +196,6 @@ func (w *served) hustle(change func(*client.Config)) {
 		w.servers[0].node.Raft().View(func(m *fsm.Machine) { n = len(m.Locks("", "", 10)) })
 		return n == 0
 	})
-	closeAll(programs...)
 }
 
 // attempt asks for the lock in one way or another, and may change its mind at any moment.
@@ -237,7 +234,6 @@ func TestAStolenSessionIsLeft(t *testing.T) {
 		}}
 		via := w.between(m)
 		a, b := w.program("a", via), w.program("b", nil)
-		defer closeAll(a, b)
 		held := w.lock(a, "x")
 		mu.Lock()
 		hello := &zamokpb.Hello{Secret: secret, Session: held.Session()}
@@ -307,6 +303,5 @@ func TestALateAnswerProvesTheFirstTransmission(t *testing.T) {
 		mu.Lock()
 		dead = true
 		mu.Unlock()
-		_ = a.Close()
 	})
 }

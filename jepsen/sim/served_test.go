@@ -47,7 +47,7 @@ func serve(t *testing.T, size int, story func(*served)) {
 		}
 		defer func() {
 			for _, n := range w.servers {
-				n.kill()
+				w.atEnd(n.kill) // last of all: who closes in good order needs them
 			}
 		}()
 		w.start(w.servers...)
@@ -122,8 +122,8 @@ type program struct {
 	clock *leap
 }
 
-// program makes a client on a host of its own, which knows all nodes. It is closed by whoever wants that:
-// the end of the run is no clean end.
+// program makes a client on a host of its own, which knows all nodes. It is closed at the end of the run, or
+// before by whoever wants that.
 func (w *served) program(host string, change func(*client.Config)) *program {
 	p := &program{host: host, stack: w.Network.NewStack(host), clock: &leap{real: clock.Runtime()}}
 	cfg := client.Config{
@@ -139,6 +139,7 @@ func (w *served) program(host string, change func(*client.Config)) *program {
 	var err error
 	p.Client, err = client.New(cfg)
 	require.NoError(w, err)
+	w.atEnd(func() { _ = p.Close() })
 	return p
 }
 

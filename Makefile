@@ -92,6 +92,10 @@ bench-core: ## benchmarks of the pure core
 bench: ## beside etcd, ZooKeeper, Redis, PostgreSQL: docs/benchmarks.md (25 min; see bench/run for BENCH_…)
 	bench/run
 
+.PHONY: bench-quick
+bench-quick: ## this tree against the commit that it grew from, by benchstat (2 min; BENCH_BASE=commit)
+	bench/quick
+
 .PHONY: rename
 rename: ## change the module path everywhere: make rename MODULE=host/you/zamok
 	.ci/rename '$(MODULE)'

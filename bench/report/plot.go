@@ -11,9 +11,9 @@ import (
 
 // The plots are SVG by hand: axes, lines, names. Their colours read on white and on black.
 const (
-	plotWide, plotHigh = 760, 420
+	plotWide, plotHigh = 790, 420
 	plotLeft, plotTop  = 70, 20
-	plotNames          = 190 // on the right
+	plotNames          = 220 // on the right
 	plotBottom         = 45
 )
 
@@ -144,14 +144,18 @@ func (r *report) timelines() string {
 	var b strings.Builder
 	top := float64(plotTop)
 	width := float64(plotWide - plotLeft - plotNames + plotLeft - 10)
+	lanes := 0 // as many for all, also where most threads never had a turn
+	for _, rec := range r.rs.Records {
+		for _, span := range rec.Spans {
+			lanes = max(lanes, span.Thread+1)
+		}
+	}
 	for _, s := range r.systems {
 		spans := r.spans(s.Name)
 		if len(spans) == 0 {
 			continue
 		}
-		lanes := 0
 		for _, span := range spans {
-			lanes = max(lanes, span.Thread+1)
 			if span.From < laneMax {
 				fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%d" fill="%s"/>`, 10+width*span.From/laneMax,
 					top+float64(span.Thread*laneHigh), max(0.5, width*(min(span.To, laneMax)-span.From)/laneMax), laneHigh-1, colour(s.Name))

@@ -26,6 +26,7 @@ type Audit struct {
 	restored int // snapshots that were compared with the log
 	hear     map[fsm.TicketRef]chan<- fsm.Event
 	watched  map[session.ID]*heard
+	first    func(*fsm.Machine, *Effect) // is told of each effect when it is first seen; nil = nobody is
 }
 
 // Effect is what one entry did, and when it was first applied anywhere.
@@ -66,6 +67,9 @@ func (a *Audit) applied(node string) func(*fsm.Machine, fsm.Applied) {
 		a.entries = append(a.entries, e)
 		a.pass(&e)
 		a.listen(m, &e)
+		if a.first != nil {
+			a.first(m, &e)
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func (s *Sim) Together(within time.Duration) {
 	s.Await(within, "all nodes are at the same place", func() bool {
 		seen = map[string]bool{}
 		stamps := map[clock.Stamp]bool{}
-		for _, n := range s.Founders() {
+		for _, n := range s.Members() {
 			up := n.Up()
 			if up == nil {
 				return false
@@ -96,7 +96,7 @@ func (s *Sim) Drained(within time.Duration) {
 	var left string
 	s.Await(within, "everything has drained", func() bool {
 		left = ""
-		for _, n := range s.Founders() {
+		for _, n := range s.Members() {
 			up := n.Up()
 			if up == nil {
 				return false

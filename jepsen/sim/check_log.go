@@ -41,6 +41,13 @@ func (r *replay) see(ev fsm.Event) {
 		r.grant(ev)
 	case fsm.EvLost, fsm.EvReleased, fsm.EvRefused:
 		r.end(ev)
+	case fsm.EvDowngraded:
+		for _, item := range r.ticket(ev.TicketRef).items {
+			if held, still := r.holders[item.Name][ev.TicketRef]; still && held.Mode == fsm.Exclusive {
+				held.Mode = fsm.Shared
+				r.holders[item.Name][ev.TicketRef] = held
+			}
+		}
 	case fsm.EvEnded:
 		if r.ended[ev.Session] {
 			r.found.add("session %d ended twice, again at %d", ev.Session, ev.Index)

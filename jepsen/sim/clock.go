@@ -8,11 +8,13 @@ import (
 )
 
 // Clock is a machine's own clock. It may lag, or keep who looks at it waiting, and it never runs
-// faster than virtual time: that is what the whole system is allowed to rely on. (So a clock that
-// stands and then jumps to the right time is no fault that a cluster has to survive, but one that
-// freezes whoever looks at it is: that is how a paused process sees time.)
+// faster than virtual time but by its rate: that is what the whole system is allowed to rely on. (So
+// a node's clock that stands and then jumps to the right time is no fault that a cluster has to
+// survive, but one that freezes whoever looks at it is: that is how a paused process sees time.)
 type Clock struct {
 	real clock.Source
+	base clock.Instant // of real, when the clock was made
+	rate float64       // how fast it goes
 
 	mu     sync.Mutex // guards what follows
 	looks  int        // at one moment of virtual time
@@ -26,7 +28,11 @@ type Clock struct {
 // looksMax is far more often than a node looks at its clock at one moment, however many entries leave.
 const looksMax = 100_000
 
-func newClock() *Clock { return &Clock{real: clock.Runtime()} }
+// newClock makes a clock that goes at this rate; 1 is right.
+func newClock(rate float64) *Clock {
+	real := clock.Runtime()
+	return &Clock{real: real, base: real.Now(), rate: rate}
+}
 
 // Now implements clock.Source.
 func (c *Clock) Now() clock.Instant {
@@ -51,7 +57,11 @@ func (c *Clock) look() clock.Instant {
 	if c.stood != nil {
 		return *c.stood
 	}
-	return c.real.Now().Add(-c.behind)
+	passed := c.real.Now().Since(c.base)
+	if c.rate != 1 {
+		passed = clock.Span(float64(passed) * c.rate)
+	}
+	return c.base.Add(passed - c.behind)
 }
 
 // Freeze keeps everybody who looks waiting until Thaw: the office of a leader does, all the time.
@@ -96,4 +106,12 @@ func (c *Clock) Resume() time.Duration {
 	c.behind += clock.Of(missed)
 	c.stood = nil
 	return missed
+}
+
+// Wake lets a clock that stands go on as if it had never stood: that is how a program that was paused
+// sees time. Who reads it must not serve anybody, since it jumps.
+func (c *Clock) Wake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stood = nil
 }

@@ -73,10 +73,10 @@ func (s *Sim) Leading() []*Node {
 	return leading
 }
 
-// Others are the founders beside this node.
+// Others are the members beside this node.
 func (s *Sim) Others(node *Node) []*Node {
 	var others []*Node
-	for _, n := range s.Founders() {
+	for _, n := range s.Members() {
 		if n != node {
 			others = append(others, n)
 		}

@@ -63,6 +63,15 @@ func (d *Disk) Break(err error) {
 	d.broken = err
 }
 
+// mended puts a broken disk in order again, and tells whether it was broken.
+func (d *Disk) mended() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.broken != nil
+	d.broken = nil
+	return was
+}
+
 // pass waits at the gate, and says whether the write may be made.
 func (d *Disk) pass() error {
 	d.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"zamok/jepsen/check"
 	"zamok/raftnode"
 )
 
@@ -56,6 +57,7 @@ const (
 type Faults struct {
 	sim   *Sim
 	kinds []Fault
+	more  map[Fault]func(context.Context, *rand.Rand, time.Duration) bool // kinds beside those of all runs
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 
@@ -64,12 +66,18 @@ type Faults struct {
 	down    map[*Node]time.Time // until when a node that ended is left alone
 	stalled time.Duration       // how long clocks stood, all together
 	ended   map[string]int      // what processes ended themselves for
+	log     []check.Fault       // what was done; who looks after clients says to whom
 }
 
 // Faults begins to make faults of these kinds, at most abreast of them at a time.
-func (s *Sim) Faults(abreast int, kinds ...Fault) *Faults {
+func (s *Sim) Faults(abreast int, kinds ...Fault) *Faults { return s.faults(abreast, nil, kinds) }
+
+func (s *Sim) faults(abreast int, more map[Fault]func(context.Context, *rand.Rand, time.Duration) bool, kinds []Fault) *Faults {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &Faults{sim: s, kinds: kinds, stop: stop, counts: map[Fault]int{}, down: map[*Node]time.Time{}, ended: map[string]int{}}
+	f := &Faults{
+		sim: s, kinds: kinds, more: more, stop: stop,
+		counts: map[Fault]int{}, down: map[*Node]time.Time{}, ended: map[string]int{},
+	}
 	for i := range abreast {
 		random := s.Random(fmt.Sprintf("faults %d", i))
 		f.work.Go(func() { f.run(ctx, random) })
@@ -88,8 +96,9 @@ func (f *Faults) Stop() {
 	f.stop()
 	f.work.Wait()
 	f.sim.Network.HealAll()
-	for _, n := range f.sim.Founders() {
+	for _, n := range f.sim.Members() {
 		n.Disk.Resume()
+		n.Disk.Break(nil)
 		n.Clock.Thaw()
 		n.Clock.Resume()
 		if n.Up() == nil {
@@ -130,19 +139,24 @@ func (f *Faults) run(ctx context.Context, random *rand.Rand) {
 		kind := deck[0]
 		deck = deck[1:]
 		lasts := min(faultMax, faultLeast<<random.IntN(7)+time.Duration(random.Int64N(int64(faultLeast))))
+		from := f.sim.moment()
 		if !f.one(ctx, random, kind, lasts) {
 			deck = append(deck, kind)
 			continue
 		}
 		f.mu.Lock()
 		f.counts[kind]++
+		f.log = append(f.log, check.Fault{Kind: string(kind), From: from, To: f.sim.moment()})
 		f.mu.Unlock()
 	}
 }
 
 // one makes one fault. False: there was no occasion for it.
 func (f *Faults) one(ctx context.Context, random *rand.Rand, kind Fault, lasts time.Duration) bool {
-	nodes := f.sim.Founders()
+	if do := f.more[kind]; do != nil {
+		return do(ctx, random, lasts)
+	}
+	nodes := f.sim.Members()
 	a := nodes[random.IntN(len(nodes))]
 	b := f.sim.Others(a)[random.IntN(len(nodes)-1)]
 	switch kind {
@@ -264,7 +278,7 @@ func (f *Faults) transfer(n *Node) bool {
 // nurse starts processes again, those that ended themselves too.
 func (f *Faults) nurse(ctx context.Context) {
 	for pauseFor(ctx, nurseEvery) == nil {
-		for _, n := range f.sim.Founders() {
+		for _, n := range f.sim.Members() {
 			f.mu.Lock()
 			wait := time.Now().Before(f.down[n])
 			f.mu.Unlock()
@@ -276,7 +290,7 @@ func (f *Faults) nurse(ctx context.Context) {
 				f.mu.Lock()
 				f.ended[n.ID]++
 				f.mu.Unlock()
-				if !errors.Is(err, raftnode.ErrStuck) {
+				if !errors.Is(err, raftnode.ErrStuck) && !n.Disk.mended() {
 					f.sim.Audit.Breach("%s ended itself: %v", n.ID, err)
 				}
 			}

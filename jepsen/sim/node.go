@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"zamok/api"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -27,11 +28,13 @@ type Node struct {
 	Clock    *Clock
 	Disk     *Disk
 
-	sim *Sim
+	sim  *Sim
+	next *Node // what took its place; nil = it is in its place. Guarded by sim.mu
 
 	mu      sync.Mutex // guards what follows
 	process *process   // the latest; nil = there was none
 	starts  int
+	joins   store.ID // the cluster that it was added to; zero = a founder
 }
 
 // process is one run of the node on the machine.
@@ -40,6 +43,7 @@ type process struct {
 	stack  *Stack
 	opened chan struct{}  // closed when Open has returned
 	node   *raftnode.Node // set when opened
+	whole  *api.Node      // likewise, if it serves clients too
 	err    error          // of Open, set when opened
 	dead   chan struct{}  // closed when the process is told to end: nobody hears from it any more
 	ended  chan struct{}  // closed when nothing of it runs any more
@@ -58,7 +62,7 @@ func (s *Sim) AddNode(id, host string) *Node {
 	} else {
 		d.memory = &store.Memory{}
 	}
-	n := &Node{ID: id, Host: host, Clock: newClock(), Disk: d, sim: s}
+	n := &Node{ID: id, Host: host, Clock: newClock(s.rateOf(host)), Disk: d, sim: s}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.nodes = append(s.nodes, n)
@@ -86,6 +90,30 @@ func (s *Sim) Nodes() []*Node {
 // Founders are the nodes of the cluster's list.
 func (s *Sim) Founders() []*Node {
 	return s.Nodes()[:s.founders]
+}
+
+// Members are the machines of the cluster: the founders, or what took their places.
+func (s *Sim) Members() []*Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	members := slices.Clone(s.nodes[:s.founders])
+	for i, n := range members {
+		for n.next != nil {
+			n = n.next
+		}
+		members[i] = n
+	}
+	return members
+}
+
+// Replace puts a machine with an empty disk and a new id in the place of another, whose process must
+// have ended. It is not started, and the cluster does not know of it.
+func (s *Sim) Replace(old *Node, id string, cluster store.ID) *Node {
+	n := s.AddNode(id, old.Host)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.joins, old.next = cluster, n
+	return n
 }
 
 // List is the --cluster list that names all founders at their hosts.
@@ -137,6 +165,9 @@ func (n *Node) Begin(tune ...Tune) {
 	if n.sim.config.Tune != nil {
 		n.sim.config.Tune(&cfg)
 	}
+	if n.joins != (store.ID{}) {
+		cfg.Cluster, cfg.JoinCluster = peer.List{}, n.joins
+	}
 	for _, t := range tune {
 		t(&cfg)
 	}
@@ -145,7 +176,11 @@ func (n *Node) Begin(tune ...Tune) {
 		// Open ends with Goexit when Fatal was called inside of it.
 		p.err = errors.New("the process ended while it was starting")
 		defer close(p.opened)
-		p.node, p.err = raftnode.Open(ctx, cfg)
+		if n.sim.config.Serve {
+			n.serve(ctx, p, cfg)
+		} else {
+			p.node, p.err = raftnode.Open(ctx, cfg)
+		}
 		if p.err != nil {
 			n.sim.Trace.Note(n.ID, "did not start: %v", p.err)
 		}
@@ -180,10 +215,13 @@ func (n *Node) Kill() {
 // kill closes the sockets first, as the kernel does, so that whatever the node still thinks or
 // says on its way to the end is heard by nobody.
 func (n *Node) kill(p *process) {
-	n.finish(p, func(node *raftnode.Node) error {
+	n.finish(p, func() error {
 		p.stack.HangUp()
 		close(p.dead)
-		return node.Kill()
+		if p.whole != nil {
+			return p.whole.Kill()
+		}
+		return p.node.Kill()
 	})
 }
 
@@ -193,8 +231,12 @@ func (n *Node) Close() {
 	p := n.process
 	n.mu.Unlock()
 	if p != nil {
-		n.finish(p, func(node *raftnode.Node) error {
-			err := node.Close()
+		n.finish(p, func() error {
+			end := p.node.Close
+			if p.whole != nil {
+				end = p.whole.Close
+			}
+			err := end()
 			close(p.dead)
 			return err
 		})
@@ -202,7 +244,7 @@ func (n *Node) Close() {
 }
 
 // finish ends the process, or waits until it has ended.
-func (n *Node) finish(p *process, end func(*raftnode.Node) error) {
+func (n *Node) finish(p *process, end func() error) {
 	p.mu.Lock()
 	first := !p.dying
 	p.dying = true
@@ -216,7 +258,7 @@ func (n *Node) finish(p *process, end func(*raftnode.Node) error) {
 	n.Clock.Thaw()
 	<-p.opened
 	if p.node != nil {
-		if err := end(p.node); err != nil {
+		if err := end(); err != nil {
 			n.sim.Trace.Note(n.ID, "ended with %v", err)
 		}
 	}

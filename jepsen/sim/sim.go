@@ -29,6 +29,10 @@ type Config struct {
 	Disks Disks
 	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
 	Limit time.Duration
+	// Serve has nodes serve clients at port 5750 of their hosts.
+	Serve bool
+	// Drift is by how much, at most, clocks go too fast or too slow. Zero: none does.
+	Drift float64
 	// Tune changes a node's configuration before each start. Nil: it stays as it is.
 	Tune Tune
 }
@@ -112,6 +116,16 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
+// rateOf is how fast the clock of a host goes: as far off as may be, one time in two.
+func (s *Sim) rateOf(host string) float64 {
+	random := s.Random("rate of " + host)
+	off := 2*random.Float64() - 1
+	if random.IntN(2) == 0 {
+		off = float64(2*random.IntN(2) - 1)
+	}
+	return 1 + off*s.config.Drift
+}
+
 // Random is a source of random choices of its own for each purpose, so that one more draw in one
 // place changes nothing elsewhere. It belongs to one goroutine.
 func (s *Sim) Random(purpose string) *rand.Rand {
@@ -122,6 +136,12 @@ func (s *Sim) Random(purpose string) *rand.Rand {
 
 // Elapsed is the virtual time since the beginning of the run.
 func (s *Sim) Elapsed() time.Duration { return time.Since(s.began) }
+
+// moment is the present in a recorded history, where no moment is 0.
+func (s *Sim) moment() time.Duration { return s.Elapsed() + historyBegin }
+
+// historyBegin is where the moments of recorded histories begin.
+const historyBegin = time.Second
 
 // Within is a context that ends after so much virtual time, or with the test.
 func (s *Sim) Within(d time.Duration) context.Context {

@@ -1,0 +1,159 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"zamok/client"
+	"zamok/jepsen/check"
+)
+
+// caller is a machine of its own on which a program with a client runs, dies and is started again.
+type caller struct {
+	sim    *Sim
+	record *Record
+	host   string
+	change func(*client.Config)
+	random *rand.Rand // of what happens to the machine; its programs have their own
+
+	mu     sync.Mutex // guards what follows
+	app    *app
+	lives  int
+	paused chan struct{} // closed when a pause is over; nil = nothing is paused
+}
+
+// app is one process of a caller.
+type app struct {
+	*client.Client
+	caller *caller
+	label  string
+	clock  *Clock
+	stack  *Stack
+	ctx    context.Context // ends with the process
+	end    context.CancelFunc
+	work   sync.WaitGroup
+}
+
+// start starts a program, whose work is done by what is given, each in a goroutine of its own.
+func (c *caller) start(work ...func(*app, *rand.Rand)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lives++
+	p := &app{caller: c, label: fmt.Sprintf("%s.%d", c.host, c.lives), stack: c.sim.Network.NewStack(c.host)}
+	p.clock = newClock(c.sim.rateOf(c.host))
+	p.ctx, p.end = context.WithCancel(context.Background())
+	cfg := client.Config{
+		Dialer: p.stack.Dial, Clock: p.clock, Label: p.label, Logger: slog.New(slog.DiscardHandler),
+	}
+	for _, n := range c.sim.Founders() {
+		cfg.Endpoints = append(cfg.Endpoints, n.Host)
+	}
+	if c.change != nil {
+		c.change(&cfg)
+	}
+	var err error
+	if p.Client, err = client.New(cfg); err != nil {
+		c.sim.Fatal(err)
+	}
+	c.sim.Trace.Note(c.host, "%s starts", p.label)
+	for i, do := range work {
+		random := c.sim.Random(fmt.Sprintf("%s, worker %d", p.label, i))
+		p.work.Go(func() { do(p, random) })
+	}
+	c.app = p
+}
+
+// running is the program, or nil.
+func (c *caller) running() *app {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.app
+}
+
+// kill ends the program as kill -9 does.
+func (c *caller) kill() {
+	c.mu.Lock()
+	p := c.app
+	c.app = nil
+	c.mu.Unlock()
+	if p == nil {
+		return
+	}
+	p.stack.HangUp()
+	c.record.died(p.label)
+	c.sim.Trace.Note(c.host, "%s dies", p.label)
+	c.wake(p)
+	p.end()
+	p.work.Wait()
+	_ = p.Close() // nobody hears of it
+}
+
+// pause has the program see nothing and do nothing: its clock stands, and then jumps. False: it is
+// paused already.
+func (c *caller) pause(p *app) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.paused != nil || c.app != p {
+		return false
+	}
+	c.paused = make(chan struct{})
+	p.clock.Stop()
+	for _, n := range c.sim.Founders() {
+		c.sim.Network.Cut(c.host, n.Host)
+		c.sim.Network.Cut(n.Host, c.host)
+	}
+	return true
+}
+
+// wake ends a pause, if there is one.
+func (c *caller) wake(p *app) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.paused == nil {
+		return
+	}
+	if p != nil {
+		p.clock.Wake()
+	}
+	close(c.paused)
+	c.paused = nil
+	for _, n := range c.sim.Founders() {
+		c.sim.Network.Heal(c.host, n.Host)
+		c.sim.Network.Heal(n.Host, c.host)
+	}
+}
+
+// step is between any two steps of a program: here it may be paused. False: it is over.
+func (p *app) step() bool {
+	p.caller.mu.Lock()
+	paused := p.caller.paused
+	p.caller.mu.Unlock()
+	if paused != nil {
+		<-paused
+	}
+	return p.ctx.Err() == nil
+}
+
+// rest lets time pass. False: the program is over.
+func (p *app) rest(d time.Duration) bool { return pauseFor(p.ctx, d) == nil && p.step() }
+
+// beatOf is what a handle's deadline tells: when that was sent which was answered with proof last. It is
+// put a little early, because the deadline is told in whole readings of clocks.
+func (p *app) beatOf(l *client.Lock, ttl time.Duration) {
+	c := p.caller
+	c.mu.Lock()
+	paused := c.paused != nil
+	c.mu.Unlock()
+	left := time.Until(l.Deadline())
+	if paused || left <= 0 || l.Err() != nil {
+		return
+	}
+	margin := max(ttl/20, 200*time.Millisecond)
+	age := time.Duration(float64(ttl-margin-left)/p.clock.rate) + 5*time.Millisecond
+	now := p.caller.sim.moment()
+	c.record.beat(check.Beat{Session: l.Session(), Sent: now - age, Back: now})
+}

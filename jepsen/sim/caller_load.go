@@ -1,0 +1,291 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"zamok/client"
+	"zamok/jepsen/check"
+)
+
+// What programs do with package client: everything that it offers, at random.
+
+const (
+	mutexes    = 4
+	pools      = 2
+	poolOf     = 3
+	holdMost   = 1500 * time.Millisecond
+	waitMost   = 3 * time.Second
+	thinkMost  = time.Second
+	callMost   = 5 * time.Second // the default of Config.RequestTimeout
+	holdLook   = 100 * time.Millisecond
+	threadsOf  = 3 // of each program
+	operatorIn = 4 // one step in so many of an operator's does harm
+)
+
+// thread is one goroutine of a program, an owner of locks.
+type thread struct {
+	*app
+	*rand.Rand
+	owner string
+	ttl   time.Duration
+}
+
+// one is one random call, with what follows from it.
+func (t *thread) one() {
+	switch t.IntN(10) {
+	case 0:
+		t.now()
+	case 1:
+		t.get(t.mutex())
+	default:
+		if l, h := t.acquire(t.IntN(3) == 0); l != nil {
+			t.hold(l, h, 0)
+		}
+	}
+}
+
+func (t *thread) mutex() string { return fmt.Sprint("m", t.IntN(mutexes)) }
+
+// wish is what a thread asks for.
+func (t *thread) wish() (items []client.Item, opts []client.Option) {
+	switch n := t.IntN(10); {
+	case n < 4:
+		items = append(items, client.Exclusive(t.mutex()))
+	case n < 6:
+		items = append(items, client.Shared(t.mutex()))
+	case n < 8:
+		items = append(items, client.Permits(fmt.Sprint("p", t.IntN(pools)), 1+t.Uint32N(2), poolOf))
+	default:
+		for _, i := range t.Perm(mutexes)[:2+t.IntN(2)] {
+			item := client.Exclusive(fmt.Sprint("m", i))
+			if t.IntN(3) == 0 {
+				item = client.Shared(item.Name())
+			}
+			items = append(items, item)
+		}
+	}
+	if t.IntN(8) == 0 {
+		opts = append(opts, client.MaxHold(time.Second+time.Duration(t.Int64N(int64(time.Second)))))
+	}
+	if t.IntN(4) == 0 {
+		opts = append(opts, client.OnQueue(func(client.Position) {}), client.Metadata([]byte(t.owner)))
+	}
+	return items, opts
+}
+
+// acquire asks for something, and takes down what came of it.
+func (t *thread) acquire(bounded bool) (*client.Lock, *check.Hold) {
+	items, opts := t.wish()
+	if t.IntN(2) == 0 {
+		opts = append(opts, client.Owner(t.owner))
+	}
+	kind := check.OpLock
+	if t.IntN(3) == 0 {
+		kind = check.OpTryLock
+	}
+	ctx, cancel := t.ctx, context.CancelFunc(func() {})
+	if bounded {
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(t.Int64N(int64(waitMost))))
+	}
+	defer cancel()
+	return t.ask(ctx, kind, items, opts)
+}
+
+func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, opts []client.Option) (*client.Lock, *check.Hold) {
+	ask := t.LockAll
+	if kind == check.OpTryLock {
+		ask = t.TryLockAll
+	}
+	r := t.caller.record
+	op := r.call(check.Op{Client: t.label, Kind: kind, Items: wished(items)})
+	l, err := ask(ctx, items, opts...)
+	t.step() // it may be paused before it looks at the answer
+	var h *check.Hold
+	if err == nil {
+		ref := check.Ref{Session: l.Session(), Ticket: l.Ticket()}
+		h = r.believes(check.Hold{Client: t.label, Ref: ref, Token: uint64(l.Token()), Items: op.Items})
+	}
+	r.done(op, func(op *check.Op) {
+		op.Outcome = outcomeFor(err)
+		if err != nil {
+			op.Error = err.Error()
+			return
+		}
+		op.Ref, op.Token = h.Ref, h.Token
+	})
+	return l, h
+}
+
+// outcomeFor says what a caller knows after an error.
+func outcomeFor(err error) check.Outcome {
+	var e *client.Error
+	switch {
+	case err == nil:
+		return check.OK
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, client.ErrUnavailable):
+		return check.Unknown
+	case errors.As(err, &e) && e.Outcome == client.Unknown:
+		return check.Unknown
+	}
+	return check.Refused
+}
+
+// hold keeps a grant for a while, works under it, and gives it back. depth is how many it holds already.
+func (t *thread) hold(l *client.Lock, h *check.Hold, depth int) {
+	r, until := t.caller.record, time.Now().Add(time.Duration(t.Int64N(int64(holdMost))))
+	shared, limited := false, false
+	for _, it := range h.Items {
+		limited = limited || it.Mode == check.Permits
+	}
+	lost := l.Lost()
+	defer context.AfterFunc(l.Context(), func() { r.believed(h, check.Lost, lostFor(l.Err())) })()
+	for time.Now().Before(until) && t.ctx.Err() == nil {
+		if err := l.Err(); err != nil {
+			break
+		}
+		t.beatOf(l, t.ttl)
+		t.step() // between a look and a write is any time
+		t.write(h, shared)
+		switch n := t.IntN(30); {
+		case n < 2:
+			t.check(h)
+		case n == 2 && !limited && !shared:
+			shared = t.downgrade(l, h)
+		case n == 3 && depth == 0:
+			// Without an owner on both sides nobody finds the deadlock that this may be.
+			if inner, held := t.acquire(true); inner != nil {
+				t.hold(inner, held, depth+1)
+			}
+		}
+		select {
+		case <-lost:
+		case <-time.After(holdLook):
+		case <-t.ctx.Done():
+		}
+		t.step()
+	}
+	t.unlock(l, h, r)
+}
+
+// unlock ends a hold: by what it was lost for, or by its release.
+func (t *thread) unlock(l *client.Lock, h *check.Hold, r *Record) {
+	if t.ctx.Err() != nil {
+		return // the process is dead: it does and sees nothing
+	}
+	if err := l.Err(); err != nil {
+		r.believed(h, check.Lost, lostFor(err))
+	} else {
+		r.believed(h, check.Unlocked, "")
+	}
+	op := r.call(check.Op{Client: t.label, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items})
+	err := l.Unlock(t.ctx)
+	r.done(op, func(op *check.Op) {
+		if op.Outcome = outcomeFor(err); err != nil {
+			op.Error = err.Error()
+		}
+	})
+}
+
+// lostFor is what a client was told: nothing if it found out by itself.
+func lostFor(err error) string {
+	switch {
+	case errors.Is(err, client.ErrRevoked):
+		return "revoked"
+	case errors.Is(err, client.ErrSessionExpired):
+		for _, why := range []string{"disconnected", "evicted", "closed"} {
+			if strings.Contains(err.Error(), why) {
+				return why
+			}
+		}
+		return check.Expired
+	case strings.Contains(err.Error(), "maximum hold"):
+		return "held out"
+	}
+	return ""
+}
+
+// write writes to what the held mutexes guard.
+func (t *thread) write(h *check.Hold, shared bool) {
+	for _, it := range h.Items {
+		if it.Mode != check.Permits && t.ctx.Err() == nil {
+			t.caller.record.write(t.label, it.Name, h.Token, shared || it.Mode == check.Shared)
+		}
+	}
+}
+
+func (t *thread) downgrade(l *client.Lock, h *check.Hold) bool {
+	if !slices.ContainsFunc(h.Items, func(it check.Item) bool { return it.Mode == check.Exclusive }) {
+		return false
+	}
+	r := t.caller.record
+	r.shares(h)
+	op := r.call(check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items})
+	err := l.Downgrade(t.ctx)
+	r.done(op, func(op *check.Op) {
+		if op.Outcome = outcomeFor(err); err != nil {
+			op.Error = err.Error()
+		}
+	})
+	return true
+}
+
+func (t *thread) check(h *check.Hold) {
+	r, it := t.caller.record, h.Items[t.IntN(len(h.Items))]
+	op := r.call(check.Op{Client: t.label, Kind: check.OpCheck, Ref: h.Ref, Items: []check.Item{it}, Token: h.Token})
+	held, at, err := t.Client.Check(t.ctx, client.Grant{
+		Name: it.Name, Token: client.Token(h.Token), Session: h.Session, Ticket: h.Ticket,
+	})
+	r.done(op, func(op *check.Op) { op.Held = held; read(op, at, err) })
+}
+
+func (t *thread) now() {
+	r := t.caller.record
+	op := r.call(check.Op{Client: t.label, Kind: check.OpNow})
+	at, err := t.Now(t.ctx)
+	r.done(op, func(op *check.Op) { read(op, at, err) })
+}
+
+// get looks at a lock.
+func (t *thread) get(name string) *client.LockDetail {
+	r := t.caller.record
+	op := r.call(check.Op{Client: t.label, Kind: check.OpGet, Items: []check.Item{{Name: name}}})
+	d, err := t.Get(t.ctx, name, 0)
+	r.done(op, func(op *check.Op) {
+		if err != nil {
+			read(op, client.Stamp{}, err)
+			return
+		}
+		read(op, d.Stamp, nil)
+		for _, held := range d.Held {
+			op.Holders = append(op.Holders, check.Ref{Session: held.Session, Ticket: held.Ticket})
+		}
+	})
+	if err != nil {
+		return nil
+	}
+	return d
+}
+
+// read takes down the answer of a read. One without an answer is refused: it changes nothing.
+func read(op *check.Op, at client.Stamp, err error) {
+	if err != nil {
+		op.Outcome, op.Error = check.Unknown, err.Error()
+		return
+	}
+	op.Outcome, op.Term, op.Index, op.Time = check.OK, at.Term, at.Index, at.Time
+}
+
+func wished(items []client.Item) (all []check.Item) {
+	for _, it := range items {
+		all = append(all, check.Item{
+			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Of: int(it.Of()),
+		})
+	}
+	return all
+}

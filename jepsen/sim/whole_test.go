@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"zamok/client"
+	"zamok/jepsen/check"
+)
+
+// drainMost is how long a call may take that was under way at the healing: some have many before them.
+const drainMost = 90 * time.Second
+
+// allChecks are those that must have found something to look at.
+var allChecks = []string{"C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16", "C17"}
+
+// wholeStorm is a run of the whole stack under random faults. It fails also when too little happened.
+func wholeStorm(t *testing.T, lasts time.Duration, drift float64) (happened int64) {
+	t.Helper()
+	var s *Sim
+	var w *whole
+	plan := check.Plan{Name: "whole", Begin: historyBegin, Audit: true, Drain: drainMost, Rate: 1 + drift}
+	Run(t, Config{Serve: true, Drift: drift, Tune: smallLogs, Limit: 2*lasts + 30*time.Minute}, func(sim *Sim) {
+		s = sim
+		plan.Seed = s.Seed
+		w = s.whole(6)
+		kinds := AllFaults()
+		more := w.moreFaults()
+		for kind := range more {
+			kinds = append(kinds, kind)
+		}
+		slices.Sort(kinds) // a map's order is nobody's choice
+		faults := s.faults(2, more, kinds)
+		time.Sleep(lasts)
+		faults.Stop()
+		plan.Healed = s.moment()
+		w.windUp()
+		plan.End = s.moment()
+		for _, kind := range kinds {
+			plan.Faults = append(plan.Faults, string(kind))
+		}
+		w.record.rest.Faults = append(w.record.rest.Faults, faults.log...)
+		w.record.rest.Stalls = append(w.record.rest.Stalls, faults.stood()...)
+		for _, n := range faults.Counts() {
+			happened += int64(n)
+		}
+		s.Logf("faults: %v; %d processes ended themselves", faults.Counts(), faults.EndedThemselves())
+		s.Check()
+		s.Logf("the watch told %d events", w.checkWatch())
+	})
+	if t.Failed() {
+		return happened
+	}
+	w.judge(t, plan, lasts, drift > promisedDrift)
+	return happened
+}
+
+// promisedDrift is how far off a clock may be: two that are this far off are 5 % apart.
+const promisedDrift = 0.025
+
+// windUp has all calls come back, sees that everything works, and ends in good order.
+func (w *whole) windUp() {
+	w.finish()
+	if w.replacement.old != nil {
+		w.exchange(w.Within(drainMost))
+	}
+	for _, c := range append(w.callers, w.operator) {
+		p := c.running()
+		if p == nil {
+			w.begin(c)
+			p = c.running()
+		}
+		p.work.Wait()
+		w.last(p)
+	}
+	for _, end := range w.background {
+		end()
+	}
+	w.Drained(ttls[len(ttls)-1] + backoffMax)
+	w.Together(backoffMax)
+	w.record.look()
+	w.record.atRest(true)
+}
+
+// last is what a program does last: it must succeed.
+func (w *whole) last(p *app) {
+	t := &thread{app: p, Rand: w.Random("last of " + p.label)}
+	if l, h := t.ask(w.Within(drainMost), check.OpLock, []client.Item{client.Exclusive("last of " + p.label)}, nil); l != nil {
+		t.write(h, false)
+		t.check(h)
+		t.unlock(l, h, w.record)
+	}
+	t.get("m0")
+	t.now()
+	assert.NoError(w, p.Close())
+}
+
+// judge holds the record of a run against everything, and the run against what it was to be.
+func (w *whole) judge(t *testing.T, plan check.Plan, lasts time.Duration, void bool) {
+	t.Helper()
+	minutes := int(lasts / time.Minute)
+	plan.MinOK, plan.Checks = 200*minutes, allChecks
+	h := w.record.history(plan)
+	if void {
+		for _, s := range h.Sessions { // nothing is promised of what clients believe; tokens must hold
+			h.Faults = append(h.Faults, check.Fault{Kind: "wrong clock", Target: s.Client, From: plan.Begin, To: plan.End, Voids: true})
+		}
+	}
+	r := check.Check(h, check.Limits{})
+	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d offices\n%v%v",
+		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events), w.Audit.Offices(), r.Outcomes, r)
+	if !r.OK() {
+		t.Errorf("seed %d: repeat its choices with %s=%d", plan.Seed, SeedVariable, plan.Seed)
+		t.Log(w.Trace)
+	}
+	refused := 0
+	for _, wr := range h.Writes {
+		if !wr.Accepted {
+			refused++
+		}
+	}
+	t.Logf("%d writes, %d of them refused", len(h.Writes), refused)
+}
+
+func TestTheWholeStackUnderRandomFaults(t *testing.T) {
+	t.Parallel()
+	pieces, piece := 2, 10*time.Minute
+	if testing.Short() {
+		pieces, piece = 1, 3*time.Minute
+	}
+	for i := range pieces {
+		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
+			t.Parallel()
+			wholeStorm(t, piece, promisedDrift)
+		})
+	}
+}

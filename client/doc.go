@@ -81,6 +81,8 @@
 //	ticket.go   one acquisition on its way, and the floor
 //	acquire.go  the calls that wait; options.go
 //	lock.go     the handle
+//	read.go, info.go, watch.go, operate.go   looking, and what operators do
+//	election.go, locker.go                   other shapes of a lock
 //
 // A session has three goroutines, and one more while its nodes are learnt: run attaches and sends, receive
 // reads, keep looks at the clocks. All of its state is guarded by one mutex, and no goroutine holds it while

@@ -59,7 +59,7 @@ Each client has a session and connections of its own.`,
 			if len(args) > 0 {
 				shape = args[0]
 			}
-			if err := v.check(); err != nil {
+			if err := v.check(shape); err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
 			ctx, stop := untilSignal(cmd.Context())
@@ -76,13 +76,13 @@ Each client has a session and connections of its own.`,
 	return cmd
 }
 
-func (v *benchVerb) check() error {
+func (v *benchVerb) check(shape string) error {
 	switch {
 	case v.clients < 1 || v.clients > benchClientsMax:
 		return fmt.Errorf("--clients is %d: it is from 1 to %d", v.clients, benchClientsMax)
 	case v.duration <= 0:
 		return fmt.Errorf("--duration is %v: it must be above 0", v.duration)
-	case v.waiters < 1 || v.waiters > v.clients*parkedPerClient:
+	case shape == "parked" && (v.waiters < 1 || v.waiters > v.clients*parkedPerClient):
 		return fmt.Errorf("--waiters is %d: it is from 1 to %d for each of the %d --clients", v.waiters, parkedPerClient, v.clients)
 	}
 	return nil

@@ -14,9 +14,9 @@ func newRemove(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove ID",
 		Short: "take a node out of the cluster, for ever",
-		Long: `Takes a node out of the cluster. It ends by itself if it runs. Its id can't be used again: a machine comes
-back with an empty directory and another id. A node that lost its disk is removed before its successor
-joins.`,
+		Long: `Takes a node out of the cluster. If it runs and hears of it, it ends by itself within seconds; else stop it.
+Its id can't be used again: a machine comes back with an empty directory and another id. A node that lost
+its disk is removed before its successor joins.`,
 		Example: "  zamok remove n3",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),

@@ -1,0 +1,210 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// read runs a verb that must succeed, as JSON.
+func read[D any](t *testing.T, c *cluster, args ...string) (doc D) {
+	t.Helper()
+	r := zamok(t, c, append(args, "-o", "json")...)
+	require.Equal(t, 0, r.code, r.errs)
+	decoder := json.NewDecoder(strings.NewReader(r.out))
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(&doc), r.out)
+	require.False(t, decoder.More(), "one document: %s", r.out)
+	return doc
+}
+
+type lsDoc struct {
+	Locks []lockDoc `json:"locks"`
+	More  bool      `json:"more"`
+	Stamp stampDoc  `json:"stamp"`
+}
+
+// hold has a command hold a lock until the test ends.
+func hold(t *testing.T, c *cluster, args ...string) *running {
+	t.Helper()
+	r := begin(t, c, append(append([]string{"lock"}, args...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
+	r.says(t, "holding")
+	return r
+}
+
+func TestLookingAtALock(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	hold(t, c, "look/a", "--meta", "the nightly\x1b[2J report", "--max-hold", "1h")
+	begin(t, c, "lock", "look/a", "--meta", "the second", "--wait", "1h", "--", "true")
+	c.queue(t, "look/a", 1)
+	begin(t, c, "lock", "look/a", "--meta", "the third", "--shared", "--", "true")
+	c.queue(t, "look/a", 2)
+	hold(t, c, "look/pool", "--permits", "2", "--of", "5")
+
+	lock := read[detailDoc](t, c, "show", "look/a")
+	require.Len(t, lock.Held, 1)
+	require.Len(t, lock.Queue, 2)
+	holder, second, third := lock.Held[0], lock.Queue[0], lock.Queue[1]
+	require.Equal(t, "the nightly\x1b[2J report", holder.Metadata, "programs get what was written")
+	require.Equal(t, []itemDoc{{Name: "look/a", Mode: "exclusive"}}, holder.Items)
+	require.NotEmpty(t, holder.Held)
+	require.NotEmpty(t, holder.LeaseLeft)
+	require.NotEmpty(t, holder.HoldLeft)
+	require.NotZero(t, holder.Token)
+	require.NotEmpty(t, second.Waited)
+	require.Equal(t, "shared", third.Items[0].Mode)
+	require.Equal(t, holder.Session, second.Blockers[0].Session)
+	require.Equal(t, "holder", second.Blockers[0].By)
+
+	text := zamok(t, c, "show", "look/a").out
+	for _, says := range []string{
+		"look/a (mutex): held by 1, 2 waiting", "the nightly�[2J report", "the second", "the third", strconv.FormatUint(holder.Token, 10),
+		fmt.Sprintf("session %d, the holder", holder.Session), fmt.Sprintf("session %d, ahead", second.Session), "AT MOST",
+	} {
+		require.Contains(t, text, says)
+	}
+	require.NotContains(t, text, "\x1b", "what others wrote moves no cursor here")
+	require.Contains(t, zamok(t, c, "show", "look/pool").out, "2 of 5")
+	require.Equal(t, "look/nobody is free.\n", zamok(t, c, "show", "look/nobody").out)
+
+	all := read[lsDoc](t, c, "ls", "look/")
+	require.Equal(t, []lockDoc{
+		{Name: "look/a", Kind: "mutex", Holders: 1, Waiters: 2}, {Name: "look/pool", Kind: "permits", Of: 5, Holders: 1},
+	}, all.Locks)
+	first := zamok(t, c, "ls", "look/", "--limit", "1").out
+	require.Contains(t, first, "look/a")
+	require.NotContains(t, first, "look/pool")
+	require.Contains(t, first, "--after 'look/a'")
+	require.Contains(t, zamok(t, c, "ls", "look/", "--limit", "1", "--after", "look/a").out, "look/pool")
+	require.Equal(t, "No lock is in use.\n", zamok(t, c, "ls", "look/none").out)
+
+	sessions := read[struct {
+		Sessions []sessionDoc `json:"sessions"`
+		More     bool         `json:"more"`
+		Stamp    stampDoc     `json:"stamp"`
+	}](t, c, "sessions", "--after", strconv.FormatUint(holder.Session-1, 10), "--limit", "1")
+	require.Len(t, sessions.Sessions, 1)
+	require.Equal(t, holder.Session, sessions.Sessions[0].Session)
+	require.Equal(t, 1, sessions.Sessions[0].Tickets)
+	require.Equal(t, "15s", sessions.Sessions[0].TTL)
+	require.Contains(t, zamok(t, c, "sessions").out, strconv.FormatUint(holder.Session, 10))
+
+	token := strconv.FormatUint(holder.Token, 10)
+	r := zamok(t, c, "check", "look/a", token)
+	require.Equal(t, result{0, "held\n", ""}, r)
+	require.Equal(t, result{exitNo, "not held\n", ""}, zamok(t, c, "check", "look/a", "1"))
+	require.Equal(t, exitNo, zamok(t, c, "check", "look/a", "1", "-o", "json").code)
+	grant := []string{"--session", strconv.FormatUint(holder.Session, 10), "--ticket", strconv.FormatUint(holder.Ticket, 10)}
+	require.Equal(t, 0, zamok(t, c, append([]string{"check", "look/a", token}, grant...)...).code)
+}
+
+func TestNowRises(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	one, two := read[stampDoc](t, c, "now"), read[stampDoc](t, c, "now")
+	require.True(t, one.Term < two.Term || one.Term == two.Term && one.Index < two.Index, "%v, then %v", one, two)
+	require.Contains(t, zamok(t, c, "now").out, "term ")
+}
+
+func TestWatching(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	from := strconv.FormatUint(read[stampDoc](t, c, "now").Index, 10)
+	text, lines := begin(t, c, "watch", "watched/", "--from", from), begin(t, c, "watch", "watched/", "--from", from, "-o", "json")
+	require.Equal(t, 0, zamok(t, c, "lock", "watched/a", "--with", "hidden", "--", "true").code)
+	text.says(t, "released")
+	lines.says(t, "released")
+	var happened []string
+	scanner := bufio.NewScanner(strings.NewReader(lines.out.String()))
+	for scanner.Scan() {
+		var e eventDoc
+		require.NoError(t, json.Unmarshal(scanner.Bytes(), &e), "one event a line")
+		require.Equal(t, []itemDoc{{Name: "watched/a", Mode: "exclusive"}}, e.Items)
+		happened = append(happened, e.Happened)
+	}
+	require.Equal(t, []string{"granted", "released"}, happened)
+	require.Contains(t, text.out.String(), "watched/a (exclusive)")
+	require.NotContains(t, text.out.String()+lines.out.String(), "hidden")
+	for _, r := range []*running{text, lines} {
+		require.NoError(t, r.Process.Signal(syscall.SIGINT))
+		end := r.wait(t)
+		require.Equal(t, 0, end.code, end.errs)
+		require.Empty(t, end.errs)
+	}
+}
+
+// Every verb that asks a cluster says who did not answer, and every mistake how to do it right.
+func TestMistakesOfLookingAndOperating(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	for name, test := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no server":         {[]string{"ls", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "127.0.0.1:1"},
+		"no server, watch":  {[]string{"sessions", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "unavailable"},
+		"no server, backup": {[]string{"backup", os.DevNull + "x", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "no backup was made"},
+		"no time":           {[]string{"now", "--timeout", "0s"}, "--timeout is 0s"},
+		"a bad name":        {[]string{"show", "a\nb"}, "name"},
+		"no name":           {[]string{"show"}, "accepts 1 arg"},
+		"a word as token":   {[]string{"check", "x", "one"}, "it is a whole number"},
+		"half a grant":      {[]string{"check", "x", "1", "--session", "1"}, "give both"},
+		"no limit":          {[]string{"sessions", "--limit", "0"}, "above 0"},
+		"no force":          {[]string{"release", "x", "--reason", "y"}, "say --force"},
+		"no reason":         {[]string{"release", "x", "--force"}, "--reason"},
+		"nobody holds it":   {[]string{"release", "mistake/x", "--force", "--reason", "y"}, "nobody holds mistake/x; nothing was done"},
+		"nor this token":    {[]string{"release", "mistake/x", "--force", "--reason", "y", "--token", "7"}, "nobody holds mistake/x with a token up to 7"},
+		"nobody to ask":     {[]string{"release", "x", "--force", "--reason", "y", "-o", "json"}, "--token"},
+		"no such session":   {[]string{"expire", "7", "--reason", "y"}, "no session 7 lives; nothing was done"},
+		"a silent expiry":   {[]string{"expire", "7"}, "--reason"},
+		"no such node":      {[]string{"remove", "n9"}, `"n9" is no node`},
+		"transfer to none":  {[]string{"transfer", "n9"}, `"n9" is no node`},
+		"a bad address":     {[]string{"join", "n9", "nowhere"}, "peer"},
+		"another address":   {[]string{"join", "n1", "127.0.0.1:1"}, "n1 is a node already"},
+		"a bad shape":       {[]string{"bench", "sideways"}, "sideways"},
+		"no clients":        {[]string{"bench", "--clients", "0"}, "--clients is 0"},
+		"too many waiters":  {[]string{"bench", "parked", "--clients", "1", "--waiters", "5000"}, "--waiters is 5000"},
+		"no backup there":   {[]string{"restore", "no-such-file", "--id", "r1", "--data", "x", "--cluster", "r1=h:1"}, "no such file"},
+		"half a restore":    {[]string{"restore", "f", "--id", "r1"}, "--cluster"},
+		"too wide":          {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1,r2=h:2"}, "name r1 alone"},
+		"too quiet":         {[]string{"restore", "f", "--id", "r1", "--data", "x", "--cluster", "r1=h:1", "--quiet", "2h"}, "at most"},
+		"an odd format":     {[]string{"ls", "-o", "xml"}, "text or json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := zamok(t, c, test.args...)
+			require.Equal(t, exitOurs, r.code, r.out+r.errs)
+			require.Contains(t, r.errs, test.says)
+			require.Empty(t, r.out)
+		})
+	}
+}
+
+func TestHTTPOfACluster(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	for path, says := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n", "/metrics": "zamok_build_info{version="} {
+		require.Eventually(t, func() bool {
+			answer, err := http.Get("http://127.0.0.1:" + strconv.Itoa(c.port+2) + path)
+			if err != nil {
+				return false
+			}
+			defer answer.Body.Close()
+			body, err := io.ReadAll(answer.Body)
+			return err == nil && answer.StatusCode == http.StatusOK && strings.Contains(string(body), says)
+		}, patience, 20*time.Millisecond, path)
+	}
+}

@@ -1,0 +1,157 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+)
+
+// A lock is taken away from its holder, by a person who was asked, by a script, and with its session.
+func TestReleaseAndExpire(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	answer := func(name, line string) result {
+		r := &running{Cmd: command("release", name, "--force", "--reason", "host is gone"), ended: make(chan struct{})}
+		r.Env = append(r.Env, "ZAMOK_ENDPOINTS="+c.endpoint())
+		r.Stdin, r.Stdout, r.Stderr = strings.NewReader(line), &r.out, &r.errs
+		r.start(t)
+		return r.wait(t)
+	}
+	holder := hold(t, c, "operate/a", "--meta", "the holder")
+	no := answer("operate/a", "\n")
+	require.Equal(t, exitOurs, no.code)
+	require.Contains(t, no.errs, "the holder")
+	require.Contains(t, no.errs, "[y/N]")
+	require.Contains(t, no.errs, "nothing was done")
+	require.Equal(t, 1, read[detailDoc](t, c, "show", "operate/a").Holders)
+	yes := answer("operate/a", "y\n")
+	require.Equal(t, 0, yes.code, yes.errs)
+	require.Contains(t, yes.out, "does not hold operate/a any more")
+	end := holder.wait(t)
+	require.Equal(t, exitLost, end.code, end.errs)
+	require.Contains(t, end.errs, "host is gone")
+
+	// With the token of the grant before, a later one is not touched.
+	holder = hold(t, c, "operate/b")
+	old := read[detailDoc](t, c, "show", "operate/b").Held[0].Token
+	require.NoError(t, holder.Process.Signal(syscall.SIGTERM))
+	holder.wait(t)
+	holder = hold(t, c, "operate/b")
+	late := zamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", strconv.FormatUint(old, 10))
+	require.Equal(t, exitOurs, late.code)
+	require.Contains(t, late.errs, "nothing was done")
+	held := read[detailDoc](t, c, "show", "operate/b").Held[0]
+	require.Greater(t, held.Token, old)
+
+	expired := zamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
+	require.Equal(t, 0, expired.code, expired.errs)
+	end = holder.wait(t)
+	require.Equal(t, exitLost, end.code, end.errs)
+	require.Contains(t, end.errs, "it is time")
+}
+
+type membersDoc struct {
+	Cluster string      `json:"cluster"`
+	Members []memberDoc `json:"members"`
+}
+
+func (d membersDoc) leader() string {
+	for _, m := range d.Members {
+		if m.Role == "leader" {
+			return m.ID
+		}
+	}
+	return ""
+}
+
+// The leadership goes where it is told, and a node that is removed ends.
+func TestTransferAndRemove(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, nil)
+	for i := range s.nodes {
+		s.ready(t, i)
+	}
+	c := &s.cluster
+	before := read[membersDoc](t, c, "members")
+	require.Len(t, before.Members, 3)
+	require.Len(t, before.Cluster, 32)
+	require.Contains(t, zamok(t, c, "members").out, before.Cluster)
+	to := "n1"
+	if before.leader() == to {
+		to = "n2"
+	}
+	r := zamok(t, c, "transfer", to)
+	require.Equal(t, 0, r.code, r.errs)
+	require.Eventually(t, func() bool { return read[membersDoc](t, c, "members").leader() == to }, patience, 50*time.Millisecond)
+
+	r = zamok(t, c, "remove", "n3")
+	require.Equal(t, 0, r.code, r.errs)
+	end := s.nodes[2].wait(t)
+	require.Equal(t, exitOurs, end.code)
+	require.Contains(t, end.errs, "removed")
+	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
+	r = zamok(t, c, "join", "n3", s.address(2, 1))
+	require.Equal(t, exitOurs, r.code)
+	require.Contains(t, r.errs, "never used")
+}
+
+// After the death of a cluster a backup of it becomes a new one, with tokens above the old ones.
+func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
+	old := own(t, "--nodes", "1")
+	cl, err := client.New(client.Config{Endpoints: []string{old.endpoint()}, TTL: client.TTLMin})
+	require.NoError(t, err)
+	lock, err := cl.Lock(t.Context(), "kept")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "locks.zamok")
+	made := read[backupDoc](t, old, "backup", file)
+	require.Equal(t, 1, made.Locks)
+	require.Equal(t, 1, made.Sessions)
+	stdout := zamok(t, old, "backup", "-")
+	require.Equal(t, 0, stdout.code, stdout.errs)
+	require.NotEmpty(t, stdout.out)
+	old.end()
+	_ = cl.Close() // nobody answers
+
+	port := freePorts(t)
+	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(port+i) }
+	data := filepath.Join(dir, "it's data")
+	flags := []string{"--id", "r1", "--data", data, "--cluster", "r1=" + address(1)}
+	damaged := filepath.Join(dir, "damaged")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(damaged, text[:len(text)-1], 0o600))
+	r := zamok(t, nil, append([]string{"restore", damaged}, flags...)...)
+	require.Equal(t, exitOurs, r.code)
+	require.Contains(t, r.errs, "no cluster was made")
+
+	r = zamok(t, nil, append([]string{"restore", file, "--quiet", "2s"}, flags...)...)
+	require.Equal(t, 0, r.code, r.errs)
+	require.Contains(t, r.out, fmt.Sprintf(`zamok server --id r1 --data '%s' --cluster r1=%s`, strings.ReplaceAll(data, "'", `'\''`), address(1)))
+	again := zamok(t, nil, append([]string{"restore", file}, flags...)...)
+	require.Equal(t, exitOurs, again.code)
+	require.Contains(t, again.errs, "is not empty")
+
+	begin(t, nil, append([]string{"server", "--listen", address(0), "--http", ""}, flags...)...)
+	c := &cluster{port: port}
+	holder := hold(t, c, "kept", "--wait", "1m")
+	_ = holder
+	now := read[detailDoc](t, c, "show", "kept")
+	require.Greater(t, now.Held[0].Token, uint64(lock.Token()))
+
+	begin(t, nil, "server", "--id", "r2", "--data", filepath.Join(dir, "r2"), "--join", address(0),
+		"--listen", address(10), "--peer", address(11), "--http", "").says(t, "taken into the cluster")
+	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
+}

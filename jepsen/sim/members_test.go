@@ -85,6 +85,11 @@ func TestARemovedFollowerStopsTakingPart(t *testing.T) {
 		assert.Equal(s, []*Node{leader}, s.Leading())
 		assert.Len(s, voters(leader), 2)
 		assert.Error(s, leader.Up().Join(s.Within(electionMax), removed.Peer()), "its id is used up")
+		if removed.hasEnded() {
+			assert.ErrorIs(s, removed.Fatal(), raftnode.ErrRemoved)
+		} else { // raft may not have got it to it
+			assert.Contains(s, voters(removed), removed.ID, "it has heard of it and goes on")
+		}
 		finish(s, load)
 	})
 }

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// lookEvery is how often clocks are looked at while a lock is held. A timer for the deadline itself
-	// would not do: timers stand still while the machine sleeps.
+	// lookEvery is how often clocks are looked at while a lock is held, and once more when a deadline comes.
+	// A timer for the deadline alone would not do: timers stand still while the machine sleeps. Looks alone
+	// would not do either: they may be late by more than clocks at the promised rates leave of the margin.
 	lookEvery = 100 * clock.Millisecond
 	idleMost  = clock.Second // between looks when nothing is held
 
@@ -50,7 +51,7 @@ func (s *session) tick() clock.Span {
 	s.check(now)
 	rest := min(max(s.ttl/retries, lookEvery), idleMost)
 	if s.held > 0 {
-		rest = lookEvery
+		rest = min(lookEvery, s.left(now))
 	}
 	if len(s.again) > 0 {
 		if now.Reached(s.againAt) {
@@ -104,6 +105,16 @@ func (s *session) check(now clock.Instant) {
 			t.lose(&Error{Kind: errHeldOut, Outcome: Done})
 		}
 	}
+}
+
+// left is the time to the first end of belief in a handle.
+func (s *session) left(now clock.Instant) clock.Span {
+	until, _ := s.trust.Until()
+	left := now.Until(until)
+	for t := range s.holds {
+		left = min(left, now.Until(t.holdEnd))
+	}
+	return left
 }
 
 // learn takes in a proof.

@@ -27,8 +27,8 @@ const (
 	ReplaceNode Fault = "replace a node"
 )
 
-// pauseLeast is added to the pauses of clients, so that some are longer than any lease.
-const pauseLeast = 4 * time.Second
+// leaseAway is added to some pauses and cuts of clients, so that they are longer than most leases.
+const leaseAway = 4 * time.Second
 
 // moreFaults are those faults, as functions that make one. False: there was no occasion for it.
 func (w *whole) moreFaults() map[Fault]func(context.Context, *rand.Rand, time.Duration) bool {
@@ -38,10 +38,11 @@ func (w *whole) moreFaults() map[Fault]func(context.Context, *rand.Rand, time.Du
 			return w.killClient(ctx, w.callers[random.IntN(len(w.callers))], lasts)
 		},
 		PauseClient: func(ctx context.Context, random *rand.Rand, lasts time.Duration) bool {
-			return w.pauseClient(ctx, w.callers[random.IntN(len(w.callers))], lasts+time.Duration(random.IntN(2))*pauseLeast)
+			return w.pauseClient(ctx, w.callers[random.IntN(len(w.callers))], lasts+time.Duration(random.IntN(2))*leaseAway)
 		},
 		CutClient: func(ctx context.Context, random *rand.Rand, lasts time.Duration) bool {
 			host := w.callers[random.IntN(len(w.callers))].host
+			lasts += time.Duration(random.IntN(2)) * leaseAway
 			w.Trace.Fault("%s: %s, for %v", CutClient, host, lasts)
 			w.links(host, w.Network.Cut)
 			_ = pauseFor(ctx, lasts)
@@ -66,7 +67,7 @@ func (w *whole) moreFaults() map[Fault]func(context.Context, *rand.Rand, time.Du
 			}
 			return true
 		},
-		BreakDisk: func(_ context.Context, random *rand.Rand, lasts time.Duration) bool {
+		BreakDisk: func(_ context.Context, random *rand.Rand, _ time.Duration) bool {
 			n := w.Members()[random.IntN(len(w.Members()))]
 			if n.Up() == nil {
 				return false

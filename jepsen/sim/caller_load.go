@@ -143,7 +143,8 @@ func (t *thread) hold(l *client.Lock, h *check.Hold, depth int) {
 	for _, it := range h.Items {
 		limited = limited || it.Mode == check.Permits
 	}
-	lost := l.Lost()
+	lost, look := l.Lost(), time.NewTimer(holdLook)
+	defer look.Stop()
 	defer context.AfterFunc(l.Context(), func() { r.believed(h, check.Lost, lostFor(l.Err())) })()
 	for time.Now().Before(until) && t.ctx.Err() == nil {
 		if err := l.Err(); err != nil {
@@ -163,9 +164,10 @@ func (t *thread) hold(l *client.Lock, h *check.Hold, depth int) {
 				t.hold(inner, held, depth+1)
 			}
 		}
+		look.Reset(holdLook)
 		select {
 		case <-lost:
-		case <-time.After(holdLook):
+		case <-look.C:
 		case <-t.ctx.Done():
 		}
 		t.step()

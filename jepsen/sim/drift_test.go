@@ -1,0 +1,62 @@
+package sim
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+)
+
+// The clocks of leader and client are as far apart as they may be, in the worse direction, and the client
+// hears nothing more: its lock is lost before another is granted it, however the moment of the cut and
+// that of its looks at the clock fall together.
+func TestALossIsToldInTimeByTheSlowestClock(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Nodes: 1, Serve: true}, func(s *Sim) {
+		for _, n := range s.Nodes() {
+			n.Clock.rate = 1 + promisedDrift
+		}
+		s.Start()
+		machine := func(host string, rate float64) *client.Client {
+			c, err := client.New(client.Config{
+				Endpoints: []string{"n1"}, Dialer: s.Network.NewStack(host).Dial, Clock: newClock(rate),
+				TTL: 4 * time.Second, Logger: slog.New(slog.DiscardHandler),
+			})
+			require.NoError(s, err)
+			s.atEnd(func() { _ = c.Close() })
+			return c
+		}
+		slow, next := machine("slow", 1-promisedDrift), machine("next", 1)
+		random := s.Random("cuts")
+		for i := range 40 {
+			name := fmt.Sprint("x", i)
+			held, err := slow.Lock(s.Within(time.Minute), name)
+			require.NoError(s, err)
+			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+			s.Network.Isolate("slow")
+			granted := make(chan time.Time, 1)
+			go func() {
+				l, err := next.Lock(s.Within(time.Minute), name)
+				assert.NoError(s, err)
+				granted <- time.Now()
+				if l != nil {
+					assert.NoError(s, l.Unlock(s.Within(time.Minute)))
+				}
+			}()
+			lostAt := make(chan time.Time, 1)
+			go func() {
+				<-held.Lost()
+				lostAt <- time.Now()
+			}()
+			got, lost := <-granted, <-lostAt // each takes down its own moment
+			assert.False(s, got.Before(lost), "told %v after the next grant", lost.Sub(got))
+			s.Network.HealAll()
+			time.Sleep(3 * time.Second)
+		}
+	})
+}

@@ -4,8 +4,9 @@ import "zamok/fsm"
 
 // awaited is a unary call that waits until a ticket is granted or gone.
 type awaited struct {
-	ref fsm.TicketRef
-	end chan awaitedEnd // capacity 1
+	ref      fsm.TicketRef
+	end      chan awaitedEnd // capacity 1
+	repeated bool            // a later call asked for the same ticket; guarded by the hub's lock
 }
 
 // awaitedEnd is what a unary call waited for: a ticket that was granted or is gone, at index; or why
@@ -22,8 +23,19 @@ func (h *hub) await(ref fsm.TicketRef) *awaited {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := &awaited{ref: ref, end: make(chan awaitedEnd, 1)}
+	for _, earlier := range h.awaited[ref] {
+		earlier.repeated = true
+	}
 	h.awaited[ref] = append(h.awaited[ref], w)
 	return w
+}
+
+// repeated tells whether the ticket is a later call's: its client gave this one up and asked again, perhaps
+// before this node noticed.
+func (h *hub) repeated(w *awaited) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.repeated
 }
 
 func (h *hub) unawait(w *awaited) {

@@ -25,6 +25,8 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	ctx, first := soon(t), c.leader()
 	s := openSession(t, ctx, call(t, first))
 	held := s.hold("x")
+	repeat := s.next("x", 0)
+	repeat.Acquire.Ticket = held.Ticket
 	require.NoError(t, first.Close())
 
 	again.Tune = func(c *raftnode.Config) { c.Mark = 1 << 60 }
@@ -47,6 +49,18 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	stranger := dial(t, s.caller)
 	stranger.say(hello(&zamokpb.Hello{Secret: stranger.secret, Settings: settings(clock.Minute)}))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, stranger.end()).Code)
+
+	// What is there may be asked for again: its answer was lost, perhaps.
+	_, err = s.OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: s.secret, Settings: settings(clock.Minute)})
+	require.NoError(t, err)
+	known := dial(t, s.caller)
+	known.secret = s.secret
+	known.say(hello(&zamokpb.Hello{Secret: s.secret, Settings: settings(clock.Minute)}))
+	known.greeted()
+	require.Equal(t, s.id, known.id)
+	answer, err := s.Acquire(ctx, repeat)
+	require.NoError(t, err)
+	require.Equal(t, held.Token, answer.State.Token)
 
 	_, err = s.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret})
 	require.NoError(t, err)

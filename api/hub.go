@@ -180,8 +180,8 @@ func (h *hub) attach(m *fsm.Machine, e *fsm.Event) {
 	if exp == nil || !h.open {
 		return
 	}
-	s, _ := m.Session(e.Session)
-	o := newOutbox(h, s, e.Index)
+	s, _ := m.Session(e.Session) // not there if it ended later in the same entry
+	o := newOutbox(h, e.Session, s.Grace, e.Index)
 	o.tickets = e.Tickets
 	exp.latest = o
 	h.attached[e.Session] = o
@@ -224,7 +224,7 @@ func (h *hub) adopt(id session.ID, sent []byte, a raftnode.Answer) (*outbox, *fa
 		return nil, o.why
 	}
 	o.adopted = true
-	o.greet(sent, a.Time)
+	o.greet(sent, a)
 	return o, nil
 }
 

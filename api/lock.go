@@ -9,7 +9,7 @@ import (
 	"zamok/raftnode"
 )
 
-// pendingMax is how many commands of one stream may be without an answer. More than a session can have
+// pendingMax is how many commands and renewals of one stream may be without an answer. More than a session can have
 // in hand, and much less than the node takes from all together.
 const pendingMax = 2 * fsm.TicketsMax
 
@@ -68,7 +68,7 @@ func (st *stream) acquire(f *frame, p *zamokpb.Acquire) {
 		wrong = st.server.mayAcquire(st.ctx, command.Items)
 	}
 	if wrong == nil {
-		wrong = st.server.room()
+		wrong = st.server.roomForTicket(fsm.TicketRef{Session: st.box.session, Ticket: t.ticket})
 	}
 	if wrong != nil {
 		st.answer(t, fsm.Result{}, wrong)
@@ -191,9 +191,15 @@ func (st *stream) endsWith(why *failure) {
 	}
 }
 
-// renew hands in the sign of life of a frame.
+// renew hands in the sign of life of a frame, unless too much waits for its answer already: what was sent
+// before proves nearly as much.
 func (st *stream) renew(f *frame) {
+	if st.pending.Add(1) > pendingMax {
+		st.pending.Add(-1)
+		return
+	}
 	st.server.node.Renew(st.box.session, func(a raftnode.Answer, err error) {
+		st.pending.Add(-1)
 		h := st.server.hub
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -208,6 +214,9 @@ func (st *stream) renew(f *frame) {
 
 // close ends the session. Its end is told by the event.
 func (st *stream) close() {
+	if st.closing {
+		return
+	}
 	st.closing = true
 	st.server.node.Submit(&fsm.CloseSession{Session: st.box.session}, func(_ raftnode.Answer, err error) {
 		if err == nil {

@@ -8,6 +8,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/raftnode"
 	"zamok/session"
 )
 
@@ -74,7 +75,7 @@ type proof struct {
 type outbox struct {
 	hub        *hub
 	session    session.ID
-	ttl, grace clock.Span
+	grace      clock.Span
 	attachment uint64
 
 	wake  chan struct{} // capacity 1: there is something to take
@@ -99,17 +100,17 @@ type outbox struct {
 	asked map[uint64]struct{} // the tickets that want to know their places; nil until one does
 }
 
-func newOutbox(h *hub, s session.Session, attachment uint64) *outbox {
+func newOutbox(h *hub, id session.ID, grace clock.Span, attachment uint64) *outbox {
 	return &outbox{
-		hub: h, session: s.ID, ttl: s.TTL, grace: s.Grace, attachment: attachment,
+		hub: h, session: id, grace: grace, attachment: attachment,
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 }
 
 // greet puts the Welcome before everything else, now that its proof is there.
-func (o *outbox) greet(sent []byte, now clock.Time) {
+func (o *outbox) greet(sent []byte, a raftnode.Answer) {
 	w := &zamokpb.Welcome{
-		Session: uint64(o.session), Attachment: o.attachment, Ttl: int64(o.ttl), Sent: sent, Time: int64(now),
+		Session: uint64(o.session), Attachment: o.attachment, Ttl: int64(a.Result.TTL), Sent: sent, Time: int64(a.Time),
 	}
 	all := make([]zamokpb.TicketState, len(o.tickets))
 	w.Tickets = make([]*zamokpb.TicketState, len(all))

@@ -33,6 +33,7 @@ type stream struct {
 
 	attached  chan struct{} // closed when box is there
 	box       *outbox
+	said      atomic.Bool   // the first frame came
 	abandoned atomic.Bool   // the handler ended before that
 	failed    chan error    // capacity 1: why the reader ended
 	written   chan struct{} // closed when the writer ended
@@ -61,7 +62,7 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 		return over(zamokpb.Code_CODE_STOPPING, "this node is stopping")
 	case <-silence.C:
 		st.abandon()
-		return invalid("messages", "the first frame did not come, or was not answered, within %v", helloWait)
+		return st.silent()
 	}
 	s.busy.Go(st.write)
 	s.observer.streamOpened()
@@ -69,6 +70,14 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 	s.hub.leave(st.box)
 	s.observer.streamEnded(reasonOf(err))
 	return err
+}
+
+// silent is why a stream that attaches to nothing is ended.
+func (st *stream) silent() *failure {
+	if st.said.Load() {
+		return fail(zamokpb.Code_CODE_UNKNOWN, "the Hello was not answered within %v, and may still take effect; say it again", helloWait)
+	}
+	return invalid("messages", "the first frame did not come within %v", helloWait)
 }
 
 // serve waits for the end of an attached stream, and returns why it ends.
@@ -156,6 +165,7 @@ func (st *stream) hello() error {
 	if err != nil {
 		return err
 	}
+	st.said.Store(true)
 	first := (*zamokpb.Hello)(nil)
 	if len(p.GetMessages()) == 1 {
 		first = p.GetMessages()[0].GetHello()
@@ -186,7 +196,7 @@ func (st *stream) hello() error {
 func (st *stream) open(secret session.Hash, settings *zamokpb.SessionSettings) (session.ID, *failure) {
 	command, f := openCommand(secret, identity(st.ctx), settings)
 	if f == nil {
-		f = st.server.room()
+		f = st.server.roomFor(secret)
 	}
 	if f != nil {
 		return 0, f
@@ -213,6 +223,9 @@ func (st *stream) attach(id session.ID, secret session.Hash, p *zamokpb.ClientFr
 			f = explain(err)
 		} else {
 			f = refused(&a.Result)
+		}
+		if a.Result.Code == fsm.Limit { // of one Attach in an entry: nothing is wrong with the session
+			f = fail(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d attached at the same moment; attach anew", id)
 		}
 		if f != nil {
 			h.forsake(id)

@@ -29,7 +29,7 @@ func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionReques
 		f = s.may(ctx, VerbSession, "")
 	}
 	if f == nil {
-		f = s.room()
+		f = s.roomFor(secret)
 	}
 	if f != nil {
 		return nil, f
@@ -86,7 +86,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 		f = s.mayAcquire(ctx, command.Items)
 	}
 	if f == nil {
-		f = s.room()
+		f = s.roomForTicket(fsm.TicketRef{Session: command.Session, Ticket: command.Ticket})
 	}
 	if f != nil {
 		return nil, f
@@ -101,7 +101,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	a, err := s.propose(ctx, command)
 	if err != nil {
 		if ctx.Err() != nil {
-			s.abandon(wait.ref)
+			s.abandon(wait)
 		}
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	case state.State == fsm.Gone:
 		return nil, ended(state)
 	case ctx.Err() != nil:
-		s.abandon(wait.ref) // granted to nobody: the answer would not arrive
+		s.abandon(wait) // granted to nobody: the answer would not arrive
 		return nil, explain(context.Cause(ctx))
 	}
 	s.observer.waited(command.Items, time.Since(began))
@@ -139,14 +139,18 @@ func (s *Server) await(ctx context.Context, wait *awaited) (fsm.TicketState, err
 		return fsm.TicketState{}, over(zamokpb.Code_CODE_STOPPING,
 			"the ticket waits on, and this node is stopping; ask another for the same ticket")
 	case <-ctx.Done():
-		s.abandon(wait.ref)
+		s.abandon(wait)
 		return fsm.TicketState{}, explain(context.Cause(ctx))
 	}
 }
 
 // abandon drops a ticket that nobody waits for any more. The Acquire was handed in before, so the drop
 // comes behind it. Should leadership be lost first, the ticket lives as long as its session.
-func (s *Server) abandon(ref fsm.TicketRef) { s.dropFor(ref, dropTries) }
+func (s *Server) abandon(wait *awaited) {
+	if !s.hub.repeated(wait) {
+		s.dropFor(wait.ref, dropTries)
+	}
+}
 
 func (s *Server) dropFor(ref fsm.TicketRef, tries int) {
 	s.node.Submit(&fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, func(_ raftnode.Answer, err error) {
@@ -251,13 +255,31 @@ func (s *Server) ownedBy(id session.ID, secret session.Hash) (found, mine bool) 
 	return found, mine
 }
 
-// room refuses what would need more disk, while there is little: what ends locks goes on.
-func (s *Server) room() *failure {
+// roomFor refuses another session while there is little disk.
+func (s *Server) roomFor(secret session.Hash) *failure {
+	return s.room(func(m *fsm.Machine) (there bool) { _, there = m.SessionOf(secret); return there })
+}
+
+// roomForTicket refuses another acquisition while there is little disk.
+func (s *Server) roomForTicket(ref fsm.TicketRef) *failure {
+	return s.room(func(m *fsm.Machine) (there bool) { _, there = m.Ticket(ref); return there })
+}
+
+// room refuses what would need more disk, while there is little. What is there already may be asked for
+// again, and what ends locks goes on.
+func (s *Server) room(there func(*fsm.Machine) bool) (f *failure) {
 	if !s.diskLow.Load() {
 		return nil
 	}
 	var self fsm.Member
-	s.node.View(func(m *fsm.Machine) { self, _ = m.Member(s.id) })
+	known := false
+	s.node.View(func(m *fsm.Machine) {
+		self, _ = m.Member(s.id)
+		known = there(m)
+	})
+	if known {
+		return nil
+	}
 	return fail(zamokpb.Code_CODE_DISK_LOW, "not done: the disk of %s is nearly full, %d bytes are left; "+
 		"no new sessions and acquisitions until there is room; locks that are held stay so", s.id, self.FreeBytes)
 }

@@ -183,6 +183,34 @@ func tellGivingUp(t *testing.T, s *sessionOf) {
 	}, patience, 10*time.Millisecond)
 }
 
+// A client that gave a call up and asked for the same ticket again keeps it, however late this node
+// notices the first call's end.
+func TestARepeatedCallOwnsItsTicket(t *testing.T) {
+	n := startCluster(t, 1, nil).leader()
+	s := openSession(t, soon(t), call(t, n))
+	waits := func(calls int) {
+		require.Eventually(t, func() bool {
+			n.server.hub.mu.Lock()
+			defer n.server.hub.mu.Unlock()
+			return len(n.server.hub.awaited[fsm.TicketRef{Session: session.ID(s.id), Ticket: s.ticket}]) == calls
+		}, patience, time.Millisecond)
+	}
+	held := s.hold("repeated")
+	request := s.next("repeated", fsm.Forever)
+	ctx, cancel := context.WithCancel(s.ctx)
+	first := s.acquire(ctx, request)
+	s.waiters("repeated", 1)
+	second := s.acquire(s.ctx, request)
+	waits(2)
+	cancel()
+	require.Equal(t, codes.Canceled, status.Code((<-first).err))
+	waits(1)
+	s.drop(held.Ticket)
+	o := <-second
+	require.NoError(t, o.err)
+	assert.Equal(t, request.Acquire.Ticket, o.answer.State.Ticket)
+}
+
 // dropAll drops what was granted before its call ended, which its caller does not know.
 func (s *sessionOf) dropAll() bool {
 	for ticket := uint64(1); ticket <= s.ticket; ticket++ {

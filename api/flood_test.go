@@ -1,0 +1,84 @@
+package api
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+// A client that says more than is carried out fills neither this node's memory nor the queue that all
+// clients share.
+func TestAFloodIsBounded(t *testing.T) {
+	n := startAlone(t)
+	st := attachDirectly(t, n, 1)
+	var alive, ends []*zamokpb.ClientMessage
+	for range frameMessagesMax {
+		alive, ends = append(alive, keepAlive()), append(ends, closeSession())
+	}
+	var refused atomic.Int64
+	n.Raft().View(func(*fsm.Machine) { // while somebody has it, nothing is applied
+		for range 2 * pendingMax / frameMessagesMax {
+			require.NoError(t, st.handle(&zamokpb.ClientFrame{Messages: alive}))
+		}
+		assert.LessOrEqual(t, st.pending.Load(), int64(pendingMax))
+		for range 64 {
+			require.NoError(t, st.handle(&zamokpb.ClientFrame{Messages: ends}))
+		}
+		n.Raft().Submit(&fsm.ExpireSession{Session: 1 << 60}, func(_ raftnode.Answer, err error) {
+			if err != nil {
+				refused.Add(1)
+			}
+		})
+	})
+	<-st.box.ended
+	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+	assert.Zero(t, refused.Load(), "there was room for others")
+}
+
+// A stream that says nothing is told so; one that said Hello is not told that nothing was done.
+func TestSilence(t *testing.T) {
+	st := &stream{}
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.silent().info.Outcome)
+	st.said.Store(true)
+	assert.Equal(t, zamokpb.Code_CODE_UNKNOWN, st.silent().info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.silent().info.Outcome)
+}
+
+// A session may end in the very entry in which it attached. Its stream is told both, and nothing is left
+// of it.
+func TestEndedAsItAttached(t *testing.T) {
+	h, m := newHub(&Observer{}), fsm.New()
+	h.office(true)
+	apply := func(commands ...fsm.Command) fsm.Applied {
+		entry := fsm.Entry{Rules: m.Rules(), Commands: commands}
+		a, err := m.Apply(1, entry.Append(nil))
+		require.NoError(t, err)
+		require.Equal(t, fsm.OK, a.Refused)
+		h.applied(m, a)
+		return a
+	}
+	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
+	secret := session.Hash{1}
+	id := apply(&fsm.OpenSession{Secret: secret, TTL: clock.Minute}).Results[0].Session
+	h.expect(id)
+	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
+	box, f := h.adopt(id, []byte("hello"), raftnode.Answer{Result: a.Results[0], Stamp: a.Stamp, Time: a.Time})
+	require.Nil(t, f)
+	told := box.take(nil)
+	require.Len(t, told.notes, 2)
+	assert.Equal(t, uint64(id), told.notes[0].welcome.Session)
+	assert.EqualValues(t, clock.Minute, told.notes[0].welcome.Ttl)
+	assert.Equal(t, noteEnded, told.notes[1].kind)
+	assert.True(t, told.over)
+	h.leave(box)
+	assert.Empty(t, h.attached)
+	assert.Empty(t, h.expected)
+}

@@ -12,8 +12,8 @@ import (
 	"zamok/client"
 )
 
-// connection holds the flags that lead to a cluster. A verb calls flags when it is made, and open, or
-// config and client.New, when it runs.
+// connection holds the flags that lead to a cluster. A verb calls flags when it is made, and config when it
+// runs; one that only asks something has an asking (asking.go) instead.
 type connection struct {
 	app       *app
 	endpoints []string
@@ -54,15 +54,6 @@ func (c *connection) config() (client.Config, error) {
 		}
 	}
 	return cfg, nil
-}
-
-// open makes a client, which the caller closes. It does nothing on the network yet.
-func (c *connection) open() (*client.Client, error) {
-	cfg, err := c.config()
-	if err != nil {
-		return nil, err
-	}
-	return client.New(cfg)
 }
 
 // bearer sends the token in a file with every call. It is read each time: whoever renews it writes the

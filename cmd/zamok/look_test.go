@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/client"
 )
 
 // read runs a verb that must succeed, as JSON.
@@ -111,6 +113,30 @@ func TestLookingAtALock(t *testing.T) {
 	require.Equal(t, 0, zamok(t, c, append([]string{"check", "look/a", token}, grant...)...).code)
 }
 
+// However many locks there are, all can be listed, page by page.
+func TestListingManyLocks(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	cl := c.client(t)
+	const perTicket, tickets = 60, 2*pageMax/60 + 1
+	for i := range tickets {
+		var items []client.Item
+		for j := range perTicket {
+			items = append(items, client.Exclusive(fmt.Sprintf("many/%05d", i*perTicket+j)))
+		}
+		_, err := cl.LockAll(t.Context(), items)
+		require.NoError(t, err)
+	}
+	for limit, want := range map[string]int{"0": perTicket * tickets, "1500": 1500, "1000": 1000, "2040": perTicket * tickets} {
+		all := read[lsDoc](t, c, "ls", "many/", "--limit", limit)
+		require.Len(t, all.Locks, want, limit)
+		require.Equal(t, want < perTicket*tickets, all.More, limit)
+		for i, l := range all.Locks {
+			require.Equal(t, fmt.Sprintf("many/%05d", i), l.Name)
+		}
+	}
+}
+
 func TestNowRises(t *testing.T) {
 	t.Parallel()
 	c := here(t)
@@ -155,7 +181,7 @@ func TestMistakesOfLookingAndOperating(t *testing.T) {
 		says string
 	}{
 		"no server":         {[]string{"ls", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "127.0.0.1:1"},
-		"no server, watch":  {[]string{"sessions", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "unavailable"},
+		"no server, watch":  {[]string{"watch", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "unavailable"},
 		"no server, backup": {[]string{"backup", os.DevNull + "x", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "no backup was made"},
 		"no time":           {[]string{"now", "--timeout", "0s"}, "--timeout is 0s"},
 		"a bad name":        {[]string{"show", "a\nb"}, "name"},

@@ -70,6 +70,10 @@ func (e eventDoc) String() string {
 }
 
 func (v *watchVerb) watch(ctx context.Context, c *client.Client, prefix string) error {
+	// A watch is patient, and would wait for a cluster that is not there.
+	if _, err := c.Now(ctx); err != nil {
+		return err
+	}
 	for moment, err := range c.Watch(ctx, prefix, v.from) {
 		if err != nil && ctx.Err() != nil {
 			return interrupted(ctx)

@@ -9,9 +9,8 @@
 //
 // main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
 // share has a file too: exit.go (codes), connection.go (the flags that lead to a cluster), output.go
-// (text and JSON), and for commands under locks holding.go (the
-// session), child.go (the process), ladder.go (its end before
-// the lock's) and terminal.go (who owns the terminal).
+// (text and JSON), and for commands under locks holding.go (the session), child.go (the process),
+// ladder.go (its end before the lock's) and terminal.go (who owns the terminal).
 //
 // # Exit codes
 //

@@ -183,6 +183,19 @@ func TestALostLockIsTold(t *testing.T) {
 	p.says(t, "clean")
 }
 
+// What a command started gets KILL too, also when the command itself heeded TERM.
+func TestTheRestOfTheGroupIsEnded(t *testing.T) {
+	h := heldFor(time.Hour)
+	p := start(t, leash{lost: h.lost, left: h.left, killAfter: 300 * time.Millisecond}, `
+		sh -c 'trap "" TERM; echo $$ >$OUT; while :; do sleep 0.02; done' & wait`)
+	p.says(t, "\n")
+	text, err := os.ReadFile(p.out)
+	require.NoError(t, err)
+	close(h.lost)
+	require.True(t, p.wait(t))
+	requireGone(t, strings.TrimSpace(string(text)))
+}
+
 // A deadline that is over already leaves no time for anything.
 func TestALockThatIsOverKillsAtOnce(t *testing.T) {
 	h := heldFor(3 * time.Hour)

@@ -42,6 +42,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	var served, lost atomic.Int64
 	var running sync.WaitGroup
 	end := sync.OnceFunc(func() { closeAll(clients) })
+	defer end()
 	for s, c := range clients {
 		for w := range perSession {
 			// No session waits twice for one lock: to some systems it would be the same waiter.

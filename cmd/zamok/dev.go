@@ -146,7 +146,15 @@ func (v *devVerb) start(ctx context.Context) ([]*api.Node, error) {
 			up = append(up, n)
 		}
 	}
-	return up, explainStart(errs...)
+	return up, v.explain(explainStart(errs...))
+}
+
+// explain leaves out what is said of flags that only a server has.
+func (v *devVerb) explain(err error) error {
+	if e := (*net.OpError)(nil); errors.As(err, &e) && errors.Is(e, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; does another zamok run already? End it, or begin at another port with --port", e)
+	}
+	return err
 }
 
 // awaitLeader returns when one of the nodes has opened its office.
@@ -210,8 +218,8 @@ func (v *devVerb) greet() {
 
 Try this, in two other terminals at once:
 
-  zamok lock%s stock -- sh -c 'echo "I hold it, token $ZAMOK_LOCK_TOKEN"; sleep 5'
+  %s lock%s stock -- sh -c 'echo "I hold it, token $ZAMOK_LOCK_TOKEN"; sleep 5'
 
 Ctrl-C ends it.
-`, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, flag)
+`, v.nodes, strings.Join(endpoints, ", "), strings.Join(pages, ", "), data, v.app.name, flag)
 }

@@ -7,6 +7,7 @@ import (
 
 func main() {
 	os.Exit(run(context.Background(), app{
+		name:   os.Args[0],
 		stdin:  os.Stdin,
 		stdout: os.Stdout,
 		stderr: os.Stderr,

@@ -16,6 +16,7 @@ import (
 // app is what every verb is given: where it reads and writes, and the flags that all of them have.
 // The streams are files where it matters whether a person sits there (see terminal.go).
 type app struct {
+	name           string // as it was typed, for lines that can be typed again
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string

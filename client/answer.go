@@ -9,6 +9,9 @@ func (s *session) change(c *zamokpb.Change) {
 	state := c.GetState()
 	t := s.tickets[state.GetTicket()]
 	if t == nil {
+		if state.GetState() == zamokpb.State_STATE_GRANTED { // to a frame of an earlier stream that came late
+			s.say(s.stray(state))
+		}
 		return
 	}
 	if c.GetDowngraded() && t.downgrade == asked {

@@ -26,8 +26,9 @@ func (c *Client) Locker(ctx context.Context, name string, opts ...Option) *Locke
 // Lock waits until the lock is held. A sync.Locker can't say that it failed, and to return without the lock
 // would be worse: so Lock panics, as sync.Mutex does on misuse, when the lock can never be had: the context
 // given to Locker ended, the client was closed, or the cluster refuses for good (ErrInvalid, ErrDenied, …).
-// No failure of a network or a node is among these.
+// No failure of a network or a node is among these, nor a limit, such as a disk that is nearly full.
 func (l *Locker) Lock() {
+	var between pause
 	for {
 		lock, err := l.c.Lock(l.ctx, l.name, l.options...)
 		if err == nil {
@@ -36,7 +37,8 @@ func (l *Locker) Lock() {
 			l.mu.Unlock()
 			return
 		}
-		if !errors.Is(err, ErrUnavailable) || l.ctx.Err() != nil {
+		passing := errors.Is(err, ErrUnavailable) || errors.Is(err, ErrLimit) || errors.Is(err, ErrInternal)
+		if !passing || !between.wait(l.ctx) {
 			panic(err)
 		}
 	}

@@ -35,6 +35,13 @@ const (
 	pingAfter    = 10 * time.Second
 	pingPatience = 5 * time.Second
 	bufferBytes  = 4 << 10
+	// windowBytes and connWindowBytes are what a node may send ahead on one stream, and on all of a
+	// connection. Fixed: gRPC would measure what the line takes with a ping for nearly every frame.
+	windowBytes     = 256 << 10
+	connWindowBytes = 1 << 20
+	// answerBytesMax bounds one answer. A listing of many sessions with their metadata is longer than what
+	// gRPC takes by itself.
+	answerBytesMax = 64 << 20
 )
 
 // nodes are the connections to the nodes of the cluster, and what is known of who leads.
@@ -44,6 +51,7 @@ type nodes struct {
 	mu     sync.Mutex
 	known  map[string]*node
 	order  []string // as given, then as learnt
+	given  int      // how many were given
 	leader string   // thought to lead; "" = no idea
 	closed bool
 }
@@ -66,7 +74,9 @@ func newNodes(cfg Config) (*nodes, error) {
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(connect),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingPatience}),
-		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
+		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)),
 		grpc.WithIdleTimeout(0), // a connection that went to sleep costs its dial when it is needed most
 		grpc.WithDisableServiceConfig(),
 		grpc.WithUserAgent("zamok-go"), grpc.WithUnaryInterceptor(encodable),
@@ -86,6 +96,7 @@ func newNodes(cfg Config) (*nodes, error) {
 			return nil, errors.Join(err, n.close())
 		}
 	}
+	n.given = len(n.order)
 	return n, nil
 }
 
@@ -118,7 +129,7 @@ func addressOf(endpoint string) (string, error) {
 func (n *nodes) learn(address string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || address == "" || n.known[address] != nil || len(n.order) == nodesMax {
+	if n.closed || address == "" || n.known[address] != nil || len(n.order) == nodesMax && !n.forget() {
 		return nil
 	}
 	// The dialer looks names up, so that what it tries is what a person wrote.
@@ -129,6 +140,21 @@ func (n *nodes) learn(address string) error {
 	n.known[address] = &node{conn: conn}
 	n.order = append(n.order, address)
 	return nil
+}
+
+// forget makes room for an address: it lets go of one that was learnt, and whose node did nothing when it
+// was asked last. Nodes move, and whoever leads now must be reached. The caller has the mutex.
+func (n *nodes) forget() bool {
+	for i := n.given; i < len(n.order); i++ {
+		address := n.order[i]
+		if one := n.known[address]; one.last != nil && address != n.leader {
+			_ = one.conn.Close() // who uses it asks another
+			delete(n.known, address)
+			n.order = slices.Delete(n.order, i, i+1)
+			return true
+		}
+	}
+	return false
 }
 
 // discover learns from a node who the others are, and connects to them, so that the next leader is known
@@ -178,11 +204,12 @@ func (n *nodes) round(ctx context.Context, ask func(conn *grpc.ClientConn) error
 	for len(left) > 0 {
 		address := left[0]
 		left = left[1:]
-		if asked[address] {
+		conn := n.conn(address)
+		if conn == nil || asked[address] { // nil: forgotten meanwhile
 			continue
 		}
 		asked[address] = true
-		err := ask(n.conn(address))
+		err := ask(conn)
 		info := infoOf(err)
 		n.note(address, err)
 		if err == nil {
@@ -209,6 +236,9 @@ func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) 
 	rand.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
 	for _, address := range left {
 		conn := n.conn(address)
+		if conn == nil {
+			continue
+		}
 		err := ask(conn)
 		if err == nil || ctx.Err() != nil {
 			return err, err != nil
@@ -251,7 +281,11 @@ func (n *nodes) conn(address string) *grpc.ClientConn {
 func (n *nodes) note(address string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.known[address].last = err
+	one := n.known[address]
+	if one == nil {
+		return // forgotten meanwhile
+	}
+	one.last = err
 	if err == nil {
 		n.leader = address
 	} else if n.leader == address {

@@ -238,6 +238,23 @@ func TestAGrantWithoutTrustWaitsForAProof(t *testing.T) {
 	require.NotNil(t, b.hand(all[0]))
 }
 
+// A frame of an earlier stream may come to the node late, when its ticket was given up as refused.
+func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
+	b := newBare(t)
+	one := b.asks(1)[0]
+	b.says()
+	b.reply(state(1, 0, 0), zamokpb.Code_CODE_DENIED, zamokpb.Outcome_OUTCOME_NOT_DONE)
+	require.ErrorIs(t, one.fault, ErrDenied)
+	b.push(state(1, granted, 0))
+	said, _ := b.says()
+	require.Equal(t, []string{"drop 1"}, said)
+	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
+	said, _ = b.says()
+	require.Equal(t, []string{"drop 1"}, said, "until the cluster confirms")
+	b.push(state(1, over, zamokpb.Why_WHY_DROPPED))
+	require.Empty(t, b.tickets)
+}
+
 func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(1)

@@ -56,7 +56,7 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 		return err
 	}
 	messages := frame.GetMessages()
-	if len(messages) == 0 || messages[0].GetWelcome() == nil {
+	if len(messages) == 0 || messages[0].GetWelcome().GetTtl() < int64(TTLMin) { // without a Welcome it is 0
 		return errNoHello
 	}
 	s.welcome(st, messages[0].GetWelcome())

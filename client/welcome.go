@@ -46,8 +46,7 @@ func (s *session) welcome(st *stream, w *zamokpb.Welcome) {
 		if t := s.tickets[number]; t != nil {
 			t.move(state)
 		} else if state.GetState() != zamokpb.State_STATE_GONE {
-			// Nobody here knows it: whatever it is, it must not hold anything.
-			s.tickets[number] = &ticket{s: s, number: number, state: state.GetState(), stage: leaving}
+			s.stray(state)
 		}
 	}
 	numbers := slices.Sorted(maps.Keys(s.tickets))
@@ -64,4 +63,11 @@ func (s *session) welcome(st *stream, w *zamokpb.Welcome) {
 	}
 	poke(s.wake) // for what is fresh
 	poke(s.kick)
+}
+
+// stray takes in a ticket that nobody here knows. Whatever it is, it must not hold anything.
+func (s *session) stray(state *zamokpb.TicketState) *ticket {
+	t := &ticket{s: s, number: state.GetTicket(), state: state.GetState(), stage: leaving}
+	s.tickets[t.number] = t
+	return t
 }

@@ -1,0 +1,119 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"zamok/api"
+	"zamok/api/zamokpb"
+	"zamok/client"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+// stranger serves the protocol and does not keep it.
+type stranger struct {
+	zamokpb.UnimplementedZamokServer
+	welcome *zamokpb.ServerMessage
+}
+
+func (s stranger) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
+	frame, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if w := s.welcome.GetWelcome(); w != nil {
+		w.Sent = frame.Sent
+	}
+	return stream.Send(&zamokpb.ServerFrame{Messages: []*zamokpb.ServerMessage{s.welcome}})
+}
+
+// A client believes no node that says what none of ours would: it asks on, and does not come to harm.
+func TestAStrangersWelcomeIsNone(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for name, first := range map[string]*zamokpb.ServerMessage{
+		"no welcome": {Message: &zamokpb.ServerMessage_Heard{Heard: &zamokpb.Heard{}}},
+		"no lease":   {Message: &zamokpb.ServerMessage_Welcome{Welcome: &zamokpb.Welcome{Session: 7}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			server := grpc.NewServer()
+			zamokpb.RegisterZamokServer(server, stranger{welcome: first})
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(l) }()
+			c, err := client.New(client.Config{
+				Endpoints: []string{l.Addr().String()}, RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+			})
+			require.NoError(t, err)
+			_, err = c.TryLock(t.Context(), "x")
+			require.ErrorIs(t, err, client.ErrUnavailable)
+			require.ErrorContains(t, err, "no welcome")
+			require.NoError(t, c.Close())
+			server.Stop()
+			require.NoError(t, <-served)
+		})
+	}
+}
+
+// A long listing arrives whole.
+func TestALongAnswerArrives(t *testing.T) {
+	c := startCluster(t, 1)
+	raft, ctx := c.leader().Raft(), soon(t)
+	const sessions = 1100
+	opened := make(chan error, sessions)
+	for i := range sessions {
+		raft.Submit(&fsm.OpenSession{
+			Secret: session.Hash{byte(i), byte(i >> 8)}, TTL: clock.Minute,
+			Metadata: string(bytes.Repeat([]byte("m"), fsm.MetadataBytesMax)),
+		}, func(_ raftnode.Answer, err error) { opened <- err })
+	}
+	for range sessions {
+		require.NoError(t, until(t, opened, "answer"))
+	}
+	list, _, err := c.client(nil).Sessions(ctx, 0, 10_000)
+	require.NoError(t, err)
+	require.Len(t, list, sessions)
+}
+
+// A Locker does not panic for what passes: a disk that is nearly full refuses new sessions for a while.
+func TestALockerWaitsForRoom(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	n, err := api.StartNode(t.Context(), api.NodeConfig{
+		ID: "n1", Dir: t.TempDir(), Cluster: "n1=" + deadAddress(t),
+		Tune: func(c *raftnode.Config) { c.Mark = 1 << 60 },
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.Kill()) }()
+	c, err := client.New(client.Config{Endpoints: []string{n.Client()}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer c.Close()
+	require.Eventually(t, func() bool {
+		_, err := c.TryLock(t.Context(), "x")
+		return errors.Is(err, client.ErrLimit)
+	}, patience, 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan any, 1)
+	go func() {
+		defer func() { ended <- recover() }()
+		c.Locker(ctx, "x").Lock()
+	}()
+	select {
+	case why := <-ended:
+		require.Fail(t, "it gave up", "%v", why)
+	case <-time.After(200 * time.Millisecond):
+	}
+	cancel()
+	require.NotNil(t, until(t, ended, "end"), "its context ended")
+}

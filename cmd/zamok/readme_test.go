@@ -1,0 +1,164 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// root is the checkout, seen from this package.
+const root = "../.."
+
+// readmeBlocks are the fenced blocks of README.md in one language, in order.
+func readmeBlocks(t *testing.T, language string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	var blocks []string
+	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, m[1])
+	}
+	require.NotEmpty(t, blocks)
+	return blocks
+}
+
+// What README says in its blocks for a shell is typed, block by block, as somebody would who has just made
+// a checkout. Only the ports are others, and "make" is asked whether it could: `make demo` has a test of its
+// own beside its program, and `make test` is what runs this.
+func TestREADME(t *testing.T) {
+	t.Parallel()
+	says := map[string]string{ // what is to be seen after a block that has such a line
+		"make demo":         "bin/demo",
+		"make test":         "go test",
+		"go build":          "zamok is ready",
+		"./zamok lock":      "held by 1",
+		"./zamok server":    "held by a majority",
+		"go mod edit":       "",
+		"./zamok members\n": "voter",
+	}
+	desk := newDesk(t)
+	for _, block := range readmeBlocks(t, "sh") {
+		out := desk.types(t, block)
+		for line, text := range says {
+			if strings.Contains("\n"+block, "\n"+line) {
+				require.Contains(t, out, text, "after\n%s", block)
+				delete(says, line)
+			}
+		}
+	}
+	require.Empty(t, says, "README has no such line any more: then say here what it has instead")
+}
+
+// desk is where a newcomer sits.
+type desk struct {
+	dir     string // where the binary is
+	checked string // the checkout, as a full path
+	module  string // another module, with README's lines of Go
+	port    int
+	dev     *running // what runs in the first terminal
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	checked, err := filepath.Abs(root)
+	require.NoError(t, err)
+	return &desk{dir: t.TempDir(), checked: checked, module: foreignModule(t), port: freePorts(t)}
+}
+
+var readmePort = regexp.MustCompile(`127\.0\.0\.1:57(\d\d)\b`)
+
+// types runs a block of README in a shell and returns what is to be seen then.
+func (d *desk) types(t *testing.T, block string) string {
+	t.Helper()
+	script := readmePort.ReplaceAllStringFunc(block, func(address string) string {
+		offset, _ := strconv.Atoi(address[len(address)-2:])
+		return "127.0.0.1:" + strconv.Itoa(d.port+offset-50)
+	})
+	script = strings.ReplaceAll(script, "./zamok dev", "./zamok dev --port "+strconv.Itoa(d.port))
+	script = strings.ReplaceAll(script, "make ", "make -n ")
+	where := d.dir
+	switch {
+	case strings.Contains(script, "make "):
+		where = d.checked
+	case strings.Contains(script, "go build "):
+		// The binary goes to the desk: another one may be in the checkout.
+		script = strings.Replace(script, "go build ", "cd "+d.checked+" && go build ", 1)
+		script = strings.Replace(script, "\n", "\ncd "+d.dir+"\n", 1)
+	case strings.Contains(script, "go mod "):
+		where = d.module
+		script = strings.Replace(script, "=../zamok", "="+d.checked, 1) + "go build ./...\n"
+	case strings.Contains(script, "server"):
+		d.endDev(t) // README says so: the ports are the same
+	}
+	r := d.shell(t, where, script)
+	if strings.Contains(block, "./zamok dev") {
+		d.dev = r
+		r.says(t, "zamok is ready")
+		return r.out.String() + r.errs.String()
+	}
+	end := r.wait(t)
+	require.Equal(t, 0, end.code, "%s\n%s%s", block, end.out, end.errs)
+	return end.out + end.errs
+}
+
+// shell runs a script. What it leaves running in the background ends with the test.
+func (d *desk) shell(t *testing.T, where, script string) *running {
+	t.Helper()
+	r := &running{Cmd: exec.Command("sh", "-eu", "-c", script), ended: make(chan struct{})}
+	r.Dir = where
+	r.Env = append(os.Environ(), "ZAMOK_OUTPUT=", "ZAMOK_ENDPOINTS=127.0.0.1:"+strconv.Itoa(d.port), "GOFLAGS=", "MAKEFLAGS=")
+	switch where {
+	case d.dir:
+		r.Env = append(r.Env, "GOFLAGS=-o="+filepath.Join(d.dir, "zamok"))
+	case d.module:
+		r.Env = append(r.Env, "GOFLAGS=-mod=mod", "GOWORK=off")
+	}
+	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	r.WaitDelay = time.Second // what runs in the background keeps the pipes open
+	r.Stdout, r.Stderr = &r.out, &r.errs
+	r.start(t)
+	t.Cleanup(func() {
+		_ = syscall.Kill(-r.Process.Pid, syscall.SIGKILL) // the whole session; it was the first process in it
+	})
+	return r
+}
+
+// endDev is Ctrl-C in the first terminal, and a look at what it leaves.
+func (d *desk) endDev(t *testing.T) {
+	t.Helper()
+	require.NotNil(t, d.dev, "README starts servers before zamok dev")
+	require.NoError(t, syscall.Kill(-d.dev.Process.Pid, syscall.SIGINT))
+	d.dev.wait(t)
+	require.Eventually(t, func() bool { return allFree(d.port) }, patience, 10*time.Millisecond, "zamok dev left ports in use")
+}
+
+// foreignModule makes a module that has README's lines of Go in it, and does not know this one yet.
+func foreignModule(t *testing.T) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	dir := t.TempDir()
+	ours := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.GoVersion}}") // it may have been renamed
+	ours.Dir = root
+	out, err := ours.Output()
+	require.NoError(t, err)
+	path, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	blocks := readmeBlocks(t, "go")
+	require.Len(t, blocks, 1)
+	source := "package shop\n\nimport (\n\t\"context\"\n\t\"database/sql\"\n\n\t\"" + path + "/client\"\n)\n\n" +
+		"func Draw(ctx context.Context, db *sql.DB) error {\n" + blocks[0] + "\treturn err\n}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "shop.go"), []byte(source), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module shop\n\ngo "+version+"\n"), 0o600))
+	return dir
+}

@@ -69,7 +69,9 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	}
 	full, err := b.Cluster.Memory()
 	values["core"] = (after.server - before.server) / time.Since(watched).Seconds()
-	values["memory_each"] = (full - empty) / float64(waiters)
+	if full > empty { // else the servers have given back more of what they had before
+		values["memory_each"] = (full - empty) / float64(waiters)
+	}
 	values["early"] = float64(served.Load()) // nobody was to be let in yet
 	values["lost"] = float64(lost.Load())
 	serving := time.Now()

@@ -4,12 +4,14 @@
 //	zamok server --id n1 …             one node of a real cluster
 //	zamok lock NAME -- COMMAND…        run a command while holding a lock
 //	zamok elect NAME -- COMMAND…       run a command wherever elected, again and again
+//	zamok show NAME                    who holds a lock, who waits, and why
 //
 // and more to look at a cluster and to run one: `zamok help` lists all verbs.
 //
 // main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
 // share has a file too: exit.go (codes), connection.go (the flags that lead to a cluster), output.go
-// (text and JSON), and for commands under locks holding.go (the session), child.go (the process),
+// (text and JSON); for verbs that ask a cluster something asking.go (one question) and document.go (what
+// -o json says); latency.go for bench; and for commands under locks holding.go (the session), child.go (the process),
 // ladder.go (its end before the lock's) and terminal.go (who owns the terminal).
 //
 // # Exit codes
@@ -35,6 +37,11 @@
 //	    to its whole process group, unless the terminal has sent them there already.
 //	Z4  A secret is read from a file, never from a flag or the environment, which others can read.
 //	Z5  What others wrote (labels, metadata, reasons) moves no cursor on this terminal.
+//
+//	Z6  What -o json says is one document, or one a line where there is no end (watch); numbers of 64 bits
+//	    are strings. What went wrong is said on standard error, and by the exit code.
+//	Z7  A verb that changes something for others says on standard output what it did, and otherwise in its
+//	    error that nothing was done, or that this is not known.
 //
 // On systems other than Linux Z2 is void.
 package main

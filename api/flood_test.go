@@ -80,5 +80,14 @@ func TestEndedAsItAttached(t *testing.T) {
 	assert.True(t, told.over)
 	h.leave(box)
 	assert.Empty(t, h.attached)
+
+	// It was applied, and is not served: whoever is told so must not hear that nothing was done.
+	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, TTL: clock.Minute}).Results[0].Session
+	h.expect(id)
+	h.office(false)
+	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})
+	_, f = h.adopt(id, nil, raftnode.Answer{Result: a.Results[0]})
+	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, f.info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, f.info.Outcome)
 	assert.Empty(t, h.expected)
 }

@@ -81,7 +81,8 @@ func (s *session) done(t *ticket, a *zamokpb.Answer) {
 	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && t.downgrade == asked {
 		t.downgrade = downgraded
 	}
-	if t.stage == asking && t.request.onQueue != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING && t.position == nil {
+	if t.stage == asking && t.request.onQueue != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING &&
+		t.position == nil && len(t.request.items) == 1 { // of several, the answer does not say which is spoken of
 		t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
 	}
 	t.move(a.GetState())

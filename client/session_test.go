@@ -255,6 +255,20 @@ func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
 	require.Empty(t, b.tickets)
 }
 
+// An answer says how many are ahead, and not at which of several locks.
+func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
+	b := newBare(t)
+	onQueue := []Option{OnQueue(func(Position) {})}
+	one, two := b.ask(newRequest([]Item{Exclusive("x")}, onQueue)), b.ask(newRequest([]Item{Exclusive("free"), Exclusive("x")}, onQueue))
+	b.says()
+	b.reply(state(1, waiting, 0), 0, 0)
+	b.reply(state(2, waiting, 0), 0, 0)
+	require.Equal(t, "x", one.position.Name)
+	require.Nil(t, two.position)
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Queue{Queue: &zamokpb.Queue{Ticket: 2, Name: "x", Ahead: 1}}})
+	require.Equal(t, Position{Name: "x", Ahead: 1}, *two.position)
+}
+
 func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(1)

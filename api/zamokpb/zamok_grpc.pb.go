@@ -92,7 +92,8 @@ type ZamokClient interface {
 	// Acquire asks for locks and returns when they are granted, or will not be. It is held open while the
 	// ticket waits, and does not renew the session: whoever waits longer than the ttl calls RenewSession
 	// meanwhile. If the call ends before its answer, by deadline, cancellation or a broken connection,
-	// the server drops the ticket. The same ticket may be asked for again: it answers as before.
+	// the server drops the ticket. The same ticket may be asked for again: it answers as before, and the
+	// ticket is then the later call's, which the end of an earlier one does not touch.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
 	// Drop ends a ticket whatever it is: releases its locks, or leaves the queues. It may be repeated.
 	Drop(ctx context.Context, in *DropRequest, opts ...grpc.CallOption) (*DropResponse, error)
@@ -287,7 +288,8 @@ type ZamokServer interface {
 	// Acquire asks for locks and returns when they are granted, or will not be. It is held open while the
 	// ticket waits, and does not renew the session: whoever waits longer than the ttl calls RenewSession
 	// meanwhile. If the call ends before its answer, by deadline, cancellation or a broken connection,
-	// the server drops the ticket. The same ticket may be asked for again: it answers as before.
+	// the server drops the ticket. The same ticket may be asked for again: it answers as before, and the
+	// ticket is then the later call's, which the end of an earlier one does not touch.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
 	// Drop ends a ticket whatever it is: releases its locks, or leaves the queues. It may be repeated.
 	Drop(context.Context, *DropRequest) (*DropResponse, error)

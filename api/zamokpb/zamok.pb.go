@@ -3381,8 +3381,8 @@ type Ticket struct {
 	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
 	// With WAITING: what is in its way.
 	Blockers []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// Cluster times at which it was asked for and granted, to about a second, and coarser the longer ago
-	// it is; 0 = not, or longer ago than the node that answers remembers.
+	// Cluster times at which it was asked for and granted, to a tenth of a second or to a hundredth of the
+	// age; 0 = not, or longer ago than the node that answers remembers.
 	AskedAt   int64 `protobuf:"varint,11,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
 	GrantedAt int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
 	// Cluster time at which its session's lease ends if it is not renewed.

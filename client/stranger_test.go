@@ -1,11 +1,11 @@
 package client_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,10 +16,7 @@ import (
 	"zamok/api"
 	"zamok/api/zamokpb"
 	"zamok/client"
-	"zamok/clock"
-	"zamok/fsm"
 	"zamok/raftnode"
-	"zamok/session"
 )
 
 // stranger serves the protocol and does not keep it.
@@ -67,24 +64,25 @@ func TestAStrangersWelcomeIsNone(t *testing.T) {
 	}
 }
 
-// A long listing arrives whole.
+// A long answer arrives whole, where gRPC by itself takes 4 MiB.
 func TestALongAnswerArrives(t *testing.T) {
+	const holders = 1000
 	c := startCluster(t, 1)
-	raft, ctx := c.leader().Raft(), soon(t)
-	const sessions = 1100
-	opened := make(chan error, sessions)
-	for i := range sessions {
-		raft.Submit(&fsm.OpenSession{
-			Secret: session.Hash{byte(i), byte(i >> 8)}, TTL: clock.Minute,
-			Metadata: string(bytes.Repeat([]byte("m"), fsm.MetadataBytesMax)),
-		}, func(_ raftnode.Answer, err error) { opened <- err })
+	a, ctx := c.client(nil), soon(t)
+	name := strings.Repeat("n", 512)
+	locked := make(chan error, holders)
+	for range holders {
+		go func() {
+			_, err := a.Lock(ctx, name, client.AsShared(), client.Metadata(make([]byte, 4096)))
+			locked <- err
+		}()
 	}
-	for range sessions {
-		require.NoError(t, until(t, opened, "answer"))
+	for range holders {
+		require.NoError(t, until(t, locked, "lock"))
 	}
-	list, _, err := c.client(nil).Sessions(ctx, 0, 10_000)
+	detail, err := a.Get(ctx, name, holders)
 	require.NoError(t, err)
-	require.Len(t, list, sessions)
+	require.Len(t, detail.Held, holders)
 }
 
 // A Locker does not panic for what passes: a disk that is nearly full refuses new sessions for a while.

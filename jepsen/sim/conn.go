@@ -18,6 +18,7 @@ type conn struct {
 	in, out       *stream
 	local, remote addr
 	closed        bool
+	reset         bool // the other end said, to a write, that it is gone
 }
 
 // stream is one direction of a connection: bytes under way, each part with the time of its arrival.
@@ -62,8 +63,11 @@ func (c *conn) Read(p []byte) (int, error) {
 // read takes what has arrived, or says when to look again at the latest (zero: when told).
 func (c *conn) read(p []byte) (n int, again time.Time, err error) {
 	s, now := c.in, time.Now()
-	if c.closed {
+	switch {
+	case c.closed:
 		return 0, again, net.ErrClosed
+	case c.reset: // also if the end of what was sent before is still under way
+		return 0, again, syscall.ECONNRESET
 	}
 	if len(s.parts) > 0 {
 		head := &s.parts[0]
@@ -118,6 +122,8 @@ func (c *conn) write(p []byte) (n int, again time.Time, err error) {
 	case c.closed:
 		return 0, again, net.ErrClosed
 	case s.deaf && c.in.link.cutAt.IsZero():
+		c.reset = true
+		kick(c.in.readable)
 		return 0, again, syscall.EPIPE
 	case s.deaf:
 		return len(p), again, nil // the news of it can't come back

@@ -13,27 +13,42 @@ import (
 	"zamok/raftnode"
 )
 
-// HoursVariable says how many virtual hours of random faults are simulated. Without it, one; with
-// -short, five minutes.
+// HoursVariable says how many virtual hours of random faults are simulated: one half with nodes alone,
+// which many clients of the simulation's own ask directly, the other with the whole stack. Without it, one
+// hour; with -short, minutes.
 const HoursVariable = "ZAMOK_SIM_HOURS"
+
+// virtualTime is how long each half of the hours is.
+func virtualTime(t *testing.T) time.Duration {
+	t.Helper()
+	hours := 1.0
+	if testing.Short() {
+		hours = 1.0 / 10
+	}
+	if text := os.Getenv(HoursVariable); text != "" {
+		var err error
+		if hours, err = strconv.ParseFloat(text, 64); err != nil || hours <= 0 {
+			t.Fatalf("%s=%q is not a number of hours", HoursVariable, text)
+		}
+	}
+	return time.Duration(hours / 2 * float64(time.Hour))
+}
 
 // Random faults, many clients, and everything that must hold of any run. The hours are cut into
 // pieces, so that both processors have something to do and a failure leaves a trace of readable
 // length.
 func TestHoursOfRandomFaultsBreakNothing(t *testing.T) {
 	t.Parallel()
-	const piece = 30 * time.Minute
-	total := time.Hour
-	if testing.Short() {
-		total = 5 * time.Minute
-	}
-	if text := os.Getenv(HoursVariable); text != "" {
-		hours, err := strconv.ParseFloat(text, 64)
-		if err != nil || hours <= 0 {
-			t.Fatalf("%s=%q is not a number of hours", HoursVariable, text)
-		}
-		total = time.Duration(hours * float64(time.Hour))
-	}
+	inPieces(t, virtualTime(t), func(t *testing.T, lasts time.Duration) (faults int64) {
+		Run(t, Config{Tune: smallLogs, Limit: 2*lasts + limitDefault}, func(s *Sim) { faults = storm(s, lasts) })
+		return faults
+	})
+}
+
+// inPieces runs storms that last so long together.
+func inPieces(t *testing.T, total time.Duration, storm func(*testing.T, time.Duration) int64) {
+	t.Helper()
+	const piece = 15 * time.Minute
 	var faults atomic.Int64
 	t.Cleanup(func() { // when all pieces are over
 		t.Logf("%v of virtual time, %d faults", total, faults.Load())
@@ -42,7 +57,7 @@ func TestHoursOfRandomFaultsBreakNothing(t *testing.T) {
 		lasts := min(piece, total-time.Duration(i)*piece)
 		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
 			t.Parallel()
-			Run(t, Config{Tune: smallLogs, Limit: 2 * piece}, func(s *Sim) { faults.Add(storm(s, lasts)) })
+			faults.Add(storm(t, lasts))
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -15,8 +14,9 @@ import (
 // drainMost is how long a call may take that was under way at the healing: some have many before them.
 const drainMost = 90 * time.Second
 
-// allChecks are those that must have found something to look at.
-var allChecks = []string{"C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16", "C17"}
+// wholeChecks are those that must have found something to look at. C6 is not among them: what it looks at,
+// leases that ended by themselves though their client lived, is rare in a short run.
+var wholeChecks = []string{"C1", "C3", "C4", "C5", "C7", "C8", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16", "C17"}
 
 // wholeStorm is a run of the whole stack under random faults. It fails also when too little happened.
 func wholeStorm(t *testing.T, lasts time.Duration, drift float64) (happened int64) {
@@ -34,7 +34,7 @@ func wholeStorm(t *testing.T, lasts time.Duration, drift float64) (happened int6
 			kinds = append(kinds, kind)
 		}
 		slices.Sort(kinds) // a map's order is nobody's choice
-		faults := s.faults(2, more, kinds)
+		faults := s.faults(3, more, kinds)
 		time.Sleep(lasts)
 		faults.Stop()
 		plan.Healed = s.moment()
@@ -58,6 +58,9 @@ func wholeStorm(t *testing.T, lasts time.Duration, drift float64) (happened int6
 	w.judge(t, plan, lasts, drift > promisedDrift)
 	return happened
 }
+
+// wholeLeast is how long a run must last at least for every kind of fault to have its turn.
+const wholeLeast = 5 * time.Minute
 
 // promisedDrift is how far off a clock may be: two that are this far off are 5 % apart.
 const promisedDrift = 0.025
@@ -103,7 +106,10 @@ func (w *whole) last(p *app) {
 func (w *whole) judge(t *testing.T, plan check.Plan, lasts time.Duration, void bool) {
 	t.Helper()
 	minutes := int(lasts / time.Minute)
-	plan.MinOK, plan.Checks = 200*minutes, allChecks
+	plan.MinOK, plan.Checks = 200*minutes, wholeChecks
+	if !void {
+		plan.Checks = append(slices.Clone(wholeChecks), "C2")
+	}
 	h := w.record.history(plan)
 	if void {
 		for _, s := range h.Sessions { // nothing is promised of what clients believe; tokens must hold
@@ -126,16 +132,19 @@ func (w *whole) judge(t *testing.T, plan check.Plan, lasts time.Duration, void b
 	t.Logf("%d writes, %d of them refused", len(h.Writes), refused)
 }
 
-func TestTheWholeStackUnderRandomFaults(t *testing.T) {
+// The whole stack, its clients too, under everything that can go wrong.
+func TestHoursOfTheWholeStackBreakNothing(t *testing.T) {
 	t.Parallel()
-	pieces, piece := 2, 10*time.Minute
-	if testing.Short() {
-		pieces, piece = 1, 3*time.Minute
-	}
-	for i := range pieces {
-		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
-			t.Parallel()
-			wholeStorm(t, piece, promisedDrift)
-		})
-	}
+	inPieces(t, max(virtualTime(t), wholeLeast), func(t *testing.T, lasts time.Duration) int64 {
+		return wholeStorm(t, lasts, promisedDrift)
+	})
+}
+
+// With clocks that are further apart than is promised, clients believe in locks that others hold. What
+// checks tokens is safe all the same, and so is everything that the cluster itself decides.
+func TestWrongClocksBreakBeliefsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	inPieces(t, max(virtualTime(t)/10, wholeLeast), func(t *testing.T, lasts time.Duration) int64 {
+		return wholeStorm(t, lasts, 8*promisedDrift)
+	})
 }

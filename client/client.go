@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -126,6 +127,8 @@ func (cfg *Config) complete() error {
 		return bad("TTL", "from 2 s to 1 h")
 	case !utf8.ValidString(cfg.Label):
 		return bad("Label", "is not UTF-8")
+	case len(cfg.Metadata) > metadataBytesMax: // the server could not even say so: its frame would be too long
+		return bad("Metadata", fmt.Sprintf("%d bytes, at most %d", len(cfg.Metadata), metadataBytesMax))
 	case cfg.RequestTimeout < 0:
 		return bad("RequestTimeout", "can't be negative")
 	}

@@ -255,6 +255,26 @@ func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
 	require.Empty(t, b.tickets)
 }
 
+// A maximum hold may end before the clocks are looked at next.
+func TestAMaximumHoldIsLookedAtFromTheBeginning(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(2)
+	_, frame := b.says()
+	b.hear(frame)
+	b.push(state(1, granted, 0))
+	require.NotNil(t, b.hand(all[0]))
+	<-b.kick
+	st := state(2, granted, 0)
+	st.HoldUntil = int64(b.time.Add(250 * clock.Millisecond))
+	b.push(st)
+	l := b.hand(all[1])
+	require.NotNil(t, l)
+	require.Len(t, b.kick, 1)
+	require.Equal(t, 50*clock.Millisecond, b.tick())
+	b.pass(50 * clock.Millisecond)
+	require.ErrorContains(t, l.Err(), "maximum hold")
+}
+
 // An answer says how many are ahead, and not at which of several locks.
 func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
 	b := newBare(t)

@@ -226,8 +226,8 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 		s.holds[t] = struct{}{}
 	}
 	t.stage = holding
-	if s.held++; s.held == 1 {
-		poke(s.kick) // from now on the clocks are looked at more often
+	if s.held++; s.held == 1 || t.holdUntil != 0 {
+		poke(s.kick) // from now on the clocks are looked at more often, or there is an earlier deadline
 	}
 	t.handle = &Lock{t: t, items: t.request.items}
 	t.request = nil

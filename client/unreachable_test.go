@@ -50,6 +50,7 @@ func TestBadConfigNamesTheField(t *testing.T) {
 		"Endpoints":      {},
 		"endpoint":       {Endpoints: []string{"http://host:1/x"}},
 		"TTL":            {Endpoints: []string{"a"}, TTL: time.Second},
+		"Metadata":       {Endpoints: []string{"a"}, Metadata: make([]byte, 4097)},
 		"RequestTimeout": {Endpoints: []string{"a"}, RequestTimeout: -1},
 	} {
 		_, err := client.New(cfg)

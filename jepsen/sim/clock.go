@@ -102,10 +102,10 @@ func (c *Clock) Resume() time.Duration {
 	if c.stood == nil {
 		return 0
 	}
-	missed := time.Since(c.since)
-	c.behind += clock.Of(missed)
+	stood := *c.stood
 	c.stood = nil
-	return missed
+	c.behind += c.look().Since(stood)
+	return time.Since(c.since)
 }
 
 // Wake lets a clock that stands go on as if it had never stood: that is how a program that was paused

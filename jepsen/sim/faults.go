@@ -294,6 +294,7 @@ func (f *Faults) nurse(ctx context.Context) {
 					f.sim.Audit.Breach("%s ended itself: %v", n.ID, err)
 				}
 			}
+			n.Disk.Break(nil) // whoever was killed before it met its broken disk gets another one as well
 			n.Begin()
 		}
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -208,6 +209,7 @@ func (r *Record) history(plan check.Plan) *check.History {
 		}
 		h.Ops = append(h.Ops, *op)
 	}
+	h.Ops = append(h.Ops, r.passed(entries)...)
 	for _, b := range r.holds {
 		h.Holds = append(h.Holds, *b)
 	}
@@ -223,6 +225,41 @@ func (r *Record) history(plan check.Plan) *check.History {
 	}
 	h.Stalls = append(h.Stalls, stalls(entries)...)
 	return h
+}
+
+// passed are acquisitions that were granted and that no answer names. A client that learns of a grant when it
+// is over, or of the end of its session, asks again under another name; and it cancels what its caller gave
+// up. So each belongs to a call of its client for the same locks, which was under way, or whose outcome is
+// unknown. One that belongs to none is not among them, and is found to have been asked for by nobody.
+func (r *Record) passed(entries []Effect) (ops []check.Op) {
+	named := map[check.Ref]bool{}
+	calls := map[string][]*check.Op{}
+	for _, op := range r.ops {
+		if op.Kind == check.OpLock || op.Kind == check.OpTryLock {
+			named[op.Ref] = true
+			key := op.Client + fmt.Sprint(op.Items)
+			calls[key] = append(calls[key], op)
+		}
+	}
+	for i := range entries {
+		at := entries[i].At + historyBegin
+		for _, ev := range entries[i].Events {
+			s := r.sessions[ev.Session]
+			if ev.Kind != fsm.EvGranted || named[refOf(ev.TicketRef)] || s == nil {
+				continue
+			}
+			for _, op := range calls[s.Client+fmt.Sprint(itemsOf(ev.Items))] {
+				if op.Call < at && (op.Return == 0 || op.Return >= at || op.Outcome == check.Unknown) {
+					ops = append(ops, check.Op{
+						Client: op.Client, ID: uint64(len(r.ops) + len(ops) + 1), Kind: op.Kind, Ref: refOf(ev.TicketRef),
+						Items: op.Items, Call: op.Call, Return: op.Return, Outcome: check.Unknown,
+					})
+					break
+				}
+			}
+		}
+	}
+	return ops
 }
 
 // appliedAt is when an index was first applied anywhere.

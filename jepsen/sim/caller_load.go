@@ -230,8 +230,8 @@ func (t *thread) downgrade(l *client.Lock, h *check.Hold) bool {
 	op := r.call(check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items})
 	err := l.Downgrade(t.ctx)
 	r.done(op, func(op *check.Op) {
-		if op.Outcome = outcomeFor(err); err != nil {
-			op.Error = err.Error()
+		if op.Outcome = outcomeFor(err); err != nil { // also if it was lost: perhaps after it was shared
+			op.Outcome, op.Error = check.Unknown, err.Error()
 		}
 	})
 	return true

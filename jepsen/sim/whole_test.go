@@ -1,6 +1,10 @@
 package sim
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -120,6 +124,7 @@ func (w *whole) judge(t *testing.T, plan check.Plan, lasts time.Duration, void b
 	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d offices\n%v%v",
 		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events), w.Audit.Offices(), r.Outcomes, r)
 	if !r.OK() {
+		w.keep(t, h)
 		t.Errorf("seed %d: repeat its choices with %s=%d", plan.Seed, SeedVariable, plan.Seed)
 		t.Log(w.Trace)
 	}
@@ -138,6 +143,22 @@ func TestHoursOfTheWholeStackBreakNothing(t *testing.T) {
 	inPieces(t, max(virtualTime(t), wholeLeast), func(t *testing.T, lasts time.Duration) int64 {
 		return wholeStorm(t, lasts, promisedDrift)
 	})
+}
+
+// HistoryVariable names a directory in which the history of a run that failed is left.
+const HistoryVariable = "ZAMOK_SIM_KEEP"
+
+func (w *whole) keep(t *testing.T, h *check.History) {
+	t.Helper()
+	dir := os.Getenv(HistoryVariable)
+	if dir == "" {
+		return
+	}
+	file, err := os.Create(filepath.Join(dir, fmt.Sprintf("%d.json", w.Seed)))
+	if assert.NoError(t, err) {
+		assert.NoError(t, errors.Join(h.Write(file), file.Close()))
+		t.Logf("the history is in %s", file.Name())
+	}
 }
 
 // With clocks that are further apart than is promised, clients believe in locks that others hold. What

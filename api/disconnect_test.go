@@ -32,6 +32,14 @@ func TestDisconnect(t *testing.T) {
 	t.Run("process gone", func(t *testing.T) {
 		tellBreak(t, n, func(w *talker) { require.NoError(w, w.conn.Close()) })
 	})
+	t.Run("with commands on their way", func(t *testing.T) {
+		tellBreak(t, n, func(w *talker) {
+			for range 20 {
+				w.say(drop(1000)) // no ticket of that number: it is only a sign of life
+			}
+			require.NoError(w, w.wire.CloseSend())
+		})
+	})
 	t.Run("back in time", func(t *testing.T) { tellBack(t, n) })
 	t.Run("not broken by the client", func(t *testing.T) { tellNotBroken(t, n) })
 	t.Run("relayed", func(t *testing.T) { tellRelayedBreak(t, n, c.follower()) })

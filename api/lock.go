@@ -113,7 +113,7 @@ func (st *stream) submit(t asked, command fsm.Command) {
 		return
 	}
 	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
-		st.pending.Add(-1)
+		defer st.answered()
 		if err != nil {
 			st.answer(t, fsm.Result{}, explain(err))
 			return
@@ -199,7 +199,7 @@ func (st *stream) renew(f *frame) {
 		return
 	}
 	st.server.node.Renew(st.box.session, func(a raftnode.Answer, err error) {
-		st.pending.Add(-1)
+		defer st.answered()
 		h := st.server.hub
 		h.mu.Lock()
 		defer h.mu.Unlock()

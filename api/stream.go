@@ -38,16 +38,18 @@ type stream struct {
 	failed    chan error    // capacity 1: why the reader ended
 	written   chan struct{} // closed when the writer ended
 
-	pending atomic.Int64 // commands that have no answer yet
-	frames  uint64       // the reader's: how many came
-	closing bool         // the reader's: the client asked for the session's end
+	pending atomic.Int64  // commands that have no answer yet
+	parted  atomic.Bool   // the client broke the stream
+	settled chan struct{} // capacity 1: since then, the last command had its answer
+	frames  uint64        // the reader's: how many came
+	closing bool          // the reader's: the client asked for the session's end
 }
 
 // Session is the stream of one session.
 func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
 	st := &stream{
 		server: s, ctx: wire.Context(), wire: wire,
-		attached: make(chan struct{}), failed: make(chan error, 1), written: make(chan struct{}),
+		attached: make(chan struct{}), failed: make(chan error, 1), written: make(chan struct{}), settled: make(chan struct{}, 1),
 	}
 	s.busy.Go(st.read)
 	silence := time.NewTimer(helloWait)
@@ -131,9 +133,33 @@ func (st *stream) broken(err error) error {
 		return f
 	}
 	if !relayed(st.ctx) && !st.server.isStopping() && brokenByPeer(st.ctx) {
+		if st.box.grace > 0 {
+			st.settle()
+		}
 		st.server.hub.broke(st.box)
 	}
 	return errorOf(err)
+}
+
+// answered notes that a command has its answer.
+func (st *stream) answered() {
+	if st.pending.Add(-1) == 0 && st.parted.Load() {
+		signal(st.settled)
+	}
+}
+
+// settle waits until what the client said last has its answer: what was on its way when the stream broke is
+// no sign of life after that.
+func (st *stream) settle() {
+	st.parted.Store(true)
+	if st.pending.Load() == 0 {
+		return
+	}
+	select {
+	case <-st.settled:
+	case <-st.box.ended:
+	case <-st.server.stopping:
+	}
 }
 
 // errorOf is what a handler returns: the client's own end of a stream is no error.

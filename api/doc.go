@@ -41,7 +41,7 @@
 //	    of two states of a ticket the further one is true.
 //	A5  A server never proposes anything twice, nor anything that a client did not ask for; but it ends
 //	    a session that asked for that when its stream breaks (disconnect.go), and drops the ticket of
-//	    a held-open call that broke.
+//	    a held-open call that broke, unless its client has asked for the same ticket again.
 //	A6  Only a break by the client's doing counts for that (line.go), of a stream that was attached here
 //	    directly: never one that this node made, nor one that another node relayed. A machine that
 //	    vanished is the business of its ttl.

@@ -134,13 +134,14 @@ func without(nodes []*Node, one *Node) (rest []*Node) {
 // TestMembershipOverTheWire: a node joins, gets the leadership, and is removed, by operators' calls
 // that are relayed where that is needed.
 func TestMembershipOverTheWire(t *testing.T) {
-	c := startCluster(t, 1, nil)
+	calm := func(c *raftnode.Config) { c.Election = steady }
+	c := startCluster(t, 1, func(c *NodeConfig) { c.Tune = calm })
 	ctx, first := relaying(soon(t)), c.leader()
 	to := call(t, first)
 	members, err := to.admin.Members(ctx, &zamokpb.MembersRequest{})
 	require.NoError(t, err)
 	joiner, err := StartNode(ctx, NodeConfig{
-		ID: "n2", JoinCluster: members.Cluster, Version: "of tests",
+		ID: "n2", JoinCluster: members.Cluster, Version: "of tests", Tune: calm,
 		Fatal: func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) }, // if it hears of it at all
 	})
 	require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 	"zamok/client"
 )
 
-// The clocks of leader and client are as far apart as they may be, in the worse direction, and the client
-// hears nothing more: its lock is lost before another is granted it, however the moment of the cut and
+// The clocks of leader and client are as far apart as they may be, in the worse direction, answers take
+// their time, and then the client hears nothing more: its lock is lost before another is granted it, however the moment of the cut and
 // that of its looks at the clock fall together.
 func TestALossIsToldInTimeByTheSlowestClock(t *testing.T) {
 	t.Parallel()
@@ -37,6 +37,7 @@ func TestALossIsToldInTimeByTheSlowestClock(t *testing.T) {
 			name := fmt.Sprint("x", i)
 			held, err := slow.Lock(s.Within(time.Minute), name)
 			require.NoError(s, err)
+			s.Network.Slow("n1", "slow", 150*time.Millisecond, 0)
 			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
 			s.Network.Isolate("slow")
 			granted := make(chan time.Time, 1)

@@ -36,8 +36,9 @@ type instance struct {
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// officeSince is when raft said "leader" and no office is open yet, in ns; 0 = no such moment.
-	officeSince atomic.Int64
+	// officeSince is when raft said "leader" and no office is open yet; nil = no such moment. It keeps its
+	// monotonic part: the wall's may jump.
+	officeSince atomic.Pointer[time.Time]
 }
 
 // newInstance starts raft on what the store holds. Founders bootstrap with servers; nil for all others.

@@ -58,9 +58,10 @@ func (in *instance) notice() (leads, open bool) {
 func (in *instance) noticed(leads bool) bool {
 	in.leads.Store(leads)
 	if leads {
-		in.officeSince.Store(time.Now().UnixNano())
+		now := time.Now()
+		in.officeSince.Store(&now)
 	} else {
-		in.officeSince.Store(0)
+		in.officeSince.Store(nil)
 	}
 	return leads
 }
@@ -84,7 +85,7 @@ func (in *instance) lead() (leads, open bool) {
 	if !o.start() {
 		return in.notice()
 	}
-	in.officeSince.Store(0)
+	in.officeSince.Store(nil)
 	in.node.cfg.Office(true)
 	in.node.queue.begin()
 	leads, open = o.run()

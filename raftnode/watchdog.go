@@ -96,8 +96,8 @@ func (n *Node) stuck(in *instance, now time.Time) error {
 	if w, writing := n.store.Writing(); writing && now.Sub(w.Since) > writeMax+n.spread() {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}
-	if since := in.officeSince.Load(); since != 0 && now.Sub(time.Unix(0, since)) > officeMax {
-		return fmt.Errorf("%w: raft made it leader and its office did not open for %v", ErrStuck, now.Sub(time.Unix(0, since)))
+	if since := in.officeSince.Load(); since != nil && now.Sub(*since) > officeMax {
+		return fmt.Errorf("%w: raft made it leader and its office did not open for %v", ErrStuck, now.Sub(*since))
 	}
 	lying := n.flights.lying(in.raft.CommitIndex(), now)
 	if !lying.IsZero() && now.Sub(lying) > loopMax && in.raft.State() == raft.Leader {

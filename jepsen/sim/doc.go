@@ -30,6 +30,10 @@
 //	history.go   what was asked, and what was answered
 //	check_*.go   what audit and history must show
 //	trace.go     what happened when, printed when a test fails
+//	serve.go     nodes that serve clients too: Config.Serve
+//	whole.go     the whole stack under load: such nodes, programs with package client, an operator
+//	caller*.go   machines on which such a program runs, pauses and dies; what it does; its faults
+//	record.go    all of it as a history for package check
 //
 // # What is real
 //
@@ -48,7 +52,9 @@
 //	    ZAMOK_SEED=n repeats those choices. It does not repeat the run: goroutines are scheduled, and
 //	    selects decide, as they like, so a failure may need many runs to show again. The trace is
 //	    there because of that.
-//	J3  Clocks never run faster than virtual time: the system may rely on that of a monotonic clock.
+//	J3  Clocks never run faster than virtual time, but by Config.Drift, and programs' never slower by
+//	    more: the system may rely on that of a monotonic clock. A program that is paused sees no
+//	    network, does nothing, and its clock stands; then its clock jumps to where it would be.
 //	    Who looks at one a hundred thousand times while virtual time stands is stopped: it spins.
 //	J4  The end of Run leaves nothing running; synctest fails the test otherwise.
 //	J5  Every effect of every machine is held against that of the first machine that had it: digest,
@@ -68,8 +74,15 @@
 //	quiet_test.go      what a cluster writes that nobody uses, or one session
 //	failover_test.go   how long a cluster is without a leader
 //	hour_test.go       hours of random faults under load: one in make test, ten in CI, as many as
-//	                   wanted with make sim HOURS=n. It fails also when a kind of fault never
-//	                   happened, or there was too little load, or too few faults.
+//	                   wanted with make sim HOURS=n, one half of nodes alone and the other of the
+//	                   whole stack. It fails also when a kind of fault never happened, or there was
+//	                   too little load, or too few faults.
+//	whole_test.go      the whole stack, held against package check; with clocks at the promised rates,
+//	                   and with worse ones, where only tokens hold. ZAMOK_SIM_KEEP=dir keeps the
+//	                   histories of runs that fail
+//	drift_test.go      a loss is told in time by the slowest clock that is allowed
+//	wall_test.go       nothing reads a wall clock
+//	served*_test.go    what single clients see
 //	check_test.go      that the checkers find what they are for
 //
 // Planted bugs for these are in testdata/mutants; what real ones were found is in docs/found.md.

@@ -158,12 +158,17 @@ func TestMembershipOverTheWire(t *testing.T) {
 	assert.True(t, members.Members[1].Voter)
 	assert.Equal(t, joiner.Client(), members.Members[1].Client)
 
-	_, err = by.admin.Transfer(ctx, &zamokpb.TransferRequest{To: "n2"})
-	require.NoError(t, err)
-	require.Equal(t, joiner, c.leader())
-	_, err = by.admin.Transfer(ctx, &zamokpb.TransferRequest{})
-	require.NoError(t, err)
-	require.Equal(t, first, c.leader())
+	// Of two nodes the new leader has no majority until the old one has opened its raft anew: on a busy
+	// machine it may lose its office again over that.
+	handOver := func(to string, wanted *Node) {
+		for try := 0; c.leader() != wanted; try++ {
+			require.Less(t, try, 10)
+			_, err := by.admin.Transfer(ctx, &zamokpb.TransferRequest{To: to})
+			require.True(t, err == nil || try > 0, "%v", err)
+		}
+	}
+	handOver("n2", joiner)
+	handOver("", first)
 	_, err = by.admin.Remove(ctx, &zamokpb.RemoveRequest{Id: "n2"})
 	require.NoError(t, err)
 	members, err = to.admin.Members(ctx, &zamokpb.MembersRequest{})

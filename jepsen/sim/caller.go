@@ -18,7 +18,6 @@ type caller struct {
 	record *Record
 	host   string
 	change func(*client.Config)
-	random *rand.Rand // of what happens to the machine; its programs have their own
 
 	mu     sync.Mutex // guards what follows
 	app    *app

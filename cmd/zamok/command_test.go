@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"zamok/client"
@@ -221,8 +222,10 @@ func exitCodeOf(state *os.ProcessState) int {
 // says waits until it has written a text.
 func (r *running) says(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(r.out.String()+r.errs.String(), text) }, patience, 5*time.Millisecond,
-		"it did not say %q: %v", text, r.Args)
+	said := func() bool { return strings.Contains(r.out.String()+r.errs.String(), text) }
+	if !assert.Eventually(t, said, patience, 5*time.Millisecond) {
+		t.Fatalf("it did not say %q: %v\n%s%s", text, r.Args, r.out.String(), r.errs.String())
+	}
 }
 
 // lockedBuffer may be read while a process writes to it.

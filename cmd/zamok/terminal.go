@@ -25,7 +25,7 @@ type terminal struct {
 }
 
 // stopWait is how long a process may take to notice that it was stopped.
-const stopWait = 100 * time.Millisecond
+const stopWait = 500 * time.Millisecond
 
 // openTerminal finds the terminal. A command gets it as its own if both of its ends lead there; in a
 // pipeline the others need it too.

@@ -45,7 +45,6 @@ type asked struct {
 	over    bool
 	client  *caller
 	granted func()
-	revoked func()
 }
 
 type lease struct {

@@ -139,6 +139,7 @@ func (w *whole) judge(t *testing.T, plan check.Plan, lasts time.Duration, void b
 
 // The whole stack, its clients too, under everything that can go wrong.
 func TestHoursOfTheWholeStackBreakNothing(t *testing.T) {
+	wholeOnly(t)
 	t.Parallel()
 	inPieces(t, max(virtualTime(t), wholeLeast), func(t *testing.T, lasts time.Duration) int64 {
 		return wholeStorm(t, lasts, promisedDrift)
@@ -164,6 +165,7 @@ func (w *whole) keep(t *testing.T, h *check.History) {
 // With clocks that are further apart than is promised, clients believe in locks that others hold. What
 // checks tokens is safe all the same, and so is everything that the cluster itself decides.
 func TestWrongClocksBreakBeliefsAndNothingElse(t *testing.T) {
+	wholeOnly(t)
 	t.Parallel()
 	inPieces(t, max(virtualTime(t)/10, wholeLeast), func(t *testing.T, lasts time.Duration) int64 {
 		return wholeStorm(t, lasts, 8*promisedDrift)

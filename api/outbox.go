@@ -212,12 +212,9 @@ func (o *outbox) hint() bool { return !o.over && len(o.notes) < outboxNotesMax/4
 
 // taken is what a stream takes out of its outbox to tell it.
 type taken struct {
-	notes []note
-	// heard: there is a proof to tell, with the index of the last change that is in notes or was
-	// before.
-	heard   proof
-	changed uint64
-	changes uint64 // how many there were by then
+	notes   []note
+	heard   proof  // there is one to tell if it is pending
+	changes uint64 // how many changes are in notes or were told before
 	over    bool   // after this the stream ends
 	queued  time.Time
 }
@@ -230,7 +227,7 @@ func (o *outbox) take(room []note) taken {
 	}
 	o.hub.mu.Lock()
 	defer o.hub.mu.Unlock()
-	t := taken{notes: o.notes, changed: o.changed, changes: o.changes, over: o.over, queued: o.queued}
+	t := taken{notes: o.notes, changes: o.changes, over: o.over, queued: o.queued}
 	if o.proof.pending {
 		t.heard = o.proof
 		o.proof.pending, o.proof.sent = false, nil

@@ -39,8 +39,7 @@ func (st *stream) frame(t *taken) *zamokpb.ServerFrame {
 	}
 	if t.heard.pending {
 		m := new(heardMessage)
-		m.heard.Sent, m.heard.Time, m.heard.Changed = t.heard.sent, int64(t.heard.time), t.changed
-		m.heard.Changes = t.changes
+		m.heard.Sent, m.heard.Time, m.heard.Changes = t.heard.sent, int64(t.heard.time), t.changes
 		m.kind.Heard = &m.heard
 		m.message.Message = &m.kind
 		messages = append(messages, &m.message)

@@ -1792,11 +1792,9 @@ type Heard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Sent  []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
-	// The index of the last Change of any ticket of this session, 0 if there was none since Welcome. A
-	// client that was not told it knows that something is missing, and attaches anew.
-	Changed uint64 `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
-	// How many Changes were told on this stream before: so that the last one can't be missing either.
-	Changes       uint64 `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
+	// How many Changes were told on this stream before. A client that has seen fewer knows that something is
+	// missing, be it the last one, and attaches anew.
+	Changes       uint64 `protobuf:"varint,3,opt,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1841,13 +1839,6 @@ func (x *Heard) GetSent() []byte {
 func (x *Heard) GetTime() int64 {
 	if x != nil {
 		return x.Time
-	}
-	return 0
-}
-
-func (x *Heard) GetChanged() uint64 {
-	if x != nil {
-		return x.Changed
 	}
 	return 0
 }
@@ -5103,12 +5094,11 @@ const file_zamok_proto_rawDesc = "" +
 	"\acommand\x18\x01 \x01(\x0e2\x11.zamok.v1.CommandR\acommand\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12)\n" +
 	"\x05error\x18\x03 \x01(\v2\x13.zamok.v1.ErrorInfoR\x05error\x12\x14\n" +
-	"\x05ahead\x18\x04 \x01(\rR\x05ahead\"c\n" +
+	"\x05ahead\x18\x04 \x01(\rR\x05ahead\"I\n" +
 	"\x05Heard\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x18\n" +
-	"\achanged\x18\x03 \x01(\x04R\achanged\x12\x18\n" +
-	"\achanges\x18\x04 \x01(\x04R\achanges\"x\n" +
+	"\achanges\x18\x03 \x01(\x04R\achanges\"x\n" +
 	"\x05Queue\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +

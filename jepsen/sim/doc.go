@@ -74,12 +74,12 @@
 //	quiet_test.go      what a cluster writes that nobody uses, or one session
 //	failover_test.go   how long a cluster is without a leader
 //	hour_test.go       hours of random faults under load: one in make test, ten in CI, as many as
-//	                   wanted with make sim HOURS=n, one half of nodes alone and the other of the
-//	                   whole stack. It fails also when a kind of fault never happened, or there was
-//	                   too little load, or too few faults.
+//	                   wanted with make sim HOURS=n. It fails also when a kind of fault never happened,
+//	                   or there was too little load, or too few faults.
 //	whole_test.go      the whole stack, held against package check; with clocks at the promised rates,
-//	                   and with worse ones, where only tokens hold. ZAMOK_SIM_KEEP=dir keeps the
-//	                   histories of runs that fail
+//	                   and with worse ones, where only tokens hold. make sim-whole runs it, and
+//	                   nothing else does (docs/found.md); ZAMOK_SIM_KEEP=dir keeps the histories
+//	                   of runs that fail
 //	drift_test.go      a loss is told in time by the slowest clock that is allowed
 //	wall_test.go       nothing reads a wall clock
 //	served*_test.go    what single clients see

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -159,13 +160,20 @@ func TestKillComesBeforeTheDeadline(t *testing.T) {
 	requireGone(t, strings.TrimSpace(string(text)))
 }
 
-// A renewed lease moves the ladder away.
+// A renewed lease moves the ladder away: each look finds the same short time left, and the command is
+// told to end by itself once it has outlived three of them.
 func TestARenewedLeaseLetsTheCommandGoOn(t *testing.T) {
-	h := heldFor(2500 * time.Millisecond)
-	p := start(t, leash{lost: h.lost, left: h.left, killAfter: time.Second},
-		`trap 'echo told >$OUT; exit 3' TERM; echo ready >$OUT; sleep 1.6; exit 5`)
-	p.says(t, "ready")
-	h.setLeft(time.Hour)
+	const killAfter = time.Second
+	goOn := filepath.Join(t.TempDir(), "go")
+	asked := 0
+	left := func() time.Duration {
+		if asked++; asked == 5 {
+			assert.NoError(t, os.WriteFile(goOn, nil, 0o600))
+		}
+		return killAfter + killMargin + 50*time.Millisecond
+	}
+	p := start(t, leash{lost: make(chan struct{}), left: left, killAfter: killAfter},
+		`trap 'exit 3' TERM; until [ -e '`+goOn+`' ]; do sleep 0.02; done; exit 5`)
 	require.False(t, p.wait(t))
 	require.Equal(t, 5, p.exitCode())
 }

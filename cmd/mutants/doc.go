@@ -18,7 +18,7 @@
 //
 // # Verdicts
 //
-//	caught     the named test failed
+//	caught     the named test failed, in the first of three runs; if in a later one, it is said
 //	elsewhere  the named test passed, another one of its package failed: the patch names the wrong one
 //	survived   no test of the package failed
 //	broken     the mutant does not compile or could not be run, so no test has judged it

@@ -24,6 +24,10 @@ type suite struct {
 	rapid map[string]bool
 }
 
+// tries is how often the named test may run. What a bug does may depend on how goroutines are scheduled,
+// and on a busy machine they are scheduled otherwise; in which run the bug was caught is printed.
+const tries = 3
+
 // verdict is what became of one mutant. doc.go says what the words mean.
 type verdict struct {
 	word   string
@@ -148,14 +152,18 @@ func (s suite) judge(ctx context.Context, m mutant) verdict {
 	if err != nil {
 		return verdict{word: "broken", detail: err.Error()}
 	}
-	named, err := s.goTest(ctx, m.catcher.pkg, m.catcher.pattern(), overlay, s.timeout)
-	switch {
-	case err != nil:
-		return verdict{word: "broken", detail: err.Error()}
-	case !named.compiled:
-		return verdict{word: "broken", detail: "it does not compile:\n" + tail(named.output)}
-	case !named.ended:
-		return verdict{word: "caught", by: m.credit(named)}
+	for try := 1; try <= tries; try++ {
+		named, err := s.goTest(ctx, m.catcher.pkg, m.catcher.pattern(), overlay, s.timeout)
+		switch {
+		case err != nil:
+			return verdict{word: "broken", detail: err.Error()}
+		case !named.compiled:
+			return verdict{word: "broken", detail: "it does not compile:\n" + tail(named.output)}
+		case !named.ended && try == 1:
+			return verdict{word: "caught", by: m.credit(named)}
+		case !named.ended:
+			return verdict{word: "caught", by: fmt.Sprintf("%s, in run %d of it", m.credit(named), try)}
+		}
 	}
 	others, err := s.goTest(ctx, m.catcher.pkg, ".", overlay, s.timeout)
 	switch {

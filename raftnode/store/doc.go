@@ -14,7 +14,8 @@
 // The term and the vote have a file of their own, so that an election never
 // waits for the log's one writer. A Memory in place of the directory holds the
 // same things in memory and keeps the same promises, except to outlive the
-// process; handing it to the next Open is a restart after a crash.
+// process; handing it to the next Open is a restart after a crash, and handing
+// it a Copy one after the power failed when that was taken.
 //
 // A write passes, from raft downwards: the floor of free space (space.go), the
 // LogCache, the pen (pen.go: one writer per file, timed, ended for good by the

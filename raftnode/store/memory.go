@@ -2,8 +2,10 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -47,6 +49,38 @@ func (m *Memory) open(node string) (medium, error) {
 		reusable:  func() uint64 { return 0 },
 		close:     m.release,
 	}, nil
+}
+
+// Copy is what a power failure at this moment would leave: all that was written, and nothing of a
+// snapshot that is not complete. It belongs to no Store, and the Memory goes on without it. No write
+// may be under way, or the copy has it in one of its parts and not in another.
+func (m *Memory) Copy() (*Memory, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &Memory{identity: m.identity}
+	if m.logs == nil {
+		return c, nil
+	}
+	c.logs = raft.NewInmemStore()
+	first, _ := m.logs.FirstIndex() // neither has an error in memory
+	last, _ := m.logs.LastIndex()
+	for index := max(first, 1); index <= last; index++ {
+		entry := new(raft.Log)
+		err := m.logs.GetLog(index, entry)
+		if errors.Is(err, raft.ErrLogNotFound) {
+			continue // a log may have gaps, after an installed snapshot
+		}
+		if err := errors.Join(err, c.logs.StoreLog(entry)); err != nil {
+			return nil, err
+		}
+	}
+	m.votes.mu.Lock()
+	defer m.votes.mu.Unlock()
+	c.votes.values = maps.Clone(m.votes.values)
+	m.snapshots.mu.Lock()
+	defer m.snapshots.mu.Unlock()
+	c.snapshots.complete, c.snapshots.begun = slices.Clone(m.snapshots.complete), m.snapshots.begun
+	return c, nil
 }
 
 func (m *Memory) keep(id Identity) error {

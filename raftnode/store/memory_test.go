@@ -1,0 +1,61 @@
+package store
+
+import (
+	"io"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A copy has what was written before it, and nothing of what came after it or was not complete.
+func TestCopyOfAMemory(t *testing.T) {
+	t.Parallel()
+	original := new(Memory)
+	st := open(t, Config{Memory: original})
+	fill(t, st, 1, 1, 20)
+	require.NoError(t, st.Votes().SetUint64([]byte(keyVoteTerm), 2))
+	require.NoError(t, st.Votes().Set([]byte(keyVoteCandidate), []byte("n2")))
+	require.NoError(t, st.Logs().DeleteRange(1, 5))
+	snapshot := func(index uint64) raft.SnapshotSink {
+		sink, err := st.Snapshots().Create(1, index, 1, raft.Configuration{}, 1, nil)
+		require.NoError(t, err)
+		_, err = sink.Write([]byte("state"))
+		require.NoError(t, err)
+		return sink
+	}
+	require.NoError(t, snapshot(5).Close())
+	open7 := snapshot(7)
+	require.NoError(t, st.Mark(ID{1}))
+
+	image, err := original.Copy()
+	require.NoError(t, err)
+	require.NoError(t, open7.Close())
+	fill(t, st, 3, 21, 30)
+	require.NoError(t, st.Logs().DeleteRange(6, 10))
+
+	after := open(t, Config{Memory: image})
+	assert.Equal(t, Marked, after.State())
+	assert.Equal(t, st.Identity(), after.Identity())
+	first, last := span(t, after.Logs())
+	assert.Equal(t, [2]uint64{6, 20}, [2]uint64{first, last})
+	term, err := after.Votes().GetUint64([]byte(keyCurrentTerm))
+	require.NoError(t, err)
+	assert.Equal(t, uint64(1), term)
+	candidate, err := after.Votes().Get([]byte(keyVoteCandidate))
+	require.NoError(t, err)
+	assert.Equal(t, "n2", string(candidate))
+	snapshots, err := after.Snapshots().List()
+	require.NoError(t, err)
+	require.Len(t, snapshots, 1)
+	_, from, err := after.Snapshots().Open(snapshots[0].ID)
+	require.NoError(t, err)
+	state, err := io.ReadAll(from)
+	require.NoError(t, err)
+	assert.Equal(t, "state", string(state))
+
+	unused, err := new(Memory).Copy()
+	require.NoError(t, err)
+	assert.Equal(t, Empty, open(t, Config{Memory: unused}).State())
+}

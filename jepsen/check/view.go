@@ -69,22 +69,31 @@ func newView(h *History) *view {
 			v.voids[fault.Target] = append(v.voids[fault.Target], span{fault.From, fault.To + noticeMax})
 		}
 	}
-	type call struct {
-		client string
-		id     uint64
-	}
-	v.ops = latest(h.Ops, func(op *Op) (call, bool) { return call{op.Client, op.ID}, op.ID != 0 })
-	type belief struct {
-		client string
-		Ref
-		from time.Duration
-	}
-	v.holds = latest(h.Holds, func(b *Hold) (belief, bool) { return belief{b.Client, b.Ref, b.From}, b.Ref.known() })
+	v.ops, v.holds = h.Calls(), h.Beliefs()
 	v.addOps()
 	v.addHolds()
 	v.addEvents()
 	v.names = slices.Sorted(maps.Keys(v.locks))
 	return v
+}
+
+// Calls are the calls, each once, as it was recorded last.
+func (h *History) Calls() []*Op {
+	type call struct {
+		client string
+		id     uint64
+	}
+	return latest(h.Ops, func(op *Op) (call, bool) { return call{op.Client, op.ID}, op.ID != 0 })
+}
+
+// Beliefs are the holds, each once, as it was recorded last.
+func (h *History) Beliefs() []*Hold {
+	type belief struct {
+		client string
+		Ref
+		from time.Duration
+	}
+	return latest(h.Holds, func(b *Hold) (belief, bool) { return belief{b.Client, b.Ref, b.From}, b.Ref.known() })
 }
 
 // latest leaves of several records of one thing the last.

@@ -192,8 +192,8 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 
 // reopen replaces raft, unless somebody else has, or the node is closing.
 func (n *Node) reopen(old *instance) error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
+	n.changing <- struct{}{}
+	defer func() { <-n.changing }()
 	if n.running() != old {
 		return nil
 	}

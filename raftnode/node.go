@@ -40,8 +40,8 @@ type Node struct {
 	closed    error
 	busy      sync.WaitGroup // clerk and watchdog
 
-	changing sync.Mutex   // held while raft is stopped or replaced
-	mu       sync.RWMutex // guards instance
+	changing chan struct{} // capacity 1: full while raft is stopped or replaced, which may take as long as a disk hangs
+	mu       sync.RWMutex  // guards instance
 	instance *instance
 }
 
@@ -54,7 +54,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, queue: newQueue(), flights: newFlights(), digests: &digests{},
-		clerkWake: make(chan struct{}, 1), closing: make(chan struct{}),
+		clerkWake: make(chan struct{}, 1), closing: make(chan struct{}), changing: make(chan struct{}, 1),
 	}
 	n.state = &state{
 		log: cfg.Logger, rules: cfg.Rules, fatal: n.fatal, applied: cfg.Applied, restored: cfg.Restored,
@@ -255,8 +255,8 @@ func (n *Node) close(before func(*instance)) error {
 		}
 		close(n.closing)
 		n.busy.Wait()
-		n.changing.Lock()
-		defer n.changing.Unlock()
+		n.changing <- struct{}{}
+		defer func() { <-n.changing }()
 		var err error
 		if in := n.exchangeInstance(nil); in != nil {
 			err = in.stop()

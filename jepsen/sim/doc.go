@@ -17,7 +17,7 @@
 //
 // # Parts
 //
-//	sim.go       Run: the bubble, the seed, virtual deadlines
+//	sim.go       Run: the bubble, the seed, virtual deadlines; standstill.go: when virtual time stands
 //	network.go   hosts, ports, calls; link.go: faults of a link; conn.go: connections;
 //	             stack.go: what ends with a process
 //	node.go      machines, and the processes on them; cluster.go: several at a time
@@ -47,7 +47,8 @@
 // # Promises
 //
 //	J1  Time is virtual, and every wait has a deadline in it; a run that goes on beyond Config.Limit
-//	    panics with the trace and all stacks.
+//	    panics with the trace and all stacks. So does one in which virtual time stands for a minute of
+//	    real time, which no limit in virtual time would end.
 //	J2  Everything that the run itself chooses comes from one seed, printed on failure;
 //	    ZAMOK_SEED=n repeats those choices. It does not repeat the run: goroutines are scheduled, and
 //	    selects decide, as they like, so a failure may need many runs to show again. The trace is

@@ -68,13 +68,20 @@ type Sim struct {
 // of its own. Whatever still runs at the end of the story is killed.
 func Run(t *testing.T, c Config, story func(*Sim)) {
 	t.Helper()
+	run(t, c, newStandstill(t), story)
+}
+
+func run(t *testing.T, c Config, stands *standstill, story func(*Sim)) {
+	t.Helper()
 	seed := seedOf(t)
+	defer stands.watch()()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, c, seed)
-		stop := time.AfterFunc(s.config.Limit, s.lost)
+		stop, still := time.AfterFunc(s.config.Limit, s.lost), stands.beat(s)
 		defer func() {
 			s.end()
 			stop.Stop()
+			still()
 			if t.Failed() {
 				t.Logf("seed %d: repeat its choices with %s=%d", seed, SeedVariable, seed)
 				t.Log(s.Trace)

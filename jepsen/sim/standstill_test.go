@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// A run in which virtual time stands ends, and says where: nothing in the bubble would end it.
+func TestARunInWhichTimeStandsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	var why atomic.Pointer[string]
+	stands := &standstill{every: 10 * time.Millisecond, looks: 10, giveUp: func(text string) { why.Store(&text) }}
+	run(t, Config{}, stands, func(s *Sim) {
+		s.Trace.Note("story", "the last thing that was done")
+		for why.Load() == nil {
+			runtime.Gosched() // no virtual time passes
+		}
+	})
+	assert.Contains(t, *why.Load(), "virtual time stands")
+	assert.Contains(t, *why.Load(), "TestARunInWhichTimeStandsIsGivenUp.func", "the stacks show who spins")
+	assert.Contains(t, *why.Load(), "the last thing that was done")
+}
+
+// Two who hand the leadership over at once, from a node whose disk hangs, wait for the disk and for one
+// another. Virtual time goes on meanwhile, as real time does, and both come back.
+func TestTwoTransfersFromANodeWhoseDiskHangs(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		s.Start()
+		leader := s.Leader()
+		up := leader.Up()
+		leader.Disk.Stall()
+		var back atomic.Int32
+		for range 2 {
+			go func() {
+				defer back.Add(1)
+				_ = up.Transfer(s.Within(2*time.Second), "") // what came of it does not matter
+			}()
+		}
+		next := s.LeaderBeside(leader)
+		time.Sleep(hangFor)
+		assert.Zero(s, back.Load(), "its raft ends when its disk goes on, and not before")
+		leader.Disk.Resume()
+		s.Await(electionMax, "both transfers come back", func() bool { return back.Load() == 2 })
+		s.Follow(next, leader, backoffMax)
+		s.Check()
+	})
+}

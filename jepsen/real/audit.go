@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"zamok/client"
+	"zamok/jepsen/check"
+)
+
+// The audit sees what happens to all locks, by watching them; when sessions end and how long cluster time
+// stood, by asking again and again; and for how long a client that wants nothing but its own lock can't
+// have it. It is also the operator who takes locks away.
+
+const (
+	sessionsEvery = 250 * time.Millisecond
+	probeEvery    = 20 * time.Millisecond
+	operateMost   = 2 * time.Second
+	watchedWithin = 30 * time.Second
+	// operatorIn: one look in so many of the operator's is followed by harm.
+	operatorIn = 3
+	prober     = "probe"
+)
+
+type audit struct {
+	*order
+	record *record
+	ctx    context.Context
+	over   context.Context
+
+	mu       sync.Mutex // guards what follows
+	gaps     []string
+	released map[check.Ref]bool // of the audit's last lock, once the watch told it
+}
+
+func (o *order) audit(ctx, over context.Context, r *record) error {
+	a := &audit{order: o, record: r, ctx: ctx, over: over, released: map[check.Ref]bool{}}
+	var callers []*caller
+	for _, label := range []string{"watch", "operator", prober} {
+		c, err := newCaller(o, r, client.Config{TTL: 5 * time.Second}, label)
+		if err != nil {
+			return err
+		}
+		c.ctx, c.over = ctx, over
+		callers = append(callers, c)
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	var watcher, work sync.WaitGroup
+	watcher.Go(func() { a.watch(watching, callers[0]) })
+	work.Go(func() { a.sessions(callers[0]) })
+	for i, do := range []func(*thread){a.operate, a.probe} {
+		t, err := o.thread(callers[1+i], "audit")
+		if err != nil {
+			return err
+		}
+		work.Go(func() { do(t) })
+	}
+	work.Wait()
+	t, err := o.thread(callers[2], "last")
+	if err != nil {
+		return err
+	}
+	a.last(t)
+	stop()
+	watcher.Wait()
+	for _, c := range callers {
+		err = errors.Join(err, c.Close())
+	}
+	return errors.Join(err, os.WriteFile(o.Gaps, []byte(strings.Join(a.gaps, "\n")), 0o644))
+}
+
+// gap takes down that something was not seen.
+func (a *audit) gap(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gaps = append(a.gaps, fmt.Sprintf(format, args...))
+}
+
+// watch follows all locks from the first index that it is told.
+func (a *audit) watch(ctx context.Context, c *caller) {
+	var from uint64
+	for ctx.Err() == nil {
+		for moment, err := range c.Watch(ctx, "", from) {
+			if err != nil {
+				if ctx.Err() == nil {
+					a.gap("the watch ended after index %d: %v", from, err)
+				}
+				if errors.Is(err, client.ErrGone) {
+					from = 0
+				}
+				break
+			}
+			from = moment.Index
+			a.told(moment)
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (a *audit) told(moment client.Moment) {
+	at := now()
+	for _, ev := range moment.Events {
+		ref := check.Ref{Session: ev.Session, Ticket: ev.Ticket}
+		a.record.put(check.Record{Event: &check.Event{
+			Node: "watch", At: at, Index: ev.Index, Happened: check.Happened(ev.Happened.String()),
+			Ref: ref, Token: uint64(ev.Token), Why: ev.Why, Items: wished(ev.Items),
+		}})
+		if ev.Happened == client.EventReleased && a.over.Err() != nil {
+			a.mu.Lock()
+			a.released[ref] = true
+			a.mu.Unlock()
+		}
+	}
+}
+
+// sessions lists them again and again. One that is listed no more has ended since; and what is missing of
+// the cluster's time between two answers is time that did not pass.
+func (a *audit) sessions(c *caller) {
+	live := map[uint64]string{}
+	var before client.Stamp
+	var asked time.Duration // when the answer before was asked for
+	for a.over.Err() == nil {
+		call := now()
+		list, at, err := c.Sessions(a.ctx, 0, 1000)
+		back := now()
+		if err == nil {
+			a.compare(live, list, at, back)
+			if asked != 0 {
+				if lost := back - asked - (at.Time - before.Time); lost > 0 {
+					a.record.put(check.Record{Stall: &check.Stall{Why: "cluster time stood", From: asked, To: back, Lost: lost}})
+				}
+			}
+			before, asked = at, call
+		}
+		pause(a.over, sessionsEvery)
+	}
+}
+
+func (a *audit) compare(live map[uint64]string, list []client.SessionInfo, at client.Stamp, back time.Duration) {
+	listed := map[uint64]bool{}
+	for _, s := range list {
+		listed[s.Session] = true
+		if live[s.Session] == "" {
+			live[s.Session] = s.Label
+			a.record.put(check.Record{Session: &check.Session{
+				Session: s.Session, Client: s.Label, TTL: s.TTL, Disconnect: disconnects(s.Label),
+			}})
+		}
+	}
+	for id := range live {
+		if !listed[id] {
+			delete(live, id)
+			a.record.put(check.Record{Event: &check.Event{
+				Node: "sessions", At: back, Index: at.Index, Happened: check.EvEnded, Ref: check.Ref{Session: id},
+			}})
+		}
+	}
+}
+
+// disconnects tells from a client's name whether its locks are released when its connection breaks.
+func disconnects(label string) bool {
+	_, number, _ := strings.Cut(label, ".")
+	n, err := strconv.Atoi(number)
+	return err == nil && settings(n-1).ReleaseOnDisconnect != 0
+}
+
+// operate looks, and now and then ends what others hold.
+func (a *audit) operate(t *thread) {
+	for a.over.Err() == nil {
+		pause(a.over, time.Duration(t.Int64N(int64(operateMost))))
+		d := t.get(t.mutex())
+		if d == nil || len(d.Held) == 0 || t.IntN(operatorIn) != 0 {
+			continue
+		}
+		if held := d.Held[0]; t.IntN(3) > 0 {
+			op := t.record.call(check.Op{
+				Client: t.label, Kind: check.OpForce, Items: []check.Item{{Name: d.Name}}, Token: uint64(held.Token),
+			})
+			_, err := t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
+			t.record.done(op, func(op *check.Op) { op.Outcome = outcomeFor(err) })
+		} else {
+			op := t.record.call(check.Op{Client: t.label, Kind: check.OpExpire, Ref: check.Ref{Session: held.Session}})
+			err := t.ExpireSession(t.ctx, held.Session, "a test")
+			t.record.done(op, func(op *check.Op) { op.Outcome = outcomeFor(err) })
+		}
+	}
+	t.now()
+}
+
+// probe locks and unlocks a lock of its own.
+func (a *audit) probe(t *thread) {
+	for a.over.Err() == nil {
+		if l, h := t.ask(t.ctx, check.OpLock, []client.Item{client.Exclusive(prober)}, nil); l != nil {
+			t.unlock(l, &held{Hold: h})
+		}
+		pause(a.over, probeEvery)
+	}
+}
+
+// last does the last thing of the whole run, and sees it in the watch: so nothing before it is missing.
+func (a *audit) last(t *thread) {
+	l, h := t.ask(a.ctx, check.OpLock, []client.Item{client.Exclusive("last of the audit")}, nil)
+	if l == nil {
+		a.gap("the audit's last lock was not granted")
+		return
+	}
+	t.unlock(l, &held{Hold: h})
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for until := time.Now().Add(watchedWithin); time.Now().Before(until); <-tick.C {
+		a.mu.Lock()
+		seen := a.released[h.Ref]
+		a.mu.Unlock()
+		if seen {
+			return
+		}
+	}
+	a.gap("the watch did not tell of the audit's last release within %v", watchedWithin)
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"zamok/client"
+	"zamok/jepsen/check"
+)
+
+// kind is a kind of fault. do makes one, lasts about as long as it says where that is free, and undoes it. It
+// returns whom it struck; "" = there was no occasion for it now.
+type kind struct {
+	name string
+	do   func(f *faults, t *turn) (target string)
+}
+
+// turn is one fault's: what it may take, and what it must give back.
+type turn struct {
+	*rand.Rand
+	ctx   context.Context // ends when the faults are to end
+	lasts time.Duration
+	taken []*node
+	progs []*program
+}
+
+// faults strikes: two workers take kind after kind from a shuffled deck, so that faults come alone and in
+// pairs, and each kind comes once before any comes again.
+type faults struct {
+	*cluster
+	client *client.Client // an operator's
+	kinds  []kind
+
+	mu     sync.Mutex // guards what follows, and who is busy
+	random *rand.Rand
+	deck   []kind
+	counts map[string]int
+	work   sync.WaitGroup
+	stop   context.CancelFunc
+}
+
+const (
+	workers = 2
+	// lastsLeast and lastsMost bound faults, restMost the time between two of one worker.
+	lastsLeast = 300 * time.Millisecond
+	lastsMost  = 3 * time.Second
+	restMost   = 1500 * time.Millisecond
+	// noOccasion is how long a worker waits when its fault found nothing to strike.
+	noOccasion = 200 * time.Millisecond
+	readyMost  = 15 * time.Second
+)
+
+func (c *cluster) newFaults(kinds []kind) (*faults, error) {
+	operator, err := c.operator()
+	if err != nil {
+		return nil, err
+	}
+	f := &faults{cluster: c, client: operator, kinds: kinds, counts: map[string]int{}}
+	f.random = rand.New(rand.NewPCG(c.seed, 1))
+	ctx, stop := context.WithCancel(c.over)
+	f.stop = stop
+	for range workers {
+		random := rand.New(rand.NewPCG(c.seed, f.random.Uint64()))
+		f.work.Go(func() {
+			for ctx.Err() == nil {
+				f.one(ctx, random)
+			}
+		})
+	}
+	return f, nil
+}
+
+// end lets what is under way be undone, and waits for it.
+func (f *faults) end() error {
+	f.stop()
+	f.work.Wait()
+	return f.client.Close()
+}
+
+// one takes a kind from the deck and makes it happen.
+func (f *faults) one(ctx context.Context, random *rand.Rand) {
+	f.mu.Lock()
+	if len(f.deck) == 0 {
+		f.deck = slices.Clone(f.kinds)
+		f.random.Shuffle(len(f.deck), func(i, j int) { f.deck[i], f.deck[j] = f.deck[j], f.deck[i] })
+	}
+	k := f.deck[0]
+	f.deck = f.deck[1:]
+	f.mu.Unlock()
+	t := &turn{Rand: random, ctx: ctx, lasts: lastsLeast + time.Duration(random.Int64N(int64(lastsMost-lastsLeast)))}
+	from := now()
+	target := k.do(f, t)
+	f.giveBack(t)
+	if target == "" {
+		f.mu.Lock()
+		f.deck = append(f.deck, k)
+		f.mu.Unlock()
+		pause(ctx, noOccasion)
+		return
+	}
+	f.record.put(check.Record{Fault: &check.Fault{Kind: k.name, Target: target, From: from, To: now()}})
+	f.say("%s: %s, for %v", k.name, target, (now() - from).Round(time.Millisecond))
+	f.mu.Lock()
+	f.counts[k.name]++
+	f.mu.Unlock()
+	pause(ctx, time.Duration(random.Int64N(int64(restMost))))
+}
+
+// take gives nodes that run and that no other fault works on, the leader or others, at most so many.
+func (f *faults) take(t *turn, leads bool, most int) (all []*node) {
+	leader, members := f.leader(), f.members()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	for _, n := range members {
+		if !n.busy && n.up() != nil && (n == leader) == leads && len(all) < most {
+			n.busy = true
+			all = append(all, n)
+		}
+	}
+	t.taken = append(t.taken, all...)
+	return all
+}
+
+// takeAny gives so many nodes that run, or none.
+func (f *faults) takeAny(t *turn, many int) []*node {
+	all := append(f.take(t, true, 1), f.take(t, false, many)...)
+	if len(all) < many {
+		return nil
+	}
+	t.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:many]
+}
+
+// takeProgram gives a program that runs and that no other fault works on.
+func (f *faults) takeProgram(t *turn) *program {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, i := range t.Perm(len(f.programs)) {
+		if p := f.programs[i]; !p.busy {
+			p.busy = true
+			t.progs = append(t.progs, p)
+			return p
+		}
+	}
+	return nil
+}
+
+func (f *faults) giveBack(t *turn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range t.taken {
+		n.busy = false
+	}
+	for _, p := range t.progs {
+		p.busy = false
+	}
+}
+
+// ready waits until a node answers, beside the fabric.
+func (f *faults) ready(n *node) bool {
+	for until := time.Now().Add(readyMost); time.Now().Before(until); {
+		if _, err := n.metrics(f.over); err == nil {
+			return true
+		}
+		if !pause(f.over, 50*time.Millisecond) {
+			return false
+		}
+	}
+	return false
+}
+
+// names are those of nodes, for people.
+func names(nodes []*node) (all string) {
+	for i, n := range nodes {
+		if i > 0 {
+			all += ","
+		}
+		all += n.id
+	}
+	return all
+}
+
+// restart starts nodes again and waits until they answer.
+func (f *faults) restart(nodes ...*node) {
+	for _, n := range nodes {
+		if err := n.start(); err != nil {
+			f.say("%v", err)
+		}
+	}
+	for _, n := range nodes {
+		if !f.ready(n) {
+			f.say("%s does not answer %v after its start", n.id, readyMost)
+		}
+	}
+}
+
+// others are the members but one.
+func (f *faults) others(n *node) (all []*node) {
+	for _, m := range f.members() {
+		if m != n {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// between are the links from some to others.
+func between(from, to []string) (all []pair) {
+	for _, a := range from {
+		for _, b := range to {
+			all = append(all, pair{a, b})
+		}
+	}
+	return all
+}
+
+func both(pairs []pair) (all []pair) {
+	for _, p := range pairs {
+		all = append(all, p, p.back())
+	}
+	return all
+}
+
+func ids(nodes []*node) (all []string) {
+	for _, n := range nodes {
+		all = append(all, n.id)
+	}
+	return all
+}
+
+// present are the names of the programs' present lives, as the fabric knows them.
+func (f *faults) present() (all []string) {
+	for _, p := range f.programs {
+		p.mu.Lock()
+		all = append(all, fmt.Sprintf("%s-%d", p.name, p.lives))
+		p.mu.Unlock()
+	}
+	return all
+}

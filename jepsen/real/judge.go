@@ -1,0 +1,180 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"zamok/jepsen/check"
+)
+
+// mustLook are the checks that must have found something to look at. C6 is not among them: what it looks at,
+// leases that end by themselves though their client lives, is rare in a short run. C13 and C15 need what a
+// node does not tell: the order of entries within a read, and digests, which the nodes compare themselves.
+var mustLook = []string{"C1", "C2", "C3", "C4", "C5", "C8", "C9", "C10", "C11", "C12", "C14", "C16", "C17"}
+
+// deathSlack is by how much later than promised the end of a dead session may be seen: 1 s is the bound's
+// own, the rest passes between two looks at the sessions.
+const deathSlack = 2*time.Second + 2*sessionsEvery
+
+// gather reads what all processes recorded, and completes it with what only all of them know.
+func (c *cluster) gather(plan check.Plan) (*check.History, error) {
+	h := &check.History{}
+	files, err := filepath.Glob(filepath.Join(c.dir, "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range files {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		err = h.Read(file)
+		file.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	h.Plan = plan
+	c.bury(h)
+	passed(h)
+	return h, nil
+}
+
+// bury tells of each session of a killed program when it fell silent: what the program had sent may have
+// been on its way for a while.
+func (c *cluster) bury(h *check.History) {
+	silent := map[string]time.Duration{}
+	for _, p := range c.programs {
+		for _, d := range p.died {
+			for i := range clientsOf {
+				silent[labelOf(d.name, i)] = max(d.at, c.fabric.delivered(d.name))
+			}
+		}
+	}
+	for i := range h.Sessions {
+		h.Sessions[i].Died = silent[h.Sessions[i].Client]
+	}
+}
+
+// passed adds acquisitions that were granted and that no answer names. A client that learns of a grant when
+// it is over, or of the end of its session, asks again under another number; and it cancels what its caller
+// gave up. So each belongs to a call of its client for the same locks, which was under way or whose outcome is
+// unknown. One that belongs to none is not added, and is found to have been asked for by nobody.
+func passed(h *check.History) {
+	owner := map[uint64]string{}
+	for _, s := range h.Sessions {
+		owner[s.Session] = s.Client
+	}
+	named := map[check.Ref]bool{}
+	calls := map[string][]*check.Op{}
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		if op.Kind != check.OpLock && op.Kind != check.OpTryLock {
+			continue
+		}
+		if op.Ticket != 0 {
+			named[op.Ref] = true
+		}
+		key := op.Client + fmt.Sprint(op.Items)
+		calls[key] = append(calls[key], op)
+	}
+	var added []check.Op
+	for _, ev := range h.Events {
+		client := owner[ev.Session]
+		if ev.Happened != check.EvGranted || named[ev.Ref] || client == "" {
+			continue
+		}
+		var of *check.Op
+		for _, op := range calls[client+fmt.Sprint(ev.Items)] {
+			// A call that was granted later, in another ticket, began before and is answered with a greater token.
+			if op.Call < ev.At && (op.Outcome == check.Unknown || op.Outcome == check.OK && op.Token > ev.Token) {
+				if op.Outcome == check.OK {
+					op.Queued = 0 // that may have been the place of the first ticket
+				}
+				of = op
+			}
+		}
+		if of == nil {
+			continue
+		}
+		named[ev.Ref] = true
+		added = append(added, check.Op{
+			Client: of.Client, ID: 1<<40 + uint64(len(added)), Kind: of.Kind, Ref: ev.Ref,
+			Items: of.Items, Call: of.Call, Return: of.Return, Outcome: check.Unknown,
+		})
+	}
+	h.Ops = append(h.Ops, added...)
+}
+
+// alarms are lines of the servers' logs that no fault explains.
+func (c *cluster) alarms() (found []string) {
+	for _, n := range c.nodes {
+		text, err := os.ReadFile(n.log)
+		if err != nil {
+			found = append(found, err.Error())
+		}
+		for line := range strings.Lines(string(text)) {
+			for _, bad := range []string{"panic:", "fatal error:", "DATA RACE", "digest"} {
+				if strings.Contains(line, bad) {
+					found = append(found, n.id+": "+strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	return found[:min(len(found), 10)]
+}
+
+// outages are, by kind of fault, the longest time in which the prober got no lock while it was under way.
+func outages(h *check.History) map[string]time.Duration {
+	var done []time.Duration
+	for _, op := range h.Ops {
+		if op.Client == prober && op.Kind == check.OpLock && op.Outcome == check.OK {
+			done = append(done, op.Return)
+		}
+	}
+	slices.Sort(done)
+	longest := map[string]time.Duration{}
+	for i := 1; i < len(done); i++ {
+		for _, x := range h.Faults {
+			if x.From < done[i] && x.To > done[i-1] && x.Kind != voided {
+				longest[x.Kind] = max(longest[x.Kind], done[i]-done[i-1])
+			}
+		}
+	}
+	return longest
+}
+
+// tell says in a few lines what a run was.
+func tell(h *check.History, r *check.Report) string {
+	var b strings.Builder
+	sum := map[check.Outcome]int{}
+	for _, outcomes := range r.Outcomes {
+		for o, n := range outcomes {
+			sum[o] += n
+		}
+	}
+	counts := map[string]int{}
+	all := 0
+	for _, x := range h.Faults {
+		if x.Kind != voided {
+			counts[x.Kind]++
+			all++
+		}
+	}
+	fmt.Fprintf(&b, "%d operations: %d ok, %d refused, %d unknown; %d holds, %d sessions, %d events\n",
+		sum[check.OK]+sum[check.Refused]+sum[check.Unknown], sum[check.OK], sum[check.Refused], sum[check.Unknown],
+		len(h.Holds), len(h.Sessions), len(h.Events))
+	fmt.Fprintf(&b, "%d faults of %d kinds; the prober's longest wait under each:\n", all, len(counts))
+	longest := outages(h)
+	order := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(longest[b], longest[a]) })
+	for _, k := range order {
+		fmt.Fprintf(&b, "  %-28s %3d  %v\n", k, counts[k], longest[k].Round(time.Millisecond))
+	}
+	return b.String() + r.String()
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"zamok/jepsen/check"
+)
+
+// options are what the command line says of one run.
+type options struct {
+	seed     uint64
+	lasts    time.Duration
+	nodes    int
+	programs int
+	out      string
+	program  string
+	only     string
+	minOK    int
+	faults   int
+	all      bool
+}
+
+func main() {
+	if text := os.Getenv(orderVariable); text != "" {
+		if err := obey(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	var o options
+	flag.Uint64Var(&o.seed, "seed", 0, "repeats the choices of an earlier run; what the machine does in between differs (default: another each time)")
+	flag.DurationVar(&o.lasts, "for", time.Minute, "how long faults strike")
+	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the cluster")
+	flag.IntVar(&o.programs, "programs", 3, fmt.Sprintf("processes that use locks, with %d clients of %d goroutines each", clientsOf, threadsOf))
+	flag.StringVar(&o.out, "out", "bin/jepsen", "the `directory` in which each run makes one of its own")
+	flag.StringVar(&o.program, "zamok", "", "the binary (default: it is built)")
+	flag.StringVar(&o.only, "only", ".", "the kinds of faults: a `regexp`")
+	flag.IntVar(&o.minOK, "min-ok", 1000, "the run is invalid if fewer operations succeed")
+	flag.IntVar(&o.faults, "min-faults", 1, "the run is invalid if fewer faults happen")
+	flag.BoolVar(&o.all, "every-kind", false, "the run is invalid if a kind of fault never happens")
+	flag.Parse()
+	if o.seed == 0 {
+		o.seed = rand.Uint64() >> 32
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ok, err := o.run(ctx)
+	stop()
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "jepsen:", err)
+	case ok:
+		return
+	}
+	fmt.Fprintln(os.Stderr, "again:", o.again())
+	os.Exit(1)
+}
+
+// again is the command that makes the same choices.
+func (o *options) again() string {
+	return fmt.Sprintf("go run ./jepsen/real -seed %d -for %v -nodes %d -programs %d -only '%s'", o.seed, o.lasts, o.nodes, o.programs, o.only)
+}
+
+// chosen are the kinds of faults that the run is to have.
+func (o *options) chosen() (all []kind, err error) {
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range kinds() {
+		if only.MatchString(k.name) {
+			all = append(all, k)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no kind of fault is called %q", o.only)
+	}
+	return all, nil
+}
+
+// run makes a cluster, strikes it, heals it, and judges what was recorded.
+func (o *options) run(ctx context.Context) (ok bool, err error) {
+	kinds, err := o.chosen()
+	if err != nil {
+		return false, err
+	}
+	c, err := o.prepare(ctx)
+	if err != nil {
+		return false, err
+	}
+	plan := check.Plan{
+		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: now(), Drain: drainMost, Checks: mustLook, MinOK: o.minOK,
+	}
+	if o.all {
+		for _, k := range kinds {
+			plan.Faults = append(plan.Faults, k.name)
+		}
+	}
+	err = c.strike(o, kinds, &plan)
+	c.close()
+	if err == nil && ctx.Err() != nil {
+		err = errors.New("it was interrupted")
+	}
+	if end := c.record.close(); err == nil {
+		err = end
+	}
+	h, problem := c.gather(plan)
+	if problem != nil {
+		return false, errors.Join(err, problem)
+	}
+	if err != nil {
+		c.say("%v", err)
+	}
+	return c.judge(o, h, err)
+}
+
+// prepare makes the run's directory and everything in it that needs no node.
+func (o *options) prepare(ctx context.Context) (*cluster, error) {
+	dir, err := filepath.Abs(filepath.Join(o.out, fmt.Sprintf("%s-%d", time.Now().UTC().Format("20060102-150405"), o.seed)))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	c := &cluster{dir: dir, program: o.program, seed: o.seed, net: 16<<8 + os.Getpid()%(64<<8)}
+	if c.program == "" {
+		c.program = filepath.Join(dir, "zamok")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", c.program, "zamok/cmd/zamok").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	}
+	if c.self, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if c.log, err = os.Create(filepath.Join(dir, "run.log")); err != nil {
+		return nil, err
+	}
+	if c.record, err = newRecord(filepath.Join(dir, "run.jsonl")); err != nil {
+		return nil, err
+	}
+	c.over, c.finish = context.WithCancel(ctx)
+	c.fabric = newFabric(c.owner)
+	if c.resource, err = newResource(c.ip(addressOwn)+":"+resourcePort, c.record); err != nil {
+		return nil, err
+	}
+	c.say("seed %d, in %s", o.seed, dir)
+	return c, nil
+}
+
+// strike is the run itself: load and faults, then healing, then the end of all calls.
+func (c *cluster) strike(o *options, kinds []kind, plan *check.Plan) error {
+	if err := c.begin(o.nodes); err != nil {
+		return err
+	}
+	c.rest(false)
+	audit := c.order("audit", "audit", addressAudit)
+	var err error
+	if c.auditor, err = start("audit", filepath.Join(c.dir, "audit.log"), audit.env(), c.self); err != nil {
+		return err
+	}
+	for range o.programs {
+		if err := c.addProgram().start(); err != nil {
+			return err
+		}
+	}
+	pause(c.over, 2*time.Second) // for the load to begin
+	f, err := c.newFaults(kinds)
+	if err != nil {
+		return err
+	}
+	pause(c.over, o.lasts)
+	err = f.end()
+	plan.Healed = now()
+	c.say("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond), f.counts)
+	err = errors.Join(err, c.end())
+	c.settle()
+	c.rest(true)
+	plan.End = now()
+	return err
+}
+
+// resting are the counts of a node that must not grow.
+var resting = []string{"zamok_sessions", "zamok_waiters", `zamok_locks_held{mode="exclusive"}`}
+
+// settleMost is how long what was left behind may take to end: the longest lease, and more.
+const settleMost = 30 * time.Second
+
+// settle waits until no node counts anything any more.
+func (c *cluster) settle() {
+	for until := now() + settleMost; now() < until; {
+		busy := false
+		for _, n := range c.members() {
+			counts, err := n.metrics(c.over)
+			busy = busy || err != nil || counts["zamok_sessions"] > 0
+		}
+		if !busy || !pause(c.over, officesEvery) {
+			return
+		}
+	}
+}
+
+// rest takes down what each node counts when nothing is asked of it.
+func (c *cluster) rest(after bool) {
+	for _, n := range c.members() {
+		counts, err := n.metrics(c.over)
+		if err != nil {
+			c.say("%s does not tell its counts: %v", n.id, err)
+			continue
+		}
+		r := check.Rest{Who: n.id, After: after, Counts: map[string]int64{}}
+		for _, what := range resting {
+			r.Counts[what] = int64(counts[what])
+		}
+		c.record.put(check.Record{Rest: &r})
+	}
+}
+
+// judge checks the history, and says what the run was.
+func (c *cluster) judge(o *options, h *check.History, failed error) (ok bool, err error) {
+	gaps, err := os.ReadFile(filepath.Join(c.dir, "gaps"))
+	h.Plan.Audit = err == nil && len(gaps) == 0
+	limits := check.Limits{Slack: deathSlack}
+	r := check.Check(h, limits)
+	if !h.Plan.Audit {
+		r.Invalid = append(r.Invalid, fmt.Sprintf("the audit is not complete: %s %v", gaps, err))
+	}
+	if failed != nil {
+		r.Invalid = append(r.Invalid, failed.Error())
+	}
+	happened := 0
+	for _, x := range h.Faults {
+		if x.Kind != voided {
+			happened++
+		}
+	}
+	if happened < o.faults {
+		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", happened, o.faults))
+	}
+	for _, line := range c.alarms() {
+		r.Violations = append(r.Violations, check.Finding{Check: "log", Text: line})
+	}
+	text := tell(h, r)
+	for _, n := range c.nodes {
+		if len(n.ends) > 0 {
+			text += fmt.Sprintf("%s ended by itself: %s\n", n.id, strings.Join(n.ends, ", "))
+		}
+	}
+	text += fmt.Sprintf("%d leaderships\n", len(c.offices))
+	fmt.Print(text)
+	return r.OK(), os.WriteFile(filepath.Join(c.dir, "summary.txt"), []byte(text), 0o644)
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is one that this run has started. It is ended by the pid that was started, and it dies with us.
+type process struct {
+	name    string
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser // closed = it is to finish
+	started time.Duration
+	ended   chan struct{} // closed when it was waited for
+	err     error         // after that: how it ended
+
+	mu     sync.Mutex // guards what follows
+	paused bool
+}
+
+// start runs a program; what it says goes to the end of a file.
+func start(name, log string, env []string, program string, args ...string) (*process, error) {
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	p := &process{name: name, cmd: exec.Command(program, args...), ended: make(chan struct{}), started: now()}
+	p.cmd.Stdout, p.cmd.Stderr = file, file
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s was not started: %w", name, err)
+	}
+	go func() { // ends with the process, which close sees to
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) alive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) signal(sig syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch sig {
+	case syscall.SIGSTOP:
+		p.paused = true
+	case syscall.SIGCONT, syscall.SIGKILL:
+		p.paused = false
+	}
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		fmt.Fprintf(os.Stderr, "%v to %s: %v\n", sig, p.name, err)
+	}
+}
+
+// kill ends it at once and waits for its end.
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.ended
+}
+
+// within waits for its end. False: it still runs.
+func (p *process) within(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.ended:
+		return true
+	case <-timer.C:
+		return false
+	}
+}

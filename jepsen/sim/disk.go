@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"math"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,20 +12,78 @@ import (
 	"zamok/raftnode/store"
 )
 
-// Disk is where a node's data lives. It survives the process, and can be told to hang or be slow.
-// It stands below the rules of package store, so that a stall is seen as one of the disk.
+// Disk is where a node's data lives. It survives the process, and can be told to hang, to be slow, to
+// be full, to fail, or to lose its power. It stands below the rules of package store, so that a stall is
+// seen as one of the disk.
 type Disk struct {
 	dir    string // empty: the data lives in memory
 	memory *store.Memory
+	sim    *Sim
+	id     string // of its node
 
-	mu      sync.Mutex
+	// landing is held while a write lands, and while the power fails: then nothing is half done that the
+	// files themselves would not leave half done.
+	landing sync.Mutex
+	half    bool   // the latest vote is on the disk by half; guarded by landing
+	image   *image // what a power failure left, for the next process; nil = it did not fail. Guarded by landing
+
+	mu      sync.Mutex    // guards what follows
+	random  *rand.Rand    // its own choices
 	gate    chan struct{} // closed when a stalled disk goes on; nil = it does not stall
+	takes   time.Duration // a write takes at most so long before it lands
 	perPart time.Duration // what each write into a snapshot takes
 	rot     func(*raft.Log)
-	broken  error // of every write from now on
+	broken  error    // of every write from now on
+	room    uint64   // bytes that are free
+	under   []*write // those that are not over, in the order of their beginning
+	trap    *trap
+	fates   map[remains]int // of the writes that were under way when the power failed
 }
 
-// Stall lets every write to log and votes hang until Resume.
+// diskOp is what a write is for.
+type diskOp string
+
+const (
+	opAppend   diskOp = "append"
+	opDelete   diskOp = "delete"
+	opVote     diskOp = "vote"
+	opTerm     diskOp = "term"
+	opSnapshot diskOp = "snapshot" // its completion; what is written into it before counts for nothing
+)
+
+// write is one that is under way.
+type write struct {
+	op     diskOp
+	takes  time.Duration
+	land   func() error
+	landed bool  // or it failed; guarded by landing, as err is
+	err    error // what the disk says of it
+}
+
+// trap tells somebody of the next write of a kind when it begins. It is under way for trapTakes then,
+// so that whoever is told can do something about it.
+type trap struct {
+	op diskOp
+	do func()
+}
+
+const trapTakes = time.Millisecond
+
+// newDisk makes an empty disk for a node.
+func (s *Sim) newDisk(id string) *Disk {
+	d := &Disk{
+		sim: s, id: id, random: s.Random("disk of " + id), takes: s.config.WriteTakes,
+		room: math.MaxUint64, fates: map[remains]int{},
+	}
+	if s.config.Disks == OnDisk {
+		d.dir = s.TempDir()
+	} else {
+		d.memory = &store.Memory{}
+	}
+	return d
+}
+
+// Stall lets every write to log and votes, and the end of every snapshot, hang until Resume.
 func (d *Disk) Stall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,6 +102,13 @@ func (d *Disk) Resume() {
 	}
 }
 
+// Takes sets what a write to log or votes takes at most; Config.WriteTakes is what it begins with.
+func (d *Disk) Takes(most time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.takes = most
+}
+
 // SlowSnapshots sets what each write into a snapshot takes.
 func (d *Disk) SlowSnapshots(each time.Duration) {
 	d.mu.Lock()
@@ -56,11 +124,20 @@ func (d *Disk) Rot(change func(*raft.Log)) {
 	d.rot = change
 }
 
-// Break lets every write to log and votes fail from now on; with nil, none.
+// Break lets every write to log and votes fail from now on; with nil, none. Some of those that fail
+// land all the same.
 func (d *Disk) Break(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.broken = err
+}
+
+// Fill leaves so many bytes free, until it is called again. What is written does not count: it is for
+// the refusals of package store, which asks before it writes.
+func (d *Disk) Fill(room uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.room = room
 }
 
 // mended puts a broken disk in order again, and tells whether it was broken.
@@ -72,17 +149,75 @@ func (d *Disk) mended() bool {
 	return was
 }
 
-// pass waits at the gate, and says whether the write may be made.
-func (d *Disk) pass() error {
+// atNext has something done when the next write of a kind begins, by who writes: it must not wait,
+// nor ask anything of the disk.
+func (d *Disk) atNext(op diskOp, do func()) {
 	d.mu.Lock()
-	gate := d.gate
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	d.trap = &trap{op, do}
+}
+
+// free is how many bytes package store sees.
+func (d *Disk) free() (uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.room, nil
+}
+
+// write makes one write: it hangs, takes its time, lands or fails as the disk was told.
+func (d *Disk) write(op diskOp, land func() error) error {
+	w := &write{op: op, land: land}
+	gate := d.begin(w)
+	defer d.end(w)
 	if gate != nil {
 		<-gate
 	}
+	if w.takes > 0 {
+		time.Sleep(w.takes)
+	}
+	d.landing.Lock()
+	defer d.landing.Unlock()
+	d.settle(w)
+	return w.err
+}
+
+func (d *Disk) begin(w *write) (gate chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.broken
+	d.under = append(d.under, w)
+	if d.takes > 0 {
+		w.takes = time.Duration(d.random.Int64N(int64(d.takes)))
+	}
+	if t := d.trap; t != nil && t.op == w.op {
+		d.trap = nil
+		w.takes = max(w.takes, trapTakes)
+		t.do()
+	}
+	return d.gate
+}
+
+func (d *Disk) end(w *write) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.under = slices.DeleteFunc(d.under, func(other *write) bool { return other == w })
+}
+
+// settle lets a write land, or fail, unless it has already. The caller holds landing.
+func (d *Disk) settle(w *write) {
+	if w.landed {
+		return
+	}
+	w.landed = true
+	d.mu.Lock()
+	broken := d.broken
+	lands := broken == nil || d.random.IntN(2) == 0 // of a write that fails nobody knows what it did
+	d.mu.Unlock()
+	if lands {
+		w.err = w.land()
+	}
+	if broken != nil {
+		w.err = broken
+	}
 }
 
 func (d *Disk) slow() {
@@ -99,6 +234,7 @@ func (d *Disk) wrap() store.Wrap {
 		Logs:      func(l raft.LogStore) raft.LogStore { return diskLogs{l, d} },
 		Votes:     func(t store.Table) store.Table { return diskVotes{t, d} },
 		Snapshots: func(s raft.SnapshotStore) raft.SnapshotStore { return diskSnapshots{s, d} },
+		Free:      d.free,
 	}
 }
 
@@ -119,24 +255,15 @@ func (l diskLogs) GetLog(index uint64, log *raft.Log) error {
 }
 
 func (l diskLogs) StoreLog(log *raft.Log) error {
-	if err := l.disk.pass(); err != nil {
-		return err
-	}
-	return l.LogStore.StoreLog(log)
+	return l.StoreLogs([]*raft.Log{log})
 }
 
 func (l diskLogs) StoreLogs(logs []*raft.Log) error {
-	if err := l.disk.pass(); err != nil {
-		return err
-	}
-	return l.LogStore.StoreLogs(logs)
+	return l.disk.write(opAppend, func() error { return l.LogStore.StoreLogs(logs) })
 }
 
 func (l diskLogs) DeleteRange(least, most uint64) error {
-	if err := l.disk.pass(); err != nil {
-		return err
-	}
-	return l.LogStore.DeleteRange(least, most)
+	return l.disk.write(opDelete, func() error { return l.LogStore.DeleteRange(least, most) })
 }
 
 type diskVotes struct {
@@ -145,10 +272,21 @@ type diskVotes struct {
 }
 
 func (v diskVotes) Put(pairs ...store.Pair) error {
-	if err := v.disk.pass(); err != nil {
-		return err
+	has := func(key string) bool {
+		return slices.ContainsFunc(pairs, func(p store.Pair) bool { return p.Key == key })
 	}
-	return v.Table.Put(pairs...)
+	term, candidate := has("LastVoteTerm"), has("LastVoteCand") // as raft calls the parts of a vote
+	op := opTerm
+	if term || candidate {
+		op = opVote
+	}
+	return v.disk.write(op, func() error {
+		err := v.Table.Put(pairs...)
+		if err == nil && op == opVote {
+			v.disk.half = !candidate
+		}
+		return err
+	})
 }
 
 type diskSnapshots struct {
@@ -174,3 +312,5 @@ func (s diskSink) Write(p []byte) (int, error) {
 	s.disk.slow()
 	return s.SnapshotSink.Write(p)
 }
+
+func (s diskSink) Close() error { return s.disk.write(opSnapshot, s.SnapshotSink.Close) }

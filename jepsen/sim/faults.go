@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"zamok/jepsen/check"
 	"zamok/raftnode"
+	"zamok/raftnode/store"
 )
 
 // Fault is a kind of fault.
@@ -31,6 +33,12 @@ const (
 	Transfer    Fault = "transfer"
 	Freeze      Fault = "freeze an office"
 	ClockLags   Fault = "clock stands and lags"
+
+	LosePower    Fault = "lose power"
+	LosePowerAll Fault = "lose power everywhere"
+	PowerInWrite Fault = "lose power in a write" // to the log, or at the end of a snapshot
+	PowerInVote  Fault = "lose power in a vote"
+	FillDisk     Fault = "fill a disk"
 )
 
 // AllFaults are all kinds.
@@ -38,6 +46,7 @@ func AllFaults() []Fault {
 	return []Fault{
 		CutOneWay, CutBothWays, Isolate, SlowLink, KillLeader, KillOne, KillAll, StopOne,
 		StallDisk, HangDisk, Transfer, Freeze, ClockLags,
+		LosePower, LosePowerAll, PowerInWrite, PowerInVote, FillDisk, BreakDisk,
 	}
 }
 
@@ -49,6 +58,8 @@ const (
 	pauseMax = 12 * time.Second
 	// hangFor is longer than a leader's watchdog waits.
 	hangFor = 8 * time.Second
+	// writeTakes is what a write to a disk takes at most while there are faults.
+	writeTakes = 5 * time.Millisecond
 	// nurseEvery is how often ended processes are looked for.
 	nurseEvery = 100 * time.Millisecond
 )
@@ -74,6 +85,13 @@ func (s *Sim) Faults(abreast int, kinds ...Fault) *Faults { return s.faults(abre
 
 func (s *Sim) faults(abreast int, more map[Fault]func(context.Context, *rand.Rand, time.Duration) bool, kinds []Fault) *Faults {
 	ctx, stop := context.WithCancel(context.Background())
+	if s.config.WriteTakes == 0 { // or no write would be under way when something happens
+		s.config.WriteTakes = writeTakes
+		for _, n := range s.Nodes() {
+			n.Disk.Takes(writeTakes)
+		}
+	}
+	kinds = slices.Compact(slices.Sorted(slices.Values(kinds)))
 	f := &Faults{
 		sim: s, kinds: kinds, more: more, stop: stop,
 		counts: map[Fault]int{}, down: map[*Node]time.Time{}, ended: map[string]int{},
@@ -99,6 +117,7 @@ func (f *Faults) Stop() {
 	for _, n := range f.sim.Members() {
 		n.Disk.Resume()
 		n.Disk.Break(nil)
+		n.Disk.Fill(math.MaxUint64)
 		n.Clock.Thaw()
 		n.Clock.Resume()
 		if n.Up() == nil {
@@ -163,12 +182,24 @@ func (f *Faults) one(ctx context.Context, random *rand.Rand, kind Fault, lasts t
 	case CutOneWay, CutBothWays, Isolate, SlowLink:
 		f.onLinks(ctx, kind, a, b, lasts)
 		return true
-	case KillOne, StopOne:
+	case KillOne, StopOne, LosePower:
 		return f.end(kind, lasts, a)
-	case KillAll:
+	case KillAll, LosePowerAll:
 		return f.end(kind, lasts, nodes...)
 	case StallDisk, Freeze, ClockLags:
 		return f.onMachine(ctx, kind, a, lasts)
+	case FillDisk:
+		return f.fill(ctx, random, a, lasts)
+	case BreakDisk:
+		if a.Up() == nil {
+			return false
+		}
+		f.sim.Trace.Fault("%s: %s", kind, a.ID)
+		a.Disk.Break(errDisk)
+		return true
+	case PowerInWrite:
+		ops := []diskOp{opAppend, opDelete, opSnapshot}
+		return f.powerIn(ctx, kind, ops[random.IntN(len(ops))], lasts, a)
 	}
 	leading := f.sim.Leading()
 	if len(leading) == 0 {
@@ -177,6 +208,8 @@ func (f *Faults) one(ctx context.Context, random *rand.Rand, kind Fault, lasts t
 	switch kind {
 	case KillLeader:
 		return f.end(kind, lasts, leading[0])
+	case PowerInVote:
+		return f.end(kind, lasts, leading[0]) && f.powerIn(ctx, kind, opVote, hangFor, f.sim.Others(leading[0])...)
 	case HangDisk:
 		return f.onMachine(ctx, kind, leading[0], hangFor)
 	case Transfer:
@@ -222,13 +255,50 @@ func (f *Faults) end(kind Fault, lasts time.Duration, nodes ...*Node) bool {
 		any = true
 		f.sim.Trace.Fault("%s: %s, for %v", kind, n.ID, lasts)
 		f.leaveAlone(n, lasts)
-		if kind == StopOne {
+		switch kind { // all at one moment, but for the orderly end
+		case StopOne:
 			n.Close()
-		} else {
-			f.work.Go(n.Kill) // all at one moment
+		case LosePower, LosePowerAll:
+			f.work.Go(n.LosePower)
+		default:
+			f.work.Go(n.Kill)
 		}
 	}
 	return any
+}
+
+// powerIn has the first of these nodes that begins such a write lose its power in the middle of it.
+func (f *Faults) powerIn(ctx context.Context, kind Fault, op diskOp, within time.Duration, nodes ...*Node) bool {
+	struck := make(chan *Node, len(nodes))
+	for _, n := range nodes {
+		n.Disk.atNext(op, func() { struck <- n })
+	}
+	limited, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	defer func() {
+		for _, n := range nodes {
+			n.Disk.atNext("", nil)
+		}
+	}()
+	select {
+	case n := <-struck:
+		f.sim.Trace.Fault("%s: %s, %s", kind, n.ID, op)
+		f.leaveAlone(n, faultMax/2)
+		n.LosePower()
+		return true
+	case <-limited.Done():
+		return false
+	}
+}
+
+// fill leaves too little room on a disk for entries, or so little that the node warns.
+func (f *Faults) fill(ctx context.Context, random *rand.Rand, n *Node, lasts time.Duration) bool {
+	room := uint64(random.IntN(2)) * (store.DefaultFloor + store.DefaultMark) / 2
+	f.sim.Trace.Fault("%s: %s, %d bytes are left, for %v", FillDisk, n.ID, room, lasts)
+	n.Disk.Fill(room)
+	_ = pauseFor(ctx, lasts)
+	n.Disk.Fill(math.MaxUint64)
+	return true
 }
 
 func (f *Faults) leaveAlone(n *Node, lasts time.Duration) {

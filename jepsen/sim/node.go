@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"zamok/api"
+	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -48,21 +49,17 @@ type process struct {
 	dead   chan struct{}  // closed when the process is told to end: nobody hears from it any more
 	ended  chan struct{}  // closed when nothing of it runs any more
 
-	mu    sync.Mutex // guards what follows
-	dying bool
-	fatal error // what it ended itself for
+	mu     sync.Mutex // guards what follows
+	dying  bool
+	silent bool  // dead is closed
+	dark   bool  // its machine has no power: what it does is not seen
+	fatal  error // what it ended itself for
 }
 
 // AddNode puts a machine with an empty disk on the network. An id may be added again: that is a node
 // whose disk was lost. The one before must have ended.
 func (s *Sim) AddNode(id, host string) *Node {
-	d := &Disk{}
-	if s.config.Disks == OnDisk {
-		d.dir = s.TempDir()
-	} else {
-		d.memory = &store.Memory{}
-	}
-	n := &Node{ID: id, Host: host, Clock: newClock(s.rateOf(host)), Disk: d, sim: s}
+	n := &Node{ID: id, Host: host, Clock: newClock(s.rateOf(host)), Disk: s.newDisk(id), sim: s}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.nodes = append(s.nodes, n)
@@ -158,7 +155,7 @@ func (n *Node) Begin(tune ...Tune) {
 	cfg := raftnode.Config{
 		ID: n.ID, Dir: n.Disk.dir, Memory: n.Disk.memory, Cluster: n.sim.List(),
 		Listener: listener, Dial: stack.Dial, Client: n.Host + ":5750", Version: "sim",
-		Applied: n.sim.Audit.applied(n.ID), Restored: n.sim.Audit.restoredFrom(n.ID),
+		Applied: p.applied(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
 		Fatal:  func(err error) { n.die(p, err) },
 		Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, Wrap: n.Disk.wrap(),
 	}
@@ -187,10 +184,22 @@ func (n *Node) Begin(tune ...Tune) {
 	}()
 }
 
+// applied leaves out what is applied without power, on a disk that no process will find.
+func (p *process) applied(tell func(*fsm.Machine, fsm.Applied)) func(*fsm.Machine, fsm.Applied) {
+	return func(m *fsm.Machine, a fsm.Applied) {
+		p.mu.Lock()
+		dark := p.dark
+		p.mu.Unlock()
+		if !dark {
+			tell(m, a)
+		}
+	}
+}
+
 // die ends the process as os.Exit would, and the goroutine that asks for it.
 func (n *Node) die(p *process, why error) {
 	p.mu.Lock()
-	first := p.fatal == nil
+	first := p.fatal == nil && !p.dark
 	if first {
 		p.fatal = why
 	}
@@ -212,17 +221,33 @@ func (n *Node) Kill() {
 	}
 }
 
-// kill closes the sockets first, as the kernel does, so that whatever the node still thinks or
-// says on its way to the end is heard by nobody.
-func (n *Node) kill(p *process) {
-	n.finish(p, func() error {
-		p.stack.HangUp()
+func (n *Node) kill(p *process) { n.end(p, func() {}, p.kill) }
+
+// silence closes the sockets, as the kernel does, so that whatever the node still thinks or says on
+// its way to the end is heard by nobody.
+func (p *process) silence() {
+	p.stack.HangUp()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.silent {
+		p.silent = true
 		close(p.dead)
-		if p.whole != nil {
-			return p.whole.Kill()
-		}
-		return p.node.Kill()
-	})
+	}
+}
+
+func (p *process) kill() error {
+	p.silence()
+	if p.whole != nil {
+		return p.whole.Kill()
+	}
+	return p.node.Kill()
+}
+
+func (p *process) close() error {
+	if p.whole != nil {
+		return p.whole.Close()
+	}
+	return p.node.Close()
 }
 
 // Close ends the process in good order.
@@ -231,28 +256,21 @@ func (n *Node) Close() {
 	p := n.process
 	n.mu.Unlock()
 	if p != nil {
-		n.finish(p, func() error {
-			end := p.node.Close
-			if p.whole != nil {
-				end = p.whole.Close
-			}
-			err := end()
-			close(p.dead)
-			return err
-		})
+		n.end(p, func() {}, p.close)
 	}
 }
 
-// finish ends the process, or waits until it has ended.
-func (n *Node) finish(p *process, end func() error) {
+// end ends the process, or waits until it has ended; what is to be done first is left out then.
+func (n *Node) end(p *process, first func(), end func() error) {
 	p.mu.Lock()
-	first := !p.dying
+	mine := !p.dying
 	p.dying = true
 	p.mu.Unlock()
-	if !first {
+	if !mine {
 		<-p.ended
 		return
 	}
+	first()
 	p.cancel()
 	n.Disk.Resume()
 	n.Clock.Thaw()
@@ -262,7 +280,8 @@ func (n *Node) finish(p *process, end func() error) {
 			n.sim.Trace.Note(n.ID, "ended with %v", err)
 		}
 	}
-	p.stack.HangUp()
+	p.silence()
+	n.Disk.found()
 	n.sim.Trace.Note(n.ID, "ended")
 	close(p.ended)
 }

@@ -27,6 +27,9 @@ type Config struct {
 	Nodes int
 	// Disks says where their data lives. Zero: InMemory.
 	Disks Disks
+	// WriteTakes is what a write to log or votes takes at most. Zero: no time, so that none is under way
+	// when something happens.
+	WriteTakes time.Duration
 	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
 	Limit time.Duration
 	// Serve has nodes serve clients at port 5750 of their hosts.

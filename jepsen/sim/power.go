@@ -1,0 +1,224 @@
+package sim
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"zamok/raftnode/store"
+)
+
+// # What a power failure leaves
+//
+// Everything that the disk had acknowledged, and of each write that was under way what chance decides:
+// all of it, nothing, or, of files, a part. It is taken at one moment, as an image of the disk; the
+// process winds up on the disk that it knows, heard by nobody, and the next one finds the image.
+//
+// A write is under way from the moment at which package store asks for it until it returns, which takes
+// time in a run with Config.WriteTakes. So it is seen when something is answered, announced or built upon
+// before its write has returned, when two writes are made of what must be one, and when the order of
+// writes is wrong.
+//
+// In memory a write is there or not: it stands for one transaction of bbolt. On a real disk the pages of
+// one are torn as bbolt's order of writing and flushing allows: any of the new pages without the page
+// that makes them count, or all of them and that page cut anywhere. What lies in the folder of a snapshot
+// that is not complete is lost, or cut anywhere.
+//
+// Not seen is what the layers below package store do with flushes: that bbolt and raft's snapshots really
+// ask for them, and in that order, and that identity.json and the names in directories are flushed. That
+// takes a file system which counts them.
+
+// remains is what became of a write that was under way when the power failed.
+type remains string
+
+const (
+	allOfIt  remains = "kept"
+	noneOfIt remains = "lost"
+	aPart    remains = "torn"
+)
+
+// image is what a power failure left.
+type image struct {
+	memory *store.Memory
+	dir    string
+}
+
+// fail takes the image of a power failure. Who hears the node must have been cut off before.
+func (d *Disk) fail() {
+	d.landing.Lock()
+	defer d.landing.Unlock()
+	d.mu.Lock()
+	under := slices.Clone(d.under)
+	random := rand.New(rand.NewPCG(d.random.Uint64(), 0))
+	d.mu.Unlock()
+
+	files := map[string][]byte{} // of those that are torn, what is left
+	over := map[string]bool{}    // files of which a write was lost, and so all those behind it
+	for _, w := range under {
+		if w.landed {
+			continue
+		}
+		became := noneOfIt
+		switch file := fileOf[w.op]; {
+		case over[file]:
+		case random.IntN(2) == 0:
+			became = allOfIt
+			d.settle(w)
+		case d.dir != "" && w.op != opSnapshot && random.IntN(3) > 0:
+			became = aPart
+			files[file] = d.tear(w, file, random)
+			over[file] = true
+		default:
+			over[file] = true
+		}
+		d.sim.Trace.Fault("the power of %s fails, %s: %s", d.id, w.op, became)
+		d.mu.Lock()
+		d.fates[became]++
+		d.mu.Unlock()
+	}
+	if d.half {
+		d.sim.Audit.Breach("the power of %s failed between the two halves of a vote: it may give that term's vote to whom it voted for before, "+
+			"without a look at the log", d.id)
+	}
+	var err error
+	if d.memory != nil {
+		d.image = &image{}
+		d.image.memory, err = d.memory.Copy()
+	} else {
+		d.image = &image{dir: d.sim.TempDir()}
+		err = copyDir(d.dir, d.image.dir, files, random)
+	}
+	if err != nil {
+		d.sim.Audit.Breach("the simulation can't take the image of %s: %v", d.id, err)
+	}
+}
+
+// fileOf is which file of a data directory an op writes: writes to one file land in order.
+var fileOf = map[diskOp]string{
+	opAppend: "log.db", opDelete: "log.db", opVote: "votes.db", opTerm: "votes.db", opSnapshot: "snapshots",
+}
+
+// found gives the next process what a power failure left.
+func (d *Disk) found() {
+	d.landing.Lock()
+	defer d.landing.Unlock()
+	if d.image == nil {
+		return
+	}
+	if d.dir != "" {
+		_ = os.RemoveAll(d.dir) // or the test's end does
+	}
+	d.dir, d.memory, d.image, d.half = d.image.dir, d.image.memory, nil, false
+}
+
+// tear lets a write land, and returns its file as it is when a part of the write is missing.
+func (d *Disk) tear(w *write, file string, random *rand.Rand) []byte {
+	before, err := os.ReadFile(filepath.Join(d.dir, file))
+	d.settle(w)
+	after, err2 := os.ReadFile(filepath.Join(d.dir, file))
+	if err := errors.Join(err, err2); err != nil {
+		d.sim.Audit.Breach("the simulation can't tear a write of %s: %v", d.id, err)
+	}
+	return tearPages(before, after, random)
+}
+
+// The first two pages of a bbolt file say, in turns, where its tree is; the later one that is whole
+// counts. What counts of such a page is in its first bytes.
+const (
+	rootPages = 2
+	rootBytes = 80
+)
+
+// tearPages mixes a file before and after a transaction of bbolt, which grows the file, writes pages that
+// were free, flushes, and then writes one root.
+func tearPages(before, after []byte, random *rand.Rand) []byte {
+	page := os.Getpagesize()
+	mixed := make([]byte, max(len(before), len(after)))
+	copy(mixed, before)
+	flushed := random.IntN(2) == 0 // all new pages, and a part of the root
+	for at := 0; at+page <= len(after); at += page {
+		switch from := after[at : at+page]; {
+		case at < rootPages*page:
+			if flushed && string(from) != string(mixed[at:at+page]) {
+				copy(mixed[at:at+page], from[:random.IntN(rootBytes)])
+			}
+		case flushed || random.IntN(3) == 0:
+			copy(mixed[at:], from)
+		case random.IntN(2) == 0:
+			copy(mixed[at:], from[:random.IntN(page)])
+		}
+	}
+	return mixed
+}
+
+// copyDir copies a data directory; some files are replaced, and what is not complete is lost or cut.
+func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) error {
+	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		unfinished := strings.Contains(path, ".tmp")
+		if unfinished && errors.Is(err, fs.ErrNotExist) {
+			return nil // the process that winds up has just cleared it away
+		}
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if unfinished && random.IntN(3) == 0 {
+				return fs.SkipDir
+			}
+			return os.MkdirAll(filepath.Join(to, name), 0o700)
+		}
+		content, isReplaced := replaced[name]
+		if !isReplaced {
+			content, err = os.ReadFile(path)
+		}
+		if unfinished {
+			if errors.Is(err, fs.ErrNotExist) || len(content) > 0 && random.IntN(3) == 0 {
+				return nil
+			}
+			content = content[:random.IntN(len(content)+1)]
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), content, 0o600)
+	})
+}
+
+// LosePower ends the process as a power failure of its machine does: the disk keeps what it had
+// acknowledged, and chance decides of what was under way. A process that is still starting is killed.
+func (n *Node) LosePower() {
+	p := n.running()
+	if p == nil {
+		n.Kill()
+		return
+	}
+	n.end(p, func() {
+		p.mu.Lock()
+		p.dark = true
+		p.mu.Unlock()
+		p.silence()
+		n.Disk.fail()
+	}, p.kill)
+}
+
+// Fates is what became of the writes that were under way when the power of machines failed.
+func (s *Sim) Fates() map[remains]int {
+	all := map[remains]int{}
+	for _, n := range s.Nodes() {
+		n.Disk.mu.Lock()
+		for f, times := range maps.All(n.Disk.fates) {
+			all[f] += times
+		}
+		n.Disk.mu.Unlock()
+	}
+	return all
+}

@@ -38,7 +38,7 @@
 //	fault    what was done, to whom, from when to when. voids: the client was paused, or its clock
 //	         was beyond what is promised, so nothing is promised of its beliefs meanwhile
 //	stall    cluster time that did not pass: at a change of leader its length and 1 s, at a
-//	         stalled leader what was cut off
+//	         stalled leader what was cut off. held: time did pass, but nothing was committed
 //	event    an effect of the log: as a node applied it, or a watch told it. at may be late, never
 //	         early; several may record the same one, and must agree. At one index, what ends comes
 //	         before what is granted. A session's end is an event without a ticket
@@ -70,9 +70,11 @@
 //	    is granted no later. Not seen: the order of those who asked at once.
 //	C6  No lease ends early (sessions, beats; events, holds): not before the ttl is over from the
 //	    latest transmission that was answered with proof; and no client gives up a lock while it has
-//	    such proof, but for twice its margin.
-//	C7  The dead are freed (sessions, stalls, events): within their ttl, the stalls since, and 1 s.
-//	    Not seen without events of sessions.
+//	    such proof, but for twice its margin. It looks at the leases that expired, at those that
+//	    lived by their renewals only (with a complete audit), and at the locks that were given up.
+//	C7  The dead are freed (sessions, stalls, events): within their ttl, the stalls since, and 1 s;
+//	    if they are due while nothing is committed, 1 s after that. Not seen without events of
+//	    sessions.
 //	C8  A loss is told before the next grant (holds, events): no grant is seen while another client
 //	    still believes in an earlier one that excludes it. Excused as in C2. Late events hide.
 //	C9  Lost is final (holds, ops; events): what was reported lost is not held again, and its release

@@ -194,12 +194,13 @@ type Fault struct {
 	Voids  bool          `json:"voids,omitempty"` // the client Target was paused, or its clock was beyond promise
 }
 
-// Stall is cluster time that did not pass while real time did.
+// Stall is cluster time that did not pass while real time did, or a time in which nothing was committed.
 type Stall struct {
 	Why  string        `json:"why"`
 	From time.Duration `json:"from"`
 	To   time.Duration `json:"to"`
-	Lost time.Duration `json:"lost"` // a change of leader: To − From + 1 s; a stalled leader: what was cut off
+	Lost time.Duration `json:"lost"`           // a change of leader: To − From + 1 s; a stalled leader: what was cut off
+	Held bool          `json:"held,omitempty"` // nothing is lost by it: what was due in it is done at its end
 }
 
 // Happened says what an Event tells.

@@ -24,6 +24,13 @@ func leases(f *finder) {
 		}
 		beats[id] = all
 	}
+	if f.Plan.Audit { // every end is recorded, so who has none, or another one, did not expire
+		for id, all := range beats {
+			if s := f.sessions[id]; s != nil && all[len(all)-1].Sent-all[0].Sent > s.TTL {
+				f.looked++ // without its renewals it would have ended
+			}
+		}
+	}
 	for _, ev := range f.events {
 		s, all := f.sessions[ev.Session], beats[ev.Session]
 		if s == nil || len(all) == 0 || ev.Why != Expired || ev.Happened != EvEnded && ev.Happened != EvLost {
@@ -59,7 +66,7 @@ func leases(f *finder) {
 }
 
 // deaths sees that the sessions of the dead ended, and within the bound: their ttl, the cluster time
-// that did not pass meanwhile, and some slack.
+// that did not pass meanwhile, the end of a time in which nothing was committed, and some slack.
 func deaths(f *finder) {
 	ended := map[uint64]*Event{}
 	for _, ev := range f.events {
@@ -72,14 +79,11 @@ func deaths(f *finder) {
 		if s.Died == 0 || f.sessions[s.Session] != s {
 			continue
 		}
-		until, ev := f.end, ended[s.Session]
-		if ev != nil {
-			until = ev.At
-		}
-		lost := f.stood(s.Died, until)
-		due := s.Died + f.most(s.TTL) + lost + f.limits.Slack
-		why := fmt.Sprintf("with a ttl of %v and %v in which the cluster's clock stood it was due by %s",
-			s.TTL, lost, f.at(due))
+		ev, bare := ended[s.Session], s.Died+f.most(s.TTL)
+		freed := f.freed(s.Died, bare)
+		due := freed + f.limits.Slack
+		why := fmt.Sprintf("with a ttl of %v, and %v for times in which the cluster's clock stood or nothing was "+
+			"committed, it was due by %s", s.TTL, freed-bare, f.at(due))
 		switch {
 		case ev == nil && !f.Plan.Audit: // it may have ended unseen
 		case ev == nil && f.end > due:
@@ -95,12 +99,24 @@ func deaths(f *finder) {
 	}
 }
 
-// stood is how long cluster time stood at most while real time went from one moment to another.
-func (v *view) stood(from, to time.Duration) (lost time.Duration) {
-	for _, s := range v.Stalls {
-		if s.From < to && s.To > from {
-			lost += s.Lost
+// freed is when the session of somebody ends who died then, and whose ttl is over at due if time passes.
+func (f *finder) freed(died, due time.Duration) time.Duration {
+	bare := due
+	for again := true; again; {
+		again = false
+		lost := time.Duration(0)
+		for _, s := range f.Stalls {
+			switch {
+			case s.From >= due+f.limits.Slack || s.To <= died: // it has ended before, or died later
+			case !s.Held:
+				lost += s.Lost
+			case s.To > due:
+				due, again = s.To, true
+			}
+		}
+		if bare+lost > due {
+			due, again = bare+lost, true
 		}
 	}
-	return lost
+	return due
 }

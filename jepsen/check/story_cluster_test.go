@@ -14,11 +14,19 @@ func TestBadLeases(t *testing.T) {
 	}, {
 		"the dead linger",
 		func(h *teller) { h.ev(EvEnded, Ref{13, 0}).At = sec(31.5) },
-		`C7: eve died at 20.000s, and its session 13 ended at 31.500s only, 11.5s later; with a ttl of 10s and 0s in which the cluster's clock stood it was due by 31.000s`,
+		`C7: eve died at 20.000s, and its session 13 ended at 31.500s only, 11.5s later; with a ttl of 10s, and 0s for times in which the cluster's clock stood or nothing was committed, it was due by 31.000s`,
+	}, {
+		"the dead linger, though nothing was held up when they were due",
+		func(h *teller) {
+			h.ev(EvEnded, Ref{13, 0}).At = sec(33)
+			h.Stalls = append(h.Stalls, Stall{Why: "no commit", From: sec(22), To: sec(25), Held: true},
+				Stall{Why: "no leader", From: sec(31.5), To: sec(32.5), Lost: sec(2)})
+		},
+		`C7: eve died at 20.000s, and its session 13 ended at 33.000s only, 13s later; with a ttl of 10s, and 0s for times in which the cluster's clock stood or nothing was committed, it was due by 31.000s`,
 	}, {
 		"the dead stay for ever",
 		func(h *teller) { h.ev(EvEnded, Ref{13, 0}).Session = 99 },
-		`C7: eve died at 20.000s, and its session 13 was never ended; with a ttl of 10s and 0s in which the cluster's clock stood it was due by 31.000s`,
+		`C7: eve died at 20.000s, and its session 13 was never ended; with a ttl of 10s, and 0s for times in which the cluster's clock stood or nothing was committed, it was due by 31.000s`,
 	}, {
 		"lost and found",
 		func(h *teller) {

@@ -38,7 +38,11 @@ func TestWhatIsExcused(t *testing.T) {
 		},
 		"the dead end later when the cluster's clock stood": func(h *teller) {
 			h.ev(EvEnded, Ref{13, 0}).At = sec(33)
-			h.Stalls = append(h.Stalls, Stall{"no leader", sec(22), sec(23), sec(2)})
+			h.Stalls = append(h.Stalls, Stall{Why: "no leader", From: sec(22), To: sec(23), Lost: sec(2)})
+		},
+		"the dead end when something is committed again": func(h *teller) {
+			h.ev(EvEnded, Ref{13, 0}).At = sec(36)
+			h.Stalls = append(h.Stalls, Stall{Why: "no commit", From: sec(29), To: sec(35.5), Held: true})
 		},
 		"a call without an answer, of the dead": func(h *teller) {
 			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: one("a", Exclusive), Call: sec(19), Outcome: Unknown})

@@ -212,14 +212,15 @@ func (n *Node) hasBegun() bool {
 	return n.starts > 0
 }
 
-// stood are the times in which clocks stood, or entries could not leave: so much longer live the dead.
+// stood are the times in which a clock stood, or a disk hung, which stops a leader's office and its clock: so
+// much longer live the dead.
 func (f *Faults) stood() (all []check.Stall) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, x := range f.log {
 		switch Fault(x.Kind) {
 		case Freeze, ClockLags, StallDisk, HangDisk:
-			all = append(all, check.Stall{Why: x.Kind, From: x.From, To: x.To + hangFor, Lost: x.To - x.From})
+			all = append(all, check.Stall{Why: x.Kind, From: x.From, To: x.To, Lost: x.To - x.From})
 		}
 	}
 	return all

@@ -275,16 +275,34 @@ func appliedAt(entries []Effect, index uint64) time.Duration {
 func stalls(entries []Effect) (all []check.Stall) {
 	for i := 1; i < len(entries); i++ {
 		from, to := entries[i-1].At, entries[i].At
-		stall := check.Stall{Why: "no commit", From: from + historyBegin, To: to + historyBegin, Lost: to - from}
+		stall := check.Stall{Why: "no commit", From: from + historyBegin, To: to + historyBegin, Held: true}
 		switch {
 		case opensOffice(&entries[i]):
-			stall.Why, stall.Lost = "change of leader", to-from+time.Second
-		case to-from < time.Second+commitMax:
+			stall.Why, stall.Held, stall.From = "change of leader", false, lastReading(entries, i)+historyBegin
+			stall.Lost = stall.To - stall.From + time.Second
+		case !isHeld(entries, i):
 			continue
 		}
 		all = append(all, stall)
 	}
 	return all
+}
+
+// isHeld tells whether an entry was committed later after the one before than entries leave.
+func isHeld(entries []Effect, i int) bool {
+	return i > 0 && entries[i].At-entries[i-1].At >= time.Second+commitMax
+}
+
+// lastReading is when the last entry before a change of leader left at the earliest, but for the second within
+// which entries leave. Two may be on their way at once: if they were held up, they left before that.
+func lastReading(entries []Effect, change int) time.Duration {
+	from := change - 1
+	for i := from; i > max(0, change-3) && !opensOffice(&entries[i]); i-- {
+		if isHeld(entries, i) {
+			from = i - 1
+		}
+	}
+	return entries[from].At
 }
 
 func appendEvents(events []check.Event, e *Effect) []check.Event {

@@ -87,7 +87,7 @@ func (w *whole) begin(c *caller) {
 		work[i] = func(p *app, random *rand.Rand) {
 			cfg := client.Config{}
 			c.change(&cfg)
-			t := &thread{app: p, Rand: random, owner: fmt.Sprint("owner ", i), ttl: cfg.TTL}
+			t := &thread{app: p, Rand: random, owner: fmt.Sprint("owner ", i), ttl: cfg.TTL, careless: i == 0}
 			for w.over.Err() == nil && t.step() {
 				t.one()
 				_ = pauseFor(p.ctx, time.Duration(random.Int64N(int64(thinkMost))))

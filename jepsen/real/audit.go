@@ -23,6 +23,10 @@ const (
 	probeEvery    = 20 * time.Millisecond
 	operateMost   = 2 * time.Second
 	watchedWithin = 30 * time.Second
+	// watchTries is how often the watch asks on when a node says that it does not remember.
+	watchTries = 50
+	// heldFrom is how long nobody may see the sessions before that counts as a time without commits.
+	heldFrom = time.Second
 	// operatorIn: one look in so many of the operator's is followed by harm.
 	operatorIn = 3
 	prober     = "probe"
@@ -86,19 +90,20 @@ func (a *audit) gap(format string, args ...any) {
 // watch follows all locks from the first index that it is told.
 func (a *audit) watch(ctx context.Context, c *caller) {
 	var from uint64
+	tries := 0
 	for ctx.Err() == nil {
 		for moment, err := range c.Watch(ctx, "", from) {
-			if err != nil {
-				if ctx.Err() == nil {
-					a.gap("the watch ended after index %d: %v", from, err)
-				}
-				if errors.Is(err, client.ErrGone) {
-					from = 0
-				}
-				break
+			if err == nil {
+				from, tries = moment.Index, 0
+				a.told(moment)
+				continue
 			}
-			from = moment.Index
-			a.told(moment)
+			// What one node does not remember, another may: one that took in a snapshot remembers nothing.
+			if tries++; ctx.Err() == nil && (!errors.Is(err, client.ErrGone) || tries == watchTries) {
+				a.gap("the watch ended after index %d: %v", from, err)
+				from = 0
+			}
+			break
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
@@ -133,6 +138,9 @@ func (a *audit) sessions(c *caller) {
 		if err == nil {
 			a.compare(live, list, at, back)
 			if asked != 0 {
+				if back-asked > heldFrom {
+					a.record.put(check.Record{Stall: &check.Stall{Why: "no answer", From: asked, To: back, Held: true}})
+				}
 				if lost := back - asked - (at.Time - before.Time); lost > 0 {
 					a.record.put(check.Record{Stall: &check.Stall{Why: "cluster time stood", From: asked, To: back, Lost: lost}})
 				}

@@ -36,7 +36,6 @@ type cluster struct {
 	programs []*program
 	auditor  *process
 	offices  []office
-	serial   int
 	log      *os.File
 }
 

@@ -43,6 +43,7 @@ func (c *cluster) gather(plan check.Plan) (*check.History, error) {
 	h.Plan = plan
 	c.bury(h)
 	passed(h)
+	places(h)
 	return h, nil
 }
 
@@ -97,7 +98,9 @@ func passed(h *check.History) {
 				if op.Outcome == check.OK {
 					op.Queued = 0 // that may have been the place of the first ticket
 				}
-				of = op
+				if of == nil || op.Call < of.Call {
+					of = op // the event may have been told late, so the earliest is possible if any is
+				}
 			}
 		}
 		if of == nil {
@@ -110,6 +113,40 @@ func passed(h *check.History) {
 		})
 	}
 	h.Ops = append(h.Ops, added...)
+}
+
+// places keeps of the moments at which callers were told that they wait those that are of the session that
+// was granted in the end: with a session its places in the queues are lost. A session's number is the index
+// at which it was opened, so it was open when anybody had been told of a greater one.
+func places(h *check.History) {
+	type point struct {
+		at    time.Duration
+		index uint64
+	}
+	var known []point
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		if op.Outcome == check.OK && op.Return != 0 {
+			known = append(known, point{op.Return, max(op.Token, op.Index)})
+		}
+	}
+	for _, ev := range h.Events {
+		known = append(known, point{ev.At, ev.Index})
+	}
+	slices.SortFunc(known, func(a, b point) int { return cmp.Compare(a.at, b.at) })
+	for i := 1; i < len(known); i++ {
+		known[i].index = max(known[i].index, known[i-1].index)
+	}
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		if op.Queued == 0 {
+			continue
+		}
+		n, _ := slices.BinarySearchFunc(known, op.Queued, func(p point, at time.Duration) int { return cmp.Compare(p.at, at) })
+		if n == 0 || known[n-1].index < op.Session {
+			op.Queued = 0
+		}
+	}
 }
 
 // alarms are lines of the servers' logs that no fault explains.

@@ -19,15 +19,15 @@ import (
 // What programs do with package client: everything that it offers, at random.
 
 const (
-	mutexes   = 24
-	pools     = 4
+	mutexes   = 64
+	pools     = 12
 	poolOf    = 3
 	holdMost  = 8 * time.Millisecond
 	holdLong  = 1500 * time.Millisecond
 	waitMost  = 3 * time.Second
 	thinkMost = 8 * time.Millisecond
 	holdLook  = 100 * time.Millisecond
-	threadsOf = 4 // of each client
+	threadsOf = 6 // of each client
 	// drainMost is how long a call may take that was under way at the healing.
 	drainMost = 60 * time.Second
 )
@@ -233,12 +233,13 @@ func (t *thread) believed(h *held, how check.How, why string) {
 func (t *thread) hold(l *client.Lock, hold *check.Hold, depth int) {
 	h := &held{Hold: hold}
 	most := holdMost
-	if t.IntN(40) == 0 {
+	if t.IntN(100) == 0 {
 		most = holdLong
 	}
 	until := time.Now().Add(time.Duration(t.Int64N(int64(most))))
 	limited := slices.ContainsFunc(h.Items, func(it check.Item) bool { return it.Mode == check.Permits })
-	shared := false
+	shared, look := false, time.NewTimer(holdLook)
+	defer look.Stop()
 	told := make(chan struct{})
 	stop := context.AfterFunc(l.Context(), func() {
 		defer close(told)
@@ -261,9 +262,10 @@ func (t *thread) hold(l *client.Lock, hold *check.Hold, depth int) {
 				t.hold(inner, under, depth+1)
 			}
 		}
+		look.Reset(min(time.Until(until), holdLook))
 		select {
 		case <-l.Lost():
-		case <-time.After(min(time.Until(until), holdLook)):
+		case <-look.C:
 		}
 	}
 	t.unlock(l, h)

@@ -37,6 +37,7 @@ type Disk struct {
 	room    uint64   // bytes that are free
 	under   []*write // those that are not over, in the order of their beginning
 	trap    *trap
+	decided remains         // of those; empty = by chance
 	fates   map[remains]int // of the writes that were under way when the power failed
 }
 
@@ -60,14 +61,13 @@ type write struct {
 	err    error // what the disk says of it
 }
 
-// trap tells somebody of the next write of a kind when it begins. It is under way for trapTakes then,
-// so that whoever is told can do something about it.
+// trap tells somebody of the next write of a kind when it begins, and has it take as long as whoever is
+// told needs to do something about it.
 type trap struct {
-	op diskOp
-	do func()
+	op    diskOp
+	takes time.Duration
+	do    func()
 }
-
-const trapTakes = time.Millisecond
 
 // newDisk makes an empty disk for a node.
 func (s *Sim) newDisk(id string) *Disk {
@@ -149,12 +149,27 @@ func (d *Disk) mended() bool {
 	return was
 }
 
-// atNext has something done when the next write of a kind begins, by who writes: it must not wait,
-// nor ask anything of the disk.
-func (d *Disk) atNext(op diskOp, do func()) {
+// atNext has something done when the next write of a kind begins, which then takes so long at least. It
+// is done by who writes, so it must not wait, nor ask anything of the disk.
+func (d *Disk) atNext(op diskOp, takes time.Duration, do func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.trap = &trap{op, do}
+	d.trap = &trap{op, takes, do}
+}
+
+// unset takes back what was to be done at a next write.
+func (d *Disk) unset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.trap = nil
+}
+
+// decide says of all writes that a power failure will find under way that they are kept, or lost, in place
+// of chance.
+func (d *Disk) decide(became remains) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.decided = became
 }
 
 // free is how many bytes package store sees.
@@ -190,7 +205,7 @@ func (d *Disk) begin(w *write) (gate chan struct{}) {
 	}
 	if t := d.trap; t != nil && t.op == w.op {
 		d.trap = nil
-		w.takes = max(w.takes, trapTakes)
+		w.takes = max(w.takes, t.takes)
 		t.do()
 	}
 	return d.gate

@@ -199,7 +199,7 @@ func (f *Faults) one(ctx context.Context, random *rand.Rand, kind Fault, lasts t
 		return true
 	case PowerInWrite:
 		ops := []diskOp{opAppend, opDelete, opSnapshot}
-		return f.powerIn(ctx, kind, ops[random.IntN(len(ops))], lasts, a)
+		return f.powerIn(ctx, random, kind, ops[random.IntN(len(ops))], lasts, a)
 	}
 	leading := f.sim.Leading()
 	if len(leading) == 0 {
@@ -209,7 +209,7 @@ func (f *Faults) one(ctx context.Context, random *rand.Rand, kind Fault, lasts t
 	case KillLeader:
 		return f.end(kind, lasts, leading[0])
 	case PowerInVote:
-		return f.end(kind, lasts, leading[0]) && f.powerIn(ctx, kind, opVote, hangFor, f.sim.Others(leading[0])...)
+		return f.end(kind, lasts, leading[0]) && f.powerIn(ctx, random, kind, opVote, hangFor, f.sim.Others(leading[0])...)
 	case HangDisk:
 		return f.onMachine(ctx, kind, leading[0], hangFor)
 	case Transfer:
@@ -268,22 +268,23 @@ func (f *Faults) end(kind Fault, lasts time.Duration, nodes ...*Node) bool {
 }
 
 // powerIn has the first of these nodes that begins such a write lose its power in the middle of it.
-func (f *Faults) powerIn(ctx context.Context, kind Fault, op diskOp, within time.Duration, nodes ...*Node) bool {
+func (f *Faults) powerIn(ctx context.Context, random *rand.Rand, kind Fault, op diskOp, within time.Duration, nodes ...*Node) bool {
 	struck := make(chan *Node, len(nodes))
 	for _, n := range nodes {
-		n.Disk.atNext(op, func() { struck <- n })
+		n.Disk.atNext(op, 2*writeTakes, func() { struck <- n })
 	}
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	defer func() {
 		for _, n := range nodes {
-			n.Disk.atNext("", nil)
+			n.Disk.unset()
 		}
 	}()
 	select {
 	case n := <-struck:
 		f.sim.Trace.Fault("%s: %s, %s", kind, n.ID, op)
 		f.leaveAlone(n, faultMax/2)
+		_ = pauseFor(ctx, time.Duration(random.Int64N(int64(2*writeTakes))))
 		n.LosePower()
 		return true
 	case <-limited.Done():

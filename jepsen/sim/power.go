@@ -53,7 +53,7 @@ func (d *Disk) fail() {
 	d.landing.Lock()
 	defer d.landing.Unlock()
 	d.mu.Lock()
-	under := slices.Clone(d.under)
+	under, decided := slices.Clone(d.under), d.decided
 	random := rand.New(rand.NewPCG(d.random.Uint64(), 0))
 	d.mu.Unlock()
 
@@ -65,8 +65,8 @@ func (d *Disk) fail() {
 		}
 		became := noneOfIt
 		switch file := fileOf[w.op]; {
-		case over[file]:
-		case random.IntN(2) == 0:
+		case over[file], decided == noneOfIt:
+		case decided == allOfIt, random.IntN(2) == 0:
 			became = allOfIt
 			d.settle(w)
 		case d.dir != "" && w.op != opSnapshot && random.IntN(3) > 0:

@@ -24,10 +24,16 @@ func (c *Client) ForceRelease(ctx context.Context, name string, token Token, rea
 	return each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef { return TicketRef{t.GetSession(), t.GetTicket()} }), err
 }
 
-// ExpireSession ends a session as if its lease had run out.
+// ExpireSession ends a session as if its lease had run out. If it has ended, and an attempt of this call may
+// have done that, the error says ErrSessionExpired and Unknown.
 func (c *Client) ExpireSession(ctx context.Context, session uint64, reason string) error {
+	inDoubt := false // an earlier attempt may have taken effect: then it ended what this one does not find
 	return c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		_, err := zamokpb.NewAdminClient(conn).ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: session, Reason: reason})
+		if inDoubt && infoOf(err).GetCode() == zamokpb.Code_CODE_NO_SESSION {
+			return finalError{&Error{Kind: ErrSessionExpired, Outcome: Unknown, cause: plain(err)}}
+		}
+		inDoubt = inDoubt || err != nil && !notDone(err)
 		return err
 	})
 }

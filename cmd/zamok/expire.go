@@ -32,7 +32,11 @@ is told, with the reason; it may be at work while others are granted its locks.`
 			}
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
 				err := c.ExpireSession(ctx, session, reason)
-				if errors.Is(err, client.ErrSessionExpired) {
+				var failed *client.Error
+				if errors.As(err, &failed) && errors.Is(err, client.ErrSessionExpired) {
+					if failed.Outcome == client.Unknown {
+						return fmt.Errorf("session %d is over; whether this call has ended it is not known", session)
+					}
 					return fmt.Errorf("no session %d lives; nothing was done", session)
 				}
 				if err != nil {

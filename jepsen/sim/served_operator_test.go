@@ -1,0 +1,38 @@
+package sim
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"zamok/client"
+)
+
+// An operator ends a session, and the answer is lost. The next attempt finds no such session, which does not
+// mean that nothing was done.
+func TestAnEndInDoubtIsNotCalledRefused(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		holder, operator := w.program("holder", nil), w.program("operator", nil)
+		session := w.lock(holder, "x").Session()
+		_, err := operator.Now(w.Within(time.Minute)) // it knows who leads
+		assert.NoError(w, err)
+
+		w.Network.Cut(w.leader().id, operator.host) // what it says arrives, and no answer does
+		time.AfterFunc(700*time.Millisecond, w.heal)
+		err = operator.ExpireSession(w.Within(time.Minute), session, "gone mad")
+		var failed *client.Error
+		assert.ErrorIs(w, err, client.ErrSessionExpired)
+		if assert.True(w, errors.As(err, &failed)) {
+			assert.Equal(w, client.Unknown, failed.Outcome, "%v", err)
+		}
+
+		// Asked again, it is known that this call did nothing.
+		err = operator.ExpireSession(w.Within(time.Minute), session, "gone mad")
+		if assert.True(w, errors.As(err, &failed)) {
+			assert.Equal(w, client.NotDone, failed.Outcome, "%v", err)
+		}
+	})
+}

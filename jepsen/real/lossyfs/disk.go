@@ -1,0 +1,190 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+)
+
+// disk is one life of the disk, from a mount to a crash.
+type disk struct {
+	tree   string // the folder that is passed through
+	faults *faults
+
+	mu      sync.Mutex
+	crashed bool
+	files   map[uint64]*file // by inode: those that were ever written in this life
+	names   names
+}
+
+// Lost is what a crash took, and what it could have taken.
+type Lost struct {
+	Pages, KeptPages int // written or cut off, and not flushed
+	Files            int // that lost pages or fell back in length
+	Names, KeptNames int // changes of names
+}
+
+// born begins a life on a backing folder.
+func born(backing string) (*disk, error) {
+	d := &disk{
+		tree:   filepath.Join(backing, "tree"),
+		faults: newFaults(),
+		files:  map[uint64]*file{},
+		names:  names{grave: filepath.Join(backing, "grave"), dirs: map[uint64]int{}},
+	}
+	return d, errors.Join(os.MkdirAll(d.tree, 0o700), emptied(d.names.grave))
+}
+
+// change does what changes the disk, when the faults let it and unless there was a crash meanwhile.
+func (d *disk) change(o op, do func() error) syscall.Errno {
+	if errno := d.faults.pass(o); errno != 0 {
+		return errno
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.crashed {
+		return syscall.EIO
+	}
+	return fs.ToErrno(do())
+}
+
+// known returns the account of a file. mu is held.
+func (d *disk) known(path string) (*file, error) {
+	ino, err := inodeOf(path)
+	if err != nil {
+		return nil, err
+	}
+	if f, known := d.files[ino]; known {
+		return f, nil
+	}
+	f, err := know(path)
+	if err == nil {
+		d.files[ino] = f
+	}
+	return f, err
+}
+
+// forget gives up the accounts of files that no crash can bring back. mu is held. They may still be
+// open, and written: then Go's collector closes them, when the last handle is gone.
+func (d *disk) forget(inodes []uint64) {
+	for _, ino := range inodes {
+		delete(d.files, ino)
+	}
+}
+
+// write writes into f, and remembers what was there.
+func (d *disk) write(f *file, data []byte, off int64) (n int, errno syscall.Errno) {
+	errno = d.change(opWrite, func() (err error) {
+		end := off + int64(len(data))
+		if err := d.room(f, off, end); err != nil {
+			return err
+		}
+		if err := f.remember(off, end); err != nil {
+			return err
+		}
+		n, err = f.f.WriteAt(data, off)
+		return err
+	})
+	return n, errno
+}
+
+// room refuses what does not fit on a full disk. mu is held.
+func (d *disk) room(f *file, from, to int64) error {
+	if !d.faults.isFull() {
+		return nil
+	}
+	needed, err := f.needsBlock(from, to)
+	if err == nil && needed {
+		return d.faults.refused()
+	}
+	return err
+}
+
+// fsync makes what was written to a file durable, through whichever handle. If it fails, it never will
+// be (L3).
+func (d *disk) fsync(open *os.File) syscall.Errno {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(open.Fd()), &st); err != nil {
+		return fs.ToErrno(err)
+	}
+	errno := d.change(opFsync, func() error {
+		if f, written := d.files[st.Ino]; written {
+			return f.flushed()
+		}
+		return nil
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f, written := d.files[st.Ino]; written && errno != 0 {
+		f.unflushed()
+	}
+	return errno
+}
+
+// fsyncDir makes the names in a folder durable.
+func (d *disk) fsyncDir(path string) syscall.Errno {
+	return d.change(opFsync, func() error {
+		ino, err := inodeOf(path)
+		if err != nil {
+			return err
+		}
+		gone, err := d.names.flushed(ino)
+		d.forget(gone)
+		return err
+	})
+}
+
+// newName does what makes a name, which takes room, and keeps account of it.
+func (d *disk) newName(path string, make func() error) syscall.Errno {
+	return d.change(opWrite, func() error {
+		if d.faults.isFull() {
+			return d.faults.refused()
+		}
+		if err := make(); err != nil {
+			return err
+		}
+		return d.names.made(filepath.Dir(path), filepath.Base(path))
+	})
+}
+
+// crash ends this life (L1, L2, L4).
+func (d *disk) crash(keep string, seed uint64) (lost Lost, err error) {
+	close(d.faults.dead)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.crashed = true
+	dice := chance{keep, rand.New(rand.NewPCG(seed, 0))}
+	// In an order that the seed alone decides: by what the files are called.
+	files := make([]*file, 0, len(d.files))
+	for _, f := range d.files {
+		files = append(files, f)
+	}
+	path := func(f *file) string {
+		target, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.f.Fd())) // unreadable: any place will do
+		return target
+	}
+	slices.SortFunc(files, func(a, b *file) int { return strings.Compare(path(a), path(b)) })
+	for _, f := range files {
+		err = errors.Join(err, f.crash(dice, &lost), f.f.Close())
+	}
+	d.files = nil
+	return lost, errors.Join(err, d.names.crash(dice, &lost))
+}
+
+// pending counts what a crash would take at most.
+func (d *disk) pending() (pages, names int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.files {
+		pages += len(f.pages)
+	}
+	return pages, len(d.names.pending)
+}

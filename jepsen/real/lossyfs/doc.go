@@ -1,0 +1,57 @@
+// Lossyfs is a disk that can be told to misbehave, and that forgets in a crash what was not flushed.
+//
+//	lossyfs -backing DIR -mount DIR [-name TEXT]
+//
+// It is a FUSE file system that passes everything on to a folder below -backing, and needs root and
+// /dev/fuse. It is a module of its own, so that nothing else of the repository depends on FUSE. Package
+// jepsen/real/disk builds, starts and commands it.
+//
+// # Commands
+//
+// One line each on standard input; each is answered by one line on standard output, "ok", perhaps with
+// JSON behind it, or "error TEXT". The first line is "ok" when the disk is mounted. At the end of the
+// input the disk is unmounted and the program ends, so it outlives nobody who was killed.
+//
+//	stall                     what changes the disk hangs: write, flush, truncate, create, rename, remove
+//	resume                    what hangs lands
+//	delay WRITE FSYNC         each write and each flush takes so much longer (Go's durations)
+//	fail reads|writes|fsyncs N    EIO for the next N; 0: until heal. Names count as writes
+//	full | roomy              ENOSPC for whatever needs a new block; statfs says that nothing is free
+//	heal                      all of the above is over
+//	crash nothing|some|all SEED   see below; answered by what was lost
+//	up                        after a crash: the disk is mounted anew
+//	stats                     counters
+//
+// # What a crash takes
+//
+// L1. The pages (4 KiB) of a file that were written or cut off since its last fsync (or fdatasync) fall
+// back to what they were then, and so does its length. With `nothing` all of them do, with `some` each
+// for itself does or does not, as the seed says, in no order; with `all` none, as when only the
+// processes are killed.
+//
+// L2. Names made, removed or moved fall back too, unless a folder that they were in was flushed since.
+// With `some` the first of these changes are kept and the later ones undone: file systems keep names in
+// a journal. An fsync of a file says nothing about its name; ext4 and others are kinder.
+//
+// L3. A flush that failed has dropped what it could not write, as Linux does: later flushes succeed, and
+// those pages are lost in the next crash all the same, unless they were written once more in between.
+//
+// L4. From the crash on every operation fails with EIO, also those that hung, until `up`. Who still has
+// a file of the former life open gets EIO for ever: no process survives the crash of its machine.
+//
+// What counts as flushed is this program's own knowledge: the folder behind it is never flushed, and a
+// real power failure is not what it is for.
+//
+// # What it relies on
+//
+// bbolt writes with pwrite and reads through a shared map. So files are cached by the kernel, which
+// writes through: it changes its pages and asks this program in the same call. The map and the writes
+// are one, and nothing reaches the disk later than it seems to. After a crash everything is mounted
+// anew, so that no page or name of the former life is left in a cache. Locks (flock) are kept by the
+// kernel. `fail reads` is met only by what the kernel has not cached; through a map it is a SIGBUS.
+//
+// A process with a call that hangs can't be killed, as with a real disk: resume or crash first, then
+// wait for its end.
+//
+// Not there: links of both kinds, devices, extended attributes, holes punched.
+package main

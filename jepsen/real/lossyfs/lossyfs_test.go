@@ -1,0 +1,289 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// asProgram tells the test binary to be lossyfs.
+const asProgram = "LOSSYFS_TEST_BACKING"
+
+func TestMain(m *testing.M) {
+	if backing := os.Getenv(asProgram); backing != "" {
+		if err := run(backing, os.Args[1], "lossyfs-test", os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// lossy is a mounted disk in a process of its own: a program must not serve the files that it opens.
+type lossy struct {
+	t       *testing.T
+	dir     string
+	orders  *os.File
+	answers *bufio.Scanner
+}
+
+func mounted(t *testing.T) *lossy {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil || os.Getuid() != 0 {
+		fmt.Printf("SKIPPED %s: a FUSE file system needs root (uid %d) and /dev/fuse (%v)\n", t.Name(), os.Getuid(), err)
+		t.Skip("needs root and /dev/fuse")
+	}
+	l := &lossy{t: t, dir: t.TempDir()}
+	program := exec.Command(os.Args[0], l.dir)
+	program.Env = append(os.Environ(), asProgram+"="+t.TempDir())
+	program.Stderr = os.Stderr
+	in, orders, err := os.Pipe()
+	require.NoError(t, err)
+	program.Stdin, l.orders = in, orders
+	answers, err := program.StdoutPipe()
+	require.NoError(t, err)
+	l.answers = bufio.NewScanner(answers)
+	require.NoError(t, program.Start())
+	require.NoError(t, in.Close())
+	t.Cleanup(func() {
+		require.NoError(t, orders.Close())
+		require.NoError(t, program.Wait())
+	})
+	require.Equal(t, "", l.answer())
+	return l
+}
+
+func (l *lossy) say(format string, args ...any) string {
+	l.t.Helper()
+	_, err := fmt.Fprintf(l.orders, format+"\n", args...)
+	require.NoError(l.t, err)
+	return l.answer()
+}
+
+func (l *lossy) answer() string {
+	l.t.Helper()
+	require.True(l.t, l.answers.Scan(), "lossyfs has ended")
+	said, ok := strings.CutPrefix(l.answers.Text(), "ok")
+	require.True(l.t, ok, l.answers.Text())
+	return strings.TrimSpace(said)
+}
+
+// reboot is a crash, and the machine up again.
+func (l *lossy) reboot(keep string, seed int) (lost Lost) {
+	l.t.Helper()
+	require.NoError(l.t, json.Unmarshal([]byte(l.say("crash %s %d", keep, seed)), &lost))
+	l.say("up")
+	return lost
+}
+
+func (l *lossy) stats() (s Stats) {
+	l.t.Helper()
+	require.NoError(l.t, json.Unmarshal([]byte(l.say("stats")), &s))
+	return s
+}
+
+func (l *lossy) path(name string) string { return filepath.Join(l.dir, name) }
+
+func (l *lossy) open(name string) *os.File {
+	l.t.Helper()
+	f, err := os.OpenFile(l.path(name), os.O_RDWR|os.O_CREATE, 0o600)
+	require.NoError(l.t, err)
+	l.t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func (l *lossy) syncDir(name string) {
+	l.t.Helper()
+	f, err := os.Open(l.path(name))
+	require.NoError(l.t, errors.Join(err, f.Sync(), f.Close()))
+}
+
+func (l *lossy) write(f *os.File, text string, off int64) {
+	l.t.Helper()
+	_, err := f.WriteAt([]byte(text), off)
+	require.NoError(l.t, err)
+}
+
+func (l *lossy) holds(name, text string) {
+	l.t.Helper()
+	got, err := os.ReadFile(l.path(name))
+	require.NoError(l.t, err)
+	require.Equal(l.t, text, string(got))
+}
+
+// L3: a flush that failed is never made good by a later one.
+func TestFailedFlushDropsItsPages(t *testing.T) {
+	t.Parallel()
+	l := mounted(t)
+	f := l.open("f")
+	l.write(f, strings.Repeat("a", 2*pageSize), 0)
+	require.NoError(t, f.Sync())
+	l.syncDir(".")
+
+	l.write(f, strings.Repeat("b", 2*pageSize), 0)
+	l.say("fail fsyncs 1")
+	require.ErrorIs(t, f.Sync(), syscall.EIO)
+	require.NoError(t, f.Sync())
+	l.write(f, "c", 0)
+	require.NoError(t, f.Sync())
+
+	l.reboot("nothing", 1)
+	l.holds("f", "c"+strings.Repeat("b", pageSize-1)+strings.Repeat("a", pageSize))
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	l := mounted(t)
+	f := l.open("f")
+	l.write(f, "a", 0)
+	l.say("fail writes 1")
+	_, err := f.WriteAt([]byte("b"), 0)
+	require.ErrorIs(t, err, syscall.EIO)
+	l.holds("f", "a")
+	l.write(f, "c", 0)
+	l.say("fail writes 0")
+	for range 3 {
+		_, err = f.WriteAt([]byte("d"), 0)
+		require.ErrorIs(t, err, syscall.EIO)
+	}
+	_, err = os.Create(l.path("g"))
+	require.ErrorIs(t, err, syscall.EIO)
+	l.say("heal")
+	require.NoError(t, f.Sync())
+
+	l.say("fail reads 0")
+	_, err = os.ReadFile(l.path("f")) // a fresh open reads the disk
+	require.ErrorIs(t, err, syscall.EIO)
+	l.say("heal")
+	l.holds("f", "c")
+	require.NoFileExists(t, l.path("g"))
+}
+
+// A full disk refuses what needs a block, and nothing else.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	l := mounted(t)
+	f, room, hole := l.open("f"), l.open("room"), l.open("hole")
+	l.write(f, "a", 0)
+	require.NoError(t, unix.Fallocate(int(room.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4*pageSize))
+	require.NoError(t, hole.Truncate(4*pageSize))
+
+	l.say("full")
+	var st unix.Statfs_t
+	require.NoError(t, unix.Statfs(l.dir, &st))
+	require.Zero(t, st.Bavail)
+	l.write(f, strings.Repeat("b", pageSize), 0)
+	l.write(room, strings.Repeat("c", 4*pageSize), 0)
+	for _, refused := range []*os.File{f, room, hole} {
+		_, err := refused.WriteAt([]byte("d"), 4*pageSize-1)
+		if refused == room {
+			require.NoError(t, err)
+			_, err = refused.WriteAt([]byte("d"), 4*pageSize)
+		}
+		require.ErrorIs(t, err, syscall.ENOSPC, refused.Name())
+	}
+	require.ErrorIs(t, os.Mkdir(l.path("new"), 0o700), syscall.ENOSPC)
+	require.NoError(t, os.Rename(l.path("f"), l.path("g")))
+	require.NoError(t, os.Remove(l.path("g")))
+
+	l.say("roomy")
+	l.write(hole, "d", 4*pageSize-1)
+	require.NoError(t, unix.Statfs(l.dir, &st))
+	require.NotZero(t, st.Bavail)
+}
+
+// What hangs lands when the disk goes on; reads do not hang. A crash ends what hangs without effect.
+func TestStall(t *testing.T) {
+	t.Parallel()
+	l := mounted(t)
+	f := l.open("f")
+	l.write(f, "a", 0)
+	require.NoError(t, f.Sync())
+	l.syncDir(".")
+
+	hanging := func() chan error {
+		l.say("stall")
+		done := make(chan error, 1)
+		go func() {
+			_, err := f.WriteAt([]byte("b"), 0)
+			done <- err
+		}()
+		require.Eventually(t, func() bool { return l.stats().Hanging == 1 }, 10*time.Second, time.Millisecond)
+		require.Empty(t, done)
+		_, err := os.ReadDir(l.dir)
+		require.NoError(t, err)
+		return done
+	}
+	done := hanging()
+	l.say("resume")
+	require.NoError(t, <-done)
+	l.holds("f", "b")
+
+	done = hanging()
+	l.say("crash nothing 1")
+	require.ErrorIs(t, <-done, syscall.EIO)
+	_, err := os.Stat(l.path("f"))
+	require.ErrorIs(t, err, syscall.EIO)
+	l.say("up")
+	l.holds("f", "a")
+	_, err = f.WriteAt([]byte("of the former life"), 0)
+	require.ErrorIs(t, err, syscall.EIO)
+	l.holds("f", "a")
+}
+
+func TestDelay(t *testing.T) {
+	t.Parallel()
+	l := mounted(t)
+	f := l.open("f")
+	const slow = 100 * time.Millisecond
+	l.say("delay 0s %v", slow)
+	began := time.Now()
+	l.write(f, "a", 0)
+	require.NoError(t, f.Sync())
+	require.GreaterOrEqual(t, time.Since(began), slow)
+	l.say("heal")
+	require.Zero(t, l.stats().Hanging)
+}
+
+// bbolt writes with pwrite and reads through a map, which must show the same.
+func TestMapsSeeWrites(t *testing.T) {
+	t.Parallel()
+	l := mounted(t)
+	f := l.open("f")
+	require.NoError(t, f.Truncate(64*pageSize))
+	require.NoError(t, f.Sync())
+	l.syncDir(".")
+	seen := func(f *os.File) []byte {
+		view, err := unix.Mmap(int(f.Fd()), 0, 128*pageSize, unix.PROT_READ, unix.MAP_SHARED)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, unix.Munmap(view)) })
+		return view
+	}
+	view := seen(f)
+	for n := range 64 {
+		require.Zero(t, view[n*pageSize])
+		l.write(f, fmt.Sprintf("%02d", n), int64(n*pageSize))
+		require.Equal(t, fmt.Sprintf("%02d", n), string(view[n*pageSize:][:2]))
+	}
+	require.NoError(t, f.Truncate(128*pageSize)) // the map is longer than the file was
+	l.write(f, "far", 100*pageSize)
+	require.Equal(t, "far", string(view[100*pageSize:][:3]))
+
+	l.reboot("nothing", 1)
+	info, err := os.Stat(l.path("f"))
+	require.NoError(t, err)
+	require.EqualValues(t, 64*pageSize, info.Size())
+	require.Equal(t, make([]byte, 64*pageSize), seen(l.open("f"))[:64*pageSize])
+}

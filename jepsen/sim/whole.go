@@ -14,7 +14,7 @@ import (
 )
 
 // whole is the whole stack under load: nodes that serve, programs that use package client on machines of
-// their own, and an operator.
+// their own, a script that uses the wire directly, and an operator.
 type whole struct {
 	*Sim
 	record      *Record
@@ -76,7 +76,7 @@ func (s *Sim) whole(callers int) *whole {
 			}
 		}
 	}()
-	w.background = append(w.background, func() { <-stopped })
+	w.background = append(w.background, func() { <-stopped }, w.runScript(scriptHost))
 	return w
 }
 

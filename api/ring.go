@@ -144,10 +144,14 @@ func forgot(from, remembered uint64) *failure {
 		"list again, and watch from the list's index", from, remembered)
 }
 
-// cutAt is what a watch that was cut is told.
+// cutAt is what a watch that was cut is told. After a transfer a node begins anew with an older state, and
+// comes to what it had told before: then nothing is forgotten.
 func (w *watch) cutAt() *failure {
 	w.ring.mu.Lock()
 	defer w.ring.mu.Unlock()
+	if w.index >= w.ring.gone {
+		return fail(zamokpb.Code_CODE_STOPPING, "this node began anew; watch again, from the last index")
+	}
 	return forgot(w.index, w.ring.gone)
 }
 

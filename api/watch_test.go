@@ -118,6 +118,7 @@ func TestARestoredStateEndsWatches(t *testing.T) {
 	r.restored(fsm.New())
 	require.True(t, isCut(w))
 	assert.Empty(t, heard(w))
+	assert.Equal(t, zamokpb.Code_CODE_STOPPING, w.cutAt().info.Code, "index 6 comes again here")
 	again := mustWatch(t, r, "", 0)
 	entry(r, 50, "y")
 	assert.Equal(t, []string{"50: y"}, heard(again))

@@ -24,8 +24,9 @@ const (
 	thinkMost  = time.Second
 	callMost   = 5 * time.Second // the default of Config.RequestTimeout
 	holdLook   = 100 * time.Millisecond
-	threadsOf  = 3 // of each program
-	operatorIn = 4 // one step in so many of an operator's does harm
+	workOn     = time.Second // so long the careless work on after a loss
+	threadsOf  = 3           // of each program
+	operatorIn = 4           // one step in so many of an operator's does harm
 )
 
 // thread is one goroutine of a program, an owner of locks.
@@ -167,9 +168,10 @@ func (t *thread) hold(l *client.Lock, h *check.Hold, depth int) {
 		look.Reset(holdLook)
 		select {
 		case <-lost:
-			if lost = nil; !t.careless {
+			if !t.careless {
 				continue
 			}
+			lost, until = nil, time.Now().Add(workOn)
 		case <-look.C:
 		case <-t.ctx.Done():
 		}

@@ -19,6 +19,7 @@ const (
 	mutexes    = 4
 	pools      = 2
 	poolOf     = 3
+	office     = "office" // for which programs stand
 	holdMost   = 1500 * time.Millisecond
 	waitMost   = 3 * time.Second
 	thinkMost  = time.Second
@@ -58,6 +59,8 @@ func (t *thread) mutex() string { return fmt.Sprint("m", t.IntN(mutexes)) }
 // wish is what a thread asks for.
 func (t *thread) wish() (items []client.Item, opts []client.Option) {
 	switch n := t.IntN(10); {
+	case n < 1:
+		items = append(items, client.Exclusive(office))
 	case n < 4:
 		items = append(items, client.Exclusive(t.mutex()))
 	case n < 6:
@@ -102,8 +105,11 @@ func (t *thread) acquire(bounded bool) (*client.Lock, *check.Hold) {
 
 func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, opts []client.Option) (*client.Lock, *check.Hold) {
 	ask := t.LockAll
-	if kind == check.OpTryLock {
+	switch {
+	case kind == check.OpTryLock:
 		ask = t.TryLockAll
+	case items[0].Name() == office:
+		ask = t.campaign
 	}
 	r := t.caller.record
 	op := r.call(check.Op{Client: t.label, Kind: kind, Items: wished(items)})
@@ -123,6 +129,11 @@ func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, 
 		op.Ref, op.Token = h.Ref, h.Token
 	})
 	return l, h
+}
+
+// campaign stands for election, which is to ask for a lock.
+func (t *thread) campaign(ctx context.Context, items []client.Item, opts ...client.Option) (*client.Lock, error) {
+	return t.Election(items[0].Name()).Campaign(ctx, []byte(t.owner), opts...)
 }
 
 // outcomeFor says what a caller knows after an error.

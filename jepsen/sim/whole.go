@@ -25,6 +25,7 @@ type whole struct {
 	finish      context.CancelFunc
 	background  []func() // end what runs beside the callers, and wait for it
 	watched     []watched
+	leaders     []client.Leader // as they were told
 }
 
 // ttls are those of the callers' sessions, in turns. The shortest is such that it does not always
@@ -60,7 +61,7 @@ func (s *Sim) whole(callers int) *whole {
 			end()
 		}
 	})
-	w.operator.start(w.operate, w.watch)
+	w.operator.start(w.operate, w.watch, w.observe)
 	for _, c := range w.callers {
 		w.begin(c)
 	}
@@ -149,6 +150,49 @@ func (w *whole) watch(p *app, _ *rand.Rand) {
 		cancel()
 		_ = pauseFor(p.ctx, 100*time.Millisecond)
 	}
+}
+
+// observe follows who is elected.
+func (w *whole) observe(p *app, _ *rand.Rand) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	defer context.AfterFunc(w.over, cancel)()
+	for ctx.Err() == nil {
+		for leader, err := range p.Election(office).Observe(ctx) {
+			if err != nil {
+				break // nobody could be asked: begin again
+			}
+			w.leaders = append(w.leaders, leader)
+		}
+		_ = pauseFor(ctx, 100*time.Millisecond)
+	}
+}
+
+// checkLeaders sees that who was told to be elected was, and in the order of their tokens.
+func (w *whole) checkLeaders() (told int) {
+	elected := map[client.Token]fsm.TicketRef{}
+	for _, e := range w.Audit.Entries() {
+		for _, ev := range e.Events {
+			if ev.Kind == fsm.EvGranted && ev.Items[0].Name == office {
+				elected[client.Token(ev.Token)] = ev.TicketRef
+			}
+		}
+	}
+	last := client.Leader{}
+	for _, l := range w.leaders {
+		if l.Token == 0 {
+			continue // nobody was
+		}
+		told++
+		if refOf(elected[l.Token]) != (check.Ref{Session: l.Session, Ticket: l.Ticket}) {
+			w.Errorf("%+v was told to be elected; with this token it was %v", l, elected[l.Token])
+		}
+		if l.Token < last.Token {
+			w.Errorf("%+v was told to be elected, after %+v", l, last)
+		}
+		last = l
+	}
+	return told
 }
 
 // told takes down what a watch told.

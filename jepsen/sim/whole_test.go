@@ -53,7 +53,7 @@ func wholeStorm(t *testing.T, lasts time.Duration, drift float64) (happened int6
 		}
 		s.Logf("faults: %v; %d processes ended themselves", faults.Counts(), faults.EndedThemselves())
 		s.Check()
-		s.Logf("the watch told %d events", w.checkWatch())
+		s.Logf("the watch told %d events; %d leaders were told to be elected", w.checkWatch(), w.checkLeaders())
 	})
 	if t.Failed() {
 		return happened

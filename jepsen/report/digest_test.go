@@ -70,7 +70,9 @@ func TestOutages(t *testing.T) {
 
 // Who waits for a lock waits for another client, and its wait is no outage.
 func TestWaitingIsNoOutage(t *testing.T) {
-	lock := check.Op{Client: "a", Kind: check.OpLock, Items: []check.Item{{Name: "x"}}, Call: 2 * second, Return: 9 * second, Outcome: check.OK}
+	lock := check.Op{
+		Client: "a", Kind: check.OpLock, Items: []check.Item{{Name: "x"}}, Call: 2 * second, Return: 9 * second, Outcome: check.OK,
+	}
 	h := &check.History{Plan: check.Plan{Begin: second, End: 10 * second}, Ops: []check.Op{lock}}
 	find := func() int { return len(newDigest(Run{History: h, Report: &check.Report{}}).outages) }
 	assert.Equal(t, 1, find())
@@ -129,18 +131,21 @@ func TestMoments(t *testing.T) {
 // Offices end where the next one begins, if nobody says when.
 func TestOffices(t *testing.T) {
 	h := &check.History{Plan: check.Plan{Begin: second, End: 9 * second}}
-	d := newDigest(Run{History: h, Report: &check.Report{}, Offices: []Office{{Node: "n2", From: 5 * second}, {Node: "n1", From: second}}})
+	offices := []Office{{Node: "n2", From: 5 * second}, {Node: "n1", From: second}}
+	d := newDigest(Run{History: h, Report: &check.Report{}, Offices: offices})
 	assert.Equal(t, []Office{{"n1", 0, second, 5 * second}, {"n2", 0, 5 * second, 9 * second}}, d.offices)
 	assert.Equal(t, 1, d.summary().LeaderChanges)
 }
 
 // So many wait at once, within each piece of time, also where nobody comes or goes.
 func TestQueueDepth(t *testing.T) {
+	const tenth = second / 10
 	wait := func(from, to time.Duration) check.Op {
-		return check.Op{Client: fmt.Sprint(from), Kind: check.OpLock, Items: []check.Item{{Name: "x"}}, Call: from, Return: to, Outcome: check.OK}
+		items := []check.Item{{Name: "x"}}
+		return check.Op{Client: fmt.Sprint(from), Kind: check.OpLock, Items: items, Call: from, Return: to, Outcome: check.OK}
 	}
 	h := &check.History{Plan: check.Plan{Begin: second, End: 4 * second}}
-	h.Ops = []check.Op{wait(1500*time.Millisecond, 3050*time.Millisecond), wait(2200*time.Millisecond, 2300*time.Millisecond), wait(2300*time.Millisecond, 2350*time.Millisecond)}
+	h.Ops = []check.Op{wait(15*tenth, 30*tenth+1), wait(22*tenth, 23*tenth), wait(23*tenth, 23*tenth+1)}
 	h.Holds = []check.Hold{{Client: "1.5s", Items: []check.Item{{Name: "x"}}, From: 3 * second}}
 	depth := newDigest(Run{History: h, Report: &check.Report{}}).timeline(10).Locks[0].Depth
 	assert.Equal(t, []int{0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, depth)

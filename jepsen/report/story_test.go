@@ -43,8 +43,10 @@ func lived(seed uint64, holds int, locks, clients []string) *check.History {
 		items := []check.Item{{Name: locks[at], Mode: check.Exclusive}}
 		from := free[at] + time.Duration(1+r.IntN(3000))*time.Microsecond
 		to := from + time.Duration(1+r.IntN(20_000))*time.Microsecond
-		op := check.Op{Client: client, ID: uint64(2*n + 1), Kind: check.OpLock, Ref: ref, Items: items, Call: free[at], Return: from,
-			Outcome: check.OK, Token: uint64(n + 1)}
+		op := check.Op{
+			Client: client, ID: uint64(2*n + 1), Kind: check.OpLock, Ref: ref, Items: items, Call: free[at], Return: from,
+			Outcome: check.OK, Token: uint64(n + 1),
+		}
 		if r.IntN(3) == 0 {
 			op.Queued = from - 1
 		}
@@ -53,16 +55,18 @@ func lived(seed uint64, holds int, locks, clients []string) *check.History {
 		h.Ops = append(h.Ops, begun, op)
 		b := check.Hold{Client: client, Ref: ref, Token: op.Token, Items: items, From: from, To: to, How: check.Unlocked}
 		free[at] = to + time.Duration(1+r.IntN(3000))*time.Microsecond
-		unlock := check.Op{Client: client, ID: uint64(2*n + 2), Kind: check.OpUnlock, Ref: ref, Items: items, Call: to, Return: free[at], Outcome: check.OK}
+		unlock := check.Op{Client: client, ID: op.ID + 1, Kind: check.OpUnlock, Ref: ref, Call: to, Return: free[at], Outcome: check.OK}
 		h.Ops, h.Holds = append(h.Ops, unlock), append(h.Holds, b)
 		if r.IntN(10) == 0 {
-			h.Ops = append(h.Ops, check.Op{Client: client, Kind: check.OpTryLock, Items: items, Call: from, Return: from + 1, Outcome: check.Refused})
+			try := check.Op{Client: client, Kind: check.OpTryLock, Items: items, Call: from, Return: from + 1, Outcome: check.Refused}
+			h.Ops = append(h.Ops, try)
 		}
 		h.Plan.End = max(h.Plan.End, free[at])
 	}
 	for i := range 20 {
 		from := second + (h.Plan.End-second)*time.Duration(i)/20
-		h.Faults = append(h.Faults, check.Fault{Kind: fmt.Sprint("kind ", i%3), Target: fmt.Sprint("n", i%4), From: from, To: from + time.Duration(i)*time.Millisecond})
+		to := from + time.Duration(i)*time.Millisecond
+		h.Faults = append(h.Faults, check.Fault{Kind: fmt.Sprint("kind ", i%3), Target: fmt.Sprint("n", i%4), From: from, To: to})
 		h.Seen = append(h.Seen, check.Seen{Node: "n1", At: from, Term: uint64(3 + i/5), Index: uint64(i)})
 	}
 	h.Writes = []check.Write{{Resource: locks[0], Client: clients[0], Token: 1, At: free[0], Accepted: true}}

@@ -11,13 +11,14 @@ let color = {};
 
 function readColors() {
 	const style = getComputedStyle(document.documentElement);
-	for (const name of ["text", "soft", "line", "band", "bad", "warn", "accent", "ok", "refused", "unknown", "p50", "p99", "light"])
+	for (const name of ["back", "text", "soft", "line", "band", "bad", "warn", "accent", "ok", "refused",
+		"unknown", "p50", "p99", "light"])
 		color[name] = style.getPropertyValue("--" + name).trim();
 }
 const hue = i => `hsl(${(i * 137.508 + 200) % 360} 55% ${color.light})`;
 
 function time(units) {
-	const s = units / perSecond, digits = view.to - view.from < 20 * perSecond ? 3 : view.to - view.from < 300 * perSecond ? 1 : 0;
+	const s = units / perSecond, seen = (view.to - view.from) / perSecond, digits = seen < 20 ? 3 : seen < 300 ? 1 : 0;
 	if (s < 60) return s.toFixed(digits) + " s";
 	const m = Math.floor(s / 60), rest = (s - 60 * m).toFixed(digits).padStart(digits ? digits + 3 : 2, "0");
 	return m < 60 ? `${m}:${rest}` : `${Math.floor(m / 60)}:${String(m % 60).padStart(2, "0")}:${rest}`;
@@ -26,12 +27,15 @@ function span(units) {
 	const s = units / perSecond;
 	return s >= 10 ? s.toFixed(1) + " s" : s >= 0.1 ? s.toFixed(2) + " s" : (s * 1000).toFixed(1) + " ms";
 }
-function micro(us) { return us >= 1e6 ? (us / 1e6).toPrecision(3) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(3) + " ms" : us + " µs"; }
+const tens = d => d < 9 ? "1 10 100".split(" ")[d % 3] + [" µs", " ms", " s"][Math.floor(d / 3)] : `10^${d - 6} s`;
+function micro(us) {
+	return us >= 1e6 ? (us / 1e6).toPrecision(3) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(3) + " ms" : us + " µs";
+}
 
 // A lane draws itself, and tells what is at a place: hit(units, y, units of a few pixels).
 const lanes = [];
 function addLane(labels, height, draw, hit) {
-	const row = document.createElement("div"), label = document.createElement("div"), canvas = document.createElement("canvas");
+	const [row, label, canvas] = ["div", "div", "canvas"].map(tag => document.createElement(tag));
 	row.className = "row";
 	label.className = "label";
 	for (const [text, cls, title] of labels) {
@@ -51,18 +55,26 @@ function addLane(labels, height, draw, hit) {
 
 const x = (units, width) => (units - view.from) / (view.to - view.from) * width;
 
-function bar(c, width, from, length, y, height, fill) {
-	const left = x(from, width), right = x(from + length, width);
+// bar draws a piece of time, and its name where there is room for it.
+function bar(c, width, from, length, y, height, fill, name, more = "") {
+	const left = Math.max(-2, x(from, width)), right = Math.min(width + 2, x(from + length, width));
 	if (right < -2 || left > width + 2) return;
 	c.fillStyle = fill;
-	c.fillRect(Math.max(-2, left), y, Math.max(1.5, Math.min(width + 2, right) - Math.max(-2, left) - (right - left > 4 ? 0.7 : 0)), height);
+	c.fillRect(left, y, Math.max(1.5, right - left - (right - left > 4 ? 0.7 : 0)), height);
+	if (!name || right - left < 34) return;
+	const size = Math.min(11, height), most = Math.floor((right - left - 6) / (0.55 * size));
+	if (name.length + more.length <= most) name += more;
+	if (name.length > most) name = most < 6 ? "" : name.slice(0, most - 1) + "…";
+	c.font = size + "px system-ui, sans-serif";
+	c.fillStyle = color.back;
+	c.fillText(name, Math.max(0, left) + 3, y + height / 2 + size * 0.35);
 }
 
 // Flat bars: stride numbers each, of which the first two are from and length.
-function strip(flat, stride, tell, fill) {
+function strip(flat, stride, tell, fill, name = () => "") {
 	return {
 		draw(c, width, y, height) {
-			for (let i = 0; i < flat.length; i += stride) bar(c, width, flat[i], flat[i + 1], y, height, fill(i));
+			for (let i = 0; i < flat.length; i += stride) bar(c, width, flat[i], flat[i + 1], y, height, fill(i), name(i));
 		},
 		hit(at, near) {
 			let best = -1, far = near;
@@ -85,8 +97,12 @@ function columns(width, bins, at) {
 }
 
 function scaleText(c, text, y) {
-	c.fillStyle = color.soft;
 	c.font = "10px system-ui, sans-serif";
+	c.fillStyle = color.back;
+	c.globalAlpha = 0.8;
+	c.fillRect(0, y - 9, c.measureText(text).width + 5, 11);
+	c.globalAlpha = 1;
+	c.fillStyle = color.text;
 	c.fillText(text, 3, y);
 }
 
@@ -115,7 +131,9 @@ function rate(label, counts, fill, height) {
 
 function quantiles(label, q, height) {
 	let low = Infinity, high = 1;
-	for (let i = 0; i < q.count.length; i++) if (q.count[i]) { low = Math.min(low, q.p50[i]); high = Math.max(high, q.p99[i]); }
+	q.count.forEach((n, i) => {
+		if (n) [low, high] = [Math.min(low, q.p50[i]), Math.max(high, q.p99[i])];
+	});
 	if (high <= 1) return;
 	low = Math.floor(Math.log10(Math.max(1, low)));
 	high = Math.max(low + 1, Math.ceil(Math.log10(high)));
@@ -125,7 +143,6 @@ function quantiles(label, q, height) {
 		for (let d = low; d <= high; d++) {
 			c.fillStyle = color.line;
 			c.fillRect(0, y(10 ** d), width, 1);
-			if (d < high && (d - low) % every === 0) scaleText(c, micro(10 ** d), y(10 ** d) - 2);
 		}
 		columns(width, q.count.length, (px, first, last) => {
 			let n = 0, p50 = 0, p99 = 0;
@@ -141,9 +158,11 @@ function quantiles(label, q, height) {
 			c.fillStyle = color.p50;
 			c.fillRect(px, middle - 1, 1, 2);
 		});
+		for (let d = low; d < high; d += every) scaleText(c, tens(d), y(10 ** d) - 1);
 	}, at => {
 		const i = Math.floor(at / data.bin);
-		return i < q.count.length && q.count[i] ? `${label}: ${q.count[i]} in ${span(data.bin)}\np50 ${micro(q.p50[i])}, p99 ${micro(q.p99[i])}` : "";
+		if (!q.count[i]) return "";
+		return `${label}: ${q.count[i]} in ${span(data.bin)}\np50 ${micro(q.p50[i])}, p99 ${micro(q.p99[i])}`;
 	});
 }
 
@@ -163,10 +182,11 @@ function holdsOf(lock) {
 	return all;
 }
 
-const modes = ["exclusive", "shared", "permits"], ends = ["never given back", "given back", "lost", "until its client died"];
+const modes = ["exclusive", "shared", "permits"];
+const ends = ["never given back", "given back", "lost", "until its client died"];
 
 function drawLock(lock, index) {
-	const holds = holdsOf(lock), tall = lock.lanes > 1 ? 8 : 14, deep = 20, base = lock.lanes * tall + 4;
+	const holds = holdsOf(lock), tall = lock.lanes > 1 ? 11 : 14, deep = 20, base = lock.lanes * tall + 4;
 	const most = Math.max(...lock.depth, 0);
 	const marked = data.marks.filter(m => m.lock === index);
 	const labels = [[lock.name, marked.length ? "bad" : ""], [`${lock.holds} holds; waiting, ≤ ${most}`, "soft"]];
@@ -174,7 +194,8 @@ function drawLock(lock, index) {
 		for (const h of holds) {
 			const group = h.client < 0;
 			c.globalAlpha = group ? 0.45 : 1;
-			bar(c, width, h.from, h.length, 2 + h.lane * tall, tall - 1, group ? color.soft : hue(h.client));
+			bar(c, width, h.from, h.length, 2 + h.lane * tall, tall - 1, group ? color.soft : hue(h.client),
+				group ? `${h.ticket} holds` : data.names[h.client], group ? "" : ` ${h.token}`);
 			if (!group && h.end >= 2) bar(c, width, h.from + h.length, 0, 2 + h.lane * tall, tall - 1, color.bad);
 		}
 		c.globalAlpha = 1;
@@ -197,13 +218,17 @@ function drawLock(lock, index) {
 		}
 		if (!best) return "";
 		const when = `\n${time(best.from)} for ${span(best.length)}`;
-		return best.client < 0 ? `${best.ticket} holds of ${best.session} clients${when}` :
-			`${data.names[best.client]}, token ${best.token}, ticket ${best.session}/${best.ticket}, ${modes[best.mode]}, ${ends[best.end]}${when}`;
+		if (best.client < 0) return `${best.ticket} holds of ${best.session} clients${when}`;
+		const how = `${modes[best.mode]}, ${ends[best.end]}`;
+		return `${data.names[best.client]}, token ${best.token}, ticket ${best.session}/${best.ticket}, ${how}${when}`;
 	});
 }
 
 function drawFaults() {
-	const tall = 15, rows = data.faults.map((f, i) => strip(f.bars, 3, k => `${f.name}: ${data.names[f.bars[k + 2]]}`, () => hue(i)));
+	const tall = 15, rows = data.faults.map((f, i) => {
+		const target = k => data.names[f.bars[k + 2]];
+		return strip(f.bars, 3, k => `${f.name}: ${target(k)}`, () => hue(i), target);
+	});
 	addLane(data.faults.map(f => [`${f.name} × ${f.count}`]), Math.max(1, rows.length) * tall, (c, width) => {
 		rows.forEach((r, i) => {
 			if (i % 2) { c.fillStyle = color.band; c.fillRect(0, i * tall, width, tall); }
@@ -212,17 +237,17 @@ function drawFaults() {
 	}, (at, y, near) => rows[Math.floor(y / tall)]?.hit(at, near) || "");
 }
 
-function strips(labels, flat, stride, tell, fill) {
+function strips(labels, flat, stride, tell, fill, name) {
 	if (!flat.length) return;
-	const s = strip(flat, stride, tell, fill);
+	const s = strip(flat, stride, tell, fill, name);
 	addLane(labels, 18, (c, width) => s.draw(c, width, 3, 12), (at, y, near) => s.hit(at, near));
 }
 
 function axis() {
 	const lane = addLane([["time", "soft"]], 20, (c, width) => {
 		const raw = (view.to - view.from) / perSecond / (width / 90);
-		const step = [1, 2, 5].flatMap(n => [1e-4, 1e-3, 1e-2, 1e-1, 1].map(d => n * d)).concat([10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600])
-			.sort((a, b) => a - b).find(s => s >= raw) || 7200;
+		const step = [1e-4, 1e-3, 1e-2, 1e-1, 1].flatMap(d => [d, 2 * d, 5 * d])
+			.concat([10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600]).find(s => s >= raw) || 7200;
 		c.font = "11px system-ui, sans-serif";
 		for (let s = Math.ceil(view.from / perSecond / step) * step; s * perSecond <= view.to; s += step) {
 			c.fillStyle = color.line;
@@ -240,12 +265,14 @@ function axis() {
 function build() {
 	axis();
 	const marks = data.marks.flatMap((m, i) => m.at.flatMap(at => [at, 0, i])).map(Number);
-	strips([["violations", "bad"]], marks, 3, i => `${data.marks[marks[i + 2]].check}: ${data.marks[marks[i + 2]].text}`, () => color.bad);
+	const violation = i => data.marks[marks[i + 2]];
+	strips([["violations", "bad"]], marks, 3, i => `${violation(i).check}: ${violation(i).text}`, () => color.bad);
 	drawFaults();
-	strips([["outages"]], data.outages, 3, i => `nothing succeeded for ${data.names[data.outages[i + 2]]}`, () => color.bad);
-	const node = i => data.names[data.offices[i + 2]];
-	strips([["leader"]], data.offices, 4, i => `${node(i) || "a node"} leads` + (data.offices[i + 3] ? `, term ${data.offices[i + 3]}` : ""),
-		i => hue(node(i) ? data.offices[i + 2] : data.offices[i + 3]));
+	const prober = i => data.names[data.outages[i + 2]];
+	strips([["outages"]], data.outages, 3, i => `nothing succeeded for ${prober(i)}`, () => color.bad);
+	const node = i => data.names[data.offices[i + 2]], term = i => data.offices[i + 3];
+	strips([["leader"]], data.offices, 4, i => `${node(i) || "a node"} leads${term(i) ? `, term ${term(i)}` : ""}`,
+		i => hue(node(i) ? data.offices[i + 2] : term(i)), i => node(i) || `term ${term(i)}`);
 	strips([["cluster time stood"]], data.stalls, 3, i => data.names[data.stalls[i + 2]], () => color.warn);
 	rate("ok", data.ok, () => color.ok, 54);
 	rate("refused", data.refused, () => color.refused, 30);
@@ -317,7 +344,9 @@ function listen() {
 	};
 	const left = units => lanes[0].canvas.offsetLeft + x(units, lanes[0].canvas.clientWidth);
 	chart.addEventListener("pointerdown", event => {
-		if (event.target.tagName === "CANVAS" && event.button === 0) { start = at(event); chart.setPointerCapture(event.pointerId); }
+		if (event.target.tagName !== "CANVAS" || event.button !== 0) return;
+		start = at(event);
+		chart.setPointerCapture(event.pointerId);
 	});
 	chart.addEventListener("pointermove", event => {
 		cursor.hidden = false;
@@ -328,9 +357,10 @@ function listen() {
 			drag.style.left = left(a) + "px";
 			drag.style.width = left(b) - left(a) + "px";
 		}
-		const lane = lanes.find(l => { const box = l.canvas.getBoundingClientRect(); return event.clientY >= box.top && event.clientY < box.bottom; });
+		const inside = l => event.clientY - l.canvas.getBoundingClientRect().top;
+		const lane = lanes.find(l => inside(l) >= 0 && inside(l) < l.height);
 		const near = 4 * (view.to - view.from) / lanes[0].canvas.clientWidth;
-		const text = lane && start === null ? lane.hit(at(event), event.clientY - lane.canvas.getBoundingClientRect().top, near) : "";
+		const text = lane && start === null ? lane.hit(at(event), inside(lane), near) : "";
 		tip.hidden = !text;
 		tip.textContent = text;
 		tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
@@ -347,15 +377,20 @@ function listen() {
 	chart.addEventListener("wheel", event => {
 		if (event.ctrlKey) { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event)); }
 	}, { passive: false });
-	const keys = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), "ArrowLeft": () => move(-0.25), "ArrowRight": () => move(0.25),
-		"0": whole, "Escape": whole, "n": () => go(1), "p": () => go(-1) };
+	const acts = {
+		in: () => zoom(0.5), out: () => zoom(2), left: () => move(-0.25), right: () => move(0.25),
+		whole, next: () => go(1), previous: () => go(-1),
+	};
+	const keys = {
+		"+": "in", "=": "in", "-": "out", "ArrowLeft": "left", "ArrowRight": "right",
+		"0": "whole", "Escape": "whole", "n": "next", "p": "previous",
+	};
 	document.addEventListener("keydown", event => {
 		if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
 		event.preventDefault();
-		keys[event.key]();
+		acts[keys[event.key]]();
 	});
-	const buttons = { in: () => zoom(0.5), out: () => zoom(2), left: () => move(-0.25), right: () => move(0.25), whole, next: () => go(1), previous: () => go(-1) };
-	for (const [id, act] of Object.entries(buttons)) byId(id).onclick = act;
+	for (const [id, act] of Object.entries(acts)) byId(id).onclick = act;
 	for (const id of ["from", "to"]) byId(id).onchange = () => {
 		const [a, b] = [byId("from"), byId("to")].map(input => Number(input.value) * perSecond);
 		if (b > a) show(a, b); else draw();

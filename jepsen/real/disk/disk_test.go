@@ -1,0 +1,191 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// shelf is opened once: to build lossyfs takes longer than most tests.
+var shelf = sync.OnceValues(func() (*Shelf, error) {
+	dir, err := os.MkdirTemp("", "disks")
+	if err != nil {
+		return nil, err
+	}
+	s, err := Open(context.Background(), dir)
+	closeShelf = func() error {
+		if s == nil {
+			return os.RemoveAll(dir)
+		}
+		return errors.Join(s.Close(), os.RemoveAll(dir))
+	}
+	return s, err
+})
+
+var closeShelf = func() error { return nil }
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := closeShelf(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func opened(t *testing.T) *Shelf {
+	t.Helper()
+	s, err := shelf()
+	if errors.Is(err, ErrNotHere) {
+		fmt.Printf("SKIPPED %s: %v\n", t.Name(), err)
+		t.Skip("needs root, /dev/fuse and the go command")
+	}
+	require.NoError(t, err)
+	return s
+}
+
+// Each fault reaches lossyfs, whose own tests say what it does.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	d, err := opened(t).Lossy(t.Name())
+	require.NoError(t, err)
+	f, err := os.Create(filepath.Join(d.Dir(), "f"))
+	require.NoError(t, err)
+	defer f.Close()
+	put := func() error {
+		_, err := f.WriteAt([]byte("a"), 0)
+		return errors.Join(err, f.Sync())
+	}
+	require.NoError(t, put())
+
+	require.NoError(t, d.Fail(Fsyncs, 1))
+	require.ErrorIs(t, put(), syscall.EIO)
+	require.NoError(t, put())
+	require.NoError(t, d.Full(true))
+	require.ErrorIs(t, os.Mkdir(filepath.Join(d.Dir(), "new"), 0o700), syscall.ENOSPC)
+	require.NoError(t, d.Full(false))
+
+	const slow = 50 * time.Millisecond
+	require.NoError(t, d.Delay(slow, slow))
+	began := time.Now()
+	require.NoError(t, put())
+	require.GreaterOrEqual(t, time.Since(began), 2*slow)
+	require.NoError(t, d.Heal())
+
+	require.NoError(t, d.Stall())
+	done := make(chan error, 1)
+	go func() { done <- put() }()
+	require.Eventually(t, func() bool {
+		stats, err := d.Stats()
+		return err == nil && stats.Hanging == 1
+	}, 10*time.Second, time.Millisecond)
+	require.Empty(t, done)
+	require.NoError(t, d.Resume())
+	require.NoError(t, <-done)
+
+	lost, err := d.Crash(KeepNothing, 1)
+	require.NoError(t, err)
+	require.Equal(t, Lost{Names: 1}, lost)
+	require.ErrorIs(t, put(), syscall.EIO)
+	require.ErrorContains(t, d.Stall(), "has crashed; nothing was changed")
+	require.NoError(t, d.Up())
+	require.NoFileExists(t, filepath.Join(d.Dir(), "f"))
+}
+
+func TestSmall(t *testing.T) {
+	t.Parallel()
+	d, err := opened(t).Small(t.Name(), 4<<20)
+	require.NoError(t, err)
+	f, err := os.Create(filepath.Join(d.Dir(), "f"))
+	require.NoError(t, err)
+	defer f.Close()
+	for range 2 {
+		require.NoError(t, d.Fill())
+		_, err = f.Write([]byte("a"))
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		require.NoError(t, d.Empty())
+	}
+	_, err = f.Write(make([]byte, 1<<20))
+	require.NoError(t, err)
+}
+
+// abandonedIn tells the test binary to be a run that will be killed.
+const abandonedIn = "ZAMOK_DISK_TEST_ABANDONED"
+
+// D1, D2: a run that is killed leaves nothing mounted once the next has begun, even if its lossyfs is killed
+// too.
+func TestKilledRunLeavesNothing(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv(abandonedIn); dir != "" {
+		abandon(t, dir)
+		return
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(opened(t).program, filepath.Join(dir, "lossyfs")))
+	run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledRunLeavesNothing$")
+	run.Env = append(os.Environ(), abandonedIn+"="+dir)
+	run.Stderr = os.Stderr
+	said, err := run.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, run.Start())
+	var killed int
+	_, err = fmt.Fscanf(said, "mounted %d\n", &killed)
+	require.NoError(t, err)
+	mounted := func() (names []string) {
+		text, err := os.ReadFile("/proc/self/mountinfo")
+		require.NoError(t, err)
+		for _, name := range []string{"ends", "killed", "small"} {
+			if strings.Contains(string(text), filepath.Join(dir, name)+" ") {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	require.Equal(t, []string{"ends", "killed", "small"}, mounted())
+
+	require.NoError(t, syscall.Kill(killed, syscall.SIGKILL))
+	require.NoError(t, run.Process.Kill())
+	require.Error(t, run.Wait())
+	ended := func() bool { return len(mounted()) <= 2 }
+	require.Eventually(t, ended, 10*time.Second, 10*time.Millisecond, "a lossyfs goes with its run")
+
+	require.NoError(t, sweep())
+	require.Empty(t, mounted())
+}
+
+func abandon(t *testing.T, dir string) {
+	s := &Shelf{dir: dir, program: filepath.Join(dir, "lossyfs")}
+	var err error
+	s.run, err = nameOf(os.Getpid())
+	require.NoError(t, err)
+	_, err = s.Lossy("ends")
+	require.NoError(t, err)
+	d, err := s.Lossy("killed")
+	require.NoError(t, err)
+	_, err = s.Small("small", 1<<20)
+	require.NoError(t, err)
+	fmt.Println("mounted", d.program.Process.Pid)
+	unix.Pause() // until it is killed
+}
+
+func TestNamesOfRuns(t *testing.T) {
+	t.Parallel()
+	own, err := nameOf(os.Getpid())
+	require.NoError(t, err)
+	require.False(t, dead(own))
+	require.True(t, dead(own+"0"), "another process with this pid")
+	require.True(t, dead(mark+"4194305-1"), "a pid that no process can have")
+	require.False(t, dead("tmpfs"))
+	require.Equal(t, "/with space/and \\", unescaped(`/with\040space/and\040\134`))
+}

@@ -1,0 +1,88 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// ErrNotHere is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no Go
+// command. A run without them says so, loudly.
+var ErrNotHere = errors.New("disks can't be made to fail here")
+
+// Shelf has all disks of a run.
+type Shelf struct {
+	dir     string
+	run     string // what its mounts are called
+	program string // lossyfs
+
+	mu    sync.Mutex // guards what follows
+	disks []*Disk
+	small []*Small
+}
+
+// Open removes what dead runs have left mounted, and builds lossyfs. dir is the shelf's own.
+func Open(ctx context.Context, dir string) (*Shelf, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: to mount needs root, and this is user %d", ErrNotHere, os.Geteuid())
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
+	}
+	run, err := nameOf(os.Getpid())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	s := &Shelf{dir: dir, run: run, program: filepath.Join(dir, "lossyfs")}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), sweep(), s.build(ctx)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// build builds lossyfs from the checkout that the working directory is in.
+func (s *Shelf) build(ctx context.Context) error {
+	if _, err := exec.LookPath("go"); err != nil {
+		return fmt.Errorf("%w: lossyfs is built with the go command: %w", ErrNotHere, err)
+	}
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("lossyfs was not built, because the module is not found: %w", err)
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", s.program, ".")
+	build.Dir = filepath.Join(strings.TrimSpace(string(root)), "jepsen", "real", "lossyfs")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("lossyfs was not built: %w: %s", err, said)
+	}
+	return nil
+}
+
+// place makes the folder on which a disk is mounted.
+func (s *Shelf) place(name string) (string, error) {
+	dir := filepath.Join(s.dir, name)
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// Close takes off all mounts, and ends what served them. Whoever still has files open there loses them.
+func (s *Shelf) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, d := range s.disks {
+		errs = append(errs, d.Close())
+	}
+	for _, d := range s.small {
+		errs = append(errs, d.Close())
+	}
+	s.disks, s.small = nil, nil
+	return errors.Join(errs...)
+}

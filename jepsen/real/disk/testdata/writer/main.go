@@ -1,0 +1,141 @@
+// Writer writes a node's log, vote and snapshots until it is killed, and says what was acknowledged.
+//
+//	writer write DIR    prints "written N" for each entry and "snapshot N" for each snapshot
+//	writer check DIR    prints "holds N": all entries to N are there, or covered by a snapshot; else why not
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/store"
+)
+
+const (
+	snapshotEvery = 40 // entries
+	trailing      = 10 // entries that stay behind a snapshot
+	entryMost     = 12 << 10
+)
+
+func main() {
+	do := map[string]func(*store.Store) error{"write": write, "check": check}[os.Args[1]]
+	st, err := store.Open(store.Config{NodeID: "n1", Dir: os.Args[2], Fatal: func(err error) {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}})
+	if err == nil {
+		err = errors.Join(do(st), st.Close())
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+// payload is what entry n holds: it says so itself, and fills some pages.
+func payload(n uint64) []byte {
+	dice := rand.New(rand.NewPCG(n, 0))
+	return bytes.Repeat([]byte(fmt.Sprintf("%20d\n", n)), 1+dice.IntN(entryMost)/21)
+}
+
+func write(st *store.Store) error {
+	last, err := st.Logs().LastIndex()
+	if err != nil {
+		return err
+	}
+	// What an earlier life left behind a snapshot is written again, as raft does.
+	if newest, err := newestSnapshot(st); err != nil || newest > last {
+		return errors.Join(err, fmt.Errorf("the snapshot ends at %d and the log at %d", newest, last))
+	}
+	for n := last + 1; ; n++ {
+		if err := st.Votes().SetUint64([]byte("CurrentTerm"), n); err != nil {
+			return err
+		}
+		if err := st.Logs().StoreLogs([]*raft.Log{{Index: n, Term: n, Data: payload(n)}}); err != nil {
+			return err
+		}
+		fmt.Println("written", n)
+		if n%snapshotEvery == 0 {
+			if err := snapshot(st, n); err != nil {
+				return err
+			}
+			fmt.Println("snapshot", n)
+		}
+	}
+}
+
+// snapshot makes one, and drops what it covers from the log.
+func snapshot(st *store.Store, n uint64) error {
+	_, transport := raft.NewInmemTransport("n1")
+	sink, err := st.Snapshots().Create(1, n, n, raft.Configuration{}, 0, transport)
+	if err != nil {
+		return err
+	}
+	if _, err := sink.Write(payload(n)); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	if err := sink.Close(); err != nil {
+		return err
+	}
+	first, err := st.Logs().FirstIndex()
+	if err != nil || first > n-trailing {
+		return err
+	}
+	return st.Logs().DeleteRange(first, n-trailing)
+}
+
+// newestSnapshot reads the newest snapshot, if there is one, and returns where it ends.
+func newestSnapshot(st *store.Store) (uint64, error) {
+	list, err := st.Snapshots().List()
+	if err != nil || len(list) == 0 {
+		return 0, err
+	}
+	_, content, err := st.Snapshots().Open(list[0].ID)
+	if err != nil {
+		return 0, err
+	}
+	got, err := io.ReadAll(content)
+	if err == nil && !bytes.Equal(got, payload(list[0].Index)) {
+		err = fmt.Errorf("snapshot %d holds something else", list[0].Index)
+	}
+	return list[0].Index, errors.Join(err, content.Close())
+}
+
+func check(st *store.Store) error {
+	newest, err := newestSnapshot(st)
+	if err != nil {
+		return err
+	}
+	first, err := st.Logs().FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := st.Logs().LastIndex()
+	if err != nil {
+		return err
+	}
+	if first > newest+1 {
+		return fmt.Errorf("the log begins at %d, and the newest snapshot ends at %d", first, newest)
+	}
+	for n := first; n <= last && n > 0; n++ {
+		var entry raft.Log
+		if err := st.Logs().GetLog(n, &entry); err != nil {
+			return fmt.Errorf("entry %d: %w", n, err)
+		}
+		if entry.Index != n || entry.Term != n || !bytes.Equal(entry.Data, payload(n)) {
+			return fmt.Errorf("entry %d holds something else", n)
+		}
+	}
+	term, err := st.Votes().GetUint64([]byte("CurrentTerm"))
+	if err != nil && err.Error() != "not found" || term < last {
+		return fmt.Errorf("the log ends at %d, the votes know term %d: %w", last, term, err)
+	}
+	fmt.Println("holds", max(last, newest))
+	return nil
+}

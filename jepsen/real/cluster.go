@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"zamok/client"
+	"zamok/jepsen/report"
 )
 
 // cluster is all that runs: the nodes, the fabric between them, and the programs that use locks.
@@ -35,9 +36,16 @@ type cluster struct {
 	nodes    []*node
 	programs []*program
 	auditor  *process
-	offices  []office
+	offices  []report.Office
+	entries  uint64             // that leaders said they have written, about
+	counted  map[string]float64 // by node, for that
 	log      *os.File
+	said     []string // what a reader of the report must know
 }
+
+// parts is where each process writes its part of the history, logs is where it says what it does.
+func (c *cluster) parts() string { return filepath.Join(c.dir, "parts") }
+func (c *cluster) logs() string  { return filepath.Join(c.dir, "logs") }
 
 // program is a client machine, through all of its lives.
 type program struct {
@@ -189,18 +197,41 @@ func (c *cluster) followOffices() {
 				continue
 			}
 			counts, err := n.metrics(c.over)
-			if err != nil || counts["zamok_raft_leader"] != 1 {
+			if err != nil {
+				continue
+			}
+			c.count(n.id, counts["zamok_entry_commands_count"])
+			if counts["zamok_raft_leader"] != 1 {
 				continue
 			}
 			term := uint64(counts["zamok_raft_term"])
 			c.mu.Lock()
 			if k := len(c.offices) - 1; k < 0 || term > c.offices[k].Term {
-				c.offices = append(c.offices, office{Node: n.id, Term: term, From: now()})
+				c.offices = append(c.offices, report.Office{Node: n.id, Term: term, From: now()})
 			}
 			c.mu.Unlock()
 		}
 		pause(c.over, officesEvery)
 	}
+}
+
+// count adds what a node has written since it was asked last. It begins at nothing with each process.
+func (c *cluster) count(id string, entries float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.counted[id]
+	if entries < before {
+		before = 0
+	}
+	c.entries += uint64(entries - before)
+	c.counted[id] = entries
+}
+
+// written is how many entries there are in the nodes' logs, about.
+func (c *cluster) written() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.entries + termEntries*uint64(1+len(c.offices))
 }
 
 // leader is the node that led last, if it runs.
@@ -229,8 +260,8 @@ func (c *cluster) endpoints() (all []string) {
 func (c *cluster) order(kind, name string, address int) *order {
 	return &order{
 		Kind: kind, Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(address),
-		Resource: c.ip(addressOwn) + ":" + resourcePort, File: filepath.Join(c.dir, name+".jsonl"),
-		Gaps: filepath.Join(c.dir, "gaps"), Clients: clientsOf,
+		Resource: c.ip(addressOwn) + ":" + resourcePort, File: filepath.Join(c.parts(), name+".jsonl"),
+		Gaps: filepath.Join(c.parts(), "gaps"), Clients: clientsOf,
 	}
 }
 
@@ -251,7 +282,7 @@ func (p *program) start() error {
 	p.mu.Unlock()
 	at := addressProgram + slices.Index(p.cluster.programs, p)
 	o := p.cluster.order("load", name, at)
-	proc, err := start(name, filepath.Join(p.cluster.dir, name+".log"), o.env(), p.cluster.self)
+	proc, err := start(name, filepath.Join(p.cluster.logs(), name+".log"), o.env(), p.cluster.self)
 	if err != nil {
 		return err
 	}
@@ -332,11 +363,4 @@ func (c *cluster) close() {
 // operator is a client for what the run itself asks of the cluster.
 func (c *cluster) operator() (*client.Client, error) {
 	return client.New(client.Config{Endpoints: c.endpoints(), Dialer: dialFrom(c.ip(addressAudit)), Label: "run"})
-}
-
-// office is one leadership, as the nodes themselves say.
-type office struct {
-	Node string
-	Term uint64
-	From time.Duration
 }

@@ -29,22 +29,38 @@ type turn struct {
 }
 
 // faults strikes: two workers take kind after kind from a shuffled deck, so that faults come alone and in
-// pairs, and each kind comes once before any comes again.
+// pairs, and each kind comes once before any comes again. A third makes those that take long.
 type faults struct {
 	*cluster
 	client *client.Client // an operator's
-	kinds  []kind
-
-	mu     sync.Mutex // guards what follows, and who is busy
-	random *rand.Rand
-	deck   []kind
-	counts map[string]int
 	work   sync.WaitGroup
 	stop   context.CancelFunc
+
+	mu     sync.Mutex // guards what follows, the decks, and who is busy
+	counts map[string]int
+}
+
+// deck is kinds in an order that a random number says, another one when it is used up; without, in their own.
+type deck struct {
+	kinds  []kind
+	random *rand.Rand // nil = as they are
+	left   []kind
+}
+
+// next takes the first of what is left. The caller has the mutex of the faults.
+func (d *deck) next() kind {
+	if len(d.left) == 0 {
+		d.left = slices.Clone(d.kinds)
+		if d.random != nil {
+			d.random.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
+		}
+	}
+	k := d.left[0]
+	d.left = d.left[1:]
+	return k
 }
 
 const (
-	workers = 2
 	// lastsLeast and lastsMost bound faults, restMost the time between two of one worker.
 	lastsLeast = 300 * time.Millisecond
 	lastsMost  = 3 * time.Second
@@ -59,15 +75,26 @@ func (c *cluster) newFaults(kinds []kind) (*faults, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &faults{cluster: c, client: operator, kinds: kinds, counts: map[string]int{}}
-	f.random = rand.New(rand.NewPCG(c.seed, 1))
+	f := &faults{cluster: c, client: operator, counts: map[string]int{}}
 	ctx, stop := context.WithCancel(c.over)
 	f.stop = stop
-	for range workers {
-		random := rand.New(rand.NewPCG(c.seed, f.random.Uint64()))
+	random := rand.New(rand.NewPCG(c.seed, 1))
+	quick, long := &deck{random: random}, &deck{}
+	for _, k := range kinds {
+		d := quick
+		if slow(k) {
+			d = long
+		}
+		d.kinds = append(d.kinds, k)
+	}
+	for _, d := range []*deck{quick, quick, long} {
+		own := rand.New(rand.NewPCG(c.seed, random.Uint64()))
+		if len(d.kinds) == 0 {
+			continue
+		}
 		f.work.Go(func() {
 			for ctx.Err() == nil {
-				f.one(ctx, random)
+				f.one(ctx, d, own)
 			}
 		})
 	}
@@ -82,14 +109,9 @@ func (f *faults) end() error {
 }
 
 // one takes a kind from the deck and makes it happen.
-func (f *faults) one(ctx context.Context, random *rand.Rand) {
+func (f *faults) one(ctx context.Context, d *deck, random *rand.Rand) {
 	f.mu.Lock()
-	if len(f.deck) == 0 {
-		f.deck = slices.Clone(f.kinds)
-		f.random.Shuffle(len(f.deck), func(i, j int) { f.deck[i], f.deck[j] = f.deck[j], f.deck[i] })
-	}
-	k := f.deck[0]
-	f.deck = f.deck[1:]
+	k := d.next()
 	f.mu.Unlock()
 	t := &turn{Rand: random, ctx: ctx, lasts: lastsLeast + time.Duration(random.Int64N(int64(lastsMost-lastsLeast)))}
 	from := now()
@@ -97,7 +119,7 @@ func (f *faults) one(ctx context.Context, random *rand.Rand) {
 	f.giveBack(t)
 	if target == "" {
 		f.mu.Lock()
-		f.deck = append(f.deck, k)
+		d.left = append(d.left, k)
 		f.mu.Unlock()
 		pause(ctx, noOccasion)
 		return

@@ -2,8 +2,8 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
+	"zamok/jepsen/report"
 )
 
 // mustLook are the checks that must have found something to look at. C6 is not among them: what it looks at,
@@ -25,7 +26,7 @@ const deathSlack = 2*time.Second + 2*sessionsEvery
 // gather reads what all processes recorded, and completes it with what only all of them know.
 func (c *cluster) gather(plan check.Plan) (*check.History, error) {
 	h := &check.History{}
-	files, err := filepath.Glob(filepath.Join(c.dir, "*.jsonl"))
+	files, err := filepath.Glob(filepath.Join(c.parts(), "*.jsonl"))
 	if err != nil {
 		return nil, err
 	}
@@ -167,51 +168,59 @@ func (c *cluster) alarms() (found []string) {
 	return found[:min(len(found), 10)]
 }
 
-// outages are, by kind of fault, the longest time in which the prober got no lock while it was under way.
-func outages(h *check.History) map[string]time.Duration {
-	var done []time.Duration
-	for _, op := range h.Ops {
-		if op.Client == prober && op.Kind == check.OpLock && op.Outcome == check.OK {
-			done = append(done, op.Return)
-		}
+// judge checks the history, writes the report, and says what the run was.
+func (c *cluster) judge(o *options, h *check.History, failed error) (ok bool, err error) {
+	gaps, err := os.ReadFile(filepath.Join(c.parts(), "gaps"))
+	h.Plan.Audit = err == nil && len(gaps) == 0
+	limits := check.Limits{Slack: deathSlack}
+	r := check.Check(h, limits)
+	if !h.Plan.Audit {
+		r.Invalid = append(r.Invalid, fmt.Sprintf("the audit is not complete: %s %v", gaps, err))
 	}
-	slices.Sort(done)
-	longest := map[string]time.Duration{}
-	for i := 1; i < len(done); i++ {
-		for _, x := range h.Faults {
-			if x.From < done[i] && x.To > done[i-1] && x.Kind != voided {
-				longest[x.Kind] = max(longest[x.Kind], done[i]-done[i-1])
-			}
-		}
+	if failed != nil {
+		r.Invalid = append(r.Invalid, failed.Error())
 	}
-	return longest
-}
-
-// tell says in a few lines what a run was.
-func tell(h *check.History, r *check.Report) string {
-	var b strings.Builder
-	sum := map[check.Outcome]int{}
-	for _, outcomes := range r.Outcomes {
-		for o, n := range outcomes {
-			sum[o] += n
-		}
-	}
-	counts := map[string]int{}
-	all := 0
+	happened := 0
 	for _, x := range h.Faults {
 		if x.Kind != voided {
-			counts[x.Kind]++
-			all++
+			happened++
 		}
 	}
-	fmt.Fprintf(&b, "%d operations: %d ok, %d refused, %d unknown; %d holds, %d sessions, %d events\n",
-		sum[check.OK]+sum[check.Refused]+sum[check.Unknown], sum[check.OK], sum[check.Refused], sum[check.Unknown],
-		len(h.Holds), len(h.Sessions), len(h.Events))
-	fmt.Fprintf(&b, "%d faults of %d kinds; the prober's longest wait under each:\n", all, len(counts))
-	longest := outages(h)
-	order := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(longest[b], longest[a]) })
-	for _, k := range order {
-		fmt.Fprintf(&b, "  %-28s %3d  %v\n", k, counts[k], longest[k].Round(time.Millisecond))
+	if happened < o.faults {
+		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", happened, o.faults))
 	}
-	return b.String() + r.String()
+	for _, line := range c.alarms() {
+		r.Violations = append(r.Violations, check.Finding{Check: "log", Text: line})
+	}
+	s, err := report.Write(c.dir, report.Run{
+		History: h, Report: r, Rerun: o.again(), Offices: c.offices, Probers: []string{prober},
+		Logs: c.logFiles(), Notes: c.notes(), Limits: limits,
+	})
+	if err != nil {
+		return false, err
+	}
+	fmt.Print(s)
+	if r.OK() { // history.jsonl has it all; the nodes' data may explain what is wrong
+		err = errors.Join(os.RemoveAll(c.parts()), os.RemoveAll(filepath.Join(c.dir, "data")), os.RemoveAll(filepath.Join(c.dir, "zamok")))
+	}
+	return r.OK(), err
+}
+
+// notes are what else a reader must know.
+func (c *cluster) notes() (all []string) {
+	for _, n := range c.nodes {
+		if len(n.ends) > 0 {
+			all = append(all, fmt.Sprintf("%s ended by itself, and was started again: %s", n.id, strings.Join(n.ends, ", ")))
+		}
+	}
+	return append(all, c.said...)
+}
+
+func (c *cluster) logFiles() map[string]string {
+	files := map[string]string{}
+	names, _ := filepath.Glob(filepath.Join(c.logs(), "*.log")) // its error is about the pattern
+	for _, name := range names {
+		files[filepath.Base(name)] = name
+	}
+	return files
 }

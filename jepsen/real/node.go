@@ -172,7 +172,7 @@ func (c *cluster) add(how ...string) (*node, error) {
 	i := len(c.nodes) + 1
 	n := &node{
 		cluster: c, id: fmt.Sprint("n", i), real: c.ip(10 + 2*i), front: c.ip(11 + 2*i),
-		data: filepath.Join(c.dir, "data", fmt.Sprint("n", i)), log: filepath.Join(c.dir, fmt.Sprintf("n%d.log", i)),
+		data: filepath.Join(c.dir, "data", fmt.Sprint("n", i)), log: filepath.Join(c.logs(), fmt.Sprintf("n%d.log", i)),
 	}
 	n.args = append([]string{
 		"server", "--id", n.id, "--data", n.data, "--advertise", n.front, "--listen", n.real + ":" + clientPort,

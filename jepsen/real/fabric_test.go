@@ -1,0 +1,195 @@
+package main
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	soon = 5 * time.Second
+	// still is how long something must not happen to count as not happening.
+	still = 150 * time.Millisecond
+)
+
+// echo serves a node b that says back what it is told, behind a fabric in which everybody else is a.
+func echo(t *testing.T) (f *fabric, front string) {
+	t.Helper()
+	back, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { // ends when back is closed
+		for {
+			conn, err := back.Accept()
+			if err != nil {
+				return
+			}
+			go func() { // ends with the fabric's connection
+				_, _ = io.Copy(conn, conn)
+				conn.Close()
+			}()
+		}
+	}()
+	f = newFabric(func(net.Addr) string { return "a" })
+	require.NoError(t, f.serve("b", "127.0.0.1:0", back.Addr().String()))
+	t.Cleanup(func() { f.close(); back.Close() })
+	return f, f.listeners[0].Addr().String()
+}
+
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func say(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	_, err := io.WriteString(conn, text)
+	require.NoError(t, err)
+}
+
+// hear tells what comes within a time; "" = nothing.
+func hear(t *testing.T, conn net.Conn, within time.Duration) (string, error) {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(within)))
+	buffer := make([]byte, 100)
+	n, err := conn.Read(buffer)
+	return string(buffer[:n]), err
+}
+
+func heard(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	got, err := hear(t, conn, soon)
+	require.NoError(t, err)
+	assert.Equal(t, text, got)
+}
+
+func quiet(t *testing.T, conn net.Conn) {
+	t.Helper()
+	got, err := hear(t, conn, still)
+	assert.Empty(t, got)
+	require.ErrorContains(t, err, "timeout", "it is open, and nothing comes")
+}
+
+func TestWhatIsSentComesThrough(t *testing.T) {
+	f, front := echo(t)
+	conn := dial(t, front)
+	before := now()
+	say(t, conn, "one")
+	heard(t, conn, "one")
+	assert.Eventually(t, func() bool { return f.delivered("a") > before }, soon, time.Millisecond)
+	assert.Zero(t, f.delivered("somebody else"))
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	_, err := hear(t, conn, soon)
+	assert.ErrorIs(t, err, io.EOF, "the end of a stream comes through too")
+}
+
+// A hole takes one direction only, whoever opened the connection, and gives back what fell in.
+func TestAHoleHoldsOneDirection(t *testing.T) {
+	f, front := echo(t)
+	conn := dial(t, front)
+	say(t, conn, "one")
+	heard(t, conn, "one")
+
+	lift := f.impose(condition{hole: true}, pair{"a", "b"})
+	began := now()
+	say(t, conn, "two")
+	quiet(t, conn)
+	assert.Less(t, f.delivered("a"), began+still/2, "nothing of a arrives")
+	lift()
+	heard(t, conn, "two")
+
+	lift = f.impose(condition{hole: true}, pair{"b", "a"})
+	delivered := f.delivered("a")
+	say(t, conn, "three")
+	quiet(t, conn)
+	assert.Greater(t, f.delivered("a"), delivered, "b hears, and is not heard")
+	lift()
+	heard(t, conn, "three")
+}
+
+func TestAHoleKeepsNewConnectionsFromOpening(t *testing.T) {
+	f, front := echo(t)
+	lift := f.impose(condition{hole: true}, pair{"b", "a"})
+	conn := dial(t, front)
+	say(t, conn, "one")
+	quiet(t, conn)
+	lift()
+	heard(t, conn, "one")
+}
+
+func TestACutBreaksWhatIsOpenAndWhatIsTried(t *testing.T) {
+	f, front := echo(t)
+	conn := dial(t, front)
+	say(t, conn, "one")
+	heard(t, conn, "one")
+	lift := f.impose(condition{cut: true}, pair{"a", "b"})
+	for _, conn := range []net.Conn{conn, dial(t, front)} {
+		_, err := hear(t, conn, soon)
+		require.Error(t, err)
+		assert.NotContains(t, err.Error(), "timeout")
+	}
+	lift()
+	conn = dial(t, front)
+	say(t, conn, "two")
+	heard(t, conn, "two")
+}
+
+func TestAResetBreaksOnce(t *testing.T) {
+	f, front := echo(t)
+	conn := dial(t, front)
+	say(t, conn, "one")
+	heard(t, conn, "one")
+	assert.Zero(t, f.reset(pair{"a", "c"}))
+	assert.Equal(t, 1, f.reset(pair{"b", "a"}), "either direction names it")
+	_, err := hear(t, conn, soon)
+	require.Error(t, err)
+	again := dial(t, front)
+	say(t, again, "two")
+	heard(t, again, "two")
+}
+
+func TestConditionsAddUp(t *testing.T) {
+	f, front := echo(t)
+	const delay = 80 * time.Millisecond
+	there := f.impose(condition{delay: delay}, pair{"a", "b"})
+	both := f.impose(condition{delay: delay}, pair{"a", "b"}, pair{"b", "a"})
+	conn := dial(t, front)
+	began := now()
+	say(t, conn, "slow")
+	heard(t, conn, "slow")
+	assert.GreaterOrEqual(t, now()-began, 3*delay)
+	there()
+	both()
+	is, _ := f.link(pair{"a", "b"}).state()
+	assert.Equal(t, condition{}, is)
+
+	narrow := f.impose(condition{rate: 10 << 10}, pair{"a", "b"})
+	defer narrow()
+	began = now()
+	say(t, conn, string(make([]byte, 3<<10)))
+	got := 0
+	for got < 3<<10 {
+		text, err := hear(t, conn, soon)
+		require.NoError(t, err)
+		got += len(text)
+	}
+	assert.GreaterOrEqual(t, now()-began, 250*time.Millisecond, "3 KiB at 10 KiB a second")
+}
+
+// The fabric knows a node by the process that has the socket.
+func TestASocketHasAnOwner(t *testing.T) {
+	_, front := echo(t)
+	conn := dial(t, front)
+	own := conn.LocalAddr().(*net.TCPAddr)
+	inode := socketAt(own.Port, own.IP.String())
+	require.NotEmpty(t, inode)
+	assert.True(t, hasSocket(selfPID(), inode))
+	assert.False(t, hasSocket(selfPID(), "1"))
+	assert.Empty(t, socketAt(1, "127.0.0.1"))
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"zamok/jepsen/check"
+)
+
+func selfPID() int { return os.Getpid() }
+
+func TestGrantsThatNoAnswerNamesBelongToACall(t *testing.T) {
+	items := []check.Item{{Name: "a", Mode: check.Exclusive}}
+	grant := func(at time.Duration, session, ticket, token uint64) check.Event {
+		return check.Event{
+			At: at, Index: token, Happened: check.EvGranted, Ref: check.Ref{Session: session, Ticket: ticket},
+			Token: token, Items: items,
+		}
+	}
+	h := &check.History{
+		Sessions: []check.Session{{Session: 1, Client: "c1"}, {Session: 2, Client: "c2"}},
+		Ops: []check.Op{
+			{Client: "c1", ID: 1, Kind: check.OpLock, Items: items, Call: 10, Return: 20, Outcome: check.Unknown},
+			{Client: "c2", ID: 1, Kind: check.OpLock, Items: items, Call: 11, Queued: 12, Return: 90, Outcome: check.OK,
+				Token: 70, Ref: check.Ref{Session: 2, Ticket: 9}},
+		},
+		Events: []check.Event{
+			grant(25, 1, 4, 50), // what c1 had given up
+			grant(30, 2, 8, 60), // c2 learned of it too late, and asked again
+			grant(80, 2, 9, 70),
+			grant(5, 1, 3, 40), // before anybody asked
+			grant(30, 3, 1, 61),
+		},
+	}
+	passed(h)
+	var added []check.Ref
+	for _, op := range h.Ops[2:] {
+		assert.Equal(t, check.Unknown, op.Outcome)
+		added = append(added, op.Ref)
+	}
+	assert.Equal(t, []check.Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}}, added)
+	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
+}
+
+func TestAPlaceIsThatOfTheSessionThatWasGranted(t *testing.T) {
+	h := &check.History{
+		Ops: []check.Op{
+			{Kind: check.OpNow, Return: 10, Index: 100, Outcome: check.OK},
+			{Kind: check.OpLock, Queued: 11, Return: 30, Token: 200, Outcome: check.OK, Ref: check.Ref{Session: 99, Ticket: 1}},
+			{Kind: check.OpLock, Queued: 11, Return: 40, Token: 300, Outcome: check.OK, Ref: check.Ref{Session: 150, Ticket: 1}},
+		},
+	}
+	places(h)
+	assert.EqualValues(t, 11, h.Ops[1].Queued)
+	assert.Zero(t, h.Ops[2].Queued, "session 150 may have been opened later")
+}
+
+func TestADeckHasEveryKindOnceInAnOrderOfItsSeed(t *testing.T) {
+	order := func(seed uint64) (all []string) {
+		d := &deck{kinds: kinds(), random: rand.New(rand.NewPCG(seed, 1))}
+		for range 2 * len(d.kinds) {
+			all = append(all, d.next().name)
+		}
+		return all
+	}
+	first, half := order(7), len(kinds())
+	assert.Equal(t, first, order(7))
+	assert.NotEqual(t, first, order(8))
+	assert.ElementsMatch(t, first[:half], first[half:])
+	for _, k := range append(append(kinds(), slowKinds()...), bigKinds()...) {
+		assert.NotEqual(t, voided, k.name)
+	}
+}

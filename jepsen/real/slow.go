@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"zamok/client"
+)
+
+// Faults that take long have a worker of their own, so that the others go on beside them.
+
+const (
+	// trailing is how many entries nodes keep in front of a snapshot: who is further behind needs it.
+	trailing = 4096
+	// behindMost is how long a follower may be kept away for that.
+	behindMost  = 150 * time.Second
+	replaceMost = 60 * time.Second
+	// termEntries is how many entries there are in a term beside those that the nodes count.
+	termEntries = 10
+)
+
+func slowKinds() []kind {
+	return []kind{
+		{"snapshot to a follower, leader dies", (*faults).snapshot},
+		{"replace node", (*faults).replace},
+	}
+}
+
+func slow(k kind) bool {
+	return slices.ContainsFunc(slowKinds(), func(s kind) bool { return s.name == k.name })
+}
+
+// bigKinds need five nodes.
+func bigKinds() []kind {
+	return []kind{{"two killed, one paused", (*faults).twoAndOne}}
+}
+
+// snapshot keeps a follower away until it needs a snapshot, and kills the leader when it comes back.
+func (f *faults) snapshot(t *turn) string {
+	nodes := f.take(t, false, 1)
+	if len(nodes) == 0 {
+		return ""
+	}
+	n := nodes[0]
+	n.kill()
+	at := f.written()
+	for until := now() + behindMost; f.oldest(n) < at+trailing && now() < until; {
+		if !pause(t.ctx, time.Second) {
+			break
+		}
+	}
+	log, err := os.ReadFile(n.log)
+	if err != nil {
+		f.say("%v", err)
+	}
+	f.restart(n)
+	if l := f.take(t, true, 1); len(l) > 0 {
+		l[0].kill()
+		pause(t.ctx, t.lasts)
+		f.restart(l...)
+	}
+	for until := now() + readyMost; now() < until; {
+		if text, err := os.ReadFile(n.log); err == nil && bytes.Contains(text[len(log):], []byte("Installed remote snapshot")) {
+			return n.id
+		}
+		if !pause(f.over, 200*time.Millisecond) {
+			break
+		}
+	}
+	f.say("%s was kept away and needed no snapshot", n.id)
+	return ""
+}
+
+// oldest is the least index of the newest snapshots of the nodes but one: what comes trailing before it is
+// in no log any more.
+func (f *faults) oldest(but *node) uint64 {
+	least := ^uint64(0)
+	for _, n := range f.others(but) {
+		names, _ := filepath.Glob(filepath.Join(n.data, "snapshots", "*-*-*")) // its error is about the pattern
+		newest := uint64(0)
+		for _, name := range names {
+			if parts := strings.Split(filepath.Base(name), "-"); !strings.HasSuffix(name, ".tmp") {
+				index, err := strconv.ParseUint(parts[1], 10, 64)
+				if err == nil {
+					newest = max(newest, index)
+				}
+			}
+		}
+		least = min(least, newest)
+	}
+	return least
+}
+
+// replace loses a node with its disk, and has another take its place under a new id.
+func (f *faults) replace(t *turn) string {
+	nodes := f.takeAny(t, 1)
+	if len(nodes) == 0 {
+		return ""
+	}
+	old := nodes[0]
+	old.kill()
+	pause(t.ctx, t.lasts)
+	ctx, cancel := context.WithTimeout(f.over, replaceMost)
+	defer cancel()
+	gone := func(all []client.Member) bool { return at(all, old.id) < 0 }
+	if !f.until(ctx, gone, func() error { return f.client.Remove(ctx, old.id) }) {
+		f.say("%s could not be removed within %v", old.id, replaceMost)
+		f.restart(old)
+		return ""
+	}
+	old.mu.Lock()
+	old.retired = true
+	old.mu.Unlock()
+	fresh, err := f.add("--join", f.others(old)[0].address(clientPort))
+	if err != nil {
+		f.say("%v", err)
+		return ""
+	}
+	voter := func(all []client.Member) bool { i := at(all, fresh.id); return i >= 0 && all[i].Voter }
+	if !f.until(ctx, voter, fresh.start) {
+		f.say("%s did not become a voter within %v", fresh.id, replaceMost)
+	}
+	return old.id + " by " + fresh.id
+}
+
+func at(all []client.Member, id string) int {
+	return slices.IndexFunc(all, func(m client.Member) bool { return m.ID == id })
+}
+
+// until does something again and again until the members are as they should be.
+func (f *faults) until(ctx context.Context, is func([]client.Member) bool, do func() error) bool {
+	for ctx.Err() == nil {
+		if all, _, err := f.client.Members(ctx); err == nil && is(all) {
+			return true
+		}
+		if err := do(); err != nil {
+			f.say("%v", err)
+		}
+		pause(ctx, 500*time.Millisecond)
+	}
+	return false
+}
+
+// twoAndOne kills two of five nodes, and stops a third for a while: each in turn, with a majority between.
+func (f *faults) twoAndOne(t *turn) string {
+	all := f.takeAny(t, len(f.members()))
+	if len(all) < 5 {
+		return ""
+	}
+	var struck []string
+	for i := range all {
+		a, b, c := all[i], all[(i+1)%len(all)], all[(i+2)%len(all)]
+		a.kill()
+		b.kill()
+		c.signal(syscall.SIGSTOP)
+		pause(t.ctx, t.lasts/2)
+		c.signal(syscall.SIGCONT)
+		pause(t.ctx, t.lasts/2)
+		f.restart(a, b)
+		struck = append(struck, fmt.Sprintf("%s,%s and %s", a.id, b.id, c.id))
+		if !pause(t.ctx, 2*election) {
+			break
+		}
+	}
+	return strings.Join(struck, "; ")
+}

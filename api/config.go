@@ -23,6 +23,9 @@ type NodeConfig struct {
 	// Dir is the data directory; it is made if it is missing. Empty: the data lives in memory and ends
 	// with the node.
 	Dir string
+	// LogStore is how Dir keeps the log of entries, "bolt" or "wal"; it is settled when Dir is made.
+	// Empty: as Dir was begun, a new one with "bolt".
+	LogStore string
 
 	// Cluster names every node that a new cluster begins with, this one too, as the others reach them:
 	// "n1=host:5751,n2=host:5751,n3=host:5751", the same on every node. It may stay when the cluster has

@@ -22,6 +22,8 @@ type Config struct {
 	// Dir is the data directory. Empty: the data lives in Memory.
 	Dir    string
 	Memory *store.Memory
+	// Log is how Dir keeps the log. Empty: as it was begun; a new one with store.Bolt.
+	Log store.LogKind
 
 	// Cluster is the list that a new cluster begins with, this node among it. Zero: this node has
 	// data already, or waits until a running cluster takes it in.

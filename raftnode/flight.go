@@ -118,3 +118,9 @@ func (f *flights) lying(committed uint64, now time.Time) (oldest time.Time) {
 	}
 	return oldest
 }
+
+// IsMonotonic hands on what raft asks of a log that can't have gaps.
+func (t timedLog) IsMonotonic() bool {
+	log, ok := t.LogStore.(raft.MonotonicLogStore)
+	return ok && log.IsMonotonic()
+}

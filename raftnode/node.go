@@ -62,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	n.state.reset()
 	n.store, err = store.Open(store.Config{
-		NodeID: cfg.ID, Dir: cfg.Dir, Memory: cfg.Memory, Fatal: cfg.Fatal, Observe: cfg.Wrote,
+		NodeID: cfg.ID, Dir: cfg.Dir, Memory: cfg.Memory, Log: cfg.Log, Fatal: cfg.Fatal, Observe: cfg.Wrote,
 		Logger: raftLogger(cfg.Logger), Mark: cfg.Mark, Floor: cfg.Floor, Wrap: cfg.Wrap,
 	})
 	if err != nil {

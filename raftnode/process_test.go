@@ -17,6 +17,7 @@ import (
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // What must survive a kill -9, and what would leave a goroutine behind that never ends, is tested
@@ -33,6 +34,7 @@ type order struct {
 	// Floor is nothing for a node, and for the bare stack that nodes are compared with how many
 	// messages to a follower may be on their way.
 	Floor           int
+	Log             store.LogKind
 	SnapshotEntries uint64
 	Election        time.Duration
 }
@@ -176,7 +178,8 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 	s := &served{mouth: m, disk: newSickDisk(), memory: &memory{digests: make(map[uint64]uint64)}}
 	s.load = newLoad(m)
 	s.node, err = Open(context.Background(), Config{
-		ID: o.ID, Dir: o.Dir, Cluster: list, Listener: listen(t, o.Address), Client: "client of " + o.ID,
+		Log: o.Log,
+		ID:  o.ID, Dir: o.Dir, Cluster: list, Listener: listen(t, o.Address), Client: "client of " + o.ID,
 		TokenBase: 1 << 20, SnapshotEntries: o.SnapshotEntries, SnapshotEvery: time.Second,
 		Election: o.Election,
 		Applied: func(m *fsm.Machine, a fsm.Applied) {

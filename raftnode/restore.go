@@ -23,6 +23,8 @@ type Restoration struct {
 	Node peer.Node
 	// Dir is its data directory: missing, or empty.
 	Dir string
+	// Log is how it keeps its log. Empty: with store.Bolt.
+	Log store.LogKind
 	// Above is a token above which the new cluster's are to be; 0 = as many as could have been issued
 	// until now: seconds since 1970 × 2²⁰.
 	Above uint64
@@ -58,7 +60,7 @@ func Restore(backup io.Reader, r Restoration) (Restored, error) {
 		return Restored{}, err
 	}
 	var fatal error
-	st, err := store.Open(store.Config{NodeID: r.Node.ID, Dir: r.Dir, Fatal: func(err error) { fatal = err }})
+	st, err := store.Open(store.Config{NodeID: r.Node.ID, Dir: r.Dir, Log: r.Log, Fatal: func(err error) { fatal = err }})
 	if err != nil {
 		return Restored{}, err
 	}

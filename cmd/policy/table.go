@@ -36,6 +36,7 @@ const (
 
 	raftLibrary = "github.com/hashicorp/raft/..."
 	raftStore   = "github.com/hashicorp/raft-boltdb/..."
+	raftWAL     = "github.com/hashicorp/raft-wal/..."
 	bbolt       = "go.etcd.io/bbolt/..."
 	hclog       = "github.com/hashicorp/go-hclog"
 	unix        = "golang.org/x/sys/unix"
@@ -79,7 +80,7 @@ func nodeRows() []row {
 	}, {
 		pkg:     "raftnode/store",
 		ours:    []string{"clock"},
-		outside: []string{std, raftLibrary, raftStore, bbolt, hclog, unix},
+		outside: []string{std, raftLibrary, raftStore, raftWAL, bbolt, hclog, unix},
 		bans:    nodeBans(),
 	}, {
 		pkg:     "raftnode",

@@ -14,6 +14,7 @@ import (
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // restoreVerb is `zamok restore`.
@@ -21,6 +22,7 @@ type restoreVerb struct {
 	app     *app
 	id, dir string
 	cluster string
+	log     string
 	above   uint64
 	quiet   time.Duration
 }
@@ -53,6 +55,7 @@ an hour and a minute, or --quiet if you know of a shorter one; never before thos
 	f := cmd.Flags()
 	f.StringVar(&v.id, "id", "", "the node's id: one that the old cluster never had")
 	f.StringVar(&v.dir, "data", "", "the node's data `directory`: missing, or empty")
+	f.StringVar(&v.log, "log-store", "", logStoreFlag)
 	f.StringVar(&v.cluster, "cluster", "", "the node's id and where peers will reach it: `ID=HOST:5751`, and no other")
 	f.Uint64Var(&v.above, "above", 0, "a token above which the new ones are to be (default: seconds since 1970 × 2²⁰)")
 	f.DurationVar(&v.quiet, "quiet", 0, "for how long nothing is granted (default: 1h1m)")
@@ -61,11 +64,14 @@ an hour and a minute, or --quiet if you know of a shorter one; never before thos
 
 func (v *restoreVerb) node() (peer.Node, error) {
 	list, err := peer.ParseList(v.cluster)
+	_, logErr := store.ParseLogKind(v.log)
 	switch {
 	case v.id == "" || v.dir == "" || v.cluster == "":
 		return peer.Node{}, errors.New("give --id, --data and --cluster, as for the server that will be started")
 	case err != nil:
 		return peer.Node{}, fmt.Errorf("--cluster: %w", err)
+	case logErr != nil:
+		return peer.Node{}, fmt.Errorf("--log-store: %w", logErr)
 	case len(list.Nodes()) != 1 || list.Nodes()[0].ID != v.id:
 		return peer.Node{}, fmt.Errorf("--cluster is %v: name %s alone; the others join when it runs", list, v.id)
 	case v.quiet < 0 || v.quiet > fsm.QuietMax.Duration():
@@ -81,7 +87,7 @@ func (v *restoreVerb) restore(path string, node peer.Node) error {
 	}
 	defer file.Close() // it was only read
 	made, err := raftnode.Restore(bufio.NewReader(file), raftnode.Restoration{
-		Node: node, Dir: v.dir, Above: v.above, Quiet: clock.Of(v.quiet),
+		Node: node, Dir: v.dir, Log: store.LogKind(v.log), Above: v.above, Quiet: clock.Of(v.quiet),
 	})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"zamok/api"
 	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // serverVerb is `zamok server`.
@@ -23,6 +24,7 @@ type serverVerb struct {
 	app *app
 
 	id, data, cluster, join       string
+	logStore                      string
 	listen, peer, http, advertise string
 	tokenBase                     uint64
 	conns                         int
@@ -70,10 +72,13 @@ Whoever reaches the HTTP port may read there what the cluster does, without TLS.
 	return cmd
 }
 
+const logStoreFlag = "how a new --data keeps its log: `bolt|wal` (default: bolt; a directory keeps what it was begun with)"
+
 func (v *serverVerb) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&v.id, "id", "", "this node's name, for ever; who lost its disk needs another one")
 	f.StringVar(&v.data, "data", "", "the data `directory`; it is made if it is missing")
+	f.StringVar(&v.logStore, "log-store", "", logStoreFlag)
 	f.StringVar(&v.cluster, "cluster", "", "all nodes of a new cluster and their peer addresses: n1=host:5751,n2=host:5751,…")
 	f.StringVar(&v.join, "join", "", "the client address of a node of a running cluster, to join it")
 	f.StringVar(&v.listen, "listen", defaultListen, "where clients are served")
@@ -108,6 +113,9 @@ func (v *serverVerb) check() error {
 	}
 	if err := peer.CheckID(v.id); err != nil {
 		return fmt.Errorf("--id: %w", err)
+	}
+	if _, err := store.ParseLogKind(v.logStore); err != nil {
+		return fmt.Errorf("--log-store: %w", err)
 	}
 	if v.cluster != "" {
 		list, err := peer.ParseList(v.cluster)
@@ -163,7 +171,7 @@ func (v *serverVerb) run(ctx context.Context) error {
 
 func (v *serverVerb) config() (api.NodeConfig, error) {
 	cfg := api.NodeConfig{
-		ID: v.id, Dir: v.data, Cluster: v.cluster,
+		ID: v.id, Dir: v.data, LogStore: v.logStore, Cluster: v.cluster,
 		Listen: v.listen, Peer: v.peerPort(), Advertise: v.advertise, HTTP: v.http, Profile: v.profile,
 		ConnsMax: v.conns, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 		Fatal: func(err error) {

@@ -36,6 +36,11 @@ type Config struct {
 	// Dir.
 	Memory *Memory
 
+	// Log is how the directory keeps its log, which is settled when it is made;
+	// another kind is refused then with ErrOtherLog. Empty: as the directory was
+	// begun, a new one with Bolt. It means nothing to Memory.
+	Log LogKind
+
 	// Fatal ends the process, because a write or fsync of log or vote failed and
 	// no other may follow (S3). It is called on the goroutine that was writing,
 	// and again on every goroutine that tries to write afterwards; "Fatal" in the
@@ -57,7 +62,8 @@ type Config struct {
 	Mark uint64
 
 	// Floor, in bytes of free space, is where new entries are refused with
-	// ErrDiskFull; it must be below Mark. Zero: DefaultFloor.
+	// ErrDiskFull; it must be below Mark, and with WAL at least FloorSegments ×
+	// SegmentBytes. Zero: DefaultFloor.
 	Floor uint64
 
 	// Wrap puts a test's faults between the rules of this package and the disk.
@@ -92,6 +98,9 @@ func (cfg Config) settled() (Config, error) {
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(Write) {}
+	}
+	if _, err := ParseLogKind(string(cfg.Log)); err != nil {
+		return cfg, err
 	}
 	switch {
 	case cfg.NodeID == "":

@@ -10,13 +10,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
-	logName   = "log.db"
 	votesName = "votes.db"
 
 	// lockWait is how long Open waits for another process that is just ending.
@@ -34,7 +32,7 @@ const (
 	// to be unreadable.
 	snapshotsKept = 2
 
-	// stampKey is where log.db and votes.db carry the incarnation (S8).
+	// stampKey is where the log and votes.db carry the incarnation (S8).
 	stampKey = "incarnation"
 )
 
@@ -43,11 +41,11 @@ var tableBucket = []byte("table")
 // dirFiles are the open files of a data directory.
 type dirFiles struct {
 	dir   string
-	log   *raftboltdb.BoltStore
+	log   *diskLog
 	votes *bbolt.DB
 }
 
-// openDir opens the files of a data directory. The lock of log.db guards all of
+// openDir opens the files of a data directory. The lock of votes.db guards all of
 // them, so it is opened first.
 func openDir(cfg Config) (medium, error) {
 	dir, err := filepath.Abs(cfg.Dir)
@@ -58,26 +56,61 @@ func openDir(cfg Config) (medium, error) {
 		return medium{}, fmt.Errorf("store: the data directory can't be made: %w; nothing was opened; check the path and its permissions", err)
 	}
 	files := &dirFiles{dir: dir}
-	if err := files.open(); err != nil {
-		return medium{}, errors.Join(err, files.close())
-	}
-	m, err := files.medium(cfg)
+	m, err := files.open(cfg)
 	if err != nil {
 		return medium{}, errors.Join(err, files.close())
 	}
 	return m, nil
 }
 
-func (f *dirFiles) open() error {
-	log, err := raftboltdb.New(raftboltdb.Options{
-		Path:        filepath.Join(f.dir, logName),
-		BoltOptions: boltOptions(logMapBytes),
-	})
-	if err != nil {
-		return f.openError(logName, err)
+func (f *dirFiles) open(cfg Config) (medium, error) {
+	if err := f.openVotes(); err != nil {
+		return medium{}, err
 	}
-	f.log = log
+	id, err := readIdentity(f.dir)
+	born := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !born {
+		return medium{}, err
+	}
+	kind := id.logKind()
+	if born && cfg.Log != "" {
+		kind = cfg.Log
+	}
+	if err := f.checkKind(cfg, kind, born); err != nil {
+		return medium{}, err
+	}
+	if f.log, err = openLog(cfg, f.dir, kind); err != nil {
+		return medium{}, f.openError(logFiles[kind], err)
+	}
+	m, err := f.medium(cfg)
+	if err != nil {
+		return medium{}, err
+	}
+	if m.identity = id; born {
+		if m.identity, err = f.found(m, cfg.NodeID, kind); err != nil {
+			return medium{}, err
+		}
+	}
+	return m, f.checkStamps(m)
+}
 
+// checkKind refuses a log that is kept in another way than the one asked for: the
+// node would begin with an empty one.
+func (f *dirFiles) checkKind(cfg Config, kind LogKind, born bool) error {
+	if cfg.Log != "" && cfg.Log != kind {
+		return fmt.Errorf("store: %w: %s was begun with log store %q, and this start asks for %q; nothing was changed; "+
+			"start it with %q, or remove this node and let the machine join under a new node id with an empty directory and %q",
+			ErrOtherLog, f.dir, kind, cfg.Log, kind, cfg.Log)
+	}
+	for other, name := range logFiles {
+		if _, err := os.Stat(filepath.Join(f.dir, name)); born && other != kind && err == nil {
+			return lost(f.dir, fmt.Sprintf("%s is missing, and %s is there, the log of a node with log store %q", identityName, name, other))
+		}
+	}
+	return nil
+}
+
+func (f *dirFiles) openVotes() error {
 	path := filepath.Join(f.dir, votesName)
 	db, err := bbolt.Open(path, 0o600, boltOptions(0))
 	if err != nil {
@@ -126,31 +159,24 @@ func (f *dirFiles) medium(cfg Config) (medium, error) {
 		return medium{}, f.openError("snapshots", err)
 	}
 	m := medium{
-		logs:      f.log,
+		logs:      f.log.LogStore,
+		segmented: f.log.segmented,
 		votes:     boltTable{f.votes},
 		snapshots: snapshots,
 		folders:   filepath.Join(f.dir, "snapshots"),
 		where:     f.dir,
 		keep:      func(id Identity) error { return writeIdentity(f.dir, id) },
 		free:      func() (uint64, error) { return freeBytes(f.dir) },
-		// Pages of the last deletion count as well: the next write frees them.
-		reusable: func() uint64 { return uint64(f.log.Stats().FreeAlloc) },
-		close:    f.close,
+		reusable:  f.log.reusable,
+		close:     f.close,
 	}
-	m.identity, err = readIdentity(f.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		m.identity, err = f.found(m, cfg.NodeID)
-	}
-	if err != nil {
-		return medium{}, err
-	}
-	return m, f.checkStamps(m)
+	return m, nil
 }
 
 // found makes a new node of a directory without identity. The identity is
 // written last: a crash before that leaves files without data, and the next
 // start begins again.
-func (f *dirFiles) found(m medium, node string) (Identity, error) {
+func (f *dirFiles) found(m medium, node string, kind LogKind) (Identity, error) {
 	used, err := raft.HasExistingState(m.logs, &votes{table: m.votes}, m.snapshots)
 	if err != nil {
 		return Identity{}, err
@@ -159,7 +185,10 @@ func (f *dirFiles) found(m medium, node string) (Identity, error) {
 		return Identity{}, lost(f.dir, identityName+" is missing, but there is a log, a vote or a snapshot")
 	}
 	id := Identity{Format: formatNow, Node: node, Incarnation: NewID()}
-	if err := f.log.Set([]byte(stampKey), id.Incarnation[:]); err != nil {
+	if kind != Bolt {
+		id.Log = kind
+	}
+	if err := f.log.setStamp(id.Incarnation[:]); err != nil {
 		return Identity{}, err
 	}
 	if err := m.votes.Put(Pair{stampKey, id.Incarnation[:]}); err != nil {
@@ -171,8 +200,8 @@ func (f *dirFiles) found(m medium, node string) (Identity, error) {
 // checkStamps refuses a log or votes that were not born with this identity.
 func (f *dirFiles) checkStamps(m medium) error {
 	want := m.identity.Incarnation[:]
-	if stamp, err := f.log.Get([]byte(stampKey)); err != nil || !bytes.Equal(stamp, want) {
-		return lost(f.dir, logName+" is missing or from another directory")
+	if stamp, err := f.log.stamp(); err != nil || !bytes.Equal(stamp, want) {
+		return lost(f.dir, f.log.name+" is missing or from another directory")
 	}
 	if stamp, err := m.votes.Get(stampKey); err != nil || !bytes.Equal(stamp, want) {
 		return lost(f.dir, votesName+" is missing or from another directory")
@@ -183,11 +212,11 @@ func (f *dirFiles) checkStamps(m medium) error {
 // close gives up the lock last.
 func (f *dirFiles) close() error {
 	var err error
-	if f.votes != nil {
-		err = f.votes.Close()
-	}
 	if f.log != nil {
-		err = errors.Join(err, f.log.Close())
+		err = f.log.close()
+	}
+	if f.votes != nil {
+		err = errors.Join(err, f.votes.Close())
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -16,28 +17,9 @@ import (
 // bbolt writes on after an fsync that failed, and is answered that all is well,
 // though the kernel has thrown away what it could not write (S3).
 func TestFailedFlushEndsAllWriting(t *testing.T) {
-	t.Run("with the rule", func(t *testing.T) {
-		var fatal []error
-		cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
-		st := open(t, cfg)
-		fill(t, st, 1, 1, 10)
-
-		broken := breakFile(t, filepath.Join(cfg.Dir, logName), "/dev/null")
-		err := st.Logs().StoreLogs(entries(1, 11, 11))
-		broken.mend()
-		require.ErrorIs(t, err, ErrBroken)
-		require.ErrorIs(t, err, syscall.EINVAL, "what fsync of /dev/null answers")
-		require.Equal(t, []error{err}, fatal)
-
-		require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 12, 12)), ErrBroken)
-		require.ErrorIs(t, st.Logs().DeleteRange(1, 5), ErrBroken)
-		require.ErrorIs(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2), ErrBroken)
-		require.Len(t, fatal, 4)
-
-		require.NoError(t, st.Close())
-		first, last := span(t, open(t, Config{Dir: cfg.Dir}).Logs())
-		assert.Equal(t, []uint64{1, 10}, []uint64{first, last})
-	})
+	for kind := range logFiles {
+		t.Run("with the rule, "+string(kind), func(t *testing.T) { failFlush(t, kind) })
+	}
 	t.Run("without the rule", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "raft.db")
 		log, err := raftboltdb.NewBoltStore(path)
@@ -51,6 +33,40 @@ func TestFailedFlushEndsAllWriting(t *testing.T) {
 		require.NoError(t, log.StoreLogs(entries(1, 12, 12)), "raft-boltdb no longer needs the rule S3: the test has lost its meaning")
 		require.ErrorIs(t, log.GetLog(11, new(raft.Log)), raft.ErrLogNotFound)
 	})
+}
+
+func failFlush(t *testing.T, kind LogKind) {
+	var fatal []error
+	cfg := Config{Dir: t.TempDir(), Log: kind, Fatal: func(err error) { fatal = append(fatal, err) }}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 10)
+
+	broken := breakFile(t, writtenFile(t, cfg), "/dev/null")
+	err := st.Logs().StoreLogs(entries(1, 11, 11))
+	broken.mend()
+	require.ErrorIs(t, err, ErrBroken)
+	require.ErrorIs(t, err, syscall.EINVAL, "what fsync of /dev/null answers")
+	require.Equal(t, []error{err}, fatal)
+
+	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 12, 12)), ErrBroken)
+	require.ErrorIs(t, st.Logs().DeleteRange(1, 5), ErrBroken)
+	require.ErrorIs(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2), ErrBroken)
+	require.Len(t, fatal, 4)
+
+	require.NoError(t, st.Close())
+	first, last := span(t, open(t, Config{Dir: cfg.Dir}).Logs())
+	assert.Equal(t, []uint64{1, 10}, []uint64{first, last})
+}
+
+// writtenFile is the file into which the next entry goes.
+func writtenFile(t *testing.T, cfg Config) string {
+	path := filepath.Join(cfg.Dir, logFiles[cfg.Log])
+	if cfg.Log == WAL {
+		segments, err := filepath.Glob(filepath.Join(path, "*.wal"))
+		require.NoError(t, err)
+		return slices.Max(segments)
+	}
+	return path
 }
 
 func TestFailedVoteFlushEndsAllWriting(t *testing.T) {
@@ -71,12 +87,18 @@ func TestFailedVoteFlushEndsAllWriting(t *testing.T) {
 // A disk that fills up between our question and the write is no refusal: bbolt
 // was in the middle of it.
 func TestDiskFullInsideAWriteEndsAllWriting(t *testing.T) {
+	for kind := range logFiles {
+		t.Run(string(kind), func(t *testing.T) { fillInside(t, kind) })
+	}
+}
+
+func fillInside(t *testing.T, kind LogKind) {
 	var fatal []error
-	cfg := Config{Dir: t.TempDir(), Fatal: func(err error) { fatal = append(fatal, err) }}
+	cfg := Config{Dir: t.TempDir(), Log: kind, Fatal: func(err error) { fatal = append(fatal, err) }}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 10)
 
-	broken := breakFile(t, filepath.Join(cfg.Dir, logName), "/dev/full")
+	broken := breakFile(t, writtenFile(t, cfg), "/dev/full")
 	err := st.Logs().StoreLogs(entries(1, 11, 11))
 	broken.mend()
 	require.ErrorIs(t, err, ErrBroken)
@@ -90,13 +112,17 @@ func TestDiskFullInsideAWriteEndsAllWriting(t *testing.T) {
 // again though the file does not shrink (S5). Nothing ever ends the process.
 func TestSmallDiskIsNeverFilled(t *testing.T) {
 	t.Parallel()
-	const size, floor = 24 << 20, 6 << 20
+	t.Run("bolt", func(t *testing.T) { fillDisk(t, Bolt, 24<<20, 6<<20) })
+	t.Run("wal", func(t *testing.T) { fillDisk(t, WAL, 64<<20, 3*SegmentBytes) })
+}
+
+func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 	rounds := 10
 	if testing.Short() {
 		rounds = 2
 	}
 	lowest := uint64(size)
-	cfg := Config{Dir: smallDisk(t, size), Floor: floor, Mark: floor + 2<<20}
+	cfg := Config{Dir: smallDisk(t, size), Log: kind, Floor: uint64(floor), Mark: uint64(floor) + 2<<20}
 	st := open(t, cfg)
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
 

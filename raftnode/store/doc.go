@@ -7,6 +7,8 @@
 // # What is where
 //
 //	DIR/log.db         the log: raft-boltdb on bbolt, behind raft's LogCache
+//	DIR/log/           or, with log store "wal", raft-wal: segments of SegmentBytes
+//	                   and a table of them; a directory has one or the other
 //	DIR/votes.db       term and vote: our own table on bbolt
 //	DIR/snapshots/     raft's file snapshots, the last two
 //	DIR/identity.json  node id, incarnation, founders, the marker of the bootstrap
@@ -29,7 +31,8 @@
 // call only remembers, and the second writes both in one transaction.
 //
 // S2. What was written is on the disk when the call returns. Nothing here ever
-// turns off fsync.
+// turns off fsync. Open flushes what it finds before anybody reads it: a process
+// that was killed leaves writes behind that the kernel has and the disk has not.
 //
 // S3. The first write or fsync of log or vote that fails is the last one: no
 // later one is begun, and Config.Fatal is called to end the process. The kernel
@@ -49,16 +52,17 @@
 // S6. However long the range, deleting keeps no other write waiting for more
 // than DeleteChunk entries, and waiting writes go first. A crash in the middle
 // leaves a log without a hole: old entries go from the front, conflicting ones
-// from the back.
+// from the back. Segments need no chunks: any range goes with one small write.
 //
 // S7. One process at a time has the directory open; a second one is refused
-// with ErrLocked.
+// with ErrLocked. The lock is the one of votes.db.
 //
 // S8. The files of a directory are born together and stay together: each
 // carries the incarnation, a random number drawn when the directory was made. A
 // node whose log, votes or identity are missing, exchanged or older than the
 // rest is refused with ErrLost, because a node that has forgotten what it
-// acknowledged can elect a leader that never had it.
+// acknowledged can elect a leader that never had it. For the same reason a log
+// is never looked for in the other store (ErrOtherLog).
 //
 // S9. A marker without a log refuses to start (ErrLost). A log without a marker
 // is a bootstrap that was cut short: State is Unmarked, and Mark completes it.
@@ -66,6 +70,10 @@
 // S10. A failed snapshot leaves nothing behind for ever: its folder goes and
 // its blocks are given back at once, its descriptor at the next collection of
 // Go's heap. Folders left by a crash go at the next Open.
+//
+// S11. A process may end between any two steps of changing a segment, and the log
+// goes on at the next start. By itself raft-wal refuses every write after some of
+// them (unseal).
 //
 // # What raft makes of a refusal
 //

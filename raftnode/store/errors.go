@@ -16,6 +16,10 @@ var (
 	// changed.
 	ErrOtherCluster = errors.New("the data belongs to another cluster")
 
+	// ErrOtherLog: the directory keeps its log in another way (Config.Log). Nothing
+	// was changed.
+	ErrOtherLog = errors.New("the log is of another kind")
+
 	// ErrLost: a part of the directory is missing or older than the rest (S8, S9).
 	// Nothing of the data was changed.
 	ErrLost = errors.New("the data is not whole")

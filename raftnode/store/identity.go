@@ -46,6 +46,8 @@ type Identity struct {
 	// Incarnation is drawn once, when the directory is made. A node of the same
 	// name with another incarnation has lost its disk, and must not vote.
 	Incarnation ID `json:"incarnation"`
+	// Log is the log store that the directory was begun with. Empty: Bolt.
+	Log LogKind `json:"log,omitempty"`
 	// Founders are the incarnations of the nodes that a new cluster began with, as
 	// each said when it was asked. They are written before the log is, and tell a
 	// wiped founder from the real one until all are on record in the machine.
@@ -59,6 +61,13 @@ type Identity struct {
 
 // formatNow is the layout that this code writes, and the only one it reads.
 const formatNow = 1
+
+func (id Identity) logKind() LogKind {
+	if id.Log == "" {
+		return Bolt
+	}
+	return id.Log
+}
 
 const identityName = "identity.json"
 

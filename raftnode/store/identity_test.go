@@ -15,7 +15,7 @@ import (
 )
 
 func TestIdentityIsWrittenOnce(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		born := reopen().Identity()
 		assert.Equal(t, "n1", born.Node)
 		assert.NotZero(t, born.Incarnation)
@@ -30,7 +30,7 @@ func TestIdentityIsWrittenOnce(t *testing.T) {
 // The marker is written after the bootstrap, without the cluster's id, and
 // completed when the id is known (S9).
 func TestMark(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		require.Equal(t, Empty, st.State())
 		require.ErrorIs(t, st.Mark(NewID()), ErrLost, "the next start would refuse it")
@@ -60,7 +60,7 @@ func TestMark(t *testing.T) {
 
 // The founders are written before the log, and stay through everything after.
 func TestFound(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		founders := map[string]ID{"n1": st.Identity().Incarnation, "n2": NewID(), "n3": NewID()}
 		require.NoError(t, st.Found(founders))
@@ -77,7 +77,8 @@ func TestFound(t *testing.T) {
 func TestOneStoreAtATime(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
-		"dir":    {Dir: t.TempDir()},
+		"bolt":   {Dir: t.TempDir()},
+		"wal":    {Dir: t.TempDir(), Log: WAL},
 		"memory": {Memory: new(Memory)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,24 +99,26 @@ func TestOneStoreAtATime(t *testing.T) {
 // start completes.
 func TestMakingADirectoryCanBeCutShort(t *testing.T) {
 	t.Parallel()
-	for _, missing := range [][]string{
-		{identityName},
-		{identityName, votesName},
-		{identityName, votesName, logName},
-		{identityName, logName},
-		{identityName, "snapshots"},
-	} {
-		dir := filepath.Join(t.TempDir(), "a", "b", "data")
-		require.NoError(t, open(t, Config{Dir: dir}).Close())
-		for _, name := range missing {
-			require.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
+	for kind, logName := range logFiles {
+		for _, missing := range [][]string{
+			{identityName},
+			{identityName, votesName},
+			{identityName, votesName, logName},
+			{identityName, logName},
+			{identityName, "snapshots"},
+		} {
+			cfg := Config{Dir: filepath.Join(t.TempDir(), "a", "b", "data"), Log: kind}
+			require.NoError(t, open(t, cfg).Close())
+			for _, name := range missing {
+				require.NoError(t, os.RemoveAll(filepath.Join(cfg.Dir, name)))
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, identityName+".tmp"), []byte("{"), 0o600))
+			st := open(t, cfg)
+			assert.Equal(t, Empty, st.State(), "without %v", missing)
+			fill(t, st, 1, 1, 1)
+			require.NoError(t, st.Close())
+			assert.Equal(t, Unmarked, open(t, Config{Dir: cfg.Dir}).State())
 		}
-		require.NoError(t, os.WriteFile(filepath.Join(dir, identityName+".tmp"), []byte("{"), 0o600))
-		st := open(t, Config{Dir: dir})
-		assert.Equal(t, Empty, st.State(), "without %v", missing)
-		fill(t, st, 1, 1, 1)
-		require.NoError(t, st.Close())
-		assert.Equal(t, Unmarked, open(t, Config{Dir: dir}).State())
 	}
 }
 
@@ -134,16 +137,17 @@ func TestRefusals(t *testing.T) {
 			dir := dirs[name]
 			switch d.Cmd {
 			case "live": // a node runs, with so many entries more, and ends
-				var node string
+				var node, kind string
 				var more, term uint64
 				d.ScanArgs(t, "node", &node)
 				d.MaybeScanArgs(t, "entries", &more)
 				term = 1
 				d.MaybeScanArgs(t, "term", &term)
-				return live(Config{NodeID: node, Dir: dir}, term, more, d.HasArg("mark"), strings.NewReplacer(dir, strings.ToUpper(name)))
+				d.MaybeScanArgs(t, "log", &kind)
+				return live(Config{NodeID: node, Dir: dir, Log: LogKind(kind)}, term, more, d.HasArg("mark"), strings.NewReplacer(dir, strings.ToUpper(name)))
 			case "lose": // a file is gone
 				d.ScanArgs(t, "file", &file)
-				require.NoError(t, os.Remove(filepath.Join(dir, file)))
+				require.NoError(t, os.RemoveAll(filepath.Join(dir, file)))
 			case "keep": // a file is copied aside
 				d.ScanArgs(t, "file", &file)
 				copyFile(t, filepath.Join(dir, file), filepath.Join(dir, file+".old"))
@@ -175,7 +179,7 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 	st, err := Open(cfg)
 	if err != nil {
 		kind := "refused"
-		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrLost": ErrLost} {
+		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrOtherLog": ErrOtherLog, "ErrLost": ErrLost} {
 			if errors.Is(err, refusal) {
 				kind = name
 			}

@@ -14,8 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// victimDir tells the test binary that it is the process to be killed.
-const victimDir = "ZAMOK_STORE_TEST_DIR"
+// victimDir tells the test binary that it is the process to be killed, and
+// victimLog of what kind its log is.
+const (
+	victimDir = "ZAMOK_STORE_TEST_DIR"
+	victimLog = "ZAMOK_STORE_TEST_LOG"
+)
 
 // What a killed process had been told is written is there (S2), and until it was
 // killed nobody else could open its directory (S7). A kill keeps what the kernel
@@ -23,9 +27,15 @@ const victimDir = "ZAMOK_STORE_TEST_DIR"
 func TestKilledProcessLosesNothing(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(victimDir); dir != "" {
-		writeUntilKilled(t, dir)
+		writeUntilKilled(t, dir, LogKind(os.Getenv(victimLog)))
 		return
 	}
+	for kind := range logFiles {
+		t.Run(string(kind), func(t *testing.T) { killWriters(t, kind) })
+	}
+}
+
+func killWriters(t *testing.T, kind LogKind) {
 	dir := t.TempDir()
 	rounds := 3
 	if testing.Short() {
@@ -34,7 +44,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	var acknowledged uint64
 	for range rounds {
 		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=30s")
-		victim.Env = append(os.Environ(), victimDir+"="+dir)
+		victim.Env = append(os.Environ(), victimDir+"="+dir, victimLog+"="+string(kind))
 		victim.Stderr = os.Stderr
 		told, err := victim.StdoutPipe()
 		require.NoError(t, err)
@@ -52,14 +62,14 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 				fmt.Sscanf(lines.Text(), "written %d", &acknowledged)
 			}
 		}()
-		_, err = Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
+		_, err = Open(Config{NodeID: "n1", Dir: dir, Log: kind, Fatal: func(error) {}})
 		assert.ErrorIs(t, err, ErrLocked)
 		require.NoError(t, victim.Process.Kill())
 		<-drained
 		var killed *exec.ExitError
 		require.ErrorAs(t, victim.Wait(), &killed)
 
-		st := open(t, Config{Dir: dir})
+		st := open(t, Config{Dir: dir, Log: kind})
 		_, last := span(t, st.Logs())
 		require.GreaterOrEqual(t, last, acknowledged)
 		require.NoError(t, st.Close())
@@ -67,15 +77,15 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	t.Logf("%d entries were acknowledged", acknowledged)
 }
 
-func writeUntilKilled(t *testing.T, dir string) {
-	st, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(err error) { fmt.Println(err); os.Exit(1) }})
+func writeUntilKilled(t *testing.T, dir string, kind LogKind) {
+	st, err := Open(Config{NodeID: "n1", Dir: dir, Log: kind, Fatal: func(err error) { fmt.Println(err); os.Exit(1) }})
 	require.NoError(t, err)
 	last, err := st.Logs().LastIndex()
 	require.NoError(t, err)
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
 		err := errors.Join(
 			st.Votes().SetUint64([]byte(keyCurrentTerm), last+1),
-			st.Logs().StoreLogs([]*raft.Log{{Index: last + 1, Term: last + 1}}))
+			st.Logs().StoreLogs([]*raft.Log{{Index: last + 1, Term: last + 1, Data: make([]byte, 64<<10)}})) // segments get full
 		require.NoError(t, err)
 		last++
 		fmt.Println("written", last)

@@ -18,9 +18,14 @@ const (
 // ErrDiskFull and ErrBroken must reach those who ask for them with errors.Is.
 type admittedLog struct {
 	*raft.LogCache
-	pen   *pen
-	space *space
+	pen       *pen
+	space     *space
+	segmented bool
 }
+
+// IsMonotonic tells raft that the log can't have gaps: after a snapshot from the
+// leader it deletes the whole log, and not only what the snapshot holds.
+func (l *admittedLog) IsMonotonic() bool { return l.segmented }
 
 func (l *admittedLog) StoreLog(entry *raft.Log) error {
 	return l.StoreLogs([]*raft.Log{entry})
@@ -41,7 +46,8 @@ func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 // time.
 type pennedLog struct {
 	raft.LogStore
-	pen *pen
+	pen       *pen
+	segmented bool
 }
 
 func (l *pennedLog) StoreLog(entry *raft.Log) error {
@@ -68,6 +74,13 @@ func (l *pennedLog) DeleteRange(first, last uint64) error {
 		return err
 	}
 	first = max(first, 1) // the index of the first entry there can be
+	if l.segmented {
+		// One small write, however long the range, and a crash leaves all of it or nothing.
+		if last = min(last, end); last < first {
+			return nil
+		}
+		return l.deleteChunk(first, last)
+	}
 	if last >= end {
 		return l.deleteFromBack(first, last)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 func TestLogKeepsWhatRaftWrites(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		log := reopen().Logs()
 		first, last := span(t, log)
 		require.Zero(t, first+last)
@@ -49,7 +49,7 @@ func TestDeleteRange(t *testing.T) {
 		{"empty", 5, 4, [2]uint64{1, 1000}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			onBoth(t, func(t *testing.T, reopen func() *Store) {
+			onEach(t, func(t *testing.T, reopen func() *Store) {
 				log := reopen().Logs()
 				require.NoError(t, log.StoreLogs(entries(1, 1, 1000)))
 				require.NoError(t, log.DeleteRange(c.first, c.last))

@@ -12,7 +12,7 @@ type Op uint8
 
 const (
 	OpAppend  Op = iota + 1 // entries into the log
-	OpDelete                // at most DeleteChunk entries out of the log
+	OpDelete                // at most DeleteChunk entries out of the log; with WAL any number
 	OpVote                  // a vote: its term and its candidate
 	OpSetting               // any other value of the table; for raft, its current term
 )

@@ -109,7 +109,7 @@ func TestWaitingWriterIsStoppedByAFailure(t *testing.T) {
 }
 
 func TestClosedStoreRefuses(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		fill(t, st, 1, 1, 1)
 		require.NoError(t, st.Close())

@@ -17,7 +17,7 @@ import (
 // snapshot, and the log after it.
 func TestRaftFindsEverythingAgain(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		bootstrap(t, st)
 		var applied int

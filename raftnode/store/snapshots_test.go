@@ -12,7 +12,7 @@ import (
 )
 
 func TestSnapshotsKeepTheLastTwo(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		snapshots := reopen().Snapshots()
 		listed := func() (indexes []uint64) {
 			metas, err := snapshots.List()

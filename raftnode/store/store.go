@@ -28,6 +28,7 @@ type Store struct {
 // A medium is where the data is: the files of a directory, or a Memory.
 type medium struct {
 	logs      raft.LogStore
+	segmented bool // see diskLog
 	votes     Table
 	snapshots raft.SnapshotStore
 	folders   string // the folder of the snapshots' folders; empty in memory
@@ -77,7 +78,7 @@ func assemble(cfg Config, m medium) (*Store, error) {
 	votePen := &pen{turn: newTurn(), record: record}
 	space := &space{where: m.where, mark: cfg.Mark, floor: cfg.Floor, free: m.free, reusable: m.reusable}
 
-	cache, err := raft.NewLogCache(LogCacheEntries, &pennedLog{LogStore: m.logs, pen: logPen})
+	cache, err := raft.NewLogCache(LogCacheEntries, &pennedLog{LogStore: m.logs, pen: logPen, segmented: m.segmented})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func assemble(cfg Config, m medium) (*Store, error) {
 		}
 	}
 	return &Store{
-		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space},
+		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space, segmented: m.segmented},
 		votes:     &votes{table: m.votes, pen: votePen},
 		snapshots: snapshots,
 		space:     space,

@@ -16,7 +16,7 @@ import (
 )
 
 func TestVotesKeepWhatRaftWrites(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		votes := reopen().Votes()
 		_, err := votes.Get([]byte("LastVoteCand"))
 		require.EqualError(t, err, "not found") // raft compares the text
@@ -40,7 +40,7 @@ func TestVotesKeepWhatRaftWrites(t *testing.T) {
 }
 
 func TestHalfAVoteIsRefused(t *testing.T) {
-	onBoth(t, func(t *testing.T, reopen func() *Store) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
 		votes := reopen().Votes()
 		require.ErrorIs(t, votes.Set([]byte("LastVoteCand"), []byte("a")), errHalfVote)
 		require.ErrorIs(t, votes.Set([]byte("LastVoteTerm"), make([]byte, 8)), errHalfVote)

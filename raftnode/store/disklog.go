@@ -1,0 +1,66 @@
+package store
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// A LogKind is a way to keep the log on a disk.
+type LogKind string
+
+const (
+	Bolt LogKind = "bolt" // raft-boltdb: one file, two flushes for each write
+	WAL  LogKind = "wal"  // raft-wal: segments, one flush for each write
+)
+
+// ParseLogKind returns the kind of this name; of an empty one, none.
+func ParseLogKind(name string) (LogKind, error) {
+	switch kind := LogKind(name); kind {
+	case "", Bolt, WAL:
+		return kind, nil
+	}
+	return "", fmt.Errorf("store: there is no log store %q; nothing was changed; name %s or %s", name, Bolt, WAL)
+}
+
+// A diskLog is the log of a directory, of either kind.
+type diskLog struct {
+	raft.LogStore
+	name     string // of its file or folder, in the directory
+	stamp    func() ([]byte, error)
+	setStamp func([]byte) error
+	// reusable is how many bytes inside its files deletions have freed.
+	reusable func() uint64
+	// segmented: it has no gaps, and deletes any range by one small write.
+	segmented bool
+	close     func() error
+}
+
+// logFiles are where each kind keeps its log.
+var logFiles = map[LogKind]string{Bolt: "log.db", WAL: "log"}
+
+// openLog opens the log of a directory, and flushes it: what the process before
+// this one wrote and did not flush is read back, and must not count before it
+// would survive a loss of power as well.
+func openLog(cfg Config, dir string, kind LogKind) (*diskLog, error) {
+	if kind == WAL {
+		return openWAL(cfg, filepath.Join(dir, logFiles[WAL]))
+	}
+	log, err := raftboltdb.New(raftboltdb.Options{
+		Path:        filepath.Join(dir, logFiles[Bolt]),
+		BoltOptions: boltOptions(logMapBytes),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &diskLog{
+		LogStore: log, name: logFiles[Bolt],
+		stamp:    func() ([]byte, error) { return log.Get([]byte(stampKey)) },
+		setStamp: func(stamp []byte) error { return log.Set([]byte(stampKey), stamp) },
+		// Pages of the last deletion count as well: the next write frees them.
+		reusable: func() uint64 { return uint64(log.Stats().FreeAlloc) },
+		close:    log.Close,
+	}, log.Sync()
+}

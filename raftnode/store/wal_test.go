@@ -1,0 +1,172 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/types"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// bigEntries are entries of which a segment holds about a hundred.
+func bigEntries(first, last uint64) []*raft.Log {
+	logs := entries(1, first, last)
+	for _, entry := range logs {
+		entry.Data = append(make([]byte, SegmentBytes/100), entry.Data...)
+	}
+	return logs
+}
+
+// cutTable is raft-wal's table in a process that ends before the table is told of
+// a full segment.
+type cutTable struct {
+	metadb.BoltMetaDB
+	cut bool
+}
+
+func (c *cutTable) CommitState(s types.PersistentState) error {
+	if c.cut {
+		return errors.New("the process has ended")
+	}
+	return c.BoltMetaDB.CommitState(s)
+}
+
+// endBetween fills a segment of a node's log as a process does that ends between
+// the write which fills it and the note that it is full. It returns the last
+// entry that was acknowledged.
+func endBetween(t *testing.T, dir string, first uint64) (last uint64) {
+	table := &cutTable{}
+	log, err := wal.Open(filepath.Join(dir, logFiles[WAL]), wal.WithSegmentSize(SegmentBytes),
+		wal.WithMetaStore(table), wal.WithLogger(hclog.NewNullLogger()))
+	require.NoError(t, err)
+	table.cut = true
+	for last = first; ; last++ {
+		if err := log.StoreLogs(bigEntries(last, last)); err != nil {
+			require.ErrorIs(t, err, wal.ErrSealed)
+			require.NoError(t, log.Close())
+			return last - 1
+		}
+	}
+}
+
+// A process that ends while a segment is being changed leaves a log that goes on
+// (unseal), whole, and with what was deleted before still deleted.
+func TestAFullSegmentThatWasNotNotedIsWrittenOn(t *testing.T) {
+	cfg := Config{Dir: t.TempDir(), Log: WAL}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 10)
+	require.NoError(t, st.Logs().DeleteRange(1, 4))
+	require.NoError(t, st.Close())
+	next := uint64(11)
+	for range 3 {
+		last := endBetween(t, cfg.Dir, next)
+		st = open(t, cfg)
+		first, found := span(t, st.Logs())
+		require.Equal(t, []uint64{5, last}, []uint64{first, found})
+		fill(t, st, 1, last+1, last+5)
+		require.NoError(t, st.Close())
+		next = last + 6
+	}
+	// The segment that was cut off again in the middle of being written once more.
+	last := endBetween(t, cfg.Dir, next)
+	files := filepath.Join(cfg.Dir, logFiles[WAL])
+	before, err := os.ReadDir(files)
+	require.NoError(t, err)
+	require.NoError(t, unseal(files))
+	assert.Less(t, len(before), len(must(os.ReadDir(files))))
+	first, found := span(t, open(t, cfg).Logs())
+	assert.Equal(t, []uint64{5, last}, []uint64{first, found})
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// Without unseal: the log is refused for ever.
+func TestRaftWALAloneNeverWritesAgain(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, open(t, Config{Dir: dir, Log: WAL}).Close())
+	last := endBetween(t, dir, 1)
+	for range 2 {
+		log, err := wal.Open(filepath.Join(dir, logFiles[WAL]), wal.WithLogger(hclog.NewNullLogger()))
+		require.NoError(t, err)
+		require.ErrorIs(t, log.StoreLogs(entries(1, last+1, last+1)), wal.ErrSealed,
+			"raft-wal no longer needs unseal: it can go")
+		require.NoError(t, log.Close())
+	}
+}
+
+// What was begun to be written and not flushed when the power went is not there,
+// and the log goes on before it; also when the piece that is torn filled a
+// segment.
+func TestATornTailIsCutOff(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		cfg := Config{Dir: t.TempDir(), Log: WAL}
+		st := open(t, cfg)
+		fill(t, st, 1, 1, 10)
+		require.NoError(t, st.Close())
+		path := writtenFile(t, cfg)
+		last := uint64(11)
+		if full {
+			last = endBetween(t, cfg.Dir, 11)
+		} else {
+			st = open(t, cfg)
+			require.NoError(t, st.Logs().StoreLogs(bigEntries(last, last)))
+			require.NoError(t, st.Close())
+		}
+		written := must(os.ReadFile(path))
+		end := len(written)
+		for written[end-1] == 0 {
+			end--
+		}
+		written[end-SegmentBytes/200] ^= 0x55 // in the middle of the last entry
+		require.NoError(t, os.WriteFile(path, written, 0o600))
+		st = open(t, cfg)
+		_, found := span(t, st.Logs())
+		require.Equal(t, last-1, found, "full: %v", full)
+		fill(t, st, 1, last, last+3)
+		require.NoError(t, st.Close())
+		_, found = span(t, open(t, cfg).Logs())
+		require.Equal(t, last+3, found)
+	}
+}
+
+func TestTheFloorHoldsSegments(t *testing.T) {
+	const small = FloorSegments*SegmentBytes - 1
+	_, err := Open(Config{NodeID: "n1", Dir: t.TempDir(), Log: WAL, Floor: small, Fatal: func(error) {}})
+	require.ErrorContains(t, err, "raise Floor")
+	_, err = Open(Config{NodeID: "n1", Dir: t.TempDir(), Log: "paper", Fatal: func(error) {}})
+	require.ErrorContains(t, err, "name bolt or wal")
+	open(t, Config{Dir: t.TempDir(), Floor: small})
+}
+
+// However long the range, one write deletes it (S6).
+func TestSegmentsAreDeletedInOneWrite(t *testing.T) {
+	var deletions int
+	st := open(t, Config{Dir: t.TempDir(), Log: WAL, Wrap: withFault(func(op Op, _, _ uint64) error {
+		if op == OpDelete {
+			deletions++
+		}
+		return nil
+	})})
+	for first := uint64(1); first < 1000; first += 50 {
+		require.NoError(t, st.Logs().StoreLogs(bigEntries(first, first+49)))
+	}
+	require.NoError(t, st.Logs().DeleteRange(1, 900))
+	assert.Equal(t, 1, deletions)
+	first, last := span(t, st.Logs())
+	assert.Equal(t, []uint64{901, 1000}, []uint64{first, last})
+	require.Equal(t, raft.ErrLogNotFound, st.Logs().GetLog(900, new(raft.Log)), "raft-wal finds what was deleted")
+	monotonic, ok := st.Logs().(raft.MonotonicLogStore)
+	require.True(t, ok && monotonic.IsMonotonic(), "raft is not told, and leaves a gap after a snapshot")
+}

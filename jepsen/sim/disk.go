@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -315,17 +316,23 @@ func (s diskSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	if err != nil {
 		return nil, err
 	}
-	return diskSink{sink, s.disk}, nil
+	return &diskSink{SnapshotSink: sink, disk: s.disk}, nil
 }
 
 type diskSink struct {
 	raft.SnapshotSink
-	disk *Disk
+	disk  *Disk
+	ended atomic.Bool
 }
 
-func (s diskSink) Write(p []byte) (int, error) {
+func (s *diskSink) Write(p []byte) (int, error) {
 	s.disk.slow()
 	return s.SnapshotSink.Write(p)
 }
 
-func (s diskSink) Close() error { return s.disk.write(opSnapshot, s.SnapshotSink.Close) }
+func (s *diskSink) Close() error {
+	if s.ended.Swap(true) {
+		return nil // raft ends a sink more than once
+	}
+	return s.disk.write(opSnapshot, s.SnapshotSink.Close)
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
+	"zamok/raftnode"
 	"zamok/raftnode/store"
 )
 
@@ -26,10 +27,13 @@ func onBothDisks(t *testing.T, story func(*Sim)) {
 	for name, disks := range map[string]Disks{"in memory": InMemory, "on disk": OnDisk} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			Run(t, Config{Disks: disks, Tune: smallLogs, WriteTakes: 20 * time.Millisecond}, story)
+			Run(t, Config{Disks: disks, Tune: tinyLogs, WriteTakes: 20 * time.Millisecond}, story)
 		})
 	}
 }
+
+// tinyLogs has each snapshot replace entries that the one before it does not hold.
+func tinyLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 8, time.Second }
 
 // blackout has the power of all machines fail at one moment, and starts them again.
 func blackout(s *Sim) {
@@ -74,7 +78,7 @@ func TestWhatWasAcknowledgedSurvivesPowerFailures(t *testing.T) {
 			became := s.Fates()
 			missing = times < least || slices.ContainsFunc(all, func(r remains) bool { return became[r] == 0 })
 		}
-		finish(s, load)
+		settle(s, load)
 		s.Logf("%d blackouts: %v, %d entries", times, s.Fates(), len(s.Audit.Entries()))
 	})
 }
@@ -86,7 +90,7 @@ func TestPowerFailsInEachKindOfWrite(t *testing.T) {
 	onBothDisks(t, func(s *Sim) {
 		leader := s.Start()
 		load := s.Load(LoadConfig{Clients: 5, TTL: 10 * time.Second, Locks: 3, Hold: 100 * time.Millisecond})
-		time.Sleep(time.Second)
+		time.Sleep(3 * time.Second) // and some snapshots
 		for i, op := range []diskOp{opSnapshot, opAppend, opDelete, opVote, opTerm} {
 			for j, became := range []remains{noneOfIt, allOfIt} {
 				who := s.Others(leader)
@@ -106,9 +110,17 @@ func TestPowerFailsInEachKindOfWrite(t *testing.T) {
 				s.Together(backoffMax)
 			}
 		}
-		finish(s, load)
+		settle(s, load)
 		s.Logf("%v", s.Fates())
 	})
+}
+
+// settle ends a load, lets the writes land that nobody waits for any more, and looks at the run.
+func settle(s *Sim, load *Load) {
+	s.Helper()
+	load.Stop()
+	time.Sleep(time.Second)
+	finish(s, load)
 }
 
 // powerIn has the first of these nodes that begins such a write lose its power in the middle of it.

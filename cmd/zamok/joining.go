@@ -12,6 +12,10 @@ import (
 // joinPatience is how long a running cluster may take to answer a node that wants to join it.
 const joinPatience = 30 * time.Second
 
+// againPatience is how long it may take to answer one that has data, and so was taken in before, most probably.
+// The cluster may have no leader because it waits for this very node.
+const againPatience = 3 * time.Second
+
 // joining is what a node has to do that was started with --join.
 type joining struct {
 	cluster string // its id; "" = nothing to join, or not known
@@ -29,11 +33,16 @@ func (v *serverVerb) target(ctx context.Context) (joining, error) {
 		return joining{}, err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+	entries, err := os.ReadDir(v.data)
+	began, patience := err == nil && len(entries) > 0, joinPatience
+	if began {
+		patience = againPatience
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	members, cluster, err := c.Members(ctx)
 	if err != nil {
-		if entries, readErr := os.ReadDir(v.data); readErr == nil && len(entries) > 0 {
+		if began {
 			v.app.logger().Warn("the cluster to join does not answer; starting with the data that is here", "error", err)
 			return joining{}, nil
 		}

@@ -139,6 +139,7 @@ func TestWhatAServerRefuses(t *testing.T) {
 		"a used HTTP port":   {sound("--http", used.Addr().String()), []string{"--http", "in use", "choose other ports"}},
 		"a place for no one": {sound("--data", filepath.Join(text, "x")), []string{"data directory", text}},
 		"another's data":     {sound("--data", theirs), []string{"belongs to", "n2"}},
+		"no such log store":  {sound("--log-store", "paper"), []string{"--log-store", "bolt or wal"}},
 		"a list without us":  {sound("--cluster", "n2=127.0.0.1:1"), []string{"--cluster", "n1"}},
 		"a bad list":         {sound("--cluster", "n1=5751"), []string{"--cluster", "n1=host:5751"}},
 		"an empty directory": {[]string{"server", "--id", "n1", "--data", filepath.Join(dir, "none"), "--http", "", "--listen", "127.0.0.1:0", "--peer", "127.0.0.1:0"}, []string{"holds nothing", "--join"}},

@@ -28,6 +28,7 @@ type cluster struct {
 	fabric   *fabric
 	record   *record
 	resource *resource
+	disks    disks
 	over     context.Context // ends with the run
 	finish   context.CancelFunc
 	work     sync.WaitGroup
@@ -358,6 +359,7 @@ func (c *cluster) close() {
 	c.work.Wait()
 	c.resource.close()
 	c.fabric.close()
+	c.closeDisks()
 }
 
 // operator is a client for what the run itself asks of the cluster.

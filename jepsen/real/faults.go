@@ -64,7 +64,7 @@ const (
 	// lastsLeast and lastsMost bound faults, restMost the time between two of one worker.
 	lastsLeast = 300 * time.Millisecond
 	lastsMost  = 3 * time.Second
-	restMost   = 4 * time.Second
+	restMost   = 3 * time.Second
 	// noOccasion is how long a worker waits when its fault found nothing to strike.
 	noOccasion = 200 * time.Millisecond
 	readyMost  = 15 * time.Second

@@ -169,7 +169,7 @@ func (c *cluster) alarms() (found []string) {
 }
 
 // judge checks the history, writes the report, and says what the run was.
-func (c *cluster) judge(o *options, h *check.History, failed error) (ok bool, err error) {
+func (c *cluster) judge(o *options, h *check.History, failed error) (*report.Summary, error) {
 	gaps, err := os.ReadFile(filepath.Join(c.parts(), "gaps"))
 	h.Plan.Audit = err == nil && len(gaps) == 0
 	limits := check.Limits{Slack: deathSlack}
@@ -180,13 +180,7 @@ func (c *cluster) judge(o *options, h *check.History, failed error) (ok bool, er
 	if failed != nil {
 		r.Invalid = append(r.Invalid, failed.Error())
 	}
-	happened := 0
-	for _, x := range h.Faults {
-		if x.Kind != voided {
-			happened++
-		}
-	}
-	if happened < o.faults {
+	if happened := count(h.Faults); happened < o.faults {
 		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", happened, o.faults))
 	}
 	for _, line := range c.alarms() {
@@ -197,13 +191,23 @@ func (c *cluster) judge(o *options, h *check.History, failed error) (ok bool, er
 		Logs: c.logFiles(), Notes: c.notes(), Limits: limits,
 	})
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	fmt.Print(s)
 	if r.OK() { // history.jsonl has it all; the nodes' data may explain what is wrong
 		err = errors.Join(os.RemoveAll(c.parts()), os.RemoveAll(filepath.Join(c.dir, "data")), os.RemoveAll(filepath.Join(c.dir, "zamok")))
 	}
-	return r.OK(), err
+	return s, err
+}
+
+// count is how many faults there were: those without a kind only say what others void.
+func count(all []check.Fault) (n int) {
+	for _, x := range all {
+		if x.Kind != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // notes are what else a reader must know.

@@ -162,16 +162,13 @@ func (f *faults) stopPrograms(t *turn, d time.Duration, programs ...*program) st
 		p.process.signal(syscall.SIGCONT)
 	}
 	to := now()
-	for _, p := range programs {
+	for _, p := range programs { // no faults of their own, hence without a kind
 		for _, label := range p.labels() {
-			f.record.put(check.Record{Fault: &check.Fault{Kind: voided, Target: label, From: from, To: to, Voids: true}})
+			f.record.put(check.Record{Fault: &check.Fault{Target: label, From: from, To: to, Voids: true}})
 		}
 	}
 	return strings.Join(targets, ",")
 }
-
-// voided is no fault of its own: it says of each client of a paused program that nothing is promised to it.
-const voided = "client of a paused program"
 
 func (f *faults) killProgram(t *turn) string {
 	p := f.takeProgram(t)

@@ -19,7 +19,7 @@ import (
 // What programs do with package client: everything that it offers, at random.
 
 const (
-	mutexes   = 64
+	mutexes   = 96
 	pools     = 12
 	poolOf    = 3
 	holdMost  = 8 * time.Millisecond
@@ -27,7 +27,7 @@ const (
 	waitMost  = 3 * time.Second
 	thinkMost = 8 * time.Millisecond
 	holdLook  = 100 * time.Millisecond
-	threadsOf = 6 // of each client
+	threadsOf = 10 // of each client
 	// drainMost is how long a call may take that was under way at the healing.
 	drainMost = 60 * time.Second
 )

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
+	"zamok/jepsen/report"
 )
 
 // options are what the command line says of one run.
@@ -29,6 +30,8 @@ type options struct {
 	minOK    int
 	faults   int
 	all      bool
+	disks    bool
+	minutes  int
 }
 
 func main() {
@@ -50,35 +53,61 @@ func main() {
 	flag.IntVar(&o.minOK, "min-ok", 1000, "the run is invalid if fewer operations succeed")
 	flag.IntVar(&o.faults, "min-faults", 1, "the run is invalid if fewer faults happen")
 	flag.BoolVar(&o.all, "every-kind", false, "the run is invalid if a kind of fault never happens, of those that do not take long")
+	flag.BoolVar(&o.disks, "disks", false, "also faults of disks; needs root and /dev/fuse, without them the run says so and goes on")
+	flag.IntVar(&o.minutes, "minutes", 0, "make one run after the other, with seeds that follow each other, until so much time is over (default: one run)")
 	flag.Parse()
 	if o.seed == 0 {
 		o.seed = rand.Uint64() >> 32
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok, err := o.run(ctx)
+	ok := o.rounds(ctx)
 	stop()
-	switch {
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "jepsen:", err)
-	case ok:
-		return
+	if !ok {
+		os.Exit(1)
 	}
-	fmt.Fprintln(os.Stderr, "again:", o.again())
-	os.Exit(1)
+}
+
+// rounds makes runs until the time is over, and adds them up. False: one was not good.
+func (o *options) rounds(ctx context.Context) (ok bool) {
+	ok = true
+	began, good, bad, operations, faults, changes := now(), 0, 0, 0, 0, 0
+	for first := true; first || now()-began+o.lasts < time.Duration(o.minutes)*time.Minute && ctx.Err() == nil; first = false {
+		s, err := o.run(ctx)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "jepsen: %v\nagain: %s\n", err, o.again())
+		}
+		if s != nil {
+			operations, faults, changes = operations+s.Operations, faults+s.FaultCount, changes+s.LeaderChanges
+		}
+		if good++; err != nil || s.Verdict != report.Good {
+			ok, good, bad = false, good-1, bad+1
+		}
+		o.seed++
+	}
+	fmt.Printf("%d runs were good and %d were not, in %v: %d operations, %d faults, %d changes of leader\n",
+		good, bad, (now() - began).Round(time.Second), operations, faults, changes)
+	return ok
 }
 
 // again is the command that makes the same choices.
 func (o *options) again() string {
-	return fmt.Sprintf("go run ./jepsen/real -seed %d -for %v -nodes %d -programs %d -only '%s'", o.seed, o.lasts, o.nodes, o.programs, o.only)
+	again := fmt.Sprintf("go run ./jepsen/real -seed %d -for %v -nodes %d -programs %d -only '%s'", o.seed, o.lasts, o.nodes, o.programs, o.only)
+	if o.disks {
+		again += " -disks"
+	}
+	return again
 }
 
-// chosen are the kinds of faults that the run is to have.
-func (o *options) chosen() (all []kind, err error) {
+// chosen are the kinds of faults that the run is to have; with disks, also theirs.
+func (o *options) chosen(disks bool) (all []kind, err error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
 		return nil, err
 	}
 	every := append(kinds(), slowKinds()...)
+	if disks {
+		every = append(every, diskKinds()...)
+	}
 	if o.nodes >= 5 {
 		every = append(every, bigKinds()...)
 	}
@@ -94,14 +123,14 @@ func (o *options) chosen() (all []kind, err error) {
 }
 
 // run makes a cluster, strikes it, heals it, and judges what was recorded.
-func (o *options) run(ctx context.Context) (ok bool, err error) {
-	kinds, err := o.chosen()
-	if err != nil {
-		return false, err
-	}
+func (o *options) run(ctx context.Context) (*report.Summary, error) {
 	c, err := o.prepare(ctx)
 	if err != nil {
-		return false, err
+		return nil, err
+	}
+	kinds, err := o.chosen(c.disks.shelf != nil)
+	if err != nil {
+		return nil, err
 	}
 	plan := check.Plan{
 		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: now(), Drain: drainMost, Checks: mustLook, MinOK: o.minOK,
@@ -123,7 +152,7 @@ func (o *options) run(ctx context.Context) (ok bool, err error) {
 	}
 	h, problem := c.gather(plan)
 	if problem != nil {
-		return false, errors.Join(err, problem)
+		return nil, errors.Join(err, problem)
 	}
 	if err != nil {
 		c.say("%v", err)
@@ -162,6 +191,9 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 		return nil, err
 	}
 	c.say("seed %d, in %s", o.seed, dir)
+	if o.disks {
+		return c, c.openDisks(ctx)
+	}
 	return c, nil
 }
 

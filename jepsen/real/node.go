@@ -170,9 +170,13 @@ func (c *cluster) add(how ...string) (*node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := len(c.nodes) + 1
+	data, err := c.dataOf(fmt.Sprint("n", i))
+	if err != nil {
+		return nil, err
+	}
 	n := &node{
-		cluster: c, id: fmt.Sprint("n", i), real: c.ip(10 + 2*i), front: c.ip(11 + 2*i),
-		data: filepath.Join(c.dir, "data", fmt.Sprint("n", i)), log: filepath.Join(c.logs(), fmt.Sprintf("n%d.log", i)),
+		cluster: c, id: fmt.Sprint("n", i), real: c.ip(10 + 2*i), front: c.ip(11 + 2*i), data: data,
+		log: filepath.Join(c.logs(), fmt.Sprintf("n%d.log", i)),
 	}
 	n.args = append([]string{
 		"server", "--id", n.id, "--data", n.data, "--advertise", n.front, "--listen", n.real + ":" + clientPort,

@@ -55,6 +55,9 @@ func newDigest(run Run) *digest {
 		}
 	}
 	for _, f := range h.Faults {
+		if f.Kind == "" {
+			continue // it only says of a client what another fault voids
+		}
 		f.To = max(f.From, f.To)
 		d.end = max(d.end, f.To)
 		d.faults = append(d.faults, f)

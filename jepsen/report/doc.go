@@ -21,6 +21,9 @@
 // fault that was under way in it, so with two at once of both; if there was none, of those that had ended
 // less than afterMax before.
 //
+// A fault without a kind is not counted: it says of one client more what another fault, which is counted,
+// voids.
+//
 // A change of leader is each office after the first. If offices are not told, they are guessed from the
 // terms that reads showed: those that nobody asked in are missing.
 //

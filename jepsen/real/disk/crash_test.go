@@ -36,7 +36,7 @@ func newWriter(t *testing.T, s *Shelf, from, to string) *writer {
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, string(said))
-	w.disk, err = s.Lossy(t.Name())
+	w.disk, err = s.Lossy(t.Name(), nil)
 	require.NoError(t, err)
 	return w
 }

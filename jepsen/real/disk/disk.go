@@ -63,13 +63,16 @@ type Stats struct {
 // endsWithin bounds how long a lossyfs whose input has ended may take to end.
 const endsWithin = 10 * time.Second
 
-// Lossy mounts a disk. What it holds is kept in a folder beside it.
-func (s *Shelf) Lossy(name string) (*Disk, error) {
+// Lossy mounts a disk. What it holds is kept on a small one, or, without, in a folder beside it.
+func (s *Shelf) Lossy(name string, on *Small) (*Disk, error) {
 	dir, err := s.place(name)
 	if err != nil {
 		return nil, err
 	}
 	backing := filepath.Join(s.dir, name+".backing")
+	if on != nil {
+		backing = on.Dir()
+	}
 	if err := os.MkdirAll(backing, 0o755); err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func opened(t *testing.T) *Shelf {
 // Each fault reaches lossyfs, whose own tests say what it does.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	d, err := opened(t).Lossy(t.Name())
+	d, err := opened(t).Lossy(t.Name(), nil)
 	require.NoError(t, err)
 	f, err := os.Create(filepath.Join(d.Dir(), "f"))
 	require.NoError(t, err)
@@ -105,9 +105,11 @@ func TestFaults(t *testing.T) {
 
 func TestSmall(t *testing.T) {
 	t.Parallel()
-	d, err := opened(t).Small(t.Name(), 4<<20)
+	d, err := opened(t).Small(t.Name()+".backing", 4<<20)
 	require.NoError(t, err)
-	f, err := os.Create(filepath.Join(d.Dir(), "f"))
+	lossy, err := opened(t).Lossy(t.Name(), d)
+	require.NoError(t, err)
+	f, err := os.Create(filepath.Join(lossy.Dir(), "f"))
 	require.NoError(t, err)
 	defer f.Close()
 	for range 2 {
@@ -169,9 +171,9 @@ func abandon(t *testing.T, dir string) {
 	var err error
 	s.run, err = nameOf(os.Getpid())
 	require.NoError(t, err)
-	_, err = s.Lossy("ends")
+	_, err = s.Lossy("ends", nil)
 	require.NoError(t, err)
-	d, err := s.Lossy("killed")
+	d, err := s.Lossy("killed", nil)
 	require.NoError(t, err)
 	_, err = s.Small("small", 1<<20)
 	require.NoError(t, err)

@@ -1,14 +1,15 @@
 // Package disk gives the nodes of a fault run disks that fail.
 //
 //	shelf, err := disk.Open(ctx, dir)       // needs root; see ErrNotHere
-//	d, err := shelf.Lossy("n1")             // d.Dir() is for --data
+//	d, err := shelf.Lossy("n1", nil)        // d.Dir() is for --data
 //	d.Delay(0, 30*time.Millisecond)         // each fsync
 //	lost, err := d.Crash(disk.KeepSome, 7)  // the machine of n1, whose process has been killed, loses its power
 //	d.Up()
 //	shelf.Close()
 //
 // A Disk is a program of its own, lossyfs, in the module jepsen/real/lossyfs: its documentation says what a
-// crash takes and what each fault does. Open builds it. A Small is a tmpfs, full for real.
+// crash takes and what each fault does. Open builds it. A Small is a tmpfs, which can be full for real; a Disk
+// may keep what it holds on one.
 //
 // # Who cleans up
 //

@@ -3,68 +3,69 @@ package disk
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
 // Small is a small disk, which can be full for real: a tmpfs.
 type Small struct {
-	dir     string
-	ballast string
+	dir   string
+	run   string
+	bytes int64
+	up    bool
 }
 
-// Small mounts a tmpfs of so many bytes.
+// Small mounts a tmpfs of so many bytes. What is written to it takes memory.
 func (s *Shelf) Small(name string, bytes int64) (*Small, error) {
 	dir, err := s.place(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Mount(s.run, dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
+	d := &Small{dir: dir, run: s.run, bytes: bytes}
+	if err := d.mount(0, bytes); err != nil {
 		return nil, fmt.Errorf("a tmpfs can't be mounted on %s: %w", dir, err)
 	}
-	d := &Small{dir: dir, ballast: filepath.Join(dir, "ballast")}
+	d.up = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.small = append(s.small, d)
 	return d, nil
 }
 
-// Dir is where it is mounted; a node's data is to be in a folder in it.
+func (d *Small) mount(flags uintptr, bytes int64) error {
+	return unix.Mount(d.run, d.dir, "tmpfs", flags, fmt.Sprintf("size=%d", bytes))
+}
+
+// Dir is where it is mounted.
 func (d *Small) Dir() string { return d.dir }
 
-// Fill takes every block that is free. What is given back later by others is free again.
-func (d *Small) Fill() error {
-	f, err := os.OpenFile(d.ballast, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	for block := make([]byte, 1<<20); len(block) >= 1<<12; block = block[:len(block)/2] {
-		for err == nil {
-			_, err = f.Write(block)
+// fillTries: whoever writes at the same moment takes what would have been the last block.
+const fillTries = 100
+
+// Fill leaves no block free: the disk shrinks to what is on it, so that this takes no memory. What others
+// give back later is free again.
+func (d *Small) Fill() (err error) {
+	for range fillTries {
+		var st unix.Statfs_t
+		if err := unix.Statfs(d.dir, &st); err != nil {
+			return err
 		}
-		if !errors.Is(err, unix.ENOSPC) {
-			return errors.Join(err, f.Close())
+		used := int64(st.Blocks-st.Bfree) * st.Bsize
+		if err = d.mount(unix.MS_REMOUNT, used); !errors.Is(err, unix.EINVAL) {
+			break
 		}
-		err = nil
 	}
-	return f.Close()
+	return err
 }
 
-// Empty gives back what Fill took.
-func (d *Small) Empty() error {
-	if err := os.Remove(d.ballast); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+// Empty gives the disk its size again.
+func (d *Small) Empty() error { return d.mount(unix.MS_REMOUNT, d.bytes) }
 
 // Close unmounts it. A second Close does nothing.
 func (d *Small) Close() error {
-	if d.ballast == "" {
+	if !d.up {
 		return nil
 	}
-	d.ballast = ""
+	d.up = false
 	return unix.Unmount(d.dir, unix.MNT_DETACH)
 }

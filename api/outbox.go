@@ -139,8 +139,10 @@ func (o *outbox) change(e *fsm.Event, state fsm.TicketState) {
 	n := note{
 		kind: noteChange, state: state, index: e.Index, number: o.changes, text: e.Text, downgraded: e.Kind == fsm.EvDowngraded,
 	}
-	if o.hub.lose != nil && o.hub.lose(&n) {
-		return
+	if o.hub.lose != nil {
+		if lost := n; o.hub.lose(&lost) { // a copy, or each note would be made on the heap
+			return
+		}
 	}
 	o.put(n)
 }
@@ -222,7 +224,7 @@ type taken struct {
 // take empties the outbox. room is given back: the memory of what was taken before.
 func (o *outbox) take(room []note) taken {
 	clear(room)
-	if cap(room) > notesKept {
+	if cap(room) > 2*notesKept { // growing rounds up
 		room = nil
 	}
 	o.hub.mu.Lock()

@@ -1,0 +1,70 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// From the machine's event to the frame: queueing allocates nothing, the frame three times and each message
+// once.
+func TestPushingAllocatesLittle(t *testing.T) {
+	const grants = 10
+	h := newHub(&Observer{})
+	st := &stream{server: &Server{hub: h}, box: newOutbox(h, 1, 0, 1)}
+	h.attached[1] = st.box
+	var a fsm.Applied
+	for i := range uint64(grants) {
+		a.Events = append(a.Events, fsm.Event{
+			Kind: fsm.EvGranted, TicketRef: fsm.TicketRef{Session: 1, Ticket: i + 1}, Index: i + 1, Token: i + 1,
+		})
+	}
+	var room []note
+	push := func() taken {
+		h.applied(nil, a)
+		<-st.box.wake
+		return st.box.take(room)
+	}
+	room = push().notes
+	room = push().notes
+	assert.Zero(t, testing.AllocsPerRun(100, func() { room = push().notes }), "from the event to the writer")
+	var frame *zamokpb.ServerFrame
+	queued := testing.AllocsPerRun(100, func() {
+		told := push()
+		frame, room = st.frame(&told), told.notes
+	})
+	require.Len(t, frame.Messages, grants)
+	assert.LessOrEqual(t, queued, float64(grants+3), "from the event to the frame")
+}
+
+// A whole acquire and drop, client's side (a plain gRPC stream), wire, door, node and machine, with the log
+// in memory. It is not exact, since streams and timers allocate as they please: the ceiling is a tenth above
+// what is measured.
+func TestLockingAllocatesNoMore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("under the race detector, which runs the short tests, pools forget what they hold")
+	}
+	const ceiling = 222
+	n := startAlone(t)
+	w := talk(t, call(t, n), settings(clock.Minute))
+	ticket := uint64(0)
+	pair := func() {
+		ticket++
+		w.say(exclusive(ticket, "alloc", 0))
+		w.change()
+		w.say(drop(ticket))
+		w.change()
+		w.floor = ticket
+	}
+	for range 100 {
+		pair()
+	}
+	each := testing.AllocsPerRun(1000, pair)
+	t.Logf("%.0f allocations", each)
+	assert.LessOrEqual(t, each, float64(ceiling))
+}

@@ -24,6 +24,8 @@
 // A fault without a kind is not counted: it says of one client more what another fault, which is counted,
 // voids.
 //
+// A fault without a kind says only what another one voids, and is not counted.
+//
 // A change of leader is each office after the first. If offices are not told, they are guessed from the
 // terms that reads showed: those that nobody asked in are missing.
 //

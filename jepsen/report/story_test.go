@@ -69,6 +69,7 @@ func lived(seed uint64, holds int, locks, clients []string) *check.History {
 		h.Faults = append(h.Faults, check.Fault{Kind: fmt.Sprint("kind ", i%3), Target: fmt.Sprint("n", i%4), From: from, To: to})
 		h.Seen = append(h.Seen, check.Seen{Node: "n1", At: from, Term: uint64(3 + i/5), Index: uint64(i)})
 	}
+	h.Faults = append(h.Faults, check.Fault{Target: clients[0], From: second, To: second, Voids: true})
 	h.Writes = []check.Write{{Resource: locks[0], Client: clients[0], Token: 1, At: free[0], Accepted: true}}
 	h.Plan.Healed = second
 	return h

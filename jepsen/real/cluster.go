@@ -83,12 +83,13 @@ func (c *cluster) say(format string, args ...any) {
 }
 
 // owner tells whose a connection is: of programs by their address, of nodes by the process that has it.
-func (c *cluster) owner(address net.Addr) string {
-	tcp, ok := address.(*net.TCPAddr)
-	if !ok {
+func (c *cluster) owner(conn net.Conn) string {
+	there, ok := conn.RemoteAddr().(*net.TCPAddr)
+	here, also := conn.LocalAddr().(*net.TCPAddr)
+	if !ok || !also {
 		return ""
 	}
-	host := tcp.IP.String()
+	host := there.IP.String()
 	if host == c.ip(addressAudit) {
 		return "audit"
 	}
@@ -102,7 +103,7 @@ func (c *cluster) owner(address net.Addr) string {
 			return fmt.Sprintf("%s-%d", p.name, p.lives)
 		}
 	}
-	inode := socketAt(tcp.Port, host)
+	inode := socketBetween(there, here)
 	for _, n := range nodes {
 		if p := n.up(); p != nil && inode != "" && hasSocket(p.pid(), inode) {
 			return n.id
@@ -111,22 +112,28 @@ func (c *cluster) owner(address net.Addr) string {
 	return ""
 }
 
-// socketAt is the inode of this machine's socket with a local address; "" if there is none.
-func socketAt(port int, host string) string {
+// socketBetween is the inode of this machine's socket that is connected from one address to another; "" if
+// there is none. The port alone says little: others may use the same one towards somebody else.
+func socketBetween(from, to *net.TCPAddr) string {
 	text, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
 		return ""
 	}
-	ip := net.ParseIP(host).To4()
-	want := fmt.Appendf(nil, " %02X%02X%02X%02X:%04X ", ip[3], ip[2], ip[1], ip[0], port)
+	want := []byte(" " + procAddress(from) + " " + procAddress(to) + " ")
 	for line := range bytes.Lines(text) {
-		if at := bytes.Index(line, want); at >= 0 && at < 8 {
+		if bytes.Contains(line, want) {
 			if fields := strings.Fields(string(line)); len(fields) > 9 {
 				return fields[9]
 			}
 		}
 	}
 	return ""
+}
+
+// procAddress is an IPv4 address as /proc/net/tcp has it.
+func procAddress(a *net.TCPAddr) string {
+	ip := a.IP.To4()
+	return fmt.Sprintf("%02X%02X%02X%02X:%04X", ip[3], ip[2], ip[1], ip[0], a.Port)
 }
 
 func hasSocket(pid int, inode string) bool {

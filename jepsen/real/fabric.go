@@ -13,7 +13,7 @@ import (
 // through it is treated as the directed link from the process that sends to the one that receives.
 type fabric struct {
 	// owner says whose the far end of an accepted connection is; "" = nobody's any more.
-	owner func(net.Addr) string
+	owner func(net.Conn) string
 
 	mu        sync.Mutex // guards what follows
 	links     map[pair]*link
@@ -52,7 +52,7 @@ const (
 	reachWithin = 2 * time.Second
 )
 
-func newFabric(owner func(net.Addr) string) *fabric {
+func newFabric(owner func(net.Conn) string) *fabric {
 	return &fabric{owner: owner, links: map[pair]*link{}, wires: map[*wire]struct{}{}}
 }
 
@@ -168,7 +168,7 @@ func (f *fabric) begin(conn net.Conn, to, back string) {
 		return
 	}
 	f.work.Go(func() {
-		from := f.owner(conn.RemoteAddr())
+		from := f.owner(conn)
 		if from == "" {
 			conn.Close()
 			return

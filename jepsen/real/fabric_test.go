@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ func echo(t *testing.T) (f *fabric, front string) {
 			}()
 		}
 	}()
-	f = newFabric(func(net.Addr) string { return "a" })
+	f = newFabric(func(net.Conn) string { return "a" })
 	require.NoError(t, f.serve("b", "127.0.0.1:0", back.Addr().String()))
 	t.Cleanup(func() { f.close(); back.Close() })
 	return f, f.listeners[0].Addr().String()
@@ -129,10 +130,14 @@ func TestACutBreaksWhatIsOpenAndWhatIsTried(t *testing.T) {
 	say(t, conn, "one")
 	heard(t, conn, "one")
 	lift := f.impose(condition{cut: true}, pair{"a", "b"})
-	for _, conn := range []net.Conn{conn, dial(t, front)} {
-		_, err := hear(t, conn, soon)
+	_, err := hear(t, conn, soon)
+	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "timeout")
+	if tried, err := net.Dial("tcp", front); err == nil { // or it is refused so soon that nothing is opened
+		_, err = hear(t, tried, soon)
 		require.Error(t, err)
 		assert.NotContains(t, err.Error(), "timeout")
+		tried.Close()
 	}
 	lift()
 	conn = dial(t, front)
@@ -186,10 +191,11 @@ func TestConditionsAddUp(t *testing.T) {
 func TestASocketHasAnOwner(t *testing.T) {
 	_, front := echo(t)
 	conn := dial(t, front)
-	own := conn.LocalAddr().(*net.TCPAddr)
-	inode := socketAt(own.Port, own.IP.String())
+	from, to := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
+	inode := socketBetween(from, to)
 	require.NotEmpty(t, inode)
-	assert.True(t, hasSocket(selfPID(), inode))
-	assert.False(t, hasSocket(selfPID(), "1"))
-	assert.Empty(t, socketAt(1, "127.0.0.1"))
+	assert.True(t, hasSocket(os.Getpid(), inode))
+	assert.False(t, hasSocket(os.Getpid(), "1"))
+	assert.NotEqual(t, inode, socketBetween(to, from), "that is the other end")
+	assert.Empty(t, socketBetween(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards somebody else")
 }

@@ -45,19 +45,28 @@ type deck struct {
 	kinds  []kind
 	random *rand.Rand // nil = as they are
 	left   []kind
+	vain   int // so many in a row had no occasion, and were put back
 }
 
-// next takes the first of what is left. The caller has the mutex of the faults.
+// next takes the first of what is left. If all of that waits for an occasion, as those do that need every node
+// while one is kept away, the others come again before it. The caller has the mutex of the faults.
 func (d *deck) next() kind {
-	if len(d.left) == 0 {
-		d.left = slices.Clone(d.kinds)
+	if d.vain >= len(d.left) && len(d.left) < len(d.kinds) {
+		fresh := slices.Clone(d.kinds)
 		if d.random != nil {
-			d.random.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
+			d.random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
 		}
+		d.left, d.vain = append(fresh, d.left...), 0
 	}
 	k := d.left[0]
 	d.left = d.left[1:]
 	return k
+}
+
+// back takes a kind back that had no occasion.
+func (d *deck) back(k kind) {
+	d.left = append(d.left, k)
+	d.vain++
 }
 
 const (
@@ -119,7 +128,7 @@ func (f *faults) one(ctx context.Context, d *deck, random *rand.Rand) {
 	f.giveBack(t)
 	if target == "" {
 		f.mu.Lock()
-		d.left = append(d.left, k)
+		d.back(k)
 		f.mu.Unlock()
 		pause(ctx, noOccasion)
 		return
@@ -128,6 +137,7 @@ func (f *faults) one(ctx context.Context, d *deck, random *rand.Rand) {
 	f.say("%s: %s, for %v", k.name, target, (now() - from).Round(time.Millisecond))
 	f.mu.Lock()
 	f.counts[k.name]++
+	d.vain = 0
 	f.mu.Unlock()
 	pause(ctx, time.Duration(random.Int64N(int64(restMost))))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -10,8 +9,6 @@ import (
 
 	"zamok/jepsen/check"
 )
-
-func selfPID() int { return os.Getpid() }
 
 func TestGrantsThatNoAnswerNamesBelongToACall(t *testing.T) {
 	items := []check.Item{{Name: "a", Mode: check.Exclusive}}
@@ -71,4 +68,18 @@ func TestADeckHasEveryKindOnceInAnOrderOfItsSeed(t *testing.T) {
 	assert.Equal(t, first, order(7))
 	assert.NotEqual(t, first, order(8))
 	assert.ElementsMatch(t, first[:half], first[half:])
+
+	d := &deck{kinds: kinds()[:3]}
+	wants := d.next()
+	d.back(wants)
+	var got []string
+	for range 4 {
+		got = append(got, d.next().name)
+	}
+	assert.Contains(t, got[:3], wants.name, "it gets its turn again before any comes twice")
+	assert.Len(t, d.left, 2)
+	for range 10 { // nothing has an occasion
+		d.back(d.next())
+	}
+	assert.LessOrEqual(t, len(d.left), 2*len(d.kinds), "what waits does not pile up")
 }

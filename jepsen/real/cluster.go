@@ -32,6 +32,8 @@ type cluster struct {
 	over     context.Context // ends with the run
 	finish   context.CancelFunc
 	work     sync.WaitGroup
+	saying   sync.Mutex // guards log; of its own, so that whoever has another may say something
+	log      *os.File
 
 	mu       sync.Mutex // guards what follows
 	nodes    []*node
@@ -40,8 +42,7 @@ type cluster struct {
 	offices  []report.Office
 	entries  uint64             // that leaders said they have written, about
 	counted  map[string]float64 // by node, for that
-	log      *os.File
-	said     []string // what a reader of the report must know
+	said     []string           // what a reader of the report must know
 }
 
 // parts is where each process writes its part of the history, logs is where it says what it does.
@@ -75,8 +76,8 @@ func (c *cluster) ip(last int) string { return fmt.Sprintf("127.%d.%d.%d", c.net
 
 // say tells people, and the run's own log.
 func (c *cluster) say(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.saying.Lock()
+	defer c.saying.Unlock()
 	line := time.Now().UTC().Format("15:04:05.000 ") + fmt.Sprintf(format, args...)
 	fmt.Println(line)
 	fmt.Fprintln(c.log, line)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -104,37 +103,16 @@ func (c *cluster) owner(conn net.Conn) string {
 			return fmt.Sprintf("%s-%d", p.name, p.lives)
 		}
 	}
-	inode := socketBetween(there, here)
+	inode, err := socketBetween(there, here)
+	if err != nil {
+		c.say("whose socket %v is: %v", there, err)
+	}
 	for _, n := range nodes {
 		if p := n.up(); p != nil && inode != "" && hasSocket(p.pid(), inode) {
 			return n.id
 		}
 	}
 	return ""
-}
-
-// socketBetween is the inode of this machine's socket that is connected from one address to another; "" if
-// there is none. The port alone says little: others may use the same one towards somebody else.
-func socketBetween(from, to *net.TCPAddr) string {
-	text, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		return ""
-	}
-	want := []byte(" " + procAddress(from) + " " + procAddress(to) + " ")
-	for line := range bytes.Lines(text) {
-		if bytes.Contains(line, want) {
-			if fields := strings.Fields(string(line)); len(fields) > 9 {
-				return fields[9]
-			}
-		}
-	}
-	return ""
-}
-
-// procAddress is an IPv4 address as /proc/net/tcp has it.
-func procAddress(a *net.TCPAddr) string {
-	ip := a.IP.To4()
-	return fmt.Sprintf("%02X%02X%02X%02X:%04X", ip[3], ip[2], ip[1], ip[0], a.Port)
 }
 
 func hasSocket(pid int, inode string) bool {

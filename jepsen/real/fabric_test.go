@@ -192,10 +192,15 @@ func TestASocketHasAnOwner(t *testing.T) {
 	_, front := echo(t)
 	conn := dial(t, front)
 	from, to := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
-	inode := socketBetween(from, to)
+	between := func(from, to *net.TCPAddr) string {
+		inode, err := socketBetween(from, to)
+		require.NoError(t, err)
+		return inode
+	}
+	inode := between(from, to)
 	require.NotEmpty(t, inode)
 	assert.True(t, hasSocket(os.Getpid(), inode))
 	assert.False(t, hasSocket(os.Getpid(), "1"))
-	assert.NotEqual(t, inode, socketBetween(to, from), "that is the other end")
-	assert.Empty(t, socketBetween(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards somebody else")
+	assert.NotEqual(t, inode, between(to, from), "that is the other end")
+	assert.Empty(t, between(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards somebody else")
 }

@@ -50,7 +50,7 @@ func TestOutages(t *testing.T) {
 	require.Len(t, a, 1, "where nobody asks there is no outage: %v", a)
 	near(9*second, a[0].From)
 	near(3*second, a[0].Lasted)
-	assert.Equal(t, []string{"cut"}, a[0].Kinds, "what was under way, and not what had ended")
+	assert.Equal(t, []string{"cut", "kill", "slow"}, a[0].Kinds, "none was under way when it began")
 
 	assert.Len(t, of("a", "b"), 3)
 	all := of()
@@ -63,9 +63,16 @@ func TestOutages(t *testing.T) {
 
 	s := newDigest(Run{History: h, Report: &check.Report{}, Probers: []string{"a"}}).summary()
 	assert.Equal(t, []FaultKind{
-		{Kind: "cut", Count: 1, Lasted: 8 * second, Outages: 1, Longest: a[0].Lasted},
-		{Kind: "kill", Count: 1}, {Kind: "slow", Count: 1, Lasted: second},
+		{Kind: "cut", Count: 1, Lasted: 8 * second, Outages: 1, Longest: a[0].From + a[0].Lasted - 11*second},
+		{Kind: "kill", Count: 1, Outages: 1, Longest: a[0].Lasted},
+		{Kind: "slow", Count: 1, Lasted: second, Outages: 1, Longest: a[0].Lasted},
 	}, s.Faults)
+	h.Faults[0].To = 11 * second // it was under way: what had ended is no matter
+	assert.Equal(t, []string{"cut", "kill"}, of("a")[0].Kinds)
+
+	h.Faults = []check.Fault{{Kind: "late", From: 50 * second, To: 51 * second}} // it had not brought the outage about
+	s = newDigest(Run{History: h, Report: &check.Report{}, Probers: []string{"b"}}).summary()
+	assert.Equal(t, FaultKind{Kind: "late", Count: 1, Lasted: second, Outages: 1, Longest: second + afterMax}, s.Faults[0])
 }
 
 // Who waits for a lock waits for another client, and its wait is no outage.

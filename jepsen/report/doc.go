@@ -18,8 +18,9 @@
 // answer, or if nothing was asked then from the first call after it, to the next answer. Without probers
 // all clients are taken together, so that one that is served is enough, and calls of lock count only if
 // they were granted at once: the others may have waited for clients. An outage is told of every kind of
-// fault that was under way in it, so with two at once of both; if there was none, of those that had ended
-// less than afterMax before.
+// fault that was under way in it, so with two at once of both; if none was when it began, also of those that
+// had ended less than afterMax before. Of a fault that began when it lasted already it is told only as far as it fell
+// into the fault's time and the afterMax behind it.
 //
 // A fault without a kind is not counted: it says of one client more what another fault, which is counted,
 // voids.

@@ -10,6 +10,7 @@ import (
 
 const (
 	outageMin = 200 * time.Millisecond // what is shorter is how calls take turns
+	beforeMax = time.Second            // so long may an outage seem to have begun before the fault that it is of
 	afterMax  = 5 * time.Second        // so long after a fault an outage may still be its doing
 	noFault   = "(no fault)"
 	everybody = "all clients"
@@ -21,6 +22,8 @@ type Outage struct {
 	From   time.Duration `json:"from_ns"` // from the beginning of the run
 	Lasted time.Duration `json:"lasted_ns"`
 	Kinds  []string      `json:"kinds"` // of the faults that were under way
+
+	beside []*check.Fault
 }
 
 func (d *digest) addOutages() {
@@ -54,7 +57,9 @@ func (d *digest) outagesOf(prober string, calls []*check.Op) {
 		if to-from <= outageMin {
 			continue
 		}
-		next, _ := slices.BinarySearchFunc(calls, from, func(op *check.Op, at time.Duration) int { return cmp.Compare(op.Call, at) })
+		next, _ := slices.BinarySearchFunc(calls, from, func(op *check.Op, at time.Duration) int {
+			return cmp.Compare(op.Call, at)
+		})
 		if next == 0 || asking[next-1] <= from { // nobody was asking then
 			if next == len(calls) {
 				continue
@@ -65,27 +70,51 @@ func (d *digest) outagesOf(prober string, calls []*check.Op) {
 			to = min(to, asking[len(calls)-1])
 		}
 		if to-from > outageMin {
-			d.outages = append(d.outages, Outage{prober, from - d.begin, to - from, d.during(from, to)})
+			d.outages = append(d.outages, d.outage(prober, from, to))
 		}
 	}
 }
 
-// during are the kinds of the faults that an outage is told of.
-func (d *digest) during(from, to time.Duration) []string {
-	var now, before []string
-	for _, f := range d.faults {
-		switch {
+func (d *digest) outage(prober string, from, to time.Duration) Outage {
+	o := Outage{Prober: prober, From: from - d.begin, Lasted: to - from, beside: d.during(from, to)}
+	for _, f := range o.beside {
+		o.Kinds = append(o.Kinds, f.Kind)
+	}
+	if len(o.Kinds) == 0 {
+		o.Kinds = []string{noFault}
+	}
+	slices.Sort(o.Kinds)
+	o.Kinds = slices.Compact(o.Kinds)
+	return o
+}
+
+// during are the faults that an outage is told of: those under way in it, and if none of them was when it
+// began, those that had ended shortly before.
+func (d *digest) during(from, to time.Duration) (beside []*check.Fault) {
+	var before []*check.Fault
+	atFirst := false
+	for i := range d.faults {
+		switch f := &d.faults[i]; {
 		case f.From > to || f.To < from-afterMax:
 		case f.To < from:
-			before = append(before, f.Kind)
+			before = append(before, f)
 		default:
-			now = append(now, f.Kind)
+			beside = append(beside, f)
+			atFirst = atFirst || f.From <= from+beforeMax
 		}
 	}
-	for _, kinds := range [][]string{now, before, {noFault}} {
-		if slices.Sort(kinds); len(kinds) > 0 {
-			return slices.Compact(kinds)
-		}
+	if !atFirst {
+		beside = append(beside, before...)
 	}
-	return nil
+	return beside
+}
+
+// share is how much of an outage may be a fault's doing: of one that began while it lasted already, what
+// fell into its time and shortly after.
+func (d *digest) share(o *Outage, f *check.Fault) time.Duration {
+	from, to := d.begin+o.From, d.begin+o.From+o.Lasted
+	if f.From > from+beforeMax {
+		return min(to, f.To+afterMax) - f.From
+	}
+	return o.Lasted
 }

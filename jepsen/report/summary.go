@@ -147,10 +147,17 @@ func (d *digest) faultKinds() []FaultKind {
 		k.Count++
 		k.Lasted += f.To - f.From
 	}
-	for _, o := range d.outages {
+	for i := range d.outages {
+		o := &d.outages[i]
 		for _, kind := range o.Kinds {
-			k := of(kind)
-			k.Outages++
+			of(kind).Outages++
+		}
+		for _, f := range o.beside {
+			k := of(f.Kind)
+			k.Longest = max(k.Longest, d.share(o, f))
+		}
+		if len(o.beside) == 0 {
+			k := of(noFault)
 			k.Longest = max(k.Longest, o.Lasted)
 		}
 	}

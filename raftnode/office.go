@@ -20,8 +20,9 @@ const (
 	// officeTick is how often an office looks at its clock. A stall is cut off at clock.StepMax, so
 	// it must be well below that.
 	officeTick = 25 * time.Millisecond
-	// renewalsWait is how long renewals are gathered before an entry leaves for their sake.
-	renewalsWait = 25 * time.Millisecond
+	// renewalsWait is how long renewals are gathered before an entry leaves for their sake. Nobody waits
+	// for one: it is sent when a third of the lease is over, and this is a tenth of the shortest lease.
+	renewalsWait = 200 * time.Millisecond
 	// checkpointEvery bounds the cluster time that a change of leader loses.
 	checkpointEvery = time.Second
 	// rulesRetry is the pause before LeaderStart is proposed again under other rules.

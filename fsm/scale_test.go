@@ -1,10 +1,12 @@
 package fsm
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -132,6 +134,55 @@ func BenchmarkSnapshot(bench *testing.B) {
 		require.NoError(bench, err)
 		bench.SetBytes(n)
 	}
+}
+
+// BenchmarkPairsBySessions is BenchmarkPairs by how many sessions take turns.
+func BenchmarkPairsBySessions(bench *testing.B) {
+	for _, sessions := range []int{10, 100, 1_000, 10_000, 100_000} {
+		bench.Run(fmt.Sprint(sessions), func(bench *testing.B) {
+			b := newBenchBed(bench, sessions)
+			var entry []byte
+			for i := 0; bench.Loop(); i++ {
+				if i%pairsPerEntry == 0 {
+					bench.StopTimer()
+					entry = b.pairs(entry[:0], i)
+					bench.StartTimer()
+					b.must(bench, entry)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkFull is a machine with a million held locks and a hundred thousand sessions: what it takes of
+// memory, for how long a snapshot stops it, and how long it takes to write one and to begin with it.
+func BenchmarkFull(bench *testing.B) {
+	before := heap()
+	b := newBenchBed(bench, 100_000)
+	b.hold(bench, 1_000_000)
+	bench.ReportMetric(float64(heap()-before)/1e6, "MB")
+	var pause, write, restore time.Duration
+	rounds := 0
+	for ; bench.Loop(); rounds++ {
+		began := time.Now()
+		frozen := b.m.Freeze()
+		pause += time.Since(began)
+		var snapshot bytes.Buffer
+		began = time.Now()
+		_, err := frozen.WriteTo(&snapshot)
+		require.NoError(bench, err)
+		write += time.Since(began)
+		bench.ReportMetric(float64(snapshot.Len())/1e6, "MB-snapshot")
+		began = time.Now()
+		m, err := Restore(&snapshot)
+		require.NoError(bench, err)
+		require.NoError(bench, m.Check())
+		restore += time.Since(began)
+	}
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 / float64(rounds) }
+	bench.ReportMetric(each(pause), "ms-pause")
+	bench.ReportMetric(each(write), "ms-write")
+	bench.ReportMetric(each(restore), "ms-restore")
 }
 
 // TestMemory states what a waiter, a held lock and a session cost. The bounds are loose: the figures

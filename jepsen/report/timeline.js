@@ -229,7 +229,7 @@ function drawFaults() {
 		const target = k => data.names[f.bars[k + 2]];
 		return strip(f.bars, 3, k => `${f.name}: ${target(k)}`, () => hue(i), target);
 	});
-	addLane(data.faults.map(f => [`${f.name} × ${f.count}`]), Math.max(1, rows.length) * tall, (c, width) => {
+	addLane(data.faults.map(f => [`${f.count} × ${f.name}`]), Math.max(1, rows.length) * tall, (c, width) => {
 		rows.forEach((r, i) => {
 			if (i % 2) { c.fillStyle = color.band; c.fillRect(0, i * tall, width, tall); }
 			r.draw(c, width, i * tall + 2, tall - 4);

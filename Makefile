@@ -16,6 +16,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
 TESTFLAGS ?=
 FUZZTIME ?= 30s
 HOURS ?= 10
+SEED ?=
+MINUTES ?= 120
 VULNDB ?= https://vuln.go.dev
 MODULE ?=
 ROUNDS ?= 20
@@ -63,6 +65,19 @@ sim-whole: ## the whole stack, clients too, for HOURS; one piece of some fifty f
 durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20) instead of 3
 	CGO_ENABLED=0 ZAMOK_DURABILITY_ROUNDS=$(ROUNDS) go test -timeout 9m -count=1 -v \
 		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
+
+.PHONY: jepsen
+jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices, root adds disks
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
+
+.PHONY: jepsen-short
+jepsen-short: jepsen-build ## the same in six minutes, with every kind of fault; then five nodes, two killed and one paused in turn
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -for 210s -every-kind -min-ok 100000 -min-faults 60
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -nodes 5 -programs 2 -for 20s -only 'two killed'
+
+.PHONY: jepsen-build
+jepsen-build:
+	@mkdir -p bin; CGO_ENABLED=0 go build -o bin/ ./cmd/zamok; CGO_ENABLED=0 go build -o bin/jepsen-real ./jepsen/real
 
 .PHONY: race
 race: ## the tests in their short form under the race detector (needs a C compiler)

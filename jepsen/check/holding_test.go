@@ -176,7 +176,11 @@ func (c *caller) misfortune(b *Hold) {
 			if b.Items[0].Mode != Permits {
 				c.write(b) // what it was about to do
 			}
-			s.in(s.upTo(noticeMax/2), func() { c.lose(b, Expired) })
+			s.in(s.upTo(noticeMax/2), func() {
+				if c.hold == b { // an operator may have told it before
+					c.lose(b, Expired)
+				}
+			})
 		})
 	default:
 		c.cut = true

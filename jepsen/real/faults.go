@@ -158,12 +158,20 @@ func (f *faults) take(t *turn, leads bool, most int) (all []*node) {
 	return all
 }
 
-// takeAny gives so many nodes that run, or none.
+// takeAny gives so many nodes that run, or none. As all of them count those that run: who is down is down.
 func (f *faults) takeAny(t *turn, many int) []*node {
+	run := 0
+	for _, n := range f.members() {
+		if n.up() != nil {
+			run++
+		}
+	}
+	want := min(many, run)
 	all := append(f.take(t, true, 1), f.take(t, false, many)...)
-	if len(all) < many {
+	if len(all) < want || want == 1 && many > 1 {
 		return nil
 	}
+	many = want
 	t.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:many]
 }

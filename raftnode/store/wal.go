@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -57,7 +58,7 @@ func openWAL(cfg Config, folder string) (*diskLog, error) {
 		reusable:  func() uint64 { return 0 }, // whole segments go, and give their room back to the disk
 		segmented: true,
 		close:     log.Close,
-	}, flushSegments(folder)
+	}, errors.Join(flushSegments(folder), recommit(log))
 }
 
 // forgetful has no entry that was deleted. raft-wal itself goes on to find those
@@ -145,16 +146,43 @@ func entriesOf(r types.SegmentWriter, first uint64) (entries []types.LogEntry, b
 	return entries, bytes, nil
 }
 
-// flushSegments flushes all segments, and their names. raft-wal flushes the name
-// of a segment with its first write, but not of one that it finds at the start.
+// flushSegments makes durable what this process has found, because raft tells
+// others of it: the process before may have ended without a flush, or with one
+// that failed. A failed flush has left pages that the kernel takes for clean, and
+// no later one writes them. So the last segment, and the next should it be there,
+// are written over with what they hold. The flush of all is for the names too:
+// raft-wal flushes the name of a segment with its first write, but not of one
+// that it finds at the start.
 func flushSegments(folder string) error {
-	paths, err := filepath.Glob(filepath.Join(folder, "*.wal"))
-	for _, path := range paths {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.wal")) // in the order of their entries
+	for i, path := range paths {
 		f, openErr := os.OpenFile(path, os.O_RDWR, 0)
 		if openErr != nil {
 			return errors.Join(err, openErr)
 		}
+		if i >= len(paths)-2 {
+			err = errors.Join(err, rewrite(f))
+		}
 		err = errors.Join(err, f.Sync(), f.Close())
 	}
 	return errors.Join(err, syncDir(folder))
+}
+
+// rewrite writes a file over with what it holds.
+func rewrite(f *os.File) error {
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(text, 0)
+	return err
+}
+
+// recommit has the table written once more, for the same reason.
+func recommit(log *wal.WAL) error {
+	stamp, err := log.Get([]byte(stampKey))
+	if err != nil || len(stamp) == 0 { // the table has just been made
+		return err
+	}
+	return log.Set([]byte(stampKey), stamp)
 }

@@ -1,19 +1,28 @@
 // Real runs a cluster of real processes under faults, records what everybody saw, and has package check
 // judge it.
 //
-//	go run ./jepsen/real -for 1m
-//	go run ./jepsen/real -seed 7 -only 'kill|pause'
+//	make jepsen-short                                     six minutes, every kind of fault
+//	make jepsen MINUTES=120                               run after run
+//	go run ./jepsen/real -for 1m                          one run; -h tells the rest
+//	go run ./jepsen/real -seed 7 -only 'kill|pause'       the choices of an earlier run, some kinds of faults
 //
 // Nodes are processes of the built `zamok server`; programs that use locks are processes of their own,
 // each with several clients of several goroutines, and so is the audit, which watches all locks. All of it
-// runs on loopback addresses that belong to this run, and needs no root.
+// runs on loopback addresses that belong to this run, and needs no root. With -disks, as root and with
+// /dev/fuse, nodes have disks that hang, fail, fill up and lose what was not flushed; where that can't be had,
+// the run says so and goes on without.
+//
+// Each run leaves a directory, made by package report: read its summary.md first, then timeline.html. The
+// nodes' data stays only if something was wrong. A run is not good either if it proves too little: too few
+// operations or faults, a kind of fault that never came, a last call without an answer, a gap in what the
+// audit saw. The seed repeats what was chosen; what the machine did in between is its own.
 //
 // # How it is built
 //
 //	main.go      the command line; one run from its beginning to its verdict
 //	cluster.go   what runs: nodes, programs, audit; node.go, process.go
-//	fabric.go    the network: a proxy for every port of every node
-//	faults.go    who strikes when; kinds.go: what can be done
+//	fabric.go    the network: a proxy for every port of every node; socket.go: whose a connection is
+//	faults.go    who strikes when; kinds.go, slow.go, disks.go: what can be done
 //	order.go     the run's own processes; load.go: programs; audit.go: the audit and the operator
 //	record.go    their parts of the history; resource.go: what the locks guard
 //	judge.go     the whole history, and what it shows
@@ -26,9 +35,16 @@
 //	    the sender and the receiver only, not on who opened the connection.
 //	R3  A hole loses nothing: what was sent arrives when it is closed, as TCP would have it, unless the
 //	    connection was given up meanwhile.
-//	R4  A fault takes nodes and programs that no other fault works on, and gives them back as they were:
-//	    running, not paused, the links free.
+//	R4  A fault takes nodes and programs that no other fault works on, and gives them back as they were,
+//	    running and not paused. Links are shared: the conditions that faults impose on them add up.
 //	R5  A process is ended by the pid that was started, and dies with this one.
-//	R6  A call that may change something is recorded before it is made, by a write to a file, which
+//	R6  What is written to the guarded resources passes through one process that is never struck.
+//	R7  A call that may change something is recorded before it is made, by a write to a file, which
 //	    outlives a kill.
+//
+// # Not covered
+//
+// Digests: nodes compare them themselves, and a word of a difference in a node's log is a violation; C15 has
+// nothing to look at. When a session ended is seen by listing them, up to a quarter of a second late. Faults of
+// clocks, and of single messages, are the simulation's.
 package main

@@ -44,7 +44,7 @@
 //
 // # Not covered
 //
-// Digests: nodes compare them themselves, and a word of a difference in a node's log is a violation; C15 has
+// Digests: nodes compare them themselves, and the alarm of one in its log is a violation here; C15 has
 // nothing to look at. When a session ended is seen by listing them, up to a quarter of a second late. Faults of
 // clocks, and of single messages, are the simulation's.
 package main

@@ -158,7 +158,7 @@ func (c *cluster) alarms() (found []string) {
 			found = append(found, err.Error())
 		}
 		for line := range strings.Lines(string(text)) {
-			for _, bad := range []string{"panic:", "fatal error:", "DATA RACE", "digest"} {
+			for _, bad := range []string{"panic:", "fatal error:", "DATA RACE", "ALARM"} {
 				if strings.Contains(line, bad) {
 					found = append(found, n.id+": "+strings.TrimSpace(line))
 				}

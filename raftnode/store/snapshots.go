@@ -75,16 +75,24 @@ func (s *sweptSink) Cancel() error {
 // end gives back what a failed snapshot has taken. Its file is emptied first: if
 // raft has left it open, it keeps its blocks until Go's collector closes it, and
 // the disk is full now. Raft ends a sink more than once.
+//
+// A snapshot that has its name already is whole, whatever failed later (the flush
+// of the name; removing an older one), and may be the only one: it stays as it is.
 func (s *sweptSink) end(failure error) error {
 	if s.state == nil {
 		return failure
 	}
-	if failure != nil {
+	if failure != nil && !s.named() {
 		failure = errors.Join(failure, s.state.Truncate(0))
 	}
 	failure = errors.Join(failure, s.state.Close())
 	s.state = nil
 	return errors.Join(failure, s.store.done(s.ID()))
+}
+
+func (s *sweptSink) named() bool {
+	_, err := os.Stat(filepath.Join(s.store.folders, s.ID()))
+	return err == nil
 }
 
 func (s *sweptSnapshots) done(id string) error {

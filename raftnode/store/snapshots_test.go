@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -104,4 +105,43 @@ func unfinishedIn(t *testing.T, dir string) (names []string) {
 		names = append(names, filepath.Base(path))
 	}
 	return names
+}
+
+// lateFailure is a store of snapshots whose last step fails, when the snapshot has its name already: the
+// flush of the name does so on a disk that fails.
+type lateFailure struct{ raft.SnapshotStore }
+
+type lateFailingSink struct{ raft.SnapshotSink }
+
+func (s lateFailure) Create(version raft.SnapshotVersion, index, term uint64,
+	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
+	return lateFailingSink{sink}, err
+}
+
+func (s lateFailingSink) Close() error {
+	return errors.Join(s.SnapshotSink.Close(), io.ErrUnexpectedEOF)
+}
+
+// A failure so late leaves a snapshot that can be read. It was emptied, as one that is not finished; as the
+// first of a node, it kept raft from starting.
+func TestNamedSnapshotIsNotEmptied(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	inner, err := raft.NewFileSnapshotStore(dir, snapshotsKept, io.Discard)
+	require.NoError(t, err)
+	snapshots, err := sweeping(lateFailure{inner}, filepath.Join(dir, "snapshots"))
+	require.NoError(t, err)
+	sink, err := snapshots.Create(1, 10, 3, raft.Configuration{}, 1, nil)
+	require.NoError(t, err)
+	_, err = io.WriteString(sink, "state")
+	require.NoError(t, err)
+	require.ErrorIs(t, sink.Close(), io.ErrUnexpectedEOF)
+
+	_, state, err := snapshots.Open(sink.ID())
+	require.NoError(t, err)
+	defer state.Close()
+	text, err := io.ReadAll(state)
+	require.NoError(t, err)
+	require.Equal(t, "state", string(text))
 }

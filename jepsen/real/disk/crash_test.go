@@ -13,21 +13,25 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/store"
 )
 
 // writer is a program that keeps a log, a vote and snapshots as a node does, on a disk that crashes.
 type writer struct {
 	program string
+	log     store.LogKind
 	disk    *Disk
 	dice    *rand.Rand
 }
 
 // newWriter builds the program; with change, from a store with another text in place of some of its own.
-func newWriter(t *testing.T, s *Shelf, from, to string) *writer {
+func newWriter(t *testing.T, log store.LogKind, from, to string) *writer {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	w := &writer{program: filepath.Join(t.TempDir(), "writer"), dice: rand.New(rand.NewPCG(seed, 0))}
+	s := opened(t)
+	w := &writer{program: filepath.Join(t.TempDir(), "writer"), log: log, dice: rand.New(rand.NewPCG(seed, 0))}
 	args := []string{"build", "-o", w.program}
 	if from != "" {
 		args = append(args, "-overlay", overlay(t, "../../../raftnode/store/dir.go", from, to))
@@ -36,7 +40,7 @@ func newWriter(t *testing.T, s *Shelf, from, to string) *writer {
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, string(said))
-	w.disk, err = s.Lossy(t.Name(), nil)
+	w.disk, err = s.Lossy(fmt.Sprint("writer-", seed), nil)
 	require.NoError(t, err)
 	return w
 }
@@ -60,22 +64,23 @@ func overlay(t *testing.T, path, from, to string) string {
 
 func (w *writer) dir() string { return filepath.Join(w.disk.Dir(), "data") }
 
-// life writes until at least so many entries are acknowledged, and the power fails. With kill, the process
-// does not live to see it; otherwise it meets a disk that is gone. It returns the last entry that was acknowledged.
-func (w *writer) life(t *testing.T, entries int, kill bool, keep Keep) (acknowledged uint64, lost Lost) {
+// write starts the program, and waits until so many entries are acknowledged and a moment longer. It ends by
+// what is done next. The last acknowledged entry is known when ended is closed.
+func (w *writer) write(t *testing.T, entries int) (victim *exec.Cmd, acknowledged *uint64, ended chan struct{}) {
 	t.Helper()
-	victim := exec.CommandContext(t.Context(), w.program, "write", w.dir())
+	victim = exec.CommandContext(t.Context(), w.program, "write", w.dir(), string(w.log))
 	said, err := victim.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, victim.Start())
-	enough, ended := make(chan struct{}), make(chan struct{})
+	acknowledged, ended = new(uint64), make(chan struct{})
+	enough := make(chan struct{})
 	var last string
 	go func() {
 		defer close(ended)
 		seen := 0
 		for lines := bufio.NewScanner(said); lines.Scan(); {
 			last = lines.Text()
-			if _, err := fmt.Sscanf(last, "written %d", &acknowledged); err != nil {
+			if _, err := fmt.Sscanf(last, "written %d", acknowledged); err != nil {
 				continue
 			}
 			if seen++; seen == entries {
@@ -89,54 +94,114 @@ func (w *writer) life(t *testing.T, entries int, kill bool, keep Keep) (acknowle
 		require.Fail(t, "the writer has ended: "+last)
 	}
 	<-time.NewTimer(time.Duration(w.dice.IntN(int(40 * time.Millisecond)))).C // anywhere between two flushes
+	return victim, acknowledged, ended
+}
+
+// life writes until at least so many entries are acknowledged, and the power fails. With kill, the process
+// does not live to see it; otherwise it meets a disk that is gone.
+func (w *writer) life(t *testing.T, entries int, kill bool, keep Keep) (acknowledged uint64, lost Lost) {
+	t.Helper()
+	victim, last, ended := w.write(t, entries)
 	if kill {
 		require.NoError(t, victim.Process.Kill())
 	}
-	lost, err = w.disk.Crash(keep, w.dice.Uint64())
-	require.NoError(t, err)
+	lost = w.crash(t, keep)
 	<-ended
 	require.Error(t, victim.Wait())
+	return *last, lost
+}
+
+// crash is a power failure, and the machine up again.
+func (w *writer) crash(t *testing.T, keep Keep) Lost {
+	t.Helper()
+	lost, err := w.disk.Crash(keep, w.dice.Uint64())
+	require.NoError(t, err)
 	require.NoError(t, w.disk.Up())
-	return acknowledged, lost
+	return lost
 }
 
 // held asks what is left after a crash.
 func (w *writer) held(t *testing.T) (last uint64, complaint string) {
 	t.Helper()
-	said, err := exec.CommandContext(t.Context(), w.program, "check", w.dir()).CombinedOutput()
+	said, err := exec.CommandContext(t.Context(), w.program, "check", w.dir(), string(w.log)).CombinedOutput()
 	if _, scan := fmt.Sscanf(string(said), "holds %d", &last); err != nil || scan != nil {
 		return 0, fmt.Sprintf("%v: %s", err, said)
 	}
 	return last, ""
 }
 
+// onBothLogs runs a test for each way to keep a log.
+func onBothLogs(t *testing.T, test func(t *testing.T, w *writer)) {
+	t.Parallel()
+	for _, log := range []store.LogKind{store.Bolt, store.WAL} {
+		t.Run(string(log), func(t *testing.T) {
+			t.Parallel()
+			test(t, newWriter(t, log, "", ""))
+		})
+	}
+}
+
 // What a node has acknowledged is there after a power failure, whenever it comes and whatever of the rest
 // reached the disk (store's S1, S2, S6, S8, S10).
 func TestPowerFailureLosesNothing(t *testing.T) {
-	t.Parallel()
-	w := newWriter(t, opened(t), "", "")
-	lives := 12
+	onBothLogs(t, func(t *testing.T, w *writer) {
+		var all Lost
+		for life := range lives(12) {
+			require.NoError(t, w.disk.Delay(0, 5*time.Millisecond))
+			keep := []Keep{KeepSome, KeepNothing}[life%2]
+			acknowledged, lost := w.life(t, 10+w.dice.IntN(60), life%4 < 2, keep)
+			all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
+			last, complaint := w.held(t)
+			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
+			require.Empty(t, complaint)
+			require.GreaterOrEqual(t, last, acknowledged)
+		}
+		require.NotZero(t, all.Pages, "no crash took anything, so this has shown nothing")
+	})
+}
+
+// Whatever a node finds when it starts again, it will tell others that it has. So that must survive a power
+// failure too, though the process before did not flush it, or failed to.
+func TestWhatARestartFindsIsDurable(t *testing.T) {
+	onBothLogs(t, func(t *testing.T, w *writer) {
+		for life := range lives(9) {
+			require.NoError(t, w.disk.Delay(0, 5*time.Millisecond))
+			victim, acknowledged, ended := w.write(t, 10+w.dice.IntN(60))
+			switch life % 3 {
+			case 0:
+				require.NoError(t, victim.Process.Kill())
+			case 1:
+				require.NoError(t, w.disk.Fail(Fsyncs, 1))
+			case 2:
+				require.NoError(t, w.disk.Fail(Writes, 1))
+			}
+			<-ended
+			require.Error(t, victim.Wait())
+			require.NoError(t, w.disk.Heal())
+			found, complaint := w.held(t)
+			require.Empty(t, complaint)
+			require.GreaterOrEqual(t, found, *acknowledged)
+			lost := w.crash(t, KeepNothing)
+			last, complaint := w.held(t)
+			t.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, *acknowledged, found, last, lost)
+			require.Empty(t, complaint)
+			require.GreaterOrEqual(t, last, found)
+		}
+	})
+}
+
+// lives is how often a test dies.
+func lives(most int) int {
 	if testing.Short() {
-		lives = 4
+		return most / 3
 	}
-	var all Lost
-	for life := range lives {
-		require.NoError(t, w.disk.Delay(0, 5*time.Millisecond))
-		keep := []Keep{KeepSome, KeepNothing}[life%2]
-		acknowledged, lost := w.life(t, 10+w.dice.IntN(60), life%4 < 2, keep)
-		all.Pages, all.KeptPages, all.Names = all.Pages+lost.Pages, all.KeptPages+lost.KeptPages, all.Names+lost.Names
-		last, complaint := w.held(t)
-		require.Empty(t, complaint, "life %d: %d entries were acknowledged, the crash took %+v", life, acknowledged, lost)
-		require.GreaterOrEqual(t, last, acknowledged, "life %d: the crash took %+v", life, lost)
-		t.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
-	}
-	require.NotZero(t, all.Pages, "no crash took anything, so this has shown nothing")
+	return most
 }
 
 // The same with fsync switched off loses data, so the test above can fail.
 func TestPowerFailureWithoutFsync(t *testing.T) {
 	t.Parallel()
-	w := newWriter(t, opened(t), "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:")
+	w := newWriter(t, store.Bolt, "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:")
 	for life := range 5 {
 		acknowledged, lost := w.life(t, 30, true, KeepNothing)
 		last, complaint := w.held(t)

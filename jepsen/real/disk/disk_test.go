@@ -112,6 +112,8 @@ func TestSmall(t *testing.T) {
 	f, err := os.Create(filepath.Join(lossy.Dir(), "f"))
 	require.NoError(t, err)
 	defer f.Close()
+	_, err = f.Write(make([]byte, 4<<10))
+	require.NoError(t, err)
 	for range 2 {
 		require.NoError(t, d.Fill())
 		_, err = f.Write([]byte("a"))

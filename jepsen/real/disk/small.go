@@ -43,14 +43,14 @@ func (d *Small) Dir() string { return d.dir }
 const fillTries = 100
 
 // Fill leaves no block free: the disk shrinks to what is on it, so that this takes no memory. What others
-// give back later is free again.
+// give back later is free again. On an empty disk one block stays free, because a tmpfs can't have none.
 func (d *Small) Fill() (err error) {
 	for range fillTries {
 		var st unix.Statfs_t
 		if err := unix.Statfs(d.dir, &st); err != nil {
 			return err
 		}
-		used := int64(st.Blocks-st.Bfree) * st.Bsize
+		used := max(1, int64(st.Blocks-st.Bfree)) * st.Bsize
 		if err = d.mount(unix.MS_REMOUNT, used); !errors.Is(err, unix.EINVAL) {
 			break
 		}

@@ -19,12 +19,12 @@ import (
 // What programs do with package client: everything that it offers, at random.
 
 const (
-	mutexes   = 96
-	pools     = 12
+	mutexes   = 200
+	pools     = 16
 	poolOf    = 3
 	holdMost  = 8 * time.Millisecond
 	holdLong  = 1500 * time.Millisecond
-	waitMost  = 3 * time.Second
+	waitMost  = 2 * time.Second
 	thinkMost = 8 * time.Millisecond
 	holdLook  = 100 * time.Millisecond
 	threadsOf = 10 // of each client
@@ -92,12 +92,12 @@ func (t *thread) run() {
 // one is one random call, with what follows from it.
 func (t *thread) one() {
 	switch t.IntN(20) {
-	case 0:
+	case 0, 1:
 		t.now()
-	case 1, 2:
+	case 2, 3, 4, 5:
 		t.get(t.mutex())
 	default:
-		if l, h := t.acquire(t.IntN(3) == 0); l != nil {
+		if l, h := t.acquire(t.IntN(2) == 0); l != nil {
 			t.hold(l, h, 0)
 		}
 	}

@@ -283,6 +283,7 @@ func (m *Machine) leave(s *session.Session, key ticketKey, t *ticket, why Why, t
 		m.counts.Granted--
 		m.unhold(key, t)
 	}
+	clear(t.places) // they share the memory of items, which events keep, and would keep the locks with it
 	m.emit(event)
 }
 

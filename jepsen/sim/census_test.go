@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"zamok/fsm"
+)
+
+// census is what there is at one moment, counted by what each thing is.
+type census map[string]int
+
+// everything counts what a run has: what the machines know, its goroutines, connections and descriptors, and the
+// objects that live, by the place that made them. The simulation's own objects are left out: it remembers
+// what it sees.
+func (s *Sim) everything() census {
+	c := census{}
+	for _, n := range s.Founders() {
+		n.Up().View(func(m *fsm.Machine) {
+			c["sessions at "+n.ID] = m.Counts().Sessions
+			c["locks at "+n.ID] = m.Counts().Locks
+			c["tickets that wait at "+n.ID] = m.Counts().Waiting
+			c["delays at "+n.ID] = m.Counts().Delayed
+		})
+	}
+	c.goroutines()
+	s.Network.mu.Lock()
+	c["listening ports"] = len(s.Network.ports)
+	for route, link := range s.Network.links {
+		c["streams from "+route.from+" to "+route.to] = len(link.streams)
+	}
+	s.Network.mu.Unlock()
+	if open, err := os.ReadDir("/proc/self/fd"); err == nil { // where there is such a place
+		c["descriptors"] = len(open)
+	}
+	c.objects()
+	return c
+}
+
+var bubbleOf = regexp.MustCompile(`^goroutine \d+ \[[^]]*(synctest bubble \d+)`)
+
+// goroutines counts those of this bubble by what they were begun for.
+func (c census) goroutines() {
+	stacks := make([]byte, 16<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	var mine []byte
+	for i, one := range bytes.Split(stacks, []byte("\n\n")) {
+		bubble := bubbleOf.FindSubmatch(one)
+		if i == 0 { // who asks is the first
+			mine = bubble[1]
+		}
+		if bubble == nil || !bytes.Equal(bubble[1], mine) {
+			continue
+		}
+		_, by, _ := strings.Cut(string(one), "created by ")
+		by, _, _ = strings.Cut(by, " in goroutine")
+		c["goroutines of "+by]++
+		c["goroutines"]++
+	}
+}
+
+// objects counts what lives by the function and line that made it; for what a library made, by the place in
+// this module that had it do so. The tiniest are left out: several lie in one block, and keep each other.
+func (c census) objects() {
+	runtime.GC() // a profile is as of the collection before the last one; pools are empty after two
+	runtime.GC()
+	runtime.GC()
+	records := make([]runtime.MemProfileRecord, 1<<16)
+	n, _ := runtime.MemProfile(records, false)
+	for _, r := range records[:n] {
+		if site, ours := siteOf(r.Stack()); ours && r.InUseBytes() > tiny*r.InUseObjects() {
+			c["objects of "+site] += int(r.InUseObjects())
+		}
+	}
+}
+
+// tiny, in bytes, is below what the runtime gives a place of its own.
+const tiny = 16
+
+// siteOf is the place in this module that made something. Left out is what is kept, but not for ever: records
+// of waiting goroutines, which the runtime collects; what package fsm encodes and decodes, as the latest entries
+// are in the log and its cache; and what events have, as the latest are in the ring of those who watch.
+func siteOf(stack []uintptr) (site string, ours bool) {
+	frames := runtime.CallersFrames(stack)
+	for {
+		f, more := frames.Next()
+		switch {
+		case f.Function == "runtime.acquireSudog",
+			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.HasSuffix(f.File, "/fsm/wire.go"),
+			slices.Contains([]string{"zamok/fsm.(*ticket).take", "zamok/fsm.(*Machine).downgrade", "zamok/fsm.(*Machine).refuse"}, f.Function):
+			return "", false
+		}
+		if strings.HasPrefix(f.Function, "zamok/") {
+			return fmt.Sprintf("%s:%d", f.Function, f.Line), !strings.HasPrefix(f.Function, "zamok/jepsen/")
+		}
+		if !more {
+			return "", false
+		}
+	}
+}
+
+// grown says what there is more of, by so many at least, at each of the later moments than at any of those before.
+func grown(before, after []census, by int) (found []string) {
+	for what := range after[0] {
+		most, least := 0, math.MaxInt
+		for _, c := range before {
+			most = max(most, c[what])
+		}
+		for _, c := range after {
+			least = min(least, c[what])
+		}
+		if least-most >= by {
+			found = append(found, fmt.Sprintf("%s: %d, and %d before", what, least, most))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestACensusSeesWhatGrew(t *testing.T) {
+	before := []census{{"a": 1, "b": 5}, {"a": 2, "b": 5}}
+	after := []census{{"a": 6, "b": 9, "c": 3}, {"a": 5, "b": 6, "c": 3}}
+	assert.Equal(t, []string{"a: 5, and 2 before", "c: 3, and 0 before"}, grown(before, after, 3))
+	assert.Empty(t, grown(before, after, 4))
+}

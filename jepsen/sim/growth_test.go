@@ -1,0 +1,239 @@
+package sim
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+// rounds is a cluster that lives through the same round again and again, with two of its nodes and one
+// program never restarted: what a round leaves behind in them adds up. What a node forgets when leaders
+// change adds up only in rounds without that.
+type rounds struct {
+	*Sim
+	keeper *user
+	calm   bool            // nodes are left alone
+	ctx    context.Context // ends with the round
+}
+
+// user is a program with a client.
+type user struct {
+	*client.Client
+	stack *Stack
+}
+
+func (w *rounds) user(host string, change func(*client.Config)) *user {
+	u := &user{stack: w.Network.NewStack(host)}
+	cfg := client.Config{Endpoints: []string{"n1", "n2", "n3"}, Dialer: u.stack.Dial, Label: host, Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	u.Client, err = client.New(cfg)
+	require.NoError(w, err)
+	return u
+}
+
+func (w *rounds) lock(u *user, name string, opts ...client.Option) *client.Lock {
+	w.Helper()
+	l, err := u.Lock(w.ctx, name, opts...)
+	require.NoError(w, err, "at %v", w.Elapsed())
+	return l
+}
+
+func (w *rounds) unlock(l *client.Lock) {
+	w.Helper()
+	require.NoError(w, l.Unlock(w.ctx))
+}
+
+// lead hands the leadership to a node.
+func (w *rounds) lead(id string) {
+	w.Helper()
+	if leader := w.Leader(); leader.ID != id && !w.calm {
+		require.NoError(w, leader.Up().Transfer(w.ctx, id))
+		w.Await(electionMax, id+" leads", func() bool { return w.Node(id).Status().Office })
+	}
+}
+
+// round has sessions come and go in every way: in good order, by their ttl and by an operator's hand; and with
+// them grants, waits that are granted, given up and refused, delays, watches; while the leader changes, a node
+// is restarted and connections break.
+func (w *rounds) round() {
+	var end context.CancelFunc
+	w.ctx, end = context.WithTimeout(context.Background(), time.Minute)
+	defer end()
+	worker, victim := w.user("worker", nil), w.user("victim", func(c *client.Config) {
+		c.TTL, c.LockDelay = 2*time.Second, 300*time.Millisecond
+	})
+	held := []*client.Lock{w.lock(worker, "a"), w.lock(worker, "b", client.AsShared()), w.lock(worker, "c", client.AsPermits(1, 2))}
+	all, err := worker.LockAll(w.ctx, []client.Item{client.Exclusive("d"), client.Shared("e")}, client.Owner("o"))
+	require.NoError(w, err)
+	held = append(held, all)
+	w.lock(victim, "f")
+	w.lock(victim, "g", client.MaxHold(time.Second))
+	w.lock(victim, "forced")
+	_, err = victim.TryLock(w.ctx, "a")
+	require.ErrorIs(w, err, client.ErrNotAcquired)
+	ctx, cancel := context.WithTimeout(w.ctx, 200*time.Millisecond)
+	_, err = victim.Lock(ctx, "a")
+	require.ErrorIs(w, err, context.DeadlineExceeded)
+	cancel()
+	waits := make(chan *client.Lock)
+	go func() {
+		l, _ := w.keeper.Lock(w.ctx, "f", client.OnQueue(func(client.Position) {}))
+		waits <- l
+	}()
+	parked, park := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() { // dies with its client
+		defer close(over)
+		_, _ = victim.Lock(parked, "a")
+	}()
+	for _, u := range []*user{worker, worker, w.keeper, w.keeper} { // whichever node serves them
+		w.watch(u)
+	}
+	d, err := w.keeper.Get(w.ctx, "forced", 10)
+	require.NoError(w, err)
+	_, err = w.keeper.ForceRelease(w.ctx, "forced", d.Held[0].Token, "a test")
+	require.NoError(w, err)
+
+	w.lead("n2")
+	worker.stack.drop()
+	w.keeper.stack.drop()
+	if !w.calm {
+		w.Node("n3").Kill()
+		w.Node("n3").Restart()
+	}
+	require.NoError(w, all.Downgrade(w.ctx))
+	victim.stack.HangUp()
+	park()
+	<-over
+	_ = victim.Close() // nobody hears of it
+	l := <-waits       // what the dead had held, after its delay
+	require.NotNil(w, l)
+	w.unlock(l)
+	for _, l := range held {
+		w.unlock(l)
+	}
+	w.lead("n1")
+	require.NoError(w, worker.Close())
+	worker.stack.HangUp()
+	w.rest()
+}
+
+// watch watches until a lock was released and taken again.
+func (w *rounds) watch(u *user) {
+	w.Helper()
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		x, err := u.Lock(w.ctx, "watched")
+		if err == nil {
+			_ = x.Unlock(w.ctx)
+		}
+	}()
+	for moment, err := range u.Watch(w.ctx, "watched", 0) {
+		require.NoError(w, err)
+		if len(moment.Events) > 0 && moment.Events[0].Happened == client.EventReleased {
+			return
+		}
+	}
+	w.Errorf("a watch ended")
+}
+
+// rest waits until only the keeper's session is left, and what is idle is closed.
+func (w *rounds) rest() {
+	w.Helper()
+	w.Await(time.Minute, "only the keeper is left", func() bool {
+		ok := true
+		for _, n := range w.Founders() {
+			n.Up().View(func(m *fsm.Machine) {
+				c := m.Counts()
+				ok = ok && c.Sessions == 1 && c.Locks == 1 && c.Waiting == 0 && c.Delayed == 0
+			})
+		}
+		return ok
+	})
+	time.Sleep(2 * time.Second)
+}
+
+// What comes and goes leaves nothing: after many rounds there is as much of everything as after a few.
+func TestRoundsLeaveNothingBehind(t *testing.T) { // not beside others: it counts what the process has
+	for name, calm := range map[string]bool{"while leaders change": false, "under one leader": true} {
+		t.Run(name, func(t *testing.T) { goRound(t, calm) })
+	}
+}
+
+func goRound(t *testing.T, calm bool) {
+	t.Helper()
+	// The first rounds fill what has room: the cache of the latest entries, pools of connections.
+	const warm, window, between = 3, 3, 5
+	rate := runtime.MemProfileRate
+	defer func() { runtime.MemProfileRate = rate }()
+	Run(t, Config{Serve: true, Tune: func(c *raftnode.Config) {
+		smallLogs(c)
+		c.Applied = func(*fsm.Machine, fsm.Applied) {} // the audit would remember all of it
+		c.Restored = func(*fsm.Machine) {}
+	}}, func(s *Sim) {
+		w := &rounds{Sim: s, calm: calm}
+		s.Start()
+		w.keeper = w.user("keeper", nil)
+		w.atEnd(func() { _ = w.keeper.Close() })
+		w.ctx = s.Within(time.Minute)
+		kept := w.lock(w.keeper, "kept")
+		w.lead("n1")
+		var seen []census
+		for i := range warm + window + between + window {
+			if i == warm-1 {
+				runtime.MemProfileRate = 1 // what lives for ever is made in every round
+			}
+			w.round()
+			if i >= warm && (i < warm+window || i >= warm+window+between) {
+				seen = append(seen, s.everything())
+			}
+		}
+		require.NoError(s, kept.Err())
+		for _, line := range grown(seen[:window], seen[window:], between) {
+			s.Errorf("after %d more rounds there are more %s", between+1, line)
+		}
+		last := seen[len(seen)-1]
+		assert.Greater(s, len(last), 50, "things that were counted")
+		s.Logf("%d goroutines, %d kinds of things, in %v", last["goroutines"], len(last), s.Elapsed())
+	})
+}
+
+// Files that are open: with data on a disk there are as many after several restarts and snapshots as before.
+func TestRestartsLeaveNoDescriptorsBehind(t *testing.T) { // not beside others either
+	if _, err := os.ReadDir("/proc/self/fd"); err != nil {
+		t.Skip("no place says what is open: ", err)
+	}
+	Run(t, Config{Disks: OnDisk, Tune: tinyLogs}, func(s *Sim) {
+		leader := s.Start()
+		var open []int
+		for range 4 {
+			for i := range 20 {
+				_, err := leader.Propose(s.Within(answerMax), exclusive(1, uint64(i), "x")) // refused: nobody has this session
+				require.NoError(s, err)
+			}
+			time.Sleep(3 * time.Second) // and snapshots
+			other := s.Others(leader)[0]
+			other.Kill()
+			other.Restart()
+			require.NoError(s, leader.Up().Transfer(s.Within(electionMax), other.ID))
+			leader = s.LeaderBeside(leader)
+			s.Together(backoffMax)
+			runtime.GC() // what was dropped without being closed does not count
+			open = append(open, s.everything()["descriptors"])
+		}
+		assert.LessOrEqual(s, open[3], open[1], "open after each restart: %v", open)
+	})
+}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"zamok/jepsen/real/claim"
 )
 
 // shelf is opened once: to build lossyfs takes longer than most tests.
@@ -171,7 +173,7 @@ func TestKilledRunLeavesNothing(t *testing.T) {
 func abandon(t *testing.T, dir string) {
 	s := &Shelf{dir: dir, program: filepath.Join(dir, "lossyfs")}
 	var err error
-	s.run, err = nameOf(os.Getpid())
+	s.run, err = claim.Own()
 	require.NoError(t, err)
 	_, err = s.Lossy("ends", nil)
 	require.NoError(t, err)
@@ -183,13 +185,7 @@ func abandon(t *testing.T, dir string) {
 	unix.Pause() // until it is killed
 }
 
-func TestNamesOfRuns(t *testing.T) {
+func TestPathsOfMounts(t *testing.T) {
 	t.Parallel()
-	own, err := nameOf(os.Getpid())
-	require.NoError(t, err)
-	require.False(t, dead(own))
-	require.True(t, dead(own+"0"), "another process with this pid")
-	require.True(t, dead(mark+"4194305-1"), "a pid that no process can have")
-	require.False(t, dead("tmpfs"))
 	require.Equal(t, "/with space/and \\", unescaped(`/with\040space/and\040\134`))
 }

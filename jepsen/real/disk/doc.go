@@ -17,8 +17,7 @@
 // end of its input, and unmounts itself.
 //
 // D2. What is left even then (a tmpfs; the mount of a lossyfs that was itself killed) carries the name of its
-// run: the pid and the start time of the process, which no other process ever has both of. Open removes the
-// mounts of dead runs, and no others.
+// run (package claim). Open removes the mounts of dead runs, and no others.
 //
 // # In which order
 //

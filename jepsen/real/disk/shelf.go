@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"zamok/jepsen/real/claim"
 )
 
 // ErrNotHere is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no Go
@@ -34,7 +36,7 @@ func Open(ctx context.Context, dir string) (*Shelf, error) {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
 	}
-	run, err := nameOf(os.Getpid())
+	run, err := claim.Own()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
 	}

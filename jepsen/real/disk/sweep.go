@@ -2,41 +2,15 @@ package disk
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"zamok/jepsen/real/claim"
 )
-
-// mark begins the name of every mount that a run makes; what follows says which run (D2).
-const mark = "zamok-run-"
-
-// nameOf is the name of a process's run.
-func nameOf(pid int) (string, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return "", err
-	}
-	// The second field is a name in brackets, which may hold anything; the start is the 22nd.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 20 {
-		return "", fmt.Errorf("/proc/%d/stat is not as expected: %s", pid, text)
-	}
-	return fmt.Sprintf("%s%d-%s", mark, pid, fields[19]), nil
-}
-
-// dead reports whether a mount's name is that of a run that has ended.
-func dead(name string) bool {
-	var pid int
-	if _, err := fmt.Sscanf(name, mark+"%d-", &pid); err != nil {
-		return false // not ours
-	}
-	now, err := nameOf(pid)
-	return errors.Is(err, os.ErrNotExist) || err == nil && now != name
-}
 
 // sweep takes off the mounts of dead runs.
 func sweep() error {
@@ -50,7 +24,7 @@ func sweep() error {
 		// 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 		before, after, found := strings.Cut(lines.Text(), " - ")
 		place, kind := strings.Fields(before), strings.Fields(after)
-		if !found || len(place) < 5 || len(kind) < 2 || !dead(kind[1]) {
+		if !found || len(place) < 5 || len(kind) < 2 || !claim.Dead(kind[1]) {
 			continue
 		}
 		if err := unix.Unmount(unescaped(place[4]), unix.MNT_DETACH); err != nil {

@@ -27,6 +27,7 @@ const (
 	watchTries = 50
 	// heldFrom is how long nobody may see the sessions before that counts as a time without commits.
 	heldFrom = time.Second
+	listMost = 1000
 	// operatorIn: one look in so many of the operator's is followed by harm.
 	operatorIn = 3
 	prober     = "probe"
@@ -183,8 +184,13 @@ func disconnects(label string) bool {
 func (a *audit) operate(t *thread) {
 	for a.over.Err() == nil {
 		pause(a.over, time.Duration(t.Int64N(int64(operateMost))))
-		d := t.get(t.mutex())
-		if d == nil || len(d.Held) == 0 || t.IntN(operatorIn) != 0 {
+		inUse, _, err := t.List(t.ctx, "", "", listMost)
+		if err != nil || len(inUse) == 0 {
+			continue
+		}
+		name := inUse[t.IntN(len(inUse))].Name
+		d := t.get(name)
+		if d == nil || len(d.Held) == 0 || name == prober || t.IntN(operatorIn) != 0 {
 			continue
 		}
 		if held := d.Held[0]; t.IntN(3) > 0 {

@@ -71,7 +71,12 @@ const (
 	officesEvery = 100 * time.Millisecond
 )
 
-func (c *cluster) ip(last int) string { return fmt.Sprintf("127.%d.%d.%d", c.net>>8, c.net&255, last) }
+func (c *cluster) ip(last int) string {
+	if c.fabric.spaces != nil {
+		return c.fabric.spaces.ip(last)
+	}
+	return fmt.Sprintf("127.%d.%d.%d", c.net>>8, c.net&255, last)
+}
 
 // say tells people, and the run's own log.
 func (c *cluster) say(format string, args ...any) {

@@ -10,7 +10,8 @@
 // each with several clients of several goroutines, and so is the audit, which watches all locks. All of it
 // runs on loopback addresses that belong to this run, and needs no root. With -disks, as root and with
 // /dev/fuse, nodes have disks that hang, fail, fill up and lose what was not flushed; where that can't be had,
-// the run says so and goes on without.
+// the run says so and goes on without. With -net netns, as root, the network is one of namespaces (package
+// netns): holes are then rules of a router, and what needs a proxy (delays, resets) is left out.
 //
 // Each run leaves a directory, made by package report: read its summary.md first, then timeline.html. The
 // nodes' data stays only if something was wrong. A run is not good either if it proves too little: too few
@@ -21,7 +22,8 @@
 //
 //	main.go      the command line; one run from its beginning to its verdict
 //	cluster.go   what runs: nodes, programs, audit; node.go, process.go
-//	fabric.go    the network: a proxy for every port of every node; socket.go: whose a connection is
+//	fabric.go    the network: a proxy for every port of every node; socket.go: whose a connection is;
+//	             spaces.go: the other network, without proxies
 //	faults.go    who strikes when; kinds.go, slow.go, disks.go: what can be done
 //	order.go     the run's own processes; load.go: programs; audit.go: the audit and the operator
 //	record.go    their parts of the history; resource.go: what the locks guard

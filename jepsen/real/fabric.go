@@ -13,7 +13,8 @@ import (
 // through it is treated as the directed link from the process that sends to the one that receives.
 type fabric struct {
 	// owner says whose the far end of an accepted connection is; "" = nobody's any more.
-	owner func(net.Conn) string
+	owner  func(net.Conn) string
+	spaces *spaces // nil; or there are no proxies
 
 	mu        sync.Mutex // guards what follows
 	links     map[pair]*link
@@ -70,6 +71,9 @@ func (f *fabric) link(p pair) *link {
 
 // impose puts a condition on links, until lift is called.
 func (f *fabric) impose(c condition, pairs ...pair) (lift func()) {
+	if f.spaces != nil {
+		return f.spaces.impose(pairs...)
+	}
 	for _, p := range pairs {
 		f.link(p).change(func(all map[*condition]struct{}) { all[&c] = struct{}{} })
 	}
@@ -140,6 +144,9 @@ func (f *fabric) delivered(from string) (last time.Duration) {
 
 // serve stands before a node's port: who connects to front is led to back.
 func (f *fabric) serve(to, front, back string) error {
+	if f.spaces != nil {
+		return nil
+	}
 	in, err := net.Listen("tcp", front)
 	if err != nil {
 		return err

@@ -31,6 +31,7 @@ type options struct {
 	faults   int
 	all      bool
 	disks    bool
+	net      string
 	minutes  int
 }
 
@@ -55,7 +56,15 @@ func main() {
 	flag.BoolVar(&o.all, "every-kind", false, "the run is invalid if a kind of fault never happens, of those that do not take long")
 	flag.BoolVar(&o.disks, "disks", false, "also faults of disks; needs root and /dev/fuse, without them the run says so and goes on")
 	flag.IntVar(&o.minutes, "minutes", 0, "make one run after the other, with seeds that follow each other, until so much time is over (default: one run)")
+	flag.StringVar(&o.net, "net", "proxy", "proxy: loopback, and a proxy before each port; netns: network namespaces, which need root")
 	flag.Parse()
+	if o.net == "netns" && presentSpaces() == nil {
+		if err := o.within(); err != nil {
+			fmt.Fprintln(os.Stderr, "jepsen:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if o.seed == 0 {
 		o.seed = rand.Uint64() >> 32
 	}
@@ -95,6 +104,9 @@ func (o *options) again() string {
 	if o.disks {
 		again += " -disks"
 	}
+	if o.net == "netns" {
+		again += " -net netns"
+	}
 	return again
 }
 
@@ -111,7 +123,7 @@ func (o *options) chosen(disks bool) (all []kind, err error) {
 	if o.nodes >= 5 {
 		every = append(every, bigKinds()...)
 	}
-	for _, k := range every {
+	for _, k := range presentSpaces().possible(every) {
 		if only.MatchString(k.name) {
 			all = append(all, k)
 		}
@@ -187,6 +199,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	}
 	c.over, c.finish = context.WithCancel(ctx)
 	c.fabric = newFabric(c.owner)
+	c.fabric.spaces = presentSpaces()
 	if c.resource, err = newResource(c.ip(addressOwn)+":"+resourcePort, c.record); err != nil {
 		return nil, err
 	}

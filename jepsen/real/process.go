@@ -31,6 +31,7 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 		return nil, err
 	}
 	defer file.Close()
+	program, args = inSpace(name, program, args)
 	p := &process{name: name, cmd: exec.Command(program, args...), ended: make(chan struct{}), started: now()}
 	p.cmd.Stdout, p.cmd.Stderr = file, file
 	p.cmd.Env = append(os.Environ(), env...)

@@ -66,6 +66,17 @@ func Make(names ...string) (*Net, error) {
 	return n, nil
 }
 
+// Known is a network that another process has made, and will remove.
+func Known(run string, names ...string) *Net {
+	return &Net{run: run, order: names, holes: map[hole]bool{}}
+}
+
+// Run is what Known needs to be told.
+func (n *Net) Run() string { return n.run }
+
+// Path is the file that stands for a namespace, as for nsenter(1).
+func (n *Net) Path(name string) string { return filepath.Join(folder, n.space(name)) }
+
 // sweep removes the namespaces of dead runs.
 func sweep() error {
 	entries, err := os.ReadDir(folder)
@@ -116,7 +127,7 @@ func (n *Net) Addr(name string) netip.Addr {
 
 // In does something on a thread that is in a namespace: what it opens itself is in there.
 func (n *Net) In(name string, do func() error) error {
-	there, err := os.Open(filepath.Join(folder, n.space(name)))
+	there, err := os.Open(n.Path(name))
 	if err != nil {
 		return fmt.Errorf("no namespace %s: %w", name, err)
 	}
@@ -191,7 +202,7 @@ func (n *Net) Heal() (err error) {
 // Close removes the namespaces. Processes in them go on, each in a network that nobody else reaches.
 func (n *Net) Close() (err error) {
 	for _, name := range append([]string{router}, n.order...) {
-		if _, gone := os.Stat(filepath.Join(folder, n.space(name))); gone == nil {
+		if _, gone := os.Stat(n.Path(name)); gone == nil {
 			err = errors.Join(err, ip("", "netns del "+n.space(name)))
 		}
 	}

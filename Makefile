@@ -21,6 +21,7 @@ MINUTES ?= 120
 VULNDB ?= https://vuln.go.dev
 MODULE ?=
 ROUNDS ?= 20
+NET ?= proxy
 MUTANT ?= .
 
 # The pure core: values in, values out.
@@ -67,13 +68,13 @@ durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20
 		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
 
 .PHONY: jepsen
-jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices, root adds disks
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
+jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks, and NET=netns
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
 
 .PHONY: jepsen-short
 jepsen-short: jepsen-build ## the same in six minutes, with every kind of fault; then five nodes, two killed and one paused in turn
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -disks -for 210s -every-kind -min-ok 100000 -min-faults 60
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -nodes 5 -programs 2 -for 20s -only 'two killed'
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -disks -for 210s -every-kind -min-ok 100000 -min-faults 60
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -nodes 5 -programs 2 -for 20s -only 'two killed'
 
 .PHONY: jepsen-build
 jepsen-build:

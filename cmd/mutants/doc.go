@@ -1,6 +1,6 @@
 // Mutants plants known bugs, one at a time, and demands that a test catches each.
 //
-//	go run ./cmd/mutants [-run REGEXP] [-parallel N] [-timeout D]
+//	go run ./cmd/mutants [-run REGEXP] [-known] [-parallel N] [-timeout D]
 //
 // A suite that passes says little until it has been seen to fail. Each mutant is a patch under
 // PACKAGE/testdata/mutants, for any package of this module, which begins with what it plants, why
@@ -12,6 +12,9 @@
 //	--- a/fsm/grant.go
 //	+++ b/fsm/grant.go
 //	@@ -41,7 +41,7 @@ …
+//
+// A further line, "# known as: …", is for bugs that are spoken of: those of the table in jepsen/README.md,
+// which -known makes.
 //
 // The patch is applied to copies of the files, which go test -overlay puts in the place of the
 // originals: the tree is never touched, and production code has no switch for its own bugs.

@@ -8,24 +8,26 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 )
 
 func main() {
 	pick := flag.String("run", ".", "only mutants whose name matches, such as fsm/lifo")
+	known := flag.Bool("known", false, "only mutants that are known by a name, and their table for jepsen/README.md")
 	parallel := flag.Int("parallel", 2, "mutants at the same time")
 	timeout := flag.Duration("timeout", time.Minute, "time for the tests of one mutant; one that never ends counts as failed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	if err := run(ctx, *pick, *parallel, *timeout); err != nil {
+	if err := run(ctx, *pick, *known, *parallel, *timeout); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, pick string, parallel int, timeout time.Duration) error {
+func run(ctx context.Context, pick string, known bool, parallel int, timeout time.Duration) error {
 	wanted, err := regexp.Compile(pick)
 	if err != nil {
 		return err
@@ -38,6 +40,9 @@ func run(ctx context.Context, pick string, parallel int, timeout time.Duration) 
 	if err != nil {
 		return err
 	}
-	s := suite{root: root, parallel: parallel, timeout: timeout, out: os.Stdout}
+	if known {
+		mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return m.known == "" })
+	}
+	s := suite{root: root, parallel: parallel, timeout: timeout, out: os.Stdout, table: known}
 	return s.run(ctx, mutants)
 }

@@ -17,6 +17,7 @@ type mutant struct {
 	name    string // the package and the patch: fsm/lifo_queue
 	plants  string // the bug
 	matters string // what it would do to users
+	known   string // by which name it is spoken of; "" = by none
 	catcher test
 	sources map[string][]byte // what the files that it touches become, by path from the root
 	stale   error             // why it can't be planted; then sources is nil
@@ -102,7 +103,7 @@ func read(root, name, text string) mutant {
 		m.stale = err
 		return m
 	}
-	m.plants, m.matters = head["plants"], head["matters"]
+	m.plants, m.matters, m.known = head["plants"], head["matters"], head["known as"]
 	pkg, testName, ok := strings.Cut(head["caught by"], " ")
 	if m.plants == "" || m.matters == "" || !ok || !strings.HasPrefix(pkg, "./") || !strings.HasPrefix(testName, "Test") {
 		m.stale = errors.New(`a patch begins with "# plants: …", "# matters: …" and "# caught by: ./PACKAGE TestName"`)

@@ -25,6 +25,25 @@ func TestEveryPatchApplies(t *testing.T) {
 	}
 }
 
+// The bugs that are spoken of are listed, each with who catches it and how fast.
+func TestTheTableOfKnownBugs(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	mutants, err := find(root, regexp.MustCompile("."))
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(root, "jepsen", "README.md"))
+	require.NoError(t, err)
+	listed := 0
+	for _, m := range mutants {
+		if m.known != "" {
+			listed++
+			assert.Regexp(t, "(?m)^"+regexp.QuoteMeta(m.row())+` \d+m?\d*s \|$`, string(text), "go run ./cmd/mutants -known makes the table")
+		}
+	}
+	assert.GreaterOrEqual(t, listed, 25)
+	assert.Equal(t, listed, strings.Count(string(text), ".patch) |"), "a row has no bug")
+}
+
 // A module with a bug for each verdict, because a check that can't fail holds nothing.
 func TestEachVerdict(t *testing.T) {
 	root, err := filepath.Abs("testdata/fake")

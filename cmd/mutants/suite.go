@@ -19,6 +19,7 @@ type suite struct {
 	parallel int
 	timeout  time.Duration // for the tests of one mutant
 	out      io.Writer
+	table    bool // at the end, of what was caught
 	// rapid has the packages whose tests know rapid's flags. Set by run, which asks once: go list takes
 	// as long as a short test.
 	rapid map[string]bool
@@ -54,6 +55,9 @@ func (s suite) run(ctx context.Context, mutants []mutant) error {
 		m := mutants[i]
 		fmt.Fprintf(s.out, "\n%s %s\n  plants:  %s\n  matters: %s\n  %s\n", m.name, v.word, m.plants, m.matters,
 			strings.ReplaceAll(strings.TrimSpace(v.detail), "\n", "\n  "))
+	}
+	if s.table {
+		table(s.out, mutants, verdicts)
 	}
 	fmt.Fprintf(s.out, "\n%d of %d mutants caught\n", len(mutants)-escaped, len(mutants))
 	if escaped > 0 {

@@ -25,10 +25,7 @@ func TestApplyingAllocatesLittle(t *testing.T) {
 			return e.Append(nil)
 		}},
 		{"a renewal", 0.1, func(b *benchBed, _ int) []byte {
-			e := Entry{Rules: 1}
-			for _, id := range b.sessions[:pairsPerEntry] {
-				e.Renewals = append(e.Renewals, id)
-			}
+			e := Entry{Rules: 1, Renewals: b.sessions[:pairsPerEntry]}
 			return e.Append(nil)
 		}},
 	} {

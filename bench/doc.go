@@ -3,7 +3,7 @@
 // set out to replace. It is a module of its own, so that nobody who imports zamok's client links a
 // peer's library.
 //
-//	make bench                                    everything: docs/benchmarks.md, in about 25 minutes
+//	make bench                                    everything: docs/benchmarks.md, in less than 25 minutes
 //	make bench BENCH_SYSTEMS='zamok etcd' BENCH_WORKLOADS='own one' BENCH_ROUNDS=1 BENCH_SECONDS=1
 //
 // The script bench/run installs what is missing (Debian's packages; root is needed for that), builds

@@ -21,7 +21,7 @@ const (
 	// trailing is how many entries nodes keep in front of a snapshot: who is further behind needs it.
 	trailing = 4096
 	// behindMost is how long a follower may be kept away for that.
-	behindMost  = 75 * time.Second
+	behindMost  = 110 * time.Second
 	replaceMost = 60 * time.Second
 	// termEntries is how many entries there are in a term beside those that the nodes count.
 	termEntries = 10

@@ -13,8 +13,8 @@ import (
 	"zamok/jepsen/real/claim"
 )
 
-// ErrNotHere is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no Go
-// command. A run without them says so, loudly.
+// ErrNotHere is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no
+// mounting, no Go command. A run without them says so, loudly.
 var ErrNotHere = errors.New("disks can't be made to fail here")
 
 // Shelf has all disks of a run.
@@ -33,9 +33,6 @@ func Open(ctx context.Context, dir string) (*Shelf, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: to mount needs root, and this is user %d", ErrNotHere, os.Geteuid())
 	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
-	}
 	run, err := claim.Own()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
@@ -44,10 +41,29 @@ func Open(ctx context.Context, dir string) (*Shelf, error) {
 		return nil, err
 	}
 	s := &Shelf{dir: dir, run: run, program: filepath.Join(dir, "lossyfs")}
-	if err := errors.Join(os.MkdirAll(dir, 0o755), sweep(), s.build(ctx)); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := s.probe(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotHere, err)
+	}
+	if err := errors.Join(sweep(), s.build(ctx)); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// probe finds out whether root may here what root may: in a container it often may not.
+func (s *Shelf) probe() error {
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	small, err := s.Small("probe", 1<<20)
+	if err != nil {
+		return errors.Join(err, fuse.Close())
+	}
+	return errors.Join(small.Close(), os.Remove(small.Dir()), fuse.Close())
 }
 
 // build builds lossyfs from the checkout that the working directory is in.

@@ -112,7 +112,11 @@ func (n *Net) lay() error {
 			return err
 		}
 	}
-	return n.In(router, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) })
+	forward := func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }
+	if err := n.In(router, forward); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotHere, err) // a container may have it read-only
+	}
+	return nil
 }
 
 func cable(i int) string { return fmt.Sprint("to", i) }

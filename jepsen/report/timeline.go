@@ -16,7 +16,7 @@ const (
 	locksMax  = 8      // so many locks are drawn
 	barsMax   = 30_000 // so many times of holding, over all of them
 	barsOther = 5_000  // so many faults, and as many outages, offices and stalls
-	kindsMax  = 40     // kinds of faults that have a row of their own
+	kindsMax  = 64     // kinds of faults that have a row of their own
 	around    = 2 * time.Second
 	wholeMax  = 500 // so many bars around violations are kept whole, for each lock
 	lanesMax  = 6   // holders beside each other; more are drawn over each other

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/store"
 )
 
 const (
@@ -26,11 +28,13 @@ const (
 // the other cluster rests meanwhile. One iteration is the whole comparison.
 //
 //	go test -run '^$' -bench AgainstTheFloor -benchtime 1x ./raftnode
+//
+// ZAMOK_BENCH_LOG=wal gives the nodes their log in segments; the floor keeps raft-boltdb.
 func BenchmarkAgainstTheFloor(b *testing.B) {
 	// Beside others a process may wait for a core for longer than a leader's lease is by default.
 	const patience = 2 * time.Second
 	floor := newCluster(b, order{Floor: 1, Election: patience})
-	node := newCluster(b, order{Election: patience})
+	node := newCluster(b, order{Election: patience, Log: store.LogKind(os.Getenv("ZAMOK_BENCH_LOG"))})
 	var lines [2]*line
 	var leaders [2]*part
 	for i, c := range []*cluster{floor, node} {

@@ -22,7 +22,8 @@
 //	             stack.go: what ends with a process
 //	node.go      machines, and the processes on them; cluster.go: several at a time
 //	clock.go     a machine's clock, which may stand still or freeze who looks at it
-//	disk.go      a machine's disk, which may hang or be slow
+//	disk.go      a machine's disk, which may hang, be slow, fill up or fail; power.go: what is left on it
+//	             when the power fails
 //	ask.go       commands handed to a node
 //	load.go      clients that open sessions, acquire, hold, renew, drop and die
 //	faults.go    random faults, counted
@@ -32,7 +33,8 @@
 //	trace.go     what happened when, printed when a test fails
 //	serve.go     nodes that serve clients too: Config.Serve
 //	whole.go     the whole stack under load: such nodes, programs with package client, an operator
-//	caller*.go   machines on which such a program runs, pauses and dies; what it does; its faults
+//	caller*.go   machines on which such a program runs, pauses and dies; what it does; its faults;
+//	             a script without package client
 //	record.go    all of it as a history for package check
 //
 // # What is real
@@ -42,7 +44,7 @@
 // keeps what was written), and the end of a process: [Node.Kill] closes its sockets first and at
 // once, as the kernel does, and then lets the node wind up, because a goroutine can't be killed.
 // What a node answers after its sockets were closed nobody hears. Writes that hang at a kill land,
-// as those do that the kernel has taken.
+// as those do that the kernel has taken; when the power fails ([Node.LosePower]) chance decides of them.
 //
 // # Promises
 //
@@ -72,15 +74,17 @@
 //	members_test.go    joining, removing, handing over, under load
 //	catchup_test.go    followers that were away; installs that take long
 //	disk_test.go       a disk that fails
+//	power_test.go      power that fails in the middle of every kind of write; disks that fill up
+//	growth_test.go     what comes and goes leaves nothing behind; census_test.go counts everything
 //	quiet_test.go      what a cluster writes that nobody uses, or one session
 //	failover_test.go   how long a cluster is without a leader
 //	hour_test.go       hours of random faults under load: one in make test, ten in CI, as many as
-//	                   wanted with make sim HOURS=n. It fails also when a kind of fault never happened,
-//	                   or there was too little load, or too few faults.
-//	whole_test.go      the whole stack, held against package check; with clocks at the promised rates,
-//	                   and with worse ones, where only tokens hold. make sim-whole runs it, and
-//	                   nothing else does (docs/found.md); ZAMOK_SIM_KEEP=dir keeps the histories
-//	                   of runs that fail
+//	                   wanted with make sim HOURS=n, of which one half is of nodes alone. It fails also
+//	                   when a kind of fault never happened, or there was too little load, or too few
+//	                   faults.
+//	whole_test.go      the other half: the whole stack, held against package check; with clocks at the
+//	                   promised rates, and with worse ones, where only tokens hold. ZAMOK_SIM_KEEP=dir
+//	                   keeps the histories of runs that fail
 //	drift_test.go      a loss is told in time by the slowest clock that is allowed
 //	wall_test.go       nothing reads a wall clock
 //	served*_test.go    what single clients see

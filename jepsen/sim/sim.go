@@ -23,6 +23,9 @@ const limitDefault = 30 * time.Minute
 
 // Config says what is simulated. All zeros: three nodes whose data is in memory.
 type Config struct {
+	// Piece is the number of this run among those of one test. Zero: the first, which has the seed that was
+	// asked for. The others have those that follow it.
+	Piece int
 	// Nodes is how many nodes the list of the cluster names. Zero: 3.
 	Nodes int
 	// Disks says where their data lives. Zero: InMemory.
@@ -76,7 +79,7 @@ func Run(t *testing.T, c Config, story func(*Sim)) {
 
 func run(t *testing.T, c Config, stands *standstill, story func(*Sim)) {
 	t.Helper()
-	seed := seedOf(t)
+	seed := seedOf(t) + uint64(c.Piece)
 	defer stands.watch()()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, c, seed)

@@ -32,6 +32,9 @@ type whole struct {
 // outlive a change of leader.
 var ttls = []time.Duration{4 * time.Second, 5 * time.Second, 10 * time.Second}
 
+// drainMost is how long a call may take that was under way at the healing: some have many before them.
+const drainMost = 90 * time.Second
+
 // whole starts a cluster that serves, with so many machines of callers.
 func (s *Sim) whole(callers int) *whole {
 	w := &whole{Sim: s, record: s.Record()}

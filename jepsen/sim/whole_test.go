@@ -15,19 +15,17 @@ import (
 	"zamok/jepsen/check"
 )
 
-// drainMost is how long a call may take that was under way at the healing: some have many before them.
-const drainMost = 90 * time.Second
-
 // wholeChecks are those that must have found something to look at.
 var wholeChecks = []string{"C1", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "C10", "C11", "C12", "C13", "C14", "C15", "C16", "C17"}
 
 // wholeStorm is a run of the whole stack under random faults. It fails also when too little happened.
-func wholeStorm(t *testing.T, lasts time.Duration, drift float64) (happened int64) {
+func wholeStorm(t *testing.T, piece int, lasts time.Duration, drift float64) (happened int64) {
 	t.Helper()
 	var s *Sim
 	var w *whole
 	plan := check.Plan{Name: "whole", Begin: historyBegin, Audit: true, Drain: drainMost, Rate: 1 + drift}
-	Run(t, Config{Serve: true, Drift: drift, Tune: smallLogs, Limit: 2*lasts + 30*time.Minute}, func(sim *Sim) {
+	c := Config{Piece: piece, Serve: true, Drift: drift, Tune: smallLogs, Limit: 2*lasts + 30*time.Minute}
+	Run(t, c, func(sim *Sim) {
 		s = sim
 		plan.Seed = s.Seed
 		w = s.whole(6)
@@ -146,10 +144,9 @@ func (w *whole) judge(t *testing.T, plan check.Plan, lasts time.Duration, void b
 
 // The whole stack, its clients too, under everything that can go wrong.
 func TestHoursOfTheWholeStackBreakNothing(t *testing.T) {
-	wholeOnly(t)
 	t.Parallel()
-	inPieces(t, max(virtualTime(t), wholeLeast), func(t *testing.T, lasts time.Duration) int64 {
-		return wholeStorm(t, lasts, promisedDrift)
+	inPieces(t, max(virtualTime(t), wholeLeast), func(t *testing.T, piece int, lasts time.Duration) int64 {
+		return wholeStorm(t, piece, lasts, promisedDrift)
 	})
 }
 
@@ -172,9 +169,8 @@ func (w *whole) keep(t *testing.T, h *check.History) {
 // With clocks that are further apart than is promised, clients believe in locks that others hold. What
 // checks tokens is safe all the same, and so is everything that the cluster itself decides.
 func TestWrongClocksBreakBeliefsAndNothingElse(t *testing.T) {
-	wholeOnly(t)
 	t.Parallel()
-	inPieces(t, max(virtualTime(t)/10, wholeLeast), func(t *testing.T, lasts time.Duration) int64 {
-		return wholeStorm(t, lasts, 8*promisedDrift)
+	inPieces(t, max(virtualTime(t)/10, wholeLeast), func(t *testing.T, piece int, lasts time.Duration) int64 {
+		return wholeStorm(t, piece, lasts, 8*promisedDrift)
 	})
 }

@@ -176,7 +176,7 @@ func TestRoundsLeaveNothingBehind(t *testing.T) { // not beside others: it count
 func goRound(t *testing.T, calm bool) {
 	t.Helper()
 	// The first rounds fill what has room: the cache of the latest entries, pools of connections.
-	const warm, window, between = 3, 3, 5
+	const warm, window, between = 4, 3, 5
 	rate := runtime.MemProfileRate
 	defer func() { runtime.MemProfileRate = rate }()
 	Run(t, Config{Serve: true, Tune: func(c *raftnode.Config) {

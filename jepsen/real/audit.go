@@ -91,11 +91,14 @@ func (a *audit) gap(format string, args ...any) {
 // watch follows all locks from the first index that it is told.
 func (a *audit) watch(ctx context.Context, c *caller) {
 	var from uint64
-	tries := 0
+	tries, begun := 0, false
 	for ctx.Err() == nil {
 		for moment, err := range c.Watch(ctx, "", from) {
 			if err == nil {
 				from, tries = moment.Index, 0
+				if !begun {
+					begun = a.begins()
+				}
 				a.told(moment)
 				continue
 			}
@@ -109,6 +112,18 @@ func (a *audit) watch(ctx context.Context, c *caller) {
 		pause(ctx, 100*time.Millisecond)
 	}
 }
+
+// begins says that the watch has begun: nothing that is done from now on is missed.
+func (a *audit) begins() bool {
+	err := os.WriteFile(watching(a.Gaps), nil, 0o644)
+	if err != nil {
+		a.gap("nobody can be told that the watch has begun: %v", err)
+	}
+	return err == nil
+}
+
+// watching is a file beside that of the gaps; it is there once the watch has begun.
+func watching(gaps string) string { return gaps + ".watching" }
 
 func (a *audit) told(moment client.Moment) {
 	at := now()

@@ -221,6 +221,14 @@ func (c *cluster) strike(o *options, kinds []kind, plan *check.Plan) error {
 	if c.auditor, err = start("audit", filepath.Join(c.logs(), "audit.log"), audit.env(), c.self); err != nil {
 		return err
 	}
+	for until := now() + startsWithin; ; pause(c.over, officesEvery) {
+		if _, err := os.Stat(watching(audit.Gaps)); err == nil {
+			break
+		}
+		if now() > until || c.over.Err() != nil {
+			return fmt.Errorf("the audit did not begin to watch within %v", startsWithin)
+		}
+	}
 	for range o.programs {
 		if err := c.addProgram().start(); err != nil {
 			return err

@@ -108,7 +108,7 @@ func siteOf(stack []uintptr) (site string, ours bool) {
 	}
 }
 
-// grown says what there is more of, by so many at least and twice as many objects, at each of the later moments
+// grown says what there is more of, by so many at least and of objects twice that and half as many again, at each of the later moments
 // than at any of those before.
 func grown(before, after []census, by int) (found []string) {
 	for what := range after[0] {
@@ -121,7 +121,7 @@ func grown(before, after []census, by int) (found []string) {
 		}
 		need := by
 		if strings.HasPrefix(what, "objects") { // maps and pools grow a little, whenever chance has it
-			need = 2 * by
+			need = 2*by + most/2
 		}
 		if least-most >= need {
 			found = append(found, fmt.Sprintf("%s: %d, and %d before", what, least, most))

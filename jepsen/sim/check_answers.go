@@ -9,6 +9,10 @@ import (
 // is in the log, exactly once (checkLog sees to the once); what was definitely not done is not; and
 // every transmission was answered exactly once by the node that took it.
 func checkAnswers(ops []Op, entries []Effect) []string {
+	begins := map[uint64]uint64{} // the first index of an entry, by its last
+	for i := range entries {
+		begins[entries[i].Stamp.Index] = entries[i].Index
+	}
 	var found findings
 	fates := fatesOf(entries)
 	ended := endsOf(entries)
@@ -22,7 +26,7 @@ func checkAnswers(ops []Op, entries []Effect) []string {
 				op.Kind, op.Client, op.Node, op.Sent, op.answers, op.Outcome, op.Err)
 		}
 		if op.Outcome == Done {
-			checkDone(&found, &op, fates[op.Ref], ended)
+			checkDone(&found, &op, fates[op.Ref], ended, begins)
 		}
 	}
 	for ref, may := range tried {
@@ -34,7 +38,7 @@ func checkAnswers(ops []Op, entries []Effect) []string {
 }
 
 // checkDone looks at one answer from the log.
-func checkDone(found *findings, op *Op, f fate, ended map[session.ID]uint64) {
+func checkDone(found *findings, op *Op, f fate, ended map[session.ID]uint64, begins map[uint64]uint64) {
 	r, at := op.Answer.Result, op.Answer.Stamp.Index
 	complain := func(why string) {
 		found.add("%v %v of %s, sent at %v, answered %+v at %d: %s; it was %+v", op.Kind, op.Ref, op.Client, op.Sent, r, at, why, f)
@@ -44,7 +48,11 @@ func checkDone(found *findings, op *Op, f fate, ended map[session.ID]uint64) {
 	}
 	switch {
 	case op.Kind == OpRenew && r.Code == fsm.OK:
-		if end, over := ended[op.Ref.Session]; over && end < at {
+		begin, known := begins[at]
+		if !known {
+			begin = at
+		}
+		if end, over := ended[op.Ref.Session]; over && end < begin { // renewals come first in an entry
 			complain("its session had ended")
 		}
 	case op.Kind == OpAcquire && r.State == fsm.Granted:

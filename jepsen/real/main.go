@@ -33,6 +33,7 @@ type options struct {
 	disks    bool
 	net      string
 	minutes  int
+	tries    int
 }
 
 func main() {
@@ -56,6 +57,7 @@ func main() {
 	flag.BoolVar(&o.all, "every-kind", false, "the run is invalid if a kind of fault never happens, of those that do not take long")
 	flag.BoolVar(&o.disks, "disks", false, "also faults of disks; needs root and /dev/fuse, without them the run says so and goes on")
 	flag.IntVar(&o.minutes, "minutes", 0, "make one run after the other, with seeds that follow each other, until so much time is over (default: one run)")
+	flag.IntVar(&o.tries, "tries", 1, "a run that is invalid proves nothing, as on a machine that is too busy: make so many at most until one is not")
 	flag.StringVar(&o.net, "net", "proxy", "proxy: loopback, and a proxy before each port; netns: network namespaces, which need root")
 	flag.Parse()
 	if o.net == "netns" && presentSpaces() == nil {
@@ -82,6 +84,11 @@ func (o *options) rounds(ctx context.Context) (ok bool) {
 	began, good, bad, operations, faults, changes := now(), 0, 0, 0, 0, 0
 	for first := true; first || now()-began+o.lasts < time.Duration(o.minutes)*time.Minute && ctx.Err() == nil; first = false {
 		s, err := o.run(ctx)
+		for try := 1; err == nil && s.Verdict == report.Invalid && try < o.tries; try++ {
+			fmt.Printf("this run is invalid, and counts for nothing; here is another\n")
+			o.seed++
+			s, err = o.run(ctx)
+		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "jepsen: %v\nagain: %s\n", err, o.again())
 		}

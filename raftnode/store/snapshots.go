@@ -58,14 +58,18 @@ type sweptSink struct {
 	state *os.File // the same that raft's sink writes, for emptying it when that fails
 }
 
-// Close completes the snapshot. Raft deletes log entries next, so the names in
-// the snapshot's folder are flushed too, which raft's own store leaves out.
+// Close completes the snapshot: its folder gets its name, and raft deletes log
+// entries next. So the names in the folder are flushed too, which raft's own store
+// leaves out, and before: a node that finds a folder with a name and not all of its
+// files does not start if it has no other one.
 func (s *sweptSink) Close() error {
-	err := s.SnapshotSink.Close()
-	if err == nil {
-		err = syncDir(filepath.Join(s.store.folders, s.ID()))
+	if s.state == nil {
+		return nil
 	}
-	return s.end(err)
+	if err := syncDir(filepath.Join(s.store.folders, s.ID()+unfinished)); err != nil {
+		return errors.Join(err, s.Cancel())
+	}
+	return s.end(s.SnapshotSink.Close())
 }
 
 func (s *sweptSink) Cancel() error {

@@ -22,6 +22,7 @@ VULNDB ?= https://vuln.go.dev
 MODULE ?=
 ROUNDS ?= 20
 NET ?= proxy
+LOG ?= bolt
 MUTANT ?= .
 
 # The pure core: values in, values out.
@@ -63,13 +64,13 @@ durable: ## kill -9 of all nodes, of the leader, of a follower: ROUNDS times (20
 		-run 'TestNothingAcknowledgedIsLost' ./raftnode | grep -E '^(=== RUN|---|ok|FAIL|    [a-z_]*_test.go)' | tail -40
 
 .PHONY: jepsen
-jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks, and NET=netns
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
+jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run after run; SEED=n repeats choices; root adds disks, and NET=netns; LOG=wal
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -log-store '$(LOG)' -disks -minutes '$(MINUTES)' -for 5m -min-ok 20000 -min-faults 40
 
 .PHONY: jepsen-short
 jepsen-short: jepsen-build ## the same in six minutes, with every kind of fault; then five nodes, two killed and one paused in turn
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -disks -for 210s -tries 2 -every-kind -min-ok 100000 -min-faults 60
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -nodes 5 -programs 2 -for 20s -tries 2 -only 'two killed'
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -log-store '$(LOG)' -disks -for 210s -tries 2 -every-kind -min-ok 100000 -min-faults 60
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -log-store '$(LOG)' -nodes 5 -programs 2 -for 20s -tries 2 -only 'two killed'
 
 .PHONY: jepsen-build
 jepsen-build:

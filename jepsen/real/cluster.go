@@ -21,6 +21,7 @@ import (
 type cluster struct {
 	dir      string
 	program  string // zamok
+	logStore string // of its nodes
 	self     string // this program
 	seed     uint64
 	net      int // the second and third byte of its addresses, 127.x.y.z

@@ -32,6 +32,7 @@ type options struct {
 	all      bool
 	disks    bool
 	net      string
+	log      string
 	minutes  int
 	tries    int
 }
@@ -57,6 +58,7 @@ func main() {
 	flag.BoolVar(&o.all, "every-kind", false, "the run is invalid if a kind of fault never happens, of those that do not take long")
 	flag.BoolVar(&o.disks, "disks", false, "also faults of disks; needs root and /dev/fuse, without them the run says so and goes on")
 	flag.IntVar(&o.minutes, "minutes", 0, "make one run after the other, with seeds that follow each other, until so much time is over (default: one run)")
+	flag.StringVar(&o.log, "log-store", "bolt", "how the nodes keep their logs: bolt or wal")
 	flag.IntVar(&o.tries, "tries", 1, "a run that is invalid proves nothing, as on a machine that is too busy: make so many at most until one is not")
 	flag.StringVar(&o.net, "net", "proxy", "proxy: loopback, and a proxy before each port; netns: network namespaces, which need root")
 	flag.Parse()
@@ -110,6 +112,9 @@ func (o *options) again() string {
 	again := fmt.Sprintf("go run ./jepsen/real -seed %d -for %v -nodes %d -programs %d -only '%s'", o.seed, o.lasts, o.nodes, o.programs, o.only)
 	if o.disks {
 		again += " -disks"
+	}
+	if o.log != "bolt" {
+		again += " -log-store " + o.log
 	}
 	if o.net == "netns" {
 		again += " -net netns"
@@ -185,7 +190,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{dir: dir, program: o.program, seed: o.seed, net: 16<<8 + os.Getpid()%(64<<8), counted: map[string]float64{}}
+	c := &cluster{dir: dir, program: o.program, logStore: o.log, seed: o.seed, net: 16<<8 + os.Getpid()%(64<<8), counted: map[string]float64{}}
 	if err := errors.Join(os.MkdirAll(c.parts(), 0o755), os.MkdirAll(c.logs(), 0o755)); err != nil {
 		return nil, err
 	}

@@ -180,7 +180,7 @@ func (c *cluster) add(how ...string) (*node, error) {
 	}
 	n.args = append([]string{
 		"server", "--id", n.id, "--data", n.data, "--advertise", n.front, "--listen", n.real + ":" + clientPort,
-		"--peer", n.real + ":" + peerPort, "--http", n.real + ":" + httpPort,
+		"--peer", n.real + ":" + peerPort, "--http", n.real + ":" + httpPort, "--log-store", c.logStore,
 	}, how...)
 	for _, port := range []string{clientPort, peerPort} {
 		if err := c.fabric.serve(n.id, n.address(port), n.real+":"+port); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/fsm"
 	"zamok/raftnode"
 )
 
@@ -171,10 +172,16 @@ func TestADeadlineDuringATransferIsNotProposedInALoop(t *testing.T) {
 		down.Kill()
 		dead := s.Holder("dead", "x", 2*time.Second)
 		dead.Die()
-		// Its first renewal has waited up to 200 ms for company, and is counted from its commit.
-		time.Sleep(2*time.Second + 60*time.Millisecond)
+		time.Sleep(time.Second) // for its last renewal
+		var left time.Duration
+		leader.Up().View(func(m *fsm.Machine) {
+			lease, _ := m.Session(dead.Ref.Session)
+			left = time.Duration(lease.Deadline - m.Time())
+		})
+		entries := s.Audit.Entries()
 		// Nobody is there to take over, so it takes an election's time to fail, and the lease ends
 		// in the middle of it.
+		time.Sleep(entries[len(entries)-1].At + left - 100*time.Millisecond - s.Elapsed())
 		assert.Error(s, leader.Up().Transfer(s.Within(electionMax), down.ID))
 		s.Await(electionMax, "the dead are freed", func() bool {
 			_, _, ended := s.Audit.Ended(dead.Ref.Session)

@@ -31,7 +31,8 @@
 //	hold     what a client believed: from when Lock had returned until just before Unlock was called
 //	         (unlocked), or until it saw Lost closed (lost, and why), or with no end
 //	session  a lease: its client, its ttl, whether it is released on disconnect, and when its client
-//	         died: nothing of the calls and beliefs of that name is expected any more, so who comes
+//	         died (one that died before it had a session is told with number 0): nothing of the
+//	         calls and beliefs of that name is expected any more, so who comes
 //	         back comes under another one. Who is paused beyond the bound may be told as dead, for C7
 //	beat     a transmission of a session that was answered with proof: sent, and answered
 //	write    what a fenced resource decided, written down by the resource

@@ -114,6 +114,16 @@ func TestALockThatIsNeverQuietIsNotJudged(t *testing.T) {
 	assert.Contains(t, r.Invalid, `C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`)
 }
 
+// Who is killed as soon as it has begun may have asked for a lock before it had a session.
+func TestTheDeathOfAClientWithoutASessionIsKnown(t *testing.T) {
+	h := day()
+	h.Ops = append(h.Ops, Op{Client: "kim", Kind: OpLock, Items: one("a", Exclusive), Call: sec(19), Outcome: Unknown})
+	assert.Contains(t, Check(&h.History, Limits{}).Invalid, "the last call of kim, lock at 19.000s, did not succeed: no answer")
+	h.Sessions = append(h.Sessions, Session{Client: "kim", Died: sec(20)})
+	r := Check(&h.History, Limits{})
+	assert.True(t, r.OK(), "%v", r)
+}
+
 func TestUnknownCallsAreCounted(t *testing.T) {
 	h := day()
 	for range 3 {

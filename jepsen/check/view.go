@@ -59,7 +59,9 @@ func newView(h *History) *view {
 	}
 	for i := range h.Sessions {
 		s := &h.Sessions[i]
-		v.sessions[s.Session] = s
+		if s.Session != 0 {
+			v.sessions[s.Session] = s
+		}
 		if s.Died != 0 {
 			v.died[s.Client] = max(s.Died, v.died[s.Client])
 		}

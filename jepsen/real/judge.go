@@ -62,6 +62,11 @@ func (c *cluster) bury(h *check.History) {
 	for i := range h.Sessions {
 		h.Sessions[i].Died = silent[h.Sessions[i].Client]
 	}
+	for client, at := range silent { // also of those who died before they had a session
+		if !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == client }) {
+			h.Sessions = append(h.Sessions, check.Session{Client: client, Died: at})
+		}
+	}
 }
 
 // passed adds acquisitions that were granted and that no answer names. A client that learns of a grant when

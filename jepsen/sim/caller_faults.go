@@ -164,6 +164,9 @@ func (w *whole) replace(ctx context.Context, random *rand.Rand, _ time.Duration)
 		}
 		var cluster store.ID
 		up.View(func(m *fsm.Machine) { cluster = store.ID(m.Cluster()) })
+		if cluster == (store.ID{}) {
+			return false // it has just started, and has not read its log yet
+		}
 		r.serial++
 		r.old, r.new = old, w.Replace(old, fmt.Sprintf("n%d", len(w.Founders())+r.serial), cluster)
 		w.Trace.Fault("%s: %s by %s", ReplaceNode, old.ID, r.new.ID)

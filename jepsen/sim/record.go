@@ -220,6 +220,11 @@ func (r *Record) history(plan check.Plan) *check.History {
 		}
 		h.Sessions = append(h.Sessions, s.Session)
 	}
+	for _, label := range slices.Sorted(maps.Keys(r.dead)) { // also of those who died before they had a session
+		if r.dead[label] < plan.End && !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == label }) {
+			h.Sessions = append(h.Sessions, check.Session{Client: label, Died: r.dead[label]})
+		}
+	}
 	for i := range entries {
 		h.Events = appendEvents(h.Events, &entries[i])
 	}

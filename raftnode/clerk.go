@@ -60,10 +60,27 @@ func (n *Node) clerk() {
 		if low, _ := n.store.Low(); low && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
 			n.log.Warn("the disk is nearly full; making a snapshot to shorten the log")
-			if in := n.running(); in != nil {
-				in.raft.Snapshot() // its outcome is logged by raft
-			}
+			n.shorten()
 		}
+	}
+}
+
+// shorten has raft make a snapshot; raft logs what became of it. raft takes the request when it has ended the
+// snapshot before, which a disk that hangs may keep it from: the clerk ends with the node all the same, and who
+// asks ends with raft, which is stopped next.
+func (n *Node) shorten() {
+	in := n.running()
+	if in == nil {
+		return
+	}
+	taken := make(chan struct{})
+	go func() {
+		defer close(taken)
+		in.raft.Snapshot()
+	}()
+	select {
+	case <-taken:
+	case <-n.closing:
 	}
 }
 

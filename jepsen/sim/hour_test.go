@@ -112,7 +112,7 @@ func finale(s *Sim) {
 	away := s.Others(s.Leader())[0]
 	_, before := s.Audit.Compared()
 	s.Network.Isolate(away.Host)
-	time.Sleep(15 * time.Second)
+	time.Sleep(time.Minute) // until the leader's log begins where this one's has long ended
 	s.Network.HealAll()
 	s.Follow(s.Leader(), away, 2*backoffMax)
 	_, after := s.Audit.Compared()

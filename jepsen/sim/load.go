@@ -57,6 +57,7 @@ func (s *Sim) Load(c LoadConfig) *Load {
 func (l *Load) Stop() {
 	l.stop()
 	l.work.Wait()
+	time.Sleep(time.Second) // for the answers to the last renewals, which wait for company
 }
 
 // run is a client's life after life.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -44,4 +45,28 @@ func TestADiskThatFailsEndsTheProcessAndNothingElse(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A node whose disk is nearly full asks raft for a snapshot. If raft's own goroutine for that is busy then, and
+// ends with the process, nobody takes the request any more: the node ends all the same.
+func TestANodeThatAsksForASnapshotInVainEnds(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Tune: tinyLogs}, func(s *Sim) {
+		leader := s.Start()
+		load := s.Load(light())
+		sick := s.Others(leader)[0]
+		time.Sleep(3 * time.Second)
+		deleting := make(chan struct{})
+		sick.Disk.atNext(opDelete, 3*time.Second, func() { close(deleting) })
+		<-deleting // raft shortens the log, for a snapshot of its own
+		sick.Disk.Fill((store.DefaultFloor + store.DefaultMark) / 2)
+		time.Sleep(2 * time.Second) // the clerk asks for one more
+		sick.Disk.Break(errors.New("input/output error"))
+		s.Await(time.Minute, "the process ends", sick.hasEnded)
+		sick.Disk.Break(nil)
+		sick.Disk.Fill(math.MaxUint64)
+		sick.Restart()
+		s.Follow(s.Leader(), sick, backoffMax)
+		finish(s, load)
+	})
 }

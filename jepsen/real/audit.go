@@ -12,6 +12,7 @@ import (
 
 	"zamok/client"
 	"zamok/jepsen/check"
+	"zamok/jepsen/tell"
 )
 
 // The audit sees what happens to all locks, by watching them; when sessions end and how long cluster time
@@ -131,7 +132,7 @@ func (a *audit) told(moment client.Moment) {
 		ref := check.Ref{Session: ev.Session, Ticket: ev.Ticket}
 		a.record.put(check.Record{Event: &check.Event{
 			Node: "watch", At: at, Index: ev.Index, Happened: check.Happened(ev.Happened.String()),
-			Ref: ref, Token: uint64(ev.Token), Why: ev.Why, Items: wished(ev.Items),
+			Ref: ref, Token: uint64(ev.Token), Why: ev.Why, Items: tell.Items(ev.Items),
 		}})
 		if ev.Happened == client.EventReleased && a.over.Err() != nil {
 			a.mu.Lock()
@@ -213,11 +214,11 @@ func (a *audit) operate(t *thread) {
 				Client: t.label, Kind: check.OpForce, Items: []check.Item{{Name: d.Name}}, Token: uint64(held.Token),
 			})
 			_, err := t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
-			t.record.done(op, func(op *check.Op) { op.Outcome = outcomeFor(err) })
+			t.record.done(op, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
 		} else {
 			op := t.record.call(check.Op{Client: t.label, Kind: check.OpExpire, Ref: check.Ref{Session: held.Session}})
 			err := t.ExpireSession(t.ctx, held.Session, "a test")
-			t.record.done(op, func(op *check.Op) { op.Outcome = outcomeFor(err) })
+			t.record.done(op, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
 		}
 	}
 	t.now()

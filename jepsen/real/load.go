@@ -2,18 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"zamok/client"
 	"zamok/jepsen/check"
+	"zamok/jepsen/tell"
 )
 
 // What programs do with package client: everything that it offers, at random.
@@ -152,7 +151,7 @@ func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, 
 	if kind == check.OpTryLock {
 		ask = t.TryLockAll
 	}
-	op := t.record.call(check.Op{Client: t.label, Kind: kind, Items: wished(items)})
+	op := t.record.call(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)})
 	var queued time.Duration
 	if kind == check.OpLock {
 		opts = append(opts, client.OnQueue(func(client.Position) {
@@ -170,7 +169,7 @@ func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, 
 		t.record.put(check.Record{Hold: h})
 	}
 	t.record.done(op, func(op *check.Op) {
-		op.Outcome = outcomeFor(err)
+		op.Outcome = tell.Outcome(err)
 		if err != nil {
 			op.Error = err.Error()
 			return
@@ -197,20 +196,6 @@ func orElse(d, otherwise time.Duration) time.Duration {
 		return otherwise
 	}
 	return d
-}
-
-// outcomeFor says what a caller knows after an error.
-func outcomeFor(err error) check.Outcome {
-	var e *client.Error
-	switch {
-	case err == nil:
-		return check.OK
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, client.ErrUnavailable):
-		return check.Unknown
-	case errors.As(err, &e) && e.Outcome == client.Unknown:
-		return check.Unknown
-	}
-	return check.Refused
 }
 
 // held is a hold of which two goroutines may see the end.
@@ -243,7 +228,7 @@ func (t *thread) hold(l *client.Lock, hold *check.Hold, depth int) {
 	told := make(chan struct{})
 	stop := context.AfterFunc(l.Context(), func() {
 		defer close(told)
-		t.believed(h, check.Lost, lostFor(l.Err()))
+		t.believed(h, check.Lost, tell.Lost(l.Err()))
 	})
 	for first := true; first || time.Now().Before(until) && t.over.Err() == nil; first = false {
 		if l.Err() != nil {
@@ -277,35 +262,17 @@ func (t *thread) hold(l *client.Lock, hold *check.Hold, depth int) {
 // unlock ends a hold: by what it was lost for, or by its release.
 func (t *thread) unlock(l *client.Lock, h *held) {
 	if err := l.Err(); err != nil {
-		t.believed(h, check.Lost, lostFor(err))
+		t.believed(h, check.Lost, tell.Lost(err))
 	} else {
 		t.believed(h, check.Unlocked, "")
 	}
 	op := t.record.call(check.Op{Client: t.label, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items})
 	err := l.Unlock(t.ctx)
 	t.record.done(op, func(op *check.Op) {
-		if op.Outcome = outcomeFor(err); err != nil {
+		if op.Outcome = tell.Outcome(err); err != nil {
 			op.Error = err.Error()
 		}
 	})
-}
-
-// lostFor is what a client was told: nothing if it found out by itself.
-func lostFor(err error) string {
-	switch {
-	case errors.Is(err, client.ErrRevoked):
-		return "revoked"
-	case errors.Is(err, client.ErrSessionExpired):
-		for _, why := range []string{"disconnected", "evicted", "closed"} {
-			if strings.Contains(err.Error(), why) {
-				return why
-			}
-		}
-		return check.Expired
-	case strings.Contains(err.Error(), "maximum hold"):
-		return "held out"
-	}
-	return ""
 }
 
 // write writes to what the held mutexes guard.
@@ -329,7 +296,7 @@ func (t *thread) downgrade(l *client.Lock, h *held) bool {
 	op := t.record.call(check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items})
 	err := l.Downgrade(t.ctx)
 	t.record.done(op, func(op *check.Op) {
-		if op.Outcome = outcomeFor(err); err != nil { // also if it was lost: perhaps after it was shared
+		if op.Outcome = tell.Outcome(err); err != nil { // also if it was lost: perhaps after it was shared
 			op.Outcome, op.Error = check.Unknown, err.Error()
 		}
 	})
@@ -401,13 +368,4 @@ func (t *thread) last() {
 		t.unlock(l, &held{Hold: h})
 	}
 	t.now()
-}
-
-func wished(items []client.Item) (all []check.Item) {
-	for _, it := range items {
-		all = append(all, check.Item{
-			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Of: int(it.Of()),
-		})
-	}
-	return all
 }

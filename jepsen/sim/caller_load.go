@@ -2,15 +2,14 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"zamok/client"
 	"zamok/jepsen/check"
+	"zamok/jepsen/tell"
 )
 
 // What programs do with package client: everything that it offers, at random.
@@ -112,7 +111,7 @@ func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, 
 		ask = t.campaign
 	}
 	r := t.caller.record
-	op := r.call(check.Op{Client: t.label, Kind: kind, Items: wished(items)})
+	op := r.call(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)})
 	l, err := ask(ctx, items, opts...)
 	t.step() // it may be paused before it looks at the answer
 	var h *check.Hold
@@ -121,7 +120,7 @@ func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, 
 		h = r.believes(check.Hold{Client: t.label, Ref: ref, Token: uint64(l.Token()), Items: op.Items})
 	}
 	r.done(op, func(op *check.Op) {
-		op.Outcome = outcomeFor(err)
+		op.Outcome = tell.Outcome(err)
 		if err != nil {
 			op.Error = err.Error()
 			return
@@ -136,20 +135,6 @@ func (t *thread) campaign(ctx context.Context, items []client.Item, opts ...clie
 	return t.Election(items[0].Name()).Campaign(ctx, []byte(t.owner), opts...)
 }
 
-// outcomeFor says what a caller knows after an error.
-func outcomeFor(err error) check.Outcome {
-	var e *client.Error
-	switch {
-	case err == nil:
-		return check.OK
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, client.ErrUnavailable):
-		return check.Unknown
-	case errors.As(err, &e) && e.Outcome == client.Unknown:
-		return check.Unknown
-	}
-	return check.Refused
-}
-
 // hold keeps a grant for a while, works under it, and gives it back. depth is how many it holds already.
 func (t *thread) hold(l *client.Lock, h *check.Hold, depth int) {
 	r, until := t.caller.record, time.Now().Add(time.Duration(t.Int64N(int64(holdMost))))
@@ -159,7 +144,7 @@ func (t *thread) hold(l *client.Lock, h *check.Hold, depth int) {
 	}
 	lost, look := l.Lost(), time.NewTimer(holdLook)
 	defer look.Stop()
-	defer context.AfterFunc(l.Context(), func() { r.believed(h, check.Lost, lostFor(l.Err())) })()
+	defer context.AfterFunc(l.Context(), func() { r.believed(h, check.Lost, tell.Lost(l.Err())) })()
 	for time.Now().Before(until) && t.ctx.Err() == nil {
 		if l.Err() != nil && !t.careless {
 			break
@@ -199,35 +184,17 @@ func (t *thread) unlock(l *client.Lock, h *check.Hold, r *Record) {
 		return // the process is dead: it does and sees nothing
 	}
 	if err := l.Err(); err != nil {
-		r.believed(h, check.Lost, lostFor(err))
+		r.believed(h, check.Lost, tell.Lost(err))
 	} else {
 		r.believed(h, check.Unlocked, "")
 	}
 	op := r.call(check.Op{Client: t.label, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items})
 	err := l.Unlock(t.ctx)
 	r.done(op, func(op *check.Op) {
-		if op.Outcome = outcomeFor(err); err != nil {
+		if op.Outcome = tell.Outcome(err); err != nil {
 			op.Error = err.Error()
 		}
 	})
-}
-
-// lostFor is what a client was told: nothing if it found out by itself.
-func lostFor(err error) string {
-	switch {
-	case errors.Is(err, client.ErrRevoked):
-		return "revoked"
-	case errors.Is(err, client.ErrSessionExpired):
-		for _, why := range []string{"disconnected", "evicted", "closed"} {
-			if strings.Contains(err.Error(), why) {
-				return why
-			}
-		}
-		return check.Expired
-	case strings.Contains(err.Error(), "maximum hold"):
-		return "held out"
-	}
-	return ""
 }
 
 // write writes to what the held mutexes guard.
@@ -248,7 +215,7 @@ func (t *thread) downgrade(l *client.Lock, h *check.Hold) bool {
 	op := r.call(check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items})
 	err := l.Downgrade(t.ctx)
 	r.done(op, func(op *check.Op) {
-		if op.Outcome = outcomeFor(err); err != nil { // also if it was lost: perhaps after it was shared
+		if op.Outcome = tell.Outcome(err); err != nil { // also if it was lost: perhaps after it was shared
 			op.Outcome, op.Error = check.Unknown, err.Error()
 		}
 	})
@@ -299,13 +266,4 @@ func read(op *check.Op, at client.Stamp, err error) {
 		return
 	}
 	op.Outcome, op.Term, op.Index, op.Time = check.OK, at.Term, at.Index, at.Time
-}
-
-func wished(items []client.Item) (all []check.Item) {
-	for _, it := range items {
-		all = append(all, check.Item{
-			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Of: int(it.Of()),
-		})
-	}
-	return all
 }

@@ -11,6 +11,7 @@ import (
 	"zamok/client"
 	"zamok/fsm"
 	"zamok/jepsen/check"
+	"zamok/jepsen/tell"
 )
 
 // whole is the whole stack under load: nodes that serve, programs that use package client on machines of
@@ -121,13 +122,13 @@ func (w *whole) operate(p *app, random *rand.Rand) {
 func (w *whole) force(t *thread, name string, token uint64) {
 	op := w.record.call(check.Op{Client: t.label, Kind: check.OpForce, Items: []check.Item{{Name: name}}, Token: token})
 	_, err := t.ForceRelease(t.ctx, name, client.Token(token), "a test")
-	w.record.done(op, func(op *check.Op) { op.Outcome = outcomeFor(err) })
+	w.record.done(op, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
 }
 
 func (w *whole) expire(t *thread, session uint64) {
 	op := w.record.call(check.Op{Client: t.label, Kind: check.OpExpire, Ref: check.Ref{Session: session}})
 	err := t.ExpireSession(t.ctx, session, "a test")
-	w.record.done(op, func(op *check.Op) { op.Outcome = outcomeFor(err) })
+	w.record.done(op, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
 }
 
 // watch follows all locks, and sees that nothing is left out, told twice or told wrongly.
@@ -204,7 +205,7 @@ func (w *whole) told(after uint64, moment client.Moment) {
 		w.record.told(check.Event{
 			Node: "watch", Index: ev.Index, Happened: check.Happened(ev.Happened.String()),
 			Ref:   check.Ref{Session: ev.Session, Ticket: ev.Ticket},
-			Token: uint64(ev.Token), Why: ev.Why, Items: wished(ev.Items),
+			Token: uint64(ev.Token), Why: ev.Why, Items: tell.Items(ev.Items),
 		})
 	}
 	w.watched = append(w.watched, watched{after, moment.Index, len(moment.Events)})

@@ -24,6 +24,7 @@ type flight struct {
 	queued time.Time
 	sent   time.Time
 	err    error // set when it landed
+	goOn   int   // set when it landed: how many it lets go on
 	// Guarded by flights.mu.
 	index               uint64 // raft's; 0 = not in this node's log yet
 	appended, committed time.Time

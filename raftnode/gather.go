@@ -1,6 +1,10 @@
 package raftnode
 
-import "time"
+import (
+	"time"
+
+	"zamok/fsm"
+)
 
 const (
 	// gatherShare and gatherMax: for this part of an entry's own way, and no longer than this, an
@@ -15,10 +19,11 @@ const (
 //
 // Who is answered often asks again at once. If the first to do so left alone, the others would wait
 // for it, and the next time again: the callers would fall into groups that travel one behind the
-// other. So after an entry has landed as many as it held are waited for, a little.
+// other. So after an entry has landed those whom it lets go on are waited for, a little: who dropped a
+// lock asks for it again while the one it went to drops it.
 type gathering struct {
 	flying int       // requests on their way
-	expect int       // requests of the entry that landed last
+	expect int       // how many the entry that landed last lets go on
 	until  time.Time // for so long they are waited for
 }
 
@@ -27,10 +32,10 @@ func (g *gathering) sent(requests int) {
 	g.expect = 0
 }
 
-// landed takes note of an entry that was answered, and returns for how long to gather.
-func (g *gathering) landed(requests int, sent, now time.Time) time.Duration {
+// landed takes note of an entry that was answered and lets so many go on, and returns for how long to gather.
+func (g *gathering) landed(requests, goOn int, sent, now time.Time) time.Duration {
 	g.flying -= requests
-	g.expect = requests
+	g.expect = goOn
 	wait := min(now.Sub(sent)/gatherShare, gatherMax)
 	g.until = now.Add(wait)
 	return wait
@@ -47,4 +52,23 @@ func (g *gathering) ready(waiting, inFlight int, now time.Time) bool {
 		return waiting >= g.flying
 	}
 	return waiting >= g.expect || !now.Before(g.until)
+}
+
+// goOn is how many of those who wait for something an entry lets go on: who has an answer, unless that is to
+// wait, and who was granted what others held.
+func goOn(requests int, a fsm.Applied) int {
+	n := requests
+	for i := range a.Results {
+		switch r := &a.Results[i]; {
+		case r.State == fsm.Waiting,
+			r.State == fsm.Granted && r.Token == r.Index: // it is counted by its event
+			n--
+		}
+	}
+	for i := range a.Events {
+		if a.Events[i].Kind == fsm.EvGranted {
+			n++
+		}
+	}
+	return n
 }

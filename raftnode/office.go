@@ -165,7 +165,7 @@ func (o *office) run() (leads, open bool) {
 			if fl.err != nil {
 				o.refusedAt = time.Now()
 			}
-			gathered.Reset(o.gather.landed(len(fl.batch.requests), fl.sent, time.Now()))
+			gathered.Reset(o.gather.landed(len(fl.batch.requests), fl.goOn, fl.sent, time.Now()))
 		case <-gathered.C:
 		case <-o.node.queue.wake:
 		case <-tick.C:
@@ -238,7 +238,9 @@ func (o *office) await(fl *flight) {
 	measure := o.node.flights.land(fl, time.Now())
 	switch {
 	case err == nil:
-		fl.batch.answer(fl.future.Response().(fsm.Applied))
+		applied := fl.future.Response().(fsm.Applied)
+		fl.goOn = goOn(len(fl.batch.requests), applied)
+		fl.batch.answer(applied)
 		o.node.cfg.Measure(measure)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
 		errors.Is(err, store.ErrDiskFull):

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"zamok/fsm"
 )
 
 func TestGathering(t *testing.T) {
@@ -32,6 +34,16 @@ func TestGathering(t *testing.T) {
 		assert.True(t, g.ready(8, 0, at(4*ms)))
 		assert.True(t, g.ready(1, 0, at(5*ms)), "for a quarter of the way that the entry took")
 	})
+	t.Run("as many as it lets go on", func(t *testing.T) {
+		var g gathering
+		g.sent(2)
+		g.landed(2, 1, at(0), at(4*ms))
+		assert.True(t, g.ready(1, 0, at(4*ms)))
+		g.sent(1)
+		g.landed(1, 2, at(5*ms), at(9*ms))
+		assert.False(t, g.ready(1, 0, at(9*ms)))
+		assert.True(t, g.ready(2, 0, at(9*ms)))
+	})
 	t.Run("but not longer after a long way", func(t *testing.T) {
 		var g gathering
 		g.sent(8)
@@ -54,4 +66,31 @@ func TestGathering(t *testing.T) {
 		g.landed(0, 0, at(0), at(4*ms))
 		assert.True(t, g.ready(1, 0, at(4*ms)))
 	})
+}
+
+// Whoever has what he waited for may ask for the next thing: the one who dropped a lock, and the one who got it.
+func TestWhoGoesOn(t *testing.T) {
+	const index = 7
+	granted := fsm.Result{Index: index, State: fsm.Granted, Token: index}
+	waits := fsm.Result{Index: index, State: fsm.Waiting}
+	dropped := fsm.Result{Index: index, State: fsm.Gone}
+	held := fsm.Result{Index: index, State: fsm.Granted, Token: index - 1} // of a repeated command
+	grant, gone := fsm.Event{Kind: fsm.EvGranted}, fsm.Event{Kind: fsm.EvReleased}
+	for name, c := range map[string]struct {
+		goOn, fences int
+		results      []fsm.Result
+		events       []fsm.Event
+	}{
+		"a lock that was free":         {1, 0, []fsm.Result{granted}, []fsm.Event{grant}},
+		"a lock that is taken":         {0, 0, []fsm.Result{waits}, nil},
+		"a drop that nobody waits for": {1, 0, []fsm.Result{dropped}, []fsm.Event{gone}},
+		"a lock that is handed on":     {2, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant}},
+		"handed on, and asked for":     {2, 0, []fsm.Result{dropped, waits}, []fsm.Event{gone, grant}},
+		"shared by two":                {3, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant, grant}},
+		"what is so already":           {1, 0, []fsm.Result{held}, nil},
+		"fences":                       {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},
+		"what was refused":             {1, 0, []fsm.Result{{Index: index, Code: fsm.Limit}}, nil},
+	} {
+		assert.Equal(t, c.goOn, goOn(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
+	}
 }

@@ -18,10 +18,11 @@
 //
 // # How it is measured
 //
-// In rounds. In each round every system is started on an empty directory, warmed up, put through the
-// workloads, and stopped, so that at any time one system runs and has the machine, which it shares
-// with the clients. Every second round goes through the systems in the reverse order. A ratio is taken
-// between two systems of one round; the report prints the median of the rounds with the extremes.
+// In rounds. In each round every system is started on an empty directory, warmed up (two seconds,
+// ZooKeeper's three JVMs twenty), put through the workloads, and stopped, so that at any time one
+// system runs and has the machine, which it shares with the clients. Every second round goes through
+// the systems in the reverse order. A ratio is taken between two systems of one round; the report
+// prints the median of the rounds with the extremes.
 //
 // # What is measured
 //

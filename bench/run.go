@@ -19,7 +19,7 @@ import (
 const (
 	lease        = 10 * time.Second // of every system that has one
 	releaseGrace = time.Millisecond // the shortest there is
-	warmClients  = 16               // for the warm-up: three JVMs begin slowly
+	warmClients  = 16               // for the warm-up
 	stepMax      = 3 * time.Minute  // for one workload; none needs more than one
 )
 
@@ -79,7 +79,7 @@ func (c *config) pass(ctx context.Context, round int, sys peer.System) error {
 		return failed(step{workload: "start"}, err)
 	}
 	defer cluster.Stop()
-	b := &load.Bench{System: sys, Cluster: cluster, TTL: lease, Window: c.warm}
+	b := &load.Bench{System: sys, Cluster: cluster, TTL: lease, Window: max(c.warm, sys.Warm)}
 	defer b.Close()
 	if err := b.Ready(ctx); err != nil {
 		return errors.Join(failed(step{workload: "start"}, err), ctx.Err())

@@ -117,13 +117,14 @@ func (s *session) left(now clock.Instant) clock.Span {
 	return left
 }
 
-// learn takes in a proof.
+// learn takes in a proof, which is a sign that the stream leads somewhere, too.
 func (s *session) learn(sent []byte, at int64) {
+	now := s.c.clock.Now()
+	s.silentAt = now
 	instant, ok := decodeInstant(sent)
 	if !ok {
 		return
 	}
-	now := s.c.clock.Now()
 	s.check(now) // what was not believed in between stays lost
 	before := s.trust.Valid(now)
 	s.trust.Learn(clock.Proof{Sent: instant, At: clock.Time(at)})
@@ -158,9 +159,6 @@ func (s *session) transmitted(now clock.Instant) {
 	}
 	s.sent = now
 }
-
-// heard notes a sign that the stream leads somewhere.
-func (s *session) heard() { s.silentAt = s.c.clock.Now() }
 
 const instantBytes = 16
 

@@ -200,10 +200,9 @@ func (s *session) take(st *stream, m *zamokpb.ServerMessage) {
 		}
 		s.change(m.Change)
 	case *zamokpb.ServerMessage_Answer:
-		s.heard()
+		s.silentAt = s.c.clock.Now() // a sign that the stream leads somewhere
 		s.answer(m.Answer)
 	case *zamokpb.ServerMessage_Heard:
-		s.heard()
 		s.learn(m.Heard.GetSent(), m.Heard.GetTime())
 		if m.Heard.GetChanges() != s.told {
 			st.missing(m.Heard.GetChanges())

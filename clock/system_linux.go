@@ -2,10 +2,8 @@ package clock
 
 import "golang.org/x/sys/unix"
 
-// Suspend is covered: CLOCK_MONOTONIC stands still in it and CLOCK_BOOTTIME
-// (Linux 2.6.39, older than any kernel Go runs on) counts it. A virtual machine
-// paused by its hypervisor is not: both clocks may stop, and only tokens help.
-const (
-	monotonicClock int32 = unix.CLOCK_MONOTONIC
-	boottimeClock  int32 = unix.CLOCK_BOOTTIME
-)
+// Suspend is covered: the runtime's clock is CLOCK_MONOTONIC, which stands still in
+// it, and CLOCK_BOOTTIME (Linux 2.6.39, older than any kernel Go runs on) counts
+// it. A virtual machine paused by its hypervisor is not: both clocks may stop, and
+// only tokens help.
+const boottimeClock int32 = unix.CLOCK_BOOTTIME

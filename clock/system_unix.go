@@ -4,6 +4,7 @@ package clock
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,27 +14,29 @@ import (
 // during sleep is known to have, at the first look after waking.
 //
 // Which clocks they are, and on which systems suspend is covered at all, stands
-// in the system_ file of each. All Systems of one machine show one scale until
-// it is started again.
+// in the system_ file of each. All Systems of one process show one scale.
 func System() Source { return systemClock{} }
 
 type systemClock struct{}
 
+// began is where the scale of the clock that stands still begins.
+var began = time.Now()
+
 func (systemClock) Now() Instant {
 	// The monotonic clock first: a machine suspended between the two looks then
-	// shows a boot clock too far ahead, which is the pessimistic side.
-	mono := readClock(monotonicClock, "monotonic")
-	boot := readClock(boottimeClock, "boot-time")
-	return Instant{mono: mono, boot: boot}
+	// shows a boot clock too far ahead, which is the pessimistic side. It is the
+	// runtime's, which is read without a system call.
+	mono := Of(time.Since(began))
+	return Instant{mono: mono, boot: readBootClock()}
 }
 
-// readClock panics when the kernel refuses. There is no value to go on with:
+// readBootClock panics when the kernel refuses. There is no value to go on with:
 // any number made up here would be a lease that somebody trusts.
-func readClock(id int32, name string) Span {
+func readBootClock() Span {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(id, &ts); err != nil {
-		panic(fmt.Sprintf("clock: the %s clock (id %d) can't be read: %v; "+
-			"no lease can be timed on this machine: allow clock_gettime and start again", name, id, err))
+	if err := unix.ClockGettime(boottimeClock, &ts); err != nil {
+		panic(fmt.Sprintf("clock: the boot-time clock (id %d) can't be read: %v; "+
+			"no lease can be timed on this machine: allow clock_gettime and start again", boottimeClock, err))
 	}
 	return Span(ts.Nano())
 }

@@ -188,18 +188,18 @@ func TestASilentClusterEndsTheCommand(t *testing.T) {
 func TestAnOperatorsReleaseIsToldToTheCommand(t *testing.T) {
 	t.Parallel()
 	c := here(t)
-	r := begin(t, c, "lock", "forced", "--", "sh", "-c",
-		`trap 'sleep 0.3; echo cleaned up; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
-	r.says(t, "ready")
 	cl := c.client(t)
-	detail, err := cl.Get(context.Background(), "forced", 0)
-	require.NoError(t, err)
-	_, err = cl.ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
-	require.NoError(t, err)
-	end := r.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.out, "cleaned up")
-	require.Contains(t, end.errs, "for a test")
+	losesFor(t, "for a test", func(bool) *running {
+		r := begin(t, c, "lock", "forced", "--", "sh", "-c",
+			`trap 'sleep 0.3; echo cleaned up; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
+		r.says(t, "ready")
+		detail, err := cl.Get(context.Background(), "forced", 0)
+		require.NoError(t, err)
+		_, err = cl.ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
+		require.NoError(t, err)
+		require.Contains(t, r.wait(t).out, "cleaned up")
+		return r
+	})
 }
 
 func TestMaxHoldEndsTheCommand(t *testing.T) {

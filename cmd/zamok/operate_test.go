@@ -36,10 +36,13 @@ func TestReleaseAndExpire(t *testing.T) {
 	require.Contains(t, no.errs, "[y/N]")
 	require.Contains(t, no.errs, "nothing was done")
 	require.Equal(t, 1, read[detailDoc](t, c, "show", "operate/a").Holders)
-	requireReleased(t, "operate/a", answer("operate/a", "y\n"))
-	end := holder.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.errs, "host is gone")
+	losesFor(t, "host is gone", func(again bool) *running {
+		if again {
+			holder = hold(t, c, "operate/a")
+		}
+		requireReleased(t, "operate/a", answer("operate/a", "y\n"))
+		return holder
+	})
 
 	// With the token of the grant before, a later one is not touched.
 	holder = hold(t, c, "operate/b")
@@ -50,16 +53,33 @@ func TestReleaseAndExpire(t *testing.T) {
 	late := zamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", strconv.FormatUint(old, 10))
 	require.Equal(t, exitOurs, late.code)
 	require.Contains(t, late.errs, "nothing was done")
-	held := read[detailDoc](t, c, "show", "operate/b").Held[0]
-	require.Greater(t, held.Token, old)
+	require.Greater(t, read[detailDoc](t, c, "show", "operate/b").Held[0].Token, old)
 
-	expired := zamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
-	if !strings.Contains(expired.errs, "whether this call has ended it is not known") { // likewise
-		require.Equal(t, 0, expired.code, expired.errs)
-	}
-	end = holder.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.errs, "it is time")
+	losesFor(t, "it is time", func(again bool) *running {
+		if again {
+			holder = hold(t, c, "operate/b")
+		}
+		held := read[detailDoc](t, c, "show", "operate/b").Held[0]
+		expired := zamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
+		if !strings.Contains(expired.errs, "whether this call has ended it is not known") { // see requireReleased
+			require.Equal(t, 0, expired.code, expired.errs)
+		}
+		return holder
+	})
+}
+
+// losesFor takes a lock from its holder, and looks at what that says of it. The reason comes by the holder's
+// stream: a client that is just connecting again, as on a busy machine, hears only that it lost the lock, so
+// then another holder must hear why.
+func losesFor(t *testing.T, reason string, take func(again bool) (holder *running)) {
+	t.Helper()
+	again := false
+	comes(t, "a holder that hears "+reason, func() bool {
+		end := take(again).wait(t)
+		again = true
+		require.Equal(t, exitLost, end.code, end.errs)
+		return strings.Contains(end.errs, reason)
+	})
 }
 
 // requireReleased looks at how `zamok release` ended; the holder tells that it was released. On a busy machine
@@ -174,7 +194,6 @@ func TestBackupAndRestore(t *testing.T) {
 	now := read[detailDoc](t, c, "show", "kept")
 	require.Greater(t, now.Held[0].Token, uint64(lock.Token()))
 
-	begin(t, nil, "server", "--id", "r2", "--data", filepath.Join(dir, "r2"), "--join", address(0),
-		"--listen", address(10), "--peer", address(11), "--http", "").says(t, "taken into the cluster")
+	c.takesIn(t, "r2", filepath.Join(dir, "r2"), address(10), address(11))
 	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
 }

@@ -5,7 +5,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -44,20 +43,23 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 		}},
 	})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return n.Status().Office }, 10*time.Second, 10*time.Millisecond)
+	until(t, "an office opens, and the node has said all that it says by itself", func() bool {
+		requests, _ := n.queue.waiting()
+		return n.Status().Office && !n.mustAnnounce() && requests == 0 && n.flights.count() == 0
+	})
 
 	held.Lock()
 	answers := make(chan error, 2)
 	submit := func() { n.Submit(&fsm.Drop{Session: 1, Ticket: 1}, func(_ Answer, err error) { answers <- err }) }
 	submit() // raft's main loop takes it and waits for the disk
-	require.Eventually(t, func() bool { _, writing := n.store.Writing(); return writing }, 10*time.Second, time.Millisecond)
+	until(t, "it is written", func() bool { _, writing := n.store.Writing(); return writing })
 	submit() // this one waits for the main loop
-	require.Eventually(t, func() bool { return n.flights.count() == 2 }, 10*time.Second, time.Millisecond)
+	until(t, "both are on their way", func() bool { return n.flights.count() == 2 })
 	ended := n.running().raft.Shutdown()
 	held.Unlock()
 	require.NoError(t, ended.Error())
 
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), answerWait)
 	defer cancel()
 	closed := make(chan error, 1)
 	go func() { closed <- n.Kill() }()

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +19,7 @@ import (
 // TestThreeNodesOnLoopback is the whole of a node's life in small: a cluster begins, grants, hands
 // over and closes.
 func TestThreeNodesOnLoopback(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), answerWait)
 	defer cancel()
 	var listeners []net.Listener
 	text := ""
@@ -51,26 +50,23 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 		require.NoError(t, <-opened)
 	}
 	leader := func() (leads *Node) {
-		require.Eventually(t, func() bool {
+		until(t, "an office opens", func() bool {
 			for _, n := range nodes {
 				if n.Status().Office {
 					leads = n
 				}
 			}
 			return leads != nil
-		}, 10*time.Second, 10*time.Millisecond)
+		})
 		return leads
 	}
-	first := leader()
-	a, err := first.Propose(ctx, &fsm.OpenSession{Secret: session.Hash{1}, TTL: 10 * clock.Second})
-	require.NoError(t, err)
-	id := a.Result.Session
-	a, err = first.Propose(ctx, &fsm.Acquire{
+	id := done(t, &fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Minute}, nodes...).Result.Session
+	a := done(t, &fsm.Acquire{
 		Session: id, Ticket: 1, Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}}, WaitFor: fsm.Forever,
-	})
-	require.NoError(t, err)
+	}, nodes...)
 	require.Equal(t, fsm.Granted, a.Result.State)
 
+	first := leader()
 	require.NoError(t, first.Close())
 	for i, n := range nodes {
 		if n == first {
@@ -78,10 +74,8 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 			break
 		}
 	}
-	second := leader()
-	_, _, err = second.Fence(ctx)
-	require.NoError(t, err)
-	second.View(func(m *fsm.Machine) {
+	done(t, nil, nodes...)
+	leader().View(func(m *fsm.Machine) {
 		require.True(t, m.Holds("x", a.Result.Token, fsm.TicketRef{}))
 		require.NoError(t, m.Check())
 	})

@@ -3,7 +3,6 @@ package raftnode
 import (
 	"net"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,7 +31,7 @@ func TestOfficeIsTold(t *testing.T) {
 	close(opened)
 	require.NoError(t, err)
 	require.True(t, <-told)
-	require.Eventually(t, n.queue.isOpen, 10*time.Second, time.Millisecond)
+	until(t, "the queue opens", n.queue.isOpen)
 	require.NoError(t, n.Kill())
 	require.False(t, <-told)
 	require.Empty(t, told)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,9 +34,9 @@ type part struct {
 }
 
 // answerWait is how long a test waits for a process to answer, or to do what it must, looking each
-// lookEvery.
+// lookEvery. It is long for a machine that is busy with other tests, and no test waits that long otherwise.
 const (
-	answerWait = 20 * time.Second
+	answerWait = 40 * time.Second
 	lookEvery  = 10 * time.Millisecond
 )
 
@@ -61,11 +62,20 @@ func newCluster(t testing.TB, template order) *cluster {
 	return c
 }
 
-// freeAddress is below the ports that the kernel hands out to callers: a node that calls a dead one
-// could otherwise be given the dead one's port, and reach itself.
+// The ports of processes are below those that the kernel hands out to callers: a node that calls a dead one
+// could otherwise be given the dead one's port, and reach itself. They are above those of the tests of
+// cmd/zamok, which may run at the same time, and no two clusters of this process have one in common: a node
+// that is down does not defend its port.
+const firstPort, ports = 31_100, 1600
+
+var nextPort atomic.Uint32
+
+func init() { nextPort.Store(rand.Uint32N(ports)) }
+
+// freeAddress is one at which nobody listens.
 func freeAddress(t testing.TB) string {
 	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))
+		address := fmt.Sprintf("127.0.0.1:%d", firstPort+nextPort.Add(1)%ports)
 		if l, err := net.Listen("tcp", address); err == nil {
 			require.NoError(t, l.Close())
 			return address
@@ -212,26 +222,47 @@ func (c *cluster) others(than *part) (others []*part) {
 }
 
 // agree waits until all parts have the same digest at one index that holds everything acknowledged
-// before, and returns how they stand.
-func (c *cluster) agree(parts ...*part) map[string]*standing {
+// before, and returns how they stand. Who is sent a snapshot of later than the fence never stands at it:
+// then there is another fence.
+func (c *cluster) agree(parts ...*part) (reports map[string]*standing) {
 	c.t.Helper()
-	var fenced said
-	until(c.t, "a fence", func() bool {
-		fenced = c.ask(c.leader(parts...), ask{Do: "fence"})
-		return fenced.Error == ""
+	until(c.t, "all stand at a fence", func() (all bool) {
+		reports, all = c.standAt(c.fence(parts...), parts...)
+		return all
 	})
-	reports := make(map[string]*standing)
 	digests := make(map[uint64]string)
 	for _, p := range parts {
-		until(c.t, p.ID+" stands at the fence", func() bool {
-			reports[p.ID] = c.ask(p, ask{Do: "report", Index: fenced.Token}).State
-			return reports[p.ID].Digest != 0
-		})
 		require.Empty(c.t, reports[p.ID].Check, p.ID)
 		digests[reports[p.ID].Digest] += " " + p.ID
 	}
-	require.Len(c.t, digests, 1, "the digests at %d", fenced.Token)
+	require.Len(c.t, digests, 1)
 	return reports
+}
+
+// fence fences whoever leads, and returns the index of that.
+func (c *cluster) fence(parts ...*part) (index uint64) {
+	c.t.Helper()
+	until(c.t, "a fence", func() bool {
+		fenced := c.ask(c.leader(parts...), ask{Do: "fence"})
+		index = fenced.Token
+		return fenced.Error == ""
+	})
+	return index
+}
+
+// standAt waits until all parts are at an index or after it, and returns how they stood at it; false: one
+// did not stop there.
+func (c *cluster) standAt(index uint64, parts ...*part) (reports map[string]*standing, all bool) {
+	c.t.Helper()
+	reports, all = make(map[string]*standing), true
+	for _, p := range parts {
+		until(c.t, p.ID+" comes to the fence", func() bool {
+			reports[p.ID] = c.ask(p, ask{Do: "report", Index: index}).State
+			return reports[p.ID].Index >= index
+		})
+		all = all && reports[p.ID].Digest != 0
+	}
+	return reports, all
 }
 
 // until waits for something to be so, on the goroutine of the test: what it looks with may end that.

@@ -21,7 +21,7 @@ func TestAFailedWriteEndsTheProcess(t *testing.T) {
 		if whose != "the leader's" {
 			sick = c.others(sick)[0]
 		}
-		c.ask(sick, ask{Do: "sick", How: "failing"})
+		c.order(sick, ask{Do: "sick", How: "failing"}) // it may end before it can answer
 		c.ends(sick, "a write failed")
 		c.leader(c.others(sick)...)
 		c.work(300)
@@ -52,7 +52,8 @@ func (c *cluster) ends(p *part, reason string) {
 // A leader that is asked to close hands over first: the others need not notice its absence.
 func TestAnOrderlyStopHandsOver(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, order{Election: 2 * time.Second}) // who waits for an election is seen to
+	const election = 8 * time.Second // who waits for one is seen to, on a busy machine too
+	c := newCluster(t, order{Election: election})
 	c.start(c.parts...)
 	c.load(0, c.parts...)
 	c.work(300)
@@ -64,7 +65,7 @@ func TestAnOrderlyStopHandsOver(t *testing.T) {
 	until(t, "a fence at the next leader", func() bool { return c.ask(next, ask{Do: "fence"}).Error == "" })
 	took := time.Since(began)
 	t.Logf("%s leads and fences %v after %s was asked to close", next.ID, took, leader.ID)
-	require.Less(t, took, 2*time.Second, "less than one election")
+	require.Less(t, took, election)
 	require.Empty(t, c.answer(leader, "close").Error)
 	t.Logf("%s was closed %v after it was asked to", leader.ID, time.Since(began))
 	<-leader.ended
@@ -84,10 +85,15 @@ func TestLeadershipGoesRound(t *testing.T) {
 	c.load(0, c.parts...)
 	led := make(map[string]int)
 	for range 8 {
-		leader := c.leader(c.parts...)
-		led[leader.ID]++
 		c.work(100)
-		require.Empty(t, c.ask(leader, ask{Do: "transfer"}).Error)
+		until(t, "a transfer", func() bool { // on a busy machine one may take too long, and is given up
+			leader := c.leader(c.parts...)
+			handed := c.ask(leader, ask{Do: "transfer"}).Error == ""
+			if handed {
+				led[leader.ID]++
+			}
+			return handed
+		})
 	}
 	t.Logf("offices: %v", led)
 	c.work(100)
@@ -112,7 +118,7 @@ func TestAFullDiskPassesTheOfficeOn(t *testing.T) {
 	began := c.ask(next, ask{Do: "report"}).State.Term
 	c.work(1000)
 	ended := c.ask(next, ask{Do: "report"}).State
-	require.False(t, c.ask(full, ask{Do: "report"}).State.Leads)
+	until(t, "who is full knows that another leads", func() bool { return !c.ask(full, ask{Do: "report"}).State.Leads })
 	t.Logf("the next office opened in term %d, and the work was done in term %d", began, ended.Term)
 	c.ask(full, ask{Do: "sick", How: "well"})
 	c.rest(c.parts...)

@@ -45,7 +45,7 @@ func runFloor(t *testing.T, o order, m *mouth, asks <-chan ask) {
 			f.rest()
 		case "report":
 			answer.State = &standing{
-				Leads: f.raft.State() == raft.Leader, Index: f.applied.Load(), Last: f.raft.LastIndex(),
+				Leads: f.raft.State() == raft.Leader, Term: f.raft.CurrentTerm(), Index: f.applied.Load(), Last: f.raft.LastIndex(),
 			}
 		case "sick":
 			answer.Error = text(f.disk.become(a.How))

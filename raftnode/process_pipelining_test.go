@@ -12,8 +12,12 @@ const (
 	// pipelining every second refusal wedges: raft goes on with whichever of two channels it looks at
 	// first.
 	refusalsMost = 30
-	// wedgedAfter is how long a follower must have stood still under load to count as wedged.
-	wedgedAfter = 5 * time.Second
+	// wedgedAfter is how long a follower must have stood still under load to count as wedged: longer than a
+	// busy machine lets a process stand still that goes on then.
+	wedgedAfter = 10 * time.Second
+	// steady is a timeout of elections after which a busy machine seldom changes its leader, which would end
+	// what is wedged.
+	steady = 4 * time.Second
 )
 
 // With its default of two messages on their way to a follower, raft stops replicating to one that
@@ -32,11 +36,12 @@ func TestARefusedAppendWedgesReplicationOnlyWithPipelining(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, order{Floor: tt.inFlight})
+			c := newCluster(t, order{Floor: tt.inFlight, Election: steady})
 			c.start(c.parts...)
-			leader := c.leader(c.parts...)
-			c.ask(leader, ask{Do: "load", Workers: 32})
-			refusals, wedged := c.refuseUntilWedged(leader)
+			for _, p := range c.parts {
+				c.ask(p, ask{Do: "load", Workers: 32}) // those of the leader have something to do
+			}
+			refusals, wedged := c.refuseUntilWedged()
 			t.Logf("wedged: %v, after %d refused appends", wedged, refusals)
 			require.Equal(t, tt.wedges, wedged)
 		})
@@ -46,11 +51,11 @@ func TestARefusedAppendWedgesReplicationOnlyWithPipelining(t *testing.T) {
 // A node is not wedged: its follower goes on after each refused append.
 func TestAFollowerThatRefusesAnAppendGoesOn(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, order{})
+	c := newCluster(t, order{Election: steady})
 	c.start(c.parts...)
 	c.load(0, c.parts...)
 	c.work(200)
-	refusals, wedged := c.refuseUntilWedged(c.leader(c.parts...))
+	refusals, wedged := c.refuseUntilWedged()
 	require.False(t, wedged, "after %d refused appends", refusals)
 	c.rest(c.parts...)
 	for id, r := range c.agree(c.parts...) {
@@ -60,24 +65,33 @@ func TestAFollowerThatRefusesAnAppendGoesOn(t *testing.T) {
 
 // refuseUntilWedged lets the followers in turn refuse one append each time, as a full disk does,
 // until one of them gets nothing any more.
-func (c *cluster) refuseUntilWedged(leader *part) (refusals int, wedged bool) {
-	followers := c.others(leader)
+func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
+	for _, p := range c.parts { // raft waits longer and longer for one that was not there when it began
+		until(c.t, p.ID+" follows", func() bool {
+			led := c.ask(c.leader(c.parts...), ask{Do: "report"}).State.Last
+			return c.ask(p, ask{Do: "report"}).State.Last >= led
+		})
+	}
 	for refusals = range refusalsMost {
-		follower := followers[refusals%len(followers)]
+		leader := c.leader(c.parts...)
+		follower := c.others(leader)[refusals%2]
 		c.ask(follower, ask{Do: "sick", How: "full once"})
-		if !c.reaches(follower, c.ask(leader, ask{Do: "report"}).State.Last+1) {
+		if c.standsStill(follower, leader) {
 			return refusals + 1, true
 		}
 	}
 	return refusalsMost, false
 }
 
-// reaches tells whether a node's log comes to hold what another's holds already.
-func (c *cluster) reaches(p *part, last uint64) bool {
+// standsStill tells whether a follower does not come to hold more than its leader's log holds already,
+// though that goes on to lead.
+func (c *cluster) standsStill(follower, leader *part) bool {
+	before := c.ask(leader, ask{Do: "report"}).State
 	for began := time.Now(); time.Since(began) < wedgedAfter; {
-		if c.ask(p, ask{Do: "report"}).State.Last >= last {
-			return true
+		if c.ask(follower, ask{Do: "report"}).State.Last > before.Last {
+			return false
 		}
 	}
-	return false
+	now := c.ask(leader, ask{Do: "report"}).State
+	return now.Leads && now.Term == before.Term
 }

@@ -278,6 +278,7 @@ func (m *memory) noteRestored(machine *fsm.Machine) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.restored = max(m.restored, machine.Stamp().Index)
+	m.digests[machine.Stamp().Index] = machine.Digest()
 }
 
 func (m *memory) noteLed(measure Measure) {

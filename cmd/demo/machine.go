@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -18,14 +19,29 @@ import (
 const (
 	// shortTTL is as short as a lease may be, so that nobody has to wait long for act 3.
 	shortTTL = client.TTLMin
-	// counting is how long a machine counts notes, between its look at the balance and the payment.
-	counting = time.Second
+	// countingDefault is how long a machine counts notes, between its look at the balance and the payment.
+	countingDefault = time.Second
+	// countingVariable says how long else. What the story does in between takes longer on a busy computer.
+	countingVariable = "ZAMOK_DEMO_COUNTING"
 )
+
+func counting() (time.Duration, error) {
+	text := os.Getenv(countingVariable)
+	if text == "" {
+		return countingDefault, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", countingVariable, err)
+	}
+	return d, nil
+}
 
 // machine is a cash machine. It pays out if the balance allows it, as programs do: it looks, and then it acts.
 type machine struct {
 	name, bank, endpoints string
 	ttl                   time.Duration // of its lease; 0 = it uses no lock
+	counting              time.Duration
 	out                   io.Writer
 }
 
@@ -58,7 +74,7 @@ func (m *machine) draw(ctx context.Context, amount int) error {
 		m.says("pays nothing: %d is not enough", balance)
 		return nil
 	}
-	notes := time.NewTimer(counting)
+	notes := time.NewTimer(m.counting)
 	defer notes.Stop()
 	select {
 	case <-notes.C:

@@ -31,7 +31,11 @@ func play(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		m := machine{name: args[1], bank: args[2], endpoints: args[3], ttl: ttl, out: os.Stdout}
+		count, err := counting()
+		if err != nil {
+			return err
+		}
+		m := machine{name: args[1], bank: args[2], endpoints: args[3], ttl: ttl, counting: count, out: os.Stdout}
 		return m.draw(ctx, price)
 	case len(args) == 1:
 		return tell(ctx, args[0])

@@ -15,7 +15,7 @@ func TestBench(t *testing.T) {
 	t.Parallel()
 	c := here(t)
 	for _, shape := range []string{"uncontended", "contended", "parked"} {
-		doc := read[benchDoc](t, c, "bench", shape, "--clients", "3", "--duration", "200ms", "--waiters", "50")
+		doc := read[benchDoc](t, c, "bench", shape, "--clients", "3", "--duration", "1s", "--waiters", "50")
 		require.Equal(t, shape, doc.Shape)
 		require.Positive(t, doc.Rounds)
 		require.Positive(t, doc.PerSecond)
@@ -31,7 +31,7 @@ func TestBench(t *testing.T) {
 			require.Nil(t, doc.Handover)
 		}
 	}
-	text := zamok(t, c, "bench", "--clients", "2", "--duration", "100ms")
+	text := zamok(t, c, "bench", "--clients", "2", "--duration", "1s")
 	require.Equal(t, 0, text.code, text.errs)
 	require.Contains(t, text.out, "p99.9")
 	require.Empty(t, text.errs, "progress is for terminals")

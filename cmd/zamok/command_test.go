@@ -95,10 +95,11 @@ func (c *cluster) end() {
 
 func (c *cluster) endpoint() string { return "127.0.0.1:" + strconv.Itoa(c.port) }
 
-// client is for what a test asks of the cluster behind the command's back.
+// client is for what a test asks of the cluster behind the command's back. It waits for a cluster that a busy
+// machine keeps from answering, and what it holds stays held.
 func (c *cluster) client(t *testing.T) *client.Client {
 	t.Helper()
-	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}})
+	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, TTL: 3 * patience, RequestTimeout: patience})
 	require.NoError(t, err)
 	t.Cleanup(func() { cl.Close() })
 	return cl
@@ -153,6 +154,16 @@ func command(args ...string) *exec.Cmd {
 	return cmd
 }
 
+// patient has a verb that asks something ask for longer than a person would: a busy machine may change its
+// leader, and again. What a test says of it itself has the last word, since it comes later.
+func patient(args []string) []string {
+	switch args[0] {
+	case "ls", "show", "watch", "sessions", "check", "now", "members", "release", "expire":
+		return append([]string{args[0], "--timeout", patience.String()}, args[1:]...)
+	}
+	return args
+}
+
 // result is how a command ended.
 type result struct {
 	code      int
@@ -174,6 +185,9 @@ type running struct {
 
 func begin(t *testing.T, c *cluster, args ...string) *running {
 	t.Helper()
+	if c != nil {
+		args = patient(args)
+	}
 	r := &running{Cmd: command(args...), ended: make(chan struct{})}
 	if c != nil {
 		r.Env = append(r.Env, "ZAMOK_ENDPOINTS="+c.endpoint())
@@ -203,9 +217,14 @@ func (r *running) start(t *testing.T) {
 
 func (r *running) wait(t *testing.T) result {
 	t.Helper()
+	return r.waitFor(t, 2*patience)
+}
+
+func (r *running) waitFor(t *testing.T, limit time.Duration) result {
+	t.Helper()
 	select {
 	case <-r.ended:
-	case <-time.After(2 * patience):
+	case <-time.After(limit):
 		t.Fatalf("it still runs: %v\n%s%s", r.Args, r.out.String(), r.errs.String())
 	}
 	return result{exitCodeOf(r.ProcessState), r.out.String(), r.errs.String()}
@@ -246,6 +265,16 @@ func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// comes waits for something to be so, on the goroutine of the test: what it looks with may end that.
+func comes(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); !so(); <-tick.C {
+		require.Less(t, time.Since(began), 2*patience, "this did not come: %s", what)
+	}
 }
 
 // queue waits until so many wait for a lock.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/client"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -31,7 +34,7 @@ func TestExitCodes(t *testing.T) {
 		"the command's own":    {[]string{"lock", "codes/a", "--", "sh", "-c", "exit 42"}, 42, ""},
 		"a command that ends":  {[]string{"lock", "codes/b", "--", "true"}, 0, ""},
 		"not acquired":         {[]string{"lock", "codes/held", "--try", "--", "true"}, 121, "held by session"},
-		"the wait was over":    {[]string{"lock", "codes/held", "--wait", "100ms", "--", "true"}, 122, "--wait"},
+		"the wait was over":    {[]string{"lock", "codes/held", "--wait", "3s", "--", "true"}, 122, "--wait"},
 		"can't be run":         {[]string{"lock", "codes/c", "--", plain}, 126, "permission denied"},
 		"not found":            {[]string{"lock", "codes/d", "--", "no-such-command-anywhere"}, 127, "not found"},
 		"ended by a signal":    {[]string{"lock", "codes/e", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
@@ -166,13 +169,14 @@ func TestTheCommandDoesNotOutliveTheWrapper(t *testing.T) {
 func TestASilentClusterEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	c := own(t, "--nodes", "1")
-	r := begin(t, c, "lock", "silent", "--ttl", "3s", "--kill-after", "500ms", "--", "sh", "-c",
+	r := begin(t, c, "lock", "silent", "--ttl", "15s", "--kill-after", "5s", "--", "sh", "-c",
 		`trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
 	r.says(t, "ready")
 	silent := time.Now()
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
 	r.says(t, "told")
-	// It runs as long as it surely may, which is from the last renewal.
+	// It runs as long as it surely may, which is from the last renewal: up to a third of the lease before, and
+	// then some on a busy machine.
 	told := time.Since(silent)
 	require.Greater(t, told, time.Second, "told although the lease would have lasted")
 	end := r.wait(t)
@@ -184,26 +188,26 @@ func TestASilentClusterEndsTheCommand(t *testing.T) {
 func TestAnOperatorsReleaseIsToldToTheCommand(t *testing.T) {
 	t.Parallel()
 	c := here(t)
-	r := begin(t, c, "lock", "forced", "--", "sh", "-c",
-		`trap 'sleep 0.3; echo cleaned up; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
-	r.says(t, "ready")
 	cl := c.client(t)
-	detail, err := cl.Get(context.Background(), "forced", 0)
-	require.NoError(t, err)
-	_, err = cl.ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
-	require.NoError(t, err)
-	end := r.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.out, "cleaned up")
-	require.Contains(t, end.errs, "for a test")
+	losesFor(t, "for a test", func(bool) *running {
+		r := begin(t, c, "lock", "forced", "--", "sh", "-c",
+			`trap 'sleep 0.3; echo cleaned up; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
+		r.says(t, "ready")
+		detail, err := cl.Get(context.Background(), "forced", 0)
+		require.NoError(t, err)
+		_, err = cl.ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
+		require.NoError(t, err)
+		require.Contains(t, r.wait(t).out, "cleaned up")
+		return r
+	})
 }
 
 func TestMaxHoldEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()
-	r := zamok(t, here(t), "lock", "held long", "--max-hold", "1500ms", "--kill-after", "300ms", "--", "sleep", "1000")
+	r := zamok(t, here(t), "lock", "held long", "--max-hold", "5s", "--kill-after", "1s", "--", "sleep", "1000")
 	require.Equal(t, exitLost, r.code, r.errs)
-	require.Greater(t, time.Since(begun), 500*time.Millisecond)
+	require.Greater(t, time.Since(begun), 2*time.Second)
 }
 
 // The wait of the one ends as the other's command does, and not before.
@@ -222,7 +226,7 @@ func TestElect(t *testing.T) {
 	cl := c.client(t)
 	var candidates [2]*running
 	for i := range candidates {
-		candidates[i] = begin(t, c, "elect", "office", "--kill-after", "1s", "--", "sh", "-c",
+		candidates[i] = begin(t, c, "elect", "office", "--", "sh", "-c",
 			`trap 'echo steps down; exit 0' TERM; echo leads; while :; do sleep 0.02; done`)
 		if i == 0 {
 			candidates[i].says(t, "leads")
@@ -231,7 +235,10 @@ func TestElect(t *testing.T) {
 	c.queue(t, "office", 1)
 	detail, err := cl.Get(context.Background(), "office", 0)
 	require.NoError(t, err)
-	require.NoError(t, cl.ExpireSession(context.Background(), detail.Held[0].Session, "for a test"))
+	err = cl.ExpireSession(context.Background(), detail.Held[0].Session, "for a test")
+	if !errors.Is(err, client.ErrSessionExpired) { // it was said twice: an answer came too late on a busy machine
+		require.NoError(t, err)
+	}
 	candidates[0].says(t, "steps down")
 	candidates[1].says(t, "leads")
 	c.queue(t, "office", 1) // the first stands again

@@ -22,7 +22,8 @@ func TestReleaseAndExpire(t *testing.T) {
 	t.Parallel()
 	c := here(t)
 	answer := func(name, line string) result {
-		r := &running{Cmd: command("release", name, "--force", "--reason", "host is gone"), ended: make(chan struct{})}
+		release := patient([]string{"release", name, "--force", "--reason", "host is gone"})
+		r := &running{Cmd: command(release...), ended: make(chan struct{})}
 		r.Env = append(r.Env, "ZAMOK_ENDPOINTS="+c.endpoint())
 		r.Stdin, r.Stdout, r.Stderr = strings.NewReader(line), &r.out, &r.errs
 		r.start(t)
@@ -35,12 +36,13 @@ func TestReleaseAndExpire(t *testing.T) {
 	require.Contains(t, no.errs, "[y/N]")
 	require.Contains(t, no.errs, "nothing was done")
 	require.Equal(t, 1, read[detailDoc](t, c, "show", "operate/a").Holders)
-	yes := answer("operate/a", "y\n")
-	require.Equal(t, 0, yes.code, yes.errs)
-	require.Contains(t, yes.out, "does not hold operate/a any more")
-	end := holder.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.errs, "host is gone")
+	losesFor(t, "host is gone", func(again bool) *running {
+		if again {
+			holder = hold(t, c, "operate/a")
+		}
+		requireReleased(t, "operate/a", answer("operate/a", "y\n"))
+		return holder
+	})
 
 	// With the token of the grant before, a later one is not touched.
 	holder = hold(t, c, "operate/b")
@@ -51,14 +53,44 @@ func TestReleaseAndExpire(t *testing.T) {
 	late := zamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", strconv.FormatUint(old, 10))
 	require.Equal(t, exitOurs, late.code)
 	require.Contains(t, late.errs, "nothing was done")
-	held := read[detailDoc](t, c, "show", "operate/b").Held[0]
-	require.Greater(t, held.Token, old)
+	require.Greater(t, read[detailDoc](t, c, "show", "operate/b").Held[0].Token, old)
 
-	expired := zamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
-	require.Equal(t, 0, expired.code, expired.errs)
-	end = holder.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.errs, "it is time")
+	losesFor(t, "it is time", func(again bool) *running {
+		if again {
+			holder = hold(t, c, "operate/b")
+		}
+		held := read[detailDoc](t, c, "show", "operate/b").Held[0]
+		expired := zamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
+		if !strings.Contains(expired.errs, "whether this call has ended it is not known") { // see requireReleased
+			require.Equal(t, 0, expired.code, expired.errs)
+		}
+		return holder
+	})
+}
+
+// losesFor takes a lock from its holder, and looks at what that says of it. The reason comes by the holder's
+// stream: a client that is just connecting again, as on a busy machine, hears only that it lost the lock, so
+// then another holder must hear why.
+func losesFor(t *testing.T, reason string, take func(again bool) (holder *running)) {
+	t.Helper()
+	again := false
+	comes(t, "a holder that hears "+reason, func() bool {
+		end := take(again).wait(t)
+		again = true
+		require.Equal(t, exitLost, end.code, end.errs)
+		return strings.Contains(end.errs, reason)
+	})
+}
+
+// requireReleased looks at how `zamok release` ended; the holder tells that it was released. On a busy machine
+// the first word may be heard and the answer come too late: then it is said again, and nobody holds it.
+func requireReleased(t *testing.T, name string, r result) {
+	t.Helper()
+	if strings.Contains(r.out+r.errs, "nobody holds "+name+" with a token up to") {
+		return
+	}
+	require.Equal(t, 0, r.code, r.errs)
+	require.Contains(t, r.out, "does not hold "+name+" any more")
 }
 
 type membersDoc struct {
@@ -87,27 +119,41 @@ func TestTransferAndRemove(t *testing.T) {
 	require.Len(t, before.Members, 3)
 	require.Len(t, before.Cluster, 32)
 	require.Contains(t, zamok(t, c, "members").out, before.Cluster)
-	to := "n1"
-	if before.leader() == to {
-		to = "n2"
-	}
-	r := zamok(t, c, "transfer", to)
-	require.Equal(t, 0, r.code, r.errs)
-	require.Eventually(t, func() bool { return read[membersDoc](t, c, "members").leader() == to }, patience, 50*time.Millisecond)
+	to := "" // where it was told to go last
+	comes(t, "the leadership goes where it is told", func() bool {
+		leader := read[membersDoc](t, c, "members").leader()
+		if leader == "" || leader == to {
+			return leader != ""
+		}
+		if to = "n1"; leader == to {
+			to = "n2"
+		}
+		// A busy machine may be too late for the others, or elect another meanwhile.
+		if zamok(t, c, "transfer", to).code != 0 {
+			to = ""
+		}
+		return false
+	})
 
-	r = zamok(t, c, "remove", "n3")
-	require.Equal(t, 0, r.code, r.errs)
+	comes(t, "n3 is removed", func() bool { // a busy machine may change its leader before that is known
+		r := zamok(t, c, "remove", "n3")
+		return r.code == 0 || strings.Contains(r.errs, "is no node")
+	})
 	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
-	r = zamok(t, c, "join", "n3", s.address(2, 1))
+	r := zamok(t, c, "join", "n3", s.address(2, 1))
 	require.Equal(t, exitOurs, r.code)
 	require.Contains(t, r.errs, "never used")
 }
+
+// backupTTL is the lease of what is in a backup: longer than a busy machine takes to make one, and not so long
+// that its end in the restored cluster would be waited for in vain.
+const backupTTL = 6 * time.Second
 
 // After the death of a cluster a backup of it becomes a new one, with tokens above the old ones.
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	old := own(t, "--nodes", "1")
-	cl, err := client.New(client.Config{Endpoints: []string{old.endpoint()}, TTL: client.TTLMin})
+	cl, err := client.New(client.Config{Endpoints: []string{old.endpoint()}, TTL: backupTTL})
 	require.NoError(t, err)
 	lock, err := cl.Lock(t.Context(), "kept")
 	require.NoError(t, err)
@@ -141,14 +187,13 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Equal(t, exitOurs, again.code)
 	require.Contains(t, again.errs, "is not empty")
 
-	begin(t, nil, append([]string{"server", "--listen", address(0), "--http", ""}, flags...)...)
+	begin(t, nil, append([]string{"server", "--listen", address(0), "--http", ""}, flags...)...).says(t, "msg=leading")
 	c := &cluster{port: port}
 	holder := hold(t, c, "kept", "--wait", "1m")
 	_ = holder
 	now := read[detailDoc](t, c, "show", "kept")
 	require.Greater(t, now.Held[0].Token, uint64(lock.Token()))
 
-	begin(t, nil, "server", "--id", "r2", "--data", filepath.Join(dir, "r2"), "--join", address(0),
-		"--listen", address(10), "--peer", address(11), "--http", "").says(t, "taken into the cluster")
+	c.takesIn(t, "r2", filepath.Join(dir, "r2"), address(10), address(11))
 	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
 }

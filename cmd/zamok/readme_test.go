@@ -20,6 +20,9 @@ import (
 // root is the checkout, seen from this package.
 const root = "../.."
 
+// buildPatience bounds what compiles, beside others that do.
+const buildPatience = 5 * time.Minute
+
 // readmeBlocks are the fenced blocks of README.md in one language, in order.
 func readmeBlocks(t *testing.T, language string) []string {
 	t.Helper()
@@ -90,6 +93,8 @@ func (d *desk) types(t *testing.T, block string) string {
 	})
 	script = strings.ReplaceAll(script, "./zamok dev", "./zamok dev --port "+strconv.Itoa(d.port))
 	script = strings.ReplaceAll(script, "make ", "make -n ")
+	// Who sits at a busy machine asks again, if the servers have not found each other in five seconds.
+	script = strings.ReplaceAll(script, "./zamok members\n", "./zamok members --timeout "+patience.String()+"\n")
 	where := d.dir
 	switch {
 	case strings.Contains(script, "make "):
@@ -108,7 +113,7 @@ func (d *desk) types(t *testing.T, block string) string {
 	if strings.Contains(block, "./zamok dev") {
 		d.dev = r
 		said := func() string { return r.out.String() + r.errs.String() }
-		for end := time.Now().Add(2 * patience); !strings.Contains(said(), "zamok is ready"); { // it is built first
+		for end := time.Now().Add(buildPatience); !strings.Contains(said(), "zamok is ready"); { // it is built first
 			select {
 			case <-r.ended:
 				t.Fatalf("%s\n%s", script, said())
@@ -118,7 +123,7 @@ func (d *desk) types(t *testing.T, block string) string {
 		}
 		return said()
 	}
-	end := r.wait(t)
+	end := r.waitFor(t, buildPatience)
 	require.Equal(t, 0, end.code, "%s\n%s%s", block, end.out, end.errs)
 	return end.out + end.errs
 }
@@ -136,7 +141,7 @@ func (d *desk) shell(t *testing.T, where, script string) *running {
 		r.Env = append(r.Env, "GOFLAGS=-mod=mod", "GOWORK=off")
 	}
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	r.WaitDelay = time.Second // what runs in the background keeps the pipes open
+	r.WaitDelay = 5 * time.Second // what runs in the background keeps the pipes open; what was said by then is heard
 	r.Stdout, r.Stderr = &r.out, &r.errs
 	r.start(t)
 	t.Cleanup(func() {
@@ -157,7 +162,7 @@ func (d *desk) endDev(t *testing.T) {
 // foreignModule makes a module that has README's lines of Go in it, and does not know this one yet.
 func foreignModule(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), buildPatience)
 	defer cancel()
 	dir := t.TempDir()
 	ours := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.GoVersion}}") // it may have been renamed

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -216,20 +217,24 @@ func records(pairs ...string) func(string) (Incarnation, bool) {
 	return func(id string) (Incarnation, bool) { i, ok := known[id]; return i, ok }
 }
 
+// patience bounds what takes real time, on a busy machine too.
+const patience = 20 * time.Second
+
 // openTCP opens a founder of threeNodes on a socket of this machine.
 func openTCP(t testing.TB, c Config) member {
 	t.Helper()
 	listener, err := ListenTCP(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
-	c.List, c.Listener, c.Dial = mustList(t, threeNodes), listener, DialTCP
+	c.List, c.Listener, c.Dial, c.HandshakeTimeout = mustList(t, threeNodes), listener, DialTCP, patience
 	c.Advertise = listener.Addr().String()
 	return open(t, nil, c)
 }
 
-// transport opens Raft's share of a network. Whatever Raft would be asked is answered "yes".
+// transport opens Raft's share of a network. Whatever Raft would be asked is answered "yes". A call may take
+// as long as a handshake.
 func transport(t testing.TB, m member) *Transport {
 	t.Helper()
-	tr, err := m.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+	tr, err := m.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Timeout: m.config.HandshakeTimeout})
 	require.NoError(t, err)
 	go func() {
 		for {

@@ -261,8 +261,10 @@ func TestHalfOpenPeerCostsTheTimeout(t *testing.T) {
 				_, _ = io.Copy(io.Discard, conn)
 			}
 		}()
+		caller, err := n1.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+		require.NoError(t, err)
 		start := time.Now()
-		err := vote(transport(t, n1), "n2", "h2:5751")
+		err = vote(caller, "n2", "h2:5751")
 		require.ErrorContains(t, err, "no answer within 2s")
 		assert.Equal(t, rpcTimeoutDefault, time.Since(start))
 	})
@@ -359,7 +361,7 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 
 // The same over real sockets.
 func TestRealSockets(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	others := goleak.IgnoreCurrent()
 	n1, n2 := openTCP(t, Config{ID: "n1"}), openTCP(t, Config{ID: "n2"})
 	caller := transport(t, n1)
 	transport(t, n2)
@@ -372,6 +374,13 @@ func TestRealSockets(t *testing.T) {
 	require.NoError(t, n2.Close())
 	_, err = ListenTCP(t.Context(), "127.0.0.1:none")
 	require.ErrorContains(t, err, "--peer")
+	for began := time.Now(); ; { // the last ones may be about to end
+		left := goleak.Find(others)
+		if left == nil {
+			return
+		}
+		require.Less(t, time.Since(began), patience, "%v", left)
+	}
 }
 
 // One complaint is logged at once, then at most once in quietFor.

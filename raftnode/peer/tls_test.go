@@ -133,7 +133,7 @@ func TestTLSCallerOfAnotherCA(t *testing.T) {
 func eventuallyLogs(t *testing.T, m member, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(m.diary.String(), text) },
-		5*time.Second, 5*time.Millisecond, "%s logged %s and not %q", m.config.ID, m.diary, text)
+		patience, 5*time.Millisecond, "%s logged %s and not %q", m.config.ID, m.diary, text)
 }
 
 // A TLS handshake that never ends costs the called node as little as any other.

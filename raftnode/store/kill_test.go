@@ -43,7 +43,7 @@ func killWriters(t *testing.T, kind LogKind) {
 	}
 	var acknowledged uint64
 	for range rounds {
-		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=30s")
+		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=10m")
 		victim.Env = append(os.Environ(), victimDir+"="+dir, victimLog+"="+string(kind))
 		victim.Stderr = os.Stderr
 		told, err := victim.StdoutPipe()
@@ -82,7 +82,8 @@ func writeUntilKilled(t *testing.T, dir string, kind LogKind) {
 	require.NoError(t, err)
 	last, err := st.Logs().LastIndex()
 	require.NoError(t, err)
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+	// Long, for a disk that is busy: who loses its test dies of the next word.
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); {
 		err := errors.Join(
 			st.Votes().SetUint64([]byte(keyCurrentTerm), last+1),
 			st.Logs().StoreLogs([]*raft.Log{{Index: last + 1, Term: last + 1, Data: make([]byte, 64<<10)}})) // segments get full

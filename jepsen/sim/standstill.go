@@ -13,7 +13,7 @@ const (
 	standLook = time.Second
 	// standLooks is how many looks may find it where it was. Looks are counted, not time: a machine
 	// that was suspended makes none.
-	standLooks = 60
+	standLooks = 180
 	// standBeat is how often, in virtual time, it is shown that time goes on: on a machine with much else to do
 	// and a slow disk a second of it can take a minute.
 	standBeat = 50 * time.Millisecond

@@ -76,17 +76,17 @@ func TestWhatIsExcused(t *testing.T) {
 
 func TestInvalidRunsFail(t *testing.T) {
 	for want, spoil := range map[string]func(h *teller){
-		"its plan has no end, so the record may be cut short":                           func(h *teller) { h.Plan.End = 0 },
-		"the load was too low: 22 operations succeeded, and 1000 were asked for":        func(h *teller) { h.Plan.MinOK = 1000 },
-		`the fault "cut" was asked for and never happened`:                              func(h *teller) { h.Plan.Faults = []string{"cut"} },
-		"C3 was asked for and had nothing to look at":                                   func(h *teller) { h.Plan.Checks, h.Writes = []string{"C3"}, nil },
-		"no lock was granted after the healing":                                         func(h *teller) { h.Plan.Healed = sec(59) },
-		"the last call of bob, unlock at 54.000s, did not succeed: no leader":           func(h *teller) { op := h.op(OpUnlock, Ref{12, 4}); op.Outcome, op.Error = Unknown, "no leader" },
-		"1 grants have no record of how long they were believed in":                     func(h *teller) { h.Holds = h.Holds[1:] },
-		`a call of bob has the outcome "done": ok, refused or unknown are allowed`:      func(h *teller) { h.op(OpUnlock, Ref{12, 4}).Outcome = "done" },
-		"a call of eve was made at 4.000s and is said to have come back at 3.000s":      func(h *teller) { h.op(OpTryLock, Ref{13, 1}).Return = sec(3) },
-		"a grant to ann at 2.000s has no token or no items":                             func(h *teller) { h.op(OpLock, Ref{11, 1}).Token = 0 },
-		"2 lines of the record are torn, and 1 clients died":                            func(h *teller) { h.Torn = 2 },
+		"its plan has no end, so the record may be cut short":                      func(h *teller) { h.Plan.End = 0 },
+		"the load was too low: 22 operations succeeded, and 1000 were asked for":   func(h *teller) { h.Plan.MinOK = 1000 },
+		`the fault "cut" was asked for and never happened`:                         func(h *teller) { h.Plan.Faults = []string{"cut"} },
+		"C3 was asked for and had nothing to look at":                              func(h *teller) { h.Plan.Checks, h.Writes = []string{"C3"}, nil },
+		"no lock was granted after the healing":                                    func(h *teller) { h.Plan.Healed = sec(59) },
+		"the last call of bob, unlock at 54.000s, did not succeed: no leader":      func(h *teller) { op := h.op(OpUnlock, Ref{12, 4}); op.Outcome, op.Error = Unknown, "no leader" },
+		"1 grants have no record of how long they were believed in":                func(h *teller) { h.Holds = h.Holds[1:] },
+		`a call of bob has the outcome "done": ok, refused or unknown are allowed`: func(h *teller) { h.op(OpUnlock, Ref{12, 4}).Outcome = "done" },
+		"a call of eve was made at 4.000s and is said to have come back at 3.000s": func(h *teller) { h.op(OpTryLock, Ref{13, 1}).Return = sec(3) },
+		"a grant to ann at 2.000s has no token or no items":                        func(h *teller) { h.op(OpLock, Ref{11, 1}).Token = 0 },
+		"2 lines of the record are torn, and 1 clients died":                       func(h *teller) { h.Torn = 2 },
 		// So many that the search takes far longer than it takes to see that its time is over.
 		`C1: no order was found for 5007 calls of lock "a" in 1ns, nor that there is none`: func(h *teller) { h.neverQuiet(5000) },
 	} {

@@ -69,8 +69,8 @@ jepsen: jepsen-build ## real processes under real faults for MINUTES (120), run 
 
 .PHONY: jepsen-short
 jepsen-short: jepsen-build ## the same in six minutes, with every kind of fault; then five nodes, two killed and one paused in turn
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -log-store '$(LOG)' -disks -for 210s -tries 2 -every-kind -min-ok 100000 -min-faults 60
-	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -log-store '$(LOG)' -nodes 5 -programs 2 -for 20s -tries 2 -only 'two killed'
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -log-store '$(LOG)' -disks -for 210s -at-most 7m -tries 2 -every-kind -min-ok 100000 -min-faults 60
+	bin/jepsen-real -zamok bin/zamok -seed '$(or $(SEED),0)' -net '$(NET)' -log-store '$(LOG)' -nodes 5 -programs 2 -for 20s -at-most 2m -tries 2 -only 'two killed'
 
 .PHONY: jepsen-build
 jepsen-build:

@@ -52,7 +52,7 @@ func TestEachVerdict(t *testing.T) {
 	require.NoError(t, err)
 	before := contents(t, root)
 	var out strings.Builder
-	s := suite{root: root, parallel: 2, timeout: 10 * time.Second, out: &out}
+	s := suite{root: root, parallel: 2, timeout: 15 * time.Second, out: &out}
 	err = s.run(t.Context(), mutants)
 	t.Log("\n" + out.String())
 	assert.EqualError(t, err, "4 of 7 mutants were not caught")

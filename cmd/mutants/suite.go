@@ -96,7 +96,7 @@ func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 		}
 		slices.Sort(tops)
 		pattern := "^(" + strings.Join(slices.Compact(tops), "|") + ")$"
-		o, err := s.goTest(ctx, pkg, pattern, "", 5*s.timeout)
+		o, err := s.goTest(ctx, pkg, pattern, "", 10*s.timeout) // many tests
 		if err != nil {
 			return err
 		}

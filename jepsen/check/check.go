@@ -12,7 +12,7 @@ const toldMax = 20
 
 // Limits bound the checking itself; the zero value means the defaults.
 type Limits struct {
-	// Linear bounds each search for an order of a lock's calls; 0 = 20 s. A search that does not end
+	// Linear bounds each search for an order of a lock's calls; 0 = 2 min. A search that does not end
 	// makes the run invalid. In a bubble of testing/synctest there is no bound: time stands there
 	// while anything computes.
 	Linear time.Duration
@@ -23,6 +23,10 @@ type Limits struct {
 
 	chunk int // so many steps are searched together at least; 0 = chunkMin
 }
+
+// linearMost is long for a search that ends at all, which takes seconds at most: time passes here on a machine
+// that has other things to do, too.
+const linearMost = 2 * time.Minute
 
 // Finding is one thing that must not be.
 type Finding struct {
@@ -94,7 +98,7 @@ func checks() []check {
 
 // Check runs every check over a history.
 func Check(h *History, limits Limits) *Report {
-	limits.Linear = orElse(limits.Linear, 20*time.Second)
+	limits.Linear = orElse(limits.Linear, linearMost)
 	limits.Slack = orElse(limits.Slack, time.Second)
 	limits.chunk = orElse(limits.chunk, chunkMin)
 	r := &Report{Looked: map[string]int{}, Outcomes: map[Kind]map[Outcome]int{}}

@@ -313,14 +313,14 @@ func TestTheShortSearchFindsWhatTheLongOneFinds(t *testing.T) {
 				twins = twins || i > 0 && grants[i].token == grants[i-1].token
 			}
 			c := &chunk{view: v, name: name, grants: grants, steps: v.stepsOf(v.locks[name], grants)}
-			result := porcupine.CheckOperationsTimeout(c.model(), c.operations(), 10*time.Second)
+			result := porcupine.CheckOperationsTimeout(c.model(), c.operations(), linearMost)
 			require.NotEqual(t, porcupine.Unknown, result, "seed %d", seed)
 			want = want && result == porcupine.Ok
 		}
 		if twins {
 			continue // one token for two is one moment for two, which only the short search knows
 		}
-		f := &finder{view: v, limits: Limits{Linear: 10 * time.Second, chunk: 1}, report: &Report{}}
+		f := &finder{view: v, limits: Limits{Linear: linearMost, chunk: 1}, report: &Report{}}
 		linear(f)
 		require.Equal(t, want, len(f.report.Violations) == 0, "seed %d: %v", seed, f.report.Violations)
 		if want {

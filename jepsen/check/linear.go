@@ -59,7 +59,7 @@ func Draw(h *History, name string, limits Limits, w io.Writer) error {
 	drawn := false
 	judge := func(c *chunk) bool {
 		m := c.model()
-		result, i := porcupine.CheckOperationsVerbose(m, c.operations(), orElse(limits.Linear, 20*time.Second))
+		result, i := porcupine.CheckOperationsVerbose(m, c.operations(), orElse(limits.Linear, linearMost))
 		if !drawn || result == porcupine.Illegal {
 			model, info, drawn = m, i, true
 		}

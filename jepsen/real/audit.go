@@ -34,6 +34,9 @@ const (
 	prober     = "probe"
 )
 
+// auditors are the audit's clients.
+var auditors = []string{"watch", "operator", prober}
+
 type audit struct {
 	*order
 	record *record
@@ -48,7 +51,7 @@ type audit struct {
 func (o *order) audit(ctx, over context.Context, r *record) error {
 	a := &audit{order: o, record: r, ctx: ctx, over: over, released: map[check.Ref]bool{}}
 	var callers []*caller
-	for _, label := range []string{"watch", "operator", prober} {
+	for _, label := range auditors {
 		c, err := newCaller(o, r, client.Config{TTL: 5 * time.Second}, label)
 		if err != nil {
 			return err
@@ -221,7 +224,7 @@ func (a *audit) operate(t *thread) {
 			t.record.done(op, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
 		}
 	}
-	t.now()
+	t.served()
 }
 
 // probe locks and unlocks a lock of its own.
@@ -242,6 +245,7 @@ func (a *audit) last(t *thread) {
 		return
 	}
 	t.unlock(l, &held{Hold: h})
+	t.served()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for until := time.Now().Add(watchedWithin); time.Now().Before(until); <-tick.C {

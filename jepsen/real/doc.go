@@ -16,7 +16,7 @@
 // Each run leaves a directory, made by package report: read its summary.md first, then timeline.html. The
 // nodes' data stays only if something was wrong. A run is not good either if it proves too little: too few
 // operations or faults, a kind of fault that never came, a last call without an answer, a gap in what the
-// audit saw. The seed repeats what was chosen; what the machine did in between is its own.
+// audit saw. On a slow machine it goes on for longer (-at-most) until it proves enough. The seed repeats what was chosen; what the machine did in between is its own.
 //
 // # How it is built
 //
@@ -43,6 +43,8 @@
 //	R6  What is written to the guarded resources passes through one process that is never struck.
 //	R7  A call that may change something is recorded before it is made, by a write to a file, which
 //	    outlives a kill.
+//	R8  A process of this run's own that did not run for a moment, though nothing had paused it, takes that down:
+//	    what its clients believed then is not judged, as in a pause.
 //
 // # Not covered
 //

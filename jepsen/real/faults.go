@@ -33,6 +33,7 @@ type turn struct {
 type faults struct {
 	*cluster
 	client *client.Client // an operator's
+	tally  tally
 	work   sync.WaitGroup
 	stop   context.CancelFunc
 
@@ -115,6 +116,19 @@ func (f *faults) end() error {
 	f.stop()
 	f.work.Wait()
 	return f.client.Close()
+}
+
+// enough says that everything has happened without which the run is invalid: so many faults, those kinds that were
+// asked for, and so many calls that succeeded.
+func (f *faults) enough(plan *check.Plan, least int) bool {
+	f.mu.Lock()
+	happened := 0
+	for _, n := range f.counts {
+		happened += n
+	}
+	missing := slices.ContainsFunc(plan.Faults, func(kind string) bool { return f.counts[kind] == 0 })
+	f.mu.Unlock()
+	return happened >= least && !missing && f.tally.succeeded(f.parts()) >= plan.MinOK
 }
 
 // one takes a kind from the deck and makes it happen.

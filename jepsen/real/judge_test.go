@@ -2,10 +2,12 @@ package main
 
 import (
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"zamok/jepsen/check"
 )
@@ -82,4 +84,25 @@ func TestADeckHasEveryKindOnceInAnOrderOfItsSeed(t *testing.T) {
 		d.back(d.next())
 	}
 	assert.LessOrEqual(t, len(d.left), 2*len(d.kinds), "what waits does not pile up")
+}
+
+// What succeeded is counted as it is written: a line that is not whole yet counts later, and none twice.
+func TestATallyCountsWhatSucceeded(t *testing.T) {
+	parts := t.TempDir()
+	r, err := newRecord(filepath.Join(parts, "c1.jsonl"))
+	require.NoError(t, err)
+	var all tally
+	assert.Zero(t, all.succeeded(parts))
+	for i, outcome := range []check.Outcome{check.OK, check.Refused, check.OK, check.Unknown} {
+		op := r.call(check.Op{Client: "c1", Kind: check.OpLock})
+		r.done(op, func(op *check.Op) { op.Outcome, op.Error = outcome, `"outcome":"ok"` })
+		assert.Equal(t, 1+i/2, all.succeeded(parts))
+	}
+	_, err = r.file.WriteString(`{"op":{"client":"c2","outcome":"ok"`)
+	require.NoError(t, err)
+	assert.Equal(t, 2, all.succeeded(parts))
+	_, err = r.file.WriteString("}}\n")
+	require.NoError(t, err)
+	assert.Equal(t, 3, all.succeeded(parts))
+	require.NoError(t, r.close())
 }

@@ -22,6 +22,7 @@ import (
 type options struct {
 	seed     uint64
 	lasts    time.Duration
+	most     time.Duration
 	nodes    int
 	programs int
 	out      string
@@ -48,6 +49,7 @@ func main() {
 	var o options
 	flag.Uint64Var(&o.seed, "seed", 0, "repeats the choices of an earlier run; what the machine does in between differs (default: another each time)")
 	flag.DurationVar(&o.lasts, "for", time.Minute, "how long faults strike")
+	flag.DurationVar(&o.most, "at-most", 0, "go on beyond -for until everything has happened without which the run is invalid, as on a slow machine, but no longer than this")
 	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the cluster")
 	flag.IntVar(&o.programs, "programs", 3, fmt.Sprintf("processes that use locks, with %d clients of %d goroutines each", clientsOf, threadsOf))
 	flag.StringVar(&o.out, "out", "bin/jepsen", "the `directory` in which each run makes one of its own")
@@ -252,6 +254,8 @@ func (c *cluster) strike(o *options, kinds []kind, plan *check.Plan) error {
 		return err
 	}
 	pause(c.over, o.lasts)
+	for until := now() + o.most - o.lasts; now() < until && !f.enough(plan, o.faults) && pause(c.over, time.Second); {
+	}
 	err = f.end()
 	plan.Healed = now()
 	c.say("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond), f.counts)
@@ -265,8 +269,8 @@ func (c *cluster) strike(o *options, kinds []kind, plan *check.Plan) error {
 // resting are the counts of a node that must not grow.
 var resting = []string{"zamok_sessions", "zamok_waiters", `zamok_locks_held{mode="exclusive"}`}
 
-// settleMost is how long what was left behind may take to end: the longest lease, and more.
-const settleMost = 30 * time.Second
+// settleMost is how long what was left behind may take to end: the longest lease, and far more, for a busy machine.
+const settleMost = 2 * time.Minute
 
 // settle waits until no node counts anything any more.
 func (c *cluster) settle() {

@@ -69,6 +69,9 @@ func obey(text string) error {
 	stop := context.AfterFunc(over, func() { time.AfterFunc(drainMost+30*time.Second, giveUp) })
 	defer stop()
 	defer giveUp()
+	looks, enough := context.WithCancel(context.Background())
+	var looking sync.WaitGroup
+	looking.Go(func() { r.stalls(looks, o.labels()) })
 	switch o.Kind {
 	case "load":
 		err = o.load(ctx, over, r)
@@ -77,10 +80,23 @@ func obey(text string) error {
 	default:
 		err = fmt.Errorf("%q is no kind of process", o.Kind)
 	}
+	enough()
+	looking.Wait()
 	if end := r.close(); err == nil {
 		err = end
 	}
 	return err
+}
+
+// labels are the names of the clients of this process.
+func (o *order) labels() (all []string) {
+	if o.Kind == "audit" {
+		return auditors
+	}
+	for i := range o.Clients {
+		all = append(all, labelOf(o.Name, i))
+	}
+	return all
 }
 
 // load is a program that uses locks.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -106,6 +107,17 @@ func (s *Sim) faults(abreast int, more map[Fault]func(context.Context, *rand.Ran
 		f.work.Wait()
 	})
 	return f
+}
+
+// Rage lets faults happen for so long, and then as long again at most until each kind has happened: chance, and
+// want of an occasion, may leave one out.
+func (f *Faults) Rage(lasts time.Duration) {
+	time.Sleep(lasts)
+	for until := time.Now().Add(lasts); time.Now().Before(until); time.Sleep(time.Second) {
+		if !slices.Contains(slices.Collect(maps.Values(f.Counts())), 0) {
+			return
+		}
+	}
 }
 
 // Stop ends the faults, heals everything and starts what does not run.

@@ -75,7 +75,7 @@ func storm(s *Sim, lasts time.Duration) (happened int64) {
 	s.Start()
 	load := s.Load(LoadConfig{Clients: 8, TTL: ttl, Locks: 4, Hold: time.Second, DieOnce: 20})
 	faults := s.Faults(2, AllFaults()...)
-	time.Sleep(lasts)
+	faults.Rage(lasts)
 	faults.Stop()
 	finale(s)
 	load.Stop()

@@ -13,7 +13,10 @@ const (
 	standLook = time.Second
 	// standLooks is how many looks may find it where it was. Looks are counted, not time: a machine
 	// that was suspended makes none.
-	standLooks = 60
+	standLooks = 180
+	// standBeat is how often, in virtual time, it is shown that time goes on: on a machine with much else to do
+	// and a slow disk a second of it can take a minute.
+	standBeat = 50 * time.Millisecond
 )
 
 // standstill is a watch over a bubble from outside of it. Limits in virtual time don't end a run in which
@@ -75,7 +78,7 @@ func (w *standstill) beat(s *Sim) (end func()) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(time.Second)
+		tick := time.NewTicker(standBeat)
 		defer tick.Stop()
 		for {
 			select {

@@ -13,9 +13,15 @@ import (
 func TestARunInWhichTimeStandsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	var why atomic.Pointer[string]
-	stands := &standstill{every: 10 * time.Millisecond, looks: 10, giveUp: func(text string) { why.Store(&text) }}
+	stands, spins := &standstill{every: 10 * time.Millisecond, looks: 10}, make(chan struct{})
+	stands.giveUp = func(string) {
+		<-spins // a busy machine may not have come to the story yet
+		text := stands.why()
+		why.Store(&text)
+	}
 	run(t, Config{}, stands, func(s *Sim) {
 		s.Trace.Note("story", "the last thing that was done")
+		close(spins)
 		for why.Load() == nil {
 			runtime.Gosched() // no virtual time passes
 		}

@@ -36,7 +36,7 @@ func wholeStorm(t *testing.T, piece int, lasts time.Duration, drift float64) (ha
 		}
 		slices.Sort(kinds) // a map's order is nobody's choice
 		faults := s.faults(3, more, kinds)
-		time.Sleep(lasts)
+		faults.Rage(lasts)
 		faults.Stop()
 		plan.Healed = s.moment()
 		w.windUp()

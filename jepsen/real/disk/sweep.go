@@ -27,7 +27,8 @@ func sweep() error {
 		if !found || len(place) < 5 || len(kind) < 2 || !claim.Dead(kind[1]) {
 			continue
 		}
-		if err := unix.Unmount(unescaped(place[4]), unix.MNT_DETACH); err != nil {
+		// EINVAL: it is no mount any more. Another run sweeps at the same moment.
+		if err := unix.Unmount(unescaped(place[4]), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			errs = append(errs, fmt.Errorf("a mount of a dead run stays on %s: %w; take it off with umount -l", place[4], err))
 		}
 	}

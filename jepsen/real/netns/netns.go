@@ -84,8 +84,12 @@ func sweep() error {
 		return nil
 	}
 	for _, entry := range entries {
-		if claim.Dead(entry.Name()) {
-			err = errors.Join(err, ip("", "netns del "+entry.Name()))
+		if !claim.Dead(entry.Name()) {
+			continue
+		}
+		stays := ip("", "netns del "+entry.Name())
+		if _, gone := os.Stat(filepath.Join(folder, entry.Name())); gone == nil { // or another run has swept it
+			err = errors.Join(err, stays)
 		}
 	}
 	return err

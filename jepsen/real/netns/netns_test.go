@@ -29,7 +29,7 @@ func made(t *testing.T, names ...string) *Net {
 	return n
 }
 
-const soon, long = 300 * time.Millisecond, 20 * time.Second
+const soon, long = 300 * time.Millisecond, time.Minute
 
 // echo answers in a namespace each line with the same line.
 func echo(t *testing.T, n *Net, name string) (address string) {

@@ -235,7 +235,7 @@ func tellEvicted(t *testing.T, n *Node) {
 
 func tellExpired(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, settings(fsm.TTLMin))
+	w := talk(t, c, settings(2*fsm.TTLMin)) // what it says next comes in time also if it was held up
 	w.say(exclusive(1, "expired", 0))
 	w.is(1, stateGranted)
 	assert.Equal(t, zamokpb.Why_WHY_EXPIRED, w.is(1, stateGone).State.Why)

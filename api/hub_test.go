@@ -199,6 +199,7 @@ func TestLeaderChange(t *testing.T) {
 			case "handed over":
 				assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
 				assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
+				assert.Contains(t, err.Error(), "leadership ended", "not only when its state begins anew")
 			case "closed": // who looks late finds both reasons
 				assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_STOPPING}, infoOf(t, err).Code)
 				assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)

@@ -110,15 +110,14 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 // Many clients do many things, and in the middle the leader dies: nobody is beside anybody, every call
 // returns, and in the end nothing is held.
 func TestMixedLoadOverALeadersDeath(t *testing.T) {
-	const clients = 64
-	operations := 1000
-	if testing.Short() {
-		operations = 15
+	clients, operations := 64, 1000
+	if testing.Short() { // when the leader dies on a busy machine, so many would keep one another from the next
+		clients, operations = 24, 40
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	c := startCluster(t, 3)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*patience)
 	defer cancel()
 	g := &guarded{t: t}
 	var all sync.WaitGroup
@@ -134,7 +133,7 @@ func TestMixedLoadOverALeadersDeath(t *testing.T) {
 			g.work(ctx, cl, rnd, operations-operations/2)
 		})
 	}
-	require.Eventually(t, func() bool { return done.Load() > clients/2 || ctx.Err() != nil }, 4*patience, time.Millisecond)
+	require.Eventually(t, func() bool { return int(done.Load()) > clients/2 || ctx.Err() != nil }, 9*patience, time.Millisecond)
 	require.NoError(t, c.leader().Kill())
 	all.Wait()
 	require.NoError(t, ctx.Err())

@@ -22,7 +22,8 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 		cfg.Dir = dir
 		again.Cluster = cfg.Cluster
 	})
-	ctx, first := soon(t), c.leader()
+	first := c.leader()
+	ctx := soon(t)
 	s := openSession(t, ctx, call(t, first))
 	held := s.hold("x")
 	repeat := s.next("x", 0)

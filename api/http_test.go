@@ -121,7 +121,8 @@ func TestMetricsAreTheContracts(t *testing.T) {
 	var text string
 	require.Eventually(t, func() bool { // what was sent is counted a moment later
 		code, text = fetch(t, n.HTTP(), "/metrics")
-		return !strings.Contains(text, `zamok_commit_stage_seconds_count{stage="push"} 0`)
+		return !strings.Contains(text, `zamok_commit_stage_seconds_count{stage="push"} 0`) &&
+			strings.Contains(text, "\nzamok_streams 1\n") && strings.Contains(text, "zamok_grants_total{mode=\"exclusive\"} 4\n")
 	}, patience, 5*time.Millisecond)
 	require.Equal(t, http.StatusOK, code)
 	samples, families := scrape(t, text)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -60,16 +59,15 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(empty, "new"))
 	_, err = NodeConfig{ID: "n1", Dir: used}.settle()
 	assert.NoError(t, err, "what has data needs no list")
-	goleak.VerifyNone(t)
+	noneLeft(t)
 }
 
 // A start that waits for the other nodes of its list ends with its context, and leaves nothing.
 func TestAStartThatIsGivenUp(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	_, err := StartNode(ctx, NodeConfig{ID: "n1", Cluster: "n1=127.0.0.1:1,n2=127.0.0.1:2", Peer: "127.0.0.1:0"})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	defer noneLeft(t)
+	ctx, logger := untilItWaits(t)
+	_, err := StartNode(ctx, NodeConfig{ID: "n1", Logger: logger, Cluster: "n1=127.0.0.1:1,n2=127.0.0.1:2", Peer: "127.0.0.1:0"})
+	require.ErrorIs(t, err, context.Canceled)
 	assert.Contains(t, err.Error(), "n2")
 }
 
@@ -82,7 +80,8 @@ func TestThreeNodesOnDisk(t *testing.T) {
 		cfg.Dir = filepath.Join(root, cfg.ID)
 		configs[cfg.ID] = *cfg
 	})
-	ctx, first := soon(t), c.leader()
+	first := c.leader()
+	ctx := soon(t)
 	s := openSession(t, ctx, call(t, first))
 	held := s.hold("disk")
 	assert.Greater(t, held.Token, uint64(time.Now().Add(-time.Hour).Unix())<<tokenBaseShift)
@@ -136,8 +135,10 @@ func without(nodes []*Node, one *Node) (rest []*Node) {
 func TestMembershipOverTheWire(t *testing.T) {
 	calm := func(c *raftnode.Config) { c.Election = steady }
 	c := startCluster(t, 1, func(c *NodeConfig) { c.Tune = calm })
-	ctx, first := relaying(soon(t)), c.leader()
-	to := call(t, first)
+	first := c.leader()
+	long, cancel := context.WithTimeout(t.Context(), 4*patience)
+	defer cancel()
+	ctx, to := relaying(long), call(t, first)
 	members, err := to.admin.Members(ctx, &zamokpb.MembersRequest{})
 	require.NoError(t, err)
 	joiner, err := StartNode(ctx, NodeConfig{
@@ -195,8 +196,9 @@ func TestANodeThatCannotGoOnEnds(t *testing.T) {
 // TestBackupIsAFileThatRestores, also through a follower.
 func TestBackupIsAFileThatRestores(t *testing.T) {
 	c := startCluster(t, 2, nil)
+	leader := c.leader()
 	ctx := soon(t)
-	s := openSession(t, ctx, call(t, c.leader()))
+	s := openSession(t, ctx, call(t, leader))
 	held := s.hold("backup")
 	big := s.next("big", 0)
 	big.Acquire.Items = nil
@@ -230,8 +232,8 @@ func TestBackupIsAFileThatRestores(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	c := startCluster(t, 2, nil)
-	ctx, leader := soon(t), c.leader()
-	follower := c.follower()
+	leader, follower := c.leader(), c.follower()
+	ctx := soon(t)
 	for _, n := range c.nodes {
 		health := healthpb.NewHealthClient(call(t, n).conn)
 		for _, service := range []string{"", "zamok.v1.Zamok", "zamok.v1.Admin"} {
@@ -293,8 +295,9 @@ func TestObserver(t *testing.T) {
 		}
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	})
+	leader := c.leader()
 	ctx := soon(t)
-	s := openSession(t, ctx, call(t, c.leader()))
+	s := openSession(t, ctx, call(t, leader))
 	first := s.hold("a")
 	_, err := s.Acquire(ctx, s.next("a", 0))
 	require.Error(t, err)

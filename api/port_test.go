@@ -23,19 +23,25 @@ func TestTheWrongPort(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	ctx, node := soon(t), c.leader()
 
-	short, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	_, err := callAddress(t, node.Peer()).Now(short, &zamokpb.NowRequest{})
+	asked := func() error { // the peer port's own patience is twice as long
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := callAddress(t, node.Peer()).Now(short, &zamokpb.NowRequest{})
+		return err
+	}
+	err := asked()
+	for status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil { // the machine was busy
+		err = asked()
+	}
 	t.Log("a client at the peer port: ", err)
 	assert.Equal(t, codes.Unavailable, status.Code(err), "at once, not when its patience is over")
 
 	// A node whose list has the client port in the place of the peer port.
-	short, cancel = context.WithTimeout(ctx, time.Second)
-	defer cancel()
+	waits, logger := untilItWaits(t)
 	lost, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	_, err = StartNode(short, NodeConfig{
-		ID: "n2", PeerListener: lost, Cluster: "n1=" + node.Client() + ",n2=" + lost.Addr().String(),
+	_, err = StartNode(waits, NodeConfig{
+		ID: "n2", Logger: logger, PeerListener: lost, Cluster: "n1=" + node.Client() + ",n2=" + lost.Addr().String(),
 	})
 	t.Log("a peer at the client port: ", err)
 	require.ErrorContains(t, err, "n1 at "+node.Client())

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -235,7 +237,7 @@ func tellEvicted(t *testing.T, n *Node) {
 
 func tellExpired(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, settings(fsm.TTLMin))
+	w := talk(t, c, settings(2*fsm.TTLMin)) // what it says next comes in time also if it was held up
 	w.say(exclusive(1, "expired", 0))
 	w.is(1, stateGranted)
 	assert.Equal(t, zamokpb.Why_WHY_EXPIRED, w.is(1, stateGone).State.Why)
@@ -259,7 +261,11 @@ func tellSlow(t *testing.T, n *Node) {
 	for range frameMessagesMax {
 		many = append(many, drop(1))
 	}
+	const plenty = 500 // frames; what waits is memory, so it must be cut long before
+	var said atomic.Int64
 	quit, quiet := make(chan struct{}), make(chan struct{})
+	stop := sync.OnceFunc(func() { close(quit) })
+	defer stop()
 	go func() { // Send blocks when nobody reads at the other end any more
 		defer close(quiet)
 		for {
@@ -268,15 +274,18 @@ func tellSlow(t *testing.T, n *Node) {
 				return
 			default:
 				w.say(many...)
+				said.Add(1)
 			}
 		}
 	}()
-	require.Eventually(t, func() bool {
+	cut := func() bool {
 		n.server.hub.mu.Lock()
 		defer n.server.hub.mu.Unlock()
 		return n.server.hub.attached[w.hubID()] == nil
-	}, patience/3, clock.Millisecond.Duration()) // at once: what waits is memory
-	close(quit)
+	}
+	require.Eventually(t, func() bool { return cut() || said.Load() > plenty }, patience, clock.Millisecond.Duration())
+	require.True(t, cut())
+	stop()
 	info := infoOf(t, w.end())
 	assert.Equal(t, zamokpb.Code_CODE_SLOW, info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)

@@ -36,8 +36,10 @@ func settings(ttl clock.Span) *zamokpb.SessionSettings {
 }
 
 // dial opens a stream and says nothing yet.
-func dial(t testing.TB, c caller) *talker {
-	ctx, cancel := context.WithCancel(soon(t))
+func dial(t testing.TB, c caller) *talker { return dialIn(soon(t), t, c) }
+
+func dialIn(ctx context.Context, t testing.TB, c caller) *talker {
+	ctx, cancel := context.WithCancel(ctx)
 	t.Cleanup(cancel)
 	wire, err := c.Session(ctx)
 	require.NoError(t, err)
@@ -46,7 +48,12 @@ func dial(t testing.TB, c caller) *talker {
 
 // talk opens a session.
 func talk(t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
-	w := dial(t, c)
+	return talkIn(soon(t), t, c, settings)
+}
+
+// talkIn does so for as long as ctx lasts.
+func talkIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
+	w := dialIn(ctx, t, c)
 	w.say(hello(&zamokpb.Hello{Secret: w.secret, Settings: settings}))
 	w.greeted()
 	return w

@@ -24,13 +24,13 @@ func TestUnaryCalls(t *testing.T) {
 	for _, road := range []struct {
 		name string
 		node *Node
-		ctx  context.Context
+		ctx  func(context.Context) context.Context
 	}{
-		{"leader", leader, soon(t)},
-		{"relayed", follower, relaying(soon(t))},
+		{"leader", leader, func(ctx context.Context) context.Context { return ctx }},
+		{"relayed", follower, relaying},
 	} {
 		t.Run(road.name, func(t *testing.T) {
-			s := openSession(t, road.ctx, call(t, road.node))
+			to := call(t, road.node)
 			for _, story := range []struct {
 				name string
 				tell func(*testing.T, *sessionOf)
@@ -39,7 +39,7 @@ func TestUnaryCalls(t *testing.T) {
 				{"giving up", tellGivingUp}, {"operators", tellOperators}, {"somebody else's", tellSomebodyElses},
 			} {
 				t.Run(story.name, func(t *testing.T) {
-					story.tell(t, openSession(t, s.ctx, s.caller))
+					story.tell(t, openSession(t, road.ctx(soon(t)), to))
 				})
 			}
 		})

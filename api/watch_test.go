@@ -137,8 +137,9 @@ func TestWatchesAreLimited(t *testing.T) {
 // TestWatchOnEveryNode watches a lock's whole story on a leader and a follower.
 func TestWatchOnEveryNode(t *testing.T) {
 	c := startCluster(t, 3, nil)
+	leader := c.leader()
 	ctx := soon(t)
-	s := openSession(t, ctx, call(t, c.leader()))
+	s := openSession(t, ctx, call(t, leader))
 	s.hold("before")
 	stamp, err := s.Now(ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"zamok/client"
 )
@@ -21,7 +20,6 @@ import (
 // their contexts.
 func TestAWaiterIsSmall(t *testing.T) {
 	const waiters = 20_000
-	dead := deadAddress(t)
 	cl, err := client.New(client.Config{Endpoints: []string{dead}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,14 +49,16 @@ func TestAWaiterIsSmall(t *testing.T) {
 	cancel()
 	all.Wait()
 	_ = cl.Close()
-	goleak.VerifyNone(t)
+	noneLeft(t)
 }
 
 // More waiters than the window has room for are granted one after the other, and each exactly once.
 func TestMoreWaitersThanTheWindow(t *testing.T) {
 	const waiters = 2500
 	c := startCluster(t, 1)
-	a, b, ctx := c.client(nil), c.client(nil), soon(t)
+	a, b := c.client(nil), c.client(nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	defer cancel()
 	held, err := a.Lock(ctx, "x")
 	require.NoError(t, err)
 	var all sync.WaitGroup

@@ -26,7 +26,7 @@ type bare struct {
 func newBare(t *testing.T) *bare {
 	manual := &clock.Manual{}
 	manual.Advance(clock.Hour)
-	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Second}, clock: manual, nodes: &nodes{known: map[string]*node{}}}
+	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{known: map[string]*node{}}}
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
 	b.session = &session{
 		c: c, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, next: 1,

@@ -17,7 +17,7 @@ func TestAWatchGoesOnAtAnotherNode(t *testing.T) {
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)
 	begun := make(chan struct{})
 	var once sync.Once
-	seen := make(chan []client.Token)
+	seen := make(chan []client.Token, 1)
 	go func() {
 		watching, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -39,7 +39,7 @@ func TestAWatchGoesOnAtAnotherNode(t *testing.T) {
 		}
 		seen <- tokens
 	}()
-	<-begun
+	until(t, begun, "where the watch begins")
 	var granted []client.Token
 	for i := range locks {
 		l, err := a.Lock(ctx, "w/x")

@@ -25,10 +25,10 @@ import (
 // patience is how long a test waits for what should happen soon: the machine may be busy.
 const patience = 30 * time.Second
 
-// steady is the election timeout of nodes that have others: on a machine that stands for two seconds a leader must
-// not step down in the middle of a story about something else. It does when it has heard nobody for half of this;
-// a minute and a half of all tests is waiting for first elections.
-const steady = 6 * time.Second
+// steady is the election timeout of nodes that have others: on a machine that stands for a moment a leader must not
+// step down in the middle of a story about something else, which it does when it has heard nobody for half of this.
+// Most of what these tests take is waiting for first elections.
+const steady = 750 * time.Millisecond
 
 // cluster is nodes on loopback in this process.
 type cluster struct {

@@ -22,7 +22,7 @@ const patience = 30 * time.Second
 
 // steady is the election timeout of nodes that have others: clients get over a change of leader, but on a
 // busy machine there must not be one after the other.
-const steady = 3 * time.Second
+const steady = time.Second
 
 // cluster is nodes on loopback, in memory, in this process.
 type cluster struct {

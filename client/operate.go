@@ -14,11 +14,18 @@ import (
 type TicketRef struct{ Session, Ticket uint64 }
 
 // ForceRelease ends what holds the lock with a token up to the one given: what the operator saw. Newer
-// grants are not touched, so it may be repeated.
+// grants are not touched, so it may be repeated. If nothing holds it so, and an attempt of this call may have
+// ended what did, the error says Unknown.
 func (c *Client) ForceRelease(ctx context.Context, name string, token Token, reason string) ([]TicketRef, error) {
 	var r *zamokpb.ForceReleaseResponse
+	inDoubt := false // as in ExpireSession
 	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewAdminClient(conn).ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: uint64(token), Reason: reason})
+		if inDoubt && err == nil && len(r.GetEnded()) == 0 {
+			return finalError{&Error{Kind: ErrUnavailable, Outcome: Unknown,
+				Message: "nobody holds it now; an attempt whose answer did not come may have ended who did"}}
+		}
+		inDoubt = inDoubt || err != nil && !notDone(err)
 		return err
 	})
 	return each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef { return TicketRef{t.GetSession(), t.GetTicket()} }), err

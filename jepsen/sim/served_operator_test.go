@@ -36,3 +36,27 @@ func TestAnEndInDoubtIsNotCalledRefused(t *testing.T) {
 		}
 	})
 }
+
+// The same of a lock that is taken from its holder.
+func TestAReleaseInDoubtIsNotCalledVain(t *testing.T) {
+	t.Parallel()
+	serve(t, 3, func(w *served) {
+		holder, operator := w.program("holder", nil), w.program("operator", nil)
+		token := w.lock(holder, "x").Token()
+		_, err := operator.Now(w.Within(time.Minute)) // it knows who leads
+		assert.NoError(w, err)
+
+		w.Network.Cut(w.leader().id, operator.host)
+		time.AfterFunc(700*time.Millisecond, w.heal)
+		ended, err := operator.ForceRelease(w.Within(time.Minute), "x", token, "gone mad")
+		var failed *client.Error
+		assert.Empty(w, ended)
+		if assert.True(w, errors.As(err, &failed)) {
+			assert.Equal(w, client.Unknown, failed.Outcome, "%v", err)
+		}
+
+		ended, err = operator.ForceRelease(w.Within(time.Minute), "x", token, "gone mad")
+		assert.NoError(w, err)
+		assert.Empty(w, ended)
+	})
+}

@@ -6,11 +6,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"zamok/api"
+	"zamok/client"
 )
 
 // A node that joined is often started again with the same command line. If the cluster has no majority
@@ -29,4 +33,46 @@ func TestANodeWithDataDoesNotWaitForTheClusterThatWaitsForIt(t *testing.T) {
 	require.NoError(t, ctx.Err(), "it came back by itself, after %v or so", againPatience.Round(time.Second))
 	assert.Equal(t, joining{}, joins)
 	assert.Contains(t, said.String(), "starting with the data that is here")
+}
+
+// A leader that is lost between the two steps of a joining leaves a member without a vote. When it is started
+// again it asks for the rest.
+func TestAJoiningThatBrokeOffIsFinished(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	one, err := api.StartNode(ctx, api.NodeConfig{ID: "n1"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, one.Kill()) }()
+	c, err := client.Dial(ctx, one.Client())
+	require.NoError(t, err)
+	defer c.Close()
+
+	// It is a member before it listens, so it has not caught up and gets no vote.
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	member := func() *client.Member {
+		all, _, err := c.Members(ctx)
+		require.NoError(t, err)
+		i := slices.IndexFunc(all, func(m client.Member) bool { return m.ID == "n2" })
+		if i < 0 {
+			return nil
+		}
+		return &all[i]
+	}
+	for member() == nil {
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		require.Error(t, c.Join(short, "n2", port.Addr().String()))
+		cancel()
+	}
+	require.False(t, member().Voter)
+
+	_, cluster, err := c.Members(ctx)
+	require.NoError(t, err)
+	two, err := api.StartNode(ctx, api.NodeConfig{ID: "n2", JoinCluster: cluster, PeerListener: port})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, two.Kill()) }()
+	v := &serverVerb{app: &app{stderr: t.Output()}, id: "n2", join: "127.0.0.1:1"} // who is not there any more
+	v.finish(ctx, two.Client(), two.Peer())
+	require.NoError(t, ctx.Err())
+	assert.True(t, member().Voter)
 }

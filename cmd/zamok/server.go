@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -159,6 +160,11 @@ func (v *serverVerb) run(ctx context.Context) error {
 		if err := v.ask(ctx, node.Peer()); err != nil {
 			return errors.Join(cause(ctx, err), node.Close())
 		}
+	} else if v.join != "" {
+		var asking sync.WaitGroup
+		defer asking.Wait()
+		defer stop()
+		asking.Go(func() { v.finish(ctx, node.Client(), node.Peer()) })
 	}
 	select {
 	case <-node.Done():

@@ -43,10 +43,11 @@ func bigKinds() []kind {
 	return []kind{{"two killed, one paused", (*faults).twoAndOne}}
 }
 
-// snapshot keeps a follower away until it needs a snapshot, and kills the leader when it comes back.
+// snapshot keeps a follower away until it needs a snapshot, and kills the leader when it comes back. Without it
+// the others must be a majority, so all are to have a vote: nothing gets on otherwise.
 func (f *faults) snapshot(t *turn) string {
 	nodes := f.take(t, false, 1)
-	if len(nodes) == 0 {
+	if len(nodes) == 0 || !f.allVote(t.ctx) {
 		return ""
 	}
 	n := nodes[0]
@@ -129,6 +130,14 @@ func (f *faults) replace(t *turn) string {
 		f.say("%s did not become a voter within %v", fresh.id, replaceMost)
 	}
 	return old.id + " by " + fresh.id
+}
+
+// allVote tells whether every node has a vote.
+func (f *faults) allVote(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	all, _, err := f.client.Members(ctx)
+	return err == nil && !slices.ContainsFunc(all, func(m client.Member) bool { return !m.Voter })
 }
 
 func at(all []client.Member, id string) int {

@@ -103,7 +103,7 @@ func (f *faults) oldest(but *node) uint64 {
 // replace loses a node with its disk, and has another take its place under a new id.
 func (f *faults) replace(t *turn) string {
 	nodes := f.takeAny(t, 1)
-	if len(nodes) == 0 {
+	if len(nodes) == 0 || !f.allVote(t.ctx) {
 		return ""
 	}
 	old := nodes[0]
@@ -132,7 +132,7 @@ func (f *faults) replace(t *turn) string {
 	return old.id + " by " + fresh.id
 }
 
-// allVote tells whether every node has a vote.
+// allVote tells whether every node has a vote, so that the others can do without one of them.
 func (f *faults) allVote(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

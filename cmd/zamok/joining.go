@@ -65,6 +65,8 @@ func (v *serverVerb) target(ctx context.Context) (joining, error) {
 //
 // It asks this node, too, which passes that on to the leader: who was to be joined once may be gone.
 func (v *serverVerb) finish(ctx context.Context, self, peer string) {
+	pause := time.NewTicker(finishPause)
+	defer pause.Stop()
 	for {
 		votes, err := v.votes(ctx, self)
 		if err == nil && !votes {
@@ -75,7 +77,7 @@ func (v *serverVerb) finish(ctx context.Context, self, peer string) {
 		}
 		v.app.logger().Warn("it is not known yet whether this node has a vote; asking again", "error", err)
 		select {
-		case <-time.After(finishPause):
+		case <-pause.C:
 		case <-ctx.Done():
 			return
 		}

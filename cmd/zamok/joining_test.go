@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -47,9 +48,8 @@ func TestAJoiningThatBrokeOffIsFinished(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 
-	// It is a member before it listens, so it has not caught up and gets no vote.
-	port, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	// It is a member before it is there, so it has not caught up and gets no vote.
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t)))
 	member := func() *client.Member {
 		all, _, err := c.Members(ctx)
 		require.NoError(t, err)
@@ -61,18 +61,12 @@ func TestAJoiningThatBrokeOffIsFinished(t *testing.T) {
 	}
 	for member() == nil {
 		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		require.Error(t, c.Join(short, "n2", port.Addr().String()))
+		require.Error(t, c.Join(short, "n2", address))
 		cancel()
 	}
 	require.False(t, member().Voter)
 
-	_, cluster, err := c.Members(ctx)
-	require.NoError(t, err)
-	two, err := api.StartNode(ctx, api.NodeConfig{ID: "n2", JoinCluster: cluster, PeerListener: port})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, two.Kill()) }()
-	v := &serverVerb{app: &app{stderr: t.Output()}, id: "n2", join: "127.0.0.1:1"} // who is not there any more
-	v.finish(ctx, two.Client(), two.Peer())
-	require.NoError(t, ctx.Err())
-	assert.True(t, member().Voter)
+	begin(t, nil, "server", "--id", "n2", "--data", t.TempDir(), "--join", one.Client(),
+		"--listen", "127.0.0.1:0", "--peer", address, "--http", "")
+	comes(t, "n2 has a vote", func() bool { return member().Voter })
 }

@@ -63,7 +63,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 		return nil, f
 	}
 	answer := &zamokpb.MembersResponse{}
-	announced := make(map[string]fsm.Member)
+	announced := make(map[string]fsm.MemberRecord)
 	err := s.read(ctx, func(m *fsm.Machine) {
 		for _, member := range m.Members() {
 			announced[member.ID] = member

@@ -78,8 +78,6 @@ func codeOf(code fsm.Code) zamokpb.Code {
 		return zamokpb.Code(code) // they have the same numbers
 	case fsm.OtherRules:
 		return zamokpb.Code_CODE_OVERLOADED // not done, and a little later it will be
-	case fsm.OtherIncarnation:
-		return zamokpb.Code_CODE_REFUSED
 	default:
 		return zamokpb.Code_CODE_INTERNAL
 	}
@@ -146,8 +144,6 @@ func meaning(r *fsm.Result) string {
 		return "not done: the ticket is over"
 	case fsm.OtherRules:
 		return "not done: the cluster's rules changed meanwhile; send it again"
-	case fsm.OtherIncarnation:
-		return "refused: this id belongs to another data directory"
 	}
 	return "the server encoded what the cluster can't read"
 }

@@ -172,6 +172,18 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		_, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
 		require.ErrorContains(t, err, "above the machine's index", want)
 	}
+
+	for want, record := range map[string]MemberRecord{
+		"announced: 4 is above the machine's index 3":    {Announced: 4},
+		"replaced: 10ns is above the machine's time 9ns": {Announced: 3, Replaced: 10},
+	} {
+		m := New()
+		m.index, m.time = 3, 9
+		record.ID = "n1"
+		m.members.Set(record.ID, record)
+		_, err := Restore(bytes.NewReader(snapshotOf(t, m)))
+		require.ErrorContains(t, err, want)
+	}
 }
 
 // Damage in the number of the rules is damage, not another version.

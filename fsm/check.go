@@ -12,7 +12,7 @@ import (
 func (m *Machine) Check() error {
 	for _, check := range []func() error{
 		m.sessions.Check, m.checkTrees, m.checkTickets, m.checkLocks, m.checkOwners, m.checkSessions,
-		m.checkSchedule, m.checkDigest,
+		m.checkSchedule, m.checkMembers, m.checkDigest,
 	} {
 		if err := check(); err != nil {
 			return fmt.Errorf("fsm: at index %d: %w", m.index, err)
@@ -213,8 +213,29 @@ func (m *Machine) checkSessions() error {
 			return fmt.Errorf("M9: session %+v is of the future at %v", s, m.time)
 		}
 	}
-	if m.sessions.Len() > SessionsMax || m.members.Len() > MembersMax {
-		return fmt.Errorf("M11: %d sessions, %d members", m.sessions.Len(), m.members.Len())
+	if m.sessions.Len() > SessionsMax {
+		return fmt.Errorf("M11: %d sessions", m.sessions.Len())
+	}
+	return nil
+}
+
+func (m *Machine) checkMembers() error {
+	if m.members.Len() > MembersMax || m.reports.Len() > MembersMax {
+		return fmt.Errorf("M11: %d members, %d reports", m.members.Len(), m.reports.Len())
+	}
+	announced := make(map[uint64]string)
+	for name, record := range m.members.All() {
+		other, taken := announced[record.Announced]
+		announced[record.Announced] = name
+		switch {
+		case record.ID != name:
+			return fmt.Errorf("M13: member %q is on record as %q", record.ID, name)
+		case record.Announced == 0 || record.Announced > m.index || taken:
+			return fmt.Errorf("M13: member %q was announced at %d; the index is %d, and %q has the same", name,
+				record.Announced, m.index, other)
+		case record.Replaced > m.time:
+			return fmt.Errorf("M13: member %q was replaced at %v, of the future", name, record.Replaced)
+		}
 	}
 	return nil
 }

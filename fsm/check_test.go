@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,7 @@ func damaged(t *testing.T) (m *Machine, one, two session.ID) {
 		&Acquire{Session: doomed, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
 		&ExpireSession{Session: doomed},
 		&Member{ID: "n1", RulesMin: 1, RulesMax: 1},
+		&Member{ID: "n2", RulesMin: 1, RulesMax: 1},
 	)
 	return b.m, one, two
 }
@@ -84,6 +86,22 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"M11", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).items = nil }},
 		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).metadata = "other" }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Version = "other" }},
+		{"M12", func(m *Machine, _, _ session.ID) { m.sum++ }},
+		{"M11", func(m *Machine, _, _ session.ID) {
+			for i := range MembersMax {
+				m.members.Set(fmt.Sprint(i), MemberRecord{})
+			}
+		}},
+		{"M11", func(m *Machine, _, _ session.ID) {
+			for i := range MembersMax + 1 {
+				m.reports.Set(fmt.Sprint(i), Digest{})
+			}
+		}},
+		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").ID = "n2" }},
+		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced = m.index + 1 }},
+		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced = 0 }},
+		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced++ }},
+		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Replaced = m.time + 1 }},
 		{"S5", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Floor++ }},
 	} {
 		m, one, two := damaged(t)

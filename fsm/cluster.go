@@ -1,5 +1,7 @@
 package fsm
 
+import "zamok/clock"
+
 // leaderStart begins an office. The first one of a history also sets where the index begins: above
 // every older cluster, so that storage which remembers their tokens does not refuse ours.
 func (m *Machine) leaderStart(c *LeaderStart) Result {
@@ -20,24 +22,52 @@ func (m *Machine) leaderStart(c *LeaderStart) Result {
 	return Result{}
 }
 
-// member records what a node says of itself. An id belongs to one data directory for ever: a node
-// that comes back with another disk has forgotten what it promised.
+// MemberRecord is what the machine keeps of a node: its latest announcement, and what the machine
+// noted about it.
+type MemberRecord struct {
+	Member
+	// Announced is the index of that announcement.
+	Announced uint64
+	// Replaced is the cluster time at which the incarnation last changed from one to another, as it
+	// does when a node has lost its data directory. Zero: it has not changed since the record was made,
+	// or it changed while cluster time had not yet begun to advance.
+	Replaced clock.Time
+}
+
+// member records what a node announces about itself. A known name may come with another incarnation:
+// to raft that is another server, so nothing that the old one promised depends on this record.
 func (m *Machine) member(c *Member) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)
 	}
+	record := MemberRecord{Member: *c, Announced: m.index}
 	old, known := m.members.Get(c.ID)
 	switch {
-	case known && old.Incarnation != c.Incarnation:
-		return Result{Code: OtherIncarnation, Detail: &Detail{Field: "incarnation"}}
 	case known:
 		m.sum -= memberSum(&old)
+		record.Replaced = old.Replaced
+		if old.Incarnation != c.Incarnation {
+			record.Replaced = m.time
+		}
 	case m.members.Len() >= MembersMax:
-		return Result{Code: Limit, Detail: &Detail{Field: "members"}}
+		m.forgetMember()
 	}
-	m.members.Set(c.ID, *c)
-	m.sum += memberSum(c)
+	m.members.Set(c.ID, record)
+	m.sum += memberSum(&record)
 	return Result{}
+}
+
+// forgetMember makes room for a new name: it removes the record whose announcement is the oldest. If
+// that node is running, it finds itself missing from the records and announces itself again.
+func (m *Machine) forgetMember() {
+	var oldest *MemberRecord
+	for _, record := range m.members.All() {
+		if oldest == nil || record.Announced < oldest.Announced {
+			oldest = record
+		}
+	}
+	m.sum -= memberSum(oldest)
+	m.members.Delete(oldest.ID)
 }
 
 // setRules raises the rules by one. Whether all servers know them, the proposer has looked; that
@@ -51,13 +81,20 @@ func (m *Machine) setRules(c *SetRules) Result {
 	return Result{}
 }
 
-// report keeps the latest digest of a node. It is not part of the digest itself.
+// report keeps the latest digest of a node. It is not part of the digest itself. To make room for a
+// new name, the report with the lowest index is removed, of several the one whose name is first.
 func (m *Machine) report(c *Digest) Result {
 	if !isText(c.Node, 1, NodeIDBytesMax) {
 		return invalid("node")
 	}
 	if _, known := m.reports.Get(c.Node); !known && m.reports.Len() >= MembersMax {
-		return Result{Code: Limit, Detail: &Detail{Field: "members"}}
+		var oldest *Digest
+		for _, report := range m.reports.All() {
+			if oldest == nil || report.Index < oldest.Index {
+				oldest = report
+			}
+		}
+		m.reports.Delete(oldest.Node)
 	}
 	m.reports.Set(c.Node, *c)
 	m.emit(Event{Kind: EvReported, Text: c.Node, At: c.Index, Value: c.Value})

@@ -159,7 +159,8 @@ type Member struct {
 	FreeBytes, FreeMark uint64
 }
 
-// Incarnation is written once with a data directory: the same id with another one is another disk.
+// Incarnation is written once with a data directory: the same id with another one is another data
+// directory, and another server to raft.
 type Incarnation [16]byte
 
 // SetRules raises the machine's rules to Rules, which must be one more than they are.

@@ -41,8 +41,9 @@ func delaySum(name string, until clock.Time) session.Sum {
 	return session.Sum(0).Word(sumDelay).Text(name).Word(uint64(until))
 }
 
-func memberSum(c *Member) session.Sum {
+func memberSum(c *MemberRecord) session.Sum {
 	h := session.Sum(0).Word(sumMember).Text(c.ID).Text(string(c.Incarnation[:]))
 	h = h.Text(c.Client).Text(c.Peer).Text(c.HTTP).Text(c.Version)
-	return h.Word(uint64(c.RulesMin)<<32 | uint64(c.RulesMax)).Word(c.FreeBytes).Word(c.FreeMark)
+	h = h.Word(uint64(c.RulesMin)<<32 | uint64(c.RulesMax)).Word(c.FreeBytes).Word(c.FreeMark)
+	return h.Word(c.Announced).Word(uint64(c.Replaced))
 }

@@ -78,7 +78,7 @@ func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
 }
 
 func TestDigestCoversMembersAndDelays(t *testing.T) {
-	member := Member{ID: "n1", Client: "c", Peer: "p", HTTP: "h", Version: "v"}
+	member := MemberRecord{Member: Member{ID: "n1", Client: "c", Peer: "p", HTTP: "h", Version: "v"}, Announced: 7}
 	sums := map[session.Sum]string{
 		memberSum(&member):    "as it is",
 		delaySum("stock", 1):  "a delay",
@@ -118,13 +118,18 @@ type changedField[R any] struct {
 // everyFieldChanged yields the record once for each of its fields, with another value there.
 func everyFieldChanged[R any](record R) func(yield func(changedField[R]) bool) {
 	return func(yield func(changedField[R]) bool) {
-		for field := range reflect.TypeFor[R]().Fields() {
+		for _, field := range reflect.VisibleFields(reflect.TypeFor[R]()) {
+			if field.Anonymous {
+				continue // its own fields come next
+			}
 			changed := record
 			switch v := reflect.ValueOf(&changed).Elem().FieldByIndex(field.Index); {
 			case v.Kind() == reflect.String:
 				v.SetString(v.String() + "x")
 			case v.CanUint():
 				v.SetUint(v.Uint() + 1)
+			case v.CanInt():
+				v.SetInt(v.Int() + 1)
 			case v.Kind() == reflect.Array:
 				v.Index(v.Len() - 1).SetUint(1)
 			default:

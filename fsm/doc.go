@@ -149,6 +149,8 @@
 //	    floor are forgotten.
 //	M10 The schedule has exactly the deadlines of sessions, waits, delays and holds, and nothing
 //	    due later than it claims.
-//	M11 Items, sessions and members are within their limits.
+//	M11 Items, sessions, members and reports are within their limits.
 //	M12 The digest kept equals the digest computed.
+//	M13 A member was announced at an index of the past, at which no other was; if its incarnation
+//	    ever changed, then at a time of the past.
 package fsm

@@ -1,6 +1,7 @@
 package fsm_test
 
 import (
+	"fmt"
 	"slices"
 
 	"zamok/clock"
@@ -59,7 +60,10 @@ type mood struct {
 	ttls     []clock.Span
 	delays   []clock.Span // lock delays
 	weights  []int        // of the makers
+	nodes    int          // names of nodes: fewNodes, or more than the machine keeps records of
 }
+
+const fewNodes = 3
 
 // makers make commands, in the order of their weights.
 var makers = [...]struct {
@@ -101,6 +105,9 @@ func newGenerator(pick chance, m *model) *generator {
 	}
 	for _, maker := range makers {
 		g.weights = append(g.weights, maker.weight*pickOf(pick, 0, 1, 1, 1, 4))
+	}
+	if g.nodes = fewNodes; pick.in(4) {
+		g.nodes = 2 * fsm.MembersMax
 	}
 	g.weights[0] = max(g.weights[0], 10)
 	g.weights[3] = max(g.weights[3], 1)
@@ -203,6 +210,9 @@ func (g *generator) renewals() (ids []session.ID) {
 }
 
 func (g *generator) command() fsm.Command {
+	if g.nodes > fewNodes && g.pick.in(3) {
+		return pickOf(g.pick, g.member, g.digest)()
+	}
 	if len(g.m.tickets) > g.crowd && g.pick.in(2) {
 		return g.drop()
 	}
@@ -427,9 +437,11 @@ func (g *generator) leaderStart() fsm.Command {
 	}
 }
 
+func (g *generator) node() string { return fmt.Sprintf("n%d", 1+g.pick(g.nodes)) }
+
 func (g *generator) member() fsm.Command {
 	return &fsm.Member{
-		ID: pickOf(g.pick, "n1", "n2", "n3"), Incarnation: fsm.Incarnation{byte(1 + g.pick(2))}, Client: "h:5750",
+		ID: g.node(), Incarnation: fsm.Incarnation{byte(1 + g.pick(2))}, Client: "h:5750",
 		Peer: "h:5751", HTTP: "h:5752", Version: "v0", RulesMin: 1, RulesMax: 1, FreeBytes: uint64(g.pick(1 << 20)), FreeMark: 9,
 	}
 }
@@ -440,7 +452,7 @@ func (g *generator) setRules() fsm.Command {
 }
 
 func (g *generator) digest() fsm.Command {
-	return &fsm.Digest{Node: pickOf(g.pick, "n1", "n2"), Index: pickOf(g.pick, append([]uint64{g.m.index}, g.marks...)...), Value: uint64(g.pick(1 << 30))}
+	return &fsm.Digest{Node: g.node(), Index: pickOf(g.pick, append([]uint64{g.m.index}, g.marks...)...), Value: uint64(g.pick(1 << 30))}
 }
 
 // again says what was said before, as a client or a network may.

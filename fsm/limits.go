@@ -25,9 +25,9 @@ const (
 	TicketsMax = 4096
 	// SessionsMax bounds the sessions alive at one time.
 	SessionsMax = 1 << 20
-	// MembersMax bounds the nodes ever announced: a lost disk means a new id, and old ids are
-	// remembered so that they can't come back as somebody else.
-	MembersMax = 1024
+	// MembersMax bounds the records of members, and the reported digests. It is far more than a cluster
+	// has nodes. A new name beyond it is accepted, and the oldest record is removed.
+	MembersMax = 128
 
 	// DelaysMax bounds the locks that are delayed at one time: above it, a session with a lock delay
 	// gets no more tickets.

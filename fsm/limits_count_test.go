@@ -78,18 +78,49 @@ func TestOneEntryEndsAFullSession(t *testing.T) {
 func TestMembers(t *testing.T) {
 	w := newTwins(t, 0)
 	name := func(i int) string { return fmt.Sprintf("n%d", i) }
-	var members, reports []Command
+	kept := func() (members, reports []string) {
+		for _, record := range w.m.Members() {
+			members = append(members, record.ID)
+		}
+		for _, report := range w.m.Reports() {
+			reports = append(reports, report.Node)
+		}
+		return members, reports
+	}
 	for i := range MembersMax {
-		members = append(members, &Member{ID: name(i), RulesMin: 1, RulesMax: 1})
-		reports = append(reports, &Digest{Node: name(i)})
+		w.accepted(&Member{ID: name(i), RulesMin: 1, RulesMax: 1})
+		w.accepted(&Digest{Node: name(i), Index: 9})
 	}
-	for _, r := range append(w.do(members...), w.do(reports...)...) {
-		require.Equal(t, OK, r.Code)
-	}
-	w.refused(&Member{ID: "one more", RulesMin: 1, RulesMax: 1}, Limit, "members")
-	w.refused(&Digest{Node: "one more"}, Limit, "members")
-	w.accepted(&Member{ID: name(1), RulesMin: 1, RulesMax: 1, FreeBytes: 1}) // who is known may go on
-	w.accepted(&Digest{Node: name(1), Index: 1})
+	members, reports := kept()
+	require.Len(t, members, MembersMax)
+	require.Len(t, reports, MembersMax)
+
+	// A known name needs no room.
+	w.accepted(&Member{ID: name(0), RulesMin: 1, RulesMax: 1, FreeBytes: 1})
+	w.accepted(&Digest{Node: name(0), Index: 10})
+	w.accepted(&Digest{Node: name(7), Index: 8})
+	again, _ := kept()
+	require.Equal(t, members, again)
+
+	// The oldest announcement is that of n1, the report with the lowest index that of n7, and the first
+	// name of the others n1.
+	w.accepted(&Member{ID: "one more", RulesMin: 1, RulesMax: 1})
+	w.accepted(&Digest{Node: "one more", Index: 11})
+	members, reports = kept()
+	require.Len(t, members, MembersMax)
+	require.Len(t, reports, MembersMax)
+	require.NotContains(t, members, name(1))
+	require.NotContains(t, reports, name(7))
+	require.Subset(t, members, []string{name(0), name(2), "one more"})
+	require.Subset(t, reports, []string{name(0), name(1), "one more"})
+
+	w.accepted(&Member{ID: name(1), RulesMin: 1, RulesMax: 1})
+	w.accepted(&Digest{Node: "another", Index: 1})
+	members, reports = kept()
+	require.NotContains(t, members, name(2))
+	require.Contains(t, members, name(1))
+	require.NotContains(t, reports, name(1))
+	require.Contains(t, reports, "another")
 }
 
 func TestSessions(t *testing.T) {

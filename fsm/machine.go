@@ -15,7 +15,7 @@ type Range struct{ Min, Max uint32 }
 // Known is what this binary knows.
 func Known() Range { return Range{Min: 1, Max: 1} }
 
-// Machine is the state of the lock store. See the package comment; its invariants M1 to M12 are
+// Machine is the state of the lock store. See the package comment; its invariants M1 to M13 are
 // tested by Check.
 type Machine struct {
 	known Range
@@ -32,7 +32,7 @@ type Machine struct {
 	sessions *session.Table
 	tickets  *tree.Tree[ticketKey, ticket]
 	delays   *tree.Tree[string, clock.Time]
-	members  *tree.Tree[string, Member]
+	members  *tree.Tree[string, MemberRecord]
 	reports  *tree.Tree[string, Digest]
 	sum      session.Sum // of tickets, delays and members
 
@@ -69,7 +69,7 @@ func newMachine(known Range) *Machine {
 		sessions: session.NewTable(),
 		tickets:  tree.New[ticketKey, ticket](ticketKey.compare),
 		delays:   tree.New[string, clock.Time](cmp.Compare[string]),
-		members:  tree.New[string, Member](cmp.Compare[string]),
+		members:  tree.New[string, MemberRecord](cmp.Compare[string]),
 		reports:  tree.New[string, Digest](cmp.Compare[string]),
 		locks:    tree.New[string, *lock](cmp.Compare[string]),
 		due:      tree.New[dueKey, ticketKey](dueKey.compare),

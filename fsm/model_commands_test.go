@@ -2,6 +2,7 @@ package fsm_test
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"zamok/fsm"
@@ -38,9 +39,7 @@ func (m *model) act(c fsm.Command) fsm.Result {
 	case *fsm.Member:
 		return m.member(c)
 	case *fsm.Digest:
-		m.reports[c.Node] = c
-		m.happened(fsm.Event{Kind: fsm.EvReported, Text: c.Node, At: c.Index, Value: c.Value})
-		return fsm.Result{}
+		return m.report(c)
 	case *fsm.SetRules:
 		// Rule 2 does not exist yet, so every number is a wrong step.
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "rules"}}
@@ -313,13 +312,32 @@ func (m *model) leaderStart(c *fsm.LeaderStart) fsm.Result {
 }
 
 func (m *model) member(c *fsm.Member) fsm.Result {
-	before := m.members[c.ID]
-	switch {
-	case before != nil && before.Incarnation != c.Incarnation:
-		return fsm.Result{Code: fsm.OtherIncarnation, Detail: &fsm.Detail{Field: "incarnation"}}
-	case before == nil && len(m.members) >= fsm.MembersMax:
-		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "members"}}
+	at := slices.IndexFunc(m.members, func(r fsm.MemberRecord) bool { return r.ID == c.ID })
+	record := fsm.MemberRecord{Member: *c, Announced: m.index}
+	if at >= 0 {
+		before := m.members[at]
+		m.members = slices.Delete(m.members, at, at+1)
+		if record.Replaced = before.Replaced; before.Incarnation != c.Incarnation {
+			record.Replaced = m.time
+			m.replaced++
+		}
 	}
-	m.members[c.ID] = c
+	m.members = append(m.members, record)
+	if len(m.members) > fsm.MembersMax {
+		m.members = m.members[1:]
+		m.forgotten++
+	}
+	return fsm.Result{}
+}
+
+func (m *model) report(c *fsm.Digest) fsm.Result {
+	_, known := m.reports[c.Node]
+	if !known && len(m.reports) >= fsm.MembersMax {
+		lowest := func(a, b *fsm.Digest) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Node, b.Node)) }
+		delete(m.reports, slices.MinFunc(slices.Collect(maps.Values(m.reports)), lowest).Node)
+		m.unreported++
+	}
+	m.reports[c.Node] = c
+	m.happened(fsm.Event{Kind: fsm.EvReported, Text: c.Node, At: c.Index, Value: c.Value})
 	return fsm.Result{}
 }

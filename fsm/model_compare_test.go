@@ -173,9 +173,14 @@ func (m *model) clusterDiffers(machine *fsm.Machine) error {
 	if len(members) != len(m.members) || len(reports) != len(m.reports) {
 		return fmt.Errorf("want %d members, %d reports; got %d, %d", len(m.members), len(m.reports), len(members), len(reports))
 	}
-	for _, got := range members {
-		if want := m.members[got.ID]; want == nil || *want != got {
-			return fmt.Errorf("member %q: want %s, got %s", got.ID, show(want), show(got))
+	byName := slices.SortedFunc(slices.Values(m.members), func(a, b fsm.MemberRecord) int { return cmp.Compare(a.ID, b.ID) })
+	for i, want := range byName {
+		if members[i] != want {
+			return fmt.Errorf("member %q: want %s, got %s", want.ID, show(want), show(members[i]))
+		}
+		one, known := machine.Member(want.ID)
+		if record, also := machine.MemberRecord(want.ID); !known || !also || one != want.Member || record != want {
+			return fmt.Errorf("member %q: want %s, got %s and %s", want.ID, show(want), show(one), show(record))
 		}
 	}
 	for _, got := range reports {

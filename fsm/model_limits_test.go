@@ -107,15 +107,31 @@ func TestTicketsInHand(t *testing.T) {
 	require.NoError(t, p.check())
 }
 
+// However many names there were, one that is forgotten comes back as a new one.
 func TestMembersEver(t *testing.T) {
 	p := newPlayed()
-	announce := func(n int) fsm.Code {
-		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{1}, RulesMin: 1, RulesMax: 1}
-		return p.do(t, 0, m).Results[0].Code
+	p.start(t, 0, 0, 0)
+	announce := func(n, incarnation int) fsm.MemberRecord {
+		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{byte(incarnation)}, RulesMin: 1, RulesMax: 1}
+		require.Equal(t, fsm.OK, p.do(t, clock.Second, m).Results[0].Code)
+		record, known := p.machine.MemberRecord(m.ID)
+		require.True(t, known)
+		require.Equal(t, *m, record.Member)
+		require.Equal(t, p.machine.Stamp().Index, record.Announced)
+		return record
 	}
 	for n := range fsm.MembersMax {
-		require.Equal(t, fsm.OK, announce(n))
+		require.Zero(t, announce(n, 1).Replaced)
 	}
-	require.Equal(t, fsm.Limit, announce(fsm.MembersMax))
-	require.Equal(t, fsm.OK, announce(5), "one that is known")
+	replaced := announce(0, 2).Replaced
+	require.Equal(t, p.machine.Time(), replaced)
+	for n := range 2 * fsm.MembersMax {
+		require.Zero(t, announce(fsm.MembersMax+n, 1).Replaced)
+		require.Equal(t, replaced, announce(0, 2).Replaced, "it announces itself all the time")
+		require.NoError(t, p.check())
+	}
+	_, known := p.machine.Member("n5")
+	require.False(t, known)
+	require.Zero(t, announce(5, 2).Replaced)
+	require.Len(t, p.machine.Members(), fsm.MembersMax)
 }

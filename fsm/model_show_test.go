@@ -106,7 +106,7 @@ func nameOf(v any) string {
 
 var codeNames = [...]string{
 	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "OtherKind", "Limit",
-	"NotHeld", "Over", "OtherIncarnation", "OtherRules", "Malformed",
+	"NotHeld", "Over", "OtherRules", "Malformed",
 }
 
 var eventNames = [...]string{

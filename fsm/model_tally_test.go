@@ -12,8 +12,8 @@ import (
 // must have happened is asserted from here.
 type tally struct {
 	entries, commands, restores int
-	codes                       [13][14]int // by kind of command and code
-	refused                     [14]int     // entries, by code
+	codes                       [13][13]int // by kind of command and code
+	refused                     [13]int     // entries, by code
 	events                      [12]int
 	whys                        [15]int // of tickets and sessions that ended
 	granted                     [4]int  // items, by mode
@@ -21,6 +21,7 @@ type tally struct {
 	grantsMax                   int     // in one step
 	endsMax                     int     // sessions in one step
 	cycles                      [8]int  // by length; the last counts the longer ones
+	members                     modelCounts
 }
 
 func (n *tally) count(r record, a *fsm.Applied) {
@@ -70,7 +71,14 @@ func (n *tally) add(m *tally) {
 	addAll(n.granted[:], m.granted[:])
 	addAll(n.cycles[:], m.cycles[:])
 	n.fromQueue += m.fromQueue
+	n.members.add(m.members)
 	n.grantsMax, n.endsMax = max(n.grantsMax, m.grantsMax), max(n.endsMax, m.endsMax)
+}
+
+func (n *modelCounts) add(m modelCounts) {
+	n.replaced += m.replaced
+	n.forgotten += m.forgotten
+	n.unreported += m.unreported
 }
 
 func addAll(to, from []int) {
@@ -96,7 +104,7 @@ var commandKinds = [13]struct {
 	{"ForceRelease", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"ExpireSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"LeaderStart", []fsm.Code{fsm.OK, fsm.Invalid}},
-	{"Member", []fsm.Code{fsm.OK, fsm.Invalid, fsm.OtherIncarnation}},
+	{"Member", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"SetRules", []fsm.Code{fsm.Invalid}},
 	{"Digest", []fsm.Code{fsm.OK, fsm.Invalid}},
 }
@@ -139,6 +147,8 @@ func (n *tally) missing() (missing []string) {
 	need(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})
 	need([]int{n.restores, n.fromQueue, n.grantsMax / 2, n.endsMax / 2},
 		[]string{"restore", "grant from the queue", "two grants in a step", "two sessions ended in a step"})
+	need([]int{n.members.replaced, n.members.forgotten, n.members.unreported},
+		[]string{"a member replaced", "a member forgotten", "a report forgotten"})
 	return missing
 }
 
@@ -152,6 +162,8 @@ func (n *tally) String() string {
 	writeCounts(&b, "events", n.events[:], eventNames[:])
 	writeCounts(&b, "ends", n.whys[1:], whyNames[1:])
 	writeCounts(&b, "granted", n.granted[:], modeNames[:])
+	fmt.Fprintf(&b, "  %d members replaced, %d forgotten; %d reports forgotten\n",
+		n.members.replaced, n.members.forgotten, n.members.unreported)
 	fmt.Fprintf(&b, "  %d grants from the queue, up to %d grants and %d ended sessions in a step; cycles by length %v\n",
 		n.fromQueue, n.grantsMax, n.endsMax, n.cycles)
 	return b.String()

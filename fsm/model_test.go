@@ -23,10 +23,10 @@ type model struct {
 	time     clock.Time
 	office   uint64 // 0 = none in force
 	cluster  fsm.ClusterID
-	sessions []*modelSession       // the living, by id
-	tickets  []*modelTicket        // waiting and granted, by birth
-	delays   map[string]clock.Time // closed until
-	members  map[string]*fsm.Member
+	sessions []*modelSession        // the living, by id
+	tickets  []*modelTicket         // waiting and granted, by birth
+	delays   map[string]clock.Time  // closed until
+	members  []fsm.MemberRecord     // the latest announcement last
 	reports  map[string]*fsm.Digest // the latest of each node
 	began    uint64                 // the index that a restored history began with
 	quiet    clock.Time             // nothing is granted before
@@ -34,6 +34,15 @@ type model struct {
 	out    fsm.Applied
 	moved  map[string]bool        // queues that somebody came to or left in this step
 	graphs map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
+
+	modelCounts
+}
+
+// modelCounts is what happened to the records of members and to reports, which no answer says.
+type modelCounts struct {
+	replaced   int // members that came with another incarnation
+	forgotten  int // members
+	unreported int // nodes whose reports were removed
 }
 
 type modelSession struct {
@@ -62,7 +71,6 @@ type modelTicket struct {
 func newModel() *model {
 	return &model{
 		delays:  map[string]clock.Time{},
-		members: map[string]*fsm.Member{},
 		reports: map[string]*fsm.Digest{},
 		graphs:  map[uint64][]modelEdge{},
 	}
@@ -72,7 +80,9 @@ func newModel() *model {
 // left to the machine: it depends on leases and delays that may have been given long ago.
 func (m *model) restart(h *fsm.NewHistory, quiet clock.Time) {
 	index, now, term := max(m.index, h.Above), max(m.time, h.Time), m.term
+	counts := m.modelCounts
 	*m = *newModel()
+	m.modelCounts = counts
 	m.index, m.began, m.time, m.quiet, m.term, m.cluster = index, index, now, quiet, term, h.Cluster
 }
 

@@ -95,6 +95,7 @@ func playOne(pick chance, log int, n *tally) (*played, error) {
 		g.learn(r, &a)
 		commands += len(a.Results)
 	}
+	n.members.add(p.model.modelCounts)
 	return p, p.drain()
 }
 

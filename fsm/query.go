@@ -236,17 +236,23 @@ func (m *Machine) before(t *ticket) (name string, by ticketKey) {
 	return "", ticketKey{}
 }
 
-// Members lists the nodes that ever announced themselves, by id.
-func (m *Machine) Members() []Member {
-	var list []Member
-	for _, member := range m.members.All() {
-		list = append(list, *member)
+// Members lists the records of nodes, by id.
+func (m *Machine) Members() []MemberRecord {
+	var list []MemberRecord
+	for _, record := range m.members.All() {
+		list = append(list, *record)
 	}
 	return list
 }
 
+// MemberRecord returns the record of a node.
+func (m *Machine) MemberRecord(id string) (MemberRecord, bool) { return m.members.Get(id) }
+
 // Member returns what a node announced.
-func (m *Machine) Member(id string) (Member, bool) { return m.members.Get(id) }
+func (m *Machine) Member(id string) (Member, bool) {
+	record, known := m.members.Get(id)
+	return record.Member, known
+}
 
 // Reports lists the latest digest of each node, by id.
 func (m *Machine) Reports() []Digest {

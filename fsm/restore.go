@@ -298,9 +298,13 @@ func (s *snapshotReader) readDelay(r *reader) {
 }
 
 func (s *snapshotReader) readMember(r *reader) {
-	c := readMember(r)
-	if s.inOrder(r, c.ID) {
-		s.m.members.Set(c.ID, *c)
+	record := MemberRecord{Member: *readMember(r), Announced: r.number("announced"), Replaced: readTime(r, "replaced")}
+	s.past(r, "announced", record.Announced)
+	if record.Replaced > s.m.time {
+		r.fail("replaced", "%v is above the machine's time %v", record.Replaced, s.m.time)
+	}
+	if s.inOrder(r, record.ID) {
+		s.m.members.Set(record.ID, record)
 	}
 }
 

@@ -53,8 +53,6 @@ const (
 	// Over: the ticket is gone; Why says how it ended, and 0 that nobody remembers: it is at or below
 	// the floor.
 	Over
-	// OtherIncarnation: the member's id belongs to another data directory.
-	OtherIncarnation
 	// OtherRules: encoded under other rules than the machine's; encode again.
 	OtherRules
 	// Malformed: not an entry.

@@ -26,7 +26,7 @@ import (
 //	3 ticket   number · state byte · why byte · token; unless gone: born · wait until · hold until ·
 //	           max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
-//	5 member   as in an entry
+//	5 member   as in an entry, then: announced · replaced
 //	6 report   node text · index · value
 //	7 end      the number of records before it
 //
@@ -60,7 +60,7 @@ type Frozen struct {
 	sessions session.Frozen
 	tickets  *tree.Tree[ticketKey, ticket]
 	delays   *tree.Tree[string, clock.Time]
-	members  *tree.Tree[string, Member]
+	members  *tree.Tree[string, MemberRecord]
 	reports  *tree.Tree[string, Digest]
 }
 
@@ -111,8 +111,9 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	for name, until := range f.delays.All() {
 		s.record(recDelay, appendNumber(appendText(s.fields(), name), uint64(*until)))
 	}
-	for _, member := range f.members.All() {
-		s.record(recMember, appendMember(s.fields(), member))
+	for _, record := range f.members.All() {
+		b := appendNumber(appendMember(s.fields(), &record.Member), record.Announced)
+		s.record(recMember, appendNumber(b, uint64(record.Replaced)))
 	}
 	for node, r := range f.reports.All() {
 		s.record(recReport, appendNumber(appendNumber(appendText(s.fields(), node), r.Index), r.Value))

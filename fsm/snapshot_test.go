@@ -28,7 +28,7 @@ func richMachine(t testing.TB) *Machine {
 		return a
 	}
 	apply(0, &LeaderStart{Node: "n1", Nonce: 7, Cluster: ClusterID{0xC1}, TokenBase: 1000})
-	apply(0, &Member{
+	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, RulesMin: 1, RulesMax: 1}, &Member{
 		ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3", Version: "v0",
 		RulesMin: 1, RulesMax: 1, FreeBytes: 1 << 40, FreeMark: 1 << 28,
 	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1})
@@ -73,6 +73,8 @@ func TestSnapshotIsTheState(t *testing.T) {
 	require.Equal(t, m.Digest(), restored.Digest())
 	require.Equal(t, m.Counts(), restored.Counts())
 	require.Equal(t, b, snapshotOf(t, restored))
+	require.Equal(t, m.Members(), restored.Members())
+	require.NotZero(t, m.Members()[0].Replaced)
 	require.Equal(t, m.Reports(), restored.Reports(), "reports are kept, though no digest covers them")
 
 	// Both go on alike.
@@ -209,6 +211,7 @@ func FuzzRestore(f *testing.F) {
 		require.Equal(t, b, snapshotOf(t, m))
 		_ = m.Check() // may find much, must not panic
 		e := Entry{Rules: m.Rules(), Reading: clock.Reading{Office: m.Office(), Now: clock.Time(clock.Hour)}}
+		e.Commands = append(e.Commands, &Member{ID: "of no snapshot", RulesMax: 1}, &Digest{Node: "of no snapshot"})
 		for _, s := range m.Sessions(0, 3) {
 			e.Commands = append(e.Commands,
 				&Acquire{Session: s.ID, Ticket: s.Floor + 1, Items: exclusive("a"), WaitFor: Forever},

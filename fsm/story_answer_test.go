@@ -46,8 +46,6 @@ func (t *teller) tellAnswer(c Command, r Result) {
 	case *Member:
 		if r.Code == OK {
 			t.say("%s is known, with disk %s", c.ID, strings.TrimRight(string(c.Incarnation[:]), "\x00"))
-		} else if r.Code == OtherIncarnation {
-			t.say("%s is refused: that name belongs to another disk", c.ID)
 		} else {
 			t.tellCode(c, r)
 		}

@@ -26,12 +26,12 @@ func (s *story) answer(question string, l *line) []string {
 		return s.showLocks(l.option("prefix", ""))
 	case "members":
 		return s.showMembers()
+	case "member":
+		return s.showMember(l.next())
 	case "reports":
-		var said []string
-		for _, r := range s.m.Reports() {
-			said = append(said, fmt.Sprintf("%s: digest %d at index %d", r.Node, r.Value, r.Index))
-		}
-		return said
+		return s.showReports("")
+	case "report":
+		return s.showReports(l.next())
 	default:
 		if p := s.people[what]; p != nil {
 			return s.showSession(p)
@@ -90,11 +90,37 @@ func (s *story) showSession(p *person) []string {
 
 func (s *story) showMembers() []string {
 	var said []string
-	for _, member := range s.m.Members() {
-		said = append(said, fmt.Sprintf("%s: disk %s, knows rules %d to %d", member.ID,
-			strings.TrimRight(string(member.Incarnation[:]), "\x00"), member.RulesMin, member.RulesMax))
+	for _, record := range s.m.Members() {
+		said = append(said, s.showMember(record.ID)...)
 	}
 	return said
+}
+
+// showReports shows the report of one node, or with "" all of them.
+func (s *story) showReports(node string) []string {
+	var said []string
+	for _, r := range s.m.Reports() {
+		if node == "" || r.Node == node {
+			said = append(said, fmt.Sprintf("%s: digest %d at index %d", r.Node, r.Value, r.Index))
+		}
+	}
+	if said == nil {
+		return []string{node + ": no report"}
+	}
+	return said
+}
+
+func (s *story) showMember(name string) []string {
+	record, known := s.m.MemberRecord(name)
+	if !known {
+		return []string{name + ": not on record"}
+	}
+	said := fmt.Sprintf("%s: disk %s, knows rules %d to %d; announced at index %d", name,
+		strings.TrimRight(string(record.Incarnation[:]), "\x00"), record.RulesMin, record.RulesMax, record.Announced)
+	if record.Replaced != 0 {
+		said += fmt.Sprintf(", on another disk since %v", moment(record.Replaced))
+	}
+	return []string{said}
 }
 
 // waiting is the ticket that waits for a client, or for its owner: "alice", "alice's x" as "alice x".

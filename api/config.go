@@ -17,8 +17,8 @@ import (
 // NodeConfig says who a node is and where it keeps what. ID alone is enough for a cluster of one node
 // in memory; the rest has a meaning when zero.
 type NodeConfig struct {
-	// ID is the node's name in the cluster, for ever: 1 to 64 lower-case letters, digits, '.', '_' and
-	// '-'. Required.
+	// ID is the node's name in the cluster: 1 to 64 lower-case letters, digits, '.', '_' and '-'. A node
+	// that lost its data keeps its name, and joins. Required.
 	ID string
 	// Dir is the data directory; it is made if it is missing. Empty: the data lives in memory and ends
 	// with the node.
@@ -31,6 +31,9 @@ type NodeConfig struct {
 	// "n1=host:5751,n2=host:5751,n3=host:5751", the same on every node. It may stay when the cluster has
 	// long begun. Empty: the node has data already, or joins; in memory, it is a cluster of its own.
 	Cluster string
+	// Join says what a node without data does when a node of Cluster holds data: wait until Join is
+	// called there, instead of refusing to start.
+	Join bool
 	// JoinCluster is the id of a running cluster (MembersResponse.cluster) that is to take this node
 	// in: it starts, and waits until Join is called there. Empty: it begins a cluster, or has data.
 	JoinCluster string
@@ -131,7 +134,7 @@ func (c NodeConfig) settle() (settled, error) {
 	}
 	if c.Dir != "" && c.Cluster == "" && c.JoinCluster == "" && isEmptyDir(c.Dir) {
 		return wrong("Dir", "%s holds nothing, and neither Cluster nor JoinCluster says what to begin with: name the nodes of a new "+
-			"cluster, or the cluster that this node joins; if its disk was lost, join under another id", c.Dir)
+			"cluster, or the cluster that this node joins, also if its disk was lost", c.Dir)
 	}
 	if c.ConnsMax < 0 {
 		return wrong("ConnsMax", "%d is below zero; 0 means %d", c.ConnsMax, connsDefault)

@@ -45,7 +45,8 @@ func (c *Client) ExpireSession(ctx context.Context, session uint64, reason strin
 	})
 }
 
-// Join takes a node into the cluster, which runs with an empty directory and is reached by its peers at peer.
+// Join takes a node into the cluster, which runs with an empty directory and is reached by its peers at peer. One
+// with the name and the address of a member that has been silent for 30 s replaces it.
 func (c *Client) Join(ctx context.Context, id, peer string) error {
 	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		_, err := zamokpb.NewAdminClient(conn).Join(ctx, &zamokpb.JoinRequest{Id: id, Peer: peer})
@@ -53,7 +54,7 @@ func (c *Client) Join(ctx context.Context, id, peer string) error {
 	})
 }
 
-// Remove takes a node out, for ever.
+// Remove takes a node out of the cluster, if the voters that remain have a majority that answers.
 func (c *Client) Remove(ctx context.Context, id string) error {
 	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		_, err := zamokpb.NewAdminClient(conn).Remove(ctx, &zamokpb.RemoveRequest{Id: id})

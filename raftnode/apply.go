@@ -25,6 +25,9 @@ type state struct {
 	digests  *digests
 	kick     func() // wakes the clerk
 
+	committed committed
+	snapshots raft.SnapshotStore // to read the configuration of one that was restored
+
 	// restoring is above 0 while a snapshot is read: the main loop may be silent meanwhile.
 	restoring atomic.Int32
 
@@ -91,8 +94,12 @@ func (s *state) ApplyBatch(logs []*raft.Log) []any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, l := range logs {
-		if l.Type == raft.LogCommand {
+		switch l.Type {
+		case raft.LogCommand:
 			answers[i] = s.apply(l)
+		case raft.LogConfiguration:
+			s.committed.seen(l.Index, raft.DecodeConfiguration(l.Data).Servers)
+			s.kick()
 		}
 	}
 	// Readers must see all this before raft answers the futures: so under the same lock.
@@ -164,6 +171,9 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 		s.log.Error("ALARM: a restored state breaks its invariants; going on with it", "error", err)
 	}
 	s.replace(machine)
+	if metas, err := s.snapshots.List(); err == nil && len(metas) > 0 {
+		s.committed.seen(metas[0].ConfigurationIndex, metas[0].Configuration.Servers)
+	}
 	s.kick()
 	return nil
 }

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,58 +9,62 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"zamok/fsm"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
 
-// askEvery is how often the others of the list are asked while some are silent.
+// askEvery is how often the others of the list are asked while something is missing.
 const askEvery = 250 * time.Millisecond
 
-// begin starts raft, on what the store holds or, with a list and an empty store, on a new cluster.
+// begin starts raft: on what the store holds, or as a founder of a new cluster, or as a node that a
+// running cluster is to take in.
 func (n *Node) begin(ctx context.Context) error {
-	var servers []raft.Server
+	var err error
 	switch n.store.State() {
 	case store.Unmarked:
-		// A bootstrap or a joining was cut short after its first write: it is complete now.
-		if err := n.store.Mark(store.ID{}); err != nil {
-			return err
+		// A founder has its first entry, and ended before the marker. One that joins has its marker
+		// when it sees itself in a committed configuration.
+		if n.store.Identity().Founders != "" {
+			err = n.store.Mark(store.ID{})
 		}
 	case store.Empty:
-		if len(n.cfg.Cluster.Nodes()) == 0 {
-			n.log.Info("this node holds nothing and waits to be taken into a cluster: `zamok join`", "id", n.cfg.ID, "peer", n.network.Addr())
-			break
-		}
-		var err error
-		if servers, err = n.found(ctx); err != nil {
-			return err
+		if len(n.cfg.Cluster.Nodes()) > 0 {
+			err = n.found(ctx)
+		} else {
+			err = n.awaitJoin(cmp.Or(n.cfg.JoinCluster, n.store.Identity().Cluster))
 		}
 	}
-	in, err := n.newInstance(servers)
 	if err != nil {
 		return err
 	}
-	if servers != nil {
-		if err := n.store.Mark(store.ID{}); err != nil {
-			return errors.Join(err, in.stop())
-		}
+	in, err := n.newInstance()
+	if err != nil {
+		return err
 	}
 	n.exchangeInstance(in)
 	return nil
 }
 
-// found asks the others of the list until the cluster may begin, and returns its servers. Who the
-// founders are is on disk before the log is: the record by which a wiped one is recognised.
-func (n *Node) found(ctx context.Context) ([]raft.Server, error) {
+// found asks the others of the list until this node has written the first entry of a new cluster, or
+// until it is told to join one that has begun.
+func (n *Node) found(ctx context.Context) error {
 	said := ""
 	for {
-		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx))
-		switch d.Act {
-		case peer.Bootstrap:
+		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Cluster.Nodes()))
+		switch {
+		case d.Act == peer.Agree:
+			n.log.Info("agreed on the initial members", "members", d.Founders, "reason", d.Reason)
+			if err := n.store.Found(d.Founders.String()); err != nil {
+				return err
+			}
+			continue // those who agreed before wait for it
+		case d.Act == peer.Bootstrap:
 			n.log.Info("the cluster begins", "reason", d.Reason)
-			return n.servers(), n.store.Found(incarnations(d.Founders))
-		case peer.Refuse:
-			return nil, fmt.Errorf("raftnode: this node does not start: %s", d.Reason)
+			return n.bootstrap(d.Founders.Configuration())
+		case d.Act == peer.Refuse, d.Act == peer.Elsewhere && !n.cfg.Join:
+			return fmt.Errorf("raftnode: this node does not start: %s", d.Reason)
+		case d.Act == peer.Elsewhere && d.Cluster != (peer.ClusterID{}):
+			return n.awaitJoin(store.ID(d.Cluster))
 		}
 		if d.Reason != said {
 			n.log.Info("waiting", "reason", d.Reason)
@@ -70,66 +75,68 @@ func (n *Node) found(ctx context.Context) ([]raft.Server, error) {
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			return nil, fmt.Errorf("raftnode: the cluster has not begun, nothing was changed: %s (%w)", d.Reason, context.Cause(ctx))
+			return fmt.Errorf("raftnode: the cluster has not begun, nothing was changed: %s (%w)", d.Reason, context.Cause(ctx))
 		}
 	}
 }
 
-func (n *Node) servers() []raft.Server {
-	var servers []raft.Server
-	for _, node := range n.cfg.Cluster.Nodes() {
-		servers = append(servers, raft.Server{
-			Suffrage: raft.Voter, ID: raft.ServerID(node.ID), Address: raft.ServerAddress(node.Address),
-		})
+// bootstrap writes the first entry of a new log. raft.BootstrapCluster refuses a directory that has a
+// term, and that is what it leaves when the process ends between its two writes, or the second fails.
+// A term without an entry has promised nothing: nobody could have asked this node for a vote.
+func (n *Node) bootstrap(servers raft.Configuration) error {
+	const first = 1 // the index, and the term
+	key := []byte("CurrentTerm")
+	if term, err := n.store.Votes().GetUint64(key); err != nil || term < first {
+		if err := n.store.Votes().SetUint64(key, first); err != nil {
+			return err
+		}
 	}
-	return servers
+	entry := &raft.Log{Index: first, Term: first, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(servers)}
+	if err := n.store.Logs().StoreLog(entry); err != nil {
+		return fmt.Errorf("raftnode: the first entry of the log was not written: %w; the cluster can begin when this node is started again", err)
+	}
+	return n.store.Mark(store.ID{})
 }
 
-func incarnations(founders map[string]peer.Incarnation) map[string]store.ID {
-	ids := make(map[string]store.ID, len(founders))
-	for node, incarnation := range founders {
-		ids[node] = store.ID(incarnation)
+// awaitJoin makes this node one that a running cluster can take in.
+func (n *Node) awaitJoin(cluster store.ID) error {
+	if cluster == (store.ID{}) {
+		n.log.Info("this node holds nothing and knows no cluster", "id", n.cfg.ID, "peer", n.network.Addr())
+		return nil
 	}
-	return ids
+	if err := n.store.Join(cluster); err != nil {
+		return err
+	}
+	n.log.Info("this node holds nothing and waits to be taken into a cluster", "id", n.cfg.ID, "peer", n.network.Addr(), "cluster", cluster)
+	return n.network.SetCluster(peer.ClusterID(cluster))
 }
 
-// recordedMembers reads who announced what in a log. The first word on an id counts, as it does for
-// the machine.
-func recordedMembers(logs raft.LogStore) (map[string]peer.Incarnation, error) {
-	recorded := make(map[string]peer.Incarnation)
-	first, err := logs.FirstIndex()
+// condition is what this node says about its data to one who asks.
+func (n *Node) condition(asker peer.Server) peer.Condition {
+	id := n.store.Identity()
+	committed := n.state.committed.view()
+	c := peer.Condition{
+		Holds: n.holds(), Member: id.Bootstrapped, Founders: n.founders(),
+		Configuration: committed.index, Listed: committed.has(asker.ID()),
+	}
+	if err := n.store.Room(); err != nil && !c.Holds {
+		c.Unready = err.Error()
+	}
+	return c
+}
+
+// founders are the initial members on disk; Open has read them once.
+func (n *Node) founders() peer.Founders {
+	f, err := peer.ParseFounders(n.store.Identity().Founders)
 	if err != nil {
-		return nil, err
+		n.fatal(errors.Join(store.ErrLost, err))
 	}
-	last, err := logs.LastIndex()
-	if err != nil || last == 0 {
-		return nil, err
-	}
-	for i := first; i <= last; i++ {
-		var l raft.Log
-		err := logs.GetLog(i, &l)
-		if errors.Is(err, raft.ErrLogNotFound) {
-			continue // raft leaves a hole before a snapshot that it was sent
-		}
-		if err != nil {
-			return nil, fmt.Errorf("raftnode: the log can't be read at %d: %w", i, err)
-		}
-		entry, err := fsm.DecodeEntry(l.Data)
-		if l.Type != raft.LogCommand || err != nil {
-			continue
-		}
-		for _, c := range entry.Commands {
-			if m, ok := c.(*fsm.Member); ok && recorded[m.ID] == (peer.Incarnation{}) {
-				recorded[m.ID] = peer.Incarnation(m.Incarnation)
-			}
-		}
-	}
-	return recorded, nil
+	return f
 }
 
 // holds tells whether this node has any part of a log: then it is bound by what it promised.
 func (n *Node) holds() bool {
-	if n.store.State() != store.Empty {
+	if n.store.State() != store.Empty || n.state.committed.view().index > 0 {
 		return true
 	}
 	last, err := n.store.Logs().LastIndex()

@@ -44,6 +44,7 @@ func (n *Node) clerk() {
 		n.mark()
 		if in := n.running(); in != nil {
 			in.campaign()
+			n.askRemoved(ctx, in)
 		}
 		if n.mustAnnounce() {
 			if err := n.send(ctx, n.member()); err != nil {
@@ -84,24 +85,22 @@ func (n *Node) shorten() {
 	}
 }
 
-// mark writes down which cluster this node is part of, once it knows.
+// mark writes down that this node is part of its cluster, and of which one, once it knows.
 func (n *Node) mark() {
 	var cluster fsm.ClusterID
 	n.state.view(func(m *fsm.Machine) { cluster = m.Cluster() })
-	written := n.store.Identity()
-	switch {
-	case cluster != (fsm.ClusterID{}) && store.ID(cluster) != written.Cluster:
-		if err := n.store.Mark(store.ID(cluster)); err != nil {
-			n.log.Error("the marker of this node's cluster was not written", "error", err)
-			return
-		}
+	if cluster != (fsm.ClusterID{}) {
 		if err := n.network.SetCluster(peer.ClusterID(cluster)); err != nil {
 			n.log.Error("the peer network keeps its cluster", "error", err)
+			return
 		}
-	case !written.Bootstrapped && n.holds():
-		if err := n.store.Mark(store.ID{}); err != nil {
-			n.log.Error("the marker of this node was not written", "error", err)
-		}
+	}
+	id := n.store.Identity()
+	if !n.state.committed.view().has(n.self.ID()) || id.Bootstrapped && id.Cluster == store.ID(cluster) {
+		return // one that joins is a member when that is committed, and not before
+	}
+	if err := n.store.Mark(store.ID(cluster)); err != nil {
+		n.log.Error("the marker of this node's cluster was not written", "error", err)
 	}
 }
 
@@ -150,7 +149,7 @@ func (n *Node) send(ctx context.Context, c fsm.Command) error {
 		return ErrClosed
 	}
 	address, id := in.raft.LeaderWithID()
-	if id == "" || string(id) == n.cfg.ID {
+	if id == "" || id == n.self.ID() {
 		return &NotLeaderError{}
 	}
 	return n.tell(ctx, peer.Node{ID: string(id), Address: string(address)}, c)
@@ -177,13 +176,13 @@ func (n *Node) judge() {
 }
 
 // ErrDiverged ends the process of a node whose state differs from a majority's.
-var ErrDiverged = errors.New("raftnode: the state of this node has diverged; remove the node and let the machine join under a new id")
+var ErrDiverged = errors.New("raftnode: the state of this node has diverged from that of a majority; start it with another, empty data directory and --join, which replaces this one")
 
 func (in *instance) voters() []string {
 	var voters []string
-	for _, s := range in.raft.GetConfiguration().Configuration().Servers {
+	for _, s := range in.servers() {
 		if s.Suffrage == raft.Voter {
-			voters = append(voters, string(s.ID))
+			voters = append(voters, peer.NameOf(s.ID))
 		}
 	}
 	return voters

@@ -17,7 +17,9 @@ import (
 // Config says who a node is, where it keeps its data and how it reaches the others. ID, Listener,
 // Fatal and one of Dir and Memory are required; the rest has a meaning when zero.
 type Config struct {
-	// ID is the node's name in the cluster, for ever: a lost disk means a new one.
+	// ID is the node's name in the cluster. To raft a node is its name and the incarnation of its data
+	// directory together: one that lost its data is another server, which takes the lost one's place
+	// (Node.Join).
 	ID string
 	// Dir is the data directory. Empty: the data lives in Memory.
 	Dir    string
@@ -28,6 +30,9 @@ type Config struct {
 	// Cluster is the list that a new cluster begins with, this node among it. Zero: this node has
 	// data already, or waits until a running cluster takes it in.
 	Cluster peer.List
+	// Join says what a node that holds nothing does when a node of Cluster holds data, so that the
+	// cluster has begun without it: wait to be taken in, instead of refusing to start.
+	Join bool
 	// JoinCluster is the id of the running cluster that is to take this node in (Node.Join). Without
 	// it a node that holds nothing and has no list has nothing in common with anybody. Zero: the id
 	// that the data has.

@@ -18,6 +18,8 @@ var (
 	ErrOtherRules = errors.New("not done: the cluster's rules changed meanwhile; send it again")
 	// ErrRefused: the cluster can't be changed in this way; the words around it say why.
 	ErrRefused = errors.New("nothing was changed")
+	// ErrNotYet: the same, and a little later it may be possible.
+	ErrNotYet = errors.New("nothing was changed yet; try again later")
 )
 
 // NotLeaderError says that this node has no office, and who may have.

@@ -32,17 +32,16 @@ type instance struct {
 	closing    chan struct{}
 	supervised chan struct{} // closed when the supervisor has ended
 	over       chan struct{} // closed when raft has ended: what it has not answered then has failed
-	leads      atomic.Bool
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// officeSince is when raft said "leader" and no office is open yet; nil = no such moment. It keeps its
+	// ledSince is when raft made this node leader; nil = it is not. officeSince is when raft said "leader" and no office is open yet; nil = no such moment. It keeps its
 	// monotonic part: the wall's may jump.
-	officeSince atomic.Pointer[time.Time]
+	ledSince, officeSince atomic.Pointer[time.Time]
 }
 
-// newInstance starts raft on what the store holds. Founders bootstrap with servers; nil for all others.
-func (n *Node) newInstance(servers []raft.Server) (*instance, error) {
+// newInstance starts raft on what the store holds.
+func (n *Node) newInstance() (*instance, error) {
 	n.state.reset()
 	transport, err := n.network.Transport(raft.NetworkTransportConfig{Logger: raftLogger(n.log)})
 	if err != nil {
@@ -54,12 +53,6 @@ func (n *Node) newInstance(servers []raft.Server) (*instance, error) {
 	}
 	cfg := in.raftConfig()
 	logs := timedLog{n.store.Logs(), n.flights}
-	if servers != nil {
-		err := raft.BootstrapCluster(cfg, logs, n.store.Votes(), n.store.Snapshots(), transport, raft.Configuration{Servers: servers})
-		if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
-			return nil, errors.Join(fmt.Errorf("raftnode: the cluster could not begin: %w", err), transport.Close())
-		}
-	}
 	if n.wasStuck() {
 		n.log.Warn("this node's watchdog ended it a moment ago: it does not campaign for a while", "while", cautious)
 		in.cautiousUntil = time.Now().Add(cautious)
@@ -76,7 +69,7 @@ func (n *Node) newInstance(servers []raft.Server) (*instance, error) {
 // full could not even open an office; if all are full, they would depose each other for ever.
 func (in *instance) campaign() {
 	timeout := in.node.cfg.Election
-	if time.Now().Before(in.cautiousUntil) || in.node.store.Full() {
+	if time.Now().Before(in.cautiousUntil) || in.node.store.Room() != nil {
 		timeout = max(timeout, cautious)
 	}
 	c := in.raft.ReloadableConfig()
@@ -90,12 +83,15 @@ func (in *instance) campaign() {
 	}
 }
 
+// lease is how long a leader goes on without an answer from a majority.
+func (in *instance) lease() time.Duration { return in.node.cfg.Election / 2 }
+
 func (in *instance) raftConfig() *raft.Config {
 	n := in.node
 	c := raft.DefaultConfig()
-	c.LocalID = raft.ServerID(n.cfg.ID)
+	c.LocalID = n.self.ID()
 	c.HeartbeatTimeout, c.ElectionTimeout = n.cfg.Election, n.cfg.Election
-	c.LeaderLeaseTimeout = n.cfg.Election / 2
+	c.LeaderLeaseTimeout = in.lease()
 	c.CommitTimeout = min(c.CommitTimeout, n.cfg.Election/4)
 	c.MaxAppendEntries = entriesPerAppend
 	c.BatchApplyCh = true

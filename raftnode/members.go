@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -17,11 +18,22 @@ const (
 	joinNear = 100
 	// joinLook is how often that is looked at.
 	joinLook = 100 * time.Millisecond
+	// replaceSilence is for how long a server must not have answered this leader before a node of the
+	// same name, with another data directory, takes its place.
+	replaceSilence = 30 * time.Second
+	// replacePause is how long after that the name is not given to a third data directory: two machines
+	// that both run under one name would take it from each other for ever.
+	replacePause = 10 * time.Minute
+	// replaceLeast is how many voters a replacement leaves behind while it is under way: with fewer the
+	// loss of one more disk would lose what was acknowledged.
+	replaceLeast = 2
+	// liveWait is how long voters may take to answer before a change that needs them is refused.
+	liveWait = time.Second
 )
 
 // Server is a node in raft's configuration.
 type Server struct {
-	ID, Peer string
+	ID, Peer string // ID is the node's name
 	Voter    bool
 }
 
@@ -32,15 +44,24 @@ func (n *Node) Servers() []Server {
 		return nil
 	}
 	var servers []Server
-	for _, s := range in.raft.GetConfiguration().Configuration().Servers {
-		servers = append(servers, Server{string(s.ID), string(s.Address), s.Suffrage == raft.Voter})
+	for _, s := range in.servers() {
+		servers = append(servers, Server{peer.NameOf(s.ID), string(s.Address), s.Suffrage == raft.Voter})
 	}
 	return servers
 }
 
+// Voter reports whether this node has a vote, as far as it knows.
+func (n *Node) Voter() bool {
+	in := n.running()
+	return in != nil && slices.ContainsFunc(in.servers(), func(s raft.Server) bool {
+		return s.ID == n.self.ID() && s.Suffrage == raft.Voter
+	})
+}
+
 // Join takes a node into the cluster: first without a vote, then, once it has nearly caught up, with
-// one. It is asked of the leader. When ctx ends in between, the node stays without a vote, and
-// Join may be asked again.
+// one. A node with the name of a server that has been silent for replaceSilence, that answers at its
+// address and has another data directory, replaces it. It is asked of the leader. Each step is on
+// record in the log, so when ctx ends in between, or the leader does, Join goes on where it stood.
 func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	in, err := n.leading()
 	if err != nil {
@@ -49,65 +70,195 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	if err := peer.CheckID(node.ID); err != nil {
 		return fmt.Errorf("raftnode: join: %w; %w", err, ErrRefused)
 	}
-	if err := n.mayJoin(in, node); err != nil {
+	if err := conflict(in.servers(), node); err != nil {
+		return fmt.Errorf("raftnode: join: %w", err)
+	}
+	server, err := n.newcomer(ctx, node)
+	if err != nil {
+		return fmt.Errorf("raftnode: join: %w", err)
+	}
+	if err := n.admit(ctx, in, server, node.Address); err != nil {
+		return fmt.Errorf("raftnode: join: %w", err)
+	}
+	to := peer.Node{ID: server.String(), Address: node.Address}
+	if err := n.caughtUp(ctx, to); err != nil {
+		return fmt.Errorf("raftnode: join: %s was added without a vote and gets none yet: %w; ask again, or remove it", node.ID, err)
+	}
+	if err := n.promote(ctx, in, to); err != nil {
+		return fmt.Errorf("raftnode: join: %s has no vote yet: %w", node.ID, err)
+	}
+	n.log.Info("a node joined", "id", node.ID, "incarnation", server.Incarnation, "peer", node.Address)
+	return nil
+}
+
+// newcomer asks the node at an address who it is. Its incarnation comes from itself, from the very
+// place where the cluster will reach it.
+func (n *Node) newcomer(ctx context.Context, node peer.Node) (peer.Server, error) {
+	answer, err := n.network.Ask(ctx, node)
+	if err != nil {
+		return peer.Server{}, fmt.Errorf("%s does not answer at %s: %w; %w; start it with --join first", node.ID, node.Address, err, ErrNotYet)
+	}
+	var mine fsm.ClusterID
+	n.state.view(func(m *fsm.Machine) { mine = m.Cluster() })
+	switch {
+	case answer.Name != node.ID:
+		return peer.Server{}, fmt.Errorf("the node at %s is %s and not %s; %w", node.Address, answer.Name, node.ID, ErrRefused)
+	case answer.Cluster != peer.ClusterID(mine):
+		return peer.Server{}, fmt.Errorf("%s at %s is not waiting for this cluster, %v (it knows cluster %v); %w; start it with an empty data directory and --join",
+			node.ID, node.Address, peer.ClusterID(mine), answer.Cluster, ErrRefused)
+	case answer.Member && !n.listed(answer.ID()):
+		return peer.Server{}, fmt.Errorf("%s was removed from this cluster; %w; to bring the machine back start it with another, empty data directory", answer.Server, ErrRefused)
+	}
+	return answer.Server, nil
+}
+
+// listed tells whether a server is in raft's latest configuration.
+func (n *Node) listed(id raft.ServerID) bool {
+	in := n.running()
+	return in != nil && configuration{servers: in.servers()}.has(id)
+}
+
+// conflict refuses a node whose name, or address, is another's.
+func conflict(servers []raft.Server, node peer.Node) error {
+	for _, s := range servers {
+		name, sameAddress := peer.NameOf(s.ID), string(s.Address) == node.Address
+		switch {
+		case name == node.ID && !sameAddress:
+			return fmt.Errorf("%s is a member at %s and not at %s: two machines must not have one name; %w; `zamok remove %s` first if the one at %s is gone for good",
+				name, s.Address, node.Address, ErrRefused, name, s.Address)
+		case name != node.ID && sameAddress:
+			return fmt.Errorf("%s is the address of %s; %w; `zamok remove %s` first if that is gone for good", node.Address, name, ErrRefused, name)
+		}
+	}
+	return nil
+}
+
+// admit adds a server without a vote, unless it is there, after it has removed the one that it replaces.
+func (n *Node) admit(ctx context.Context, in *instance, server peer.Server, address string) error {
+	done, err := n.change(ctx)
+	if err != nil {
 		return err
 	}
-	id, address := raft.ServerID(node.ID), raft.ServerAddress(node.Address)
-	if err := in.waitFor(ctx, in.raft.AddNonvoter(id, address, 0, 0)); err != nil {
-		return fmt.Errorf("raftnode: join: %s was not added, or it is not known whether: %w", node.ID, err)
+	defer done()
+	servers := in.servers()
+	if err := conflict(servers, peer.Node{ID: server.Name, Address: address}); err != nil {
+		return err
 	}
+	var old *raft.Server
+	for _, s := range servers {
+		if s.ID == server.ID() {
+			return nil // it is there already, or was being added
+		}
+		if peer.NameOf(s.ID) == server.Name {
+			old = &s
+		}
+	}
+	if old != nil {
+		if err := n.mayReplace(ctx, in, *old, server); err != nil {
+			return err
+		}
+		n.log.Warn("a node has lost its data directory and is replaced by the one that answers in its place",
+			"id", server.Name, "lost", old.ID, "new", server.ID(), "peer", address)
+		if err := n.remove(ctx, in, *old); err != nil {
+			return err
+		}
+	}
+	if err := in.waitFor(ctx, in.raft.AddNonvoter(server.ID(), raft.ServerAddress(address), 0, 0)); err != nil {
+		return fmt.Errorf("%s was not added, or it is not known whether: %w", server, err)
+	}
+	return nil
+}
+
+// mayReplace says why a server must not be replaced by another of its name at its address, or nil.
+func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, server peer.Server) error {
+	since := in.ledSince.Load()
+	if since == nil || old.ID == n.self.ID() {
+		return n.notLeader()
+	}
+	if contact := in.transport.Contact(old.ID); contact.After(*since) {
+		since = &contact
+	}
+	if silent := time.Since(*since); silent < replaceSilence {
+		return fmt.Errorf("%s takes the place of the lost %s when that has been silent for %v, and it is for %v; %w",
+			server, old.ID, replaceSilence, silent.Round(time.Second), ErrNotYet)
+	}
+	// The machine's time stands while nothing is written.
+	_, now, err := n.Fence(ctx)
+	if err != nil {
+		return err
+	}
+	var replaced fsm.MemberRecord
+	n.state.view(func(m *fsm.Machine) { replaced, _ = m.MemberRecord(server.Name) })
+	if ago := now.Sub(replaced.Replaced).Duration(); replaced.Replaced != 0 && ago < replacePause {
+		return fmt.Errorf("%s was replaced %v ago already, and is not again within %v: if two machines run under this name, end one of them; %w",
+			server.Name, ago.Round(time.Second), replacePause, ErrNotYet)
+	}
+	voters := 0
+	for _, s := range in.servers() {
+		switch {
+		case s.ID == old.ID:
+		case s.Suffrage == raft.Voter:
+			voters++
+		default:
+			return fmt.Errorf("%s is being caught up, and one change is made at a time; %w; if it is gone, `zamok remove %s`",
+				peer.NameOf(s.ID), ErrNotYet, peer.NameOf(s.ID))
+		}
+	}
+	if old.Suffrage == raft.Voter && voters < replaceLeast {
+		return fmt.Errorf("without %s there are %d voters, and a replacement leaves at least %d; %w; add another node first", old.ID, voters, replaceLeast, ErrRefused)
+	}
+	return nil
+}
+
+// caughtUp waits until a node has nearly what this leader has, and can live with it.
+func (n *Node) caughtUp(ctx context.Context, node peer.Node) error {
 	for {
 		index, err := n.appliedAt(ctx, node)
 		var mine uint64
 		n.state.view(func(m *fsm.Machine) { mine = m.Stamp().Index })
 		if err == nil && index+joinNear >= mine {
-			if err := n.knowsRules(node.ID); err != nil {
-				return fmt.Errorf("raftnode: join: %s was added without a vote and gets none: %w", node.ID, err)
-			}
-			break
+			return n.knowsRules(peer.NameOf(raft.ServerID(node.ID)))
 		}
 		pause := time.NewTimer(joinLook)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
 			pause.Stop()
-			where := fmt.Sprintf("it is at %d of %d", index, mine)
-			if err != nil {
-				where = err.Error()
+			if err == nil {
+				err = fmt.Errorf("it is at %d of %d", index, mine)
 			}
-			return fmt.Errorf("raftnode: join: %s was added without a vote and has not caught up yet (%s; %w); ask again, or remove it",
-				node.ID, where, context.Cause(ctx))
+			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}
 	}
-	if err := in.waitFor(ctx, in.raft.AddVoter(id, address, 0, 0)); err != nil {
-		return fmt.Errorf("raftnode: join: %s has no vote yet, or it is not known whether: %w", node.ID, err)
-	}
-	n.log.Info("a node joined", "id", node.ID, "peer", node.Address)
-	return nil
 }
 
-// mayJoin refuses an id that was used before: whoever bore it made promises that a newcomer does
-// not know.
-func (n *Node) mayJoin(in *instance, node peer.Node) error {
-	for _, s := range in.raft.GetConfiguration().Configuration().Servers {
+// promote gives a server its vote.
+func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error {
+	done, err := n.change(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	id := raft.ServerID(node.ID)
+	var voters []raft.ServerID
+	found := false
+	for _, s := range in.servers() {
 		switch {
-		case string(s.ID) != node.ID:
-		case string(s.Address) == node.Address:
-			return nil // a joining that was begun, or nothing new
-		default:
-			return fmt.Errorf("raftnode: join: %s is a node already, at %s and not %s; %w; remove it first if that is wrong",
-				node.ID, s.Address, node.Address, ErrRefused)
-		}
-		if string(s.Address) == node.Address {
-			return fmt.Errorf("raftnode: join: %s is the address of %s; %w; remove %s first", node.Address, s.ID, ErrRefused, s.ID)
+		case s.ID == id && s.Suffrage == raft.Voter:
+			return nil
+		case s.ID == id:
+			found = true
+		case s.Suffrage == raft.Voter:
+			voters = append(voters, s.ID)
 		}
 	}
-	var used bool
-	n.state.view(func(m *fsm.Machine) { _, used = m.Member(node.ID) })
-	if used {
-		return fmt.Errorf("raftnode: join: %s was a member before; %w; give the node an id that was never used", node.ID, ErrRefused)
+	if !found {
+		return fmt.Errorf("it was removed meanwhile; %w", ErrRefused)
 	}
-	return nil
+	if err := in.needsLive(ctx, append(voters, id)); err != nil {
+		return err
+	}
+	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(node.Address), 0, 0))
 }
 
 // knowsRules refuses a newcomer that would have to end at its first entry. One that has not said what
@@ -130,11 +281,11 @@ func (n *Node) RaiseRules(ctx context.Context) (rules uint32, err error) {
 	if err != nil {
 		return 0, err
 	}
-	servers := in.raft.GetConfiguration().Configuration().Servers
+	servers := in.servers()
 	n.state.view(func(m *fsm.Machine) {
 		rules = m.Rules() + 1
 		for _, s := range servers {
-			if member, _ := m.Member(string(s.ID)); member.RulesMax < rules {
+			if member, _ := m.Member(peer.NameOf(s.ID)); member.RulesMax < rules {
 				err = fmt.Errorf("raftnode: %s has not announced that it knows rules %d; %w; upgrade it first", s.ID, rules, ErrRefused)
 			}
 		}
@@ -149,18 +300,89 @@ func (n *Node) RaiseRules(ctx context.Context) (rules uint32, err error) {
 	return rules, err
 }
 
-// Remove takes a node out of the cluster. A node that lost its disk is removed before its successor
-// starts under another id.
-func (n *Node) Remove(ctx context.Context, id string) error {
+// Remove takes a node out of the cluster. A removal after which no majority of the voters would answer
+// is refused: it could not be committed, and nobody would lead from then on.
+func (n *Node) Remove(ctx context.Context, name string) error {
 	in, err := n.leading()
 	if err != nil {
 		return err
 	}
-	if err := in.waitFor(ctx, in.raft.RemoveServer(raft.ServerID(id), 0, 0)); err != nil {
-		return fmt.Errorf("raftnode: remove: %s was not removed, or it is not known whether: %w", id, err)
+	done, err := n.change(ctx)
+	if err != nil {
+		return fmt.Errorf("raftnode: remove: %w", err)
 	}
-	n.log.Info("a node was removed", "id", id)
+	defer done()
+	at := slices.IndexFunc(in.servers(), func(s raft.Server) bool { return peer.NameOf(s.ID) == name })
+	if at < 0 {
+		return fmt.Errorf("raftnode: remove: %q is no member of this cluster; %w", name, ErrRefused)
+	}
+	if err := n.remove(ctx, in, in.servers()[at]); err != nil {
+		return fmt.Errorf("raftnode: remove: %w", err)
+	}
+	n.log.Info("a node was removed", "id", name)
 	return nil
+}
+
+// remove removes a server, if a majority of the voters that remain answers.
+func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) error {
+	if server.Suffrage == raft.Voter {
+		var voters []raft.ServerID
+		for _, s := range in.servers() {
+			if s.Suffrage == raft.Voter && s.ID != server.ID {
+				voters = append(voters, s.ID)
+			}
+		}
+		if len(voters) == 0 {
+			return fmt.Errorf("%s is the only voter; %w", server.ID, ErrRefused)
+		}
+		if err := in.needsLive(ctx, voters); err != nil {
+			return err
+		}
+	}
+	done := in.transport.Removing(server.ID)
+	if err := in.waitThen(ctx, in.raft.RemoveServer(server.ID, 0, 0), done); err != nil {
+		return fmt.Errorf("%s was not removed, or it is not known whether: %w", server.ID, err)
+	}
+	return nil
+}
+
+// needsLive refuses a change that would leave these voters without a majority that answers, so that the
+// change could not be committed: raft uses a configuration from the moment that it is written.
+func (in *instance) needsLive(ctx context.Context, voters []raft.ServerID) error {
+	limit := time.Now().Add(liveWait)
+	for {
+		var silent []string
+		for _, id := range voters {
+			if id != in.node.self.ID() && time.Since(in.transport.Contact(id)) > in.lease() {
+				silent = append(silent, peer.NameOf(id))
+			}
+		}
+		if 2*len(silent) < len(voters) {
+			return nil
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("it would leave %d voters, and of them %v did not answer this leader within %v: no majority; %w; bring them back first",
+				len(voters), silent, in.lease(), ErrRefused)
+		}
+		pause := time.NewTimer(in.lease() / 4)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("%w (%w)", ErrRefused, context.Cause(ctx))
+		}
+	}
+}
+
+// change begins a change of the members: one is made at a time, and looks at the configuration that the
+// one before has left.
+func (n *Node) change(ctx context.Context) (done func(), err error) {
+	select {
+	case n.membership <- struct{}{}:
+		return func() { <-n.membership }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("another change of the members is under way; %w (%w)", ErrNotYet, context.Cause(ctx))
+	}
 }
 
 // Transfer hands the leadership to a node, or to any with "". This node's raft then ends and starts
@@ -175,16 +397,14 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 	if to == "" {
 		future = in.raft.LeadershipTransfer()
 	} else {
-		var address raft.ServerAddress
-		for _, s := range in.raft.GetConfiguration().Configuration().Servers {
-			if string(s.ID) == to && s.Suffrage == raft.Voter {
-				address = s.Address
-			}
-		}
-		if address == "" || to == n.cfg.ID {
+		at := slices.IndexFunc(in.servers(), func(s raft.Server) bool {
+			return peer.NameOf(s.ID) == to && s.Suffrage == raft.Voter && s.ID != n.self.ID()
+		})
+		if at < 0 {
 			return fmt.Errorf("raftnode: transfer: %q is no other voter of this cluster; %w", to, ErrRefused)
 		}
-		future = in.raft.LeadershipTransferToServer(raft.ServerID(to), address)
+		server := in.servers()[at]
+		future = in.raft.LeadershipTransferToServer(server.ID, server.Address)
 	}
 	err = in.waitFor(ctx, future)
 	return errors.Join(err, n.reopen(in))
@@ -201,7 +421,7 @@ func (n *Node) reopen(old *instance) error {
 	if err := old.stop(); err != nil {
 		n.log.Warn("raft ended with an error", "error", err)
 	}
-	in, err := n.newInstance(nil)
+	in, err := n.newInstance()
 	if err != nil {
 		n.fatal(fmt.Errorf("raftnode: raft did not start again after a transfer: %w", err))
 	}
@@ -227,10 +447,23 @@ func (n *Node) checkpoint() {
 	}
 }
 
+// servers are those of raft's latest configuration, which may not be committed.
+func (in *instance) servers() []raft.Server {
+	return in.raft.GetConfiguration().Configuration().Servers
+}
+
 // waitFor waits for a future of raft, or for ctx: then its outcome is unknown.
 func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
+	return in.waitThen(ctx, future, func() {})
+}
+
+// waitThen is waitFor, and calls then when the future is done, also after ctx.
+func (in *instance) waitThen(ctx context.Context, future raft.Future, then func()) error {
 	done := make(chan error, 1)
-	go func() { done <- answeredBy(in.over, future).Error() }()
+	go func() {
+		defer then()
+		done <- answeredBy(in.over, future).Error()
+	}()
 	select {
 	case err := <-done:
 		return err

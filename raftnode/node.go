@@ -29,9 +29,10 @@ type Node struct {
 	queue   *queue
 	flights *flights
 	digests *digests
-	// recorded are the incarnations in the log when it was opened: nothing of it is applied then, and
-	// votes are asked for already. Never changed.
-	recorded map[string]peer.Incarnation
+	self    peer.Server // what raft calls this node
+	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
+	// when it was opened. Never changed; 0 = there was none.
+	listedAt uint64
 	cut      atomic.Int64 // cluster time that stalls of this leader cut off, in ns
 
 	clerkWake chan struct{} // capacity 1
@@ -40,6 +41,9 @@ type Node struct {
 	closed    error
 	busy      sync.WaitGroup // clerk and watchdog
 
+	opened, asked time.Time     // when it was opened; when the clerk asked last whether it was removed
+	membership    chan struct{} // capacity 1: full while a change of the members is being made
+
 	changing chan struct{} // capacity 1: full while raft is stopped or replaced, which may take as long as a disk hangs
 	mu       sync.RWMutex  // guards instance
 	instance *instance
@@ -47,49 +51,76 @@ type Node struct {
 
 // Open opens a node. With an empty directory and a Cluster list it asks the others of the list, and
 // waits, until ctx ends, for all of them to have answered that the cluster may begin.
-func Open(ctx context.Context, cfg Config) (*Node, error) {
-	cfg, err := cfg.settled()
+func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
+	cfg, err = cfg.settled()
 	if err != nil {
 		return nil, err
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, queue: newQueue(), flights: newFlights(), digests: &digests{},
 		clerkWake: make(chan struct{}, 1), closing: make(chan struct{}), changing: make(chan struct{}, 1),
+		membership: make(chan struct{}, 1), opened: time.Now(),
 	}
 	n.state = &state{
 		log: cfg.Logger, rules: cfg.Rules, fatal: n.fatal, applied: cfg.Applied, restored: cfg.Restored,
 		flights: n.flights, digests: n.digests, kick: n.kickClerk,
 	}
 	n.state.reset()
+	open := false
+	defer func() { // also when Fatal ends this goroutine
+		if !open {
+			err = errors.Join(err, n.abandon())
+		}
+	}()
 	n.store, err = store.Open(store.Config{
 		NodeID: cfg.ID, Dir: cfg.Dir, Memory: cfg.Memory, Log: cfg.Log, Fatal: cfg.Fatal, Observe: cfg.Wrote,
 		Logger: raftLogger(cfg.Logger), Mark: cfg.Mark, Floor: cfg.Floor, Wrap: cfg.Wrap,
 	})
 	if err != nil {
-		return nil, errors.Join(err, cfg.Listener.Close())
+		return nil, err
 	}
 	identity := n.store.Identity()
-	if identity.Cluster == (store.ID{}) {
-		identity.Cluster = cfg.JoinCluster
+	cluster := identity.Cluster
+	if n.store.State() == store.Empty {
+		cluster = store.ID{} // what it waited for once may not be what it begins now
 	}
-	if n.recorded, err = recordedMembers(n.store.Logs()); err != nil {
-		return nil, errors.Join(err, cfg.Listener.Close(), n.store.Close())
+	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
+	n.state.snapshots = n.store.Snapshots()
+	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
+	if _, bad := peer.ParseFounders(identity.Founders); err == nil && bad != nil {
+		err = fmt.Errorf("raftnode: %w: %w", store.ErrLost, bad)
+	}
+	if err != nil {
+		return nil, err
 	}
 	n.network, err = peer.New(peer.Config{
-		ID: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation),
-		Cluster: peer.ClusterID(identity.Cluster), List: cfg.Cluster,
-		Known: n.incarnationOf, Holds: n.holds, Told: n.told,
+		ID: cfg.ID, Incarnation: n.self.Incarnation, Cluster: peer.ClusterID(cluster), List: cfg.Cluster,
+		Condition: n.condition, Told: n.told,
 		Listener: cfg.Listener, Advertise: cfg.Advertise, Dial: cfg.Dial, TLS: cfg.TLS, Logger: cfg.Logger,
 	})
 	if err != nil {
-		return nil, errors.Join(err, cfg.Listener.Close(), n.store.Close())
+		return nil, err
 	}
 	if err := n.begin(ctx); err != nil {
-		return nil, errors.Join(err, n.network.Close(), n.store.Close())
+		return nil, err
 	}
+	open = true
 	n.busy.Go(n.clerk)
 	n.busy.Go(n.watch)
 	return n, nil
+}
+
+// abandon closes what Open has opened when it fails.
+func (n *Node) abandon() (err error) {
+	if n.network != nil {
+		err = n.network.Close()
+	} else {
+		err = n.cfg.Listener.Close()
+	}
+	if n.store != nil {
+		err = errors.Join(err, n.store.Close())
+	}
+	return err
 }
 
 // fatal ends the process, and at least this goroutine: what it was about to do must not happen.
@@ -97,23 +128,6 @@ func (n *Node) fatal(err error) {
 	n.log.Error("this process must end", "error", err)
 	n.cfg.Fatal(err)
 	runtime.Goexit()
-}
-
-// incarnationOf is the record that package peer judges by: what the members announced, as far as it
-// is applied or was in the log at the start, and before that what the founders said when they were
-// asked.
-func (n *Node) incarnationOf(id string) (peer.Incarnation, bool) {
-	var member fsm.Member
-	var ok bool
-	n.state.view(func(m *fsm.Machine) { member, ok = m.Member(id) })
-	if ok {
-		return peer.Incarnation(member.Incarnation), true
-	}
-	if incarnation, ok := n.recorded[id]; ok {
-		return incarnation, true
-	}
-	founder, ok := n.store.Identity().Founders[id]
-	return peer.Incarnation(founder), ok
 }
 
 // Submit hands a command in. done is called once, perhaps before Submit returns.
@@ -185,9 +199,12 @@ func (n *Node) Leader() (id, client string) {
 		return "", ""
 	}
 	_, server := in.raft.LeaderWithID()
-	var member fsm.Member
-	n.state.view(func(m *fsm.Machine) { member, _ = m.Member(string(server)) })
-	return string(server), member.Client
+	id = peer.NameOf(server)
+	n.state.view(func(m *fsm.Machine) {
+		member, _ := m.Member(id)
+		client = member.Client
+	})
+	return id, client
 }
 
 // View lets f read the machine as it stands on this node, which may be behind the leader's; after

@@ -57,13 +57,13 @@ func (in *instance) notice() (leads, open bool) {
 }
 
 func (in *instance) noticed(leads bool) bool {
-	in.leads.Store(leads)
+	var since *time.Time
 	if leads {
 		now := time.Now()
-		in.officeSince.Store(&now)
-	} else {
-		in.officeSince.Store(nil)
+		since = &now
 	}
+	in.ledSince.Store(since)
+	in.officeSince.Store(since)
 	return leads
 }
 

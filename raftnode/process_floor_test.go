@@ -64,7 +64,7 @@ func runFloor(t *testing.T, o order, m *mouth, asks <-chan ask) {
 func openFloor(t *testing.T, o order) *floor {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &floor{disk: newSickDisk(), cancel: func() {}}
-	settings := &instance{node: &Node{log: log, cfg: Config{
+	settings := &instance{node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
 		ID: o.ID, Election: cmp.Or(o.Election, electionDefault), SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
 	}}}
 	bolt, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(o.Dir, "raft.db"), BoltOptions: &bbolt.Options{
@@ -86,8 +86,12 @@ func openFloor(t *testing.T, o order) *floor {
 	require.NoError(t, err)
 	config := settings.raftConfig()
 	config.NotifyCh = nil
-	servers := (&Node{cfg: Config{Cluster: list}}).servers()
-	require.NoError(t, raft.BootstrapCluster(config, logs, bolt, snapshots, transport, raft.Configuration{Servers: servers}))
+	incarnations := make(map[string]peer.Incarnation)
+	for _, node := range list.Nodes() {
+		incarnations[node.ID] = peer.Incarnation{1} // without a handshake nothing looks at it
+	}
+	founders := peer.NewFounders(list, incarnations)
+	require.NoError(t, raft.BootstrapCluster(config, logs, bolt, snapshots, transport, founders.Configuration()))
 	f.raft, err = raft.NewRaft(config, f, logs, bolt, snapshots, transport)
 	require.NoError(t, err)
 	return f

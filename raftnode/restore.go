@@ -82,14 +82,17 @@ func (r Restoration) into(st *store.Store, backup io.Reader) (Restored, error) {
 	if above == 0 {
 		above = term << tokenShift
 	}
-	self := map[string]store.ID{r.Node.ID: st.Identity().Incarnation}
-	// Raft writes a term before anything of that term.
-	if err := errors.Join(st.Found(self), st.Votes().SetUint64([]byte("CurrentTerm"), term)); err != nil {
+	list, err := peer.ParseList(r.Node.ID + "=" + r.Node.Address)
+	if err != nil {
 		return Restored{}, err
 	}
-	address := raft.ServerAddress(r.Node.Address)
-	alone := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: raft.ServerID(r.Node.ID), Address: address}}}
-	_, transport := raft.NewInmemTransport(address) // raft has it write addresses down
+	founders := peer.NewFounders(list, map[string]peer.Incarnation{r.Node.ID: peer.Incarnation(st.Identity().Incarnation)})
+	// Raft writes a term before anything of that term.
+	if err := errors.Join(st.Found(founders.String()), st.Votes().SetUint64([]byte("CurrentTerm"), term)); err != nil {
+		return Restored{}, err
+	}
+	alone := founders.Configuration()
+	_, transport := raft.NewInmemTransport(alone.Servers[0].Address) // raft has it write addresses down
 	sink, err := st.Snapshots().Create(snapshotVersion, restoredAt, term, alone, restoredAt, transport)
 	if err != nil {
 		return Restored{}, err

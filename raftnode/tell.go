@@ -54,7 +54,7 @@ func (n *Node) exchange(ctx context.Context, to peer.Node, body []byte) ([]byte,
 }
 
 // told answers another node.
-func (n *Node) told(ctx context.Context, from string, body []byte) []byte {
+func (n *Node) told(ctx context.Context, from peer.Server, body []byte) []byte {
 	if len(body) == 0 {
 		return append([]byte{toldError}, "nothing was said"...)
 	}
@@ -73,13 +73,13 @@ func (n *Node) told(ctx context.Context, from string, body []byte) []byte {
 }
 
 // take proposes what another node says of itself, and nothing else.
-func (n *Node) take(ctx context.Context, from string, bytes []byte) error {
+func (n *Node) take(ctx context.Context, from peer.Server, bytes []byte) error {
 	entry, err := fsm.DecodeEntry(bytes)
 	if err != nil {
 		return err
 	}
-	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) {
-		return errors.New("a node may only speak of itself")
+	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) || !n.listed(from.ID()) {
+		return errors.New("a node may only speak of itself, and as a member")
 	}
 	a, err := n.Propose(ctx, entry.Commands[0])
 	if err == nil && a.Result.Code != fsm.OK {
@@ -88,12 +88,12 @@ func (n *Node) take(ctx context.Context, from string, bytes []byte) error {
 	return err
 }
 
-func isOwn(from string, c fsm.Command) bool {
+func isOwn(from peer.Server, c fsm.Command) bool {
 	switch c := c.(type) {
 	case *fsm.Member:
-		return c.ID == from
+		return c.ID == from.Name && c.Incarnation == fsm.Incarnation(from.Incarnation)
 	case *fsm.Digest:
-		return c.Node == from
+		return c.Node == from.Name
 	}
 	return false
 }

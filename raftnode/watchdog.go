@@ -30,18 +30,12 @@ const (
 	// cautious is how long a node does not campaign after its watchdog ended it, or while its disk is
 	// full, unless nobody leads for one to two times as long.
 	cautious = 10 * time.Second
-	// removedMax is how long a node that hears of its removal, and then no more of a leader, waits for
-	// better news: the removal may yet turn out not to have been committed.
-	removedMax = 10 * time.Second
 	// noteMax is how long the watchdog waits to write down that it ends the process.
 	noteMax = 200 * time.Millisecond
 )
 
 // ErrStuck ends the process of a leader that can't lead.
 var ErrStuck = errors.New("raftnode: this leader is stuck and makes room for another")
-
-// ErrRemoved ends the process of a node that was taken out of the cluster.
-var ErrRemoved = errors.New("raftnode: this node was removed from its cluster; what it holds is of no more use; to come back, join with an empty directory and a new id")
 
 // watch is the watchdog.
 func (n *Node) watch() {
@@ -55,10 +49,11 @@ func (n *Node) watch() {
 		case <-tick.C:
 		}
 		in := n.running()
-		if in != nil && (in.raft.State() == raft.Shutdown || in.wasRemoved(time.Now())) {
-			n.fatal(ErrRemoved) // nobody else ends it while it runs
+		if in != nil && in.raft.State() == raft.Shutdown {
+			// Nobody else ends it while it runs: it committed its own removal, as the leader.
+			n.fatal(ErrRemoved)
 		}
-		if in == nil || !in.leads.Load() || n.state.restoring.Load() > 0 {
+		if in == nil || in.ledSince.Load() == nil || n.state.restoring.Load() > 0 {
 			continue
 		}
 		stuck := n.stuck(in, time.Now())
@@ -72,23 +67,6 @@ func (n *Node) watch() {
 		n.note(stuck)
 		n.fatal(stuck)
 	}
-}
-
-// wasRemoved tells whether this node's log says that it is none of the cluster's, and nobody leads it any
-// more. A leader that is removed ends by itself; a follower is only left alone (hashicorp/raft). One that
-// was away at the time can't know, and asks for votes in vain.
-func (in *instance) wasRemoved(now time.Time) bool {
-	servers := in.raft.GetConfiguration().Configuration().Servers
-	if len(servers) == 0 || in.raft.State() != raft.Follower || in.raft.LastContact().IsZero() ||
-		now.Sub(in.raft.LastContact()) < removedMax {
-		return false
-	}
-	for _, s := range servers {
-		if string(s.ID) == in.node.cfg.ID {
-			return false
-		}
-	}
-	return true
 }
 
 // stuck says in what way this leader is stuck, or nil.

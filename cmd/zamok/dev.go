@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/api"
+	"zamok/raftnode"
 )
 
 // devVerb is `zamok dev`.
@@ -97,11 +98,16 @@ func (v *devVerb) run(ctx context.Context) error {
 			ended <- n
 		}()
 	}
-	select {
-	case n := <-ended:
-		return fmt.Errorf("a node has ended itself, so all end: %w", n.Err())
-	case <-ctx.Done():
-		return interrupted(ctx)
+	for {
+		select {
+		case n := <-ended:
+			if !errors.Is(n.Err(), raftnode.ErrRemoved) {
+				return fmt.Errorf("a node has ended itself, so all end: %w", n.Err())
+			}
+			v.log.Warn("a node was removed and has ended; the others go on", "error", n.Err())
+		case <-ctx.Done():
+			return interrupted(ctx)
+		}
 	}
 }
 

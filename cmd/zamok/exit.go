@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+
+	"zamok/raftnode"
 )
 
 // The exit codes of every verb. A command run under a lock has its own codes besides; these lie
 // where commands seldom are, and 126 and up mean what they mean to a shell.
 const (
 	exitNo          = 1   // `zamok check`: not held
+	exitRemoved     = 118 // `zamok server`: this data directory was removed from its cluster
 	exitNotAcquired = 121 // --try: it would have to wait
 	exitWaitOver    = 122 // --wait: the time was over
 	exitLost        = 123 // the lock was lost, or nearly, and the command was ended
@@ -20,6 +23,14 @@ const (
 	exitNotFound    = 127 // there is no such command
 	exitSignal      = 128 // + n: signal n ended the command, or this program while it waited
 )
+
+// fatalCode is the exit code of a node that ends itself.
+func fatalCode(err error) int {
+	if errors.Is(err, raftnode.ErrRemoved) {
+		return exitRemoved
+	}
+	return exitOurs
+}
 
 // exitError is an error that knows its exit code. Without err there is nothing to say: the code is
 // the child's own, or the answer was printed.

@@ -37,8 +37,9 @@ func newJoin(a *app) *cobra.Command {
 its peers at ADDRESS. First it gets what the others have; when it has nearly caught up it gets a vote. If
 the time is over before that, ask again: nothing is done twice.
 
-` + "`zamok server --join`" + ` does this by itself. One change of the cluster is made at a time. An id is used once:
-a node that lost its disk comes back under another one, after the old one was removed.`,
+` + "`zamok server --join`" + ` does this by itself. One change of the cluster is made at a time. A node that lost its
+data directory joins under the name and at the address that it had: it replaces the lost one when that has
+not answered the leader for 30 seconds, and at most once in ten minutes.`,
 		Example: "  zamok join n4 db4.example:5751",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(2),

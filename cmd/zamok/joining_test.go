@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"net"
-	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
@@ -19,54 +16,61 @@ import (
 )
 
 // A node that joined is often started again with the same command line. If the cluster has no majority
-// without it, nobody answers --join, and the node must not wait long for that: they would wait for each other.
+// without it, nobody answers --join, and the node must not wait for that: they would wait for each other.
 func TestANodeWithDataDoesNotWaitForTheClusterThatWaitsForIt(t *testing.T) {
+	dir := t.TempDir()
+	data, peer := filepath.Join(dir, "n1"), net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t)))
+	one, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n1", Dir: data, Cluster: "n1=" + peer})
+	require.NoError(t, err)
+	require.NoError(t, one.Kill())
+
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes calls, and never answers
 	require.NoError(t, err)
 	defer silent.Close()
-	var said bytes.Buffer
-	v := &serverVerb{app: &app{stderr: &said}, id: "n4", data: t.TempDir(), join: silent.Addr().String()}
-	require.NoError(t, os.WriteFile(filepath.Join(v.data, "identity.json"), nil, 0o600))
-	ctx, cancel := context.WithTimeout(t.Context(), joinPatience/2)
-	defer cancel()
-	joins, err := v.target(ctx)
+	v := &serverVerb{app: &app{stderr: &lockedBuffer{}}, id: "n1", data: data, join: silent.Addr().String()}
+	began := time.Now()
+	id, err := v.joinCluster(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, ctx.Err(), "it came back by itself, after %v or so", againPatience.Round(time.Second))
-	assert.Equal(t, joining{}, joins)
-	assert.Contains(t, said.String(), "starting with the data that is here")
+	require.Empty(t, id)
+	require.Less(t, time.Since(began), joinPatience/2, "it asked")
+
+	v.data = t.TempDir() // with nothing in it there is nobody to go on with
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = v.joinCluster(ctx)
+	require.ErrorContains(t, err, "nothing was started")
 }
 
-// A leader that is lost between the two steps of a joining leaves a member without a vote. When it is started
-// again it asks for the rest.
-func TestAJoiningThatBrokeOffIsFinished(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	one, err := api.StartNode(ctx, api.NodeConfig{ID: "n1"})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, one.Kill()) }()
-	c, err := client.Dial(ctx, one.Client())
+// A node asks to be taken in until it has its vote: the cluster may be away when it asks, or the leader may
+// end between the two steps.
+func TestANodeAsksUntilItHasAVote(t *testing.T) {
+	dir, port := t.TempDir(), freePorts(t)
+	address := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)) }
+	start := func() *api.Node {
+		n, err := api.StartNode(t.Context(), api.NodeConfig{
+			ID: "n1", Dir: filepath.Join(dir, "n1"), Cluster: "n1=" + address(1), Listen: address(0),
+		})
+		require.NoError(t, err)
+		return n
+	}
+	one := start()
+	c, err := client.Dial(t.Context(), one.Client())
 	require.NoError(t, err)
 	defer c.Close()
+	_, cluster, err := c.Members(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, one.Kill())
 
-	// It is a member before it is there, so it has not caught up and gets no vote.
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t)))
-	member := func() *client.Member {
-		all, _, err := c.Members(ctx)
-		require.NoError(t, err)
-		i := slices.IndexFunc(all, func(m client.Member) bool { return m.ID == "n2" })
-		if i < 0 {
-			return nil
-		}
-		return &all[i]
-	}
-	for member() == nil {
-		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		require.Error(t, c.Join(short, "n2", address))
-		cancel()
-	}
-	require.False(t, member().Voter)
-
-	begin(t, nil, "server", "--id", "n2", "--data", t.TempDir(), "--join", one.Client(),
-		"--listen", "127.0.0.1:0", "--peer", address, "--http", "")
-	comes(t, "n2 has a vote", func() bool { return member().Voter })
+	two, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n2", Dir: filepath.Join(dir, "n2"), JoinCluster: cluster})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, two.Kill()) }()
+	var said lockedBuffer
+	v := &serverVerb{app: &app{stderr: &said}, id: "n2", data: filepath.Join(dir, "n2"), join: address(0)}
+	asked := make(chan error, 1)
+	go func() { asked <- v.untilVoter(t.Context(), two) }()
+	comes(t, "it says that it has no vote", func() bool { return strings.Contains(said.String(), "no vote yet") })
+	one = start()
+	defer func() { require.NoError(t, one.Kill()) }()
+	require.NoError(t, <-asked)
+	require.True(t, two.Raft().Voter())
 }

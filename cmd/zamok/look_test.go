@@ -199,7 +199,7 @@ func TestMistakesOfLookingAndOperating(t *testing.T) {
 		"no such node":      {[]string{"remove", "n9"}, `"n9" is no node`},
 		"transfer to none":  {[]string{"transfer", "n9"}, `"n9" is no node`},
 		"a bad address":     {[]string{"join", "n9", "nowhere"}, "peer"},
-		"another address":   {[]string{"join", "n1", "127.0.0.1:1"}, "n1 is a node already"},
+		"another address":   {[]string{"join", "n1", "127.0.0.1:1"}, "n1 is a member at"},
 		"a bad shape":       {[]string{"bench", "sideways"}, "sideways"},
 		"no clients":        {[]string{"bench", "--clients", "0"}, "--clients is 0"},
 		"too many waiters":  {[]string{"bench", "parked", "--clients", "1", "--waiters", "5000"}, "--waiters is 5000"},

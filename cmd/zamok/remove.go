@@ -13,10 +13,13 @@ func newRemove(a *app) *cobra.Command {
 	q := &asking{}
 	cmd := &cobra.Command{
 		Use:   "remove ID",
-		Short: "take a node out of the cluster, for ever",
-		Long: `Takes a node out of the cluster. If it runs and hears of it, it ends by itself within seconds; else stop it.
-Its id can't be used again: a machine comes back with an empty directory and another id. A node that lost
-its disk is removed before its successor joins.`,
+		Short: "take a node out of the cluster",
+		Long: `Takes a node out of the cluster. If it runs, it learns of it and ends by itself within seconds; one that is
+started again later learns of it then. Its data directory can't come back; the machine can, with an empty
+one and --join.
+
+A removal is refused if the voters that remain would have no majority that answers: then nothing could be
+decided any more. Bring a node back first.`,
 		Example: "  zamok remove n3",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),

@@ -46,20 +46,24 @@ const (
 func newServer(a *app) *cobra.Command {
 	v := &serverVerb{app: a}
 	cmd := &cobra.Command{
-		Use:   "server --id ID --data DIR (--cluster LIST | --join HOST:PORT)",
+		Use:   "server --id ID --data DIR [--cluster LIST] [--join HOST:PORT,…]",
 		Short: "one node of a cluster",
 		Long: `Runs one node. A new cluster begins when all nodes of the --cluster list have been started with the same
 list; afterwards the list may stay, and means nothing any more. A node that is to be added to a running
-cluster is started with --join.
+cluster is started with --join. One that lost its data directory is started with --join and the --id it
+had: when the lost directory has been silent for 30 seconds, the new one takes its place. With both flags
+a node without data begins the cluster if no node of the list holds data, and joins it otherwise, so that
+the same flags serve for ever.
 
-TERM and INT end the node in good order: if it leads, it hands its office over first, and the locks that
-are held stay held. A node that can't go on (its disk fails or hangs, its state differs from the others')
-says why and exits with 125 at once. Whatever supervises it should start it again, after a second or so:
-with systemd, Restart=on-failure.
+TERM and INT end the node in good order: if it leads, it hands its leadership over first, and the locks
+that are held stay held. A node that can't go on (its disk fails or hangs, its state differs from the
+others') says why and exits with 125 at once. Whatever supervises it should start it again, after a second
+or so. A node that was removed from its cluster exits with 118, and is not to be started again with the
+same data: with systemd, RestartPreventExitStatus=118.
 
 Whoever reaches the HTTP port may read there what the cluster does, without TLS.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
-  zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750`,
+  zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,
 		GroupID: groupRun,
 		Args:    cobra.NoArgs,
 	}
@@ -77,11 +81,11 @@ const logStoreFlag = "how a new --data keeps its log: `bolt|wal` (default: bolt;
 
 func (v *serverVerb) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&v.id, "id", "", "this node's name, for ever; who lost its disk needs another one")
+	f.StringVar(&v.id, "id", "", "stable node name; a node that lost its data directory keeps it, and is started with --join")
 	f.StringVar(&v.data, "data", "", "the data `directory`; it is made if it is missing")
 	f.StringVar(&v.logStore, "log-store", "", logStoreFlag)
 	f.StringVar(&v.cluster, "cluster", "", "all nodes of a new cluster and their peer addresses: n1=host:5751,n2=host:5751,…")
-	f.StringVar(&v.join, "join", "", "the client address of a node of a running cluster, to join it")
+	f.StringVar(&v.join, "join", "", "client addresses of nodes of a running cluster, to join it: host:5750,…")
 	f.StringVar(&v.listen, "listen", defaultListen, "where clients are served")
 	f.StringVar(&v.peer, "peer", "", "where the other nodes are answered (default: the port that --cluster has for this node, or "+defaultPeer+")")
 	f.StringVar(&v.http, "http", defaultHTTP, `where /metrics, /healthz and /readyz are; "" is nowhere`)
@@ -105,8 +109,6 @@ func (v *serverVerb) check() error {
 		return errors.New("--id is missing: give this node a name, as n1")
 	case v.data == "":
 		return errors.New("--data is missing: say where this node keeps its data")
-	case v.cluster != "" && v.join != "":
-		return errors.New("--cluster and --join exclude each other: a node begins a cluster with others, or joins one")
 	case v.clients.cert == "" && v.clients.clientCA != "":
 		return errors.New("--tls-client-ca asks clients for certificates, which needs TLS: give --tls-cert and --tls-key")
 	case (v.peers.cert == "" || v.peers.key == "" || v.peers.ca == "") && v.peers != (tlsFiles{}):
@@ -127,7 +129,7 @@ func (v *serverVerb) check() error {
 	}
 	if entries, err := os.ReadDir(v.data); v.join == "" && (errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0) {
 		return fmt.Errorf("%s holds nothing: name with --cluster the nodes of a new cluster, or with --join one of the cluster "+
-			"to join; after the loss of a disk join under another --id", v.data)
+			"to join, also after the loss of a disk", v.data)
 	}
 	return nil
 }
@@ -140,11 +142,9 @@ func (v *serverVerb) run(ctx context.Context) error {
 	}
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	joins, err := v.target(ctx)
-	if err != nil {
+	if cfg.JoinCluster, err = v.joinCluster(ctx); err != nil {
 		return cause(ctx, err)
 	}
-	cfg.JoinCluster = joins.cluster
 	if host, _, err := net.SplitHostPort(v.http); err == nil && !isLoopback(host) {
 		log.Warn("the HTTP port can be reached from other machines, and answers everybody", "http", v.http)
 	}
@@ -156,17 +156,20 @@ func (v *serverVerb) run(ctx context.Context) error {
 		}
 		return explainStart(err)
 	}
-	if joins.ask {
-		if err := v.ask(ctx, node.Peer()); err != nil {
-			return errors.Join(cause(ctx, err), node.Close())
-		}
-	} else if v.join != "" {
+	refused := make(chan error, 1)
+	if v.join != "" {
 		var asking sync.WaitGroup
 		defer asking.Wait()
 		defer stop()
-		asking.Go(func() { v.finish(ctx, node.Client(), node.Peer()) })
+		asking.Go(func() {
+			if err := v.untilVoter(ctx, node); err != nil {
+				refused <- err
+			}
+		})
 	}
 	select {
+	case err := <-refused:
+		return errors.Join(err, node.Close())
 	case <-node.Done():
 		return node.Err()
 	case <-ctx.Done():
@@ -177,12 +180,12 @@ func (v *serverVerb) run(ctx context.Context) error {
 
 func (v *serverVerb) config() (api.NodeConfig, error) {
 	cfg := api.NodeConfig{
-		ID: v.id, Dir: v.data, LogStore: v.logStore, Cluster: v.cluster,
+		ID: v.id, Dir: v.data, LogStore: v.logStore, Cluster: v.cluster, Join: v.join != "",
 		Listen: v.listen, Peer: v.peerPort(), Advertise: v.advertise, HTTP: v.http, Profile: v.profile,
 		ConnsMax: v.conns, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 		Fatal: func(err error) {
 			fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %v\n", err)
-			v.app.exit(exitOurs)
+			v.app.exit(fatalCode(err))
 			runtime.Goexit() // only if exit came back, as it does in a test
 		},
 	}

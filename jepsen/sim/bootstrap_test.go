@@ -142,7 +142,7 @@ func TestAWipedNodeUnderItsOldIdCostsNothing(t *testing.T) {
 		wiped.Begin()
 		err := wiped.Opened(s.Within(10 * time.Second))
 		require.Error(s, err, "it began anew")
-		assert.ErrorContains(s, err, "zamok join")
+		assert.ErrorContains(s, err, "--join")
 		nobodyLeads(s, 10*time.Second)
 		s.Node("n1").Restart()
 		requireAll(s, s.Leader(), tokens)
@@ -166,7 +166,7 @@ func TestANewIdAtTheOldAddressCostsNothing(t *testing.T) {
 
 		// The cure: the lost node is removed first, then the new one joins.
 		up := leader.Up()
-		assert.ErrorContains(s, up.Join(s.Within(electionMax), n4.Peer()), "remove n3 first")
+		assert.ErrorContains(s, up.Join(s.Within(electionMax), n4.Peer()), "`zamok remove n3` first")
 		require.NoError(s, up.Remove(s.Within(electionMax), "n3"))
 		require.NoError(s, up.Join(s.Within(time.Minute), n4.Peer()))
 		s.Node("n2").Kill()

@@ -141,11 +141,13 @@ func (s *Stack) drop() {
 	}
 }
 
-// replacement is a node whose disk was lost, and the one that takes its place under a new id.
+// replacement is a node whose disk was lost, and the one that takes its place: under its name, or under a
+// new one after the lost one was removed.
 type replacement struct {
 	mu       sync.Mutex // one at a time; guards what follows
 	old, new *Node      // nil = none is under way
 	serial   int
+	kept     map[string]bool // names that have come back already: a cluster takes one back once in ten minutes
 }
 
 // replace loses a node with its disk, and has the operator replace it. What faults hinder now is done
@@ -167,8 +169,16 @@ func (w *whole) replace(ctx context.Context, random *rand.Rand, _ time.Duration)
 		if cluster == (store.ID{}) {
 			return false // it has just started, and has not read its log yet
 		}
-		r.serial++
-		r.old, r.new = old, w.Replace(old, fmt.Sprintf("n%d", len(w.Founders())+r.serial), cluster)
+		id := old.ID
+		if random.IntN(2) == 0 || r.kept[id] {
+			r.serial++
+			id = fmt.Sprintf("n%d", len(w.Founders())+r.serial)
+		} else if r.kept == nil {
+			r.kept = map[string]bool{id: true}
+		} else {
+			r.kept[id] = true
+		}
+		r.old, r.new = old, w.Replace(old, id, cluster)
 		w.Trace.Fault("%s: %s by %s", ReplaceNode, old.ID, r.new.ID)
 		old.Kill()
 	}
@@ -187,11 +197,11 @@ func (w *whole) exchange(ctx context.Context) bool {
 		limited, cancel := context.WithTimeout(ctx, callMost)
 		switch {
 		case err != nil:
-		case at(r.old.ID) >= 0:
+		case r.new.ID != r.old.ID && at(r.old.ID) >= 0:
 			err = op.Remove(limited, r.old.ID)
 		case !r.new.hasBegun():
 			r.new.Begin()
-		case at(r.new.ID) < 0 || !members[at(r.new.ID)].Voter:
+		case !r.new.votes():
 			err = op.Join(limited, r.new.ID, r.new.Address())
 		default:
 			w.Trace.Note("op", "%s replaced %s", r.new.ID, r.old.ID)
@@ -206,6 +216,12 @@ func (w *whole) exchange(ctx context.Context) bool {
 		_ = pauseFor(ctx, 300*time.Millisecond)
 	}
 	return false
+}
+
+// votes tells whether the node runs and knows that it has a vote.
+func (n *Node) votes() bool {
+	up := n.Up()
+	return up != nil && up.Voter()
 }
 
 // hasBegun tells whether a process was ever started here.

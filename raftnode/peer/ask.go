@@ -5,31 +5,48 @@ import (
 	"fmt"
 	"net"
 	"sync"
+
+	"github.com/hashicorp/raft"
 )
 
-// Answer is what a node says it holds.
+// Condition is what a node says about its data.
+type Condition struct {
+	// Holds: the data directory holds part of a log or snapshot, so its cluster has begun.
+	Holds bool
+	// Member: this node is, or was, part of its cluster's committed configuration.
+	Member bool
+	// Founders are on disk here: the node has agreed to begin a cluster with them, or has begun it.
+	Founders Founders
+	// Unready is why the node can't agree to begin a cluster now; "": it can.
+	Unready string
+	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
+	// it knows none. Listed: the one who asks is part of it.
+	Configuration uint64
+	Listed        bool
+}
+
+// Answer is what a node says when it is asked.
 type Answer struct {
-	ID          string
-	Incarnation Incarnation
-	Holds       bool      // the data directory holds part of a log or snapshot
-	Cluster     ClusterID // zero: the node doesn't know one
-	List        List      // zero: the node was given none
-	// Yours is the incarnation that the node has on record for the one that asked; zero: none.
-	Yours Incarnation
+	Server
+	Cluster ClusterID // zero: the node doesn't know one
+	List    List      // zero: the node was given none
+	Condition
 }
 
 // Mine is this node's own answer.
-func (n *Network) Mine() Answer { return n.answer(n.self(), n.config.ID) }
+func (n *Network) Mine() Answer {
+	mine := n.self()
+	return n.answer(mine, mine.Server)
+}
 
-func (n *Network) answer(mine identity, asker string) Answer {
+func (n *Network) answer(mine identity, asker Server) Answer {
 	return Answer{
-		ID: mine.id, Incarnation: mine.incarnation, Holds: n.config.Holds(),
-		Cluster: mine.cluster, List: n.config.List, Yours: n.record(asker),
+		Server: mine.Server, Cluster: mine.cluster, List: n.config.List, Condition: n.config.Condition(asker),
 	}
 }
 
-// Ask asks a node what it holds. Any node of any cluster answers, whatever its id, and Decide looks
-// at that; with TLS, only one whose certificate names the node asked.
+// Ask asks a node about itself. Any node of any cluster answers, whatever its name, and who asks
+// looks at that; with TLS, only one whose certificate names the node asked.
 func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
 	var answer Answer
 	err := n.once(ctx, node, purposeAsk, func(conn net.Conn, _ identity) error {
@@ -58,11 +75,11 @@ func (n *Network) once(ctx context.Context, to Node, why purpose,
 	return conn.Close()
 }
 
-// AskAll asks every node of the list but this one, all at once.
-func (n *Network) AskAll(ctx context.Context) []Reply {
+// AskAll asks these nodes but this one, all at once. The replies are in the order of the nodes.
+func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
 	var replies []Reply
-	for _, node := range n.config.List.Nodes() {
-		if node.ID != n.config.ID {
+	for _, node := range nodes {
+		if NameOf(raft.ServerID(node.ID)) != n.config.ID {
 			replies = append(replies, Reply{Node: node})
 		}
 	}

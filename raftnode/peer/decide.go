@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Reply is what came of asking one node of the list.
+// Reply is what came of asking one node.
 type Reply struct {
 	Node   Node
 	Answer Answer
@@ -17,9 +17,11 @@ type Act string
 
 // The acts.
 const (
-	Bootstrap Act = "bootstrap"
-	Wait      Act = "wait"   // and ask again
-	Refuse    Act = "refuse" // end; asking again changes nothing
+	Agree     Act = "agree"     // put Decision.Founders on disk, and ask again
+	Bootstrap Act = "bootstrap" // write the first entry, for the Founders on disk
+	Wait      Act = "wait"      // and ask again
+	Elsewhere Act = "elsewhere" // the cluster has begun without this node: join it, or end
+	Refuse    Act = "refuse"    // end; asking again changes nothing
 )
 
 // Decision is an Act, and why.
@@ -27,42 +29,125 @@ type Decision struct {
 	Act Act
 	// Reason says why, and, where somebody has to do something, what.
 	Reason string
-	// Founders are the incarnations of all nodes of the list, this one too. They are set with
-	// Bootstrap, and belong on disk before the log does: Known answers by them.
-	Founders map[string]Incarnation
+	// Founders are set with Agree and Bootstrap.
+	Founders Founders
+	// Cluster is set with Elsewhere: the cluster that has begun; zero: it doesn't know its id yet.
+	Cluster ClusterID
 }
 
-// Decide says whether a node that holds nothing may begin the cluster of its list. It is a pure
-// function of the node's own answer and the others'; doc.go, "Bootstrap", argues why it is safe.
+// Decide says what a node that holds nothing does next. It is a pure function of the node's own
+// answer and of what the others answered after it; doc.go, "Bootstrap", argues why it is safe.
 func Decide(mine Answer, replies []Reply) Decision {
 	if mine.Holds {
-		return refusal("%s holds data, so its cluster has begun: open the data directory", mine.ID)
+		return refusal("%s holds data, so its cluster has begun: open the data directory", mine.Name)
 	}
-	if !mine.List.Has(mine.ID) {
+	if !mine.List.Has(mine.Name) {
 		return refusal("the --cluster list (%v) doesn't name this node, %s: add it, the same "+
-			"on every node; to become part of a running cluster, `zamok join`", mine.List, mine.ID)
+			"on every node; to become part of a running cluster, start it with --join", mine.List, mine.Name)
 	}
-	founders := map[string]Incarnation{mine.ID: mine.Incarnation}
-	owners := map[Incarnation]string{mine.Incarnation: mine.ID}
+	if d := begun(mine, replies); d.Act != "" {
+		return d
+	}
+	incarnations := map[string]Incarnation{mine.Name: mine.Incarnation}
+	owners := map[Incarnation]string{mine.Incarnation: mine.Name}
 	silent := map[string]error{}
 	for _, reply := range replies {
-		if reply.Err != nil {
+		theirs := reply.Answer
+		switch owner, used := owners[theirs.Incarnation]; {
+		case reply.Err != nil:
 			silent[reply.Node.ID] = reply.Err
 			continue
-		}
-		if why := objection(mine, reply.Node, reply.Answer); why != "" {
-			return refusal("%s", why)
-		}
-		if owner, used := owners[reply.Answer.Incarnation]; used {
+		case theirs.Name != reply.Node.ID:
+			return refusal("the node at %s is %s, and the --cluster list says %s: correct the list, "+
+				"the same on every node", reply.Node.Address, theirs.Name, reply.Node.ID)
+		case mine.List.String() != theirs.List.String():
+			return refusal("the --cluster lists differ: %s has %v, %s has %v; nothing was begun; give "+
+				"every node the same", mine.Name, mine.List, theirs.Name, theirs.List)
+		case used:
 			return refusal("%s and %s have the same incarnation %v: one data directory is a copy of the "+
-				"other; empty one of them", owner, reply.Answer.ID, reply.Answer.Incarnation)
+				"other; empty one of them", owner, theirs.Name, theirs.Incarnation)
 		}
-		owners[reply.Answer.Incarnation] = reply.Answer.ID
-		founders[reply.Answer.ID] = reply.Answer.Incarnation
+		owners[theirs.Incarnation] = theirs.Name
+		incarnations[theirs.Name] = theirs.Incarnation
 	}
+	if missing := missingFrom(mine.List, incarnations, silent); missing != "" {
+		return Decision{Act: Wait, Reason: "a cluster begins when every node of the list has said " +
+			"that it holds nothing; waiting for " + missing + "; start what is not running"}
+	}
+	return agree(mine, replies, NewFounders(mine.List, incarnations))
+}
+
+// begun decides if somebody holds data: then the first entry is written, with the founders of those
+// who hold it. A node that is one of them, with the directory that it has now, has the same to
+// write. For every other the cluster has begun without it.
+func begun(mine Answer, replies []Reply) Decision {
+	var with *Answer
+	for _, reply := range replies {
+		theirs := reply.Answer
+		if reply.Err != nil || !theirs.Holds {
+			continue
+		}
+		if !theirs.Founders.Has(mine.Server) {
+			return Decision{Act: Elsewhere, Cluster: theirs.Cluster, Reason: fmt.Sprintf(
+				"%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is no part of it: "+
+					"to take %s into that cluster start it with --join and the client address of one of "+
+					"its nodes; if %s lost its disk, that replaces the lost directory",
+				theirs.Name, reply.Node.Address, of(theirs.Cluster), mine.Name, mine.Incarnation, mine.Name, mine.Name)}
+		}
+		if mine.List.String() != theirs.Founders.list().String() {
+			return refusal("%s began its cluster with the --cluster list %v, and %s has %v; give %s the same",
+				theirs.Name, theirs.Founders.list(), mine.Name, mine.List, mine.Name)
+		}
+		if with != nil && with.Founders.Hash() != theirs.Founders.Hash() {
+			return refusal("%s and %s hold data of clusters that began with different members (%v and %v); "+
+				"correct the --cluster list", with.Name, theirs.Name, with.Founders, theirs.Founders)
+		}
+		with = &theirs
+	}
+	switch {
+	case with == nil:
+		return Decision{}
+	case mine.Founders.Hash() != with.Founders.Hash():
+		return Decision{Act: Agree, Founders: with.Founders,
+			Reason: fmt.Sprintf("%s has begun the cluster, and counted on this node", with.Name)}
+	case mine.Unready != "":
+		return Decision{Act: Wait, Reason: mine.Unready}
+	}
+	return Decision{Act: Bootstrap, Founders: with.Founders,
+		Reason: fmt.Sprintf("%s has begun the cluster, and counted on this node", with.Name)}
+}
+
+// agree decides when every node of the list was heard, holds nothing and was given the same list.
+func agree(mine Answer, replies []Reply, founders Founders) Decision {
+	if mine.Unready != "" {
+		return Decision{Act: Wait, Reason: fmt.Sprintf("this node can't begin a cluster: %s", mine.Unready)}
+	}
+	if mine.Founders.Hash() != founders.Hash() {
+		return Decision{Act: Agree, Founders: founders, Reason: "every node of the list holds nothing"}
+	}
+	var others []string
+	for _, reply := range replies {
+		switch theirs := reply.Answer; {
+		case theirs.Unready != "":
+			others = append(others, fmt.Sprintf("%s (%s)", theirs.Name, theirs.Unready))
+		case theirs.Founders.Hash() != founders.Hash():
+			others = append(others, theirs.Name)
+		}
+	}
+	if len(others) > 0 {
+		return Decision{Act: Wait, Reason: "a cluster begins when every node has the list of its initial " +
+			"members on disk; waiting for " + strings.Join(others, ", ")}
+	}
+	return Decision{
+		Act: Bootstrap, Founders: founders,
+		Reason: fmt.Sprintf("every node of %v has the same initial members on disk", mine.List),
+	}
+}
+
+func missingFrom(list List, heard map[string]Incarnation, silent map[string]error) string {
 	var missing []string
-	for _, node := range mine.List.Nodes() {
-		if _, answered := founders[node.ID]; answered {
+	for _, node := range list.Nodes() {
+		if _, answered := heard[node.ID]; answered {
 			continue
 		}
 		why := "not asked yet"
@@ -71,38 +156,7 @@ func Decide(mine Answer, replies []Reply) Decision {
 		}
 		missing = append(missing, fmt.Sprintf("%s at %s (%s)", node.ID, node.Address, why))
 	}
-	if len(missing) > 0 {
-		return Decision{Act: Wait, Reason: "a cluster begins when every node of the list has said " +
-			"that it holds nothing; waiting for " + strings.Join(missing, ", ") +
-			"; start what is not running"}
-	}
-	return Decision{
-		Act:      Bootstrap,
-		Reason:   fmt.Sprintf("every node of %v was given this list and counts this one in", mine.List),
-		Founders: founders,
-	}
-}
-
-// objection is why an answer forbids to begin the cluster, or "".
-func objection(mine Answer, asked Node, theirs Answer) string {
-	sameList := mine.List.Hash() == theirs.List.Hash()
-	switch {
-	case theirs.ID != asked.ID:
-		return fmt.Sprintf("the node at %s is %s, and the --cluster list says %s: correct the list, "+
-			"the same on every node", asked.Address, theirs.ID, asked.ID)
-	case theirs.Holds && sameList && theirs.Yours == mine.Incarnation:
-		// It began a moment ago, and counted on this very data directory, empty as it is.
-		return ""
-	case theirs.Holds:
-		return fmt.Sprintf("%s at %s holds data%s and has %s on record for %s, which now has %v and "+
-			"holds nothing: if it is new or lost its disk, `zamok remove` what it replaces and "+
-			"`zamok join` it under an unused id", theirs.ID, asked.Address, of(theirs.Cluster),
-			orNothing(theirs.Yours), mine.ID, mine.Incarnation)
-	case !sameList:
-		return fmt.Sprintf("the --cluster lists differ: %s has %v, %s has %v; nothing was begun; give "+
-			"every node the same", mine.ID, mine.List, theirs.ID, theirs.List)
-	}
-	return ""
+	return strings.Join(missing, ", ")
 }
 
 func of(cluster ClusterID) string {
@@ -110,13 +164,6 @@ func of(cluster ClusterID) string {
 		return ""
 	}
 	return fmt.Sprintf(" of cluster %v", cluster)
-}
-
-func orNothing(i Incarnation) string {
-	if i == (Incarnation{}) {
-		return "nothing"
-	}
-	return "incarnation " + i.String()
 }
 
 func refusal(format string, args ...any) Decision {

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+
+	"github.com/hashicorp/raft"
 )
 
 // call connects to a node and introduces this one. It returns the connection once both ends know each
 // other: what is written to it next is Raft's.
 func (n *Network) call(ctx context.Context, to Node) (s *stream, err error) {
-	s = &stream{id: to.ID}
+	s = &stream{server: raft.ServerID(to.ID)}
 	s.Conn, s.raw, err = n.introduce(ctx, to, purposeRaft, func(conn net.Conn, mine identity) (err error) {
 		s.run, err = n.agree(conn, mine, to)
 		return err
@@ -29,7 +31,11 @@ func (n *Network) agree(conn net.Conn, mine identity, to Node) (run, error) {
 	if err != nil {
 		return run{}, err
 	}
-	if refusal := judge(mine, theirs, to.ID, theirs.id, n.record(theirs.id)); refusal != nil {
+	meant, err := ParseServer(raft.ServerID(to.ID))
+	if err != nil {
+		return run{}, err
+	}
+	if refusal := judge(mine, theirs, meant, theirs.Server); refusal != nil {
 		// The receiver would see no more than a closed connection; its operator deserves the reason.
 		_ = writeFrame(conn, encodeRefusal(refusal))
 		return run{}, refusal
@@ -51,7 +57,7 @@ func (n *Network) introduce(ctx context.Context, to Node, why purpose,
 	mine := n.self()
 	err = within(ctx, raw, func() error {
 		var err error
-		if conn, err = n.secureCall(ctx, raw, to.ID); err != nil {
+		if conn, err = n.secureCall(ctx, raw, NameOf(raft.ServerID(to.ID))); err != nil {
 			return err
 		}
 		if err := writeFrame(conn, encodeHello(hello{why, to.ID, mine})); err != nil {
@@ -89,7 +95,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, leave func()) {
 		n.watch(welcomed.identity, raw.RemoteAddr().String())
 		if welcomed.purpose == purposeRaft {
 			welcomed.streams.deliver(&stream{
-				Conn: welcomed.conn, raw: raw, handled: true, id: welcomed.id, run: welcomed.run,
+				Conn: welcomed.conn, raw: raw, handled: true, server: welcomed.ID(), run: welcomed.run,
 			})
 			return
 		}
@@ -118,22 +124,26 @@ func (n *Network) greet(conn net.Conn) (*guest, error) {
 		return nil, n.refuseFrame(conn, err)
 	}
 	mine, theirs := n.self(), hello.from
-	if refusal := n.checkCertificate(conn, theirs.id); refusal != nil {
+	if refusal := n.checkCertificate(conn, theirs.Name); refusal != nil {
 		return nil, refuse(conn, refusal)
 	}
 	if hello.purpose == purposeAsk {
-		if err := writeFrame(conn, encodeAnswer(n.answer(mine, theirs.id), mine.run)); err != nil {
+		if err := writeFrame(conn, encodeAnswer(n.answer(mine, theirs.Server), mine.run)); err != nil {
 			return nil, err
 		}
 		linger(conn)
 		return nil, nil
 	}
-	if refusal := judge(mine, theirs, hello.meant, mine.id, n.record(theirs.id)); refusal != nil {
+	meant, err := ParseServer(raft.ServerID(hello.meant))
+	if err != nil {
+		return nil, n.refuseFrame(conn, fmt.Errorf("%w: %w", errMalformed, err))
+	}
+	if refusal := judge(mine, theirs, meant, mine.Server); refusal != nil {
 		return nil, refuse(conn, refusal)
 	}
 	streams := n.openStreams()
 	if streams == nil && hello.purpose == purposeRaft {
-		return nil, refuse(conn, n.refusal(NotReady, theirs.id, "%s takes no part in Raft yet", mine.id))
+		return nil, refuse(conn, n.refusal(NotReady, theirs.Name, "%s takes no part in Raft yet", mine.Name))
 	}
 	if err := writeFrame(conn, encodeWelcome(mine)); err != nil {
 		return nil, err
@@ -148,28 +158,19 @@ func (n *Network) greet(conn net.Conn) (*guest, error) {
 	return &guest{theirs, hello.purpose, conn, streams}, nil
 }
 
-// record is the incarnation that this node has on record for another; zero: none.
-func (n *Network) record(id string) Incarnation {
-	incarnation, known := n.config.Known(id)
-	if !known {
-		return Incarnation{}
-	}
-	return incarnation
-}
-
 // watch raises the alarm when a node that was just met has a twin. A run that is new here ends the
 // connections of those before it. If the node was restarted they are dead. If not, this is a copy, and
 // the original, which might have gone on over its old connections for ever, comes back and shows itself.
 func (n *Network) watch(met identity, address string) {
-	fresh, twin := n.twins.note(met.id, met.run)
+	fresh, twin := n.twins.note(met.Server, met.run)
 	if streams := n.openStreams(); fresh && streams != nil {
-		streams.dropFormer(met.id, met.run)
+		streams.dropFormer(met.ID(), met.run)
 	}
 	if twin {
-		n.log.alarm("twin "+met.id, "two processes run as one node from copies of one data directory: "+
+		n.log.alarm("twin "+met.String(), "two processes run as one node from copies of one data directory: "+
 			"they can vote twice and lose what was acknowledged. Stop the one that is not at the node's "+
-			"address, then empty its directory and `zamok join` it under an unused id",
-			"node", met.id, "incarnation", met.incarnation, "this_one_at", address)
+			"address; to make it a node of its own, start it under a name of its own, with an empty "+
+			"directory and --join", "node", met.Name, "incarnation", met.Incarnation, "this_one_at", address)
 	}
 }
 

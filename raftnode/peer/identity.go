@@ -3,13 +3,52 @@ package peer
 import (
 	"encoding/hex"
 	"fmt"
+	"strings"
+
+	"github.com/hashicorp/raft"
 )
 
-// An Incarnation tells a data directory from every other one that ever bore the same node id:
+// An Incarnation tells a data directory from every other one that ever bore the same node name:
 // 128 random bits, written once when the directory is made. The zero value is no incarnation.
 type Incarnation [16]byte
 
 func (i Incarnation) String() string { return hex.EncodeToString(i[:]) }
+
+// A Server is a node as Raft knows it: the node's name together with the incarnation of its data
+// directory. A node that lost its data is another server, whoever remembers what.
+type Server struct {
+	Name        string
+	Incarnation Incarnation
+}
+
+// ID is what Raft calls the server: name@incarnation.
+func (s Server) ID() raft.ServerID { return raft.ServerID(s.String()) }
+
+func (s Server) String() string { return s.Name + "@" + s.Incarnation.String() }
+
+// ParseServer reads what ID returns.
+func ParseServer(id raft.ServerID) (Server, error) {
+	name, digits, _ := strings.Cut(string(id), "@")
+	s := Server{Name: name}
+	if err := CheckID(name); err != nil {
+		return Server{}, fmt.Errorf("%q is no server id: %w", id, err)
+	}
+	raw, err := hex.DecodeString(digits)
+	if err != nil || len(raw) != len(s.Incarnation) {
+		return Server{}, fmt.Errorf("%q is no server id: write name@incarnation, 32 hexadecimal digits", id)
+	}
+	copy(s.Incarnation[:], raw)
+	if s.ID() != id || s.Incarnation == (Incarnation{}) {
+		return Server{}, fmt.Errorf("%q is no server id: the incarnation is not as this release writes it", id)
+	}
+	return s, nil
+}
+
+// NameOf is the name in a server's id; of what is no server id, all of it.
+func NameOf(id raft.ServerID) string {
+	name, _, _ := strings.Cut(string(id), "@")
+	return name
+}
 
 // A ClusterID tells clusters apart: the random id in a cluster's first LeaderStart. The zero
 // value says that no cluster id is known.
@@ -17,10 +56,10 @@ type ClusterID [16]byte
 
 func (c ClusterID) String() string { return hex.EncodeToString(c[:]) }
 
-// A ListHash is the SHA-256 of a List in canonical form. The zero value stands for the zero List.
-type ListHash [32]byte
+// A Hash is the SHA-256 of Founders in canonical form. The zero value stands for the zero Founders.
+type Hash [32]byte
 
-func (h ListHash) String() string { return hex.EncodeToString(h[:]) }
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // run is drawn at each start of a Network, so that a node which merely restarted can be told from
 // two processes which run one data directory.
@@ -28,44 +67,38 @@ type run [8]byte
 
 // identity is what the two ends of a connection tell each other about themselves.
 type identity struct {
-	id          string
-	incarnation Incarnation
-	run         run
-	cluster     ClusterID
-	list        ListHash
+	Server
+	run      run
+	cluster  ClusterID
+	founders Hash
 }
 
 // judge is the table of doc.go: it says why mine must not speak Raft with theirs, or nil. The
-// caller meant one node and reached another or the same; the record is the incarnation that mine
-// has on record for theirs (zero: none). Both ends judge, each by what it knows itself.
-func judge(mine, theirs identity, meant, reached string, record Incarnation) *RefusedError {
+// caller meant one server and reached another or the same. Both ends judge, each by what it knows
+// itself.
+func judge(mine, theirs identity, meant, reached Server) *RefusedError {
 	refuse := func(code Code, format string, args ...any) *RefusedError {
-		return &RefusedError{Code: code, By: mine.id, Peer: theirs.id, Fact: fmt.Sprintf(format, args...)}
+		return &RefusedError{Code: code, By: mine.Name, Peer: theirs.Name, Fact: fmt.Sprintf(format, args...)}
 	}
 	var none identity
 	bothIDs := mine.cluster != none.cluster && theirs.cluster != none.cluster
-	bothLists := mine.list != none.list && theirs.list != none.list
+	bothFounders := mine.founders != none.founders && theirs.founders != none.founders
 	switch {
 	case bothIDs && mine.cluster != theirs.cluster:
 		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
-			mine.id, mine.cluster, theirs.id, theirs.cluster)
+			mine.Name, mine.cluster, theirs.Name, theirs.cluster)
+	case meant.Name != reached.Name:
+		return refuse(NotMeant, "the caller means %s, and the node at this address is %s", meant.Name, reached.Name)
 	case meant != reached:
-		return refuse(NotMeant, "the caller means %s, and the node at this address is %s", meant, reached)
-	case !bothIDs && bothLists && mine.list != theirs.list:
-		return refuse(OtherList, "%s and %s were given different --cluster lists (hashes %v and %v)",
-			mine.id, theirs.id, mine.list, theirs.list)
-	case !bothIDs && !bothLists:
+		return refuse(OtherIncarnation, "the caller means %s with incarnation %v, and the node at this address "+
+			"has %v: it is another data directory under the same name",
+			meant.Name, meant.Incarnation, reached.Incarnation)
+	case !bothIDs && bothFounders && mine.founders != theirs.founders:
+		return refuse(OtherFounders, "%s and %s are part of different clusters: their initial members differ "+
+			"(hashes %v and %v)", mine.Name, theirs.Name, mine.founders, theirs.founders)
+	case !bothIDs && !bothFounders:
 		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
-			"of one cluster", mine.id, mine.knowledge(), theirs.id, theirs.knowledge())
-	case record != none.incarnation && record != theirs.incarnation:
-		return refuse(OtherIncarnation, "%s has incarnation %v on record for %s, which now has %v: "+
-			"it is another data directory under the old name",
-			mine.id, record, theirs.id, theirs.incarnation)
-	case mine.cluster != none.cluster && !bothIDs && record == none.incarnation:
-		// A founder that lags behind and a wiped node that was made to bootstrap again both come
-		// with a list and no cluster id. Only the record tells them apart.
-		return refuse(NotOnRecord, "%s doesn't know its cluster's id yet, and %s has no incarnation on "+
-			"record for it", theirs.id, mine.id)
+			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
 	}
 	return nil
 }
@@ -73,12 +106,12 @@ func judge(mine, theirs identity, meant, reached string, record Incarnation) *Re
 // knowledge names the cell of the table that an identity stands in.
 func (i identity) knowledge() string {
 	switch {
-	case i.cluster == ClusterID{} && i.list == ListHash{}:
+	case i.cluster == ClusterID{} && i.founders == Hash{}:
 		return "no cluster"
 	case i.cluster == ClusterID{}:
-		return "only a --cluster list"
-	case i.list == ListHash{}:
+		return "only the initial members of its cluster"
+	case i.founders == Hash{}:
 		return "only a cluster id"
 	}
-	return "a cluster id and a --cluster list"
+	return "a cluster id and the initial members"
 }

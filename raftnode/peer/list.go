@@ -2,7 +2,6 @@ package peer
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,7 +14,7 @@ const (
 	// idBytesMax bounds a node's id; it fits the one-byte lengths of the wire.
 	idBytesMax = 64
 	// nodesMax bounds a list. More voters than this make a cluster slower and no safer, and the
-	// bound keeps an answer, which carries the list, below answerBytesMax.
+	// bound keeps an answer, which carries the list and the founders, below answerBytesMax.
 	nodesMax = 32
 	// hostBytesMax is the longest name that DNS knows.
 	hostBytesMax = 253
@@ -79,14 +78,6 @@ func (l List) String() string {
 		items = append(items, n.ID+"="+n.Address)
 	}
 	return strings.Join(items, ",")
-}
-
-// Hash returns the SHA-256 of the canonical form; of the zero List, the zero ListHash.
-func (l List) Hash() ListHash {
-	if len(l.nodes) == 0 {
-		return ListHash{}
-	}
-	return sha256.Sum256([]byte(l.String()))
 }
 
 // CheckID says what is wrong with a node's id, or nil. An id is 1 to 64 lower-case letters,

@@ -28,26 +28,22 @@ var ErrClosed = errors.New("closed at this end")
 
 // Config says who this node is and how it reaches others.
 type Config struct {
-	// ID is this node's id. Required; see CheckID.
+	// ID is this node's name. Required; see CheckID.
 	ID string
 	// Incarnation is what was written when the data directory was made. Required.
 	Incarnation Incarnation
 	// Cluster is the cluster's id. Zero: not known yet; SetCluster tells it later.
 	Cluster ClusterID
-	// List is the --cluster list that the cluster began with. A node that joins later is handed
-	// it together with the cluster id; zero: it was not.
+	// List is the --cluster list that this node was given. Zero: it was given none.
 	List List
 
-	// Known returns the incarnation on record for a node. Required, called from many goroutines,
-	// must not block. Protection against a wiped node is as good as this record: doc.go, "The
-	// record", says what it has to hold and when.
-	Known func(id string) (Incarnation, bool)
-	// Holds reports whether the data directory holds any part of a log or snapshot. Required,
-	// called from many goroutines. It must be true before this node's first vote.
-	Holds func() bool
+	// Condition returns what this node says about its data to one who asks. Required, called from
+	// many goroutines, for each connection. Holds must be true before this node's first vote, and
+	// Founders must be on disk.
+	Condition func(asker Server) Condition
 	// Told answers what another node says with Tell. It is called from many goroutines, must end
 	// when ctx does, and gives at most 16 KiB less one byte. Zero: every answer is empty.
-	Told func(ctx context.Context, from string, what []byte) []byte
+	Told func(ctx context.Context, from Server, what []byte) []byte
 
 	// Listener accepts peers. Required; the Network closes it. See ListenTCP.
 	Listener net.Listener
@@ -97,8 +93,8 @@ func New(c Config) (*Network, error) {
 		return nil, errors.New("peer: Incarnation is zero: draw one when the data directory is made, " +
 			"and keep it")
 	}
-	if c.Known == nil || c.Holds == nil || c.Listener == nil {
-		return nil, errors.New("peer: Known, Holds and Listener are required")
+	if c.Condition == nil || c.Listener == nil {
+		return nil, errors.New("peer: Condition and Listener are required")
 	}
 	if c.HandshakeTimeout < 0 || c.HandshakesMax < 0 {
 		return nil, errors.New("peer: HandshakeTimeout and HandshakesMax can't be negative")
@@ -119,7 +115,7 @@ func New(c Config) (*Network, error) {
 		c.HandshakesMax = handshakesMaxDefault
 	}
 	if c.Told == nil {
-		c.Told = func(context.Context, string, []byte) []byte { return nil }
+		c.Told = func(context.Context, Server, []byte) []byte { return nil }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -202,9 +198,11 @@ func (n *Network) accept() {
 
 // self is who this node is at this moment. Each handshake takes it once and ends by it.
 func (n *Network) self() identity {
+	mine := Server{n.config.ID, n.config.Incarnation}
+	founders := n.config.Condition(mine).Founders.Hash()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return identity{n.config.ID, n.config.Incarnation, n.run, n.cluster, n.config.List.Hash()}
+	return identity{mine, n.run, n.cluster, founders}
 }
 
 // advertised is an address as it was configured, in whatever form.

@@ -13,19 +13,18 @@ const (
 	WrongCertificate Code = 4  // the certificate doesn't name the node that showed it
 	OtherCluster     Code = 5  // the cluster ids differ
 	NotMeant         Code = 6  // the node reached is not the one the caller means
-	OtherList        Code = 7  // no cluster id to compare, and the --cluster lists differ
+	OtherFounders    Code = 7  // no cluster id to compare, and the initial members differ
 	NothingInCommon  Code = 8  // nothing that both know shows that they are of one cluster
-	OtherIncarnation Code = 9  // the data directory is not the one on record for this id
-	NotOnRecord      Code = 10 // a node without cluster id, and nothing on record to know it by
-	NotReady         Code = 11 // the node meant runs no Raft yet
+	OtherIncarnation Code = 9  // the node reached has another data directory than the one meant
+	NotReady         Code = 10 // the node meant runs no Raft yet
 )
 
 // RefusedError says that one end would not speak with the other. Such a connection carried no
 // message of Raft. Match it with errors.AsType[*RefusedError] and look at its Code.
 type RefusedError struct {
 	Code Code
-	By   string // the id of the node that refused
-	Peer string // the id of the node that it refused; "": not known
+	By   string // the name of the node that refused
+	Peer string // the name of the node that it refused; "": not known
 	Fact string // what the refusing node saw
 }
 
@@ -43,8 +42,8 @@ func (c Code) String() string {
 	names := [...]string{
 		Malformed: "malformed", OtherVersion: "other version", TLSWanted: "TLS wanted",
 		WrongCertificate: "wrong certificate", OtherCluster: "other cluster",
-		NotMeant: "not the node meant", OtherList: "other list", NothingInCommon: "nothing in common",
-		OtherIncarnation: "other incarnation", NotOnRecord: "not on record", NotReady: "not ready",
+		NotMeant: "not the node meant", OtherFounders: "other initial members", NothingInCommon: "nothing in common",
+		OtherIncarnation: "other incarnation", NotReady: "not ready",
 	}
 	if int(c) < len(names) && names[c] != "" {
 		return names[c]
@@ -65,20 +64,17 @@ func (c Code) cure() string {
 	case WrongCertificate:
 		return "give each node a certificate with its id as a DNS name, signed by the peers' CA"
 	case OtherCluster:
-		return "correct the address, or, if the node is to change clusters, empty its data " +
-			"directory and `zamok join` it under an unused id"
+		return "correct the address; a node changes clusters only with an empty data directory and --join"
 	case NotMeant:
-		return "if another node took over the address, `zamok remove` the one that had it and " +
-			"`zamok join` the new one; else correct the address"
-	case OtherList:
-		return "start every node with the same --cluster list; one that has begun a cluster with " +
-			"the wrong list needs an empty data directory"
+		return "if another node took over the address, `zamok remove` the one that had it and start " +
+			"the new one with --join; else correct the address"
+	case OtherFounders:
+		return "correct the addresses: each cluster has nodes of its own"
 	case NothingInCommon:
-		return "a node becomes part of a running cluster by `zamok join` alone"
-	case OtherIncarnation, NotOnRecord:
-		return "a node that lost its data can't come back under its id, for it would vote away what " +
-			"it had acknowledged: `zamok remove` that id, then `zamok join` the empty node under " +
-			"an unused one; a directory that was moved away belongs back in its place"
+		return "a node becomes part of a running cluster when it is started with --join"
+	case OtherIncarnation:
+		return "if the node lost its data, start it with --join and it takes the place of the lost " +
+			"directory; a directory that was moved away belongs back in its place"
 	case NotReady:
 		return "nothing to do: the caller tries again, and is heard once the node takes part"
 	}

@@ -36,7 +36,7 @@ func newStreams(n *Network) *streams {
 
 // Dial implements raft.StreamLayer. The address is what meant makes.
 func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	id, at, found := strings.Cut(string(address), "=")
+	server, at, found := strings.Cut(string(address), "=")
 	if !found {
 		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
 			"Raft has to call through a peer.Transport", address)
@@ -46,7 +46,7 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	}
 	ctx, cancel := context.WithTimeoutCause(s.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
-	stream, err := s.network.call(ctx, Node{id, at})
+	stream, err := s.network.call(ctx, Node{server, at})
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +97,11 @@ func (s *streams) Close() error {
 }
 
 // dropFormer ends the connections with all runs of a node but one.
-func (s *streams) dropFormer(id string, but run) {
+func (s *streams) dropFormer(server raft.ServerID, but run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for stream := range s.open {
-		if stream.id == id && stream.run != but {
+		if stream.server == server && stream.run != but {
 			stream.raw.Close() // whoever uses it closes the stream
 		}
 	}
@@ -132,11 +132,11 @@ func (s *streams) adopt(stream *stream) bool {
 
 // stream is a verified connection.
 type stream struct {
-	net.Conn          // TLS over raw, or raw itself
-	raw      net.Conn // what the network gave
-	handled  bool     // accepted, so that a handler of Raft's transport closes it
-	id       string   // of the node at the other end
-	run      run      // of that node
+	net.Conn               // TLS over raw, or raw itself
+	raw      net.Conn      // what the network gave
+	handled  bool          // accepted, so that a handler of Raft's transport closes it
+	server   raft.ServerID // at the other end
+	run      run           // of that node
 	forget   func()
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // tellBytesMax bounds what a node can be told, and its answer.
-const tellBytesMax = answerBytesMax - 1
+const tellBytesMax = 16*1024 - 1
 
 // Tell says something to a node, beside Raft, and returns its answer; both are at most 16 KiB less
 // one byte. Unlike Ask it goes through the whole handshake. After an error it is not known whether
@@ -25,7 +25,7 @@ func (n *Network) Tell(ctx context.Context, to Node, what []byte) ([]byte, error
 		if err := writeFrame(conn, encodeTell(kindTell, what)); err != nil {
 			return err
 		}
-		body, err := readFrame(conn, kindTold, answerBytesMax)
+		body, err := readFrame(conn, kindTold, tellBytesMax+1)
 		if err == nil {
 			answer = body[1:]
 		}
@@ -36,14 +36,14 @@ func (n *Network) Tell(ctx context.Context, to Node, what []byte) ([]byte, error
 
 // hear is the called end of Tell, after the handshake.
 func (n *Network) hear(ctx context.Context, from *guest) error {
-	body, err := readFrame(from.conn, kindTell, answerBytesMax)
+	body, err := readFrame(from.conn, kindTell, tellBytesMax+1)
 	if err != nil {
 		return err
 	}
-	answer := n.config.Told(ctx, from.id, body[1:])
+	answer := n.config.Told(ctx, from.Server, body[1:])
 	if len(answer) > tellBytesMax {
 		return fmt.Errorf("the answer to %s has %d bytes, %d is the most; it was not sent",
-			from.id, len(answer), tellBytesMax)
+			from.Name, len(answer), tellBytesMax)
 	}
 	if err := writeFrame(from.conn, encodeTell(kindTold, answer)); err != nil {
 		return err

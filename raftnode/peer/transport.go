@@ -2,8 +2,11 @@ package peer
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,6 +34,10 @@ type Transport struct {
 	*raft.NetworkTransport
 	streams *streams
 	pool    int // as many idle connections to a peer are kept
+
+	mu       sync.Mutex // guards contacts and removing
+	contacts map[raft.ServerID]time.Time
+	removing map[raft.ServerID]bool
 }
 
 var (
@@ -65,7 +72,10 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	}
 	streams := newStreams(n)
 	c.Stream = streams
-	n.transport = &Transport{raft.NewNetworkTransportWithConfig(&c), streams, c.MaxPool}
+	n.transport = &Transport{
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&c), streams: streams, pool: c.MaxPool,
+		contacts: map[raft.ServerID]time.Time{}, removing: map[raft.ServerID]bool{},
+	}
 	return n.transport, nil
 }
 
@@ -124,7 +134,72 @@ func isDead(err error) bool {
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp)
+	if err := t.keepRemoval(id, args); err != nil {
+		return err
+	}
+	sent := time.Now()
+	err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp)
+	if err == nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.contacts[id] = sent
+	}
+	return err
+}
+
+// Contact is when the latest append was sent to a server that the server has answered, as long as
+// this Transport is open; zero: it has answered none.
+func (t *Transport) Contact(id raft.ServerID) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.contacts[id]
+}
+
+// Removing begins to keep a server's own removal from it, until done is called. Raft would send it
+// along with what is on its way to the server. If the removal is then never committed, for want of
+// the others, the server that has it would neither campaign nor vote for those who lack it, though
+// they are a majority. A server learns of its removal by asking, once that is committed.
+func (t *Transport) Removing(id raft.ServerID) (done func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.removing[id] = true
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.removing, id)
+	}
+}
+
+// keepRemoval cuts a request short before the removal of the server that it is for. Raft goes on
+// from what was sent: it looks at the entries again after the call.
+func (t *Transport) keepRemoval(to raft.ServerID, args *raft.AppendEntriesRequest) error {
+	t.mu.Lock()
+	removing := t.removing[to]
+	t.mu.Unlock()
+	for i, entry := range args.Entries {
+		if !removing || entry.Type != raft.LogConfiguration || entry.Index <= args.LeaderCommitIndex {
+			continue
+		}
+		c, err := decodeConfiguration(entry)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(c.Servers, func(s raft.Server) bool { return s.ID == to }) {
+			args.Entries = args.Entries[:i]
+			return nil
+		}
+	}
+	return nil
+}
+
+// decodeConfiguration reads a configuration entry. Raft's own function panics over bad bytes.
+func decodeConfiguration(entry *raft.Log) (c raft.Configuration, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("peer: the configuration in entry %d can't be read: %v", entry.Index, cause)
+		}
+	}()
+	return raft.DecodeConfiguration(entry.Data), nil
 }
 
 // AppendEntriesPipeline implements raft.Transport.

@@ -13,17 +13,17 @@ const (
 	sightingsMax = 4 * nodesMax
 )
 
-// twins notices two live processes that run copies of one data directory: same id, same
+// twins notices two live processes that run copies of one data directory: same name, same
 // incarnation, so nothing tells them apart but their runs. A run that shows itself again after
 // another one did can't have ended before that other began, as it would with a restart.
 type twins struct {
 	mu   sync.Mutex       // guards seen and what it holds
-	seen map[string][]run // by node id: the latest run first
+	seen map[Server][]run // the latest run first
 }
 
-// note takes down that a run of node id was met. It reports whether this is another run than those
+// note takes down that a run of a server was met. It reports whether this is another run than those
 // known before, or one of those, so that the node has a twin.
-func (t *twins) note(id string, met run) (fresh, twin bool) {
+func (t *twins) note(id Server, met run) (fresh, twin bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	runs := t.seen[id]
@@ -31,7 +31,7 @@ func (t *twins) note(id string, met run) (fresh, twin bool) {
 		return false, false
 	}
 	if t.seen == nil || len(runs) == 0 && len(t.seen) >= sightingsMax {
-		t.seen = map[string][]run{}
+		t.seen = map[Server][]run{}
 	}
 	if at := slices.Index(runs, met); at >= 0 {
 		twin = true

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/hashicorp/raft"
 )
 
 // A frame is "zamok", a version byte, the length of the body in two bytes, and the body, whose
@@ -22,7 +24,7 @@ const (
 
 	preambleBytes   = len(magic) + 3
 	frameBytesMax   = 1024 // of a body other than an answer
-	answerBytesMax  = 16 * 1024
+	answerBytesMax  = 32 * 1024
 	factBytesMax    = 512
 	lingerBytesMax  = 16 * 1024 // read and thrown away after a refusal, see linger
 	tlsRecordMarker = 0x16      // the first byte of a TLS client's first record
@@ -117,8 +119,12 @@ func encodeHello(h hello) []byte {
 func decodeHello(body []byte) (hello, error) {
 	d := decoder{rest: body}
 	d.kind(kindHello)
-	h := hello{purpose: purpose(d.take(1)[0]), meant: d.id(), from: d.identity()}
+	h := hello{purpose: purpose(d.take(1)[0]), meant: d.text(), from: d.identity()}
 	d.require(h.purpose >= purposeRaft && h.purpose <= purposeTell, "purpose %d", h.purpose)
+	if h.purpose != purposeAsk { // who asks may not know which server it will reach
+		_, err := ParseServer(raft.ServerID(h.meant))
+		d.require(err == nil, "%v", err)
+	}
 	return h, d.end()
 }
 
@@ -158,38 +164,43 @@ func decodeRefusal(body []byte) (*RefusedError, error) {
 }
 
 func encodeAnswer(a Answer, r run) []byte {
-	from := identity{a.ID, a.Incarnation, r, a.Cluster, a.List.Hash()}
+	from := identity{a.Server, r, a.Cluster, a.Founders.Hash()}
 	b := appendIdentity([]byte{byte(kindAnswer)}, from)
-	holds := byte(0)
-	if a.Holds {
-		holds = 1
+	for _, yes := range []bool{a.Holds, a.Member, a.Listed} {
+		b = append(b, 0)
+		if yes {
+			b[len(b)-1] = 1
+		}
 	}
-	b = append(append(b, holds), a.Yours[:]...)
-	return appendLongText(b, a.List.String())
+	b = binary.BigEndian.AppendUint64(b, a.Configuration)
+	b = appendLongText(b, printable(a.Unready))
+	b = appendLongText(b, a.List.String())
+	return appendLongText(b, a.Founders.String())
 }
 
-func decodeAnswer(body []byte) (Answer, error) {
+func decodeAnswer(body []byte) (a Answer, err error) {
 	d := decoder{rest: body}
 	d.kind(kindAnswer)
 	i := d.identity()
-	a := Answer{ID: i.id, Incarnation: i.incarnation, Cluster: i.cluster}
-	holds := d.take(1)[0]
-	d.require(holds <= 1, "a boolean of %d", holds)
-	a.Holds = holds == 1
-	copy(a.Yours[:], d.take(len(a.Yours)))
-	list := d.longText()
+	a.Server, a.Cluster = i.Server, i.cluster
+	a.Holds, a.Member, a.Listed = d.bool(), d.bool(), d.bool()
+	a.Configuration = binary.BigEndian.Uint64(d.take(8))
+	a.Unready = d.longText()
+	d.require(a.Unready == printable(a.Unready), "a text not fit to print, or over %d bytes", factBytesMax)
+	list, founders := d.longText(), d.longText()
 	if err := d.end(); err != nil {
 		return Answer{}, err
 	}
 	if list != "" {
-		parsed, err := ParseList(list)
-		if err != nil {
+		if a.List, err = ParseList(list); err != nil {
 			return Answer{}, fmt.Errorf("%w: %w", errMalformed, err)
 		}
-		a.List = parsed
 	}
-	if a.List.String() != list || a.List.Hash() != i.list {
-		return Answer{}, fmt.Errorf("%w: a list that doesn't have its hash", errMalformed)
+	if a.Founders, err = ParseFounders(founders); err != nil {
+		return Answer{}, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	if a.List.String() != list || a.Founders.Hash() != i.founders {
+		return Answer{}, fmt.Errorf("%w: a list that is not in its canonical form, or doesn't have its hash", errMalformed)
 	}
 	return a, nil
 }
@@ -201,8 +212,8 @@ func appendLongText(b []byte, s string) []byte {
 }
 
 func appendIdentity(b []byte, i identity) []byte {
-	b = appendText(b, i.id)
-	return append(b, bytes.Join([][]byte{i.incarnation[:], i.run[:], i.cluster[:], i.list[:]}, nil)...)
+	b = appendText(b, i.Name)
+	return append(b, bytes.Join([][]byte{i.Incarnation[:], i.run[:], i.cluster[:], i.founders[:]}, nil)...)
 }
 
 // printable cuts a text down to what may stand in a log line, and to factBytesMax.
@@ -247,6 +258,12 @@ func (d *decoder) kind(want kind) {
 	d.require(got == want, "frame of kind %d where %d belongs", got, want)
 }
 
+func (d *decoder) bool() bool {
+	b := d.take(1)[0]
+	d.require(b <= 1, "a boolean of %d", b)
+	return b == 1
+}
+
 func (d *decoder) text() string { return string(d.take(int(d.take(1)[0]))) }
 
 func (d *decoder) longText() string {
@@ -261,12 +278,12 @@ func (d *decoder) id() string {
 }
 
 func (d *decoder) identity() (i identity) {
-	i.id = d.id()
-	copy(i.incarnation[:], d.take(len(i.incarnation)))
+	i.Name = d.id()
+	copy(i.Incarnation[:], d.take(len(i.Incarnation)))
 	copy(i.run[:], d.take(len(i.run)))
 	copy(i.cluster[:], d.take(len(i.cluster)))
-	copy(i.list[:], d.take(len(i.list)))
-	d.require(i.incarnation != Incarnation{}, "no incarnation")
+	copy(i.founders[:], d.take(len(i.founders)))
+	d.require(i.Incarnation != Incarnation{}, "no incarnation")
 	return i
 }
 

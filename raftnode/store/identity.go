@@ -48,14 +48,15 @@ type Identity struct {
 	Incarnation ID `json:"incarnation"`
 	// Log is the log store that the directory was begun with. Empty: Bolt.
 	Log LogKind `json:"log,omitempty"`
-	// Founders are the incarnations of the nodes that a new cluster began with, as
-	// each said when it was asked. They are written before the log is, and tell a
-	// wiped founder from the real one until all are on record in the machine.
-	Founders map[string]ID `json:"founders,omitempty"`
+	// Founders are the initial members that this node has agreed to begin a cluster
+	// with, as package peer writes them. They are on disk before the first entry
+	// of the log is. Empty: the node has agreed to nothing, or joins.
+	Founders string `json:"founders,omitempty"`
 	// Bootstrapped is the marker: the node has been a member of a cluster, so a
 	// log is missed if there is none.
 	Bootstrapped bool `json:"bootstrapped"`
-	// Cluster is the cluster's id; zero until it is known.
+	// Cluster is the id of the node's cluster, or, without the marker, of the one
+	// that it waits to be taken into; zero until it is known.
 	Cluster ID `json:"cluster,omitzero"`
 }
 
@@ -166,6 +167,13 @@ func readIdentity(dir string) (Identity, error) {
 		return Identity{}, fmt.Errorf("store: %s has format %d, and this version of zamok knows format %d; nothing was changed; start the version that wrote it", path, id.Format, formatNow)
 	}
 	return id, nil
+}
+
+// IsMember reports whether a directory is that of a node which is, or was, part of a
+// cluster; also if its identity can't be read, of which Open says why.
+func IsMember(dir string) bool {
+	id, err := readIdentity(dir)
+	return err == nil && id.Bootstrapped || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // writeIdentity replaces the identity of dir, wholly or not at all, also across

@@ -58,18 +58,27 @@ func TestMark(t *testing.T) {
 	})
 }
 
-// The founders are written before the log, and stay through everything after.
-func TestFound(t *testing.T) {
+// What the founders agreed upon is written before the log, and stays through everything after. A node
+// that holds nothing may agree anew, or join another cluster instead.
+func TestFoundAndJoin(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
-		st := reopen()
-		founders := map[string]ID{"n1": st.Identity().Incarnation, "n2": NewID(), "n3": NewID()}
-		require.NoError(t, st.Found(founders))
+		st, cluster := reopen(), NewID()
+		require.NoError(t, st.Found("first"))
+		require.Equal(t, "first", reopen().Identity().Founders)
+		st = reopen()
+		require.NoError(t, st.Join(cluster))
+		require.NoError(t, st.Join(cluster))
 		st = reopen()
 		require.Equal(t, Empty, st.State())
-		require.Equal(t, founders, st.Identity().Founders)
+		require.Empty(t, st.Identity().Founders, "what it agreed upon is void")
+		require.Equal(t, cluster, st.Identity().Cluster)
+		require.NoError(t, st.Found("second"))
+		require.Zero(t, st.Identity().Cluster, "it does not wait for another cluster any more")
 		fill(t, st, 1, 1, 1)
-		require.NoError(t, st.Mark(NewID()))
-		require.Equal(t, founders, reopen().Identity().Founders)
+		require.ErrorContains(t, st.Found("third"), "nothing was changed")
+		require.ErrorContains(t, st.Join(cluster), "nothing was changed")
+		require.NoError(t, st.Mark(cluster))
+		require.Equal(t, "second", reopen().Identity().Founders)
 	})
 }
 

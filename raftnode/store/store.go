@@ -3,7 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -173,18 +172,34 @@ func (s *Store) Mark(cluster ID) error {
 	return nil
 }
 
-// Found writes down who begins the cluster together with this node. It comes
-// before the first entry of the log. After an error those written before stand.
-func (s *Store) Found(founders map[string]ID) error {
+// Found writes down the initial members that this node agrees to begin a cluster
+// with. It comes before the first entry of the log. After an error those written
+// before stand.
+func (s *Store) Found(founders string) error {
+	return s.begin(func(next *Identity) { next.Founders, next.Cluster = founders, ID{} })
+}
+
+// Join writes down which cluster this node waits to be taken into. It comes before
+// anything of that cluster is in the log, and voids what was agreed with others.
+func (s *Store) Join(cluster ID) error {
+	return s.begin(func(next *Identity) { next.Founders, next.Cluster = "", cluster })
+}
+
+func (s *Store) begin(change func(next *Identity)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
 	next := s.identity
-	next.Founders = maps.Clone(founders)
+	if change(&next); next == s.identity {
+		return nil
+	}
+	if held, err := holds(s.medium); err != nil || held {
+		return errors.Join(err, fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed", s.medium.where))
+	}
 	if err := s.medium.keep(next); err != nil {
-		return fmt.Errorf("store: the founders were not written to %s: %w; nothing was begun; try again", s.medium.where, err)
+		return fmt.Errorf("store: the identity of %s was not written: %w; nothing was begun; try again", s.medium.where, err)
 	}
 	s.identity = next
 	return nil
@@ -199,8 +214,8 @@ func (s *Store) Free() (uint64, error) { return s.space.free() }
 // Low reports whether less than Config.Mark is free.
 func (s *Store) Low() (bool, error) { return s.space.low() }
 
-// Full reports whether entries are refused now (S5).
-func (s *Store) Full() bool { return s.space.admit(0) != nil }
+// Room says why entries are refused now (S5), or nil.
+func (s *Store) Room() error { return s.space.admit(0) }
 
 // Writing returns the write of log or vote that has been in progress for
 // longest. A watchdog on another goroutine sees here a disk that hangs (S4).

@@ -1,0 +1,127 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode"
+)
+
+// A removal after which no majority would answer could not be committed, and nobody would lead from
+// then on.
+func TestARemovalThatLeavesNoMajorityIsRefused(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		time.Sleep(3 * time.Second)
+		tokens := fifty(s, leader)
+		down, up := s.Others(leader)[0], s.Others(leader)[1]
+		down.Kill()
+		time.Sleep(time.Second)
+		for _, n := range []*Node{up, leader} {
+			err := leader.Up().Remove(s.Within(electionMax), n.ID)
+			require.ErrorIs(s, err, raftnode.ErrRefused)
+			require.ErrorContains(s, err, down.ID)
+			require.ErrorContains(s, err, "no majority")
+		}
+		err := leader.Up().Remove(s.Within(electionMax), "n9")
+		require.ErrorIs(s, err, raftnode.ErrRefused)
+		require.ErrorContains(s, err, "no member")
+		assert.Len(s, voters(leader), 3)
+		requireAll(s, leader, tokens)
+
+		// The one that is down may go.
+		require.NoError(s, leader.Up().Remove(s.Within(electionMax), down.ID))
+		assert.Len(s, voters(leader), 2)
+		requireAll(s, leader, tokens)
+	})
+}
+
+// A newcomer that dies before its vote gets none, since with it there would be no majority.
+func TestAJoinThatLeavesNoMajorityIsRefused(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Nodes: 1}, func(s *Sim) {
+		only := s.Start()
+		time.Sleep(3 * time.Second)
+		n2 := s.AddNode("n2", "n2")
+		n2.Begin(joining(clusterOf(only)))
+		require.NoError(s, n2.Opened(s.Within(electionMax)))
+		// It answers for its state, and its raft doesn't hear of the leader any more.
+		n2.Disk.Stall()
+		require.Error(s, only.Up().Join(s.Within(5*time.Second), n2.Peer()))
+		n2.Kill()
+		require.Error(s, only.Up().Join(s.Within(5*time.Second), n2.Peer()))
+		assert.Equal(s, []string{"n1"}, voters(only))
+		only.Must(nil)
+	})
+}
+
+// The other follower dies in the very moment in which a removal begins, which then can't be committed.
+// The removed one, which has all the data, goes on; when the leader is lost for good, it and the other
+// one are a majority.
+func TestAnUncommittedRemovalEndsNobody(t *testing.T) {
+	t.Parallel()
+	for _, comesBack := range []string{"all", "without the leader"} {
+		Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+			leader := s.Start()
+			time.Sleep(3 * time.Second)
+			tokens := fifty(s, leader)
+			down, removed := s.Others(leader)[0], s.Others(leader)[1]
+			s.Follow(leader, removed, electionMax)
+			s.Follow(leader, down, electionMax)
+			down.Kill()
+			err := leader.Up().Remove(s.Within(2*time.Second), removed.ID)
+			require.Error(s, err)
+			require.NotErrorIs(s, err, raftnode.ErrRefused, "it was begun: the other had answered a moment before")
+			time.Sleep(time.Minute)
+			require.False(s, removed.hasEnded(), "it ended for a removal that came to nothing")
+			require.False(s, leader.hasEnded())
+			if comesBack != "all" {
+				leader.Kill()
+			}
+			down.Restart()
+			if comesBack == "all" {
+				requireAll(s, s.Leader(), tokens)
+				return
+			}
+			next := s.LeaderBeside(leader)
+			requireAll(s, next, tokens)
+			assert.Len(s, voters(next), 3)
+			leader.Restart()
+			s.Follow(next, leader, backoffMax)
+			requireAll(s, s.Leader(), tokens)
+		})
+	}
+}
+
+// A node that was away when it was removed asks when it comes back, and ends.
+func TestARemovedNodeThatIsStartedAgainEnds(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk, Tune: smallLogs}, func(s *Sim) {
+		leader := s.Start()
+		time.Sleep(3 * time.Second)
+		load := s.Load(light())
+		away := s.Others(leader)[0]
+		away.Kill()
+		require.NoError(s, leader.Up().Remove(s.Within(electionMax), away.ID))
+		time.Sleep(30 * time.Second) // a snapshot is behind it by now
+		for range 2 {
+			term := leader.Status().Term
+			away.Begin()
+			s.Await(20*time.Second, "it ends", away.hasEnded)
+			require.ErrorIs(s, away.Fatal(), raftnode.ErrRemoved)
+			assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
+		}
+		// Its directory does not come back, whoever asks for it.
+		away.Begin(joining(clusterOf(leader)))
+		require.NoError(s, away.Opened(s.Within(electionMax)))
+		err := leader.Up().Join(s.Within(time.Second), away.Peer())
+		require.ErrorIs(s, err, raftnode.ErrRefused)
+		require.ErrorContains(s, err, "was removed from this cluster")
+		s.Await(20*time.Second, "it ends", away.hasEnded)
+		finish(s, load)
+	})
+}

@@ -9,7 +9,8 @@
 //	             renewals, stamps each entry last of all, and keeps the promises that need time
 //	flight       one for each proposed entry, at most two: waits for raft's answer
 //	raft's own   ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
-//	clerk        writes the marker, announces this node, reports digests, lets members in
+//	clerk        writes the marker, announces this node, reports digests, and asks, while no leader is
+//	             heard of, whether this node was removed
 //	watchdog     ends the process of a leader that is stuck
 //
 // The machine is guarded by one lock (state.go): applied to under it, read under it.
@@ -31,10 +32,14 @@
 //	    order of proposing. Offices of a node follow each other; two never overlap.
 //	N7  While any deadline is pending, an entry leaves at least once a second, so that a change of
 //	    leader loses at most a second of cluster time. Without deadlines nothing is written.
-//	N8  A node that was wiped, cloned, renamed or belongs to another cluster takes no part: packages
-//	    store and peer refuse it, and the incarnations on record come from here.
+//	N8  To raft a server is a node's name and the incarnation of its data directory together. So a
+//	    node that was wiped, renamed or belongs to another cluster takes no part: it is another
+//	    server, and packages store and peer refuse it where the lost one is meant.
 //	N9  A node whose digest differs stops only if a majority of the voters agree among themselves
 //	    at that index; otherwise it says so and goes on.
+//	N10 A change of the members is proposed only if a majority of the voters that it leaves answered
+//	    this leader within its lease. A node ends for its own removal only when it knows that a
+//	    configuration without it is committed.
 //
 // # Leadership in three steps
 //

@@ -1,7 +1,7 @@
 package peer
 
 import (
-	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -12,13 +12,17 @@ import (
 func TestAskTellsWhatANodeHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
-		list, yes := mustList(t, threeNodes), func() bool { return true }
+		list, other := mustList(t, threeNodes), mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")
 		n1 := open(t, f, Config{ID: "n1", List: list})
 		n2 := open(t, f, Config{
-			ID: "n2", List: mustList(t, otherThree), Cluster: clusterOf("away"),
-			Holds: yes, Known: records("n1", "n1 first"),
+			ID: "n2", List: other, Cluster: clusterOf("away"),
+			Condition: func(asker Server) Condition {
+				return Condition{
+					Holds: true, Member: true, Founders: foundersOf(other), Configuration: 9, Listed: asker == serverOf("n1"),
+				}
+			},
 		})
-		n3 := open(t, f, Config{ID: "n3"})
+		n3 := open(t, f, Config{ID: "n3", Condition: says(Condition{Unready: "the disk is\nfull"})})
 		defer n1.Close()
 		defer n2.Close()
 		defer n3.Close()
@@ -27,147 +31,68 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 		// question is for.
 		answer, err := n1.Ask(t.Context(), Node{"n7", "h2:5751"})
 		require.NoError(t, err)
-		assert.Equal(t, n2.answer(n2.self(), "n1"), answer)
 		assert.Equal(t, Answer{
-			ID: "n2", Incarnation: incarnationOf("n2 first"), Holds: true, Cluster: clusterOf("away"),
-			List: mustList(t, otherThree), Yours: incarnationOf("n1 first"),
+			Server: serverOf("n2"), Cluster: clusterOf("away"), List: other,
+			Condition: Condition{
+				Holds: true, Member: true, Founders: foundersOf(other), Configuration: 9, Listed: true,
+			},
 		}, answer)
+		assert.False(t, n2.Mine().Listed, "this is about the one who asks")
+		answer.Listed = false
+		assert.Equal(t, answer, n2.Mine())
+		full, err := n1.Ask(t.Context(), Node{"n3", "h3:5751"})
+		require.NoError(t, err)
+		assert.Equal(t, "the disk is?full", full.Unready, "fit to print")
+		answer.Listed = true
 
 		require.NoError(t, n3.Close())
-		replies := n1.AskAll(t.Context())
-		require.Len(t, replies, 2, "everybody but itself")
+		replies := n1.AskAll(t.Context(), list.Nodes())
+		require.Len(t, replies, 2, "all but itself")
 		assert.Equal(t, Reply{Node: Node{"n2", "h2:5751"}, Answer: answer}, replies[0])
 		assert.Equal(t, "n3", replies[1].Node.ID)
 		assert.ErrorContains(t, replies[1].Err, "connection refused")
+		assert.Empty(t, n1.AskAll(t.Context(), []Node{{serverAgain("n1").String(), "h1:5751"}}), "itself, of whatever directory")
 	})
 }
 
-// The longest list there can be fits into an answer.
-func TestAskCarriesTheLongestList(t *testing.T) {
+// The longest answer there can be fits: 32 nodes with the longest names and hosts, agreed upon, and the
+// longest reason.
+func TestAskCarriesTheLongestAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
+		longest := mustList(t, longestList())
+		incarnations := map[string]Incarnation{}
+		for i, node := range longest.Nodes() {
+			incarnations[node.ID] = Incarnation{byte(i + 1)}
+		}
 		n1 := open(t, f, Config{ID: "n1"})
-		n2 := open(t, f, Config{ID: "n2", List: mustList(t, longestList())})
+		n2 := open(t, f, Config{ID: "n2", List: longest, Condition: says(Condition{
+			Founders: NewFounders(longest, incarnations), Unready: strings.Repeat("x", 2*factBytesMax),
+		})})
 		defer n1.Close()
 		defer n2.Close()
 		answer, err := n1.Ask(t.Context(), Node{"n2", "h2:5751"})
 		require.NoError(t, err)
-		assert.Equal(t, n2.config.List, answer.List)
+		assert.Equal(t, longest, answer.List)
+		assert.Equal(t, n2.Mine().Founders, answer.Founders)
+		assert.Len(t, answer.Unready, factBytesMax)
+		assert.Len(t, answer.Founders.founders, nodesMax)
 	})
 }
 
-// decision is a case of Decide.
-type decision struct {
-	name    string
-	mine    Answer
-	replies []Reply
-	want    Act
-	reasons []string
-}
-
-func decisions(t *testing.T) []decision {
-	list, longer := mustList(t, threeNodes), mustList(t, threeNodes+",n4=h4:5751")
-	empty := func(id string) Answer {
-		return Answer{ID: id, Incarnation: incarnationOf(id + " first"), List: list}
-	}
-	with := func(a Answer, change func(*Answer)) Answer { change(&a); return a }
-	at := func(id string) Node { return Node{id, "h" + id[1:] + ":5751"} }
-	reply := func(id string, a Answer) Reply { return Reply{Node: at(id), Answer: a} }
-	refused := errors.New("connection refused")
-	silent := func(id string) Reply { return Reply{Node: at(id), Err: refused} }
-	holds := func(a *Answer) { a.Holds, a.Cluster = true, clusterOf("home") }
-	countsMeIn := func(a *Answer) { a.Holds, a.Yours = true, incarnationOf("n1 first") }
-	has := func(l List) func(*Answer) { return func(a *Answer) { a.List = l } }
-	bears := func(name string) func(*Answer) {
-		return func(a *Answer) { a.Incarnation = incarnationOf(name) }
-	}
-	return []decision{
-		{
-			"all answered, all empty, one list", empty("n1"),
-			[]Reply{reply("n2", empty("n2")), reply("n3", empty("n3"))},
-			Bootstrap, []string{"every node"},
-		},
-		{
-			"one node alone", with(empty("n1"), has(mustList(t, "n1=h1:5751"))), nil,
-			Bootstrap, []string{"every node"},
-		},
-		{
-			"one is silent", empty("n1"), []Reply{reply("n2", empty("n2")), silent("n3")},
-			Wait, []string{"n3 at h3:5751", "connection refused", "start"},
-		},
-		{
-			"one was not asked", empty("n1"), []Reply{reply("n2", empty("n2"))},
-			Wait, []string{"n3 at h3:5751", "not asked yet"},
-		},
-		{
-			"one holds data", empty("n1"),
-			[]Reply{reply("n2", with(empty("n2"), holds)), reply("n3", empty("n3"))},
-			Refuse, []string{"n2 at h2:5751 holds data of cluster 686f6d65",
-				"nothing on record for n1", "`zamok join`"},
-		},
-		{
-			"one holds data, another is silent", empty("n1"),
-			[]Reply{reply("n2", with(empty("n2"), holds)), silent("n3")},
-			Refuse, []string{"`zamok join`"},
-		},
-		{
-			"one holds data of another list", empty("n1"),
-			[]Reply{reply("n2", with(with(empty("n2"), countsMeIn), has(longer))), silent("n3")},
-			Refuse, []string{"`zamok join`"},
-		},
-		{
-			"one began a moment ago and counts this node in", empty("n1"),
-			[]Reply{reply("n2", with(empty("n2"), countsMeIn)), reply("n3", empty("n3"))},
-			Bootstrap, nil,
-		},
-		{
-			"this node was wiped after the others began", with(empty("n1"), bears("n1 again")),
-			[]Reply{reply("n2", with(empty("n2"), countsMeIn)), reply("n3", with(empty("n3"), countsMeIn))},
-			Refuse, []string{"incarnation " + incarnationOf("n1 first").String(),
-				incarnationOf("n1 again").String(), "`zamok remove`"},
-		},
-		{
-			"lists differ", empty("n1"),
-			[]Reply{reply("n2", empty("n2")), reply("n3", with(empty("n3"), has(longer)))},
-			Refuse, []string{"n1 has " + list.String(), "n3 has " + longer.String(),
-				"give every node the same"},
-		},
-		{
-			"another answers at an address", empty("n1"), []Reply{reply("n2", empty("n3")), silent("n3")},
-			Refuse, []string{"the node at h2:5751 is n3", "says n2"},
-		},
-		{
-			"a copied directory", empty("n1"),
-			[]Reply{reply("n2", empty("n2")), reply("n3", with(empty("n3"), bears("n2 first")))},
-			Refuse, []string{"n2 and n3 have the same incarnation", "copy"},
-		},
-		{
-			"this node isn't in its list", with(empty("n9"), func(*Answer) {}), nil,
-			Refuse, []string{"doesn't name this node, n9"},
-		},
-		{
-			"this node holds data", with(empty("n1"), holds), nil,
-			Refuse, []string{"n1 holds data", "open the data directory"},
-		},
-	}
-}
-
-func TestDecide(t *testing.T) {
-	for _, c := range decisions(t) {
-		t.Run(c.name, func(t *testing.T) {
-			got := Decide(c.mine, c.replies)
-			assert.Equal(t, c.want, got.Act, got.Reason)
-			for _, reason := range c.reasons {
-				assert.Contains(t, got.Reason, reason)
-			}
-			if c.want != Bootstrap {
-				assert.Nil(t, got.Founders)
-				return
-			}
-			for _, node := range c.mine.List.Nodes() {
-				assert.Equal(t, incarnationOf(node.ID+" first"), got.Founders[node.ID])
-			}
-			assert.Len(t, got.Founders, len(c.mine.List.Nodes()))
-		})
-	}
+// The longest name there can be fits a call, with its incarnation and all.
+func TestLongestNamesSpeak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric()
+		one, two := "n"+strings.Repeat("1", idBytesMax-1), "n"+strings.Repeat("2", idBytesMax-1)
+		list := mustList(t, one+"=[fd00::1]:5751,"+two+"=[fd00::2]:5751")
+		n1 := open(t, f, Config{ID: one, List: list, Advertise: "[fd00::1]:5751"})
+		n2 := open(t, f, Config{ID: two, List: list, Advertise: "[fd00::2]:5751"})
+		defer n1.Close()
+		defer n2.Close()
+		require.NoError(t, connect(t, n1, n2))
+		caller := transport(t, n1)
+		transport(t, n2)
+		requireCode(t, OtherIncarnation, voteOf(caller, Server{two, incarnationOf("again")}, "[fd00::2]:5751"))
+	})
 }

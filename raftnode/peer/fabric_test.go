@@ -171,10 +171,28 @@ func mustList(t testing.TB, text string) List {
 	return l
 }
 
+// serverOf is the first server of a name; serverAgain the one with the directory after it.
+func serverOf(name string) Server { return Server{name, incarnationOf(name + " first")} }
+
+func serverAgain(name string) Server { return Server{name, incarnationOf(name + " again")} }
+
+// foundersOf are the nodes of a list, each with its first incarnation unless another is given.
+func foundersOf(l List, others ...Server) Founders {
+	incarnations := map[string]Incarnation{}
+	for _, node := range l.Nodes() {
+		incarnations[node.ID] = serverOf(node.ID).Incarnation
+	}
+	for _, s := range others {
+		incarnations[s.Name] = s.Incarnation
+	}
+	return NewFounders(l, incarnations)
+}
+
 const threeNodes = "n1=h1:5751,n2=h2:5751,n3=h3:5751"
 
-// member is a Network on a fabric, with what it needs said in a few words. Its host is its id
-// unless the test changes it.
+// member is a Network on a fabric, with what it needs said in a few words. Unless the test says
+// otherwise, its host is its name, its directory the first, and the founders of its list, each with its
+// first directory, are on its disk.
 type member struct {
 	*Network
 	diary *diary
@@ -188,13 +206,10 @@ func open(t testing.TB, f *fabric, c Config) member {
 		c.Advertise = "h" + c.ID[1:] + ":5751"
 	}
 	if c.Incarnation == (Incarnation{}) {
-		c.Incarnation = incarnationOf(c.ID + " first")
+		c.Incarnation = serverOf(c.ID).Incarnation
 	}
-	if c.Known == nil {
-		c.Known = func(string) (Incarnation, bool) { return Incarnation{}, false }
-	}
-	if c.Holds == nil {
-		c.Holds = func() bool { return false }
+	if c.Condition == nil {
+		c.Condition = says(Condition{Founders: foundersOf(c.List)})
 	}
 	if c.Listener == nil {
 		c.Listener = f.listen(c.Advertise)
@@ -208,14 +223,8 @@ func open(t testing.TB, f *fabric, c Config) member {
 	return member{n, d}
 }
 
-// records makes a Known of pairs id, incarnation.
-func records(pairs ...string) func(string) (Incarnation, bool) {
-	known := map[string]Incarnation{}
-	for i := 0; i < len(pairs); i += 2 {
-		known[pairs[i]] = incarnationOf(pairs[i+1])
-	}
-	return func(id string) (Incarnation, bool) { i, ok := known[id]; return i, ok }
-}
+// says is a condition that does not change.
+func says(c Condition) func(Server) Condition { return func(Server) Condition { return c } }
 
 // patience bounds what takes real time, on a busy machine too.
 const patience = 20 * time.Second
@@ -249,11 +258,12 @@ func transport(t testing.TB, m member) *Transport {
 	return tr
 }
 
-// vote asks a node for its vote, over a fresh connection or one that is in the pool.
-func vote(tr *Transport, id, address string) error {
+// vote asks the first server of a name for its vote, over a fresh connection or one that is in the pool.
+func vote(tr *Transport, name, address string) error { return voteOf(tr, serverOf(name), address) }
+
+func voteOf(tr *Transport, server Server, address string) error {
 	var resp raft.RequestVoteResponse
-	err := tr.RequestVote(raft.ServerID(id), raft.ServerAddress(address),
-		&raft.RequestVoteRequest{}, &resp)
+	err := tr.RequestVote(server.ID(), raft.ServerAddress(address), &raft.RequestVoteRequest{}, &resp)
 	if err == nil && !resp.Granted {
 		return errors.New("an answer, and no vote")
 	}
@@ -266,5 +276,5 @@ func connect(t testing.TB, from, to member) error {
 	caller, called := transport(t, from), transport(t, to)
 	defer caller.Close()
 	defer called.Close()
-	return vote(caller, to.config.ID, to.config.Advertise)
+	return voteOf(caller, to.Mine().Server, to.config.Advertise)
 }

@@ -1,88 +1,96 @@
 package peer
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // knowledge is what one end of a connection knows: a row or column of the table in doc.go.
 type knowledge struct {
-	name    string
-	cluster string
-	list    string
+	name     string
+	cluster  string
+	founders Founders
 }
 
-const otherThree = "n1=h1:5751,n2=h2:5751,n3=h9:5751"
+// reach is which server a caller finds where it looks for n2@first.
+type reach struct {
+	name   string
+	server Server
+	want   Code // 0: it is the one meant
+}
 
-// cell is what becomes of a connection between two kinds of knowledge, where the called node is
-// or isn't on the caller's record and the other way round.
-func cell(caller, called knowledge, callerOnRecord, calledOnRecord bool) Code {
+// cell is what becomes of a connection between two kinds of knowledge.
+func cell(caller, called knowledge, r reach) Code {
+	bothIDs := caller.cluster != "" && called.cluster != ""
+	one, other := caller.founders.String(), called.founders.String()
 	switch {
-	case caller.cluster != "" && called.cluster != "":
-		if caller.cluster != called.cluster {
-			return OtherCluster
-		}
+	case bothIDs && caller.cluster != called.cluster:
+		return OtherCluster
+	case r.want != 0:
+		return r.want
+	case bothIDs:
 		return 0
-	case caller.list == "" || called.list == "":
+	case one == "" || other == "":
 		return NothingInCommon
-	case caller.list != called.list:
-		return OtherList
-	case caller.cluster != "" && !calledOnRecord, called.cluster != "" && !callerOnRecord:
-		return NotOnRecord
+	case one != other:
+		return OtherFounders
 	}
 	return 0
 }
 
-// Every cell of the table, with the same and with other ids and lists, each end with and without
-// a record of the other: over real connections, so that both ends and their order take part.
+// Every cell of the table, with the same and with other ids and founders, when the server meant is
+// reached, another directory of its name, and another name: over real connections, so that both ends
+// and their order take part. Founders differ as soon as one of them had another directory.
 func TestTable(t *testing.T) {
+	three := mustList(t, threeNodes)
+	home, other := foundersOf(three), foundersOf(three, serverAgain("n3"))
 	kinds := []knowledge{
-		{"nothing", "", ""},
-		{"list", "", threeNodes}, {"other list", "", otherThree},
-		{"id", "home", ""}, {"other id", "away", ""},
-		{"id and list", "home", threeNodes}, {"id and other list", "home", otherThree},
-		{"other id and list", "away", threeNodes},
+		{"nothing", "", Founders{}},
+		{"founders", "", home}, {"other founders", "", other},
+		{"id", "home", Founders{}}, {"other id", "away", Founders{}},
+		{"id and founders", "home", home}, {"id and other founders", "home", other},
+		{"other id and founders", "away", home},
+	}
+	reaches := []reach{
+		{"the server meant", serverOf("n2"), 0},
+		{"another directory", serverAgain("n2"), OtherIncarnation},
+		{"another name", serverOf("n4"), NotMeant},
 	}
 	for _, caller := range kinds {
 		for _, called := range kinds {
-			for records := range 4 {
-				callerOnRecord, calledOnRecord := records&1 != 0, records&2 != 0
-				name := fmt.Sprintf("%s calls %s, records %02b", caller.name, called.name, records)
-				want := cell(caller, called, callerOnRecord, calledOnRecord)
-				t.Run(name, func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						tryCell(t, caller, called, callerOnRecord, calledOnRecord, want)
-					})
+			for _, r := range reaches {
+				t.Run(fmt.Sprintf("%s calls %s, reaches %s", caller.name, called.name, r.name), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { tryCell(t, caller, called, r) })
 				})
 			}
 		}
 	}
 }
 
-func tryCell(t *testing.T, caller, called knowledge,
-	callerOnRecord, calledOnRecord bool, want Code) {
+func tryCell(t *testing.T, caller, called knowledge, r reach) {
 	f := newFabric()
-	node := func(id string, k knowledge, other string, onRecord bool) member {
-		c := Config{ID: id, Cluster: clusterOf(k.cluster)}
-		if k.list != "" {
-			c.List = mustList(t, k.list)
-		}
-		if onRecord {
-			c.Known = records(other, other+" first")
-		}
-		return open(t, f, c)
+	node := func(s Server, host string, k knowledge) member {
+		return open(t, f, Config{
+			ID: s.Name, Incarnation: s.Incarnation, Advertise: host, Cluster: clusterOf(k.cluster),
+			Condition: says(Condition{Founders: k.founders}),
+		})
 	}
-	n1 := node("n1", caller, "n2", calledOnRecord)
-	n2 := node("n2", called, "n1", callerOnRecord)
+	n1, n2 := node(serverOf("n1"), "h1:5751", caller), node(r.server, "h2:5751", called)
 	defer n1.Close()
 	defer n2.Close()
-	err := connect(t, n1, n2)
+	tr := transport(t, n1)
+	transport(t, n2)
+	err := vote(tr, "n2", "h2:5751")
 	synctest.Wait() // both ends have logged
+	want := cell(caller, called, r)
 	if want == 0 {
 		require.NoError(t, err)
 		return
@@ -97,40 +105,43 @@ func tryCell(t *testing.T, caller, called knowledge,
 
 // The rules themselves, one by one, in the order in which they are looked at.
 func TestJudge(t *testing.T) {
-	list := mustList(t, threeNodes).Hash()
-	home := identity{"n1", incarnationOf("n1"), run{1}, clusterOf("home"), list}
-	peer := identity{"n2", incarnationOf("n2"), run{2}, home.cluster, home.list}
-	wiped, lagging, away := peer, peer, peer
-	wiped.incarnation = incarnationOf("n2 again")
+	three := mustList(t, threeNodes)
+	home := identity{serverOf("n1"), run{1}, clusterOf("home"), foundersOf(three).Hash()}
+	peer := identity{serverOf("n2"), run{2}, home.cluster, home.founders}
+	joined, lagging, away, strange := peer, peer, peer, peer
+	joined.founders = Hash{}
 	lagging.cluster = ClusterID{}
 	away.cluster = clusterOf("away")
-	none, first := Incarnation{}, incarnationOf("n2")
+	strange.cluster, strange.founders = ClusterID{}, foundersOf(three, serverAgain("n2")).Hash()
+	lost, third := serverAgain("n2"), serverOf("n3")
 	for _, c := range []struct {
-		name           string
-		mine, theirs   identity
-		meant, reached string
-		record         Incarnation
-		want           Code
-		fact           string
+		name         string
+		mine, theirs identity
+		meant        Server
+		want         Code
+		fact         string
 	}{
-		{"a peer", home, peer, "n2", "n2", first, 0, ""},
-		{"a peer without record", home, peer, "n2", "n2", none, 0, ""},
-		{"a lagging founder", home, lagging, "n2", "n2", first, 0, ""},
-		{"seen by a lagging founder", lagging, home, "n1", "n1", none, 0, ""},
-		{"two founders", lagging, lagging, "n2", "n2", none, 0, ""},
-		{"a foreign node of another id", home, away, "n3", "n2", none, OtherCluster, "cluster 61776179"},
-		{"another node", home, peer, "n3", "n2", none, NotMeant, "means n3, and the node at"},
-		{"a wiped node", home, wiped, "n2", "n2", first, OtherIncarnation, "another data directory"},
-		{"a wiped founder", lagging, wiped, "n2", "n2", first, OtherIncarnation, "on record for n2"},
-		{"an unknown founder", home, lagging, "n2", "n2", none, NotOnRecord, "no incarnation on record"},
+		{"a peer", home, peer, peer.Server, 0, ""},
+		{"a peer that joined", home, joined, peer.Server, 0, ""},
+		{"a founder that lags", home, lagging, peer.Server, 0, ""},
+		{"seen by a founder that lags", lagging, home, home.Server, 0, ""},
+		{"two founders that lag", lagging, lagging, peer.Server, 0, ""},
+		{"a foreign node of another name", home, away, third, OtherCluster, "cluster 61776179"},
+		{"another node", home, peer, third, NotMeant, "means n3, and the node at"},
+		{"another node of other founders", home, strange, third, NotMeant, "means n3, and the node at"},
+		{"another directory", home, peer, lost, OtherIncarnation, "another data directory under the same name"},
+		{"another directory of other founders", home, strange, lost, OtherIncarnation, lost.Incarnation.String()},
+		{"a founder of something else", home, strange, peer.Server, OtherFounders, "initial members differ"},
+		{"one that joined and a founder that lags", joined, lagging, peer.Server, NothingInCommon,
+			"n2 knows only a cluster id and n2 knows only the initial members"},
 	} {
-		refusal := judge(c.mine, c.theirs, c.meant, c.reached, c.record)
+		refusal := judge(c.mine, c.theirs, c.meant, c.theirs.Server)
 		if c.want == 0 {
 			assert.Nil(t, refusal, c.name)
 			continue
 		}
 		require.NotNil(t, refusal, c.name)
-		assert.Equal(t, c.want, refusal.Code, c.name)
+		assert.Equal(t, c.want.String(), refusal.Code.String(), c.name)
 		assert.ErrorContains(t, refusal, c.fact, c.name)
 	}
 }
@@ -141,14 +152,14 @@ func TestClusterIDIsLearnedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
 		list := mustList(t, threeNodes)
-		n1 := open(t, f, Config{ID: "n1", List: list, Known: records("n2", "n2 first")})
-		n2 := open(t, f, Config{ID: "n2", List: list, Known: records("n1", "n1 first")})
+		n1, n2 := open(t, f, Config{ID: "n1", List: list}), open(t, f, Config{ID: "n2", List: list})
 		defer n1.Close()
 		defer n2.Close()
 		require.NoError(t, connect(t, n1, n2))
 
 		require.NoError(t, n1.SetCluster(clusterOf("home")))
 		require.NoError(t, connect(t, n1, n2), "the caller has learned it")
+		require.NoError(t, connect(t, n2, n1), "the called node has learned it")
 		require.NoError(t, n2.SetCluster(clusterOf("home")))
 		require.NoError(t, connect(t, n1, n2), "both have")
 
@@ -157,14 +168,48 @@ func TestClusterIDIsLearnedWhileRunning(t *testing.T) {
 		assert.ErrorContains(t, n1.SetCluster(ClusterID{}), "nothing was changed")
 		assert.Equal(t, clusterOf("home"), n1.Mine().Cluster)
 	})
-	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
-		list := mustList(t, threeNodes)
-		n1 := open(t, f, Config{ID: "n1", List: list})
-		n2 := open(t, f, Config{ID: "n2", List: list, Known: records("n1", "n1 first")})
-		defer n1.Close()
-		defer n2.Close()
-		require.NoError(t, n2.SetCluster(clusterOf("home")))
-		require.NoError(t, connect(t, n1, n2), "the called node has learned it")
+}
+
+func TestParseServer(t *testing.T) {
+	digits := "6e312066697273740000000000000000"
+	s, err := ParseServer(raft.ServerID("n1@" + digits))
+	require.NoError(t, err)
+	assert.Equal(t, serverOf("n1"), s)
+	assert.Equal(t, "n1@"+digits, string(s.ID()))
+	assert.Equal(t, "n1", NameOf(s.ID()))
+	assert.Equal(t, "n1", NameOf("n1"), "of what is no server id")
+	for text, want := range map[string]string{
+		"":                                  "id is missing",
+		"n1":                                "32 hexadecimal digits",
+		"n1@":                               "32 hexadecimal digits",
+		"@" + digits:                        "id is missing",
+		"N1@" + digits:                      "lower-case",
+		"n1@" + digits[2:]:                  "32 hexadecimal digits",
+		"n1@" + digits + "00":               "32 hexadecimal digits",
+		"n1@" + digits[1:] + "x":            "32 hexadecimal digits",
+		"n1@" + digits + "@":                "32 hexadecimal digits",
+		"n1@" + strings.ToUpper(digits):     "not as this release writes it",
+		"n1@" + strings.Repeat("0", 32):     "not as this release writes it",
+		"n1@" + digits + "=h1:5751":         "32 hexadecimal digits",
+		"n1@" + digits + "," + "n2@" + "00": "32 hexadecimal digits",
+	} {
+		_, err := ParseServer(raft.ServerID(text))
+		assert.ErrorContains(t, err, want, "%q", text)
+	}
+}
+
+// What is read is written the same again, and fits the wire.
+func FuzzParseServer(f *testing.F) {
+	f.Add("n1@6e312066697273740000000000000000")
+	f.Add("n1@" + hex.EncodeToString(make([]byte, 16)))
+	f.Add("n@@")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseServer(raft.ServerID(text))
+		if err != nil {
+			return
+		}
+		if s.String() != text || NameOf(s.ID()) != s.Name || s.Incarnation == (Incarnation{}) || len(text) > 255 {
+			t.Fatalf("%q is read as %+v", text, s)
+		}
 	})
 }

@@ -35,15 +35,14 @@ func requireCode(t *testing.T, want Code, err error) {
 
 func TestConfigIsChecked(t *testing.T) {
 	f := newFabric()
-	known, holds := records(), func() bool { return false }
 	good := Config{
-		ID: "n1", Incarnation: Incarnation{1}, Known: known, Holds: holds, Listener: f.listen("h1:5751"),
+		ID: "n1", Incarnation: Incarnation{1}, Condition: says(Condition{}), Listener: f.listen("h1:5751"),
 	}
 	for want, spoil := range map[string]func(*Config){
-		"ID: the id is missing":     func(c *Config) { c.ID = "" },
-		"Incarnation is zero":       func(c *Config) { c.Incarnation = Incarnation{} },
-		"Known, Holds and Listener": func(c *Config) { c.Known = nil },
-		"can't be negative":         func(c *Config) { c.HandshakesMax = -1 },
+		"ID: the id is missing":  func(c *Config) { c.ID = "" },
+		"Incarnation is zero":    func(c *Config) { c.Incarnation = Incarnation{} },
+		"Condition and Listener": func(c *Config) { c.Condition = nil },
+		"can't be negative":      func(c *Config) { c.HandshakesMax = -1 },
 	} {
 		c := good
 		spoil(&c)
@@ -101,6 +100,7 @@ func TestPooledConnectionServesTheNodeMeantOnly(t *testing.T) {
 		transport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 		requireCode(t, NotMeant, vote(caller, "n4", "h2:5751"))
+		requireCode(t, OtherIncarnation, voteOf(caller, serverAgain("n2"), "h2:5751"))
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 	})
 }
@@ -113,7 +113,7 @@ func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
 		caller := transport(t, n1)
 		transport(t, n2)
 		var resp raft.RequestVoteResponse
-		err := caller.NetworkTransport.RequestVote("n2", "h2:5751", &raft.RequestVoteRequest{}, &resp)
+		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751", &raft.RequestVoteRequest{}, &resp)
 		require.ErrorContains(t, err, "doesn't say which node it means")
 		assert.False(t, resp.Granted)
 		_, err = n1.Transport(raft.NetworkTransportConfig{ServerAddressProvider: noAddresses{}})
@@ -125,7 +125,7 @@ type noAddresses struct{}
 
 func (noAddresses) ServerAddr(raft.ServerID) (raft.ServerAddress, error) { return "", nil }
 
-// Every method of Raft's transport carries the id along.
+// Every method of Raft's transport carries the server along.
 func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n1, n2 := pair(t, newFabric())
@@ -136,13 +136,14 @@ func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
 		tr, err := n1.Transport(config)
 		require.NoError(t, err)
 		transport(t, n2)
-		_, err = tr.AppendEntriesPipeline("n4", "h2:5751")
+		n4 := serverOf("n4").ID()
+		_, err = tr.AppendEntriesPipeline(n4, "h2:5751")
 		requireCode(t, NotMeant, err)
-		requireCode(t, NotMeant, tr.AppendEntries("n4", "h2:5751", &raft.AppendEntriesRequest{}, nil))
-		requireCode(t, NotMeant, tr.RequestVote("n4", "h2:5751", &raft.RequestVoteRequest{}, nil))
-		requireCode(t, NotMeant, tr.RequestPreVote("n4", "h2:5751", &raft.RequestPreVoteRequest{}, nil))
-		requireCode(t, NotMeant, tr.TimeoutNow("n4", "h2:5751", &raft.TimeoutNowRequest{}, nil))
-		requireCode(t, NotMeant, tr.InstallSnapshot("n4", "h2:5751", &raft.InstallSnapshotRequest{}, nil,
+		requireCode(t, NotMeant, tr.AppendEntries(n4, "h2:5751", &raft.AppendEntriesRequest{}, nil))
+		requireCode(t, NotMeant, tr.RequestVote(n4, "h2:5751", &raft.RequestVoteRequest{}, nil))
+		requireCode(t, NotMeant, tr.RequestPreVote(n4, "h2:5751", &raft.RequestPreVoteRequest{}, nil))
+		requireCode(t, NotMeant, tr.TimeoutNow(n4, "h2:5751", &raft.TimeoutNowRequest{}, nil))
+		requireCode(t, NotMeant, tr.InstallSnapshot(n4, "h2:5751", &raft.InstallSnapshotRequest{}, nil,
 			strings.NewReader("")))
 	})
 }
@@ -347,8 +348,8 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 		release, closed := make(chan struct{}), make(chan error, 1)
 		called.SetHeartbeatHandler(func(raft.RPC) { <-release })
 		go func() {
-			heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{Addr: []byte("n1")}, Term: 1}
-			_ = caller.AppendEntries("n2", "h2:5751", &heartbeat, &raft.AppendEntriesResponse{})
+			heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{Addr: []byte("h1:5751")}, Term: 1}
+			_ = caller.AppendEntries(serverOf("n2").ID(), "h2:5751", &heartbeat, &raft.AppendEntriesResponse{})
 		}()
 		synctest.Wait()
 		go func() { closed <- n2.Close() }()
@@ -369,7 +370,7 @@ func TestRealSockets(t *testing.T) {
 	requireCode(t, NotMeant, vote(caller, "n3", n2.Addr().String()))
 	answer, err := n1.Ask(t.Context(), Node{"n2", n2.Addr().String()})
 	require.NoError(t, err)
-	assert.Equal(t, "n2", answer.ID)
+	assert.Equal(t, serverOf("n2"), answer.Server)
 	require.NoError(t, n1.Close())
 	require.NoError(t, n2.Close())
 	_, err = ListenTCP(t.Context(), "127.0.0.1:none")

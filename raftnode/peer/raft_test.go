@@ -1,8 +1,6 @@
 package peer
 
 import (
-	"math/rand/v2"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,14 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// founders are three disks after a bootstrap, each with the others on record.
-func founders(t *testing.T, list List) (n1, n2, n3 *disk) {
-	n1, n2 = newDisk("n1", "n1 first", list), newDisk("n2", "n2 first", list)
-	n3 = newDisk("n3", "n3 first", list)
+// threeDisks are three disks after a bootstrap.
+func threeDisks(t *testing.T, list List) (n1, n2, n3 *disk) {
+	n1, n2, n3 = newDisk(serverOf("n1"), list), newDisk(serverOf("n2"), list), newDisk(serverOf("n3"), list)
 	for _, d := range []*disk{n1, n2, n3} {
-		for _, other := range []*disk{n1, n2, n3} {
-			d.known[other.id] = other.incarnation
-		}
+		d.agree(foundersOf(list))
 		d.bootstrap(t)
 	}
 	return n1, n2, n3
@@ -29,16 +24,19 @@ const acknowledged = 50
 
 // wipedVoter is the story of design: n2 is cut off; 50 entries are acknowledged by n1 and n3;
 // n3 loses its disk, n1 goes down, n2 comes back, and at n3's address there is what comesBack
-// makes. It returns n2, restarted, and the newcomer, and n1's disk.
-func wipedVoter(t *testing.T, w *world,
-	comesBack func(n2 *disk) *disk) (n2, newcomer *process, n1 *disk) {
-	d1, d2, d3 := founders(t, mustList(t, threeNodes))
+// makes. It returns n2, restarted, and the newcomer, and n1's disk. Nodes know their cluster's id by
+// then, or, with early, don't: then the founders speak for them.
+func wipedVoter(t *testing.T, w *world, early bool, comesBack func() *disk) (n2, newcomer *process, n1 *disk) {
+	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 	p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 	first := w.leader(10*time.Second, p1, p2, p3)
 	require.NotNil(t, first)
 	w.write(first, "before ", 1)
 	w.arrives(p2, "before ", 1)
 	for _, p := range []*process{p1, p2, p3} {
+		if early {
+			break
+		}
 		p.cluster = clusterOf("home") // the first LeaderStart is applied and the marker complete
 		if !w.plain {
 			require.NoError(t, p.member.SetCluster(p.cluster))
@@ -52,66 +50,85 @@ func wipedVoter(t *testing.T, w *world,
 	w.stop(p1)
 	w.stop(p2)
 	w.heal(d2.address)
-	return w.start(d2), w.start(comesBack(d2)), d1
+	return w.start(d2), w.start(comesBack()), d1
 }
 
-// comebacks are what an operator might do with the machine of a node that lost its disk.
-func comebacks(t *testing.T) map[string]struct {
-	comesBack func(n2 *disk) *disk
-	want      Code
-} {
+// comeback is what an operator might do with the machine of a node that lost its disk.
+type comeback struct {
+	comesBack   func() *disk
+	want, early Code // early: before anybody knows the cluster's id
+}
+
+func comebacks(t *testing.T) map[string]comeback {
 	list := mustList(t, threeNodes)
-	again := func() *disk {
-		d := newDisk("n3", "n3 again", list)
+	again := func(f Founders, cluster string) *disk {
+		d := newDisk(serverAgain("n3"), list)
+		d.agree(f)
 		d.bootstrap(t) // whatever Decide says
+		d.cluster = clusterOf(cluster)
 		return d
 	}
-	return map[string]struct {
-		comesBack func(n2 *disk) *disk
-		want      Code
-	}{
-		"the same id, bootstrapped again": {func(*disk) *disk { return again() }, OtherIncarnation},
-		"the same id, with the cluster's id": {
-			func(*disk) *disk { d := again(); d.cluster = clusterOf("home"); return d }, OtherIncarnation,
+	mine := foundersOf(list, serverAgain("n3"))
+	return map[string]comeback{
+		"the same name, bootstrapped again": {
+			func() *disk { return again(mine, "") }, OtherIncarnation, OtherIncarnation,
 		},
-		"the same id, and the others' record is gone": {
-			func(n2 *disk) *disk { clear(n2.known); return again() }, NotOnRecord,
+		"the same name, with the founders of old": {
+			func() *disk { return again(foundersOf(list), "") }, OtherIncarnation, OtherIncarnation,
 		},
-		"a new id at the old address": {
-			func(*disk) *disk {
-				d := newDisk("n4", "n4 first", list)
+		"the same name, with the cluster's id": {
+			func() *disk { return again(mine, "home") }, OtherIncarnation, OtherIncarnation,
+		},
+		"the same name, waiting to be taken in": {
+			func() *disk {
+				d := newDisk(serverAgain("n3"), list)
+				d.cluster = clusterOf("home")
+				return d
+			}, OtherIncarnation, OtherIncarnation,
+		},
+		"a new name at the old address": {
+			func() *disk {
+				d := newDisk(serverOf("n4"), list)
 				d.address, d.cluster = "h3:5751", clusterOf("home")
 				return d
-			}, NotMeant,
+			}, NotMeant, NotMeant,
 		},
 		"a node of another cluster at the address": {
-			func(*disk) *disk { d := again(); d.cluster = clusterOf("away"); return d }, OtherCluster,
+			func() *disk { return again(mine, "away") }, OtherCluster, OtherIncarnation,
 		},
 	}
 }
 
 func TestWipedVoterIsRefusedAndNothingIsLost(t *testing.T) {
 	for name, c := range comebacks(t) {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, false)
-				defer w.stopAll()
-				n2, newcomer, d1 := wipedVoter(t, w, c.comesBack)
-				require.Nil(t, w.leader(20*time.Second, n2, newcomer), "elected without the entries")
-				assert.Contains(t, n2.member.diary.String(), c.want.String())
-				assert.Contains(t, n2.member.diary.String(), c.want.cure())
-				assert.Contains(t, newcomer.member.diary.String(), c.want.String(), "told as well")
-
-				n1 := w.start(d1)
-				leader := w.leader(20*time.Second, n1, n2)
-				require.NotNil(t, leader)
-				w.write(leader, "after ", 1)
-				for _, p := range []*process{n1, n2} {
-					w.arrives(p, "acknowledged ", acknowledged)
-					w.arrives(p, "after ", 1)
+		for when, early := range map[string]bool{"": false, ", before there is an id": true} {
+			t.Run(name+when, func(t *testing.T) {
+				want := c.want
+				if early {
+					want = c.early
 				}
+				synctest.Test(t, func(t *testing.T) { refusedAndNothingLost(t, early, c.comesBack, want) })
 			})
-		})
+		}
+	}
+}
+
+func refusedAndNothingLost(t *testing.T, early bool, comesBack func() *disk, want Code) {
+	w := newWorld(t, false)
+	defer w.stopAll()
+	n2, newcomer, d1 := wipedVoter(t, w, early, comesBack)
+	require.Nil(t, w.leader(20*time.Second, n2, newcomer), "elected without the entries")
+	assert.Contains(t, n2.member.diary.String(), want.String())
+	assert.Contains(t, n2.member.diary.String(), want.cure())
+	assert.Contains(t, newcomer.member.diary.String(), want.String(), "told as well")
+
+	n1 := w.start(d1)
+	leader := w.leader(20*time.Second, n1, n2)
+	require.NotNil(t, leader)
+	w.write(leader, "after ", 1)
+	for _, p := range []*process{n1, n2} {
+		w.arrives(p, "acknowledged ", acknowledged)
+		w.arrives(p, "after ", 1)
 	}
 }
 
@@ -123,7 +140,7 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, true)
 				defer w.stopAll()
-				n2, newcomer, d1 := wipedVoter(t, w, c.comesBack)
+				n2, newcomer, d1 := wipedVoter(t, w, false, c.comesBack)
 				leader := w.leader(20*time.Second, n2, newcomer)
 				require.NotNil(t, leader)
 				w.write(leader, "after ", 1)
@@ -140,29 +157,93 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 	}
 }
 
-// A node that was given another list has written another configuration under the same index and
+// n4 joined a cluster of n1 and n3, acknowledged entries with n1, and lost its disk; n1 goes down. n3 was cut
+// off since it heard of n4's vote, or has only its log and has applied nothing since its process began:
+// with what it remembers it could not tell the directories of n4 apart, and it need not.
+func TestWipedNewcomerIsNoVoterForThoseWhoNeverMetIt(t *testing.T) {
+	for name, restarts := range map[string]bool{"cut off at once": false, "and nothing applied": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { wipedNewcomer(t, restarts) })
+		})
+	}
+}
+
+func wipedNewcomer(t *testing.T, restarts bool) {
+	w := newWorld(t, false)
+	defer w.stopAll()
+	list := mustList(t, "n1=h1:5751,n3=h3:5751")
+	d1, d3 := newDisk(serverOf("n1"), list), newDisk(serverOf("n3"), list)
+	for _, d := range []*disk{d1, d3} {
+		d.agree(foundersOf(list))
+		d.bootstrap(t)
+		d.cluster = clusterOf("home")
+	}
+	p1, p3 := w.start(d1), w.start(d3)
+	leader := w.leader(10*time.Second, p1, p3)
+	require.NotNil(t, leader)
+	joins := func(s Server) *disk {
+		d := newDisk(s, List{})
+		d.cluster = clusterOf("home")
+		return d
+	}
+	p4 := w.start(joins(serverOf("n4")))
+	require.NoError(t, leader.AddVoter(p4.ID(), "h4:5751", 0, 10*time.Second).Error())
+	w.arrives(p3, "", int(leader.journal.count("")))
+	if leader == p3 {
+		require.NoError(t, p3.LeadershipTransferToServer(p1.ID(), "h1:5751").Error())
+	}
+	w.cut(d3.address)
+	leader = w.leader(10*time.Second, p1, p4)
+	require.NotNil(t, leader)
+	w.write(leader, "acknowledged ", acknowledged)
+	w.stop(p4)
+	w.stop(p1)
+	if restarts {
+		w.stop(p3)
+		p3 = w.start(d3)
+	}
+	w.heal(d3.address)
+	wiped := w.start(joins(serverAgain("n4")))
+	require.Nil(t, w.leader(20*time.Second, p3, wiped), "elected without the entries")
+	assert.Contains(t, p3.member.diary.String(), OtherIncarnation.String())
+
+	p1 = w.start(d1)
+	require.NotNil(t, w.leader(20*time.Second, p1, p3))
+	w.arrives(p3, "acknowledged ", acknowledged)
+}
+
+// A node that began with other founders has written another configuration under the same index and
 // term, which Raft never notices.
-func TestNodeOfAnotherListStaysOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, false)
-		defer w.stopAll()
-		d1, d2, _ := founders(t, mustList(t, threeNodes))
-		d3 := newDisk("n3", "n3 first", mustList(t, threeNodes+",n4=h4:5751"))
-		d3.bootstrap(t)
-		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
-		leader := w.leader(10*time.Second, p1, p2)
-		require.NotNil(t, leader)
-		w.write(leader, "acknowledged ", acknowledged)
-		for _, p := range []*process{p1, p2} {
-			w.arrives(p, "acknowledged ", acknowledged)
-		}
-		require.Nil(t, w.leader(20*time.Second, p3))
-		assert.Zero(t, p3.journal.count(""))
-		for _, p := range []*process{leader, p3} {
-			assert.Contains(t, p.member.diary.String(), OtherList.String(), p.id)
-			assert.Contains(t, p.member.diary.String(), OtherList.cure(), p.id)
-		}
-	})
+func TestNodeOfOtherFoundersStaysOut(t *testing.T) {
+	three := mustList(t, threeNodes)
+	for name, other := range map[string]Founders{
+		"another list":                  foundersOf(mustList(t, threeNodes+",n4=h4:5751")),
+		"another directory of a member": foundersOf(three, serverAgain("n1")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, false)
+				defer w.stopAll()
+				d1, d2, _ := threeDisks(t, three)
+				d3 := newDisk(serverOf("n3"), other.list())
+				d3.agree(other)
+				d3.bootstrap(t)
+				p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
+				leader := w.leader(10*time.Second, p1, p2)
+				require.NotNil(t, leader)
+				w.write(leader, "acknowledged ", acknowledged)
+				for _, p := range []*process{p1, p2} {
+					w.arrives(p, "acknowledged ", acknowledged)
+				}
+				require.Nil(t, w.leader(20*time.Second, p3))
+				assert.Zero(t, p3.journal.count(""))
+				for _, p := range []*process{leader, p3} {
+					assert.Contains(t, p.member.diary.String(), OtherFounders.String(), p.Name)
+					assert.Contains(t, p.member.diary.String(), OtherFounders.cure(), p.Name)
+				}
+			})
+		})
+	}
 }
 
 // A copy of n3's disk runs beside n3. Nothing that the two say tells them apart, so it is not
@@ -172,7 +253,7 @@ func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		defer w.stopAll()
-		d1, d2, d3 := founders(t, mustList(t, threeNodes))
+		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 		leader := w.leader(10*time.Second, p1, p2, p3)
 		require.NotNil(t, leader)
@@ -200,7 +281,7 @@ func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)
 		defer w.stopAll()
-		d1, d2, d3 := founders(t, mustList(t, threeNodes))
+		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 		leader := w.leader(10*time.Second, p1, p2, p3)
 		require.NotNil(t, leader)
@@ -225,122 +306,51 @@ func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 	})
 }
 
-// The cure that a refusal names works: n3 lost its disk, is removed, and the empty machine joins
-// as n4 at the old address, while connections that meant n3 are still in the leader's pool.
+// The cures that a refusal names work: n3 lost its disk and is removed, and the empty machine joins at
+// the old address, under a new name or its own, while connections that meant the lost directory are
+// still in the leader's pool.
 func TestCureForALostDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, false)
-		defer w.stopAll()
-		d1, d2, d3 := founders(t, mustList(t, threeNodes))
-		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
-		leader := w.leader(10*time.Second, p1, p2, p3)
-		require.NotNil(t, leader)
-		w.write(leader, "before ", acknowledged)
-		w.arrives(p3, "before ", acknowledged)
-		for _, d := range []*disk{d1, d2, d3} {
-			d.cluster = clusterOf("home")
-		}
-		for _, p := range []*process{p1, p2} {
-			require.NoError(t, p.member.SetCluster(clusterOf("home")))
-		}
-		w.stop(p3)
-		if leader == p3 {
-			leader = w.leader(10*time.Second, p1, p2)
-			require.NotNil(t, leader)
-		}
-		require.NoError(t, leader.RemoveServer("n3", 0, time.Second).Error())
-		d4 := newDisk("n4", "n4 first", d1.list)
-		d4.address, d4.cluster = d3.address, clusterOf("home") // joining handed it id and list
-		p4 := w.start(d4)
-		address := raft.ServerAddress(d4.address)
-		require.NoError(t, leader.AddNonvoter("n4", address, 0, time.Second).Error())
-		w.arrives(p4, "before ", acknowledged)
-		require.NoError(t, leader.AddVoter("n4", address, 0, time.Second).Error())
-
-		// Two of the three are enough, so n4 counts as a voter now.
-		down := p1
-		if leader == p1 {
-			down = p2
-		}
-		w.stop(down)
-		w.write(leader, "after ", acknowledged)
-		w.arrives(p4, "after ", acknowledged)
-	})
-}
-
-// Three empty nodes are started at any moments, each asks until it may begin, and all of them do,
-// whoever is first. Later one loses its disk, and may not.
-func TestBootstrapByAskingEverybody(t *testing.T) {
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	for range 20 {
-		starts := [3]time.Duration{}
-		for i := range starts {
-			starts[i] = time.Duration(random.Int64N(int64(3 * time.Second)))
-		}
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, false)
-			defer w.stopAll()
-			var empty [3]*disk
-			var begun [3]*process
-			var starting sync.WaitGroup
-			for i, id := range []string{"n1", "n2", "n3"} {
-				empty[i] = newDisk(id, id+" first", mustList(t, threeNodes))
-				starting.Go(func() {
-					time.Sleep(starts[i])
-					begun[i] = w.startEmpty(empty[i])
-				})
-			}
-			starting.Wait()
-			for i, p := range begun {
-				require.NotNil(t, p, "n%d, started at %v", i+1, starts)
-			}
-			leader := w.leader(10*time.Second, begun[:]...)
-			require.NotNil(t, leader)
-			w.write(leader, "acknowledged ", acknowledged)
-
-			w.stop(begun[2])
-			require.Nil(t, w.startEmpty(newDisk("n3", "n3 again", empty[2].list)))
+	for name, fresh := range map[string]Server{"a new name": serverOf("n4"), "its own": serverAgain("n3")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { cureForALostDisk(t, fresh) })
 		})
 	}
 }
 
-// startEmpty is what a node does with an empty directory; nil: it was refused.
-func (w *world) startEmpty(d *disk) *process {
-	var mu sync.Mutex // guards d.known and holds
-	holds := false
-	m := open(w, w.fabric, Config{
-		ID: d.id, Incarnation: d.incarnation, List: d.list, Advertise: d.address,
-		Known: func(id string) (Incarnation, bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			i, ok := d.known[id]
-			return i, ok
-		},
-		Holds: func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return holds
-		},
-	})
-	for {
-		switch do := Decide(m.Mine(), m.AskAll(w.Context())); do.Act {
-		case Refuse:
-			assert.Contains(w, do.Reason, "zamok join")
-			assert.NoError(w, m.Close())
-			return nil
-		case Wait:
-			time.Sleep(200 * time.Millisecond)
-		case Bootstrap:
-			mu.Lock()
-			d.known = do.Founders
-			d.bootstrap(w.T)
-			holds = true
-			mu.Unlock()
-			return w.run(d, m)
-		}
+func cureForALostDisk(t *testing.T, fresh Server) {
+	w := newWorld(t, false)
+	defer w.stopAll()
+	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
+	p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
+	leader := w.leader(10*time.Second, p1, p2, p3)
+	require.NotNil(t, leader)
+	w.write(leader, "before ", acknowledged)
+	w.arrives(p3, "before ", acknowledged)
+	for _, p := range []*process{p1, p2} {
+		require.NoError(t, p.member.SetCluster(clusterOf("home")))
 	}
+	w.stop(p3)
+	if leader == p3 {
+		leader = w.leader(10*time.Second, p1, p2)
+		require.NotNil(t, leader)
+	}
+	require.NoError(t, leader.RemoveServer(d3.ID(), 0, time.Second).Error())
+	d4 := newDisk(fresh, List{})
+	d4.address, d4.cluster = d3.address, clusterOf("home") // it was given the id
+	p4 := w.start(d4)
+	address := raft.ServerAddress(d4.address)
+	require.NoError(t, leader.AddNonvoter(d4.ID(), address, 0, time.Second).Error())
+	w.arrives(p4, "before ", acknowledged)
+	require.NoError(t, leader.AddVoter(d4.ID(), address, 0, time.Second).Error())
+
+	// Two of the three are enough, so the newcomer counts as a voter now.
+	down := p1
+	if leader == p1 {
+		down = p2
+	}
+	w.stop(down)
+	w.write(leader, "after ", acknowledged)
+	w.arrives(p4, "after ", acknowledged)
 }
 
 // inVirtualTime waits inside a bubble, where that takes no time.

@@ -38,7 +38,7 @@ func newAuthority(t *testing.T) authority {
 	return authority{cert, key}
 }
 
-// config is the TLS of a node whose certificate names id.
+// config is the TLS of a node whose certificate names it: the node, and not its data directory.
 func (a authority) config(t *testing.T, id string) *tls.Config {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

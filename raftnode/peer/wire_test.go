@@ -13,13 +13,15 @@ import (
 
 func samples(t testing.TB) map[kind][]byte {
 	list := mustList(t, threeNodes)
-	from := identity{"n1", incarnationOf("n1 first"), run{1}, clusterOf("home"), list.Hash()}
+	from := identity{serverOf("n1"), run{1}, clusterOf("home"), foundersOf(list).Hash()}
 	answer := Answer{
-		ID: "n1", Incarnation: from.incarnation, Holds: true,
-		Cluster: from.cluster, List: list, Yours: incarnationOf("n2 first"),
+		Server: from.Server, Cluster: from.cluster, List: list,
+		Condition: Condition{
+			Holds: true, Founders: foundersOf(list), Unready: "no room", Configuration: 7, Listed: true,
+		},
 	}
 	return map[kind][]byte{
-		kindHello:   encodeHello(hello{purposeRaft, "n2", from}),
+		kindHello:   encodeHello(hello{purposeRaft, serverOf("n2").String(), from}),
 		kindWelcome: encodeWelcome(from),
 		kindGo:      encodeGo(),
 		kindTell:    encodeTell(kindTell, []byte("how far are you?")),
@@ -54,7 +56,7 @@ func decodeAny(body []byte) ([]byte, error) {
 			return nil, err
 		}
 		var r run
-		copy(r[:], body[1+1+len(a.ID)+len(a.Incarnation):])
+		copy(r[:], body[1+1+len(a.Name)+len(a.Incarnation):])
 		return encodeAnswer(a, r), nil
 	}
 	return nil, errMalformed
@@ -101,9 +103,16 @@ func TestFramesAreReadStrictly(t *testing.T) {
 func TestFramesAreFixed(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, writeFrame(&b, samples(t)[kindHello]))
-	assert.Equal(t, "7a616d6f6b"+"01"+"0050"+"01"+"01"+"026e32"+"026e31"+
-		"6e3120666972737400000000000000000100000000000000686f6d65000000000000000000000000"+
-		"a622ceb356e7790805341e0a54683c56d03063c5fb6d0a26e50cd5cfd147accb", hex.EncodeToString(b.Bytes()))
+	assert.Equal(t, "7a616d6f6b"+"01"+"0071"+"01"+"01"+"236e3240"+hex.EncodeToString([]byte("6e322066697273740000000000000000"))+
+		"026e31"+"6e312066697273740000000000000000"+"0100000000000000"+"686f6d65000000000000000000000000"+
+		"3a6b50c9e25f7fdad13a32521e0e426c8ad5a17d1ac8e0e9c162463d973d0e25", hex.EncodeToString(b.Bytes()))
+	b.Reset()
+	require.NoError(t, writeFrame(&b, samples(t)[kindAnswer]))
+	text := hex.EncodeToString(b.Bytes())
+	assert.Equal(t, "7a616d6f6b"+"01"+"0107"+"05"+"026e31"+"6e312066697273740000000000000000"+"0100000000000000"+
+		"686f6d65000000000000000000000000"+"3a6b50c9e25f7fdad13a32521e0e426c8ad5a17d1ac8e0e9c162463d973d0e25"+
+		"010001"+"0000000000000007"+"0007"+hex.EncodeToString([]byte("no room"))+
+		"0020"+hex.EncodeToString([]byte(threeNodes)), text[:len(text)-2*(2+len(foundersOf(mustList(t, threeNodes)).String()))])
 	b.Reset()
 	require.NoError(t, writeFrame(&b, samples(t)[kindRefusal]))
 	assert.Equal(t, "7a616d6f6b"+"01"+"0015"+"03"+"06"+"026e32"+"026e31"+

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -20,49 +19,60 @@ import (
 
 // disk is what of a node outlives its process.
 type disk struct {
-	id, address string
-	incarnation Incarnation
-	cluster     ClusterID
-	list        List
-	known       map[string]Incarnation
-	logs        *raft.InmemStore
-	snapshots   *raft.InmemSnapshotStore
+	Server
+	address   string
+	cluster   ClusterID
+	list      List
+	logs      *raft.InmemStore
+	snapshots *raft.InmemSnapshotStore
+
+	mu       sync.Mutex // guards founders
+	founders Founders
 }
 
-func newDisk(id, incarnation string, list List) *disk {
+func newDisk(server Server, list List) *disk {
 	return &disk{
-		id: id, address: "h" + id[1:] + ":5751", incarnation: incarnationOf(incarnation), list: list,
-		known: map[string]Incarnation{},
-		logs:  raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
+		Server: server, address: "h" + server.Name[1:] + ":5751", list: list,
+		logs: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
 	}
+}
+
+// agree is the first step of founding.
+func (d *disk) agree(f Founders) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.founders = f
+}
+
+// condition is what is said about a disk; Holds is read before Founders, see Config.Condition.
+func (d *disk) condition(Server) Condition {
+	last, _ := d.logs.LastIndex() // fails never
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return Condition{Holds: last > 0, Founders: d.founders}
 }
 
 // config is Raft at the settings of the project.
 func (d *disk) config() *raft.Config {
 	c := raft.DefaultConfig()
-	c.LocalID = raft.ServerID(d.id)
+	c.LocalID = d.ID()
 	c.HeartbeatTimeout, c.ElectionTimeout = 250*time.Millisecond, 250*time.Millisecond
 	c.LeaderLeaseTimeout, c.CommitTimeout = 125*time.Millisecond, 50*time.Millisecond
 	c.Logger = hclog.NewNullLogger()
 	return c
 }
 
-// bootstrap writes the first configuration, as Decide allows it and sometimes doesn't.
+// bootstrap writes the first entry, as Decide allows it and sometimes doesn't.
 func (d *disk) bootstrap(t *testing.T) {
-	var c raft.Configuration
-	for _, n := range d.list.Nodes() {
-		c.Servers = append(c.Servers, raft.Server{
-			ID: raft.ServerID(n.ID), Address: raft.ServerAddress(n.Address),
-		})
-	}
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(d.address))
-	require.NoError(t, raft.BootstrapCluster(d.config(), d.logs, d.logs, d.snapshots, transport, c))
+	require.NoError(t, raft.BootstrapCluster(d.config(), d.logs, d.logs, d.snapshots, transport,
+		d.condition(d.Server).Founders.Configuration()))
 }
 
 // clone copies a disk, as a copy of a virtual machine does.
 func (d *disk) clone(t *testing.T, address string) *disk {
-	c := *d
-	c.address, c.known, c.logs = address, maps.Clone(d.known), raft.NewInmemStore()
+	c := newDisk(d.Server, d.list)
+	c.address, c.cluster, c.founders = address, d.cluster, d.founders
 	first, err := d.logs.FirstIndex()
 	require.NoError(t, err)
 	last, err := d.logs.LastIndex()
@@ -78,7 +88,7 @@ func (d *disk) clone(t *testing.T, address string) *disk {
 	}
 	candidate, _ := d.logs.Get([]byte("LastVoteCand"))
 	require.NoError(t, c.logs.Set([]byte("LastVoteCand"), candidate))
-	return &c
+	return c
 }
 
 // journal is a state machine that keeps the entries.
@@ -115,6 +125,7 @@ type process struct {
 	*raft.Raft
 	journal *journal
 	member  member // of the peer network; unused on plain streams
+	trans   *Transport
 	close   func()
 }
 
@@ -141,9 +152,8 @@ func (w *world) start(d *disk) *process {
 		}})
 	}
 	return w.run(d, open(w, w.fabric, Config{
-		ID: d.id, Incarnation: d.incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
-		Known: func(id string) (Incarnation, bool) { i, ok := d.known[id]; return i, ok },
-		Holds: func() bool { return true },
+		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
+		Condition: d.condition,
 	}))
 }
 
@@ -152,7 +162,7 @@ func (w *world) run(d *disk, m member) *process {
 	transport, err := m.Transport(transportConfig())
 	require.NoError(w, err)
 	return w.runOver(transport, &process{
-		disk: d, member: m, close: func() { assert.NoError(w, m.Close()) },
+		disk: d, member: m, trans: transport, close: func() { assert.NoError(w, m.Close()) },
 	})
 }
 
@@ -214,7 +224,7 @@ func (w *world) arrives(p *process, prefix string, n int) {
 	deadline := time.Now().Add(30 * time.Second)
 	for ; p.journal.count(prefix) < n; inVirtualTime(10 * time.Millisecond) {
 		require.True(w, time.Now().Before(deadline), "%s has %d of %d entries %q",
-			p.id, p.journal.count(prefix), n, prefix)
+			p.Name, p.journal.count(prefix), n, prefix)
 	}
 	require.Equal(w, n, p.journal.count(prefix))
 }

@@ -1,0 +1,147 @@
+package peer
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// appender opens n2's share of Raft. It takes down what it is sent; an append of term 1 is answered a
+// second later, every other at once.
+func appender(t *testing.T, n2 member) (sent *[][]uint64) {
+	tr, err := n2.Transport(transportConfig())
+	require.NoError(t, err)
+	sent = &[][]uint64{}
+	go func() {
+		for {
+			select {
+			case call := <-tr.Consumer():
+				args := call.Command.(*raft.AppendEntriesRequest)
+				var indexes []uint64
+				for _, entry := range args.Entries {
+					indexes = append(indexes, entry.Index)
+				}
+				*sent = append(*sent, indexes)
+				pause := time.Duration(0)
+				if args.Term == 1 {
+					pause = time.Second
+				}
+				time.AfterFunc(pause, func() { call.Respond(&raft.AppendEntriesResponse{Success: true}, nil) })
+			case <-tr.streams.ctx.Done():
+				return
+			}
+		}
+	}()
+	return sent
+}
+
+// While a server is being removed it is sent neither its removal nor what comes behind it. What is
+// committed it is sent, with every past configuration that lacks it; so is every other server.
+func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
+	three := foundersOf(mustList(t, threeNodes))
+	configuration := func(index uint64, c raft.Configuration) *raft.Log {
+		return &raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}
+	}
+	with := three.Configuration()
+	without := raft.Configuration{Servers: []raft.Server{with.Servers[0], with.Servers[2]}}
+	again := raft.Configuration{Servers: append([]raft.Server{{ID: serverAgain("n2").ID(), Address: "h2:5751"}}, without.Servers...)}
+	command := func(index uint64) *raft.Log { return &raft.Log{Index: index, Term: 1, Data: []byte("x")} }
+	for name, c := range map[string]struct {
+		removing bool
+		commit   uint64
+		entries  []*raft.Log
+		want     []uint64
+	}{
+		"no removal":                {true, 1, []*raft.Log{command(2), configuration(3, with), command(4)}, []uint64{2, 3, 4}},
+		"its removal":               {true, 1, []*raft.Log{command(2), configuration(3, without), command(4)}, []uint64{2}},
+		"nothing else":              {true, 1, []*raft.Log{configuration(2, without)}, nil},
+		"another directory instead": {true, 1, []*raft.Log{configuration(2, again), command(3)}, nil},
+		"a heartbeat":               {true, 1, nil, nil},
+		"not removed now":           {false, 1, []*raft.Log{configuration(2, without), command(3)}, []uint64{2, 3}},
+		"catching up": {true, 3,
+			[]*raft.Log{configuration(2, without), command(3), configuration(4, with), command(5), configuration(6, without)},
+			[]uint64{2, 3, 4, 5}},
+		"nonsense behind it": {true, 1, []*raft.Log{configuration(2, without), {Index: 3, Type: raft.LogConfiguration}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n1, n2 := pair(t, newFabric())
+				defer n1.Close()
+				defer n2.Close()
+				caller, sent := transport(t, n1), appender(t, n2)
+				to := serverOf("n2").ID()
+				if c.removing {
+					caller.Removing(to)
+				} else {
+					caller.Removing(serverOf("n3").ID())
+					caller.Removing(to)()
+				}
+				args := &raft.AppendEntriesRequest{Term: 2, LeaderCommitIndex: c.commit, Entries: c.entries}
+				require.NoError(t, caller.AppendEntries(to, "h2:5751", args, &raft.AppendEntriesResponse{}))
+				require.Len(t, args.Entries, len(c.want), "Raft looks at them again")
+				assert.Equal(t, [][]uint64{c.want}, *sent)
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		defer n2.Close()
+		caller, sent := transport(t, n1), appender(t, n2)
+		caller.Removing(serverOf("n2").ID())
+		err := caller.AppendEntries(serverOf("n2").ID(), "h2:5751", &raft.AppendEntriesRequest{
+			Entries: []*raft.Log{{Index: 3, Type: raft.LogConfiguration, Data: []byte("nonsense")}},
+		}, &raft.AppendEntriesResponse{})
+		require.ErrorContains(t, err, "the configuration in entry 3 can't be read")
+		assert.Empty(t, *sent)
+	})
+}
+
+// n3 is removed while n2 is cut off, so the removal is written and can't be committed; then n1 goes
+// down. n2, which has never heard of it, and n3 are a majority of the members that are, and go on.
+func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		defer w.stopAll()
+		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
+		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
+		leader := w.leader(10*time.Second, p1, p2, p3)
+		require.NotNil(t, leader)
+		removed, cut := p3, p2
+		switch leader {
+		case p2:
+			cut = p1
+		case p3:
+			removed = p1
+		}
+		w.write(leader, "before ", acknowledged)
+		for _, p := range []*process{p1, p2, p3} {
+			w.arrives(p, "before ", acknowledged)
+		}
+
+		w.cut(cut.address)
+		done := leader.trans.Removing(removed.ID())
+		future := leader.RemoveServer(removed.ID(), 0, 0)
+		failed := make(chan error, 1)
+		go func() { failed <- future.Error() }()
+		time.Sleep(5 * time.Second) // raft gives up to lead without a majority
+		require.Error(t, <-failed)
+		done()
+		assert.Len(t, removed.GetConfiguration().Configuration().Servers, 3, "it has not been sent its removal")
+
+		w.stop(leader)
+		w.heal(cut.address)
+		next := w.leader(30*time.Second, cut, removed)
+		require.NotNil(t, next)
+		w.write(next, "after ", acknowledged)
+		w.arrives(cut, "after ", acknowledged)
+		w.arrives(removed, "after ", acknowledged)
+		leader = w.start(leader.disk)
+		w.arrives(leader, "after ", acknowledged)
+		assert.Len(t, leader.GetConfiguration().Configuration().Servers, 3)
+	})
+}

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -26,21 +25,23 @@ func ParseFounders(text string) (Founders, error) {
 	if text == "" {
 		return Founders{}, nil
 	}
-	var f Founders
-	var list []string
+	incarnations := map[string]Incarnation{}
+	var items []string
 	for item := range strings.SplitSeq(text, ",") {
 		id, address, _ := strings.Cut(item, "=")
 		server, err := ParseServer(raft.ServerID(id))
 		if err != nil {
 			return Founders{}, fmt.Errorf("initial members: %w", err)
 		}
-		f.founders = append(f.founders, founder{server, address})
-		list = append(list, server.Name+"="+address)
+		incarnations[server.Name] = server.Incarnation
+		items = append(items, server.Name+"="+address)
 	}
-	if _, err := ParseList(strings.Join(list, ",")); err != nil {
+	list, err := ParseList(strings.Join(items, ","))
+	if err != nil {
 		return Founders{}, fmt.Errorf("initial members: %w", err)
 	}
-	if f.sort(); f.String() != text {
+	f := NewFounders(list, incarnations)
+	if f.String() != text {
 		return Founders{}, fmt.Errorf("initial members: %q is not as this release writes them", text)
 	}
 	return f, nil
@@ -53,10 +54,6 @@ func NewFounders(list List, incarnations map[string]Incarnation) Founders {
 		f.founders = append(f.founders, founder{Server{node.ID, incarnations[node.ID]}, node.Address})
 	}
 	return f
-}
-
-func (f *Founders) sort() {
-	slices.SortFunc(f.founders, func(a, b founder) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // String returns n1@incarnation=host:5751,… in the order of the names; of the zero Founders, "".

@@ -39,6 +39,36 @@ func appender(t *testing.T, n2 member) (sent *[][]uint64) {
 	return sent
 }
 
+// A server was in contact when the latest of the appends that it has answered was sent. Heartbeats
+// overtake appends: an answer that comes late takes nothing back.
+func TestContactIsTheLatestAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n1, n2 := pair(t, newFabric())
+		defer n1.Close()
+		defer n2.Close()
+		caller := transport(t, n1)
+		to := serverOf("n2").ID()
+		send := func(term uint64) error {
+			return caller.AppendEntries(to, "h2:5751", &raft.AppendEntriesRequest{Term: term}, &raft.AppendEntriesResponse{})
+		}
+		require.Error(t, send(2), "n2 runs no Raft yet")
+		assert.Zero(t, caller.Contact(to))
+		appender(t, n2)
+		slow := make(chan error)
+		go func() { slow <- send(1) }()
+		time.Sleep(500 * time.Millisecond)
+		latest := time.Now()
+		require.NoError(t, send(2))
+		assert.Equal(t, latest, caller.Contact(to))
+		require.NoError(t, <-slow)
+		assert.Equal(t, latest, caller.Contact(to))
+		assert.Zero(t, caller.Contact(serverAgain("n2").ID()), "another directory")
+		require.Error(t, caller.AppendEntries(serverAgain("n2").ID(), "h2:5751",
+			&raft.AppendEntriesRequest{}, &raft.AppendEntriesResponse{}))
+		assert.Zero(t, caller.Contact(serverAgain("n2").ID()))
+	})
+}
+
 // While a server is being removed it is sent neither its removal nor what comes behind it. What is
 // committed it is sent, with every past configuration that lacks it; so is every other server.
 func TestARemovalIsNotSentToTheRemoved(t *testing.T) {

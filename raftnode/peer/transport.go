@@ -142,7 +142,9 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	if err == nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.contacts[id] = sent
+		if sent.After(t.contacts[id]) { // a heartbeat overtakes an append
+			t.contacts[id] = sent
+		}
 	}
 	return err
 }

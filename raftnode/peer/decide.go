@@ -77,44 +77,67 @@ func Decide(mine Answer, replies []Reply) Decision {
 	return agree(mine, replies, NewFounders(mine.List, incarnations))
 }
 
-// begun decides if somebody holds data: then the first entry is written, with the founders of those
-// who hold it. A node that is one of them, with the directory that it has now, has the same to
-// write. For every other the cluster has begun without it.
+// begun decides if a node of the list holds data: then the first entry is written, with the founders
+// of those who hold it. A node that is one of them, with the directory that it has now, has the same
+// to write, whatever else holds data of that cluster by now. For every other the cluster has begun
+// without it.
 func begun(mine Answer, replies []Reply) Decision {
-	var with *Answer
+	var with, without *Reply // hold data, and count this node in, or don't
 	for _, reply := range replies {
 		theirs := reply.Answer
-		if reply.Err != nil || !theirs.Holds {
+		if reply.Err != nil || !theirs.Holds || theirs.Name != reply.Node.ID {
 			continue
 		}
-		if !theirs.Founders.Has(mine.Server) {
-			return Decision{Act: Elsewhere, Cluster: theirs.Cluster, Reason: fmt.Sprintf(
-				"%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is no part of it: "+
-					"to take %s into that cluster start it with --join and the client address of one of "+
-					"its nodes; if %s lost its disk, that replaces the lost directory",
-				theirs.Name, reply.Node.Address, of(theirs.Cluster), mine.Name, mine.Incarnation, mine.Name, mine.Name)}
+		for _, other := range []*Reply{with, without} {
+			if other != nil && apart(other.Answer, theirs) {
+				return refusal("%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster list, or empty "+
+					"the directory that is left over", other.Answer.Name, theirs.Name, other.Answer.Founders,
+					of(other.Answer.Cluster), theirs.Founders, of(theirs.Cluster))
+			}
 		}
-		if mine.List.String() != theirs.Founders.list().String() {
-			return refusal("%s began its cluster with the --cluster list %v, and %s has %v; give %s the same",
-				theirs.Name, theirs.Founders.list(), mine.Name, mine.List, mine.Name)
+		switch {
+		case theirs.Founders.Has(mine.Server):
+			with = &reply
+		case without == nil || without.Answer.Cluster == ClusterID{}:
+			without = &reply
 		}
-		if with != nil && with.Founders.Hash() != theirs.Founders.Hash() {
-			return refusal("%s and %s hold data of clusters that began with different members (%v and %v); "+
-				"correct the --cluster list", with.Name, theirs.Name, with.Founders, theirs.Founders)
-		}
-		with = &theirs
 	}
 	switch {
-	case with == nil:
+	case with == nil && without == nil:
 		return Decision{}
-	case mine.Founders.Hash() != with.Founders.Hash():
-		return Decision{Act: Agree, Founders: with.Founders,
-			Reason: fmt.Sprintf("%s has begun the cluster, and counted on this node", with.Name)}
+	case with == nil:
+		theirs := without.Answer
+		return Decision{Act: Elsewhere, Cluster: theirs.Cluster, Reason: fmt.Sprintf(
+			"%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is no part of it: "+
+				"to take %s into that cluster start it with --join and the client address of one of "+
+				"its nodes; if %s lost its disk, that replaces the lost directory",
+			theirs.Name, without.Node.Address, of(theirs.Cluster), mine.Name, mine.Incarnation, mine.Name, mine.Name)}
+	}
+	return beginWith(mine, with.Answer)
+}
+
+// apart tells whether two nodes that hold data belong to different clusters, as far as they know.
+func apart(a, b Answer) bool {
+	if a.Cluster != (ClusterID{}) && b.Cluster != (ClusterID{}) {
+		return a.Cluster != b.Cluster
+	}
+	none := Hash{}
+	return a.Founders.Hash() != none && b.Founders.Hash() != none && a.Founders.Hash() != b.Founders.Hash()
+}
+
+// beginWith decides what a node does that a cluster which has begun counts in.
+func beginWith(mine, theirs Answer) Decision {
+	reason := fmt.Sprintf("%s has begun the cluster, and counted on this node", theirs.Name)
+	switch {
+	case mine.List.String() != theirs.Founders.list().String():
+		return refusal("%s began its cluster with the --cluster list %v, and %s has %v; give %s the same",
+			theirs.Name, theirs.Founders.list(), mine.Name, mine.List, mine.Name)
+	case mine.Founders.Hash() != theirs.Founders.Hash():
+		return Decision{Act: Agree, Founders: theirs.Founders, Reason: reason}
 	case mine.Unready != "":
 		return Decision{Act: Wait, Reason: mine.Unready}
 	}
-	return Decision{Act: Bootstrap, Founders: with.Founders,
-		Reason: fmt.Sprintf("%s has begun the cluster, and counted on this node", with.Name)}
+	return Decision{Act: Bootstrap, Founders: theirs.Founders, Reason: reason}
 }
 
 // agree decides when every node of the list was heard, holds nothing and was given the same list.

@@ -122,7 +122,22 @@ func begunDecisions(t *testing.T) []decision {
 			Refuse, []string{"n2 began its cluster with the --cluster list " + longer.String(), "give n1 the same"}},
 		{"two have begun with different founders", n1.Answer,
 			[]Reply{n2.begun(all, "").reply(), n3.begun(foundersOf(three, serverAgain("n3")), "").reply()},
-			Refuse, []string{"n2 and n3 hold data of clusters that began with different members"}},
+			Refuse, []string{"n2 and n3 hold data of different clusters"}},
+
+		{"another node at an address holds data", n1.Answer, []Reply{empty(three, "n7").begun(Founders{}, "away").at("n2"), silent("n3")},
+			Refuse, []string{"the node at h2:5751 is n7"}},
+		{"the same, and a node of the list has begun", n1.agreed(all).Answer,
+			[]Reply{empty(three, "n7").begun(Founders{}, "home").at("n2"), n3.begun(all, "home").reply()}, Bootstrap, nil},
+		{"two hold data of different clusters", n1.Answer, []Reply{n2.begun(other, "home").reply(), n3.begun(Founders{}, "away").reply()},
+			Refuse, []string{"different clusters", "of cluster 686f6d65", "of cluster 61776179"}},
+		{"one counts this node in, another doesn't and began otherwise", n1.agreed(all).Answer,
+			[]Reply{n2.begun(all, "").reply(), n3.begun(other, "").reply()}, Refuse, []string{"different clusters"}},
+		{"one counts this node in, another lost its disk and joined again", n1.agreed(all).Answer,
+			[]Reply{n2.begun(all, "home").reply(), n3.server(serverAgain("n3")).begun(Founders{}, "home").reply()}, Bootstrap, nil},
+		{"the same, and it comes first", n1.agreed(all).Answer,
+			[]Reply{n2.server(serverAgain("n2")).begun(Founders{}, "home").reply(), n3.begun(all, "home").reply()}, Bootstrap, nil},
+		{"two have begun without this node, one knows the id", n1.server(serverAgain("n1")).Answer,
+			[]Reply{n2.begun(all, "home").reply(), n3.begun(all, "").reply()}, Elsewhere, joins[:2]},
 	}
 }
 

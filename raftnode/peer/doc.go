@@ -1,140 +1,185 @@
-// Package peer is the network between the nodes of a cluster: one port per node, on which Raft
-// speaks, on which an empty node asks the others what they hold ([Network.Ask]), and on which nodes
-// tell each other what has to be said beside Raft ([Network.Tell]).
-//
-// hashicorp/raft names the sender in its messages and never asks whom it has reached. A node that
-// lost its disk and answers at its old address, under its own or a new id, then votes for a log
-// shorter than the one it had acknowledged, and what was acknowledged is gone. Two nodes that were
-// given different lists of servers write different first entries under one index and term, and
-// nothing notices. So every connection here opens with a handshake, and one that does not pass it
-// carries no message of Raft. To ask is free: the answer of a stranger is worth knowing.
+// Package peer is the network between the nodes of a cluster. A node has one peer port, for three
+// purposes: Raft ([Network.Transport]), questions about a node's data, which any node answers
+// ([Network.Ask]), and messages between nodes beside Raft ([Network.Tell]). It also decides when an
+// empty node may begin a cluster ([Decide]).
 //
 // # Use
 //
-//	network, err := peer.New(peer.Config{…})          // listens; answers what this node holds
-//	decision := peer.Decide(network.Mine(), network.AskAll(ctx))
+//	network, err := peer.New(peer.Config{…})          // listens, and answers questions about the data
+//	decision := peer.Decide(network.Mine(), network.AskAll(ctx, list.Nodes()))
 //	transport, err := network.Transport(raft.NetworkTransportConfig{Logger: …})
-//	r, err := raft.NewRaft(…, transport)              // from here on Raft's calls are let in
+//	r, err := raft.NewRaft(…, transport)              // from here on calls of Raft are accepted
 //	err = network.SetCluster(id)                       // the first LeaderStart was applied
 //	r.Shutdown(); transport.Close()                    // Raft may be opened again on this network
 //	err = network.Close()
 //
+// # Why
+//
+// hashicorp/raft names the sender in its messages and does not check which server it reaches. A node
+// that lost its disk and answers at its old address, under its own name or a new one, then votes for
+// a log shorter than the one that it had acknowledged, and what was acknowledged is lost
+// (TestWipedVoterLosesEverythingWithoutTheHandshake). And two nodes that begin with different lists
+// of servers write different first entries under one index and term, which Raft never notices.
+//
+// So to Raft a server is a node's name together with its incarnation ([Server]): 128 random bits,
+// written once when the data directory is made. An empty directory under an old name is another
+// server, and no member until the cluster adds it. Nothing has to be remembered for that, so nothing
+// can be forgotten or arrive late: the configuration itself says which directories have a vote.
+//
 // # The handshake
 //
-// The caller says hello: the protocol's version, what the connection is for, the node it means,
-// and about itself its id, its incarnation (random, written once with the data directory), its run
-// (random, drawn at each start), its cluster id and the hash of its --cluster list, either of them
-// zero if unknown. The receiver judges, and answers with a refusal or with the same about itself.
-// The caller judges in turn, and answers with a refusal, so that the other's operator learns the
-// reason too, or with go, right behind which come the bytes of Raft, or what is told. It costs one
-// round trip.
+// Every connection opens with a handshake, and a connection that does not pass it carries no message
+// of Raft. The caller sends a hello: the protocol's version, the purpose, the server that it means,
+// and its own identity: name, incarnation, run (random, drawn at each start), cluster id, and the hash
+// of the founders on its disk. An id or a hash is zero if there is none. The receiver judges by the
+// table below and answers with a refusal or with its own identity. The caller judges in turn, and
+// sends a refusal, so that the other node's log has the reason too, or the go-ahead, which Raft's
+// bytes follow immediately. This costs one round trip. An answer to a question needs no agreement: it
+// is useful also from a stranger.
 //
-// Which node a call means comes from Raft, with each call: [Transport] carries the id beside the
-// address down to the handshake and keeps its pool of connections by both. There is no map from
-// addresses to ids that could be stale: an address that has moved on to another node leads to a
-// refusal (not the node meant).
+// Raft says with each call which server it means. [Transport] carries the server's id beside the
+// address down to the handshake, and keys its pool of connections by both. No table of addresses
+// exists that could be stale: an address that has moved to another node leads to a refusal.
 //
-// # Who speaks with whom
+// # Which nodes speak with each other
 //
-// Both ends look in this order, and the first rule that applies decides:
+// Both ends apply these rules in this order, and the first that matches decides:
 //
-//	both know a cluster id, and they differ               other cluster
-//	the node reached is not the one meant                 not the node meant
-//	not both know an id, both a list, and those differ    other list
-//	not both know an id, nor both a list                  nothing in common
-//	another incarnation is on record for the other end    other incarnation
-//	I know the cluster id, the other end doesn't, and
-//	no incarnation is on record for it                    not on record
-//	the receiver runs no Raft yet (and is not just told)  not ready
-//	else                                                  they speak
+//	both know a cluster id, and the ids differ            other cluster
+//	the node reached has not the name that is meant       not the node meant
+//	it has another incarnation than is meant              other incarnation
+//	not both know an id, both have founders, which differ other initial members
+//	not both know an id, and not both have founders       nothing in common
+//	the receiver runs no Raft yet (only if for Raft)      not ready
+//	otherwise                                             they speak
 //
-// By what the two know, whoever calls (ids: compare the cluster ids; lists: compare the hashes;
-// and: the end that knows the id must have the other on record):
+// By what the two ends know, in either direction (ids, founders: these are compared):
 //
-//	             nothing   list         id        id and list
-//	nothing      refused   refused      refused   refused
-//	list         refused   lists        refused   lists, and
-//	id           refused   refused      ids       ids
-//	id and list  refused   lists, and   ids       ids
+//	                 nothing   founders  id       id and founders
+//	nothing          refused   refused   refused  refused
+//	founders         refused   founders  refused  founders
+//	id               refused   refused   ids      ids
+//	id and founders  refused   founders  ids      ids
 //
-// A founder knows the list from its first start, and the id from the moment the first LeaderStart
-// is applied. So while that entry travels, some founders know the id and some don't; they agree by
-// the list, and since everybody recorded every founder's incarnation before the cluster began,
-// they are let in. The record is asked for because a wiped node that is made to bootstrap again
-// comes just so: with the list, and without the id. A handshake under way when the id becomes
-// known ends as it began. A node that joins is handed the id before its Raft starts;
-// a node that knows nothing is spoken to by nobody.
+// A founder has the founders on disk before it begins, and learns the id when it applies the first
+// LeaderStart. While that entry travels, founders that know the id and founders that do not agree by
+// the hash. A node that joins is given the id before its Raft starts. A handshake that is under way
+// when the id becomes known ends as it began.
 //
-// # The record
-//
-// The handshake is as good as Config.Known. For every server of the Raft configuration it must be
-// there before this node votes or leads, also after a restart, when Raft has applied nothing yet:
-//
-//	D1  The founders' incarnations (Decision.Founders) are on disk before the log is.
-//	D2  A node becomes a voter only after the entry that announces its incarnation is committed.
-//	    At start, announcements in the log that are not yet applied count.
-//	D3  Config.Holds is true before this node's first vote: a log without a marker counts.
-//	D4  SetCluster comes after the marker with the cluster id is on disk.
-//	D5  Whoever joins is handed the cluster id. The founders' incarnations
-//	    are announced in the log like everybody's, by the first leader if they don't do it.
-//	D6  A node that lost part of its directory does not start, or starts with another incarnation.
+// The caller's own incarnation is not compared with anything: Raft itself refuses a vote to a server
+// that is not in its configuration, and takes entries only over connections that meant this server.
 //
 // # Bootstrap
 //
-// An empty node asks every other node of its list ([Network.AskAll]) and decides ([Decide]):
+// A cluster begins in two steps. An empty node asks all other nodes of its --cluster list
+// ([Network.AskAll]) again and again, and decides after each round ([Decide]):
 //
-//	everybody answered, holds nothing, was given my list               begin
-//	somebody holds data, has my incarnation on record, and my list     as if it held nothing
-//	somebody holds data otherwise                                      refuse: zamok join
-//	somebody was given another list                                    refuse, naming both
-//	somebody is not who the list says, or has another's incarnation    refuse
-//	else, somebody is silent                                           wait, ask again
+//	all nodes of the list answered, empty, with this list:
+//	  the founders on this disk are not those that answered    Agree: put them on disk
+//	  they are, and all others have the same on disk           Bootstrap: write the first entry
+//	  otherwise                                                Wait, ask again
+//	a node of the list holds data, its founders include this server:
+//	  they are not on this disk                                Agree: take them over
+//	  they are                                                 Bootstrap
+//	nodes of the list hold data, and none counts this server   Elsewhere: join, or end
+//	lists, names or incarnations contradict each other         Refuse, with what to correct
+//	otherwise, a node does not answer, or has no room          Wait, ask again
 //
-// A refusal goes before waiting. The second line is there because nodes start one after the other:
-// the first to hear from everybody begins at once and then holds data, and it counted the others
-// in. Why that is safe: a node whose incarnation X has on record was empty when X asked it; if it
-// bears that incarnation still and holds nothing, it has never voted or acknowledged anything (D6).
-// And a wiped node never begins again: if it had acknowledged anything, some other member of that
-// majority still holds it and has the old incarnation on record.
+// The founders ([Founders]) are the nodes of the list with the incarnations that they answered with.
+// They determine the first entry. A node that holds data goes before the other rules, since nodes
+// begin one after the other: the first to see that all have agreed holds data from then on.
+//
+// Three conditions hold for a node that takes part:
+//
+//	B1  Founders are on disk before any answer mentions them, and before the first entry.
+//	B2  A round begins after the founders that it relies on were put on disk. Config.Condition reads
+//	    Holds before Founders.
+//	B3  A directory that lost part of its content does not start, or starts with another incarnation.
+//
+// The claim: at no time do two nodes hold different first entries. Suppose that X begins because all
+// have agreed on F, and Y because all have agreed on another list F'. By B2, each of the two has its
+// list on disk before its last round, and does not change it until it begins.
+//
+//	X puts F on disk at tX, and asks Y afterwards, who answers that it has F. So Y puts F' on
+//	disk, at tY, later than that: tY > tX.
+//	Y asks X after tY, who answers that it has F'. So X puts F on disk later than that: tX > tY.
+//
+// Both can't be, unless one of the two answered with an earlier directory than the one that begins,
+// which is lost by then. Say that X's directory was lost: F' then names the directory after it, so
+// every node puts F' on disk after the loss, and each that is asked by Y has F' on disk and nothing
+// begun. One that would begin with F from then on needs a node that holds data with F, and answers
+// after F was put on disk again; all that held such data were lost before Y's last round. So the first
+// entry of F is on no disk any more when Y begins. Whatever had a majority on F is lost only with the
+// disks of that majority. A node that begins because another holds data writes what that one has.
+// TestNoTwoNodesBeginDifferently tries hundreds of thousands of random steps: answers, writes, crashes
+// and lost disks, in any order.
+//
+// A wiped node can't begin again beside its cluster either: every node of the list must answer, and
+// one that holds data sends it elsewhere.
+//
+// # Replacement
+//
+// A node whose disk is lost starts with an empty directory, under its own name or a new one, with the
+// cluster's id, and waits. The leader asks it at its address which server it is, removes the lost
+// server from the configuration, and adds the new one, first without a vote. Until then no call means
+// the new server, so it takes part in nothing. If the lost directory comes back it is another server
+// at the same address: calls that mean the new one are refused there (other incarnation).
+//
+// A server that is being removed is not sent its own removal before that is committed
+// ([Transport.Removing]). It learns of it by asking: [Answer] says which configuration the node asked
+// knows to be committed, and whether the one that asks is part of it.
 //
 // # Promises
 //
-//	P1  A message of Raft passes only between two ends that both judged, by the table, that they
-//	    may speak. The node reached is the one that Raft meant.
-//	P2  Who refuses says why, with a code, to the other end and in its own log, each reason at most
-//	    once in 10 s; the error of the refused call names the reason and the cure.
-//	P3  A caller that is slow, silent or hostile holds up nobody else: no handshake runs on the
-//	    accepting goroutine, each is over after HandshakeTimeout whatever it sent, at most
-//	    HandshakesMax are under way, and one more costs the oldest its place.
-//	P4  Nothing is allocated by a length that a stranger sent beyond 1 KiB (16 KiB for an answer).
-//	    Decoding is strict: every body has one meaning and every meaning one encoding.
-//	P5  With TLS every certificate names its node: the caller sees the id it means in the receiver's,
-//	    the receiver sees the id the caller claims in the caller's, both by the peers' CA.
+//	P1  A message of Raft passes only between two ends that both found, by the table, that they may
+//	    speak. The server reached is the one that Raft means, with the data directory that it means.
+//	P2  A refusal carries its reason, as a code, to the other end and to the log of both, each reason at
+//	    most once in 10 s; the error of the refused call names the reason and what to do.
+//	P3  A caller that is slow, silent or hostile delays no other: no handshake runs on the accepting
+//	    goroutine, each is over after HandshakeTimeout whatever was sent, at most HandshakesMax are
+//	    under way, and for one more the oldest is closed.
+//	P4  Nothing is allocated by a length that a stranger sent beyond 1 KiB (32 KiB for an answer, which
+//	    fits the longest list of 32 nodes and its founders). Decoding is strict: every body has one
+//	    meaning and every meaning one encoding.
+//	P5  With TLS every certificate names its node: the caller finds the name that it means in the
+//	    receiver's, the receiver finds the name that the caller claims in the caller's, both signed
+//	    by the peers' CA.
 //	P6  Close ends the listener and every connection, in every stage and both ways, and waits for
 //	    the goroutines behind them. After Transport.Close no handler of Raft runs.
 //	P7  The cluster id changes once, from unknown to known.
-//	P8  Decide lets a node begin a cluster only if every node of the list was empty when it gave its
-//	    consent, was given the same list, and has the incarnation that is returned for it.
+//	P8  At no time do two nodes that were given one list hold different first entries.
 //
 // # What it can't tell
 //
-// A copy of a data directory has the id and the incarnation of the original. It is refused where a
-// call means another node, so at another node's address it is no voter; but its own calls pass, and
-// so would it at the original's address. What shows is the run: when two runs of one node turn up
-// in alternation, both are alive, and every node that meets them logs an alarm. So that they do turn
-// up, a new run ends the connections of those before it. That is notice and not protection: without
-// a leader, the two can win two votes with one voice. The directory's lock stops it on one machine;
-// nothing but care does on two. A machine that is resumed from a snapshot of its memory, or whose
-// directory was rolled back, is not noticed at all.
+// A copy of a data directory has the name and the incarnation of the original. It is refused where a
+// call means another server, so at another node's address it has no vote; but its own calls pass, and
+// at the original's address it passes as the original. What differs is the run: when two runs of one
+// server appear in alternation, both are alive, and every node that meets them logs an alarm. To make
+// them appear, a new run closes the connections of earlier ones. That is notice and not protection:
+// without a leader, the two can win two votes with one voice. The directory's lock prevents it on one
+// machine; between two machines only care does. A machine resumed from a snapshot of its memory, and a
+// directory that was rolled back to an earlier state, are not noticed at all.
 //
-// Without TLS everything said here is believed: then only nodes may be able to reach the port. A
-// certificate proves the id; that the incarnation is the id's own is the node's word.
+// Without TLS everything that is sent is believed, so only nodes may be able to reach the port. A
+// certificate proves the name; the incarnation is the node's own statement.
 //
 // # TLS
 //
-// One tls.Config serves both directions. Each node shows a certificate with its id as a DNS name
+// One tls.Config serves both directions. Each node shows a certificate with its name as a DNS name
 // (subject alternative name), for server and client authentication, signed by the CA in RootCAs or
-// ClientCAs. The id and not the host, because an address says where a node is, and what has to be
-// proved is who it is; and callers have no address of their own. TLS 1.3 and client certificates
-// are always required. Between a node with TLS and one without, the end that notices says so.
+// ClientCAs. It is the name and not the host, because an address says where a node is, and what has
+// to be proved is which node it is; and callers have no address of their own. It is the name without
+// the incarnation, so that a node keeps its certificate when it loses its disk. TLS 1.3 and client
+// certificates are always required. Between a node with TLS and one without, the end that notices
+// says so.
+//
+// # Files
+//
+//	network.go                          New, accept, Close
+//	identity.go, handshake.go, wire.go  who a node is; the table; the handshake and its frames
+//	transport.go, streams.go            Raft over connections that passed
+//	list.go, founders.go, decide.go     bootstrap
+//	ask.go, tell.go                     questions and messages beside Raft
+//	twins.go, refusal.go, quiet.go      clones; reasons; each logged once in a while
+//	lobby.go, tcp.go, tls.go            limits, sockets, certificates
 package peer

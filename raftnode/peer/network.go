@@ -37,9 +37,10 @@ type Config struct {
 	// List is the --cluster list that this node was given. Zero: it was given none.
 	List List
 
-	// Condition returns what this node says about its data to one who asks. Required, called from
+	// Condition returns what this node says about its data to one that asks. Required, called from
 	// many goroutines, for each connection. Holds must be true before this node's first vote, and
-	// Founders must be on disk.
+	// Founders must be on disk. It must look at Holds before it looks at Founders: in the other order,
+	// founders that are replaced in between would pass as those that the node has begun with.
 	Condition func(asker Server) Condition
 	// Told answers what another node says with Tell. It is called from many goroutines, must end
 	// when ctx does, and gives at most 16 KiB less one byte. Zero: every answer is empty.

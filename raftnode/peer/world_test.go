@@ -44,7 +44,7 @@ func (d *disk) agree(f Founders) {
 	d.founders = f
 }
 
-// condition is what is said about a disk; Holds is read before Founders, see Config.Condition.
+// condition is what is said about a disk; Holds is read before Founders, as Config.Condition asks.
 func (d *disk) condition(Server) Condition {
 	last, _ := d.logs.LastIndex() // fails never
 	d.mu.Lock()

@@ -25,6 +25,7 @@ func callBans() []callBan {
 		pkg: "time", names: "Now Since Until", allowed: []string{
 			"clock",
 			"raftnode",       // how long a command waited, how long the main loop is stuck
+			"raftnode/peer",  // since when a server has not answered
 			"raftnode/store", // how long a write takes, since when one hangs
 			"api",            // how long an acquisition took, for a histogram; the year in which a cluster begins
 			"client",         // Lock.Deadline as a time for people

@@ -25,6 +25,7 @@ type disk struct {
 	list      List
 	logs      *raft.InmemStore
 	snapshots *raft.InmemSnapshotStore
+	passive   bool // it never stands for election
 
 	mu       sync.Mutex // guards founders
 	founders Founders
@@ -58,6 +59,9 @@ func (d *disk) config() *raft.Config {
 	c.LocalID = d.ID()
 	c.HeartbeatTimeout, c.ElectionTimeout = 250*time.Millisecond, 250*time.Millisecond
 	c.LeaderLeaseTimeout, c.CommitTimeout = 125*time.Millisecond, 50*time.Millisecond
+	if d.passive {
+		c.HeartbeatTimeout, c.ElectionTimeout = time.Hour, time.Hour
+	}
 	c.Logger = hclog.NewNullLogger()
 	return c
 }
@@ -107,16 +111,17 @@ func (j *journal) Apply(l *raft.Log) any {
 func (j *journal) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.ErrUnsupported }
 func (j *journal) Restore(io.ReadCloser) error         { return errors.ErrUnsupported }
 
-// count is how many entries begin with prefix.
-func (j *journal) count(prefix string) (n int) {
+// count is how many different entries begin with prefix: one whose outcome was unknown is proposed again.
+func (j *journal) count(prefix string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	different := map[string]struct{}{}
 	for _, e := range j.entries {
 		if strings.HasPrefix(e, prefix) {
-			n++
+			different[e] = struct{}{}
 		}
 	}
-	return n
+	return len(different)
 }
 
 // process is a running node.
@@ -211,11 +216,29 @@ func (w *world) leader(within time.Duration, ps ...*process) *process {
 	return nil
 }
 
-// write has n entries acknowledged by the leader.
-func (w *world) write(leader *process, prefix string, n int) {
-	for i := range n {
-		require.NoError(w, leader.Apply(fmt.Append(nil, prefix, i), time.Second).Error())
+// done has the leader among ps do something, and asks the next leader if that one does not lead any more:
+// so it may be done twice. It returns the leader that did it.
+func (w *world) done(do func(leader *process) raft.Future, ps ...*process) *process {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		leader := w.leader(time.Until(deadline), ps...)
+		require.NotNil(w, leader)
+		err := do(leader).Error()
+		if err == nil {
+			return leader
+		}
+		require.True(w, time.Now().Before(deadline), "%s: %v", leader.Name, err)
 	}
+}
+
+// write has n entries acknowledged by the leader among ps, and returns the leader that took the last one.
+func (w *world) write(prefix string, n int, ps ...*process) (leader *process) {
+	for i := range n {
+		leader = w.done(func(leader *process) raft.Future {
+			return leader.Apply(fmt.Append(nil, prefix, i), time.Second)
+		}, ps...)
+	}
+	return leader
 }
 
 // arrives waits for n entries with prefix on p.

@@ -18,6 +18,8 @@ type Event struct {
 	// Text is an operator's reason with EvLost, EvRefused and EvEnded, the lock's name with
 	// EvQueueMoved, the node's id with EvOffice and EvReported.
 	Text string
+	// Label is the session's, with EvEnded: after it nothing else knows the session.
+	Label string
 	// Items are the locks of the ticket. They are shared and must not be changed.
 	Items []Item
 	// Tickets are those of a session that attached: all that are live and all that are above its

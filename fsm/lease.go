@@ -95,8 +95,9 @@ func (m *Machine) endSession(id session.ID, why Why, text string) (tickets int) 
 		m.tickets.Delete(key)
 	}
 	m.keys = keys
+	label := s.Label
 	m.sessions.Close(id)
-	m.emit(Event{Kind: EvEnded, TicketRef: TicketRef{Session: id}, Why: why, Text: text})
+	m.emit(Event{Kind: EvEnded, TicketRef: TicketRef{Session: id}, Why: why, Text: text, Label: label})
 	return len(keys)
 }
 

@@ -263,7 +263,9 @@ func (m *model) endSession(s *modelSession, why fsm.Why, text string) (tickets i
 		m.endTicket(t, why, text)
 	}
 	m.sessions = slices.DeleteFunc(m.sessions, func(o *modelSession) bool { return o == s })
-	m.happened(fsm.Event{Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: s.id}, Why: why, Text: text})
+	m.happened(fsm.Event{
+		Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: s.id}, Why: why, Text: text, Label: s.Label,
+	})
 	return tickets
 }
 

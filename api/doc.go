@@ -53,9 +53,10 @@
 //	    on its way unknown; to send it again with the same ticket is safe.
 //	A9  Reads are linearizable: they are answered behind a fence.
 //	A10 A secret is hashed at the door. It is in no log line, no entry and no snapshot.
-//	A11 A watch leaves nothing out: all events of one index are in one frame, and where the ring has
-//	    forgotten what comes next, or a snapshot took its place, the watch ends with GONE. Where a
-//	    node only begins anew, and what comes next comes again, it ends with STOPPING.
+//	A11 A watch leaves nothing out: all events of one index are in one frame, a session's end after those
+//	    of its tickets. A session has no name, so only a watch of everything (prefix "") has its end.
+//	    Where the ring has forgotten what comes next, or a snapshot took its place, the watch ends with
+//	    GONE. Where a node only begins anew, and what comes next comes again, it ends with STOPPING.
 //	A12 What a node passes on is passed on once, with the leader's own word as its answer. The leader
 //	    knows that it was relayed, so A6 holds for it.
 //

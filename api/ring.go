@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// ringEvents is how many events of tickets a node remembers for those who watch: 8 MiB or so when
+	// ringEvents is how many events of tickets and sessions a node remembers for those who watch: 8 MiB or so when
 	// it is full, however many watch.
 	ringEvents = 65_536
 	// ringProgress: a watch that saw so many events of other prefixes pass is told how far it is, so
@@ -21,7 +21,7 @@ const (
 	watchesMax = 1024
 )
 
-// ring remembers the latest events of tickets of this node's machine, and wakes those who watch. A
+// ring remembers the latest events of tickets and of sessions' ends of this node's machine, and wakes those who watch. A
 // watch reads from the ring itself and has no memory of its own here: who is so slow that the ring
 // turns once meanwhile is cut.
 type ring struct {
@@ -40,6 +40,7 @@ type event struct {
 	ref    fsm.TicketRef
 	token  uint64
 	text   string
+	label  string
 	items  []fsm.Item // shared with the machine, never changed
 	kind   fsm.EventKind
 	reason fsm.Why
@@ -67,9 +68,9 @@ func (r *ring) applied(a fsm.Applied) {
 	r.index = a.Stamp.Index
 	for _, e := range a.Events {
 		switch e.Kind {
-		case fsm.EvGranted, fsm.EvRefused, fsm.EvLost, fsm.EvReleased, fsm.EvDowngraded:
+		case fsm.EvGranted, fsm.EvRefused, fsm.EvLost, fsm.EvReleased, fsm.EvDowngraded, fsm.EvEnded:
 			r.add(event{
-				index: e.Index, ref: e.TicketRef, token: e.Token, text: e.Text, items: e.Items,
+				index: e.Index, ref: e.TicketRef, token: e.Token, text: e.Text, label: e.Label, items: e.Items,
 				kind: e.Kind, reason: e.Why,
 			})
 		}
@@ -209,8 +210,12 @@ func (w *watch) tell(index uint64) uint64 {
 	return index
 }
 
-// under tells whether the event is of a lock under the prefix.
+// under tells whether the event is of a lock under the prefix. The end of a session has no name, so it is under
+// the empty prefix only.
 func (e *event) under(prefix string) bool {
+	if e.kind == fsm.EvEnded {
+		return prefix == ""
+	}
 	for _, it := range e.items {
 		if strings.HasPrefix(it.Name, prefix) {
 			return true

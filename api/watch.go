@@ -10,7 +10,7 @@ import (
 	"zamok/fsm"
 )
 
-// Watch tells what happens to locks under a prefix, from this node's ring. Sending runs on a goroutine
+// Watch tells what happens to locks under a prefix, and with none also to sessions, from this node's ring. Sending runs on a goroutine
 // of its own: a client that reads nothing would hold it for ever, and is cut when the ring has turned.
 func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
 	ctx := stream.Context()
@@ -75,7 +75,7 @@ func (w *watch) frame() *zamokpb.WatchFrame {
 		e := &events[i]
 		told := &zamokpb.LockEvent{
 			Happened: happened(e.kind), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
-			Token: e.token, Why: zamokpb.Why(e.reason), Text: e.text,
+			Token: e.token, Why: zamokpb.Why(e.reason), Text: e.text, Label: e.label,
 		}
 		for _, it := range e.items {
 			if strings.HasPrefix(it.Name, w.prefix) {
@@ -99,6 +99,8 @@ func happened(kind fsm.EventKind) zamokpb.Happened {
 		return zamokpb.Happened_HAPPENED_RELEASED
 	case fsm.EvDowngraded:
 		return zamokpb.Happened_HAPPENED_DOWNGRADED
+	case fsm.EvEnded:
+		return zamokpb.Happened_HAPPENED_ENDED
 	}
 	return zamokpb.Happened_HAPPENED_UNSPECIFIED
 }

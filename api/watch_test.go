@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -87,6 +88,35 @@ func TestAWatchSeesNoOtherNames(t *testing.T) {
 	assert.Equal(t, []string{"3: a/1"}, heard(w))
 }
 
+// A session has no name, so its end is told to those who watch everything.
+func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
+	r := newRing()
+	all, some := mustWatch(t, r, "", 0), mustWatch(t, r, "a/", 0)
+	r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
+		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Why: fsm.Evicted, Text: "enough",
+		Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}},
+	}, {
+		Index: 3, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 2}, Why: fsm.Evicted, Text: "enough", Label: "till",
+	}}})
+	for _, why := range []fsm.Why{fsm.Closed, fsm.Expired, fsm.Disconnected} {
+		r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(why)}, Events: []fsm.Event{{
+			Index: 10 + uint64(why), Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 3}, Why: why,
+		}}})
+	}
+	frame := all.frame()
+	require.Len(t, frame.Events, 2)
+	assert.Equal(t, zamokpb.Happened_HAPPENED_LOST, frame.Events[0].Happened, "its tickets come first")
+	assert.True(t, proto.Equal(&zamokpb.LockEvent{
+		Happened: zamokpb.Happened_HAPPENED_ENDED, Session: 2, Why: zamokpb.Why_WHY_EVICTED, Text: "enough", Label: "till",
+	}, frame.Events[1]), frame.Events[1])
+	for _, why := range []zamokpb.Why{zamokpb.Why_WHY_CLOSED, zamokpb.Why_WHY_EXPIRED, zamokpb.Why_WHY_DISCONNECTED} {
+		frame = all.frame()
+		require.Len(t, frame.GetEvents(), 1)
+		assert.Equal(t, why, frame.Events[0].Why)
+	}
+	assert.Equal(t, []string{"3: a/1"}, heard(some))
+}
+
 func TestTheRingForgets(t *testing.T) {
 	r := newRing()
 	slow, quiet := mustWatch(t, r, "", 0), mustWatch(t, r, "other/", 0)
@@ -143,8 +173,11 @@ func TestWatchOnEveryNode(t *testing.T) {
 	s.hold("before")
 	stamp, err := s.Now(ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err)
-	var streams []grpc.ServerStreamingClient[zamokpb.WatchFrame]
+	var streams, all []grpc.ServerStreamingClient[zamokpb.WatchFrame]
 	for _, n := range c.nodes {
+		everything, err := call(t, n).Watch(relaying(ctx), &zamokpb.WatchRequest{From: stamp.Stamp.Index})
+		require.NoError(t, err)
+		all = append(all, everything)
 		stream, err := call(t, n).Watch(relaying(ctx), &zamokpb.WatchRequest{Prefix: "w/", From: stamp.Stamp.Index})
 		require.NoError(t, err)
 		first, err := stream.Recv()
@@ -182,6 +215,19 @@ func TestWatchOnEveryNode(t *testing.T) {
 		}, told)
 		assert.Equal(t, zamokpb.Why_WHY_EVICTED, end.Why)
 		assert.Equal(t, "enough", end.Text)
+	}
+	for _, stream := range all {
+		var last *zamokpb.LockEvent
+		for last.GetHappened() != zamokpb.Happened_HAPPENED_ENDED {
+			frame, err := stream.Recv()
+			require.NoError(t, err)
+			for _, e := range frame.Events {
+				last = e
+			}
+		}
+		assert.True(t, proto.Equal(&zamokpb.LockEvent{
+			Happened: zamokpb.Happened_HAPPENED_ENDED, Session: s.id, Why: zamokpb.Why_WHY_EVICTED, Text: "enough", Label: "of a test",
+		}, last), last)
 	}
 }
 

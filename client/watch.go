@@ -21,20 +21,26 @@ const (
 	EventLost
 	EventReleased
 	EventDowngraded
+	EventEnded // a session is over
 )
 
 func (h Happened) String() string {
-	return [...]string{"unknown", "granted", "refused", "lost", "released", "downgraded"}[min(h, EventDowngraded)]
+	if h > EventEnded { // of a newer server
+		h = 0
+	}
+	return [...]string{"unknown", "granted", "refused", "lost", "released", "downgraded", "ended"}[h]
 }
 
-// Event is something that happened to one acquisition.
+// Event is something that happened to one acquisition, or the end of a session: that has no ticket, token or
+// items, and follows the events of the acquisitions that end with it.
 type Event struct {
 	Index           uint64
 	Happened        Happened
 	Session, Ticket uint64
 	Token           Token
-	Why             string // how it ended: "dropped", "expired", …
+	Why             string // how it ended: "dropped", "expired", "evicted", …
 	Text            string // an operator's reason
+	Label           string // of the session, with EventEnded
 	Items           []Item
 }
 
@@ -44,7 +50,8 @@ type Moment struct {
 	Events []Event
 }
 
-// Watch tells what happens to locks whose names begin with prefix, after the index from; 0 = from now on.
+// Watch tells what happens to locks whose names begin with prefix, after the index from; 0 = from now on. With an
+// empty prefix it also tells when sessions end.
 // It goes over to another node by itself when one fails, leaves nothing out and repeats nothing. It ends
 // with an error: ErrGone when what comes next is not remembered any more (then List, and watch from its
 // stamp), that of ctx, or a refusal; and without one when the loop is left.
@@ -111,7 +118,8 @@ func (w *watch) follow(ctx context.Context, conn *grpc.ClientConn, between *paus
 		w.begun, w.index = true, index
 		moment := Moment{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
 			return Event{Index: index, Happened: Happened(e.GetHappened()), Session: e.GetSession(), Ticket: e.GetTicket(),
-				Token: Token(e.GetToken()), Why: whyText(e.GetWhy()), Text: e.GetText(), Items: items(e.GetItems())}
+				Token: Token(e.GetToken()), Why: whyText(e.GetWhy()), Text: e.GetText(),
+				Label: e.GetLabel(), Items: items(e.GetItems())}
 		})}
 		if !w.yield(moment, nil) {
 			w.left = true

@@ -10,6 +10,37 @@ import (
 	"zamok/client"
 )
 
+// A watch of everything tells of a session's end, after what the session held.
+func TestAWatchTellsOfSessions(t *testing.T) {
+	c := startCluster(t, 1)
+	a := c.client(func(cfg *client.Config) { cfg.Label = "a till" })
+	b, ctx := c.client(nil), soon(t)
+	at, err := b.Now(ctx)
+	require.NoError(t, err)
+	held, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	_, err = b.Lock(ctx, "y")
+	require.NoError(t, err)
+	require.NoError(t, b.ExpireSession(ctx, held.Session(), "enough"))
+	var told []client.Event
+	for m, err := range b.Watch(ctx, "", at.Index) {
+		require.NoError(t, err)
+		told = append(told, m.Events...)
+		if n := len(told); n > 0 && told[n-1].Happened == client.EventEnded {
+			break
+		}
+	}
+	end := told[len(told)-1]
+	require.Equal(t, client.Event{
+		Index: end.Index, Happened: client.EventEnded, Session: held.Session(), Why: "evicted", Text: "enough", Label: "a till",
+	}, end)
+	lost := told[len(told)-2]
+	require.Equal(t, client.EventLost, lost.Happened)
+	require.Equal(t, held.Token(), lost.Token)
+	require.Equal(t, "ended", end.Happened.String())
+	require.Equal(t, "unknown", (client.EventEnded + 1).String())
+}
+
 // A watch leaves nothing out and repeats nothing, though its node dies.
 func TestAWatchGoesOnAtAnotherNode(t *testing.T) {
 	const locks = 40

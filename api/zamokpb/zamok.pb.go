@@ -555,6 +555,8 @@ const (
 	Happened_HAPPENED_LOST        Happened = 3
 	Happened_HAPPENED_RELEASED    Happened = 4
 	Happened_HAPPENED_DOWNGRADED  Happened = 5
+	// A session is over: closed, expired, disconnected or evicted (why).
+	Happened_HAPPENED_ENDED Happened = 6
 )
 
 // Enum value maps for Happened.
@@ -566,6 +568,7 @@ var (
 		3: "HAPPENED_LOST",
 		4: "HAPPENED_RELEASED",
 		5: "HAPPENED_DOWNGRADED",
+		6: "HAPPENED_ENDED",
 	}
 	Happened_value = map[string]int32{
 		"HAPPENED_UNSPECIFIED": 0,
@@ -574,6 +577,7 @@ var (
 		"HAPPENED_LOST":        3,
 		"HAPPENED_RELEASED":    4,
 		"HAPPENED_DOWNGRADED":  5,
+		"HAPPENED_ENDED":       6,
 	}
 )
 
@@ -4124,16 +4128,20 @@ func (x *WatchFrame) GetEvents() []*LockEvent {
 	return nil
 }
 
-// LockEvent is a change of one ticket at locks under the prefix.
+// LockEvent is a change of one ticket at locks under the prefix, or the end of a session: that has no ticket,
+// no token and no items.
 type LockEvent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Happened      Happened               `protobuf:"varint,1,opt,name=happened,proto3,enum=zamok.v1.Happened" json:"happened,omitempty"`
-	Session       uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Ticket        uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Token         uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
-	Why           Why                    `protobuf:"varint,5,opt,name=why,proto3,enum=zamok.v1.Why" json:"why,omitempty"`
-	Text          string                 `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
-	Items         []*Item                `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Happened Happened               `protobuf:"varint,1,opt,name=happened,proto3,enum=zamok.v1.Happened" json:"happened,omitempty"`
+	Session  uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Ticket   uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	Token    uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
+	Why      Why                    `protobuf:"varint,5,opt,name=why,proto3,enum=zamok.v1.Why" json:"why,omitempty"`
+	// An operator's reason.
+	Text  string  `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
+	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
+	// ENDED: the session's label.
+	Label         string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4215,6 +4223,13 @@ func (x *LockEvent) GetItems() []*Item {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *LockEvent) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
 }
 
 type ForceReleaseRequest struct {
@@ -5266,7 +5281,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\n" +
 	"WatchFrame\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12+\n" +
-	"\x06events\x18\x02 \x03(\v2\x13.zamok.v1.LockEventR\x06events\"\xde\x01\n" +
+	"\x06events\x18\x02 \x03(\v2\x13.zamok.v1.LockEventR\x06events\"\xf4\x01\n" +
 	"\tLockEvent\x12.\n" +
 	"\bhappened\x18\x01 \x01(\x0e2\x12.zamok.v1.HappenedR\bhappened\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x16\n" +
@@ -5274,7 +5289,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x1f\n" +
 	"\x03why\x18\x05 \x01(\x0e2\r.zamok.v1.WhyR\x03why\x12\x12\n" +
 	"\x04text\x18\x06 \x01(\tR\x04text\x12$\n" +
-	"\x05items\x18\a \x03(\v2\x0e.zamok.v1.ItemR\x05items\"W\n" +
+	"\x05items\x18\a \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x14\n" +
+	"\x05label\x18\b \x01(\tR\x05label\"W\n" +
 	"\x13ForceReleaseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -5386,14 +5402,15 @@ const file_zamok_proto_rawDesc = "" +
 	"\x16BLOCKED_BY_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11BLOCKED_BY_HOLDER\x10\x01\x12\x15\n" +
 	"\x11BLOCKED_BY_WAITER\x10\x02\x12\x14\n" +
-	"\x10BLOCKED_BY_DELAY\x10\x03*\x93\x01\n" +
+	"\x10BLOCKED_BY_DELAY\x10\x03*\xa7\x01\n" +
 	"\bHappened\x12\x18\n" +
 	"\x14HAPPENED_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10HAPPENED_GRANTED\x10\x01\x12\x14\n" +
 	"\x10HAPPENED_REFUSED\x10\x02\x12\x11\n" +
 	"\rHAPPENED_LOST\x10\x03\x12\x15\n" +
 	"\x11HAPPENED_RELEASED\x10\x04\x12\x17\n" +
-	"\x13HAPPENED_DOWNGRADED\x10\x052\xcc\x06\n" +
+	"\x13HAPPENED_DOWNGRADED\x10\x05\x12\x12\n" +
+	"\x0eHAPPENED_ENDED\x10\x062\xcc\x06\n" +
 	"\x05Zamok\x12;\n" +
 	"\aSession\x12\x15.zamok.v1.ClientFrame\x1a\x15.zamok.v1.ServerFrame(\x010\x01\x12J\n" +
 	"\vOpenSession\x12\x1c.zamok.v1.OpenSessionRequest\x1a\x1d.zamok.v1.OpenSessionResponse\x12M\n" +

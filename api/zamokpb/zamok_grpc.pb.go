@@ -110,8 +110,9 @@ type ZamokClient interface {
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
 	// Now reads the replicated clock. Of calls that do not overlap, a later one gets a greater stamp.
 	Now(ctx context.Context, in *NowRequest, opts ...grpc.CallOption) (*NowResponse, error)
-	// Watch tells what happens to locks whose names begin with a prefix. Any node serves it. All events
-	// of one index are in one frame. It ends with GONE when what was asked for is not remembered any
+	// Watch streams what happens to locks whose names begin with a prefix. A watch of everything (prefix "") also
+	// has the ends of sessions, which have no name. Any node serves it. All events of one index are in one frame,
+	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is not remembered any
 	// more: then list again, and watch from the list's index.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFrame], error)
 }
@@ -306,8 +307,9 @@ type ZamokServer interface {
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
 	// Now reads the replicated clock. Of calls that do not overlap, a later one gets a greater stamp.
 	Now(context.Context, *NowRequest) (*NowResponse, error)
-	// Watch tells what happens to locks whose names begin with a prefix. Any node serves it. All events
-	// of one index are in one frame. It ends with GONE when what was asked for is not remembered any
+	// Watch streams what happens to locks whose names begin with a prefix. A watch of everything (prefix "") also
+	// has the ends of sessions, which have no name. Any node serves it. All events of one index are in one frame,
+	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is not remembered any
 	// more: then list again, and watch from the list's index.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchFrame]) error
 	mustEmbedUnimplementedZamokServer()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -169,6 +170,30 @@ func TestWatching(t *testing.T) {
 		end := r.wait(t)
 		require.Equal(t, 0, end.code, end.errs)
 		require.Empty(t, end.errs)
+	}
+}
+
+// A watch without a prefix tells of sessions' ends too.
+func TestWatchingSessions(t *testing.T) {
+	t.Parallel()
+	c := here(t)
+	from := strconv.FormatUint(read[stampDoc](t, c, "now").Index, 10)
+	require.Equal(t, 0, zamok(t, c, "lock", "ends/a", "--", "true").code)
+	text, lines := begin(t, c, "watch", "--from", from), begin(t, c, "watch", "--from", from, "-o", "json")
+	sentence := regexp.MustCompile(`(?m)^\d+  ended       session \d+ \(.+\): (closed|expired|disconnected|evicted)`)
+	comes(t, "the end of a session, for people", func() bool { return sentence.MatchString(text.out.String()) })
+	comes(t, "the end of a session, for programs", func() bool {
+		for line := range strings.Lines(lines.out.String()) {
+			var e map[string]string
+			if json.Unmarshal([]byte(line), &e) == nil && e["happened"] == "ended" {
+				return e["session"] != "" && e["why"] != "" && e["label"] != "" && e["ticket"] == ""
+			}
+		}
+		return false
+	})
+	for _, r := range []*running{text, lines} {
+		require.NoError(t, r.Process.Signal(syscall.SIGINT))
+		require.Equal(t, 0, r.wait(t).code)
 	}
 }
 

@@ -23,7 +23,10 @@ func newWatch(a *app) *cobra.Command {
 		Short: "tell what happens to locks, as it happens",
 		Long: `Tells what happens to locks whose names begin with PREFIX, one event per line, until Ctrl-C. It goes over
 to another node by itself when one fails, leaves nothing out and repeats nothing. It ends when what
-comes next is not remembered any more: then list again, and watch from the list's index.`,
+comes next is not remembered any more: then list again, and watch from the list's index.
+
+Without PREFIX it also tells when sessions end, and why: closed, expired, disconnected, or evicted by an operator.
+The locks that a session held or waited for are told just before.`,
 		Example: "  zamok watch account/\n  zamok watch --from 1234567 -o json",
 		GroupID: groupLook,
 		Args:    cobra.MaximumNArgs(1),
@@ -44,11 +47,12 @@ type eventDoc struct {
 	Index    uint64    `json:"index,string"`
 	Happened string    `json:"happened"`
 	Session  uint64    `json:"session,string"`
-	Ticket   uint64    `json:"ticket,string"`
+	Ticket   uint64    `json:"ticket,string,omitempty"`
 	Token    uint64    `json:"token,string,omitempty"`
 	Why      string    `json:"why,omitempty"`
 	Reason   string    `json:"reason,omitempty"` // an operator's
-	Items    []itemDoc `json:"items"`
+	Label    string    `json:"label,omitempty"`
+	Items    []itemDoc `json:"items,omitempty"`
 }
 
 func (e eventDoc) String() string {
@@ -56,7 +60,17 @@ func (e eventDoc) String() string {
 	for _, i := range e.Items {
 		names = append(names, fmt.Sprintf("%s (%s)", i.Name, i.mode()))
 	}
-	text := fmt.Sprintf("%d  %-10s  %s  session %d ticket %d", e.Index, e.Happened, strings.Join(names, ", "), e.Session, e.Ticket)
+	text := fmt.Sprintf("%d  %-10s  ", e.Index, e.Happened)
+	if len(names) > 0 {
+		text += strings.Join(names, ", ") + "  "
+	}
+	text += fmt.Sprintf("session %d", e.Session)
+	if e.Ticket != 0 {
+		text += fmt.Sprintf(" ticket %d", e.Ticket)
+	}
+	if e.Label != "" {
+		text += fmt.Sprintf(" (%s)", e.Label)
+	}
 	if e.Token != 0 {
 		text += fmt.Sprintf(" token %d", e.Token)
 	}
@@ -84,7 +98,7 @@ func (v *watchVerb) watch(ctx context.Context, c *client.Client, prefix string) 
 		for _, e := range moment.Events {
 			doc := eventDoc{
 				Index: e.Index, Happened: e.Happened.String(), Session: e.Session, Ticket: e.Ticket, Token: uint64(e.Token),
-				Why: e.Why, Reason: e.Text, Items: each(e.Items, newItemDoc),
+				Why: e.Why, Reason: e.Text, Label: e.Label, Items: each(e.Items, newItemDoc),
 			}
 			if err := v.app.printLine(doc, doc.String()); err != nil {
 				return err

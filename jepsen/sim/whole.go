@@ -220,10 +220,10 @@ type watched struct {
 // checkWatch sees that the watch left nothing out and told nothing twice; what it told of each event is
 // held against the others' word by package check. It returns how many events it told.
 func (w *whole) checkWatch() (told int) {
-	var indexes []uint64 // of all events of locks, rising
+	var indexes []uint64 // of all events of locks and sessions, rising
 	for _, e := range w.Audit.Entries() {
 		for _, ev := range e.Events {
-			if happenedOf[ev.Kind] != "" && ev.Kind != fsm.EvEnded {
+			if happenedOf[ev.Kind] != "" {
 				indexes = append(indexes, ev.Index)
 			}
 		}

@@ -42,7 +42,8 @@
 //	         stalled leader what was cut off. held: time did pass, but nothing was committed
 //	event    an effect of the log: as a node applied it, or a watch told it. at may be late, never
 //	         early; several may record the same one, and must agree. At one index, what ends comes
-//	         before what is granted. A session's end is an event without a ticket
+//	         before what is granted. A session's end is an event without a ticket; one that a list shows,
+//	         since it does not list the session any more, has no index
 //	seen     a node's index, with its term, cluster time and digest
 //	rest     what a process counts at rest, before the load and after: sessions, locks, goroutines, …
 //
@@ -84,7 +85,7 @@
 //	    by no read that began after its release was answered, nor if it was refused. Needs tickets.
 //	C11 Done is done, not done is not (ops, holds, events): a grant that was answered is in the log,
 //	    with its token; what was refused is not there, and not believed in; every release that was
-//	    answered is there; nothing is granted that nobody asked for.
+//	    answered is there, and every end of a session; nothing is granted that nobody asked for.
 //	C12 Nobody waits for ever (ops, a plan with drain): after the healing every call of the living
 //	    comes back in time.
 //	C13 Reads show the state of their stamp (ops with index, complete audit).

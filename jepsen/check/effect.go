@@ -31,7 +31,28 @@ func effects(f *finder) {
 				op.Client, op.Ref, op.Token, f.at(op.Return), t.granted.Token)
 		}
 	}
+	f.unended()
 	f.unasked()
+}
+
+// unended looks for sessions whose end an operator or their client was told, and that the log does not end.
+func (f *finder) unended() {
+	if !f.Plan.Audit {
+		return
+	}
+	ended := map[uint64]bool{}
+	for _, ev := range f.events {
+		ended[ev.Session] = ended[ev.Session] || ev.Happened == EvEnded
+	}
+	for _, op := range f.ops {
+		if op.Kind != OpExpire && op.Kind != OpClose || op.Outcome != OK {
+			continue
+		}
+		f.looked++
+		if !ended[op.Session] {
+			f.wrong("%s was told at %s that session %d is over, and the log has no end of it", op.Client, f.at(op.Return), op.Session)
+		}
+	}
 }
 
 // unasked looks for grants that belong to no call, and counts the calls that nobody knows the end of.

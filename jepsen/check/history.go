@@ -220,16 +220,18 @@ const (
 const Expired = "expired"
 
 // Event is one effect of the log, as a node applied it or a watch told it. The same one may be
-// recorded by several.
+// recorded by several. A list that does not show a session any more says that it has ended, too; it
+// does not say at which index, nor why.
 type Event struct {
 	Node     string        `json:"node,omitempty"`
 	At       time.Duration `json:"at"`
-	Index    uint64        `json:"index"`
+	Index    uint64        `json:"index,omitempty"` // 0 = not known, of a session's end
 	Happened Happened      `json:"happened"`
 	Ref
-	Token uint64 `json:"token,omitempty"`
-	Why   string `json:"why,omitempty"`
-	Items []Item `json:"items,omitempty"` // of a grant
+	Token  uint64 `json:"token,omitempty"`
+	Why    string `json:"why,omitempty"`
+	Items  []Item `json:"items,omitempty"`  // of a grant
+	Client string `json:"client,omitempty"` // of a session's end, if that was told
 }
 
 // Seen is what a node's machine showed.

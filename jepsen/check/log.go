@@ -16,7 +16,7 @@ func excludes(f *finder) {
 	}
 	over := map[uint64]uint64{} // index at which a session ended
 	for _, ev := range f.events {
-		if ev.Happened == EvEnded {
+		if ev.Happened == EvEnded && ev.Index != 0 {
 			over[ev.Session] = ev.Index
 		}
 	}

@@ -96,6 +96,12 @@ func TestBadEffects(t *testing.T) {
 		func(h *teller) { h.ev(EvReleased, Ref{11, 1}).Ref = Ref{99, 1} },
 		`C11: ann was told at 6.000s that ticket 11/1 is released, and the log has no end of it`,
 	}, {
+		"a session's end that is not in the log",
+		func(h *teller) {
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpire, Ref: Ref{Session: 12}, Call: sec(55), Return: sec(56), Outcome: OK})
+		},
+		`C11: op was told at 56.000s that session 12 is over, and the log has no end of it`,
+	}, {
 		"granted to nobody",
 		func(h *teller) {
 			h.Events = append(h.Events, Event{Index: 30, Token: 30, Happened: EvGranted, Ref: Ref{77, 1}, Items: one("a", Exclusive), At: sec(9)})

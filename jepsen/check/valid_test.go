@@ -26,9 +26,21 @@ func TestWhatIsExcused(t *testing.T) {
 		},
 		"an operator ended its session": func(h *teller) {
 			h.hold(Ref{12, 1}).To = sec(20)
-			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpire, Ref: Ref{Session: 12}, Call: sec(7), Return: sec(8), Outcome: OK})
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpire, Ref: Ref{Session: 12}, Call: sec(7), Return: sec(8), Outcome: Unknown})
 			h.holds("zoe", Ref{14, 1}, one("a", Exclusive), 27, 8.6, 8.8)
 			h.unlocks(28, 8.9, 9)
+		},
+		"an operator ended a session in the first instant, and its client died later": func(h *teller) {
+			h.Sessions = append(h.Sessions, Session{Session: 14, Client: "zoe", TTL: sec(10), Died: sec(20)})
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpire, Ref: Ref{Session: 14}, Call: sec(0.2), Return: sec(0.4), Outcome: OK})
+			h.event(EvEnded, Ref{14, 0}, 15, 0.3)
+		},
+		"the end of a session is known from a list only": func(h *teller) {
+			h.ev(EvEnded, Ref{13, 0}).Index, h.ev(EvEnded, Ref{13, 0}).Why = 0, ""
+		},
+		"a watch tells late of the end of a session, which a list showed in time": func(h *teller) {
+			h.ev(EvEnded, Ref{13, 0}).At = sec(40)
+			h.event(EvEnded, Ref{13, 0}, 0, 30.2)
 		},
 		"it asked to be released on disconnect": func(h *teller) {
 			h.hold(Ref{11, 1}).To = sec(7)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,9 +16,12 @@ import (
 	"zamok/jepsen/tell"
 )
 
-// The audit sees what happens to all locks, by watching them; when sessions end and how long cluster time
-// stood, by asking again and again; and for how long a client that wants nothing but its own lock can't
-// have it. It is also the operator who takes locks away.
+// The audit sees what happens to all locks and when sessions end, by watching; who has sessions and how long
+// cluster time stood, by asking again and again; and for how long a client that wants nothing but its own lock
+// can't have it. It is also the operator who takes locks away.
+//
+// Nothing is asked of the cluster before the watch has begun and the sessions were listed once, and the audit
+// ends after the last session of the programs: so what is not in its record did not happen.
 
 const (
 	sessionsEvery = 250 * time.Millisecond
@@ -42,6 +46,7 @@ type audit struct {
 	record *record
 	ctx    context.Context
 	over   context.Context
+	begun  sync.WaitGroup // the watch, and the list of sessions
 
 	mu       sync.Mutex // guards what follows
 	gaps     []string
@@ -62,8 +67,11 @@ func (o *order) audit(ctx, over context.Context, r *record) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	var watcher, work sync.WaitGroup
+	a.begun.Add(2)
 	watcher.Go(func() { a.watch(watching, callers[0]) })
 	work.Go(func() { a.sessions(callers[0]) })
+	a.begun.Wait()
+	a.begins()
 	for i, do := range []func(*thread){a.operate, a.probe} {
 		t, err := o.thread(callers[1+i], "audit")
 		if err != nil {
@@ -92,17 +100,17 @@ func (a *audit) gap(format string, args ...any) {
 	a.gaps = append(a.gaps, fmt.Sprintf(format, args...))
 }
 
-// watch follows all locks from the first index that it is told.
+// watch follows all locks and sessions from the first index that it is told.
 func (a *audit) watch(ctx context.Context, c *caller) {
+	begun := sync.OnceFunc(a.begun.Done)
+	defer begun()
 	var from uint64
-	tries, begun := 0, false
+	tries := 0
 	for ctx.Err() == nil {
 		for moment, err := range c.Watch(ctx, "", from) {
 			if err == nil {
 				from, tries = moment.Index, 0
-				if !begun {
-					begun = a.begins()
-				}
+				begun()
 				a.told(moment)
 				continue
 			}
@@ -117,16 +125,14 @@ func (a *audit) watch(ctx context.Context, c *caller) {
 	}
 }
 
-// begins says that the watch has begun: nothing that is done from now on is missed.
-func (a *audit) begins() bool {
-	err := os.WriteFile(watching(a.Gaps), nil, 0o644)
-	if err != nil {
-		a.gap("nobody can be told that the watch has begun: %v", err)
+// begins says that the audit has begun: nothing that is done from now on is missed.
+func (a *audit) begins() {
+	if err := os.WriteFile(watching(a.Gaps), nil, 0o644); err != nil {
+		a.gap("nobody can be told that the audit has begun: %v", err)
 	}
-	return err == nil
 }
 
-// watching is a file beside that of the gaps; it is there once the watch has begun.
+// watching is a file beside that of the gaps; it is there once the audit has begun.
 func watching(gaps string) string { return gaps + ".watching" }
 
 func (a *audit) told(moment client.Moment) {
@@ -135,7 +141,7 @@ func (a *audit) told(moment client.Moment) {
 		ref := check.Ref{Session: ev.Session, Ticket: ev.Ticket}
 		a.record.put(check.Record{Event: &check.Event{
 			Node: "watch", At: at, Index: ev.Index, Happened: check.Happened(ev.Happened.String()),
-			Ref: ref, Token: uint64(ev.Token), Why: ev.Why, Items: tell.Items(ev.Items),
+			Ref: ref, Token: uint64(ev.Token), Why: ev.Why, Items: tell.Items(ev.Items), Client: ev.Label,
 		}})
 		if ev.Happened == client.EventReleased && a.over.Err() != nil {
 			a.mu.Lock()
@@ -145,18 +151,30 @@ func (a *audit) told(moment client.Moment) {
 	}
 }
 
-// sessions lists them again and again. One that is listed no more has ended since; and what is missing of
-// the cluster's time between two answers is time that did not pass.
+// sessions lists them again and again. What is missing of the cluster's time between two answers is time that
+// did not pass; and one that is listed no more has ended: the watch has that too, but may have it late, as when
+// its node is paused. When all is over it waits for the sessions of the killed programs.
 func (a *audit) sessions(c *caller) {
+	begun := sync.OnceFunc(a.begun.Done)
+	defer begun()
+	patience, giveUp := context.WithCancel(a.ctx)
+	defer giveUp()
+	stop := context.AfterFunc(a.over, func() { time.AfterFunc(drainMost, giveUp) })
+	defer stop()
 	live := map[uint64]string{}
 	var before client.Stamp
 	var asked time.Duration // when the answer before was asked for
-	for a.over.Err() == nil {
-		call := now()
-		list, at, err := c.Sessions(a.ctx, 0, 1000)
+	for done := false; !done && patience.Err() == nil; {
+		over, call := a.over.Err() != nil, now()
+		list, at, err := c.Sessions(patience, 0, listMost)
 		back := now()
 		if err == nil {
-			a.compare(live, list, at, back)
+			begun()
+			if len(list) == listMost {
+				a.gap("there are %d sessions, and perhaps more", listMost)
+			}
+			a.compare(live, list, back)
+			done = over && !slices.ContainsFunc(list, func(s client.SessionInfo) bool { return !slices.Contains(auditors, s.Label) })
 			if asked != 0 {
 				if back-asked > heldFrom {
 					a.record.put(check.Record{Stall: &check.Stall{Why: "no answer", From: asked, To: back, Held: true}})
@@ -167,11 +185,11 @@ func (a *audit) sessions(c *caller) {
 			}
 			before, asked = at, call
 		}
-		pause(a.over, sessionsEvery)
+		pause(patience, sessionsEvery)
 	}
 }
 
-func (a *audit) compare(live map[uint64]string, list []client.SessionInfo, at client.Stamp, back time.Duration) {
+func (a *audit) compare(live map[uint64]string, list []client.SessionInfo, back time.Duration) {
 	listed := map[uint64]bool{}
 	for _, s := range list {
 		listed[s.Session] = true
@@ -186,7 +204,7 @@ func (a *audit) compare(live map[uint64]string, list []client.SessionInfo, at cl
 		if !listed[id] {
 			delete(live, id)
 			a.record.put(check.Record{Event: &check.Event{
-				Node: "sessions", At: back, Index: at.Index, Happened: check.EvEnded, Ref: check.Ref{Session: id},
+				Node: "sessions", At: back, Happened: check.EvEnded, Ref: check.Ref{Session: id},
 			}})
 		}
 	}

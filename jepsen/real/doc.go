@@ -45,10 +45,12 @@
 //	    outlives a kill.
 //	R8  A process of this run's own that did not run for a moment, though nothing had paused it, takes that down:
 //	    what its clients believed then is not judged, as in a pause.
+//	R9  The audit watches, and has listed the sessions, before anybody asks anything of the cluster, itself
+//	    included; and it ends after the last session but its own. So what it did not see did not happen.
 //
 // # Not covered
 //
 // Digests: nodes compare them themselves, and the alarm of one in its log is a violation here; C15 has
-// nothing to look at. When a session ended is seen by listing them, up to a quarter of a second late. Faults of
-// clocks, and of single messages, are the simulation's.
+// nothing to look at. The end of a session is in the watch, and may be there late; a list that does not show it any
+// more bounds that to a quarter of a second. Faults of clocks, and of single messages, are the simulation's.
 package main

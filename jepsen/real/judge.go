@@ -75,6 +75,11 @@ func (c *cluster) bury(h *check.History) {
 // unknown. One that belongs to none is not added, and is found to have been asked for by nobody.
 func passed(h *check.History) {
 	owner := map[uint64]string{}
+	for _, ev := range h.Events { // also of sessions that ended before anybody listed them
+		if ev.Happened == check.EvEnded && ev.Client != "" {
+			owner[ev.Session] = ev.Client
+		}
+	}
 	for _, s := range h.Sessions {
 		owner[s.Session] = s.Client
 	}

@@ -33,6 +33,8 @@ func TestGrantsThatNoAnswerNamesBelongToACall(t *testing.T) {
 			grant(80, 2, 9, 70),
 			grant(5, 1, 3, 40), // before anybody asked
 			grant(30, 3, 1, 61),
+			grant(31, 4, 1, 62), // c2 again; nobody ever listed session 4
+			{At: 32, Index: 63, Happened: check.EvEnded, Ref: check.Ref{Session: 4}, Client: "c2"},
 		},
 	}
 	passed(h)
@@ -41,7 +43,7 @@ func TestGrantsThatNoAnswerNamesBelongToACall(t *testing.T) {
 		assert.Equal(t, check.Unknown, op.Outcome)
 		added = append(added, op.Ref)
 	}
-	assert.Equal(t, []check.Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}}, added)
+	assert.Equal(t, []check.Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}, {Session: 4, Ticket: 1}}, added)
 	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
 }
 

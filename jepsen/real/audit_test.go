@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+	"zamok/jepsen/check"
+)
+
+// An operator ended a session in the first half second, before the sessions were listed for the first time, and
+// its client was killed later. So no list ever showed the session; its end is in the watch. At first it was not,
+// and the run was called violated: the session "was never ended".
+func TestASessionThatNoListShowedHasEnded(t *testing.T) {
+	const session, second = 7, time.Second
+	judged := func(moments ...client.Moment) []check.Finding {
+		file := filepath.Join(t.TempDir(), "audit.jsonl")
+		r, err := newRecord(file)
+		require.NoError(t, err)
+		a := &audit{record: r, released: map[check.Ref]bool{}}
+		for _, m := range moments {
+			a.told(m)
+		}
+		live := map[uint64]string{}
+		a.compare(live, []client.SessionInfo{{Session: 9, Label: "c1-1.2"}}, now())
+		a.compare(live, nil, now())
+		require.NoError(t, r.close())
+		text, err := os.Open(file)
+		require.NoError(t, err)
+		defer text.Close()
+		h := &check.History{}
+		require.NoError(t, h.Read(text))
+		h.Plan = check.Plan{Begin: now(), End: now() + 60*second, Audit: true}
+		h.Sessions = append(h.Sessions, // as the program told of it when it was granted a lock
+			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: now() + 20*second})
+		assert.Contains(t, h.Sessions, check.Session{Session: 9, Client: "c1-1.2"})
+		return check.Check(h, check.Limits{}).Violations
+	}
+	ended := client.Event{Index: 12, Happened: client.EventEnded, Session: session, Why: "evicted", Text: "a test", Label: "c1-1.1"}
+	assert.Empty(t, judged(client.Moment{Index: 12, Events: []client.Event{ended}}))
+
+	found := judged()
+	require.Len(t, found, 1)
+	assert.Contains(t, found[0].Text, "was never ended", "and one that did not end is found")
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,18 +54,38 @@ func talk(t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
 
 // talkIn does so for as long as ctx lasts.
 func talkIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
-	w := dialIn(ctx, t, c)
-	w.say(hello(&zamokpb.Hello{Secret: w.secret, Settings: settings}))
-	w.greeted()
-	return w
+	secret := newSecret()
+	return attach(ctx, t, c, func(w *talker) *zamokpb.Hello {
+		w.secret = secret
+		return &zamokpb.Hello{Secret: secret, Settings: settings}
+	})
+}
+
+// attach opens a stream with a Hello, and another one when nothing was done because nobody led.
+func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *zamokpb.Hello) *talker {
+	for again := ctx; ; again = relaying(ctx) {
+		w := dialIn(again, t, c)
+		w.say(hello(begin(w)))
+		err := w.listen()
+		if err == nil {
+			w.greeted()
+			return w
+		}
+		require.True(t, notLed(err), "%v", err)
+		select {
+		case <-ctx.Done():
+			require.NoError(t, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // again opens another stream of the same session.
 func (w *talker) again(c caller) *talker {
-	next := dial(w.TB, c)
-	next.secret, next.floor, next.lossy = w.secret, w.floor, w.lossy
-	next.say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
-	next.greeted()
+	next := attach(soon(w.TB), w.TB, c, func(next *talker) *zamokpb.Hello {
+		next.secret, next.floor, next.lossy = w.secret, w.floor, w.lossy
+		return &zamokpb.Hello{Secret: w.secret, Session: w.id}
+	})
 	require.Equal(w, w.id, next.id)
 	require.Greater(w, next.welcome.Attachment, w.welcome.Attachment)
 	return next

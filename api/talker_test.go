@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -61,7 +63,8 @@ func talkIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.Sessi
 	})
 }
 
-// attach opens a stream with a Hello, and another one when nothing was done because nobody led.
+// attach opens a stream with a Hello, and another one when nobody led or the leadership ended meanwhile: a Hello may
+// be repeated.
 func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *zamokpb.Hello) *talker {
 	for again := ctx; ; again = relaying(ctx) {
 		w := dialIn(again, t, c)
@@ -71,7 +74,7 @@ func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *za
 			w.greeted()
 			return w
 		}
-		require.True(t, notLed(err), "%v", err)
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 		select {
 		case <-ctx.Done():
 			require.NoError(t, err)

@@ -95,7 +95,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.network, err = peer.New(peer.Config{
 		ID: cfg.ID, Incarnation: n.self.Incarnation, Cluster: peer.ClusterID(cluster), List: cfg.Cluster,
-		Condition: n.condition, Told: n.told,
+		Condition: n.condition, Term: n.store.Term, Told: n.told,
 		Listener: cfg.Listener, Advertise: cfg.Advertise, Dial: cfg.Dial, TLS: cfg.TLS, Logger: cfg.Logger,
 	})
 	if err != nil {

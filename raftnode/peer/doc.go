@@ -148,6 +148,22 @@
 //	    the goroutines behind them. After Transport.Close no handler of Raft runs.
 //	P7  The cluster id changes once, from unknown to known.
 //	P8  At no time do two nodes that were given one list hold different first entries.
+//	P9  No message takes this node's term further than 2³² at once: a request or an answer of a term
+//	    that is more above the node's own is refused, answered with an error, and logged. So is a
+//	    request that contradicts itself: a log or an entry of a later term than the request's, entries
+//	    that don't follow each other, a snapshot that reaches an index beyond reason.
+//
+// # What leaps
+//
+// Raft adopts every term that is above its own and writes it down. From 2⁶⁴−1 its next election leads to
+// term 0, which nobody follows, restarts included. P9 is about numbers that do harm for good; they
+// come from a damaged disk or a faulty peer as well as from a hostile one. Whoever is let in by the
+// handshake can still do what is in keeping with the numbers, and access to the port is what is to be
+// guarded against that: end an office with a somewhat later term or with TimeoutNow, claim a long log of
+// an earlier term in a vote, have entries committed early, or send entries of types and
+// configurations that raft can't read. Terms can be driven up in steps of 2³² as well: then a node that
+// missed the last step, and a new one, whose term is 0, hear nobody. A cluster that got there is
+// restored from a backup.
 //
 // # What it can't tell
 //

@@ -211,6 +211,9 @@ func open(t testing.TB, f *fabric, c Config) member {
 	if c.Condition == nil {
 		c.Condition = says(Condition{Founders: foundersOf(c.List)})
 	}
+	if c.Term == nil {
+		c.Term = func() uint64 { return 0 }
+	}
 	if c.Listener == nil {
 		c.Listener = f.listen(c.Advertise)
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// Founders must be on disk. It must look at Holds before it looks at Founders: in the other order,
 	// founders that are replaced in between would pass as those that the node has begun with.
 	Condition func(asker Server) Condition
+	// Term returns the term that this node is in: what other nodes say is measured against it. Required,
+	// called from many goroutines, must not block, not even on a disk that hangs.
+	Term func() uint64
 	// Told answers what another node says with Tell. It is called from many goroutines, must end
 	// when ctx does, and gives at most 16 KiB less one byte. Zero: every answer is empty.
 	Told func(ctx context.Context, from Server, what []byte) []byte
@@ -94,8 +97,8 @@ func New(c Config) (*Network, error) {
 		return nil, errors.New("peer: Incarnation is zero: draw one when the data directory is made, " +
 			"and keep it")
 	}
-	if c.Condition == nil || c.Listener == nil {
-		return nil, errors.New("peer: Condition and Listener are required")
+	if c.Condition == nil || c.Term == nil || c.Listener == nil {
+		return nil, errors.New("peer: Condition, Term and Listener are required")
 	}
 	if c.HandshakeTimeout < 0 || c.HandshakesMax < 0 {
 		return nil, errors.New("peer: HandshakeTimeout and HandshakesMax can't be negative")

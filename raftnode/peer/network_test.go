@@ -37,11 +37,13 @@ func TestConfigIsChecked(t *testing.T) {
 	f := newFabric()
 	good := Config{
 		ID: "n1", Incarnation: Incarnation{1}, Condition: says(Condition{}), Listener: f.listen("h1:5751"),
+		Term: func() uint64 { return 0 },
 	}
 	for want, spoil := range map[string]func(*Config){
 		"ID: the id is missing":  func(c *Config) { c.ID = "" },
 		"Incarnation is zero":    func(c *Config) { c.Incarnation = Incarnation{} },
-		"Condition and Listener": func(c *Config) { c.Condition = nil },
+		"Condition, Term":        func(c *Config) { c.Condition = nil },
+		"Term and Listener":      func(c *Config) { c.Term = nil },
 		"can't be negative":      func(c *Config) { c.HandshakesMax = -1 },
 	} {
 		c := good

@@ -23,17 +23,19 @@ const (
 	rpcsInFlightDefault = 1
 )
 
-// Transport is Raft's transport over a Network. It differs from raft.NetworkTransport in one
-// thing: the id of the server that a call is meant for goes with the call down to the handshake,
-// and into the key of the connection pool. Raft keeps connections by address; a node that took over
-// another's address would be handed the other's connections.
+// Transport is Raft's transport over a Network. It differs from raft.NetworkTransport in two
+// things. The id of the server that a call is meant for goes with the call down to the handshake,
+// and into the key of the connection pool: Raft keeps connections by address, and a node that took over
+// another's address would be handed the other's connections. And terms that leap don't pass (terms.go).
 //
 // A call that does not go through one of the methods below reaches the stream layer without an id,
 // and is refused there.
 type Transport struct {
 	*raft.NetworkTransport
-	streams *streams
-	pool    int // as many idle connections to a peer are kept
+	streams  *streams
+	pool     int            // as many idle connections to a peer are kept
+	requests chan raft.RPC  // those that Raft may be given
+	refusing sync.WaitGroup // guard, and the reading of refused snapshots
 
 	mu       sync.Mutex // guards contacts and removing
 	contacts map[raft.ServerID]time.Time
@@ -72,11 +74,14 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	}
 	streams := newStreams(n)
 	c.Stream = streams
-	n.transport = &Transport{
-		NetworkTransport: raft.NewNetworkTransportWithConfig(&c), streams: streams, pool: c.MaxPool,
+	t := &Transport{
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&c),
+		streams:          streams, pool: c.MaxPool, requests: make(chan raft.RPC),
 		contacts: map[raft.ServerID]time.Time{}, removing: map[raft.ServerID]bool{},
 	}
-	return n.transport, nil
+	t.refusing.Go(t.guard)
+	n.transport = t
+	return t, nil
 }
 
 // openStreams is the stream layer of the open Transport, or nil.
@@ -93,6 +98,7 @@ func (n *Network) openStreams() *streams {
 // accepted ones. The Network stays open and goes on answering what this node holds.
 func (t *Transport) Close() error {
 	err := t.NetworkTransport.Close()
+	t.refusing.Wait()
 	n := t.streams.network
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -138,15 +144,18 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 		return err
 	}
 	sent := time.Now()
-	err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp)
-	if err == nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if sent.After(t.contacts[id]) { // a heartbeat overtakes an append
-			t.contacts[id] = sent
-		}
+	if err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp); err != nil {
+		return err
 	}
-	return err
+	if err := t.answered("append", id, at, resp.Term); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if sent.After(t.contacts[id]) { // a heartbeat overtakes an append
+		t.contacts[id] = sent
+	}
+	return nil
 }
 
 // Contact is when the latest append was sent to a server that the server has answered, as long as
@@ -204,7 +213,8 @@ func decodeConfiguration(entry *raft.Log) (c raft.Configuration, err error) {
 	return raft.DecodeConfiguration(entry.Data), nil
 }
 
-// AppendEntriesPipeline implements raft.Transport.
+// AppendEntriesPipeline implements raft.Transport. Pipelining is off (rpcsInFlightDefault); its answers make a
+// leader step down at most, since Raft adopts no term from them, and are not looked at here.
 func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
 	at raft.ServerAddress) (raft.AppendPipeline, error) {
 	return t.NetworkTransport.AppendEntriesPipeline(id, meant(id, at))
@@ -213,19 +223,30 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
 // RequestVote implements raft.Transport.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return t.again(func() error { return t.NetworkTransport.RequestVote(id, meant(id, at), args, resp) })
+	err := t.again(func() error { return t.NetworkTransport.RequestVote(id, meant(id, at), args, resp) })
+	if err != nil {
+		return err
+	}
+	return t.answered("vote", id, at, resp.Term)
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return t.again(func() error { return t.NetworkTransport.RequestPreVote(id, meant(id, at), args, resp) })
+	err := t.again(func() error { return t.NetworkTransport.RequestPreVote(id, meant(id, at), args, resp) })
+	if err != nil {
+		return err
+	}
+	return t.answered("pre-vote", id, at, resp.Term)
 }
 
 // InstallSnapshot implements raft.Transport.
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	return t.NetworkTransport.InstallSnapshot(id, meant(id, at), args, resp, data)
+	if err := t.NetworkTransport.InstallSnapshot(id, meant(id, at), args, resp, data); err != nil {
+		return err
+	}
+	return t.answered("snapshot", id, at, resp.Term)
 }
 
 // TimeoutNow implements raft.Transport.

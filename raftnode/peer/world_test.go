@@ -53,6 +53,12 @@ func (d *disk) condition(Server) Condition {
 	return Condition{Holds: last > 0, Founders: d.founders}
 }
 
+// term is the one that raft wrote last; 0 before the first.
+func (d *disk) term() uint64 {
+	term, _ := d.logs.GetUint64([]byte("CurrentTerm"))
+	return term
+}
+
 // config is Raft at the settings of the project.
 func (d *disk) config() *raft.Config {
 	c := raft.DefaultConfig()
@@ -158,7 +164,7 @@ func (w *world) start(d *disk) *process {
 	}
 	return w.run(d, open(w, w.fabric, Config{
 		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
-		Condition: d.condition,
+		Condition: d.condition, Term: d.term,
 	}))
 }
 

@@ -75,6 +75,11 @@
 // goes on at the next start. By itself raft-wal refuses every write after some of
 // them (unseal).
 //
+// S12. A node doesn't start in a term beyond 2⁶³, nor with a snapshot of a later term than
+// its votes or of an index beyond 2⁶² (ErrLost). Votes of 2⁶⁴−1 lead to term 0 with the next
+// election; votes of 0 beside a log of a later term are what that leaves. Of the log, the last
+// entry's term is compared.
+//
 // # What raft makes of a refusal
 //
 // A leader whose append is refused (S5) becomes a follower, and may be elected

@@ -9,8 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/hashicorp/raft"
 )
 
 // An ID is a random number of 128 bits; zero is none.
@@ -97,10 +95,8 @@ func inspect(m medium, node string) (State, error) {
 	if err != nil {
 		return 0, err
 	}
-	if last > 0 {
-		if err := inspectTerm(m, last); err != nil {
-			return 0, err
-		}
+	if err := inspectTerms(m, last); err != nil {
+		return 0, err
 	}
 	held, err := holds(m)
 	if err != nil {
@@ -125,24 +121,6 @@ func holds(m medium) (bool, error) {
 	}
 	snapshots, err := m.snapshots.List()
 	return len(snapshots) > 0, err
-}
-
-// inspectTerm compares the votes with the log. Raft writes a term before the
-// first entry of that term, so votes that lag behind the log are from an older
-// copy, or gone, and the node could vote twice in one term.
-func inspectTerm(m medium, last uint64) error {
-	var entry raft.Log
-	if err := m.logs.GetLog(last, &entry); err != nil {
-		return err
-	}
-	term, err := number(m.votes, keyCurrentTerm)
-	if err != nil && err.Error() != errNotFound.Error() {
-		return err
-	}
-	if term < entry.Term {
-		return lost(m.where, fmt.Sprintf("the log has reached term %d, but the votes only know term %d", entry.Term, term))
-	}
-	return nil
 }
 
 // lost refuses a node that has forgotten something it may have acknowledged.

@@ -14,7 +14,9 @@ import (
 
 func TestSnapshotsKeepTheLastTwo(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
-		snapshots := reopen().Snapshots()
+		st := reopen()
+		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 3))
+		snapshots := st.Snapshots()
 		listed := func() (indexes []uint64) {
 			metas, err := snapshots.List()
 			require.NoError(t, err)
@@ -63,6 +65,7 @@ func TestSnapshotsKeepTheLastTwo(t *testing.T) {
 func TestOpenRemovesUnfinishedSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	st := open(t, Config{Dir: dir})
+	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
 	sink, err := st.Snapshots().Create(1, 10, 1, raft.Configuration{}, 1, nil)
 	require.NoError(t, err)
 	require.NoError(t, sink.Close())

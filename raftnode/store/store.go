@@ -87,9 +87,13 @@ func assemble(cfg Config, m medium) (*Store, error) {
 			return nil, err
 		}
 	}
+	votes := &votes{table: m.votes, pen: votePen}
+	if term, err := number(m.votes, keyCurrentTerm); err == nil {
+		votes.current.Store(term)
+	}
 	return &Store{
 		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space, segmented: m.segmented},
-		votes:     &votes{table: m.votes, pen: votePen},
+		votes:     votes,
 		snapshots: snapshots,
 		space:     space,
 		record:    record,
@@ -204,6 +208,10 @@ func (s *Store) begin(change func(next *Identity)) error {
 	s.identity = next
 	return nil
 }
+
+// Term is the term that this node is in, as it was last written; 0 if it was in none. It never waits for
+// the disk.
+func (s *Store) Term() uint64 { return s.votes.current.Load() }
 
 // FreeMark is the free space below which Low says yes.
 func (s *Store) FreeMark() uint64 { return s.space.mark }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // The keys under which raft keeps a vote.
@@ -37,6 +38,8 @@ type votes struct {
 	table Table
 	pen   *pen
 
+	current atomic.Uint64 // the term that is written, for who must not wait for the disk
+
 	mu     sync.Mutex
 	term   uint64 // of the vote whose first half has been heard
 	staged bool   // term counts
@@ -54,7 +57,11 @@ func (v *votes) SetUint64(key []byte, value uint64) error {
 		v.term, v.staged = value, true
 		return nil
 	}
-	return v.put(OpSetting, numberPair(string(key), value))
+	err := v.put(OpSetting, numberPair(string(key), value))
+	if err == nil && string(key) == keyCurrentTerm {
+		v.current.Store(value)
+	}
+	return err
 }
 
 // Set writes a value; for the candidate of a vote, the vote's term with it.

@@ -1,0 +1,158 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// termLeapMax is how far ahead of this node's own a term may be. Elections don't get there: at four a
+	// second it takes 34 years. A restored cluster's terms, which begin at the seconds since 1970, are not
+	// that far from those of an empty node that joins it, before the year 2106.
+	termLeapMax = 1 << 32
+	// lastIndexMax is the last index that a snapshot may claim to reach: no log gets there, and the index
+	// after it is one.
+	lastIndexMax = 1 << 62
+)
+
+// ErrLeap is wrapped by the error of a call that was answered with a term which no cluster can be in.
+// Raft was not given the answer.
+var ErrLeap = errors.New("a term or an index is beyond reason")
+
+// guard passes on to Raft the requests whose terms and indexes can be (P9). Raft itself adopts any term that
+// is above its own, and keeps it on disk; from the last one that there is the next election leads to term 0.
+func (t *Transport) guard() {
+	for {
+		select {
+		case request := <-t.NetworkTransport.Consumer():
+			if !t.admit(request) {
+				continue
+			}
+			select {
+			case t.requests <- request:
+			case <-t.streams.ctx.Done():
+				return
+			}
+		case <-t.streams.ctx.Done():
+			return
+		}
+	}
+}
+
+// Consumer implements raft.Transport.
+func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
+
+// SetHeartbeatHandler implements raft.Transport: heartbeats don't come through Consumer.
+func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	if handle == nil {
+		t.NetworkTransport.SetHeartbeatHandler(nil)
+		return
+	}
+	t.NetworkTransport.SetHeartbeatHandler(func(request raft.RPC) {
+		if t.admit(request) {
+			handle(request)
+		}
+	})
+}
+
+// admit tells whether Raft may be given a request, and answers one that it may not.
+func (t *Transport) admit(request raft.RPC) bool {
+	n := t.streams.network
+	kind, fault := n.requestFault(request.Command)
+	if fault == "" {
+		return true
+	}
+	var from raft.RPCHeader
+	if named, ok := request.Command.(raft.WithRPCHeader); ok {
+		from = named.GetRPCHeader()
+	}
+	n.log.warn("leap "+kind, "a request of Raft was refused: its sender, or what it read from its disk, is damaged or hostile",
+		"kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
+	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrLeap, fault)
+	if request.Reader == nil {
+		request.Respond(nil, err)
+		return false
+	}
+	t.refusing.Go(func() { // the next request on this connection begins behind the snapshot
+		_, _ = io.Copy(io.Discard, request.Reader)
+		request.Respond(nil, err)
+	})
+	return false
+}
+
+// answered looks at the term of another node's answer to a call.
+func (t *Transport) answered(kind string, id raft.ServerID, at raft.ServerAddress, term uint64) error {
+	n := t.streams.network
+	fault := n.leap(term)
+	if fault == "" {
+		return nil
+	}
+	n.log.warn("leap from "+string(id), "an answer to Raft was refused: the node that gave it, or its disk, is damaged or hostile",
+		"kind", kind, "fault", fault, "node", id, "address", at)
+	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here", id, kind, ErrLeap, fault)
+}
+
+// leap says what is wrong with the term of a message; nothing, mostly.
+func (n *Network) leap(term uint64) string {
+	own := n.config.Term()
+	if term <= own || term-own <= termLeapMax {
+		return ""
+	}
+	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termLeapMax), own)
+}
+
+// requestFault says of which kind a request is, and what is wrong with its numbers.
+func (n *Network) requestFault(command any) (kind, fault string) {
+	switch r := command.(type) {
+	case *raft.AppendEntriesRequest:
+		if fault = n.leap(r.Term); fault == "" {
+			fault = entriesFault(r)
+		}
+		return "append", fault
+	case *raft.RequestVoteRequest:
+		return "vote", n.termsFault(r.Term, r.LastLogTerm)
+	case *raft.RequestPreVoteRequest:
+		return "pre-vote", n.termsFault(r.Term, r.LastLogTerm)
+	case *raft.InstallSnapshotRequest:
+		fault = n.termsFault(r.Term, r.LastLogTerm)
+		if fault == "" && (r.LastLogIndex > lastIndexMax || r.ConfigurationIndex > r.LastLogIndex) {
+			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d", r.LastLogIndex, r.ConfigurationIndex)
+		}
+		return "snapshot", fault
+	}
+	return "other", "" // to begin an election, which has no numbers
+}
+
+// termsFault looks at the term of a request and at that of the log or snapshot behind it: a node is in no
+// lower term than its log.
+func (n *Network) termsFault(term, logTerm uint64) string {
+	if fault := n.leap(term); fault != "" || logTerm <= term {
+		return fault
+	}
+	return fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
+}
+
+// entriesFault looks at the log that an append carries: one entry right behind the other, of terms up to the
+// leader's. Raft would store an entry of any index, and go on behind it.
+func entriesFault(r *raft.AppendEntriesRequest) string {
+	if r.PrevLogTerm > r.Term {
+		return fmt.Sprintf("the entry before its first is of term %d, later than its own, %d", r.PrevLogTerm, r.Term)
+	}
+	for i, entry := range r.Entries {
+		switch want := r.PrevLogEntry + 1 + uint64(i); {
+		case entry == nil || entry.Index != want:
+			return fmt.Sprintf("it has another entry where that of index %d belongs", want)
+		case entry.Term > r.Term:
+			return fmt.Sprintf("its entry %d is of term %d, later than its own, %d", want, entry.Term, r.Term)
+		}
+	}
+	return ""
+}
+
+// excerptBytesMax is how much is logged of what a sender calls itself.
+const excerptBytesMax = 64
+
+func excerpt(name []byte) string { return string(name[:min(len(name), excerptBytesMax)]) }

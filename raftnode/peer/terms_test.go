@@ -1,0 +1,309 @@
+package peer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// header is how a node of threeNodes names itself in a request.
+func header(from *process) raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(from.ID()), Addr: []byte(from.address)}
+}
+
+// A harm is a request that would change a node's term, or its log, for good. It is sent over from's own
+// connections, so the handshake lets it in.
+type harm func(from, to *process, term uint64) error
+
+func appending(from, to *process, change func(*raft.AppendEntriesRequest)) error {
+	request := raft.AppendEntriesRequest{RPCHeader: header(from), Term: to.CurrentTerm()}
+	change(&request)
+	var response raft.AppendEntriesResponse
+	return from.member.transport.AppendEntries(to.ID(), raft.ServerAddress(to.address), &request, &response)
+}
+
+func voting(from, to *process, change func(*raft.RequestVoteRequest)) error {
+	request := raft.RequestVoteRequest{RPCHeader: header(from), LeadershipTransfer: true, LastLogIndex: 1 << 20}
+	change(&request)
+	var response raft.RequestVoteResponse
+	return from.member.transport.RequestVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
+}
+
+func installing(from, to *process, change func(*raft.InstallSnapshotRequest)) error {
+	data := make([]byte, 1<<20) // more than what the connection holds on its way
+	request := raft.InstallSnapshotRequest{
+		RPCHeader: header(from), SnapshotVersion: 1, Term: to.CurrentTerm(), LastLogIndex: 1, LastLogTerm: 1,
+		Configuration: raft.EncodeConfiguration(to.GetConfiguration().Configuration()), Size: int64(len(data)),
+	}
+	change(&request)
+	var response raft.InstallSnapshotResponse
+	return from.member.transport.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &request, &response, bytes.NewReader(data))
+}
+
+// leaps are the requests that carry a term of their own.
+var leaps = map[string]harm{
+	"heartbeat": func(from, to *process, term uint64) error {
+		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.Term = term })
+	},
+	"append": func(from, to *process, term uint64) error {
+		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.Term, a.LeaderCommitIndex = term, 1 })
+	},
+	"vote": func(from, to *process, term uint64) error {
+		return voting(from, to, func(v *raft.RequestVoteRequest) { v.Term = term })
+	},
+	"pre-vote": func(from, to *process, term uint64) error {
+		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: term, LastLogIndex: 1 << 20}
+		var response raft.RequestPreVoteResponse
+		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
+	},
+	"snapshot": func(from, to *process, term uint64) error {
+		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.Term = term })
+	},
+}
+
+// hidden are requests of a fitting term that carry another one, or an index, that leaps.
+var hidden = map[string]harm{
+	"entry of a later term than its request": func(from, to *process, term uint64) error {
+		return appending(from, to, func(a *raft.AppendEntriesRequest) {
+			last := to.LastIndex()
+			var entry raft.Log
+			_ = to.logs.GetLog(last, &entry)
+			a.PrevLogEntry, a.PrevLogTerm = last, entry.Term
+			a.Entries = []*raft.Log{{Index: last + 1, Term: term, Type: raft.LogNoop}}
+		})
+	},
+	"entry far behind the end of the log": func(from, to *process, term uint64) error {
+		return appending(from, to, func(a *raft.AppendEntriesRequest) {
+			a.Entries = []*raft.Log{{Index: term, Term: a.Term, Type: raft.LogNoop}}
+		})
+	},
+	"previous entry of a later term": func(from, to *process, term uint64) error {
+		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.PrevLogTerm = 1, term })
+	},
+	"vote for a log of a later term": func(from, to *process, term uint64) error {
+		return voting(from, to, func(v *raft.RequestVoteRequest) { v.Term, v.LastLogTerm = to.CurrentTerm()+1, term })
+	},
+	"pre-vote for a log of a later term": func(from, to *process, term uint64) error {
+		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: to.CurrentTerm() + 1, LastLogTerm: term}
+		var response raft.RequestPreVoteResponse
+		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
+	},
+	"snapshot of a later term": func(from, to *process, term uint64) error {
+		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.LastLogTerm = term })
+	},
+	"snapshot far behind the end of any log": func(from, to *process, _ uint64) error {
+		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.LastLogIndex = math.MaxUint64 })
+	},
+	"snapshot of a configuration behind its end": func(from, to *process, term uint64) error {
+		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.ConfigurationIndex = term })
+	},
+}
+
+// threeRunning starts a cluster that has acknowledged something.
+func threeRunning(t *testing.T) (*world, [3]*process) {
+	w := newWorld(t, false)
+	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
+	all := [3]*process{w.start(d1), w.start(d2), w.start(d3)}
+	w.write("before ", acknowledged, all[:]...)
+	for _, p := range all {
+		w.arrives(p, "before ", acknowledged)
+	}
+	return w, all
+}
+
+// serves demands that the cluster takes entries and that they reach all of its nodes.
+func (w *world) serves(all [3]*process, prefix string) {
+	require.NotNil(w, w.leader(20*time.Second, all[:]...), "no leader: the terms are %d, %d, %d",
+		all[0].CurrentTerm(), all[1].CurrentTerm(), all[2].CurrentTerm())
+	w.write(prefix, acknowledged, all[:]...)
+	for _, p := range all {
+		w.arrives(p, prefix, acknowledged)
+	}
+}
+
+// restarted starts all nodes again from their disks.
+func (w *world) restarted(all [3]*process) (again [3]*process) {
+	for _, p := range all {
+		w.stop(p)
+	}
+	for i, p := range all {
+		again[i] = w.start(p.disk)
+	}
+	return again
+}
+
+func TestARequestThatLeapsIsRefused(t *testing.T) {
+	for _, kinds := range []map[string]harm{leaps, hidden} {
+		for name, send := range kinds {
+			t.Run(name, func(t *testing.T) {
+				t.Run("the last term there is", func(t *testing.T) {
+					refused(t, send, func(uint64) uint64 { return math.MaxUint64 })
+				})
+				t.Run("one too far", func(t *testing.T) {
+					refused(t, send, func(own uint64) uint64 { return own + termLeapMax + 1 })
+				})
+			})
+		}
+	}
+}
+
+// refused sends a harm to each node of a cluster, which serves on, restarts included.
+func refused(t *testing.T, send harm, ahead func(own uint64) uint64) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		for i, to := range all {
+			own, from := to.CurrentTerm(), all[(i+1)%3]
+			assert.ErrorContains(t, send(from, to, ahead(own)), to.Name+" refused", "the answer")
+			assert.Less(t, to.CurrentTerm(), own+10)
+			assert.Contains(t, to.member.diary.String(), "node="+from.Server.String()+" address="+from.address)
+		}
+		w.serves(all, "after ")
+		w.serves(w.restarted(all), "restarted ")
+	})
+}
+
+// What may come: a cluster that was restored from a backup has terms of the seconds since 1970, and a node
+// that joins it has none.
+func TestATermThatIsNotTooFarAheadPasses(t *testing.T) {
+	for name, send := range leaps {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, all := threeRunning(t)
+				defer w.stopAll()
+				own := all[0].CurrentTerm()
+				for i, to := range all {
+					if err := send(all[(i+1)%3], to, own+termLeapMax); err != nil {
+						assert.NotContains(t, err.Error(), "refused") // a journal can't be restored
+					}
+				}
+				if name != "pre-vote" { // which raises nobody's term
+					assert.GreaterOrEqual(t, all[0].CurrentTerm(), own+termLeapMax)
+				}
+				w.serves(all, "after ")
+				if name != "snapshot" { // for the same reason
+					w.serves(w.restarted(all), "restarted ")
+				}
+			})
+		})
+	}
+}
+
+// A peer in n3's place answers everything with the last term that there is. Its two companions go on
+// without it, elections and restarts included.
+func TestAnAnswerThatLeapsIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		w.stop(all[2])
+		fake := w.impostor(all[2].disk, math.MaxUint64)
+		logs := ""
+		for _, prefix := range []string{"first ", "second ", "third "} {
+			two := [2]*process{all[0], all[1]}
+			require.NotNil(t, w.leader(20*time.Second, two[:]...), "the terms are %d, %d", two[0].CurrentTerm(), two[1].CurrentTerm())
+			w.write(prefix, acknowledged, two[:]...)
+			for i, p := range two {
+				w.arrives(p, prefix, acknowledged)
+				assert.Less(t, p.CurrentTerm(), uint64(1000))
+				logs += p.member.diary.String()
+				w.stop(p)
+				all[i] = w.start(p.disk)
+			}
+		}
+		assert.Contains(t, logs, "node="+all[2].Server.String()+" address="+all[2].address)
+		assert.NoError(t, fake.Close())
+	})
+}
+
+// impostor runs no raft: it answers whatever it is asked with a term.
+func (w *world) impostor(d *disk, term uint64) member {
+	m := open(w, w.fabric, Config{
+		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
+		Condition: d.condition,
+	})
+	tr, err := m.Transport(transportConfig())
+	require.NoError(w, err)
+	go answerWith(tr, term)
+	return m
+}
+
+func answerWith(tr *Transport, term uint64) {
+	for {
+		select {
+		case call := <-tr.Consumer():
+			switch call.Command.(type) {
+			case *raft.AppendEntriesRequest:
+				call.Respond(&raft.AppendEntriesResponse{Term: term}, nil)
+			case *raft.RequestVoteRequest:
+				call.Respond(&raft.RequestVoteResponse{Term: term}, nil)
+			case *raft.RequestPreVoteRequest:
+				call.Respond(&raft.RequestPreVoteResponse{Term: term}, nil)
+			case *raft.InstallSnapshotRequest:
+				call.Respond(&raft.InstallSnapshotResponse{Term: term}, nil)
+			}
+		case <-tr.streams.ctx.Done():
+			return
+		}
+	}
+}
+
+// Each kind of answer by itself, at both sides of the bound, with the term that is measured against in between.
+func TestWhichAnswersAreRefused(t *testing.T) {
+	const own = 7
+	for term, refused := range map[uint64]bool{
+		0: false, own: false, own + termLeapMax: false, own + termLeapMax + 1: true, math.MaxUint64: true,
+	} {
+		t.Run(fmt.Sprint(term), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, all := threeRunning(t)
+				defer w.stopAll()
+				w.stop(all[1])
+				w.stop(all[2])
+				caller := open(t, w.fabric, Config{
+					ID: "n2", Incarnation: all[1].Incarnation, List: all[1].list, Condition: all[1].condition,
+					Term: func() uint64 { return own },
+				})
+				defer caller.Close()
+				tr, err := caller.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+				require.NoError(t, err)
+				fake := w.impostor(all[2].disk, term)
+				defer fake.Close()
+				id, at := all[2].ID(), raft.ServerAddress(all[2].address)
+				for kind, err := range map[string]error{
+					"append": tr.AppendEntries(id, at, &raft.AppendEntriesRequest{RPCHeader: header(all[1]), LeaderCommitIndex: 1},
+						&raft.AppendEntriesResponse{}),
+					"vote":     tr.RequestVote(id, at, &raft.RequestVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestVoteResponse{}),
+					"pre-vote": tr.RequestPreVote(id, at, &raft.RequestPreVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestPreVoteResponse{}),
+					"snapshot": tr.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{RPCHeader: header(all[1])},
+						&raft.InstallSnapshotResponse{}, strings.NewReader("")),
+				} {
+					assert.Equal(t, refused, errors.Is(err, ErrLeap), "%s: %v", kind, err)
+					assert.True(t, refused || err == nil, "%s: %v", kind, err)
+				}
+			})
+		})
+	}
+}
+
+// A peer that goes on sending is named in the log at a limited rate, and holds up nobody.
+func TestManyRefusalsAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		for range 100 {
+			require.Error(t, leaps["append"](all[1], all[0], math.MaxUint64))
+		}
+		assert.Equal(t, 1, strings.Count(all[0].member.diary.String(), "was refused"))
+		w.serves(all, "after ")
+	})
+}

@@ -68,8 +68,9 @@ type NodeConfig struct {
 
 	// ConnsMax is how many clients may be connected at once; one more is hung up on. Zero: 16384.
 	ConnsMax int
-	// TokenBase is the token that a new cluster's are above. Zero: seconds since 1970 × 2²⁰, so that
-	// storage which remembers an older cluster's tokens does not refuse the new one's.
+	// TokenBase is the token that a new cluster's are above. Zero: seconds since 1970 × 2²⁰, with their
+	// fraction (raftnode.TokenClock), so that storage which remembers an older cluster's tokens does not
+	// refuse the new one's.
 	TokenBase uint64
 
 	// Version is announced, for people. Empty: not announced.
@@ -85,9 +86,6 @@ type NodeConfig struct {
 	// Tune changes the node's settings last of all; for tests and simulations. Nil: nothing.
 	Tune func(*raftnode.Config)
 }
-
-// tokenBaseShift leaves a new cluster 2²⁰ tokens a second before it could meet the next one's.
-const tokenBaseShift = 20
 
 // settled is a NodeConfig that was looked through.
 type settled struct {
@@ -167,7 +165,7 @@ func (s *settled) fill() {
 		s.ConnsMax = connsDefault
 	}
 	if s.TokenBase == 0 {
-		s.TokenBase = uint64(time.Now().Unix()) << tokenBaseShift
+		s.TokenBase, _ = raftnode.TokenClock(time.Now())
 	}
 	if s.Logger == nil {
 		s.Logger = slog.New(slog.DiscardHandler)

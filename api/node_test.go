@@ -84,7 +84,8 @@ func TestThreeNodesOnDisk(t *testing.T) {
 	ctx := soon(t)
 	s := openSession(t, ctx, call(t, first))
 	held := s.hold("disk")
-	assert.Greater(t, held.Token, uint64(time.Now().Add(-time.Hour).Unix())<<tokenBaseShift)
+	hourAgo, _ := raftnode.TokenClock(time.Now().Add(-time.Hour))
+	assert.Greater(t, held.Token, hourAgo)
 	waiting := s.acquire(ctx, s.next("disk", fsm.Forever))
 	s.waiters("disk", 1)
 

@@ -146,6 +146,7 @@ func (g *generator) restore() record {
 	return record{term: g.term, restore: &fsm.NewHistory{
 		Cluster: fsm.ClusterID{byte(1 + g.pick(200))},
 		Above:   pickOf(g.pick, 0, g.m.index+uint64(g.pick(1000)), 1<<42),
+		Clock:   pickOf(g.pick, 0, 0, 1, g.m.index, g.m.index+uint64(g.pick(1000))),
 		Time:    pickOf(g.pick, 0, g.m.time.Add(clock.Minute)),
 		Quiet:   pickOf(g.pick, 1, 1, 1, clock.Second, 0, fsm.QuietMax),
 	}}

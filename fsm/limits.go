@@ -53,6 +53,8 @@ const (
 
 	// TokenBaseMax keeps tokens exact in a JSON number and leaves room for centuries of counting.
 	TokenBaseMax = 1 << 53
+	// TokenLead is the step by which a history may be ahead of the clock (TokenBase): eight and a half years of it.
+	TokenLead = 1 << 48
 	// indexMax and timeMax are what a snapshot may hold: far from where numbers end.
 	indexMax = 1 << 62
 	timeMax  = 1 << 62

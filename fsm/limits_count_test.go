@@ -183,6 +183,8 @@ func TestBoundsOfANewHistory(t *testing.T) {
 		{Cluster: ClusterID{2}},
 		{Cluster: ClusterID{2}, Above: TokenBaseMax, Quiet: QuietMax},
 		{Cluster: ClusterID{2}, Quiet: 1},
+		{Cluster: ClusterID{2}, Clock: TokenBaseMax},
+		{Cluster: ClusterID{2}, Clock: 1, Above: TokenBaseMax - TokenLead},
 	} {
 		m, err := rewrite(within)
 		require.NoError(t, err)
@@ -193,6 +195,8 @@ func TestBoundsOfANewHistory(t *testing.T) {
 	for _, beyond := range []NewHistory{
 		{},
 		{Cluster: ClusterID{2}, Above: TokenBaseMax + 1},
+		{Cluster: ClusterID{2}, Clock: TokenBaseMax + 1},
+		{Cluster: ClusterID{2}, Clock: 1, Above: TokenBaseMax},
 		{Cluster: ClusterID{2}, Quiet: QuietMax + 1},
 		{Cluster: ClusterID{2}, Quiet: -1},
 		{Cluster: ClusterID{2}, Time: -1},
@@ -200,6 +204,20 @@ func TestBoundsOfANewHistory(t *testing.T) {
 	} {
 		_, err := rewrite(beyond)
 		require.ErrorContains(t, err, "nothing was written")
+	}
+}
+
+// Where a history begins: at the clock, or whole leads above it, and never below what it has to exceed.
+func TestTokenBase(t *testing.T) {
+	for _, c := range []struct{ now, above, base uint64 }{
+		{1000, 0, 1000},
+		{1000, 1000, 1000},
+		{1000, 1001, 1000 + TokenLead},
+		{1000, 1000 + TokenLead, 1000 + TokenLead},
+		{1000, 1001 + TokenLead, 1000 + 2*TokenLead},
+		{1, indexMax, indexMax + 1},
+	} {
+		require.Equal(t, c.base, TokenBase(c.now, c.above), "%+v", c)
 	}
 }
 

@@ -56,7 +56,7 @@ func (p *played) restore(h *fsm.NewHistory) error {
 	for _, s := range p.model.sessions { // who may have renewed after the backup, and believes so
 		quiet = max(quiet, s.TTL+s.LockDelay)
 	}
-	p.model.restart(h, p.machine.Quiet())
+	p.model.restart(*h, p.machine.Quiet())
 	if p.model.index != index || p.model.quiet < p.model.time.Add(quiet) {
 		return fmt.Errorf("after a restore: want index %d, quiet at least until %v; got %d, %v", p.model.index,
 			p.model.time.Add(quiet), index, p.model.quiet)

@@ -78,8 +78,15 @@ func newModel() *model {
 
 // restart makes a backup of the model the beginning of another history. How long that is quiet is
 // left to the machine: it depends on leases and delays that may have been given long ago.
-func (m *model) restart(h *fsm.NewHistory, quiet clock.Time) {
+func (m *model) restart(h fsm.NewHistory, quiet clock.Time) {
 	index, now, term := max(m.index, h.Above), max(m.time, h.Time), m.term
+	if h.Clock != 0 {
+		for least := index; ; h.Clock += fsm.TokenLead {
+			if index = h.Clock; index >= least {
+				break
+			}
+		}
+	}
 	counts := m.modelCounts
 	*m = *newModel()
 	m.modelCounts = counts

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"zamok/clock"
@@ -13,9 +14,11 @@ type NewHistory struct {
 	// Cluster is the new history's id; not zero.
 	Cluster ClusterID
 	// Above is what its index begins above, if that is more than the backup's: the index of the
-	// cluster that runs, what the operator knows of, and seconds since 1970 × 2²⁰, so that the same
-	// backup restored twice never issues a token twice.
+	// cluster that runs, or what the operator knows of.
 	Above uint64
+	// Clock is now, on the scale of tokens (TokenBase), so that the same backup restored twice never
+	// issues a token twice; 0 = no clock: the index begins at the backup's or at Above.
+	Clock uint64
 	// Time is the running cluster's, if one runs, so that cluster time does not fall either.
 	Time clock.Time
 	// Quiet is how long nothing is granted; 0 = QuietMax, the longest lease and delay that could
@@ -27,7 +30,7 @@ type NewHistory struct {
 // by a tool, before Raft sees the snapshot: Restore also serves start-up and catching up, where
 // nothing may jump. A backup of a lock store is worth its token scale and little else, so
 //
-//   - the index rises above every token that was ever issued, and time does not fall,
+//   - the index rises above every token that was ever issued (TokenBase), and time does not fall,
 //   - every session ends (an answer to it says Restored), with its tickets and delays,
 //   - nothing is granted until those who still believe in a lease have stopped doing so, and
 //   - no office, member or digest of the old history counts.
@@ -39,6 +42,9 @@ func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err err
 		return 0, errors.New("fsm: a new history needs an id, an index and a time within bounds and a quiet period of up to " +
 			QuietMax.String() + "; nothing was written")
 	}
+	if h.Clock > TokenBaseMax {
+		return 0, errors.New("fsm: this machine's clock is beyond 2242, where the scale of tokens ends; nothing was written; set the clock")
+	}
 	old, err := Restore(backup)
 	if err != nil {
 		return 0, err
@@ -47,12 +53,30 @@ func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err err
 	m.rules, m.time = old.rules, max(old.time, h.Time) // the term is that of the new history's log
 	m.cluster = h.Cluster
 	m.index = max(old.index, h.Above)
+	if h.Clock != 0 {
+		m.index = TokenBase(h.Clock, m.index)
+	}
+	if m.index > TokenBaseMax && h.Above > old.index {
+		return 0, fmt.Errorf("fsm: above %d there is no room for the tokens of a new history, which begin at %d at most; nothing was written",
+			h.Above, uint64(TokenBaseMax))
+	}
 	m.restored = m.index
 	m.quiet = m.time.Add(max(h.quietSpan(), old.longest()))
 	if _, err := m.Freeze().WriteTo(w); err != nil {
 		return 0, err
 	}
 	return m.index, nil
+}
+
+// TokenBase is the index at which a history begins: now, as told by a clock of 2²⁰ numbers a second, or,
+// if that is not above what it has to exceed, the clock and as many whole leads as it takes. So of two
+// histories that begin with one backup the later one begins above the other by 2²⁰ for each second
+// between them, also where the backup is ahead of the clock: both have the same lead.
+func TokenBase(now, above uint64) uint64 {
+	if above <= now {
+		return now
+	}
+	return now + (above-now+TokenLead-1)/TokenLead*TokenLead
 }
 
 func (h NewHistory) quietSpan() clock.Span {

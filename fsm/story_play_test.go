@@ -113,6 +113,7 @@ func (s *story) rewrite(l *line) []string {
 	s.t.Helper()
 	name := l.next()
 	h := NewHistory{Cluster: ClusterID{2}, Above: l.number(l.option("above", "0"))}
+	h.Clock = l.number(l.option("clock", "0"))
 	h.Quiet = l.span(l.option("quiet", "0s"))
 	h.Time = clock.Time(l.span(l.option("time", "0s")))
 	var b bytes.Buffer

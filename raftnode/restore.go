@@ -25,8 +25,8 @@ type Restoration struct {
 	Dir string
 	// Log is how it keeps its log. Empty: with store.Bolt.
 	Log store.LogKind
-	// Above is a token above which the new cluster's are to be; 0 = as many as could have been issued
-	// until now: seconds since 1970 × 2²⁰.
+	// Above is a token above which the new cluster's are to be. They are always above the backup's and, by this
+	// machine's clock, above those of every cluster that began before (TokenClock).
 	Above uint64
 	// Quiet is for how long nothing is granted; 0 = the longest lease and delay that there can be. It is
 	// never less than the backup's own longest.
@@ -40,7 +40,6 @@ type Restored struct {
 }
 
 const (
-	tokenShift = 20 // a cluster that has issued fewer than 2²⁰ tokens a second is below it
 	// restoredAt is the place of the restored state in the new log, which has nothing before it.
 	restoredAt      = 1
 	snapshotVersion = raft.SnapshotVersion(1)
@@ -67,21 +66,20 @@ func Restore(backup io.Reader, r Restoration) (Restored, error) {
 	if st.State() != store.Empty { // somebody else was at it meanwhile
 		return Restored{}, errors.Join(fmt.Errorf("raftnode: restore: %s holds a node already; nothing was changed", r.Dir), st.Close())
 	}
-	restored, err := r.into(st, backup)
+	tokens, begins := TokenClock(time.Now())
+	restored, err := r.into(st, backup, tokens)
 	if err = errors.Join(err, fatal, st.Close()); err != nil {
 		return Restored{}, errors.Join(fmt.Errorf("raftnode: restore: %w; no cluster was made", err), empty(r.Dir))
 	}
+	<-time.NewTimer(time.Until(begins)).C
 	return restored, nil
 }
 
 // into writes the new history's first snapshot.
-func (r Restoration) into(st *store.Store, backup io.Reader) (Restored, error) {
-	// The new log's terms go on from here, above every older cluster's, so that stamps go on rising too.
-	term := uint64(time.Now().Unix())
-	above := r.Above
-	if above == 0 {
-		above = term << tokenShift
-	}
+func (r Restoration) into(st *store.Store, backup io.Reader, tokens uint64) (Restored, error) {
+	// The new log's terms go on from the second in which it begins, above every older cluster's, so that stamps go
+	// on rising too. Stamps of two that begin in one second differ in their index.
+	term := max(tokens>>tokenShift, 1)
 	list, err := peer.ParseList(r.Node.ID + "=" + r.Node.Address)
 	if err != nil {
 		return Restored{}, err
@@ -99,7 +97,7 @@ func (r Restoration) into(st *store.Store, backup io.Reader) (Restored, error) {
 	}
 	restored := Restored{Cluster: store.NewID()}
 	restored.Index, err = fsm.Rewrite(sink, backup, fsm.NewHistory{
-		Cluster: fsm.ClusterID(restored.Cluster), Above: above, Quiet: r.Quiet,
+		Cluster: fsm.ClusterID(restored.Cluster), Above: r.Above, Clock: tokens, Quiet: r.Quiet,
 	})
 	if err != nil {
 		return Restored{}, errors.Join(err, sink.Cancel())

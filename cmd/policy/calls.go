@@ -27,7 +27,7 @@ func callBans() []callBan {
 			"raftnode",       // how long a command waited, how long the main loop is stuck
 			"raftnode/peer",  // since when a server has not answered
 			"raftnode/store", // how long a write takes, since when one hangs
-			"api",            // how long an acquisition took, for a histogram; the year in which a cluster begins
+			"api",            // how long an acquisition took, for a histogram; the moment at which a cluster begins
 			"client",         // Lock.Deadline as a time for people
 			"cmd/zamok",      // how long it is to a Deadline, which client has from clock
 			"cmd/mutants",    // how long a test took to catch a bug

@@ -40,7 +40,12 @@ its disks is lost. What a backup saves is the scale of tokens, so that storage w
 ones does not refuse the new: every token of the new cluster is above all that the old one can have
 issued. Locks and sessions are not carried over: their clients open new sessions. Since some may still
 believe in a lock of the old cluster, nothing is granted until the longest lease and delay have passed,
-an hour and a minute, or --quiet if you know of a shorter one; never before those in the backup have.`,
+an hour and a minute, or --quiet if you know of a shorter one; never before those in the backup have.
+
+A backup may be restored again. Each restore begins above all tokens that those before it have issued, as
+told by this machine's clock, so set the clock first. If an earlier restore was made on a machine whose
+clock was ahead, give the last token of that one as --above. Of several restores only one may be used:
+end it before you start another.`,
 		Example: "  zamok restore locks.zamok --id r1 --data /var/lib/zamok --cluster r1=db1.example:5751",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),
@@ -57,7 +62,7 @@ an hour and a minute, or --quiet if you know of a shorter one; never before thos
 	f.StringVar(&v.dir, "data", "", "the node's data `directory`: missing, or empty")
 	f.StringVar(&v.log, "log-store", "", logStoreFlag)
 	f.StringVar(&v.cluster, "cluster", "", "the node's id and where peers will reach it: `ID=HOST:5751`, and no other")
-	f.Uint64Var(&v.above, "above", 0, "a token above which the new ones are to be (default: seconds since 1970 × 2²⁰)")
+	f.Uint64Var(&v.above, "above", 0, "a token above which the new ones are to be (they are above seconds since 1970 × 2²⁰, too)")
 	f.DurationVar(&v.quiet, "quiet", 0, "for how long nothing is granted (default: 1h1m)")
 	return cmd
 }

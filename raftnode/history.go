@@ -1,0 +1,31 @@
+package raftnode
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// tokenShift: a history has 2²⁰ tokens for each second of its life.
+	tokenShift = 20
+	// beginWithin is the time in which a history that is made now may begin. Two that are made at one moment
+	// begin at different ones of 2¹⁸. A new cluster needs as long until it has a leader, with the default
+	// election timeout; Restore waits.
+	beginWithin = time.Second / 4
+)
+
+// TokenClock draws the moment at which a history that is made now begins, and returns it on the scale of
+// tokens as well, for fsm.TokenBase: 2²⁰ for each second since 1970, so that it is above the tokens of every
+// history that began before by the same clock, and issued no more than that.
+//
+// The history must issue nothing before that moment. One that is made afterwards is then above all that this
+// one has issued until then; it is for the operator to see to it that this one issues nothing more. Two that are
+// made at one moment, on two machines or on one, lie some ten thousands of tokens apart.
+func TokenClock(now time.Time) (tokens uint64, begins time.Time) {
+	begins = now.Add(rand.N(beginWithin))
+	if begins.Unix() < 0 {
+		return 1, begins // a clock that was never set: all that it can say is "early"
+	}
+	fraction := uint64(begins.Nanosecond()) << tokenShift / uint64(time.Second)
+	return uint64(begins.Unix())<<tokenShift + fraction, begins
+}

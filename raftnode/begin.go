@@ -48,7 +48,7 @@ func (n *Node) begin(ctx context.Context) error {
 // found asks the others of the list until this node has written the first entry of a new cluster, or
 // until it is told to join one that has begun.
 func (n *Node) found(ctx context.Context) error {
-	said := ""
+	said, agreed := "", false
 	for {
 		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Cluster.Nodes()))
 		switch {
@@ -57,7 +57,10 @@ func (n *Node) found(ctx context.Context) error {
 			if err := n.store.Found(d.Founders.String()); err != nil {
 				return err
 			}
-			continue // those who agreed before wait for it
+			if first := !agreed; first {
+				agreed = true
+				continue // those that agreed before wait for it
+			}
 		case d.Act == peer.Bootstrap:
 			n.log.Info("the cluster begins", "reason", d.Reason)
 			return n.bootstrap(d.Founders.Configuration())
@@ -113,21 +116,23 @@ func (n *Node) awaitJoin(cluster store.ID) error {
 
 // condition is what this node says about its data to one who asks.
 func (n *Node) condition(asker peer.Server) peer.Condition {
+	// Holds first: founders that change after it was read are not those of a cluster that has begun.
+	c := peer.Condition{Holds: n.holds()}
 	id := n.store.Identity()
 	committed := n.state.committed.view()
-	c := peer.Condition{
-		Holds: n.holds(), Member: id.Bootstrapped, Founders: n.founders(),
-		Configuration: committed.index, Listed: committed.has(asker.ID()),
-	}
-	if err := n.store.Room(); err != nil && !c.Holds {
-		c.Unready = err.Error()
+	c.Member, c.Founders = id.Bootstrapped, n.founders(id)
+	c.Configuration, c.Listed = committed.index, committed.has(asker.ID())
+	if !c.Holds {
+		if err := n.store.Room(); err != nil {
+			c.Unready = err.Error()
+		}
 	}
 	return c
 }
 
-// founders are the initial members on disk; Open has read them once.
-func (n *Node) founders() peer.Founders {
-	f, err := peer.ParseFounders(n.store.Identity().Founders)
+// founders are the initial members on disk. Open has read what it found there once.
+func (n *Node) founders(id store.Identity) peer.Founders {
+	f, err := peer.ParseFounders(id.Founders)
 	if err != nil {
 		n.fatal(errors.Join(store.ErrLost, err))
 	}

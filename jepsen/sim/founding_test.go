@@ -179,3 +179,27 @@ func TestAFounderWithoutRoomAgreesToNothing(t *testing.T) {
 		requireAll(s, s.Leader(), nil)
 	})
 }
+
+// A founder that was away since it wrote the first entry does not know the cluster's id. A leader that
+// joined later has no founders to show it. What they have in common is which server the leader means.
+func TestAFounderThatWasAwayIsCaughtUpByANewcomer(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		tune, _ := dieAt("after the entry")
+		n1, n2, n3 := s.Node("n1"), s.Node("n2"), s.Node("n3")
+		n1.Begin()
+		n2.Begin()
+		n3.Begin(tune)
+		s.Await(electionMax, "n3 dies", n3.hasEnded)
+		leaderOf(s, n1)
+		tokens := fifty(s, n1)
+		time.Sleep(3 * time.Second)
+		fourth := join(s, n1, "n4", "n4")
+		leaderOf(s, fourth)
+		n3.Restart()
+		s.Follow(fourth, n3, backoffMax)
+		require.True(s, fourth.Status().Office, "it is the newcomer that has caught it up")
+		n2.Kill()
+		requireAll(s, s.Leader(), tokens)
+	})
+}

@@ -90,14 +90,14 @@ func begun(mine Answer, replies []Reply) Decision {
 		}
 		for _, other := range []*Reply{with, without} {
 			if other != nil && apart(other.Answer, theirs) {
-				return refusal("%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster list, or empty "+
-					"the directory that is left over", other.Answer.Name, theirs.Name, other.Answer.Founders,
+				return refusal("%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster list, or move "+
+					"the directory aside that is left over", other.Answer.Name, theirs.Name, other.Answer.Founders,
 					of(other.Answer.Cluster), theirs.Founders, of(theirs.Cluster))
 			}
 		}
 		switch {
-		case theirs.Founders.Has(mine.Server):
-			with = &reply
+		case theirs.Founders.Has(mine.Server) && (theirs.Configuration == 0 || theirs.Listed):
+			with = &reply // and it was not removed since
 		case without == nil || without.Answer.Cluster == ClusterID{}:
 			without = &reply
 		}

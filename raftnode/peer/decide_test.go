@@ -35,6 +35,11 @@ func (s said) begun(f Founders, c string) said {
 }
 func (s said) reply() Reply { return s.at(s.Name) }
 
+func (s said) configured(index uint64, listed bool) said {
+	s.Configuration, s.Listed = index, listed
+	return s
+}
+
 func (s said) at(name string) Reply {
 	return Reply{Node: Node{name, "h" + name[1:] + ":5751"}, Answer: s.Answer}
 }
@@ -114,6 +119,10 @@ func begunDecisions(t *testing.T) []decision {
 			[]Reply{n2.begun(all, "").reply(), n3.agreed(other).reply()}, Agree, nil},
 		{"the same, and this node has agreed", n1.agreed(all).Answer, []Reply{n2.begun(all, "").reply(), silent("n3")},
 			Bootstrap, []string{"n2 has begun"}},
+		{"the same, and this node was removed since", n1.agreed(all).Answer, []Reply{n2.begun(all, "home").configured(7, false).reply(), silent("n3")},
+			Elsewhere, joins[:2]},
+		{"the same, and this node is still a member", n1.agreed(all).Answer, []Reply{n2.begun(all, "home").configured(7, true).reply(), silent("n3")},
+			Bootstrap, nil},
 		{"both others have begun", n1.agreed(all).Answer, []Reply{n2.begun(all, "").reply(), n3.begun(all, "home").reply()},
 			Bootstrap, nil},
 		{"the same, and this node has no room", n1.agreed(all).unready("the disk is full").Answer,

@@ -48,23 +48,28 @@
 //	both know a cluster id, and the ids differ            other cluster
 //	the node reached has not the name that is meant       not the node meant
 //	it has another incarnation than is meant              other incarnation
+//	one of them knows neither an id nor founders          nothing in common
 //	not both know an id, both have founders, which differ other initial members
-//	not both know an id, and not both have founders       nothing in common
 //	the receiver runs no Raft yet (only if for Raft)      not ready
 //	otherwise                                             they speak
 //
-// By what the two ends know, in either direction (ids, founders: these are compared):
+// By what the two ends know, in either direction (ids, founders: these are compared; -: nothing is,
+// beside the server that is meant):
 //
 //	                 nothing   founders  id       id and founders
 //	nothing          refused   refused   refused  refused
-//	founders         refused   founders  refused  founders
-//	id               refused   refused   ids      ids
+//	founders         refused   founders  -        founders
+//	id               refused   -         ids      ids
 //	id and founders  refused   founders  ids      ids
 //
 // A founder has the founders on disk before it begins, and learns the id when it applies the first
 // LeaderStart. While that entry travels, founders that know the id and founders that do not agree by
 // the hash. A node that joins is given the id before its Raft starts. A handshake that is under way
 // when the id becomes known ends as it began.
+//
+// A founder that was away since it began knows no id, and a node that joined later has no founders.
+// What they have in common is the server that the caller means: its incarnation is 128 random bits,
+// which the caller has from a configuration that names the receiver.
 //
 // The caller's own incarnation is not compared with anything: Raft itself refuses a vote to a server
 // that is not in its configuration, and takes entries only over connections that meant this server.

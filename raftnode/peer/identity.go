@@ -93,21 +93,24 @@ func judge(mine, theirs identity, meant, reached Server) *RefusedError {
 		return refuse(OtherIncarnation, "the caller means %s with incarnation %v, and the node at this address "+
 			"has %v: it is another data directory under the same name",
 			meant.Name, meant.Incarnation, reached.Incarnation)
+	case mine.knowledge() == nothing || theirs.knowledge() == nothing:
+		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
+			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
 	case !bothIDs && bothFounders && mine.founders != theirs.founders:
 		return refuse(OtherFounders, "%s and %s are part of different clusters: their initial members differ "+
 			"(hashes %v and %v)", mine.Name, theirs.Name, mine.founders, theirs.founders)
-	case !bothIDs && !bothFounders:
-		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
-			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
 	}
 	return nil
 }
+
+// nothing is what an identity knows that has neither a cluster id nor founders.
+const nothing = "no cluster"
 
 // knowledge names the cell of the table that an identity stands in.
 func (i identity) knowledge() string {
 	switch {
 	case i.cluster == ClusterID{} && i.founders == Hash{}:
-		return "no cluster"
+		return nothing
 	case i.cluster == ClusterID{}:
 		return "only the initial members of its cluster"
 	case i.founders == Hash{}:

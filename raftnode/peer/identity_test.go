@@ -36,11 +36,9 @@ func cell(caller, called knowledge, r reach) Code {
 		return OtherCluster
 	case r.want != 0:
 		return r.want
-	case bothIDs:
-		return 0
-	case one == "" || other == "":
+	case caller.cluster+one == "" || called.cluster+other == "":
 		return NothingInCommon
-	case one != other:
+	case !bothIDs && one != "" && other != "" && one != other:
 		return OtherFounders
 	}
 	return 0
@@ -108,7 +106,7 @@ func TestJudge(t *testing.T) {
 	three := mustList(t, threeNodes)
 	home := identity{serverOf("n1"), run{1}, clusterOf("home"), foundersOf(three).Hash()}
 	peer := identity{serverOf("n2"), run{2}, home.cluster, home.founders}
-	joined, lagging, away, strange := peer, peer, peer, peer
+	joined, lagging, away, strange, blank := peer, peer, peer, peer, identity{Server: peer.Server}
 	joined.founders = Hash{}
 	lagging.cluster = ClusterID{}
 	away.cluster = clusterOf("away")
@@ -132,8 +130,10 @@ func TestJudge(t *testing.T) {
 		{"another directory", home, peer, lost, OtherIncarnation, "another data directory under the same name"},
 		{"another directory of other founders", home, strange, lost, OtherIncarnation, lost.Incarnation.String()},
 		{"a founder of something else", home, strange, peer.Server, OtherFounders, "initial members differ"},
-		{"one that joined and a founder that lags", joined, lagging, peer.Server, NothingInCommon,
-			"n2 knows only a cluster id and n2 knows only the initial members"},
+		{"one that joined and a founder that lags", joined, lagging, peer.Server, 0, ""},
+		{"a founder that lags and one that joined", lagging, joined, peer.Server, 0, ""},
+		{"one that knows nothing", lagging, blank, peer.Server, NothingInCommon,
+			"n2 knows only the initial members of its cluster and n2 knows no cluster"},
 	} {
 		refusal := judge(c.mine, c.theirs, c.meant, c.theirs.Server)
 		if c.want == 0 {

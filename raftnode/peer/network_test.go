@@ -40,11 +40,11 @@ func TestConfigIsChecked(t *testing.T) {
 		Term: func() uint64 { return 0 },
 	}
 	for want, spoil := range map[string]func(*Config){
-		"ID: the id is missing":  func(c *Config) { c.ID = "" },
-		"Incarnation is zero":    func(c *Config) { c.Incarnation = Incarnation{} },
-		"Condition, Term":        func(c *Config) { c.Condition = nil },
-		"Term and Listener":      func(c *Config) { c.Term = nil },
-		"can't be negative":      func(c *Config) { c.HandshakesMax = -1 },
+		"ID: the id is missing": func(c *Config) { c.ID = "" },
+		"Incarnation is zero":   func(c *Config) { c.Incarnation = Incarnation{} },
+		"Condition, Term":       func(c *Config) { c.Condition = nil },
+		"Term and Listener":     func(c *Config) { c.Term = nil },
+		"can't be negative":     func(c *Config) { c.HandshakesMax = -1 },
 	} {
 		c := good
 		spoil(&c)

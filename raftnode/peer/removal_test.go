@@ -110,7 +110,7 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 					caller.Removing(serverOf("n3").ID())
 					caller.Removing(to)()
 				}
-				args := &raft.AppendEntriesRequest{Term: 2, LeaderCommitIndex: c.commit, Entries: c.entries}
+				args := &raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 1, PrevLogTerm: 1, LeaderCommitIndex: c.commit, Entries: c.entries}
 				require.NoError(t, caller.AppendEntries(to, "h2:5751", args, &raft.AppendEntriesResponse{}))
 				require.Len(t, args.Entries, len(c.want), "Raft looks at them again")
 				assert.Equal(t, [][]uint64{c.want}, *sent)

@@ -17,6 +17,7 @@
 //	timeline  (timeline.go) remembers when an index was applied, for people who ask for ages
 //	http      (http.go) is the port of /metrics (metrics.go), /healthz and /readyz
 //	relay     (relay.go) passes calls on to the leader when asked to
+//	meant     (meant.go) refuses, before all of these, what is meant for another cluster
 //	observer  (observe.go) is told what happens to locks and sessions, to count it; by the leader only
 //	health    (server.go) is grpc.health.v1: serving while the node leads or knows who does
 //
@@ -59,6 +60,8 @@
 //	    GONE. Where a node only begins anew, and what comes next comes again, it ends with STOPPING.
 //	A12 What a node passes on is passed on once, with the leader's own word as its answer. The leader
 //	    knows that it was relayed, so A6 holds for it.
+//	A13 A request that names another cluster has no effect here. Every answer names the node's cluster, as soon
+//	    as the node knows it.
 //
 // # What costs what
 //

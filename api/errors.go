@@ -49,7 +49,7 @@ func verdictOf(code zamokpb.Code) verdict {
 	case zamokpb.Code_CODE_WRONG_SECRET, zamokpb.Code_CODE_DENIED:
 		return verdict{codes.PermissionDenied, notDone}
 	case zamokpb.Code_CODE_NOT_ACQUIRED, zamokpb.Code_CODE_OWNER_WAITS, zamokpb.Code_CODE_OTHER_KIND,
-		zamokpb.Code_CODE_NOT_HELD, zamokpb.Code_CODE_OVER, zamokpb.Code_CODE_REFUSED:
+		zamokpb.Code_CODE_NOT_HELD, zamokpb.Code_CODE_OVER, zamokpb.Code_CODE_REFUSED, zamokpb.Code_CODE_OTHER_CLUSTER:
 		return verdict{codes.FailedPrecondition, notDone}
 	case zamokpb.Code_CODE_DEADLOCK:
 		return verdict{codes.Aborted, notDone}

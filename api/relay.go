@@ -114,12 +114,20 @@ func (s *Server) leaderFor(ctx context.Context, method string) (context.Context,
 	if err != nil {
 		return nil, nil, fmt.Errorf("relaying to %s at %s: %w", id, address, err)
 	}
-	// What the client said about itself goes along; gRPC's own metadata is left out by gRPC.
+	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
+}
+
+// relayMetadata is the metadata of a call that is passed on. What the client said about itself goes along; gRPC's own
+// metadata is left out by gRPC. It names this node's cluster, since the leader's address may lead to another by now.
+func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx)
 	md = md.Copy()
 	md.Delete(relayAsk)
 	md.Set(relayMark, s.id)
-	return metadata.NewOutgoingContext(ctx, md), conn, nil
+	if own := s.cluster.Load(); own != nil {
+		md.Set(clusterKey, *own)
+	}
+	return md
 }
 
 // wantsRelay tells whether a call may be passed on. Every node answers for its own health, and serves
@@ -195,6 +203,11 @@ func (s *Server) relayFailed(err error) error {
 		return over(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
 	}
 	if st, ok := status.FromError(err); ok && (len(st.Details()) > 0 || st.Code() != codes.Unavailable) {
+		for _, d := range st.Details() {
+			if info, ok := d.(*zamokpb.ErrorInfo); ok && info.GetCode() == zamokpb.Code_CODE_OTHER_CLUSTER {
+				return fail(zamokpb.Code_CODE_NOT_LEADER, "not done: at the leader's address is a node of another cluster: %s", info.GetMessage())
+			}
+		}
 		return err
 	}
 	return fail(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come: %v", err)

@@ -63,11 +63,13 @@ type Server struct {
 	observer  *Observer
 	log       *slog.Logger
 
-	grpc     *grpc.Server // set by serve
-	diskLow  atomic.Bool
-	stopping chan struct{} // closed when the node stops: who waits for something here ends
-	stopOnce sync.Once
-	busy     sync.WaitGroup // serving, the hub, and senders of streams that are over
+	grpc      *grpc.Server // set by serve
+	diskLow   atomic.Bool
+	clusterID fsm.ClusterID          // as in cluster; guarded by the machine's lock
+	cluster   atomic.Pointer[string] // the id of this node's cluster, as hex; nil = not known yet
+	stopping  chan struct{}          // closed when the node stops: who waits for something here ends
+	stopOnce  sync.Once
+	busy      sync.WaitGroup // serving, the hub, and senders of streams that are over
 }
 
 // newServer makes what the machine tells its events to. start and serve follow once there is a node.
@@ -88,11 +90,12 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.look(m)
 }
 
-// look notes what this node last announced about its disk, so that the door needs no look of its own at
-// the machine for each acquisition.
+// look notes what this node last announced about its disk, and its cluster, so that the door needs no look of
+// its own at the machine for each request.
 func (s *Server) look(m *fsm.Machine) {
 	self, _ := m.Member(s.id)
 	s.diskLow.Store(self.FreeBytes < self.FreeMark)
+	s.noteCluster(m)
 }
 
 func (s *Server) restored(m *fsm.Machine) {
@@ -122,7 +125,7 @@ func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 		grpc.MaxConcurrentStreams(streamsPerConn), grpc.ConnectionTimeout(openTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingMin, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(s.relayUnary), grpc.ChainStreamInterceptor(s.relayStream),
+		grpc.ChainUnaryInterceptor(s.meantUnary, s.relayUnary), grpc.ChainStreamInterceptor(s.meantStream, s.relayStream),
 		grpc.WaitForHandlers(true),
 	}
 	if secure != nil {

@@ -92,17 +92,20 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 	}
 }
 
-// giveUp cancels an acquisition, and says what its caller is told.
+// giveUp cancels an acquisition, and says what its caller is told. A wait that is cancelled on a stream that stands
+// is over at once; of what was sent before, and is not answered, the cluster must first say so.
 func (t *ticket) giveUp(ctx context.Context, r *request) error {
 	s := t.s
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	t.leave()
-	reached := s.link != nil && t.number != 0
-	s.mu.Unlock()
-	if reached && !r.try {
+	switch {
+	case s.link != nil && t.number != 0 && !r.try:
 		return &Error{Kind: ErrNotAcquired, cause: ended(ctx)}
+	case t.number == 0 || t.state == zamokpb.State_STATE_GONE:
+		return s.c.nodes.unavailable(NotDone, ended(ctx))
 	}
-	return s.c.nodes.unavailable(NotDone, ended(ctx))
+	return t.unconfirmed(s.c.nodes.unavailable(Unknown, ended(ctx)))
 }
 
 // Do runs f under a lock. The context of f ends when the lock is lost, with the loss as its cause. The error

@@ -44,7 +44,10 @@ func atOnce(why zamokpb.Why) bool {
 func (s *session) answer(a *zamokpb.Answer) {
 	info := a.GetError()
 	switch info.GetCode() {
-	case zamokpb.Code_CODE_NO_SESSION, zamokpb.Code_CODE_WRONG_SECRET:
+	case zamokpb.Code_CODE_NO_SESSION:
+		s.confirm(definite(info))
+		return
+	case zamokpb.Code_CODE_WRONG_SECRET:
 		s.terminate(definite(info))
 		return
 	}
@@ -100,19 +103,20 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 			final = &NotAcquiredError{Names: t.request.names(), Holders: blockers(info.GetBlockers())}
 		}
 	}
-	t.refuse(final)
 	if info.GetOutcome() == zamokpb.Outcome_OUTCOME_UNKNOWN {
+		t.refuse(t.unconfirmed(final))
 		t.leave()
 		return
 	}
+	t.refuse(final)
 	t.gone(info.GetWhy(), "")
 }
 
 // ended takes in that the session is over.
 func (s *session) ended(e *zamokpb.Ended) {
 	if s.closing && e.GetWhy() == zamokpb.Why_WHY_CLOSED {
-		s.terminate(&Error{Kind: ErrClosed})
+		s.confirm(&Error{Kind: ErrClosed})
 		return
 	}
-	s.terminate(ofWhy(e.GetWhy(), e.GetText()))
+	s.confirm(ofWhy(e.GetWhy(), e.GetText()))
 }

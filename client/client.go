@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"zamok/api/zamokpb"
 	"zamok/clock"
 )
 
@@ -31,9 +30,15 @@ const (
 
 // Config is what a Client is made of. The zero value of each field but Endpoints is a sound choice.
 type Config struct {
-	// Endpoints are nodes of the cluster, "host:port" or "host". One that answers is enough: the others
-	// are learnt from it.
+	// Endpoints are nodes of one cluster, "host:port" or "host". One that answers is enough: the others
+	// are learnt from it. Before its first call a client asks all of them for the cluster that they belong to;
+	// one that is silent for a tenth of RequestTimeout after the first answer is not waited for. If they belong to
+	// several, every call fails with ErrOtherCluster. From then on the client belongs to that cluster: a node of
+	// another one does nothing for it, at whatever address it is met.
 	Endpoints []string
+	// Cluster is the id that the cluster must have, as Members gives it; "" = that of the endpoints. It makes a
+	// difference where those that answer first may be of a wrong cluster.
+	Cluster string
 	// TLS encrypts; nil = plain text.
 	TLS *tls.Config
 	// Credentials are sent with every call; nil = none.
@@ -135,33 +140,15 @@ func (cfg *Config) complete() error {
 	return nil
 }
 
-// reach asks every endpoint at once whether it is a node, and is content with one.
+// reach asks every endpoint whether it is a node, and is content with one that can't do anything now.
 func (c *Client) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
 	defer cancel()
-	addresses := c.nodes.candidates()
-	answers := make(chan error, len(addresses))
-	for _, address := range addresses {
-		go func() { // ends with ctx at the latest, and is waited for below
-			_, err := zamokpb.NewZamokClient(c.nodes.conn(address)).Now(ctx, &zamokpb.NowRequest{})
-			c.nodes.note(address, err)
-			if infoOf(err) != nil {
-				err = nil // it does not lead, or can't now; but it is one
-			}
-			answers <- err
-		}()
+	answered, err := c.nodes.survey(ctx)
+	if err == nil && !answered {
+		err = c.nodes.unavailable(NotDone, ctx.Err())
 	}
-	reached := false
-	for range addresses {
-		if err := <-answers; err == nil {
-			reached = true
-			cancel()
-		}
-	}
-	if !reached {
-		return c.nodes.unavailable(NotDone, ctx.Err())
-	}
-	return nil
+	return err
 }
 
 // open says whether the client may still be used.

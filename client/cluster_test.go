@@ -20,6 +20,9 @@ import (
 // patience is how long a test waits for what should happen soon: the machine may be busy.
 const patience = 30 * time.Second
 
+// pollEvery is how often a test looks whether it has happened.
+const pollEvery = 5 * time.Millisecond
+
 // steady is the election timeout of nodes that have others: clients get over a change of leader, but on a
 // busy machine there must not be one after the other.
 const steady = time.Second
@@ -35,6 +38,11 @@ func startCluster(t testing.TB, size int) *cluster {
 	if _, bench := t.(*testing.B); !bench { // whose own goroutines can't be told from ours
 		t.Cleanup(func() { noneLeft(t) })
 	}
+	return startNodes(t, size, func(*api.NodeConfig) {})
+}
+
+// startNodes is startCluster for a test that starts several clusters, or nodes that are made otherwise.
+func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 	var listeners []net.Listener
 	list := ""
 	for i := range size {
@@ -48,7 +56,7 @@ func startCluster(t testing.TB, size int) *cluster {
 	for i := range size {
 		go func() {
 			var err error
-			c.nodes[i], err = api.StartNode(t.Context(), api.NodeConfig{
+			cfg := api.NodeConfig{
 				ID: fmt.Sprintf("n%d", i+1), Cluster: list[1:], PeerListener: listeners[i],
 				Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 				Tune: func(c *raftnode.Config) {
@@ -56,7 +64,9 @@ func startCluster(t testing.TB, size int) *cluster {
 						c.Election = steady
 					}
 				},
-			})
+			}
+			change(&cfg)
+			c.nodes[i], err = api.StartNode(t.Context(), cfg)
 			started <- err
 		}()
 	}

@@ -46,13 +46,16 @@
 //	    cancelled behind the caller's back until the cluster confirms, so the caller may go on as not
 //	    holding it. It is released at the latest when the session ends.
 //	L5  Unlock works with a context that has ended. It touches the handle's own grant only: no late or
-//	    repeated release can free a lock that was taken again. A second Unlock is ErrNotHeld.
+//	    repeated release can free a lock that was taken again. A second Unlock is ErrNotHeld. Nil means that
+//	    the cluster said that it holds nothing for the handle. See Releases.
 //	L6  Each acquisition acts exactly once, however often it was sent.
 //	L7  If the session ends, its locks are lost. Calls that still wait go on in a new session: their
 //	    places in the queues are lost, which can't be avoided, and nothing else is.
 //	L8  An error of TryLock, and every error of an acquisition, means: not held. Errors of other calls say
 //	    by Error.Outcome whether they took effect.
 //	L9  A waiting call costs its goroutine and less than 1 KiB, and no messages.
+//	L10 A client belongs to one cluster, from before its first call to its end. A node of another one does
+//	    nothing for it. See One cluster.
 //
 // # What a lock is not
 //
@@ -70,10 +73,49 @@
 // Long work looks at Err between its steps, or lives in [Lock.Context], which ends when the lock is lost.
 // A callback is context.AfterFunc(lock.Context(), f). Neither Context nor Lost ends by Unlock.
 //
+// # Releases
+//
+// What ends a lock here does not end it in the cluster. Unlock, Close, and an acquisition that is given up return an
+// [UnconfirmedError] when the cluster did not say that it holds nothing for this client any more. It tells until when
+// others may find the lock taken.
+//
+//	what happened                                     Unlock returns
+//	the release was applied                           nil
+//	the session ended in the cluster while it waited  nil: the grant went with it
+//	the cluster ended the grant while it waited       nil, as above; Watch tells why
+//	the cluster ended the grant before                ErrLost, outcome Done
+//	the local deadline passed before                  ErrLost, unconfirmed: the client was cut off
+//	the client was closed before                      ErrLost and ErrClosed, unconfirmed unless Close returned nil
+//	no answer in time, or its context ended           ErrUnavailable, unconfirmed: it goes on in the background
+//	the session ended here only: its return was       ErrUnavailable, or ErrLost if that came before; unconfirmed:
+//	refused, it was stolen, its cluster is gone       the lock stands until the lease ends in the cluster
+//
+// Close returns nil just if the cluster said that the session is over. A wait that is cancelled while the stream stands
+// is dropped with the next frame; its error is plain. TryLock whose answer did not come, and a wait that ends without
+// a stream, are unconfirmed if they had been sent. A Downgrade whose lock is lost before its answer has the outcome
+// Unknown. Do joins what Unlock returns, and Locker logs it.
+//
+// # One cluster
+//
+// If a list of endpoints had nodes of two clusters, and each client went to whichever answered first, two clients
+// could hold one lock: one in each. So before its first call a client asks all endpoints for the id of their cluster.
+// If they differ, every call fails with [ErrOtherCluster], which names them. If not, the client belongs to that
+// cluster, and names it in every call; a node of another one refuses the call before it looks at anything else. That
+// holds for every connection, be it to an endpoint, to the leader that another node named, or to a member's address,
+// and the client looks at each answer, too. It has a limit: an endpoint that is silent at the beginning is not known.
+// Where the first that answer may be of a wrong cluster, say with Config.Cluster which one is meant.
+//
+// An address that leads to another cluster is logged, and used no more than one at which nobody answers. When most
+// endpoints do, and no node of the client's own cluster speaks, calls fail with ErrOtherCluster: usually the cluster
+// was made anew. A session goes on trying for as long as it is believed in; then its locks are lost and its waiting
+// calls fail likewise. The client does not go over to the new cluster by itself, since work that was begun under locks
+// of the old one may go on: when that is settled, make a new client.
+//
 // # How it is built
 //
 //	client.go   Client: construction, its one session, its end
 //	nodes.go    connections to every node, and who leads; call.go: calls that need no session
+//	cluster.go  which cluster the client belongs to, and what comes from another
 //	session.go  the lease: opening, coming back, the end; keep.go: renewal, trust, what is due
 //	stream.go   one stream: what is sent together, what is received
 //	welcome.go  what is set right after coming back
@@ -97,4 +139,5 @@
 //	S4  A ticket whose caller does not want it is on its way to be dropped until the cluster said that it
 //	    is gone.
 //	S5  Trust is extended by proofs only: the answer to the very transmission that was applied.
+//	S6  A ticket is gone, and a session confirmed to be over, only if the cluster said so.
 package client

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/status"
 
@@ -38,6 +39,9 @@ var (
 	ErrOtherKind = errors.New("in use as another kind of lock")
 	// ErrGone: a watch asked for events that are not remembered any more.
 	ErrGone = errors.New("not remembered any more")
+	// ErrOtherCluster: an endpoint is a node of another cluster than this client belongs to, or than another
+	// endpoint. Nothing was done there. See Config.Endpoints.
+	ErrOtherCluster = errors.New("another cluster")
 	// ErrRefused: the cluster refuses, and says why.
 	ErrRefused = errors.New("refused")
 	// ErrClosed: the client was closed.
@@ -80,7 +84,7 @@ func (e *Error) Error() string {
 	if e.cause != nil {
 		b.WriteString(": " + strings.TrimPrefix(e.cause.Error(), "zamok: "))
 	}
-	if e.Outcome == Unknown {
+	if e.Outcome == Unknown && !errors.Is(e.Kind, ErrLost) {
 		b.WriteString(" (it may have taken effect)")
 	}
 	return b.String()
@@ -120,6 +124,30 @@ func (e *DeadlockError) Error() string {
 }
 
 func (e *DeadlockError) Unwrap() error { return ErrDeadlock }
+
+// UnconfirmedError: nothing is held here any more, and the cluster has not confirmed that it holds nothing for this
+// client: others may find the locks taken. What it wraps says why; its Outcome is Unknown.
+type UnconfirmedError struct {
+	Names []string // the locks; of Close none, which means all
+	// Until is when the session's lease ends in the cluster if nothing more of this client arrives there: later by
+	// the time for which the cluster has no leader, and then comes Config.LockDelay. Zero: the cluster answers, but
+	// did not answer this; the client goes on asking, and at the latest its session's end frees the locks.
+	Until time.Time
+	cause error
+}
+
+func (e *UnconfirmedError) Error() string {
+	what, until := "what its session held", "until its session ends"
+	if len(e.Names) > 0 {
+		what = strings.Join(e.Names, ", ")
+	}
+	if !e.Until.IsZero() {
+		until = "until " + e.Until.Format(time.RFC3339)
+	}
+	return fmt.Sprintf("%v; not confirmed: the cluster may hold %s for this client %s", e.cause, what, until)
+}
+
+func (e *UnconfirmedError) Unwrap() error { return e.cause }
 
 // NodeError is the last that was heard of, or from, a node.
 type NodeError struct {
@@ -175,21 +203,22 @@ func ended(ctx context.Context) error {
 
 // kinds turns a code of the wire into an error of this package. What is missing is worth another try.
 var kinds = map[zamokpb.Code]error{
-	zamokpb.Code_CODE_INVALID:      ErrInvalid,
-	zamokpb.Code_CODE_NO_SESSION:   ErrSessionExpired,
-	zamokpb.Code_CODE_WRONG_SECRET: ErrSessionExpired,
-	zamokpb.Code_CODE_NOT_ACQUIRED: ErrNotAcquired,
-	zamokpb.Code_CODE_DEADLOCK:     ErrDeadlock,
-	zamokpb.Code_CODE_OWNER_WAITS:  ErrNotAcquired,
-	zamokpb.Code_CODE_OTHER_KIND:   ErrOtherKind,
-	zamokpb.Code_CODE_LIMIT:        ErrLimit,
-	zamokpb.Code_CODE_NOT_HELD:     ErrNotHeld,
-	zamokpb.Code_CODE_OVER:         ErrNotAcquired,
-	zamokpb.Code_CODE_DISK_LOW:     ErrLimit,
-	zamokpb.Code_CODE_DENIED:       ErrDenied,
-	zamokpb.Code_CODE_GONE:         ErrGone,
-	zamokpb.Code_CODE_REFUSED:      ErrRefused,
-	zamokpb.Code_CODE_INTERNAL:     ErrInternal,
+	zamokpb.Code_CODE_INVALID:       ErrInvalid,
+	zamokpb.Code_CODE_NO_SESSION:    ErrSessionExpired,
+	zamokpb.Code_CODE_WRONG_SECRET:  ErrSessionExpired,
+	zamokpb.Code_CODE_NOT_ACQUIRED:  ErrNotAcquired,
+	zamokpb.Code_CODE_DEADLOCK:      ErrDeadlock,
+	zamokpb.Code_CODE_OWNER_WAITS:   ErrNotAcquired,
+	zamokpb.Code_CODE_OTHER_KIND:    ErrOtherKind,
+	zamokpb.Code_CODE_LIMIT:         ErrLimit,
+	zamokpb.Code_CODE_NOT_HELD:      ErrNotHeld,
+	zamokpb.Code_CODE_OVER:          ErrNotAcquired,
+	zamokpb.Code_CODE_DISK_LOW:      ErrLimit,
+	zamokpb.Code_CODE_DENIED:        ErrDenied,
+	zamokpb.Code_CODE_GONE:          ErrGone,
+	zamokpb.Code_CODE_REFUSED:       ErrRefused,
+	zamokpb.Code_CODE_OTHER_CLUSTER: ErrOtherCluster,
+	zamokpb.Code_CODE_INTERNAL:      ErrInternal,
 }
 
 // infoOf finds the server's own words in a call's error; nil if a server of ours did not speak.
@@ -226,7 +255,11 @@ func definite(info *zamokpb.ErrorInfo) error {
 }
 
 // notDone tells whether the server said that nothing took effect.
-func notDone(err error) bool { return infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE }
+func notDone(err error) bool {
+	var e *Error
+	return infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE ||
+		errors.As(err, &e) && errors.Is(e.Kind, ErrOtherCluster) && e.Outcome == NotDone
+}
 
 // ofWhy names the end of a grant, or of a session, that its client did not ask for.
 func ofWhy(why zamokpb.Why, text string) error {
@@ -258,6 +291,3 @@ var (
 	errUntrusted = errors.New("the cluster was not heard in time; the lease may be over")
 	errNoAnswer  = errors.New("no answer")
 )
-
-// lost is what becomes of a handle.
-func lost(cause error) error { return &Error{Kind: ErrLost, Outcome: Done, cause: cause} }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"zamok/api/zamokpb"
@@ -153,7 +154,8 @@ func (l *Lock) tellContended(waiting int) {
 }
 
 // Downgrade makes the exclusive locks of the handle shared, and lets in the readers that wait behind them.
-// The token stays; from now on storage compares it and does not remember it.
+// The token stays; from now on storage compares it and does not remember it. If the lock is lost meanwhile, the
+// outcome is Unknown.
 func (l *Lock) Downgrade(ctx context.Context) error {
 	t := l.t
 	ctx, cancel := t.s.c.limited(ctx)
@@ -161,7 +163,7 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 	s := l.look()
 	if err := l.err(); err != nil {
 		s.mu.Unlock()
-		return err
+		return withOutcome(err, NotDone)
 	}
 	if t.downgrade == notAsked {
 		t.downgrade, t.refusal = asked, nil
@@ -174,7 +176,7 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 		s.mu.Unlock()
 		switch {
 		case err != nil:
-			return err
+			return withOutcome(err, [...]Outcome{notAsked: NotDone, asked: Unknown, downgraded: Done}[state])
 		case state == downgraded:
 			return nil
 		case state == notAsked:
@@ -188,10 +190,23 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 	}
 }
 
+// withOutcome is an error of a handle as that of a call that took effect or not.
+func withOutcome(err error, outcome Outcome) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return &Error{Kind: e.Kind, Outcome: outcome, Message: e.Message, cause: e.cause}
+}
+
 // Unlock releases what the handle holds, and waits for the cluster's word. From its call on the lock is not
-// held, whatever it returns: without that word (ErrUnavailable) it goes on behind the caller's back. A lock
-// that was lost before gives ErrLost: what was done under it may not have been done alone. A context that
-// has ended does not prevent the release. The second Unlock gives ErrNotHeld.
+// held, whatever it returns.
+//
+// Nil: the cluster said that the grant is over, be it by this release, by the end of the session, or because it
+// was ended there before. An *UnconfirmedError: it did not say so; if it is an ErrUnavailable, the release goes on
+// behind the caller's back for as long as the session lives. A lock that was lost before gives ErrLost: what was
+// done under it may not have been done alone. If the cluster did not end it, that is an *UnconfirmedError, too. A
+// context that has ended does not prevent the release. The second Unlock gives ErrNotHeld.
 func (l *Lock) Unlock(ctx context.Context) error {
 	t := l.t
 	s := l.look()
@@ -200,9 +215,12 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		s.mu.Unlock()
 		return &Error{Kind: ErrNotHeld}
 	case t.fault != nil:
+		defer s.mu.Unlock()
 		t.unlocked = true
-		s.mu.Unlock()
-		return t.fault
+		if t.state == zamokpb.State_STATE_GONE {
+			return withOutcome(t.fault, Done)
+		}
+		return t.unconfirmed(t.fault)
 	}
 	t.unlocked = true
 	t.disbelieve()
@@ -211,16 +229,31 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	ctx, cancel := s.c.limited(ctx)
 	defer cancel()
 	for {
-		s.mu.Lock()
-		gone, changed := t.state == zamokpb.State_STATE_GONE, t.changes()
-		s.mu.Unlock()
-		if gone {
-			return nil
+		err, changed := t.released()
+		if changed == nil {
+			return err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return s.c.nodes.unavailable(Unknown, ended(ctx))
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return t.unconfirmed(s.c.nodes.unavailable(Unknown, ended(ctx)))
 		}
 	}
+}
+
+// released is what became of a release; while that is not known it gives a channel that is closed when something
+// changed.
+func (t *ticket) released() (err error, changed <-chan struct{}) {
+	s := t.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case t.state == zamokpb.State_STATE_GONE:
+		return nil, nil
+	case s.over != nil: // here, and nothing more will be heard of it
+		return t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.over}), nil
+	}
+	return nil, t.changes()
 }

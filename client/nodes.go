@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -25,6 +26,9 @@ import (
 
 const (
 	defaultPort = "5750"
+	// target is before an address in the name of its connection: the dialer looks names up, so that what it
+	// tries is what a person wrote.
+	target = "passthrough:///"
 	// nodesMax bounds the addresses that are remembered, given and learnt.
 	nodesMax = 64
 	// A node that can't be reached is tried again soon: a leader change is waited for in milliseconds.
@@ -44,9 +48,12 @@ const (
 	answerBytesMax = 64 << 20
 )
 
-// nodes are the connections to the nodes of the cluster, and what is known of who leads.
+// nodes are the connections to the nodes of the cluster, and what is known of it and of who leads.
 type nodes struct {
 	options []grpc.DialOption
+	log     *slog.Logger
+	silence time.Duration // how long endpoints may be silent after another has said its cluster
+	pinning chan struct{} // holds one: while the endpoints are asked for their cluster
 
 	mu     sync.Mutex
 	known  map[string]*node
@@ -54,11 +61,14 @@ type nodes struct {
 	given  int      // how many were given
 	leader string   // thought to lead; "" = no idea
 	closed bool
+	// cluster is the id of the one that this client belongs to; "" = not known yet. Once known it stays.
+	cluster, learnt string
 }
 
 type node struct {
-	conn *grpc.ClientConn
-	last error // why the latest attempt failed; nil if it did not
+	conn    *grpc.ClientConn
+	last    error // why the latest attempt failed; nil if it did not
+	foreign bool  // of another cluster when it was asked last, which was logged
 }
 
 func newNodes(cfg Config) (*nodes, error) {
@@ -70,7 +80,8 @@ func newNodes(cfg Config) (*nodes, error) {
 		Backoff:           backoff.Config{BaseDelay: reconnectLeast, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMost},
 		MinConnectTimeout: 2 * time.Second,
 	}
-	n := &nodes{known: make(map[string]*node), options: []grpc.DialOption{
+	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1), known: make(map[string]*node)}
+	n.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(connect),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingPatience}),
@@ -79,8 +90,9 @@ func newNodes(cfg Config) (*nodes, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytesMax)),
 		grpc.WithIdleTimeout(0), // a connection that went to sleep costs its dial when it is needed most
 		grpc.WithDisableServiceConfig(),
-		grpc.WithUserAgent("zamok-go"), grpc.WithUnaryInterceptor(encodable),
-	}}
+		grpc.WithUserAgent("zamok-go"),
+		grpc.WithChainUnaryInterceptor(encodable, n.nameUnary), grpc.WithStreamInterceptor(n.nameStream),
+	}
 	if cfg.Dialer != nil {
 		n.options = append(n.options, grpc.WithContextDialer(cfg.Dialer))
 	}
@@ -97,6 +109,9 @@ func newNodes(cfg Config) (*nodes, error) {
 		}
 	}
 	n.given = len(n.order)
+	if cfg.Cluster != "" {
+		n.cluster, n.learnt = cfg.Cluster, "as it was configured"
+	}
 	return n, nil
 }
 
@@ -132,8 +147,7 @@ func (n *nodes) learn(address string) error {
 	if n.closed || address == "" || n.known[address] != nil || len(n.order) == nodesMax && !n.forget() {
 		return nil
 	}
-	// The dialer looks names up, so that what it tries is what a person wrote.
-	conn, err := grpc.NewClient("passthrough:///"+address, n.options...)
+	conn, err := grpc.NewClient(target+address, n.options...)
 	if err != nil {
 		return &Error{Kind: ErrInvalid, Field: "endpoint", Message: address, cause: err}
 	}
@@ -199,7 +213,10 @@ func (n *nodes) candidates() []string {
 // ends with nil at the first that did it, and with its error at the first that definitely refuses. Otherwise
 // its error is nobody: what is worth another round.
 func (n *nodes) round(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
-	left := n.candidates()
+	if err, nobody := n.pin(ctx); err != nil || nobody {
+		return err, nobody
+	}
+	left, heard := n.candidates(), tally{of: n.given}
 	asked := make(map[string]bool, len(left))
 	for len(left) > 0 {
 		address := left[0]
@@ -221,18 +238,22 @@ func (n *nodes) round(ctx context.Context, ask func(conn *grpc.ClientConn) error
 		if final := refusal(err, info); final != nil {
 			return final, false
 		}
+		heard.count(n.isGiven(address), err)
 		if next := info.GetLeaderAddress(); next != "" && !asked[next] {
 			if n.learn(next) == nil && n.conn(next) != nil {
 				left = append([]string{next}, left...)
 			}
 		}
 	}
-	return nil, true
+	return heard.verdict()
 }
 
 // any asks node after node, in any order, for what each of them can do.
 func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
-	left := n.candidates()
+	if err, nobody := n.pin(ctx); err != nil || nobody {
+		return err, nobody
+	}
+	left, heard := n.candidates(), tally{of: n.given}
 	rand.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
 	for _, address := range left {
 		conn := n.conn(address)
@@ -247,9 +268,16 @@ func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) 
 		if final := refusal(err, info); final != nil {
 			return final, false
 		}
+		heard.count(n.isGiven(address), err)
 		n.broke(conn, err, info.GetLeaderAddress())
 	}
-	return nil, true
+	return heard.verdict()
+}
+
+func (n *nodes) isGiven(address string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Contains(n.order[:n.given], address)
 }
 
 // finalError is one that a further attempt must not follow, whatever it says.
@@ -285,11 +313,21 @@ func (n *nodes) note(address string, err error) {
 	if one == nil {
 		return // forgotten meanwhile
 	}
-	one.last = err
+	n.failed(address, one, err)
 	if err == nil {
 		n.leader = address
-	} else if n.leader == address {
+	}
+}
+
+// failed remembers how an attempt at a node ended. The caller has the mutex.
+func (n *nodes) failed(address string, one *node, err error) {
+	one.last = err
+	if err != nil && n.leader == address {
 		n.leader = ""
+	}
+	before := one.foreign
+	if one.foreign = errors.Is(err, ErrOtherCluster); one.foreign && !before {
+		n.log.Error("zamok: an address leads to a node of another cluster; it is not used", "address", address, "error", err)
 	}
 }
 
@@ -302,10 +340,7 @@ func (n *nodes) broke(conn *grpc.ClientConn, cause error, leader string) {
 	defer n.mu.Unlock()
 	for address, one := range n.known {
 		if one.conn == conn {
-			one.last = cause
-			if n.leader == address {
-				n.leader = ""
-			}
+			n.failed(address, one, cause)
 			break
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // Nodes move from address to address. However often they did, whoever leads now is found, and what was
 // given stays.
 func TestAddressesAreForgotten(t *testing.T) {
-	n, err := newNodes(Config{Endpoints: []string{"given:1"}})
+	n, err := newNodes(Config{Endpoints: []string{"given:1"}, Cluster: "c"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.close()) }()
 	dead := errors.New("nobody is there")

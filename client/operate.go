@@ -28,6 +28,9 @@ func (c *Client) ForceRelease(ctx context.Context, name string, token Token, rea
 		inDoubt = inDoubt || err != nil && !notDone(err)
 		return err
 	})
+	if inDoubt {
+		err = afterDoubt(err)
+	}
 	return each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef { return TicketRef{t.GetSession(), t.GetTicket()} }), err
 }
 
@@ -35,7 +38,7 @@ func (c *Client) ForceRelease(ctx context.Context, name string, token Token, rea
 // have done that, the error says ErrSessionExpired and Unknown.
 func (c *Client) ExpireSession(ctx context.Context, session uint64, reason string) error {
 	inDoubt := false // an earlier attempt may have taken effect: then it ended what this one does not find
-	return c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		_, err := zamokpb.NewAdminClient(conn).ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: session, Reason: reason})
 		if inDoubt && infoOf(err).GetCode() == zamokpb.Code_CODE_NO_SESSION {
 			return finalError{&Error{Kind: ErrSessionExpired, Outcome: Unknown, cause: plain(err)}}
@@ -43,6 +46,19 @@ func (c *Client) ExpireSession(ctx context.Context, session uint64, reason strin
 		inDoubt = inDoubt || err != nil && !notDone(err)
 		return err
 	})
+	if inDoubt {
+		err = afterDoubt(err)
+	}
+	return err
+}
+
+// afterDoubt is the error of a call of which an earlier attempt may have taken effect in the client's cluster, when
+// all that is left at its addresses is another one.
+func afterDoubt(err error) error {
+	if e, ok := err.(*Error); ok && errors.Is(e, ErrOtherCluster) {
+		return withOutcome(e, Unknown)
+	}
+	return err
 }
 
 // Join takes a node into the cluster, which runs with an empty directory and is reached by its peers at peer. One

@@ -86,8 +86,17 @@ func (c *Client) Now(ctx context.Context) (Stamp, error) {
 	return stamp(r.GetStamp()), err
 }
 
-// Members lists the nodes, and gives the cluster's id.
+// Members lists the nodes, and gives the cluster's id. It asks every endpoint, too, and fails with ErrOtherCluster
+// if one that answers belongs to another cluster.
 func (c *Client) Members(ctx context.Context) (members []Member, cluster string, err error) {
+	if err := c.open(); err != nil {
+		return nil, "", err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
+	defer cancel()
+	if _, err := c.nodes.survey(ctx); err != nil {
+		return nil, "", err
+	}
 	var r *zamokpb.MembersResponse
 	err = c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewAdminClient(conn).Members(ctx, &zamokpb.MembersRequest{})

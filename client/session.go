@@ -24,11 +24,13 @@ type session struct {
 	kick   chan struct{} // wakes keep; holds one
 	wake   chan struct{} // wakes the sender; holds one
 
-	mu    sync.Mutex // guards what follows, and every ticket
-	over  error      // why the session is over; nil while it is not
-	id    uint64     // 0 = not open yet
-	ttl   clock.Span
-	trust *clock.Trust // nil before the first Welcome
+	mu   sync.Mutex // guards what follows, and every ticket
+	over error      // why the session is over; nil while it is not
+	// confirmed: the cluster said that the session is over. Else it may live on there, with what it holds.
+	confirmed bool
+	id        uint64 // 0 = not open yet
+	ttl       clock.Span
+	trust     *clock.Trust // nil before the first Welcome
 	// proven is when the transmission left that is the newest proof.
 	proven clock.Instant
 
@@ -119,7 +121,7 @@ func (s *session) attach(between *pause) (*stream, error) {
 			return st, nil
 		case s.ctx.Err() != nil:
 			return nil, context.Cause(s.ctx)
-		case !nobody:
+		case !nobody && !(errors.Is(err, ErrOtherCluster) && s.believes()): // else its own cluster may come back yet
 			return nil, err
 		}
 		if s.c.clock.Now().Since(began) > warnAfter {
@@ -177,14 +179,22 @@ func (s *session) detached(st *stream, cause error) {
 	if superseded && !ours {
 		// Somebody else knows the secret: a copy of this process, perhaps. What it does with our locks
 		// can't be known.
-		s.finish(&Error{Kind: ErrSessionExpired, Outcome: Done, Message: "another stream took the session over"})
+		s.finish(&Error{Kind: ErrSessionExpired, Outcome: Unknown, Message: "another stream took the session over"})
 	}
 }
 
-// finish ends the session for good. Its locks are lost, and whoever waits is told to go elsewhere.
+// finish ends the session for good, without a word of the cluster. Its locks are lost, and whoever waits is told
+// to go elsewhere.
 func (s *session) finish(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.terminate(cause)
+}
+
+// confirm ends the session because the cluster said that it is over: nothing of it is held there any more. Its
+// caller has the mutex.
+func (s *session) confirm(cause error) {
+	s.confirmed = s.confirmed || s.over == nil
 	s.terminate(cause)
 }
 
@@ -203,6 +213,24 @@ func (s *session) terminate(cause error) {
 	s.fresh, s.tickets, s.drops, s.says, s.again = nil, nil, nil, nil, nil
 	s.link = nil
 	s.cancel(cause)
+}
+
+// believes tells whether the session may still be believed in.
+func (s *session) believes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trust != nil && s.trust.Valid(s.c.clock.Now())
+}
+
+// stands is until when the cluster may hold what this session holds if nothing more of it arrives there, as far as
+// clocks of the promised rates go and the cluster has a leader. It is zero while the cluster answers: then the
+// session is renewed. The caller has the mutex.
+func (s *session) stands() time.Time {
+	if s.link != nil && !s.silent {
+		return time.Time{}
+	}
+	end := s.sent.Add(s.ttl + max(s.ttl/clock.DriftDivisor, clock.MarginLeast))
+	return time.Now().Add(s.c.clock.Now().Until(end).Duration())
 }
 
 func (s *session) isOver() bool {
@@ -234,12 +262,21 @@ func (s *session) close(patience time.Duration) error {
 	defer timer.Stop()
 	select {
 	case <-s.ctx.Done():
-		return nil
 	case <-timer.C:
-		err := s.c.nodes.unavailable(Unknown, errors.New("the session's end was not confirmed; its locks are free at the end of its ttl"))
-		s.finish(closed)
-		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unconfirmed := &UnconfirmedError{Until: s.stands()}
+	switch {
+	case s.confirmed:
+		return nil
+	case s.over != nil:
+		unconfirmed.cause = &Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.over}
+	default:
+		unconfirmed.cause = s.c.nodes.unavailable(Unknown, errors.New("the session's end was not confirmed"))
+		s.terminate(closed)
+	}
+	return unconfirmed
 }
 
 // poke wakes whoever waits for a channel that holds one.

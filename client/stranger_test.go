@@ -6,11 +6,15 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"zamok/api"
 	"zamok/api/zamokpb"
@@ -21,6 +25,7 @@ import (
 // stranger serves the protocol and does not keep it.
 type stranger struct {
 	zamokpb.UnimplementedZamokServer
+	cluster string
 	welcome *zamokpb.ServerMessage
 }
 
@@ -32,21 +37,30 @@ func (s stranger) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, z
 	if w := s.welcome.GetWelcome(); w != nil {
 		w.Sent = frame.Sent
 	}
+	if err := stream.SetHeader(metadata.Pairs("zamok-cluster", s.cluster)); err != nil {
+		return err
+	}
 	return stream.Send(&zamokpb.ServerFrame{Messages: []*zamokpb.ServerMessage{s.welcome}})
 }
 
 // A client believes no node that says what none of ours would: it asks on, and does not come to harm.
 func TestAStrangersWelcomeIsNone(t *testing.T) {
 	defer noneLeft(t)
-	for name, first := range map[string]*zamokpb.ServerMessage{
-		"no welcome": {Message: &zamokpb.ServerMessage_Heard{Heard: &zamokpb.Heard{}}},
-		"no lease":   {Message: &zamokpb.ServerMessage_Welcome{Welcome: &zamokpb.Welcome{Session: 7}}},
+	lease := &zamokpb.Welcome{Session: 7, Ttl: int64(client.DefaultTTL)}
+	for name, test := range map[string]struct {
+		of   string // the cluster that it says it is of
+		word *zamokpb.ServerMessage
+		says string
+	}{
+		"no welcome":      {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Heard{Heard: &zamokpb.Heard{}}}, "no welcome"},
+		"no lease":        {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Welcome{Welcome: &zamokpb.Welcome{Session: 7}}}, "no welcome"},
+		"another cluster": {"theirs", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Welcome{Welcome: lease}}, "belongs to cluster theirs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			server := grpc.NewServer()
-			zamokpb.RegisterZamokServer(server, stranger{welcome: first})
+			zamokpb.RegisterZamokServer(server, stranger{cluster: test.of, welcome: test.word})
 			served := make(chan error, 1)
 			go func() { served <- server.Serve(l) }()
 			defer func() {
@@ -54,15 +68,76 @@ func TestAStrangersWelcomeIsNone(t *testing.T) {
 				require.NoError(t, <-served)
 			}()
 			c, err := client.New(client.Config{
-				Endpoints: []string{l.Addr().String()}, RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+				Endpoints: []string{l.Addr().String()}, Cluster: "ours", RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
 			for ctx, told := soon(t), false; !told; { // before it was heard, nothing can be said of it
 				_, err = c.TryLock(ctx, "x")
-				require.ErrorIs(t, err, client.ErrUnavailable)
-				told = strings.Contains(err.Error(), "no welcome")
+				require.Error(t, err)
+				told = strings.Contains(err.Error(), test.says)
 			}
 			hangUp(t, c) // it may be asking once more: who can say what came of that?
+		})
+	}
+}
+
+// replaced is an operator's node that loses an answer, and is one of another cluster when it is asked again.
+type replaced struct {
+	zamokpb.UnimplementedAdminServer
+	asked atomic.Int32
+}
+
+func (r *replaced) answer(t *testing.T) error {
+	if r.asked.Add(1) == 1 {
+		return status.Error(codes.Unavailable, "the connection broke")
+	}
+	st, err := status.New(codes.FailedPrecondition, "another cluster").WithDetails(&zamokpb.ErrorInfo{
+		Code: zamokpb.Code_CODE_OTHER_CLUSTER, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, Cluster: "theirs"})
+	require.NoError(t, err)
+	return st.Err()
+}
+
+// The cluster is replaced in the middle of a call: that the second attempt did nothing says nothing of the first.
+func TestACallInDoubtIsNotRefusedByAnotherCluster(t *testing.T) {
+	defer noneLeft(t)
+	for name, call := range map[string]func(context.Context, *client.Client) error{
+		"ForceRelease": func(ctx context.Context, c *client.Client) error {
+			_, err := c.ForceRelease(ctx, "x", 1, "a test")
+			return err
+		},
+		"ExpireSession": func(ctx context.Context, c *client.Client) error { return c.ExpireSession(ctx, 1, "a test") },
+		"Join":          func(ctx context.Context, c *client.Client) error { return c.Join(ctx, "n9", dead) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			admin := &replaced{}
+			server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+				if info.FullMethod == zamokpb.Zamok_Now_FullMethodName { // which finds the leader
+					return &zamokpb.NowResponse{}, grpc.SetHeader(ctx, metadata.Pairs("zamok-cluster", "ours"))
+				}
+				return nil, admin.answer(t)
+			}))
+			zamokpb.RegisterZamokServer(server, stranger{})
+			zamokpb.RegisterAdminServer(server, admin)
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(l) }()
+			defer func() {
+				server.Stop()
+				require.NoError(t, <-served)
+			}()
+			c, err := client.New(client.Config{
+				Endpoints: []string{l.Addr().String()}, Cluster: "ours", RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+			})
+			require.NoError(t, err)
+			defer c.Close()
+			var e *client.Error
+			require.ErrorAs(t, call(soon(t), c), &e)
+			require.Equal(t, client.Unknown, e.Outcome, "%v", e)
+			err = call(soon(t), c) // whose first attempt is refused
+			require.ErrorIs(t, err, client.ErrOtherCluster)
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, client.NotDone, e.Outcome, "%v", e)
 		})
 	}
 }

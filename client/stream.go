@@ -52,6 +52,9 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	if err == nil || notDone(err) {
 		s.doubt--
 	}
+	if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_NO_SESSION {
+		s.confirm(definite(info))
+	}
 	if err != nil {
 		return err
 	}

@@ -187,18 +187,35 @@ func (t *ticket) refuse(why error) {
 	}
 }
 
-// orphaned notes that the session is over, and with it the ticket.
+// orphaned notes that the session is over, and with it the ticket: in the cluster, if that said so, or only here.
 func (t *ticket) orphaned(cause error) {
+	if t.s.confirmed || t.number == 0 {
+		t.state = zamokpb.State_STATE_GONE
+	}
 	t.lose(cause)
-	t.state = zamokpb.State_STATE_GONE
 	if t.stage == asking && t.fault == nil {
-		if mayGoOn(cause) {
+		switch {
+		case mayGoOn(cause):
 			t.elsewhere = true
-		} else {
+		case t.state == zamokpb.State_STATE_GONE:
 			t.fault = cause
+		default:
+			t.fault = t.unconfirmed(cause)
 		}
 	}
 	t.announce()
+}
+
+// unconfirmed is the error of what is not held here, while the cluster has not said that it does not hold it.
+func (t *ticket) unconfirmed(cause error) error {
+	e := &UnconfirmedError{Until: t.s.stands(), cause: cause}
+	switch {
+	case t.handle != nil:
+		e.Names = t.handle.Names()
+	case t.request != nil:
+		e.Names = t.request.names()
+	}
+	return e
 }
 
 // placeHold turns the end of the maximum hold into a moment here. One that was shown is not taken back.
@@ -240,7 +257,10 @@ func (t *ticket) lose(cause error) {
 		return
 	}
 	t.disbelieve()
-	t.fault = lost(cause)
+	t.fault = &Error{Kind: ErrLost, Outcome: Unknown, cause: cause}
+	if t.state == zamokpb.State_STATE_GONE {
+		t.fault = &Error{Kind: ErrLost, Outcome: Done, cause: cause}
+	}
 	t.handle.tellLost(t.fault)
 	t.leave()
 	t.stage = leaving

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
@@ -27,11 +29,26 @@ type middle struct {
 	down func(*zamokpb.ServerFrame) (bool, error)
 }
 
+// Now is what clients ask first, to learn which cluster they talk to.
+func (m *middle) Now(ctx context.Context, req *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
+	return m.node.Now(passOn(ctx), req)
+}
+
+func passOn(ctx context.Context) context.Context {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return metadata.AppendToOutgoingContext(ctx, clusterKey, strings.Join(md.Get(clusterKey), ""))
+}
+
+const clusterKey = "zamok-cluster"
+
 func (m *middle) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
 	ctx, cancel := context.WithCancelCause(wire.Context())
 	defer cancel(nil)
-	node, err := m.node.Session(ctx)
+	node, err := m.node.Session(passOn(ctx))
 	if err != nil {
+		return err
+	}
+	if err := wire.SetHeader(metadata.Pairs(clusterKey, strings.Join(metadata.ValueFromIncomingContext(ctx, clusterKey), ""))); err != nil {
 		return err
 	}
 	sent := make(chan struct{})

@@ -1,0 +1,240 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"zamok/api/zamokpb"
+)
+
+const (
+	// clusterKey is the metadata in which a call names the cluster that it is meant for, and an answer the one
+	// that it comes from.
+	clusterKey = "zamok-cluster"
+	// clusterAsked is sent in place of an id by a client that does not know it yet. No node does what comes with
+	// it; the refusal has the id.
+	clusterAsked = "?"
+	// surveyParts says for which part of the request timeout endpoints may be silent after one has said which
+	// cluster it belongs to.
+	surveyParts = 10
+)
+
+var errNameless = errors.New("the answer does not say from which cluster it comes")
+
+// foreign is that a node belongs to another cluster than this client.
+type foreign struct {
+	address, cluster string
+	own, learnt      string // this client's cluster, and where it was learnt from; "" = not known yet
+}
+
+func (f *foreign) Error() string {
+	return fmt.Sprintf("%s belongs to cluster %s, and this client to cluster %s (%s); if the endpoints should be of one "+
+		"cluster, correct them; if that one took this one's place, start anew with a new client",
+		f.address, f.cluster, f.own, f.learnt)
+}
+
+// nameUnary is in every call: it names the cluster that the call is meant for, and takes no answer of another.
+func (n *nodes) nameUnary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	own, learnt := n.own()
+	var header metadata.MD
+	err := invoke(naming(ctx, own), method, req, reply, conn, append(opts, grpc.Header(&header))...)
+	return judge(conn, own, learnt, header, err)
+}
+
+// nameStream is the same for streams. Their first message decides.
+func (n *nodes) nameStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	own, learnt := n.own()
+	stream, err := open(naming(ctx, own), desc, conn, method, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &judged{ClientStream: stream, conn: conn, own: own, learnt: learnt}, nil
+}
+
+type judged struct {
+	grpc.ClientStream
+	conn        *grpc.ClientConn
+	own, learnt string
+	begun       bool // the first message was taken
+}
+
+func (s *judged) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if s.begun {
+		return err
+	}
+	s.begun = true
+	var header metadata.MD
+	if err == nil {
+		header, err = s.Header() // is there, since a message is
+	}
+	return judge(s.conn, s.own, s.learnt, header, err)
+}
+
+func naming(ctx context.Context, cluster string) context.Context {
+	if cluster == "" {
+		cluster = clusterAsked
+	}
+	return metadata.AppendToOutgoingContext(ctx, clusterKey, cluster)
+}
+
+// judge is the error of a call as it is if its answer has to come from a cluster. A node that refuses for this
+// reason has done nothing, and another may be asked. One that did what was asked and names another cluster, which
+// no node of ours does, leaves the outcome unknown.
+func judge(conn *grpc.ClientConn, own, learnt string, header metadata.MD, err error) error {
+	f := &foreign{address: strings.TrimPrefix(conn.Target(), target), own: own, learnt: learnt}
+	if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_OTHER_CLUSTER {
+		f.cluster = info.GetCluster()
+		return &Error{Kind: ErrOtherCluster, cause: f}
+	}
+	if err != nil {
+		return err
+	}
+	names := header.Get(clusterKey)
+	if len(names) == 0 {
+		return errNameless
+	}
+	if f.cluster = names[0]; f.cluster != own {
+		return finalError{&Error{Kind: ErrOtherCluster, Outcome: Unknown, cause: f}}
+	}
+	return nil
+}
+
+// own is the cluster that this client belongs to, and where that was learnt from; "" = not known yet.
+func (n *nodes) own() (cluster, learnt string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cluster, n.learnt
+}
+
+// pin makes sure that it is known which cluster this client belongs to, before anything is asked of a node. Its
+// results are those of round.
+func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
+	if own, _ := n.own(); own != "" {
+		return nil, false
+	}
+	select {
+	case n.pinning <- struct{}{}:
+	case <-ctx.Done():
+		return ended(ctx), true
+	}
+	defer func() { <-n.pinning }()
+	if own, _ := n.own(); own != "" {
+		return nil, false
+	}
+	if _, err := n.survey(ctx); err != nil {
+		return err, false
+	}
+	own, _ := n.own()
+	return nil, own == ""
+}
+
+// survey asks every given endpoint at once which cluster it belongs to, and is told whether any is a node. If
+// they are of one cluster, this client belongs to it from now on. Its error is that they are not, or are of another
+// one than this client, or refuse for good. An endpoint that is silent for long is left out.
+func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patienceMost)
+	defer cancel()
+	n.mu.Lock()
+	given := slices.Clone(n.order[:n.given])
+	n.mu.Unlock()
+	all := make(chan *surveyed, len(given))
+	for _, address := range given {
+		go func() { all <- n.ask(ctx, address) }() // ends with ctx; waited for below
+	}
+	var first *surveyed
+	var strange, refused error
+	for range given {
+		one := <-all
+		if one.err != nil && ctx.Err() == nil {
+			n.note(one.address, one.err)
+		}
+		if errors.Is(one.err, ErrOtherCluster) {
+			strange = one.err
+		} else if final := refusal(one.err, infoOf(one.err)); final != nil {
+			refused = final
+		}
+		answered = answered || one.cluster != "" || infoOf(one.err) != nil
+		switch {
+		case one.cluster == "":
+		case first == nil:
+			first = one
+			defer time.AfterFunc(n.silence, cancel).Stop()
+		case one.cluster != first.cluster:
+			strange = &Error{Kind: ErrOtherCluster, cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name endpoints of one cluster only",
+				first.address, first.cluster, one.address, one.cluster)}
+		}
+	}
+	switch {
+	case strange != nil:
+		return answered, strange
+	case first == nil:
+		return answered, refused
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cluster == "" {
+		n.cluster, n.learnt = first.cluster, "learnt from "+first.address
+	}
+	return answered, nil
+}
+
+// surveyed is what an endpoint said; cluster is "" if it did not say which one it belongs to.
+type surveyed struct {
+	address, cluster string
+	err              error
+}
+
+func (n *nodes) ask(ctx context.Context, address string) *surveyed {
+	one := &surveyed{address: address}
+	own, _ := n.own()
+	_, err := zamokpb.NewZamokClient(n.conn(address)).Now(ctx, &zamokpb.NowRequest{})
+	f := (*foreign)(nil)
+	switch {
+	case errors.As(err, &f):
+		one.cluster = f.cluster
+		if own != "" {
+			one.err = err
+		}
+	default:
+		if one.err = err; err == nil || infoOf(err) != nil {
+			one.cluster = own
+		}
+	}
+	return one
+}
+
+// tally counts what the nodes said in a round that came to nothing.
+type tally struct {
+	of      int // endpoints were given
+	foreign int // of those are nodes of another cluster
+	first   error
+	ours    bool // a node of this client's cluster spoke
+}
+
+func (t *tally) count(given bool, err error) {
+	switch {
+	case infoOf(err) != nil:
+		t.ours = true
+	case given && errors.Is(err, ErrOtherCluster):
+		if t.foreign++; t.first == nil {
+			t.first = err
+		}
+	}
+}
+
+// verdict is final if most of the endpoints have become another cluster's, and no node of this client's spoke:
+// its cluster is not there any more, and nobody waits for it to come back. What round returns.
+func (t *tally) verdict() (err error, nobody bool) {
+	if !t.ours && 2*t.foreign > t.of {
+		return t.first, false
+	}
+	return nil, true
+}

@@ -1,0 +1,249 @@
+package client_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/api"
+	"zamok/client"
+)
+
+// twoClusters starts two clusters, and gives the id of each.
+func twoClusters(t *testing.T, test func(t *testing.T, a, b *cluster, idA, idB string)) {
+	defer noneLeft(t)
+	t.Run("clusters", func(t *testing.T) {
+		a, b := startNodes(t, 1, func(*api.NodeConfig) {}), startNodes(t, 1, func(*api.NodeConfig) {})
+		_, idA, err := a.client(nil).Members(soon(t))
+		require.NoError(t, err)
+		_, idB, err := b.client(nil).Members(soon(t))
+		require.NoError(t, err)
+		require.NotEqual(t, idA, idB)
+		test(t, a, b, idA, idB)
+	})
+}
+
+// unused looks that nothing was asked of a cluster: nobody opened a session there.
+func (c *cluster) unused() {
+	c.Helper()
+	sessions, _, err := c.client(nil).Sessions(soon(c), 0, 0)
+	require.NoError(c, err)
+	require.Empty(c, sessions, "sessions in a cluster that nobody should use")
+}
+
+// everyCall are all kinds of calls of a client.
+func everyCall(ctx context.Context, c *client.Client) map[string]func() error {
+	return map[string]func() error{
+		"TryLock":       func() error { _, err := c.TryLock(ctx, "x"); return err },
+		"Get":           func() error { _, err := c.Get(ctx, "x", 0); return err },
+		"List":          func() error { _, _, err := c.List(ctx, "", "", 0); return err },
+		"Sessions":      func() error { _, _, err := c.Sessions(ctx, 0, 0); return err },
+		"Check":         func() error { _, _, err := c.Check(ctx, client.Grant{Name: "x", Token: 1}); return err },
+		"Now":           func() error { _, err := c.Now(ctx); return err },
+		"Members":       func() error { _, _, err := c.Members(ctx); return err },
+		"ForceRelease":  func() error { _, err := c.ForceRelease(ctx, "x", 1, "a test"); return err },
+		"ExpireSession": func() error { return c.ExpireSession(ctx, 1, "a test") },
+		"Join":          func() error { return c.Join(ctx, "n9", dead) },
+		"Remove":        func() error { return c.Remove(ctx, "n1") },
+		"Transfer":      func() error { return c.Transfer(ctx, "") },
+		"Backup":        func() error { _, err := c.Backup(ctx, io.Discard); return err },
+		"Leader":        func() error { _, _, err := c.Election("x").Leader(ctx); return err },
+		"Watch": func() error {
+			for _, err := range c.Watch(ctx, "", 0) {
+				return err
+			}
+			return nil
+		},
+	}
+}
+
+// Clients that are given nodes of two clusters must not share themselves out between the clusters: each of the two
+// would grant the lock.
+func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
+	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
+		both, ctx := append(a.endpoints(), b.endpoints()...), soon(t)
+		named := func(t *testing.T, err error) {
+			t.Helper()
+			require.ErrorIs(t, err, client.ErrOtherCluster)
+			var e *client.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, client.NotDone, e.Outcome)
+			for _, name := range append([]string{idA, idB}, both...) {
+				require.ErrorContains(t, err, name)
+			}
+		}
+		cl := a.client(func(cfg *client.Config) { cfg.Endpoints = both })
+		for name, call := range everyCall(ctx, cl) {
+			t.Run(name, func(t *testing.T) { named(t, call()) })
+		}
+		_, err := cl.Lock(ctx, "x")
+		named(t, err)
+		_, err = client.Dial(ctx, both...)
+		named(t, err)
+		a.unused()
+		b.unused()
+
+		ours := a.client(func(cfg *client.Config) { cfg.Endpoints, cfg.Cluster = both, idA })
+		for range 5 {
+			l, err := ours.TryLock(ctx, "x")
+			require.NoError(t, err, "a client that knows its cluster uses that")
+			require.NoError(t, l.Unlock(ctx))
+			_, err = ours.Now(ctx)
+			require.NoError(t, err)
+		}
+		_, _, err = ours.Members(ctx)
+		named(t, err)
+		b.unused()
+	})
+}
+
+// An endpoint at which nobody answers is not one of another cluster.
+func TestASilentEndpointIsNoError(t *testing.T) {
+	c := startCluster(t, 1)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nothing is said on them
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = silent.Close() })
+	cl := c.client(func(cfg *client.Config) {
+		cfg.Endpoints = []string{dead, silent.Addr().String(), c.nodes[0].Client()}
+	})
+	_, cluster, err := cl.Members(soon(t))
+	require.NoError(t, err)
+	require.NotEmpty(t, cluster)
+	_, err = cl.TryLock(soon(t), "x")
+	require.NoError(t, err)
+}
+
+// A cluster was made anew at the addresses of another one. A client of the old one does nothing there, says so, and
+// goes on if the old one comes back in time.
+func TestAClientStaysWithItsCluster(t *testing.T) {
+	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
+		g, moved := &gate{}, atomic.Bool{}
+		cl := a.client(func(cfg *client.Config) {
+			cfg.Endpoints, cfg.RequestTimeout = []string{"cluster:1"}, 3*time.Second
+			cfg.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
+				if moved.Load() {
+					return g.dial(ctx, b.nodes[0].Client())
+				}
+				return g.dial(ctx, a.nodes[0].Client())
+			}
+		})
+		ctx := soon(t)
+		held, err := cl.Lock(ctx, "x")
+		require.NoError(t, err)
+		waits := make(chan error, 1)
+		go func() {
+			_, err := cl.Lock(ctx, "x")
+			waits <- err
+		}()
+		a.waiting(a.client(nil), "x", 1)
+		moved.Store(true)
+		g.cut()
+		g.open()
+		for name, call := range everyCall(ctx, cl) {
+			t.Run(name, func(t *testing.T) {
+				err := call()
+				require.ErrorIs(t, err, client.ErrOtherCluster)
+				for _, name := range []string{idA, idB, "cluster:1"} {
+					require.ErrorContains(t, err, name)
+				}
+				if name != "TryLock" { // as there, the session waits for its cluster as long as it is believed in
+					require.NotErrorIs(t, err, client.ErrUnavailable)
+					var e *client.Error
+					require.ErrorAs(t, err, &e)
+					require.Equal(t, client.NotDone, e.Outcome)
+				}
+			})
+		}
+		b.unused()
+		require.NoError(t, held.Err(), "the lease is believed in")
+		moved.Store(false)
+		g.cut()
+		g.open()
+		if err := held.Unlock(ctx); err != nil { // it goes on
+			mayHaveDone(t, err)
+		}
+		require.NoError(t, until(t, waits, "the wait that kept its place"))
+	})
+}
+
+// When the lease is over, too, calls that wait end, and what was held may stand in the old cluster.
+func TestAClientWhoseClusterIsGoneSaysSo(t *testing.T) {
+	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
+		g, moved := &gate{}, atomic.Bool{}
+		cl := a.client(func(cfg *client.Config) {
+			cfg.Endpoints, cfg.TTL = []string{"cluster:1"}, 5*time.Second
+			cfg.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
+				if moved.Load() {
+					return g.dial(ctx, b.nodes[0].Client())
+				}
+				return g.dial(ctx, a.nodes[0].Client())
+			}
+		})
+		ctx := soon(t)
+		held, err := cl.Lock(ctx, "x")
+		require.NoError(t, err)
+		waits := make(chan error, 1)
+		go func() {
+			_, err := cl.Lock(ctx, "x")
+			for err == nil { // on a busy machine the first session may be over already, and this one's be another
+				_, err = cl.Lock(ctx, "x")
+			}
+			waits <- err
+		}()
+		moved.Store(true)
+		g.cut()
+		g.open()
+		err = until(t, waits, "the end of the wait")
+		require.ErrorIs(t, err, client.ErrOtherCluster)
+		require.ErrorContains(t, err, idA)
+		require.ErrorContains(t, err, idB)
+		until(t, held.Lost(), "the loss")
+		err = held.Unlock(ctx)
+		require.ErrorIs(t, err, client.ErrLost)
+		unknown(t, err)
+		_, err = cl.TryLock(ctx, "x")
+		require.ErrorIs(t, err, client.ErrOtherCluster, "it does not go over to the new one by itself")
+		b.unused()
+	})
+}
+
+// The address that a node announced leads to a node of another cluster by now.
+func TestALearntAddressOfAnotherClusterIsNotUsed(t *testing.T) {
+	twoClusters(t, func(t *testing.T, a, b *cluster, _, idB string) {
+		var out record
+		cl := a.client(func(cfg *client.Config) {
+			cfg.Endpoints, cfg.Logger = []string{"given:1"}, slog.New(slog.NewTextHandler(&out, nil))
+			cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+				if address != "given:1" {
+					address = b.nodes[0].Client()
+				} else {
+					address = a.nodes[0].Client()
+				}
+				return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			}
+		})
+		ctx := soon(t)
+		_, err := cl.Lock(ctx, "x") // its session learns the members' addresses
+		require.NoError(t, err)
+		refused := func() bool {
+			for m, err := range cl.Watch(ctx, "", 0) { // asks any node
+				require.NoError(t, err)
+				require.NotNil(t, m)
+				break
+			}
+			return strings.Contains(strings.Join(out.lines(), ""), idB)
+		}
+		require.Eventually(t, refused, patience, pollEvery, "the node of another cluster was not met")
+		require.Equal(t, 1, strings.Count(strings.Join(out.lines(), ""), "another cluster; it is not used"), "said once")
+		_, err = cl.TryLock(ctx, "y")
+		require.NoError(t, err)
+		b.unused()
+	})
+}

@@ -1,0 +1,109 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/api"
+	"zamok/client"
+)
+
+// gate is a dialer whose connections can be cut, and held off until they are let in again.
+type gate struct {
+	mu    sync.Mutex
+	conns []net.Conn
+	shut  chan struct{} // nil while it is open
+}
+
+func (g *gate) dial(ctx context.Context, address string) (net.Conn, error) {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut != nil {
+		select {
+		case <-shut:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err == nil {
+		g.mu.Lock()
+		g.conns = append(g.conns, conn)
+		g.mu.Unlock()
+	}
+	return conn, err
+}
+
+// cut breaks every connection, and lets none in until the gate is opened.
+func (g *gate) cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = make(chan struct{})
+	for _, conn := range g.conns {
+		_ = conn.Close()
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.shut)
+	g.shut = nil
+}
+
+// A session that ends here without the cluster's word leaves its grants standing there: no release of one of them
+// is confirmed.
+func TestARefusedReturnConfirmsNoUnlock(t *testing.T) {
+	defer noneLeft(t)
+	t.Run("cluster", func(t *testing.T) {
+		var denied atomic.Bool
+		c := startNodes(t, 1, func(cfg *api.NodeConfig) {
+			cfg.Authorize = func(_ context.Context, verb api.Verb, _ string) error {
+				if verb == api.VerbSession && denied.Load() {
+					return errors.New("the rules changed")
+				}
+				return nil
+			}
+		})
+		g := &gate{}
+		a, b, ctx := c.client(func(cfg *client.Config) { cfg.Dialer = g.dial }), c.client(nil), soon(t)
+		held, err := a.Lock(ctx, "x")
+		require.NoError(t, err)
+		g.cut()
+		denied.Store(true)
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- held.Unlock(ctx) }()
+		require.Eventually(t, func() bool { return errors.Is(held.Err(), client.ErrNotHeld) }, patience, pollEvery)
+		g.open()
+		err = until(t, unlocked, "the unlock")
+		info, getErr := b.Get(ctx, "x", 0)
+		require.NoError(t, getErr)
+		require.Equal(t, 1, info.Holders, "the grant stands")
+		require.Error(t, err, "Unlock says that it is released")
+		require.ErrorIs(t, err, client.ErrUnavailable)
+		require.ErrorIs(t, err, client.ErrDenied)
+		unknown(t, err)
+		err = a.Close()
+		require.ErrorIs(t, err, client.ErrDenied, "nor is the session's end confirmed")
+		unknown(t, err)
+	})
+}
+
+// unknown looks that an error says of a lock that the cluster may still hold it, and until when.
+func unknown(t testing.TB, err error) {
+	t.Helper()
+	var u *client.UnconfirmedError
+	require.ErrorAs(t, err, &u)
+	require.False(t, u.Until.IsZero(), "%v", err)
+	require.ErrorContains(t, err, u.Until.Format(time.RFC3339))
+	mayHaveDone(t, err)
+}

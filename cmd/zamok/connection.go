@@ -31,7 +31,7 @@ func (c *connection) flags(a *app, cmd *cobra.Command) {
 		endpoints = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "nodes of the cluster, one is enough (ZAMOK_ENDPOINTS)")
+	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "nodes of one cluster; one that answers is enough (ZAMOK_ENDPOINTS)")
 	f.StringVar(&c.files.ca, "cacert", a.getenv("ZAMOK_CACERT"), "talk TLS, and trust these authorities: a PEM `file` (ZAMOK_CACERT)")
 	f.StringVar(&c.files.cert, "cert", a.getenv("ZAMOK_CERT"), "our certificate: a PEM `file` (ZAMOK_CERT)")
 	f.StringVar(&c.files.key, "key", a.getenv("ZAMOK_KEY"), "its key: a PEM `file` (ZAMOK_KEY)")

@@ -19,8 +19,8 @@
 //	0–120    the command's own; of `zamok check`: 0 held, 1 not
 //	121      not acquired: --try, and it would have to wait
 //	122      the wait (--wait) was over
-//	123      the lock was lost, or was about to be, and the command was ended
-//	125      ours: usage, unavailable, denied
+//	123      the lock was lost, or was about to be, and the command was ended; or it had ended by itself just before
+//	125      ours: usage, unavailable, denied, endpoints of several clusters
 //	126 127  the command can't be run; there is none of that name
 //	128+n    the command was ended by signal n; or this program, while it waited
 //
@@ -42,6 +42,8 @@
 //	    are strings. What went wrong is said on standard error, and by the exit code.
 //	Z7  A verb that changes something for others says on standard output what it did, and otherwise in its
 //	    error that nothing was done, or that this is not known.
+//	Z8  Endpoints of two clusters are refused by name before anything is done. A release that the cluster did not
+//	    confirm is a warning that says until when the lock may stand; the exit code is then the command's own.
 //
 // On systems other than Linux Z2 is void.
 package main

@@ -53,7 +53,10 @@ func (v *electVerb) run(ctx context.Context, name string, argv []string) error {
 		if err != nil {
 			return err
 		}
-		if why == nil {
+		if !o.ended {
+			if why != nil {
+				log.Warn("the command ended by itself, and may not have been elected to its end", "name", name, "reason", why)
+			}
 			return exitWith(o.code)
 		}
 		if o.asked != 0 {

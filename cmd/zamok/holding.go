@@ -123,7 +123,7 @@ func (h *holding) begin(argv []string) (*holder, error) {
 // end closes the session, and with it whatever is still held.
 func (b *holder) end() {
 	if err := b.client.Close(); err != nil {
-		b.app.logger().Warn("the cluster could not be told that this session is over", "error", err, "locks are free after", b.ttl)
+		b.app.logger().Warn("the cluster could not be told that this session is over", "error", err)
 	}
 	signal.Stop(b.signals)
 }
@@ -159,7 +159,7 @@ func (b *holder) acquire(ctx context.Context, ask func(context.Context, ...clien
 }
 
 // run runs a command under a lock and releases it. why is the reason for which the lock was lost, or about
-// to be, and the command ended; err says that it can't be run.
+// to be; then the command was ended, unless it ended by itself just before. err says that it can't be run.
 func (b *holder) run(lock *client.Lock, argv []string) (o outcome, why, err error) {
 	l := leash{lost: lock.Lost(), left: func() time.Duration { return b.left(lock) }, killAfter: b.killAfter}
 	o, err = l.run(argv, b.environment(lock), b.signals)
@@ -174,11 +174,22 @@ func (b *holder) run(lock *client.Lock, argv []string) (o outcome, why, err erro
 	if o.ended {
 		cancel() // it is lost, or nobody answers: then Unlock waits for no more than a moment
 	}
-	unlock := lock.Unlock(ctx)
-	if unlock != nil && !o.ended && err == nil {
-		b.app.logger().Warn("the command has ended, and the lock could not be released", "error", unlock, "it is free after", b.ttl)
+	if unlock := lock.Unlock(ctx); !o.ended && err == nil {
+		why = b.lateLoss(unlock)
 	}
 	return o, why, err
+}
+
+// lateLoss is the loss of a lock whose command has ended by itself, if its release says that there was one. A release
+// that was not confirmed is none: the lock was held to the command's end.
+func (b *holder) lateLoss(unlock error) error {
+	if errors.Is(unlock, client.ErrLost) {
+		return unlock
+	}
+	if unlock != nil {
+		b.app.logger().Warn("the command has ended, and the cluster has not confirmed the release of its lock", "error", unlock)
+	}
+	return nil
 }
 
 // left is for how long a command may go on. After an operator has taken the lock there is no

@@ -120,10 +120,13 @@ func (v *lockVerb) run(ctx context.Context, name string, argv []string) error {
 	if err != nil {
 		return err
 	}
-	if why != nil {
+	switch {
+	case why == nil:
+		return exitWith(o.code)
+	case o.ended:
 		return &exitError{exitLost, fmt.Errorf("%w; the command was ended", why)}
 	}
-	return exitWith(o.code)
+	return &exitError{exitLost, fmt.Errorf("%w; the command ended by itself, with exit code %d, and may not have run alone", why, o.code)}
 }
 
 var errWaitOver = errors.New("the wait (--wait) was over")

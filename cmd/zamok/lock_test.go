@@ -248,3 +248,47 @@ func TestElect(t *testing.T) {
 	require.NoError(t, candidates[0].Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, candidates[0].wait(t).code)
 }
+
+// Two clusters in one list: neither runs the command, whichever answers first, and both are named.
+func TestEndpointsOfTwoClustersAreRefused(t *testing.T) {
+	t.Parallel()
+	one, two := own(t, "--nodes", "1"), own(t, "--nodes", "1")
+	both := one.endpoint() + "," + two.endpoint()
+	for _, args := range [][]string{
+		{"lock", "x", "--endpoints", both, "--", "echo", "ran"},
+		{"lock", "x", "--try", "--endpoints", both, "--", "echo", "ran"},
+		{"elect", "x", "--endpoints", both, "--", "echo", "ran"},
+		{"members", "--endpoints", both},
+		{"ls", "--endpoints", both},
+		{"watch", "--endpoints", both},
+		{"release", "x", "--force", "--token", "1", "--reason", "a test", "--endpoints", both},
+	} {
+		for range 3 {
+			r := zamok(t, nil, args...)
+			require.Equal(t, exitOurs, r.code, "%v: %s", args, r.out+r.errs)
+			require.Empty(t, r.out, "%v", args)
+			require.Contains(t, r.errs, "another cluster")
+			require.Contains(t, r.errs, one.endpoint())
+			require.Contains(t, r.errs, two.endpoint())
+		}
+	}
+	require.Equal(t, 0, zamok(t, one, "members", "--endpoints", one.endpoint()+",127.0.0.1:1").code, "a silent one is no error")
+}
+
+// A command that ends by itself while its wrapper sleeps through the lease has not run alone to its end.
+func TestALossThatIsFoundAtTheEndIsALoss(t *testing.T) {
+	t.Parallel()
+	c := own(t, "--nodes", "1")
+	r := begin(t, c, "lock", "late", "--ttl", "5s", "--kill-after", "1s", "--", "sh", "-c", "echo ready; sleep 1")
+	r.says(t, "ready")
+	require.NoError(t, r.Process.Signal(syscall.SIGSTOP))
+	cl := c.client(t)
+	require.Eventually(t, func() bool {
+		detail, err := cl.Get(t.Context(), "late", 0)
+		return err == nil && detail.Holders == 0
+	}, patience, 20*time.Millisecond, "the lease did not end")
+	require.NoError(t, r.Process.Signal(syscall.SIGCONT))
+	end := r.wait(t)
+	require.Equal(t, exitLost, end.code, end.errs)
+	require.Contains(t, end.errs, "lost")
+}

@@ -49,7 +49,9 @@ func newMembers(a *app) *cobra.Command {
 		Use:   "members",
 		Short: "list the nodes of the cluster, and its id",
 		Long: `Lists the nodes with what each has announced of itself, and the id of the cluster. A learner has no vote
-yet: it has not caught up.`,
+yet: it has not caught up.
+
+Every endpoint is asked. One that belongs to another cluster is an error; one that does not answer is none.`,
 		GroupID: groupRun,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

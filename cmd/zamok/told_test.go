@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/client"
 )
 
 // Each verb says what it is for, and one with arguments shows how it is typed; and the defaults are the promised ones.
@@ -105,4 +108,16 @@ func TestServerForPrograms(t *testing.T) {
 		raft = raft || strings.HasPrefix(entry["msg"].(string), "raft: ")
 	}
 	require.True(t, raft, "raft says something too")
+}
+
+// What the release of a lock says after the command has ended by itself.
+func TestALateLossIsToldFromALateRelease(t *testing.T) {
+	var errs bytes.Buffer
+	b := &holder{holding: &holding{connection: connection{app: &app{stderr: &errs, getenv: func(string) string { return "" }}}}}
+	require.NoError(t, b.lateLoss(nil))
+	require.Empty(t, errs.String())
+	require.NoError(t, b.lateLoss(&client.Error{Kind: client.ErrUnavailable, Outcome: client.Unknown, Message: "no answer"}))
+	require.Contains(t, errs.String(), "not confirmed")
+	require.Contains(t, errs.String(), "no answer")
+	require.ErrorIs(t, b.lateLoss(&client.Error{Kind: client.ErrLost, Outcome: client.Unknown}), client.ErrLost)
 }

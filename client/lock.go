@@ -229,7 +229,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	ctx, cancel := s.c.limited(ctx)
 	defer cancel()
 	for {
-		err, changed := t.released()
+		changed, err := t.released()
 		if changed == nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 
 // released is what became of a release; while that is not known it gives a channel that is closed when something
 // changed.
-func (t *ticket) released() (err error, changed <-chan struct{}) {
+func (t *ticket) released() (changed <-chan struct{}, err error) {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +253,7 @@ func (t *ticket) released() (err error, changed <-chan struct{}) {
 	case t.state == zamokpb.State_STATE_GONE:
 		return nil, nil
 	case s.over != nil: // here, and nothing more will be heard of it
-		return t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.over}), nil
+		return nil, t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.over})
 	}
-	return nil, t.changes()
+	return t.changes(), nil
 }

@@ -79,7 +79,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 		said := announced[server.ID]
 		answer.Members = append(answer.Members, &zamokpb.Member{
 			Id: server.ID, Client: said.Client, Peer: server.Peer, Http: said.HTTP, Version: said.Version,
-			Voter: server.Voter, Leader: server.ID == answer.Leader,
+			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
 			FreeBytes: said.FreeBytes, DiskLow: said.FreeBytes < said.FreeMark,
 		})
 	}

@@ -147,6 +147,7 @@ type SessionInfo struct {
 // Member tells of a node.
 type Member struct {
 	ID                 string
+	Incarnation        string // of its data directory: a node that lost its data comes back with another one
 	Client, Peer, HTTP string // addresses
 	Version            string
 	Voter, Leader      bool

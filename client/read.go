@@ -105,7 +105,7 @@ func (c *Client) Members(ctx context.Context) (members []Member, cluster string,
 	return each(r.GetMembers(), func(m *zamokpb.Member) Member {
 		return Member{
 			ID: m.GetId(), Client: m.GetClient(), Peer: m.GetPeer(), HTTP: m.GetHttp(), Version: m.GetVersion(),
-			Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
+			Incarnation: m.GetIncarnation(), Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
 		}
 	}), r.GetCluster(), err
 }

@@ -33,8 +33,9 @@ const (
 
 // Server is a node in raft's configuration.
 type Server struct {
-	ID, Peer string // ID is the node's name
-	Voter    bool
+	ID, Peer    string // ID is the node's name
+	Incarnation peer.Incarnation
+	Voter       bool
 }
 
 // Servers lists raft's configuration as this node knows it.
@@ -45,7 +46,11 @@ func (n *Node) Servers() []Server {
 	}
 	var servers []Server
 	for _, s := range in.servers() {
-		servers = append(servers, Server{peer.NameOf(s.ID), string(s.Address), s.Suffrage == raft.Voter})
+		id, err := peer.ParseServer(s.ID)
+		if err != nil {
+			id.Name = string(s.ID) // nothing of this release has written it
+		}
+		servers = append(servers, Server{id.Name, string(s.Address), id.Incarnation, s.Suffrage == raft.Voter})
 	}
 	return servers
 }

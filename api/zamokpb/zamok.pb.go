@@ -4609,14 +4609,16 @@ type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Addresses as announced; "" = not yet.
-	Client        string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Peer          string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
-	Http          string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
-	Version       string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	Voter         bool   `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
-	Leader        bool   `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
-	FreeBytes     uint64 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
-	DiskLow       bool   `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	Client    string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	Peer      string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Http      string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
+	Version   string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	Voter     bool   `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
+	Leader    bool   `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
+	FreeBytes uint64 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	DiskLow   bool   `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
+	// Of its data directory, 32 hexadecimal digits: a node that lost its data comes back with another one.
+	Incarnation   string `protobuf:"bytes,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4712,6 +4714,13 @@ func (x *Member) GetDiskLow() bool {
 		return x.DiskLow
 	}
 	return false
+}
+
+func (x *Member) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
 }
 
 type JoinRequest struct {
@@ -5333,7 +5342,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\amembers\x18\x01 \x03(\v2\x10.zamok.v1.MemberR\amembers\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x12%\n" +
-	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xda\x01\n" +
+	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xfc\x01\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -5344,7 +5353,9 @@ const file_zamok_proto_rawDesc = "" +
 	"\x06leader\x18\a \x01(\bR\x06leader\x12\x1d\n" +
 	"\n" +
 	"free_bytes\x18\b \x01(\x04R\tfreeBytes\x12\x19\n" +
-	"\bdisk_low\x18\t \x01(\bR\adiskLow\"1\n" +
+	"\bdisk_low\x18\t \x01(\bR\adiskLow\x12 \n" +
+	"\vincarnation\x18\n" +
+	" \x01(\tR\vincarnation\"1\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\"\x0e\n" +

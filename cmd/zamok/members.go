@@ -12,14 +12,15 @@ import (
 )
 
 type memberDoc struct {
-	ID      string `json:"id"`
-	Role    string `json:"role"` // leader, voter or learner
-	Client  string `json:"client,omitempty"`
-	Peer    string `json:"peer"`
-	HTTP    string `json:"http,omitempty"`
-	Version string `json:"version,omitempty"`
-	Free    uint64 `json:"free_bytes,string"`
-	Low     bool   `json:"disk_low"`
+	ID          string `json:"id"`
+	Incarnation string `json:"incarnation"`
+	Role        string `json:"role"` // leader, voter or learner
+	Client      string `json:"client,omitempty"`
+	Peer        string `json:"peer"`
+	HTTP        string `json:"http,omitempty"`
+	Version     string `json:"version,omitempty"`
+	Free        uint64 `json:"free_bytes,string"`
+	Low         bool   `json:"disk_low"`
 }
 
 func newMemberDoc(m client.Member) memberDoc {
@@ -30,7 +31,7 @@ func newMemberDoc(m client.Member) memberDoc {
 	case m.Voter:
 		role = "voter"
 	}
-	return memberDoc{m.ID, role, m.Client, m.Peer, m.HTTP, m.Version, m.FreeBytes, m.DiskLow}
+	return memberDoc{m.ID, m.Incarnation, role, m.Client, m.Peer, m.HTTP, m.Version, m.FreeBytes, m.DiskLow}
 }
 
 func (m memberDoc) disk() string {

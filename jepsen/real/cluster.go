@@ -144,12 +144,13 @@ const (
 
 // begin starts so many nodes, and waits until one leads.
 func (c *cluster) begin(nodes int) error {
-	var list []string
+	var list, join []string
 	for i := 1; i <= nodes; i++ {
 		list = append(list, fmt.Sprintf("n%d=%s:%s", i, c.ip(11+2*i), peerPort))
+		join = append(join, c.ip(11+2*i)+":"+clientPort)
 	}
 	for range nodes {
-		n, err := c.add("--cluster", strings.Join(list, ","))
+		n, err := c.add("--cluster", strings.Join(list, ","), "--join", strings.Join(join, ","))
 		if err != nil {
 			return err
 		}

@@ -124,6 +124,9 @@ func (o *options) again() string {
 	return again
 }
 
+// lonely chooses the kinds of faults that can't be made beside others.
+const lonely = "wipe node"
+
 // chosen are the kinds of faults that the run is to have; with disks, also theirs.
 func (o *options) chosen(disks bool) (all []kind, err error) {
 	only, err := regexp.Compile(o.only)
@@ -136,6 +139,9 @@ func (o *options) chosen(disks bool) (all []kind, err error) {
 	}
 	if o.nodes >= 5 {
 		every = append(every, bigKinds()...)
+	}
+	if o.only == lonely {
+		every = loneKinds()
 	}
 	for _, k := range presentSpaces().possible(every) {
 		if only.MatchString(k.name) {

@@ -22,6 +22,7 @@ type node struct {
 	data    string
 	log     string
 	args    []string
+	wiped   bool // it has lost its data once; only the fault that does that looks at it
 
 	mu      sync.Mutex // guards what follows
 	process *process   // nil = it never ran

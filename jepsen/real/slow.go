@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,6 +24,9 @@ const (
 	// behindMost is how long a follower may be kept away for that.
 	behindMost  = 110 * time.Second
 	replaceMost = 60 * time.Second
+	// wipeMost is how long a wiped node may take to get its place back: the lost directory has to be silent
+	// for 30 s of one leadership first.
+	wipeMost = 2 * time.Minute
 	// termEntries is how many entries there are in a term beside those that the nodes count.
 	termEntries = 10
 )
@@ -34,8 +38,13 @@ func slowKinds() []kind {
 	}
 }
 
+// loneKinds are chosen by their names only, since they need a leader that stays.
+func loneKinds() []kind {
+	return []kind{{"wipe node", (*faults).wipe}}
+}
+
 func slow(k kind) bool {
-	return slices.ContainsFunc(slowKinds(), func(s kind) bool { return s.name == k.name })
+	return slices.ContainsFunc(append(slowKinds(), loneKinds()...), func(s kind) bool { return s.name == k.name })
 }
 
 // bigKinds need five nodes.
@@ -130,6 +139,46 @@ func (f *faults) replace(t *turn) string {
 		f.say("%s did not become a voter within %v", fresh.id, replaceMost)
 	}
 	return old.id + " by " + fresh.id
+}
+
+// wipe takes a node its data away and starts it again with the flags that it always had: it takes its own
+// place. The cluster gives a name to another directory once in ten minutes.
+func (f *faults) wipe(t *turn) string {
+	nodes := f.takeAny(t, 1)
+	if len(nodes) == 0 || nodes[0].wiped || !f.allVote(t.ctx) {
+		return ""
+	}
+	n := nodes[0]
+	incarnation := func(all []client.Member) string {
+		if i := at(all, n.id); i >= 0 && all[i].Voter {
+			return all[i].Incarnation
+		}
+		return ""
+	}
+	all, _, err := f.client.Members(t.ctx)
+	lost := incarnation(all)
+	if err != nil || lost == "" {
+		return ""
+	}
+	n.kill()
+	n.wiped = true
+	files, err := os.ReadDir(n.data)
+	for _, file := range files {
+		if file.Name() != "lost+found" {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(n.data, file.Name())))
+		}
+	}
+	if err != nil {
+		f.say("%v", err)
+	}
+	ctx, cancel := context.WithTimeout(f.over, wipeMost)
+	defer cancel()
+	back := func(all []client.Member) bool { now := incarnation(all); return now != "" && now != lost }
+	if !f.until(ctx, back, n.start) {
+		f.say("%s did not take its own place within %v", n.id, wipeMost)
+		return ""
+	}
+	return n.id
 }
 
 // allVote tells whether every node has a vote, so that the others can do without one of them.

@@ -23,9 +23,10 @@ const (
 // made at one moment, on two machines or on one, lie some ten thousands of tokens apart.
 func TokenClock(now time.Time) (tokens uint64, begins time.Time) {
 	begins = now.Add(rand.N(beginWithin))
-	if begins.Unix() < 0 {
+	seconds := begins.Unix()
+	if seconds < 0 {
 		return 1, begins // a clock that was never set: all that it can say is "early"
 	}
 	fraction := uint64(begins.Nanosecond()) << tokenShift / uint64(time.Second)
-	return uint64(begins.Unix())<<tokenShift + fraction, begins
+	return uint64(seconds)<<tokenShift + fraction, begins
 }

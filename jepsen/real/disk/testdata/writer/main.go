@@ -82,7 +82,7 @@ func write(st *store.Store) error {
 // snapshot makes one, and drops what it covers from the log.
 func snapshot(st *store.Store, n uint64) error {
 	_, transport := raft.NewInmemTransport("n1")
-	sink, err := st.Snapshots().Create(1, n, n, raft.Configuration{}, 0, transport)
+	sink, err := st.Snapshots().Create(1, n, term(n), raft.Configuration{}, 0, transport)
 	if err != nil {
 		return err
 	}

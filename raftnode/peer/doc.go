@@ -170,6 +170,20 @@
 // missed the last step, and a new one, whose term is 0, hear nobody. A cluster that got there is
 // restored from a backup.
 //
+// # What was acknowledged
+//
+// Within one term of one leader, nothing takes an acknowledged entry out of a follower's log. So a
+// follower that acknowledged entries up to i, and later answers that its log ends below i, has lost
+// what it promised. From then on it gets no append and no heartbeat of that leader in that term, the
+// leader logs an alarm, and Config.Lost is called (acknowledged.go). The record is by incarnation: a
+// node that is replaced begins anew.
+//
+// What this does not give: the leader knows only what was acknowledged to itself, in its term. A
+// follower that forgot while no leader stood, or before the leader changed, is sent what it lacks like
+// any that lags, and its vote in between may have elected a candidate without these entries. Being shut
+// out does not take the vote away. That is why the leader also tells the node, and it ends (package
+// raftnode); if the leader fails in that moment, its vote still counts.
+//
 // # What it can't tell
 //
 // A copy of a data directory has the name and the incarnation of the original. It is refused where a
@@ -179,7 +193,8 @@
 // them appear, a new run closes the connections of earlier ones. That is notice and not protection:
 // without a leader, the two can win two votes with one voice. The directory's lock prevents it on one
 // machine; between two machines only care does. A machine resumed from a snapshot of its memory, and a
-// directory that was rolled back to an earlier state, are not noticed at all.
+// directory that was rolled back to an earlier state, are noticed only by a leader to which they had
+// acknowledged more.
 //
 // Without TLS everything that is sent is believed, so only nodes may be able to reach the port. A
 // certificate proves the name; the incarnation is the node's own statement.

@@ -48,6 +48,10 @@ type Config struct {
 	// Told answers what another node says with Tell. It is called from many goroutines, must end
 	// when ctx does, and gives at most 16 KiB less one byte. Zero: every answer is empty.
 	Told func(ctx context.Context, from Server, what []byte) []byte
+	// Lost is called for each append that is not sent because the log of the server, at this address,
+	// ends below the entry that it acknowledged. It is called from many goroutines and must not block.
+	// Zero: nobody is.
+	Lost func(server Node, acknowledged uint64)
 
 	// Listener accepts peers. Required; the Network closes it. See ListenTCP.
 	Listener net.Listener
@@ -120,6 +124,9 @@ func New(c Config) (*Network, error) {
 	}
 	if c.Told == nil {
 		c.Told = func(context.Context, Server, []byte) []byte { return nil }
+	}
+	if c.Lost == nil {
+		c.Lost = func(Node, uint64) {}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

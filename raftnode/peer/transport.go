@@ -37,6 +37,8 @@ type Transport struct {
 	requests chan raft.RPC  // those that Raft may be given
 	refusing sync.WaitGroup // guard, and the reading of refused snapshots
 
+	acknowledged acknowledgements
+
 	mu       sync.Mutex // guards contacts and removing
 	contacts map[raft.ServerID]time.Time
 	removing map[raft.ServerID]bool
@@ -144,10 +146,13 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 		return err
 	}
 	sent := time.Now()
-	if err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp); err != nil {
-		return err
-	}
-	if err := t.answered("append", id, at, resp.Term); err != nil {
+	err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
+		if err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp); err != nil {
+			return err
+		}
+		return t.answered("append", id, at, resp.Term)
+	})
+	if err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -246,7 +251,13 @@ func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	if err := t.NetworkTransport.InstallSnapshot(id, meant(id, at), args, resp, data); err != nil {
 		return err
 	}
-	return t.answered("snapshot", id, at, resp.Term)
+	if err := t.answered("snapshot", id, at, resp.Term); err != nil {
+		return err
+	}
+	if resp.Success {
+		t.acknowledged.acknowledges(args.Term, id, args.LastLogIndex)
+	}
+	return nil
 }
 
 // TimeoutNow implements raft.Transport.

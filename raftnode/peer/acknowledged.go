@@ -1,0 +1,76 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// ErrShutOut is what a call to a node returns whose log has lost what it acknowledged to this leader.
+var ErrShutOut = errors.New("the log of this node ends below what it acknowledged")
+
+// acknowledgements are what the followers of this node have acknowledged while it leads in one term. Within a
+// term nothing takes an acknowledged entry out of a follower's log, so one whose log ends below has lost it:
+// to a damaged disk, to a disk that did not keep what it was told to keep, or to an older copy of the
+// directory. Raft would send the entries again and not mention it. But a vote that the follower gave
+// meanwhile was given without them, and a disk that loses one write loses others. So it gets nothing more
+// from this leader in this term, and is told why (Config.Lost).
+type acknowledgements struct {
+	mu   sync.Mutex
+	term uint64
+	upTo map[raft.ServerID]uint64
+	out  map[raft.ServerID]bool
+}
+
+// before is what a follower has acknowledged when a request of this term is sent, and whether it is shut out.
+func (a *acknowledgements) before(term uint64, m raft.ServerID) (upTo uint64, out bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.term != term {
+		a.term, a.upTo, a.out = term, map[raft.ServerID]uint64{}, map[raft.ServerID]bool{}
+	}
+	return a.upTo[m], a.out[m]
+}
+
+// acknowledges notes that a follower has everything up to index.
+func (a *acknowledgements) acknowledges(term uint64, m raft.ServerID, index uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.term == term {
+		a.upTo[m] = max(a.upTo[m], index)
+	}
+}
+
+func (a *acknowledgements) shutOut(term uint64, m raft.ServerID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.term == term {
+		a.out[m] = true
+	}
+}
+
+// acknowledging sends an append and looks at the answer. What the follower had acknowledged is looked up
+// before: answers to appends and to heartbeats may overtake each other.
+func (t *Transport) acknowledging(to Node, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, send func() error) error {
+	network, server := t.streams.network, raft.ServerID(to.ID)
+	upTo, out := t.acknowledged.before(args.Term, server)
+	if out {
+		network.config.Lost(to, upTo)
+		return fmt.Errorf("peer: nothing is sent to %s: %w", to.ID, ErrShutOut)
+	}
+	if err := send(); err != nil || resp.Term != args.Term {
+		return err
+	}
+	if resp.LastLog < upTo {
+		t.acknowledged.shutOut(args.Term, server)
+		network.log.alarm("lost "+to.ID, "ALARM: a node has lost entries that it acknowledged; it gets no more of this leader; "+
+			"replace it: start it with an empty directory and --join", "node", to.ID, "acknowledged", upTo, "its log ends with", resp.LastLog)
+		return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d", to.ID, ErrShutOut, upTo, resp.LastLog)
+	}
+	if resp.Success {
+		t.acknowledged.acknowledges(args.Term, server, args.PrevLogEntry+uint64(len(args.Entries)))
+	}
+	return nil
+}

@@ -12,6 +12,7 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/raftnode/store"
 )
 
 // state is the machine behind its lock, and what raft calls to change it.
@@ -112,6 +113,11 @@ func (s *state) Apply(l *raft.Log) any { return s.ApplyBatch([]*raft.Log{l})[0] 
 
 func (s *state) apply(l *raft.Log) fsm.Applied {
 	s.flights.committed(l)
+	// An entry that does not fit its checksum was changed after it was in this node's log: the others apply
+	// another one. One that fits and can't be decoded is the same everywhere, and changes nothing anywhere.
+	if err := store.Verify(l); err != nil {
+		s.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
+	}
 	a, err := s.machine.Apply(l.Term, l.Data)
 	if err != nil {
 		s.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
@@ -153,8 +159,9 @@ func (f frozen) Persist(sink raft.SnapshotSink) error {
 
 func (frozen) Release() {}
 
-// Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. It builds the new
-// machine aside, so that a snapshot which can't be read leaves the old one as it was.
+// Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. A snapshot that can't be
+// decoded ends the process: raft would go on from an older one, and not notice what is missing between
+// that and the log.
 func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
@@ -164,7 +171,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 		s.fatal(err) // another version of this binary can go on here
 	}
 	if err != nil {
-		return err
+		s.fatal(fmt.Errorf("raftnode: %w", store.Damaged("the newest snapshot", err.Error())))
 	}
 	if err := machine.Check(); err != nil {
 		// Every node restores these bytes: to refuse them would stop all of them.

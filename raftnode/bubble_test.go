@@ -15,6 +15,7 @@ import (
 
 	"zamok/clock"
 	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // What takes a node minutes is tested in a bubble of testing/synctest, where time is free: nodes in
@@ -24,6 +25,7 @@ import (
 type bubble struct {
 	*testing.T
 	network
+	log   store.LogKind
 	list  peer.List
 	nodes []*bubbleNode
 }
@@ -37,11 +39,13 @@ type bubbleNode struct {
 }
 
 // inBubble runs a test on three nodes that have begun a cluster. At its end they are killed.
-func inBubble(t *testing.T, test func(*bubble)) {
+func inBubble(t *testing.T, test func(*bubble)) { inBubbleOn(t, store.Bolt, test) }
+
+func inBubbleOn(t *testing.T, log store.LogKind, test func(*bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		list, err := peer.ParseList("n1=h1:1,n2=h2:1,n3=h3:1")
 		require.NoError(t, err)
-		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, list: list}
+		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, log: log, list: list}
 		for _, self := range list.Nodes() {
 			b.nodes = append(b.nodes, &bubbleNode{self: self, dir: t.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)})
 		}
@@ -72,7 +76,7 @@ func (b *bubble) kill(nodes ...*bubbleNode) {
 func (b *bubble) open(n *bubbleNode) (err error) {
 	d := b.listen(n.self.Address)
 	n.Node, err = Open(b.Context(), Config{
-		ID: n.self.ID, Dir: n.dir, Cluster: b.list, Listener: d, Dial: b.dialer(d),
+		ID: n.self.ID, Dir: n.dir, Log: b.log, Cluster: b.list, Listener: d, Dial: b.dialer(d),
 		Source: clock.Runtime(), Wrap: n.disk.wrap(),
 		Fatal: func(err error) {
 			d.cut()

@@ -139,9 +139,15 @@ func (o *office) pause(d time.Duration) {
 	}
 }
 
+// proposal is an entry with its checksum, by which every node can tell it from one that was changed on its
+// way (S13 of package store).
+func proposal(entry []byte) raft.Log {
+	return raft.Log{Data: entry, Extensions: store.Checksum(entry)}
+}
+
 // propose applies one entry and waits for it. raft answers when leadership is lost.
 func (o *office) propose(entry []byte) (fsm.Applied, error) {
-	future := o.raft.Apply(entry, 0)
+	future := o.raft.ApplyLog(proposal(entry), 0)
 	if err := answeredBy(o.over, future).Error(); err != nil {
 		return fsm.Applied{}, err
 	}
@@ -227,7 +233,7 @@ func (o *office) send() {
 	o.node.flights.add(fl)
 	o.inFlight++
 	o.gather.sent(len(b.requests))
-	fl.future = o.raft.Apply(fl.bytes, 0)
+	fl.future = o.raft.ApplyLog(proposal(fl.bytes), 0)
 	go o.await(fl)
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -117,8 +118,9 @@ func (d *Disk) SlowSnapshots(each time.Duration) {
 	d.perPart = each
 }
 
-// Rot changes each entry that is read from the log from now on, as a disk does that returns other
-// bytes than it was given.
+// Rot changes each entry that is read from the log from now on, and gives it checksums that fit: the fault
+// is the processor's or the memory's, before they were computed. A disk that returns other bytes than it was
+// given is found out by package store.
 func (d *Disk) Rot(change func(*raft.Log)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -264,10 +266,15 @@ func (l diskLogs) GetLog(index uint64, log *raft.Log) error {
 	l.disk.mu.Lock()
 	rot := l.disk.rot
 	l.disk.mu.Unlock()
-	if err == nil && rot != nil {
-		rot(log)
+	if err != nil || rot == nil {
+		return err
 	}
-	return err
+	before := log.Data
+	if rot(log); !bytes.Equal(before, log.Data) {
+		log.Extensions = store.Checksum(log.Data)
+		*log = *store.Seal(log)
+	}
+	return nil
 }
 
 func (l diskLogs) StoreLog(log *raft.Log) error {

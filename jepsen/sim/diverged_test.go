@@ -16,8 +16,8 @@ import (
 // digestPoint is how many indexes lie between two comparisons of the nodes' digests.
 const digestPoint = 4096
 
-// rotten lets a node come back with an entry of its log changed. The entry's checksum gives that
-// away, so this node refuses it, as all would; but the others have applied it.
+// rotten lets a node come back with an entry of its log changed, in a way that only the entry's own form
+// gives away: this node refuses it, as all would; but the others have applied it.
 func rotten(n *Node, lock string) {
 	n.Kill()
 	n.Disk.Rot(func(l *raft.Log) {

@@ -26,7 +26,7 @@ import (
 //
 // In memory a write is there or not: it stands for one transaction of bbolt. On a real disk the pages of
 // one are torn as bbolt's order of writing and flushing allows: any of the new pages without the page
-// that makes them count, or all of them and that page cut anywhere. What lies in the folder of a snapshot
+// that makes them count, or all of them with it or without it. What lies in the folder of a snapshot
 // that is not complete is lost, or cut anywhere.
 //
 // Not seen is what the layers below package store do with flushes: that bbolt and raft's snapshots really
@@ -127,12 +127,9 @@ func (d *Disk) tear(w *write, file string, random *rand.Rand) []byte {
 	return tearPages(before, after, random)
 }
 
-// The first two pages of a bbolt file say, in turns, where its tree is; the later one that is whole
-// counts. What counts of such a page is in its first bytes.
-const (
-	rootPages = 2
-	rootBytes = 80
-)
+// The first two pages of a bbolt file say, in turns, where its tree is. What counts of such a page is in its
+// first bytes, in one sector, which a disk writes wholly or not at all.
+const rootPages = 2
 
 // tearPages mixes a file before and after a transaction of bbolt, which grows the file, writes pages that
 // were free, flushes, and then writes one root.
@@ -140,12 +137,13 @@ func tearPages(before, after []byte, random *rand.Rand) []byte {
 	page := os.Getpagesize()
 	mixed := make([]byte, max(len(before), len(after)))
 	copy(mixed, before)
-	flushed := random.IntN(2) == 0 // all new pages, and a part of the root
+	flushed := random.IntN(2) == 0 // all new pages, and the root or not
+	root := random.IntN(2) == 0
 	for at := 0; at+page <= len(after); at += page {
 		switch from := after[at : at+page]; {
 		case at < rootPages*page:
-			if flushed && string(from) != string(mixed[at:at+page]) {
-				copy(mixed[at:at+page], from[:random.IntN(rootBytes)])
+			if flushed && root {
+				copy(mixed[at:], from)
 			}
 		case flushed || random.IntN(3) == 0:
 			copy(mixed[at:], from)

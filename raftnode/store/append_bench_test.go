@@ -28,6 +28,7 @@ func BenchmarkAppend(b *testing.B) {
 				batch := entries(1, next, next+uint64(load.entries)-1)
 				for _, entry := range batch {
 					entry.Data = make([]byte, load.bytes)
+					entry.Extensions = Checksum(entry.Data)
 				}
 				for i, log := range logs {
 					began := time.Now()

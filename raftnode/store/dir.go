@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
@@ -36,13 +35,11 @@ const (
 	stampKey = "incarnation"
 )
 
-var tableBucket = []byte("table")
-
 // dirFiles are the open files of a data directory.
 type dirFiles struct {
 	dir   string
 	log   *diskLog
-	votes *bbolt.DB
+	votes boltTable
 }
 
 // openDir opens the files of a data directory. The lock of votes.db guards all of
@@ -67,7 +64,7 @@ func (f *dirFiles) open(cfg Config) (medium, error) {
 	if err := f.openVotes(); err != nil {
 		return medium{}, err
 	}
-	id, err := readIdentity(f.dir)
+	id, err := readIdentity(f.dir) // once more: another process may have begun the directory meanwhile
 	born := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !born {
 		return medium{}, err
@@ -79,7 +76,10 @@ func (f *dirFiles) open(cfg Config) (medium, error) {
 	if err := f.checkKind(cfg, kind, born); err != nil {
 		return medium{}, err
 	}
-	if f.log, err = openLog(cfg, f.dir, kind); err != nil {
+	if err := f.checkThere(logFiles[kind], born); err != nil {
+		return medium{}, err
+	}
+	if f.log, err = openLog(cfg, f.dir, kind, born); err != nil {
 		return medium{}, f.openError(logFiles[kind], err)
 	}
 	m, err := f.medium(cfg)
@@ -99,8 +99,8 @@ func (f *dirFiles) open(cfg Config) (medium, error) {
 func (f *dirFiles) checkKind(cfg Config, kind LogKind, born bool) error {
 	if cfg.Log != "" && cfg.Log != kind {
 		return fmt.Errorf("store: %w: %s was begun with log store %q, and this start asks for %q; nothing was changed; "+
-			"start it with %q, or remove this node and let the machine join under a new node id with an empty directory and %q",
-			ErrOtherLog, f.dir, kind, cfg.Log, kind, cfg.Log)
+			"start it with %q, or, to change it to %q, %s",
+			ErrOtherLog, f.dir, kind, cfg.Log, kind, cfg.Log, replaceNode)
 	}
 	for other, name := range logFiles {
 		if _, err := os.Stat(filepath.Join(f.dir, name)); born && other != kind && err == nil {
@@ -110,46 +110,49 @@ func (f *dirFiles) checkKind(cfg Config, kind LogKind, born bool) error {
 	return nil
 }
 
+// checkThere refuses a directory in which a file is missing that its identity tells of.
+func (f *dirFiles) checkThere(name string, born bool) error {
+	if _, err := os.Stat(filepath.Join(f.dir, name)); !born && errors.Is(err, fs.ErrNotExist) {
+		return lost(f.dir, name+" is missing")
+	}
+	return nil
+}
+
 func (f *dirFiles) openVotes() error {
+	_, err := os.Stat(filepath.Join(f.dir, identityName))
+	born := errors.Is(err, fs.ErrNotExist)
+	if err := f.checkThere(votesName, born); err != nil {
+		return err
+	}
 	path := filepath.Join(f.dir, votesName)
-	db, err := bbolt.Open(path, 0o600, boltOptions(0))
+	db, err := openBolt(path, 0, born)
 	if err != nil {
 		return f.openError(votesName, err)
 	}
-	f.votes = db
+	f.votes.db = db
 	if err := allocate(path, votesPages*int64(os.Getpagesize())); err != nil {
 		return f.openError(votesName, err)
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(tableBucket)
-		return err
-	})
-	if err != nil {
+	if f.votes, err = newBoltTable(db, born); err != nil {
 		return f.openError(votesName, err)
 	}
 	return nil
 }
 
-// boltOptions: bbolt finds its free pages at the next start by itself, which
-// saves writing them at each commit, and keeps them in a map, because the list
-// that is its default gets slow in a log that grows and shrinks all the time.
-func boltOptions(mapBytes int) *bbolt.Options {
-	return &bbolt.Options{
-		Timeout:         lockWait,
-		NoFreelistSync:  true,
-		FreelistType:    bbolt.FreelistMapType,
-		InitialMmapSize: mapBytes,
-	}
-}
-
 func (f *dirFiles) openError(name string, err error) error {
+	if errors.Is(err, ErrDamaged) {
+		return err // which names the file
+	}
+	if errors.Is(err, errRecord) {
+		return Damaged(filepath.Join(f.dir, name), err.Error())
+	}
 	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return fmt.Errorf("store: %w: another process has had %s open for the last %v; nothing was changed; "+
 			"end that process first (fuser %s names it), or give this node a directory of its own",
 			ErrLocked, f.dir, lockWait, filepath.Join(f.dir, name))
 	}
 	return fmt.Errorf("store: %s can't be opened: %w; the node was not started and its data is as it was; "+
-		"check permissions, free space and disk; if the file is damaged let the node join under a new id",
+		"check permissions, free space and disk",
 		filepath.Join(f.dir, name), err)
 }
 
@@ -160,14 +163,17 @@ func (f *dirFiles) medium(cfg Config) (medium, error) {
 	}
 	m := medium{
 		logs:      f.log.LogStore,
+		logName:   filepath.Join(f.dir, f.log.name),
+		votesName: filepath.Join(f.dir, votesName),
 		segmented: f.log.segmented,
-		votes:     boltTable{f.votes},
+		votes:     f.votes,
 		snapshots: snapshots,
 		folders:   filepath.Join(f.dir, "snapshots"),
 		where:     f.dir,
 		keep:      func(id Identity) error { return writeIdentity(f.dir, id) },
 		free:      func() (uint64, error) { return freeBytes(f.dir) },
 		reusable:  f.log.reusable,
+		settle:    f.log.settle,
 		close:     f.close,
 	}
 	return m, nil
@@ -188,7 +194,7 @@ func (f *dirFiles) found(m medium, node string, kind LogKind) (Identity, error) 
 	if kind != Bolt {
 		id.Log = kind
 	}
-	if err := f.log.setStamp(id.Incarnation[:]); err != nil {
+	if err := f.log.stamps.Put(Pair{stampKey, id.Incarnation[:]}); err != nil {
 		return Identity{}, err
 	}
 	if err := m.votes.Put(Pair{stampKey, id.Incarnation[:]}); err != nil {
@@ -200,11 +206,11 @@ func (f *dirFiles) found(m medium, node string, kind LogKind) (Identity, error) 
 // checkStamps refuses a log or votes that were not born with this identity.
 func (f *dirFiles) checkStamps(m medium) error {
 	want := m.identity.Incarnation[:]
-	if stamp, err := f.log.stamp(); err != nil || !bytes.Equal(stamp, want) {
-		return lost(f.dir, f.log.name+" is missing or from another directory")
+	if stamp, err := f.log.stamps.Get(stampKey); err != nil || !bytes.Equal(stamp, want) {
+		return lost(f.dir, f.log.name+" is from another directory")
 	}
 	if stamp, err := m.votes.Get(stampKey); err != nil || !bytes.Equal(stamp, want) {
-		return lost(f.dir, votesName+" is missing or from another directory")
+		return lost(f.dir, votesName+" is from another directory")
 	}
 	return nil
 }
@@ -215,35 +221,8 @@ func (f *dirFiles) close() error {
 	if f.log != nil {
 		err = f.log.close()
 	}
-	if f.votes != nil {
-		err = errors.Join(err, f.votes.Close())
+	if f.votes.db != nil {
+		err = errors.Join(err, f.votes.db.Close())
 	}
 	return err
-}
-
-// boltTable is a Table in one bucket of a bbolt file.
-type boltTable struct{ db *bbolt.DB }
-
-func (t boltTable) Get(key string) (value []byte, err error) {
-	err = t.db.View(func(tx *bbolt.Tx) error {
-		found := tx.Bucket(tableBucket).Get([]byte(key))
-		if found == nil {
-			return errNotFound
-		}
-		value = bytes.Clone(found) // bbolt's memory ends with the transaction
-		return nil
-	})
-	return value, err
-}
-
-func (t boltTable) Put(pairs ...Pair) error {
-	return t.db.Update(func(tx *bbolt.Tx) error {
-		bucket := tx.Bucket(tableBucket)
-		for _, pair := range pairs {
-			if err := bucket.Put([]byte(pair.Key), pair.Value); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

@@ -131,6 +131,7 @@ func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 		logs := entries(1, next, next+63)
 		for _, entry := range logs {
 			entry.Data = make([]byte, 1<<10+next%(2<<10)) // sizes that leave gaps of all kinds
+			entry.Extensions = Checksum(entry.Data)
 		}
 		return logs
 	}

@@ -1,18 +1,18 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
 // A LogKind is a way to keep the log on a disk.
 type LogKind string
 
 const (
-	Bolt LogKind = "bolt" // raft-boltdb: one file, two flushes for each write
+	Bolt LogKind = "bolt" // bbolt: one file, two flushes for each write
 	WAL  LogKind = "wal"  // raft-wal: segments, one flush for each write
 )
 
@@ -28,13 +28,13 @@ func ParseLogKind(name string) (LogKind, error) {
 // A diskLog is the log of a directory, of either kind.
 type diskLog struct {
 	raft.LogStore
-	name     string // of its file or folder, in the directory
-	stamp    func() ([]byte, error)
-	setStamp func([]byte) error
+	name   string // of its file or folder, in the directory
+	stamps Table  // where the incarnation is
 	// reusable is how many bytes inside its files deletions have freed.
 	reusable func() uint64
 	// segmented: it has no gaps, and deletes any range by one small write.
 	segmented bool
+	settle    func() error // notes what is known of an orderly end
 	close     func() error
 }
 
@@ -44,23 +44,23 @@ var logFiles = map[LogKind]string{Bolt: "log.db", WAL: "log"}
 // openLog opens the log of a directory, and flushes it: what the process before
 // this one wrote and did not flush is read back, and must not count before it
 // would survive a loss of power as well.
-func openLog(cfg Config, dir string, kind LogKind) (*diskLog, error) {
+func openLog(cfg Config, dir string, kind LogKind, fresh bool) (*diskLog, error) {
 	if kind == WAL {
-		return openWAL(cfg, filepath.Join(dir, logFiles[WAL]))
+		return openWAL(cfg, filepath.Join(dir, logFiles[WAL]), fresh)
 	}
-	log, err := raftboltdb.New(raftboltdb.Options{
-		Path:        filepath.Join(dir, logFiles[Bolt]),
-		BoltOptions: boltOptions(logMapBytes),
-	})
+	db, err := openBolt(filepath.Join(dir, logFiles[Bolt]), logMapBytes, fresh)
 	if err != nil {
 		return nil, err
 	}
+	log, err := openBoltLog(db, fresh)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 	return &diskLog{
-		LogStore: log, name: logFiles[Bolt],
-		stamp:    func() ([]byte, error) { return log.Get([]byte(stampKey)) },
-		setStamp: func(stamp []byte) error { return log.Set([]byte(stampKey), stamp) },
+		LogStore: log, name: logFiles[Bolt], stamps: log.table,
 		// Pages of the last deletion count as well: the next write frees them.
-		reusable: func() uint64 { return uint64(log.Stats().FreeAlloc) },
-		close:    log.Close,
-	}, log.Sync()
+		reusable: func() uint64 { return uint64(db.Stats().FreeAlloc) },
+		settle:   func() error { return nil }, // each write notes it
+		close:    db.Close,
+	}, db.Sync()
 }

@@ -6,11 +6,12 @@
 //
 // # What is where
 //
-//	DIR/log.db         the log: raft-boltdb on bbolt, behind raft's LogCache
+//	DIR/log.db         the log: one bbolt file, behind raft's LogCache
 //	DIR/log/           or, with log store "wal", raft-wal: segments of SegmentBytes
 //	                   and a table of them; a directory has one or the other
-//	DIR/votes.db       term and vote: our own table on bbolt
-//	DIR/snapshots/     raft's file snapshots, the last two
+//	DIR/votes.db       term and vote: one record on bbolt
+//	DIR/snapshots/     raft's file snapshots, the last two, each with a checksum of
+//	                   its index, term and configuration beside it
 //	DIR/identity.json  node id, incarnation, founders, the marker of the bootstrap
 //
 // The term and the vote have a file of their own, so that an election never
@@ -19,9 +20,10 @@
 // process; handing it to the next Open is a restart after a crash, and handing
 // it a Copy one after the power failed when that was taken.
 //
-// A write passes, from raft downwards: the floor of free space (space.go), the
-// LogCache, the pen (pen.go: one writer per file, timed, ended for good by the
-// first failure), whatever a test put between (Wrap), and the disk.
+// A write passes, from raft downwards: the floor of free space (space.go) and the
+// proposer's checksum, the LogCache, the store's checksum and the pen (pen.go: one
+// writer per file, timed, ended for good by the first failure), whatever a test put
+// between (Wrap), and the disk.
 //
 // # Promises
 //
@@ -75,10 +77,54 @@
 // goes on at the next start. By itself raft-wal refuses every write after some of
 // them (unseal).
 //
-// S12. A node doesn't start in a term beyond 2⁶³, nor with a snapshot of a later term than
+// S12. What is read is what was written, or the node ends. Every entry carries a
+// checksum over all that raft acts on (Seal); term and vote are one record with one
+// checksum, and so are the two tables of the log; identity.json and each snapshot
+// have theirs. They are verified on every read, and Open reads the whole log, both
+// snapshots if need be, and every page of a bbolt file before bbolt maps it
+// (boltpages.go). Which entries there are is on record with a checksum too, since
+// what is missing has none. Open refuses with ErrDamaged; a running node calls
+// Fatal. A panic of a library below, or a fault on its mapped memory, is damage as
+// well. What can't be told from a write that was torn when the power failed is
+// named below.
+//
+// S13. An entry is stored only if it fits its proposer's checksum (Checksum, in
+// raft.Log.Extensions): every command has one, raft's own entries none. One that
+// does not fit is refused with ErrChecksum, on the leader and on a follower, and
+// nothing of the append is in the log. So what is in two logs at one index and term
+// is the same bytes, whether they can be decoded or not.
+//
+// S14. A log has no gap, and begins with or before the entry behind the newest
+// snapshot. After a snapshot from the leader the log that it covers goes, at the
+// next Open if a crash came between; one that reaches beyond the snapshot stays,
+// because what lies beyond may have been acknowledged.
+//
+// S15. A node doesn't start in a term beyond 2⁶³, nor with a snapshot of a later term than
 // its votes or of an index beyond 2⁶² (ErrLost). Votes of 2⁶⁴−1 lead to term 0 with the next
 // election; votes of 0 beside a log of a later term are what that leaves. Of the log, the last
 // entry's term is compared.
+//
+// # What can't be told from a torn write
+//
+// A write of log.db counts from the moment at which a meta page names it, and that
+// page says, under a checksum, which entries there are. So bbolt's files leave
+// nothing open. A segment ends where its last whole write ends. If something
+// follows that is not whole, the power may have failed, and then nobody was told of
+// that write; or it was whole, was acknowledged, and is damaged. It is called damage
+// if a whole write follows, if no sector of it is missing (a disk writes sectors of
+// 512 bytes wholly or not at all, and what is missing is zero), if the log ends
+// below the entry that it had reached when the process began or was last stopped in
+// order, or if nothing is left in a segment that had been written to. Else it is
+// taken for torn: of single bits that flip in the last write, one in a thousand or
+// so (TestAFlippedBitInASegmentIsDamage). So after a kill -9 or a power failure, damage that looks like
+// missing sectors can cost what was written to the last segment since the start
+// before. The leader of the same term notices (package peer, "What was
+// acknowledged"); another one does not.
+//
+// Two more things are not seen. AppendedAt has no checksum, and decides nothing. And
+// a flipped bit in a branch of log.db that makes it name an older copy of the very
+// same page, with the same entries' numbers and an entry that was since overwritten,
+// would bring that entry back.
 //
 // # What raft makes of a refusal
 //

@@ -1,6 +1,9 @@
 package store
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // The refusals of this package, for errors.Is. Each is wrapped in a sentence
 // that says what happened, what took effect, and what to do.
@@ -24,6 +27,14 @@ var (
 	// Nothing of the data was changed.
 	ErrLost = errors.New("the data is not whole")
 
+	// ErrDamaged: a file of the directory does not hold what was written into it
+	// (S12). Nothing of the data was changed.
+	ErrDamaged = errors.New("the data is damaged")
+
+	// ErrChecksum: an entry does not fit the checksum of its proposer (S13). It was
+	// not stored.
+	ErrChecksum = errors.New("the entry does not fit its checksum")
+
 	// ErrDiskFull: entries were refused for want of space (S5). None of them is
 	// in the log.
 	ErrDiskFull = errors.New("the disk is full")
@@ -38,3 +49,21 @@ var (
 	// errNotFound has the text that hashicorp/raft compares with.
 	errNotFound = errors.New("not found")
 )
+
+// replaceNode is the cure for a node whose data can't be trusted. Every message
+// of this package that advises it ends with it.
+const replaceNode = "replace the node: start it with an empty directory and --join HOST:5750 under its old name, " +
+	"and keep the old directory; never do so while this directory holds the only copy of the data"
+
+// Damaged refuses data that is not what was written. what names the record and
+// says what is wrong with it.
+func Damaged(file, what string) error {
+	return fmt.Errorf("store: %w: %s: %s; the node does not take part in its cluster with this data, which is as it was found; %s",
+		ErrDamaged, file, what, replaceNode)
+}
+
+// lost refuses a node that has forgotten something it may have acknowledged.
+func lost(where, what string) error {
+	return fmt.Errorf("store: %w: %s: %s; none of the data was changed; put back the directory exactly as it was when the node last ran "+
+		"(an older copy has forgotten what came after it), or %s", ErrLost, where, what, replaceNode)
+}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -59,7 +60,8 @@ type Identity struct {
 }
 
 // formatNow is the layout that this code writes, and the only one it reads.
-const formatNow = 1
+// Format 1 had no checksums.
+const formatNow = 2
 
 func (id Identity) logKind() LogKind {
 	if id.Log == "" {
@@ -83,22 +85,29 @@ func (s State) String() string {
 	return [...]string{"no state", "empty", "unmarked", "marked"}[s]
 }
 
-// inspect refuses a medium that is not this node's or not whole, and says what
-// it holds.
-func inspect(m medium, node string) (State, error) {
+// inspect refuses a medium that is not this node's, not whole, or damaged, and
+// says what it holds.
+func inspect(m *medium, node string) (State, error) {
 	if m.identity.Node != node {
 		return 0, fmt.Errorf("store: %w: %s is node %q's, and this is node %q; nothing was changed; "+
 			"give %q a directory of its own, or start it under its old name",
 			ErrOtherNode, m.where, m.identity.Node, node, node)
 	}
-	last, err := m.logs.LastIndex()
+	logTerm, err := inspectLog(m)
 	if err != nil {
 		return 0, err
 	}
-	if err := inspectTerms(m, last); err != nil {
+	term, err := inspectTerms(m, logTerm)
+	if err != nil {
 		return 0, err
 	}
-	held, err := holds(m)
+	if err := inspectSnapshots(m); err != nil {
+		return 0, err
+	}
+	if err := inspectSnapshotTerms(m, term); err != nil {
+		return 0, err
+	}
+	held, err := holds(*m)
 	if err != nil {
 		return 0, err
 	}
@@ -123,13 +132,6 @@ func holds(m medium) (bool, error) {
 	return len(snapshots) > 0, err
 }
 
-// lost refuses a node that has forgotten something it may have acknowledged.
-func lost(where, what string) error {
-	return fmt.Errorf("store: %w: %s: %s; none of the data was changed; put back the directory exactly as it was when the node last ran "+
-		"(an older copy has forgotten what came after it), or remove this node from the cluster and let the machine join under a new node id with an empty directory",
-		ErrLost, where, what)
-}
-
 // readIdentity reads the identity of dir; without one the error is fs.ErrNotExist.
 func readIdentity(dir string) (Identity, error) {
 	path := filepath.Join(dir, identityName)
@@ -138,13 +140,47 @@ func readIdentity(dir string) (Identity, error) {
 		return Identity{}, err
 	}
 	var id Identity
-	if err := json.Unmarshal(text, &id); err != nil {
-		return Identity{}, lost(dir, fmt.Sprintf("%s can't be read: %v", identityName, err))
+	body, signed := unsigned(text)
+	if !signed {
+		// The first format had no checksum.
+		if json.Unmarshal(text, &id) == nil && id.Format == 1 && !bytes.Contains(text, []byte(checksumName)) {
+			return Identity{}, otherFormat(path, id.Format)
+		}
+		return Identity{}, Damaged(path, "it does not fit its checksum")
+	}
+	if err := json.Unmarshal(body, &id); err != nil {
+		return Identity{}, Damaged(path, err.Error())
 	}
 	if id.Format != formatNow {
-		return Identity{}, fmt.Errorf("store: %s has format %d, and this version of zamok knows format %d; nothing was changed; start the version that wrote it", path, id.Format, formatNow)
+		return Identity{}, otherFormat(path, id.Format)
 	}
 	return id, nil
+}
+
+func otherFormat(path string, format int) error {
+	return fmt.Errorf("store: %s has format %d, and this version of zamok knows format %d; nothing was changed; start the version that wrote it", path, format, formatNow)
+}
+
+// The identity's last member is a checksum of all the text before it.
+const checksumName = `"checksum"`
+
+func checksumOf(body []byte) []byte {
+	return fmt.Appendf(nil, ",\n  %s: \"%x\"\n}\n", checksumName, Checksum(body))
+}
+
+// signed puts the checksum behind the last member of an object in JSON.
+func signed(object []byte) []byte {
+	body := bytes.TrimSuffix(object, []byte("\n}"))
+	return append(body[:len(body):len(body)], checksumOf(body)...)
+}
+
+// unsigned takes the checksum off, and tells whether it fits.
+func unsigned(text []byte) (object []byte, fits bool) {
+	end := len(text) - len(checksumOf(nil))
+	if end < 0 || !bytes.Equal(text[end:], checksumOf(text[:end])) {
+		return nil, false
+	}
+	return append(text[:end:end], '}'), true
 }
 
 // IsMember reports whether a directory is that of a node which is, or was, part of a
@@ -162,7 +198,7 @@ func writeIdentity(dir string, id Identity) error {
 		return err
 	}
 	path := filepath.Join(dir, identityName)
-	if err := writeSynced(path+".tmp", append(text, '\n')); err != nil {
+	if err := writeSynced(path+".tmp", signed(text)); err != nil {
 		return errors.Join(err, os.Remove(path+".tmp"))
 	}
 	if err := os.Rename(path+".tmp", path); err != nil {

@@ -188,7 +188,7 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 	st, err := Open(cfg)
 	if err != nil {
 		kind := "refused"
-		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrOtherLog": ErrOtherLog, "ErrLost": ErrLost} {
+		for name, refusal := range map[string]error{"ErrOtherNode": ErrOtherNode, "ErrOtherLog": ErrOtherLog, "ErrLost": ErrLost, "ErrDamaged": ErrDamaged} {
 			if errors.Is(err, refusal) {
 				kind = name
 			}

@@ -86,7 +86,7 @@ func writeUntilKilled(t *testing.T, dir string, kind LogKind) {
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); {
 		err := errors.Join(
 			st.Votes().SetUint64([]byte(keyCurrentTerm), last+1),
-			st.Logs().StoreLogs([]*raft.Log{{Index: last + 1, Term: last + 1, Data: make([]byte, 64<<10)}})) // segments get full
+			st.Logs().StoreLogs([]*raft.Log{command(last+1, last+1, make([]byte, 64<<10))})) // segments get full
 		require.NoError(t, err)
 		last++
 		fmt.Println("written", last)

@@ -1,6 +1,11 @@
 package store
 
-import "github.com/hashicorp/raft"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+)
 
 const (
 	// DeleteChunk, in entries, bounds one transaction of a deletion. bbolt has
@@ -13,26 +18,27 @@ const (
 	LogCacheEntries = 512
 )
 
-// admittedLog is what raft sees: the floor of free space in front of the cache.
-// It stands outside the cache because LogCache turns errors into text, and
-// ErrDiskFull and ErrBroken must reach those who ask for them with errors.Is.
+// admittedLog is what raft sees: the floor of free space and the proposer's
+// checksum in front of the cache. It stands outside the cache because LogCache
+// turns errors into text, and ErrDiskFull, ErrBroken and the like must reach those
+// who ask for them with errors.Is.
 type admittedLog struct {
 	*raft.LogCache
-	pen       *pen
-	space     *space
-	segmented bool
+	pen   *pen
+	space *space
 }
 
 // IsMonotonic tells raft that the log can't have gaps: after a snapshot from the
-// leader it deletes the whole log, and not only what the snapshot holds.
-func (l *admittedLog) IsMonotonic() bool { return l.segmented }
+// leader it deletes the whole log, and not only what the snapshot holds. A gap
+// could not be told from entries that were lost (S12).
+func (l *admittedLog) IsMonotonic() bool { return true }
 
 func (l *admittedLog) StoreLog(entry *raft.Log) error {
 	return l.StoreLogs([]*raft.Log{entry})
 }
 
 func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
-	if err := l.space.admit(bytesOf(entries)); err != nil {
+	if err := l.admit(entries); err != nil {
 		l.pen.record.observe(Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries), Err: err})
 		return err
 	}
@@ -42,12 +48,57 @@ func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
+// admit refuses entries for which there is no room (S5), and those that are not
+// what was proposed (S13).
+func (l *admittedLog) admit(entries []*raft.Log) error {
+	for _, entry := range entries {
+		if err := Verify(entry); err != nil {
+			return fmt.Errorf("%w; none of the entries that came with it is in the log; if it was sent by the leader it is sent again; "+
+				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
+		}
+	}
+	return l.space.admit(bytesOf(entries))
+}
+
 // pennedLog is what the cache writes to: the disk's log, one timed write at a
-// time.
+// time, with the store's checksum on each entry.
 type pennedLog struct {
 	raft.LogStore
 	pen       *pen
 	segmented bool
+	covered   func() (uint64, error) // the index up to which a snapshot holds everything
+}
+
+// GetLog reads an entry and verifies it. One that is missing inside the log is as
+// damaged as one that was changed.
+func (l *pennedLog) GetLog(index uint64, entry *raft.Log) error {
+	return l.pen.read(func() error {
+		err := readEntry(l.LogStore, index, entry)
+		if !errors.Is(err, raft.ErrLogNotFound) {
+			return err
+		}
+		first, firstErr := l.FirstIndex()
+		last, lastErr := l.LastIndex()
+		if firstErr != nil || lastErr != nil || index < first || index > last {
+			return err // raft compares it with ==
+		}
+		// It may have been appended, or deleted, meanwhile.
+		if err := readEntry(l.LogStore, index, entry); !errors.Is(err, raft.ErrLogNotFound) {
+			return err
+		}
+		if first, err := l.FirstIndex(); err != nil || index < first {
+			return raft.ErrLogNotFound
+		}
+		return fmt.Errorf("%w: entry %d is missing, and the log has entries %d to %d", errRecord, index, first, last)
+	})
+}
+
+// readEntry reads an entry from a disk's log, and takes the seal off it.
+func readEntry(log raft.LogStore, index uint64, entry *raft.Log) error {
+	if err := log.GetLog(index, entry); err != nil {
+		return err
+	}
+	return unsealed(index, entry)
 }
 
 func (l *pennedLog) StoreLog(entry *raft.Log) error {
@@ -56,10 +107,19 @@ func (l *pennedLog) StoreLog(entry *raft.Log) error {
 
 func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 	w := Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries)}
-	return l.pen.write(w, func() error { return l.LogStore.StoreLogs(entries) })
+	sealed := make([]*raft.Log, len(entries))
+	for i, entry := range entries {
+		sealed[i] = Seal(entry)
+	}
+	return l.pen.write(w, func() error { return l.LogStore.StoreLogs(sealed) })
 }
 
 // DeleteRange deletes from first to last, both included, in chunks (S6).
+//
+// Raft asks for the whole log to go when the leader has sent a snapshot. If the
+// log reaches beyond that snapshot, nothing is deleted: what lies beyond may have
+// been acknowledged, and there is no gap. (Entries that conflict with the
+// leader's are never within a snapshot, so they are not spared by this.)
 //
 // A range that reaches the end of the log goes from the back, any other from the
 // front, so that a crash between two chunks leaves no hole. Raft asks for the
@@ -72,6 +132,15 @@ func (l *pennedLog) DeleteRange(first, last uint64) error {
 	end, err := l.LastIndex()
 	if err != nil {
 		return err
+	}
+	begin, err := l.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if first <= begin && last >= end {
+		if covered, err := l.covered(); err != nil || begin <= covered && covered < end {
+			return err
+		}
 	}
 	first = max(first, 1) // the index of the first entry there can be
 	if l.segmented {
@@ -87,9 +156,8 @@ func (l *pennedLog) DeleteRange(first, last uint64) error {
 	return l.deleteFromFront(first, last)
 }
 
-// Both walks ask the log where its present end is, rather than count: a log may
-// have gaps (after an installed snapshot), and an empty chunk still costs two
-// flushes of the disk.
+// Both walks ask the log where its present end is, rather than count: an empty
+// chunk still costs two flushes of the disk.
 
 func (l *pennedLog) deleteFromFront(first, last uint64) error {
 	for first <= last {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -60,22 +59,48 @@ func TestDeleteRange(t *testing.T) {
 	}
 }
 
-// A log may have a gap, after an installed snapshot. A chunk of nothing would
-// still cost two flushes of the disk, and a gap can be millions wide.
-func TestDeleteRangeJumpsOverGaps(t *testing.T) {
-	var deletions []string
-	st := open(t, Config{Dir: t.TempDir(), Wrap: withFault(func(op Op, first, last uint64) error {
-		if op == OpDelete {
-			deletions = append(deletions, fmt.Sprintf("%d-%d", first, last))
-		}
-		return nil
-	})})
-	require.NoError(t, st.Logs().StoreLogs(entries(1, 1, 10)))
-	require.NoError(t, st.Logs().StoreLogs(entries(2, 50_000_000, 50_000_300)))
-	require.NoError(t, st.Logs().DeleteRange(1, 50_000_290))
-	assert.Equal(t, []string{"1-256", "50000000-50000255", "50000256-50000290"}, deletions)
-	first, last := span(t, st.Logs())
-	assert.Equal(t, []uint64{50_000_291, 50_000_300}, []uint64{first, last})
+// The leader has sent a snapshot, and raft has the whole log go: up to the snapshot it goes, so that the
+// next entry follows it without a gap. What reaches beyond the snapshot may have been acknowledged, and
+// stays.
+func TestASnapshotTakesThePlaceOfTheLog(t *testing.T) {
+	for name, c := range map[string]struct {
+		snapshot uint64
+		left     [2]uint64
+	}{
+		"the log ends before it": {1000, [2]uint64{0, 0}},
+		"the log ends with it":   {300, [2]uint64{0, 0}},
+		"the log goes beyond it": {200, [2]uint64{1, 300}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(t *testing.T, reopen func() *Store) {
+				st := reopen()
+				fill(t, st, 1, 1, 300)
+				snapshot(t, st, 1, c.snapshot, "state")
+				require.NoError(t, st.Logs().DeleteRange(1, 300))
+				first, last := span(t, st.Logs())
+				require.Equal(t, c.left, [2]uint64{first, last})
+				next := max(c.snapshot, last) + 1
+				fill(t, st, 1, next, next+5)
+				_, last = span(t, reopen().Logs())
+				require.Equal(t, next+5, last)
+			})
+		})
+	}
+}
+
+// The process ends when the leader's snapshot is complete and the log is still there: the next start has
+// it go.
+func TestALogThatEndsBeforeTheSnapshotGoesAtTheStart(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		fill(t, st, 1, 1, 300)
+		snapshot(t, st, 1, 1000, "state")
+		st = reopen()
+		first, last := span(t, st.Logs())
+		require.Equal(t, [2]uint64{}, [2]uint64{first, last})
+		fill(t, st, 1, 1001, 1001)
+		require.Equal(t, Unmarked, reopen().State())
+	})
 }
 
 // An append that comes while a long deletion runs waits for one chunk, not for

@@ -40,6 +40,8 @@ func (m *Memory) open(node string) (medium, error) {
 	m.held = true
 	return medium{
 		logs:      m.logs,
+		logName:   "the log in memory",
+		votesName: "the votes in memory",
 		votes:     &m.votes,
 		snapshots: &m.snapshots,
 		where:     "the memory of a process",
@@ -47,6 +49,7 @@ func (m *Memory) open(node string) (medium, error) {
 		keep:      m.keep,
 		free:      func() (uint64, error) { return math.MaxUint64, nil },
 		reusable:  func() uint64 { return 0 },
+		settle:    func() error { return nil },
 		close:     m.release,
 	}, nil
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -50,9 +51,14 @@ func open(t testing.TB, cfg Config) *Store {
 func entries(term, first, last uint64) []*raft.Log {
 	var logs []*raft.Log
 	for index := first; index <= last; index++ {
-		logs = append(logs, &raft.Log{Index: index, Term: term, Type: raft.LogCommand, Data: fmt.Appendf(nil, "entry %d", index)})
+		logs = append(logs, command(index, term, fmt.Appendf(nil, "entry %d", index)))
 	}
 	return logs
+}
+
+// command is an entry as it is proposed.
+func command(index, term uint64, data []byte) *raft.Log {
+	return &raft.Log{Index: index, Term: term, Type: raft.LogCommand, Data: data, Extensions: Checksum(data)}
 }
 
 // fill writes the entries from first to last as one term, as raft does: the
@@ -61,6 +67,17 @@ func fill(t testing.TB, st *Store, term, first, last uint64) {
 	t.Helper()
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), term))
 	require.NoError(t, st.Logs().StoreLogs(entries(term, first, last)))
+}
+
+// snapshot makes a snapshot of everything up to index.
+func snapshot(t testing.TB, st *Store, term, index uint64, state string) {
+	t.Helper()
+	_, transport := raft.NewInmemTransport("n1:1") // raft has it write addresses down
+	sink, err := st.Snapshots().Create(1, index, term, raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1:1"}}}, 1, transport)
+	require.NoError(t, err)
+	_, err = io.WriteString(sink, state)
+	require.NoError(t, err)
+	require.NoError(t, sink.Close())
 }
 
 // span returns the first and the last index of a log, and requires that it has

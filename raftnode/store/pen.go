@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // Op says what a write was for.
@@ -49,6 +51,7 @@ type InProgress struct {
 
 // A pen writes one file: one writer at a time, in the order of their coming.
 type pen struct {
+	file   string // for sentences
 	turn   turn
 	record *record
 }
@@ -70,23 +73,39 @@ type record struct {
 
 	mu      sync.Mutex
 	running []*InProgress // oldest first
-	broken  error         // the first failure; wraps ErrBroken
+	broken  error         // the first failure; wraps ErrBroken or ErrDamaged
 	closed  bool
 }
 
 // write does one write under the rules S3 and S4.
 func (p *pen) write(w Write, do func() error) error {
 	err := p.attempt(w, do)
-	if errors.Is(err, ErrBroken) {
+	if errors.Is(err, ErrBroken) || errors.Is(err, ErrDamaged) {
 		// Here nothing is held any more, so Fatal may end this goroutine.
 		p.record.fatal(err)
 	}
 	return err
 }
 
+// read does one read. What is not there is an answer; anything else that keeps a
+// record from being read is damage, and ends the process as a failed write does
+// (S12).
+func (p *pen) read(do func() error) error {
+	err := guarded(do)
+	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, errNotFound) {
+		return err
+	}
+	if err := p.record.ended(); err != nil {
+		return err
+	}
+	err = p.record.end(Damaged(p.file, err.Error()))
+	p.record.fatal(err)
+	return err
+}
+
 func (p *pen) attempt(w Write, do func() error) (err error) {
 	asked := p.record.begin(w.Op)
-	defer p.record.end(asked)
+	defer p.record.done(asked)
 
 	p.turn.take()
 	defer p.turn.leave()
@@ -97,7 +116,10 @@ func (p *pen) attempt(w Write, do func() error) (err error) {
 	}
 	begun := time.Now()
 	w.Waited = begun.Sub(asked.Since)
-	if cause := do(); cause != nil {
+	switch cause := guarded(do); {
+	case errors.Is(cause, errRecord):
+		err = p.record.end(Damaged(p.file, cause.Error()))
+	case cause != nil:
 		err = p.record.fail(w, cause)
 	}
 	w.Took, w.Err = time.Since(begun), err
@@ -113,7 +135,7 @@ func (r *record) begin(op Op) *InProgress {
 	return w
 }
 
-func (r *record) end(w *InProgress) {
+func (r *record) done(w *InProgress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.running {
@@ -147,16 +169,27 @@ func (r *record) ended() error {
 	return nil
 }
 
-// fail ends all writing because of cause. The first cause stays.
+// fail ends all writing because a write failed.
 func (r *record) fail(w Write, cause error) error {
+	return r.end(fmt.Errorf("store: %w (%v, %d entries or values): %w; whether it took effect is unknown, and nothing is written after it; "+
+		"the process must end and start again; if this happens again replace the disk; %s",
+		ErrBroken, w.Op, w.Entries, cause, replaceNode))
+}
+
+// end ends all writing because of cause. The first cause stays, and is returned.
+func (r *record) end(cause error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.broken == nil {
-		r.broken = fmt.Errorf("store: %w (%v, %d entries or values): %w; whether it took effect is unknown, and nothing is written after it; "+
-			"the process must end and start again; if this happens again replace the disk, and let the node join under a new id",
-			ErrBroken, w.Op, w.Entries, cause)
+		r.broken = cause
 	}
 	return r.broken
+}
+
+func (r *record) isBroken() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.broken != nil
 }
 
 // close ends all writing because nobody wants any more of it. It reports whether

@@ -38,7 +38,7 @@ func TestEveryWriteIsObserved(t *testing.T) {
 			{Op: OpVote, Entries: 2, Bytes: len("LastVoteTerm") + 8 + len("LastVoteCand") + 2},
 			{Op: OpDelete, Entries: 256, Took: time.Second},
 			{Op: OpDelete, Entries: 43, Took: time.Second},
-			{Op: OpAppend, Entries: 1, Bytes: len("entry 301"), Err: refusal},
+			{Op: OpAppend, Entries: 1, Bytes: len("entry 301") + ChecksumBytes, Err: refusal},
 		}, writes)
 	})
 }
@@ -145,7 +145,7 @@ func TestFatalMayEndOnlyItsGoroutine(t *testing.T) {
 		node, _ := startRaft(t, st)
 		var acknowledged int
 		for range 100 {
-			future := node.Apply([]byte("x"), 0)
+			future := apply(node, "x")
 			answered := make(chan error, 1)
 			go func() { answered <- future.Error() }()
 			select {

@@ -26,12 +26,12 @@ func TestRaftFindsEverythingAgain(t *testing.T) {
 			require.NoError(t, node.Barrier(0).Error())
 			require.Equal(t, applied, machine.count(), "round %d", round)
 			for range 30 {
-				require.NoError(t, node.Apply([]byte("x"), 0).Error())
+				require.NoError(t, apply(node, "x").Error())
 				applied++
 			}
 			require.NoError(t, node.Snapshot().Error())
 			for range 7 {
-				require.NoError(t, node.Apply([]byte("x"), 0).Error())
+				require.NoError(t, apply(node, "x").Error())
 				applied++
 			}
 			require.NoError(t, node.Shutdown().Error())
@@ -52,6 +52,11 @@ func bootstrap(t *testing.T, st *Store) {
 	_, transport := raft.NewInmemTransport("n1")
 	require.NoError(t, raft.BootstrapCluster(raftConfig(), st.Logs(), st.Votes(), st.Snapshots(), transport,
 		raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}}}))
+}
+
+// apply proposes a command.
+func apply(node *raft.Raft, data string) raft.ApplyFuture {
+	return node.ApplyLog(raft.Log{Data: []byte(data), Extensions: Checksum([]byte(data))}, 0)
 }
 
 func raftConfig() *raft.Config {

@@ -1,9 +1,15 @@
 package store
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -18,9 +24,14 @@ const unfinished = ".tmp"
 // DIR/snapshots/…tmp stays, and so does the open file in it, which keeps the
 // blocks even when the folder is removed. And nobody removes the folders of a
 // process that crashed.
+//
+// Each snapshot has a checksum of what raft's own store keeps without one: its
+// index, its term and the configuration.
 type sweptSnapshots struct {
 	raft.SnapshotStore
-	folders string
+	folders    string
+	unreadable []string // are not listed
+	record     *record
 
 	creating turn // one Create at a time, so that a sweep can't take a folder that has no sink yet
 	mu       sync.Mutex
@@ -29,9 +40,124 @@ type sweptSnapshots struct {
 
 // sweeping puts the sweep around inner, whose snapshots are in folders, and does
 // the first one.
-func sweeping(inner raft.SnapshotStore, folders string) (*sweptSnapshots, error) {
-	s := &sweptSnapshots{SnapshotStore: inner, folders: folders, creating: newTurn(), open: map[string]bool{}}
+func sweeping(inner raft.SnapshotStore, folders string, unreadable []string, record *record) (*sweptSnapshots, error) {
+	s := &sweptSnapshots{
+		SnapshotStore: inner, folders: folders, unreadable: unreadable, record: record,
+		creating: newTurn(), open: map[string]bool{},
+	}
 	return s, s.sweep()
+}
+
+// List leaves out what could not be read at the start, and what is not what its folder says: raft counts
+// on the first of the list. If that is missing, the process ends (S12).
+func (s *sweptSnapshots) List() (listed []*raft.SnapshotMeta, err error) {
+	names, err := snapshotNames(s.SnapshotStore, s.folders) // before the list: none of these is newer than all of that
+	if err != nil {
+		return nil, err
+	}
+	names = slices.DeleteFunc(names, func(name snapshotName) bool { return slices.Contains(s.unreadable, name.id) })
+	metas, err := s.SnapshotStore.List()
+	for _, meta := range metas {
+		if slices.Contains(s.unreadable, meta.ID) || checkMeta(s.folders, meta) != nil {
+			continue
+		}
+		listed = append(listed, meta)
+	}
+	if err == nil && len(names) > 0 && (len(listed) == 0 || listed[0].Index < names[0].index) {
+		err = s.record.end(Damaged(filepath.Join(s.folders, names[0].id), "meta.json can't be read, or does not fit its checksum"))
+		s.record.fatal(err)
+	}
+	return listed, err
+}
+
+// Open opens a snapshot that is as it was written. One that is not ends the process (S12), unless it
+// has just made room for newer ones.
+func (s *sweptSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	meta, state, err := openSnapshot(s.SnapshotStore, s.folders, id)
+	if err == nil {
+		return meta, state, nil
+	}
+	if listed, listErr := os.ReadDir(s.folders); listErr == nil && !slices.ContainsFunc(listed, func(e os.DirEntry) bool { return e.Name() == id }) {
+		return nil, nil, err
+	}
+	err = s.record.end(Damaged(filepath.Join(s.folders, id), err.Error()))
+	s.record.fatal(err)
+	return nil, nil, err
+}
+
+// checkName is the file of a snapshot's folder that holds the checksum.
+const checkName = "check"
+
+// checkOf is the checksum of what is known of a snapshot.
+func checkOf(meta raft.SnapshotMeta) ([]byte, error) {
+	text, err := json.Marshal(raft.SnapshotMeta{
+		Version: meta.Version, ID: meta.ID, Index: meta.Index, Term: meta.Term,
+		Configuration: meta.Configuration, ConfigurationIndex: meta.ConfigurationIndex,
+	})
+	return fmt.Appendf(nil, "%x\n", Checksum(text)), err
+}
+
+// openSnapshot opens a snapshot that is as it was written, or says what is wrong with it. Raft's store
+// has a checksum of the state, and verifies it here.
+func openSnapshot(snapshots raft.SnapshotStore, folders, id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	meta, state, err := snapshots.Open(id)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: meta.json or state.bin: %w", errRecord, err)
+	}
+	if folders == "" {
+		return meta, state, nil
+	}
+	if err = checkMeta(folders, meta); err == nil && meta.ID != id {
+		err = fmt.Errorf("%w: meta.json is that of %s", errRecord, meta.ID)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, state.Close())
+	}
+	return meta, state, nil
+}
+
+// checkMeta says what is wrong with what is known of a snapshot.
+func checkMeta(folders string, meta *raft.SnapshotMeta) error {
+	check, err := os.ReadFile(filepath.Join(folders, meta.ID, checkName))
+	info, statErr := os.Stat(filepath.Join(folders, meta.ID, "state.bin"))
+	want, wantErr := checkOf(*meta)
+	err = errors.Join(err, statErr, wantErr)
+	if err == nil && (meta.Size != info.Size() || !bytes.Equal(check, want)) {
+		err = errors.New("meta.json does not fit its checksum in " + checkName)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRecord, err)
+	}
+	return nil
+}
+
+// snapshotName is what the name of a snapshot's folder tells.
+type snapshotName struct {
+	id                   string
+	term, index, written uint64
+}
+
+// snapshotNames lists what snapshots there are, the newest first, also those that can't be read.
+func snapshotNames(snapshots raft.SnapshotStore, folders string) (names []snapshotName, err error) {
+	if folders == "" {
+		metas, err := snapshots.List()
+		for _, meta := range metas {
+			names = append(names, snapshotName{id: meta.ID, term: meta.Term, index: meta.Index})
+		}
+		return names, err
+	}
+	entries, err := os.ReadDir(folders)
+	for _, entry := range entries {
+		name := snapshotName{id: entry.Name()}
+		_, scanErr := fmt.Sscanf(name.id, "%d-%d-%d", &name.term, &name.index, &name.written)
+		if entry.IsDir() && scanErr == nil && !strings.HasSuffix(name.id, unfinished) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b snapshotName) int {
+		return cmp.Or(cmp.Compare(b.term, a.term), cmp.Compare(b.index, a.index), cmp.Compare(b.written, a.written))
+	})
+	return names, err
 }
 
 func (s *sweptSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
@@ -49,13 +175,16 @@ func (s *sweptSnapshots) Create(version raft.SnapshotVersion, index, term uint64
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[sink.ID()] = true
-	return &sweptSink{SnapshotSink: sink, store: s, state: state}, nil
+	return &sweptSink{SnapshotSink: sink, store: s, state: state, meta: raft.SnapshotMeta{
+		Version: version, ID: sink.ID(), Index: index, Term: term, Configuration: configuration, ConfigurationIndex: configurationIndex,
+	}}, nil
 }
 
 type sweptSink struct {
 	raft.SnapshotSink
 	store *sweptSnapshots
 	state *os.File // the same that raft's sink writes, for emptying it when that fails
+	meta  raft.SnapshotMeta
 }
 
 // Close completes the snapshot: its folder gets its name, and raft deletes log
@@ -66,7 +195,12 @@ func (s *sweptSink) Close() error {
 	if s.state == nil {
 		return nil
 	}
-	if err := syncDir(filepath.Join(s.store.folders, s.ID()+unfinished)); err != nil {
+	folder := filepath.Join(s.store.folders, s.ID()+unfinished)
+	check, err := checkOf(s.meta)
+	if err == nil {
+		err = writeSynced(filepath.Join(folder, checkName), check)
+	}
+	if err := errors.Join(err, syncDir(folder)); err != nil {
 		return errors.Join(err, s.Cancel())
 	}
 	return s.end(s.SnapshotSink.Close())

@@ -86,7 +86,7 @@ func TestSnapshotsOfALeaderOnAFullDisk(t *testing.T) {
 	bootstrap(t, st)
 	node, machine := startRaft(t, st)
 	for range 50 {
-		require.NoError(t, node.Apply(make([]byte, 1<<10), 0).Error())
+		require.NoError(t, apply(node, string(make([]byte, 1<<10))).Error())
 	}
 	free, err := st.Free()
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestSnapshotsOfALeaderOnAFullDisk(t *testing.T) {
 		left, err := st.Free()
 		require.NoError(t, err)
 		require.InDelta(t, free, left, 256<<10, "the blocks of a failed snapshot")
-		require.NoError(t, node.Apply([]byte("x"), 0).Error(), "writing goes on")
+		require.NoError(t, apply(node, "x").Error(), "writing goes on")
 	}
 	machine.grow(-29 << 20)
 	require.NoError(t, node.Snapshot().Error())

@@ -76,6 +76,7 @@ func TestRoomInsideTheLogCounts(t *testing.T) {
 	heavy := entries(1, 1, 256)
 	for _, entry := range heavy {
 		entry.Data = make([]byte, 32<<10)
+		entry.Extensions = Checksum(entry.Data)
 	}
 	require.NoError(t, st.Logs().StoreLogs(heavy))
 
@@ -83,7 +84,7 @@ func TestRoomInsideTheLogCounts(t *testing.T) {
 	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 257, 257)), ErrDiskFull)
 	require.NoError(t, st.Logs().DeleteRange(1, 250))
 	require.NoError(t, st.Logs().StoreLogs(entries(1, 257, 257)))
-	require.ErrorIs(t, st.Logs().StoreLogs([]*raft.Log{{Index: 258, Data: make([]byte, 4<<20)}}), ErrDiskFull, "too much for the room inside")
+	require.ErrorIs(t, st.Logs().StoreLogs([]*raft.Log{command(258, 1, make([]byte, 4<<20))}), ErrDiskFull, "too much for the room inside")
 	free = floor/2 - 1
 	require.ErrorIs(t, st.Logs().StoreLogs(entries(1, 258, 258)), ErrDiskFull)
 }
@@ -97,12 +98,12 @@ func TestRaftTellsOfAFullDisk(t *testing.T) {
 	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() (uint64, error) { return free.Load(), nil }}})
 	bootstrap(t, st)
 	node, _ := startRaft(t, st)
-	require.NoError(t, node.Apply([]byte("x"), 0).Error())
+	require.NoError(t, apply(node, "x").Error())
 
 	free.Store(0)
-	require.ErrorIs(t, node.Apply([]byte("refused"), 0).Error(), ErrDiskFull)
+	require.ErrorIs(t, apply(node, "refused").Error(), ErrDiskFull)
 	free.Store(room)
-	require.Eventually(t, func() bool { return node.Apply([]byte("x"), 0).Error() == nil }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return apply(node, "x").Error() == nil }, 30*time.Second, time.Millisecond)
 	require.NoError(t, node.Shutdown().Error())
 
 	first, last := span(t, st.Logs())

@@ -27,16 +27,21 @@ type Store struct {
 // A medium is where the data is: the files of a directory, or a Memory.
 type medium struct {
 	logs      raft.LogStore
+	logName   string // of its file or folder, for sentences
+	votesName string
 	segmented bool // see diskLog
 	votes     Table
 	snapshots raft.SnapshotStore
 	folders   string // the folder of the snapshots' folders; empty in memory
-	where     string // for sentences
-	identity  Identity
-	keep      func(Identity) error // replaces the identity, wholly or not at all
-	free      func() (uint64, error)
-	reusable  func() uint64 // bytes inside the log's file that deletions have freed
-	close     func() error
+	// unreadable are snapshots that are damaged and not needed.
+	unreadable []string
+	where      string // for sentences
+	identity   Identity
+	keep       func(Identity) error // replaces the identity, wholly or not at all
+	free       func() (uint64, error)
+	reusable   func() uint64 // bytes inside the log's file that deletions have freed
+	settle     func() error  // notes what is known of an orderly end
+	close      func() error
 }
 
 // Open opens the data of a node, and makes it if there is none. It refuses, with
@@ -56,7 +61,11 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	state, err := inspect(m, cfg.NodeID)
+	var state State
+	err = guarded(func() error {
+		state, err = inspect(&m, cfg.NodeID)
+		return err
+	})
 	if err != nil {
 		return nil, errors.Join(err, m.close())
 	}
@@ -65,6 +74,9 @@ func Open(cfg Config) (*Store, error) {
 		return nil, errors.Join(err, m.close())
 	}
 	s.identity, s.state = m.identity, state
+	if err := s.dropCovered(); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
 	return s, nil
 }
 
@@ -73,17 +85,19 @@ func Open(cfg Config) (*Store, error) {
 func assemble(cfg Config, m medium) (*Store, error) {
 	m = cfg.Wrap.around(m)
 	record := &record{fatal: cfg.Fatal, observe: cfg.Observe}
-	logPen := &pen{turn: newTurn(), record: record}
-	votePen := &pen{turn: newTurn(), record: record}
+	logPen := &pen{file: m.logName, turn: newTurn(), record: record}
+	votePen := &pen{file: m.votesName, turn: newTurn(), record: record}
 	space := &space{where: m.where, mark: cfg.Mark, floor: cfg.Floor, free: m.free, reusable: m.reusable}
 
-	cache, err := raft.NewLogCache(LogCacheEntries, &pennedLog{LogStore: m.logs, pen: logPen, segmented: m.segmented})
+	cache, err := raft.NewLogCache(LogCacheEntries, &pennedLog{
+		LogStore: m.logs, pen: logPen, segmented: m.segmented, covered: func() (uint64, error) { return newestSnapshot(m.snapshots) },
+	})
 	if err != nil {
 		return nil, err
 	}
 	snapshots := m.snapshots
 	if m.folders != "" {
-		if snapshots, err = sweeping(m.snapshots, m.folders); err != nil {
+		if snapshots, err = sweeping(m.snapshots, m.folders, m.unreadable, record); err != nil {
 			return nil, err
 		}
 	}
@@ -92,7 +106,7 @@ func assemble(cfg Config, m medium) (*Store, error) {
 		votes.current.Store(term)
 	}
 	return &Store{
-		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space, segmented: m.segmented},
+		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space},
 		votes:     votes,
 		snapshots: snapshots,
 		space:     space,
@@ -127,6 +141,9 @@ func (s *Store) Votes() raft.StableStore { return s.votes }
 // Snapshots is the snapshot store for raft.NewRaft.
 func (s *Store) Snapshots() raft.SnapshotStore { return s.snapshots }
 
+// LogName is where the log is, for sentences.
+func (s *Store) LogName() string { return s.medium.logName }
+
 // Identity returns who this node is, as written.
 func (s *Store) Identity() Identity {
 	s.mu.Lock()
@@ -156,7 +173,7 @@ func (s *Store) Mark(cluster ID) error {
 	next := s.identity
 	if next.Cluster != (ID{}) && cluster != (ID{}) && next.Cluster != cluster {
 		return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
-			"connect the node to its own cluster, or join this one with an empty directory and a new node id",
+			"connect the node to its own cluster, or give it an empty directory to join this one",
 			ErrOtherCluster, s.medium.where, next.Cluster, cluster)
 	}
 	next.Bootstrapped = true
@@ -242,5 +259,9 @@ func (s *Store) Close() error {
 	}
 	s.mu.Lock() // Mark writes outside the pens
 	defer s.mu.Unlock()
-	return s.medium.close()
+	var err error
+	if !s.record.isBroken() {
+		err = guarded(s.medium.settle)
+	}
+	return errors.Join(err, s.medium.close())
 }

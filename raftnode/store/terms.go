@@ -1,9 +1,8 @@
 package store
 
 import (
+	"errors"
 	"fmt"
-
-	"github.com/hashicorp/raft"
 )
 
 const (
@@ -14,26 +13,30 @@ const (
 	indexMax = 1 << 62
 )
 
-// inspectTerms compares the votes with the log, which ends at index last, and with the snapshots. Raft writes
-// a term before the first entry or snapshot of it, so votes that know less are from an older copy, or gone,
-// and the node could vote twice in one term.
-func inspectTerms(m medium, last uint64) error {
-	term, err := number(m.votes, keyCurrentTerm)
-	if err != nil && err.Error() != errNotFound.Error() {
-		return err
-	}
-	if term > termMax {
-		return lost(m.where, fmt.Sprintf("the votes are of term %d, which no cluster reaches", term))
-	}
-	if last > 0 {
-		var entry raft.Log
-		if err := m.logs.GetLog(last, &entry); err != nil {
+// inspectTerms reads the votes and compares their term with that of the log's last entry, which it returns.
+// Raft writes a term before the first entry of it, so votes that know less are from an older copy, and the
+// node could vote twice in one term.
+func inspectTerms(m *medium, logTerm uint64) (term uint64, err error) {
+	err = intact(m.votesName, func() (err error) {
+		if _, err = m.votes.Get(keyVoteCandidate); err != nil && !errors.Is(err, errNotFound) {
 			return err
 		}
-		if term < entry.Term {
-			return lost(m.where, fmt.Sprintf("the log has reached term %d, but the votes only know term %d", entry.Term, term))
-		}
+		term, err = number(m.votes, keyCurrentTerm)
+		return err
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case term > termMax:
+		return 0, lost(m.where, fmt.Sprintf("the votes are of term %d, which no cluster reaches", term))
+	case term < logTerm:
+		return 0, lost(m.where, fmt.Sprintf("the log has reached term %d, but the votes only know term %d", logTerm, term))
 	}
+	return term, nil
+}
+
+// inspectSnapshotTerms compares the term of the votes with the snapshots.
+func inspectSnapshotTerms(m *medium, term uint64) error {
 	snapshots, err := m.snapshots.List()
 	if err != nil {
 		return err

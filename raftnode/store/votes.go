@@ -80,12 +80,20 @@ func (v *votes) Set(key, value []byte) error {
 }
 
 // Get returns what is written; a vote that is only half heard is not.
-func (v *votes) Get(key []byte) ([]byte, error) {
-	return v.table.Get(string(key))
+func (v *votes) Get(key []byte) (value []byte, err error) {
+	err = v.pen.read(func() error {
+		value, err = v.table.Get(string(key))
+		return err
+	})
+	return value, err
 }
 
-func (v *votes) GetUint64(key []byte) (uint64, error) {
-	return number(v.table, string(key))
+func (v *votes) GetUint64(key []byte) (value uint64, err error) {
+	err = v.pen.read(func() error {
+		value, err = number(v.table, string(key))
+		return err
+	})
+	return value, err
 }
 
 func (v *votes) takeTerm() (term uint64, staged bool) {
@@ -114,7 +122,7 @@ func number(table Table, key string) (uint64, error) {
 		return 0, err
 	}
 	if len(value) != 8 {
-		return 0, fmt.Errorf("store: the value of %s has %d bytes, a number has 8; nothing was changed; the file of the votes is damaged: let the node join under a new id", key, len(value))
+		return 0, fmt.Errorf("%w: the value of %s has %d bytes, a number has 8", errRecord, key, len(value))
 	}
 	return binary.BigEndian.Uint64(value), nil
 }

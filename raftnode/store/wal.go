@@ -1,18 +1,19 @@
 package store
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	walfs "github.com/hashicorp/raft-wal/fs"
-	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 )
@@ -36,7 +37,7 @@ const (
 //
 // The folder has a lock of its own, for which raft-wal would wait for ever. It is
 // never waited for, because who opens the folder holds the lock of the votes.
-func openWAL(cfg Config, folder string) (*diskLog, error) {
+func openWAL(cfg Config, folder string, fresh bool) (*diskLog, error) {
 	if cfg.Floor < FloorSegments*SegmentBytes {
 		return nil, fmt.Errorf("store: Floor (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; nothing was opened; raise Floor",
 			cfg.Floor, FloorSegments, SegmentBytes)
@@ -44,26 +45,206 @@ func openWAL(cfg Config, folder string) (*diskLog, error) {
 	if err := makeDir(folder); err != nil {
 		return nil, err
 	}
-	if err := unseal(folder); err != nil {
-		return nil, err
-	}
-	log, err := wal.Open(folder, wal.WithSegmentSize(SegmentBytes), wal.WithLogger(cfg.Logger))
+	table, err := openSegmentTable(folder, fresh)
 	if err != nil {
 		return nil, err
 	}
+	var log *wal.WAL
+	err = guarded(func() error {
+		if err := inspectTail(folder, table); err != nil {
+			return err
+		}
+		if err := unseal(folder, table); err != nil {
+			return err
+		}
+		log, err = wal.Open(folder, wal.WithSegmentSize(SegmentBytes), wal.WithMetaStore(table), wal.WithLogger(cfg.Logger))
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(segmentsError(folder, err), table.Close())
+	}
+	segments := forgetful{log, table}
+	err = flushSegments(folder)
+	if err == nil {
+		err = segments.settle()
+	}
 	return &diskLog{
-		LogStore: forgetful{log}, name: logFiles[WAL],
-		stamp:     func() ([]byte, error) { return log.Get([]byte(stampKey)) },
-		setStamp:  func(stamp []byte) error { return log.Set([]byte(stampKey), stamp) },
+		LogStore: segments, name: logFiles[WAL], stamps: table.boltTable,
 		reusable:  func() uint64 { return 0 }, // whole segments go, and give their room back to the disk
 		segmented: true,
+		settle:    segments.settle,
 		close:     log.Close,
-	}, errors.Join(flushSegments(folder), recommit(log))
+	}, err
 }
+
+// segmentsError calls damaged what raft-wal does not understand, and what is not there.
+func segmentsError(folder string, err error) error {
+	for _, sign := range []error{types.ErrCorrupt, io.EOF, io.ErrUnexpectedEOF, fs.ErrNotExist} {
+		if errors.Is(err, sign) {
+			return Damaged(folder, err.Error())
+		}
+	}
+	return err
+}
+
+// A segmentTable is raft-wal's table of its segments, with the checksum that the one of its own lacks.
+// It also knows two things that a segment can't tell when it has lost something: which segments have been
+// written to, and an entry that the log has got to. The latter is as of the last start, or stop, of a
+// process: what was lost at the end of the log since may be taken for a torn write.
+type segmentTable struct {
+	boltTable
+
+	mu            sync.Mutex
+	last, written uint64 // 1 + the id of the last segment, and of the last that has been written to; 0 = none
+	reached       uint64 // the entry
+}
+
+const (
+	segmentTableName = "wal-meta.db"
+	segmentsKey      = "segments"
+	writtenKey       = "written"
+	reachedKey       = "reached"
+)
+
+func openSegmentTable(folder string, fresh bool) (*segmentTable, error) {
+	path := filepath.Join(folder, segmentTableName)
+	if _, err := os.Stat(path); !fresh && errors.Is(err, fs.ErrNotExist) {
+		return nil, Damaged(path, "it is missing")
+	}
+	db, err := openBolt(path, 0, fresh)
+	if err != nil {
+		return nil, tableError(path, err)
+	}
+	t := &segmentTable{}
+	if t.boltTable, err = newBoltTable(db, fresh); err == nil {
+		t.written, err = number(t, writtenKey)
+	}
+	if err == nil || errors.Is(err, errNotFound) {
+		t.reached, err = number(t, reachedKey)
+	}
+	if err != nil && !errors.Is(err, errNotFound) {
+		return nil, errors.Join(tableError(path, err), db.Close())
+	}
+	return t, nil
+}
+
+// seen notes what the last segment is.
+func (t *segmentTable) seen(state types.PersistentState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(state.Segments); n > 0 {
+		t.last = state.Segments[n-1].ID + 1
+	}
+}
+
+// unwritten returns the last segment if nothing has been written to it yet, as far as is known.
+func (t *segmentTable) unwritten() (last uint64, unwritten bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last, t.last != t.written
+}
+
+// reach notes how far the log gets. The caller is the log's one writer.
+func (t *segmentTable) reach(index uint64) error {
+	if err := t.Put(numberPair(reachedKey, index)); err != nil {
+		return err
+	}
+	t.reached = index
+	return nil
+}
+
+// wrote notes that a segment has been written to.
+func (t *segmentTable) wrote(last uint64) error {
+	if err := t.Put(numberPair(writtenKey, last)); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written = last
+	return nil
+}
+
+func tableError(path string, err error) error {
+	if errors.Is(err, errRecord) {
+		return Damaged(path, err.Error())
+	}
+	return err
+}
+
+// Load implements types.MetaStore. The table is open already, in its folder.
+func (t *segmentTable) Load(string) (state types.PersistentState, err error) {
+	text, err := t.Get(segmentsKey)
+	if errors.Is(err, errNotFound) {
+		return state, nil // a new one
+	}
+	err = errors.Join(err, json.Unmarshal(text, &state))
+	t.seen(state)
+	return state, err
+}
+
+// CommitState implements types.MetaStore.
+func (t *segmentTable) CommitState(state types.PersistentState) error {
+	text, err := json.Marshal(state)
+	if err == nil {
+		err = t.Put(Pair{segmentsKey, text})
+	}
+	t.seen(state)
+	return err
+}
+
+// GetStable implements types.MetaStore; nothing is kept there.
+func (t *segmentTable) GetStable([]byte) ([]byte, error) { return nil, nil }
+
+// SetStable implements types.MetaStore.
+func (t *segmentTable) SetStable(key, _ []byte) error {
+	return fmt.Errorf("the segments' table keeps no other values, and %q is one", key)
+}
+
+// Close implements types.MetaStore.
+func (t *segmentTable) Close() error { return t.db.Close() }
 
 // forgetful has no entry that was deleted. raft-wal itself goes on to find those
 // in front of its first index until their segment goes, or the process ends.
-type forgetful struct{ *wal.WAL }
+type forgetful struct {
+	*wal.WAL
+	table *segmentTable
+}
+
+func (f forgetful) StoreLog(entry *raft.Log) error { return f.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs notes the first write to a segment. It is one to the segment that was the last before, or to a
+// later one, which the next write then notes.
+func (f forgetful) StoreLogs(entries []*raft.Log) error {
+	last, unwritten := f.table.unwritten()
+	if err := f.WAL.StoreLogs(entries); err != nil || !unwritten {
+		return err
+	}
+	return f.table.wrote(last)
+}
+
+// DeleteRange first forgets that the log has got further than it will.
+func (f forgetful) DeleteRange(first, last uint64) error {
+	end, err := f.LastIndex()
+	if err == nil && last >= end && first <= f.table.reached {
+		err = f.table.reach(first - 1)
+	}
+	if err != nil {
+		return err
+	}
+	return f.WAL.DeleteRange(first, last)
+}
+
+// settle refuses a log that does not get as far as it did, and notes how far it gets.
+func (f forgetful) settle() error {
+	last, err := f.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last < f.table.reached {
+		return fmt.Errorf("%w: it ends with entry %d, and has reached entry %d", errRecord, last, f.table.reached)
+	}
+	return f.table.reach(last)
+}
 
 func (f forgetful) GetLog(index uint64, entry *raft.Log) error {
 	first, err := f.FirstIndex()
@@ -85,10 +266,8 @@ func (f forgetful) GetLog(index uint64, entry *raft.Log) error {
 // written once more, into a new one with room to spare, and the table changes
 // from the one to the other in one transaction. The old file is deleted by
 // raft-wal, as every file that is not in its table.
-func unseal(folder string) (err error) {
-	table := &metadb.BoltMetaDB{}
+func unseal(folder string, table types.MetaStore) (err error) {
 	state, err := table.Load(folder)
-	defer func() { err = errors.Join(err, table.Close()) }()
 	if err != nil || len(state.Segments) == 0 {
 		return err
 	}
@@ -150,7 +329,8 @@ func entriesOf(r types.SegmentWriter, first uint64) (entries []types.LogEntry, b
 // others of it: the process before may have ended without a flush, or with one
 // that failed. A failed flush has left pages that the kernel takes for clean, and
 // no later one writes them. So the last segment, and the next should it be there,
-// are written over with what they hold. The flush of all is for the names too:
+// are written over with what they hold, and so is the table, by what is noted in
+// it afterwards. The flush of all is for the names too:
 // raft-wal flushes the name of a segment with its first write, but not of one
 // that it finds at the start.
 func flushSegments(folder string) error {
@@ -176,13 +356,4 @@ func rewrite(f *os.File) error {
 	}
 	_, err = f.WriteAt(text, 0)
 	return err
-}
-
-// recommit has the table written once more, for the same reason.
-func recommit(log *wal.WAL) error {
-	stamp, err := log.Get([]byte(stampKey))
-	if err != nil || len(stamp) == 0 { // the table has just been made
-		return err
-	}
-	return log.Set([]byte(stampKey), stamp)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
-	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/types"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,6 +19,7 @@ func bigEntries(first, last uint64) []*raft.Log {
 	logs := entries(1, first, last)
 	for _, entry := range logs {
 		entry.Data = append(make([]byte, SegmentBytes/100), entry.Data...)
+		entry.Extensions = Checksum(entry.Data)
 	}
 	return logs
 }
@@ -27,7 +27,7 @@ func bigEntries(first, last uint64) []*raft.Log {
 // cutTable is raft-wal's table in a process that ends before the table is told of
 // a full segment.
 type cutTable struct {
-	metadb.BoltMetaDB
+	*segmentTable
 	cut bool
 }
 
@@ -35,20 +35,21 @@ func (c *cutTable) CommitState(s types.PersistentState) error {
 	if c.cut {
 		return errors.New("the process has ended")
 	}
-	return c.BoltMetaDB.CommitState(s)
+	return c.segmentTable.CommitState(s)
 }
 
 // endBetween fills a segment of a node's log as a process does that ends between
 // the write which fills it and the note that it is full. It returns the last
 // entry that was acknowledged.
 func endBetween(t *testing.T, dir string, first uint64) (last uint64) {
-	table := &cutTable{}
-	log, err := wal.Open(filepath.Join(dir, logFiles[WAL]), wal.WithSegmentSize(SegmentBytes),
+	folder := filepath.Join(dir, logFiles[WAL])
+	table := &cutTable{segmentTable: must(openSegmentTable(folder, false))}
+	log, err := wal.Open(folder, wal.WithSegmentSize(SegmentBytes),
 		wal.WithMetaStore(table), wal.WithLogger(hclog.NewNullLogger()))
 	require.NoError(t, err)
 	table.cut = true
 	for last = first; ; last++ {
-		if err := log.StoreLogs(bigEntries(last, last)); err != nil {
+		if err := log.StoreLogs([]*raft.Log{Seal(bigEntries(last, last)[0])}); err != nil {
 			require.ErrorIs(t, err, wal.ErrSealed)
 			require.NoError(t, log.Close())
 			return last - 1
@@ -62,6 +63,7 @@ func TestAFullSegmentThatWasNotNotedIsWrittenOn(t *testing.T) {
 	cfg := Config{Dir: t.TempDir(), Log: WAL}
 	st := open(t, cfg)
 	fill(t, st, 1, 1, 10)
+	snapshot(t, st, 1, 4, "state")
 	require.NoError(t, st.Logs().DeleteRange(1, 4))
 	require.NoError(t, st.Close())
 	next := uint64(11)
@@ -79,7 +81,8 @@ func TestAFullSegmentThatWasNotNotedIsWrittenOn(t *testing.T) {
 	files := filepath.Join(cfg.Dir, logFiles[WAL])
 	before, err := os.ReadDir(files)
 	require.NoError(t, err)
-	require.NoError(t, unseal(files))
+	table := must(openSegmentTable(files, false))
+	require.NoError(t, errors.Join(unseal(files, table), table.Close()))
 	assert.Less(t, len(before), len(must(os.ReadDir(files))))
 	first, found := span(t, open(t, cfg).Logs())
 	assert.Equal(t, []uint64{5, last}, []uint64{first, found})
@@ -98,7 +101,9 @@ func TestRaftWALAloneNeverWritesAgain(t *testing.T) {
 	require.NoError(t, open(t, Config{Dir: dir, Log: WAL}).Close())
 	last := endBetween(t, dir, 1)
 	for range 2 {
-		log, err := wal.Open(filepath.Join(dir, logFiles[WAL]), wal.WithLogger(hclog.NewNullLogger()))
+		folder := filepath.Join(dir, logFiles[WAL])
+		table := must(openSegmentTable(folder, false))
+		log, err := wal.Open(folder, wal.WithMetaStore(table), wal.WithLogger(hclog.NewNullLogger()))
 		require.NoError(t, err)
 		require.ErrorIs(t, log.StoreLogs(entries(1, last+1, last+1)), wal.ErrSealed,
 			"raft-wal no longer needs unseal: it can go")
@@ -122,7 +127,10 @@ func TestATornTailIsCutOff(t *testing.T) {
 		} else {
 			st = open(t, cfg)
 			require.NoError(t, st.Logs().StoreLogs(bigEntries(last, last)))
+			table := filepath.Join(cfg.Dir, logFiles[WAL], segmentTableName)
+			running := must(os.ReadFile(table))
 			require.NoError(t, st.Close())
+			require.NoError(t, os.WriteFile(table, running, 0o600), "the power fails before it is closed")
 		}
 		written := must(os.ReadFile(path))
 		end := len(written)

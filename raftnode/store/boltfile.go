@@ -1,0 +1,198 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"os"
+	"runtime/debug"
+	"slices"
+
+	"go.etcd.io/bbolt"
+)
+
+// errRecord is a record that is not what was written; who knows the file makes
+// ErrDamaged of it.
+var errRecord = errors.New("not as it was written")
+
+// guarded turns a panic of the libraries below into an error. Both bbolt and
+// raft-wal panic on what they don't expect, and bbolt reads its file as memory,
+// where a page that can't be read is a fault of the runtime.
+func guarded(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: %v", errRecord, cause)
+		}
+	}()
+	return do()
+}
+
+// openBolt opens a bbolt file, whose tree is checked under its lock and before it
+// is mapped. fresh: there may be no file yet, or an empty one.
+func openBolt(path string, mapBytes int, fresh bool) (db *bbolt.DB, err error) {
+	options := boltOptions(mapBytes)
+	options.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(path, flag, mode)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkLocked(f, fresh); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
+	}
+	err = guarded(func() error {
+		db, err = bbolt.Open(path, 0o600, options)
+		return err
+	})
+	return db, err
+}
+
+func checkLocked(f *os.File, fresh bool) error {
+	if err := lockFile(f); err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil || fresh && info.Size() == 0 {
+		return err
+	}
+	return checkBolt(f, info.Size())
+}
+
+// boltOptions: bbolt finds its free pages at the next start by itself, which
+// saves writing them at each commit, and keeps them in a map, because the list
+// that is its default gets slow in a log that grows and shrinks all the time.
+func boltOptions(mapBytes int) *bbolt.Options {
+	return &bbolt.Options{
+		Timeout:         lockWait,
+		NoFreelistSync:  true,
+		FreelistType:    bbolt.FreelistMapType,
+		InitialMmapSize: mapBytes,
+	}
+}
+
+// A boltTable is a Table in a bbolt file: one record with all its values and one
+// checksum, so that none of them can be lost, or become an older one, alone.
+type boltTable struct{ db *bbolt.DB }
+
+var (
+	tableBucket = []byte("table")
+	tableKey    = []byte("record")
+)
+
+// newBoltTable makes the table of a file, empty if there is none.
+func newBoltTable(db *bbolt.DB, fresh bool) (boltTable, error) {
+	if fresh {
+		err := db.Update(func(tx *bbolt.Tx) error {
+			if _, err := tx.CreateBucketIfNotExists(tableBucket); err != nil {
+				return err
+			}
+			if _, err := tableIn(tx); err == nil || !errors.Is(err, errNoTable) {
+				return err
+			}
+			return putTable(tx, nil)
+		})
+		if err != nil {
+			return boltTable{}, err
+		}
+	}
+	return boltTable{db}, db.View(func(tx *bbolt.Tx) error {
+		_, err := tableIn(tx)
+		return err
+	})
+}
+
+func (t boltTable) Get(key string) (value []byte, err error) {
+	err = guarded(func() error {
+		return t.db.View(func(tx *bbolt.Tx) error {
+			values, err := tableIn(tx)
+			if err != nil {
+				return err
+			}
+			found, ok := values[key]
+			if !ok {
+				return errNotFound
+			}
+			value = found
+			return nil
+		})
+	})
+	return value, err
+}
+
+// Put is called by raft-wal too, on a goroutine of its own.
+func (t boltTable) Put(pairs ...Pair) error {
+	return guarded(func() error {
+		return t.db.Update(func(tx *bbolt.Tx) error { return putPairs(tx, pairs...) })
+	})
+}
+
+// putPairs changes values of the table, as part of a transaction.
+func putPairs(tx *bbolt.Tx, pairs ...Pair) error {
+	values, err := tableIn(tx)
+	if err != nil {
+		return err
+	}
+	for _, pair := range pairs {
+		values[pair.Key] = pair.Value
+	}
+	return putTable(tx, values)
+}
+
+var errNoTable = fmt.Errorf("%w: the record of its values is missing", errRecord)
+
+// tableIn reads the record.
+func tableIn(tx *bbolt.Tx) (map[string][]byte, error) {
+	bucket := tx.Bucket(tableBucket)
+	if bucket == nil {
+		return nil, errNoTable
+	}
+	text := bytes.Clone(bucket.Get(tableKey)) // bbolt's memory ends with the transaction
+	if text == nil {
+		return nil, errNoTable
+	}
+	wrong := fmt.Errorf("%w: the record of its values does not fit its checksum", errRecord)
+	end := len(text) - ChecksumBytes
+	if end < 0 || binary.BigEndian.Uint32(text[end:]) != crc32.Checksum(text[:end], castagnoli) {
+		return nil, wrong
+	}
+	values := map[string][]byte{}
+	for text = text[:end]; len(text) > 0; {
+		key, rest, ok := cut(text)
+		if !ok {
+			return nil, wrong
+		}
+		value, rest, ok := cut(rest)
+		if !ok {
+			return nil, wrong
+		}
+		values[string(key)], text = value, rest
+	}
+	return values, nil
+}
+
+func putTable(tx *bbolt.Tx, values map[string][]byte) error {
+	var text []byte
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		text = binary.AppendUvarint(text, uint64(len(key)))
+		text = append(text, key...)
+		text = binary.AppendUvarint(text, uint64(len(values[key])))
+		text = append(text, values[key]...)
+	}
+	text = binary.BigEndian.AppendUint32(text, crc32.Checksum(text, castagnoli))
+	return tx.Bucket(tableBucket).Put(tableKey, text)
+}
+
+// cut takes a piece with its length before it off the front of text.
+func cut(text []byte) (piece, rest []byte, ok bool) {
+	length, n := binary.Uvarint(text)
+	if n <= 0 || length > uint64(len(text)-n) {
+		return nil, nil, false
+	}
+	end := n + int(length)
+	return text[n:end:end], text[end:], true
+}

@@ -1,0 +1,82 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/hashicorp/raft"
+)
+
+// An entry has two checksums, both CRC-32C.
+//
+// The proposer's is computed over the entry's data where the data is made. It is
+// in Extensions, so it goes with the entry to every node and into every log. It
+// tells an entry that is the same everywhere from one that was changed on its
+// way.
+//
+// The store's seal is computed over all that raft acts on: index, term, type,
+// data and extensions. It is added when the entry is written and taken off when
+// it is read, so nothing above the store sees it. AppendedAt is not covered: it
+// decides nothing, and its form changes on the way to the disk and back.
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ChecksumBytes is the length of either checksum.
+const ChecksumBytes = 4
+
+// Checksum returns the proposer's checksum of an entry's data, for
+// raft.Log.Extensions.
+func Checksum(data []byte) []byte {
+	return binary.BigEndian.AppendUint32(nil, crc32.Checksum(data, castagnoli))
+}
+
+// Verify reports, with ErrChecksum, an entry whose proposer's checksum does not
+// fit. Every command has one; raft's own entries have none.
+func Verify(entry *raft.Log) error {
+	fits := len(entry.Extensions) == 0
+	if entry.Type == raft.LogCommand {
+		fits = string(entry.Extensions) == string(Checksum(entry.Data))
+	}
+	if fits {
+		return nil
+	}
+	return fmt.Errorf("store: %w: entry %d of term %d (%v), %d bytes of data with checksum %x",
+		ErrChecksum, entry.Index, entry.Term, entry.Type, len(entry.Data), entry.Extensions)
+}
+
+// Seal returns entry as it is written.
+func Seal(entry *raft.Log) *raft.Log {
+	sealed := *entry
+	sealed.Extensions = make([]byte, 0, len(entry.Extensions)+ChecksumBytes)
+	sealed.Extensions = append(sealed.Extensions, entry.Extensions...)
+	sealed.Extensions = binary.BigEndian.AppendUint32(sealed.Extensions, sealOf(entry, entry.Extensions))
+	return &sealed
+}
+
+// unsealed takes the seal off entry, which was read as the one at index.
+func unsealed(index uint64, entry *raft.Log) error {
+	own := len(entry.Extensions) - ChecksumBytes
+	switch {
+	case own < 0:
+		return fmt.Errorf("%w: entry %d has no checksum", errRecord, index)
+	case entry.Index != index:
+		return fmt.Errorf("%w: at entry %d lies entry %d", errRecord, index, entry.Index)
+	case binary.BigEndian.Uint32(entry.Extensions[own:]) != sealOf(entry, entry.Extensions[:own]):
+		return fmt.Errorf("%w: entry %d does not fit its checksum", errRecord, index)
+	}
+	if entry.Extensions = entry.Extensions[:own]; own == 0 {
+		entry.Extensions = nil
+	}
+	return nil
+}
+
+func sealOf(entry *raft.Log, extensions []byte) uint32 {
+	var head [25]byte
+	binary.BigEndian.PutUint64(head[:], entry.Index)
+	binary.BigEndian.PutUint64(head[8:], entry.Term)
+	head[16] = byte(entry.Type)
+	binary.BigEndian.PutUint64(head[17:], uint64(len(entry.Data)))
+	sum := crc32.Checksum(head[:], castagnoli)
+	return crc32.Update(crc32.Update(sum, castagnoli, entry.Data), castagnoli, extensions)
+}

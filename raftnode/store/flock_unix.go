@@ -1,0 +1,33 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package store
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	bbolterrors "go.etcd.io/bbolt/errors"
+)
+
+// lockRetry is how often a lock that another process has is asked for.
+const lockRetry = 20 * time.Millisecond
+
+// lockFile takes the lock that bbolt takes, on the same descriptor, so that bbolt has it already.
+func lockFile(f *os.File) error {
+	retry, end := time.NewTicker(lockRetry), time.NewTimer(lockWait)
+	defer retry.Stop()
+	defer end.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-retry.C:
+		case <-end.C:
+			return bbolterrors.ErrTimeout
+		}
+	}
+}

@@ -35,11 +35,12 @@ type Node struct {
 	listedAt uint64
 	cut      atomic.Int64 // cluster time that stalls of this leader cut off, in ns
 
-	clerkWake chan struct{} // capacity 1
+	clerkWake chan struct{}    // capacity 1
+	losses    chan lostEntries // capacity 1
 	closing   chan struct{}
 	closeOnce sync.Once
 	closed    error
-	busy      sync.WaitGroup // clerk and watchdog
+	busy      sync.WaitGroup // clerk, watchdog and tellLosses
 
 	opened, asked time.Time     // when it was opened; when the clerk asked last whether it was removed
 	membership    chan struct{} // capacity 1: full while a change of the members is being made
@@ -58,8 +59,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, queue: newQueue(), flights: newFlights(), digests: &digests{},
-		clerkWake: make(chan struct{}, 1), closing: make(chan struct{}), changing: make(chan struct{}, 1),
-		membership: make(chan struct{}, 1), opened: time.Now(),
+		clerkWake: make(chan struct{}, 1), losses: make(chan lostEntries, 1), closing: make(chan struct{}),
+		changing: make(chan struct{}, 1), membership: make(chan struct{}, 1), opened: time.Now(),
 	}
 	n.state = &state{
 		log: cfg.Logger, rules: cfg.Rules, fatal: n.fatal, applied: cfg.Applied, restored: cfg.Restored,
@@ -95,7 +96,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.network, err = peer.New(peer.Config{
 		ID: cfg.ID, Incarnation: n.self.Incarnation, Cluster: peer.ClusterID(cluster), List: cfg.Cluster,
-		Condition: n.condition, Term: n.store.Term, Told: n.told,
+		Condition: n.condition, Term: n.store.Term, Told: n.told, Lost: n.lost,
 		Listener: cfg.Listener, Advertise: cfg.Advertise, Dial: cfg.Dial, TLS: cfg.TLS, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -107,6 +108,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	open = true
 	n.busy.Go(n.clerk)
 	n.busy.Go(n.watch)
+	n.busy.Go(n.tellLosses)
 	return n, nil
 }
 

@@ -14,9 +14,11 @@ import (
 //
 //	'c' + an entry with one Member or Digest of the caller's own    → 'o', or 'e' + why not
 //	's'                                                             → 'o' + the index applied, 8 bytes
+//	'l' + the index of an entry, 8 bytes                            → 'o', or 'e' + why not, or no answer
 const (
 	tellCommand = 'c'
 	tellStatus  = 's'
+	tellLost    = 'l'
 	toldOK      = 'o'
 	toldError   = 'e'
 )
@@ -65,6 +67,11 @@ func (n *Node) told(ctx context.Context, from peer.Server, body []byte) []byte {
 		return binary.BigEndian.AppendUint64([]byte{toldOK}, index)
 	case tellCommand:
 		if err := n.take(ctx, from, body[1:]); err != nil {
+			return append([]byte{toldError}, err.Error()...)
+		}
+		return []byte{toldOK}
+	case tellLost:
+		if err := n.forgot(from, body[1:]); err != nil {
 			return append([]byte{toldError}, err.Error()...)
 		}
 		return []byte{toldOK}

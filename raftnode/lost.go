@@ -1,0 +1,80 @@
+package raftnode
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
+)
+
+// A node whose log ends below what it acknowledged to its leader gets nothing more from that leader
+// (package peer). It would still vote, for candidates that lack the same entries. So the leader tells it,
+// and it ends its process.
+
+const (
+	// lostWait bounds how long the leader tries to tell a node.
+	lostWait = 2 * time.Second
+	// lostPause is the pause before it tells one again.
+	lostPause = time.Second
+)
+
+// lostEntries is a node and the entry that it acknowledged and does not have.
+type lostEntries struct {
+	node  peer.Node
+	index uint64
+}
+
+// lost is peer.Config's Lost.
+func (n *Node) lost(server peer.Node, index uint64) {
+	select {
+	case n.losses <- lostEntries{server, index}:
+	default: // it is called again
+	}
+}
+
+// tellLosses tells nodes of what they have lost.
+func (n *Node) tellLosses() {
+	for {
+		select {
+		case <-n.closing:
+			return
+		case l := <-n.losses:
+			n.tellLoss(l)
+		}
+		pause := time.NewTimer(lostPause)
+		select {
+		case <-n.closing:
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+	}
+}
+
+func (n *Node) tellLoss(l lostEntries) {
+	ctx, cancel := context.WithTimeout(context.Background(), lostWait)
+	defer cancel()
+	if _, err := n.exchange(ctx, l.node, binary.BigEndian.AppendUint64([]byte{tellLost}, l.index)); err != nil {
+		n.log.Debug("a node was not told that it has lost entries, or ended itself for it", "id", l.node.ID, "error", err)
+	}
+}
+
+// forgot ends the process if the leader has this node's word for an entry that is not in its log.
+func (n *Node) forgot(from peer.Server, body []byte) error {
+	in := n.running()
+	if in == nil || len(body) != 8 {
+		return fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
+	}
+	if _, leader := in.raft.LeaderWithID(); leader != from.ID() {
+		return fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
+	}
+	index, last := binary.BigEndian.Uint64(body), in.raft.LastIndex()
+	if last < index {
+		n.fatal(fmt.Errorf("raftnode: %w", store.Damaged(n.store.LogName(),
+			fmt.Sprintf("the log ends with entry %d, and the leader, %s, has this node's acknowledgement of entry %d", last, from.Name, index))))
+	}
+	return nil
+}

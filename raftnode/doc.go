@@ -12,6 +12,7 @@
 //	clerk        writes the marker, announces this node, reports digests, and asks, while no leader is
 //	             heard of, whether this node was removed
 //	watchdog     ends the process of a leader that is stuck
+//	tellLosses   tells a follower that its log has lost what it acknowledged
 //
 // The machine is guarded by one lock (state.go): applied to under it, read under it.
 //
@@ -40,6 +41,9 @@
 //	N10 A change of the members is proposed only if a majority of the voters that it leaves answered
 //	    this leader within its lease. A node ends for its own removal only when it knows that a
 //	    configuration without it is committed.
+//	N11 An entry is applied only if it fits the checksum that its proposer gave it. One that fits and
+//	    can't be decoded is the same everywhere and changes nothing; one that does not fit ends the
+//	    process.
 //
 // # Leadership in three steps
 //

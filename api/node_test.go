@@ -42,7 +42,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		{"Cluster", NodeConfig{ID: "n1", Cluster: "n2=h:1"}, "does not name this node"},
 		{"Cluster", NodeConfig{ID: "n1", Cluster: "n1=h:1", JoinCluster: "00"}, "JoinCluster"},
 		{"JoinCluster", NodeConfig{ID: "n1", JoinCluster: "xyz"}, "32 hexadecimal digits"},
-		{"Dir", NodeConfig{ID: "n1", Dir: empty}, "join under another id"},
+		{"Dir", NodeConfig{ID: "n1", Dir: empty}, "also if its disk was lost"},
 		{"Dir", NodeConfig{ID: "n1", Dir: filepath.Join(empty, "new")}, "holds nothing"},
 		{"ConnsMax", NodeConfig{ID: "n1", ConnsMax: -1}, "below zero"},
 		{"Listen", NodeConfig{ID: "n1", Listen: taken.Addr().String()}, "address already in use"},

@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"errors"
 	"slices"
 	"sync"
 
@@ -52,11 +51,10 @@ func lastListed(logs raft.LogStore, snapshots raft.SnapshotStore, id raft.Server
 	}
 	for i := last; i >= max(first, 1); i-- {
 		var l raft.Log
-		switch err := logs.GetLog(i, &l); {
-		case errors.Is(err, raft.ErrLogNotFound): // raft leaves a hole before a snapshot that it was sent
-		case err != nil:
+		if err := logs.GetLog(i, &l); err != nil {
 			return 0, err
-		case l.Type == raft.LogConfiguration && (configuration{servers: raft.DecodeConfiguration(l.Data).Servers}).has(id):
+		}
+		if l.Type == raft.LogConfiguration && (configuration{servers: raft.DecodeConfiguration(l.Data).Servers}).has(id) {
 			return i, nil
 		}
 	}

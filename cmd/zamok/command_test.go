@@ -36,8 +36,10 @@ var (
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
-	if signal.Ignored(os.Interrupt) { // as in the background of a script: what the tests start would ignore it, too
-		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if signal.Ignored(s) { // as in the background of a script: what the tests start would ignore it, too
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
 	}
 	dir, err := os.MkdirTemp("", "zamok-command-test-")
 	if err != nil {

@@ -46,9 +46,16 @@ func openBolt(path string, mapBytes int, fresh bool) (db *bbolt.DB, err error) {
 		return f, nil
 	}
 	err = guarded(func() error {
-		db, err = bbolt.Open(path, 0o600, options)
-		return err
+		if db, err = bbolt.Open(path, 0o600, options); err != nil {
+			return err
+		}
+		// What the process before wrote, and could not flush, is found here: a later flush leaves out
+		// the meta page that names it, which the kernel takes for clean. So another one names it.
+		return db.Update(func(*bbolt.Tx) error { return nil })
 	})
+	if err != nil && db != nil {
+		return nil, errors.Join(err, db.Close())
+	}
 	return db, err
 }
 

@@ -34,7 +34,7 @@ func newWriter(t *testing.T, log store.LogKind, from, to string) *writer {
 	w := &writer{program: filepath.Join(t.TempDir(), "writer"), log: log, dice: rand.New(rand.NewPCG(seed, 0))}
 	args := []string{"build", "-o", w.program}
 	if from != "" {
-		args = append(args, "-overlay", overlay(t, "../../../raftnode/store/dir.go", from, to))
+		args = append(args, "-overlay", overlay(t, "../../../raftnode/store/boltfile.go", from, to))
 	}
 	build := exec.CommandContext(t.Context(), "go", append(args, "./testdata/writer")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -66,7 +66,9 @@ func write(st *store.Store) error {
 				return err
 			}
 		}
-		if err := st.Logs().StoreLogs([]*raft.Log{{Index: n, Term: term(n), Data: payload(n)}}); err != nil {
+		data := payload(n)
+		entry := &raft.Log{Index: n, Term: term(n), Data: data, Extensions: store.Checksum(data)}
+		if err := st.Logs().StoreLogs([]*raft.Log{entry}); err != nil {
 			return err
 		}
 		fmt.Println("written", n)

@@ -14,7 +14,7 @@ import (
 
 const (
 	// joinPatience is how long a running cluster may take to answer a node that wants to join it.
-	joinPatience = 30 * time.Second
+	joinPatience = 10 * time.Second
 	// joinPause is between two attempts to be taken in.
 	joinPause = 5 * time.Second
 )

@@ -18,6 +18,7 @@ import (
 // A node that joined is often started again with the same command line. If the cluster has no majority
 // without it, nobody answers --join, and the node must not wait for that: they would wait for each other.
 func TestANodeWithDataDoesNotWaitForTheClusterThatWaitsForIt(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	data, peer := filepath.Join(dir, "n1"), net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t)))
 	one, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n1", Dir: data, Cluster: "n1=" + peer})
@@ -44,6 +45,7 @@ func TestANodeWithDataDoesNotWaitForTheClusterThatWaitsForIt(t *testing.T) {
 // A node asks to be taken in until it has its vote: the cluster may be away when it asks, or the leader may
 // end between the two steps.
 func TestANodeAsksUntilItHasAVote(t *testing.T) {
+	t.Parallel()
 	dir, port := t.TempDir(), freePorts(t)
 	address := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)) }
 	start := func() *api.Node {

@@ -78,15 +78,17 @@ func TestANewcomerThatIsWipedAtOnceIsNoVoter(t *testing.T) {
 	})
 }
 
-// joinUntil asks the leader to take a node in until that has a vote.
+// joinUntil asks the leader once a second to take a node in, until that has a vote.
 func joinUntil(s *Sim, n *Node, within time.Duration) {
 	s.Helper()
-	s.Await(within, n.ID+" has a vote", func() bool {
+	for until := s.Elapsed() + within; !n.votes(); time.Sleep(time.Second) {
+		if s.Elapsed() > until {
+			s.Fatalf("%s has no vote after %v", n.ID, within)
+		}
 		if err := s.Leader().Up().Join(s.Within(electionMax), n.Peer()); err != nil {
 			s.Trace.Note("op", "%v", err)
 		}
-		return n.Up() != nil && n.Up().Voter()
-	})
+	}
 }
 
 // A node that lost its disk comes back under its name: when the lost directory has been silent for long

@@ -126,8 +126,7 @@ func describe(m *fsm.Machine, blockers []*zamokpb.Blocker) {
 		if s, ok := m.Session(id); ok {
 			b.Label = s.Label
 		}
-		if t, ok := m.Ticket(fsm.TicketRef{Session: id, Ticket: b.Ticket}); ok {
-			b.Metadata = []byte(t.Metadata[:min(len(t.Metadata), blockerMetadataMax)])
-		}
+		metadata := m.Metadata(fsm.TicketRef{Session: id, Ticket: b.Ticket})
+		b.Metadata = []byte(metadata[:min(len(metadata), blockerMetadataMax)])
 	}
 }

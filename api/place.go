@@ -2,6 +2,7 @@ package api
 
 import (
 	"time"
+	"unique"
 
 	"zamok/api/zamokpb"
 	"zamok/fsm"
@@ -12,13 +13,20 @@ const (
 	// how long the first change after a rest is kept for company.
 	placeEvery = time.Second
 	placeFirst = 20 * time.Millisecond
-	// Locks whose queues moved are looked at in rounds, so that the machine is kept for a short time
-	// only; what is left over waits for the next second.
-	placeRound  = 256
-	placeRounds = 64
-	// placeDirtyMax bounds the locks that are remembered to have moved. Of more, some holders are not
-	// told that they are waited for, until the queue moves again.
+	// What is told in one look at the machine, which nothing is applied during: placeRound locks, or fewer
+	// when they have come to placeSteps (a waiter counts one, a holder one for each lock it has), or
+	// placeRoundFar tickets by themselves. There are at most placeRounds of the first and placeRoundsFar of the
+	// second in a second; what is left over waits for the next one.
+	placeRound     = 256
+	placeSteps     = 8192
+	placeRounds    = 64
+	placeRoundFar  = 128
+	placeRoundsFar = 16
+	// placeDirtyMax bounds the locks that are remembered to have moved, and the tickets that have not been
+	// told their place yet. Of more, some are not told until the queue moves again, or by chance.
 	placeDirtyMax = 1 << 16
+	// placeNear is how many at the head of each queue are told at every turn. The others are told one by one.
+	placeNear = fsm.PlaceExactMax + 1
 	// placeBlockersMax is how many holders a place names, placeHoldersMax how many are told.
 	placeBlockersMax = 4
 	placeHoldersMax  = 64
@@ -27,6 +35,7 @@ const (
 // places is who wants to know what about queues. The hub's lock guards it.
 type places struct {
 	asked map[fsm.TicketRef]*asking
+	fresh []fsm.TicketRef     // asked, and not told since; some may not want to know any more
 	dirty map[string]struct{} // locks whose queue moved
 	// wide counts, by name, the asking tickets that wait for other locks as well: which one is spoken
 	// of changes with the holders too, not only with the queue.
@@ -36,7 +45,7 @@ type places struct {
 // asking is a waiting ticket whose client wants to know its place.
 type asking struct {
 	box   *outbox
-	names []string // its locks, if they are several
+	names []unique.Handle[string] // its locks, if they are several; many tickets share a name
 	told  bool
 	name  string
 	ahead int
@@ -80,12 +89,17 @@ func (p *places) ask(o *outbox, ticket uint64, names []string) (wake bool) {
 	o.asked[ticket] = struct{}{}
 	a := &asking{box: o}
 	if len(names) > 1 {
-		a.names = names
-		for _, name := range names {
-			p.wide[name]++
+		a.names = make([]unique.Handle[string], len(names))
+		for i, name := range names {
+			a.names[i] = unique.Make(name)
+			p.wide[a.names[i].Value()]++
 		}
 	}
-	p.asked[fsm.TicketRef{Session: o.session, Ticket: ticket}] = a
+	ref := fsm.TicketRef{Session: o.session, Ticket: ticket}
+	p.asked[ref] = a
+	if len(p.fresh) < placeDirtyMax {
+		p.fresh = append(p.fresh, ref)
+	}
 	return p.moved(names[0])
 }
 
@@ -98,7 +112,8 @@ func (p *places) forget(o *outbox, ticket uint64) {
 }
 
 func (p *places) drop(ref fsm.TicketRef) {
-	for _, name := range p.asked[ref].names {
+	for _, handle := range p.asked[ref].names {
+		name := handle.Value()
 		if p.wide[name]--; p.wide[name] == 0 {
 			delete(p.wide, name)
 		}
@@ -127,68 +142,149 @@ func (p *places) take() []string {
 	return names
 }
 
+// some returns tickets that asked: those that were never told first, then any. In a map that is larger than that,
+// each has its turn by chance.
+func (p *places) some(most int) []fsm.TicketRef {
+	n := min(len(p.fresh), most)
+	refs := append(make([]fsm.TicketRef, 0, most), p.fresh[:n]...)
+	if p.fresh = p.fresh[n:]; len(p.fresh) == 0 {
+		p.fresh = nil
+	}
+	for ref := range p.asked {
+		if len(refs) == most {
+			break
+		}
+		refs = append(refs, ref)
+	}
+	return refs
+}
+
 // tellPlaces tells those who asked where they stand, and holders how many wait for them. False: nothing
 // had moved.
 func (h *hub) tellPlaces() bool {
-	for round := range placeRounds {
+	moved := false
+	for range placeRounds {
 		h.mu.Lock()
 		names := h.places.take()
 		h.mu.Unlock()
 		if len(names) == 0 {
-			return round > 0
+			break
 		}
-		h.node.View(func(m *fsm.Machine) {
-			h.mu.Lock()
-			defer h.mu.Unlock()
+		moved = true
+		h.teller(func(t *teller) {
 			for _, name := range names {
-				h.tellLock(m, name)
+				if t.steps < placeSteps {
+					t.lock(name)
+				} else {
+					h.places.dirty[name] = struct{}{}
+				}
 			}
-			h.wakeTouched()
 		})
+	}
+	if !moved {
+		return false
+	}
+	for range placeRoundsFar {
+		h.mu.Lock()
+		refs := h.places.some(placeRoundFar)
+		more := len(h.places.fresh) > 0 || len(h.places.asked) > placeRoundFar
+		h.mu.Unlock()
+		h.teller(func(t *teller) {
+			for _, ref := range refs {
+				t.ticket(ref)
+			}
+		})
+		if !more {
+			break
+		}
 	}
 	return true
 }
 
-// tellLock tells everybody at one lock. Machine and hub are locked.
-func (h *hub) tellLock(m *fsm.Machine, name string) {
+// teller tells places in one look at the machine. Machine and hub are locked.
+type teller struct {
+	*hub
+	machine *fsm.Machine
+	steps   int
+	// blockers of each lock spoken of: the same for all who wait there.
+	blockers map[string][]*zamokpb.Blocker
+}
+
+func (h *hub) teller(tell func(*teller)) {
+	h.node.View(func(m *fsm.Machine) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		tell(&teller{hub: h, machine: m, blockers: make(map[string][]*zamokpb.Blocker)})
+		h.wakeTouched()
+	})
+}
+
+// lock tells the first holders and the first waiters of a lock.
+func (t *teller) lock(name string) {
 	told := 0
-	for ref := range m.Holders(name) {
+	for ref := range t.machine.Holders(name) {
 		if told++; told > placeHoldersMax {
 			break
 		}
-		o := h.attached[ref.Session]
-		waiting := uint32(m.Crowd(ref))
-		if o == nil || !o.hint() || o.contended[ref.Ticket] == waiting {
-			continue
-		}
-		if o.contended == nil {
-			o.contended = make(map[uint64]uint32)
-		}
-		o.contended[ref.Ticket] = waiting
-		o.put(note{kind: noteContended, state: fsm.TicketState{Ticket: ref.Ticket}, ahead: waiting})
+		t.contended(ref)
 	}
-	if len(h.places.asked) == 0 {
+	if len(t.places.asked) == 0 {
 		return
 	}
-	var blockers []*zamokpb.Blocker // the same for all who wait here
 	ahead := 0
-	for ref := range m.Waiters(name) {
-		if a := h.places.asked[ref]; a != nil && a.box.hint() {
-			if blockers == nil {
-				blockers = inTheWay(m, name)
-			}
-			h.tellPlace(m, a, ref, name, ahead, blockers)
+	for ref := range t.machine.Waiters(name) {
+		if ahead == placeNear {
+			break
+		}
+		t.steps++
+		a := t.places.asked[ref]
+		switch {
+		case a == nil:
+		case a.names == nil || t.machine.WaitsFor(ref) == name:
+			t.place(a, ref, name, ahead)
+		case ahead == 0: // the lock opened to it: another one is spoken of now
+			t.ticket(ref)
 		}
 		ahead++
 	}
 }
 
-// tellPlace tells a ticket its place at a lock, if that is news.
-func (h *hub) tellPlace(m *fsm.Machine, a *asking, ref fsm.TicketRef, name string, ahead int, by []*zamokpb.Blocker) {
-	if a.names != nil {
-		if first, n, _ := m.Place(ref); first != name { // the lock to speak of is another
-			name, ahead, by = first, n, inTheWay(m, first)
-		}
+// contended tells a holder how many wait for its locks, if that is news.
+func (t *teller) contended(ref fsm.TicketRef) {
+	crowd, locks := t.machine.Crowd(ref)
+	t.steps += locks
+	o, waiting := t.attached[ref.Session], uint32(crowd)
+	if o == nil || !o.hint() || o.contended[ref.Ticket] == waiting {
+		return
+	}
+	if o.contended == nil {
+		o.contended = make(map[uint64]uint32)
+	}
+	o.contended[ref.Ticket] = waiting
+	o.put(note{kind: noteContended, state: fsm.TicketState{Ticket: ref.Ticket}, ahead: waiting})
+}
+
+// ticket tells a ticket its place, wherever in a queue that is.
+func (t *teller) ticket(ref fsm.TicketRef) {
+	a := t.places.asked[ref]
+	if a == nil {
+		return
+	}
+	if name, ahead, waits := t.machine.Place(ref); waits {
+		t.steps += min(ahead, placeNear)
+		t.place(a, ref, name, ahead)
+	}
+}
+
+// place tells a ticket its place at a lock, if that is news.
+func (t *teller) place(a *asking, ref fsm.TicketRef, name string, ahead int) {
+	if !a.box.hint() {
+		return
+	}
+	by, known := t.blockers[name]
+	if !known {
+		by = inTheWay(t.machine, name)
+		t.blockers[name] = by
 	}
 	first := uint64(0)
 	if len(by) > 0 {

@@ -106,27 +106,32 @@ func (st *stream) message(n *note) *zamokpb.ServerMessage {
 	}
 }
 
+// lookUpRound is how many answers are looked up before the machine may go on.
+const lookUpRound = 16
+
 // lookUp adds what answers say for people: who the blockers are, and the place of a ticket that asked.
 func (st *stream) lookUp(notes []note) {
-	some := false
-	for i := range notes {
-		some = some || notes[i].curious()
-	}
-	if !some {
-		return
-	}
-	st.server.node.View(func(m *fsm.Machine) {
-		for i := range notes {
-			switch n := &notes[i]; {
-			case !n.curious():
-			case n.failure != nil:
-				describe(m, n.failure.info.Blockers)
-			default:
+	for next := 0; next < len(notes); {
+		if !notes[next].curious() {
+			next++
+			continue
+		}
+		st.server.node.View(func(m *fsm.Machine) {
+			for seen := 0; next < len(notes) && seen < lookUpRound; next++ {
+				n := &notes[next]
+				if !n.curious() {
+					continue
+				}
+				seen++
+				if n.failure != nil {
+					describe(m, n.failure.info.Blockers)
+					continue
+				}
 				_, ahead, _ := m.Place(fsm.TicketRef{Session: st.box.session, Ticket: n.state.Ticket})
 				n.ahead = uint32(ahead)
 			}
-		}
-	})
+		})
+	}
 }
 
 func (n *note) curious() bool {

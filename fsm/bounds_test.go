@@ -110,7 +110,7 @@ func TestSearchesOfAnEntryAreBounded(t *testing.T) {
 	}
 	b.do(0, queue...)
 	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
-	require.Zero(t, b.m.searched, "nobody waits for A")
+	require.Equal(t, 1, b.m.searched, "nobody waits for A, which was looked at")
 	b.do(0, &Drop{Session: x, Ticket: 2})
 
 	b.do(0, &Acquire{Session: others, Ticket: 950, Items: exclusive("A"), WaitFor: Forever})
@@ -125,6 +125,34 @@ func TestSearchesOfAnEntryAreBounded(t *testing.T) {
 	}
 	require.Greater(t, b.m.searched, SearchEntryMax-1)
 	require.Less(t, b.m.searched, SearchEntryMax+SearchMax)
+}
+
+// To look whether anybody waits for what an owner holds is a part of the search: an owner that holds very much and
+// asks again and again keeps all nodes from nothing else.
+func TestWhatAnOwnerHoldsIsLookedThroughWithinTheSearch(t *testing.T) {
+	b := newBed(t)
+	x, others := b.open(1, clock.Hour), b.open(2, clock.Hour)
+	b.do(0, &Acquire{Session: others, Ticket: 1, Items: exclusive("L")})
+	var holding []Command
+	for ticket := range uint64(2 * SearchMax / ItemsMax) {
+		names := make([]string, ItemsMax)
+		for i := range names {
+			names[i] = fmt.Sprint(ticket, "/", i)
+		}
+		holding = append(holding, &Acquire{Session: x, Ticket: ticket + 1, Items: exclusive(names...), Owner: "x"})
+	}
+	b.do(0, holding...)
+	var asking []Command
+	for i := range uint64(500) {
+		asking = append(asking,
+			&Acquire{Session: x, Ticket: 500 + i, Items: exclusive("L"), WaitFor: Forever, Owner: "x"},
+			&Drop{Session: x, Ticket: 500 + i})
+	}
+	for i, r := range b.do(0, asking...).Results {
+		require.Equal(t, OK, r.Code, i)
+	}
+	require.GreaterOrEqual(t, b.m.searched, SearchEntryMax)
+	require.Less(t, b.m.searched, SearchEntryMax+2*SearchMax)
 }
 
 func TestAForceReleaseNamesATokenThatWasSeen(t *testing.T) {

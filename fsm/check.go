@@ -82,7 +82,7 @@ func (m *Machine) checkPlaces(key ticketKey, t *ticket) error {
 	}
 	for i := range t.places {
 		p := &t.places[i]
-		if p.key != key || p.item != i || p.lock.name != t.items[i].Name {
+		if p.key != key || p.item() != i || p.lock.name != t.items[i].Name {
 			return fmt.Errorf("M4: place %d of ticket %v is another's", i, key)
 		}
 		if lk, _ := m.locks.Get(p.lock.name); lk != p.lock {
@@ -145,14 +145,14 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 		switch {
 		case p.prev != before || p.lock != lk:
 			return fmt.Errorf("M4: the links of lock %q are broken at ticket %v", lk.name, p.key)
-		case t == nil || t.state != state || p != &t.places[p.item]:
+		case t == nil || t.state != state || p != &t.places[p.item()]:
 			return fmt.Errorf("M4: ticket %v does not stand in lock %q as %d", p.key, lk.name, state)
-		case before != nil && t.born <= m.tickets.Peek(before.key).born:
+		case before != nil && (t.born <= m.tickets.Peek(before.key).born || p.number() <= before.number()):
 			return fmt.Errorf("M5: a list of %q is not in order at birth %d", lk.name, t.born)
-		case t.items[p.item].Of != lk.of:
+		case t.items[p.item()].Of != lk.of:
 			return fmt.Errorf("M7: ticket %v and lock %q are of different kinds", p.key, lk.name)
 		}
-		seen.count(t.items[p.item], 1)
+		seen.count(t.items[p.item()], 1)
 		n++
 	}
 	if l.last != before || l.len != n {

@@ -50,7 +50,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"M3", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).token = m.index + 1 }},
 		{"M3", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 1}).token = 1 }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.sessions.Close(one) }},
-		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).places[0].item = 1 }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).places[0].at++ }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).state = 0 }},
 		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 3}).places = make([]place, 1) }},
 		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.len++ }},

@@ -31,10 +31,16 @@ func (m *Machine) own(key ticketKey, owner string, change func(*owned)) {
 }
 
 // wanted tells whether anybody waits for what the owner holds, or the new ticket would, whose locks are
-// in m.found. If not, no cycle comes back to it.
+// in m.found. If not, no cycle comes back to it. Of more than SearchMax locks that the owner holds, somebody may
+// well wait for one.
 func (m *Machine) wanted(id session.ID, o owned) bool {
+	looked := 0
+	defer func() { m.searched += looked }()
 	for _, number := range o.held {
 		t := m.tickets.Peek(ticketKey{id, number})
+		if looked += len(t.places); looked > SearchMax {
+			return true
+		}
 		for i := range t.places {
 			if lk := t.places[i].lock; lk.waiters.len > 0 || slices.Contains(m.found, lk) {
 				return true
@@ -124,7 +130,7 @@ func (s *search) visitLock(lk *lock, it Item, ahead *place, from int) {
 	}
 	s.walked[lk] = it.width()
 	for p := lk.holders.first; p != nil && s.spent <= SearchMax; p = p.next {
-		if it.beside(s.m.tickets.Peek(p.key).items[p.item]) {
+		if it.beside(s.m.tickets.Peek(p.key).items[p.item()]) {
 			s.spent++
 		} else {
 			s.visit(p.key, from, lk.name)

@@ -22,17 +22,24 @@ type lock struct {
 type place struct {
 	lock       *lock
 	key        ticketKey
-	item       int // which of the ticket's items
+	at         uint64 // its number in the list, times ItemsMax, and which of the ticket's items it is
 	prev, next *place
 }
+
+// item is which of the ticket's items has the place, number the place's own in its list.
+func (p *place) item() int      { return int(p.at % ItemsMax) }
+func (p *place) number() uint64 { return p.at / ItemsMax }
 
 // list links places in the order in which they came. Leaving it from the middle is not a walk.
 type list struct {
 	first, last *place
 	len         int
+	pushed      uint64 // the number of the place that came last; restored queues are numbered anew, so only queries may ask
 }
 
 func (l *list) push(p *place) {
+	l.pushed++
+	p.at = l.pushed*ItemsMax + p.at%ItemsMax
 	p.prev, p.next = l.last, nil
 	if l.last == nil {
 		l.first = p

@@ -28,33 +28,52 @@ func (l *list) each(yield func(TicketRef) bool) {
 	}
 }
 
-// Place tells of a waiting ticket the first of its locks that is closed to it, and how many wait
-// before it there. False: it does not wait.
-func (m *Machine) Place(ref TicketRef) (name string, ahead int, waits bool) {
-	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
-	if t == nil || t.state != Waiting {
-		return "", 0, false
+// PlaceExactMax is up to which number of tickets ahead a place is counted, one by one.
+const PlaceExactMax = 100
+
+// WaitsFor is the first lock of a waiting ticket that is closed to it; "": it does not wait.
+func (m *Machine) WaitsFor(ref TicketRef) string {
+	if at := m.waitsAt(ref); at != nil {
+		return at.lock.name
 	}
-	name, _ = m.before(t)
-	for i := range t.places {
-		if p := &t.places[i]; p.lock.name == name {
-			for q := p.prev; q != nil; q = q.prev {
-				ahead++
-			}
-		}
-	}
-	return name, ahead, true
+	return ""
 }
 
-// Crowd is how many wait for the locks of a ticket that holds them.
-func (m *Machine) Crowd(ref TicketRef) int {
+// Place tells of a waiting ticket the first of its locks that is closed to it, and how many wait before it
+// there: exactly up to PlaceExactMax. A larger number counts those with it that left the middle of the queue
+// and may be too large, never too small. Its cost does not depend on the length of the queue. False: it does not
+// wait.
+func (m *Machine) Place(ref TicketRef) (name string, ahead int, waits bool) {
+	at := m.waitsAt(ref)
+	if at == nil {
+		return "", 0, false
+	}
+	for p := at.prev; p != nil; p = p.prev {
+		if ahead++; ahead > PlaceExactMax {
+			queue := &at.lock.waiters
+			return at.lock.name, min(int(at.number()-queue.first.number()), queue.len-1), true
+		}
+	}
+	return at.lock.name, ahead, true
+}
+
+func (m *Machine) waitsAt(ref TicketRef) *place {
+	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
+	if t == nil || t.state != Waiting {
+		return nil
+	}
+	at, _ := t.before()
+	return at
+}
+
+// Crowd is how many wait for the locks of a ticket that holds them, and how many those locks are.
+func (m *Machine) Crowd(ref TicketRef) (waiting, locks int) {
 	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
 	if t == nil || t.state != Granted {
-		return 0
+		return 0, 0
 	}
-	n := 0
 	for i := range t.places {
-		n += t.places[i].lock.waiters.len
+		waiting += t.places[i].lock.waiters.len
 	}
-	return n
+	return waiting, len(t.places)
 }

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -36,10 +37,11 @@ func TestPlaces(t *testing.T) {
 	assert.Equal(t, []TicketRef{ref(3), ref(4)}, slices.Collect(m.Waiters("a")))
 	assert.Empty(t, slices.Collect(m.Waiters("c")))
 	assert.Empty(t, slices.Collect(m.Holders("c")))
-	assert.Equal(t, 2, m.Crowd(ref(1)))
-	assert.Equal(t, 1, m.Crowd(ref(2)))
-	assert.Zero(t, m.Crowd(ref(3)), "it holds nothing")
-	assert.Zero(t, m.Crowd(ref(9)))
+	crowd := func(ticket uint64) int { n, _ := m.Crowd(ref(ticket)); return n }
+	assert.Equal(t, 2, crowd(1))
+	assert.Equal(t, 1, crowd(2))
+	assert.Zero(t, crowd(3), "it holds nothing")
+	assert.Zero(t, crowd(9))
 
 	place := func(ticket uint64) (string, int) {
 		name, ahead, waits := m.Place(ref(ticket))
@@ -60,4 +62,71 @@ func TestPlaces(t *testing.T) {
 	for range m.Waiters("a") {
 		break // a reader may stop
 	}
+}
+
+// The place told is the one that a walk over the queue finds, or above PlaceExactMax one that is not too small.
+func TestPlacesAreThoseOfAWalk(t *testing.T) {
+	const tickets = 900
+	chance := rand.New(rand.NewPCG(1, 2))
+	m := New()
+	apply := func(commands ...Command) Applied {
+		a, err := m.Apply(1, (&Entry{Rules: 1, Commands: commands}).Append(nil))
+		require.NoError(t, err)
+		return a
+	}
+	apply(&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}})
+	id := apply(&OpenSession{Secret: session.Hash{1}, TTL: clock.Minute}).Results[0].Session
+	for ticket := range uint64(tickets) {
+		c := &Acquire{Session: id, Ticket: ticket + 1, WaitFor: Forever}
+		for _, i := range chance.Perm(4)[:1+chance.IntN(3)] {
+			c.Items = append(c.Items, Item{Name: string(rune('a' + i)), Mode: Exclusive})
+		}
+		require.Equal(t, OK, apply(c).Results[0].Code)
+	}
+	var exact, above int
+	for m.Counts().Waiting > 0 {
+		for key, one := range m.tickets.All() {
+			name, ahead := walk(m, one, key.ref())
+			require.Equal(t, name, m.WaitsFor(key.ref()))
+			told, place, waits := m.Place(key.ref())
+			require.Equal(t, name != "", waits)
+			require.Equal(t, name, told)
+			switch {
+			case ahead <= PlaceExactMax:
+				require.Equal(t, ahead, place)
+				exact++
+			default:
+				require.GreaterOrEqual(t, place, ahead)
+				lock, _ := m.Lock(name, 0)
+				require.Less(t, place, lock.Waiters)
+				above++
+			}
+		}
+		for range 40 { // from anywhere, and one from the front
+			apply(&Drop{Session: id, Ticket: 1 + chance.Uint64N(tickets)})
+		}
+		for holder := range m.Holders("a") {
+			apply(&Drop{Session: id, Ticket: holder.Ticket})
+			break
+		}
+	}
+	require.NoError(t, m.Check())
+	require.Greater(t, exact, tickets)
+	require.Greater(t, above, tickets)
+}
+
+// walk is the place of a ticket, found the long way: the first of its locks in which somebody is before it,
+// or holds, since all of them are exclusive here. "": it does not wait.
+func walk(m *Machine, one *ticket, ref TicketRef) (name string, ahead int) {
+	if one.state != Waiting {
+		return "", 0
+	}
+	for _, item := range one.items {
+		ahead := slices.Index(slices.Collect(m.Waiters(item.Name)), ref)
+		lock, _ := m.Lock(item.Name, 0)
+		if ahead > 0 || lock.Holders > 0 {
+			return item.Name, ahead
+		}
+	}
+	panic("it could be granted")
 }

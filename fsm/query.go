@@ -153,6 +153,14 @@ func (m *Machine) Ticket(ref TicketRef) (TicketView, bool) {
 	return t.view(key), true
 }
 
+// Metadata returns a live ticket's metadata.
+func (m *Machine) Metadata(ref TicketRef) string {
+	if t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket}); t != nil {
+		return t.metadata
+	}
+	return ""
+}
+
 // ticketStates returns the session's tickets, all that are live or above its floor, by number.
 func (m *Machine) ticketStates(id session.ID) []TicketState {
 	var states []TicketState
@@ -209,7 +217,9 @@ func (m *Machine) Chain(ref TicketRef) []Link {
 		link := Link{TicketRef: key.ref(), Owner: t.owner, State: t.state, Name: via}
 		next := ticketKey{}
 		if t.state == Waiting {
-			link.Name, next = m.before(t)
+			if at, by := t.before(); at != nil {
+				link.Name, next = at.lock.name, by
+			}
 			via = link.Name
 		} else if t.owner != "" {
 			next = ticketKey{key.session, m.owners[ownerKey{key.session, t.owner}].waiting}
@@ -220,20 +230,20 @@ func (m *Machine) Chain(ref TicketRef) []Link {
 	return links
 }
 
-// before returns the first lock at which t is not next, or does not fit, and whom it waits for there.
-func (m *Machine) before(t *ticket) (name string, by ticketKey) {
+// before returns the first place at which t is not next, or does not fit, and whom it waits for there.
+func (t *ticket) before() (at *place, by ticketKey) {
 	for i := range t.places {
 		p := &t.places[i]
 		switch {
 		case p.prev != nil:
-			return p.lock.name, p.prev.key
+			return p, p.prev.key
 		case !p.lock.fits(t.items[i]):
-			return p.lock.name, p.lock.holders.first.key
+			return p, p.lock.holders.first.key
 		case p.lock.delay != 0:
-			return p.lock.name, ticketKey{}
+			return p, ticketKey{}
 		}
 	}
-	return "", ticketKey{}
+	return nil, ticketKey{}
 }
 
 // Members lists the records of nodes, by id.

@@ -157,7 +157,7 @@ func (m *Machine) stand(key ticketKey, t *ticket) {
 	for i := range t.items {
 		lk := m.open(t.items[i].Name, t.items[i].Of)
 		t.items[i].Name = lk.name
-		t.places[i] = place{lock: lk, key: key, item: i}
+		t.places[i] = place{lock: lk, key: key, at: uint64(i)}
 	}
 }
 

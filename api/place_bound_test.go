@@ -1,0 +1,136 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+// Many come to wait for two locks and want to know their places, and then the queue drains as fast as it can.
+// Another session, which has nothing to do with them, goes on all the time. ZAMOK_CROWD=200000: so many.
+func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
+	const longest = time.Second // what it takes is some hundredths of that
+	waiters, _ := strconv.Atoi(os.Getenv("ZAMOK_CROWD"))
+	if waiters == 0 {
+		waiters = 40_000
+	}
+	n := startAlone(t)
+	stop, others := make(chan struct{}), make(chan time.Duration)
+	go bystand(n, attachDirectly(t, n, 255).box.session, stop, others)
+	turn := func(name string, play func()) {
+		<-others
+		began := time.Now()
+		play()
+		took, most := time.Since(began), <-others
+		t.Logf("%d waiters %s in %v; the longest turn of another session took %v", waiters, name, took, most)
+		assert.Less(t, most, longest, name)
+	}
+	var queue []fsm.TicketRef
+	turn("come", func() { queue = crowd(t, n, waiters) })
+	turn("are told", func() { // what happens at most once a second
+		h := n.server.hub
+		h.mu.Lock()
+		h.places.moved("crowd/a")
+		h.mu.Unlock()
+		h.tellPlaces()
+	})
+	turn("drain", func() { drain(t, n, queue) })
+	close(stop)
+}
+
+// bystand acquires and drops a lock again and again, until stop is closed, and tells whoever asks how long it has
+// taken at most since somebody asked last.
+func bystand(n *Node, id session.ID, stop <-chan struct{}, asked chan<- time.Duration) {
+	var most time.Duration
+	for ticket := uint64(1); ; ticket++ {
+		select {
+		case <-stop:
+			return
+		case asked <- most:
+			most = 0
+		default:
+		}
+		began := time.Now()
+		until(n, &fsm.Acquire{
+			Session: id, Ticket: ticket, Floor: ticket - 1, Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
+		})
+		until(n, &fsm.Drop{Session: id, Ticket: ticket})
+		most = max(most, time.Since(began))
+	}
+}
+
+// until has a command carried out, however busy the node is.
+func until(n *Node, c fsm.Command) {
+	for {
+		if _, err := n.Raft().Propose(context.Background(), c); err == nil || !errors.Is(err, raftnode.ErrOverloaded) {
+			return
+		}
+	}
+}
+
+// crowd has so many tickets wait behind one that holds, and returns them in order, that one first. The streams'
+// readers and wires are left out: commands are submitted as streams do, and what is told is made into frames.
+func crowd(t *testing.T, n *Node, waiters int) []fsm.TicketRef {
+	const each = 4000 // tickets of a session
+	items := []fsm.Item{{Name: "crowd/a", Mode: fsm.Exclusive}, {Name: "crowd/b", Mode: fsm.Exclusive}}
+	var queue []fsm.TicketRef
+	var st *stream
+	for i := range waiters + 1 {
+		if i%each == 0 {
+			st = attachDirectly(t, n, byte(i/each))
+			go writeNowhere(t.Context(), st)
+		}
+		c := &fsm.Acquire{Session: st.box.session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
+		c.Floor = c.Ticket - 1
+		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
+		st.submit(asked{
+			frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket, urge: []string{"crowd/a", "crowd/b"},
+		}, c)
+		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: c.Ticket})
+	}
+	require.Eventually(t, func() bool { return waitingAt(n) == waiters }, patience, time.Millisecond)
+	return queue
+}
+
+func waitingAt(n *Node) (waiting int) {
+	n.Raft().View(func(m *fsm.Machine) { waiting = m.Counts().Waiting })
+	return waiting
+}
+
+func writeNowhere(ctx context.Context, st *stream) {
+	var room []note
+	for {
+		select {
+		case <-st.box.wake:
+		case <-ctx.Done():
+			return
+		}
+		t := st.box.take(room)
+		st.frame(&t)
+		room = t.notes
+	}
+}
+
+// drain drops the tickets in the order in which they are granted.
+func drain(t *testing.T, n *Node, queue []fsm.TicketRef) {
+	free := make(chan struct{}, 512)
+	for _, ref := range queue {
+		free <- struct{}{}
+		go func() {
+			until(n, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket})
+			<-free
+		}()
+	}
+	require.Eventually(t, func() bool { return waitingAt(n) == 0 }, patience, time.Millisecond)
+}

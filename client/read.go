@@ -10,7 +10,7 @@ import (
 )
 
 // Get tells all about a lock: who holds it, who waits, in order. It names at most 100 of each, or as many
-// as limit says, if that is above 0.
+// as limit says, up to 200.
 func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, error) {
 	var r *zamokpb.GetResponse
 	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
@@ -34,22 +34,45 @@ func (c *Client) List(ctx context.Context, prefix, after string, limit int) ([]L
 	return each(r.GetLocks(), lockInfo), stamp(r.GetStamp()), err
 }
 
-// Sessions lists living sessions with ids above after, in order.
-func (c *Client) Sessions(ctx context.Context, after uint64, limit int) ([]SessionInfo, Stamp, error) {
-	var r *zamokpb.ListSessionsResponse
-	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-		r, err = zamokpb.NewZamokClient(conn).ListSessions(ctx, &zamokpb.ListSessionsRequest{After: after, Limit: uint32(max(limit, 0))})
-		return err
-	})
-	return each(r.GetSessions(), func(i *zamokpb.SessionInfo) SessionInfo {
-		settings := i.GetSettings()
-		return SessionInfo{
-			Session: i.GetSession(), TTL: time.Duration(settings.GetTtl()), Label: settings.GetLabel(),
-			Metadata: settings.GetMetadata(), LockDelay: time.Duration(settings.GetLockDelay()),
-			Identity: i.GetIdentity(), Deadline: time.Duration(i.GetDeadline()), Attached: i.GetAttached(),
-			Opened: time.Duration(i.GetOpened()), Tickets: int(i.GetTickets()),
+// listMax is how many a node lists at once.
+const listMax = 1000
+
+// Sessions lists living sessions with ids above after, in order: at most limit, or 1000 if that is 0. It asks as often
+// as it takes, since sessions with much metadata come in short answers; the stamp is that of the first.
+func (c *Client) Sessions(ctx context.Context, after uint64, limit int) (list []SessionInfo, at Stamp, err error) {
+	if limit <= 0 {
+		limit = listMax
+	}
+	for len(list) < limit {
+		var r *zamokpb.ListSessionsResponse
+		page := &zamokpb.ListSessionsRequest{After: after, Limit: uint32(min(limit-len(list), listMax))}
+		err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+			r, err = zamokpb.NewZamokClient(conn).ListSessions(ctx, page)
+			return err
+		})
+		if err != nil {
+			return nil, Stamp{}, err
 		}
-	}), stamp(r.GetStamp()), err
+		if at == (Stamp{}) {
+			at = stamp(r.GetStamp())
+		}
+		if len(r.GetSessions()) == 0 {
+			break
+		}
+		list = append(list, each(r.GetSessions(), sessionInfo)...)
+		after = list[len(list)-1].Session
+	}
+	return list, at, nil
+}
+
+func sessionInfo(i *zamokpb.SessionInfo) SessionInfo {
+	settings := i.GetSettings()
+	return SessionInfo{
+		Session: i.GetSession(), TTL: time.Duration(settings.GetTtl()), Label: settings.GetLabel(),
+		Metadata: settings.GetMetadata(), LockDelay: time.Duration(settings.GetLockDelay()),
+		Identity: i.GetIdentity(), Deadline: time.Duration(i.GetDeadline()), Attached: i.GetAttached(),
+		Opened: time.Duration(i.GetOpened()), Tickets: int(i.GetTickets()),
+	}
 }
 
 // Grant names a grant for Check. The token is enough for an exclusive lock; shared locks and permits may

@@ -36,7 +36,7 @@ LOCKS counts what it holds and waits for.`,
 	}
 	v.flags(a, cmd, askPatience)
 	cmd.Flags().Uint64Var(&v.after, "after", 0, "begin behind this session")
-	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "at most so many, up to 10000")
+	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "at most so many")
 	return cmd
 }
 

@@ -20,10 +20,10 @@ const (
 	sentBytesMax     = 32      // the client's clock, opaque to us
 	frameMessagesMax = 1024    // messages of one ClientFrame
 	receiveBytesMax  = 1 << 20 // one message or frame from a client
-	listMax          = 10_000  // what one listing returns
-	listDefault      = 1000
-	showMax          = 1000 // holders, and waiters, that Get returns
+	listMax          = 1000    // what one listing returns
+	showMax          = 200     // holders, and waiters, that Get returns
 	showDefault      = 100
+	answerBytesMax   = 1 << 20 // a listing, and what Get returns, ends with what brings it above this
 )
 
 // hashOf checks a secret and hashes it: from here on nothing knows the secret itself.

@@ -15,8 +15,9 @@ import (
 // line is a client's connection that knows which end broke it: gRPC tells its streams only that it broke.
 type line struct {
 	net.Conn
-	done func() // called once, at its end
-	once sync.Once
+	done    func() // called once, at its end
+	once    sync.Once
+	reading chan struct{} // capacity 1: full while one of its calls reads much, or waits for that
 
 	hungUp atomic.Bool // the client's end closed or reset it
 	closed atomic.Bool // this end closed it, for whatever reason, or gave it up
@@ -67,10 +68,16 @@ type lineAddr struct {
 // stream, or closed the connection. What this end broke, as when a client did not answer pings, says
 // nothing about the client.
 func brokenByPeer(ctx context.Context) bool {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return false
+	l := lineOf(ctx)
+	return l != nil && (l.hungUp.Load() || !l.closed.Load())
+}
+
+// lineOf is the connection that a call came on, or nil.
+func lineOf(ctx context.Context) *line {
+	if p, ok := peer.FromContext(ctx); ok {
+		if at, ok := p.Addr.(lineAddr); ok {
+			return at.line
+		}
 	}
-	at, ok := p.Addr.(lineAddr)
-	return ok && (at.line.hungUp.Load() || !at.line.closed.Load())
+	return nil
 }

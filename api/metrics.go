@@ -33,6 +33,7 @@ type metrics struct {
 	push             histogram
 	commands         histogram
 	offices          atomic.Uint64
+	surveying        sync.Mutex // by one scrape at a time
 	writes           histogram
 }
 
@@ -124,6 +125,8 @@ func (m *metrics) text(ctx context.Context, node *raftnode.Node, version string)
 	x.head("zamok_build_info", "gauge", "Always 1.")
 	x.value("zamok_build_info", label("version", version), 1)
 	if node != nil {
+		m.surveying.Lock()
+		defer m.surveying.Unlock()
 		x.present(ctx, node)
 	}
 	return x.Bytes()

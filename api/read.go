@@ -2,6 +2,9 @@ package api
 
 import (
 	"context"
+	"iter"
+
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 	"zamok/fsm"
@@ -10,16 +13,29 @@ import (
 
 // What is read is read behind a fence: it holds all that was acknowledged anywhere before the call.
 
-// read lets f read this node's machine, if this node leads.
+// read lets f read much of this node's machine, if this node leads. Nothing is applied meanwhile, so only one
+// call reads at a time, and only one of each connection waits for that.
 func (s *Server) read(ctx context.Context, f func(*fsm.Machine)) error {
 	if _, _, err := s.node.Fence(ctx); err != nil {
 		return explain(err)
+	}
+	turns := []chan struct{}{s.reading}
+	if l := lineOf(ctx); l != nil {
+		turns = []chan struct{}{l.reading, s.reading}
+	}
+	for _, turn := range turns {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return explain(context.Cause(ctx))
+		}
 	}
 	s.node.View(f)
 	return nil
 }
 
-// Get tells all about one lock.
+// Get tells all about one lock, as far as that is not too long.
 func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.GetResponse, error) {
 	limit, f := checkLimit(req.Limit, showDefault, showMax)
 	if f == nil {
@@ -33,36 +49,44 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 	}
 	answer := &zamokpb.GetResponse{}
 	return answer, s.read(ctx, func(m *fsm.Machine) {
-		lock, used := m.Lock(req.Name, limit)
+		lock, used := m.Lock(req.Name, 0)
 		if !used {
 			lock.Name = req.Name
 		}
 		answer.Lock, answer.Stamp = toSummary(lock.LockSummary), stampOf(m)
-		for _, t := range lock.HeldBy {
-			answer.Holders = append(answer.Holders, s.ticket(m, t))
+		bytes := 0
+		some := func(refs iter.Seq[fsm.TicketRef]) (tickets []*zamokpb.Ticket) {
+			for ref := range refs {
+				if len(tickets) == limit || bytes > answerBytesMax {
+					break
+				}
+				t := s.ticket(m, ref)
+				bytes += proto.Size(t)
+				tickets = append(tickets, t)
+			}
+			return tickets
 		}
-		for _, t := range lock.Queue {
-			waiter := s.ticket(m, t)
-			waiter.Blockers = toBlockers(m.Blockers(t.TicketRef))
-			describe(m, waiter.Blockers)
-			answer.Queue = append(answer.Queue, waiter)
-		}
+		answer.Holders, answer.Queue = some(m.Holders(req.Name)), some(m.Waiters(req.Name))
 	})
 }
 
-// ticket tells all about a live ticket, its ages included.
-func (s *Server) ticket(m *fsm.Machine, v fsm.TicketView) *zamokpb.Ticket {
+// ticket tells all about a live ticket, its ages and what is in its way included.
+func (s *Server) ticket(m *fsm.Machine, ref fsm.TicketRef) *zamokpb.Ticket {
+	v, _ := m.Ticket(ref)
 	t := toTicket(m, v)
 	t.AskedAt = int64(s.timeline.at(v.Born))
 	if v.State == fsm.Granted {
 		t.GrantedAt = int64(s.timeline.at(v.Token))
+		return t
 	}
+	t.Blockers = toBlockers(m.Blockers(ref))
+	describe(m, t.Blockers)
 	return t
 }
 
 // List lists locks in use.
 func (s *Server) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.ListResponse, error) {
-	limit, f := checkLimit(req.Limit, listDefault, listMax)
+	limit, f := checkLimit(req.Limit, listMax, listMax)
 	if f == nil {
 		f = checkText("prefix", req.Prefix, fsm.NameBytesMax)
 	}
@@ -88,7 +112,7 @@ func (s *Server) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.L
 
 // ListSessions lists living sessions.
 func (s *Server) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequest) (*zamokpb.ListSessionsResponse, error) {
-	limit, f := checkLimit(req.Limit, listDefault, listMax)
+	limit, f := checkLimit(req.Limit, listMax, listMax)
 	if f == nil {
 		f = s.may(ctx, VerbSessions, "")
 	}
@@ -100,8 +124,14 @@ func (s *Server) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequ
 	err := s.read(ctx, func(m *fsm.Machine) {
 		living, answer.Stamp = m.Sessions(session.ID(req.After), limit), stampOf(m)
 	})
+	bytes := 0
 	for _, one := range living {
-		answer.Sessions = append(answer.Sessions, toSessionInfo(one))
+		if bytes > answerBytesMax {
+			break
+		}
+		info := toSessionInfo(one)
+		bytes += proto.Size(info)
+		answer.Sessions = append(answer.Sessions, info)
 	}
 	return answer, err
 }
@@ -122,10 +152,14 @@ func (s *Server) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokpb
 		return nil, f
 	}
 	answer := &zamokpb.CheckResponse{}
-	return answer, s.read(ctx, func(m *fsm.Machine) {
+	if _, _, err := s.node.Fence(ctx); err != nil {
+		return nil, explain(err)
+	}
+	s.node.View(func(m *fsm.Machine) {
 		ref := fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket}
 		answer.Held, answer.Stamp = m.Holds(req.Name, req.Token, ref), stampOf(m)
 	})
+	return answer, nil
 }
 
 // Now reads the replicated clock as it stood after a fence of its own, so that it rises from call to

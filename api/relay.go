@@ -29,9 +29,9 @@ const (
 	relayMark = "zamok-relayed"
 	// relaysMax is how many leaders a node keeps connections to.
 	relaysMax = 8
-	// relayBytesMax bounds a leader's answer that is passed on. A listing of many sessions with all their
-	// metadata is longer than what gRPC takes by itself.
-	relayBytesMax = 64 << 20
+	// relayBytesMax bounds a leader's answer that is passed on, or a frame of its streams: outboxBytesMax and a
+	// little.
+	relayBytesMax = 4 << 20
 )
 
 // relayed tells whether a node passed this call on. Then a break of the connection says nothing about

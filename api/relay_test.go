@@ -93,7 +93,7 @@ func TestARelayedCallGoesNoFurther(t *testing.T) {
 	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
 }
 
-// A long answer is passed on whole.
+// Long answers are cut into pages, and passed on whole.
 func TestALongAnswerIsRelayed(t *testing.T) {
 	c := startCluster(t, 2, nil)
 	leader := c.leader()
@@ -121,10 +121,21 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 		require.NoError(t, <-opened)
 	}
 	through := zamokpb.NewZamokClient(persistent{call(t, c.follower()).conn})
-	list, err := through.ListSessions(relaying(ctx), &zamokpb.ListSessionsRequest{Limit: listMax}, grpc.MaxCallRecvMsgSize(relayBytesMax))
-	require.NoError(t, err)
-	require.Len(t, list.Sessions, sessions)
-	require.Greater(t, proto.Size(list), 4<<20, "more than gRPC takes by itself")
+	total, pages, longest := 0, 0, 0
+	for after := uint64(0); ; pages++ {
+		list, err := through.ListSessions(relaying(ctx), &zamokpb.ListSessionsRequest{Limit: listMax, After: after})
+		require.NoError(t, err)
+		if len(list.Sessions) == 0 {
+			break
+		}
+		total += len(list.Sessions)
+		longest = max(longest, proto.Size(list))
+		after = list.Sessions[len(list.Sessions)-1].Session
+	}
+	require.Equal(t, sessions, total)
+	require.Greater(t, pages, 4, "they are cut off by their bytes")
+	require.Greater(t, longest, answerBytesMax)
+	require.Less(t, longest, answerBytesMax+2*fsm.MetadataBytesMax)
 }
 
 // A node that relays ends without waiting for those whose calls it relays.

@@ -63,7 +63,8 @@ type Server struct {
 	observer  *Observer
 	log       *slog.Logger
 
-	grpc      *grpc.Server // set by serve
+	grpc      *grpc.Server  // set by serve
+	reading   chan struct{} // capacity 1: full while a call reads much of the machine
 	diskLow   atomic.Bool
 	clusterID fsm.ClusterID          // as in cluster; guarded by the machine's lock
 	cluster   atomic.Pointer[string] // the id of this node's cluster, as hex; nil = not known yet
@@ -77,7 +78,7 @@ func newServer(cfg settled) *Server {
 	return &Server{
 		id: cfg.ID, hub: newHub(cfg.Observer), ring: newRing(), tally: newTally(cfg.Observer),
 		relays: newRelays(cfg.Dial, cfg.ClientTLS), authorize: cfg.Authorize, observer: cfg.Observer,
-		log: cfg.Logger, stopping: make(chan struct{}),
+		log: cfg.Logger, reading: make(chan struct{}, 1), stopping: make(chan struct{}),
 	}
 }
 
@@ -182,7 +183,7 @@ func (l *fewConns) Accept() (net.Conn, error) {
 		}
 		select {
 		case l.free <- struct{}{}:
-			return &line{Conn: conn, done: func() { <-l.free }}, nil
+			return &line{Conn: conn, done: func() { <-l.free }, reading: make(chan struct{}, 1)}, nil
 		default:
 		}
 		_ = conn.Close()

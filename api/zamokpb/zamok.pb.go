@@ -1741,7 +1741,7 @@ type Answer struct {
 	// OK, or why not.
 	Error *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// With WAITING, to whom asked with tell_queue: how many are ahead, of those that wait for the first of
-	// its locks that is closed to it.
+	// its locks that is closed to it. As in Queue.
 	Ahead         uint32 `protobuf:"varint,4,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1873,7 +1873,9 @@ type Queue struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// The lock spoken of: the first of the ticket's that it waits for.
-	Name  string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Exact up to 100. A larger number counts those with it that left the middle of the queue meanwhile, and is
+	// told less often while it is large.
 	Ahead uint32 `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// What stands first in the way.
 	Blockers      []*Blocker `protobuf:"bytes,4,rep,name=blockers,proto3" json:"blockers,omitempty"`
@@ -3185,7 +3187,8 @@ func (x *Stamp) GetTime() int64 {
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// At most so many holders and waiters; 0 = 100.
+	// At most so many holders, and so many waiters; 0 = 100, at most 200. An answer that is above 1 MiB ends there;
+	// LockSummary says how many there are.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3535,7 +3538,7 @@ type ListRequest struct {
 	Prefix string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Names after this one.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	// 0 = 1000, at most 10000.
+	// 0 = 1000, which is also the most.
 	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3645,9 +3648,11 @@ func (x *ListResponse) GetStamp() *Stamp {
 }
 
 type ListSessionsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	After         uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	After uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
+	// 0 = 1000, which is also the most. An answer that is above 1 MiB ends there: fewer than asked for do not mean
+	// that there are no more, none at all do.
+	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// widest is the largest acquisition there is, but for the names that are given.
+func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
+	c := &fsm.Acquire{
+		Session: id, Ticket: ticket, WaitFor: fsm.Forever,
+		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax), Metadata: long("", fsm.MetadataBytesMax),
+	}
+	for _, name := range names {
+		c.Items = append(c.Items, fsm.Item{Name: long(name, fsm.NameBytesMax), Mode: fsm.Exclusive})
+	}
+	for i := len(names); i < fsm.ItemsMax; i++ {
+		c.Items = append(c.Items, fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax), Mode: fsm.Exclusive})
+	}
+	return c
+}
+
+// long fills a text up to so many bytes.
+func long(begin string, bytes int) string { return begin + strings.Repeat("x", bytes-len(begin)) }
+
+// What Get returns is bounded in bytes, whoever waits there, and so is what it costs while nothing can be applied.
+func TestALongAnswerOfGetIsCutOff(t *testing.T) {
+	n := startAlone(t)
+	st := attachDirectly(t, n, 1)
+	for ticket := range uint64(showMax) {
+		until(n, widest(st.box.session, ticket+1, "wanted"))
+	}
+	c := call(t, n)
+	name := long("wanted", fsm.NameBytesMax)
+	all, err := c.Get(soon(t), &zamokpb.GetRequest{Name: name, Limit: showMax})
+	require.NoError(t, err)
+	assert.EqualValues(t, showMax-1, all.Lock.Waiters)
+	assert.Len(t, all.Holders, 1)
+	assert.Greater(t, len(all.Queue), 10)
+	assert.Less(t, len(all.Queue), showMax-1, "it is cut off")
+	assert.Less(t, proto.Size(all), answerBytesMax+100<<10)
+	assert.EqualValues(t, 2, all.Queue[0].State.Ticket, "in order")
+	some, err := c.Get(soon(t), &zamokpb.GetRequest{Name: name, Limit: 3})
+	require.NoError(t, err)
+	assert.Len(t, some.Queue, 3)
+}
+
+// Calls that read much of the machine take turns, and of each connection one call at a time waits for its turn: a
+// client is not behind everything that another one asked for.
+func TestReadersTakeTurns(t *testing.T) {
+	const calls = 20
+	s := startAlone(t).server
+	from := func() (*line, context.Context) {
+		l := &line{reading: make(chan struct{}, 1)}
+		return l, peer.NewContext(soon(t), &peer.Peer{Addr: lineAddr{line: l}})
+	}
+	greedy, asksOften := from()
+	other, asksOnce := from()
+	var order []string
+	var running atomic.Int32
+	var all sync.WaitGroup
+	read := func(ctx context.Context, who string) {
+		all.Go(func() {
+			assert.NoError(t, s.read(ctx, func(*fsm.Machine) {
+				assert.EqualValues(t, 1, running.Add(1), "one reads")
+				order = append(order, who)
+				running.Add(-1)
+			}))
+		})
+	}
+	waits := func(l *line) bool { return len(l.reading) == 1 }
+	s.reading <- struct{}{}
+	for range calls {
+		read(asksOften, "greedy")
+	}
+	require.Eventually(t, func() bool { return waits(greedy) }, patience, time.Millisecond)
+	read(asksOnce, "other")
+	require.Eventually(t, func() bool { return waits(other) }, patience, time.Millisecond)
+	ctx, cancel := context.WithCancel(asksOften)
+	cancel()
+	assert.Error(t, s.read(ctx, func(*fsm.Machine) {}), "who does not want to wait any more does not")
+	<-s.reading
+	all.Wait()
+	require.Len(t, order, calls+1)
+	assert.Less(t, slices.Index(order, "other"), calls/2)
+	assert.Empty(t, s.reading)
+}

@@ -3,20 +3,28 @@ package api
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 )
 
 const (
-	// ringEvents is how many events of tickets and sessions a node remembers for those who watch: 8 MiB or so when
-	// it is full, however many watch.
-	ringEvents = 65_536
-	// ringProgress: a watch that saw so many events of other prefixes pass is told how far it is, so
-	// that it can come back there and need not list again.
-	ringProgress = ringEvents / 4
+	// ringEvents and ringBytesMax bound the events of tickets and sessions that a node remembers for those who watch,
+	// however many watch: so many if they are small, fewer if they are large. A typical one, of one lock, takes
+	// some 200 bytes, the largest 40 KiB.
+	ringEvents   = 65_536
+	ringBytesMax = 32 << 20
+	// ringProgress and ringProgressBytes: a watch that saw so many events of other prefixes pass is told how far
+	// it is, so that it can come back there and need not list again.
+	ringProgress      = ringEvents / 4
+	ringProgressBytes = ringBytesMax / 4
 	// ringStep is how many events a watch looks at before it lets others at the ring.
 	ringStep = 1024
+	// watchFrameBytesMax bounds the events of one index that a watch tells, and watchesBytesMax what all watches
+	// are telling: whoever would need more than half of what is left of that lists again, as if the ring had turned.
+	watchFrameBytesMax = 1 << 20
+	watchesBytesMax    = 64 << 20
 	// watchesMax bounds the watches of one node: each entry wakes all of them.
 	watchesMax = 1024
 )
@@ -25,9 +33,13 @@ const (
 // watch reads from the ring itself and has no memory of its own here: who is so slow that the ring
 // turns once meanwhile is cut.
 type ring struct {
-	mu      sync.Mutex // guards what follows
-	events  []event    // a ring once it is full: the oldest is at begin
+	telling atomic.Int64 // the bytes of all frames that are being sent
+
+	mu      sync.RWMutex // guards what follows
+	events  []event      // count of them, the oldest at begin, go round
 	begin   int
+	count   int
+	bytes   int
 	first   uint64 // the number of the oldest event; numbers count from 1 and never repeat
 	gone    uint64 // events up to this index may be forgotten
 	index   uint64 // of what was applied last
@@ -46,17 +58,34 @@ type event struct {
 	reason fsm.Why
 }
 
-// watch is one reader of the ring. Only its reader uses next and index.
+// eventBytes and eventItemBytes are about what an event and one of its items take, beside their texts.
+const (
+	eventBytes     = 176
+	eventItemBytes = 96
+)
+
+// size is what the event keeps from being collected. Its texts may be shared with the machine.
+func (e *event) size() int {
+	n := eventBytes + len(e.text) + len(e.label)
+	for i := range e.items {
+		n += eventItemBytes + len(e.items[i].Name)
+	}
+	return n
+}
+
+// watch is one reader of the ring. Only its reader uses next, index and skipped, and with the ring's lock.
 type watch struct {
 	ring   *ring
 	prefix string
 	wake   chan struct{} // capacity 1: something was applied
 	cut    chan struct{} // closed when what it has not read yet is forgotten
 
-	next    uint64 // the number of the event that it reads next
-	index   uint64 // told up to here
-	skipped int    // events of other prefixes since it was told anything
-	isCut   bool   // guarded by ring.mu
+	next    uint64   // the number of the event that it reads next
+	index   uint64   // told up to here
+	skipped int      // events of other prefixes since it was told anything
+	passed  int      // their bytes
+	failed  *failure // it can't be told what comes next
+	isCut   bool     // guarded by ring.mu
 }
 
 func newRing() *ring { return &ring{first: 1, watches: make(map[*watch]struct{})} }
@@ -88,22 +117,38 @@ func (r *ring) applied(a fsm.Applied) {
 }
 
 func (r *ring) add(e event) {
-	if len(r.events) < ringEvents {
-		r.events = append(r.events, e)
-		return
+	size := e.size()
+	for r.count == ringEvents || r.count > 0 && r.bytes+size > ringBytesMax {
+		oldest := r.at(r.first)
+		r.gone, r.bytes = oldest.index, r.bytes-oldest.size()
+		*oldest = event{}
+		r.begin = (r.begin + 1) % len(r.events)
+		r.first++
+		r.count--
 	}
-	r.gone = r.events[r.begin].index
-	r.events[r.begin] = e
-	r.begin = (r.begin + 1) % ringEvents
-	r.first++
+	if r.count == len(r.events) {
+		grown := make([]event, min(max(64, 2*r.count), ringEvents))
+		copy(grown[copy(grown, r.events[r.begin:]):], r.events[:r.begin])
+		r.events, r.begin = grown, 0
+	}
+	r.count++
+	r.bytes += size
+	*r.at(r.end() - 1) = e
 }
+
+// at is the event with a number, end the number of the next one. The caller holds the lock.
+func (r *ring) at(number uint64) *event {
+	return &r.events[(r.begin+int(number-r.first))%len(r.events)]
+}
+
+func (r *ring) end() uint64 { return r.first + uint64(r.count) }
 
 // restored forgets everything: between what was applied before and this state nothing is told.
 func (r *ring) restored(m *fsm.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.first += uint64(len(r.events))
-	r.events, r.begin = nil, 0
+	r.first = r.end()
+	r.events, r.begin, r.count, r.bytes = nil, 0, 0, 0
 	r.index = m.Stamp().Index
 	r.gone = r.index
 	for w := range r.watches {
@@ -129,7 +174,7 @@ func (r *ring) watch(prefix string, from uint64) (*watch, *failure) {
 		f.info.Field = "watches"
 		return nil, f
 	case from == 0:
-		w.index, w.next = r.index, r.first+uint64(len(r.events))
+		w.index, w.next = r.index, r.end()
 	case from < r.gone:
 		return nil, forgot(from, r.gone)
 	default:
@@ -138,6 +183,23 @@ func (r *ring) watch(prefix string, from uint64) (*watch, *failure) {
 	r.watches[w] = struct{}{}
 	return w, nil
 }
+
+// tooMuch ends a watch that would have to tell more at once than can be told.
+func tooMuch(f found) *failure {
+	return fail(zamokpb.Code_CODE_GONE, "what happened at index %d takes %d bytes or more; at most %d are told at once, and fewer "+
+		"while other watches do not read: list again, and watch from the list's index", f.index, f.bytes, watchFrameBytesMax)
+}
+
+// send takes room for what is to be sent; false: there is too little, and nothing was taken. sent gives it back.
+func (r *ring) send(f found) bool {
+	if used := r.telling.Add(int64(f.bytes)); 2*int64(f.bytes) > watchesBytesMax-used {
+		r.sent(f)
+		return false
+	}
+	return true
+}
+
+func (r *ring) sent(f found) { r.telling.Add(-int64(f.bytes)) }
 
 // forgot ends a watch that would have to leave something out.
 func forgot(from, remembered uint64) *failure {
@@ -148,8 +210,8 @@ func forgot(from, remembered uint64) *failure {
 // cutAt is what a watch that was cut is told. After a transfer a node begins anew with an older state, and
 // comes to what it had told before: then nothing is forgotten.
 func (w *watch) cutAt() *failure {
-	w.ring.mu.Lock()
-	defer w.ring.mu.Unlock()
+	w.ring.mu.RLock()
+	defer w.ring.mu.RUnlock()
 	if w.index >= w.ring.gone {
 		return fail(zamokpb.Code_CODE_STOPPING, "this node began anew; watch again, from the last index")
 	}
@@ -163,51 +225,64 @@ func (w *watch) end() {
 	delete(w.ring.watches, w)
 }
 
-// read returns the events of the next index that has any under the prefix, with that index; or, with
-// no events, how far the watch has come if that is worth telling. False: there is nothing to tell.
-func (w *watch) read() (index uint64, events []event, some bool) {
-	for more := true; more && !some; {
-		index, events, some, more = w.step()
-	}
-	return index, events, some
+// found is what a watch is told next: the events of an index under its prefix; or, with no events, how far it has
+// come if that is worth telling.
+type found struct {
+	index  uint64
+	events []event
+	bytes  int // of the events
 }
 
-// step is a part of read that keeps the ring, and with it the machine, for a short time only.
-func (w *watch) step() (index uint64, events []event, some, more bool) {
-	r := w.ring
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if w.isCut || w.next < r.first {
-		return 0, nil, false, false
+// read returns what is to be told next. False: there is nothing, or the watch failed.
+func (w *watch) read() (f found, some bool) {
+	for more := true; more && !some; {
+		f, some, more = w.step()
 	}
-	for n, end := 0, r.first+uint64(len(r.events)); w.next < end; n++ {
-		e := &r.events[(r.begin+int(w.next-r.first))%len(r.events)]
+	return f, some
+}
+
+// step is a part of read that keeps the ring, and with it the machine, for a short time only. Others may read beside
+// it: an entry that comes waits for those who are at it, not for all who watch.
+func (w *watch) step() (f found, some, more bool) {
+	r := w.ring
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if w.isCut || w.next < r.first {
+		return f, false, false
+	}
+	for n, end := 0, r.end(); w.next < end; n++ {
+		e := r.at(w.next)
 		switch {
-		case len(events) > 0 && e.index != index:
-			return w.tell(index), events, true, false
-		case len(events) == 0 && n >= ringStep:
-			return 0, nil, false, true
+		case len(f.events) > 0 && e.index != f.index:
+			return w.tell(f), true, false
+		case len(f.events) == 0 && n >= ringStep:
+			return f, false, true
 		case e.index > w.index && e.under(w.prefix):
-			index = e.index
-			events = append(events, *e)
+			f.index = e.index
+			f.events = append(f.events, *e)
+			if f.bytes += e.size(); f.bytes > watchFrameBytesMax {
+				w.failed = tooMuch(f)
+				return f, false, false
+			}
 		default:
 			w.skipped++
+			w.passed += e.size()
 		}
 		w.next++
 	}
 	switch {
-	case len(events) > 0: // all of one index come to the ring together
-		return w.tell(index), events, true, false
-	case w.skipped >= ringProgress && r.index > w.index:
-		return w.tell(r.index), nil, true, false
+	case len(f.events) > 0: // all of one index come to the ring together
+		return w.tell(f), true, false
+	case (w.skipped >= ringProgress || w.passed >= ringProgressBytes) && r.index > w.index:
+		return w.tell(found{index: r.index}), true, false
 	}
-	return 0, nil, false, false
+	return f, false, false
 }
 
-// tell notes that the watch is told everything up to index.
-func (w *watch) tell(index uint64) uint64 {
-	w.index, w.skipped = index, 0
-	return index
+// tell notes that the watch is told everything up to an index.
+func (w *watch) tell(f found) found {
+	w.index, w.skipped, w.passed = f.index, 0, 0
+	return f
 }
 
 // under tells whether the event is of a lock under the prefix. The end of a session has no name, so it is under

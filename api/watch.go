@@ -26,31 +26,46 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 		return f
 	}
 	defer w.end()
-	frames, failed := make(chan *zamokpb.WatchFrame), make(chan error, 1)
-	defer close(frames)
+	out, failed := make(chan found), make(chan error, 1)
+	defer close(out)
 	s.busy.Go(func() { // ends with the stream, whose end interrupts Send
-		for frame := range frames {
-			if err := stream.Send(frame); err != nil {
-				failed <- err
-				return
+		var err error
+		for f := range out {
+			if err == nil {
+				if err = stream.Send(w.frame(f)); err != nil {
+					failed <- err
+				}
 			}
+			s.ring.sent(f)
 		}
 	})
-	frame := &zamokpb.WatchFrame{Index: w.index} // where one is
-	for {
-		var out chan *zamokpb.WatchFrame
-		var wake chan struct{}
-		if frame == nil {
-			frame = w.frame()
+	next, some := found{index: w.index}, true // where one is
+	defer func() {
+		if some {
+			s.ring.sent(next)
 		}
-		if frame == nil {
-			wake = w.wake
+	}()
+	for {
+		var to chan found
+		var wake chan struct{}
+		if !some {
+			next, some = w.read()
+			switch {
+			case w.failed != nil:
+				return w.failed
+			case some && !s.ring.send(next):
+				some = false
+				return tooMuch(next)
+			}
+		}
+		if some {
+			to = out
 		} else {
-			out = frames
+			wake = w.wake
 		}
 		select {
-		case out <- frame:
-			frame = nil
+		case to <- next:
+			some = false
 		case <-wake:
 		case <-w.cut:
 			return w.cutAt()
@@ -64,15 +79,11 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 	}
 }
 
-// frame is what is to be told next; nil: nothing at the moment.
-func (w *watch) frame() *zamokpb.WatchFrame {
-	index, events, some := w.read()
-	if !some {
-		return nil
-	}
-	frame := &zamokpb.WatchFrame{Index: index}
-	for i := range events {
-		e := &events[i]
+// frame tells what was found.
+func (w *watch) frame(f found) *zamokpb.WatchFrame {
+	frame := &zamokpb.WatchFrame{Index: f.index}
+	for i := range f.events {
+		e := &f.events[i]
 		told := &zamokpb.LockEvent{
 			Happened: happened(e.kind), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
 			Token: e.token, Why: zamokpb.Why(e.reason), Text: e.text, Label: e.label,

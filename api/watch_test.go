@@ -37,7 +37,8 @@ func mustWatch(t *testing.T, r *ring, prefix string, from uint64) *watch {
 
 // heard reads all that there is, as "index: names".
 func heard(w *watch) (told []string) {
-	for f := w.frame(); f != nil; f = w.frame() {
+	for found, some := w.read(); some; found, some = w.read() {
+		f := w.frame(found)
 		line := fmt.Sprint(f.Index, ":")
 		for _, e := range f.Events {
 			for _, it := range e.Items {
@@ -103,14 +104,19 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 			Index: 10 + uint64(why), Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 3}, Why: why,
 		}}})
 	}
-	frame := all.frame()
+	next := func() *zamokpb.WatchFrame {
+		found, some := all.read()
+		require.True(t, some)
+		return all.frame(found)
+	}
+	frame := next()
 	require.Len(t, frame.Events, 2)
 	assert.Equal(t, zamokpb.Happened_HAPPENED_LOST, frame.Events[0].Happened, "its tickets come first")
 	assert.True(t, proto.Equal(&zamokpb.LockEvent{
 		Happened: zamokpb.Happened_HAPPENED_ENDED, Session: 2, Why: zamokpb.Why_WHY_EVICTED, Text: "enough", Label: "till",
 	}, frame.Events[1]), frame.Events[1])
 	for _, why := range []zamokpb.Why{zamokpb.Why_WHY_CLOSED, zamokpb.Why_WHY_EXPIRED, zamokpb.Why_WHY_DISCONNECTED} {
-		frame = all.frame()
+		frame = next()
 		require.Len(t, frame.GetEvents(), 1)
 		assert.Equal(t, why, frame.Events[0].Why)
 	}
@@ -259,4 +265,5 @@ func TestASlowWatcherIsCut(t *testing.T) {
 	}
 	assert.Equal(t, zamokpb.Code_CODE_GONE, infoOf(t, err).Code)
 	assert.Equal(t, codes.OutOfRange, status.Code(err))
+	require.Eventually(t, func() bool { return ring.telling.Load() == 0 }, patience, 1e6, "nothing is being sent any more")
 }

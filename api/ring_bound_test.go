@@ -1,0 +1,135 @@
+package api
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// refusals applies so many refused acquisitions of the largest kind, one in each entry, to a machine and the ring.
+func refusals(t *testing.T, r *ring, count int) {
+	m := fsm.New()
+	apply := func(c fsm.Command) fsm.Applied {
+		a, err := m.Apply(1, (&fsm.Entry{Rules: 1, Commands: []fsm.Command{c}}).Append(nil))
+		require.NoError(t, err)
+		require.Len(t, a.Results, 1)
+		r.applied(a)
+		return a
+	}
+	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
+	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Hour}).Results[0].Session
+	for i := range uint64(count) + 1 {
+		c := widest(id, i+1, "held") // all but one of its names are new each time
+		c.WaitFor, c.Floor = 0, i
+		if got := apply(c).Results[0].Code; i > 0 {
+			require.Equal(t, fsm.NotAcquired, got)
+		}
+	}
+}
+
+// However large the events are, the ring takes no more than it says, and forgets the oldest first.
+func TestTheRingIsBoundedInBytes(t *testing.T) {
+	r := newRing()
+	slow, follower := mustWatch(t, r, "", 0), mustWatch(t, r, "nobody", 0)
+	before := memory()
+	const count = 2000 // of 40 KB each: more than twice what the ring takes
+	refusals(t, r, count)
+	grown := int64(memory()) - int64(before)
+	t.Logf("%d events of %d are left, %d bytes by count and %d of the heap", r.count, count, r.bytes, grown)
+	assert.LessOrEqual(t, r.bytes, ringBytesMax)
+	assert.Greater(t, r.bytes, ringBytesMax-100<<10, "it is full")
+	assert.Less(t, grown, int64(ringBytesMax+ringBytesMax/4))
+	sum := 0
+	for number := r.first; number < r.end(); number++ {
+		sum += r.at(number).size()
+	}
+	assert.Equal(t, sum, r.bytes)
+
+	require.True(t, isCut(slow), "it has not read what is forgotten")
+	assert.Equal(t, zamokpb.Code_CODE_GONE, slow.cutAt().info.Code)
+	require.True(t, isCut(follower), "it has not read either")
+	_, f := r.watch("", r.gone-1)
+	require.NotNil(t, f)
+	assert.Equal(t, zamokpb.Code_CODE_GONE, f.info.Code)
+	all := mustWatch(t, r, "", r.gone)
+	assert.Len(t, heard(all), r.count, "what is not forgotten is told")
+	runtime.KeepAlive(r)
+}
+
+// Small events are as many as there were, and take less.
+func TestSmallEventsFitIntoTheRing(t *testing.T) {
+	r := newRing()
+	before := memory()
+	for i := range uint64(ringEvents + 1000) {
+		entry(r, 10+i, fmt.Sprintf("jobs/nightly/%d", i))
+	}
+	grown := int64(memory()) - int64(before)
+	t.Logf("%d bytes by count and %d of the heap", r.bytes, grown)
+	assert.Equal(t, ringEvents, r.count)
+	assert.Less(t, grown, int64(ringBytesMax))
+	assert.Less(t, r.bytes, ringBytesMax)
+	runtime.KeepAlive(r)
+}
+
+// A watch whose events all belong to others is told how far it is before the ring has turned by their bytes.
+func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
+	r := newRing()
+	w := mustWatch(t, r, "nobody", 0)
+	begun := w.index
+	name := strings.Repeat("x", fsm.NameBytesMax)
+	for i := range uint64(2 * ringBytesMax / (eventBytes + eventItemBytes + fsm.NameBytesMax)) {
+		entry(r, 10+i, name)
+		_, _ = w.read()
+	}
+	require.False(t, isCut(w))
+	assert.Greater(t, w.index, begun)
+	assert.GreaterOrEqual(t, w.index, r.gone, "it can come back")
+}
+
+// What happens at one index is told in one frame, or not at all: then the watch lists again and goes on behind it.
+func TestMoreThanAFrameIsNotTold(t *testing.T) {
+	r := newRing()
+	w, other := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
+	entry(r, 10, "a")
+	many := make([]string, watchFrameBytesMax/(eventBytes+eventItemBytes+fsm.NameBytesMax)+1)
+	for i := range many {
+		many[i] = long(fmt.Sprint(i), fsm.NameBytesMax)
+	}
+	entry(r, 11, many...)
+	entry(r, 12, "other")
+	assert.Equal(t, []string{"10: a"}, heard(w))
+	require.NotNil(t, w.failed)
+	assert.Equal(t, zamokpb.Code_CODE_GONE, w.failed.info.Code)
+	assert.Equal(t, []string{"12: other"}, heard(other), "nothing of that is for others")
+	assert.Equal(t, []string{"12: other"}, heard(mustWatch(t, r, "", 11)))
+	assert.Nil(t, other.failed)
+}
+
+// What all watches together are telling is bounded, and whoever tells little is not in the way of those who tell much.
+func TestWhatWatchesTellIsBounded(t *testing.T) {
+	r := newRing()
+	large, small := found{bytes: watchFrameBytesMax}, found{bytes: 40 << 10}
+	sent := 0
+	for ; r.send(large); sent++ {
+		require.LessOrEqual(t, r.telling.Load(), int64(watchesBytesMax))
+	}
+	assert.Greater(t, sent, 32)
+	for range 8 {
+		require.True(t, r.send(small))
+		defer r.sent(small)
+	}
+	for range sent {
+		r.sent(large)
+	}
+	assert.True(t, r.send(large))
+	r.sent(large)
+}

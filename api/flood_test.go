@@ -105,3 +105,33 @@ func TestEndedAsItAttached(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, f.info.Outcome)
 	assert.Empty(t, h.expected)
 }
+
+// The largest commands of one stream take a small part of what the node takes from all, and are refused beyond that;
+// when some have their answers there is room again.
+func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
+	n := startAlone(t)
+	st := attachDirectly(t, n, 1)
+	refused := func() bool {
+		st.server.hub.mu.Lock()
+		defer st.server.hub.mu.Unlock()
+		for _, note := range st.box.notes {
+			if note.failure != nil {
+				assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, note.failure.info.Code)
+				assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, note.failure.info.Outcome)
+				return true
+			}
+		}
+		return false
+	}
+	taken := int64(0)
+	n.Raft().View(func(*fsm.Machine) { // while somebody has it, nothing is applied
+		for ; !refused(); taken++ {
+			c := widest(st.box.session, uint64(taken)+1)
+			st.submit(asked{frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket}, c)
+			require.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
+		}
+	})
+	assert.Greater(t, taken, int64(pendingBytesMax/(64<<10)))
+	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
+	assert.Zero(t, st.pendingBytes.Load())
+}

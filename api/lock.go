@@ -13,6 +13,9 @@ import (
 // in hand, and much less than the node takes from all together.
 const pendingMax = 2 * fsm.TicketsMax
 
+// pendingBytesMax bounds their bytes, as they are in the log: a sixteenth of what the node takes from all together.
+const pendingBytesMax = 4 << 20
+
 // frame is one transmission of a client: what a proof is for.
 type frame struct {
 	number uint64 // on its stream
@@ -106,14 +109,15 @@ type asked struct {
 }
 
 func (st *stream) submit(t asked, command fsm.Command) {
-	if st.pending.Add(1) > pendingMax {
-		st.pending.Add(-1)
-		st.answer(t, fsm.Result{}, fail(zamokpb.Code_CODE_OVERLOADED,
-			"not done: %d commands of this stream wait for their answers; send it again when some have come", pendingMax))
+	bytes := int64(fsm.Size(command))
+	if count, sum := st.pending.Add(1), st.pendingBytes.Add(bytes); count > pendingMax || sum > pendingBytesMax {
+		st.answered(bytes)
+		st.answer(t, fsm.Result{}, fail(zamokpb.Code_CODE_OVERLOADED, "not done: %d commands of this stream wait for their answers, or "+
+			"%d bytes of them; send it again when some have come", pendingMax, pendingBytesMax))
 		return
 	}
 	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
-		defer st.answered()
+		defer st.answered(bytes)
 		if err != nil {
 			st.answer(t, fsm.Result{}, explain(err))
 			return
@@ -199,7 +203,7 @@ func (st *stream) renew(f *frame) {
 		return
 	}
 	st.server.node.Renew(st.box.session, func(a raftnode.Answer, err error) {
-		defer st.answered()
+		defer st.answered(0)
 		h := st.server.hub
 		h.mu.Lock()
 		defer h.mu.Unlock()

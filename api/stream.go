@@ -38,11 +38,12 @@ type stream struct {
 	failed    chan error    // capacity 1: why the reader ended
 	written   chan struct{} // closed when the writer ended
 
-	pending atomic.Int64  // commands that have no answer yet
-	parted  atomic.Bool   // the client broke the stream
-	settled chan struct{} // capacity 1: since then, the last command had its answer
-	frames  uint64        // the reader's: how many came
-	closing bool          // the reader's: the client asked for the session's end
+	pending      atomic.Int64  // commands and renewals that have no answer yet
+	pendingBytes atomic.Int64  // of those commands
+	parted       atomic.Bool   // the client broke the stream
+	settled      chan struct{} // capacity 1: since then, the last command had its answer
+	frames       uint64        // the reader's: how many came
+	closing      bool          // the reader's: the client asked for the session's end
 }
 
 // Session is the stream of one session.
@@ -141,8 +142,9 @@ func (st *stream) broken(err error) error {
 	return errorOf(err)
 }
 
-// answered notes that a command has its answer.
-func (st *stream) answered() {
+// answered notes that a command of so many bytes has its answer.
+func (st *stream) answered(bytes int64) {
+	st.pendingBytes.Add(-bytes)
 	if st.pending.Add(-1) == 0 && st.parted.Load() {
 		signal(st.settled)
 	}

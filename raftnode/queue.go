@@ -11,8 +11,13 @@ import (
 )
 
 const (
-	// queueMax bounds the commands that wait to be proposed.
-	queueMax = 1 << 15
+	// queueMax bounds the commands that wait to be proposed, queueBytesMax their bytes: as many as they have in the
+	// log, and requestBytes for each, which is about what a small one takes in memory.
+	queueMax      = 1 << 15
+	queueBytesMax = 64 << 20
+	requestBytes  = 512
+	// renewalsMax bounds the renewals of one session that wait: one would do.
+	renewalsMax = 8
 	// queueWaitMax is how long the oldest may have waited before newcomers are refused: then more
 	// comes in than goes out, and waiting longer helps nobody.
 	queueWaitMax = 500 * time.Millisecond
@@ -38,6 +43,7 @@ type request struct {
 	command fsm.Command
 	since   time.Time
 	done    Done
+	bytes   int // of the command in an entry; set by the queue
 }
 
 // renewal is a session that renewed, and all who want to know.
@@ -53,6 +59,7 @@ type queue struct {
 	mu       sync.Mutex // guards what follows
 	open     bool
 	requests []request
+	bytes    int // of the requests
 	renewals map[session.ID][]Done
 	oldest   time.Time // of the renewals; zero = none
 }
@@ -63,27 +70,34 @@ func newQueue() *queue {
 
 // put adds a request, unless there is no office (errNoOffice) or no room.
 func (q *queue) put(r request) error {
+	if r.command != nil {
+		r.bytes = fsm.Size(r.command)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case !q.open:
 		return errNoOffice
-	case len(q.requests) >= queueMax,
+	case len(q.requests) >= queueMax, q.bytes+requestBytes+r.bytes > queueBytesMax,
 		len(q.requests) > 0 && r.since.Sub(q.requests[0].since) > queueWaitMax:
 		return ErrOverloaded
 	}
 	q.requests = append(q.requests, r)
+	q.bytes += requestBytes + r.bytes
 	q.signal()
 	return nil
 }
 
-// renew adds a renewal. Renewals have room of their own and are never refused for lack of it: there
-// is one a session at most.
+// renew adds a renewal. Renewals have room of their own: there are renewalsMax a session at most, and one that is
+// refused (ErrOverloaded) had others of its session before it, which do the same.
 func (q *queue) renew(id session.ID, now time.Time, done Done) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open {
 		return errNoOffice
+	}
+	if len(q.renewals[id]) >= renewalsMax {
+		return ErrOverloaded
 	}
 	if len(q.renewals) == 0 {
 		q.oldest = now
@@ -112,6 +126,9 @@ func (q *queue) take() batch {
 	defer q.mu.Unlock()
 	n := fits(q.requests)
 	b := batch{requests: slices.Clone(q.requests[:n])}
+	for i := range b.requests {
+		q.bytes -= requestBytes + b.requests[i].bytes
+	}
 	left := copy(q.requests, q.requests[n:])
 	clear(q.requests[left:])
 	q.requests = q.requests[:left]
@@ -140,10 +157,8 @@ func (q *queue) take() batch {
 // fits is how many of the requests one entry takes.
 func fits(requests []request) int {
 	bytes := 0
-	for i, r := range requests {
-		if r.command != nil {
-			bytes += fsm.Size(r.command)
-		}
+	for i := range requests {
+		bytes += requests[i].bytes
 		if i == entryCommandsMax || i > 0 && bytes > entryBytesMax {
 			return i
 		}
@@ -173,7 +188,7 @@ func (q *queue) end() batch {
 	for id, done := range q.renewals {
 		b.renewals = append(b.renewals, renewal{id, done})
 	}
-	q.open, q.requests, q.renewals, q.oldest = false, nil, make(map[session.ID][]Done), time.Time{}
+	q.open, q.requests, q.bytes, q.renewals, q.oldest = false, nil, 0, make(map[session.ID][]Done), time.Time{}
 	return b
 }
 

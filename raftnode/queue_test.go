@@ -1,6 +1,8 @@
 package raftnode
 
 import (
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +47,82 @@ func TestAQueueThatDoesNotDrainRefusesNewcomers(t *testing.T) {
 	require.NoError(t, q.renew(1, late, nobody), "renewals are never refused for lack of room")
 	q.take()
 	require.NoError(t, q.put(request{since: late, done: nobody}), "it drained")
+}
+
+// largest is as large as an Acquire can be.
+func largest(ticket int) *fsm.Acquire {
+	c := &fsm.Acquire{
+		Session: 1, Ticket: uint64(ticket) + 1, Owner: strings.Repeat("o", fsm.OwnerBytesMax), Metadata: strings.Repeat("m", fsm.MetadataBytesMax),
+	}
+	for i := range fsm.ItemsMax {
+		name := fmt.Sprint(ticket, "/", i, "/")
+		c.Items = append(c.Items, fsm.Item{Name: name + strings.Repeat("n", fsm.NameBytesMax-len(name)), Mode: fsm.Exclusive})
+	}
+	return c
+}
+
+// However large commands are, the queue takes no more bytes than it says: then it refuses, and goes on when there is
+// room again. Renewals have their own.
+func TestTheQueueIsBoundedInBytes(t *testing.T) {
+	q := newQueue()
+	q.begin()
+	now := time.Now()
+	before := heapInUse()
+	put := 0
+	for ; put < queueMax; put++ {
+		if err := q.put(request{command: largest(put), since: now, done: func(Answer, error) {}}); err != nil {
+			require.ErrorIs(t, err, ErrOverloaded)
+			break
+		}
+	}
+	grown := int64(heapInUse()) - int64(before)
+	t.Logf("%d of the largest commands, %d bytes by count and %d of the heap", put, q.bytes, grown)
+	require.Less(t, put, queueMax)
+	require.LessOrEqual(t, q.bytes, queueBytesMax)
+	require.Greater(t, q.bytes, queueBytesMax-64<<10, "it is full")
+	require.Less(t, grown, int64(queueBytesMax+queueBytesMax/4))
+	require.ErrorIs(t, q.put(request{command: largest(0), since: now, done: nobody}), ErrOverloaded)
+	require.NoError(t, q.renew(1, now, nobody), "a renewal has room")
+
+	q.take()
+	require.NoError(t, q.put(request{command: largest(0), since: now, done: nobody}), "there is room again")
+	for len(q.requests) > 0 {
+		q.take()
+	}
+	require.Zero(t, q.bytes)
+	require.NoError(t, q.put(request{command: largest(0), since: now, done: nobody}))
+	q.end()
+	require.Zero(t, q.bytes)
+}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// As many small commands as are taken at all fit into the bytes.
+func TestSmallCommandsFillTheQueueByCount(t *testing.T) {
+	q := newQueue()
+	q.begin()
+	now := time.Now()
+	for i := range uint64(queueMax) {
+		c := &fsm.Acquire{Session: 1 << 40, Ticket: i, Items: []fsm.Item{{Name: strings.Repeat("n", 100), Mode: fsm.Exclusive}}}
+		require.NoError(t, q.put(request{command: c, since: now, done: nobody}))
+	}
+	require.ErrorIs(t, q.put(request{since: now, done: nobody}), ErrOverloaded)
+}
+
+func TestRenewalsOfASessionAreBounded(t *testing.T) {
+	q := newQueue()
+	q.begin()
+	for range renewalsMax {
+		require.NoError(t, q.renew(1, time.Now(), nobody))
+	}
+	require.ErrorIs(t, q.renew(1, time.Now(), nobody), ErrOverloaded)
+	require.NoError(t, q.renew(2, time.Now(), nobody), "others are not concerned")
+	require.Len(t, q.take().renewals, 2)
 }
 
 func TestAnEntryTakesWhatFits(t *testing.T) {

@@ -41,6 +41,7 @@ type hub struct {
 	awaited  map[fsm.TicketRef][]*awaited
 	touched  []*outbox // to be woken when the entry is told
 	lazy     []*outbox // to be woken a little later
+	bytes    int       // of all outboxes that a stream adopted, with what they send
 	places   places
 	breaks   map[session.ID]*disconnect
 }
@@ -242,7 +243,7 @@ func (h *hub) leave(o *outbox) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.end(o, nil)
-	o.notes, o.bytes = nil, 0
+	o.empty()
 }
 
 // end ends a stream when it has told what is queued; a slow one at once. why nil: in good order. The

@@ -18,6 +18,12 @@ import (
 const (
 	outboxNotesMax = 4 * fsm.TicketsMax
 	outboxBytesMax = 3 << 20 // below what gRPC clients take in one frame
+	// outboxesBytesMax bounds all of a node's outboxes, with the frames that are being sent: a stream may have no
+	// more than is left of it. So many streams that are not read leave each other little, and nothing is taken
+	// from one that is.
+	outboxesBytesMax = 128 << 20
+	// sendingBytesMin is from where on a frame counts until it is sent: less than what gRPC keeps for a stream itself.
+	sendingBytesMin = 16 << 10
 	// notesKept is how much of a list of notes is kept for the next ones: a stream at rest is small.
 	notesKept = 16
 )
@@ -60,6 +66,12 @@ func (n *note) size() int {
 	if n.failure != nil {
 		bytes += proto.Size(n.failure.info) + blockerBytes*len(n.failure.info.Blockers)
 	}
+	if n.welcome != nil {
+		bytes += proto.Size(n.welcome)
+	}
+	for _, b := range n.blockers {
+		bytes += noteBytes + len(b.Name) + len(b.Owner) + len(b.Label) + len(b.Metadata)
+	}
 	return bytes
 }
 
@@ -84,7 +96,8 @@ type outbox struct {
 	tickets []fsm.TicketState // for the Welcome, until it is adopted
 	adopted bool
 	notes   []note
-	bytes   int
+	bytes   int       // of notes
+	sending int       // of the frame that is being sent, if it is large
 	queued  time.Time // when the first of notes was, if an observer wants to know
 	proof   proof
 	changed uint64 // the index of the last change that was put in
@@ -119,7 +132,10 @@ func (o *outbox) greet(sent []byte, a raftnode.Answer) {
 		w.Tickets[i] = &all[i]
 	}
 	o.tickets = nil
-	o.notes = append([]note{{kind: noteWelcome, welcome: w}}, o.notes...)
+	first := note{kind: noteWelcome, welcome: w}
+	o.notes = append([]note{first}, o.notes...)
+	o.bytes += first.size()
+	o.hub.bytes += o.bytes
 	signal(o.wake)
 }
 
@@ -160,18 +176,30 @@ func (o *outbox) add(n note) bool {
 	if o.over {
 		return false
 	}
-	o.bytes += n.size()
-	if len(o.notes) >= outboxNotesMax || o.bytes > outboxBytesMax {
-		o.notes, o.bytes = nil, 0
-		o.hub.end(o, over(zamokpb.Code_CODE_SLOW,
-			"the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew", outboxNotesMax, outboxBytesMax))
+	size := n.size()
+	room := min(outboxBytesMax, outboxesBytesMax-o.hub.bytes)
+	if len(o.notes) >= outboxNotesMax || o.bytes+o.sending+size > room {
+		o.empty()
+		o.hub.end(o, over(zamokpb.Code_CODE_SLOW, "the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew",
+			outboxNotesMax, room))
 		return false
+	}
+	if o.bytes += size; o.adopted {
+		o.hub.bytes += size
 	}
 	if len(o.notes) == 0 && o.hub.observer.Pushed != nil {
 		o.queued = time.Now()
 	}
 	o.notes = append(o.notes, n)
 	return true
+}
+
+// empty forgets what is queued.
+func (o *outbox) empty() {
+	if o.adopted {
+		o.hub.bytes -= o.bytes
+	}
+	o.notes, o.bytes = nil, 0
 }
 
 // laterOn has the stream woken soon, for what nobody waits for.
@@ -210,7 +238,9 @@ func (o *outbox) prove(f *frame, now clock.Time) {
 }
 
 // hint tells whether there is room for what may as well not be told.
-func (o *outbox) hint() bool { return !o.over && len(o.notes) < outboxNotesMax/4 }
+func (o *outbox) hint() bool {
+	return !o.over && len(o.notes) < outboxNotesMax/4 && o.bytes+o.sending < min(outboxBytesMax, outboxesBytesMax-o.hub.bytes)/4
+}
 
 // taken is what a stream takes out of its outbox to tell it.
 type taken struct {
@@ -219,6 +249,7 @@ type taken struct {
 	changes uint64 // how many changes are in notes or were told before
 	over    bool   // after this the stream ends
 	queued  time.Time
+	large   bool // sent is to be called when it is sent
 }
 
 // take empties the outbox. room is given back: the memory of what was taken before.
@@ -234,6 +265,19 @@ func (o *outbox) take(room []note) taken {
 		t.heard = o.proof
 		o.proof.pending, o.proof.sent = false, nil
 	}
-	o.notes, o.bytes, o.queued = room[:0], 0, time.Time{}
+	if o.adopted && o.bytes >= sendingBytesMin {
+		t.large, o.sending = true, o.bytes
+		o.hub.bytes += o.sending
+	}
+	o.empty()
+	o.notes, o.queued = room[:0], time.Time{}
 	return t
+}
+
+// sent says that a large frame was sent, or will not be.
+func (o *outbox) sent() {
+	o.hub.mu.Lock()
+	defer o.hub.mu.Unlock()
+	o.hub.bytes -= o.sending
+	o.sending = 0
 }

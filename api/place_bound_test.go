@@ -118,6 +118,9 @@ func writeNowhere(ctx context.Context, st *stream) {
 		}
 		t := st.box.take(room)
 		st.frame(&t)
+		if t.large {
+			st.box.sent()
+		}
 		room = t.notes
 	}
 }

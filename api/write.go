@@ -17,7 +17,11 @@ func (st *stream) write() {
 		}
 		t := st.box.take(room)
 		if len(t.notes) > 0 || t.heard.pending {
-			if err := st.wire.Send(st.frame(&t)); err != nil {
+			err := st.wire.Send(st.frame(&t))
+			if t.large {
+				st.box.sent()
+			}
+			if err != nil {
 				return // the reader ends for the same reason, and says so
 			}
 			st.server.observer.pushed(t.queued)

@@ -1,0 +1,126 @@
+package api
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+// boxed is an adopted outbox of a hub without a node.
+func boxed(t *testing.T, h *hub, id session.ID) *outbox {
+	h.expect(id)
+	h.attach(fsm.New(), &fsm.Event{Index: 1, TicketRef: fsm.TicketRef{Session: id}})
+	o, f := h.adopt(id, nil, raftnode.Answer{Result: fsm.Result{Index: 1}})
+	require.Nil(t, f)
+	return o
+}
+
+// wideRefusal is the largest answer that there is: it names as many holders as are told, all with names, owners, labels
+// and metadata of the greatest length.
+func wideRefusal(number int) note {
+	d := &fsm.Detail{}
+	for i := range fsm.BlockersMax {
+		d.Blockers = append(d.Blockers, fsm.Blocker{
+			Name: long(fmt.Sprint(number, "/", i, "/"), fsm.NameBytesMax), By: fsm.ByHolder,
+			TicketRef: fsm.TicketRef{Session: 1 << 60, Ticket: 1 << 60}, Token: 1 << 60, Owner: long(fmt.Sprint(number), fsm.OwnerBytesMax),
+		})
+	}
+	for range 2 * fsm.BlockersMax {
+		d.Cycle = append(d.Cycle, fsm.Link{Name: d.Blockers[0].Name, Owner: d.Blockers[0].Owner, State: fsm.Waiting})
+	}
+	f := refused(&fsm.Result{Code: fsm.NotAcquired, Detail: d})
+	for _, b := range f.info.Blockers { // as describe does
+		b.Label, b.Metadata = long(fmt.Sprint(number), fsm.LabelBytesMax), []byte(long(fmt.Sprint(number), blockerMetadataMax))
+	}
+	return note{kind: noteAnswer, failure: f}
+}
+
+// Streams that nobody reads take so much together and not more, whatever is queued for them; and a stream that is
+// read goes on.
+func TestOutboxesAreBoundedInBytes(t *testing.T) {
+	h := newHub(&Observer{})
+	h.office(true)
+	read := boxed(t, h, 1)
+	read.take(nil)
+	before := memory()
+	const streams = 80
+	var unread []*outbox
+	for i := range streams {
+		unread = append(unread, boxed(t, h, session.ID(i+2)))
+	}
+	number, cut := 0, 0
+	for full := 0; full < streams; {
+		full = 0
+		for _, o := range unread {
+			if o.over || o.bytes+64<<10 > min(outboxBytesMax, outboxesBytesMax-h.bytes) {
+				full++
+				continue
+			}
+			number++
+			require.True(t, o.add(wideRefusal(number)))
+			require.LessOrEqual(t, h.bytes, outboxesBytesMax)
+			// Somebody else is told something all the time.
+			require.True(t, read.add(note{kind: noteChange, text: "an operator's reason"}))
+			read.take(nil)
+		}
+	}
+	grown := int64(memory()) - int64(before)
+	t.Logf("%d of the largest answers to %d streams: %d bytes by count, %d of the heap", number, streams, h.bytes, grown)
+	assert.Greater(t, h.bytes, outboxesBytesMax*9/10)
+	assert.Less(t, grown, int64(2*outboxesBytesMax))
+	for _, o := range unread { // one more, and it is cut
+		for !o.over && o.add(wideRefusal(number)) {
+			require.LessOrEqual(t, h.bytes, outboxesBytesMax)
+		}
+		if o.why != nil && o.why.info.Code == zamokpb.Code_CODE_SLOW {
+			cut++
+		}
+		h.leave(o)
+	}
+	assert.Equal(t, streams, cut)
+	h.leave(read)
+	assert.Zero(t, h.bytes)
+	runtime.KeepAlive(unread)
+}
+
+// A large frame counts until it is sent.
+func TestALargeFrameCountsUntilItIsSent(t *testing.T) {
+	h := newHub(&Observer{})
+	h.office(true)
+	o := boxed(t, h, 1)
+	for range 10 {
+		require.True(t, o.add(wideRefusal(1)))
+	}
+	size := h.bytes
+	taken := o.take(nil)
+	require.True(t, taken.large)
+	assert.Equal(t, size, h.bytes)
+	require.True(t, o.add(note{kind: noteChange}))
+	h.leave(o)
+	assert.Equal(t, size, h.bytes, "its writer is still at it")
+	o.sent()
+	assert.Zero(t, h.bytes)
+}
+
+// What nobody must be told is not queued for a stream that is behind.
+func TestHintsAreLeftOut(t *testing.T) {
+	h := newHub(&Observer{})
+	h.office(true)
+	o := boxed(t, h, 1)
+	place := note{kind: notePlace, blockers: wideRefusal(1).failure.info.Blockers[:placeBlockersMax]}
+	told := 0
+	for ; o.hint(); told++ {
+		require.True(t, o.add(place))
+	}
+	assert.Greater(t, told, 10)
+	assert.Less(t, h.bytes, outboxBytesMax/2)
+	assert.False(t, o.over)
+}

@@ -14,7 +14,7 @@ const (
 	// frameMessages and frameBytes bound what is sent at once: the first by the wire, the second so that
 	// a frame stays far below what a server takes.
 	frameMessages = 1024
-	frameBytes    = 256 << 10
+	frameBytes    = 64 << 10
 )
 
 var (

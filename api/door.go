@@ -17,11 +17,11 @@ import (
 // door's own.
 const (
 	secretBytes      = 16
-	sentBytesMax     = 32      // the client's clock, opaque to us
-	frameMessagesMax = 1024    // messages of one ClientFrame
-	receiveBytesMax  = 1 << 20 // one message or frame from a client
-	listMax          = 1000    // what one listing returns
-	showMax          = 200     // holders, and waiters, that Get returns
+	sentBytesMax     = 32        // the client's clock, opaque to us
+	frameMessagesMax = 1024      // messages of one ClientFrame
+	receiveBytesMax  = 160 << 10 // one message or frame from a client; the largest Acquire has 39 KB
+	listMax          = 1000      // what one listing returns
+	showMax          = 200       // holders, and waiters, that Get returns
 	showDefault      = 100
 	answerBytesMax   = 1 << 20 // a listing, and what Get returns, ends with what brings it above this
 )

@@ -202,6 +202,44 @@ func TestTooMuchMetadata(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// The largest acquisition comes in, also in a frame with as much before it as the Go client puts there.
+func TestTheLargestAcquisitionIsTaken(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	w := talk(t, call(t, c.leader()), settings(clock.Minute))
+	var frame []*zamokpb.ClientMessage
+	for ticket := range uint64(3) { // the Go client ends a frame with what brings it above 64 KiB
+		c := widest(w.hubID(), ticket+1)
+		frame = append(frame, acquire(&zamokpb.Acquire{
+			Ticket: c.Ticket, WaitFor: -1, Items: toItems(c.Items), Owner: c.Owner, Metadata: []byte(c.Metadata),
+		}))
+	}
+	w.say(frame...)
+	for ticket := range uint64(3) {
+		w.is(ticket+1, stateGranted)
+	}
+}
+
+// A connection has so many calls under way; one more waits until one of them has ended.
+func TestCallsOfAConnectionAreBounded(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	to := call(t, c.leader())
+	ctx, cancel := context.WithCancel(soon(t))
+	for range streamsPerConn {
+		_, err := to.Session(ctx)
+		require.NoError(t, err)
+	}
+	one := make(chan error, 1)
+	go func() {
+		_, err := to.Now(soon(t), &zamokpb.NowRequest{})
+		one <- err
+	}()
+	_, err := call(t, c.leader()).Now(soon(t), &zamokpb.NowRequest{})
+	require.NoError(t, err, "another connection is not concerned")
+	require.Empty(t, one)
+	cancel()
+	require.NoError(t, <-one)
+}
+
 // TestEveryCallAsksForPermission: what is denied is not done, and says so.
 func TestEveryCallAsksForPermission(t *testing.T) {
 	denied := errors.New("not you")

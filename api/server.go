@@ -31,8 +31,9 @@ const (
 	connWindowBytes = 1 << 20
 	// headerBytesMax bounds the metadata of a call.
 	headerBytesMax = 16 << 10
-	// streamsPerConn bounds the calls under way on one connection; an Acquire is held open.
-	streamsPerConn = 4096
+	// streamsPerConn bounds the calls under way on one connection; an Acquire is held open. With what each may have
+	// sent before it is read, windowBytes and a message, a connection may keep 224 MiB.
+	streamsPerConn = 1024
 	// connsDefault is how many connections a node has at once if nobody says otherwise.
 	connsDefault = 16_384
 	// openTimeout is how long a new connection may take to begin to speak.

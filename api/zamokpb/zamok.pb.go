@@ -622,7 +622,8 @@ func (Happened) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{7}
 }
 
-// ClientFrame carries what a client has to say at one moment: up to 1024 messages.
+// ClientFrame carries what a client has to say at one moment: up to 1024 messages, and 160 KiB, as every message to a
+// node.
 type ClientFrame struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Messages []*ClientMessage       `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`

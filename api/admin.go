@@ -14,8 +14,13 @@ import (
 	"zamok/session"
 )
 
-// backupChunkBytes is how much of a backup one message carries.
-const backupChunkBytes = 64 << 10
+const (
+	// backupChunkBytes is how much of a backup one message carries.
+	backupChunkBytes = 64 << 10
+	// backupsMax bounds the backups that are being streamed: each keeps the state of its beginning in memory, as far
+	// as that has changed since, for as long as its reader takes.
+	backupsMax = 2
+)
 
 // ForceRelease ends the tickets that hold a lock with a token up to what the operator saw.
 func (s *Server) ForceRelease(ctx context.Context, req *zamokpb.ForceReleaseRequest) (*zamokpb.ForceReleaseResponse, error) {
@@ -36,7 +41,7 @@ func (s *Server) ForceRelease(ctx context.Context, req *zamokpb.ForceReleaseRequ
 	if err != nil {
 		return nil, err
 	}
-	return &zamokpb.ForceReleaseResponse{Ended: toRefs(a.Result.Detail.Ended)}, nil
+	return &zamokpb.ForceReleaseResponse{Ended: toRefs(a.Result.Detail.Ended), More: uint32(a.Result.Detail.More)}, nil
 }
 
 // ExpireSession ends a session at an operator's word.
@@ -168,6 +173,12 @@ func (s *Server) Backup(_ *zamokpb.BackupRequest, stream grpc.ServerStreamingSer
 	ctx := stream.Context()
 	if f := s.may(ctx, VerbBackup, ""); f != nil {
 		return f
+	}
+	select {
+	case s.backingUp <- struct{}{}:
+		defer func() { <-s.backingUp }()
+	default:
+		return fail(zamokpb.Code_CODE_OVERLOADED, "not done: this node streams %d backups already; wait for one, or end it", backupsMax)
 	}
 	if _, _, err := s.node.Fence(ctx); err != nil {
 		return explain(err)

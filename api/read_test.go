@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -99,4 +101,29 @@ func TestReadersTakeTurns(t *testing.T) {
 	require.Len(t, order, calls+1)
 	assert.Less(t, slices.Index(order, "other"), calls/2)
 	assert.Empty(t, s.reading)
+}
+
+// A node streams few backups at a time; one more is refused, and may be asked for again.
+func TestBackupsAreBounded(t *testing.T) {
+	n := startAlone(t)
+	c := call(t, n)
+	backup := func() error {
+		stream, err := c.admin.Backup(soon(t), &zamokpb.BackupRequest{})
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	}
+	for range backupsMax {
+		n.server.backingUp <- struct{}{}
+	}
+	info := infoOf(t, backup())
+	assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
+	<-n.server.backingUp
+	require.NoError(t, backup())
+	require.NoError(t, backup(), "the one before has ended")
 }

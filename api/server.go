@@ -66,6 +66,7 @@ type Server struct {
 
 	grpc      *grpc.Server  // set by serve
 	reading   chan struct{} // capacity 1: full while a call reads much of the machine
+	backingUp chan struct{} // its capacity is how many there may be
 	diskLow   atomic.Bool
 	clusterID fsm.ClusterID          // as in cluster; guarded by the machine's lock
 	cluster   atomic.Pointer[string] // the id of this node's cluster, as hex; nil = not known yet
@@ -79,7 +80,7 @@ func newServer(cfg settled) *Server {
 	return &Server{
 		id: cfg.ID, hub: newHub(cfg.Observer), ring: newRing(), tally: newTally(cfg.Observer),
 		relays: newRelays(cfg.Dial, cfg.ClientTLS), authorize: cfg.Authorize, observer: cfg.Observer,
-		log: cfg.Logger, reading: make(chan struct{}, 1), stopping: make(chan struct{}),
+		log: cfg.Logger, reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 }
 

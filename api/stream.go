@@ -252,8 +252,9 @@ func (st *stream) attach(id session.ID, secret session.Hash, p *zamokpb.ClientFr
 		} else {
 			f = refused(&a.Result)
 		}
-		if a.Result.Code == fsm.Limit { // of one Attach in an entry: nothing is wrong with the session
-			f = fail(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d attached at the same moment; attach anew", id)
+		if a.Result.Code == fsm.Limit { // of what attaches in an entry: nothing is wrong with the session
+			f = fail(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d, or too many others, attached at the same moment; "+
+				"attach anew", id)
 		}
 		if f != nil {
 			h.forsake(id)

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +28,44 @@ func TestOneAttachASessionAndEntry(t *testing.T) {
 	after, _ := b.m.Session(s)
 	require.Equal(t, a.Results[0].Index, after.Attachment, "the first one stands")
 	require.Equal(t, OK, b.do(0, attach).Results[0].Code, "the next entry may")
+}
+
+// Sessions with very many tickets attach in one entry: some are told everything, the others are refused and may try
+// again, and so no entry tells more than a bounded number of tickets.
+func TestWhatAnEntryTellsThoseThatAttach(t *testing.T) {
+	const each = 2 * TicketWindow
+	b := newBed(t)
+	var attach []Command
+	for i := range byte(AttachedMax/each + 3) {
+		s := b.open(i+1, clock.Hour)
+		for floor := uint64(0); floor < each; floor += TicketWindow {
+			var shared []Command
+			for ticket := range uint64(TicketWindow) {
+				shared = append(shared, &Acquire{
+					Session: s, Ticket: floor + ticket + 1, Floor: floor, Items: []Item{{Name: "crowd", Mode: Shared}},
+				})
+			}
+			_, err := b.m.Apply(1, (&Entry{Rules: 1, Commands: shared}).Append(nil))
+			require.NoError(t, err)
+		}
+		attach = append(attach, &Attach{Session: s, Secret: session.Hash{i + 1}})
+	}
+	told := func(a Applied) (tickets int) {
+		for _, e := range a.Events {
+			tickets += len(e.Tickets)
+		}
+		return tickets
+	}
+	a := b.do(0, attach...)
+	require.Equal(t, AttachedMax, told(a))
+	for i, r := range a.Results {
+		if i < AttachedMax/each {
+			require.Equal(t, OK, r.Code, i)
+		} else {
+			require.Equal(t, Limit, r.Code, i)
+		}
+	}
+	require.Equal(t, 3*each, told(b.do(0, attach[AttachedMax/each:]...)), "the next entry tells the rest")
 }
 
 // Gone tickets cost as much to remove as living ones.
@@ -222,4 +262,49 @@ func TestDamagedRulesAreDamage(t *testing.T) {
 	require.ErrorContains(t, err, "damaged")
 	var rules *RulesError
 	require.NotErrorAs(t, err, &rules)
+}
+
+// What a session remembers of tickets that ended does not depend on how much they asked for, or were told.
+func TestWhatEndedTicketsKeep(t *testing.T) {
+	const bytesMax = 256 << 10 // of a session
+	b := newBed(t)
+	s, other := b.open(1, clock.Hour), b.open(2, clock.Hour)
+	largest := func(id session.ID, ticket uint64) *Acquire {
+		c := &Acquire{
+			Session: id, Ticket: ticket, Owner: strings.Repeat("o", OwnerBytesMax), Metadata: strings.Repeat("m", MetadataBytesMax),
+		}
+		for i := range ItemsMax {
+			name := fmt.Sprint(id, "/", ticket, "/", i, "/")
+			if i == 0 {
+				name = "held"
+			}
+			c.Items = append(c.Items, Item{Name: name + strings.Repeat("n", NameBytesMax-len(name)), Mode: Exclusive})
+		}
+		return c
+	}
+	apply := func(c Command) Result {
+		a, err := b.m.Apply(1, (&Entry{Rules: 1, Commands: []Command{c}}).Append(nil))
+		require.NoError(t, err)
+		return a.Results[0]
+	}
+	require.Equal(t, Granted, apply(largest(other, 1)).State)
+	require.Equal(t, NotAcquired, apply(largest(s, 1)).Code)
+	before := heapInUse()
+	for ticket := uint64(2); ticket <= TicketWindow; ticket++ {
+		require.Equal(t, NotAcquired, apply(largest(s, ticket)).Code)
+	}
+	grown := int64(heapInUse()) - int64(before)
+	t.Logf("%d bytes for %d ended tickets", grown, TicketWindow-1)
+	require.Less(t, grown, int64(bytesMax))
+	r := apply(largest(s, TicketWindow+1))
+	require.Equal(t, Limit, r.Code)
+	require.Zero(t, r.State, "it is not remembered")
+	require.NoError(t, b.m.Check())
+}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
 }

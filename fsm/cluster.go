@@ -123,7 +123,11 @@ func (m *Machine) forceRelease(c *ForceRelease) Result {
 	detail := &Detail{}
 	for _, key := range keys {
 		m.end(key, Revoked, c.Reason)
-		detail.Ended = append(detail.Ended, key.ref())
+		if len(detail.Ended) < EndedMax {
+			detail.Ended = append(detail.Ended, key.ref())
+		} else {
+			detail.More++
+		}
 	}
 	return Result{Detail: detail}
 }

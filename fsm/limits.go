@@ -42,6 +42,11 @@ const (
 	// of an entry together. What is not searched is admitted.
 	SearchMax      = 10_000
 	SearchEntryMax = 100_000
+	// AttachedMax bounds the tickets that the attachments of one entry are told, of which each that begins
+	// below it is told all: further ones are refused.
+	AttachedMax = 1 << 16
+	// EndedMax bounds how many tickets the result of a ForceRelease names. All that it ended have their events.
+	EndedMax = 1024
 	// BlockersMax bounds how many holders and waiters a refusal or a query names, and half the links
 	// of a cycle that is told.
 	BlockersMax = 16

@@ -53,6 +53,7 @@ type Machine struct {
 	search  search
 	// Of the entry at hand.
 	searched int    // the steps of its searches
+	told     int    // the tickets that its attachments were told
 	raise    uint32 // what its SetRules raises the rules to; 0 = nothing
 }
 
@@ -103,7 +104,7 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	m.enter(term)
 	m.index++
 	m.out = Applied{Index: m.index}
-	m.searched, m.raise = 0, 0
+	m.searched, m.told, m.raise = 0, 0, 0
 	switch {
 	case fault != nil:
 		m.out.Refused, m.out.Fault = Malformed, fault.Error()

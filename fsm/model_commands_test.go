@@ -66,11 +66,12 @@ func (m *model) attach(c *fsm.Attach) fsm.Result {
 	if s.Secret != c.Secret {
 		return fsm.Result{Code: fsm.WrongSecret}
 	}
-	if s.attachment > m.out.Index {
-		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "attach"}} // once in an entry
+	if s.attachment > m.out.Index || m.welcomed >= fsm.AttachedMax {
+		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "attach"}} // once in an entry, and not too much
 	}
 	s.raise(c.Floor)
 	s.attachment = m.index
+	m.welcomed += len(m.known(s))
 	m.happened(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.known(s)})
 	return fsm.Result{}
 }
@@ -298,7 +299,8 @@ func (m *model) forceRelease(c *fsm.ForceRelease) fsm.Result {
 			ended = append(ended, u.TicketRef)
 		}
 	}
-	return fsm.Result{Detail: &fsm.Detail{Ended: ended}}
+	named := min(len(ended), fsm.EndedMax)
+	return fsm.Result{Detail: &fsm.Detail{Ended: ended[:named], More: len(ended) - named}}
 }
 
 func (m *model) leaderStart(c *fsm.LeaderStart) fsm.Result {

@@ -107,6 +107,25 @@ func TestTicketsInHand(t *testing.T) {
 	require.NoError(t, p.check())
 }
 
+// A release by force ends everybody, and names the first of them.
+func TestManyAreReleasedByForce(t *testing.T) {
+	const holders = fsm.EndedMax + 100
+	p := newPlayed()
+	id := p.start(t, 1, fsm.TTLMax, 0)[0]
+	var shared []fsm.Command
+	for ticket := range uint64(holders) {
+		c := one(id, ticket+1, "crowd")
+		c.Items[0].Mode, c.Floor = fsm.Shared, ticket
+		shared = append(shared, c)
+	}
+	token := p.do(t, 0, shared...).Results[holders-1].Token
+	r := p.do(t, 0, &fsm.ForceRelease{Name: lockNames + "crowd", Token: token}).Results[0]
+	require.Len(t, r.Detail.Ended, fsm.EndedMax)
+	require.Equal(t, holders-fsm.EndedMax, r.Detail.More)
+	require.Zero(t, p.machine.Counts().Granted)
+	require.NoError(t, p.check())
+}
+
 // However many names there were, one that is forgotten comes back as a new one.
 func TestMembersEver(t *testing.T) {
 	p := newPlayed()

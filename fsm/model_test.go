@@ -31,9 +31,10 @@ type model struct {
 	began    uint64                 // the index that a restored history began with
 	quiet    clock.Time             // nothing is granted before
 
-	out    fsm.Applied
-	moved  map[string]bool        // queues that somebody came to or left in this step
-	graphs map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
+	out      fsm.Applied
+	welcomed int                    // tickets, to those that attached in this entry
+	moved    map[string]bool        // queues that somebody came to or left in this step
+	graphs   map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
 
 	modelCounts
 }
@@ -138,6 +139,7 @@ func (m *model) begin(term uint64) {
 	m.term = term
 	m.index++
 	m.out = fsm.Applied{Index: m.index}
+	m.welcomed = 0
 	m.moved = map[string]bool{}
 }
 

@@ -86,7 +86,7 @@ type Detail struct {
 	// Cycle spells out a deadlock, link by link; of a long one, More links are left out in the middle.
 	Cycle []Link
 	More  int
-	// Ended are the tickets that a ForceRelease ended.
+	// Ended are the tickets that a ForceRelease ended, the first EndedMax of them; there were More.
 	Ended []TicketRef
 }
 

@@ -4323,8 +4323,11 @@ func (x *ForceReleaseRequest) GetReason() string {
 }
 
 type ForceReleaseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ended         []*TicketRef           `protobuf:"bytes,1,rep,name=ended,proto3" json:"ended,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tickets that were ended, the first 1024 of them.
+	Ended []*TicketRef `protobuf:"bytes,1,rep,name=ended,proto3" json:"ended,omitempty"`
+	// How many were ended beside those.
+	More          uint32 `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4364,6 +4367,13 @@ func (x *ForceReleaseResponse) GetEnded() []*TicketRef {
 		return x.Ended
 	}
 	return nil
+}
+
+func (x *ForceReleaseResponse) GetMore() uint32 {
+	if x != nil {
+		return x.More
+	}
+	return 0
 }
 
 type TicketRef struct {
@@ -5333,9 +5343,10 @@ const file_zamok_proto_rawDesc = "" +
 	"\x13ForceReleaseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"A\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"U\n" +
 	"\x14ForceReleaseResponse\x12)\n" +
-	"\x05ended\x18\x01 \x03(\v2\x13.zamok.v1.TicketRefR\x05ended\"=\n" +
+	"\x05ended\x18\x01 \x03(\v2\x13.zamok.v1.TicketRefR\x05ended\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\rR\x04more\"=\n" +
 	"\tTicketRef\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06ticket\x18\x02 \x01(\x04R\x06ticket\"H\n" +

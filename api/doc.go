@@ -33,7 +33,8 @@
 //	    change of every ticket, in the machine's order. State and changes are one sequence, the log's:
 //	    nothing is read or merged beside it.
 //	A2  Nothing of that is lost or reordered: when it would be, the stream ends. A reader that falls
-//	    behind more than outboxNotesMax messages or outboxBytesMax bytes is cut, never waited for.
+//	    behind more than outboxNotesMax messages or outboxBytesMax bytes, or needs more than other streams
+//	    leave of outboxesBytesMax, is cut, never waited for.
 //	A3  Heard and Welcome prove life with the `sent` of the very frame that was applied, never with
 //	    another's, and only after it was applied. Changes are numbered, and Heard says how many were
 //	    queued before it: so a client notices if A2 were ever broken.
@@ -56,8 +57,9 @@
 //	A10 A secret is hashed at the door. It is in no log line, no entry and no snapshot.
 //	A11 A watch leaves nothing out: all events of one index are in one frame, a session's end after those
 //	    of its tickets. A session has no name, so only a watch of everything (prefix "") has its end.
-//	    Where the ring has forgotten what comes next, or a snapshot took its place, the watch ends with
-//	    GONE. Where a node only begins anew, and what comes next comes again, it ends with STOPPING.
+//	    Where the ring has forgotten what comes next, or a snapshot took its place, or an index has more
+//	    events than a frame takes (watchFrameBytesMax), the watch ends with GONE. Where a node only begins
+//	    anew, and what comes next comes again, it ends with STOPPING.
 //	A12 What a node passes on is passed on once, with the leader's own word as its answer. The leader
 //	    knows that it was relayed, so A6 holds for it.
 //	A13 A request that names another cluster has no effect here. Every answer names the node's cluster, as soon
@@ -68,4 +70,8 @@
 // A waiting ticket costs memory in the machine only, unless it asked for its place: then a record in
 // the hub. While no queue moves, nothing is computed or sent for anybody who waits. A stream at rest
 // costs three goroutines and a few hundred bytes beside them.
+//
+// While the machine is read nothing is applied. So what is read for one frame, for one round of positions or for one
+// call is bounded, whatever others did, and calls that read much take turns (read.go). What clients can
+// have a node keep is bounded in bytes: docs/design.md lists each bound with its test.
 package api

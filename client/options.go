@@ -68,14 +68,15 @@ func Metadata(data []byte) Option { return func(r *request) { r.metadata = data 
 // MaxHold ends the grant after d, however alive the client is. 0 = never.
 func MaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
 
-// OnQueue calls f with the place in the queue, when it is known and when it changed, at most once a second.
+// OnQueue calls f with the place in the queue, when it is known and when it changed, at most once a second, and
+// less often while many are ahead.
 // It is called by the goroutine that waits, and holds up that one only.
 func OnQueue(f func(Position)) Option { return func(r *request) { r.onQueue = f } }
 
 // Position is a place in a queue.
 type Position struct {
 	Name     string // the lock spoken of: the first for which the acquisition waits
-	Ahead    int    // waiters before this one
+	Ahead    int    // waiters before this one: exact up to 100; more may count some that left the queue meanwhile
 	Blockers []Blocker
 }
 

@@ -122,8 +122,8 @@ type ZamokClient interface {
 	Now(ctx context.Context, in *NowRequest, opts ...grpc.CallOption) (*NowResponse, error)
 	// Watch streams what happens to locks whose names begin with a prefix. A watch of everything (prefix "") also
 	// has the ends of sessions, which have no name. Any node serves it. All events of one index are in one frame,
-	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is not remembered any
-	// more: then list again, and watch from the list's index.
+	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is
+	// not remembered any more, or takes more than 1 MiB: then list again, and watch from the list's index.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFrame], error)
 }
 
@@ -319,8 +319,8 @@ type ZamokServer interface {
 	Now(context.Context, *NowRequest) (*NowResponse, error)
 	// Watch streams what happens to locks whose names begin with a prefix. A watch of everything (prefix "") also
 	// has the ends of sessions, which have no name. Any node serves it. All events of one index are in one frame,
-	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is not remembered any
-	// more: then list again, and watch from the list's index.
+	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is
+	// not remembered any more, or takes more than 1 MiB: then list again, and watch from the list's index.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchFrame]) error
 	mustEmbedUnimplementedZamokServer()
 }

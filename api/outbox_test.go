@@ -23,7 +23,7 @@ func boxed(t *testing.T, h *hub, id session.ID) *outbox {
 	return o
 }
 
-// wideRefusal is the largest answer that there is: it names as many holders as are told, all with names, owners, labels
+// wideRefusal is the largest answer that there is: it names as many holders as an answer may, all with names, owners, labels
 // and metadata of the greatest length.
 func wideRefusal(number int) note {
 	d := &fsm.Detail{}
@@ -43,7 +43,7 @@ func wideRefusal(number int) note {
 	return note{kind: noteAnswer, failure: f}
 }
 
-// Streams that nobody reads take so much together and not more, whatever is queued for them; and a stream that is
+// Streams that are not read take so much together and not more, whatever is queued for them; and a stream that is
 // read goes on.
 func TestOutboxesAreBoundedInBytes(t *testing.T) {
 	h := newHub(&Observer{})
@@ -67,7 +67,7 @@ func TestOutboxesAreBoundedInBytes(t *testing.T) {
 			number++
 			require.True(t, o.add(wideRefusal(number)))
 			require.LessOrEqual(t, h.bytes, outboxesBytesMax)
-			// Somebody else is told something all the time.
+			// The stream that is read is sent something all the time.
 			require.True(t, read.add(note{kind: noteChange, text: "an operator's reason"}))
 			read.take(nil)
 		}
@@ -113,7 +113,7 @@ func TestALargeFrameCountsUntilItIsSent(t *testing.T) {
 	assert.Zero(t, h.bytes)
 }
 
-// What nobody must be told is not queued for a stream that is behind.
+// Hints are not queued for a stream that is behind.
 func TestHintsAreLeftOut(t *testing.T) {
 	h := newHub(&Observer{})
 	h.office(true)

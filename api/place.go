@@ -13,19 +13,20 @@ const (
 	// how long the first change after a rest is kept for company.
 	placeEvery = time.Second
 	placeFirst = 20 * time.Millisecond
-	// What is told in one look at the machine, which nothing is applied during: placeRound locks, or fewer
+	// What is sent in one read of the machine, during which nothing is applied: placeRound locks, or fewer
 	// when they have come to placeSteps (a waiter counts one, a holder one for each lock it has), or
-	// placeRoundFar tickets by themselves. There are at most placeRounds of the first and placeRoundsFar of the
+	// placeRoundFar single tickets. There are at most placeRounds of the first and placeRoundsFar of the
 	// second in a second; what is left over waits for the next one.
 	placeRound     = 256
 	placeSteps     = 8192
 	placeRounds    = 64
 	placeRoundFar  = 128
 	placeRoundsFar = 16
-	// placeDirtyMax bounds the locks that are remembered to have moved, and the tickets that have not been
-	// told their place yet. Of more, some are not told until the queue moves again, or by chance.
+	// placeDirtyMax bounds the locks that are remembered to have moved, and the tickets that were not sent their
+	// place yet. Of more, some are sent it when the queue moves again, or by chance.
 	placeDirtyMax = 1 << 16
-	// placeNear is how many at the head of each queue are told at every turn. The others are told one by one.
+	// placeNear is how many at the head of each queue are sent their place at every turn; the others have turns of
+	// their own.
 	placeNear = fsm.PlaceExactMax + 1
 	// placeBlockersMax is how many holders a place names, placeHoldersMax how many are told.
 	placeBlockersMax = 4
@@ -35,7 +36,7 @@ const (
 // places is who wants to know what about queues. The hub's lock guards it.
 type places struct {
 	asked map[fsm.TicketRef]*asking
-	fresh []fsm.TicketRef     // asked, and not told since; some may not want to know any more
+	fresh []fsm.TicketRef     // asked, and not sent their place since; some may have ended
 	dirty map[string]struct{} // locks whose queue moved
 	// wide counts, by name, the asking tickets that wait for other locks as well: which one is spoken
 	// of changes with the holders too, not only with the queue.
@@ -142,8 +143,8 @@ func (p *places) take() []string {
 	return names
 }
 
-// some returns tickets that asked: those that were never told first, then any. In a map that is larger than that,
-// each has its turn by chance.
+// some returns tickets that asked: first those that were never sent their place, then any. Of more than that, a map
+// picks some by chance.
 func (p *places) some(most int) []fsm.TicketRef {
 	n := min(len(p.fresh), most)
 	refs := append(make([]fsm.TicketRef, 0, most), p.fresh[:n]...)
@@ -201,12 +202,12 @@ func (h *hub) tellPlaces() bool {
 	return true
 }
 
-// teller tells places in one look at the machine. Machine and hub are locked.
+// teller sends places during one read of the machine. Machine and hub are locked.
 type teller struct {
 	*hub
 	machine *fsm.Machine
 	steps   int
-	// blockers of each lock spoken of: the same for all who wait there.
+	// blockers of each lock: the same for all tickets that wait there.
 	blockers map[string][]*zamokpb.Blocker
 }
 
@@ -219,7 +220,7 @@ func (h *hub) teller(tell func(*teller)) {
 	})
 }
 
-// lock tells the first holders and the first waiters of a lock.
+// lock sends their news to the first holders and the first waiters of a lock.
 func (t *teller) lock(name string) {
 	told := 0
 	for ref := range t.machine.Holders(name) {
@@ -242,14 +243,14 @@ func (t *teller) lock(name string) {
 		case a == nil:
 		case a.names == nil || t.machine.WaitsFor(ref) == name:
 			t.place(a, ref, name, ahead)
-		case ahead == 0: // the lock opened to it: another one is spoken of now
+		case ahead == 0: // this lock is open to it: it waits for another one now
 			t.ticket(ref)
 		}
 		ahead++
 	}
 }
 
-// contended tells a holder how many wait for its locks, if that is news.
+// contended sends a holder the number of waiters for its locks, if that changed.
 func (t *teller) contended(ref fsm.TicketRef) {
 	crowd, locks := t.machine.Crowd(ref)
 	t.steps += locks
@@ -264,7 +265,7 @@ func (t *teller) contended(ref fsm.TicketRef) {
 	o.put(note{kind: noteContended, state: fsm.TicketState{Ticket: ref.Ticket}, ahead: waiting})
 }
 
-// ticket tells a ticket its place, wherever in a queue that is.
+// ticket sends a ticket its place, wherever in a queue that is.
 func (t *teller) ticket(ref fsm.TicketRef) {
 	a := t.places.asked[ref]
 	if a == nil {
@@ -276,7 +277,7 @@ func (t *teller) ticket(ref fsm.TicketRef) {
 	}
 }
 
-// place tells a ticket its place at a lock, if that is news.
+// place sends a ticket its place at a lock, if that changed.
 func (t *teller) place(a *asking, ref fsm.TicketRef, name string, ahead int) {
 	if !a.box.hint() {
 		return

@@ -35,7 +35,7 @@ func (s *Server) read(ctx context.Context, f func(*fsm.Machine)) error {
 	return nil
 }
 
-// Get tells all about one lock, as far as that is not too long.
+// Get describes one lock with its holders and waiters, up to answerBytesMax.
 func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.GetResponse, error) {
 	limit, f := checkLimit(req.Limit, showDefault, showMax)
 	if f == nil {
@@ -70,7 +70,7 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 	})
 }
 
-// ticket tells all about a live ticket, its ages and what is in its way included.
+// ticket describes a live ticket, with its ages and what blocks it.
 func (s *Server) ticket(m *fsm.Machine, ref fsm.TicketRef) *zamokpb.Ticket {
 	v, _ := m.Ticket(ref)
 	t := toTicket(m, v)

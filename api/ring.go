@@ -15,14 +15,14 @@ const (
 	// some 200 bytes, the largest 40 KiB.
 	ringEvents   = 65_536
 	ringBytesMax = 32 << 20
-	// ringProgress and ringProgressBytes: a watch that saw so many events of other prefixes pass is told how far
-	// it is, so that it can come back there and need not list again.
+	// ringProgress and ringProgressBytes: a watch that saw so many events of other prefixes pass is sent its index,
+	// so that it can come back there and need not list again.
 	ringProgress      = ringEvents / 4
 	ringProgressBytes = ringBytesMax / 4
 	// ringStep is how many events a watch looks at before it lets others at the ring.
 	ringStep = 1024
-	// watchFrameBytesMax bounds the events of one index that a watch tells, and watchesBytesMax what all watches
-	// are telling: whoever would need more than half of what is left of that lists again, as if the ring had turned.
+	// watchFrameBytesMax bounds the events of one index that a watch sends, and watchesBytesMax what all watches
+	// are sending: one that needs more than half of what is left of that ends with GONE, as if the ring had turned.
 	watchFrameBytesMax = 1 << 20
 	watchesBytesMax    = 64 << 20
 	// watchesMax bounds the watches of one node: each entry wakes all of them.
@@ -84,7 +84,7 @@ type watch struct {
 	index   uint64   // told up to here
 	skipped int      // events of other prefixes since it was told anything
 	passed  int      // their bytes
-	failed  *failure // it can't be told what comes next
+	failed  *failure // why it can't go on
 	isCut   bool     // guarded by ring.mu
 }
 
@@ -184,9 +184,9 @@ func (r *ring) watch(prefix string, from uint64) (*watch, *failure) {
 	return w, nil
 }
 
-// tooMuch ends a watch that would have to tell more at once than can be told.
+// tooMuch ends a watch that would have to send more at once than may be sent.
 func tooMuch(f found) *failure {
-	return fail(zamokpb.Code_CODE_GONE, "what happened at index %d takes %d bytes or more; at most %d are told at once, and fewer "+
+	return fail(zamokpb.Code_CODE_GONE, "what happened at index %d takes %d bytes or more; at most %d are sent at once, and fewer "+
 		"while other watches do not read: list again, and watch from the list's index", f.index, f.bytes, watchFrameBytesMax)
 }
 
@@ -225,15 +225,15 @@ func (w *watch) end() {
 	delete(w.ring.watches, w)
 }
 
-// found is what a watch is told next: the events of an index under its prefix; or, with no events, how far it has
-// come if that is worth telling.
+// found is what a watch is to send next: the events of an index under its prefix; or, with no events, an index up to
+// which there was none.
 type found struct {
 	index  uint64
 	events []event
 	bytes  int // of the events
 }
 
-// read returns what is to be told next. False: there is nothing, or the watch failed.
+// read returns what is to be sent next. False: there is nothing, or the watch failed.
 func (w *watch) read() (f found, some bool) {
 	for more := true; more && !some; {
 		f, some, more = w.step()
@@ -242,7 +242,7 @@ func (w *watch) read() (f found, some bool) {
 }
 
 // step is a part of read that keeps the ring, and with it the machine, for a short time only. Others may read beside
-// it: an entry that comes waits for those who are at it, not for all who watch.
+// it: an entry that is applied waits for the reads under way, not for all watches.
 func (w *watch) step() (f found, some, more bool) {
 	r := w.ring
 	r.mu.RLock()
@@ -279,7 +279,7 @@ func (w *watch) step() (f found, some, more bool) {
 	return f, false, false
 }
 
-// tell notes that the watch is told everything up to an index.
+// tell notes that everything up to an index is sent.
 func (w *watch) tell(f found) found {
 	w.index, w.skipped, w.passed = f.index, 0, 0
 	return f

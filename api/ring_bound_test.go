@@ -61,7 +61,7 @@ func TestTheRingIsBoundedInBytes(t *testing.T) {
 	require.NotNil(t, f)
 	assert.Equal(t, zamokpb.Code_CODE_GONE, f.info.Code)
 	all := mustWatch(t, r, "", r.gone)
-	assert.Len(t, heard(all), r.count, "what is not forgotten is told")
+	assert.Len(t, heard(all), r.count, "what is not forgotten is sent")
 	runtime.KeepAlive(r)
 }
 
@@ -80,7 +80,7 @@ func TestSmallEventsFitIntoTheRing(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// A watch whose events all belong to others is told how far it is before the ring has turned by their bytes.
+// A watch whose prefix has no events is sent its index before the ring has turned by the bytes of others.
 func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
 	r := newRing()
 	w := mustWatch(t, r, "nobody", 0)
@@ -95,7 +95,7 @@ func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
 	assert.GreaterOrEqual(t, w.index, r.gone, "it can come back")
 }
 
-// What happens at one index is told in one frame, or not at all: then the watch lists again and goes on behind it.
+// The events of one index are in one frame, or the watch ends: then its client lists again and goes on behind it.
 func TestMoreThanAFrameIsNotTold(t *testing.T) {
 	r := newRing()
 	w, other := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
@@ -114,7 +114,7 @@ func TestMoreThanAFrameIsNotTold(t *testing.T) {
 	assert.Nil(t, other.failed)
 }
 
-// What all watches together are telling is bounded, and whoever tells little is not in the way of those who tell much.
+// What all watches together are sending is bounded, and small frames find room while large ones do not.
 func TestWhatWatchesTellIsBounded(t *testing.T) {
 	r := newRing()
 	large, small := found{bytes: watchFrameBytesMax}, found{bytes: 40 << 10}

@@ -79,7 +79,7 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 	}
 }
 
-// frame tells what was found.
+// frame is the message for what was found.
 func (w *watch) frame(f found) *zamokpb.WatchFrame {
 	frame := &zamokpb.WatchFrame{Index: f.index}
 	for i := range f.events {

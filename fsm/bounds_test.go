@@ -30,8 +30,8 @@ func TestOneAttachASessionAndEntry(t *testing.T) {
 	require.Equal(t, OK, b.do(0, attach).Results[0].Code, "the next entry may")
 }
 
-// Sessions with very many tickets attach in one entry: some are told everything, the others are refused and may try
-// again, and so no entry tells more than a bounded number of tickets.
+// Sessions with very many tickets attach in one entry: some have events with all tickets, the others are refused and
+// may attach in the next entry.
 func TestWhatAnEntryTellsThoseThatAttach(t *testing.T) {
 	const each = 2 * TicketWindow
 	b := newBed(t)
@@ -65,7 +65,7 @@ func TestWhatAnEntryTellsThoseThatAttach(t *testing.T) {
 			require.Equal(t, Limit, r.Code, i)
 		}
 	}
-	require.Equal(t, 3*each, told(b.do(0, attach[AttachedMax/each:]...)), "the next entry tells the rest")
+	require.Equal(t, 3*each, told(b.do(0, attach[AttachedMax/each:]...)), "the next entry has the rest")
 }
 
 // Gone tickets cost as much to remove as living ones.
@@ -264,7 +264,7 @@ func TestDamagedRulesAreDamage(t *testing.T) {
 	require.NotErrorAs(t, err, &rules)
 }
 
-// What a session remembers of tickets that ended does not depend on how much they asked for, or were told.
+// What a session remembers of tickets that ended does not depend on what they asked for.
 func TestWhatEndedTicketsKeep(t *testing.T) {
 	const bytesMax = 256 << 10 // of a session
 	b := newBed(t)

@@ -31,8 +31,7 @@ func (m *Machine) own(key ticketKey, owner string, change func(*owned)) {
 }
 
 // wanted tells whether anybody waits for what the owner holds, or the new ticket would, whose locks are
-// in m.found. If not, no cycle comes back to it. Of more than SearchMax locks that the owner holds, somebody may
-// well wait for one.
+// in m.found. If not, no cycle comes back to it. With more than SearchMax locks to look at, the answer is yes.
 func (m *Machine) wanted(id session.ID, o owned) bool {
 	looked := 0
 	defer func() { m.searched += looked }()

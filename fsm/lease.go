@@ -32,7 +32,7 @@ func (m *Machine) attach(c *Attach) Result {
 		return Result{Code: WrongSecret}
 	}
 	if s.Attachment > m.out.Index || m.told >= AttachedMax {
-		// It attached in this very entry, or others with many tickets did. To tell all tickets again and again
+		// It attached in this very entry, or others with many tickets did. To send all tickets again and again
 		// would cost too much.
 		return Result{Code: Limit, Detail: &Detail{Field: "attach"}}.of(s)
 	}

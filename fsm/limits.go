@@ -42,8 +42,8 @@ const (
 	// of an entry together. What is not searched is admitted.
 	SearchMax      = 10_000
 	SearchEntryMax = 100_000
-	// AttachedMax bounds the tickets that the attachments of one entry are told, of which each that begins
-	// below it is told all: further ones are refused.
+	// AttachedMax bounds the tickets in the Attached events of one entry: an Attach that finds so many is refused, one
+	// that finds fewer has all tickets of its session.
 	AttachedMax = 1 << 16
 	// EndedMax bounds how many tickets the result of a ForceRelease names. All that it ended have their events.
 	EndedMax = 1024

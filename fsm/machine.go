@@ -53,7 +53,7 @@ type Machine struct {
 	search  search
 	// Of the entry at hand.
 	searched int    // the steps of its searches
-	told     int    // the tickets that its attachments were told
+	told     int    // the tickets in its Attached events
 	raise    uint32 // what its SetRules raises the rules to; 0 = nothing
 }
 

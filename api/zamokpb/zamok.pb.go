@@ -1876,7 +1876,7 @@ type Queue struct {
 	// The lock spoken of: the first of the ticket's that it waits for.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Exact up to 100. A larger number counts those with it that left the middle of the queue meanwhile, and is
-	// told less often while it is large.
+	// sent less often while it is large.
 	Ahead uint32 `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// What stands first in the way.
 	Blockers      []*Blocker `protobuf:"bytes,4,rep,name=blockers,proto3" json:"blockers,omitempty"`

@@ -17,6 +17,7 @@
 // # Exit codes
 //
 //	0–120    the command's own; of `zamok check`: 0 held, 1 not
+//	118      `zamok server`: its data directory was removed from the cluster; not to be restarted
 //	121      not acquired: --try, and it would have to wait
 //	122      the wait (--wait) was over
 //	123      the lock was lost, or was about to be, and the command was ended; or it had ended by itself just before

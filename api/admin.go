@@ -156,16 +156,16 @@ func (s *Server) checkMember(id string) *failure {
 }
 
 // unchanged explains why a change of the cluster was not made. Where the node does not know whether it
-// was, the outcome says so, and the message what to look at.
+// was, the code says so, and the message what to look at.
 func unchanged(err error) *failure {
 	f := explain(err)
-	if f.info.Code == zamokpb.Code_CODE_INTERNAL {
-		f.info.Code = zamokpb.Code_CODE_REFUSED
-		if errors.Is(err, raftnode.ErrRefused) {
-			f.info.Outcome = verdictOf(f.info.Code).outcome
-		}
+	switch {
+	case f.info.Code != zamokpb.Code_CODE_INTERNAL:
+		return f
+	case errors.Is(err, raftnode.ErrRefused):
+		return fail(zamokpb.Code_CODE_REFUSED, "%v", err)
 	}
-	return f
+	return fail(zamokpb.Code_CODE_UNKNOWN, "%v; look at the members, and start the nodes that are down", err)
 }
 
 // Backup streams the state of the cluster as it is at one index after the call.

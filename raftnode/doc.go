@@ -39,7 +39,7 @@
 //	N9  A node whose digest differs stops only if a majority of the voters agree among themselves
 //	    at that index; otherwise it says so and goes on.
 //	N10 A change of the members is proposed only if a majority of the voters that it leaves answered
-//	    this leader within its lease. A node ends for its own removal only when it knows that a
+//	    this leader just before. A node ends for its own removal only when it knows that a
 //	    configuration without it is committed.
 //	N11 An entry is applied only if it fits the checksum that its proposer gave it. One that fits and
 //	    can't be decoded is the same everywhere and changes nothing; one that does not fit ends the

@@ -352,24 +352,26 @@ func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) err
 }
 
 // needsLive refuses a change that would leave these voters without a majority that answers, so that the
-// change could not be committed: raft uses a configuration from the moment that it is written.
+// change could not be committed: raft uses a configuration from the moment that it is written. Only an
+// append counts that was sent from now on and is answered: a node that answered a moment ago may have died
+// since.
 func (in *instance) needsLive(ctx context.Context, voters []raft.ServerID) error {
-	limit := time.Now().Add(liveWait)
+	began := time.Now()
 	for {
 		var silent []string
 		for _, id := range voters {
-			if id != in.node.self.ID() && time.Since(in.transport.Contact(id)) > in.lease() {
+			if id != in.node.self.ID() && !in.transport.Contact(id).After(began) {
 				silent = append(silent, peer.NameOf(id))
 			}
 		}
 		if 2*len(silent) < len(voters) {
 			return nil
 		}
-		if time.Now().After(limit) {
+		if time.Since(began) > liveWait {
 			return fmt.Errorf("it would leave %d voters, and of them %v did not answer this leader within %v: no majority; %w; bring them back first",
-				len(voters), silent, in.lease(), ErrRefused)
+				len(voters), silent, liveWait, ErrRefused)
 		}
-		pause := time.NewTimer(in.lease() / 4)
+		pause := time.NewTimer(in.lease() / 10)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():

@@ -53,7 +53,7 @@ func (v *serverVerb) untilVoter(ctx context.Context, node *api.Node) error {
 		switch {
 		case err == nil:
 			v.app.logger().Info("taken into the cluster", "id", v.id, "peer", node.Peer())
-		case errors.Is(err, client.ErrRefused) && !store.IsMember(v.data):
+		case (errors.Is(err, client.ErrRefused) || errors.Is(err, errNameTaken)) && !store.IsMember(v.data):
 			return err
 		case ctx.Err() == nil && err.Error() != said:
 			said = err.Error()
@@ -80,8 +80,21 @@ func (v *serverVerb) ask(ctx context.Context, node *api.Node) error {
 	if err := c.Join(ctx, v.id, node.Peer()); err != nil {
 		return fmt.Errorf("--join %s: %w", v.join, err)
 	}
+	members, _, err := c.Members(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if mine := node.Raft().Status().Incarnation.String(); m.ID == v.id && m.Incarnation != mine {
+			return fmt.Errorf("--join %s: %w: the one at %s has incarnation %s, and this one %s; give this machine a name of its own",
+				v.join, errNameTaken, m.Peer, m.Incarnation, mine)
+		}
+	}
 	return nil
 }
+
+// errNameTaken: the cluster asked at the address of this node, and another machine answered.
+var errNameTaken = errors.New("another machine is the member of this name")
 
 // joinClient talks to the cluster as this node would pass calls on.
 func (v *serverVerb) joinClient(also ...string) (*client.Client, error) {

@@ -90,7 +90,7 @@ func (v *serverVerb) flags(cmd *cobra.Command) {
 	f.StringVar(&v.peer, "peer", "", "where the other nodes are answered (default: the port that --cluster has for this node, or "+defaultPeer+")")
 	f.StringVar(&v.http, "http", defaultHTTP, `where /metrics, /healthz and /readyz are; "" is nowhere`)
 	f.BoolVar(&v.profile, "profile", false, "serve /debug/pprof too, on the HTTP port")
-	f.StringVar(&v.advertise, "advertise", "", "the `host` under which others reach this node (default: the one in --cluster, or the machine's name)")
+	f.StringVar(&v.advertise, "advertise", "", "the `host` under which clients reach this node, and nodes that don't find it in --cluster (default: the one in --cluster, or the machine's name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "the tokens of a new cluster are above this (default: seconds since 1970 × 2^20, above any older cluster's)")
 	f.IntVar(&v.conns, "max-connections", 0, "hang up on more connections of clients than this (default 16384)")
 	f.StringVar(&v.clients.cert, "tls-cert", "", "talk TLS to clients, with this certificate: a PEM `file`")

@@ -33,30 +33,38 @@ func dieAt(step string) (tune Tune, died *atomic.Bool) {
 				c.Fatal(errors.New("killed while the cluster began: " + step))
 			}
 		}
-		c.Logger = slog.New(&foundingLog{Handler: c.Logger.Handler(), at: at})
+		c.Logger = slog.New(&stepLog{Handler: c.Logger.Handler(), at: func(line string) {
+			for message, step := range map[string]string{"agreed on": "agreed", "the cluster begins": "begins"} {
+				if strings.HasPrefix(line, message) {
+					at(step)
+				}
+			}
+		}})
 		inner := c.Wrap
 		c.Wrap.Votes = func(t store.Table) store.Table { return foundingVotes{inner.Votes(t), at} }
 		c.Wrap.Logs = func(l raft.LogStore) raft.LogStore { return foundingEntries{inner.Logs(l), at} }
 	}, died
 }
 
-type foundingLog struct {
+// stepLog shows each line of a log to somebody when it is written.
+type stepLog struct {
 	slog.Handler
-	at func(string)
+	at func(line string)
 }
 
-func (h *foundingLog) Handle(ctx context.Context, r slog.Record) error {
+func (h *stepLog) Handle(ctx context.Context, r slog.Record) error {
 	err := h.Handler.Handle(ctx, r)
-	for message, step := range map[string]string{"agreed on": "agreed", "the cluster begins": "begins"} {
-		if strings.HasPrefix(r.Message, message) {
-			h.at(step)
-		}
-	}
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		line += " " + a.String()
+		return true
+	})
+	h.at(line)
 	return err
 }
 
-func (h *foundingLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &foundingLog{h.Handler.WithAttrs(attrs), h.at}
+func (h *stepLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &stepLog{h.Handler.WithAttrs(attrs), h.at}
 }
 
 type foundingVotes struct {
@@ -170,8 +178,8 @@ func TestAFounderWithoutRoomAgreesToNothing(t *testing.T) {
 			n.Begin()
 		}
 		require.ErrorContains(s, n1.Opened(s.Within(30*time.Second)), "still starting")
-		require.True(s, s.Trace.Has("n1", "waiting", "n3", "bytes are free"), "the others know why")
-		require.True(s, s.Trace.Has("n3", "waiting", "bytes are free"), "it says so itself")
+		require.True(s, s.Trace.Has("n1", "waiting", "n3", "MiB are free"), "the others know why")
+		require.True(s, s.Trace.Has("n3", "waiting", "MiB are free"), "it says so itself")
 		n3.Disk.Fill(1 << 40)
 		for _, n := range s.Founders() {
 			require.NoError(s, n.Opened(s.Within(electionMax)))

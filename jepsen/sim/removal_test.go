@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,30 +61,43 @@ func TestAJoinThatLeavesNoMajorityIsRefused(t *testing.T) {
 	})
 }
 
-// The other follower dies in the very moment in which a removal begins, which then can't be committed.
-// The removed one, which has all the data, goes on; when the leader is lost for good, it and the other
-// one are a majority.
+// The other follower dies when the removal has just been decided, which then can't be committed. The
+// removed one, which has all the data, goes on; when the leader is lost for good, it and the other one are a
+// majority.
 func TestAnUncommittedRemovalEndsNobody(t *testing.T) {
 	t.Parallel()
 	for _, comesBack := range []string{"all", "without the leader"} {
-		Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		var down *Node
+		decided := func(c *raftnode.Config) {
+			c.Logger = slog.New(&stepLog{Handler: c.Logger.Handler(), at: func(line string) {
+				if down != nil && strings.Contains(line, "updating configuration") && strings.Contains(line, "RemoveServer") {
+					s, host := down.sim, down.Host
+					s.Network.Isolate(host) // before raft has written anything
+				}
+			}})
+		}
+		Run(t, Config{Disks: OnDisk, Tune: decided}, func(s *Sim) {
+			down = nil
 			leader := s.Start()
 			time.Sleep(3 * time.Second)
 			tokens := fifty(s, leader)
-			down, removed := s.Others(leader)[0], s.Others(leader)[1]
+			other, removed := s.Others(leader)[0], s.Others(leader)[1]
 			s.Follow(leader, removed, electionMax)
-			s.Follow(leader, down, electionMax)
-			down.Kill()
+			s.Follow(leader, other, electionMax)
+			down = other
 			err := leader.Up().Remove(s.Within(2*time.Second), removed.ID)
 			require.Error(s, err)
 			require.NotErrorIs(s, err, raftnode.ErrRefused, "it was begun: the other had answered a moment before")
+			down = nil
+			other.Kill()
 			time.Sleep(time.Minute)
 			require.False(s, removed.hasEnded(), "it ended for a removal that came to nothing")
 			require.False(s, leader.hasEnded())
 			if comesBack != "all" {
 				leader.Kill()
 			}
-			down.Restart()
+			s.Network.HealAll()
+			other.Restart()
 			if comesBack == "all" {
 				requireAll(s, s.Leader(), tokens)
 				return
@@ -95,6 +110,20 @@ func TestAnUncommittedRemovalEndsNobody(t *testing.T) {
 			requireAll(s, s.Leader(), tokens)
 		})
 	}
+}
+
+// A node dies, and a removal is asked for at once, before its silence has been noticed.
+func TestARemovalRightAfterADeathIsRefused(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		leader := s.Start()
+		time.Sleep(3 * time.Second)
+		tokens := fifty(s, leader)
+		down, removed := s.Others(leader)[0], s.Others(leader)[1]
+		down.Kill()
+		require.ErrorIs(s, leader.Up().Remove(s.Within(electionMax), removed.ID), raftnode.ErrRefused)
+		requireAll(s, leader, tokens)
+	})
 }
 
 // A node that was away when it was removed asks when it comes back, and ends.

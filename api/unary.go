@@ -271,7 +271,7 @@ func (s *Server) room(there func(*fsm.Machine) bool) (f *failure) {
 	if !s.diskLow.Load() {
 		return nil
 	}
-	var self fsm.Member
+	var self fsm.MemberRecord
 	known := false
 	s.node.View(func(m *fsm.Machine) {
 		self, _ = m.Member(s.id)

@@ -133,7 +133,7 @@ func TestMembersEver(t *testing.T) {
 	announce := func(n, incarnation int) fsm.MemberRecord {
 		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{byte(incarnation)}, RulesMin: 1, RulesMax: 1}
 		require.Equal(t, fsm.OK, p.do(t, clock.Second, m).Results[0].Code)
-		record, known := p.machine.MemberRecord(m.ID)
+		record, known := p.machine.Member(m.ID)
 		require.True(t, known)
 		require.Equal(t, *m, record.Member)
 		require.Equal(t, p.machine.Stamp().Index, record.Announced)

@@ -255,14 +255,8 @@ func (m *Machine) Members() []MemberRecord {
 	return list
 }
 
-// MemberRecord returns the record of a node.
-func (m *Machine) MemberRecord(id string) (MemberRecord, bool) { return m.members.Get(id) }
-
-// Member returns what a node announced.
-func (m *Machine) Member(id string) (Member, bool) {
-	record, known := m.members.Get(id)
-	return record.Member, known
-}
+// Member returns the record of a node.
+func (m *Machine) Member(id string) (MemberRecord, bool) { return m.members.Get(id) }
 
 // Reports lists the latest digest of each node, by id.
 func (m *Machine) Reports() []Digest {

@@ -111,7 +111,7 @@ func (s *story) showReports(node string) []string {
 }
 
 func (s *story) showMember(name string) []string {
-	record, known := s.m.MemberRecord(name)
+	record, known := s.m.Member(name)
 	if !known {
 		return []string{name + ": not on record"}
 	}

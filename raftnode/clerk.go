@@ -121,7 +121,7 @@ func (n *Node) mustAnnounce() bool {
 		return false
 	}
 	mine := *n.member()
-	var known fsm.Member
+	var known fsm.MemberRecord
 	n.state.view(func(m *fsm.Machine) { known, _ = m.Member(n.cfg.ID) })
 	if (known.FreeBytes < known.FreeMark) != (mine.FreeBytes < mine.FreeMark) {
 		return true
@@ -130,7 +130,7 @@ func (n *Node) mustAnnounce() bool {
 		return true
 	}
 	mine.FreeBytes = known.FreeBytes
-	return mine != known
+	return mine != known.Member
 }
 
 // send hands a command of this node to the leader, be it this node.

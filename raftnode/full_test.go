@@ -68,8 +68,8 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		low := b.others(leader)[0]
-		told := func() fsm.Member {
-			var m fsm.Member
+		told := func() fsm.MemberRecord {
+			var m fsm.MemberRecord
 			leader.View(func(machine *fsm.Machine) { m, _ = machine.Member(low.self.ID) })
 			return m
 		}

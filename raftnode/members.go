@@ -193,7 +193,7 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 		return err
 	}
 	var replaced fsm.MemberRecord
-	n.state.view(func(m *fsm.Machine) { replaced, _ = m.MemberRecord(server.Name) })
+	n.state.view(func(m *fsm.Machine) { replaced, _ = m.Member(server.Name) })
 	if ago := now.Sub(replaced.Replaced).Duration(); replaced.Replaced != 0 && ago < replacePause {
 		return fmt.Errorf("%s was replaced %v ago already, and is not again within %v: if two machines run under this name, end one of them; %w",
 			server.Name, ago.Round(time.Second), replacePause, ErrNotYet)

@@ -284,7 +284,7 @@ func TestTheServersAreNamesWithIncarnations(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		leader.Up().View(func(m *fsm.Machine) {
 			for i := range 3 {
-				record, known := m.MemberRecord(fmt.Sprint("n", i+1))
+				record, known := m.Member(fmt.Sprint("n", i+1))
 				assert.True(s, known)
 				assert.NotZero(s, record.Incarnation)
 			}

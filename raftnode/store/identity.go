@@ -72,66 +72,6 @@ func (id Identity) logKind() LogKind {
 
 const identityName = "identity.json"
 
-// State is what the marker and the log say together (S9).
-type State uint8
-
-const (
-	Empty    State = iota + 1 // neither log nor marker: a new node
-	Unmarked                  // a log without marker: a bootstrap, or a join, that was cut short; call Mark
-	Marked                    // both
-)
-
-func (s State) String() string {
-	return [...]string{"no state", "empty", "unmarked", "marked"}[s]
-}
-
-// inspect refuses a medium that is not this node's, not whole, or damaged, and
-// says what it holds.
-func inspect(m *medium, node string) (State, error) {
-	if m.identity.Node != node {
-		return 0, fmt.Errorf("store: %w: %s is node %q's, and this is node %q; nothing was changed; "+
-			"give %q a directory of its own, or start it under its old name",
-			ErrOtherNode, m.where, m.identity.Node, node, node)
-	}
-	logTerm, err := inspectLog(m)
-	if err != nil {
-		return 0, err
-	}
-	term, err := inspectTerms(m, logTerm)
-	if err != nil {
-		return 0, err
-	}
-	if err := inspectSnapshots(m); err != nil {
-		return 0, err
-	}
-	if err := inspectSnapshotTerms(m, term); err != nil {
-		return 0, err
-	}
-	held, err := holds(*m)
-	if err != nil {
-		return 0, err
-	}
-	switch {
-	case held && m.identity.Bootstrapped:
-		return Marked, nil
-	case held:
-		return Unmarked, nil
-	case m.identity.Bootstrapped:
-		return 0, lost(m.where, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
-	}
-	return Empty, nil
-}
-
-// holds reports whether there is a log entry or a snapshot.
-func holds(m medium) (bool, error) {
-	last, err := m.logs.LastIndex()
-	if err != nil || last > 0 {
-		return last > 0, err
-	}
-	snapshots, err := m.snapshots.List()
-	return len(snapshots) > 0, err
-}
-
 // readIdentity reads the identity of dir; without one the error is fs.ErrNotExist.
 func readIdentity(dir string) (Identity, error) {
 	path := filepath.Join(dir, identityName)

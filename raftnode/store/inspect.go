@@ -4,10 +4,67 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"github.com/hashicorp/raft"
 )
+
+const (
+	// termMax is the last term that a node starts in. Elections never get there. The one after the last that
+	// there is would be 0, which no other node follows.
+	termMax = 1 << 63
+	// indexMax is the last index that a snapshot may reach.
+	indexMax = 1 << 62
+)
+
+// State is what the marker and the log say together (S9).
+type State uint8
+
+const (
+	Empty    State = iota + 1 // neither log nor marker: a new node
+	Unmarked                  // a log without marker: a bootstrap, or a join, that was cut short; call Mark
+	Marked                    // both
+)
+
+func (s State) String() string {
+	return [...]string{"no state", "empty", "unmarked", "marked"}[s]
+}
+
+// inspect refuses a medium that is not this node's, not whole, or damaged, and
+// says what it holds.
+func inspect(m *medium, node string) (State, error) {
+	if m.identity.Node != node {
+		return 0, fmt.Errorf("store: %w: %s is node %q's, and this is node %q; nothing was changed; "+
+			"give %q a directory of its own, or start it under its old name",
+			ErrOtherNode, m.where, m.identity.Node, node, node)
+	}
+	logTerm, err := inspectLog(m)
+	if err != nil {
+		return 0, err
+	}
+	term, err := inspectTerms(m, logTerm)
+	if err != nil {
+		return 0, err
+	}
+	if err := inspectSnapshots(m); err != nil {
+		return 0, err
+	}
+	if err := inspectSnapshotTerms(m, term); err != nil {
+		return 0, err
+	}
+	held, err := holds(m)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case held && m.identity.Bootstrapped:
+		return Marked, nil
+	case held:
+		return Unmarked, nil
+	case m.identity.Bootstrapped:
+		return 0, lost(m.where, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
+	}
+	return Empty, nil
+}
 
 // intact does a reading of a file. What keeps it from being done, other than a value that is not
 // there, is damage.
@@ -48,6 +105,25 @@ func bounds(log raft.LogStore) (first, last uint64, err error) {
 	return first, last, errors.Join(firstErr, lastErr)
 }
 
+// inspectTerms returns the term of the votes, after a comparison with the term of the log's last entry. Raft
+// writes a term before the first entry of it, so votes of an earlier term are from an older copy, and the node
+// could vote twice in one term.
+func inspectTerms(m *medium, logTerm uint64) (term uint64, err error) {
+	err = intact(m.votesName, func() (err error) {
+		term, err = number(m.votes, keyCurrentTerm) // the checksum is that of the vote, too
+		return err
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case term > termMax:
+		return 0, lost(m.where, fmt.Sprintf("the votes are of term %d, which no cluster reaches", term))
+	case term < logTerm:
+		return 0, lost(m.where, fmt.Sprintf("the log has reached term %d, but the votes only know term %d", logTerm, term))
+	}
+	return term, nil
+}
+
 // inspectSnapshots looks for the newest snapshot that can be read, and refuses one that can't unless
 // the log has everything that came after the one before it: raft would go on from the older one, and
 // not notice what is missing between that and the log.
@@ -85,6 +161,33 @@ func inspectSnapshots(m *medium) error {
 	return nil
 }
 
+// inspectSnapshotTerms refuses a snapshot that is later than the votes, or beyond all logs.
+func inspectSnapshotTerms(m *medium, term uint64) error {
+	snapshots, err := m.snapshots.List()
+	if err != nil {
+		return err
+	}
+	for _, s := range snapshots {
+		switch {
+		case term < s.Term:
+			return lost(m.where, fmt.Sprintf("snapshot %s is of term %d, but the votes only know term %d", s.ID, s.Term, term))
+		case s.Index > indexMax:
+			return lost(m.where, fmt.Sprintf("snapshot %s reaches index %d, which no log reaches", s.ID, s.Index))
+		}
+	}
+	return nil
+}
+
+// holds reports whether there is a log entry or a snapshot.
+func holds(m *medium) (bool, error) {
+	last, err := m.logs.LastIndex()
+	if err != nil || last > 0 {
+		return last > 0, err
+	}
+	snapshots, err := m.snapshots.List()
+	return len(snapshots) > 0, err
+}
+
 // dropCovered ends what was begun when the leader sent a snapshot: the whole log goes. A log that ends
 // before the snapshot would have a gap with the next entry.
 func (s *Store) dropCovered() error {
@@ -105,11 +208,5 @@ func newestSnapshot(snapshots raft.SnapshotStore) (uint64, error) {
 	if err != nil || len(metas) == 0 {
 		return 0, err
 	}
-	newest := slices.MaxFunc(metas, func(a, b *raft.SnapshotMeta) int {
-		if newer(*a, *b) {
-			return 1
-		}
-		return -1
-	})
-	return newest.Index, nil
+	return metas[0].Index, nil // the newest is the first
 }

@@ -183,7 +183,7 @@ func (s *Store) Mark(cluster ID) error {
 	if next.Bootstrapped == s.identity.Bootstrapped && next.Cluster == s.identity.Cluster {
 		return nil
 	}
-	if held, err := holds(s.medium); err != nil || !held {
+	if held, err := holds(&s.medium); err != nil || !held {
 		return errors.Join(err, fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not marked; mark it when the first entry is applied", ErrLost, s.medium.where))
 	}
 	if err := s.medium.keep(next); err != nil {
@@ -216,7 +216,7 @@ func (s *Store) begin(change func(next *Identity)) error {
 	if change(&next); next == s.identity {
 		return nil
 	}
-	if held, err := holds(s.medium); err != nil || held {
+	if held, err := holds(&s.medium); err != nil || held {
 		return errors.Join(err, fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed", s.medium.where))
 	}
 	if err := s.medium.keep(next); err != nil {

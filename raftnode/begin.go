@@ -88,9 +88,8 @@ func (n *Node) found(ctx context.Context) error {
 // A term without an entry has promised nothing: nobody could have asked this node for a vote.
 func (n *Node) bootstrap(servers raft.Configuration) error {
 	const first = 1 // the index, and the term
-	key := []byte("CurrentTerm")
-	if term, err := n.store.Votes().GetUint64(key); err != nil || term < first {
-		if err := n.store.Votes().SetUint64(key, first); err != nil {
+	if n.store.Term() < first {
+		if err := n.store.Votes().SetUint64([]byte("CurrentTerm"), first); err != nil {
 			return err
 		}
 	}

@@ -117,18 +117,6 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 			})
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
-		defer n1.Close()
-		defer n2.Close()
-		caller, sent := transport(t, n1), appender(t, n2)
-		caller.Removing(serverOf("n2").ID())
-		err := caller.AppendEntries(serverOf("n2").ID(), "h2:5751", &raft.AppendEntriesRequest{
-			Entries: []*raft.Log{{Index: 3, Type: raft.LogConfiguration, Data: []byte("nonsense")}},
-		}, &raft.AppendEntriesResponse{})
-		require.ErrorContains(t, err, "the configuration in entry 3 can't be read")
-		assert.Empty(t, *sent)
-	})
 }
 
 // n3 is removed while n2 is cut off, so the removal is written and can't be committed; then n1 goes

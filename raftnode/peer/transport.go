@@ -2,7 +2,6 @@ package peer
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -142,9 +141,7 @@ func isDead(err error) bool {
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	if err := t.keepRemoval(id, args); err != nil {
-		return err
-	}
+	t.keepRemoval(id, args)
 	sent := time.Now()
 	err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
 		if err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp); err != nil {
@@ -188,7 +185,7 @@ func (t *Transport) Removing(id raft.ServerID) (done func()) {
 
 // keepRemoval cuts a request short before the removal of the server that it is for. Raft goes on
 // from what was sent: it looks at the entries again after the call.
-func (t *Transport) keepRemoval(to raft.ServerID, args *raft.AppendEntriesRequest) error {
+func (t *Transport) keepRemoval(to raft.ServerID, args *raft.AppendEntriesRequest) {
 	t.mu.Lock()
 	removing := t.removing[to]
 	t.mu.Unlock()
@@ -196,26 +193,12 @@ func (t *Transport) keepRemoval(to raft.ServerID, args *raft.AppendEntriesReques
 		if !removing || entry.Type != raft.LogConfiguration || entry.Index <= args.LeaderCommitIndex {
 			continue
 		}
-		c, err := decodeConfiguration(entry)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(c.Servers, func(s raft.Server) bool { return s.ID == to }) {
+		servers := raft.DecodeConfiguration(entry.Data).Servers // as raft did when it took the entry into the log
+		if !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == to }) {
 			args.Entries = args.Entries[:i]
-			return nil
+			return
 		}
 	}
-	return nil
-}
-
-// decodeConfiguration reads a configuration entry. Raft's own function panics over bad bytes.
-func decodeConfiguration(entry *raft.Log) (c raft.Configuration, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("peer: the configuration in entry %d can't be read: %v", entry.Index, cause)
-		}
-	}()
-	return raft.DecodeConfiguration(entry.Data), nil
 }
 
 // AppendEntriesPipeline implements raft.Transport. Pipelining is off (rpcsInFlightDefault); its answers make a

@@ -14,8 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// errRecord is a record that is not what was written; who knows the file makes
-// ErrDamaged of it.
+// errRecord is a record that is not what was written. asDamage adds the file.
 var errRecord = errors.New("not as it was written")
 
 // guarded turns a panic of the libraries below into an error. Both bbolt and

@@ -41,14 +41,10 @@ func openBoltLog(db *bbolt.DB, fresh bool) (*boltLog, error) {
 			return err
 		})
 	}
-	for key, bound := range map[string]*uint64{firstKey: &l.first, lastKey: &l.last} {
-		value, missing := number(table, key)
-		if missing != nil && !errors.Is(missing, errNotFound) {
-			err = errors.Join(err, missing)
-		}
-		*bound = value
-	}
-	return l, errors.Join(err, db.View(func(tx *bbolt.Tx) error {
+	var firstErr, lastErr error
+	l.first, firstErr = numberOrZero(table, firstKey)
+	l.last, lastErr = numberOrZero(table, lastKey)
+	return l, errors.Join(err, firstErr, lastErr, db.View(func(tx *bbolt.Tx) error {
 		if tx.Bucket(logBucket) == nil {
 			return fmt.Errorf("%w: it has no log", errRecord)
 		}

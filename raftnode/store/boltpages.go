@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"slices"
 )
 
 // What bbolt writes, as far as it is checked here: see page.go, meta.go and
@@ -109,11 +110,7 @@ func (p *boltPages) read(number uint64, kinds ...uint16) ([]byte, error) {
 	}
 	more := uint64(binary.NativeEndian.Uint32(text[12:]))
 	fits := binary.NativeEndian.Uint64(text) == number && number+more < p.end
-	known := false
-	for _, kind := range kinds {
-		known = known || binary.NativeEndian.Uint16(text[8:]) == kind
-	}
-	if !fits || !known {
+	if !fits || !slices.Contains(kinds, binary.NativeEndian.Uint16(text[8:])) {
 		return nil, broken("is not what it is used as")
 	}
 	for i := number; i <= number+more; i++ {
@@ -184,8 +181,9 @@ func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
 	if leaf {
 		return size, nil
 	}
-	for i, keys := range slicesOfTwo(append(keys, end)) {
-		if err := p.walk(below[i], keys[0], keys[1]); err != nil {
+	keys = append(keys, end)
+	for i := range below {
+		if err := p.walk(below[i], keys[i], keys[i+1]); err != nil {
 			return 0, err
 		}
 	}
@@ -228,12 +226,4 @@ func boltElementAt(text []byte, leaf bool) boltElementHead {
 		}
 	}
 	return boltElementHead{pos: uint64(order.Uint32(text)), key: uint64(order.Uint32(text[4:])), page: order.Uint64(text[8:])}
-}
-
-// slicesOfTwo returns each key with the one behind it.
-func slicesOfTwo(keys [][]byte) (pairs [][2][]byte) {
-	for i := range len(keys) - 1 {
-		pairs = append(pairs, [2][]byte{keys[i], keys[i+1]})
-	}
-	return pairs
 }

@@ -140,11 +140,8 @@ func (f *dirFiles) openVotes() error {
 }
 
 func (f *dirFiles) openError(name string, err error) error {
-	if errors.Is(err, ErrDamaged) {
+	if err = asDamage(filepath.Join(f.dir, name), err); errors.Is(err, ErrDamaged) {
 		return err // which names the file
-	}
-	if errors.Is(err, errRecord) {
-		return Damaged(filepath.Join(f.dir, name), err.Error())
 	}
 	if errors.Is(err, bbolterrors.ErrTimeout) {
 		return fmt.Errorf("store: %w: another process has had %s open for the last %v; nothing was changed; "+

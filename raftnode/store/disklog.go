@@ -32,7 +32,7 @@ type diskLog struct {
 	stamps Table  // where the incarnation is
 	// reusable is how many bytes inside its files deletions have freed.
 	reusable func() uint64
-	// segmented: it has no gaps, and deletes any range by one small write.
+	// segmented: it deletes any range by one small write.
 	segmented bool
 	settle    func() error // notes what is known of an orderly end
 	close     func() error

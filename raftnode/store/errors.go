@@ -62,6 +62,14 @@ func Damaged(file, what string) error {
 		ErrDamaged, file, what, replaceNode)
 }
 
+// asDamage is Damaged for a record that is not what was written, and any other error as it is.
+func asDamage(file string, err error) error {
+	if errors.Is(err, errRecord) {
+		return Damaged(file, err.Error())
+	}
+	return err
+}
+
 // lost refuses a node that has forgotten something it may have acknowledged.
 func lost(where, what string) error {
 	return fmt.Errorf("store: %w: %s: %s; none of the data was changed; put back the directory exactly as it was when the node last ran "+

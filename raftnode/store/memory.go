@@ -69,11 +69,7 @@ func (m *Memory) Copy() (*Memory, error) {
 	last, _ := m.logs.LastIndex()
 	for index := max(first, 1); index <= last; index++ {
 		entry := new(raft.Log)
-		err := m.logs.GetLog(index, entry)
-		if errors.Is(err, raft.ErrLogNotFound) {
-			continue // a log may have gaps, after an installed snapshot
-		}
-		if err := errors.Join(err, c.logs.StoreLog(entry)); err != nil {
+		if err := errors.Join(m.logs.GetLog(index, entry), c.logs.StoreLog(entry)); err != nil {
 			return nil, err
 		}
 	}

@@ -51,7 +51,7 @@ type InProgress struct {
 
 // A pen writes one file: one writer at a time, in the order of their coming.
 type pen struct {
-	file   string // for sentences
+	file   string // for messages
 	turn   turn
 	record *record
 }
@@ -172,7 +172,7 @@ func (r *record) ended() error {
 // fail ends all writing because a write failed.
 func (r *record) fail(w Write, cause error) error {
 	return r.end(fmt.Errorf("store: %w (%v, %d entries or values): %w; whether it took effect is unknown, and nothing is written after it; "+
-		"the process must end and start again; if this happens again replace the disk; %s",
+		"the process must end and start again; if this happens again, replace the disk and %s",
 		ErrBroken, w.Op, w.Entries, cause, replaceNode))
 }
 

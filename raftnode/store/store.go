@@ -27,7 +27,7 @@ type Store struct {
 // A medium is where the data is: the files of a directory, or a Memory.
 type medium struct {
 	logs      raft.LogStore
-	logName   string // of its file or folder, for sentences
+	logName   string // of its file or folder, for messages
 	votesName string
 	segmented bool // see diskLog
 	votes     Table
@@ -35,7 +35,7 @@ type medium struct {
 	folders   string // the folder of the snapshots' folders; empty in memory
 	// unreadable are snapshots that are damaged and not needed.
 	unreadable []string
-	where      string // for sentences
+	where      string // for messages
 	identity   Identity
 	keep       func(Identity) error // replaces the identity, wholly or not at all
 	free       func() (uint64, error)
@@ -141,7 +141,7 @@ func (s *Store) Votes() raft.StableStore { return s.votes }
 // Snapshots is the snapshot store for raft.NewRaft.
 func (s *Store) Snapshots() raft.SnapshotStore { return s.snapshots }
 
-// LogName is where the log is, for sentences.
+// LogName is where the log is, for messages.
 func (s *Store) LogName() string { return s.medium.logName }
 
 // Identity returns who this node is, as written.

@@ -116,6 +116,15 @@ func numberPair(key string, value uint64) Pair {
 	return Pair{key, binary.BigEndian.AppendUint64(nil, value)}
 }
 
+// numberOrZero is number, and 0 if there is no value.
+func numberOrZero(table Table, key string) (uint64, error) {
+	value, err := number(table, key)
+	if errors.Is(err, errNotFound) {
+		return 0, nil
+	}
+	return value, err
+}
+
 func number(table Table, key string) (uint64, error) {
 	value, err := table.Get(key)
 	if err != nil {

@@ -113,17 +113,17 @@ func openSegmentTable(folder string, fresh bool) (*segmentTable, error) {
 	}
 	db, err := openBolt(path, 0, fresh)
 	if err != nil {
-		return nil, tableError(path, err)
+		return nil, asDamage(path, err)
 	}
 	t := &segmentTable{}
 	if t.boltTable, err = newBoltTable(db, fresh); err == nil {
-		t.written, err = number(t, writtenKey)
+		t.written, err = numberOrZero(t, writtenKey)
 	}
-	if err == nil || errors.Is(err, errNotFound) {
-		t.reached, err = number(t, reachedKey)
+	if err == nil {
+		t.reached, err = numberOrZero(t, reachedKey)
 	}
-	if err != nil && !errors.Is(err, errNotFound) {
-		return nil, errors.Join(tableError(path, err), db.Close())
+	if err != nil {
+		return nil, errors.Join(asDamage(path, err), db.Close())
 	}
 	return t, nil
 }
@@ -164,13 +164,6 @@ func (t *segmentTable) wrote(last uint64) error {
 	return nil
 }
 
-func tableError(path string, err error) error {
-	if errors.Is(err, errRecord) {
-		return Damaged(path, err.Error())
-	}
-	return err
-}
-
 // Load implements types.MetaStore. The table is open already, in its folder.
 func (t *segmentTable) Load(string) (state types.PersistentState, err error) {
 	text, err := t.Get(segmentsKey)
@@ -203,8 +196,9 @@ func (t *segmentTable) SetStable(key, _ []byte) error {
 // Close implements types.MetaStore.
 func (t *segmentTable) Close() error { return t.db.Close() }
 
-// forgetful has no entry that was deleted. raft-wal itself goes on to find those
-// in front of its first index until their segment goes, or the process ends.
+// forgetful has no entry that was deleted: raft-wal itself goes on to find those
+// in front of its first index until their segment goes, or the process ends. And
+// it keeps the table up to date about what has been written.
 type forgetful struct {
 	*wal.WAL
 	table *segmentTable

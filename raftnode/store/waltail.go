@@ -95,18 +95,7 @@ func tailOf(text []byte) (whole int, err error) {
 	return whole, nil
 }
 
-var zeros [4096]byte
-
-func allZero(text []byte) bool {
-	for len(text) > 0 {
-		n := min(len(text), len(zeros))
-		if !bytes.Equal(text[:n], zeros[:n]) {
-			return false
-		}
-		text = text[n:]
-	}
-	return true
-}
+func allZero(text []byte) bool { return len(bytes.TrimLeft(text, "\x00")) == 0 }
 
 // wholeWrite looks for a write that is whole, beyond one that is not, and returns its end, or 0.
 func wholeWrite(text []byte, from int) int {

@@ -112,7 +112,7 @@ func (s *Server) Join(ctx context.Context, req *zamokpb.JoinRequest) (*zamokpb.J
 	return &zamokpb.JoinResponse{}, nil
 }
 
-// Remove takes a node out of the cluster for ever.
+// Remove takes a node out of the cluster.
 func (s *Server) Remove(ctx context.Context, req *zamokpb.RemoveRequest) (*zamokpb.RemoveResponse, error) {
 	f := s.checkMember(req.Id)
 	if f == nil {

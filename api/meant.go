@@ -17,7 +17,7 @@ import (
 // cluster that it comes from.
 const clusterKey = "zamok-cluster"
 
-// noteCluster keeps the id of this node's cluster for those who ask, once the machine has it. A machine that
+// noteCluster keeps the id of this node's cluster for its answers, once the machine has it. A machine that
 // begins anew, because raft was closed and opened, does not have it for a while: the cluster is the same. The
 // caller has the machine's lock.
 func (s *Server) noteCluster(m *fsm.Machine) {
@@ -34,7 +34,7 @@ func (s *Server) noteCluster(m *fsm.Machine) {
 // the relay, which would pass it on, and no handler.
 func (s *Server) meant(ctx context.Context, method string, header func(metadata.MD) error) error {
 	if !strings.HasPrefix(method, "/zamok.v1.") {
-		return nil // grpc.health.v1 tells how this node is
+		return nil // grpc.health.v1 is about this node alone
 	}
 	own, named := s.cluster.Load(), metadata.ValueFromIncomingContext(ctx, clusterKey)
 	if own == nil {
@@ -42,7 +42,7 @@ func (s *Server) meant(ctx context.Context, method string, header func(metadata.
 			return nil
 		}
 		return fail(zamokpb.Code_CODE_NOT_LEADER,
-			"not done: %s does not know yet which cluster it belongs to; it has heard from no leader since it started", s.id)
+			"not done: %s does not know yet which cluster it belongs to: no leader has reached it since it started", s.id)
 	}
 	if err := header(metadata.Pairs(clusterKey, *own)); err != nil {
 		return err

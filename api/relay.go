@@ -117,8 +117,8 @@ func (s *Server) leaderFor(ctx context.Context, method string) (context.Context,
 	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
 }
 
-// relayMetadata is the metadata of a call that is passed on. What the client said about itself goes along; gRPC's own
-// metadata is left out by gRPC. It names this node's cluster, since the leader's address may lead to another by now.
+// relayMetadata is the metadata of a call that is passed on. The client's own metadata goes along; gRPC leaves out
+// its own. It names this node's cluster, since the leader's address may lead to another by now.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx)
 	md = md.Copy()

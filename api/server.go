@@ -93,8 +93,8 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.look(m)
 }
 
-// look notes what this node last announced about its disk, and its cluster, so that the door needs no look of
-// its own at the machine for each request.
+// look notes what this node last announced about its disk, and its cluster, so that requests are checked without
+// a look at the machine for each.
 func (s *Server) look(m *fsm.Machine) {
 	self, _ := m.Member(s.id)
 	s.diskLow.Store(self.FreeBytes < self.FreeMark)

@@ -46,7 +46,7 @@ func (n *Node) begin(ctx context.Context) error {
 }
 
 // found asks the others of the list until this node has written the first entry of a new cluster, or
-// until it is told to join one that has begun.
+// until another answers that one has begun without this node.
 func (n *Node) found(ctx context.Context) error {
 	said, agreed := "", false
 	for {
@@ -85,7 +85,7 @@ func (n *Node) found(ctx context.Context) error {
 
 // bootstrap writes the first entry of a new log. raft.BootstrapCluster refuses a directory that has a
 // term, and that is what it leaves when the process ends between its two writes, or the second fails.
-// A term without an entry has promised nothing: nobody could have asked this node for a vote.
+// A term without an entry has promised nothing: no node could have asked this one for a vote.
 func (n *Node) bootstrap(servers raft.Configuration) error {
 	const first = 1 // the index, and the term
 	if n.store.Term() < first {
@@ -113,7 +113,7 @@ func (n *Node) awaitJoin(cluster store.ID) error {
 	return n.network.SetCluster(peer.ClusterID(cluster))
 }
 
-// condition is what this node says about its data to one who asks.
+// condition is what this node answers about its data.
 func (n *Node) condition(asker peer.Server) peer.Condition {
 	// Holds first: founders that change after it was read are not those of a cluster that has begun.
 	c := peer.Condition{Holds: n.holds()}

@@ -49,7 +49,7 @@ type Config struct {
 	// Client, HTTP and Version are announced to the others. Empty: not announced.
 	Client, HTTP, Version string
 	// TokenBase is the index that a new cluster begins above, up to fsm.TokenBaseMax. Zero: 0;
-	// who starts a real cluster passes TokenClock, so that it is above older ones.
+	// a real cluster takes it from TokenClock, so that it is above older ones.
 	TokenBase uint64
 
 	// Rules is what this binary knows. Zero: fsm.Known(); a test of raising them says otherwise.

@@ -12,7 +12,7 @@
 //	clerk        writes the marker, announces this node, reports digests, and asks, while no leader is
 //	             heard of, whether this node was removed
 //	watchdog     ends the process of a leader that is stuck
-//	tellLosses   tells a follower that its log has lost what it acknowledged
+//	tellLosses   notifies a follower that its log has lost what it acknowledged
 //
 // The machine is guarded by one lock (state.go): applied to under it, read under it.
 //

@@ -25,7 +25,7 @@ func TokenClock(now time.Time) (tokens uint64, begins time.Time) {
 	begins = now.Add(rand.N(beginWithin))
 	seconds := begins.Unix()
 	if seconds < 0 {
-		return 1, begins // a clock that was never set: all that it can say is "early"
+		return 1, begins // a clock that was never set
 	}
 	fraction := uint64(begins.Nanosecond()) << tokenShift / uint64(time.Second)
 	return uint64(seconds)<<tokenShift + fraction, begins

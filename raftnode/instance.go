@@ -35,8 +35,8 @@ type instance struct {
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// ledSince is when raft made this node leader; nil = it is not. officeSince is when raft said "leader" and no office is open yet; nil = no such moment. It keeps its
-	// monotonic part: the wall's may jump.
+	// ledSince is when raft made this node leader; nil = it is not. officeSince is the same until its office
+	// is open, and nil afterwards. Both keep their monotonic part: the wall clock may jump.
 	ledSince, officeSince atomic.Pointer[time.Time]
 }
 

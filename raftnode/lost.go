@@ -11,13 +11,13 @@ import (
 )
 
 // A node whose log ends below what it acknowledged to its leader gets nothing more from that leader
-// (package peer). It would still vote, for candidates that lack the same entries. So the leader tells it,
+// (package peer). It would still vote, for candidates that lack the same entries. So the leader notifies it,
 // and it ends its process.
 
 const (
-	// lostWait bounds how long the leader tries to tell a node.
+	// lostWait bounds how long the leader tries to notify a node.
 	lostWait = 2 * time.Second
-	// lostPause is the pause before it tells one again.
+	// lostPause is the pause before it notifies one again.
 	lostPause = time.Second
 )
 
@@ -35,7 +35,7 @@ func (n *Node) lost(server peer.Node, index uint64) {
 	}
 }
 
-// tellLosses tells nodes of what they have lost.
+// tellLosses notifies nodes of what they have lost.
 func (n *Node) tellLosses() {
 	for {
 		select {
@@ -58,11 +58,11 @@ func (n *Node) tellLoss(l lostEntries) {
 	ctx, cancel := context.WithTimeout(context.Background(), lostWait)
 	defer cancel()
 	if _, err := n.exchange(ctx, l.node, binary.BigEndian.AppendUint64([]byte{tellLost}, l.index)); err != nil {
-		n.log.Debug("a node was not told that it has lost entries, or ended itself for it", "id", l.node.ID, "error", err)
+		n.log.Debug("a node could not be notified that its log lost entries, or ended its process for that reason", "id", l.node.ID, "error", err)
 	}
 }
 
-// forgot ends the process if the leader has this node's word for an entry that is not in its log.
+// forgot ends the process if this node has acknowledged an entry to the leader that is not in its log.
 func (n *Node) forgot(from peer.Server, body []byte) error {
 	in := n.running()
 	if in == nil || len(body) != 8 {

@@ -96,7 +96,7 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	return nil
 }
 
-// newcomer asks the node at an address who it is. Its incarnation comes from itself, from the very
+// newcomer asks the node at an address which server it is. Its incarnation comes from itself, from the very
 // place where the cluster will reach it.
 func (n *Node) newcomer(ctx context.Context, node peer.Node) (peer.Server, error) {
 	answer, err := n.network.Ask(ctx, node)
@@ -174,7 +174,7 @@ func (n *Node) admit(ctx context.Context, in *instance, server peer.Server, addr
 	return nil
 }
 
-// mayReplace says why a server must not be replaced by another of its name at its address, or nil.
+// mayReplace returns why a server must not be replaced by another of its name at its address, or nil.
 func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, server peer.Server) error {
 	since := in.ledSince.Load()
 	if since == nil || old.ID == n.self.ID() {
@@ -306,7 +306,7 @@ func (n *Node) RaiseRules(ctx context.Context) (rules uint32, err error) {
 }
 
 // Remove takes a node out of the cluster. A removal after which no majority of the voters would answer
-// is refused: it could not be committed, and nobody would lead from then on.
+// is refused: it could not be committed, and the cluster would have no leader from then on.
 func (n *Node) Remove(ctx context.Context, name string) error {
 	in, err := n.leading()
 	if err != nil {

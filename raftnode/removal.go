@@ -11,18 +11,16 @@ import (
 	"zamok/raftnode/peer"
 )
 
-const (
-	// leaderlessMax is how long a node waits for a word of a leader before it asks the others whether
-	// it was removed, and how often it asks again.
-	leaderlessMax = 3 * time.Second
-)
+// leaderlessMax is how long a node has no contact with a leader before it asks the others whether it was
+// removed, and how often it asks again.
+const leaderlessMax = 3 * time.Second
 
 // ErrRemoved ends the process of a node that was removed from its cluster.
 var ErrRemoved = errors.New("raftnode: this node was removed from its cluster, and its data directory can't come back; " +
 	"to bring the machine back, start it with another, empty data directory and --join")
 
-// askRemoved ends the process if this node has been removed. Raft tells a follower nothing: it is left
-// alone, and asks for votes in vain. So while no leader is heard of it asks the others. Only a committed
+// askRemoved ends the process if this node has been removed. Raft does not notify a removed follower, which
+// then asks for votes in vain. So a node without a leader asks the others. Only a committed
 // configuration counts that is later than any that names this node: an uncommitted removal may come to
 // nothing, and a node that lags behind may not know yet that this one joined.
 func (n *Node) askRemoved(ctx context.Context, in *instance) {
@@ -39,7 +37,7 @@ func (n *Node) askRemoved(ctx context.Context, in *instance) {
 	for _, reply := range n.network.AskAll(ctx, n.others(in)) {
 		theirs := reply.Answer
 		if reply.Err == nil && theirs.Cluster == peer.ClusterID(id.Cluster) && !theirs.Listed && theirs.Configuration > listed {
-			n.fatal(fmt.Errorf("%w (%s at %s says so: the configuration that was committed at %d does not name it)",
+			n.fatal(fmt.Errorf("%w (%s at %s reports it: the configuration that was committed at index %d does not name this node)",
 				ErrRemoved, theirs.Name, reply.Node.Address, theirs.Configuration))
 		}
 	}

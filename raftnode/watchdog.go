@@ -50,7 +50,7 @@ func (n *Node) watch() {
 		}
 		in := n.running()
 		if in != nil && in.raft.State() == raft.Shutdown {
-			// Nobody else ends it while it runs: it committed its own removal, as the leader.
+			// Nothing else ends raft while this node runs: as the leader it has committed its own removal.
 			n.fatal(ErrRemoved)
 		}
 		if in == nil || in.ledSince.Load() == nil || n.state.restoring.Load() > 0 {

@@ -701,7 +701,7 @@ type AdminClient interface {
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Join takes a new node into the cluster, which must be running with an empty directory.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Remove takes a node out, for ever: its id can't come back with another disk.
+	// Remove takes a node out. Its data directory can't come back; its id can, with an empty one.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	// Transfer hands the leadership to another node.
 	Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error)
@@ -811,7 +811,7 @@ type AdminServer interface {
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
 	// Join takes a new node into the cluster, which must be running with an empty directory.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Remove takes a node out, for ever: its id can't come back with another disk.
+	// Remove takes a node out. Its data directory can't come back; its id can, with an empty one.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	// Transfer hands the leadership to another node.
 	Transfer(context.Context, *TransferRequest) (*TransferResponse, error)

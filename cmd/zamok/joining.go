@@ -20,8 +20,8 @@ const (
 )
 
 // joinCluster asks the cluster of --join for its id, which a node has to know before it can be taken in. A
-// node that is a member needs nobody: the cluster may have no leader because it waits for this very node.
-// With --cluster the peers say it, if the cluster has begun.
+// node that is a member does not ask: the cluster may have no leader because it waits for this very node.
+// With --cluster the peers answer that, if the cluster has begun.
 func (v *serverVerb) joinCluster(ctx context.Context) (id string, err error) {
 	if v.join == "" || v.cluster != "" || store.IsMember(v.data) {
 		return "", nil

@@ -25,8 +25,8 @@ func newWatch(a *app) *cobra.Command {
 to another node by itself when one fails, leaves nothing out and repeats nothing. It ends when what
 comes next is not remembered any more: then list again, and watch from the list's index.
 
-Without PREFIX it also tells when sessions end, and why: closed, expired, disconnected, or evicted by an operator.
-The locks that a session held or waited for are told just before.`,
+Without PREFIX it also shows when sessions end, and why: closed, expired, disconnected, or evicted by an operator.
+What happens to the locks of a session comes just before its end.`,
 		Example: "  zamok watch account/\n  zamok watch --from 1234567 -o json",
 		GroupID: groupLook,
 		Args:    cobra.MaximumNArgs(1),

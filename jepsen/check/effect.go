@@ -35,7 +35,8 @@ func effects(f *finder) {
 	f.unasked()
 }
 
-// unended looks for sessions whose end an operator or their client was told, and that the log does not end.
+// unended looks for sessions whose end was confirmed to an operator or to their client, and that the log does not
+// end.
 func (f *finder) unended() {
 	if !f.Plan.Audit {
 		return

@@ -103,8 +103,8 @@ func (s *Sim) Members() []*Node {
 	return members
 }
 
-// Replace puts a machine with an empty disk and a new id in the place of another, whose process must
-// have ended. It is not started, and the cluster does not know of it.
+// Replace puts a machine with an empty disk in the place of another, whose process must have ended. The id
+// is the other's, or a new one. It is not started, and the cluster does not know of it.
 func (s *Sim) Replace(old *Node, id string, cluster store.ID) *Node {
 	n := s.AddNode(id, old.Host)
 	s.mu.Lock()

@@ -13,10 +13,10 @@ var ErrShutOut = errors.New("the log of this node ends below what it acknowledge
 
 // acknowledgements are what the followers of this node have acknowledged while it leads in one term. Within a
 // term nothing takes an acknowledged entry out of a follower's log, so one whose log ends below has lost it:
-// to a damaged disk, to a disk that did not keep what it was told to keep, or to an older copy of the
+// to a damaged disk, to a disk that did not keep what it had flushed, or to an older copy of the
 // directory. Raft would send the entries again and not mention it. But a vote that the follower gave
 // meanwhile was given without them, and a disk that loses one write loses others. So it gets nothing more
-// from this leader in this term, and is told why (Config.Lost).
+// from this leader in this term, and is notified (Config.Lost).
 type acknowledgements struct {
 	mu   sync.Mutex
 	term uint64
@@ -65,8 +65,8 @@ func (t *Transport) acknowledging(to Node, args *raft.AppendEntriesRequest, resp
 	}
 	if resp.LastLog < upTo {
 		t.acknowledged.shutOut(args.Term, server)
-		network.log.alarm("lost "+to.ID, "ALARM: a node has lost entries that it acknowledged; it gets no more of this leader; "+
-			"replace it: start it with an empty directory and --join", "node", to.ID, "acknowledged", upTo, "its log ends with", resp.LastLog)
+		network.log.alarm("lost "+to.ID, "ALARM: a node has lost entries that it acknowledged; this leader sends it nothing more; "+
+			"replace the node: start it with an empty directory and --join, and keep the old directory", "node", to.ID, "acknowledged", upTo, "its log ends with", resp.LastLog)
 		return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d", to.ID, ErrShutOut, upTo, resp.LastLog)
 	}
 	if resp.Success {

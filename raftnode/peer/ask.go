@@ -20,7 +20,7 @@ type Condition struct {
 	// Unready is why the node can't agree to begin a cluster now; "": it can.
 	Unready string
 	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
-	// it knows none. Listed: the one who asks is part of it.
+	// it knows none. Listed: the node that asks is part of it.
 	Configuration uint64
 	Listed        bool
 }
@@ -45,8 +45,8 @@ func (n *Network) answer(mine identity, asker Server) Answer {
 	}
 }
 
-// Ask asks a node about itself. Any node of any cluster answers, whatever its name, and who asks
-// looks at that; with TLS, only one whose certificate names the node asked.
+// Ask asks a node about itself. Any node of any cluster answers, whatever its name, and the
+// caller looks at that; with TLS, only one whose certificate names the node asked.
 func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
 	var answer Answer
 	err := n.once(ctx, node, purposeAsk, func(conn net.Conn, _ identity) error {

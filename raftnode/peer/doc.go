@@ -143,7 +143,7 @@
 //	P3  A caller that is slow, silent or hostile delays no other: no handshake runs on the accepting
 //	    goroutine, each is over after HandshakeTimeout whatever was sent, at most HandshakesMax are
 //	    under way, and for one more the oldest is closed.
-//	P4  Nothing is allocated by a length that a stranger sent beyond 1 KiB (32 KiB for an answer, which
+//	P4  Nothing is allocated by a length that another end sent beyond 1 KiB (32 KiB for an answer, which
 //	    fits the longest list of 32 nodes and its founders). Decoding is strict: every body has one
 //	    meaning and every meaning one encoding.
 //	P5  With TLS every certificate names its node: the caller finds the name that it means in the
@@ -158,17 +158,16 @@
 //	    request that contradicts itself: a log or an entry of a later term than the request's, entries
 //	    that don't follow each other, a snapshot that reaches an index beyond reason.
 //
-// # What leaps
+// # Terms that leap
 //
 // Raft adopts every term that is above its own and writes it down. From 2⁶⁴−1 its next election leads to
-// term 0, which nobody follows, restarts included. P9 is about numbers that do harm for good; they
-// come from a damaged disk or a faulty peer as well as from a hostile one. Whoever is let in by the
-// handshake can still do what is in keeping with the numbers, and access to the port is what is to be
-// guarded against that: end an office with a somewhat later term or with TimeoutNow, claim a long log of
-// an earlier term in a vote, have entries committed early, or send entries of types and
-// configurations that raft can't read. Terms can be driven up in steps of 2³² as well: then a node that
-// missed the last step, and a new one, whose term is 0, hear nobody. A cluster that got there is
-// restored from a backup.
+// term 0, which no node follows, restarts included. P9 stops numbers that do lasting harm; they come
+// from a damaged disk or a faulty peer as well as from a hostile one. A peer that passes the handshake
+// can still send what fits the numbers: a somewhat later term, or TimeoutNow, which make a leader step
+// down; a vote request that claims a long log of an earlier term; a commit index that is too high; entries of
+// types and configurations that raft can't read. Against these only the guarded access to the port helps.
+// Terms can be raised in steps of 2³² as well: then a node that missed the last step, and a new one, whose
+// term is 0, refuse what the others send. Such a cluster is restored from a backup.
 //
 // # What was acknowledged
 //
@@ -181,7 +180,7 @@
 // What this does not give: the leader knows only what was acknowledged to itself, in its term. A
 // follower that forgot while no leader stood, or before the leader changed, is sent what it lacks like
 // any that lags, and its vote in between may have elected a candidate without these entries. Being shut
-// out does not take the vote away. That is why the leader also tells the node, and it ends (package
+// out does not take the vote away. That is why the leader also notifies the node, and it ends (package
 // raftnode); if the leader fails in that moment, its vote still counts.
 //
 // # What it can't tell
@@ -196,7 +195,7 @@
 // directory that was rolled back to an earlier state, are noticed only by a leader to which they had
 // acknowledged more.
 //
-// Without TLS everything that is sent is believed, so only nodes may be able to reach the port. A
+// Without TLS whatever is sent is taken for true, so only nodes may be able to reach the port. A
 // certificate proves the name; the incarnation is the node's own statement.
 //
 // # TLS

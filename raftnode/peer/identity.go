@@ -8,14 +8,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// An Incarnation tells a data directory from every other one that ever bore the same node name:
+// An Incarnation tells a data directory from every other one of the same node name:
 // 128 random bits, written once when the directory is made. The zero value is no incarnation.
 type Incarnation [16]byte
 
 func (i Incarnation) String() string { return hex.EncodeToString(i[:]) }
 
 // A Server is a node as Raft knows it: the node's name together with the incarnation of its data
-// directory. A node that lost its data is another server, whoever remembers what.
+// directory. So a node that lost its data is another server.
 type Server struct {
 	Name        string
 	Incarnation Incarnation

@@ -50,7 +50,7 @@ type Config struct {
 	Told func(ctx context.Context, from Server, what []byte) []byte
 	// Lost is called for each append that is not sent because the log of the server, at this address,
 	// ends below the entry that it acknowledged. It is called from many goroutines and must not block.
-	// Zero: nobody is.
+	// Zero: nothing is called.
 	Lost func(server Node, acknowledged uint64)
 
 	// Listener accepts peers. Required; the Network closes it. See ListenTCP.

@@ -95,7 +95,7 @@ func (t *Transport) answered(kind string, id raft.ServerID, at raft.ServerAddres
 	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here", id, kind, ErrLeap, fault)
 }
 
-// leap says what is wrong with the term of a message; nothing, mostly.
+// leap returns what is wrong with the term of a message; "" = nothing.
 func (n *Network) leap(term uint64) string {
 	own := n.config.Term()
 	if term <= own || term-own <= termLeapMax {
@@ -104,7 +104,7 @@ func (n *Network) leap(term uint64) string {
 	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termLeapMax), own)
 }
 
-// requestFault says of which kind a request is, and what is wrong with its numbers.
+// requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing.
 func (n *Network) requestFault(command any) (kind, fault string) {
 	switch r := command.(type) {
 	case *raft.AppendEntriesRequest:

@@ -121,7 +121,7 @@ func decodeHello(body []byte) (hello, error) {
 	d.kind(kindHello)
 	h := hello{purpose: purpose(d.take(1)[0]), meant: d.text(), from: d.identity()}
 	d.require(h.purpose >= purposeRaft && h.purpose <= purposeTell, "purpose %d", h.purpose)
-	if h.purpose != purposeAsk { // who asks may not know which server it will reach
+	if h.purpose != purposeAsk { // a question may go to an address whose server is not known yet
 		_, err := ParseServer(raft.ServerID(h.meant))
 		d.require(err == nil, "%v", err)
 	}

@@ -31,11 +31,11 @@ const (
 //
 // bbolt checks no page but the two that say where the tree is, and of these it
 // takes the older one when the newer one is damaged. A damaged tree makes it read
-// other keys, panic, also on goroutines where nobody can recover, or touch memory
+// other keys, panic, also on goroutines where no caller can recover, or touch memory
 // beyond the end of the file. So the whole tree is checked before bbolt maps the
 // file. What bbolt writes has one form only: elements in order and without a gap
 // between them, no page used twice, no more pages than the elements need. What is
-// in keys and values is for those to check who wrote them.
+// in keys and values is checked by the code that wrote them.
 type boltPages struct {
 	file io.ReaderAt
 	page int64  // bytes of a page
@@ -48,7 +48,7 @@ type boltMetaPage struct {
 	root, freelist, end, chain uint64
 }
 
-// checkBolt says what is wrong with a bbolt file of so many bytes.
+// checkBolt returns what is wrong with a bbolt file of so many bytes, or nil.
 func checkBolt(file io.ReaderAt, size int64) error {
 	first, err := readBoltMeta(file, 0, 0)
 	if err != nil {
@@ -67,7 +67,7 @@ func checkBolt(file io.ReaderAt, size int64) error {
 	}
 	p := &boltPages{file: file, page: int64(newest.page), end: newest.end, used: map[uint64]bool{}}
 	if newest.end > uint64(size)/uint64(p.page) {
-		return fmt.Errorf("%w: it has %d bytes, and its meta page tells of %d pages of %d", errRecord, size, newest.end, p.page)
+		return fmt.Errorf("%w: it has %d bytes, and its meta page counts %d pages of %d", errRecord, size, newest.end, p.page)
 	}
 	if newest.freelist != boltNoFreelist {
 		if _, err := p.read(newest.freelist, boltFreelist); err != nil {

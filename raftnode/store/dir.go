@@ -110,7 +110,7 @@ func (f *dirFiles) checkKind(cfg Config, kind LogKind, born bool) error {
 	return nil
 }
 
-// checkThere refuses a directory in which a file is missing that its identity tells of.
+// checkThere refuses a directory that has an identity and lacks this file.
 func (f *dirFiles) checkThere(name string, born bool) error {
 	if _, err := os.Stat(filepath.Join(f.dir, name)); !born && errors.Is(err, fs.ErrNotExist) {
 		return lost(f.dir, name+" is missing")

@@ -109,8 +109,8 @@
 // A write of log.db counts from the moment at which a meta page names it, and that
 // page says, under a checksum, which entries there are. So bbolt's files leave
 // nothing open. A segment ends where its last whole write ends. If something
-// follows that is not whole, the power may have failed, and then nobody was told of
-// that write; or it was whole, was acknowledged, and is damaged. It is called damage
+// follows that is not whole, the power may have failed, and then that write was not
+// acknowledged; or it was whole, was acknowledged, and is damaged. It is called damage
 // if a whole write follows, if no sector of it is missing (a disk writes sectors of
 // 512 bytes wholly or not at all, and what is missing is zero), if the log ends
 // below the entry that it had reached when the process began or was last stopped in

@@ -66,8 +66,7 @@ func inspect(m *medium, node string) (State, error) {
 	return Empty, nil
 }
 
-// intact does a reading of a file. What keeps it from being done, other than a value that is not
-// there, is damage.
+// intact reads from a file. An error is damage, unless it is that of a value that is not there.
 func intact(file string, read func() error) error {
 	err := guarded(read)
 	if err == nil || errors.Is(err, errNotFound) {
@@ -76,8 +75,8 @@ func intact(file string, read func() error) error {
 	return Damaged(file, err.Error())
 }
 
-// inspectLog reads the whole log: every entry that there is said to be must be there, and be what
-// was written. It returns the term of the last one.
+// inspectLog reads the whole log: every entry between its bounds must be there, and be what was
+// written. It returns the term of the last one.
 func inspectLog(m *medium) (term uint64, err error) {
 	first, last, err := bounds(m.logs)
 	if err != nil || last == 0 {

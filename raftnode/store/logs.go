@@ -21,7 +21,7 @@ const (
 // admittedLog is what raft sees: the floor of free space and the proposer's
 // checksum in front of the cache. It stands outside the cache because LogCache
 // turns errors into text, and ErrDiskFull, ErrBroken and the like must reach those
-// who ask for them with errors.Is.
+// callers that ask for them with errors.Is.
 type admittedLog struct {
 	*raft.LogCache
 	pen   *pen

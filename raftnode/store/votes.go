@@ -38,7 +38,7 @@ type votes struct {
 	table Table
 	pen   *pen
 
-	current atomic.Uint64 // the term that is written, for who must not wait for the disk
+	current atomic.Uint64 // the term that is written, for Term, which must not wait for the disk
 
 	mu     sync.Mutex
 	term   uint64 // of the vote whose first half has been heard

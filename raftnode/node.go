@@ -89,7 +89,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.state.snapshots = n.store.Snapshots()
 	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
 	if _, bad := peer.ParseFounders(identity.Founders); err == nil && bad != nil {
-		err = fmt.Errorf("raftnode: %w: %w", store.ErrLost, bad)
+		err = fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, bad)
 	}
 	if err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 // Real runs a cluster of real processes under faults, records what everybody saw, and has package check
 // judge it.
 //
-//	make jepsen-short                                     six minutes, every kind of fault
+//	make jepsen-short                                     about ten minutes, every kind of fault
 //	make jepsen MINUTES=120                               run after run
 //	go run ./jepsen/real -for 1m                          one run; -h tells the rest
 //	go run ./jepsen/real -seed 7 -only 'kill|pause'       the choices of an earlier run, some kinds of faults

@@ -198,21 +198,27 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 		return fmt.Errorf("%s was replaced %v ago already, and is not again within %v: if two machines run under this name, end one of them; %w",
 			server.Name, ago.Round(time.Second), replacePause, ErrNotYet)
 	}
-	voters := 0
-	for _, s := range in.servers() {
-		switch {
-		case s.ID == old.ID:
-		case s.Suffrage == raft.Voter:
-			voters++
-		default:
+	servers := in.servers()
+	for _, s := range servers {
+		if s.ID != old.ID && s.Suffrage != raft.Voter {
 			return fmt.Errorf("%s is being caught up, and one change is made at a time; %w; if it is gone, `zamok remove %s`",
 				peer.NameOf(s.ID), ErrNotYet, peer.NameOf(s.ID))
 		}
 	}
-	if old.Suffrage == raft.Voter && voters < replaceLeast {
+	if voters := len(votersBut(servers, old.ID)); old.Suffrage == raft.Voter && voters < replaceLeast {
 		return fmt.Errorf("without %s there are %d voters, and a replacement leaves at least %d; %w; add another node first", old.ID, voters, replaceLeast, ErrRefused)
 	}
 	return nil
+}
+
+// votersBut are the servers with a vote, without this one.
+func votersBut(servers []raft.Server, id raft.ServerID) (voters []raft.ServerID) {
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter && s.ID != id {
+			voters = append(voters, s.ID)
+		}
+	}
+	return voters
 }
 
 // caughtUp waits until a node has nearly what this leader has, and can live with it.
@@ -244,23 +250,15 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 		return err
 	}
 	defer done()
-	id := raft.ServerID(node.ID)
-	var voters []raft.ServerID
-	found := false
-	for _, s := range in.servers() {
-		switch {
-		case s.ID == id && s.Suffrage == raft.Voter:
-			return nil
-		case s.ID == id:
-			found = true
-		case s.Suffrage == raft.Voter:
-			voters = append(voters, s.ID)
-		}
-	}
-	if !found {
+	id, servers := raft.ServerID(node.ID), in.servers()
+	at := slices.IndexFunc(servers, func(s raft.Server) bool { return s.ID == id })
+	if at < 0 {
 		return fmt.Errorf("it was removed meanwhile; %w", ErrRefused)
 	}
-	if err := in.needsLive(ctx, append(voters, id)); err != nil {
+	if servers[at].Suffrage == raft.Voter {
+		return nil
+	}
+	if err := in.needsLive(ctx, append(votersBut(servers, id), id)); err != nil {
 		return err
 	}
 	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(node.Address), 0, 0))
@@ -331,12 +329,7 @@ func (n *Node) Remove(ctx context.Context, name string) error {
 // remove removes a server, if a majority of the voters that remain answers.
 func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) error {
 	if server.Suffrage == raft.Voter {
-		var voters []raft.ServerID
-		for _, s := range in.servers() {
-			if s.Suffrage == raft.Voter && s.ID != server.ID {
-				voters = append(voters, s.ID)
-			}
-		}
+		voters := votersBut(in.servers(), server.ID)
 		if len(voters) == 0 {
 			return fmt.Errorf("%s is the only voter; %w", server.ID, ErrRefused)
 		}

@@ -185,7 +185,9 @@ func abandon(t *testing.T, dir string) {
 	_, err = s.Small("small", 1<<20)
 	require.NoError(t, err)
 	fmt.Println("mounted", d.program.Process.Pid)
-	unix.Pause() // until it is killed
+	for { // until it is killed: pause returns with every signal that is handled, as that of a child's end
+		unix.Pause()
+	}
 }
 
 func TestPathsOfMounts(t *testing.T) {

@@ -86,7 +86,7 @@ func (w *watch) frame(f found) *zamokpb.WatchFrame {
 	for i := range f.events {
 		e := &f.events[i]
 		told := &zamokpb.LockEvent{
-			Happened: happened(e.kind), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
+			Happened: happened(e), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
 			Token: e.token, Why: zamokpb.Why(e.reason), Text: e.text, Label: e.label,
 		}
 		for _, it := range e.items {
@@ -99,8 +99,8 @@ func (w *watch) frame(f found) *zamokpb.WatchFrame {
 	return frame
 }
 
-func happened(kind fsm.EventKind) zamokpb.Happened {
-	switch kind {
+func happened(e *event) zamokpb.Happened {
+	switch e.kind {
 	case fsm.EvGranted:
 		return zamokpb.Happened_HAPPENED_GRANTED
 	case fsm.EvRefused:
@@ -108,6 +108,9 @@ func happened(kind fsm.EventKind) zamokpb.Happened {
 	case fsm.EvLost:
 		return zamokpb.Happened_HAPPENED_LOST
 	case fsm.EvReleased:
+		if e.token == 0 {
+			return zamokpb.Happened_HAPPENED_CANCELLED
+		}
 		return zamokpb.Happened_HAPPENED_RELEASED
 	case fsm.EvDowngraded:
 		return zamokpb.Happened_HAPPENED_DOWNGRADED

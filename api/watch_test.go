@@ -197,6 +197,10 @@ func TestWatchOnEveryNode(t *testing.T) {
 	require.Error(t, err)
 	_, err = s.Downgrade(ctx, &zamokpb.DowngradeRequest{Session: s.id, Secret: s.secret, Ticket: held.Ticket})
 	require.NoError(t, err)
+	cancelled := s.acquire(ctx, s.next("w/a", fsm.Forever))
+	s.waiters("w/a", 1)
+	s.drop(s.ticket)
+	require.Error(t, (<-cancelled).err)
 	s.drop(held.Ticket)
 	s.hold("w/b")
 	_, err = s.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "enough"})
@@ -205,7 +209,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 		var told []zamokpb.Happened
 		last := stamp.Stamp.Index
 		var end *zamokpb.LockEvent
-		for len(told) < 6 {
+		for len(told) < 7 {
 			frame, err := stream.Recv()
 			require.NoError(t, err)
 			assert.Greater(t, frame.Index, last)
@@ -217,7 +221,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 		}
 		assert.Equal(t, []zamokpb.Happened{
 			zamokpb.Happened_HAPPENED_GRANTED, zamokpb.Happened_HAPPENED_REFUSED, zamokpb.Happened_HAPPENED_DOWNGRADED,
-			zamokpb.Happened_HAPPENED_RELEASED, zamokpb.Happened_HAPPENED_GRANTED, zamokpb.Happened_HAPPENED_LOST,
+			zamokpb.Happened_HAPPENED_CANCELLED, zamokpb.Happened_HAPPENED_RELEASED, zamokpb.Happened_HAPPENED_GRANTED, zamokpb.Happened_HAPPENED_LOST,
 		}, told)
 		assert.Equal(t, zamokpb.Why_WHY_EVICTED, end.Why)
 		assert.Equal(t, "enough", end.Text)

@@ -21,14 +21,15 @@ const (
 	EventLost
 	EventReleased
 	EventDowngraded
-	EventEnded // a session is over
+	EventEnded     // a session is over
+	EventCancelled // a wait was given up by its client: it was never granted
 )
 
 func (h Happened) String() string {
-	if h > EventEnded { // of a newer server
+	if h > EventCancelled { // of a newer server
 		h = 0
 	}
-	return [...]string{"unknown", "granted", "refused", "lost", "released", "downgraded", "ended"}[h]
+	return [...]string{"unknown", "granted", "refused", "lost", "released", "downgraded", "ended", "cancelled"}[h]
 }
 
 // Event is something that happened to one acquisition, or the end of a session: that has no ticket, token or

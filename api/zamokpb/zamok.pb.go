@@ -571,6 +571,8 @@ const (
 	Happened_HAPPENED_DOWNGRADED  Happened = 5
 	// A session is over: closed, expired, disconnected or evicted (why).
 	Happened_HAPPENED_ENDED Happened = 6
+	// A client gave up to wait, or closed its session while it waited: there was no grant.
+	Happened_HAPPENED_CANCELLED Happened = 7
 )
 
 // Enum value maps for Happened.
@@ -583,6 +585,7 @@ var (
 		4: "HAPPENED_RELEASED",
 		5: "HAPPENED_DOWNGRADED",
 		6: "HAPPENED_ENDED",
+		7: "HAPPENED_CANCELLED",
 	}
 	Happened_value = map[string]int32{
 		"HAPPENED_UNSPECIFIED": 0,
@@ -592,6 +595,7 @@ var (
 		"HAPPENED_RELEASED":    4,
 		"HAPPENED_DOWNGRADED":  5,
 		"HAPPENED_ENDED":       6,
+		"HAPPENED_CANCELLED":   7,
 	}
 )
 
@@ -5455,7 +5459,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\x16BLOCKED_BY_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11BLOCKED_BY_HOLDER\x10\x01\x12\x15\n" +
 	"\x11BLOCKED_BY_WAITER\x10\x02\x12\x14\n" +
-	"\x10BLOCKED_BY_DELAY\x10\x03*\xa7\x01\n" +
+	"\x10BLOCKED_BY_DELAY\x10\x03*\xbf\x01\n" +
 	"\bHappened\x12\x18\n" +
 	"\x14HAPPENED_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10HAPPENED_GRANTED\x10\x01\x12\x14\n" +
@@ -5463,7 +5467,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\rHAPPENED_LOST\x10\x03\x12\x15\n" +
 	"\x11HAPPENED_RELEASED\x10\x04\x12\x17\n" +
 	"\x13HAPPENED_DOWNGRADED\x10\x05\x12\x12\n" +
-	"\x0eHAPPENED_ENDED\x10\x062\xcc\x06\n" +
+	"\x0eHAPPENED_ENDED\x10\x06\x12\x16\n" +
+	"\x12HAPPENED_CANCELLED\x10\a2\xcc\x06\n" +
 	"\x05Zamok\x12;\n" +
 	"\aSession\x12\x15.zamok.v1.ClientFrame\x1a\x15.zamok.v1.ServerFrame(\x010\x01\x12J\n" +
 	"\vOpenSession\x12\x1c.zamok.v1.OpenSessionRequest\x1a\x1d.zamok.v1.OpenSessionResponse\x12M\n" +

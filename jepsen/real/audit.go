@@ -139,6 +139,9 @@ func (a *audit) told(moment client.Moment) {
 	at := now()
 	for _, ev := range moment.Events {
 		ref := check.Ref{Session: ev.Session, Ticket: ev.Ticket}
+		if ev.Happened == client.EventCancelled { // the checker asks the token whether there was a grant
+			ev.Happened = client.EventReleased
+		}
 		a.record.put(check.Record{Event: &check.Event{
 			Node: "watch", At: at, Index: ev.Index, Happened: check.Happened(ev.Happened.String()),
 			Ref: ref, Token: uint64(ev.Token), Why: ev.Why, Items: tell.Items(ev.Items), Client: ev.Label,

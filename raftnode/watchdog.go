@@ -40,6 +40,7 @@ var ErrStuck = errors.New("raftnode: this leader is stuck and makes room for ano
 // watch is the watchdog.
 func (n *Node) watch() {
 	began := time.Now()
+	awake := wakefulness{looked: began}
 	tick := time.NewTicker(watchTick)
 	defer tick.Stop()
 	for {
@@ -48,6 +49,7 @@ func (n *Node) watch() {
 			return
 		case <-tick.C:
 		}
+		awake.look(time.Now())
 		in := n.running()
 		if in != nil && in.raft.State() == raft.Shutdown {
 			// Nothing else ends raft while this node runs: as the leader it has committed its own removal.
@@ -56,7 +58,7 @@ func (n *Node) watch() {
 		if in == nil || in.ledSince.Load() == nil || n.state.restoring.Load() > 0 {
 			continue
 		}
-		stuck := n.stuck(in, time.Now())
+		stuck := n.stuck(in, time.Now(), awake)
 		if stuck == nil {
 			continue
 		}
@@ -69,16 +71,36 @@ func (n *Node) watch() {
 	}
 }
 
+// wakefulness is since when the process runs without a standstill. While it is stopped (SIGSTOP, a virtual
+// machine that is moved) nothing in it goes on, and that says nothing about its disk.
+type wakefulness struct{ looked, since time.Time }
+
+// look is called at every tick. One that comes late by another tick was held up by a standstill.
+func (a *wakefulness) look(now time.Time) {
+	if now.Sub(a.looked) > 2*watchTick {
+		a.since = now
+	}
+	a.looked = now
+}
+
+// lasted is how long what began at a moment has been going on in a process that ran.
+func (a *wakefulness) lasted(began, now time.Time) time.Duration {
+	if began.Before(a.since) {
+		began = a.since
+	}
+	return now.Sub(began)
+}
+
 // stuck says in what way this leader is stuck, or nil.
-func (n *Node) stuck(in *instance, now time.Time) error {
-	if w, writing := n.store.Writing(); writing && now.Sub(w.Since) > writeMax+n.spread() {
+func (n *Node) stuck(in *instance, now time.Time, awake wakefulness) error {
+	if w, writing := n.store.Writing(); writing && awake.lasted(w.Since, now) > writeMax+n.spread() {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}
-	if since := in.officeSince.Load(); since != nil && now.Sub(*since) > officeMax {
+	if since := in.officeSince.Load(); since != nil && awake.lasted(*since, now) > officeMax {
 		return fmt.Errorf("%w: raft made it leader and its office did not open for %v", ErrStuck, now.Sub(*since))
 	}
 	lying := n.flights.lying(in.raft.CommitIndex(), now)
-	if !lying.IsZero() && now.Sub(lying) > loopMax && in.raft.State() == raft.Leader {
+	if !lying.IsZero() && awake.lasted(lying, now) > loopMax && in.raft.State() == raft.Leader {
 		return fmt.Errorf("%w: an entry has been lying here for %v, not for want of other nodes", ErrStuck, now.Sub(lying))
 	}
 	return nil

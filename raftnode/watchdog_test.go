@@ -32,6 +32,31 @@ func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 	})
 }
 
+// A process that stood still as a whole is no leader with a hanging disk: what was going on when it stopped is
+// given its time anew.
+func TestAStandstillIsNoHangingDisk(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		time.Sleep(settled)
+		leader := b.leader(b.nodes...)
+		in := leader.running()
+		leader.disk.hang()
+		defer leader.disk.heal()
+		require.ErrorIs(b, b.fence(leader), ErrUnknown)
+
+		const stop = time.Minute
+		awake := wakefulness{looked: time.Now()}
+		tick := time.Now().Add(stop) // the first after the standstill
+		awake.look(tick)
+		require.NoError(b, leader.stuck(in, tick, awake))
+		for range (writeMax + writeSpread) / watchTick {
+			tick = tick.Add(watchTick)
+			awake.look(tick)
+		}
+		tick = tick.Add(watchTick)
+		require.ErrorIs(b, leader.stuck(in, tick, awake), ErrStuck, "its disk hangs after all")
+	})
+}
+
 // A process that has just started is not ended again at once: a sick machine would restart in circles.
 func TestAYoungLeaderIsNotEnded(t *testing.T) {
 	inBubble(t, func(b *bubble) {

@@ -368,6 +368,34 @@ func TestLockerIsASyncLocker(t *testing.T) {
 	require.Panics(t, l.Lock)
 }
 
+// An owner may wait for one lock at a time. Its other Locker does not panic, it comes later.
+func TestALockerWaitsForItsOwner(t *testing.T) {
+	c := startCluster(t, 1)
+	other, a, ctx := c.client(nil), c.client(nil), soon(t)
+	x, err := other.Lock(ctx, "x")
+	require.NoError(t, err)
+	y, err := other.Lock(ctx, "y")
+	require.NoError(t, err)
+	first := make(chan *client.Lock, 1)
+	go func() {
+		l, _ := a.Lock(ctx, "x", client.Owner("one"))
+		first <- l
+	}()
+	require.Eventually(t, func() bool { d, err := other.Get(ctx, "x", 1); return err == nil && d.Waiters == 1 }, patience, time.Millisecond)
+	second := a.Locker(ctx, "y", client.Owner("one"))
+	ended := make(chan any, 1)
+	go func() {
+		defer func() { ended <- recover() }()
+		second.Lock()
+	}()
+	require.Never(t, func() bool { return len(ended) > 0 }, 100*time.Millisecond, 10*time.Millisecond)
+	require.NoError(t, x.Unlock(ctx))
+	require.NotNil(t, until(t, first, "x"))
+	require.NoError(t, y.Unlock(ctx))
+	require.Nil(t, until(t, ended, "y"))
+	require.NoError(t, second.Held().Err())
+}
+
 func TestDoJoinsErrors(t *testing.T) {
 	c := startCluster(t, 1)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)

@@ -201,8 +201,16 @@ func ended(ctx context.Context) error {
 	return err
 }
 
-// kinds turns a code of the wire into an error of this package. What is missing is worth another try.
+// kinds turns every code of the wire into an error of this package. Nil: it is worth another try.
 var kinds = map[zamokpb.Code]error{
+	zamokpb.Code_CODE_OK:         nil,
+	zamokpb.Code_CODE_NOT_LEADER: nil,
+	zamokpb.Code_CODE_OVERLOADED: nil,
+	zamokpb.Code_CODE_UNKNOWN:    nil,
+	zamokpb.Code_CODE_SUPERSEDED: nil,
+	zamokpb.Code_CODE_SLOW:       nil,
+	zamokpb.Code_CODE_STOPPING:   nil,
+
 	zamokpb.Code_CODE_INVALID:       ErrInvalid,
 	zamokpb.Code_CODE_NO_SESSION:    ErrSessionExpired,
 	zamokpb.Code_CODE_WRONG_SECRET:  ErrSessionExpired,
@@ -237,8 +245,11 @@ func infoOf(err error) *zamokpb.ErrorInfo {
 
 // definite turns the server's words into an error, or nil if the thing is worth another try.
 func definite(info *zamokpb.ErrorInfo) error {
-	kind, ok := kinds[info.GetCode()]
-	if !ok {
+	kind, known := kinds[info.GetCode()]
+	switch {
+	case !known: // of a newer server: to ask again would be to guess
+		kind = fmt.Errorf("%w with the code %d, which this client does not know", ErrRefused, info.GetCode())
+	case kind == nil:
 		return nil
 	}
 	if info.GetCode() == zamokpb.Code_CODE_DEADLOCK {

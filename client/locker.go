@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 )
 
@@ -26,7 +27,8 @@ func (c *Client) Locker(ctx context.Context, name string, opts ...Option) *Locke
 // Lock waits until the lock is held. A sync.Locker can't say that it failed, and to return without the lock
 // would be worse: so Lock panics, as sync.Mutex does on misuse, when the lock can never be had: the context
 // given to Locker ended, the client was closed, or the cluster refuses for good (ErrInvalid, ErrDenied, …).
-// No failure of a network or a node is among these, nor a limit, such as a disk that is nearly full.
+// No failure of a network or a node is among these, nor a limit, such as a disk that is nearly full, nor an owner
+// that waits for another lock, nor an operator who took the lock away before it was handed over.
 func (l *Locker) Lock() {
 	var between pause
 	for {
@@ -37,11 +39,16 @@ func (l *Locker) Lock() {
 			l.mu.Unlock()
 			return
 		}
-		passing := errors.Is(err, ErrUnavailable) || errors.Is(err, ErrLimit) || errors.Is(err, ErrInternal)
-		if !passing || !between.wait(l.ctx) {
+		if !passing(err) || !between.wait(l.ctx) {
 			panic(err)
 		}
 	}
+}
+
+// passing tells what may go differently next time.
+func passing(err error) bool {
+	return slices.ContainsFunc([]error{ErrUnavailable, ErrLimit, ErrInternal, ErrRevoked, ErrNotAcquired},
+		func(kind error) bool { return errors.Is(err, kind) })
 }
 
 // Unlock releases the lock. What goes wrong is logged: the lock is then free at the end of the ttl, or was

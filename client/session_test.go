@@ -321,6 +321,42 @@ func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
 	require.Equal(t, []string{"drop 1"}, said, "it may have been done")
 }
 
+// What a newer server says and this client does not know ends the call: it must not ask again, and again.
+func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(3)
+	b.says()
+	b.reply(state(1, 0, 0), 999, zamokpb.Outcome_OUTCOME_NOT_DONE)
+	b.reply(state(2, 0, 0), 999, zamokpb.Outcome_OUTCOME_UNKNOWN)
+	b.push(state(3, over, 999))
+	for _, one := range all {
+		require.ErrorIs(t, one.fault, ErrRefused)
+		require.ErrorContains(t, one.fault, "999, which this client does not know")
+		require.False(t, one.elsewhere)
+	}
+	require.ErrorAs(t, all[1].fault, new(*UnconfirmedError))
+	for code := range zamokpb.Code_name {
+		require.Contains(t, kinds, zamokpb.Code(code), "a code that kinds leaves out")
+	}
+	for why, name := range zamokpb.Why_name {
+		one := b.asks(1)[0]
+		b.says()
+		b.push(state(one.number, over, zamokpb.Why(why)))
+		require.NotErrorIs(t, one.fault, ErrRefused, "%s: a reason that gone leaves out", name)
+	}
+}
+
+// An operator may release a lock by force before it is handed over.
+func TestALockerGoesOnAfterAForcedRelease(t *testing.T) {
+	b := newBare(t)
+	one := b.asks(1)[0]
+	b.says()
+	b.push(state(1, granted, 0))
+	b.push(state(1, over, zamokpb.Why_WHY_REVOKED))
+	require.ErrorIs(t, one.fault, ErrRevoked)
+	require.True(t, passing(one.fault))
+}
+
 func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(2)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"zamok/api/zamokpb"
@@ -172,8 +173,12 @@ func (t *ticket) gone(why zamokpb.Why, text string) {
 			t.fault = &Error{Kind: ErrLimit}
 		case zamokpb.Why_WHY_REVOKED:
 			t.fault = ofWhy(why, text)
-		default: // granted and over before anybody here knew: nothing is held, and the caller still waits
+		case zamokpb.Why_WHY_UNSPECIFIED, zamokpb.Why_WHY_DROPPED, zamokpb.Why_WHY_CLOSED, zamokpb.Why_WHY_EXPIRED,
+			zamokpb.Why_WHY_DISCONNECTED, zamokpb.Why_WHY_EVICTED, zamokpb.Why_WHY_HELD_OUT, zamokpb.Why_WHY_WAITED_OUT,
+			zamokpb.Why_WHY_RESTORED: // over before anybody here knew: nothing is held, and the caller still waits
 			t.elsewhere = true
+		default: // of a newer server
+			t.fault = &Error{Kind: ErrRefused, Message: fmt.Sprintf("with the reason %d, which this client does not know", why)}
 		}
 	}
 	t.announce()

@@ -11,6 +11,8 @@ import (
 // Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
 // logged once). If ctx ends first, the error wraps ctx.Err(), and ErrUnavailable with the last that was
 // heard of every node if the cluster could not be reached, or else ErrNotAcquired.
+//
+// A client holds and waits for up to 4096 locks at a time; more is an ErrLimit.
 func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
 	return c.LockAll(ctx, []Item{Exclusive(name)}, opts...)
 }
@@ -44,7 +46,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	}
 	for {
 		if ctx.Err() != nil {
-			return nil, &Error{Kind: ErrNotAcquired, cause: ended(ctx)}
+			return nil, &NotAcquiredError{Names: r.names(), cause: ended(ctx)}
 		}
 		s, err := c.living()
 		if err != nil {
@@ -101,7 +103,7 @@ func (t *ticket) giveUp(ctx context.Context, r *request) error {
 	t.leave()
 	switch {
 	case s.link != nil && t.number != 0 && !r.try:
-		return &Error{Kind: ErrNotAcquired, cause: ended(ctx)}
+		return &NotAcquiredError{Names: r.names(), cause: ended(ctx)}
 	case t.number == 0 || t.state == zamokpb.State_STATE_GONE:
 		return s.c.nodes.unavailable(NotDone, ended(ctx))
 	}

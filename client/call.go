@@ -17,7 +17,12 @@ const (
 // call makes a unary call at the leader, whoever that is, until it is answered, definitely refused, or the
 // time is over. It must be harmless if it happens twice.
 func (c *Client) call(ctx context.Context, rpc unary) error {
-	return c.within(ctx, c.cfg.RequestTimeout, patienceLeast, rpc)
+	return c.within(ctx, c.cfg.RequestTimeout, patienceLeast, Unknown, rpc)
+}
+
+// ask is call for what changes nothing: if nobody answers, nothing was done.
+func (c *Client) ask(ctx context.Context, rpc unary) error {
+	return c.within(ctx, c.cfg.RequestTimeout, patienceLeast, NotDone, rpc)
 }
 
 // unary is one attempt at one node.
@@ -32,7 +37,7 @@ func (c *Client) once(ctx context.Context, rpc unary) error {
 	if _, err := c.Now(ctx); err != nil {
 		return err
 	}
-	return c.within(ctx, changeTimeout, changeTimeout, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	return c.within(ctx, changeTimeout, changeTimeout, Unknown, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		err := rpc(ctx, conn)
 		if info := infoOf(err); err == nil || notDone(err) || definite(info) != nil {
 			return err
@@ -41,7 +46,8 @@ func (c *Client) once(ctx context.Context, rpc unary) error {
 	})
 }
 
-func (c *Client) within(ctx context.Context, limit, patience time.Duration, rpc unary) error {
+// within makes a call in a time. Unanswered is its outcome if nobody answers.
+func (c *Client) within(ctx context.Context, limit, patience time.Duration, unanswered Outcome, rpc unary) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errRequestTimeout)
 	defer cancel()
 	var between pause
@@ -58,7 +64,7 @@ func (c *Client) within(ctx context.Context, limit, patience time.Duration, rpc 
 			return err
 		}
 		if ctx.Err() != nil || !between.wait(ctx) {
-			return c.nodes.unavailable(Unknown, ended(ctx))
+			return c.nodes.unavailable(unanswered, ended(ctx))
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("zamok: ")
 	b.WriteString(e.Kind.Error())
-	if e.Field != "" {
+	if e.Field != "" && !strings.HasPrefix(e.Message, e.Field+":") {
 		fmt.Fprintf(&b, " (%s)", e.Field)
 	}
 	if e.Message != "" {
@@ -92,10 +92,11 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() []error { return present(e.Kind, e.cause) }
 
-// NotAcquiredError tells what stood in the way.
+// NotAcquiredError tells what stood in the way, or whose wait was over.
 type NotAcquiredError struct {
 	Names   []string
 	Holders []Blocker // and whoever waits ahead, or a delay
+	cause   error     // the context's, if it ended the wait
 }
 
 func (e *NotAcquiredError) Error() string {
@@ -103,10 +104,13 @@ func (e *NotAcquiredError) Error() string {
 	for i, b := range e.Holders {
 		text += [...]string{": ", ", "}[min(i, 1)] + b.String()
 	}
+	if e.cause != nil {
+		text += ": " + e.cause.Error()
+	}
 	return text
 }
 
-func (e *NotAcquiredError) Unwrap() error { return ErrNotAcquired }
+func (e *NotAcquiredError) Unwrap() []error { return present(ErrNotAcquired, e.cause) }
 
 // DeadlockError spells out the cycle that waiting would have closed.
 type DeadlockError struct {

@@ -370,9 +370,37 @@ func plain(err error) error {
 		return errors.New(info.GetMessage())
 	}
 	if s, ok := status.FromError(err); ok {
-		return errors.New(s.Message())
+		return errors.New(ofConnection(s.Message()))
 	}
 	return err
+}
+
+// connections are what gRPC says of a connection that did not come about, and what that means: the texts are
+// gRPC's and the system's, and what is not here is told as it is.
+var connections = []struct{ heard, means string }{
+	{"connection refused", "nobody listens there (connection refused)"},
+	{"looked like an HTTP/1.1 header", "this is a port for HTTP/1.1, as a node's HTTP port is: name the node's port for clients"},
+	{"first record does not look like a TLS handshake", "what listens there does not talk TLS, and this client does: " +
+		"leave TLS off, or name a port with TLS"},
+	{"http2: frame too large", "what listens there wants TLS, or is no port for clients but one for other nodes"},
+	{"server preface: EOF", "it hangs up before it says anything: it wants TLS, or a certificate, or is another program"},
+	{"tls: no application protocol", "it talks TLS, and not gRPC: name the node's port for clients"},
+	{"remote error: tls: ", "the node wants a certificate of this client that it can trust"},
+	{"certificate signed by unknown authority", "the node's certificate is of no authority that this client trusts"},
+	{"no such host", "there is no host of this name"},
+	{"i/o timeout", "nothing answers there"},
+}
+
+func ofConnection(text string) string {
+	if !strings.HasPrefix(text, "connection error") {
+		return text
+	}
+	for _, c := range connections {
+		if strings.Contains(text, c.heard) {
+			return c.means
+		}
+	}
+	return text
 }
 
 func (n *nodes) close() error {

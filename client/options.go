@@ -112,6 +112,9 @@ func (r *request) check() error {
 		return bad("items", fmt.Sprintf("%d locks, 1 to %d at once", len(r.items), itemsMax))
 	}
 	for _, item := range r.items {
+		if item.name == "" {
+			return bad("name", "is empty; nothing was done")
+		}
 		if err := text("name", item.name, nameBytesMax); err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 // as limit says, up to 200.
 func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, error) {
 	var r *zamokpb.GetResponse
-	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+	err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewZamokClient(conn).Get(ctx, &zamokpb.GetRequest{Name: name, Limit: uint32(max(limit, 0))})
 		return err
 	})
@@ -27,7 +27,7 @@ func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, 
 // 1000 if that is 0. The stamp's index is where a Watch goes on.
 func (c *Client) List(ctx context.Context, prefix, after string, limit int) ([]LockInfo, Stamp, error) {
 	var r *zamokpb.ListResponse
-	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+	err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewZamokClient(conn).List(ctx, &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(max(limit, 0))})
 		return err
 	})
@@ -46,7 +46,7 @@ func (c *Client) Sessions(ctx context.Context, after uint64, limit int) (list []
 	for len(list) < limit {
 		var r *zamokpb.ListSessionsResponse
 		page := &zamokpb.ListSessionsRequest{After: after, Limit: uint32(min(limit-len(list), listMax))}
-		err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+		err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 			r, err = zamokpb.NewZamokClient(conn).ListSessions(ctx, page)
 			return err
 		})
@@ -91,7 +91,7 @@ func (l *Lock) Grant() Grant {
 // Check asks the cluster whether a grant is held. Yes was true at a moment between call and answer.
 func (c *Client) Check(ctx context.Context, g Grant) (held bool, at Stamp, err error) {
 	var r *zamokpb.CheckResponse
-	err = c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+	err = c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewZamokClient(conn).Check(ctx, &zamokpb.CheckRequest{
 			Name: g.Name, Token: uint64(g.Token), Session: g.Session, Ticket: g.Ticket})
 		return err
@@ -102,7 +102,7 @@ func (c *Client) Check(ctx context.Context, g Grant) (held bool, at Stamp, err e
 // Now reads the replicated clock. Of calls that do not overlap the later gets the greater stamp.
 func (c *Client) Now(ctx context.Context) (Stamp, error) {
 	var r *zamokpb.NowResponse
-	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+	err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewZamokClient(conn).Now(ctx, &zamokpb.NowRequest{})
 		return err
 	})
@@ -121,7 +121,7 @@ func (c *Client) Members(ctx context.Context) (members []Member, cluster string,
 		return nil, "", err
 	}
 	var r *zamokpb.MembersResponse
-	err = c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+	err = c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewAdminClient(conn).Members(ctx, &zamokpb.MembersRequest{})
 		return err
 	})

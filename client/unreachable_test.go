@@ -3,7 +3,12 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"io"
+	"log"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -128,4 +133,39 @@ func TestDoorNamesTheField(t *testing.T) {
 	l, err := a.Lock(ctx, "x")
 	require.NoError(t, err, "and the session lives")
 	require.NoError(t, l.Unlock(ctx))
+}
+
+// An address that leads to something else is told in a sentence, and of a question it is never said that it may have
+// taken effect.
+func TestAWrongEndpointIsExplained(t *testing.T) {
+	defer noneLeft(t)
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.EnableHTTP2, secure.Config.ErrorLog = true, log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	for name, test := range map[string]struct {
+		address, says string
+		tls           *tls.Config
+	}{
+		"nobody":          {dead, "nobody listens there (connection refused)", nil},
+		"a port for HTTP": {web.Listener.Addr().String(), "name the node's port for clients", nil},
+		"TLS":             {secure.Listener.Addr().String(), "wants TLS", nil},
+		"no TLS":          {web.Listener.Addr().String(), "does not talk TLS", &tls.Config{}},
+		"another's TLS":   {secure.Listener.Addr().String(), "of no authority that this client trusts", &tls.Config{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := client.New(client.Config{
+				Endpoints: []string{test.address}, TLS: test.tls, RequestTimeout: time.Second, Logger: slog.New(slog.DiscardHandler),
+			})
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = c.Now(soon(t))
+			require.ErrorIs(t, err, client.ErrUnavailable)
+			require.ErrorContains(t, err, test.address+": ")
+			require.ErrorContains(t, err, test.says)
+			require.NotContains(t, err.Error(), "may have taken effect")
+		})
+	}
 }

@@ -38,7 +38,7 @@ func TestAWatchTellsOfSessions(t *testing.T) {
 	require.Equal(t, client.EventLost, lost.Happened)
 	require.Equal(t, held.Token(), lost.Token)
 	require.Equal(t, "ended", end.Happened.String())
-	require.Equal(t, "unknown", (client.EventEnded + 1).String())
+	require.Equal(t, "unknown", client.Happened(250).String())
 }
 
 // A watch leaves nothing out and repeats nothing, though its node dies.

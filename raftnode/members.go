@@ -392,6 +392,9 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 	if err != nil {
 		return err
 	}
+	if to == n.cfg.ID {
+		return fmt.Errorf("raftnode: transfer: %s leads already; %w", to, ErrRefused)
+	}
 	n.checkpoint()
 	var future raft.Future
 	if to == "" {

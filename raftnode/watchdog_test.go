@@ -109,6 +109,17 @@ func TestALeaderThatWaitsForOthersStays(t *testing.T) {
 	}
 }
 
+// The leader can't be given its own leadership.
+func TestATransferToTheLeaderIsRefused(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		err := leader.Transfer(b.Context(), leader.cfg.ID)
+		require.ErrorIs(b, err, ErrRefused)
+		require.ErrorContains(b, err, "leads already; nothing was changed")
+		require.Same(b, leader, b.leader(b.nodes...))
+	})
+}
+
 // Who was ended by its watchdog does not campaign at once when it is back: its disk may hang still.
 // But when nobody leads it does, later.
 func TestWhoWasStuckLetsOthersLead(t *testing.T) {

@@ -35,7 +35,7 @@ func TestBench(t *testing.T) {
 	require.Equal(t, 0, text.code, text.errs)
 	require.Contains(t, text.out, "p99.9")
 	require.Empty(t, text.errs, "progress is for terminals")
-	require.Equal(t, "No lock is in use.\n", zamok(t, c, "ls", "bench/").out)
+	require.Equal(t, `No lock whose name begins with "bench/" is in use.`+"\n", zamok(t, c, "ls", "bench/").out)
 }
 
 // A quantile is never below the truth, and at most a sixteenth above it; the histogram has everything.

@@ -16,12 +16,15 @@
 //
 // # Exit codes
 //
-//	0–120    the command's own; of `zamok check`: 0 held, 1 not
+//	0–117    the command's own; of `zamok check`: 0 held, 1 not
 //	118      `zamok server`: its data directory was removed from the cluster; not to be restarted
+//	119      there is no session of that number (`zamok expire`)
+//	120      denied by the access rules
 //	121      not acquired: --try, and it would have to wait
 //	122      the wait (--wait) was over
 //	123      the lock was lost, or was about to be, and the command was ended; or it had ended by itself just before
-//	125      ours: usage, unavailable, denied, endpoints of several clusters
+//	124      unavailable: no node could do it in time; try again
+//	125      ours: usage, configuration, endpoints of several clusters, and what fits nothing else
 //	126 127  the command can't be run; there is none of that name
 //	128+n    the command was ended by signal n; or this program, while it waited
 //

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 
+	"zamok/client"
 	"zamok/raftnode"
 )
 
@@ -15,10 +16,13 @@ import (
 const (
 	exitNo          = 1   // `zamok check`: not held
 	exitRemoved     = 118 // `zamok server`: this data directory was removed from its cluster
+	exitNoSuch      = 119 // there is no session of that number
+	exitDenied      = 120 // the access rules say no
 	exitNotAcquired = 121 // --try: it would have to wait
 	exitWaitOver    = 122 // --wait: the time was over
 	exitLost        = 123 // the lock was lost, or nearly, and the command was ended
-	exitOurs        = 125 // ours: usage, unavailable, denied, and what fits nothing else
+	exitUnavailable = 124 // no node could do it in time: try again
+	exitOurs        = 125 // ours: usage, configuration, and what fits nothing else
 	exitCantRun     = 126 // the command was found and can't be run
 	exitNotFound    = 127 // there is no such command
 	exitSignal      = 128 // + n: signal n ended the command, or this program while it waited
@@ -28,6 +32,17 @@ const (
 func fatalCode(err error) int {
 	if errors.Is(err, raftnode.ErrRemoved) {
 		return exitRemoved
+	}
+	return exitOurs
+}
+
+// codeOf is the exit code of an error that does not know its own.
+func codeOf(err error) int {
+	switch {
+	case errors.Is(err, client.ErrDenied):
+		return exitDenied
+	case errors.Is(err, client.ErrUnavailable):
+		return exitUnavailable
 	}
 	return exitOurs
 }
@@ -67,7 +82,7 @@ func (a *app) report(err error) int {
 	if err == nil {
 		return 0
 	}
-	code := exitOurs
+	code := codeOf(err)
 	if e := (*exitError)(nil); errors.As(err, &e) {
 		code = e.code
 		if e.err == nil {

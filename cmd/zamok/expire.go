@@ -37,7 +37,7 @@ is told, with the reason; it may be at work while others are granted its locks.`
 					if failed.Outcome == client.Unknown {
 						return fmt.Errorf("session %d is over; whether this call has ended it is not known", session)
 					}
-					return fmt.Errorf("no session %d lives; nothing was done", session)
+					return &exitError{exitNoSuch, fmt.Errorf("no session %d lives; nothing was done", session)}
 				}
 				if err != nil {
 					return err

@@ -214,8 +214,9 @@ func (b *holder) environment(lock *client.Lock) []string {
 
 // statusLine tells who waits at a terminal how it stands.
 type statusLine struct {
-	w     io.Writer // nil: nobody looks
-	shown bool
+	w        io.Writer // nil: nobody looks
+	shown    bool
+	inTheWay string // who it was when that changed last
 }
 
 func newStatusLine(w io.Writer) *statusLine {
@@ -228,17 +229,18 @@ func newStatusLine(w io.Writer) *statusLine {
 const eraseLine = "\r\x1b[K"
 
 func (s *statusLine) show(p client.Position) {
+	s.inTheWay = ""
+	for i, b := range p.Blockers {
+		if i == 1 {
+			s.inTheWay += ", …"
+			break
+		}
+		s.inTheWay = "; " + b.String()
+	}
 	if s.w == nil {
 		return
 	}
-	text := fmt.Sprintf("waiting for %s: %d ahead", p.Name, p.Ahead)
-	for i, b := range p.Blockers {
-		if i == 1 {
-			text += ", …"
-			break
-		}
-		text += "; " + b.String()
-	}
+	text := fmt.Sprintf("waiting for %s: %d ahead", p.Name, p.Ahead) + s.inTheWay
 	fmt.Fprint(s.w, eraseLine+oneLine(text))
 	s.shown = true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,8 +40,8 @@ The command finds in its environment
   ZAMOK_LOCK_DEADLINE                 until when the lock was certain as the command began; it moves on
   ZAMOK_LOCK_SESSION, ..._TICKET      what names the grant, with the token, to ` + "`zamok check`" + `
 
-Exit codes: the command's own; 121 not acquired (--try), 122 the wait was over, 123 the lock was lost,
-125 usage, unavailable, denied; 126 and 127 the command can't be run or found, 128+n ended by signal n.`,
+Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 the wait was over, 123 the lock
+was lost, 124 unavailable: try again, 125 usage and the rest; 126 and 127 the command can't be run or found, 128+n ended by signal n.`,
 		Example: `  zamok lock nightly --try -- ./report          # or not at all, if it runs elsewhere
   zamok lock stock --wait 30s -- ./count
   zamok lock render --permits 1 --of 3 -- ./render
@@ -114,7 +115,7 @@ func (v *lockVerb) run(ctx context.Context, name string, argv []string) error {
 		return h.client.LockAll(ctx, items, options...)
 	})
 	if err != nil {
-		return v.notAcquired(err)
+		return v.notAcquired(name, h.status.inTheWay, err)
 	}
 	o, why, err := h.run(lock, argv)
 	if err != nil {
@@ -131,13 +132,14 @@ func (v *lockVerb) run(ctx context.Context, name string, argv []string) error {
 
 var errWaitOver = errors.New("the wait (--wait) was over")
 
-// notAcquired gives the reason its exit code.
-func (v *lockVerb) notAcquired(err error) error {
+// notAcquired gives the reason its exit code, and who stood in the way at the end of a wait.
+func (v *lockVerb) notAcquired(name, inTheWay string, err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):
 		return err
 	case errors.Is(err, errWaitOver):
-		return &exitError{exitWaitOver, err}
+		names := strings.Join(append([]string{name}, v.with...), ", ")
+		return &exitError{exitWaitOver, fmt.Errorf("%s not acquired within %v (--wait)%s", names, v.wait, inTheWay)}
 	case v.try && errors.Is(err, client.ErrNotAcquired):
 		return &exitError{exitNotAcquired, err}
 	}

@@ -34,7 +34,7 @@ func TestExitCodes(t *testing.T) {
 		"the command's own":    {[]string{"lock", "codes/a", "--", "sh", "-c", "exit 42"}, 42, ""},
 		"a command that ends":  {[]string{"lock", "codes/b", "--", "true"}, 0, ""},
 		"not acquired":         {[]string{"lock", "codes/held", "--try", "--", "true"}, 121, "held by session"},
-		"the wait was over":    {[]string{"lock", "codes/held", "--wait", "3s", "--", "true"}, 122, "--wait"},
+		"the wait was over":    {[]string{"lock", "codes/held", "--wait", "3s", "--", "true"}, 122, "codes/held not acquired within 3s (--wait)"},
 		"can't be run":         {[]string{"lock", "codes/c", "--", plain}, 126, "permission denied"},
 		"not found":            {[]string{"lock", "codes/d", "--", "no-such-command-anywhere"}, 127, "not found"},
 		"ended by a signal":    {[]string{"lock", "codes/e", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
@@ -43,7 +43,9 @@ func TestExitCodes(t *testing.T) {
 		"no command":           {[]string{"lock", "x", "--"}, 125, "which command"},
 		"two names":            {[]string{"lock", "x", "y", "--", "true"}, 125, "--with"},
 		"no such flag":         {[]string{"lock", "--frob", "x", "--", "true"}, 125, "--frob"},
-		"no such verb":         {[]string{"lokc"}, 125, "Did you mean"},
+		"no such verb":         {[]string{"lokc"}, 125, `there is no verb "lokc"; is it lock?` + "\n"},
+		"no unit":              {[]string{"lock", "x", "--wait", "5", "--", "true"}, 125, `for "--wait" flag: a time needs a unit`},
+		"an empty name":        {[]string{"lock", "", "--", "true"}, 125, "invalid (name): is empty; nothing was done"},
 		"a bad name":           {[]string{"lock", "a\nb", "--", "true"}, 125, "name"},
 		"try and wait":         {[]string{"lock", "x", "--try", "--wait", "1s", "--", "true"}, 125, "exclude"},
 		"no wait":              {[]string{"lock", "x", "--wait", "0s", "--", "true"}, 125, "--try"},
@@ -52,7 +54,7 @@ func TestExitCodes(t *testing.T) {
 		"permits without of":   {[]string{"lock", "x", "--permits", "2", "--", "true"}, 125, "--of"},
 		"shared and permits":   {[]string{"lock", "x", "--shared", "--permits", "1", "--of", "2", "--", "true"}, 125, "--shared"},
 		"another kind of lock": {[]string{"lock", "codes/held", "--permits", "1", "--of", "2", "--", "true"}, 125, "another kind"},
-		"unavailable":          {[]string{"lock", "x", "--try", "--endpoints", "127.0.0.1:1", "--", "true"}, 125, "127.0.0.1:1"},
+		"unavailable":          {[]string{"lock", "x", "--try", "--endpoints", "127.0.0.1:1", "--", "true"}, 124, "127.0.0.1:1: nobody listens there"},
 		"no certificate":       {[]string{"lock", "x", "--cacert", plain, "--", "true"}, 125, "no certificate"},
 		"a token without TLS":  {[]string{"lock", "x", "--token-file", plain, "--", "true"}, 125, "needs TLS"},
 	} {
@@ -91,6 +93,26 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 	require.NoError(t, r.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 128+15, r.wait(t).code)
 	c.free(t, "env/b")
+}
+
+// A wait that was over says who was in the way.
+func TestAWaitThatIsOverNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	v := &lockVerb{wait: 5 * time.Second, with: []string{"b"}}
+	var s statusLine
+	s.show(client.Position{Name: "a", Ahead: 1, Blockers: []client.Blocker{{Name: "a", Session: 7, Label: "kim@db7"}, {Name: "b"}}})
+	err := v.notAcquired("a", s.inTheWay, errWaitOver)
+	require.ErrorContains(t, err, `a, b not acquired within 5s (--wait); "a" is held by session 7 (kim@db7), …`)
+}
+
+// A version is told as other programs do.
+func TestTheVersionIsTold(t *testing.T) {
+	t.Parallel()
+	for _, ask := range []string{"version", "--version"} {
+		r := zamok(t, here(t), ask)
+		require.Equal(t, versionLine(), r.out)
+		require.Zero(t, r.code, r.errs)
+	}
 }
 
 func TestWhoHoldsItIsTold(t *testing.T) {

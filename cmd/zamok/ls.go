@@ -79,7 +79,11 @@ func (v *lsVerb) list(ctx context.Context, c *client.Client, prefix string) erro
 	}{each(locks, func(l client.LockInfo) lockDoc { return newLockDoc(l, stamp.Time) }), more, newStampDoc(stamp)}
 	return v.app.print(doc, func(w io.Writer) {
 		if len(locks) == 0 {
-			fmt.Fprintln(w, "No lock is in use.")
+			where := ""
+			if prefix != "" {
+				where = fmt.Sprintf(" whose name begins with %q", prefix)
+			}
+			fmt.Fprintf(w, "No lock%s is in use.\n", where)
 			return
 		}
 		rows := [][]string{{"NAME", "KIND", "HELD BY", "WAITING", "DELAY"}}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,12 +38,16 @@ func newRoot(a *app) *cobra.Command {
 		Example:       "  zamok dev\n  zamok lock stock -- ./count-the-stock",
 		SilenceErrors: true, // app.report prints them
 		SilenceUsage:  true,
+		Version:       version(),
+		Args:          oneOfTheVerbs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetVersionTemplate(versionLine())
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.check(cmd) }
 
 	output := a.getenv("ZAMOK_OUTPUT")
@@ -90,6 +95,26 @@ func checkArgs(cmd *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// oneOfTheVerbs refuses what is none, and names the one that may be meant.
+func oneOfTheVerbs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("there is no verb %q", args[0])
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		text += "; is it " + strings.Join(meant, ", or ") + "?"
+	}
+	return &usageError{cmd.CommandPath(), errors.New(text)}
+}
+
+// flagError says of a duration without a unit what is missing.
+func flagError(err error) error {
+	if what, _, found := strings.Cut(err.Error(), "time: missing unit in duration"); found {
+		return errors.New(what + "a time needs a unit, as in 500ms, 5s or 5m")
+	}
+	return err
 }
 
 // check looks at the flags that all verbs have.

@@ -218,16 +218,20 @@ func TestServersWithTLS(t *testing.T) {
 	r := zamok(t, &s.cluster, with...)
 	require.Equal(t, 0, r.code, r.errs)
 	require.Equal(t, "mine\n", r.out)
-	for name, without := range map[string][]string{
-		"without TLS":           {"lock", "secret", "--try", "--", "true"},
-		"without a certificate": {"lock", "secret", "--cacert", ca.file, "--try", "--", "true"},
-		"of other authorities":  {"lock", "secret", "--cacert", newAuthority(t).file, "--try", "--", "true"},
+	for name, without := range map[string]struct {
+		args []string
+		says string
+	}{
+		"without TLS":           {[]string{"lock", "secret", "--try", "--", "true"}, "wants TLS"},
+		"without a certificate": {[]string{"lock", "secret", "--cacert", ca.file, "--try", "--", "true"}, s.endpoint()},
+		"of other authorities": {[]string{"lock", "secret", "--cacert", newAuthority(t).file, "--try", "--", "true"},
+			"of no authority that this client trusts"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := zamok(t, &s.cluster, without...)
-			require.Equal(t, exitOurs, r.code, r.errs)
-			require.Contains(t, r.errs, s.endpoint())
+			r := zamok(t, &s.cluster, without.args...)
+			require.Equal(t, exitUnavailable, r.code, r.errs)
+			require.Contains(t, r.errs, without.says)
 		})
 	}
 }

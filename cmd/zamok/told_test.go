@@ -62,7 +62,7 @@ func TestEnvironment(t *testing.T) {
 		"json":                 {"ZAMOK_OUTPUT=json", []string{"version"}, 0, `"version":`},
 		"the flag is stronger": {"ZAMOK_OUTPUT=json", []string{"version", "-o", "text"}, 0, "zamok "},
 		"an odd format":        {"ZAMOK_OUTPUT=xml", []string{"version"}, exitOurs, "text or json"},
-		"endpoints":            {"ZAMOK_ENDPOINTS=127.0.0.1:1,127.0.0.1:2", []string{"ls", "--timeout", "1s"}, exitOurs, "127.0.0.1:2"},
+		"endpoints":            {"ZAMOK_ENDPOINTS=127.0.0.1:1,127.0.0.1:2", []string{"ls", "--timeout", "1s"}, exitUnavailable, "127.0.0.1:2"},
 		"authorities":          {"ZAMOK_CACERT=" + missing, []string{"ls"}, exitOurs, missing},
 		"half a certificate":   {"ZAMOK_CERT=" + missing, []string{"ls"}, exitOurs, "key"},
 		"half a key":           {"ZAMOK_KEY=" + missing, []string{"ls"}, exitOurs, "certificate"},

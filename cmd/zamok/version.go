@@ -32,6 +32,12 @@ func version() string {
 	return info.Main.Version
 }
 
+func versionLine() string {
+	return fmt.Sprintf("zamok %s (%s, %s)\n", version(), runtime.Version(), system)
+}
+
+const system = runtime.GOOS + "/" + runtime.GOARCH
+
 func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
@@ -43,9 +49,9 @@ func newVersion(a *app) *cobra.Command {
 				Version string `json:"version"`
 				Go      string `json:"go"`
 				System  string `json:"system"`
-			}{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			}{version(), runtime.Version(), system}
 			return a.print(doc, func(w io.Writer) {
-				fmt.Fprintf(w, "zamok %s (%s, %s)\n", doc.Version, doc.Go, doc.System)
+				fmt.Fprint(w, versionLine())
 			})
 		},
 	}

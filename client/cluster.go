@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"zamok/api/zamokpb"
 )
@@ -44,7 +45,11 @@ func (f *foreign) Error() string {
 func (n *nodes) nameUnary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	own, learnt := n.own()
 	var header metadata.MD
-	err := invoke(naming(ctx, own), method, req, reply, conn, append(opts, grpc.Header(&header))...)
+	var at peer.Peer // gRPC tells it once the call was put on a connection
+	err := invoke(naming(ctx, own), method, req, reply, conn, append(opts, grpc.Header(&header), grpc.Peer(&at))...)
+	if err != nil && at.AuthInfo == nil { // its addresses are the dialer's, and may be missing
+		err = unsent{err}
+	}
 	return judge(conn, own, learnt, header, err)
 }
 

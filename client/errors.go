@@ -269,10 +269,18 @@ func definite(info *zamokpb.ErrorInfo) error {
 	return e
 }
 
-// notDone tells whether the server said that nothing took effect.
+// unsent is the error of a call for which there was no connection.
+type unsent struct{ error }
+
+func (u unsent) Unwrap() error { return u.error }
+
+// GRPCStatus is the status as it was. gRPC would find it without this, too, and add its own words to the message.
+func (u unsent) GRPCStatus() *status.Status { return status.Convert(u.error) }
+
+// notDone tells whether nothing took effect: the call was not sent, or the server said so.
 func notDone(err error) bool {
 	var e *Error
-	return infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE ||
+	return errors.As(err, new(unsent)) || infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE ||
 		errors.As(err, &e) && errors.Is(e.Kind, ErrOtherCluster) && e.Outcome == NotDone
 }
 

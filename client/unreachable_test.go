@@ -44,6 +44,27 @@ func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
 	hangUp(t, cl)
 }
 
+// An attempt that found no connection took no effect, so what the next node says is the whole truth. Each client asks
+// its endpoints in another order.
+func TestAnAttemptWithoutAConnectionLeavesNoDoubt(t *testing.T) {
+	c := startCluster(t, 1)
+	ctx := soon(t)
+	_, id, err := c.client(nil).Members(ctx)
+	require.NoError(t, err)
+	for range 10 {
+		cl := c.client(func(cfg *client.Config) {
+			cfg.Endpoints, cfg.Cluster = []string{dead, c.nodes[0].Client()}, id
+		})
+		err := cl.ExpireSession(ctx, 1, "a test")
+		require.ErrorIs(t, err, client.ErrSessionExpired)
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, client.NotDone, e.Outcome, "%v", e)
+		_, err = cl.ForceRelease(ctx, "x", 1, "a test")
+		require.NoError(t, err)
+	}
+}
+
 func TestBadConfigNamesTheField(t *testing.T) {
 	for field, cfg := range map[string]client.Config{
 		"Endpoints":      {},

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -18,39 +19,53 @@ import (
 // gate is a dialer whose connections can be cut, and held off until they are let in again.
 type gate struct {
 	mu    sync.Mutex
+	cuts  int
 	conns []net.Conn
 	shut  chan struct{} // nil while it is open
+	to    string        // where connections lead; "" = to the address that is asked for
 }
 
+// dial makes a connection that no later cut misses: one that was begun before a cut is made anew after it.
 func (g *gate) dial(ctx context.Context, address string) (net.Conn, error) {
-	g.mu.Lock()
-	shut := g.shut
-	g.mu.Unlock()
-	if shut != nil {
-		select {
-		case <-shut:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", address)
-	if err == nil {
+	for {
 		g.mu.Lock()
-		g.conns = append(g.conns, conn)
+		cuts, shut, to := g.cuts, g.shut, cmp.Or(g.to, address)
 		g.mu.Unlock()
+		if shut != nil {
+			select {
+			case <-shut:
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
+		if err != nil {
+			return nil, err
+		}
+		g.mu.Lock()
+		current := cuts == g.cuts
+		if current {
+			g.conns = append(g.conns, conn)
+		}
+		g.mu.Unlock()
+		if current {
+			return conn, nil
+		}
+		_ = conn.Close()
 	}
-	return conn, err
 }
 
 // cut breaks every connection, and lets none in until the gate is opened.
 func (g *gate) cut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.cuts++
 	g.shut = make(chan struct{})
 	for _, conn := range g.conns {
 		_ = conn.Close()
 	}
+	g.conns = nil
 }
 
 func (g *gate) open() {
@@ -58,6 +73,15 @@ func (g *gate) open() {
 	defer g.mu.Unlock()
 	close(g.shut)
 	g.shut = nil
+}
+
+// lead breaks every connection; the next ones lead to an address.
+func (g *gate) lead(to string) {
+	g.cut()
+	g.mu.Lock()
+	g.to = to
+	g.mu.Unlock()
+	g.open()
 }
 
 // A session that ends here without the cluster's word leaves its grants standing there: no release of one of them

@@ -22,9 +22,11 @@ const (
 	// clusterAsked is sent in place of an id by a client that does not know it yet. No node does what comes with
 	// it; the refusal has the id.
 	clusterAsked = "?"
-	// surveyParts says for which part of the request timeout endpoints may be silent after one has said which
-	// cluster it belongs to.
+	// surveyParts says for which part of the request timeout endpoints may be silent after one has answered, be it
+	// that it does not know its cluster yet.
 	surveyParts = 10
+	// minoritySilence is how long at most when most of them have named one cluster.
+	minoritySilence = 100 * time.Millisecond
 )
 
 var errNameless = errors.New("the answer does not say from which cluster it comes")
@@ -143,7 +145,8 @@ func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
 
 // survey asks every given endpoint at once which cluster it belongs to, and is told whether any is a node. If
 // they are of one cluster, this client belongs to it from now on. Its error is that they are not, or are of another
-// one than this client, or refuse for good. An endpoint that is silent for long is left out.
+// one than this client, or refuse for good. An endpoint that is silent for long is left out; when most have named
+// one cluster, which no other can have named then, that is a shorter time.
 func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patienceMost)
 	defer cancel()
@@ -155,6 +158,8 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 		go func() { all <- n.ask(ctx, address) }() // ends with ctx; waited for below
 	}
 	var first *surveyed
+	var enough *time.Timer // runs once a node has answered
+	same := 0              // endpoints that named the cluster of the first
 	var strange, refused error
 	for range given {
 		one := <-all
@@ -166,15 +171,22 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 		} else if final := refusal(one.err, infoOf(one.err)); final != nil {
 			refused = final
 		}
-		answered = answered || one.cluster != "" || infoOf(one.err) != nil
+		if answered = answered || one.cluster != "" || infoOf(one.err) != nil; answered && enough == nil {
+			enough = time.AfterFunc(n.silence, cancel)
+			defer enough.Stop()
+		}
 		switch {
 		case one.cluster == "":
 		case first == nil:
 			first = one
-			defer time.AfterFunc(n.silence, cancel).Stop()
 		case one.cluster != first.cluster:
 			strange = &Error{Kind: ErrOtherCluster, cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name endpoints of one cluster only",
 				first.address, first.cluster, one.address, one.cluster)}
+		}
+		if first != nil && one.cluster == first.cluster {
+			if same++; same == len(given)/2+1 {
+				enough.Reset(min(n.silence, minoritySilence))
+			}
 		}
 	}
 	switch {

@@ -10,8 +10,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"zamok/api"
+	"zamok/api/zamokpb"
 	"zamok/client"
 )
 
@@ -117,6 +121,93 @@ func TestASilentEndpointIsNoError(t *testing.T) {
 	require.NotEmpty(t, cluster)
 	_, err = cl.TryLock(soon(t), "x")
 	require.NoError(t, err)
+}
+
+// mute is a node that answers nothing for as long as it is waited for.
+type mute struct {
+	zamokpb.UnimplementedZamokServer
+}
+
+func (mute) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// serveMute serves one, and gives its address.
+func serveMute(t testing.TB) string {
+	server := grpc.NewServer()
+	zamokpb.RegisterZamokServer(server, mute{})
+	return serve(t, server)
+}
+
+// Two clusters can't both have most of a list, so when most endpoints have said the same, a silent one holds up nobody.
+func TestASilentMinorityIsNotWaitedFor(t *testing.T) {
+	c := startCluster(t, 1)
+	_, err := c.client(nil).Now(soon(t)) // it knows its cluster
+	require.NoError(t, err)
+	silent := serveMute(t)
+	cl := c.client(func(cfg *client.Config) {
+		cfg.Endpoints, cfg.RequestTimeout = []string{"a:1", "b:1", silent}, 45*time.Second
+		cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+			if address != silent {
+				address = c.nodes[0].Client()
+			}
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		}
+	})
+	began := time.Now()
+	_, err = cl.Now(soon(t))
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), 4500*time.Millisecond, "a tenth of the request timeout")
+}
+
+// young is a node that has just started, and does not know its cluster yet.
+type young struct {
+	zamokpb.UnimplementedZamokServer
+	asked chan struct{}
+}
+
+func (y young) Now(context.Context, *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
+	select {
+	case y.asked <- struct{}{}:
+	default:
+	}
+	st, err := status.New(codes.Unavailable, "which cluster?").WithDetails(&zamokpb.ErrorInfo{Code: zamokpb.Code_CODE_NOT_LEADER})
+	if err != nil {
+		return nil, err
+	}
+	return nil, st.Err()
+}
+
+// A node that does not know its cluster yet is asked again soon, however long another one is silent.
+func TestASilentEndpointHoldsUpNoStart(t *testing.T) {
+	defer noneLeft(t)
+	t.Run("client", func(t *testing.T) {
+		asked := make(chan struct{}, 2)
+		server := grpc.NewServer()
+		zamokpb.RegisterZamokServer(server, young{asked: asked})
+		cl, err := client.New(client.Config{
+			Endpoints: []string{serve(t, server), serveMute(t)}, RequestTimeout: 4 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		defer cl.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := cl.Now(ctx)
+			ended <- err
+		}()
+		for range cap(asked) {
+			select {
+			case <-asked:
+			case err := <-ended:
+				require.FailNow(t, "it was asked once in a call", "%v", err)
+			}
+		}
+		cancel()
+		require.Error(t, until(t, ended, "the call"))
+	})
 }
 
 // A cluster was made anew at the addresses of another one. A client of the old one does nothing there, says so, and

@@ -52,7 +52,7 @@ const (
 type nodes struct {
 	options []grpc.DialOption
 	log     *slog.Logger
-	silence time.Duration // how long endpoints may be silent after another has said its cluster
+	silence time.Duration // how long endpoints may be silent after another has answered
 	pinning chan struct{} // holds one: while the endpoints are asked for their cluster
 
 	mu     sync.Mutex

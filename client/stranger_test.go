@@ -22,6 +22,19 @@ import (
 	"zamok/raftnode"
 )
 
+// serve serves until the test ends, and gives the address.
+func serve(t testing.TB, server *grpc.Server) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		require.NoError(t, <-served)
+	})
+	return l.Addr().String()
+}
+
 // stranger serves the protocol and does not keep it.
 type stranger struct {
 	zamokpb.UnimplementedZamokServer
@@ -57,18 +70,10 @@ func TestAStrangersWelcomeIsNone(t *testing.T) {
 		"another cluster": {"theirs", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Welcome{Welcome: lease}}, "belongs to cluster theirs"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
 			server := grpc.NewServer()
 			zamokpb.RegisterZamokServer(server, stranger{cluster: test.of, welcome: test.word})
-			served := make(chan error, 1)
-			go func() { served <- server.Serve(l) }()
-			defer func() {
-				server.Stop()
-				require.NoError(t, <-served)
-			}()
 			c, err := client.New(client.Config{
-				Endpoints: []string{l.Addr().String()}, Cluster: "ours", RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+				Endpoints: []string{serve(t, server)}, Cluster: "ours", RequestTimeout: 300 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
 			for ctx, told := soon(t), false; !told; { // before it was heard, nothing can be said of it
@@ -109,8 +114,6 @@ func TestACallInDoubtIsNotRefusedByAnotherCluster(t *testing.T) {
 		"Join":          func(ctx context.Context, c *client.Client) error { return c.Join(ctx, "n9", dead) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
 			admin := &replaced{}
 			server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 				if info.FullMethod == zamokpb.Zamok_Now_FullMethodName { // which finds the leader
@@ -120,14 +123,8 @@ func TestACallInDoubtIsNotRefusedByAnotherCluster(t *testing.T) {
 			}))
 			zamokpb.RegisterZamokServer(server, stranger{})
 			zamokpb.RegisterAdminServer(server, admin)
-			served := make(chan error, 1)
-			go func() { served <- server.Serve(l) }()
-			defer func() {
-				server.Stop()
-				require.NoError(t, <-served)
-			}()
 			c, err := client.New(client.Config{
-				Endpoints: []string{l.Addr().String()}, Cluster: "ours", RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+				Endpoints: []string{serve(t, server)}, Cluster: "ours", RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
 			defer c.Close()

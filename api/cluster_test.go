@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -30,15 +31,27 @@ const patience = 30 * time.Second
 // Most of what these tests take is waiting for first elections.
 const steady = 750 * time.Millisecond
 
+// alone is that of a node without others, which it can take nothing from: the shortest there is.
+const alone = 50 * time.Millisecond
+
 // cluster is nodes on loopback in this process.
 type cluster struct {
 	*testing.T
 	nodes []*Node
 }
 
-// startCluster starts nodes n1, n2, … and ends them with the test, after which no goroutine is left.
+// TestMain looks that no goroutine is left after all tests. Many run beside others: most of what they do is wait.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := noneLeft(); err != nil {
+		fmt.Fprintln(os.Stderr, "after the tests:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// startCluster starts nodes n1, n2, … and ends them with the test.
 func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
-	t.Cleanup(func() { noneLeft(t) })
 	var configs []NodeConfig
 	list := ""
 	for i := range size {
@@ -50,7 +63,7 @@ func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 			ID: id, PeerListener: peers, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 			Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 			Tune: func(c *raftnode.Config) {
-				if size > 1 {
+				if c.Election = alone; size > 1 {
 					c.Election = steady
 				}
 			},
@@ -82,14 +95,13 @@ func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 
 // noneLeft waits until no goroutine is left. gRPC's end a little after their connection, and goleak by itself
 // waits for less than half a second.
-func noneLeft(t testing.TB) {
-	t.Helper()
+func noneLeft() error {
 	began := time.Now()
 	err := goleak.Find()
 	for err != nil && time.Since(began) < patience {
 		err = goleak.Find()
 	}
-	require.NoError(t, err)
+	return err
 }
 
 // untilItWaits is a context that ends as soon as a node which has this logger has asked the others of its list

@@ -16,6 +16,7 @@ import (
 // TestAFullDiskEndsNothing: below the mark nothing new begins, by whatever road, and what is there goes
 // on and ends.
 func TestAFullDiskEndsNothing(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	again := NodeConfig{ID: "n1", Dir: dir}
 	c := startCluster(t, 1, func(cfg *NodeConfig) {

@@ -182,6 +182,7 @@ func TestReasonsAreBounded(t *testing.T) {
 
 // A node that waits for the others of a new cluster lives and is not ready; so is one without a leader.
 func TestReadiness(t *testing.T) {
+	t.Parallel()
 	other, err := net.Listen("tcp", "127.0.0.1:0") // nobody answers there yet
 	require.NoError(t, err)
 	mine, err := net.Listen("tcp", "127.0.0.1:0")

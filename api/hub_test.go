@@ -28,6 +28,7 @@ func startAlone(t testing.TB) *Node {
 // A hub that loses one push in ten is noticed: what Heard says was changed was not told. Who attaches anew
 // then misses nothing.
 func TestLostPushIsNoticed(t *testing.T) {
+	t.Parallel()
 	n := startCluster(t, 1, nil).leader()
 	c := call(t, n)
 	pushes := 0
@@ -170,12 +171,14 @@ func memory() uint64 {
 // A stream ends with its leader's office. What it knew goes on at the next leader: places in queues, and
 // the tokens of what is held.
 func TestLeaderChange(t *testing.T) {
+	t.Parallel()
 	handOver := func(n *Node) error {
 		_ = n.Raft().Transfer(soon(t), "") // its office is over, whatever came of it
 		return nil
 	}
 	for name, leave := range map[string]func(*Node) error{"handed over": handOver, "closed": (*Node).Close, "killed": (*Node).Kill} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := startCluster(t, 3, nil)
 			first, follower := c.leader(), c.follower()
 

@@ -242,6 +242,7 @@ func TestCallsOfAConnectionAreBounded(t *testing.T) {
 
 // TestEveryCallAsksForPermission: what is denied is not done, and says so.
 func TestEveryCallAsksForPermission(t *testing.T) {
+	t.Parallel()
 	denied := errors.New("not you")
 	c := startCluster(t, 1, func(cfg *NodeConfig) {
 		cfg.Authorize = func(context.Context, Verb, string) error { return denied }

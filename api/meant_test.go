@@ -33,6 +33,7 @@ func clusterOf(n *Node) (cluster string) {
 // What is meant for another cluster is refused by every node before it has any effect, be it a call or a stream, and
 // whoever asks for the id is answered.
 func TestWhatIsMeantForAnotherClusterIsRefused(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	leads, follows := c.leader(), c.follower()
 	own, other := clusterOf(leads), strings.Repeat("0f", 16)
@@ -116,6 +117,7 @@ func TestANodeThatDoesNotKnowItsClusterServesNobodyWhoNamesOne(t *testing.T) {
 
 // A leader's address leads to another cluster: what is relayed there is not done, whatever its client named.
 func TestARelayDoesNotLeadIntoAnotherCluster(t *testing.T) {
+	t.Parallel()
 	theirs := startCluster(t, 1, nil)
 	leads := theirs.leader()
 	text := strings.Repeat("0f", 16)

@@ -59,21 +59,22 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(empty, "new"))
 	_, err = NodeConfig{ID: "n1", Dir: used}.settle()
 	assert.NoError(t, err, "what has data needs no list")
-	noneLeft(t)
+	require.NoError(t, noneLeft())
 }
 
 // A start that waits for the other nodes of its list ends with its context, and leaves nothing.
 func TestAStartThatIsGivenUp(t *testing.T) {
-	defer noneLeft(t)
 	ctx, logger := untilItWaits(t)
 	_, err := StartNode(ctx, NodeConfig{ID: "n1", Logger: logger, Cluster: "n1=127.0.0.1:1,n2=127.0.0.1:2", Peer: "127.0.0.1:0"})
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Contains(t, err.Error(), "n2")
+	require.NoError(t, noneLeft())
 }
 
 // TestThreeNodesOnDisk: real ports and real files; the leader stops in good order, a node restarts, and
 // what was held is held.
 func TestThreeNodesOnDisk(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	configs := make(map[string]NodeConfig)
 	c := startCluster(t, 3, func(cfg *NodeConfig) {
@@ -134,6 +135,7 @@ func without(nodes []*Node, one *Node) (rest []*Node) {
 // TestMembershipOverTheWire: a node joins, gets the leadership, and is removed, by operators' calls
 // that are relayed where that is needed.
 func TestMembershipOverTheWire(t *testing.T) {
+	t.Parallel()
 	calm := func(c *raftnode.Config) { c.Election = steady }
 	c := startCluster(t, 1, func(c *NodeConfig) { c.Tune = calm })
 	first := c.leader()
@@ -180,6 +182,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 
 // A node that can't go on ends, and says why, also where nobody gave it a way to end the process.
 func TestANodeThatCannotGoOnEnds(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Fatal = nil })
 	n := c.leader()
 	reason := errors.New("the disk is gone")
@@ -196,6 +199,7 @@ func TestANodeThatCannotGoOnEnds(t *testing.T) {
 
 // TestBackupIsAFileThatRestores, also through a follower.
 func TestBackupIsAFileThatRestores(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 2, nil)
 	leader := c.leader()
 	ctx := soon(t)
@@ -232,6 +236,7 @@ func TestBackupIsAFileThatRestores(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 2, nil)
 	leader, follower := c.leader(), c.follower()
 	ctx := soon(t)
@@ -261,6 +266,7 @@ func TestHealth(t *testing.T) {
 
 // TestTooManyConnections: one too many is hung up on, and there is room again when one has left.
 func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.ConnsMax = 2 })
 	ctx, n := soon(t), c.leader()
 	one, two, three := call(t, n), call(t, n), call(t, n)
@@ -279,6 +285,7 @@ func TestTooManyConnections(t *testing.T) {
 
 // TestObserver: what happens to locks is told by the leader, once.
 func TestObserver(t *testing.T) {
+	t.Parallel()
 	var granted, held, waited, refused, lost, ended, measured, offices atomic.Int64
 	count := func(n *atomic.Int64) func(fsm.Why) { return func(fsm.Why) { n.Add(1) } }
 	c := startCluster(t, 3, func(cfg *NodeConfig) {

@@ -99,7 +99,7 @@ func crowd(t *testing.T, n *Node, waiters int) []fsm.TicketRef {
 		}, c)
 		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: c.Ticket})
 	}
-	require.Eventually(t, func() bool { return waitingAt(n) == waiters }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return waitingAt(n) == waiters }, 4*patience, time.Millisecond)
 	return queue
 }
 

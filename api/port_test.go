@@ -20,6 +20,7 @@ import (
 // TestTheWrongPort: clients at the peer port and peers at the client port are told no, or cut, and both
 // ports serve on.
 func TestTheWrongPort(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, nil)
 	ctx, node := soon(t), c.leader()
 

@@ -43,6 +43,7 @@ func relayedTo(c caller) caller {
 
 // TestARelayedStream is served as any other, but its break says nothing about its client.
 func TestARelayedStream(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	leader, through := c.leader(), relayedTo(call(t, c.follower()))
 	grace := settings(clock.Minute)
@@ -87,6 +88,7 @@ func TestARelayedStream(t *testing.T) {
 
 // What one node has passed on, another does not pass on again.
 func TestARelayedCallGoesNoFurther(t *testing.T) {
+	t.Parallel()
 	follower := startCluster(t, 3, nil).follower()
 	ctx := metadata.AppendToOutgoingContext(relaying(soon(t)), relayMark, "n9")
 	_, err := call(t, follower).Now(ctx, &zamokpb.NowRequest{})
@@ -95,6 +97,7 @@ func TestARelayedCallGoesNoFurther(t *testing.T) {
 
 // Long answers are cut into pages, and passed on whole.
 func TestALongAnswerIsRelayed(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 2, nil)
 	leader := c.leader()
 	ctx := soon(t)
@@ -140,6 +143,7 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 
 // A node that relays ends without waiting for those whose calls it relays.
 func TestARelayThatStops(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	through := c.follower()
 	w := talk(t, relayedTo(call(t, through)), settings(clock.Minute))
@@ -173,6 +177,7 @@ func TestARelayThatStops(t *testing.T) {
 
 // TestRelayWithTLS: the relaying node shows its own certificate and asks for the leader's.
 func TestRelayWithTLS(t *testing.T) {
+	t.Parallel()
 	pool, certificate := selfSigned(t)
 	c := startCluster(t, 2, func(cfg *NodeConfig) {
 		cfg.ClientTLS = &tls.Config{

@@ -33,14 +33,19 @@ func TestStream(t *testing.T) {
 		{"close", tellClose}, {"evicted", tellEvicted}, {"expired", tellExpired}, {"slow reader", tellSlow},
 		{"strangers", tellStrangers}, {"places", tellPlaces}, {"contended", tellContended},
 	} {
-		t.Run(story.name, func(t *testing.T) { story.tell(t, node) })
+		t.Run(story.name, func(t *testing.T) {
+			t.Parallel()
+			story.tell(t, node)
+		})
 	}
-	require.Eventually(t, func() bool {
-		h := node.server.hub
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return len(h.attached)+len(h.expected)+len(h.awaited)+len(h.places.asked)+len(h.breaks)+len(h.touched) == 0
-	}, patience, clock.Millisecond.Duration(), "the hub remembers nothing of those who left")
+	t.Cleanup(func() { // after the stories
+		require.Eventually(t, func() bool {
+			h := node.server.hub
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return len(h.attached)+len(h.expected)+len(h.awaited)+len(h.places.asked)+len(h.breaks)+len(h.touched) == 0
+		}, patience, clock.Millisecond.Duration(), "the hub remembers nothing of those who left")
+	})
 }
 
 func tellResume(t *testing.T, n *Node) {

@@ -19,6 +19,7 @@ import (
 
 // TestUnaryCalls goes through the calls on the leader, and relayed by a follower.
 func TestUnaryCalls(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	leader, follower := c.leader(), c.follower()
 	for _, road := range []struct {

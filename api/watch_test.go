@@ -172,6 +172,7 @@ func TestWatchesAreLimited(t *testing.T) {
 
 // TestWatchOnEveryNode watches a lock's whole story on a leader and a follower.
 func TestWatchOnEveryNode(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3, nil)
 	leader := c.leader()
 	ctx := soon(t)

@@ -12,6 +12,7 @@ import (
 )
 
 func TestLockIsHeldUntilUnlocked(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)
 
@@ -131,6 +132,7 @@ func cancelled() context.Context {
 }
 
 func TestDeadlockIsToldWithItsCycle(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 	_, err := a.Lock(ctx, "x", client.Owner("one"))
@@ -166,6 +168,7 @@ func TestHoldersAndWaitersAreTold(t *testing.T) {
 }
 
 func TestMaxHoldEndsAGrant(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 	held, err := a.Lock(ctx, "x", client.MaxHold(time.Second))
@@ -229,6 +232,7 @@ func TestOperators(t *testing.T) {
 }
 
 func TestReadingAndWatching(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3)
 	a, ctx := c.client(nil), soon(t)
 	before, err := a.Now(ctx)
@@ -290,6 +294,7 @@ func TestCloseReleasesAtOnce(t *testing.T) {
 }
 
 func TestMembersChange(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 3)
 	a, ctx := c.client(nil), soon(t)
 	held, err := a.Lock(ctx, "x")
@@ -327,6 +332,7 @@ func (c *countBytes) Write(p []byte) (int, error) {
 }
 
 func TestElectionFollowsItsLock(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)
 	e := a.Election("office")
@@ -397,6 +403,7 @@ func TestALockerWaitsForItsOwner(t *testing.T) {
 }
 
 func TestDoJoinsErrors(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)
 	boom := errors.New("boom")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -27,21 +28,32 @@ const pollEvery = 5 * time.Millisecond
 // busy machine there must not be one after the other.
 const steady = time.Second
 
+// alone is that of a node without others, which it can take nothing from: the shortest there is, since most of what
+// these tests take is waiting for first elections.
+const alone = 50 * time.Millisecond
+
 // cluster is nodes on loopback, in memory, in this process.
 type cluster struct {
 	testing.TB
 	nodes []*api.Node
 }
 
-// startCluster starts nodes n1, n2, … and ends them with the test, after which no goroutine is left.
-func startCluster(t testing.TB, size int) *cluster {
-	if _, bench := t.(*testing.B); !bench { // whose own goroutines can't be told from ours
-		t.Cleanup(func() { noneLeft(t) })
+// TestMain looks that no goroutine is left after all tests. Many run beside others: most of what they do is wait.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := noneLeft(); err != nil {
+		fmt.Fprintln(os.Stderr, "after the tests:", err)
+		code = max(code, 1)
 	}
+	os.Exit(code)
+}
+
+// startCluster starts nodes n1, n2, … and ends them with the test.
+func startCluster(t testing.TB, size int) *cluster {
 	return startNodes(t, size, func(*api.NodeConfig) {})
 }
 
-// startNodes is startCluster for a test that starts several clusters, or nodes that are made otherwise.
+// startNodes is startCluster for nodes that are made otherwise.
 func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 	var listeners []net.Listener
 	list := ""
@@ -60,7 +72,7 @@ func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 				ID: fmt.Sprintf("n%d", i+1), Cluster: list[1:], PeerListener: listeners[i],
 				Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 				Tune: func(c *raftnode.Config) {
-					if size > 1 {
+					if c.Election = alone; size > 1 {
 						c.Election = steady
 					}
 				},
@@ -83,14 +95,13 @@ func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 
 // noneLeft waits until no goroutine is left. gRPC's end a little after their connection, and goleak by itself
 // waits for less than half a second.
-func noneLeft(t testing.TB) {
-	t.Helper()
+func noneLeft() error {
 	began := time.Now()
 	err := goleak.Find()
 	for err != nil && time.Since(began) < patience {
 		err = goleak.Find()
 	}
-	require.NoError(t, err)
+	return err
 }
 
 // leader waits until a node leads.

@@ -21,16 +21,13 @@ import (
 
 // twoClusters starts two clusters, and gives the id of each.
 func twoClusters(t *testing.T, test func(t *testing.T, a, b *cluster, idA, idB string)) {
-	defer noneLeft(t)
-	t.Run("clusters", func(t *testing.T) {
-		a, b := startNodes(t, 1, func(*api.NodeConfig) {}), startNodes(t, 1, func(*api.NodeConfig) {})
-		_, idA, err := a.client(nil).Members(soon(t))
-		require.NoError(t, err)
-		_, idB, err := b.client(nil).Members(soon(t))
-		require.NoError(t, err)
-		require.NotEqual(t, idA, idB)
-		test(t, a, b, idA, idB)
-	})
+	a, b := startNodes(t, 1, func(*api.NodeConfig) {}), startNodes(t, 1, func(*api.NodeConfig) {})
+	_, idA, err := a.client(nil).Members(soon(t))
+	require.NoError(t, err)
+	_, idB, err := b.client(nil).Members(soon(t))
+	require.NoError(t, err)
+	require.NotEqual(t, idA, idB)
+	test(t, a, b, idA, idB)
 }
 
 // unused looks that nothing was asked of a cluster: nobody opened a session there.
@@ -70,6 +67,7 @@ func everyCall(ctx context.Context, c *client.Client) map[string]func() error {
 // Clients that are given nodes of two clusters must not share themselves out between the clusters: each of the two
 // would grant the lock.
 func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
+	t.Parallel()
 	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
 		both, ctx := append(a.endpoints(), b.endpoints()...), soon(t)
 		named := func(t *testing.T, err error) {
@@ -109,6 +107,7 @@ func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
 
 // An endpoint at which nobody answers is not one of another cluster.
 func TestASilentEndpointIsNoError(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nothing is said on them
 	require.NoError(t, err)
@@ -181,38 +180,37 @@ func (y young) Now(context.Context, *zamokpb.NowRequest) (*zamokpb.NowResponse, 
 
 // A node that does not know its cluster yet is asked again soon, however long another one is silent.
 func TestASilentEndpointHoldsUpNoStart(t *testing.T) {
-	defer noneLeft(t)
-	t.Run("client", func(t *testing.T) {
-		asked := make(chan struct{}, 2)
-		server := grpc.NewServer()
-		zamokpb.RegisterZamokServer(server, young{asked: asked})
-		cl, err := client.New(client.Config{
-			Endpoints: []string{serve(t, server), serveMute(t)}, RequestTimeout: 4 * time.Second, Logger: slog.New(slog.DiscardHandler),
-		})
-		require.NoError(t, err)
-		defer cl.Close()
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		ended := make(chan error, 1)
-		go func() {
-			_, err := cl.Now(ctx)
-			ended <- err
-		}()
-		for range cap(asked) {
-			select {
-			case <-asked:
-			case err := <-ended:
-				require.FailNow(t, "it was asked once in a call", "%v", err)
-			}
-		}
-		cancel()
-		require.Error(t, until(t, ended, "the call"))
+	t.Parallel()
+	asked := make(chan struct{}, 2)
+	server := grpc.NewServer()
+	zamokpb.RegisterZamokServer(server, young{asked: asked})
+	cl, err := client.New(client.Config{
+		Endpoints: []string{serve(t, server), serveMute(t)}, RequestTimeout: 4 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
+	require.NoError(t, err)
+	defer cl.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := cl.Now(ctx)
+		ended <- err
+	}()
+	for range cap(asked) {
+		select {
+		case <-asked:
+		case err := <-ended:
+			require.FailNow(t, "it was asked once in a call", "%v", err)
+		}
+	}
+	cancel()
+	require.Error(t, until(t, ended, "the call"))
 }
 
 // A cluster was made anew at the addresses of another one. A client of the old one does nothing there, says so, and
 // goes on if the old one comes back in time.
 func TestAClientStaysWithItsCluster(t *testing.T) {
+	t.Parallel()
 	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
 		g := &gate{to: a.nodes[0].Client()}
 		cl := a.client(func(cfg *client.Config) {
@@ -258,6 +256,7 @@ func TestAClientStaysWithItsCluster(t *testing.T) {
 
 // When the lease is over, too, calls that wait end, and what was held may stand in the old cluster.
 func TestAClientWhoseClusterIsGoneSaysSo(t *testing.T) {
+	t.Parallel()
 	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
 		g := &gate{to: a.nodes[0].Client()}
 		cl := a.client(func(cfg *client.Config) {
@@ -292,6 +291,7 @@ func TestAClientWhoseClusterIsGoneSaysSo(t *testing.T) {
 
 // The address that a node announced leads to a node of another cluster by now.
 func TestALearntAddressOfAnotherClusterIsNotUsed(t *testing.T) {
+	t.Parallel()
 	twoClusters(t, func(t *testing.T, a, b *cluster, _, idB string) {
 		var out record
 		cl := a.client(func(cfg *client.Config) {
@@ -306,6 +306,11 @@ func TestALearntAddressOfAnotherClusterIsNotUsed(t *testing.T) {
 			}
 		})
 		ctx := soon(t)
+		other := a.client(nil)
+		require.Eventually(t, func() bool { // a node that leads from its start announces its address a little later
+			members, _, err := other.Members(ctx)
+			return err == nil && members[0].Client != ""
+		}, patience, pollEvery)
 		_, err := cl.Lock(ctx, "x") // its session learns the members' addresses
 		require.NoError(t, err)
 		refused := func() bool {

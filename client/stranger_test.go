@@ -58,7 +58,7 @@ func (s stranger) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, z
 
 // A client believes no node that says what none of ours would: it asks on, and does not come to harm.
 func TestAStrangersWelcomeIsNone(t *testing.T) {
-	defer noneLeft(t)
+	t.Parallel()
 	lease := &zamokpb.Welcome{Session: 7, Ttl: int64(client.DefaultTTL)}
 	for name, test := range map[string]struct {
 		of   string // the cluster that it says it is of
@@ -104,7 +104,6 @@ func (r *replaced) answer(t *testing.T) error {
 
 // The cluster is replaced in the middle of a call: that the second attempt did nothing says nothing of the first.
 func TestACallInDoubtIsNotRefusedByAnotherCluster(t *testing.T) {
-	defer noneLeft(t)
 	for name, call := range map[string]func(context.Context, *client.Client) error{
 		"ForceRelease": func(ctx context.Context, c *client.Client) error {
 			_, err := c.ForceRelease(ctx, "x", 1, "a test")
@@ -163,7 +162,7 @@ func TestALongAnswerArrives(t *testing.T) {
 
 // A Locker does not panic for what passes: a disk that is nearly full refuses new sessions for a while.
 func TestALockerWaitsForRoom(t *testing.T) {
-	defer noneLeft(t)
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	n, err := api.StartNode(t.Context(), api.NodeConfig{

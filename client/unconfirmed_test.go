@@ -87,39 +87,37 @@ func (g *gate) lead(to string) {
 // A session that ends here without the cluster's word leaves its grants standing there: no release of one of them
 // is confirmed.
 func TestARefusedReturnConfirmsNoUnlock(t *testing.T) {
-	defer noneLeft(t)
-	t.Run("cluster", func(t *testing.T) {
-		var denied atomic.Bool
-		c := startNodes(t, 1, func(cfg *api.NodeConfig) {
-			cfg.Authorize = func(_ context.Context, verb api.Verb, _ string) error {
-				if verb == api.VerbSession && denied.Load() {
-					return errors.New("the rules changed")
-				}
-				return nil
+	t.Parallel()
+	var denied atomic.Bool
+	c := startNodes(t, 1, func(cfg *api.NodeConfig) {
+		cfg.Authorize = func(_ context.Context, verb api.Verb, _ string) error {
+			if verb == api.VerbSession && denied.Load() {
+				return errors.New("the rules changed")
 			}
-		})
-		g := &gate{}
-		a, b, ctx := c.client(func(cfg *client.Config) { cfg.Dialer = g.dial }), c.client(nil), soon(t)
-		held, err := a.Lock(ctx, "x")
-		require.NoError(t, err)
-		g.cut()
-		denied.Store(true)
-		unlocked := make(chan error, 1)
-		go func() { unlocked <- held.Unlock(ctx) }()
-		require.Eventually(t, func() bool { return errors.Is(held.Err(), client.ErrNotHeld) }, patience, pollEvery)
-		g.open()
-		err = until(t, unlocked, "the unlock")
-		info, getErr := b.Get(ctx, "x", 0)
-		require.NoError(t, getErr)
-		require.Equal(t, 1, info.Holders, "the grant stands")
-		require.Error(t, err, "Unlock says that it is released")
-		require.ErrorIs(t, err, client.ErrUnavailable)
-		require.ErrorIs(t, err, client.ErrDenied)
-		unknown(t, err)
-		err = a.Close()
-		require.ErrorIs(t, err, client.ErrDenied, "nor is the session's end confirmed")
-		unknown(t, err)
+			return nil
+		}
 	})
+	g := &gate{}
+	a, b, ctx := c.client(func(cfg *client.Config) { cfg.Dialer = g.dial }), c.client(nil), soon(t)
+	held, err := a.Lock(ctx, "x")
+	require.NoError(t, err)
+	g.cut()
+	denied.Store(true)
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- held.Unlock(ctx) }()
+	require.Eventually(t, func() bool { return errors.Is(held.Err(), client.ErrNotHeld) }, patience, pollEvery)
+	g.open()
+	err = until(t, unlocked, "the unlock")
+	info, getErr := b.Get(ctx, "x", 0)
+	require.NoError(t, getErr)
+	require.Equal(t, 1, info.Holders, "the grant stands")
+	require.Error(t, err, "Unlock says that it is released")
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	require.ErrorIs(t, err, client.ErrDenied)
+	unknown(t, err)
+	err = a.Close()
+	require.ErrorIs(t, err, client.ErrDenied, "nor is the session's end confirmed")
+	unknown(t, err)
 }
 
 // unknown looks that an error says of a lock that the cluster may still hold it, and until when.

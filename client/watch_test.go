@@ -43,6 +43,7 @@ func TestAWatchTellsOfSessions(t *testing.T) {
 
 // A watch leaves nothing out and repeats nothing, though its node dies.
 func TestAWatchGoesOnAtAnotherNode(t *testing.T) {
+	t.Parallel()
 	const locks = 40
 	c := startCluster(t, 3)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)

@@ -159,7 +159,7 @@ func TestDoorNamesTheField(t *testing.T) {
 // An address that leads to something else is told in a sentence, and of a question it is never said that it may have
 // taken effect.
 func TestAWrongEndpointIsExplained(t *testing.T) {
-	defer noneLeft(t)
+	t.Parallel()
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 
@@ -30,16 +32,66 @@ func guarded(do func() error) (err error) {
 	return do()
 }
 
+// unmade ends the name of a file that is being made.
+const unmade = ".new"
+
+// makeBolt makes a bbolt file with an empty table, and with these buckets, unless there is one of this name.
+// It has another name until it is whole and flushed: what has this name was never torn while it was made, so
+// whatever is wrong with it is damage. Of two processes that make it at the same time the second one waits, and
+// finds it made.
+func makeBolt(path string, buckets ...[]byte) (err error) {
+	if isThere(path) {
+		return nil
+	}
+	f, err := os.OpenFile(path+unmade, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := lockFile(f); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if isThere(path) { // it may have been made meanwhile, and this file be the one
+		return f.Close()
+	}
+	options := boltOptions(0)
+	options.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, f.Truncate(0) }
+	db, err := bbolt.Open(f.Name(), 0o600, options)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }() // last: it gives up the lock
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range append(buckets, tableBucket) {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		return putTable(tx, nil)
+	})
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // openBolt opens a bbolt file, whose tree is checked under its lock and before it
-// is mapped. fresh: there may be no file yet, or an empty one.
-func openBolt(path string, mapBytes int, fresh bool) (db *bbolt.DB, err error) {
+// is mapped.
+func openBolt(path string, mapBytes int) (db *bbolt.DB, err error) {
 	options := boltOptions(mapBytes)
-	options.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
-		f, err := os.OpenFile(path, flag, mode)
+	options.OpenFile = func(path string, _ int, mode os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(path, os.O_RDWR, mode)
 		if err != nil {
 			return nil, err
 		}
-		if err := checkLocked(f, fresh); err != nil {
+		if err := checkLocked(f); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 		return f, nil
@@ -58,12 +110,12 @@ func openBolt(path string, mapBytes int, fresh bool) (db *bbolt.DB, err error) {
 	return db, err
 }
 
-func checkLocked(f *os.File, fresh bool) error {
+func checkLocked(f *os.File) error {
 	if err := lockFile(f); err != nil {
 		return err
 	}
 	info, err := f.Stat()
-	if err != nil || fresh && info.Size() == 0 {
+	if err != nil {
 		return err
 	}
 	return checkBolt(f, info.Size())
@@ -90,22 +142,8 @@ var (
 	tableKey    = []byte("record")
 )
 
-// newBoltTable makes the table of a file, empty if there is none.
-func newBoltTable(db *bbolt.DB, fresh bool) (boltTable, error) {
-	if fresh {
-		err := db.Update(func(tx *bbolt.Tx) error {
-			if _, err := tx.CreateBucketIfNotExists(tableBucket); err != nil {
-				return err
-			}
-			if _, err := tableIn(tx); err == nil || !errors.Is(err, errNoTable) {
-				return err
-			}
-			return putTable(tx, nil)
-		})
-		if err != nil {
-			return boltTable{}, err
-		}
-	}
+// newBoltTable returns the table of a file, which makeBolt has made.
+func newBoltTable(db *bbolt.DB) (boltTable, error) {
 	return boltTable{db}, db.View(func(tx *bbolt.Tx) error {
 		_, err := tableIn(tx)
 		return err

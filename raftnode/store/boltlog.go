@@ -29,22 +29,16 @@ const (
 
 var logBucket = []byte("log")
 
-func openBoltLog(db *bbolt.DB, fresh bool) (*boltLog, error) {
-	table, err := newBoltTable(db, fresh)
+func openBoltLog(db *bbolt.DB) (*boltLog, error) {
+	table, err := newBoltTable(db)
 	if err != nil {
 		return nil, err
 	}
 	l := &boltLog{table: table}
-	if fresh {
-		err = db.Update(func(tx *bbolt.Tx) error {
-			_, err := tx.CreateBucketIfNotExists(logBucket)
-			return err
-		})
-	}
 	var firstErr, lastErr error
 	l.first, firstErr = numberOrZero(table, firstKey)
 	l.last, lastErr = numberOrZero(table, lastKey)
-	return l, errors.Join(err, firstErr, lastErr, db.View(func(tx *bbolt.Tx) error {
+	return l, errors.Join(firstErr, lastErr, db.View(func(tx *bbolt.Tx) error {
 		if tx.Bucket(logBucket) == nil {
 			return fmt.Errorf("%w: it has no log", errRecord)
 		}

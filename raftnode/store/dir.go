@@ -69,6 +69,9 @@ func (f *dirFiles) open(cfg Config) (medium, error) {
 	if err != nil && !born {
 		return medium{}, err
 	}
+	if err := os.RemoveAll(filepath.Join(f.dir, votesName+unmade)); err != nil { // of a process that came too late
+		return medium{}, err
+	}
 	kind := id.logKind()
 	if born && cfg.Log != "" {
 		kind = cfg.Log
@@ -112,7 +115,7 @@ func (f *dirFiles) checkKind(cfg Config, kind LogKind, born bool) error {
 
 // checkThere refuses a directory that has an identity and lacks this file.
 func (f *dirFiles) checkThere(name string, born bool) error {
-	if _, err := os.Stat(filepath.Join(f.dir, name)); !born && errors.Is(err, fs.ErrNotExist) {
+	if !born && !isThere(filepath.Join(f.dir, name)) {
 		return lost(f.dir, name+" is missing")
 	}
 	return nil
@@ -125,7 +128,12 @@ func (f *dirFiles) openVotes() error {
 		return err
 	}
 	path := filepath.Join(f.dir, votesName)
-	db, err := openBolt(path, 0, born)
+	if born {
+		if err := makeBolt(path); err != nil {
+			return f.openError(votesName, err)
+		}
+	}
+	db, err := openBolt(path, 0)
 	if err != nil {
 		return f.openError(votesName, err)
 	}
@@ -133,7 +141,7 @@ func (f *dirFiles) openVotes() error {
 	if err := allocate(path, votesPages*int64(os.Getpagesize())); err != nil {
 		return f.openError(votesName, err)
 	}
-	if f.votes, err = newBoltTable(db, born); err != nil {
+	if f.votes, err = newBoltTable(db); err != nil {
 		return f.openError(votesName, err)
 	}
 	return nil

@@ -43,16 +43,22 @@ var logFiles = map[LogKind]string{Bolt: "log.db", WAL: "log"}
 
 // openLog opens the log of a directory, and flushes it: what the process before
 // this one wrote and did not flush is read back, and must not count before it
-// would survive a loss of power as well.
+// would survive a loss of power as well. fresh: it is made if there is none.
 func openLog(cfg Config, dir string, kind LogKind, fresh bool) (*diskLog, error) {
 	if kind == WAL {
 		return openWAL(cfg, filepath.Join(dir, logFiles[WAL]), fresh)
 	}
-	db, err := openBolt(filepath.Join(dir, logFiles[Bolt]), logMapBytes, fresh)
+	path := filepath.Join(dir, logFiles[Bolt])
+	if fresh {
+		if err := makeBolt(path, logBucket); err != nil {
+			return nil, err
+		}
+	}
+	db, err := openBolt(path, logMapBytes)
 	if err != nil {
 		return nil, err
 	}
-	log, err := openBoltLog(db, fresh)
+	log, err := openBoltLog(db)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}

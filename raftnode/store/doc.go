@@ -66,6 +66,9 @@
 // acknowledged can elect a leader that never had it. For the same reason a log
 // is never looked for in the other store (ErrOtherLog).
 //
+// A file of bbolt gets its name when it is whole and flushed (makeBolt). So a process may end at any step of
+// making a directory, and what has a name and is not whole is damage.
+//
 // S9. A marker without a log refuses to start (ErrLost). A log without a marker
 // is a bootstrap that was cut short: State is Unmarked, and Mark completes it.
 //
@@ -75,7 +78,8 @@
 //
 // S11. A process may end between any two steps of changing a segment, and the log
 // goes on at the next start. By itself raft-wal refuses every write after some of
-// them (unseal).
+// them (unseal), goes on with a segment that is too short, and leaves the rest of a torn
+// write behind the next one, where both look like damage later (inspectTail).
 //
 // S12. What is read is what was written, or the node ends. Every entry carries a
 // checksum over all that raft acts on (Seal); term and vote are one record with one

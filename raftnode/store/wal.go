@@ -108,15 +108,20 @@ const (
 
 func openSegmentTable(folder string, fresh bool) (*segmentTable, error) {
 	path := filepath.Join(folder, segmentTableName)
-	if _, err := os.Stat(path); !fresh && errors.Is(err, fs.ErrNotExist) {
+	if fresh {
+		if err := makeBolt(path); err != nil {
+			return nil, err
+		}
+	}
+	db, err := openBolt(path, 0)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Damaged(path, "it is missing")
 	}
-	db, err := openBolt(path, 0, fresh)
 	if err != nil {
 		return nil, asDamage(path, err)
 	}
 	t := &segmentTable{}
-	if t.boltTable, err = newBoltTable(db, fresh); err == nil {
+	if t.boltTable, err = newBoltTable(db); err == nil {
 		t.written, err = numberOrZero(t, writtenKey)
 	}
 	if err == nil {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -146,6 +147,35 @@ func TestATornTailIsCutOff(t *testing.T) {
 		require.NoError(t, st.Close())
 		_, found = span(t, open(t, cfg).Logs())
 		require.Equal(t, last+3, found)
+	}
+}
+
+// What is left of a torn write, behind what is written in its place, is not taken for damage at the start after
+// that.
+func TestWhatIsLeftOfATornWriteIsNotDamage(t *testing.T) {
+	for _, written := range []uint64{0, 10} { // entries before the one that is torn
+		cfg := Config{Dir: t.TempDir(), Log: WAL}
+		st := open(t, cfg)
+		if written > 0 {
+			fill(t, st, 1, 1, written)
+		}
+		path, table := writtenFile(t, cfg), filepath.Join(cfg.Dir, logFiles[WAL], segmentTableName)
+		known := must(os.ReadFile(table))
+		end := must(tailOf(must(os.ReadFile(path))))
+		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
+		require.NoError(t, st.Logs().StoreLog(command(written+1, 1, bytes.Repeat([]byte("full"), 1000))))
+		torn := must(os.ReadFile(path))
+		clear(torn[(end/sectorBytes+2)*sectorBytes:][:sectorBytes])
+		require.NoError(t, st.Close())
+		require.NoError(t, errors.Join(os.WriteFile(table, known, 0o600), os.WriteFile(path, torn, 0o600)), "the power fails in the write")
+
+		for last := written; last < written+4; last++ {
+			st = open(t, cfg)
+			_, found := span(t, st.Logs())
+			require.Equal(t, last, found)
+			fill(t, st, 1, last+1, last+1)
+			require.NoError(t, st.Close())
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -21,8 +22,8 @@ const (
 	sectorBytes = 512
 )
 
-// inspectTail refuses a last segment that was damaged. raft-wal takes whatever is wrong with it for a
-// write that was torn when the power failed, and drops it.
+// inspectTail refuses a last segment that was damaged, and takes from it what was torn when a process ended.
+// raft-wal takes whatever is wrong with it for a write that was torn when the power failed, and drops it.
 //
 // Only the last write can be torn: each is flushed before the next. And a disk writes a sector as a
 // whole. So it was damage if a whole write follows, or if no sector of the last write is missing, that is,
@@ -50,8 +51,29 @@ func inspectTail(folder string, table *segmentTable) error {
 		return Damaged(path, "it has been written to, and no write is left in it")
 	case whole > 0 && len(text) < int(last.SizeLimit):
 		return Damaged(path, fmt.Sprintf("it has %d bytes, and was made with %d", len(text), last.SizeLimit))
+	case whole == 0:
+		if len(text) == int(last.SizeLimit) && allZero(text) {
+			return nil
+		}
+		// The process before ended while it made this file, or in the first write to it: raft-wal would go on with
+		// one that is too short.
+		return os.Remove(path)
 	}
-	return nil
+	return cutTail(path, text, whole)
+}
+
+// cutTail writes zeros over what is left of a torn write. raft-wal would write the next one over its beginning,
+// and the rest behind that looks like damage.
+func cutTail(path string, text []byte, whole int) error {
+	if allZero(text[whole:]) {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(make([]byte, len(text)-whole), int64(whole))
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // tailOf returns the end of the last whole write, 0 if there is none, and says how what follows it is

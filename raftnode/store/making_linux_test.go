@@ -1,0 +1,129 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// writtenUpTo tells the test binary that it is the process whose files can't grow beyond so many bytes.
+const writtenUpTo = "ZAMOK_STORE_TEST_LIMIT"
+
+// A process ends in the middle of making the files of a directory: none of them can grow beyond a limit, and
+// the write that meets it is torn there. The next start makes the directory anew, and nobody calls it damaged,
+// neither then nor later.
+func TestAFileThatIsTornWhileItIsMadeIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	if limit := os.Getenv(writtenUpTo); limit != "" {
+		makeUpTo(t, os.Getenv(victimDir), LogKind(os.Getenv(victimLog)), must(strconv.ParseUint(limit, 10, 64)))
+		return
+	}
+	page := os.Getpagesize()
+	for kind := range logFiles {
+		torn := 0
+		for _, limit := range []int{0, 512, page, 2*page - 1, 3 * page, 4*page - 1, 4 * page, 5 * page, 6 * page, 7 * page, 8 * page, 9 * page, SegmentBytes - 1} {
+			cfg := Config{Dir: filepath.Join(t.TempDir(), "data"), Log: kind}
+			maker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+			maker.Env = append(os.Environ(), victimDir+"="+cfg.Dir, victimLog+"="+string(kind), fmt.Sprintf("%s=%d", writtenUpTo, limit))
+			if maker.Run() != nil {
+				torn++
+			}
+			for last := range uint64(3) { // it lives on, too
+				st, err := Open(Config{NodeID: "n1", Dir: cfg.Dir, Log: kind, Fatal: func(error) {}})
+				require.NoError(t, err, "%s, files of %d bytes, start %d", kind, limit, last)
+				_, found := span(t, st.Logs())
+				require.Equal(t, last, found)
+				fill(t, st, 1, last+1, last+1)
+				require.NoError(t, st.Close())
+			}
+			assert.Empty(t, leftOver(t, cfg.Dir), "%s, files of %d bytes", kind, limit)
+		}
+		assert.Greater(t, torn, 5)
+	}
+}
+
+// makeUpTo makes a directory whose files can't grow beyond a limit.
+func makeUpTo(t *testing.T, dir string, kind LogKind, limit uint64) {
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}))
+	st, err := Open(Config{NodeID: "n1", Dir: dir, Log: kind, Fatal: func(error) {}})
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+}
+
+// leftOver lists the files of a directory that were never finished.
+func leftOver(t *testing.T, dir string) (names []string) {
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, unmade) {
+			names = append(names, path)
+		}
+		return err
+	}))
+	return names
+}
+
+// Of many processes that make one directory at the same time one has it, and the others are refused.
+func TestADirectoryIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		dir := t.TempDir()
+		var all sync.WaitGroup
+		opened := make(chan *Store, 8)
+		for range cap(opened) {
+			all.Go(func() {
+				st, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
+				if err != nil {
+					assert.ErrorIs(t, err, ErrLocked)
+					return
+				}
+				opened <- st
+			})
+		}
+		all.Wait()
+		close(opened)
+		require.Len(t, opened, 1)
+		st := <-opened
+		fill(t, st, 1, 1, 5)
+		require.NoError(t, st.Close())
+		_, last := span(t, open(t, Config{Dir: dir}).Logs())
+		require.EqualValues(t, 5, last)
+		assert.Empty(t, leftOver(t, dir))
+	}
+}
+
+// A process that waits while another one makes the file finds it made.
+func TestAFileThatIsMadeMeanwhileIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, votesName)
+	require.NoError(t, makeBolt(path))
+	require.NoError(t, os.Rename(path, path+unmade))
+	maker, err := os.OpenFile(path+unmade, os.O_RDWR, 0)
+	require.NoError(t, errors.Join(err, lockFile(maker)))
+	made, err := maker.Stat()
+	require.NoError(t, err)
+
+	waited := make(chan error)
+	go func() { waited <- makeBolt(path) }()
+	for end := time.Now().Add(lockWait / 2); len(descriptors(t, func(target string) bool { return target == path+unmade })) < 2 && time.Now().Before(end); {
+		runtime.Gosched()
+	}
+	require.NoError(t, errors.Join(os.Rename(path+unmade, path), maker.Close()))
+	require.NoError(t, <-waited)
+	found, err := os.Stat(path)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(made, found))
+	require.Equal(t, made.ModTime(), found.ModTime())
+}

@@ -157,12 +157,8 @@ func (t boltTable) Get(key string) (value []byte, err error) {
 			if err != nil {
 				return err
 			}
-			found, ok := values[key]
-			if !ok {
-				return errNotFound
-			}
-			value = found
-			return nil
+			value, err = values.Get(key)
+			return err
 		})
 	})
 	return value, err
@@ -189,8 +185,18 @@ func putPairs(tx *bbolt.Tx, pairs ...Pair) error {
 
 var errNoTable = fmt.Errorf("%w: the record of its values is missing", errRecord)
 
+// tableValues are all values of a table.
+type tableValues map[string][]byte
+
+func (v tableValues) Get(key string) ([]byte, error) {
+	if value, found := v[key]; found {
+		return value, nil
+	}
+	return nil, errNotFound
+}
+
 // tableIn reads the record.
-func tableIn(tx *bbolt.Tx) (map[string][]byte, error) {
+func tableIn(tx *bbolt.Tx) (tableValues, error) {
 	bucket := tx.Bucket(tableBucket)
 	if bucket == nil {
 		return nil, errNoTable
@@ -204,7 +210,7 @@ func tableIn(tx *bbolt.Tx) (map[string][]byte, error) {
 	if end < 0 || binary.BigEndian.Uint32(text[end:]) != crc32.Checksum(text[:end], castagnoli) {
 		return nil, wrong
 	}
-	values := map[string][]byte{}
+	values := tableValues{}
 	for text = text[:end]; len(text) > 0; {
 		key, rest, ok := cut(text)
 		if !ok {
@@ -219,7 +225,7 @@ func tableIn(tx *bbolt.Tx) (map[string][]byte, error) {
 	return values, nil
 }
 
-func putTable(tx *bbolt.Tx, values map[string][]byte) error {
+func putTable(tx *bbolt.Tx, values tableValues) error {
 	var text []byte
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		text = binary.AppendUvarint(text, uint64(len(key)))

@@ -64,18 +64,35 @@ func (l *boltLog) LastIndex() (uint64, error) {
 	return last, nil
 }
 
-// GetLog implements raft.LogStore.
+// GetLog implements raft.LogStore. What is missing has been deleted, or is not there yet, unless the same
+// transaction says that there is such an entry.
 func (l *boltLog) GetLog(index uint64, entry *raft.Log) error {
 	return l.table.db.View(func(tx *bbolt.Tx) error {
 		text := tx.Bucket(logBucket).Get(indexKey(index))
 		if text == nil {
-			return raft.ErrLogNotFound // raft compares it with ==
+			return missing(tx, index)
 		}
 		if err := (&wal.BinaryCodec{}).Decode(text, entry); err != nil {
 			return fmt.Errorf("%w: entry %d: %w", errRecord, index, err)
 		}
 		return nil
 	})
+}
+
+func missing(tx *bbolt.Tx, index uint64) error {
+	values, err := tableIn(tx)
+	if err != nil {
+		return err
+	}
+	first, firstErr := numberOrZero(values, firstKey)
+	last, lastErr := numberOrZero(values, lastKey)
+	if err := errors.Join(firstErr, lastErr); err != nil {
+		return err
+	}
+	if first > 0 && first <= index && index <= last {
+		return fmt.Errorf("%w: entry %d is missing, and the log has entries %d to %d", errRecord, index, first, last)
+	}
+	return raft.ErrLogNotFound // raft compares it with ==
 }
 
 // StoreLog implements raft.LogStore.

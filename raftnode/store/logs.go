@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -69,28 +68,10 @@ type pennedLog struct {
 	covered   func() (uint64, error) // the index up to which a snapshot holds everything
 }
 
-// GetLog reads an entry and verifies it. One that is missing inside the log is as
-// damaged as one that was changed.
+// GetLog reads an entry and verifies it. Entries may be deleted meanwhile: only the disk's log can tell one
+// that is gone from one that is missing inside the log, which is as damaged as one that was changed.
 func (l *pennedLog) GetLog(index uint64, entry *raft.Log) error {
-	return l.pen.read(func() error {
-		err := readEntry(l.LogStore, index, entry)
-		if !errors.Is(err, raft.ErrLogNotFound) {
-			return err
-		}
-		first, firstErr := l.FirstIndex()
-		last, lastErr := l.LastIndex()
-		if firstErr != nil || lastErr != nil || index < first || index > last {
-			return err // raft compares it with ==
-		}
-		// It may have been appended, or deleted, meanwhile.
-		if err := readEntry(l.LogStore, index, entry); !errors.Is(err, raft.ErrLogNotFound) {
-			return err
-		}
-		if first, err := l.FirstIndex(); err != nil || index < first {
-			return raft.ErrLogNotFound
-		}
-		return fmt.Errorf("%w: entry %d is missing, and the log has entries %d to %d", errRecord, index, first, last)
-	})
+	return l.pen.read(func() error { return readEntry(l.LogStore, index, entry) })
 }
 
 // readEntry reads an entry from a disk's log, and takes the seal off it.

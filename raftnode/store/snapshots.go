@@ -77,7 +77,9 @@ func (s *sweptSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, err
 	if err == nil {
 		return meta, state, nil
 	}
-	if listed, listErr := os.ReadDir(s.folders); listErr == nil && !slices.ContainsFunc(listed, func(e os.DirEntry) bool { return e.Name() == id }) {
+	names, listErr := snapshotNames(s.SnapshotStore, s.folders)
+	names = names[:min(len(names), snapshotsKept)] // any other is being deleted
+	if listErr == nil && !slices.ContainsFunc(names, func(name snapshotName) bool { return name.id == id }) {
 		return nil, nil, err
 	}
 	err = s.record.end(Damaged(filepath.Join(s.folders, id), err.Error()))

@@ -116,8 +116,13 @@ func numberPair(key string, value uint64) Pair {
 	return Pair{key, binary.BigEndian.AppendUint64(nil, value)}
 }
 
+// A getter is what can be read of a Table.
+type getter interface {
+	Get(key string) ([]byte, error)
+}
+
 // numberOrZero is number, and 0 if there is no value.
-func numberOrZero(table Table, key string) (uint64, error) {
+func numberOrZero(table getter, key string) (uint64, error) {
 	value, err := number(table, key)
 	if errors.Is(err, errNotFound) {
 		return 0, nil
@@ -125,7 +130,7 @@ func numberOrZero(table Table, key string) (uint64, error) {
 	return value, err
 }
 
-func number(table Table, key string) (uint64, error) {
+func number(table getter, key string) (uint64, error) {
 	value, err := table.Get(key)
 	if err != nil {
 		return 0, err

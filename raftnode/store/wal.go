@@ -245,15 +245,21 @@ func (f forgetful) settle() error {
 	return f.table.reach(last)
 }
 
+// GetLog reads once more when it was the last reader of a segment that was just deleted: raft-wal closes it
+// under one that has not quite come. The segment is not among those that it finds then.
 func (f forgetful) GetLog(index uint64, entry *raft.Log) error {
-	first, err := f.FirstIndex()
-	if err != nil {
-		return err
+	for {
+		first, err := f.FirstIndex()
+		if err != nil {
+			return err
+		}
+		if index < first {
+			return raft.ErrLogNotFound // raft compares it with ==
+		}
+		if err := f.WAL.GetLog(index, entry); !errors.Is(err, fs.ErrClosed) {
+			return err
+		}
 	}
-	if index < first {
-		return raft.ErrLogNotFound // raft compares it with ==
-	}
-	return f.WAL.GetLog(index, entry)
 }
 
 // unseal makes the last segment one that can be written.

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Raft's replication reads entries while others are deleted, from the front after a snapshot, from the back when
+// they conflict with the leader's: what is read is there, whole, or it is not there; it is never called damaged.
+func TestAnEntryThatIsBeingDeletedIsNotDamage(t *testing.T) {
+	t.Parallel()
+	rounds := 200
+	if testing.Short() {
+		rounds = 40
+	}
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		const piece = 20
+		st := reopen()
+		first, last, term := uint64(1), uint64(10*piece), uint64(1)
+		fill(t, st, term, first, last)
+		end := make(chan struct{})
+		var readers sync.WaitGroup
+		var missed [4]int
+		for i := range missed {
+			readers.Go(func() {
+				for {
+					select {
+					case <-end:
+						return
+					default:
+					}
+					first, last, err := bounds(st.Logs())
+					if !assert.NoError(t, err) {
+						return
+					}
+					index := max(first, piece) - piece + rand.Uint64N(max(last, first)-first+2*piece)
+					var entry raft.Log
+					switch err := st.Logs().GetLog(index, &entry); {
+					case err == nil:
+						assert.Equal(t, index, entry.Index)
+					case errors.Is(err, raft.ErrLogNotFound):
+						missed[i]++
+					default:
+						assert.NoError(t, err)
+						return
+					}
+				}
+			})
+		}
+		for range rounds {
+			if t.Failed() {
+				break
+			}
+			require.NoError(t, st.Logs().DeleteRange(last-piece+1, last))
+			term++
+			fill(t, st, term, last-piece+1, last+piece)
+			last += piece
+			require.NoError(t, st.Logs().DeleteRange(first, first+piece-1))
+			first += piece
+		}
+		close(end)
+		readers.Wait()
+		begin, to := span(t, st.Logs())
+		assert.Equal(t, []uint64{first, last}, []uint64{begin, to})
+		t.Log(missed)
+	})
+}
+
+// A snapshot that makes room for newer ones goes file by file. Whoever opens it meanwhile, as one that was
+// listed, finds no damage.
+func TestASnapshotThatIsBeingDeletedIsNotDamage(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 30)
+	snapshot(t, st, 1, 10, "oldest")
+	listed, err := st.Snapshots().List()
+	require.NoError(t, err)
+	folder := filepath.Join(cfg.Dir, "snapshots", listed[0].ID)
+	kept := t.TempDir()
+	require.NoError(t, os.CopyFS(kept, os.DirFS(folder)))
+	snapshot(t, st, 1, 20, "older")
+	snapshot(t, st, 1, 30, "newest")
+	require.NoError(t, os.CopyFS(folder, os.DirFS(kept)))
+	require.NoError(t, os.Remove(filepath.Join(folder, "state.bin")))
+	_, _, err = st.Snapshots().Open(listed[0].ID)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrDamaged)
+}

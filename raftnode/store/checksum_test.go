@@ -89,6 +89,22 @@ func TestDamageIsFoundWhenItIsRead(t *testing.T) {
 	}
 }
 
+// panicking are snapshots of which a library can make nothing.
+type panicking struct{ raft.SnapshotStore }
+
+func (panicking) List() ([]*raft.SnapshotMeta, error) { panic("index out of range") }
+
+// A panic at the start is damage, wherever it comes from, and the operator reads what to do (S12).
+func TestAPanicAtTheStartIsDamage(t *testing.T) {
+	cfg := must(Config{NodeID: "n1", Memory: new(Memory), Fatal: func(error) {}}.settled())
+	m := must(cfg.Memory.open("n1"))
+	m.snapshots = panicking{m.snapshots}
+	_, err := onMedium(cfg, m)
+	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorContains(t, err, "index out of range")
+	require.ErrorContains(t, err, "never do so while this directory holds the only copy")
+}
+
 // A file that bbolt has written is never called damaged, however its pages came about.
 func TestWhatBoltWritesIsWhole(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/assert"
@@ -215,4 +216,37 @@ func copyFile(t *testing.T, from, to string) {
 	data, err := os.ReadFile(from)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(to, data, 0o600))
+}
+
+// While the identity is being written to a disk that hangs, other nodes are answered who this one is: as it was
+// written before.
+func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		fill(t, st, 1, 1, 1)
+		before, found, keep := st.Identity(), st.State(), st.medium.keep
+		hanging, goOn := make(chan struct{}), make(chan struct{})
+		st.medium.keep = func(id Identity) error {
+			close(hanging)
+			<-goOn
+			return keep(id)
+		}
+		marked, told := make(chan error), make(chan Identity, 1)
+		go func() { marked <- st.Mark(ID{1}) }()
+		<-hanging
+		go func() {
+			assert.Equal(t, found, st.State())
+			told <- st.Identity()
+		}()
+		select {
+		case id := <-told:
+			assert.Equal(t, before, id)
+		case <-time.After(10 * time.Second):
+			assert.Fail(t, "it waits for the disk")
+		}
+		close(goOn)
+		require.NoError(t, <-marked)
+		assert.Equal(t, ID{1}, st.Identity().Cluster)
+		assert.Equal(t, Marked, st.State())
+	})
 }

@@ -3,7 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -17,9 +17,14 @@ type Store struct {
 	space     *space
 	record    *record
 	medium    medium
-	turns     []turn // of both pens; who has them all knows that nobody writes
+	turns     []turn // of both pens and of the identity; who has them all knows that nobody writes
 
-	mu       sync.Mutex
+	naming turn                  // one change of the identity at a time
+	known  atomic.Pointer[known] // other nodes ask for it while the disk hangs
+}
+
+// known is what the disk holds of who this node is.
+type known struct {
 	identity Identity
 	state    State
 }
@@ -61,23 +66,27 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	var state State
-	err = guarded(func() error {
-		state, err = inspect(&m, cfg.NodeID)
-		return err
-	})
+	s, err := onMedium(cfg, m)
 	if err != nil {
-		return nil, errors.Join(err, m.close())
-	}
-	s, err := assemble(cfg, m)
-	if err != nil {
-		return nil, errors.Join(err, m.close())
-	}
-	s.identity, s.state = m.identity, state
-	if err := s.dropCovered(); err != nil {
 		return nil, errors.Join(err, m.close())
 	}
 	return s, nil
+}
+
+// onMedium makes a store of a medium. What a library below panics upon here is damage like any other.
+func onMedium(cfg Config, m medium) (s *Store, err error) {
+	err = guarded(func() error {
+		state, err := inspect(&m, cfg.NodeID)
+		if err != nil {
+			return err
+		}
+		if s, err = assemble(cfg, m); err != nil {
+			return err
+		}
+		s.known.Store(&known{m.identity, state})
+		return s.dropCovered()
+	})
+	return s, asDamage(m.where, err)
 }
 
 // assemble puts the rules of this package on a medium, and a test's faults
@@ -105,6 +114,7 @@ func assemble(cfg Config, m medium) (*Store, error) {
 	if term, err := number(m.votes, keyCurrentTerm); err == nil {
 		votes.current.Store(term)
 	}
+	naming := newTurn()
 	return &Store{
 		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space},
 		votes:     votes,
@@ -112,7 +122,8 @@ func assemble(cfg Config, m medium) (*Store, error) {
 		space:     space,
 		record:    record,
 		medium:    m,
-		turns:     []turn{logPen.turn, votePen.turn},
+		turns:     []turn{logPen.turn, votePen.turn, naming},
+		naming:    naming,
 	}, nil
 }
 
@@ -144,19 +155,11 @@ func (s *Store) Snapshots() raft.SnapshotStore { return s.snapshots }
 // LogName is where the log is, for messages.
 func (s *Store) LogName() string { return s.medium.logName }
 
-// Identity returns who this node is, as written.
-func (s *Store) Identity() Identity {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.identity
-}
+// Identity returns who this node is, as written. It never waits for the disk.
+func (s *Store) Identity() Identity { return s.known.Load().identity }
 
-// State returns what Open found; Marked once Mark has succeeded.
-func (s *Store) State() State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
-}
+// State returns what Open found; Marked once Mark has succeeded. It never waits for the disk.
+func (s *Store) State() State { return s.known.Load().state }
 
 // Mark writes down that the bootstrap, or the joining, is complete, and in which
 // cluster. A zero cluster is one whose id is not known yet: Mark again when it
@@ -165,12 +168,13 @@ func (s *Store) State() State {
 // nor snapshot, because the next Open would refuse it. After any error the
 // marker is as it was.
 func (s *Store) Mark(cluster ID) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.naming.take()
+	defer s.naming.leave()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
-	next := s.identity
+	now := s.Identity()
+	next := now
 	if next.Cluster != (ID{}) && cluster != (ID{}) && next.Cluster != cluster {
 		return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
 			"connect the node to its own cluster, or give it an empty directory to join this one",
@@ -180,7 +184,7 @@ func (s *Store) Mark(cluster ID) error {
 	if cluster != (ID{}) {
 		next.Cluster = cluster
 	}
-	if next.Bootstrapped == s.identity.Bootstrapped && next.Cluster == s.identity.Cluster {
+	if next == now {
 		return nil
 	}
 	if held, err := holds(&s.medium); err != nil || !held {
@@ -189,7 +193,7 @@ func (s *Store) Mark(cluster ID) error {
 	if err := s.medium.keep(next); err != nil {
 		return fmt.Errorf("store: the marker of %s was not written: %w; the one before it stands; mark again", s.medium.where, err)
 	}
-	s.identity, s.state = next, Marked
+	s.known.Store(&known{next, Marked})
 	return nil
 }
 
@@ -207,13 +211,13 @@ func (s *Store) Join(cluster ID) error {
 }
 
 func (s *Store) begin(change func(next *Identity)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.naming.take()
+	defer s.naming.leave()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
-	next := s.identity
-	if change(&next); next == s.identity {
+	next := s.Identity()
+	if change(&next); next == s.Identity() {
 		return nil
 	}
 	if held, err := holds(&s.medium); err != nil || held {
@@ -222,7 +226,7 @@ func (s *Store) begin(change func(next *Identity)) error {
 	if err := s.medium.keep(next); err != nil {
 		return fmt.Errorf("store: the identity of %s was not written: %w; nothing was begun; try again", s.medium.where, err)
 	}
-	s.identity = next
+	s.known.Store(&known{next, s.State()})
 	return nil
 }
 
@@ -257,8 +261,6 @@ func (s *Store) Close() error {
 		t.take()
 		defer t.leave()
 	}
-	s.mu.Lock() // Mark writes outside the pens
-	defer s.mu.Unlock()
 	var err error
 	if !s.record.isBroken() {
 		err = guarded(s.medium.settle)

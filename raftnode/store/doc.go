@@ -101,7 +101,10 @@
 // S14. A log has no gap, and begins with or before the entry behind the newest
 // snapshot. After a snapshot from the leader the log that it covers goes, at the
 // next Open if a crash came between; one that reaches beyond the snapshot stays,
-// because what lies beyond may have been acknowledged.
+// because what lies beyond may have been acknowledged. One that has an entry of
+// another term where the snapshot ends was never committed from there on: the process
+// ends (ErrContradicted), because raft remembers its last entry, and the next Open
+// deletes it.
 //
 // S15. A node doesn't start in a term beyond 2⁶³, nor with a snapshot of a later term than
 // its votes or of an index beyond 2⁶² (ErrLost). Votes of 2⁶⁴−1 lead to term 0 with the next

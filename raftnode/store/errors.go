@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+
+	"github.com/hashicorp/raft"
 )
 
 // The refusals of this package, for errors.Is. Each is wrapped in a sentence
@@ -43,6 +45,10 @@ var (
 	// that failed it is unknown what took effect; later ones were not begun.
 	ErrBroken = errors.New("a write failed")
 
+	// ErrContradicted: a snapshot of the leader shows that the end of the log was never
+	// committed. The log goes when the process starts again.
+	ErrContradicted = errors.New("the log contradicts the leader's snapshot")
+
 	// ErrClosed: the store was closed. Nothing was written.
 	ErrClosed = errors.New("the store is closed")
 
@@ -68,6 +74,12 @@ func asDamage(file string, err error) error {
 		return Damaged(file, err.Error())
 	}
 	return err
+}
+
+func contradicted(log string, snapshot raft.SnapshotMeta) error {
+	return fmt.Errorf("store: %w: %s has an entry at index %d that is not of term %d, so its end was never committed; nothing was lost; "+
+		"the process must end and start again, which deletes the log: the snapshot holds all of it that counts",
+		ErrContradicted, log, snapshot.Index, snapshot.Term)
 }
 
 // lost refuses a node that has forgotten something it may have acknowledged.

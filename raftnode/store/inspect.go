@@ -124,8 +124,8 @@ func inspectTerms(m *medium, logTerm uint64) (term uint64, err error) {
 }
 
 // inspectSnapshots looks for the newest snapshot that can be read, and refuses one that can't unless
-// the log has everything that came after the one before it: raft would go on from the older one, and
-// not notice what is missing between that and the log.
+// the log has everything that came after the one before it, up to the same last entry: raft would go on from
+// the older one, and not notice what is missing between that and the log.
 func inspectSnapshots(m *medium) error {
 	first, last, err := bounds(m.logs)
 	if err != nil {
@@ -152,12 +152,18 @@ func inspectSnapshots(m *medium) error {
 	}
 	reaches := last > 0 && first <= base+1
 	switch {
-	case unreadable != nil && (!reaches || last < names[0].index):
+	case unreadable != nil && (!reaches || !hasEntry(m.logs, names[0])):
 		return unreadable
 	case last > 0 && !reaches:
 		return Damaged(m.logName, fmt.Sprintf("it begins with entry %d, and the newest snapshot ends with entry %d", first, base))
 	}
 	return nil
+}
+
+// hasEntry tells whether a log has the last entry of a snapshot: one that has another was to be deleted.
+func hasEntry(log raft.LogStore, snapshot snapshotName) bool {
+	var entry raft.Log
+	return readEntry(log, snapshot.index, &entry) == nil && entry.Term == snapshot.term
 }
 
 // inspectSnapshotTerms refuses a snapshot that is later than the votes, or beyond all logs.
@@ -187,25 +193,11 @@ func holds(m *medium) (bool, error) {
 	return len(snapshots) > 0, err
 }
 
-// dropCovered ends what was begun when the leader sent a snapshot: the whole log goes. A log that ends
-// before the snapshot would have a gap with the next entry.
-func (s *Store) dropCovered() error {
-	covered, err := newestSnapshot(s.snapshots)
-	if err != nil {
-		return err
-	}
-	first, last, err := bounds(s.logs)
-	if err != nil || last == 0 || last >= covered {
-		return err
-	}
-	return s.logs.DeleteRange(first, last)
-}
-
-// newestSnapshot is the index up to which the newest snapshot holds everything; 0 if there is none.
-func newestSnapshot(snapshots raft.SnapshotStore) (uint64, error) {
+// newestSnapshot is what the newest snapshot holds; without an index if there is none.
+func newestSnapshot(snapshots raft.SnapshotStore) (raft.SnapshotMeta, error) {
 	metas, err := snapshots.List()
 	if err != nil || len(metas) == 0 {
-		return 0, err
+		return raft.SnapshotMeta{}, err
 	}
-	return metas[0].Index, nil // the newest is the first
+	return *metas[0], nil // the newest is the first
 }

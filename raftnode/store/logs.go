@@ -65,7 +65,7 @@ type pennedLog struct {
 	raft.LogStore
 	pen       *pen
 	segmented bool
-	covered   func() (uint64, error) // the index up to which a snapshot holds everything
+	snapshots raft.SnapshotStore
 }
 
 // GetLog reads an entry and verifies it. Entries may be deleted meanwhile: only the disk's log can tell one
@@ -102,13 +102,10 @@ func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 // been acknowledged, and there is no gap. (Entries that conflict with the
 // leader's are never within a snapshot, so they are not spared by this.)
 //
-// A range that reaches the end of the log goes from the back, any other from the
-// front, so that a crash between two chunks leaves no hole. Raft asks for the
-// first to drop entries that conflict with the leader's: were their front gone
-// and their end still there, the end would count as this node's log. It asks for
-// the second to drop what a snapshot holds; if that is the whole log, what a
-// crash leaves in front is in the snapshot as well. A range with entries on both
-// sides is not asked for, and would be a hole however it is done.
+// A log that has another entry where the snapshot ends is of a leader that came to
+// nothing. Raft would still take its last entry for this node's, also when the log is
+// gone, and refuse the entries behind the snapshot for ever. So the process ends, and
+// the log goes at the next start.
 func (l *pennedLog) DeleteRange(first, last uint64) error {
 	end, err := l.LastIndex()
 	if err != nil {
@@ -119,10 +116,75 @@ func (l *pennedLog) DeleteRange(first, last uint64) error {
 		return err
 	}
 	if first <= begin && last >= end {
-		if covered, err := l.covered(); err != nil || begin <= covered && covered < end {
+		newest, err := newestSnapshot(l.snapshots)
+		if err != nil {
 			return err
 		}
+		switch holds, err := l.holds(newest, begin, end); {
+		case err != nil:
+			return err
+		case holds == another:
+			err := l.pen.record.end(contradicted(l.pen.file, newest))
+			l.pen.record.fatal(err)
+			return err
+		case holds == same && newest.Index < end:
+			return nil
+		}
 	}
+	return l.remove(first, last, end)
+}
+
+// holding is what a log has where a snapshot ends.
+type holding uint8
+
+const (
+	none    holding = iota // it does not reach there
+	same                   // the snapshot's last entry
+	another                // an entry of another term, which was never committed
+)
+
+func (l *pennedLog) holds(snapshot raft.SnapshotMeta, begin, end uint64) (holding, error) {
+	if snapshot.Index == 0 || snapshot.Index < begin || end < snapshot.Index {
+		return none, nil
+	}
+	var entry raft.Log
+	switch err := l.GetLog(snapshot.Index, &entry); {
+	case err != nil:
+		return none, err
+	case entry.Term != snapshot.Term:
+		return another, nil
+	}
+	return same, nil
+}
+
+// dropStale ends what was begun when the leader sent a snapshot: the whole log goes, if it ends before the
+// snapshot, so that the next entry would leave a gap, or has another entry where the snapshot ends. Raft has not
+// begun yet.
+func (l *pennedLog) dropStale() error {
+	newest, err := newestSnapshot(l.snapshots)
+	if err != nil {
+		return err
+	}
+	first, last, err := bounds(l)
+	if err != nil || last == 0 {
+		return err
+	}
+	if holds, err := l.holds(newest, first, last); err != nil || holds != another && last >= newest.Index {
+		return err
+	}
+	return l.remove(first, last, last)
+}
+
+// remove deletes a range of a log that ends with end.
+//
+// A range that reaches the end of the log goes from the back, any other from the
+// front, so that a crash between two chunks leaves no hole. Raft asks for the
+// first to drop entries that conflict with the leader's: were their front gone
+// and their end still there, the end would count as this node's log. It asks for
+// the second to drop what a snapshot holds; if that is the whole log, what a
+// crash leaves in front is in the snapshot as well. A range with entries on both
+// sides is not asked for, and would be a hole however it is done.
+func (l *pennedLog) remove(first, last, end uint64) error {
 	first = max(first, 1) // the index of the first entry there can be
 	if l.segmented {
 		// One small write, however long the range, and a crash leaves all of it or nothing.

@@ -73,14 +73,14 @@ type record struct {
 
 	mu      sync.Mutex
 	running []*InProgress // oldest first
-	broken  error         // the first failure; wraps ErrBroken or ErrDamaged
+	broken  error         // the first failure; wraps ErrBroken, ErrDamaged or ErrContradicted
 	closed  bool
 }
 
 // write does one write under the rules S3 and S4.
 func (p *pen) write(w Write, do func() error) error {
 	err := p.attempt(w, do)
-	if errors.Is(err, ErrBroken) || errors.Is(err, ErrDamaged) {
+	if err != nil && !errors.Is(err, ErrClosed) {
 		// Here nothing is held any more, so Fatal may end this goroutine.
 		p.record.fatal(err)
 	}

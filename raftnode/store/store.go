@@ -80,11 +80,10 @@ func onMedium(cfg Config, m medium) (s *Store, err error) {
 		if err != nil {
 			return err
 		}
-		if s, err = assemble(cfg, m); err != nil {
-			return err
+		if s, err = assemble(cfg, m); err == nil {
+			s.known.Store(&known{m.identity, state})
 		}
-		s.known.Store(&known{m.identity, state})
-		return s.dropCovered()
+		return err
 	})
 	return s, asDamage(m.where, err)
 }
@@ -98,17 +97,21 @@ func assemble(cfg Config, m medium) (*Store, error) {
 	votePen := &pen{file: m.votesName, turn: newTurn(), record: record}
 	space := &space{where: m.where, mark: cfg.Mark, floor: cfg.Floor, free: m.free, reusable: m.reusable}
 
-	cache, err := raft.NewLogCache(LogCacheEntries, &pennedLog{
-		LogStore: m.logs, pen: logPen, segmented: m.segmented, covered: func() (uint64, error) { return newestSnapshot(m.snapshots) },
-	})
-	if err != nil {
-		return nil, err
-	}
 	snapshots := m.snapshots
 	if m.folders != "" {
-		if snapshots, err = sweeping(m.snapshots, m.folders, m.unreadable, record); err != nil {
+		swept, err := sweeping(m.snapshots, m.folders, m.unreadable, record)
+		if err != nil {
 			return nil, err
 		}
+		snapshots = swept
+	}
+	log := &pennedLog{LogStore: m.logs, pen: logPen, segmented: m.segmented, snapshots: snapshots}
+	if err := log.dropStale(); err != nil {
+		return nil, err
+	}
+	cache, err := raft.NewLogCache(LogCacheEntries, log)
+	if err != nil {
+		return nil, err
 	}
 	votes := &votes{table: m.votes, pen: votePen}
 	if term, err := number(m.votes, keyCurrentTerm); err == nil {

@@ -1,0 +1,121 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A follower has entries of a leader that came to nothing, and its new leader sends a snapshot that ends among
+// them. They go, wherever the process ends, and the follower takes what comes behind the snapshot.
+func TestALogThatContradictsTheLeadersSnapshotGoes(t *testing.T) {
+	for name, stale := range map[string][2]uint64{
+		"beyond the snapshot": {200, 300},
+		"up to the snapshot":  {200, 250},
+		"from the snapshot":   {250, 600},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(t *testing.T, reopen func() *Store) {
+				st := reopen()
+				fill(t, st, 1, 1, stale[0]-1)
+				fill(t, st, 2, stale[0], stale[1])
+				fatal := 0
+				st.record.fatal = func(err error) {
+					assert.ErrorIs(t, err, ErrContradicted)
+					fatal++ // raft lives on in this test, and acknowledges the snapshot
+				}
+				f := follow(t, st)
+				f.installs(t, 3, 250)
+				assert.Equal(t, 1, fatal)
+				f.ends(t)
+
+				st = reopen()
+				f = follow(t, st)
+				f.appends(t, 3, 250, entries(3, 251, 255))
+				f.appends(t, 3, 255, nil)
+				f.ends(t)
+				first, last := span(t, reopen().Logs())
+				assert.Equal(t, []uint64{251, 255}, []uint64{first, last})
+			})
+		})
+	}
+}
+
+// The deletion of such a log ends after each of its steps; it goes on at the next start.
+func TestADroppedLogGoesAtTheStart(t *testing.T) {
+	for steps := range 4 {
+		memory := new(Memory)
+		left := steps
+		cut := withFault(func(op Op, _, _ uint64) error {
+			if op == OpDelete {
+				if left--; left < 0 {
+					return errors.New("the process ended")
+				}
+			}
+			return nil
+		})
+		st := open(t, Config{Memory: memory})
+		fill(t, st, 1, 1, 100)
+		fill(t, st, 2, 101, 3*DeleteChunk)
+		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 3))
+		snapshot(t, st, 3, DeleteChunk, "state")
+		require.NoError(t, st.Close())
+		st, err := Open(Config{NodeID: "n1", Memory: memory, Wrap: cut, Fatal: func(error) {}})
+		require.Equal(t, steps < 3, err != nil)
+		if err == nil {
+			require.NoError(t, st.Close())
+		}
+		first, last := span(t, open(t, Config{Memory: memory}).Logs())
+		require.Equal(t, []uint64{0, 0}, []uint64{first, last}, "%d steps", steps)
+	}
+}
+
+// follower is raft on a store, and a transport that a test sends it a leader's calls with.
+type follower struct {
+	raft *raft.Raft
+	to   raft.ServerAddress
+	from *raft.InmemTransport
+}
+
+func follow(t *testing.T, st *Store) *follower {
+	t.Helper()
+	cfg := raftConfig()
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout = time.Hour, time.Hour // it only follows
+	to, transport := raft.NewInmemTransport("n1")
+	from, leader := raft.NewInmemTransport("n2")
+	leader.Connect(to, transport)
+	transport.Connect(from, leader)
+	node, err := raft.NewRaft(cfg, new(counter), st.Logs(), st.Votes(), st.Snapshots(), transport)
+	require.NoError(t, err)
+	return &follower{node, to, leader}
+}
+
+func (f *follower) ends(t *testing.T) { require.NoError(t, f.raft.Shutdown().Error()) }
+
+var leaderHeader = raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n2"), Addr: []byte("n2")}
+
+func (f *follower) installs(t *testing.T, term, index uint64) {
+	t.Helper()
+	state := []byte("250\n")
+	members := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}}}
+	var resp raft.InstallSnapshotResponse
+	require.NoError(t, f.from.InstallSnapshot("n1", f.to, &raft.InstallSnapshotRequest{
+		RPCHeader: leaderHeader, SnapshotVersion: raft.SnapshotVersionMax, Term: term, LastLogIndex: index, LastLogTerm: term,
+		Configuration: raft.EncodeConfiguration(members), ConfigurationIndex: 1, Size: int64(len(state)),
+	}, &resp, io.NopCloser(bytes.NewReader(state))))
+}
+
+func (f *follower) appends(t *testing.T, term, previous uint64, batch []*raft.Log) {
+	t.Helper()
+	var resp raft.AppendEntriesResponse
+	require.NoError(t, f.from.AppendEntries("n1", f.to, &raft.AppendEntriesRequest{
+		RPCHeader: leaderHeader, Term: term, PrevLogEntry: previous, PrevLogTerm: term, Entries: batch, LeaderCommitIndex: previous,
+	}, &resp))
+	require.True(t, resp.Success)
+}

@@ -105,6 +105,27 @@ func TestAPanicAtTheStartIsDamage(t *testing.T) {
 	require.ErrorContains(t, err, "never do so while this directory holds the only copy")
 }
 
+// bbolt goes on with the older of its two meta pages when the newer one is damaged, and the last vote is lost. So
+// either one that is damaged is damage.
+func TestEitherMetaPageIsNeeded(t *testing.T) {
+	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 3)
+	require.NoError(t, st.Close())
+	for _, name := range []string{votesName, logFiles[Bolt]} {
+		path := filepath.Join(cfg.Dir, name)
+		whole := must(os.ReadFile(path))
+		for page := range boltMetaPages {
+			damaged := append([]byte(nil), whole...)
+			damaged[page*os.Getpagesize()+boltPageHeader+boltMetaBytes-1] ^= 1
+			require.NoError(t, os.WriteFile(path, damaged, 0o600))
+			_, err := Open(cfg)
+			require.ErrorIs(t, err, ErrDamaged, "%s, page %d", name, page)
+		}
+		require.NoError(t, os.WriteFile(path, whole, 0o600))
+	}
+}
+
 // A file that bbolt has written is never called damaged, however its pages came about.
 func TestWhatBoltWritesIsWhole(t *testing.T) {
 	t.Parallel()

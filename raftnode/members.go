@@ -337,8 +337,8 @@ func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) err
 			return err
 		}
 	}
-	done := in.transport.Removing(server.ID)
-	if err := in.waitThen(ctx, in.raft.RemoveServer(server.ID, 0, 0), done); err != nil {
+	in.transport.Removing(server.ID)
+	if err := in.waitFor(ctx, in.raft.RemoveServer(server.ID, 0, 0)); err != nil {
 		return fmt.Errorf("%s was not removed, or it is not known whether: %w", server.ID, err)
 	}
 	return nil
@@ -457,16 +457,8 @@ func (in *instance) servers() []raft.Server {
 
 // waitFor waits for a future of raft, or for ctx: then its outcome is unknown.
 func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
-	return in.waitThen(ctx, future, func() {})
-}
-
-// waitThen is waitFor, and calls then when the future is done, also after ctx.
-func (in *instance) waitThen(ctx context.Context, future raft.Future, then func()) error {
 	done := make(chan error, 1)
-	go func() {
-		defer then()
-		done <- answeredBy(in.over, future).Error()
-	}()
+	go func() { done <- answeredBy(in.over, future).Error() }()
 	select {
 	case err := <-done:
 		return err

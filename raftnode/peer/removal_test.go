@@ -108,7 +108,6 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 					caller.Removing(to)
 				} else {
 					caller.Removing(serverOf("n3").ID())
-					caller.Removing(to)()
 				}
 				args := &raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 1, PrevLogTerm: 1, LeaderCommitIndex: c.commit, Entries: c.entries}
 				require.NoError(t, caller.AppendEntries(to, "h2:5751", args, &raft.AppendEntriesResponse{}))
@@ -140,13 +139,21 @@ func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 		}
 
 		w.cut(cut.address)
-		done := leader.trans.Removing(removed.ID())
+		leader.trans.Removing(removed.ID())
 		future := leader.RemoveServer(removed.ID(), 0, 0)
 		failed := make(chan error, 1)
 		go func() { failed <- future.Error() }()
 		time.Sleep(5 * time.Second) // raft gives up to lead without a majority
 		require.Error(t, <-failed)
-		done()
+
+		// An append that had to wait is made now: the removal is in the log, and will not be committed.
+		late := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader.ID()), Addr: []byte(leader.address)}, Term: removed.CurrentTerm(), PrevLogEntry: removed.LastIndex()}
+		var before, entry raft.Log
+		require.NoError(t, leader.logs.GetLog(late.PrevLogEntry, &before))
+		require.NoError(t, leader.logs.GetLog(late.PrevLogEntry+1, &entry))
+		require.Equal(t, raft.LogConfiguration, entry.Type)
+		late.PrevLogTerm, late.Entries = before.Term, []*raft.Log{&entry}
+		require.NoError(t, leader.trans.AppendEntries(removed.ID(), raft.ServerAddress(removed.address), late, &raft.AppendEntriesResponse{}))
 		assert.Len(t, removed.GetConfiguration().Configuration().Servers, 3, "it has not been sent its removal")
 
 		w.stop(leader)

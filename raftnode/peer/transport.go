@@ -168,19 +168,19 @@ func (t *Transport) Contact(id raft.ServerID) time.Time {
 	return t.contacts[id]
 }
 
-// Removing begins to keep a server's own removal from it, until done is called. Raft would send it
-// along with what is on its way to the server. If the removal is then never committed, for want of
-// the others, the server that has it would neither campaign nor vote for those who lack it, though
+// Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.
+// Raft would send it along with what is on its way to the server. If the removal is then never committed, for
+// want of the others, the server that has it would neither campaign nor vote for those who lack it, though
 // they are a majority. A server learns of its removal by asking, once that is committed.
-func (t *Transport) Removing(id raft.ServerID) (done func()) {
+//
+// That the removal has failed changes nothing: the entry is in the log, and what waits to be sent to the server
+// again is made of the log when its turn comes, seconds later. Nor is the server kept from anything else.
+// This node leads when it is asked, so it has committed the configuration with which the server came, and all
+// those before; a later one without the server removes it.
+func (t *Transport) Removing(id raft.ServerID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removing[id] = true
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.removing, id)
-	}
 }
 
 // keepRemoval cuts a request short before the removal of the server that it is for. Raft goes on

@@ -229,7 +229,7 @@ func (s *session) stands() time.Time {
 	if s.link != nil && !s.silent {
 		return time.Time{}
 	}
-	end := s.sent.Add(s.ttl + max(s.ttl/clock.DriftDivisor, clock.MarginLeast))
+	end := s.sent.Add(s.ttl + clock.Margin(s.ttl))
 	return time.Now().Add(s.c.clock.Now().Until(end).Duration())
 }
 

@@ -11,6 +11,9 @@ const (
 	MarginLeast = 200 * Millisecond
 )
 
+// Margin is what a client gives up of a span: a twentieth, at least MarginLeast.
+func Margin(s Span) Span { return max(s/DriftDivisor, MarginLeast) }
+
 // Proof is what an answer that went through the log proves: the transmission
 // sent at Sent was in an entry after which the cluster's time was At. Sent must
 // be that of the *very transmission whose bytes were in the entry*, as echoed in
@@ -26,8 +29,7 @@ type Proof struct {
 // before Sent, so it is reached whenever one looks.
 func (p Proof) Local(d Time) Instant {
 	ahead := d.Sub(p.At)
-	margin := max(ahead/DriftDivisor, MarginLeast)
-	return p.Sent.Add(Span(subSaturated(int64(ahead), int64(margin))))
+	return p.Sent.Add(Span(subSaturated(int64(ahead), int64(Margin(ahead)))))
 }
 
 // Trust is how long a client may go on believing in its session without hearing

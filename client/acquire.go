@@ -39,11 +39,13 @@ func (c *Client) TryLockAll(ctx context.Context, items []Item, opts ...Option) (
 }
 
 // acquire asks until there is an answer. It asks again only when nothing came of what was asked before: the
-// session ended, or the grant was over before it could be handed over.
+// session ended, or the grant was over before it could be handed over. The latter may happen each time, where the way
+// to the cluster is too long for a maximum hold, so then there is a pause.
 func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
+	var between pause
 	for {
 		if ctx.Err() != nil {
 			return nil, &NotAcquiredError{Names: r.names(), cause: ended(ctx)}
@@ -53,13 +55,23 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 			return nil, err
 		}
 		lock, err := s.ask(r).wait(ctx, r)
-		if !errors.Is(err, errElsewhere) {
+		switch {
+		case errors.Is(err, errTooLate):
+			if between == (pause{}) {
+				c.log.Warn("zamok: a grant was over before it could be handed over; asking again", "locks", r.names(), "max hold", r.maxHold)
+			}
+			between.wait(ctx)
+		case !errors.Is(err, errElsewhere):
 			return lock, err
 		}
 	}
 }
 
-var errElsewhere = errors.New("ask again")
+// errElsewhere and errTooLate: nothing came of an acquisition; with the latter it was granted.
+var (
+	errElsewhere = errors.New("ask again")
+	errTooLate   = errors.New("ask again later")
+)
 
 // wait waits for the end of an acquisition.
 func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
@@ -72,7 +84,7 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 			s.check(now)
 			lock = t.handOver(now)
 		}
-		fault, elsewhere, position, changed := t.fault, t.elsewhere, t.position, t.changes()
+		fault, elsewhere, granted, position, changed := t.fault, t.elsewhere, t.token != 0, t.position, t.changes()
 		t.position = nil
 		s.mu.Unlock()
 		switch {
@@ -80,6 +92,8 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 			return lock, nil
 		case fault != nil:
 			return nil, fault
+		case elsewhere && granted:
+			return nil, errTooLate
 		case elsewhere:
 			return nil, errElsewhere
 		}

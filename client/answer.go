@@ -103,6 +103,9 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 			final = &NotAcquiredError{Names: t.request.names(), Holders: blockers(info.GetBlockers())}
 		}
 	}
+	if t.state == zamokpb.State_STATE_GRANTED {
+		return // a repeat was refused, and the grant stands: it is kept, or dropped if nobody wants it
+	}
 	if info.GetOutcome() == zamokpb.Outcome_OUTCOME_UNKNOWN {
 		t.refuse(t.unconfirmed(final))
 		t.leave()

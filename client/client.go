@@ -22,6 +22,8 @@ const (
 	DefaultRequestTimeout = 5 * time.Second
 	TTLMin                = 2 * time.Second
 	TTLMax                = time.Hour
+	// MaxHoldMin is the shortest maximum hold. Of 200 ms nothing could be held: see MaxHold.
+	MaxHoldMin = 250 * time.Millisecond
 	// ttlCalm is the ttl below which a session may not outlive a leader change.
 	ttlCalm = 5 * time.Second
 	// closePatience is how long Close waits for the cluster's word.

@@ -184,6 +184,19 @@ func TestMaxHoldEndsAGrant(t *testing.T) {
 	require.NoError(t, next.Unlock(ctx))
 }
 
+// A maximum hold that the margin for clocks eats up is refused at once.
+func TestAMaximumHoldThatCanNotBeHeldIsRefused(t *testing.T) {
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+	for _, d := range []time.Duration{time.Millisecond, 200 * time.Millisecond, client.MaxHoldMin - 1} {
+		_, err := a.Lock(ctx, "x", client.MaxHold(d))
+		require.ErrorIs(t, err, client.ErrInvalid)
+		require.ErrorContains(t, err, client.MaxHoldMin.String())
+		_, err = a.TryLock(ctx, "x", client.MaxHold(d))
+		require.ErrorIs(t, err, client.ErrInvalid)
+	}
+}
+
 func TestOperators(t *testing.T) {
 	c := startCluster(t, 1)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)

@@ -136,6 +136,10 @@ func (s *session) learn(sent []byte, at int64) {
 	for t := range s.holds {
 		t.placeHold()
 	}
+	for t := range s.unplaced {
+		t.announce()
+	}
+	clear(s.unplaced)
 	if !before && s.trust.Valid(now) {
 		for _, t := range s.tickets { // grants that came while there was no trust may be handed over now
 			if t.state == zamokpb.State_STATE_GRANTED && t.stage == asking {

@@ -65,7 +65,15 @@ func Owner(name string) Option { return func(r *request) { r.owner = name } }
 // Metadata is for people who ask who holds a lock: up to 4 KiB.
 func Metadata(data []byte) Option { return func(r *request) { r.metadata = data } }
 
-// MaxHold ends the grant after d, however alive the client is. 0 = never.
+// MaxHold ends the grant d after the cluster made it, however alive the client is. 0 = never; otherwise d is at least
+// MaxHoldMin.
+//
+// The client ends it earlier than the cluster, because their clocks may run at different rates: by a twentieth of d, at
+// least 200 ms, and by what the confirmation that this is counted from took to the cluster. Of 250 ms less than 50
+// are left, of 2 s less than 1.8 s, of a minute less than 57 s. If the session's last confirmation is so old that it
+// would cost more than a tenth of that, Lock returns one round trip later, with a new one. If even that leaves
+// nothing, the cluster is too far away for d: the grant is given back, which is logged, and Lock asks again, after pauses
+// that grow to half a second, until its context ends.
 func MaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
 
 // OnQueue calls f with the place in the queue, when it is known and when it changed, at most once a second, and
@@ -118,6 +126,9 @@ func (r *request) check() error {
 		if err := text("name", item.name, nameBytesMax); err != nil {
 			return err
 		}
+	}
+	if r.maxHold != 0 && r.maxHold < MaxHoldMin {
+		return bad("max_hold", fmt.Sprintf("%v is too short to be held, the shortest possible is %v", r.maxHold, MaxHoldMin))
 	}
 	if len(r.metadata) > metadataBytesMax {
 		return bad("metadata", fmt.Sprintf("%d bytes, at most %d", len(r.metadata), metadataBytesMax))

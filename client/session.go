@@ -55,6 +55,7 @@ type session struct {
 
 	held      int                  // handles that believe
 	holds     map[*ticket]struct{} // of those, with a maximum hold
+	unplaced  map[*ticket]struct{} // grants that ask for a confirmation to place the end of their hold by
 	sent      clock.Instant        // the last transmission
 	silent    bool                 // something was sent, and since then nothing was heard
 	silentAt  clock.Instant        // since when
@@ -72,6 +73,7 @@ func newSession(c *Client) *session {
 		kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		ttl: clock.Of(c.cfg.TTL), next: 1,
 		tickets: make(map[uint64]*ticket), answered: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
+		unplaced: make(map[*ticket]struct{}),
 	}
 	rand.Read(s.secret) // never fails
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

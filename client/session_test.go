@@ -31,6 +31,7 @@ func newBare(t *testing.T) *bare {
 	b.session = &session{
 		c: c, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, next: 1,
 		tickets: map[uint64]*ticket{}, answered: map[uint64]bool{}, holds: map[*ticket]struct{}{},
+		unplaced: map[*ticket]struct{}{},
 	}
 	b.session.ctx, b.session.cancel = context.WithCancelCause(t.Context())
 	b.drawRenewal()
@@ -255,26 +256,6 @@ func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
 	require.Empty(t, b.tickets)
 }
 
-// A maximum hold may end before the clocks are looked at next.
-func TestAMaximumHoldIsLookedAtFromTheBeginning(t *testing.T) {
-	b := newBare(t)
-	all := b.asks(2)
-	_, frame := b.says()
-	b.hear(frame)
-	b.push(state(1, granted, 0))
-	require.NotNil(t, b.hand(all[0]))
-	<-b.kick
-	st := state(2, granted, 0)
-	st.HoldUntil = int64(b.time.Add(250 * clock.Millisecond))
-	b.push(st)
-	l := b.hand(all[1])
-	require.NotNil(t, l)
-	require.Len(t, b.kick, 1)
-	require.Equal(t, 50*clock.Millisecond, b.tick())
-	b.pass(50 * clock.Millisecond)
-	require.ErrorContains(t, l.Err(), "maximum hold")
-}
-
 // An answer says how many are ahead, and not at which of several locks.
 func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
 	b := newBare(t)
@@ -287,21 +268,6 @@ func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
 	require.Nil(t, two.position)
 	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Queue{Queue: &zamokpb.Queue{Ticket: 2, Name: "x", Ahead: 1}}})
 	require.Equal(t, Position{Name: "x", Ahead: 1}, *two.position)
-}
-
-func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
-	b := newBare(t)
-	all := b.asks(1)
-	_, frame := b.says()
-	b.hear(frame)
-	st := state(1, granted, 0)
-	st.HoldUntil = int64(b.time.Add(2 * clock.Second))
-	b.pass(2 * clock.Second)
-	b.push(st)
-	require.Nil(t, b.hand(all[0]))
-	require.True(t, all[0].elsewhere, "its caller asks again")
-	said, _ := b.says()
-	require.Equal(t, []string{"drop 1"}, said)
 }
 
 func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {

@@ -170,7 +170,7 @@ func (t *ticket) speak() *zamokpb.ClientMessage {
 	switch {
 	case t.stage == leaving:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
-	case t.state == zamokpb.State_STATE_UNSPECIFIED:
+	case t.state == zamokpb.State_STATE_UNSPECIFIED, t.isUnplaced():
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: t.request.wire(t.number)}}
 	case t.downgrade == asked:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}

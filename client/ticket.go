@@ -12,6 +12,9 @@ import (
 const (
 	// window is how far above its floor a session may number tickets. What is beyond waits here.
 	window = 1024
+	// holdParts: a grant is handed over without asking for a new confirmation if that could prolong its hold by no more
+	// than this part.
+	holdParts = 10
 	// unwantedMost is how many given-up tickets may lie among those not yet sent.
 	unwantedMost = 64
 )
@@ -41,6 +44,7 @@ type ticket struct {
 
 	holdUntil clock.Time    // of the cluster; 0 = no maximum
 	holdEnd   clock.Instant // here
+	grantedAt clock.Instant // when its grant came; only with a maximum hold
 
 	fault    error // why it will not be granted, or was lost
 	unlocked bool
@@ -142,8 +146,9 @@ func (t *ticket) move(st *zamokpb.TicketState) {
 	s.settled(t.number)
 	switch t.state {
 	case zamokpb.State_STATE_GRANTED:
-		t.token, t.holdUntil = st.GetToken(), clock.Time(st.GetHoldUntil())
-		t.placeHold()
+		if t.token, t.holdUntil = st.GetToken(), clock.Time(st.GetHoldUntil()); t.holdUntil != 0 {
+			t.grantedAt = s.c.clock.Now()
+		}
 	case zamokpb.State_STATE_GONE:
 		t.gone(st.GetWhy(), "")
 	}
@@ -225,12 +230,39 @@ func (t *ticket) unconfirmed(cause error) error {
 
 // placeHold turns the end of the maximum hold into a moment here. One that was shown is not taken back.
 func (t *ticket) placeHold() {
-	if t.holdUntil == 0 {
-		return
-	}
 	if end, ok := t.s.trust.Local(t.holdUntil); ok {
 		t.holdEnd = t.holdEnd.Later(end)
 	}
+}
+
+// mayBegin says whether a grant with a maximum hold may be handed over at now. The older the newest confirmation, the
+// earlier the end that it proves for the hold, by a twentieth of its age. If a new one could place the end noticeably
+// later, it is asked for first, by sending the Acquire once more: that is confirmed at once, while a KeepAlive waits
+// for company at the leader. If the confirmation of what was sent after the grant came leaves nothing of the hold, the
+// grant is given back.
+func (t *ticket) mayBegin(now clock.Instant) bool {
+	s := t.s
+	t.placeHold()
+	most := clock.Of(t.request.maxHold)
+	most -= clock.Margin(most)
+	left, fresh := now.Until(t.holdEnd), s.proven.Reached(t.grantedAt)
+	switch {
+	case left > 0 && (fresh || left >= most-most/holdParts):
+		return true
+	case fresh:
+		t.leave()
+		t.elsewhere = true
+	case !t.isUnplaced():
+		s.unplaced[t] = struct{}{}
+		s.say(t)
+	}
+	return false
+}
+
+// isUnplaced tells whether a grant asks for a confirmation.
+func (t *ticket) isUnplaced() bool {
+	_, unplaced := t.s.unplaced[t]
+	return unplaced && t.state == zamokpb.State_STATE_GRANTED
 }
 
 // handOver gives the grant to the caller, if it is to be believed at now (L1).
@@ -240,9 +272,7 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 		return nil
 	}
 	if t.holdUntil != 0 {
-		if now.Reached(t.holdEnd) {
-			t.leave()
-			t.elsewhere = true
+		if !t.mayBegin(now) {
 			return nil
 		}
 		s.holds[t] = struct{}{}

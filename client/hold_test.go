@@ -1,0 +1,137 @@
+package client
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// Maximum holds, in a session without goroutines.
+
+// A maximum hold may end before the clocks are looked at next.
+func TestAMaximumHoldIsLookedAtFromTheBeginning(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(2)
+	_, frame := b.says()
+	b.hear(frame)
+	b.push(state(1, granted, 0))
+	require.NotNil(t, b.hand(all[0]))
+	<-b.kick
+	st := state(2, granted, 0)
+	st.HoldUntil = int64(b.time.Add(250 * clock.Millisecond))
+	b.push(st)
+	l := b.hand(all[1])
+	require.NotNil(t, l)
+	require.Len(t, b.kick, 1)
+	require.Equal(t, 50*clock.Millisecond, b.tick())
+	b.pass(50 * clock.Millisecond)
+	require.ErrorContains(t, l.Err(), "maximum hold")
+}
+
+func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
+	b := newBare(t)
+	all := b.asks(1)
+	_, frame := b.says()
+	b.hear(frame)
+	st := state(1, granted, 0)
+	st.HoldUntil = int64(b.time.Add(2 * clock.Second))
+	b.pass(2 * clock.Second)
+	b.push(st)
+	require.Nil(t, b.hand(all[0]))
+	said, frame := b.says()
+	require.Equal(t, []string{"acquire 1"}, said)
+	b.hear(frame)
+	require.Nil(t, b.hand(all[0]))
+	require.True(t, all[0].elsewhere, "its caller asks again")
+	said, _ = b.says()
+	require.Equal(t, []string{"drop 1"}, said)
+}
+
+// What the last confirmation proves of a hold gets shorter as it ages. A new one is asked for before that counts.
+func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
+	const hold = 2 * time.Second
+	for name, c := range map[string]struct {
+		age  clock.Span // of the last confirmation, when the grant comes
+		asks bool
+	}{
+		"young":           {clock.Second, false},
+		"a tenth is lost": {5600 * clock.Millisecond, false},
+		"more is lost":    {5620 * clock.Millisecond, true},
+		"nothing is left": {38 * clock.Second, true},
+		"and for long":    {50 * clock.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBare(t)
+			b.ttl = clock.Minute
+			b.trust = clock.NewTrust(b.ttl)
+			b.attach(nil)
+			one := b.ask(newRequest([]Item{Exclusive("x")}, []Option{MaxHold(hold)}))
+			_, frame := b.says()
+			b.hear(frame)
+			b.pass(c.age)
+			b.says() // a renewal that nobody answers
+			st := state(1, granted, 0)
+			st.HoldUntil = int64(b.time.Add(clock.Of(hold)))
+			b.push(st)
+			l := b.hand(one)
+			if !c.asks {
+				require.NotNil(t, l)
+				said, _ := b.says()
+				require.Empty(t, said)
+				return
+			}
+			require.Nil(t, l)
+			require.Nil(t, b.hand(one), "whoever asks again")
+			changed := one.changes()
+			said, frame := b.says()
+			require.Equal(t, []string{"acquire 1"}, said, "a confirmation is asked for, once")
+			b.pass(10 * clock.Millisecond) // on its way back
+			b.hear(frame)
+			require.True(t, isClosed(changed), "the caller is told")
+			l = b.hand(one)
+			require.NotNil(t, l)
+			b.pass(1779 * clock.Millisecond)
+			require.NoError(t, l.Err())
+			b.pass(clock.Millisecond)
+			require.ErrorContains(t, l.Err(), "maximum hold", "200 ms before the cluster's, and the way of the confirmation")
+		})
+	}
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// The wish for a confirmation may be refused, as by rules that have changed. The grant stands, and must not be forgotten.
+func TestARefusedRepeatChangesNothing(t *testing.T) {
+	b := newBare(t)
+	one := b.asks(1)[0]
+	_, frame := b.says()
+	b.hear(frame)
+	b.pass(5 * clock.Second)
+	st := state(1, granted, 0)
+	st.HoldUntil = int64(b.time.Add(250 * clock.Millisecond))
+	b.push(st)
+	require.Nil(t, b.hand(one))
+	said, _ := b.says()
+	require.Equal(t, []string{"acquire 1"}, said)
+	b.reply(state(1, 0, 0), zamokpb.Code_CODE_DENIED, zamokpb.Outcome_OUTCOME_NOT_DONE)
+	require.NoError(t, one.fault)
+	require.NotEmpty(t, b.tickets)
+	b.pass(silenceMost / 2) // then it is asked otherwise
+	said, frame = b.says()
+	require.Equal(t, []string{"alive"}, said)
+	b.hear(frame)
+	require.Nil(t, b.hand(one), "it is over now")
+	said, _ = b.says()
+	require.Equal(t, []string{"drop 1"}, said)
+}

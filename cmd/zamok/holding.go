@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/clock"
 )
 
 // holding is what `lock` and `elect` have in common: the flags of a session, and of how a command
@@ -46,7 +47,8 @@ func (h *holding) flags(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&h.ttl, "ttl", commandTTL, "how long the lock outlives us if we vanish; at least 3 × --kill-after")
 	f.DurationVar(&h.killAfter, "kill-after", 5*time.Second, "what the command has between TERM and KILL")
-	f.DurationVar(&h.maxHold, "max-hold", 0, "end the command and release after so long in any case (default: never)")
+	f.DurationVar(&h.maxHold, "max-hold", 0, "end the command and release so long after the grant in any case; "+
+		"TERM is sent earlier, by --kill-after, 200ms, and a twentieth of it (at least 200ms) for clocks that differ (default: never)")
 	f.DurationVar(&h.lockDelay, "lock-delay", 0, "keep it closed so long if it is lost, for resources that check no tokens")
 	f.DurationVar(&h.release, "release-on-disconnect", 0, "release it so long after our connection broke, instead of at the "+
 		"ttl; 1s if no time is given. Others may hold it before the command has ended: only with tokens")
@@ -61,13 +63,21 @@ func (h *holding) check() error {
 	case h.ttl < killsInTTL*h.killAfter:
 		return fmt.Errorf("--ttl is %v and --kill-after %v: the ttl must be %d times as long at least, or the command "+
 			"would be ended when the first renewal is late", h.ttl, h.killAfter, killsInTTL)
-	case h.maxHold > 0 && h.maxHold <= 2*h.killAfter:
+	case h.maxHold > 0 && h.maxHold <= h.holdLeast():
 		return fmt.Errorf("--max-hold is %v and --kill-after %v: the command would get TERM at half time or before; "+
-			"make --max-hold longer, or --kill-after shorter", h.maxHold, h.killAfter)
+			"make --max-hold longer than %v, or --kill-after shorter", h.maxHold, h.killAfter, h.holdLeast())
 	case len(h.meta) > metaMax:
 		return fmt.Errorf("--meta has %d bytes, and %d is the most", len(h.meta), metaMax)
 	}
 	return nil
+}
+
+// holdLeast is the --max-hold with which TERM would come at half time: all that lies between TERM and the end of the hold
+// in the cluster is then the other half.
+func (h *holding) holdLeast() time.Duration {
+	afterTERM := h.killAfter + killMargin // to the client's deadline, and from there clock.Margin
+	half := max(afterTERM+clock.MarginLeast.Duration(), afterTERM*clock.DriftDivisor/(clock.DriftDivisor-2))
+	return (2 * half).Round(time.Millisecond)
 }
 
 // nameAndCommand holds arguments to the form NAME -- COMMAND…

@@ -51,6 +51,8 @@ func TestExitCodes(t *testing.T) {
 		"no wait":              {[]string{"lock", "x", "--wait", "0s", "--", "true"}, 125, "--try"},
 		"a ttl too short":      {[]string{"lock", "x", "--ttl", "9s", "--", "true"}, 125, "--kill-after"},
 		"a hold too short":     {[]string{"lock", "x", "--max-hold", "9s", "--", "true"}, 125, "--max-hold"},
+		"a shorter one":        {[]string{"lock", "x", "--max-hold", "800ms", "--kill-after", "0s", "--", "true"}, 125, "800ms"},
+		"a hold with no rest":  {[]string{"lock", "x", "--max-hold", "11s", "--", "true"}, 125, "11.556s"},
 		"permits without of":   {[]string{"lock", "x", "--permits", "2", "--", "true"}, 125, "--of"},
 		"shared and permits":   {[]string{"lock", "x", "--shared", "--permits", "1", "--of", "2", "--", "true"}, 125, "--shared"},
 		"another kind of lock": {[]string{"lock", "codes/held", "--permits", "1", "--of", "2", "--", "true"}, 125, "another kind"},

@@ -35,8 +35,9 @@ type Config struct {
 	// Endpoints are nodes of one cluster, "host:port" or "host". One that answers is enough: the others
 	// are learnt from it. Before its first call a client asks all of them for the cluster that they belong to;
 	// one that is silent for a tenth of RequestTimeout after the first answer is not waited for, nor, when most
-	// have named the same cluster, one that is silent for 100 ms more. If they belong to several, every call fails with ErrOtherCluster. From then on the client belongs to that cluster: a node of
-	// another one does nothing for it, at whatever address it is met.
+	// have named the same cluster, one that is silent for 100 ms more. If they belong to several, every call fails
+	// with ErrOtherCluster. From then on the client belongs to that cluster: a node of another one does nothing for
+	// it, at whatever address it is met.
 	Endpoints []string
 	// Cluster is the id that the cluster must have, as Members gives it; "" = that of the endpoints. It makes a
 	// difference where those that answer first may be of a wrong cluster.

@@ -18,20 +18,7 @@ import (
 func TestALossIsToldInTimeByTheSlowestClock(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{Nodes: 1, Serve: true}, func(s *Sim) {
-		for _, n := range s.Nodes() {
-			n.Clock.rate = 1 + promisedDrift
-		}
-		s.Start()
-		machine := func(host string, rate float64) *client.Client {
-			c, err := client.New(client.Config{
-				Endpoints: []string{"n1"}, Dialer: s.Network.NewStack(host).Dial, Clock: newClock(rate),
-				TTL: 4 * time.Second, Logger: slog.New(slog.DiscardHandler),
-			})
-			require.NoError(s, err)
-			s.atEnd(func() { _ = c.Close() })
-			return c
-		}
-		slow, next := machine("slow", 1-promisedDrift), machine("next", 1)
+		slow, next := s.startFarApart(4 * time.Second)
 		random := s.Random("cuts")
 		for i := range 40 {
 			name := fmt.Sprint("x", i)
@@ -60,4 +47,23 @@ func TestALossIsToldInTimeByTheSlowestClock(t *testing.T) {
 			time.Sleep(3 * time.Second)
 		}
 	})
+}
+
+// startFarApart starts a cluster of one node whose clock is as fast as it may be, with a client on a machine whose
+// clock is as slow as it may be, and one on a third machine.
+func (s *Sim) startFarApart(ttl time.Duration) (slow, next *client.Client) {
+	for _, n := range s.Nodes() {
+		n.Clock.rate = 1 + promisedDrift
+	}
+	s.Start()
+	machine := func(host string, rate float64) *client.Client {
+		c, err := client.New(client.Config{
+			Endpoints: []string{"n1"}, Dialer: s.Network.NewStack(host).Dial, Clock: newClock(rate),
+			TTL: ttl, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(s, err)
+		s.atEnd(func() { _ = c.Close() })
+		return c
+	}
+	return machine("slow", 1-promisedDrift), machine("next", 1)
 }

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,20 +93,7 @@ func TestAMaximumHoldOfAFreeLock(t *testing.T) {
 func TestAMaximumHoldEndsInTimeByTheSlowestClock(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{Nodes: 1, Serve: true}, func(s *Sim) {
-		for _, n := range s.Nodes() {
-			n.Clock.rate = 1 + promisedDrift
-		}
-		s.Start()
-		machine := func(host string, rate float64) *client.Client {
-			c, err := client.New(client.Config{
-				Endpoints: []string{"n1"}, Dialer: s.Network.NewStack(host).Dial, Clock: newClock(rate),
-				TTL: 5 * time.Minute, Logger: slog.New(slog.DiscardHandler),
-			})
-			require.NoError(s, err)
-			s.atEnd(func() { _ = c.Close() })
-			return c
-		}
-		slow, next := machine("slow", 1-promisedDrift), machine("next", 1)
+		slow, next := s.startFarApart(5 * time.Minute)
 		random := s.Random("holds")
 		for i := range 30 {
 			name := fmt.Sprint("x", i)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"math"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -74,19 +76,27 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 			announced[member.ID] = member
 		}
 		cluster := m.Cluster()
-		answer.Cluster, answer.Stamp = hex.EncodeToString(cluster[:]), stampOf(m)
+		answer.Cluster, answer.Stamp, answer.HoldOff = hex.EncodeToString(cluster[:]), stampOf(m), int64(m.HoldOff())
 	})
 	if err != nil {
 		return nil, err
 	}
 	answer.Leader, _ = s.node.Leader()
+	contacts := s.node.Contacts()
 	for _, server := range s.node.Servers() {
 		said := announced[server.ID]
-		answer.Members = append(answer.Members, &zamokpb.Member{
+		member := &zamokpb.Member{
 			Id: server.ID, Client: said.Client, Peer: server.Peer, Http: said.HTTP, Version: said.Version,
 			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
-			FreeBytes: said.FreeBytes, DiskLow: said.FreeBytes < said.FreeMark,
-		})
+			FreeBytes: known(said.FreeBytes), DiskLow: said.FreeBytes < said.FreeMark,
+		}
+		if contact, other := contacts[server.ID]; other {
+			member.LastHeard = new(int64(contact.Ago))
+			if contact.Heard {
+				member.Behind = new(contact.Behind)
+			}
+		}
+		answer.Members = append(answer.Members, member)
 	}
 	return answer, nil
 }
@@ -155,6 +165,14 @@ func (s *Server) checkMember(id string) *failure {
 	return invalid("id", "%q is no node of this cluster, as far as %s knows", id, s.id)
 }
 
+// known is 0 for what a node with its data in memory announces as its free space.
+func known(free uint64) uint64 {
+	if free == math.MaxUint64 {
+		return 0
+	}
+	return free
+}
+
 // unchanged explains why a change of the cluster was not made. Where the node does not know whether it
 // was, the code says so, and the message what to look at.
 func unchanged(err error) *failure {
@@ -163,7 +181,7 @@ func unchanged(err error) *failure {
 	case f.info.Code != zamokpb.Code_CODE_INTERNAL:
 		return f
 	case errors.Is(err, raftnode.ErrRefused):
-		return fail(zamokpb.Code_CODE_REFUSED, "%v", err)
+		return fail(zamokpb.Code_CODE_REFUSED, "%s", strings.TrimPrefix(err.Error(), "raftnode: "))
 	}
 	return fail(zamokpb.Code_CODE_UNKNOWN, "%v; look at the members, and start the nodes that are down", err)
 }

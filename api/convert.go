@@ -54,11 +54,19 @@ func toStamp(s clock.Stamp, t clock.Time) *zamokpb.Stamp {
 
 func stampOf(m *fsm.Machine) *zamokpb.Stamp { return toStamp(m.Stamp(), m.Time()) }
 
-func toSummary(s fsm.LockSummary) *zamokpb.LockSummary {
+func toSummary(s fsm.LockSummary, holdOff clock.Time) *zamokpb.LockSummary {
 	return &zamokpb.LockSummary{
 		Name: s.Name, Of: s.Of, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
-		DelayedUntil: int64(s.DelayedUntil),
+		DelayedUntil: int64(s.DelayedUntil), HoldOffUntil: int64(holdOff),
 	}
+}
+
+// holdOffUntil is the cluster time before which nothing is granted because a backup was restored; 0 = no such thing.
+func holdOffUntil(m *fsm.Machine) clock.Time {
+	if m.HoldOff() == 0 {
+		return 0
+	}
+	return m.Quiet()
 }
 
 // toTicket tells what the machine knows of a live ticket; what is in its way is the caller's to add.
@@ -116,9 +124,12 @@ func toBlockers(blockers []fsm.Blocker) []*zamokpb.Blocker {
 // fit into the headers that many gRPC clients accept an error in.
 const blockerMetadataMax = 128
 
-// describe adds, for people, what the sessions and tickets in the way say of themselves.
+// describe adds, for people, what the sessions and tickets in the way say of themselves, and how long a delay goes on.
 func describe(m *fsm.Machine, blockers []*zamokpb.Blocker) {
 	for _, b := range blockers {
+		if b.Until != 0 {
+			b.Left = int64(max(clock.Time(b.Until).Sub(m.Time()), 0))
+		}
 		if b.Session == 0 {
 			continue
 		}

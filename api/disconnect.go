@@ -24,7 +24,7 @@ func (h *hub) broke(o *outbox) {
 	h.node.View(func(m *fsm.Machine) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if o.over || !h.open {
+		if s, _ := m.Session(o.session); s.Attachment != o.attachment || !h.open {
 			return // the session goes on elsewhere, or is over
 		}
 		d.command.Index = m.Stamp().Index

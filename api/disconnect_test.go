@@ -2,12 +2,15 @@ package api
 
 import (
 	"context"
+	"io"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
@@ -43,6 +46,8 @@ func TestDisconnect(t *testing.T) {
 	t.Run("back in time", func(t *testing.T) { tellBack(t, n) })
 	t.Run("not broken by the client", func(t *testing.T) { tellNotBroken(t, n) })
 	t.Run("relayed", func(t *testing.T) { tellRelayedBreak(t, n, c.follower()) })
+	t.Run("beside an end", func(t *testing.T) { tellBreakBesideAnEnd(t, n) })
+	t.Run("before the Welcome", func(t *testing.T) { tellBreakBeforeTheWelcome(t, n) })
 	t.Run("racing", func(t *testing.T) { tellRace(t, n) })
 }
 
@@ -65,6 +70,13 @@ func broken(n *Node) int {
 	n.server.hub.mu.Lock()
 	defer n.server.hub.mu.Unlock()
 	return len(n.server.hub.breaks)
+}
+
+// brokenOf tells whether the break of this session is in its grace.
+func brokenOf(n *Node, id uint64) bool {
+	n.server.hub.mu.Lock()
+	defer n.server.hub.mu.Unlock()
+	return n.server.hub.breaks[session.ID(id)] != nil
 }
 
 func attachedHere(n *Node, id uint64) bool {
@@ -146,6 +158,83 @@ func tellRace(t *testing.T, n *Node) {
 		next.is(1, stateGone)
 	}
 	t.Logf("%d of 30 were back in time", lived)
+}
+
+// A stream that this node cuts in the moment in which its client breaks it was broken by its client, whichever is seen
+// first. One that is superseded was not, for the session goes on elsewhere.
+func tellBreakBesideAnEnd(t *testing.T, n *Node) {
+	h := n.server.hub
+	for _, one := range []struct {
+		code   zamokpb.Code
+		breaks bool
+	}{{zamokpb.Code_CODE_SLOW, true}, {zamokpb.Code_CODE_SUPERSEDED, false}} {
+		c := call(t, n)
+		w := talk(t, c, graceful(clock.Minute))
+		h.mu.Lock()
+		o := h.attached[session.ID(w.id)]
+		h.end(o, over(one.code, "cut"))
+		h.mu.Unlock()
+		if one.code == zamokpb.Code_CODE_SUPERSEDED {
+			w.again(c)
+		}
+		st := &stream{
+			server: n.server, box: o, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: lineAddr{line: new(line)}}),
+			failed: make(chan error, 1), written: make(chan struct{}),
+		}
+		close(st.written)
+		for range 20 { // a select takes either of what is ready
+			st.failed <- io.EOF
+			_ = st.serve()
+			require.Equal(t, one.breaks, brokenOf(n, w.id), "%v", one.code)
+			h.mu.Lock()
+			h.disarm(o.session)
+			h.mu.Unlock()
+		}
+	}
+}
+
+// openWire is a stream whose client says Hello and then breaks it.
+type openWire struct {
+	grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	ctx   context.Context
+	hello *zamokpb.ClientFrame
+}
+
+func (w *openWire) Context() context.Context { return w.ctx }
+
+func (w *openWire) Send(*zamokpb.ServerFrame) error { return w.ctx.Err() }
+
+func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
+	if f, w.hello = w.hello, nil; f == nil {
+		<-w.ctx.Done()
+		return nil, w.ctx.Err()
+	}
+	return f, nil
+}
+
+// A client that dies while its Attach is on its way has broken the stream as well: nobody else would tell of it.
+func tellBreakBeforeTheWelcome(t *testing.T, n *Node) {
+	w := talk(t, call(t, n), graceful(clock.Minute))
+	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: lineAddr{line: new(line)}}))
+	defer cancel()
+	wire := &openWire{ctx: ctx, hello: &zamokpb.ClientFrame{
+		Messages: []*zamokpb.ClientMessage{hello(&zamokpb.Hello{Secret: w.secret, Session: w.id})}}}
+	ended := make(chan error, 1)
+	n.Raft().View(func(*fsm.Machine) { // nothing is applied meanwhile
+		go func() { ended <- n.server.Session(wire) }()
+		require.Eventually(t, func() bool {
+			n.server.hub.mu.Lock()
+			defer n.server.hub.mu.Unlock()
+			return n.server.hub.expected[session.ID(w.id)] != nil
+		}, patience, clock.Millisecond.Duration())
+		cancel()
+		select {
+		case err := <-ended:
+			t.Errorf("the stream was given up before it was known whether it is attached: %v", err)
+		case <-time.After(20 * time.Millisecond): // it is waited for
+		}
+	})
+	require.Eventually(t, func() bool { return brokenOf(n, w.id) }, patience, clock.Millisecond.Duration())
 }
 
 // caught is a listener that gives its connections to the test too.

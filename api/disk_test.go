@@ -1,16 +1,23 @@
 package api
 
 import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"zamok/api/zamokpb"
 	"zamok/clock"
+	"zamok/fsm"
 	"zamok/raftnode"
+	"zamok/raftnode/store"
 )
 
 // TestAFullDiskEndsNothing: below the mark nothing new begins, by whatever road, and what is there goes
@@ -70,4 +77,95 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	members, err := s.admin.Members(ctx, &zamokpb.MembersRequest{})
 	require.NoError(t, err)
 	require.True(t, members.Members[0].DiskLow)
+}
+
+// room is the free bytes of each node's disk.
+type room [3]atomic.Uint64
+
+func (r *room) of(n *Node) *atomic.Uint64 { return &r[n.cfg.ID[1]-'1'] }
+
+// startWithRoom starts three nodes whose disks a test can fill.
+func startWithRoom(t *testing.T) (*cluster, *room) {
+	free := &room{}
+	return startCluster(t, len(free), func(cfg *NodeConfig) {
+		mine, tune := &free[cfg.ID[1]-'1'], cfg.Tune
+		mine.Store(1 << 40)
+		cfg.Dir, cfg.HTTP = t.TempDir(), "127.0.0.1:0"
+		cfg.Tune = func(c *raftnode.Config) {
+			tune(c)
+			c.Wrap.Free = func() (uint64, error) { return mine.Load(), nil }
+		}
+	}), free
+}
+
+// TestOneFullDiskStopsNothing: a follower whose disk is nearly full refuses nothing for the others. Only when a
+// majority has no room does nothing new begin.
+func TestOneFullDiskStopsNothing(t *testing.T) {
+	t.Parallel()
+	c, free := startWithRoom(t)
+	ctx := soon(t)
+	leader, followers := c.leader(), []*Node(nil)
+	for _, n := range c.nodes {
+		if n != leader {
+			followers = append(followers, n)
+		}
+	}
+	fill := func(n *Node) {
+		free.of(n).Store(2 * store.DefaultFloor)
+		require.Eventually(t, func() bool {
+			announced := false
+			c.leader().Raft().View(func(m *fsm.Machine) {
+				member, _ := m.Member(n.cfg.ID)
+				announced = member.FreeBytes < member.FreeMark
+			})
+			return announced
+		}, patience, 10*time.Millisecond, "it is announced")
+	}
+	open := func(ctx context.Context, n *Node) error {
+		_, err := call(t, n).OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: newSecret(), Settings: settings(clock.Minute)})
+		return err
+	}
+	fill(followers[0])
+	require.NoError(t, open(ctx, c.leader()))
+	require.NoError(t, open(relaying(ctx), followers[0]), "it passes the call on")
+	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, open(ctx, followers[0])).Code, "it is not for it to say")
+	stray := dial(t, call(t, followers[0]))
+	stray.say(hello(&zamokpb.Hello{Secret: newSecret(), Settings: settings(clock.Minute)}))
+	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, stray.end()).Code)
+	s := openSession(t, ctx, call(t, c.leader()))
+	s.hold("x")
+
+	fill(followers[1])
+	require.Eventually(t, func() bool { return open(ctx, c.leader()) != nil }, patience, 10*time.Millisecond)
+	err := open(ctx, c.leader())
+	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, err).Code)
+	for _, n := range followers {
+		require.ErrorContains(t, err, n.cfg.ID)
+	}
+}
+
+// TestANodeThatTakesNoEntriesIsNotReady: while its log has no room clients had better go to another node. A disk
+// that is nearly full is no reason.
+func TestANodeThatTakesNoEntriesIsNotReady(t *testing.T) {
+	t.Parallel()
+	c, free := startWithRoom(t)
+	follower := c.follower()
+	ready := func() (int, string) { return fetch(t, follower.HTTP(), "/readyz") }
+	becomes := func(code int, says string, health healthpb.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			now, text := ready()
+			return now == code && strings.Contains(text, says)
+		}, patience, 10*time.Millisecond, says)
+		answer, err := healthpb.NewHealthClient(call(t, follower).conn).Check(soon(t), &healthpb.HealthCheckRequest{})
+		require.NoError(t, err)
+		require.Equal(t, health, answer.Status)
+	}
+	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
+	free.of(follower).Store(2 * store.DefaultFloor)
+	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
+	free.of(follower).Store(0)
+	becomes(http.StatusServiceUnavailable, "not ready: the log of this node takes no entries: store: the disk is full", healthpb.HealthCheckResponse_NOT_SERVING)
+	free.of(follower).Store(1 << 40)
+	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
 }

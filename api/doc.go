@@ -19,7 +19,7 @@
 //	relay     (relay.go) passes calls on to the leader when asked to
 //	meant     (meant.go) refuses, before all of these, what is meant for another cluster
 //	observer  (observe.go) is told what happens to locks and sessions, to count it; by the leader only
-//	health    (server.go) is grpc.health.v1: serving while the node leads or knows who does
+//	health    (server.go) is grpc.health.v1: serving while the node is ready, as /readyz says it too
 //
 // Goroutines: a stream has its handler, a reader and a writer; the hub has one, for what is told a little
 // later; a waiting ticket has none. All end before Close returns.

@@ -176,6 +176,7 @@ func TestNumbersAreTheMachines(t *testing.T) {
 	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_HOLDER, fsm.ByHolder)
 	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_WAITER, fsm.ByWaiter)
 	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_DELAY, fsm.ByDelay)
+	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_HOLD_OFF, fsm.ByHoldOff)
 	states := map[zamokpb.State]fsm.State{stateWaiting: fsm.Waiting, stateGranted: fsm.Granted, stateGone: fsm.Gone}
 	for pb, machine := range states {
 		assert.EqualValues(t, pb, machine)

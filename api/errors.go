@@ -51,7 +51,7 @@ func verdictOf(code zamokpb.Code) verdict {
 	case zamokpb.Code_CODE_NOT_ACQUIRED, zamokpb.Code_CODE_OWNER_WAITS, zamokpb.Code_CODE_OTHER_KIND,
 		zamokpb.Code_CODE_NOT_HELD, zamokpb.Code_CODE_OVER, zamokpb.Code_CODE_REFUSED, zamokpb.Code_CODE_OTHER_CLUSTER:
 		return verdict{codes.FailedPrecondition, notDone}
-	case zamokpb.Code_CODE_DEADLOCK:
+	case zamokpb.Code_CODE_DEADLOCK, zamokpb.Code_CODE_SUPERSEDED:
 		return verdict{codes.Aborted, notDone}
 	case zamokpb.Code_CODE_LIMIT, zamokpb.Code_CODE_DISK_LOW:
 		return verdict{codes.ResourceExhausted, notDone}
@@ -59,8 +59,6 @@ func verdictOf(code zamokpb.Code) verdict {
 		return verdict{codes.Unavailable, notDone}
 	case zamokpb.Code_CODE_UNKNOWN:
 		return verdict{codes.Unavailable, unknown}
-	case zamokpb.Code_CODE_SUPERSEDED:
-		return verdict{codes.Aborted, unknown} // of what was on its way on that stream
 	case zamokpb.Code_CODE_SLOW:
 		return verdict{codes.ResourceExhausted, unknown}
 	case zamokpb.Code_CODE_GONE:
@@ -76,6 +74,8 @@ func codeOf(code fsm.Code) zamokpb.Code {
 	case fsm.OK, fsm.Invalid, fsm.NoSession, fsm.WrongSecret, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits,
 		fsm.OtherKind, fsm.Limit, fsm.NotHeld, fsm.Over:
 		return zamokpb.Code(code) // they have the same numbers
+	case fsm.Superseded:
+		return zamokpb.Code_CODE_SUPERSEDED
 	case fsm.OtherRules:
 		return zamokpb.Code_CODE_OVERLOADED // not done, and a little later it will be
 	default:
@@ -120,6 +120,9 @@ func meaning(r *fsm.Result) string {
 	}
 	switch r.Code {
 	case fsm.Invalid:
+		if field == "token" { // of a ForceRelease, whose other faults were refused before
+			return neverIssued(r.Index)
+		}
 		return field + ": out of its limits; nothing was done"
 	case fsm.NoSession:
 		return "the session is not alive, and none of its locks is held; open another one"
@@ -142,10 +145,18 @@ func meaning(r *fsm.Result) string {
 		return "not done: the ticket is not held, or holds nothing that could be downgraded"
 	case fsm.Over:
 		return "not done: the ticket is over"
+	case fsm.Superseded:
+		return "not done: an attempt of this number or a higher one has attached the session already"
 	case fsm.OtherRules:
 		return "not done: the cluster's rules changed meanwhile; send it again"
 	}
 	return "the server encoded what the cluster can't read"
+}
+
+// neverIssued refuses a token that is above every one that can have been issued up to an index.
+func neverIssued(index uint64) string {
+	return fmt.Sprintf("token: this cluster has issued none above %d: it is mistyped, or another cluster's; "+
+		"give the one that show (Get) says; nothing was done", index)
 }
 
 // explain turns an error of the node into what a client is told.

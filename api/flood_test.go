@@ -1,6 +1,8 @@
 package api
 
 import (
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -104,6 +106,52 @@ func TestEndedAsItAttached(t *testing.T) {
 	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, f.info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, f.info.Outcome)
 	assert.Empty(t, h.expected)
+}
+
+// Sessions with as many tickets as there may be attach again and again, each as soon as it has been welcomed. Another
+// session goes on all the time.
+func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
+	const (
+		longest  = 3 * time.Second // what it takes is some hundredths of that
+		sessions = 4
+		loops    = 50
+	)
+	n := startAlone(t)
+	stop, others := make(chan struct{}), make(chan time.Duration)
+	go bystand(n, attachDirectly(t, n, 255).box.session, stop, others)
+	var loop []*talker
+	for s := range sessions {
+		w := talk(t, call(t, n), settings(clock.Hour))
+		for ticket := range uint64(fsm.TicketsMax) {
+			w.floor = ticket
+			n.Raft().Submit(&fsm.Acquire{Session: session.ID(w.id), Ticket: ticket + 1, Floor: ticket, Items: []fsm.Item{
+				{Name: fmt.Sprintf("loop/%d/%d", s, ticket), Mode: fsm.Exclusive}}}, func(raftnode.Answer, error) {})
+			if ticket%1024 == 1023 {
+				until(n, &fsm.Drop{Session: session.ID(w.id), Ticket: 1 << 20}) // no such ticket: what comes before it is done
+			}
+		}
+		loop = append(loop, w)
+	}
+	<-others
+	began := time.Now()
+	var busy sync.WaitGroup
+	var told atomic.Int64
+	for _, w := range loop {
+		busy.Go(func() {
+			c := call(t, n)
+			for range loops {
+				w.hangUp()
+				w = w.again(c)
+				told.Add(int64(len(w.welcome.Tickets)))
+			}
+		})
+	}
+	busy.Wait()
+	took, most := time.Since(began), <-others
+	close(stop)
+	t.Logf("%d attachments, told %d tickets, in %v; the longest turn of another session took %v", sessions*loops, told.Load(), took, most)
+	require.EqualValues(t, sessions*loops*fsm.TicketsMax, told.Load())
+	assert.Less(t, most, longest)
 }
 
 // The largest commands of one stream take a small part of what the node takes from all, and are refused beyond that;

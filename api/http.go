@@ -96,7 +96,11 @@ func (h *httpPort) handler(profile bool) http.Handler {
 			say(w, http.StatusServiceUnavailable, "not ready: "+why)
 			return
 		}
-		say(w, http.StatusOK, "ready")
+		text := "ready"
+		if left := h.node.Load().Status().HoldOff; left > 0 {
+			text += fmt.Sprintf("; no lock is granted for another %v: a backup was restored", left.Duration().Round(time.Second))
+		}
+		say(w, http.StatusOK, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -130,12 +134,18 @@ func (h *httpPort) notReady() string {
 	if node == nil {
 		return "the node is starting; a new cluster begins when all of its nodes have been heard"
 	}
-	status := node.Status()
+	return unready(node.Status())
+}
+
+// unready says why clients had better go to a node that is not doing like this; "" = they may stay.
+func unready(status raftnode.Status) string {
 	switch {
 	case status.Leader == "":
 		return "nobody is known to lead"
 	case status.Leader == status.ID && !status.Office:
 		return "the node was elected and does not serve yet"
+	case status.Refusing != "":
+		return "the log of this node takes no entries: " + status.Refusing
 	case status.Writing > writeStuck:
 		return fmt.Sprintf("a write to the disk has been going on for %v", status.Writing.Round(time.Second))
 	}

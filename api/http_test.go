@@ -38,6 +38,7 @@ var contractMetrics = map[string]string{
 	"zamok_refusals_total": "counter", "zamok_locks_held": "gauge", "zamok_waiters": "gauge", "zamok_queue_depth_max": "gauge",
 	"zamok_sessions": "gauge", "zamok_sessions_expired_total": "counter", "zamok_streams": "gauge",
 	"zamok_streams_cut_total": "counter", "zamok_commit_stage_seconds": "histogram", "zamok_entry_commands": "histogram",
+	"zamok_peer_last_contact_seconds": "gauge", "zamok_peer_lag_entries": "gauge",
 	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_leader_changes_total": "counter",
 	"zamok_applied_index": "gauge", "zamok_cluster_time_seconds": "gauge", "zamok_disk_write_seconds": "histogram",
 	"zamok_disk_free_bytes": "gauge", "zamok_build_info": "gauge",
@@ -128,6 +129,10 @@ func TestMetricsAreTheContracts(t *testing.T) {
 	samples, families := scrape(t, text)
 	assert.Equal(t, contractMetrics, families)
 	assert.NotContains(t, text, "secret-name")
+	assert.NotContains(t, samples, "zamok_disk_free_bytes", "it has no disk")
+	members, err := s.admin.Members(ctx, &zamokpb.MembersRequest{})
+	require.NoError(t, err)
+	assert.Zero(t, members.Members[0].FreeBytes)
 	for sample, want := range map[string]float64{
 		`zamok_grants_total{mode="exclusive"}`: 4, `zamok_grants_total{mode="shared"}`: 0,
 		`zamok_refusals_total{reason="try_failed"}`: 1, `zamok_sessions_expired_total{reason="evicted"}`: 1,

@@ -220,7 +220,7 @@ func (h *hub) adopt(id session.ID, sent []byte, a raftnode.Answer) (*outbox, *fa
 	case o == nil || o.attachment < a.Result.Index:
 		return nil, over(zamokpb.Code_CODE_NOT_LEADER, "this node's leadership ended meanwhile; attach anew")
 	case o.attachment > a.Result.Index:
-		return nil, fail(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
+		return nil, over(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
 	case o.over && o.why != nil:
 		return nil, o.why
 	}

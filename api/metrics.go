@@ -173,10 +173,29 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 		{"zamok_raft_term", "Raft's term.", status.Term},
 		{"zamok_applied_index", "The index of what was applied last; it rises with every command.", status.Applied.Index},
 		{"zamok_cluster_time_seconds", "For how long the cluster has had a leader.", seconds},
-		{"zamok_disk_free_bytes", "What is left on the disk of the data directory.", status.DiskFree},
+		{"zamok_disk_free_bytes", "What is left on the disk of the data directory; missing with data in memory.", status.DiskFree},
 	} {
 		x.head(g.name, "gauge", g.help)
-		x.value(g.name, "", g.value)
+		if g.value != uint64(math.MaxUint64) { // that is a free space that is not known
+			x.value(g.name, "", g.value)
+		}
+	}
+	x.peers(node)
+}
+
+// peers writes what a leader has heard from the other nodes. They are few, and their names no secret.
+func (x *exposition) peers(node *raftnode.Node) {
+	contacts := node.Contacts()
+	names := slices.Sorted(maps.Keys(contacts))
+	x.head("zamok_peer_last_contact_seconds", "gauge", "How long ago the leader sent what the peer answered last; told by the leader.")
+	for _, name := range names {
+		x.value("zamok_peer_last_contact_seconds", label("peer", name), contacts[name].Ago.Seconds())
+	}
+	x.head("zamok_peer_lag_entries", "gauge", "Entries of the leader's log that the peer lacked then; told by the leader, of peers that have answered it.")
+	for _, name := range names {
+		if contacts[name].Heard {
+			x.value("zamok_peer_lag_entries", label("peer", name), contacts[name].Behind)
+		}
 	}
 }
 

@@ -180,6 +180,48 @@ func TestMembershipOverTheWire(t *testing.T) {
 	assert.Len(t, members.Members, 1)
 }
 
+// A dead node is seen in the list of members, whichever node is asked, and in the leader's metrics; a living one is
+// heard all the time, and lacks nothing for long.
+func TestADeadNodeIsSeen(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, func(cfg *NodeConfig) { cfg.HTTP = "127.0.0.1:0" })
+	leader := c.leader()
+	dead := c.follower()
+	require.NoError(t, dead.Close())
+	c.nodes = without(c.nodes, dead)
+	var living *Node
+	for _, n := range c.nodes {
+		if n != leader {
+			living = n
+		}
+	}
+	ctx := relaying(soon(t))
+	by, peers := call(t, living), map[string]*zamokpb.Member{}
+	require.Eventually(t, func() bool {
+		answer, err := by.admin.Members(ctx, &zamokpb.MembersRequest{})
+		for _, m := range answer.GetMembers() {
+			peers[m.Id] = m
+		}
+		return err == nil && time.Duration(peers[dead.cfg.ID].GetLastHeard()) > 2*time.Second
+	}, patience, 10*time.Millisecond)
+	lead := c.leader()
+	assert.Nil(t, peers[lead.cfg.ID].LastHeard)
+	assert.Nil(t, peers[lead.cfg.ID].Behind)
+	if lead != leader {
+		return // a busy machine
+	}
+	assert.NotNil(t, peers[dead.cfg.ID].Behind)
+	require.Eventually(t, func() bool {
+		_, text := fetch(t, leader.HTTP(), "/metrics")
+		samples, _ := scrape(t, text)
+		lag, heard := samples[`zamok_peer_lag_entries{peer="`+living.cfg.ID+`"}`]
+		return heard && lag == 0 && samples[`zamok_peer_last_contact_seconds{peer="`+living.cfg.ID+`"}`] < 1 &&
+			samples[`zamok_peer_last_contact_seconds{peer="`+dead.cfg.ID+`"}`] > 2
+	}, patience, 10*time.Millisecond)
+	_, text := fetch(t, living.HTTP(), "/metrics")
+	assert.NotContains(t, text, "zamok_peer_lag_entries{", "only the leader knows")
+}
+
 // A node that can't go on ends, and says why, also where nobody gave it a way to end the process.
 func TestANodeThatCannotGoOnEnds(t *testing.T) {
 	t.Parallel()

@@ -303,9 +303,8 @@ func (t *teller) place(a *asking, ref fsm.TicketRef, name string, ahead int) {
 // inTheWay names what a lock is closed by: a delay, and its first holders.
 func inTheWay(m *fsm.Machine, name string) []*zamokpb.Blocker {
 	var all []fsm.Blocker
-	lock, _ := m.Lock(name, 0)
-	if lock.DelayedUntil != 0 {
-		all = append(all, fsm.Blocker{Name: name, By: fsm.ByDelay, Until: lock.DelayedUntil})
+	if closed, is := m.Closed(name); is {
+		all = append(all, closed)
 	}
 	for ref := range m.Holders(name) {
 		if len(all) == placeBlockersMax {

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/session"
 )
@@ -53,7 +54,7 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 		if !used {
 			lock.Name = req.Name
 		}
-		answer.Lock, answer.Stamp = toSummary(lock.LockSummary), stampOf(m)
+		answer.Lock, answer.Stamp = toSummary(lock.LockSummary, holdOffUntil(m)), stampOf(m)
 		bytes := 0
 		some := func(refs iter.Seq[fsm.TicketRef]) (tickets []*zamokpb.Ticket) {
 			for ref := range refs {
@@ -101,11 +102,12 @@ func (s *Server) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.L
 	}
 	answer := &zamokpb.ListResponse{}
 	var locks []fsm.LockSummary // made into the answer when the machine may go on
+	var holdOff clock.Time
 	err := s.read(ctx, func(m *fsm.Machine) {
-		locks, answer.Stamp = m.Locks(req.Prefix, req.After, limit), stampOf(m)
+		locks, answer.Stamp, holdOff = m.Locks(req.Prefix, req.After, limit), stampOf(m), holdOffUntil(m)
 	})
 	for _, lock := range locks {
-		answer.Locks = append(answer.Locks, toSummary(lock))
+		answer.Locks = append(answer.Locks, toSummary(lock, holdOff))
 	}
 	return answer, err
 }
@@ -158,7 +160,14 @@ func (s *Server) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokpb
 	s.node.View(func(m *fsm.Machine) {
 		ref := fsm.TicketRef{Session: session.ID(req.Session), Ticket: req.Ticket}
 		answer.Held, answer.Stamp = m.Holds(req.Name, req.Token, ref), stampOf(m)
+		if index := m.Stamp().Index; req.Token > index {
+			f = fail(zamokpb.Code_CODE_INVALID, "%s", neverIssued(index))
+			f.info.Field = "token"
+		}
 	})
+	if f != nil {
+		return nil, f
+	}
 	return answer, nil
 }
 

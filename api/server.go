@@ -64,10 +64,9 @@ type Server struct {
 	observer  *Observer
 	log       *slog.Logger
 
-	grpc      *grpc.Server  // set by serve
-	reading   chan struct{} // capacity 1: full while a call reads much of the machine
-	backingUp chan struct{} // its capacity is how many there may be
-	diskLow   atomic.Bool
+	grpc      *grpc.Server           // set by serve
+	reading   chan struct{}          // capacity 1: full while a call reads much of the machine
+	backingUp chan struct{}          // its capacity is how many there may be
 	clusterID fsm.ClusterID          // as in cluster; guarded by the machine's lock
 	cluster   atomic.Pointer[string] // the id of this node's cluster, as hex; nil = not known yet
 	stopping  chan struct{}          // closed when the node stops: who waits for something here ends
@@ -90,14 +89,6 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.ring.applied(a)
 	s.timeline.applied(a)
 	s.tally.applied(a)
-	s.look(m)
-}
-
-// look notes what this node last announced about its disk, and its cluster, so that requests are checked without
-// a look at the machine for each.
-func (s *Server) look(m *fsm.Machine) {
-	self, _ := m.Member(s.id)
-	s.diskLow.Store(self.FreeBytes < self.FreeMark)
 	s.noteCluster(m)
 }
 
@@ -105,7 +96,7 @@ func (s *Server) restored(m *fsm.Machine) {
 	s.hub.restored(m)
 	s.ring.restored(m)
 	s.timeline.restored(m)
-	s.look(m)
+	s.noteCluster(m)
 }
 
 func (s *Server) office(open bool) {
@@ -196,7 +187,7 @@ func (l *fewConns) Accept() (net.Conn, error) {
 	}
 }
 
-// health answers grpc.health.v1: a node serves while it leads or knows who does.
+// health answers grpc.health.v1: a node serves while it is ready, as /readyz says it too.
 type health struct {
 	healthpb.UnimplementedHealthServer
 	server *Server
@@ -211,7 +202,7 @@ func (h health) status(service string) healthpb.HealthCheckResponse_ServingStatu
 	default:
 		return healthpb.HealthCheckResponse_SERVICE_UNKNOWN
 	}
-	if leader, _ := h.server.node.Leader(); leader == "" || h.server.isStopping() {
+	if h.server.isStopping() || unready(h.server.node.Status()) != "" {
 		return healthpb.HealthCheckResponse_NOT_SERVING
 	}
 	return healthpb.HealthCheckResponse_SERVING

@@ -58,11 +58,13 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 	select {
 	case <-st.attached:
 	case err := <-st.failed:
-		st.abandon()
-		return errorOf(err)
+		if !st.isAttached() {
+			return errorOf(err)
+		}
+		st.failed <- err // both at once: it was attached, and then it broke
 	case <-s.stopping:
 		st.abandon()
-		return over(zamokpb.Code_CODE_STOPPING, "this node is stopping")
+		return errStopping()
 	case <-silence.C:
 		st.abandon()
 		return st.silent()
@@ -83,17 +85,35 @@ func (st *stream) silent() *failure {
 	return invalid("messages", "the first frame did not come within %v", helloWait)
 }
 
-// serve waits for the end of an attached stream, and returns why it ends.
+func (st *stream) isAttached() bool {
+	select {
+	case <-st.attached:
+		return true
+	default:
+		return false
+	}
+}
+
+// serve waits for the end of an attached stream, and returns why it ends. What the client broke counts as a break
+// also if this node cut the stream at the same moment.
 func (st *stream) serve() error {
 	select {
 	case <-st.box.ended:
-		return st.flush()
+		why := st.flush()
+		select {
+		case err := <-st.failed:
+			_ = st.broken(err)
+		default:
+		}
+		return why
 	case err := <-st.failed:
 		return st.broken(err)
 	case <-st.server.stopping:
-		return over(zamokpb.Code_CODE_STOPPING, "this node is stopping")
+		return errStopping()
 	}
 }
+
+func errStopping() error { return over(zamokpb.Code_CODE_STOPPING, "this node is stopping") }
 
 // reasonOf is why this node ended a stream, for those who count; "": the client did, or it was in order.
 func reasonOf(err error) string {
@@ -159,7 +179,6 @@ func (st *stream) settle() {
 	}
 	select {
 	case <-st.settled:
-	case <-st.box.ended:
 	case <-st.server.stopping:
 	}
 }
@@ -218,7 +237,7 @@ func (st *stream) hello() error {
 			return f
 		}
 	}
-	return st.attach(id, secret, p)
+	return st.attach(id, secret, first.GetAttempt(), p)
 }
 
 func (st *stream) open(secret session.Hash, settings *zamokpb.SessionSettings) (session.ID, *failure) {
@@ -239,12 +258,13 @@ func (st *stream) open(secret session.Hash, settings *zamokpb.SessionSettings) (
 	return a.Result.Session, nil
 }
 
-// attach makes this the session's stream.
-func (st *stream) attach(id session.ID, secret session.Hash, p *zamokpb.ClientFrame) error {
+// attach makes this the session's stream. If the client breaks the stream meanwhile, it waits on: a stream that was
+// attached is one that broke.
+func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *zamokpb.ClientFrame) error {
 	h := st.server.hub
 	denied := make(chan *failure, 1)
 	h.expect(id)
-	command := &fsm.Attach{Session: id, Secret: secret, Floor: p.GetFloor()}
+	command := &fsm.Attach{Session: id, Secret: secret, Floor: p.GetFloor(), Attempt: attempt}
 	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
 		f := (*failure)(nil)
 		if err != nil {
@@ -275,17 +295,15 @@ func (st *stream) attach(id session.ID, secret session.Hash, p *zamokpb.ClientFr
 		return nil
 	case f := <-denied:
 		return f
-	case <-st.ctx.Done():
-		return context.Cause(st.ctx)
+	case <-st.server.stopping:
+		return errStopping()
 	}
 }
 
 // abandon is the handler's end before it saw an outbox, which may come at the same moment.
 func (st *stream) abandon() {
 	st.abandoned.Store(true)
-	select {
-	case <-st.attached:
+	if st.isAttached() {
 		st.server.hub.leave(st.box)
-	default:
 	}
 }

@@ -265,23 +265,20 @@ func (s *Server) roomForTicket(ref fsm.TicketRef) *failure {
 	return s.room(func(m *fsm.Machine) (there bool) { _, there = m.Ticket(ref); return there })
 }
 
-// room refuses what would need more disk, while there is little. What is there already may be asked for
-// again, and what ends locks goes on.
+// room refuses what would need more disk, while too few nodes have room on theirs. That is the leader's to say: one
+// that does not lead refuses as such. What is there already may be asked for again, and what ends locks goes on.
 func (s *Server) room(there func(*fsm.Machine) bool) (f *failure) {
-	if !s.diskLow.Load() {
+	why := s.node.NoRoom()
+	if why == "" {
 		return nil
 	}
-	var self fsm.MemberRecord
 	known := false
-	s.node.View(func(m *fsm.Machine) {
-		self, _ = m.Member(s.id)
-		known = there(m)
-	})
+	s.node.View(func(m *fsm.Machine) { known = there(m) })
 	if known {
 		return nil
 	}
-	return fail(zamokpb.Code_CODE_DISK_LOW, "not done: the disk of %s is nearly full, %d bytes are left; "+
-		"no new sessions and acquisitions until there is room; locks that are held stay so", s.id, self.FreeBytes)
+	return fail(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is short of disk: %s; no new sessions and acquisitions until "+
+		"there is room on a majority; locks that are held stay so", why)
 }
 
 // propose has a command carried out, or says why not in the wire's words.

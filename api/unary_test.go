@@ -265,6 +265,9 @@ func tellReading(t *testing.T, s *sessionOf) {
 	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: prefix + "b", Token: b.Token, Session: s.id, Ticket: a.Ticket})
 	require.NoError(t, err)
 	assert.False(t, check.Held, "another ticket's")
+	_, err = s.Check(s.ctx, &zamokpb.CheckRequest{Name: prefix + "b", Token: 1 << 62})
+	assert.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, err).Code)
+	assert.Contains(t, infoOf(t, err).Message, "this cluster has issued none above")
 	s.drop(a.Ticket)
 	require.NoError(t, (<-waiter).err)
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
-// logged once). If ctx ends first, the error wraps ctx.Err(), and ErrUnavailable with the last that was
+// logged once), unless this client has never reached one and every endpoint refuses it: then it fails at once with
+// ErrUnavailable, as every call does. If ctx ends first, the error wraps ctx.Err(), and ErrUnavailable with the last that was
 // heard of every node if the cluster could not be reached, or else ErrNotAcquired.
 //
 // A client holds and waits for up to 4096 locks at a time; more is an ErrLimit.

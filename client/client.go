@@ -85,7 +85,8 @@ type Client struct {
 	end     chan struct{} // closed when Close was called
 }
 
-// Dial makes a client with the defaults, and makes sure that a node of a cluster answers.
+// Dial makes a client with the defaults, and makes sure that a node of a cluster answers. It fails at once if every
+// endpoint refuses the connection: a program that starts beside its cluster dials again, or is started again.
 func Dial(ctx context.Context, endpoints ...string) (*Client, error) {
 	c, err := New(Config{Endpoints: endpoints})
 	if err != nil {
@@ -149,7 +150,9 @@ func (c *Client) reach(ctx context.Context) error {
 	defer cancel()
 	answered, err := c.nodes.survey(ctx)
 	if err == nil && !answered {
-		err = c.nodes.unavailable(NotDone, ctx.Err())
+		if err = c.nodes.nobodyThere(); err == nil {
+			err = c.nodes.unavailable(NotDone, ctx.Err())
+		}
 	}
 	return err
 }

@@ -241,7 +241,8 @@ func TestOperators(t *testing.T) {
 	members, cluster, err := b.Members(ctx)
 	require.NoError(t, err)
 	require.Len(t, members, 1)
-	require.NotEmpty(t, cluster)
+	require.NotEmpty(t, cluster.ID)
+	require.Zero(t, cluster.HoldOff)
 }
 
 func TestReadingAndWatching(t *testing.T) {

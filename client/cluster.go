@@ -139,8 +139,11 @@ func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
 	if _, err := n.survey(ctx); err != nil {
 		return err, false
 	}
-	own, _ := n.own()
-	return nil, own == ""
+	if own, _ := n.own(); own != "" {
+		return nil, false
+	}
+	err = n.nobodyThere()
+	return err, err == nil
 }
 
 // survey asks every given endpoint at once which cluster it belongs to, and is told whether any is a node. If
@@ -198,7 +201,7 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.cluster == "" {
-		n.cluster, n.learnt = first.cluster, "learnt from "+first.address
+		n.cluster, n.learnt, n.reached = first.cluster, "learnt from "+first.address, true
 	}
 	return answered, nil
 }

@@ -200,10 +200,17 @@ func ended(ctx context.Context) error {
 		return errRequestTimeout
 	}
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, err) {
-		return fmt.Errorf("%w: %w", err, cause)
+		return &contextError{err, cause}
 	}
 	return err
 }
+
+// contextError is the end of a context in the words of who ended it.
+type contextError struct{ err, cause error }
+
+func (e *contextError) Error() string { return e.cause.Error() }
+
+func (e *contextError) Unwrap() []error { return []error{e.err, e.cause} }
 
 // kinds turns every code of the wire into an error of this package. Nil: it is worth another try.
 var kinds = map[zamokpb.Code]error{

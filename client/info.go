@@ -55,9 +55,10 @@ func (i Item) Of() uint32      { return i.of }
 type BlockedBy uint8
 
 const (
-	ByHolder BlockedBy = 1 + iota // holds what does not fit beside
-	ByWaiter                      // waits ahead
-	ByDelay                       // the lock is closed until a time
+	ByHolder  BlockedBy = 1 + iota // holds what does not fit beside
+	ByWaiter                       // waits ahead
+	ByDelay                        // the lock is closed until a time
+	ByHoldOff                      // a backup was restored, and no lock is granted until a time
 )
 
 // Blocker is one thing that stands before an acquisition at one of its locks.
@@ -67,7 +68,8 @@ type Blocker struct {
 	Session, Ticket uint64
 	Token           Token
 	Owner           string
-	Until           time.Duration // cluster time at which a delay ends
+	Until           time.Duration // cluster time at which a delay, or the hold-off after a restore, ends
+	Left            time.Duration // how much of that was left when the cluster said so
 	Label           string        // of its session
 	Metadata        []byte
 }
@@ -80,6 +82,8 @@ func (b Blocker) String() string {
 	switch b.By {
 	case ByDelay:
 		return fmt.Sprintf("%q is closed for a delay", b.Name)
+	case ByHoldOff:
+		return fmt.Sprintf("no lock is granted for another %v: a backup was restored", b.Left.Round(time.Second))
 	case ByWaiter:
 		return fmt.Sprintf("%s waits ahead for %q", who, b.Name)
 	}
@@ -101,6 +105,9 @@ type LockInfo struct {
 	Of               uint32 // the limit of its permits; 0 = a mutex
 	Holders, Waiters int
 	DelayedUntil     time.Duration // cluster time; 0 = no delay
+	// HoldOffUntil is the cluster time before which no lock is granted, this one or any other, because a backup was
+	// restored; 0 = no such thing.
+	HoldOffUntil time.Duration
 }
 
 // LockDetail tells all about a lock, up to a limit of holders and waiters.
@@ -144,6 +151,14 @@ type SessionInfo struct {
 	Tickets         int           // acquisitions that wait or hold
 }
 
+// ClusterInfo tells of the cluster as a whole.
+type ClusterInfo struct {
+	ID string
+	// HoldOff is for how long no lock is granted yet, because a backup was restored: until all leases of the old
+	// cluster are over. 0 = no such thing.
+	HoldOff time.Duration
+}
+
 // Member tells of a node.
 type Member struct {
 	ID                 string
@@ -151,8 +166,14 @@ type Member struct {
 	Client, Peer, HTTP string // addresses
 	Version            string
 	Voter, Leader      bool
-	FreeBytes          uint64
+	FreeBytes          uint64 // on the disk of its data directory; 0 without DiskLow = not known
 	DiskLow            bool
+	// LastHeard is how long ago the leader sent what the node answered last, or since when it leads, if the node has
+	// answered nothing since; of the leader itself 0.
+	LastHeard time.Duration
+	// Behind is how many entries of the leader's log it lacked then; nil = it is the leader, or has answered nothing
+	// since that leads.
+	Behind *uint64
 }
 
 func stamp(s *zamokpb.Stamp) Stamp {
@@ -175,7 +196,7 @@ func blockers(list []*zamokpb.Blocker) []Blocker {
 	return each(list, func(b *zamokpb.Blocker) Blocker {
 		return Blocker{
 			Name: b.GetName(), By: BlockedBy(b.GetBy()), Session: b.GetSession(), Ticket: b.GetTicket(),
-			Token: Token(b.GetToken()), Owner: b.GetOwner(), Until: time.Duration(b.GetUntil()),
+			Token: Token(b.GetToken()), Owner: b.GetOwner(), Until: time.Duration(b.GetUntil()), Left: time.Duration(b.GetLeft()),
 			Label: b.GetLabel(), Metadata: b.GetMetadata(),
 		}
 	})
@@ -210,5 +231,5 @@ func tickets(list []*zamokpb.Ticket) []TicketInfo {
 
 func lockInfo(l *zamokpb.LockSummary) LockInfo {
 	return LockInfo{Name: l.GetName(), Of: l.GetOf(), Holders: int(l.GetHolders()), Waiters: int(l.GetWaiters()),
-		DelayedUntil: time.Duration(l.GetDelayedUntil())}
+		DelayedUntil: time.Duration(l.GetDelayedUntil()), HoldOffUntil: time.Duration(l.GetHoldOffUntil())}
 }

@@ -63,6 +63,7 @@ type nodes struct {
 	closed bool
 	// cluster is the id of the one that this client belongs to; "" = not known yet. Once known it stays.
 	cluster, learnt string
+	reached         bool // something was sent to a node, or may have been
 }
 
 type node struct {
@@ -245,7 +246,7 @@ func (n *nodes) round(ctx context.Context, ask func(conn *grpc.ClientConn) error
 			}
 		}
 	}
-	return heard.verdict()
+	return n.verdict(&heard)
 }
 
 // any asks node after node, in any order, for what each of them can do.
@@ -271,7 +272,15 @@ func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) 
 		heard.count(n.isGiven(address), err)
 		n.broke(conn, err, info.GetLeaderAddress())
 	}
-	return heard.verdict()
+	return n.verdict(&heard)
+}
+
+// verdict is what a round comes to in which no node did it.
+func (n *nodes) verdict(heard *tally) (err error, nobody bool) {
+	if err, nobody = heard.verdict(); nobody {
+		err = n.nobodyThere()
+	}
+	return err, err == nil
 }
 
 func (n *nodes) isGiven(address string) bool {
@@ -322,6 +331,7 @@ func (n *nodes) note(address string, err error) {
 // failed remembers how an attempt at a node ended. The caller has the mutex.
 func (n *nodes) failed(address string, one *node, err error) {
 	one.last = err
+	n.reached = n.reached || !refuses(err) // what was sent may have been done, whatever is heard later
 	if err != nil && n.leader == address {
 		n.leader = ""
 	}
@@ -370,10 +380,43 @@ func plain(err error) error {
 		return errors.New(info.GetMessage())
 	}
 	if s, ok := status.FromError(err); ok {
+		if s.Code() == codes.DeadlineExceeded {
+			return errNoAnswer
+		}
 		return errors.New(ofConnection(s.Message()))
 	}
 	return err
 }
+
+// nobodyThere is an error if this client has never reached a node and can't connect to any of its endpoints, each of
+// which refuses: to wait would not help whoever mistyped an address. Who has reached a node once, or waits for one that
+// is silent, tries on.
+func (n *nodes) nobodyThere() error {
+	n.mu.Lock()
+	hopeless := !n.reached
+	for _, address := range n.order[:n.given] {
+		hopeless = hopeless && refuses(n.known[address].last)
+	}
+	n.mu.Unlock()
+	if !hopeless {
+		return nil
+	}
+	return n.unavailable(NotDone, errNobodyThere)
+}
+
+// refuses tells of an error whether nothing was sent, because there was no connection, for a reason other than silence.
+func refuses(err error) bool {
+	means := status.Convert(err).Message()
+	return err != nil && infoOf(err) == nil && unconnected(means) && ofConnection(means) != silent
+}
+
+var errNobodyThere = errors.New("no endpoint leads to a node; start the nodes, or correct the endpoints")
+
+const (
+	connectionError = "connection error"
+	silent          = "nothing answers there"
+	hangsUp         = "it hangs up before it says anything: it wants TLS, or a certificate, or is another program"
+)
 
 // connections are what gRPC says of a connection that did not come about, and what that means: the texts are
 // gRPC's and the system's, and what is not here is told as it is.
@@ -383,16 +426,25 @@ var connections = []struct{ heard, means string }{
 	{"first record does not look like a TLS handshake", "what listens there does not talk TLS, and this client does: " +
 		"leave TLS off, or name a port with TLS"},
 	{"http2: frame too large", "what listens there wants TLS, or is no port for clients but one for other nodes"},
-	{"server preface: EOF", "it hangs up before it says anything: it wants TLS, or a certificate, or is another program"},
+	{"server preface: EOF", hangsUp},
+	{"connection reset by peer", hangsUp},
+	{"broken pipe", hangsUp},
 	{"tls: no application protocol", "it talks TLS, and not gRPC: name the node's port for clients"},
 	{"remote error: tls: ", "the node wants a certificate of this client that it can trust"},
 	{"certificate signed by unknown authority", "the node's certificate is of no authority that this client trusts"},
 	{"no such host", "there is no host of this name"},
-	{"i/o timeout", "nothing answers there"},
+	{"i/o timeout", silent},
+	{"context deadline exceeded", silent},
+}
+
+// unconnected tells what gRPC says of a connection that did not come about from what it says of a call. The one error
+// that it passes on without a word of its own is that of the very first write; later ones it sees as errors of reading.
+func unconnected(text string) bool {
+	return strings.HasPrefix(text, connectionError) || strings.HasPrefix(text, "write tcp ")
 }
 
 func ofConnection(text string) string {
-	if !strings.HasPrefix(text, "connection error") {
+	if !unconnected(text) {
 		return text
 	}
 	for _, c := range connections {

@@ -109,16 +109,16 @@ func (c *Client) Now(ctx context.Context) (Stamp, error) {
 	return stamp(r.GetStamp()), err
 }
 
-// Members lists the nodes, and gives the cluster's id. It asks every endpoint, too, and fails with ErrOtherCluster
+// Members lists the nodes, and tells of the cluster. It asks every endpoint, too, and fails with ErrOtherCluster
 // if one that answers belongs to another cluster.
-func (c *Client) Members(ctx context.Context) (members []Member, cluster string, err error) {
+func (c *Client) Members(ctx context.Context) (members []Member, cluster ClusterInfo, err error) {
 	if err := c.open(); err != nil {
-		return nil, "", err
+		return nil, ClusterInfo{}, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
 	defer cancel()
 	if _, err := c.nodes.survey(ctx); err != nil {
-		return nil, "", err
+		return nil, ClusterInfo{}, err
 	}
 	var r *zamokpb.MembersResponse
 	err = c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
@@ -129,6 +129,7 @@ func (c *Client) Members(ctx context.Context) (members []Member, cluster string,
 		return Member{
 			ID: m.GetId(), Client: m.GetClient(), Peer: m.GetPeer(), HTTP: m.GetHttp(), Version: m.GetVersion(),
 			Incarnation: m.GetIncarnation(), Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
+			LastHeard: time.Duration(m.GetLastHeard()), Behind: m.Behind,
 		}
-	}), r.GetCluster(), err
+	}), ClusterInfo{ID: r.GetCluster(), HoldOff: time.Duration(r.GetHoldOff())}, err
 }

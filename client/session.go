@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,9 +35,10 @@ type session struct {
 	// proven is when the transmission left that is the newest proof.
 	proven clock.Instant
 
-	link   *stream // nil while not attached
-	doubt  int     // Hellos of ours whose fate is unknown: they may yet take the session from a stream
-	warned bool    // since the last Welcome
+	link    *stream // nil while not attached
+	attempt uint64  // the number of the latest Hello; none has it twice
+	asked   bool    // a Hello may have opened the session, or may yet
+	warned  bool    // since the last Welcome
 
 	fresh    []*ticket          // not yet sent: without a number, first come first served
 	unwanted int                // of those, given up
@@ -143,8 +145,9 @@ func (s *session) warn() {
 	held := s.held
 	s.mu.Unlock()
 	if first {
-		s.c.log.Warn("zamok: no node serves the session; trying on",
-			"held", held, "error", s.c.nodes.unavailable(NotDone, nil))
+		nodes := strings.TrimPrefix(s.c.nodes.unavailable(NotDone, nil).Error(), "zamok: unavailable: ")
+		s.c.log.Warn("zamok: no leader can be reached, so nothing is granted or renewed; trying on: look whether most nodes run",
+			"held", held, "nodes", nodes)
 	}
 }
 
@@ -170,19 +173,20 @@ func (s *session) detached(st *stream, cause error) {
 	s.mu.Lock()
 	s.link = nil
 	s.silent = false
-	info := infoOf(cause)
-	superseded := info.GetCode() == zamokpb.Code_CODE_SUPERSEDED
-	ours := superseded && s.doubt > 0
-	if ours {
-		s.doubt--
-	}
 	s.mu.Unlock()
+	info := infoOf(cause)
 	s.c.nodes.broke(st.conn, cause, info.GetLeaderAddress())
-	if superseded && !ours {
-		// Somebody else knows the secret: a copy of this process, perhaps. What it does with our locks
-		// can't be known.
-		s.finish(&Error{Kind: ErrSessionExpired, Outcome: Unknown, Message: "another stream took the session over"})
+	if info.GetCode() == zamokpb.Code_CODE_SUPERSEDED {
+		s.finish(errTaken())
 	}
+}
+
+// errTaken is the end of a session that has been attached by a Hello with a higher number than any of ours, or with one
+// that ours has too: another program knows the secret, a copy of this process perhaps. What it does with our locks can't
+// be known.
+func errTaken() error {
+	return &Error{Kind: ErrSessionExpired, Outcome: Unknown,
+		Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
 }
 
 // finish ends the session for good, without a word of the cluster. Its locks are lost, and whoever waits is told
@@ -244,7 +248,7 @@ func (s *session) isOver() bool {
 // close ends the session on purpose. Handles are lost before the cluster can grant their locks to others.
 func (s *session) close(patience time.Duration) error {
 	s.mu.Lock()
-	opened := s.id != 0 || s.doubt > 0
+	opened := s.id != 0 || s.asked
 	closed := &Error{Kind: ErrClosed}
 	for _, t := range s.tickets {
 		t.lose(closed)

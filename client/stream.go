@@ -41,7 +41,8 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 		return err
 	}
 	s.mu.Lock()
-	s.doubt++
+	before := s.asked
+	s.asked = true
 	hello := s.hi()
 	s.mu.Unlock()
 	// If Send fails, Recv knows why.
@@ -49,11 +50,14 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	frame, err := st.rpc.Recv()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil || notDone(err) {
-		s.doubt--
+	if err != nil && notDone(err) {
+		s.asked = before
 	}
-	if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_NO_SESSION {
+	switch info := infoOf(err); info.GetCode() {
+	case zamokpb.Code_CODE_NO_SESSION:
 		s.confirm(definite(info))
+	case zamokpb.Code_CODE_SUPERSEDED:
+		return finalError{errTaken()}
 	}
 	if err != nil {
 		return err

@@ -11,7 +11,8 @@ import (
 // hi is the first frame of a stream.
 func (s *session) hi() *zamokpb.ClientFrame {
 	cfg := &s.c.cfg
-	hello := &zamokpb.Hello{Secret: s.secret, Session: s.id, Settings: &zamokpb.SessionSettings{
+	s.attempt++
+	hello := &zamokpb.Hello{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: &zamokpb.SessionSettings{
 		Ttl: int64(cfg.TTL), Label: cfg.Label, Metadata: cfg.Metadata,
 		LockDelay: int64(cfg.LockDelay), ReleaseOnDisconnect: int64(cfg.ReleaseOnDisconnect),
 	}}

@@ -1,5 +1,7 @@
 package fsm
 
+import "zamok/clock"
+
 // find looks up the locks of items into m.found; nil = nobody uses the name.
 func (m *Machine) find(items []Item) {
 	m.found = m.found[:0]
@@ -43,7 +45,7 @@ func (m *Machine) blockers(items []Item) []Blocker {
 	for i, lk := range m.found {
 		if lk == nil {
 			if m.time < m.quiet {
-				all = append(all, Blocker{Name: items[i].Name, By: ByDelay, Until: m.quiet})
+				all = append(all, m.closed(items[i].Name, m.quiet))
 			}
 			continue
 		}
@@ -59,7 +61,7 @@ func (m *Machine) blockers(items []Item) []Blocker {
 // behind; nil = it is first.
 func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *place) []Blocker {
 	if lk.delay != 0 {
-		all = append(all, Blocker{Name: lk.name, By: ByDelay, Until: lk.delay})
+		all = append(all, m.closed(lk.name, lk.delay))
 	}
 	if !lk.fits(it) {
 		for p := lk.holders.first; p != nil && len(all) < BlockersMax; p = p.next {
@@ -76,6 +78,16 @@ func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *place) []B
 		}
 	}
 	return all
+}
+
+// closed is the blocker of a lock that is closed until a time. During the hold-off nothing is lost, as nothing was
+// granted, so there are no other delays then.
+func (m *Machine) closed(name string, until clock.Time) Blocker {
+	by := ByDelay
+	if m.HoldOff() > 0 {
+		by = ByHoldOff
+	}
+	return Blocker{Name: name, By: by, Until: until}
 }
 
 func (m *Machine) blocker(p *place, by BlockedBy) Blocker {

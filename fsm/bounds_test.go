@@ -231,7 +231,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 	for want, change := range map[string]func(m *Machine, s *session.Session){
 		"heard":      func(m *Machine, s *session.Session) { m.sessions.Hear(s, 0, m.index+1) },
 		"changed":    func(m *Machine, s *session.Session) { m.sessions.Change(s, m.index+1, 0) },
-		"attachment": func(m *Machine, s *session.Session) { m.sessions.Attach(s, m.index+1) },
+		"attachment": func(m *Machine, s *session.Session) { m.sessions.Attach(s, m.index+1, 0) },
 		"id":         func(m *Machine, s *session.Session) { m.index = uint64(s.ID) - 1 },
 	} {
 		b := newBed(t)

@@ -25,7 +25,7 @@ import (
 //	op  command        fields
 //	 1  OpenSession    secret raw 32 · identity text · label text · metadata text · ttl signed ·
 //	                   lock delay signed · grace signed
-//	 2  Attach         session · secret raw 32 · floor
+//	 2  Attach         session · secret raw 32 · floor · attempt
 //	 3  Detached       session · attachment · index
 //	 4  CloseSession   session
 //	 5  Acquire        session · ticket · floor · items · wait signed · max hold signed ·
@@ -119,7 +119,8 @@ func appendCommand(b []byte, c Command) []byte {
 	case *Attach:
 		b = appendNumber(b, c.Session)
 		b = append(b, c.Secret[:]...)
-		return appendNumber(b, c.Floor)
+		b = appendNumber(b, c.Floor)
+		return appendNumber(b, c.Attempt)
 	case *Detached:
 		b = appendNumber(b, c.Session)
 		b = appendNumber(b, c.Attachment)

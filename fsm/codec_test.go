@@ -30,7 +30,7 @@ func everyCommand() []Command {
 			Secret: countedBytes(0x10), Identity: "cn=till-7", Label: "till", Metadata: "host=k4,pid=311",
 			TTL: 10 * clock.Second, LockDelay: clock.Second, Grace: 250 * clock.Millisecond,
 		},
-		&Attach{Session: 1<<50 + 3, Secret: countedBytes(0x10), Floor: 17},
+		&Attach{Session: 1<<50 + 3, Secret: countedBytes(0x10), Floor: 17, Attempt: 300},
 		&Detached{Session: 1<<50 + 3, Attachment: 1<<50 + 9, Index: 1<<50 + 200},
 		&CloseSession{Session: 1<<50 + 4},
 		&Acquire{

@@ -55,11 +55,14 @@ type OpenSession struct {
 }
 
 // Attach makes this command's index the session's attachment and yields one Attached event with
-// the state of every ticket that is live or above the floor.
+// the state of every ticket that is live or above the floor. Its client numbers its attempts upwards: one that is not
+// above the highest that took effect is refused, so that what was given up and comes late takes the session from
+// nobody. Attempt 0 has no number, and takes the session in any case.
 type Attach struct {
 	Session session.ID
 	Secret  session.Hash
 	Floor   uint64
+	Attempt uint64
 }
 
 // Detached ends the session, unless it attached again or was heard after the leader, whose machine

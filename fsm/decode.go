@@ -182,6 +182,7 @@ func readAttach(r *reader, c *Attach) *Attach {
 	c.Session = readSession(r)
 	r.raw("secret", c.Secret[:])
 	c.Floor = r.number("floor")
+	c.Attempt = r.number("attempt")
 	return c
 }
 

@@ -396,6 +396,7 @@ func (g *generator) attach() fsm.Command {
 	c := &fsm.Attach{Session: g.session(), Secret: g.secret()}
 	if s := g.m.session(c.Session); s != nil && !g.pick.in(6) {
 		c.Secret = s.Secret
+		c.Attempt = pickOf(g.pick, 0, s.attempt+1, s.attempt+1, s.attempt+7, s.attempt, s.attempt/2)
 	}
 	c.Floor = g.floor(c.Session)
 	return c

@@ -31,13 +31,16 @@ func (m *Machine) attach(c *Attach) Result {
 	if s.Secret != c.Secret {
 		return Result{Code: WrongSecret}
 	}
+	if c.Attempt != 0 && c.Attempt <= s.Attempt {
+		return Result{Code: Superseded}.of(s)
+	}
 	if s.Attachment > m.out.Index || m.told >= AttachedMax {
 		// It attached in this very entry, or others with many tickets did. To send all tickets again and again
 		// would cost too much.
 		return Result{Code: Limit, Detail: &Detail{Field: "attach"}}.of(s)
 	}
 	m.raiseFloor(s, c.Floor)
-	m.sessions.Attach(s, m.index)
+	m.sessions.Attach(s, m.index, c.Attempt)
 	tickets := m.ticketStates(s.ID)
 	m.told += len(tickets)
 	m.emit(Event{Kind: EvAttached, TicketRef: TicketRef{Session: s.ID}, Tickets: tickets})

@@ -66,11 +66,14 @@ func (m *model) attach(c *fsm.Attach) fsm.Result {
 	if s.Secret != c.Secret {
 		return fsm.Result{Code: fsm.WrongSecret}
 	}
+	if 0 < c.Attempt && c.Attempt <= s.attempt {
+		return fsm.Result{Code: fsm.Superseded}
+	}
 	if s.attachment > m.out.Index || m.welcomed >= fsm.AttachedMax {
 		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "attach"}} // once in an entry, and not too much
 	}
 	s.raise(c.Floor)
-	s.attachment = m.index
+	s.attachment, s.attempt = m.index, max(s.attempt, c.Attempt)
 	m.welcomed += len(m.known(s))
 	m.happened(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.known(s)})
 	return fsm.Result{}

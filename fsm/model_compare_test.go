@@ -149,10 +149,10 @@ func (m *model) stateDiffers(machine *fsm.Machine) error {
 	}
 	for i, want := range m.sessions {
 		if got := sessions[i]; got.ID != want.id || got.Secret != want.Secret || got.TTL != want.TTL ||
-			got.Deadline != want.deadline || got.Attachment != want.attachment || got.Floor != want.floor ||
-			got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
-			return fmt.Errorf("session %d: want %s, until %v, attachment %d, floor %d, changed %d; got %s", want.id,
-				show(want.OpenSession), want.deadline, want.attachment, want.floor, want.changed, show(got))
+			got.Deadline != want.deadline || got.Attachment != want.attachment || got.Attempt != want.attempt ||
+			got.Floor != want.floor || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
+			return fmt.Errorf("session %d: want %s, until %v, attachment %d, attempt %d, floor %d, changed %d; got %s", want.id,
+				show(want.OpenSession), want.deadline, want.attachment, want.attempt, want.floor, want.changed, show(got))
 		}
 	}
 	due, want := m.nextDue()

@@ -106,7 +106,7 @@ func nameOf(v any) string {
 
 var codeNames = [...]string{
 	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "OtherKind", "Limit",
-	"NotHeld", "Over", "OtherRules", "Malformed",
+	"NotHeld", "Over", "Superseded", "OtherRules", "Malformed",
 }
 
 var eventNames = [...]string{

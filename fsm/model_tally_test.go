@@ -12,8 +12,8 @@ import (
 // must have happened is asserted from here.
 type tally struct {
 	entries, commands, restores int
-	codes                       [13][13]int // by kind of command and code
-	refused                     [13]int     // entries, by code
+	codes                       [13][14]int // by kind of command and code
+	refused                     [14]int     // entries, by code
 	events                      [12]int
 	whys                        [15]int // of tickets and sessions that ended
 	granted                     [4]int  // items, by mode
@@ -93,7 +93,7 @@ var commandKinds = [13]struct {
 	met  []fsm.Code
 }{
 	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid}},
-	{"Attach", []fsm.Code{fsm.OK, fsm.NoSession, fsm.WrongSecret}},
+	{"Attach", []fsm.Code{fsm.OK, fsm.NoSession, fsm.WrongSecret, fsm.Superseded}},
 	{"Detached", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
 	{"Acquire", []fsm.Code{

@@ -52,6 +52,7 @@ type modelSession struct {
 	deadline         clock.Time
 	heard            uint64
 	attachment       uint64
+	attempt          uint64
 	floor            uint64
 	changed          uint64                     // the index of the last change of any of its tickets
 	gone             map[uint64]fsm.TicketState // above the floor
@@ -411,7 +412,10 @@ func (m *model) inTheWay(t *modelTicket) (blockers []fsm.Blocker) {
 		if m.time < m.quiet {
 			until = max(until, m.quiet)
 		}
-		if until != 0 {
+		switch {
+		case m.time < m.quiet:
+			blockers = append(blockers, fsm.Blocker{Name: item.Name, By: fsm.ByHoldOff, Until: until})
+		case until != 0:
 			blockers = append(blockers, fsm.Blocker{Name: item.Name, By: fsm.ByDelay, Until: until})
 		}
 		permits := item.Permits

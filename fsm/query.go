@@ -29,6 +29,17 @@ func (m *Machine) Cluster() ClusterID { return m.cluster }
 // Quiet is the time before which a restored machine grants nothing.
 func (m *Machine) Quiet() clock.Time { return m.quiet }
 
+// HoldOff is for how long nothing is granted yet, because a backup was restored; 0 = it is over, or there was none.
+func (m *Machine) HoldOff() clock.Span { return max(m.quiet.Sub(m.time), 0) }
+
+// Closed says what closes a lock, in use or not: a delay, or the hold-off; false: neither does.
+func (m *Machine) Closed(name string) (Blocker, bool) {
+	if lk, ok := m.locks.Get(name); ok {
+		return m.closed(name, lk.delay), lk.delay != 0
+	}
+	return m.closed(name, m.quiet), m.HoldOff() > 0
+}
+
 // Counts is how much there is of everything.
 type Counts struct {
 	Sessions, Locks, Granted, Waiting, Delayed int

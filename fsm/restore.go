@@ -215,6 +215,7 @@ func (s *snapshotReader) readSession(r *reader) error {
 	one.Deadline = readTime(r, "deadline")
 	one.Heard = r.number("heard")
 	one.Attachment = r.number("attachment")
+	one.Attempt = r.number("attempt")
 	one.Floor = r.number("floor")
 	one.Changed = r.number("changed")
 	s.past(r, "id", uint64(one.ID))

@@ -53,6 +53,8 @@ const (
 	// Over: the ticket is gone; Why says how it ended, and 0 that nobody remembers: it is at or below
 	// the floor.
 	Over
+	// Superseded: an Attach with a higher number, or with the same one, took effect before.
+	Superseded
 	// OtherRules: encoded under other rules than the machine's; encode again.
 	OtherRules
 	// Malformed: not an entry.
@@ -104,7 +106,7 @@ type Blocker struct {
 	TicketRef
 	Token uint64
 	Owner string
-	// Until is when a delay ends.
+	// Until is when a delay, or the hold-off after a restore, ends.
 	Until clock.Time
 }
 
@@ -112,9 +114,10 @@ type Blocker struct {
 type BlockedBy uint8
 
 const (
-	ByHolder BlockedBy = 1 + iota // holds what the ticket does not fit beside
-	ByWaiter                      // is ahead in the queue
-	ByDelay                       // the lock is closed until a time
+	ByHolder  BlockedBy = 1 + iota // holds what the ticket does not fit beside
+	ByWaiter                       // is ahead in the queue
+	ByDelay                        // the lock is closed until a time
+	ByHoldOff                      // a backup was restored, and nothing is granted until a time
 )
 
 // Link is one ticket of a chain of waiting. A waiting ticket waits at Name for the next link. A

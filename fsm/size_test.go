@@ -19,7 +19,7 @@ func TestSizeIsNoLessThanTheBytes(t *testing.T) {
 	commands := everyCommand()
 	commands = append(commands,
 		&OpenSession{Identity: long, Label: long, Metadata: long, TTL: -1 << 63, LockDelay: -1 << 63, Grace: -1 << 63},
-		&Attach{Session: session.ID(most), Floor: most},
+		&Attach{Session: session.ID(most), Floor: most, Attempt: most},
 		&Detached{Session: session.ID(most), Attachment: most, Index: most},
 		&Acquire{
 			Session: session.ID(most), Ticket: most, Floor: most, Items: items, WaitFor: -1 << 63,

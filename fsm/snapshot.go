@@ -22,7 +22,7 @@ import (
 //	kind       fields
 //	1 header   rules · term · index · time · office · cluster raw 16 · restored · quiet
 //	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl · lock delay ·
-//	           grace · opened · deadline · heard · attachment · floor · changed
+//	           grace · opened · deadline · heard · attachment · attempt · floor · changed
 //	3 ticket   number · state byte · why byte · token; unless gone: born · wait until · hold until ·
 //	           max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
@@ -182,6 +182,7 @@ func (s *snapshotWriter) session(one *session.Session) {
 	b = appendNumber(b, uint64(one.Deadline))
 	b = appendNumber(b, one.Heard)
 	b = appendNumber(b, one.Attachment)
+	b = appendNumber(b, one.Attempt)
 	b = appendNumber(b, one.Floor)
 	s.record(recSession, appendNumber(b, one.Changed))
 }

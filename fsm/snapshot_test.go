@@ -40,7 +40,7 @@ func richMachine(t testing.TB) *Machine {
 	}
 	one, two, doomed := open(1, 0), open(2, clock.Second), open(3, 20*clock.Second)
 	apply(clock.Time(clock.Second),
-		&Attach{Session: one, Secret: session.Hash{1}},
+		&Attach{Session: one, Secret: session.Hash{1}, Attempt: 5},
 		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), WaitFor: Forever, Owner: "x", Metadata: "md"},
 		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), WaitFor: 5 * clock.Second, MaxHold: clock.Hour},
 		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 5}}, WaitFor: 0, MaxHold: clock.Minute},

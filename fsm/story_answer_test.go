@@ -91,6 +91,8 @@ func (t *teller) tellCode(c Command, r Result) {
 		t.say("%s is told: there is no such session%s", who, why)
 	case WrongSecret:
 		t.say("%s is refused: that is not the session's secret", who)
+	case Superseded:
+		t.say("%s is refused: a later attempt took effect before", who)
 	case Limit:
 		t.say("%s is refused: over the limit (%s)", who, r.Detail.Field)
 	default:
@@ -245,6 +247,8 @@ func (s *story) blockers(all []Blocker) []string {
 			said = append(said, fmt.Sprintf("%s holds %s (token %d)", s.holder(b.TicketRef), b.Name, b.Token))
 		case b.By == ByWaiter:
 			said = append(said, fmt.Sprintf("%s waits for %s", s.holder(b.TicketRef), b.Name))
+		case b.By == ByHoldOff:
+			said = append(said, fmt.Sprintf("nothing is granted before %v", moment(b.Until)))
 		default:
 			said = append(said, fmt.Sprintf("%s is closed until %v", b.Name, moment(b.Until)))
 		}

@@ -40,7 +40,7 @@ import (
 //	    item/1..65 is 65 names, x*513 a name of 513 bytes
 //	alice repeats #1               the same Acquire comes once more
 //	alice drops|downgrades stock|#1 [floor=1]
-//	alice renews | attaches [secret=…] [floor=1] | closes
+//	alice renews | attaches [secret=…] [floor=1] [attempt=2] | closes
 //	alice breaks                   the leader sees her stream break; no entry
 //	detach alice                   the grace is over: what the leader saw then is reported
 //
@@ -338,6 +338,7 @@ func (s *story) writeClient(d *draft, l *line, p *person) {
 	case "attaches":
 		d.Commands = append(d.Commands, &Attach{
 			Session: p.id, Secret: secretOf(l.option("secret", p.name)), Floor: l.number(l.option("floor", "0")),
+			Attempt: l.number(l.option("attempt", "0")),
 		})
 	case "closes":
 		d.Commands = append(d.Commands, &CloseSession{Session: p.id})

@@ -88,6 +88,15 @@ func (s *state) replace(m *fsm.Machine) {
 	s.restored(m)
 }
 
+// logHoldOff logs that nothing is granted for a while, if that is so: what is restored here and what leads says it.
+func (s *state) logHoldOff() {
+	var left clock.Span
+	s.view(func(m *fsm.Machine) { left = m.HoldOff() })
+	if left > 0 {
+		s.log.Warn("no lock is granted yet: a backup was restored, and clients may still believe in locks of the old cluster", "left", left)
+	}
+}
+
 // ApplyBatch implements raft.BatchingFSM. A plain FSM would not be shown configuration entries, and
 // could then not make a snapshot behind one.
 func (s *state) ApplyBatch(logs []*raft.Log) []any {
@@ -178,6 +187,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 		s.log.Error("ALARM: a restored state breaks its invariants; going on with it", "error", err)
 	}
 	s.replace(machine)
+	s.logHoldOff()
 	if metas, err := s.snapshots.List(); err == nil && len(metas) > 0 {
 		s.committed.seen(metas[0].ConfigurationIndex, metas[0].Configuration.Servers)
 	}

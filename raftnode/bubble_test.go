@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -36,6 +37,29 @@ type bubbleNode struct {
 	dir   string // of its data; what else a node keeps in memory, it can't come back to
 	disk  *sickDisk
 	ended chan error // what it ended itself for
+	diary diary
+}
+
+// diary is what a node logged.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, string(p)) // a handler writes a line at once
+	return len(p), nil
+}
+
+// new returns what was logged since the last call.
+func (d *diary) new() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lines := d.lines
+	d.lines = nil
+	return lines
 }
 
 // inBubble runs a test on three nodes that have begun a cluster. At its end they are killed.
@@ -85,7 +109,7 @@ func (b *bubble) open(n *bubbleNode) (err error) {
 			default: // it ends once
 			}
 		},
-		Logger: slog.New(slog.NewTextHandler(b.Output(), nil)),
+		Logger: slog.New(slog.NewTextHandler(io.MultiWriter(b.Output(), &n.diary), nil)),
 	})
 	return err
 }

@@ -24,7 +24,7 @@ const (
 )
 
 // clerk does what needs writing and asking and must not hold up raft: the marker, announcements,
-// reports, and looking at what others reported.
+// reports, and looking at what others reported, and at the room on all disks.
 func (n *Node) clerk() {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.busy.Go(func() {
@@ -58,6 +58,7 @@ func (n *Node) clerk() {
 			}
 		}
 		n.judge()
+		n.lookAtRoom(ctx)
 		if low, _ := n.store.Low(); low && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
 			n.log.Warn("the disk is nearly full; making a snapshot to shorten the log")

@@ -9,8 +9,8 @@
 //	             renewals, stamps each entry last of all, and keeps the promises that need time
 //	flight       one for each proposed entry, at most two: waits for raft's answer
 //	raft's own   ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
-//	clerk        writes the marker, announces this node, reports digests, and asks, while no leader is
-//	             heard of, whether this node was removed
+//	clerk        writes the marker, announces this node, reports digests, looks at the room on all
+//	             disks, and asks, while no leader is heard of, whether this node was removed
 //	watchdog     ends the process of a leader that is stuck
 //	tellLosses   notifies a follower that its log has lost what it acknowledged
 //

@@ -36,6 +36,7 @@ type flight struct {
 type flights struct {
 	mu      sync.Mutex
 	byBytes map[*byte]*flight
+	refused error // why the log did not take what raft appended last; nil = it did
 }
 
 func newFlights() *flights { return &flights{byBytes: make(map[*byte]*flight)} }
@@ -58,6 +59,13 @@ func (f *flights) land(fl *flight, now time.Time) Measure {
 	}
 }
 
+// refusing says why the log did not take what raft appended last; nil = it did.
+func (f *flights) refusing() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.refused
+}
+
 // find returns the flight of an entry, or nil; the caller holds the lock.
 func (f *flights) find(l *raft.Log) *flight {
 	if len(l.Data) == 0 || len(f.byBytes) == 0 {
@@ -74,7 +82,7 @@ func (f *flights) committed(l *raft.Log) {
 	}
 }
 
-// timedLog tells the flights when they were on disk.
+// timedLog tells the flights when they were on disk, and whether the log takes what is appended.
 type timedLog struct {
 	raft.LogStore
 	flights *flights
@@ -83,11 +91,12 @@ type timedLog struct {
 func (t timedLog) StoreLog(l *raft.Log) error { return t.StoreLogs([]*raft.Log{l}) }
 
 func (t timedLog) StoreLogs(logs []*raft.Log) error {
-	if err := t.LogStore.StoreLogs(logs); err != nil {
-		return err
-	}
+	err := t.LogStore.StoreLogs(logs)
 	t.flights.mu.Lock()
 	defer t.flights.mu.Unlock()
+	if t.flights.refused = err; err != nil {
+		return err
+	}
 	for _, l := range logs {
 		if fl := t.flights.find(l); fl != nil {
 			fl.index, fl.appended = l.Index, time.Now()

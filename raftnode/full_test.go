@@ -61,8 +61,8 @@ func TestALeaderWithoutRoomGivesWay(t *testing.T) {
 	})
 }
 
-// Before a disk is full there is a mark. Below it the node tells the others, whose doors refuse what
-// only adds, and makes a snapshot while there is room for one. Entries go on: renewals and drops are
+// Before a disk is full there is a mark. Below it the node tells the others, whose leader refuses what
+// only adds if too few have room, and makes a snapshot while there is room for one. Entries go on: renewals and drops are
 // the cure.
 func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 	inBubble(t, func(b *bubble) {

@@ -104,8 +104,8 @@ func (in *instance) raftConfig() *raft.Config {
 	return c
 }
 
-// handOver gives the leadership to another node and waits, for about an election, until it is gone.
-// raft must end afterwards.
+// handOver gives the leadership to another node, if there is one to one that is fit for it, and waits, for about
+// an election, until it is gone. raft must end afterwards.
 func (in *instance) handOver() {
 	if in.raft.State() != raft.Leader {
 		return
@@ -113,7 +113,11 @@ func (in *instance) handOver() {
 	in.node.checkpoint()
 	ctx, cancel := context.WithTimeout(context.Background(), in.node.cfg.Election+transferWait)
 	defer cancel()
-	if err := in.waitFor(ctx, in.raft.LeadershipTransfer()); err != nil {
+	future := in.raft.LeadershipTransfer // to any
+	if to, err := in.successor(); err == nil {
+		future = func() raft.Future { return in.raft.LeadershipTransferToServer(to.ID, to.Address) }
+	}
+	if err := in.waitFor(ctx, future()); err != nil {
 		in.node.log.Info("leadership was not handed over", "error", err)
 	}
 }

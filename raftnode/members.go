@@ -2,7 +2,6 @@ package raftnode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -180,8 +179,8 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 	if since == nil || old.ID == n.self.ID() {
 		return n.notLeader()
 	}
-	if contact := in.transport.Contact(old.ID); contact.After(*since) {
-		since = &contact
+	if contact := in.transport.Contact(old.ID); contact.At.After(*since) {
+		since = &contact.At
 	}
 	if silent := time.Since(*since); silent < replaceSilence {
 		return fmt.Errorf("%s takes the place of the lost %s when that has been silent for %v, and it is for %v; %w",
@@ -353,7 +352,7 @@ func (in *instance) needsLive(ctx context.Context, voters []raft.ServerID) error
 	for {
 		var silent []string
 		for _, id := range voters {
-			if id != in.node.self.ID() && !in.transport.Contact(id).After(began) {
+			if id != in.node.self.ID() && !in.transport.Contact(id).At.After(began) {
 				silent = append(silent, peer.NameOf(id))
 			}
 		}
@@ -385,8 +384,8 @@ func (n *Node) change(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// Transfer hands the leadership to a node, or to any with "". This node's raft then ends and starts
-// anew, whatever came of it (hashicorp/raft#696).
+// Transfer hands the leadership to a node, or with "" to one that is fit for it. This node's raft then ends
+// and starts anew, whatever came of it (hashicorp/raft#696).
 func (n *Node) Transfer(ctx context.Context, to string) error {
 	in, err := n.leading()
 	if err != nil {
@@ -395,22 +394,12 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 	if to == n.cfg.ID {
 		return fmt.Errorf("raftnode: transfer: %s leads already; %w", to, ErrRefused)
 	}
-	n.checkpoint()
-	var future raft.Future
-	if to == "" {
-		future = in.raft.LeadershipTransfer()
-	} else {
-		at := slices.IndexFunc(in.servers(), func(s raft.Server) bool {
-			return peer.NameOf(s.ID) == to && s.Suffrage == raft.Voter && s.ID != n.self.ID()
-		})
-		if at < 0 {
-			return fmt.Errorf("raftnode: transfer: %q is no other voter of this cluster; %w", to, ErrRefused)
-		}
-		server := in.servers()[at]
-		future = in.raft.LeadershipTransferToServer(server.ID, server.Address)
+	server, err := in.nextLeader(to)
+	if err != nil {
+		return fmt.Errorf("raftnode: transfer: %w", err)
 	}
-	err = in.waitFor(ctx, future)
-	return errors.Join(err, n.reopen(in))
+	n.checkpoint()
+	return n.handTo(ctx, in, server)
 }
 
 // reopen replaces raft, unless somebody else has, or the node is closing.

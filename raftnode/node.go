@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,9 @@ type Node struct {
 	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
 	// when it was opened. Never changed; 0 = there was none.
 	listedAt uint64
-	cut      atomic.Int64 // cluster time that stalls of this leader cut off, in ns
+	cut      atomic.Int64           // cluster time that stalls of this leader cut off, in ns
+	noRoom   atomic.Pointer[string] // why this leader lets nothing new begin; nil = it does
+	gaveWay  time.Time              // when this leader gave way because of its disk last; of the clerk
 
 	clerkWake chan struct{}    // capacity 1
 	losses    chan lostEntries // capacity 1
@@ -222,18 +225,23 @@ type Status struct {
 	RaftIndex   uint64 // the last of the log
 	Applied     clock.Stamp
 	Cut         clock.Span // cluster time that stalls of this node, leading, cut off
+	HoldOff     clock.Span // for how long nothing is granted, because a backup was restored; 0 = that is over
 	DiskFree    uint64
 	DiskLow     bool
 	Writing     time.Duration // for how long the oldest write to the disk has been going on; 0 = there is none
+	Refusing    string        // why this node's log takes no entries; "" = it takes them
 	Incarnation store.ID
 }
 
 // Status returns how this node is doing.
 func (n *Node) Status() Status {
 	s := Status{ID: n.cfg.ID, State: raft.Shutdown.String(), Cut: clock.Span(n.cut.Load()), Incarnation: n.store.Identity().Incarnation}
-	n.state.view(func(m *fsm.Machine) { s.Applied = m.Stamp() })
+	n.state.view(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
 	s.DiskFree, _ = n.store.Free()
 	s.DiskLow, _ = n.store.Low()
+	if err := cmp.Or(n.flights.refusing(), n.store.Room()); err != nil {
+		s.Refusing = err.Error()
+	}
 	if w, writing := n.store.Writing(); writing {
 		s.Writing = time.Since(w.Since)
 	}

@@ -125,6 +125,7 @@ func (o *office) start() bool {
 			o.clock = clock.StartLeader(o.node.cfg.Source, number, applied.Time)
 			o.sentAt = time.Now()
 			o.node.log.Info("leading", "office", number, "term", applied.Stamp.Term, "time", applied.Time)
+			o.node.state.logHoldOff()
 			return true
 		}
 	}

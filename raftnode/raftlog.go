@@ -2,35 +2,98 @@ package raftnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"zamok/raftnode/peer"
 )
 
-// raftLogger gives raft a logger that writes to log, from Info upwards.
+// raftLogger gives raft a logger that writes to log. raft repeats itself with every call that fails, dozens of
+// times a second. So each of its complaints, about one peer, is logged once in a while (peer.QuietLog).
 func raftLogger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Info, Output: io.Discard})
-	logger.RegisterSink(slogSink{log})
+	logger.RegisterSink(slogSink{log, peer.NewQuietLog(log)})
 	return logger
 }
 
 // slogSink takes what hclog has to say to slog.
-type slogSink struct{ log *slog.Logger }
+type slogSink struct {
+	log   *slog.Logger // of what is of use for debugging only
+	quiet *peer.QuietLog
+}
+
+// raftLevels are the levels of messages for which raft has another one. What another node or the network causes is
+// no error of this node.
+var raftLevels = map[string]slog.Level{
+	// The transport logs once that a follower does not answer, or takes nothing.
+	"failed to heartbeat to":     slog.LevelDebug,
+	"failed to appendEntries to": slog.LevelDebug,
+	"failed to contact":          slog.LevelDebug,
+
+	"failed to make requestVote RPC":                            slog.LevelWarn,
+	"failed to install snapshot":                                slog.LevelWarn,
+	"failed to send snapshot to":                                slog.LevelWarn,
+	"failed to decode incoming command":                         slog.LevelWarn,
+	"failed to flush response":                                  slog.LevelWarn,
+	"failed to accept connection":                               slog.LevelWarn,
+	"target does not support pre-vote RPC, treating as granted": slog.LevelWarn,
+	"peer has newer term, stopping replication":                 slog.LevelInfo,
+	"failed to pipeline appendEntries":                          slog.LevelWarn,
+	"failed to start pipeline replication to":                   slog.LevelWarn,
+}
 
 // Accept implements hclog.SinkAdapter.
 func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any) {
 	if level < hclog.Info {
 		return
 	}
-	to := map[hclog.Level]slog.Level{
-		hclog.Info: slog.LevelInfo, hclog.Warn: slog.LevelWarn, hclog.Error: slog.LevelError,
-	}[level]
+	to, other := raftLevels[msg]
+	if !other {
+		to = map[hclog.Level]slog.Level{
+			hclog.Info: slog.LevelInfo, hclog.Warn: slog.LevelWarn, hclog.Error: slog.LevelError,
+		}[level]
+	}
+	key := msg
 	for i, a := range args {
-		if f, ok := a.(hclog.Format); ok {
-			args[i] = fmt.Sprintf(f[0].(string), f[1:]...)
+		switch a := a.(type) {
+		case hclog.Format:
+			args[i] = fmt.Sprintf(a[0].(string), a[1:]...)
+		case raft.Server:
+			args[i] = fmt.Sprintf("%s at %s", a.ID, a.Address)
+		case error:
+			if isEnd(a) {
+				to = slog.LevelDebug
+			}
+		}
+		switch {
+		case i == 0:
+		case args[i-1] == "peer" || args[i-1] == "target" || args[i-1] == "server-id" || args[i-1] == "from":
+			key = fmt.Sprint(msg, " ", args[i])
 		}
 	}
-	s.log.Log(context.Background(), to, name+": "+msg, args...)
+	if to == slog.LevelDebug {
+		s.log.Log(context.Background(), to, name+": "+msg, args...)
+		return
+	}
+	if to == slog.LevelInfo { // what changes is logged, and what is the same is not
+		key = fmt.Sprint(msg, args)
+	}
+	s.quiet.Log(to, key, name+": "+msg, args...)
+}
+
+// isEnd tells whether an error says that this node closed the connection itself, mostly because it ends.
+func isEnd(err error) bool {
+	for _, end := range []error{net.ErrClosed, peer.ErrClosed, raft.ErrTransportShutdown} {
+		if errors.Is(err, end) || strings.HasSuffix(err.Error(), end.Error()) { // raft's decoder does not wrap
+			return true
+		}
+	}
+	return false
 }

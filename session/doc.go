@@ -13,7 +13,7 @@
 // next, and the machine ends sessions in the order (deadline, id) when cluster time has passed.
 //
 // Beside the lease a session's record carries what the machine needs to know on each command of
-// that session: the latest attachment, when it was last heard, the floor of its tickets and how
+// that session: the latest attachment and its number, when it was last heard, the floor of its tickets and how
 // many it has in hand. They are kept here so that a command finds its session once.
 //
 // # The schedule

@@ -25,6 +25,8 @@ type Session struct {
 	Heard    uint64     // the index of the step in which it was last heard
 	// Attachment is the index of its latest Attach, 0 = never attached.
 	Attachment uint64
+	// Attempt is the highest number that its client gave an Attach which took effect.
+	Attempt uint64
 	// Floor: its client sends no more Acquire for tickets up to here.
 	Floor uint64
 	// Changed is the index of the last change of any of its tickets.
@@ -41,7 +43,7 @@ type Session struct {
 // sum is the record's part of the digest.
 func (s *Session) sum() Sum {
 	return s.fixed.Word(uint64(s.Deadline)).Word(s.Heard).Word(s.Attachment).
-		Word(s.Floor).Word(s.Changed)
+		Word(s.Attempt).Word(s.Floor).Word(s.Changed)
 }
 
 func (s *Session) fixedSum() Sum {

@@ -73,10 +73,10 @@ func (t *Table) Hear(s *Session, now clock.Time, index uint64) {
 	t.sum += s.sum()
 }
 
-// Attach makes index the session's attachment.
-func (t *Table) Attach(s *Session, index uint64) {
+// Attach makes index the session's attachment, by its client's attempt of that number; the highest is kept.
+func (t *Table) Attach(s *Session, index, attempt uint64) {
 	t.sum -= s.sum()
-	s.Attachment = index
+	s.Attachment, s.Attempt = index, max(s.Attempt, attempt)
 	t.sum += s.sum()
 }
 

@@ -128,8 +128,9 @@ func TestTableAgreesWithAMap(t *testing.T) {
 			},
 			"attach": func(r *rapid.T) {
 				index++
-				change(some(), func(s *Session) { table.Attach(s, index) },
-					func(s *Session) { s.Attachment = index })
+				attempt := rapid.Uint64Range(0, 9).Draw(r, "attempt")
+				change(some(), func(s *Session) { table.Attach(s, index, attempt) },
+					func(s *Session) { s.Attachment, s.Attempt = index, max(s.Attempt, attempt) })
 			},
 			"floor": func(r *rapid.T) {
 				f := rapid.Uint64Range(0, 50).Draw(r, "floor")

@@ -350,14 +350,15 @@ const (
 	Code_CODE_NOT_LEADER Code = 11
 	// The leader has more to do than it can; a little later. UNAVAILABLE.
 	Code_CODE_OVERLOADED Code = 12
-	// The leader's disk is nearly full: no new sessions and acquisitions. RESOURCE_EXHAUSTED.
+	// Fewer than a majority of the nodes have room on their disks: no new sessions and acquisitions.
+	// RESOURCE_EXHAUSTED.
 	Code_CODE_DISK_LOW Code = 13
 	// It was proposed, and the leadership or the process ended before it was seen applied. UNKNOWN outcome:
 	// send it again. UNAVAILABLE.
 	Code_CODE_UNKNOWN Code = 14
 	// Access rules say no. PERMISSION_DENIED.
 	Code_CODE_DENIED Code = 15
-	// A newer stream of this session took over. ABORTED.
+	// A newer stream of this session took over. ABORTED; UNKNOWN says it of a stream, NOT_DONE of a Hello.
 	Code_CODE_SUPERSEDED Code = 16
 	// The client read too slowly, and the stream was cut rather than shortened. RESOURCE_EXHAUSTED.
 	Code_CODE_SLOW Code = 17
@@ -515,6 +516,8 @@ const (
 	BlockedBy_BLOCKED_BY_HOLDER      BlockedBy = 1
 	BlockedBy_BLOCKED_BY_WAITER      BlockedBy = 2
 	BlockedBy_BLOCKED_BY_DELAY       BlockedBy = 3
+	// A backup was restored, and the cluster grants nothing until all leases of the old cluster are over.
+	BlockedBy_BLOCKED_BY_HOLD_OFF BlockedBy = 4
 )
 
 // Enum value maps for BlockedBy.
@@ -524,12 +527,14 @@ var (
 		1: "BLOCKED_BY_HOLDER",
 		2: "BLOCKED_BY_WAITER",
 		3: "BLOCKED_BY_DELAY",
+		4: "BLOCKED_BY_HOLD_OFF",
 	}
 	BlockedBy_value = map[string]int32{
 		"BLOCKED_BY_UNSPECIFIED": 0,
 		"BLOCKED_BY_HOLDER":      1,
 		"BLOCKED_BY_WAITER":      2,
 		"BLOCKED_BY_DELAY":       3,
+		"BLOCKED_BY_HOLD_OFF":    4,
 	}
 )
 
@@ -844,8 +849,13 @@ type Hello struct {
 	// 16 random bytes that nobody else knows. The cluster stores only a hash.
 	Secret []byte `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
 	// 0 opens a session with the settings, or finds the one that this secret opened before.
-	Session       uint64           `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Settings      *SessionSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
+	Session  uint64           `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Settings *SessionSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Rises with every Hello that is sent for a session, from 1 on, whatever became of the ones before. A Hello that
+	// is not above the highest that took effect is refused with SUPERSEDED: so one that was given up and arrives
+	// late takes the session from no newer stream, and a newer stream is always another program's that has the
+	// secret. 0: no number; the Hello takes the session in any case.
+	Attempt       uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -899,6 +909,13 @@ func (x *Hello) GetSettings() *SessionSettings {
 		return x.Settings
 	}
 	return nil
+}
+
+func (x *Hello) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
 }
 
 type SessionSettings struct {
@@ -2202,11 +2219,13 @@ type Blocker struct {
 	Ticket  uint64                 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	Token   uint64                 `protobuf:"varint,5,opt,name=token,proto3" json:"token,omitempty"`
 	Owner   string                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
-	// With DELAY: the cluster time at which it ends.
+	// With DELAY and HOLD_OFF: the cluster time at which it ends.
 	Until int64 `protobuf:"varint,7,opt,name=until,proto3" json:"until,omitempty"`
 	// The session's label, and the beginning (128 bytes) of the ticket's metadata, for people.
-	Label         string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
-	Metadata      []byte `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Label    string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
+	Metadata []byte `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// With DELAY and HOLD_OFF: how much of it was left, in nanoseconds of cluster time, when this was sent.
+	Left          int64 `protobuf:"varint,10,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2302,6 +2321,13 @@ func (x *Blocker) GetMetadata() []byte {
 		return x.Metadata
 	}
 	return nil
+}
+
+func (x *Blocker) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
 }
 
 // Link is one ticket of a deadlock: a waiting one waits at `name` for the next link; a granted one is
@@ -3320,7 +3346,9 @@ type LockSummary struct {
 	Holders uint32 `protobuf:"varint,3,opt,name=holders,proto3" json:"holders,omitempty"`
 	Waiters uint32 `protobuf:"varint,4,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	// Cluster time; 0 = no delay.
-	DelayedUntil  int64 `protobuf:"varint,5,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
+	DelayedUntil int64 `protobuf:"varint,5,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
+	// Cluster time before which no lock is granted, used or not, because a backup was restored; 0 = no such thing.
+	HoldOffUntil  int64 `protobuf:"varint,6,opt,name=hold_off_until,json=holdOffUntil,proto3" json:"hold_off_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3386,6 +3414,13 @@ func (x *LockSummary) GetWaiters() uint32 {
 func (x *LockSummary) GetDelayedUntil() int64 {
 	if x != nil {
 		return x.DelayedUntil
+	}
+	return 0
+}
+
+func (x *LockSummary) GetHoldOffUntil() int64 {
+	if x != nil {
+		return x.HoldOffUntil
 	}
 	return 0
 }
@@ -4561,8 +4596,11 @@ type MembersResponse struct {
 	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
 	Leader  string                 `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
 	// The cluster's id, as hex: what a node that joins is told to expect.
-	Cluster       string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Stamp         *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Stamp   *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	// For how long no lock is granted yet, because a backup was restored: nanoseconds of cluster time; 0 = no such
+	// thing.
+	HoldOff       int64 `protobuf:"varint,5,opt,name=hold_off,json=holdOff,proto3" json:"hold_off,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4625,20 +4663,34 @@ func (x *MembersResponse) GetStamp() *Stamp {
 	return nil
 }
 
+func (x *MembersResponse) GetHoldOff() int64 {
+	if x != nil {
+		return x.HoldOff
+	}
+	return 0
+}
+
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Addresses as announced; "" = not yet.
-	Client    string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Peer      string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
-	Http      string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
-	Version   string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	Voter     bool   `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
-	Leader    bool   `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
+	Client  string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	Peer    string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Http    string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	Voter   bool   `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
+	Leader  bool   `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
+	// On the disk of its data directory; 0, with disk_low false: not known, as of a node with its data in memory.
 	FreeBytes uint64 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
 	DiskLow   bool   `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
 	// Of its data directory, 32 hexadecimal digits: a node that lost its data comes back with another one.
-	Incarnation   string `protobuf:"bytes,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation string `protobuf:"bytes,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Nanoseconds since the leader sent what the node answered last, or since it leads, if the node has answered nothing
+	// since then. Absent: it is the leader.
+	LastHeard *int64 `protobuf:"varint,11,opt,name=last_heard,json=lastHeard,proto3,oneof" json:"last_heard,omitempty"`
+	// How many entries of the leader's log it lacked then. Absent: it is the leader, or has answered nothing since that
+	// leads.
+	Behind        *uint64 `protobuf:"varint,12,opt,name=behind,proto3,oneof" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4741,6 +4793,20 @@ func (x *Member) GetIncarnation() string {
 		return x.Incarnation
 	}
 	return ""
+}
+
+func (x *Member) GetLastHeard() int64 {
+	if x != nil && x.LastHeard != nil {
+		return *x.LastHeard
+	}
+	return 0
+}
+
+func (x *Member) GetBehind() uint64 {
+	if x != nil && x.Behind != nil {
+		return *x.Behind
+	}
+	return 0
 }
 
 type JoinRequest struct {
@@ -4914,7 +4980,7 @@ func (*RemoveResponse) Descriptor() ([]byte, []int) {
 
 type TransferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: the one that is furthest.
+	// Empty: the one that is furthest, of those that answer and have room on their disks.
 	To            string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5090,11 +5156,12 @@ const file_zamok_proto_rawDesc = "" +
 	"\n" +
 	"keep_alive\x18\x05 \x01(\v2\x13.zamok.v1.KeepAliveH\x00R\tkeepAlive\x12.\n" +
 	"\x05close\x18\x06 \x01(\v2\x16.zamok.v1.CloseSessionH\x00R\x05closeB\t\n" +
-	"\amessage\"p\n" +
+	"\amessage\"\x8a\x01\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x125\n" +
-	"\bsettings\x18\x03 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\"\xa8\x01\n" +
+	"\bsettings\x18\x03 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\"\xa8\x01\n" +
 	"\x0fSessionSettings\x12\x10\n" +
 	"\x03ttl\x18\x01 \x01(\x03R\x03ttl\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x1a\n" +
@@ -5190,7 +5257,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\x0eleader_address\x18\n" +
 	" \x01(\tR\rleaderAddress\x12\x1f\n" +
 	"\x03why\x18\v \x01(\x0e2\r.zamok.v1.WhyR\x03why\x12\x18\n" +
-	"\acluster\x18\f \x01(\tR\acluster\"\xe8\x01\n" +
+	"\acluster\x18\f \x01(\tR\acluster\"\xfc\x01\n" +
 	"\aBlocker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\x02by\x18\x02 \x01(\x0e2\x13.zamok.v1.BlockedByR\x02by\x12\x18\n" +
@@ -5200,7 +5267,9 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05owner\x18\x06 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05until\x18\a \x01(\x03R\x05until\x12\x14\n" +
 	"\x05label\x18\b \x01(\tR\x05label\x12\x1a\n" +
-	"\bmetadata\x18\t \x01(\fR\bmetadata\"\x89\x01\n" +
+	"\bmetadata\x18\t \x01(\fR\bmetadata\x12\x12\n" +
+	"\x04left\x18\n" +
+	" \x01(\x03R\x04left\"\x89\x01\n" +
 	"\x04Link\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06ticket\x18\x02 \x01(\x04R\x06ticket\x12\x14\n" +
@@ -5270,13 +5339,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\x04lock\x18\x01 \x01(\v2\x15.zamok.v1.LockSummaryR\x04lock\x12*\n" +
 	"\aholders\x18\x02 \x03(\v2\x10.zamok.v1.TicketR\aholders\x12&\n" +
 	"\x05queue\x18\x03 \x03(\v2\x10.zamok.v1.TicketR\x05queue\x12%\n" +
-	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\x8a\x01\n" +
+	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xb0\x01\n" +
 	"\vLockSummary\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02of\x18\x02 \x01(\rR\x02of\x12\x18\n" +
 	"\aholders\x18\x03 \x01(\rR\aholders\x12\x18\n" +
 	"\awaiters\x18\x04 \x01(\rR\awaiters\x12#\n" +
-	"\rdelayed_until\x18\x05 \x01(\x03R\fdelayedUntil\"\x96\x03\n" +
+	"\rdelayed_until\x18\x05 \x01(\x03R\fdelayedUntil\x12$\n" +
+	"\x0ehold_off_until\x18\x06 \x01(\x03R\fholdOffUntil\"\x96\x03\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
@@ -5358,12 +5428,13 @@ const file_zamok_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x17\n" +
 	"\x15ExpireSessionResponse\"\x10\n" +
-	"\x0eMembersRequest\"\x96\x01\n" +
+	"\x0eMembersRequest\"\xb1\x01\n" +
 	"\x0fMembersResponse\x12*\n" +
 	"\amembers\x18\x01 \x03(\v2\x10.zamok.v1.MemberR\amembers\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x12%\n" +
-	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xfc\x01\n" +
+	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\x12\x19\n" +
+	"\bhold_off\x18\x05 \x01(\x03R\aholdOff\"\xd7\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -5376,7 +5447,12 @@ const file_zamok_proto_rawDesc = "" +
 	"free_bytes\x18\b \x01(\x04R\tfreeBytes\x12\x19\n" +
 	"\bdisk_low\x18\t \x01(\bR\adiskLow\x12 \n" +
 	"\vincarnation\x18\n" +
-	" \x01(\tR\vincarnation\"1\n" +
+	" \x01(\tR\vincarnation\x12\"\n" +
+	"\n" +
+	"last_heard\x18\v \x01(\x03H\x00R\tlastHeard\x88\x01\x01\x12\x1b\n" +
+	"\x06behind\x18\f \x01(\x04H\x01R\x06behind\x88\x01\x01B\r\n" +
+	"\v_last_heardB\t\n" +
+	"\a_behind\"1\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\"\x0e\n" +
@@ -5454,12 +5530,13 @@ const file_zamok_proto_rawDesc = "" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_DONE\x10\x01\x12\x14\n" +
 	"\x10OUTCOME_NOT_DONE\x10\x02\x12\x13\n" +
-	"\x0fOUTCOME_UNKNOWN\x10\x03*k\n" +
+	"\x0fOUTCOME_UNKNOWN\x10\x03*\x84\x01\n" +
 	"\tBlockedBy\x12\x1a\n" +
 	"\x16BLOCKED_BY_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11BLOCKED_BY_HOLDER\x10\x01\x12\x15\n" +
 	"\x11BLOCKED_BY_WAITER\x10\x02\x12\x14\n" +
-	"\x10BLOCKED_BY_DELAY\x10\x03*\xbf\x01\n" +
+	"\x10BLOCKED_BY_DELAY\x10\x03\x12\x17\n" +
+	"\x13BLOCKED_BY_HOLD_OFF\x10\x04*\xbf\x01\n" +
 	"\bHappened\x12\x18\n" +
 	"\x14HAPPENED_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10HAPPENED_GRANTED\x10\x01\x12\x14\n" +
@@ -5713,6 +5790,7 @@ func file_zamok_proto_init() {
 		(*ServerMessage_Contended)(nil),
 		(*ServerMessage_Ended)(nil),
 	}
+	file_zamok_proto_msgTypes[58].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -43,11 +43,12 @@ func newBench(a *app) *cobra.Command {
 		Short: "measure how long locks take",
 		Long: `Measures a cluster from here, with locks of its own whose names begin with --prefix.
 
-  uncontended  each client takes and releases a lock of its own, again and again (the default)
-  contended    all clients take and release the same lock; the handover is from one's release to the
-               next one's grant
-  parked       --waiters wait for one lock, which is held for --duration: what do they cost? Then it is
-               released, and goes through the queue
+  uncontended  each client takes and releases a lock of its own, again and again
+               (the default)
+  contended    all clients take and release the same lock; the handover is from
+               one's release to the next one's grant
+  parked       --waiters wait for one lock, which is held for --duration: what
+               do they cost? Then it is released, and goes through the queue
 
 Each client has a session and connections of its own.`,
 		Example:   "  zamok bench\n  zamok bench contended --clients 4 --duration 30s\n  zamok bench parked --waiters 100000 --clients 100",

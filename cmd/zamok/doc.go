@@ -18,7 +18,8 @@
 //
 //	0–117    the command's own; of `zamok check`: 0 held, 1 not
 //	118      `zamok server`: its data directory was removed from the cluster; not to be restarted
-//	119      there is no session of that number (`zamok expire`)
+//	119      what was named is not there: no such session (`zamok expire`), node (`remove`, `transfer`), or
+//	         grant (`release`); nothing was done
 //	120      denied by the access rules
 //	121      not acquired: --try, and it would have to wait
 //	122      the wait (--wait) was over

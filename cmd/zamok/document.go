@@ -26,11 +26,13 @@ type lockDoc struct {
 	Of      uint32 `json:"of,omitempty"`
 	Holders int    `json:"holders"`
 	Waiters int    `json:"waiters"`
-	Delay   string `json:"delay,omitempty"` // for how long it stays closed
+	Delay   string `json:"delay,omitempty"`    // for how long it stays closed
+	HoldOff string `json:"hold_off,omitempty"` // for how long no lock is granted, after a restore
 }
 
 func newLockDoc(l client.LockInfo, now time.Duration) lockDoc {
-	d := lockDoc{Name: l.Name, Kind: "mutex", Of: l.Of, Holders: l.Holders, Waiters: l.Waiters, Delay: until(l.DelayedUntil, now)}
+	d := lockDoc{Name: l.Name, Kind: "mutex", Of: l.Of, Holders: l.Holders, Waiters: l.Waiters,
+		Delay: until(l.DelayedUntil, now), HoldOff: until(l.HoldOffUntil, now)}
 	if l.Of > 0 {
 		d.Kind = "permits"
 	}
@@ -64,17 +66,18 @@ func (i itemDoc) mode() string {
 
 type blockerDoc struct {
 	Name    string `json:"name"`
-	By      string `json:"by"` // holder, waiter or delay
+	By      string `json:"by"` // holder, waiter, delay or hold-off
 	Session uint64 `json:"session,string,omitempty"`
 	Ticket  uint64 `json:"ticket,string,omitempty"`
 	Token   uint64 `json:"token,string,omitempty"`
 	Owner   string `json:"owner,omitempty"`
 	Label   string `json:"label,omitempty"`
-	Left    string `json:"left,omitempty"` // of a delay
+	Left    string `json:"left,omitempty"` // of a delay or hold-off
 }
 
 func newBlockerDoc(b client.Blocker, now time.Duration) blockerDoc {
-	by := map[client.BlockedBy]string{client.ByHolder: "holder", client.ByWaiter: "waiter", client.ByDelay: "delay"}[b.By]
+	by := map[client.BlockedBy]string{client.ByHolder: "holder", client.ByWaiter: "waiter", client.ByDelay: "delay",
+		client.ByHoldOff: "hold-off"}[b.By]
 	return blockerDoc{b.Name, by, b.Session, b.Ticket, uint64(b.Token), b.Owner, b.Label, until(b.Until, now)}
 }
 

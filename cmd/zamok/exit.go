@@ -16,7 +16,7 @@ import (
 const (
 	exitNo          = 1   // `zamok check`: not held
 	exitRemoved     = 118 // `zamok server`: this data directory was removed from its cluster
-	exitNoSuch      = 119 // there is no session of that number
+	exitNoSuch      = 119 // what was named is not there: a session, a node, a grant to release
 	exitDenied      = 120 // the access rules say no
 	exitNotAcquired = 121 // --try: it would have to wait
 	exitWaitOver    = 122 // --wait: the time was over

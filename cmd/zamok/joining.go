@@ -33,10 +33,11 @@ func (v *serverVerb) joinCluster(ctx context.Context) (id string, err error) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
-	if _, id, err = c.Members(ctx); err != nil {
+	_, cluster, err := c.Members(ctx)
+	if err != nil {
 		return "", fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
 	}
-	return id, nil
+	return cluster.ID, nil
 }
 
 // untilVoter asks the cluster to take this node in until it has a vote. It returns an error when the

@@ -63,7 +63,7 @@ func TestANodeAsksUntilItHasAVote(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, one.Kill())
 
-	two, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n2", Dir: filepath.Join(dir, "n2"), JoinCluster: cluster})
+	two, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n2", Dir: filepath.Join(dir, "n2"), JoinCluster: cluster.ID})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, two.Kill()) }()
 	var said lockedBuffer

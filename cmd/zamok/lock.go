@@ -35,10 +35,12 @@ same way, but somebody else may hold the lock meanwhile. Against that, and again
 left running elsewhere, is the token: storage that refuses a lower one than it has seen is safe.
 
 The command finds in its environment
-  ZAMOK_LOCK_NAME                     NAME
-  ZAMOK_LOCK_TOKEN                    the number of the grant
-  ZAMOK_LOCK_DEADLINE                 until when the lock was certain as the command began; it moves on
-  ZAMOK_LOCK_SESSION, ..._TICKET      what names the grant, with the token, to ` + "`zamok check`" + `
+  ZAMOK_LOCK_NAME                 NAME
+  ZAMOK_LOCK_TOKEN                the number of the grant
+  ZAMOK_LOCK_DEADLINE             until when the lock was certain as the command
+                                  began; it moves on
+  ZAMOK_LOCK_SESSION, ..._TICKET  what names the grant, with the token, to
+                                  ` + "`zamok check`" + `
 
 Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 the wait was over, 123 the lock
 was lost, 124 unavailable: try again, 125 usage and the rest; 126 and 127 the command can't be run or found, 128+n ended by signal n.`,

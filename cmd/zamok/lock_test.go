@@ -113,6 +113,7 @@ func TestTheVersionIsTold(t *testing.T) {
 	for _, ask := range []string{"version", "--version"} {
 		r := zamok(t, here(t), ask)
 		require.Equal(t, versionLine(), r.out)
+		require.Regexp(t, `^zamok \S+ \(commit \S.*, go\S+, \w+/\w+\)\n$`, r.out)
 		require.Zero(t, r.code, r.errs)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -219,6 +220,8 @@ func TestMistakesOfLookingAndOperating(t *testing.T) {
 		"nobody holds it":   {[]string{"release", "mistake/x", "--force", "--reason", "y"}, "nobody holds mistake/x; nothing was done"},
 		"nor this token":    {[]string{"release", "mistake/x", "--force", "--reason", "y", "--token", "7"}, "nobody holds mistake/x with a token up to 7"},
 		"nobody to ask":     {[]string{"release", "x", "--force", "--reason", "y", "-o", "json"}, "--token"},
+		"never issued":      {[]string{"check", "x", "9007199254740992000"}, "this cluster has issued none above"},
+		"release of that":   {[]string{"release", "x", "--force", "--reason", "y", "--token", "9007199254740992000"}, "this cluster has issued none above"},
 		"no such session":   {[]string{"expire", "7", "--reason", "y"}, "no session 7 lives; nothing was done"},
 		"a silent expiry":   {[]string{"expire", "7"}, "--reason"},
 		"no such node":      {[]string{"remove", "n9"}, `"n9" is no node`},
@@ -241,7 +244,7 @@ func TestMistakesOfLookingAndOperating(t *testing.T) {
 			switch {
 			case strings.HasPrefix(name, "no server"):
 				code = exitUnavailable
-			case name == "no such session":
+			case slices.Contains([]string{"no such session", "no such node", "transfer to none", "nobody holds it", "nor this token"}, name):
 				code = exitNoSuch
 			}
 			require.Equal(t, code, r.code, r.out+r.errs)

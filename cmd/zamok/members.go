@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +20,12 @@ type memberDoc struct {
 	Peer        string `json:"peer"`
 	HTTP        string `json:"http,omitempty"`
 	Version     string `json:"version,omitempty"`
-	Free        uint64 `json:"free_bytes,string"`
+	Free        uint64 `json:"free_bytes,string,omitempty"`
 	Low         bool   `json:"disk_low"`
+	Heard       string `json:"last_heard,omitempty"` // how long ago the leader heard it; "" = the leader itself
+	Behind      string `json:"behind,omitempty"`     // "" = the leader itself, or not known
+
+	silent time.Duration
 }
 
 func newMemberDoc(m client.Member) memberDoc {
@@ -31,17 +36,64 @@ func newMemberDoc(m client.Member) memberDoc {
 	case m.Voter:
 		role = "voter"
 	}
-	return memberDoc{m.ID, m.Incarnation, role, m.Client, m.Peer, m.HTTP, m.Version, m.FreeBytes, m.DiskLow}
+	doc := memberDoc{ID: m.ID, Incarnation: m.Incarnation, Role: role, Client: m.Client, Peer: m.Peer, HTTP: m.HTTP,
+		Version: m.Version, Free: m.FreeBytes, Low: m.DiskLow, silent: m.LastHeard}
+	if !m.Leader {
+		doc.Heard = m.LastHeard.Round(time.Millisecond).String()
+	}
+	if m.Behind != nil {
+		doc.Behind = strconv.FormatUint(*m.Behind, 10)
+	}
+	return doc
+}
+
+// silentAfter is for how long the leader must not have heard a node that is called silent. It hears each ten times
+// in each election timeout.
+const silentAfter = 3 * time.Second
+
+// heard is how long ago the leader heard a node.
+func (m memberDoc) heard() string {
+	switch {
+	case m.Heard == "":
+		return "-"
+	case m.silent < silentAfter:
+		return "now"
+	}
+	return m.silent.Truncate(time.Second).String()
 }
 
 func (m memberDoc) disk() string {
 	switch {
 	case m.Low:
 		return bytesText(m.Free) + ", low"
-	case m.Free == 0 || m.Free == math.MaxUint64: // not announced yet, or its data is in memory
+	case m.Free == 0: // not announced yet, or its data is in memory
 		return "-"
 	}
 	return bytesText(m.Free)
+}
+
+type membersDoc struct {
+	Cluster string      `json:"cluster"`
+	HoldOff string      `json:"hold_off,omitempty"` // for how long no lock is granted, after a restore
+	Members []memberDoc `json:"members"`
+}
+
+// text fits into a terminal of 80 columns, with addresses like 127.0.0.1:5750.
+func (d membersDoc) text(w io.Writer) {
+	rows := [][]string{{"ID", "ROLE", "HEARD", "BEHIND", "CLIENTS AT", "PEERS AT", "DISK FREE", "VERSION"}}
+	for _, m := range d.Members {
+		rows = append(rows, []string{m.ID, m.Role, m.heard(), firstOf(m.Behind), firstOf(m.Client), m.Peer, m.disk(), firstOf(m.Version)})
+	}
+	table(w, rows)
+	for _, m := range d.Members {
+		if m.silent >= silentAfter {
+			fmt.Fprintf(w, "\n%s: not heard for %v. Does it run, and is %s reachable?\n", m.ID, m.heard(), m.Peer)
+		}
+	}
+	fmt.Fprintf(w, "\nThe cluster's id is %s.\n", d.Cluster)
+	if d.HoldOff != "" {
+		fmt.Fprintf(w, "No lock is granted for another %s: a backup was restored.\n", d.HoldOff)
+	}
 }
 
 func newMembers(a *app) *cobra.Command {
@@ -50,7 +102,8 @@ func newMembers(a *app) *cobra.Command {
 		Use:   "members",
 		Short: "list the nodes of the cluster, and its id",
 		Long: `Lists the nodes with what each has announced of itself, and the id of the cluster. A learner has no vote
-yet: it has not caught up.
+yet: it has not caught up. HEARD is how long ago the leader heard from a node, BEHIND how many entries of the
+leader's log the node lacked then. Addresses for HTTP are in the output of -o json.
 
 Every endpoint is asked. One that belongs to another cluster is an error; one that does not answer is none.`,
 		GroupID: groupRun,
@@ -61,18 +114,8 @@ Every endpoint is asked. One that belongs to another cluster is an error; one th
 				if err != nil {
 					return err
 				}
-				doc := struct {
-					Cluster string      `json:"cluster"`
-					Members []memberDoc `json:"members"`
-				}{cluster, each(members, newMemberDoc)}
-				return a.print(doc, func(w io.Writer) {
-					rows := [][]string{{"ID", "ROLE", "CLIENTS AT", "PEERS AT", "HTTP", "DISK FREE", "VERSION"}}
-					for _, m := range doc.Members {
-						rows = append(rows, []string{m.ID, m.Role, firstOf(m.Client), m.Peer, firstOf(m.HTTP), m.disk(), firstOf(m.Version)})
-					}
-					table(w, rows)
-					fmt.Fprintf(w, "\nThe cluster's id is %s.\n", cluster)
-				})
+				doc := membersDoc{cluster.ID, until(cluster.HoldOff, 0), each(members, newMemberDoc)}
+				return a.print(doc, doc.text)
 			})
 		},
 	}

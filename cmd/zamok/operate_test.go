@@ -3,7 +3,11 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,7 +55,7 @@ func TestReleaseAndExpire(t *testing.T) {
 	holder.wait(t)
 	holder = hold(t, c, "operate/b")
 	late := zamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", strconv.FormatUint(old, 10))
-	require.Equal(t, exitOurs, late.code)
+	require.Equal(t, exitNoSuch, late.code)
 	require.Contains(t, late.errs, "nothing was done")
 	require.Greater(t, read[detailDoc](t, c, "show", "operate/b").Held[0].Token, old)
 
@@ -93,11 +97,6 @@ func requireReleased(t *testing.T, name string, r result) {
 	require.Contains(t, r.out, "does not hold "+name+" any more")
 }
 
-type membersDoc struct {
-	Cluster string      `json:"cluster"`
-	Members []memberDoc `json:"members"`
-}
-
 func (d membersDoc) leader() string {
 	for _, m := range d.Members {
 		if m.Role == "leader" {
@@ -105,6 +104,37 @@ func (d membersDoc) leader() string {
 		}
 	}
 	return ""
+}
+
+// A node that the leader does not hear is told from the others at a glance.
+func TestASilentMemberIsTold(t *testing.T) {
+	t.Parallel()
+	member := func(id string, m client.Member) client.Member {
+		m.ID, m.Voter, m.Client, m.Peer, m.FreeBytes, m.Version = id, true, "127.0.0.1:5750", "127.0.0.1:5751", 1<<36, "v0.1.0"
+		return m
+	}
+	doc := membersDoc{Cluster: "c", Members: each([]client.Member{
+		member("n1", client.Member{Leader: true}),
+		member("n2", client.Member{LastHeard: 12345678901, Behind: new(uint64(34))}),
+		member("n3", client.Member{LastHeard: 25 * time.Millisecond, Behind: new(uint64(0))}),
+		member("n4", client.Member{LastHeard: 2 * time.Hour}),
+	}, newMemberDoc)}
+	var text strings.Builder
+	doc.text(&text)
+	for _, want := range []string{
+		"n1  leader  -       -       127", "n2  voter   12s     34      127", "n3  voter   now     0       127", "n4  voter   2h0m0s  -       127",
+		"\nn2: not heard for 12s. ", "\nn4: not heard for 2h0m0s. ",
+	} {
+		require.Contains(t, text.String(), want)
+	}
+	require.NotContains(t, text.String(), "n3: ")
+	for line := range strings.Lines(text.String()) {
+		require.LessOrEqual(t, len(line), 81, line)
+	}
+	text.Reset()
+	require.NoError(t, json.NewEncoder(&text).Encode(doc))
+	require.Contains(t, text.String(), `"last_heard":"12.346s","behind":"34"`)
+	require.NotContains(t, text.String(), `"last_heard":"0s"`, "of the leader")
 }
 
 // The leadership goes where it is told, and the id of a node that was removed is used up.
@@ -196,4 +226,53 @@ func TestBackupAndRestore(t *testing.T) {
 
 	c.takesIn(t, "r2", filepath.Join(dir, "r2"), address(10), address(11))
 	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
+	holdOffIsTold(t, file)
+}
+
+// holdOffIsTold restores a backup with the longest hold-off: whoever looks, tries or waits is told that nothing is
+// granted, and why.
+func holdOffIsTold(t *testing.T, file string) {
+	c := &cluster{port: freePorts(t)}
+	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(c.port+i) }
+	flags := []string{"--id", "r1", "--data", filepath.Join(t.TempDir(), "data"), "--cluster", "r1=" + address(1)}
+	r := zamok(t, nil, append([]string{"restore", file}, flags...)...)
+	require.Equal(t, 0, r.code, r.errs)
+	server := begin(t, nil, append([]string{"server", "--listen", address(0), "--http", address(2)}, flags...)...)
+	server.says(t, "msg=leading")
+	server.says(t, "no lock is granted yet: a backup was restored")
+
+	const left = `(1h1m|1h0m|59m\d\ds|5\dm)`
+	require.Regexp(t, "No lock is granted for another "+left+".*: a backup was restored", zamok(t, c, "members").out)
+	require.NotEmpty(t, read[membersDoc](t, c, "members").HoldOff)
+	require.Regexp(t, "free is free, but no lock is granted for another "+left+".*: a backup was restored", zamok(t, c, "show", "free").out)
+	r = zamok(t, c, "lock", "free", "--try", "--", "true")
+	require.Equal(t, exitNotAcquired, r.code)
+	require.Regexp(t, "no lock is granted for another "+left+".*: a backup was restored", r.errs)
+
+	begin(t, c, "lock", "wanted", "--", "true")
+	c.queue(t, "wanted", 1)
+	shown := zamok(t, c, "show", "wanted").out
+	require.Regexp(t, "wanted.*1 waiting; no lock is granted for another "+left, shown)
+	require.Regexp(t, "the restored backup, "+left, shown, "what the waiter waits for")
+	require.NotContains(t, shown, "was lost")
+	require.Equal(t, "hold-off", read[detailDoc](t, c, "show", "wanted").Queue[0].Blockers[0].By)
+	places := make(chan client.Position, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := c.client(t).Lock(ctx, "wanted", client.OnQueue(func(p client.Position) {
+		if len(p.Blockers) > 0 && len(places) == 0 { // the first news may be the place alone
+			places <- p
+			cancel()
+		}
+	}))
+	require.ErrorIs(t, err, client.ErrNotAcquired)
+	require.Regexp(t, "^no lock is granted for another "+left+".*: a backup was restored$", (<-places).Blockers[0].String())
+
+	answer, err := http.Get("http://" + address(2) + "/readyz")
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, answer.StatusCode)
+	require.Regexp(t, "^ready; no lock is granted for another "+left, string(text))
 }

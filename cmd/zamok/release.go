@@ -69,7 +69,7 @@ func (v *releaseVerb) release(ctx context.Context, c *client.Client, name string
 			return err
 		}
 		if len(lock.Held) == 0 {
-			return fmt.Errorf("nobody holds %s; nothing was done", name)
+			return &exitError{exitNoSuch, fmt.Errorf("nobody holds %s; nothing was done", name)}
 		}
 		for _, t := range lock.Held {
 			token = max(token, t.Token)
@@ -83,7 +83,7 @@ func (v *releaseVerb) release(ctx context.Context, c *client.Client, name string
 		return err
 	}
 	if len(ended) == 0 {
-		return fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)
+		return &exitError{exitNoSuch, fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)}
 	}
 	type ref struct {
 		Session uint64 `json:"session,string"`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -24,11 +25,20 @@ decided any more. Bring a node back first.`,
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
+			return noSuchNode(q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
 				return fmt.Sprintf("%s is no node of the cluster any more", args[0]), c.Remove(ctx, args[0])
-			})
+			}))
 		},
 	}
 	q.flags(a, cmd, changePatience)
 	return cmd
+}
+
+// noSuchNode gives the refusal of a name that no node has its exit code.
+func noSuchNode(err error) error {
+	var e *client.Error
+	if errors.As(err, &e) && errors.Is(err, client.ErrInvalid) && e.Field == "id" {
+		return &exitError{exitNoSuch, err}
+	}
+	return err
 }

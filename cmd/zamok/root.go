@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -71,9 +72,42 @@ func newRoot(a *app) *cobra.Command {
 	) {
 		cmd := verb(a)
 		checkArgs(cmd)
+		cmd.Long = wrapped(cmd.Long)
 		root.AddCommand(cmd)
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
 	return root
+}
+
+// helpWidth is how wide the help is, examples excepted: what the narrowest terminal shows without breaking lines.
+const helpWidth = 80
+
+// wrapped breaks the lines of paragraphs anew. Lines that begin with a blank stay as they are.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "" || line[0] == ' ' {
+			b.WriteString(strings.Repeat("\n", min(column, 1)) + line)
+			column = 0
+			continue
+		}
+		for _, word := range strings.Fields(line) {
+			n := utf8.RuneCountInString(word)
+			switch {
+			case column == 0:
+			case column+1+n > helpWidth:
+				b.WriteByte('\n')
+				column = 0
+			default:
+				b.WriteByte(' ')
+				column++
+			}
+			b.WriteString(word)
+			column += n
+		}
+	}
+	return b.String()
 }
 
 // The groups of verbs in the help.

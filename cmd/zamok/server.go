@@ -61,6 +61,11 @@ others') says why and exits with 125 at once. Whatever supervises it should star
 or so. A node that was removed from its cluster exits with 118, and is not to be started again with the
 same data: with systemd, RestartPreventExitStatus=118.
 
+Below 256 to 384 MiB of free space for --data (how much, depends on the --id) a node's disk counts as low,
+which "zamok members" shows. If the nodes that answer and are not low are no majority, new sessions and
+acquisitions are refused; a leader that is low hands over to a node that is not. Below 32 MiB the node takes
+no entries, and /readyz says so, until there is room again; renewals and releases go on while a majority does.
+
 Whoever reaches the HTTP port may read there what the cluster does, without TLS.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,

@@ -67,12 +67,19 @@ func (v *showVerb) show(ctx context.Context, c *client.Client, name string) erro
 }
 
 func (d *detailDoc) write(w io.Writer) {
-	if d.Holders == 0 && d.Waiters == 0 && d.Delay == "" {
+	switch free := d.Holders == 0 && d.Waiters == 0; {
+	case free && d.HoldOff != "":
+		fmt.Fprintf(w, "%s is free, but no lock is granted for another %s: a backup was restored.\n", oneLine(d.Name), d.HoldOff)
+		return
+	case free && d.Delay == "":
 		fmt.Fprintf(w, "%s is free.\n", oneLine(d.Name))
 		return
 	}
 	fmt.Fprintf(w, "%s (%s): held by %d, %d waiting", oneLine(d.Name), d.kind(), d.Holders, d.Waiters)
-	if d.Delay != "" {
+	switch {
+	case d.HoldOff != "":
+		fmt.Fprintf(w, "; no lock is granted for another %s: a backup was restored", d.HoldOff)
+	case d.Delay != "":
 		fmt.Fprintf(w, ", closed for %s: its last holder was lost", d.Delay)
 	}
 	fmt.Fprintln(w)
@@ -142,6 +149,8 @@ func (b blockerDoc) reason(shown string) string {
 		at = " at " + b.Name
 	}
 	switch b.By {
+	case "hold-off":
+		return fmt.Sprintf("the restored backup, %s left", b.Left)
 	case "delay":
 		return fmt.Sprintf("a delay%s, %s left", at, b.Left)
 	case "waiter":

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,6 +30,11 @@ func TestHelp(t *testing.T) {
 	verbs := newRoot(&app{getenv: func(string) string { return "" }}).Commands()
 	require.Greater(t, len(verbs), 15)
 	for _, verb := range verbs {
+		help := zamok(t, nil, verb.Name(), "--help").out
+		for line := range strings.Lines(help) {
+			shell := strings.HasPrefix(line, "  zamok ") || strings.Contains(line, "$")
+			require.True(t, shell || utf8.RuneCountInString(line) <= helpWidth+1, "%s: %s", verb.Name(), line)
+		}
 		require.NotEmpty(t, verb.Short, verb.Name())
 		name := verb.Name()
 		if strings.Contains(verb.Use, " ") && name != "help" && name != "completion" { // those are cobra's

@@ -13,8 +13,9 @@ func newTransfer(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "transfer [ID]",
 		Short: "hand the leadership to another node",
-		Long: `Hands the leadership to a node, or to the one that is furthest. Held locks and places in queues stay as
-they are. A leader that is stopped in good order does this by itself.`,
+		Long: `Hands the leadership to a node, or without an ID to the one that is furthest, of those that answer, have room
+on their disks and are not far behind; if there is none, that is refused. Held locks and places in queues stay
+as they are. A leader that is stopped in good order does this by itself.`,
 		Example: "  zamok transfer\n  zamok transfer n2",
 		GroupID: groupRun,
 		Args:    cobra.MaximumNArgs(1),
@@ -24,7 +25,7 @@ they are. A leader that is stopped in good order does this by itself.`,
 				to = args[0]
 				did = to + " leads now, or soon"
 			}
-			return q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) { return did, c.Transfer(ctx, to) })
+			return noSuchNode(q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) { return did, c.Transfer(ctx, to) }))
 		},
 	}
 	q.flags(a, cmd, changePatience)

@@ -32,8 +32,25 @@ func version() string {
 	return info.Main.Version
 }
 
+// commit is what this binary was built from, if Go knows: it does not in `go run`, and without the repository.
+func commit() string {
+	info, _ := debug.ReadBuildInfo()
+	revision, dirty := "unknown", ""
+	if info != nil {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision" && s.Value != "":
+				revision = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				dirty = " and changes"
+			}
+		}
+	}
+	return revision + dirty
+}
+
 func versionLine() string {
-	return fmt.Sprintf("zamok %s (%s, %s)\n", version(), runtime.Version(), system)
+	return fmt.Sprintf("zamok %s (commit %s, %s, %s)\n", version(), commit(), runtime.Version(), system)
 }
 
 const system = runtime.GOOS + "/" + runtime.GOARCH
@@ -47,9 +64,10 @@ func newVersion(a *app) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			doc := struct {
 				Version string `json:"version"`
+				Commit  string `json:"commit"`
 				Go      string `json:"go"`
 				System  string `json:"system"`
-			}{version(), runtime.Version(), system}
+			}{version(), commit(), runtime.Version(), system}
 			return a.print(doc, func(w io.Writer) {
 				fmt.Fprint(w, versionLine())
 			})

@@ -69,8 +69,9 @@ func (v *view) grant(l *lock, op *Op) grant {
 		}
 	}
 	unlock, closed := t.unlock, v.closed[op.Session]
-	if unlock != nil && unlock.Outcome == Refused {
-		unlock = nil
+	lost := t.hold != nil && t.hold.How == Lost
+	if unlock != nil && (unlock.Outcome == Refused || unlock.Outcome == Unknown && lost && t.hold.To <= unlock.Call) {
+		unlock = nil // it gave nothing back, or came when the lock was lost already
 	}
 	belief := &Hold{Client: op.Client, Ref: op.Ref, Token: op.Token, Items: op.Items, From: op.Return}
 	switch {

@@ -1,6 +1,9 @@
 package check
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestBadOrdersOfOneLock(t *testing.T) {
 	tell(t, []story{{
@@ -112,4 +115,19 @@ func TestBadWrites(t *testing.T) {
 		func(h *teller) { h.Writes[1].Accepted = false },
 		`C3: resource "a": at 7.000s it refused a write of bob with token 23, though it had seen no greater one`,
 	}})
+}
+
+// A lock is lost while its holder waits for another answer; the unlock that comes after, and whose outcome is not
+// known, does not say that it was held until then.
+func TestAnUnlockOfWhatIsLostSaysNothing(t *testing.T) {
+	h := day()
+	b := h.hold(Ref{11, 1})
+	b.To, b.How = sec(4.9), Lost
+	unlock := h.op(OpUnlock, Ref{11, 1})
+	unlock.Call, unlock.Return, unlock.Outcome = sec(6.7), sec(7), Unknown
+	for _, f := range Check(&h.History, Limits{}).Violations {
+		if strings.HasPrefix(f.String(), "C1: ") {
+			t.Errorf("told: %v", f)
+		}
+	}
 }

@@ -7,14 +7,22 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 	"zamok/client"
 )
 
 // A client's own Hello is held up somewhere, the client gives it up and attaches by another, and then the
-// first arrives and takes the session over. That is no thief: the client comes back, and nothing is lost.
+// first arrives. It takes the session from nobody. A copy of the process does, and is known for one at once, whether
+// the late Hello has come or not.
 func TestALateHelloOfOnesOwnIsNoThief(t *testing.T) {
+	t.Parallel()
+	t.Run("it comes", func(t *testing.T) { lateHello(t, true) })
+	t.Run("it never comes", func(t *testing.T) { lateHello(t, false) })
+}
+
+func lateHello(t *testing.T, comes bool) {
 	t.Parallel()
 	serve(t, 1, func(w *served) {
 		var mu sync.Mutex
@@ -57,15 +65,64 @@ func TestALateHelloOfOnesOwnIsNoThief(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(w.Within(time.Minute))
 		defer cancel()
-		ghost, err := m.node.Session(ctx)
-		require.NoError(t, err)
-		require.NoError(t, ghost.Send(late))
-		_, err = ghost.Recv()
-		require.NoError(t, err)
-		time.Sleep(15 * time.Second)
-		require.NoError(t, held.Err())
-		require.Equal(t, 4, count())
-		require.NoError(t, held.Unlock(w.Within(time.Second)))
+		hello := func(f *zamokpb.ClientFrame) error {
+			ghost, err := m.node.Session(ctx)
+			require.NoError(t, err)
+			require.NoError(t, ghost.Send(f))
+			_, err = ghost.Recv()
+			return err
+		}
+		if comes {
+			require.ErrorContains(t, hello(late), "not done")
+			time.Sleep(15 * time.Second)
+			require.NoError(t, held.Err())
+			require.Equal(t, 3, count())
+		}
+		clone := proto.Clone(late).(*zamokpb.ClientFrame)
+		clone.Messages[0].GetHello().Attempt += 2 // it has seen as much as the client
+		require.NoError(t, hello(clone))
+		w.lost(held, time.Second)
+		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
+		require.Equal(t, 3, count())
+	})
+}
+
+// A copy of the process has attached meanwhile, from where both stood. The client that comes back as the second leaves
+// the session to it.
+func TestAClientThatComesBackBehindItsCopyLeaves(t *testing.T) {
+	t.Parallel()
+	serve(t, 1, func(w *served) {
+		var mu sync.Mutex
+		cut, hellos := false, 0
+		via := w.between(&middle{
+			up: func(f *zamokpb.ClientFrame) (bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if h := f.Messages[0].GetHello(); h != nil {
+					hellos++
+					h.Attempt = 1 // the copy had the next number first
+				}
+				return true, nil
+			},
+			down: func(*zamokpb.ServerFrame) (bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if cut && hellos == 1 {
+					return false, slow()
+				}
+				return true, nil
+			},
+		})
+		a := w.program("a", via)
+		held := w.lock(a, "x")
+		mu.Lock()
+		cut = true
+		mu.Unlock()
+		waits := w.wait(w.Within(time.Minute), a, "y")
+		w.lost(held, 5*time.Second)
+		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
+		require.NotEqual(t, held.Session(), w.over(waits, 20*time.Second).Session())
+		require.Equal(t, 3, hellos)
 	})
 }
 

@@ -43,6 +43,14 @@ func (a *acknowledgements) acknowledges(term uint64, m raft.ServerID, index uint
 	}
 }
 
+// Acknowledged is the entry up to which a server has everything, as it acknowledged it to this node in the term in
+// which that leads, or led last; 0 = it acknowledged nothing.
+func (t *Transport) Acknowledged(id raft.ServerID) uint64 {
+	t.acknowledged.mu.Lock()
+	defer t.acknowledged.mu.Unlock()
+	return t.acknowledged.upTo[id]
+}
+
 func (a *acknowledgements) shutOut(term uint64, m raft.ServerID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,7 +73,7 @@ func (t *Transport) acknowledging(to Node, args *raft.AppendEntriesRequest, resp
 	}
 	if resp.LastLog < upTo {
 		t.acknowledged.shutOut(args.Term, server)
-		network.log.alarm("lost "+to.ID, "ALARM: a node has lost entries that it acknowledged; this leader sends it nothing more; "+
+		network.log.Error("lost "+to.ID, "ALARM: a node has lost entries that it acknowledged; this leader sends it nothing more; "+
 			"replace the node: start it with an empty directory and --join, and keep the old directory", "node", to.ID, "acknowledged", upTo, "its log ends with", resp.LastLog)
 		return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d", to.ID, ErrShutOut, upTo, resp.LastLog)
 	}

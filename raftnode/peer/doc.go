@@ -169,6 +169,15 @@
 // Terms can be raised in steps of 2³² as well: then a node that missed the last step, and a new one, whose
 // term is 0, refuse what the others send. Such a cluster is restored from a backup.
 //
+// # Slow lines
+//
+// Raft puts up to 64 entries of any size into an append and gives it a fixed time; what does not get there in
+// that time it sends again. So an append is cut to what its server takes within 200 ms, by what it took
+// before, and has twice as long as its size takes beyond the time that every call has (pace.go). Heartbeats and votes
+// keep their short time. A line on which an entry of 256 KiB takes more than 18 s remains too slow. A snapshot is sent
+// as long as bytes move: either end gives up when none has for 10 s. Its receiver does not vote meanwhile, so
+// it does not wait longer for a leader that is suspended. Every 10 s the leader logs how far a server is.
+//
 // # What was acknowledged
 //
 // Within one term of one leader, nothing takes an acknowledged entry out of a follower's log. So a
@@ -213,6 +222,7 @@
 //	network.go                          New, accept, Close
 //	identity.go, handshake.go, wire.go  who a node is; the table; the handshake and its frames
 //	transport.go, streams.go            Raft over connections that passed
+//	pace.go, contact.go                 what a slow line takes; who answers
 //	list.go, founders.go, decide.go     bootstrap
 //	ask.go, tell.go                     questions and messages beside Raft
 //	twins.go, refusal.go, quiet.go      clones; reasons; each logged once in a while

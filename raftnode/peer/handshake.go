@@ -70,7 +70,7 @@ func (n *Network) introduce(ctx context.Context, to Node, why purpose,
 	}
 	raw.Close()
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
-		n.log.warn("call "+to.ID+refusal.Code.String(), "no connection to a peer",
+		n.log.Warn("call "+to.ID+refusal.Code.String(), "no connection to a peer",
 			"peer", to.ID, "address", to.Address, "code", refusal.Code, "reason", refusal)
 	}
 	return nil, nil, fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
@@ -167,7 +167,7 @@ func (n *Network) watch(met identity, address string) {
 		streams.dropFormer(met.ID(), met.run)
 	}
 	if twin {
-		n.log.alarm("twin "+met.String(), "two processes run as one node from copies of one data directory: "+
+		n.log.Error("twin "+met.String(), "two processes run as one node from copies of one data directory: "+
 			"they can vote twice and lose what was acknowledged. Stop the one that is not at the node's "+
 			"address; to make it a node of its own, start it under a name of its own, with an empty "+
 			"directory and --join", "node", met.Name, "incarnation", met.Incarnation, "this_one_at", address)
@@ -199,11 +199,11 @@ func (n *Network) complain(raw net.Conn, err error) {
 	}
 	refusal, ok := errors.AsType[*RefusedError](err)
 	if !ok {
-		n.log.warn("caller", "a caller did not complete its handshake",
+		n.log.Warn("caller", "a caller did not complete its handshake",
 			"from", raw.RemoteAddr(), "error", err)
 		return
 	}
-	n.log.warn("caller "+refusal.By+refusal.Peer+refusal.Code.String(),
+	n.log.Warn("caller "+refusal.By+refusal.Peer+refusal.Code.String(),
 		"a caller and this node did not agree",
 		"from", raw.RemoteAddr(), "code", refusal.Code, "reason", refusal)
 }

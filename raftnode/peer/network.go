@@ -77,7 +77,7 @@ type Config struct {
 type Network struct {
 	config Config
 	run    run
-	log    *quietLog
+	log    *QuietLog
 	lobby  lobby
 	twins  twins
 
@@ -131,7 +131,7 @@ func New(c Config) (*Network, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &Network{config: c, cluster: c.Cluster, log: newQuietLog(c.Logger)}
+	n := &Network{config: c, cluster: c.Cluster, log: NewQuietLog(c.Logger)}
 	n.lobby.max = c.HandshakesMax
 	rand.Read(n.run[:])
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
@@ -185,7 +185,7 @@ func (n *Network) accept() {
 			return
 		}
 		if err != nil {
-			n.log.warn("accept", "can't accept a connection from a peer; trying again", "error", err)
+			n.log.Warn("accept", "can't accept a connection from a peer; trying again", "error", err)
 			pause := time.NewTimer(acceptPause)
 			select {
 			case <-pause.C:
@@ -197,7 +197,7 @@ func (n *Network) accept() {
 		ctx, cancel := context.WithCancelCause(n.ctx)
 		leave, crowded := n.lobby.enter(cancel)
 		if crowded {
-			n.log.warn("crowded", "connections idle in their handshake; the oldest was closed for a new one",
+			n.log.Warn("crowded", "connections idle in their handshake; the oldest was closed for a new one",
 				"limit", n.config.HandshakesMax, "from", raw.RemoteAddr())
 		}
 		n.busy.Go(func() {

@@ -86,8 +86,11 @@ func TestTransportCanBeReopened(t *testing.T) {
 		second := transport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 		require.NoError(t, second.Close())
-		transport(t, n2)
+		third := transport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"), "the idle connection was dead")
+		require.NoError(t, third.Close())
+		transport(t, n2)
+		require.NoError(t, caller.TimeoutNow(serverOf("n2").ID(), "h2:5751", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}), "likewise")
 	})
 }
 
@@ -390,23 +393,30 @@ func TestRealSockets(t *testing.T) {
 func TestComplaintsAreNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &diary{}
-		q := newQuietLog(d.logger())
+		q := NewQuietLog(d.logger())
 		for range 10 {
-			q.warn("a", "first kind")
+			q.Warn("a", "first kind")
 		}
-		q.warn("b", "second kind")
+		q.Warn("b", "second kind")
 		time.Sleep(quietFor + 1)
 		synctest.Wait()
-		q.warn("a", "first kind")
+		q.Warn("a", "first kind")
 		text := d.String()
 		assert.Equal(t, 2, strings.Count(text, "first kind"))
 		assert.Contains(t, text, "left_out=9")
 		assert.Equal(t, 1, strings.Count(text, "second kind"))
 
 		for i := range 10 * complaintsMax {
-			q.warn(strings.Repeat("x", i), "an invented id")
+			q.Warn(strings.Repeat("x", i), "an invented id")
 		}
-		assert.LessOrEqual(t, len(q.complaints), complaintsMax+1)
+		count := func() int {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return len(q.complaints)
+		}
+		assert.LessOrEqual(t, count(), complaintsMax+1)
 		time.Sleep(quietFor + 1)
+		synctest.Wait()
+		assert.LessOrEqual(t, count(), 1, "of the others there is nothing left to say")
 	})
 }

@@ -15,8 +15,8 @@ const (
 	complaintsMax = 128
 )
 
-// quietLog logs each complaint at once, then at most once in quietFor with the number left out.
-type quietLog struct {
+// QuietLog logs each complaint at once, then at most once in quietFor with the number left out.
+type QuietLog struct {
 	log *slog.Logger
 
 	mu         sync.Mutex // guards complaints and what they point at
@@ -28,21 +28,31 @@ type complaint struct {
 	leftOut int
 }
 
-func newQuietLog(log *slog.Logger) *quietLog {
-	return &quietLog{log: log, complaints: map[string]*complaint{}}
+// NewQuietLog returns one that writes to log.
+func NewQuietLog(log *slog.Logger) *QuietLog {
+	return &QuietLog{log: log, complaints: map[string]*complaint{}}
 }
 
-func (q *quietLog) warn(key, message string, args ...any) {
-	q.say(slog.LevelWarn, key, message, args)
+// Info, Warn and Error log a complaint of their level. Those with one key are one.
+func (q *QuietLog) Info(key, message string, args ...any) {
+	q.Log(slog.LevelInfo, key, message, args...)
 }
 
-func (q *quietLog) alarm(key, message string, args ...any) {
-	q.say(slog.LevelError, key, message, args)
+func (q *QuietLog) Warn(key, message string, args ...any) {
+	q.Log(slog.LevelWarn, key, message, args...)
 }
 
-func (q *quietLog) say(level slog.Level, key, message string, args []any) {
+func (q *QuietLog) Error(key, message string, args ...any) {
+	q.Log(slog.LevelError, key, message, args...)
+}
+
+// Log logs a complaint.
+func (q *QuietLog) Log(level slog.Level, key, message string, args ...any) {
+	if !q.log.Enabled(context.Background(), level) {
+		return
+	}
 	q.mu.Lock()
-	c := q.find(key)
+	key, c := q.find(key)
 	leftOut := c.leftOut
 	if c.muted {
 		c.leftOut++
@@ -55,7 +65,9 @@ func (q *quietLog) say(level slog.Level, key, message string, args []any) {
 	time.AfterFunc(quietFor, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		c.muted = false
+		if c.muted = false; c.leftOut == 0 && q.complaints[key] == c {
+			delete(q.complaints, key) // nothing is left to be said of it
+		}
 	})
 	if leftOut > 0 {
 		args = append(args, "left_out", leftOut)
@@ -63,9 +75,10 @@ func (q *quietLog) say(level slog.Level, key, message string, args []any) {
 	q.log.Log(context.Background(), level, message, args...)
 }
 
-func (q *quietLog) find(key string) *complaint {
+// find returns the complaint of this key, or the one that those beyond complaintsMax share, and its key.
+func (q *QuietLog) find(key string) (string, *complaint) {
 	if c := q.complaints[key]; c != nil {
-		return c
+		return key, c
 	}
 	if len(q.complaints) >= complaintsMax {
 		for old, c := range q.complaints {
@@ -77,10 +90,10 @@ func (q *quietLog) find(key string) *complaint {
 	if len(q.complaints) >= complaintsMax {
 		key = "the rest"
 		if c := q.complaints[key]; c != nil {
-			return c
+			return key, c
 		}
 	}
 	c := &complaint{}
 	q.complaints[key] = c
-	return c
+	return key, c
 }

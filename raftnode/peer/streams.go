@@ -15,7 +15,8 @@ import (
 // done and owns them until they are closed, since Raft's transport forgets those it accepted.
 type streams struct {
 	network *Network
-	callers chan *stream // to Accept, one at a time
+	callers chan *stream              // to Accept, one at a time
+	paceOf  func(raft.ServerID) *pace // set before the first Dial
 
 	ctx      context.Context // ends when Close begins
 	stop     context.CancelCauseFunc
@@ -34,9 +35,10 @@ func newStreams(n *Network) *streams {
 	return s
 }
 
-// Dial implements raft.StreamLayer. The address is what meant makes.
+// Dial implements raft.StreamLayer. The address is what meant makes, and a mark before it.
 func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	server, at, found := strings.Cut(string(address), "=")
+	mark, rest := unmark(address)
+	server, at, found := strings.Cut(string(rest), "=")
 	if !found {
 		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
 			"Raft has to call through a peer.Transport", address)
@@ -53,7 +55,7 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	if !s.adopt(stream) {
 		return nil, ErrClosed
 	}
-	return stream, nil
+	return s.purpose(mark, stream), nil
 }
 
 // deliver hands a welcomed caller to Accept.
@@ -98,10 +100,15 @@ func (s *streams) Close() error {
 
 // dropFormer ends the connections with all runs of a node but one.
 func (s *streams) dropFormer(server raft.ServerID, but run) {
+	s.drop(func(stream *stream) bool { return stream.server == server && stream.run != but })
+}
+
+// drop ends the connections that which names.
+func (s *streams) drop(which func(*stream) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for stream := range s.open {
-		if stream.server == server && stream.run != but {
+		if which(stream) {
 			stream.raw.Close() // whoever uses it closes the stream
 		}
 	}

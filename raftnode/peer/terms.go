@@ -32,7 +32,7 @@ func (t *Transport) guard() {
 				continue
 			}
 			select {
-			case t.requests <- request:
+			case t.requests <- t.watchArrival(request):
 			case <-t.streams.ctx.Done():
 				return
 			}
@@ -69,7 +69,7 @@ func (t *Transport) admit(request raft.RPC) bool {
 	if named, ok := request.Command.(raft.WithRPCHeader); ok {
 		from = named.GetRPCHeader()
 	}
-	n.log.warn("leap "+kind, "a request of Raft was refused: its sender, or what it read from its disk, is damaged or hostile",
+	n.log.Warn("leap "+kind, "a request of Raft was refused: its sender, or what it read from its disk, is damaged or hostile",
 		"kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
 	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrLeap, fault)
 	if request.Reader == nil {
@@ -90,7 +90,7 @@ func (t *Transport) answered(kind string, id raft.ServerID, at raft.ServerAddres
 	if fault == "" {
 		return nil
 	}
-	n.log.warn("leap from "+string(id), "an answer to Raft was refused: the node that gave it, or its disk, is damaged or hostile",
+	n.log.Warn("leap from "+string(id), "an answer to Raft was refused: the node that gave it, or its disk, is damaged or hostile",
 		"kind", kind, "fault", fault, "node", id, "address", at)
 	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here", id, kind, ErrLeap, fault)
 }

@@ -38,9 +38,10 @@ type Transport struct {
 
 	acknowledged acknowledgements
 
-	mu       sync.Mutex // guards contacts and removing
-	contacts map[raft.ServerID]time.Time
-	removing map[raft.ServerID]bool
+	mu        sync.Mutex // guards what follows
+	followers map[raft.ServerID]*follower
+	removing  map[raft.ServerID]bool
+	paces     map[raft.ServerID]*pace
 }
 
 var (
@@ -78,8 +79,9 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	t := &Transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&c),
 		streams:          streams, pool: c.MaxPool, requests: make(chan raft.RPC),
-		contacts: map[raft.ServerID]time.Time{}, removing: map[raft.ServerID]bool{},
+		followers: map[raft.ServerID]*follower{}, removing: map[raft.ServerID]bool{}, paces: map[raft.ServerID]*pace{},
 	}
+	streams.paceOf = t.pace
 	t.refusing.Go(t.guard)
 	n.transport = t
 	return t, nil
@@ -118,7 +120,7 @@ func meant(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 // again asks for a vote once more for each idle connection that turns out to be dead. Raft asks once
 // and takes a failure for silence, so after a restart of the peer, which kills the idle connections, an
 // election would be lost and with it half a second without a leader. Asking twice is no harm: a vote
-// that was given is given again.
+// that was given is given again. The same holds of a transfer to the peer, which would fail.
 func (t *Transport) again(ask func() error) (err error) {
 	for range t.pool + 1 {
 		if err = ask(); err == nil || !isDead(err) {
@@ -144,28 +146,13 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	t.keepRemoval(id, args)
 	sent := time.Now()
 	err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
-		if err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp); err != nil {
+		if err := t.sendPaced(id, at, args, resp); err != nil {
 			return err
 		}
 		return t.answered("append", id, at, resp.Term)
 	})
-	if err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if sent.After(t.contacts[id]) { // a heartbeat overtakes an append
-		t.contacts[id] = sent
-	}
-	return nil
-}
-
-// Contact is when the latest append was sent to a server that the server has answered, as long as
-// this Transport is open; zero: it has answered none.
-func (t *Transport) Contact(id raft.ServerID) time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.contacts[id]
+	t.heard(id, at, sent, args, resp, err)
+	return err
 }
 
 // Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.
@@ -231,7 +218,9 @@ func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 // InstallSnapshot implements raft.Transport.
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	if err := t.NetworkTransport.InstallSnapshot(id, meant(id, at), args, resp, data); err != nil {
+	now := time.Now()
+	data = &leaving{Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size, began: now, logged: now}
+	if err := t.NetworkTransport.InstallSnapshot(id, snapshotMark+meant(id, at), args, resp, data); err != nil {
 		return err
 	}
 	if err := t.answered("snapshot", id, at, resp.Term); err != nil {
@@ -246,5 +235,5 @@ func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 // TimeoutNow implements raft.Transport.
 func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
 	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return t.NetworkTransport.TimeoutNow(id, meant(id, at), args, resp)
+	return t.again(func() error { return t.NetworkTransport.TimeoutNow(id, meant(id, at), args, resp) })
 }

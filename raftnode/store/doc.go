@@ -138,9 +138,10 @@
 // A leader whose append is refused (S5) becomes a follower, and may be elected
 // again and refused again; a follower says no to its leader, which tries again.
 // So the floor is the last resort. The first one is the mark (Config.Mark, Low):
-// the node announces it, the leader's door turns away new sessions and
-// acquisitions, renewals and releases go on, and a snapshot is made while there
-// is still room for it.
+// the node announces it, and a snapshot is made while there is still room for
+// it. If it leads, it hands over to a node above the mark; if the voters above it
+// are no majority, the leader turns away new sessions and acquisitions, while
+// renewals and releases go on.
 //
 // # Fatal
 //

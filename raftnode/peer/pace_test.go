@@ -1,0 +1,280 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// line is what all connections of a host share: what is written goes byte by byte, in the order of
+// writing, and arrives later.
+type line struct {
+	rate  int // bytes a second; never changed
+	delay time.Duration
+
+	mu   sync.Mutex
+	free time.Time // when what was written last has left
+}
+
+// thin puts a line between a host and those that it calls.
+func (f *fabric) thin(from, to string, l *line) func(context.Context, string) (net.Conn, error) {
+	dial := f.dialer(from)
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := dial(ctx, address)
+		if err != nil || address != to {
+			return conn, err
+		}
+		return &thinConn{Conn: conn, line: l}, nil
+	}
+}
+
+type thinConn struct {
+	net.Conn
+	line     *line
+	mu       sync.Mutex // guards deadline
+	deadline time.Time
+}
+
+func (c *thinConn) SetDeadline(at time.Time) error {
+	return c.both(at, c.Conn.SetDeadline)
+}
+
+func (c *thinConn) SetWriteDeadline(at time.Time) error {
+	return c.both(at, c.Conn.SetWriteDeadline)
+}
+
+func (c *thinConn) both(at time.Time, set func(time.Time) error) error {
+	c.mu.Lock()
+	c.deadline = at
+	c.mu.Unlock()
+	return set(at)
+}
+
+func (c *thinConn) Write(b []byte) (written int, err error) {
+	for len(b) > 0 {
+		n := min(len(b), 16<<10)
+		c.line.mu.Lock()
+		if now := time.Now(); c.line.free.Before(now) {
+			c.line.free = now
+		}
+		c.line.free = c.line.free.Add(time.Duration(n) * time.Second / time.Duration(c.line.rate))
+		at := c.line.free.Add(c.line.delay)
+		c.line.mu.Unlock()
+		c.mu.Lock()
+		deadline := c.deadline
+		c.mu.Unlock()
+		if !deadline.IsZero() && at.After(deadline) {
+			inVirtualTime(time.Until(deadline))
+			return written, os.ErrDeadlineExceeded
+		}
+		inVirtualTime(time.Until(at))
+		done, err := c.Conn.Write(b[:n])
+		written += done
+		if err != nil {
+			return written, err
+		}
+		b = b[n:]
+	}
+	return written, nil
+}
+
+// A follower catches up over a line that does not bring there within the time-out of an append what raft puts into
+// one: 64 entries of 256 KiB. Even a single entry may take longer than that time.
+func TestAFollowerOnASlowLineCatchesUp(t *testing.T) {
+	const entry = 256 << 10
+	for name, c := range map[string]struct {
+		rate, entries int
+		within        time.Duration
+	}{
+		"five megabytes a second":          {5 << 20, 70, 30 * time.Second},
+		"an entry in five seconds":         {entry / 5, 8, 5 * time.Minute},
+		"a line that is as fast as others": {1 << 30, 70, 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, false)
+				defer w.stopAll()
+				d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
+				d2.passive, d3.passive = true, true
+				p1 := w.run(d1, open(t, w.fabric, Config{
+					ID: "n1", Incarnation: d1.Incarnation, List: d1.list, Condition: d1.condition, Term: d1.term,
+					Dial: w.thin("h1:5751", "h2:5751", &line{rate: c.rate, delay: time.Millisecond}),
+				}))
+				p3 := w.start(d3)
+				pad := bytes.Repeat([]byte{'x'}, entry)
+				for i := range c.entries {
+					w.done(func(leader *process) raft.Future {
+						return leader.Apply(append(fmt.Appendf(nil, "entry %d ", i), pad...), time.Second)
+					}, p1, p3)
+				}
+				p2 := w.start(d2)
+				began := time.Now()
+				for p2.journal.count("entry ") < c.entries {
+					require.Less(t, time.Since(began), c.within, "%d of %d entries", p2.journal.count("entry "), c.entries)
+					inVirtualTime(100 * time.Millisecond)
+				}
+				t.Logf("%d entries in %v", c.entries, time.Since(began))
+				if time.Since(began) > 2*progressEvery {
+					assert.Contains(t, p1.member.diary.String(), "a node is being caught up")
+				}
+			})
+		})
+	}
+}
+
+// What is put into an append follows what the line has taken, whatever its round trip is.
+func TestPaceFollowsTheLine(t *testing.T) {
+	const entry = 64 << 10
+	var args raft.AppendEntriesRequest
+	for range 64 {
+		args.Entries = append(args.Entries, &raft.Log{Data: make([]byte, entry)})
+	}
+	for name, c := range map[string]struct {
+		rate     int
+		trip     time.Duration
+		from, to int // bytes in the end
+	}{
+		"near":         {100 << 20, time.Millisecond, 60 * entry, 64 * entry},
+		"far":          {100 << 20, 300 * time.Millisecond, 60 * entry, 64 * entry},
+		"slow":         {1 << 20, time.Millisecond, entry, 8 * entry},
+		"far and slow": {1 << 20, 300 * time.Millisecond, entry, 8 * entry},
+		"hardly":       {16 << 10, time.Millisecond, entry, entry},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &pace{rate: rateFirst}
+				sent := 0
+				for range 40 {
+					p.beat(c.trip)
+					request := args
+					p.cut(&request)
+					sent = len(request.Entries) * entry
+					took := c.trip + time.Duration(sent)*time.Second/time.Duration(c.rate)
+					if now := time.Now(); now.Add(took).After(p.until(now.Add(rpcTimeoutDefault))) {
+						inVirtualTime(time.Until(p.deadline))
+						p.sent(time.Since(now), os.ErrDeadlineExceeded)
+					} else {
+						p.sent(took, nil)
+					}
+				}
+				assert.GreaterOrEqual(t, sent, c.from)
+				assert.LessOrEqual(t, sent, c.to)
+				assert.Less(t, time.Duration(sent)*time.Second/time.Duration(c.rate), time.Until(p.until(time.Now().Add(rpcTimeoutDefault))), "it gets there in time")
+			})
+		})
+	}
+}
+
+// receiver opens n2's share of Raft, which hands the snapshots that it is sent to take and accepts them.
+func receiver(t *testing.T, n2 member, take func(io.Reader) error) *Transport {
+	tr, err := n2.Transport(transportConfig())
+	require.NoError(t, err)
+	go func() {
+		for {
+			select {
+			case call := <-tr.Consumer():
+				err := take(call.Reader)
+				call.Respond(&raft.InstallSnapshotResponse{Success: err == nil}, err)
+			case <-tr.streams.ctx.Done():
+				return
+			}
+		}
+	}()
+	return tr
+}
+
+// A snapshot may take as long as bytes of it move, and no longer at either end.
+func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
+	const size = 2 << 20
+	for name, c := range map[string]struct {
+		rate   int
+		take   func(r io.Reader, end chan struct{}) error
+		data   func(t *testing.T) io.Reader
+		fails  bool
+		within time.Duration
+	}{
+		"a slow line": {
+			rate: 32 << 10, within: 80 * time.Second, // 16 s by what raft reckons
+			take: func(r io.Reader, end chan struct{}) error { _, err := io.CopyN(io.Discard, r, size); return err },
+		},
+		"a receiver that hangs": {
+			rate: 1 << 20, within: 3 * snapshotStall, fails: true,
+			take: func(r io.Reader, end chan struct{}) error { <-end; return nil },
+		},
+		"a receiver that hangs when it has everything": {
+			rate: 1 << 20, within: time.Minute, fails: true,
+			take: func(r io.Reader, end chan struct{}) error { _, _ = io.CopyN(io.Discard, r, size); <-end; return nil },
+		},
+		"a sender that hangs": {
+			rate: 1 << 20, within: 3 * snapshotStall, fails: true,
+			take: func(r io.Reader, end chan struct{}) error { _, err := io.CopyN(io.Discard, r, size); return err },
+			data: func(t *testing.T) io.Reader {
+				r, w := io.Pipe()
+				go w.Write(make([]byte, size/2))
+				t.Cleanup(func() { w.Close() })
+				return r
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFabric()
+				list := mustList(t, threeNodes)
+				n1 := open(t, f, Config{ID: "n1", List: list, Cluster: clusterOf("home"),
+					Dial: f.thin("h1:5751", "h2:5751", &line{rate: c.rate})})
+				n2 := open(t, f, Config{ID: "n2", List: list, Cluster: clusterOf("home")})
+				defer n1.Close()
+				taken := make(chan error, 1)
+				end := make(chan struct{})
+				receiver(t, n2, func(r io.Reader) error {
+					go func() { taken <- c.take(r, end) }()
+					select {
+					case err := <-taken:
+						taken <- err
+						return err
+					case <-end:
+						return io.ErrUnexpectedEOF
+					}
+				})
+				defer n2.Close()
+				defer close(end)
+				tr := transport(t, n1)
+				var data io.Reader = bytes.NewReader(make([]byte, size))
+				if c.data != nil {
+					data = c.data(t)
+				}
+				began := time.Now()
+				sent := make(chan error, 1)
+				go func() {
+					sent <- tr.InstallSnapshot(serverOf("n2").ID(), "h2:5751", &raft.InstallSnapshotRequest{
+						RPCHeader: raft.RPCHeader{ID: []byte(serverOf("n1").ID())}, Term: 1, Size: size, LastLogIndex: 1,
+					}, &raft.InstallSnapshotResponse{}, data)
+				}()
+				var err error
+				if c.data == nil {
+					err = <-sent
+				} else {
+					err = <-taken
+				}
+				assert.Less(t, time.Since(began), c.within)
+				if c.fails {
+					require.Error(t, err)
+					return
+				}
+				require.NoError(t, err)
+				assert.Contains(t, n1.diary.String(), "a snapshot is being sent")
+			})
+		})
+	}
+}

@@ -1,0 +1,215 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+)
+
+const (
+	// votedLook is how often is looked whether the next leader is there.
+	votedLook = 5 * time.Millisecond
+	// heardMin is the shortest time after which a voter that has not answered this leader counts as silent. The
+	// leader sends something many times within it.
+	heardMin = time.Second
+	// giveWayPause is how long a leader that gave way because of its disk does not do so again: at worst, with disks
+	// that fill up and are emptied in turn, the leadership moves as seldom as that.
+	giveWayPause = time.Minute
+	// giveWayAfter is how long a leader leads before it does: it has heard by then from the voters that answer.
+	giveWayAfter = 5 * time.Second
+)
+
+// voter is what a leader knows of a voter.
+type voter struct {
+	raft.Server
+	name         string
+	acknowledged uint64        // up to this entry, in this term; of this node all
+	silent       time.Duration // for so long it has not answered this leader; 0 = it answers
+	free         uint64
+	low          bool // less is free than the mark
+}
+
+// outlook is the voters as this leader sees them: from what they announced of their disks, when they answered last,
+// and how far their logs are. Its own disk it asks itself.
+func (in *instance) outlook() (all []voter) {
+	now, since := time.Now(), in.ledSince.Load()
+	announced := make(map[string]fsm.MemberRecord)
+	in.node.state.view(func(m *fsm.Machine) {
+		for _, record := range m.Members() {
+			announced[record.ID] = record
+		}
+	})
+	for _, s := range in.servers() {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		v := voter{Server: s, name: peer.NameOf(s.ID), acknowledged: in.transport.Acknowledged(s.ID)}
+		member := announced[v.name]
+		v.free, v.low = member.FreeBytes, member.FreeBytes < member.FreeMark
+		if s.ID == in.node.self.ID() {
+			v.acknowledged = in.raft.LastIndex()
+			v.free, _ = in.node.store.Free()
+			v.low, _ = in.node.store.Low()
+			all = append(all, v)
+			continue
+		}
+		heard := in.transport.Contact(s.ID).At
+		if since != nil && since.After(heard) {
+			heard = *since
+		}
+		if silent := now.Sub(heard); silent > max(heardMin, 2*in.lease()) {
+			v.silent = silent
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// unfit says what speaks against a voter as the next leader; "" = nothing.
+func (v voter) unfit(last uint64) string {
+	switch {
+	case v.silent > 0:
+		return fmt.Sprintf("%s has not answered for %v", v.name, v.silent.Round(time.Second))
+	case v.low:
+		return fmt.Sprintf("%s has a disk that is nearly full: %d MiB are free", v.name, v.free>>20)
+	case v.acknowledged == 0 || v.acknowledged+joinNear < last:
+		return fmt.Sprintf("%s is far behind: it has %d of %d entries", v.name, v.acknowledged, last)
+	}
+	return ""
+}
+
+// successor picks who is to lead next: a voter that answers, has room on its disk and is not far behind, of several
+// the one that is furthest. Whoever gives the leadership away without naming a node asks here.
+func (in *instance) successor() (best raft.Server, err error) {
+	last, furthest := in.raft.LastIndex(), uint64(0)
+	var against []string
+	for _, v := range in.outlook() {
+		if v.ID == in.node.self.ID() {
+			continue
+		}
+		if why := v.unfit(last); why != "" {
+			against = append(against, why)
+		} else if best.ID == "" || v.acknowledged > furthest {
+			best, furthest = v.Server, v.acknowledged
+		}
+	}
+	switch {
+	case best.ID != "":
+		return best, nil
+	case len(against) == 0:
+		return best, fmt.Errorf("this is the only voter; %w", ErrRefused)
+	}
+	return best, fmt.Errorf("no other node is fit to lead: %s; %w; name one to hand over all the same", strings.Join(against, "; "), ErrRefused)
+}
+
+// nextLeader is the voter with this name, as fit as it may be, or with "" the successor.
+func (in *instance) nextLeader(to string) (raft.Server, error) {
+	if to == "" {
+		return in.successor()
+	}
+	servers := in.servers()
+	at := slices.IndexFunc(servers, func(s raft.Server) bool {
+		return peer.NameOf(s.ID) == to && s.Suffrage == raft.Voter && s.ID != in.node.self.ID()
+	})
+	if at < 0 {
+		return raft.Server{}, fmt.Errorf("%q is no other voter of this cluster; %w", to, ErrRefused)
+	}
+	return servers[at], nil
+}
+
+// handTo gives the leadership to a server. This node's raft then ends and starts anew, whatever came of it
+// (hashicorp/raft#696).
+func (n *Node) handTo(ctx context.Context, in *instance, to raft.Server) error {
+	err := in.waitFor(ctx, in.raft.LeadershipTransferToServer(to.ID, to.Address))
+	if err == nil {
+		n.voted(in)
+	}
+	return errors.Join(err, n.reopen(in))
+}
+
+// voted waits, for about an election, until this node has heard of the next leader: that may need its vote, and
+// raft ends its connections when it ends.
+func (n *Node) voted(in *instance) {
+	tick := time.NewTicker(votedLook)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < n.cfg.Election; <-tick.C {
+		if _, id := in.raft.LeaderWithID(); id != "" {
+			return
+		}
+	}
+}
+
+// lookAtRoom notes whether this leader may let something new begin, and gives way if its own disk is nearly full
+// while a majority has room: it would be the first to refuse entries.
+func (n *Node) lookAtRoom(ctx context.Context) {
+	in, err := n.leading()
+	if err != nil {
+		n.noRoom.Store(nil)
+		return
+	}
+	why := noRoom(in.outlook())
+	n.noRoom.Store(why)
+	since := in.ledSince.Load()
+	if low, _ := n.store.Low(); !low || why != nil || since == nil || time.Since(*since) < giveWayAfter || time.Since(n.gaveWay) < giveWayPause {
+		return
+	}
+	select {
+	case n.membership <- struct{}{}:
+		defer func() { <-n.membership }()
+	default:
+		return // a change of the members would come to an unknown end
+	}
+	to, err := in.successor()
+	if err != nil {
+		return
+	}
+	n.gaveWay = time.Now()
+	n.log.Warn("the disk of this leader is nearly full: it hands the leadership over", "to", peer.NameOf(to.ID))
+	n.checkpoint()
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.Election+transferWait)
+	defer cancel()
+	if err := n.handTo(ctx, in, to); err != nil {
+		n.log.Warn("leadership was not handed over, or it is not known whether", "to", peer.NameOf(to.ID), "error", err)
+	}
+}
+
+// noRoom says why nothing new may begin; nil = it may. What begins has to be renewed and ended, by entries that a
+// majority takes. So the voters that have room and answer must be one: entries then go on when the others take none
+// any more.
+func noRoom(all []voter) *string {
+	able, low := 0, false
+	var without []string
+	for _, v := range all {
+		switch {
+		case v.low:
+			low = true
+			without = append(without, fmt.Sprintf("%s has %d MiB left", v.name, v.free>>20))
+		case v.silent > 0:
+			without = append(without, v.name+" does not answer")
+		default:
+			able++
+		}
+	}
+	if !low || 2*able > len(all) {
+		return nil
+	}
+	why := fmt.Sprintf("%d of %d nodes have room on their disks: %s", able, len(all), strings.Join(without, ", "))
+	return &why
+}
+
+// NoRoom says why this leader lets nothing new begin, as of the last second; "" = it does, or does not lead.
+func (n *Node) NoRoom() string {
+	why := n.noRoom.Load()
+	if why == nil || !n.queue.isOpen() {
+		return ""
+	}
+	return *why
+}

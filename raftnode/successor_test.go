@@ -1,0 +1,159 @@
+package raftnode
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/raftnode/store"
+)
+
+// lowered makes disks nearly full, and waits until that is announced and acted upon.
+func (b *bubble) lowered(nodes ...*bubbleNode) {
+	for _, n := range nodes {
+		require.NoError(b, n.disk.become("low"))
+	}
+	time.Sleep(giveWayAfter + 3*clerkTick)
+}
+
+// Whoever does not say where the leadership is to go gets a node that has room, not the first of the list.
+func TestTheLeadershipGoesWhereThereIsRoom(t *testing.T) {
+	for name, leave := range map[string]func(*bubble, *bubbleNode) error{
+		"transfer":     func(b *bubble, n *bubbleNode) error { return n.Transfer(b.Context(), "") },
+		"orderly stop": func(_ *bubble, n *bubbleNode) error { return n.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(b *bubble) {
+				leader := b.leader(b.nodes...)
+				others := b.others(leader)
+				b.lowered(others[0])
+				require.NoError(b, leave(b, leader))
+				require.Equal(b, others[1].self.ID, b.leader(others...).self.ID)
+				if name == "orderly stop" {
+					b.start(leader)
+				}
+			})
+		})
+	}
+}
+
+// If no other node is healthy a transfer without a name is refused, and says why of each; a name is obeyed,
+// and a leader that stops takes what there is.
+func TestWithoutAHealthyNodeATransferNamesOne(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		others := b.others(leader)
+		require.NoError(b, others[0].disk.become("low"))
+		b.kill(others[1])
+		time.Sleep(10 * time.Second)
+		err := leader.Transfer(b.Context(), "")
+		require.ErrorIs(b, err, ErrRefused)
+		require.ErrorContains(b, err, others[0].self.ID+" has a disk that is nearly full")
+		require.ErrorContains(b, err, others[1].self.ID+" has not answered")
+		require.True(b, leader.Status().Office, "it still leads")
+		require.NoError(b, leader.Transfer(b.Context(), others[0].self.ID))
+		require.Equal(b, others[0].self.ID, b.leader(leader, others[0]).self.ID)
+		b.lowered(leader)
+		require.NoError(b, others[0].Close())
+		b.start(others...)
+		b.leader(b.nodes...)
+	})
+}
+
+// A leader whose disk is nearly full hands over to a node with room, once, and stays away.
+func TestALeaderWithALowDiskHandsOver(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		low := b.leader(b.nodes...)
+		others := b.others(low)
+		b.lowered(low)
+		require.False(b, low.Status().Office)
+		next := b.leader(others...)
+		term := next.Status().Term
+
+		// The next one's disk gets low, too: only the third has room, and a majority has none.
+		b.lowered(next)
+		time.Sleep(giveWayPause + giveWayAfter)
+		require.Equal(b, term, next.Status().Term, "nothing is won by another leader")
+
+		// The first has room again: the second gives way, once.
+		low.disk.heal()
+		time.Sleep(giveWayAfter)
+		last := b.leader(b.nodes...)
+		require.NotEqual(b, next.self.ID, last.self.ID)
+		term = last.Status().Term
+		time.Sleep(giveWayPause + giveWayAfter)
+		require.Equal(b, term, last.Status().Term)
+
+		b.lowered(b.others(last)...)
+		b.lowered(last)
+		time.Sleep(giveWayPause + giveWayAfter)
+		require.Equal(b, term, last.Status().Term, "nobody is better")
+	})
+}
+
+// A leader whose disk gets low again and again hands over once a minute at most.
+func TestHandingOverIsRare(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		first := b.leader(b.nodes...)
+		b.lowered(first)
+		next := b.leader(b.others(first)...)
+		began := time.Now()
+		first.disk.heal()
+		time.Sleep(3 * clerkTick)
+		require.NoError(b, next.Transfer(b.Context(), first.self.ID))
+		require.Equal(b, first.self.ID, b.leader(b.nodes...).self.ID)
+		b.lowered(first)
+		require.True(b, first.Status().Office)
+		for first.Status().Office {
+			time.Sleep(clerkTick)
+			require.Less(b, time.Since(began), 2*time.Minute)
+		}
+		require.Greater(b, time.Since(began), time.Minute-5*clerkTick)
+	})
+}
+
+// New things are refused when the voters that answer and have room are no majority, and by the leader only.
+func TestRoomIsAMajoritysMatter(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		others := b.others(leader)
+		b.lowered(others[0])
+		require.Empty(b, leader.NoRoom())
+		b.lowered(others[1])
+		require.Contains(b, leader.NoRoom(), others[0].self.ID)
+		require.Empty(b, others[0].NoRoom(), "a follower does not judge")
+		others[1].disk.heal()
+		time.Sleep(3 * clerkTick)
+		require.Empty(b, leader.NoRoom())
+
+		b.kill(others[1])
+		time.Sleep(10 * time.Second)
+		require.Contains(b, leader.NoRoom(), others[1].self.ID, "entries go only with the one that has no room")
+		others[0].disk.heal()
+		time.Sleep(3 * clerkTick)
+		require.Empty(b, leader.NoRoom(), "nobody's disk is low")
+		b.start(others[1])
+	})
+}
+
+// A node whose log takes no entries says so, until it takes one again.
+func TestARefusedAppendShows(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		full := b.others(leader)[0]
+		require.Empty(b, full.Status().Refusing)
+		for _, free := range []uint64{0, store.DefaultFloor} { // with the second there is room until an entry comes
+			full.disk.free.Store(free)
+			require.NoError(b, b.fence(leader))
+			time.Sleep(time.Second)
+			require.Contains(b, full.Status().Refusing, "make room")
+			require.Empty(b, leader.Status().Refusing)
+		}
+		full.disk.heal()
+		time.Sleep(5 * time.Second)
+		require.NoError(b, b.fence(leader))
+		time.Sleep(time.Second)
+		require.Empty(b, full.Status().Refusing)
+	})
+}

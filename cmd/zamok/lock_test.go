@@ -62,7 +62,11 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := zamok(t, c, test.args...)
+			run := answered
+			if test.code == exitUnavailable {
+				run = zamok
+			}
+			r := run(t, c, test.args...)
 			require.Equal(t, test.code, r.code, r.errs)
 			require.Contains(t, r.errs, test.says)
 			require.Empty(t, r.out, "stdout is the command's")
@@ -303,10 +307,15 @@ func TestEndpointsOfTwoClustersAreRefused(t *testing.T) {
 // A command that ends by itself while its wrapper sleeps through the lease has not run alone to its end.
 func TestALossThatIsFoundAtTheEndIsALoss(t *testing.T) {
 	t.Parallel()
-	c := own(t, "--nodes", "1")
-	r := begin(t, c, "lock", "late", "--ttl", "5s", "--kill-after", "1s", "--", "sh", "-c", "echo ready; sleep 1")
-	r.says(t, "ready")
+	c, enough := own(t, "--nodes", "1"), filepath.Join(t.TempDir(), "enough")
+	r := begin(t, c, "lock", "late", "--ttl", "5s", "--kill-after", "1s", "--", "sh", "-c",
+		`echo $$ ready; while [ ! -e "$0" ]; do sleep 0.02; done`, enough)
+	r.says(t, " ready")
+	pid, err := strconv.Atoi(strings.Fields(r.out.String())[0])
+	require.NoError(t, err)
 	require.NoError(t, r.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, os.WriteFile(enough, nil, 0o600)) // it must not end before: the lock would be released in time
+	require.Eventually(t, func() bool { return !isRunning(pid) }, patience, 5*time.Millisecond, "the command does not end")
 	cl := c.client(t)
 	require.Eventually(t, func() bool {
 		detail, err := cl.Get(t.Context(), "late", 0)

@@ -37,11 +37,12 @@ import (
 //	 9  ExpireSession  session · reason text
 //	10  LeaderStart    node text · nonce · cluster raw 16 · token base
 //	11  Member         id text · incarnation raw 16 · client text · peer text · http text ·
-//	                   version text · rules min · rules max · free bytes · free mark
+//	                   version text · rules min · rules max · free bytes · free mark ·
+//	                   timeout · fixed
 //	12  SetRules       rules
 //	13  Digest         node text · index · value
 //
-// op is a byte. permits, of, rules, rules min and rules max go up to 2³²−1. An entry has at most
+// op is a byte. permits, of, rules, rules min, rules max, timeout and fixed go up to 2³²−1. An entry has at most
 // EntryBytesMax bytes, and nothing stands between its parts or after the last one.
 //
 // Reading (decode.go) refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
@@ -190,7 +191,9 @@ func appendMember(b []byte, c *Member) []byte {
 	b = appendNumber(b, c.RulesMin)
 	b = appendNumber(b, c.RulesMax)
 	b = appendNumber(b, c.FreeBytes)
-	return appendNumber(b, c.FreeMark)
+	b = appendNumber(b, c.FreeMark)
+	b = appendNumber(b, c.Timeout)
+	return appendNumber(b, c.Fixed)
 }
 
 // String is the command's name in errors.

@@ -50,7 +50,7 @@ func everyCommand() []Command {
 		&Member{
 			ID: "n2", Incarnation: Incarnation(first16(countedBytes(0x70))),
 			Client: "k4.example:5750", Peer: "k4.example:5751", HTTP: "k4.example:5752",
-			Version: "v0.3.1", RulesMin: 1, RulesMax: 2, FreeBytes: 40 << 30, FreeMark: 2 << 30,
+			Version: "v0.3.1", RulesMin: 1, RulesMax: 2, FreeBytes: 40 << 30, FreeMark: 2 << 30, Timeout: 250, Fixed: 500,
 		},
 		&SetRules{Rules: 2},
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},

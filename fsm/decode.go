@@ -284,6 +284,8 @@ func readMember(r *reader) *Member {
 	c.RulesMax = r.number32("rules max")
 	c.FreeBytes = r.number("free bytes")
 	c.FreeMark = r.number("free mark")
+	c.Timeout = r.number32("timeout")
+	c.Fixed = r.number32("fixed")
 	return c
 }
 

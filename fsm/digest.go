@@ -45,5 +45,6 @@ func memberSum(c *MemberRecord) session.Sum {
 	h := session.Sum(0).Word(sumMember).Text(c.ID).Text(string(c.Incarnation[:]))
 	h = h.Text(c.Client).Text(c.Peer).Text(c.HTTP).Text(c.Version)
 	h = h.Word(uint64(c.RulesMin)<<32 | uint64(c.RulesMax)).Word(c.FreeBytes).Word(c.FreeMark)
+	h = h.Word(uint64(c.Timeout)<<32 | uint64(c.Fixed))
 	return h.Word(c.Announced).Word(uint64(c.Replaced))
 }

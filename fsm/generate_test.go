@@ -444,7 +444,7 @@ func (g *generator) node() string { return fmt.Sprintf("n%d", 1+g.pick(g.nodes))
 func (g *generator) member() fsm.Command {
 	return &fsm.Member{
 		ID: g.node(), Incarnation: fsm.Incarnation{byte(1 + g.pick(2))}, Client: "h:5750",
-		Peer: "h:5751", HTTP: "h:5752", Version: "v0", RulesMin: 1, RulesMax: 1, FreeBytes: uint64(g.pick(1 << 20)), FreeMark: 9,
+		Peer: "h:5751", HTTP: "h:5752", Version: "v0", RulesMin: 1, RulesMax: 1, FreeBytes: uint64(g.pick(1 << 20)), FreeMark: 9, Timeout: 250 * uint32(g.pick(8)), Fixed: 500,
 	}
 }
 

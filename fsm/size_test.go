@@ -31,7 +31,7 @@ func TestSizeIsNoLessThanTheBytes(t *testing.T) {
 		&LeaderStart{Node: long, Nonce: most, TokenBase: most},
 		&Member{
 			ID: long, Client: long, Peer: long, HTTP: long, Version: long, RulesMin: 1<<32 - 1,
-			RulesMax: 1<<32 - 1, FreeBytes: most, FreeMark: most,
+			RulesMax: 1<<32 - 1, FreeBytes: most, FreeMark: most, Timeout: 1<<32 - 1, Fixed: 1<<32 - 1,
 		},
 		&Digest{Node: long, Index: most, Value: most},
 	)

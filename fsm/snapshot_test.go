@@ -30,7 +30,7 @@ func richMachine(t testing.TB) *Machine {
 	apply(0, &LeaderStart{Node: "n1", Nonce: 7, Cluster: ClusterID{0xC1}, TokenBase: 1000})
 	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, RulesMin: 1, RulesMax: 1}, &Member{
 		ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3", Version: "v0",
-		RulesMin: 1, RulesMax: 1, FreeBytes: 1 << 40, FreeMark: 1 << 28,
+		RulesMin: 1, RulesMax: 1, FreeBytes: 1 << 40, FreeMark: 1 << 28, Timeout: 750, Fixed: 500,
 	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1})
 	open := func(secret byte, delay clock.Span) session.ID {
 		return apply(m.Time(), &OpenSession{

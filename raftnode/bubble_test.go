@@ -27,6 +27,7 @@ type bubble struct {
 	*testing.T
 	network
 	log   store.LogKind
+	tune  func(*Config) // changes the configuration of each node; nil: nothing does
 	list  peer.List
 	nodes []*bubbleNode
 }
@@ -66,10 +67,14 @@ func (d *diary) new() []string {
 func inBubble(t *testing.T, test func(*bubble)) { inBubbleOn(t, store.Bolt, test) }
 
 func inBubbleOn(t *testing.T, log store.LogKind, test func(*bubble)) {
+	inBubbleTuned(t, log, nil, test)
+}
+
+func inBubbleTuned(t *testing.T, log store.LogKind, tune func(*Config), test func(*bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		list, err := peer.ParseList("n1=h1:1,n2=h2:1,n3=h3:1")
 		require.NoError(t, err)
-		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, log: log, list: list}
+		b := &bubble{T: t, network: network{doors: make(map[string]*door)}, log: log, tune: tune, list: list}
 		for _, self := range list.Nodes() {
 			b.nodes = append(b.nodes, &bubbleNode{self: self, dir: t.TempDir(), disk: newSickDisk(), ended: make(chan error, 1)})
 		}
@@ -99,7 +104,7 @@ func (b *bubble) kill(nodes ...*bubbleNode) {
 
 func (b *bubble) open(n *bubbleNode) (err error) {
 	d := b.listen(n.self.Address)
-	n.Node, err = Open(b.Context(), Config{
+	cfg := Config{
 		ID: n.self.ID, Dir: n.dir, Log: b.log, Cluster: b.list, Listener: d, Dial: b.dialer(d),
 		Source: clock.Runtime(), Wrap: n.disk.wrap(),
 		Fatal: func(err error) {
@@ -110,7 +115,11 @@ func (b *bubble) open(n *bubbleNode) (err error) {
 			}
 		},
 		Logger: slog.New(slog.NewTextHandler(io.MultiWriter(b.Output(), &n.diary), nil)),
-	})
+	}
+	if b.tune != nil {
+		b.tune(&cfg)
+	}
+	n.Node, err = Open(b.Context(), cfg)
 	return err
 }
 

@@ -46,6 +46,7 @@ func (n *Node) clerk() {
 			in.campaign()
 			n.askRemoved(ctx, in)
 		}
+		n.lookAtTimeouts(ctx)
 		if n.mustAnnounce() {
 			if err := n.send(ctx, n.member()); err != nil {
 				n.log.Debug("this node was not announced", "error", err)
@@ -108,11 +109,16 @@ func (n *Node) mark() {
 // member is what this node announces.
 func (n *Node) member() *fsm.Member {
 	free, _ := n.store.Free()
+	timeout := n.timeout()
+	if in := n.running(); in != nil {
+		timeout = in.timeout
+	}
 	return &fsm.Member{
 		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
 		RulesMin: n.cfg.Rules.Min, RulesMax: n.cfg.Rules.Max,
 		FreeBytes: free, FreeMark: n.store.FreeMark(),
+		Timeout: uint32(timeout / time.Millisecond), Fixed: uint32(n.cfg.Election / time.Millisecond),
 	}
 }
 

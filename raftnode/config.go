@@ -79,8 +79,8 @@ type Config struct {
 	// Source is this machine's elapsed time. Nil: clock.System().
 	Source clock.Source
 
-	// Election is raft's heartbeat and election timeout. Zero: 250 ms. A follower that hears nothing
-	// for one to two times as long asks for votes.
+	// Election is raft's heartbeat and election timeout, for all nodes. Zero: the leader measures what fits,
+	// 250 ms to 2 s. A follower that hears nothing for one to two times as long asks for votes.
 	Election time.Duration
 	// SnapshotEntries is how many raft entries make a new snapshot worth while, and how many are
 	// kept behind it for followers that lag. Zero: 4096.
@@ -95,7 +95,6 @@ type Config struct {
 }
 
 const (
-	electionDefault        = 250 * time.Millisecond
 	snapshotEntriesDefault = 4096
 	snapshotEveryDefault   = 20 * time.Second
 )
@@ -123,9 +122,6 @@ func (c Config) settled() (Config, error) {
 	if c.Measure == nil {
 		c.Measure = func(Measure) {}
 	}
-	if c.Election == 0 {
-		c.Election = electionDefault
-	}
 	if c.SnapshotEntries == 0 {
 		c.SnapshotEntries = snapshotEntriesDefault
 	}
@@ -151,12 +147,13 @@ func (c Config) settled() (Config, error) {
 		return wrong("Cluster", fmt.Sprintf("%v does not name this node, %s", c.Cluster, c.ID))
 	case c.TokenBase > fsm.TokenBaseMax:
 		return wrong("TokenBase", fmt.Sprintf("is above %d", uint64(fsm.TokenBaseMax)))
-	case c.Election < electionMin:
-		return wrong("Election", fmt.Sprintf("is below %v: it would elect on every hiccup", electionMin))
+	case c.Election != 0 && (c.Election < electionMin || c.Election > electionMax):
+		return wrong("Election", fmt.Sprintf("is %v and not between %v and %v: a shorter one elects on every hiccup, a longer one leaves "+
+			"the cluster without a leader for too long", c.Election, electionMin, electionMax))
 	case c.SnapshotEvery < time.Second:
 		return wrong("SnapshotEvery", "is below a second")
 	}
 	return c, nil
 }
 
-const electionMin = 50 * time.Millisecond
+const electionMin, electionMax = 50 * time.Millisecond, 10 * time.Second

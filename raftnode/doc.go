@@ -10,8 +10,10 @@
 //	flight       one for each proposed entry, at most two: waits for raft's answer
 //	raft's own   ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
 //	clerk        writes the marker, announces this node, reports digests, looks at the room on all
-//	             disks, and asks, while no leader is heard of, whether this node was removed
+//	             disks, brings all nodes to timeouts that fit (fit.go), and asks, while no leader is
+//	             heard of, whether this node was removed
 //	watchdog     ends the process of a leader that is stuck
+//	pulse        measures for how long this process is kept from running
 //	tellLosses   notifies a follower that its log has lost what it acknowledged
 //
 // The machine is guarded by one lock (state.go): applied to under it, read under it.

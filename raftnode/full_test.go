@@ -31,7 +31,7 @@ func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
 		began := time.Now()
 		require.NoError(b, b.fence(b.leader(b.nodes...)))
 		b.Logf("an office opens %v after there is room", time.Since(began))
-		require.Less(b, time.Since(began), 2*clerkTick+4*electionDefault)
+		require.Less(b, time.Since(began), 2*clerkTick+4*timeoutLeast)
 	})
 }
 

@@ -32,6 +32,8 @@ type instance struct {
 	closing    chan struct{}
 	supervised chan struct{} // closed when the supervisor has ended
 	over       chan struct{} // closed when raft has ended: what it has not answered then has failed
+	// timeout is the T that raft was opened with (fit.go). Never changed.
+	timeout time.Duration
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
@@ -48,7 +50,7 @@ func (n *Node) newInstance() (*instance, error) {
 		return nil, err
 	}
 	in := &instance{
-		node: n, transport: transport, notices: make(chan bool, noticesMax),
+		node: n, transport: transport, timeout: n.timeout(), notices: make(chan bool, noticesMax),
 		closing: make(chan struct{}), supervised: make(chan struct{}), over: make(chan struct{}),
 	}
 	cfg := in.raftConfig()
@@ -68,7 +70,10 @@ func (n *Node) newInstance() (*instance, error) {
 // campaign has this node campaign as late as the cautious do, or like any other. One whose disk is
 // full could not even open an office; if all are full, they would depose each other for ever.
 func (in *instance) campaign() {
-	timeout := in.node.cfg.Election
+	timeout := in.timeout
+	if aim := in.node.fit.target; in.raft.State() == raft.Leader && in.node.fit.since == in.ledSince.Load() && aim < timeout {
+		timeout = max(aim, in.lease()) // so that it is heard in time by those that have the shorter one already
+	}
 	if time.Now().Before(in.cautiousUntil) || in.node.store.Room() != nil {
 		timeout = max(timeout, cautious)
 	}
@@ -76,7 +81,7 @@ func (in *instance) campaign() {
 	if c.ElectionTimeout == timeout {
 		return
 	}
-	in.node.log.Info("how soon this node campaigns", "timeout", timeout)
+	in.node.log.Info("how soon this node campaigns, or is to be heard as the leader", "timeout", timeout)
 	c.HeartbeatTimeout, c.ElectionTimeout = timeout, timeout
 	if err := in.raft.ReloadConfig(c); err != nil {
 		in.node.log.Error("this node campaigns as soon, or as late, as before", "error", err)
@@ -84,15 +89,15 @@ func (in *instance) campaign() {
 }
 
 // lease is how long a leader goes on without an answer from a majority.
-func (in *instance) lease() time.Duration { return in.node.cfg.Election / 2 }
+func (in *instance) lease() time.Duration { return in.timeout / 2 }
 
 func (in *instance) raftConfig() *raft.Config {
 	n := in.node
 	c := raft.DefaultConfig()
 	c.LocalID = n.self.ID()
-	c.HeartbeatTimeout, c.ElectionTimeout = n.cfg.Election, n.cfg.Election
+	c.HeartbeatTimeout, c.ElectionTimeout = in.timeout, in.timeout
 	c.LeaderLeaseTimeout = in.lease()
-	c.CommitTimeout = min(c.CommitTimeout, n.cfg.Election/4)
+	c.CommitTimeout = min(c.CommitTimeout, in.timeout/4)
 	c.MaxAppendEntries = entriesPerAppend
 	c.BatchApplyCh = true
 	c.SnapshotThreshold, c.TrailingLogs = n.cfg.SnapshotEntries, n.cfg.SnapshotEntries
@@ -110,11 +115,11 @@ func (in *instance) handOver() {
 	if in.raft.State() != raft.Leader {
 		return
 	}
-	in.node.checkpoint()
-	ctx, cancel := context.WithTimeout(context.Background(), in.node.cfg.Election+transferWait)
+	in.node.checkpoint(in)
+	ctx, cancel := context.WithTimeout(context.Background(), in.timeout+transferWait)
 	defer cancel()
 	future := in.raft.LeadershipTransfer // to any
-	if to, err := in.successor(); err == nil {
+	if to, err := in.successor(nil); err == nil {
 		future = func() raft.Future { return in.raft.LeadershipTransferToServer(to.ID, to.Address) }
 	}
 	if err := in.waitFor(ctx, future()); err != nil {
@@ -128,7 +133,7 @@ func (in *instance) handOver() {
 func (in *instance) stop() error {
 	err := in.transport.Close()
 	close(in.closing)
-	limit := time.NewTimer(2 * in.node.cfg.Election) // a leader's lease is over after half of one
+	limit := time.NewTimer(2 * in.timeout) // a leader's lease is over after half of one
 	defer limit.Stop()
 	select {
 	case <-in.supervised:

@@ -398,7 +398,7 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 	if err != nil {
 		return fmt.Errorf("raftnode: transfer: %w", err)
 	}
-	n.checkpoint()
+	n.checkpoint(in)
 	return n.handTo(ctx, in, server)
 }
 
@@ -415,7 +415,7 @@ func (n *Node) reopen(old *instance) error {
 	}
 	in, err := n.newInstance()
 	if err != nil {
-		n.fatal(fmt.Errorf("raftnode: raft did not start again after a transfer: %w", err))
+		n.fatal(fmt.Errorf("raftnode: raft did not start again: %w", err))
 	}
 	n.exchangeInstance(in)
 	return nil
@@ -431,8 +431,8 @@ func (n *Node) leading() (*instance, error) {
 }
 
 // checkpoint lets an entry leave now, so that a change of leader loses no cluster time.
-func (n *Node) checkpoint() {
-	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Election)
+func (n *Node) checkpoint(in *instance) {
+	ctx, cancel := context.WithTimeout(context.Background(), in.timeout)
 	defer cancel()
 	if _, _, err := n.Fence(ctx); err != nil {
 		n.log.Debug("no checkpoint before the change of leader", "error", err)

@@ -36,6 +36,10 @@ type Node struct {
 	listedAt uint64
 	cut      atomic.Int64           // cluster time that stalls of this leader cut off, in ns
 	noRoom   atomic.Pointer[string] // why this leader lets nothing new begin; nil = it does
+	stalls   peer.Worst             // for how long this process was kept from running
+	chosen   atomic.Int64           // the timeout that raft is opened with next, in ns
+	longest  atomic.Int64           // the longest timeout of the nodes with a vote, in ns
+	fit      fit                    // of the clerk
 	gaveWay  time.Time              // when this leader gave way because of its disk last; of the clerk
 
 	clerkWake chan struct{}    // capacity 1
@@ -43,7 +47,7 @@ type Node struct {
 	closing   chan struct{}
 	closeOnce sync.Once
 	closed    error
-	busy      sync.WaitGroup // clerk, watchdog and tellLosses
+	busy      sync.WaitGroup // clerk, watchdog, pulse and tellLosses
 
 	opened, asked time.Time     // when it was opened; when the clerk asked last whether it was removed
 	membership    chan struct{} // capacity 1: full while a change of the members is being made
@@ -88,6 +92,9 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if n.store.State() == store.Empty {
 		cluster = store.ID{} // what it waited for once may not be what it begins now
 	}
+	timeout := cmp.Or(cfg.Election, timeoutOf(identity.Timeout), timeoutLeast)
+	n.chosen.Store(int64(timeout))
+	n.longest.Store(int64(timeout))
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
 	n.state.snapshots = n.store.Snapshots()
 	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
@@ -111,6 +118,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	open = true
 	n.busy.Go(n.clerk)
 	n.busy.Go(n.watch)
+	n.busy.Go(n.pulse)
 	n.busy.Go(n.tellLosses)
 	return n, nil
 }

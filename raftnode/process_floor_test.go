@@ -64,8 +64,8 @@ func runFloor(t *testing.T, o order, m *mouth, asks <-chan ask) {
 func openFloor(t *testing.T, o order) *floor {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &floor{disk: newSickDisk(), cancel: func() {}}
-	settings := &instance{node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
-		ID: o.ID, Election: cmp.Or(o.Election, electionDefault), SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
+	settings := &instance{timeout: cmp.Or(o.Election, timeoutLeast), node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
+		ID: o.ID, SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
 	}}}
 	bolt, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(o.Dir, "raft.db"), BoltOptions: &bbolt.Options{
 		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 64 << 20,

@@ -24,7 +24,7 @@ func TestRaftsSettings(t *testing.T) {
 	cfg := Config{ID: "n1", Memory: &store.Memory{}, Listener: (&network{doors: map[string]*door{}}).listen("h1:1"), Fatal: func(error) {}}
 	cfg, err := cfg.settled()
 	require.NoError(t, err)
-	in := &instance{node: &Node{cfg: cfg, log: cfg.Logger}, notices: make(chan bool, noticesMax)}
+	in := &instance{timeout: timeoutLeast, node: &Node{cfg: cfg, log: cfg.Logger}, notices: make(chan bool, noticesMax)}
 	c := in.raftConfig()
 	require.NoError(t, raft.ValidateConfig(c))
 	assert.Equal(t, 250*time.Millisecond, c.HeartbeatTimeout)

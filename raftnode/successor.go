@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"zamok/fsm"
 	"zamok/raftnode/peer"
 )
 
@@ -33,6 +32,7 @@ type voter struct {
 	name         string
 	acknowledged uint64        // up to this entry, in this term; of this node all
 	silent       time.Duration // for so long it has not answered this leader; 0 = it answers
+	trip         time.Duration // how long it takes to answer
 	free         uint64
 	low          bool // less is free than the mark
 }
@@ -41,12 +41,7 @@ type voter struct {
 // and how far their logs are. Its own disk it asks itself.
 func (in *instance) outlook() (all []voter) {
 	now, since := time.Now(), in.ledSince.Load()
-	announced := make(map[string]fsm.MemberRecord)
-	in.node.state.view(func(m *fsm.Machine) {
-		for _, record := range m.Members() {
-			announced[record.ID] = record
-		}
-	})
+	announced := in.node.announced()
 	for _, s := range in.servers() {
 		if s.Suffrage != raft.Voter {
 			continue
@@ -61,7 +56,9 @@ func (in *instance) outlook() (all []voter) {
 			all = append(all, v)
 			continue
 		}
-		heard := in.transport.Contact(s.ID).At
+		contact := in.transport.Contact(s.ID)
+		heard := contact.At
+		v.trip = contact.Trip
 		if since != nil && since.After(heard) {
 			heard = *since
 		}
@@ -87,12 +84,13 @@ func (v voter) unfit(last uint64) string {
 }
 
 // successor picks who is to lead next: a voter that answers, has room on its disk and is not far behind, of several
-// the one that is furthest. Whoever gives the leadership away without naming a node asks here.
-func (in *instance) successor() (best raft.Server, err error) {
+// the one that is furthest. Whoever gives the leadership away without naming a node asks here. fits leaves out
+// others; nil = none.
+func (in *instance) successor(fits func(voter) bool) (best raft.Server, err error) {
 	last, furthest := in.raft.LastIndex(), uint64(0)
 	var against []string
 	for _, v := range in.outlook() {
-		if v.ID == in.node.self.ID() {
+		if v.ID == in.node.self.ID() || fits != nil && !fits(v) {
 			continue
 		}
 		if why := v.unfit(last); why != "" {
@@ -113,7 +111,7 @@ func (in *instance) successor() (best raft.Server, err error) {
 // nextLeader is the voter with this name, as fit as it may be, or with "" the successor.
 func (in *instance) nextLeader(to string) (raft.Server, error) {
 	if to == "" {
-		return in.successor()
+		return in.successor(nil)
 	}
 	servers := in.servers()
 	at := slices.IndexFunc(servers, func(s raft.Server) bool {
@@ -140,7 +138,7 @@ func (n *Node) handTo(ctx context.Context, in *instance, to raft.Server) error {
 func (n *Node) voted(in *instance) {
 	tick := time.NewTicker(votedLook)
 	defer tick.Stop()
-	for began := time.Now(); time.Since(began) < n.cfg.Election; <-tick.C {
+	for began := time.Now(); time.Since(began) < in.timeout; <-tick.C {
 		if _, id := in.raft.LeaderWithID(); id != "" {
 			return
 		}
@@ -161,20 +159,25 @@ func (n *Node) lookAtRoom(ctx context.Context) {
 	if low, _ := n.store.Low(); !low || why != nil || since == nil || time.Since(*since) < giveWayAfter || time.Since(n.gaveWay) < giveWayPause {
 		return
 	}
-	select {
-	case n.membership <- struct{}{}:
-		defer func() { <-n.membership }()
-	default:
-		return // a change of the members would come to an unknown end
-	}
-	to, err := in.successor()
+	to, err := in.successor(nil)
 	if err != nil {
 		return
 	}
 	n.gaveWay = time.Now()
 	n.log.Warn("the disk of this leader is nearly full: it hands the leadership over", "to", peer.NameOf(to.ID))
-	n.checkpoint()
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.Election+transferWait)
+	n.giveWay(ctx, in, to)
+}
+
+// giveWay hands the leadership over, unless a change of the members is under way, which would come to an unknown end.
+func (n *Node) giveWay(ctx context.Context, in *instance, to raft.Server) {
+	select {
+	case n.membership <- struct{}{}:
+		defer func() { <-n.membership }()
+	default:
+		return
+	}
+	n.checkpoint(in)
+	ctx, cancel := context.WithTimeout(ctx, in.timeout+transferWait)
 	defer cancel()
 	if err := n.handTo(ctx, in, to); err != nil {
 		n.log.Warn("leadership was not handed over, or it is not known whether", "to", peer.NameOf(to.ID), "error", err)

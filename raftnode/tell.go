@@ -15,12 +15,14 @@ import (
 //	'c' + an entry with one Member or Digest of the caller's own    → 'o', or 'e' + why not
 //	's'                                                             → 'o' + the index applied, 8 bytes
 //	'l' + the index of an entry, 8 bytes                            → 'o', or 'e' + why not, or no answer
+//	't' + a timeout in ms, 4 bytes                                  → 'o', or 'e' + why not
 const (
-	tellCommand = 'c'
-	tellStatus  = 's'
-	tellLost    = 'l'
-	toldOK      = 'o'
-	toldError   = 'e'
+	tellCommand  = 'c'
+	tellStatus   = 's'
+	tellLost     = 'l'
+	tellTimeouts = 't'
+	toldOK       = 'o'
+	toldError    = 'e'
 )
 
 // tell hands a command of this node to another, which leads.
@@ -67,6 +69,11 @@ func (n *Node) told(ctx context.Context, from peer.Server, body []byte) []byte {
 		return binary.BigEndian.AppendUint64([]byte{toldOK}, index)
 	case tellCommand:
 		if err := n.take(ctx, from, body[1:]); err != nil {
+			return append([]byte{toldError}, err.Error()...)
+		}
+		return []byte{toldOK}
+	case tellTimeouts:
+		if err := n.refit(from, body[1:]); err != nil {
 			return append([]byte{toldError}, err.Error()...)
 		}
 		return []byte{toldOK}

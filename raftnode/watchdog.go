@@ -51,8 +51,8 @@ func (n *Node) watch() {
 		}
 		awake.look(time.Now())
 		in := n.running()
-		if in != nil && in.raft.State() == raft.Shutdown {
-			// Nothing else ends raft while this node runs: as the leader it has committed its own removal.
+		if in != nil && in.raft.State() == raft.Shutdown && n.running() == in {
+			// Nothing else ends raft while it is the one that runs: as the leader it has committed its own removal.
 			n.fatal(ErrRemoved)
 		}
 		if in == nil || in.ledSince.Load() == nil || n.state.restoring.Load() > 0 {

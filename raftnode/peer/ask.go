@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -85,7 +86,11 @@ func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
 	}
 	var asking sync.WaitGroup
 	for i := range replies {
-		asking.Go(func() { replies[i].Answer, replies[i].Err = n.Ask(ctx, replies[i].Node) })
+		asking.Go(func() {
+			began := time.Now()
+			replies[i].Answer, replies[i].Err = n.Ask(ctx, replies[i].Node)
+			replies[i].Took = time.Since(began)
+		})
 	}
 	asking.Wait()
 	return replies

@@ -15,6 +15,8 @@ const silentAfter = time.Second
 type Contact struct {
 	At      time.Time // when the latest append was sent that it has answered; zero = it has answered none
 	LastLog uint64    // where its log ended by that answer
+	// Trip is how long heartbeats to it and back take at worst: the third longest of the last minute.
+	Trip time.Duration
 }
 
 // follower is a server that this node sends appends to.
@@ -77,7 +79,7 @@ func (t *Transport) note(id raft.ServerID, sent, now time.Time, args *raft.Appen
 			f.refuses = time.Time{}
 		}
 		if sent.After(f.At) { // a heartbeat overtakes an append
-			f.Contact = Contact{sent, resp.LastLog}
+			f.Contact = Contact{At: sent, LastLog: resp.LastLog}
 		}
 		return what, since.Round(time.Millisecond)
 	}
@@ -102,10 +104,13 @@ func (t *Transport) note(id raft.ServerID, sent, now time.Time, args *raft.Appen
 
 // Contact returns what was heard from a server.
 func (t *Transport) Contact(id raft.ServerID) Contact {
+	trip := t.pace(id).trips.Now(time.Now())
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	c := Contact{}
 	if f := t.followers[id]; f != nil {
-		return f.Contact
+		c = f.Contact
 	}
-	return Contact{}
+	c.Trip = trip
+	return c
 }

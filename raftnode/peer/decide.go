@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Reply is what came of asking one node.
@@ -10,6 +11,7 @@ type Reply struct {
 	Node   Node
 	Answer Answer
 	Err    error // if set, there is no Answer
+	Took   time.Duration
 }
 
 // Act is what an empty node does next.

@@ -34,6 +34,8 @@ const (
 // time would be sent again and again. So an append is cut to what the line brings there within appendTime,
 // but for one entry, and its time-out follows its size.
 type pace struct {
+	trips Worst // round trips of heartbeats
+
 	mu    sync.Mutex
 	rate  float64       // bytes a second; at least as fast as a server has been, or to be tried
 	quick time.Duration // about the shortest round trip of late; 0 = none seen
@@ -140,8 +142,11 @@ func (t *Transport) sendPaced(id raft.ServerID, at raft.ServerAddress, args *raf
 	p, began := t.pace(id), time.Now()
 	if len(args.Entries) == 0 {
 		err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp)
-		if err == nil {
-			p.beat(time.Since(began))
+		if took := time.Since(began); err == nil {
+			p.beat(took)
+			if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
+				p.trips.Add(time.Now(), took)
+			}
 		}
 		return err
 	}

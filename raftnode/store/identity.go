@@ -57,6 +57,8 @@ type Identity struct {
 	// Cluster is the id of the node's cluster, or, without the marker, of the one
 	// that it waits to be taken into; zero until it is known.
 	Cluster ID `json:"cluster,omitzero"`
+	// Timeout is that of the node's raft, in milliseconds; 0: it has the least.
+	Timeout uint32 `json:"timeout,omitempty"`
 }
 
 // formatNow is the layout that this code writes, and the only one it reads.

@@ -213,6 +213,25 @@ func (s *Store) Join(cluster ID) error {
 	return s.begin(func(next *Identity) { next.Founders, next.Cluster = "", cluster })
 }
 
+// Keep writes down the timeout that the node starts with. After an error the one before stands.
+func (s *Store) Keep(timeout uint32) error {
+	s.naming.take()
+	defer s.naming.leave()
+	if err := s.record.ended(); err != nil {
+		return err
+	}
+	next := s.Identity()
+	if next.Timeout == timeout {
+		return nil
+	}
+	next.Timeout = timeout
+	if err := s.medium.keep(next); err != nil {
+		return fmt.Errorf("store: the timeout of %s was not written: %w; the one before it stands", s.medium.where, err)
+	}
+	s.known.Store(&known{next, s.State()})
+	return nil
+}
+
 func (s *Store) begin(change func(next *Identity)) error {
 	s.naming.take()
 	defer s.naming.leave()

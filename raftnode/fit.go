@@ -1,0 +1,337 @@
+package raftnode
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"zamok/fsm"
+	"zamok/raftnode/peer"
+)
+
+// # Timeouts that fit the place
+//
+// A node has one timeout T: after one to two times as long without a leader it campaigns, and a leader whom no
+// majority has answered for T/2 gives up. Where messages take long, or processes are kept from running, a short one
+// elects without need, and in the end nobody can lead; where they don't, a long one only makes a failover longer. So
+// a leader measures, and T follows.
+//
+// raft takes another T/2 only when it is opened anew. So the leader asks one follower after the other to do that
+// (tell.go), each of which then announces its T, and hands over to one of them at last. Whoever leads begins with
+// the T that it runs with, and asks those that differ: nothing else is agreed upon, and whoever leads next goes on.
+// T is in each node's announcement, and on its disk.
+
+const (
+	// timeoutLeast and timeoutMost bound T, and it is a multiple of timeoutStep.
+	timeoutLeast, timeoutMost, timeoutStep = 250 * time.Millisecond, 2 * time.Second, 250 * time.Millisecond
+	// fitFactor is how many round trips, with a pause of the leader each, go into T: the leader gives up after half
+	// of it, and a new one needs two of them to be elected.
+	fitFactor = 5
+	// pulseTick is how often a node looks whether it is kept from running.
+	pulseTick = 50 * time.Millisecond
+	// calm is for how long a shorter T must do before it is taken: to lengthen it again costs a failed leadership.
+	calm = 5 * time.Minute
+	// refitMax is how long a follower has to open raft anew before the next is asked, and refitAgain how long one
+	// is left alone that did not.
+	refitMax, refitAgain = 10 * time.Second, 2 * time.Minute
+	// fitPause is how long a leader that handed over for its T does not do so again.
+	fitPause = time.Minute
+	// leaderlessFit is how long no leader has lasted when a node looks whether its T is too short for one; askTrips
+	// is how many round trips a question of that takes.
+	leaderlessFit = 3 * time.Second
+	askTrips      = 2
+	// refitWriting is how long a write of a node may take that opens raft anew: that waits for the disk.
+	refitWriting = time.Second
+)
+
+// fit is what the clerk keeps to find T.
+type fit struct {
+	// Of a leadership, which began at since: the T aimed at, since when a shorter one would do, and whom it asked.
+	since       *time.Time
+	target      time.Duration
+	calmSince   time.Time
+	asked       map[raft.ServerID]time.Time
+	handedOver  time.Time
+	term        uint64    // when the clerk looked last whether there is a leader that lasts
+	looked      time.Time // and when that was
+	lasted      time.Time // when there was one
+	askedOthers time.Time
+}
+
+// fitting is the T for round trips, or stalls, of this length.
+func fitting(trip time.Duration) time.Duration {
+	steps := (fitFactor*trip + timeoutStep - 1) / timeoutStep
+	return min(max(steps*timeoutStep, timeoutLeast), timeoutMost)
+}
+
+// Timeout is the longest T of this node and those with a vote, by what they have announced: a failover takes
+// about three times as long.
+func (n *Node) Timeout() time.Duration { return time.Duration(n.longest.Load()) }
+
+// lookAtTimeouts has the clerk look after this node's T, and, if it leads, after that of the cluster.
+func (n *Node) lookAtTimeouts(ctx context.Context) {
+	in := n.running()
+	if in == nil {
+		return
+	}
+	announced := n.announced()
+	longest := in.timeout
+	for _, s := range in.servers() {
+		if s.Suffrage == raft.Voter {
+			longest = max(longest, timeoutOf(announced[peer.NameOf(s.ID)].Timeout))
+		}
+	}
+	n.longest.Store(int64(longest))
+	n.fitAlone(ctx, in)
+	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen(in) == nil {
+		n.log.Info("raft is opened anew with another timeout", "timeout", n.timeout(), "before", in.timeout)
+		n.keepTimeout()
+		if err := n.reopen(in); err != nil {
+			n.log.Warn("raft was not opened anew", "error", err)
+		}
+		return
+	}
+	since := in.ledSince.Load()
+	if _, err := n.leading(); err != nil || since == nil {
+		return
+	}
+	if n.fit.since != since {
+		n.fit.since, n.fit.target, n.fit.calmSince, n.fit.asked = since, in.timeout, time.Now(), map[raft.ServerID]time.Time{}
+	}
+	n.fitAll(ctx, in, announced)
+}
+
+func (n *Node) announced() map[string]fsm.MemberRecord {
+	announced := make(map[string]fsm.MemberRecord)
+	n.state.view(func(m *fsm.Machine) {
+		for _, record := range m.Members() {
+			announced[record.ID] = record
+		}
+	})
+	return announced
+}
+
+func timeoutOf(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// timeout is the T that raft is opened with next.
+func (n *Node) timeout() time.Duration { return time.Duration(n.chosen.Load()) }
+
+// keepTimeout writes T down for the next start, unless the operator has chosen it.
+func (n *Node) keepTimeout() {
+	t := n.timeout()
+	if n.cfg.Election != 0 || t == max(timeoutOf(n.store.Identity().Timeout), timeoutLeast) {
+		return
+	}
+	if err := n.store.Keep(uint32(t / time.Millisecond)); err != nil {
+		n.log.Warn("this node's timeout was not written down", "error", err)
+	}
+}
+
+// fitAll brings all nodes to one T, this leader's target, step by step: one step a call.
+func (n *Node) fitAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
+	others := slices.DeleteFunc(in.outlook(), func(v voter) bool { return v.ID == n.self.ID() })
+	fits := func(v voter) bool { return timeoutOf(announced[v.name].Timeout) == n.fit.target }
+	settled := in.timeout == n.fit.target
+	for _, v := range others {
+		settled = settled && (v.silent > 0 || fits(v))
+	}
+	if n.aim(in, others, announced, settled) {
+		return // with the next look
+	}
+	target, left := n.fit.target, 0
+	for _, v := range others {
+		if v.silent > 0 || fits(v) {
+			continue
+		}
+		switch ago := time.Since(n.fit.asked[v.ID]); {
+		case ago < refitMax:
+			return // one at a time: a majority stays
+		case ago < refitAgain:
+			left++
+		default:
+			n.fit.asked[v.ID] = time.Now()
+			n.askRefit(ctx, v, target)
+			return
+		}
+	}
+	if in.timeout == target || time.Since(n.fit.handedOver) < fitPause || n.canReopen(in) != nil {
+		return
+	}
+	to, err := in.successor(fits)
+	if err != nil {
+		return // nobody fits yet
+	}
+	n.fit.handedOver = time.Now()
+	n.chosen.Store(int64(target))
+	n.keepTimeout()
+	n.log.Info("the leadership is handed over, to open raft anew with another timeout", "to", peer.NameOf(to.ID),
+		"timeout", target, "before", in.timeout, "nodes_that_differ", left)
+	n.giveWay(ctx, in, to)
+}
+
+// aim decides on the target, and tells whether it is another one.
+func (n *Node) aim(in *instance, others []voter, announced map[string]fsm.MemberRecord, settled bool) bool {
+	now := time.Now()
+	fixed := n.cfg.Election
+	for _, v := range others {
+		fixed = max(fixed, timeoutOf(announced[v.name].Fixed))
+	}
+	if fixed != 0 { // of several the longest, which each of them sees
+		return n.aimAt(max(fixed, halfOf(in.timeout)), "an operator has chosen it")
+	}
+	if len(others) == 0 {
+		return false // it waits for nobody
+	}
+	trip, stall := quorumTrip(others), n.stalls.Now(now)
+	need := trip + stall
+	why := fmt.Sprintf("round trips of %v, pauses of this process of %v", trip.Round(time.Millisecond), stall.Round(time.Millisecond))
+	switch {
+	case fitting(need) > n.fit.target:
+		return n.aimAt(fitting(need+stall/2), why) // the next pause may be longer
+	case fitting(need+need/4) >= n.fit.target || !settled:
+		n.fit.calmSince = now
+	case now.Sub(n.fit.calmSince) >= calm:
+		return n.aimAt(max(fitting(need+need/4), halfOf(in.timeout)), why)
+	}
+	return false
+}
+
+// halfOf is the shortest T that a leader with another one can bring the others to: it sends at a tenth of its
+// heartbeat timeout, which must not be below half of its T.
+func halfOf(t time.Duration) time.Duration {
+	return min((t/2+timeoutStep-1)/timeoutStep*timeoutStep, t)
+}
+
+func (n *Node) aimAt(target time.Duration, why string) bool {
+	if n.fit.target == target {
+		return false
+	}
+	n.log.Info("the timeouts of this cluster change", "to", target, "before", n.fit.target, "because", why)
+	n.fit.target, n.fit.calmSince = target, time.Now()
+	clear(n.fit.asked)
+	return true
+}
+
+// quorumTrip is how long as many of the others take to answer as make a majority with this node; 0 = fewer answer.
+func quorumTrip(others []voter) time.Duration {
+	var trips []time.Duration
+	for _, v := range others {
+		if v.silent == 0 {
+			trips = append(trips, v.trip)
+		}
+	}
+	slices.Sort(trips)
+	if quorum := (len(others) + 1) / 2; 0 < quorum && quorum <= len(trips) {
+		return trips[quorum-1]
+	}
+	return 0
+}
+
+// askRefit asks a follower to open raft anew with another T.
+func (n *Node) askRefit(ctx context.Context, v voter, target time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	body := binary.BigEndian.AppendUint32([]byte{tellTimeouts}, uint32(target/time.Millisecond))
+	if _, err := n.exchange(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
+		n.log.Info("a node did not take another timeout", "node", v.name, "timeout", target, "error", err)
+	}
+}
+
+// refit takes a T from the leader.
+func (n *Node) refit(from peer.Server, body []byte) error {
+	in := n.running()
+	if in == nil || len(body) != 4 {
+		return fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
+	}
+	if _, leader := in.raft.LeaderWithID(); leader != from.ID() {
+		return fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
+	}
+	target := timeoutOf(binary.BigEndian.Uint32(body))
+	if target < electionMin || target > electionMax {
+		return fmt.Errorf("%v is not between %v and %v", target, electionMin, electionMax)
+	}
+	if err := n.canReopen(in); err != nil {
+		return err
+	}
+	n.chosen.Store(int64(target))
+	n.kickClerk()
+	return nil
+}
+
+// canReopen says why raft can't be opened anew now, or nil. That takes a disk that writes.
+func (n *Node) canReopen(in *instance) error {
+	if n.state.restoring.Load() > 0 {
+		return errors.New("a snapshot is being read")
+	}
+	if w, writing := n.store.Writing(); writing && time.Since(w.Since) > refitWriting {
+		return fmt.Errorf("a write has been going on for %v", time.Since(w.Since))
+	}
+	return n.store.Room()
+}
+
+// pulse measures for how long this process is kept from running.
+func (n *Node) pulse() {
+	tick := time.NewTicker(pulseTick)
+	defer tick.Stop()
+	for last := n.cfg.Source.Now(); ; {
+		select {
+		case <-n.closing:
+			return
+		case <-tick.C:
+		}
+		now := n.cfg.Source.Now()
+		n.stalls.Add(time.Now(), now.Since(last).Duration()-pulseTick)
+		last = now
+	}
+}
+
+// fitAlone lengthens this node's T while no leader lasts, though a majority of the voters answers: with messages that
+// take longer than raft waits for them, nobody could lead, and so nobody would measure.
+func (n *Node) fitAlone(ctx context.Context, in *instance) {
+	now := time.Now()
+	if now.Sub(n.fit.looked) >= clerkTick {
+		term, leader := in.raft.CurrentTerm(), false
+		if _, id := in.raft.LeaderWithID(); id != "" {
+			leader = term == n.fit.term
+		}
+		n.fit.looked, n.fit.term = now, term
+		if leader || n.fit.lasted.IsZero() {
+			n.fit.lasted = now
+		}
+	}
+	if n.cfg.Election != 0 || now.Sub(n.fit.lasted) < leaderlessFit || now.Sub(n.fit.askedOthers) < leaderlessFit {
+		return
+	}
+	n.fit.askedOthers = now
+	took := map[string]time.Duration{}
+	for _, reply := range n.network.AskAll(ctx, n.others(in)) {
+		if reply.Err == nil {
+			took[reply.Answer.Name] = reply.Took
+		}
+	}
+	var others []voter
+	for _, s := range in.servers() {
+		if s.Suffrage == raft.Voter && s.ID != n.self.ID() {
+			v := voter{trip: took[peer.NameOf(s.ID)] / askTrips}
+			if v.trip == 0 {
+				v.silent = 1
+			}
+			others = append(others, v)
+		}
+	}
+	trip, stall := quorumTrip(others), n.stalls.Now(now)
+	if t := fitting(trip + stall); trip > 0 && t > n.timeout() && n.canReopen(in) == nil {
+		n.log.Warn("no leader lasts, and nodes take long to answer, or to go on: this node waits longer for them", "timeout", t,
+			"before", n.timeout(), "round_trip", trip, "pause", stall)
+		n.chosen.Store(int64(t))
+		n.keepTimeout()
+		if err := n.reopen(in); err != nil {
+			n.log.Warn("raft was not opened anew", "error", err)
+		}
+	}
+}

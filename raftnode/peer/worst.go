@@ -1,0 +1,64 @@
+package peer
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// A measurement is remembered for a minute, less up to a spell.
+	worstSpells, worstSpell = 6, 10 * time.Second
+	// worstRank says which of the longest counts: one pause, or two, of a process or of the machine below it, are
+	// an accident. What happens three times a minute is how the place is.
+	worstRank = 3
+)
+
+// Worst is the third longest of what was measured within the last minute. The zero value is ready.
+type Worst struct {
+	mu     sync.Mutex // guards what follows
+	first  time.Time  // the first measurement
+	spells [worstSpells]struct {
+		number  time.Duration            // of spells since the first measurement
+		longest [worstRank]time.Duration // in falling order
+	}
+}
+
+// Add notes a measurement.
+func (w *Worst) Add(now time.Time, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.first.IsZero() {
+		w.first = now
+	}
+	number := max(now.Sub(w.first), 0) / worstSpell
+	spell := &w.spells[number%worstSpells]
+	if spell.number != number {
+		spell.number, spell.longest = number, [worstRank]time.Duration{}
+	}
+	insert(&spell.longest, took)
+}
+
+// Now returns the third longest; 0 = there were fewer.
+func (w *Worst) Now(now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var longest [worstRank]time.Duration
+	for i := range w.spells {
+		if w.spells[i].number+worstSpells <= now.Sub(w.first)/worstSpell {
+			continue
+		}
+		for _, took := range w.spells[i].longest {
+			insert(&longest, took)
+		}
+	}
+	return longest[worstRank-1]
+}
+
+// insert puts a measurement in its place, if it is among the longest.
+func insert(longest *[worstRank]time.Duration, took time.Duration) {
+	for i := range longest {
+		if took > longest[i] {
+			longest[i], took = took, longest[i]
+		}
+	}
+}

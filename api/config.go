@@ -26,6 +26,9 @@ type NodeConfig struct {
 	// LogStore is how Dir keeps the log of entries, "bolt" or "wal"; it is settled when Dir is made.
 	// Empty: as Dir was begun, a new one with "bolt".
 	LogStore string
+	// ElectionTimeout is how long nodes wait for a leader; of nodes with different ones the longest holds. Zero: it
+	// follows what is measured.
+	ElectionTimeout time.Duration
 
 	// Cluster names every node that a new cluster begins with, this one too, as the others reach them:
 	// "n1=host:5751,n2=host:5751,n3=host:5751", the same on every node. It may stay when the cluster has

@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"fmt"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -41,8 +42,14 @@ func checkSent(sent []byte) *failure {
 	return nil
 }
 
+// ttlTimeouts is how many times as long as nodes wait for a leader a session lives at least. A failover takes about
+// three, and a session that renews each third of its ttl has two thirds left.
+const ttlTimeouts = 4
+
+func ttlMin(timeout time.Duration) clock.Span { return max(ttlTimeouts*clock.Of(timeout), fsm.TTLMin) }
+
 // openCommand checks what opens a session.
-func openCommand(secret session.Hash, identity string, p *zamokpb.SessionSettings) (*fsm.OpenSession, *failure) {
+func openCommand(secret session.Hash, identity string, p *zamokpb.SessionSettings, timeout time.Duration) (*fsm.OpenSession, *failure) {
 	c := &fsm.OpenSession{
 		Secret: secret, Identity: identity, Label: p.GetLabel(), Metadata: string(p.GetMetadata()),
 		TTL: clock.Span(p.GetTtl()), LockDelay: clock.Span(p.GetLockDelay()),
@@ -53,6 +60,9 @@ func openCommand(secret session.Hash, identity string, p *zamokpb.SessionSetting
 		return nil, invalid("settings", "are missing: ttl is required")
 	case c.TTL < fsm.TTLMin || c.TTL > fsm.TTLMax:
 		return nil, invalid("settings.ttl", "is %v, which is not between %v and %v", c.TTL, fsm.TTLMin, fsm.TTLMax)
+	case c.TTL < ttlMin(timeout):
+		return nil, invalid("settings.ttl", "is %v, and a failover could end the session: with messages or processes as slow as they are in "+
+			"this cluster nodes wait %v for a leader, and a session needs %v at least", c.TTL, timeout, ttlMin(timeout))
 	case c.LockDelay < 0 || c.LockDelay > fsm.DelayMax:
 		return nil, invalid("settings.lock_delay", "is %v, which is not between 0 and %v", c.LockDelay, fsm.DelayMax)
 	case c.Grace < 0 || c.Grace > fsm.GraceMax:

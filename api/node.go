@@ -121,7 +121,7 @@ const (
 func (n *Node) raftConfig() raftnode.Config {
 	s, cfg := n.server, n.cfg
 	c := raftnode.Config{
-		ID: cfg.ID, Dir: cfg.Dir, Log: store.LogKind(cfg.LogStore), Cluster: cfg.list, Join: cfg.Join, JoinCluster: cfg.joins,
+		ID: cfg.ID, Dir: cfg.Dir, Log: store.LogKind(cfg.LogStore), Election: cfg.ElectionTimeout, Cluster: cfg.list, Join: cfg.Join, JoinCluster: cfg.joins,
 		Listener: cfg.PeerListener, Advertise: n.peer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
 		Client: n.client, HTTP: cfg.HTTP, Version: cfg.Version, TokenBase: cfg.TokenBase,
 		Applied: s.applied, Restored: s.restored, Office: s.office,

@@ -241,7 +241,7 @@ func (st *stream) hello() error {
 }
 
 func (st *stream) open(secret session.Hash, settings *zamokpb.SessionSettings) (session.ID, *failure) {
-	command, f := openCommand(secret, identity(st.ctx), settings)
+	command, f := openCommand(secret, identity(st.ctx), settings, st.server.node.Timeout())
 	if f == nil {
 		f = st.server.roomFor(secret)
 	}

@@ -34,7 +34,7 @@ func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionReques
 	if f != nil {
 		return nil, f
 	}
-	command, f := openCommand(secret, identity(ctx), req.Settings)
+	command, f := openCommand(secret, identity(ctx), req.Settings, s.node.Timeout())
 	if f != nil {
 		return nil, f
 	}
@@ -62,7 +62,7 @@ func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequ
 		living, _ := m.Session(id)
 		ttl = living.TTL
 	})
-	return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl)}, nil
+	return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: int64(ttlMin(s.node.Timeout()))}, nil
 }
 
 // CloseSession ends a session by its client's wish. One that is over already is as its client wants it,

@@ -49,8 +49,13 @@ func TestUnaryCalls(t *testing.T) {
 }
 
 func tellSession(t *testing.T, s *sessionOf) {
+	_, err := s.OpenSession(s.ctx, &zamokpb.OpenSessionRequest{
+		Secret: []byte("16 random bytes."), Settings: &zamokpb.SessionSettings{Ttl: int64(ttlMin(steady)) - 1},
+	})
+	require.ErrorContains(t, err, "settings.ttl", "a failover could end it")
+
 	again, err := s.OpenSession(s.ctx, &zamokpb.OpenSessionRequest{
-		Secret: s.secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Second * 2)},
+		Secret: s.secret, Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Second * 5)},
 	})
 	require.NoError(t, err)
 	assert.Equal(t, s.id, again.Session, "the same secret finds the same session")
@@ -58,6 +63,7 @@ func tellSession(t *testing.T, s *sessionOf) {
 
 	renewed, err := s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret, Sent: []byte("renewing")})
 	require.NoError(t, err)
+	assert.EqualValues(t, ttlMin(steady), renewed.TtlMin)
 	assert.Equal(t, "renewing", string(renewed.Sent))
 	assert.EqualValues(t, clock.Minute, renewed.Ttl)
 	assert.GreaterOrEqual(t, renewed.Time, again.Time)

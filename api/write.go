@@ -93,7 +93,7 @@ func (st *stream) message(n *note) *zamokpb.ServerMessage {
 		m.message.Message = &m.kind
 		return &m.message
 	case noteWelcome:
-		n.welcome.Node = st.server.id
+		n.welcome.Node, n.welcome.TtlMin = st.server.id, int64(ttlMin(st.server.node.Timeout()))
 		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Welcome{Welcome: n.welcome}}
 	case notePlace:
 		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Queue{Queue: &zamokpb.Queue{

@@ -157,6 +157,8 @@ type ClusterInfo struct {
 	// HoldOff is for how long no lock is granted yet, because a backup was restored: until all leases of the old
 	// cluster are over. 0 = no such thing.
 	HoldOff time.Duration
+	// Timeout is how long nodes wait for a leader before they elect another.
+	Timeout time.Duration
 }
 
 // Member tells of a node.

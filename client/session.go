@@ -31,6 +31,7 @@ type session struct {
 	confirmed bool
 	id        uint64 // 0 = not open yet
 	ttl       clock.Span
+	ttlMin    clock.Span   // the shortest that the cluster lets begin now
 	trust     *clock.Trust // nil before the first Welcome
 	// proven is when the transmission left that is the newest proof.
 	proven clock.Instant

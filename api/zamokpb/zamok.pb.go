@@ -1505,7 +1505,10 @@ type Welcome struct {
 	// Every ticket that is live or above the floor. One above the floor that is missing was never seen.
 	Tickets []*TicketState `protobuf:"bytes,6,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	// The node that serves, for people.
-	Node          string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	// The shortest ttl that outlives a failover with the timeouts of now, in nanoseconds. A session with a shorter one
+	// may end by it; new ones are refused.
+	TtlMin        int64 `protobuf:"varint,8,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1587,6 +1590,13 @@ func (x *Welcome) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *Welcome) GetTtlMin() int64 {
+	if x != nil {
+		return x.TtlMin
+	}
+	return 0
 }
 
 // TicketState is a ticket as the cluster sees it: waiting, then granted, then gone. Where two are told,
@@ -2597,10 +2607,12 @@ func (x *RenewSessionRequest) GetSent() []byte {
 }
 
 type RenewSessionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sent          []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
-	Time          int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
-	Ttl           int64                  `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Sent  []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
+	Ttl   int64                  `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// As in Welcome.
+	TtlMin        int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2652,6 +2664,13 @@ func (x *RenewSessionResponse) GetTime() int64 {
 func (x *RenewSessionResponse) GetTtl() int64 {
 	if x != nil {
 		return x.Ttl
+	}
+	return 0
+}
+
+func (x *RenewSessionResponse) GetTtlMin() int64 {
+	if x != nil {
+		return x.TtlMin
 	}
 	return 0
 }
@@ -4600,7 +4619,10 @@ type MembersResponse struct {
 	Stamp   *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	// For how long no lock is granted yet, because a backup was restored: nanoseconds of cluster time; 0 = no such
 	// thing.
-	HoldOff       int64 `protobuf:"varint,5,opt,name=hold_off,json=holdOff,proto3" json:"hold_off,omitempty"`
+	HoldOff int64 `protobuf:"varint,5,opt,name=hold_off,json=holdOff,proto3" json:"hold_off,omitempty"`
+	// After how long without a leader nodes elect another, in nanoseconds: the longest of theirs. It follows round
+	// trips and pauses, unless an operator has chosen it.
+	Timeout       int64 `protobuf:"varint,6,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4666,6 +4688,13 @@ func (x *MembersResponse) GetStamp() *Stamp {
 func (x *MembersResponse) GetHoldOff() int64 {
 	if x != nil {
 		return x.HoldOff
+	}
+	return 0
+}
+
+func (x *MembersResponse) GetTimeout() int64 {
+	if x != nil {
+		return x.Timeout
 	}
 	return 0
 }
@@ -5198,7 +5227,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05queue\x18\x05 \x01(\v2\x0f.zamok.v1.QueueH\x00R\x05queue\x123\n" +
 	"\tcontended\x18\x06 \x01(\v2\x13.zamok.v1.ContendedH\x00R\tcontended\x12'\n" +
 	"\x05ended\x18\a \x01(\v2\x0f.zamok.v1.EndedH\x00R\x05endedB\t\n" +
-	"\amessage\"\xc2\x01\n" +
+	"\amessage\"\xdb\x01\n" +
 	"\aWelcome\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x1e\n" +
 	"\n" +
@@ -5208,7 +5237,8 @@ const file_zamok_proto_rawDesc = "" +
 	"\x04sent\x18\x04 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x05 \x01(\x03R\x04time\x12/\n" +
 	"\atickets\x18\x06 \x03(\v2\x15.zamok.v1.TicketStateR\atickets\x12\x12\n" +
-	"\x04node\x18\a \x01(\tR\x04node\"\xa2\x01\n" +
+	"\x04node\x18\a \x01(\tR\x04node\x12\x17\n" +
+	"\attl_min\x18\b \x01(\x03R\x06ttlMin\"\xa2\x01\n" +
 	"\vTicketState\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12%\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x0f.zamok.v1.StateR\x05state\x12\x1f\n" +
@@ -5288,11 +5318,12 @@ const file_zamok_proto_rawDesc = "" +
 	"\x13RenewSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
-	"\x04sent\x18\x03 \x01(\fR\x04sent\"P\n" +
+	"\x04sent\x18\x03 \x01(\fR\x04sent\"i\n" +
 	"\x14RenewSessionResponse\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x10\n" +
-	"\x03ttl\x18\x03 \x01(\x03R\x03ttl\"G\n" +
+	"\x03ttl\x18\x03 \x01(\x03R\x03ttl\x12\x17\n" +
+	"\attl_min\x18\x04 \x01(\x03R\x06ttlMin\"G\n" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\"\x16\n" +
@@ -5428,13 +5459,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x17\n" +
 	"\x15ExpireSessionResponse\"\x10\n" +
-	"\x0eMembersRequest\"\xb1\x01\n" +
+	"\x0eMembersRequest\"\xcb\x01\n" +
 	"\x0fMembersResponse\x12*\n" +
 	"\amembers\x18\x01 \x03(\v2\x10.zamok.v1.MemberR\amembers\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x12%\n" +
 	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\x12\x19\n" +
-	"\bhold_off\x18\x05 \x01(\x03R\aholdOff\"\xd7\x02\n" +
+	"\bhold_off\x18\x05 \x01(\x03R\aholdOff\x12\x18\n" +
+	"\atimeout\x18\x06 \x01(\x03R\atimeout\"\xd7\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +

@@ -40,7 +40,7 @@ func startNodes(binary, dir string) (*nodes, error) {
 		}
 		n.logs = append(n.logs, log)
 		cmd := exec.Command(binary, "server", "--id", id, "--data", filepath.Join(dir, id), "--cluster", cluster,
-			"--listen", address, "--http", "")
+			"--listen", address, "--http", "", "--election-timeout", "250ms")
 		cmd.Stdout, cmd.Stderr = log, log
 		if err := cmd.Start(); err != nil {
 			return n, err

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +27,7 @@ type serverVerb struct {
 
 	id, data, cluster, join       string
 	logStore                      string
+	election                      time.Duration
 	listen, peer, http, advertise string
 	tokenBase                     uint64
 	conns                         int
@@ -66,6 +68,11 @@ which "zamok members" shows. If the nodes that answer and are not low are no maj
 acquisitions are refused; a leader that is low hands over to a node that is not. Below 32 MiB the node takes
 no entries, and /readyz says so, until there is room again; renewals and releases go on while a majority does.
 
+How long nodes wait for a leader before they elect another follows how long messages take between them, and
+for how long the leader is kept from running: 250 ms to 2 s. It is longer at once if it must, and shorter again
+after five calm minutes; nodes take another one over one at a time, and the last is the leader, which hands over.
+"zamok members" shows it. A session needs a --ttl of four times as long. --election-timeout fixes it.
+
 Whoever reaches the HTTP port may read there what the cluster does, without TLS.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,
@@ -84,11 +91,17 @@ Whoever reaches the HTTP port may read there what the cluster does, without TLS.
 
 const logStoreFlag = "how a new --data keeps its log: `bolt|wal` (default: bolt; a directory keeps what it was begun with)"
 
+// electionMost leaves sessions with the default ttl room: they have four times as long.
+const electionLeast, electionMost = 50 * time.Millisecond, 2500 * time.Millisecond
+
+const electionFlag = "how long nodes wait for a leader, up to 2.5s; the same for all nodes (default: what is measured, 250ms to 2s)"
+
 func (v *serverVerb) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&v.id, "id", "", "stable node name; a node that lost its data directory keeps it, and is started with --join")
 	f.StringVar(&v.data, "data", "", "the data `directory`; it is made if it is missing")
 	f.StringVar(&v.logStore, "log-store", "", logStoreFlag)
+	f.DurationVar(&v.election, "election-timeout", 0, electionFlag)
 	f.StringVar(&v.cluster, "cluster", "", "all nodes of a new cluster and their peer addresses: n1=host:5751,n2=host:5751,…")
 	f.StringVar(&v.join, "join", "", "client addresses of nodes of a running cluster, to join it: host:5750,…")
 	f.StringVar(&v.listen, "listen", defaultListen, "where clients are served")
@@ -124,6 +137,10 @@ func (v *serverVerb) check() error {
 	}
 	if _, err := store.ParseLogKind(v.logStore); err != nil {
 		return fmt.Errorf("--log-store: %w", err)
+	}
+	if e := v.election; e != 0 && (e < electionLeast || e > electionMost) {
+		return fmt.Errorf("--election-timeout: %v is not between %v and %v: a shorter one elects on every hiccup; with a longer one sessions "+
+			"with the usual ttl would not outlive a failover", e, electionLeast, electionMost)
 	}
 	if v.cluster != "" {
 		list, err := peer.ParseList(v.cluster)
@@ -185,7 +202,7 @@ func (v *serverVerb) run(ctx context.Context) error {
 
 func (v *serverVerb) config() (api.NodeConfig, error) {
 	cfg := api.NodeConfig{
-		ID: v.id, Dir: v.data, LogStore: v.logStore, Cluster: v.cluster, Join: v.join != "",
+		ID: v.id, Dir: v.data, LogStore: v.logStore, ElectionTimeout: v.election, Cluster: v.cluster, Join: v.join != "",
 		Listen: v.listen, Peer: v.peerPort(), Advertise: v.advertise, HTTP: v.http, Profile: v.profile,
 		ConnsMax: v.conns, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 		Fatal: func(err error) {

@@ -53,7 +53,7 @@ func (s *servers) start(t *testing.T, i int) {
 	args := []string{
 		"server", "--id", id, "--data", filepath.Join(s.dir, id),
 		"--cluster", fmt.Sprintf("n1=%s,n2=%s,n3=%s", s.address(0, 1), s.address(1, 1), s.address(2, 1)),
-		"--listen", s.address(i, 0), "--http", s.address(i, 2),
+		"--listen", s.address(i, 0), "--http", s.address(i, 2), "--election-timeout", "500ms",
 	}
 	if s.extra != nil {
 		args = append(args, s.extra(id)...)
@@ -171,6 +171,8 @@ func TestWhatAServerRefuses(t *testing.T) {
 		"a used HTTP port":   {sound("--http", used.Addr().String()), []string{"--http", "in use", "choose other ports"}},
 		"a place for no one": {sound("--data", filepath.Join(text, "x")), []string{"data directory", text}},
 		"another's data":     {sound("--data", theirs), []string{"belongs to", "n2"}},
+		"an impatient node":  {sound("--election-timeout", "5ms"), []string{"--election-timeout", "50ms"}},
+		"a patient node":     {sound("--election-timeout", "3s"), []string{"--election-timeout", "2.5s"}},
 		"no such log store":  {sound("--log-store", "paper"), []string{"--log-store", "bolt or wal"}},
 		"a list without us":  {sound("--cluster", "n2=127.0.0.1:1"), []string{"--cluster", "n1"}},
 		"a bad list":         {sound("--cluster", "n1=5751"), []string{"--cluster", "n1=host:5751"}},

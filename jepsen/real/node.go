@@ -180,7 +180,7 @@ func (c *cluster) add(how ...string) (*node, error) {
 		log: filepath.Join(c.logs(), fmt.Sprintf("n%d.log", i)),
 	}
 	n.args = append([]string{
-		"server", "--id", n.id, "--data", n.data, "--advertise", n.front, "--listen", n.real + ":" + clientPort,
+		"server", "--id", n.id, "--election-timeout", "250ms", "--data", n.data, "--advertise", n.front, "--listen", n.real + ":" + clientPort,
 		"--peer", n.real + ":" + peerPort, "--http", n.real + ":" + httpPort, "--log-store", c.logStore,
 	}, how...)
 	for _, port := range []string{clientPort, peerPort} {

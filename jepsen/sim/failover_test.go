@@ -27,7 +27,7 @@ func TestFailoverTakesWellBelowASecond(t *testing.T) {
 			old := leader
 			from := s.Elapsed()
 			old.Kill()
-			leader = s.fenced(old)
+			leader = s.fenced(old, 2*electionMax)
 			took = append(took, s.Elapsed()-from)
 			old.Restart()
 			s.Follow(leader, old, electionMax)
@@ -43,9 +43,9 @@ func TestFailoverTakesWellBelowASecond(t *testing.T) {
 }
 
 // fenced waits until a fence succeeds at another node than this one.
-func (s *Sim) fenced(old *Node) (leader *Node) {
+func (s *Sim) fenced(old *Node, within time.Duration) (leader *Node) {
 	s.Helper()
-	s.Await(2*electionMax, "a fence succeeds", func() bool {
+	s.Await(within, "a fence succeeds", func() bool {
 		for _, n := range s.Others(old) {
 			ctx, cancel := context.WithTimeout(context.Background(), callMax)
 			_, err := n.Fence(ctx)

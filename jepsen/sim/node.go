@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"zamok/api"
 	"zamok/fsm"
@@ -15,6 +16,9 @@ import (
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
+
+// electionTimeout is how long nodes wait for a leader where that is not measured: what they do in a calm place.
+const electionTimeout = 250 * time.Millisecond
 
 // peerPort is where a host's node listens to its peers.
 const peerPort = "5751"
@@ -158,6 +162,9 @@ func (n *Node) Begin(tune ...Tune) {
 		Applied: p.applied(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
 		Fatal:  func(err error) { n.die(p, err) },
 		Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, Wrap: n.Disk.wrap(),
+	}
+	if !n.sim.config.Measured {
+		cfg.Election = electionTimeout
 	}
 	if n.sim.config.Tune != nil {
 		n.sim.config.Tune(&cfg)

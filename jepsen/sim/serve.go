@@ -22,7 +22,7 @@ func (n *Node) serve(ctx context.Context, p *process, cfg raftnode.Config) {
 	}
 	whole := api.NodeConfig{
 		ID: cfg.ID, Dir: cfg.Dir, Cluster: cfg.Cluster.String(), Listener: port, PeerListener: cfg.Listener,
-		Advertise: n.Host, Dial: cfg.Dial, Version: cfg.Version, Logger: cfg.Logger, Fatal: cfg.Fatal,
+		Advertise: n.Host, Dial: cfg.Dial, Version: cfg.Version, ElectionTimeout: cfg.Election, Logger: cfg.Logger, Fatal: cfg.Fatal,
 		Tune: func(c *raftnode.Config) {
 			c.Memory, c.Source, c.Wrap = cfg.Memory, cfg.Source, cfg.Wrap
 			c.SnapshotEntries, c.SnapshotEvery = cfg.SnapshotEntries, cfg.SnapshotEvery

@@ -25,7 +25,8 @@ import (
 // served is a cluster that serves clients.
 type served struct {
 	*Sim
-	servers []*server
+	servers  []*server
+	measured bool // the timeouts follow what is measured
 }
 
 // server is a machine on which a whole node runs, or not. Its data survives the process.
@@ -38,10 +39,12 @@ type server struct {
 }
 
 // serve runs a story with a cluster of so many nodes, all of them up and one leading.
-func serve(t *testing.T, size int, story func(*served)) {
+func serve(t *testing.T, size int, story func(*served)) { serveWith(t, size, false, story) }
+
+func serveWith(t *testing.T, size int, measured bool, story func(*served)) {
 	t.Helper()
 	Run(t, Config{}, func(s *Sim) {
-		w := &served{Sim: s}
+		w := &served{Sim: s, measured: measured}
 		for i := range size {
 			w.servers = append(w.servers, &server{id: fmt.Sprintf("n%d", i+1), world: w, memory: &store.Memory{}})
 		}
@@ -81,6 +84,9 @@ func (n *server) start() {
 		Fatal: func(err error) { w.Errorf("%s: %v", n.id, err) },
 		Tune: func(c *raftnode.Config) {
 			c.Memory, c.Source, c.Logger = n.memory, clock.Runtime(), w.Trace.logger(n.id)
+			if !w.measured {
+				c.Election = electionTimeout
+			}
 		},
 	})
 	require.NoError(w, err)

@@ -39,6 +39,9 @@ type Config struct {
 	Serve bool
 	// Drift is by how much, at most, clocks go too fast or too slow. Zero: none does.
 	Drift float64
+	// Measured has the nodes' timeouts follow what is measured. Otherwise they are the shortest, so that a story knows
+	// how long an election takes.
+	Measured bool
 	// Tune changes a node's configuration before each start. Nil: it stays as it is.
 	Tune Tune
 }

@@ -82,7 +82,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 		return nil, err
 	}
 	answer.Leader, _ = s.node.Leader()
-	answer.Timeout = int64(s.node.Timeout())
+	answer.ElectionTimeout = int64(s.node.Timeout())
 	contacts := s.node.Contacts()
 	for _, server := range s.node.Servers() {
 		said := announced[server.ID]

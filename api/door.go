@@ -42,8 +42,8 @@ func checkSent(sent []byte) *failure {
 	return nil
 }
 
-// ttlTimeouts is how many times as long as nodes wait for a leader a session lives at least. A failover takes about
-// three, and a session that renews each third of its ttl has two thirds left.
+// ttlTimeouts is how many election timeouts a session lives at least. A failover takes two to four, and of its ttl a
+// session that renews each third has 0.6 left: below four most failovers would end it, and from six on few.
 const ttlTimeouts = 4
 
 func ttlMin(timeout time.Duration) clock.Span { return max(ttlTimeouts*clock.Of(timeout), fsm.TTLMin) }
@@ -61,8 +61,8 @@ func openCommand(secret session.Hash, identity string, p *zamokpb.SessionSetting
 	case c.TTL < fsm.TTLMin || c.TTL > fsm.TTLMax:
 		return nil, invalid("settings.ttl", "is %v, which is not between %v and %v", c.TTL, fsm.TTLMin, fsm.TTLMax)
 	case c.TTL < ttlMin(timeout):
-		return nil, invalid("settings.ttl", "is %v, and a failover could end the session: with messages or processes as slow as they are in "+
-			"this cluster nodes wait %v for a leader, and a session needs %v at least", c.TTL, timeout, ttlMin(timeout))
+		return nil, invalid("settings.ttl", "is %v, and most failovers would end the session: the cluster's election timeout is %v, so a ttl "+
+			"is %v at least (--ttl, client.Config.TTL)", c.TTL, timeout, ttlMin(timeout))
 	case c.LockDelay < 0 || c.LockDelay > fsm.DelayMax:
 		return nil, invalid("settings.lock_delay", "is %v, which is not between 0 and %v", c.LockDelay, fsm.DelayMax)
 	case c.Grace < 0 || c.Grace > fsm.GraceMax:

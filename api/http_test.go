@@ -39,7 +39,7 @@ var contractMetrics = map[string]string{
 	"zamok_sessions": "gauge", "zamok_sessions_expired_total": "counter", "zamok_streams": "gauge",
 	"zamok_streams_cut_total": "counter", "zamok_commit_stage_seconds": "histogram", "zamok_entry_commands": "histogram",
 	"zamok_peer_last_contact_seconds": "gauge", "zamok_peer_lag_entries": "gauge",
-	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_timeout_seconds": "gauge", "zamok_raft_leader_changes_total": "counter",
+	"zamok_raft_leader": "gauge", "zamok_raft_term": "gauge", "zamok_raft_election_timeout_seconds": "gauge", "zamok_raft_leader_changes_total": "counter",
 	"zamok_applied_index": "gauge", "zamok_cluster_time_seconds": "gauge", "zamok_disk_write_seconds": "histogram",
 	"zamok_disk_free_bytes": "gauge", "zamok_build_info": "gauge",
 }

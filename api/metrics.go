@@ -171,7 +171,7 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 		{"zamok_sessions", "Living sessions.", counts.Sessions},
 		{"zamok_raft_leader", "1 on the node that leads, with its office open.", leads},
 		{"zamok_raft_term", "Raft's term.", status.Term},
-		{"zamok_raft_timeout_seconds", "How long nodes wait for a leader; it follows round trips and pauses.", node.Timeout().Seconds()},
+		{"zamok_raft_election_timeout_seconds", "After how long without a leader nodes elect another; it follows round trips and pauses.", node.Timeout().Seconds()},
 		{"zamok_applied_index", "The index of what was applied last; it rises with every command.", status.Applied.Index},
 		{"zamok_cluster_time_seconds", "For how long the cluster has had a leader.", seconds},
 		{"zamok_disk_free_bytes", "What is left on the disk of the data directory; missing with data in memory.", status.DiskFree},

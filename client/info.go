@@ -157,8 +157,8 @@ type ClusterInfo struct {
 	// HoldOff is for how long no lock is granted yet, because a backup was restored: until all leases of the old
 	// cluster are over. 0 = no such thing.
 	HoldOff time.Duration
-	// Timeout is how long nodes wait for a leader before they elect another.
-	Timeout time.Duration
+	// ElectionTimeout is after how long without a leader nodes elect another.
+	ElectionTimeout time.Duration
 }
 
 // Member tells of a node.

@@ -131,5 +131,5 @@ func (c *Client) Members(ctx context.Context) (members []Member, cluster Cluster
 			Incarnation: m.GetIncarnation(), Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
 			LastHeard: time.Duration(m.GetLastHeard()), Behind: m.Behind,
 		}
-	}), ClusterInfo{ID: r.GetCluster(), HoldOff: time.Duration(r.GetHoldOff()), Timeout: time.Duration(r.GetTimeout())}, err
+	}), ClusterInfo{ID: r.GetCluster(), HoldOff: time.Duration(r.GetHoldOff()), ElectionTimeout: time.Duration(r.GetElectionTimeout())}, err
 }

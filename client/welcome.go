@@ -36,8 +36,8 @@ func (s *session) welcome(st *stream, w *zamokpb.Welcome) {
 		s.trust = clock.NewTrust(s.ttl)
 	}
 	if least := clock.Span(w.GetTtlMin()); s.ttl < least && least != s.ttlMin {
-		s.c.log.Warn("zamok: the session's ttl is too short for the timeouts of this cluster now: a failover may end it, and its locks be "+
-			"lost; use a longer one", "ttl", s.ttl, "at_least", least)
+		s.c.log.Warn("zamok: the session's ttl is too short for the cluster's election timeout now: most failovers would end it, and its locks "+
+			"be lost; use a longer one", "ttl", s.ttl, "at_least", least)
 	}
 	s.ttlMin = clock.Span(w.GetTtlMin())
 	s.id, s.link, s.told, s.warned = w.GetSession(), st, 0, false

@@ -27,7 +27,8 @@ import (
 // T is in each node's announcement, and on its disk.
 
 const (
-	// timeoutLeast and timeoutMost bound T, and it is a multiple of timeoutStep.
+	// timeoutLeast and timeoutMost bound a T that is measured, and it is a multiple of timeoutStep. An operator
+	// may choose another one.
 	timeoutLeast, timeoutMost, timeoutStep = 250 * time.Millisecond, 2 * time.Second, 250 * time.Millisecond
 	// fitFactor is how many round trips, with a pause of the leader each, go into T: the leader gives up after half
 	// of it, and a new one needs two of them to be elected.
@@ -51,16 +52,18 @@ const (
 
 // fit is what the clerk keeps to find T.
 type fit struct {
-	// Of a leadership, which began at since: the T aimed at, since when a shorter one would do, and whom it asked.
-	since       *time.Time
-	target      time.Duration
-	calmSince   time.Time
-	asked       map[raft.ServerID]time.Time
-	handedOver  time.Time
-	term        uint64    // when the clerk looked last whether there is a leader that lasts
-	looked      time.Time // and when that was
-	lasted      time.Time // when there was one
-	askedOthers time.Time
+	// Of a leadership, which began at since: the T aimed at, since when a shorter one would do, and when each node
+	// was asked.
+	since     *time.Time
+	target    time.Duration
+	calmSince time.Time
+	asked     map[raft.ServerID]time.Time
+
+	handedOver  time.Time // when this node last handed over for its T
+	term        uint64    // raft's, at the last look whether a leader lasts
+	looked      time.Time // when that was
+	lasted      time.Time // when there last was a leader of the same term as a look before
+	askedOthers time.Time // when fitAlone last asked the other nodes
 }
 
 // fitting is the T for round trips, or stalls, of this length.
@@ -69,8 +72,8 @@ func fitting(trip time.Duration) time.Duration {
 	return min(max(steps*timeoutStep, timeoutLeast), timeoutMost)
 }
 
-// Timeout is the longest T of this node and those with a vote, by what they have announced: a failover takes
-// about three times as long.
+// Timeout is the longest T of this node and those with a vote, by what they have announced. A failover takes two to
+// four times as long.
 func (n *Node) Timeout() time.Duration { return time.Duration(n.longest.Load()) }
 
 // lookAtTimeouts has the clerk look after this node's T, and, if it leads, after that of the cluster.
@@ -88,12 +91,9 @@ func (n *Node) lookAtTimeouts(ctx context.Context) {
 	}
 	n.longest.Store(int64(longest))
 	n.fitAlone(ctx, in)
-	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen(in) == nil {
-		n.log.Info("raft is opened anew with another timeout", "timeout", n.timeout(), "before", in.timeout)
-		n.keepTimeout()
-		if err := n.reopen(in); err != nil {
-			n.log.Warn("raft was not opened anew", "error", err)
-		}
+	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen() == nil {
+		n.log.Info("restarting raft with another election timeout", "timeout", n.timeout(), "before", in.timeout)
+		n.reopenWith(in, n.timeout())
 		return
 	}
 	since := in.ledSince.Load()
@@ -132,34 +132,37 @@ func (n *Node) keepTimeout() {
 	}
 }
 
+// reopenWith opens raft anew with a T.
+func (n *Node) reopenWith(in *instance, t time.Duration) {
+	n.chosen.Store(int64(t))
+	n.keepTimeout()
+	if err := n.reopen(in); err != nil {
+		n.log.Warn("raft was not restarted", "error", err)
+	}
+}
+
 // fitAll brings all nodes to one T, this leader's target, step by step: one step a call.
 func (n *Node) fitAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
 	others := slices.DeleteFunc(in.outlook(), func(v voter) bool { return v.ID == n.self.ID() })
 	fits := func(v voter) bool { return timeoutOf(announced[v.name].Timeout) == n.fit.target }
-	settled := in.timeout == n.fit.target
-	for _, v := range others {
-		settled = settled && (v.silent > 0 || fits(v))
+	differ := func() []voter {
+		return slices.DeleteFunc(slices.Clone(others), func(v voter) bool { return v.silent > 0 || fits(v) })
 	}
-	if n.aim(in, others, announced, settled) {
+	if n.aim(in, others, announced, in.timeout == n.fit.target && len(differ()) == 0) {
 		return // with the next look
 	}
-	target, left := n.fit.target, 0
-	for _, v := range others {
-		if v.silent > 0 || fits(v) {
-			continue
-		}
+	target := n.fit.target
+	for _, v := range differ() {
 		switch ago := time.Since(n.fit.asked[v.ID]); {
 		case ago < refitMax:
 			return // one at a time: a majority stays
-		case ago < refitAgain:
-			left++
-		default:
+		case ago >= refitAgain:
 			n.fit.asked[v.ID] = time.Now()
 			n.askRefit(ctx, v, target)
 			return
 		}
 	}
-	if in.timeout == target || time.Since(n.fit.handedOver) < fitPause || n.canReopen(in) != nil {
+	if in.timeout == target || time.Since(n.fit.handedOver) < fitPause || n.canReopen() != nil {
 		return
 	}
 	to, err := in.successor(fits)
@@ -169,8 +172,8 @@ func (n *Node) fitAll(ctx context.Context, in *instance, announced map[string]fs
 	n.fit.handedOver = time.Now()
 	n.chosen.Store(int64(target))
 	n.keepTimeout()
-	n.log.Info("the leadership is handed over, to open raft anew with another timeout", "to", peer.NameOf(to.ID),
-		"timeout", target, "before", in.timeout, "nodes_that_differ", left)
+	n.log.Info("handing the leadership over, to restart raft with another election timeout", "to", peer.NameOf(to.ID),
+		"timeout", target, "before", in.timeout)
 	n.giveWay(ctx, in, to)
 }
 
@@ -182,7 +185,7 @@ func (n *Node) aim(in *instance, others []voter, announced map[string]fsm.Member
 		fixed = max(fixed, timeoutOf(announced[v.name].Fixed))
 	}
 	if fixed != 0 { // of several the longest, which each of them sees
-		return n.aimAt(max(fixed, halfOf(in.timeout)), "an operator has chosen it")
+		return n.aimAt(max(fixed, halfOf(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
 	}
 	if len(others) == 0 {
 		return false // it waits for nobody
@@ -196,22 +199,22 @@ func (n *Node) aim(in *instance, others []voter, announced map[string]fsm.Member
 	case fitting(need+need/4) >= n.fit.target || !settled:
 		n.fit.calmSince = now
 	case now.Sub(n.fit.calmSince) >= calm:
-		return n.aimAt(max(fitting(need+need/4), halfOf(in.timeout)), why)
+		return n.aimAt(max(fitting(need+need/4), halfOf(in.timeout, timeoutStep)), why)
 	}
 	return false
 }
 
 // halfOf is the shortest T that a leader with another one can bring the others to: it sends at a tenth of its
-// heartbeat timeout, which must not be below half of its T.
-func halfOf(t time.Duration) time.Duration {
-	return min((t/2+timeoutStep-1)/timeoutStep*timeoutStep, t)
+// heartbeat timeout, which must not be below half of its T. It is a multiple of step, unless t is shorter.
+func halfOf(t, step time.Duration) time.Duration {
+	return min((t/2+step-1)/step*step, t)
 }
 
 func (n *Node) aimAt(target time.Duration, why string) bool {
 	if n.fit.target == target {
 		return false
 	}
-	n.log.Info("the timeouts of this cluster change", "to", target, "before", n.fit.target, "because", why)
+	n.log.Info("the election timeout of the cluster changes", "to", target, "before", n.fit.target, "because", why)
 	n.fit.target, n.fit.calmSince = target, time.Now()
 	clear(n.fit.asked)
 	return true
@@ -255,7 +258,7 @@ func (n *Node) refit(from peer.Server, body []byte) error {
 	if target < electionMin || target > electionMax {
 		return fmt.Errorf("%v is not between %v and %v", target, electionMin, electionMax)
 	}
-	if err := n.canReopen(in); err != nil {
+	if err := n.canReopen(); err != nil {
 		return err
 	}
 	n.chosen.Store(int64(target))
@@ -264,7 +267,7 @@ func (n *Node) refit(from peer.Server, body []byte) error {
 }
 
 // canReopen says why raft can't be opened anew now, or nil. That takes a disk that writes.
-func (n *Node) canReopen(in *instance) error {
+func (n *Node) canReopen() error {
 	if n.state.restoring.Load() > 0 {
 		return errors.New("a snapshot is being read")
 	}
@@ -325,13 +328,9 @@ func (n *Node) fitAlone(ctx context.Context, in *instance) {
 		}
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(now)
-	if t := fitting(trip + stall); trip > 0 && t > n.timeout() && n.canReopen(in) == nil {
-		n.log.Warn("no leader lasts, and nodes take long to answer, or to go on: this node waits longer for them", "timeout", t,
+	if t := fitting(trip + stall); trip > 0 && t > n.timeout() && n.canReopen() == nil {
+		n.log.Warn("no leader lasts though a majority answers, slowly; this node raises its election timeout", "timeout", t,
 			"before", n.timeout(), "round_trip", trip, "pause", stall)
-		n.chosen.Store(int64(t))
-		n.keepTimeout()
-		if err := n.reopen(in); err != nil {
-			n.log.Warn("raft was not opened anew", "error", err)
-		}
+		n.reopenWith(in, t)
 	}
 }

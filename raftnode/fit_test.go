@@ -185,6 +185,21 @@ func TestAChosenTimeoutStays(t *testing.T) {
 	}
 }
 
+// A choice that is far below what the nodes run with is reached, by halves, also below what would be measured.
+func TestAShorterChoiceIsReached(t *testing.T) {
+	chosen := time.Second
+	inBubbleSerially(t, func(c *Config) { c.Election = chosen }, func(b *bubble) {
+		b.fitted(time.Second, time.Minute, b.nodes...)
+		chosen = 100 * time.Millisecond
+		for _, n := range b.nodes {
+			b.kill(n)
+			b.start(n)
+			b.leader(b.nodes...)
+		}
+		b.fitted(chosen, 10*time.Minute, b.nodes...)
+	})
+}
+
 func TestFitting(t *testing.T) {
 	for trip, want := range map[time.Duration]time.Duration{
 		0: timeoutLeast, 50 * time.Millisecond: timeoutLeast, 51 * time.Millisecond: 500 * time.Millisecond,
@@ -196,8 +211,9 @@ func TestFitting(t *testing.T) {
 		timeoutMost: time.Second, 1750 * time.Millisecond: time.Second, 750 * time.Millisecond: 500 * time.Millisecond,
 		timeoutLeast: timeoutLeast, 100 * time.Millisecond: 100 * time.Millisecond,
 	} {
-		assert.Equal(t, want, halfOf(from), from)
+		assert.Equal(t, want, halfOf(from, timeoutStep), from)
 	}
+	assert.Equal(t, 126*time.Millisecond, halfOf(251*time.Millisecond, time.Millisecond))
 }
 
 // With two nodes the other one counts, with five the second quickest of the others that answer.

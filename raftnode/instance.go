@@ -81,7 +81,7 @@ func (in *instance) campaign() {
 	if c.ElectionTimeout == timeout {
 		return
 	}
-	in.node.log.Info("how soon this node campaigns, or is to be heard as the leader", "timeout", timeout)
+	in.node.log.Info("the election timeout of the running raft changed", "timeout", timeout)
 	c.HeartbeatTimeout, c.ElectionTimeout = timeout, timeout
 	if err := in.raft.ReloadConfig(c); err != nil {
 		in.node.log.Error("this node campaigns as soon, or as late, as before", "error", err)

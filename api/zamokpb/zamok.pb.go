@@ -1506,8 +1506,7 @@ type Welcome struct {
 	Tickets []*TicketState `protobuf:"bytes,6,rep,name=tickets,proto3" json:"tickets,omitempty"`
 	// The node that serves, for people.
 	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
-	// The shortest ttl that outlives a failover with the timeouts of now, in nanoseconds. A session with a shorter one
-	// may end by it; new ones are refused.
+	// Four election timeouts, in nanoseconds. Most failovers end a session with a shorter ttl; new ones are refused.
 	TtlMin        int64 `protobuf:"varint,8,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4620,11 +4619,11 @@ type MembersResponse struct {
 	// For how long no lock is granted yet, because a backup was restored: nanoseconds of cluster time; 0 = no such
 	// thing.
 	HoldOff int64 `protobuf:"varint,5,opt,name=hold_off,json=holdOff,proto3" json:"hold_off,omitempty"`
-	// After how long without a leader nodes elect another, in nanoseconds: the longest of theirs. It follows round
-	// trips and pauses, unless an operator has chosen it.
-	Timeout       int64 `protobuf:"varint,6,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The election timeout, after which nodes without a leader elect another, in nanoseconds: the longest of theirs. It
+	// follows round trips and pauses, unless an operator has chosen it.
+	ElectionTimeout int64 `protobuf:"varint,6,opt,name=election_timeout,json=electionTimeout,proto3" json:"election_timeout,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *MembersResponse) Reset() {
@@ -4692,9 +4691,9 @@ func (x *MembersResponse) GetHoldOff() int64 {
 	return 0
 }
 
-func (x *MembersResponse) GetTimeout() int64 {
+func (x *MembersResponse) GetElectionTimeout() int64 {
 	if x != nil {
-		return x.Timeout
+		return x.ElectionTimeout
 	}
 	return 0
 }
@@ -5459,14 +5458,14 @@ const file_zamok_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x17\n" +
 	"\x15ExpireSessionResponse\"\x10\n" +
-	"\x0eMembersRequest\"\xcb\x01\n" +
+	"\x0eMembersRequest\"\xdc\x01\n" +
 	"\x0fMembersResponse\x12*\n" +
 	"\amembers\x18\x01 \x03(\v2\x10.zamok.v1.MemberR\amembers\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x12%\n" +
 	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\x12\x19\n" +
-	"\bhold_off\x18\x05 \x01(\x03R\aholdOff\x12\x18\n" +
-	"\atimeout\x18\x06 \x01(\x03R\atimeout\"\xd7\x02\n" +
+	"\bhold_off\x18\x05 \x01(\x03R\aholdOff\x12)\n" +
+	"\x10election_timeout\x18\x06 \x01(\x03R\x0felectionTimeout\"\xd7\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +

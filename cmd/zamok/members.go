@@ -75,7 +75,7 @@ func (m memberDoc) disk() string {
 type membersDoc struct {
 	Cluster string      `json:"cluster"`
 	HoldOff string      `json:"hold_off,omitempty"` // for how long no lock is granted, after a restore
-	Timeout string      `json:"timeout"`            // how long nodes wait for a leader
+	Timeout string      `json:"election_timeout"`   // after how long without a leader nodes elect another
 	Members []memberDoc `json:"members"`
 }
 
@@ -91,7 +91,7 @@ func (d membersDoc) text(w io.Writer) {
 			fmt.Fprintf(w, "\n%s: not heard for %v. Does it run, and is %s reachable?\n", m.ID, m.heard(), m.Peer)
 		}
 	}
-	fmt.Fprintf(w, "\nThe cluster's id is %s. Nodes wait %s for a leader.\n", d.Cluster, d.Timeout)
+	fmt.Fprintf(w, "\nThe cluster's id is %s. Its election timeout is %s.\n", d.Cluster, d.Timeout)
 	if d.HoldOff != "" {
 		fmt.Fprintf(w, "No lock is granted for another %s: a backup was restored.\n", d.HoldOff)
 	}
@@ -115,7 +115,7 @@ Every endpoint is asked. One that belongs to another cluster is an error; one th
 				if err != nil {
 					return err
 				}
-				doc := membersDoc{cluster.ID, until(cluster.HoldOff, 0), cluster.Timeout.String(), each(members, newMemberDoc)}
+				doc := membersDoc{cluster.ID, until(cluster.HoldOff, 0), cluster.ElectionTimeout.String(), each(members, newMemberDoc)}
 				return a.print(doc, doc.text)
 			})
 		},

@@ -68,10 +68,10 @@ which "zamok members" shows. If the nodes that answer and are not low are no maj
 acquisitions are refused; a leader that is low hands over to a node that is not. Below 32 MiB the node takes
 no entries, and /readyz says so, until there is room again; renewals and releases go on while a majority does.
 
-How long nodes wait for a leader before they elect another follows how long messages take between them, and
-for how long the leader is kept from running: 250 ms to 2 s. It is longer at once if it must, and shorter again
-after five calm minutes; nodes take another one over one at a time, and the last is the leader, which hands over.
-"zamok members" shows it. A session needs a --ttl of four times as long. --election-timeout fixes it.
+The election timeout, after which nodes without a leader elect another, follows round trips between the nodes
+and pauses of their processes: 250 ms to 2 s. It rises at once, and falls when a shorter one would have done for
+five minutes; the leadership is handed over each time. "zamok members" shows it. A session needs a ttl of four
+times as long. --election-timeout fixes it, also while the node that was started with it is down.
 
 Whoever reaches the HTTP port may read there what the cluster does, without TLS.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
@@ -94,7 +94,7 @@ const logStoreFlag = "how a new --data keeps its log: `bolt|wal` (default: bolt;
 // electionMost leaves sessions with the default ttl room: they have four times as long.
 const electionLeast, electionMost = 50 * time.Millisecond, 2500 * time.Millisecond
 
-const electionFlag = "how long nodes wait for a leader, up to 2.5s; the same for all nodes (default: what is measured, 250ms to 2s)"
+const electionFlag = "fix the election timeout of the cluster, 50ms to 2.5s; of different ones the longest holds (default: measured, 250ms to 2s)"
 
 func (v *serverVerb) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -140,7 +140,7 @@ func (v *serverVerb) check() error {
 	}
 	if e := v.election; e != 0 && (e < electionLeast || e > electionMost) {
 		return fmt.Errorf("--election-timeout: %v is not between %v and %v: a shorter one elects on every hiccup; with a longer one sessions "+
-			"with the usual ttl would not outlive a failover", e, electionLeast, electionMost)
+			"with the usual ttl would be refused", e, electionLeast, electionMost)
 	}
 	if v.cluster != "" {
 		list, err := peer.ParseList(v.cluster)

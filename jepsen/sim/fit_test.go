@@ -110,7 +110,7 @@ func TestNodesAreMovedApart(t *testing.T) {
 		require.Equal(w, before, w.leader().node.Raft().Status().Term, "no election without a cause")
 		w.lock(q, "q's again")
 		synctest.Wait()
-		require.Contains(w, diary.String(), "ttl is too short for the timeouts of this cluster now", "a session that has one is told")
+		require.Contains(w, diary.String(), "ttl is too short for the cluster's election timeout now", "a session that has one is told")
 		require.Contains(w, diary.String(), "at_least=4")
 		_, err := w.program("r", short).Lock(w.Within(time.Minute), "r's")
 		var refused *client.Error

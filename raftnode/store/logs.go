@@ -25,6 +25,8 @@ type admittedLog struct {
 	*raft.LogCache
 	pen   *pen
 	space *space
+	// cut: the end of the log was deleted, and nothing was appended since. Of raft's main loop.
+	cut bool
 }
 
 // IsMonotonic tells raft that the log can't have gaps: after a snapshot from the
@@ -36,14 +38,35 @@ func (l *admittedLog) StoreLog(entry *raft.Log) error {
 	return l.StoreLogs([]*raft.Log{entry})
 }
 
+// DeleteRange notes that entries at the end of the log went, since they conflict with the leader's. Raft believes in
+// them until the leader's own are in their place: with those refused it would apply entries that are not there, or
+// refuse the leader's for ever. So what comes next is not refused for want of room, and if it can't be what was
+// proposed the process ends.
+func (l *admittedLog) DeleteRange(first, last uint64) error {
+	end, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	if err := l.LogCache.DeleteRange(first, last); err != nil {
+		return err
+	}
+	l.cut = l.cut || last >= end
+	return nil
+}
+
 func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 	if err := l.admit(entries); err != nil {
+		if l.cut {
+			err = l.pen.record.end(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
+			l.pen.record.fatal(err)
+		}
 		l.pen.record.observe(Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries), Err: err})
 		return err
 	}
 	if err := l.LogCache.StoreLogs(entries); err != nil {
 		return l.pen.record.ended() // the error that LogCache made text of
 	}
+	l.cut = false
 	return nil
 }
 
@@ -55,6 +78,9 @@ func (l *admittedLog) admit(entries []*raft.Log) error {
 			return fmt.Errorf("%w; none of the entries that came with it is in the log; if it was sent by the leader it is sent again; "+
 				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
 		}
+	}
+	if l.cut {
+		return nil
 	}
 	return l.space.admit(bytesOf(entries))
 }

@@ -55,6 +55,34 @@ func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 	assert.Equal(t, []uint64{6, 12}, []uint64{first, last})
 }
 
+// Raft believes in entries that conflict with the leader's until the leader's are in their place. So these are not
+// refused, though the disk has filled up; and if they are not what was proposed, the process ends.
+func TestWhatReplacesConflictingEntriesIsNotRefused(t *testing.T) {
+	for name, segments := range map[string]LogKind{"bolt": Bolt, "wal": WAL} {
+		t.Run(name, func(t *testing.T) {
+			free, ended := uint64(1<<40), error(nil)
+			st := open(t, Config{
+				Dir: t.TempDir(), Log: segments, Wrap: Wrap{Free: func() (uint64, error) { return free, nil }},
+				Fatal: func(err error) { ended = err },
+			})
+			fill(t, st, 1, 1, 10)
+			free = 0
+			require.NoError(t, st.Logs().DeleteRange(1, 2), "what a snapshot holds")
+			require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 11, 11)), ErrDiskFull)
+			require.NoError(t, st.Logs().DeleteRange(6, 10), "what conflicts")
+			require.NoError(t, st.Logs().StoreLogs(entries(2, 6, 7)))
+			require.ErrorIs(t, st.Logs().StoreLogs(entries(2, 8, 8)), ErrDiskFull, "now the two agree again")
+
+			require.NoError(t, st.Logs().DeleteRange(7, 7))
+			changed := entries(3, 7, 7)
+			changed[0].Data[0] ^= 1
+			require.NoError(t, ended)
+			require.Error(t, st.Logs().StoreLogs(changed))
+			require.ErrorContains(t, ended, "start the node again")
+		})
+	}
+}
+
 // Who can't be told how much is free is not refused.
 func TestUnknownSpaceRefusesNothing(t *testing.T) {
 	unknown := errors.New("not on this system")

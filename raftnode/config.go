@@ -122,6 +122,7 @@ func (c Config) settled() (Config, error) {
 	if c.Measure == nil {
 		c.Measure = func(Measure) {}
 	}
+	c.Election = c.Election.Truncate(time.Millisecond) // nodes tell each other whole ones
 	if c.SnapshotEntries == 0 {
 		c.SnapshotEntries = snapshotEntriesDefault
 	}

@@ -72,9 +72,9 @@ func fitting(trip time.Duration) time.Duration {
 	return min(max(steps*timeoutStep, timeoutLeast), timeoutMost)
 }
 
-// Timeout is the longest T of this node and those with a vote, by what they have announced. A failover takes two to
-// four times as long.
-func (n *Node) Timeout() time.Duration { return time.Duration(n.longest.Load()) }
+// Timeout is the T of a majority of the nodes with a vote, by what they have announced. A failover takes two to four
+// times as long.
+func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 
 // lookAtTimeouts has the clerk look after this node's T, and, if it leads, after that of the cluster.
 func (n *Node) lookAtTimeouts(ctx context.Context) {
@@ -83,13 +83,7 @@ func (n *Node) lookAtTimeouts(ctx context.Context) {
 		return
 	}
 	announced := n.announced()
-	longest := in.timeout
-	for _, s := range in.servers() {
-		if s.Suffrage == raft.Voter {
-			longest = max(longest, timeoutOf(announced[peer.NameOf(s.ID)].Timeout))
-		}
-	}
-	n.longest.Store(int64(longest))
+	n.known.Store(int64(in.ofMajority(announced)))
 	n.fitAlone(ctx, in)
 	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen() == nil {
 		n.log.Info("restarting raft with another election timeout", "timeout", n.timeout(), "before", in.timeout)
@@ -104,6 +98,26 @@ func (n *Node) lookAtTimeouts(ctx context.Context) {
 		n.fit.since, n.fit.target, n.fit.calmSince, n.fit.asked = since, in.timeout, time.Now(), map[raft.ServerID]time.Time{}
 	}
 	n.fitAll(ctx, in, announced)
+}
+
+// ofMajority is the shortest time within which a majority of the voters waits for a leader: one that is dead is not
+// waited for.
+func (in *instance) ofMajority(announced map[string]fsm.MemberRecord) time.Duration {
+	var all []time.Duration
+	for _, s := range in.servers() {
+		t := timeoutOf(announced[peer.NameOf(s.ID)].Timeout)
+		if s.ID == in.node.self.ID() {
+			t = in.timeout
+		}
+		if s.Suffrage == raft.Voter && t > 0 {
+			all = append(all, t)
+		}
+	}
+	if len(all) < 2 {
+		return min(in.timeout, timeoutLeast) // it waits for nobody
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 func (n *Node) announced() map[string]fsm.MemberRecord {
@@ -145,18 +159,33 @@ func (n *Node) reopenWith(in *instance, t time.Duration) {
 func (n *Node) fitAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
 	others := slices.DeleteFunc(in.outlook(), func(v voter) bool { return v.ID == n.self.ID() })
 	fits := func(v voter) bool { return timeoutOf(announced[v.name].Timeout) == n.fit.target }
-	differ := func() []voter {
-		return slices.DeleteFunc(slices.Clone(others), func(v voter) bool { return v.silent > 0 || fits(v) })
+	settled := in.timeout == n.fit.target
+	answering := 1 // this node
+	for _, v := range others {
+		if v.silent == 0 {
+			answering++
+			_, asked := n.fit.asked[v.ID]
+			settled = settled && (fits(v) || asked && time.Since(n.fit.asked[v.ID]) >= refitMax) // some can't
+		}
 	}
-	if n.aim(in, others, announced, in.timeout == n.fit.target && len(differ()) == 0) {
+	if n.aim(in, others, announced, settled) {
 		return // with the next look
 	}
-	target := n.fit.target
-	for _, v := range differ() {
-		switch ago := time.Since(n.fit.asked[v.ID]); {
-		case ago < refitMax:
-			return // one at a time: a majority stays
-		case ago >= refitAgain:
+	target, opening := n.fit.target, false
+	for _, v := range others {
+		if fits(v) {
+			continue
+		}
+		ago := time.Since(n.fit.asked[v.ID])
+		if ago < refitMax {
+			return // one at a time: while it opens raft it may be silent
+		}
+		opening = opening || v.silent > 0 && ago < refitAgain
+	}
+	for _, v := range others {
+		// Without this one the others and this node must be a majority. If they can't, the T may be too short for that.
+		spared := 2*(answering-1) > len(others)+1 || target > in.timeout && !opening
+		if v.silent == 0 && !fits(v) && time.Since(n.fit.asked[v.ID]) >= refitAgain && spared {
 			n.fit.asked[v.ID] = time.Now()
 			n.askRefit(ctx, v, target)
 			return
@@ -328,7 +357,7 @@ func (n *Node) fitAlone(ctx context.Context, in *instance) {
 		}
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(now)
-	if t := fitting(trip + stall); trip > 0 && t > n.timeout() && n.canReopen() == nil {
+	if t := fitting(trip + stall); trip > 0 && t > n.timeout() && in.raft.State() != raft.Leader && n.canReopen() == nil {
 		n.log.Warn("no leader lasts though a majority answers, slowly; this node raises its election timeout", "timeout", t,
 			"before", n.timeout(), "round_trip", trip, "pause", stall)
 		n.reopenWith(in, t)

@@ -155,6 +155,28 @@ func TestASickNodeKeepsNobodyFromAnotherTimeout(t *testing.T) {
 	}
 }
 
+// A node that died with a longer timeout does not count for what sessions need, and the timeouts of the others shrink
+// only while a majority stays without the one that opens raft anew.
+func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
+	inBubbleHeld(t, func(b *bubble, clocks *held) {
+		end := clocks.stall(60 * time.Millisecond)
+		b.fitted(500*time.Millisecond, 2*time.Minute, b.nodes...)
+		end()
+		leader := b.leader(b.nodes...)
+		dead, left := b.others(leader)[0], b.others(leader)[1]
+		b.kill(dead)
+		term := leader.Status().Term
+		time.Sleep(20 * time.Minute)
+		require.Equal(b, term, b.leader(leader, left).Status().Term, "the only follower is left alone")
+		require.Equal(b, []time.Duration{500 * time.Millisecond, 500 * time.Millisecond}, b.timeouts(leader, left))
+		b.start(dead)
+		b.fitted(timeoutLeast, 10*time.Minute, b.nodes...)
+		b.kill(dead)
+		require.Equal(b, timeoutLeast, b.leader(b.others(dead)...).Timeout())
+		b.start(dead)
+	})
+}
+
 // What an operator has chosen is not changed by what is measured; of several values the longest holds for all.
 func TestAChosenTimeoutStays(t *testing.T) {
 	for name, test := range map[string]struct {

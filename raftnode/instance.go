@@ -71,7 +71,7 @@ func (n *Node) newInstance() (*instance, error) {
 // full could not even open an office; if all are full, they would depose each other for ever.
 func (in *instance) campaign() {
 	timeout := in.timeout
-	if aim := in.node.fit.target; in.raft.State() == raft.Leader && in.node.fit.since == in.ledSince.Load() && aim < timeout {
+	if aim := in.node.fit.target; in.raft.State() == raft.Leader && in.node.fit.since != nil && in.node.fit.since == in.ledSince.Load() && aim < timeout {
 		timeout = max(aim, in.lease()) // so that it is heard in time by those that have the shorter one already
 	}
 	if time.Now().Before(in.cautiousUntil) || in.node.store.Room() != nil {

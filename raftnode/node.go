@@ -38,7 +38,7 @@ type Node struct {
 	noRoom   atomic.Pointer[string] // why this leader lets nothing new begin; nil = it does
 	stalls   peer.Worst             // for how long this process was kept from running
 	chosen   atomic.Int64           // the timeout that raft is opened with next, in ns
-	longest  atomic.Int64           // the longest timeout of the nodes with a vote, in ns
+	known    atomic.Int64           // the timeout of a majority of the nodes with a vote, in ns
 	fit      fit                    // of the clerk
 	gaveWay  time.Time              // when this leader gave way because of its disk last; of the clerk
 
@@ -94,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	timeout := cmp.Or(cfg.Election, timeoutOf(identity.Timeout), timeoutLeast)
 	n.chosen.Store(int64(timeout))
-	n.longest.Store(int64(timeout))
+	n.known.Store(int64(timeout))
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
 	n.state.snapshots = n.store.Snapshots()
 	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())

@@ -72,8 +72,8 @@ func fitting(trip time.Duration) time.Duration {
 	return min(max(steps*timeoutStep, timeoutLeast), timeoutMost)
 }
 
-// Timeout is the T of a majority of the nodes with a vote, by what they have announced. A failover takes two to four
-// times as long.
+// Timeout is the T of a majority of the nodes with a vote, by what they have announced, or this node's if that is longer.
+// A failover takes two to four times as long.
 func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 
 // lookAtTimeouts has the clerk look after this node's T, and, if it leads, after that of the cluster.
@@ -83,7 +83,7 @@ func (n *Node) lookAtTimeouts(ctx context.Context) {
 		return
 	}
 	announced := n.announced()
-	n.known.Store(int64(in.ofMajority(announced)))
+	n.known.Store(int64(max(in.timeout, in.ofMajority(announced))))
 	n.fitAlone(ctx, in)
 	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen() == nil {
 		n.log.Info("restarting raft with another election timeout", "timeout", n.timeout(), "before", in.timeout)
@@ -113,8 +113,8 @@ func (in *instance) ofMajority(announced map[string]fsm.MemberRecord) time.Durat
 			all = append(all, t)
 		}
 	}
-	if len(all) < 2 {
-		return min(in.timeout, timeoutLeast) // it waits for nobody
+	if len(all) == 0 {
+		return 0
 	}
 	slices.Sort(all)
 	return all[len(all)/2]

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -25,8 +26,9 @@ type admittedLog struct {
 	*raft.LogCache
 	pen   *pen
 	space *space
-	// cut: the end of the log was deleted, and nothing was appended since. Of raft's main loop.
-	cut bool
+	// cut: the end of the log was deleted, and nothing was appended since. Raft appends and cuts in its main loop,
+	// and deletes what a snapshot holds beside it.
+	cut atomic.Bool
 }
 
 // IsMonotonic tells raft that the log can't have gaps: after a snapshot from the
@@ -50,13 +52,15 @@ func (l *admittedLog) DeleteRange(first, last uint64) error {
 	if err := l.LogCache.DeleteRange(first, last); err != nil {
 		return err
 	}
-	l.cut = l.cut || last >= end
+	if last >= end {
+		l.cut.Store(true)
+	}
 	return nil
 }
 
 func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 	if err := l.admit(entries); err != nil {
-		if l.cut {
+		if l.cut.Load() {
 			err = l.pen.record.end(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
 			l.pen.record.fatal(err)
 		}
@@ -66,7 +70,7 @@ func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 	if err := l.LogCache.StoreLogs(entries); err != nil {
 		return l.pen.record.ended() // the error that LogCache made text of
 	}
-	l.cut = false
+	l.cut.Store(false)
 	return nil
 }
 
@@ -79,7 +83,7 @@ func (l *admittedLog) admit(entries []*raft.Log) error {
 				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
 		}
 	}
-	if l.cut {
+	if l.cut.Load() {
 		return nil
 	}
 	return l.space.admit(bytesOf(entries))

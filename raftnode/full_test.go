@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,30 @@ func TestALeaderWithoutRoomGivesWay(t *testing.T) {
 		full.disk.heal()
 		time.Sleep(5 * time.Second)
 		require.Equal(b, next.Status().Applied, full.Status().Applied)
+	})
+}
+
+// A follower whose disk is full takes no entries, and its leader does not take that for a log that differs: it would
+// go back in its own, entry by entry, and in the end send a snapshot to one that lacks nothing but the latest.
+func TestAFollowerWithoutRoomIsAskedForTheSameAgain(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		leader := b.leader(b.nodes...)
+		require.NoError(b, b.fence(leader))
+		full := b.others(leader)[0]
+		require.NoError(b, full.disk.become("full"))
+		leader.diary.new()
+		for range 60 {
+			require.NoError(b, b.fence(leader))
+			time.Sleep(time.Second)
+		}
+		said := strings.Join(leader.diary.new(), "")
+		require.NotContains(b, said, "sending older logs")
+		require.NotContains(b, said, "snapshot on")
+		require.Contains(b, said, "takes no entries")
+		full.disk.heal()
+		require.NoError(b, b.fence(leader))
+		time.Sleep(11 * time.Second) // longer than raft waits before it sends again
+		require.Equal(b, leader.Status().Applied, full.Status().Applied)
 	})
 }
 

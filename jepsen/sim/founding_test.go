@@ -197,7 +197,16 @@ func TestAFounderThatWasAwayIsCaughtUpByANewcomer(t *testing.T) {
 		n1, n2, n3 := s.Node("n1"), s.Node("n2"), s.Node("n3")
 		n1.Begin()
 		n2.Begin()
-		n3.Begin(tune)
+		n3.Begin(tune, func(c *raftnode.Config) {
+			inner := c.Wrap.Logs
+			c.Wrap.Logs = func(l raft.LogStore) raft.LogStore {
+				return foundingEntries{inner(l), func(step string) {
+					if step == "before the entry" {
+						time.Sleep(time.Second) // until the others have heard from it that they may begin
+					}
+				}}
+			}
+		})
 		s.Await(electionMax, "n3 dies", n3.hasEnded)
 		leaderOf(s, n1)
 		tokens := fifty(s, n1)

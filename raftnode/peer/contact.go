@@ -89,15 +89,13 @@ func (t *Transport) note(id raft.ServerID, sent, now time.Time, args *raft.Appen
 	if f.refuses.IsZero() && len(args.Entries) > 0 {
 		f.refuses = sent
 	}
-	switch {
-	case !f.At.After(f.failing):
-		if since = now.Sub(f.failing); !f.silent && since >= silentAfter {
-			f.silent, what = true, isSilent
+	switch silent, refusing := now.Sub(f.failing), now.Sub(f.refuses); {
+	case silent >= silentAfter && !f.At.After(f.failing):
+		if !f.silent {
+			f.silent, what, since = true, isSilent, silent
 		}
-	case len(args.Entries) > 0 && f.At.After(f.refuses):
-		if since = now.Sub(f.refuses); since >= silentAfter {
-			what = refusesEntries
-		}
+	case len(args.Entries) > 0 && refusing >= silentAfter && f.At.After(f.refuses):
+		what, since = refusesEntries, refusing
 	}
 	return what, since.Round(time.Millisecond)
 }

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -144,15 +145,52 @@ func isDead(err error) bool {
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	t.keepRemoval(id, args)
-	sent := time.Now()
-	err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
-		if err := t.sendPaced(id, at, args, resp); err != nil {
+	for {
+		sent := time.Now()
+		err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
+			if err := t.sendPaced(id, at, args, resp); err != nil {
+				return err
+			}
+			return t.answered("append", id, at, resp.Term)
+		})
+		refused := err == nil && notTaken(args, resp)
+		if refused {
+			err = fmt.Errorf("peer: %s did not take the entries of an append, as its log says; they are sent to it again", id)
+		}
+		t.heard(id, at, sent, args, resp, err)
+		if !refused || !t.leadsStill(id, args.Term) {
 			return err
 		}
-		return t.answered("append", id, at, resp.Term)
-	})
-	t.heard(id, at, sent, args, resp, err)
-	return err
+		*resp = raft.AppendEntriesResponse{}
+	}
+}
+
+// refusedPause is how long a follower that did not take entries is not sent them. Raft would wait longer with each
+// refusal, and a cluster of which only the leader has room should go on soon after there is some. A leader that has
+// not stepped down sends a heartbeat in that time, and hears the answer.
+const refusedPause = time.Second
+
+// leadsStill waits, and tells whether a heartbeat of a term was answered by a server meanwhile.
+func (t *Transport) leadsStill(id raft.ServerID, term uint64) bool {
+	begun := time.Now()
+	pause := time.NewTimer(refusedPause)
+	defer pause.Stop()
+	select {
+	case <-t.streams.ctx.Done():
+		return false
+	case <-pause.C:
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f := t.followers[id]
+	return f != nil && f.term == term && f.At.After(begun)
+}
+
+// notTaken tells whether a follower refused entries that fit its log, since its disk is full or they were changed on
+// their way. Raft says of a log that does not fit, and of nothing else, that the next try needs no pause. It would go
+// back in the leader's log for either, and send a snapshot in the end, though the follower lacks nothing before them.
+func notTaken(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
+	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
 }
 
 // Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -96,12 +97,38 @@ type pennedLog struct {
 	pen       *pen
 	segmented bool
 	snapshots raft.SnapshotStore
+	// putOff: the whole log was to go, and goes if what is appended next takes its place.
+	putOff atomic.Bool
 }
+
+// inSnapshot is the type of an entry of which only the term is known. Raft does not apply such a type.
+const inSnapshot = raft.LogType(0xff)
 
 // GetLog reads an entry and verifies it. Entries may be deleted meanwhile: only the disk's log can tell one
 // that is gone from one that is missing inside the log, which is as damaged as one that was changed.
+//
+// A log may begin right behind the newest snapshot. Of the entry in front of it the term is known then, and raft
+// needs it to go on behind it: otherwise a leader that has another first entry could only send its snapshot again,
+// without an end. Raft asks for the term alone, since nobody is sent an entry without the one in front of it, but
+// for the first there is.
 func (l *pennedLog) GetLog(index uint64, entry *raft.Log) error {
-	return l.pen.read(func() error { return readEntry(l.LogStore, index, entry) })
+	err := l.pen.read(func() error { return readEntry(l.LogStore, index, entry) })
+	if !errors.Is(err, raft.ErrLogNotFound) || index < 2 {
+		return err
+	}
+	begin, beginErr := l.FirstIndex()
+	if beginErr != nil {
+		return beginErr
+	}
+	newest, newestErr := newestSnapshot(l.snapshots)
+	if newestErr != nil {
+		return newestErr
+	}
+	if newest.Index != index || begin != index+1 {
+		return raft.ErrLogNotFound // as it is: raft compares it
+	}
+	*entry = raft.Log{Index: index, Term: newest.Term, Type: inSnapshot}
+	return nil
 }
 
 // readEntry reads an entry from a disk's log, and takes the seal off it.
@@ -117,6 +144,16 @@ func (l *pennedLog) StoreLog(entry *raft.Log) error {
 }
 
 func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
+	if l.putOff.Load() {
+		end, err := l.LastIndex()
+		if err == nil && entries[0].Index <= end {
+			err = l.remove(entries[0].Index, end, end)
+		}
+		if err != nil {
+			return err
+		}
+		l.putOff.Store(false)
+	}
 	w := Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries)}
 	sealed := make([]*raft.Log, len(entries))
 	for i, entry := range entries {
@@ -131,6 +168,8 @@ func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 // log reaches beyond that snapshot, nothing is deleted: what lies beyond may have
 // been acknowledged, and there is no gap. (Entries that conflict with the
 // leader's are never within a snapshot, so they are not spared by this.)
+// Of a log that begins right behind the snapshot raft asks the same for either reason: it goes when others
+// are appended in its place, which they are at once, and stays if what comes next goes on behind its end.
 //
 // A log that has another entry where the snapshot ends is of a leader that came to
 // nothing. Raft would still take its last entry for this node's, also when the log is
@@ -149,6 +188,10 @@ func (l *pennedLog) DeleteRange(first, last uint64) error {
 		newest, err := newestSnapshot(l.snapshots)
 		if err != nil {
 			return err
+		}
+		if newest.Index > 0 && begin == newest.Index+1 {
+			l.putOff.Store(true)
+			return nil
 		}
 		switch holds, err := l.holds(newest, begin, end); {
 		case err != nil:

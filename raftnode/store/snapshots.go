@@ -162,6 +162,22 @@ func snapshotNames(snapshots raft.SnapshotStore, folders string) (names []snapsh
 	return names, err
 }
 
+// onward takes no snapshot that ends before one that there is. A leader's may have been on its way for long: raft would
+// take back what this node has applied, and look for entries that are in the newer snapshot only.
+type onward struct{ raft.SnapshotStore }
+
+func (s onward) Create(version raft.SnapshotVersion, index, term uint64,
+	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	newest, err := newestSnapshot(s.SnapshotStore)
+	if err == nil && index < newest.Index {
+		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed", index, newest.Index)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
+}
+
 func (s *sweptSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	s.creating.take()

@@ -47,6 +47,54 @@ func TestALogThatContradictsTheLeadersSnapshotGoes(t *testing.T) {
 	}
 }
 
+// A leader that did not hear that its snapshot was installed sends it again, and this node has acknowledged what lies
+// behind it meanwhile. None of that goes, and the leader can go on behind the snapshot, also with entries of
+// another term. Raft deletes the same range to make room for those, and because of a snapshot.
+func TestASnapshotThatComesAgainCostsNoEntry(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		f := follow(t, reopen())
+		f.installs(t, 3, 250)
+		f.appends(t, 3, 250, entries(3, 251, 251))
+		f.installs(t, 3, 250)
+		f.ends(t)
+		st := reopen()
+		first, last := span(t, st.Logs())
+		assert.Equal(t, []uint64{251, 251}, []uint64{first, last}, "it was acknowledged")
+
+		f = follow(t, st)
+		f.installs(t, 3, 250)
+		f.appends(t, 3, 250, entries(3, 251, 253))
+		f.installs(t, 3, 250)
+		f.appendsAs(t, 4, 3, 250, entries(4, 251, 252))
+		_, last = span(t, st.Logs())
+		assert.EqualValues(t, 252, last, "entry 253 is of another leader")
+		f.appends(t, 4, 252, entries(4, 253, 253))
+		f.appends(t, 4, 253, nil)
+		f.ends(t)
+		st = reopen()
+		first, last = span(t, st.Logs())
+		assert.Equal(t, []uint64{251, 253}, []uint64{first, last})
+		var entry raft.Log
+		require.NoError(t, st.Logs().GetLog(251, &entry))
+		assert.EqualValues(t, 4, entry.Term)
+		assert.ErrorIs(t, st.Logs().GetLog(249, &entry), raft.ErrLogNotFound)
+	})
+}
+
+// A snapshot that was long on its way comes after a newer one: what this node has applied would be taken back.
+func TestAnOlderSnapshotIsRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		f := follow(t, reopen())
+		f.installs(t, 3, 250)
+		f.appends(t, 3, 250, entries(3, 251, 251))
+		require.ErrorContains(t, f.install(3, 240), "nothing was changed")
+		f.appends(t, 3, 251, entries(3, 252, 252))
+		f.appends(t, 3, 252, nil)
+		assert.EqualValues(t, 252, f.raft.CommitIndex())
+		f.ends(t)
+	})
+}
+
 // The deletion of such a log ends after each of its steps; it goes on at the next start.
 func TestADroppedLogGoesAtTheStart(t *testing.T) {
 	for steps := range 4 {
@@ -102,20 +150,29 @@ var leaderHeader = raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: 
 
 func (f *follower) installs(t *testing.T, term, index uint64) {
 	t.Helper()
+	require.NoError(t, f.install(term, index))
+}
+
+func (f *follower) install(term, index uint64) error {
 	state := []byte("250\n")
 	members := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}}}
 	var resp raft.InstallSnapshotResponse
-	require.NoError(t, f.from.InstallSnapshot("n1", f.to, &raft.InstallSnapshotRequest{
+	return f.from.InstallSnapshot("n1", f.to, &raft.InstallSnapshotRequest{
 		RPCHeader: leaderHeader, SnapshotVersion: raft.SnapshotVersionMax, Term: term, LastLogIndex: index, LastLogTerm: term,
 		Configuration: raft.EncodeConfiguration(members), ConfigurationIndex: 1, Size: int64(len(state)),
-	}, &resp, io.NopCloser(bytes.NewReader(state))))
+	}, &resp, io.NopCloser(bytes.NewReader(state)))
 }
 
 func (f *follower) appends(t *testing.T, term, previous uint64, batch []*raft.Log) {
 	t.Helper()
+	f.appendsAs(t, term, term, previous, batch)
+}
+
+func (f *follower) appendsAs(t *testing.T, term, previousTerm, previous uint64, batch []*raft.Log) {
+	t.Helper()
 	var resp raft.AppendEntriesResponse
 	require.NoError(t, f.from.AppendEntries("n1", f.to, &raft.AppendEntriesRequest{
-		RPCHeader: leaderHeader, Term: term, PrevLogEntry: previous, PrevLogTerm: term, Entries: batch, LeaderCommitIndex: previous,
+		RPCHeader: leaderHeader, Term: term, PrevLogEntry: previous, PrevLogTerm: previousTerm, Entries: batch, LeaderCommitIndex: previous,
 	}, &resp))
 	require.True(t, resp.Success)
 }

@@ -105,6 +105,7 @@ func assemble(cfg Config, m medium) (*Store, error) {
 		}
 		snapshots = swept
 	}
+	snapshots = onward{snapshots}
 	log := &pennedLog{LogStore: m.logs, pen: logPen, segmented: m.segmented, snapshots: snapshots}
 	if err := log.dropStale(); err != nil {
 		return nil, err

@@ -134,6 +134,9 @@
 // ([Transport.Removing]). It learns of it by asking: [Answer] says which configuration the node asked
 // knows to be committed, and whether the one that asks is part of it.
 //
+// A server that is given its vote can be elected by one that knows it only as being caught up
+// ([Transport.Members]): it may be the only one left that has heard of it.
+//
 // # Promises
 //
 //	P1  A message of Raft passes only between two ends that both found, by the table, that they may

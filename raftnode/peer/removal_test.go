@@ -166,3 +166,33 @@ func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 		assert.Len(t, leader.GetConfiguration().Configuration().Servers, 3)
 	})
 }
+
+// n3 is given its vote while n2 is cut off; then n1, which led, is gone for good. n2 knows n3 as one that is being
+// caught up, and its own log is behind: only n3 can be elected, and only with n2's vote.
+func TestWhoWasJustGivenAVoteIsElected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		defer w.stopAll()
+		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
+		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
+		leader := w.write("before ", acknowledged, p1, p2, p3)
+		away, newcomer := p2, p3
+		switch leader {
+		case p2:
+			away = p1
+		case p3:
+			newcomer = p1
+		}
+		require.NoError(t, leader.DemoteVoter(newcomer.ID(), 0, 0).Error())
+		w.write("caught up ", acknowledged, leader)
+		w.arrives(away, "caught up ", acknowledged)
+		w.arrives(newcomer, "caught up ", acknowledged)
+
+		w.cut(away.address)
+		require.NoError(t, leader.AddVoter(newcomer.ID(), raft.ServerAddress(newcomer.address), 0, 0).Error())
+		w.stop(leader)
+		w.heal(away.address)
+		require.Same(t, newcomer, w.write("after ", acknowledged, away, newcomer))
+		w.arrives(away, "after ", acknowledged)
+	})
+}

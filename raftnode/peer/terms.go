@@ -31,6 +31,7 @@ func (t *Transport) guard() {
 			if !t.admit(request) {
 				continue
 			}
+			t.asVoter(request)
 			select {
 			case t.requests <- t.watchArrival(request):
 			case <-t.streams.ctx.Done():
@@ -38,6 +39,30 @@ func (t *Transport) guard() {
 			}
 		case <-t.streams.ctx.Done():
 			return
+		}
+	}
+}
+
+// Members tells where Raft's latest configuration is looked up.
+func (t *Transport) Members(latest func() []raft.Server) { t.members.Store(&latest) }
+
+// asVoter has Raft vote for a server that was given its vote and of which this node knows only that it is being
+// caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown this node's own.
+func (t *Transport) asVoter(request raft.RPC) {
+	var from *raft.RPCHeader
+	switch r := request.Command.(type) {
+	case *raft.RequestVoteRequest:
+		from = &r.RPCHeader
+	case *raft.RequestPreVoteRequest:
+		from = &r.RPCHeader
+	}
+	latest := t.members.Load()
+	if from == nil || latest == nil {
+		return
+	}
+	for _, s := range (*latest)() {
+		if s.ID == raft.ServerID(from.ID) && s.Suffrage != raft.Voter {
+			from.ID = []byte(t.streams.network.self().ID())
 		}
 	}
 }

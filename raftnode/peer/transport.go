@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,6 +39,7 @@ type Transport struct {
 	refusing sync.WaitGroup // guard, and the reading of refused snapshots
 
 	acknowledged acknowledgements
+	members      atomic.Pointer[func() []raft.Server] // see Members
 
 	mu        sync.Mutex // guards what follows
 	followers map[raft.ServerID]*follower

@@ -172,9 +172,11 @@ func (w *world) start(d *disk) *process {
 func (w *world) run(d *disk, m member) *process {
 	transport, err := m.Transport(transportConfig())
 	require.NoError(w, err)
-	return w.runOver(transport, &process{
+	p := w.runOver(transport, &process{
 		disk: d, member: m, trans: transport, close: func() { assert.NoError(w, m.Close()) },
 	})
+	transport.Members(func() []raft.Server { return p.GetConfiguration().Configuration().Servers })
+	return p
 }
 
 func (w *world) runOver(transport raft.Transport, p *process) *process {

@@ -97,6 +97,7 @@ type pennedLog struct {
 	pen       *pen
 	segmented bool
 	snapshots raft.SnapshotStore
+	deletions turn // raft deletes what its own snapshot holds beside its main loop, and what a leader's holds in it
 	// putOff: the whole log was to go, and goes if what is appended next takes its place.
 	putOff atomic.Bool
 }
@@ -110,21 +111,22 @@ const inSnapshot = raft.LogType(0xff)
 // A log may begin right behind the newest snapshot. Of the entry in front of it the term is known then, and raft
 // needs it to go on behind it: otherwise a leader that has another first entry could only send its snapshot again,
 // without an end. Raft asks for the term alone, since nobody is sent an entry without the one in front of it, but
-// for the first there is.
+// for the first there is. If the log is empty raft mostly knows it by itself, but it forgets the leader's snapshot for one of
+// its own that it finishes later.
 func (l *pennedLog) GetLog(index uint64, entry *raft.Log) error {
 	err := l.pen.read(func() error { return readEntry(l.LogStore, index, entry) })
 	if !errors.Is(err, raft.ErrLogNotFound) || index < 2 {
 		return err
 	}
-	begin, beginErr := l.FirstIndex()
-	if beginErr != nil {
-		return beginErr
+	begin, _, boundsErr := bounds(l)
+	if boundsErr != nil {
+		return boundsErr
 	}
 	newest, newestErr := newestSnapshot(l.snapshots)
 	if newestErr != nil {
 		return newestErr
 	}
-	if newest.Index != index || begin != index+1 {
+	if newest.Index != index || begin != index+1 && begin != 0 {
 		return raft.ErrLogNotFound // as it is: raft compares it
 	}
 	*entry = raft.Log{Index: index, Term: newest.Term, Type: inSnapshot}
@@ -145,14 +147,9 @@ func (l *pennedLog) StoreLog(entry *raft.Log) error {
 
 func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 	if l.putOff.Load() {
-		end, err := l.LastIndex()
-		if err == nil && entries[0].Index <= end {
-			err = l.remove(entries[0].Index, end, end)
-		}
-		if err != nil {
+		if err := l.replaced(entries[0].Index); err != nil {
 			return err
 		}
-		l.putOff.Store(false)
 	}
 	w := Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries)}
 	sealed := make([]*raft.Log, len(entries))
@@ -160,6 +157,18 @@ func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 		sealed[i] = Seal(entry)
 	}
 	return l.pen.write(w, func() error { return l.LogStore.StoreLogs(sealed) })
+}
+
+// replaced deletes what was put off, if an entry of this index is to take its place.
+func (l *pennedLog) replaced(index uint64) error {
+	l.deletions.take()
+	defer l.deletions.leave()
+	end, err := l.LastIndex()
+	if err == nil && index <= end {
+		err = l.remove(index, end, end)
+	}
+	l.putOff.Store(err != nil)
+	return err
 }
 
 // DeleteRange deletes from first to last, both included, in chunks (S6).
@@ -176,11 +185,9 @@ func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 // gone, and refuse the entries behind the snapshot for ever. So the process ends, and
 // the log goes at the next start.
 func (l *pennedLog) DeleteRange(first, last uint64) error {
-	end, err := l.LastIndex()
-	if err != nil {
-		return err
-	}
-	begin, err := l.FirstIndex()
+	l.deletions.take()
+	defer l.deletions.leave()
+	begin, end, err := bounds(l)
 	if err != nil {
 		return err
 	}

@@ -176,21 +176,12 @@ func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 	return nil, nil, fmt.Errorf("store: there is no snapshot %s; nothing was read; list them again, a newer one has taken its place", id)
 }
 
-// add keeps a complete snapshot in the order of what it holds: one installed by
-// the leader may overtake one of this node's own.
+// add keeps a complete snapshot, which is newer than those before (see onward).
 func (s *memorySnapshots) add(snapshot *memorySnapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := 0
-	for at < len(s.complete) && newer(s.complete[at].meta, snapshot.meta) {
-		at++
-	}
-	s.complete = slices.Insert(s.complete, at, snapshot)
+	s.complete = slices.Insert(s.complete, 0, snapshot)
 	s.complete = s.complete[:min(len(s.complete), snapshotsKept)]
-}
-
-func newer(a, b raft.SnapshotMeta) bool {
-	return a.Term > b.Term || a.Term == b.Term && a.Index > b.Index
 }
 
 // memorySink is a snapshot that is being written; Close makes it one.

@@ -163,19 +163,39 @@ func snapshotNames(snapshots raft.SnapshotStore, folders string) (names []snapsh
 }
 
 // onward takes no snapshot that ends before one that there is. A leader's may have been on its way for long: raft would
-// take back what this node has applied, and look for entries that are in the newer snapshot only.
-type onward struct{ raft.SnapshotStore }
+// take back what this node has applied, and look for entries that are in the newer snapshot only. Raft's own may be
+// overtaken by a leader's while it is written: raft would take it for the latest.
+type onward struct {
+	raft.SnapshotStore
+	closing turn
+}
 
-func (s onward) Create(version raft.SnapshotVersion, index, term uint64,
+func (s *onward) Create(version raft.SnapshotVersion, index, term uint64,
 	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	newest, err := newestSnapshot(s.SnapshotStore)
-	if err == nil && index < newest.Index {
-		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed", index, newest.Index)
-	}
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
 	if err != nil {
 		return nil, err
 	}
-	return s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
+	return &onwardSink{sink, s, index}, nil
+}
+
+type onwardSink struct {
+	raft.SnapshotSink
+	store *onward
+	index uint64
+}
+
+func (s *onwardSink) Close() error {
+	s.store.closing.take()
+	defer s.store.closing.leave()
+	newest, err := newestSnapshot(s.store.SnapshotStore)
+	if err == nil && s.index < newest.Index {
+		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed", s.index, newest.Index)
+	}
+	if err != nil {
+		return errors.Join(err, s.SnapshotSink.Cancel())
+	}
+	return s.SnapshotSink.Close()
 }
 
 func (s *sweptSnapshots) Create(version raft.SnapshotVersion, index, term uint64,

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -92,6 +94,68 @@ func TestAnOlderSnapshotIsRefused(t *testing.T) {
 		f.appends(t, 3, 252, nil)
 		assert.EqualValues(t, 252, f.raft.CommitIndex())
 		f.ends(t)
+	})
+}
+
+// A snapshot of the leader's is installed while raft writes one of its own. The older one comes to nothing, and raft
+// does not delete what is not there any more.
+func TestASnapshotThatIsOvertakenComesToNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		fill(t, st, 3, 1, 240)
+		require.NoError(t, st.Logs().DeleteRange(1, 100))
+		_, transport := raft.NewInmemTransport("n1")
+		begin := func(index uint64) raft.SnapshotSink {
+			sink, err := st.Snapshots().Create(1, index, 3, raft.Configuration{}, 1, transport)
+			require.NoError(t, err)
+			_, err = sink.Write([]byte("state"))
+			require.NoError(t, err)
+			return sink
+		}
+		own, leaders := begin(230), begin(250)
+		require.NoError(t, leaders.Close())
+		require.NoError(t, st.Logs().DeleteRange(101, 240))
+		require.ErrorContains(t, own.Close(), "nothing was changed")
+		newest, err := newestSnapshot(st.Snapshots())
+		require.NoError(t, err)
+		assert.EqualValues(t, 250, newest.Index)
+
+		require.NoError(t, st.Logs().DeleteRange(101, 200), "as raft does behind its own, begun before")
+		first, last := span(t, st.Logs())
+		assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
+		var entry raft.Log
+		require.NoError(t, st.Logs().GetLog(250, &entry))
+		assert.EqualValues(t, 3, entry.Term, "the term in front of the next entry")
+		require.NoError(t, st.Logs().StoreLogs(entries(3, 251, 252)))
+		require.NoError(t, st.Logs().DeleteRange(101, 200))
+		first, last = span(t, st.Logs())
+		assert.Equal(t, []uint64{251, 252}, []uint64{first, last})
+		first, last = span(t, reopen().Logs())
+		assert.Equal(t, []uint64{251, 252}, []uint64{first, last})
+	})
+}
+
+// Raft deletes what its own snapshot holds while it deletes the whole log because of the leader's.
+func TestDeletionsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := make(chan struct{})
+		st := open(t, Config{Memory: new(Memory), Wrap: withFault(func(op Op, _, _ uint64) error {
+			if op == OpDelete {
+				<-back
+			}
+			return nil
+		})})
+		fill(t, st, 3, 101, 240)
+		snapshot(t, st, 3, 250, "state")
+		var deletions sync.WaitGroup
+		deletions.Go(func() { assert.NoError(t, st.Logs().DeleteRange(101, 240)) })
+		synctest.Wait()
+		deletions.Go(func() { assert.NoError(t, st.Logs().DeleteRange(101, 200)) })
+		synctest.Wait()
+		close(back)
+		deletions.Wait()
+		first, last := span(t, st.Logs())
+		assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
 	})
 }
 

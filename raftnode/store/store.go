@@ -105,8 +105,8 @@ func assemble(cfg Config, m medium) (*Store, error) {
 		}
 		snapshots = swept
 	}
-	snapshots = onward{snapshots}
-	log := &pennedLog{LogStore: m.logs, pen: logPen, segmented: m.segmented, snapshots: snapshots}
+	snapshots = &onward{snapshots, newTurn()}
+	log := &pennedLog{LogStore: m.logs, pen: logPen, segmented: m.segmented, snapshots: snapshots, deletions: newTurn()}
 	if err := log.dropStale(); err != nil {
 		return nil, err
 	}

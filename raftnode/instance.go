@@ -63,7 +63,7 @@ func (n *Node) newInstance() (*instance, error) {
 	if in.raft, err = raft.NewRaft(cfg, n.state, logs, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
 		return nil, errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
 	}
-	transport.Members(in.servers)
+	transport.Serves(in.raft)
 	go in.supervise()
 	return in, nil
 }

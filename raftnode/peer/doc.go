@@ -135,7 +135,7 @@
 // knows to be committed, and whether the one that asks is part of it.
 //
 // A server that is given its vote can be elected by one that knows it only as being caught up
-// ([Transport.Members]): it may be the only one left that has heard of it.
+// ([Transport.Serves]): it may be the only one left that has heard of it.
 //
 // # Promises
 //

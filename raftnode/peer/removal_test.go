@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,7 +96,8 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 		"catching up": {true, 3,
 			[]*raft.Log{configuration(2, without), command(3), configuration(4, with), command(5), configuration(6, without)},
 			[]uint64{2, 3, 4, 5}},
-		"nonsense behind it": {true, 1, []*raft.Log{configuration(2, without), {Index: 3, Type: raft.LogConfiguration}}, nil},
+		"deleted while it was read": {false, 1, []*raft.Log{command(2), {Index: 3, Term: 1, Type: 0xff}, command(4)}, []uint64{2}},
+		"nonsense behind it":        {true, 1, []*raft.Log{configuration(2, without), {Index: 3, Type: raft.LogConfiguration}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -127,13 +129,8 @@ func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 		leader := w.write("before ", acknowledged, p1, p2, p3)
-		removed, cut := p3, p2
-		switch leader {
-		case p2:
-			cut = p1
-		case p3:
-			removed = p1
-		}
+		others := slices.DeleteFunc([]*process{p1, p2, p3}, func(p *process) bool { return p == leader })
+		cut, removed := others[0], others[1]
 		for _, p := range []*process{p1, p2, p3} {
 			w.arrives(p, "before ", acknowledged)
 		}
@@ -176,13 +173,8 @@ func TestWhoWasJustGivenAVoteIsElected(t *testing.T) {
 		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 		leader := w.write("before ", acknowledged, p1, p2, p3)
-		away, newcomer := p2, p3
-		switch leader {
-		case p2:
-			away = p1
-		case p3:
-			newcomer = p1
-		}
+		others := slices.DeleteFunc([]*process{p1, p2, p3}, func(p *process) bool { return p == leader })
+		away, newcomer := others[0], others[1]
 		require.NoError(t, leader.DemoteVoter(newcomer.ID(), 0, 0).Error())
 		w.write("caught up ", acknowledged, leader)
 		w.arrives(away, "caught up ", acknowledged)

@@ -43,8 +43,8 @@ func (t *Transport) guard() {
 	}
 }
 
-// Members tells where Raft's latest configuration is looked up.
-func (t *Transport) Members(latest func() []raft.Server) { t.members.Store(&latest) }
+// Serves tells which Raft this Transport is for.
+func (t *Transport) Serves(r *raft.Raft) { t.raft.Store(r) }
 
 // asVoter has Raft vote for a server that was given its vote and of which this node knows only that it is being
 // caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown this node's own.
@@ -56,11 +56,11 @@ func (t *Transport) asVoter(request raft.RPC) {
 	case *raft.RequestPreVoteRequest:
 		from = &r.RPCHeader
 	}
-	latest := t.members.Load()
-	if from == nil || latest == nil {
+	r := t.raft.Load()
+	if from == nil || r == nil {
 		return
 	}
-	for _, s := range (*latest)() {
+	for _, s := range r.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(from.ID) && s.Suffrage != raft.Voter {
 			from.ID = []byte(t.streams.network.self().ID())
 		}
@@ -170,12 +170,17 @@ func entriesFault(r *raft.AppendEntriesRequest) string {
 		switch want := r.PrevLogEntry + 1 + uint64(i); {
 		case entry == nil || entry.Index != want:
 			return fmt.Sprintf("it has another entry where that of index %d belongs", want)
+		case ofUnknownType(entry):
+			return fmt.Sprintf("its entry %d is of type %d, which Raft does not have", want, entry.Type)
 		case entry.Term > r.Term:
 			return fmt.Sprintf("its entry %d is of term %d, later than its own, %d", want, entry.Term, r.Term)
 		}
 	}
 	return ""
 }
+
+// ofUnknownType tells whether Raft could not apply an entry; its process would end at each start.
+func ofUnknownType(entry *raft.Log) bool { return entry != nil && entry.Type > raft.LogConfiguration }
 
 // excerptBytesMax is how much is logged of what a sender calls itself.
 const excerptBytesMax = 64

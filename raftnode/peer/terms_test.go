@@ -307,3 +307,12 @@ func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 		w.serves(all, "after ")
 	})
 }
+
+// Raft can't apply an entry of a type that it does not have: the process would end at each start.
+func TestAnEntryOfAnUnknownTypeIsRefused(t *testing.T) {
+	request := raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 1, PrevLogTerm: 1}
+	request.Entries = []*raft.Log{{Index: 2, Term: 2, Type: raft.LogConfiguration}}
+	require.Empty(t, entriesFault(&request))
+	request.Entries = append(request.Entries, &raft.Log{Index: 3, Term: 2, Type: raft.LogConfiguration + 1})
+	require.Contains(t, entriesFault(&request), "its entry 3 is of type 6")
+}

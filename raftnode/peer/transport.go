@@ -39,7 +39,7 @@ type Transport struct {
 	refusing sync.WaitGroup // guard, and the reading of refused snapshots
 
 	acknowledged acknowledgements
-	members      atomic.Pointer[func() []raft.Server] // see Members
+	raft         atomic.Pointer[raft.Raft] // see Serves
 
 	mu        sync.Mutex // guards what follows
 	followers map[raft.ServerID]*follower
@@ -147,6 +147,10 @@ func isDead(err error) bool {
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	t.keepRemoval(id, args)
+	if i := slices.IndexFunc(args.Entries, ofUnknownType); i >= 0 {
+		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its snapshot.
+		args.Entries = args.Entries[:i]
+	}
 	for {
 		sent := time.Now()
 		err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
@@ -168,13 +172,12 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 }
 
 // refusedPause is how long a follower that did not take entries is not sent them. Raft would wait longer with each
-// refusal, and a cluster of which only the leader has room should go on soon after there is some. A leader that has
-// not stepped down sends a heartbeat in that time, and hears the answer.
+// refusal, and a cluster of which only the leader has room should go on soon after there is some.
 const refusedPause = time.Second
 
-// leadsStill waits, and tells whether a heartbeat of a term was answered by a server meanwhile.
+// leadsStill waits, and tells whether Raft leads in a term and the server is a member. Raft itself does not end a call
+// when it steps down, and its heartbeats to the server go on as long as the call.
 func (t *Transport) leadsStill(id raft.ServerID, term uint64) bool {
-	begun := time.Now()
 	pause := time.NewTimer(refusedPause)
 	defer pause.Stop()
 	select {
@@ -182,10 +185,9 @@ func (t *Transport) leadsStill(id raft.ServerID, term uint64) bool {
 		return false
 	case <-pause.C:
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f := t.followers[id]
-	return f != nil && f.term == term && f.At.After(begun)
+	r := t.raft.Load()
+	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term &&
+		slices.ContainsFunc(r.GetConfiguration().Configuration().Servers, func(s raft.Server) bool { return s.ID == id })
 }
 
 // notTaken tells whether a follower refused entries that fit its log, since its disk is full or they were changed on

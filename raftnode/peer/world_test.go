@@ -175,7 +175,7 @@ func (w *world) run(d *disk, m member) *process {
 	p := w.runOver(transport, &process{
 		disk: d, member: m, trans: transport, close: func() { assert.NoError(w, m.Close()) },
 	})
-	transport.Members(func() []raft.Server { return p.GetConfiguration().Configuration().Servers })
+	transport.Serves(p.Raft)
 	return p
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -69,7 +70,7 @@ func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 		return err
 	}
 	if err := l.LogCache.StoreLogs(entries); err != nil {
-		return l.pen.record.ended() // the error that LogCache made text of
+		return cmp.Or(l.pen.record.ended(), err) // the first is what LogCache made text of
 	}
 	l.cut.Store(false)
 	return nil
@@ -110,8 +111,8 @@ const inSnapshot = raft.LogType(0xff)
 //
 // A log may begin right behind the newest snapshot. Of the entry in front of it the term is known then, and raft
 // needs it to go on behind it: otherwise a leader that has another first entry could only send its snapshot again,
-// without an end. Raft asks for the term alone, since nobody is sent an entry without the one in front of it, but
-// for the first there is. If the log is empty raft mostly knows it by itself, but it forgets the leader's snapshot for one of
+// without an end. Raft asks for the term alone, unless the log is deleted up to here just as a leader reads it: package
+// peer sends no such entry, and takes none. If the log is empty raft mostly knows it by itself, but it forgets the leader's snapshot for one of
 // its own that it finishes later.
 func (l *pennedLog) GetLog(index uint64, entry *raft.Log) error {
 	err := l.pen.read(func() error { return readEntry(l.LogStore, index, entry) })

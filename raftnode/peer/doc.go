@@ -160,6 +160,9 @@
 //	    that is more above the node's own is refused, answered with an error, and logged. So is a
 //	    request that contradicts itself: a log or an entry of a later term than the request's, entries
 //	    that don't follow each other, a snapshot that reaches an index beyond reason.
+//	P10 Nothing that Raft has applied is taken back, and it applies only what its leader has shown it: a
+//	    snapshot of what is applied is answered and not installed, and the commit index of an append
+//	    ends with its entries.
 //
 // # Terms that leap
 //
@@ -225,6 +228,7 @@
 //	network.go                          New, accept, Close
 //	identity.go, handshake.go, wire.go  who a node is; the table; the handshake and its frames
 //	transport.go, streams.go            Raft over connections that passed
+//	terms.go, known.go                  what Raft is not given
 //	pace.go, contact.go                 what a slow line takes; who answers
 //	list.go, founders.go, decide.go     bootstrap
 //	ask.go, tell.go                     questions and messages beside Raft

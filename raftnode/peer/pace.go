@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -25,6 +26,8 @@ const (
 	// unseenBytes is how much of what was sent may still lie in buffers of the two machines, and is unseen for it;
 	// unseenRate the bytes a second at which they empty at least.
 	unseenBytes, unseenRate = 8 << 20, 64 << 10
+	// refusedPause is how long a server that did not take entries is not sent any.
+	refusedPause = time.Second
 	// progressEvery is how often the progress of a server that is being caught up is logged.
 	progressEvery = 10 * time.Second
 )
@@ -42,6 +45,7 @@ type pace struct {
 	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection yet.
 	sending  int
 	deadline time.Time
+	resting  time.Time // until when nothing is sent, since the server did not take the last entries
 	// catching is the run of appends behind which there is more: since when, at what rate, and when it was logged.
 	catching struct {
 		since, logged time.Time
@@ -76,6 +80,29 @@ func (p *pace) until(at time.Time) time.Time {
 	defer p.mu.Unlock()
 	p.deadline = at.Add(2 * time.Duration(float64(p.sending)/p.rate*float64(time.Second)))
 	return p.deadline
+}
+
+// refused notes that the server did not take entries that fit its log.
+func (p *pace) refused() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resting = time.Now().Add(refusedPause)
+}
+
+// rest waits until entries may be sent again.
+func (p *pace) rest(ctx context.Context) {
+	p.mu.Lock()
+	left := time.Until(p.resting)
+	p.mu.Unlock()
+	if left <= 0 {
+		return
+	}
+	pause := time.NewTimer(left)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
 }
 
 // beat notes the round trip of an append without entries.

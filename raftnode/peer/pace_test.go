@@ -176,6 +176,47 @@ func TestPaceFollowsTheLine(t *testing.T) {
 	}
 }
 
+// A server refuses entries that fit its log, since its disk is full. To raft none were sent, so that it neither goes back
+// in its log nor waits longer each time; it reads them again, and they are sent a while later. Heartbeats go on.
+func TestRefusedEntriesAreSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, false)
+		_, _, d3 := threeDisks(t, mustList(t, threeNodes))
+		fake := w.impostor(d3, 7)
+		defer fake.Close()
+		n1 := open(t, w.fabric, Config{ID: "n1", List: d3.list})
+		defer n1.Close()
+		tr, err := n1.Transport(transportConfig())
+		require.NoError(t, err)
+		send := func(entries int) (args raft.AppendEntriesRequest, resp raft.AppendEntriesResponse, took time.Duration) {
+			args = raft.AppendEntriesRequest{Term: 7, LeaderCommitIndex: 10, PrevLogEntry: 10, PrevLogTerm: 7}
+			for i := range entries {
+				args.Entries = append(args.Entries, &raft.Log{Index: 11 + uint64(i), Term: 7})
+			}
+			began := time.Now()
+			require.NoError(t, tr.AppendEntries(d3.ID(), raft.ServerAddress(d3.address), &args, &resp))
+			return args, resp, time.Since(began)
+		}
+		for i := range 60 {
+			args, resp, took := send(3)
+			require.Empty(t, args.Entries)
+			require.True(t, resp.Success)
+			require.Equal(t, i > 0, took > refusedPause/2, "the pause is %v", took)
+			require.LessOrEqual(t, took, refusedPause)
+			_, resp, took = send(0)
+			require.False(t, resp.Success)
+			require.Less(t, took, refusedPause/2)
+			require.Zero(t, tr.Acknowledged(d3.ID()))
+		}
+		assert.Contains(t, n1.diary.String(), "takes no entries")
+		began := time.Now()
+		go tr.Close()
+		_ = tr.AppendEntries(d3.ID(), raft.ServerAddress(d3.address), &raft.AppendEntriesRequest{
+			Term: 7, Entries: []*raft.Log{{Index: 1, Term: 7}}}, &raft.AppendEntriesResponse{})
+		assert.Less(t, time.Since(began), refusedPause/2, "the end is not waited for")
+	})
+}
+
 // receiver opens n2's share of Raft, which hands the snapshots that it is sent to take and accepts them.
 func receiver(t *testing.T, n2 member, take func(io.Reader) error) *Transport {
 	tr, err := n2.Transport(transportConfig())

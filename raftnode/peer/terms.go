@@ -3,7 +3,6 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/hashicorp/raft"
 )
@@ -28,12 +27,14 @@ func (t *Transport) guard() {
 	for {
 		select {
 		case request := <-t.NetworkTransport.Consumer():
-			if !t.admit(request) {
+			request = t.watchArrival(request)
+			if !t.admit(request) || t.known(request) {
 				continue
 			}
 			t.asVoter(request)
+			shown(request)
 			select {
-			case t.requests <- t.watchArrival(request):
+			case t.requests <- request:
 			case <-t.streams.ctx.Done():
 				return
 			}
@@ -64,6 +65,15 @@ func (t *Transport) asVoter(request raft.RPC) {
 		if s.ID == raft.ServerID(from.ID) && s.Suffrage != raft.Voter {
 			from.ID = []byte(t.streams.network.self().ID())
 		}
+	}
+}
+
+// shown takes the leader's commit index no further than what its request shows to be in both logs. Raft counts as
+// committed what this node's log has up to there, also behind the entries of the request: they may be of an earlier
+// leader, and an append may be cut short.
+func shown(request raft.RPC) {
+	if r, ok := request.Command.(*raft.AppendEntriesRequest); ok {
+		r.LeaderCommitIndex = min(r.LeaderCommitIndex, r.PrevLogEntry+uint64(len(r.Entries)))
 	}
 }
 
@@ -101,10 +111,7 @@ func (t *Transport) admit(request raft.RPC) bool {
 		request.Respond(nil, err)
 		return false
 	}
-	t.refusing.Go(func() { // the next request on this connection begins behind the snapshot
-		_, _ = io.Copy(io.Discard, request.Reader)
-		request.Respond(nil, err)
-	})
+	t.discarded(request, nil, err)
 	return false
 }
 

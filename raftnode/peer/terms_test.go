@@ -67,7 +67,7 @@ var leaps = map[string]harm{
 		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
 	},
 	"snapshot": func(from, to *process, term uint64) error {
-		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.Term = term })
+		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.Term, s.LastLogIndex = term, to.LastIndex()+1 })
 	},
 }
 
@@ -315,4 +315,30 @@ func TestAnEntryOfAnUnknownTypeIsRefused(t *testing.T) {
 	require.Empty(t, entriesFault(&request))
 	request.Entries = append(request.Entries, &raft.Log{Index: 3, Term: 2, Type: raft.LogConfiguration + 1})
 	require.Contains(t, entriesFault(&request), "its entry 3 is of type 6")
+}
+
+// Raft counts as committed what its log has up to the leader's commit index, also behind the entries of the request: a
+// follower would apply entries of an earlier leader there that came to nothing.
+func TestOnlyWhatAnAppendShowsIsCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		from, to := all[0], all[1]
+		if to.State() == raft.Leader {
+			to = all[2]
+		}
+		last := to.LastIndex()
+		var entry raft.Log
+		require.NoError(t, to.logs.GetLog(last, &entry))
+		at := func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.PrevLogTerm = last, entry.Term }
+		require.NoError(t, appending(from, to, func(a *raft.AppendEntriesRequest) {
+			at(a)
+			a.Entries = []*raft.Log{{Index: last + 1, Term: 1, Data: []byte("stale ")}}
+		}))
+		require.NoError(t, appending(from, to, func(a *raft.AppendEntriesRequest) { at(a); a.LeaderCommitIndex = last + 1 }))
+		synctest.Wait()
+		assert.Zero(t, to.journal.count("stale "))
+		w.serves(all, "after ")
+		assert.Zero(t, to.journal.count("stale "))
+	})
 }

@@ -146,53 +146,39 @@ func isDead(err error) bool {
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if len(args.Entries) > 0 {
+		t.pace(id).rest(t.streams.ctx)
+	}
 	t.keepRemoval(id, args)
 	if i := slices.IndexFunc(args.Entries, ofUnknownType); i >= 0 {
 		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its snapshot.
 		args.Entries = args.Entries[:i]
 	}
-	for {
-		sent := time.Now()
-		err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
-			if err := t.sendPaced(id, at, args, resp); err != nil {
-				return err
-			}
-			return t.answered("append", id, at, resp.Term)
-		})
-		refused := err == nil && notTaken(args, resp)
-		if refused {
-			err = fmt.Errorf("peer: %s did not take the entries of an append, as its log says; they are sent to it again", id)
-		}
-		t.heard(id, at, sent, args, resp, err)
-		if !refused || !t.leadsStill(id, args.Term) {
+	sent := time.Now()
+	err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
+		if err := t.sendPaced(id, at, args, resp); err != nil {
 			return err
 		}
-		*resp = raft.AppendEntriesResponse{}
+		return t.answered("append", id, at, resp.Term)
+	})
+	refused := err == nil && notTaken(args, resp)
+	if refused {
+		err = fmt.Errorf("peer: %s did not take the entries of an append, as its log says; they are sent to it again", id)
 	}
-}
-
-// refusedPause is how long a follower that did not take entries is not sent them. Raft would wait longer with each
-// refusal, and a cluster of which only the leader has room should go on soon after there is some.
-const refusedPause = time.Second
-
-// leadsStill waits, and tells whether Raft leads in a term and the server is a member. Raft itself does not end a call
-// when it steps down, and its heartbeats to the server go on as long as the call.
-func (t *Transport) leadsStill(id raft.ServerID, term uint64) bool {
-	pause := time.NewTimer(refusedPause)
-	defer pause.Stop()
-	select {
-	case <-t.streams.ctx.Done():
-		return false
-	case <-pause.C:
+	t.heard(id, at, sent, args, resp, err)
+	if refused {
+		t.pace(id).refused()
+		args.Entries, resp.Success = nil, true // as if none had been sent: Raft reads them again, and tries again
+		return nil
 	}
-	r := t.raft.Load()
-	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term &&
-		slices.ContainsFunc(r.GetConfiguration().Configuration().Servers, func(s raft.Server) bool { return s.ID == id })
+	return err
 }
 
 // notTaken tells whether a follower refused entries that fit its log, since its disk is full or they were changed on
 // their way. Raft says of a log that does not fit, and of nothing else, that the next try needs no pause. It would go
 // back in the leader's log for either, and send a snapshot in the end, though the follower lacks nothing before them.
+// And it would wait longer with each refusal, though a cluster of which only the leader has room should go on soon after
+// there is some.
 func notTaken(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
 	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
 }

@@ -103,8 +103,9 @@ func (d *disk) clone(t *testing.T, address string) *disk {
 
 // journal is a state machine that keeps the entries.
 type journal struct {
-	mu      sync.Mutex
-	entries []string
+	mu       sync.Mutex
+	entries  []string
+	restores bool
 }
 
 func (j *journal) Apply(l *raft.Log) any {
@@ -115,7 +116,17 @@ func (j *journal) Apply(l *raft.Log) any {
 }
 
 func (j *journal) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.ErrUnsupported }
-func (j *journal) Restore(io.ReadCloser) error         { return errors.ErrUnsupported }
+
+// Restore takes a snapshot without anything in it, as installing sends it, if the test wants that.
+func (j *journal) Restore(state io.ReadCloser) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.restores {
+		return errors.ErrUnsupported
+	}
+	j.entries = nil
+	return state.Close()
+}
 
 // count is how many different entries begin with prefix: one whose outcome was unknown is proposed again.
 func (j *journal) count(prefix string) int {

@@ -26,11 +26,8 @@ const (
 // callers that ask for them with errors.Is.
 type admittedLog struct {
 	*raft.LogCache
-	pen   *pen
+	log   *pennedLog
 	space *space
-	// cut: the end of the log was deleted, and nothing was appended since. Raft appends and cuts in its main loop,
-	// and deletes what a snapshot holds beside it.
-	cut atomic.Bool
 }
 
 // IsMonotonic tells raft that the log can't have gaps: after a snapshot from the
@@ -42,37 +39,19 @@ func (l *admittedLog) StoreLog(entry *raft.Log) error {
 	return l.StoreLogs([]*raft.Log{entry})
 }
 
-// DeleteRange notes that entries at the end of the log went, since they conflict with the leader's. Raft believes in
-// them until the leader's own are in their place: with those refused it would apply entries that are not there, or
-// refuse the leader's for ever. So what comes next is not refused for want of room, and if it can't be what was
-// proposed the process ends.
-func (l *admittedLog) DeleteRange(first, last uint64) error {
-	end, err := l.LastIndex()
-	if err != nil {
-		return err
-	}
-	if err := l.LogCache.DeleteRange(first, last); err != nil {
-		return err
-	}
-	if last >= end {
-		l.cut.Store(true)
-	}
-	return nil
-}
-
 func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 	if err := l.admit(entries); err != nil {
-		if l.cut.Load() {
-			err = l.pen.record.end(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
-			l.pen.record.fatal(err)
+		if l.log.cut.Load() {
+			err = l.log.pen.record.end(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
+			l.log.pen.record.fatal(err)
 		}
-		l.pen.record.observe(Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries), Err: err})
+		l.log.pen.record.observe(Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries), Err: err})
 		return err
 	}
 	if err := l.LogCache.StoreLogs(entries); err != nil {
-		return cmp.Or(l.pen.record.ended(), err) // the first is what LogCache made text of
+		return cmp.Or(l.log.pen.record.ended(), err) // the first is what LogCache made text of
 	}
-	l.cut.Store(false)
+	l.log.cut.Store(false)
 	return nil
 }
 
@@ -85,7 +64,7 @@ func (l *admittedLog) admit(entries []*raft.Log) error {
 				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
 		}
 	}
-	if l.cut.Load() {
+	if l.log.cut.Load() {
 		return nil
 	}
 	return l.space.admit(bytesOf(entries))
@@ -101,6 +80,11 @@ type pennedLog struct {
 	deletions turn // raft deletes what its own snapshot holds beside its main loop, and what a leader's holds in it
 	// putOff: the whole log was to go, and goes if what is appended next takes its place.
 	putOff atomic.Bool
+	// cut: entries at the end of the log went, or are put off, since they conflict with the leader's, and nothing was
+	// appended since. Raft believes in them until the leader's own are in their place: with those refused it would apply
+	// entries that are not there, or refuse the leader's for ever. So what comes next is not refused for want of room, and
+	// if it can't be what was proposed the process ends.
+	cut atomic.Bool
 }
 
 // inSnapshot is the type of an entry of which only the term is known. Raft does not apply such a type.
@@ -123,12 +107,15 @@ func (l *pennedLog) GetLog(index uint64, entry *raft.Log) error {
 	if boundsErr != nil {
 		return boundsErr
 	}
+	if begin != index+1 && begin != 0 {
+		return raft.ErrLogNotFound // as it is: raft compares it
+	}
 	newest, newestErr := newestSnapshot(l.snapshots)
 	if newestErr != nil {
 		return newestErr
 	}
-	if newest.Index != index || begin != index+1 && begin != 0 {
-		return raft.ErrLogNotFound // as it is: raft compares it
+	if newest.Index != index {
+		return raft.ErrLogNotFound
 	}
 	*entry = raft.Log{Index: index, Term: newest.Term, Type: inSnapshot}
 	return nil
@@ -162,11 +149,9 @@ func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 
 // replaced deletes what was put off, if an entry of this index is to take its place.
 func (l *pennedLog) replaced(index uint64) error {
-	l.deletions.take()
-	defer l.deletions.leave()
 	end, err := l.LastIndex()
-	if err == nil && index <= end {
-		err = l.remove(index, end, end)
+	if err == nil {
+		err = l.remove(index, end)
 	}
 	l.putOff.Store(err != nil)
 	return err
@@ -186,33 +171,61 @@ func (l *pennedLog) replaced(index uint64) error {
 // gone, and refuse the entries behind the snapshot for ever. So the process ends, and
 // the log goes at the next start.
 func (l *pennedLog) DeleteRange(first, last uint64) error {
-	l.deletions.take()
-	defer l.deletions.leave()
-	begin, end, err := bounds(l)
-	if err != nil {
+	stays, conflict, err := l.judge(first, last)
+	if err != nil || stays {
 		return err
 	}
-	if first <= begin && last >= end {
-		newest, err := newestSnapshot(l.snapshots)
-		if err != nil {
+	if err := l.remove(first, last); err != nil || !conflict {
+		return err
+	}
+	l.cut.Store(true)
+	return nil
+}
+
+// judge tells whether a range stays that Raft wants to be deleted, and if not, whether it conflicts with the leader's.
+func (l *pennedLog) judge(first, last uint64) (stays, conflict bool, err error) {
+	begin, end, err := bounds(l)
+	if err != nil || first > begin || last < end {
+		return false, first <= end && last >= end, err
+	}
+	newest, err := newestSnapshot(l.snapshots)
+	if err != nil {
+		return false, false, err
+	}
+	if newest.Index > 0 && begin == newest.Index+1 {
+		l.putOff.Store(true)
+		l.cut.Store(true)
+		return true, true, nil
+	}
+	switch holds, err := l.holds(newest, begin, end); {
+	case err != nil:
+		return false, false, err
+	case holds == another:
+		err := l.pen.record.end(contradicted(l.pen.file, newest))
+		l.pen.record.fatal(err)
+		return false, false, err
+	case holds == same && newest.Index < end:
+		return true, false, l.listed(newest, end)
+	}
+	return false, newest.Index < end, nil
+}
+
+// listed ends the process if a log that stays behind the leader's snapshot, and ends with end, has a list of nodes. Raft
+// has taken the snapshot's instead, and does not look at entries that it has: it would elect by an older list.
+func (l *pennedLog) listed(snapshot raft.SnapshotMeta, end uint64) error {
+	for index := snapshot.Index + 1; index <= end; index++ {
+		var entry raft.Log
+		if err := l.GetLog(index, &entry); err != nil {
 			return err
 		}
-		if newest.Index > 0 && begin == newest.Index+1 {
-			l.putOff.Store(true)
-			return nil
-		}
-		switch holds, err := l.holds(newest, begin, end); {
-		case err != nil:
-			return err
-		case holds == another:
-			err := l.pen.record.end(contradicted(l.pen.file, newest))
+		if entry.Type == raft.LogConfiguration {
+			err := l.pen.record.end(fmt.Errorf("store: the list of nodes that entry %d of %s holds is later than the one of the leader's snapshot, "+
+				"which raft has taken; nothing was lost; the process must end and start again, which takes the later one", index, l.pen.file))
 			l.pen.record.fatal(err)
 			return err
-		case holds == same && newest.Index < end:
-			return nil
 		}
 	}
-	return l.remove(first, last, end)
+	return nil
 }
 
 // holding is what a log has where a snapshot ends.
@@ -253,75 +266,45 @@ func (l *pennedLog) dropStale() error {
 	if holds, err := l.holds(newest, first, last); err != nil || holds != another && last >= newest.Index {
 		return err
 	}
-	return l.remove(first, last, last)
+	return l.remove(first, last)
 }
 
-// remove deletes a range of a log that ends with end.
+// remove deletes a range, a part at a time.
 //
 // A range that reaches the end of the log goes from the back, any other from the
-// front, so that a crash between two chunks leaves no hole. Raft asks for the
+// front, so that a crash between two parts leaves no hole. Raft asks for the
 // first to drop entries that conflict with the leader's: were their front gone
 // and their end still there, the end would count as this node's log. It asks for
 // the second to drop what a snapshot holds; if that is the whole log, what a
 // crash leaves in front is in the snapshot as well. A range with entries on both
 // sides is not asked for, and would be a hole however it is done.
-func (l *pennedLog) remove(first, last, end uint64) error {
-	first = max(first, 1) // the index of the first entry there can be
-	if l.segmented {
-		// One small write, however long the range, and a crash leaves all of it or nothing.
-		if last = min(last, end); last < first {
-			return nil
-		}
-		return l.deleteChunk(first, last)
+func (l *pennedLog) remove(first, last uint64) (err error) {
+	for more := true; more && err == nil; {
+		more, err = l.removeSome(first, last)
 	}
-	if last >= end {
-		return l.deleteFromBack(first, last)
-	}
-	return l.deleteFromFront(first, last)
+	return err
 }
 
-// Both walks ask the log where its present end is, rather than count: an empty
-// chunk still costs two flushes of the disk.
-
-func (l *pennedLog) deleteFromFront(first, last uint64) error {
-	for first <= last {
-		present, err := l.FirstIndex()
-		if err != nil {
-			return err
-		}
-		first = max(first, present)
-		if present == 0 || first > last {
-			return nil
-		}
-		to := min(last, first+DeleteChunk-1)
-		if err := l.deleteChunk(first, to); err != nil {
-			return err
-		}
-		first = to + 1
+func (l *pennedLog) removeSome(first, last uint64) (more bool, err error) {
+	l.deletions.take()
+	defer l.deletions.leave()
+	begin, end, err := bounds(l) // as they are by now
+	if err != nil {
+		return false, err
 	}
-	return nil
-}
-
-func (l *pennedLog) deleteFromBack(first, last uint64) error {
-	for first <= last {
-		present, err := l.LastIndex()
-		if err != nil {
-			return err
-		}
-		last = min(last, present)
-		if last < first {
-			return nil
-		}
-		from := first
-		if last-first >= DeleteChunk {
-			from = last - DeleteChunk + 1
-		}
-		if err := l.deleteChunk(from, last); err != nil {
-			return err
-		}
-		last = from - 1
+	first, last = max(first, begin), min(last, end)
+	switch {
+	case end == 0 || last < first: // even to delete nothing would flush the disk twice
+		return false, nil
+	case l.segmented || last-first < DeleteChunk:
+		// Of segments any range goes with one small write, and a crash leaves all of it or nothing.
+		return false, l.deleteChunk(first, last)
+	case last == end:
+		first = last - DeleteChunk + 1
+	default:
+		last = first + DeleteChunk - 1
 	}
-	return nil
+	return true, l.deleteChunk(first, last)
 }
 
 func (l *pennedLog) deleteChunk(from, to uint64) error {

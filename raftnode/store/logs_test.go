@@ -148,7 +148,7 @@ func TestAppendWaitsForOneChunkOfADeletion(t *testing.T) {
 	})
 	t.Run("without the rule", func(t *testing.T) {
 		deleted := deletedBefore(t, func(st *Store) error {
-			return st.logs.pen.write(Write{Op: OpDelete}, func() error { return st.medium.logs.DeleteRange(1, length) })
+			return st.logs.log.pen.write(Write{Op: OpDelete}, func() error { return st.medium.logs.DeleteRange(1, length) })
 		})
 		assert.EqualValues(t, length, deleted)
 	})

@@ -83,6 +83,26 @@ func TestWhatReplacesConflictingEntriesIsNotRefused(t *testing.T) {
 	}
 }
 
+// Of what a snapshot takes the place of nothing is believed, so what comes next is refused like anything else.
+func TestASnapshotMakesNoExceptionForWhatFollows(t *testing.T) {
+	for name, c := range map[string]struct{ last, next uint64 }{"of the whole log": {10, 21}, "of a part of it": {30, 31}} {
+		t.Run(name, func(t *testing.T) {
+			free := uint64(1 << 40)
+			st := open(t, Config{
+				Memory: new(Memory), Wrap: Wrap{Free: func() (uint64, error) { return free, nil }},
+				Fatal: func(err error) { assert.NoError(t, err) },
+			})
+			fill(t, st, 3, 1, c.last)
+			snapshot(t, st, 3, 20, "state")
+			require.NoError(t, st.Logs().DeleteRange(1, c.last))
+			free = 0
+			require.ErrorIs(t, st.Logs().StoreLogs(entries(3, c.next, c.next)), ErrDiskFull)
+			free = 1 << 40
+			require.NoError(t, st.Logs().StoreLogs(entries(3, c.next, c.next)))
+		})
+	}
+}
+
 // Who can't be told how much is free is not refused.
 func TestUnknownSpaceRefusesNothing(t *testing.T) {
 	unknown := errors.New("not on this system")

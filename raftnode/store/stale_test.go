@@ -83,6 +83,33 @@ func TestASnapshotThatComesAgainCostsNoEntry(t *testing.T) {
 	})
 }
 
+// The leader does not know that this node has more than its snapshot. Raft takes the snapshot's list of nodes, and does
+// not look at the later one in the log, which stays: the process ends, and has the later one at the next start.
+func TestALaterListOfNodesOutlivesASnapshot(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		fill(t, st, 3, 1, 252)
+		later := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1"}, {ID: "n2", Address: "n2"}, {ID: "n3", Address: "n3"}}}
+		list := &raft.Log{Index: 253, Term: 3, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(later)}
+		require.NoError(t, st.Logs().StoreLog(list))
+		require.NoError(t, st.Logs().StoreLogs(entries(3, 254, 255)))
+		var ended error
+		st.record.fatal = func(err error) { ended = err }
+		f := follow(t, st)
+		require.Equal(t, later, f.raft.GetConfiguration().Configuration())
+		f.installs(t, 3, 252)
+		require.ErrorContains(t, ended, "entry 253")
+		f.ends(t)
+
+		st = reopen()
+		f = follow(t, st)
+		assert.Equal(t, later, f.raft.GetConfiguration().Configuration())
+		f.ends(t)
+		_, last := span(t, st.Logs())
+		assert.EqualValues(t, 255, last)
+	})
+}
+
 // A snapshot that was long on its way comes after a newer one: what this node has applied would be taken back.
 func TestAnOlderSnapshotIsRefused(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
@@ -156,6 +183,36 @@ func TestDeletionsTakeTurns(t *testing.T) {
 		deletions.Wait()
 		first, last := span(t, st.Logs())
 		assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
+	})
+}
+
+// However much raft's own snapshot takes the place of, its main loop waits for one part of that at most.
+func TestALongDeletionLetsAnotherPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var order []uint64
+		next := make(chan struct{})
+		st := open(t, Config{Memory: new(Memory), Wrap: withFault(func(op Op, first, _ uint64) error {
+			if op == OpDelete {
+				order = append(order, first)
+				<-next
+			}
+			return nil
+		})})
+		fill(t, st, 3, 1, 6*DeleteChunk)
+		var deletions sync.WaitGroup
+		deletions.Go(func() { assert.NoError(t, st.Logs().DeleteRange(1, 3*DeleteChunk)) })
+		synctest.Wait()
+		deletions.Go(func() { assert.NoError(t, st.Logs().DeleteRange(6*DeleteChunk, 6*DeleteChunk)) })
+		synctest.Wait()
+		go func() {
+			for range 4 {
+				next <- struct{}{}
+			}
+		}()
+		deletions.Wait()
+		assert.Equal(t, []uint64{1, 6 * DeleteChunk, 1 + DeleteChunk, 1 + 2*DeleteChunk}, order)
+		first, last := span(t, st.Logs())
+		assert.Equal(t, []uint64{3*DeleteChunk + 1, 6*DeleteChunk - 1}, []uint64{first, last})
 	})
 }
 

@@ -120,7 +120,7 @@ func assemble(cfg Config, m medium) (*Store, error) {
 	}
 	naming := newTurn()
 	return &Store{
-		logs:      &admittedLog{LogCache: cache, pen: logPen, space: space},
+		logs:      &admittedLog{LogCache: cache, log: log, space: space},
 		votes:     votes,
 		snapshots: snapshots,
 		space:     space,

@@ -248,6 +248,7 @@ func transport(t testing.TB, m member) *Transport {
 	t.Helper()
 	tr, err := m.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Timeout: m.config.HandshakeTimeout})
 	require.NoError(t, err)
+	tr.Serves(new(raft.Raft))
 	go func() {
 		for {
 			select {

@@ -1,7 +1,10 @@
 package peer
 
 import (
+	"bytes"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +66,196 @@ func TestASnapshotOfAnEarlierLeaderIsRefused(t *testing.T) {
 		var response raft.InstallSnapshotResponse
 		require.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &request, &response, strings.NewReader("")))
 		assert.False(t, response.Success)
+		assert.Equal(t, to.CurrentTerm(), response.Term)
+	})
+}
+
+// followed is a server that follows what the test sends it in the name of n1, which runs no raft.
+type followed struct {
+	*world
+	*disk
+	leader member
+}
+
+func newFollowed(t *testing.T) followed {
+	w := newWorld(t, false)
+	d1, _, d3 := threeDisks(t, mustList(t, threeNodes))
+	d3.passive = true
+	leader := open(t, w.fabric, Config{ID: d1.Name, Incarnation: d1.Incarnation, List: d1.list, Advertise: d1.address})
+	_, err := leader.Transport(transportConfig())
+	require.NoError(t, err)
+	return followed{w, d3, leader}
+}
+
+// starts runs raft on a log and a state machine of the test's.
+func (f followed) starts(logs raft.LogStore, fsm raft.FSM) (r *raft.Raft, end func()) {
+	m := open(f.T, f.fabric, Config{
+		ID: f.Name, Incarnation: f.Incarnation, List: f.list, Advertise: f.address, Condition: f.condition, Term: f.term,
+	})
+	tr, err := m.Transport(transportConfig())
+	require.NoError(f, err)
+	r, err = raft.NewRaft(f.config(), fsm, logs, f.logs, f.snapshots, tr)
+	require.NoError(f, err)
+	tr.Serves(r)
+	return r, func() {
+		ended := r.Shutdown()
+		require.NoError(f, tr.Close())
+		require.NoError(f, ended.Error())
+		require.NoError(f, m.Close())
+		require.NoError(f, f.leader.Close())
+	}
+}
+
+func (f followed) header() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(f.leader.config.ID + "-" + f.leader.config.Incarnation.String()), Addr: []byte(f.leader.config.Advertise)}
+}
+
+// appends sends entries of term 5, which are committed with the last of them.
+func (f followed) appends(prev, prevTerm uint64, entries ...*raft.Log) error {
+	return f.leader.transport.AppendEntries(f.ID(), raft.ServerAddress(f.address), &raft.AppendEntriesRequest{
+		RPCHeader: f.header(), Term: 5, PrevLogEntry: prev, PrevLogTerm: prevTerm, Entries: entries,
+		LeaderCommitIndex: prev + uint64(len(entries)),
+	}, &raft.AppendEntriesResponse{})
+}
+
+// installs sends a snapshot up to entry 4 of term 5, with the first list of nodes.
+func (f followed) installs() error {
+	data := make([]byte, 1<<10)
+	return f.leader.transport.InstallSnapshot(f.ID(), raft.ServerAddress(f.address), &raft.InstallSnapshotRequest{
+		RPCHeader: f.header(), SnapshotVersion: 1, Term: 5, LastLogIndex: 4, LastLogTerm: 5, Size: int64(len(data)),
+		Configuration: raft.EncodeConfiguration(f.firstList()), ConfigurationIndex: 1,
+	}, &raft.InstallSnapshotResponse{}, bytes.NewReader(data))
+}
+
+func (f followed) firstList() raft.Configuration {
+	return f.condition(f.Server).Founders.Configuration()
+}
+
+// laterList is entry 6: a list of four nodes.
+func (f followed) laterList() *raft.Log {
+	list := f.firstList()
+	list.Servers = append(list.Servers, raft.Server{ID: "n4-0000000000000000", Address: "h4:5751"})
+	return &raft.Log{Index: 6, Term: 5, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(list)}
+}
+
+func command(index uint64) *raft.Log { return &raft.Log{Index: index, Term: 5, Data: []byte("x")} }
+
+// slowLog stops raft's main loop in StoreLogs until the gate is open.
+type slowLog struct {
+	*raft.InmemStore
+	gate chan struct{} // nil = open
+}
+
+func (l *slowLog) StoreLogs(entries []*raft.Log) error {
+	if l.gate != nil {
+		<-l.gate
+	}
+	return l.InmemStore.StoreLogs(entries)
+}
+
+// A snapshot is not known when it comes, and is when raft takes it: until then raft stores what is behind it.
+func TestASnapshotBehindAnAppendTakesNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowed(t)
+		log := &slowLog{InmemStore: f.logs}
+		r, end := f.starts(log, &journal{restores: true})
+		defer end()
+		var first raft.Log
+		require.NoError(t, f.logs.GetLog(1, &first))
+		require.NoError(t, f.appends(1, first.Term, command(2), command(3)))
+		log.gate = make(chan struct{})
+		var calls sync.WaitGroup
+		calls.Go(func() { assert.NoError(t, f.appends(3, 5, command(4), command(5), f.laterList())) })
+		synctest.Wait()
+		calls.Go(func() { assert.ErrorContains(t, f.installs(), errKnown.Error()) })
+		inVirtualTime(100 * time.Millisecond)
+		synctest.Wait()
+		close(log.gate)
+		calls.Wait()
+		require.NoError(t, f.installs(), "sent again")
+		assert.Len(t, r.GetConfiguration().Configuration().Servers, 4)
+		assert.EqualValues(t, 6, r.AppliedIndex())
+	})
+}
+
+// slowStart is a state machine that takes two seconds for the snapshot with which raft starts.
+type slowStart struct {
+	journal
+	restored int
+}
+
+func (s *slowStart) Restore(state io.ReadCloser) error {
+	if s.restored++; s.restored == 1 {
+		<-time.After(2 * time.Second)
+	}
+	return state.Close()
+}
+
+// A snapshot comes while raft is being made.
+func TestASnapshotWhileRaftStartsTakesNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFollowed(t)
+		_, unused := raft.NewInmemTransport("")
+		own, err := f.snapshots.Create(1, 4, 5, f.firstList(), 1, unused)
+		require.NoError(t, err)
+		require.NoError(t, own.Close())
+		require.NoError(t, f.logs.StoreLogs([]*raft.Log{command(2), command(3), command(4), command(5), f.laterList()}))
+		require.NoError(t, f.logs.SetUint64([]byte("CurrentTerm"), 5))
+		fsm := &slowStart{}
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			<-time.After(time.Second)
+			assert.NoError(t, f.installs())
+		})
+		r, end := f.starts(f.logs, fsm)
+		defer end()
+		calls.Wait()
+		assert.Equal(t, 1, fsm.restored, "at the start only")
+		assert.Len(t, r.GetConfiguration().Configuration().Servers, 4)
+	})
+}
+
+// tillOpen hands out its last bytes when the gate is open.
+type tillOpen struct {
+	io.Reader
+	gate chan struct{}
+	half bool
+}
+
+func (r *tillOpen) Read(b []byte) (int, error) {
+	if r.half {
+		<-r.gate
+	}
+	r.half = true
+	return r.Reader.Read(b[:min(len(b), 512)])
+}
+
+// While the rest of a known snapshot is on its way the node comes to a later term, and its answer has that one.
+func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, all := threeRunning(t)
+		defer w.stopAll()
+		leader := w.leader(10*time.Second, all[:]...)
+		to := all[0]
+		if leader == to {
+			to = all[1]
+		}
+		inVirtualTime(time.Second)
+		term := to.CurrentTerm()
+		body := &tillOpen{Reader: bytes.NewReader(make([]byte, 1<<10)), gate: make(chan struct{})}
+		var response raft.InstallSnapshotResponse
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			assert.NoError(t, leader.trans.InstallSnapshot(to.ID(), raft.ServerAddress(to.address), &raft.InstallSnapshotRequest{
+				RPCHeader: header(leader), SnapshotVersion: 1, Term: term, LastLogIndex: 2, LastLogTerm: 1, Size: 1 << 10,
+			}, &response, body))
+		})
+		inVirtualTime(time.Second)
+		require.NoError(t, leader.LeadershipTransfer().Error())
+		inVirtualTime(time.Second)
+		require.Greater(t, to.CurrentTerm(), term)
+		close(body.gate)
+		calls.Wait()
 		assert.Equal(t, to.CurrentTerm(), response.Term)
 	})
 }

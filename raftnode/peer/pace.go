@@ -45,7 +45,7 @@ type pace struct {
 	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection yet.
 	sending  int
 	deadline time.Time
-	resting  time.Time // until when nothing is sent, since the server did not take the last entries
+	resting  time.Time // until when no entries are sent, since the server did not take the last ones
 	// catching is the run of appends behind which there is more: since when, at what rate, and when it was logged.
 	catching struct {
 		since, logged time.Time

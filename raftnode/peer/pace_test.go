@@ -221,6 +221,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 func receiver(t *testing.T, n2 member, take func(io.Reader) error) *Transport {
 	tr, err := n2.Transport(transportConfig())
 	require.NoError(t, err)
+	tr.Serves(new(raft.Raft))
 	go func() {
 		for {
 			select {

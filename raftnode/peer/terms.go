@@ -28,7 +28,7 @@ func (t *Transport) guard() {
 		select {
 		case request := <-t.NetworkTransport.Consumer():
 			request = t.watchArrival(request)
-			if !t.admit(request) || t.known(request) {
+			if !t.admit(request) || t.known(&request) {
 				continue
 			}
 			t.asVoter(request)
@@ -44,8 +44,12 @@ func (t *Transport) guard() {
 	}
 }
 
-// Serves tells which Raft this Transport is for.
-func (t *Transport) Serves(r *raft.Raft) { t.raft.Store(r) }
+// Serves names the Raft that this Transport is for, once; until then every request waits. What Raft has applied decides
+// about a snapshot, and while Raft is being made it can't be asked.
+func (t *Transport) Serves(r *raft.Raft) {
+	t.raft = r
+	t.refusing.Go(t.guard)
+}
 
 // asVoter has Raft vote for a server that was given its vote and of which this node knows only that it is being
 // caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown this node's own.
@@ -57,11 +61,10 @@ func (t *Transport) asVoter(request raft.RPC) {
 	case *raft.RequestPreVoteRequest:
 		from = &r.RPCHeader
 	}
-	r := t.raft.Load()
-	if from == nil || r == nil {
+	if from == nil {
 		return
 	}
-	for _, s := range r.GetConfiguration().Configuration().Servers {
+	for _, s := range t.raft.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(from.ID) && s.Suffrage != raft.Voter {
 			from.ID = []byte(t.streams.network.self().ID())
 		}
@@ -111,7 +114,7 @@ func (t *Transport) admit(request raft.RPC) bool {
 		request.Respond(nil, err)
 		return false
 	}
-	t.discarded(request, nil, err)
+	t.discard(request, func() (any, error) { return nil, err })
 	return false
 }
 

@@ -233,6 +233,7 @@ func (w *world) impostor(d *disk, term uint64) member {
 	})
 	tr, err := m.Transport(transportConfig())
 	require.NoError(w, err)
+	tr.Serves(new(raft.Raft))
 	go answerWith(tr, term)
 	return m
 }
@@ -284,7 +285,7 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 						&raft.AppendEntriesResponse{}),
 					"vote":     tr.RequestVote(id, at, &raft.RequestVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestVoteResponse{}),
 					"pre-vote": tr.RequestPreVote(id, at, &raft.RequestPreVoteRequest{RPCHeader: header(all[1]), Term: 1}, &raft.RequestPreVoteResponse{}),
-					"snapshot": tr.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{RPCHeader: header(all[1])},
+					"snapshot": tr.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{RPCHeader: header(all[1]), LastLogIndex: 1},
 						&raft.InstallSnapshotResponse{}, strings.NewReader("")),
 				} {
 					assert.Equal(t, refused, errors.Is(err, ErrLeap), "%s: %v", kind, err)

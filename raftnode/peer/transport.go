@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,10 +35,10 @@ type Transport struct {
 	streams  *streams
 	pool     int            // as many idle connections to a peer are kept
 	requests chan raft.RPC  // those that Raft may be given
-	refusing sync.WaitGroup // guard, and the reading of refused snapshots
+	refusing sync.WaitGroup // guard, and the reading of snapshots that are refused or known
 
 	acknowledged acknowledgements
-	raft         atomic.Pointer[raft.Raft] // see Serves
+	raft         *raft.Raft // see Serves
 
 	mu        sync.Mutex // guards what follows
 	followers map[raft.ServerID]*follower
@@ -85,7 +84,6 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 		followers: map[raft.ServerID]*follower{}, removing: map[raft.ServerID]bool{}, paces: map[raft.ServerID]*pace{},
 	}
 	streams.paceOf = t.pace
-	t.refusing.Go(t.guard)
 	n.transport = t
 	return t, nil
 }

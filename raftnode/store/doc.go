@@ -104,8 +104,9 @@
 // because what lies beyond may have been acknowledged. One that has an entry of
 // another term where the snapshot ends was never committed from there on: the process
 // ends (ErrContradicted), because raft remembers its last entry, and the next Open
-// deletes it. So it does if the log that stays has a later list of nodes, which raft
-// takes only when it starts.
+// deletes it. The process also ends if the log that stays has a later list of nodes,
+// which raft takes only when it starts. Of a log that begins right behind the snapshot
+// this is not looked at: package peer gives raft no such snapshot twice (P10 there).
 //
 // S15. A node doesn't start in a term beyond 2⁶³, nor with a snapshot of a later term than
 // its votes or of an index beyond 2⁶² (ErrLost). Votes of 2⁶⁴−1 lead to term 0 with the next

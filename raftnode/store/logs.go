@@ -169,17 +169,20 @@ func (l *pennedLog) replaced(index uint64) error {
 // A log that has another entry where the snapshot ends is of a leader that came to
 // nothing. Raft would still take its last entry for this node's, also when the log is
 // gone, and refuse the entries behind the snapshot for ever. So the process ends, and
-// the log goes at the next start.
+// the log goes at the next start. It ends as well if the log that stays has a later list
+// of nodes than the snapshot, since raft has taken the snapshot's.
 func (l *pennedLog) DeleteRange(first, last uint64) error {
 	stays, conflict, err := l.judge(first, last)
-	if err != nil || stays {
+	if err != nil {
 		return err
 	}
-	if err := l.remove(first, last); err != nil || !conflict {
-		return err
+	if !stays {
+		err = l.remove(first, last)
 	}
-	l.cut.Store(true)
-	return nil
+	if conflict && err == nil {
+		l.cut.Store(true)
+	}
+	return err
 }
 
 // judge tells whether a range stays that Raft wants to be deleted, and if not, whether it conflicts with the leader's.
@@ -193,8 +196,8 @@ func (l *pennedLog) judge(first, last uint64) (stays, conflict bool, err error) 
 		return false, false, err
 	}
 	if newest.Index > 0 && begin == newest.Index+1 {
+		// No list of nodes is looked for: package peer gives raft no snapshot twice (P10 there).
 		l.putOff.Store(true)
-		l.cut.Store(true)
 		return true, true, nil
 	}
 	switch holds, err := l.holds(newest, begin, end); {

@@ -27,9 +27,6 @@ type hub struct {
 	node     *raftnode.Node // set by start
 	observer *Observer
 
-	// lose is a test's fault: what it says yes to is counted as told and is not told. Nil: none.
-	lose func(*note) bool
-
 	lazyWake, placeWake chan struct{} // capacity 1
 
 	// mu guards what follows, and every outbox. It is taken under the machine's lock, so whoever has

@@ -152,15 +152,9 @@ func (o *outbox) change(e *fsm.Event, state fsm.TicketState) {
 			o.hub.observer.waited(e.Items, time.Since(began))
 		}
 	}
-	n := note{
+	o.put(note{
 		kind: noteChange, state: state, index: e.Index, number: o.changes, text: e.Text, downgraded: e.Kind == fsm.EvDowngraded,
-	}
-	if o.hub.lose != nil {
-		if lost := n; o.hub.lose(&lost) { // a copy, or each note would be made on the heap
-			return
-		}
-	}
-	o.put(n)
+	})
 }
 
 // put queues a note and has its stream woken at the end of the entry.

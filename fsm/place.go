@@ -62,8 +62,7 @@ func (m *Machine) waitsAt(ref TicketRef) *place {
 	if t == nil || t.state != Waiting {
 		return nil
 	}
-	at, _ := t.before()
-	return at
+	return t.before()
 }
 
 // Crowd is how many wait for the locks of a ticket that holds them, and how many those locks are.

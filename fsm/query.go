@@ -213,48 +213,16 @@ func (m *Machine) Blockers(ref TicketRef) []Blocker {
 	return all[:min(len(all), BlockersMax)]
 }
 
-// Chain follows one line of what a ticket waits for: at its first closed lock, who is just ahead,
-// else who holds it, else nobody (a delay); from a holder on to its owner's waiting ticket. It
-// begins with the ticket itself and has at most BlockersMax links.
-func (m *Machine) Chain(ref TicketRef) []Link {
-	var links []Link
-	key := ticketKey{ref.Session, ref.Ticket}
-	via := ""
-	for len(links) < BlockersMax {
-		t := m.tickets.Peek(key)
-		if t == nil || t.state == Gone {
-			break
-		}
-		link := Link{TicketRef: key.ref(), Owner: t.owner, State: t.state, Name: via}
-		next := ticketKey{}
-		if t.state == Waiting {
-			if at, by := t.before(); at != nil {
-				link.Name, next = at.lock.name, by
-			}
-			via = link.Name
-		} else if t.owner != "" {
-			next = ticketKey{key.session, m.owners[ownerKey{key.session, t.owner}].waiting}
-		}
-		links = append(links, link)
-		key = next
-	}
-	return links
-}
-
-// before returns the first place at which t is not next, or does not fit, and whom it waits for there.
-func (t *ticket) before() (at *place, by ticketKey) {
+// before returns the first place at which t is not next, or does not fit; nil: there is none.
+func (t *ticket) before() *place {
 	for i := range t.places {
 		p := &t.places[i]
 		switch {
-		case p.prev != nil:
-			return p, p.prev.key
-		case !p.lock.fits(t.items[i]):
-			return p, p.lock.holders.first.key
-		case p.lock.delay != 0:
-			return p, ticketKey{}
+		case p.prev != nil, !p.lock.fits(t.items[i]), p.lock.delay != 0:
+			return p
 		}
 	}
-	return nil, ticketKey{}
+	return nil
 }
 
 // Members lists the records of nodes, by id.
@@ -268,12 +236,3 @@ func (m *Machine) Members() []MemberRecord {
 
 // Member returns the record of a node.
 func (m *Machine) Member(id string) (MemberRecord, bool) { return m.members.Get(id) }
-
-// Reports lists the latest digest of each node, by id.
-func (m *Machine) Reports() []Digest {
-	var list []Digest
-	for _, report := range m.reports.All() {
-		list = append(list, *report)
-	}
-	return list
-}

@@ -124,5 +124,13 @@ func TestMembersAndReportsAreListedById(t *testing.T) {
 	require.False(t, ok)
 	require.Equal(t, ClusterID{1}, b.m.Cluster())
 	require.Zero(t, b.m.Quiet())
-	require.Equal(t, b.m.Stamp(), b.m.Freeze().Stamp())
+}
+
+// Reports lists the latest digest of each node, by id.
+func (m *Machine) Reports() []Digest {
+	var list []Digest
+	for _, report := range m.reports.All() {
+		list = append(list, *report)
+	}
+	return list
 }

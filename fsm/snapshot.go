@@ -91,9 +91,6 @@ func (m *Machine) Freeze() *Frozen {
 	}
 }
 
-// Stamp is where the state stands in the replicated log.
-func (f *Frozen) Stamp() clock.Stamp { return clock.Stamp{Term: f.header.term, Index: f.header.index} }
-
 // WriteTo writes the snapshot.
 func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	s := &snapshotWriter{w: bufio.NewWriterSize(w, 1<<16)}

@@ -81,7 +81,7 @@ func (s *story) do(d *draft, l *line) []string {
 		said = []string{fmt.Sprintf("a backup, %s, is taken at index %d", name, s.m.index)}
 	case "restore":
 		said = s.rewrite(l)
-	case "show", "why", "chain", "next", "index":
+	case "show", "why", "next", "index":
 		said = s.answer(word, l)
 	default:
 		p := s.people[word]

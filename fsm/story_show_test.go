@@ -11,8 +11,6 @@ func (s *story) answer(question string, l *line) []string {
 	switch question {
 	case "why":
 		return s.why(l)
-	case "chain":
-		return s.chain(l)
 	case "index":
 		return []string{fmt.Sprintf("the index is %d", s.m.index)}
 	case "next":
@@ -145,26 +143,6 @@ func (s *story) why(l *line) []string {
 	said := s.blockers(s.m.Blockers(ref))
 	if said == nil {
 		return []string{fmt.Sprintf("nothing stands before %s", s.holder(ref))}
-	}
-	return said
-}
-
-func (s *story) chain(l *line) []string {
-	s.t.Helper()
-	var said []string
-	links := s.m.Chain(s.waiting(l))
-	for i, link := range links {
-		who := s.holder(link.TicketRef)
-		switch {
-		case link.State == Waiting && i+1 == len(links):
-			said = append(said, fmt.Sprintf("%s waits for %s, which stays closed", who, link.Name))
-		case link.State == Waiting && links[i+1].State == Waiting:
-			said = append(said, fmt.Sprintf("%s waits for %s behind %s", who, link.Name, s.holder(links[i+1].TicketRef)))
-		case link.State == Waiting:
-			said = append(said, fmt.Sprintf("%s waits for %s, held by %s", who, link.Name, s.holder(links[i+1].TicketRef)))
-		case i+1 == len(links):
-			said = append(said, fmt.Sprintf("%s waits for nobody", who))
-		}
 	}
 	return said
 }

@@ -276,32 +276,6 @@ func (n *Node) knowsRules(id string) (err error) {
 	return err
 }
 
-// RaiseRules raises the machine's rules by one, which no way leads back from. Every server, also one
-// without a vote, must have announced that its binary knows them.
-func (n *Node) RaiseRules(ctx context.Context) (rules uint32, err error) {
-	in, err := n.leading()
-	if err != nil {
-		return 0, err
-	}
-	servers := in.servers()
-	n.state.view(func(m *fsm.Machine) {
-		rules = m.Rules() + 1
-		for _, s := range servers {
-			if member, _ := m.Member(peer.NameOf(s.ID)); member.RulesMax < rules {
-				err = fmt.Errorf("raftnode: %s has not announced that it knows rules %d; %w; upgrade it first", s.ID, rules, ErrRefused)
-			}
-		}
-	})
-	if err != nil {
-		return 0, err
-	}
-	a, err := n.Propose(ctx, &fsm.SetRules{Rules: rules})
-	if err == nil && a.Result.Code != fsm.OK {
-		err = fmt.Errorf("raftnode: the rules were raised by somebody else meanwhile; look and ask again")
-	}
-	return rules, err
-}
-
 // Remove takes a node out of the cluster. A removal after which no majority of the voters would answer
 // is refused: it could not be committed, and the cluster would have no leader from then on.
 func (n *Node) Remove(ctx context.Context, name string) error {

@@ -17,23 +17,23 @@ func ticketState(t fsm.TicketState) *zamokpb.TicketState {
 }
 
 func setTicketState(p *zamokpb.TicketState, t fsm.TicketState) {
-	p.Ticket, p.State, p.Why = t.Ticket, zamokpb.State(t.State), zamokpb.Why(t.Why)
+	p.Ticket, p.State, p.Why = t.Ticket, zamokpb.State(t.State), zamokpb.Why(t.Reason)
 	p.Token, p.HoldUntil = t.Token, int64(t.HoldUntil)
 }
 
 // resultState is the ticket as it stands after the command that r answers.
 func resultState(ticket uint64, r fsm.Result) fsm.TicketState {
-	return fsm.TicketState{Ticket: ticket, State: r.State, Why: r.Why, Token: r.Token, HoldUntil: r.HoldUntil}
+	return fsm.TicketState{Ticket: ticket, State: r.State, Reason: r.Reason, Token: r.Token, HoldUntil: r.HoldUntil}
 }
 
 // eventState is the ticket as it stands after the event; false: the event is not about a ticket.
 func eventState(e *fsm.Event) (fsm.TicketState, bool) {
-	t := fsm.TicketState{Ticket: e.Ticket, Why: e.Why, Token: e.Token, HoldUntil: e.HoldUntil}
+	t := fsm.TicketState{Ticket: e.Ticket, Reason: e.Reason, Token: e.Token, HoldUntil: e.HoldUntil}
 	switch e.Kind {
 	case fsm.EvGranted, fsm.EvDowngraded:
 		t.State = fsm.Granted
 	case fsm.EvRefused, fsm.EvLost, fsm.EvReleased:
-		t.State = fsm.Gone
+		t.State = fsm.Ended
 	default:
 		return t, false
 	}
@@ -43,7 +43,7 @@ func eventState(e *fsm.Event) (fsm.TicketState, bool) {
 func toItems(items []fsm.Item) []*zamokpb.Item {
 	list := make([]*zamokpb.Item, len(items))
 	for i, it := range items {
-		list[i] = &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Of: it.Of}
+		list[i] = &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Of: it.Limit}
 	}
 	return list
 }
@@ -56,7 +56,7 @@ func stampOf(m *fsm.Machine) *zamokpb.Stamp { return toStamp(m.Stamp(), m.Time()
 
 func toSummary(s fsm.LockSummary, holdOff clock.Time) *zamokpb.LockSummary {
 	return &zamokpb.LockSummary{
-		Name: s.Name, Of: s.Of, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
+		Name: s.Name, Of: s.Limit, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
 		DelayedUntil: int64(s.DelayedUntil), HoldOffUntil: int64(holdOff),
 	}
 }
@@ -66,14 +66,14 @@ func holdOffUntil(m *fsm.Machine) clock.Time {
 	if m.HoldOff() == 0 {
 		return 0
 	}
-	return m.Quiet()
+	return m.HoldOffUntil()
 }
 
 // toTicket tells what the machine knows of a live ticket; what is in its way is the caller's to add.
 func toTicket(m *fsm.Machine, v fsm.TicketView) *zamokpb.Ticket {
 	s, _ := m.Session(v.Session)
 	return &zamokpb.Ticket{
-		Session: uint64(v.Session), State: ticketState(v.TicketState), Born: v.Born,
+		Session: uint64(v.Session), State: ticketState(v.TicketState), Born: v.Enqueued,
 		WaitUntil: int64(v.WaitUntil), Owner: v.Owner, Metadata: []byte(v.Metadata),
 		Items: toItems(v.Items), Label: s.Label, Identity: s.Identity, LeaseUntil: int64(s.Deadline),
 	}

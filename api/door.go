@@ -85,7 +85,7 @@ type acquisition struct {
 // acquireCommand checks an acquisition.
 func acquireCommand(id session.ID, floor uint64, p *zamokpb.Acquire) (*fsm.Acquire, *failure) {
 	a := &acquisition{Acquire: fsm.Acquire{
-		Session: id, Ticket: p.GetTicket(), Floor: floor,
+		Session: id, Ticket: p.GetTicket(), AckedThrough: floor,
 		WaitFor: clock.Span(p.GetWaitFor()), MaxHold: clock.Span(p.GetMaxHold()),
 		Owner: p.GetOwner(), Metadata: string(p.GetMetadata()),
 	}}
@@ -127,21 +127,21 @@ func acquireCommand(id session.ID, floor uint64, p *zamokpb.Acquire) (*fsm.Acqui
 func itemField(i int, field string) string { return fmt.Sprintf("items[%d].%s", i, field) }
 
 func item(i int, p *zamokpb.Item) (fsm.Item, *failure) {
-	it := fsm.Item{Name: p.GetName(), Permits: p.GetPermits(), Of: p.GetOf()}
+	it := fsm.Item{Name: p.GetName(), Permits: p.GetPermits(), Limit: p.GetOf()}
 	if f := checkName(p.GetName()); f != nil {
 		return it, invalid(itemField(i, "name"), "%s", wrongText(it.Name, 1, fsm.NameBytesMax))
 	}
 	switch p.GetMode() {
 	case zamokpb.Mode_MODE_EXCLUSIVE, zamokpb.Mode_MODE_SHARED:
-		if it.Permits != 0 || it.Of != 0 {
+		if it.Permits != 0 || it.Limit != 0 {
 			return it, invalid(itemField(i, "permits"), "is set, and the mode is not MODE_PERMITS")
 		}
 	case zamokpb.Mode_MODE_PERMITS:
-		if it.Of == 0 || it.Of > fsm.PermitsMax {
-			return it, invalid(itemField(i, "of"), "is %d, which is not between 1 and %d", it.Of, fsm.PermitsMax)
+		if it.Limit == 0 || it.Limit > fsm.PermitsMax {
+			return it, invalid(itemField(i, "of"), "is %d, which is not between 1 and %d", it.Limit, fsm.PermitsMax)
 		}
-		if it.Permits == 0 || it.Permits > it.Of {
-			return it, invalid(itemField(i, "permits"), "is %d, which is not between 1 and the limit of %d", it.Permits, it.Of)
+		if it.Permits == 0 || it.Permits > it.Limit {
+			return it, invalid(itemField(i, "permits"), "is %d, which is not between 1 and the limit of %d", it.Permits, it.Limit)
 		}
 	default:
 		return it, invalid(itemField(i, "mode"), "is %v, which is none that this server knows", p.GetMode())

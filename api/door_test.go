@@ -177,17 +177,17 @@ func TestNumbersAreTheMachines(t *testing.T) {
 	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_WAITER, fsm.ByWaiter)
 	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_DELAY, fsm.ByDelay)
 	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_HOLD_OFF, fsm.ByHoldOff)
-	states := map[zamokpb.State]fsm.State{stateWaiting: fsm.Waiting, stateGranted: fsm.Granted, stateGone: fsm.Gone}
+	states := map[zamokpb.State]fsm.State{stateWaiting: fsm.Waiting, stateGranted: fsm.Granted, stateGone: fsm.Ended}
 	for pb, machine := range states {
 		assert.EqualValues(t, pb, machine)
 	}
-	for why, pb := range map[fsm.Why]zamokpb.Why{
+	for why, pb := range map[fsm.Reason]zamokpb.Why{
 		fsm.Dropped: zamokpb.Why_WHY_DROPPED, fsm.Closed: zamokpb.Why_WHY_CLOSED, fsm.Expired: zamokpb.Why_WHY_EXPIRED,
 		fsm.Disconnected: zamokpb.Why_WHY_DISCONNECTED, fsm.Evicted: zamokpb.Why_WHY_EVICTED,
-		fsm.Revoked: zamokpb.Why_WHY_REVOKED, fsm.HeldOut: zamokpb.Why_WHY_HELD_OUT,
-		fsm.WaitedOut: zamokpb.Why_WHY_WAITED_OUT, fsm.TryFailed: zamokpb.Why_WHY_TRY_FAILED,
+		fsm.Revoked: zamokpb.Why_WHY_REVOKED, fsm.MaxHoldExceeded: zamokpb.Why_WHY_HELD_OUT,
+		fsm.WaitTimeout: zamokpb.Why_WHY_WAITED_OUT, fsm.TryFailed: zamokpb.Why_WHY_TRY_FAILED,
 		fsm.Deadlocked: zamokpb.Why_WHY_DEADLOCKED, fsm.OwnerBusy: zamokpb.Why_WHY_OWNER_BUSY,
-		fsm.WrongKind: zamokpb.Why_WHY_WRONG_KIND, fsm.TooMany: zamokpb.Why_WHY_TOO_MANY,
+		fsm.KindMismatch: zamokpb.Why_WHY_WRONG_KIND, fsm.TooMany: zamokpb.Why_WHY_TOO_MANY,
 		fsm.Restored: zamokpb.Why_WHY_RESTORED,
 	} {
 		assert.EqualValues(t, pb, why)
@@ -197,8 +197,8 @@ func TestNumbersAreTheMachines(t *testing.T) {
 		fsm.Invalid: zamokpb.Code_CODE_INVALID, fsm.NoSession: zamokpb.Code_CODE_NO_SESSION,
 		fsm.WrongSecret: zamokpb.Code_CODE_WRONG_SECRET, fsm.NotAcquired: zamokpb.Code_CODE_NOT_ACQUIRED,
 		fsm.Deadlock: zamokpb.Code_CODE_DEADLOCK, fsm.OwnerWaits: zamokpb.Code_CODE_OWNER_WAITS,
-		fsm.OtherKind: zamokpb.Code_CODE_OTHER_KIND, fsm.Limit: zamokpb.Code_CODE_LIMIT,
-		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.Over: zamokpb.Code_CODE_OVER,
+		fsm.OtherKind: zamokpb.Code_CODE_OTHER_KIND, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT,
+		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.TicketEnded: zamokpb.Code_CODE_OVER,
 	} {
 		assert.Equal(t, pb, codeOf(code))
 	}

@@ -72,11 +72,11 @@ func verdictOf(code zamokpb.Code) verdict {
 func codeOf(code fsm.Code) zamokpb.Code {
 	switch code {
 	case fsm.OK, fsm.Invalid, fsm.NoSession, fsm.WrongSecret, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits,
-		fsm.OtherKind, fsm.Limit, fsm.NotHeld, fsm.Over:
+		fsm.OtherKind, fsm.LimitExceeded, fsm.NotHeld, fsm.TicketEnded:
 		return zamokpb.Code(code) // they have the same numbers
 	case fsm.Superseded:
 		return zamokpb.Code_CODE_SUPERSEDED
-	case fsm.OtherRules:
+	case fsm.OtherVersion:
 		return zamokpb.Code_CODE_OVERLOADED // not done, and a little later it will be
 	default:
 		return zamokpb.Code_CODE_INTERNAL
@@ -104,9 +104,9 @@ func refused(r *fsm.Result) *failure {
 		return nil
 	}
 	f := fail(codeOf(r.Code), "%s", meaning(r))
-	f.info.Why = zamokpb.Why(r.Why)
+	f.info.Why = zamokpb.Why(r.Reason)
 	if d := r.Detail; d != nil {
-		f.info.Field, f.info.Of, f.info.More = d.Field, d.Of, uint32(d.More)
+		f.info.Field, f.info.Of, f.info.More = d.Field, d.Limit, uint32(d.More)
 		f.info.Blockers, f.info.Cycle = toBlockers(d.Blockers), toLinks(d.Cycle)
 	}
 	return f
@@ -135,19 +135,19 @@ func meaning(r *fsm.Result) string {
 	case fsm.OwnerWaits:
 		return "not acquired: its owner waits for something else already"
 	case fsm.OtherKind:
-		if r.Detail.Of == 0 {
+		if r.Detail.Limit == 0 {
 			return fmt.Sprintf("not acquired: %q is in use as a mutex", field)
 		}
-		return fmt.Sprintf("not acquired: %q is in use with %d permits", field, r.Detail.Of)
-	case fsm.Limit:
+		return fmt.Sprintf("not acquired: %q is in use with %d permits", field, r.Detail.Limit)
+	case fsm.LimitExceeded:
 		return "not done: the limit of " + field + " is reached"
 	case fsm.NotHeld:
 		return "not done: the ticket is not held, or holds nothing that could be downgraded"
-	case fsm.Over:
+	case fsm.TicketEnded:
 		return "not done: the ticket is over"
 	case fsm.Superseded:
 		return "not done: an attempt of this number or a higher one has attached the session already"
-	case fsm.OtherRules:
+	case fsm.OtherVersion:
 		return "not done: the cluster's rules changed meanwhile; send it again"
 	}
 	return "the server encoded what the cluster can't read"

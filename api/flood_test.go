@@ -76,7 +76,7 @@ func TestEndedAsItAttached(t *testing.T) {
 	h, m := newHub(&Observer{}), fsm.New()
 	h.office(true)
 	apply := func(commands ...fsm.Command) fsm.Applied {
-		entry := fsm.Entry{Rules: m.Rules(), Commands: commands}
+		entry := fsm.Entry{Version: m.Version(), Commands: commands}
 		a, err := m.Apply(1, entry.Append(nil))
 		require.NoError(t, err)
 		require.Equal(t, fsm.OK, a.Refused)
@@ -126,7 +126,7 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 		w := talk(t, call(t, n), settings(clock.Hour))
 		for ticket := range uint64(fsm.TicketsMax) {
 			w.floor = ticket
-			n.Raft().Submit(&fsm.Acquire{Session: session.ID(w.id), Ticket: ticket + 1, Floor: ticket, Items: []fsm.Item{
+			n.Raft().Submit(&fsm.Acquire{Session: session.ID(w.id), Ticket: ticket + 1, AckedThrough: ticket, Items: []fsm.Item{
 				{Name: fmt.Sprintf("loop/%d/%d", s, ticket), Mode: fsm.Exclusive}}}, func(raftnode.Answer, error) {})
 			if ticket%1024 == 1023 {
 				until(n, &fsm.Drop{Session: session.ID(w.id), Ticket: 1 << 20}) // no such ticket: what comes before it is done

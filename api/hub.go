@@ -143,7 +143,7 @@ func (h *hub) event(m *fsm.Machine, e *fsm.Event) {
 	case fsm.EvEnded:
 		h.disarm(e.Session)
 		if o := h.attached[e.Session]; o != nil {
-			o.put(note{kind: noteEnded, state: fsm.TicketState{Why: e.Why}, text: e.Text})
+			o.put(note{kind: noteEnded, state: fsm.TicketState{Reason: e.Reason}, text: e.Text})
 			h.end(o, nil)
 		}
 	case fsm.EvQueueMoved:

@@ -45,11 +45,11 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 		case *zamokpb.ClientMessage_Drop:
 			ticket := m.Drop.GetTicket()
 			st.ofTicket(f, zamokpb.Command_COMMAND_DROP, ticket,
-				&fsm.Drop{Session: st.box.session, Ticket: ticket, Floor: f.floor})
+				&fsm.Drop{Session: st.box.session, Ticket: ticket, AckedThrough: f.floor})
 		case *zamokpb.ClientMessage_Downgrade:
 			ticket := m.Downgrade.GetTicket()
 			st.ofTicket(f, zamokpb.Command_COMMAND_DOWNGRADE, ticket,
-				&fsm.Downgrade{Session: st.box.session, Ticket: ticket, Floor: f.floor})
+				&fsm.Downgrade{Session: st.box.session, Ticket: ticket, AckedThrough: f.floor})
 		case *zamokpb.ClientMessage_KeepAlive:
 			st.renew(f)
 		case *zamokpb.ClientMessage_Close:
@@ -158,7 +158,7 @@ func (st *stream) applied(t asked, a *raftnode.Answer) {
 	if !o.add(note{kind: noteAnswer, command: t.command, urge: t.urge != nil, state: resultState(t.ticket, *r)}) {
 		return
 	}
-	if r.State == fsm.Gone {
+	if r.State == fsm.Ended {
 		o.laterOn() // nobody waits for what was so already
 	} else {
 		signal(o.wake)

@@ -77,8 +77,8 @@ func (m *metrics) observer() *Observer {
 		Granted:      func(mode fsm.Mode) { count(m.grants[:], int(mode)) },
 		Held:         func(mode fsm.Mode, d time.Duration) { m.hold[min(int(mode), modes-1)].observe(d) },
 		Waited:       func(mode fsm.Mode, d time.Duration) { m.wait[min(int(mode), modes-1)].observe(d) },
-		Refused:      func(why fsm.Why) { count(m.refusals[:], int(why)) },
-		SessionEnded: func(why fsm.Why) { count(m.ends[:], int(why)) },
+		Refused:      func(why fsm.Reason) { count(m.refusals[:], int(why)) },
+		SessionEnded: func(why fsm.Reason) { count(m.ends[:], int(why)) },
 		Pushed:       func(d time.Duration) { m.push.observe(d) },
 		StreamOpened: func() { m.streams.Add(1) },
 		StreamEnded: func(reason string) {
@@ -139,7 +139,7 @@ func (m *metrics) byMode(f func(label string, mode int)) {
 }
 
 // byWhy writes counters by reason, those left out that are no such thing.
-func (m *metrics) byWhy(x *exposition, name string, counters *[whys]atomic.Uint64, except ...fsm.Why) {
+func (m *metrics) byWhy(x *exposition, name string, counters *[whys]atomic.Uint64, except ...fsm.Reason) {
 	for why := fsm.Dropped; why <= fsm.Restored; why++ {
 		if n := counters[why].Load(); n > 0 && !slices.Contains(except, why) {
 			x.value(name, label("reason", enumWord(zamokpb.Why(why).String(), "WHY_")), n)

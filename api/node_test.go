@@ -338,7 +338,7 @@ func TestTooManyConnections(t *testing.T) {
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	var granted, held, waited, refused, lost, ended, measured, offices atomic.Int64
-	count := func(n *atomic.Int64) func(fsm.Why) { return func(fsm.Why) { n.Add(1) } }
+	count := func(n *atomic.Int64) func(fsm.Reason) { return func(fsm.Reason) { n.Add(1) } }
 	c := startCluster(t, 3, func(cfg *NodeConfig) {
 		cfg.Observer = &Observer{
 			Granted: func(m fsm.Mode) { granted.Add(int64(m)) },

@@ -30,7 +30,7 @@ type Observer struct {
 	Waited func(fsm.Mode, time.Duration)
 	// Refused is told how a ticket ended that was never granted, Lost how a grant ended that its holder
 	// had not given back, SessionEnded why a session is over.
-	Refused, Lost, SessionEnded func(fsm.Why)
+	Refused, Lost, SessionEnded func(fsm.Reason)
 	// StreamOpened and StreamEnded are told of sessions' streams; ended in good order with reason "".
 	StreamOpened func()
 	StreamEnded  func(reason string)
@@ -105,9 +105,9 @@ func (t *tally) applied(a fsm.Applied) {
 }
 
 func (t *tally) count(e *fsm.Event, now clock.Time) {
-	tell := func(f func(fsm.Why)) {
+	tell := func(f func(fsm.Reason)) {
 		if f != nil {
-			f(e.Why)
+			f(e.Reason)
 		}
 	}
 	switch e.Kind {

@@ -143,7 +143,7 @@ func (o *outbox) greet(sent []byte, a raftnode.Answer) {
 func (o *outbox) change(e *fsm.Event, state fsm.TicketState) {
 	o.changed = e.Index
 	o.changes++
-	if state.State == fsm.Gone {
+	if state.State == fsm.Ended {
 		delete(o.contended, e.Ticket)
 	}
 	if began, ok := o.since[e.Ticket]; ok {

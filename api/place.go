@@ -27,7 +27,7 @@ const (
 	placeDirtyMax = 1 << 16
 	// placeNear is how many at the head of each queue are sent their place at every turn; the others have turns of
 	// their own.
-	placeNear = fsm.PlaceExactMax + 1
+	placeNear = fsm.PositionExactMax + 1
 	// placeBlockersMax is how many holders a place names, placeHoldersMax how many are told.
 	placeBlockersMax = 4
 	placeHoldersMax  = 64
@@ -252,7 +252,7 @@ func (t *teller) lock(name string) {
 
 // contended sends a holder the number of waiters for its locks, if that changed.
 func (t *teller) contended(ref fsm.TicketRef) {
-	crowd, locks := t.machine.Crowd(ref)
+	crowd, locks := t.machine.Contention(ref)
 	t.steps += locks
 	o, waiting := t.attached[ref.Session], uint32(crowd)
 	if o == nil || !o.hint() || o.contended[ref.Ticket] == waiting {
@@ -271,7 +271,7 @@ func (t *teller) ticket(ref fsm.TicketRef) {
 	if a == nil {
 		return
 	}
-	if name, ahead, waits := t.machine.Place(ref); waits {
+	if name, ahead, waits := t.machine.QueuePosition(ref); waits {
 		t.steps += min(ahead, placeNear)
 		t.place(a, ref, name, ahead)
 	}

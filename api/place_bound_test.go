@@ -63,7 +63,7 @@ func bystand(n *Node, id session.ID, stop <-chan struct{}, asked chan<- time.Dur
 		}
 		began := time.Now()
 		until(n, &fsm.Acquire{
-			Session: id, Ticket: ticket, Floor: ticket - 1, Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
+			Session: id, Ticket: ticket, AckedThrough: ticket - 1, Items: []fsm.Item{{Name: "bystander", Mode: fsm.Exclusive}},
 		})
 		until(n, &fsm.Drop{Session: id, Ticket: ticket})
 		most = max(most, time.Since(began))
@@ -92,7 +92,7 @@ func crowd(t *testing.T, n *Node, waiters int) []fsm.TicketRef {
 			go writeNowhere(t.Context(), st)
 		}
 		c := &fsm.Acquire{Session: st.box.session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
-		c.Floor = c.Ticket - 1
+		c.AckedThrough = c.Ticket - 1
 		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
 		st.submit(asked{
 			frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket, urge: []string{"crowd/a", "crowd/b"},

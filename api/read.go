@@ -75,7 +75,7 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 func (s *Server) ticket(m *fsm.Machine, ref fsm.TicketRef) *zamokpb.Ticket {
 	v, _ := m.Ticket(ref)
 	t := toTicket(m, v)
-	t.AskedAt = int64(s.timeline.at(v.Born))
+	t.AskedAt = int64(s.timeline.at(v.Enqueued))
 	if v.State == fsm.Granted {
 		t.GrantedAt = int64(s.timeline.at(v.Token))
 		return t

@@ -55,7 +55,7 @@ type event struct {
 	label  string
 	items  []fsm.Item // shared with the machine, never changed
 	kind   fsm.EventKind
-	reason fsm.Why
+	reason fsm.Reason
 }
 
 // eventBytes and eventItemBytes are about what an event and one of its items take, beside their texts.
@@ -100,7 +100,7 @@ func (r *ring) applied(a fsm.Applied) {
 		case fsm.EvGranted, fsm.EvRefused, fsm.EvLost, fsm.EvReleased, fsm.EvDowngraded, fsm.EvEnded:
 			r.add(event{
 				index: e.Index, ref: e.TicketRef, token: e.Token, text: e.Text, label: e.Label, items: e.Items,
-				kind: e.Kind, reason: e.Why,
+				kind: e.Kind, reason: e.Reason,
 			})
 		}
 	}

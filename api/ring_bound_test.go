@@ -19,7 +19,7 @@ import (
 func refusals(t *testing.T, r *ring, count int) {
 	m := fsm.New()
 	apply := func(c fsm.Command) fsm.Applied {
-		a, err := m.Apply(1, (&fsm.Entry{Rules: 1, Commands: []fsm.Command{c}}).Append(nil))
+		a, err := m.Apply(1, (&fsm.Entry{Version: 1, Commands: []fsm.Command{c}}).Append(nil))
 		require.NoError(t, err)
 		require.Len(t, a.Results, 1)
 		r.applied(a)
@@ -29,7 +29,7 @@ func refusals(t *testing.T, r *ring, count int) {
 	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Hour}).Results[0].Session
 	for i := range uint64(count) + 1 {
 		c := widest(id, i+1, "held") // all but one of its names are new each time
-		c.WaitFor, c.Floor = 0, i
+		c.WaitFor, c.AckedThrough = 0, i
 		if got := apply(c).Results[0].Code; i > 0 {
 			require.Equal(t, fsm.NotAcquired, got)
 		}

@@ -264,7 +264,7 @@ func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *
 	h := st.server.hub
 	denied := make(chan *failure, 1)
 	h.expect(id)
-	command := &fsm.Attach{Session: id, Secret: secret, Floor: p.GetFloor(), Attempt: attempt}
+	command := &fsm.Attach{Session: id, Secret: secret, AckedThrough: p.GetFloor(), Attempt: attempt}
 	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
 		f := (*failure)(nil)
 		if err != nil {
@@ -272,7 +272,7 @@ func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *
 		} else {
 			f = refused(&a.Result)
 		}
-		if a.Result.Code == fsm.Limit { // of what attaches in an entry: nothing is wrong with the session
+		if a.Result.Code == fsm.LimitExceeded { // of what attaches in an entry: nothing is wrong with the session
 			f = fail(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d, or too many others, attached at the same moment; "+
 				"attach anew", id)
 		}

@@ -112,7 +112,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 		}
 	}
 	switch {
-	case state.State == fsm.Gone:
+	case state.State == fsm.Ended:
 		return nil, ended(state)
 	case ctx.Err() != nil:
 		s.abandon(wait) // granted to nobody: the answer would not arrive
@@ -163,21 +163,21 @@ func (s *Server) dropFor(ref fsm.TicketRef, tries int) {
 // ended says why a ticket that was asked for is not held.
 func ended(t fsm.TicketState) *failure {
 	var f *failure
-	switch t.Why {
-	case fsm.WaitedOut:
+	switch t.Reason {
+	case fsm.WaitTimeout:
 		f = fail(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: the wait was over")
 	case fsm.Closed, fsm.Expired, fsm.Disconnected, fsm.Evicted, fsm.Restored:
 		f = fail(zamokpb.Code_CODE_NO_SESSION, "not acquired: the session ended meanwhile")
 	default:
 		f = fail(zamokpb.Code_CODE_OVER, "not held: the ticket ended meanwhile")
 	}
-	f.info.Why = zamokpb.Why(t.Why)
+	f.info.Why = zamokpb.Why(t.Reason)
 	return f
 }
 
 // Drop ends a ticket whatever it is.
 func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.DropResponse, error) {
-	a, err := s.ofTicket(ctx, req, &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, Floor: req.Floor})
+	a, err := s.ofTicket(ctx, req, &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.Floor})
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.D
 
 // Downgrade makes the exclusive locks of a ticket shared.
 func (s *Server) Downgrade(ctx context.Context, req *zamokpb.DowngradeRequest) (*zamokpb.DowngradeResponse, error) {
-	a, err := s.ofTicket(ctx, req, &fsm.Downgrade{Session: session.ID(req.Session), Ticket: req.Ticket, Floor: req.Floor})
+	a, err := s.ofTicket(ctx, req, &fsm.Downgrade{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.Floor})
 	if err != nil {
 		return nil, err
 	}

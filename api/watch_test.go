@@ -94,14 +94,14 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	r := newRing()
 	all, some := mustWatch(t, r, "", 0), mustWatch(t, r, "a/", 0)
 	r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
-		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Why: fsm.Evicted, Text: "enough",
+		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Reason: fsm.Evicted, Text: "enough",
 		Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}},
 	}, {
-		Index: 3, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 2}, Why: fsm.Evicted, Text: "enough", Label: "till",
+		Index: 3, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.Evicted, Text: "enough", Label: "till",
 	}}})
-	for _, why := range []fsm.Why{fsm.Closed, fsm.Expired, fsm.Disconnected} {
+	for _, why := range []fsm.Reason{fsm.Closed, fsm.Expired, fsm.Disconnected} {
 		r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(why)}, Events: []fsm.Event{{
-			Index: 10 + uint64(why), Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 3}, Why: why,
+			Index: 10 + uint64(why), Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: why,
 		}}})
 	}
 	next := func() *zamokpb.WatchFrame {

@@ -105,7 +105,7 @@ func (st *stream) message(n *note) *zamokpb.ServerMessage {
 		}}}
 	default:
 		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Ended{Ended: &zamokpb.Ended{
-			Why: zamokpb.Why(n.state.Why), Text: n.text,
+			Why: zamokpb.Why(n.state.Reason), Text: n.text,
 		}}}
 	}
 }
@@ -131,7 +131,7 @@ func (st *stream) lookUp(notes []note) {
 					describe(m, n.failure.info.Blockers)
 					continue
 				}
-				_, ahead, _ := m.Place(fsm.TicketRef{Session: st.box.session, Ticket: n.state.Ticket})
+				_, ahead, _ := m.QueuePosition(fsm.TicketRef{Session: st.box.session, Ticket: n.state.Ticket})
 				n.ahead = uint32(ahead)
 			}
 		})

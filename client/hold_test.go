@@ -67,7 +67,7 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBare(t)
 			b.ttl = clock.Minute
-			b.trust = clock.NewTrust(b.ttl)
+			b.trust = clock.NewLocalDeadline(b.ttl)
 			b.attach(nil)
 			one := b.ask(newRequest([]Item{Exclusive("x")}, []Option{MaxHold(hold)}))
 			_, frame := b.says()

@@ -127,7 +127,7 @@ func (s *session) learn(sent []byte, at int64) {
 	}
 	s.check(now) // what was not believed in between stays lost
 	before := s.trust.Valid(now)
-	s.trust.Learn(clock.Proof{Sent: instant, At: clock.Time(at)})
+	s.trust.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
 	s.silent, s.probed = instant != s.sent, false
 	if instant.After(s.proven) {
 		s.proven = instant

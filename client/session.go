@@ -31,8 +31,8 @@ type session struct {
 	confirmed bool
 	id        uint64 // 0 = not open yet
 	ttl       clock.Span
-	ttlMin    clock.Span   // the shortest that the cluster lets begin now
-	trust     *clock.Trust // nil before the first Welcome
+	ttlMin    clock.Span           // the shortest that the cluster lets begin now
+	trust     *clock.LocalDeadline // nil before the first Welcome
 	// proven is when the transmission left that is the newest proof.
 	proven clock.Instant
 

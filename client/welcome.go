@@ -33,7 +33,7 @@ func (s *session) welcome(st *stream, w *zamokpb.Welcome) {
 	s.check(s.c.clock.Now()) // whose time was over stays lost, whatever the cluster says now
 	if s.trust == nil {
 		s.ttl = clock.Span(w.GetTtl())
-		s.trust = clock.NewTrust(s.ttl)
+		s.trust = clock.NewLocalDeadline(s.ttl)
 	}
 	if least := clock.Span(w.GetTtlMin()); s.ttl < least && least != s.ttlMin {
 		s.c.log.Warn("zamok: the session's ttl is too short for the cluster's election timeout now: most failovers would end it, and its locks "+

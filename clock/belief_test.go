@@ -108,7 +108,7 @@ func fromTheLatestSending(s session, tr transmission) clock.Instant {
 }
 
 func withoutMargin(s session, tr transmission) clock.Instant {
-	return s.look(tr.sent).Add(max(s.ttl/clock.DriftDivisor, clock.MarginLeast))
+	return s.look(tr.sent).Add(max(s.ttl/clock.DriftDivisor, clock.MarginMin))
 }
 
 // byOneClock never comes to the boot-time half of any deadline.
@@ -128,10 +128,10 @@ func (s session) believe(date dating) error {
 	slices.SortStableFunc(heard, func(a, b transmission) int {
 		return cmp.Compare(a.answered, b.answered)
 	})
-	trust := clock.NewTrust(s.ttl)
+	trust := clock.NewLocalDeadline(s.ttl)
 	var before clock.Instant
 	for _, tr := range heard {
-		trust.Learn(clock.Proof{Sent: date(s, tr), At: s.timeAt(tr.heard)})
+		trust.Confirm(clock.Confirmation{Sent: date(s, tr), At: s.timeAt(tr.heard)})
 
 		if trust.Valid(s.look(max(tr.answered, leaseEnd))) {
 			return fmt.Errorf("C6: the answer to %+v makes the lease outlast %v", tr, leaseEnd)

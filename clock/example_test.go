@@ -8,14 +8,14 @@ import (
 
 // A client asks for its lease of ten seconds to be renewed, and works out how
 // long it may go on without another word from the cluster.
-func ExampleTrust() {
+func ExampleLocalDeadline() {
 	var here clock.Manual // A program uses clock.System().
-	trust := clock.NewTrust(10 * clock.Second)
+	trust := clock.NewLocalDeadline(10 * clock.Second)
 
 	sent := here.Now() // Taken before the request leaves, and sent along.
 	here.Advance(300 * clock.Millisecond)
 	// The answer brings sent back, and the cluster's time after the entry.
-	trust.Learn(clock.Proof{Sent: sent, At: clock.Time(clock.Hour)})
+	trust.Confirm(clock.Confirmation{Sent: sent, At: clock.Time(clock.Hour)})
 
 	until, _ := trust.Until()
 	fmt.Println("left:", here.Now().Until(until))

@@ -13,8 +13,8 @@ const StepMax = 100 * Millisecond
 // goroutines at once: the one that stamps entries and the one that ticks do.
 // It owns no goroutine; an office that is over just stops reading it.
 type Leader struct {
-	src    Source
-	office uint64
+	src   Source
+	epoch uint64
 
 	mu   sync.Mutex
 	last Span // What the monotonic clock showed at the latest reading. Guarded by mu.
@@ -26,8 +26,8 @@ type Leader struct {
 // *after* the office's LeaderStart was applied, with the time that the machine
 // had then, and after the process's previous office has stopped: the proof in
 // the package comment stands on both.
-func StartLeader(src Source, office uint64, base Time) *Leader {
-	return &Leader{src: src, office: office, last: src.Now().mono, now: base}
+func StartLeader(src Source, epoch uint64, base Time) *Leader {
+	return &Leader{src: src, epoch: epoch, last: src.Now().mono, now: base}
 }
 
 // Read is a step of the clock, not a look at it: it adds what has passed since
@@ -50,7 +50,7 @@ func (l *Leader) Read() Reading {
 		l.now = l.now.Add(step)
 		l.cut = Span(addSaturated(int64(l.cut), int64(passed-step)))
 	}
-	return Reading{Office: l.office, Now: l.now}
+	return Reading{Epoch: l.epoch, Now: l.now}
 }
 
 // Cut is the total of what StepMax has cut off so far: by so much longer live

@@ -21,7 +21,7 @@ func TestALeadersClockStartsWhereTheMachineStood(t *testing.T) {
 	src.Set(1000*clock.Hour, 2000*clock.Hour)
 	leader := clock.StartLeader(&src, anOffice, clock.Time(7*clock.Second))
 
-	assert.Equal(t, clock.Reading{Office: anOffice, Now: clock.Time(7 * clock.Second)}, leader.Read())
+	assert.Equal(t, clock.Reading{Epoch: anOffice, Now: clock.Time(7 * clock.Second)}, leader.Read())
 	src.Advance(30 * clock.Millisecond)
 	assert.Equal(t, "7.03s", leader.Read().Now.String())
 	assert.Zero(t, leader.Cut())
@@ -74,7 +74,7 @@ func TestReadingsAreMonotoneAndNeverFasterThanTheSource(t *testing.T) {
 		leader := clock.StartLeader(&src, anOffice, base)
 
 		start := src.Now()
-		highest, before := start, clock.Reading{Office: anOffice, Now: base}
+		highest, before := start, clock.Reading{Epoch: anOffice, Now: base}
 		for _, passed := range rapid.SliceOf(passing()).Draw(t, "passing") {
 			src.Advance(passed)
 			counted := clock.Span(0)
@@ -85,7 +85,7 @@ func TestReadingsAreMonotoneAndNeverFasterThanTheSource(t *testing.T) {
 
 			r := leader.Read()
 
-			require.Equal(t, before.Office, r.Office)
+			require.Equal(t, before.Epoch, r.Epoch)
 			require.Equal(t, min(counted, clock.StepMax), r.Now.Sub(before.Now))
 			require.Equal(t, highest.Since(start), r.Now.Sub(base)+leader.Cut(),
 				"what passed is either counted or cut")

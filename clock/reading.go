@@ -3,9 +3,9 @@ package clock
 // Reading is what a leader writes at the head of an entry: which office it
 // holds, and what the clock of that office shows.
 type Reading struct {
-	// Office is the index of the LeaderStart that began it; never zero.
-	Office uint64
-	Now    Time
+	// Epoch is the index of the LeaderStart that began it; never zero.
+	Epoch uint64
+	Now   Time
 }
 
 // Advance is the machine's one rule of time: what the time is after an entry
@@ -17,8 +17,8 @@ type Reading struct {
 //
 // A reading counts only in its own office, and even there time never falls. A
 // reading that does not count makes time stand still, which ends no lease early.
-func Advance(t Time, office uint64, r Reading) Time {
-	if office == 0 || r.Office != office {
+func Advance(t Time, epoch uint64, r Reading) Time {
+	if epoch == 0 || r.Epoch != epoch {
 		return t
 	}
 	return max(t, r.Now)

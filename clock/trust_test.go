@@ -12,7 +12,7 @@ import (
 
 func TestProofPlacesADeadlineOfTheCluster(t *testing.T) {
 	sent := at(100, 200)
-	proof := clock.Proof{Sent: sent, At: clock.Time(clock.Hour)}
+	proof := clock.Confirmation{Sent: sent, At: clock.Time(clock.Hour)}
 	for _, c := range []struct {
 		what        string
 		ahead, want clock.Span
@@ -32,15 +32,15 @@ func TestProofPlacesADeadlineOfTheCluster(t *testing.T) {
 func TestProofStopsAtTheEndsOfTheScale(t *testing.T) {
 	const first, last = clock.Time(math.MinInt64), clock.Time(math.MaxInt64)
 	for _, sent := range []clock.Instant{{}, at(100, 200), clock.Instant{}.Add(math.MaxInt64)} {
-		assert.True(t, clock.Proof{Sent: sent, At: first}.Local(last).After(at(50, 50)))
-		past := clock.Proof{Sent: sent, At: last}.Local(first)
+		assert.True(t, clock.Confirmation{Sent: sent, At: first}.Local(last).After(at(50, 50)))
+		past := clock.Confirmation{Sent: sent, At: last}.Local(first)
 		assert.True(t, sent.Reached(past), "%v after %v", past, sent)
 	}
 }
 
 func TestTrustBeginsWithNothing(t *testing.T) {
-	for what, trust := range map[string]*clock.Trust{
-		"the zero value": {}, "no proof yet": clock.NewTrust(10 * clock.Second),
+	for what, trust := range map[string]*clock.LocalDeadline{
+		"the zero value": {}, "no proof yet": clock.NewLocalDeadline(10 * clock.Second),
 	} {
 		_, proven := trust.Until()
 		assert.False(t, proven, what)
@@ -51,16 +51,16 @@ func TestTrustBeginsWithNothing(t *testing.T) {
 }
 
 func TestTrustLastsFromTheSendingOfTheNewestProof(t *testing.T) {
-	trust := clock.NewTrust(10 * clock.Second)
-	first := clock.Proof{Sent: at(100, 100), At: clock.Time(clock.Minute)}
-	second := clock.Proof{Sent: at(105, 105), At: clock.Time(clock.Minute + 7*clock.Second)}
+	trust := clock.NewLocalDeadline(10 * clock.Second)
+	first := clock.Confirmation{Sent: at(100, 100), At: clock.Time(clock.Minute)}
+	second := clock.Confirmation{Sent: at(105, 105), At: clock.Time(clock.Minute + 7*clock.Second)}
 
-	trust.Learn(second)
+	trust.Confirm(second)
 	until, proven := trust.Until()
 	require.True(t, proven)
 	assert.Equal(t, at(105, 105).Add(9500*clock.Millisecond), until)
 
-	trust.Learn(first) // Its answer was stuck on the way.
+	trust.Confirm(first) // Its answer was stuck on the way.
 	unmoved, _ := trust.Until()
 	assert.Equal(t, until, unmoved)
 

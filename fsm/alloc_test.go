@@ -17,15 +17,15 @@ func TestApplyingAllocatesLittle(t *testing.T) {
 	}{
 		{"a pair of acquire and drop", 3.2, func(b *benchBed, i int) []byte { return b.pairs(nil, i*pairsPerEntry) }},
 		{"a waiter that comes and goes", 2.2, func(b *benchBed, _ int) []byte {
-			e := Entry{Rules: 1}
+			e := Entry{Version: 1}
 			for range pairsPerEntry {
 				a := b.acquire("wanted")
-				e.Commands = append(e.Commands, a, &Drop{Session: a.Session, Ticket: a.Ticket, Floor: a.Ticket})
+				e.Commands = append(e.Commands, a, &Drop{Session: a.Session, Ticket: a.Ticket, AckedThrough: a.Ticket})
 			}
 			return e.Append(nil)
 		}},
 		{"a renewal", 0.1, func(b *benchBed, _ int) []byte {
-			e := Entry{Rules: 1, Renewals: b.sessions[:pairsPerEntry]}
+			e := Entry{Version: 1, Renewals: b.sessions[:pairsPerEntry]}
 			return e.Append(nil)
 		}},
 	} {

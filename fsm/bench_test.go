@@ -32,7 +32,7 @@ func newBenchBed(tb testing.TB, sessions int) *benchBed {
 }
 
 func (b *benchBed) apply(tb testing.TB, commands ...Command) Applied {
-	e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office()}, Commands: commands}
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}, Commands: commands}
 	a, err := b.m.Apply(1, e.Append(nil))
 	require.NoError(tb, err)
 	return a
@@ -44,7 +44,7 @@ func (b *benchBed) acquire(name string) *Acquire {
 	b.next++
 	b.ticket[i]++
 	return &Acquire{
-		Session: b.sessions[i], Ticket: b.ticket[i], Floor: b.ticket[i] - 1,
+		Session: b.sessions[i], Ticket: b.ticket[i], AckedThrough: b.ticket[i] - 1,
 		Items: exclusive(name), WaitFor: Forever,
 	}
 }
@@ -77,10 +77,10 @@ const pairsPerEntry = 128
 
 // pairs encodes an entry of acquire+drop pairs of locks that nobody else wants.
 func (b *benchBed) pairs(entry []byte, first int) []byte {
-	e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office()}}
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}}
 	for i := range pairsPerEntry {
 		a := b.acquire(fmt.Sprintf("account/%011d", (first+i)%1_000_000))
-		e.Commands = append(e.Commands, a, &Drop{Session: a.Session, Ticket: a.Ticket, Floor: a.Ticket})
+		e.Commands = append(e.Commands, a, &Drop{Session: a.Session, Ticket: a.Ticket, AckedThrough: a.Ticket})
 	}
 	return e.Append(entry)
 }

@@ -4,18 +4,18 @@ import "zamok/clock"
 
 // find looks up the locks of items into m.found; nil = nobody uses the name.
 func (m *Machine) find(items []Item) {
-	m.found = m.found[:0]
+	m.lookedUp = m.lookedUp[:0]
 	for i := range items {
 		lk, _ := m.locks.Get(items[i].Name)
-		m.found = append(m.found, lk)
+		m.lookedUp = append(m.lookedUp, lk)
 	}
 }
 
 // otherKind returns the name that is in use as another kind of lock than the items ask for, or nil.
 func (m *Machine) otherKind(items []Item) *Detail {
-	for i, lk := range m.found {
-		if lk != nil && lk.inUse() && lk.of != items[i].Of {
-			return &Detail{Field: lk.name, Of: lk.of}
+	for i, lk := range m.lookedUp {
+		if lk != nil && lk.inUse() && lk.limit != items[i].Limit {
+			return &Detail{Field: lk.name, Limit: lk.limit}
 		}
 	}
 	return nil
@@ -24,9 +24,9 @@ func (m *Machine) otherKind(items []Item) *Detail {
 // canGrant is the queue rule for a ticket that is not in the queues yet: nobody waits, no delay, and
 // it fits.
 func (m *Machine) canGrant(items []Item) bool {
-	for i, lk := range m.found {
+	for i, lk := range m.lookedUp {
 		if lk == nil {
-			if m.time < m.quiet {
+			if m.time < m.holdOffUntil {
 				return false
 			}
 			continue
@@ -42,10 +42,10 @@ func (m *Machine) canGrant(items []Item) bool {
 // holders, and who waits ahead.
 func (m *Machine) blockers(items []Item) []Blocker {
 	var all []Blocker
-	for i, lk := range m.found {
+	for i, lk := range m.lookedUp {
 		if lk == nil {
-			if m.time < m.quiet {
-				all = append(all, m.closed(items[i].Name, m.quiet))
+			if m.time < m.holdOffUntil {
+				all = append(all, m.delayBlocker(items[i].Name, m.holdOffUntil))
 			}
 			continue
 		}
@@ -59,9 +59,9 @@ func (m *Machine) blockers(items []Item) []Blocker {
 
 // blockersAt adds what stands before an item at one lock. ahead is the last of those that it waits
 // behind; nil = it is first.
-func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *place) []Blocker {
+func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *slot) []Blocker {
 	if lk.delay != 0 {
-		all = append(all, m.closed(lk.name, lk.delay))
+		all = append(all, m.delayBlocker(lk.name, lk.delay))
 	}
 	if !lk.fits(it) {
 		for p := lk.holders.first; p != nil && len(all) < BlockersMax; p = p.next {
@@ -80,9 +80,9 @@ func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *place) []B
 	return all
 }
 
-// closed is the blocker of a lock that is closed until a time. During the hold-off nothing is lost, as nothing was
+// delayBlocker is the blocker of a lock that is closed until a time. During the hold-off nothing is lost, as nothing was
 // granted, so there are no other delays then.
-func (m *Machine) closed(name string, until clock.Time) Blocker {
+func (m *Machine) delayBlocker(name string, until clock.Time) Blocker {
 	by := ByDelay
 	if m.HoldOff() > 0 {
 		by = ByHoldOff
@@ -90,7 +90,7 @@ func (m *Machine) closed(name string, until clock.Time) Blocker {
 	return Blocker{Name: name, By: by, Until: until}
 }
 
-func (m *Machine) blocker(p *place, by BlockedBy) Blocker {
+func (m *Machine) blocker(p *slot, by BlockedBy) Blocker {
 	t := m.tickets.Peek(p.key)
 	return Blocker{Name: p.lock.name, By: by, TicketRef: p.key.ref(), Token: t.token, Owner: t.owner}
 }

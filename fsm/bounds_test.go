@@ -23,7 +23,7 @@ func TestOneAttachASessionAndEntry(t *testing.T) {
 	attach := &Attach{Session: s, Secret: session.Hash{1}}
 	a := b.do(0, attach, attach)
 	require.Equal(t, OK, a.Results[0].Code)
-	require.Equal(t, Limit, a.Results[1].Code)
+	require.Equal(t, LimitExceeded, a.Results[1].Code)
 	require.Equal(t, "attach", a.Results[1].Detail.Field)
 	after, _ := b.m.Session(s)
 	require.Equal(t, a.Results[0].Index, after.Attachment, "the first one stands")
@@ -38,14 +38,14 @@ func TestWhatAnEntryTellsThoseThatAttach(t *testing.T) {
 	var attach []Command
 	for i := range byte(AttachedMax/each + 3) {
 		s := b.open(i+1, clock.Hour)
-		for floor := uint64(0); floor < each; floor += TicketWindow {
+		for ackedThrough := uint64(0); ackedThrough < each; ackedThrough += TicketWindow {
 			var shared []Command
 			for ticket := range uint64(TicketWindow) {
 				shared = append(shared, &Acquire{
-					Session: s, Ticket: floor + ticket + 1, Floor: floor, Items: []Item{{Name: "crowd", Mode: Shared}},
+					Session: s, Ticket: ackedThrough + ticket + 1, AckedThrough: ackedThrough, Items: []Item{{Name: "crowd", Mode: Shared}},
 				})
 			}
-			_, err := b.m.Apply(1, (&Entry{Rules: 1, Commands: shared}).Append(nil))
+			_, err := b.m.Apply(1, (&Entry{Version: 1, Commands: shared}).Append(nil))
 			require.NoError(t, err)
 		}
 		attach = append(attach, &Attach{Session: s, Secret: session.Hash{i + 1}})
@@ -62,7 +62,7 @@ func TestWhatAnEntryTellsThoseThatAttach(t *testing.T) {
 		if i < AttachedMax/each {
 			require.Equal(t, OK, r.Code, i)
 		} else {
-			require.Equal(t, Limit, r.Code, i)
+			require.Equal(t, LimitExceeded, r.Code, i)
 		}
 	}
 	require.Equal(t, 3*each, told(b.do(0, attach[AttachedMax/each:]...)), "the next entry has the rest")
@@ -87,7 +87,7 @@ func TestRememberedTicketsCountInABurial(t *testing.T) {
 			ended++
 		}
 	}
-	require.Equal(t, 11, ended, "eleven sessions of 101 records reach %d", BurialsMax)
+	require.Equal(t, 11, ended, "eleven sessions of 101 records reach %d", ExpirationsMax)
 	require.Equal(t, sessions-11, b.m.Counts().Sessions)
 	b.do(clock.Time(clock.Minute))
 	require.Zero(t, b.m.Counts().Sessions)
@@ -220,7 +220,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 		b = appendNumber(b, uint64(1+len(fields)))
 		return append(append(b, byte(recHeader)), fields...)
 	}
-	ticketFirst := append(header(5), 5, byte(recTicket), 1, byte(Gone), byte(Dropped), 0)
+	ticketFirst := append(header(5), 5, byte(recTicket), 1, byte(Ended), byte(Dropped), 0)
 	ticketFirst = append(ticketFirst, 2, byte(recEnd), 2)
 	_, err := Restore(bytes.NewReader(sealed(ticketFirst)))
 	require.ErrorContains(t, err, "without a session")
@@ -229,7 +229,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 	require.ErrorContains(t, err, "out of bounds")
 
 	for want, change := range map[string]func(m *Machine, s *session.Session){
-		"heard":      func(m *Machine, s *session.Session) { m.sessions.Hear(s, 0, m.index+1) },
+		"heard":      func(m *Machine, s *session.Session) { m.sessions.Renew(s, 0, m.index+1) },
 		"changed":    func(m *Machine, s *session.Session) { m.sessions.Change(s, m.index+1, 0) },
 		"attachment": func(m *Machine, s *session.Session) { m.sessions.Attach(s, m.index+1, 0) },
 		"id":         func(m *Machine, s *session.Session) { m.index = uint64(s.ID) - 1 },
@@ -260,7 +260,7 @@ func TestDamagedRulesAreDamage(t *testing.T) {
 	b[len("zamok\x01")+2] = 77 // behind the length and the kind of the header
 	_, err := Restore(bytes.NewReader(b))
 	require.ErrorContains(t, err, "damaged")
-	var rules *RulesError
+	var rules *VersionError
 	require.NotErrorAs(t, err, &rules)
 }
 
@@ -283,7 +283,7 @@ func TestWhatEndedTicketsKeep(t *testing.T) {
 		return c
 	}
 	apply := func(c Command) Result {
-		a, err := b.m.Apply(1, (&Entry{Rules: 1, Commands: []Command{c}}).Append(nil))
+		a, err := b.m.Apply(1, (&Entry{Version: 1, Commands: []Command{c}}).Append(nil))
 		require.NoError(t, err)
 		return a.Results[0]
 	}
@@ -297,7 +297,7 @@ func TestWhatEndedTicketsKeep(t *testing.T) {
 	t.Logf("%d bytes for %d ended tickets", grown, TicketWindow-1)
 	require.Less(t, grown, int64(bytesMax))
 	r := apply(largest(s, TicketWindow+1))
-	require.Equal(t, Limit, r.Code)
+	require.Equal(t, LimitExceeded, r.Code)
 	require.Zero(t, r.State, "it is not remembered")
 	require.NoError(t, b.m.Check())
 }

@@ -37,13 +37,13 @@ func (m *Machine) checkTickets() error {
 	for key, t := range m.tickets.All() {
 		if s, ok := m.sessions.Get(key.session); !ok {
 			return fmt.Errorf("M4: ticket %v belongs to no living session", key)
-		} else if t.state == Gone && key.number <= s.Floor {
-			return fmt.Errorf("M9: gone ticket %v is at or below the floor %d", key, s.Floor)
-		} else if t.state == Gone && key.number-s.Floor > TicketWindow {
-			return fmt.Errorf("M9: gone ticket %v is above the window of floor %d", key, s.Floor)
+		} else if t.state == Ended && key.number <= s.AckedThrough {
+			return fmt.Errorf("M9: gone ticket %v is at or below the floor %d", key, s.AckedThrough)
+		} else if t.state == Ended && key.number-s.AckedThrough > TicketWindow {
+			return fmt.Errorf("M9: gone ticket %v is above the window of floor %d", key, s.AckedThrough)
 		}
-		if t.born > m.index {
-			return fmt.Errorf("M3: ticket %v was born at %d, of the future", key, t.born)
+		if t.enqueued > m.index {
+			return fmt.Errorf("M3: ticket %v was born at %d, of the future", key, t.enqueued)
 		}
 		switch t.state {
 		case Waiting:
@@ -56,11 +56,11 @@ func (m *Machine) checkTickets() error {
 			}
 		case Granted:
 			granted++
-			if t.token < t.born || t.token > m.index || t.born == 0 {
-				return fmt.Errorf("M3: ticket %v, born at %d, has token %d at index %d", key, t.born, t.token, m.index)
+			if t.token < t.enqueued || t.token > m.index || t.enqueued == 0 {
+				return fmt.Errorf("M3: ticket %v, born at %d, has token %d at index %d", key, t.enqueued, t.token, m.index)
 			}
-		case Gone:
-			if t.items != nil || t.places != nil {
+		case Ended:
+			if t.items != nil || t.slots != nil {
 				return fmt.Errorf("M4: gone ticket %v keeps its places", key)
 			}
 		default:
@@ -77,11 +77,11 @@ func (m *Machine) checkTickets() error {
 }
 
 func (m *Machine) checkPlaces(key ticketKey, t *ticket) error {
-	if len(t.items) != len(t.places) || len(t.items) > ItemsMax || t.state != Gone && len(t.items) == 0 {
-		return fmt.Errorf("M11: ticket %v has %d items and %d places", key, len(t.items), len(t.places))
+	if len(t.items) != len(t.slots) || len(t.items) > ItemsMax || t.state != Ended && len(t.items) == 0 {
+		return fmt.Errorf("M11: ticket %v has %d items and %d places", key, len(t.items), len(t.slots))
 	}
-	for i := range t.places {
-		p := &t.places[i]
+	for i := range t.slots {
+		p := &t.slots[i]
 		if p.key != key || p.item() != i || p.lock.name != t.items[i].Name {
 			return fmt.Errorf("M4: place %d of ticket %v is another's", i, key)
 		}
@@ -105,7 +105,7 @@ func (m *Machine) checkLocks() error {
 		if lk.freed || lk.moved {
 			return fmt.Errorf("M7: lock %q was left unsettled", name)
 		}
-		seen := lock{of: lk.of}
+		seen := lock{limit: lk.limit}
 		if err := m.checkList(lk, &lk.holders, Granted, &seen); err != nil {
 			return err
 		}
@@ -113,9 +113,9 @@ func (m *Machine) checkLocks() error {
 			return fmt.Errorf("M7: lock %q counts %d/%d/%d, its holders have %d/%d/%d", name,
 				lk.exclusive, lk.shared, lk.permits, seen.exclusive, seen.shared, seen.permits)
 		}
-		if lk.exclusive > 1 || lk.exclusive == 1 && lk.holders.len > 1 || lk.permits > lk.of {
+		if lk.exclusive > 1 || lk.exclusive == 1 && lk.holders.len > 1 || lk.permits > lk.limit {
 			return fmt.Errorf("M1: lock %q (of %d) has %d exclusive, %d shared holders and %d permits out", name,
-				lk.of, lk.exclusive, lk.shared, lk.permits)
+				lk.limit, lk.exclusive, lk.shared, lk.permits)
 		}
 		if err := m.checkList(lk, &lk.waiters, Waiting, &lock{}); err != nil {
 			return err
@@ -123,7 +123,7 @@ func (m *Machine) checkLocks() error {
 		places += lk.holders.len + lk.waiters.len
 	}
 	for _, t := range m.tickets.All() {
-		places -= len(t.places)
+		places -= len(t.slots)
 	}
 	if places != 0 {
 		return fmt.Errorf("M4: the locks have %+d places against the tickets", places)
@@ -138,18 +138,18 @@ func (m *Machine) checkLocks() error {
 
 // checkList walks one of lk's lists and counts into seen what its tickets have.
 func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
-	var before *place
+	var before *slot
 	n := 0
 	for p := l.first; p != nil; before, p = p, p.next {
 		t := m.tickets.Peek(p.key)
 		switch {
 		case p.prev != before || p.lock != lk:
 			return fmt.Errorf("M4: the links of lock %q are broken at ticket %v", lk.name, p.key)
-		case t == nil || t.state != state || p != &t.places[p.item()]:
+		case t == nil || t.state != state || p != &t.slots[p.item()]:
 			return fmt.Errorf("M4: ticket %v does not stand in lock %q as %d", p.key, lk.name, state)
-		case before != nil && (t.born <= m.tickets.Peek(before.key).born || p.number() <= before.number()):
-			return fmt.Errorf("M5: a list of %q is not in order at birth %d", lk.name, t.born)
-		case t.items[p.item()].Of != lk.of:
+		case before != nil && (t.enqueued <= m.tickets.Peek(before.key).enqueued || p.number() <= before.number()):
+			return fmt.Errorf("M5: a list of %q is not in order at birth %d", lk.name, t.enqueued)
+		case t.items[p.item()].Limit != lk.limit:
 			return fmt.Errorf("M7: ticket %v and lock %q are of different kinds", p.key, lk.name)
 		}
 		seen.count(t.items[p.item()], 1)
@@ -201,7 +201,7 @@ func sameNumbers(a, sorted []uint64) bool {
 func (m *Machine) checkSessions() error {
 	live := make(map[session.ID]int)
 	for key, t := range m.tickets.All() {
-		if t.state != Gone {
+		if t.state != Ended {
 			live[key.session]++
 		}
 	}
@@ -209,7 +209,7 @@ func (m *Machine) checkSessions() error {
 		if s.Live != live[s.ID] || s.Live > TicketsMax {
 			return fmt.Errorf("M9: session %d has %d live tickets, on record are %d", s.ID, live[s.ID], s.Live)
 		}
-		if uint64(s.ID) > m.index || s.Heard > m.index || s.Changed > m.index || s.Deadline > m.time.Add(s.TTL) {
+		if uint64(s.ID) > m.index || s.Renewed > m.index || s.Changed > m.index || s.Deadline > m.time.Add(s.TTL) {
 			return fmt.Errorf("M9: session %+v is of the future at %v", s, m.time)
 		}
 	}
@@ -243,7 +243,7 @@ func (m *Machine) checkMembers() error {
 func (m *Machine) checkSchedule() error {
 	n := m.delays.Len()
 	for key, t := range m.tickets.All() {
-		for _, k := range []dueKey{{t.waitUntil, dueWait, t.born, ""}, {t.holdUntil, dueHold, t.born, ""}} {
+		for _, k := range []dueKey{{t.waitUntil, dueWait, t.enqueued, ""}, {t.holdUntil, dueHold, t.enqueued, ""}} {
 			if k.at == 0 {
 				continue
 			}

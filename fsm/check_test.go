@@ -26,8 +26,8 @@ func damaged(t *testing.T) (m *Machine, one, two session.ID) {
 		&Drop{Session: two, Ticket: 3},
 		&Acquire{Session: doomed, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
 		&ExpireSession{Session: doomed},
-		&Member{ID: "n1", RulesMin: 1, RulesMax: 1},
-		&Member{ID: "n2", RulesMin: 1, RulesMax: 1},
+		&Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1},
+		&Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1},
 	)
 	return b.m, one, two
 }
@@ -50,32 +50,32 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"M3", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).token = m.index + 1 }},
 		{"M3", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 1}).token = 1 }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.sessions.Close(one) }},
-		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).places[0].at++ }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).slots[0].at++ }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).state = 0 }},
-		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 3}).places = make([]place, 1) }},
+		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 3}).slots = make([]slot, 1) }},
 		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.len++ }},
 		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.last.prev = nil }},
 		{"M4", func(m *Machine, _, _ session.ID) { m.locks.Delete("a") }},
 		{"M5", func(m *Machine, _, two session.ID) {
-			m.tickets.Ref(ticketKey{two, 2}).born = m.tickets.Peek(ticketKey{two, 1}).born
+			m.tickets.Ref(ticketKey{two, 2}).enqueued = m.tickets.Peek(ticketKey{two, 1}).enqueued
 		}},
 		{"M6", func(m *Machine, _, _ session.ID) { m.locks.Set("z", &lock{name: "z"}) }},
 		{"M6", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("d"); lk.delay++ }},
 		{"M6", func(m *Machine, _, _ session.ID) { m.delays.Set("nobody", 5) }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.shared++ }},
-		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.of = 7 }},
+		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.limit = 7 }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.moved = true }},
 		{"M7", func(m *Machine, _, _ session.ID) { m.counts.Waiting++ }},
 		{"M8", func(m *Machine, one, _ session.ID) { delete(m.owners, ownerKey{one, "x"}) }},
 		{"M8", func(m *Machine, one, _ session.ID) { m.owners[ownerKey{one, "x"}] = owned{held: []uint64{1, 2}} }},
 		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 2}).owner = "y" }},
-		{"M9", func(m *Machine, _, two session.ID) { m.sessions.RaiseFloor(m.sessions.Find(two), 3) }},
+		{"M9", func(m *Machine, _, two session.ID) { m.sessions.Acknowledge(m.sessions.Find(two), 3) }},
 		{"M9", func(m *Machine, _, two session.ID) {
-			m.tickets.Set(ticketKey{two, TicketWindow + 1}, ticket{state: Gone, why: Dropped})
+			m.tickets.Set(ticketKey{two, TicketWindow + 1}, ticket{state: Ended, reason: Dropped})
 		}},
 		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Live++ }},
 		{"M9", func(m *Machine, one, _ session.ID) {
-			m.sessions.Hear(m.sessions.Find(one), m.time+1, m.index)
+			m.sessions.Renew(m.sessions.Find(one), m.time+1, m.index)
 		}},
 		{"M10", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).holdUntil++ }},
 		{"M10", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 1}).waitUntil = 0 }},
@@ -102,7 +102,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced = 0 }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced++ }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Replaced = m.time + 1 }},
-		{"S5", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Floor++ }},
+		{"S5", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).AckedThrough++ }},
 	} {
 		m, one, two := damaged(t)
 		require.NoError(t, m.Check())

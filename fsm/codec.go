@@ -8,7 +8,7 @@ import (
 
 // # The form of an entry
 //
-// This table is the reference. It is made of the parts in wire.go; what is unnamed here is a
+// This table is the reference. It is made of the parts in encoding.go; what is unnamed here is a
 // number. Once released it never changes: another form is another version, and comes with a new
 // number of the rules, so that a binary that can't read it has stopped before it meets one.
 //
@@ -39,7 +39,7 @@ import (
 //	11  Member         id text · incarnation raw 16 · client text · peer text · http text ·
 //	                   version text · rules min · rules max · free bytes · free mark ·
 //	                   timeout · fixed
-//	12  SetRules       rules
+//	12  SetVersion       rules
 //	13  Digest         node text · index · value
 //
 // op is a byte. permits, of, rules, rules min, rules max, timeout and fixed go up to 2³²−1. An entry has at most
@@ -64,8 +64,8 @@ const (
 func (e *Entry) Append(b []byte) []byte {
 	from := len(b)
 	b = append(b, entryVersion)
-	b = appendNumber(b, e.Rules)
-	b = appendNumber(b, e.Reading.Office)
+	b = appendNumber(b, e.Version)
+	b = appendNumber(b, e.Reading.Epoch)
 	b = appendNumber(b, uint64(e.Reading.Now))
 	b = appendNumber(b, uint64(len(e.Renewals)))
 	var before session.ID
@@ -120,7 +120,7 @@ func appendCommand(b []byte, c Command) []byte {
 	case *Attach:
 		b = appendNumber(b, c.Session)
 		b = append(b, c.Secret[:]...)
-		b = appendNumber(b, c.Floor)
+		b = appendNumber(b, c.AckedThrough)
 		return appendNumber(b, c.Attempt)
 	case *Detached:
 		b = appendNumber(b, c.Session)
@@ -129,16 +129,16 @@ func appendCommand(b []byte, c Command) []byte {
 	case *CloseSession:
 		return appendNumber(b, c.Session)
 	case *Acquire:
-		b = appendTicket(b, c.Session, c.Ticket, c.Floor)
+		b = appendTicket(b, c.Session, c.Ticket, c.AckedThrough)
 		b = appendItems(b, c.Items)
 		b = appendSigned(b, c.WaitFor)
 		b = appendSigned(b, c.MaxHold)
 		b = appendText(b, c.Owner)
 		return appendText(b, c.Metadata)
 	case *Drop:
-		return appendTicket(b, c.Session, c.Ticket, c.Floor)
+		return appendTicket(b, c.Session, c.Ticket, c.AckedThrough)
 	case *Downgrade:
-		return appendTicket(b, c.Session, c.Ticket, c.Floor)
+		return appendTicket(b, c.Session, c.Ticket, c.AckedThrough)
 	case *ForceRelease:
 		b = appendText(b, c.Name)
 		b = appendNumber(b, c.Token)
@@ -153,8 +153,8 @@ func appendCommand(b []byte, c Command) []byte {
 		return appendNumber(b, c.TokenBase)
 	case *Member:
 		return appendMember(b, c)
-	case *SetRules:
-		return appendNumber(b, c.Rules)
+	case *SetVersion:
+		return appendNumber(b, c.Version)
 	case *Digest:
 		b = appendText(b, c.Node)
 		b = appendNumber(b, c.Index)
@@ -163,10 +163,10 @@ func appendCommand(b []byte, c Command) []byte {
 	panic(fmt.Sprintf("fsm: %T has no form", c)) // a new command without its case
 }
 
-func appendTicket(b []byte, id session.ID, ticket, floor uint64) []byte {
+func appendTicket(b []byte, id session.ID, ticket, ackedThrough uint64) []byte {
 	b = appendNumber(b, id)
 	b = appendNumber(b, ticket)
-	return appendNumber(b, floor)
+	return appendNumber(b, ackedThrough)
 }
 
 func appendItems(b []byte, items []Item) []byte {
@@ -176,7 +176,7 @@ func appendItems(b []byte, items []Item) []byte {
 		b = appendText(b, item.Name)
 		b = append(b, byte(item.Mode))
 		b = appendNumber(b, item.Permits)
-		b = appendNumber(b, item.Of)
+		b = appendNumber(b, item.Limit)
 	}
 	return b
 }
@@ -188,8 +188,8 @@ func appendMember(b []byte, c *Member) []byte {
 	b = appendText(b, c.Peer)
 	b = appendText(b, c.HTTP)
 	b = appendText(b, c.Version)
-	b = appendNumber(b, c.RulesMin)
-	b = appendNumber(b, c.RulesMax)
+	b = appendNumber(b, c.StateVersionMin)
+	b = appendNumber(b, c.StateVersionMax)
 	b = appendNumber(b, c.FreeBytes)
 	b = appendNumber(b, c.FreeMark)
 	b = appendNumber(b, c.Timeout)
@@ -213,7 +213,7 @@ func (o op) String() string {
 		opExpireSession: "expire session",
 		opLeaderStart:   "leader start",
 		opMember:        "member",
-		opSetRules:      "set rules",
+		opSetVersion:    "set rules",
 		opDigest:        "digest",
 	}[o]
 }

@@ -30,29 +30,29 @@ func everyCommand() []Command {
 			Secret: countedBytes(0x10), Identity: "cn=till-7", Label: "till", Metadata: "host=k4,pid=311",
 			TTL: 10 * clock.Second, LockDelay: clock.Second, Grace: 250 * clock.Millisecond,
 		},
-		&Attach{Session: 1<<50 + 3, Secret: countedBytes(0x10), Floor: 17, Attempt: 300},
+		&Attach{Session: 1<<50 + 3, Secret: countedBytes(0x10), AckedThrough: 17, Attempt: 300},
 		&Detached{Session: 1<<50 + 3, Attachment: 1<<50 + 9, Index: 1<<50 + 200},
 		&CloseSession{Session: 1<<50 + 4},
 		&Acquire{
-			Session: 1<<50 + 3, Ticket: 18, Floor: 17,
+			Session: 1<<50 + 3, Ticket: 18, AckedThrough: 17,
 			Items: []Item{
 				{Name: "account/200", Mode: Exclusive},
 				{Name: "замок", Mode: Shared},
-				{Name: "printers", Mode: Permits, Permits: 2, Of: 300},
+				{Name: "printers", Mode: Permits, Permits: 2, Limit: 300},
 			},
 			WaitFor: 30 * clock.Second, MaxHold: Forever, Owner: "thread 4", Metadata: "draw 150",
 		},
-		&Drop{Session: 1<<50 + 3, Ticket: 18, Floor: 18},
-		&Downgrade{Session: 1<<50 + 3, Ticket: 19, Floor: 18},
+		&Drop{Session: 1<<50 + 3, Ticket: 18, AckedThrough: 18},
+		&Downgrade{Session: 1<<50 + 3, Ticket: 19, AckedThrough: 18},
 		&ForceRelease{Name: "account/200", Token: 1<<50 + 77, Reason: "till 7 burned down"},
 		&ExpireSession{Session: 1<<50 + 5, Reason: "no longer ours"},
 		&LeaderStart{Node: "n2", Nonce: math.MaxUint64 - 1, Cluster: ClusterID(first16(countedBytes(0x50))), TokenBase: 1 << 50},
 		&Member{
 			ID: "n2", Incarnation: Incarnation(first16(countedBytes(0x70))),
 			Client: "k4.example:5750", Peer: "k4.example:5751", HTTP: "k4.example:5752",
-			Version: "v0.3.1", RulesMin: 1, RulesMax: 2, FreeBytes: 40 << 30, FreeMark: 2 << 30, Timeout: 250, Fixed: 500,
+			Version: "v0.3.1", StateVersionMin: 1, StateVersionMax: 2, FreeBytes: 40 << 30, FreeMark: 2 << 30, Timeout: 250, Fixed: 500,
 		},
-		&SetRules{Rules: 2},
+		&SetVersion{Version: 2},
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},
 	}
 }
@@ -69,8 +69,8 @@ func first16(b [32]byte) [16]byte { return [16]byte(b[:16]) }
 
 func richEntry() Entry {
 	return Entry{
-		Rules:    1,
-		Reading:  clock.Reading{Office: 1<<50 + 1, Now: clock.Time(90 * clock.Minute)},
+		Version:  1,
+		Reading:  clock.Reading{Epoch: 1<<50 + 1, Now: clock.Time(90 * clock.Minute)},
 		Renewals: []session.ID{7, 8, 300, 1<<50 + 3},
 		Commands: everyCommand(),
 	}
@@ -79,17 +79,17 @@ func richEntry() Entry {
 // oddEntry is of the right form, though no machine would do what it asks for.
 func oddEntry() Entry {
 	return Entry{
-		Rules:    math.MaxUint32,
-		Reading:  clock.Reading{Office: math.MaxUint64, Now: math.MaxInt64},
+		Version:  math.MaxUint32,
+		Reading:  clock.Reading{Epoch: math.MaxUint64, Now: math.MaxInt64},
 		Renewals: []session.ID{0, 1, math.MaxUint64},
 		Commands: []Command{
 			&OpenSession{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"},
 			&Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetRules{}, &Digest{},
+			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{},
 			&Acquire{
-				Session: math.MaxUint64, Ticket: math.MaxUint64, Floor: math.MaxUint64,
+				Session: math.MaxUint64, Ticket: math.MaxUint64, AckedThrough: math.MaxUint64,
 				Items: []Item{
-					{}, {Name: "\xc3\x28", Mode: 9, Permits: math.MaxUint32, Of: math.MaxUint32},
+					{}, {Name: "\xc3\x28", Mode: 9, Permits: math.MaxUint32, Limit: math.MaxUint32},
 					{Name: strings.Repeat("long ", NameBytesMax/5+1), Mode: math.MaxUint8},
 				},
 				WaitFor: math.MinInt64, MaxHold: math.MaxInt64,
@@ -127,7 +127,7 @@ func arbitraryCommands() []*rapid.Generator[Command] {
 		arbitrary[OpenSession](), arbitrary[Attach](), arbitrary[Detached](),
 		arbitrary[CloseSession](), arbitrary[Acquire](), arbitrary[Drop](), arbitrary[Downgrade](),
 		arbitrary[ForceRelease](), arbitrary[ExpireSession](), arbitrary[LeaderStart](),
-		arbitrary[Member](), arbitrary[SetRules](), arbitrary[Digest](),
+		arbitrary[Member](), arbitrary[SetVersion](), arbitrary[Digest](),
 	}
 }
 
@@ -154,10 +154,10 @@ func arbitraryEntry() *rapid.Generator[Entry] {
 		renewals := rapid.SliceOfNDistinct(rapid.Uint64(), 0, 8, rapid.ID).Draw(t, "renewals")
 		slices.Sort(renewals)
 		e := Entry{
-			Rules: rapid.Uint32().Draw(t, "rules"),
+			Version: rapid.Uint32().Draw(t, "rules"),
 			Reading: clock.Reading{
-				Office: rapid.Uint64().Draw(t, "office"),
-				Now:    clock.Time(rapid.Int64Min(0).Draw(t, "now")),
+				Epoch: rapid.Uint64().Draw(t, "office"),
+				Now:   clock.Time(rapid.Int64Min(0).Draw(t, "now")),
 			},
 			Commands: rapid.SliceOfN(rapid.OneOf(arbitraryCommands()...), 0, 12).Draw(t, "commands"),
 		}
@@ -228,9 +228,9 @@ type goldenEntry struct {
 
 func goldenEntries() []goldenEntry {
 	return []goldenEntry{
-		{"a checkpoint", Entry{Rules: 1, Reading: clock.Reading{Office: 5, Now: clock.Time(clock.Second)}}},
+		{"a checkpoint", Entry{Version: 1, Reading: clock.Reading{Epoch: 5, Now: clock.Time(clock.Second)}}},
 		{"renewals alone", Entry{
-			Rules: 1, Reading: clock.Reading{Office: 5, Now: clock.Time(2 * clock.Second)},
+			Version: 1, Reading: clock.Reading{Epoch: 5, Now: clock.Time(2 * clock.Second)},
 			Renewals: []session.ID{1, 2, 130, 1 << 50, 1<<50 + 1},
 		}},
 		{"every command", richEntry()},
@@ -249,7 +249,7 @@ func describeEntry(w *strings.Builder, title string, e *Entry) {
 	}
 	fmt.Fprintf(w, "\n# %s\n\n", title)
 	fmt.Fprintf(w, "version 1, rules %d, office %d, now %v, renewals %d, %d commands\n",
-		e.Rules, e.Reading.Office, e.Reading.Now, e.Renewals, len(commands))
+		e.Version, e.Reading.Epoch, e.Reading.Now, e.Renewals, len(commands))
 	describeBytes(w, all[:head])
 	for i, c := range e.Commands {
 		v := reflect.ValueOf(c).Elem()

@@ -7,8 +7,8 @@ import (
 
 // Entry is one record of the replicated log.
 type Entry struct {
-	// Rules is the number of the rules that the entry was encoded under.
-	Rules uint32
+	// Version is the number of the rules that the entry was encoded under.
+	Version uint32
 	// Reading is the leader's clock, read last of all: after every renewal and command was in.
 	Reading clock.Reading
 	// Renewals are the sessions that renewed, in ascending order, each once.
@@ -34,7 +34,7 @@ const (
 	opExpireSession
 	opLeaderStart
 	opMember
-	opSetRules
+	opSetVersion
 	opDigest
 	opEnd // one past the last
 )
@@ -59,10 +59,10 @@ type OpenSession struct {
 // above the highest that took effect is refused, so that what was given up and comes late takes the session from
 // nobody. Attempt 0 has no number, and takes the session in any case.
 type Attach struct {
-	Session session.ID
-	Secret  session.Hash
-	Floor   uint64
-	Attempt uint64
+	Session      session.ID
+	Secret       session.Hash
+	AckedThrough uint64
+	Attempt      uint64
 }
 
 // Detached ends the session, unless it attached again or was heard after the leader, whose machine
@@ -81,10 +81,10 @@ const Forever clock.Span = -1
 
 // Acquire asks for all Items at once, as the session's ticket number Ticket.
 type Acquire struct {
-	Session session.ID
-	Ticket  uint64 // from 1
-	Floor   uint64
-	Items   []Item
+	Session      session.ID
+	Ticket       uint64 // from 1
+	AckedThrough uint64
+	Items        []Item
 	// WaitFor is 0 to be refused rather than wait, a span of cluster time, or Forever.
 	WaitFor  clock.Span
 	MaxHold  clock.Span // a span of cluster time, 0 = no maximum
@@ -97,7 +97,7 @@ type Item struct {
 	Name string
 	Mode Mode
 	// Permits asks for this many of the lock's Of permits; both are 0 in the other modes.
-	Permits, Of uint32
+	Permits, Limit uint32
 }
 
 // Mode is how an item wants its lock.
@@ -111,16 +111,16 @@ const (
 
 // Drop ends the ticket whatever it is: releases, cancels, gives up. It touches nothing else.
 type Drop struct {
-	Session session.ID
-	Ticket  uint64
-	Floor   uint64
+	Session      session.ID
+	Ticket       uint64
+	AckedThrough uint64
 }
 
 // Downgrade makes each exclusive item of a granted ticket shared. The token stays.
 type Downgrade struct {
-	Session session.ID
-	Ticket  uint64
-	Floor   uint64
+	Session      session.ID
+	Ticket       uint64
+	AckedThrough uint64
 }
 
 // ForceRelease ends, whole, the tickets that hold Name with a token ≤ Token: what the operator saw.
@@ -155,9 +155,9 @@ type Member struct {
 	ID          string
 	Incarnation Incarnation
 	// Client, Peer and HTTP are the addresses others reach it under.
-	Client, Peer, HTTP string
-	Version            string
-	RulesMin, RulesMax uint32 // what its binary knows
+	Client, Peer, HTTP               string
+	Version                          string
+	StateVersionMin, StateVersionMax uint32 // what its binary knows
 	// FreeBytes is what its disk has left, FreeMark what it must keep.
 	FreeBytes, FreeMark uint64
 	// Timeout is after how many milliseconds without a leader it campaigns, and Fixed the one that its operator
@@ -169,8 +169,8 @@ type Member struct {
 // directory, and another server to raft.
 type Incarnation [16]byte
 
-// SetRules raises the machine's rules to Rules, which must be one more than they are.
-type SetRules struct{ Rules uint32 }
+// SetVersion raises the machine's rules to Rules, which must be one more than they are.
+type SetVersion struct{ Version uint32 }
 
 // Digest reports a node's digest after the entry that took the machine to Index.
 type Digest struct {
@@ -190,5 +190,5 @@ func (*ForceRelease) op() op  { return opForceRelease }
 func (*ExpireSession) op() op { return opExpireSession }
 func (*LeaderStart) op() op   { return opLeaderStart }
 func (*Member) op() op        { return opMember }
-func (*SetRules) op() op      { return opSetRules }
+func (*SetVersion) op() op    { return opSetVersion }
 func (*Digest) op() op        { return opDigest }

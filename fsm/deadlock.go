@@ -18,8 +18,8 @@ type owned struct {
 	held    []uint64
 }
 
-// own changes what an owner has.
-func (m *Machine) own(key ticketKey, owner string, change func(*owned)) {
+// updateOwner changes what an owner has.
+func (m *Machine) updateOwner(key ticketKey, owner string, change func(*owned)) {
 	k := ownerKey{key.session, owner}
 	o := m.owners[k]
 	change(&o)
@@ -30,18 +30,18 @@ func (m *Machine) own(key ticketKey, owner string, change func(*owned)) {
 	}
 }
 
-// wanted tells whether anybody waits for what the owner holds, or the new ticket would, whose locks are
+// hasWaiters tells whether anybody waits for what the owner holds, or the new ticket would, whose locks are
 // in m.found. If not, no cycle comes back to it. With more than SearchMax locks to look at, the answer is yes.
-func (m *Machine) wanted(id session.ID, o owned) bool {
+func (m *Machine) hasWaiters(id session.ID, o owned) bool {
 	looked := 0
 	defer func() { m.searched += looked }()
 	for _, number := range o.held {
 		t := m.tickets.Peek(ticketKey{id, number})
-		if looked += len(t.places); looked > SearchMax {
+		if looked += len(t.slots); looked > SearchMax {
 			return true
 		}
-		for i := range t.places {
-			if lk := t.places[i].lock; lk.waiters.len > 0 || slices.Contains(m.found, lk) {
+		for i := range t.slots {
+			if lk := t.slots[i].lock; lk.waiters.len > 0 || slices.Contains(m.lookedUp, lk) {
 				return true
 			}
 		}
@@ -91,7 +91,7 @@ func (m *Machine) cycle(c *Acquire) []Link {
 	s := &m.search
 	s.begin(m)
 	defer func() { m.searched += s.spent }()
-	for i, lk := range m.found {
+	for i, lk := range m.lookedUp {
 		if lk != nil {
 			s.visitLock(lk, c.Items[i], lk.waiters.last, -1)
 		}
@@ -101,13 +101,13 @@ func (m *Machine) cycle(c *Acquire) []Link {
 		t := m.tickets.Peek(key)
 		switch {
 		case t.state == Waiting:
-			for i := range t.places {
-				s.visitLock(t.places[i].lock, t.items[i], t.places[i].prev, at)
+			for i := range t.slots {
+				s.visitLock(t.slots[i].lock, t.items[i], t.slots[i].prev, at)
 			}
 		case t.owner == "":
 			// Nobody knows for what its holder waits, if at all.
 		case key.session == c.Session && t.owner == c.Owner:
-			return s.spell(c, at)
+			return s.describe(c, at)
 		default:
 			if o := m.owners[ownerKey{key.session, t.owner}]; o.waiting != 0 {
 				s.visit(ticketKey{key.session, o.waiting}, at, "")
@@ -120,7 +120,7 @@ func (m *Machine) cycle(c *Acquire) []Link {
 // visitLock follows an item that waits at lk, behind ahead: to the holders that it does not fit
 // beside and to the ticket just ahead, through which the rest of the queue is found. The holders are
 // gone through once, and again only for an item that more of them stand in the way of.
-func (s *search) visitLock(lk *lock, it Item, ahead *place, from int) {
+func (s *search) visitLock(lk *lock, it Item, ahead *slot, from int) {
 	if ahead != nil {
 		s.visit(ahead.key, from, lk.name)
 	}
@@ -129,7 +129,7 @@ func (s *search) visitLock(lk *lock, it Item, ahead *place, from int) {
 	}
 	s.walked[lk] = it.width()
 	for p := lk.holders.first; p != nil && s.spent <= SearchMax; p = p.next {
-		if it.beside(s.m.tickets.Peek(p.key).items[p.item()]) {
+		if it.compatible(s.m.tickets.Peek(p.key).items[p.item()]) {
 			s.spent++
 		} else {
 			s.visit(p.key, from, lk.name)
@@ -149,8 +149,8 @@ func (it Item) width() uint32 {
 	}
 }
 
-// spell writes the way from the new ticket to the step at, link by link.
-func (s *search) spell(c *Acquire, at int) []Link {
+// describe writes the way from the new ticket to the step at, link by link.
+func (s *search) describe(c *Acquire, at int) []Link {
 	var links []Link
 	wanted := "" // the lock at which the link before waits for the one at hand
 	for ; at >= 0; at = s.steps[at].from {

@@ -74,8 +74,8 @@ func (d *decoded) read(b []byte) error {
 		return err
 	}
 	r := reader{bytes: body, at: 1}
-	d.entry.Rules = r.number32("rules")
-	d.entry.Reading.Office = r.number("office")
+	d.entry.Version = r.number32("rules")
+	d.entry.Reading.Epoch = r.number("office")
 	d.entry.Reading.Now = readTime(&r, "now")
 	d.readRenewals(&r)
 	d.readCommands(&r)
@@ -152,8 +152,8 @@ func (d *decoded) readCommand(o op, r *reader) Command {
 		return readLeaderStart(r)
 	case opMember:
 		return readMember(r)
-	case opSetRules:
-		return readSetRules(r)
+	case opSetVersion:
+		return readSetVersion(r)
 	case opDigest:
 		return readDigest(r)
 	}
@@ -181,7 +181,7 @@ func readOpenSession(r *reader, c *OpenSession) *OpenSession {
 func readAttach(r *reader, c *Attach) *Attach {
 	c.Session = readSession(r)
 	r.raw("secret", c.Secret[:])
-	c.Floor = r.number("floor")
+	c.AckedThrough = r.number("floor")
 	c.Attempt = r.number("attempt")
 	return c
 }
@@ -202,7 +202,7 @@ func readCloseSession(r *reader, c *CloseSession) *CloseSession {
 func (d *decoded) readAcquire(r *reader, c *Acquire) *Acquire {
 	c.Session = readSession(r)
 	c.Ticket = r.number("ticket")
-	c.Floor = r.number("floor")
+	c.AckedThrough = r.number("floor")
 	c.Items = d.readItems(r)
 	c.WaitFor = r.signed("wait")
 	c.MaxHold = r.signed("max hold")
@@ -225,7 +225,7 @@ func (d *decoded) readItems(r *reader) []Item {
 		item.Name = r.text("name")
 		item.Mode = Mode(r.byte("mode"))
 		item.Permits = r.number32("permits")
-		item.Of = r.number32("of")
+		item.Limit = r.number32("of")
 		if r.err != nil {
 			r.failedIn("item %d", i+1)
 			return nil
@@ -237,14 +237,14 @@ func (d *decoded) readItems(r *reader) []Item {
 func readDrop(r *reader, c *Drop) *Drop {
 	c.Session = readSession(r)
 	c.Ticket = r.number("ticket")
-	c.Floor = r.number("floor")
+	c.AckedThrough = r.number("floor")
 	return c
 }
 
 func readDowngrade(r *reader, c *Downgrade) *Downgrade {
 	c.Session = readSession(r)
 	c.Ticket = r.number("ticket")
-	c.Floor = r.number("floor")
+	c.AckedThrough = r.number("floor")
 	return c
 }
 
@@ -280,8 +280,8 @@ func readMember(r *reader) *Member {
 	c.Peer = r.text("peer")
 	c.HTTP = r.text("http")
 	c.Version = r.text("version")
-	c.RulesMin = r.number32("rules min")
-	c.RulesMax = r.number32("rules max")
+	c.StateVersionMin = r.number32("rules min")
+	c.StateVersionMax = r.number32("rules max")
 	c.FreeBytes = r.number("free bytes")
 	c.FreeMark = r.number("free mark")
 	c.Timeout = r.number32("timeout")
@@ -289,9 +289,9 @@ func readMember(r *reader) *Member {
 	return c
 }
 
-func readSetRules(r *reader) *SetRules {
-	c := new(SetRules)
-	c.Rules = r.number32("rules")
+func readSetVersion(r *reader) *SetVersion {
+	c := new(SetVersion)
+	c.Version = r.number32("rules")
 	return c
 }
 

@@ -81,7 +81,7 @@ func TestTheLimitsOfAnEntry(t *testing.T) {
 	largest.Commands[0] = &ExpireSession{Session: 1, Reason: strings.Repeat("x", room)}
 	require.Len(t, largest.Append(nil), EntryBytesMax)
 
-	busiest := Entry{Commands: slices.Repeat([]Command{&SetRules{}}, CommandsMax)}
+	busiest := Entry{Commands: slices.Repeat([]Command{&SetVersion{}}, CommandsMax)}
 	broadest := Entry{}
 	for i := range RenewalsMax {
 		broadest.Renewals = append(broadest.Renewals, session.ID(i))
@@ -93,7 +93,7 @@ func TestTheLimitsOfAnEntry(t *testing.T) {
 	}
 
 	largest.Commands[0].(*ExpireSession).Reason += "x"
-	busiest.Commands = append(busiest.Commands, &SetRules{})
+	busiest.Commands = append(busiest.Commands, &SetVersion{})
 	broadest.Renewals = append(broadest.Renewals, RenewalsMax)
 	for _, c := range []struct {
 		bytes []byte
@@ -266,16 +266,16 @@ func TestTheNextEntryFindsAllRoomFree(t *testing.T) {
 
 // pairsEntry is a batch as a busy cluster writes it: each pair takes one lock and drops it.
 func pairsEntry(pairs int) Entry {
-	e := Entry{Rules: 1, Reading: clock.Reading{Office: 1 << 50, Now: clock.Time(clock.Hour)}}
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: 1 << 50, Now: clock.Time(clock.Hour)}}
 	for i := range pairs {
 		id := session.ID(1<<50 + i)
 		e.Commands = append(e.Commands,
 			&Acquire{
-				Session: id, Ticket: 300, Floor: 299,
+				Session: id, Ticket: 300, AckedThrough: 299,
 				Items:   []Item{{Name: fmt.Sprintf("account/%012d", i), Mode: Exclusive}},
 				WaitFor: 5 * clock.Second, MaxHold: Forever,
 			},
-			&Drop{Session: id, Ticket: 300, Floor: 299})
+			&Drop{Session: id, Ticket: 300, AckedThrough: 299})
 	}
 	return e
 }
@@ -326,7 +326,7 @@ func TestMemoryIsInProportionToTheBytes(t *testing.T) {
 	inputs["items"] = manyItems.Append(nil)
 	for _, c := range []Command{
 		&OpenSession{}, &Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
-		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetRules{}, &Digest{},
+		&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{},
 		&Acquire{Items: make([]Item, 1)}, &Acquire{Items: []Item{{Name: "ab"}, {Name: "cd"}}},
 		&ExpireSession{Reason: "ab"},
 	} {
@@ -354,12 +354,12 @@ func TestTheMachineKeepsNothingOfTheReadersMemory(t *testing.T) {
 			Items: []Item{{Name: "a", Mode: Shared}, {Name: fmt.Sprint("b", i/2), Mode: Exclusive}},
 		})
 	}
-	other := Entry{Rules: math.MaxUint32}
+	other := Entry{Version: math.MaxUint32}
 	for range 8 {
 		other.Commands = append(other.Commands, everyCommand()...)
 	}
 	b.apply(other) // overwrites all that was lent, is itself refused, and Check looks at everything
-	assert.Equal(t, OtherRules, b.apply(other).Refused)
+	assert.Equal(t, OtherVersion, b.apply(other).Refused)
 }
 
 func BenchmarkDecodePairs(b *testing.B) {

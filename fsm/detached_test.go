@@ -26,7 +26,7 @@ func TestTheBreakOfAnOldStreamEndsNothing(t *testing.T) {
 	a := b.do(0, &Detached{Session: s, Attachment: latest, Index: seen})
 	_, alive = b.m.Session(s)
 	require.False(t, alive)
-	require.Equal(t, Disconnected, a.Events[0].Why)
+	require.Equal(t, Disconnected, a.Events[0].Reason)
 }
 
 // A session that never attached has no stream: a break that names attachment 0 is nobody's.

@@ -18,11 +18,11 @@ func TestDigestCoversEveryField(t *testing.T) {
 		"term":     func(m *Machine) { m.term++ },
 		"index":    func(m *Machine) { m.index++ },
 		"time":     func(m *Machine) { m.time++ },
-		"office":   func(m *Machine) { m.office++ },
-		"rules":    func(m *Machine) { m.rules++ },
+		"office":   func(m *Machine) { m.epoch++ },
+		"rules":    func(m *Machine) { m.version++ },
 		"cluster":  func(m *Machine) { m.cluster[15]++ },
 		"restored": func(m *Machine) { m.restored++ },
-		"quiet":    func(m *Machine) { m.quiet++ },
+		"quiet":    func(m *Machine) { m.holdOffUntil++ },
 	}
 	everyFieldIsIn(t, reflect.TypeFor[header](), changes)
 	digests := map[uint64]string{richMachine(t).Digest(): "as it is"}
@@ -38,8 +38,8 @@ func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
 	key := ticketKey{7, 1}
 	changes := map[string]func(*ticket){
 		"state":     func(t *ticket) { t.state = Granted },
-		"why":       func(t *ticket) { t.why++ },
-		"born":      func(t *ticket) { t.born++ },
+		"why":       func(t *ticket) { t.reason++ },
+		"born":      func(t *ticket) { t.enqueued++ },
 		"token":     func(t *ticket) { t.token++ },
 		"waitUntil": func(t *ticket) { t.waitUntil++ },
 		"holdUntil": func(t *ticket) { t.holdUntil++ },
@@ -50,14 +50,14 @@ func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
 		"places":    nil, // follow from the items
 	}
 	everyFieldIsIn(t, reflect.TypeFor[ticket](), changes)
-	waiting := ticket{state: Waiting, born: 3, items: []Item{{"seats", Permits, 2, 5}}}
+	waiting := ticket{state: Waiting, enqueued: 3, items: []Item{{"seats", Permits, 2, 5}}}
 	sums := map[session.Sum]string{
-		waiting.sum(key):                                        "as it is",
-		waiting.sum(ticketKey{key.session, 2}):                  "number",
-		waiting.sum(ticketKey{key.session + 1, 1}):              "session",
-		(&ticket{state: Gone, why: Dropped}).sum(key):           "gone",
-		(&ticket{state: Gone, why: Expired}).sum(key):           "gone for another reason",
-		(&ticket{state: Gone, why: Dropped, token: 9}).sum(key): "gone after a grant",
+		waiting.sum(key):                                            "as it is",
+		waiting.sum(ticketKey{key.session, 2}):                      "number",
+		waiting.sum(ticketKey{key.session + 1, 1}):                  "session",
+		(&ticket{state: Ended, reason: Dropped}).sum(key):           "gone",
+		(&ticket{state: Ended, reason: Expired}).sum(key):           "gone for another reason",
+		(&ticket{state: Ended, reason: Dropped, token: 9}).sum(key): "gone after a grant",
 	}
 	require.Len(t, sums, 6)
 	for field, change := range changes {
@@ -164,7 +164,7 @@ func TestChangedIsTheIndexOfTheLastChange(t *testing.T) {
 		{"a downgrade", 0, &Downgrade{Session: one, Ticket: 1}, true},
 		{"a downgrade of what is shared", 0, &Downgrade{Session: one, Ticket: 1}, false},
 		{"a drop", 0, &Drop{Session: one, Ticket: 1}, true},
-		{"a drop of what is gone", 0, &Drop{Session: one, Ticket: 1, Floor: 1}, false},
+		{"a drop of what is gone", 0, &Drop{Session: one, Ticket: 1, AckedThrough: 1}, false},
 		{"a drop before its Acquire", 0, &Drop{Session: one, Ticket: 9}, true},
 		{"another's lock", 0, &Acquire{Session: other, Ticket: 2, Items: stock}, false},
 		{"a refusal", 0, &Acquire{Session: one, Ticket: 2, Items: stock}, true},

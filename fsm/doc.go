@@ -22,7 +22,7 @@
 //  3. Bury. What is due at the new time is removed, in the order (deadline, kind, id): sessions
 //     whose lease ended, waits that are overdue, delays that are over, holds that lasted their
 //     maximum. First everything is removed, then what became free is granted, once (grant.go).
-//     After [BurialsMax] removals the rest is left over: it still lives, and the next entry goes
+//     After [ExpirationsMax] removals the rest is left over: it still lives, and the next entry goes
 //     on. Late burial is only a longer lease.
 //  4. Act. The commands, in order. Each of them, too, removes first and grants once.
 //
@@ -108,8 +108,8 @@
 // The state carries the number of the rules it lives under and an entry the number it was encoded
 // under. A binary knows a range of numbers ([Known]); each change of meaning, or of a constant in
 // limits.go, is a new number with a branch that names it. An entry of other rules changes nothing
-// and is answered "not done, encode again". SetRules raises the number by one and it never falls.
-// A binary that meets rules beyond its range stops before it applies anything ([RulesError]).
+// and is answered "not done, encode again". SetVersion raises the number by one and it never falls.
+// A binary that meets rules beyond its range stops before it applies anything ([VersionError]).
 //
 // # What is kept, and how
 //

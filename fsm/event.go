@@ -14,9 +14,9 @@ type Event struct {
 	TicketRef
 	Token     uint64     // EvGranted, EvLost, EvReleased, EvDowngraded: the grant's
 	HoldUntil clock.Time // EvGranted, EvDowngraded: when the maximum hold ends, 0 = never
-	Why       Why        // EvLost, EvReleased, EvRefused, EvEnded
+	Reason    Reason     // EvLost, EvReleased, EvRefused, EvEnded
 	// Text is an operator's reason with EvLost, EvRefused and EvEnded, the lock's name with
-	// EvQueueMoved, the node's id with EvOffice and EvReported.
+	// EvQueueMoved, the node's id with EvEpochStarted and EvReported.
 	Text string
 	// Label is the session's, with EvEnded: after it nothing else knows the session.
 	Label string
@@ -25,7 +25,7 @@ type Event struct {
 	// Tickets are those of a session that attached: all that are live and all that are above its
 	// floor, by number.
 	Tickets []TicketState
-	// Value is the nonce of EvOffice, the digest of EvReported, the new number of EvRulesSet; At is
+	// Value is the nonce of EvEpochStarted, the digest of EvReported, the new number of EvVersionSet; At is
 	// the index that EvReported speaks of.
 	Value, At uint64
 }
@@ -52,10 +52,10 @@ const (
 	// EvQueueMoved: somebody came to or left the queue of the lock Text, which is still there. At
 	// most once a lock and step.
 	EvQueueMoved
-	// EvOffice: node Text opened the office Index for the nonce Value.
-	EvOffice
-	// EvRulesSet: the rules are Value from the next entry on; the rest of this one lives under the old.
-	EvRulesSet
+	// EvEpochStarted: node Text opened the office Index for the nonce Value.
+	EvEpochStarted
+	// EvVersionSet: the rules are Value from the next entry on; the rest of this one lives under the old.
+	EvVersionSet
 	// EvReported: node Text had the digest Value at index At.
 	EvReported
 )
@@ -64,7 +64,7 @@ const (
 type TicketState struct {
 	Ticket    uint64
 	State     State
-	Why       Why
+	Reason    Reason
 	Token     uint64
 	HoldUntil clock.Time
 }

@@ -124,9 +124,9 @@ func (g *generator) record() record {
 	if g.pick.in(60) {
 		g.term += 1 + uint64(g.pick(2))
 	}
-	e := &fsm.Entry{Rules: 1, Reading: g.reading(), Renewals: g.renewals()}
+	e := &fsm.Entry{Version: 1, Reading: g.reading(), Renewals: g.renewals()}
 	if g.pick.in(100) {
-		e.Rules = pickOf(g.pick, uint32(0), 2, 1<<31)
+		e.Version = pickOf(g.pick, uint32(0), 2, 1<<31)
 	}
 	if (g.m.office == 0 || g.term != g.m.term) && !g.pick.in(3) {
 		e.Commands = append(e.Commands, g.leaderStart())
@@ -148,7 +148,7 @@ func (g *generator) restore() record {
 		Above:   pickOf(g.pick, 0, g.m.index+uint64(g.pick(1000)), 1<<42),
 		Clock:   pickOf(g.pick, 0, 0, 1, g.m.index, g.m.index+uint64(g.pick(1000))),
 		Time:    pickOf(g.pick, 0, g.m.time.Add(clock.Minute)),
-		Quiet:   pickOf(g.pick, 1, 1, 1, clock.Second, 0, fsm.QuietMax),
+		HoldOff: pickOf(g.pick, 1, 1, 1, clock.Second, 0, fsm.HoldOffMax),
 	}}
 }
 
@@ -170,7 +170,7 @@ func (g *generator) learn(r record, a *fsm.Applied) {
 		switch e.Kind {
 		case fsm.EvGranted:
 			g.tokens = latest(append(g.tokens, e.Token), 16)
-		case fsm.EvOffice:
+		case fsm.EvEpochStarted:
 			g.offices = latest(append(g.offices, e.Index), 4)
 		}
 	}
@@ -189,9 +189,9 @@ func (g *generator) learn(r record, a *fsm.Applied) {
 func latest[T any](all []T, most int) []T { return all[max(0, len(all)-most):] }
 
 func (g *generator) reading() clock.Reading {
-	r := clock.Reading{Office: g.m.office, Now: g.m.time.Add(pickOf(g.pick, g.paces...))}
+	r := clock.Reading{Epoch: g.m.office, Now: g.m.time.Add(pickOf(g.pick, g.paces...))}
 	if g.pick.in(12) {
-		r.Office = pickOf(g.pick, append([]uint64{0, 1, g.m.index}, g.offices...)...)
+		r.Epoch = pickOf(g.pick, append([]uint64{0, 1, g.m.index}, g.offices...)...)
 	}
 	r.Now = max(r.Now, 0)
 	return r
@@ -255,17 +255,17 @@ func (g *generator) liveTicket() (fsm.TicketRef, bool) {
 // freshTicket numbers the session's next acquisition, as a client does or should not do.
 func (g *generator) freshTicket(id session.ID) uint64 {
 	number := g.next[id] + 1
-	var floor uint64
+	var ackedThrough uint64
 	if s := g.m.session(id); s != nil {
-		floor = s.floor
+		ackedThrough = s.floor
 	}
 	switch {
 	case g.pick.in(200):
-		return floor + pickOf[uint64](g.pick, fsm.TicketWindow, fsm.TicketWindow+1)
+		return ackedThrough + pickOf[uint64](g.pick, fsm.TicketWindow, fsm.TicketWindow+1)
 	case g.pick.in(20):
 		number += uint64(g.pick(3))
-	case number <= floor && !g.pick.in(4):
-		number = floor + 1
+	case number <= ackedThrough && !g.pick.in(4):
+		number = ackedThrough + 1
 	}
 	g.next[id] = number
 	return number
@@ -277,7 +277,7 @@ func (g *generator) oldTicket(id session.ID) uint64 {
 	return max(1, newest+2-min(newest+1, uint64(g.pick(12))))
 }
 
-func (g *generator) floor(id session.ID) uint64 {
+func (g *generator) ackedThrough(id session.ID) uint64 {
 	newest := g.next[id]
 	switch g.pick(12) {
 	case 0, 1: // true, as far as the generator knows
@@ -329,11 +329,11 @@ func (g *generator) item(at int) fsm.Item {
 		permits = !permits
 	}
 	if permits {
-		item.Mode, item.Of = fsm.Permits, uint32(at+1)
+		item.Mode, item.Limit = fsm.Permits, uint32(at+1)
 		if g.pick.in(40) {
-			item.Of += 2
+			item.Limit += 2
 		}
-		item.Permits = 1 + uint32(g.pick(int(item.Of)))
+		item.Permits = 1 + uint32(g.pick(int(item.Limit)))
 	}
 	return item
 }
@@ -350,7 +350,7 @@ func (g *generator) acquire() fsm.Command {
 	c := &fsm.Acquire{
 		Session: g.session(), Items: g.items(), WaitFor: g.waitFor(), MaxHold: g.maxHold(), Owner: g.owner(),
 	}
-	c.Floor = g.floor(c.Session)
+	c.AckedThrough = g.ackedThrough(c.Session)
 	if c.Ticket = g.freshTicket(c.Session); g.pick.in(12) {
 		c.Ticket = g.oldTicket(c.Session)
 	}
@@ -366,10 +366,10 @@ func (g *generator) drop() fsm.Command {
 		ref.Session = g.session()
 		ref.Ticket = g.oldTicket(ref.Session)
 		if g.pick.in(100) {
-			ref.Ticket = g.floor(ref.Session) + fsm.TicketWindow + uint64(g.pick(2))
+			ref.Ticket = g.ackedThrough(ref.Session) + fsm.TicketWindow + uint64(g.pick(2))
 		}
 	}
-	return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket, Floor: g.floor(ref.Session)}
+	return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: g.ackedThrough(ref.Session)}
 }
 
 func (g *generator) downgrade() fsm.Command {
@@ -378,7 +378,7 @@ func (g *generator) downgrade() fsm.Command {
 		ref.Session = g.session()
 		ref.Ticket = g.oldTicket(ref.Session)
 	}
-	return &fsm.Downgrade{Session: ref.Session, Ticket: ref.Ticket, Floor: g.floor(ref.Session)}
+	return &fsm.Downgrade{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: g.ackedThrough(ref.Session)}
 }
 
 func secret(n int) session.Hash { return session.Hash{byte(n)} }
@@ -398,7 +398,7 @@ func (g *generator) attach() fsm.Command {
 		c.Secret = s.Secret
 		c.Attempt = pickOf(g.pick, 0, s.attempt+1, s.attempt+1, s.attempt+7, s.attempt, s.attempt/2)
 	}
-	c.Floor = g.floor(c.Session)
+	c.AckedThrough = g.ackedThrough(c.Session)
 	return c
 }
 
@@ -444,13 +444,13 @@ func (g *generator) node() string { return fmt.Sprintf("n%d", 1+g.pick(g.nodes))
 func (g *generator) member() fsm.Command {
 	return &fsm.Member{
 		ID: g.node(), Incarnation: fsm.Incarnation{byte(1 + g.pick(2))}, Client: "h:5750",
-		Peer: "h:5751", HTTP: "h:5752", Version: "v0", RulesMin: 1, RulesMax: 1, FreeBytes: uint64(g.pick(1 << 20)), FreeMark: 9, Timeout: 250 * uint32(g.pick(8)), Fixed: 500,
+		Peer: "h:5751", HTTP: "h:5752", Version: "v0", StateVersionMin: 1, StateVersionMax: 1, FreeBytes: uint64(g.pick(1 << 20)), FreeMark: 9, Timeout: 250 * uint32(g.pick(8)), Fixed: 500,
 	}
 }
 
-// setRules never raises the rules: the model knows no others.
+// setVersion never raises the rules: the model knows no others.
 func (g *generator) setRules() fsm.Command {
-	return &fsm.SetRules{Rules: pickOf[uint32](g.pick, 0, 3, 1<<32-1)}
+	return &fsm.SetVersion{Version: pickOf[uint32](g.pick, 0, 3, 1<<32-1)}
 }
 
 func (g *generator) digest() fsm.Command {

@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// birth names a ticket granted in this step, for the order in which that is told.
-type birth struct {
-	born uint64
-	key  ticketKey
+// grantOrder names a ticket granted in this step, for the order in which that is told.
+type grantOrder struct {
+	enqueued uint64
+	key      ticketKey
 }
 
-// settle ends a step: it grants, once, what the removals of the step made possible, forgets the
+// grantUnblocked ends a step: it grants, once, what the removals of the step made possible, forgets the
 // locks that nobody uses any more, and tells whose queues moved.
 //
 // A lock is looked at again whenever its holders or the head of its queue changed, so in the end no
 // waiting ticket could be granted (M2). Which tickets those are does not depend on the order of
 // looking: two that can be granted never stand in each other's way.
-func (m *Machine) settle() {
+func (m *Machine) grantUnblocked() {
 	for i := 0; i < len(m.freed); i++ {
 		lk := m.freed[i]
 		lk.freed = false // a later change puts it in again
 		m.grantHeads(lk)
 	}
 	if len(m.granted) > 1 {
-		slices.SortFunc(m.granted, func(a, b birth) int { return cmp.Compare(a.born, b.born) })
+		slices.SortFunc(m.granted, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
 	}
 	for _, b := range m.granted {
-		m.tellGranted(b.key, m.tickets.Peek(b.key))
+		m.emitGranted(b.key, m.tickets.Peek(b.key))
 	}
 	for _, lk := range m.moved {
 		lk.moved = false
@@ -48,7 +48,7 @@ func (m *Machine) settle() {
 // idle tells whether nothing needs the lock: nobody uses it, and it is delayed by nothing but the quiet
 // period, which closes names that are not there as well.
 func (m *Machine) idle(lk *lock) bool {
-	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.quiet && m.time < m.quiet)
+	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.holdOffUntil && m.time < m.holdOffUntil)
 }
 
 func (m *Machine) forget(lk *lock) {
@@ -69,27 +69,27 @@ func (m *Machine) grantHeads(lk *lock) {
 			return
 		}
 		m.sum -= t.sum(key)
-		for i := range t.places {
-			p := &t.places[i]
+		for i := range t.slots {
+			p := &t.slots[i]
 			p.lock.waiters.remove(p)
-			m.move(p.lock)
+			m.markMoved(p.lock)
 			if p.lock != lk {
-				m.free(p.lock) // somebody else is first there now
+				m.markFreed(p.lock) // somebody else is first there now
 			}
 		}
 		m.counts.Waiting--
-		m.unwait(key, t)
+		m.dequeue(key, t)
 		m.hold(key, t)
 		m.sum += t.sum(key)
 		m.sessions.Change(m.sessions.Find(key.session), m.index, 0)
-		m.granted = append(m.granted, birth{t.born, key})
+		m.granted = append(m.granted, grantOrder{t.enqueued, key})
 	}
 }
 
 // grantable is the queue rule: first everywhere, no delay, and it fits.
 func (m *Machine) grantable(t *ticket) bool {
-	for i := range t.places {
-		p := &t.places[i]
+	for i := range t.slots {
+		p := &t.slots[i]
 		if p.prev != nil || p.lock.delay != 0 || !p.lock.fits(t.items[i]) {
 			return false
 		}
@@ -100,22 +100,22 @@ func (m *Machine) grantable(t *ticket) bool {
 // hold makes t, which waits nowhere, a holder of all its locks. The only place where a token is
 // made.
 func (m *Machine) hold(key ticketKey, t *ticket) {
-	for i := range t.places {
-		p := &t.places[i]
+	for i := range t.slots {
+		p := &t.slots[i]
 		p.lock.holders.push(p)
 		p.lock.count(t.items[i], 1)
 	}
 	t.state, t.token = Granted, m.index
 	if t.maxHold > 0 {
 		t.holdUntil = m.time.Add(t.maxHold)
-		m.due.Set(dueKey{t.holdUntil, dueHold, t.born, ""}, key)
+		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
 	}
 	if t.owner != "" {
-		m.own(key, t.owner, func(o *owned) { o.held = append(o.held, key.number) })
+		m.updateOwner(key, t.owner, func(o *owned) { o.held = append(o.held, key.number) })
 	}
 	m.counts.Granted++
 }
 
-func (m *Machine) tellGranted(key ticketKey, t *ticket) {
+func (m *Machine) emitGranted(key ticketKey, t *ticket) {
 	m.emit(Event{Kind: EvGranted, TicketRef: key.ref(), Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
 }

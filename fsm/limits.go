@@ -33,11 +33,11 @@ const (
 	// gets no more tickets.
 	DelaysMax = 1 << 20
 
-	// BurialsMax bounds what one entry buries: a storm of expiries must not stop all nodes from
+	// ExpirationsMax bounds what one entry buries: a storm of expiries must not stop all nodes from
 	// applying. Ended sessions count with the tickets that they take along, gone ones too. A
-	// session is never split, so the burial of an entry removes at most BurialsMax + TicketsMax +
+	// session is never split, so the burial of an entry removes at most ExpirationsMax + TicketsMax +
 	// TicketWindow records.
-	BurialsMax = 1024
+	ExpirationsMax = 1024
 	// SearchMax bounds the steps of one search for a deadlock, SearchEntryMax those of all searches
 	// of an entry together. What is not searched is admitted.
 	SearchMax      = 10_000
@@ -72,7 +72,7 @@ const (
 	GraceMax = clock.Hour        // release on disconnect
 	// SpanMax bounds a wait and a maximum hold: a year. Longer means none at all.
 	SpanMax = 366 * 24 * clock.Hour
-	// QuietMax is how long a restored machine grants nothing when the operator knows no better:
+	// HoldOffMax is how long a restored machine grants nothing when the operator knows no better:
 	// the longest lease and delay that anyone could have been given.
-	QuietMax = TTLMax + DelayMax
+	HoldOffMax = TTLMax + DelayMax
 )

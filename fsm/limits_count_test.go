@@ -18,15 +18,15 @@ import (
 func TestTicketWindow(t *testing.T) {
 	w := newTwins(t, 1)
 	items := exclusive("stock")
-	w.refused(&Acquire{Session: firstSession, Ticket: TicketWindow + 1, Items: items}, Limit, "ticket")
-	w.refused(&Acquire{Session: firstSession, Ticket: 1<<64 - 1, Items: items}, Limit, "ticket")
-	w.refused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, Limit, "ticket")
+	w.refused(&Acquire{Session: firstSession, Ticket: TicketWindow + 1, Items: items}, LimitExceeded, "ticket")
+	w.refused(&Acquire{Session: firstSession, Ticket: 1<<64 - 1, Items: items}, LimitExceeded, "ticket")
+	w.refused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, LimitExceeded, "ticket")
 	w.accepted(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})
 
 	const top = 1<<64 - 1 // a floor as high as it goes leaves no ticket, and wraps around nothing
-	r := w.do(&Acquire{Session: firstSession, Ticket: top, Floor: top, Items: items})[0]
-	require.Equal(t, Over, r.Code)
-	require.Equal(t, Gone, r.State)
+	r := w.do(&Acquire{Session: firstSession, Ticket: top, AckedThrough: top, Items: items})[0]
+	require.Equal(t, TicketEnded, r.Code)
+	require.Equal(t, Ended, r.State)
 	r = w.do(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})[0]
 	require.Equal(t, Granted, r.State)
 	require.NoError(t, w.m.Check())
@@ -39,7 +39,7 @@ func filled(t *testing.T) *twins {
 		var commands []Command
 		for ; len(commands) < TicketWindow; number++ {
 			commands = append(commands, &Acquire{
-				Session: firstSession, Ticket: number, Floor: number - 1, Items: exclusive(fmt.Sprint(number)),
+				Session: firstSession, Ticket: number, AckedThrough: number - 1, Items: exclusive(fmt.Sprint(number)),
 			})
 		}
 		for _, r := range w.do(commands...) {
@@ -55,9 +55,9 @@ func TestTicketsInHand(t *testing.T) {
 	more := &Acquire{Session: firstSession, Ticket: TicketsMax + 1, Items: exclusive("one more")}
 	for range 2 { // a repeat is answered in the same way
 		r := w.do(more)[0]
-		require.Equal(t, Limit, r.Code)
-		require.Equal(t, Gone, r.State)
-		require.Equal(t, TooMany, r.Why)
+		require.Equal(t, LimitExceeded, r.Code)
+		require.Equal(t, Ended, r.State)
+		require.Equal(t, TooMany, r.Reason)
 	}
 	// Another session has its own number of them; and whoever drops one may have another.
 	other := *more
@@ -88,7 +88,7 @@ func TestMembers(t *testing.T) {
 		return members, reports
 	}
 	for i := range MembersMax {
-		w.accepted(&Member{ID: name(i), RulesMin: 1, RulesMax: 1})
+		w.accepted(&Member{ID: name(i), StateVersionMin: 1, StateVersionMax: 1})
 		w.accepted(&Digest{Node: name(i), Index: 9})
 	}
 	members, reports := kept()
@@ -96,7 +96,7 @@ func TestMembers(t *testing.T) {
 	require.Len(t, reports, MembersMax)
 
 	// A known name needs no room.
-	w.accepted(&Member{ID: name(0), RulesMin: 1, RulesMax: 1, FreeBytes: 1})
+	w.accepted(&Member{ID: name(0), StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1})
 	w.accepted(&Digest{Node: name(0), Index: 10})
 	w.accepted(&Digest{Node: name(7), Index: 8})
 	again, _ := kept()
@@ -104,7 +104,7 @@ func TestMembers(t *testing.T) {
 
 	// The oldest announcement is that of n1, the report with the lowest index that of n7, and the first
 	// name of the others n1.
-	w.accepted(&Member{ID: "one more", RulesMin: 1, RulesMax: 1})
+	w.accepted(&Member{ID: "one more", StateVersionMin: 1, StateVersionMax: 1})
 	w.accepted(&Digest{Node: "one more", Index: 11})
 	members, reports = kept()
 	require.Len(t, members, MembersMax)
@@ -114,7 +114,7 @@ func TestMembers(t *testing.T) {
 	require.Subset(t, members, []string{name(0), name(2), "one more"})
 	require.Subset(t, reports, []string{name(0), name(1), "one more"})
 
-	w.accepted(&Member{ID: name(1), RulesMin: 1, RulesMax: 1})
+	w.accepted(&Member{ID: name(1), StateVersionMin: 1, StateVersionMax: 1})
 	w.accepted(&Digest{Node: "another", Index: 1})
 	members, reports = kept()
 	require.NotContains(t, members, name(2))
@@ -136,7 +136,7 @@ func TestSessions(t *testing.T) {
 	for i := uint64(1); i <= SessionsMax; i++ { // as OpenSession does
 		m.sessions.Open(session.Session{ID: session.ID(i), Secret: secret(i), TTL: clock.Hour}, 0, i)
 	}
-	e := Entry{Rules: 1, Commands: []Command{
+	e := Entry{Version: 1, Commands: []Command{
 		&OpenSession{Secret: secret(0), TTL: clock.Hour}, // one too many
 		&OpenSession{Secret: secret(1), TTL: clock.Hour}, // is there
 		&CloseSession{Session: 2},
@@ -144,7 +144,7 @@ func TestSessions(t *testing.T) {
 	}}
 	a, err := m.Apply(1, e.Append(nil))
 	require.NoError(t, err)
-	require.Equal(t, Limit, a.Results[0].Code)
+	require.Equal(t, LimitExceeded, a.Results[0].Code)
 	require.Equal(t, "sessions", a.Results[0].Detail.Field)
 	for _, r := range a.Results[1:] {
 		require.Equal(t, OK, r.Code)
@@ -181,15 +181,15 @@ func TestBoundsOfANewHistory(t *testing.T) {
 	}
 	for _, within := range []NewHistory{
 		{Cluster: ClusterID{2}},
-		{Cluster: ClusterID{2}, Above: TokenBaseMax, Quiet: QuietMax},
-		{Cluster: ClusterID{2}, Quiet: 1},
+		{Cluster: ClusterID{2}, Above: TokenBaseMax, HoldOff: HoldOffMax},
+		{Cluster: ClusterID{2}, HoldOff: 1},
 		{Cluster: ClusterID{2}, Clock: TokenBaseMax},
 		{Cluster: ClusterID{2}, Clock: 1, Above: TokenBaseMax - TokenLead},
 	} {
 		m, err := rewrite(within)
 		require.NoError(t, err)
 		require.NoError(t, m.Check())
-		require.GreaterOrEqual(t, m.Quiet(), clock.Time(clock.Hour), "a session of the backup has an hour")
+		require.GreaterOrEqual(t, m.HoldOffUntil(), clock.Time(clock.Hour), "a session of the backup has an hour")
 		require.GreaterOrEqual(t, m.index, within.Above)
 	}
 	for _, beyond := range []NewHistory{
@@ -197,8 +197,8 @@ func TestBoundsOfANewHistory(t *testing.T) {
 		{Cluster: ClusterID{2}, Above: TokenBaseMax + 1},
 		{Cluster: ClusterID{2}, Clock: TokenBaseMax + 1},
 		{Cluster: ClusterID{2}, Clock: 1, Above: TokenBaseMax},
-		{Cluster: ClusterID{2}, Quiet: QuietMax + 1},
-		{Cluster: ClusterID{2}, Quiet: -1},
+		{Cluster: ClusterID{2}, HoldOff: HoldOffMax + 1},
+		{Cluster: ClusterID{2}, HoldOff: -1},
 		{Cluster: ClusterID{2}, Time: -1},
 		{Cluster: ClusterID{2}, Time: 1<<62 + 1},
 	} {
@@ -267,9 +267,9 @@ func entryOf(version byte, commands uint64, raw ...byte) []byte {
 func TestEntriesThatAreNone(t *testing.T) {
 	closing := byte(opCloseSession)
 	whole := entryOf(1, 1, closing, firstSession)
-	drops := Entry{Rules: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
-	big := Entry{Rules: 1, Commands: []Command{&OpenSession{Metadata: long(EntryBytesMax)}}}
-	crowd, many := Entry{Rules: 1}, Entry{Rules: 1}
+	drops := Entry{Version: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
+	big := Entry{Version: 1, Commands: []Command{&OpenSession{Metadata: long(EntryBytesMax)}}}
+	crowd, many := Entry{Version: 1}, Entry{Version: 1}
 	for i := range RenewalsMax + 1 {
 		crowd.Renewals = append(crowd.Renewals, session.ID(i+1))
 	}
@@ -289,9 +289,9 @@ func TestEntriesThatAreNone(t *testing.T) {
 		"more commands than said":    entryOf(1, 1, closing, firstSession, closing, firstSession),
 		"a long number":              entryOf(1, 1, closing, firstSession|0x80, 0),
 		"no room for its count":      entryOf(1, 1<<60),
-		"renewals that fall":         (&Entry{Rules: 1, Renewals: []session.ID{3, 2}}).Append(nil),
-		"renewals twice":             (&Entry{Rules: 1, Renewals: []session.ID{3, 3}}).Append(nil),
-		"a reading before the birth": (&Entry{Rules: 1, Reading: clock.Reading{Office: 1, Now: -1}}).Append(nil),
+		"renewals that fall":         (&Entry{Version: 1, Renewals: []session.ID{3, 2}}).Append(nil),
+		"renewals twice":             (&Entry{Version: 1, Renewals: []session.ID{3, 3}}).Append(nil),
+		"a reading before the birth": (&Entry{Version: 1, Reading: clock.Reading{Epoch: 1, Now: -1}}).Append(nil),
 		"too many bytes":             big.Append(nil),
 		"too many renewals":          crowd.Append(nil),
 		"too many commands":          many.Append(nil),
@@ -325,22 +325,22 @@ func TestEntriesThatAreNone(t *testing.T) {
 // The largest entry is still one.
 func TestTheLargestEntries(t *testing.T) {
 	w := newTwins(t, 1)
-	e := Entry{Rules: 1}
+	e := Entry{Version: 1}
 	for i := range RenewalsMax {
 		e.Renewals = append(e.Renewals, session.ID(i+1))
 	}
 	a := w.apply(e.Append(nil))
 	require.Equal(t, OK, a.Refused, a.Fault)
-	require.Len(t, a.Dead, RenewalsMax-1)
+	require.Len(t, a.Unrenewed, RenewalsMax-1)
 
-	e = Entry{Rules: 1}
+	e = Entry{Version: 1}
 	for range CommandsMax {
 		e.Commands = append(e.Commands, &Drop{Session: firstSession, Ticket: 1})
 	}
 	require.Len(t, w.apply(e.Append(nil)).Results, CommandsMax)
 
 	fill := &ForceRelease{Name: "x", Token: 1}
-	e = Entry{Rules: 1, Commands: []Command{fill}}
+	e = Entry{Version: 1, Commands: []Command{fill}}
 	fill.Reason = long(EntryBytesMax)
 	fill.Reason = long(2*EntryBytesMax - len(e.Append(nil)))
 	require.Len(t, e.Append(nil), EntryBytesMax)

@@ -39,7 +39,7 @@ const firstSession = 102
 // do applies the commands as one entry and returns their results.
 func (w *twins) do(commands ...Command) []Result {
 	w.t.Helper()
-	e := Entry{Rules: 1, Reading: clock.Reading{Office: w.m.Office()}, Commands: commands}
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: w.m.Epoch()}, Commands: commands}
 	a := w.apply(e.Append(nil))
 	require.Equal(w.t, OK, a.Refused, a.Fault)
 	require.Len(w.t, a.Results, len(commands))
@@ -61,9 +61,9 @@ func (w *twins) apply(entry []byte) Applied {
 func (w *twins) still() any {
 	sessions := w.m.Sessions(0, 100)
 	for i := range sessions {
-		sessions[i].Heard = 0
+		sessions[i].Renewed = 0
 	}
-	return []any{w.m.Counts(), w.m.sum, w.m.Time(), w.m.Office(), w.m.Rules(), w.m.Reports(), sessions}
+	return []any{w.m.Counts(), w.m.sum, w.m.Time(), w.m.Epoch(), w.m.Version(), w.m.Reports(), sessions}
 }
 
 // refused insists that the command is refused for this field, changes nothing, and does not stop the
@@ -253,7 +253,7 @@ func nodeEdges() []edge {
 		return &LeaderStart{Node: node, Cluster: ClusterID{cluster}, TokenBase: base}
 	}
 	member := func(change func(c *Member)) Command {
-		c := &Member{ID: "n1", RulesMin: 1, RulesMax: 1}
+		c := &Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1}
 		change(c)
 		return c
 	}
@@ -267,7 +267,7 @@ func nodeEdges() []edge {
 	}
 	id := func(s string) Command { return member(func(c *Member) { c.ID = s }) }
 	rules := func(low, high uint32) Command {
-		return member(func(c *Member) { c.RulesMin, c.RulesMax = low, high })
+		return member(func(c *Member) { c.StateVersionMin, c.StateVersionMax = low, high })
 	}
 	digest := func(node string) Command { return &Digest{Node: node, Index: 1, Value: 2} }
 	return []edge{
@@ -283,6 +283,6 @@ func nodeEdges() []edge {
 		text("peer", func(c *Member, s string) { c.Peer = s }),
 		text("http", func(c *Member, s string) { c.HTTP = s }),
 		text("version", func(c *Member, s string) { c.Version = s }),
-		{"rules", []Command{rules(1, 1), rules(1, 1<<32-1)}, []Command{rules(0, 1), rules(2, 1), &SetRules{0}, &SetRules{1}, &SetRules{3}}},
+		{"rules", []Command{rules(1, 1), rules(1, 1<<32-1)}, []Command{rules(0, 1), rules(2, 1), &SetVersion{0}, &SetVersion{1}, &SetVersion{3}}},
 	}
 }

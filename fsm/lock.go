@@ -6,7 +6,7 @@ import "zamok/clock"
 // name is read by a frozen snapshot, and that never changes.
 type lock struct {
 	name    string
-	of      uint32 // the limit of its permits; 0 = a mutex
+	limit   uint32 // the limit of its permits; 0 = a mutex
 	holders list
 	waiters list
 	// What the holders have, by mode.
@@ -18,26 +18,26 @@ type lock struct {
 	freed, moved bool
 }
 
-// place is where a ticket stands in a lock: among the holders or the waiters.
-type place struct {
+// slot is where a ticket stands in a lock: among the holders or the waiters.
+type slot struct {
 	lock       *lock
 	key        ticketKey
 	at         uint64 // its number in the list, times ItemsMax, and which of the ticket's items it is
-	prev, next *place
+	prev, next *slot
 }
 
 // item is which of the ticket's items has the place, number the place's own in its list.
-func (p *place) item() int      { return int(p.at % ItemsMax) }
-func (p *place) number() uint64 { return p.at / ItemsMax }
+func (p *slot) item() int      { return int(p.at % ItemsMax) }
+func (p *slot) number() uint64 { return p.at / ItemsMax }
 
 // list links places in the order in which they came. Leaving it from the middle is not a walk.
 type list struct {
-	first, last *place
+	first, last *slot
 	len         int
 	pushed      uint64 // the number of the place that came last; restored queues are numbered anew, so only queries may ask
 }
 
-func (l *list) push(p *place) {
+func (l *list) push(p *slot) {
 	l.pushed++
 	p.at = l.pushed*ItemsMax + p.at%ItemsMax
 	p.prev, p.next = l.last, nil
@@ -50,7 +50,7 @@ func (l *list) push(p *place) {
 	l.len++
 }
 
-func (l *list) remove(p *place) {
+func (l *list) remove(p *slot) {
 	if p.prev == nil {
 		l.first = p.next
 	} else {
@@ -76,14 +76,14 @@ func (lk *lock) fits(it Item) bool {
 	case Shared:
 		return lk.exclusive == 0
 	default:
-		return lk.permits+it.Permits <= it.Of // both are at most PermitsMax
+		return lk.permits+it.Permits <= it.Limit // both are at most PermitsMax
 	}
 }
 
-// beside tells whether one item fits beside another of the same lock, with nobody else there.
-func (it Item) beside(other Item) bool {
+// compatible tells whether one item fits beside another of the same lock, with nobody else there.
+func (it Item) compatible(other Item) bool {
 	if it.Mode == Permits {
-		return it.Permits+other.Permits <= it.Of
+		return it.Permits+other.Permits <= it.Limit
 	}
 	return it.Mode == Shared && other.Mode == Shared
 }
@@ -100,29 +100,29 @@ func (lk *lock) count(it Item, n int32) {
 	}
 }
 
-// open returns the lock of this name and kind, new if there is none.
-func (m *Machine) open(name string, of uint32) *lock {
+// lockFor returns the lock of this name and kind, new if there is none.
+func (m *Machine) lockFor(name string, of uint32) *lock {
 	lk, ok := m.locks.Get(name)
 	if !ok {
 		lk = &lock{name: name}
 		m.locks.Set(name, lk)
 	}
 	if !lk.inUse() {
-		lk.of = of
+		lk.limit = of
 	}
 	return lk
 }
 
-// free notes that lk may have somebody to grant to, or nobody left.
-func (m *Machine) free(lk *lock) {
+// markFreed notes that lk may have somebody to grant to, or nobody left.
+func (m *Machine) markFreed(lk *lock) {
 	if !lk.freed {
 		lk.freed = true
 		m.freed = append(m.freed, lk)
 	}
 }
 
-// move notes that lk's queue changed.
-func (m *Machine) move(lk *lock) {
+// markMoved notes that lk's queue changed.
+func (m *Machine) markMoved(lk *lock) {
 	if !lk.moved {
 		lk.moved = true
 		m.moved = append(m.moved, lk)

@@ -21,20 +21,20 @@ type Machine struct {
 	known Range
 
 	// Canonical: what a snapshot holds. All but reports is in the digest.
-	term     uint64
-	index    uint64
-	time     clock.Time
-	office   uint64
-	rules    uint32
-	cluster  ClusterID
-	restored uint64     // sessions with ids up to this one belong to a history before this one
-	quiet    clock.Time // nothing is granted before
-	sessions *session.Table
-	tickets  *tree.Tree[ticketKey, ticket]
-	delays   *tree.Tree[string, clock.Time]
-	members  *tree.Tree[string, MemberRecord]
-	reports  *tree.Tree[string, Digest]
-	sum      session.Sum // of tickets, delays and members
+	term         uint64
+	index        uint64
+	time         clock.Time
+	epoch        uint64
+	version      uint32
+	cluster      ClusterID
+	restored     uint64     // sessions with ids up to this one belong to a history before this one
+	holdOffUntil clock.Time // nothing is granted before
+	sessions     *session.Table
+	tickets      *tree.Tree[ticketKey, ticket]
+	delays       *tree.Tree[string, clock.Time]
+	members      *tree.Tree[string, MemberRecord]
+	reports      *tree.Tree[string, Digest]
+	sum          session.Sum // of tickets, delays and members
 
 	// Derived: rebuilt by Restore.
 	locks  *tree.Tree[string, *lock]
@@ -43,18 +43,18 @@ type Machine struct {
 	counts Counts
 
 	// Of the step at hand.
-	in      decoded
-	out     Applied
-	freed   []*lock // may have somebody to grant to
-	moved   []*lock // whose queue changed
-	granted []birth
-	found   []*lock
-	keys    []ticketKey
-	search  search
+	in       decoded
+	out      Applied
+	freed    []*lock // may have somebody to grant to
+	moved    []*lock // whose queue changed
+	granted  []grantOrder
+	lookedUp []*lock
+	keys     []ticketKey
+	search   search
 	// Of the entry at hand.
-	searched int    // the steps of its searches
-	told     int    // the tickets in its Attached events
-	raise    uint32 // what its SetRules raises the rules to; 0 = nothing
+	searched        int    // the steps of its searches
+	attachedTickets int    // the tickets in its Attached events
+	nextVersion     uint32 // what its SetVersion raises the rules to; 0 = nothing
 }
 
 // New returns the machine that every node of a new cluster begins with.
@@ -66,7 +66,7 @@ func NewFor(known Range) *Machine { return newMachine(known) }
 func newMachine(known Range) *Machine {
 	return &Machine{
 		known:    known,
-		rules:    1,
+		version:  1,
 		sessions: session.NewTable(),
 		tickets:  tree.New[ticketKey, ticket](ticketKey.compare),
 		delays:   tree.New[string, clock.Time](cmp.Compare[string]),
@@ -78,52 +78,52 @@ func newMachine(known Range) *Machine {
 	}
 }
 
-// RulesError says that this binary does not know the rules that it would have to go on under.
+// VersionError says that this binary does not know the rules that it would have to go on under.
 // Nothing has been applied.
-type RulesError struct {
+type VersionError struct {
 	Need  uint32
 	Known Range
 }
 
-func (e *RulesError) Error() string {
+func (e *VersionError) Error() string {
 	return fmt.Sprintf("the cluster needs rules %d and this binary knows %d to %d; nothing was applied: start a binary that knows them",
 		e.Need, e.Known.Min, e.Known.Max)
 }
 
 // Apply applies one entry of the replicated log, which carries term. Bad input never gives an
-// error but a refusal, the same on every node; an error is a *RulesError and means that the
+// error but a refusal, the same on every node; an error is a *VersionError and means that the
 // process must end. The machine keeps nothing of entry.
 func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	fault := decodeEntry(entry, &m.in)
 	e := &m.in.entry
-	if fault == nil && e.Rules == m.rules {
-		if err := m.beyond(e.Commands); err != nil {
+	if fault == nil && e.Version == m.version {
+		if err := m.unknownVersion(e.Commands); err != nil {
 			return Applied{}, err
 		}
 	}
-	m.enter(term)
+	m.enterTerm(term)
 	m.index++
 	m.out = Applied{Index: m.index}
-	m.searched, m.told, m.raise = 0, 0, 0
+	m.searched, m.attachedTickets, m.nextVersion = 0, 0, 0
 	switch {
 	case fault != nil:
 		m.out.Refused, m.out.Fault = Malformed, fault.Error()
-	case e.Rules != m.rules:
-		m.out.Refused = OtherRules
+	case e.Version != m.version:
+		m.out.Refused = OtherVersion
 	default:
 		m.advance(e.Reading)
-		m.hear(e)
-		m.bury()
+		m.renewSenders(e)
+		m.expireDue()
 		m.out.Results = make([]Result, 0, len(e.Commands))
 		for _, c := range e.Commands {
 			m.index++
-			r := m.act(c)
-			m.settle()
+			r := m.execute(c)
+			m.grantUnblocked()
 			r.Index = m.index
 			m.out.Results = append(m.out.Results, r)
 		}
-		if m.raise != 0 {
-			m.rules = m.raise // all of an entry lives under the rules that it was encoded under
+		if m.nextVersion != 0 {
+			m.version = m.nextVersion // all of an entry lives under the rules that it was encoded under
 		}
 	}
 	m.out.Stamp, m.out.Time = m.Stamp(), m.time
@@ -132,66 +132,66 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	return out, nil
 }
 
-// beyond looks for a SetRules that would take the machine out of this binary's range.
-func (m *Machine) beyond(commands []Command) error {
+// unknownVersion looks for a SetVersion that would take the machine out of this binary's range.
+func (m *Machine) unknownVersion(commands []Command) error {
 	for _, c := range commands {
-		if set, ok := c.(*SetRules); ok && set.Rules == m.rules+1 && set.Rules > m.known.Max {
-			return &RulesError{Need: set.Rules, Known: m.known}
+		if set, ok := c.(*SetVersion); ok && set.Version == m.version+1 && set.Version > m.known.Max {
+			return &VersionError{Need: set.Version, Known: m.known}
 		}
 	}
 	return nil
 }
 
-// enter ends the office with its term. Terms of one log never fall. A reading of that office can still be on its way through a
+// enterTerm ends the office with its term. Terms of one log never fall. A reading of that office can still be on its way through a
 // later term, from a leader that was deposed and elected again; if it counted there, time would leap
 // over what was renewed in between.
-func (m *Machine) enter(term uint64) {
+func (m *Machine) enterTerm(term uint64) {
 	if term != m.term {
-		m.term, m.office = term, 0
+		m.term, m.epoch = term, 0
 	}
 }
 
 // advance is the machine's clock: only a reading of the present office counts.
-func (m *Machine) advance(r clock.Reading) { m.time = clock.Advance(m.time, m.office, r) }
+func (m *Machine) advance(r clock.Reading) { m.time = clock.Advance(m.time, m.epoch, r) }
 
-// hear renews every session that the entry is a sign of life of.
-func (m *Machine) hear(e *Entry) {
+// renewSenders renews every session that the entry is a sign of life of.
+func (m *Machine) renewSenders(e *Entry) {
 	for _, id := range e.Renewals {
-		if !m.hearFrom(id) {
-			m.out.Dead = append(m.out.Dead, id)
+		if !m.renew(id) {
+			m.out.Unrenewed = append(m.out.Unrenewed, id)
 		}
 	}
 	for _, c := range e.Commands {
 		switch c := c.(type) {
 		case *OpenSession:
-			m.hearFrom(m.sessions.BySecret(c.Secret))
+			m.renew(m.sessions.BySecret(c.Secret))
 		case *Attach:
 			if s := m.sessions.Find(c.Session); s != nil && s.Secret == c.Secret {
-				m.hearFrom(c.Session)
+				m.renew(c.Session)
 			}
 		case *Acquire:
-			m.hearFrom(c.Session)
+			m.renew(c.Session)
 		case *Drop:
-			m.hearFrom(c.Session)
+			m.renew(c.Session)
 		case *Downgrade:
-			m.hearFrom(c.Session)
+			m.renew(c.Session)
 		case *CloseSession:
-			m.hearFrom(c.Session)
+			m.renew(c.Session)
 		}
 	}
 }
 
-func (m *Machine) hearFrom(id session.ID) bool {
+func (m *Machine) renew(id session.ID) bool {
 	s := m.sessions.Find(id)
 	if s == nil {
 		return false
 	}
-	m.sessions.Hear(s, m.time, m.index)
+	m.sessions.Renew(s, m.time, m.index)
 	return true
 }
 
-// act carries out one command.
-func (m *Machine) act(c Command) Result {
+// execute carries out one command.
+func (m *Machine) execute(c Command) Result {
 	switch c := c.(type) {
 	case *OpenSession:
 		return m.openSession(c)
@@ -215,8 +215,8 @@ func (m *Machine) act(c Command) Result {
 		return m.leaderStart(c)
 	case *Member:
 		return m.member(c)
-	case *SetRules:
-		return m.setRules(c)
+	case *SetVersion:
+		return m.setVersion(c)
 	case *Digest:
 		return m.report(c)
 	default:

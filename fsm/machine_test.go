@@ -24,7 +24,7 @@ func newBed(t *testing.T) *bed {
 // do applies one entry, stamped now in the present office, and returns what it did.
 func (b *bed) do(now clock.Time, commands ...Command) Applied {
 	b.t.Helper()
-	e := Entry{Rules: b.m.Rules(), Reading: clock.Reading{Office: b.m.Office(), Now: now}, Commands: commands}
+	e := Entry{Version: b.m.Version(), Reading: clock.Reading{Epoch: b.m.Epoch(), Now: now}, Commands: commands}
 	return b.apply(e)
 }
 

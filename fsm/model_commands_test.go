@@ -40,7 +40,7 @@ func (m *model) act(c fsm.Command) fsm.Result {
 		return m.member(c)
 	case *fsm.Digest:
 		return m.report(c)
-	case *fsm.SetRules:
+	case *fsm.SetVersion:
 		// Rule 2 does not exist yet, so every number is a wrong step.
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "rules"}}
 	default:
@@ -70,9 +70,9 @@ func (m *model) attach(c *fsm.Attach) fsm.Result {
 		return fsm.Result{Code: fsm.Superseded}
 	}
 	if s.attachment > m.out.Index || m.welcomed >= fsm.AttachedMax {
-		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "attach"}} // once in an entry, and not too much
+		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "attach"}} // once in an entry, and not too much
 	}
-	s.raise(c.Floor)
+	s.raise(c.AckedThrough)
 	s.attachment, s.attempt = m.index, max(s.attempt, c.Attempt)
 	m.welcomed += len(m.known(s))
 	m.happened(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.known(s)})
@@ -109,7 +109,7 @@ func (m *model) detached(c *fsm.Detached) fsm.Result {
 	return fsm.Result{}
 }
 
-func (m *model) endWhole(id session.ID, why fsm.Why, reason string) fsm.Result {
+func (m *model) endWhole(id session.ID, why fsm.Reason, reason string) fsm.Result {
 	s := m.session(id)
 	if s == nil {
 		return m.noSession(id)
@@ -122,14 +122,14 @@ func (m *model) endWhole(id session.ID, why fsm.Why, reason string) fsm.Result {
 func (m *model) noSession(id session.ID) fsm.Result {
 	r := fsm.Result{Code: fsm.NoSession}
 	if 0 < id && uint64(id) <= m.began {
-		r.Why = fsm.Restored
+		r.Reason = fsm.Restored
 	}
 	return r
 }
 
 // raise raises the floor, below which only live tickets are known.
-func (s *modelSession) raise(floor uint64) {
-	s.floor = max(s.floor, floor)
+func (s *modelSession) raise(ackedThrough uint64) {
+	s.floor = max(s.floor, ackedThrough)
 	for number := range s.gone {
 		if number <= s.floor {
 			delete(s.gone, number)
@@ -147,12 +147,12 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	s.raise(c.Floor)
+	s.raise(c.AckedThrough)
 	if r, known := m.told(s, c.Ticket); known {
 		return r
 	}
 	if s.beyondWindow(c.Ticket) {
-		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "ticket"}}
+		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "ticket"}}
 	}
 	t := &modelTicket{
 		TicketRef: fsm.TicketRef{Session: s.id, Ticket: c.Ticket}, of: s, birth: m.index, asked: c, items: c.Items,
@@ -162,8 +162,8 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	}
 	for _, item := range t.items {
 		for u := range m.users(item.Name) {
-			if u.item.Of != item.Of {
-				return m.turnAway(t, fsm.WrongKind, fsm.Detail{Field: item.Name, Of: u.item.Of})
+			if u.item.Limit != item.Limit {
+				return m.turnAway(t, fsm.KindMismatch, fsm.Detail{Field: item.Name, Limit: u.item.Limit})
 			}
 		}
 	}
@@ -202,26 +202,26 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 }
 
 // turnAway refuses a ticket that never came into any queue, and remembers that.
-func (m *model) turnAway(t *modelTicket, why fsm.Why, detail fsm.Detail) fsm.Result {
-	m.remember(t.of, t.Ticket, why, 0)
-	m.happened(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Why: why, Items: t.items})
-	return fsm.Result{Code: codeOf(why), State: fsm.Gone, Why: why, Detail: &detail}
+func (m *model) turnAway(t *modelTicket, reason fsm.Reason, detail fsm.Detail) fsm.Result {
+	m.remember(t.of, t.Ticket, reason, 0)
+	m.happened(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Reason: reason, Items: t.items})
+	return fsm.Result{Code: codeOf(reason), State: fsm.Ended, Reason: reason, Detail: &detail}
 }
 
-func codeOf(why fsm.Why) fsm.Code {
-	switch why {
+func codeOf(reason fsm.Reason) fsm.Code {
+	switch reason {
 	case fsm.TryFailed:
 		return fsm.NotAcquired
 	case fsm.Deadlocked:
 		return fsm.Deadlock
 	case fsm.OwnerBusy:
 		return fsm.OwnerWaits
-	case fsm.WrongKind:
+	case fsm.KindMismatch:
 		return fsm.OtherKind
 	case fsm.TooMany:
-		return fsm.Limit
+		return fsm.LimitExceeded
 	default:
-		return fsm.Over
+		return fsm.TicketEnded
 	}
 }
 
@@ -231,7 +231,7 @@ func (m *model) told(s *modelSession, ticket uint64) (fsm.Result, bool) {
 		return t.told(), true
 	}
 	if gone, known := s.gone[ticket]; known || ticket <= s.floor {
-		return fsm.Result{Code: codeOf(gone.Why), State: fsm.Gone, Why: gone.Why, Token: gone.Token}, true
+		return fsm.Result{Code: codeOf(gone.Reason), State: fsm.Ended, Reason: gone.Reason, Token: gone.Token}, true
 	}
 	return fsm.Result{}, false
 }
@@ -245,20 +245,20 @@ func (m *model) drop(c *fsm.Drop) fsm.Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	s.raise(c.Floor)
+	s.raise(c.AckedThrough)
 	if t := m.ticket(s, c.Ticket); t != nil {
 		m.endTicket(t, fsm.Dropped, "")
-		return fsm.Result{State: fsm.Gone, Why: fsm.Dropped, Token: t.token}
+		return fsm.Result{State: fsm.Ended, Reason: fsm.Dropped, Token: t.token}
 	}
 	if r, known := m.told(s, c.Ticket); known {
 		r.Code = fsm.OK
 		return r
 	}
 	if s.beyondWindow(c.Ticket) {
-		return fsm.Result{Code: fsm.Limit, Detail: &fsm.Detail{Field: "ticket"}}
+		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "ticket"}}
 	}
 	m.remember(s, c.Ticket, fsm.Dropped, 0)
-	return fsm.Result{State: fsm.Gone, Why: fsm.Dropped}
+	return fsm.Result{State: fsm.Ended, Reason: fsm.Dropped}
 }
 
 func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
@@ -266,7 +266,7 @@ func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	s.raise(c.Floor)
+	s.raise(c.AckedThrough)
 	t := m.ticket(s, c.Ticket)
 	if t == nil || t.state != fsm.Granted || !slices.ContainsFunc(t.items, isMutex) {
 		r, _ := m.told(s, c.Ticket)
@@ -288,7 +288,7 @@ func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
 	return t.told()
 }
 
-func isMutex(item fsm.Item) bool     { return item.Of == 0 }
+func isMutex(item fsm.Item) bool     { return item.Limit == 0 }
 func isExclusive(item fsm.Item) bool { return item.Mode == fsm.Exclusive }
 
 func (m *model) forceRelease(c *fsm.ForceRelease) fsm.Result {
@@ -312,7 +312,7 @@ func (m *model) leaderStart(c *fsm.LeaderStart) fsm.Result {
 		m.index = max(m.index, c.TokenBase) // the one command that may skip indexes
 	}
 	m.office = m.index
-	m.happened(fsm.Event{Kind: fsm.EvOffice, Text: c.Node, Value: c.Nonce})
+	m.happened(fsm.Event{Kind: fsm.EvEpochStarted, Text: c.Node, Value: c.Nonce})
 	return fsm.Result{}
 }
 

@@ -22,8 +22,8 @@ func (m *model) differs(want, got *fsm.Applied) error {
 		return fmt.Errorf("want index %d, stamp %v, time %v, refused %d; got %d, %v, %v, %d", want.Index,
 			want.Stamp, want.Time, want.Refused, got.Index, got.Stamp, got.Time, got.Refused)
 	}
-	if !slices.Equal(want.Dead, got.Dead) {
-		return fmt.Errorf("want dead %v, got %v", want.Dead, got.Dead)
+	if !slices.Equal(want.Unrenewed, got.Unrenewed) {
+		return fmt.Errorf("want dead %v, got %v", want.Unrenewed, got.Unrenewed)
 	}
 	if len(want.Results) != len(got.Results) {
 		return fmt.Errorf("want %d results, got %d", len(want.Results), len(got.Results))
@@ -49,7 +49,7 @@ func (m *model) resultDiffers(want, got *fsm.Result) error {
 	if got.Detail != nil {
 		gd = *got.Detail
 	}
-	if wd.Field != gd.Field || wd.Of != gd.Of || !slices.Equal(wd.Ended, gd.Ended) {
+	if wd.Field != gd.Field || wd.Limit != gd.Limit || !slices.Equal(wd.Ended, gd.Ended) {
 		return fmt.Errorf("want detail %s, got %s", show(wd), show(gd))
 	}
 	if graph, isCycle := m.graphs[want.Index]; isCycle || len(gd.Cycle) > 0 {
@@ -133,7 +133,7 @@ func movesInOrder(events []fsm.Event) []fsm.Event {
 
 func sameEvent(a, b *fsm.Event) bool {
 	return a.Index == b.Index && a.Kind == b.Kind && a.TicketRef == b.TicketRef && a.Token == b.Token &&
-		a.HoldUntil == b.HoldUntil && a.Why == b.Why && a.Text == b.Text && a.Value == b.Value && a.At == b.At &&
+		a.HoldUntil == b.HoldUntil && a.Reason == b.Reason && a.Text == b.Text && a.Value == b.Value && a.At == b.At &&
 		slices.Equal(a.Items, b.Items) && slices.Equal(a.Tickets, b.Tickets)
 }
 
@@ -150,7 +150,7 @@ func (m *model) stateDiffers(machine *fsm.Machine) error {
 	for i, want := range m.sessions {
 		if got := sessions[i]; got.ID != want.id || got.Secret != want.Secret || got.TTL != want.TTL ||
 			got.Deadline != want.deadline || got.Attachment != want.attachment || got.Attempt != want.attempt ||
-			got.Floor != want.floor || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
+			got.AckedThrough != want.floor || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
 			return fmt.Errorf("session %d: want %s, until %v, attachment %d, attempt %d, floor %d, changed %d; got %s", want.id,
 				show(want.OpenSession), want.deadline, want.attachment, want.attempt, want.floor, want.changed, show(got))
 		}
@@ -166,8 +166,8 @@ func (m *model) stateDiffers(machine *fsm.Machine) error {
 }
 
 func (m *model) clusterDiffers(machine *fsm.Machine) error {
-	if machine.Office() != m.office {
-		return fmt.Errorf("want office %d, got %d", m.office, machine.Office())
+	if machine.Epoch() != m.office {
+		return fmt.Errorf("want office %d, got %d", m.office, machine.Epoch())
 	}
 	members, reports := machine.Members(), machine.Reports()
 	if len(members) != len(m.members) || len(reports) != len(m.reports) {
@@ -231,7 +231,7 @@ func (m *model) locksDiffer(machine *fsm.Machine) error {
 
 func (t *modelTicket) view() fsm.TicketView {
 	v := fsm.TicketView{
-		TicketRef: t.TicketRef, TicketState: t.known(), Born: t.birth, Owner: t.asked.Owner, Metadata: t.asked.Metadata,
+		TicketRef: t.TicketRef, TicketState: t.known(), Enqueued: t.birth, Owner: t.asked.Owner, Metadata: t.asked.Metadata,
 		Items: t.items,
 	}
 	if t.state == fsm.Waiting {
@@ -241,6 +241,6 @@ func (t *modelTicket) view() fsm.TicketView {
 }
 
 func sameTicket(a, b fsm.TicketView) bool {
-	return a.TicketRef == b.TicketRef && a.TicketState == b.TicketState && a.Born == b.Born && a.WaitUntil == b.WaitUntil &&
+	return a.TicketRef == b.TicketRef && a.TicketState == b.TicketState && a.Enqueued == b.Enqueued && a.WaitUntil == b.WaitUntil &&
 		a.Owner == b.Owner && a.Metadata == b.Metadata && slices.Equal(a.Items, b.Items)
 }

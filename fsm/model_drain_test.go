@@ -20,7 +20,7 @@ import (
 func (p *played) drain() error {
 	term := p.model.term + 1
 	start := &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}}
-	if _, err := p.apply(newRecord(term, &fsm.Entry{Rules: 1, Commands: []fsm.Command{start}})); err != nil {
+	if _, err := p.apply(newRecord(term, &fsm.Entry{Version: 1, Commands: []fsm.Command{start}})); err != nil {
 		return err
 	}
 	served := true
@@ -40,7 +40,7 @@ func (p *played) drain() error {
 		served = false
 		for _, e := range a.Events {
 			served = served || e.Kind == fsm.EvGranted
-			if (e.Kind == fsm.EvRefused && e.Why != fsm.WaitedOut) || e.Kind == fsm.EvEnded {
+			if (e.Kind == fsm.EvRefused && e.Reason != fsm.WaitTimeout) || e.Kind == fsm.EvEnded {
 				return fmt.Errorf("while everybody lives and drops: %s", show(e))
 			}
 		}
@@ -50,7 +50,7 @@ func (p *played) drain() error {
 
 // everybodyDrops is a while later: all sessions renew, and holders drop.
 func (p *played) everybodyDrops(pace clock.Span) *fsm.Entry {
-	e := &fsm.Entry{Rules: 1, Reading: clock.Reading{Office: p.model.office, Now: p.model.time.Add(pace)}}
+	e := &fsm.Entry{Version: 1, Reading: clock.Reading{Epoch: p.model.office, Now: p.model.time.Add(pace)}}
 	for _, s := range p.model.sessions {
 		e.Renewals = append(e.Renewals, s.id)
 	}
@@ -64,7 +64,7 @@ func (p *played) everybodyDrops(pace clock.Span) *fsm.Entry {
 
 func (p *played) fallSilent(term uint64) error {
 	for range 2 { // the leases first, then the delays that they leave
-		e := &fsm.Entry{Rules: 1, Reading: clock.Reading{Office: p.model.office, Now: p.model.time.Add(fsm.TTLMax)}}
+		e := &fsm.Entry{Version: 1, Reading: clock.Reading{Epoch: p.model.office, Now: p.model.time.Add(fsm.TTLMax)}}
 		if _, err := p.apply(newRecord(term, e)); err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (p *played) fallSilent(term uint64) error {
 func TestNamesLeaveNoMemory(t *testing.T) {
 	m := fsm.New()
 	apply := func(now clock.Time, commands ...fsm.Command) fsm.Applied {
-		e := fsm.Entry{Rules: 1, Reading: clock.Reading{Office: m.Office(), Now: now}, Commands: commands}
+		e := fsm.Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: now}, Commands: commands}
 		a, err := m.Apply(1, e.Append(nil))
 		require.NoError(t, err)
 		return a
@@ -100,17 +100,17 @@ func TestNamesLeaveNoMemory(t *testing.T) {
 			name := fmt.Sprintf("%s/a name that is never used again/%d", lockNames, ticket)
 			items := []fsm.Item{
 				{Name: name, Mode: fsm.Exclusive}, {Name: name + "1", Mode: fsm.Shared},
-				{Name: name + "2", Mode: fsm.Permits, Permits: 1, Of: 2}, {Name: name + "3", Mode: fsm.Exclusive},
+				{Name: name + "2", Mode: fsm.Permits, Permits: 1, Limit: 2}, {Name: name + "3", Mode: fsm.Exclusive},
 			}
 			a := apply(m.Time(),
-				&fsm.Acquire{Session: id, Ticket: ticket + 1, Floor: ticket, Items: items[:3], Owner: name},
-				&fsm.Acquire{Session: id, Ticket: ticket + 2, Floor: ticket, Items: items, WaitFor: fsm.Forever})
+				&fsm.Acquire{Session: id, Ticket: ticket + 1, AckedThrough: ticket, Items: items[:3], Owner: name},
+				&fsm.Acquire{Session: id, Ticket: ticket + 2, AckedThrough: ticket, Items: items, WaitFor: fsm.Forever})
 			require.Equal(t, fsm.Waiting, a.Results[1].State)
 			apply(m.Time().Add(clock.Millisecond), &fsm.Drop{Session: id, Ticket: ticket + 2},
 				&fsm.ForceRelease{Name: name, Token: a.Results[0].Token})
 			ticket += 2
 		}
-		apply(m.Time().Add(2*clock.Millisecond), &fsm.Attach{Session: id, Secret: open.Secret, Floor: ticket})
+		apply(m.Time().Add(2*clock.Millisecond), &fsm.Attach{Session: id, Secret: open.Secret, AckedThrough: ticket})
 	}
 	use(4000) // what any use leaves: room in maps
 	before, empty := heapInUse(), len(bytesOf(m))

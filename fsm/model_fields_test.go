@@ -33,11 +33,11 @@ func badField(c fsm.Command) string {
 			is("name", !slices.ContainsFunc(c.Items[:i], func(o fsm.Item) bool { return o.Name == item.Name }))
 			is("mode", fsm.Exclusive <= item.Mode && item.Mode <= fsm.Permits)
 			if item.Mode == fsm.Permits {
-				is("of", 1 <= item.Of && item.Of <= fsm.PermitsMax)
-				is("permits", 1 <= item.Permits && item.Permits <= item.Of)
+				is("of", 1 <= item.Limit && item.Limit <= fsm.PermitsMax)
+				is("permits", 1 <= item.Permits && item.Permits <= item.Limit)
 			} else {
 				is("permits", item.Permits == 0)
-				is("of", item.Of == 0)
+				is("of", item.Limit == 0)
 			}
 		}
 		is("wait_for", c.WaitFor == fsm.Forever || isSpan(c.WaitFor))
@@ -64,7 +64,7 @@ func badField(c fsm.Command) string {
 		is("peer", plain(c.Peer, fsm.AddressBytesMax))
 		is("http", plain(c.HTTP, fsm.AddressBytesMax))
 		is("version", plain(c.Version, fsm.AddressBytesMax))
-		is("rules", c.RulesMin <= c.RulesMax)
+		is("rules", c.StateVersionMin <= c.StateVersionMax)
 	case *fsm.Digest:
 		is("node", isNode(c.Node))
 	}

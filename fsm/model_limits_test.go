@@ -15,8 +15,8 @@ import (
 
 // do applies commands in one entry, some time after the last.
 func (p *played) do(t *testing.T, after clock.Span, commands ...fsm.Command) fsm.Applied {
-	reading := clock.Reading{Office: p.model.office, Now: p.model.time.Add(after)}
-	a, err := p.apply(newRecord(1, &fsm.Entry{Rules: 1, Reading: reading, Commands: commands}))
+	reading := clock.Reading{Epoch: p.model.office, Now: p.model.time.Add(after)}
+	a, err := p.apply(newRecord(1, &fsm.Entry{Version: 1, Reading: reading, Commands: commands}))
 	require.NoError(t, err)
 	return a
 }
@@ -89,16 +89,16 @@ func TestTicketsInHand(t *testing.T) {
 	next := func() fsm.Result {
 		ticket++
 		c := one(id, ticket, "shared")
-		c.Items[0].Mode, c.Floor = fsm.Shared, ticket-1
+		c.Items[0].Mode, c.AckedThrough = fsm.Shared, ticket-1
 		return p.do(t, 0, c).Results[0]
 	}
 	for range fsm.TicketsMax {
 		require.Equal(t, fsm.Granted, next().State)
 	}
 	refused := next()
-	require.Equal(t, fsm.Limit, refused.Code)
-	require.Equal(t, fsm.TooMany, refused.Why)
-	require.Equal(t, fsm.Limit, p.do(t, 0, one(id, ticket, "shared")).Results[0].Code, "asked again")
+	require.Equal(t, fsm.LimitExceeded, refused.Code)
+	require.Equal(t, fsm.TooMany, refused.Reason)
+	require.Equal(t, fsm.LimitExceeded, p.do(t, 0, one(id, ticket, "shared")).Results[0].Code, "asked again")
 	p.do(t, 0, &fsm.Drop{Session: id, Ticket: 17})
 	require.Equal(t, fsm.Granted, next().State)
 	require.NoError(t, p.check())
@@ -115,7 +115,7 @@ func TestManyAreReleasedByForce(t *testing.T) {
 	var shared []fsm.Command
 	for ticket := range uint64(holders) {
 		c := one(id, ticket+1, "crowd")
-		c.Items[0].Mode, c.Floor = fsm.Shared, ticket
+		c.Items[0].Mode, c.AckedThrough = fsm.Shared, ticket
 		shared = append(shared, c)
 	}
 	token := p.do(t, 0, shared...).Results[holders-1].Token
@@ -131,7 +131,7 @@ func TestMembersEver(t *testing.T) {
 	p := newPlayed()
 	p.start(t, 0, 0, 0)
 	announce := func(n, incarnation int) fsm.MemberRecord {
-		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{byte(incarnation)}, RulesMin: 1, RulesMax: 1}
+		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{byte(incarnation)}, StateVersionMin: 1, StateVersionMax: 1}
 		require.Equal(t, fsm.OK, p.do(t, clock.Second, m).Results[0].Code)
 		record, known := p.machine.Member(m.ID)
 		require.True(t, known)

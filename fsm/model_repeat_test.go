@@ -20,7 +20,7 @@ func TestEverythingSaidThreeTimes(t *testing.T) {
 		var owed []fsm.Command
 		for fresh := 600; fresh > 0 || len(owed) > 0; {
 			r := g.record()
-			e := &fsm.Entry{Rules: 1, Reading: g.reading(), Renewals: g.renewals()}
+			e := &fsm.Entry{Version: 1, Reading: g.reading(), Renewals: g.renewals()}
 			if fresh > 0 && r.entry != nil {
 				e.Commands = r.entry.Commands
 				fresh -= 1 + len(e.Commands)
@@ -60,9 +60,9 @@ func TestSaidAgainAtOnce(t *testing.T) {
 			a, err := p.apply(r)
 			require.NoError(t, err, "log %d, entry %d", log, entries)
 			g.learn(r, &a)
-			again := &fsm.Entry{Rules: 1}
+			again := &fsm.Entry{Version: 1}
 			for i, res := range a.Results {
-				if res.Code != fsm.NoSession && res.Code != fsm.NotHeld && (res.Code != fsm.Limit || res.State != 0) {
+				if res.Code != fsm.NoSession && res.Code != fsm.NotHeld && (res.Code != fsm.LimitExceeded || res.State != 0) {
 					again.Commands = append(again.Commands, r.entry.Commands[i])
 				}
 			}

@@ -87,7 +87,7 @@ func nameOf(v any) string {
 	switch v := v.(type) {
 	case fsm.Code:
 		return named(codeNames[:], int(v))
-	case fsm.Why:
+	case fsm.Reason:
 		return named(whyNames[:], int(v))
 	case fsm.EventKind:
 		return named(eventNames[:], int(v))

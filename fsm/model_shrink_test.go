@@ -49,14 +49,14 @@ func (p *played) restore(h *fsm.NewHistory) error {
 	if p.machine, err = fsm.Restore(&snapshot); err != nil {
 		return err
 	}
-	quiet := h.Quiet
+	quiet := h.HoldOff
 	if quiet == 0 {
-		quiet = fsm.QuietMax
+		quiet = fsm.HoldOffMax
 	}
 	for _, s := range p.model.sessions { // who may have renewed after the backup, and believes so
 		quiet = max(quiet, s.TTL+s.LockDelay)
 	}
-	p.model.restart(*h, p.machine.Quiet())
+	p.model.restart(*h, p.machine.HoldOffUntil())
 	if p.model.index != index || p.model.quiet < p.model.time.Add(quiet) {
 		return fmt.Errorf("after a restore: want index %d, quiet at least until %v; got %d, %v", p.model.index,
 			p.model.time.Add(quiet), index, p.model.quiet)
@@ -179,11 +179,11 @@ func changed(change func(*fsm.Entry)) func(record) record {
 }
 
 func idled(r record) record {
-	if r.entry == nil || r.entry.Rules != 1 {
-		return newRecord(r.term, &fsm.Entry{Rules: 1})
+	if r.entry == nil || r.entry.Version != 1 {
+		return newRecord(r.term, &fsm.Entry{Version: 1})
 	}
 	return changed(func(e *fsm.Entry) {
-		*e = fsm.Entry{Rules: 1, Commands: e.Commands}
+		*e = fsm.Entry{Version: 1, Commands: e.Commands}
 		for i := range e.Commands {
 			e.Commands[i] = idle()
 		}
@@ -215,7 +215,7 @@ func listing(log []record) string {
 			continue
 		}
 		fmt.Fprintf(&b, "  apply(%d, Entry{Rules: %d, Reading: %s, Renewals: %s, Commands: {\n",
-			r.term, r.entry.Rules, show(r.entry.Reading), show(r.entry.Renewals))
+			r.term, r.entry.Version, show(r.entry.Reading), show(r.entry.Renewals))
 		for _, c := range r.entry.Commands {
 			fmt.Fprintf(&b, "    %s,\n", show(c))
 		}
@@ -225,6 +225,6 @@ func listing(log []record) string {
 }
 
 func isPassing(r record) bool {
-	return r.entry != nil && r.entry.Rules == 1 && r.entry.Reading == (clock.Reading{}) && len(r.entry.Renewals) == 0 &&
+	return r.entry != nil && r.entry.Version == 1 && r.entry.Reading == (clock.Reading{}) && len(r.entry.Renewals) == 0 &&
 		!slices.ContainsFunc(r.entry.Commands, func(c fsm.Command) bool { return show(c) != show(idle()) })
 }

@@ -72,9 +72,9 @@ func (g *generator) spoiltItems() fsm.Command {
 	case 1:
 		item.Mode = pickOf[fsm.Mode](g.pick, 0, 4, 255)
 	case 2:
-		bad := pickOf(g.pick, fsm.Item{Mode: fsm.Exclusive, Permits: 1}, fsm.Item{Mode: fsm.Shared, Of: 1},
-			fsm.Item{Mode: fsm.Permits, Of: 2}, fsm.Item{Mode: fsm.Permits, Permits: 3, Of: 2},
-			fsm.Item{Mode: fsm.Permits, Permits: 1, Of: fsm.PermitsMax + 1})
+		bad := pickOf(g.pick, fsm.Item{Mode: fsm.Exclusive, Permits: 1}, fsm.Item{Mode: fsm.Shared, Limit: 1},
+			fsm.Item{Mode: fsm.Permits, Limit: 2}, fsm.Item{Mode: fsm.Permits, Permits: 3, Limit: 2},
+			fsm.Item{Mode: fsm.Permits, Permits: 1, Limit: fsm.PermitsMax + 1})
 		bad.Name = item.Name
 		*item = bad
 	case 3:
@@ -90,9 +90,9 @@ func (g *generator) spoiltItems() fsm.Command {
 func (g *generator) spoiltTicket() fsm.Command {
 	id := g.session()
 	if g.pick.in(2) {
-		return &fsm.Drop{Session: id, Floor: g.floor(id)}
+		return &fsm.Drop{Session: id, AckedThrough: g.ackedThrough(id)}
 	}
-	return &fsm.Downgrade{Session: id, Floor: g.floor(id)}
+	return &fsm.Downgrade{Session: id, AckedThrough: g.ackedThrough(id)}
 }
 
 func (g *generator) spoiltForce() fsm.Command {

@@ -40,7 +40,7 @@ func (n *tally) count(r record, a *fsm.Applied) {
 			grants, ends = 0, 0
 		}
 		n.events[e.Kind]++
-		n.whys[e.Why]++
+		n.whys[e.Reason]++
 		switch e.Kind {
 		case fsm.EvGranted:
 			grants++
@@ -97,9 +97,9 @@ var commandKinds = [13]struct {
 	{"Detached", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
 	{"Acquire", []fsm.Code{
-		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.OtherKind, fsm.Limit, fsm.Over,
+		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.OtherKind, fsm.LimitExceeded, fsm.TicketEnded,
 	}},
-	{"Drop", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.Limit}},
+	{"Drop", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
 	{"Downgrade", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotHeld}},
 	{"ForceRelease", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"ExpireSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
@@ -140,7 +140,7 @@ func (n *tally) missing() (missing []string) {
 			}
 		}
 	}
-	need(n.refused[fsm.OtherRules:], codeNames[fsm.OtherRules:])
+	need(n.refused[fsm.OtherVersion:], codeNames[fsm.OtherVersion:])
 	need(n.events[:], eventNames[:], "EvRulesSet") // there is one number of rules as yet
 	need(n.whys[:], whyNames[:], "TooMany", "Restored")
 	need(n.granted[:], modeNames[:])

@@ -105,8 +105,8 @@ func (m *model) enter(r record) fsm.Applied {
 
 // apply is one readable entry: advance, hear, bury, act.
 func (m *model) apply(term uint64, e *fsm.Entry) fsm.Applied {
-	if e.Rules != 1 {
-		return m.refuse(term, fsm.OtherRules)
+	if e.Version != 1 {
+		return m.refuse(term, fsm.OtherVersion)
 	}
 	m.begin(term)
 	m.time = clock.Advance(m.time, m.office, e.Reading)
@@ -159,7 +159,7 @@ func (m *model) hear(e *fsm.Entry) {
 		if s := m.session(id); s != nil {
 			m.renew(s)
 		} else {
-			m.out.Dead = append(m.out.Dead, id)
+			m.out.Unrenewed = append(m.out.Unrenewed, id)
 		}
 	}
 	for _, c := range e.Commands {
@@ -230,7 +230,7 @@ const (
 
 // bury ends what is due, one after the other, as far as one entry may.
 func (m *model) bury() {
-	for used := 0; used < fsm.BurialsMax; {
+	for used := 0; used < fsm.ExpirationsMax; {
 		first, ok := m.nextDue()
 		if !ok || first.at > m.time {
 			return
@@ -253,11 +253,11 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 	for _, t := range m.tickets {
 		if t.state == fsm.Waiting && t.waitUntil != 0 {
 			consider(modelDue{t.waitUntil, dueWait, t.birth, "",
-				func() int { m.endTicket(t, fsm.WaitedOut, ""); return 1 }})
+				func() int { m.endTicket(t, fsm.WaitTimeout, ""); return 1 }})
 		}
 		if t.state == fsm.Granted && t.holdUntil != 0 {
 			consider(modelDue{t.holdUntil, dueHold, t.birth, "",
-				func() int { m.endTicket(t, fsm.HeldOut, ""); return 1 }})
+				func() int { m.endTicket(t, fsm.MaxHoldExceeded, ""); return 1 }})
 		}
 	}
 	for name, until := range m.delays {
@@ -267,14 +267,14 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 }
 
 // endSession ends a session with all its tickets and returns how many those were, gone ones too.
-func (m *model) endSession(s *modelSession, why fsm.Why, text string) (tickets int) {
+func (m *model) endSession(s *modelSession, reason fsm.Reason, text string) (tickets int) {
 	tickets = len(m.ticketsOf(s)) + len(s.gone)
 	for _, t := range m.ticketsOf(s) {
-		m.endTicket(t, why, text)
+		m.endTicket(t, reason, text)
 	}
 	m.sessions = slices.DeleteFunc(m.sessions, func(o *modelSession) bool { return o == s })
 	m.happened(fsm.Event{
-		Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: s.id}, Why: why, Text: text, Label: s.Label,
+		Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: s.id}, Reason: reason, Text: text, Label: s.Label,
 	})
 	return tickets
 }
@@ -301,9 +301,9 @@ func (m *model) ticketsOf(s *modelSession) (live []*modelTicket) {
 }
 
 // endTicket takes a live ticket from its locks. Whoever this makes room for is granted by settle.
-func (m *model) endTicket(t *modelTicket, why fsm.Why, text string) {
-	asked := why == fsm.Dropped || why == fsm.Closed
-	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Why: why, Text: text, Items: t.items}
+func (m *model) endTicket(t *modelTicket, reason fsm.Reason, text string) {
+	asked := reason == fsm.Dropped || reason == fsm.Closed
+	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Reason: reason, Text: text, Items: t.items}
 	if asked {
 		event.Kind = fsm.EvReleased
 	} else if t.state == fsm.Granted {
@@ -317,16 +317,16 @@ func (m *model) endTicket(t *modelTicket, why fsm.Why, text string) {
 		}
 	}
 	m.tickets = slices.DeleteFunc(m.tickets, func(o *modelTicket) bool { return o == t })
-	t.state = fsm.Gone
-	m.remember(t.of, t.Ticket, why, t.token)
+	t.state = fsm.Ended
+	m.remember(t.of, t.Ticket, reason, t.token)
 	m.happened(event)
 }
 
 // remember keeps how a ticket ended, so that a repeat is answered as the first was.
-func (m *model) remember(s *modelSession, ticket uint64, why fsm.Why, token uint64) {
+func (m *model) remember(s *modelSession, ticket uint64, reason fsm.Reason, token uint64) {
 	s.changed = m.index
 	if ticket > s.floor {
-		s.gone[ticket] = fsm.TicketState{Ticket: ticket, State: fsm.Gone, Why: why, Token: token}
+		s.gone[ticket] = fsm.TicketState{Ticket: ticket, State: fsm.Ended, Reason: reason, Token: token}
 	}
 }
 
@@ -426,7 +426,7 @@ func (m *model) inTheWay(t *modelTicket) (blockers []fsm.Blocker) {
 		}
 		for u := range m.users(item.Name) {
 			b := fsm.Blocker{Name: item.Name, TicketRef: u.TicketRef, Token: u.token, Owner: u.asked.Owner}
-			if u.state == fsm.Granted && (permits > item.Of || apart(item, u.item)) {
+			if u.state == fsm.Granted && (permits > item.Limit || apart(item, u.item)) {
 				b.By = fsm.ByHolder
 				blockers = append(blockers, b)
 			}
@@ -442,7 +442,7 @@ func (m *model) inTheWay(t *modelTicket) (blockers []fsm.Blocker) {
 // apart tells that two items of one lock don't fit beside each other even when alone.
 func apart(a, b fsm.Item) bool {
 	if a.Mode == fsm.Permits {
-		return a.Permits+b.Permits > a.Of
+		return a.Permits+b.Permits > a.Limit
 	}
 	return a.Mode == fsm.Exclusive || b.Mode == fsm.Exclusive
 }

@@ -59,7 +59,7 @@ func (w *witness) restarted(m *fsm.Machine) error {
 	}
 	before := w.exclusive
 	*w = *newWitness()
-	w.exclusive, w.stamp, w.time, w.quiet = before, m.Stamp(), m.Time(), m.Quiet()
+	w.exclusive, w.stamp, w.time, w.quiet = before, m.Stamp(), m.Time(), m.HoldOffUntil()
 	return nil
 }
 
@@ -70,7 +70,7 @@ func (w *witness) saw(e *fsm.Entry, a *fsm.Applied) error {
 	}
 	w.stamp, w.time = a.Stamp, a.Time
 	if a.Refused != fsm.OK {
-		if len(a.Results)+len(a.Events)+len(a.Dead) > 0 {
+		if len(a.Results)+len(a.Events)+len(a.Unrenewed) > 0 {
 			return fmt.Errorf("a refused entry did something")
 		}
 		return nil
@@ -152,7 +152,7 @@ func (w *witness) asked(c fsm.Command, r *fsm.Result, a *fsm.Applied) {
 		}
 	case *fsm.Acquire:
 		ref := fsm.TicketRef{Session: c.Session, Ticket: c.Ticket}
-		if r.State != 0 && r.Code != fsm.Over && w.tickets[ref] == nil {
+		if r.State != 0 && r.Code != fsm.TicketEnded && w.tickets[ref] == nil {
 			t := &witnessedTicket{TicketRef: ref, birth: r.Index, items: slices.Clone(c.Items), state: fsm.Waiting}
 			w.tickets[ref], w.live = t, append(w.live, t)
 		}
@@ -179,10 +179,10 @@ func (w *witness) answered(c fsm.Command, r *fsm.Result) error {
 	}
 	t := w.tickets[ref]
 	if t == nil { // a Drop of what was never seen, or an answer from below the floor
-		t = &witnessedTicket{TicketRef: ref, state: fsm.Gone}
+		t = &witnessedTicket{TicketRef: ref, state: fsm.Ended}
 		w.tickets[ref] = t
 	}
-	if r.State == fsm.Gone && t.state == fsm.Waiting && t.birth == r.Index {
+	if r.State == fsm.Ended && t.state == fsm.Waiting && t.birth == r.Index {
 		return fmt.Errorf("ticket %v was refused without an event", ref)
 	}
 	if t.state != r.State || (r.State == fsm.Granted && r.Token != t.token) {
@@ -292,24 +292,24 @@ func (w *witness) entered(t *witnessedTicket, item fsm.Item) error {
 			case other == t || theirs.Name != item.Name:
 			case other.state == fsm.Waiting && other.birth < t.birth:
 				return fmt.Errorf("it overtook %v", other.TicketRef)
-			case other.state == fsm.Granted && theirs.Of != item.Of:
+			case other.state == fsm.Granted && theirs.Limit != item.Limit:
 				return fmt.Errorf("beside %v, who holds it as another kind", other.TicketRef)
-			case other.state == fsm.Granted && item.Of == 0 && (item.Mode == fsm.Exclusive || theirs.Mode == fsm.Exclusive):
+			case other.state == fsm.Granted && item.Limit == 0 && (item.Mode == fsm.Exclusive || theirs.Mode == fsm.Exclusive):
 				return fmt.Errorf("beside %v, one of the two exclusive", other.TicketRef)
 			case other.state == fsm.Granted:
 				permits += uint64(theirs.Permits)
 			}
 		}
 	}
-	if permits > uint64(item.Of) {
-		return fmt.Errorf("%d permits of %d", permits, item.Of)
+	if permits > uint64(item.Limit) {
+		return fmt.Errorf("%d permits of %d", permits, item.Limit)
 	}
 	return nil
 }
 
 func (w *witness) ended(c fsm.Command, e *fsm.Event) error {
 	t, s := w.tickets[e.TicketRef], w.sessions[e.Session]
-	if t == nil || s == nil || t.state == fsm.Gone {
+	if t == nil || s == nil || t.state == fsm.Ended {
 		return fmt.Errorf("it was not alive")
 	}
 	wasHeld := t.state == fsm.Granted
@@ -319,7 +319,7 @@ func (w *witness) ended(c fsm.Command, e *fsm.Event) error {
 	if force, ok := c.(*fsm.ForceRelease); ok && (e.Token > force.Token || e.Token >= w.firstSaid[force]) {
 		return fmt.Errorf("forced by one who saw tokens up to %d at index %d", force.Token, w.firstSaid[force])
 	}
-	t.state = fsm.Gone
+	t.state = fsm.Ended
 	w.live = slices.DeleteFunc(w.live, func(o *witnessedTicket) bool { return o == t })
 	if e.Kind == fsm.EvLost && s.settings.LockDelay > 0 {
 		for _, item := range t.items {
@@ -337,7 +337,7 @@ func (w *witness) sessionEnded(c fsm.Command, e *fsm.Event) error {
 	if detached, ok := c.(*fsm.Detached); ok && (s.attachment != detached.Attachment || s.heardAt > detached.Index) {
 		return fmt.Errorf("attachment %d, heard at %d", s.attachment, s.heardAt)
 	}
-	if end := s.heard.Add(s.settings.TTL); e.Why == fsm.Expired && w.time < end {
+	if end := s.heard.Add(s.settings.TTL); e.Reason == fsm.Expired && w.time < end {
 		return fmt.Errorf("at %v, but the lease lasts to %v", w.time, end)
 	}
 	for _, t := range w.live {

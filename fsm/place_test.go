@@ -15,7 +15,7 @@ import (
 func TestPlaces(t *testing.T) {
 	m := New()
 	apply := func(commands ...Command) Applied {
-		a, err := m.Apply(1, (&Entry{Rules: 1, Commands: commands}).Append(nil))
+		a, err := m.Apply(1, (&Entry{Version: 1, Commands: commands}).Append(nil))
 		require.NoError(t, err)
 		return a
 	}
@@ -37,14 +37,14 @@ func TestPlaces(t *testing.T) {
 	assert.Equal(t, []TicketRef{ref(3), ref(4)}, slices.Collect(m.Waiters("a")))
 	assert.Empty(t, slices.Collect(m.Waiters("c")))
 	assert.Empty(t, slices.Collect(m.Holders("c")))
-	crowd := func(ticket uint64) int { n, _ := m.Crowd(ref(ticket)); return n }
+	crowd := func(ticket uint64) int { n, _ := m.Contention(ref(ticket)); return n }
 	assert.Equal(t, 2, crowd(1))
 	assert.Equal(t, 1, crowd(2))
 	assert.Zero(t, crowd(3), "it holds nothing")
 	assert.Zero(t, crowd(9))
 
 	place := func(ticket uint64) (string, int) {
-		name, ahead, waits := m.Place(ref(ticket))
+		name, ahead, waits := m.QueuePosition(ref(ticket))
 		require.True(t, waits)
 		return name, ahead
 	}
@@ -55,22 +55,22 @@ func TestPlaces(t *testing.T) {
 	name, ahead = place(4)
 	assert.Equal(t, "a", name, "b is open to it now")
 	assert.Equal(t, 1, ahead)
-	_, _, waits := m.Place(ref(1))
+	_, _, waits := m.QueuePosition(ref(1))
 	assert.False(t, waits)
-	_, _, waits = m.Place(ref(9))
+	_, _, waits = m.QueuePosition(ref(9))
 	assert.False(t, waits)
 	for range m.Waiters("a") {
 		break // a reader may stop
 	}
 }
 
-// The place told is the one that a walk over the queue finds, or above PlaceExactMax one that is not too small.
+// The place told is the one that a walk over the queue finds, or above PositionExactMax one that is not too small.
 func TestPlacesAreThoseOfAWalk(t *testing.T) {
 	const tickets = 900
 	chance := rand.New(rand.NewPCG(1, 2))
 	m := New()
 	apply := func(commands ...Command) Applied {
-		a, err := m.Apply(1, (&Entry{Rules: 1, Commands: commands}).Append(nil))
+		a, err := m.Apply(1, (&Entry{Version: 1, Commands: commands}).Append(nil))
 		require.NoError(t, err)
 		return a
 	}
@@ -88,11 +88,11 @@ func TestPlacesAreThoseOfAWalk(t *testing.T) {
 		for key, one := range m.tickets.All() {
 			name, ahead := walk(m, one, key.ref())
 			require.Equal(t, name, m.WaitsFor(key.ref()))
-			told, place, waits := m.Place(key.ref())
+			told, place, waits := m.QueuePosition(key.ref())
 			require.Equal(t, name != "", waits)
 			require.Equal(t, name, told)
 			switch {
-			case ahead <= PlaceExactMax:
+			case ahead <= PositionExactMax:
 				require.Equal(t, ahead, place)
 				exact++
 			default:

@@ -17,27 +17,27 @@ func (m *Machine) Stamp() clock.Stamp { return clock.Stamp{Term: m.term, Index: 
 // Time is cluster time.
 func (m *Machine) Time() clock.Time { return m.time }
 
-// Office is the number of the present office, 0 before the first.
-func (m *Machine) Office() uint64 { return m.office }
+// Epoch is the number of the present office, 0 before the first.
+func (m *Machine) Epoch() uint64 { return m.epoch }
 
-// Rules is the number that entries must be encoded under.
-func (m *Machine) Rules() uint32 { return m.rules }
+// Version is the number that entries must be encoded under.
+func (m *Machine) Version() uint32 { return m.version }
 
 // Cluster is the cluster's id, zero before the first office.
 func (m *Machine) Cluster() ClusterID { return m.cluster }
 
-// Quiet is the time before which a restored machine grants nothing.
-func (m *Machine) Quiet() clock.Time { return m.quiet }
+// HoldOffUntil is the time before which a restored machine grants nothing.
+func (m *Machine) HoldOffUntil() clock.Time { return m.holdOffUntil }
 
 // HoldOff is for how long nothing is granted yet, because a backup was restored; 0 = it is over, or there was none.
-func (m *Machine) HoldOff() clock.Span { return max(m.quiet.Sub(m.time), 0) }
+func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 0) }
 
 // Closed says what closes a lock, in use or not: a delay, or the hold-off; false: neither does.
 func (m *Machine) Closed(name string) (Blocker, bool) {
 	if lk, ok := m.locks.Get(name); ok {
-		return m.closed(name, lk.delay), lk.delay != 0
+		return m.delayBlocker(name, lk.delay), lk.delay != 0
 	}
-	return m.closed(name, m.quiet), m.HoldOff() > 0
+	return m.delayBlocker(name, m.holdOffUntil), m.HoldOff() > 0
 }
 
 // Counts is how much there is of everything.
@@ -56,7 +56,7 @@ func (m *Machine) Counts() Counts {
 type TicketView struct {
 	TicketRef
 	TicketState
-	Born      uint64
+	Enqueued  uint64
 	WaitUntil clock.Time // 0 = it waits without limit, or not at all
 	Owner     string
 	Metadata  string
@@ -64,12 +64,12 @@ type TicketView struct {
 }
 
 func (t *ticket) stateOf(key ticketKey) TicketState {
-	return TicketState{Ticket: key.number, State: t.state, Why: t.why, Token: t.token, HoldUntil: t.holdUntil}
+	return TicketState{Ticket: key.number, State: t.state, Reason: t.reason, Token: t.token, HoldUntil: t.holdUntil}
 }
 
 func (t *ticket) view(key ticketKey) TicketView {
 	return TicketView{
-		TicketRef: key.ref(), TicketState: t.stateOf(key), Born: t.born, WaitUntil: t.waitUntil,
+		TicketRef: key.ref(), TicketState: t.stateOf(key), Enqueued: t.enqueued, WaitUntil: t.waitUntil,
 		Owner: t.owner, Metadata: t.metadata, Items: slices.Clone(t.items),
 	}
 }
@@ -77,8 +77,8 @@ func (t *ticket) view(key ticketKey) TicketView {
 // LockSummary is a line of a listing.
 type LockSummary struct {
 	Name string
-	// Of is the limit of its permits; 0 = a mutex.
-	Of               uint32
+	// Limit is the limit of its permits; 0 = a mutex.
+	Limit            uint32
 	Holders, Waiters int
 	DelayedUntil     clock.Time // 0 = no delay
 }
@@ -93,7 +93,7 @@ type LockView struct {
 func (lk *lock) summary() LockSummary {
 	s := LockSummary{Name: lk.name, Holders: lk.holders.len, Waiters: lk.waiters.len, DelayedUntil: lk.delay}
 	if lk.inUse() {
-		s.Of = lk.of
+		s.Limit = lk.limit
 	}
 	return s
 }
@@ -206,17 +206,17 @@ func (m *Machine) Blockers(ref TicketRef) []Blocker {
 	if t == nil || t.state != Waiting {
 		return nil
 	}
-	for i := range t.places {
-		p := &t.places[i]
+	for i := range t.slots {
+		p := &t.slots[i]
 		all = m.blockersAt(all, p.lock, t.items[i], p.prev)
 	}
 	return all[:min(len(all), BlockersMax)]
 }
 
 // before returns the first place at which t is not next, or does not fit; nil: there is none.
-func (t *ticket) before() *place {
-	for i := range t.places {
-		p := &t.places[i]
+func (t *ticket) before() *slot {
+	for i := range t.slots {
+		p := &t.slots[i]
 		switch {
 		case p.prev != nil, !p.lock.fits(t.items[i]), p.lock.delay != 0:
 			return p

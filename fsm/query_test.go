@@ -86,7 +86,7 @@ func TestQueriesHandOutCopies(t *testing.T) {
 	view.HeldBy[0].Items[0].Mode = Shared
 	ticket.Items[0].Name = "y"
 	list := b.m.Sessions(0, 1)
-	list[0].Floor = 99
+	list[0].AckedThrough = 99
 	require.NoError(t, b.m.Check())
 
 	b.do(0, &Downgrade{Session: s, Ticket: 1}, &Drop{Session: s, Ticket: 1})
@@ -115,7 +115,7 @@ func TestAppliedIsNeverChangedAgain(t *testing.T) {
 
 func TestMembersAndReportsAreListedById(t *testing.T) {
 	b := newBed(t)
-	b.do(0, &Member{ID: "n2", RulesMin: 1, RulesMax: 1}, &Member{ID: "n1", RulesMin: 1, RulesMax: 1},
+	b.do(0, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1},
 		&Digest{Node: "n2", Index: 7, Value: 8}, &Digest{Node: "n1", Index: 7, Value: 9})
 	require.Equal(t, "n1", b.m.Members()[0].ID)
 	require.Equal(t, "n2", b.m.Members()[1].ID)
@@ -123,7 +123,7 @@ func TestMembersAndReportsAreListedById(t *testing.T) {
 	_, ok := b.m.Member("n3")
 	require.False(t, ok)
 	require.Equal(t, ClusterID{1}, b.m.Cluster())
-	require.Zero(t, b.m.Quiet())
+	require.Zero(t, b.m.HoldOffUntil())
 }
 
 // Reports lists the latest digest of each node, by id.

@@ -16,7 +16,7 @@ import (
 )
 
 // Restore builds a machine from a snapshot. It refuses, and returns nothing, when the bytes are
-// not a whole and undamaged snapshot in its one form; a *RulesError says that this binary is too
+// not a whole and undamaged snapshot in its one form; a *VersionError says that this binary is too
 // old or too new for it. Whether the state makes sense is Check's question: all nodes restore the
 // same bytes, so refusing a strange one would stop them all.
 func Restore(r io.Reader) (*Machine, error) { return restore(r, Known()) }
@@ -27,7 +27,7 @@ func RestoreFor(r io.Reader, known Range) (*Machine, error) { return restore(r, 
 func restore(r io.Reader, known Range) (*Machine, error) {
 	s := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), m: newMachine(known)}
 	if err := s.read(); err != nil {
-		if rules := (*RulesError)(nil); errors.As(err, &rules) {
+		if rules := (*VersionError)(nil); errors.As(err, &rules) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("the snapshot can't be read and nothing was restored: record %d: %w", s.records, err)
@@ -44,7 +44,7 @@ type snapshotReader struct {
 	m       *Machine
 	sum     uint32
 	records uint64
-	rules   error // what the header says is unknown: believed once the checksum was right
+	version error // what the header says is unknown: believed once the checksum was right
 	buf     []byte
 	in      decoded // lends room for items
 	last    recordKind
@@ -78,8 +78,8 @@ func (s *snapshotReader) read() error {
 	if got := binary.LittleEndian.Uint32(end); got != want {
 		return fmt.Errorf("damaged: the checksum is %08x and should be %08x", got, want)
 	}
-	if s.rules != nil {
-		return s.rules
+	if s.version != nil {
+		return s.version
 	}
 	if _, err := s.r.ReadByte(); err != io.EOF {
 		return errors.New("there is something after the end")
@@ -139,7 +139,7 @@ func (s *snapshotReader) record() error {
 		s.name = ""
 	}
 	s.last = kind
-	if s.rules != nil {
+	if s.version != nil {
 		return nil // its bytes are not ours to read
 	}
 	r := &reader{bytes: b[1:]}
@@ -169,18 +169,18 @@ func (s *snapshotReader) record() error {
 
 func (s *snapshotReader) header(r *reader) {
 	m := s.m
-	m.rules = r.number32("rules")
+	m.version = r.number32("rules")
 	m.term = r.number("term")
 	m.index = r.number("index")
 	m.time = readTime(r, "time")
-	m.office = r.number("office")
+	m.epoch = r.number("office")
 	r.raw("cluster", m.cluster[:])
 	m.restored = r.number("restored")
-	m.quiet = readTime(r, "quiet")
-	if r.err == nil && (m.rules < m.known.Min || m.rules > m.known.Max) {
-		s.rules = &RulesError{Need: m.rules, Known: m.known}
+	m.holdOffUntil = readTime(r, "quiet")
+	if r.err == nil && (m.version < m.known.Min || m.version > m.known.Max) {
+		s.version = &VersionError{Need: m.version, Known: m.known}
 	}
-	s.past(r, "office", m.office)
+	s.past(r, "office", m.epoch)
 	s.past(r, "restored", m.restored)
 	if m.index > indexMax || m.time > timeMax {
 		r.fail("index", "%d at %v is out of bounds", m.index, m.time)
@@ -213,13 +213,13 @@ func (s *snapshotReader) readSession(r *reader) error {
 	one.Grace = readSpan(r, "grace")
 	one.Opened = readTime(r, "opened")
 	one.Deadline = readTime(r, "deadline")
-	one.Heard = r.number("heard")
+	one.Renewed = r.number("heard")
 	one.Attachment = r.number("attachment")
 	one.Attempt = r.number("attempt")
-	one.Floor = r.number("floor")
+	one.AckedThrough = r.number("floor")
 	one.Changed = r.number("changed")
 	s.past(r, "id", uint64(one.ID))
-	s.past(r, "heard", one.Heard)
+	s.past(r, "heard", one.Renewed)
 	s.past(r, "attachment", one.Attachment)
 	s.past(r, "changed", one.Changed)
 	if err := r.end(); err != nil {
@@ -235,9 +235,9 @@ func (s *snapshotReader) readSession(r *reader) error {
 
 func (s *snapshotReader) readTicket(r *reader) error {
 	key := ticketKey{s.session, r.number("number")}
-	t := ticket{state: State(r.byte("state")), why: Why(r.byte("why")), token: r.number("token")}
-	if t.state != Gone {
-		t.born = r.number("born")
+	t := ticket{state: State(r.byte("state")), reason: Reason(r.byte("why")), token: r.number("token")}
+	if t.state != Ended {
+		t.enqueued = r.number("born")
 		t.waitUntil = readTime(r, "wait until")
 		t.holdUntil = readTime(r, "hold until")
 		t.maxHold = readSpan(r, "max hold")
@@ -246,7 +246,7 @@ func (s *snapshotReader) readTicket(r *reader) error {
 		s.in.items = s.in.items[:0]
 		t.items = s.in.readItems(r)
 	}
-	s.past(r, "born", t.born)
+	s.past(r, "born", t.enqueued)
 	s.past(r, "token", t.token)
 	if err := r.end(); err != nil {
 		return err
@@ -260,7 +260,7 @@ func (s *snapshotReader) readTicket(r *reader) error {
 	if field := t.inconsistent(); field != "" {
 		return fmt.Errorf("ticket %d of session %d, in state %d: %s", key.number, key.session, t.state, field)
 	}
-	if t.state != Gone {
+	if t.state != Ended {
 		t.take(t.items)
 	}
 	s.ticket = key.number
@@ -271,11 +271,11 @@ func (s *snapshotReader) readTicket(r *reader) error {
 // inconsistent names a field that can't be what it is in the ticket's state, or "".
 func (t *ticket) inconsistent() string {
 	switch {
-	case t.state < Waiting || t.state > Gone:
+	case t.state < Waiting || t.state > Ended:
 		return "state"
-	case (t.state == Gone) != (t.why != 0) || t.why >= whyEnd:
+	case (t.state == Ended) != (t.reason != 0) || t.reason >= reasonEnd:
 		return "why"
-	case t.state == Gone:
+	case t.state == Ended:
 		return ""
 	case (t.state == Granted) != (t.token != 0):
 		return "token"
@@ -333,23 +333,23 @@ func (s *snapshotReader) inOrder(r *reader, name string) bool {
 
 // derive builds from the canonical records what follows from them.
 func (m *Machine) derive() error {
-	var live []birth
+	var live []grantOrder
 	for key, t := range m.tickets.All() {
 		m.sum += t.sum(key)
-		if t.state != Gone {
-			live = append(live, birth{t.born, key})
+		if t.state != Ended {
+			live = append(live, grantOrder{t.enqueued, key})
 		}
 	}
 	// In the order of birth every list fills up as it was: nobody ever overtook.
-	slices.SortFunc(live, func(a, b birth) int { return cmp.Compare(a.born, b.born) })
+	slices.SortFunc(live, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
 	for i, b := range live {
-		if i > 0 && b.born == live[i-1].born {
+		if i > 0 && b.enqueued == live[i-1].enqueued {
 			return fmt.Errorf("tickets %v and %v have one birth", live[i-1].key, b.key)
 		}
-		m.place(b.key, m.tickets.Ref(b.key))
+		m.restoreSlots(b.key, m.tickets.Ref(b.key))
 	}
 	for name, until := range m.delays.All() {
-		m.open(name, 0).delay = *until
+		m.lockFor(name, 0).delay = *until
 		m.due.Set(dueKey{*until, dueDelay, 0, name}, ticketKey{})
 		m.sum += delaySum(name, *until)
 	}
@@ -359,12 +359,12 @@ func (m *Machine) derive() error {
 	return nil
 }
 
-// place puts a live ticket that was read from a snapshot where it stands.
-func (m *Machine) place(key ticketKey, t *ticket) {
-	m.stand(key, t)
+// restoreSlots puts a live ticket that was read from a snapshot where it stands.
+func (m *Machine) restoreSlots(key ticketKey, t *ticket) {
+	m.enqueue(key, t)
 	m.sessions.Count(m.sessions.Find(key.session))
-	for i := range t.places {
-		p := &t.places[i]
+	for i := range t.slots {
+		p := &t.slots[i]
 		if t.state == Waiting {
 			p.lock.waiters.push(p)
 		} else {
@@ -378,13 +378,13 @@ func (m *Machine) place(key ticketKey, t *ticket) {
 		m.counts.Granted++
 	}
 	if t.waitUntil != 0 {
-		m.due.Set(dueKey{t.waitUntil, dueWait, t.born, ""}, key)
+		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
 	}
 	if t.holdUntil != 0 {
-		m.due.Set(dueKey{t.holdUntil, dueHold, t.born, ""}, key)
+		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
 	}
 	if t.owner != "" {
-		m.own(key, t.owner, func(o *owned) {
+		m.updateOwner(key, t.owner, func(o *owned) {
 			if t.state == Waiting {
 				o.waiting = key.number
 			} else {

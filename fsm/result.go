@@ -12,14 +12,14 @@ type Applied struct {
 	// Stamp and Time are the machine's after the entry.
 	Stamp clock.Stamp
 	Time  clock.Time
-	// Refused is OK, or OtherRules or Malformed: then the entry took its index and did nothing
+	// Refused is OK, or OtherVersion or Malformed: then the entry took its index and did nothing
 	// else (its term has begun, though), there are no Results, and Fault says where it was malformed.
 	Refused Code
 	Fault   string
 	// Results has one for each command, in order.
 	Results []Result
-	// Dead are those of the entry's renewals whose session is not alive.
-	Dead []session.ID
+	// Unrenewed are those of the entry's renewals whose session is not alive.
+	Unrenewed []session.ID
 	// Events are what happened, in order.
 	Events []Event
 }
@@ -46,17 +46,17 @@ const (
 	// OtherKind: the name Detail.Field is in use as another kind of lock, Detail.Of its limit (0: a
 	// mutex).
 	OtherKind
-	// Limit: Detail.Field names the limit of limits.go that was met.
-	Limit
+	// LimitExceeded: Detail.Field names the limit of limits.go that was met.
+	LimitExceeded
 	// NotHeld: the ticket is not granted, or has nothing to downgrade.
 	NotHeld
-	// Over: the ticket is gone; Why says how it ended, and 0 that nobody remembers: it is at or below
+	// TicketEnded: the ticket is gone; Why says how it ended, and 0 that nobody remembers: it is at or below
 	// the floor.
-	Over
+	TicketEnded
 	// Superseded: an Attach with a higher number, or with the same one, took effect before.
 	Superseded
-	// OtherRules: encoded under other rules than the machine's; encode again.
-	OtherRules
+	// OtherVersion: encoded under other rules than the machine's; encode again.
+	OtherVersion
 	// Malformed: not an entry.
 	Malformed
 )
@@ -68,7 +68,7 @@ type Result struct {
 	// State, Why, Token and HoldUntil tell the ticket of Acquire, Drop and Downgrade as it stands
 	// after the command. State 0: the machine has never seen it.
 	State     State
-	Why       Why
+	Reason    Reason
 	Token     uint64
 	HoldUntil clock.Time // 0 = no maximum
 	// Session and TTL are set for OpenSession, Attach, Acquire, Drop and Downgrade of a living session,
@@ -83,7 +83,7 @@ type Result struct {
 // Detail is what a result says beyond its code.
 type Detail struct {
 	Field    string
-	Of       uint32
+	Limit    uint32
 	Blockers []Blocker
 	// Cycle spells out a deadlock, link by link; of a long one, More links are left out in the middle.
 	Cycle []Link
@@ -136,34 +136,34 @@ type State uint8
 const (
 	Waiting State = 1 + iota
 	Granted
-	Gone
+	Ended
 )
 
-// Why says how a ticket, or a session, ended.
-type Why uint8
+// Reason says how a ticket, or a session, ended.
+type Reason uint8
 
 // The numbers are part of the formats: never reuse one.
 const (
-	Dropped      Why = 1 + iota // its client dropped the ticket
-	Closed                      // its client closed the session
-	Expired                     // the lease ended
-	Disconnected                // the stream broke and the grace was over
-	Evicted                     // an operator ended the session
-	Revoked                     // an operator released the lock by force
-	HeldOut                     // the maximum hold was over
-	WaitedOut                   // the wait was over
-	TryFailed                   // it would not wait: Code NotAcquired
-	Deadlocked                  // Code Deadlock
-	OwnerBusy                   // Code OwnerWaits
-	WrongKind                   // Code OtherKind
-	TooMany                     // Code Limit
-	Restored                    // a backup was restored
-	whyEnd
+	Dropped         Reason = 1 + iota // its client dropped the ticket
+	Closed                            // its client closed the session
+	Expired                           // the lease ended
+	Disconnected                      // the stream broke and the grace was over
+	Evicted                           // an operator ended the session
+	Revoked                           // an operator released the lock by force
+	MaxHoldExceeded                   // the maximum hold was over
+	WaitTimeout                       // the wait was over
+	TryFailed                         // it would not wait: Code NotAcquired
+	Deadlocked                        // Code Deadlock
+	OwnerBusy                         // Code OwnerWaits
+	KindMismatch                      // Code OtherKind
+	TooMany                           // Code Limit
+	Restored                          // a backup was restored
+	reasonEnd
 )
 
 // code is how a repeated Acquire of a ticket that is gone for this reason is answered: as the
 // first was.
-func (w Why) code() Code {
+func (w Reason) code() Code {
 	switch w {
 	case TryFailed:
 		return NotAcquired
@@ -171,14 +171,14 @@ func (w Why) code() Code {
 		return Deadlock
 	case OwnerBusy:
 		return OwnerWaits
-	case WrongKind:
+	case KindMismatch:
 		return OtherKind
 	case TooMany:
-		return Limit
+		return LimitExceeded
 	default:
-		return Over
+		return TicketEnded
 	}
 }
 
 // asked tells whether the holder itself asked for this end. Every other end has a lock delay.
-func (w Why) asked() bool { return w == Dropped || w == Closed }
+func (w Reason) asked() bool { return w == Dropped || w == Closed }

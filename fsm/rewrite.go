@@ -21,9 +21,9 @@ type NewHistory struct {
 	Clock uint64
 	// Time is the running cluster's, if one runs, so that cluster time does not fall either.
 	Time clock.Time
-	// Quiet is how long nothing is granted; 0 = QuietMax, the longest lease and delay that could
+	// HoldOff is how long nothing is granted; 0 = HoldOffMax, the longest lease and delay that could
 	// have been given after the backup was taken. It is never less than the backup's own longest.
-	Quiet clock.Span
+	HoldOff clock.Span
 }
 
 // Rewrite turns a backup into the first snapshot of a new history and returns its index. It is done
@@ -37,10 +37,10 @@ type NewHistory struct {
 //
 // The old cluster must be dead.
 func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err error) {
-	if h.Cluster == (ClusterID{}) || h.Above > TokenBaseMax || h.Quiet < 0 || h.Quiet > QuietMax ||
+	if h.Cluster == (ClusterID{}) || h.Above > TokenBaseMax || h.HoldOff < 0 || h.HoldOff > HoldOffMax ||
 		h.Time < 0 || h.Time > timeMax {
 		return 0, errors.New("fsm: a new history needs an id, an index and a time within bounds and a quiet period of up to " +
-			QuietMax.String() + "; nothing was written")
+			HoldOffMax.String() + "; nothing was written")
 	}
 	if h.Clock > TokenBaseMax {
 		return 0, errors.New("fsm: this machine's clock is beyond 2242, where the scale of tokens ends; nothing was written; set the clock")
@@ -50,7 +50,7 @@ func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err err
 		return 0, err
 	}
 	m := newMachine(old.known)
-	m.rules, m.time = old.rules, max(old.time, h.Time) // the term is that of the new history's log
+	m.version, m.time = old.version, max(old.time, h.Time) // the term is that of the new history's log
 	m.cluster = h.Cluster
 	m.index = max(old.index, h.Above)
 	if h.Clock != 0 {
@@ -61,7 +61,7 @@ func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err err
 			h.Above, uint64(TokenBaseMax))
 	}
 	m.restored = m.index
-	m.quiet = m.time.Add(max(h.quietSpan(), old.longest()))
+	m.holdOffUntil = m.time.Add(max(h.holdOffSpan(), old.longest()))
 	if _, err := m.Freeze().WriteTo(w); err != nil {
 		return 0, err
 	}
@@ -79,11 +79,11 @@ func TokenBase(now, above uint64) uint64 {
 	return now + (above-now+TokenLead-1)/TokenLead*TokenLead
 }
 
-func (h NewHistory) quietSpan() clock.Span {
-	if h.Quiet == 0 {
-		return QuietMax
+func (h NewHistory) holdOffSpan() clock.Span {
+	if h.HoldOff == 0 {
+		return HoldOffMax
 	}
-	return h.Quiet
+	return h.HoldOff
 }
 
 // longest is how long the machine's grants could still be believed in, or its delays last.
@@ -95,5 +95,5 @@ func (m *Machine) longest() clock.Span {
 	for _, until := range m.delays.All() {
 		longest = max(longest, until.Sub(m.time))
 	}
-	return max(longest, m.quiet.Sub(m.time))
+	return max(longest, m.holdOffUntil.Sub(m.time))
 }

@@ -27,7 +27,7 @@ func BenchmarkHandOff(bench *testing.B) {
 			for bench.Loop() {
 				bench.StopTimer()
 				holder := queue[0]
-				entry := b.entry(&Drop{Session: holder.Session, Ticket: holder.Ticket, Floor: 0})
+				entry := b.entry(&Drop{Session: holder.Session, Ticket: holder.Ticket, AckedThrough: 0})
 				bench.StartTimer()
 				b.must(bench, entry)
 				bench.StopTimer()
@@ -49,7 +49,7 @@ func BenchmarkDropFromTheMiddle(bench *testing.B) {
 			for bench.Loop() {
 				bench.StopTimer()
 				leaver := queue[next]
-				entry := b.entry(&Drop{Session: leaver.Session, Ticket: leaver.Ticket, Floor: 0})
+				entry := b.entry(&Drop{Session: leaver.Session, Ticket: leaver.Ticket, AckedThrough: 0})
 				bench.StartTimer()
 				b.must(bench, entry)
 				bench.StopTimer()
@@ -95,7 +95,7 @@ func BenchmarkPairsAfterFreeze(bench *testing.B) {
 	}
 }
 
-// BenchmarkBury is one entry that finds size sessions due, with a lock each: it buries BurialsMax or a
+// BenchmarkBury is one entry that finds size sessions due, with a lock each: it buries ExpirationsMax or a
 // little less and leaves the rest for the next.
 func BenchmarkBury(bench *testing.B) {
 	for _, size := range []int{2_000, 20_000, 200_000} {
@@ -104,19 +104,19 @@ func BenchmarkBury(bench *testing.B) {
 			var left int
 			for bench.Loop() {
 				bench.StopTimer()
-				if left < BurialsMax {
+				if left < ExpirationsMax {
 					b, left = newBenchBed(bench, size), size
 					for range size {
 						b.apply(bench, b.acquire(fmt.Sprintf("lock/%d", b.next)))
 					}
 				}
-				e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office(), Now: clock.Time(2 * clock.Hour)}}
+				e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch(), Now: clock.Time(2 * clock.Hour)}}
 				entry := e.Append(nil)
 				bench.StartTimer()
 				a := b.must(bench, entry)
 				bench.StopTimer()
 				left -= len(a.Events) / 2
-				if n := len(a.Events); n > 2*(BurialsMax+TicketsMax) || n == 0 {
+				if n := len(a.Events); n > 2*(ExpirationsMax+TicketsMax) || n == 0 {
 					bench.Fatalf("%d events", n)
 				}
 				bench.StartTimer()
@@ -224,7 +224,7 @@ func heap() uint64 {
 }
 
 func (b *benchBed) entry(commands ...Command) []byte {
-	e := Entry{Rules: 1, Reading: clock.Reading{Office: b.m.Office()}, Commands: commands}
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}, Commands: commands}
 	return e.Append(nil)
 }
 

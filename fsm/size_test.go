@@ -14,24 +14,24 @@ func TestSizeIsNoLessThanTheBytes(t *testing.T) {
 	long := string(make([]byte, NameBytesMax))
 	var items []Item
 	for range ItemsMax {
-		items = append(items, Item{Name: long, Mode: Permits, Permits: 1<<32 - 1, Of: 1<<32 - 1})
+		items = append(items, Item{Name: long, Mode: Permits, Permits: 1<<32 - 1, Limit: 1<<32 - 1})
 	}
 	commands := everyCommand()
 	commands = append(commands,
 		&OpenSession{Identity: long, Label: long, Metadata: long, TTL: -1 << 63, LockDelay: -1 << 63, Grace: -1 << 63},
-		&Attach{Session: session.ID(most), Floor: most, Attempt: most},
+		&Attach{Session: session.ID(most), AckedThrough: most, Attempt: most},
 		&Detached{Session: session.ID(most), Attachment: most, Index: most},
 		&Acquire{
-			Session: session.ID(most), Ticket: most, Floor: most, Items: items, WaitFor: -1 << 63,
+			Session: session.ID(most), Ticket: most, AckedThrough: most, Items: items, WaitFor: -1 << 63,
 			MaxHold: -1 << 63, Owner: long, Metadata: long,
 		},
-		&Drop{Session: session.ID(most), Ticket: most, Floor: most},
+		&Drop{Session: session.ID(most), Ticket: most, AckedThrough: most},
 		&ForceRelease{Name: long, Token: most, Reason: long},
 		&ExpireSession{Session: session.ID(most), Reason: long},
 		&LeaderStart{Node: long, Nonce: most, TokenBase: most},
 		&Member{
-			ID: long, Client: long, Peer: long, HTTP: long, Version: long, RulesMin: 1<<32 - 1,
-			RulesMax: 1<<32 - 1, FreeBytes: most, FreeMark: most, Timeout: 1<<32 - 1, Fixed: 1<<32 - 1,
+			ID: long, Client: long, Peer: long, HTTP: long, Version: long, StateVersionMin: 1<<32 - 1,
+			StateVersionMax: 1<<32 - 1, FreeBytes: most, FreeMark: most, Timeout: 1<<32 - 1, Fixed: 1<<32 - 1,
 		},
 		&Digest{Node: long, Index: most, Value: most},
 	)

@@ -13,7 +13,7 @@ import (
 
 // # The form of a snapshot
 //
-// This table is the reference. It is made of the parts in wire.go; what is unnamed is a number.
+// This table is the reference. It is made of the parts in encoding.go; what is unnamed is a number.
 //
 //	magic     "zamok" and the version as a byte, 1
 //	records   each: its length in bytes, its kind as a byte, its fields
@@ -66,14 +66,14 @@ type Frozen struct {
 
 // header is the numbers of a state.
 type header struct {
-	rules    uint32
-	term     uint64
-	index    uint64
-	time     clock.Time
-	office   uint64
-	cluster  ClusterID
-	restored uint64
-	quiet    clock.Time
+	version      uint32
+	term         uint64
+	index        uint64
+	time         clock.Time
+	epoch        uint64
+	cluster      ClusterID
+	restored     uint64
+	holdOffUntil clock.Time
 }
 
 // Freeze returns the state as it is now, in constant time. The machine then copies, bit by bit,
@@ -81,7 +81,7 @@ type header struct {
 func (m *Machine) Freeze() *Frozen {
 	return &Frozen{
 		header: header{
-			m.rules, m.term, m.index, m.time, m.office, m.cluster, m.restored, m.quiet,
+			m.version, m.term, m.index, m.time, m.epoch, m.cluster, m.restored, m.holdOffUntil,
 		},
 		sessions: m.sessions.Freeze(),
 		tickets:  m.tickets.Clone(),
@@ -156,14 +156,14 @@ func (s *snapshotWriter) record(kind recordKind, fields []byte) {
 }
 
 func (s *snapshotWriter) header(h *header) {
-	b := appendNumber(s.fields(), h.rules)
+	b := appendNumber(s.fields(), h.version)
 	b = appendNumber(b, h.term)
 	b = appendNumber(b, h.index)
 	b = appendNumber(b, uint64(h.time))
-	b = appendNumber(b, h.office)
+	b = appendNumber(b, h.epoch)
 	b = append(b, h.cluster[:]...)
 	b = appendNumber(b, h.restored)
-	s.record(recHeader, appendNumber(b, uint64(h.quiet)))
+	s.record(recHeader, appendNumber(b, uint64(h.holdOffUntil)))
 }
 
 func (s *snapshotWriter) session(one *session.Session) {
@@ -177,19 +177,19 @@ func (s *snapshotWriter) session(one *session.Session) {
 	b = appendNumber(b, uint64(one.Grace))
 	b = appendNumber(b, uint64(one.Opened))
 	b = appendNumber(b, uint64(one.Deadline))
-	b = appendNumber(b, one.Heard)
+	b = appendNumber(b, one.Renewed)
 	b = appendNumber(b, one.Attachment)
 	b = appendNumber(b, one.Attempt)
-	b = appendNumber(b, one.Floor)
+	b = appendNumber(b, one.AckedThrough)
 	s.record(recSession, appendNumber(b, one.Changed))
 }
 
 func (s *snapshotWriter) ticket(key ticketKey, t *ticket) {
 	b := appendNumber(s.fields(), key.number)
-	b = append(b, byte(t.state), byte(t.why))
+	b = append(b, byte(t.state), byte(t.reason))
 	b = appendNumber(b, t.token)
-	if t.state != Gone {
-		b = appendNumber(b, t.born)
+	if t.state != Ended {
+		b = appendNumber(b, t.enqueued)
 		b = appendNumber(b, uint64(t.waitUntil))
 		b = appendNumber(b, uint64(t.holdUntil))
 		b = appendNumber(b, uint64(t.maxHold))

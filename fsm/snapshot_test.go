@@ -21,16 +21,16 @@ import (
 func richMachine(t testing.TB) *Machine {
 	m := New()
 	apply := func(now clock.Time, commands ...Command) Applied {
-		e := Entry{Rules: 1, Reading: clock.Reading{Office: m.Office(), Now: now}, Commands: commands}
+		e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: now}, Commands: commands}
 		a, err := m.Apply(3, e.Append(nil))
 		require.NoError(t, err)
 		require.Equal(t, OK, a.Refused)
 		return a
 	}
 	apply(0, &LeaderStart{Node: "n1", Nonce: 7, Cluster: ClusterID{0xC1}, TokenBase: 1000})
-	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, RulesMin: 1, RulesMax: 1}, &Member{
+	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, StateVersionMin: 1, StateVersionMax: 1}, &Member{
 		ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3", Version: "v0",
-		RulesMin: 1, RulesMax: 1, FreeBytes: 1 << 40, FreeMark: 1 << 28, Timeout: 750, Fixed: 500,
+		StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, FreeMark: 1 << 28, Timeout: 750, Fixed: 500,
 	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1})
 	open := func(secret byte, delay clock.Span) session.ID {
 		return apply(m.Time(), &OpenSession{
@@ -78,7 +78,7 @@ func TestSnapshotIsTheState(t *testing.T) {
 	require.Equal(t, m.Reports(), restored.Reports(), "reports are kept, though no digest covers them")
 
 	// Both go on alike.
-	e := Entry{Rules: 1, Reading: clock.Reading{Office: m.Office(), Now: clock.Time(clock.Hour)}}
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}
 	one, err := m.Apply(3, e.Append(nil))
 	require.NoError(t, err)
 	two, err := restored.Apply(3, e.Append(nil))
@@ -92,7 +92,7 @@ func TestAFrozenStateStandsStill(t *testing.T) {
 	m := richMachine(t)
 	before := snapshotOf(t, m)
 	frozen := m.Freeze()
-	e := Entry{Rules: 1, Reading: clock.Reading{Office: m.Office(), Now: clock.Time(clock.Hour)}}
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}
 	_, err := m.Apply(3, e.Append(nil))
 	require.NoError(t, err)
 	require.NotEqual(t, before, snapshotOf(t, m))
@@ -141,17 +141,17 @@ func newReader(b []byte) io.Reader { return struct{ io.Reader }{bytes.NewReader(
 
 func TestRestoreStopsAtUnknownRules(t *testing.T) {
 	m := newMachine(Range{Min: 1, Max: 3})
-	e := Entry{Rules: 1, Commands: []Command{&SetRules{Rules: 2}}}
+	e := Entry{Version: 1, Commands: []Command{&SetVersion{Version: 2}}}
 	_, err := m.Apply(1, e.Append(nil))
 	require.NoError(t, err)
 	_, err = Restore(bytes.NewReader(snapshotOf(t, m)))
-	var rules *RulesError
+	var rules *VersionError
 	require.ErrorAs(t, err, &rules)
 	require.Equal(t, uint32(2), rules.Need)
 
 	again, err := restore(bytes.NewReader(snapshotOf(t, m)), Range{Min: 2, Max: 2})
 	require.NoError(t, err)
-	require.Equal(t, uint32(2), again.Rules())
+	require.Equal(t, uint32(2), again.Version())
 }
 
 func TestWritingASnapshotReportsTheFailure(t *testing.T) {
@@ -210,12 +210,12 @@ func FuzzRestore(f *testing.F) {
 		}
 		require.Equal(t, b, snapshotOf(t, m))
 		_ = m.Check() // may find much, must not panic
-		e := Entry{Rules: m.Rules(), Reading: clock.Reading{Office: m.Office(), Now: clock.Time(clock.Hour)}}
-		e.Commands = append(e.Commands, &Member{ID: "of no snapshot", RulesMax: 1}, &Digest{Node: "of no snapshot"})
+		e := Entry{Version: m.Version(), Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}
+		e.Commands = append(e.Commands, &Member{ID: "of no snapshot", StateVersionMax: 1}, &Digest{Node: "of no snapshot"})
 		for _, s := range m.Sessions(0, 3) {
 			e.Commands = append(e.Commands,
-				&Acquire{Session: s.ID, Ticket: s.Floor + 1, Items: exclusive("a"), WaitFor: Forever},
-				&Drop{Session: s.ID, Ticket: s.Floor + 1, Floor: s.Floor + 1}, &CloseSession{Session: s.ID})
+				&Acquire{Session: s.ID, Ticket: s.AckedThrough + 1, Items: exclusive("a"), WaitFor: Forever},
+				&Drop{Session: s.ID, Ticket: s.AckedThrough + 1, AckedThrough: s.AckedThrough + 1}, &CloseSession{Session: s.ID})
 		}
 		_, err = m.Apply(1, e.Append(nil))
 		require.NoError(t, err)

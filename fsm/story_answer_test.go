@@ -84,16 +84,16 @@ func (t *teller) tellCode(c Command, r Result) {
 	case Invalid:
 		t.say("%s is refused: invalid %s", who, r.Detail.Field)
 	case NoSession:
-		why := ""
-		if r.Why == Restored {
-			why = ", a backup was restored"
+		reason := ""
+		if r.Reason == Restored {
+			reason = ", a backup was restored"
 		}
-		t.say("%s is told: there is no such session%s", who, why)
+		t.say("%s is told: there is no such session%s", who, reason)
 	case WrongSecret:
 		t.say("%s is refused: that is not the session's secret", who)
 	case Superseded:
 		t.say("%s is refused: a later attempt took effect before", who)
-	case Limit:
+	case LimitExceeded:
 		t.say("%s is refused: over the limit (%s)", who, r.Detail.Field)
 	default:
 		t.t.Fatalf("%T was answered with code %d: %+v", c, r.Code, r)
@@ -143,14 +143,14 @@ func (t *teller) tellAcquired(c *Acquire, r Result) {
 		t.say("%s is told again: %s is held, token %d", who, what, r.Token)
 	case r.Code == OK && r.State == Waiting:
 		t.tellWaiting(c, r)
-	case r.Code == Over:
-		t.say("%s is told: ticket %d is over (%s)", who, c.Ticket, because(r.Why, ""))
-	case r.Why != 0 && r.Code == r.Why.code():
+	case r.Code == TicketEnded:
+		t.say("%s is told: ticket %d is over (%s)", who, c.Ticket, because(r.Reason, ""))
+	case r.Reason != 0 && r.Code == r.Reason.code():
 		if e, first := t.takes(EvRefused, r.Index, ref); first {
 			require.Equal(t.t, c.Items, e.Items)
 			t.tellRefused(c, r)
 		} else {
-			t.say("%s is told again: ticket %d was refused (%s)", who, c.Ticket, because(r.Why, ""))
+			t.say("%s is told again: ticket %d was refused (%s)", who, c.Ticket, because(r.Reason, ""))
 		}
 	default:
 		t.tellCode(c, r)
@@ -161,7 +161,7 @@ func (t *teller) tellWaiting(c *Acquire, r Result) {
 	ref := TicketRef{c.Session, c.Ticket}
 	view, _ := t.m.Ticket(ref)
 	word := "waits"
-	if view.Born != r.Index {
+	if view.Enqueued != r.Index {
 		word = "is told again: it waits"
 	}
 	t.say("%s %s for %s%s%s", t.holder(ref), word, t.locks(c.Items), until(view.WaitUntil, ", until %v at most"), t.places(ref))
@@ -226,11 +226,11 @@ func (t *teller) tellRefused(c *Acquire, r Result) {
 		}
 	case OtherKind:
 		kind := "a mutex"
-		if r.Detail.Of > 0 {
-			kind = fmt.Sprintf("%d permits", r.Detail.Of)
+		if r.Detail.Limit > 0 {
+			kind = fmt.Sprintf("%d permits", r.Detail.Limit)
 		}
 		t.say("%s is refused %s: %s is in use as %s", who, what, r.Detail.Field, kind)
-	case Limit:
+	case LimitExceeded:
 		t.say("%s is refused %s: over the limit (%s)", who, what, r.Detail.Field)
 	default:
 		t.say("%s is refused %s: %s", who, what, strings.Join(t.blockers(r.Detail.Blockers), "; "))
@@ -263,22 +263,22 @@ func (t *teller) tellDropped(c *Drop, r Result) {
 		t.tellCode(c, r)
 		return
 	}
-	require.Equal(t.t, Gone, r.State)
+	require.Equal(t.t, Ended, r.State)
 	if e, ok := t.takes(EvReleased, r.Index, ref); ok {
 		require.Equal(t.t, r.Token, e.Token)
-		require.Equal(t.t, Dropped, r.Why)
+		require.Equal(t.t, Dropped, r.Reason)
 		t.tellEvent(e)
 		return
 	}
-	t.say("%s's ticket %d is gone (%s)", t.client(c.Session), c.Ticket, because(r.Why, ""))
+	t.say("%s's ticket %d is gone (%s)", t.client(c.Session), c.Ticket, because(r.Reason, ""))
 }
 
 func stateName(r Result) string {
 	switch r.State {
 	case Waiting:
 		return "it waits"
-	case Gone:
-		return "it is gone (" + because(r.Why, "") + ")"
+	case Ended:
+		return "it is gone (" + because(r.Reason, "") + ")"
 	case Granted:
 		return "there is nothing to share in permits"
 	default:

@@ -74,7 +74,7 @@ func (s *story) do(d *draft, l *line) []string {
 	case "binary":
 		s.known = l.bounds(l.option("knows", "1-1"))
 		said = s.reborn(bytes.NewReader(s.snapshot(s.m)), fmt.Sprintf(
-			"this program knows rules %d to %d; the cluster's are %d", s.known.Min, s.known.Max, s.m.Rules()))
+			"this program knows rules %d to %d; the cluster's are %d", s.known.Min, s.known.Max, s.m.Version()))
 	case "backup":
 		name := l.next()
 		s.backups[name] = s.snapshot(s.m)
@@ -114,14 +114,14 @@ func (s *story) rewrite(l *line) []string {
 	name := l.next()
 	h := NewHistory{Cluster: ClusterID{2}, Above: l.number(l.option("above", "0"))}
 	h.Clock = l.number(l.option("clock", "0"))
-	h.Quiet = l.span(l.option("quiet", "0s"))
+	h.HoldOff = l.span(l.option("quiet", "0s"))
 	h.Time = clock.Time(l.span(l.option("time", "0s")))
 	var b bytes.Buffer
 	index, err := Rewrite(&b, bytes.NewReader(s.backups[name]), h)
 	require.NoError(s.t, err)
 	said := s.reborn(&b, fmt.Sprintf("a new history begins from %s, above index %d", name, index))
 	s.now = s.m.Time()
-	return append(said, fmt.Sprintf("it is %v; nothing is granted before %v", moment(s.m.Time()), moment(s.m.Quiet())))
+	return append(said, fmt.Sprintf("it is %v; nothing is granted before %v", moment(s.m.Time()), moment(s.m.HoldOffUntil())))
 }
 
 // repeat plays lines many times and counts what is said. Lines of clients travel together, as they
@@ -169,16 +169,16 @@ func (s *story) send(d *draft) []string {
 	}
 	was := s.m.Time()
 	a, err := s.apply(b)
-	if stop := (*RulesError)(nil); errors.As(err, &stop) {
+	if stop := (*VersionError)(nil); errors.As(err, &stop) {
 		return []string{"this node stops: " + stop.Error()}
 	}
 	require.NoError(s.t, err)
 	switch a.Refused {
 	case Malformed:
 		return []string{fmt.Sprintf("these bytes are no entry: they take index %d and change nothing", a.Index)}
-	case OtherRules:
+	case OtherVersion:
 		return []string{fmt.Sprintf("not done, encode again: the entry is of rules %d, the cluster's are %d (it takes index %d)",
-			d.Rules, s.m.Rules(), a.Index)}
+			d.Version, s.m.Version(), a.Index)}
 	}
 	return append(s.tellTime(d, was), s.tell(d, a)...)
 }
@@ -189,7 +189,7 @@ func (s *story) tellTime(d *draft, was clock.Time) []string {
 	switch {
 	case !d.marked:
 		return nil
-	case s.m.Time() == was && (s.m.Office() == 0 || d.Reading.Office != s.m.Office()):
+	case s.m.Time() == was && (s.m.Epoch() == 0 || d.Reading.Epoch != s.m.Epoch()):
 		return []string{fmt.Sprintf("it is still %s: the reading %s is of an office that is not in force", is, read)}
 	case d.Reading.Now < was:
 		return []string{fmt.Sprintf("it is still %s: the reading says %s, and time never goes back", is, read)}

@@ -168,7 +168,7 @@ func (l *line) items() []Item {
 		name, how, _ := strings.Cut(word, ":")
 		it := Item{Mode: Exclusive}
 		if n, of, permits := strings.Cut(how, "/"); permits {
-			it = Item{Mode: Permits, Permits: uint32(l.number(n)), Of: uint32(l.number(of))}
+			it = Item{Mode: Permits, Permits: uint32(l.number(n)), Limit: uint32(l.number(of))}
 		} else if how == "shared" {
 			it.Mode = Shared
 		} else if how != "" {
@@ -214,7 +214,7 @@ func (l *line) ticket(p *person) uint64 {
 		if c == nil || !slices.ContainsFunc(c.Items, func(it Item) bool { return it.Name == word }) {
 			continue
 		}
-		if view, _ := l.s.m.Ticket(TicketRef{p.id, n}); view.State != Gone {
+		if view, _ := l.s.m.Ticket(TicketRef{p.id, n}); view.State != Ended {
 			return n
 		}
 		latest = max(latest, n)
@@ -235,8 +235,8 @@ type draft struct {
 // draft begins an entry with what stands before a line.
 func (s *story) draft(l *line) *draft {
 	s.t.Helper()
-	d := &draft{Entry: Entry{Rules: s.m.Rules()}}
-	d.Reading = clock.Reading{Office: s.office, Now: s.now}
+	d := &draft{Entry: Entry{Version: s.m.Version()}}
+	d.Reading = clock.Reading{Epoch: s.office, Now: s.now}
 	for {
 		switch l.words[0] {
 		case "at":
@@ -245,14 +245,14 @@ func (s *story) draft(l *line) *draft {
 			d.Reading.Now, d.marked = s.now, true
 		case "stamped":
 			l.next()
-			d.Reading = clock.Reading{Office: l.office(l.next()), Now: clock.Time(l.span(l.next()))}
+			d.Reading = clock.Reading{Epoch: l.office(l.next()), Now: clock.Time(l.span(l.next()))}
 			d.marked = true
 		case "term":
 			l.next()
 			s.term = l.number(l.next())
 		case "rules":
 			l.next()
-			d.Rules = uint32(l.number(l.next()))
+			d.Version = uint32(l.number(l.next()))
 		case "damaged":
 			l.next()
 			d.garble = func(b []byte) []byte { b[len(b)/2] ^= 0x10; return b }
@@ -337,7 +337,7 @@ func (s *story) writeClient(d *draft, l *line, p *person) {
 		slices.Sort(d.Renewals)
 	case "attaches":
 		d.Commands = append(d.Commands, &Attach{
-			Session: p.id, Secret: secretOf(l.option("secret", p.name)), Floor: l.number(l.option("floor", "0")),
+			Session: p.id, Secret: secretOf(l.option("secret", p.name)), AckedThrough: l.number(l.option("floor", "0")),
 			Attempt: l.number(l.option("attempt", "0")),
 		})
 	case "closes":
@@ -351,11 +351,11 @@ func (s *story) writeClient(d *draft, l *line, p *person) {
 		d.Commands = append(d.Commands, &c)
 	case "drops":
 		d.Commands = append(d.Commands, &Drop{
-			Session: p.id, Ticket: l.ticket(p), Floor: l.number(l.option("floor", "0")),
+			Session: p.id, Ticket: l.ticket(p), AckedThrough: l.number(l.option("floor", "0")),
 		})
 	case "downgrades":
 		d.Commands = append(d.Commands, &Downgrade{
-			Session: p.id, Ticket: l.ticket(p), Floor: l.number(l.option("floor", "0")),
+			Session: p.id, Ticket: l.ticket(p), AckedThrough: l.number(l.option("floor", "0")),
 		})
 	default:
 		l.fail("what does %s do?", p.name)
@@ -366,10 +366,10 @@ func (s *story) acquire(l *line, p *person, wait clock.Span) *Acquire {
 	s.t.Helper()
 	c := &Acquire{Session: p.id, WaitFor: wait, Owner: l.option("owner", "")}
 	c.Ticket = l.number(l.option("as", fmt.Sprint(p.last+1)))
-	if floor := l.option("floor", "0"); floor == "before" {
-		c.Floor = c.Ticket - 1
+	if ackedThrough := l.option("floor", "0"); ackedThrough == "before" {
+		c.AckedThrough = c.Ticket - 1
 	} else {
-		c.Floor = l.number(floor)
+		c.AckedThrough = l.number(ackedThrough)
 	}
 	if wait := l.option("wait", ""); wait != "" {
 		c.WaitFor = l.span(wait)
@@ -397,11 +397,11 @@ func (s *story) operator(l *line) Command {
 		return &ExpireSession{Session: l.person().id, Reason: l.option("reason", "")}
 	case "member":
 		rules := l.bounds(l.option("rules", "1-1"))
-		c := &Member{ID: l.next(), RulesMin: rules.Min, RulesMax: rules.Max, FreeBytes: l.number(l.option("free", "0"))}
+		c := &Member{ID: l.next(), StateVersionMin: rules.Min, StateVersionMax: rules.Max, FreeBytes: l.number(l.option("free", "0"))}
 		copy(c.Incarnation[:], l.option("disk", "A"))
 		return c
 	case "raise":
-		return &SetRules{Rules: uint32(l.number(l.option("to", "0")))}
+		return &SetVersion{Version: uint32(l.number(l.option("to", "0")))}
 	default: // report
 		return &Digest{Node: l.next(), Index: l.number(l.option("index", "0")), Value: l.number(l.option("value", "0"))}
 	}

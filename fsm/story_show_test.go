@@ -10,7 +10,7 @@ func (s *story) answer(question string, l *line) []string {
 	s.t.Helper()
 	switch question {
 	case "why":
-		return s.why(l)
+		return s.reason(l)
 	case "index":
 		return []string{fmt.Sprintf("the index is %d", s.m.index)}
 	case "next":
@@ -44,8 +44,8 @@ func (s *story) showLock(name string) []string {
 		return []string{name + ": nobody uses it"}
 	}
 	kind := ""
-	if lock.Of > 0 {
-		kind = fmt.Sprintf(" (%d permits)", lock.Of)
+	if lock.Limit > 0 {
+		kind = fmt.Sprintf(" (%d permits)", lock.Limit)
 	}
 	var queue []string
 	for _, waiter := range lock.Queue {
@@ -76,14 +76,14 @@ func (s *story) showSession(p *person) []string {
 	}
 	live, gone := 0, 0
 	for _, state := range s.m.ticketStates(p.id) {
-		if state.State == Gone {
+		if state.State == Ended {
 			gone++
 		} else {
 			live++
 		}
 	}
 	return []string{fmt.Sprintf("%s: alive until %v; floor %d, tickets in hand %d, gone ones remembered %d",
-		p.name, moment(one.Deadline), one.Floor, live, gone)}
+		p.name, moment(one.Deadline), one.AckedThrough, live, gone)}
 }
 
 func (s *story) showMembers() []string {
@@ -114,7 +114,7 @@ func (s *story) showMember(name string) []string {
 		return []string{name + ": not on record"}
 	}
 	said := fmt.Sprintf("%s: disk %s, knows rules %d to %d; announced at index %d", name,
-		strings.TrimRight(string(record.Incarnation[:]), "\x00"), record.RulesMin, record.RulesMax, record.Announced)
+		strings.TrimRight(string(record.Incarnation[:]), "\x00"), record.StateVersionMin, record.StateVersionMax, record.Announced)
 	if record.Replaced != 0 {
 		said += fmt.Sprintf(", on another disk since %v", moment(record.Replaced))
 	}
@@ -137,7 +137,7 @@ func (s *story) waiting(l *line) TicketRef {
 	return TicketRef{Session: p.id}
 }
 
-func (s *story) why(l *line) []string {
+func (s *story) reason(l *line) []string {
 	s.t.Helper()
 	ref := s.waiting(l)
 	said := s.blockers(s.m.Blockers(ref))

@@ -40,7 +40,7 @@ func (t *teller) say(format string, args ...any) {
 
 func (t *teller) tellRenewals(renewals []session.ID, a Applied) {
 	dead := make(map[session.ID]bool)
-	for _, id := range a.Dead {
+	for _, id := range a.Unrenewed {
 		dead[id] = true
 	}
 	for _, id := range renewals {
@@ -69,23 +69,23 @@ func (t *teller) tellEvent(e Event) {
 	case EvGranted:
 		t.say("%s gets %s, token %d%s", t.holder(e.TicketRef), what, e.Token, until(e.HoldUntil, ", until %v at most"))
 	case EvRefused:
-		t.say("%s no longer waits for %s: %s", t.holder(e.TicketRef), what, because(e.Why, e.Text))
+		t.say("%s no longer waits for %s: %s", t.holder(e.TicketRef), what, because(e.Reason, e.Text))
 	case EvLost:
-		t.say("%s loses %s, token %d: %s", who, what, e.Token, because(e.Why, e.Text))
+		t.say("%s loses %s, token %d: %s", who, what, e.Token, because(e.Reason, e.Text))
 	case EvReleased:
 		t.say("%s", t.released(e))
 	case EvDowngraded:
 		t.say("%s now has %s, token %d", who, what, e.Token)
 	case EvEnded:
-		t.say("%s's session ends: %s", who, because(e.Why, e.Text))
+		t.say("%s's session ends: %s", who, because(e.Reason, e.Text))
 	case EvQueueMoved: // judged, and to be seen in `show`
-	case EvOffice:
+	case EvEpochStarted:
 		require.Equal(t.t, t.nonce, e.Value, "the office is not for this nonce")
 		t.offices = append(t.offices, office{e.Text, e.Index})
 		t.office, t.now = e.Index, t.m.Time()
 		t.say("%s leads in term %d: office %c begins at index %d, its clock at %v",
 			e.Text, t.term, 'A'+len(t.offices)-1, e.Index, moment(t.now))
-	case EvRulesSet:
+	case EvVersionSet:
 		t.say("the rules are %d from now on", e.Value)
 	case EvReported:
 		t.say("%s had the digest %d at index %d", e.Text, e.Value, e.At)
@@ -98,11 +98,11 @@ func (t *teller) released(e Event) string {
 	who, what := t.client(e.Session), t.locks(e.Items)
 	switch {
 	case e.Token == 0:
-		return fmt.Sprintf("%s no longer waits for %s: %s", t.holder(e.TicketRef), what, because(e.Why, ""))
-	case e.Why == Dropped:
+		return fmt.Sprintf("%s no longer waits for %s: %s", t.holder(e.TicketRef), what, because(e.Reason, ""))
+	case e.Reason == Dropped:
 		return fmt.Sprintf("%s drops %s, token %d", who, what, e.Token)
 	default:
-		return fmt.Sprintf("%s gives back %s, token %d: %s", who, what, e.Token, because(e.Why, ""))
+		return fmt.Sprintf("%s gives back %s, token %d: %s", who, what, e.Token, because(e.Reason, ""))
 	}
 }
 
@@ -120,7 +120,7 @@ func (t *teller) states(e Event) string {
 		case Granted:
 			what += fmt.Sprintf("held, token %d%s", state.Token, until(state.HoldUntil, " until %v at most"))
 		default:
-			what += "gone: " + because(state.Why, "")
+			what += "gone: " + because(state.Reason, "")
 		}
 		all = append(all, what)
 	}
@@ -189,33 +189,33 @@ func lockName(it Item) string {
 	case Shared:
 		return name + " (shared)"
 	case Permits:
-		return fmt.Sprintf("%s (%d of %d)", name, it.Permits, it.Of)
+		return fmt.Sprintf("%s (%d of %d)", name, it.Permits, it.Limit)
 	default:
 		return name
 	}
 }
 
 // because says how a ticket or a session ended.
-func because(why Why, text string) string {
+func because(reason Reason, text string) string {
 	reasons := [...]string{
-		0:            "forgotten",
-		Dropped:      "dropped",
-		Closed:       "session closed",
-		Expired:      "the lease is over",
-		Disconnected: "the stream broke and the grace is over",
-		Evicted:      "an operator ended the session",
-		Revoked:      "an operator released it by force",
-		HeldOut:      "the maximum hold is over",
-		WaitedOut:    "the wait is over",
-		TryFailed:    "it would not wait",
-		Deadlocked:   "a deadlock",
-		OwnerBusy:    "its owner waits already",
-		WrongKind:    "the lock is of another kind",
-		TooMany:      "too many tickets",
-		Restored:     "a backup was restored",
+		0:               "forgotten",
+		Dropped:         "dropped",
+		Closed:          "session closed",
+		Expired:         "the lease is over",
+		Disconnected:    "the stream broke and the grace is over",
+		Evicted:         "an operator ended the session",
+		Revoked:         "an operator released it by force",
+		MaxHoldExceeded: "the maximum hold is over",
+		WaitTimeout:     "the wait is over",
+		TryFailed:       "it would not wait",
+		Deadlocked:      "a deadlock",
+		OwnerBusy:       "its owner waits already",
+		KindMismatch:    "the lock is of another kind",
+		TooMany:         "too many tickets",
+		Restored:        "a backup was restored",
 	}
 	if text != "" {
-		return fmt.Sprintf("%s (%s)", reasons[why], text)
+		return fmt.Sprintf("%s (%s)", reasons[reason], text)
 	}
-	return reasons[why]
+	return reasons[reason]
 }

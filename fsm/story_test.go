@@ -134,7 +134,7 @@ func (s *story) look() seen {
 		}
 	}
 	return seen{
-		s.m.Stamp(), s.m.Time(), s.m.Office(), s.m.Counts(),
+		s.m.Stamp(), s.m.Time(), s.m.Epoch(), s.m.Counts(),
 		[2]session.Sum{s.m.sessions.Sum(), s.m.sum}, queues,
 	}
 }

@@ -26,8 +26,8 @@ func (k ticketKey) ref() TicketRef { return TicketRef{k.session, k.number} }
 // ticket is the canonical record of one acquisition. A gone one keeps only state, why and token.
 type ticket struct {
 	state     State
-	why       Why
-	born      uint64     // the index of its Acquire: its place in every queue
+	reason    Reason
+	enqueued  uint64     // the index of its Acquire: its place in every queue
 	token     uint64     // once granted
 	waitUntil clock.Time // while it waits with a limit
 	holdUntil clock.Time // once granted with a maximum hold
@@ -36,14 +36,14 @@ type ticket struct {
 	metadata  string
 	// items never change; a downgrade puts another slice in their place, so events and frozen
 	// snapshots may share them. places go with them one to one and link the live machine's lists.
-	items  []Item
-	places []place
+	items []Item
+	slots []slot
 }
 
 // single is the memory of the usual ticket, with one item.
 type single struct {
-	items  [1]Item
-	places [1]place
+	items [1]Item
+	slots [1]slot
 }
 
 // acquire asks for locks: grants, queues or refuses.
@@ -55,16 +55,16 @@ func (m *Machine) acquire(c *Acquire) Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	m.raiseFloor(s, c.Floor)
+	m.acknowledge(s, c.AckedThrough)
 	key := ticketKey{c.Session, c.Ticket}
 	if t := m.tickets.Peek(key); t != nil {
 		return t.answer(s)
 	}
 	switch {
-	case c.Ticket <= s.Floor:
-		return forgotten(s, Over)
-	case c.Ticket-s.Floor > TicketWindow:
-		return Result{Code: Limit, Detail: &Detail{Field: "ticket"}}.of(s)
+	case c.Ticket <= s.AckedThrough:
+		return forgotten(s, TicketEnded)
+	case c.Ticket-s.AckedThrough > TicketWindow:
+		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	case s.Live >= TicketsMax:
 		return m.refuse(s, key, c.Items, TooMany, &Detail{Field: "tickets"})
 	case s.LockDelay > 0 && m.delays.Len() >= DelaysMax:
@@ -72,23 +72,23 @@ func (m *Machine) acquire(c *Acquire) Result {
 	}
 	m.find(c.Items)
 	if clash := m.otherKind(c.Items); clash != nil {
-		return m.refuse(s, key, c.Items, WrongKind, clash)
+		return m.refuse(s, key, c.Items, KindMismatch, clash)
 	}
 	if !m.canGrant(c.Items) {
-		if why, detail := m.mayWait(c); why != 0 {
-			return m.refuse(s, key, c.Items, why, detail)
+		if reason, detail := m.mayWait(c); reason != 0 {
+			return m.refuse(s, key, c.Items, reason, detail)
 		}
 		return m.wait(s, key, c)
 	}
 	t := m.admit(s, key, c)
 	m.hold(key, t)
 	m.sum += t.sum(key)
-	m.tellGranted(key, t)
+	m.emitGranted(key, t)
 	return t.answer(s)
 }
 
 // mayWait decides what becomes of an acquisition that can't be granted now: 0 = it waits.
-func (m *Machine) mayWait(c *Acquire) (Why, *Detail) {
+func (m *Machine) mayWait(c *Acquire) (Reason, *Detail) {
 	if c.WaitFor == 0 {
 		return TryFailed, &Detail{Blockers: m.blockers(c.Items)}
 	}
@@ -100,7 +100,7 @@ func (m *Machine) mayWait(c *Acquire) (Why, *Detail) {
 		ref := TicketRef{c.Session, o.waiting}
 		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: c.Owner}}}
 	}
-	if m.searched < SearchEntryMax && m.wanted(c.Session, o) {
+	if m.searched < SearchEntryMax && m.hasWaiters(c.Session, o) {
 		if cycle := m.cycle(c); cycle != nil {
 			links, more := cut(cycle)
 			return Deadlocked, &Detail{Cycle: links, More: more}
@@ -112,20 +112,20 @@ func (m *Machine) mayWait(c *Acquire) (Why, *Detail) {
 // wait puts a new ticket at the end of all its queues.
 func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
 	t := m.admit(s, key, c)
-	for i := range t.places {
-		p := &t.places[i]
+	for i := range t.slots {
+		p := &t.slots[i]
 		p.lock.waiters.push(p)
-		m.move(p.lock)
-		if m.time < m.quiet {
-			m.delay(p.lock, m.quiet)
+		m.markMoved(p.lock)
+		if m.time < m.holdOffUntil {
+			m.delay(p.lock, m.holdOffUntil)
 		}
 	}
 	if c.WaitFor != Forever {
 		t.waitUntil = m.time.Add(c.WaitFor)
-		m.due.Set(dueKey{t.waitUntil, dueWait, t.born, ""}, key)
+		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
 	}
 	if t.owner != "" {
-		m.own(key, t.owner, func(o *owned) { o.waiting = key.number })
+		m.updateOwner(key, t.owner, func(o *owned) { o.waiting = key.number })
 	}
 	m.counts.Waiting++
 	m.sum += t.sum(key)
@@ -134,9 +134,9 @@ func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
 
 // admit makes the ticket's record; the caller makes it wait or hold and adds its sum.
 func (m *Machine) admit(s *session.Session, key ticketKey, c *Acquire) *ticket {
-	t := ticket{state: Waiting, born: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
+	t := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
 	t.take(c.Items)
-	m.stand(key, &t)
+	m.enqueue(key, &t)
 	m.sessions.Change(s, m.index, 1)
 	return m.tickets.Insert(key, t)
 }
@@ -146,18 +146,18 @@ func (t *ticket) take(items []Item) {
 	if len(items) == 1 {
 		one := new(single)
 		one.items[0] = items[0]
-		t.items, t.places = one.items[:], one.places[:]
+		t.items, t.slots = one.items[:], one.slots[:]
 		return
 	}
-	t.items, t.places = slices.Clone(items), make([]place, len(items))
+	t.items, t.slots = slices.Clone(items), make([]slot, len(items))
 }
 
-// stand gives each item its place and its lock, and lets it share the lock's copy of the name.
-func (m *Machine) stand(key ticketKey, t *ticket) {
+// enqueue gives each item its place and its lock, and lets it share the lock's copy of the name.
+func (m *Machine) enqueue(key ticketKey, t *ticket) {
 	for i := range t.items {
-		lk := m.open(t.items[i].Name, t.items[i].Of)
+		lk := m.lockFor(t.items[i].Name, t.items[i].Limit)
 		t.items[i].Name = lk.name
-		t.places[i] = place{lock: lk, key: key, at: uint64(i)}
+		t.slots[i] = slot{lock: lk, key: key, at: uint64(i)}
 	}
 }
 
@@ -170,25 +170,25 @@ func (m *Machine) drop(c *Drop) Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	m.raiseFloor(s, c.Floor)
+	m.acknowledge(s, c.AckedThrough)
 	key := ticketKey{c.Session, c.Ticket}
 	t := m.tickets.Peek(key)
 	switch {
-	case t == nil && c.Ticket <= s.Floor:
+	case t == nil && c.Ticket <= s.AckedThrough:
 		return forgotten(s, OK)
-	case t == nil && c.Ticket-s.Floor > TicketWindow:
-		return Result{Code: Limit, Detail: &Detail{Field: "ticket"}}.of(s)
+	case t == nil && c.Ticket-s.AckedThrough > TicketWindow:
+		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	case t == nil:
 		// The Acquire is still on its way, or never will be. Should it come, it finds this.
-		m.remember(key, ticket{state: Gone, why: Dropped})
+		m.remember(key, ticket{state: Ended, reason: Dropped})
 		m.sessions.Change(s, m.index, 0)
-		return Result{State: Gone, Why: Dropped}.of(s)
-	case t.state == Gone:
-		return Result{State: Gone, Why: t.why, Token: t.token}.of(s)
+		return Result{State: Ended, Reason: Dropped}.forSession(s)
+	case t.state == Ended:
+		return Result{State: Ended, Reason: t.reason, Token: t.token}.forSession(s)
 	default:
 		token := t.token
 		m.end(key, Dropped, "")
-		return Result{State: Gone, Why: Dropped, Token: token}.of(s)
+		return Result{State: Ended, Reason: Dropped, Token: token}.forSession(s)
 	}
 }
 
@@ -201,16 +201,16 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	m.raiseFloor(s, c.Floor)
+	m.acknowledge(s, c.AckedThrough)
 	key := ticketKey{c.Session, c.Ticket}
 	t := m.tickets.Ref(key)
 	if t == nil || t.state != Granted || !slices.ContainsFunc(t.items, Item.mutex) {
-		r := Result{Code: NotHeld}.of(s)
+		r := Result{Code: NotHeld}.forSession(s)
 		switch {
 		case t != nil:
-			r.State, r.Why, r.Token, r.HoldUntil = t.state, t.why, t.token, t.holdUntil
-		case c.Ticket <= s.Floor:
-			r.State = Gone
+			r.State, r.Reason, r.Token, r.HoldUntil = t.state, t.reason, t.token, t.holdUntil
+		case c.Ticket <= s.AckedThrough:
+			r.State = Ended
 		}
 		return r // with State 0 its Acquire may still come
 	}
@@ -219,11 +219,11 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 		t.items = slices.Clone(t.items)
 		for i := range t.items {
 			if it := &t.items[i]; it.Mode == Exclusive {
-				lk := t.places[i].lock
+				lk := t.slots[i].lock
 				lk.count(*it, -1)
 				it.Mode = Shared
 				lk.count(*it, 1)
-				m.free(lk)
+				m.markFreed(lk)
 			}
 		}
 		m.sum += t.sum(key)
@@ -237,74 +237,74 @@ func (it Item) mutex() bool { return it.Mode != Permits }
 
 // end takes a live ticket out of everything, tells it, and remembers it as gone for as long as a
 // late Acquire could come.
-func (m *Machine) end(key ticketKey, why Why, text string) {
+func (m *Machine) end(key ticketKey, reason Reason, text string) {
 	s := m.sessions.Find(key.session)
 	t := m.tickets.Ref(key)
 	m.sum -= t.sum(key)
-	m.leave(s, key, t, why, text)
+	m.leave(s, key, t, reason, text)
 	m.sessions.Change(s, m.index, -1)
-	if key.number <= s.Floor {
+	if key.number <= s.AckedThrough {
 		m.tickets.Delete(key)
 		return
 	}
-	*t = ticket{state: Gone, why: why, token: t.token}
+	*t = ticket{state: Ended, reason: reason, token: t.token}
 	m.sum += t.sum(key)
 }
 
 // leave takes t, waiting or granted, out of its locks, the schedule and the owners, and tells how it
 // ended.
-func (m *Machine) leave(s *session.Session, key ticketKey, t *ticket, why Why, text string) {
-	event := Event{Kind: EvReleased, TicketRef: key.ref(), Token: t.token, Why: why, Text: text, Items: t.items}
+func (m *Machine) leave(s *session.Session, key ticketKey, t *ticket, reason Reason, text string) {
+	event := Event{Kind: EvReleased, TicketRef: key.ref(), Token: t.token, Reason: reason, Text: text, Items: t.items}
 	if t.state == Waiting {
-		if !why.asked() {
+		if !reason.asked() {
 			event.Kind = EvRefused
 		}
-		for i := range t.places {
-			p := &t.places[i]
+		for i := range t.slots {
+			p := &t.slots[i]
 			p.lock.waiters.remove(p)
-			m.move(p.lock)
-			m.free(p.lock)
+			m.markMoved(p.lock)
+			m.markFreed(p.lock)
 		}
 		m.counts.Waiting--
-		m.unwait(key, t)
+		m.dequeue(key, t)
 	} else {
-		if !why.asked() {
+		if !reason.asked() {
 			event.Kind = EvLost
 		}
-		for i := range t.places {
-			p := &t.places[i]
+		for i := range t.slots {
+			p := &t.slots[i]
 			p.lock.holders.remove(p)
 			p.lock.count(t.items[i], -1)
-			if !why.asked() && s.LockDelay > 0 {
+			if !reason.asked() && s.LockDelay > 0 {
 				m.delay(p.lock, m.time.Add(s.LockDelay))
 			}
-			m.free(p.lock)
+			m.markFreed(p.lock)
 		}
 		m.counts.Granted--
 		m.unhold(key, t)
 	}
-	clear(t.places) // they share the memory of items, which events keep, and would keep the locks with it
+	clear(t.slots) // they share the memory of items, which events keep, and would keep the locks with it
 	m.emit(event)
 }
 
-// unwait takes a ticket that no longer waits out of the schedule and its owner's record.
-func (m *Machine) unwait(key ticketKey, t *ticket) {
+// dequeue takes a ticket that no longer waits out of the schedule and its owner's record.
+func (m *Machine) dequeue(key ticketKey, t *ticket) {
 	if t.waitUntil != 0 {
-		m.due.Delete(dueKey{t.waitUntil, dueWait, t.born, ""})
+		m.due.Delete(dueKey{t.waitUntil, dueWait, t.enqueued, ""})
 		t.waitUntil = 0
 	}
 	if t.owner != "" {
-		m.own(key, t.owner, func(o *owned) { o.waiting = 0 })
+		m.updateOwner(key, t.owner, func(o *owned) { o.waiting = 0 })
 	}
 }
 
 // unhold takes a ticket that no longer holds out of the schedule and its owner's record.
 func (m *Machine) unhold(key ticketKey, t *ticket) {
 	if t.holdUntil != 0 {
-		m.due.Delete(dueKey{t.holdUntil, dueHold, t.born, ""})
+		m.due.Delete(dueKey{t.holdUntil, dueHold, t.enqueued, ""})
 	}
 	if t.owner != "" {
-		m.own(key, t.owner, func(o *owned) {
+		m.updateOwner(key, t.owner, func(o *owned) {
 			o.held = slices.DeleteFunc(o.held, func(n uint64) bool { return n == key.number })
 		})
 	}
@@ -312,11 +312,11 @@ func (m *Machine) unhold(key ticketKey, t *ticket) {
 
 // refuse makes a new ticket gone at once and remembers why: a repeat must not find the lock free
 // meanwhile and act.
-func (m *Machine) refuse(s *session.Session, key ticketKey, items []Item, why Why, detail *Detail) Result {
-	m.remember(key, ticket{state: Gone, why: why})
+func (m *Machine) refuse(s *session.Session, key ticketKey, items []Item, reason Reason, detail *Detail) Result {
+	m.remember(key, ticket{state: Ended, reason: reason})
 	m.sessions.Change(s, m.index, 0)
-	m.emit(Event{Kind: EvRefused, TicketRef: key.ref(), Why: why, Items: slices.Clone(items)})
-	return Result{Code: why.code(), State: Gone, Why: why, Detail: detail}.of(s)
+	m.emit(Event{Kind: EvRefused, TicketRef: key.ref(), Reason: reason, Items: slices.Clone(items)})
+	return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
 }
 
 func (m *Machine) remember(key ticketKey, t ticket) {
@@ -324,18 +324,18 @@ func (m *Machine) remember(key ticketKey, t ticket) {
 	m.sum += t.sum(key)
 }
 
-// raiseFloor forgets the gone tickets that a new floor makes forgettable. Above the old floor there
+// acknowledge forgets the gone tickets that a new floor makes forgettable. Above the old floor there
 // are at most TicketWindow of them.
-func (m *Machine) raiseFloor(s *session.Session, floor uint64) {
-	if floor <= s.Floor {
+func (m *Machine) acknowledge(s *session.Session, through uint64) {
+	if through <= s.AckedThrough {
 		return
 	}
 	keys := m.keys[:0]
-	for key, t := range m.tickets.From(ticketKey{s.ID, s.Floor + 1}) {
-		if key.session != s.ID || key.number > floor {
+	for key, t := range m.tickets.From(ticketKey{s.ID, s.AckedThrough + 1}) {
+		if key.session != s.ID || key.number > through {
 			break
 		}
-		if t.state == Gone {
+		if t.state == Ended {
 			keys = append(keys, key)
 			m.sum -= t.sum(key)
 		}
@@ -344,25 +344,25 @@ func (m *Machine) raiseFloor(s *session.Session, floor uint64) {
 		m.tickets.Delete(key)
 	}
 	m.keys = keys
-	m.sessions.RaiseFloor(s, floor)
+	m.sessions.Acknowledge(s, through)
 }
 
 // answer tells a ticket as it stands.
 func (t *ticket) answer(s *session.Session) Result {
-	r := Result{State: t.state, Why: t.why, Token: t.token, HoldUntil: t.holdUntil}
-	if t.state == Gone {
-		r.Code = t.why.code()
+	r := Result{State: t.state, Reason: t.reason, Token: t.token, HoldUntil: t.holdUntil}
+	if t.state == Ended {
+		r.Code = t.reason.code()
 	}
-	return r.of(s)
+	return r.forSession(s)
 }
 
 // forgotten answers for a ticket at or below the floor that is not live.
 func forgotten(s *session.Session, code Code) Result {
-	return Result{Code: code, State: Gone}.of(s)
+	return Result{Code: code, State: Ended}.forSession(s)
 }
 
-// of notes whose command r answers.
-func (r Result) of(s *session.Session) Result {
+// forSession notes whose command r answers.
+func (r Result) forSession(s *session.Session) Result {
 	r.Session, r.TTL = s.ID, s.TTL
 	return r
 }

@@ -69,11 +69,11 @@ func (it Item) invalid() string {
 		return "mode"
 	case it.Mode != Permits && it.Permits != 0:
 		return "permits"
-	case it.Mode != Permits && it.Of != 0:
+	case it.Mode != Permits && it.Limit != 0:
 		return "of"
-	case it.Mode == Permits && (it.Of == 0 || it.Of > PermitsMax):
+	case it.Mode == Permits && (it.Limit == 0 || it.Limit > PermitsMax):
 		return "of"
-	case it.Mode == Permits && (it.Permits == 0 || it.Permits > it.Of):
+	case it.Mode == Permits && (it.Permits == 0 || it.Permits > it.Limit):
 		return "permits"
 	}
 	return ""
@@ -91,7 +91,7 @@ func (c *Member) invalid() string {
 		return "http"
 	case !isText(c.Version, 0, AddressBytesMax):
 		return "version"
-	case c.RulesMin == 0 || c.RulesMin > c.RulesMax:
+	case c.StateVersionMin == 0 || c.StateVersionMin > c.StateVersionMax:
 		return "rules"
 	}
 	return ""

@@ -72,7 +72,7 @@ func (s *state) rulesNow() uint32 {
 func (s *state) publish() {
 	s.latest.Lock()
 	defer s.latest.Unlock()
-	s.latest.rules = s.machine.Rules()
+	s.latest.rules = s.machine.Version()
 	s.latest.due, s.latest.pending = s.machine.NextDue()
 }
 
@@ -137,7 +137,7 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 	s.digests.applied(a, s.machine.Digest())
 	for _, e := range a.Events {
 		switch e.Kind {
-		case fsm.EvOffice:
+		case fsm.EvEpochStarted:
 			s.kick()
 		case fsm.EvReported:
 			s.digests.reported(e)
@@ -176,7 +176,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	defer s.restoring.Add(-1)
 	defer snapshot.Close()
 	machine, err := fsm.RestoreFor(snapshot, s.rules)
-	if rules := (*fsm.RulesError)(nil); errors.As(err, &rules) {
+	if rules := (*fsm.VersionError)(nil); errors.As(err, &rules) {
 		s.fatal(err) // another version of this binary can go on here
 	}
 	if err != nil {

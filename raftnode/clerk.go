@@ -116,7 +116,7 @@ func (n *Node) member() *fsm.Member {
 	return &fsm.Member{
 		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
-		RulesMin: n.cfg.Rules.Min, RulesMax: n.cfg.Rules.Max,
+		StateVersionMin: n.cfg.Rules.Min, StateVersionMax: n.cfg.Rules.Max,
 		FreeBytes: free, FreeMark: n.store.FreeMark(),
 		Timeout: uint32(timeout / time.Millisecond), Fixed: uint32(n.cfg.Election / time.Millisecond),
 	}

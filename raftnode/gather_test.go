@@ -73,7 +73,7 @@ func TestWhoGoesOn(t *testing.T) {
 	const index = 7
 	granted := fsm.Result{Index: index, State: fsm.Granted, Token: index}
 	waits := fsm.Result{Index: index, State: fsm.Waiting}
-	dropped := fsm.Result{Index: index, State: fsm.Gone}
+	dropped := fsm.Result{Index: index, State: fsm.Ended}
 	held := fsm.Result{Index: index, State: fsm.Granted, Token: index - 1} // of a repeated command
 	grant, gone := fsm.Event{Kind: fsm.EvGranted}, fsm.Event{Kind: fsm.EvReleased}
 	for name, c := range map[string]struct {
@@ -89,7 +89,7 @@ func TestWhoGoesOn(t *testing.T) {
 		"shared by two":                {3, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant, grant}},
 		"what is so already":           {1, 0, []fsm.Result{held}, nil},
 		"fences":                       {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},
-		"what was refused":             {1, 0, []fsm.Result{{Index: index, Code: fsm.Limit}}, nil},
+		"what was refused":             {1, 0, []fsm.Result{{Index: index, Code: fsm.LimitExceeded}}, nil},
 	} {
 		assert.Equal(t, c.goOn, goOn(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
 	}

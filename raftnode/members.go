@@ -268,9 +268,9 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 func (n *Node) knowsRules(id string) (err error) {
 	n.state.view(func(m *fsm.Machine) {
 		member, said := m.Member(id)
-		if rules := m.Rules(); said && (rules < member.RulesMin || rules > member.RulesMax) {
+		if rules := m.Version(); said && (rules < member.StateVersionMin || rules > member.StateVersionMax) {
 			err = fmt.Errorf("the cluster lives under rules %d and its binary knows %d to %d; start another version there",
-				rules, member.RulesMin, member.RulesMax)
+				rules, member.StateVersionMin, member.StateVersionMax)
 		}
 	})
 	return err

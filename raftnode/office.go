@@ -108,13 +108,13 @@ func (o *office) start() bool {
 			Node: o.node.cfg.ID, Nonce: rand.Uint64(),
 			Cluster: fsm.ClusterID(store.NewID()), TokenBase: o.node.cfg.TokenBase,
 		}
-		entry := fsm.Entry{Rules: o.node.state.rulesNow(), Commands: []fsm.Command{command}}
+		entry := fsm.Entry{Version: o.node.state.rulesNow(), Commands: []fsm.Command{command}}
 		applied, err := o.propose(entry.Append(nil))
 		switch {
 		case err != nil:
 			o.node.log.Info("the office did not open", "error", err)
 			return false
-		case applied.Refused == fsm.OtherRules:
+		case applied.Refused == fsm.OtherVersion:
 			// The machine had not caught up with the rules. It has now, or soon.
 			o.pause(rulesRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
@@ -214,7 +214,7 @@ func (o *office) mustSend(now clock.Time) bool {
 // holds was handed in.
 func (o *office) send() {
 	b := o.node.queue.take()
-	entry := fsm.Entry{Rules: o.node.state.rulesNow()}
+	entry := fsm.Entry{Version: o.node.state.rulesNow()}
 	for _, r := range b.renewals {
 		entry.Renewals = append(entry.Renewals, r.id)
 	}
@@ -264,7 +264,7 @@ func (o *office) await(fl *flight) {
 func (b *batch) answer(a fsm.Applied) {
 	switch a.Refused {
 	case fsm.OK:
-	case fsm.OtherRules:
+	case fsm.OtherVersion:
 		b.refuse(ErrOtherRules)
 		return
 	default:
@@ -281,8 +281,8 @@ func (b *batch) answer(a fsm.Applied) {
 		}
 		r.done(answer, nil)
 	}
-	dead := make(map[session.ID]bool, len(a.Dead))
-	for _, id := range a.Dead {
+	dead := make(map[session.ID]bool, len(a.Unrenewed))
+	for _, id := range a.Unrenewed {
 		dead[id] = true
 	}
 	for _, r := range b.renewals {

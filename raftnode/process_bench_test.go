@@ -46,10 +46,10 @@ func (s *served) serve(t *testing.T, callers int) string {
 
 func commandOf(what byte, id session.ID, ticket uint64, caller uint32) fsm.Command {
 	if what == callDrop {
-		return &fsm.Drop{Session: id, Ticket: ticket, Floor: ticket}
+		return &fsm.Drop{Session: id, Ticket: ticket, AckedThrough: ticket}
 	}
 	return &fsm.Acquire{
-		Session: id, Ticket: ticket, Floor: ticket - 1,
+		Session: id, Ticket: ticket, AckedThrough: ticket - 1,
 		Items: []fsm.Item{{Name: fmt.Sprintf("lock of caller %d", caller), Mode: fsm.Exclusive}},
 	}
 }

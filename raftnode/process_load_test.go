@@ -120,7 +120,7 @@ func (w *worker) acquire(ctx context.Context, name string, wait clock.Span) (fsm
 		delete(w.waits, ref)
 	}()
 	a, ok := w.insist(ctx, &fsm.Acquire{
-		Session: w.session, Ticket: w.last, Floor: w.last - 1, WaitFor: wait,
+		Session: w.session, Ticket: w.last, AckedThrough: w.last - 1, WaitFor: wait,
 		Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
 	})
 	if !ok {
@@ -130,7 +130,7 @@ func (w *worker) acquire(ctx context.Context, name string, wait clock.Span) (fsm
 	case fsm.Granted:
 		w.mouth.say(said{Of: "granted", TicketRef: ref, Name: name, Token: a.Result.Token})
 		return ref, true
-	case fsm.Gone:
+	case fsm.Ended:
 		w.mouth.say(said{Of: "wrong", TicketRef: ref, Error: fmt.Sprintf("refused: %+v", a.Result)})
 		return ref, false
 	}
@@ -149,7 +149,7 @@ func (w *worker) acquire(ctx context.Context, name string, wait clock.Span) (fsm
 
 func (w *worker) drop(ctx context.Context, ref fsm.TicketRef) {
 	w.mouth.say(said{Of: "dropping", TicketRef: ref})
-	a, ok := w.insist(ctx, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket, Floor: w.last})
+	a, ok := w.insist(ctx, &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: w.last})
 	switch {
 	case !ok:
 	case a.Result.Code != fsm.OK:

@@ -148,7 +148,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 		b := q.take()
 		require.NotEmpty(t, b.requests)
 		taken += len(b.requests)
-		e := fsm.Entry{Rules: 1}
+		e := fsm.Entry{Version: 1}
 		for _, r := range b.requests {
 			e.Commands = append(e.Commands, r.command)
 		}
@@ -190,14 +190,14 @@ func TestAnswersGoToWhoAsked(t *testing.T) {
 		renewals: []renewal{{3, []Done{say("three")}}, {4, []Done{say("four"), say("four too")}}},
 	}
 	b.answer(fsm.Applied{
-		Results: []fsm.Result{{Token: 1}, {Token: 2}}, Dead: []session.ID{4},
+		Results: []fsm.Result{{Token: 1}, {Token: 2}}, Unrenewed: []session.ID{4},
 	})
 	dead := strings.Repeat("!", int(fsm.NoSession))
 	require.Equal(t, []string{"drop:t", "fence:", "acquire:tt", "three:", "four:" + dead, "four too:" + dead}, got)
 }
 
 func TestAnEntryOfOtherRulesWasNotDone(t *testing.T) {
-	for refused, want := range map[fsm.Code]string{fsm.OtherRules: ErrOtherRules.Error(), fsm.Malformed: "not done"} {
+	for refused, want := range map[fsm.Code]string{fsm.OtherVersion: ErrOtherRules.Error(), fsm.Malformed: "not done"} {
 		var got []error
 		b := batch{requests: []request{{command: &fsm.Drop{}, done: func(_ Answer, err error) { got = append(got, err) }}}}
 		b.answer(fsm.Applied{Refused: refused})

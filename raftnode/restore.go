@@ -97,7 +97,7 @@ func (r Restoration) into(st *store.Store, backup io.Reader, tokens uint64) (Res
 	}
 	restored := Restored{Cluster: store.NewID()}
 	restored.Index, err = fsm.Rewrite(sink, backup, fsm.NewHistory{
-		Cluster: fsm.ClusterID(restored.Cluster), Above: r.Above, Clock: tokens, Quiet: r.Quiet,
+		Cluster: fsm.ClusterID(restored.Cluster), Above: r.Above, Clock: tokens, HoldOff: r.Quiet,
 	})
 	if err != nil {
 		return Restored{}, errors.Join(err, sink.Cancel())

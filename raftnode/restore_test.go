@@ -98,7 +98,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 		n.View(func(m *fsm.Machine) {
 			if v, _ := m.Ticket(fsm.TicketRef{Session: a.Result.Session, Ticket: 1}); v.State == fsm.Granted {
 				require.Greater(t, v.Token, token)
-				require.GreaterOrEqual(t, m.Time(), m.Quiet())
+				require.GreaterOrEqual(t, m.Time(), m.HoldOffUntil())
 				held = true
 			}
 		})

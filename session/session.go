@@ -22,28 +22,28 @@ type Session struct {
 
 	Opened   clock.Time // when it was opened
 	Deadline clock.Time // when it ends unless heard again
-	Heard    uint64     // the index of the step in which it was last heard
+	Renewed  uint64     // the index of the step in which it was last heard
 	// Attachment is the index of its latest Attach, 0 = never attached.
 	Attachment uint64
 	// Attempt is the highest number that its client gave an Attach which took effect.
 	Attempt uint64
-	// Floor: its client sends no more Acquire for tickets up to here.
-	Floor uint64
+	// AckedThrough: its client sends no more Acquire for tickets up to here.
+	AckedThrough uint64
 	// Changed is the index of the last change of any of its tickets.
 	Changed uint64
 	// Live counts its waiting and granted tickets. It follows from the tickets and is in no sum.
 	Live int
 
-	// filed is the deadline under which the schedule has it: at or before Deadline.
-	filed clock.Time
+	// scheduled is the deadline under which the schedule has it: at or before Deadline.
+	scheduled clock.Time
 	// fixed is the Sum of the fields that never change, taken once.
 	fixed Sum
 }
 
 // sum is the record's part of the digest.
 func (s *Session) sum() Sum {
-	return s.fixed.Word(uint64(s.Deadline)).Word(s.Heard).Word(s.Attachment).
-		Word(s.Attempt).Word(s.Floor).Word(s.Changed)
+	return s.fixed.Word(uint64(s.Deadline)).Word(s.Renewed).Word(s.Attachment).
+		Word(s.Attempt).Word(s.AckedThrough).Word(s.Changed)
 }
 
 func (s *Session) fixedSum() Sum {

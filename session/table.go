@@ -14,17 +14,17 @@ type Table struct {
 	byID *tree.Tree[ID, Session]
 	// bySecret and schedule follow from byID.
 	bySecret map[Hash]ID // only ever looked up, never ranged over
-	schedule *tree.Tree[filing, struct{}]
+	schedule *tree.Tree[scheduleKey, struct{}]
 	sum      Sum
 }
 
-// filing is a session's place in the schedule.
-type filing struct {
+// scheduleKey is a session's place in the schedule.
+type scheduleKey struct {
 	at clock.Time
 	id ID
 }
 
-func (f filing) compare(g filing) int {
+func (f scheduleKey) compare(g scheduleKey) int {
 	if c := cmp.Compare(f.at, g.at); c != 0 {
 		return c
 	}
@@ -36,23 +36,23 @@ func NewTable() *Table {
 	return &Table{
 		byID:     tree.New[ID, Session](cmp.Compare[ID]),
 		bySecret: make(map[Hash]ID),
-		schedule: tree.New[filing, struct{}](filing.compare),
+		schedule: tree.New[scheduleKey, struct{}](scheduleKey.compare),
 	}
 }
 
 // Open adds s, opened at now in step index. The caller has looked whether its secret names a
 // living session already (Find with BySecret): two sessions of one secret must not live.
 func (t *Table) Open(s Session, now clock.Time, index uint64) {
-	s.Opened, s.Heard, s.Deadline = now, index, now.Add(s.TTL)
+	s.Opened, s.Renewed, s.Deadline = now, index, now.Add(s.TTL)
 	t.Insert(s)
 }
 
 // Insert adds a session as it stands, from a snapshot.
 func (t *Table) Insert(s Session) {
-	s.filed, s.fixed, s.Live = s.Deadline, s.fixedSum(), 0
+	s.scheduled, s.fixed, s.Live = s.Deadline, s.fixedSum(), 0
 	t.sum += s.sum()
 	t.bySecret[s.Secret] = s.ID
-	t.schedule.Set(filing{s.filed, s.ID}, struct{}{})
+	t.schedule.Set(scheduleKey{s.scheduled, s.ID}, struct{}{})
 	t.byID.Set(s.ID, s)
 }
 
@@ -66,10 +66,10 @@ func (t *Table) Get(id ID) (Session, bool) { return t.byID.Get(id) }
 // BySecret returns the living session that the secret opened, or 0.
 func (t *Table) BySecret(secret Hash) ID { return t.bySecret[secret] }
 
-// Hear renews the lease: s was heard at now, in step index.
-func (t *Table) Hear(s *Session, now clock.Time, index uint64) {
+// Renew renews the lease: s was heard at now, in step index.
+func (t *Table) Renew(s *Session, now clock.Time, index uint64) {
 	t.sum -= s.sum()
-	s.Deadline, s.Heard = now.Add(s.TTL), index
+	s.Deadline, s.Renewed = now.Add(s.TTL), index
 	t.sum += s.sum()
 }
 
@@ -80,10 +80,10 @@ func (t *Table) Attach(s *Session, index, attempt uint64) {
 	t.sum += s.sum()
 }
 
-// RaiseFloor raises the floor of the session's tickets; it never falls.
-func (t *Table) RaiseFloor(s *Session, floor uint64) {
+// Acknowledge raises the floor of the session's tickets; it never falls.
+func (t *Table) Acknowledge(s *Session, through uint64) {
 	t.sum -= s.sum()
-	s.Floor = max(s.Floor, floor)
+	s.AckedThrough = max(s.AckedThrough, through)
 	t.sum += s.sum()
 }
 
@@ -107,7 +107,7 @@ func (t *Table) Close(id ID) {
 	}
 	t.sum -= s.sum()
 	delete(t.bySecret, s.Secret)
-	t.schedule.Delete(filing{s.filed, id})
+	t.schedule.Delete(scheduleKey{s.scheduled, id})
 }
 
 // Earliest returns the session whose deadline comes first, by (deadline, id). It may file sessions
@@ -124,8 +124,8 @@ func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
 		}
 		// It renewed since it was filed: file it where it belongs and look again.
 		t.schedule.Delete(first)
-		t.schedule.Set(filing{s.Deadline, first.id}, struct{}{})
-		t.byID.Ref(first.id).filed = s.Deadline
+		t.schedule.Set(scheduleKey{s.Deadline, first.id}, struct{}{})
+		t.byID.Ref(first.id).scheduled = s.Deadline
 	}
 }
 
@@ -178,8 +178,8 @@ func (t *Table) Check() error {
 		if t.bySecret[s.Secret] != id {
 			return fmt.Errorf("S2: session %d is not found by its secret", id)
 		}
-		if _, ok := t.schedule.Get(filing{s.filed, id}); !ok || s.filed > s.Deadline {
-			return fmt.Errorf("S3: session %d is filed at %v, its deadline is %v", id, s.filed, s.Deadline)
+		if _, ok := t.schedule.Get(scheduleKey{s.scheduled, id}); !ok || s.scheduled > s.Deadline {
+			return fmt.Errorf("S3: session %d is filed at %v, its deadline is %v", id, s.scheduled, s.Deadline)
 		}
 		if s.Deadline < s.Opened.Add(s.TTL) {
 			return fmt.Errorf("S4: session %d, opened at %v, ends at %v, before its ttl %v", id, s.Opened, s.Deadline, s.TTL)

@@ -24,10 +24,10 @@ func TestASessionLivesUntilItsDeadline(t *testing.T) {
 	require.Equal(t, clock.Time(100).Add(10*clock.Second), deadline)
 
 	// A renewal moves the deadline, and the question who is next follows it.
-	table.Hear(table.Find(7), clock.Time(5*clock.Second), 8)
+	table.Renew(table.Find(7), clock.Time(5*clock.Second), 8)
 	deadline, _, _ = table.Earliest()
 	require.Equal(t, clock.Time(15*clock.Second), deadline)
-	require.Equal(t, uint64(8), table.Find(7).Heard)
+	require.Equal(t, uint64(8), table.Find(7).Renewed)
 	require.NoError(t, table.Check())
 }
 
@@ -71,7 +71,7 @@ func TestAFrozenTableStandsStill(t *testing.T) {
 	}
 	frozen := table.Freeze()
 	for id := ID(1); id <= 100; id++ {
-		table.Hear(table.Find(id), clock.Time(clock.Hour), 500)
+		table.Renew(table.Find(id), clock.Time(clock.Hour), 500)
 		if id%2 == 0 {
 			table.Close(id)
 		}
@@ -117,14 +117,14 @@ func TestTableAgreesWithAMap(t *testing.T) {
 				index++
 				s := sessionOf(ID(index), clock.Span(rapid.Int64Range(1, 10).Draw(r, "ttl"))*clock.Second)
 				table.Open(s, now, index)
-				s.Opened, s.Heard, s.Deadline = now, index, now.Add(s.TTL)
+				s.Opened, s.Renewed, s.Deadline = now, index, now.Add(s.TTL)
 				model[s.ID] = s
 			},
 			"hear": func(r *rapid.T) {
 				index++
 				id := some()
-				change(id, func(s *Session) { table.Hear(s, now, index) },
-					func(s *Session) { s.Heard, s.Deadline = index, now.Add(s.TTL) })
+				change(id, func(s *Session) { table.Renew(s, now, index) },
+					func(s *Session) { s.Renewed, s.Deadline = index, now.Add(s.TTL) })
 			},
 			"attach": func(r *rapid.T) {
 				index++
@@ -134,8 +134,8 @@ func TestTableAgreesWithAMap(t *testing.T) {
 			},
 			"floor": func(r *rapid.T) {
 				f := rapid.Uint64Range(0, 50).Draw(r, "floor")
-				change(some(), func(s *Session) { table.RaiseFloor(s, f) },
-					func(s *Session) { s.Floor = max(s.Floor, f) })
+				change(some(), func(s *Session) { table.Acknowledge(s, f) },
+					func(s *Session) { s.AckedThrough = max(s.AckedThrough, f) })
 			},
 			"change": func(r *rapid.T) {
 				index++
@@ -159,7 +159,7 @@ func TestTableAgreesWithAMap(t *testing.T) {
 					}
 					got, ok := table.Get(m.ID)
 					require.True(r, ok)
-					got.filed, got.fixed = 0, 0
+					got.scheduled, got.fixed = 0, 0
 					require.Equal(r, m, got)
 				}
 				require.Equal(r, copied.Sum(), table.Sum())
@@ -178,9 +178,9 @@ func TestCheckFindsDamage(t *testing.T) {
 	for want, damage := range map[string]func(*Table){
 		"S1": func(t *Table) { t.Find(2).ID = 5 },
 		"S2": func(t *Table) { delete(t.bySecret, Hash{2}) },
-		"S3": func(t *Table) { t.Find(2).filed++ },
+		"S3": func(t *Table) { t.Find(2).scheduled++ },
 		"S4": func(t *Table) { t.Find(2).Opened++ },
-		"S5": func(t *Table) { t.Find(2).Floor++ },
+		"S5": func(t *Table) { t.Find(2).AckedThrough++ },
 	} {
 		table := NewTable()
 		for id := ID(1); id <= 3; id++ {

@@ -76,7 +76,7 @@ func (h *holding) check() error {
 // in the cluster is then the other half.
 func (h *holding) holdLeast() time.Duration {
 	afterTERM := h.killAfter + killMargin // to the client's deadline, and from there clock.Margin
-	half := max(afterTERM+clock.MarginLeast.Duration(), afterTERM*clock.DriftDivisor/(clock.DriftDivisor-2))
+	half := max(afterTERM+clock.MarginMin.Duration(), afterTERM*clock.DriftDivisor/(clock.DriftDivisor-2))
 	return (2 * half).Round(time.Millisecond)
 }
 

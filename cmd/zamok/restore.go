@@ -79,8 +79,8 @@ func (v *restoreVerb) node() (peer.Node, error) {
 		return peer.Node{}, fmt.Errorf("--log-store: %w", logErr)
 	case len(list.Nodes()) != 1 || list.Nodes()[0].ID != v.id:
 		return peer.Node{}, fmt.Errorf("--cluster is %v: name %s alone; the others join when it runs", list, v.id)
-	case v.quiet < 0 || v.quiet > fsm.QuietMax.Duration():
-		return peer.Node{}, fmt.Errorf("--quiet is %v: it is at most %v", v.quiet, fsm.QuietMax)
+	case v.quiet < 0 || v.quiet > fsm.HoldOffMax.Duration():
+		return peer.Node{}, fmt.Errorf("--quiet is %v: it is at most %v", v.quiet, fsm.HoldOffMax)
 	}
 	return list.Nodes()[0], nil
 }

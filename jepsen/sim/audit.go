@@ -227,9 +227,9 @@ func (a *Audit) Find(which func(fsm.Event) bool) (fsm.Event, Effect, bool) {
 }
 
 // Ended is when a session ended, and why.
-func (a *Audit) Ended(id session.ID) (at time.Duration, why fsm.Why, ended bool) {
+func (a *Audit) Ended(id session.ID) (at time.Duration, why fsm.Reason, ended bool) {
 	ev, e, ended := a.Find(func(ev fsm.Event) bool { return ev.Kind == fsm.EvEnded && ev.Session == id })
-	return e.At, ev.Why, ended
+	return e.At, ev.Reason, ended
 }
 
 // Granted is when a ticket was granted, and its token.
@@ -243,7 +243,7 @@ func (a *Audit) Offices() int {
 	n := 0
 	for _, e := range a.Entries() {
 		for _, ev := range e.Events {
-			if ev.Kind == fsm.EvOffice {
+			if ev.Kind == fsm.EvEpochStarted {
 				n++
 			}
 		}

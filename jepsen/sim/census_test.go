@@ -113,7 +113,7 @@ func siteOf(stack []uintptr) (site string, ours bool) {
 		f, more := frames.Next()
 		switch {
 		case f.Function == "runtime.acquireSudog",
-			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.HasSuffix(f.File, "/fsm/wire.go"),
+			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.HasSuffix(f.File, "/fsm/encoding.go"),
 			slices.Contains([]string{"zamok/fsm.(*ticket).take", "zamok/fsm.(*Machine).downgrade", "zamok/fsm.(*Machine).refuse"}, f.Function):
 			return "", false
 		}

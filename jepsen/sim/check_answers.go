@@ -79,7 +79,7 @@ func checkDone(found *findings, op *Op, f fate, ended map[session.ID]uint64, beg
 // fate is what became of a ticket: the indexes of its grant and of its end, 0 = none.
 type fate struct {
 	granted, token, gone uint64
-	why                  fsm.Why
+	why                  fsm.Reason
 }
 
 func fatesOf(entries []Effect) map[fsm.TicketRef]fate {
@@ -91,7 +91,7 @@ func fatesOf(entries []Effect) map[fsm.TicketRef]fate {
 			case fsm.EvGranted:
 				f.granted, f.token = ev.Index, ev.Token
 			case fsm.EvLost, fsm.EvReleased, fsm.EvRefused:
-				f.gone, f.why = ev.Index, ev.Why
+				f.gone, f.why = ev.Index, ev.Reason
 			default:
 				continue
 			}

@@ -31,7 +31,7 @@ func checkBeliefs(beliefs []Belief) []string {
 						name, before.Client, before.Token, before.From, before.To, b.Client, b.Token, b.From, b.To)
 				}
 			}
-			if of := itemOf(b, name).Of; used > of {
+			if of := itemOf(b, name).Limit; used > of {
 				found.add("%q: at %v there was belief in %d of %d permits", name, b.From, used, of)
 			}
 		}

@@ -35,7 +35,7 @@ func (s *Sim) CheckDeaths(h *History, clocksStood time.Duration) {
 		heard, _ := s.Audit.LastHeard(d.Session)
 		lost, held := a.lost(heard, e.At), e.At-a.sign(e.Index)
 		bound := d.TTL + lost + clocksStood + max(0, held) + tickMax + commitMax
-		if ended.Why == fsm.Expired && e.At-heard > bound {
+		if ended.Reason == fsm.Expired && e.At-heard > bound {
 			found.add("%s died at %v, session %d was heard last at %v and ended at %v, after %v; the bound is %v, with %v lost at leader changes",
 				d.Client, d.At, d.Session, heard, e.At, e.At-heard, bound, lost)
 		}
@@ -92,5 +92,5 @@ func (a *account) lost(from, to time.Duration) (lost time.Duration) {
 }
 
 func opensOffice(e *Effect) bool {
-	return slices.ContainsFunc(e.Events, func(ev fsm.Event) bool { return ev.Kind == fsm.EvOffice })
+	return slices.ContainsFunc(e.Events, func(ev fsm.Event) bool { return ev.Kind == fsm.EvEpochStarted })
 }

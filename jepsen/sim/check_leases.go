@@ -27,7 +27,7 @@ func checkLeases(ops []Op, entries []Effect) []string {
 		e := &entries[i]
 		for _, ev := range e.Events {
 			op, heard := latest[ev.Session]
-			if ev.Kind != fsm.EvEnded || ev.Why != fsm.Expired || !heard {
+			if ev.Kind != fsm.EvEnded || ev.Reason != fsm.Expired || !heard {
 				continue
 			}
 			if least := op.Sent + ttls[ev.Session]; e.At < least {

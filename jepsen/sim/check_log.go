@@ -104,8 +104,8 @@ func (r *replay) hold(ev fsm.Event, item fsm.Item) {
 			r.found.add("%v and %v both hold %q from %d on", other, ev.TicketRef, item.Name, ev.Index)
 		}
 	}
-	if item.Mode == fsm.Permits && permits > item.Of {
-		r.found.add("%d of %d permits of %q are out from %d on", permits, item.Of, item.Name, ev.Index)
+	if item.Mode == fsm.Permits && permits > item.Limit {
+		r.found.add("%d of %d permits of %q are out from %d on", permits, item.Limit, item.Name, ev.Index)
 	}
 	holders[ev.TicketRef] = item
 	if last := r.tokens[item.Name]; ev.Token <= last {

@@ -26,11 +26,11 @@ func granted(ref fsm.TicketRef, token uint64, items []fsm.Item) fsm.Event {
 }
 
 func released(ref fsm.TicketRef, index, token uint64) fsm.Event {
-	return fsm.Event{Index: index, Kind: fsm.EvReleased, TicketRef: ref, Token: token, Why: fsm.Dropped}
+	return fsm.Event{Index: index, Kind: fsm.EvReleased, TicketRef: ref, Token: token, Reason: fsm.Dropped}
 }
 
 func ended(id uint64, index uint64) fsm.Event {
-	return fsm.Event{Index: index, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: session.ID(id)}, Why: fsm.Expired}
+	return fsm.Event{Index: index, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: session.ID(id)}, Reason: fsm.Expired}
 }
 
 // log makes an entry of each event, a second apart.
@@ -48,7 +48,7 @@ func log(events ...fsm.Event) []Effect {
 func TestTheLogIsCheckedForWhatMustNotBe(t *testing.T) {
 	x := item("x", fsm.Exclusive)
 	permits := func(n uint32) []fsm.Item {
-		return []fsm.Item{{Name: "p", Mode: fsm.Permits, Permits: n, Of: 3}}
+		return []fsm.Item{{Name: "p", Mode: fsm.Permits, Permits: n, Limit: 3}}
 	}
 	assert.Empty(t, checkLog(log(granted(one, 20, x), released(one, 21, 20), granted(two, 22, x), ended(10, 23))))
 	assert.Empty(t, checkLog(log(granted(one, 20, item("x", fsm.Shared)), granted(two, 21, item("x", fsm.Shared)))))
@@ -84,7 +84,7 @@ func TestAnswersAreCheckedAgainstTheLog(t *testing.T) {
 	x := item("x", fsm.Exclusive)
 	there := log(granted(one, 20, x), released(one, 25, 20))
 	assert.Empty(t, checkAnswers([]Op{told(one, fsm.Granted, 20, 20)}, there))
-	refused, dropped := told(one, 0, 0, 0), told(one, fsm.Gone, 20, 25)
+	refused, dropped := told(one, 0, 0, 0), told(one, fsm.Ended, 20, 25)
 	refused.Outcome, dropped.Kind = NotDone, OpDrop
 	assert.Empty(t, checkAnswers([]Op{dropped}, there))
 	twice, never, renewed := told(one, fsm.Granted, 20, 20), told(one, fsm.Granted, 20, 20), told(one, 0, 0, 30)
@@ -128,6 +128,6 @@ func TestBeliefsThatOverlapAreFound(t *testing.T) {
 	assert.Empty(t, checkBeliefs([]Belief{belief(one, shared, 10, 20), belief(two, shared, 15, 30)}))
 	assert.NotEmpty(t, checkBeliefs([]Belief{belief(one, x, 10, 20), belief(two, x, 19, 30)}))
 	assert.NotEmpty(t, checkBeliefs([]Belief{belief(one, x, 10, 20), belief(two, shared, 15, 16)}))
-	permits := []fsm.Item{{Name: "p", Mode: fsm.Permits, Permits: 2, Of: 3}}
+	permits := []fsm.Item{{Name: "p", Mode: fsm.Permits, Permits: 2, Limit: 3}}
 	assert.NotEmpty(t, checkBeliefs([]Belief{belief(one, permits, 10, 20), belief(two, permits, 15, 16)}))
 }

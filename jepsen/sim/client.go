@@ -37,7 +37,7 @@ type Client struct {
 	node    *Node // to whom it speaks
 	secret  session.Hash
 	session session.ID
-	trust   *clock.Trust
+	trust   *clock.LocalDeadline
 	ticket  uint64 // the last number used
 	floor   uint64
 	life    int
@@ -46,7 +46,7 @@ type Client struct {
 func (s *Sim) newClient(h *History, name string, ttl time.Duration) *Client {
 	c := &Client{
 		name: name, sim: s, history: h, source: clock.Runtime(), ttl: ttl,
-		rand: s.Random("client " + name), trust: clock.NewTrust(clock.Of(ttl)),
+		rand: s.Random("client " + name), trust: clock.NewLocalDeadline(clock.Of(ttl)),
 	}
 	c.node = c.pick()
 	return c
@@ -88,7 +88,7 @@ func (c *Client) call(ctx context.Context, op *Op, hand func(*raftnode.Node, raf
 	}
 	c.history.back(op, a, err)
 	if err == nil && a.Result.Session != 0 {
-		c.learn(trust, id, clock.Proof{Sent: sent, At: a.Time})
+		c.learn(trust, id, clock.Confirmation{Sent: sent, At: a.Time})
 	}
 	if err != nil {
 		c.turn(node, err)
@@ -97,11 +97,11 @@ func (c *Client) call(ctx context.Context, op *Op, hand func(*raftnode.Node, raf
 }
 
 // learn takes an answer for proof, if the session is still that of the question.
-func (c *Client) learn(trust *clock.Trust, id session.ID, p clock.Proof) {
+func (c *Client) learn(trust *clock.LocalDeadline, id session.ID, p clock.Confirmation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.trust == trust && c.session == id {
-		trust.Learn(p)
+		trust.Confirm(p)
 	}
 }
 
@@ -147,7 +147,7 @@ func (c *Client) open(ctx context.Context) error {
 	c.mu.Lock()
 	c.life++
 	c.secret = hashOf(fmt.Sprintf("%s life %d", c.name, c.life))
-	c.session, c.ticket, c.floor, c.trust = 0, 0, 0, clock.NewTrust(clock.Of(c.ttl))
+	c.session, c.ticket, c.floor, c.trust = 0, 0, 0, clock.NewLocalDeadline(clock.Of(c.ttl))
 	secret := c.secret
 	c.mu.Unlock()
 	for {

@@ -66,7 +66,7 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 		ask("acquire", func(ctx context.Context) (fsm.TicketRef, raftnode.Answer, error) {
 			ref, floor := h.nextTicket()
 			c := exclusive(ref.Session, ref.Ticket, fmt.Sprint(ref))
-			c.Floor = max(floor, ref.Ticket-min(ref.Ticket, 100))
+			c.AckedThrough = max(floor, ref.Ticket-min(ref.Ticket, 100))
 			a, err := n.Propose(ctx, c)
 			return ref, a, err
 		})

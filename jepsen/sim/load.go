@@ -146,7 +146,7 @@ func (l *Load) command(c *Client, ref fsm.TicketRef, floor uint64) *fsm.Acquire 
 	case 2:
 		items[0] = fsm.Item{
 			Name: fmt.Sprintf("permits/%d", c.draw(l.config.Locks)),
-			Mode: fsm.Permits, Permits: uint32(1 + c.draw(2)), Of: permitsOf,
+			Mode: fsm.Permits, Permits: uint32(1 + c.draw(2)), Limit: permitsOf,
 		}
 	case 3:
 		if other := fmt.Sprintf("lock/%d", c.draw(l.config.Locks)); other != name {
@@ -154,7 +154,7 @@ func (l *Load) command(c *Client, ref fsm.TicketRef, floor uint64) *fsm.Acquire 
 		}
 	}
 	waits := []clock.Span{0, fsm.Forever, fsm.Forever, clock.Of(time.Duration(1 + c.draw(int(2*l.config.TTL))))}
-	a := &fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket, Floor: floor, Items: items, WaitFor: waits[c.draw(len(waits))]}
+	a := &fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: floor, Items: items, WaitFor: waits[c.draw(len(waits))]}
 	if c.draw(10) == 0 {
 		a.MaxHold = clock.Of(time.Duration(1 + c.draw(int(l.config.Hold))))
 	}
@@ -210,7 +210,7 @@ func (l *Load) wait(ctx context.Context, c *Client, command *fsm.Acquire, events
 			return nil, false
 		case a.Result.State == fsm.Granted:
 			return &grant{a.Result.Token, a.Result.HoldUntil}, true
-		case a.Result.State == fsm.Gone:
+		case a.Result.State == fsm.Ended:
 			return nil, true
 		}
 	}

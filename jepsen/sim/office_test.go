@@ -49,7 +49,7 @@ func TestALeaderStartWithAnotherNonceOpensNothing(t *testing.T) {
 			forged := leader.Must(&fsm.LeaderStart{Node: n.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
 			s.Follow(leader, n, time.Second)
 			n.Up().View(func(m *fsm.Machine) {
-				assert.Equal(s, forged.Result.Index, m.Office(), "the machines took it for an office")
+				assert.Equal(s, forged.Result.Index, m.Epoch(), "the machines took it for an office")
 			})
 			time.Sleep(time.Second)
 			assert.Equal(s, []*Node{leader}, s.Leading())

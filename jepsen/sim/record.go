@@ -61,7 +61,7 @@ func (r *Record) applied(m *fsm.Machine, e *Effect) {
 			}
 		case fsm.EvGranted:
 			if t, known := m.Ticket(ev.TicketRef); known {
-				r.born[refOf(ev.TicketRef)] = t.Born
+				r.born[refOf(ev.TicketRef)] = t.Enqueued
 			}
 		}
 	}
@@ -318,7 +318,7 @@ func appendEvents(events []check.Event, e *Effect) []check.Event {
 		}
 		told := check.Event{
 			Node: e.By, At: e.At + historyBegin, Index: ev.Index, Happened: happened, Ref: refOf(ev.TicketRef),
-			Token: ev.Token, Why: whyOf(ev.Why), Items: itemsOf(ev.Items),
+			Token: ev.Token, Why: whyOf(ev.Reason), Items: itemsOf(ev.Items),
 		}
 		events = append(events, told)
 	}
@@ -331,7 +331,7 @@ var happenedOf = map[fsm.EventKind]check.Happened{
 }
 
 // whyOf is a reason in the words that clients are told.
-func whyOf(w fsm.Why) string {
+func whyOf(w fsm.Reason) string {
 	return [...]string{
 		"", "dropped", "closed", check.Expired, "disconnected", "evicted", "revoked", "held out", "waited out",
 		"try failed", "deadlocked", "owner busy", "wrong kind", "too many", "restored",
@@ -349,7 +349,7 @@ func itemsOf(items []fsm.Item) (all []check.Item) {
 		case fsm.Shared:
 			item.Mode = check.Shared
 		case fsm.Permits:
-			item.Mode, item.Permits, item.Of = check.Permits, int(it.Permits), int(it.Of)
+			item.Mode, item.Permits, item.Of = check.Permits, int(it.Permits), int(it.Limit)
 		}
 		all = append(all, item)
 	}

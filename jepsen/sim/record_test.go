@@ -17,7 +17,7 @@ func TestStallsAreToldApart(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	entry := func(at int) Effect { return Effect{At: ms(at)} }
 	office := func(at int) Effect {
-		return Effect{At: ms(at), Applied: fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvOffice}}}}
+		return Effect{At: ms(at), Applied: fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvEpochStarted}}}}
 	}
 	held := func(from, to int) check.Stall {
 		return check.Stall{Why: "no commit", From: historyBegin + ms(from), To: historyBegin + ms(to), Held: true}

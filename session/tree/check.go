@@ -5,22 +5,22 @@ import "fmt"
 // Check walks the whole tree and returns the first invariant of Tree that does
 // not hold. It only reads.
 func (t *Tree[K, V]) Check() error {
-	entries, err := t.checkNode(t.root, place[K]{level: 1, mayOwn: true})
+	entries, err := t.checkNode(t.root, bounds[K]{level: 1, mayOwn: true})
 	if err == nil && entries != t.length {
 		err = fmt.Errorf("tree: invariant 5: the leaves hold %d entries, length is %d", entries, t.length)
 	}
 	return err
 }
 
-// place is what the nodes above a node say about it.
-type place[K any] struct {
+// bounds is what the nodes above a node say about it.
+type bounds[K any] struct {
 	low, high *K // keys are at least low (nil: left edge) and below high (nil: right edge)
 	level     int
 	mayOwn    bool // the parent is owned
 }
 
 // checkNode returns the number of entries in the leaves under n.
-func (t *Tree[K, V]) checkNode(n *node[K, V], at place[K]) (entries int, err error) {
+func (t *Tree[K, V]) checkNode(n *node[K, V], at bounds[K]) (entries int, err error) {
 	leaf := at.level == t.depth
 	if leaf != (n.values != nil) || leaf != (n.kids == nil) {
 		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has values: %t, kids: %t", at.level, t.depth, n.values != nil, n.kids != nil)
@@ -39,7 +39,7 @@ func (t *Tree[K, V]) checkNode(n *node[K, V], at place[K]) (entries int, err err
 		return n.count, nil
 	}
 	for i, kid := range n.kids[:n.count] {
-		below := place[K]{low: &n.keys[i], high: at.high, level: at.level + 1, mayOwn: owned}
+		below := bounds[K]{low: &n.keys[i], high: at.high, level: at.level + 1, mayOwn: owned}
 		if i == 0 {
 			below.low = at.low
 		}
@@ -55,7 +55,7 @@ func (t *Tree[K, V]) checkNode(n *node[K, V], at place[K]) (entries int, err err
 	return entries, nil
 }
 
-func (n *node[K, V]) leastFill(at place[K]) int {
+func (n *node[K, V]) leastFill(at bounds[K]) int {
 	switch root := at.level == 1; {
 	case n.kids != nil && at.high == nil:
 		return 2
@@ -68,7 +68,7 @@ func (n *node[K, V]) leastFill(at place[K]) int {
 	}
 }
 
-func (t *Tree[K, V]) checkOrder(n *node[K, V], at place[K]) error {
+func (t *Tree[K, V]) checkOrder(n *node[K, V], at bounds[K]) error {
 	keys, last := n.keys[:n.count], at.low
 	if n.kids != nil {
 		if at.low != nil && t.compare(keys[0], *at.low) != 0 {

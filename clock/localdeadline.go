@@ -6,19 +6,19 @@ const (
 	// clock may differ by up to 5 %.
 	DriftDivisor = 20
 
-	// MarginLeast is given up even on short spans, for what does not grow with
+	// MarginMin is given up even on short spans, for what does not grow with
 	// the span: the time from a local check to the effect that it guards.
-	MarginLeast = 200 * Millisecond
+	MarginMin = 200 * Millisecond
 )
 
-// Margin is what a client gives up of a span: a twentieth, at least MarginLeast.
-func Margin(s Span) Span { return max(s/DriftDivisor, MarginLeast) }
+// Margin is what a client gives up of a span: a twentieth, at least MarginMin.
+func Margin(s Span) Span { return max(s/DriftDivisor, MarginMin) }
 
-// Proof is what an answer that went through the log proves: the transmission
+// Confirmation is what an answer that went through the log proves: the transmission
 // sent at Sent was in an entry after which the cluster's time was At. Sent must
 // be that of the *very transmission whose bytes were in the entry*, as echoed in
 // the answer, never of a later one and never the moment of receipt.
-type Proof struct {
+type Confirmation struct {
 	Sent Instant
 	At   Time
 }
@@ -27,12 +27,12 @@ type Proof struct {
 // comes no later: Sent + (d − At) less a margin of a twentieth, at least 200 ms.
 // For a deadline that the cluster had passed when it answered, the result lies
 // before Sent, so it is reached whenever one looks.
-func (p Proof) Local(d Time) Instant {
+func (p Confirmation) Local(d Time) Instant {
 	ahead := d.Sub(p.At)
 	return p.Sent.Add(Span(subSaturated(int64(ahead), int64(Margin(ahead)))))
 }
 
-// Trust is how long a client may go on believing in its session without hearing
+// LocalDeadline is how long a client may go on believing in its session without hearing
 // from anybody. It has one owner, who serialises its calls. The zero Trust, and
 // one that has learnt nothing, trusts nothing.
 //
@@ -46,39 +46,39 @@ func (p Proof) Local(d Time) Instant {
 // travelled faster places a deadline later, by the difference of the two
 // journeys. That is not worth a second kept proof; who has shown a deadline to
 // somebody and must not take it back keeps the Later of old and new.
-type Trust struct {
-	ttl    Span
-	newest Proof // Meaningful if proven.
-	proven bool
+type LocalDeadline struct {
+	ttl       Span
+	newest    Confirmation // Meaningful if proven.
+	confirmed bool
 }
 
-// NewTrust begins without proof. ttl is what the cluster granted, which is not
+// NewLocalDeadline begins without proof. ttl is what the cluster granted, which is not
 // always what was asked for.
-func NewTrust(ttl Span) *Trust { return &Trust{ttl: ttl} }
+func NewLocalDeadline(ttl Span) *LocalDeadline { return &LocalDeadline{ttl: ttl} }
 
-// Learn takes in a proof, in whatever order answers arrive.
-func (t *Trust) Learn(p Proof) {
-	if !t.proven || p.Sent.After(t.newest.Sent) {
-		t.newest, t.proven = p, true
+// Confirm takes in a proof, in whatever order answers arrive.
+func (t *LocalDeadline) Confirm(p Confirmation) {
+	if !t.confirmed || p.Sent.After(t.newest.Sent) {
+		t.newest, t.confirmed = p, true
 	}
 }
 
 // Until is the local end of the lease; false if nothing was proven yet.
-func (t *Trust) Until() (Instant, bool) {
+func (t *LocalDeadline) Until() (Instant, bool) {
 	return t.Local(t.newest.At.Add(t.ttl))
 }
 
 // Local places any deadline of the cluster, such as the end of a maximum hold;
 // false if nothing was proven yet. It says nothing about the lease.
-func (t *Trust) Local(d Time) (Instant, bool) {
-	if !t.proven {
+func (t *LocalDeadline) Local(d Time) (Instant, bool) {
+	if !t.confirmed {
 		return Instant{}, false
 	}
 	return t.newest.Local(d), true
 }
 
 // Valid says whether the session may be believed in at now.
-func (t *Trust) Valid(now Instant) bool {
+func (t *LocalDeadline) Valid(now Instant) bool {
 	until, proven := t.Until()
 	return proven && !now.Reached(until)
 }

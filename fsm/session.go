@@ -8,10 +8,10 @@ func (m *Machine) openSession(c *OpenSession) Result {
 		return invalid(field)
 	}
 	if id := m.sessions.BySecret(c.Secret); id != 0 {
-		return Result{}.of(m.sessions.Find(id))
+		return Result{}.forSession(m.sessions.Find(id))
 	}
 	if m.sessions.Len() >= SessionsMax {
-		return Result{Code: Limit, Detail: &Detail{Field: "sessions"}}
+		return Result{Code: LimitExceeded, Detail: &Detail{Field: "sessions"}}
 	}
 	s := session.Session{
 		ID: session.ID(m.index), Secret: c.Secret,
@@ -19,7 +19,7 @@ func (m *Machine) openSession(c *OpenSession) Result {
 		TTL: c.TTL, LockDelay: c.LockDelay, Grace: c.Grace,
 	}
 	m.sessions.Open(s, m.time, m.index)
-	return Result{}.of(&s)
+	return Result{}.forSession(&s)
 }
 
 // attach makes this command the session's attachment and tells its whole state as one event.
@@ -32,19 +32,19 @@ func (m *Machine) attach(c *Attach) Result {
 		return Result{Code: WrongSecret}
 	}
 	if c.Attempt != 0 && c.Attempt <= s.Attempt {
-		return Result{Code: Superseded}.of(s)
+		return Result{Code: Superseded}.forSession(s)
 	}
-	if s.Attachment > m.out.Index || m.told >= AttachedMax {
+	if s.Attachment > m.out.Index || m.attachedTickets >= AttachedMax {
 		// It attached in this very entry, or others with many tickets did. To send all tickets again and again
 		// would cost too much.
-		return Result{Code: Limit, Detail: &Detail{Field: "attach"}}.of(s)
+		return Result{Code: LimitExceeded, Detail: &Detail{Field: "attach"}}.forSession(s)
 	}
-	m.raiseFloor(s, c.Floor)
+	m.acknowledge(s, c.AckedThrough)
 	m.sessions.Attach(s, m.index, c.Attempt)
 	tickets := m.ticketStates(s.ID)
-	m.told += len(tickets)
+	m.attachedTickets += len(tickets)
 	m.emit(Event{Kind: EvAttached, TicketRef: TicketRef{Session: s.ID}, Tickets: tickets})
-	return Result{}.of(s)
+	return Result{}.forSession(s)
 }
 
 // detached ends a session whose stream broke, unless there was a sign of life since. A session that
@@ -57,7 +57,7 @@ func (m *Machine) detached(c *Detached) Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	if s.Attachment == c.Attachment && s.Heard <= c.Index {
+	if s.Attachment == c.Attachment && s.Renewed <= c.Index {
 		m.endSession(s.ID, Disconnected, "")
 	}
 	return Result{}
@@ -84,7 +84,7 @@ func (m *Machine) expireSession(c *ExpireSession) Result {
 
 // endSession ends a session with all its tickets, whose number it returns; whoever waits for them is
 // granted by settle.
-func (m *Machine) endSession(id session.ID, why Why, text string) (tickets int) {
+func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets int) {
 	s := m.sessions.Find(id)
 	keys := m.keys[:0]
 	for key, t := range m.tickets.From(ticketKey{id, 0}) {
@@ -95,15 +95,15 @@ func (m *Machine) endSession(id session.ID, why Why, text string) (tickets int) 
 		m.sum -= t.sum(key)
 	}
 	for _, key := range keys {
-		if t := m.tickets.Ref(key); t.state != Gone {
-			m.leave(s, key, t, why, text)
+		if t := m.tickets.Ref(key); t.state != Ended {
+			m.leave(s, key, t, reason, text)
 		}
 		m.tickets.Delete(key)
 	}
 	m.keys = keys
 	label := s.Label
 	m.sessions.Close(id)
-	m.emit(Event{Kind: EvEnded, TicketRef: TicketRef{Session: id}, Why: why, Text: text, Label: label})
+	m.emit(Event{Kind: EvEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})
 	return len(keys)
 }
 
@@ -111,7 +111,7 @@ func (m *Machine) endSession(id session.ID, why Why, text string) (tickets int) 
 func (m *Machine) noSession(id session.ID) Result {
 	r := Result{Code: NoSession}
 	if id != 0 && uint64(id) <= m.restored {
-		r.Why = Restored
+		r.Reason = Restored
 	}
 	return r
 }

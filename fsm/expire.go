@@ -29,10 +29,10 @@ func (k dueKey) compare(l dueKey) int {
 		cmp.Compare(k.name, l.name))
 }
 
-// bury ends what is due: removes all of it first, then grants once, so that no lock is granted
+// expireDue ends what is due: removes all of it first, then grants once, so that no lock is granted
 // twice under one index.
-func (m *Machine) bury() {
-	for spent := 0; spent < BurialsMax; {
+func (m *Machine) expireDue() {
+	for spent := 0; spent < ExpirationsMax; {
 		ends, id, leased := m.sessions.Earliest()
 		key, ticket, some := m.due.Min()
 		switch {
@@ -46,18 +46,18 @@ func (m *Machine) bury() {
 		}
 		break
 	}
-	m.settle()
+	m.grantUnblocked()
 }
 
 func (m *Machine) endDue(key dueKey, ticket ticketKey) {
 	switch key.kind {
 	case dueWait:
-		m.end(ticket, WaitedOut, "")
+		m.end(ticket, WaitTimeout, "")
 	case dueDelay:
 		lk, _ := m.locks.Get(key.name)
 		m.undelay(lk)
 	case dueHold:
-		m.end(ticket, HeldOut, "")
+		m.end(ticket, MaxHoldExceeded, "")
 	}
 }
 
@@ -78,7 +78,7 @@ func (m *Machine) undelay(lk *lock) {
 	m.unscheduleDelay(lk)
 	lk.delay = 0
 	m.delays.Delete(lk.name)
-	m.free(lk)
+	m.markFreed(lk)
 }
 
 func (m *Machine) unscheduleDelay(lk *lock) {

@@ -17,8 +17,8 @@ func (m *Machine) leaderStart(c *LeaderStart) Result {
 		m.cluster = c.Cluster
 		m.index = max(m.index, c.TokenBase)
 	}
-	m.office = m.index
-	m.emit(Event{Kind: EvOffice, Text: c.Node, Value: c.Nonce})
+	m.epoch = m.index
+	m.emit(Event{Kind: EvEpochStarted, Text: c.Node, Value: c.Nonce})
 	return Result{}
 }
 
@@ -70,14 +70,14 @@ func (m *Machine) forgetMember() {
 	m.members.Delete(oldest.ID)
 }
 
-// setRules raises the rules by one. Whether all servers know them, the proposer has looked; that
+// setVersion raises the rules by one. Whether all servers know them, the proposer has looked; that
 // this binary does, Apply has.
-func (m *Machine) setRules(c *SetRules) Result {
-	if c.Rules != m.rules+1 || m.raise != 0 {
+func (m *Machine) setVersion(c *SetVersion) Result {
+	if c.Version != m.version+1 || m.nextVersion != 0 {
 		return invalid("rules")
 	}
-	m.raise = c.Rules
-	m.emit(Event{Kind: EvRulesSet, Value: uint64(c.Rules)})
+	m.nextVersion = c.Version
+	m.emit(Event{Kind: EvVersionSet, Value: uint64(c.Version)})
 	return Result{}
 }
 

@@ -28,28 +28,28 @@ func (l *list) each(yield func(TicketRef) bool) {
 	}
 }
 
-// PlaceExactMax is up to which number of tickets ahead a place is counted, one by one.
-const PlaceExactMax = 100
+// PositionExactMax is up to which number of tickets ahead a place is counted, one by one.
+const PositionExactMax = 100
 
 // WaitsFor is the first lock of a waiting ticket that is closed to it; "": it does not wait.
 func (m *Machine) WaitsFor(ref TicketRef) string {
-	if at := m.waitsAt(ref); at != nil {
+	if at := m.firstBlocked(ref); at != nil {
 		return at.lock.name
 	}
 	return ""
 }
 
-// Place tells of a waiting ticket the first of its locks that is closed to it, and how many wait before it
-// there: exactly up to PlaceExactMax. A larger number counts those with it that left the middle of the queue
+// QueuePosition tells of a waiting ticket the first of its locks that is closed to it, and how many wait before it
+// there: exactly up to PositionExactMax. A larger number counts those with it that left the middle of the queue
 // and may be too large, never too small. Its cost does not depend on the length of the queue. False: it does not
 // wait.
-func (m *Machine) Place(ref TicketRef) (name string, ahead int, waits bool) {
-	at := m.waitsAt(ref)
+func (m *Machine) QueuePosition(ref TicketRef) (name string, ahead int, waits bool) {
+	at := m.firstBlocked(ref)
 	if at == nil {
 		return "", 0, false
 	}
 	for p := at.prev; p != nil; p = p.prev {
-		if ahead++; ahead > PlaceExactMax {
+		if ahead++; ahead > PositionExactMax {
 			queue := &at.lock.waiters
 			return at.lock.name, min(int(at.number()-queue.first.number()), queue.len-1), true
 		}
@@ -57,7 +57,7 @@ func (m *Machine) Place(ref TicketRef) (name string, ahead int, waits bool) {
 	return at.lock.name, ahead, true
 }
 
-func (m *Machine) waitsAt(ref TicketRef) *place {
+func (m *Machine) firstBlocked(ref TicketRef) *slot {
 	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
 	if t == nil || t.state != Waiting {
 		return nil
@@ -65,14 +65,14 @@ func (m *Machine) waitsAt(ref TicketRef) *place {
 	return t.before()
 }
 
-// Crowd is how many wait for the locks of a ticket that holds them, and how many those locks are.
-func (m *Machine) Crowd(ref TicketRef) (waiting, locks int) {
+// Contention is how many wait for the locks of a ticket that holds them, and how many those locks are.
+func (m *Machine) Contention(ref TicketRef) (waiting, locks int) {
 	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
 	if t == nil || t.state != Granted {
 		return 0, 0
 	}
-	for i := range t.places {
-		waiting += t.places[i].lock.waiters.len
+	for i := range t.slots {
+		waiting += t.slots[i].lock.waiters.len
 	}
-	return waiting, len(t.places)
+	return waiting, len(t.slots)
 }

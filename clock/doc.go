@@ -24,12 +24,12 @@
 //
 // # How cluster time moves
 //
-// An office is one leadership of one node. It begins with an entry in the log,
+// An epoch is one leadership of one node. It begins with an entry in the log,
 // its LeaderStart, and is named by that entry's index. When its own LeaderStart
 // has been applied, the leader starts a clock ([StartLeader]) from the time that
 // the machine has at that point. At the head of every entry the leader writes a
 // [Reading] of that clock, and every node applies it by one rule ([Advance]): a
-// reading counts only while its own office is in force, and then time becomes the
+// reading counts only while its own epoch is in force, and then time becomes the
 // greater of the two; otherwise time stands.
 //
 // # Invariants
@@ -67,11 +67,11 @@
 //
 //	D1  an entry is stamped last, when every renewal and command is in it, by the
 //	    one goroutine that hands entries to Raft;
-//	D2  the offices of one process follow each other: the clock of the next is
+//	D2  the epochs of one process follow each other: the clock of the next is
 //	    started when the one before has stopped for good (nothing will be stamped
 //	    by it any more), after the next one's own LeaderStart was applied, from
 //	    the time the machine had then;
-//	D3  an office is in force from its LeaderStart to the next LeaderStart *or to
+//	D3  an epoch is in force from its LeaderStart to the next LeaderStart *or to
 //	    the first entry of another term*, whichever comes first;
 //
 // and C6 is of use only if
@@ -88,10 +88,10 @@
 // The proof of C4, by induction over the log. Write T(E) for the time after entry
 // E, and p(E) for the real moment at which E was stamped (for a LeaderStart, at
 // which it was proposed). E is in no log before p(E). Take E, and a later entry
-// Q that raised time. Then Q carries a reading that counted, of an office with
+// Q that raised time. Then Q carries a reading that counted, of an epoch with
 // LeaderStart S. To show: T(Q) − T(E) ≤ p(Q) − p(E).
 //
-// S after E. The office's clock was started after S was applied, hence after E
+// S after E. The epoch's clock was started after S was applied, hence after E
 // was in the log, hence after p(E). It was started from T(S). If time was not
 // raised between E and S, then T(S) = T(E), and by C1 the clock has added no more
 // than the real time since its start, which is less than p(Q) − p(E). If it was,
@@ -99,18 +99,18 @@
 // p(R) − p(E); and R was applied, so it had been stamped, before the clock
 // started, which then added no more than p(Q) − p(R). The two add up.
 //
-// S before E, or S is E. The office is still in force at Q, so by D3 Q and E have
+// S before E, or S is E. The epoch is still in force at Q, so by D3 Q and E have
 // the term of S. A term has one leader, so one process put all three into the
-// log. E was stamped by that process, in this office or in an earlier one (a
+// log. E was stamped by that process, in this epoch or in an earlier one (a
 // later one would have its LeaderStart between S and E, and S would no longer be
 // in force), or E is S itself.
 //
-//   - In this office: both readings are of one clock. E's reading counted, so
+//   - In this epoch: both readings are of one clock. E's reading counted, so
 //     T(E) is at least what E's reading says. If Q was stamped after E, C1 gives
 //     the bound. If before (entries may overtake each other on their way), Q's
 //     reading is no greater than E's, and Q raised nothing.
-//   - In an earlier office, or E is S: by D2 p(E) lies before the start of this
-//     office's clock, which started from T(S) ≤ T(E). By C1 it has added no more
+//   - In an earlier epoch, or E is S: by D2 p(E) lies before the start of this
+//     epoch's clock, which started from T(S) ≤ T(E). By C1 it has added no more
 //     than p(Q) − p(E). ∎
 //
 // So a renewal that a client sent at s and that was heard in an entry stamped at
@@ -122,19 +122,19 @@
 //
 // Each part is needed. Without D1, or if a reading showed the latest tick and not
 // the present (C2), a renewal is dated before it was sent, and its lease ends
-// early by the difference. If a reading counted in any office, one that waited
-// while leadership was lost and regained would land on top of the next office's
+// early by the difference. If a reading counted in any epoch, one that waited
+// while leadership was lost and regained would land on top of the next epoch's
 // readings, and time would leap. And without the second half of D3 this can
 // happen (n1 and n2 are nodes, the numbers are terms):
 //
-//	term 1  n1 leads; its office A is open
-//	term 2  n2 leads; its office B is open; at 0 s an entry of B is applied, time 0 s;
+//	term 1  n1 leads; its epoch A is open
+//	term 2  n2 leads; its epoch B is open; at 0 s an entry of B is applied, time 0 s;
 //	        at 10 s n2 stamps F with (B, 10 s), which gets stuck on its way into Raft
 //	        at 10 s n1, which was paused and still thinks it leads, stamps E with
 //	        (A, …), and in it a renewal sent just now, of a session with ttl 5 s
-//	term 3  n1 leads again; E goes into the log. Its reading is of an office that is
+//	term 3  n1 leads again; E goes into the log. Its reading is of an epoch that is
 //	        over: time stands at 0 s, and the lease ends at 5 s
-//	term 4  n2 leads again before n1 could open another office; F goes into the log.
+//	term 4  n2 leads again before n1 could open another epoch; F goes into the log.
 //	        B is still the latest LeaderStart. If F counts, time leaps to 10 s and
 //	        the renewal has lasted for no time at all.
 //

@@ -5,13 +5,13 @@ import "sync"
 // StepMax is the most that one reading of a Leader can add. A leader that did
 // not look at its clock for longer was not serving either (paused, swapped out,
 // stuck behind its disk), and what passed meanwhile must age nobody whose
-// renewals waited outside. Whoever holds the office reads every 20–50 ms, so in
+// renewals waited outside. Whoever holds the epoch reads every 20–50 ms, so in
 // a healthy leader nothing is ever cut off.
 const StepMax = 100 * Millisecond
 
-// Leader is the running clock of one office. It may be used by several
+// Leader is the running clock of one epoch. It may be used by several
 // goroutines at once: the one that stamps entries and the one that ticks do.
-// It owns no goroutine; an office that is over just stops reading it.
+// It owns no goroutine; an epoch that is over just stops reading it.
 type Leader struct {
 	src   Source
 	epoch uint64
@@ -22,9 +22,9 @@ type Leader struct {
 	cut  Span // Guarded by mu.
 }
 
-// StartLeader starts the clock of an office at the machine's time base. Call it
-// *after* the office's LeaderStart was applied, with the time that the machine
-// had then, and after the process's previous office has stopped: the proof in
+// StartLeader starts the clock of an epoch at the machine's time base. Call it
+// *after* the epoch's LeaderStart was applied, with the time that the machine
+// had then, and after the process's previous epoch has stopped: the proof in
 // the package comment stands on both.
 func StartLeader(src Source, epoch uint64, base Time) *Leader {
 	return &Leader{src: src, epoch: epoch, last: src.Now().mono, now: base}

@@ -212,7 +212,7 @@ func TestALeaderIsReadByManyAtOnce(t *testing.T) {
 	assert.Equal(t, passed, clock.Span(leader.Read().Now)+leader.Cut())
 }
 
-// In virtual time, as an office runs it: a ticker, and entries at any moment.
+// In virtual time, as an epoch runs it: a ticker, and entries at any moment.
 func TestALeadersClockInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader := clock.StartLeader(clock.Runtime(), anOffice, 0)

@@ -42,7 +42,7 @@ func termWithoutOffice(m *machine, e entry) clock.Time {
 type entry struct {
 	start     int        // Not zero: a LeaderStart with this nonce.
 	stamped   clock.Span // The real moment: p(E).
-	stampedIn uint64     // The term of its office's LeaderStart.
+	stampedIn uint64     // The term of its epoch's LeaderStart.
 	reading   clock.Reading
 }
 
@@ -98,7 +98,7 @@ func steps() *rapid.Generator[[]step] {
 	one := rapid.Custom(func(t *rapid.T) step {
 		return step{
 			do: rapid.SampledFrom([]string{
-				"pass", "pass", "sleep", "elect", "elect", "notice", "open", "open", "take office",
+				"pass", "pass", "sleep", "elect", "elect", "notice", "open", "open", "take epoch",
 				"stamp", "stamp", "serve", "serve", "land", "land", "land", "drop",
 			}).Draw(t, "do"),
 			node: rapid.SampledFrom([]int{0, 0, 1, 1, 2}).Draw(t, "node"),
@@ -137,7 +137,7 @@ func (c *cluster) play(s step) error {
 	case "open": // As it should go: nothing comes between.
 		c.notice(n)
 		return c.land(s.node, len(n.queue)-1)
-	case "take office":
+	case "take epoch":
 		c.elect(s.node)
 		for n.won > 0 {
 			c.notice(n)
@@ -204,7 +204,7 @@ func (c *cluster) pass(span clock.Span, asleep int) {
 }
 
 // notice is a node taking note of one election that it won, perhaps long after:
-// the old office ends, then the next is proposed (D2).
+// the old epoch ends, then the next is proposed (D2).
 func (c *cluster) notice(n *node) {
 	if n.won == 0 {
 		return
@@ -265,8 +265,8 @@ func (c *cluster) raised(e entry) error {
 	return nil
 }
 
-// open starts the office of the node that drew the nonce, if it still waits for
-// it; what lands of an office that was given up opens nothing.
+// open starts the epoch of the node that drew the nonce, if it still waits for
+// it; what lands of an epoch that was given up opens nothing.
 func (c *cluster) open(nonce int) {
 	for i := range c.nodes {
 		n := &c.nodes[i]
@@ -301,7 +301,7 @@ func TestARuleThatLacksAPartEndsALeaseEarly(t *testing.T) {
 		wrong  rule
 		script []step
 	}{
-		{"a reading of an office that is over counts", anyReadingCounts, []step{
+		{"a reading of an epoch that is over counts", anyReadingCounts, []step{
 			{do: "elect", node: 0}, {do: "notice", node: 0}, {do: "land", node: 0},
 			{do: "pass", span: 10 * clock.Second},
 			{do: "stamp", node: 0}, // Stays in the queue of node 0.
@@ -310,7 +310,7 @@ func TestARuleThatLacksAPartEndsALeaseEarly(t *testing.T) {
 			{do: "stamp", node: 1}, {do: "land", node: 1}, // A fresh lease.
 			{do: "elect", node: 0}, {do: "land", node: 0},
 		}},
-		{"two offices of one process in one term", termWithoutOffice, []step{
+		{"two epochs of one process in one term", termWithoutOffice, []step{
 			// Node 0 wins twice and has noticed neither.
 			{do: "elect", node: 0}, {do: "elect", node: 0},
 			{do: "notice", node: 0}, {do: "land", node: 0},
@@ -321,7 +321,7 @@ func TestARuleThatLacksAPartEndsALeaseEarly(t *testing.T) {
 			{do: "stamp", node: 0}, {do: "land", node: 0, nth: 1}, // A fresh lease.
 			{do: "land", node: 0},
 		}},
-		{"an office outlives its term", officeWithoutTerm, []step{
+		{"an epoch outlives its term", officeWithoutTerm, []step{
 			{do: "elect", node: 0}, {do: "notice", node: 0}, {do: "land", node: 0},
 			{do: "elect", node: 1}, {do: "notice", node: 1}, {do: "land", node: 1},
 			{do: "pass", span: 10 * clock.Second},
@@ -343,8 +343,8 @@ func TestRandomSchedulesFindEachWrongRule(t *testing.T) {
 	schedules := steps()
 	for what, wrong := range map[string]rule{
 		"any reading counts":  anyReadingCounts,
-		"office without term": officeWithoutTerm,
-		"term without office": termWithoutOffice,
+		"epoch without term": officeWithoutTerm,
+		"term without epoch": termWithoutOffice,
 	} {
 		requireCaught(t, what, func(seed int) error {
 			return run(schedules.Example(seed), wrong)

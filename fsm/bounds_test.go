@@ -254,7 +254,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 	}
 }
 
-// Damage in the number of the rules is damage, not another version.
+// Damage in the number of the version is damage, not another version.
 func TestDamagedRulesAreDamage(t *testing.T) {
 	b := snapshotOf(t, New())
 	b[len("zamok\x01")+2] = 77 // behind the length and the kind of the header

@@ -10,11 +10,11 @@ import (
 //
 // This table is the reference. It is made of the parts in encoding.go; what is unnamed here is a
 // number. Once released it never changes: another form is another version, and comes with a new
-// number of the rules, so that a binary that can't read it has stopped before it meets one.
+// state machine version, so that a binary that can't read it has stopped before it meets one.
 //
 //	version          byte    1
-//	rules                    up to 2³²−1
-//	office
+//	version                  up to 2³²−1
+//	epoch
 //	now                      up to 2⁶³−1
 //	renewals                 how many: up to RenewalsMax; then, for each
 //	  session                the first as it is, each following one as the distance from the one
@@ -37,12 +37,12 @@ import (
 //	 9  ExpireSession  session · reason text
 //	10  LeaderStart    node text · nonce · cluster raw 16 · token base
 //	11  Member         id text · incarnation raw 16 · client text · peer text · http text ·
-//	                   version text · rules min · rules max · free bytes · free mark ·
+//	                   version text · version min · version max · free bytes · free mark ·
 //	                   timeout · fixed
-//	12  SetVersion       rules
+//	12  SetVersion       version
 //	13  Digest         node text · index · value
 //
-// op is a byte. permits, of, rules, rules min, rules max, timeout and fixed go up to 2³²−1. An entry has at most
+// op is a byte. permits, limit, version, version min, version max, timeout and fixed go up to 2³²−1. An entry has at most
 // EntryBytesMax bytes, and nothing stands between its parts or after the last one.
 //
 // Reading (decode.go) refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
@@ -213,7 +213,7 @@ func (o op) String() string {
 		opExpireSession: "expire session",
 		opLeaderStart:   "leader start",
 		opMember:        "member",
-		opSetVersion:    "set rules",
+		opSetVersion:    "set version",
 		opDigest:        "digest",
 	}[o]
 }

@@ -21,7 +21,7 @@ import (
 )
 
 var updateGolden = flag.Bool("update-golden", false,
-	"write the golden files anew; a changed byte in one is a changed format, which needs a new version and new rules")
+	"write the golden files anew; a changed byte in one is a changed format, which needs a new version and new version")
 
 // everyCommand has each command once, with every field set.
 func everyCommand() []Command {
@@ -154,9 +154,9 @@ func arbitraryEntry() *rapid.Generator[Entry] {
 		renewals := rapid.SliceOfNDistinct(rapid.Uint64(), 0, 8, rapid.ID).Draw(t, "renewals")
 		slices.Sort(renewals)
 		e := Entry{
-			Version: rapid.Uint32().Draw(t, "rules"),
+			Version: rapid.Uint32().Draw(t, "version"),
 			Reading: clock.Reading{
-				Epoch: rapid.Uint64().Draw(t, "office"),
+				Epoch: rapid.Uint64().Draw(t, "epoch"),
 				Now:   clock.Time(rapid.Int64Min(0).Draw(t, "now")),
 			},
 			Commands: rapid.SliceOfN(rapid.OneOf(arbitraryCommands()...), 0, 12).Draw(t, "commands"),
@@ -248,7 +248,7 @@ func describeEntry(w *strings.Builder, title string, e *Entry) {
 		head -= len(b)
 	}
 	fmt.Fprintf(w, "\n# %s\n\n", title)
-	fmt.Fprintf(w, "version 1, rules %d, office %d, now %v, renewals %d, %d commands\n",
+	fmt.Fprintf(w, "encoding 1, state version %d, epoch %d, now %v, renewals %d, %d commands\n",
 		e.Version, e.Reading.Epoch, e.Reading.Now, e.Renewals, len(commands))
 	describeBytes(w, all[:head])
 	for i, c := range e.Commands {

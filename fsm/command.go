@@ -7,7 +7,7 @@ import (
 
 // Entry is one record of the replicated log.
 type Entry struct {
-	// Version is the number of the rules that the entry was encoded under.
+	// Version is the state machine version that the entry was encoded for.
 	Version uint32
 	// Reading is the leader's clock, read last of all: after every renewal and command was in.
 	Reading clock.Reading
@@ -137,7 +137,7 @@ type ExpireSession struct {
 	Reason  string
 }
 
-// LeaderStart begins an office: its number is this command's index. It carries no time.
+// LeaderStart begins an epoch: its number is this command's index. It carries no time.
 type LeaderStart struct {
 	Node  string
 	Nonce uint64
@@ -169,7 +169,7 @@ type Member struct {
 // directory, and another server to raft.
 type Incarnation [16]byte
 
-// SetVersion raises the machine's rules to Rules, which must be one more than they are.
+// SetVersion raises the state machine version to Version, which must be one more than the present one.
 type SetVersion struct{ Version uint32 }
 
 // Digest reports a node's digest after the entry that took the machine to Index.

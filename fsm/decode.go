@@ -74,8 +74,8 @@ func (d *decoded) read(b []byte) error {
 		return err
 	}
 	r := reader{bytes: body, at: 1}
-	d.entry.Version = r.number32("rules")
-	d.entry.Reading.Epoch = r.number("office")
+	d.entry.Version = r.number32("version")
+	d.entry.Reading.Epoch = r.number("epoch")
 	d.entry.Reading.Now = readTime(&r, "now")
 	d.readRenewals(&r)
 	d.readCommands(&r)
@@ -280,8 +280,8 @@ func readMember(r *reader) *Member {
 	c.Peer = r.text("peer")
 	c.HTTP = r.text("http")
 	c.Version = r.text("version")
-	c.StateVersionMin = r.number32("rules min")
-	c.StateVersionMax = r.number32("rules max")
+	c.StateVersionMin = r.number32("version min")
+	c.StateVersionMax = r.number32("version max")
 	c.FreeBytes = r.number("free bytes")
 	c.FreeMark = r.number("free mark")
 	c.Timeout = r.number32("timeout")
@@ -291,7 +291,7 @@ func readMember(r *reader) *Member {
 
 func readSetVersion(r *reader) *SetVersion {
 	c := new(SetVersion)
-	c.Version = r.number32("rules")
+	c.Version = r.number32("version")
 	return c
 }
 

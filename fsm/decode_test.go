@@ -16,16 +16,16 @@ import (
 	"zamok/session"
 )
 
-// emptyHead is version 1, rules 1, office 5, now 7 and no renewals; the commands come next.
+// emptyHead is encoding 1, state version 1, epoch 5, now 7 and no renewals; the commands come next.
 const emptyHead = "01 01 05 07 00 "
 
 // Each of these has the right checksum: somebody wrote it so.
 func TestWhatIsNoEntry(t *testing.T) {
 	for _, c := range []struct{ bytes, fault string }{
 		{"02 01 05 07 00 00", "version 2 is unknown: this binary reads version 1"},
-		{"01 8080808010 05 07 00 00", "rules: 4294967296 is above 4294967295"},
-		{"01 8100 05 07 00 00", "rules: the number is not in its shortest form"},
-		{"01 01 ffffffffffffffffff02 07 00 00", "office: the number has more than 64 bits"},
+		{"01 8080808010 05 07 00 00", "version: 4294967296 is above 4294967295"},
+		{"01 8100 05 07 00 00", "version: the number is not in its shortest form"},
+		{"01 01 ffffffffffffffffff02 07 00 00", "epoch: the number has more than 64 bits"},
 		{"01 01 05 80808080808080808001 00 00", "now: 9223372036854775808 is above 9223372036854775807"},
 		{"01 01 05 07 ffff", "renewals: the bytes end too early"},
 		{"01 01 05 07 05 01 01", "renewals: 5 are announced and 2 bytes are left"},
@@ -57,8 +57,8 @@ func TestWhatIsNoEntry(t *testing.T) {
 		{emptyHead + "01 09 05 ffffffffffffffffff01", "command 1: expire session: reason: 18446744073709551615 bytes are announced and 0 are left"},
 		{emptyHead + "01 0a 00 01 aabb", "command 1: leader start: cluster: it has 16 bytes and 2 are left"},
 		{emptyHead + "01 0b 00 aabb", "command 1: member: incarnation: it has 16 bytes and 2 are left"},
-		{emptyHead + "01 0b 00" + strings.Repeat("22", 16) + "00 00 00 00 8080808010 01 00 00", "command 1: member: rules min: 4294967296 is above 4294967295"},
-		{emptyHead + "01 0c 8080808010", "command 1: set rules: rules: 4294967296 is above 4294967295"},
+		{emptyHead + "01 0b 00" + strings.Repeat("22", 16) + "00 00 00 00 8080808010 01 00 00", "command 1: member: version min: 4294967296 is above 4294967295"},
+		{emptyHead + "01 0c 8080808010", "command 1: set version: version: 4294967296 is above 4294967295"},
 		{emptyHead + "01 0d 00 01 80", "command 1: digest: value: the bytes end too early"},
 	} {
 		b := seal(unhex(t, c.bytes), 0)

@@ -15,14 +15,14 @@ import (
 
 func TestDigestCoversEveryField(t *testing.T) {
 	changes := map[string]func(*Machine){
-		"term":     func(m *Machine) { m.term++ },
-		"index":    func(m *Machine) { m.index++ },
-		"time":     func(m *Machine) { m.time++ },
-		"office":   func(m *Machine) { m.epoch++ },
-		"rules":    func(m *Machine) { m.version++ },
-		"cluster":  func(m *Machine) { m.cluster[15]++ },
-		"restored": func(m *Machine) { m.restored++ },
-		"quiet":    func(m *Machine) { m.holdOffUntil++ },
+		"term":         func(m *Machine) { m.term++ },
+		"index":        func(m *Machine) { m.index++ },
+		"time":         func(m *Machine) { m.time++ },
+		"epoch":        func(m *Machine) { m.epoch++ },
+		"version":      func(m *Machine) { m.version++ },
+		"cluster":      func(m *Machine) { m.cluster[15]++ },
+		"restored":     func(m *Machine) { m.restored++ },
+		"holdOffUntil": func(m *Machine) { m.holdOffUntil++ },
 	}
 	everyFieldIsIn(t, reflect.TypeFor[header](), changes)
 	digests := map[uint64]string{richMachine(t).Digest(): "as it is"}
@@ -38,8 +38,8 @@ func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
 	key := ticketKey{7, 1}
 	changes := map[string]func(*ticket){
 		"state":     func(t *ticket) { t.state = Granted },
-		"why":       func(t *ticket) { t.reason++ },
-		"born":      func(t *ticket) { t.enqueued++ },
+		"reason":    func(t *ticket) { t.reason++ },
+		"enqueued":  func(t *ticket) { t.enqueued++ },
 		"token":     func(t *ticket) { t.token++ },
 		"waitUntil": func(t *ticket) { t.waitUntil++ },
 		"holdUntil": func(t *ticket) { t.holdUntil++ },
@@ -47,7 +47,7 @@ func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
 		"owner":     func(t *ticket) { t.owner += "x" },
 		"metadata":  func(t *ticket) { t.metadata += "x" },
 		"items":     func(t *ticket) { t.items = append(t.items, Item{Name: "another", Mode: Exclusive}) },
-		"places":    nil, // follow from the items
+		"slots":     nil, // follow from the items
 	}
 	everyFieldIsIn(t, reflect.TypeFor[ticket](), changes)
 	waiting := ticket{state: Waiting, enqueued: 3, items: []Item{{"seats", Permits, 2, 5}}}

@@ -9,12 +9,12 @@
 //
 // # One entry
 //
-// An [Entry] is what the leader puts into the replicated log: the rules it was encoded under, a
+// An [Entry] is what the leader puts into the replicated log: the version it was encoded for, a
 // reading of the leader's clock, the sessions that renewed, and a batch of commands. Applying it is
 // always the same four steps, advance then act (machine.go):
 //
-//  1. Advance. If the reading's office is the machine's present office, time becomes
-//     max(time, reading). Otherwise time stands. An office begins with its LeaderStart and ends
+//  1. Advance. If the reading's epoch is the machine's present epoch, time becomes
+//     max(time, reading). Otherwise time stands. An epoch begins with its LeaderStart and ends
 //     with its term: package clock has the proof that needs both.
 //  2. Hear. Every session among the renewals, and every session that a command of its own names
 //     (OpenSession, Attach with the right hash, Acquire, Drop, Downgrade, CloseSession), gets
@@ -23,12 +23,12 @@
 //     whose lease ended, waits that are overdue, delays that are over, holds that lasted their
 //     maximum. First everything is removed, then what became free is granted, once (grant.go).
 //     After [ExpirationsMax] removals the rest is left over: it still lives, and the next entry goes
-//     on. Late burial is only a longer lease.
+//     on. Late expiration is only a longer lease.
 //  4. Act. The commands, in order. Each of them, too, removes first and grants once.
 //
 // The machine counts its own index: each entry takes one index for steps 1 to 3, whether or not
 // they change anything, then each command takes one, refused ones too. An entry that can't be
-// decoded, or was encoded under other rules, takes its one index and changes nothing else, but that
+// decoded, or was encoded for another version, takes its one index and changes nothing else, but that
 // its term has begun. (Once in a
 // history the index jumps: the first LeaderStart lifts it to the token base.) So the index is a
 // function of (state, entry), and nodes can't disagree about it. The index of the step
@@ -101,15 +101,15 @@
 // a shorter one.
 //
 // What a command frees is granted in the same step, however many wait for it: a writer who leaves two
-// hundred thousand readers behind takes every node about a second. Only burial is bounded.
+// hundred thousand readers behind takes every node about a second. Only expiration is bounded.
 //
-// # Rules
+// # State machine version
 //
-// The state carries the number of the rules it lives under and an entry the number it was encoded
-// under. A binary knows a range of numbers ([Known]); each change of meaning, or of a constant in
-// limits.go, is a new number with a branch that names it. An entry of other rules changes nothing
+// The state carries its state machine version and an entry the version it was encoded
+// for. A binary knows a range of numbers ([Known]); each change of meaning, or of a constant in
+// limits.go, is a new number with a branch that names it. An entry of another version changes nothing
 // and is answered "not done, encode again". SetVersion raises the number by one and it never falls.
-// A binary that meets rules beyond its range stops before it applies anything ([VersionError]).
+// A binary that meets a version beyond its range stops before it applies anything ([VersionError]).
 //
 // # What is kept, and how
 //

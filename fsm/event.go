@@ -52,9 +52,9 @@ const (
 	// EvQueueMoved: somebody came to or left the queue of the lock Text, which is still there. At
 	// most once a lock and step.
 	EvQueueMoved
-	// EvEpochStarted: node Text opened the office Index for the nonce Value.
+	// EvEpochStarted: node Text opened the epoch Index for the nonce Value.
 	EvEpochStarted
-	// EvVersionSet: the rules are Value from the next entry on; the rest of this one lives under the old.
+	// EvVersionSet: the version is Value from the next entry on; the rest of this one lives under the old.
 	EvVersionSet
 	// EvReported: node Text had the digest Value at index At.
 	EvReported

@@ -448,7 +448,7 @@ func (g *generator) member() fsm.Command {
 	}
 }
 
-// setVersion never raises the rules: the model knows no others.
+// setVersion never raises the version: the model knows no others.
 func (g *generator) setRules() fsm.Command {
 	return &fsm.SetVersion{Version: pickOf[uint32](g.pick, 0, 3, 1<<32-1)}
 }

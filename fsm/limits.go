@@ -3,7 +3,7 @@ package fsm
 import "zamok/clock"
 
 // The machine's limits are constants of the format: a limit that differed between nodes would
-// split the replicas. Changing one is a new rules number. Limits that an operator may set live at
+// split the replicas. Changing one is a new state machine version. Limits that an operator may set live at
 // the leader's door, which is also where most of these are met first.
 const (
 	NameBytesMax     = 512  // a lock's name: 1 to 512 bytes of UTF-8 without control characters
@@ -33,9 +33,9 @@ const (
 	// gets no more tickets.
 	DelaysMax = 1 << 20
 
-	// ExpirationsMax bounds what one entry buries: a storm of expiries must not stop all nodes from
+	// ExpirationsMax bounds what one entry expires: a storm of expiries must not stop all nodes from
 	// applying. Ended sessions count with the tickets that they take along, gone ones too. A
-	// session is never split, so the burial of an entry removes at most ExpirationsMax + TicketsMax +
+	// session is never split, so the expiration of an entry removes at most ExpirationsMax + TicketsMax +
 	// TicketWindow records.
 	ExpirationsMax = 1024
 	// SearchMax bounds the steps of one search for a deadlock, SearchEntryMax those of all searches

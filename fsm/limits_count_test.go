@@ -258,7 +258,7 @@ func TestSearchForADeadlock(t *testing.T) {
 // entryOf is an entry of raw commands, with a sound checksum.
 func entryOf(version byte, commands uint64, raw ...byte) []byte {
 	b := []byte{version}
-	for _, v := range []uint64{1, firstSession - 1, 0, 0, commands} { // rules, office, now, renewals, commands
+	for _, v := range []uint64{1, firstSession - 1, 0, 0, commands} { // version, epoch, now, renewals, commands
 		b = appendNumber(b, v)
 	}
 	return seal(append(b, raw...), 0)

@@ -23,7 +23,7 @@ type twins struct {
 	twin *Machine
 }
 
-// newTwins returns two machines with an office and the sessions 102, 103 and so on.
+// newTwins returns two machines with an epoch and the sessions 102, 103 and so on.
 func newTwins(t *testing.T, sessions int) *twins {
 	w := &twins{t, New(), New()}
 	commands := []Command{&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: firstSession - 1}}
@@ -283,6 +283,6 @@ func nodeEdges() []edge {
 		text("peer", func(c *Member, s string) { c.Peer = s }),
 		text("http", func(c *Member, s string) { c.HTTP = s }),
 		text("version", func(c *Member, s string) { c.Version = s }),
-		{"rules", []Command{rules(1, 1), rules(1, 1<<32-1)}, []Command{rules(0, 1), rules(2, 1), &SetVersion{0}, &SetVersion{1}, &SetVersion{3}}},
+		{"version", []Command{rules(1, 1), rules(1, 1<<32-1)}, []Command{rules(0, 1), rules(2, 1), &SetVersion{0}, &SetVersion{1}, &SetVersion{3}}},
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"zamok/session/tree"
 )
 
-// Range is the rules that a binary knows.
+// Range is the state machine versions that a binary knows.
 type Range struct{ Min, Max uint32 }
 
 // Known is what this binary knows.
@@ -54,13 +54,13 @@ type Machine struct {
 	// Of the entry at hand.
 	searched        int    // the steps of its searches
 	attachedTickets int    // the tickets in its Attached events
-	nextVersion     uint32 // what its SetVersion raises the rules to; 0 = nothing
+	nextVersion     uint32 // what its SetVersion raises the version to; 0 = nothing
 }
 
 // New returns the machine that every node of a new cluster begins with.
 func New() *Machine { return newMachine(Known()) }
 
-// NewFor is New for a binary that knows other rules than this one: to try out raising them.
+// NewFor is New for a binary that knows other versions than this one, to test an upgrade.
 func NewFor(known Range) *Machine { return newMachine(known) }
 
 func newMachine(known Range) *Machine {
@@ -78,7 +78,7 @@ func newMachine(known Range) *Machine {
 	}
 }
 
-// VersionError says that this binary does not know the rules that it would have to go on under.
+// VersionError says that this binary does not know the state machine version that the cluster needs.
 // Nothing has been applied.
 type VersionError struct {
 	Need  uint32
@@ -86,7 +86,7 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the cluster needs rules %d and this binary knows %d to %d; nothing was applied: start a binary that knows them",
+	return fmt.Sprintf("the cluster needs state machine version %d and this binary knows %d to %d; nothing was applied: start a binary that knows them",
 		e.Need, e.Known.Min, e.Known.Max)
 }
 
@@ -123,7 +123,7 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 			m.out.Results = append(m.out.Results, r)
 		}
 		if m.nextVersion != 0 {
-			m.version = m.nextVersion // all of an entry lives under the rules that it was encoded under
+			m.version = m.nextVersion // all of an entry is applied under the version that it was encoded for
 		}
 	}
 	m.out.Stamp, m.out.Time = m.Stamp(), m.time
@@ -142,7 +142,7 @@ func (m *Machine) unknownVersion(commands []Command) error {
 	return nil
 }
 
-// enterTerm ends the office with its term. Terms of one log never fall. A reading of that office can still be on its way through a
+// enterTerm ends the epoch with its term. Terms of one log never fall. A reading of that epoch can still be on its way through a
 // later term, from a leader that was deposed and elected again; if it counted there, time would leap
 // over what was renewed in between.
 func (m *Machine) enterTerm(term uint64) {
@@ -151,10 +151,10 @@ func (m *Machine) enterTerm(term uint64) {
 	}
 }
 
-// advance is the machine's clock: only a reading of the present office counts.
+// advance is the machine's clock: only a reading of the present epoch counts.
 func (m *Machine) advance(r clock.Reading) { m.time = clock.Advance(m.time, m.epoch, r) }
 
-// renewSenders renews every session that the entry is a sign of life of.
+// renewSenders renews every session that the entry is a renewal of.
 func (m *Machine) renewSenders(e *Entry) {
 	for _, id := range e.Renewals {
 		if !m.renew(id) {
@@ -229,7 +229,7 @@ func (m *Machine) emit(e Event) {
 	m.out.Events = append(m.out.Events, e)
 }
 
-// NextDue returns when the next burial is due; what is due already, left over from a full entry,
+// NextDue returns when the next expiration is due; what is due already, left over from a full entry,
 // counts. False: nothing is waiting for time to pass. Unlike a query it is no mere reading: it must
 // not run beside anything else.
 func (m *Machine) NextDue() (clock.Time, bool) {

@@ -9,7 +9,7 @@ import (
 	"zamok/session"
 )
 
-// bed is a machine under test with an office, to which commands are given as entries.
+// bed is a machine under test with an epoch, to which commands are given as entries.
 type bed struct {
 	t *testing.T
 	m *Machine
@@ -21,7 +21,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// do applies one entry, stamped now in the present office, and returns what it did.
+// do applies one entry, stamped now in the present epoch, and returns what it did.
 func (b *bed) do(now clock.Time, commands ...Command) Applied {
 	b.t.Helper()
 	e := Entry{Version: b.m.Version(), Reading: clock.Reading{Epoch: b.m.Epoch(), Now: now}, Commands: commands}

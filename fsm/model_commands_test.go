@@ -42,7 +42,7 @@ func (m *model) act(c fsm.Command) fsm.Result {
 		return m.report(c)
 	case *fsm.SetVersion:
 		// Rule 2 does not exist yet, so every number is a wrong step.
-		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "rules"}}
+		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: "version"}}
 	default:
 		panic("a command that the model does not know")
 	}

@@ -157,7 +157,7 @@ func (m *model) stateDiffers(machine *fsm.Machine) error {
 	}
 	due, want := m.nextDue()
 	if at, any := machine.NextDue(); any != want || at != due.at {
-		return fmt.Errorf("want the next burial at %v, %t; got %v, %t", due.at, want, at, any)
+		return fmt.Errorf("want the next expiration at %v, %t; got %v, %t", due.at, want, at, any)
 	}
 	if err := m.clusterDiffers(machine); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (m *model) stateDiffers(machine *fsm.Machine) error {
 
 func (m *model) clusterDiffers(machine *fsm.Machine) error {
 	if machine.Epoch() != m.office {
-		return fmt.Errorf("want office %d, got %d", m.office, machine.Epoch())
+		return fmt.Errorf("want epoch %d, got %d", m.office, machine.Epoch())
 	}
 	members, reports := machine.Members(), machine.Reports()
 	if len(members) != len(m.members) || len(reports) != len(m.reports) {

@@ -64,7 +64,7 @@ func badField(c fsm.Command) string {
 		is("peer", plain(c.Peer, fsm.AddressBytesMax))
 		is("http", plain(c.HTTP, fsm.AddressBytesMax))
 		is("version", plain(c.Version, fsm.AddressBytesMax))
-		is("rules", c.StateVersionMin <= c.StateVersionMax)
+		is("version", c.StateVersionMin <= c.StateVersionMax)
 	case *fsm.Digest:
 		is("node", isNode(c.Node))
 	}

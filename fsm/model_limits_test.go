@@ -21,7 +21,7 @@ func (p *played) do(t *testing.T, after clock.Span, commands ...fsm.Command) fsm
 	return a
 }
 
-// start begins an office and opens sessions that live for ttl.
+// start begins an epoch and opens sessions that live for ttl.
 func (p *played) start(t *testing.T, sessions int, ttl, delay clock.Span) (ids []session.ID) {
 	p.do(t, 0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
 	for i := range sessions {
@@ -37,7 +37,7 @@ func one(id session.ID, ticket uint64, name string) *fsm.Acquire {
 	}
 }
 
-// Far more falls due at one time than one entry may bury: sessions with many tickets and with few,
+// Far more falls due at one time than one entry may expire: sessions with many tickets and with few,
 // waits, holds, and then the delays that the ends leave. Entry by entry the rest follows.
 func TestStormOfBurials(t *testing.T) {
 	const ttl = 10 * clock.Second
@@ -67,7 +67,7 @@ func TestStormOfBurials(t *testing.T) {
 
 	p.do(t, ttl)
 	require.NoError(t, p.check())
-	require.NotEmpty(t, p.model.sessions, "more is due than one entry buries")
+	require.NotEmpty(t, p.model.sessions, "more is due than one entry expires")
 	entries := 1
 	for ; len(p.model.sessions)+len(p.model.tickets)+len(p.model.delays) > 0; entries++ {
 		require.Less(t, entries, 10)
@@ -78,7 +78,7 @@ func TestStormOfBurials(t *testing.T) {
 		p.do(t, after)
 		require.NoError(t, p.check())
 	}
-	t.Logf("buried in %d entries", entries)
+	t.Logf("expired in %d entries", entries)
 	require.Equal(t, fsm.Counts{}, p.machine.Counts())
 }
 

@@ -105,21 +105,21 @@ func nameOf(v any) string {
 }
 
 var codeNames = [...]string{
-	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "OtherKind", "Limit",
-	"NotHeld", "Over", "Superseded", "OtherRules", "Malformed",
+	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "OtherKind", "LimitExceeded",
+	"NotHeld", "TicketEnded", "Superseded", "OtherVersion", "Malformed",
 }
 
 var eventNames = [...]string{
 	"", "EvAttached", "EvGranted", "EvRefused", "EvLost", "EvReleased", "EvDowngraded", "EvEnded", "EvQueueMoved",
-	"EvOffice", "EvRulesSet", "EvReported",
+	"EvEpochStarted", "EvVersionSet", "EvReported",
 }
 
 var whyNames = [...]string{
-	"", "Dropped", "Closed", "Expired", "Disconnected", "Evicted", "Revoked", "HeldOut", "WaitedOut", "TryFailed",
-	"Deadlocked", "OwnerBusy", "WrongKind", "TooMany", "Restored",
+	"", "Dropped", "Closed", "Expired", "Disconnected", "Evicted", "Revoked", "MaxHoldExceeded", "WaitTimeout", "TryFailed",
+	"Deadlocked", "OwnerBusy", "KindMismatch", "TooMany", "Restored",
 }
 
 var (
-	stateNames = [...]string{"", "Waiting", "Granted", "Gone"}
+	stateNames = [...]string{"", "Waiting", "Granted", "Ended"}
 	modeNames  = [...]string{"", "Exclusive", "Shared", "Permits"}
 )

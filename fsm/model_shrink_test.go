@@ -214,7 +214,7 @@ func listing(log []record) string {
 			fmt.Fprintf(&b, "  apply(%d, %x) // not an entry\n", r.term, r.bytes)
 			continue
 		}
-		fmt.Fprintf(&b, "  apply(%d, Entry{Rules: %d, Reading: %s, Renewals: %s, Commands: {\n",
+		fmt.Fprintf(&b, "  apply(%d, Entry{Version: %d, Reading: %s, Renewals: %s, Commands: {\n",
 			r.term, r.entry.Version, show(r.entry.Reading), show(r.entry.Renewals))
 		for _, c := range r.entry.Commands {
 			fmt.Fprintf(&b, "    %s,\n", show(c))

@@ -105,7 +105,7 @@ var commandKinds = [13]struct {
 	{"ExpireSession", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"LeaderStart", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"Member", []fsm.Code{fsm.OK, fsm.Invalid}},
-	{"SetRules", []fsm.Code{fsm.Invalid}},
+	{"SetVersion", []fsm.Code{fsm.Invalid}},
 	{"Digest", []fsm.Code{fsm.OK, fsm.Invalid}},
 }
 
@@ -141,7 +141,7 @@ func (n *tally) missing() (missing []string) {
 		}
 	}
 	need(n.refused[fsm.OtherVersion:], codeNames[fsm.OtherVersion:])
-	need(n.events[:], eventNames[:], "EvRulesSet") // there is one number of rules as yet
+	need(n.events[:], eventNames[:], "EvVersionSet") // there is one number of version as yet
 	need(n.whys[:], whyNames[:], "TooMany", "Restored")
 	need(n.granted[:], modeNames[:])
 	need(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})

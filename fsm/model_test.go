@@ -13,9 +13,9 @@ import (
 
 // model is the machine a second time, written from the package comment alone and as slowly as it
 // likes: slices that are walked from end to end for every question, and nothing kept that could be
-// computed. Where the two differ, one of them misread the rules.
+// computed. Where the two differ, one of them misread the version.
 //
-// It takes entries as values and knows no codec, no digest, no snapshot and no rules but the first.
+// It takes entries as values and knows no codec, no digest, no snapshot and no version but the first.
 // It searches the whole graph for a deadlock, so it speaks for graphs that are far below SearchMax.
 type model struct {
 	index    uint64
@@ -103,7 +103,7 @@ func (m *model) enter(r record) fsm.Applied {
 	return m.apply(r.term, r.entry)
 }
 
-// apply is one readable entry: advance, hear, bury, act.
+// apply is one readable entry: advance, hear, expire, act.
 func (m *model) apply(term uint64, e *fsm.Entry) fsm.Applied {
 	if e.Version != 1 {
 		return m.refuse(term, fsm.OtherVersion)
@@ -126,7 +126,7 @@ func (m *model) apply(term uint64, e *fsm.Entry) fsm.Applied {
 	return m.end()
 }
 
-// refuse is an entry that can't be read or is of other rules.
+// refuse is an entry that can't be read or is of another version.
 func (m *model) refuse(term uint64, code fsm.Code) fsm.Applied {
 	m.begin(term)
 	m.out.Refused = code
@@ -135,7 +135,7 @@ func (m *model) refuse(term uint64, code fsm.Code) fsm.Applied {
 
 func (m *model) begin(term uint64) {
 	if term != m.term {
-		m.office = 0 // an office ends with its term
+		m.office = 0 // an epoch ends with its term
 	}
 	m.term = term
 	m.index++
@@ -215,7 +215,7 @@ func (m *model) sessionOf(secret session.Hash) *modelSession {
 // modelDue is something that ends by itself.
 type modelDue struct {
 	at   clock.Time
-	kind int // in the order of burial
+	kind int // in the order of expiration
 	id   uint64
 	name string
 	bury func() (cost int)
@@ -228,7 +228,7 @@ const (
 	dueHold
 )
 
-// bury ends what is due, one after the other, as far as one entry may.
+// expire ends what is due, one after the other, as far as one entry may.
 func (m *model) bury() {
 	for used := 0; used < fsm.ExpirationsMax; {
 		first, ok := m.nextDue()

@@ -2,7 +2,7 @@ package fsm
 
 import "zamok/clock"
 
-// leaderStart begins an office. The first one of a history also sets where the index begins: above
+// leaderStart begins an epoch. The first one of a history also sets where the index begins: above
 // every older cluster, so that storage which remembers their tokens does not refuse ours.
 func (m *Machine) leaderStart(c *LeaderStart) Result {
 	switch {
@@ -70,11 +70,11 @@ func (m *Machine) forgetMember() {
 	m.members.Delete(oldest.ID)
 }
 
-// setVersion raises the rules by one. Whether all servers know them, the proposer has looked; that
+// setVersion raises the version by one. Whether all servers know it, the proposer has looked; that
 // this binary does, Apply has.
 func (m *Machine) setVersion(c *SetVersion) Result {
 	if c.Version != m.version+1 || m.nextVersion != 0 {
-		return invalid("rules")
+		return invalid("version")
 	}
 	m.nextVersion = c.Version
 	m.emit(Event{Kind: EvVersionSet, Value: uint64(c.Version)})

@@ -17,13 +17,13 @@ func (m *Machine) Stamp() clock.Stamp { return clock.Stamp{Term: m.term, Index: 
 // Time is cluster time.
 func (m *Machine) Time() clock.Time { return m.time }
 
-// Epoch is the number of the present office, 0 before the first.
+// Epoch is the number of the present epoch, 0 before the first.
 func (m *Machine) Epoch() uint64 { return m.epoch }
 
 // Version is the number that entries must be encoded under.
 func (m *Machine) Version() uint32 { return m.version }
 
-// Cluster is the cluster's id, zero before the first office.
+// Cluster is the cluster's id, zero before the first epoch.
 func (m *Machine) Cluster() ClusterID { return m.cluster }
 
 // HoldOffUntil is the time before which a restored machine grants nothing.

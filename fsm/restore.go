@@ -21,13 +21,13 @@ import (
 // same bytes, so refusing a strange one would stop them all.
 func Restore(r io.Reader) (*Machine, error) { return restore(r, Known()) }
 
-// RestoreFor is Restore for a binary that knows other rules than this one.
+// RestoreFor is Restore for a binary that knows other versions than this one.
 func RestoreFor(r io.Reader, known Range) (*Machine, error) { return restore(r, known) }
 
 func restore(r io.Reader, known Range) (*Machine, error) {
 	s := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), m: newMachine(known)}
 	if err := s.read(); err != nil {
-		if rules := (*VersionError)(nil); errors.As(err, &rules) {
+		if version := (*VersionError)(nil); errors.As(err, &version) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("the snapshot can't be read and nothing was restored: record %d: %w", s.records, err)
@@ -169,18 +169,18 @@ func (s *snapshotReader) record() error {
 
 func (s *snapshotReader) header(r *reader) {
 	m := s.m
-	m.version = r.number32("rules")
+	m.version = r.number32("version")
 	m.term = r.number("term")
 	m.index = r.number("index")
 	m.time = readTime(r, "time")
-	m.epoch = r.number("office")
+	m.epoch = r.number("epoch")
 	r.raw("cluster", m.cluster[:])
 	m.restored = r.number("restored")
 	m.holdOffUntil = readTime(r, "quiet")
 	if r.err == nil && (m.version < m.known.Min || m.version > m.known.Max) {
 		s.version = &VersionError{Need: m.version, Known: m.known}
 	}
-	s.past(r, "office", m.epoch)
+	s.past(r, "epoch", m.epoch)
 	s.past(r, "restored", m.restored)
 	if m.index > indexMax || m.time > timeMax {
 		r.fail("index", "%d at %v is out of bounds", m.index, m.time)

@@ -55,7 +55,7 @@ const (
 	TicketEnded
 	// Superseded: an Attach with a higher number, or with the same one, took effect before.
 	Superseded
-	// OtherVersion: encoded under other rules than the machine's; encode again.
+	// OtherVersion: encoded for another version than the machine's; encode again.
 	OtherVersion
 	// Malformed: not an entry.
 	Malformed

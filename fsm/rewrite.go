@@ -33,7 +33,7 @@ type NewHistory struct {
 //   - the index rises above every token that was ever issued (TokenBase), and time does not fall,
 //   - every session ends (an answer to it says Restored), with its tickets and delays,
 //   - nothing is granted until those who still believe in a lease have stopped doing so, and
-//   - no office, member or digest of the old history counts.
+//   - no epoch, member or digest of the old history counts.
 //
 // The old cluster must be dead.
 func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err error) {

@@ -95,7 +95,7 @@ func BenchmarkPairsAfterFreeze(bench *testing.B) {
 	}
 }
 
-// BenchmarkBury is one entry that finds size sessions due, with a lock each: it buries ExpirationsMax or a
+// BenchmarkBury is one entry that finds size sessions due, with a lock each: it expires ExpirationsMax or a
 // little less and leaves the rest for the next.
 func BenchmarkBury(bench *testing.B) {
 	for _, size := range []int{2_000, 20_000, 200_000} {

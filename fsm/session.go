@@ -47,7 +47,7 @@ func (m *Machine) attach(c *Attach) Result {
 	return Result{}.forSession(s)
 }
 
-// detached ends a session whose stream broke, unless there was a sign of life since. A session that
+// detached ends a session whose stream broke, unless there was a renewal since. A session that
 // never attached has no stream that could break.
 func (m *Machine) detached(c *Detached) Result {
 	if c.Attachment == 0 {

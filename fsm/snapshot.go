@@ -20,7 +20,7 @@ import (
 //	checksum  4 bytes over everything before
 //
 //	kind       fields
-//	1 header   rules · term · index · time · office · cluster raw 16 · restored · quiet
+//	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off
 //	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl · lock delay ·
 //	           grace · opened · deadline · heard · attachment · attempt · floor · changed
 //	3 ticket   number · state byte · why byte · token; unless gone: born · wait until · hold until ·

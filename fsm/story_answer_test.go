@@ -35,7 +35,7 @@ func (t *teller) tellAnswer(c Command, r Result) {
 		t.tellCode(c, r)
 	case *Detached:
 		if r.Code == OK && !t.happens(EvEnded, r.Index) {
-			t.say("there was a sign of life: nothing happens")
+			t.say("there was a renewal: nothing happens")
 		}
 		t.tellCode(c, r)
 	case *ForceRelease:

@@ -74,7 +74,7 @@ func (s *story) do(d *draft, l *line) []string {
 	case "binary":
 		s.known = l.bounds(l.option("knows", "1-1"))
 		said = s.reborn(bytes.NewReader(s.snapshot(s.m)), fmt.Sprintf(
-			"this program knows rules %d to %d; the cluster's are %d", s.known.Min, s.known.Max, s.m.Version()))
+			"this program knows versions %d to %d; the cluster's are %d", s.known.Min, s.known.Max, s.m.Version()))
 	case "backup":
 		name := l.next()
 		s.backups[name] = s.snapshot(s.m)
@@ -177,7 +177,7 @@ func (s *story) send(d *draft) []string {
 	case Malformed:
 		return []string{fmt.Sprintf("these bytes are no entry: they take index %d and change nothing", a.Index)}
 	case OtherVersion:
-		return []string{fmt.Sprintf("not done, encode again: the entry is of rules %d, the cluster's are %d (it takes index %d)",
+		return []string{fmt.Sprintf("not done, encode again: the entry is of version %d, the cluster's are %d (it takes index %d)",
 			d.Version, s.m.Version(), a.Index)}
 	}
 	return append(s.tellTime(d, was), s.tell(d, a)...)
@@ -190,7 +190,7 @@ func (s *story) tellTime(d *draft, was clock.Time) []string {
 	case !d.marked:
 		return nil
 	case s.m.Time() == was && (s.m.Epoch() == 0 || d.Reading.Epoch != s.m.Epoch()):
-		return []string{fmt.Sprintf("it is still %s: the reading %s is of an office that is not in force", is, read)}
+		return []string{fmt.Sprintf("it is still %s: the reading %s is of an epoch that is not in force", is, read)}
 	case d.Reading.Now < was:
 		return []string{fmt.Sprintf("it is still %s: the reading says %s, and time never goes back", is, read)}
 	case s.m.Time() == was:
@@ -203,7 +203,7 @@ func (s *story) tellTime(d *draft, was clock.Time) []string {
 // linesMax is how long a transcript is before it is counted rather than told.
 const linesMax = 24
 
-// count puts sentences together that differ only in numbers, and in which office it is.
+// count puts sentences together that differ only in numbers, and in which epoch it is.
 func count(said []string) []string {
 	var order []string
 	alike := make(map[string][]string)

@@ -24,7 +24,7 @@ import (
 //
 // Leaders and time
 //
-//	leader n1 [base=100] [term=4]  n1 is elected in the next term (or this one), and opens an office,
+//	leader n1 [base=100] [term=4]  n1 is elected in the next term (or this one), and opens an epoch,
 //	                               called A, B, … in order; its clock starts at the machine's time
 //	time 5s                        the leader's clock is at 5s: an entry with nothing else in it
 //	pass 3s                        3s go by: as `time`, counted from now
@@ -47,17 +47,17 @@ import (
 // Operators, nodes
 //
 //	force stock token=105 [reason=…]      expire alice [reason=…]
-//	member n1 disk=A [rules=1-2] [free=…]   raise to=2   report n1 index=5 value=7
-//	binary knows=1-2               the program is replaced by one that knows these rules
+//	member n1 disk=A [version=1-2] [free=…]   raise to=2   report n1 index=5 value=7
+//	binary knows=1-2               the program is replaced by one that knows these version
 //	backup monday                  keeps a snapshot
 //	restore monday [above=900] [quiet=20s] [time=1h]   makes a new history out of it
 //
 // Before a line
 //
 //	at 12s …          the leader's clock is at 12s
-//	stamped A 20s …   the entry carries the reading 20s of office A (or of this number), whoever leads
+//	stamped A 20s …   the entry carries the reading 20s of epoch A (or of this number), whoever leads
 //	term 3 …          the entry comes in term 3, and so do those after it
-//	rules 2 …         the entry is encoded under rules 2
+//	version 2 …         the entry is encoded under version 2
 //	damaged …  truncated …   its bytes suffer on the way
 //
 // Around lines
@@ -250,7 +250,7 @@ func (s *story) draft(l *line) *draft {
 		case "term":
 			l.next()
 			s.term = l.number(l.next())
-		case "rules":
+		case "version":
 			l.next()
 			d.Version = uint32(l.number(l.next()))
 		case "damaged":
@@ -265,7 +265,7 @@ func (s *story) draft(l *line) *draft {
 	}
 }
 
-// office is the number of the office that goes by this letter.
+// epoch is the number of the epoch that goes by this letter.
 func (l *line) office(called string) uint64 {
 	l.s.t.Helper()
 	i := int(called[0] - 'A')
@@ -396,7 +396,7 @@ func (s *story) operator(l *line) Command {
 	case "expire":
 		return &ExpireSession{Session: l.person().id, Reason: l.option("reason", "")}
 	case "member":
-		rules := l.bounds(l.option("rules", "1-1"))
+		rules := l.bounds(l.option("version", "1-1"))
 		c := &Member{ID: l.next(), StateVersionMin: rules.Min, StateVersionMax: rules.Max, FreeBytes: l.number(l.option("free", "0"))}
 		copy(c.Incarnation[:], l.option("disk", "A"))
 		return c

@@ -113,7 +113,7 @@ func (s *story) showMember(name string) []string {
 	if !known {
 		return []string{name + ": not on record"}
 	}
-	said := fmt.Sprintf("%s: disk %s, knows rules %d to %d; announced at index %d", name,
+	said := fmt.Sprintf("%s: disk %s, knows versions %d to %d; announced at index %d", name,
 		strings.TrimRight(string(record.Incarnation[:]), "\x00"), record.StateVersionMin, record.StateVersionMax, record.Announced)
 	if record.Replaced != 0 {
 		said += fmt.Sprintf(", on another disk since %v", moment(record.Replaced))

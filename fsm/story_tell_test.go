@@ -80,13 +80,13 @@ func (t *teller) tellEvent(e Event) {
 		t.say("%s's session ends: %s", who, because(e.Reason, e.Text))
 	case EvQueueMoved: // judged, and to be seen in `show`
 	case EvEpochStarted:
-		require.Equal(t.t, t.nonce, e.Value, "the office is not for this nonce")
+		require.Equal(t.t, t.nonce, e.Value, "the epoch is not for this nonce")
 		t.offices = append(t.offices, office{e.Text, e.Index})
 		t.office, t.now = e.Index, t.m.Time()
-		t.say("%s leads in term %d: office %c begins at index %d, its clock at %v",
+		t.say("%s leads in term %d: epoch %c begins at index %d, its clock at %v",
 			e.Text, t.term, 'A'+len(t.offices)-1, e.Index, moment(t.now))
 	case EvVersionSet:
-		t.say("the rules are %d from now on", e.Value)
+		t.say("the version is %d from now on", e.Value)
 	case EvReported:
 		t.say("%s had the digest %d at index %d", e.Text, e.Value, e.At)
 	default:

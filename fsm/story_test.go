@@ -11,7 +11,7 @@ import (
 	"zamok/session"
 )
 
-// The stories under testdata/story are the rules of locking, each told by an example: a script, and
+// The stories under testdata/story are the version of locking, each told by an example: a script, and
 // under each of its steps what the machine makes of it. They are meant to be read by people who do
 // not read Go; story_script_test.go lists the few words of the script.
 //
@@ -52,7 +52,7 @@ type story struct {
 	tokens map[string]uint64
 }
 
-// office is one leadership.
+// epoch is one leadership.
 type office struct {
 	node   string
 	number uint64
@@ -142,7 +142,7 @@ func (s *story) look() seen {
 // everything is more than there ever is of anything in a story.
 const everything = 1 << 20
 
-// judge holds what an entry did to the rules that hold in every story.
+// judge holds what an entry did to the version that hold in every story.
 func (s *story) judge(was seen, a Applied) {
 	s.t.Helper()
 	is := s.look()
@@ -154,7 +154,7 @@ func (s *story) judge(was seen, a Applied) {
 		require.Equal(s.t, was.stamp.Index+1, is.stamp.Index)
 		require.Empty(s.t, a.Events)
 		require.Empty(s.t, a.Results)
-		was.stamp, was.office = is.stamp, is.office // a higher term ends the office in any case
+		was.stamp, was.office = is.stamp, is.office // a higher term ends the epoch in any case
 		require.Equal(s.t, was, is, "a refused entry changed something")
 		return
 	}

@@ -92,7 +92,7 @@ func (c *Member) invalid() string {
 	case !isText(c.Version, 0, AddressBytesMax):
 		return "version"
 	case c.StateVersionMin == 0 || c.StateVersionMin > c.StateVersionMax:
-		return "rules"
+		return "version"
 	}
 	return ""
 }

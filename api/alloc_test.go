@@ -17,27 +17,27 @@ func TestPushingAllocatesLittle(t *testing.T) {
 	const grants = 10
 	require.NoError(t, noneLeft()) // what other goroutines allocate would count
 	h := newHub(&Observer{})
-	st := &stream{server: &Server{hub: h}, box: newOutbox(h, 1, 0, 1)}
-	h.attached[1] = st.box
+	st := &stream{server: &Server{hub: h}, queue: newSendQueue(h, 1, 0, 1)}
+	h.attached[1] = st.queue
 	var a fsm.Applied
 	for i := range uint64(grants) {
 		a.Events = append(a.Events, fsm.Event{
 			Kind: fsm.EvGranted, TicketRef: fsm.TicketRef{Session: 1, Ticket: i + 1}, Index: i + 1, Token: i + 1,
 		})
 	}
-	var room []note
-	push := func() taken {
+	var room []message
+	push := func() drained {
 		h.applied(nil, a)
-		<-st.box.wake
-		return st.box.take(room)
+		<-st.queue.wake
+		return st.queue.take(room)
 	}
-	room = push().notes
-	room = push().notes
-	assert.Zero(t, testing.AllocsPerRun(100, func() { room = push().notes }), "from the event to the writer")
+	room = push().messages
+	room = push().messages
+	assert.Zero(t, testing.AllocsPerRun(100, func() { room = push().messages }), "from the event to the writer")
 	var frame *zamokpb.ServerFrame
 	queued := testing.AllocsPerRun(100, func() {
 		told := push()
-		frame, room = st.frame(&told), told.notes
+		frame, room = st.frame(&told), told.messages
 	})
 	require.Len(t, frame.Messages, grants)
 	assert.LessOrEqual(t, queued, float64(grants+3), "from the event to the frame")

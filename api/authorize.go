@@ -67,7 +67,7 @@ func identity(ctx context.Context) string {
 		return ""
 	}
 	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-		if name := certified(info.State); name != "" {
+		if name := certificateIdentity(info.State); name != "" {
 			return clip(name, fsm.IdentityBytesMax)
 		}
 	}
@@ -81,7 +81,7 @@ func identity(ctx context.Context) string {
 	return clip(host, fsm.IdentityBytesMax)
 }
 
-func certified(state tls.ConnectionState) string {
+func certificateIdentity(state tls.ConnectionState) string {
 	if len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
 		return ""
 	}

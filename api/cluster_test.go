@@ -123,7 +123,7 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// leader waits for an office, and for every node to know it.
+// leader waits for an epoch, and for every node to know it.
 func (c *cluster) leader() *Node {
 	var leads *Node
 	require.Eventually(c, func() bool {

@@ -90,8 +90,8 @@ type NodeConfig struct {
 	Tune func(*raftnode.Config)
 }
 
-// settled is a NodeConfig that was looked through.
-type settled struct {
+// nodeSettings is a NodeConfig that was looked through.
+type nodeSettings struct {
 	NodeConfig
 	list   peer.List
 	joins  store.ID
@@ -103,10 +103,10 @@ type settled struct {
 }
 
 // settle fills in what is zero, or says which field is wrong.
-func (c NodeConfig) settle() (settled, error) {
-	s := settled{NodeConfig: c}
-	wrong := func(field, why string, args ...any) (settled, error) {
-		return s, fmt.Errorf("api: NodeConfig.%s: %s; nothing was started", field, fmt.Sprintf(why, args...))
+func (c NodeConfig) settle() (nodeSettings, error) {
+	s := nodeSettings{NodeConfig: c}
+	wrong := func(field, reason string, args ...any) (nodeSettings, error) {
+		return s, fmt.Errorf("api: NodeConfig.%s: %s; nothing was started", field, fmt.Sprintf(reason, args...))
 	}
 	if err := peer.CheckID(c.ID); err != nil {
 		return wrong("ID", "%v", err)
@@ -148,7 +148,7 @@ func (c NodeConfig) settle() (settled, error) {
 	return s, nil
 }
 
-func (s *settled) fill() {
+func (s *nodeSettings) fill() {
 	if s.Listen == "" {
 		s.Listen = "127.0.0.1:0"
 	}
@@ -192,7 +192,7 @@ func isEmptyDir(dir string) bool {
 }
 
 // reachable is the address under which others reach a listener of this node.
-func (s *settled) reachable(l net.Listener) string {
+func (s *nodeSettings) reachable(l net.Listener) string {
 	host, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		return l.Addr().String() // of a listener in memory

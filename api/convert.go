@@ -17,7 +17,7 @@ func ticketState(t fsm.TicketState) *zamokpb.TicketState {
 }
 
 func setTicketState(p *zamokpb.TicketState, t fsm.TicketState) {
-	p.Ticket, p.State, p.Why = t.Ticket, zamokpb.State(t.State), zamokpb.Why(t.Reason)
+	p.Ticket, p.State, p.Reason = t.Ticket, zamokpb.State(t.State), zamokpb.Reason(t.Reason)
 	p.Token, p.HoldUntil = t.Token, int64(t.HoldUntil)
 }
 
@@ -43,7 +43,7 @@ func eventState(e *fsm.Event) (fsm.TicketState, bool) {
 func toItems(items []fsm.Item) []*zamokpb.Item {
 	list := make([]*zamokpb.Item, len(items))
 	for i, it := range items {
-		list[i] = &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Of: it.Limit}
+		list[i] = &zamokpb.Item{Name: it.Name, Mode: zamokpb.Mode(it.Mode), Permits: it.Permits, Limit: it.Limit}
 	}
 	return list
 }
@@ -56,7 +56,7 @@ func stampOf(m *fsm.Machine) *zamokpb.Stamp { return toStamp(m.Stamp(), m.Time()
 
 func toSummary(s fsm.LockSummary, holdOff clock.Time) *zamokpb.LockSummary {
 	return &zamokpb.LockSummary{
-		Name: s.Name, Of: s.Limit, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
+		Name: s.Name, Limit: s.Limit, Holders: uint32(s.Holders), Waiters: uint32(s.Waiters),
 		DelayedUntil: int64(s.DelayedUntil), HoldOffUntil: int64(holdOff),
 	}
 }
@@ -73,7 +73,7 @@ func holdOffUntil(m *fsm.Machine) clock.Time {
 func toTicket(m *fsm.Machine, v fsm.TicketView) *zamokpb.Ticket {
 	s, _ := m.Session(v.Session)
 	return &zamokpb.Ticket{
-		Session: uint64(v.Session), State: ticketState(v.TicketState), Born: v.Enqueued,
+		Session: uint64(v.Session), State: ticketState(v.TicketState), Enqueued: v.Enqueued,
 		WaitUntil: int64(v.WaitUntil), Owner: v.Owner, Metadata: []byte(v.Metadata),
 		Items: toItems(v.Items), Label: s.Label, Identity: s.Identity, LeaseUntil: int64(s.Deadline),
 	}

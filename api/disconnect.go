@@ -14,9 +14,9 @@ type disconnect struct {
 	command fsm.Detached
 }
 
-// broke says that an outbox's stream was broken by its client, and begins the grace if the session asked
+// disconnected says that a send queue's stream was broken by its client, and begins the grace if the session asked
 // for one. Whatever is heard of the session from now on makes the report harmless: its index is above.
-func (h *hub) broke(o *outbox) {
+func (h *hub) disconnected(o *sendQueue) {
 	if o.grace == 0 {
 		return
 	}
@@ -24,12 +24,12 @@ func (h *hub) broke(o *outbox) {
 	h.node.View(func(m *fsm.Machine) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if s, _ := m.Session(o.session); s.Attachment != o.attachment || !h.open {
+		if s, _ := m.Session(o.session); s.Attachment != o.attachment || !h.leading {
 			return // the session goes on elsewhere, or is over
 		}
 		d.command.Index = m.Stamp().Index
 		d.timer = time.AfterFunc(o.grace.Duration(), func() { h.detach(d) })
-		h.breaks[o.session] = d
+		h.disconnects[o.session] = d
 	})
 }
 
@@ -37,9 +37,9 @@ func (h *hub) broke(o *outbox) {
 // ttl, like any other.
 func (h *hub) detach(d *disconnect) {
 	h.mu.Lock()
-	due := h.breaks[d.command.Session] == d
+	due := h.disconnects[d.command.Session] == d
 	if due {
-		delete(h.breaks, d.command.Session)
+		delete(h.disconnects, d.command.Session)
 	}
 	h.mu.Unlock()
 	if due {
@@ -47,19 +47,19 @@ func (h *hub) detach(d *disconnect) {
 	}
 }
 
-// disarm forgets a break: the session attached again, is over, or is another leader's now. The caller
+// cancelDisconnect forgets a break: the session attached again, is over, or is another leader's now. The caller
 // holds the lock.
-func (h *hub) disarm(id session.ID) {
-	if d := h.breaks[id]; d != nil {
+func (h *hub) cancelDisconnect(id session.ID) {
+	if d := h.disconnects[id]; d != nil {
 		d.timer.Stop()
-		delete(h.breaks, id)
+		delete(h.disconnects, id)
 	}
 }
 
-func (h *hub) stopBreaks() {
+func (h *hub) stopDisconnects() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for id := range h.breaks {
-		h.disarm(id)
+	for id := range h.disconnects {
+		h.cancelDisconnect(id)
 	}
 }

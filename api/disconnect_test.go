@@ -39,7 +39,7 @@ func TestDisconnect(t *testing.T) {
 	t.Run("with commands on their way", func(t *testing.T) {
 		tellBreak(t, n, func(w *talker) {
 			for range 20 {
-				w.say(drop(1000)) // no ticket of that number: it is only a sign of life
+				w.say(drop(1000)) // no ticket of that number: it is only a renewal
 			}
 			require.NoError(w, w.wire.CloseSend())
 		})
@@ -47,7 +47,7 @@ func TestDisconnect(t *testing.T) {
 	t.Run("back in time", func(t *testing.T) { tellBack(t, n) })
 	t.Run("not broken by the client", func(t *testing.T) { tellNotBroken(t, n) })
 	t.Run("beside an end", func(t *testing.T) { tellBreakBesideAnEnd(t, n) })
-	t.Run("before the Welcome", func(t *testing.T) { tellBreakBeforeTheWelcome(t, n) })
+	t.Run("before the SessionState", func(t *testing.T) { tellBreakBeforeTheWelcome(t, n) })
 	t.Run("racing", func(t *testing.T) { tellRace(t, n) })
 }
 
@@ -69,14 +69,14 @@ func tellBreak(t *testing.T, n *Node, end func(*talker)) {
 func broken(n *Node) int {
 	n.server.hub.mu.Lock()
 	defer n.server.hub.mu.Unlock()
-	return len(n.server.hub.breaks)
+	return len(n.server.hub.disconnects)
 }
 
 // brokenOf tells whether the break of this session is in its grace.
 func brokenOf(n *Node, id uint64) bool {
 	n.server.hub.mu.Lock()
 	defer n.server.hub.mu.Unlock()
-	return n.server.hub.breaks[session.ID(id)] != nil
+	return n.server.hub.disconnects[session.ID(id)] != nil
 }
 
 func attachedHere(n *Node, id uint64) bool {
@@ -145,7 +145,7 @@ func tellRace(t *testing.T, n *Node) {
 		w.hangUp()
 		next := dial(t, c)
 		next.secret, next.id = w.secret, w.id
-		next.say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
+		next.say(hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
 		err := next.listen()
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
@@ -170,18 +170,18 @@ func tellBreakBesideAnEnd(t *testing.T, n *Node) {
 	for _, one := range []struct {
 		code   zamokpb.Code
 		breaks bool
-	}{{zamokpb.Code_CODE_SLOW, true}, {zamokpb.Code_CODE_SUPERSEDED, false}} {
+	}{{zamokpb.Code_CODE_SLOW_READER, true}, {zamokpb.Code_CODE_SUPERSEDED, false}} {
 		c := call(t, n)
 		w := talk(t, c, graceful(clock.Minute))
 		h.mu.Lock()
 		o := h.attached[session.ID(w.id)]
-		h.end(o, over(one.code, "cut"))
+		h.end(o, streamEnded(one.code, "cut"))
 		h.mu.Unlock()
 		if one.code == zamokpb.Code_CODE_SUPERSEDED {
 			w.again(c)
 		}
 		st := &stream{
-			server: n.server, box: o, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: lineAddr{line: new(line)}}),
+			server: n.server, queue: o, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}),
 			failed: make(chan error, 1), written: make(chan struct{}),
 		}
 		close(st.written)
@@ -190,13 +190,13 @@ func tellBreakBesideAnEnd(t *testing.T, n *Node) {
 			_ = st.serve()
 			require.Equal(t, one.breaks, brokenOf(n, w.id), "%v", one.code)
 			h.mu.Lock()
-			h.disarm(o.session)
+			h.cancelDisconnect(o.session)
 			h.mu.Unlock()
 		}
 	}
 }
 
-// openWire is a stream whose client says Hello and then breaks it.
+// openWire is a stream whose client says OpenStream and then breaks it.
 type openWire struct {
 	grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
 	ctx   context.Context
@@ -218,10 +218,10 @@ func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
 // A client that dies while its Attach is on its way has broken the stream as well: nobody else would tell of it.
 func tellBreakBeforeTheWelcome(t *testing.T, n *Node) {
 	w := talk(t, call(t, n), graceful(clock.Minute))
-	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: lineAddr{line: new(line)}}))
+	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}))
 	defer cancel()
 	wire := &openWire{ctx: ctx, hello: &zamokpb.ClientFrame{
-		Messages: []*zamokpb.ClientMessage{hello(&zamokpb.Hello{Secret: w.secret, Session: w.id})}}}
+		Messages: []*zamokpb.ClientMessage{hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id})}}}
 	ended := make(chan error, 1)
 	n.Raft().View(func(*fsm.Machine) { // nothing is applied meanwhile
 		go func() { ended <- n.server.Session(wire) }()

@@ -57,7 +57,7 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	_, err = s.Acquire(ctx, s.next("y", 0))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, err).Code)
 	stranger := dial(t, s.caller)
-	stranger.say(hello(&zamokpb.Hello{Secret: stranger.secret, Settings: settings(clock.Minute)}))
+	stranger.say(hello(&zamokpb.OpenStream{Secret: stranger.secret, Settings: settings(clock.Minute)}))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, stranger.end()).Code)
 
 	// What is there may be asked for again: its answer was lost, perhaps.
@@ -65,7 +65,7 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	require.NoError(t, err)
 	known := dial(t, s.caller)
 	known.secret = s.secret
-	known.say(hello(&zamokpb.Hello{Secret: s.secret, Settings: settings(clock.Minute)}))
+	known.say(hello(&zamokpb.OpenStream{Secret: s.secret, Settings: settings(clock.Minute)}))
 	known.greeted()
 	require.Equal(t, s.id, known.id)
 	answer, err := s.Acquire(ctx, repeat)
@@ -80,14 +80,14 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	require.True(t, members.Members[0].DiskLow)
 }
 
-// room is the free bytes of each node's disk.
-type room [3]atomic.Uint64
+// roomError is the free bytes of each node's disk.
+type roomError [3]atomic.Uint64
 
-func (r *room) of(n *Node) *atomic.Uint64 { return &r[n.cfg.ID[1]-'1'] }
+func (r *roomError) of(n *Node) *atomic.Uint64 { return &r[n.cfg.ID[1]-'1'] }
 
 // startWithRoom starts three nodes whose disks a test can fill.
-func startWithRoom(t *testing.T) (*cluster, *room) {
-	free := &room{}
+func startWithRoom(t *testing.T) (*cluster, *roomError) {
+	free := &roomError{}
 	return startCluster(t, len(free), func(cfg *NodeConfig) {
 		mine, tune := &free[cfg.ID[1]-'1'], cfg.Tune
 		mine.Store(1 << 40)
@@ -148,7 +148,7 @@ func TestOneFullDiskStopsNothing(t *testing.T) {
 	comes("nor on a stream", func() bool {
 		stray := dial(t, to[followers[0]])
 		defer stray.hangUp()
-		stray.say(hello(&zamokpb.Hello{Secret: newSecret(), Settings: settings(clock.Minute)}))
+		stray.say(hello(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
 		return notLed(stray.listen())
 	})
 

@@ -1,23 +1,23 @@
 // Package api is the wire: what clients say to a node, and what they are told. The reference of the
 // protocol is zamokpb/zamok.proto; this page is about how it is served.
 //
-//	a frame → lock.go → door.go → raftnode → … → events → hub.go → outbox.go → write.go → a frame
+//	a frame → commands.go → validation.go → raftnode → … → events → hub.go → sendqueue.go → write.go → a frame
 //
 // # Who does what
 //
 //	Node      (node.go) composes a node: the replicated machine, the hub, the ring, the server
-//	Server    (server.go) answers calls. Sessions' streams are in stream.go, lock.go and write.go, all
+//	Server    (server.go) answers calls. Sessions' streams are in stream.go, commands.go and write.go, all
 //	          other calls in unary.go, read.go, watch.go, admin.go
-//	door      (door.go) checks every field before anything is proposed, and says which is wrong
+//	door      (validation.go) checks every field before anything is proposed, and says which is wrong
 //	errors    (errors.go) is the one table from our errors to the wire's and gRPC's
 //	authorize (authorize.go) is asked in every handler
 //	hub       (hub.go) carries the machine's events to streams and to held-open calls
-//	place     (place.go) tells waiters their places, and holders how many wait
-//	ring      (ring.go) remembers the latest events for those who watch
-//	timeline  (timeline.go) remembers when an index was applied, for people who ask for ages
+//	place     (position.go) tells waiters their places, and holders how many wait
+//	ring      (history.go) remembers the latest events for those who watch
+//	timeline  (appliedtimes.go) remembers when an index was applied, for people who ask for ages
 //	http      (http.go) is the port of /metrics (metrics.go), /healthz and /readyz
 //	relay     (relay.go) passes calls on to the leader when asked to
-//	meant     (meant.go) refuses, before all of these, what is meant for another cluster
+//	meant     (cluster.go) refuses, before all of these, what is meant for another cluster
 //	observer  (observe.go) is told what happens to locks and sessions, to count it; by the leader only
 //	health    (server.go) is grpc.health.v1: serving while the node is ready, as /readyz says it too
 //
@@ -29,14 +29,14 @@
 // Of a stream:
 //
 //	A1  It is the session's from its own Attached event on, and ends, superseded, with the next one. Its
-//	    first message is a Welcome with every ticket as it stood at that event; after it comes every
+//	    first message is a SessionState with every ticket as it stood at that event; after it comes every
 //	    change of every ticket, in the machine's order. State and changes are one sequence, the log's:
 //	    nothing is read or merged beside it.
 //	A2  Nothing of that is lost or reordered: when it would be, the stream ends. A reader that falls
-//	    behind more than outboxNotesMax messages or outboxBytesMax bytes, or needs more than other streams
-//	    leave of outboxesBytesMax, is cut, never waited for.
-//	A3  Heard and Welcome prove life with the `sent` of the very frame that was applied, never with
-//	    another's, and only after it was applied. Changes are numbered, and Heard says how many were
+//	    behind more than queueMessagesMax messages or queueBytesMax bytes, or needs more than other streams
+//	    leave of queuesBytesMax, is cut, never waited for.
+//	A3  KeepAliveAck and SessionState prove life with the `sent` of the very frame that was applied, never with
+//	    another's, and only after it was applied. Changes are numbered, and KeepAliveAck says how many were
 //	    queued before it: so a client notices if A2 were ever broken.
 //	A4  Every command is answered: by its own Change, or by an Answer. Because raft answers after the
 //	    machine told its events, a Change comes before the Answer of the command that made it, and
@@ -44,7 +44,7 @@
 //	A5  A server never proposes anything twice, nor anything that a client did not ask for; but it ends
 //	    a session that asked for that when its stream breaks (disconnect.go), and drops the ticket of
 //	    a held-open call that broke, unless its client has asked for the same ticket again.
-//	A6  Only a break by the client's doing counts for that (line.go), of a stream that was attached here
+//	A6  Only a break by the client's doing counts for that (connection.go), of a stream that was attached here
 //	    directly: never one that this node made, nor one that another node relayed. A machine that
 //	    vanished is the business of its ttl.
 //

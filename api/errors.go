@@ -20,51 +20,51 @@ func (f *failure) Error() string { return f.info.GetMessage() }
 
 // GRPCStatus is the status that the client gets, with the ErrorInfo as its detail.
 func (f *failure) GRPCStatus() *status.Status {
-	s := status.New(verdictOf(f.info.GetCode()).grpc, f.info.GetMessage())
+	s := status.New(statusOf(f.info.GetCode()).grpc, f.info.GetMessage())
 	if detailed, err := s.WithDetails(f.info); err == nil {
 		return detailed
 	}
 	return s
 }
 
-// verdict is what a code means to somebody who knows gRPC only, and what took effect.
-type verdict struct {
+// grpcStatus is what a code means to somebody who knows gRPC only, and what took effect.
+type grpcStatus struct {
 	grpc    codes.Code
 	outcome zamokpb.Outcome
 }
 
-// verdictOf is the one table from our codes to gRPC's.
-func verdictOf(code zamokpb.Code) verdict {
+// statusOf is the one table from our codes to gRPC's.
+func statusOf(code zamokpb.Code) grpcStatus {
 	const (
 		notDone = zamokpb.Outcome_OUTCOME_NOT_DONE
 		unknown = zamokpb.Outcome_OUTCOME_UNKNOWN
 	)
 	switch code {
 	case zamokpb.Code_CODE_OK:
-		return verdict{codes.OK, zamokpb.Outcome_OUTCOME_DONE}
+		return grpcStatus{codes.OK, zamokpb.Outcome_OUTCOME_DONE}
 	case zamokpb.Code_CODE_INVALID:
-		return verdict{codes.InvalidArgument, notDone}
+		return grpcStatus{codes.InvalidArgument, notDone}
 	case zamokpb.Code_CODE_NO_SESSION:
-		return verdict{codes.NotFound, notDone}
+		return grpcStatus{codes.NotFound, notDone}
 	case zamokpb.Code_CODE_WRONG_SECRET, zamokpb.Code_CODE_DENIED:
-		return verdict{codes.PermissionDenied, notDone}
-	case zamokpb.Code_CODE_NOT_ACQUIRED, zamokpb.Code_CODE_OWNER_WAITS, zamokpb.Code_CODE_OTHER_KIND,
-		zamokpb.Code_CODE_NOT_HELD, zamokpb.Code_CODE_OVER, zamokpb.Code_CODE_REFUSED, zamokpb.Code_CODE_OTHER_CLUSTER:
-		return verdict{codes.FailedPrecondition, notDone}
+		return grpcStatus{codes.PermissionDenied, notDone}
+	case zamokpb.Code_CODE_NOT_ACQUIRED, zamokpb.Code_CODE_OWNER_WAITS, zamokpb.Code_CODE_KIND_MISMATCH,
+		zamokpb.Code_CODE_NOT_HELD, zamokpb.Code_CODE_TICKET_ENDED, zamokpb.Code_CODE_REFUSED, zamokpb.Code_CODE_WRONG_CLUSTER:
+		return grpcStatus{codes.FailedPrecondition, notDone}
 	case zamokpb.Code_CODE_DEADLOCK, zamokpb.Code_CODE_SUPERSEDED:
-		return verdict{codes.Aborted, notDone}
-	case zamokpb.Code_CODE_LIMIT, zamokpb.Code_CODE_DISK_LOW:
-		return verdict{codes.ResourceExhausted, notDone}
+		return grpcStatus{codes.Aborted, notDone}
+	case zamokpb.Code_CODE_LIMIT_EXCEEDED, zamokpb.Code_CODE_DISK_LOW:
+		return grpcStatus{codes.ResourceExhausted, notDone}
 	case zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_STOPPING:
-		return verdict{codes.Unavailable, notDone}
+		return grpcStatus{codes.Unavailable, notDone}
 	case zamokpb.Code_CODE_UNKNOWN:
-		return verdict{codes.Unavailable, unknown}
-	case zamokpb.Code_CODE_SLOW:
-		return verdict{codes.ResourceExhausted, unknown}
-	case zamokpb.Code_CODE_GONE:
-		return verdict{codes.OutOfRange, notDone}
+		return grpcStatus{codes.Unavailable, unknown}
+	case zamokpb.Code_CODE_SLOW_READER:
+		return grpcStatus{codes.ResourceExhausted, unknown}
+	case zamokpb.Code_CODE_COMPACTED:
+		return grpcStatus{codes.OutOfRange, notDone}
 	default:
-		return verdict{codes.Internal, unknown}
+		return grpcStatus{codes.Internal, unknown}
 	}
 }
 
@@ -86,7 +86,7 @@ func codeOf(code fsm.Code) zamokpb.Code {
 // fail makes a failure with the outcome that its code usually has.
 func fail(code zamokpb.Code, format string, args ...any) *failure {
 	return &failure{&zamokpb.ErrorInfo{
-		Code: code, Outcome: verdictOf(code).outcome, Message: fmt.Sprintf(format, args...),
+		Code: code, Outcome: statusOf(code).outcome, Message: fmt.Sprintf(format, args...),
 	}}
 }
 
@@ -103,17 +103,17 @@ func refused(r *fsm.Result) *failure {
 	if r.Code == fsm.OK {
 		return nil
 	}
-	f := fail(codeOf(r.Code), "%s", meaning(r))
-	f.info.Why = zamokpb.Why(r.Reason)
+	f := fail(codeOf(r.Code), "%s", messageFor(r))
+	f.info.Reason = zamokpb.Reason(r.Reason)
 	if d := r.Detail; d != nil {
-		f.info.Field, f.info.Of, f.info.More = d.Field, d.Limit, uint32(d.More)
+		f.info.Field, f.info.Limit, f.info.More = d.Field, d.Limit, uint32(d.More)
 		f.info.Blockers, f.info.Cycle = toBlockers(d.Blockers), toLinks(d.Cycle)
 	}
 	return f
 }
 
-// meaning says a refusal in words.
-func meaning(r *fsm.Result) string {
+// messageFor says a refusal in words.
+func messageFor(r *fsm.Result) string {
 	field := ""
 	if r.Detail != nil {
 		field = r.Detail.Field

@@ -56,25 +56,25 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 		})
 		took = time.Since(began)
 	})
-	<-st.box.ended
+	<-st.queue.done
 	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
 	return refused.Load(), took
 }
 
-// A stream that says nothing is told so; one that said Hello is not told that nothing was done.
+// A stream that says nothing is told so; one that said OpenStream is not told that nothing was done.
 func TestSilence(t *testing.T) {
 	st := &stream{}
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.silent().info.Outcome)
-	st.said.Store(true)
-	assert.Equal(t, zamokpb.Code_CODE_UNKNOWN, st.silent().info.Code)
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.silent().info.Outcome)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().info.Outcome)
+	st.sawOpen.Store(true)
+	assert.Equal(t, zamokpb.Code_CODE_UNKNOWN, st.openTimedOut().info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().info.Outcome)
 }
 
 // A session may end in the very entry in which it attached. Its stream is told both, and nothing is left
 // of it.
 func TestEndedAsItAttached(t *testing.T) {
 	h, m := newHub(&Observer{}), fsm.New()
-	h.office(true)
+	h.setLeading(true)
 	apply := func(commands ...fsm.Command) fsm.Applied {
 		entry := fsm.Entry{Version: m.Version(), Commands: commands}
 		a, err := m.Apply(1, entry.Append(nil))
@@ -91,18 +91,18 @@ func TestEndedAsItAttached(t *testing.T) {
 	box, f := h.adopt(id, []byte("hello"), raftnode.Answer{Result: a.Results[0], Stamp: a.Stamp, Time: a.Time})
 	require.Nil(t, f)
 	told := box.take(nil)
-	require.Len(t, told.notes, 2)
-	assert.Equal(t, uint64(id), told.notes[0].welcome.Session)
-	assert.EqualValues(t, clock.Minute, told.notes[0].welcome.Ttl)
-	assert.Equal(t, noteEnded, told.notes[1].kind)
-	assert.True(t, told.over)
+	require.Len(t, told.messages, 2)
+	assert.Equal(t, uint64(id), told.messages[0].sessionState.Session)
+	assert.EqualValues(t, clock.Minute, told.messages[0].sessionState.Ttl)
+	assert.Equal(t, messageSessionEnded, told.messages[1].kind)
+	assert.True(t, told.ended)
 	h.leave(box)
 	assert.Empty(t, h.attached)
 
 	// It was applied, and is not served: whoever is told so must not hear that nothing was done.
 	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, TTL: clock.Minute}).Results[0].Session
 	h.expect(id)
-	h.office(false)
+	h.setLeading(false)
 	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})
 	_, f = h.adopt(id, nil, raftnode.Answer{Result: a.Results[0]})
 	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, f.info.Code)
@@ -120,7 +120,7 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	)
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
-	go bystand(n, attachDirectly(t, n, 255).box.session, stop, others)
+	go bystand(n, attachDirectly(t, n, 255).queue.session, stop, others)
 	var loop []*talker
 	for s := range sessions {
 		w := talk(t, call(t, n), settings(clock.Hour))
@@ -174,7 +174,7 @@ func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 	refused := func() bool {
 		st.server.hub.mu.Lock()
 		defer st.server.hub.mu.Unlock()
-		for _, note := range st.box.notes {
+		for _, note := range st.queue.messages {
 			if note.failure != nil {
 				assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, note.failure.info.Code)
 				assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, note.failure.info.Outcome)
@@ -186,8 +186,8 @@ func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 	began := time.Now()
 	n.Raft().View(func(*fsm.Machine) { // while somebody has it, nothing is applied
 		for ; !refused(); taken++ {
-			c := widest(st.box.session, uint64(taken)+1)
-			st.submit(asked{frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket}, c)
+			c := widest(st.queue.session, uint64(taken)+1)
+			st.submit(submitted{frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket}, c)
 			require.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
 		}
 	})

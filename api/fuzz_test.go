@@ -19,13 +19,13 @@ import (
 func FuzzFrame(f *testing.F) {
 	n := startAlone(f)
 	seeds := [][]*zamokpb.ClientMessage{
-		nil, {{}}, {hello(&zamokpb.Hello{Secret: newSecret()})}, {keepAlive(), keepAlive()},
+		nil, {{}}, {hello(&zamokpb.OpenStream{Secret: newSecret()})}, {keepAlive(), keepAlive()},
 		{exclusive(1, "x", 0), exclusive(1, "x", -1), exclusive(2, "x", -1), drop(1), downgrade(2)},
 		{curious(1, "x", "y"), exclusive(0, "", -5), closeSession(), exclusive(3, "z", 0)},
 		{acquire(nil), acquire(&zamokpb.Acquire{Ticket: 1 << 63, Items: []*zamokpb.Item{nil, {Mode: 99}}})},
 	}
 	for _, messages := range seeds {
-		bytes, err := proto.Marshal(&zamokpb.ClientFrame{Messages: messages, Sent: []byte("now"), Floor: 1})
+		bytes, err := proto.Marshal(&zamokpb.ClientFrame{Messages: messages, Sent: []byte("now"), AckedThrough: 1})
 		require.NoError(f, err)
 		f.Add(bytes)
 	}
@@ -44,11 +44,11 @@ func FuzzFrame(f *testing.F) {
 		_, _, err = n.Raft().Fence(context.Background())
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
-		taken := st.box.take(nil)
+		taken := st.queue.take(nil)
 		_, err = proto.Marshal(st.frame(&taken))
 		require.NoError(t, err)
-		n.server.hub.leave(st.box)
-		_, _ = n.Raft().Propose(context.Background(), &fsm.CloseSession{Session: st.box.session})
+		n.server.hub.leave(st.queue)
+		_, _ = n.Raft().Propose(context.Background(), &fsm.CloseSession{Session: st.queue.session})
 		n.Raft().View(func(m *fsm.Machine) { require.NoError(t, m.Check()) })
 	})
 }
@@ -61,12 +61,12 @@ func attachDirectly(t testing.TB, n *Node, number byte) *stream {
 	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, TTL: clock.Minute})
 	require.NoError(t, err)
 	n.server.hub.expect(a.Result.Session)
-	adopted := make(chan *outbox, 1)
+	adopted := make(chan *sendQueue, 1)
 	n.Raft().Submit(&fsm.Attach{Session: a.Result.Session, Secret: secret}, func(a raftnode.Answer, err error) {
 		box, _ := n.server.hub.adopt(a.Result.Session, nil, a)
 		adopted <- box
 	})
 	box := <-adopted
 	require.NotNil(t, box)
-	return &stream{server: n.server, ctx: ctx, box: box}
+	return &stream{server: n.server, ctx: ctx, queue: box}
 }

@@ -38,7 +38,7 @@ type httpPort struct {
 }
 
 // listenHTTP opens the port, if there is to be one.
-func (s *settled) listenHTTP(ctx context.Context) (err error) {
+func (s *nodeSettings) listenHTTP(ctx context.Context) (err error) {
 	if s.HTTP == "" {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (s *settled) listenHTTP(ctx context.Context) (err error) {
 	return nil
 }
 
-func (s *settled) closeHTTP() error {
+func (s *nodeSettings) closeHTTP() error {
 	if s.httpListener == nil {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (s *settled) closeHTTP() error {
 }
 
 // serveHTTP begins to serve on the port; nil: there is none. stopping is closed when the node stops.
-func (s *settled) serveHTTP(stopping <-chan struct{}) *httpPort {
+func (s *nodeSettings) serveHTTP(stopping <-chan struct{}) *httpPort {
 	if s.httpListener == nil {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (s *settled) serveHTTP(stopping <-chan struct{}) *httpPort {
 	}
 	go func() {
 		defer close(h.served)
-		err := h.server.Serve(&fewConns{Listener: s.httpListener, free: make(chan struct{}, httpConnsMax), log: s.Logger})
+		err := h.server.Serve(&limitedListener{Listener: s.httpListener, free: make(chan struct{}, httpConnsMax), log: s.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
 			s.Logger.Error("HTTP is not served any more", "error", err)
 		}
@@ -90,17 +90,17 @@ func (h *httpPort) started(node *raftnode.Node) {
 
 func (h *httpPort) handler(profile bool) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if why := h.notReady(); why != "" {
-			say(w, http.StatusServiceUnavailable, "not ready: "+why)
+		if reason := h.notReady(); reason != "" {
+			respond(w, http.StatusServiceUnavailable, "not ready: "+reason)
 			return
 		}
 		text := "ready"
 		if left := h.node.Load().Status().HoldOff; left > 0 {
 			text += fmt.Sprintf("; no lock is granted for another %v: a backup was restored", left.Duration().Round(time.Second))
 		}
-		say(w, http.StatusOK, text)
+		respond(w, http.StatusOK, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -116,7 +116,7 @@ func (h *httpPort) handler(profile bool) http.Handler {
 	return mux
 }
 
-func say(w http.ResponseWriter, code int, text string) {
+func respond(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
@@ -134,11 +134,11 @@ func (h *httpPort) notReady() string {
 	if node == nil {
 		return "the node is starting; a new cluster begins when all of its nodes have been heard"
 	}
-	return unready(node.Status())
+	return notReadyReason(node.Status())
 }
 
-// unready says why clients had better go to a node that is not doing like this; "" = they may stay.
-func unready(status raftnode.Status) string {
+// notReadyReason says why clients had better go to a node that is not doing like this; "" = they may stay.
+func notReadyReason(status raftnode.Status) string {
 	switch {
 	case status.Leader == "":
 		return "nobody is known to lead"

@@ -175,14 +175,14 @@ zamok_h_count 5
 
 // However many reasons there are, so many are told apart.
 func TestReasonsAreBounded(t *testing.T) {
-	var r reasons
-	for i := range 2 * reasonsMax {
+	var r labelCounter
+	for i := range 2 * labelsMax {
 		r.count(fmt.Sprint(i))
 	}
 	told, sum := 0, uint64(0)
 	r.each(func(_ string, n uint64) { told, sum = told+1, sum+n })
-	require.Equal(t, reasonsMax+1, told)
-	require.EqualValues(t, 2*reasonsMax, sum)
+	require.Equal(t, labelsMax+1, told)
+	require.EqualValues(t, 2*labelsMax, sum)
 }
 
 // A node that waits for the others of a new cluster lives and is not ready; so is one without a leader.
@@ -275,7 +275,7 @@ func TestProfilesAreOffUnlessAsked(t *testing.T) {
 func TestRefusedWritesAreNotMeasured(t *testing.T) {
 	m := newMetrics()
 	o := m.observer()
-	o.Wrote(store.Write{Took: time.Millisecond})
-	o.Wrote(store.Write{Took: time.Hour, Err: store.ErrDiskFull})
+	o.DiskWrite(store.Write{Took: time.Millisecond})
+	o.DiskWrite(store.Write{Took: time.Hour, Err: store.ErrDiskFull})
 	require.Contains(t, string(m.text(t.Context(), nil, "")), "zamok_disk_write_seconds_count 1\n")
 }

@@ -21,40 +21,40 @@ const lazyWait = 10 * time.Millisecond
 //	so at the EvAttached event, between the events before and those after it.
 //
 // H2  On one stream everything of its session is told, in the machine's order, or the stream ends.
-// H3  The hub waits for nobody: it appends to bounded outboxes, and cuts the stream of a full one.
-// H4  Without an office here no session is attached here.
+// H3  The hub waits for nobody: it appends to bounded send queues, and cuts the stream of a full one.
+// H4  Without an epoch here no session is attached here.
 type hub struct {
 	node     *raftnode.Node // set by start
 	observer *Observer
 
-	lazyWake, placeWake chan struct{} // capacity 1
+	lazyWake, positionWake chan struct{} // capacity 1
 
-	// mu guards what follows, and every outbox. It is taken under the machine's lock, so whoever has
+	// mu guards what follows, and every send queue. It is taken under the machine's lock, so whoever has
 	// it never reads the machine.
-	mu       sync.Mutex
-	open     bool // there is an office here
-	attached map[session.ID]*outbox
-	expected map[session.ID]*expectation
-	awaited  map[fsm.TicketRef][]*awaited
-	touched  []*outbox // to be woken when the entry is told
-	lazy     []*outbox // to be woken a little later
-	bytes    int       // of all outboxes that a stream adopted, with what they send
-	places   places
-	breaks   map[session.ID]*disconnect
+	mu          sync.Mutex
+	leading     bool // there is an epoch here
+	attached    map[session.ID]*sendQueue
+	expected    map[session.ID]*expectation
+	waiting     map[fsm.TicketRef][]*waiter
+	touched     []*sendQueue // to be woken when the entry is told
+	lazy        []*sendQueue // to be woken a little later
+	bytes       int          // of all send queues that a stream adopted, with what they send
+	positions   positions
+	disconnects map[session.ID]*disconnect
 }
 
 // expectation is one or more streams whose Attach to one session is on its way.
 type expectation struct {
 	streams int
-	latest  *outbox // of the latest attachment that was applied meanwhile
+	latest  *sendQueue // of the latest attachment that was applied meanwhile
 }
 
 func newHub(observer *Observer) *hub {
 	return &hub{
 		observer: observer,
-		lazyWake: make(chan struct{}, 1), placeWake: make(chan struct{}, 1),
-		attached: make(map[session.ID]*outbox), expected: make(map[session.ID]*expectation),
-		awaited: make(map[fsm.TicketRef][]*awaited), places: newPlaces(), breaks: make(map[session.ID]*disconnect),
+		lazyWake: make(chan struct{}, 1), positionWake: make(chan struct{}, 1),
+		attached: make(map[session.ID]*sendQueue), expected: make(map[session.ID]*expectation),
+		waiting: make(map[fsm.TicketRef][]*waiter), positions: newPositions(), disconnects: make(map[session.ID]*disconnect),
 	}
 }
 
@@ -63,22 +63,22 @@ func (h *hub) run(stopping <-chan struct{}) {
 	lazy, place := stoppedTimer(), stoppedTimer()
 	defer lazy.Stop()
 	defer place.Stop()
-	defer h.stopBreaks()
-	resting := false // places were told less than placeEvery ago
+	defer h.stopDisconnects()
+	resting := false // places were told less than positionEvery ago
 	for {
 		select {
 		case <-h.lazyWake:
 			lazy.Reset(lazyWait)
 		case <-lazy.C:
 			h.flush()
-		case <-h.placeWake:
+		case <-h.positionWake:
 			if !resting {
 				resting = true
-				place.Reset(placeFirst)
+				place.Reset(positionFirst)
 			}
 		case <-place.C:
-			if resting = h.tellPlaces(); resting {
-				place.Reset(placeEvery)
+			if resting = h.sendPositions(); resting {
+				place.Reset(positionEvery)
 			}
 		case <-stopping:
 			return
@@ -105,7 +105,7 @@ func (h *hub) flush() {
 	defer h.mu.Unlock()
 	for _, o := range h.lazy {
 		o.lazy = false
-		if len(o.notes) > 0 || o.proof.pending {
+		if len(o.messages) > 0 || o.ack.pending {
 			signal(o.wake)
 		}
 	}
@@ -117,7 +117,7 @@ func (h *hub) flush() {
 func (h *hub) applied(m *fsm.Machine, a fsm.Applied) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.attached)+len(h.expected)+len(h.awaited)+len(h.breaks) == 0 {
+	if len(h.attached)+len(h.expected)+len(h.waiting)+len(h.disconnects) == 0 {
 		return
 	}
 	for i := range a.Events {
@@ -141,45 +141,45 @@ func (h *hub) event(m *fsm.Machine, e *fsm.Event) {
 	case fsm.EvAttached:
 		h.attach(m, e)
 	case fsm.EvEnded:
-		h.disarm(e.Session)
+		h.cancelDisconnect(e.Session)
 		if o := h.attached[e.Session]; o != nil {
-			o.put(note{kind: noteEnded, state: fsm.TicketState{Reason: e.Reason}, text: e.Text})
+			o.enqueue(message{kind: messageSessionEnded, state: fsm.TicketState{Reason: e.Reason}, text: e.Text})
 			h.end(o, nil)
 		}
 	case fsm.EvQueueMoved:
-		if h.places.moved(e.Text) {
-			signal(h.placeWake)
+		if h.positions.queueMoved(e.Text) {
+			signal(h.positionWake)
 		}
 	default:
 		state, ok := eventState(e)
 		if !ok {
 			return
 		}
-		if h.places.held(e.Items) {
-			signal(h.placeWake)
+		if h.positions.granted(e.Items) {
+			signal(h.positionWake)
 		}
 		if o := h.attached[e.Session]; o != nil {
 			o.change(e, state)
-			h.places.forget(o, e.Ticket)
+			h.positions.cancel(o, e.Ticket)
 		}
-		if len(h.awaited) > 0 && e.Kind != fsm.EvDowngraded {
-			h.resolve(e.TicketRef, awaitedEnd{state: state, index: e.Index})
+		if len(h.waiting) > 0 && e.Kind != fsm.EvDowngraded {
+			h.resolve(e.TicketRef, waitResult{state: state, index: e.Index})
 		}
 	}
 }
 
 // attach makes the expected stream the session's, if there is one, and ends the one before.
 func (h *hub) attach(m *fsm.Machine, e *fsm.Event) {
-	h.disarm(e.Session)
+	h.cancelDisconnect(e.Session)
 	if old := h.attached[e.Session]; old != nil {
-		h.end(old, over(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", e.Session))
+		h.end(old, streamEnded(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", e.Session))
 	}
 	exp := h.expected[e.Session]
-	if exp == nil || !h.open {
+	if exp == nil || !h.leading {
 		return
 	}
 	s, _ := m.Session(e.Session) // not there if it ended later in the same entry
-	o := newOutbox(h, e.Session, s.Grace, e.Index)
+	o := newSendQueue(h, e.Session, s.Grace, e.Index)
 	o.tickets = e.Tickets
 	exp.latest = o
 	h.attached[e.Session] = o
@@ -198,8 +198,8 @@ func (h *hub) expect(id session.ID) {
 	exp.streams++
 }
 
-// fulfil takes one stream off an expectation. The caller holds the lock.
-func (h *hub) fulfil(id session.ID) *outbox {
+// attachApplied takes one stream off an expectation. The caller holds the lock.
+func (h *hub) attachApplied(id session.ID) *sendQueue {
 	exp := h.expected[id]
 	if exp.streams--; exp.streams == 0 {
 		delete(h.expected, id)
@@ -207,36 +207,36 @@ func (h *hub) fulfil(id session.ID) *outbox {
 	return exp.latest
 }
 
-// adopt hands the outbox of an attachment to its stream, which leaves it in the end. The answer of the
-// Attach is the proof in its Welcome.
-func (h *hub) adopt(id session.ID, sent []byte, a raftnode.Answer) (*outbox, *failure) {
+// adopt hands the send queue of an attachment to its stream, which leaves it in the end. The answer of the
+// Attach is the proof in its SessionState.
+func (h *hub) adopt(id session.ID, sent []byte, a raftnode.Answer) (*sendQueue, *failure) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	o := h.fulfil(id)
+	o := h.attachApplied(id)
 	switch {
 	case o == nil || o.attachment < a.Result.Index:
-		return nil, over(zamokpb.Code_CODE_NOT_LEADER, "this node's leadership ended meanwhile; attach anew")
+		return nil, streamEnded(zamokpb.Code_CODE_NOT_LEADER, "this node's leadership ended meanwhile; attach anew")
 	case o.attachment > a.Result.Index:
-		return nil, over(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
-	case o.over && o.why != nil:
-		return nil, o.why
+		return nil, streamEnded(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
+	case o.ended && o.reason != nil:
+		return nil, o.reason
 	}
 	o.adopted = true
-	o.greet(sent, a)
+	o.sendState(sent, a)
 	return o, nil
 }
 
-// forsake says that an expected stream does not come.
-func (h *hub) forsake(id session.ID) {
+// abandonAttach says that an expected stream does not come.
+func (h *hub) abandonAttach(id session.ID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if o := h.fulfil(id); o != nil && !o.adopted && h.expected[id] == nil && h.attached[id] == o {
+	if o := h.attachApplied(id); o != nil && !o.adopted && h.expected[id] == nil && h.attached[id] == o {
 		delete(h.attached, id)
 	}
 }
 
 // leave says that a stream is over: nothing is queued for it any more.
-func (h *hub) leave(o *outbox) {
+func (h *hub) leave(o *sendQueue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.end(o, nil)
@@ -245,31 +245,31 @@ func (h *hub) leave(o *outbox) {
 
 // end ends a stream when it has told what is queued; a slow one at once. why nil: in good order. The
 // caller holds the lock.
-func (h *hub) end(o *outbox, why *failure) {
-	if o.over {
+func (h *hub) end(o *sendQueue, reason *failure) {
+	if o.ended {
 		return
 	}
-	o.over, o.why = true, why
-	close(o.ended)
+	o.ended, o.reason = true, reason
+	close(o.done)
 	signal(o.wake)
-	h.places.left(o)
+	h.positions.disconnected(o)
 	if h.attached[o.session] == o {
 		delete(h.attached, o.session)
 	}
 }
 
-// over says why a stream ends. What was on its way then may have been done or not.
-func over(code zamokpb.Code, format string, args ...any) *failure {
+// streamEnded says why a stream ends. What was on its way then may have been done or not.
+func streamEnded(code zamokpb.Code, format string, args ...any) *failure {
 	f := fail(code, format, args...)
 	f.info.Outcome = zamokpb.Outcome_OUTCOME_UNKNOWN
 	return f
 }
 
-// office is told when an office opens here and when it ends. In an ended one nobody is served.
-func (h *hub) office(open bool) {
+// setLeading is told when an epoch opens here and when it ends. In an ended one nobody is served.
+func (h *hub) setLeading(open bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.open = open
+	h.leading = open
 	if !open {
 		h.endAll("this node's leadership ended")
 	}
@@ -282,18 +282,18 @@ func (h *hub) restored(*fsm.Machine) {
 	h.endAll("this node took over a snapshot of another")
 }
 
-func (h *hub) endAll(why string) {
+func (h *hub) endAll(reason string) {
 	for _, o := range h.attached {
-		h.end(o, over(zamokpb.Code_CODE_NOT_LEADER, "%s; attach to the leader", why))
+		h.end(o, streamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; attach to the leader", reason))
 	}
 	for _, exp := range h.expected {
 		exp.latest = nil
 	}
-	for ref := range h.awaited {
-		h.resolve(ref, awaitedEnd{failure: over(zamokpb.Code_CODE_NOT_LEADER, "%s; ask the leader for the same ticket", why)})
+	for ref := range h.waiting {
+		h.resolve(ref, waitResult{failure: streamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; ask the leader for the same ticket", reason)})
 	}
-	for id := range h.breaks {
-		h.disarm(id)
+	for id := range h.disconnects {
+		h.cancelDisconnect(id)
 	}
-	h.places = newPlaces()
+	h.positions = newPositions()
 }

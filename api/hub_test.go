@@ -25,7 +25,7 @@ func startAlone(t testing.TB) *Node {
 	return n
 }
 
-// A push in ten that gets lost is noticed: what Heard says was changed was not told. Who attaches anew then misses nothing.
+// A push in ten that gets lost is noticed: what KeepAliveAck says was changed was not told. Who attaches anew then misses nothing.
 func TestLostPushIsNoticed(t *testing.T) {
 	t.Parallel()
 	n := startCluster(t, 1, nil).leader()
@@ -68,8 +68,8 @@ func (w *talker) until(c caller, ticket uint64, state zamokpb.State, pushes *int
 			}
 		case m.GetAnswer() != nil && m.GetAnswer().State.GetTicket() == ticket && m.GetAnswer().State.State >= state:
 			return w, again
-		case m.GetHeard() != nil:
-			missing = m.GetHeard().Changes != w.changes
+		case m.GetKeepAliveAck() != nil:
+			missing = m.GetKeepAliveAck().Changes != w.changes
 		}
 		if missing {
 			w, again = w.again(c), true
@@ -78,7 +78,7 @@ func (w *talker) until(c caller, ticket uint64, state zamokpb.State, pushes *int
 					return w, true
 				}
 			}
-			require.Fail(w, "the Welcome knows less than was told before", "%v", w.welcome)
+			require.Fail(w, "the SessionState knows less than was told before", "%v", w.welcome)
 		}
 	}
 }
@@ -163,12 +163,12 @@ func memory() uint64 {
 	return s.HeapAlloc + s.StackInuse
 }
 
-// A stream ends with its leader's office. What it knew goes on at the next leader: places in queues, and
+// A stream ends with its leader's epoch. What it knew goes on at the next leader: places in queues, and
 // the tokens of what is held.
 func TestLeaderChange(t *testing.T) {
 	t.Parallel()
 	handOver := func(n *Node) error {
-		_ = n.Raft().Transfer(soon(t), "") // its office is over, whatever came of it
+		_ = n.Raft().Transfer(soon(t), "") // its epoch is over, whatever came of it
 		return nil
 	}
 	for name, leave := range map[string]func(*Node) error{"handed over": handOver, "closed": (*Node).Close, "killed": (*Node).Kill} {
@@ -178,7 +178,7 @@ func TestLeaderChange(t *testing.T) {
 			first, follower := c.leader(), c.follower()
 
 			stray := dial(t, call(t, follower))
-			stray.say(hello(&zamokpb.Hello{Secret: newSecret(), Settings: settings(clock.Minute)}))
+			stray.say(hello(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
 			info := infoOf(t, stray.end())
 			assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
 			assert.Equal(t, first.Client(), info.LeaderAddress)
@@ -229,7 +229,7 @@ func TestAttachRace(t *testing.T) {
 		for i := range streams {
 			streams[i] = dial(t, c)
 			all.Go(func() {
-				streams[i].say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
+				streams[i].say(hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
 				ends <- streams[i].end()
 			})
 		}
@@ -271,7 +271,7 @@ func TestStreamIsObserved(t *testing.T) {
 	for w.answer().State.State != stateGranted { // those that came while it waited
 	}
 	n.server.hub.mu.Lock()
-	assert.Empty(t, n.server.hub.attached[w.hubID()].since)
+	assert.Empty(t, n.server.hub.attached[w.hubID()].waitingSince)
 	n.server.hub.mu.Unlock()
 	next := w.again(c)
 	assert.Equal(t, "superseded", <-ended)

@@ -44,8 +44,8 @@ func TestWhatIsMeantForAnotherClusterIsRefused(t *testing.T) {
 		session := func(ctx context.Context) error {
 			stream, err := to.Session(ctx)
 			require.NoError(t, err)
-			_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Hello{
-				Hello: &zamokpb.Hello{Secret: secret, Settings: settings}}}}})
+			_ = stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{
+				Open: &zamokpb.OpenStream{Secret: secret, Settings: settings}}}}})
 			_, err = stream.Recv()
 			return err
 		}
@@ -73,7 +73,7 @@ func TestWhatIsMeantForAnotherClusterIsRefused(t *testing.T) {
 		} {
 			for _, named := range []string{other, "?", ""} {
 				info := infoOf(t, ask(naming(soon(t), named)))
-				require.Equal(t, zamokpb.Code_CODE_OTHER_CLUSTER, info.Code, "%s, %s", name, kind)
+				require.Equal(t, zamokpb.Code_CODE_WRONG_CLUSTER, info.Code, "%s, %s", name, kind)
 				require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 				require.Equal(t, own, info.Cluster)
 			}
@@ -102,17 +102,17 @@ func TestANodeThatDoesNotKnowItsClusterServesNobodyWhoNamesOne(t *testing.T) {
 	}
 	method := zamokpb.Zamok_Now_FullMethodName
 	for _, named := range []string{"?", strings.Repeat("0f", 16)} {
-		info := infoOf(t, s.meant(asked(named), method, none))
+		info := infoOf(t, s.checkCluster(asked(named), method, none))
 		require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
 		require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	}
-	require.NoError(t, s.meant(t.Context(), method, none))
+	require.NoError(t, s.checkCluster(t.Context(), method, none))
 	text := strings.Repeat("0f", 16)
 	s.cluster.Store(&text)
-	require.NoError(t, s.meant(asked(text), method, none))
-	require.Error(t, s.meant(asked(text, "another"), method, none), "every id that is named counts")
+	require.NoError(t, s.checkCluster(asked(text), method, none))
+	require.Error(t, s.checkCluster(asked(text, "another"), method, none), "every id that is named counts")
 	s.noteCluster(fsm.New())
-	require.NoError(t, s.meant(asked(text), method, none), "a machine that begins anew forgets nothing")
+	require.NoError(t, s.checkCluster(asked(text), method, none), "a machine that begins anew forgets nothing")
 }
 
 // A leader's address leads to another cluster: what is relayed there is not done, whatever its client named.
@@ -126,7 +126,7 @@ func TestARelayDoesNotLeadIntoAnotherCluster(t *testing.T) {
 	md := s.relayMetadata(soon(t))
 	_, err := call(t, leads).OpenSession(metadata.NewOutgoingContext(soon(t), md), &zamokpb.OpenSessionRequest{
 		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(patience)}})
-	require.Equal(t, zamokpb.Code_CODE_OTHER_CLUSTER, infoOf(t, err).Code)
+	require.Equal(t, zamokpb.Code_CODE_WRONG_CLUSTER, infoOf(t, err).Code)
 	info := infoOf(t, s.relayFailed(err))
 	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code, "the client is not told that it asked the wrong cluster")
 	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)

@@ -25,21 +25,21 @@ import (
 type metrics struct {
 	wait, hold       [modes]histogram // by fsm.Mode
 	grants           [modes]atomic.Uint64
-	refusals, ends   [whys]atomic.Uint64 // by fsm.Why
+	refusals, ends   [reasonCounters]atomic.Uint64 // by fsm.Why
 	streams          atomic.Int64
-	cuts             reasons
+	cuts             labelCounter
 	queue, append    histogram
 	replicate, apply histogram
 	push             histogram
 	commands         histogram
-	offices          atomic.Uint64
+	epochs           atomic.Uint64
 	surveying        sync.Mutex // by one scrape at a time
 	writes           histogram
 }
 
 const (
-	modes = int(fsm.Permits) + 1
-	whys  = int(fsm.Restored) + 1
+	modes          = int(fsm.Permits) + 1
+	reasonCounters = int(fsm.Restored) + 1
 )
 
 func newMetrics() *metrics {
@@ -64,14 +64,14 @@ func (m *metrics) observer() *Observer {
 			m.apply.observe(e.Apply)
 			m.commands.add(float64(e.Commands))
 		},
-		Wrote: func(w store.Write) {
+		DiskWrite: func(w store.Write) {
 			if w.Err == nil {
 				m.writes.observe(w.Took)
 			}
 		},
-		Office: func(open bool) {
+		Epoch: func(open bool) {
 			if open {
-				m.offices.Add(1)
+				m.epochs.Add(1)
 			}
 		},
 		Granted:      func(mode fsm.Mode) { count(m.grants[:], int(mode)) },
@@ -102,9 +102,9 @@ func (m *metrics) text(ctx context.Context, node *raftnode.Node, version string)
 	x.head("zamok_grants_total", "counter", "Locks granted; told by the leader.")
 	m.byMode(func(label string, mode int) { x.value("zamok_grants_total", label, m.grants[mode].Load()) })
 	x.head("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, other than by their client's wish; told by the leader.")
-	m.byWhy(&x, "zamok_refusals_total", &m.refusals, fsm.Dropped, fsm.Closed)
+	m.byReason(&x, "zamok_refusals_total", &m.refusals, fsm.Dropped, fsm.Closed)
 	x.head("zamok_sessions_expired_total", "counter", "Sessions that ended other than by their client's wish; told by the leader.")
-	m.byWhy(&x, "zamok_sessions_expired_total", &m.ends, fsm.Closed)
+	m.byReason(&x, "zamok_sessions_expired_total", &m.ends, fsm.Closed)
 	x.head("zamok_streams", "gauge", "Sessions' streams attached to this node.")
 	x.value("zamok_streams", "", m.streams.Load())
 	x.head("zamok_streams_cut_total", "counter", "Streams that this node ended.")
@@ -120,8 +120,8 @@ func (m *metrics) text(ctx context.Context, node *raftnode.Node, version string)
 	x.histogram("zamok_entry_commands", "", &m.commands)
 	x.head("zamok_disk_write_seconds", "histogram", "Writes of log and vote, their fsync included.")
 	x.histogram("zamok_disk_write_seconds", "", &m.writes)
-	x.head("zamok_raft_leader_changes_total", "counter", "Offices opened at this node; the sum over all nodes is the changes of leader.")
-	x.value("zamok_raft_leader_changes_total", "", m.offices.Load())
+	x.head("zamok_raft_leader_changes_total", "counter", "Epochs opened at this node; the sum over all nodes is the changes of leader.")
+	x.value("zamok_raft_leader_changes_total", "", m.epochs.Load())
 	x.head("zamok_build_info", "gauge", "Always 1.")
 	x.value("zamok_build_info", label("version", version), 1)
 	if node != nil {
@@ -138,16 +138,16 @@ func (m *metrics) byMode(f func(label string, mode int)) {
 	}
 }
 
-// byWhy writes counters by reason, those left out that are no such thing.
-func (m *metrics) byWhy(x *exposition, name string, counters *[whys]atomic.Uint64, except ...fsm.Reason) {
-	for why := fsm.Dropped; why <= fsm.Restored; why++ {
-		if n := counters[why].Load(); n > 0 && !slices.Contains(except, why) {
-			x.value(name, label("reason", enumWord(zamokpb.Why(why).String(), "WHY_")), n)
+// byReason writes counters by reason, those left out that are no such thing.
+func (m *metrics) byReason(x *exposition, name string, counters *[reasonCounters]atomic.Uint64, except ...fsm.Reason) {
+	for reason := fsm.Dropped; reason <= fsm.Restored; reason++ {
+		if n := counters[reason].Load(); n > 0 && !slices.Contains(except, reason) {
+			x.value(name, label("reason", enumWord(zamokpb.Reason(reason).String(), "REASON_")), n)
 		}
 	}
 }
 
-// enumWord is the wire's name for something, as a label: WHY_HELD_OUT is held_out.
+// enumWord is the wire's name for something, as a label: REASON_MAX_HOLD_EXCEEDED is max_hold_exceeded.
 func enumWord(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
 
 // present writes what there is now at a node.
@@ -169,7 +169,7 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 		{"zamok_waiters", "Acquisitions that wait.", counts.Waiting},
 		{"zamok_queue_depth_max", "The length of the longest queue.", deepest},
 		{"zamok_sessions", "Living sessions.", counts.Sessions},
-		{"zamok_raft_leader", "1 on the node that leads, with its office open.", leads},
+		{"zamok_raft_leader", "1 on the node that leads, with its epoch open.", leads},
 		{"zamok_raft_term", "Raft's term.", status.Term},
 		{"zamok_raft_election_timeout_seconds", "After how long without a leader nodes elect another; it follows round trips and pauses.", node.Timeout().Seconds()},
 		{"zamok_applied_index", "The index of what was applied last; it rises with every command.", status.Applied.Index},
@@ -244,27 +244,27 @@ func (h *histogram) add(v float64) {
 	h.nanos.Add(uint64(math.Round(v * 1e9)))
 }
 
-// reasons counts by words that are not known beforehand, up to reasonsMax of them.
-type reasons struct {
+// labelCounter counts by words that are not known beforehand, up to labelsMax of them.
+type labelCounter struct {
 	mu     sync.Mutex
 	counts map[string]uint64
 }
 
-const reasonsMax = 32
+const labelsMax = 32
 
-func (r *reasons) count(reason string) {
+func (r *labelCounter) count(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.counts == nil {
 		r.counts = make(map[string]uint64)
 	}
-	if _, known := r.counts[reason]; !known && len(r.counts) >= reasonsMax {
+	if _, known := r.counts[reason]; !known && len(r.counts) >= labelsMax {
 		reason = "other"
 	}
 	r.counts[reason]++
 }
 
-func (r *reasons) each(f func(string, uint64)) {
+func (r *labelCounter) each(f func(string, uint64)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, reason := range slices.Sorted(maps.Keys(r.counts)) {

@@ -17,7 +17,7 @@ import (
 
 // Node is a node of a cluster: the replicated machine, and the server of its clients.
 type Node struct {
-	cfg    settled
+	cfg    nodeSettings
 	raft   *raftnode.Node
 	server *Server
 	http   *httpPort // nil: there is none
@@ -60,7 +60,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 		n.raft, err = raftnode.Open(ctx, n.raftConfig())
 	}()
 	if err := <-opened; err != nil {
-		err = errors.Join(err, n.why(), cfg.Listener.Close())
+		err = errors.Join(err, n.reason(), cfg.Listener.Close())
 		return nil, n.end(func() error { return err })
 	}
 	n.server.start(n.raft)
@@ -71,7 +71,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 }
 
 // listen opens both ports, before anything is written: a port in use is the commonest mistake.
-func (s *settled) listen(ctx context.Context) (err error) {
+func (s *nodeSettings) listen(ctx context.Context) (err error) {
 	if s.PeerListener == nil {
 		if s.PeerListener, err = peer.ListenTCP(ctx, s.Peer); err != nil {
 			err = fmt.Errorf("api: NodeConfig.Peer: %w; nothing was started", err)
@@ -124,8 +124,8 @@ func (n *Node) raftConfig() raftnode.Config {
 		ID: cfg.ID, Dir: cfg.Dir, Log: store.LogKind(cfg.LogStore), Election: cfg.ElectionTimeout, Cluster: cfg.list, Join: cfg.Join, JoinCluster: cfg.joins,
 		Listener: cfg.PeerListener, Advertise: n.peer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
 		Client: n.client, HTTP: cfg.HTTP, Version: cfg.Version, TokenBase: cfg.TokenBase,
-		Applied: s.applied, Restored: s.restored, Office: s.office,
-		Measure: cfg.Observer.Measure, Wrote: cfg.Observer.Wrote,
+		Applied: s.applied, Restored: s.restored, Office: s.setLeading,
+		Measure: cfg.Observer.Measure, Wrote: cfg.Observer.DiskWrite,
 		Fatal: n.fatal, Logger: cfg.Logger,
 	}
 	if cfg.Dir == "" {
@@ -153,8 +153,8 @@ func (n *Node) fatal(err error) {
 	runtime.Goexit()
 }
 
-// why is what the node ended itself for, or nil.
-func (n *Node) why() error {
+// reason is what the node ended itself for, or nil.
+func (n *Node) reason() error {
 	if err := n.failed.Load(); err != nil {
 		return *err
 	}
@@ -183,13 +183,13 @@ func (n *Node) Done() <-chan struct{} { return n.done }
 func (n *Node) Err() error {
 	select {
 	case <-n.done:
-		return errors.Join(n.why(), n.err)
+		return errors.Join(n.reason(), n.err)
 	default:
 		return nil
 	}
 }
 
-// Close ends the node in good order. A leader hands its office over first, which takes up to an
+// Close ends the node in good order. A leader hands its epoch over first, which takes up to an
 // election, so that its clients find the next one at once.
 func (n *Node) Close() error {
 	return n.end(func() error {

@@ -164,7 +164,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 	assert.Equal(t, joiner.Client(), members.Members[1].Client)
 
 	// Of two nodes the new leader has no majority until the old one has opened its raft anew: on a busy
-	// machine it may lose its office again over that.
+	// machine it may lose its epoch again over that.
 	handOver := func(to string, wanted *Node) {
 		for try := 0; c.leader() != wanted; try++ {
 			require.Less(t, try, 10)
@@ -346,7 +346,7 @@ func TestObserver(t *testing.T) {
 			Waited:  func(fsm.Mode, time.Duration) { waited.Add(1) },
 			Refused: count(&refused), Lost: count(&lost), SessionEnded: count(&ended),
 			Measure: func(raftnode.Measure) { measured.Add(1) },
-			Office: func(open bool) {
+			Epoch: func(open bool) {
 				if open {
 					offices.Add(1)
 				}

@@ -16,10 +16,10 @@ import (
 // nodes counts it once.
 type Observer struct {
 	// Measure is told what each entry cost its leader, Wrote of each write to this node's disk.
-	Measure func(raftnode.Measure)
-	Wrote   func(store.Write)
-	// Office is told that this node leads, and that it does not any more.
-	Office func(open bool)
+	Measure   func(raftnode.Measure)
+	DiskWrite func(store.Write)
+	// Epoch is told that this node leads, and that it does not any more.
+	Epoch func(open bool)
 
 	// Granted is told of each lock of a grant, with its mode; Held, at the grant's end, how long it was
 	// held in cluster time, if this node led when it began.
@@ -78,8 +78,8 @@ type tally struct {
 
 func newTally(to *Observer) *tally { return &tally{to: to} }
 
-// office begins or ends the counting.
-func (t *tally) office(open bool) {
+// setLeading begins or ends the counting.
+func (t *tally) setLeading(open bool) {
 	t.mu.Lock()
 	t.leads = open
 	t.since = nil
@@ -87,8 +87,8 @@ func (t *tally) office(open bool) {
 		t.since = make(map[fsm.TicketRef]clock.Time)
 	}
 	t.mu.Unlock()
-	if t.to.Office != nil {
-		t.to.Office(open)
+	if t.to.Epoch != nil {
+		t.to.Epoch(open)
 	}
 }
 

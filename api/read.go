@@ -21,7 +21,7 @@ func (s *Server) read(ctx context.Context, f func(*fsm.Machine)) error {
 		return explain(err)
 	}
 	turns := []chan struct{}{s.reading}
-	if l := lineOf(ctx); l != nil {
+	if l := trackedConnOf(ctx); l != nil {
 		turns = []chan struct{}{l.reading, s.reading}
 	}
 	for _, turn := range turns {
@@ -75,9 +75,9 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 func (s *Server) ticket(m *fsm.Machine, ref fsm.TicketRef) *zamokpb.Ticket {
 	v, _ := m.Ticket(ref)
 	t := toTicket(m, v)
-	t.AskedAt = int64(s.timeline.at(v.Enqueued))
+	t.EnqueuedAt = int64(s.appliedTimes.at(v.Enqueued))
 	if v.State == fsm.Granted {
-		t.GrantedAt = int64(s.timeline.at(v.Token))
+		t.GrantedAt = int64(s.appliedTimes.at(v.Token))
 		return t
 	}
 	t.Blockers = toBlockers(m.Blockers(ref))

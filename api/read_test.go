@@ -45,7 +45,7 @@ func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 	n := startAlone(t)
 	st := attachDirectly(t, n, 1)
 	for ticket := range uint64(showMax) {
-		until(n, widest(st.box.session, ticket+1, "wanted"))
+		until(n, widest(st.queue.session, ticket+1, "wanted"))
 	}
 	c := call(t, n)
 	name := long("wanted", fsm.NameBytesMax)
@@ -67,9 +67,9 @@ func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 func TestReadersTakeTurns(t *testing.T) {
 	const calls = 20
 	s := startAlone(t).server
-	from := func() (*line, context.Context) {
-		l := &line{reading: make(chan struct{}, 1)}
-		return l, peer.NewContext(soon(t), &peer.Peer{Addr: lineAddr{line: l}})
+	from := func() (*trackedConn, context.Context) {
+		l := &trackedConn{reading: make(chan struct{}, 1)}
+		return l, peer.NewContext(soon(t), &peer.Peer{Addr: trackedAddr{conn: l}})
 	}
 	greedy, asksOften := from()
 	other, asksOnce := from()
@@ -85,7 +85,7 @@ func TestReadersTakeTurns(t *testing.T) {
 			}))
 		})
 	}
-	waits := func(l *line) bool { return len(l.reading) == 1 }
+	waits := func(l *trackedConn) bool { return len(l.reading) == 1 }
 	s.reading <- struct{}{}
 	for range calls {
 		read(asksOften, "greedy")

@@ -29,7 +29,7 @@ const (
 	relayMark = "zamok-relayed"
 	// relaysMax is how many leaders a node keeps connections to.
 	relaysMax = 8
-	// relayBytesMax bounds a leader's answer that is passed on, or a frame of its streams: outboxBytesMax and a
+	// relayBytesMax bounds a leader's answer that is passed on, or a frame of its streams: queueBytesMax and a
 	// little.
 	relayBytesMax = 4 << 20
 )
@@ -200,11 +200,11 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 // relayFailed is what the leader answered, or what kept it from answering.
 func (s *Server) relayFailed(err error) error {
 	if s.isStopping() {
-		return over(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
+		return streamEnded(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
 	}
 	if st, ok := status.FromError(err); ok && (len(st.Details()) > 0 || st.Code() != codes.Unavailable) {
 		for _, d := range st.Details() {
-			if info, ok := d.(*zamokpb.ErrorInfo); ok && info.GetCode() == zamokpb.Code_CODE_OTHER_CLUSTER {
+			if info, ok := d.(*zamokpb.ErrorInfo); ok && info.GetCode() == zamokpb.Code_CODE_WRONG_CLUSTER {
 				return fail(zamokpb.Code_CODE_NOT_LEADER, "not done: at the leader's address is a node of another cluster: %s", info.GetMessage())
 			}
 		}

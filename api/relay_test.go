@@ -70,12 +70,12 @@ func TestARelayedStream(t *testing.T) {
 	next := w.again(through)
 	next.say(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}})
 	require.NotNil(t, next.next().GetChange())
-	require.Equal(t, zamokpb.Why_WHY_CLOSED, next.next().GetEnded().GetWhy())
+	require.Equal(t, zamokpb.Reason_REASON_CLOSED, next.next().GetSessionEnded().GetReason())
 	require.NoError(t, next.end(), "relayed with its status")
 
 	// The leader's own word on the end of a stream comes through.
 	stranger := dial(t, through)
-	stranger.say(hello(&zamokpb.Hello{Secret: stranger.secret, Session: 1 << 40}))
+	stranger.say(hello(&zamokpb.OpenStream{Secret: stranger.secret, Session: 1 << 40}))
 	require.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, stranger.end()).Code)
 
 	// And where there is none, that it is missing.

@@ -53,16 +53,16 @@ type Server struct {
 	zamokpb.UnimplementedZamokServer
 	zamokpb.UnimplementedAdminServer
 
-	id        string
-	node      *raftnode.Node // set by start
-	hub       *hub
-	ring      *ring
-	tally     *tally
-	timeline  timeline
-	relays    *relays
-	authorize Authorize
-	observer  *Observer
-	log       *slog.Logger
+	id           string
+	node         *raftnode.Node // set by start
+	hub          *hub
+	history      *history
+	tally        *tally
+	appliedTimes appliedTimes
+	relays       *relays
+	authorize    Authorize
+	observer     *Observer
+	log          *slog.Logger
 
 	grpc      *grpc.Server           // set by serve
 	reading   chan struct{}          // capacity 1: full while a call reads much of the machine
@@ -75,9 +75,9 @@ type Server struct {
 }
 
 // newServer makes what the machine tells its events to. start and serve follow once there is a node.
-func newServer(cfg settled) *Server {
+func newServer(cfg nodeSettings) *Server {
 	return &Server{
-		id: cfg.ID, hub: newHub(cfg.Observer), ring: newRing(), tally: newTally(cfg.Observer),
+		id: cfg.ID, hub: newHub(cfg.Observer), history: newHistory(), tally: newTally(cfg.Observer),
 		relays: newRelays(cfg.Dial, cfg.ClientTLS), authorize: cfg.Authorize, observer: cfg.Observer,
 		log: cfg.Logger, reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
@@ -86,22 +86,22 @@ func newServer(cfg settled) *Server {
 // applied tells everybody here of an applied entry, under the machine's lock.
 func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.hub.applied(m, a)
-	s.ring.applied(a)
-	s.timeline.applied(a)
+	s.history.applied(a)
+	s.appliedTimes.applied(a)
 	s.tally.applied(a)
 	s.noteCluster(m)
 }
 
 func (s *Server) restored(m *fsm.Machine) {
 	s.hub.restored(m)
-	s.ring.restored(m)
-	s.timeline.restored(m)
+	s.history.restored(m)
+	s.appliedTimes.restored(m)
 	s.noteCluster(m)
 }
 
-func (s *Server) office(open bool) {
-	s.hub.office(open)
-	s.tally.office(open)
+func (s *Server) setLeading(open bool) {
+	s.hub.setLeading(open)
+	s.tally.setLeading(open)
 }
 
 // start puts the node behind the calls.
@@ -119,7 +119,7 @@ func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 		grpc.MaxConcurrentStreams(streamsPerConn), grpc.ConnectionTimeout(openTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingIdle, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingMin, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(s.meantUnary, s.relayUnary), grpc.ChainStreamInterceptor(s.meantStream, s.relayStream),
+		grpc.ChainUnaryInterceptor(s.checkClusterUnary, s.relayUnary), grpc.ChainStreamInterceptor(s.checkClusterStream, s.relayStream),
 		grpc.WaitForHandlers(true),
 	}
 	if secure != nil {
@@ -130,7 +130,7 @@ func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 	zamokpb.RegisterAdminServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, health{server: s})
 	s.busy.Go(func() {
-		if err := s.grpc.Serve(&fewConns{Listener: l, free: make(chan struct{}, conns), log: s.log}); err != nil {
+		if err := s.grpc.Serve(&limitedListener{Listener: l, free: make(chan struct{}, conns), log: s.log}); err != nil {
 			s.log.Error("clients are not served any more", "error", err)
 		}
 	})
@@ -157,18 +157,18 @@ func (s *Server) kill() {
 	s.busy.Wait()
 }
 
-// fewConns is a listener that closes what would be one connection too many.
-type fewConns struct {
+// limitedListener is a listener that closes what would be one connection too many.
+type limitedListener struct {
 	net.Listener
-	free chan struct{} // its capacity is how many there may be
-	log  *slog.Logger
-	said time.Time // when a refusal was logged last; Accept is called by one goroutine
+	free       chan struct{} // its capacity is how many there may be
+	log        *slog.Logger
+	lastLogged time.Time // when a refusal was logged last; Accept is called by one goroutine
 }
 
 // refusalEvery is how often refused connections are logged.
 const refusalEvery = 10 * time.Second
 
-func (l *fewConns) Accept() (net.Conn, error) {
+func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
@@ -176,12 +176,12 @@ func (l *fewConns) Accept() (net.Conn, error) {
 		}
 		select {
 		case l.free <- struct{}{}:
-			return &line{Conn: conn, done: func() { <-l.free }, reading: make(chan struct{}, 1)}, nil
+			return &trackedConn{Conn: conn, done: func() { <-l.free }, reading: make(chan struct{}, 1)}, nil
 		default:
 		}
 		_ = conn.Close()
-		if time.Since(l.said) > refusalEvery {
-			l.said = time.Now()
+		if time.Since(l.lastLogged) > refusalEvery {
+			l.lastLogged = time.Now()
 			l.log.Warn("a connection was refused: there are too many", "limit", cap(l.free), "from", conn.RemoteAddr())
 		}
 	}
@@ -202,7 +202,7 @@ func (h health) status(service string) healthpb.HealthCheckResponse_ServingStatu
 	default:
 		return healthpb.HealthCheckResponse_SERVICE_UNKNOWN
 	}
-	if h.server.isStopping() || unready(h.server.node.Status()) != "" {
+	if h.server.isStopping() || notReadyReason(h.server.node.Status()) != "" {
 		return healthpb.HealthCheckResponse_NOT_SERVING
 	}
 	return healthpb.HealthCheckResponse_SERVING

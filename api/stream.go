@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// helloWait is how long a stream may take to say who it is.
-	helloWait = 10 * time.Second
+	// openStreamWait is how long a stream may take to say who it is.
+	openStreamWait = 10 * time.Second
 	// flushWait is how long a stream that is over may take to tell what is queued.
 	flushWait = time.Second
 )
@@ -32,15 +32,15 @@ type stream struct {
 	wire   grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
 
 	attached  chan struct{} // closed when box is there
-	box       *outbox
-	said      atomic.Bool   // the first frame came
+	queue     *sendQueue
+	sawOpen   atomic.Bool   // the first frame came
 	abandoned atomic.Bool   // the handler ended before that
 	failed    chan error    // capacity 1: why the reader ended
 	written   chan struct{} // closed when the writer ended
 
 	pending      atomic.Int64  // commands and renewals that have no answer yet
 	pendingBytes atomic.Int64  // of those commands
-	parted       atomic.Bool   // the client broke the stream
+	disconnected atomic.Bool   // the client broke the stream
 	settled      chan struct{} // capacity 1: since then, the last command had its answer
 	frames       uint64        // the reader's: how many came
 	closing      bool          // the reader's: the client asked for the session's end
@@ -53,7 +53,7 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 		attached: make(chan struct{}), failed: make(chan error, 1), written: make(chan struct{}), settled: make(chan struct{}, 1),
 	}
 	s.busy.Go(st.read)
-	silence := time.NewTimer(helloWait)
+	silence := time.NewTimer(openStreamWait)
 	defer silence.Stop()
 	select {
 	case <-st.attached:
@@ -67,22 +67,22 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 		return errStopping()
 	case <-silence.C:
 		st.abandon()
-		return st.silent()
+		return st.openTimedOut()
 	}
 	s.busy.Go(st.write)
 	s.observer.streamOpened()
 	err := st.serve()
-	s.hub.leave(st.box)
+	s.hub.leave(st.queue)
 	s.observer.streamEnded(reasonOf(err))
 	return err
 }
 
-// silent is why a stream that attaches to nothing is ended.
-func (st *stream) silent() *failure {
-	if st.said.Load() {
-		return fail(zamokpb.Code_CODE_UNKNOWN, "the Hello was not answered within %v, and may still take effect; say it again", helloWait)
+// openTimedOut is why a stream that attaches to nothing is ended.
+func (st *stream) openTimedOut() *failure {
+	if st.sawOpen.Load() {
+		return fail(zamokpb.Code_CODE_UNKNOWN, "the OpenStream was not answered within %v, and may still take effect; say it again", openStreamWait)
 	}
-	return invalid("messages", "the first frame did not come within %v", helloWait)
+	return invalid("messages", "the first frame did not come within %v", openStreamWait)
 }
 
 func (st *stream) isAttached() bool {
@@ -98,14 +98,14 @@ func (st *stream) isAttached() bool {
 // also if this node cut the stream at the same moment.
 func (st *stream) serve() error {
 	select {
-	case <-st.box.ended:
-		why := st.flush()
+	case <-st.queue.done:
+		reason := st.flush()
 		select {
 		case err := <-st.failed:
 			_ = st.broken(err)
 		default:
 		}
-		return why
+		return reason
 	case err := <-st.failed:
 		return st.broken(err)
 	case <-st.server.stopping:
@@ -113,7 +113,7 @@ func (st *stream) serve() error {
 	}
 }
 
-func errStopping() error { return over(zamokpb.Code_CODE_STOPPING, "this node is stopping") }
+func errStopping() error { return streamEnded(zamokpb.Code_CODE_STOPPING, "this node is stopping") }
 
 // reasonOf is why this node ended a stream, for those who count; "": the client did, or it was in order.
 func reasonOf(err error) string {
@@ -125,9 +125,9 @@ func reasonOf(err error) string {
 
 // flush lets the writer tell what is queued, and says why the stream ends.
 func (st *stream) flush() error {
-	why := st.box.why
-	if why != nil && why.info.Code == zamokpb.Code_CODE_SLOW {
-		return why
+	reason := st.queue.reason
+	if reason != nil && reason.info.Code == zamokpb.Code_CODE_SLOW_READER {
+		return reason
 	}
 	limit := time.NewTimer(flushWait)
 	defer limit.Stop()
@@ -136,16 +136,16 @@ func (st *stream) flush() error {
 	case <-limit.C:
 	case <-st.ctx.Done():
 	}
-	if why == nil {
+	if reason == nil {
 		return nil
 	}
-	if why.info.Code == zamokpb.Code_CODE_NOT_LEADER {
-		why.info.Leader, why.info.LeaderAddress = st.server.node.Leader()
-		if why.info.Leader == st.server.id {
-			why.info.Leader, why.info.LeaderAddress = "", ""
+	if reason.info.Code == zamokpb.Code_CODE_NOT_LEADER {
+		reason.info.Leader, reason.info.LeaderAddress = st.server.node.Leader()
+		if reason.info.Leader == st.server.id {
+			reason.info.Leader, reason.info.LeaderAddress = "", ""
 		}
 	}
-	return why
+	return reason
 }
 
 // broken is the reader's end: the client said what it must not, or its end of the stream broke.
@@ -153,11 +153,11 @@ func (st *stream) broken(err error) error {
 	if f := (*failure)(nil); errors.As(err, &f) {
 		return f
 	}
-	if !relayed(st.ctx) && !st.server.isStopping() && brokenByPeer(st.ctx) {
-		if st.box.grace > 0 {
+	if !relayed(st.ctx) && !st.server.isStopping() && closedByPeer(st.ctx) {
+		if st.queue.grace > 0 {
 			st.settle()
 		}
-		st.server.hub.broke(st.box)
+		st.server.hub.disconnected(st.queue)
 	}
 	return errorOf(err)
 }
@@ -165,15 +165,15 @@ func (st *stream) broken(err error) error {
 // answered notes that a command of so many bytes has its answer.
 func (st *stream) answered(bytes int64) {
 	st.pendingBytes.Add(-bytes)
-	if st.pending.Add(-1) == 0 && st.parted.Load() {
+	if st.pending.Add(-1) == 0 && st.disconnected.Load() {
 		signal(st.settled)
 	}
 }
 
 // settle waits until what the client said last has its answer: what was on its way when the stream broke is
-// no sign of life after that.
+// no renewal after that.
 func (st *stream) settle() {
-	st.parted.Store(true)
+	st.disconnected.Store(true)
 	if st.pending.Load() == 0 {
 		return
 	}
@@ -193,7 +193,7 @@ func errorOf(err error) error {
 
 // read takes frames until the stream ends.
 func (st *stream) read() {
-	err := st.hello()
+	err := st.readOpen()
 	for err == nil {
 		var p *zamokpb.ClientFrame
 		if p, err = st.wire.Recv(); err == nil {
@@ -206,19 +206,19 @@ func (st *stream) read() {
 	st.failed <- err
 }
 
-// hello opens or finds the session, and attaches to it.
-func (st *stream) hello() error {
+// readOpen opens or finds the session, and attaches to it.
+func (st *stream) readOpen() error {
 	p, err := st.wire.Recv()
 	if err != nil {
 		return err
 	}
-	st.said.Store(true)
-	first := (*zamokpb.Hello)(nil)
+	st.sawOpen.Store(true)
+	first := (*zamokpb.OpenStream)(nil)
 	if len(p.GetMessages()) == 1 {
-		first = p.GetMessages()[0].GetHello()
+		first = p.GetMessages()[0].GetOpen()
 	}
 	if first == nil {
-		return invalid("messages", "the first frame of a stream has a Hello and nothing else")
+		return invalid("messages", "the first frame of a stream has an OpenStream and nothing else")
 	}
 	secret, f := hashOf(first.GetSecret())
 	if f == nil {
@@ -264,7 +264,7 @@ func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *
 	h := st.server.hub
 	denied := make(chan *failure, 1)
 	h.expect(id)
-	command := &fsm.Attach{Session: id, Secret: secret, AckedThrough: p.GetFloor(), Attempt: attempt}
+	command := &fsm.Attach{Session: id, Secret: secret, AckedThrough: p.GetAckedThrough(), Attempt: attempt}
 	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
 		f := (*failure)(nil)
 		if err != nil {
@@ -277,9 +277,9 @@ func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *
 				"attach anew", id)
 		}
 		if f != nil {
-			h.forsake(id)
+			h.abandonAttach(id)
 		} else {
-			st.box, f = h.adopt(id, p.GetSent(), a)
+			st.queue, f = h.adopt(id, p.GetSent(), a)
 		}
 		if f != nil {
 			denied <- f
@@ -287,7 +287,7 @@ func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *
 		}
 		close(st.attached)
 		if st.abandoned.Load() {
-			h.leave(st.box)
+			h.leave(st.queue)
 		}
 	})
 	select {
@@ -300,10 +300,10 @@ func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *
 	}
 }
 
-// abandon is the handler's end before it saw an outbox, which may come at the same moment.
+// abandon is the handler's end before it saw a send queue, which may come at the same moment.
 func (st *stream) abandon() {
 	st.abandoned.Store(true)
 	if st.isAttached() {
-		st.server.hub.leave(st.box)
+		st.server.hub.leave(st.queue)
 	}
 }

@@ -18,7 +18,7 @@ import (
 const (
 	stateWaiting = zamokpb.State_STATE_WAITING
 	stateGranted = zamokpb.State_STATE_GRANTED
-	stateGone    = zamokpb.State_STATE_GONE
+	stateGone    = zamokpb.State_STATE_ENDED
 )
 
 // TestStream tells the protocol's stories, on one node.
@@ -43,7 +43,7 @@ func TestStream(t *testing.T) {
 			h := node.server.hub
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return len(h.attached)+len(h.expected)+len(h.awaited)+len(h.places.asked)+len(h.breaks)+len(h.touched) == 0
+			return len(h.attached)+len(h.expected)+len(h.waiting)+len(h.positions.asked)+len(h.disconnects)+len(h.touched) == 0
 		}, patience, clock.Millisecond.Duration(), "the hub remembers nothing of those who left")
 	})
 }
@@ -75,7 +75,7 @@ func tellResume(t *testing.T, n *Node) {
 	// The same secret without the id finds the session too.
 	last := dial(t, c)
 	last.secret = w.secret
-	last.say(hello(&zamokpb.Hello{Secret: w.secret, Settings: settings(2 * clock.Minute)}))
+	last.say(hello(&zamokpb.OpenStream{Secret: w.secret, Settings: settings(2 * clock.Minute)}))
 	last.greeted()
 	assert.Equal(t, w.id, last.id)
 	assert.EqualValues(t, clock.Minute, last.welcome.Ttl, "it keeps its ttl")
@@ -93,7 +93,7 @@ func tellHandOver(t *testing.T, n *Node) {
 	assert.Equal(t, zamokpb.Command_COMMAND_ACQUIRE, answer.Command)
 	assert.Equal(t, stateWaiting, answer.State.State)
 	a.say(drop(1))
-	assert.Equal(t, zamokpb.Why_WHY_DROPPED, a.is(1, stateGone).State.Why)
+	assert.Equal(t, zamokpb.Reason_REASON_DROPPED, a.is(1, stateGone).State.Reason)
 	assert.Greater(t, b.is(1, stateGranted).State.Token, first.State.Token)
 }
 
@@ -108,8 +108,8 @@ func tellProofs(t *testing.T, n *Node) {
 			require.Greater(t, m.GetChange().Index, told)
 			told = m.GetChange().Index
 			count++
-		case m.GetHeard() != nil:
-			h := m.GetHeard()
+		case m.GetKeepAliveAck() != nil:
+			h := m.GetKeepAliveAck()
 			require.Equal(t, count, h.Changes, "it counts the changes that were told before")
 			require.GreaterOrEqual(t, h.Time, last)
 			last = h.Time
@@ -130,7 +130,7 @@ func tellProofs(t *testing.T, n *Node) {
 		for proven < w.frames-1 {
 			hear()
 		}
-		require.Equal(t, w.frames-1, proven, "a frame with nothing in it is not a sign of life")
+		require.Equal(t, w.frames-1, proven, "a frame with nothing in it is not a renewal")
 	}
 }
 
@@ -150,11 +150,11 @@ func tellRepeats(t *testing.T, n *Node) {
 	assert.Equal(t, stateGone, w.answer().State.State)
 	w.say(exclusive(1, "repeat", -1))
 	answer := w.answer()
-	assert.Equal(t, zamokpb.Code_CODE_OVER, answer.Error.GetCode())
-	assert.Equal(t, zamokpb.Why_WHY_DROPPED, answer.Error.Why)
+	assert.Equal(t, zamokpb.Code_CODE_TICKET_ENDED, answer.Error.GetCode())
+	assert.Equal(t, zamokpb.Reason_REASON_DROPPED, answer.Error.Reason)
 	w.say(exclusive(fsm.TicketWindow+1, "repeat", -1))
 	answer = w.answer()
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT, answer.Error.GetCode())
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, answer.Error.GetCode())
 	assert.Equal(t, "ticket", answer.Error.Field)
 	w.floor = 1
 	w.say(exclusive(fsm.TicketWindow+1, "repeat", -1))
@@ -180,10 +180,10 @@ func tellRefusals(t *testing.T, n *Node) {
 	}, info.Blockers[0])
 
 	b.say(acquire(&zamokpb.Acquire{
-		Ticket: 2, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1, Of: 2}},
+		Ticket: 2, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1, Limit: 2}},
 	}))
 	info = b.answer().Error
-	assert.Equal(t, zamokpb.Code_CODE_OTHER_KIND, info.GetCode())
+	assert.Equal(t, zamokpb.Code_CODE_KIND_MISMATCH, info.GetCode())
 	assert.Equal(t, "taken", info.Field)
 
 	a.say(acquire(&zamokpb.Acquire{
@@ -218,12 +218,12 @@ func tellClose(t *testing.T, n *Node) {
 	w.is(1, stateGranted)
 	w.say(closeSession())
 	require.NoError(t, w.wire.CloseSend())
-	assert.Equal(t, zamokpb.Why_WHY_CLOSED, w.is(1, stateGone).State.Why)
-	var end *zamokpb.Ended
+	assert.Equal(t, zamokpb.Reason_REASON_CLOSED, w.is(1, stateGone).State.Reason)
+	var end *zamokpb.SessionEnded
 	for end == nil {
-		end = w.next().GetEnded()
+		end = w.next().GetSessionEnded()
 	}
-	assert.Equal(t, zamokpb.Why_WHY_CLOSED, end.Why)
+	assert.Equal(t, zamokpb.Reason_REASON_CLOSED, end.Reason)
 	assert.NoError(t, w.end())
 }
 
@@ -235,7 +235,7 @@ func tellEvicted(t *testing.T, n *Node) {
 	_, err := c.admin.ExpireSession(soon(t), &zamokpb.ExpireSessionRequest{Session: w.id, Reason: "of the test"})
 	require.NoError(t, err)
 	lost := w.is(1, stateGone)
-	assert.Equal(t, zamokpb.Why_WHY_EVICTED, lost.State.Why)
+	assert.Equal(t, zamokpb.Reason_REASON_EVICTED, lost.State.Reason)
 	assert.Equal(t, "of the test", lost.Text)
 	assert.NoError(t, w.end())
 }
@@ -245,15 +245,15 @@ func tellExpired(t *testing.T, n *Node) {
 	w := talk(t, c, settings(2*fsm.TTLMin)) // what it says next comes in time also if it was held up
 	w.say(exclusive(1, "expired", 0))
 	w.is(1, stateGranted)
-	assert.Equal(t, zamokpb.Why_WHY_EXPIRED, w.is(1, stateGone).State.Why)
+	assert.Equal(t, zamokpb.Reason_REASON_EXPIRED, w.is(1, stateGone).State.Reason)
 	assert.NoError(t, w.end())
 
 	late := dial(t, c)
-	late.say(hello(&zamokpb.Hello{Secret: w.secret, Session: w.id}))
+	late.say(hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, late.end()).Code)
 }
 
-// A reader that does not read is cut when its outbox is full, and harms nobody meanwhile.
+// A reader that does not read is cut when its send queue is full, and harms nobody meanwhile.
 func tellSlow(t *testing.T, n *Node) {
 	const window = 64 << 10 // fixed: gRPC would buffer more and more for who does not read
 	conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -292,7 +292,7 @@ func tellSlow(t *testing.T, n *Node) {
 	require.True(t, cut())
 	stop()
 	info := infoOf(t, w.end())
-	assert.Equal(t, zamokpb.Code_CODE_SLOW, info.Code)
+	assert.Equal(t, zamokpb.Code_CODE_SLOW_READER, info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
 	<-quiet
 	next := w.again(c)
@@ -304,15 +304,15 @@ func tellStrangers(t *testing.T, n *Node) {
 	c := call(t, n)
 	w := talk(t, c, settings(clock.Minute))
 	for name, wrong := range map[string]struct {
-		hello *zamokpb.Hello
+		hello *zamokpb.OpenStream
 		code  zamokpb.Code
 		field string
 	}{
-		"somebody else's": {&zamokpb.Hello{Secret: newSecret(), Session: w.id}, zamokpb.Code_CODE_WRONG_SECRET, ""},
-		"nobody's":        {&zamokpb.Hello{Secret: newSecret(), Session: 1 << 60}, zamokpb.Code_CODE_NO_SESSION, ""},
-		"short":           {&zamokpb.Hello{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID, "secret"},
-		"no settings":     {&zamokpb.Hello{Secret: newSecret()}, zamokpb.Code_CODE_INVALID, "settings"},
-		"no ttl":          {&zamokpb.Hello{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "settings.ttl"},
+		"somebody else's": {&zamokpb.OpenStream{Secret: newSecret(), Session: w.id}, zamokpb.Code_CODE_WRONG_SECRET, ""},
+		"nobody's":        {&zamokpb.OpenStream{Secret: newSecret(), Session: 1 << 60}, zamokpb.Code_CODE_NO_SESSION, ""},
+		"short":           {&zamokpb.OpenStream{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID, "secret"},
+		"no settings":     {&zamokpb.OpenStream{Secret: newSecret()}, zamokpb.Code_CODE_INVALID, "settings"},
+		"no ttl":          {&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "settings.ttl"},
 	} {
 		stranger := dial(t, c)
 		stranger.say(hello(wrong.hello))

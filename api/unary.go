@@ -81,7 +81,7 @@ func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequ
 // Acquire is held open until the ticket is granted or over.
 func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zamokpb.AcquireResponse, error) {
 	began := time.Now()
-	command, f := acquireCommand(session.ID(req.Session), req.Floor, req.Acquire)
+	command, f := acquireCommand(session.ID(req.Session), req.AckedThrough, req.Acquire)
 	if f == nil {
 		f = s.mayAcquire(ctx, command.Items)
 	}
@@ -96,8 +96,8 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 		return nil, err
 	}
 	// Before it is proposed: the event comes before the answer.
-	wait := s.hub.await(fsm.TicketRef{Session: id, Ticket: command.Ticket})
-	defer s.hub.unawait(wait)
+	wait := s.hub.addWaiter(fsm.TicketRef{Session: id, Ticket: command.Ticket})
+	defer s.hub.cancelWait(wait)
 	a, err := s.propose(ctx, command)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -113,7 +113,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	}
 	switch {
 	case state.State == fsm.Ended:
-		return nil, ended(state)
+		return nil, endedError(state)
 	case ctx.Err() != nil:
 		s.abandon(wait) // granted to nobody: the answer would not arrive
 		return nil, explain(context.Cause(ctx))
@@ -124,19 +124,19 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 
 // await holds a call until its ticket is granted or gone. If the caller goes away first, the ticket is
 // dropped; if this node can't tell any more, it waits on, and the caller may ask for it elsewhere.
-func (s *Server) await(ctx context.Context, wait *awaited) (fsm.TicketState, error) {
+func (s *Server) await(ctx context.Context, wait *waiter) (fsm.TicketState, error) {
 	select {
 	case end := <-wait.end:
 		if end.failure == nil {
 			return end.state, nil
 		}
-		f := over(end.failure.info.Code, "the ticket waits on: %v", end.failure)
+		f := streamEnded(end.failure.info.Code, "the ticket waits on: %v", end.failure)
 		if id, client := s.node.Leader(); id != s.id {
 			f.info.Leader, f.info.LeaderAddress = id, client
 		}
 		return fsm.TicketState{}, f
 	case <-s.stopping:
-		return fsm.TicketState{}, over(zamokpb.Code_CODE_STOPPING,
+		return fsm.TicketState{}, streamEnded(zamokpb.Code_CODE_STOPPING,
 			"the ticket waits on, and this node is stopping; ask another for the same ticket")
 	case <-ctx.Done():
 		s.abandon(wait)
@@ -146,7 +146,7 @@ func (s *Server) await(ctx context.Context, wait *awaited) (fsm.TicketState, err
 
 // abandon drops a ticket that nobody waits for any more. The Acquire was handed in before, so the drop
 // comes behind it. Should leadership be lost first, the ticket lives as long as its session.
-func (s *Server) abandon(wait *awaited) {
+func (s *Server) abandon(wait *waiter) {
 	if !s.hub.repeated(wait) {
 		s.dropFor(wait.ref, dropTries)
 	}
@@ -160,8 +160,8 @@ func (s *Server) dropFor(ref fsm.TicketRef, tries int) {
 	})
 }
 
-// ended says why a ticket that was asked for is not held.
-func ended(t fsm.TicketState) *failure {
+// endedError says why a ticket that was asked for is not held.
+func endedError(t fsm.TicketState) *failure {
 	var f *failure
 	switch t.Reason {
 	case fsm.WaitTimeout:
@@ -169,15 +169,15 @@ func ended(t fsm.TicketState) *failure {
 	case fsm.Closed, fsm.Expired, fsm.Disconnected, fsm.Evicted, fsm.Restored:
 		f = fail(zamokpb.Code_CODE_NO_SESSION, "not acquired: the session ended meanwhile")
 	default:
-		f = fail(zamokpb.Code_CODE_OVER, "not held: the ticket ended meanwhile")
+		f = fail(zamokpb.Code_CODE_TICKET_ENDED, "not held: the ticket ended meanwhile")
 	}
-	f.info.Why = zamokpb.Why(t.Reason)
+	f.info.Reason = zamokpb.Reason(t.Reason)
 	return f
 }
 
 // Drop ends a ticket whatever it is.
 func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.DropResponse, error) {
-	a, err := s.ofTicket(ctx, req, &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.Floor})
+	a, err := s.ofTicket(ctx, req, &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough})
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.D
 
 // Downgrade makes the exclusive locks of a ticket shared.
 func (s *Server) Downgrade(ctx context.Context, req *zamokpb.DowngradeRequest) (*zamokpb.DowngradeResponse, error) {
-	a, err := s.ofTicket(ctx, req, &fsm.Downgrade{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.Floor})
+	a, err := s.ofTicket(ctx, req, &fsm.Downgrade{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough})
 	if err != nil {
 		return nil, err
 	}
@@ -195,8 +195,8 @@ func (s *Server) Downgrade(ctx context.Context, req *zamokpb.DowngradeRequest) (
 	return &zamokpb.DowngradeResponse{State: state, Sent: req.Sent, Time: int64(a.Time)}, nil
 }
 
-// aboutTicket is what the requests about one ticket have in common.
-type aboutTicket interface {
+// ticketRequest is what the requests about one ticket have in common.
+type ticketRequest interface {
 	GetSession() uint64
 	GetSecret() []byte
 	GetSent() []byte
@@ -204,7 +204,7 @@ type aboutTicket interface {
 }
 
 // ofTicket proposes a command of a session's owner about a ticket.
-func (s *Server) ofTicket(ctx context.Context, req aboutTicket, command fsm.Command) (raftnode.Answer, error) {
+func (s *Server) ofTicket(ctx context.Context, req ticketRequest, command fsm.Command) (raftnode.Answer, error) {
 	if f := checkTicket(req.GetTicket()); f != nil {
 		return raftnode.Answer{}, f
 	}
@@ -268,8 +268,8 @@ func (s *Server) roomForTicket(ref fsm.TicketRef) *failure {
 // room refuses what would need more disk, while too few nodes have room on theirs. That is the leader's to say: one
 // that does not lead refuses as such. What is there already may be asked for again, and what ends locks goes on.
 func (s *Server) room(there func(*fsm.Machine) bool) (f *failure) {
-	why := s.node.NoRoom()
-	if why == "" {
+	reason := s.node.NoRoom()
+	if reason == "" {
 		return nil
 	}
 	known := false
@@ -278,7 +278,7 @@ func (s *Server) room(there func(*fsm.Machine) bool) (f *failure) {
 		return nil
 	}
 	return fail(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is short of disk: %s; no new sessions and acquisitions until "+
-		"there is room on a majority; locks that are held stay so", why)
+		"there is room on a majority; locks that are held stay so", reason)
 }
 
 // propose has a command carried out, or says why not in the wire's words.
@@ -296,7 +296,7 @@ func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Ans
 	return a, nil
 }
 
-// renew waits until a sign of life is applied.
+// renew waits until a renewal is applied.
 func (s *Server) renew(ctx context.Context, id session.ID) (raftnode.Answer, error) {
 	type outcome struct {
 		answer raftnode.Answer

@@ -105,11 +105,11 @@ func tellLock(t *testing.T, s *sessionOf) {
 	assert.Equal(t, held.Token, lower.State.Token)
 	assert.Equal(t, "d", string(lower.Sent))
 
-	assert.Equal(t, zamokpb.State_STATE_GONE, s.drop(held.Ticket).State)
-	assert.Equal(t, zamokpb.State_STATE_GONE, s.drop(held.Ticket).State, "a drop may be repeated")
+	assert.Equal(t, zamokpb.State_STATE_ENDED, s.drop(held.Ticket).State)
+	assert.Equal(t, zamokpb.State_STATE_ENDED, s.drop(held.Ticket).State, "a drop may be repeated")
 	_, err = s.Acquire(s.ctx, request)
-	assert.Equal(t, zamokpb.Code_CODE_OVER, infoOf(t, err).Code)
-	assert.Equal(t, zamokpb.Why_WHY_DROPPED, infoOf(t, err).Why)
+	assert.Equal(t, zamokpb.Code_CODE_TICKET_ENDED, infoOf(t, err).Code)
+	assert.Equal(t, zamokpb.Reason_REASON_DROPPED, infoOf(t, err).Reason)
 	assert.Greater(t, s.hold(name).Token, held.Token)
 }
 
@@ -153,11 +153,11 @@ func tellWaiting(t *testing.T, s *sessionOf) {
 	assert.Equal(t, "asking", string(o.answer.Sent))
 
 	s.drop(last) // another call of the same session gives up
-	assert.Equal(t, zamokpb.Why_WHY_DROPPED, infoOf(t, (<-third).err).Why)
+	assert.Equal(t, zamokpb.Reason_REASON_DROPPED, infoOf(t, (<-third).err).Reason)
 
 	late := <-s.acquire(s.ctx, s.next(name, 50*clock.Millisecond))
 	assert.Equal(t, zamokpb.Code_CODE_NOT_ACQUIRED, infoOf(t, late.err).Code)
-	assert.Equal(t, zamokpb.Why_WHY_WAITED_OUT, infoOf(t, late.err).Why)
+	assert.Equal(t, zamokpb.Reason_REASON_WAIT_TIMEOUT, infoOf(t, late.err).Reason)
 
 	fourth := s.acquire(s.ctx, s.next(name, fsm.Forever))
 	s.waiters(name, 1)
@@ -199,7 +199,7 @@ func TestARepeatedCallOwnsItsTicket(t *testing.T) {
 		require.Eventually(t, func() bool {
 			n.server.hub.mu.Lock()
 			defer n.server.hub.mu.Unlock()
-			return len(n.server.hub.awaited[fsm.TicketRef{Session: session.ID(s.id), Ticket: s.ticket}]) == calls
+			return len(n.server.hub.waiting[fsm.TicketRef{Session: session.ID(s.id), Ticket: s.ticket}]) == calls
 		}, patience, time.Millisecond)
 	}
 	held := s.hold("repeated")

@@ -22,7 +22,7 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 	if f != nil {
 		return f
 	}
-	w, f := s.ring.watch(req.Prefix, req.From)
+	w, f := s.history.watch(req.Prefix, req.From)
 	if f != nil {
 		return f
 	}
@@ -37,13 +37,13 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 					failed <- err
 				}
 			}
-			s.ring.sent(f)
+			s.history.sent(f)
 		}
 	})
 	next, some := found{index: w.index}, true // where one is
 	defer func() {
 		if some {
-			s.ring.sent(next)
+			s.history.sent(next)
 		}
 	}()
 	for {
@@ -54,9 +54,9 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 			switch {
 			case w.failed != nil:
 				return w.failed
-			case some && !s.ring.send(next):
+			case some && !s.history.send(next):
 				some = false
-				return tooMuch(next)
+				return tooManyBytes(next)
 			}
 		}
 		if some {
@@ -86,8 +86,8 @@ func (w *watch) frame(f found) *zamokpb.WatchFrame {
 	for i := range f.events {
 		e := &f.events[i]
 		told := &zamokpb.LockEvent{
-			Happened: happened(e), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
-			Token: e.token, Why: zamokpb.Why(e.reason), Text: e.text, Label: e.label,
+			Kind: eventKind(e), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
+			Token: e.token, Reason: zamokpb.Reason(e.reason), Text: e.text, Label: e.label,
 		}
 		for _, it := range e.items {
 			if strings.HasPrefix(it.Name, w.prefix) {
@@ -99,23 +99,23 @@ func (w *watch) frame(f found) *zamokpb.WatchFrame {
 	return frame
 }
 
-func happened(e *event) zamokpb.Happened {
+func eventKind(e *event) zamokpb.EventKind {
 	switch e.kind {
 	case fsm.EvGranted:
-		return zamokpb.Happened_HAPPENED_GRANTED
+		return zamokpb.EventKind_EVENT_GRANTED
 	case fsm.EvRefused:
-		return zamokpb.Happened_HAPPENED_REFUSED
+		return zamokpb.EventKind_EVENT_REFUSED
 	case fsm.EvLost:
-		return zamokpb.Happened_HAPPENED_LOST
+		return zamokpb.EventKind_EVENT_LOST
 	case fsm.EvReleased:
 		if e.token == 0 {
-			return zamokpb.Happened_HAPPENED_CANCELLED
+			return zamokpb.EventKind_EVENT_CANCELLED
 		}
-		return zamokpb.Happened_HAPPENED_RELEASED
+		return zamokpb.EventKind_EVENT_RELEASED
 	case fsm.EvDowngraded:
-		return zamokpb.Happened_HAPPENED_DOWNGRADED
+		return zamokpb.EventKind_EVENT_DOWNGRADED
 	case fsm.EvEnded:
-		return zamokpb.Happened_HAPPENED_ENDED
+		return zamokpb.EventKind_EVENT_ENDED
 	}
-	return zamokpb.Happened_HAPPENED_UNSPECIFIED
+	return zamokpb.EventKind_EVENT_UNSPECIFIED
 }

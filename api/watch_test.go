@@ -17,7 +17,7 @@ import (
 )
 
 // entry applies events of grants of the named locks, all under one index.
-func entry(r *ring, index uint64, names ...string) {
+func entry(r *history, index uint64, names ...string) {
 	a := fsm.Applied{Index: index, Stamp: clock.Stamp{Term: 1, Index: index}}
 	for _, name := range names {
 		a.Events = append(a.Events, fsm.Event{
@@ -27,7 +27,7 @@ func entry(r *ring, index uint64, names ...string) {
 	r.applied(a)
 }
 
-func mustWatch(t *testing.T, r *ring, prefix string, from uint64) *watch {
+func mustWatch(t *testing.T, r *history, prefix string, from uint64) *watch {
 	t.Helper()
 	w, f := r.watch(prefix, from)
 	require.Nil(t, f)
@@ -60,7 +60,7 @@ func isCut(w *watch) bool {
 }
 
 func TestAWatchIsToldWhatIsAfterItsIndex(t *testing.T) {
-	r := newRing()
+	r := newHistory()
 	entry(r, 5, "a/1")
 	entry(r, 6, "a/1", "b/1", "a/2")
 	entry(r, 7)
@@ -81,7 +81,7 @@ func TestAWatchIsToldWhatIsAfterItsIndex(t *testing.T) {
 
 // An acquisition of several locks is told with those under the prefix only.
 func TestAWatchSeesNoOtherNames(t *testing.T) {
-	r := newRing()
+	r := newHistory()
 	w := mustWatch(t, r, "a/", 0)
 	r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
 		Index: 3, Kind: fsm.EvGranted, Items: []fsm.Item{{Name: "b/secret", Mode: fsm.Shared}, {Name: "a/1", Mode: fsm.Shared}},
@@ -91,7 +91,7 @@ func TestAWatchSeesNoOtherNames(t *testing.T) {
 
 // A session has no name, so its end is told to those who watch everything.
 func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
-	r := newRing()
+	r := newHistory()
 	all, some := mustWatch(t, r, "", 0), mustWatch(t, r, "a/", 0)
 	r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
 		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Reason: fsm.Evicted, Text: "enough",
@@ -99,9 +99,9 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	}, {
 		Index: 3, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.Evicted, Text: "enough", Label: "till",
 	}}})
-	for _, why := range []fsm.Reason{fsm.Closed, fsm.Expired, fsm.Disconnected} {
-		r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(why)}, Events: []fsm.Event{{
-			Index: 10 + uint64(why), Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: why,
+	for _, reason := range []fsm.Reason{fsm.Closed, fsm.Expired, fsm.Disconnected} {
+		r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(reason)}, Events: []fsm.Event{{
+			Index: 10 + uint64(reason), Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: reason,
 		}}})
 	}
 	next := func() *zamokpb.WatchFrame {
@@ -111,44 +111,44 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	}
 	frame := next()
 	require.Len(t, frame.Events, 2)
-	assert.Equal(t, zamokpb.Happened_HAPPENED_LOST, frame.Events[0].Happened, "its tickets come first")
+	assert.Equal(t, zamokpb.EventKind_EVENT_LOST, frame.Events[0].Kind, "its tickets come first")
 	assert.True(t, proto.Equal(&zamokpb.LockEvent{
-		Happened: zamokpb.Happened_HAPPENED_ENDED, Session: 2, Why: zamokpb.Why_WHY_EVICTED, Text: "enough", Label: "till",
+		Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "till",
 	}, frame.Events[1]), frame.Events[1])
-	for _, why := range []zamokpb.Why{zamokpb.Why_WHY_CLOSED, zamokpb.Why_WHY_EXPIRED, zamokpb.Why_WHY_DISCONNECTED} {
+	for _, reason := range []zamokpb.Reason{zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED, zamokpb.Reason_REASON_DISCONNECTED} {
 		frame = next()
 		require.Len(t, frame.GetEvents(), 1)
-		assert.Equal(t, why, frame.Events[0].Why)
+		assert.Equal(t, reason, frame.Events[0].Reason)
 	}
 	assert.Equal(t, []string{"3: a/1"}, heard(some))
 }
 
 func TestTheRingForgets(t *testing.T) {
-	r := newRing()
+	r := newHistory()
 	slow, quiet := mustWatch(t, r, "", 0), mustWatch(t, r, "other/", 0)
-	for i := range uint64(ringEvents) {
+	for i := range uint64(historyEvents) {
 		entry(r, 10+i, "x")
-		if i == ringEvents/2 {
+		if i == historyEvents/2 {
 			assert.Equal(t, []string{fmt.Sprint(10+i, ":")}, heard(quiet), "how far it is, though nothing was for it")
 		}
 	}
 	require.False(t, isCut(slow), "everything is still there")
 	early := mustWatch(t, r, "", 1)
 	assert.Equal(t, "10: x", heard(early)[0], "the oldest")
-	entry(r, 10+ringEvents, "x")
+	entry(r, 10+historyEvents, "x")
 	require.True(t, isCut(slow))
 	assert.Empty(t, heard(slow), "after what it lost it is told nothing")
-	assert.Equal(t, zamokpb.Code_CODE_GONE, slow.cutAt().info.Code)
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.cutAt().info.Code)
 	_, f := r.watch("", 9)
 	require.NotNil(t, f, "index 10 is forgotten")
-	assert.Equal(t, zamokpb.Code_CODE_GONE, f.info.Code)
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.info.Code)
 	assert.Equal(t, "11: x", heard(mustWatch(t, r, "", 10))[0])
-	assert.Equal(t, []string{fmt.Sprint(10+ringEvents, ":")}, heard(quiet))
+	assert.Equal(t, []string{fmt.Sprint(10+historyEvents, ":")}, heard(quiet))
 	assert.Len(t, heard(early), 1, "who keeps up is not cut")
 }
 
 func TestARestoredStateEndsWatches(t *testing.T) {
-	r := newRing()
+	r := newHistory()
 	entry(r, 5, "x")
 	w := mustWatch(t, r, "", 0)
 	r.restored(fsm.New())
@@ -161,13 +161,13 @@ func TestARestoredStateEndsWatches(t *testing.T) {
 }
 
 func TestWatchesAreLimited(t *testing.T) {
-	r := newRing()
+	r := newHistory()
 	for range watchesMax {
 		mustWatch(t, r, "", 0)
 	}
 	_, f := r.watch("", 0)
 	require.NotNil(t, f)
-	assert.Equal(t, zamokpb.Code_CODE_LIMIT, f.info.Code)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, f.info.Code)
 }
 
 // TestWatchOnEveryNode watches a lock's whole story on a leader and a follower.
@@ -207,7 +207,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 	_, err = s.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "enough"})
 	require.NoError(t, err)
 	for _, stream := range streams {
-		var told []zamokpb.Happened
+		var told []zamokpb.EventKind
 		last := stamp.Stamp.Index
 		var end *zamokpb.LockEvent
 		for len(told) < 7 {
@@ -217,19 +217,19 @@ func TestWatchOnEveryNode(t *testing.T) {
 			last = frame.Index
 			for _, e := range frame.Events {
 				assert.Equal(t, s.id, e.Session)
-				told, end = append(told, e.Happened), e
+				told, end = append(told, e.Kind), e
 			}
 		}
-		assert.Equal(t, []zamokpb.Happened{
-			zamokpb.Happened_HAPPENED_GRANTED, zamokpb.Happened_HAPPENED_REFUSED, zamokpb.Happened_HAPPENED_DOWNGRADED,
-			zamokpb.Happened_HAPPENED_CANCELLED, zamokpb.Happened_HAPPENED_RELEASED, zamokpb.Happened_HAPPENED_GRANTED, zamokpb.Happened_HAPPENED_LOST,
+		assert.Equal(t, []zamokpb.EventKind{
+			zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_REFUSED, zamokpb.EventKind_EVENT_DOWNGRADED,
+			zamokpb.EventKind_EVENT_CANCELLED, zamokpb.EventKind_EVENT_RELEASED, zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_LOST,
 		}, told)
-		assert.Equal(t, zamokpb.Why_WHY_EVICTED, end.Why)
+		assert.Equal(t, zamokpb.Reason_REASON_EVICTED, end.Reason)
 		assert.Equal(t, "enough", end.Text)
 	}
 	for _, stream := range all {
 		var last *zamokpb.LockEvent
-		for last.GetHappened() != zamokpb.Happened_HAPPENED_ENDED {
+		for last.GetKind() != zamokpb.EventKind_EVENT_ENDED {
 			frame, err := stream.Recv()
 			require.NoError(t, err)
 			for _, e := range frame.Events {
@@ -237,7 +237,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 			}
 		}
 		assert.True(t, proto.Equal(&zamokpb.LockEvent{
-			Happened: zamokpb.Happened_HAPPENED_ENDED, Session: s.id, Why: zamokpb.Why_WHY_EVICTED, Text: "enough", Label: "of a test",
+			Kind: zamokpb.EventKind_EVENT_ENDED, Session: s.id, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "of a test",
 		}, last), last)
 	}
 }
@@ -250,13 +250,13 @@ func TestASlowWatcherIsCut(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	ring := node.Server().ring
+	ring := node.Server().history
 	names := make([]string, 64)
 	for i := range names {
 		names[i] = fmt.Sprintf("%0500d", i)
 	}
 	node.Raft().View(func(m *fsm.Machine) { // as applied under its lock; the indexes are made up
-		for i := range uint64(2 * ringEvents / 64) {
+		for i := range uint64(2 * historyEvents / 64) {
 			entry(ring, m.Stamp().Index+1000+i, names...)
 		}
 	})
@@ -268,7 +268,7 @@ func TestASlowWatcherIsCut(t *testing.T) {
 	for err == nil {
 		_, err = stream.Recv()
 	}
-	assert.Equal(t, zamokpb.Code_CODE_GONE, infoOf(t, err).Code)
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, infoOf(t, err).Code)
 	assert.Equal(t, codes.OutOfRange, status.Code(err))
-	require.Eventually(t, func() bool { return ring.telling.Load() == 0 }, patience, 1e6, "nothing is being sent any more")
+	require.Eventually(t, func() bool { return ring.publishing.Load() == 0 }, patience, 1e6, "nothing is being sent any more")
 }

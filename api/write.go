@@ -5,46 +5,46 @@ import (
 	"zamok/fsm"
 )
 
-// write tells what comes into the outbox, all that is there in one frame, until the stream is over.
+// write tells what comes into the send queue, all that is there in one frame, until the stream is over.
 func (st *stream) write() {
 	defer close(st.written)
-	var room []note
+	var room []message
 	for {
 		select {
-		case <-st.box.wake:
+		case <-st.queue.wake:
 		case <-st.ctx.Done():
 			return
 		}
-		t := st.box.take(room)
-		if len(t.notes) > 0 || t.heard.pending {
+		t := st.queue.take(room)
+		if len(t.messages) > 0 || t.ack.pending {
 			err := st.wire.Send(st.frame(&t))
 			if t.large {
-				st.box.sent()
+				st.queue.sent()
 			}
 			if err != nil {
 				return // the reader ends for the same reason, and says so
 			}
 			st.server.observer.pushed(t.queued)
 		}
-		if t.over {
+		if t.ended {
 			return
 		}
-		room = t.notes
+		room = t.messages
 	}
 }
 
 // frame turns notes into messages. It runs outside all locks, and may look into the machine for what
 // only people want to know.
-func (st *stream) frame(t *taken) *zamokpb.ServerFrame {
-	st.lookUp(t.notes)
-	messages := make([]*zamokpb.ServerMessage, 0, len(t.notes)+1)
-	for i := range t.notes {
-		messages = append(messages, st.message(&t.notes[i]))
+func (st *stream) frame(t *drained) *zamokpb.ServerFrame {
+	st.addDetails(t.messages)
+	messages := make([]*zamokpb.ServerMessage, 0, len(t.messages)+1)
+	for i := range t.messages {
+		messages = append(messages, st.encode(&t.messages[i]))
 	}
-	if t.heard.pending {
-		m := new(heardMessage)
-		m.heard.Sent, m.heard.Time, m.heard.Changes = t.heard.sent, int64(t.heard.time), t.changes
-		m.kind.Heard = &m.heard
+	if t.ack.pending {
+		m := new(ackMessage)
+		m.ack.Sent, m.ack.Time, m.ack.Changes = t.ack.sent, int64(t.ack.time), t.changes
+		m.kind.KeepAliveAck = &m.ack
 		m.message.Message = &m.kind
 		messages = append(messages, &m.message)
 	}
@@ -65,16 +65,16 @@ type (
 		answer  zamokpb.Answer
 		state   zamokpb.TicketState
 	}
-	heardMessage struct {
+	ackMessage struct {
 		message zamokpb.ServerMessage
-		kind    zamokpb.ServerMessage_Heard
-		heard   zamokpb.Heard
+		kind    zamokpb.ServerMessage_KeepAliveAck
+		ack     zamokpb.KeepAliveAck
 	}
 )
 
-func (st *stream) message(n *note) *zamokpb.ServerMessage {
+func (st *stream) encode(n *message) *zamokpb.ServerMessage {
 	switch n.kind {
-	case noteChange:
+	case messageChange:
 		m := new(changeMessage)
 		setTicketState(&m.state, n.state)
 		m.change.State, m.change.Index, m.change.Text, m.change.Downgraded = &m.state, n.index, n.text, n.downgraded
@@ -82,7 +82,7 @@ func (st *stream) message(n *note) *zamokpb.ServerMessage {
 		m.kind.Change = &m.change
 		m.message.Message = &m.kind
 		return &m.message
-	case noteAnswer:
+	case messageAnswer:
 		m := new(answerMessage)
 		setTicketState(&m.state, n.state)
 		m.answer.Command, m.answer.State, m.answer.Ahead = n.command, &m.state, n.ahead
@@ -92,38 +92,38 @@ func (st *stream) message(n *note) *zamokpb.ServerMessage {
 		m.kind.Answer = &m.answer
 		m.message.Message = &m.kind
 		return &m.message
-	case noteWelcome:
-		n.welcome.Node, n.welcome.TtlMin = st.server.id, int64(ttlMin(st.server.node.Timeout()))
-		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Welcome{Welcome: n.welcome}}
-	case notePlace:
-		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Queue{Queue: &zamokpb.Queue{
+	case messageSessionState:
+		n.sessionState.Node, n.sessionState.TtlMin = st.server.id, int64(ttlMin(st.server.node.Timeout()))
+		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: n.sessionState}}
+	case messagePosition:
+		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
 			Ticket: n.state.Ticket, Name: n.text, Ahead: n.ahead, Blockers: n.blockers,
 		}}}
-	case noteContended:
+	case messageContended:
 		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Contended{Contended: &zamokpb.Contended{
 			Ticket: n.state.Ticket, Waiting: n.ahead,
 		}}}
 	default:
-		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Ended{Ended: &zamokpb.Ended{
-			Why: zamokpb.Why(n.state.Reason), Text: n.text,
+		return &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
+			Reason: zamokpb.Reason(n.state.Reason), Text: n.text,
 		}}}
 	}
 }
 
-// lookUpRound is how many answers are looked up before the machine may go on.
-const lookUpRound = 16
+// detailsRound is how many answers are looked up before the machine may go on.
+const detailsRound = 16
 
-// lookUp adds what answers say for people: who the blockers are, and the place of a ticket that asked.
-func (st *stream) lookUp(notes []note) {
+// addDetails adds what answers say for people: who the blockers are, and the place of a ticket that asked.
+func (st *stream) addDetails(notes []message) {
 	for next := 0; next < len(notes); {
-		if !notes[next].curious() {
+		if !notes[next].needsLookup() {
 			next++
 			continue
 		}
 		st.server.node.View(func(m *fsm.Machine) {
-			for seen := 0; next < len(notes) && seen < lookUpRound; next++ {
+			for seen := 0; next < len(notes) && seen < detailsRound; next++ {
 				n := &notes[next]
-				if !n.curious() {
+				if !n.needsLookup() {
 					continue
 				}
 				seen++
@@ -131,13 +131,13 @@ func (st *stream) lookUp(notes []note) {
 					describe(m, n.failure.info.Blockers)
 					continue
 				}
-				_, ahead, _ := m.QueuePosition(fsm.TicketRef{Session: st.box.session, Ticket: n.state.Ticket})
+				_, ahead, _ := m.QueuePosition(fsm.TicketRef{Session: st.queue.session, Ticket: n.state.Ticket})
 				n.ahead = uint32(ahead)
 			}
 		})
 	}
 }
 
-func (n *note) curious() bool {
-	return n.kind == noteAnswer && (n.urge && n.state.State == fsm.Waiting || n.failure != nil && len(n.failure.info.Blockers) > 0)
+func (n *message) needsLookup() bool {
+	return n.kind == messageAnswer && (n.urgent && n.state.State == fsm.Waiting || n.failure != nil && len(n.failure.info.Blockers) > 0)
 }

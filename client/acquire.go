@@ -15,13 +15,13 @@ import (
 //
 // A client holds and waits for up to 4096 locks at a time; more is an ErrLimit.
 func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
-	return c.LockAll(ctx, []Item{Exclusive(name)}, opts...)
+	return c.LockAll(ctx, []Item{ExclusiveItem(name)}, opts...)
 }
 
 // TryLock takes a lock only if that is possible at once. If not, the error is a *NotAcquiredError, which
 // names the holders.
 func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
-	return c.TryLockAll(ctx, []Item{Exclusive(name)}, opts...)
+	return c.TryLockAll(ctx, []Item{ExclusiveItem(name)}, opts...)
 }
 
 // LockAll waits in line for several locks, which are granted together. While it waits, it is in the way of
@@ -62,16 +62,16 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 				c.log.Warn("zamok: a grant was over before it could be handed over; asking again", "locks", r.names(), "max hold", r.maxHold)
 			}
 			between.wait(ctx)
-		case !errors.Is(err, errElsewhere):
+		case !errors.Is(err, errRetryInNewSession):
 			return lock, err
 		}
 	}
 }
 
-// errElsewhere and errTooLate: nothing came of an acquisition; with the latter it was granted.
+// errRetryInNewSession and errTooLate: nothing came of an acquisition; with the latter it was granted.
 var (
-	errElsewhere = errors.New("ask again")
-	errTooLate   = errors.New("ask again later")
+	errRetryInNewSession = errors.New("ask again")
+	errTooLate           = errors.New("ask again later")
 )
 
 // wait waits for the end of an acquisition.
@@ -82,10 +82,10 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 		var lock *Lock
 		if t.state == zamokpb.State_STATE_GRANTED { // to look at the clocks costs more than the rest of this
 			now := s.c.clock.Now()
-			s.check(now)
+			s.checkDeadlines(now)
 			lock = t.handOver(now)
 		}
-		fault, elsewhere, granted, position, changed := t.fault, t.elsewhere, t.token != 0, t.position, t.changes()
+		fault, elsewhere, granted, position, changed := t.failure, t.retryInNewSession, t.token != 0, t.position, t.changes()
 		t.position = nil
 		s.mu.Unlock()
 		switch {
@@ -96,22 +96,22 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 		case elsewhere && granted:
 			return nil, errTooLate
 		case elsewhere:
-			return nil, errElsewhere
+			return nil, errRetryInNewSession
 		}
-		if position != nil && r.onQueue != nil {
-			r.onQueue(*position)
+		if position != nil && r.onPosition != nil {
+			r.onPosition(*position)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, t.giveUp(ctx, r)
+			return nil, t.abandon(ctx, r)
 		}
 	}
 }
 
-// giveUp cancels an acquisition, and says what its caller is told. A wait that is cancelled on a stream that stands
+// abandon cancels an acquisition, and says what its caller is told. A wait that is cancelled on a stream that stands
 // is over at once; of what was sent before, and is not answered, the cluster must first say so.
-func (t *ticket) giveUp(ctx context.Context, r *request) error {
+func (t *ticket) abandon(ctx context.Context, r *request) error {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (t *ticket) giveUp(ctx context.Context, r *request) error {
 	switch {
 	case s.link != nil && t.number != 0 && !r.try:
 		return &NotAcquiredError{Names: r.names(), cause: ended(ctx)}
-	case t.number == 0 || t.state == zamokpb.State_STATE_GONE:
+	case t.number == 0 || t.state == zamokpb.State_STATE_ENDED:
 		return s.c.nodes.unavailable(NotDone, ended(ctx))
 	}
 	return t.unconfirmed(s.c.nodes.unavailable(Unknown, ended(ctx)))

@@ -10,31 +10,31 @@ func (s *session) change(c *zamokpb.Change) {
 	t := s.tickets[state.GetTicket()]
 	if t == nil {
 		if state.GetState() == zamokpb.State_STATE_GRANTED { // to a frame of an earlier stream that came late
-			s.say(s.stray(state))
+			s.queueOut(s.releaseUnknown(state))
 		}
 		return
 	}
 	if c.GetDowngraded() && t.downgrade == asked {
 		t.downgrade = downgraded
-		t.announce()
+		t.notify()
 	}
-	if state.GetState() != zamokpb.State_STATE_GONE {
-		t.move(state)
+	if state.GetState() != zamokpb.State_STATE_ENDED {
+		t.setState(state)
 		return
 	}
-	if t.stage == asking && t.state == zamokpb.State_STATE_UNSPECIFIED && atOnce(state.GetWhy()) {
+	if t.stage == asking && t.state == zamokpb.State_STATE_UNSPECIFIED && atOnce(state.GetReason()) {
 		return // its answer follows, and says what stood in the way
 	}
-	if t.state != zamokpb.State_STATE_GONE {
-		t.gone(state.GetWhy(), c.GetText())
+	if t.state != zamokpb.State_STATE_ENDED {
+		t.ended(state.GetReason(), c.GetText())
 	}
 }
 
 // atOnce tells the ends that an acquisition has by its own command.
-func atOnce(why zamokpb.Why) bool {
-	switch why {
-	case zamokpb.Why_WHY_TRY_FAILED, zamokpb.Why_WHY_DEADLOCKED, zamokpb.Why_WHY_OWNER_BUSY,
-		zamokpb.Why_WHY_WRONG_KIND, zamokpb.Why_WHY_TOO_MANY:
+func atOnce(reason zamokpb.Reason) bool {
+	switch reason {
+	case zamokpb.Reason_REASON_TRY_FAILED, zamokpb.Reason_REASON_DEADLOCKED, zamokpb.Reason_REASON_OWNER_BUSY,
+		zamokpb.Reason_REASON_KIND_MISMATCH, zamokpb.Reason_REASON_TOO_MANY:
 		return true
 	}
 	return false
@@ -48,7 +48,7 @@ func (s *session) answer(a *zamokpb.Answer) {
 		s.confirm(definite(info))
 		return
 	case zamokpb.Code_CODE_WRONG_SECRET:
-		s.terminate(definite(info))
+		s.abort(definite(info))
 		return
 	}
 	t := s.tickets[a.GetState().GetTicket()]
@@ -62,20 +62,20 @@ func (s *session) answer(a *zamokpb.Answer) {
 	final := definite(info)
 	switch {
 	case final == nil:
-		s.later(t)
+		s.retryLater(t)
 	case a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE:
 		s.refused(t, info, final)
 	case a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE:
 		if t.downgrade == asked {
 			t.downgrade, t.refusal = notAsked, final
 		}
-		t.move(a.GetState())
-		t.announce()
-	case a.GetState().GetState() == zamokpb.State_STATE_GONE:
-		t.move(a.GetState())
+		t.setState(a.GetState())
+		t.notify()
+	case a.GetState().GetState() == zamokpb.State_STATE_ENDED:
+		t.setState(a.GetState())
 	default: // a drop must not fail: as long as it does, it is said again
 		s.c.log.Warn("zamok: a lock could not be released; trying on", "ticket", t.number, "error", final)
-		s.later(t)
+		s.retryLater(t)
 	}
 }
 
@@ -84,19 +84,19 @@ func (s *session) done(t *ticket, a *zamokpb.Answer) {
 	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && t.downgrade == asked {
 		t.downgrade = downgraded
 	}
-	if t.stage == asking && t.request.onQueue != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING &&
+	if t.stage == asking && t.request.onPosition != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING &&
 		t.position == nil && len(t.request.items) == 1 { // of several, the answer does not say which is spoken of
 		t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
 	}
-	t.move(a.GetState())
-	t.announce()
+	t.setState(a.GetState())
+	t.notify()
 }
 
 // refused takes in that an acquisition will not be granted.
 func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 	switch info.GetCode() {
-	case zamokpb.Code_CODE_OVER: // a repeat found the end of its own story
-		t.gone(info.GetWhy(), info.GetMessage())
+	case zamokpb.Code_CODE_TICKET_ENDED: // a repeat found the end of its own story
+		t.ended(info.GetReason(), info.GetMessage())
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
 		if t.stage == asking {
@@ -112,14 +112,14 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 		return
 	}
 	t.refuse(final)
-	t.gone(info.GetWhy(), "")
+	t.ended(info.GetReason(), "")
 }
 
 // ended takes in that the session is over.
-func (s *session) ended(e *zamokpb.Ended) {
-	if s.closing && e.GetWhy() == zamokpb.Why_WHY_CLOSED {
+func (s *session) ended(e *zamokpb.SessionEnded) {
+	if s.closing && e.GetReason() == zamokpb.Reason_REASON_CLOSED {
 		s.confirm(&Error{Kind: ErrClosed})
 		return
 	}
-	s.confirm(ofWhy(e.GetWhy(), e.GetText()))
+	s.confirm(reasonError(e.GetReason(), e.GetText()))
 }

@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	// patienceLeast is how long the first attempt at a node may take, so that a node which vanished
+	// patienceMin is how long the first attempt at a node may take, so that a node which vanished
 	// without a word holds up the round no longer; further rounds are more patient.
-	patienceLeast = 500 * time.Millisecond
-	patienceMost  = 5 * time.Second
+	patienceMin = 500 * time.Millisecond
+	patienceMax = 5 * time.Second
 )
 
 // call makes a unary call at the leader, whoever that is, until it is answered, definitely refused, or the
 // time is over. It must be harmless if it happens twice.
 func (c *Client) call(ctx context.Context, rpc unary) error {
-	return c.within(ctx, c.cfg.RequestTimeout, patienceLeast, Unknown, rpc)
+	return c.within(ctx, c.cfg.RequestTimeout, patienceMin, Unknown, rpc)
 }
 
 // ask is call for what changes nothing: if nobody answers, nothing was done.
 func (c *Client) ask(ctx context.Context, rpc unary) error {
-	return c.within(ctx, c.cfg.RequestTimeout, patienceLeast, NotDone, rpc)
+	return c.within(ctx, c.cfg.RequestTimeout, patienceMin, NotDone, rpc)
 }
 
 // unary is one attempt at one node.
@@ -51,11 +51,11 @@ func (c *Client) within(ctx context.Context, limit, patience time.Duration, unan
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errRequestTimeout)
 	defer cancel()
 	var between pause
-	for ; ; patience = max(patience, min(2*patience, patienceMost)) {
+	for ; ; patience = max(patience, min(2*patience, patienceMax)) {
 		if err := c.open(); err != nil {
 			return err
 		}
-		err, nobody := c.nodes.round(ctx, func(conn *grpc.ClientConn) error {
+		err, nobody := c.nodes.askInTurn(ctx, func(conn *grpc.ClientConn) error {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			return rpc(ctx, conn)

@@ -22,7 +22,7 @@ const (
 	DefaultRequestTimeout = 5 * time.Second
 	TTLMin                = 2 * time.Second
 	TTLMax                = time.Hour
-	// MaxHoldMin is the shortest maximum hold. Of 200 ms nothing could be held: see MaxHold.
+	// MaxHoldMin is the shortest maximum hold. Of 200 ms nothing could be held: see WithMaxHold.
 	MaxHoldMin = 250 * time.Millisecond
 	// ttlCalm is the ttl below which a session may not outlive a leader change.
 	ttlCalm = 5 * time.Second
@@ -36,7 +36,7 @@ type Config struct {
 	// are learnt from it. Before its first call a client asks all of them for the cluster that they belong to;
 	// one that is silent for a tenth of RequestTimeout after the first answer is not waited for, nor, when most
 	// have named the same cluster, one that is silent for 100 ms more. If they belong to several, every call fails
-	// with ErrOtherCluster. From then on the client belongs to that cluster: a node of another one does nothing for
+	// with ErrWrongCluster. From then on the client belongs to that cluster: a node of another one does nothing for
 	// it, at whatever address it is met.
 	Endpoints []string
 	// Cluster is the id that the cluster must have, as Members gives it; "" = that of the endpoints. It makes a
@@ -150,7 +150,7 @@ func (c *Client) reach(ctx context.Context) error {
 	defer cancel()
 	answered, err := c.nodes.survey(ctx)
 	if err == nil && !answered {
-		if err = c.nodes.nobodyThere(); err == nil {
+		if err = c.nodes.allRefuse(); err == nil {
 			err = c.nodes.unavailable(NotDone, ctx.Err())
 		}
 	}
@@ -174,7 +174,7 @@ func (c *Client) living() (*session, error) {
 	if c.closed {
 		return nil, &Error{Kind: ErrClosed}
 	}
-	if c.session == nil || c.session.isOver() {
+	if c.session == nil || c.session.isEnded() {
 		c.nodes.warm()
 		c.session = newSession(c)
 	}

@@ -16,7 +16,7 @@ func TestLockIsHeldUntilUnlocked(t *testing.T) {
 	c := startCluster(t, 3)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)
 
-	first, err := a.Lock(ctx, "x", client.Metadata([]byte("me")))
+	first, err := a.Lock(ctx, "x", client.WithMetadata([]byte("me")))
 	require.NoError(t, err)
 	require.NoError(t, first.Err())
 	require.Equal(t, "x", first.Name())
@@ -86,28 +86,28 @@ func TestModes(t *testing.T) {
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 
-	r1, err := a.Lock(ctx, "rw", client.AsShared())
+	r1, err := a.Lock(ctx, "rw", client.Shared())
 	require.NoError(t, err)
-	r2, err := a.TryLock(ctx, "rw", client.AsShared())
+	r2, err := a.TryLock(ctx, "rw", client.Shared())
 	require.NoError(t, err)
 	_, err = a.TryLock(ctx, "rw")
 	require.ErrorIs(t, err, client.ErrNotAcquired)
-	_, err = a.TryLock(ctx, "rw", client.AsPermits(1, 3))
-	require.ErrorIs(t, err, client.ErrOtherKind)
+	_, err = a.TryLock(ctx, "rw", client.Permits(1, 3))
+	require.ErrorIs(t, err, client.ErrKindMismatch)
 	require.NoError(t, r1.Unlock(ctx))
 	require.NoError(t, r2.Unlock(ctx))
 
-	p1, err := a.Lock(ctx, "p", client.AsPermits(2, 3))
+	p1, err := a.Lock(ctx, "p", client.Permits(2, 3))
 	require.NoError(t, err)
-	_, err = a.TryLock(ctx, "p", client.AsPermits(2, 3))
+	_, err = a.TryLock(ctx, "p", client.Permits(2, 3))
 	require.ErrorIs(t, err, client.ErrNotAcquired)
-	_, err = a.Lock(ctx, "p", client.AsPermits(4, 3))
+	_, err = a.Lock(ctx, "p", client.Permits(4, 3))
 	require.ErrorIs(t, err, client.ErrInvalid)
 
-	all, err := a.LockAll(ctx, []client.Item{client.Exclusive("a"), client.Shared("b"), client.Permits("p", 1, 3)})
+	all, err := a.LockAll(ctx, []client.Item{client.ExclusiveItem("a"), client.SharedItem("b"), client.PermitsItem("p", 1, 3)})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "p"}, all.Names())
-	_, err = a.TryLockAll(ctx, []client.Item{client.Exclusive("b"), client.Exclusive("free")})
+	_, err = a.TryLockAll(ctx, []client.Item{client.ExclusiveItem("b"), client.ExclusiveItem("free")})
 	require.ErrorIs(t, err, client.ErrNotAcquired)
 	require.NoError(t, p1.Unlock(ctx))
 
@@ -118,7 +118,7 @@ func TestModes(t *testing.T) {
 		require.NotErrorIs(t, err, context.Canceled)
 		require.NoError(t, all.Downgrade(ctx))
 	}
-	_, err = a.TryLock(ctx, "a", client.AsShared())
+	_, err = a.TryLock(ctx, "a", client.Shared())
 	require.NoError(t, err, "after a downgrade readers come in")
 	require.NoError(t, w.Unlock(ctx))
 	require.ErrorIs(t, w.Downgrade(ctx), client.ErrNotHeld)
@@ -135,11 +135,11 @@ func TestDeadlockIsToldWithItsCycle(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
-	_, err := a.Lock(ctx, "x", client.Owner("one"))
+	_, err := a.Lock(ctx, "x", client.WithOwner("one"))
 	require.NoError(t, err)
 	var dead *client.DeadlockError
 	for dead == nil || len(dead.Cycle) == 0 { // if the answer is lost, what is found later has no cycle
-		_, err = a.Lock(ctx, "x", client.Owner("one"))
+		_, err = a.Lock(ctx, "x", client.WithOwner("one"))
 		require.ErrorAs(t, err, &dead)
 		require.ErrorIs(t, err, client.ErrDeadlock)
 	}
@@ -158,7 +158,7 @@ func TestHoldersAndWaitersAreTold(t *testing.T) {
 	waits := make(chan error, 1)
 	bounded, cancel := context.WithCancel(ctx)
 	go func() {
-		_, err := a.Lock(bounded, "x", client.OnQueue(func(p client.Position) { positions <- p }))
+		_, err := a.Lock(bounded, "x", client.OnPosition(func(p client.Position) { positions <- p }))
 		waits <- err
 	}()
 	require.Equal(t, 0, until(t, positions, "a place in the queue").Ahead)
@@ -171,7 +171,7 @@ func TestMaxHoldEndsAGrant(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
-	held, err := a.Lock(ctx, "x", client.MaxHold(time.Second))
+	held, err := a.Lock(ctx, "x", client.WithMaxHold(time.Second))
 	require.NoError(t, err)
 	require.Less(t, time.Until(held.Deadline()), time.Second)
 	next, err := a.Lock(ctx, "x")
@@ -189,10 +189,10 @@ func TestAMaximumHoldThatCanNotBeHeldIsRefused(t *testing.T) {
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 	for _, d := range []time.Duration{time.Millisecond, 200 * time.Millisecond, client.MaxHoldMin - 1} {
-		_, err := a.Lock(ctx, "x", client.MaxHold(d))
+		_, err := a.Lock(ctx, "x", client.WithMaxHold(d))
 		require.ErrorIs(t, err, client.ErrInvalid)
 		require.ErrorContains(t, err, client.MaxHoldMin.String())
-		_, err = a.TryLock(ctx, "x", client.MaxHold(d))
+		_, err = a.TryLock(ctx, "x", client.WithMaxHold(d))
 		require.ErrorIs(t, err, client.ErrInvalid)
 	}
 }
@@ -277,7 +277,7 @@ func TestReadingAndWatching(t *testing.T) {
 		cancel()
 	}
 	require.Len(t, seen, 1)
-	require.Equal(t, client.EventReleased, seen[0].Happened)
+	require.Equal(t, client.EventReleased, seen[0].Kind)
 	require.Equal(t, held.Token(), seen[0].Token)
 }
 
@@ -314,7 +314,7 @@ func TestMembersChange(t *testing.T) {
 	held, err := a.Lock(ctx, "x")
 	require.NoError(t, err)
 	old := c.leader()
-	for try := 0; c.leader() == old; try++ { // on a busy machine it may get the office back
+	for try := 0; c.leader() == old; try++ { // on a busy machine it may get the epoch back
 		require.Less(t, try, 10)
 		if err := a.Transfer(ctx, ""); err != nil {
 			mayHaveDone(t, err)
@@ -349,7 +349,7 @@ func TestElectionFollowsItsLock(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	a, b, ctx := c.client(nil), c.client(nil), soon(t)
-	e := a.Election("office")
+	e := a.Election("epoch")
 	_, ok, err := e.Leader(ctx)
 	require.NoError(t, err)
 	require.False(t, ok)
@@ -357,16 +357,16 @@ func TestElectionFollowsItsLock(t *testing.T) {
 	require.NoError(t, err)
 	elected := make(chan error, 1)
 	var seen []string
-	for l, err := range b.Election("office").Observe(ctx) {
+	for l, err := range b.Election("epoch").Observe(ctx) {
 		require.NoError(t, err)
 		seen = append(seen, string(l.Value))
 		switch len(seen) {
 		case 1:
 			go func() {
-				_, err := b.Election("office").Campaign(ctx, []byte("b"))
+				_, err := b.Election("epoch").Campaign(ctx, []byte("b"))
 				elected <- err
 			}()
-			c.waiting(a, "office", 1)
+			c.waiting(a, "epoch", 1)
 			require.NoError(t, first.Unlock(ctx))
 		case 2:
 			require.Equal(t, []string{"a", "b"}, seen)
@@ -398,11 +398,11 @@ func TestALockerWaitsForItsOwner(t *testing.T) {
 	require.NoError(t, err)
 	first := make(chan *client.Lock, 1)
 	go func() {
-		l, _ := a.Lock(ctx, "x", client.Owner("one"))
+		l, _ := a.Lock(ctx, "x", client.WithOwner("one"))
 		first <- l
 	}()
 	require.Eventually(t, func() bool { d, err := other.Get(ctx, "x", 1); return err == nil && d.Waiters == 1 }, patience, time.Millisecond)
-	second := a.Locker(ctx, "y", client.Owner("one"))
+	second := a.Locker(ctx, "y", client.WithOwner("one"))
 	ended := make(chan any, 1)
 	go func() {
 		defer func() { ended <- recover() }()

@@ -31,13 +31,13 @@ const (
 
 var errNameless = errors.New("the answer does not say from which cluster it comes")
 
-// foreign is that a node belongs to another cluster than this client.
-type foreign struct {
+// wrongClusterError is that a node belongs to another cluster than this client.
+type wrongClusterError struct {
 	address, cluster string
 	own, learnt      string // this client's cluster, and where it was learnt from; "" = not known yet
 }
 
-func (f *foreign) Error() string {
+func (f *wrongClusterError) Error() string {
 	return fmt.Sprintf("%s belongs to cluster %s, and this client to cluster %s (%s); if the endpoints should be of one "+
 		"cluster, correct them; if that one took this one's place, start anew with a new client",
 		f.address, f.cluster, f.own, f.learnt)
@@ -96,10 +96,10 @@ func naming(ctx context.Context, cluster string) context.Context {
 // reason has done nothing, and another may be asked. One that did what was asked and names another cluster, which
 // no node of ours does, leaves the outcome unknown.
 func judge(conn *grpc.ClientConn, own, learnt string, header metadata.MD, err error) error {
-	f := &foreign{address: strings.TrimPrefix(conn.Target(), target), own: own, learnt: learnt}
-	if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_OTHER_CLUSTER {
+	f := &wrongClusterError{address: strings.TrimPrefix(conn.Target(), target), own: own, learnt: learnt}
+	if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_WRONG_CLUSTER {
 		f.cluster = info.GetCluster()
-		return &Error{Kind: ErrOtherCluster, cause: f}
+		return &Error{Kind: ErrWrongCluster, cause: f}
 	}
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func judge(conn *grpc.ClientConn, own, learnt string, header metadata.MD, err er
 		return errNameless
 	}
 	if f.cluster = names[0]; f.cluster != own {
-		return finalError{&Error{Kind: ErrOtherCluster, Outcome: Unknown, cause: f}}
+		return finalError{&Error{Kind: ErrWrongCluster, Outcome: Unknown, cause: f}}
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
 	if own, _ := n.own(); own != "" {
 		return nil, false
 	}
-	err = n.nobodyThere()
+	err = n.allRefuse()
 	return err, err == nil
 }
 
@@ -151,7 +151,7 @@ func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
 // one than this client, or refuse for good. An endpoint that is silent for long is left out; when most have named
 // one cluster, which no other can have named then, that is a shorter time.
 func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patienceMost)
+	ctx, cancel := context.WithTimeout(ctx, patienceMax)
 	defer cancel()
 	n.mu.Lock()
 	given := slices.Clone(n.order[:n.given])
@@ -169,7 +169,7 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 		if one.err != nil && ctx.Err() == nil {
 			n.note(one.address, one.err)
 		}
-		if errors.Is(one.err, ErrOtherCluster) {
+		if errors.Is(one.err, ErrWrongCluster) {
 			strange = one.err
 		} else if final := refusal(one.err, infoOf(one.err)); final != nil {
 			refused = final
@@ -183,7 +183,7 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 		case first == nil:
 			first = one
 		case one.cluster != first.cluster:
-			strange = &Error{Kind: ErrOtherCluster, cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name endpoints of one cluster only",
+			strange = &Error{Kind: ErrWrongCluster, cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name endpoints of one cluster only",
 				first.address, first.cluster, one.address, one.cluster)}
 		}
 		if first != nil && one.cluster == first.cluster {
@@ -216,7 +216,7 @@ func (n *nodes) ask(ctx context.Context, address string) *surveyed {
 	one := &surveyed{address: address}
 	own, _ := n.own()
 	_, err := zamokpb.NewZamokClient(n.conn(address)).Now(ctx, &zamokpb.NowRequest{})
-	f := (*foreign)(nil)
+	f := (*wrongClusterError)(nil)
 	switch {
 	case errors.As(err, &f):
 		one.cluster = f.cluster
@@ -243,7 +243,7 @@ func (t *tally) count(given bool, err error) {
 	switch {
 	case infoOf(err) != nil:
 		t.ours = true
-	case given && errors.Is(err, ErrOtherCluster):
+	case given && errors.Is(err, ErrWrongCluster):
 		if t.foreign++; t.first == nil {
 			t.first = err
 		}

@@ -19,7 +19,7 @@
 // is its turn. A wait is one request; nobody polls, nobody overtakes. [Client.TryLock] is for what must
 // be done by one: it does not wait, and of several at a free lock exactly one wins. [Client.LockAll]
 // takes several locks at once, all or none, and can't deadlock with others of its kind. [Client.Do] runs
-// a function under a lock. [AsShared] is for readers, [AsPermits] lets n in at a time.
+// a function under a lock. [Shared] is for readers, [Permits] lets n in at a time.
 //
 // # What a lock is
 //
@@ -99,14 +99,14 @@
 //
 // If a list of endpoints had nodes of two clusters, and each client went to whichever answered first, two clients
 // could hold one lock: one in each. So before its first call a client asks all endpoints for the id of their cluster.
-// If they differ, every call fails with [ErrOtherCluster], which names them. If not, the client belongs to that
+// If they differ, every call fails with [ErrWrongCluster], which names them. If not, the client belongs to that
 // cluster, and names it in every call; a node of another one refuses the call before it looks at anything else. That
 // holds for every connection, be it to an endpoint, to the leader that another node named, or to a member's address,
 // and the client looks at each answer, too. It has a limit: an endpoint that is silent at the beginning is not known.
 // Where the first that answer may be of a wrong cluster, say with Config.Cluster which one is meant.
 //
 // An address that leads to another cluster is logged, and used no more than one at which nobody answers. When most
-// endpoints do, and no node of the client's own cluster speaks, calls fail with ErrOtherCluster: usually the cluster
+// endpoints do, and no node of the client's own cluster speaks, calls fail with ErrWrongCluster: usually the cluster
 // was made anew. A session goes on trying for as long as it is believed in; then its locks are lost and its waiting
 // calls fail likewise. The client does not go over to the new cluster by itself, since work that was begun under locks
 // of the old one may go on: when that is settled, make a new client.
@@ -116,9 +116,9 @@
 //	client.go   Client: construction, its one session, its end
 //	nodes.go    connections to every node, and who leads; call.go: calls that need no session
 //	cluster.go  which cluster the client belongs to, and what comes from another
-//	session.go  the lease: opening, coming back, the end; keep.go: renewal, trust, what is due
+//	session.go  the lease: opening, coming back, the end; renewal.go: renewal, trust, what is due
 //	stream.go   one stream: what is sent together, what is received
-//	welcome.go  what is set right after coming back
+//	sessionstate.go  what is set right after coming back
 //	answer.go   what the cluster said about a ticket
 //	ticket.go   one acquisition on its way, and the floor
 //	acquire.go  the calls that wait; options.go

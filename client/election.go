@@ -6,7 +6,7 @@ import (
 	"iter"
 )
 
-// Election is one office and many candidates: whoever holds its lock is elected.
+// Election is one epoch and many candidates: whoever holds its lock is elected.
 type Election struct {
 	c    *Client
 	name string
@@ -24,7 +24,7 @@ type Leader struct {
 
 // Campaign waits until this candidate is elected. It stays so until the lock is lost or unlocked.
 func (e *Election) Campaign(ctx context.Context, value []byte, opts ...Option) (*Lock, error) {
-	return e.c.Lock(ctx, e.name, append(opts, Metadata(value))...)
+	return e.c.Lock(ctx, e.name, append(opts, WithMetadata(value))...)
 }
 
 // Leader asks who is elected; ok is false while nobody is.
@@ -67,7 +67,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 				return
 			}
 			for m, err := range e.c.Watch(ctx, e.name, at.Index) {
-				if errors.Is(err, ErrGone) {
+				if errors.Is(err, ErrCompacted) {
 					break // look again, and watch from there
 				}
 				if err != nil {

@@ -35,13 +35,13 @@ var (
 	ErrDenied = errors.New("denied")
 	// ErrInvalid: what was asked for is out of its limits; Error.Field names what.
 	ErrInvalid = errors.New("invalid")
-	// ErrOtherKind: the name is in use as another kind of lock: mutex, or permits of another limit.
-	ErrOtherKind = errors.New("in use as another kind of lock")
-	// ErrGone: a watch asked for events that are not remembered any more.
-	ErrGone = errors.New("not remembered any more")
-	// ErrOtherCluster: an endpoint is a node of another cluster than this client belongs to, or than another
+	// ErrKindMismatch: the name is in use as another kind of lock: mutex, or permits of another limit.
+	ErrKindMismatch = errors.New("in use as another kind of lock")
+	// ErrCompacted: a watch asked for events that are not remembered any more.
+	ErrCompacted = errors.New("not remembered any more")
+	// ErrWrongCluster: an endpoint is a node of another cluster than this client belongs to, or than another
 	// endpoint. Nothing was done there. See Config.Endpoints.
-	ErrOtherCluster = errors.New("another cluster")
+	ErrWrongCluster = errors.New("another cluster")
 	// ErrRefused: the cluster refuses, and says why.
 	ErrRefused = errors.New("refused")
 	// ErrClosed: the client was closed.
@@ -66,8 +66,8 @@ type Error struct {
 	Kind    error // one of the Err values
 	Outcome Outcome
 	Message string // the server's, for people
-	Field   string // ErrInvalid: the field. ErrLimit: the limit. ErrOtherKind: the lock.
-	Of      uint32 // ErrOtherKind: the limit of the permits it is in use as; 0 = a mutex
+	Field   string // ErrInvalid: the field. ErrLimit: the limit. ErrKindMismatch: the lock.
+	Limit   uint32 // ErrKindMismatch: the limit of the permits it is in use as; 0 = a mutex
 	cause   error
 }
 
@@ -214,30 +214,30 @@ func (e *contextError) Unwrap() []error { return []error{e.err, e.cause} }
 
 // kinds turns every code of the wire into an error of this package. Nil: it is worth another try.
 var kinds = map[zamokpb.Code]error{
-	zamokpb.Code_CODE_OK:         nil,
-	zamokpb.Code_CODE_NOT_LEADER: nil,
-	zamokpb.Code_CODE_OVERLOADED: nil,
-	zamokpb.Code_CODE_UNKNOWN:    nil,
-	zamokpb.Code_CODE_SUPERSEDED: nil,
-	zamokpb.Code_CODE_SLOW:       nil,
-	zamokpb.Code_CODE_STOPPING:   nil,
+	zamokpb.Code_CODE_OK:          nil,
+	zamokpb.Code_CODE_NOT_LEADER:  nil,
+	zamokpb.Code_CODE_OVERLOADED:  nil,
+	zamokpb.Code_CODE_UNKNOWN:     nil,
+	zamokpb.Code_CODE_SUPERSEDED:  nil,
+	zamokpb.Code_CODE_SLOW_READER: nil,
+	zamokpb.Code_CODE_STOPPING:    nil,
 
-	zamokpb.Code_CODE_INVALID:       ErrInvalid,
-	zamokpb.Code_CODE_NO_SESSION:    ErrSessionExpired,
-	zamokpb.Code_CODE_WRONG_SECRET:  ErrSessionExpired,
-	zamokpb.Code_CODE_NOT_ACQUIRED:  ErrNotAcquired,
-	zamokpb.Code_CODE_DEADLOCK:      ErrDeadlock,
-	zamokpb.Code_CODE_OWNER_WAITS:   ErrNotAcquired,
-	zamokpb.Code_CODE_OTHER_KIND:    ErrOtherKind,
-	zamokpb.Code_CODE_LIMIT:         ErrLimit,
-	zamokpb.Code_CODE_NOT_HELD:      ErrNotHeld,
-	zamokpb.Code_CODE_OVER:          ErrNotAcquired,
-	zamokpb.Code_CODE_DISK_LOW:      ErrLimit,
-	zamokpb.Code_CODE_DENIED:        ErrDenied,
-	zamokpb.Code_CODE_GONE:          ErrGone,
-	zamokpb.Code_CODE_REFUSED:       ErrRefused,
-	zamokpb.Code_CODE_OTHER_CLUSTER: ErrOtherCluster,
-	zamokpb.Code_CODE_INTERNAL:      ErrInternal,
+	zamokpb.Code_CODE_INVALID:        ErrInvalid,
+	zamokpb.Code_CODE_NO_SESSION:     ErrSessionExpired,
+	zamokpb.Code_CODE_WRONG_SECRET:   ErrSessionExpired,
+	zamokpb.Code_CODE_NOT_ACQUIRED:   ErrNotAcquired,
+	zamokpb.Code_CODE_DEADLOCK:       ErrDeadlock,
+	zamokpb.Code_CODE_OWNER_WAITS:    ErrNotAcquired,
+	zamokpb.Code_CODE_KIND_MISMATCH:  ErrKindMismatch,
+	zamokpb.Code_CODE_LIMIT_EXCEEDED: ErrLimit,
+	zamokpb.Code_CODE_NOT_HELD:       ErrNotHeld,
+	zamokpb.Code_CODE_TICKET_ENDED:   ErrNotAcquired,
+	zamokpb.Code_CODE_DISK_LOW:       ErrLimit,
+	zamokpb.Code_CODE_DENIED:         ErrDenied,
+	zamokpb.Code_CODE_COMPACTED:      ErrCompacted,
+	zamokpb.Code_CODE_REFUSED:        ErrRefused,
+	zamokpb.Code_CODE_WRONG_CLUSTER:  ErrWrongCluster,
+	zamokpb.Code_CODE_INTERNAL:       ErrInternal,
 }
 
 // infoOf finds the server's own words in a call's error; nil if a server of ours did not speak.
@@ -266,7 +266,7 @@ func definite(info *zamokpb.ErrorInfo) error {
 	if info.GetCode() == zamokpb.Code_CODE_DEADLOCK {
 		return &DeadlockError{Cycle: links(info.GetCycle()), More: int(info.GetMore())}
 	}
-	e := &Error{Kind: kind, Message: info.GetMessage(), Field: info.GetField(), Of: info.GetOf()}
+	e := &Error{Kind: kind, Message: info.GetMessage(), Field: info.GetField(), Limit: info.GetLimit()}
 	switch info.GetOutcome() {
 	case zamokpb.Outcome_OUTCOME_DONE:
 		e.Outcome = Done
@@ -288,36 +288,36 @@ func (u unsent) GRPCStatus() *status.Status { return status.Convert(u.error) }
 func notDone(err error) bool {
 	var e *Error
 	return errors.As(err, new(unsent)) || infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE ||
-		errors.As(err, &e) && errors.Is(e.Kind, ErrOtherCluster) && e.Outcome == NotDone
+		errors.As(err, &e) && errors.Is(e.Kind, ErrWrongCluster) && e.Outcome == NotDone
 }
 
-// ofWhy names the end of a grant, or of a session, that its client did not ask for.
-func ofWhy(why zamokpb.Why, text string) error {
+// reasonError names the end of a grant, or of a session, that its client did not ask for.
+func reasonError(reason zamokpb.Reason, text string) error {
 	e := &Error{Message: text, Outcome: Done}
-	switch why {
-	case zamokpb.Why_WHY_REVOKED, zamokpb.Why_WHY_EVICTED:
+	switch reason {
+	case zamokpb.Reason_REASON_REVOKED, zamokpb.Reason_REASON_EVICTED:
 		e.Kind = ErrRevoked
-	case zamokpb.Why_WHY_HELD_OUT:
-		e.Kind = errHeldOut
+	case zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED:
+		e.Kind = errMaxHoldExceeded
 	default:
 		e.Kind = ErrSessionExpired
 		if text == "" {
-			e.Message = whyText(why)
+			e.Message = reasonText(reason)
 		}
 	}
 	return e
 }
 
-// whyText is a reason for people: "held out".
-func whyText(why zamokpb.Why) string {
-	if why == zamokpb.Why_WHY_UNSPECIFIED {
+// reasonText is a reason for people: "held out".
+func reasonText(reason zamokpb.Reason) string {
+	if reason == zamokpb.Reason_REASON_UNSPECIFIED {
 		return ""
 	}
-	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(why.String(), "WHY_"), "_", " "))
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(reason.String(), "REASON_"), "_", " "))
 }
 
 var (
-	errHeldOut   = errors.New("the maximum hold is over")
-	errUntrusted = errors.New("the cluster was not heard in time; the lease may be over")
-	errNoAnswer  = errors.New("no answer")
+	errMaxHoldExceeded  = errors.New("the maximum hold is over")
+	errLeaseUnconfirmed = errors.New("the cluster was not heard in time; the lease may be over")
+	errNoAnswer         = errors.New("no answer")
 )

@@ -167,7 +167,7 @@ func ExampleLock_Context() {
 	defer b.Close()
 
 	ctx := context.Background()
-	lock, err := a.Lock(ctx, "x", client.MaxHold(time.Second))
+	lock, err := a.Lock(ctx, "x", client.WithMaxHold(time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func ExampleLock_Context() {
 	// true true
 }
 
-// An office with candidates: one is elected, and everybody can see who.
+// An epoch with candidates: one is elected, and everybody can see who.
 func ExampleElection() {
 	address, end := node()
 	defer end()
@@ -211,7 +211,7 @@ func ExampleClient_LockAll() {
 	ctx := context.Background()
 	var both sync.WaitGroup
 	transfer := func(c *client.Client, from, to string) {
-		lock, err := c.LockAll(ctx, []client.Item{client.Exclusive(from), client.Exclusive(to)})
+		lock, err := c.LockAll(ctx, []client.Item{client.ExclusiveItem(from), client.ExclusiveItem(to)})
 		if err != nil {
 			log.Fatal(err)
 		}

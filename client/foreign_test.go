@@ -72,7 +72,7 @@ func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
 		both, ctx := append(a.endpoints(), b.endpoints()...), soon(t)
 		named := func(t *testing.T, err error) {
 			t.Helper()
-			require.ErrorIs(t, err, client.ErrOtherCluster)
+			require.ErrorIs(t, err, client.ErrWrongCluster)
 			var e *client.Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, client.NotDone, e.Outcome)
@@ -228,11 +228,11 @@ func TestAClientStaysWithItsCluster(t *testing.T) {
 		a.waiting(a.client(nil), "x", 1)
 		g.lead(b.nodes[0].Client())
 		_, err = cl.Now(ctx) // a call that is sent on a connection just before that shows as broken is in doubt, rightly
-		require.ErrorIs(t, err, client.ErrOtherCluster)
+		require.ErrorIs(t, err, client.ErrWrongCluster)
 		for name, call := range everyCall(ctx, cl) {
 			t.Run(name, func(t *testing.T) {
 				err := call()
-				require.ErrorIs(t, err, client.ErrOtherCluster)
+				require.ErrorIs(t, err, client.ErrWrongCluster)
 				for _, name := range []string{idA, idB, "cluster:1"} {
 					require.ErrorContains(t, err, name)
 				}
@@ -276,7 +276,7 @@ func TestAClientWhoseClusterIsGoneSaysSo(t *testing.T) {
 		}()
 		g.lead(b.nodes[0].Client())
 		err = until(t, waits, "the end of the wait")
-		require.ErrorIs(t, err, client.ErrOtherCluster)
+		require.ErrorIs(t, err, client.ErrWrongCluster)
 		require.ErrorContains(t, err, idA)
 		require.ErrorContains(t, err, idB)
 		until(t, held.Lost(), "the loss")
@@ -284,7 +284,7 @@ func TestAClientWhoseClusterIsGoneSaysSo(t *testing.T) {
 		require.ErrorIs(t, err, client.ErrLost)
 		unknown(t, err)
 		_, err = cl.TryLock(ctx, "x")
-		require.ErrorIs(t, err, client.ErrOtherCluster, "it does not go over to the new one by itself")
+		require.ErrorIs(t, err, client.ErrWrongCluster, "it does not go over to the new one by itself")
 		b.unused()
 	})
 }

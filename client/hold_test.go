@@ -27,7 +27,7 @@ func TestAMaximumHoldIsLookedAtFromTheBeginning(t *testing.T) {
 	l := b.hand(all[1])
 	require.NotNil(t, l)
 	require.Len(t, b.kick, 1)
-	require.Equal(t, 50*clock.Millisecond, b.tick())
+	require.Equal(t, 50*clock.Millisecond, b.renewalTick())
 	b.pass(50 * clock.Millisecond)
 	require.ErrorContains(t, l.Err(), "maximum hold")
 }
@@ -46,7 +46,7 @@ func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
 	require.Equal(t, []string{"acquire 1"}, said)
 	b.hear(frame)
 	require.Nil(t, b.hand(all[0]))
-	require.True(t, all[0].elsewhere, "its caller asks again")
+	require.True(t, all[0].retryInNewSession, "its caller asks again")
 	said, _ = b.says()
 	require.Equal(t, []string{"drop 1"}, said)
 }
@@ -67,9 +67,9 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBare(t)
 			b.ttl = clock.Minute
-			b.trust = clock.NewLocalDeadline(b.ttl)
+			b.lease = clock.NewLocalDeadline(b.ttl)
 			b.attach(nil)
-			one := b.ask(newRequest([]Item{Exclusive("x")}, []Option{MaxHold(hold)}))
+			one := b.ask(newRequest([]Item{ExclusiveItem("x")}, []Option{WithMaxHold(hold)}))
 			_, frame := b.says()
 			b.hear(frame)
 			b.pass(c.age)
@@ -125,9 +125,9 @@ func TestARefusedRepeatChangesNothing(t *testing.T) {
 	said, _ := b.says()
 	require.Equal(t, []string{"acquire 1"}, said)
 	b.reply(state(1, 0, 0), zamokpb.Code_CODE_DENIED, zamokpb.Outcome_OUTCOME_NOT_DONE)
-	require.NoError(t, one.fault)
+	require.NoError(t, one.failure)
 	require.NotEmpty(t, b.tickets)
-	b.pass(silenceMost / 2) // then it is asked otherwise
+	b.pass(silenceMax / 2) // then it is asked otherwise
 	said, frame = b.says()
 	require.Equal(t, []string{"alive"}, said)
 	b.hear(frame)

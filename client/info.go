@@ -26,11 +26,11 @@ type State uint8
 const (
 	Waiting State = 1 + iota
 	Granted
-	Gone
+	Ended
 )
 
 func (s State) String() string {
-	return [...]string{"unknown", "waiting", "granted", "gone"}[min(s, Gone)]
+	return [...]string{"unknown", "waiting", "granted", "ended"}[min(s, Ended)]
 }
 
 // Mode is how a lock is held.
@@ -49,7 +49,7 @@ func (m Mode) String() string {
 // Mode, Permits and Of say how the item is asked for.
 func (i Item) Mode() Mode      { return Mode(i.mode) }
 func (i Item) Permits() uint32 { return i.permits }
-func (i Item) Of() uint32      { return i.of }
+func (i Item) Limit() uint32   { return i.limit }
 
 // BlockedBy is the kind of a Blocker.
 type BlockedBy uint8
@@ -102,7 +102,7 @@ type Link struct {
 // LockInfo tells of a lock in use.
 type LockInfo struct {
 	Name             string
-	Of               uint32 // the limit of its permits; 0 = a mutex
+	Limit            uint32 // the limit of its permits; 0 = a mutex
 	Holders, Waiters int
 	DelayedUntil     time.Duration // cluster time; 0 = no delay
 	// HoldOffUntil is the cluster time before which no lock is granted, this one or any other, because a backup was
@@ -125,7 +125,7 @@ type TicketInfo struct {
 	Token           Token
 	HoldUntil       time.Duration // cluster time; 0 = without limit
 	WaitUntil       time.Duration // cluster time; 0 = without limit
-	Born            uint64        // the index at which it was asked for
+	Enqueued        uint64        // the index at which it was asked for
 	Owner           string
 	Metadata        []byte
 	Items           []Item
@@ -134,8 +134,8 @@ type TicketInfo struct {
 
 	// Cluster times, to a hundredth of their age: when it was asked for and granted; 0 = not, or longer
 	// ago than the node that answered remembers.
-	AskedAt, GrantedAt time.Duration
-	LeaseUntil         time.Duration // cluster time at which its session ends if it is not renewed
+	EnqueuedAt, GrantedAt time.Duration
+	LeaseUntil            time.Duration // cluster time at which its session ends if it is not renewed
 }
 
 // SessionInfo tells of a session.
@@ -213,7 +213,7 @@ func links(list []*zamokpb.Link) []Link {
 
 func items(list []*zamokpb.Item) []Item {
 	return each(list, func(i *zamokpb.Item) Item {
-		return Item{name: i.GetName(), mode: i.GetMode(), permits: i.GetPermits(), of: i.GetOf()}
+		return Item{name: i.GetName(), mode: i.GetMode(), permits: i.GetPermits(), limit: i.GetLimit()}
 	})
 }
 
@@ -222,16 +222,16 @@ func tickets(list []*zamokpb.Ticket) []TicketInfo {
 		return TicketInfo{
 			Session: t.GetSession(), Ticket: t.GetState().GetTicket(), State: State(t.GetState().GetState()),
 			Token: Token(t.GetState().GetToken()), HoldUntil: time.Duration(t.GetState().GetHoldUntil()),
-			WaitUntil: time.Duration(t.GetWaitUntil()), Born: t.GetBorn(), Owner: t.GetOwner(),
+			WaitUntil: time.Duration(t.GetWaitUntil()), Enqueued: t.GetEnqueued(), Owner: t.GetOwner(),
 			Metadata: t.GetMetadata(), Items: items(t.GetItems()), Label: t.GetLabel(), Identity: t.GetIdentity(),
-			Blockers: blockers(t.GetBlockers()),
-			AskedAt:  time.Duration(t.GetAskedAt()), GrantedAt: time.Duration(t.GetGrantedAt()),
+			Blockers:   blockers(t.GetBlockers()),
+			EnqueuedAt: time.Duration(t.GetEnqueuedAt()), GrantedAt: time.Duration(t.GetGrantedAt()),
 			LeaseUntil: time.Duration(t.GetLeaseUntil()),
 		}
 	})
 }
 
 func lockInfo(l *zamokpb.LockSummary) LockInfo {
-	return LockInfo{Name: l.GetName(), Of: l.GetOf(), Holders: int(l.GetHolders()), Waiters: int(l.GetWaiters()),
+	return LockInfo{Name: l.GetName(), Limit: l.GetLimit(), Holders: int(l.GetHolders()), Waiters: int(l.GetWaiters()),
 		DelayedUntil: time.Duration(l.GetDelayedUntil()), HoldOffUntil: time.Duration(l.GetHoldOffUntil())}
 }

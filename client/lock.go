@@ -51,25 +51,25 @@ func (l *Lock) Session() uint64 {
 	return l.t.s.id
 }
 
-// look takes the mutex, after a look at the clocks.
-func (l *Lock) look() *session {
+// checkDeadline takes the mutex, after a look at the clocks.
+func (l *Lock) checkDeadline() *session {
 	s := l.t.s
 	s.mu.Lock()
-	s.check(s.c.clock.Now())
+	s.checkDeadlines(s.c.clock.Now())
 	return s
 }
 
 // Err is nil while the lock is held. Then it wraps ErrLost, or is ErrNotHeld after an Unlock.
 func (l *Lock) Err() error {
-	s := l.look()
+	s := l.checkDeadline()
 	defer s.mu.Unlock()
 	return l.err()
 }
 
 func (l *Lock) err() error {
 	switch {
-	case l.t.fault != nil:
-		return l.t.fault
+	case l.t.failure != nil:
+		return l.t.failure
 	case l.t.unlocked:
 		return &Error{Kind: ErrNotHeld}
 	}
@@ -78,11 +78,11 @@ func (l *Lock) err() error {
 
 // Lost is closed when the lock is lost, before anyone else can be granted it. Unlock does not close it.
 func (l *Lock) Lost() <-chan struct{} {
-	s := l.look()
+	s := l.checkDeadline()
 	defer s.mu.Unlock()
 	if l.lost == nil {
 		l.lost = make(chan struct{})
-		if l.t.fault != nil {
+		if l.t.failure != nil {
 			close(l.lost)
 		}
 	}
@@ -92,37 +92,37 @@ func (l *Lock) Lost() <-chan struct{} {
 // Context ends when the lock is lost; context.Cause then wraps ErrLost. Unlock does not end it, so a
 // callback for loss is context.AfterFunc(lock.Context(), f).
 func (l *Lock) Context() context.Context {
-	s := l.look()
+	s := l.checkDeadline()
 	defer s.mu.Unlock()
 	if l.ctx == nil {
 		l.ctx, l.cancel = context.WithCancelCause(context.Background())
-		if l.t.fault != nil {
-			l.cancel(l.t.fault)
+		if l.t.failure != nil {
+			l.cancel(l.t.failure)
 		}
 	}
 	return l.ctx
 }
 
-// tellLost ends what was made to wait for the loss. Its caller has the mutex: what hangs on the context
+// notifyLost ends what was made to wait for the loss. Its caller has the mutex: what hangs on the context
 // runs in goroutines of its own.
-func (l *Lock) tellLost(why error) {
+func (l *Lock) notifyLost(reason error) {
 	if l.lost != nil {
 		close(l.lost)
 	}
 	if l.cancel != nil {
-		l.cancel(why)
+		l.cancel(reason)
 	}
 }
 
 // Deadline is when the lock will be lost if nothing more is heard from the cluster. It moves on with each
 // renewal. It is for people and for timeouts: whether the lock is held is what Err says.
 func (l *Lock) Deadline() time.Time {
-	s := l.look()
+	s := l.checkDeadline()
 	defer s.mu.Unlock()
 	now := s.c.clock.Now()
 	var left clock.Span
 	if l.err() == nil {
-		until, _ := s.trust.Until()
+		until, _ := s.lease.Until()
 		left = now.Until(until)
 		if l.t.holdUntil != 0 {
 			left = min(left, now.Until(l.t.holdEnd))
@@ -134,7 +134,7 @@ func (l *Lock) Deadline() time.Time {
 // Contended tells how many wait for what is held, when that changed, at most once a second. Who does not
 // read finds the latest number.
 func (l *Lock) Contended() <-chan int {
-	s := l.look()
+	s := l.checkDeadline()
 	defer s.mu.Unlock()
 	if l.contended == nil {
 		l.contended = make(chan int, 1)
@@ -142,7 +142,7 @@ func (l *Lock) Contended() <-chan int {
 	return l.contended
 }
 
-func (l *Lock) tellContended(waiting int) {
+func (l *Lock) notifyContended(waiting int) {
 	if l.contended == nil {
 		l.contended = make(chan int, 1)
 	}
@@ -163,18 +163,18 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 	t := l.t
 	ctx, cancel := t.s.c.limited(ctx)
 	defer cancel()
-	s := l.look()
+	s := l.checkDeadline()
 	if err := l.err(); err != nil {
 		s.mu.Unlock()
 		return withOutcome(err, NotDone)
 	}
 	if t.downgrade == notAsked {
 		t.downgrade, t.refusal = asked, nil
-		s.say(t)
+		s.queueOut(t)
 	}
 	s.mu.Unlock()
 	for {
-		s := l.look()
+		s := l.checkDeadline()
 		state, err, refusal, changed := t.downgrade, l.err(), t.refusal, t.changes()
 		s.mu.Unlock()
 		switch {
@@ -212,21 +212,21 @@ func withOutcome(err error, outcome Outcome) error {
 // context that has ended does not prevent the release. The second Unlock gives ErrNotHeld.
 func (l *Lock) Unlock(ctx context.Context) error {
 	t := l.t
-	s := l.look()
+	s := l.checkDeadline()
 	switch {
 	case t.unlocked:
 		s.mu.Unlock()
 		return &Error{Kind: ErrNotHeld}
-	case t.fault != nil:
+	case t.failure != nil:
 		defer s.mu.Unlock()
 		t.unlocked = true
-		if t.state == zamokpb.State_STATE_GONE {
-			return withOutcome(t.fault, Done)
+		if t.state == zamokpb.State_STATE_ENDED {
+			return withOutcome(t.failure, Done)
 		}
-		return t.unconfirmed(t.fault)
+		return t.unconfirmed(t.failure)
 	}
 	t.unlocked = true
-	t.disbelieve()
+	t.expireLocally()
 	t.leave()
 	s.mu.Unlock()
 	ctx, cancel := s.c.limited(ctx)
@@ -253,10 +253,10 @@ func (t *ticket) released() (changed <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case t.state == zamokpb.State_STATE_GONE:
+	case t.state == zamokpb.State_STATE_ENDED:
 		return nil, nil
-	case s.over != nil: // here, and nothing more will be heard of it
-		return nil, t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.over})
+	case s.endedWith != nil: // here, and nothing more will be heard of it
+		return nil, t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.endedWith})
 	}
 	return t.changes(), nil
 }

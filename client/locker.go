@@ -39,14 +39,14 @@ func (l *Locker) Lock() {
 			l.mu.Unlock()
 			return
 		}
-		if !passing(err) || !between.wait(l.ctx) {
+		if !isTransient(err) || !between.wait(l.ctx) {
 			panic(err)
 		}
 	}
 }
 
-// passing tells what may go differently next time.
-func passing(err error) bool {
+// isTransient tells what may go differently next time.
+func isTransient(err error) bool {
 	return slices.ContainsFunc([]error{ErrUnavailable, ErrLimit, ErrInternal, ErrRevoked, ErrNotAcquired},
 		func(kind error) bool { return errors.Is(err, kind) })
 }

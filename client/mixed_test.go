@@ -75,10 +75,10 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 			l, err = c.TryLock(ctx, name)
 		case 2, 3:
 			kind = fence.Shared
-			l, err = c.Lock(ctx, name, client.AsShared())
+			l, err = c.Lock(ctx, name, client.Shared())
 		case 4:
 			kind, name = fence.Permits, fmt.Sprintf("p%d", i)
-			l, err = c.Lock(ctx, name, client.AsPermits(1+rnd.Uint32N(2), permits))
+			l, err = c.Lock(ctx, name, client.Permits(1+rnd.Uint32N(2), permits))
 			if l != nil && l.Err() == nil {
 				g.enter(l, kind, i)
 			}
@@ -87,7 +87,7 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 			l, err = c.Lock(short, name)
 			cancel()
 		case 6:
-			l, err = c.LockAll(ctx, []client.Item{client.Exclusive(name), client.Exclusive(fmt.Sprintf("y%d", i))})
+			l, err = c.LockAll(ctx, []client.Item{client.ExclusiveItem(name), client.ExclusiveItem(fmt.Sprintf("y%d", i))})
 		default:
 			l, err = c.Lock(ctx, name)
 		}

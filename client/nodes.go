@@ -32,8 +32,8 @@ const (
 	// nodesMax bounds the addresses that are remembered, given and learnt.
 	nodesMax = 64
 	// A node that can't be reached is tried again soon: a leader change is waited for in milliseconds.
-	reconnectLeast = 50 * time.Millisecond
-	reconnectMost  = time.Second
+	reconnectMin = 50 * time.Millisecond
+	reconnectMax = time.Second
 	// pingAfter and pingPatience find out that a connection leads nowhere when nothing else would, as
 	// under a watch. gRPC takes no less than 10 s for the first.
 	pingAfter    = 10 * time.Second
@@ -67,9 +67,9 @@ type nodes struct {
 }
 
 type node struct {
-	conn    *grpc.ClientConn
-	last    error // why the latest attempt failed; nil if it did not
-	foreign bool  // of another cluster when it was asked last, which was logged
+	conn         *grpc.ClientConn
+	last         error // why the latest attempt failed; nil if it did not
+	wrongCluster bool  // of another cluster when it was asked last, which was logged
 }
 
 func newNodes(cfg Config) (*nodes, error) {
@@ -78,7 +78,7 @@ func newNodes(cfg Config) (*nodes, error) {
 		creds = credentials.NewTLS(cfg.TLS)
 	}
 	connect := grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: reconnectLeast, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMost},
+		Backoff:           backoff.Config{BaseDelay: reconnectMin, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMax},
 		MinConnectTimeout: 2 * time.Second,
 	}
 	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1), known: make(map[string]*node)}
@@ -175,7 +175,7 @@ func (n *nodes) forget() bool {
 // discover learns from a node who the others are, and connects to them, so that the next leader is known
 // when it is needed. It gives up silently: there may be a rule against it.
 func (n *nodes) discover(ctx context.Context, conn *grpc.ClientConn) {
-	ctx, cancel := context.WithTimeout(ctx, patienceMost)
+	ctx, cancel := context.WithTimeout(ctx, patienceMax)
 	defer cancel()
 	members, err := zamokpb.NewAdminClient(conn).Members(ctx, &zamokpb.MembersRequest{})
 	if err != nil {
@@ -210,10 +210,10 @@ func (n *nodes) candidates() []string {
 	return order
 }
 
-// round asks node after node: first whom we think to lead, next whom an answer names, then the rest. It
+// askInTurn asks node after node: first whom we think to lead, next whom an answer names, then the rest. It
 // ends with nil at the first that did it, and with its error at the first that definitely refuses. Otherwise
 // its error is nobody: what is worth another round.
-func (n *nodes) round(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
+func (n *nodes) askInTurn(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
 	if err, nobody := n.pin(ctx); err != nil || nobody {
 		return err, nobody
 	}
@@ -249,8 +249,8 @@ func (n *nodes) round(ctx context.Context, ask func(conn *grpc.ClientConn) error
 	return n.verdict(&heard)
 }
 
-// any asks node after node, in any order, for what each of them can do.
-func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
+// askAny asks node after node, in any order, for what each of them can do.
+func (n *nodes) askAny(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
 	if err, nobody := n.pin(ctx); err != nil || nobody {
 		return err, nobody
 	}
@@ -270,7 +270,7 @@ func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) 
 			return final, false
 		}
 		heard.count(n.isGiven(address), err)
-		n.broke(conn, err, info.GetLeaderAddress())
+		n.connectionBroke(conn, err, info.GetLeaderAddress())
 	}
 	return n.verdict(&heard)
 }
@@ -278,7 +278,7 @@ func (n *nodes) any(ctx context.Context, ask func(conn *grpc.ClientConn) error) 
 // verdict is what a round comes to in which no node did it.
 func (n *nodes) verdict(heard *tally) (err error, nobody bool) {
 	if err, nobody = heard.verdict(); nobody {
-		err = n.nobodyThere()
+		err = n.allRefuse()
 	}
 	return err, err == nil
 }
@@ -335,14 +335,14 @@ func (n *nodes) failed(address string, one *node, err error) {
 	if err != nil && n.leader == address {
 		n.leader = ""
 	}
-	before := one.foreign
-	if one.foreign = errors.Is(err, ErrOtherCluster); one.foreign && !before {
+	before := one.wrongCluster
+	if one.wrongCluster = errors.Is(err, ErrWrongCluster); one.wrongCluster && !before {
 		n.log.Error("zamok: an address leads to a node of another cluster; it is not used", "address", address, "error", err)
 	}
 }
 
-// broke remembers that a stream ended, and whom its node named as the leader.
-func (n *nodes) broke(conn *grpc.ClientConn, cause error, leader string) {
+// connectionBroke remembers that a stream ended, and whom its node named as the leader.
+func (n *nodes) connectionBroke(conn *grpc.ClientConn, cause error, leader string) {
 	if leader != "" && n.learn(leader) != nil {
 		leader = ""
 	}
@@ -388,10 +388,10 @@ func plain(err error) error {
 	return err
 }
 
-// nobodyThere is an error if this client has never reached a node and can't connect to any of its endpoints, each of
+// allRefuse is an error if this client has never reached a node and can't connect to any of its endpoints, each of
 // which refuses: to wait would not help whoever mistyped an address. Who has reached a node once, or waits for one that
 // is silent, tries on.
-func (n *nodes) nobodyThere() error {
+func (n *nodes) allRefuse() error {
 	n.mu.Lock()
 	hopeless := !n.reached
 	for _, address := range n.order[:n.given] {
@@ -401,7 +401,7 @@ func (n *nodes) nobodyThere() error {
 	if !hopeless {
 		return nil
 	}
-	return n.unavailable(NotDone, errNobodyThere)
+	return n.unavailable(NotDone, errAllRefuse)
 }
 
 // refuses tells of an error whether nothing was sent, because there was no connection, for a reason other than silence.
@@ -410,12 +410,12 @@ func refuses(err error) bool {
 	return err != nil && infoOf(err) == nil && unconnected(means) && ofConnection(means) != silent
 }
 
-var errNobodyThere = errors.New("no endpoint leads to a node; start the nodes, or correct the endpoints")
+var errAllRefuse = errors.New("no endpoint leads to a node; start the nodes, or correct the endpoints")
 
 const (
 	connectionError = "connection error"
 	silent          = "nothing answers there"
-	hangsUp         = "it hangs up before it says anything: it wants TLS, or a certificate, or is another program"
+	isHangUp        = "it hangs up before it says anything: it wants TLS, or a certificate, or is another program"
 )
 
 // connections are what gRPC says of a connection that did not come about, and what that means: the texts are
@@ -426,9 +426,9 @@ var connections = []struct{ heard, means string }{
 	{"first record does not look like a TLS handshake", "what listens there does not talk TLS, and this client does: " +
 		"leave TLS off, or name a port with TLS"},
 	{"http2: frame too large", "what listens there wants TLS, or is no port for clients but one for other nodes"},
-	{"server preface: EOF", hangsUp},
-	{"connection reset by peer", hangsUp},
-	{"broken pipe", hangsUp},
+	{"server preface: EOF", isHangUp},
+	{"connection reset by peer", isHangUp},
+	{"broken pipe", isHangUp},
 	{"tls: no application protocol", "it talks TLS, and not gRPC: name the node's port for clients"},
 	{"remote error: tls: ", "the node wants a certificate of this client that it can trust"},
 	{"certificate signed by unknown authority", "the node's certificate is of no authority that this client trusts"},
@@ -471,13 +471,13 @@ func (n *nodes) close() error {
 type pause struct{ next time.Duration }
 
 const (
-	pauseLeast = 20 * time.Millisecond
-	pauseMost  = 500 * time.Millisecond
+	pauseMin = 20 * time.Millisecond
+	pauseMax = 500 * time.Millisecond
 )
 
 // wait returns false if the context ended first.
 func (p *pause) wait(ctx context.Context) bool {
-	p.next = min(max(2*p.next, pauseLeast), pauseMost)
+	p.next = min(max(2*p.next, pauseMin), pauseMax)
 	timer := time.NewTimer(p.next/2 + rand.N(p.next))
 	defer timer.Stop()
 	select {

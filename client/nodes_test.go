@@ -29,7 +29,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 
 	// Who goes from node to node meanwhile leaves out what was forgotten.
 	asked := 0
-	err, nobody := n.round(t.Context(), func(conn *grpc.ClientConn) error {
+	err, nobody := n.askInTurn(t.Context(), func(conn *grpc.ClientConn) error {
 		require.NotNil(t, conn)
 		asked++
 		for i := range nodesMax {

@@ -29,7 +29,7 @@ func (c *Client) ForceRelease(ctx context.Context, name string, token Token, rea
 		return err
 	})
 	if inDoubt {
-		err = afterDoubt(err)
+		err = resolveUnknown(err)
 	}
 	return each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef { return TicketRef{t.GetSession(), t.GetTicket()} }), err
 }
@@ -47,15 +47,15 @@ func (c *Client) ExpireSession(ctx context.Context, session uint64, reason strin
 		return err
 	})
 	if inDoubt {
-		err = afterDoubt(err)
+		err = resolveUnknown(err)
 	}
 	return err
 }
 
-// afterDoubt is the error of a call of which an earlier attempt may have taken effect in the client's cluster, when
+// resolveUnknown is the error of a call of which an earlier attempt may have taken effect in the client's cluster, when
 // all that is left at its addresses is another one.
-func afterDoubt(err error) error {
-	if e, ok := err.(*Error); ok && errors.Is(e, ErrOtherCluster) {
+func resolveUnknown(err error) error {
+	if e, ok := err.(*Error); ok && errors.Is(e, ErrWrongCluster) {
 		return withOutcome(e, Unknown)
 	}
 	return err
@@ -92,7 +92,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err er
 	if err := c.open(); err != nil {
 		return 0, err
 	}
-	err, nobody := c.nodes.round(ctx, func(conn *grpc.ClientConn) error {
+	err, nobody := c.nodes.askInTurn(ctx, func(conn *grpc.ClientConn) error {
 		stream, err := zamokpb.NewAdminClient(conn).Backup(ctx, &zamokpb.BackupRequest{})
 		if err != nil {
 			return err

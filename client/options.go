@@ -10,24 +10,24 @@ import (
 
 // Item is one lock of an acquisition, made by Exclusive, Shared or Permits.
 type Item struct {
-	name        string
-	mode        zamokpb.Mode
-	permits, of uint32
+	name           string
+	mode           zamokpb.Mode
+	permits, limit uint32
 }
 
 // Name is the lock's name.
 func (i Item) Name() string { return i.name }
 
-// Exclusive asks for a lock that fits beside nothing else.
-func Exclusive(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_EXCLUSIVE} }
+// ExclusiveItem asks for a lock that fits beside nothing else.
+func ExclusiveItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_EXCLUSIVE} }
 
-// Shared asks for a lock that fits beside other shared ones.
-func Shared(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_SHARED} }
+// SharedItem asks for a lock that fits beside other shared ones.
+func SharedItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_SHARED} }
 
-// Permits asks for n of the lock's permits, of which there are `of`. Whoever uses the lock must name the
+// PermitsItem asks for n of the lock's permits, of which there are `of`. Whoever uses the lock must name the
 // same number.
-func Permits(name string, n, of uint32) Item {
-	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, of: of}
+func PermitsItem(name string, n, of uint32) Item {
+	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, limit: of}
 }
 
 // Option changes one acquisition.
@@ -35,20 +35,20 @@ type Option func(*request)
 
 // request is what a caller wants: the same however often it is sent.
 type request struct {
-	items    []Item
-	try      bool
-	owner    string
-	metadata []byte
-	maxHold  time.Duration
-	onQueue  func(Position)
+	items      []Item
+	try        bool
+	owner      string
+	metadata   []byte
+	maxHold    time.Duration
+	onPosition func(Position)
 }
 
-// AsShared makes a Lock of one name shared.
-func AsShared() Option { return func(r *request) { r.each(Shared) } }
+// Shared makes a Lock of one name shared.
+func Shared() Option { return func(r *request) { r.each(SharedItem) } }
 
-// AsPermits makes a Lock of one name one of n permits.
-func AsPermits(n, of uint32) Option {
-	return func(r *request) { r.each(func(name string) Item { return Permits(name, n, of) }) }
+// Permits makes a Lock of one name one of n permits.
+func Permits(n, of uint32) Option {
+	return func(r *request) { r.each(func(name string) Item { return PermitsItem(name, n, of) }) }
 }
 
 func (r *request) each(f func(string) Item) {
@@ -57,15 +57,15 @@ func (r *request) each(f func(string) Item) {
 	}
 }
 
-// Owner names a logical thread of this client, for the search for deadlocks: an acquisition that would
+// WithOwner names a logical thread of this client, for the search for deadlocks: an acquisition that would
 // wait, through others with owners, for something that its own owner holds is refused (ErrDeadlock). An
 // owner waits for one thing at a time.
-func Owner(name string) Option { return func(r *request) { r.owner = name } }
+func WithOwner(name string) Option { return func(r *request) { r.owner = name } }
 
-// Metadata is for people who ask who holds a lock: up to 4 KiB.
-func Metadata(data []byte) Option { return func(r *request) { r.metadata = data } }
+// WithMetadata is for people who ask who holds a lock: up to 4 KiB.
+func WithMetadata(data []byte) Option { return func(r *request) { r.metadata = data } }
 
-// MaxHold ends the grant d after the cluster made it, however alive the client is. 0 = never; otherwise d is at least
+// WithMaxHold ends the grant d after the cluster made it, however alive the client is. 0 = never; otherwise d is at least
 // MaxHoldMin.
 //
 // The client ends it earlier than the cluster, because their clocks may run at different rates: by a twentieth of d, at
@@ -74,12 +74,12 @@ func Metadata(data []byte) Option { return func(r *request) { r.metadata = data 
 // would cost more than a tenth of that, Lock returns one round trip later, with a new one. If even that leaves
 // nothing, the cluster is too far away for d: the grant is given back, which is logged, and Lock asks again, after pauses
 // that grow to half a second, until its context ends.
-func MaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
+func WithMaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
 
-// OnQueue calls f with the place in the queue, when it is known and when it changed, at most once a second, and
+// OnPosition calls f with the place in the queue, when it is known and when it changed, at most once a second, and
 // less often while many are ahead.
 // It is called by the goroutine that waits, and holds up that one only.
-func OnQueue(f func(Position)) Option { return func(r *request) { r.onQueue = f } }
+func OnPosition(f func(Position)) Option { return func(r *request) { r.onPosition = f } }
 
 // Position is a place in a queue.
 type Position struct {
@@ -148,14 +148,14 @@ func (r *request) names() []string {
 func (r *request) wire(number uint64) *zamokpb.Acquire {
 	a := &zamokpb.Acquire{
 		Ticket: number, WaitFor: -1, MaxHold: int64(r.maxHold),
-		Owner: r.owner, Metadata: r.metadata, TellQueue: r.onQueue != nil,
+		Owner: r.owner, Metadata: r.metadata, ReportPosition: r.onPosition != nil,
 		Items: make([]*zamokpb.Item, len(r.items)),
 	}
 	if r.try {
 		a.WaitFor = 0
 	}
 	for i, item := range r.items {
-		a.Items[i] = &zamokpb.Item{Name: item.name, Mode: item.mode, Permits: item.permits, Of: item.of}
+		a.Items[i] = &zamokpb.Item{Name: item.name, Mode: item.mode, Permits: item.permits, Limit: item.limit}
 	}
 	return a
 }

@@ -109,7 +109,7 @@ func (c *Client) Now(ctx context.Context) (Stamp, error) {
 	return stamp(r.GetStamp()), err
 }
 
-// Members lists the nodes, and tells of the cluster. It asks every endpoint, too, and fails with ErrOtherCluster
+// Members lists the nodes, and tells of the cluster. It asks every endpoint, too, and fails with ErrWrongCluster
 // if one that answers belongs to another cluster.
 func (c *Client) Members(ctx context.Context) (members []Member, cluster ClusterInfo, err error) {
 	if err := c.open(); err != nil {

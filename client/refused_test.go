@@ -23,9 +23,9 @@ func TestARefusalAfterSomethingWasSentIsNotFinal(t *testing.T) {
 		}
 		n.note(address, refused)
 		if sent {
-			require.NoError(t, n.nobodyThere())
+			require.NoError(t, n.allRefuse())
 		} else {
-			require.ErrorIs(t, n.nobodyThere(), ErrUnavailable)
+			require.ErrorIs(t, n.allRefuse(), ErrUnavailable)
 		}
 		require.NoError(t, n.close())
 	}

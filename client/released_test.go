@@ -33,8 +33,8 @@ func said(t *testing.T, code zamokpb.Code) error {
 	return st.Err()
 }
 
-func (b *bare) endsThere(why zamokpb.Why) {
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Ended{Ended: &zamokpb.Ended{Why: why}}})
+func (b *bare) endsThere(reason zamokpb.Reason) {
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{Reason: reason}}})
 }
 
 // way is one by which a session, or a ticket of it, ends for its client.
@@ -49,22 +49,22 @@ func ways(t *testing.T) map[string]way {
 		return func(b *bare) { b.reply(state(9, 0, 0), code, zamokpb.Outcome_OUTCOME_NOT_DONE) }
 	}
 	return map[string]way{
-		"dropped":                {func(b *bare) { b.push(state(1, over, zamokpb.Why_WHY_DROPPED)) }, true},
-		"revoked":                {func(b *bare) { b.push(state(1, over, zamokpb.Why_WHY_REVOKED)) }, true},
+		"dropped":                {func(b *bare) { b.push(state(1, over, zamokpb.Reason_REASON_DROPPED)) }, true},
+		"revoked":                {func(b *bare) { b.push(state(1, over, zamokpb.Reason_REASON_REVOKED)) }, true},
 		"forgotten":              {func(b *bare) { b.attach(nil) }, true},
-		"session expired":        {func(b *bare) { b.endsThere(zamokpb.Why_WHY_EXPIRED) }, true},
-		"session evicted":        {func(b *bare) { b.endsThere(zamokpb.Why_WHY_EVICTED) }, true},
+		"session expired":        {func(b *bare) { b.endsThere(zamokpb.Reason_REASON_EXPIRED) }, true},
+		"session evicted":        {func(b *bare) { b.endsThere(zamokpb.Reason_REASON_EVICTED) }, true},
 		"no such session":        {answer(zamokpb.Code_CODE_NO_SESSION), true},
 		"not its session":        {answer(zamokpb.Code_CODE_WRONG_SECRET), false},
-		"coming back was denied": {func(b *bare) { b.finish(denied) }, false},
-		"stolen":                 {func(b *bare) { b.detached(b.st, said(t, zamokpb.Code_CODE_SUPERSEDED)) }, false},
-		"another cluster":        {func(b *bare) { b.finish(&Error{Kind: ErrOtherCluster}) }, false},
+		"coming back was denied": {func(b *bare) { b.end(denied) }, false},
+		"stolen":                 {func(b *bare) { b.streamEnded(b.st, said(t, zamokpb.Code_CODE_SUPERSEDED)) }, false},
+		"another cluster":        {func(b *bare) { b.end(&Error{Kind: ErrWrongCluster}) }, false},
 		"closed, unconfirmed":    {func(b *bare) { _ = b.close(0) }, false},
 		"closed": {func(b *bare) {
 			b.mu.Lock()
 			b.closing = true
 			b.mu.Unlock()
-			b.endsThere(zamokpb.Why_WHY_CLOSED)
+			b.endsThere(zamokpb.Reason_REASON_CLOSED)
 		}, true},
 	}
 }
@@ -135,7 +135,7 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 		b, l := holds(t)
 		b.pass(9500 * clock.Millisecond)
 		require.ErrorIs(t, l.Err(), ErrLost)
-		b.push(state(1, over, zamokpb.Why_WHY_DROPPED))
+		b.push(state(1, over, zamokpb.Reason_REASON_DROPPED))
 		saysOfRelease(t, true, l.Unlock(t.Context()))
 	})
 }
@@ -144,7 +144,7 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 func TestCloseOfWhatEndedHereConfirmsNothing(t *testing.T) {
 	for name, way := range ways(t) {
 		b, _ := holds(t)
-		if way.ends(b); b.over == nil {
+		if way.ends(b); b.endedWith == nil {
 			continue // a ticket's end is not the session's
 		}
 		err := b.close(0)
@@ -161,7 +161,7 @@ func TestADowngradeOfALostLockSaysWhatItDid(t *testing.T) {
 	for said, _ := b.says(); len(said) == 0; said, _ = b.says() {
 		<-b.wake
 	}
-	b.endsThere(zamokpb.Why_WHY_EXPIRED)
+	b.endsThere(zamokpb.Reason_REASON_EXPIRED)
 	var e *Error
 	require.ErrorAs(t, <-ended, &e)
 	require.ErrorIs(t, e, ErrLost)
@@ -173,16 +173,16 @@ func TestADowngradeOfALostLockSaysWhatItDid(t *testing.T) {
 // An acquisition that was sent and is given up is in doubt; one that was not, is not.
 func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	b := newBare(t)
-	r := newRequest([]Item{Exclusive("x")}, nil)
+	r := newRequest([]Item{ExclusiveItem("x")}, nil)
 	r.try = true
 	one, two := b.ask(r), b.ask(r)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var all *UnavailableError
-	require.ErrorAs(t, two.giveUp(ctx, r), &all)
+	require.ErrorAs(t, two.abandon(ctx, r), &all)
 	require.Equal(t, NotDone, all.Outcome)
 	b.says()
-	err := one.giveUp(ctx, r)
+	err := one.abandon(ctx, r)
 	inDoubt := &UnconfirmedError{}
 	require.ErrorAs(t, err, &inDoubt)
 	require.Equal(t, []string{"x"}, inDoubt.Names)
@@ -191,7 +191,7 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 
 	three := b.ask(r)
 	b.says()
-	b.finish(&Error{Kind: ErrDenied})
-	require.ErrorAs(t, three.fault, &inDoubt, "the session ended here, and the cluster may grant it yet")
-	require.ErrorIs(t, three.fault, ErrDenied)
+	b.end(&Error{Kind: ErrDenied})
+	require.ErrorAs(t, three.failure, &inDoubt, "the session ended here, and the cluster may grant it yet")
+	require.ErrorIs(t, three.failure, ErrDenied)
 }

@@ -25,45 +25,45 @@ type session struct {
 	kick   chan struct{} // wakes keep; holds one
 	wake   chan struct{} // wakes the sender; holds one
 
-	mu   sync.Mutex // guards what follows, and every ticket
-	over error      // why the session is over; nil while it is not
-	// confirmed: the cluster said that the session is over. Else it may live on there, with what it holds.
-	confirmed bool
-	id        uint64 // 0 = not open yet
-	ttl       clock.Span
-	ttlMin    clock.Span           // the shortest that the cluster lets begin now
-	trust     *clock.LocalDeadline // nil before the first Welcome
-	// proven is when the transmission left that is the newest proof.
-	proven clock.Instant
+	mu        sync.Mutex // guards what follows, and every ticket
+	endedWith error      // why the session is over; nil while it is not
+	// confirmedEnd: the cluster said that the session is over. Else it may live on there, with what it holds.
+	confirmedEnd bool
+	id           uint64 // 0 = not open yet
+	ttl          clock.Span
+	ttlMin       clock.Span           // the shortest that the cluster lets begin now
+	lease        *clock.LocalDeadline // nil before the first SessionState
+	// confirmed is when the transmission left that is the newest proof.
+	confirmed clock.Instant
 
 	link    *stream // nil while not attached
-	attempt uint64  // the number of the latest Hello; none has it twice
-	asked   bool    // a Hello may have opened the session, or may yet
-	warned  bool    // since the last Welcome
+	attempt uint64  // the number of the latest OpenStream; none has it twice
+	asked   bool    // an OpenStream may have opened the session, or may yet
+	warned  bool    // since the last SessionState
 
-	fresh    []*ticket          // not yet sent: without a number, first come first served
-	unwanted int                // of those, given up
-	tickets  map[uint64]*ticket // sent, and not known to be gone
-	next     uint64             // the next number
-	floor    uint64
-	answered map[uint64]bool // above the floor
-	told     uint64          // the changes that this stream told
+	fresh        []*ticket          // not yet sent: without a number, first come first served
+	unwanted     int                // of those, given up
+	tickets      map[uint64]*ticket // sent, and not known to be gone
+	nextTicket   uint64             // the next number
+	ackedThrough uint64
+	answered     map[uint64]bool // above the floor
+	reported     uint64          // the changes that this stream told
 
-	drops, says []*ticket // have something to say; drops go first
-	again       []*ticket // what was refused for the moment: once more at `againAt`
-	againAt     clock.Instant
-	alive       bool // send a KeepAlive
-	closing     bool // the client was closed
-	closed      bool // and said so on this stream
+	drops, outgoing []*ticket // have something to say; drops go first
+	retryQueue      []*ticket // what was refused for the moment: once more at `retryAt`
+	retryAt         clock.Instant
+	alive           bool // send a KeepAlive
+	closing         bool // the client was closed
+	closed          bool // and said so on this stream
 
-	held      int                  // handles that believe
-	holds     map[*ticket]struct{} // of those, with a maximum hold
-	unplaced  map[*ticket]struct{} // grants that ask for a confirmation to place the end of their hold by
-	sent      clock.Instant        // the last transmission
-	silent    bool                 // something was sent, and since then nothing was heard
-	silentAt  clock.Instant        // since when
-	probed    bool                 // a KeepAlive was sent to find out
-	renewSpan clock.Span           // between renewals; drawn anew for each
+	heldCount     int                  // handles that believe
+	holds         map[*ticket]struct{} // of those, with a maximum hold
+	deadlineUnset map[*ticket]struct{} // grants that ask for a confirmation to place the end of their hold by
+	sent          clock.Instant        // the last transmission
+	silent        bool                 // something was sent, and since then nothing was heard
+	silentAt      clock.Instant        // since when
+	probed        bool                 // a KeepAlive was sent to find out
+	renewSpan     clock.Span           // between renewals; drawn anew for each
 }
 
 // warnAfter is how long nobody is reached before that is logged: longer than a change of leader takes.
@@ -74,15 +74,15 @@ func newSession(c *Client) *session {
 	s := &session{
 		c: c, secret: make([]byte, 16),
 		kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		ttl: clock.Of(c.cfg.TTL), next: 1,
+		ttl: clock.Of(c.cfg.TTL), nextTicket: 1,
 		tickets: make(map[uint64]*ticket), answered: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
-		unplaced: make(map[*ticket]struct{}),
+		deadlineUnset: make(map[*ticket]struct{}),
 	}
 	rand.Read(s.secret) // never fails
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.drawRenewal()
 	c.running.Go(s.run)
-	c.running.Go(s.keep)
+	c.running.Go(s.renewalLoop)
 	return s
 }
 
@@ -92,21 +92,21 @@ func (s *session) run() {
 	for {
 		st, err := s.attach(&between)
 		if err != nil {
-			s.finish(err)
+			s.end(err)
 			return
 		}
 		s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.conn) })
 		began := s.c.clock.Now()
 		cause := st.serve()
-		s.detached(st, cause)
-		if s.isOver() {
+		s.streamEnded(st, cause)
+		if s.isEnded() {
 			return
 		}
 		if s.c.clock.Now().Since(began) > clock.Second {
 			between = pause{}
 		}
 		if !between.wait(s.ctx) {
-			s.finish(context.Cause(s.ctx))
+			s.end(context.Cause(s.ctx))
 			return
 		}
 	}
@@ -115,10 +115,10 @@ func (s *session) run() {
 // attach opens the session, or comes back to it, at whichever node leads. Its error is final.
 func (s *session) attach(between *pause) (*stream, error) {
 	began := s.c.clock.Now()
-	for patience := patienceLeast; ; patience = min(2*patience, patienceMost) {
+	for patience := patienceMin; ; patience = min(2*patience, patienceMax) {
 		var st *stream
-		err, nobody := s.c.nodes.round(s.ctx, func(conn *grpc.ClientConn) (err error) {
-			st, err = s.hello(conn, patience)
+		err, nobody := s.c.nodes.askInTurn(s.ctx, func(conn *grpc.ClientConn) (err error) {
+			st, err = s.openStream(conn, patience)
 			return err
 		})
 		switch {
@@ -126,7 +126,7 @@ func (s *session) attach(between *pause) (*stream, error) {
 			return st, nil
 		case s.ctx.Err() != nil:
 			return nil, context.Cause(s.ctx)
-		case !nobody && !(errors.Is(err, ErrOtherCluster) && s.believes()): // else its own cluster may come back yet
+		case !nobody && !(errors.Is(err, ErrWrongCluster) && s.considersLeaseValid()): // else its own cluster may come back yet
 			return nil, err
 		}
 		if s.c.clock.Now().Since(began) > warnAfter {
@@ -141,9 +141,9 @@ func (s *session) attach(between *pause) (*stream, error) {
 // warn says once in each outage that nobody can be reached.
 func (s *session) warn() {
 	s.mu.Lock()
-	first := !s.warned && s.over == nil
+	first := !s.warned && s.endedWith == nil
 	s.warned = true
-	held := s.held
+	held := s.heldCount
 	s.mu.Unlock()
 	if first {
 		nodes := strings.TrimPrefix(s.c.nodes.unavailable(NotDone, nil).Error(), "zamok: unavailable: ")
@@ -152,8 +152,8 @@ func (s *session) warn() {
 	}
 }
 
-// hello opens one stream and waits for its Welcome.
-func (s *session) hello(conn *grpc.ClientConn, patience time.Duration) (*stream, error) {
+// openStream opens one stream and waits for its SessionState.
+func (s *session) openStream(conn *grpc.ClientConn, patience time.Duration) (*stream, error) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
 	defer timer.Stop()
@@ -169,70 +169,70 @@ func (s *session) hello(conn *grpc.ClientConn, patience time.Duration) (*stream,
 	return st, nil
 }
 
-// detached notes that a stream broke.
-func (s *session) detached(st *stream, cause error) {
+// streamEnded notes that a stream broke.
+func (s *session) streamEnded(st *stream, cause error) {
 	s.mu.Lock()
 	s.link = nil
 	s.silent = false
 	s.mu.Unlock()
 	info := infoOf(cause)
-	s.c.nodes.broke(st.conn, cause, info.GetLeaderAddress())
+	s.c.nodes.connectionBroke(st.conn, cause, info.GetLeaderAddress())
 	if info.GetCode() == zamokpb.Code_CODE_SUPERSEDED {
-		s.finish(errTaken())
+		s.end(errTakenOver())
 	}
 }
 
-// errTaken is the end of a session that has been attached by a Hello with a higher number than any of ours, or with one
+// errTakenOver is the end of a session that has been attached by an OpenStream with a higher number than any of ours, or with one
 // that ours has too: another program knows the secret, a copy of this process perhaps. What it does with our locks can't
 // be known.
-func errTaken() error {
+func errTakenOver() error {
 	return &Error{Kind: ErrSessionExpired, Outcome: Unknown,
 		Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
 }
 
-// finish ends the session for good, without a word of the cluster. Its locks are lost, and whoever waits is told
+// end ends the session for good, without a word of the cluster. Its locks are lost, and whoever waits is told
 // to go elsewhere.
-func (s *session) finish(cause error) {
+func (s *session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.terminate(cause)
+	s.abort(cause)
 }
 
 // confirm ends the session because the cluster said that it is over: nothing of it is held there any more. Its
 // caller has the mutex.
 func (s *session) confirm(cause error) {
-	s.confirmed = s.confirmed || s.over == nil
-	s.terminate(cause)
+	s.confirmedEnd = s.confirmedEnd || s.endedWith == nil
+	s.abort(cause)
 }
 
-// terminate is finish for who has the mutex.
-func (s *session) terminate(cause error) {
-	if s.over != nil {
+// abort is finish for who has the mutex.
+func (s *session) abort(cause error) {
+	if s.endedWith != nil {
 		return
 	}
-	s.over = cause
+	s.endedWith = cause
 	for _, t := range s.tickets {
-		t.orphaned(cause)
+		t.sessionEnded(cause)
 	}
 	for _, t := range s.fresh {
-		t.orphaned(cause)
+		t.sessionEnded(cause)
 	}
-	s.fresh, s.tickets, s.drops, s.says, s.again = nil, nil, nil, nil, nil
+	s.fresh, s.tickets, s.drops, s.outgoing, s.retryQueue = nil, nil, nil, nil, nil
 	s.link = nil
 	s.cancel(cause)
 }
 
-// believes tells whether the session may still be believed in.
-func (s *session) believes() bool {
+// considersLeaseValid tells whether the session may still be believed in.
+func (s *session) considersLeaseValid() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.trust != nil && s.trust.Valid(s.c.clock.Now())
+	return s.lease != nil && s.lease.Valid(s.c.clock.Now())
 }
 
-// stands is until when the cluster may hold what this session holds if nothing more of it arrives there, as far as
+// leaseConfirmed is until when the cluster may hold what this session holds if nothing more of it arrives there, as far as
 // clocks of the promised rates go and the cluster has a leader. It is zero while the cluster answers: then the
 // session is renewed. The caller has the mutex.
-func (s *session) stands() time.Time {
+func (s *session) leaseConfirmed() time.Time {
 	if s.link != nil && !s.silent {
 		return time.Time{}
 	}
@@ -240,10 +240,10 @@ func (s *session) stands() time.Time {
 	return time.Now().Add(s.c.clock.Now().Until(end).Duration())
 }
 
-func (s *session) isOver() bool {
+func (s *session) isEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.over != nil
+	return s.endedWith != nil
 }
 
 // close ends the session on purpose. Handles are lost before the cluster can grant their locks to others.
@@ -261,10 +261,10 @@ func (s *session) close(patience time.Duration) error {
 	s.closing = true
 	s.mu.Unlock()
 	if !opened {
-		s.finish(closed)
+		s.end(closed)
 		return nil
 	}
-	poke(s.wake)
+	signal(s.wake)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -273,21 +273,21 @@ func (s *session) close(patience time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unconfirmed := &UnconfirmedError{Until: s.stands()}
+	unconfirmed := &UnconfirmedError{Until: s.leaseConfirmed()}
 	switch {
-	case s.confirmed:
+	case s.confirmedEnd:
 		return nil
-	case s.over != nil:
-		unconfirmed.cause = &Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.over}
+	case s.endedWith != nil:
+		unconfirmed.cause = &Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.endedWith}
 	default:
 		unconfirmed.cause = s.c.nodes.unavailable(Unknown, errors.New("the session's end was not confirmed"))
-		s.terminate(closed)
+		s.abort(closed)
 	}
 	return unconfirmed
 }
 
-// poke wakes whoever waits for a channel that holds one.
-func poke(ch chan struct{}) {
+// signal wakes whoever waits for a channel that holds one.
+func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:

@@ -29,9 +29,9 @@ func newBare(t *testing.T) *bare {
 	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{known: map[string]*node{}}}
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
 	b.session = &session{
-		c: c, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, next: 1,
+		c: c, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
 		tickets: map[uint64]*ticket{}, answered: map[uint64]bool{}, holds: map[*ticket]struct{}{},
-		unplaced: map[*ticket]struct{}{},
+		deadlineUnset: map[*ticket]struct{}{},
 	}
 	b.session.ctx, b.session.cancel = context.WithCancelCause(t.Context())
 	b.drawRenewal()
@@ -39,31 +39,31 @@ func newBare(t *testing.T) *bare {
 	return b
 }
 
-// attach is a Welcome on a new stream, with these tickets.
+// attach is a SessionState on a new stream, with these tickets.
 func (b *bare) attach(tickets []*zamokpb.TicketState) {
 	b.st = &stream{s: b.session}
 	b.st.ctx, b.st.cancel = context.WithCancelCause(b.session.ctx)
 	b.told = 0
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sent := b.hi().Sent
-	b.welcome(b.st, &zamokpb.Welcome{Session: 7, Attachment: 9, Ttl: int64(b.ttl), Sent: sent, Time: int64(b.time), Tickets: tickets})
+	sent := b.openFrame().Sent
+	b.applySessionState(b.st, &zamokpb.SessionState{Session: 7, Attachment: 9, Ttl: int64(b.ttl), Sent: sent, Time: int64(b.time), Tickets: tickets})
 }
 
 func (b *bare) pass(d clock.Span) {
 	b.clock.Advance(d)
 	b.time = b.time.Add(d)
-	b.tick()
+	b.renewalTick()
 }
 
 func (b *bare) tell(m *zamokpb.ServerMessage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.take(b.st, m)
+	b.handle(b.st, m)
 }
 
-func state(number uint64, s zamokpb.State, why zamokpb.Why) *zamokpb.TicketState {
-	st := &zamokpb.TicketState{Ticket: number, State: s, Why: why}
+func state(number uint64, s zamokpb.State, reason zamokpb.Reason) *zamokpb.TicketState {
+	st := &zamokpb.TicketState{Ticket: number, State: s, Reason: reason}
 	if s == zamokpb.State_STATE_GRANTED {
 		st.Token = 1000 + number
 	}
@@ -73,7 +73,7 @@ func state(number uint64, s zamokpb.State, why zamokpb.Why) *zamokpb.TicketState
 const (
 	waiting = zamokpb.State_STATE_WAITING
 	granted = zamokpb.State_STATE_GRANTED
-	over    = zamokpb.State_STATE_GONE
+	over    = zamokpb.State_STATE_ENDED
 )
 
 func (b *bare) push(st *zamokpb.TicketState) {
@@ -90,7 +90,7 @@ func (b *bare) reply(st *zamokpb.TicketState, code zamokpb.Code, outcome zamokpb
 }
 
 func (b *bare) hear(frame *zamokpb.ClientFrame) {
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Heard{Heard: &zamokpb.Heard{
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{
 		Sent: frame.Sent, Time: int64(b.time), Changes: b.told}}})
 }
 
@@ -123,7 +123,7 @@ func decimal(n uint64) string {
 
 func (b *bare) asks(n int) (all []*ticket) {
 	for range n {
-		all = append(all, b.ask(newRequest([]Item{Exclusive("x")}, nil)))
+		all = append(all, b.ask(newRequest([]Item{ExclusiveItem("x")}, nil)))
 	}
 	return all
 }
@@ -154,7 +154,7 @@ func TestTicketsBeyondTheWindowWait(t *testing.T) {
 	b.reply(state(1, waiting, 0), 0, 0)
 	said, frame := b.says()
 	require.Equal(t, []string{"acquire 1025", "acquire 1026"}, said)
-	require.EqualValues(t, 2, frame.Floor)
+	require.EqualValues(t, 2, frame.AckedThrough)
 }
 
 func TestWhatWasNotSentIsForgottenWithoutAWord(t *testing.T) {
@@ -181,7 +181,7 @@ func TestTheFurtherStateWins(t *testing.T) {
 	l := b.hand(one)
 	require.NotNil(t, l)
 	require.EqualValues(t, 1001, l.Token())
-	b.push(state(1, over, zamokpb.Why_WHY_REVOKED))
+	b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
 	require.ErrorIs(t, l.Err(), ErrRevoked)
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
 	require.ErrorIs(t, l.Err(), ErrLost)
@@ -212,7 +212,7 @@ func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
 	said, _ = b.says()
 	require.Equal(t, []string{"drop 2"}, said, "until the cluster confirms")
-	b.push(state(2, over, zamokpb.Why_WHY_DROPPED))
+	b.push(state(2, over, zamokpb.Reason_REASON_DROPPED))
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
 	said, _ = b.says()
 	require.Empty(t, said)
@@ -245,28 +245,28 @@ func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
 	one := b.asks(1)[0]
 	b.says()
 	b.reply(state(1, 0, 0), zamokpb.Code_CODE_DENIED, zamokpb.Outcome_OUTCOME_NOT_DONE)
-	require.ErrorIs(t, one.fault, ErrDenied)
+	require.ErrorIs(t, one.failure, ErrDenied)
 	b.push(state(1, granted, 0))
 	said, _ := b.says()
 	require.Equal(t, []string{"drop 1"}, said)
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
 	said, _ = b.says()
 	require.Equal(t, []string{"drop 1"}, said, "until the cluster confirms")
-	b.push(state(1, over, zamokpb.Why_WHY_DROPPED))
+	b.push(state(1, over, zamokpb.Reason_REASON_DROPPED))
 	require.Empty(t, b.tickets)
 }
 
 // An answer says how many are ahead, and not at which of several locks.
 func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
 	b := newBare(t)
-	onQueue := []Option{OnQueue(func(Position) {})}
-	one, two := b.ask(newRequest([]Item{Exclusive("x")}, onQueue)), b.ask(newRequest([]Item{Exclusive("free"), Exclusive("x")}, onQueue))
+	onQueue := []Option{OnPosition(func(Position) {})}
+	one, two := b.ask(newRequest([]Item{ExclusiveItem("x")}, onQueue)), b.ask(newRequest([]Item{ExclusiveItem("free"), ExclusiveItem("x")}, onQueue))
 	b.says()
 	b.reply(state(1, waiting, 0), 0, 0)
 	b.reply(state(2, waiting, 0), 0, 0)
 	require.Equal(t, "x", one.position.Name)
 	require.Nil(t, two.position)
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Queue{Queue: &zamokpb.Queue{Ticket: 2, Name: "x", Ahead: 1}}})
+	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{Ticket: 2, Name: "x", Ahead: 1}}})
 	require.Equal(t, Position{Name: "x", Ahead: 1}, *two.position)
 }
 
@@ -279,8 +279,8 @@ func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
 		b.reply(state(1, 0, 0), code, zamokpb.Outcome_OUTCOME_UNKNOWN)
 		said, _ = b.says()
 		require.Empty(t, said, "not at once")
-		require.NoError(t, one.fault)
-		b.pass(againAfter)
+		require.NoError(t, one.failure)
+		b.pass(retryAfter)
 	}
 	b.leaves(one)
 	said, _ := b.says()
@@ -296,19 +296,19 @@ func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 	b.reply(state(2, 0, 0), 999, zamokpb.Outcome_OUTCOME_UNKNOWN)
 	b.push(state(3, over, 999))
 	for _, one := range all {
-		require.ErrorIs(t, one.fault, ErrRefused)
-		require.ErrorContains(t, one.fault, "999, which this client does not know")
-		require.False(t, one.elsewhere)
+		require.ErrorIs(t, one.failure, ErrRefused)
+		require.ErrorContains(t, one.failure, "999, which this client does not know")
+		require.False(t, one.retryInNewSession)
 	}
-	require.ErrorAs(t, all[1].fault, new(*UnconfirmedError))
+	require.ErrorAs(t, all[1].failure, new(*UnconfirmedError))
 	for code := range zamokpb.Code_name {
 		require.Contains(t, kinds, zamokpb.Code(code), "a code that kinds leaves out")
 	}
-	for why, name := range zamokpb.Why_name {
+	for reason, name := range zamokpb.Reason_name {
 		one := b.asks(1)[0]
 		b.says()
-		b.push(state(one.number, over, zamokpb.Why(why)))
-		require.NotErrorIs(t, one.fault, ErrRefused, "%s: a reason that gone leaves out", name)
+		b.push(state(one.number, over, zamokpb.Reason(reason)))
+		require.NotErrorIs(t, one.failure, ErrRefused, "%s: a reason that gone leaves out", name)
 	}
 }
 
@@ -318,9 +318,9 @@ func TestALockerGoesOnAfterAForcedRelease(t *testing.T) {
 	one := b.asks(1)[0]
 	b.says()
 	b.push(state(1, granted, 0))
-	b.push(state(1, over, zamokpb.Why_WHY_REVOKED))
-	require.ErrorIs(t, one.fault, ErrRevoked)
-	require.True(t, passing(one.fault))
+	b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
+	require.ErrorIs(t, one.failure, ErrRevoked)
+	require.True(t, isTransient(one.failure))
 }
 
 func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
@@ -332,7 +332,7 @@ func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
 	l := b.hand(all[0])
 	b.attach(nil)
 	require.ErrorIs(t, l.Err(), ErrLost)
-	require.True(t, all[1].elsewhere)
+	require.True(t, all[1].retryInNewSession)
 	require.Empty(t, b.tickets)
 }
 
@@ -409,7 +409,7 @@ func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
 
 func TestEveryCodeHasAnError(t *testing.T) {
 	again := map[string]bool{"CODE_OK": true, "CODE_NOT_LEADER": true, "CODE_OVERLOADED": true, "CODE_UNKNOWN": true,
-		"CODE_SUPERSEDED": true, "CODE_SLOW": true, "CODE_STOPPING": true}
+		"CODE_SUPERSEDED": true, "CODE_SLOW_READER": true, "CODE_STOPPING": true}
 	for number, name := range zamokpb.Code_name {
 		err := definite(&zamokpb.ErrorInfo{Code: zamokpb.Code(number), Message: "why", Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE})
 		if again[name] {

@@ -47,7 +47,7 @@ func (s stranger) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, z
 	if err != nil {
 		return err
 	}
-	if w := s.welcome.GetWelcome(); w != nil {
+	if w := s.welcome.GetSession(); w != nil {
 		w.Sent = frame.Sent
 	}
 	if err := stream.SetHeader(metadata.Pairs("zamok-cluster", s.cluster)); err != nil {
@@ -59,15 +59,15 @@ func (s stranger) Session(stream grpc.BidiStreamingServer[zamokpb.ClientFrame, z
 // A client believes no node that says what none of ours would: it asks on, and does not come to harm.
 func TestAStrangersWelcomeIsNone(t *testing.T) {
 	t.Parallel()
-	lease := &zamokpb.Welcome{Session: 7, Ttl: int64(client.DefaultTTL)}
+	lease := &zamokpb.SessionState{Session: 7, Ttl: int64(client.DefaultTTL)}
 	for name, test := range map[string]struct {
 		of   string // the cluster that it says it is of
 		word *zamokpb.ServerMessage
 		says string
 	}{
-		"no welcome":      {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Heard{Heard: &zamokpb.Heard{}}}, "no welcome"},
-		"no lease":        {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Welcome{Welcome: &zamokpb.Welcome{Session: 7}}}, "no welcome"},
-		"another cluster": {"theirs", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Welcome{Welcome: lease}}, "belongs to cluster theirs"},
+		"no welcome":      {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{}}}, "no welcome"},
+		"no lease":        {"ours", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: &zamokpb.SessionState{Session: 7}}}, "no welcome"},
+		"another cluster": {"theirs", &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: lease}}, "belongs to cluster theirs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := grpc.NewServer()
@@ -97,7 +97,7 @@ func (r *replaced) answer(t *testing.T) error {
 		return status.Error(codes.Unavailable, "the connection broke")
 	}
 	st, err := status.New(codes.FailedPrecondition, "another cluster").WithDetails(&zamokpb.ErrorInfo{
-		Code: zamokpb.Code_CODE_OTHER_CLUSTER, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, Cluster: "theirs"})
+		Code: zamokpb.Code_CODE_WRONG_CLUSTER, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, Cluster: "theirs"})
 	require.NoError(t, err)
 	return st.Err()
 }
@@ -131,7 +131,7 @@ func TestACallInDoubtIsNotRefusedByAnotherCluster(t *testing.T) {
 			require.ErrorAs(t, call(soon(t), c), &e)
 			require.Equal(t, client.Unknown, e.Outcome, "%v", e)
 			err = call(soon(t), c) // whose first attempt is refused
-			require.ErrorIs(t, err, client.ErrOtherCluster)
+			require.ErrorIs(t, err, client.ErrWrongCluster)
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, client.NotDone, e.Outcome, "%v", e)
 		})
@@ -147,7 +147,7 @@ func TestALongAnswerArrives(t *testing.T) {
 	locked := make(chan error, holders)
 	for range holders {
 		go func() {
-			_, err := a.Lock(ctx, name, client.AsShared(), client.Metadata(make([]byte, 4096)))
+			_, err := a.Lock(ctx, name, client.Shared(), client.WithMetadata(make([]byte, 4096)))
 			locked <- err
 		}()
 	}
@@ -185,8 +185,8 @@ func TestALockerWaitsForRoom(t *testing.T) {
 		c.Locker(ctx, "x").Lock()
 	}()
 	select {
-	case why := <-ended:
-		require.Fail(t, "it gave up", "%v", why)
+	case reason := <-ended:
+		require.Fail(t, "it gave up", "%v", reason)
 	case <-time.After(200 * time.Millisecond):
 	}
 	cancel()

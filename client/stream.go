@@ -18,9 +18,9 @@ const (
 )
 
 var (
-	errSilent  = errors.New("the node fell silent")
-	errMissing = errors.New("the node left something out")
-	errNoHello = errors.New("the node's first word was no welcome")
+	errSilent         = errors.New("the node fell silent")
+	errMissing        = errors.New("the node left something out")
+	errNoSessionState = errors.New("the node's first word was no welcome")
 )
 
 // stream is one connection of the session. The session's run sends on it, one goroutine receives.
@@ -33,7 +33,7 @@ type stream struct {
 	broke  error // why it ended; set by receive
 }
 
-// begin says Hello, and takes in the Welcome.
+// begin says OpenStream, and takes in the SessionState.
 func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	s := st.s
 	st.conn = conn
@@ -43,7 +43,7 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	s.mu.Lock()
 	before := s.asked
 	s.asked = true
-	hello := s.hi()
+	hello := s.openFrame()
 	s.mu.Unlock()
 	// If Send fails, Recv knows why.
 	_ = st.rpc.Send(hello)
@@ -57,18 +57,18 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	case zamokpb.Code_CODE_NO_SESSION:
 		s.confirm(definite(info))
 	case zamokpb.Code_CODE_SUPERSEDED:
-		return finalError{errTaken()}
+		return finalError{errTakenOver()}
 	}
 	if err != nil {
 		return err
 	}
 	messages := frame.GetMessages()
-	if len(messages) == 0 || messages[0].GetWelcome().GetTtl() < int64(TTLMin) { // without a Welcome it is 0
-		return errNoHello
+	if len(messages) == 0 || messages[0].GetSession().GetTtl() < int64(TTLMin) { // without a SessionState it is 0
+		return errNoSessionState
 	}
-	s.welcome(st, messages[0].GetWelcome())
+	s.applySessionState(st, messages[0].GetSession())
 	for _, m := range messages[1:] {
-		s.take(st, m)
+		s.handle(st, m)
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (st *stream) receive() {
 		}
 		st.s.mu.Lock()
 		for _, m := range frame.GetMessages() {
-			st.s.take(st, m)
+			st.s.handle(st, m)
 		}
 		st.s.mu.Unlock()
 	}
@@ -122,33 +122,33 @@ func (st *stream) receive() {
 func (s *session) compose() *zamokpb.ClientFrame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over != nil {
+	if s.endedWith != nil {
 		return nil
 	}
 	f := &zamokpb.ClientFrame{}
 	bytes := 0
 	full := func() bool { return len(f.Messages) >= frameMessages || bytes > frameBytes }
 	for ; len(s.drops) > 0 && !full(); s.drops = s.drops[1:] {
-		f.Messages = append(f.Messages, s.drops[0].speak())
+		f.Messages = append(f.Messages, s.drops[0].outgoingMessage())
 	}
-	for ; len(s.says) > 0 && !full(); s.says = s.says[1:] {
-		t := s.says[0]
+	for ; len(s.outgoing) > 0 && !full(); s.outgoing = s.outgoing[1:] {
+		t := s.outgoing[0]
 		bytes += t.bytes()
-		if m := t.speak(); m != nil {
+		if m := t.outgoingMessage(); m != nil {
 			f.Messages = append(f.Messages, m)
 		}
 	}
-	for ; len(s.fresh) > 0 && s.next <= s.floor+window && !full(); s.fresh = s.fresh[1:] {
+	for ; len(s.fresh) > 0 && s.nextTicket <= s.ackedThrough+window && !full(); s.fresh = s.fresh[1:] {
 		t := s.fresh[0]
 		if t.stage == leaving {
 			s.unwanted--
 			continue
 		}
-		t.number = s.next
-		s.next++
+		t.number = s.nextTicket
+		s.nextTicket++
 		s.tickets[t.number] = t
 		bytes += t.bytes()
-		f.Messages = append(f.Messages, t.speak())
+		f.Messages = append(f.Messages, t.outgoingMessage())
 	}
 	if s.closing && !s.closed && !full() {
 		s.closed = true
@@ -162,19 +162,19 @@ func (s *session) compose() *zamokpb.ClientFrame {
 		return nil
 	}
 	now := s.c.clock.Now()
-	f.Sent, f.Floor = encodeInstant(now), s.floor
-	s.transmitted(now)
+	f.Sent, f.AckedThrough = encodeInstant(now), s.ackedThrough
+	s.sentAt(now)
 	return f
 }
 
-// speak says what a ticket has to say now; nil if nothing.
-func (t *ticket) speak() *zamokpb.ClientMessage {
+// outgoingMessage says what a ticket has to say now; nil if nothing.
+func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	t.queued = false
-	name := &zamokpb.TicketName{Ticket: t.number}
+	name := &zamokpb.TicketRequest{Ticket: t.number}
 	switch {
 	case t.stage == leaving:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
-	case t.state == zamokpb.State_STATE_UNSPECIFIED, t.isUnplaced():
+	case t.state == zamokpb.State_STATE_UNSPECIFIED, t.needsHoldDeadline():
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: t.request.wire(t.number)}}
 	case t.downgrade == asked:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}
@@ -189,19 +189,19 @@ func (t *ticket) bytes() int {
 	return t.request.size()
 }
 
-// missing ends a stream on which not every change was told. The next Welcome tells all.
+// missing ends a stream on which not every change was told. The next SessionState tells all.
 func (st *stream) missing(number uint64) {
-	st.cancel(fmt.Errorf("%w: change %d comes after %d", errMissing, number, st.s.told))
+	st.cancel(fmt.Errorf("%w: change %d comes after %d", errMissing, number, st.s.reported))
 }
 
-// take takes in one message of the node.
-func (s *session) take(st *stream, m *zamokpb.ServerMessage) {
-	if s.over != nil || st.ctx.Err() != nil {
+// handle takes in one message of the node.
+func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
+	if s.endedWith != nil || st.ctx.Err() != nil {
 		return // what comes after a gap is told again
 	}
 	switch m := m.GetMessage().(type) {
 	case *zamokpb.ServerMessage_Change:
-		if s.told++; m.Change.GetNumber() != s.told {
+		if s.reported++; m.Change.GetNumber() != s.reported {
 			st.missing(m.Change.GetNumber())
 			return
 		}
@@ -209,21 +209,21 @@ func (s *session) take(st *stream, m *zamokpb.ServerMessage) {
 	case *zamokpb.ServerMessage_Answer:
 		s.silentAt = s.c.clock.Now() // a sign that the stream leads somewhere
 		s.answer(m.Answer)
-	case *zamokpb.ServerMessage_Heard:
-		s.learn(m.Heard.GetSent(), m.Heard.GetTime())
-		if m.Heard.GetChanges() != s.told {
-			st.missing(m.Heard.GetChanges())
+	case *zamokpb.ServerMessage_KeepAliveAck:
+		s.confirmRenewal(m.KeepAliveAck.GetSent(), m.KeepAliveAck.GetTime())
+		if m.KeepAliveAck.GetChanges() != s.reported {
+			st.missing(m.KeepAliveAck.GetChanges())
 		}
-	case *zamokpb.ServerMessage_Queue:
-		if t := s.tickets[m.Queue.GetTicket()]; t != nil && t.stage == asking {
-			t.position = &Position{Name: m.Queue.GetName(), Ahead: int(m.Queue.GetAhead()), Blockers: blockers(m.Queue.GetBlockers())}
-			t.announce()
+	case *zamokpb.ServerMessage_Position:
+		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.stage == asking {
+			t.position = &Position{Name: m.Position.GetName(), Ahead: int(m.Position.GetAhead()), Blockers: blockers(m.Position.GetBlockers())}
+			t.notify()
 		}
 	case *zamokpb.ServerMessage_Contended:
 		if t := s.tickets[m.Contended.GetTicket()]; t != nil && t.stage == holding {
-			t.handle.tellContended(int(m.Contended.GetWaiting()))
+			t.handle.notifyContended(int(m.Contended.GetWaiting()))
 		}
-	case *zamokpb.ServerMessage_Ended:
-		s.ended(m.Ended)
+	case *zamokpb.ServerMessage_SessionEnded:
+		s.ended(m.SessionEnded)
 	}
 }

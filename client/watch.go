@@ -12,11 +12,11 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Happened is the kind of an Event.
-type Happened uint8
+// EventKind is the kind of an Event.
+type EventKind uint8
 
 const (
-	EventGranted Happened = 1 + iota
+	EventGranted EventKind = 1 + iota
 	EventRefused
 	EventLost
 	EventReleased
@@ -25,7 +25,7 @@ const (
 	EventCancelled // a wait was given up by its client: it was never granted
 )
 
-func (h Happened) String() string {
+func (h EventKind) String() string {
 	if h > EventCancelled { // of a newer server
 		h = 0
 	}
@@ -36,17 +36,17 @@ func (h Happened) String() string {
 // items, and follows the events of the acquisitions that end with it.
 type Event struct {
 	Index           uint64
-	Happened        Happened
+	Kind            EventKind
 	Session, Ticket uint64
 	Token           Token
-	Why             string // how it ended: "dropped", "expired", "evicted", …
+	Reason          string // how it ended: "dropped", "expired", "evicted", …
 	Text            string // an operator's reason
 	Label           string // of the session, with EventEnded
 	Items           []Item
 }
 
-// Moment is all that happened at one index. The first of a watch has no events, and says where it begins.
-type Moment struct {
+// EventBatch is all that happened at one index. The first of a watch has no events, and says where it begins.
+type EventBatch struct {
 	Index  uint64
 	Events []Event
 }
@@ -54,12 +54,12 @@ type Moment struct {
 // Watch tells what happens to locks whose names begin with prefix, after the index from; 0 = from now on. With an
 // empty prefix it also tells when sessions end.
 // It goes over to another node by itself when one fails, leaves nothing out and repeats nothing. It ends
-// with an error: ErrGone when what comes next is not remembered any more (then List, and watch from its
+// with an error: ErrCompacted when what comes next is not remembered any more (then List, and watch from its
 // stamp), that of ctx, or a refusal; and without one when the loop is left.
-func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq2[Moment, error] {
-	return func(yield func(Moment, error) bool) {
+func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq2[EventBatch, error] {
+	return func(yield func(EventBatch, error) bool) {
 		if !utf8.ValidString(prefix) {
-			yield(Moment{}, &Error{Kind: ErrInvalid, Field: "prefix", Message: "is not UTF-8"})
+			yield(EventBatch{}, &Error{Kind: ErrInvalid, Field: "prefix", Message: "is not UTF-8"})
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
@@ -70,16 +70,16 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 			err := c.open()
 			nobody := false
 			if err == nil {
-				err, nobody = c.nodes.any(ctx, func(conn *grpc.ClientConn) error { return w.follow(ctx, conn, &between) })
+				err, nobody = c.nodes.askAny(ctx, func(conn *grpc.ClientConn) error { return w.follow(ctx, conn, &between) })
 			}
 			switch {
 			case w.left:
 				return
 			case ctx.Err() != nil:
-				yield(Moment{}, ended(ctx))
+				yield(EventBatch{}, ended(ctx))
 				return
 			case !nobody && err != nil:
-				yield(Moment{}, err)
+				yield(EventBatch{}, err)
 				return
 			}
 			between.wait(ctx)
@@ -92,14 +92,14 @@ type watch struct {
 	index  uint64 // told up to here
 	begun  bool
 	left   bool // the loop was left
-	yield  func(Moment, error) bool
+	yield  func(EventBatch, error) bool
 }
 
 // follow tells what one node says, until it says no more.
 func (w *watch) follow(ctx context.Context, conn *grpc.ClientConn, between *pause) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	first := time.AfterFunc(patienceMost, func() { cancel(errNoAnswer) })
+	first := time.AfterFunc(patienceMax, func() { cancel(errNoAnswer) })
 	defer first.Stop()
 	stream, err := zamokpb.NewZamokClient(conn).Watch(ctx, &zamokpb.WatchRequest{Prefix: w.prefix, From: w.index})
 	if err != nil {
@@ -117,9 +117,9 @@ func (w *watch) follow(ctx context.Context, conn *grpc.ClientConn, between *paus
 			continue
 		}
 		w.begun, w.index = true, index
-		moment := Moment{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
-			return Event{Index: index, Happened: Happened(e.GetHappened()), Session: e.GetSession(), Ticket: e.GetTicket(),
-				Token: Token(e.GetToken()), Why: whyText(e.GetWhy()), Text: e.GetText(),
+		moment := EventBatch{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
+			return Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(), Ticket: e.GetTicket(),
+				Token: Token(e.GetToken()), Reason: reasonText(e.GetReason()), Text: e.GetText(),
 				Label: e.GetLabel(), Items: items(e.GetItems())}
 		})}
 		if !w.yield(moment, nil) {

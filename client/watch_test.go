@@ -26,19 +26,19 @@ func TestAWatchTellsOfSessions(t *testing.T) {
 	for m, err := range b.Watch(ctx, "", at.Index) {
 		require.NoError(t, err)
 		told = append(told, m.Events...)
-		if n := len(told); n > 0 && told[n-1].Happened == client.EventEnded {
+		if n := len(told); n > 0 && told[n-1].Kind == client.EventEnded {
 			break
 		}
 	}
 	end := told[len(told)-1]
 	require.Equal(t, client.Event{
-		Index: end.Index, Happened: client.EventEnded, Session: held.Session(), Why: "evicted", Text: "enough", Label: "a till",
+		Index: end.Index, Kind: client.EventEnded, Session: held.Session(), Reason: "evicted", Text: "enough", Label: "a till",
 	}, end)
 	lost := told[len(told)-2]
-	require.Equal(t, client.EventLost, lost.Happened)
+	require.Equal(t, client.EventLost, lost.Kind)
 	require.Equal(t, held.Token(), lost.Token)
-	require.Equal(t, "ended", end.Happened.String())
-	require.Equal(t, "unknown", client.Happened(250).String())
+	require.Equal(t, "ended", end.Kind.String())
+	require.Equal(t, "unknown", client.EventKind(250).String())
 }
 
 // A watch leaves nothing out and repeats nothing, though its node dies.
@@ -61,7 +61,7 @@ func TestAWatchGoesOnAtAnotherNode(t *testing.T) {
 			}
 			once.Do(func() { close(begun) })
 			for _, e := range m.Events {
-				if e.Happened == client.EventGranted {
+				if e.Kind == client.EventGranted {
 					tokens = append(tokens, e.Token)
 				}
 			}

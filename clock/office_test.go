@@ -342,7 +342,7 @@ func TestARuleThatLacksAPartEndsALeaseEarly(t *testing.T) {
 func TestRandomSchedulesFindEachWrongRule(t *testing.T) {
 	schedules := steps()
 	for what, wrong := range map[string]rule{
-		"any reading counts":  anyReadingCounts,
+		"any reading counts": anyReadingCounts,
 		"epoch without term": officeWithoutTerm,
 		"term without epoch": termWithoutOffice,
 	} {

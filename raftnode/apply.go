@@ -35,7 +35,7 @@ type state struct {
 	mu      sync.RWMutex // guards machine
 	machine *fsm.Machine
 
-	// What the office asks for at each turn. It has a lock of its own, so that the office need not
+	// What the epoch asks for at each turn. It has a lock of its own, so that the epoch need not
 	// wait for a batch to be applied.
 	latest struct {
 		sync.Mutex
@@ -68,7 +68,7 @@ func (s *state) rulesNow() uint32 {
 	return s.latest.rules
 }
 
-// publish notes what the office asks for. The caller holds the machine's lock.
+// publish notes what the epoch asks for. The caller holds the machine's lock.
 func (s *state) publish() {
 	s.latest.Lock()
 	defer s.latest.Unlock()

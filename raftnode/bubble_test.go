@@ -123,7 +123,7 @@ func (b *bubble) open(n *bubbleNode) (err error) {
 	return err
 }
 
-// leader waits for an office at one of nodes.
+// leader waits for an epoch at one of nodes.
 func (b *bubble) leader(nodes ...*bubbleNode) *bubbleNode {
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
 		for _, n := range nodes {
@@ -132,7 +132,7 @@ func (b *bubble) leader(nodes ...*bubbleNode) *bubbleNode {
 			}
 		}
 	}
-	b.Fatal("no office opens")
+	b.Fatal("no epoch opens")
 	return nil
 }
 

@@ -43,7 +43,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 		}},
 	})
 	require.NoError(t, err)
-	until(t, "an office opens, and the node has said all that it says by itself", func() bool {
+	until(t, "an epoch opens, and the node has said all that it says by itself", func() bool {
 		requests, _ := n.queue.waiting()
 		return n.Status().Office && !n.mustAnnounce() && requests == 0 && n.flights.count() == 0
 	})

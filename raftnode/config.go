@@ -62,7 +62,7 @@ type Config struct {
 	// Restored is called, likewise, when a snapshot replaced the machine: what was applied between
 	// is not told one by one. Nil: nobody is told.
 	Restored func(*fsm.Machine)
-	// Office is told that an office opened here, before the first command of it is taken, and that it
+	// Epoch is told that an epoch opened here, before the first command of it is taken, and that it
 	// ended, after the last was. What was on its way then may still be applied, and answered. It is
 	// called in turns, on one goroutine, and must not block for long. Nil: nobody is told.
 	Office func(open bool)

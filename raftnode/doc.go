@@ -1,11 +1,11 @@
 // Package raftnode is one node: the machine of package fsm, replicated by hashicorp/raft.
 //
-//	Submit, Renew, Fence → queue → office → raft → ApplyBatch → machine → answers and events
+//	Submit, Renew, Fence → queue → epoch → raft → ApplyBatch → machine → answers and events
 //
 // # Who runs what
 //
-//	supervisor   reads raft's notices of leadership and runs one office after the other
-//	office       (inside the supervisor) the only goroutine that proposes: it gathers commands and
+//	supervisor   reads raft's notices of leadership and runs one epoch after the other
+//	epoch       (inside the supervisor) the only goroutine that proposes: it gathers commands and
 //	             renewals, stamps each entry last of all, and keeps the promises that need time
 //	flight       one for each proposed entry, at most two: waits for raft's answer
 //	raft's own   ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
@@ -31,8 +31,8 @@
 //	N5  A fence is done when an entry that was proposed after the call has been applied here. What
 //	    was acknowledged anywhere before the call is then in the machine. hashicorp/raft's
 //	    VerifyLeader is no such proof: it counts replies to messages sent before the call.
-//	N6  Entries carry readings of the clock of the office that proposes them, taken last and in the
-//	    order of proposing. Offices of a node follow each other; two never overlap.
+//	N6  Entries carry readings of the clock of the epoch that proposes them, taken last and in the
+//	    order of proposing. Epochs of a node follow each other; two never overlap.
 //	N7  While any deadline is pending, an entry leaves at least once a second, so that a change of
 //	    leader loses at most a second of cluster time. Without deadlines nothing is written.
 //	N8  To raft a server is a node's name and the incarnation of its data directory together. So a
@@ -51,7 +51,7 @@
 //
 // Raft says "leader" before the term has committed anything and before the machine has caught up.
 // So for each such notice the node proposes LeaderStart with a nonce drawn for it. When that is
-// applied here, the machine holds everything of earlier terms, the office is open, and a clock
-// starts from the machine's time. Until then, and after the office is lost, Submit answers
+// applied here, the machine holds everything of earlier terms, the epoch is open, and a clock
+// starts from the machine's time. Until then, and after the epoch is lost, Submit answers
 // NotLeaderError.
 package raftnode

@@ -73,7 +73,7 @@ func killAll(t *testing.T, kind store.LogKind) {
 	c.noAlarms()
 }
 
-// When only the leader dies, its office passes on with everything acknowledged, to nodes that go on;
+// When only the leader dies, its epoch passes on with everything acknowledged, to nodes that go on;
 // and it comes back.
 func TestNothingAcknowledgedIsLostWhenTheLeaderIsKilled(t *testing.T) {
 	t.Parallel()

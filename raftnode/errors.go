@@ -22,7 +22,7 @@ var (
 	ErrNotYet = errors.New("nothing was changed yet; try again later")
 )
 
-// NotLeaderError says that this node has no office, and who may have.
+// NotLeaderError says that this node has no epoch, and who may have.
 type NotLeaderError struct {
 	// ID is the leader's, as far as this node knows; "" = nobody is known to lead.
 	ID string

@@ -126,7 +126,7 @@ func TestTimeoutsShrinkByHalves(t *testing.T) {
 	})
 }
 
-// offices is how many offices have been opened so far.
+// epochs is how many epochs have been opened so far.
 func (b *bubble) offices() int {
 	return int(b.leader(b.nodes...).Status().Term)
 }

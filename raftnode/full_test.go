@@ -10,7 +10,7 @@ import (
 	"zamok/fsm"
 )
 
-// When every disk is full nobody can open an office. The nodes wait for room, without deposing each
+// When every disk is full nobody can open an epoch. The nodes wait for room, without deposing each
 // other all the time, and go on by themselves soon after there is some.
 func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
 	inBubble(t, func(b *bubble) {
@@ -31,7 +31,7 @@ func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
 		}
 		began := time.Now()
 		require.NoError(b, b.fence(b.leader(b.nodes...)))
-		b.Logf("an office opens %v after there is room", time.Since(began))
+		b.Logf("an epoch opens %v after there is room", time.Since(began))
 		require.Less(b, time.Since(began), 2*clerkTick+4*timeoutLeast)
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 const (
 	// gatherShare and gatherMax: for this part of an entry's own way, and no longer than this, an
-	// office waits for those whom it just answered.
+	// epoch waits for those whom it just answered.
 	gatherShare = 4
 	gatherMax   = 2 * time.Millisecond
 )

@@ -37,7 +37,7 @@ type instance struct {
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// ledSince is when raft made this node leader; nil = it is not. officeSince is the same until its office
+	// ledSince is when raft made this node leader; nil = it is not. officeSince is the same until its epoch
 	// is open, and nil afterwards. Both keep their monotonic part: the wall clock may jump.
 	ledSince, officeSince atomic.Pointer[time.Time]
 }
@@ -69,7 +69,7 @@ func (n *Node) newInstance() (*instance, error) {
 }
 
 // campaign has this node campaign as late as the cautious do, or like any other. One whose disk is
-// full could not even open an office; if all are full, they would depose each other for ever.
+// full could not even open an epoch; if all are full, they would depose each other for ever.
 func (in *instance) campaign() {
 	timeout := in.timeout
 	if aim := in.node.fit.target; in.raft.State() == raft.Leader && in.node.fit.since != nil && in.node.fit.since == in.ledSince.Load() && aim < timeout {

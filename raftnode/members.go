@@ -395,7 +395,7 @@ func (n *Node) reopen(old *instance) error {
 	return nil
 }
 
-// leading returns the running raft if this node's office is open.
+// leading returns the running raft if this node's epoch is open.
 func (n *Node) leading() (*instance, error) {
 	in := n.running()
 	if in == nil || !n.queue.isOpen() {

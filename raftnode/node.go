@@ -155,7 +155,7 @@ func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
 	return wait(ctx, func(done Done) { n.Submit(c, done) })
 }
 
-// Renew hands in a sign of life of a session. The answer's code is OK or NoSession.
+// Renew hands in a renewal of a session. The answer's code is OK or NoSession.
 func (n *Node) Renew(id session.ID, done Done) {
 	if err := n.queue.renew(id, time.Now(), done); err != nil {
 		done(Answer{}, n.explain(err))
@@ -200,7 +200,7 @@ func (n *Node) notLeader() error {
 	}
 	id, client := n.Leader()
 	if id == n.cfg.ID {
-		id, client = "", "" // its office is not open yet, or not any more
+		id, client = "", "" // its epoch is not open yet, or not any more
 	}
 	return &NotLeaderError{ID: id, Client: client}
 }
@@ -228,7 +228,7 @@ func (n *Node) View(f func(*fsm.Machine)) { n.state.view(f) }
 type Status struct {
 	ID, Leader  string
 	State       string // raft's: Follower, Candidate, Leader, Shutdown
-	Office      bool   // this node's office is open
+	Office      bool   // this node's epoch is open
 	Term        uint64
 	RaftIndex   uint64 // the last of the log
 	Applied     clock.Stamp
@@ -276,7 +276,7 @@ func (n *Node) exchangeInstance(in *instance) (old *instance) {
 	return old
 }
 
-// Close ends the node. A leader hands its office over first, for as long as that takes an election.
+// Close ends the node. A leader hands its epoch over first, for as long as that takes an election.
 func (n *Node) Close() error { return n.close(func(in *instance) { in.handOver() }) }
 
 // Kill ends the node as a crash would: nobody is told, and what is on its way stays unanswered or

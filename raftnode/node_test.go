@@ -50,7 +50,7 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 		require.NoError(t, <-opened)
 	}
 	leader := func() (leads *Node) {
-		until(t, "an office opens", func() bool {
+		until(t, "an epoch opens", func() bool {
 			for _, n := range nodes {
 				if n.Status().Office {
 					leads = n

@@ -17,7 +17,7 @@ const (
 	// flightsMax is how many entries are on their way at once: one is written while the next is
 	// gathered. More would only make each of them smaller.
 	flightsMax = 2
-	// officeTick is how often an office looks at its clock. A stall is cut off at clock.StepMax, so
+	// officeTick is how often an epoch looks at its clock. A stall is cut off at clock.StepMax, so
 	// it must be well below that.
 	officeTick = 25 * time.Millisecond
 	// renewalsWait is how long renewals are gathered before an entry leaves for their sake. Nobody waits
@@ -30,9 +30,9 @@ const (
 )
 
 // errNoOffice is what the queue says; submit turns it into a NotLeaderError.
-var errNoOffice = errors.New("no office is open here")
+var errNoOffice = errors.New("no epoch is open here")
 
-// supervise runs an office for each time that raft makes this node leader, one after the other. It
+// supervise runs an epoch for each time that raft makes this node leader, one after the other. It
 // calls raft only to propose: raft's main loop waits for its notices to be taken.
 func (in *instance) supervise() {
 	defer close(in.supervised)
@@ -67,7 +67,7 @@ func (in *instance) noticed(leads bool) bool {
 	return leads
 }
 
-// office is one leadership of this node, between two notices of raft.
+// epoch is one leadership of this node, between two notices of raft.
 type office struct {
 	*instance
 	clock     *clock.Leader
@@ -76,10 +76,10 @@ type office struct {
 	gather    gathering
 	sentAt    time.Time // when the latest entry left
 	refusedAt time.Time // when one came back with an error last
-	cutBefore int64     // what the node's earlier offices cut off, in ns
+	cutBefore int64     // what the node's earlier epochs cut off, in ns
 }
 
-// lead opens an office, runs it until raft's next notice, and leaves when nothing of it is on its
+// lead opens an epoch, runs it until raft's next notice, and leaves when nothing of it is on its
 // way. It returns that notice.
 func (in *instance) lead() (leads, open bool) {
 	o := &office{instance: in, landed: make(chan *flight, flightsMax), cutBefore: in.node.cut.Load()}
@@ -112,19 +112,19 @@ func (o *office) start() bool {
 		applied, err := o.propose(entry.Append(nil))
 		switch {
 		case err != nil:
-			o.node.log.Info("the office did not open", "error", err)
+			o.node.log.Info("the epoch did not open", "error", err)
 			return false
 		case applied.Refused == fsm.OtherVersion:
 			// The machine had not caught up with the rules. It has now, or soon.
 			o.pause(rulesRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
-			o.node.log.Error("the office was refused", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
+			o.node.log.Error("the epoch was refused", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
 			return false
 		default:
 			number := applied.Results[0].Index
 			o.clock = clock.StartLeader(o.node.cfg.Source, number, applied.Time)
 			o.sentAt = time.Now()
-			o.node.log.Info("leading", "office", number, "term", applied.Stamp.Term, "time", applied.Time)
+			o.node.log.Info("leading", "epoch", number, "term", applied.Stamp.Term, "time", applied.Time)
 			o.node.state.logHoldOff()
 			return true
 		}
@@ -185,7 +185,7 @@ func (o *office) run() (leads, open bool) {
 }
 
 // read reads the clock, and shows at once what that cut off: after a stall people ask while the
-// office goes on.
+// epoch goes on.
 func (o *office) read() clock.Reading {
 	r := o.clock.Read()
 	o.node.cut.Store(o.cutBefore + int64(o.clock.Cut()))

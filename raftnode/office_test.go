@@ -24,7 +24,7 @@ func TestOfficeIsTold(t *testing.T) {
 		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: listener, Fatal: func(error) {},
 		Office: func(open bool) {
 			<-opened
-			assert.False(t, n.queue.isOpen(), "nothing is taken before the office is told, nor after its end is")
+			assert.False(t, n.queue.isOpen(), "nothing is taken before the epoch is told, nor after its end is")
 			told <- open
 		},
 	})

@@ -198,9 +198,9 @@ func (c *cluster) answer(p *part, of string) said {
 	return said{}
 }
 
-// leader waits until one of parts has an office, and returns it.
+// leader waits until one of parts has an epoch, and returns it.
 func (c *cluster) leader(parts ...*part) (leads *part) {
-	until(c.t, "an office opens", func() bool {
+	until(c.t, "an epoch opens", func() bool {
 		for _, p := range parts {
 			if leads == nil && c.ask(p, ask{Do: "report"}).State.Leads {
 				leads = p

@@ -95,7 +95,7 @@ func TestLeadershipGoesRound(t *testing.T) {
 			return handed
 		})
 	}
-	t.Logf("offices: %v", led)
+	t.Logf("epochs: %v", led)
 	c.work(100)
 	c.rest(c.parts...)
 	for id, r := range c.agree(c.parts...) {
@@ -119,7 +119,7 @@ func TestAFullDiskPassesTheOfficeOn(t *testing.T) {
 	c.work(1000)
 	ended := c.ask(next, ask{Do: "report"}).State
 	until(t, "who is full knows that another leads", func() bool { return !c.ask(full, ask{Do: "report"}).State.Leads })
-	t.Logf("the next office opened in term %d, and the work was done in term %d", began, ended.Term)
+	t.Logf("the next epoch opened in term %d, and the work was done in term %d", began, ended.Term)
 	c.ask(full, ask{Do: "sick", How: "well"})
 	c.rest(c.parts...)
 	for id, r := range c.agree(c.parts...) {

@@ -52,7 +52,7 @@ type renewal struct {
 	done []Done
 }
 
-// queue is what waits for the office to propose it. It is open while there is one.
+// queue is what waits for the epoch to propose it. It is open while there is one.
 type queue struct {
 	wake chan struct{} // capacity 1: something came
 
@@ -68,7 +68,7 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), renewals: make(map[session.ID][]Done)}
 }
 
-// put adds a request, unless there is no office (errNoOffice) or no room.
+// put adds a request, unless there is no epoch (errNoOffice) or no room.
 func (q *queue) put(r request) error {
 	if r.command != nil {
 		r.bytes = fsm.Size(r.command)
@@ -103,7 +103,7 @@ func (q *queue) renew(id session.ID, now time.Time, done Done) error {
 		q.oldest = now
 	}
 	q.renewals[id] = append(q.renewals[id], done)
-	return nil // rides on what leaves next; the office's tick sees to it that something does
+	return nil // rides on what leaves next; the epoch's tick sees to it that something does
 }
 
 func (q *queue) signal() {
@@ -173,7 +173,7 @@ func (q *queue) waiting() (requests int, renewals time.Time) {
 	return len(q.requests), q.oldest
 }
 
-// begin opens the queue for an office.
+// begin opens the queue for an epoch.
 func (q *queue) begin() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

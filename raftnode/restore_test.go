@@ -37,14 +37,14 @@ func backup(t *testing.T) (file []byte, token uint64, stamp clock.Stamp) {
 	return all.Bytes(), held.Result.Token, held.Stamp
 }
 
-// startAt starts the node of a data directory, and waits for its office if it is to have one.
+// startAt starts the node of a data directory, and waits for its epoch if it is to have one.
 func startAt(t *testing.T, cfg Config, l net.Listener, leads bool) *Node {
 	cfg.Listener, cfg.Fatal = l, func(err error) { t.Errorf("fatal: %v", err) }
 	n, err := Open(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
 	if leads {
-		until(t, "an office opens", func() bool { return n.Status().Office })
+		until(t, "an epoch opens", func() bool { return n.Status().Office })
 	}
 	return n
 }
@@ -78,7 +78,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 
 	joins := peerPort(t)
 	second := startAt(t, Config{ID: "r2", Memory: &store.Memory{}, JoinCluster: made.Cluster}, joins, false)
-	until(t, "the second node is taken in", func() bool { // on a busy machine the first may lose its office when it is
+	until(t, "the second node is taken in", func() bool { // on a busy machine the first may lose its epoch when it is
 		ctx, cancel := context.WithTimeout(t.Context(), answerWait)
 		defer cancel()
 		err := n.Join(ctx, peer.Node{ID: "r2", Address: joins.Addr().String()})

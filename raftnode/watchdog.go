@@ -22,7 +22,7 @@ const (
 	writeSpread = 2 * time.Second
 	// loopMax is how long raft's main loop, or the machine, may leave an entry lying.
 	loopMax = 5 * time.Second
-	// officeMax is how long after raft's notice the office may take to open.
+	// officeMax is how long after raft's notice the epoch may take to open.
 	officeMax = 5 * time.Second
 	// stuckPause is how long a process lives at least before the watchdog may end it, so that a
 	// sick machine is restarted once a minute at most.
@@ -97,7 +97,7 @@ func (n *Node) stuck(in *instance, now time.Time, awake wakefulness) error {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}
 	if since := in.officeSince.Load(); since != nil && awake.lasted(*since, now) > officeMax {
-		return fmt.Errorf("%w: raft made it leader and its office did not open for %v", ErrStuck, now.Sub(*since))
+		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(*since))
 	}
 	lying := n.flights.lying(in.raft.CommitIndex(), now)
 	if !lying.IsZero() && awake.lasted(lying, now) > loopMax && in.raft.State() == raft.Leader {

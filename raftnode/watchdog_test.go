@@ -142,7 +142,7 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 		began := time.Now()
 		b.start(b.nodes...)
 		b.leader(b.nodes...)
-		b.Logf("an office opens after %v", time.Since(began))
+		b.Logf("an epoch opens after %v", time.Since(began))
 		require.Greater(b, time.Since(began), cautious-clerkTick)
 		require.Less(b, time.Since(began), 3*cautious)
 	})

@@ -125,7 +125,7 @@ const (
 	State_STATE_UNSPECIFIED State = 0
 	State_STATE_WAITING     State = 1
 	State_STATE_GRANTED     State = 2
-	State_STATE_GONE        State = 3
+	State_STATE_ENDED       State = 3
 )
 
 // Enum value maps for State.
@@ -134,13 +134,13 @@ var (
 		0: "STATE_UNSPECIFIED",
 		1: "STATE_WAITING",
 		2: "STATE_GRANTED",
-		3: "STATE_GONE",
+		3: "STATE_ENDED",
 	}
 	State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
 		"STATE_WAITING":     1,
 		"STATE_GRANTED":     2,
-		"STATE_GONE":        3,
+		"STATE_ENDED":       3,
 	}
 )
 
@@ -172,101 +172,101 @@ func (State) EnumDescriptor() ([]byte, []int) {
 }
 
 // Why says how a ticket or a session ended.
-type Why int32
+type Reason int32
 
 const (
-	Why_WHY_UNSPECIFIED Why = 0
+	Reason_REASON_UNSPECIFIED Reason = 0
 	// Its client dropped it.
-	Why_WHY_DROPPED Why = 1
+	Reason_REASON_DROPPED Reason = 1
 	// Its client closed the session.
-	Why_WHY_CLOSED Why = 2
+	Reason_REASON_CLOSED Reason = 2
 	// The lease ran out.
-	Why_WHY_EXPIRED Why = 3
+	Reason_REASON_EXPIRED Reason = 3
 	// The stream broke and the grace was over.
-	Why_WHY_DISCONNECTED Why = 4
+	Reason_REASON_DISCONNECTED Reason = 4
 	// An operator ended the session.
-	Why_WHY_EVICTED Why = 5
+	Reason_REASON_EVICTED Reason = 5
 	// An operator released the lock by force.
-	Why_WHY_REVOKED Why = 6
+	Reason_REASON_REVOKED Reason = 6
 	// The maximum hold was over.
-	Why_WHY_HELD_OUT Why = 7
+	Reason_REASON_MAX_HOLD_EXCEEDED Reason = 7
 	// The wait was over.
-	Why_WHY_WAITED_OUT Why = 8
+	Reason_REASON_WAIT_TIMEOUT Reason = 8
 	// It would have had to wait, and would not.
-	Why_WHY_TRY_FAILED Why = 9
-	Why_WHY_DEADLOCKED Why = 10
+	Reason_REASON_TRY_FAILED Reason = 9
+	Reason_REASON_DEADLOCKED Reason = 10
 	// Its owner was waiting for something else already.
-	Why_WHY_OWNER_BUSY Why = 11
+	Reason_REASON_OWNER_BUSY Reason = 11
 	// The name was in use as another kind of lock.
-	Why_WHY_WRONG_KIND Why = 12
+	Reason_REASON_KIND_MISMATCH Reason = 12
 	// A limit was met.
-	Why_WHY_TOO_MANY Why = 13
+	Reason_REASON_TOO_MANY Reason = 13
 	// A backup was restored.
-	Why_WHY_RESTORED Why = 14
+	Reason_REASON_RESTORED Reason = 14
 )
 
-// Enum value maps for Why.
+// Enum value maps for Reason.
 var (
-	Why_name = map[int32]string{
-		0:  "WHY_UNSPECIFIED",
-		1:  "WHY_DROPPED",
-		2:  "WHY_CLOSED",
-		3:  "WHY_EXPIRED",
-		4:  "WHY_DISCONNECTED",
-		5:  "WHY_EVICTED",
-		6:  "WHY_REVOKED",
-		7:  "WHY_HELD_OUT",
-		8:  "WHY_WAITED_OUT",
-		9:  "WHY_TRY_FAILED",
-		10: "WHY_DEADLOCKED",
-		11: "WHY_OWNER_BUSY",
-		12: "WHY_WRONG_KIND",
-		13: "WHY_TOO_MANY",
-		14: "WHY_RESTORED",
+	Reason_name = map[int32]string{
+		0:  "REASON_UNSPECIFIED",
+		1:  "REASON_DROPPED",
+		2:  "REASON_CLOSED",
+		3:  "REASON_EXPIRED",
+		4:  "REASON_DISCONNECTED",
+		5:  "REASON_EVICTED",
+		6:  "REASON_REVOKED",
+		7:  "REASON_MAX_HOLD_EXCEEDED",
+		8:  "REASON_WAIT_TIMEOUT",
+		9:  "REASON_TRY_FAILED",
+		10: "REASON_DEADLOCKED",
+		11: "REASON_OWNER_BUSY",
+		12: "REASON_KIND_MISMATCH",
+		13: "REASON_TOO_MANY",
+		14: "REASON_RESTORED",
 	}
-	Why_value = map[string]int32{
-		"WHY_UNSPECIFIED":  0,
-		"WHY_DROPPED":      1,
-		"WHY_CLOSED":       2,
-		"WHY_EXPIRED":      3,
-		"WHY_DISCONNECTED": 4,
-		"WHY_EVICTED":      5,
-		"WHY_REVOKED":      6,
-		"WHY_HELD_OUT":     7,
-		"WHY_WAITED_OUT":   8,
-		"WHY_TRY_FAILED":   9,
-		"WHY_DEADLOCKED":   10,
-		"WHY_OWNER_BUSY":   11,
-		"WHY_WRONG_KIND":   12,
-		"WHY_TOO_MANY":     13,
-		"WHY_RESTORED":     14,
+	Reason_value = map[string]int32{
+		"REASON_UNSPECIFIED":       0,
+		"REASON_DROPPED":           1,
+		"REASON_CLOSED":            2,
+		"REASON_EXPIRED":           3,
+		"REASON_DISCONNECTED":      4,
+		"REASON_EVICTED":           5,
+		"REASON_REVOKED":           6,
+		"REASON_MAX_HOLD_EXCEEDED": 7,
+		"REASON_WAIT_TIMEOUT":      8,
+		"REASON_TRY_FAILED":        9,
+		"REASON_DEADLOCKED":        10,
+		"REASON_OWNER_BUSY":        11,
+		"REASON_KIND_MISMATCH":     12,
+		"REASON_TOO_MANY":          13,
+		"REASON_RESTORED":          14,
 	}
 )
 
-func (x Why) Enum() *Why {
-	p := new(Why)
+func (x Reason) Enum() *Reason {
+	p := new(Reason)
 	*p = x
 	return p
 }
 
-func (x Why) String() string {
+func (x Reason) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Why) Descriptor() protoreflect.EnumDescriptor {
+func (Reason) Descriptor() protoreflect.EnumDescriptor {
 	return file_zamok_proto_enumTypes[2].Descriptor()
 }
 
-func (Why) Type() protoreflect.EnumType {
+func (Reason) Type() protoreflect.EnumType {
 	return &file_zamok_proto_enumTypes[2]
 }
 
-func (x Why) Number() protoreflect.EnumNumber {
+func (x Reason) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Why.Descriptor instead.
-func (Why) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use Reason.Descriptor instead.
+func (Reason) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{2}
 }
 
@@ -339,13 +339,13 @@ const (
 	// The owner waits already. FAILED_PRECONDITION.
 	Code_CODE_OWNER_WAITS Code = 6
 	// The name is in use as another kind of lock. FAILED_PRECONDITION.
-	Code_CODE_OTHER_KIND Code = 7
+	Code_CODE_KIND_MISMATCH Code = 7
 	// A limit was met. RESOURCE_EXHAUSTED.
-	Code_CODE_LIMIT Code = 8
+	Code_CODE_LIMIT_EXCEEDED Code = 8
 	// The ticket is not held, or has nothing to downgrade. FAILED_PRECONDITION.
 	Code_CODE_NOT_HELD Code = 9
 	// The ticket is gone. FAILED_PRECONDITION.
-	Code_CODE_OVER Code = 10
+	Code_CODE_TICKET_ENDED Code = 10
 	// This node does not lead. UNAVAILABLE.
 	Code_CODE_NOT_LEADER Code = 11
 	// The leader has more to do than it can; a little later. UNAVAILABLE.
@@ -358,12 +358,12 @@ const (
 	Code_CODE_UNKNOWN Code = 14
 	// Access rules say no. PERMISSION_DENIED.
 	Code_CODE_DENIED Code = 15
-	// A newer stream of this session took over. ABORTED; UNKNOWN says it of a stream, NOT_DONE of a Hello.
+	// A newer stream of this session took over. ABORTED; UNKNOWN says it of a stream, NOT_DONE of an OpenStream.
 	Code_CODE_SUPERSEDED Code = 16
 	// The client read too slowly, and the stream was cut rather than shortened. RESOURCE_EXHAUSTED.
-	Code_CODE_SLOW Code = 17
+	Code_CODE_SLOW_READER Code = 17
 	// What the watch asks for is not remembered any more. OUT_OF_RANGE.
-	Code_CODE_GONE Code = 18
+	Code_CODE_COMPACTED Code = 18
 	// The node is stopping. UNAVAILABLE.
 	Code_CODE_STOPPING Code = 19
 	// The cluster refuses, and says why: such as a change of members while another is under way.
@@ -372,7 +372,7 @@ const (
 	// A fault of the server. INTERNAL.
 	Code_CODE_INTERNAL Code = 21
 	// The request names another cluster than the node's. FAILED_PRECONDITION.
-	Code_CODE_OTHER_CLUSTER Code = 22
+	Code_CODE_WRONG_CLUSTER Code = 22
 )
 
 // Enum value maps for Code.
@@ -385,47 +385,47 @@ var (
 		4:  "CODE_NOT_ACQUIRED",
 		5:  "CODE_DEADLOCK",
 		6:  "CODE_OWNER_WAITS",
-		7:  "CODE_OTHER_KIND",
-		8:  "CODE_LIMIT",
+		7:  "CODE_KIND_MISMATCH",
+		8:  "CODE_LIMIT_EXCEEDED",
 		9:  "CODE_NOT_HELD",
-		10: "CODE_OVER",
+		10: "CODE_TICKET_ENDED",
 		11: "CODE_NOT_LEADER",
 		12: "CODE_OVERLOADED",
 		13: "CODE_DISK_LOW",
 		14: "CODE_UNKNOWN",
 		15: "CODE_DENIED",
 		16: "CODE_SUPERSEDED",
-		17: "CODE_SLOW",
-		18: "CODE_GONE",
+		17: "CODE_SLOW_READER",
+		18: "CODE_COMPACTED",
 		19: "CODE_STOPPING",
 		20: "CODE_REFUSED",
 		21: "CODE_INTERNAL",
-		22: "CODE_OTHER_CLUSTER",
+		22: "CODE_WRONG_CLUSTER",
 	}
 	Code_value = map[string]int32{
-		"CODE_OK":            0,
-		"CODE_INVALID":       1,
-		"CODE_NO_SESSION":    2,
-		"CODE_WRONG_SECRET":  3,
-		"CODE_NOT_ACQUIRED":  4,
-		"CODE_DEADLOCK":      5,
-		"CODE_OWNER_WAITS":   6,
-		"CODE_OTHER_KIND":    7,
-		"CODE_LIMIT":         8,
-		"CODE_NOT_HELD":      9,
-		"CODE_OVER":          10,
-		"CODE_NOT_LEADER":    11,
-		"CODE_OVERLOADED":    12,
-		"CODE_DISK_LOW":      13,
-		"CODE_UNKNOWN":       14,
-		"CODE_DENIED":        15,
-		"CODE_SUPERSEDED":    16,
-		"CODE_SLOW":          17,
-		"CODE_GONE":          18,
-		"CODE_STOPPING":      19,
-		"CODE_REFUSED":       20,
-		"CODE_INTERNAL":      21,
-		"CODE_OTHER_CLUSTER": 22,
+		"CODE_OK":             0,
+		"CODE_INVALID":        1,
+		"CODE_NO_SESSION":     2,
+		"CODE_WRONG_SECRET":   3,
+		"CODE_NOT_ACQUIRED":   4,
+		"CODE_DEADLOCK":       5,
+		"CODE_OWNER_WAITS":    6,
+		"CODE_KIND_MISMATCH":  7,
+		"CODE_LIMIT_EXCEEDED": 8,
+		"CODE_NOT_HELD":       9,
+		"CODE_TICKET_ENDED":   10,
+		"CODE_NOT_LEADER":     11,
+		"CODE_OVERLOADED":     12,
+		"CODE_DISK_LOW":       13,
+		"CODE_UNKNOWN":        14,
+		"CODE_DENIED":         15,
+		"CODE_SUPERSEDED":     16,
+		"CODE_SLOW_READER":    17,
+		"CODE_COMPACTED":      18,
+		"CODE_STOPPING":       19,
+		"CODE_REFUSED":        20,
+		"CODE_INTERNAL":       21,
+		"CODE_WRONG_CLUSTER":  22,
 	}
 )
 
@@ -565,69 +565,69 @@ func (BlockedBy) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{6}
 }
 
-type Happened int32
+type EventKind int32
 
 const (
-	Happened_HAPPENED_UNSPECIFIED Happened = 0
-	Happened_HAPPENED_GRANTED     Happened = 1
-	Happened_HAPPENED_REFUSED     Happened = 2
-	Happened_HAPPENED_LOST        Happened = 3
-	Happened_HAPPENED_RELEASED    Happened = 4
-	Happened_HAPPENED_DOWNGRADED  Happened = 5
+	EventKind_EVENT_UNSPECIFIED EventKind = 0
+	EventKind_EVENT_GRANTED     EventKind = 1
+	EventKind_EVENT_REFUSED     EventKind = 2
+	EventKind_EVENT_LOST        EventKind = 3
+	EventKind_EVENT_RELEASED    EventKind = 4
+	EventKind_EVENT_DOWNGRADED  EventKind = 5
 	// A session is over: closed, expired, disconnected or evicted (why).
-	Happened_HAPPENED_ENDED Happened = 6
+	EventKind_EVENT_ENDED EventKind = 6
 	// A client gave up to wait, or closed its session while it waited: there was no grant.
-	Happened_HAPPENED_CANCELLED Happened = 7
+	EventKind_EVENT_CANCELLED EventKind = 7
 )
 
-// Enum value maps for Happened.
+// Enum value maps for EventKind.
 var (
-	Happened_name = map[int32]string{
-		0: "HAPPENED_UNSPECIFIED",
-		1: "HAPPENED_GRANTED",
-		2: "HAPPENED_REFUSED",
-		3: "HAPPENED_LOST",
-		4: "HAPPENED_RELEASED",
-		5: "HAPPENED_DOWNGRADED",
-		6: "HAPPENED_ENDED",
-		7: "HAPPENED_CANCELLED",
+	EventKind_name = map[int32]string{
+		0: "EVENT_UNSPECIFIED",
+		1: "EVENT_GRANTED",
+		2: "EVENT_REFUSED",
+		3: "EVENT_LOST",
+		4: "EVENT_RELEASED",
+		5: "EVENT_DOWNGRADED",
+		6: "EVENT_ENDED",
+		7: "EVENT_CANCELLED",
 	}
-	Happened_value = map[string]int32{
-		"HAPPENED_UNSPECIFIED": 0,
-		"HAPPENED_GRANTED":     1,
-		"HAPPENED_REFUSED":     2,
-		"HAPPENED_LOST":        3,
-		"HAPPENED_RELEASED":    4,
-		"HAPPENED_DOWNGRADED":  5,
-		"HAPPENED_ENDED":       6,
-		"HAPPENED_CANCELLED":   7,
+	EventKind_value = map[string]int32{
+		"EVENT_UNSPECIFIED": 0,
+		"EVENT_GRANTED":     1,
+		"EVENT_REFUSED":     2,
+		"EVENT_LOST":        3,
+		"EVENT_RELEASED":    4,
+		"EVENT_DOWNGRADED":  5,
+		"EVENT_ENDED":       6,
+		"EVENT_CANCELLED":   7,
 	}
 )
 
-func (x Happened) Enum() *Happened {
-	p := new(Happened)
+func (x EventKind) Enum() *EventKind {
+	p := new(EventKind)
 	*p = x
 	return p
 }
 
-func (x Happened) String() string {
+func (x EventKind) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Happened) Descriptor() protoreflect.EnumDescriptor {
+func (EventKind) Descriptor() protoreflect.EnumDescriptor {
 	return file_zamok_proto_enumTypes[7].Descriptor()
 }
 
-func (Happened) Type() protoreflect.EnumType {
+func (EventKind) Type() protoreflect.EnumType {
 	return &file_zamok_proto_enumTypes[7]
 }
 
-func (x Happened) Number() protoreflect.EnumNumber {
+func (x EventKind) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Happened.Descriptor instead.
-func (Happened) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use EventKind.Descriptor instead.
+func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{7}
 }
 
@@ -639,7 +639,7 @@ type ClientFrame struct {
 	// The client's clock when it sent this frame.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	// Holds for every command of the frame.
-	Floor         uint64 `protobuf:"varint,3,opt,name=floor,proto3" json:"floor,omitempty"`
+	AckedThrough  uint64 `protobuf:"varint,3,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -688,9 +688,9 @@ func (x *ClientFrame) GetSent() []byte {
 	return nil
 }
 
-func (x *ClientFrame) GetFloor() uint64 {
+func (x *ClientFrame) GetAckedThrough() uint64 {
 	if x != nil {
-		return x.Floor
+		return x.AckedThrough
 	}
 	return 0
 }
@@ -699,7 +699,7 @@ type ClientMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
 	//
-	//	*ClientMessage_Hello
+	//	*ClientMessage_Open
 	//	*ClientMessage_Acquire
 	//	*ClientMessage_Drop
 	//	*ClientMessage_Downgrade
@@ -747,10 +747,10 @@ func (x *ClientMessage) GetMessage() isClientMessage_Message {
 	return nil
 }
 
-func (x *ClientMessage) GetHello() *Hello {
+func (x *ClientMessage) GetOpen() *OpenStream {
 	if x != nil {
-		if x, ok := x.Message.(*ClientMessage_Hello); ok {
-			return x.Hello
+		if x, ok := x.Message.(*ClientMessage_Open); ok {
+			return x.Open
 		}
 	}
 	return nil
@@ -765,7 +765,7 @@ func (x *ClientMessage) GetAcquire() *Acquire {
 	return nil
 }
 
-func (x *ClientMessage) GetDrop() *TicketName {
+func (x *ClientMessage) GetDrop() *TicketRequest {
 	if x != nil {
 		if x, ok := x.Message.(*ClientMessage_Drop); ok {
 			return x.Drop
@@ -774,7 +774,7 @@ func (x *ClientMessage) GetDrop() *TicketName {
 	return nil
 }
 
-func (x *ClientMessage) GetDowngrade() *TicketName {
+func (x *ClientMessage) GetDowngrade() *TicketRequest {
 	if x != nil {
 		if x, ok := x.Message.(*ClientMessage_Downgrade); ok {
 			return x.Downgrade
@@ -805,8 +805,8 @@ type isClientMessage_Message interface {
 	isClientMessage_Message()
 }
 
-type ClientMessage_Hello struct {
-	Hello *Hello `protobuf:"bytes,1,opt,name=hello,proto3,oneof"`
+type ClientMessage_Open struct {
+	Open *OpenStream `protobuf:"bytes,1,opt,name=open,proto3,oneof"`
 }
 
 type ClientMessage_Acquire struct {
@@ -814,24 +814,24 @@ type ClientMessage_Acquire struct {
 }
 
 type ClientMessage_Drop struct {
-	Drop *TicketName `protobuf:"bytes,3,opt,name=drop,proto3,oneof"`
+	Drop *TicketRequest `protobuf:"bytes,3,opt,name=drop,proto3,oneof"`
 }
 
 type ClientMessage_Downgrade struct {
-	Downgrade *TicketName `protobuf:"bytes,4,opt,name=downgrade,proto3,oneof"`
+	Downgrade *TicketRequest `protobuf:"bytes,4,opt,name=downgrade,proto3,oneof"`
 }
 
 type ClientMessage_KeepAlive struct {
-	// A sign of life: answered by Heard.
+	// A renewal: answered by KeepAliveAck.
 	KeepAlive *KeepAlive `protobuf:"bytes,5,opt,name=keep_alive,json=keepAlive,proto3,oneof"`
 }
 
 type ClientMessage_Close struct {
-	// A clean end: the session's locks are free at once. Answered by Ended.
+	// A clean end: the session's locks are free at once. Answered by SessionEnded.
 	Close *CloseSession `protobuf:"bytes,6,opt,name=close,proto3,oneof"`
 }
 
-func (*ClientMessage_Hello) isClientMessage_Message() {}
+func (*ClientMessage_Open) isClientMessage_Message() {}
 
 func (*ClientMessage_Acquire) isClientMessage_Message() {}
 
@@ -843,37 +843,37 @@ func (*ClientMessage_KeepAlive) isClientMessage_Message() {}
 
 func (*ClientMessage_Close) isClientMessage_Message() {}
 
-// Hello opens a session or comes back to one.
-type Hello struct {
+// OpenStream opens a session or comes back to one.
+type OpenStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 16 random bytes that nobody else knows. The cluster stores only a hash.
 	Secret []byte `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
 	// 0 opens a session with the settings, or finds the one that this secret opened before.
 	Session  uint64           `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
 	Settings *SessionSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
-	// Rises with every Hello that is sent for a session, from 1 on, whatever became of the ones before. A Hello that
+	// Rises with every OpenStream that is sent for a session, from 1 on, whatever became of the ones before. An OpenStream that
 	// is not above the highest that took effect is refused with SUPERSEDED: so one that was given up and arrives
 	// late takes the session from no newer stream, and a newer stream is always another program's that has the
-	// secret. 0: no number; the Hello takes the session in any case.
+	// secret. 0: no number; the OpenStream takes the session in any case.
 	Attempt       uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Hello) Reset() {
-	*x = Hello{}
+func (x *OpenStream) Reset() {
+	*x = OpenStream{}
 	mi := &file_zamok_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Hello) String() string {
+func (x *OpenStream) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Hello) ProtoMessage() {}
+func (*OpenStream) ProtoMessage() {}
 
-func (x *Hello) ProtoReflect() protoreflect.Message {
+func (x *OpenStream) ProtoReflect() protoreflect.Message {
 	mi := &file_zamok_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -885,33 +885,33 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Hello.ProtoReflect.Descriptor instead.
-func (*Hello) Descriptor() ([]byte, []int) {
+// Deprecated: Use OpenStream.ProtoReflect.Descriptor instead.
+func (*OpenStream) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Hello) GetSecret() []byte {
+func (x *OpenStream) GetSecret() []byte {
 	if x != nil {
 		return x.Secret
 	}
 	return nil
 }
 
-func (x *Hello) GetSession() uint64 {
+func (x *OpenStream) GetSession() uint64 {
 	if x != nil {
 		return x.Session
 	}
 	return 0
 }
 
-func (x *Hello) GetSettings() *SessionSettings {
+func (x *OpenStream) GetSettings() *SessionSettings {
 	if x != nil {
 		return x.Settings
 	}
 	return nil
 }
 
-func (x *Hello) GetAttempt() uint64 {
+func (x *OpenStream) GetAttempt() uint64 {
 	if x != nil {
 		return x.Attempt
 	}
@@ -1013,10 +1013,10 @@ type Acquire struct {
 	// A logical thread of the client, for the search for deadlocks; "" = none.
 	Owner    string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	Metadata []byte `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// Tell the place in the queue with Queue messages, at most one a second.
-	TellQueue     bool `protobuf:"varint,7,opt,name=tell_queue,json=tellQueue,proto3" json:"tell_queue,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Tell the place in the queue with QueuePosition messages, at most one a second.
+	ReportPosition bool `protobuf:"varint,7,opt,name=report_position,json=reportPosition,proto3" json:"report_position,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Acquire) Reset() {
@@ -1091,9 +1091,9 @@ func (x *Acquire) GetMetadata() []byte {
 	return nil
 }
 
-func (x *Acquire) GetTellQueue() bool {
+func (x *Acquire) GetReportPosition() bool {
 	if x != nil {
-		return x.TellQueue
+		return x.ReportPosition
 	}
 	return false
 }
@@ -1106,7 +1106,7 @@ type Item struct {
 	Mode Mode   `protobuf:"varint,2,opt,name=mode,proto3,enum=zamok.v1.Mode" json:"mode,omitempty"`
 	// With PERMITS: so many of the lock's limit. 0 otherwise.
 	Permits       uint32 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
-	Of            uint32 `protobuf:"varint,4,opt,name=of,proto3" json:"of,omitempty"`
+	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1162,34 +1162,34 @@ func (x *Item) GetPermits() uint32 {
 	return 0
 }
 
-func (x *Item) GetOf() uint32 {
+func (x *Item) GetLimit() uint32 {
 	if x != nil {
-		return x.Of
+		return x.Limit
 	}
 	return 0
 }
 
-type TicketName struct {
+type TicketRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ticket        uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TicketName) Reset() {
-	*x = TicketName{}
+func (x *TicketRequest) Reset() {
+	*x = TicketRequest{}
 	mi := &file_zamok_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TicketName) String() string {
+func (x *TicketRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TicketName) ProtoMessage() {}
+func (*TicketRequest) ProtoMessage() {}
 
-func (x *TicketName) ProtoReflect() protoreflect.Message {
+func (x *TicketRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_zamok_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1201,12 +1201,12 @@ func (x *TicketName) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TicketName.ProtoReflect.Descriptor instead.
-func (*TicketName) Descriptor() ([]byte, []int) {
+// Deprecated: Use TicketRequest.ProtoReflect.Descriptor instead.
+func (*TicketRequest) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *TicketName) GetTicket() uint64 {
+func (x *TicketRequest) GetTicket() uint64 {
 	if x != nil {
 		return x.Ticket
 	}
@@ -1333,13 +1333,13 @@ type ServerMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
 	//
-	//	*ServerMessage_Welcome
+	//	*ServerMessage_Session
 	//	*ServerMessage_Change
 	//	*ServerMessage_Answer
-	//	*ServerMessage_Heard
-	//	*ServerMessage_Queue
+	//	*ServerMessage_KeepAliveAck
+	//	*ServerMessage_Position
 	//	*ServerMessage_Contended
-	//	*ServerMessage_Ended
+	//	*ServerMessage_SessionEnded
 	Message       isServerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1382,10 +1382,10 @@ func (x *ServerMessage) GetMessage() isServerMessage_Message {
 	return nil
 }
 
-func (x *ServerMessage) GetWelcome() *Welcome {
+func (x *ServerMessage) GetSession() *SessionState {
 	if x != nil {
-		if x, ok := x.Message.(*ServerMessage_Welcome); ok {
-			return x.Welcome
+		if x, ok := x.Message.(*ServerMessage_Session); ok {
+			return x.Session
 		}
 	}
 	return nil
@@ -1409,19 +1409,19 @@ func (x *ServerMessage) GetAnswer() *Answer {
 	return nil
 }
 
-func (x *ServerMessage) GetHeard() *Heard {
+func (x *ServerMessage) GetKeepAliveAck() *KeepAliveAck {
 	if x != nil {
-		if x, ok := x.Message.(*ServerMessage_Heard); ok {
-			return x.Heard
+		if x, ok := x.Message.(*ServerMessage_KeepAliveAck); ok {
+			return x.KeepAliveAck
 		}
 	}
 	return nil
 }
 
-func (x *ServerMessage) GetQueue() *Queue {
+func (x *ServerMessage) GetPosition() *QueuePosition {
 	if x != nil {
-		if x, ok := x.Message.(*ServerMessage_Queue); ok {
-			return x.Queue
+		if x, ok := x.Message.(*ServerMessage_Position); ok {
+			return x.Position
 		}
 	}
 	return nil
@@ -1436,10 +1436,10 @@ func (x *ServerMessage) GetContended() *Contended {
 	return nil
 }
 
-func (x *ServerMessage) GetEnded() *Ended {
+func (x *ServerMessage) GetSessionEnded() *SessionEnded {
 	if x != nil {
-		if x, ok := x.Message.(*ServerMessage_Ended); ok {
-			return x.Ended
+		if x, ok := x.Message.(*ServerMessage_SessionEnded); ok {
+			return x.SessionEnded
 		}
 	}
 	return nil
@@ -1449,8 +1449,8 @@ type isServerMessage_Message interface {
 	isServerMessage_Message()
 }
 
-type ServerMessage_Welcome struct {
-	Welcome *Welcome `protobuf:"bytes,1,opt,name=welcome,proto3,oneof"`
+type ServerMessage_Session struct {
+	Session *SessionState `protobuf:"bytes,1,opt,name=session,proto3,oneof"`
 }
 
 type ServerMessage_Change struct {
@@ -1461,45 +1461,45 @@ type ServerMessage_Answer struct {
 	Answer *Answer `protobuf:"bytes,3,opt,name=answer,proto3,oneof"`
 }
 
-type ServerMessage_Heard struct {
-	Heard *Heard `protobuf:"bytes,4,opt,name=heard,proto3,oneof"`
+type ServerMessage_KeepAliveAck struct {
+	KeepAliveAck *KeepAliveAck `protobuf:"bytes,4,opt,name=keep_alive_ack,json=keepAliveAck,proto3,oneof"`
 }
 
-type ServerMessage_Queue struct {
-	Queue *Queue `protobuf:"bytes,5,opt,name=queue,proto3,oneof"`
+type ServerMessage_Position struct {
+	Position *QueuePosition `protobuf:"bytes,5,opt,name=position,proto3,oneof"`
 }
 
 type ServerMessage_Contended struct {
 	Contended *Contended `protobuf:"bytes,6,opt,name=contended,proto3,oneof"`
 }
 
-type ServerMessage_Ended struct {
-	Ended *Ended `protobuf:"bytes,7,opt,name=ended,proto3,oneof"`
+type ServerMessage_SessionEnded struct {
+	SessionEnded *SessionEnded `protobuf:"bytes,7,opt,name=session_ended,json=sessionEnded,proto3,oneof"`
 }
 
-func (*ServerMessage_Welcome) isServerMessage_Message() {}
+func (*ServerMessage_Session) isServerMessage_Message() {}
 
 func (*ServerMessage_Change) isServerMessage_Message() {}
 
 func (*ServerMessage_Answer) isServerMessage_Message() {}
 
-func (*ServerMessage_Heard) isServerMessage_Message() {}
+func (*ServerMessage_KeepAliveAck) isServerMessage_Message() {}
 
-func (*ServerMessage_Queue) isServerMessage_Message() {}
+func (*ServerMessage_Position) isServerMessage_Message() {}
 
 func (*ServerMessage_Contended) isServerMessage_Message() {}
 
-func (*ServerMessage_Ended) isServerMessage_Message() {}
+func (*ServerMessage_SessionEnded) isServerMessage_Message() {}
 
-// Welcome is the answer to Hello, and the first message of a stream.
-type Welcome struct {
+// SessionState is the answer to OpenStream, and the first message of a stream.
+type SessionState struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	// The index of this attachment. The highest owns the session.
 	Attachment uint64 `protobuf:"varint,2,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	// What the cluster granted, in nanoseconds.
 	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// The Hello's own, and the cluster's time when it was applied: a proof.
+	// The OpenStream's own, and the cluster's time when it was applied: a proof.
 	Sent []byte `protobuf:"bytes,4,opt,name=sent,proto3" json:"sent,omitempty"`
 	Time int64  `protobuf:"varint,5,opt,name=time,proto3" json:"time,omitempty"`
 	// Every ticket that is live or above the floor. One above the floor that is missing was never seen.
@@ -1512,20 +1512,20 @@ type Welcome struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Welcome) Reset() {
-	*x = Welcome{}
+func (x *SessionState) Reset() {
+	*x = SessionState{}
 	mi := &file_zamok_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Welcome) String() string {
+func (x *SessionState) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Welcome) ProtoMessage() {}
+func (*SessionState) ProtoMessage() {}
 
-func (x *Welcome) ProtoReflect() protoreflect.Message {
+func (x *SessionState) ProtoReflect() protoreflect.Message {
 	mi := &file_zamok_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1537,61 +1537,61 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
-func (*Welcome) Descriptor() ([]byte, []int) {
+// Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
+func (*SessionState) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *Welcome) GetSession() uint64 {
+func (x *SessionState) GetSession() uint64 {
 	if x != nil {
 		return x.Session
 	}
 	return 0
 }
 
-func (x *Welcome) GetAttachment() uint64 {
+func (x *SessionState) GetAttachment() uint64 {
 	if x != nil {
 		return x.Attachment
 	}
 	return 0
 }
 
-func (x *Welcome) GetTtl() int64 {
+func (x *SessionState) GetTtl() int64 {
 	if x != nil {
 		return x.Ttl
 	}
 	return 0
 }
 
-func (x *Welcome) GetSent() []byte {
+func (x *SessionState) GetSent() []byte {
 	if x != nil {
 		return x.Sent
 	}
 	return nil
 }
 
-func (x *Welcome) GetTime() int64 {
+func (x *SessionState) GetTime() int64 {
 	if x != nil {
 		return x.Time
 	}
 	return 0
 }
 
-func (x *Welcome) GetTickets() []*TicketState {
+func (x *SessionState) GetTickets() []*TicketState {
 	if x != nil {
 		return x.Tickets
 	}
 	return nil
 }
 
-func (x *Welcome) GetNode() string {
+func (x *SessionState) GetNode() string {
 	if x != nil {
 		return x.Node
 	}
 	return ""
 }
 
-func (x *Welcome) GetTtlMin() int64 {
+func (x *SessionState) GetTtlMin() int64 {
 	if x != nil {
 		return x.TtlMin
 	}
@@ -1605,7 +1605,7 @@ type TicketState struct {
 	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	State  State                  `protobuf:"varint,2,opt,name=state,proto3,enum=zamok.v1.State" json:"state,omitempty"`
 	// With GONE: how it ended.
-	Why Why `protobuf:"varint,3,opt,name=why,proto3,enum=zamok.v1.Why" json:"why,omitempty"`
+	Reason Reason `protobuf:"varint,3,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// With GRANTED, and with GONE if it had been granted.
 	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
 	// Cluster time at which the grant ends by its maximum hold; 0 = never.
@@ -1658,11 +1658,11 @@ func (x *TicketState) GetState() State {
 	return State_STATE_UNSPECIFIED
 }
 
-func (x *TicketState) GetWhy() Why {
+func (x *TicketState) GetReason() Reason {
 	if x != nil {
-		return x.Why
+		return x.Reason
 	}
-	return Why_WHY_UNSPECIFIED
+	return Reason_REASON_UNSPECIFIED
 }
 
 func (x *TicketState) GetToken() uint64 {
@@ -1772,7 +1772,7 @@ type Answer struct {
 	// OK, or why not.
 	Error *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// With WAITING, to whom asked with tell_queue: how many are ahead, of those that wait for the first of
-	// its locks that is closed to it. As in Queue.
+	// its locks that is closed to it. As in QueuePosition.
 	Ahead         uint32 `protobuf:"varint,4,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1836,8 +1836,8 @@ func (x *Answer) GetAhead() uint32 {
 	return 0
 }
 
-// Heard is a proof of life: the frame sent at `sent` was committed and applied at cluster time `time`.
-type Heard struct {
+// KeepAliveAck is a proof of life: the frame sent at `sent` was committed and applied at cluster time `time`.
+type KeepAliveAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Sent  []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
@@ -1848,20 +1848,20 @@ type Heard struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Heard) Reset() {
-	*x = Heard{}
+func (x *KeepAliveAck) Reset() {
+	*x = KeepAliveAck{}
 	mi := &file_zamok_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Heard) String() string {
+func (x *KeepAliveAck) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Heard) ProtoMessage() {}
+func (*KeepAliveAck) ProtoMessage() {}
 
-func (x *Heard) ProtoReflect() protoreflect.Message {
+func (x *KeepAliveAck) ProtoReflect() protoreflect.Message {
 	mi := &file_zamok_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1873,34 +1873,34 @@ func (x *Heard) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Heard.ProtoReflect.Descriptor instead.
-func (*Heard) Descriptor() ([]byte, []int) {
+// Deprecated: Use KeepAliveAck.ProtoReflect.Descriptor instead.
+func (*KeepAliveAck) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *Heard) GetSent() []byte {
+func (x *KeepAliveAck) GetSent() []byte {
 	if x != nil {
 		return x.Sent
 	}
 	return nil
 }
 
-func (x *Heard) GetTime() int64 {
+func (x *KeepAliveAck) GetTime() int64 {
 	if x != nil {
 		return x.Time
 	}
 	return 0
 }
 
-func (x *Heard) GetChanges() uint64 {
+func (x *KeepAliveAck) GetChanges() uint64 {
 	if x != nil {
 		return x.Changes
 	}
 	return 0
 }
 
-// Queue tells a waiting ticket's place, to whom asked for it.
-type Queue struct {
+// QueuePosition tells a waiting ticket's place, to whom asked for it.
+type QueuePosition struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// The lock spoken of: the first of the ticket's that it waits for.
@@ -1914,20 +1914,20 @@ type Queue struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Queue) Reset() {
-	*x = Queue{}
+func (x *QueuePosition) Reset() {
+	*x = QueuePosition{}
 	mi := &file_zamok_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Queue) String() string {
+func (x *QueuePosition) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Queue) ProtoMessage() {}
+func (*QueuePosition) ProtoMessage() {}
 
-func (x *Queue) ProtoReflect() protoreflect.Message {
+func (x *QueuePosition) ProtoReflect() protoreflect.Message {
 	mi := &file_zamok_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1939,33 +1939,33 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Queue.ProtoReflect.Descriptor instead.
-func (*Queue) Descriptor() ([]byte, []int) {
+// Deprecated: Use QueuePosition.ProtoReflect.Descriptor instead.
+func (*QueuePosition) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *Queue) GetTicket() uint64 {
+func (x *QueuePosition) GetTicket() uint64 {
 	if x != nil {
 		return x.Ticket
 	}
 	return 0
 }
 
-func (x *Queue) GetName() string {
+func (x *QueuePosition) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *Queue) GetAhead() uint32 {
+func (x *QueuePosition) GetAhead() uint32 {
 	if x != nil {
 		return x.Ahead
 	}
 	return 0
 }
 
-func (x *Queue) GetBlockers() []*Blocker {
+func (x *QueuePosition) GetBlockers() []*Blocker {
 	if x != nil {
 		return x.Blockers
 	}
@@ -2025,29 +2025,29 @@ func (x *Contended) GetWaiting() uint32 {
 	return 0
 }
 
-// Ended: the session is over and with it all of its tickets.
-type Ended struct {
+// SessionEnded: the session is over and with it all of its tickets.
+type SessionEnded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Why           Why                    `protobuf:"varint,1,opt,name=why,proto3,enum=zamok.v1.Why" json:"why,omitempty"`
+	Reason        Reason                 `protobuf:"varint,1,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Ended) Reset() {
-	*x = Ended{}
+func (x *SessionEnded) Reset() {
+	*x = SessionEnded{}
 	mi := &file_zamok_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Ended) String() string {
+func (x *SessionEnded) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Ended) ProtoMessage() {}
+func (*SessionEnded) ProtoMessage() {}
 
-func (x *Ended) ProtoReflect() protoreflect.Message {
+func (x *SessionEnded) ProtoReflect() protoreflect.Message {
 	mi := &file_zamok_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2059,19 +2059,19 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Ended.ProtoReflect.Descriptor instead.
-func (*Ended) Descriptor() ([]byte, []int) {
+// Deprecated: Use SessionEnded.ProtoReflect.Descriptor instead.
+func (*SessionEnded) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *Ended) GetWhy() Why {
+func (x *SessionEnded) GetReason() Reason {
 	if x != nil {
-		return x.Why
+		return x.Reason
 	}
-	return Why_WHY_UNSPECIFIED
+	return Reason_REASON_UNSPECIFIED
 }
 
-func (x *Ended) GetText() string {
+func (x *SessionEnded) GetText() string {
 	if x != nil {
 		return x.Text
 	}
@@ -2093,12 +2093,12 @@ type ErrorInfo struct {
 	Cycle []*Link `protobuf:"bytes,6,rep,name=cycle,proto3" json:"cycle,omitempty"`
 	More  uint32  `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
 	// OTHER_KIND: the limit of the permits it is in use as; 0 = a mutex.
-	Of uint32 `protobuf:"varint,8,opt,name=of,proto3" json:"of,omitempty"`
+	Limit uint32 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
 	// NOT_LEADER: who leads, if that is known, and where it serves clients.
 	Leader        string `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"`
 	LeaderAddress string `protobuf:"bytes,10,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
 	// NO_SESSION and OVER: how it ended, if that is remembered.
-	Why Why `protobuf:"varint,11,opt,name=why,proto3,enum=zamok.v1.Why" json:"why,omitempty"`
+	Reason Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// OTHER_CLUSTER: the id of the node's cluster, as hex.
 	Cluster       string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2184,9 +2184,9 @@ func (x *ErrorInfo) GetMore() uint32 {
 	return 0
 }
 
-func (x *ErrorInfo) GetOf() uint32 {
+func (x *ErrorInfo) GetLimit() uint32 {
 	if x != nil {
-		return x.Of
+		return x.Limit
 	}
 	return 0
 }
@@ -2205,11 +2205,11 @@ func (x *ErrorInfo) GetLeaderAddress() string {
 	return ""
 }
 
-func (x *ErrorInfo) GetWhy() Why {
+func (x *ErrorInfo) GetReason() Reason {
 	if x != nil {
-		return x.Why
+		return x.Reason
 	}
-	return Why_WHY_UNSPECIFIED
+	return Reason_REASON_UNSPECIFIED
 }
 
 func (x *ErrorInfo) GetCluster() string {
@@ -2610,7 +2610,7 @@ type RenewSessionResponse struct {
 	Sent  []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
 	Ttl   int64                  `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// As in Welcome.
+	// As in SessionState.
 	TtlMin        int64 `protobuf:"varint,4,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2767,7 +2767,7 @@ type AcquireRequest struct {
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	Acquire       *Acquire               `protobuf:"bytes,3,opt,name=acquire,proto3" json:"acquire,omitempty"`
-	Floor         uint64                 `protobuf:"varint,4,opt,name=floor,proto3" json:"floor,omitempty"`
+	AckedThrough  uint64                 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	Sent          []byte                 `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2824,9 +2824,9 @@ func (x *AcquireRequest) GetAcquire() *Acquire {
 	return nil
 }
 
-func (x *AcquireRequest) GetFloor() uint64 {
+func (x *AcquireRequest) GetAckedThrough() uint64 {
 	if x != nil {
-		return x.Floor
+		return x.AckedThrough
 	}
 	return 0
 }
@@ -2905,7 +2905,7 @@ type DropRequest struct {
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	Ticket        uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Floor         uint64                 `protobuf:"varint,4,opt,name=floor,proto3" json:"floor,omitempty"`
+	AckedThrough  uint64                 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	Sent          []byte                 `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2962,9 +2962,9 @@ func (x *DropRequest) GetTicket() uint64 {
 	return 0
 }
 
-func (x *DropRequest) GetFloor() uint64 {
+func (x *DropRequest) GetAckedThrough() uint64 {
 	if x != nil {
-		return x.Floor
+		return x.AckedThrough
 	}
 	return 0
 }
@@ -3041,7 +3041,7 @@ type DowngradeRequest struct {
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	Ticket        uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Floor         uint64                 `protobuf:"varint,4,opt,name=floor,proto3" json:"floor,omitempty"`
+	AckedThrough  uint64                 `protobuf:"varint,4,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	Sent          []byte                 `protobuf:"bytes,5,opt,name=sent,proto3" json:"sent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3098,9 +3098,9 @@ func (x *DowngradeRequest) GetTicket() uint64 {
 	return 0
 }
 
-func (x *DowngradeRequest) GetFloor() uint64 {
+func (x *DowngradeRequest) GetAckedThrough() uint64 {
 	if x != nil {
-		return x.Floor
+		return x.AckedThrough
 	}
 	return 0
 }
@@ -3360,7 +3360,7 @@ type LockSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The limit of its permits; 0 = a mutex.
-	Of      uint32 `protobuf:"varint,2,opt,name=of,proto3" json:"of,omitempty"`
+	Limit   uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	Holders uint32 `protobuf:"varint,3,opt,name=holders,proto3" json:"holders,omitempty"`
 	Waiters uint32 `protobuf:"varint,4,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	// Cluster time; 0 = no delay.
@@ -3408,9 +3408,9 @@ func (x *LockSummary) GetName() string {
 	return ""
 }
 
-func (x *LockSummary) GetOf() uint32 {
+func (x *LockSummary) GetLimit() uint32 {
 	if x != nil {
-		return x.Of
+		return x.Limit
 	}
 	return 0
 }
@@ -3449,7 +3449,7 @@ type Ticket struct {
 	Session uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	State   *TicketState           `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// The index at which it was asked for: its place in every queue.
-	Born uint64 `protobuf:"varint,3,opt,name=born,proto3" json:"born,omitempty"`
+	Enqueued uint64 `protobuf:"varint,3,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
 	// Cluster time; 0 = without limit.
 	WaitUntil int64   `protobuf:"varint,4,opt,name=wait_until,json=waitUntil,proto3" json:"wait_until,omitempty"`
 	Owner     string  `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
@@ -3462,8 +3462,8 @@ type Ticket struct {
 	Blockers []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	// Cluster times at which it was asked for and granted, to a tenth of a second or to a hundredth of the
 	// age; 0 = not, or longer ago than the node that answers remembers.
-	AskedAt   int64 `protobuf:"varint,11,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
-	GrantedAt int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
+	EnqueuedAt int64 `protobuf:"varint,11,opt,name=enqueued_at,json=enqueuedAt,proto3" json:"enqueued_at,omitempty"`
+	GrantedAt  int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
 	// Cluster time at which its session's lease ends if it is not renewed.
 	LeaseUntil    int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3514,9 +3514,9 @@ func (x *Ticket) GetState() *TicketState {
 	return nil
 }
 
-func (x *Ticket) GetBorn() uint64 {
+func (x *Ticket) GetEnqueued() uint64 {
 	if x != nil {
-		return x.Born
+		return x.Enqueued
 	}
 	return 0
 }
@@ -3570,9 +3570,9 @@ func (x *Ticket) GetBlockers() []*Blocker {
 	return nil
 }
 
-func (x *Ticket) GetAskedAt() int64 {
+func (x *Ticket) GetEnqueuedAt() int64 {
 	if x != nil {
-		return x.AskedAt
+		return x.EnqueuedAt
 	}
 	return 0
 }
@@ -4217,12 +4217,12 @@ func (x *WatchFrame) GetEvents() []*LockEvent {
 // LockEvent is a change of one ticket at locks under the prefix, or the end of a session: that has no ticket,
 // no token and no items.
 type LockEvent struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Happened Happened               `protobuf:"varint,1,opt,name=happened,proto3,enum=zamok.v1.Happened" json:"happened,omitempty"`
-	Session  uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
-	Ticket   uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	Token    uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
-	Why      Why                    `protobuf:"varint,5,opt,name=why,proto3,enum=zamok.v1.Why" json:"why,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Kind    EventKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=zamok.v1.EventKind" json:"kind,omitempty"`
+	Session uint64                 `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Ticket  uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	Token   uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
+	Reason  Reason                 `protobuf:"varint,5,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
 	// An operator's reason.
 	Text  string  `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
 	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
@@ -4262,11 +4262,11 @@ func (*LockEvent) Descriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{50}
 }
 
-func (x *LockEvent) GetHappened() Happened {
+func (x *LockEvent) GetKind() EventKind {
 	if x != nil {
-		return x.Happened
+		return x.Kind
 	}
-	return Happened_HAPPENED_UNSPECIFIED
+	return EventKind_EVENT_UNSPECIFIED
 }
 
 func (x *LockEvent) GetSession() uint64 {
@@ -4290,11 +4290,11 @@ func (x *LockEvent) GetToken() uint64 {
 	return 0
 }
 
-func (x *LockEvent) GetWhy() Why {
+func (x *LockEvent) GetReason() Reason {
 	if x != nil {
-		return x.Why
+		return x.Reason
 	}
-	return Why_WHY_UNSPECIFIED
+	return Reason_REASON_UNSPECIFIED
 }
 
 func (x *LockEvent) GetText() string {
@@ -5171,21 +5171,22 @@ var File_zamok_proto protoreflect.FileDescriptor
 
 const file_zamok_proto_rawDesc = "" +
 	"\n" +
-	"\vzamok.proto\x12\bzamok.v1\"l\n" +
+	"\vzamok.proto\x12\bzamok.v1\"{\n" +
 	"\vClientFrame\x123\n" +
 	"\bmessages\x18\x01 \x03(\v2\x17.zamok.v1.ClientMessageR\bmessages\x12\x12\n" +
-	"\x04sent\x18\x02 \x01(\fR\x04sent\x12\x14\n" +
-	"\x05floor\x18\x03 \x01(\x04R\x05floor\"\xba\x02\n" +
-	"\rClientMessage\x12'\n" +
-	"\x05hello\x18\x01 \x01(\v2\x0f.zamok.v1.HelloH\x00R\x05hello\x12-\n" +
-	"\aacquire\x18\x02 \x01(\v2\x11.zamok.v1.AcquireH\x00R\aacquire\x12*\n" +
-	"\x04drop\x18\x03 \x01(\v2\x14.zamok.v1.TicketNameH\x00R\x04drop\x124\n" +
-	"\tdowngrade\x18\x04 \x01(\v2\x14.zamok.v1.TicketNameH\x00R\tdowngrade\x124\n" +
+	"\x04sent\x18\x02 \x01(\fR\x04sent\x12#\n" +
+	"\racked_through\x18\x03 \x01(\x04R\fackedThrough\"\xc3\x02\n" +
+	"\rClientMessage\x12*\n" +
+	"\x04open\x18\x01 \x01(\v2\x14.zamok.v1.OpenStreamH\x00R\x04open\x12-\n" +
+	"\aacquire\x18\x02 \x01(\v2\x11.zamok.v1.AcquireH\x00R\aacquire\x12-\n" +
+	"\x04drop\x18\x03 \x01(\v2\x17.zamok.v1.TicketRequestH\x00R\x04drop\x127\n" +
+	"\tdowngrade\x18\x04 \x01(\v2\x17.zamok.v1.TicketRequestH\x00R\tdowngrade\x124\n" +
 	"\n" +
 	"keep_alive\x18\x05 \x01(\v2\x13.zamok.v1.KeepAliveH\x00R\tkeepAlive\x12.\n" +
 	"\x05close\x18\x06 \x01(\v2\x16.zamok.v1.CloseSessionH\x00R\x05closeB\t\n" +
-	"\amessage\"\x8a\x01\n" +
-	"\x05Hello\x12\x16\n" +
+	"\amessage\"\x8f\x01\n" +
+	"\n" +
+	"OpenStream\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x125\n" +
 	"\bsettings\x18\x03 \x01(\v2\x19.zamok.v1.SessionSettingsR\bsettings\x12\x18\n" +
@@ -5196,38 +5197,36 @@ const file_zamok_proto_rawDesc = "" +
 	"\bmetadata\x18\x03 \x01(\fR\bmetadata\x12\x1d\n" +
 	"\n" +
 	"lock_delay\x18\x04 \x01(\x03R\tlockDelay\x122\n" +
-	"\x15release_on_disconnect\x18\x05 \x01(\x03R\x13releaseOnDisconnect\"\xce\x01\n" +
+	"\x15release_on_disconnect\x18\x05 \x01(\x03R\x13releaseOnDisconnect\"\xd8\x01\n" +
 	"\aAcquire\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12$\n" +
 	"\x05items\x18\x02 \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x19\n" +
 	"\bwait_for\x18\x03 \x01(\x03R\awaitFor\x12\x19\n" +
 	"\bmax_hold\x18\x04 \x01(\x03R\amaxHold\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x1a\n" +
-	"\bmetadata\x18\x06 \x01(\fR\bmetadata\x12\x1d\n" +
-	"\n" +
-	"tell_queue\x18\a \x01(\bR\ttellQueue\"h\n" +
+	"\bmetadata\x18\x06 \x01(\fR\bmetadata\x12'\n" +
+	"\x0freport_position\x18\a \x01(\bR\x0ereportPosition\"n\n" +
 	"\x04Item\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x0e.zamok.v1.ModeR\x04mode\x12\x18\n" +
-	"\apermits\x18\x03 \x01(\rR\apermits\x12\x0e\n" +
-	"\x02of\x18\x04 \x01(\rR\x02of\"$\n" +
-	"\n" +
-	"TicketName\x12\x16\n" +
+	"\apermits\x18\x03 \x01(\rR\apermits\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\"'\n" +
+	"\rTicketRequest\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\"\v\n" +
 	"\tKeepAlive\"\x0e\n" +
 	"\fCloseSession\"B\n" +
 	"\vServerFrame\x123\n" +
-	"\bmessages\x18\x01 \x03(\v2\x17.zamok.v1.ServerMessageR\bmessages\"\xd1\x02\n" +
-	"\rServerMessage\x12-\n" +
-	"\awelcome\x18\x01 \x01(\v2\x11.zamok.v1.WelcomeH\x00R\awelcome\x12*\n" +
+	"\bmessages\x18\x01 \x03(\v2\x17.zamok.v1.ServerMessageR\bmessages\"\x91\x03\n" +
+	"\rServerMessage\x122\n" +
+	"\asession\x18\x01 \x01(\v2\x16.zamok.v1.SessionStateH\x00R\asession\x12*\n" +
 	"\x06change\x18\x02 \x01(\v2\x10.zamok.v1.ChangeH\x00R\x06change\x12*\n" +
-	"\x06answer\x18\x03 \x01(\v2\x10.zamok.v1.AnswerH\x00R\x06answer\x12'\n" +
-	"\x05heard\x18\x04 \x01(\v2\x0f.zamok.v1.HeardH\x00R\x05heard\x12'\n" +
-	"\x05queue\x18\x05 \x01(\v2\x0f.zamok.v1.QueueH\x00R\x05queue\x123\n" +
-	"\tcontended\x18\x06 \x01(\v2\x13.zamok.v1.ContendedH\x00R\tcontended\x12'\n" +
-	"\x05ended\x18\a \x01(\v2\x0f.zamok.v1.EndedH\x00R\x05endedB\t\n" +
-	"\amessage\"\xdb\x01\n" +
-	"\aWelcome\x12\x18\n" +
+	"\x06answer\x18\x03 \x01(\v2\x10.zamok.v1.AnswerH\x00R\x06answer\x12>\n" +
+	"\x0ekeep_alive_ack\x18\x04 \x01(\v2\x16.zamok.v1.KeepAliveAckH\x00R\fkeepAliveAck\x125\n" +
+	"\bposition\x18\x05 \x01(\v2\x17.zamok.v1.QueuePositionH\x00R\bposition\x123\n" +
+	"\tcontended\x18\x06 \x01(\v2\x13.zamok.v1.ContendedH\x00R\tcontended\x12=\n" +
+	"\rsession_ended\x18\a \x01(\v2\x16.zamok.v1.SessionEndedH\x00R\fsessionEndedB\t\n" +
+	"\amessage\"\xe0\x01\n" +
+	"\fSessionState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x02 \x01(\x04R\n" +
@@ -5237,11 +5236,11 @@ const file_zamok_proto_rawDesc = "" +
 	"\x04time\x18\x05 \x01(\x03R\x04time\x12/\n" +
 	"\atickets\x18\x06 \x03(\v2\x15.zamok.v1.TicketStateR\atickets\x12\x12\n" +
 	"\x04node\x18\a \x01(\tR\x04node\x12\x17\n" +
-	"\attl_min\x18\b \x01(\x03R\x06ttlMin\"\xa2\x01\n" +
+	"\attl_min\x18\b \x01(\x03R\x06ttlMin\"\xab\x01\n" +
 	"\vTicketState\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12%\n" +
-	"\x05state\x18\x02 \x01(\x0e2\x0f.zamok.v1.StateR\x05state\x12\x1f\n" +
-	"\x03why\x18\x03 \x01(\x0e2\r.zamok.v1.WhyR\x03why\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x0f.zamok.v1.StateR\x05state\x12(\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x1d\n" +
 	"\n" +
 	"hold_until\x18\x05 \x01(\x03R\tholdUntil\"\x97\x01\n" +
@@ -5257,22 +5256,22 @@ const file_zamok_proto_rawDesc = "" +
 	"\acommand\x18\x01 \x01(\x0e2\x11.zamok.v1.CommandR\acommand\x12+\n" +
 	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12)\n" +
 	"\x05error\x18\x03 \x01(\v2\x13.zamok.v1.ErrorInfoR\x05error\x12\x14\n" +
-	"\x05ahead\x18\x04 \x01(\rR\x05ahead\"I\n" +
-	"\x05Heard\x12\x12\n" +
+	"\x05ahead\x18\x04 \x01(\rR\x05ahead\"P\n" +
+	"\fKeepAliveAck\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\fR\x04sent\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x18\n" +
-	"\achanges\x18\x03 \x01(\x04R\achanges\"x\n" +
-	"\x05Queue\x12\x16\n" +
+	"\achanges\x18\x03 \x01(\x04R\achanges\"\x80\x01\n" +
+	"\rQueuePosition\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05ahead\x18\x03 \x01(\rR\x05ahead\x12-\n" +
 	"\bblockers\x18\x04 \x03(\v2\x11.zamok.v1.BlockerR\bblockers\"=\n" +
 	"\tContended\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x18\n" +
-	"\awaiting\x18\x02 \x01(\rR\awaiting\"<\n" +
-	"\x05Ended\x12\x1f\n" +
-	"\x03why\x18\x01 \x01(\x0e2\r.zamok.v1.WhyR\x03why\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\xff\x02\n" +
+	"\awaiting\x18\x02 \x01(\rR\awaiting\"L\n" +
+	"\fSessionEnded\x12(\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x8e\x03\n" +
 	"\tErrorInfo\x12\"\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x0e.zamok.v1.CodeR\x04code\x12+\n" +
 	"\aoutcome\x18\x02 \x01(\x0e2\x11.zamok.v1.OutcomeR\aoutcome\x12\x18\n" +
@@ -5280,12 +5279,12 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12-\n" +
 	"\bblockers\x18\x05 \x03(\v2\x11.zamok.v1.BlockerR\bblockers\x12$\n" +
 	"\x05cycle\x18\x06 \x03(\v2\x0e.zamok.v1.LinkR\x05cycle\x12\x12\n" +
-	"\x04more\x18\a \x01(\rR\x04more\x12\x0e\n" +
-	"\x02of\x18\b \x01(\rR\x02of\x12\x16\n" +
+	"\x04more\x18\a \x01(\rR\x04more\x12\x14\n" +
+	"\x05limit\x18\b \x01(\rR\x05limit\x12\x16\n" +
 	"\x06leader\x18\t \x01(\tR\x06leader\x12%\n" +
 	"\x0eleader_address\x18\n" +
-	" \x01(\tR\rleaderAddress\x12\x1f\n" +
-	"\x03why\x18\v \x01(\x0e2\r.zamok.v1.WhyR\x03why\x12\x18\n" +
+	" \x01(\tR\rleaderAddress\x12(\n" +
+	"\x06reason\x18\v \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x18\n" +
 	"\acluster\x18\f \x01(\tR\acluster\"\xfc\x01\n" +
 	"\aBlocker\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
@@ -5326,32 +5325,32 @@ const file_zamok_proto_rawDesc = "" +
 	"\x13CloseSessionRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\"\x16\n" +
-	"\x14CloseSessionResponse\"\x99\x01\n" +
+	"\x14CloseSessionResponse\"\xa8\x01\n" +
 	"\x0eAcquireRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12+\n" +
-	"\aacquire\x18\x03 \x01(\v2\x11.zamok.v1.AcquireR\aacquire\x12\x14\n" +
-	"\x05floor\x18\x04 \x01(\x04R\x05floor\x12\x12\n" +
+	"\aacquire\x18\x03 \x01(\v2\x11.zamok.v1.AcquireR\aacquire\x12#\n" +
+	"\racked_through\x18\x04 \x01(\x04R\fackedThrough\x12\x12\n" +
 	"\x04sent\x18\x05 \x01(\fR\x04sent\"f\n" +
 	"\x0fAcquireResponse\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\fR\x04sent\x12\x12\n" +
-	"\x04time\x18\x03 \x01(\x03R\x04time\"\x81\x01\n" +
+	"\x04time\x18\x03 \x01(\x03R\x04time\"\x90\x01\n" +
 	"\vDropRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
-	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\x12\x14\n" +
-	"\x05floor\x18\x04 \x01(\x04R\x05floor\x12\x12\n" +
+	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\x12#\n" +
+	"\racked_through\x18\x04 \x01(\x04R\fackedThrough\x12\x12\n" +
 	"\x04sent\x18\x05 \x01(\fR\x04sent\"c\n" +
 	"\fDropResponse\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\fR\x04sent\x12\x12\n" +
-	"\x04time\x18\x03 \x01(\x03R\x04time\"\x86\x01\n" +
+	"\x04time\x18\x03 \x01(\x03R\x04time\"\x95\x01\n" +
 	"\x10DowngradeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
-	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\x12\x14\n" +
-	"\x05floor\x18\x04 \x01(\x04R\x05floor\x12\x12\n" +
+	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\x12#\n" +
+	"\racked_through\x18\x04 \x01(\x04R\fackedThrough\x12\x12\n" +
 	"\x04sent\x18\x05 \x01(\fR\x04sent\"h\n" +
 	"\x11DowngradeResponse\x12+\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
@@ -5369,18 +5368,18 @@ const file_zamok_proto_rawDesc = "" +
 	"\x04lock\x18\x01 \x01(\v2\x15.zamok.v1.LockSummaryR\x04lock\x12*\n" +
 	"\aholders\x18\x02 \x03(\v2\x10.zamok.v1.TicketR\aholders\x12&\n" +
 	"\x05queue\x18\x03 \x03(\v2\x10.zamok.v1.TicketR\x05queue\x12%\n" +
-	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xb0\x01\n" +
+	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\"\xb6\x01\n" +
 	"\vLockSummary\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
-	"\x02of\x18\x02 \x01(\rR\x02of\x12\x18\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x18\n" +
 	"\aholders\x18\x03 \x01(\rR\aholders\x12\x18\n" +
 	"\awaiters\x18\x04 \x01(\rR\awaiters\x12#\n" +
 	"\rdelayed_until\x18\x05 \x01(\x03R\fdelayedUntil\x12$\n" +
-	"\x0ehold_off_until\x18\x06 \x01(\x03R\fholdOffUntil\"\x96\x03\n" +
+	"\x0ehold_off_until\x18\x06 \x01(\x03R\fholdOffUntil\"\xa4\x03\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12+\n" +
-	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x12\n" +
-	"\x04born\x18\x03 \x01(\x04R\x04born\x12\x1d\n" +
+	"\x05state\x18\x02 \x01(\v2\x15.zamok.v1.TicketStateR\x05state\x12\x1a\n" +
+	"\benqueued\x18\x03 \x01(\x04R\benqueued\x12\x1d\n" +
 	"\n" +
 	"wait_until\x18\x04 \x01(\x03R\twaitUntil\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x1a\n" +
@@ -5389,8 +5388,9 @@ const file_zamok_proto_rawDesc = "" +
 	"\x05label\x18\b \x01(\tR\x05label\x12\x1a\n" +
 	"\bidentity\x18\t \x01(\tR\bidentity\x12-\n" +
 	"\bblockers\x18\n" +
-	" \x03(\v2\x11.zamok.v1.BlockerR\bblockers\x12\x19\n" +
-	"\basked_at\x18\v \x01(\x03R\aaskedAt\x12\x1d\n" +
+	" \x03(\v2\x11.zamok.v1.BlockerR\bblockers\x12\x1f\n" +
+	"\venqueued_at\x18\v \x01(\x03R\n" +
+	"enqueuedAt\x12\x1d\n" +
 	"\n" +
 	"granted_at\x18\f \x01(\x03R\tgrantedAt\x12\x1f\n" +
 	"\vlease_until\x18\r \x01(\x03R\n" +
@@ -5434,13 +5434,13 @@ const file_zamok_proto_rawDesc = "" +
 	"\n" +
 	"WatchFrame\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12+\n" +
-	"\x06events\x18\x02 \x03(\v2\x13.zamok.v1.LockEventR\x06events\"\xf4\x01\n" +
-	"\tLockEvent\x12.\n" +
-	"\bhappened\x18\x01 \x01(\x0e2\x12.zamok.v1.HappenedR\bhappened\x12\x18\n" +
+	"\x06events\x18\x02 \x03(\v2\x13.zamok.v1.LockEventR\x06events\"\xf6\x01\n" +
+	"\tLockEvent\x12'\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x13.zamok.v1.EventKindR\x04kind\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x16\n" +
 	"\x06ticket\x18\x03 \x01(\x04R\x06ticket\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x1f\n" +
-	"\x03why\x18\x05 \x01(\x0e2\r.zamok.v1.WhyR\x03why\x12\x12\n" +
+	"\x05token\x18\x04 \x01(\x04R\x05token\x12(\n" +
+	"\x06reason\x18\x05 \x01(\x0e2\x10.zamok.v1.ReasonR\x06reason\x12\x12\n" +
 	"\x04text\x18\x06 \x01(\tR\x04text\x12$\n" +
 	"\x05items\x18\a \x03(\v2\x0e.zamok.v1.ItemR\x05items\x12\x14\n" +
 	"\x05label\x18\b \x01(\tR\x05label\"W\n" +
@@ -5501,36 +5501,34 @@ const file_zamok_proto_rawDesc = "" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eMODE_EXCLUSIVE\x10\x01\x12\x0f\n" +
 	"\vMODE_SHARED\x10\x02\x12\x10\n" +
-	"\fMODE_PERMITS\x10\x03*T\n" +
+	"\fMODE_PERMITS\x10\x03*U\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_WAITING\x10\x01\x12\x11\n" +
-	"\rSTATE_GRANTED\x10\x02\x12\x0e\n" +
-	"\n" +
-	"STATE_GONE\x10\x03*\x9e\x02\n" +
-	"\x03Why\x12\x13\n" +
-	"\x0fWHY_UNSPECIFIED\x10\x00\x12\x0f\n" +
-	"\vWHY_DROPPED\x10\x01\x12\x0e\n" +
-	"\n" +
-	"WHY_CLOSED\x10\x02\x12\x0f\n" +
-	"\vWHY_EXPIRED\x10\x03\x12\x14\n" +
-	"\x10WHY_DISCONNECTED\x10\x04\x12\x0f\n" +
-	"\vWHY_EVICTED\x10\x05\x12\x0f\n" +
-	"\vWHY_REVOKED\x10\x06\x12\x10\n" +
-	"\fWHY_HELD_OUT\x10\a\x12\x12\n" +
-	"\x0eWHY_WAITED_OUT\x10\b\x12\x12\n" +
-	"\x0eWHY_TRY_FAILED\x10\t\x12\x12\n" +
-	"\x0eWHY_DEADLOCKED\x10\n" +
-	"\x12\x12\n" +
-	"\x0eWHY_OWNER_BUSY\x10\v\x12\x12\n" +
-	"\x0eWHY_WRONG_KIND\x10\f\x12\x10\n" +
-	"\fWHY_TOO_MANY\x10\r\x12\x10\n" +
-	"\fWHY_RESTORED\x10\x0e*`\n" +
+	"\rSTATE_GRANTED\x10\x02\x12\x0f\n" +
+	"\vSTATE_ENDED\x10\x03*\xdc\x02\n" +
+	"\x06Reason\x12\x16\n" +
+	"\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eREASON_DROPPED\x10\x01\x12\x11\n" +
+	"\rREASON_CLOSED\x10\x02\x12\x12\n" +
+	"\x0eREASON_EXPIRED\x10\x03\x12\x17\n" +
+	"\x13REASON_DISCONNECTED\x10\x04\x12\x12\n" +
+	"\x0eREASON_EVICTED\x10\x05\x12\x12\n" +
+	"\x0eREASON_REVOKED\x10\x06\x12\x1c\n" +
+	"\x18REASON_MAX_HOLD_EXCEEDED\x10\a\x12\x17\n" +
+	"\x13REASON_WAIT_TIMEOUT\x10\b\x12\x15\n" +
+	"\x11REASON_TRY_FAILED\x10\t\x12\x15\n" +
+	"\x11REASON_DEADLOCKED\x10\n" +
+	"\x12\x15\n" +
+	"\x11REASON_OWNER_BUSY\x10\v\x12\x18\n" +
+	"\x14REASON_KIND_MISMATCH\x10\f\x12\x13\n" +
+	"\x0fREASON_TOO_MANY\x10\r\x12\x13\n" +
+	"\x0fREASON_RESTORED\x10\x0e*`\n" +
 	"\aCommand\x12\x17\n" +
 	"\x13COMMAND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fCOMMAND_ACQUIRE\x10\x01\x12\x10\n" +
 	"\fCOMMAND_DROP\x10\x02\x12\x15\n" +
-	"\x11COMMAND_DOWNGRADE\x10\x03*\xbb\x03\n" +
+	"\x11COMMAND_DOWNGRADE\x10\x03*\xdb\x03\n" +
 	"\x04Code\x12\v\n" +
 	"\aCODE_OK\x10\x00\x12\x10\n" +
 	"\fCODE_INVALID\x10\x01\x12\x13\n" +
@@ -5538,25 +5536,24 @@ const file_zamok_proto_rawDesc = "" +
 	"\x11CODE_WRONG_SECRET\x10\x03\x12\x15\n" +
 	"\x11CODE_NOT_ACQUIRED\x10\x04\x12\x11\n" +
 	"\rCODE_DEADLOCK\x10\x05\x12\x14\n" +
-	"\x10CODE_OWNER_WAITS\x10\x06\x12\x13\n" +
-	"\x0fCODE_OTHER_KIND\x10\a\x12\x0e\n" +
-	"\n" +
-	"CODE_LIMIT\x10\b\x12\x11\n" +
-	"\rCODE_NOT_HELD\x10\t\x12\r\n" +
-	"\tCODE_OVER\x10\n" +
+	"\x10CODE_OWNER_WAITS\x10\x06\x12\x16\n" +
+	"\x12CODE_KIND_MISMATCH\x10\a\x12\x17\n" +
+	"\x13CODE_LIMIT_EXCEEDED\x10\b\x12\x11\n" +
+	"\rCODE_NOT_HELD\x10\t\x12\x15\n" +
+	"\x11CODE_TICKET_ENDED\x10\n" +
 	"\x12\x13\n" +
 	"\x0fCODE_NOT_LEADER\x10\v\x12\x13\n" +
 	"\x0fCODE_OVERLOADED\x10\f\x12\x11\n" +
 	"\rCODE_DISK_LOW\x10\r\x12\x10\n" +
 	"\fCODE_UNKNOWN\x10\x0e\x12\x0f\n" +
 	"\vCODE_DENIED\x10\x0f\x12\x13\n" +
-	"\x0fCODE_SUPERSEDED\x10\x10\x12\r\n" +
-	"\tCODE_SLOW\x10\x11\x12\r\n" +
-	"\tCODE_GONE\x10\x12\x12\x11\n" +
+	"\x0fCODE_SUPERSEDED\x10\x10\x12\x14\n" +
+	"\x10CODE_SLOW_READER\x10\x11\x12\x12\n" +
+	"\x0eCODE_COMPACTED\x10\x12\x12\x11\n" +
 	"\rCODE_STOPPING\x10\x13\x12\x10\n" +
 	"\fCODE_REFUSED\x10\x14\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x15\x12\x16\n" +
-	"\x12CODE_OTHER_CLUSTER\x10\x16*_\n" +
+	"\x12CODE_WRONG_CLUSTER\x10\x16*_\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_DONE\x10\x01\x12\x14\n" +
@@ -5567,16 +5564,17 @@ const file_zamok_proto_rawDesc = "" +
 	"\x11BLOCKED_BY_HOLDER\x10\x01\x12\x15\n" +
 	"\x11BLOCKED_BY_WAITER\x10\x02\x12\x14\n" +
 	"\x10BLOCKED_BY_DELAY\x10\x03\x12\x17\n" +
-	"\x13BLOCKED_BY_HOLD_OFF\x10\x04*\xbf\x01\n" +
-	"\bHappened\x12\x18\n" +
-	"\x14HAPPENED_UNSPECIFIED\x10\x00\x12\x14\n" +
-	"\x10HAPPENED_GRANTED\x10\x01\x12\x14\n" +
-	"\x10HAPPENED_REFUSED\x10\x02\x12\x11\n" +
-	"\rHAPPENED_LOST\x10\x03\x12\x15\n" +
-	"\x11HAPPENED_RELEASED\x10\x04\x12\x17\n" +
-	"\x13HAPPENED_DOWNGRADED\x10\x05\x12\x12\n" +
-	"\x0eHAPPENED_ENDED\x10\x06\x12\x16\n" +
-	"\x12HAPPENED_CANCELLED\x10\a2\xcc\x06\n" +
+	"\x13BLOCKED_BY_HOLD_OFF\x10\x04*\xa8\x01\n" +
+	"\tEventKind\x12\x15\n" +
+	"\x11EVENT_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rEVENT_GRANTED\x10\x01\x12\x11\n" +
+	"\rEVENT_REFUSED\x10\x02\x12\x0e\n" +
+	"\n" +
+	"EVENT_LOST\x10\x03\x12\x12\n" +
+	"\x0eEVENT_RELEASED\x10\x04\x12\x14\n" +
+	"\x10EVENT_DOWNGRADED\x10\x05\x12\x0f\n" +
+	"\vEVENT_ENDED\x10\x06\x12\x13\n" +
+	"\x0fEVENT_CANCELLED\x10\a2\xcc\x06\n" +
 	"\x05Zamok\x12;\n" +
 	"\aSession\x12\x15.zamok.v1.ClientFrame\x1a\x15.zamok.v1.ServerFrame(\x010\x01\x12J\n" +
 	"\vOpenSession\x12\x1c.zamok.v1.OpenSessionRequest\x1a\x1d.zamok.v1.OpenSessionResponse\x12M\n" +
@@ -5617,31 +5615,31 @@ var file_zamok_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_zamok_proto_goTypes = []any{
 	(Mode)(0),                     // 0: zamok.v1.Mode
 	(State)(0),                    // 1: zamok.v1.State
-	(Why)(0),                      // 2: zamok.v1.Why
+	(Reason)(0),                   // 2: zamok.v1.Reason
 	(Command)(0),                  // 3: zamok.v1.Command
 	(Code)(0),                     // 4: zamok.v1.Code
 	(Outcome)(0),                  // 5: zamok.v1.Outcome
 	(BlockedBy)(0),                // 6: zamok.v1.BlockedBy
-	(Happened)(0),                 // 7: zamok.v1.Happened
+	(EventKind)(0),                // 7: zamok.v1.EventKind
 	(*ClientFrame)(nil),           // 8: zamok.v1.ClientFrame
 	(*ClientMessage)(nil),         // 9: zamok.v1.ClientMessage
-	(*Hello)(nil),                 // 10: zamok.v1.Hello
+	(*OpenStream)(nil),            // 10: zamok.v1.OpenStream
 	(*SessionSettings)(nil),       // 11: zamok.v1.SessionSettings
 	(*Acquire)(nil),               // 12: zamok.v1.Acquire
 	(*Item)(nil),                  // 13: zamok.v1.Item
-	(*TicketName)(nil),            // 14: zamok.v1.TicketName
+	(*TicketRequest)(nil),         // 14: zamok.v1.TicketRequest
 	(*KeepAlive)(nil),             // 15: zamok.v1.KeepAlive
 	(*CloseSession)(nil),          // 16: zamok.v1.CloseSession
 	(*ServerFrame)(nil),           // 17: zamok.v1.ServerFrame
 	(*ServerMessage)(nil),         // 18: zamok.v1.ServerMessage
-	(*Welcome)(nil),               // 19: zamok.v1.Welcome
+	(*SessionState)(nil),          // 19: zamok.v1.SessionState
 	(*TicketState)(nil),           // 20: zamok.v1.TicketState
 	(*Change)(nil),                // 21: zamok.v1.Change
 	(*Answer)(nil),                // 22: zamok.v1.Answer
-	(*Heard)(nil),                 // 23: zamok.v1.Heard
-	(*Queue)(nil),                 // 24: zamok.v1.Queue
+	(*KeepAliveAck)(nil),          // 23: zamok.v1.KeepAliveAck
+	(*QueuePosition)(nil),         // 24: zamok.v1.QueuePosition
 	(*Contended)(nil),             // 25: zamok.v1.Contended
-	(*Ended)(nil),                 // 26: zamok.v1.Ended
+	(*SessionEnded)(nil),          // 26: zamok.v1.SessionEnded
 	(*ErrorInfo)(nil),             // 27: zamok.v1.ErrorInfo
 	(*Blocker)(nil),               // 28: zamok.v1.Blocker
 	(*Link)(nil),                  // 29: zamok.v1.Link
@@ -5693,37 +5691,37 @@ var file_zamok_proto_goTypes = []any{
 }
 var file_zamok_proto_depIdxs = []int32{
 	9,  // 0: zamok.v1.ClientFrame.messages:type_name -> zamok.v1.ClientMessage
-	10, // 1: zamok.v1.ClientMessage.hello:type_name -> zamok.v1.Hello
+	10, // 1: zamok.v1.ClientMessage.open:type_name -> zamok.v1.OpenStream
 	12, // 2: zamok.v1.ClientMessage.acquire:type_name -> zamok.v1.Acquire
-	14, // 3: zamok.v1.ClientMessage.drop:type_name -> zamok.v1.TicketName
-	14, // 4: zamok.v1.ClientMessage.downgrade:type_name -> zamok.v1.TicketName
+	14, // 3: zamok.v1.ClientMessage.drop:type_name -> zamok.v1.TicketRequest
+	14, // 4: zamok.v1.ClientMessage.downgrade:type_name -> zamok.v1.TicketRequest
 	15, // 5: zamok.v1.ClientMessage.keep_alive:type_name -> zamok.v1.KeepAlive
 	16, // 6: zamok.v1.ClientMessage.close:type_name -> zamok.v1.CloseSession
-	11, // 7: zamok.v1.Hello.settings:type_name -> zamok.v1.SessionSettings
+	11, // 7: zamok.v1.OpenStream.settings:type_name -> zamok.v1.SessionSettings
 	13, // 8: zamok.v1.Acquire.items:type_name -> zamok.v1.Item
 	0,  // 9: zamok.v1.Item.mode:type_name -> zamok.v1.Mode
 	18, // 10: zamok.v1.ServerFrame.messages:type_name -> zamok.v1.ServerMessage
-	19, // 11: zamok.v1.ServerMessage.welcome:type_name -> zamok.v1.Welcome
+	19, // 11: zamok.v1.ServerMessage.session:type_name -> zamok.v1.SessionState
 	21, // 12: zamok.v1.ServerMessage.change:type_name -> zamok.v1.Change
 	22, // 13: zamok.v1.ServerMessage.answer:type_name -> zamok.v1.Answer
-	23, // 14: zamok.v1.ServerMessage.heard:type_name -> zamok.v1.Heard
-	24, // 15: zamok.v1.ServerMessage.queue:type_name -> zamok.v1.Queue
+	23, // 14: zamok.v1.ServerMessage.keep_alive_ack:type_name -> zamok.v1.KeepAliveAck
+	24, // 15: zamok.v1.ServerMessage.position:type_name -> zamok.v1.QueuePosition
 	25, // 16: zamok.v1.ServerMessage.contended:type_name -> zamok.v1.Contended
-	26, // 17: zamok.v1.ServerMessage.ended:type_name -> zamok.v1.Ended
-	20, // 18: zamok.v1.Welcome.tickets:type_name -> zamok.v1.TicketState
+	26, // 17: zamok.v1.ServerMessage.session_ended:type_name -> zamok.v1.SessionEnded
+	20, // 18: zamok.v1.SessionState.tickets:type_name -> zamok.v1.TicketState
 	1,  // 19: zamok.v1.TicketState.state:type_name -> zamok.v1.State
-	2,  // 20: zamok.v1.TicketState.why:type_name -> zamok.v1.Why
+	2,  // 20: zamok.v1.TicketState.reason:type_name -> zamok.v1.Reason
 	20, // 21: zamok.v1.Change.state:type_name -> zamok.v1.TicketState
 	3,  // 22: zamok.v1.Answer.command:type_name -> zamok.v1.Command
 	20, // 23: zamok.v1.Answer.state:type_name -> zamok.v1.TicketState
 	27, // 24: zamok.v1.Answer.error:type_name -> zamok.v1.ErrorInfo
-	28, // 25: zamok.v1.Queue.blockers:type_name -> zamok.v1.Blocker
-	2,  // 26: zamok.v1.Ended.why:type_name -> zamok.v1.Why
+	28, // 25: zamok.v1.QueuePosition.blockers:type_name -> zamok.v1.Blocker
+	2,  // 26: zamok.v1.SessionEnded.reason:type_name -> zamok.v1.Reason
 	4,  // 27: zamok.v1.ErrorInfo.code:type_name -> zamok.v1.Code
 	5,  // 28: zamok.v1.ErrorInfo.outcome:type_name -> zamok.v1.Outcome
 	28, // 29: zamok.v1.ErrorInfo.blockers:type_name -> zamok.v1.Blocker
 	29, // 30: zamok.v1.ErrorInfo.cycle:type_name -> zamok.v1.Link
-	2,  // 31: zamok.v1.ErrorInfo.why:type_name -> zamok.v1.Why
+	2,  // 31: zamok.v1.ErrorInfo.reason:type_name -> zamok.v1.Reason
 	6,  // 32: zamok.v1.Blocker.by:type_name -> zamok.v1.BlockedBy
 	1,  // 33: zamok.v1.Link.state:type_name -> zamok.v1.State
 	11, // 34: zamok.v1.OpenSessionRequest.settings:type_name -> zamok.v1.SessionSettings
@@ -5746,8 +5744,8 @@ var file_zamok_proto_depIdxs = []int32{
 	42, // 51: zamok.v1.CheckResponse.stamp:type_name -> zamok.v1.Stamp
 	42, // 52: zamok.v1.NowResponse.stamp:type_name -> zamok.v1.Stamp
 	58, // 53: zamok.v1.WatchFrame.events:type_name -> zamok.v1.LockEvent
-	7,  // 54: zamok.v1.LockEvent.happened:type_name -> zamok.v1.Happened
-	2,  // 55: zamok.v1.LockEvent.why:type_name -> zamok.v1.Why
+	7,  // 54: zamok.v1.LockEvent.kind:type_name -> zamok.v1.EventKind
+	2,  // 55: zamok.v1.LockEvent.reason:type_name -> zamok.v1.Reason
 	13, // 56: zamok.v1.LockEvent.items:type_name -> zamok.v1.Item
 	61, // 57: zamok.v1.ForceReleaseResponse.ended:type_name -> zamok.v1.TicketRef
 	66, // 58: zamok.v1.MembersResponse.members:type_name -> zamok.v1.Member
@@ -5805,7 +5803,7 @@ func file_zamok_proto_init() {
 		return
 	}
 	file_zamok_proto_msgTypes[1].OneofWrappers = []any{
-		(*ClientMessage_Hello)(nil),
+		(*ClientMessage_Open)(nil),
 		(*ClientMessage_Acquire)(nil),
 		(*ClientMessage_Drop)(nil),
 		(*ClientMessage_Downgrade)(nil),
@@ -5813,13 +5811,13 @@ func file_zamok_proto_init() {
 		(*ClientMessage_Close)(nil),
 	}
 	file_zamok_proto_msgTypes[10].OneofWrappers = []any{
-		(*ServerMessage_Welcome)(nil),
+		(*ServerMessage_Session)(nil),
 		(*ServerMessage_Change)(nil),
 		(*ServerMessage_Answer)(nil),
-		(*ServerMessage_Heard)(nil),
-		(*ServerMessage_Queue)(nil),
+		(*ServerMessage_KeepAliveAck)(nil),
+		(*ServerMessage_Position)(nil),
 		(*ServerMessage_Contended)(nil),
-		(*ServerMessage_Ended)(nil),
+		(*ServerMessage_SessionEnded)(nil),
 	}
 	file_zamok_proto_msgTypes[58].OneofWrappers = []any{}
 	type x struct{}

@@ -86,11 +86,11 @@ const (
 //
 // Zamok is what programs use.
 type ZamokClient interface {
-	// Session serves one session for as long as the connection lasts. The first frame has a Hello and
-	// nothing else. The server answers Welcome, with every ticket of the session, and from then on tells
+	// Session serves one session for as long as the connection lasts. The first frame has an OpenStream and
+	// nothing else. The server answers SessionState, with every ticket of the session, and from then on tells
 	// every change in the order in which it happened. Nothing is lost or reordered on one stream: when it
-	// would be, the stream ends. Then open another one and say Hello with the session's id: no place in a
-	// queue is lost by that. The stream's end is a status as described above; after an Ended message the
+	// would be, the stream ends. Then open another one and say OpenStream with the session's id: no place in a
+	// queue is lost by that. The stream's end is a status as described above; after a SessionEnded message the
 	// session is over and the status is OK.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClientFrame, ServerFrame], error)
 	// OpenSession opens a session, or answers with the living one that the same secret opened.
@@ -283,11 +283,11 @@ type Zamok_WatchClient = grpc.ServerStreamingClient[WatchFrame]
 //
 // Zamok is what programs use.
 type ZamokServer interface {
-	// Session serves one session for as long as the connection lasts. The first frame has a Hello and
-	// nothing else. The server answers Welcome, with every ticket of the session, and from then on tells
+	// Session serves one session for as long as the connection lasts. The first frame has an OpenStream and
+	// nothing else. The server answers SessionState, with every ticket of the session, and from then on tells
 	// every change in the order in which it happened. Nothing is lost or reordered on one stream: when it
-	// would be, the stream ends. Then open another one and say Hello with the session's id: no place in a
-	// queue is lost by that. The stream's end is a status as described above; after an Ended message the
+	// would be, the stream ends. Then open another one and say OpenStream with the session's id: no place in a
+	// queue is lost by that. The stream's end is a status as described above; after a SessionEnded message the
 	// session is over and the status is OK.
 	Session(grpc.BidiStreamingServer[ClientFrame, ServerFrame]) error
 	// OpenSession opens a session, or answers with the living one that the same secret opened.

@@ -78,7 +78,7 @@ func openEcho(ctx context.Context, s Session) (Client, error) {
 func (c *echoClient) Lock(ctx context.Context, key string) (Unlock, error) {
 	ask := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: &zamokpb.Acquire{Ticket: 1, WaitFor: -1,
 		Items: []*zamokpb.Item{{Name: key, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}}
-	drop := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketName{Ticket: 1}}}
+	drop := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: 1}}}
 	return func(ctx context.Context) error { return c.turn(ctx, drop) }, c.turn(ctx, ask)
 }
 
@@ -89,7 +89,7 @@ func (c *echoClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 func (c *echoClient) turn(_ context.Context, m *zamokpb.ClientMessage) error {
 	stream := <-c.streams
 	defer func() { c.streams <- stream }()
-	if err := stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, Floor: 1}); err != nil {
+	if err := stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, AckedThrough: 1}); err != nil {
 		return err
 	}
 	_, err := stream.Recv()

@@ -59,7 +59,7 @@ func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit t
 	}
 	args = append(args, pkg)
 	if s.rapid[pkg] {
-		// The way to a planted bug is no regression test: it must not be kept beside the others.
+		// The way to a mutant is no regression test: it must not be kept beside the others.
 		args = append(args, "-rapid.nofailfile")
 	}
 	// go test ends the tests at the limit. Compiling takes far less than this on a machine that is not busy.

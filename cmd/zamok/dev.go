@@ -163,7 +163,7 @@ func (v *devVerb) explain(err error) error {
 	return err
 }
 
-// awaitLeader returns when one of the nodes has opened its office.
+// awaitLeader returns when one of the nodes has opened its epoch.
 func (v *devVerb) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 	why := fmt.Errorf("no leader was elected within %v: is this machine too busy?", readyPatience)
 	if v.data != "" {
@@ -187,7 +187,7 @@ func (v *devVerb) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 	}
 }
 
-// closeAll ends nodes at the same time. They end together, so nobody is there to hand an office to: each
+// closeAll ends nodes at the same time. They end together, so nobody is there to hand an epoch to: each
 // would wait for the others in vain.
 func (v *devVerb) closeAll(nodes []*api.Node) {
 	var closing sync.WaitGroup

@@ -31,9 +31,9 @@ type lockDoc struct {
 }
 
 func newLockDoc(l client.LockInfo, now time.Duration) lockDoc {
-	d := lockDoc{Name: l.Name, Kind: "mutex", Of: l.Of, Holders: l.Holders, Waiters: l.Waiters,
+	d := lockDoc{Name: l.Name, Kind: "mutex", Of: l.Limit, Holders: l.Holders, Waiters: l.Waiters,
 		Delay: until(l.DelayedUntil, now), HoldOff: until(l.HoldOffUntil, now)}
-	if l.Of > 0 {
+	if l.Limit > 0 {
 		d.Kind = "permits"
 	}
 	return d
@@ -54,7 +54,7 @@ type itemDoc struct {
 }
 
 func newItemDoc(i client.Item) itemDoc {
-	return itemDoc{i.Name(), i.Mode().String(), i.Permits(), i.Of()}
+	return itemDoc{i.Name(), i.Mode().String(), i.Permits(), i.Limit()}
 }
 
 func (i itemDoc) mode() string {
@@ -108,7 +108,7 @@ func newTicketDoc(t client.TicketInfo, now time.Duration) ticketDoc {
 	return ticketDoc{
 		Session: t.Session, Ticket: t.Ticket, Token: uint64(t.Token), Label: t.Label, Identity: t.Identity, Owner: t.Owner,
 		Metadata: readable(t.Metadata),
-		Waited:   since(t.AskedAt, waited), Held: since(t.GrantedAt, now),
+		Waited:   since(t.EnqueuedAt, waited), Held: since(t.GrantedAt, now),
 		LeaseLeft: until(t.LeaseUntil, now), HoldLeft: until(t.HoldUntil, now), WaitLeft: until(t.WaitUntil, now),
 		Items:    each(t.Items, newItemDoc),
 		Blockers: each(t.Blockers, func(b client.Blocker) blockerDoc { return newBlockerDoc(b, now) }),

@@ -156,7 +156,7 @@ func (b *holder) acquire(ctx context.Context, ask func(context.Context, ...clien
 			}
 		}
 	}()
-	lock, err := ask(ctx, client.Metadata(b.meta), client.MaxHold(b.maxHold), client.OnQueue(b.status.show))
+	lock, err := ask(ctx, client.WithMetadata(b.meta), client.WithMaxHold(b.maxHold), client.OnPosition(b.status.show))
 	err = cause(ctx, err)
 	ended := (*signalError)(nil)
 	if lock != nil && errors.As(context.Cause(ctx), &ended) {

@@ -88,11 +88,11 @@ func (v *lockVerb) check(cmd *cobra.Command) error {
 func (v *lockVerb) item(name string) client.Item {
 	switch {
 	case v.shared:
-		return client.Shared(name)
+		return client.SharedItem(name)
 	case v.permits > 0:
-		return client.Permits(name, v.permits, v.of)
+		return client.PermitsItem(name, v.permits, v.of)
 	}
-	return client.Exclusive(name)
+	return client.ExclusiveItem(name)
 }
 
 func (v *lockVerb) run(ctx context.Context, name string, argv []string) error {

@@ -255,14 +255,14 @@ func TestElect(t *testing.T) {
 	cl := c.client(t)
 	var candidates [2]*running
 	for i := range candidates {
-		candidates[i] = begin(t, c, "elect", "office", "--", "sh", "-c",
+		candidates[i] = begin(t, c, "elect", "epoch", "--", "sh", "-c",
 			`trap 'echo steps down; exit 0' TERM; echo leads; while :; do sleep 0.02; done`)
 		if i == 0 {
 			candidates[i].says(t, "leads")
 		}
 	}
-	c.queue(t, "office", 1)
-	detail, err := cl.Get(context.Background(), "office", 0)
+	c.queue(t, "epoch", 1)
+	detail, err := cl.Get(context.Background(), "epoch", 0)
 	require.NoError(t, err)
 	err = cl.ExpireSession(context.Background(), detail.Held[0].Session, "for a test")
 	if !errors.Is(err, client.ErrSessionExpired) { // it was said twice: an answer came too late on a busy machine
@@ -270,7 +270,7 @@ func TestElect(t *testing.T) {
 	}
 	candidates[0].says(t, "steps down")
 	candidates[1].says(t, "leads")
-	c.queue(t, "office", 1) // the first stands again
+	c.queue(t, "epoch", 1) // the first stands again
 	require.NoError(t, candidates[1].Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, candidates[1].wait(t).code, "a signal passed on to the command ends it, and its code is ours")
 	require.Eventually(t, func() bool { return strings.Count(candidates[0].out.String(), "leads") == 2 }, patience, 5*time.Millisecond)

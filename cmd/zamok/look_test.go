@@ -124,7 +124,7 @@ func TestListingManyLocks(t *testing.T) {
 	for i := range tickets {
 		var items []client.Item
 		for j := range perTicket {
-			items = append(items, client.Exclusive(fmt.Sprintf("many/%05d", i*perTicket+j)))
+			items = append(items, client.ExclusiveItem(fmt.Sprintf("many/%05d", i*perTicket+j)))
 		}
 		_, err := cl.LockAll(t.Context(), items)
 		require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestWatching(t *testing.T) {
 		var e eventDoc
 		require.NoError(t, json.Unmarshal(scanner.Bytes(), &e), "one event a line")
 		require.Equal(t, []itemDoc{{Name: "watched/a", Mode: "exclusive"}}, e.Items)
-		happened = append(happened, e.Happened)
+		happened = append(happened, e.Event)
 	}
 	require.Equal(t, []string{"granted", "released"}, happened)
 	require.Contains(t, text.out.String(), "watched/a (exclusive)")
@@ -186,8 +186,8 @@ func TestWatchingSessions(t *testing.T) {
 	comes(t, "the end of a session, for programs", func() bool {
 		for line := range strings.Lines(lines.out.String()) {
 			var e map[string]string
-			if json.Unmarshal([]byte(line), &e) == nil && e["happened"] == "ended" {
-				return e["session"] != "" && e["why"] != "" && e["label"] != "" && e["ticket"] == ""
+			if json.Unmarshal([]byte(line), &e) == nil && e["event"] == "ended" {
+				return e["session"] != "" && e["reason"] != "" && e["label"] != "" && e["ticket"] == ""
 			}
 		}
 		return false

@@ -260,7 +260,7 @@ func holdOffIsTold(t *testing.T, file string) {
 	places := make(chan client.Position, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	_, err := c.client(t).Lock(ctx, "wanted", client.OnQueue(func(p client.Position) {
+	_, err := c.client(t).Lock(ctx, "wanted", client.OnPosition(func(p client.Position) {
 		if len(p.Blockers) > 0 && len(places) == 0 { // the first news may be the place alone
 			places <- p
 			cancel()

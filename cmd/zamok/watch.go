@@ -44,15 +44,15 @@ What happens to the locks of a session comes just before its end.`,
 }
 
 type eventDoc struct {
-	Index    uint64    `json:"index,string"`
-	Happened string    `json:"happened"`
-	Session  uint64    `json:"session,string"`
-	Ticket   uint64    `json:"ticket,string,omitempty"`
-	Token    uint64    `json:"token,string,omitempty"`
-	Why      string    `json:"why,omitempty"`
-	Reason   string    `json:"reason,omitempty"` // an operator's
-	Label    string    `json:"label,omitempty"`
-	Items    []itemDoc `json:"items,omitempty"`
+	Index   uint64    `json:"index,string"`
+	Event   string    `json:"event"`
+	Session uint64    `json:"session,string"`
+	Ticket  uint64    `json:"ticket,string,omitempty"`
+	Token   uint64    `json:"token,string,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	Text    string    `json:"text,omitempty"` // what an operator gave as the reason
+	Label   string    `json:"label,omitempty"`
+	Items   []itemDoc `json:"items,omitempty"`
 }
 
 func (e eventDoc) String() string {
@@ -60,7 +60,7 @@ func (e eventDoc) String() string {
 	for _, i := range e.Items {
 		names = append(names, fmt.Sprintf("%s (%s)", i.Name, i.mode()))
 	}
-	text := fmt.Sprintf("%d  %-10s  ", e.Index, e.Happened)
+	text := fmt.Sprintf("%d  %-10s  ", e.Index, e.Event)
 	if len(names) > 0 {
 		text += strings.Join(names, ", ") + "  "
 	}
@@ -74,11 +74,11 @@ func (e eventDoc) String() string {
 	if e.Token != 0 {
 		text += fmt.Sprintf(" token %d", e.Token)
 	}
-	if e.Why != "" {
-		text += ": " + e.Why
-	}
 	if e.Reason != "" {
 		text += ": " + e.Reason
+	}
+	if e.Text != "" {
+		text += ": " + e.Text
 	}
 	return oneLine(text)
 }
@@ -88,17 +88,17 @@ func (v *watchVerb) watch(ctx context.Context, c *client.Client, prefix string) 
 	if _, err := c.Now(ctx); err != nil {
 		return err
 	}
-	for moment, err := range c.Watch(ctx, prefix, v.from) {
+	for batch, err := range c.Watch(ctx, prefix, v.from) {
 		if err != nil && ctx.Err() != nil {
 			return interrupted(ctx)
 		}
 		if err != nil {
 			return err
 		}
-		for _, e := range moment.Events {
+		for _, e := range batch.Events {
 			doc := eventDoc{
-				Index: e.Index, Happened: e.Happened.String(), Session: e.Session, Ticket: e.Ticket, Token: uint64(e.Token),
-				Why: e.Why, Reason: e.Text, Label: e.Label, Items: each(e.Items, newItemDoc),
+				Index: e.Index, Event: e.Kind.String(), Session: e.Session, Ticket: e.Ticket, Token: uint64(e.Token),
+				Reason: e.Reason, Text: e.Text, Label: e.Label, Items: each(e.Items, newItemDoc),
 			}
 			if err := v.app.printLine(doc, doc.String()); err != nil {
 				return err

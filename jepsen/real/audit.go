@@ -115,7 +115,7 @@ func (a *audit) watch(ctx context.Context, c *caller) {
 				continue
 			}
 			// What one node does not remember, another may: one that took in a snapshot remembers nothing.
-			if tries++; ctx.Err() == nil && (!errors.Is(err, client.ErrGone) || tries == watchTries) {
+			if tries++; ctx.Err() == nil && (!errors.Is(err, client.ErrCompacted) || tries == watchTries) {
 				a.gap("the watch ended after index %d: %v", from, err)
 				from = 0
 			}
@@ -135,18 +135,18 @@ func (a *audit) begins() {
 // watching is a file beside that of the gaps; it is there once the audit has begun.
 func watching(gaps string) string { return gaps + ".watching" }
 
-func (a *audit) told(moment client.Moment) {
+func (a *audit) told(moment client.EventBatch) {
 	at := now()
 	for _, ev := range moment.Events {
 		ref := check.Ref{Session: ev.Session, Ticket: ev.Ticket}
-		if ev.Happened == client.EventCancelled { // the checker asks the token whether there was a grant
-			ev.Happened = client.EventReleased
+		if ev.Kind == client.EventCancelled { // the checker asks the token whether there was a grant
+			ev.Kind = client.EventReleased
 		}
 		a.record.put(check.Record{Event: &check.Event{
-			Node: "watch", At: at, Index: ev.Index, Happened: check.Happened(ev.Happened.String()),
-			Ref: ref, Token: uint64(ev.Token), Why: ev.Why, Items: tell.Items(ev.Items), Client: ev.Label,
+			Node: "watch", At: at, Index: ev.Index, Happened: check.Happened(ev.Kind.String()),
+			Ref: ref, Token: uint64(ev.Token), Why: ev.Reason, Items: tell.Items(ev.Items), Client: ev.Label,
 		}})
-		if ev.Happened == client.EventReleased && a.over.Err() != nil {
+		if ev.Kind == client.EventReleased && a.over.Err() != nil {
 			a.mu.Lock()
 			a.released[ref] = true
 			a.mu.Unlock()
@@ -251,7 +251,7 @@ func (a *audit) operate(t *thread) {
 // probe locks and unlocks a lock of its own.
 func (a *audit) probe(t *thread) {
 	for a.over.Err() == nil {
-		if l, h := t.ask(t.ctx, check.OpLock, []client.Item{client.Exclusive(prober)}, nil); l != nil {
+		if l, h := t.ask(t.ctx, check.OpLock, []client.Item{client.ExclusiveItem(prober)}, nil); l != nil {
 			t.unlock(l, &held{Hold: h})
 		}
 		pause(a.over, probeEvery)
@@ -260,7 +260,7 @@ func (a *audit) probe(t *thread) {
 
 // last does the last thing of the whole run, and sees it in the watch: so nothing before it is missing.
 func (a *audit) last(t *thread) {
-	l, h := t.ask(a.ctx, check.OpLock, []client.Item{client.Exclusive("last of the audit")}, nil)
+	l, h := t.ask(a.ctx, check.OpLock, []client.Item{client.ExclusiveItem("last of the audit")}, nil)
 	if l == nil {
 		a.gap("the audit's last lock was not granted")
 		return

@@ -18,7 +18,7 @@ import (
 // and the run was called violated: the session "was never ended".
 func TestASessionThatNoListShowedHasEnded(t *testing.T) {
 	const session, second = 7, time.Second
-	judged := func(moments ...client.Moment) []check.Finding {
+	judged := func(moments ...client.EventBatch) []check.Finding {
 		file := filepath.Join(t.TempDir(), "audit.jsonl")
 		r, err := newRecord(file)
 		require.NoError(t, err)
@@ -41,8 +41,8 @@ func TestASessionThatNoListShowedHasEnded(t *testing.T) {
 		assert.Contains(t, h.Sessions, check.Session{Session: 9, Client: "c1-1.2"})
 		return check.Check(h, check.Limits{}).Violations
 	}
-	ended := client.Event{Index: 12, Happened: client.EventEnded, Session: session, Why: "evicted", Text: "a test", Label: "c1-1.1"}
-	assert.Empty(t, judged(client.Moment{Index: 12, Events: []client.Event{ended}}))
+	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "evicted", Text: "a test", Label: "c1-1.1"}
+	assert.Empty(t, judged(client.EventBatch{Index: 12, Events: []client.Event{ended}}))
 
 	found := judged()
 	require.Len(t, found, 1)

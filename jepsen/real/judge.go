@@ -48,7 +48,7 @@ func (c *cluster) gather(plan check.Plan) (*check.History, error) {
 	return h, nil
 }
 
-// bury tells of each session of a killed program when it fell silent: what the program had sent may have
+// expire tells of each session of a killed program when it fell silent: what the program had sent may have
 // been on its way for a while.
 func (c *cluster) bury(h *check.History) {
 	silent := map[string]time.Duration{}

@@ -108,22 +108,22 @@ func (t *thread) mutex() string { return fmt.Sprint("m", t.IntN(mutexes)) }
 func (t *thread) wish() (items []client.Item, opts []client.Option) {
 	switch n := t.IntN(10); {
 	case n < 5:
-		items = append(items, client.Exclusive(t.mutex()))
+		items = append(items, client.ExclusiveItem(t.mutex()))
 	case n < 7:
-		items = append(items, client.Shared(t.mutex()))
+		items = append(items, client.SharedItem(t.mutex()))
 	case n < 9:
-		items = append(items, client.Permits(fmt.Sprint("p", t.IntN(pools)), 1+t.Uint32N(2), poolOf))
+		items = append(items, client.PermitsItem(fmt.Sprint("p", t.IntN(pools)), 1+t.Uint32N(2), poolOf))
 	default:
 		for _, i := range t.Perm(mutexes)[:2+t.IntN(2)] {
-			item := client.Exclusive(fmt.Sprint("m", i))
+			item := client.ExclusiveItem(fmt.Sprint("m", i))
 			if t.IntN(3) == 0 {
-				item = client.Shared(item.Name())
+				item = client.SharedItem(item.Name())
 			}
 			items = append(items, item)
 		}
 	}
 	if t.IntN(8) == 0 {
-		opts = append(opts, client.MaxHold(time.Second+time.Duration(t.Int64N(int64(time.Second)))))
+		opts = append(opts, client.WithMaxHold(time.Second+time.Duration(t.Int64N(int64(time.Second)))))
 	}
 	return items, opts
 }
@@ -132,7 +132,7 @@ func (t *thread) wish() (items []client.Item, opts []client.Option) {
 func (t *thread) acquire(bounded bool) (*client.Lock, *check.Hold) {
 	items, opts := t.wish()
 	if t.IntN(2) == 0 {
-		opts = append(opts, client.Owner(t.owner))
+		opts = append(opts, client.WithOwner(t.owner))
 	}
 	kind := check.OpLock
 	if t.IntN(3) == 0 {
@@ -154,7 +154,7 @@ func (t *thread) ask(ctx context.Context, kind check.Kind, items []client.Item, 
 	op := t.record.call(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)})
 	var queued time.Duration
 	if kind == check.OpLock {
-		opts = append(opts, client.OnQueue(func(client.Position) {
+		opts = append(opts, client.OnPosition(func(client.Position) {
 			if queued == 0 {
 				queued = now()
 			}
@@ -369,7 +369,7 @@ func (t *thread) beatOf(l *client.Lock) {
 
 // last is what a client does last: it must succeed.
 func (t *thread) last() {
-	if l, h := t.ask(t.ctx, check.OpLock, []client.Item{client.Exclusive("last of " + t.label)}, nil); l != nil {
+	if l, h := t.ask(t.ctx, check.OpLock, []client.Item{client.ExclusiveItem("last of " + t.label)}, nil); l != nil {
 		t.write(h, false)
 		t.check(h)
 		t.unlock(l, &held{Hold: h})

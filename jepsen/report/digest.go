@@ -111,7 +111,7 @@ func (d *digest) addHolds() {
 	}
 }
 
-// addOffices puts the offices in order, or guesses them from the terms that were seen.
+// addOffices puts the epochs in order, or guesses them from the terms that were seen.
 func (d *digest) addOffices() {
 	d.offices = slices.Clone(d.Offices)
 	if len(d.offices) == 0 {

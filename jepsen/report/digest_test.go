@@ -135,7 +135,7 @@ func TestMoments(t *testing.T) {
 	}
 }
 
-// Offices end where the next one begins, if nobody says when.
+// Epochs end where the next one begins, if nobody says when.
 func TestOffices(t *testing.T) {
 	h := &check.History{Plan: check.Plan{Begin: second, End: 9 * second}}
 	offices := []Office{{Node: "n2", From: 5 * second}, {Node: "n1", From: second}}

@@ -27,7 +27,7 @@
 //
 // A fault without a kind says only what another one voids, and is not counted.
 //
-// A change of leader is each office after the first. If offices are not told, they are guessed from the
+// A change of leader is each epoch after the first. If epochs are not told, they are guessed from the
 // terms that reads showed: those that nobody asked in are missing.
 //
 // Waiting for a lock and the answer to a call are two things: calls that were told to wait are counted

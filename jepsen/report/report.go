@@ -29,7 +29,7 @@ type Run struct {
 	Limits  check.Limits      // as they were given to check.Check
 }
 
-// Office is one leadership.
+// Epoch is one leadership.
 type Office struct {
 	Node string
 	Term uint64        // 0 = not known

@@ -15,7 +15,7 @@ const (
 	binsMax   = 6000
 	locksMax  = 8      // so many locks are drawn
 	barsMax   = 30_000 // so many times of holding, over all of them
-	barsOther = 5_000  // so many faults, and as many outages, offices and stalls
+	barsOther = 5_000  // so many faults, and as many outages, epochs and stalls
 	kindsMax  = 64     // kinds of faults that have a row of their own
 	around    = 2 * time.Second
 	wholeMax  = 500 // so many bars around violations are kept whole, for each lock
@@ -39,7 +39,7 @@ type timeline struct {
 	Answers        quantiles  `json:"answers"`
 	Waits          quantiles  `json:"waits"`
 	Faults         []lane     `json:"faults"`  // from, length, target
-	Offices        []int64    `json:"offices"` // from, length, node, term
+	Offices        []int64    `json:"epochs"`  // from, length, node, term
 	Stalls         []int64    `json:"stalls"`  // from, length, why
 	Outages        []int64    `json:"outages"` // from, length, prober
 	Locks          []lockLane `json:"locks"`

@@ -238,7 +238,7 @@ func (a *Audit) Granted(ref fsm.TicketRef) (at time.Duration, token uint64, gran
 	return e.At, ev.Token, granted
 }
 
-// Offices counts the offices that were opened.
+// Epochs counts the epochs that were opened.
 func (a *Audit) Offices() int {
 	n := 0
 	for _, e := range a.Entries() {

@@ -108,7 +108,7 @@ func leaderOf(s *Sim, want *Node) {
 	s.Fatalf("%s does not come to lead", want.ID)
 }
 
-// nobodyLeads sees that for a while no office opens.
+// nobodyLeads sees that for a while no epoch opens.
 func nobodyLeads(s *Sim, for_ time.Duration) {
 	s.Helper()
 	for began := time.Now(); time.Since(began) < for_; time.Sleep(100 * time.Millisecond) {

@@ -231,7 +231,7 @@ func (n *Node) hasBegun() bool {
 	return n.starts > 0
 }
 
-// stood are the times in which a clock stood, or a disk hung, which stops a leader's office and its clock: so
+// stood are the times in which a clock stood, or a disk hung, which stops a leader's epoch and its clock: so
 // much longer live the dead.
 func (f *Faults) stood() (all []check.Stall) {
 	f.mu.Lock()

@@ -18,7 +18,7 @@ const (
 	mutexes    = 4
 	pools      = 2
 	poolOf     = 3
-	office     = "office" // for which programs stand
+	office     = "epoch" // for which programs stand
 	holdMost   = 1500 * time.Millisecond
 	waitMost   = 3 * time.Second
 	thinkMost  = time.Second
@@ -59,27 +59,27 @@ func (t *thread) mutex() string { return fmt.Sprint("m", t.IntN(mutexes)) }
 func (t *thread) wish() (items []client.Item, opts []client.Option) {
 	switch n := t.IntN(10); {
 	case n < 1:
-		items = append(items, client.Exclusive(office))
+		items = append(items, client.ExclusiveItem(office))
 	case n < 4:
-		items = append(items, client.Exclusive(t.mutex()))
+		items = append(items, client.ExclusiveItem(t.mutex()))
 	case n < 6:
-		items = append(items, client.Shared(t.mutex()))
+		items = append(items, client.SharedItem(t.mutex()))
 	case n < 8:
-		items = append(items, client.Permits(fmt.Sprint("p", t.IntN(pools)), 1+t.Uint32N(2), poolOf))
+		items = append(items, client.PermitsItem(fmt.Sprint("p", t.IntN(pools)), 1+t.Uint32N(2), poolOf))
 	default:
 		for _, i := range t.Perm(mutexes)[:2+t.IntN(2)] {
-			item := client.Exclusive(fmt.Sprint("m", i))
+			item := client.ExclusiveItem(fmt.Sprint("m", i))
 			if t.IntN(3) == 0 {
-				item = client.Shared(item.Name())
+				item = client.SharedItem(item.Name())
 			}
 			items = append(items, item)
 		}
 	}
 	if t.IntN(8) == 0 {
-		opts = append(opts, client.MaxHold(time.Second+time.Duration(t.Int64N(int64(time.Second)))))
+		opts = append(opts, client.WithMaxHold(time.Second+time.Duration(t.Int64N(int64(time.Second)))))
 	}
 	if t.IntN(4) == 0 {
-		opts = append(opts, client.OnQueue(func(client.Position) {}), client.Metadata([]byte(t.owner)))
+		opts = append(opts, client.OnPosition(func(client.Position) {}), client.WithMetadata([]byte(t.owner)))
 	}
 	return items, opts
 }
@@ -88,7 +88,7 @@ func (t *thread) wish() (items []client.Item, opts []client.Option) {
 func (t *thread) acquire(bounded bool) (*client.Lock, *check.Hold) {
 	items, opts := t.wish()
 	if t.IntN(2) == 0 {
-		opts = append(opts, client.Owner(t.owner))
+		opts = append(opts, client.WithOwner(t.owner))
 	}
 	kind := check.OpLock
 	if t.IntN(3) == 0 {

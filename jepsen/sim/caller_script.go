@@ -158,7 +158,7 @@ func (s *script) lock(name string) {
 	var token uint64
 	err := s.prove(waitMost+callMost, func(ctx context.Context, node zamokpb.ZamokClient) error {
 		granted, err := node.Acquire(ctx, &zamokpb.AcquireRequest{
-			Session: s.session, Secret: s.secret, Floor: s.ticket - 1, Acquire: &zamokpb.Acquire{
+			Session: s.session, Secret: s.secret, AckedThrough: s.ticket - 1, Acquire: &zamokpb.Acquire{
 				Ticket: s.ticket, WaitFor: s.Int64N(int64(waitMost)),
 				Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 			},
@@ -215,10 +215,10 @@ func (s *script) drop(h *check.Hold) {
 		s.record.believed(h, check.Lost, "")
 	}
 	for until := time.Now().Add(drainMost); time.Now().Before(until); s.think() {
-		var why zamokpb.Why
+		var why zamokpb.Reason
 		err := s.prove(callMost, func(ctx context.Context, node zamokpb.ZamokClient) error {
 			gone, err := node.Drop(ctx, &zamokpb.DropRequest{Session: s.session, Secret: s.secret, Ticket: s.ticket})
-			why = gone.GetState().GetWhy()
+			why = gone.GetState().GetReason()
 			return err
 		})
 		ended := status.Code(err) == codes.NotFound
@@ -230,7 +230,7 @@ func (s *script) drop(h *check.Hold) {
 		}
 		if op != nil {
 			s.record.done(op, func(op *check.Op) {
-				if op.Outcome = check.OK; ended || why != zamokpb.Why_WHY_DROPPED {
+				if op.Outcome = check.OK; ended || why != zamokpb.Reason_REASON_DROPPED {
 					op.Outcome = check.Refused
 				}
 			})

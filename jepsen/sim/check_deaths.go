@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// tickMax is how late an office may notice that something is due.
+	// tickMax is how late an epoch may notice that something is due.
 	tickMax = 25 * time.Millisecond
 	// commitMax is what a commit takes at most when nothing is wrong.
 	commitMax = 100 * time.Millisecond
@@ -17,7 +17,7 @@ const (
 
 // CheckDeaths sees that the sessions of the dead ended, and within the bound: the ttl since they
 // were last heard, what each change of leader lost, what the clocks' stalls cut off, and what the
-// burying entry itself was held up by. Everything that a client was told is a sign that the
+// expiring entry itself was held up by. Everything that a client was told is a sign that the
 // cluster worked when it was asked, so what may have been lost is what passed since such a sign.
 func (s *Sim) CheckDeaths(h *History, clocksStood time.Duration) {
 	s.Helper()
@@ -76,7 +76,7 @@ func (a *account) sign(index uint64) time.Duration {
 	return latest
 }
 
-// lost is what passed, between two moments, from the last sign of each office to the next office.
+// lost is what passed, between two moments, from the last sign of each epoch to the next epoch.
 func (a *account) lost(from, to time.Duration) (lost time.Duration) {
 	for i, e := range a.offices {
 		if e.At < from || e.At > to {

@@ -168,7 +168,7 @@ func (c *Client) open(ctx context.Context) error {
 	}
 }
 
-// renew sends one sign of life.
+// renew sends one renewal.
 func (c *Client) renew(ctx context.Context) (raftnode.Answer, error) {
 	c.mu.Lock()
 	id := c.session

@@ -64,7 +64,7 @@ func (c *Clock) look() clock.Instant {
 	return c.base.Add(passed - c.behind)
 }
 
-// Freeze keeps everybody who looks waiting until Thaw: the office of a leader does, all the time.
+// Freeze keeps everybody who looks waiting until Thaw: the epoch of a leader does, all the time.
 func (c *Clock) Freeze() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

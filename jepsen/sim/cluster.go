@@ -33,7 +33,7 @@ func (n *Node) Restart(tune ...Tune) {
 	}
 }
 
-// Leader waits until exactly one node has an open office, and returns it.
+// Leader waits until exactly one node has an open epoch, and returns it.
 func (s *Sim) Leader() *Node {
 	s.Helper()
 	var leader *Node
@@ -62,7 +62,7 @@ func (s *Sim) LeaderBeside(old *Node) *Node {
 	return leader
 }
 
-// Leading are the nodes that have an open office, as they see it.
+// Leading are the nodes that have an open epoch, as they see it.
 func (s *Sim) Leading() []*Node {
 	var leading []*Node
 	for _, n := range s.Nodes() {

@@ -100,7 +100,7 @@ func TestADeposedLeaderAcknowledgesNothing(t *testing.T) {
 			for _, c := range calls {
 				if c.sent > cut {
 					asked++
-					assert.Error(s, c.err, "round %d: %s sent at %v was answered at %v; the cut was at %v, the next office at %v",
+					assert.Error(s, c.err, "round %d: %s sent at %v was answered at %v; the cut was at %v, the next epoch at %v",
 						round, c.what, c.sent, c.back, cut, opened)
 				}
 				if c.err != nil && !errors.Is(c.err, raftnode.ErrUnknown) {

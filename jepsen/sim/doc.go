@@ -67,7 +67,7 @@
 //
 //	lease_test.go      leases over changes of leader, each two seconds for ten minutes too; what stalls
 //	                   a leader; never early, never later than the bound
-//	office_test.go     readings and beginnings of other offices
+//	office_test.go     readings and beginnings of other epochs
 //	deposed_test.go    a leader that was deposed acknowledges nothing; what is unknown resolves once
 //	diverged_test.go   a node that differs stops, but against a majority only
 //	bootstrap_test.go  wiped, foreign and cloned nodes; differing lists; who is silent

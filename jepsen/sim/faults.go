@@ -32,7 +32,7 @@ const (
 	StallDisk   Fault = "stall a disk"
 	HangDisk    Fault = "hang the leader's disk"
 	Transfer    Fault = "transfer"
-	Freeze      Fault = "freeze an office"
+	Freeze      Fault = "freeze an epoch"
 	ClockLags   Fault = "clock stands and lags"
 
 	LosePower    Fault = "lose power"

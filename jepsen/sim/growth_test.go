@@ -85,12 +85,12 @@ func (w *rounds) round() {
 	worker, victim := w.user("worker", nil), w.user("victim", func(c *client.Config) {
 		c.TTL, c.LockDelay = 2*time.Second, 300*time.Millisecond
 	})
-	held := []*client.Lock{w.lock(worker, "a"), w.lock(worker, "b", client.AsShared()), w.lock(worker, "c", client.AsPermits(1, 2))}
-	all, err := worker.LockAll(w.ctx, []client.Item{client.Exclusive("d"), client.Shared("e")}, client.Owner("o"))
+	held := []*client.Lock{w.lock(worker, "a"), w.lock(worker, "b", client.Shared()), w.lock(worker, "c", client.Permits(1, 2))}
+	all, err := worker.LockAll(w.ctx, []client.Item{client.ExclusiveItem("d"), client.SharedItem("e")}, client.WithOwner("o"))
 	require.NoError(w, err)
 	held = append(held, all)
 	w.lock(victim, "f")
-	w.lock(victim, "g", client.MaxHold(time.Second))
+	w.lock(victim, "g", client.WithMaxHold(time.Second))
 	forced := w.lock(victim, "forced")
 	_, err = victim.TryLock(w.ctx, "a")
 	require.ErrorIs(w, err, client.ErrNotAcquired)
@@ -100,7 +100,7 @@ func (w *rounds) round() {
 	cancel()
 	waits := make(chan *client.Lock)
 	go func() {
-		l, _ := w.keeper.Lock(w.ctx, "f", client.OnQueue(func(client.Position) {}))
+		l, _ := w.keeper.Lock(w.ctx, "f", client.OnPosition(func(client.Position) {}))
 		waits <- l
 	}()
 	parked, park := context.WithCancel(context.Background())
@@ -154,7 +154,7 @@ func (w *rounds) watch(u *user) {
 	}()
 	for moment, err := range u.Watch(w.ctx, "watched", 0) {
 		require.NoError(w, err)
-		if len(moment.Events) > 0 && moment.Events[0].Happened == client.EventReleased {
+		if len(moment.Events) > 0 && moment.Events[0].Kind == client.EventReleased {
 			return
 		}
 	}

@@ -87,7 +87,7 @@ func storm(s *Sim, lasts time.Duration) (happened int64) {
 	minutes := int(lasts / time.Minute)
 	counts := load.Count()
 	compared, restored := s.Audit.Compared()
-	s.Logf("%v: %d entries, %d offices, %d grants believed in, %d deaths; %d effects and %d snapshots compared; %d processes ended themselves",
+	s.Logf("%v: %d entries, %d epochs, %d grants believed in, %d deaths; %d effects and %d snapshots compared; %d processes ended themselves",
 		lasts, len(s.Audit.Entries()), s.Audit.Offices(), len(load.beliefs), len(load.deaths), compared, restored, faults.EndedThemselves())
 	s.Logf("faults: %v; answers: %v", faults.Counts(), counts)
 	for kind, times := range faults.Counts() {

@@ -159,14 +159,14 @@ func TestLeadersThatChangeEveryTwoSecondsFreeTheDeadAndKeepTheLiving(t *testing.
 func TestAStalledLeaderAgesNobody(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 5 * time.Second, 10 * time.Second
-	for _, of := range []string{"its office", "its disk"} {
+	for _, of := range []string{"its epoch", "its disk"} {
 		Run(t, Config{}, func(s *Sim) {
 			leader := s.Start()
 			alive, dead := s.Holder("alive", "kept", ttl), s.Holder("dead", "lost", ttl)
 			time.Sleep(time.Second)
 			dead.Die()
 			switch of {
-			case "its office":
+			case "its epoch":
 				leader.Clock.Freeze()
 			case "its disk":
 				leader.Disk.Stall()
@@ -186,7 +186,7 @@ func TestAStalledLeaderAgesNobody(t *testing.T) {
 			s.Logf("%s: the dead were freed after %v; cut off: %v", of, took, cut)
 			assert.GreaterOrEqual(s, took, ttl)
 			assert.LessOrEqual(s, took, ttl+cut+tickMax+commitMax+pause)
-			if of == "its office" {
+			if of == "its epoch" {
 				assert.InDelta(s, pause.Seconds(), cut.Seconds(), clock.StepMax.Duration().Seconds(), "what was cut off shows")
 				assert.Greater(s, took, pause+ttl-2*time.Second, "the pause counted")
 			}

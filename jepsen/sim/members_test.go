@@ -158,7 +158,7 @@ func TestATransferToNobodyChangesNothing(t *testing.T) {
 	})
 }
 
-// While raft hands the leadership over it refuses every entry at once. With something due, an office
+// While raft hands the leadership over it refuses every entry at once. With something due, an epoch
 // that tried again at once would spin, for as long as that takes; in virtual time, for ever.
 func TestADeadlineDuringATransferIsNotProposedInALoop(t *testing.T) {
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"zamok/fsm"
 )
 
-// An office is begun by an entry that nobody but its own node may propose. To see what a reading of an
-// old office does, one is made here: after it the leader's readings are of an office that is over.
+// An epoch is begun by an entry that nobody but its own node may propose. To see what a reading of an
+// old epoch does, one is made here: after it the leader's readings are of an epoch that is over.
 func TestAReadingOfAnOldOfficeMovesNothing(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {
@@ -31,7 +31,7 @@ func TestAReadingOfAnOldOfficeMovesNothing(t *testing.T) {
 
 		leader.Kill()
 		next := s.LeaderBeside(leader)
-		s.Await(5*time.Second, "with a true office time goes on", func() bool {
+		s.Await(5*time.Second, "with a true epoch time goes on", func() bool {
 			_, _, ended := s.Audit.Ended(dead.Ref.Session)
 			return ended
 		})
@@ -40,7 +40,7 @@ func TestAReadingOfAnOldOfficeMovesNothing(t *testing.T) {
 	})
 }
 
-// A node opens its office for the entry that it proposed itself, not for one that bears its name.
+// A node opens its epoch for the entry that it proposed itself, not for one that bears its name.
 func TestALeaderStartWithAnotherNonceOpensNothing(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {
@@ -49,7 +49,7 @@ func TestALeaderStartWithAnotherNonceOpensNothing(t *testing.T) {
 			forged := leader.Must(&fsm.LeaderStart{Node: n.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
 			s.Follow(leader, n, time.Second)
 			n.Up().View(func(m *fsm.Machine) {
-				assert.Equal(s, forged.Result.Index, m.Epoch(), "the machines took it for an office")
+				assert.Equal(s, forged.Result.Index, m.Epoch(), "the machines took it for an epoch")
 			})
 			time.Sleep(time.Second)
 			assert.Equal(s, []*Node{leader}, s.Leading())

@@ -273,7 +273,7 @@ func appliedAt(entries []Effect, index uint64) time.Duration {
 	return entries[i].At + historyBegin
 }
 
-// stalls are the changes of leader, from the last that the old office did to the first of the new, and the
+// stalls are the changes of leader, from the last that the old epoch did to the first of the new, and the
 // times in which nothing was committed, though an entry leaves at least once a second: what is due then is
 // done by the entry that is held up. (With one of three nodes down, raft may wait for seconds before it tries
 // a second that has come back: see backoffMax.)

@@ -10,8 +10,8 @@ import (
 	"zamok/jepsen/check"
 )
 
-// Time is lost at a change of leader, from when the last entry of the old office left. What is held up within
-// an office loses none.
+// Time is lost at a change of leader, from when the last entry of the old epoch left. What is held up within
+// an epoch loses none.
 func TestStallsAreToldApart(t *testing.T) {
 	t.Parallel()
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }

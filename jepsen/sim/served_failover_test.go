@@ -149,7 +149,7 @@ func TestAGrantThatComesTooLateIsNotHandedOver(t *testing.T) {
 		late := &waiter{done: make(chan struct{})}
 		go func() {
 			defer close(late.done)
-			late.lock, late.err = a.Lock(ctx, "x", client.MaxHold(2*time.Second))
+			late.lock, late.err = a.Lock(ctx, "x", client.WithMaxHold(2*time.Second))
 		}()
 		time.Sleep(10 * time.Second)
 		select {

@@ -13,9 +13,9 @@ import (
 	"zamok/client"
 )
 
-// A client's own Hello is held up somewhere, the client gives it up and attaches by another, and then the
+// A client's own OpenStream is held up somewhere, the client gives it up and attaches by another, and then the
 // first arrives. It takes the session from nobody. A copy of the process does, and is known for one at once, whether
-// the late Hello has come or not.
+// the late OpenStream has come or not.
 func TestALateHelloOfOnesOwnIsNoThief(t *testing.T) {
 	t.Parallel()
 	t.Run("it comes", func(t *testing.T) { lateHello(t, true) })
@@ -32,7 +32,7 @@ func lateHello(t *testing.T, comes bool) {
 			up: func(f *zamokpb.ClientFrame) (bool, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				if f.Messages[0].GetHello() == nil {
+				if f.Messages[0].GetOpen() == nil {
 					return true, nil
 				}
 				if hellos++; hellos == 2 {
@@ -79,7 +79,7 @@ func lateHello(t *testing.T, comes bool) {
 			require.Equal(t, 3, count())
 		}
 		clone := proto.Clone(late).(*zamokpb.ClientFrame)
-		clone.Messages[0].GetHello().Attempt += 2 // it has seen as much as the client
+		clone.Messages[0].GetOpen().Attempt += 2 // it has seen as much as the client
 		require.NoError(t, hello(clone))
 		w.lost(held, time.Second)
 		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
@@ -98,7 +98,7 @@ func TestAClientThatComesBackBehindItsCopyLeaves(t *testing.T) {
 			up: func(f *zamokpb.ClientFrame) (bool, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				if h := f.Messages[0].GetHello(); h != nil {
+				if h := f.Messages[0].GetOpen(); h != nil {
 					hellos++
 					h.Attempt = 1 // the copy had the next number first
 				}

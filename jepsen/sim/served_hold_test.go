@@ -26,7 +26,7 @@ func (w *served) grants(name string) *atomic.Int64 {
 				close(begun)
 			}
 			for _, e := range m.Events {
-				if e.Happened == client.EventGranted {
+				if e.Kind == client.EventGranted {
 					n.Add(1)
 				}
 			}
@@ -37,7 +37,7 @@ func (w *served) grants(name string) *atomic.Int64 {
 }
 
 // A grant that comes when the session's last confirmation is old is handed over to the first in line, and held for as
-// long as the documentation of MaxHold says, never beyond the next grant.
+// long as the documentation of WithMaxHold says, never beyond the next grant.
 func TestAMaximumHoldAfterALongWait(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{client.MaxHoldMin, time.Second, 2 * time.Second, time.Minute} {
@@ -46,7 +46,7 @@ func TestAMaximumHoldAfterALongWait(t *testing.T) {
 			serve(t, 3, func(w *served) {
 				a, b, c := w.program("a", nil), w.program("b", longTTL), w.program("c", longTTL)
 				held := w.lock(a, "x")
-				first := w.wait(w.Within(time.Hour), b, "x", client.MaxHold(d))
+				first := w.wait(w.Within(time.Hour), b, "x", client.WithMaxHold(d))
 				second := w.wait(w.Within(time.Hour), c, "x")
 				time.Sleep(3 * time.Minute)
 				count := w.grants("x")
@@ -76,7 +76,7 @@ func TestAMaximumHoldOfAFreeLock(t *testing.T) {
 		count := w.grants("x")
 		for i, d := range []time.Duration{client.MaxHoldMin, time.Second} {
 			time.Sleep(time.Minute)
-			l, err := a.TryLock(w.Within(time.Minute), "x", client.MaxHold(d))
+			l, err := a.TryLock(w.Within(time.Minute), "x", client.WithMaxHold(d))
 			require.NoError(w, err)
 			at := time.Now()
 			most := d - 200*time.Millisecond
@@ -100,7 +100,7 @@ func TestAMaximumHoldEndsInTimeByTheSlowestClock(t *testing.T) {
 			s.Network.Slow("slow", "n1", time.Duration(random.Int64N(int64(20*time.Millisecond))), 0)
 			time.Sleep(time.Duration(random.Int64N(int64(90 * time.Second))))
 			held, err := slow.Lock(s.Within(time.Minute), name,
-				client.MaxHold(client.MaxHoldMin+time.Duration(random.Int64N(int64(10*time.Second)))))
+				client.WithMaxHold(client.MaxHoldMin+time.Duration(random.Int64N(int64(10*time.Second)))))
 			require.NoError(s, err)
 			lostAt := make(chan time.Time, 1)
 			go func() {
@@ -129,7 +129,7 @@ func TestAHoldThatNeverReachesItsHolderIsNoHotLoop(t *testing.T) {
 		defer cancel()
 		failed := make(chan error, 1)
 		go func() {
-			_, err := a.Lock(ctx, "x", client.MaxHold(300*time.Millisecond))
+			_, err := a.Lock(ctx, "x", client.WithMaxHold(300*time.Millisecond))
 			failed <- err
 		}()
 		time.Sleep(30 * time.Second)

@@ -162,7 +162,7 @@ func TestAFaultyServerCostsOnlyTime(t *testing.T) {
 // slow is how a server cuts a stream.
 func slow() error {
 	s, err := status.New(8, "too slow").WithDetails(&zamokpb.ErrorInfo{
-		Code: zamokpb.Code_CODE_SLOW, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN, Message: "too slow"})
+		Code: zamokpb.Code_CODE_SLOW_READER, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN, Message: "too slow"})
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func TestAStolenSessionIsLeft(t *testing.T) {
 		m := &middle{up: func(f *zamokpb.ClientFrame) (bool, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if h := f.Messages[0].GetHello(); h != nil {
+			if h := f.Messages[0].GetOpen(); h != nil {
 				secret = h.Secret
 			}
 			return true, nil
@@ -253,7 +253,7 @@ func TestAStolenSessionIsLeft(t *testing.T) {
 		a, b := w.program("a", via), w.program("b", nil)
 		held := w.lock(a, "x")
 		mu.Lock()
-		hello := &zamokpb.Hello{Secret: secret, Session: held.Session()}
+		hello := &zamokpb.OpenStream{Secret: secret, Session: held.Session()}
 		mu.Unlock()
 		w.lock(b, "y")
 		waits := w.wait(w.Within(time.Minute), a, "y")
@@ -263,7 +263,7 @@ func TestAStolenSessionIsLeft(t *testing.T) {
 		thief, err := m.node.Session(ctx)
 		require.NoError(t, err)
 		require.NoError(t, thief.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
-			{Message: &zamokpb.ClientMessage_Hello{Hello: hello}}}}))
+			{Message: &zamokpb.ClientMessage_Open{Open: hello}}}}))
 		_, err = thief.Recv()
 		require.NoError(t, err)
 		w.lost(held, time.Second)

@@ -140,7 +140,7 @@ func (w *whole) watch(p *app, _ *rand.Rand) {
 		stop := context.AfterFunc(w.over, cancel)
 		for moment, err := range p.Watch(ctx, "", 0) {
 			if err != nil {
-				if !errors.Is(err, client.ErrGone) && ctx.Err() == nil {
+				if !errors.Is(err, client.ErrCompacted) && ctx.Err() == nil {
 					w.Errorf("a watch ended: %v", err)
 				}
 				break
@@ -200,12 +200,12 @@ func (w *whole) checkLeaders() (told int) {
 }
 
 // told takes down what a watch told.
-func (w *whole) told(after uint64, moment client.Moment) {
+func (w *whole) told(after uint64, moment client.EventBatch) {
 	for _, ev := range moment.Events {
 		w.record.told(check.Event{
-			Node: "watch", Index: ev.Index, Happened: check.Happened(ev.Happened.String()),
+			Node: "watch", Index: ev.Index, Happened: check.Happened(ev.Kind.String()),
 			Ref:   check.Ref{Session: ev.Session, Ticket: ev.Ticket},
-			Token: uint64(ev.Token), Why: ev.Why, Items: tell.Items(ev.Items),
+			Token: uint64(ev.Token), Why: ev.Reason, Items: tell.Items(ev.Items),
 		})
 	}
 	w.watched = append(w.watched, watched{after, moment.Index, len(moment.Events)})

@@ -93,7 +93,7 @@ func (w *whole) windUp() {
 // last is what a program does last: it must succeed.
 func (w *whole) last(p *app) {
 	t := &thread{app: p, Rand: w.Random("last of " + p.label)}
-	if l, h := t.ask(w.Within(drainMost), check.OpLock, []client.Item{client.Exclusive("last of " + p.label)}, nil); l != nil {
+	if l, h := t.ask(w.Within(drainMost), check.OpLock, []client.Item{client.ExclusiveItem("last of " + p.label)}, nil); l != nil {
 		t.write(h, false)
 		t.check(h)
 		t.unlock(l, h, w.record)
@@ -118,7 +118,7 @@ func (w *whole) judge(t *testing.T, plan check.Plan, lasts time.Duration, void b
 		}
 	}
 	r := check.Check(h, check.Limits{})
-	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d offices\n%v%v",
+	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d epochs\n%v%v",
 		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events), w.Audit.Offices(), r.Outcomes, r)
 	if !r.OK() {
 		w.keep(t, h)

@@ -45,7 +45,7 @@ func Lost(err error) string {
 func Items(items []client.Item) (all []check.Item) {
 	for _, it := range items {
 		all = append(all, check.Item{
-			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Of: int(it.Of()),
+			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Of: int(it.Limit()),
 		})
 	}
 	return all

@@ -45,6 +45,6 @@ func TestLost(t *testing.T) {
 
 func TestItems(t *testing.T) {
 	assert.Equal(t, []check.Item{{Name: "a", Mode: check.Exclusive}, {Name: "b", Mode: check.Shared}},
-		tell.Items([]client.Item{client.Exclusive("a"), client.Shared("b")}))
+		tell.Items([]client.Item{client.ExclusiveItem("a"), client.SharedItem("b")}))
 	assert.Empty(t, tell.Items(nil))
 }

@@ -27,7 +27,7 @@ func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 	}
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
-	go bystand(n, attachDirectly(t, n, 255).box.session, stop, others)
+	go bystand(n, attachDirectly(t, n, 255).queue.session, stop, others)
 	turn := func(name string, play func()) {
 		<-others
 		began := time.Now()
@@ -41,9 +41,9 @@ func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 	turn("are told", func() { // what happens at most once a second
 		h := n.server.hub
 		h.mu.Lock()
-		h.places.moved("crowd/a")
+		h.positions.queueMoved("crowd/a")
 		h.mu.Unlock()
-		h.tellPlaces()
+		h.sendPositions()
 	})
 	turn("drain", func() { drain(t, n, queue) })
 	close(stop)
@@ -91,10 +91,10 @@ func crowd(t *testing.T, n *Node, waiters int) []fsm.TicketRef {
 			st = attachDirectly(t, n, byte(i/each))
 			go writeNowhere(t.Context(), st)
 		}
-		c := &fsm.Acquire{Session: st.box.session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
+		c := &fsm.Acquire{Session: st.queue.session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
 		c.AckedThrough = c.Ticket - 1
 		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
-		st.submit(asked{
+		st.submit(submitted{
 			frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket, urge: []string{"crowd/a", "crowd/b"},
 		}, c)
 		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: c.Ticket})
@@ -109,19 +109,19 @@ func waitingAt(n *Node) (waiting int) {
 }
 
 func writeNowhere(ctx context.Context, st *stream) {
-	var room []note
+	var room []message
 	for {
 		select {
-		case <-st.box.wake:
+		case <-st.queue.wake:
 		case <-ctx.Done():
 			return
 		}
-		t := st.box.take(room)
+		t := st.queue.take(room)
 		st.frame(&t)
 		if t.large {
-			st.box.sent()
+			st.queue.sent()
 		}
-		room = t.notes
+		room = t.messages
 	}
 }
 

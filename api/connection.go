@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// line is a client's connection that knows which end broke it: gRPC tells its streams only that it broke.
-type line struct {
+// trackedConn is a client's connection that knows which end broke it: gRPC tells its streams only that it broke.
+type trackedConn struct {
 	net.Conn
 	done    func() // called once, at its end
 	once    sync.Once
@@ -23,21 +23,21 @@ type line struct {
 	closed atomic.Bool // this end closed it, for whatever reason, or gave it up
 }
 
-func (l *line) Read(b []byte) (int, error) {
+func (l *trackedConn) Read(b []byte) (int, error) {
 	n, err := l.Conn.Read(b)
-	l.judge(err)
+	l.noteError(err)
 	return n, err
 }
 
-func (l *line) Write(b []byte) (int, error) {
+func (l *trackedConn) Write(b []byte) (int, error) {
 	n, err := l.Conn.Write(b)
-	l.judge(err)
+	l.noteError(err)
 	return n, err
 }
 
-// judge looks at an error of the connection. What is neither an end nor a reset, such as a time limit,
+// noteError looks at an error of the connection. What is neither an end nor a reset, such as a time limit,
 // is this machine's own opinion.
-func (l *line) judge(err error) {
+func (l *trackedConn) noteError(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
@@ -49,7 +49,7 @@ func (l *line) judge(err error) {
 	}
 }
 
-func (l *line) Close() error {
+func (l *trackedConn) Close() error {
 	l.closed.Store(true)
 	err := l.Conn.Close()
 	l.once.Do(l.done)
@@ -57,26 +57,26 @@ func (l *line) Close() error {
 }
 
 // RemoteAddr is where a call finds its line.
-func (l *line) RemoteAddr() net.Addr { return lineAddr{l.Conn.RemoteAddr(), l} }
+func (l *trackedConn) RemoteAddr() net.Addr { return trackedAddr{l.Conn.RemoteAddr(), l} }
 
-type lineAddr struct {
+type trackedAddr struct {
 	net.Addr
-	line *line
+	conn *trackedConn
 }
 
-// brokenByPeer tells of a call whose stream broke whether that was the client's doing: it reset the
+// closedByPeer tells of a call whose stream broke whether that was the client's doing: it reset the
 // stream, or closed the connection. What this end broke, as when a client did not answer pings, says
 // nothing about the client.
-func brokenByPeer(ctx context.Context) bool {
-	l := lineOf(ctx)
+func closedByPeer(ctx context.Context) bool {
+	l := trackedConnOf(ctx)
 	return l != nil && (l.hungUp.Load() || !l.closed.Load())
 }
 
-// lineOf is the connection that a call came on, or nil.
-func lineOf(ctx context.Context) *line {
+// trackedConnOf is the connection that a call came on, or nil.
+func trackedConnOf(ctx context.Context) *trackedConn {
 	if p, ok := peer.FromContext(ctx); ok {
-		if at, ok := p.Addr.(lineAddr); ok {
-			return at.line
+		if at, ok := p.Addr.(trackedAddr); ok {
+			return at.conn
 		}
 	}
 	return nil

@@ -28,7 +28,7 @@ type talker struct {
 	id      uint64
 	frames  int // sent
 	floor   uint64
-	welcome *zamokpb.Welcome
+	welcome *zamokpb.SessionState
 	heard   []*zamokpb.ServerMessage // and not looked at yet
 	changes uint64                   // heard
 	lossy   bool                     // the server is faulty: some may be missing
@@ -57,15 +57,15 @@ func talk(t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
 // talkIn does so for as long as ctx lasts.
 func talkIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
 	secret := newSecret()
-	return attach(ctx, t, c, func(w *talker) *zamokpb.Hello {
+	return attach(ctx, t, c, func(w *talker) *zamokpb.OpenStream {
 		w.secret = secret
-		return &zamokpb.Hello{Secret: secret, Settings: settings}
+		return &zamokpb.OpenStream{Secret: secret, Settings: settings}
 	})
 }
 
-// attach opens a stream with a Hello, and another one when nobody led or the leadership ended meanwhile: a Hello may
+// attach opens a stream with an OpenStream, and another one when nobody led or the leadership ended meanwhile: an OpenStream may
 // be repeated.
-func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *zamokpb.Hello) *talker {
+func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *zamokpb.OpenStream) *talker {
 	for again := ctx; ; again = relaying(ctx) {
 		w := dialIn(again, t, c)
 		w.say(hello(begin(w)))
@@ -85,20 +85,20 @@ func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *za
 
 // again opens another stream of the same session.
 func (w *talker) again(c caller) *talker {
-	next := attach(soon(w.TB), w.TB, c, func(next *talker) *zamokpb.Hello {
+	next := attach(soon(w.TB), w.TB, c, func(next *talker) *zamokpb.OpenStream {
 		next.secret, next.floor, next.lossy = w.secret, w.floor, w.lossy
-		return &zamokpb.Hello{Secret: w.secret, Session: w.id}
+		return &zamokpb.OpenStream{Secret: w.secret, Session: w.id}
 	})
 	require.Equal(w, w.id, next.id)
 	require.Greater(w, next.welcome.Attachment, w.welcome.Attachment)
 	return next
 }
 
-// greeted hears the Welcome.
+// greeted hears the SessionState.
 func (w *talker) greeted() {
-	w.welcome = w.next().GetWelcome()
-	require.NotNil(w, w.welcome, "a Welcome comes before everything else")
-	require.Equal(w, w.sent(w.frames), w.welcome.Sent, "it proves the frame of the Hello")
+	w.welcome = w.next().GetSession()
+	require.NotNil(w, w.welcome, "a SessionState comes before everything else")
+	require.Equal(w, w.sent(w.frames), w.welcome.Sent, "it proves the frame of the OpenStream")
 	w.id = w.welcome.Session
 }
 
@@ -108,7 +108,7 @@ func (w *talker) sent(frame int) []byte { return fmt.Appendf(nil, "frame %d", fr
 func (w *talker) say(messages ...*zamokpb.ClientMessage) {
 	w.frames++
 	// An error is that of the stream's end, which Recv tells.
-	_ = w.wire.Send(&zamokpb.ClientFrame{Messages: messages, Sent: w.sent(w.frames), Floor: w.floor})
+	_ = w.wire.Send(&zamokpb.ClientFrame{Messages: messages, Sent: w.sent(w.frames), AckedThrough: w.floor})
 }
 
 // listen hears the next frame, or why there is none.
@@ -129,8 +129,8 @@ func (w *talker) count(messages []*zamokpb.ServerMessage) {
 		case m.GetChange() != nil:
 			w.changes++
 			assert.Equal(w, w.changes, m.GetChange().Number)
-		case m.GetHeard() != nil:
-			assert.Equal(w, w.changes, m.GetHeard().Changes)
+		case m.GetKeepAliveAck() != nil:
+			assert.Equal(w, w.changes, m.GetKeepAliveAck().Changes)
 		}
 	}
 }
@@ -188,8 +188,8 @@ func (w *talker) end() error {
 	}
 }
 
-func hello(h *zamokpb.Hello) *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Hello{Hello: h}}
+func hello(h *zamokpb.OpenStream) *zamokpb.ClientMessage {
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Open{Open: h}}
 }
 
 func acquire(a *zamokpb.Acquire) *zamokpb.ClientMessage {
@@ -204,11 +204,11 @@ func exclusive(ticket uint64, name string, wait int64) *zamokpb.ClientMessage {
 }
 
 func drop(ticket uint64) *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketName{Ticket: ticket}}}
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: ticket}}}
 }
 
 func downgrade(ticket uint64) *zamokpb.ClientMessage {
-	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: &zamokpb.TicketName{Ticket: ticket}}}
+	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: &zamokpb.TicketRequest{Ticket: ticket}}}
 }
 
 func keepAlive() *zamokpb.ClientMessage {

@@ -14,8 +14,8 @@ import (
 	"zamok/session"
 )
 
-// boxed is an adopted outbox of a hub without a node.
-func boxed(t *testing.T, h *hub, id session.ID) *outbox {
+// boxed is an adopted send queue of a hub without a node.
+func boxed(t *testing.T, h *hub, id session.ID) *sendQueue {
 	h.expect(id)
 	h.attach(fsm.New(), &fsm.Event{Index: 1, TicketRef: fsm.TicketRef{Session: id}})
 	o, f := h.adopt(id, nil, raftnode.Answer{Result: fsm.Result{Index: 1}})
@@ -25,7 +25,7 @@ func boxed(t *testing.T, h *hub, id session.ID) *outbox {
 
 // wideRefusal is the largest answer that there is: it names as many holders as an answer may, all with names, owners, labels
 // and metadata of the greatest length.
-func wideRefusal(number int) note {
+func wideRefusal(number int) message {
 	d := &fsm.Detail{}
 	for i := range fsm.BlockersMax {
 		d.Blockers = append(d.Blockers, fsm.Blocker{
@@ -40,19 +40,19 @@ func wideRefusal(number int) note {
 	for _, b := range f.info.Blockers { // as describe does
 		b.Label, b.Metadata = long(fmt.Sprint(number), fsm.LabelBytesMax), []byte(long(fmt.Sprint(number), blockerMetadataMax))
 	}
-	return note{kind: noteAnswer, failure: f}
+	return message{kind: messageAnswer, failure: f}
 }
 
 // Streams that are not read take so much together and not more, whatever is queued for them; and a stream that is
 // read goes on.
 func TestOutboxesAreBoundedInBytes(t *testing.T) {
 	h := newHub(&Observer{})
-	h.office(true)
+	h.setLeading(true)
 	read := boxed(t, h, 1)
 	read.take(nil)
 	before := memory()
 	const streams = 80
-	var unread []*outbox
+	var unread []*sendQueue
 	for i := range streams {
 		unread = append(unread, boxed(t, h, session.ID(i+2)))
 	}
@@ -60,30 +60,30 @@ func TestOutboxesAreBoundedInBytes(t *testing.T) {
 	for full := 0; full < streams; {
 		full = 0
 		for _, o := range unread {
-			if o.over || o.bytes+64<<10 > min(outboxBytesMax, outboxesBytesMax-h.bytes) {
+			if o.ended || o.bytes+64<<10 > min(queueBytesMax, queuesBytesMax-h.bytes) {
 				full++
 				continue
 			}
 			number++
 			require.True(t, o.add(wideRefusal(number)))
-			require.LessOrEqual(t, h.bytes, outboxesBytesMax)
+			require.LessOrEqual(t, h.bytes, queuesBytesMax)
 			// The stream that is read is sent something all the time.
-			require.True(t, read.add(note{kind: noteChange, text: "an operator's reason"}))
+			require.True(t, read.add(message{kind: messageChange, text: "an operator's reason"}))
 			read.take(nil)
 		}
 	}
 	grown := int64(memory()) - int64(before)
 	t.Logf("%d of the largest answers to %d streams: %d bytes by count, %d of the heap", number, streams, h.bytes, grown)
-	assert.Greater(t, h.bytes, outboxesBytesMax*9/10)
-	assert.Less(t, grown, int64(2*outboxesBytesMax))
+	assert.Greater(t, h.bytes, queuesBytesMax*9/10)
+	assert.Less(t, grown, int64(2*queuesBytesMax))
 	more := wideRefusal(number)
 	for cut < streams { // and more, until each is cut; what one had is left to the others then
 		for _, o := range unread {
-			if !o.over && !o.add(more) {
-				require.Equal(t, zamokpb.Code_CODE_SLOW, o.why.info.Code)
+			if !o.ended && !o.add(more) {
+				require.Equal(t, zamokpb.Code_CODE_SLOW_READER, o.reason.info.Code)
 				cut++
 			}
-			require.LessOrEqual(t, h.bytes, outboxesBytesMax)
+			require.LessOrEqual(t, h.bytes, queuesBytesMax)
 		}
 	}
 	for _, o := range unread {
@@ -97,7 +97,7 @@ func TestOutboxesAreBoundedInBytes(t *testing.T) {
 // A large frame counts until it is sent.
 func TestALargeFrameCountsUntilItIsSent(t *testing.T) {
 	h := newHub(&Observer{})
-	h.office(true)
+	h.setLeading(true)
 	o := boxed(t, h, 1)
 	for range 10 {
 		require.True(t, o.add(wideRefusal(1)))
@@ -106,7 +106,7 @@ func TestALargeFrameCountsUntilItIsSent(t *testing.T) {
 	taken := o.take(nil)
 	require.True(t, taken.large)
 	assert.Equal(t, size, h.bytes)
-	require.True(t, o.add(note{kind: noteChange}))
+	require.True(t, o.add(message{kind: messageChange}))
 	h.leave(o)
 	assert.Equal(t, size, h.bytes, "its writer is still at it")
 	o.sent()
@@ -116,14 +116,14 @@ func TestALargeFrameCountsUntilItIsSent(t *testing.T) {
 // Hints are not queued for a stream that is behind.
 func TestHintsAreLeftOut(t *testing.T) {
 	h := newHub(&Observer{})
-	h.office(true)
+	h.setLeading(true)
 	o := boxed(t, h, 1)
-	place := note{kind: notePlace, blockers: wideRefusal(1).failure.info.Blockers[:placeBlockersMax]}
+	place := message{kind: messagePosition, blockers: wideRefusal(1).failure.info.Blockers[:positionBlockersMax]}
 	told := 0
 	for ; o.hint(); told++ {
 		require.True(t, o.add(place))
 	}
 	assert.Greater(t, told, 10)
-	assert.Less(t, h.bytes, outboxBytesMax/2)
-	assert.False(t, o.over)
+	assert.Less(t, h.bytes, queueBytesMax/2)
+	assert.False(t, o.ended)
 }

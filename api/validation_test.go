@@ -48,9 +48,9 @@ func TestBadCommands(t *testing.T) {
 		{"items[0].name", item(func(it *zamokpb.Item) { it.Name = strings.Repeat("n", fsm.NameBytesMax+1) })},
 		{"items[0].mode", item(func(it *zamokpb.Item) { it.Mode = 0 })},
 		{"items[0].mode", item(func(it *zamokpb.Item) { it.Mode = 99 })},
-		{"items[0].permits", item(func(it *zamokpb.Item) { it.Of = 3 })},
+		{"items[0].permits", item(func(it *zamokpb.Item) { it.Limit = 3 })},
 		{"items[0].of", item(func(it *zamokpb.Item) { it.Mode = zamokpb.Mode_MODE_PERMITS })},
-		{"items[0].permits", item(func(it *zamokpb.Item) { it.Mode, it.Permits, it.Of = zamokpb.Mode_MODE_PERMITS, 4, 3 })},
+		{"items[0].permits", item(func(it *zamokpb.Item) { it.Mode, it.Permits, it.Limit = zamokpb.Mode_MODE_PERMITS, 4, 3 })},
 		{"wait_for", one(func(a *zamokpb.Acquire) { a.WaitFor = -2 })},
 		{"wait_for", one(func(a *zamokpb.Acquire) { a.WaitFor = int64(fsm.SpanMax) + 1 })},
 		{"max_hold", one(func(a *zamokpb.Acquire) { a.MaxHold = -1 })},
@@ -75,7 +75,7 @@ func TestBadFrames(t *testing.T) {
 	c := call(t, n)
 	unharmed := talk(t, c, settings(clock.Minute))
 	for field, frame := range map[string]*zamokpb.ClientFrame{
-		"messages[1]": {Messages: []*zamokpb.ClientMessage{keepAlive(), hello(&zamokpb.Hello{Secret: newSecret()})}},
+		"messages[1]": {Messages: []*zamokpb.ClientMessage{keepAlive(), hello(&zamokpb.OpenStream{Secret: newSecret()})}},
 		"messages[0]": {Messages: []*zamokpb.ClientMessage{{}}},
 		"messages":    {Messages: make([]*zamokpb.ClientMessage, frameMessagesMax+1)},
 		"sent":        {Sent: make([]byte, sentBytesMax+1)},
@@ -181,24 +181,24 @@ func TestNumbersAreTheMachines(t *testing.T) {
 	for pb, machine := range states {
 		assert.EqualValues(t, pb, machine)
 	}
-	for why, pb := range map[fsm.Reason]zamokpb.Why{
-		fsm.Dropped: zamokpb.Why_WHY_DROPPED, fsm.Closed: zamokpb.Why_WHY_CLOSED, fsm.Expired: zamokpb.Why_WHY_EXPIRED,
-		fsm.Disconnected: zamokpb.Why_WHY_DISCONNECTED, fsm.Evicted: zamokpb.Why_WHY_EVICTED,
-		fsm.Revoked: zamokpb.Why_WHY_REVOKED, fsm.MaxHoldExceeded: zamokpb.Why_WHY_HELD_OUT,
-		fsm.WaitTimeout: zamokpb.Why_WHY_WAITED_OUT, fsm.TryFailed: zamokpb.Why_WHY_TRY_FAILED,
-		fsm.Deadlocked: zamokpb.Why_WHY_DEADLOCKED, fsm.OwnerBusy: zamokpb.Why_WHY_OWNER_BUSY,
-		fsm.KindMismatch: zamokpb.Why_WHY_WRONG_KIND, fsm.TooMany: zamokpb.Why_WHY_TOO_MANY,
-		fsm.Restored: zamokpb.Why_WHY_RESTORED,
+	for reason, pb := range map[fsm.Reason]zamokpb.Reason{
+		fsm.Dropped: zamokpb.Reason_REASON_DROPPED, fsm.Closed: zamokpb.Reason_REASON_CLOSED, fsm.Expired: zamokpb.Reason_REASON_EXPIRED,
+		fsm.Disconnected: zamokpb.Reason_REASON_DISCONNECTED, fsm.Evicted: zamokpb.Reason_REASON_EVICTED,
+		fsm.Revoked: zamokpb.Reason_REASON_REVOKED, fsm.MaxHoldExceeded: zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
+		fsm.WaitTimeout: zamokpb.Reason_REASON_WAIT_TIMEOUT, fsm.TryFailed: zamokpb.Reason_REASON_TRY_FAILED,
+		fsm.Deadlocked: zamokpb.Reason_REASON_DEADLOCKED, fsm.OwnerBusy: zamokpb.Reason_REASON_OWNER_BUSY,
+		fsm.KindMismatch: zamokpb.Reason_REASON_KIND_MISMATCH, fsm.TooMany: zamokpb.Reason_REASON_TOO_MANY,
+		fsm.Restored: zamokpb.Reason_REASON_RESTORED,
 	} {
-		assert.EqualValues(t, pb, why)
+		assert.EqualValues(t, pb, reason)
 	}
-	assert.Len(t, zamokpb.Why_name, int(fsm.Restored)+1)
+	assert.Len(t, zamokpb.Reason_name, int(fsm.Restored)+1)
 	for code, pb := range map[fsm.Code]zamokpb.Code{
 		fsm.Invalid: zamokpb.Code_CODE_INVALID, fsm.NoSession: zamokpb.Code_CODE_NO_SESSION,
 		fsm.WrongSecret: zamokpb.Code_CODE_WRONG_SECRET, fsm.NotAcquired: zamokpb.Code_CODE_NOT_ACQUIRED,
 		fsm.Deadlock: zamokpb.Code_CODE_DEADLOCK, fsm.OwnerWaits: zamokpb.Code_CODE_OWNER_WAITS,
-		fsm.OtherKind: zamokpb.Code_CODE_OTHER_KIND, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT,
-		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.TicketEnded: zamokpb.Code_CODE_OVER,
+		fsm.OtherKind: zamokpb.Code_CODE_KIND_MISMATCH, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT_EXCEEDED,
+		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.TicketEnded: zamokpb.Code_CODE_TICKET_ENDED,
 	} {
 		assert.Equal(t, pb, codeOf(code))
 	}

@@ -70,21 +70,21 @@ func openCommand(secret session.Hash, identity string, p *zamokpb.SessionSetting
 	case len(c.Metadata) > fsm.MetadataBytesMax:
 		return nil, tooLong("settings.metadata", len(c.Metadata), fsm.MetadataBytesMax)
 	}
-	if why := wrongText(c.Label, 0, fsm.LabelBytesMax); why != "" {
-		return nil, invalid("settings.label", "%s", why)
+	if reason := wrongText(c.Label, 0, fsm.LabelBytesMax); reason != "" {
+		return nil, invalid("settings.label", "%s", reason)
 	}
 	return c, nil
 }
 
-// acquisition is an Acquire of one lock in one piece of memory.
-type acquisition struct {
+// acquireParts is an Acquire of one lock in one piece of memory.
+type acquireParts struct {
 	fsm.Acquire
 	one [1]fsm.Item
 }
 
 // acquireCommand checks an acquisition.
 func acquireCommand(id session.ID, floor uint64, p *zamokpb.Acquire) (*fsm.Acquire, *failure) {
-	a := &acquisition{Acquire: fsm.Acquire{
+	a := &acquireParts{Acquire: fsm.Acquire{
 		Session: id, Ticket: p.GetTicket(), AckedThrough: floor,
 		WaitFor: clock.Span(p.GetWaitFor()), MaxHold: clock.Span(p.GetMaxHold()),
 		Owner: p.GetOwner(), Metadata: string(p.GetMetadata()),
@@ -102,8 +102,8 @@ func acquireCommand(id session.ID, floor uint64, p *zamokpb.Acquire) (*fsm.Acqui
 	case len(a.Metadata) > fsm.MetadataBytesMax:
 		return nil, tooLong("metadata", len(a.Metadata), fsm.MetadataBytesMax)
 	}
-	if why := wrongText(a.Owner, 0, fsm.OwnerBytesMax); why != "" {
-		return nil, invalid("owner", "%s", why)
+	if reason := wrongText(a.Owner, 0, fsm.OwnerBytesMax); reason != "" {
+		return nil, invalid("owner", "%s", reason)
 	}
 	a.Items = a.one[:0]
 	if len(items) > 1 {
@@ -116,7 +116,7 @@ func acquireCommand(id session.ID, floor uint64, p *zamokpb.Acquire) (*fsm.Acqui
 		}
 		for j := range a.Items { // at most 64
 			if a.Items[j].Name == it.Name {
-				return nil, invalid(itemField(i, "name"), "%q is asked for twice", it.Name)
+				return nil, invalid(itemFieldName(i, "name"), "%q is asked for twice", it.Name)
 			}
 		}
 		a.Items = append(a.Items, it)
@@ -124,27 +124,27 @@ func acquireCommand(id session.ID, floor uint64, p *zamokpb.Acquire) (*fsm.Acqui
 	return &a.Acquire, nil
 }
 
-func itemField(i int, field string) string { return fmt.Sprintf("items[%d].%s", i, field) }
+func itemFieldName(i int, field string) string { return fmt.Sprintf("items[%d].%s", i, field) }
 
 func item(i int, p *zamokpb.Item) (fsm.Item, *failure) {
-	it := fsm.Item{Name: p.GetName(), Permits: p.GetPermits(), Limit: p.GetOf()}
+	it := fsm.Item{Name: p.GetName(), Permits: p.GetPermits(), Limit: p.GetLimit()}
 	if f := checkName(p.GetName()); f != nil {
-		return it, invalid(itemField(i, "name"), "%s", wrongText(it.Name, 1, fsm.NameBytesMax))
+		return it, invalid(itemFieldName(i, "name"), "%s", wrongText(it.Name, 1, fsm.NameBytesMax))
 	}
 	switch p.GetMode() {
 	case zamokpb.Mode_MODE_EXCLUSIVE, zamokpb.Mode_MODE_SHARED:
 		if it.Permits != 0 || it.Limit != 0 {
-			return it, invalid(itemField(i, "permits"), "is set, and the mode is not MODE_PERMITS")
+			return it, invalid(itemFieldName(i, "permits"), "is set, and the mode is not MODE_PERMITS")
 		}
 	case zamokpb.Mode_MODE_PERMITS:
 		if it.Limit == 0 || it.Limit > fsm.PermitsMax {
-			return it, invalid(itemField(i, "of"), "is %d, which is not between 1 and %d", it.Limit, fsm.PermitsMax)
+			return it, invalid(itemFieldName(i, "of"), "is %d, which is not between 1 and %d", it.Limit, fsm.PermitsMax)
 		}
 		if it.Permits == 0 || it.Permits > it.Limit {
-			return it, invalid(itemField(i, "permits"), "is %d, which is not between 1 and the limit of %d", it.Permits, it.Limit)
+			return it, invalid(itemFieldName(i, "permits"), "is %d, which is not between 1 and the limit of %d", it.Permits, it.Limit)
 		}
 	default:
-		return it, invalid(itemField(i, "mode"), "is %v, which is none that this server knows", p.GetMode())
+		return it, invalid(itemFieldName(i, "mode"), "is %v, which is none that this server knows", p.GetMode())
 	}
 	it.Mode = fsm.Mode(p.GetMode())
 	return it, nil
@@ -159,16 +159,16 @@ func checkTicket(ticket uint64) *failure {
 
 // checkName checks the name of a lock.
 func checkName(name string) *failure {
-	if why := wrongText(name, 1, fsm.NameBytesMax); why != "" {
-		return invalid("name", "%s", why)
+	if reason := wrongText(name, 1, fsm.NameBytesMax); reason != "" {
+		return invalid("name", "%s", reason)
 	}
 	return nil
 }
 
 // checkText checks a field that people read: an operator's reason, a prefix.
 func checkText(field, text string, bytesMax int) *failure {
-	if why := wrongText(text, 0, bytesMax); why != "" {
-		return invalid(field, "%s", why)
+	if reason := wrongText(text, 0, bytesMax); reason != "" {
+		return invalid(field, "%s", reason)
 	}
 	return nil
 }

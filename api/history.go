@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// ringEvents and ringBytesMax bound the events of tickets and sessions that a node remembers for those who watch,
+	// historyEvents and historyBytesMax bound the events of tickets and sessions that a node remembers for those who watch,
 	// however many watch: so many if they are small, fewer if they are large. A typical one, of one lock, takes
 	// some 200 bytes, the largest 40 KiB.
-	ringEvents   = 65_536
-	ringBytesMax = 32 << 20
-	// ringProgress and ringProgressBytes: a watch that saw so many events of other prefixes pass is sent its index,
+	historyEvents   = 65_536
+	historyBytesMax = 32 << 20
+	// historyProgress and historyProgressBytes: a watch that saw so many events of other prefixes pass is sent its index,
 	// so that it can come back there and need not list again.
-	ringProgress      = ringEvents / 4
-	ringProgressBytes = ringBytesMax / 4
-	// ringStep is how many events a watch looks at before it lets others at the ring.
-	ringStep = 1024
+	historyProgress      = historyEvents / 4
+	historyProgressBytes = historyBytesMax / 4
+	// historyStep is how many events a watch looks at before it lets others at the ring.
+	historyStep = 1024
 	// watchFrameBytesMax bounds the events of one index that a watch sends, and watchesBytesMax what all watches
 	// are sending: one that needs more than half of what is left of that ends with GONE, as if the ring had turned.
 	watchFrameBytesMax = 1 << 20
@@ -29,21 +29,21 @@ const (
 	watchesMax = 1024
 )
 
-// ring remembers the latest events of tickets and of sessions' ends of this node's machine, and wakes those who watch. A
+// history remembers the latest events of tickets and of sessions' ends of this node's machine, and wakes those who watch. A
 // watch reads from the ring itself and has no memory of its own here: who is so slow that the ring
 // turns once meanwhile is cut.
-type ring struct {
-	telling atomic.Int64 // the bytes of all frames that are being sent
+type history struct {
+	publishing atomic.Int64 // the bytes of all frames that are being sent
 
-	mu      sync.RWMutex // guards what follows
-	events  []event      // count of them, the oldest at begin, go round
-	begin   int
-	count   int
-	bytes   int
-	first   uint64 // the number of the oldest event; numbers count from 1 and never repeat
-	gone    uint64 // events up to this index may be forgotten
-	index   uint64 // of what was applied last
-	watches map[*watch]struct{}
+	mu        sync.RWMutex // guards what follows
+	events    []event      // count of them, the oldest at begin, go round
+	begin     int
+	count     int
+	bytes     int
+	first     uint64 // the number of the oldest event; numbers count from 1 and never repeat
+	compacted uint64 // events up to this index may be forgotten
+	index     uint64 // of what was applied last
+	watches   map[*watch]struct{}
 }
 
 // event is what a watch may want of an fsm.Event.
@@ -75,10 +75,10 @@ func (e *event) size() int {
 
 // watch is one reader of the ring. Only its reader uses next, index and skipped, and with the ring's lock.
 type watch struct {
-	ring   *ring
-	prefix string
-	wake   chan struct{} // capacity 1: something was applied
-	cut    chan struct{} // closed when what it has not read yet is forgotten
+	history *history
+	prefix  string
+	wake    chan struct{} // capacity 1: something was applied
+	cut     chan struct{} // closed when what it has not read yet is forgotten
 
 	next    uint64   // the number of the event that it reads next
 	index   uint64   // told up to here
@@ -88,10 +88,10 @@ type watch struct {
 	isCut   bool     // guarded by ring.mu
 }
 
-func newRing() *ring { return &ring{first: 1, watches: make(map[*watch]struct{})} }
+func newHistory() *history { return &history{first: 1, watches: make(map[*watch]struct{})} }
 
 // applied takes the events of an entry. It runs under the machine's lock.
-func (r *ring) applied(a fsm.Applied) {
+func (r *history) applied(a fsm.Applied) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.index = a.Stamp.Index
@@ -106,7 +106,7 @@ func (r *ring) applied(a fsm.Applied) {
 	}
 	for w := range r.watches {
 		if w.next < r.first {
-			r.cutOff(w)
+			r.cutWatch(w)
 			continue
 		}
 		select {
@@ -116,18 +116,18 @@ func (r *ring) applied(a fsm.Applied) {
 	}
 }
 
-func (r *ring) add(e event) {
+func (r *history) add(e event) {
 	size := e.size()
-	for r.count == ringEvents || r.count > 0 && r.bytes+size > ringBytesMax {
+	for r.count == historyEvents || r.count > 0 && r.bytes+size > historyBytesMax {
 		oldest := r.at(r.first)
-		r.gone, r.bytes = oldest.index, r.bytes-oldest.size()
+		r.compacted, r.bytes = oldest.index, r.bytes-oldest.size()
 		*oldest = event{}
 		r.begin = (r.begin + 1) % len(r.events)
 		r.first++
 		r.count--
 	}
 	if r.count == len(r.events) {
-		grown := make([]event, min(max(64, 2*r.count), ringEvents))
+		grown := make([]event, min(max(64, 2*r.count), historyEvents))
 		copy(grown[copy(grown, r.events[r.begin:]):], r.events[:r.begin])
 		r.events, r.begin = grown, 0
 	}
@@ -137,46 +137,46 @@ func (r *ring) add(e event) {
 }
 
 // at is the event with a number, end the number of the next one. The caller holds the lock.
-func (r *ring) at(number uint64) *event {
+func (r *history) at(number uint64) *event {
 	return &r.events[(r.begin+int(number-r.first))%len(r.events)]
 }
 
-func (r *ring) end() uint64 { return r.first + uint64(r.count) }
+func (r *history) end() uint64 { return r.first + uint64(r.count) }
 
 // restored forgets everything: between what was applied before and this state nothing is told.
-func (r *ring) restored(m *fsm.Machine) {
+func (r *history) restored(m *fsm.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.first = r.end()
 	r.events, r.begin, r.count, r.bytes = nil, 0, 0, 0
 	r.index = m.Stamp().Index
-	r.gone = r.index
+	r.compacted = r.index
 	for w := range r.watches {
-		r.cutOff(w)
+		r.cutWatch(w)
 	}
 }
 
-// cutOff ends a watch. The caller holds the lock.
-func (r *ring) cutOff(w *watch) {
+// cutWatch ends a watch. The caller holds the lock.
+func (r *history) cutWatch(w *watch) {
 	w.isCut = true
 	close(w.cut)
 	delete(r.watches, w)
 }
 
 // watch begins to watch after index from, or from now on with 0.
-func (r *ring) watch(prefix string, from uint64) (*watch, *failure) {
+func (r *history) watch(prefix string, from uint64) (*watch, *failure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := &watch{ring: r, prefix: prefix, wake: make(chan struct{}, 1), cut: make(chan struct{}), index: from}
+	w := &watch{history: r, prefix: prefix, wake: make(chan struct{}, 1), cut: make(chan struct{}), index: from}
 	switch {
 	case len(r.watches) >= watchesMax:
-		f := fail(zamokpb.Code_CODE_LIMIT, "not done: %d watch this node already; watch at another one", watchesMax)
+		f := fail(zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: %d watch this node already; watch at another one", watchesMax)
 		f.info.Field = "watches"
 		return nil, f
 	case from == 0:
 		w.index, w.next = r.index, r.end()
-	case from < r.gone:
-		return nil, forgot(from, r.gone)
+	case from < r.compacted:
+		return nil, compactedError(from, r.compacted)
 	default:
 		w.next = r.first // what is not after from is skipped on the way
 	}
@@ -184,45 +184,45 @@ func (r *ring) watch(prefix string, from uint64) (*watch, *failure) {
 	return w, nil
 }
 
-// tooMuch ends a watch that would have to send more at once than may be sent.
-func tooMuch(f found) *failure {
-	return fail(zamokpb.Code_CODE_GONE, "what happened at index %d takes %d bytes or more; at most %d are sent at once, and fewer "+
+// tooManyBytes ends a watch that would have to send more at once than may be sent.
+func tooManyBytes(f found) *failure {
+	return fail(zamokpb.Code_CODE_COMPACTED, "what happened at index %d takes %d bytes or more; at most %d are sent at once, and fewer "+
 		"while other watches do not read: list again, and watch from the list's index", f.index, f.bytes, watchFrameBytesMax)
 }
 
 // send takes room for what is to be sent; false: there is too little, and nothing was taken. sent gives it back.
-func (r *ring) send(f found) bool {
-	if used := r.telling.Add(int64(f.bytes)); 2*int64(f.bytes) > watchesBytesMax-used {
+func (r *history) send(f found) bool {
+	if used := r.publishing.Add(int64(f.bytes)); 2*int64(f.bytes) > watchesBytesMax-used {
 		r.sent(f)
 		return false
 	}
 	return true
 }
 
-func (r *ring) sent(f found) { r.telling.Add(-int64(f.bytes)) }
+func (r *history) sent(f found) { r.publishing.Add(-int64(f.bytes)) }
 
-// forgot ends a watch that would have to leave something out.
-func forgot(from, remembered uint64) *failure {
-	return fail(zamokpb.Code_CODE_GONE, "what happened after index %d is not remembered here any more, only what happened after %d: "+
+// compactedError ends a watch that would have to leave something out.
+func compactedError(from, remembered uint64) *failure {
+	return fail(zamokpb.Code_CODE_COMPACTED, "what happened after index %d is not remembered here any more, only what happened after %d: "+
 		"list again, and watch from the list's index", from, remembered)
 }
 
 // cutAt is what a watch that was cut is told. After a transfer a node begins anew with an older state, and
 // comes to what it had told before: then nothing is forgotten.
 func (w *watch) cutAt() *failure {
-	w.ring.mu.RLock()
-	defer w.ring.mu.RUnlock()
-	if w.index >= w.ring.gone {
+	w.history.mu.RLock()
+	defer w.history.mu.RUnlock()
+	if w.index >= w.history.compacted {
 		return fail(zamokpb.Code_CODE_STOPPING, "this node began anew; watch again, from the last index")
 	}
-	return forgot(w.index, w.ring.gone)
+	return compactedError(w.index, w.history.compacted)
 }
 
 // end stops a watch.
 func (w *watch) end() {
-	w.ring.mu.Lock()
-	defer w.ring.mu.Unlock()
-	delete(w.ring.watches, w)
+	w.history.mu.Lock()
+	defer w.history.mu.Unlock()
+	delete(w.history.watches, w)
 }
 
 // found is what a watch is to send next: the events of an index under its prefix; or, with no events, an index up to
@@ -244,7 +244,7 @@ func (w *watch) read() (f found, some bool) {
 // step is a part of read that keeps the ring, and with it the machine, for a short time only. Others may read beside
 // it: an entry that is applied waits for the reads under way, not for all watches.
 func (w *watch) step() (f found, some, more bool) {
-	r := w.ring
+	r := w.history
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if w.isCut || w.next < r.first {
@@ -254,14 +254,14 @@ func (w *watch) step() (f found, some, more bool) {
 		e := r.at(w.next)
 		switch {
 		case len(f.events) > 0 && e.index != f.index:
-			return w.tell(f), true, false
-		case len(f.events) == 0 && n >= ringStep:
+			return w.skip(f), true, false
+		case len(f.events) == 0 && n >= historyStep:
 			return f, false, true
 		case e.index > w.index && e.under(w.prefix):
 			f.index = e.index
 			f.events = append(f.events, *e)
 			if f.bytes += e.size(); f.bytes > watchFrameBytesMax {
-				w.failed = tooMuch(f)
+				w.failed = tooManyBytes(f)
 				return f, false, false
 			}
 		default:
@@ -272,15 +272,15 @@ func (w *watch) step() (f found, some, more bool) {
 	}
 	switch {
 	case len(f.events) > 0: // all of one index come to the ring together
-		return w.tell(f), true, false
-	case (w.skipped >= ringProgress || w.passed >= ringProgressBytes) && r.index > w.index:
-		return w.tell(found{index: r.index}), true, false
+		return w.skip(f), true, false
+	case (w.skipped >= historyProgress || w.passed >= historyProgressBytes) && r.index > w.index:
+		return w.skip(found{index: r.index}), true, false
 	}
 	return f, false, false
 }
 
-// tell notes that everything up to an index is sent.
-func (w *watch) tell(f found) found {
+// skip notes that everything up to an index is sent.
+func (w *watch) skip(f found) found {
 	w.index, w.skipped, w.passed = f.index, 0, 0
 	return f
 }

@@ -15,17 +15,17 @@ func (w *talker) hubID() session.ID { return session.ID(w.id) }
 
 // curious waits for a lock and wants to know its place.
 func curious(ticket uint64, names ...string) *zamokpb.ClientMessage {
-	a := &zamokpb.Acquire{Ticket: ticket, WaitFor: -1, TellQueue: true}
+	a := &zamokpb.Acquire{Ticket: ticket, WaitFor: -1, ReportPosition: true}
 	for _, name := range names {
 		a.Items = append(a.Items, &zamokpb.Item{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE})
 	}
 	return acquire(a)
 }
 
-func (w *talker) place() *zamokpb.Queue {
+func (w *talker) place() *zamokpb.QueuePosition {
 	w.Helper()
 	for {
-		if q := w.next().GetQueue(); q != nil {
+		if q := w.next().GetPosition(); q != nil {
 			return q
 		}
 	}

@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// lookEvery is how often clocks are looked at while a lock is held, and once more when a deadline comes.
+	// checkEvery is how often clocks are looked at while a lock is held, and once more when a deadline comes.
 	// A timer for the deadline alone would not do: timers stand still while the machine sleeps. Looks alone
 	// would not do either: they may be late by more than clocks at the promised rates leave of the margin.
-	lookEvery = 100 * clock.Millisecond
-	idleMost  = clock.Second // between looks when nothing is held
+	checkEvery   = 100 * clock.Millisecond
+	checkIdleMax = clock.Second // between looks when nothing is held
 
 	renewals = 3  // in a ttl
 	retries  = 12 // in a ttl, when a renewal is not answered
 	// A stream on which nothing was heard after something was sent is given up after a part of the ttl,
 	// within these bounds.
 	silenceParts = 6
-	silenceLeast = 300 * clock.Millisecond
-	silenceMost  = 2500 * clock.Millisecond
-	// againAfter is the pause before what the leader could not take is sent again.
-	againAfter = 100 * clock.Millisecond
+	silenceMin   = 300 * clock.Millisecond
+	silenceMax   = 2500 * clock.Millisecond
+	// retryAfter is the pause before what the leader could not take is sent again.
+	retryAfter = 100 * clock.Millisecond
 )
 
-// keep looks at the clocks until the session is over: what is not to be believed any more, what is to be
+// renewalLoop looks at the clocks until the session is over: what is not to be believed any more, what is to be
 // renewed, what is to be sent again.
-func (s *session) keep() {
+func (s *session) renewalLoop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -39,48 +39,48 @@ func (s *session) keep() {
 		case <-s.ctx.Done():
 			return
 		}
-		timer.Reset(s.tick().Duration())
+		timer.Reset(s.renewalTick().Duration())
 	}
 }
 
-// tick does what is due, and says how long nothing more will be.
-func (s *session) tick() clock.Span {
+// renewalTick does what is due, and says how long nothing more will be.
+func (s *session) renewalTick() clock.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.c.clock.Now()
-	s.check(now)
-	rest := min(max(s.ttl/retries, lookEvery), idleMost)
-	if s.held > 0 {
-		rest = min(lookEvery, s.left(now))
+	s.checkDeadlines(now)
+	rest := min(max(s.ttl/retries, checkEvery), checkIdleMax)
+	if s.heldCount > 0 {
+		rest = min(checkEvery, s.untilDeadline(now))
 	}
-	if len(s.again) > 0 {
-		if now.Reached(s.againAt) {
-			for _, t := range s.again {
-				s.say(t)
+	if len(s.retryQueue) > 0 {
+		if now.Reached(s.retryAt) {
+			for _, t := range s.retryQueue {
+				s.queueOut(t)
 			}
-			s.again = nil
+			s.retryQueue = nil
 		} else {
-			rest = min(rest, now.Until(s.againAt))
+			rest = min(rest, now.Until(s.retryAt))
 		}
 	}
 	if s.link == nil {
 		return rest
 	}
-	due := s.proven.Add(s.renewSpan).Later(s.sent.Add(s.ttl / retries))
+	due := s.confirmed.Add(s.renewSpan).Later(s.sent.Add(s.ttl / retries))
 	if now.Reached(due) {
 		s.alive = true
-		poke(s.wake)
+		signal(s.wake)
 	} else {
 		rest = min(rest, now.Until(due))
 	}
-	if patience := min(max(s.ttl/silenceParts, silenceLeast), silenceMost); s.silent {
+	if patience := min(max(s.ttl/silenceParts, silenceMin), silenceMax); s.silent {
 		switch {
 		case now.Reached(s.silentAt.Add(patience)):
 			s.link.cancel(errSilent)
 		case now.Reached(s.silentAt.Add(patience/2)) && !s.probed:
 			// Not every answer is a proof, so silence may mean only that nothing was applied. This asks.
 			s.probed, s.alive = true, true
-			poke(s.wake)
+			signal(s.wake)
 			fallthrough
 		default:
 			rest = min(rest, patience/4)
@@ -89,27 +89,27 @@ func (s *session) tick() clock.Span {
 	return max(rest, clock.Millisecond)
 }
 
-// check ends the belief of every handle whose time is over. Every method of a handle calls it.
-func (s *session) check(now clock.Instant) {
-	if s.held == 0 {
+// checkDeadlines ends the belief of every handle whose time is over. Every method of a handle calls it.
+func (s *session) checkDeadlines(now clock.Instant) {
+	if s.heldCount == 0 {
 		return
 	}
-	if !s.trust.Valid(now) {
+	if !s.lease.Valid(now) {
 		for _, t := range s.tickets {
-			t.lose(errUntrusted)
+			t.lose(errLeaseUnconfirmed)
 		}
 		return
 	}
 	for t := range s.holds {
 		if now.Reached(t.holdEnd) {
-			t.lose(&Error{Kind: errHeldOut, Outcome: Done})
+			t.lose(&Error{Kind: errMaxHoldExceeded, Outcome: Done})
 		}
 	}
 }
 
-// left is the time to the first end of belief in a handle.
-func (s *session) left(now clock.Instant) clock.Span {
-	until, _ := s.trust.Until()
+// untilDeadline is the time to the first end of belief in a handle.
+func (s *session) untilDeadline(now clock.Instant) clock.Span {
+	until, _ := s.lease.Until()
 	left := now.Until(until)
 	for t := range s.holds {
 		left = min(left, now.Until(t.holdEnd))
@@ -117,33 +117,33 @@ func (s *session) left(now clock.Instant) clock.Span {
 	return left
 }
 
-// learn takes in a proof, which is a sign that the stream leads somewhere, too.
-func (s *session) learn(sent []byte, at int64) {
+// confirmRenewal takes in a proof, which is a sign that the stream leads somewhere, too.
+func (s *session) confirmRenewal(sent []byte, at int64) {
 	now := s.c.clock.Now()
 	s.silentAt = now
 	instant, ok := decodeInstant(sent)
 	if !ok {
 		return
 	}
-	s.check(now) // what was not believed in between stays lost
-	before := s.trust.Valid(now)
-	s.trust.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
+	s.checkDeadlines(now) // what was not believed in between stays lost
+	before := s.lease.Valid(now)
+	s.lease.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
 	s.silent, s.probed = instant != s.sent, false
-	if instant.After(s.proven) {
-		s.proven = instant
+	if instant.After(s.confirmed) {
+		s.confirmed = instant
 		s.drawRenewal()
 	}
 	for t := range s.holds {
-		t.placeHold()
+		t.setHoldDeadline()
 	}
-	for t := range s.unplaced {
-		t.announce()
+	for t := range s.deadlineUnset {
+		t.notify()
 	}
-	clear(s.unplaced)
-	if !before && s.trust.Valid(now) {
+	clear(s.deadlineUnset)
+	if !before && s.lease.Valid(now) {
 		for _, t := range s.tickets { // grants that came while there was no trust may be handed over now
 			if t.state == zamokpb.State_STATE_GRANTED && t.stage == asking {
-				t.announce()
+				t.notify()
 			}
 		}
 	}
@@ -156,8 +156,8 @@ func (s *session) drawRenewal() {
 	s.renewSpan = third - third/10 + clock.Span(rand.Int64N(int64(third/5)))
 }
 
-// transmitted notes that something leaves at now.
-func (s *session) transmitted(now clock.Instant) {
+// sentAt notes that something leaves at now.
+func (s *session) sentAt(now clock.Instant) {
 	if !s.silent {
 		s.silent, s.silentAt = true, now
 	}

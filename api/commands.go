@@ -26,7 +26,7 @@ type frame struct {
 // handle carries out a frame. An error ends the stream; what is wrong with one command is its answer.
 func (st *stream) handle(p *zamokpb.ClientFrame) error {
 	select {
-	case <-st.box.ended:
+	case <-st.queue.done:
 		return nil
 	default:
 	}
@@ -37,7 +37,7 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 		return f
 	}
 	st.frames++
-	f := &frame{st.frames, p.GetSent(), p.GetFloor()}
+	f := &frame{st.frames, p.GetSent(), p.GetAckedThrough()}
 	for i, message := range p.GetMessages() {
 		switch m := message.GetMessage().(type) {
 		case *zamokpb.ClientMessage_Acquire:
@@ -45,17 +45,17 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 		case *zamokpb.ClientMessage_Drop:
 			ticket := m.Drop.GetTicket()
 			st.ofTicket(f, zamokpb.Command_COMMAND_DROP, ticket,
-				&fsm.Drop{Session: st.box.session, Ticket: ticket, AckedThrough: f.floor})
+				&fsm.Drop{Session: st.queue.session, Ticket: ticket, AckedThrough: f.floor})
 		case *zamokpb.ClientMessage_Downgrade:
 			ticket := m.Downgrade.GetTicket()
 			st.ofTicket(f, zamokpb.Command_COMMAND_DOWNGRADE, ticket,
-				&fsm.Downgrade{Session: st.box.session, Ticket: ticket, AckedThrough: f.floor})
+				&fsm.Downgrade{Session: st.queue.session, Ticket: ticket, AckedThrough: f.floor})
 		case *zamokpb.ClientMessage_KeepAlive:
 			st.renew(f)
 		case *zamokpb.ClientMessage_Close:
 			st.close()
-		case *zamokpb.ClientMessage_Hello:
-			return invalid(fmt.Sprintf("messages[%d]", i), "is a Hello, which only the first frame has")
+		case *zamokpb.ClientMessage_Open:
+			return invalid(fmt.Sprintf("messages[%d]", i), "is an OpenStream, which only the first frame has")
 		default:
 			return invalid(fmt.Sprintf("messages[%d]", i), "is empty, or of a kind that this server does not know")
 		}
@@ -65,30 +65,30 @@ func (st *stream) handle(p *zamokpb.ClientFrame) error {
 
 // acquire asks for locks.
 func (st *stream) acquire(f *frame, p *zamokpb.Acquire) {
-	t := asked{frame: f, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: p.GetTicket()}
-	command, wrong := acquireCommand(st.box.session, f.floor, p)
+	t := submitted{frame: f, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: p.GetTicket()}
+	command, wrong := acquireCommand(st.queue.session, f.floor, p)
 	if wrong == nil {
 		wrong = st.server.mayAcquire(st.ctx, command.Items)
 	}
 	if wrong == nil {
-		wrong = st.server.roomForTicket(fsm.TicketRef{Session: st.box.session, Ticket: t.ticket})
+		wrong = st.server.roomForTicket(fsm.TicketRef{Session: st.queue.session, Ticket: t.ticket})
 	}
 	if wrong != nil {
 		st.answer(t, fsm.Result{}, wrong)
 		return
 	}
-	if p.GetTellQueue() {
+	if p.GetReportPosition() {
 		for i := range command.Items {
 			t.urge = append(t.urge, command.Items[i].Name)
 		}
 	}
-	st.box.asks(t.ticket)
+	st.queue.wantsPosition(t.ticket)
 	st.submit(t, command)
 }
 
 // ofTicket hands in a command about a ticket of the session.
 func (st *stream) ofTicket(f *frame, kind zamokpb.Command, ticket uint64, command fsm.Command) {
-	t := asked{frame: f, command: kind, ticket: ticket}
+	t := submitted{frame: f, command: kind, ticket: ticket}
 	wrong := checkTicket(ticket)
 	if wrong == nil {
 		wrong = st.server.may(st.ctx, VerbDrop, "")
@@ -100,15 +100,15 @@ func (st *stream) ofTicket(f *frame, kind zamokpb.Command, ticket uint64, comman
 	st.submit(t, command)
 }
 
-// asked is a command that waits for its answer.
-type asked struct {
+// submitted is a command that waits for its answer.
+type submitted struct {
 	frame   *frame
 	command zamokpb.Command
 	ticket  uint64
 	urge    []string // the locks, if its client wants to know the place in their queues
 }
 
-func (st *stream) submit(t asked, command fsm.Command) {
+func (st *stream) submit(t submitted, command fsm.Command) {
 	bytes := int64(fsm.Size(command))
 	if count, sum := st.pending.Add(1), st.pendingBytes.Add(bytes); count > pendingMax || sum > pendingBytesMax {
 		st.answered(bytes)
@@ -127,82 +127,82 @@ func (st *stream) submit(t asked, command fsm.Command) {
 }
 
 // applied answers a command that went through the log. Its events were told before.
-func (st *stream) applied(t asked, a *raftnode.Answer) {
+func (st *stream) applied(t submitted, a *raftnode.Answer) {
 	r := &a.Result
 	if f := refused(r); f != nil {
-		st.proves(t.frame, a)
+		st.ackFrame(t.frame, a)
 		st.answer(t, *r, f)
 		return
 	}
-	o, h := st.box, st.server.hub
+	o, h := st.queue, st.server.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if o.over {
+	if o.ended {
 		return
 	}
 	if r.Session != 0 {
-		o.prove(t.frame, a.Time)
+		o.acknowledge(t.frame, a.Time)
 	}
 	if r.State != fsm.Waiting {
-		delete(o.since, t.ticket)
+		delete(o.waitingSince, t.ticket)
 	}
 	switch {
 	case t.command == zamokpb.Command_COMMAND_ACQUIRE && r.State == fsm.Granted && r.Token == r.Index,
 		t.command != zamokpb.Command_COMMAND_ACQUIRE && o.changed == r.Index:
 		return // the change that it made was told
 	case r.State == fsm.Waiting && t.urge != nil:
-		if h.places.ask(o, t.ticket, t.urge) {
-			signal(h.placeWake)
+		if h.positions.request(o, t.ticket, t.urge) {
+			signal(h.positionWake)
 		}
 	}
-	if !o.add(note{kind: noteAnswer, command: t.command, urge: t.urge != nil, state: resultState(t.ticket, *r)}) {
+	if !o.add(message{kind: messageAnswer, command: t.command, urgent: t.urge != nil, state: resultState(t.ticket, *r)}) {
 		return
 	}
 	if r.State == fsm.Ended {
-		o.laterOn() // nobody waits for what was so already
+		o.flushLater() // nobody waits for what was so already
 	} else {
 		signal(o.wake)
 	}
 }
 
-func (st *stream) proves(f *frame, a *raftnode.Answer) {
+func (st *stream) ackFrame(f *frame, a *raftnode.Answer) {
 	h := st.server.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if a.Result.Session != 0 && !st.box.over {
-		st.box.prove(f, a.Time)
+	if a.Result.Session != 0 && !st.queue.ended {
+		st.queue.acknowledge(f, a.Time)
 	}
 }
 
 // answer says at once that a command was not carried out.
-func (st *stream) answer(t asked, r fsm.Result, why *failure) {
+func (st *stream) answer(t submitted, r fsm.Result, reason *failure) {
 	h := st.server.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t.command == zamokpb.Command_COMMAND_ACQUIRE {
-		delete(st.box.since, t.ticket)
+		delete(st.queue.waitingSince, t.ticket)
 	}
-	if st.box.add(note{kind: noteAnswer, command: t.command, state: resultState(t.ticket, r), failure: why}) {
-		signal(st.box.wake)
+	if st.queue.add(message{kind: messageAnswer, command: t.command, state: resultState(t.ticket, r), failure: reason}) {
+		signal(st.queue.wake)
 	}
-	st.endsWith(why)
+	st.endsWith(reason)
 }
 
 // endsWith ends the stream if why says that this node does not lead. The caller holds the hub's lock.
-func (st *stream) endsWith(why *failure) {
-	if why.info.Code == zamokpb.Code_CODE_NOT_LEADER || why.info.Code == zamokpb.Code_CODE_STOPPING {
-		st.server.hub.end(st.box, over(why.info.Code, "%s", why.info.Message))
+func (st *stream) endsWith(reason *failure) {
+	if reason.info.Code == zamokpb.Code_CODE_NOT_LEADER || reason.info.Code == zamokpb.Code_CODE_STOPPING {
+		st.server.hub.end(st.queue, streamEnded(reason.info.Code, "%s", reason.info.Message))
 	}
 }
 
-// renew hands in the sign of life of a frame, unless too much waits for its answer already: what was sent
+// renew hands in the renewal of a frame, unless too much waits for its answer already: what was sent
 // before proves nearly as much.
 func (st *stream) renew(f *frame) {
 	if st.pending.Add(1) > pendingMax {
 		st.pending.Add(-1)
 		return
 	}
-	st.server.node.Renew(st.box.session, func(a raftnode.Answer, err error) {
+	st.server.node.Renew(st.queue.session, func(a raftnode.Answer, err error) {
 		defer st.answered(0)
 		h := st.server.hub
 		h.mu.Lock()
@@ -210,8 +210,8 @@ func (st *stream) renew(f *frame) {
 		switch {
 		case err != nil:
 			st.endsWith(explain(err))
-		case a.Result.Code == fsm.OK && !st.box.over:
-			st.box.prove(f, a.Time)
+		case a.Result.Code == fsm.OK && !st.queue.ended:
+			st.queue.acknowledge(f, a.Time)
 		}
 	})
 }
@@ -222,17 +222,17 @@ func (st *stream) close() {
 		return
 	}
 	st.closing = true
-	st.server.node.Submit(&fsm.CloseSession{Session: st.box.session}, func(_ raftnode.Answer, err error) {
+	st.server.node.Submit(&fsm.CloseSession{Session: st.queue.session}, func(_ raftnode.Answer, err error) {
 		if err == nil {
 			return
 		}
 		h := st.server.hub
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		why := explain(err)
+		reason := explain(err)
 		if errors.Is(err, raftnode.ErrOverloaded) {
-			why = fail(why.info.Code, "the session was not closed: %s", why.info.Message)
+			reason = fail(reason.info.Code, "the session was not closed: %s", reason.info.Message)
 		}
-		h.end(st.box, why)
+		h.end(st.queue, reason)
 	})
 }

@@ -30,9 +30,9 @@ func (s *Server) noteCluster(m *fsm.Machine) {
 	s.cluster.Store(&text)
 }
 
-// meant refuses a request that names another cluster than this node's. Nothing else has looked at it then: not
+// checkCluster refuses a request that names another cluster than this node's. Nothing else has looked at it then: not
 // the relay, which would pass it on, and no handler.
-func (s *Server) meant(ctx context.Context, method string, header func(metadata.MD) error) error {
+func (s *Server) checkCluster(ctx context.Context, method string, header func(metadata.MD) error) error {
 	if !strings.HasPrefix(method, "/zamok.v1.") {
 		return nil // grpc.health.v1 is about this node alone
 	}
@@ -50,21 +50,21 @@ func (s *Server) meant(ctx context.Context, method string, header func(metadata.
 	if !slices.ContainsFunc(named, func(cluster string) bool { return cluster != *own }) {
 		return nil
 	}
-	f := fail(zamokpb.Code_CODE_OTHER_CLUSTER,
+	f := fail(zamokpb.Code_CODE_WRONG_CLUSTER,
 		"not done: %s belongs to cluster %s, and the request is meant for cluster %s", s.id, *own, strings.Join(named, ", "))
 	f.info.Cluster = *own
 	return f
 }
 
-func (s *Server) meantUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	if err := s.meant(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
+func (s *Server) checkClusterUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if err := s.checkCluster(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
 		return nil, err
 	}
 	return handle(ctx, req)
 }
 
-func (s *Server) meantStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	if err := s.meant(stream.Context(), info.FullMethod, stream.SetHeader); err != nil {
+func (s *Server) checkClusterStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if err := s.checkCluster(stream.Context(), info.FullMethod, stream.SetHeader); err != nil {
 		return err
 	}
 	return handle(srv, stream)

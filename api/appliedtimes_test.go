@@ -18,27 +18,27 @@ func TestTimelineIsNeverWrongAndSeldomVague(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	var l timeline
+	var l appliedTimes
 	l.restored(fsm.New())
-	truth := []mark{}
+	truth := []appliedTime{}
 	at, now := uint64(1), clock.Time(1)
 	for range 30_000 {
 		now = now.Add(clock.Span(random.Int64N(int64([]clock.Span{2 * clock.Second, clock.Hour}[random.IntN(50)/49]))))
-		truth = append(truth, mark{at, now})
+		truth = append(truth, appliedTime{at, now})
 		l.applied(fsm.Applied{Index: at, Time: now})
 		at += 1 + random.Uint64N(5)
 	}
-	require.LessOrEqual(t, len(l.marks), timelineMarks)
+	require.LessOrEqual(t, len(l.times), appliedTimesMax)
 	for _, m := range truth {
 		told := l.at(m.index)
 		age := now.Sub(m.time)
 		require.LessOrEqual(t, told, m.time)
-		require.LessOrEqual(t, m.time.Sub(told), max(timelineStep, age/timelinePart), "an age of %v", age)
+		require.LessOrEqual(t, m.time.Sub(told), max(appliedTimesStep, age/appliedTimesPart), "an age of %v", age)
 	}
 }
 
 func TestTimelineForgetsWhatWasRestored(t *testing.T) {
-	var l timeline
+	var l appliedTimes
 	require.Zero(t, l.at(1))
 	l.applied(fsm.Applied{Index: 10, Time: 5 * clock.Time(clock.Second)})
 	require.Zero(t, l.at(9))
@@ -71,10 +71,10 @@ func TestGetTellsAges(t *testing.T) {
 	}, patience, 5*time.Millisecond)
 	holder, waiter := lock.Holders[0], lock.Queue[0]
 	require.Positive(t, holder.GrantedAt)
-	require.Positive(t, holder.AskedAt)
+	require.Positive(t, holder.EnqueuedAt)
 	require.Zero(t, waiter.GrantedAt)
-	require.Positive(t, waiter.AskedAt)
-	require.LessOrEqual(t, waiter.AskedAt, lock.Stamp.Time)
+	require.Positive(t, waiter.EnqueuedAt)
+	require.LessOrEqual(t, waiter.EnqueuedAt, lock.Stamp.Time)
 	require.Greater(t, holder.LeaseUntil, lock.Stamp.Time)
 	all, err := s.ListSessions(ctx, &zamokpb.ListSessionsRequest{})
 	require.NoError(t, err)

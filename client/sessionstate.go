@@ -1,0 +1,79 @@
+package client
+
+import (
+	"maps"
+	"slices"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+)
+
+// openFrame is the first frame of a stream.
+func (s *session) openFrame() *zamokpb.ClientFrame {
+	cfg := &s.c.cfg
+	s.attempt++
+	hello := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: &zamokpb.SessionSettings{
+		Ttl: int64(cfg.TTL), Label: cfg.Label, Metadata: cfg.Metadata,
+		LockDelay: int64(cfg.LockDelay), ReleaseOnDisconnect: int64(cfg.ReleaseOnDisconnect),
+	}}
+	now := s.c.clock.Now()
+	s.sent = now
+	return &zamokpb.ClientFrame{
+		Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{Open: hello}}},
+		Sent:     encodeInstant(now), AckedThrough: s.ackedThrough,
+	}
+}
+
+// applySessionState sets right what is known of every ticket, and puts in line what is to be said: what nobody wants
+// any more is dropped first.
+func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
+	if s.endedWith != nil {
+		return
+	}
+	s.checkDeadlines(s.c.clock.Now()) // whose time was over stays lost, whatever the cluster says now
+	if s.lease == nil {
+		s.ttl = clock.Span(w.GetTtl())
+		s.lease = clock.NewLocalDeadline(s.ttl)
+	}
+	if least := clock.Span(w.GetTtlMin()); s.ttl < least && least != s.ttlMin {
+		s.c.log.Warn("zamok: the session's ttl is too short for the cluster's election timeout now: most failovers would end it, and its locks "+
+			"be lost; use a longer one", "ttl", s.ttl, "at_least", least)
+	}
+	s.ttlMin = clock.Span(w.GetTtlMin())
+	s.id, s.link, s.reported, s.warned = w.GetSession(), st, 0, false
+	s.silent, s.closed = false, false
+	s.drops, s.outgoing, s.retryQueue = nil, nil, nil
+	s.confirmRenewal(w.GetSent(), w.GetTime())
+
+	told := make(map[uint64]bool, len(w.GetTickets()))
+	for _, state := range w.GetTickets() {
+		number := state.GetTicket()
+		told[number] = true
+		if t := s.tickets[number]; t != nil {
+			t.setState(state)
+		} else if state.GetState() != zamokpb.State_STATE_ENDED {
+			s.releaseUnknown(state)
+		}
+	}
+	numbers := slices.Sorted(maps.Keys(s.tickets))
+	for _, number := range numbers {
+		t := s.tickets[number]
+		if !told[number] && number <= s.ackedThrough {
+			t.ended(zamokpb.Reason_REASON_UNSPECIFIED, "")
+			continue
+		}
+		t.queued = false
+		if t.stage == leaving || t.state == zamokpb.State_STATE_UNSPECIFIED || t.downgrade == asked {
+			s.queueOut(t)
+		}
+	}
+	signal(s.wake) // for what is fresh
+	signal(s.kick)
+}
+
+// releaseUnknown takes in a ticket that nobody here knows. Whatever it is, it must not hold anything.
+func (s *session) releaseUnknown(state *zamokpb.TicketState) *ticket {
+	t := &ticket{s: s, number: state.GetTicket(), state: state.GetState(), stage: leaving}
+	s.tickets[t.number] = t
+	return t
+}

@@ -93,7 +93,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 		}
 		if contact, other := contacts[server.ID]; other {
 			member.LastHeard = new(int64(contact.Ago))
-			if contact.Heard {
+			if contact.Reached {
 				member.Behind = new(contact.Behind)
 			}
 		}

@@ -129,7 +129,7 @@ func (c *cluster) leader() *Node {
 	require.Eventually(c, func() bool {
 		leads = nil
 		for _, n := range c.nodes {
-			if n.Raft().Status().Office {
+			if n.Raft().Status().Leading {
 				leads = n
 			}
 		}

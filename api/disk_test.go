@@ -39,7 +39,7 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	repeat.Acquire.Ticket = held.Ticket
 	require.NoError(t, first.Close())
 
-	again.Tune = func(c *raftnode.Config) { c.Mark = 1 << 60 }
+	again.Tune = func(c *raftnode.Config) { c.LowSpace = 1 << 60 }
 	again.Peer = first.Peer()
 	full, err := StartNode(ctx, again)
 	require.NoError(t, err)
@@ -120,7 +120,7 @@ func TestOneFullDiskStopsNothing(t *testing.T) {
 	}
 	fill := func(n *Node) {
 		t.Helper()
-		free.of(n).Store(2 * store.DefaultFloor)
+		free.of(n).Store(2 * store.DefaultReservedSpace)
 		comes("it is announced", func() (announced bool) {
 			c.leader().Raft().View(func(m *fsm.Machine) {
 				member, _ := m.Member(n.cfg.ID)
@@ -177,7 +177,7 @@ func TestANodeThatTakesNoEntriesIsNotReady(t *testing.T) {
 		}, patience, 10*time.Millisecond, "%s and %v", says, health)
 	}
 	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
-	free.of(follower).Store(2 * store.DefaultFloor)
+	free.of(follower).Store(2 * store.DefaultReservedSpace)
 	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
 	free.of(follower).Store(0)
 	becomes(http.StatusServiceUnavailable, "not ready: the log of this node takes no entries: store: the disk is full", healthpb.HealthCheckResponse_NOT_SERVING)

@@ -170,7 +170,7 @@ func explain(err error) *failure {
 		f := fail(zamokpb.Code_CODE_NOT_LEADER, "%v", elsewhere)
 		f.info.Leader, f.info.LeaderAddress = elsewhere.ID, elsewhere.Client
 		return f
-	case errors.Is(err, raftnode.ErrOverloaded), errors.Is(err, raftnode.ErrOtherRules), errors.Is(err, raftnode.ErrNotYet):
+	case errors.Is(err, raftnode.ErrOverloaded), errors.Is(err, raftnode.ErrOtherVersion), errors.Is(err, raftnode.ErrNotYet):
 		return fail(zamokpb.Code_CODE_OVERLOADED, "%v", err)
 	case errors.Is(err, raftnode.ErrClosed):
 		return fail(zamokpb.Code_CODE_STOPPING, "%v", err)

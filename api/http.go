@@ -142,7 +142,7 @@ func notReadyReason(status raftnode.Status) string {
 	switch {
 	case status.Leader == "":
 		return "nobody is known to lead"
-	case status.Leader == status.ID && !status.Office:
+	case status.Leader == status.ID && !status.Leading:
 		return "the node was elected and does not serve yet"
 	case status.Refusing != "":
 		return "the log of this node takes no entries: " + status.Refusing

@@ -21,7 +21,7 @@ func startAlone(t testing.TB) *Node {
 	n, err := StartNode(context.Background(), NodeConfig{ID: "n1"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
-	require.Eventually(t, func() bool { return n.Raft().Status().Office }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return n.Raft().Status().Leading }, patience, clock.Millisecond.Duration())
 	return n
 }
 

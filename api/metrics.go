@@ -158,7 +158,7 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 	node.View(func(m *fsm.Machine) { counts, seconds = m.Counts(), m.Time().Sub(0).Duration().Seconds() })
 	held, deepest := survey(ctx, node, counts)
 	leads := 0
-	if status.Office {
+	if status.Leading {
 		leads = 1
 	}
 	for _, g := range []struct {
@@ -194,7 +194,7 @@ func (x *exposition) peers(node *raftnode.Node) {
 	}
 	x.head("zamok_peer_lag_entries", "gauge", "Entries of the leader's log that the peer lacked then; told by the leader, of peers that have answered it.")
 	for _, name := range names {
-		if contacts[name].Heard {
+		if contacts[name].Reached {
 			x.value("zamok_peer_lag_entries", label("peer", name), contacts[name].Behind)
 		}
 	}

@@ -124,8 +124,8 @@ func (n *Node) raftConfig() raftnode.Config {
 		ID: cfg.ID, Dir: cfg.Dir, Log: store.LogKind(cfg.LogStore), Election: cfg.ElectionTimeout, Cluster: cfg.list, Join: cfg.Join, JoinCluster: cfg.joins,
 		Listener: cfg.PeerListener, Advertise: n.peer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
 		Client: n.client, HTTP: cfg.HTTP, Version: cfg.Version, TokenBase: cfg.TokenBase,
-		Applied: s.applied, Restored: s.restored, Office: s.setLeading,
-		Measure: cfg.Observer.Measure, Wrote: cfg.Observer.DiskWrite,
+		Applied: s.applied, Restored: s.restored, Epoch: s.setLeading,
+		Measure: cfg.Observer.Measure, DiskWrite: cfg.Observer.DiskWrite,
 		Fatal: n.fatal, Logger: cfg.Logger,
 	}
 	if cfg.Dir == "" {

@@ -162,7 +162,7 @@ func TestEveryCodeHasAVerdict(t *testing.T) {
 	for err, code := range map[error]zamokpb.Code{
 		&raftnode.NotLeaderError{}: zamokpb.Code_CODE_NOT_LEADER, raftnode.ErrUnknown: zamokpb.Code_CODE_UNKNOWN,
 		raftnode.ErrOverloaded: zamokpb.Code_CODE_OVERLOADED, raftnode.ErrClosed: zamokpb.Code_CODE_STOPPING,
-		raftnode.ErrOtherRules: zamokpb.Code_CODE_OVERLOADED, errors.New("?"): zamokpb.Code_CODE_INTERNAL,
+		raftnode.ErrOtherVersion: zamokpb.Code_CODE_OVERLOADED, errors.New("?"): zamokpb.Code_CODE_INTERNAL,
 	} {
 		assert.Equal(t, code, explain(err).info.Code, err)
 	}

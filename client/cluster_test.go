@@ -108,7 +108,7 @@ func noneLeft() error {
 func (c *cluster) leader() (leads *api.Node) {
 	require.Eventually(c, func() bool {
 		for _, n := range c.nodes {
-			if n.Raft().Status().Office {
+			if n.Raft().Status().Leading {
 				leads = n
 				return true
 			}

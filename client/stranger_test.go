@@ -167,7 +167,7 @@ func TestALockerWaitsForRoom(t *testing.T) {
 	require.NoError(t, err)
 	n, err := api.StartNode(t.Context(), api.NodeConfig{
 		ID: "n1", Dir: t.TempDir(), Cluster: "n1=" + l.Addr().String(), PeerListener: l,
-		Tune: func(c *raftnode.Config) { c.Mark = 1 << 60 },
+		Tune: func(c *raftnode.Config) { c.LowSpace = 1 << 60 },
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.Kill()) }()

@@ -29,7 +29,7 @@ func alone(t *testing.T) *Node {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
-	until(t, "an epoch opens", func() bool { return n.Status().Office })
+	until(t, "an epoch opens", func() bool { return n.Status().Leading })
 	return n
 }
 

@@ -127,7 +127,7 @@ func (b *bubble) open(n *bubbleNode) (err error) {
 func (b *bubble) leader(nodes ...*bubbleNode) *bubbleNode {
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
 		for _, n := range nodes {
-			if n.Status().Office {
+			if n.Status().Leading {
 				return n
 			}
 		}

@@ -45,7 +45,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	require.NoError(t, err)
 	until(t, "an epoch opens, and the node has said all that it says by itself", func() bool {
 		requests, _ := n.queue.waiting()
-		return n.Status().Office && !n.mustAnnounce() && requests == 0 && n.flights.count() == 0
+		return n.Status().Leading && !n.shouldAnnounce() && requests == 0 && n.proposals.count() == 0
 	})
 
 	held.Lock()
@@ -54,7 +54,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	submit() // raft's main loop takes it and waits for the disk
 	until(t, "it is written", func() bool { _, writing := n.store.Writing(); return writing })
 	submit() // this one waits for the main loop
-	until(t, "both are on their way", func() bool { return n.flights.count() == 2 })
+	until(t, "both are on their way", func() bool { return n.proposals.count() == 2 })
 	ended := n.running().raft.Shutdown()
 	held.Unlock()
 	require.NoError(t, ended.Error())
@@ -74,7 +74,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	}
 }
 
-func (f *flights) count() int {
+func (f *proposals) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.byBytes)

@@ -52,8 +52,8 @@ type Config struct {
 	// a real cluster takes it from TokenClock, so that it is above older ones.
 	TokenBase uint64
 
-	// Rules is what this binary knows. Zero: fsm.Known(); a test of raising them says otherwise.
-	Rules fsm.Range
+	// Versions is what this binary knows. Zero: fsm.Known(); a test of raising them says otherwise.
+	Versions fsm.Range
 
 	// Applied is called for each applied entry, in the order of the log, with the machine as it is
 	// right after it. It runs under the machine's lock: it must not block, nor call this node. Nil:
@@ -65,11 +65,11 @@ type Config struct {
 	// Epoch is told that an epoch opened here, before the first command of it is taken, and that it
 	// ended, after the last was. What was on its way then may still be applied, and answered. It is
 	// called in turns, on one goroutine, and must not block for long. Nil: nobody is told.
-	Office func(open bool)
+	Epoch func(open bool)
 	// Measure is told what each entry cost that this node led. Nil: nobody is told.
 	Measure func(Measure)
-	// Wrote is told of each write to disk. Nil: nobody is told.
-	Wrote func(store.Write)
+	// DiskWrite is told of each write to disk. Nil: nobody is told.
+	DiskWrite func(store.Write)
 
 	// Fatal ends the process: the disk failed, this binary is too old, the node is stuck or its
 	// state differs from a majority's. It must not return, but may end the goroutine. Required.
@@ -87,9 +87,9 @@ type Config struct {
 	SnapshotEntries uint64
 	// SnapshotEvery is how often that is looked at. Zero: 20 s.
 	SnapshotEvery time.Duration
-	// Mark and Floor are the free bytes below which the node speaks up, and refuses entries. Zero:
+	// LowSpace and Floor are the free bytes below which the node speaks up, and refuses entries. Zero:
 	// the store's own.
-	Mark, Floor uint64
+	LowSpace, ReservedSpace uint64
 	// Wrap puts a test's faults between the node and its disk. Zero: nothing.
 	Wrap store.Wrap
 }
@@ -107,8 +107,8 @@ func (c Config) settled() (Config, error) {
 	if c.Source == nil {
 		c.Source = clock.System()
 	}
-	if c.Rules == (fsm.Range{}) {
-		c.Rules = fsm.Known()
+	if c.Versions == (fsm.Range{}) {
+		c.Versions = fsm.Known()
 	}
 	if c.Applied == nil {
 		c.Applied = func(*fsm.Machine, fsm.Applied) {}
@@ -116,8 +116,8 @@ func (c Config) settled() (Config, error) {
 	if c.Restored == nil {
 		c.Restored = func(*fsm.Machine) {}
 	}
-	if c.Office == nil {
-		c.Office = func(bool) {}
+	if c.Epoch == nil {
+		c.Epoch = func(bool) {}
 	}
 	if c.Measure == nil {
 		c.Measure = func(Measure) {}
@@ -129,8 +129,8 @@ func (c Config) settled() (Config, error) {
 	if c.SnapshotEvery == 0 {
 		c.SnapshotEvery = snapshotEveryDefault
 	}
-	wrong := func(field, why string) (Config, error) {
-		return c, fmt.Errorf("raftnode: %s %s; nothing was opened", field, why)
+	wrong := func(field, reason string) (Config, error) {
+		return c, fmt.Errorf("raftnode: %s %s; nothing was opened", field, reason)
 	}
 	if err := peer.CheckID(c.ID); err != nil {
 		return wrong("ID", err.Error())

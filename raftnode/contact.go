@@ -11,8 +11,8 @@ type Contact struct {
 	// Ago is how long ago the latest append was sent that the node has answered: since this node leads, if it
 	// has answered none since then.
 	Ago time.Duration
-	// Heard: it has answered one. Without that nothing is known of its log.
-	Heard bool
+	// Reached: it has answered one. Without that nothing is known of its log.
+	Reached bool
 	// Behind is how many entries of this node's log it lacked by its latest answer.
 	Behind uint64
 }
@@ -36,7 +36,7 @@ func (n *Node) Contacts() map[string]Contact {
 		heard := in.transport.Contact(s.ID)
 		c := Contact{Ago: time.Since(*since)}
 		if heard.At.After(*since) {
-			c = Contact{Ago: time.Since(heard.At), Heard: true, Behind: last - min(last, heard.LastLog)}
+			c = Contact{Ago: time.Since(heard.At), Reached: true, Behind: last - min(last, heard.LastLog)}
 		}
 		contacts[peer.NameOf(s.ID)] = c
 	}

@@ -90,8 +90,8 @@ type divergence struct {
 	outvoted bool
 }
 
-// judge looks for a point at which voters disagree, the first one told once.
-func (d *digests) judge(voters []string) (divergence, bool) {
+// compare looks for a point at which voters disagree, the first one told once.
+func (d *digests) compare(voters []string) (divergence, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range d.points {

@@ -7,14 +7,14 @@
 //	supervisor   reads raft's notices of leadership and runs one epoch after the other
 //	epoch       (inside the supervisor) the only goroutine that proposes: it gathers commands and
 //	             renewals, stamps each entry last of all, and keeps the promises that need time
-//	flight       one for each proposed entry, at most two: waits for raft's answer
+//	in-flight proposal       one for each proposed entry, at most two: waits for raft's answer
 //	raft's own   ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
-//	clerk        writes the marker, announces this node, reports digests, looks at the room on all
-//	             disks, brings all nodes to timeouts that fit (fit.go), and asks, while no leader is
+//	maintenance loop        writes the marker, announces this node, reports digests, looks at the room on all
+//	             disks, brings all nodes to timeouts that fit (timeout.go), and asks, while no leader is
 //	             heard of, whether this node was removed
 //	watchdog     ends the process of a leader that is stuck
 //	pulse        measures for how long this process is kept from running
-//	tellLosses   notifies a follower that its log has lost what it acknowledged
+//	reportLosses   notifies a follower that its log has lost what it acknowledged
 //
 // The machine is guarded by one lock (state.go): applied to under it, read under it.
 //
@@ -22,7 +22,7 @@
 //
 //	N1  An answer without an error was applied: it is in a majority's logs, on disk. An error says
 //	    which of the other two it is: not done (NotLeaderError, ErrOverloaded, ErrClosed,
-//	    ErrOtherRules) or ErrUnknown.
+//	    ErrOtherVersion) or ErrUnknown.
 //	N2  The node never proposes anything twice. Only the client knows that it still lives; a
 //	    server that repeated a dead client's command would renew its lease.
 //	N3  Each Submit, Renew and Fence is answered exactly once.

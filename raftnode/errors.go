@@ -14,8 +14,8 @@ var (
 	ErrOverloaded = errors.New("not done: this leader is overloaded; try again a little later")
 	// ErrClosed: this node is closing.
 	ErrClosed = errors.New("not done: this node is closed")
-	// ErrOtherRules: the rules were raised meanwhile.
-	ErrOtherRules = errors.New("not done: the cluster's rules changed meanwhile; send it again")
+	// ErrOtherVersion: the rules were raised meanwhile.
+	ErrOtherVersion = errors.New("not done: the cluster's rules changed meanwhile; send it again")
 	// ErrRefused: the cluster can't be changed in this way; the words around it say why.
 	ErrRefused = errors.New("nothing was changed")
 	// ErrNotYet: the same, and a little later it may be possible.

@@ -32,7 +32,7 @@ func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
 		began := time.Now()
 		require.NoError(b, b.fence(b.leader(b.nodes...)))
 		b.Logf("an epoch opens %v after there is room", time.Since(began))
-		require.Less(b, time.Since(began), 2*clerkTick+4*timeoutLeast)
+		require.Less(b, time.Since(began), 2*maintenanceTick+4*timeoutMin)
 	})
 }
 
@@ -98,10 +98,10 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 			leader.View(func(machine *fsm.Machine) { m, _ = machine.Member(low.self.ID) })
 			return m
 		}
-		time.Sleep(2 * clerkTick)
+		time.Sleep(2 * maintenanceTick)
 		require.Greater(b, told().FreeBytes, told().FreeMark)
 		require.NoError(b, low.disk.become("low"))
-		time.Sleep(2 * clerkTick)
+		time.Sleep(2 * maintenanceTick)
 		require.Less(b, told().FreeBytes, told().FreeMark)
 		require.True(b, low.Status().DiskLow)
 		snapshots, err := low.store.Snapshots().List()
@@ -111,7 +111,7 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 			require.NoError(b, b.fence(leader))
 		}
 		low.disk.heal()
-		time.Sleep(2 * clerkTick)
+		time.Sleep(2 * maintenanceTick)
 		require.Greater(b, told().FreeBytes, told().FreeMark)
 		require.Equal(b, leader.Status().Applied, low.Status().Applied)
 	})

@@ -15,55 +15,55 @@ func TestGathering(t *testing.T) {
 	const ms = time.Millisecond
 
 	t.Run("one alone leaves at once, always", func(t *testing.T) {
-		var g gathering
+		var g batcher
 		assert.True(t, g.ready(1, 0, at(0)))
 		g.sent(1)
-		g.landed(1, 1, at(0), at(ms))
+		g.completed(1, 1, at(0), at(ms))
 		assert.True(t, g.ready(1, 0, at(ms)))
 	})
 	t.Run("nothing is no reason", func(t *testing.T) {
-		var g gathering
+		var g batcher
 		assert.False(t, g.ready(0, 0, at(0)))
 		assert.False(t, g.ready(0, 1, at(0)))
 	})
 	t.Run("those just answered are waited for", func(t *testing.T) {
-		var g gathering
+		var g batcher
 		g.sent(8)
-		assert.Equal(t, ms, g.landed(8, 8, at(0), at(4*ms)))
+		assert.Equal(t, ms, g.completed(8, 8, at(0), at(4*ms)))
 		assert.False(t, g.ready(7, 0, at(4*ms)))
 		assert.True(t, g.ready(8, 0, at(4*ms)))
 		assert.True(t, g.ready(1, 0, at(5*ms)), "for a quarter of the way that the entry took")
 	})
 	t.Run("as many as it lets go on", func(t *testing.T) {
-		var g gathering
+		var g batcher
 		g.sent(2)
-		g.landed(2, 1, at(0), at(4*ms))
+		g.completed(2, 1, at(0), at(4*ms))
 		assert.True(t, g.ready(1, 0, at(4*ms)))
 		g.sent(1)
-		g.landed(1, 2, at(5*ms), at(9*ms))
+		g.completed(1, 2, at(5*ms), at(9*ms))
 		assert.False(t, g.ready(1, 0, at(9*ms)))
 		assert.True(t, g.ready(2, 0, at(9*ms)))
 	})
 	t.Run("but not longer after a long way", func(t *testing.T) {
-		var g gathering
+		var g batcher
 		g.sent(8)
-		assert.Equal(t, gatherMax, g.landed(8, 8, at(0), at(time.Second)))
-		assert.True(t, g.ready(1, 0, at(time.Second+gatherMax)))
+		assert.Equal(t, batchWaitMax, g.completed(8, 8, at(0), at(time.Second)))
+		assert.True(t, g.ready(1, 0, at(time.Second+batchWaitMax)))
 	})
 	t.Run("a second entry is no smaller than the first", func(t *testing.T) {
-		var g gathering
+		var g batcher
 		g.sent(8)
 		assert.False(t, g.ready(7, 1, at(0)))
 		assert.True(t, g.ready(8, 1, at(0)))
 		g.sent(8)
-		g.landed(8, 8, at(0), at(4*ms))
+		g.completed(8, 8, at(0), at(4*ms))
 		assert.False(t, g.ready(7, 1, at(time.Minute)))
 	})
 	t.Run("renewals alone hold up nobody", func(t *testing.T) {
-		var g gathering
+		var g batcher
 		g.sent(0)
 		assert.True(t, g.ready(1, 1, at(0)))
-		g.landed(0, 0, at(0), at(4*ms))
+		g.completed(0, 0, at(0), at(4*ms))
 		assert.True(t, g.ready(1, 0, at(4*ms)))
 	})
 }
@@ -91,6 +91,6 @@ func TestWhoGoesOn(t *testing.T) {
 		"fences":                       {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},
 		"what was refused":             {1, 0, []fsm.Result{{Index: index, Code: fsm.LimitExceeded}}, nil},
 	} {
-		assert.Equal(t, c.goOn, goOn(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
+		assert.Equal(t, c.goOn, unblocked(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
 	}
 }

@@ -92,7 +92,7 @@ func TestARestoreOfARestoreAndANewClusterInOneSecond(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				base, _ := TokenClock(began)
-				time.Sleep(beginWithin) // until it has a leader
+				time.Sleep(clockSkewMax) // until it has a leader
 				first := restored(t, file, 0)
 				require.Greater(t, first, base)
 				second := restored(t, moved(t, file, first), 0)
@@ -191,7 +191,7 @@ func TestANumberThatLeavesNoRoomIsRefused(t *testing.T) {
 	file, _, _ := backup(t)
 	dir := filepath.Join(t.TempDir(), "data")
 	_, err := Restore(bytes.NewReader(file), Restoration{
-		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: dir, Above: fsm.TokenBaseMax - 1, Quiet: clock.Second,
+		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: dir, Above: fsm.TokenBaseMax - 1, HoldOff: clock.Second,
 	})
 	require.ErrorContains(t, err, "no room")
 	require.ErrorContains(t, err, "no cluster was made")

@@ -32,14 +32,14 @@ type instance struct {
 	closing    chan struct{}
 	supervised chan struct{} // closed when the supervisor has ended
 	over       chan struct{} // closed when raft has ended: what it has not answered then has failed
-	// timeout is the T that raft was opened with (fit.go). Never changed.
+	// timeout is the T that raft was opened with (timeout.go). Never changed.
 	timeout time.Duration
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// ledSince is when raft made this node leader; nil = it is not. officeSince is the same until its epoch
+	// ledSince is when raft made this node leader; nil = it is not. epochSince is the same until its epoch
 	// is open, and nil afterwards. Both keep their monotonic part: the wall clock may jump.
-	ledSince, officeSince atomic.Pointer[time.Time]
+	ledSince, epochSince atomic.Pointer[time.Time]
 }
 
 // newInstance starts raft on what the store holds.
@@ -54,8 +54,8 @@ func (n *Node) newInstance() (*instance, error) {
 		closing: make(chan struct{}), supervised: make(chan struct{}), over: make(chan struct{}),
 	}
 	cfg := in.raftConfig()
-	logs := timedLog{n.store.Logs(), n.flights}
-	if n.wasStuck() {
+	logs := timedLog{n.store.Logs(), n.proposals}
+	if n.restartedByWatchdog() {
 		n.log.Warn("this node's watchdog ended it a moment ago: it does not campaign for a while", "while", cautious)
 		in.cautiousUntil = time.Now().Add(cautious)
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout = cautious, cautious
@@ -63,16 +63,16 @@ func (n *Node) newInstance() (*instance, error) {
 	if in.raft, err = raft.NewRaft(cfg, n.state, logs, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
 		return nil, errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
 	}
-	transport.Serves(in.raft)
+	transport.Start(in.raft)
 	go in.supervise()
 	return in, nil
 }
 
-// campaign has this node campaign as late as the cautious do, or like any other. One whose disk is
+// setElectionTimeout has this node campaign as late as the cautious do, or like any other. One whose disk is
 // full could not even open an epoch; if all are full, they would depose each other for ever.
-func (in *instance) campaign() {
+func (in *instance) setElectionTimeout() {
 	timeout := in.timeout
-	if aim := in.node.fit.target; in.raft.State() == raft.Leader && in.node.fit.since != nil && in.node.fit.since == in.ledSince.Load() && aim < timeout {
+	if aim := in.node.tuning.target; in.raft.State() == raft.Leader && in.node.tuning.since != nil && in.node.tuning.since == in.ledSince.Load() && aim < timeout {
 		timeout = max(aim, in.lease()) // so that it is heard in time by those that have the shorter one already
 	}
 	if time.Now().Before(in.cautiousUntil) || in.node.store.Room() != nil {
@@ -110,9 +110,9 @@ func (in *instance) raftConfig() *raft.Config {
 	return c
 }
 
-// handOver gives the leadership to another node, if there is one to one that is fit for it, and waits, for about
+// transferLeadership gives the leadership to another node, if there is one to one that is fit for it, and waits, for about
 // an election, until it is gone. raft must end afterwards.
-func (in *instance) handOver() {
+func (in *instance) transferLeadership() {
 	if in.raft.State() != raft.Leader {
 		return
 	}

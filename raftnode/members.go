@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// joinNear is how close to the leader's index a newcomer must be to become a voter.
-	joinNear = 100
-	// joinLook is how often that is looked at.
-	joinLook = 100 * time.Millisecond
+	// joinLagMax is how close to the leader's index a newcomer must be to become a voter.
+	joinLagMax = 100
+	// joinPollEvery is how often that is looked at.
+	joinPollEvery = 100 * time.Millisecond
 	// replaceSilence is for how long a server must not have answered this leader before a node of the
 	// same name, with another data directory, takes its place.
 	replaceSilence = 30 * time.Second
 	// replacePause is how long after that the name is not given to a third data directory: two machines
 	// that both run under one name would take it from each other for ever.
 	replacePause = 10 * time.Minute
-	// replaceLeast is how many voters a replacement leaves behind while it is under way: with fewer the
+	// replaceMin is how many voters a replacement leaves behind while it is under way: with fewer the
 	// loss of one more disk would lose what was acknowledged.
-	replaceLeast = 2
+	replaceMin = 2
 	// liveWait is how long voters may take to answer before a change that needs them is refused.
 	liveWait = time.Second
 )
@@ -204,8 +204,8 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 				peer.NameOf(s.ID), ErrNotYet, peer.NameOf(s.ID))
 		}
 	}
-	if voters := len(votersBut(servers, old.ID)); old.Suffrage == raft.Voter && voters < replaceLeast {
-		return fmt.Errorf("without %s there are %d voters, and a replacement leaves at least %d; %w; add another node first", old.ID, voters, replaceLeast, ErrRefused)
+	if voters := len(votersBut(servers, old.ID)); old.Suffrage == raft.Voter && voters < replaceMin {
+		return fmt.Errorf("without %s there are %d voters, and a replacement leaves at least %d; %w; add another node first", old.ID, voters, replaceMin, ErrRefused)
 	}
 	return nil
 }
@@ -226,10 +226,10 @@ func (n *Node) caughtUp(ctx context.Context, node peer.Node) error {
 		index, err := n.appliedAt(ctx, node)
 		var mine uint64
 		n.state.view(func(m *fsm.Machine) { mine = m.Stamp().Index })
-		if err == nil && index+joinNear >= mine {
-			return n.knowsRules(peer.NameOf(raft.ServerID(node.ID)))
+		if err == nil && index+joinLagMax >= mine {
+			return n.knowsVersion(peer.NameOf(raft.ServerID(node.ID)))
 		}
-		pause := time.NewTimer(joinLook)
+		pause := time.NewTimer(joinPollEvery)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -263,9 +263,9 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(node.Address), 0, 0))
 }
 
-// knowsRules refuses a newcomer that would have to end at its first entry. One that has not said what
+// knowsVersion refuses a newcomer that would have to end at its first entry. One that has not said what
 // it knows is taken at its applied index: it has got this far under the present rules.
-func (n *Node) knowsRules(id string) (err error) {
+func (n *Node) knowsVersion(id string) (err error) {
 	n.state.view(func(m *fsm.Machine) {
 		member, said := m.Member(id)
 		if rules := m.Version(); said && (rules < member.StateVersionMin || rules > member.StateVersionMax) {
@@ -373,7 +373,7 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 		return fmt.Errorf("raftnode: transfer: %w", err)
 	}
 	n.checkpoint(in)
-	return n.handTo(ctx, in, server)
+	return n.transferTo(ctx, in, server)
 }
 
 // reopen replaces raft, unless somebody else has, or the node is closing.
@@ -421,7 +421,7 @@ func (in *instance) servers() []raft.Server {
 // waitFor waits for a future of raft, or for ctx: then its outcome is unknown.
 func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
 	done := make(chan error, 1)
-	go func() { done <- answeredBy(in.over, future).Error() }()
+	go func() { done <- waitAnswered(in.over, future).Error() }()
 	select {
 	case err := <-done:
 		return err

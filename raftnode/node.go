@@ -22,34 +22,34 @@ import (
 
 // Node is one node of a cluster. Its methods may be called from any goroutine.
 type Node struct {
-	cfg     Config
-	log     *slog.Logger
-	store   *store.Store
-	network *peer.Network
-	state   *state
-	queue   *queue
-	flights *flights
-	digests *digests
-	self    peer.Server // what raft calls this node
+	cfg       Config
+	log       *slog.Logger
+	store     *store.Store
+	network   *peer.Network
+	state     *state
+	queue     *queue
+	proposals *proposals
+	digests   *digests
+	self      peer.Server // what raft calls this node
 	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
 	// when it was opened. Never changed; 0 = there was none.
-	listedAt uint64
-	cut      atomic.Int64           // cluster time that stalls of this leader cut off, in ns
-	noRoom   atomic.Pointer[string] // why this leader lets nothing new begin; nil = it does
-	stalls   peer.Worst             // for how long this process was kept from running
-	chosen   atomic.Int64           // the timeout that raft is opened with next, in ns
-	known    atomic.Int64           // the timeout of a majority of the nodes with a vote, in ns
-	fit      fit                    // of the clerk
-	gaveWay  time.Time              // when this leader gave way because of its disk last; of the clerk
+	listedAt     uint64
+	cut          atomic.Int64           // cluster time that stalls of this leader cut off, in ns
+	noRoom       atomic.Pointer[string] // why this leader lets nothing new begin; nil = it does
+	stalls       peer.WorstRoundTrip    // for how long this process was kept from running
+	chosen       atomic.Int64           // the timeout that raft is opened with next, in ns
+	known        atomic.Int64           // the timeout of a majority of the nodes with a vote, in ns
+	tuning       timeoutTuning          // of the maintenance loop
+	steppedAside time.Time              // when this leader gave way because of its disk last; of the maintenance loop
 
-	clerkWake chan struct{}    // capacity 1
-	losses    chan lostEntries // capacity 1
-	closing   chan struct{}
-	closeOnce sync.Once
-	closed    error
-	busy      sync.WaitGroup // clerk, watchdog, pulse and tellLosses
+	maintainWake chan struct{}    // capacity 1
+	losses       chan lostEntries // capacity 1
+	closing      chan struct{}
+	closeOnce    sync.Once
+	closed       error
+	busy         sync.WaitGroup // maintenance loop, watchdog, pulse and reportLosses
 
-	opened, asked time.Time     // when it was opened; when the clerk asked last whether it was removed
+	opened, asked time.Time     // when it was opened; when the maintenance loop asked last whether it was removed
 	membership    chan struct{} // capacity 1: full while a change of the members is being made
 
 	changing chan struct{} // capacity 1: full while raft is stopped or replaced, which may take as long as a disk hangs
@@ -65,13 +65,13 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Logger, queue: newQueue(), flights: newFlights(), digests: &digests{},
-		clerkWake: make(chan struct{}, 1), losses: make(chan lostEntries, 1), closing: make(chan struct{}),
+		cfg: cfg, log: cfg.Logger, queue: newQueue(), proposals: newProposals(), digests: &digests{},
+		maintainWake: make(chan struct{}, 1), losses: make(chan lostEntries, 1), closing: make(chan struct{}),
 		changing: make(chan struct{}, 1), membership: make(chan struct{}, 1), opened: time.Now(),
 	}
 	n.state = &state{
-		log: cfg.Logger, rules: cfg.Rules, fatal: n.fatal, applied: cfg.Applied, restored: cfg.Restored,
-		flights: n.flights, digests: n.digests, kick: n.kickClerk,
+		log: cfg.Logger, version: cfg.Versions, fatal: n.fatal, applied: cfg.Applied, restored: cfg.Restored,
+		proposals: n.proposals, digests: n.digests, kick: n.wakeMaintenance,
 	}
 	n.state.reset()
 	open := false
@@ -81,8 +81,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		}
 	}()
 	n.store, err = store.Open(store.Config{
-		NodeID: cfg.ID, Dir: cfg.Dir, Memory: cfg.Memory, Log: cfg.Log, Fatal: cfg.Fatal, Observe: cfg.Wrote,
-		Logger: raftLogger(cfg.Logger), Mark: cfg.Mark, Floor: cfg.Floor, Wrap: cfg.Wrap,
+		NodeID: cfg.ID, Dir: cfg.Dir, Memory: cfg.Memory, Log: cfg.Log, Fatal: cfg.Fatal, Observe: cfg.DiskWrite,
+		Logger: raftLogger(cfg.Logger), LowSpace: cfg.LowSpace, ReservedSpace: cfg.ReservedSpace, Wrap: cfg.Wrap,
 	})
 	if err != nil {
 		return nil, err
@@ -92,13 +92,13 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if n.store.State() == store.Empty {
 		cluster = store.ID{} // what it waited for once may not be what it begins now
 	}
-	timeout := cmp.Or(cfg.Election, timeoutOf(identity.Timeout), timeoutLeast)
+	timeout := cmp.Or(cfg.Election, timeoutOf(identity.Timeout), timeoutMin)
 	n.chosen.Store(int64(timeout))
 	n.known.Store(int64(timeout))
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
 	n.state.snapshots = n.store.Snapshots()
 	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
-	if _, bad := peer.ParseFounders(identity.Founders); err == nil && bad != nil {
+	if _, bad := peer.ParseInitialMembers(identity.Initial); err == nil && bad != nil {
 		err = fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, bad)
 	}
 	if err != nil {
@@ -106,20 +106,20 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.network, err = peer.New(peer.Config{
 		ID: cfg.ID, Incarnation: n.self.Incarnation, Cluster: peer.ClusterID(cluster), List: cfg.Cluster,
-		Condition: n.condition, Term: n.store.Term, Told: n.told, Lost: n.lost,
+		Condition: n.condition, Term: n.store.Term, Handle: n.handleCall, Lost: n.missingAcknowledged,
 		Listener: cfg.Listener, Advertise: cfg.Advertise, Dial: cfg.Dial, TLS: cfg.TLS, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := n.begin(ctx); err != nil {
+	if err := n.start(ctx); err != nil {
 		return nil, err
 	}
 	open = true
-	n.busy.Go(n.clerk)
+	n.busy.Go(n.maintain)
 	n.busy.Go(n.watch)
-	n.busy.Go(n.pulse)
-	n.busy.Go(n.tellLosses)
+	n.busy.Go(n.measureHeartbeat)
+	n.busy.Go(n.reportLosses)
 	return n, nil
 }
 
@@ -185,7 +185,7 @@ func wait(ctx context.Context, hand func(Done)) (Answer, error) {
 }
 
 func (n *Node) explain(err error) error {
-	if errors.Is(err, errNoOffice) {
+	if errors.Is(err, errNotLeading) {
 		return n.notLeader()
 	}
 	return err
@@ -228,7 +228,7 @@ func (n *Node) View(f func(*fsm.Machine)) { n.state.view(f) }
 type Status struct {
 	ID, Leader  string
 	State       string // raft's: Follower, Candidate, Leader, Shutdown
-	Office      bool   // this node's epoch is open
+	Leading     bool   // this node's epoch is open
 	Term        uint64
 	RaftIndex   uint64 // the last of the log
 	Applied     clock.Stamp
@@ -247,7 +247,7 @@ func (n *Node) Status() Status {
 	n.state.view(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
 	s.DiskFree, _ = n.store.Free()
 	s.DiskLow, _ = n.store.Low()
-	if err := cmp.Or(n.flights.refusing(), n.store.Room()); err != nil {
+	if err := cmp.Or(n.proposals.refusing(), n.store.Room()); err != nil {
 		s.Refusing = err.Error()
 	}
 	if w, writing := n.store.Writing(); writing {
@@ -255,7 +255,7 @@ func (n *Node) Status() Status {
 	}
 	if in := n.running(); in != nil {
 		s.State, s.RaftIndex, s.Term = in.raft.State().String(), in.raft.LastIndex(), in.raft.CurrentTerm()
-		s.Office = n.queue.isOpen()
+		s.Leading = n.queue.isOpen()
 		s.Leader, _ = n.Leader()
 	}
 	return s
@@ -277,7 +277,7 @@ func (n *Node) exchangeInstance(in *instance) (old *instance) {
 }
 
 // Close ends the node. A leader hands its epoch over first, for as long as that takes an election.
-func (n *Node) Close() error { return n.close(func(in *instance) { in.handOver() }) }
+func (n *Node) Close() error { return n.close(func(in *instance) { in.transferLeadership() }) }
 
 // Kill ends the node as a crash would: nobody is told, and what is on its way stays unanswered or
 // unknown. The files are closed all the same.
@@ -301,9 +301,9 @@ func (n *Node) close(before func(*instance)) error {
 	return n.closed
 }
 
-func (n *Node) kickClerk() {
+func (n *Node) wakeMaintenance() {
 	select {
-	case n.clerkWake <- struct{}{}:
+	case n.maintainWake <- struct{}{}:
 	default:
 	}
 }

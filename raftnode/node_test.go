@@ -52,7 +52,7 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 	leader := func() (leads *Node) {
 		until(t, "an epoch opens", func() bool {
 			for _, n := range nodes {
-				if n.Status().Office {
+				if n.Status().Leading {
 					leads = n
 				}
 			}

@@ -22,7 +22,7 @@ func TestOfficeIsTold(t *testing.T) {
 	opened, told := make(chan struct{}), make(chan bool, 10)
 	n, err = Open(t.Context(), Config{
 		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: listener, Fatal: func(error) {},
-		Office: func(open bool) {
+		Epoch: func(open bool) {
 			<-opened
 			assert.False(t, n.queue.isOpen(), "nothing is taken before the epoch is told, nor after its end is")
 			told <- open

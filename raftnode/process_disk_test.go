@@ -45,7 +45,7 @@ func (d *sickDisk) become(how string) error {
 	case "full":
 		d.free.Store(0)
 	case "low":
-		d.free.Store(2 * store.DefaultFloor)
+		d.free.Store(2 * store.DefaultReservedSpace)
 	case "full once":
 		d.refuse.Store(1)
 	case "well":

@@ -64,7 +64,7 @@ func runFloor(t *testing.T, o order, m *mouth, asks <-chan ask) {
 func openFloor(t *testing.T, o order) *floor {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	f := &floor{disk: newSickDisk(), cancel: func() {}}
-	settings := &instance{timeout: cmp.Or(o.Election, timeoutLeast), node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
+	settings := &instance{timeout: cmp.Or(o.Election, timeoutMin), node: &Node{log: log, self: peer.Server{Name: o.ID, Incarnation: peer.Incarnation{1}}, cfg: Config{
 		ID: o.ID, SnapshotEntries: snapshotEntriesDefault, SnapshotEvery: snapshotEveryDefault,
 	}}}
 	bolt, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(o.Dir, "raft.db"), BoltOptions: &bbolt.Options{
@@ -90,7 +90,7 @@ func openFloor(t *testing.T, o order) *floor {
 	for _, node := range list.Nodes() {
 		incarnations[node.ID] = peer.Incarnation{1} // without a handshake nothing looks at it
 	}
-	founders := peer.NewFounders(list, incarnations)
+	founders := peer.NewInitialMembers(list, incarnations)
 	require.NoError(t, raft.BootstrapCluster(config, logs, bolt, snapshots, transport, founders.Configuration()))
 	f.raft, err = raft.NewRaft(config, f, logs, bolt, snapshots, transport)
 	require.NoError(t, err)

@@ -182,7 +182,7 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 		Log: o.Log,
 		ID:  o.ID, Dir: o.Dir, Cluster: list, Listener: listen(t, o.Address), Client: "client of " + o.ID,
 		TokenBase: 1 << 20, SnapshotEntries: o.SnapshotEntries, SnapshotEvery: time.Second,
-		Election: cmp.Or(o.Election, timeoutLeast), // on a busy machine what is measured would change it in the middle of a story
+		Election: cmp.Or(o.Election, timeoutMin), // on a busy machine what is measured would change it in the middle of a story
 		Applied: func(m *fsm.Machine, a fsm.Applied) {
 			s.noteDigest(m)
 			s.load.hear(a.Events)
@@ -244,7 +244,7 @@ func text(err error) string {
 func (s *served) report(index uint64) *standing {
 	status := s.node.Status()
 	r := &standing{
-		Leads: status.Office, Leader: status.Leader, Term: status.Term, Last: status.RaftIndex,
+		Leads: status.Leading, Leader: status.Leader, Term: status.Term, Last: status.RaftIndex,
 	}
 	r.Restored, r.Led = s.noted()
 	r.First, _ = s.node.store.Logs().FirstIndex()

@@ -68,7 +68,7 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), renewals: make(map[session.ID][]Done)}
 }
 
-// put adds a request, unless there is no epoch (errNoOffice) or no room.
+// put adds a request, unless there is no epoch (errNotLeading) or no room.
 func (q *queue) put(r request) error {
 	if r.command != nil {
 		r.bytes = fsm.Size(r.command)
@@ -77,7 +77,7 @@ func (q *queue) put(r request) error {
 	defer q.mu.Unlock()
 	switch {
 	case !q.open:
-		return errNoOffice
+		return errNotLeading
 	case len(q.requests) >= queueMax, q.bytes+requestBytes+r.bytes > queueBytesMax,
 		len(q.requests) > 0 && r.since.Sub(q.requests[0].since) > queueWaitMax:
 		return ErrOverloaded
@@ -94,7 +94,7 @@ func (q *queue) renew(id session.ID, now time.Time, done Done) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open {
-		return errNoOffice
+		return errNotLeading
 	}
 	if len(q.renewals[id]) >= renewalsMax {
 		return ErrOverloaded

@@ -18,8 +18,8 @@ func nobody(Answer, error) {}
 func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
 	q := newQueue()
 	now := time.Now()
-	require.ErrorIs(t, q.put(request{since: now, done: nobody}), errNoOffice)
-	require.ErrorIs(t, q.renew(1, now, nobody), errNoOffice)
+	require.ErrorIs(t, q.put(request{since: now, done: nobody}), errNotLeading)
+	require.ErrorIs(t, q.renew(1, now, nobody), errNotLeading)
 
 	q.begin()
 	var refused []error
@@ -197,7 +197,7 @@ func TestAnswersGoToWhoAsked(t *testing.T) {
 }
 
 func TestAnEntryOfOtherRulesWasNotDone(t *testing.T) {
-	for refused, want := range map[fsm.Code]string{fsm.OtherVersion: ErrOtherRules.Error(), fsm.Malformed: "not done"} {
+	for refused, want := range map[fsm.Code]string{fsm.OtherVersion: ErrOtherVersion.Error(), fsm.Malformed: "not done"} {
 		var got []error
 		b := batch{requests: []request{{command: &fsm.Drop{}, done: func(_ Answer, err error) { got = append(got, err) }}}}
 		b.answer(fsm.Applied{Refused: refused})

@@ -28,9 +28,9 @@ type Restoration struct {
 	// Above is a token above which the new cluster's are to be. They are always above the backup's and, by this
 	// machine's clock, above those of every cluster that began before (TokenClock).
 	Above uint64
-	// Quiet is for how long nothing is granted; 0 = the longest lease and delay that there can be. It is
+	// HoldOff is for how long nothing is granted; 0 = the longest lease and delay that there can be. It is
 	// never less than the backup's own longest.
-	Quiet clock.Span
+	HoldOff clock.Span
 }
 
 // Restored is what Restore made.
@@ -84,9 +84,9 @@ func (r Restoration) into(st *store.Store, backup io.Reader, tokens uint64) (Res
 	if err != nil {
 		return Restored{}, err
 	}
-	founders := peer.NewFounders(list, map[string]peer.Incarnation{r.Node.ID: peer.Incarnation(st.Identity().Incarnation)})
+	founders := peer.NewInitialMembers(list, map[string]peer.Incarnation{r.Node.ID: peer.Incarnation(st.Identity().Incarnation)})
 	// Raft writes a term before anything of that term.
-	if err := errors.Join(st.Found(founders.String()), st.Votes().SetUint64([]byte("CurrentTerm"), term)); err != nil {
+	if err := errors.Join(st.Bootstrap(founders.String()), st.Votes().SetUint64([]byte("CurrentTerm"), term)); err != nil {
 		return Restored{}, err
 	}
 	alone := founders.Configuration()
@@ -97,7 +97,7 @@ func (r Restoration) into(st *store.Store, backup io.Reader, tokens uint64) (Res
 	}
 	restored := Restored{Cluster: store.NewID()}
 	restored.Index, err = fsm.Rewrite(sink, backup, fsm.NewHistory{
-		Cluster: fsm.ClusterID(restored.Cluster), Above: r.Above, Clock: tokens, HoldOff: r.Quiet,
+		Cluster: fsm.ClusterID(restored.Cluster), Above: r.Above, Clock: tokens, HoldOff: r.HoldOff,
 	})
 	if err != nil {
 		return Restored{}, errors.Join(err, sink.Cancel())
@@ -105,11 +105,11 @@ func (r Restoration) into(st *store.Store, backup io.Reader, tokens uint64) (Res
 	if err := sink.Close(); err != nil {
 		return Restored{}, err
 	}
-	return restored, st.Mark(restored.Cluster)
+	return restored, st.RecordCluster(restored.Cluster)
 }
 
-// lostAndFound is what a file system of its own begins with.
-const lostAndFound = "lost+found"
+// lostAndFoundDir is what a file system of its own begins with.
+const lostAndFoundDir = "lost+found"
 
 func mustBeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -117,7 +117,7 @@ func mustBeEmpty(dir string) error {
 		return nil
 	}
 	for _, e := range entries {
-		if e.Name() != lostAndFound {
+		if e.Name() != lostAndFoundDir {
 			return fmt.Errorf("raftnode: restore: %s is not empty, it has %s in it; nothing was changed; name a directory that is missing or empty",
 				dir, e.Name())
 		}
@@ -129,7 +129,7 @@ func mustBeEmpty(dir string) error {
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
-		if e.Name() != lostAndFound {
+		if e.Name() != lostAndFoundDir {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

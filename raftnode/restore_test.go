@@ -44,7 +44,7 @@ func startAt(t *testing.T, cfg Config, l net.Listener, leads bool) *Node {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
 	if leads {
-		until(t, "an epoch opens", func() bool { return n.Status().Office })
+		until(t, "an epoch opens", func() bool { return n.Status().Leading })
 	}
 	return n
 }
@@ -62,7 +62,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 	peers := peerPort(t)
 	dir := filepath.Join(t.TempDir(), "data")
 	made, err := Restore(bytes.NewReader(file), Restoration{
-		Node: peer.Node{ID: "r1", Address: peers.Addr().String()}, Dir: dir, Quiet: 2 * clock.Second,
+		Node: peer.Node{ID: "r1", Address: peers.Addr().String()}, Dir: dir, HoldOff: 2 * clock.Second,
 	})
 	require.NoError(t, err)
 	require.Greater(t, made.Index, token)
@@ -83,7 +83,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 		defer cancel()
 		err := n.Join(ctx, peer.Node{ID: "r2", Address: joins.Addr().String()})
 		require.NotErrorIs(t, err, ErrRefused)
-		return err == nil || second.Status().Office
+		return err == nil || second.Status().Leading
 	})
 	until(t, "the restored state reaches the second node", func() (known bool) {
 		second.View(func(m *fsm.Machine) { _, known = m.Session(a.Result.Session) })

@@ -24,7 +24,7 @@ func TestRaftsSettings(t *testing.T) {
 	cfg := Config{ID: "n1", Memory: &store.Memory{}, Listener: (&network{doors: map[string]*door{}}).listen("h1:1"), Fatal: func(error) {}}
 	cfg, err := cfg.settled()
 	require.NoError(t, err)
-	in := &instance{timeout: timeoutLeast, node: &Node{cfg: cfg, log: cfg.Logger}, notices: make(chan bool, noticesMax)}
+	in := &instance{timeout: timeoutMin, node: &Node{cfg: cfg, log: cfg.Logger}, notices: make(chan bool, noticesMax)}
 	c := in.raftConfig()
 	require.NoError(t, raft.ValidateConfig(c))
 	assert.Equal(t, 250*time.Millisecond, c.HeartbeatTimeout)
@@ -68,7 +68,7 @@ func inLoneBubble(t *testing.T, test func(t *testing.T, n *Node)) {
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		require.NoError(t, err)
-		for !n.Status().Office {
+		for !n.Status().Leading {
 			time.Sleep(10 * time.Millisecond)
 		}
 		test(t, n)
@@ -80,7 +80,7 @@ func inLoneBubble(t *testing.T, test func(t *testing.T, n *Node)) {
 // one: it would have to wait for the next command, on a quiet cluster for ever.
 func TestASnapshotRightBehindAChangeOfMembers(t *testing.T) {
 	inLoneBubble(t, func(t *testing.T, n *Node) {
-		time.Sleep(2 * clerkTick) // the announcement is out, nothing else is written
+		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written
 		in := n.running()
 		before := in.raft.LastIndex()
 		require.NoError(t, in.raft.AddNonvoter("n2", "h2:1", 0, 0).Error())
@@ -105,7 +105,7 @@ func TestNonsenseInTheLogEndsNobody(t *testing.T) {
 		require.NoError(b, b.fence(leader))
 		for _, nonsense := range []string{"", "\x00", "nonsense", strings.Repeat("\xff", 1000), string(make([]byte, fsm.EntryBytesMax+1))} {
 			before := leader.Status().Applied
-			future := leader.running().raft.ApplyLog(proposal([]byte(nonsense)), 0)
+			future := leader.running().raft.ApplyLog(encodeProposal([]byte(nonsense)), 0)
 			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 			defer cancel()
 			require.NoError(b, leader.running().waitFor(ctx, future))

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// votedLook is how often is looked whether the next leader is there.
-	votedLook = 5 * time.Millisecond
-	// heardMin is the shortest time after which a voter that has not answered this leader counts as silent. The
+	// votedPollEvery is how often is looked whether the next leader is there.
+	votedPollEvery = 5 * time.Millisecond
+	// contactMin is the shortest time after which a voter that has not answered this leader counts as silent. The
 	// leader sends something many times within it.
-	heardMin = time.Second
-	// giveWayPause is how long a leader that gave way because of its disk does not do so again: at worst, with disks
+	contactMin = time.Second
+	// stepAsidePause is how long a leader that gave way because of its disk does not do so again: at worst, with disks
 	// that fill up and are emptied in turn, the leadership moves as seldom as that.
-	giveWayPause = time.Minute
-	// giveWayAfter is how long a leader leads before it does: it has heard by then from the voters that answer.
-	giveWayAfter = 5 * time.Second
+	stepAsidePause = time.Minute
+	// stepAsideAfter is how long a leader leads before it does: it has heard by then from the voters that answer.
+	stepAsideAfter = 5 * time.Second
 )
 
 // voter is what a leader knows of a voter.
@@ -37,9 +37,9 @@ type voter struct {
 	low          bool // less is free than the mark
 }
 
-// outlook is the voters as this leader sees them: from what they announced of their disks, when they answered last,
+// candidates is the voters as this leader sees them: from what they announced of their disks, when they answered last,
 // and how far their logs are. Its own disk it asks itself.
-func (in *instance) outlook() (all []voter) {
+func (in *instance) candidates() (all []voter) {
 	now, since := time.Now(), in.ledSince.Load()
 	announced := in.node.announced()
 	for _, s := range in.servers() {
@@ -62,7 +62,7 @@ func (in *instance) outlook() (all []voter) {
 		if since != nil && since.After(heard) {
 			heard = *since
 		}
-		if silent := now.Sub(heard); silent > max(heardMin, 2*in.lease()) {
+		if silent := now.Sub(heard); silent > max(contactMin, 2*in.lease()) {
 			v.silent = silent
 		}
 		all = append(all, v)
@@ -70,14 +70,14 @@ func (in *instance) outlook() (all []voter) {
 	return all
 }
 
-// unfit says what speaks against a voter as the next leader; "" = nothing.
-func (v voter) unfit(last uint64) string {
+// unfitReason says what speaks against a voter as the next leader; "" = nothing.
+func (v voter) unfitReason(last uint64) string {
 	switch {
 	case v.silent > 0:
 		return fmt.Sprintf("%s has not answered for %v", v.name, v.silent.Round(time.Second))
 	case v.low:
 		return fmt.Sprintf("%s has a disk that is nearly full: %d MiB are free", v.name, v.free>>20)
-	case v.acknowledged == 0 || v.acknowledged+joinNear < last:
+	case v.acknowledged == 0 || v.acknowledged+joinLagMax < last:
 		return fmt.Sprintf("%s is far behind: it has %d of %d entries", v.name, v.acknowledged, last)
 	}
 	return ""
@@ -89,12 +89,12 @@ func (v voter) unfit(last uint64) string {
 func (in *instance) successor(fits func(voter) bool) (best raft.Server, err error) {
 	last, furthest := in.raft.LastIndex(), uint64(0)
 	var against []string
-	for _, v := range in.outlook() {
+	for _, v := range in.candidates() {
 		if v.ID == in.node.self.ID() || fits != nil && !fits(v) {
 			continue
 		}
-		if why := v.unfit(last); why != "" {
-			against = append(against, why)
+		if reason := v.unfitReason(last); reason != "" {
+			against = append(against, reason)
 		} else if best.ID == "" || v.acknowledged > furthest {
 			best, furthest = v.Server, v.acknowledged
 		}
@@ -123,9 +123,9 @@ func (in *instance) nextLeader(to string) (raft.Server, error) {
 	return servers[at], nil
 }
 
-// handTo gives the leadership to a server. This node's raft then ends and starts anew, whatever came of it
+// transferTo gives the leadership to a server. This node's raft then ends and starts anew, whatever came of it
 // (hashicorp/raft#696).
-func (n *Node) handTo(ctx context.Context, in *instance, to raft.Server) error {
+func (n *Node) transferTo(ctx context.Context, in *instance, to raft.Server) error {
 	err := in.waitFor(ctx, in.raft.LeadershipTransferToServer(to.ID, to.Address))
 	if err == nil {
 		n.voted(in)
@@ -136,7 +136,7 @@ func (n *Node) handTo(ctx context.Context, in *instance, to raft.Server) error {
 // voted waits, for about an election, until this node has heard of the next leader: that may need its vote, and
 // raft ends its connections when it ends.
 func (n *Node) voted(in *instance) {
-	tick := time.NewTicker(votedLook)
+	tick := time.NewTicker(votedPollEvery)
 	defer tick.Stop()
 	for began := time.Now(); time.Since(began) < in.timeout; <-tick.C {
 		if _, id := in.raft.LeaderWithID(); id != "" {
@@ -145,31 +145,31 @@ func (n *Node) voted(in *instance) {
 	}
 }
 
-// lookAtRoom notes whether this leader may let something new begin, and gives way if its own disk is nearly full
+// checkFreeSpace notes whether this leader may let something new begin, and gives way if its own disk is nearly full
 // while a majority has room: it would be the first to refuse entries.
-func (n *Node) lookAtRoom(ctx context.Context) {
+func (n *Node) checkFreeSpace(ctx context.Context) {
 	in, err := n.leading()
 	if err != nil {
 		n.noRoom.Store(nil)
 		return
 	}
-	why := noRoom(in.outlook())
-	n.noRoom.Store(why)
+	reason := noRoom(in.candidates())
+	n.noRoom.Store(reason)
 	since := in.ledSince.Load()
-	if low, _ := n.store.Low(); !low || why != nil || since == nil || time.Since(*since) < giveWayAfter || time.Since(n.gaveWay) < giveWayPause {
+	if low, _ := n.store.Low(); !low || reason != nil || since == nil || time.Since(*since) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
 		return
 	}
 	to, err := in.successor(nil)
 	if err != nil {
 		return
 	}
-	n.gaveWay = time.Now()
+	n.steppedAside = time.Now()
 	n.log.Warn("the disk of this leader is nearly full: it hands the leadership over", "to", peer.NameOf(to.ID))
-	n.giveWay(ctx, in, to)
+	n.stepAside(ctx, in, to)
 }
 
-// giveWay hands the leadership over, unless a change of the members is under way, which would come to an unknown end.
-func (n *Node) giveWay(ctx context.Context, in *instance, to raft.Server) {
+// stepAside hands the leadership over, unless a change of the members is under way, which would come to an unknown end.
+func (n *Node) stepAside(ctx context.Context, in *instance, to raft.Server) {
 	select {
 	case n.membership <- struct{}{}:
 		defer func() { <-n.membership }()
@@ -179,7 +179,7 @@ func (n *Node) giveWay(ctx context.Context, in *instance, to raft.Server) {
 	n.checkpoint(in)
 	ctx, cancel := context.WithTimeout(ctx, in.timeout+transferWait)
 	defer cancel()
-	if err := n.handTo(ctx, in, to); err != nil {
+	if err := n.transferTo(ctx, in, to); err != nil {
 		n.log.Warn("leadership was not handed over, or it is not known whether", "to", peer.NameOf(to.ID), "error", err)
 	}
 }
@@ -204,15 +204,15 @@ func noRoom(all []voter) *string {
 	if !low || 2*able > len(all) {
 		return nil
 	}
-	why := fmt.Sprintf("%d of %d nodes have room on their disks: %s", able, len(all), strings.Join(without, ", "))
-	return &why
+	reason := fmt.Sprintf("%d of %d nodes have room on their disks: %s", able, len(all), strings.Join(without, ", "))
+	return &reason
 }
 
 // NoRoom says why this leader lets nothing new begin, as of the last second; "" = it does, or does not lead.
 func (n *Node) NoRoom() string {
-	why := n.noRoom.Load()
-	if why == nil || !n.queue.isOpen() {
+	reason := n.noRoom.Load()
+	if reason == nil || !n.queue.isOpen() {
 		return ""
 	}
-	return *why
+	return *reason
 }

@@ -14,7 +14,7 @@ func (b *bubble) lowered(nodes ...*bubbleNode) {
 	for _, n := range nodes {
 		require.NoError(b, n.disk.become("low"))
 	}
-	time.Sleep(giveWayAfter + 3*clerkTick)
+	time.Sleep(stepAsideAfter + 3*maintenanceTick)
 }
 
 // Whoever does not say where the leadership is to go gets a node that has room, not the first of the list.
@@ -51,7 +51,7 @@ func TestWithoutAHealthyNodeATransferNamesOne(t *testing.T) {
 		require.ErrorIs(b, err, ErrRefused)
 		require.ErrorContains(b, err, others[0].self.ID+" has a disk that is nearly full")
 		require.ErrorContains(b, err, others[1].self.ID+" has not answered")
-		require.True(b, leader.Status().Office, "it still leads")
+		require.True(b, leader.Status().Leading, "it still leads")
 		require.NoError(b, leader.Transfer(b.Context(), others[0].self.ID))
 		require.Equal(b, others[0].self.ID, b.leader(leader, others[0]).self.ID)
 		b.lowered(leader)
@@ -67,27 +67,27 @@ func TestALeaderWithALowDiskHandsOver(t *testing.T) {
 		low := b.leader(b.nodes...)
 		others := b.others(low)
 		b.lowered(low)
-		require.False(b, low.Status().Office)
+		require.False(b, low.Status().Leading)
 		next := b.leader(others...)
 		term := next.Status().Term
 
 		// The next one's disk gets low, too: only the third has room, and a majority has none.
 		b.lowered(next)
-		time.Sleep(giveWayPause + giveWayAfter)
+		time.Sleep(stepAsidePause + stepAsideAfter)
 		require.Equal(b, term, next.Status().Term, "nothing is won by another leader")
 
 		// The first has room again: the second gives way, once.
 		low.disk.heal()
-		time.Sleep(giveWayAfter)
+		time.Sleep(stepAsideAfter)
 		last := b.leader(b.nodes...)
 		require.NotEqual(b, next.self.ID, last.self.ID)
 		term = last.Status().Term
-		time.Sleep(giveWayPause + giveWayAfter)
+		time.Sleep(stepAsidePause + stepAsideAfter)
 		require.Equal(b, term, last.Status().Term)
 
 		b.lowered(b.others(last)...)
 		b.lowered(last)
-		time.Sleep(giveWayPause + giveWayAfter)
+		time.Sleep(stepAsidePause + stepAsideAfter)
 		require.Equal(b, term, last.Status().Term, "nobody is better")
 	})
 }
@@ -100,16 +100,16 @@ func TestHandingOverIsRare(t *testing.T) {
 		next := b.leader(b.others(first)...)
 		began := time.Now()
 		first.disk.heal()
-		time.Sleep(3 * clerkTick)
+		time.Sleep(3 * maintenanceTick)
 		require.NoError(b, next.Transfer(b.Context(), first.self.ID))
 		require.Equal(b, first.self.ID, b.leader(b.nodes...).self.ID)
 		b.lowered(first)
-		require.True(b, first.Status().Office)
-		for first.Status().Office {
-			time.Sleep(clerkTick)
+		require.True(b, first.Status().Leading)
+		for first.Status().Leading {
+			time.Sleep(maintenanceTick)
 			require.Less(b, time.Since(began), 2*time.Minute)
 		}
-		require.Greater(b, time.Since(began), time.Minute-5*clerkTick)
+		require.Greater(b, time.Since(began), time.Minute-5*maintenanceTick)
 	})
 }
 
@@ -124,14 +124,14 @@ func TestRoomIsAMajoritysMatter(t *testing.T) {
 		require.Contains(b, leader.NoRoom(), others[0].self.ID)
 		require.Empty(b, others[0].NoRoom(), "a follower does not judge")
 		others[1].disk.heal()
-		time.Sleep(3 * clerkTick)
+		time.Sleep(3 * maintenanceTick)
 		require.Empty(b, leader.NoRoom())
 
 		b.kill(others[1])
 		time.Sleep(10 * time.Second)
 		require.Contains(b, leader.NoRoom(), others[1].self.ID, "entries go only with the one that has no room")
 		others[0].disk.heal()
-		time.Sleep(3 * clerkTick)
+		time.Sleep(3 * maintenanceTick)
 		require.Empty(b, leader.NoRoom(), "nobody's disk is low")
 		b.start(others[1])
 	})
@@ -143,7 +143,7 @@ func TestARefusedAppendShows(t *testing.T) {
 		leader := b.leader(b.nodes...)
 		full := b.others(leader)[0]
 		require.Empty(b, full.Status().Refusing)
-		for _, free := range []uint64{0, store.DefaultFloor} { // with the second there is room until an entry comes
+		for _, free := range []uint64{0, store.DefaultReservedSpace} { // with the second there is room until an entry comes
 			full.disk.free.Store(free)
 			require.NoError(b, b.fence(leader))
 			time.Sleep(time.Second)

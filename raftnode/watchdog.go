@@ -22,16 +22,16 @@ const (
 	writeSpread = 2 * time.Second
 	// loopMax is how long raft's main loop, or the machine, may leave an entry lying.
 	loopMax = 5 * time.Second
-	// officeMax is how long after raft's notice the epoch may take to open.
-	officeMax = 5 * time.Second
+	// epochMax is how long after raft's notice the epoch may take to open.
+	epochMax = 5 * time.Second
 	// stuckPause is how long a process lives at least before the watchdog may end it, so that a
 	// sick machine is restarted once a minute at most.
 	stuckPause = time.Minute
 	// cautious is how long a node does not campaign after its watchdog ended it, or while its disk is
 	// full, unless nobody leads for one to two times as long.
 	cautious = 10 * time.Second
-	// noteMax is how long the watchdog waits to write down that it ends the process.
-	noteMax = 200 * time.Millisecond
+	// stuckNoteMax is how long the watchdog waits to write down that it ends the process.
+	stuckNoteMax = 200 * time.Millisecond
 )
 
 // ErrStuck ends the process of a leader that can't lead.
@@ -40,7 +40,7 @@ var ErrStuck = errors.New("raftnode: this leader is stuck and makes room for ano
 // watch is the watchdog.
 func (n *Node) watch() {
 	began := time.Now()
-	awake := wakefulness{looked: began}
+	awake := awakeTracker{looked: began}
 	tick := time.NewTicker(watchTick)
 	defer tick.Stop()
 	for {
@@ -49,7 +49,7 @@ func (n *Node) watch() {
 			return
 		case <-tick.C:
 		}
-		awake.look(time.Now())
+		awake.observe(time.Now())
 		in := n.running()
 		if in != nil && in.raft.State() == raft.Shutdown && n.running() == in {
 			// Nothing else ends raft while it is the one that runs: as the leader it has committed its own removal.
@@ -66,25 +66,25 @@ func (n *Node) watch() {
 			n.log.Warn("stuck, and started too recently to end for it", "reason", stuck)
 			continue
 		}
-		n.note(stuck)
+		n.writeStuckNote(stuck)
 		n.fatal(stuck)
 	}
 }
 
-// wakefulness is since when the process runs without a standstill. While it is stopped (SIGSTOP, a virtual
+// awakeTracker is since when the process runs without a standstill. While it is stopped (SIGSTOP, a virtual
 // machine that is moved) nothing in it goes on, and that says nothing about its disk.
-type wakefulness struct{ looked, since time.Time }
+type awakeTracker struct{ looked, since time.Time }
 
-// look is called at every tick. One that comes late by another tick was held up by a standstill.
-func (a *wakefulness) look(now time.Time) {
+// observe is called at every tick. One that comes late by another tick was held up by a standstill.
+func (a *awakeTracker) observe(now time.Time) {
 	if now.Sub(a.looked) > 2*watchTick {
 		a.since = now
 	}
 	a.looked = now
 }
 
-// lasted is how long what began at a moment has been going on in a process that ran.
-func (a *wakefulness) lasted(began, now time.Time) time.Duration {
+// awakeSince is how long what began at a moment has been going on in a process that ran.
+func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 	if began.Before(a.since) {
 		began = a.since
 	}
@@ -92,15 +92,15 @@ func (a *wakefulness) lasted(began, now time.Time) time.Duration {
 }
 
 // stuck says in what way this leader is stuck, or nil.
-func (n *Node) stuck(in *instance, now time.Time, awake wakefulness) error {
-	if w, writing := n.store.Writing(); writing && awake.lasted(w.Since, now) > writeMax+n.spread() {
+func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
+	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > writeMax+n.spread() {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}
-	if since := in.officeSince.Load(); since != nil && awake.lasted(*since, now) > officeMax {
+	if since := in.epochSince.Load(); since != nil && awake.awakeSince(*since, now) > epochMax {
 		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(*since))
 	}
-	lying := n.flights.lying(in.raft.CommitIndex(), now)
-	if !lying.IsZero() && awake.lasted(lying, now) > loopMax && in.raft.State() == raft.Leader {
+	lying := n.proposals.stalled(in.raft.CommitIndex(), now)
+	if !lying.IsZero() && awake.awakeSince(lying, now) > loopMax && in.raft.State() == raft.Leader {
 		return fmt.Errorf("%w: an entry has been lying here for %v, not for want of other nodes", ErrStuck, now.Sub(lying))
 	}
 	return nil
@@ -112,19 +112,19 @@ func (n *Node) spread() time.Duration {
 	return time.Duration(h.Sum32()) % writeSpread
 }
 
-func (n *Node) notePath() string { return filepath.Join(n.cfg.Dir, "stuck") }
+func (n *Node) stuckNotePath() string { return filepath.Join(n.cfg.Dir, "stuck") }
 
-// note leaves word for the next start. The disk may hang, so it is not waited for.
-func (n *Node) note(stuck error) {
+// writeStuckNote leaves word for the next start. The disk may hang, so it is not waited for.
+func (n *Node) writeStuckNote(stuck error) {
 	if n.cfg.Dir == "" {
 		return
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = os.WriteFile(n.notePath(), []byte(stuck.Error()+"\n"), 0o600)
+		_ = os.WriteFile(n.stuckNotePath(), []byte(stuck.Error()+"\n"), 0o600)
 	}()
-	limit := time.NewTimer(noteMax)
+	limit := time.NewTimer(stuckNoteMax)
 	defer limit.Stop()
 	select {
 	case <-done:
@@ -132,15 +132,15 @@ func (n *Node) note(stuck error) {
 	}
 }
 
-// wasStuck takes the word that the watchdog left, if it is fresh.
-func (n *Node) wasStuck() bool {
+// restartedByWatchdog takes the word that the watchdog left, if it is fresh.
+func (n *Node) restartedByWatchdog() bool {
 	if n.cfg.Dir == "" {
 		return false
 	}
-	info, err := os.Stat(n.notePath())
+	info, err := os.Stat(n.stuckNotePath())
 	if err != nil {
 		return false
 	}
-	_ = os.Remove(n.notePath())
+	_ = os.Remove(n.stuckNotePath())
 	return time.Since(info.ModTime()) < stuckPause
 }

@@ -44,13 +44,13 @@ func TestAStandstillIsNoHangingDisk(t *testing.T) {
 		require.ErrorIs(b, b.fence(leader), ErrUnknown)
 
 		const stop = time.Minute
-		awake := wakefulness{looked: time.Now()}
+		awake := awakeTracker{looked: time.Now()}
 		tick := time.Now().Add(stop) // the first after the standstill
-		awake.look(tick)
+		awake.observe(tick)
 		require.NoError(b, leader.stuck(in, tick, awake))
 		for range (writeMax + writeSpread) / watchTick {
 			tick = tick.Add(watchTick)
-			awake.look(tick)
+			awake.observe(tick)
 		}
 		tick = tick.Add(watchTick)
 		require.ErrorIs(b, leader.stuck(in, tick, awake), ErrStuck, "its disk hangs after all")
@@ -128,22 +128,22 @@ func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 		for range 5 {
 			b.kill(b.nodes...)
 			for _, n := range b.others(healthy) {
-				n.note(ErrStuck)
+				n.writeStuckNote(ErrStuck)
 			}
 			b.start(b.nodes...)
 			require.Same(b, healthy, b.leader(b.nodes...))
 			time.Sleep(2 * cautious)
-			require.True(b, healthy.Status().Office)
+			require.True(b, healthy.Status().Leading)
 		}
 		b.kill(b.nodes...)
 		for _, n := range b.nodes {
-			n.note(ErrStuck)
+			n.writeStuckNote(ErrStuck)
 		}
 		began := time.Now()
 		b.start(b.nodes...)
 		b.leader(b.nodes...)
 		b.Logf("an epoch opens after %v", time.Since(began))
-		require.Greater(b, time.Since(began), cautious-clerkTick)
+		require.Greater(b, time.Since(began), cautious-maintenanceTick)
 		require.Less(b, time.Since(began), 3*cautious)
 	})
 }

@@ -175,7 +175,7 @@ func (v *devVerb) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 	defer look.Stop()
 	for {
 		for _, n := range nodes {
-			if n.Raft().Status().Office {
+			if n.Raft().Status().Leading {
 				return nil
 			}
 		}

@@ -92,7 +92,7 @@ func (v *restoreVerb) restore(path string, node peer.Node) error {
 	}
 	defer file.Close() // it was only read
 	made, err := raftnode.Restore(bufio.NewReader(file), raftnode.Restoration{
-		Node: node, Dir: v.dir, Log: store.LogKind(v.log), Above: v.above, Quiet: clock.Of(v.quiet),
+		Node: node, Dir: v.dir, Log: store.LogKind(v.log), Above: v.above, HoldOff: clock.Of(v.quiet),
 	})
 	if err != nil {
 		return err

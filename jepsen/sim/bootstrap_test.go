@@ -198,7 +198,7 @@ func TestAForeignNodeAtAPeersAddressIsLeftAlone(t *testing.T) {
 			foreign := s.AddNode(id, gone.Host)
 			foreign.Begin(listed(s, id+"="+gone.Address()), apart)
 			require.NoError(s, foreign.Opened(s.Within(electionMax)))
-			s.Await(electionMax, "it leads its own cluster", func() bool { return foreign.Status().Office })
+			s.Await(electionMax, "it leads its own cluster", func() bool { return foreign.Status().Leading })
 			time.Sleep(5 * time.Second)
 			leader.Must(nil)
 			foreign.Up().View(func(m *fsm.Machine) {

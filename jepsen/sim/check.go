@@ -66,7 +66,7 @@ func (s *Sim) checkMachines() {
 	}
 }
 
-// Together waits until all founders have applied the same, and sees that they came to the same.
+// Together waits until all initial members have applied the same, and sees that they came to the same.
 func (s *Sim) Together(within time.Duration) {
 	s.Helper()
 	var seen map[string]bool

@@ -9,7 +9,7 @@ import (
 // electionMax is well above what an election takes that nothing disturbs.
 const electionMax = 5 * time.Second
 
-// Start starts all founders, waits until each has opened, and returns who leads.
+// Start starts all initial members, waits until each has opened, and returns who leads.
 func (s *Sim) Start() *Node {
 	s.Helper()
 	for _, n := range s.Founders() {
@@ -66,7 +66,7 @@ func (s *Sim) LeaderBeside(old *Node) *Node {
 func (s *Sim) Leading() []*Node {
 	var leading []*Node
 	for _, n := range s.Nodes() {
-		if up := n.Up(); up != nil && up.Status().Office {
+		if up := n.Up(); up != nil && up.Status().Leading {
 			leading = append(leading, n)
 		}
 	}

@@ -59,8 +59,8 @@ func TestANodeThatAsksForASnapshotInVainEnds(t *testing.T) {
 		deleting := make(chan struct{})
 		sick.Disk.atNext(opDelete, 3*time.Second, func() { close(deleting) })
 		<-deleting // raft shortens the log, for a snapshot of its own
-		sick.Disk.Fill((store.DefaultFloor + store.DefaultMark) / 2)
-		time.Sleep(2 * time.Second) // the clerk asks for one more
+		sick.Disk.Fill((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)
+		time.Sleep(2 * time.Second) // the maintenance loop asks for one more
 		sick.Disk.Break(errors.New("input/output error"))
 		s.Await(time.Minute, "the process ends", sick.hasEnded)
 		sick.Disk.Break(nil)

@@ -306,7 +306,7 @@ func (f *Faults) powerIn(ctx context.Context, random *rand.Rand, kind Fault, op 
 
 // fill leaves too little room on a disk for entries, or so little that the node warns.
 func (f *Faults) fill(ctx context.Context, random *rand.Rand, n *Node, lasts time.Duration) bool {
-	room := uint64(random.IntN(2)) * (store.DefaultFloor + store.DefaultMark) / 2
+	room := uint64(random.IntN(2)) * (store.DefaultReservedSpace + store.DefaultLowSpace) / 2
 	f.sim.Trace.Fault("%s: %s, %d bytes are left, for %v", FillDisk, n.ID, room, lasts)
 	n.Disk.Fill(room)
 	_ = pauseFor(ctx, lasts)

@@ -14,7 +14,7 @@ import (
 	"zamok/client"
 )
 
-// apart puts all hosts of founders so far from each other, one way.
+// apart puts all hosts of initial members so far from each other, one way.
 func (s *Sim) apart(delay time.Duration) {
 	for _, a := range s.Founders() {
 		for _, b := range s.Founders() {

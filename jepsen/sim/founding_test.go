@@ -16,7 +16,7 @@ import (
 	"zamok/raftnode/store"
 )
 
-// foundingSteps are what a founder does, in order. Its process can end before each of them, and after
+// foundingSteps are what an initial member does, in order. Its process can end before each of them, and after
 // each write.
 var foundingSteps = []string{
 	"agreed", // has decided on the initial members, and not written them
@@ -93,7 +93,7 @@ func (l foundingEntries) StoreLogs(entries []*raft.Log) error {
 	return err
 }
 
-// A founder ends at each of its steps, or all of them do; they are started again, and the cluster begins.
+// An initial member ends at each of its steps, or all of them do; they are started again, and the cluster begins.
 func TestABeginningThatBrokeOffIsFinished(t *testing.T) {
 	t.Parallel()
 	for _, step := range foundingSteps {
@@ -188,8 +188,8 @@ func TestAFounderWithoutRoomAgreesToNothing(t *testing.T) {
 	})
 }
 
-// A founder that was away since it wrote the first entry does not know the cluster's id. A leader that
-// joined later has no founders to show it. What they have in common is which server the leader means.
+// An initial member that was away since it wrote the first entry does not know the cluster's id. A leader that
+// joined later has no initial members to show it. What they have in common is which server the leader means.
 func TestAFounderThatWasAwayIsCaughtUpByANewcomer(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
@@ -215,7 +215,7 @@ func TestAFounderThatWasAwayIsCaughtUpByANewcomer(t *testing.T) {
 		leaderOf(s, fourth)
 		n3.Restart()
 		s.Follow(fourth, n3, backoffMax)
-		require.True(s, fourth.Status().Office, "it is the newcomer that has caught it up")
+		require.True(s, fourth.Status().Leading, "it is the newcomer that has caught it up")
 		n2.Kill()
 		requireAll(s, s.Leader(), tokens)
 	})

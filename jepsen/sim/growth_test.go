@@ -71,7 +71,7 @@ func (w *rounds) lead(id string) {
 		if leader := w.Leader(); leader.ID != id {
 			_ = leader.Up().Transfer(w.ctx, id) // one that fails is tried again
 		}
-		return w.Node(id).Status().Office
+		return w.Node(id).Status().Leading
 	})
 }
 

@@ -114,7 +114,7 @@ func outcomeOf(err error) Outcome {
 	if _, ok := errors.AsType[*raftnode.NotLeaderError](err); ok {
 		return NotDone
 	}
-	for _, definite := range []error{raftnode.ErrOverloaded, raftnode.ErrClosed, raftnode.ErrOtherRules, errDown} {
+	for _, definite := range []error{raftnode.ErrOverloaded, raftnode.ErrClosed, raftnode.ErrOtherVersion, errDown} {
 		if errors.Is(err, definite) {
 			return NotDone
 		}

@@ -121,7 +121,7 @@ func finale(s *Sim) {
 	time.Sleep(time.Minute)
 	stuck := s.Leader()
 	for stuck.Disk.Stall(); ; stuck.Disk.Stall() {
-		s.Await(2*hangFor, "the watchdog ends a leader whose disk hangs", func() bool { return stuck.hasEnded() || stuck.Up() != nil && !stuck.Status().Office })
+		s.Await(2*hangFor, "the watchdog ends a leader whose disk hangs", func() bool { return stuck.hasEnded() || stuck.Up() != nil && !stuck.Status().Leading })
 		if stuck.hasEnded() {
 			break
 		}

@@ -39,7 +39,7 @@ type Node struct {
 	mu      sync.Mutex // guards what follows
 	process *process   // the latest; nil = there was none
 	starts  int
-	joins   store.ID // the cluster that it was added to; zero = a founder
+	joins   store.ID // the cluster that it was added to; zero = an initial member
 }
 
 // process is one run of the node on the machine.
@@ -88,12 +88,12 @@ func (s *Sim) Nodes() []*Node {
 	return slices.Clone(s.nodes)
 }
 
-// Founders are the nodes of the cluster's list.
+// Initial members are the nodes of the cluster's list.
 func (s *Sim) Founders() []*Node {
 	return s.Nodes()[:s.founders]
 }
 
-// Members are the machines of the cluster: the founders, or what took their places.
+// Members are the machines of the cluster: the initial members, or what took their places.
 func (s *Sim) Members() []*Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Sim) Replace(old *Node, id string, cluster store.ID) *Node {
 	return n
 }
 
-// List is the --cluster list that names all founders at their hosts.
+// List is the --cluster list that names all initial members at their hosts.
 func (s *Sim) List() peer.List {
 	var items []string
 	for _, n := range s.Founders() {
@@ -136,7 +136,7 @@ func (n *Node) Address() string { return n.Host + ":" + peerPort }
 // Peer is the node as a join names it.
 func (n *Node) Peer() peer.Node { return peer.Node{ID: n.ID, Address: n.Address()} }
 
-// Begin starts a process on the machine and does not wait for it. The config is that of a founder;
+// Begin starts a process on the machine and does not wait for it. The config is that of an initial member;
 // tune changes it, after the run's own Tune.
 func (n *Node) Begin(tune ...Tune) {
 	n.mu.Lock()

@@ -217,7 +217,7 @@ func TestDisksThatFillUpStopNobodyElse(t *testing.T) {
 		assert.Equal(s, NotDone, outcomeOf(err), "%v", err)
 		next := s.LeaderBeside(full)
 		low := s.Others(full)[0]
-		low.Disk.Fill((store.DefaultFloor + store.DefaultMark) / 2)
+		low.Disk.Fill((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)
 		s.Await(time.Minute, "it is told that the disk is nearly full", func() bool { return low.Status().DiskLow })
 		time.Sleep(10 * time.Second)
 		assert.NotEqual(s, "Leader", full.Status().State)

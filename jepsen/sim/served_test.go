@@ -108,7 +108,7 @@ func (w *served) leader() (leads *server) {
 	w.Await(electionMax, "a node leads", func() bool {
 		leads = nil
 		for _, n := range w.servers {
-			if n.node != nil && n.node.Raft().Status().Office {
+			if n.node != nil && n.node.Raft().Status().Leading {
 				if leads != nil {
 					return false
 				}
@@ -212,7 +212,7 @@ func (w *served) waiters(name string) (n int) {
 		if s.node == nil {
 			continue
 		}
-		if status := s.node.Raft().Status(); status.Office {
+		if status := s.node.Raft().Status(); status.Leading {
 			s.node.Raft().View(func(m *fsm.Machine) {
 				if view, ok := m.Lock(name, 1); ok {
 					n = view.Waiters

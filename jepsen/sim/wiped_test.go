@@ -48,7 +48,7 @@ func TestAFormerLeaderIsNotElectedByAWipedNewcomer(t *testing.T) {
 		time.Sleep(3 * time.Second) // n4 is announced
 		require.NoError(s, n1.Up().Transfer(s.Within(electionMax), "n3"))
 		s.Network.Isolate(n1.Host)
-		s.Await(electionMax, "n3 leads", func() bool { return n3.Status().Office })
+		s.Await(electionMax, "n3 leads", func() bool { return n3.Status().Leading })
 		tokens := fifty(s, n3)
 		n4.Kill()
 		n3.Kill()

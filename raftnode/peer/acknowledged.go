@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ErrShutOut is what a call to a node returns whose log has lost what it acknowledged to this leader.
-var ErrShutOut = errors.New("the log of this node ends below what it acknowledged")
+// ErrExcluded is what a call to a node returns whose log has lost what it acknowledged to this leader.
+var ErrExcluded = errors.New("the log of this node ends below what it acknowledged")
 
 // acknowledgements are what the followers of this node have acknowledged while it leads in one term. Within a
 // term nothing takes an acknowledged entry out of a follower's log, so one whose log ends below has lost it:
@@ -18,10 +18,10 @@ var ErrShutOut = errors.New("the log of this node ends below what it acknowledge
 // meanwhile was given without them, and a disk that loses one write loses others. So it gets nothing more
 // from this leader in this term, and is notified (Config.Lost).
 type acknowledgements struct {
-	mu   sync.Mutex
-	term uint64
-	upTo map[raft.ServerID]uint64
-	out  map[raft.ServerID]bool
+	mu       sync.Mutex
+	term     uint64
+	upTo     map[raft.ServerID]uint64
+	excluded map[raft.ServerID]bool
 }
 
 // before is what a follower has acknowledged when a request of this term is sent, and whether it is shut out.
@@ -29,9 +29,9 @@ func (a *acknowledgements) before(term uint64, m raft.ServerID) (upTo uint64, ou
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.term != term {
-		a.term, a.upTo, a.out = term, map[raft.ServerID]uint64{}, map[raft.ServerID]bool{}
+		a.term, a.upTo, a.excluded = term, map[raft.ServerID]uint64{}, map[raft.ServerID]bool{}
 	}
-	return a.upTo[m], a.out[m]
+	return a.upTo[m], a.excluded[m]
 }
 
 // acknowledges notes that a follower has everything up to index.
@@ -51,11 +51,11 @@ func (t *Transport) Acknowledged(id raft.ServerID) uint64 {
 	return t.acknowledged.upTo[id]
 }
 
-func (a *acknowledgements) shutOut(term uint64, m raft.ServerID) {
+func (a *acknowledgements) exclude(term uint64, m raft.ServerID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.term == term {
-		a.out[m] = true
+		a.excluded[m] = true
 	}
 }
 
@@ -66,16 +66,16 @@ func (t *Transport) acknowledging(to Node, args *raft.AppendEntriesRequest, resp
 	upTo, out := t.acknowledged.before(args.Term, server)
 	if out {
 		network.config.Lost(to, upTo)
-		return fmt.Errorf("peer: nothing is sent to %s: %w", to.ID, ErrShutOut)
+		return fmt.Errorf("peer: nothing is sent to %s: %w", to.ID, ErrExcluded)
 	}
 	if err := send(); err != nil || resp.Term != args.Term {
 		return err
 	}
 	if resp.LastLog < upTo {
-		t.acknowledged.shutOut(args.Term, server)
+		t.acknowledged.exclude(args.Term, server)
 		network.log.Error("lost "+to.ID, "ALARM: a node has lost entries that it acknowledged; this leader sends it nothing more; "+
 			"replace the node: start it with an empty directory and --join, and keep the old directory", "node", to.ID, "acknowledged", upTo, "its log ends with", resp.LastLog)
-		return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d", to.ID, ErrShutOut, upTo, resp.LastLog)
+		return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d", to.ID, ErrExcluded, upTo, resp.LastLog)
 	}
 	if resp.Success {
 		t.acknowledged.acknowledges(args.Term, server, args.PrevLogEntry+uint64(len(args.Entries)))

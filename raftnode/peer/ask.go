@@ -16,8 +16,8 @@ type Condition struct {
 	Holds bool
 	// Member: this node is, or was, part of its cluster's committed configuration.
 	Member bool
-	// Founders are on disk here: the node has agreed to begin a cluster with them, or has begun it.
-	Founders Founders
+	// Initial are on disk here: the node has agreed to begin a cluster with them, or has begun it.
+	Initial InitialMembers
 	// Unready is why the node can't agree to begin a cluster now; "": it can.
 	Unready string
 	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
@@ -62,14 +62,14 @@ func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
 }
 
 // once makes a connection for one question within HandshakeTimeout, and closes it.
-func (n *Network) once(ctx context.Context, to Node, why purpose,
+func (n *Network) once(ctx context.Context, to Node, reason purpose,
 	talk func(net.Conn, identity) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout,
 		fmt.Errorf("no answer within %v", n.config.HandshakeTimeout))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
-	conn, _, err := n.introduce(ctx, to, why, talk)
+	conn, _, err := n.handshake(ctx, to, reason, talk)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 			ID: "n2", List: other, Cluster: clusterOf("away"),
 			Condition: func(asker Server) Condition {
 				return Condition{
-					Holds: true, Member: true, Founders: foundersOf(other), Configuration: 9, Listed: asker == serverOf("n1"),
+					Holds: true, Member: true, Initial: foundersOf(other), Configuration: 9, Listed: asker == serverOf("n1"),
 				}
 			},
 		})
@@ -34,7 +34,7 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 		assert.Equal(t, Answer{
 			Server: serverOf("n2"), Cluster: clusterOf("away"), List: other,
 			Condition: Condition{
-				Holds: true, Member: true, Founders: foundersOf(other), Configuration: 9, Listed: true,
+				Holds: true, Member: true, Initial: foundersOf(other), Configuration: 9, Listed: true,
 			},
 		}, answer)
 		assert.False(t, n2.Mine().Listed, "this is about the one who asks")
@@ -67,16 +67,16 @@ func TestAskCarriesTheLongestAnswer(t *testing.T) {
 		}
 		n1 := open(t, f, Config{ID: "n1"})
 		n2 := open(t, f, Config{ID: "n2", List: longest, Condition: says(Condition{
-			Founders: NewFounders(longest, incarnations), Unready: strings.Repeat("x", 2*factBytesMax),
+			Initial: NewInitialMembers(longest, incarnations), Unready: strings.Repeat("x", 2*factBytesMax),
 		})})
 		defer n1.Close()
 		defer n2.Close()
 		answer, err := n1.Ask(t.Context(), Node{"n2", "h2:5751"})
 		require.NoError(t, err)
 		assert.Equal(t, longest, answer.List)
-		assert.Equal(t, n2.Mine().Founders, answer.Founders)
+		assert.Equal(t, n2.Mine().Initial, answer.Initial)
 		assert.Len(t, answer.Unready, factBytesMax)
-		assert.Len(t, answer.Founders.founders, nodesMax)
+		assert.Len(t, answer.Initial.members, nodesMax)
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// founding is three machines whose disks come up empty. Each runs nodes, one after the other, until one
+// bootstrap is three machines whose disks come up empty. Each runs nodes, one after the other, until one
 // of them has begun or was sent elsewhere.
 type founding struct {
 	*world
@@ -99,12 +99,12 @@ func (f *founding) startEmpty(d *disk) (p *process, killed bool) {
 		}
 		switch do.Act {
 		case Agree:
-			d.agree(do.Founders)
+			d.agree(do.Initial)
 		case Bootstrap:
 			d.bootstrap(f.T)
 		case Wait:
 			time.Sleep(200 * time.Millisecond)
-		case Elsewhere:
+		case JoinElsewhere:
 			assert.NoError(f, m.Close())
 			return nil, false
 		default:
@@ -129,7 +129,7 @@ func (f *founding) first(d *disk) []byte {
 }
 
 // Three empty machines are started at any moments. Each asks until all have put the same list of
-// founders on disk and then begins, or finds one that has. They are killed at any step and, in every
+// initial members on disk and then begins, or finds one that has. They are killed at any step and, in every
 // second run, one or two lose their disks between the steps. All end with the same first entry, and go on
 // as one cluster; a machine whose disk was lost when another had begun is no part of it.
 func TestBootstrapByAskingEverybody(t *testing.T) {

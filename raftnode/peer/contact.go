@@ -28,15 +28,15 @@ type follower struct {
 	refuses time.Time // the same of those with entries: a node may answer and take none
 }
 
-// heard notes what became of an append, and logs once that a server does not answer and once that it does again.
+// recordContact notes what became of an append, and logs once that a server does not answer and once that it does again.
 // Raft would log every call.
-func (t *Transport) heard(id raft.ServerID, at raft.ServerAddress, sent time.Time, args *raft.AppendEntriesRequest,
+func (t *Transport) recordContact(id raft.ServerID, at raft.ServerAddress, sent time.Time, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse, err error) {
-	if t.streams.ctx.Err() != nil || errors.Is(err, ErrShutOut) {
+	if t.streams.ctx.Err() != nil || errors.Is(err, ErrExcluded) {
 		return // this node ends; the other has its own alarm
 	}
 	now, log := time.Now(), t.streams.network.log
-	switch what, since := t.note(id, sent, now, args, resp, err); what {
+	switch what, since := t.recordVerdict(id, sent, now, args, resp, err); what {
 	case isBack:
 		log.Info("back "+string(id), "a node answers again", "node", id, "address", at, "after", since)
 	case isSilent:
@@ -58,7 +58,7 @@ const (
 	refusesEntries
 )
 
-func (t *Transport) note(id raft.ServerID, sent, now time.Time, args *raft.AppendEntriesRequest,
+func (t *Transport) recordVerdict(id raft.ServerID, sent, now time.Time, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse, err error) (what verdict, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,7 +102,7 @@ func (t *Transport) note(id raft.ServerID, sent, now time.Time, args *raft.Appen
 
 // Contact returns what was heard from a server.
 func (t *Transport) Contact(id raft.ServerID) Contact {
-	trip := t.pace(id).trips.Now(time.Now())
+	trip := t.throttleFor(id).trips.Now(time.Now())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := Contact{}

@@ -19,11 +19,11 @@ type Act string
 
 // The acts.
 const (
-	Agree     Act = "agree"     // put Decision.Founders on disk, and ask again
-	Bootstrap Act = "bootstrap" // write the first entry, for the Founders on disk
-	Wait      Act = "wait"      // and ask again
-	Elsewhere Act = "elsewhere" // the cluster has begun without this node: join it, or end
-	Refuse    Act = "refuse"    // end; asking again changes nothing
+	Agree         Act = "agree"     // put Decision.Initial on disk, and ask again
+	Bootstrap     Act = "bootstrap" // write the first entry, for the Initial members on disk
+	Wait          Act = "wait"      // and ask again
+	JoinElsewhere Act = "elsewhere" // the cluster has begun without this node: join it, or end
+	Refuse        Act = "refuse"    // end; asking again changes nothing
 )
 
 // Decision is an Act, and why.
@@ -31,8 +31,8 @@ type Decision struct {
 	Act Act
 	// Reason says why, and, where somebody has to do something, what.
 	Reason string
-	// Founders are set with Agree and Bootstrap.
-	Founders Founders
+	// Initial are set with Agree and Bootstrap.
+	Initial InitialMembers
 	// Cluster is set with Elsewhere: the cluster that has begun; zero: it doesn't know its id yet.
 	Cluster ClusterID
 }
@@ -47,7 +47,7 @@ func Decide(mine Answer, replies []Reply) Decision {
 		return refusal("the --cluster list (%v) doesn't name this node, %s: add it, the same "+
 			"on every node; to become part of a running cluster, start it with --join", mine.List, mine.Name)
 	}
-	if d := begun(mine, replies); d.Act != "" {
+	if d := alreadyStarted(mine, replies); d.Act != "" {
 		return d
 	}
 	incarnations := map[string]Incarnation{mine.Name: mine.Incarnation}
@@ -76,14 +76,14 @@ func Decide(mine Answer, replies []Reply) Decision {
 		return Decision{Act: Wait, Reason: "a cluster begins when every node of the list has said " +
 			"that it holds nothing; waiting for " + missing + "; start what is not running"}
 	}
-	return agree(mine, replies, NewFounders(mine.List, incarnations))
+	return agree(mine, replies, NewInitialMembers(mine.List, incarnations))
 }
 
-// begun decides if a node of the list holds data: then the first entry is written, with the founders
+// alreadyStarted decides if a node of the list holds data: then the first entry is written, with the initial members
 // of those who hold it. A node that is one of them, with the directory that it has now, has the same
 // to write, whatever else holds data of that cluster by now. For every other the cluster has begun
 // without it.
-func begun(mine Answer, replies []Reply) Decision {
+func alreadyStarted(mine Answer, replies []Reply) Decision {
 	var with, without *Reply // hold data, and count this node in, or don't
 	for _, reply := range replies {
 		theirs := reply.Answer
@@ -91,14 +91,14 @@ func begun(mine Answer, replies []Reply) Decision {
 			continue
 		}
 		for _, other := range []*Reply{with, without} {
-			if other != nil && apart(other.Answer, theirs) {
+			if other != nil && conflict(other.Answer, theirs) {
 				return refusal("%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster list, or move "+
-					"the directory aside that is left over", other.Answer.Name, theirs.Name, other.Answer.Founders,
-					of(other.Answer.Cluster), theirs.Founders, of(theirs.Cluster))
+					"the directory aside that is left over", other.Answer.Name, theirs.Name, other.Answer.Initial,
+					of(other.Answer.Cluster), theirs.Initial, of(theirs.Cluster))
 			}
 		}
 		switch {
-		case theirs.Founders.Has(mine.Server) && (theirs.Configuration == 0 || theirs.Listed):
+		case theirs.Initial.Has(mine.Server) && (theirs.Configuration == 0 || theirs.Listed):
 			with = &reply // and it was not removed since
 		case without == nil || without.Answer.Cluster == ClusterID{}:
 			without = &reply
@@ -109,53 +109,53 @@ func begun(mine Answer, replies []Reply) Decision {
 		return Decision{}
 	case with == nil:
 		theirs := without.Answer
-		return Decision{Act: Elsewhere, Cluster: theirs.Cluster, Reason: fmt.Sprintf(
+		return Decision{Act: JoinElsewhere, Cluster: theirs.Cluster, Reason: fmt.Sprintf(
 			"%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is no part of it: "+
 				"to take %s into that cluster start it with --join and the client address of one of "+
 				"its nodes; if %s lost its disk, that replaces the lost directory",
 			theirs.Name, without.Node.Address, of(theirs.Cluster), mine.Name, mine.Incarnation, mine.Name, mine.Name)}
 	}
-	return beginWith(mine, with.Answer)
+	return mergeMembers(mine, with.Answer)
 }
 
-// apart tells whether two nodes that hold data belong to different clusters, as far as they know.
-func apart(a, b Answer) bool {
+// conflict tells whether two nodes that hold data belong to different clusters, as far as they know.
+func conflict(a, b Answer) bool {
 	if a.Cluster != (ClusterID{}) && b.Cluster != (ClusterID{}) {
 		return a.Cluster != b.Cluster
 	}
 	none := Hash{}
-	return a.Founders.Hash() != none && b.Founders.Hash() != none && a.Founders.Hash() != b.Founders.Hash()
+	return a.Initial.Hash() != none && b.Initial.Hash() != none && a.Initial.Hash() != b.Initial.Hash()
 }
 
-// beginWith decides what a node does that a cluster which has begun counts in.
-func beginWith(mine, theirs Answer) Decision {
+// mergeMembers decides what a node does that a cluster which has begun counts in.
+func mergeMembers(mine, theirs Answer) Decision {
 	reason := fmt.Sprintf("%s has begun the cluster, and counted on this node", theirs.Name)
 	switch {
-	case mine.List.String() != theirs.Founders.list().String():
+	case mine.List.String() != theirs.Initial.list().String():
 		return refusal("%s began its cluster with the --cluster list %v, and %s has %v; give %s the same",
-			theirs.Name, theirs.Founders.list(), mine.Name, mine.List, mine.Name)
-	case mine.Founders.Hash() != theirs.Founders.Hash():
-		return Decision{Act: Agree, Founders: theirs.Founders, Reason: reason}
+			theirs.Name, theirs.Initial.list(), mine.Name, mine.List, mine.Name)
+	case mine.Initial.Hash() != theirs.Initial.Hash():
+		return Decision{Act: Agree, Initial: theirs.Initial, Reason: reason}
 	case mine.Unready != "":
 		return Decision{Act: Wait, Reason: mine.Unready}
 	}
-	return Decision{Act: Bootstrap, Founders: theirs.Founders, Reason: reason}
+	return Decision{Act: Bootstrap, Initial: theirs.Initial, Reason: reason}
 }
 
 // agree decides when every node of the list was heard, holds nothing and was given the same list.
-func agree(mine Answer, replies []Reply, founders Founders) Decision {
+func agree(mine Answer, replies []Reply, founders InitialMembers) Decision {
 	if mine.Unready != "" {
 		return Decision{Act: Wait, Reason: fmt.Sprintf("this node can't begin a cluster: %s", mine.Unready)}
 	}
-	if mine.Founders.Hash() != founders.Hash() {
-		return Decision{Act: Agree, Founders: founders, Reason: "every node of the list holds nothing"}
+	if mine.Initial.Hash() != founders.Hash() {
+		return Decision{Act: Agree, Initial: founders, Reason: "every node of the list holds nothing"}
 	}
 	var others []string
 	for _, reply := range replies {
 		switch theirs := reply.Answer; {
 		case theirs.Unready != "":
 			others = append(others, fmt.Sprintf("%s (%s)", theirs.Name, theirs.Unready))
-		case theirs.Founders.Hash() != founders.Hash():
+		case theirs.Initial.Hash() != founders.Hash():
 			others = append(others, theirs.Name)
 		}
 	}
@@ -164,7 +164,7 @@ func agree(mine Answer, replies []Reply, founders Founders) Decision {
 			"members on disk; waiting for " + strings.Join(others, ", ")}
 	}
 	return Decision{
-		Act: Bootstrap, Founders: founders,
+		Act: Bootstrap, Initial: founders,
 		Reason: fmt.Sprintf("every node of %v has the same initial members on disk", mine.List),
 	}
 }
@@ -175,11 +175,11 @@ func missingFrom(list List, heard map[string]Incarnation, silent map[string]erro
 		if _, answered := heard[node.ID]; answered {
 			continue
 		}
-		why := "not asked yet"
+		reason := "not asked yet"
 		if err := silent[node.ID]; err != nil {
-			why = err.Error()
+			reason = err.Error()
 		}
-		missing = append(missing, fmt.Sprintf("%s at %s (%s)", node.ID, node.Address, why))
+		missing = append(missing, fmt.Sprintf("%s at %s (%s)", node.ID, node.Address, reason))
 	}
 	return strings.Join(missing, ", ")
 }

@@ -25,12 +25,12 @@ func empty(three List, name string) said {
 	return said{Answer{Server: serverOf(name), List: three}}
 }
 
-func (s said) has(l List) said         { s.List = l; return s }
-func (s said) server(r Server) said    { s.Server = r; return s }
-func (s said) agreed(f Founders) said  { s.Founders = f; return s }
-func (s said) unready(why string) said { s.Unready = why; return s }
-func (s said) begun(f Founders, c string) said {
-	s.Holds, s.Founders, s.Cluster = true, f, clusterOf(c)
+func (s said) has(l List) said              { s.List = l; return s }
+func (s said) server(r Server) said         { s.Server = r; return s }
+func (s said) agreed(f InitialMembers) said { s.Initial = f; return s }
+func (s said) unready(reason string) said   { s.Unready = reason; return s }
+func (s said) begun(f InitialMembers, c string) said {
+	s.Holds, s.Initial, s.Cluster = true, f, clusterOf(c)
 	return s
 }
 func (s said) reply() Reply { return s.at(s.Name) }
@@ -102,16 +102,16 @@ func begunDecisions(t *testing.T) []decision {
 	n1, n2, n3 := empty(three, "n1"), empty(three, "n2"), empty(three, "n3")
 	joins := []string{"--join", "holds data of cluster 686f6d65", n1.Incarnation.String(), "replaces the lost"}
 	return []decision{
-		{"one has begun without this node", n1.Answer, []Reply{n2.begun(other, "home").reply(), n3.reply()}, Elsewhere, joins},
+		{"one has begun without this node", n1.Answer, []Reply{n2.begun(other, "home").reply(), n3.reply()}, JoinElsewhere, joins},
 		{"one has begun without this node, another is silent", n1.Answer,
-			[]Reply{n2.begun(other, "home").reply(), silent("n3")}, Elsewhere, joins},
+			[]Reply{n2.begun(other, "home").reply(), silent("n3")}, JoinElsewhere, joins},
 		{"this node was wiped after all had agreed", n1.server(serverAgain("n1")).Answer,
-			[]Reply{n2.begun(all, "home").reply(), n3.agreed(all).reply()}, Elsewhere, []string{serverAgain("n1").Incarnation.String()}},
+			[]Reply{n2.begun(all, "home").reply(), n3.agreed(all).reply()}, JoinElsewhere, []string{serverAgain("n1").Incarnation.String()}},
 		{"one has begun without this node, under another list", n1.Answer,
-			[]Reply{n2.begun(foundersOf(mustList(t, "n2=h2:5751")), "home").reply(), silent("n3")}, Elsewhere, joins},
-		{"one has joined a cluster", n1.Answer, []Reply{n2.begun(Founders{}, "home").reply(), silent("n3")}, Elsewhere, joins},
+			[]Reply{n2.begun(foundersOf(mustList(t, "n2=h2:5751")), "home").reply(), silent("n3")}, JoinElsewhere, joins},
+		{"one has joined a cluster", n1.Answer, []Reply{n2.begun(InitialMembers{}, "home").reply(), silent("n3")}, JoinElsewhere, joins},
 		{"one has begun without this node and doesn't know its id", n1.Answer,
-			[]Reply{n2.begun(other, "").reply(), silent("n3")}, Elsewhere, []string{"holds data, and"}},
+			[]Reply{n2.begun(other, "").reply(), silent("n3")}, JoinElsewhere, []string{"holds data, and"}},
 
 		{"one has begun and counts this node in", n1.Answer, []Reply{n2.begun(all, "").reply(), silent("n3")},
 			Agree, []string{"n2 has begun the cluster, and counted on this node"}},
@@ -120,7 +120,7 @@ func begunDecisions(t *testing.T) []decision {
 		{"the same, and this node has agreed", n1.agreed(all).Answer, []Reply{n2.begun(all, "").reply(), silent("n3")},
 			Bootstrap, []string{"n2 has begun"}},
 		{"the same, and this node was removed since", n1.agreed(all).Answer, []Reply{n2.begun(all, "home").configured(7, false).reply(), silent("n3")},
-			Elsewhere, joins[:2]},
+			JoinElsewhere, joins[:2]},
 		{"the same, and this node is still a member", n1.agreed(all).Answer, []Reply{n2.begun(all, "home").configured(7, true).reply(), silent("n3")},
 			Bootstrap, nil},
 		{"both others have begun", n1.agreed(all).Answer, []Reply{n2.begun(all, "").reply(), n3.begun(all, "home").reply()},
@@ -129,24 +129,24 @@ func begunDecisions(t *testing.T) []decision {
 			[]Reply{n2.begun(all, "").reply(), silent("n3")}, Wait, []string{"the disk is full"}},
 		{"one has begun under another list", n1.Answer, []Reply{n2.begun(foundersOf(longer), "home").reply(), silent("n3")},
 			Refuse, []string{"n2 began its cluster with the --cluster list " + longer.String(), "give n1 the same"}},
-		{"two have begun with different founders", n1.Answer,
+		{"two have begun with different initial members", n1.Answer,
 			[]Reply{n2.begun(all, "").reply(), n3.begun(foundersOf(three, serverAgain("n3")), "").reply()},
 			Refuse, []string{"n2 and n3 hold data of different clusters"}},
 
-		{"another node at an address holds data", n1.Answer, []Reply{empty(three, "n7").begun(Founders{}, "away").at("n2"), silent("n3")},
+		{"another node at an address holds data", n1.Answer, []Reply{empty(three, "n7").begun(InitialMembers{}, "away").at("n2"), silent("n3")},
 			Refuse, []string{"the node at h2:5751 is n7"}},
 		{"the same, and a node of the list has begun", n1.agreed(all).Answer,
-			[]Reply{empty(three, "n7").begun(Founders{}, "home").at("n2"), n3.begun(all, "home").reply()}, Bootstrap, nil},
-		{"two hold data of different clusters", n1.Answer, []Reply{n2.begun(other, "home").reply(), n3.begun(Founders{}, "away").reply()},
+			[]Reply{empty(three, "n7").begun(InitialMembers{}, "home").at("n2"), n3.begun(all, "home").reply()}, Bootstrap, nil},
+		{"two hold data of different clusters", n1.Answer, []Reply{n2.begun(other, "home").reply(), n3.begun(InitialMembers{}, "away").reply()},
 			Refuse, []string{"different clusters", "of cluster 686f6d65", "of cluster 61776179"}},
 		{"one counts this node in, another doesn't and began otherwise", n1.agreed(all).Answer,
 			[]Reply{n2.begun(all, "").reply(), n3.begun(other, "").reply()}, Refuse, []string{"different clusters"}},
 		{"one counts this node in, another lost its disk and joined again", n1.agreed(all).Answer,
-			[]Reply{n2.begun(all, "home").reply(), n3.server(serverAgain("n3")).begun(Founders{}, "home").reply()}, Bootstrap, nil},
+			[]Reply{n2.begun(all, "home").reply(), n3.server(serverAgain("n3")).begun(InitialMembers{}, "home").reply()}, Bootstrap, nil},
 		{"the same, and it comes first", n1.agreed(all).Answer,
-			[]Reply{n2.server(serverAgain("n2")).begun(Founders{}, "home").reply(), n3.begun(all, "home").reply()}, Bootstrap, nil},
+			[]Reply{n2.server(serverAgain("n2")).begun(InitialMembers{}, "home").reply(), n3.begun(all, "home").reply()}, Bootstrap, nil},
 		{"two have begun without this node, one knows the id", n1.server(serverAgain("n1")).Answer,
-			[]Reply{n2.begun(all, "home").reply(), n3.begun(all, "").reply()}, Elsewhere, joins[:2]},
+			[]Reply{n2.begun(all, "home").reply(), n3.begun(all, "").reply()}, JoinElsewhere, joins[:2]},
 	}
 }
 
@@ -161,12 +161,12 @@ func TestDecide(t *testing.T) {
 			assert.NotEmpty(t, got.Reason)
 			switch c.want {
 			case Agree, Bootstrap: // with every node of the list, and each with the directory that it has
-				assert.Equal(t, foundersOf(c.mine.List), got.Founders)
-				assert.True(t, got.Founders.Has(c.mine.Server))
-			case Elsewhere:
+				assert.Equal(t, foundersOf(c.mine.List), got.Initial)
+				assert.True(t, got.Initial.Has(c.mine.Server))
+			case JoinElsewhere:
 				assert.Equal(t, c.replies[0].Answer.Cluster, got.Cluster)
 			default:
-				assert.Empty(t, got.Founders)
+				assert.Empty(t, got.Initial)
 				assert.Empty(t, got.Cluster)
 			}
 		})

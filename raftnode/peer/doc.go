@@ -31,7 +31,7 @@
 // Every connection opens with a handshake, and a connection that does not pass it carries no message
 // of Raft. The caller sends a hello: the protocol's version, the purpose, the server that it means,
 // and its own identity: name, incarnation, run (random, drawn at each start), cluster id, and the hash
-// of the founders on its disk. An id or a hash is zero if there is none. The receiver judges by the
+// of the initial members on its disk. An id or a hash is zero if there is none. The receiver judges by the
 // table below and answers with a refusal or with its own identity. The caller judges in turn, and
 // sends a refusal, so that the other node's log has the reason too, or the go-ahead, which Raft's
 // bytes follow immediately. This costs one round trip. An answer to a question needs no agreement: it
@@ -48,26 +48,26 @@
 //	both know a cluster id, and the ids differ            other cluster
 //	the node reached has not the name that is meant       not the node meant
 //	it has another incarnation than is meant              other incarnation
-//	one of them knows neither an id nor founders          nothing in common
-//	not both know an id, both have founders, which differ other initial members
+//	one of them knows neither an id nor initial members          nothing in common
+//	not both know an id, both have initial members, which differ other initial members
 //	the receiver runs no Raft yet (only if for Raft)      not ready
 //	otherwise                                             they speak
 //
-// By what the two ends know, in either direction (ids, founders: these are compared; -: nothing is,
+// By what the two ends know, in either direction (ids, initial members: these are compared; -: nothing is,
 // beside the server that is meant):
 //
-//	                 nothing   founders  id       id and founders
+//	                 nothing   initial members  id       id and initial members
 //	nothing          refused   refused   refused  refused
-//	founders         refused   founders  -        founders
+//	initial members         refused   initial members  -        initial members
 //	id               refused   -         ids      ids
-//	id and founders  refused   founders  ids      ids
+//	id and initial members  refused   initial members  ids      ids
 //
-// A founder has the founders on disk before it begins, and learns the id when it applies the first
-// LeaderStart. While that entry travels, founders that know the id and founders that do not agree by
+// An initial member has the initial members on disk before it begins, and learns the id when it applies the first
+// LeaderStart. While that entry travels, initial members that know the id and initial members that do not agree by
 // the hash. A node that joins is given the id before its Raft starts. A handshake that is under way
 // when the id becomes known ends as it began.
 //
-// A founder that was away since it began knows no id, and a node that joined later has no founders.
+// An initial member that was away since it began knows no id, and a node that joined later has no initial members.
 // What they have in common is the server that the caller means: its incarnation is 128 random bits,
 // which the caller has from a configuration that names the receiver.
 //
@@ -80,25 +80,25 @@
 // ([Network.AskAll]) again and again, and decides after each round ([Decide]):
 //
 //	all nodes of the list answered, empty, with this list:
-//	  the founders on this disk are not those that answered    Agree: put them on disk
+//	  the initial members on this disk are not those that answered    Agree: put them on disk
 //	  they are, and all others have the same on disk           Bootstrap: write the first entry
 //	  otherwise                                                Wait, ask again
-//	a node of the list holds data, its founders include this server:
+//	a node of the list holds data, its initial members include this server:
 //	  they are not on this disk                                Agree: take them over
 //	  they are                                                 Bootstrap
 //	nodes of the list hold data, and none counts this server   Elsewhere: join, or end
 //	lists, names or incarnations contradict each other         Refuse, with what to correct
 //	otherwise, a node does not answer, or has no room          Wait, ask again
 //
-// The founders ([Founders]) are the nodes of the list with the incarnations that they answered with.
+// The initial members ([InitialMembers]) are the nodes of the list with the incarnations that they answered with.
 // They determine the first entry. A node that holds data goes before the other rules, since nodes
 // begin one after the other: the first to see that all have agreed holds data from then on.
 //
 // Three conditions hold for a node that takes part:
 //
-//	B1  Founders are on disk before any answer mentions them, and before the first entry.
-//	B2  A round begins after the founders that it relies on were put on disk. Config.Condition reads
-//	    Holds before Founders.
+//	B1  Initial members are on disk before any answer mentions them, and before the first entry.
+//	B2  A round begins after the initial members that it relies on were put on disk. Config.Condition reads
+//	    Holds before Initial members.
 //	B3  A directory that lost part of its content does not start, or starts with another incarnation.
 //
 // The claim: at no time do two nodes hold different first entries. Suppose that X begins because all
@@ -147,7 +147,7 @@
 //	    goroutine, each is over after HandshakeTimeout whatever was sent, at most HandshakesMax are
 //	    under way, and for one more the oldest is closed.
 //	P4  Nothing is allocated by a length that another end sent beyond 1 KiB (32 KiB for an answer, which
-//	    fits the longest list of 32 nodes and its founders). Decoding is strict: every body has one
+//	    fits the longest list of 32 nodes and its initial members). Decoding is strict: every body has one
 //	    meaning and every meaning one encoding.
 //	P5  With TLS every certificate names its node: the caller finds the name that it means in the
 //	    receiver's, the receiver finds the name that the caller claims in the caller's, both signed
@@ -179,7 +179,7 @@
 //
 // Raft puts up to 64 entries of any size into an append and gives it a fixed time; what does not get there in
 // that time it sends again. So an append is cut to what its server takes within 200 ms, by what it took
-// before, and has twice as long as its size takes beyond the time that every call has (pace.go). Heartbeats and votes
+// before, and has twice as long as its size takes beyond the time that every call has (throttle.go). Heartbeats and votes
 // keep their short time. A line on which an entry of 256 KiB takes more than 18 s remains too slow. A snapshot is sent
 // as long as bytes move: either end gives up when none has for 10 s. Its receiver does not vote meanwhile, so
 // it does not wait longer for a leader that is suspended. Every 10 s the leader logs how far a server is.
@@ -228,10 +228,10 @@
 //	network.go                          New, accept, Close
 //	identity.go, handshake.go, wire.go  who a node is; the table; the handshake and its frames
 //	transport.go, streams.go            Raft over connections that passed
-//	terms.go, known.go                  what Raft is not given
-//	pace.go, contact.go                 what a slow line takes; who answers
-//	list.go, founders.go, decide.go     bootstrap
-//	ask.go, tell.go                     questions and messages beside Raft
-//	twins.go, refusal.go, quiet.go      clones; reasons; each logged once in a while
-//	lobby.go, tcp.go, tls.go            limits, sockets, certificates
+//	requests.go, knownsnapshot.go                  what Raft is not given
+//	throttle.go, contact.go                 what a slow line takes; who answers
+//	list.go, initialmembers.go, decide.go     bootstrap
+//	ask.go, call.go                     questions and messages beside Raft
+//	clones.go, refusal.go, ratelimitedlog.go      clones; reasons; each logged once in a while
+//	limiter.go, tcp.go, tls.go            limits, sockets, certificates
 package peer

@@ -177,7 +177,7 @@ func serverOf(name string) Server { return Server{name, incarnationOf(name + " f
 func serverAgain(name string) Server { return Server{name, incarnationOf(name + " again")} }
 
 // foundersOf are the nodes of a list, each with its first incarnation unless another is given.
-func foundersOf(l List, others ...Server) Founders {
+func foundersOf(l List, others ...Server) InitialMembers {
 	incarnations := map[string]Incarnation{}
 	for _, node := range l.Nodes() {
 		incarnations[node.ID] = serverOf(node.ID).Incarnation
@@ -185,13 +185,13 @@ func foundersOf(l List, others ...Server) Founders {
 	for _, s := range others {
 		incarnations[s.Name] = s.Incarnation
 	}
-	return NewFounders(l, incarnations)
+	return NewInitialMembers(l, incarnations)
 }
 
 const threeNodes = "n1=h1:5751,n2=h2:5751,n3=h3:5751"
 
 // member is a Network on a fabric, with what it needs said in a few words. Unless the test says
-// otherwise, its host is its name, its directory the first, and the founders of its list, each with its
+// otherwise, its host is its name, its directory the first, and the initial members of its list, each with its
 // first directory, are on its disk.
 type member struct {
 	*Network
@@ -209,7 +209,7 @@ func open(t testing.TB, f *fabric, c Config) member {
 		c.Incarnation = serverOf(c.ID).Incarnation
 	}
 	if c.Condition == nil {
-		c.Condition = says(Condition{Founders: foundersOf(c.List)})
+		c.Condition = says(Condition{Initial: foundersOf(c.List)})
 	}
 	if c.Term == nil {
 		c.Term = func() uint64 { return 0 }
@@ -232,7 +232,7 @@ func says(c Condition) func(Server) Condition { return func(Server) Condition { 
 // patience bounds what takes real time, on a busy machine too.
 const patience = 20 * time.Second
 
-// openTCP opens a founder of threeNodes on a socket of this machine.
+// openTCP opens an initial member of threeNodes on a socket of this machine.
 func openTCP(t testing.TB, c Config) member {
 	t.Helper()
 	listener, err := ListenTCP(t.Context(), "127.0.0.1:0")
@@ -248,7 +248,7 @@ func transport(t testing.TB, m member) *Transport {
 	t.Helper()
 	tr, err := m.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Timeout: m.config.HandshakeTimeout})
 	require.NoError(t, err)
-	tr.Serves(new(raft.Raft))
+	tr.Start(new(raft.Raft))
 	go func() {
 		for {
 			select {

@@ -10,42 +10,42 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// call connects to a node and introduces this one. It returns the connection once both ends know each
+// dial connects to a node and introduces this one. It returns the connection once both ends know each
 // other: what is written to it next is Raft's.
-func (n *Network) call(ctx context.Context, to Node) (s *stream, err error) {
+func (n *Network) dial(ctx context.Context, to Node) (s *stream, err error) {
 	s = &stream{server: raft.ServerID(to.ID)}
-	s.Conn, s.raw, err = n.introduce(ctx, to, purposeRaft, func(conn net.Conn, mine identity) (err error) {
-		s.run, err = n.agree(conn, mine, to)
+	s.Conn, s.raw, err = n.handshake(ctx, to, purposeRaft, func(conn net.Conn, mine identity) (err error) {
+		s.generation, err = n.agreeOn(conn, mine, to)
 		return err
 	})
 	return s, err
 }
 
-// agree is the calling end of the handshake, after the hello. It returns which run of the node answered.
-func (n *Network) agree(conn net.Conn, mine identity, to Node) (run, error) {
+// agreeOn is the calling end of the handshake, after the hello. It returns which run of the node answered.
+func (n *Network) agreeOn(conn net.Conn, mine identity, to Node) (generation, error) {
 	body, err := readFrame(conn, kindWelcome, frameBytesMax)
 	if err != nil {
-		return run{}, err
+		return generation{}, err
 	}
 	theirs, err := decodeWelcome(body)
 	if err != nil {
-		return run{}, err
+		return generation{}, err
 	}
 	meant, err := ParseServer(raft.ServerID(to.ID))
 	if err != nil {
-		return run{}, err
+		return generation{}, err
 	}
 	if refusal := judge(mine, theirs, meant, theirs.Server); refusal != nil {
 		// The receiver would see no more than a closed connection; its operator deserves the reason.
 		_ = writeFrame(conn, encodeRefusal(refusal))
-		return run{}, refusal
+		return generation{}, refusal
 	}
-	n.watch(theirs, to.Address)
-	return theirs.run, writeFrame(conn, encodeGo())
+	n.checkClone(theirs, to.Address)
+	return theirs.generation, writeFrame(conn, encodeGo())
 }
 
-// introduce dials a node, says hello and lets talk do the rest, all of it within ctx.
-func (n *Network) introduce(ctx context.Context, to Node, why purpose,
+// handshake dials a node, says hello and lets talk do the rest, all of it within ctx.
+func (n *Network) handshake(ctx context.Context, to Node, reason purpose,
 	talk func(net.Conn, identity) error) (conn, raw net.Conn, err error) {
 	raw, err = n.config.Dial(ctx, to.Address)
 	if err != nil {
@@ -60,7 +60,7 @@ func (n *Network) introduce(ctx context.Context, to Node, why purpose,
 		if conn, err = n.secureCall(ctx, raw, NameOf(raft.ServerID(to.ID))); err != nil {
 			return err
 		}
-		if err := writeFrame(conn, encodeHello(hello{why, to.ID, mine})); err != nil {
+		if err := writeFrame(conn, encodeHello(hello{reason, to.ID, mine})); err != nil {
 			return err
 		}
 		return talk(conn, mine)
@@ -81,40 +81,40 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, leave func()) {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout, fmt.Errorf(
 		"the handshake was not complete within %v", n.config.HandshakeTimeout))
 	defer cancel()
-	var welcomed *guest
+	var welcomed *pendingConn
 	err := within(ctx, raw, func() error {
 		conn, err := n.secureAnswer(ctx, raw)
 		if err != nil {
 			return err
 		}
-		welcomed, err = n.greet(conn)
+		welcomed, err = n.readHello(conn)
 		return err
 	})
 	leave()
 	if err == nil && welcomed != nil {
-		n.watch(welcomed.identity, raw.RemoteAddr().String())
+		n.checkClone(welcomed.identity, raw.RemoteAddr().String())
 		if welcomed.purpose == purposeRaft {
 			welcomed.streams.deliver(&stream{
-				Conn: welcomed.conn, raw: raw, handled: true, server: welcomed.ID(), run: welcomed.run,
+				Conn: welcomed.conn, raw: raw, handled: true, server: welcomed.ID(), generation: welcomed.generation,
 			})
 			return
 		}
-		err = within(ctx, raw, func() error { return n.hear(ctx, welcomed) })
+		err = within(ctx, raw, func() error { return n.serveCall(ctx, welcomed) })
 	}
 	raw.Close()
-	n.complain(raw, err)
+	n.logRefusal(raw, err)
 }
 
-// guest is a caller whose handshake is done.
-type guest struct {
+// pendingConn is a caller whose handshake is done.
+type pendingConn struct {
 	identity
 	purpose purpose
 	conn    net.Conn
 	streams *streams // for Raft
 }
 
-// greet reads a hello and answers it. A nil guest without error has got what it came for.
-func (n *Network) greet(conn net.Conn) (*guest, error) {
+// readHello reads a hello and answers it. A nil connection without error has got what it came for.
+func (n *Network) readHello(conn net.Conn) (*pendingConn, error) {
 	body, err := readFrame(conn, kindHello, frameBytesMax)
 	if err != nil {
 		return nil, n.refuseFrame(conn, err)
@@ -128,7 +128,7 @@ func (n *Network) greet(conn net.Conn) (*guest, error) {
 		return nil, refuse(conn, refusal)
 	}
 	if hello.purpose == purposeAsk {
-		if err := writeFrame(conn, encodeAnswer(n.answer(mine, theirs.Server), mine.run)); err != nil {
+		if err := writeFrame(conn, encodeAnswer(n.answer(mine, theirs.Server), mine.generation)); err != nil {
 			return nil, err
 		}
 		linger(conn)
@@ -155,19 +155,19 @@ func (n *Network) greet(conn net.Conn) (*guest, error) {
 	if err := decodeGo(body); err != nil {
 		return nil, err
 	}
-	return &guest{theirs, hello.purpose, conn, streams}, nil
+	return &pendingConn{theirs, hello.purpose, conn, streams}, nil
 }
 
-// watch raises the alarm when a node that was just met has a twin. A run that is new here ends the
+// checkClone raises the alarm when a node that was just met has a clone. A run that is new here ends the
 // connections of those before it. If the node was restarted they are dead. If not, this is a copy, and
 // the original, which might have gone on over its old connections for ever, comes back and shows itself.
-func (n *Network) watch(met identity, address string) {
-	fresh, twin := n.twins.note(met.Server, met.run)
+func (n *Network) checkClone(met identity, address string) {
+	fresh, twin := n.clones.observe(met.Server, met.generation)
 	if streams := n.openStreams(); fresh && streams != nil {
-		streams.dropFormer(met.ID(), met.run)
+		streams.dropFormer(met.ID(), met.generation)
 	}
 	if twin {
-		n.log.Error("twin "+met.String(), "two processes run as one node from copies of one data directory: "+
+		n.log.Error("clone "+met.String(), "two processes run as one node from copies of one data directory: "+
 			"they can vote twice and lose what was acknowledged. Stop the one that is not at the node's "+
 			"address; to make it a node of its own, start it under a name of its own, with an empty "+
 			"directory and --join", "node", met.Name, "incarnation", met.Incarnation, "this_one_at", address)
@@ -191,9 +191,9 @@ func (n *Network) refuseFrame(conn net.Conn, err error) error {
 	return err
 }
 
-// complain logs why a caller was sent away. Who only opens and closes a connection, as a health
+// logRefusal logs why a caller was sent away. Who only opens and closes a connection, as a health
 // check does, is passed over.
-func (n *Network) complain(raw net.Conn, err error) {
+func (n *Network) logRefusal(raw net.Conn, err error) {
 	if err == nil || errors.Is(err, io.EOF) || n.ctx.Err() != nil {
 		return
 	}

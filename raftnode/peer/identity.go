@@ -56,21 +56,21 @@ type ClusterID [16]byte
 
 func (c ClusterID) String() string { return hex.EncodeToString(c[:]) }
 
-// A Hash is the SHA-256 of Founders in canonical form. The zero value stands for the zero Founders.
+// A Hash is the SHA-256 of Initial members in canonical form. The zero value stands for the zero Initial members.
 type Hash [32]byte
 
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// run is drawn at each start of a Network, so that a node which merely restarted can be told from
+// generation is drawn at each start of a Network, so that a node which merely restarted can be told from
 // two processes which run one data directory.
-type run [8]byte
+type generation [8]byte
 
 // identity is what the two ends of a connection tell each other about themselves.
 type identity struct {
 	Server
-	run      run
-	cluster  ClusterID
-	founders Hash
+	generation generation
+	cluster    ClusterID
+	initial    Hash
 }
 
 // judge is the table of doc.go: it says why mine must not speak Raft with theirs, or nil. The
@@ -82,7 +82,7 @@ func judge(mine, theirs identity, meant, reached Server) *RefusedError {
 	}
 	var none identity
 	bothIDs := mine.cluster != none.cluster && theirs.cluster != none.cluster
-	bothFounders := mine.founders != none.founders && theirs.founders != none.founders
+	bothFounders := mine.initial != none.initial && theirs.initial != none.initial
 	switch {
 	case bothIDs && mine.cluster != theirs.cluster:
 		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
@@ -96,24 +96,24 @@ func judge(mine, theirs identity, meant, reached Server) *RefusedError {
 	case mine.knowledge() == nothing || theirs.knowledge() == nothing:
 		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
 			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
-	case !bothIDs && bothFounders && mine.founders != theirs.founders:
-		return refuse(OtherFounders, "%s and %s are part of different clusters: their initial members differ "+
-			"(hashes %v and %v)", mine.Name, theirs.Name, mine.founders, theirs.founders)
+	case !bothIDs && bothFounders && mine.initial != theirs.initial:
+		return refuse(OtherInitialMembers, "%s and %s are part of different clusters: their initial members differ "+
+			"(hashes %v and %v)", mine.Name, theirs.Name, mine.initial, theirs.initial)
 	}
 	return nil
 }
 
-// nothing is what an identity knows that has neither a cluster id nor founders.
+// nothing is what an identity knows that has neither a cluster id nor initial members.
 const nothing = "no cluster"
 
 // knowledge names the cell of the table that an identity stands in.
 func (i identity) knowledge() string {
 	switch {
-	case i.cluster == ClusterID{} && i.founders == Hash{}:
+	case i.cluster == ClusterID{} && i.initial == Hash{}:
 		return nothing
 	case i.cluster == ClusterID{}:
 		return "only the initial members of its cluster"
-	case i.founders == Hash{}:
+	case i.initial == Hash{}:
 		return "only a cluster id"
 	}
 	return "a cluster id and the initial members"

@@ -17,7 +17,7 @@ import (
 type knowledge struct {
 	name     string
 	cluster  string
-	founders Founders
+	founders InitialMembers
 }
 
 // reach is which server a caller finds where it looks for n2@first.
@@ -39,23 +39,23 @@ func cell(caller, called knowledge, r reach) Code {
 	case caller.cluster+one == "" || called.cluster+other == "":
 		return NothingInCommon
 	case !bothIDs && one != "" && other != "" && one != other:
-		return OtherFounders
+		return OtherInitialMembers
 	}
 	return 0
 }
 
-// Every cell of the table, with the same and with other ids and founders, when the server meant is
+// Every cell of the table, with the same and with other ids and initial members, when the server meant is
 // reached, another directory of its name, and another name: over real connections, so that both ends
-// and their order take part. Founders differ as soon as one of them had another directory.
+// and their order take part. Initial members differ as soon as one of them had another directory.
 func TestTable(t *testing.T) {
 	three := mustList(t, threeNodes)
 	home, other := foundersOf(three), foundersOf(three, serverAgain("n3"))
 	kinds := []knowledge{
-		{"nothing", "", Founders{}},
-		{"founders", "", home}, {"other founders", "", other},
-		{"id", "home", Founders{}}, {"other id", "away", Founders{}},
-		{"id and founders", "home", home}, {"id and other founders", "home", other},
-		{"other id and founders", "away", home},
+		{"nothing", "", InitialMembers{}},
+		{"initial members", "", home}, {"other initial members", "", other},
+		{"id", "home", InitialMembers{}}, {"other id", "away", InitialMembers{}},
+		{"id and initial members", "home", home}, {"id and other initial members", "home", other},
+		{"other id and initial members", "away", home},
 	}
 	reaches := []reach{
 		{"the server meant", serverOf("n2"), 0},
@@ -78,7 +78,7 @@ func tryCell(t *testing.T, caller, called knowledge, r reach) {
 	node := func(s Server, host string, k knowledge) member {
 		return open(t, f, Config{
 			ID: s.Name, Incarnation: s.Incarnation, Advertise: host, Cluster: clusterOf(k.cluster),
-			Condition: says(Condition{Founders: k.founders}),
+			Condition: says(Condition{Initial: k.founders}),
 		})
 	}
 	n1, n2 := node(serverOf("n1"), "h1:5751", caller), node(r.server, "h2:5751", called)
@@ -96,7 +96,7 @@ func tryCell(t *testing.T, caller, called knowledge, r reach) {
 	refusal, ok := errors.AsType[*RefusedError](err)
 	require.True(t, ok, "%v", err)
 	assert.Equal(t, want.String(), refusal.Code.String())
-	assert.ErrorContains(t, err, want.cure())
+	assert.ErrorContains(t, err, want.remedy())
 	assert.Contains(t, n1.diary.String(), want.String(), "the caller's log")
 	assert.Contains(t, n2.diary.String(), want.String(), "the called node's log")
 }
@@ -104,13 +104,13 @@ func tryCell(t *testing.T, caller, called knowledge, r reach) {
 // The rules themselves, one by one, in the order in which they are looked at.
 func TestJudge(t *testing.T) {
 	three := mustList(t, threeNodes)
-	home := identity{serverOf("n1"), run{1}, clusterOf("home"), foundersOf(three).Hash()}
-	peer := identity{serverOf("n2"), run{2}, home.cluster, home.founders}
+	home := identity{serverOf("n1"), generation{1}, clusterOf("home"), foundersOf(three).Hash()}
+	peer := identity{serverOf("n2"), generation{2}, home.cluster, home.initial}
 	joined, lagging, away, strange, blank := peer, peer, peer, peer, identity{Server: peer.Server}
-	joined.founders = Hash{}
+	joined.initial = Hash{}
 	lagging.cluster = ClusterID{}
 	away.cluster = clusterOf("away")
-	strange.cluster, strange.founders = ClusterID{}, foundersOf(three, serverAgain("n2")).Hash()
+	strange.cluster, strange.initial = ClusterID{}, foundersOf(three, serverAgain("n2")).Hash()
 	lost, third := serverAgain("n2"), serverOf("n3")
 	for _, c := range []struct {
 		name         string
@@ -121,17 +121,17 @@ func TestJudge(t *testing.T) {
 	}{
 		{"a peer", home, peer, peer.Server, 0, ""},
 		{"a peer that joined", home, joined, peer.Server, 0, ""},
-		{"a founder that lags", home, lagging, peer.Server, 0, ""},
-		{"seen by a founder that lags", lagging, home, home.Server, 0, ""},
-		{"two founders that lag", lagging, lagging, peer.Server, 0, ""},
+		{"an initial member that lags", home, lagging, peer.Server, 0, ""},
+		{"seen by an initial member that lags", lagging, home, home.Server, 0, ""},
+		{"two initial members that lag", lagging, lagging, peer.Server, 0, ""},
 		{"a foreign node of another name", home, away, third, OtherCluster, "cluster 61776179"},
 		{"another node", home, peer, third, NotMeant, "means n3, and the node at"},
-		{"another node of other founders", home, strange, third, NotMeant, "means n3, and the node at"},
+		{"another node of other initial members", home, strange, third, NotMeant, "means n3, and the node at"},
 		{"another directory", home, peer, lost, OtherIncarnation, "another data directory under the same name"},
-		{"another directory of other founders", home, strange, lost, OtherIncarnation, lost.Incarnation.String()},
-		{"a founder of something else", home, strange, peer.Server, OtherFounders, "initial members differ"},
-		{"one that joined and a founder that lags", joined, lagging, peer.Server, 0, ""},
-		{"a founder that lags and one that joined", lagging, joined, peer.Server, 0, ""},
+		{"another directory of other initial members", home, strange, lost, OtherIncarnation, lost.Incarnation.String()},
+		{"an initial member of something else", home, strange, peer.Server, OtherInitialMembers, "initial members differ"},
+		{"one that joined and an initial member that lags", joined, lagging, peer.Server, 0, ""},
+		{"an initial member that lags and one that joined", lagging, joined, peer.Server, 0, ""},
 		{"one that knows nothing", lagging, blank, peer.Server, NothingInCommon,
 			"n2 knows only the initial members of its cluster and n2 knows no cluster"},
 	} {
@@ -146,7 +146,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// While the first LeaderStart travels, some nodes know the cluster's id and some don't: founders
+// While the first LeaderStart travels, some nodes know the cluster's id and some don't: initial members
 // must go on speaking, in every order in which they learn it.
 func TestClusterIDIsLearnedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -27,7 +27,7 @@ type foundry struct {
 type modelNode struct {
 	// On disk.
 	Server
-	founders Founders
+	founders InitialMembers
 	began    string // the first entry; "": it holds nothing
 	joins    bool   // it waits to be taken into the cluster that began without it
 
@@ -68,7 +68,7 @@ func (f *foundry) wipe(n *modelNode) {
 }
 
 func (n *modelNode) answer(l List) Answer {
-	return Answer{Server: n.Server, List: l, Condition: Condition{Holds: n.began != "", Founders: n.founders}}
+	return Answer{Server: n.Server, List: l, Condition: Condition{Holds: n.began != "", Initial: n.founders}}
 }
 
 // step makes one random step of one random node.
@@ -90,14 +90,14 @@ func (f *foundry) step() {
 		f.act(n)
 	case !n.asking:
 		n.asking, n.mine, n.replies, n.holds = true, n.answer(f.list), nil, map[Server]bool{}
-		f.note("%s begins to ask, with %v", n.Server, n.mine.Founders)
+		f.note("%s begins to ask, with %v", n.Server, n.mine.Initial)
 	default:
 		f.ask(n)
 	}
 }
 
 // ask asks one node that has not answered yet. A node reads whether it holds data first, then its
-// founders; in between anything may happen. What was read of a disk that is lost by then never arrives.
+// initial members; in between anything may happen. What was read of a disk that is lost by then never arrives.
 func (f *foundry) ask(n *modelNode) {
 	var left []*modelNode
 	for _, other := range f.nodes {
@@ -123,7 +123,7 @@ func (f *foundry) ask(n *modelNode) {
 		reply = silent(other.Name)
 	}
 	n.replies = append(n.replies, reply)
-	f.note("%s asks %s: holds %v, founders %v, %v", n.Server, other.Server, held, other.founders, reply.Err)
+	f.note("%s asks %s: holds %v, initial members %v, %v", n.Server, other.Server, held, other.founders, reply.Err)
 }
 
 // act carries out what was decided.
@@ -134,22 +134,22 @@ func (f *foundry) act(n *modelNode) {
 	f.note("%s does: %s", n.Server, d.Act)
 	switch d.Act {
 	case Agree:
-		n.founders = d.Founders
+		n.founders = d.Initial
 	case Bootstrap:
-		if n.founders.Hash() != d.Founders.Hash() || !n.founders.Has(n.Server) {
-			f.fail("%s begins with %v, and has %v on disk", n.Server, d.Founders, n.founders)
+		if n.founders.Hash() != d.Initial.Hash() || !n.founders.Has(n.Server) {
+			f.fail("%s begins with %v, and has %v on disk", n.Server, d.Initial, n.founders)
 		}
-		n.began = d.Founders.String()
-	case Elsewhere:
+		n.began = d.Initial.String()
+	case JoinElsewhere:
 		if f.random.IntN(2) == 0 {
-			n.joins, n.founders = true, Founders{}
+			n.joins, n.founders = true, InitialMembers{}
 		}
 	case Refuse:
 		f.fail("%s: %s", n.Server, d.Reason)
 	}
 }
 
-// takeIn lets a node that waits have what the cluster has; it has no founders then.
+// takeIn lets a node that waits have what the cluster has; it has no initial members then.
 func (f *foundry) takeIn(n *modelNode) {
 	from := f.nodes[f.random.IntN(len(f.nodes))]
 	if n.began = from.began; n.began != "" {
@@ -157,7 +157,7 @@ func (f *foundry) takeIn(n *modelNode) {
 	}
 }
 
-// check is the claim: no two nodes have begun with different founders.
+// check is the claim: no two nodes have begun with different initial members.
 func (f *foundry) check() {
 	first := ""
 	for _, n := range f.nodes {
@@ -237,7 +237,7 @@ func TestNoTwoNodesBeginDifferently(t *testing.T) {
 		}
 	}
 	t.Log(done)
-	for _, act := range []Act{Agree, Bootstrap, Wait, Elsewhere} {
+	for _, act := range []Act{Agree, Bootstrap, Wait, JoinElsewhere} {
 		require.Greater(t, done[act], 100, "so rarely %s: this shows nothing", act)
 	}
 }

@@ -14,7 +14,7 @@ const (
 	// idBytesMax bounds a node's id; it fits the one-byte lengths of the wire.
 	idBytesMax = 64
 	// nodesMax bounds a list. More voters than this make a cluster slower and no safer, and the
-	// bound keeps an answer, which carries the list and the founders, below answerBytesMax.
+	// bound keeps an answer, which carries the list and the initial members, below answerBytesMax.
 	nodesMax = 32
 	// hostBytesMax is the longest name that DNS knows.
 	hostBytesMax = 253

@@ -39,15 +39,15 @@ type Config struct {
 
 	// Condition returns what this node says about its data to one that asks. Required, called from
 	// many goroutines, for each connection. Holds must be true before this node's first vote, and
-	// Founders must be on disk. It must look at Holds before it looks at Founders: in the other order,
-	// founders that are replaced in between would pass as those that the node has begun with.
+	// Initial members must be on disk. It must look at Holds before it looks at Initial members: in the other order,
+	// initial members that are replaced in between would pass as those that the node has begun with.
 	Condition func(asker Server) Condition
 	// Term returns the term that this node is in: what other nodes say is measured against it. Required,
 	// called from many goroutines, must not block, not even on a disk that hangs.
 	Term func() uint64
-	// Told answers what another node says with Tell. It is called from many goroutines, must end
+	// Handle answers what another node says with Tell. It is called from many goroutines, must end
 	// when ctx does, and gives at most 16 KiB less one byte. Zero: every answer is empty.
-	Told func(ctx context.Context, from Server, what []byte) []byte
+	Handle func(ctx context.Context, from Server, what []byte) []byte
 	// Lost is called for each append that is not sent because the log of the server, at this address,
 	// ends below the entry that it acknowledged. It is called from many goroutines and must not block.
 	// Zero: nothing is called.
@@ -75,11 +75,11 @@ type Config struct {
 // answers what this node holds, and lends verified connections to a Transport. Its methods may be
 // called from many goroutines.
 type Network struct {
-	config Config
-	run    run
-	log    *QuietLog
-	lobby  lobby
-	twins  twins
+	config     Config
+	generation generation
+	log        *RateLimitedLog
+	handshakes handshakeLimiter
+	clones     cloneDetector
 
 	ctx  context.Context // ends when Close begins
 	stop context.CancelCauseFunc
@@ -122,8 +122,8 @@ func New(c Config) (*Network, error) {
 	if c.HandshakesMax == 0 {
 		c.HandshakesMax = handshakesMaxDefault
 	}
-	if c.Told == nil {
-		c.Told = func(context.Context, Server, []byte) []byte { return nil }
+	if c.Handle == nil {
+		c.Handle = func(context.Context, Server, []byte) []byte { return nil }
 	}
 	if c.Lost == nil {
 		c.Lost = func(Node, uint64) {}
@@ -131,9 +131,9 @@ func New(c Config) (*Network, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &Network{config: c, cluster: c.Cluster, log: NewQuietLog(c.Logger)}
-	n.lobby.max = c.HandshakesMax
-	rand.Read(n.run[:])
+	n := &Network{config: c, cluster: c.Cluster, log: NewRateLimitedLog(c.Logger)}
+	n.handshakes.max = c.HandshakesMax
+	rand.Read(n.generation[:])
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.busy.Go(n.accept)
 	return n, nil
@@ -195,7 +195,7 @@ func (n *Network) accept() {
 			continue
 		}
 		ctx, cancel := context.WithCancelCause(n.ctx)
-		leave, crowded := n.lobby.enter(cancel)
+		leave, crowded := n.handshakes.enter(cancel)
 		if crowded {
 			n.log.Warn("crowded", "connections idle in their handshake; the oldest was closed for a new one",
 				"limit", n.config.HandshakesMax, "from", raw.RemoteAddr())
@@ -210,10 +210,10 @@ func (n *Network) accept() {
 // self is who this node is at this moment. Each handshake takes it once and ends by it.
 func (n *Network) self() identity {
 	mine := Server{n.config.ID, n.config.Incarnation}
-	founders := n.config.Condition(mine).Founders.Hash()
+	founders := n.config.Condition(mine).Initial.Hash()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return identity{mine, n.run, n.cluster, founders}
+	return identity{mine, n.generation, n.cluster, founders}
 }
 
 // advertised is an address as it was configured, in whatever form.

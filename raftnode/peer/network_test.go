@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// pair is two founders that know each other's cluster.
+// pair is two initial members that know each other's cluster.
 func pair(t *testing.T, f *fabric) (n1, n2 member) {
 	list := mustList(t, threeNodes)
 	n1 = open(t, f, Config{ID: "n1", List: list, Cluster: clusterOf("home")})
@@ -30,7 +30,7 @@ func requireCode(t *testing.T, want Code, err error) {
 	refusal, ok := errors.AsType[*RefusedError](err)
 	require.True(t, ok, "no refusal: %v", err)
 	require.Equal(t, want.String(), refusal.Code.String())
-	require.ErrorContains(t, err, want.cure())
+	require.ErrorContains(t, err, want.remedy())
 }
 
 func TestConfigIsChecked(t *testing.T) {
@@ -161,7 +161,7 @@ func rude(t *testing.T, f *fabric, address string) net.Conn {
 }
 
 // Callers that don't speak the protocol are told so where they can read it, cost no more than
-// their time in the lobby, and keep nobody else out.
+// their time in the handshake limiter, and keep nobody else out.
 func TestRudeCallers(t *testing.T) {
 	for name, c := range map[string]struct {
 		send string
@@ -242,7 +242,7 @@ func TestIdlersKeepNobodyOut(t *testing.T) {
 			rude(t, f, "h2:5751")
 		}
 		synctest.Wait()
-		assert.Equal(t, handshakesMaxDefault, n2.lobby.guests.Len())
+		assert.Equal(t, handshakesMaxDefault, n2.handshakes.pending.Len())
 		start := time.Now()
 		require.NoError(t, connect(t, n1, n2))
 		assert.Zero(t, time.Since(start))
@@ -250,7 +250,7 @@ func TestIdlersKeepNobodyOut(t *testing.T) {
 
 		time.Sleep(n2.config.HandshakeTimeout)
 		synctest.Wait()
-		assert.Zero(t, n2.lobby.guests.Len(), "all gone after the time for a handshake")
+		assert.Zero(t, n2.handshakes.pending.Len(), "all gone after the time for a handshake")
 	})
 }
 
@@ -389,16 +389,16 @@ func TestRealSockets(t *testing.T) {
 	}
 }
 
-// One complaint is logged at once, then at most once in quietFor.
+// One complaint is logged at once, then at most once in logEvery.
 func TestComplaintsAreNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &diary{}
-		q := NewQuietLog(d.logger())
+		q := NewRateLimitedLog(d.logger())
 		for range 10 {
 			q.Warn("a", "first kind")
 		}
 		q.Warn("b", "second kind")
-		time.Sleep(quietFor + 1)
+		time.Sleep(logEvery + 1)
 		synctest.Wait()
 		q.Warn("a", "first kind")
 		text := d.String()
@@ -406,16 +406,16 @@ func TestComplaintsAreNotRepeated(t *testing.T) {
 		assert.Contains(t, text, "left_out=9")
 		assert.Equal(t, 1, strings.Count(text, "second kind"))
 
-		for i := range 10 * complaintsMax {
+		for i := range 10 * logLinesMax {
 			q.Warn(strings.Repeat("x", i), "an invented id")
 		}
 		count := func() int {
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			return len(q.complaints)
+			return len(q.lines)
 		}
-		assert.LessOrEqual(t, count(), complaintsMax+1)
-		time.Sleep(quietFor + 1)
+		assert.LessOrEqual(t, count(), logLinesMax+1)
+		time.Sleep(logEvery + 1)
 		synctest.Wait()
 		assert.LessOrEqual(t, count(), 1, "of the others there is nothing left to say")
 	})

@@ -25,7 +25,7 @@ const acknowledged = 50
 // wipedVoter is the story of design: n2 is cut off; 50 entries are acknowledged by n1 and n3;
 // n3 loses its disk, n1 goes down, n2 comes back, and at n3's address there is what comesBack
 // makes. It returns n2, restarted, and the newcomer, and n1's disk. Nodes know their cluster's id by
-// then, or, with early, don't: then the founders speak for them.
+// then, or, with early, don't: then the initial members speak for them.
 func wipedVoter(t *testing.T, w *world, early bool, comesBack func() *disk) (n2, newcomer *process, n1 *disk) {
 	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 	p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
@@ -57,7 +57,7 @@ type comeback struct {
 
 func comebacks(t *testing.T) map[string]comeback {
 	list := mustList(t, threeNodes)
-	again := func(f Founders, cluster string) *disk {
+	again := func(f InitialMembers, cluster string) *disk {
 		d := newDisk(serverAgain("n3"), list)
 		d.agree(f)
 		d.bootstrap(t) // whatever Decide says
@@ -69,7 +69,7 @@ func comebacks(t *testing.T) map[string]comeback {
 		"the same name, bootstrapped again": {
 			func() *disk { return again(mine, "") }, OtherIncarnation, OtherIncarnation,
 		},
-		"the same name, with the founders of old": {
+		"the same name, with the initial members of old": {
 			func() *disk { return again(foundersOf(list), "") }, OtherIncarnation, OtherIncarnation,
 		},
 		"the same name, with the cluster's id": {
@@ -115,7 +115,7 @@ func refusedAndNothingLost(t *testing.T, early bool, comesBack func() *disk, wan
 	n2, newcomer, d1 := wipedVoter(t, w, early, comesBack)
 	require.Nil(t, w.leader(20*time.Second, n2, newcomer), "elected without the entries")
 	assert.Contains(t, n2.member.diary.String(), want.String())
-	assert.Contains(t, n2.member.diary.String(), want.cure())
+	assert.Contains(t, n2.member.diary.String(), want.remedy())
 	assert.Contains(t, newcomer.member.diary.String(), want.String(), "told as well")
 
 	n1 := w.start(d1)
@@ -202,11 +202,11 @@ func wipedNewcomer(t *testing.T, restarts bool) {
 	w.arrives(p3, "acknowledged ", acknowledged)
 }
 
-// A node that began with other founders has written another configuration under the same index and
+// A node that began with other initial members has written another configuration under the same index and
 // term, which Raft never notices.
 func TestNodeOfOtherFoundersStaysOut(t *testing.T) {
 	three := mustList(t, threeNodes)
-	for name, other := range map[string]Founders{
+	for name, other := range map[string]InitialMembers{
 		"another list":                  foundersOf(mustList(t, threeNodes+",n4=h4:5751")),
 		"another directory of a member": foundersOf(three, serverAgain("n1")),
 	} {
@@ -226,8 +226,8 @@ func TestNodeOfOtherFoundersStaysOut(t *testing.T) {
 				require.Nil(t, w.leader(20*time.Second, p3))
 				assert.Zero(t, p3.journal.count(""))
 				for _, p := range []*process{leader, p3} {
-					assert.Contains(t, p.member.diary.String(), OtherFounders.String(), p.Name)
-					assert.Contains(t, p.member.diary.String(), OtherFounders.cure(), p.Name)
+					assert.Contains(t, p.member.diary.String(), OtherInitialMembers.String(), p.Name)
+					assert.Contains(t, p.member.diary.String(), OtherInitialMembers.remedy(), p.Name)
 				}
 			})
 		})

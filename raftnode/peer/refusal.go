@@ -7,16 +7,16 @@ type Code uint8
 
 // The reasons for a refusal.
 const (
-	Malformed        Code = 1  // what came is not a handshake
-	OtherVersion     Code = 2  // the handshake is of another version
-	TLSWanted        Code = 3  // one end speaks TLS and the other doesn't
-	WrongCertificate Code = 4  // the certificate doesn't name the node that showed it
-	OtherCluster     Code = 5  // the cluster ids differ
-	NotMeant         Code = 6  // the node reached is not the one the caller means
-	OtherFounders    Code = 7  // no cluster id to compare, and the initial members differ
-	NothingInCommon  Code = 8  // nothing that both know shows that they are of one cluster
-	OtherIncarnation Code = 9  // the node reached has another data directory than the one meant
-	NotReady         Code = 10 // the node meant runs no Raft yet
+	Malformed           Code = 1  // what came is not a handshake
+	OtherVersion        Code = 2  // the handshake is of another version
+	TLSWanted           Code = 3  // one end speaks TLS and the other doesn't
+	WrongCertificate    Code = 4  // the certificate doesn't name the node that showed it
+	OtherCluster        Code = 5  // the cluster ids differ
+	NotMeant            Code = 6  // the node reached is not the one the caller means
+	OtherInitialMembers Code = 7  // no cluster id to compare, and the initial members differ
+	NothingInCommon     Code = 8  // nothing that both know shows that they are of one cluster
+	OtherIncarnation    Code = 9  // the node reached has another data directory than the one meant
+	NotReady            Code = 10 // the node meant runs no Raft yet
 )
 
 // RefusedError says that one end would not speak with the other. Such a connection carried no
@@ -34,7 +34,7 @@ func (e *RefusedError) Error() string {
 		peer = "a caller"
 	}
 	return fmt.Sprintf("%s refused %s: %s; no message of Raft passed between them; %s",
-		e.By, peer, e.Fact, e.Code.cure())
+		e.By, peer, e.Fact, e.Code.remedy())
 }
 
 // String names the reason, for logs and metrics.
@@ -42,7 +42,7 @@ func (c Code) String() string {
 	names := [...]string{
 		Malformed: "malformed", OtherVersion: "other version", TLSWanted: "TLS wanted",
 		WrongCertificate: "wrong certificate", OtherCluster: "other cluster",
-		NotMeant: "not the node meant", OtherFounders: "other initial members", NothingInCommon: "nothing in common",
+		NotMeant: "not the node meant", OtherInitialMembers: "other initial members", NothingInCommon: "nothing in common",
 		OtherIncarnation: "other incarnation", NotReady: "not ready",
 	}
 	if int(c) < len(names) && names[c] != "" {
@@ -51,9 +51,9 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", uint8(c))
 }
 
-// cure says what the operator can do. The reader chooses it; it isn't sent, so that it fits the
+// remedy says what the operator can do. The reader chooses it; it isn't sent, so that it fits the
 // release that prints it.
-func (c Code) cure() string {
+func (c Code) remedy() string {
 	switch c {
 	case Malformed:
 		return "check that the address is the peer port of a zamok node"
@@ -68,7 +68,7 @@ func (c Code) cure() string {
 	case NotMeant:
 		return "if another node took over the address, `zamok remove` the one that had it and start " +
 			"the new one with --join; else correct the address"
-	case OtherFounders:
+	case OtherInitialMembers:
 		return "correct the addresses: each cluster has nodes of its own"
 	case NothingInCommon:
 		return "a node becomes part of a running cluster when it is started with --join"

@@ -16,7 +16,7 @@ import (
 func appender(t *testing.T, n2 member) (sent *[][]uint64) {
 	tr, err := n2.Transport(transportConfig())
 	require.NoError(t, err)
-	tr.Serves(new(raft.Raft))
+	tr.Start(new(raft.Raft))
 	sent = &[][]uint64{}
 	go func() {
 		for {

@@ -14,17 +14,17 @@ import (
 // streams is the raft.StreamLayer under a Transport: it hands out connections whose handshake is
 // done and owns them until they are closed, since Raft's transport forgets those it accepted.
 type streams struct {
-	network *Network
-	callers chan *stream              // to Accept, one at a time
-	paceOf  func(raft.ServerID) *pace // set before the first Dial
+	network    *Network
+	callers    chan *stream                  // to Accept, one at a time
+	throttleOf func(raft.ServerID) *throttle // set before the first Dial
 
 	ctx      context.Context // ends when Close begins
 	stop     context.CancelCauseFunc
 	handlers sync.WaitGroup // accepted streams that their handler has not closed
 
-	mu   sync.Mutex // guards what follows
-	shut bool
-	open map[*stream]struct{}
+	mu     sync.Mutex // guards what follows
+	closed bool
+	open   map[*stream]struct{}
 }
 
 var _ raft.StreamLayer = (*streams)(nil)
@@ -37,7 +37,7 @@ func newStreams(n *Network) *streams {
 
 // Dial implements raft.StreamLayer. The address is what meant makes, and a mark before it.
 func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	mark, rest := unmark(address)
+	mark, rest := stripPurpose(address)
 	server, at, found := strings.Cut(string(rest), "=")
 	if !found {
 		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
@@ -48,7 +48,7 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	}
 	ctx, cancel := context.WithTimeoutCause(s.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
-	stream, err := s.network.call(ctx, Node{server, at})
+	stream, err := s.network.dial(ctx, Node{server, at})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (s *streams) Addr() net.Addr { return s.network.Addr() }
 func (s *streams) Close() error {
 	s.stop(ErrClosed)
 	s.mu.Lock()
-	s.shut = true
+	s.closed = true
 	for stream := range s.open {
 		// The bare connection: a farewell of TLS could wait for a peer that doesn't read.
 		stream.raw.Close()
@@ -99,8 +99,8 @@ func (s *streams) Close() error {
 }
 
 // dropFormer ends the connections with all runs of a node but one.
-func (s *streams) dropFormer(server raft.ServerID, but run) {
-	s.drop(func(stream *stream) bool { return stream.server == server && stream.run != but })
+func (s *streams) dropFormer(server raft.ServerID, but generation) {
+	s.drop(func(stream *stream) bool { return stream.server == server && stream.generation != but })
 }
 
 // drop ends the connections that which names.
@@ -118,7 +118,7 @@ func (s *streams) drop(which func(*stream) bool) {
 func (s *streams) adopt(stream *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shut {
+	if s.closed {
 		stream.raw.Close()
 		return false
 	}
@@ -139,12 +139,12 @@ func (s *streams) adopt(stream *stream) bool {
 
 // stream is a verified connection.
 type stream struct {
-	net.Conn               // TLS over raw, or raw itself
-	raw      net.Conn      // what the network gave
-	handled  bool          // accepted, so that a handler of Raft's transport closes it
-	server   raft.ServerID // at the other end
-	run      run           // of that node
-	forget   func()
+	net.Conn                 // TLS over raw, or raw itself
+	raw        net.Conn      // what the network gave
+	handled    bool          // accepted, so that a handler of Raft's transport closes it
+	server     raft.ServerID // at the other end
+	generation generation    // of that node
+	forget     func()
 }
 
 func (s *stream) Close() error {

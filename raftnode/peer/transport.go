@@ -26,7 +26,7 @@ const (
 // Transport is Raft's transport over a Network. It differs from raft.NetworkTransport in two
 // things. The id of the server that a call is meant for goes with the call down to the handshake,
 // and into the key of the connection pool: Raft keeps connections by address, and a node that took over
-// another's address would be handed the other's connections. And terms that leap don't pass (terms.go).
+// another's address would be handed the other's connections. And terms that leap don't pass (requests.go).
 //
 // A call that does not go through one of the methods below reaches the stream layer without an id,
 // and is refused there.
@@ -43,7 +43,7 @@ type Transport struct {
 	mu        sync.Mutex // guards what follows
 	followers map[raft.ServerID]*follower
 	removing  map[raft.ServerID]bool
-	paces     map[raft.ServerID]*pace
+	throttles map[raft.ServerID]*throttle
 }
 
 var (
@@ -81,9 +81,9 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	t := &Transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&c),
 		streams:          streams, pool: c.MaxPool, requests: make(chan raft.RPC),
-		followers: map[raft.ServerID]*follower{}, removing: map[raft.ServerID]bool{}, paces: map[raft.ServerID]*pace{},
+		followers: map[raft.ServerID]*follower{}, removing: map[raft.ServerID]bool{}, throttles: map[raft.ServerID]*throttle{},
 	}
-	streams.paceOf = t.pace
+	streams.throttleOf = t.throttleFor
 	n.transport = t
 	return t, nil
 }
@@ -112,17 +112,17 @@ func (t *Transport) Close() error {
 	return err
 }
 
-// meant joins the id of a server to its address, for the way through raft.NetworkTransport to
+// addressed joins the id of a server to its address, for the way through raft.NetworkTransport to
 // streams.Dial. No id holds a '='.
-func meant(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
+func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "=" + at
 }
 
-// again asks for a vote once more for each idle connection that turns out to be dead. Raft asks once
+// retryDead asks for a vote once more for each idle connection that turns out to be dead. Raft asks once
 // and takes a failure for silence, so after a restart of the peer, which kills the idle connections, an
 // election would be lost and with it half a second without a leader. Asking twice is no harm: a vote
 // that was given is given again. The same holds of a transfer to the peer, which would fail.
-func (t *Transport) again(ask func() error) (err error) {
+func (t *Transport) retryDead(ask func() error) (err error) {
 	for range t.pool + 1 {
 		if err = ask(); err == nil || !isDead(err) {
 			return err
@@ -145,7 +145,7 @@ func isDead(err error) bool {
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	if len(args.Entries) > 0 {
-		t.pace(id).rest(t.streams.ctx)
+		t.throttleFor(id).waitAfterRefusal(t.streams.ctx)
 	}
 	t.keepRemoval(id, args)
 	if i := slices.IndexFunc(args.Entries, ofUnknownType); i >= 0 {
@@ -154,30 +154,30 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	}
 	sent := time.Now()
 	err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
-		if err := t.sendPaced(id, at, args, resp); err != nil {
+		if err := t.sendThrottled(id, at, args, resp); err != nil {
 			return err
 		}
 		return t.answered("append", id, at, resp.Term)
 	})
-	refused := err == nil && notTaken(args, resp)
+	refused := err == nil && rejectedEntries(args, resp)
 	if refused {
 		err = fmt.Errorf("peer: %s did not take the entries of an append, as its log says; they are sent to it again", id)
 	}
-	t.heard(id, at, sent, args, resp, err)
+	t.recordContact(id, at, sent, args, resp, err)
 	if refused {
-		t.pace(id).refused()
+		t.throttleFor(id).refused()
 		args.Entries, resp.Success = nil, true // as if none had been sent: Raft reads them again, and tries again
 		return nil
 	}
 	return err
 }
 
-// notTaken tells whether a follower refused entries that fit its log, since its disk is full or they were changed on
+// rejectedEntries tells whether a follower refused entries that fit its log, since its disk is full or they were changed on
 // their way. Raft says of a log that does not fit, and of nothing else, that the next try needs no pause. It would go
 // back in the leader's log for either, and send a snapshot in the end, though the follower lacks nothing before them.
 // And it would wait longer with each refusal, though a cluster of which only the leader has room should go on soon after
 // there is some.
-func notTaken(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
+func rejectedEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
 	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
 }
 
@@ -218,13 +218,13 @@ func (t *Transport) keepRemoval(to raft.ServerID, args *raft.AppendEntriesReques
 // leader step down at most, since Raft adopts no term from them, and are not looked at here.
 func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
 	at raft.ServerAddress) (raft.AppendPipeline, error) {
-	return t.NetworkTransport.AppendEntriesPipeline(id, meant(id, at))
+	return t.NetworkTransport.AppendEntriesPipeline(id, addressed(id, at))
 }
 
 // RequestVote implements raft.Transport.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	err := t.again(func() error { return t.NetworkTransport.RequestVote(id, meant(id, at), args, resp) })
+	err := t.retryDead(func() error { return t.NetworkTransport.RequestVote(id, addressed(id, at), args, resp) })
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 // RequestPreVote implements raft.WithPreVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	err := t.again(func() error { return t.NetworkTransport.RequestPreVote(id, meant(id, at), args, resp) })
+	err := t.retryDead(func() error { return t.NetworkTransport.RequestPreVote(id, addressed(id, at), args, resp) })
 	if err != nil {
 		return err
 	}
@@ -245,8 +245,8 @@ func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	now := time.Now()
-	data = &leaving{Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size, began: now, logged: now}
-	if err := t.NetworkTransport.InstallSnapshot(id, snapshotMark+meant(id, at), args, resp, data); err != nil {
+	data = &outgoingSnapshot{Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size, began: now, logged: now}
+	if err := t.NetworkTransport.InstallSnapshot(id, snapshotMark+addressed(id, at), args, resp, data); err != nil {
 		return err
 	}
 	if err := t.answered("snapshot", id, at, resp.Term); err != nil {
@@ -261,5 +261,5 @@ func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 // TimeoutNow implements raft.Transport.
 func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
 	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return t.again(func() error { return t.NetworkTransport.TimeoutNow(id, meant(id, at), args, resp) })
+	return t.retryDead(func() error { return t.NetworkTransport.TimeoutNow(id, addressed(id, at), args, resp) })
 }

@@ -38,8 +38,8 @@ const (
 	kindRefusal kind = 3 // either: why not
 	kindGo      kind = 4 // caller: I know you; Raft's bytes follow
 	kindAnswer  kind = 5 // receiver: what I hold
-	kindTell    kind = 6 // caller, after Go: something for the node itself
-	kindTold    kind = 7 // receiver: its answer
+	kindCall    kind = 6 // caller, after Go: something for the node itself
+	kindReply   kind = 7 // receiver: its answer
 )
 
 // purpose says what a connection is for.
@@ -48,7 +48,7 @@ type purpose uint8
 const (
 	purposeRaft purpose = 1
 	purposeAsk  purpose = 2
-	purposeTell purpose = 3
+	purposeCall purpose = 3
 )
 
 type hello struct {
@@ -120,7 +120,7 @@ func decodeHello(body []byte) (hello, error) {
 	d := decoder{rest: body}
 	d.kind(kindHello)
 	h := hello{purpose: purpose(d.take(1)[0]), meant: d.text(), from: d.identity()}
-	d.require(h.purpose >= purposeRaft && h.purpose <= purposeTell, "purpose %d", h.purpose)
+	d.require(h.purpose >= purposeRaft && h.purpose <= purposeCall, "purpose %d", h.purpose)
 	if h.purpose != purposeAsk { // a question may go to an address whose server is not known yet
 		_, err := ParseServer(raft.ServerID(h.meant))
 		d.require(err == nil, "%v", err)
@@ -145,8 +145,8 @@ func decodeGo(body []byte) error {
 	return d.end()
 }
 
-// encodeTell makes a kindTell or kindTold; what is in it is between the two nodes.
-func encodeTell(k kind, what []byte) []byte { return append([]byte{byte(k)}, what...) }
+// encodeCall makes a kindCall or kindReply; what is in it is between the two nodes.
+func encodeCall(k kind, what []byte) []byte { return append([]byte{byte(k)}, what...) }
 
 func encodeRefusal(e *RefusedError) []byte {
 	b := appendText([]byte{byte(kindRefusal), byte(e.Code)}, e.By)
@@ -163,8 +163,8 @@ func decodeRefusal(body []byte) (*RefusedError, error) {
 	return e, d.end()
 }
 
-func encodeAnswer(a Answer, r run) []byte {
-	from := identity{a.Server, r, a.Cluster, a.Founders.Hash()}
+func encodeAnswer(a Answer, r generation) []byte {
+	from := identity{a.Server, r, a.Cluster, a.Initial.Hash()}
 	b := appendIdentity([]byte{byte(kindAnswer)}, from)
 	for _, yes := range []bool{a.Holds, a.Member, a.Listed} {
 		b = append(b, 0)
@@ -175,7 +175,7 @@ func encodeAnswer(a Answer, r run) []byte {
 	b = binary.BigEndian.AppendUint64(b, a.Configuration)
 	b = appendLongText(b, printable(a.Unready))
 	b = appendLongText(b, a.List.String())
-	return appendLongText(b, a.Founders.String())
+	return appendLongText(b, a.Initial.String())
 }
 
 func decodeAnswer(body []byte) (a Answer, err error) {
@@ -196,10 +196,10 @@ func decodeAnswer(body []byte) (a Answer, err error) {
 			return Answer{}, fmt.Errorf("%w: %w", errMalformed, err)
 		}
 	}
-	if a.Founders, err = ParseFounders(founders); err != nil {
+	if a.Initial, err = ParseInitialMembers(founders); err != nil {
 		return Answer{}, fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	if a.List.String() != list || a.Founders.Hash() != i.founders {
+	if a.List.String() != list || a.Initial.Hash() != i.initial {
 		return Answer{}, fmt.Errorf("%w: a list that is not in its canonical form, or doesn't have its hash", errMalformed)
 	}
 	return a, nil
@@ -213,7 +213,7 @@ func appendLongText(b []byte, s string) []byte {
 
 func appendIdentity(b []byte, i identity) []byte {
 	b = appendText(b, i.Name)
-	return append(b, bytes.Join([][]byte{i.Incarnation[:], i.run[:], i.cluster[:], i.founders[:]}, nil)...)
+	return append(b, bytes.Join([][]byte{i.Incarnation[:], i.generation[:], i.cluster[:], i.initial[:]}, nil)...)
 }
 
 // printable cuts a text down to what may stand in a log line, and to factBytesMax.
@@ -280,9 +280,9 @@ func (d *decoder) id() string {
 func (d *decoder) identity() (i identity) {
 	i.Name = d.id()
 	copy(i.Incarnation[:], d.take(len(i.Incarnation)))
-	copy(i.run[:], d.take(len(i.run)))
+	copy(i.generation[:], d.take(len(i.generation)))
 	copy(i.cluster[:], d.take(len(i.cluster)))
-	copy(i.founders[:], d.take(len(i.founders)))
+	copy(i.initial[:], d.take(len(i.initial)))
 	d.require(i.Incarnation != Incarnation{}, "no incarnation")
 	return i
 }

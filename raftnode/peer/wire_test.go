@@ -13,21 +13,21 @@ import (
 
 func samples(t testing.TB) map[kind][]byte {
 	list := mustList(t, threeNodes)
-	from := identity{serverOf("n1"), run{1}, clusterOf("home"), foundersOf(list).Hash()}
+	from := identity{serverOf("n1"), generation{1}, clusterOf("home"), foundersOf(list).Hash()}
 	answer := Answer{
 		Server: from.Server, Cluster: from.cluster, List: list,
 		Condition: Condition{
-			Holds: true, Founders: foundersOf(list), Unready: "no room", Configuration: 7, Listed: true,
+			Holds: true, Initial: foundersOf(list), Unready: "no room", Configuration: 7, Listed: true,
 		},
 	}
 	return map[kind][]byte{
 		kindHello:   encodeHello(hello{purposeRaft, serverOf("n2").String(), from}),
 		kindWelcome: encodeWelcome(from),
 		kindGo:      encodeGo(),
-		kindTell:    encodeTell(kindTell, []byte("how far are you?")),
-		kindTold:    encodeTell(kindTold, []byte("up to 7")),
+		kindCall:    encodeCall(kindCall, []byte("how far are you?")),
+		kindReply:   encodeCall(kindReply, []byte("up to 7")),
 		kindRefusal: encodeRefusal(&RefusedError{NotMeant, "n2", "n1", "n1 means n3"}),
-		kindAnswer:  encodeAnswer(answer, from.run),
+		kindAnswer:  encodeAnswer(answer, from.generation),
 	}
 }
 
@@ -42,8 +42,8 @@ func decodeAny(body []byte) ([]byte, error) {
 		return encodeWelcome(i), err
 	case kindGo:
 		return encodeGo(), decodeGo(body)
-	case kindTell, kindTold:
-		return encodeTell(kind(body[0]), body[1:]), nil // opaque: there is nothing to decode
+	case kindCall, kindReply:
+		return encodeCall(kind(body[0]), body[1:]), nil // opaque: there is nothing to decode
 	case kindRefusal:
 		e, err := decodeRefusal(body)
 		if err != nil {
@@ -55,7 +55,7 @@ func decodeAny(body []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		var r run
+		var r generation
 		copy(r[:], body[1+1+len(a.Name)+len(a.Incarnation):])
 		return encodeAnswer(a, r), nil
 	}
@@ -72,7 +72,7 @@ func TestFramesDecodeToWhatWasEncoded(t *testing.T) {
 
 func TestFramesAreReadStrictly(t *testing.T) {
 	for kind, body := range samples(t) {
-		if kind == kindTell || kind == kindTold {
+		if kind == kindCall || kind == kindReply {
 			continue
 		}
 		for cut := 1; cut < len(body); cut++ {

@@ -27,8 +27,8 @@ type disk struct {
 	snapshots *raft.InmemSnapshotStore
 	passive   bool // it never stands for election
 
-	mu       sync.Mutex // guards founders
-	founders Founders
+	mu       sync.Mutex // guards initial members
+	founders InitialMembers
 }
 
 func newDisk(server Server, list List) *disk {
@@ -38,19 +38,19 @@ func newDisk(server Server, list List) *disk {
 	}
 }
 
-// agree is the first step of founding.
-func (d *disk) agree(f Founders) {
+// agree is the first step of bootstrap.
+func (d *disk) agree(f InitialMembers) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.founders = f
 }
 
-// condition is what is said about a disk; Holds is read before Founders, as Config.Condition asks.
+// condition is what is said about a disk; Holds is read before Initial members, as Config.Condition asks.
 func (d *disk) condition(Server) Condition {
 	last, _ := d.logs.LastIndex() // fails never
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Condition{Holds: last > 0, Founders: d.founders}
+	return Condition{Holds: last > 0, Initial: d.founders}
 }
 
 // term is the one that raft wrote last; 0 before the first.
@@ -76,7 +76,7 @@ func (d *disk) config() *raft.Config {
 func (d *disk) bootstrap(t *testing.T) {
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(d.address))
 	require.NoError(t, raft.BootstrapCluster(d.config(), d.logs, d.logs, d.snapshots, transport,
-		d.condition(d.Server).Founders.Configuration()))
+		d.condition(d.Server).Initial.Configuration()))
 }
 
 // clone copies a disk, as a copy of a virtual machine does.
@@ -186,7 +186,7 @@ func (w *world) run(d *disk, m member) *process {
 	p := w.runOver(transport, &process{
 		disk: d, member: m, trans: transport, close: func() { assert.NoError(w, m.Close()) },
 	})
-	transport.Serves(p.Raft)
+	transport.Start(p.Raft)
 	return p
 }
 

@@ -19,10 +19,10 @@ import (
 // errRecord is a record that is not what was written. asDamage adds the file.
 var errRecord = errors.New("not as it was written")
 
-// guarded turns a panic of the libraries below into an error. Both bbolt and
+// recovered turns a panic of the libraries below into an error. Both bbolt and
 // raft-wal panic on what they don't expect, and bbolt reads its file as memory,
 // where a page that can't be read is a fault of the runtime.
-func guarded(do func() error) (err error) {
+func recovered(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -32,8 +32,8 @@ func guarded(do func() error) (err error) {
 	return do()
 }
 
-// unmade ends the name of a file that is being made.
-const unmade = ".new"
+// cleanupFailed ends the name of a file that is being made.
+const cleanupFailed = ".new"
 
 // makeBolt makes a bbolt file with an empty table, and with these buckets, unless there is one of this name.
 // It has another name until it is whole and flushed: what has this name was never torn while it was made, so
@@ -43,7 +43,7 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 	if isThere(path) {
 		return nil
 	}
-	f, err := os.OpenFile(path+unmade, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path+cleanupFailed, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func openBolt(path string, mapBytes int) (db *bbolt.DB, err error) {
 		}
 		return f, nil
 	}
-	err = guarded(func() error {
+	err = recovered(func() error {
 		if db, err = bbolt.Open(path, 0o600, options); err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func newBoltTable(db *bbolt.DB) (boltTable, error) {
 }
 
 func (t boltTable) Get(key string) (value []byte, err error) {
-	err = guarded(func() error {
+	err = recovered(func() error {
 		return t.db.View(func(tx *bbolt.Tx) error {
 			values, err := tableIn(tx)
 			if err != nil {
@@ -166,7 +166,7 @@ func (t boltTable) Get(key string) (value []byte, err error) {
 
 // Put is called by raft-wal too, on a goroutine of its own.
 func (t boltTable) Put(pairs ...Pair) error {
-	return guarded(func() error {
+	return recovered(func() error {
 		return t.db.Update(func(tx *bbolt.Tx) error { return putPairs(tx, pairs...) })
 	})
 }

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// DefaultMark and DefaultMarkSpread, in bytes: the default mark of a node
+	// DefaultLowSpace and DefaultLowSpaceSpread, in bytes: the default mark of a node
 	// lies between them and their sum. See Config.Mark.
-	DefaultMark       = 256 << 20
-	DefaultMarkSpread = 128 << 20
+	DefaultLowSpace       = 256 << 20
+	DefaultLowSpaceSpread = 128 << 20
 
-	// DefaultFloor, in bytes, is room for several of the largest entries'
+	// DefaultReservedSpace, in bytes, is room for several of the largest entries'
 	// batches, for a snapshot of 100 000 locks, and for the pages that bbolt
 	// copies while it deletes.
-	DefaultFloor = 32 << 20
+	DefaultReservedSpace = 32 << 20
 )
 
 // Config says where a node keeps its data. NodeID, Fatal, and one of Dir and
@@ -55,16 +55,16 @@ type Config struct {
 	// Logger is where raft's snapshot store writes. Nil: nowhere.
 	Logger hclog.Logger
 
-	// Mark, in bytes of free space, is where Low begins to say yes. Zero: a mark
-	// between DefaultMark and DefaultMark+DefaultMarkSpread, fixed by NodeID.
+	// LowSpace, in bytes of free space, is where Low begins to say yes. Zero: a mark
+	// between DefaultLowSpace and DefaultLowSpace+DefaultLowSpaceSpread, fixed by NodeID.
 	// Replicated logs fill equal disks at the same minute; different marks make
 	// one node speak up before the others are at their end too.
-	Mark uint64
+	LowSpace uint64
 
-	// Floor, in bytes of free space, is where new entries are refused with
-	// ErrDiskFull; it must be below Mark, and with WAL at least FloorSegments ×
-	// SegmentBytes. Zero: DefaultFloor.
-	Floor uint64
+	// ReservedSpace, in bytes of free space, is where new entries are refused with
+	// ErrDiskFull; it must be below Mark, and with WAL at least ReservedSegments ×
+	// SegmentBytes. Zero: DefaultReservedSpace.
+	ReservedSpace uint64
 
 	// Wrap puts a test's faults between the rules of this package and the disk.
 	// Zero: nothing.
@@ -87,11 +87,11 @@ type Wrap struct {
 
 // settled returns cfg with its zeros filled in, or says which field is wrong.
 func (cfg Config) settled() (Config, error) {
-	if cfg.Mark == 0 {
-		cfg.Mark = DefaultMark + markOffset(cfg.NodeID)
+	if cfg.LowSpace == 0 {
+		cfg.LowSpace = DefaultLowSpace + lowSpaceOffset(cfg.NodeID)
 	}
-	if cfg.Floor == 0 {
-		cfg.Floor = DefaultFloor
+	if cfg.ReservedSpace == 0 {
+		cfg.ReservedSpace = DefaultReservedSpace
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -109,15 +109,15 @@ func (cfg Config) settled() (Config, error) {
 		return cfg, errors.New("store: exactly one of Dir and Memory must be set; nothing was opened; set one")
 	case cfg.Fatal == nil:
 		return cfg, errors.New("store: Fatal is nil; nothing was opened; give a function that ends the process, because a disk that failed once must not be written again")
-	case cfg.Floor >= cfg.Mark:
-		return cfg, fmt.Errorf("store: Floor (%d bytes) is not below Mark (%d bytes), so entries would be refused before anybody is warned; nothing was opened; raise Mark or lower Floor", cfg.Floor, cfg.Mark)
+	case cfg.ReservedSpace >= cfg.LowSpace:
+		return cfg, fmt.Errorf("store: ReservedSpace (%d bytes) is not below LowSpace (%d bytes), so entries would be refused before anybody is warned; nothing was opened; raise LowSpace or lower ReservedSpace", cfg.ReservedSpace, cfg.LowSpace)
 	}
 	return cfg, nil
 }
 
-// markOffset spreads the nodes over DefaultMarkSpread.
-func markOffset(nodeID string) uint64 {
+// lowSpaceOffset spreads the nodes over DefaultLowSpaceSpread.
+func lowSpaceOffset(nodeID string) uint64 {
 	h := fnv.New32a()
 	h.Write([]byte(nodeID))
-	return uint64(h.Sum32()) % DefaultMarkSpread
+	return uint64(h.Sum32()) % DefaultLowSpaceSpread
 }

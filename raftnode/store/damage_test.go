@@ -109,7 +109,7 @@ func lived(t *testing.T, dir string, kind LogKind, reachesBack bool, random *ran
 	if !reachesBack {
 		require.NoError(t, st.Logs().DeleteRange(1, next-40))
 	}
-	require.NoError(t, st.Mark(NewID()))
+	require.NoError(t, st.RecordCluster(NewID()))
 	require.NoError(t, st.Close())
 	st = open(t, Config{Dir: dir})
 	vote(4)

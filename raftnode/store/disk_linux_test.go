@@ -122,7 +122,7 @@ func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 		rounds = 2
 	}
 	lowest := uint64(size)
-	cfg := Config{Dir: smallDisk(t, size), Log: kind, Floor: uint64(floor), Mark: uint64(floor) + 2<<20}
+	cfg := Config{Dir: smallDisk(t, size), Log: kind, ReservedSpace: uint64(floor), LowSpace: uint64(floor) + 2<<20}
 	st := open(t, cfg)
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
 
@@ -172,7 +172,7 @@ func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 // block it is written on and on.
 func TestVotesNeedNoFreeSpace(t *testing.T) {
 	dir := smallDisk(t, 8<<20)
-	cfg := Config{Dir: filepath.Join(dir, "data"), Floor: 1 << 20, Mark: 2 << 20}
+	cfg := Config{Dir: filepath.Join(dir, "data"), ReservedSpace: 1 << 20, LowSpace: 2 << 20}
 	st := open(t, cfg)
 	var file unix.Stat_t
 	require.NoError(t, unix.Stat(filepath.Join(cfg.Dir, votesName), &file))

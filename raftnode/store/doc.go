@@ -12,7 +12,7 @@
 //	DIR/votes.db       term and vote: one record on bbolt
 //	DIR/snapshots/     raft's file snapshots, the last two, each with a checksum of
 //	                   its index, term and configuration beside it
-//	DIR/identity.json  node id, incarnation, founders, the marker of the bootstrap
+//	DIR/identity.json  node id, incarnation, initial members, the marker of the bootstrap
 //
 // The term and the vote have a file of their own, so that an election never
 // waits for the log's one writer. A Memory in place of the directory holds the
@@ -21,7 +21,7 @@
 // it a Copy one after the power failed when that was taken.
 //
 // A write passes, from raft downwards: the floor of free space (space.go) and the
-// proposer's checksum, the LogCache, the store's checksum and the pen (pen.go: one
+// proposer's checksum, the LogCache, the store's checksum and the writer (writer.go: one
 // writer per file, timed, ended for good by the first failure), whatever a test put
 // between (Wrap), and the disk.
 //

@@ -47,10 +47,10 @@ type Identity struct {
 	Incarnation ID `json:"incarnation"`
 	// Log is the log store that the directory was begun with. Empty: Bolt.
 	Log LogKind `json:"log,omitempty"`
-	// Founders are the initial members that this node has agreed to begin a cluster
+	// Initial are the initial members that this node has agreed to begin a cluster
 	// with, as package peer writes them. They are on disk before the first entry
 	// of the log is. Empty: the node has agreed to nothing, or joins.
-	Founders string `json:"founders,omitempty"`
+	Initial string `json:"initial_members,omitempty"`
 	// Bootstrapped is the marker: the node has been a member of a cluster, so a
 	// log is missed if there is none.
 	Bootstrapped bool `json:"bootstrapped"`

@@ -34,52 +34,52 @@ func TestMark(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		require.Equal(t, Empty, st.State())
-		require.ErrorIs(t, st.Mark(NewID()), ErrLost, "the next start would refuse it")
+		require.ErrorIs(t, st.RecordCluster(NewID()), ErrLost, "the next start would refuse it")
 		require.Equal(t, Empty, reopen().State())
 		st = reopen()
 		fill(t, st, 1, 1, 1)
 		st = reopen()
-		require.Equal(t, Unmarked, st.State(), "a log without a marker")
+		require.Equal(t, NoCluster, st.State(), "a log without a marker")
 
-		require.NoError(t, st.Mark(ID{}))
-		require.Equal(t, Marked, st.State())
+		require.NoError(t, st.RecordCluster(ID{}))
+		require.Equal(t, InCluster, st.State())
 		st = reopen()
-		require.Equal(t, Marked, st.State())
+		require.Equal(t, InCluster, st.State())
 		require.Zero(t, st.Identity().Cluster)
 
 		cluster := NewID()
-		require.NoError(t, st.Mark(cluster))
-		require.NoError(t, st.Mark(cluster))
-		require.NoError(t, st.Mark(ID{}), "what is known is not forgotten")
+		require.NoError(t, st.RecordCluster(cluster))
+		require.NoError(t, st.RecordCluster(cluster))
+		require.NoError(t, st.RecordCluster(ID{}), "what is known is not forgotten")
 		st = reopen()
 		require.Equal(t, cluster, st.Identity().Cluster)
 
-		require.ErrorIs(t, st.Mark(NewID()), ErrOtherCluster)
+		require.ErrorIs(t, st.RecordCluster(NewID()), ErrOtherCluster)
 		require.Equal(t, cluster, reopen().Identity().Cluster)
 	})
 }
 
-// What the founders agreed upon is written before the log, and stays through everything after. A node
+// What the initial members agreed upon is written before the log, and stays through everything after. A node
 // that holds nothing may agree anew, or join another cluster instead.
 func TestFoundAndJoin(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st, cluster := reopen(), NewID()
-		require.NoError(t, st.Found("first"))
-		require.Equal(t, "first", reopen().Identity().Founders)
+		require.NoError(t, st.Bootstrap("first"))
+		require.Equal(t, "first", reopen().Identity().Initial)
 		st = reopen()
 		require.NoError(t, st.Join(cluster))
 		require.NoError(t, st.Join(cluster))
 		st = reopen()
 		require.Equal(t, Empty, st.State())
-		require.Empty(t, st.Identity().Founders, "what it agreed upon is void")
+		require.Empty(t, st.Identity().Initial, "what it agreed upon is void")
 		require.Equal(t, cluster, st.Identity().Cluster)
-		require.NoError(t, st.Found("second"))
+		require.NoError(t, st.Bootstrap("second"))
 		require.Zero(t, st.Identity().Cluster, "it does not wait for another cluster any more")
 		fill(t, st, 1, 1, 1)
-		require.ErrorContains(t, st.Found("third"), "nothing was changed")
+		require.ErrorContains(t, st.Bootstrap("third"), "nothing was changed")
 		require.ErrorContains(t, st.Join(cluster), "nothing was changed")
-		require.NoError(t, st.Mark(cluster))
-		require.Equal(t, "second", reopen().Identity().Founders)
+		require.NoError(t, st.RecordCluster(cluster))
+		require.Equal(t, "second", reopen().Identity().Initial)
 	})
 }
 
@@ -100,7 +100,7 @@ func TestOneStoreAtATime(t *testing.T) {
 			t.Log(err)
 			fill(t, st, 1, 1, 1)
 			require.NoError(t, st.Close())
-			assert.Equal(t, Unmarked, open(t, cfg).State())
+			assert.Equal(t, NoCluster, open(t, cfg).State())
 		})
 	}
 }
@@ -127,7 +127,7 @@ func TestMakingADirectoryCanBeCutShort(t *testing.T) {
 			assert.Equal(t, Empty, st.State(), "without %v", missing)
 			fill(t, st, 1, 1, 1)
 			require.NoError(t, st.Close())
-			assert.Equal(t, Unmarked, open(t, Config{Dir: cfg.Dir}).State())
+			assert.Equal(t, NoCluster, open(t, Config{Dir: cfg.Dir}).State())
 		}
 	}
 }
@@ -203,7 +203,7 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 		err = errors.Join(st.Votes().SetUint64([]byte(keyCurrentTerm), term), st.Logs().StoreLogs(entries(term, last+1, last+more)))
 	}
 	if mark {
-		err = errors.Join(err, st.Mark(ID{1}))
+		err = errors.Join(err, st.RecordCluster(ID{1}))
 	}
 	if err != nil {
 		return err.Error()
@@ -232,7 +232,7 @@ func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
 			return keep(id)
 		}
 		marked, told := make(chan error), make(chan Identity, 1)
-		go func() { marked <- st.Mark(ID{1}) }()
+		go func() { marked <- st.RecordCluster(ID{1}) }()
 		<-hanging
 		go func() {
 			assert.Equal(t, found, st.State())
@@ -247,6 +247,6 @@ func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
 		close(goOn)
 		require.NoError(t, <-marked)
 		assert.Equal(t, ID{1}, st.Identity().Cluster)
-		assert.Equal(t, Marked, st.State())
+		assert.Equal(t, InCluster, st.State())
 	})
 }

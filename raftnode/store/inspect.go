@@ -20,9 +20,9 @@ const (
 type State uint8
 
 const (
-	Empty    State = iota + 1 // neither log nor marker: a new node
-	Unmarked                  // a log without marker: a bootstrap, or a join, that was cut short; call Mark
-	Marked                    // both
+	Empty     State = iota + 1 // neither log nor marker: a new node
+	NoCluster                  // a log without marker: a bootstrap, or a join, that was cut short; call Mark
+	InCluster                  // both
 )
 
 func (s State) String() string {
@@ -57,9 +57,9 @@ func inspect(m *medium, node string) (State, error) {
 	}
 	switch {
 	case held && m.identity.Bootstrapped:
-		return Marked, nil
+		return InCluster, nil
 	case held:
-		return Unmarked, nil
+		return NoCluster, nil
 	case m.identity.Bootstrapped:
 		return 0, lost(m.where, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
 	}
@@ -68,7 +68,7 @@ func inspect(m *medium, node string) (State, error) {
 
 // intact reads from a file. An error is damage, unless it is that of a value that is not there.
 func intact(file string, read func() error) error {
-	err := guarded(read)
+	err := recovered(read)
 	if err == nil || errors.Is(err, errNotFound) {
 		return nil
 	}

@@ -26,7 +26,7 @@ const (
 // callers that ask for them with errors.Is.
 type admittedLog struct {
 	*raft.LogCache
-	log   *pennedLog
+	log   *writtenLog
 	space *space
 }
 
@@ -41,17 +41,17 @@ func (l *admittedLog) StoreLog(entry *raft.Log) error {
 
 func (l *admittedLog) StoreLogs(entries []*raft.Log) error {
 	if err := l.admit(entries); err != nil {
-		if l.log.cut.Load() {
-			err = l.log.pen.record.end(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
-			l.log.pen.record.fatal(err)
+		if l.log.conflicted.Load() {
+			err = l.log.writer.record.end(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
+			l.log.writer.record.fatal(err)
 		}
-		l.log.pen.record.observe(Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries), Err: err})
+		l.log.writer.record.observe(Write{Op: OpAppend, Entries: len(entries), Bytes: bytesOf(entries), Err: err})
 		return err
 	}
 	if err := l.LogCache.StoreLogs(entries); err != nil {
-		return cmp.Or(l.log.pen.record.ended(), err) // the first is what LogCache made text of
+		return cmp.Or(l.log.writer.record.ended(), err) // the first is what LogCache made text of
 	}
-	l.log.cut.Store(false)
+	l.log.conflicted.Store(false)
 	return nil
 }
 
@@ -64,27 +64,27 @@ func (l *admittedLog) admit(entries []*raft.Log) error {
 				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
 		}
 	}
-	if l.log.cut.Load() {
+	if l.log.conflicted.Load() {
 		return nil
 	}
 	return l.space.admit(bytesOf(entries))
 }
 
-// pennedLog is what the cache writes to: the disk's log, one timed write at a
+// writtenLog is what the cache writes to: the disk's log, one timed write at a
 // time, with the store's checksum on each entry.
-type pennedLog struct {
+type writtenLog struct {
 	raft.LogStore
-	pen       *pen
+	writer    *serialWriter
 	segmented bool
 	snapshots raft.SnapshotStore
-	deletions turn // raft deletes what its own snapshot holds beside its main loop, and what a leader's holds in it
-	// putOff: the whole log was to go, and goes if what is appended next takes its place.
-	putOff atomic.Bool
-	// cut: entries at the end of the log went, or are put off, since they conflict with the leader's, and nothing was
+	deletions fifoMutex // raft deletes what its own snapshot holds beside its main loop, and what a leader's holds in it
+	// pendingDelete: the whole log was to go, and goes if what is appended next takes its place.
+	pendingDelete atomic.Bool
+	// conflicted: entries at the end of the log went, or are put off, since they conflict with the leader's, and nothing was
 	// appended since. Raft believes in them until the leader's own are in their place: with those refused it would apply
 	// entries that are not there, or refuse the leader's for ever. So what comes next is not refused for want of room, and
 	// if it can't be what was proposed the process ends.
-	cut atomic.Bool
+	conflicted atomic.Bool
 }
 
 // inSnapshot is the type of an entry of which only the term is known. Raft does not apply such a type.
@@ -98,8 +98,8 @@ const inSnapshot = raft.LogType(0xff)
 // without an end. Raft asks for the term alone, unless the log is deleted up to here just as a leader reads it: package
 // peer sends no such entry, and takes none. If the log is empty raft mostly knows it by itself, but it forgets the leader's snapshot for one of
 // its own that it finishes later.
-func (l *pennedLog) GetLog(index uint64, entry *raft.Log) error {
-	err := l.pen.read(func() error { return readEntry(l.LogStore, index, entry) })
+func (l *writtenLog) GetLog(index uint64, entry *raft.Log) error {
+	err := l.writer.read(func() error { return readEntry(l.LogStore, index, entry) })
 	if !errors.Is(err, raft.ErrLogNotFound) || index < 2 {
 		return err
 	}
@@ -129,13 +129,13 @@ func readEntry(log raft.LogStore, index uint64, entry *raft.Log) error {
 	return unsealed(index, entry)
 }
 
-func (l *pennedLog) StoreLog(entry *raft.Log) error {
+func (l *writtenLog) StoreLog(entry *raft.Log) error {
 	return l.StoreLogs([]*raft.Log{entry})
 }
 
-func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
-	if l.putOff.Load() {
-		if err := l.replaced(entries[0].Index); err != nil {
+func (l *writtenLog) StoreLogs(entries []*raft.Log) error {
+	if l.pendingDelete.Load() {
+		if err := l.deletePending(entries[0].Index); err != nil {
 			return err
 		}
 	}
@@ -144,16 +144,16 @@ func (l *pennedLog) StoreLogs(entries []*raft.Log) error {
 	for i, entry := range entries {
 		sealed[i] = Seal(entry)
 	}
-	return l.pen.write(w, func() error { return l.LogStore.StoreLogs(sealed) })
+	return l.writer.write(w, func() error { return l.LogStore.StoreLogs(sealed) })
 }
 
-// replaced deletes what was put off, if an entry of this index is to take its place.
-func (l *pennedLog) replaced(index uint64) error {
+// deletePending deletes what was put off, if an entry of this index is to take its place.
+func (l *writtenLog) deletePending(index uint64) error {
 	end, err := l.LastIndex()
 	if err == nil {
 		err = l.remove(index, end)
 	}
-	l.putOff.Store(err != nil)
+	l.pendingDelete.Store(err != nil)
 	return err
 }
 
@@ -171,8 +171,8 @@ func (l *pennedLog) replaced(index uint64) error {
 // gone, and refuse the entries behind the snapshot for ever. So the process ends, and
 // the log goes at the next start. It ends as well if the log that stays has a later list
 // of nodes than the snapshot, since raft has taken the snapshot's.
-func (l *pennedLog) DeleteRange(first, last uint64) error {
-	stays, conflict, err := l.judge(first, last)
+func (l *writtenLog) DeleteRange(first, last uint64) error {
+	stays, conflict, err := l.classifyDelete(first, last)
 	if err != nil {
 		return err
 	}
@@ -180,13 +180,13 @@ func (l *pennedLog) DeleteRange(first, last uint64) error {
 		err = l.remove(first, last)
 	}
 	if conflict && err == nil {
-		l.cut.Store(true)
+		l.conflicted.Store(true)
 	}
 	return err
 }
 
-// judge tells whether a range stays that Raft wants to be deleted, and if not, whether it conflicts with the leader's.
-func (l *pennedLog) judge(first, last uint64) (stays, conflict bool, err error) {
+// classifyDelete tells whether a range stays that Raft wants to be deleted, and if not, whether it conflicts with the leader's.
+func (l *writtenLog) classifyDelete(first, last uint64) (stays, conflict bool, err error) {
 	begin, end, err := bounds(l)
 	if err != nil || first > begin || last < end {
 		return false, first <= end && last >= end, err
@@ -197,34 +197,34 @@ func (l *pennedLog) judge(first, last uint64) (stays, conflict bool, err error) 
 	}
 	if newest.Index > 0 && begin == newest.Index+1 {
 		// No list of nodes is looked for: package peer gives raft no snapshot twice (P10 there).
-		l.putOff.Store(true)
+		l.pendingDelete.Store(true)
 		return true, true, nil
 	}
 	switch holds, err := l.holds(newest, begin, end); {
 	case err != nil:
 		return false, false, err
 	case holds == another:
-		err := l.pen.record.end(contradicted(l.pen.file, newest))
-		l.pen.record.fatal(err)
+		err := l.writer.record.end(contradicted(l.writer.file, newest))
+		l.writer.record.fatal(err)
 		return false, false, err
 	case holds == same && newest.Index < end:
-		return true, false, l.listed(newest, end)
+		return true, false, l.endIfLaterConfiguration(newest, end)
 	}
 	return false, newest.Index < end, nil
 }
 
-// listed ends the process if a log that stays behind the leader's snapshot, and ends with end, has a list of nodes. Raft
+// endIfLaterConfiguration ends the process if a log that stays behind the leader's snapshot, and ends with end, has a list of nodes. Raft
 // has taken the snapshot's instead, and does not look at entries that it has: it would elect by an older list.
-func (l *pennedLog) listed(snapshot raft.SnapshotMeta, end uint64) error {
+func (l *writtenLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64) error {
 	for index := snapshot.Index + 1; index <= end; index++ {
 		var entry raft.Log
 		if err := l.GetLog(index, &entry); err != nil {
 			return err
 		}
 		if entry.Type == raft.LogConfiguration {
-			err := l.pen.record.end(fmt.Errorf("store: the list of nodes that entry %d of %s holds is later than the one of the leader's snapshot, "+
-				"which raft has taken; nothing was lost; the process must end and start again, which takes the later one", index, l.pen.file))
-			l.pen.record.fatal(err)
+			err := l.writer.record.end(fmt.Errorf("store: the list of nodes that entry %d of %s holds is later than the one of the leader's snapshot, "+
+				"which raft has taken; nothing was lost; the process must end and start again, which takes the later one", index, l.writer.file))
+			l.writer.record.fatal(err)
 			return err
 		}
 	}
@@ -240,7 +240,7 @@ const (
 	another                // an entry of another term, which was never committed
 )
 
-func (l *pennedLog) holds(snapshot raft.SnapshotMeta, begin, end uint64) (holding, error) {
+func (l *writtenLog) holds(snapshot raft.SnapshotMeta, begin, end uint64) (holding, error) {
 	if snapshot.Index == 0 || snapshot.Index < begin || end < snapshot.Index {
 		return none, nil
 	}
@@ -257,7 +257,7 @@ func (l *pennedLog) holds(snapshot raft.SnapshotMeta, begin, end uint64) (holdin
 // dropStale ends what was begun when the leader sent a snapshot: the whole log goes, if it ends before the
 // snapshot, so that the next entry would leave a gap, or has another entry where the snapshot ends. Raft has not
 // begun yet.
-func (l *pennedLog) dropStale() error {
+func (l *writtenLog) dropStale() error {
 	newest, err := newestSnapshot(l.snapshots)
 	if err != nil {
 		return err
@@ -281,16 +281,16 @@ func (l *pennedLog) dropStale() error {
 // the second to drop what a snapshot holds; if that is the whole log, what a
 // crash leaves in front is in the snapshot as well. A range with entries on both
 // sides is not asked for, and would be a hole however it is done.
-func (l *pennedLog) remove(first, last uint64) (err error) {
+func (l *writtenLog) remove(first, last uint64) (err error) {
 	for more := true; more && err == nil; {
 		more, err = l.removeSome(first, last)
 	}
 	return err
 }
 
-func (l *pennedLog) removeSome(first, last uint64) (more bool, err error) {
-	l.deletions.take()
-	defer l.deletions.leave()
+func (l *writtenLog) removeSome(first, last uint64) (more bool, err error) {
+	l.deletions.Lock()
+	defer l.deletions.Unlock()
 	begin, end, err := bounds(l) // as they are by now
 	if err != nil {
 		return false, err
@@ -310,9 +310,9 @@ func (l *pennedLog) removeSome(first, last uint64) (more bool, err error) {
 	return true, l.deleteChunk(first, last)
 }
 
-func (l *pennedLog) deleteChunk(from, to uint64) error {
+func (l *writtenLog) deleteChunk(from, to uint64) error {
 	w := Write{Op: OpDelete, Entries: int(to - from + 1)}
-	return l.pen.write(w, func() error { return l.LogStore.DeleteRange(from, to) })
+	return l.writer.write(w, func() error { return l.LogStore.DeleteRange(from, to) })
 }
 
 func bytesOf(entries []*raft.Log) int {

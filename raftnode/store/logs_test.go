@@ -99,7 +99,7 @@ func TestALogThatEndsBeforeTheSnapshotGoesAtTheStart(t *testing.T) {
 		first, last := span(t, st.Logs())
 		require.Equal(t, [2]uint64{}, [2]uint64{first, last})
 		fill(t, st, 1, 1001, 1001)
-		require.Equal(t, Unmarked, reopen().State())
+		require.Equal(t, NoCluster, reopen().State())
 	})
 }
 
@@ -148,7 +148,7 @@ func TestAppendWaitsForOneChunkOfADeletion(t *testing.T) {
 	})
 	t.Run("without the rule", func(t *testing.T) {
 		deleted := deletedBefore(t, func(st *Store) error {
-			return st.logs.log.pen.write(Write{Op: OpDelete}, func() error { return st.medium.logs.DeleteRange(1, length) })
+			return st.logs.log.writer.write(Write{Op: OpDelete}, func() error { return st.medium.logs.DeleteRange(1, length) })
 		})
 		assert.EqualValues(t, length, deleted)
 	})

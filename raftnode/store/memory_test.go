@@ -27,7 +27,7 @@ func TestCopyOfAMemory(t *testing.T) {
 	}
 	require.NoError(t, snapshot(5).Close())
 	open7 := snapshot(7)
-	require.NoError(t, st.Mark(ID{1}))
+	require.NoError(t, st.RecordCluster(ID{1}))
 
 	image, err := original.Copy()
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestCopyOfAMemory(t *testing.T) {
 	require.NoError(t, st.Logs().DeleteRange(6, 10))
 
 	after := open(t, Config{Memory: image})
-	assert.Equal(t, Marked, after.State())
+	assert.Equal(t, InCluster, after.State())
 	assert.Equal(t, st.Identity(), after.Identity())
 	first, last := span(t, after.Logs())
 	assert.Equal(t, [2]uint64{6, 20}, [2]uint64{first, last})

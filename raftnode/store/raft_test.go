@@ -36,7 +36,7 @@ func TestRaftFindsEverythingAgain(t *testing.T) {
 			}
 			require.NoError(t, node.Shutdown().Error())
 			st = reopen()
-			require.Equal(t, Unmarked, st.State())
+			require.Equal(t, NoCluster, st.State())
 		}
 		snapshots, err := st.Snapshots().List()
 		require.NoError(t, err)

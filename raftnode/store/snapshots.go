@@ -19,7 +19,7 @@ import (
 // unfinished ends the name of the folder of a snapshot that is being written.
 const unfinished = ".tmp"
 
-// sweptSnapshots are raft's file snapshots without what they leave behind (S10).
+// checkedSnapshots are raft's file snapshots without what they leave behind (S10).
 // On a full disk raft's sink gives up in the middle of cleaning up: its folder
 // DIR/snapshots/…tmp stays, and so does the open file in it, which keeps the
 // blocks even when the folder is removed. And nobody removes the folders of a
@@ -27,30 +27,30 @@ const unfinished = ".tmp"
 //
 // Each snapshot has a checksum of what raft's own store keeps without one: its
 // index, its term and the configuration.
-type sweptSnapshots struct {
+type checkedSnapshots struct {
 	raft.SnapshotStore
 	folders    string
 	unreadable []string // are not listed
 	record     *record
 
-	creating turn // one Create at a time, so that a sweep can't take a folder that has no sink yet
+	creating fifoMutex // one Create at a time, so that a sweep can't take a folder that has no sink yet
 	mu       sync.Mutex
 	open     map[string]bool // the ids of the sinks that are neither closed nor cancelled
 }
 
-// sweeping puts the sweep around inner, whose snapshots are in folders, and does
+// newCheckedSnapshots puts the sweep around inner, whose snapshots are in folders, and does
 // the first one.
-func sweeping(inner raft.SnapshotStore, folders string, unreadable []string, record *record) (*sweptSnapshots, error) {
-	s := &sweptSnapshots{
+func newCheckedSnapshots(inner raft.SnapshotStore, folders string, unreadable []string, record *record) (*checkedSnapshots, error) {
+	s := &checkedSnapshots{
 		SnapshotStore: inner, folders: folders, unreadable: unreadable, record: record,
-		creating: newTurn(), open: map[string]bool{},
+		creating: newFIFOMutex(), open: map[string]bool{},
 	}
 	return s, s.sweep()
 }
 
 // List leaves out what could not be read at the start, and what is not what its folder says: raft counts
 // on the first of the list. If that is missing, the process ends (S12).
-func (s *sweptSnapshots) List() (listed []*raft.SnapshotMeta, err error) {
+func (s *checkedSnapshots) List() (listed []*raft.SnapshotMeta, err error) {
 	names, err := snapshotNames(s.SnapshotStore, s.folders) // before the list: none of these is newer than all of that
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (s *sweptSnapshots) List() (listed []*raft.SnapshotMeta, err error) {
 
 // Open opens a snapshot that is as it was written. One that is not ends the process (S12), unless it
 // has just made room for newer ones.
-func (s *sweptSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+func (s *checkedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := openSnapshot(s.SnapshotStore, s.folders, id)
 	if err == nil {
 		return meta, state, nil
@@ -162,32 +162,32 @@ func snapshotNames(snapshots raft.SnapshotStore, folders string) (names []snapsh
 	return names, err
 }
 
-// onward takes no snapshot that ends before one that there is. A leader's may have been on its way for long: raft would
+// currentSnapshots takes no snapshot that ends before one that there is. A leader's may have been on its way for long: raft would
 // take back what this node has applied, and look for entries that are in the newer snapshot only. Raft's own may be
 // overtaken by a leader's while it is written: raft would take it for the latest.
-type onward struct {
+type currentSnapshots struct {
 	raft.SnapshotStore
-	closing turn
+	closing fifoMutex
 }
 
-func (s *onward) Create(version raft.SnapshotVersion, index, term uint64,
+func (s *currentSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
 	if err != nil {
 		return nil, err
 	}
-	return &onwardSink{sink, s, index}, nil
+	return &currentSink{sink, s, index}, nil
 }
 
-type onwardSink struct {
+type currentSink struct {
 	raft.SnapshotSink
-	store *onward
+	store *currentSnapshots
 	index uint64
 }
 
-func (s *onwardSink) Close() error {
-	s.store.closing.take()
-	defer s.store.closing.leave()
+func (s *currentSink) Close() error {
+	s.store.closing.Lock()
+	defer s.store.closing.Unlock()
 	newest, err := newestSnapshot(s.store.SnapshotStore)
 	if err == nil && s.index < newest.Index {
 		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed", s.index, newest.Index)
@@ -198,10 +198,10 @@ func (s *onwardSink) Close() error {
 	return s.SnapshotSink.Close()
 }
 
-func (s *sweptSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
+func (s *checkedSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	s.creating.take()
-	defer s.creating.leave()
+	s.creating.Lock()
+	defer s.creating.Unlock()
 	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
 	if err != nil {
 		return nil, errors.Join(err, s.sweep())
@@ -213,14 +213,14 @@ func (s *sweptSnapshots) Create(version raft.SnapshotVersion, index, term uint64
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[sink.ID()] = true
-	return &sweptSink{SnapshotSink: sink, store: s, state: state, meta: raft.SnapshotMeta{
+	return &checkedSink{SnapshotSink: sink, store: s, state: state, meta: raft.SnapshotMeta{
 		Version: version, ID: sink.ID(), Index: index, Term: term, Configuration: configuration, ConfigurationIndex: configurationIndex,
 	}}, nil
 }
 
-type sweptSink struct {
+type checkedSink struct {
 	raft.SnapshotSink
-	store *sweptSnapshots
+	store *checkedSnapshots
 	state *os.File // the same that raft's sink writes, for emptying it when that fails
 	meta  raft.SnapshotMeta
 }
@@ -229,7 +229,7 @@ type sweptSink struct {
 // entries next. So the names in the folder are flushed too, which raft's own store
 // leaves out, and before: a node that finds a folder with a name and not all of its
 // files does not start if it has no other one.
-func (s *sweptSink) Close() error {
+func (s *checkedSink) Close() error {
 	if s.state == nil {
 		return nil
 	}
@@ -244,7 +244,7 @@ func (s *sweptSink) Close() error {
 	return s.end(s.SnapshotSink.Close())
 }
 
-func (s *sweptSink) Cancel() error {
+func (s *checkedSink) Cancel() error {
 	return s.end(s.SnapshotSink.Cancel())
 }
 
@@ -254,7 +254,7 @@ func (s *sweptSink) Cancel() error {
 //
 // A snapshot that has its name already is whole, whatever failed later (the flush
 // of the name; removing an older one), and may be the only one: it stays as it is.
-func (s *sweptSink) end(failure error) error {
+func (s *checkedSink) end(failure error) error {
 	if s.state == nil {
 		return failure
 	}
@@ -266,14 +266,14 @@ func (s *sweptSink) end(failure error) error {
 	return errors.Join(failure, s.store.done(s.ID()))
 }
 
-func (s *sweptSink) named() bool {
+func (s *checkedSink) named() bool {
 	_, err := os.Stat(filepath.Join(s.store.folders, s.ID()))
 	return err == nil
 }
 
-func (s *sweptSnapshots) done(id string) error {
-	s.creating.take()
-	defer s.creating.leave()
+func (s *checkedSnapshots) done(id string) error {
+	s.creating.Lock()
+	defer s.creating.Unlock()
 	s.mu.Lock()
 	delete(s.open, id)
 	s.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *sweptSnapshots) done(id string) error {
 }
 
 // sweep removes the unfinished folders that no sink is writing.
-func (s *sweptSnapshots) sweep() error {
+func (s *checkedSnapshots) sweep() error {
 	entries, err := os.ReadDir(s.folders)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (s *sweptSnapshots) sweep() error {
 	return errors.Join(errs...)
 }
 
-func (s *sweptSnapshots) isOpen(id string) bool {
+func (s *checkedSnapshots) isOpen(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open[id]

@@ -82,7 +82,7 @@ func openFiles(t *testing.T) []int { return descriptors(t, func(string) bool { r
 // which there is room succeeds.
 func TestSnapshotsOfALeaderOnAFullDisk(t *testing.T) {
 	dir := smallDisk(t, 24<<20)
-	st := open(t, Config{Dir: dir, Floor: 1 << 20, Mark: 2 << 20})
+	st := open(t, Config{Dir: dir, ReservedSpace: 1 << 20, LowSpace: 2 << 20})
 	bootstrap(t, st)
 	node, machine := startRaft(t, st)
 	for range 50 {

@@ -135,7 +135,7 @@ func TestNamedSnapshotIsNotEmptied(t *testing.T) {
 	dir := t.TempDir()
 	inner, err := raft.NewFileSnapshotStore(dir, snapshotsKept, io.Discard)
 	require.NoError(t, err)
-	snapshots, err := sweeping(lateFailure{inner}, filepath.Join(dir, "snapshots"), nil, &record{})
+	snapshots, err := newCheckedSnapshots(lateFailure{inner}, filepath.Join(dir, "snapshots"), nil, &record{})
 	require.NoError(t, err)
 	sink, err := snapshots.Create(1, 10, 3, raft.Configuration{}, 1, nil)
 	require.NoError(t, err)

@@ -5,8 +5,8 @@ import "fmt"
 // space watches over the free space of a data directory (S5).
 type space struct {
 	where    string
-	mark     uint64
-	floor    uint64
+	lowSpace uint64
+	reserved uint64
 	free     func() (uint64, error)
 	reusable func() uint64
 }
@@ -27,18 +27,18 @@ func (s *space) admit(bytes int) error {
 	free, err := s.free()
 	need := uint64(bytes)
 	switch {
-	case err != nil, free >= s.floor+need:
+	case err != nil, free >= s.reserved+need:
 		return nil
-	case free >= s.floor/2+need && s.reusable() >= reuseFactor*(need+reusePages):
+	case free >= s.reserved/2+need && s.reusable() >= reuseFactor*(need+reusePages):
 		return nil
 	}
 	if bytes == 0 {
 		return fmt.Errorf("store: %w: %d MiB are free for %s, and a node needs %d MiB; make room on the disk",
-			ErrDiskFull, free>>20, s.where, s.floor>>20)
+			ErrDiskFull, free>>20, s.where, s.reserved>>20)
 	}
 	return fmt.Errorf("store: %w: %d bytes are free for %s, and %d bytes of entries must leave %d for votes, snapshots and deletions; "+
 		"none of the entries is in the log; make room on the disk, and writing goes on by itself",
-		ErrDiskFull, free, s.where, bytes, s.floor)
+		ErrDiskFull, free, s.where, bytes, s.reserved)
 }
 
 // The room inside a log file counts if it holds the entries, and the pages of
@@ -51,5 +51,5 @@ const (
 // low reports whether less is free than the mark.
 func (s *space) low() (bool, error) {
 	free, err := s.free()
-	return err == nil && free < s.mark, err
+	return err == nil && free < s.lowSpace, err
 }

@@ -23,7 +23,7 @@ func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 		return nil
 	})
 	wrap.Free = func() (uint64, error) { return free, nil }
-	st := open(t, Config{Memory: new(Memory), Floor: 500, Mark: 900, Wrap: wrap})
+	st := open(t, Config{Memory: new(Memory), ReservedSpace: 500, LowSpace: 900, Wrap: wrap})
 	fill(t, st, 1, 1, 10)
 	low, err := st.Low()
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2))
 	require.NoError(t, st.Votes().SetUint64([]byte(keyVoteTerm), 2))
 	require.NoError(t, st.Votes().Set([]byte(keyVoteCandidate), []byte("n2")))
-	require.NoError(t, st.Mark(NewID()))
+	require.NoError(t, st.RecordCluster(NewID()))
 	require.NoError(t, st.Logs().DeleteRange(1, 5))
 
 	free = 1000
@@ -120,7 +120,7 @@ func TestUnknownSpaceRefusesNothing(t *testing.T) {
 func TestRoomInsideTheLogCounts(t *testing.T) {
 	const floor = 32 << 20
 	free := uint64(1 << 40)
-	st := open(t, Config{Dir: t.TempDir(), Floor: floor, Wrap: Wrap{Free: func() (uint64, error) { return free, nil }}})
+	st := open(t, Config{Dir: t.TempDir(), ReservedSpace: floor, Wrap: Wrap{Free: func() (uint64, error) { return free, nil }}})
 	heavy := entries(1, 1, 256)
 	for _, entry := range heavy {
 		entry.Data = make([]byte, 32<<10)

@@ -17,9 +17,9 @@ type Store struct {
 	space     *space
 	record    *record
 	medium    medium
-	turns     []turn // of both pens and of the identity; who has them all knows that nobody writes
+	writers   []fifoMutex // of both writers and of the identity; who has them all knows that nobody writes
 
-	naming turn                  // one change of the identity at a time
+	naming fifoMutex             // one change of the identity at a time
 	known  atomic.Pointer[known] // other nodes ask for it while the disk hangs
 }
 
@@ -75,7 +75,7 @@ func Open(cfg Config) (*Store, error) {
 
 // onMedium makes a store of a medium. What a library below panics upon here is damage like any other.
 func onMedium(cfg Config, m medium) (s *Store, err error) {
-	err = guarded(func() error {
+	err = recovered(func() error {
 		state, err := inspect(&m, cfg.NodeID)
 		if err != nil {
 			return err
@@ -93,20 +93,20 @@ func onMedium(cfg Config, m medium) (s *Store, err error) {
 func assemble(cfg Config, m medium) (*Store, error) {
 	m = cfg.Wrap.around(m)
 	record := &record{fatal: cfg.Fatal, observe: cfg.Observe}
-	logPen := &pen{file: m.logName, turn: newTurn(), record: record}
-	votePen := &pen{file: m.votesName, turn: newTurn(), record: record}
-	space := &space{where: m.where, mark: cfg.Mark, floor: cfg.Floor, free: m.free, reusable: m.reusable}
+	logPen := &serialWriter{file: m.logName, mu: newFIFOMutex(), record: record}
+	votePen := &serialWriter{file: m.votesName, mu: newFIFOMutex(), record: record}
+	space := &space{where: m.where, lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace, free: m.free, reusable: m.reusable}
 
 	snapshots := m.snapshots
 	if m.folders != "" {
-		swept, err := sweeping(m.snapshots, m.folders, m.unreadable, record)
+		swept, err := newCheckedSnapshots(m.snapshots, m.folders, m.unreadable, record)
 		if err != nil {
 			return nil, err
 		}
 		snapshots = swept
 	}
-	snapshots = &onward{snapshots, newTurn()}
-	log := &pennedLog{LogStore: m.logs, pen: logPen, segmented: m.segmented, snapshots: snapshots, deletions: newTurn()}
+	snapshots = &currentSnapshots{snapshots, newFIFOMutex()}
+	log := &writtenLog{LogStore: m.logs, writer: logPen, segmented: m.segmented, snapshots: snapshots, deletions: newFIFOMutex()}
 	if err := log.dropStale(); err != nil {
 		return nil, err
 	}
@@ -114,11 +114,11 @@ func assemble(cfg Config, m medium) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	votes := &votes{table: m.votes, pen: votePen}
+	votes := &votes{table: m.votes, writer: votePen}
 	if term, err := number(m.votes, keyCurrentTerm); err == nil {
 		votes.current.Store(term)
 	}
-	naming := newTurn()
+	naming := newFIFOMutex()
 	return &Store{
 		logs:      &admittedLog{LogCache: cache, log: log, space: space},
 		votes:     votes,
@@ -126,7 +126,7 @@ func assemble(cfg Config, m medium) (*Store, error) {
 		space:     space,
 		record:    record,
 		medium:    m,
-		turns:     []turn{logPen.turn, votePen.turn, naming},
+		writers:   []fifoMutex{logPen.mu, votePen.mu, naming},
 		naming:    naming,
 	}, nil
 }
@@ -165,15 +165,15 @@ func (s *Store) Identity() Identity { return s.known.Load().identity }
 // State returns what Open found; Marked once Mark has succeeded. It never waits for the disk.
 func (s *Store) State() State { return s.known.Load().state }
 
-// Mark writes down that the bootstrap, or the joining, is complete, and in which
+// RecordCluster writes down that the bootstrap, or the joining, is complete, and in which
 // cluster. A zero cluster is one whose id is not known yet: Mark again when it
 // is. To repeat it changes nothing; another cluster than the one written is
 // refused with ErrOtherCluster, and so is, with ErrLost, a marker for neither log
 // nor snapshot, because the next Open would refuse it. After any error the
 // marker is as it was.
-func (s *Store) Mark(cluster ID) error {
-	s.naming.take()
-	defer s.naming.leave()
+func (s *Store) RecordCluster(cluster ID) error {
+	s.naming.Lock()
+	defer s.naming.Unlock()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
@@ -197,27 +197,27 @@ func (s *Store) Mark(cluster ID) error {
 	if err := s.medium.keep(next); err != nil {
 		return fmt.Errorf("store: the marker of %s was not written: %w; the one before it stands; mark again", s.medium.where, err)
 	}
-	s.known.Store(&known{next, Marked})
+	s.known.Store(&known{next, InCluster})
 	return nil
 }
 
-// Found writes down the initial members that this node agrees to begin a cluster
+// Bootstrap writes down the initial members that this node agrees to begin a cluster
 // with. It comes before the first entry of the log. After an error those written
 // before stand.
-func (s *Store) Found(founders string) error {
-	return s.begin(func(next *Identity) { next.Founders, next.Cluster = founders, ID{} })
+func (s *Store) Bootstrap(founders string) error {
+	return s.begin(func(next *Identity) { next.Initial, next.Cluster = founders, ID{} })
 }
 
 // Join writes down which cluster this node waits to be taken into. It comes before
 // anything of that cluster is in the log, and voids what was agreed with others.
 func (s *Store) Join(cluster ID) error {
-	return s.begin(func(next *Identity) { next.Founders, next.Cluster = "", cluster })
+	return s.begin(func(next *Identity) { next.Initial, next.Cluster = "", cluster })
 }
 
-// Keep writes down the timeout that the node starts with. After an error the one before stands.
-func (s *Store) Keep(timeout uint32) error {
-	s.naming.take()
-	defer s.naming.leave()
+// RecordTimeout writes down the timeout that the node starts with. After an error the one before stands.
+func (s *Store) RecordTimeout(timeout uint32) error {
+	s.naming.Lock()
+	defer s.naming.Unlock()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
@@ -234,8 +234,8 @@ func (s *Store) Keep(timeout uint32) error {
 }
 
 func (s *Store) begin(change func(next *Identity)) error {
-	s.naming.take()
-	defer s.naming.leave()
+	s.naming.Lock()
+	defer s.naming.Unlock()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
@@ -257,8 +257,8 @@ func (s *Store) begin(change func(next *Identity)) error {
 // the disk.
 func (s *Store) Term() uint64 { return s.votes.current.Load() }
 
-// FreeMark is the free space below which Low says yes.
-func (s *Store) FreeMark() uint64 { return s.space.mark }
+// LowSpace is the free space below which Low says yes.
+func (s *Store) LowSpace() uint64 { return s.space.lowSpace }
 
 // Free returns how many bytes may still be written to the disk.
 func (s *Store) Free() (uint64, error) { return s.space.free() }
@@ -280,13 +280,13 @@ func (s *Store) Close() error {
 	if !s.record.close() {
 		return nil
 	}
-	for _, t := range s.turns {
-		t.take()
-		defer t.leave()
+	for _, t := range s.writers {
+		t.Lock()
+		defer t.Unlock()
 	}
 	var err error
 	if !s.record.isBroken() {
-		err = guarded(s.medium.settle)
+		err = recovered(s.medium.settle)
 	}
 	return errors.Join(err, s.medium.close())
 }

@@ -53,7 +53,7 @@ func TestTermsBeyondReasonAreRefused(t *testing.T) {
 			st := open(t, cfg)
 			require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 5))
 			require.NoError(t, st.Logs().StoreLogs(entries(5, 1, 1)))
-			require.NoError(t, st.Mark(NewID()))
+			require.NoError(t, st.RecordCluster(NewID()))
 			c.write(t, st)
 			require.NoError(t, st.Close())
 			st, err := Open(cfg)

@@ -35,8 +35,8 @@ type Pair struct {
 
 // votes is raft's stable store, with votes that can't be torn (S1).
 type votes struct {
-	table Table
-	pen   *pen
+	table  Table
+	writer *serialWriter
 
 	current atomic.Uint64 // the term that is written, for Term, which must not wait for the disk
 
@@ -81,7 +81,7 @@ func (v *votes) Set(key, value []byte) error {
 
 // Get returns what is written; a vote that is only half heard is not.
 func (v *votes) Get(key []byte) (value []byte, err error) {
-	err = v.pen.read(func() error {
+	err = v.writer.read(func() error {
 		value, err = v.table.Get(string(key))
 		return err
 	})
@@ -89,7 +89,7 @@ func (v *votes) Get(key []byte) (value []byte, err error) {
 }
 
 func (v *votes) GetUint64(key []byte) (value uint64, err error) {
-	err = v.pen.read(func() error {
+	err = v.writer.read(func() error {
 		value, err = number(v.table, string(key))
 		return err
 	})
@@ -109,7 +109,7 @@ func (v *votes) put(op Op, pairs ...Pair) error {
 		bytes += len(pair.Key) + len(pair.Value)
 	}
 	w := Write{Op: op, Entries: len(pairs), Bytes: bytes}
-	return v.pen.write(w, func() error { return v.table.Put(pairs...) })
+	return v.writer.write(w, func() error { return v.table.Put(pairs...) })
 }
 
 func numberPair(key string, value uint64) Pair {

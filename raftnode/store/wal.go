@@ -23,8 +23,8 @@ import (
 // entries that fill the old one were admitted.
 const SegmentBytes = 8 << 20
 
-// FloorSegments is how many of them the floor must hold.
-const FloorSegments = 2
+// ReservedSegments is how many of them the floor must hold.
+const ReservedSegments = 2
 
 // What a segment takes beside its entries' bytes, at most, for each of them; and
 // the room for more in one that was written once more.
@@ -38,9 +38,9 @@ const (
 // The folder has a lock of its own, for which raft-wal would wait for ever. It is
 // never waited for, because who opens the folder holds the lock of the votes.
 func openWAL(cfg Config, folder string, fresh bool) (*diskLog, error) {
-	if cfg.Floor < FloorSegments*SegmentBytes {
-		return nil, fmt.Errorf("store: Floor (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; nothing was opened; raise Floor",
-			cfg.Floor, FloorSegments, SegmentBytes)
+	if cfg.ReservedSpace < ReservedSegments*SegmentBytes {
+		return nil, fmt.Errorf("store: ReservedSpace (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; nothing was opened; raise ReservedSpace",
+			cfg.ReservedSpace, ReservedSegments, SegmentBytes)
 	}
 	if err := makeDir(folder); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func openWAL(cfg Config, folder string, fresh bool) (*diskLog, error) {
 		return nil, err
 	}
 	var log *wal.WAL
-	err = guarded(func() error {
+	err = recovered(func() error {
 		if err := inspectTail(folder, table); err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func openWAL(cfg Config, folder string, fresh bool) (*diskLog, error) {
 	if err != nil {
 		return nil, errors.Join(segmentsError(folder, err), table.Close())
 	}
-	segments := forgetful{log, table}
+	segments := truncatingLog{log, table}
 	err = flushSegments(folder)
 	if err == nil {
 		err = segments.settle()
@@ -201,19 +201,19 @@ func (t *segmentTable) SetStable(key, _ []byte) error {
 // Close implements types.MetaStore.
 func (t *segmentTable) Close() error { return t.db.Close() }
 
-// forgetful has no entry that was deleted: raft-wal itself goes on to find those
+// truncatingLog has no entry that was deleted: raft-wal itself goes on to find those
 // in front of its first index until their segment goes, or the process ends. And
 // it keeps the table up to date about what has been written.
-type forgetful struct {
+type truncatingLog struct {
 	*wal.WAL
 	table *segmentTable
 }
 
-func (f forgetful) StoreLog(entry *raft.Log) error { return f.StoreLogs([]*raft.Log{entry}) }
+func (f truncatingLog) StoreLog(entry *raft.Log) error { return f.StoreLogs([]*raft.Log{entry}) }
 
 // StoreLogs notes the first write to a segment. It is one to the segment that was the last before, or to a
 // later one, which the next write then notes.
-func (f forgetful) StoreLogs(entries []*raft.Log) error {
+func (f truncatingLog) StoreLogs(entries []*raft.Log) error {
 	last, unwritten := f.table.unwritten()
 	if err := f.WAL.StoreLogs(entries); err != nil || !unwritten {
 		return err
@@ -222,7 +222,7 @@ func (f forgetful) StoreLogs(entries []*raft.Log) error {
 }
 
 // DeleteRange first forgets that the log has got further than it will.
-func (f forgetful) DeleteRange(first, last uint64) error {
+func (f truncatingLog) DeleteRange(first, last uint64) error {
 	end, err := f.LastIndex()
 	if err == nil && last >= end && first <= f.table.reached {
 		err = f.table.reach(first - 1)
@@ -234,7 +234,7 @@ func (f forgetful) DeleteRange(first, last uint64) error {
 }
 
 // settle refuses a log that does not get as far as it did, and notes how far it gets.
-func (f forgetful) settle() error {
+func (f truncatingLog) settle() error {
 	last, err := f.LastIndex()
 	if err != nil {
 		return err
@@ -247,7 +247,7 @@ func (f forgetful) settle() error {
 
 // GetLog reads once more when it was the last reader of a segment that was just deleted: raft-wal closes it
 // under one that has not quite come. The segment is not among those that it finds then.
-func (f forgetful) GetLog(index uint64, entry *raft.Log) error {
+func (f truncatingLog) GetLog(index uint64, entry *raft.Log) error {
 	for {
 		first, err := f.FirstIndex()
 		if err != nil {

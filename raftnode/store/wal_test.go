@@ -180,12 +180,12 @@ func TestWhatIsLeftOfATornWriteIsNotDamage(t *testing.T) {
 }
 
 func TestTheFloorHoldsSegments(t *testing.T) {
-	const small = FloorSegments*SegmentBytes - 1
-	_, err := Open(Config{NodeID: "n1", Dir: t.TempDir(), Log: WAL, Floor: small, Fatal: func(error) {}})
-	require.ErrorContains(t, err, "raise Floor")
+	const small = ReservedSegments*SegmentBytes - 1
+	_, err := Open(Config{NodeID: "n1", Dir: t.TempDir(), Log: WAL, ReservedSpace: small, Fatal: func(error) {}})
+	require.ErrorContains(t, err, "raise ReservedSpace")
 	_, err = Open(Config{NodeID: "n1", Dir: t.TempDir(), Log: "paper", Fatal: func(error) {}})
 	require.ErrorContains(t, err, "name bolt or wal")
-	open(t, Config{Dir: t.TempDir(), Floor: small})
+	open(t, Config{Dir: t.TempDir(), ReservedSpace: small})
 }
 
 // However long the range, one write deletes it (S6).

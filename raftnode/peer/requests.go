@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// termLeapMax is how far ahead of this node's own a term may be. Elections don't get there: at four a
+	// termAdvanceMax is how far ahead of this node's own a term may be. Elections don't get there: at four a
 	// second it takes 34 years. A restored cluster's terms, which begin at the seconds since 1970, are not
 	// that far from those of an empty node that joins it, before the year 2106.
-	termLeapMax = 1 << 32
+	termAdvanceMax = 1 << 32
 	// lastIndexMax is the last index that a snapshot may claim to reach: no log gets there, and the index
 	// after it is one.
 	lastIndexMax = 1 << 62
 )
 
-// ErrLeap is wrapped by the error of a call that was answered with a term which no cluster can be in.
+// ErrImplausible is wrapped by the error of a call that was answered with a term which no cluster can be in.
 // Raft was not given the answer.
-var ErrLeap = errors.New("a term or an index is beyond reason")
+var ErrImplausible = errors.New("a term or an index is beyond reason")
 
 // guard passes on to Raft the requests whose terms and indexes can be (P9). Raft itself adopts any term that
 // is above its own, and keeps it on disk; from the last one that there is the next election leads to term 0.
@@ -31,8 +31,8 @@ func (t *Transport) guard() {
 			if !t.admit(request) || t.known(&request) {
 				continue
 			}
-			t.asVoter(request)
-			shown(request)
+			t.presentAsVoter(request)
+			limitCommitIndex(request)
 			select {
 			case t.requests <- request:
 			case <-t.streams.ctx.Done():
@@ -44,16 +44,16 @@ func (t *Transport) guard() {
 	}
 }
 
-// Serves names the Raft that this Transport is for, once; until then every request waits. What Raft has applied decides
+// Start names the Raft that this Transport is for, once; until then every request waits. What Raft has applied decides
 // about a snapshot, and while Raft is being made it can't be asked.
-func (t *Transport) Serves(r *raft.Raft) {
+func (t *Transport) Start(r *raft.Raft) {
 	t.raft = r
 	t.refusing.Go(t.guard)
 }
 
-// asVoter has Raft vote for a server that was given its vote and of which this node knows only that it is being
+// presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it is being
 // caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown this node's own.
-func (t *Transport) asVoter(request raft.RPC) {
+func (t *Transport) presentAsVoter(request raft.RPC) {
 	var from *raft.RPCHeader
 	switch r := request.Command.(type) {
 	case *raft.RequestVoteRequest:
@@ -71,10 +71,10 @@ func (t *Transport) asVoter(request raft.RPC) {
 	}
 }
 
-// shown takes the leader's commit index no further than what its request shows to be in both logs. Raft counts as
+// limitCommitIndex takes the leader's commit index no further than what its request shows to be in both logs. Raft counts as
 // committed what this node's log has up to there, also behind the entries of the request: they may be of an earlier
 // leader, and an append may be cut short.
-func shown(request raft.RPC) {
+func limitCommitIndex(request raft.RPC) {
 	if r, ok := request.Command.(*raft.AppendEntriesRequest); ok {
 		r.LeaderCommitIndex = min(r.LeaderCommitIndex, r.PrevLogEntry+uint64(len(r.Entries)))
 	}
@@ -109,7 +109,7 @@ func (t *Transport) admit(request raft.RPC) bool {
 	}
 	n.log.Warn("leap "+kind, "a request of Raft was refused: its sender, or what it read from its disk, is damaged or hostile",
 		"kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
-	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrLeap, fault)
+	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
 	if request.Reader == nil {
 		request.Respond(nil, err)
 		return false
@@ -121,29 +121,29 @@ func (t *Transport) admit(request raft.RPC) bool {
 // answered looks at the term of another node's answer to a call.
 func (t *Transport) answered(kind string, id raft.ServerID, at raft.ServerAddress, term uint64) error {
 	n := t.streams.network
-	fault := n.leap(term)
+	fault := n.termFault(term)
 	if fault == "" {
 		return nil
 	}
 	n.log.Warn("leap from "+string(id), "an answer to Raft was refused: the node that gave it, or its disk, is damaged or hostile",
 		"kind", kind, "fault", fault, "node", id, "address", at)
-	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here", id, kind, ErrLeap, fault)
+	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here", id, kind, ErrImplausible, fault)
 }
 
-// leap returns what is wrong with the term of a message; "" = nothing.
-func (n *Network) leap(term uint64) string {
+// termFault returns what is wrong with the term of a message; "" = nothing.
+func (n *Network) termFault(term uint64) string {
 	own := n.config.Term()
-	if term <= own || term-own <= termLeapMax {
+	if term <= own || term-own <= termAdvanceMax {
 		return ""
 	}
-	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termLeapMax), own)
+	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termAdvanceMax), own)
 }
 
 // requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing.
 func (n *Network) requestFault(command any) (kind, fault string) {
 	switch r := command.(type) {
 	case *raft.AppendEntriesRequest:
-		if fault = n.leap(r.Term); fault == "" {
+		if fault = n.termFault(r.Term); fault == "" {
 			fault = entriesFault(r)
 		}
 		return "append", fault
@@ -164,7 +164,7 @@ func (n *Network) requestFault(command any) (kind, fault string) {
 // termsFault looks at the term of a request and at that of the log or snapshot behind it: a node is in no
 // lower term than its log.
 func (n *Network) termsFault(term, logTerm uint64) string {
-	if fault := n.leap(term); fault != "" || logTerm <= term {
+	if fault := n.termFault(term); fault != "" || logTerm <= term {
 		return fault
 	}
 	return fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)

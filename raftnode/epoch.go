@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// flightsMax is how many entries are on their way at once: one is written while the next is
+	// inFlightMax is how many entries are on their way at once: one is written while the next is
 	// gathered. More would only make each of them smaller.
-	flightsMax = 2
-	// officeTick is how often an epoch looks at its clock. A stall is cut off at clock.StepMax, so
+	inFlightMax = 2
+	// epochTick is how often an epoch looks at its clock. A stall is cut off at clock.StepMax, so
 	// it must be well below that.
-	officeTick = 25 * time.Millisecond
+	epochTick = 25 * time.Millisecond
 	// renewalsWait is how long renewals are gathered before an entry leaves for their sake. Nobody waits
 	// for one: it is sent when a third of the lease is over, and this is a tenth of the shortest lease.
 	renewalsWait = 200 * time.Millisecond
 	// checkpointEvery bounds the cluster time that a change of leader loses.
 	checkpointEvery = time.Second
-	// rulesRetry is the pause before LeaderStart is proposed again under other rules.
-	rulesRetry = 10 * time.Millisecond
+	// versionRetry is the pause before LeaderStart is proposed again under other rules.
+	versionRetry = 10 * time.Millisecond
 )
 
-// errNoOffice is what the queue says; submit turns it into a NotLeaderError.
-var errNoOffice = errors.New("no epoch is open here")
+// errNotLeading is what the queue says; submit turns it into a NotLeaderError.
+var errNotLeading = errors.New("no epoch is open here")
 
 // supervise runs an epoch for each time that raft makes this node leader, one after the other. It
 // calls raft only to propose: raft's main loop waits for its notices to be taken.
@@ -63,17 +63,17 @@ func (in *instance) noticed(leads bool) bool {
 		since = &now
 	}
 	in.ledSince.Store(since)
-	in.officeSince.Store(since)
+	in.epochSince.Store(since)
 	return leads
 }
 
 // epoch is one leadership of this node, between two notices of raft.
-type office struct {
+type epoch struct {
 	*instance
 	clock     *clock.Leader
-	landed    chan *flight
+	completed chan *proposal
 	inFlight  int
-	gather    gathering
+	batcher   batcher
 	sentAt    time.Time // when the latest entry left
 	refusedAt time.Time // when one came back with an error last
 	cutBefore int64     // what the node's earlier epochs cut off, in ns
@@ -82,19 +82,19 @@ type office struct {
 // lead opens an epoch, runs it until raft's next notice, and leaves when nothing of it is on its
 // way. It returns that notice.
 func (in *instance) lead() (leads, open bool) {
-	o := &office{instance: in, landed: make(chan *flight, flightsMax), cutBefore: in.node.cut.Load()}
+	o := &epoch{instance: in, completed: make(chan *proposal, inFlightMax), cutBefore: in.node.cut.Load()}
 	if !o.start() {
 		return in.notice()
 	}
-	in.officeSince.Store(nil)
-	in.node.cfg.Office(true)
+	in.epochSince.Store(nil)
+	in.node.cfg.Epoch(true)
 	in.node.queue.begin()
 	leads, open = o.run()
 	left := in.node.queue.end()
-	in.node.cfg.Office(false)
+	in.node.cfg.Epoch(false)
 	left.refuse(in.node.notLeader())
 	for o.inFlight > 0 {
-		<-o.landed
+		<-o.completed
 		o.inFlight--
 	}
 	return leads, open
@@ -102,13 +102,13 @@ func (in *instance) lead() (leads, open bool) {
 
 // start proposes LeaderStart and waits until it is applied: then everything of earlier terms is in
 // the machine, and the clock starts from the machine's time.
-func (o *office) start() bool {
+func (o *epoch) start() bool {
 	for {
 		command := &fsm.LeaderStart{
 			Node: o.node.cfg.ID, Nonce: rand.Uint64(),
 			Cluster: fsm.ClusterID(store.NewID()), TokenBase: o.node.cfg.TokenBase,
 		}
-		entry := fsm.Entry{Version: o.node.state.rulesNow(), Commands: []fsm.Command{command}}
+		entry := fsm.Entry{Version: o.node.state.currentVersion(), Commands: []fsm.Command{command}}
 		applied, err := o.propose(entry.Append(nil))
 		switch {
 		case err != nil:
@@ -116,7 +116,7 @@ func (o *office) start() bool {
 			return false
 		case applied.Refused == fsm.OtherVersion:
 			// The machine had not caught up with the rules. It has now, or soon.
-			o.pause(rulesRetry)
+			o.backOff(versionRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
 			o.node.log.Error("the epoch was refused", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
 			return false
@@ -131,7 +131,7 @@ func (o *office) start() bool {
 	}
 }
 
-func (o *office) pause(d time.Duration) {
+func (o *epoch) backOff(d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -140,24 +140,24 @@ func (o *office) pause(d time.Duration) {
 	}
 }
 
-// proposal is an entry with its checksum, by which every node can tell it from one that was changed on its
+// encodeProposal is an entry with its checksum, by which every node can tell it from one that was changed on its
 // way (S13 of package store).
-func proposal(entry []byte) raft.Log {
+func encodeProposal(entry []byte) raft.Log {
 	return raft.Log{Data: entry, Extensions: store.Checksum(entry)}
 }
 
 // propose applies one entry and waits for it. raft answers when leadership is lost.
-func (o *office) propose(entry []byte) (fsm.Applied, error) {
-	future := o.raft.ApplyLog(proposal(entry), 0)
-	if err := answeredBy(o.over, future).Error(); err != nil {
+func (o *epoch) propose(entry []byte) (fsm.Applied, error) {
+	future := o.raft.ApplyLog(encodeProposal(entry), 0)
+	if err := waitAnswered(o.over, future).Error(); err != nil {
 		return fsm.Applied{}, err
 	}
 	return future.Response().(fsm.Applied), nil
 }
 
 // run proposes until raft's next notice, which it returns.
-func (o *office) run() (leads, open bool) {
-	tick := time.NewTicker(officeTick)
+func (o *epoch) run() (leads, open bool) {
+	tick := time.NewTicker(epochTick)
 	defer tick.Stop()
 	gathered := time.NewTimer(0)
 	defer gathered.Stop()
@@ -167,42 +167,42 @@ func (o *office) run() (leads, open bool) {
 			return o.noticed(leads), true
 		case <-o.closing:
 			return false, false
-		case fl := <-o.landed:
+		case fl := <-o.completed:
 			o.inFlight--
 			if fl.err != nil {
 				o.refusedAt = time.Now()
 			}
-			gathered.Reset(o.gather.landed(len(fl.batch.requests), fl.goOn, fl.sent, time.Now()))
+			gathered.Reset(o.batcher.completed(len(fl.batch.requests), fl.unblocked, fl.sent, time.Now()))
 		case <-gathered.C:
 		case <-o.node.queue.wake:
 		case <-tick.C:
 		}
 		now := o.read() // a step, also when nothing leaves
-		if o.inFlight < flightsMax && o.mustSend(now.Now) {
-			o.send()
+		if o.inFlight < inFlightMax && o.mustPropose(now.Now) {
+			o.proposeNext()
 		}
 	}
 }
 
 // read reads the clock, and shows at once what that cut off: after a stall people ask while the
 // epoch goes on.
-func (o *office) read() clock.Reading {
+func (o *epoch) read() clock.Reading {
 	r := o.clock.Read()
 	o.node.cut.Store(o.cutBefore + int64(o.clock.Cut()))
 	return r
 }
 
-// mustSend tells whether there is a reason for an entry to leave.
-func (o *office) mustSend(now clock.Time) bool {
+// mustPropose tells whether there is a reason for an entry to leave.
+func (o *epoch) mustPropose(now clock.Time) bool {
 	requests, renewals := o.node.queue.waiting()
-	if o.gather.ready(requests, o.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {
+	if o.batcher.ready(requests, o.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {
 		return true
 	}
 	due, pending := o.node.state.nextDue()
 	if !pending || o.inFlight > 0 {
 		return false // what is on its way carries the time
 	}
-	if time.Since(o.refusedAt) < officeTick {
+	if time.Since(o.refusedAt) < epochTick {
 		// raft takes nothing while it hands the leadership over, and says so at once: what is due
 		// would be proposed as fast as that goes, until the handing over has failed.
 		return false
@@ -210,16 +210,16 @@ func (o *office) mustSend(now clock.Time) bool {
 	return due <= now || time.Since(o.sentAt) >= checkpointEvery
 }
 
-// send gathers an entry and proposes it. The clock is read last, after everything that the entry
+// proposeNext gathers an entry and proposes it. The clock is read last, after everything that the entry
 // holds was handed in.
-func (o *office) send() {
+func (o *epoch) proposeNext() {
 	b := o.node.queue.take()
-	entry := fsm.Entry{Version: o.node.state.rulesNow()}
+	entry := fsm.Entry{Version: o.node.state.currentVersion()}
 	for _, r := range b.renewals {
 		entry.Renewals = append(entry.Renewals, r.id)
 	}
 	now := time.Now()
-	fl := &flight{queued: now}
+	fl := &proposal{queued: now}
 	for _, r := range b.requests {
 		if r.command != nil {
 			entry.Commands = append(entry.Commands, r.command)
@@ -231,22 +231,22 @@ func (o *office) send() {
 	entry.Reading = o.read()
 	fl.batch, fl.bytes, fl.sent = b, entry.Append(nil), time.Now()
 	o.sentAt = fl.sent
-	o.node.flights.add(fl)
+	o.node.proposals.add(fl)
 	o.inFlight++
-	o.gather.sent(len(b.requests))
-	fl.future = o.raft.ApplyLog(proposal(fl.bytes), 0)
-	go o.await(fl)
+	o.batcher.sent(len(b.requests))
+	fl.future = o.raft.ApplyLog(encodeProposal(fl.bytes), 0)
+	go o.awaitCommit(fl)
 }
 
-// await waits for raft's answer and hands it on.
-func (o *office) await(fl *flight) {
-	err := answeredBy(o.over, fl.future).Error()
+// awaitCommit waits for raft's answer and hands it on.
+func (o *epoch) awaitCommit(fl *proposal) {
+	err := waitAnswered(o.over, fl.future).Error()
 	fl.err = err
-	measure := o.node.flights.land(fl, time.Now())
+	measure := o.node.proposals.complete(fl, time.Now())
 	switch {
 	case err == nil:
 		applied := fl.future.Response().(fsm.Applied)
-		fl.goOn = goOn(len(fl.batch.requests), applied)
+		fl.unblocked = unblocked(len(fl.batch.requests), applied)
 		fl.batch.answer(applied)
 		o.node.cfg.Measure(measure)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
@@ -257,7 +257,7 @@ func (o *office) await(fl *flight) {
 	default:
 		fl.batch.refuse(ErrUnknown)
 	}
-	o.landed <- fl
+	o.completed <- fl
 }
 
 // answer tells everybody in the batch what became of it.
@@ -265,7 +265,7 @@ func (b *batch) answer(a fsm.Applied) {
 	switch a.Refused {
 	case fsm.OK:
 	case fsm.OtherVersion:
-		b.refuse(ErrOtherRules)
+		b.refuse(ErrOtherVersion)
 		return
 	default:
 		b.refuse(errors.New("not done: this node encoded an entry that can't be decoded: " + a.Fault))

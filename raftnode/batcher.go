@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// gatherShare and gatherMax: for this part of an entry's own way, and no longer than this, an
+	// batchShare and batchWaitMax: for this part of an entry's own way, and no longer than this, an
 	// epoch waits for those whom it just answered.
-	gatherShare = 4
-	gatherMax   = 2 * time.Millisecond
+	batchShare   = 4
+	batchWaitMax = 2 * time.Millisecond
 )
 
-// gathering decides how many requests leave in one entry. What an entry costs, mostly four flushes
+// batcher decides how many requests leave in one entry. What an entry costs, mostly four flushes
 // of disks one after the other, hardly depends on how much is in it. So requests that come at about
 // the same time should share one, and nobody should wait who has nobody to share with.
 //
@@ -21,22 +21,22 @@ const (
 // for it, and the next time again: the callers would fall into groups that travel one behind the
 // other. So after an entry has landed those whom it lets go on are waited for, a little: who dropped a
 // lock asks for it again while the one it went to drops it.
-type gathering struct {
-	flying int       // requests on their way
-	expect int       // how many the entry that landed last lets go on
-	until  time.Time // for so long they are waited for
+type batcher struct {
+	inFlight int       // requests on their way
+	expected int       // how many the entry that landed last lets go on
+	until    time.Time // for so long they are waited for
 }
 
-func (g *gathering) sent(requests int) {
-	g.flying += requests
-	g.expect = 0
+func (g *batcher) sent(requests int) {
+	g.inFlight += requests
+	g.expected = 0
 }
 
-// landed takes note of an entry that was answered and lets so many go on, and returns for how long to gather.
-func (g *gathering) landed(requests, goOn int, sent, now time.Time) time.Duration {
-	g.flying -= requests
-	g.expect = goOn
-	wait := min(now.Sub(sent)/gatherShare, gatherMax)
+// completed takes note of an entry that was answered and lets so many go on, and returns for how long to gather.
+func (g *batcher) completed(requests, goOn int, sent, now time.Time) time.Duration {
+	g.inFlight -= requests
+	g.expected = goOn
+	wait := min(now.Sub(sent)/batchShare, batchWaitMax)
 	g.until = now.Add(wait)
 	return wait
 }
@@ -44,19 +44,19 @@ func (g *gathering) landed(requests, goOn int, sent, now time.Time) time.Duratio
 // ready tells whether so many waiting requests are reason enough for an entry to leave beside those
 // in flight. A second one does not leave before it is as large as the first: two small ones cost
 // what two large ones do.
-func (g *gathering) ready(waiting, inFlight int, now time.Time) bool {
+func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
 	switch {
 	case waiting == 0:
 		return false
 	case inFlight > 0:
-		return waiting >= g.flying
+		return waiting >= g.inFlight
 	}
-	return waiting >= g.expect || !now.Before(g.until)
+	return waiting >= g.expected || !now.Before(g.until)
 }
 
-// goOn is how many of those who wait for something an entry lets go on: who has an answer, unless that is to
+// unblocked is how many of those who wait for something an entry lets go on: who has an answer, unless that is to
 // wait, and who was granted what others held.
-func goOn(requests int, a fsm.Applied) int {
+func unblocked(requests int, a fsm.Applied) int {
 	n := requests
 	for i := range a.Results {
 		switch r := &a.Results[i]; {

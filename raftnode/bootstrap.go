@@ -16,20 +16,20 @@ import (
 // askEvery is how often the others of the list are asked while something is missing.
 const askEvery = 250 * time.Millisecond
 
-// begin starts raft: on what the store holds, or as a founder of a new cluster, or as a node that a
+// start starts raft: on what the store holds, or as an initial member of a new cluster, or as a node that a
 // running cluster is to take in.
-func (n *Node) begin(ctx context.Context) error {
+func (n *Node) start(ctx context.Context) error {
 	var err error
 	switch n.store.State() {
-	case store.Unmarked:
-		// A founder has its first entry, and ended before the marker. One that joins has its marker
+	case store.NoCluster:
+		// An initial member has its first entry, and ended before the marker. One that joins has its marker
 		// when it sees itself in a committed configuration.
-		if n.store.Identity().Founders != "" {
-			err = n.store.Mark(store.ID{})
+		if n.store.Identity().Initial != "" {
+			err = n.store.RecordCluster(store.ID{})
 		}
 	case store.Empty:
 		if len(n.cfg.Cluster.Nodes()) > 0 {
-			err = n.found(ctx)
+			err = n.bootstrapCluster(ctx)
 		} else {
 			err = n.awaitJoin(cmp.Or(n.cfg.JoinCluster, n.store.Identity().Cluster))
 		}
@@ -45,16 +45,16 @@ func (n *Node) begin(ctx context.Context) error {
 	return nil
 }
 
-// found asks the others of the list until this node has written the first entry of a new cluster, or
+// bootstrapCluster asks the others of the list until this node has written the first entry of a new cluster, or
 // until another answers that one has begun without this node.
-func (n *Node) found(ctx context.Context) error {
+func (n *Node) bootstrapCluster(ctx context.Context) error {
 	said, agreed := "", false
 	for {
 		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Cluster.Nodes()))
 		switch {
 		case d.Act == peer.Agree:
-			n.log.Info("agreed on the initial members", "members", d.Founders, "reason", d.Reason)
-			if err := n.store.Found(d.Founders.String()); err != nil {
+			n.log.Info("agreed on the initial members", "members", d.Initial, "reason", d.Reason)
+			if err := n.store.Bootstrap(d.Initial.String()); err != nil {
 				return err
 			}
 			if first := !agreed; first {
@@ -63,10 +63,10 @@ func (n *Node) found(ctx context.Context) error {
 			}
 		case d.Act == peer.Bootstrap:
 			n.log.Info("the cluster begins", "reason", d.Reason)
-			return n.bootstrap(d.Founders.Configuration())
-		case d.Act == peer.Refuse, d.Act == peer.Elsewhere && !n.cfg.Join:
+			return n.writeConfiguration(d.Initial.Configuration())
+		case d.Act == peer.Refuse, d.Act == peer.JoinElsewhere && !n.cfg.Join:
 			return fmt.Errorf("raftnode: this node does not start: %s", d.Reason)
-		case d.Act == peer.Elsewhere && d.Cluster != (peer.ClusterID{}):
+		case d.Act == peer.JoinElsewhere && d.Cluster != (peer.ClusterID{}):
 			return n.awaitJoin(store.ID(d.Cluster))
 		}
 		if d.Reason != said {
@@ -83,10 +83,10 @@ func (n *Node) found(ctx context.Context) error {
 	}
 }
 
-// bootstrap writes the first entry of a new log. raft.BootstrapCluster refuses a directory that has a
+// writeConfiguration writes the first entry of a new log. raft.BootstrapCluster refuses a directory that has a
 // term, and that is what it leaves when the process ends between its two writes, or the second fails.
 // A term without an entry has promised nothing: no node could have asked this one for a vote.
-func (n *Node) bootstrap(servers raft.Configuration) error {
+func (n *Node) writeConfiguration(servers raft.Configuration) error {
 	const first = 1 // the index, and the term
 	if n.store.Term() < first {
 		if err := n.store.Votes().SetUint64([]byte("CurrentTerm"), first); err != nil {
@@ -97,7 +97,7 @@ func (n *Node) bootstrap(servers raft.Configuration) error {
 	if err := n.store.Logs().StoreLog(entry); err != nil {
 		return fmt.Errorf("raftnode: the first entry of the log was not written: %w; the cluster can begin when this node is started again", err)
 	}
-	return n.store.Mark(store.ID{})
+	return n.store.RecordCluster(store.ID{})
 }
 
 // awaitJoin makes this node one that a running cluster can take in.
@@ -115,11 +115,11 @@ func (n *Node) awaitJoin(cluster store.ID) error {
 
 // condition is what this node answers about its data.
 func (n *Node) condition(asker peer.Server) peer.Condition {
-	// Holds first: founders that change after it was read are not those of a cluster that has begun.
-	c := peer.Condition{Holds: n.holds()}
+	// Holds first: initial members that change after it was read are not those of a cluster that has begun.
+	c := peer.Condition{Holds: n.holdsState()}
 	id := n.store.Identity()
 	committed := n.state.committed.view()
-	c.Member, c.Founders = id.Bootstrapped, n.founders(id)
+	c.Member, c.Initial = id.Bootstrapped, n.initialMembers(id)
 	c.Configuration, c.Listed = committed.index, committed.has(asker.ID())
 	if !c.Holds {
 		if err := n.store.Room(); err != nil {
@@ -129,17 +129,17 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	return c
 }
 
-// founders are the initial members on disk. Open has read what it found there once.
-func (n *Node) founders(id store.Identity) peer.Founders {
-	f, err := peer.ParseFounders(id.Founders)
+// initialMembers are the initial members on disk. Open has read what it found there once.
+func (n *Node) initialMembers(id store.Identity) peer.InitialMembers {
+	f, err := peer.ParseInitialMembers(id.Initial)
 	if err != nil {
 		n.fatal(errors.Join(store.ErrLost, err))
 	}
 	return f
 }
 
-// holds tells whether this node has any part of a log: then it is bound by what it promised.
-func (n *Node) holds() bool {
+// holdsState tells whether this node has any part of a log: then it is bound by what it promised.
+func (n *Node) holdsState() bool {
 	if n.store.State() != store.Empty || n.state.committed.view().index > 0 {
 		return true
 	}

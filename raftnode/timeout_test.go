@@ -82,7 +82,7 @@ func inBubbleHeld(t *testing.T, test func(*bubble, *held)) {
 // is answered. They are kept over a restart of all, and become shorter again when it has been calm for a while.
 func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
-		b.fitted(timeoutLeast, time.Minute, b.nodes...)
+		b.fitted(timeoutMin, time.Minute, b.nodes...)
 		end := clocks.stall(60 * time.Millisecond)
 		b.Logf("longer after %v", b.fitted(500*time.Millisecond, time.Minute, b.nodes...))
 		b.kill(b.nodes...)
@@ -92,7 +92,7 @@ func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 		}
 		end()
 		b.leader(b.nodes...)
-		took := b.fitted(timeoutLeast, 10*time.Minute, b.nodes...)
+		took := b.fitted(timeoutMin, 10*time.Minute, b.nodes...)
 		require.Greater(b, took, calm)
 	})
 }
@@ -107,7 +107,7 @@ func TestAPauseIsNoReason(t *testing.T) {
 			time.Sleep(31 * time.Second)
 		}
 		require.Equal(b, term, leader.Status().Term, "nobody handed over")
-		require.Equal(b, []time.Duration{timeoutLeast, timeoutLeast, timeoutLeast}, b.timeouts(b.nodes...))
+		require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin}, b.timeouts(b.nodes...))
 	})
 }
 
@@ -116,7 +116,7 @@ func TestAPauseIsNoReason(t *testing.T) {
 func TestTimeoutsShrinkByHalves(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
 		end := clocks.stall(time.Second)
-		b.fitted(timeoutMost, 2*time.Minute, b.nodes...)
+		b.fitted(timeoutMax, 2*time.Minute, b.nodes...)
 		end()
 		for _, next := range []time.Duration{time.Second, 500 * time.Millisecond, 250 * time.Millisecond} {
 			offices := b.offices()
@@ -170,9 +170,9 @@ func TestADeadNodeKeepsItsTimeoutToItself(t *testing.T) {
 		require.Equal(b, term, b.leader(leader, left).Status().Term, "the only follower is left alone")
 		require.Equal(b, []time.Duration{500 * time.Millisecond, 500 * time.Millisecond}, b.timeouts(leader, left))
 		b.start(dead)
-		b.fitted(timeoutLeast, 10*time.Minute, b.nodes...)
+		b.fitted(timeoutMin, 10*time.Minute, b.nodes...)
 		b.kill(dead)
-		require.Equal(b, timeoutLeast, b.leader(b.others(dead)...).Timeout())
+		require.Equal(b, timeoutMin, b.leader(b.others(dead)...).Timeout())
 		b.start(dead)
 	})
 }
@@ -224,18 +224,18 @@ func TestAShorterChoiceIsReached(t *testing.T) {
 
 func TestFitting(t *testing.T) {
 	for trip, want := range map[time.Duration]time.Duration{
-		0: timeoutLeast, 50 * time.Millisecond: timeoutLeast, 51 * time.Millisecond: 500 * time.Millisecond,
-		160 * time.Millisecond: time.Second, 300 * time.Millisecond: 1500 * time.Millisecond, time.Hour: timeoutMost,
+		0: timeoutMin, 50 * time.Millisecond: timeoutMin, 51 * time.Millisecond: 500 * time.Millisecond,
+		160 * time.Millisecond: time.Second, 300 * time.Millisecond: 1500 * time.Millisecond, time.Hour: timeoutMax,
 	} {
-		assert.Equal(t, want, fitting(trip), trip)
+		assert.Equal(t, want, timeoutFor(trip), trip)
 	}
 	for from, want := range map[time.Duration]time.Duration{
-		timeoutMost: time.Second, 1750 * time.Millisecond: time.Second, 750 * time.Millisecond: 500 * time.Millisecond,
-		timeoutLeast: timeoutLeast, 100 * time.Millisecond: 100 * time.Millisecond,
+		timeoutMax: time.Second, 1750 * time.Millisecond: time.Second, 750 * time.Millisecond: 500 * time.Millisecond,
+		timeoutMin: timeoutMin, 100 * time.Millisecond: 100 * time.Millisecond,
 	} {
-		assert.Equal(t, want, halfOf(from, timeoutStep), from)
+		assert.Equal(t, want, halfStep(from, timeoutStep), from)
 	}
-	assert.Equal(t, 126*time.Millisecond, halfOf(251*time.Millisecond, time.Millisecond))
+	assert.Equal(t, 126*time.Millisecond, halfStep(251*time.Millisecond, time.Millisecond))
 }
 
 // With two nodes the other one counts, with five the second quickest of the others that answer.

@@ -16,17 +16,17 @@ import (
 )
 
 // raftLogger gives raft a logger that writes to log. raft repeats itself with every call that fails, dozens of
-// times a second. So each of its complaints, about one peer, is logged once in a while (peer.QuietLog).
+// times a second. So each of its complaints, about one peer, is logged once in a while (peer.RateLimitedLog).
 func raftLogger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Info, Output: io.Discard})
-	logger.RegisterSink(slogSink{log, peer.NewQuietLog(log)})
+	logger.RegisterSink(slogSink{log, peer.NewRateLimitedLog(log)})
 	return logger
 }
 
 // slogSink takes what hclog has to say to slog.
 type slogSink struct {
 	log   *slog.Logger // of what is of use for debugging only
-	quiet *peer.QuietLog
+	quiet *peer.RateLimitedLog
 }
 
 // raftLevels are the levels of messages for which raft has another one. What another node or the network causes is

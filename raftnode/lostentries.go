@@ -27,22 +27,22 @@ type lostEntries struct {
 	index uint64
 }
 
-// lost is peer.Config's Lost.
-func (n *Node) lost(server peer.Node, index uint64) {
+// missingAcknowledged is peer.Config's Lost.
+func (n *Node) missingAcknowledged(server peer.Node, index uint64) {
 	select {
 	case n.losses <- lostEntries{server, index}:
 	default: // it is called again
 	}
 }
 
-// tellLosses notifies nodes of what they have lost.
-func (n *Node) tellLosses() {
+// reportLosses notifies nodes of what they have lost.
+func (n *Node) reportLosses() {
 	for {
 		select {
 		case <-n.closing:
 			return
 		case l := <-n.losses:
-			n.tellLoss(l)
+			n.reportLoss(l)
 		}
 		pause := time.NewTimer(lostPause)
 		select {
@@ -54,16 +54,16 @@ func (n *Node) tellLosses() {
 	}
 }
 
-func (n *Node) tellLoss(l lostEntries) {
+func (n *Node) reportLoss(l lostEntries) {
 	ctx, cancel := context.WithTimeout(context.Background(), lostWait)
 	defer cancel()
-	if _, err := n.exchange(ctx, l.node, binary.BigEndian.AppendUint64([]byte{tellLost}, l.index)); err != nil {
+	if _, err := n.callNode(ctx, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
 		n.log.Debug("a node could not be notified that its log lost entries, or ended its process for that reason", "id", l.node.ID, "error", err)
 	}
 }
 
-// forgot ends the process if this node has acknowledged an entry to the leader that is not in its log.
-func (n *Node) forgot(from peer.Server, body []byte) error {
+// handleLoss ends the process if this node has acknowledged an entry to the leader that is not in its log.
+func (n *Node) handleLoss(from peer.Server, body []byte) error {
 	in := n.running()
 	if in == nil || len(body) != 8 {
 		return fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))

@@ -7,55 +7,55 @@ import (
 
 const (
 	// A measurement is remembered for a minute, less up to a spell.
-	worstSpells, worstSpell = 6, 10 * time.Second
-	// worstRank says which of the longest counts: one pause, or two, of a process or of the machine below it, are
+	spellCount, spellLength = 6, 10 * time.Second
+	// spellRank says which of the longest counts: one pause, or two, of a process or of the machine below it, are
 	// an accident. What happens three times a minute is how the place is.
-	worstRank = 3
+	spellRank = 3
 )
 
-// Worst is the third longest of what was measured within the last minute. The zero value is ready.
-type Worst struct {
+// WorstRoundTrip is the third longest of what was measured within the last minute. The zero value is ready.
+type WorstRoundTrip struct {
 	mu     sync.Mutex // guards what follows
 	first  time.Time  // the first measurement
-	spells [worstSpells]struct {
+	spells [spellCount]struct {
 		number  time.Duration            // of spells since the first measurement
-		longest [worstRank]time.Duration // in falling order
+		longest [spellRank]time.Duration // in falling order
 	}
 }
 
 // Add notes a measurement.
-func (w *Worst) Add(now time.Time, took time.Duration) {
+func (w *WorstRoundTrip) Add(now time.Time, took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.first.IsZero() {
 		w.first = now
 	}
-	number := max(now.Sub(w.first), 0) / worstSpell
-	spell := &w.spells[number%worstSpells]
+	number := max(now.Sub(w.first), 0) / spellLength
+	spell := &w.spells[number%spellCount]
 	if spell.number != number {
-		spell.number, spell.longest = number, [worstRank]time.Duration{}
+		spell.number, spell.longest = number, [spellRank]time.Duration{}
 	}
 	insert(&spell.longest, took)
 }
 
 // Now returns the third longest; 0 = there were fewer.
-func (w *Worst) Now(now time.Time) time.Duration {
+func (w *WorstRoundTrip) Now(now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var longest [worstRank]time.Duration
+	var longest [spellRank]time.Duration
 	for i := range w.spells {
-		if w.spells[i].number+worstSpells <= now.Sub(w.first)/worstSpell {
+		if w.spells[i].number+spellCount <= now.Sub(w.first)/spellLength {
 			continue
 		}
 		for _, took := range w.spells[i].longest {
 			insert(&longest, took)
 		}
 	}
-	return longest[worstRank-1]
+	return longest[spellRank-1]
 }
 
 // insert puts a measurement in its place, if it is among the longest.
-func insert(longest *[worstRank]time.Duration, took time.Duration) {
+func insert(longest *[spellRank]time.Duration, took time.Duration) {
 	for i := range longest {
 		if took > longest[i] {
 			longest[i], took = took, longest[i]

@@ -150,7 +150,7 @@ func TestARequestThatLeapsIsRefused(t *testing.T) {
 					refused(t, send, func(uint64) uint64 { return math.MaxUint64 })
 				})
 				t.Run("one too far", func(t *testing.T) {
-					refused(t, send, func(own uint64) uint64 { return own + termLeapMax + 1 })
+					refused(t, send, func(own uint64) uint64 { return own + termAdvanceMax + 1 })
 				})
 			})
 		}
@@ -183,12 +183,12 @@ func TestATermThatIsNotTooFarAheadPasses(t *testing.T) {
 				defer w.stopAll()
 				own := all[0].CurrentTerm()
 				for i, to := range all {
-					if err := send(all[(i+1)%3], to, own+termLeapMax); err != nil {
+					if err := send(all[(i+1)%3], to, own+termAdvanceMax); err != nil {
 						assert.NotContains(t, err.Error(), "refused") // a journal can't be restored
 					}
 				}
 				if name != "pre-vote" { // which raises nobody's term
-					assert.GreaterOrEqual(t, all[0].CurrentTerm(), own+termLeapMax)
+					assert.GreaterOrEqual(t, all[0].CurrentTerm(), own+termAdvanceMax)
 				}
 				w.serves(all, "after ")
 				if name != "snapshot" { // for the same reason
@@ -233,7 +233,7 @@ func (w *world) impostor(d *disk, term uint64) member {
 	})
 	tr, err := m.Transport(transportConfig())
 	require.NoError(w, err)
-	tr.Serves(new(raft.Raft))
+	tr.Start(new(raft.Raft))
 	go answerWith(tr, term)
 	return m
 }
@@ -262,7 +262,7 @@ func answerWith(tr *Transport, term uint64) {
 func TestWhichAnswersAreRefused(t *testing.T) {
 	const own = 7
 	for term, refused := range map[uint64]bool{
-		0: false, own: false, own + termLeapMax: false, own + termLeapMax + 1: true, math.MaxUint64: true,
+		0: false, own: false, own + termAdvanceMax: false, own + termAdvanceMax + 1: true, math.MaxUint64: true,
 	} {
 		t.Run(fmt.Sprint(term), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 					"snapshot": tr.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{RPCHeader: header(all[1]), LastLogIndex: 1},
 						&raft.InstallSnapshotResponse{}, strings.NewReader("")),
 				} {
-					assert.Equal(t, refused, errors.Is(err, ErrLeap), "%s: %v", kind, err)
+					assert.Equal(t, refused, errors.Is(err, ErrImplausible), "%s: %v", kind, err)
 					assert.True(t, refused || err == nil, "%s: %v", kind, err)
 				}
 			})

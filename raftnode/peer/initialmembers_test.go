@@ -16,7 +16,7 @@ func TestFounders(t *testing.T) {
 	text := serverOf("n1").String() + "=h1:5751," + serverOf("n2").String() + "=[fd00::2]:5751," +
 		serverOf("n3").String() + "=h3:5751"
 	assert.Equal(t, text, f.String())
-	again, err := ParseFounders(text)
+	again, err := ParseInitialMembers(text)
 	require.NoError(t, err)
 	assert.Equal(t, f, again)
 	assert.Equal(t, list, f.list())
@@ -29,20 +29,20 @@ func TestFounders(t *testing.T) {
 		{Suffrage: raft.Voter, ID: serverOf("n3").ID(), Address: "h3:5751"},
 	}}, f.Configuration())
 
-	none, err := ParseFounders("")
+	none, err := ParseInitialMembers("")
 	require.NoError(t, err)
-	assert.Equal(t, Founders{}, none)
+	assert.Equal(t, InitialMembers{}, none)
 	assert.Equal(t, "", none.String())
 	assert.Equal(t, Hash{}, none.Hash())
 	assert.Empty(t, none.Configuration().Servers)
 }
 
-// The hash lives in messages between releases: it can't change. Each part of a founder is in it.
+// The hash lives in messages between releases: it can't change. Each part of an initial member is in it.
 func TestHashOfFoundersIsFixed(t *testing.T) {
 	list := mustList(t, threeNodes)
 	assert.Equal(t, "3a6b50c9e25f7fdad13a32521e0e426c8ad5a17d1ac8e0e9c162463d973d0e25", foundersOf(list).Hash().String())
 	seen := map[Hash]bool{{}: true}
-	for _, f := range []Founders{
+	for _, f := range []InitialMembers{
 		foundersOf(list), foundersOf(list, serverAgain("n3")), foundersOf(mustList(t, "n1=h1:5751,n2=h2:5751")),
 		foundersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")), foundersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h3:5752")),
 	} {
@@ -65,12 +65,12 @@ func TestFoundersAreReadStrictly(t *testing.T) {
 		n1 + "," + strings.Replace(n2, "h2", "h1", 1):      "same address h1:5751",
 		strings.Repeat(n1+",", nodesMax) + n1:              "32 is the most",
 	} {
-		_, err := ParseFounders(text)
+		_, err := ParseInitialMembers(text)
 		assert.ErrorContains(t, err, want, "%q", text)
 	}
 }
 
-// A list that two founders agreed upon is on both their disks in the same words.
+// A list that two initial members agreed upon is on both their disks in the same words.
 func TestFoundersReadTheirCanonicalForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9][a-z0-9._-]{0,20}`), 1, nodesMax,
@@ -87,9 +87,9 @@ func TestFoundersReadTheirCanonicalForm(t *testing.T) {
 		require.NoError(t, err)
 		other, err := ParseList(strings.Join(rapid.Permutation(names).Draw(t, "order"), " , "))
 		require.NoError(t, err)
-		f, again := NewFounders(one, incarnations), NewFounders(other, incarnations)
+		f, again := NewInitialMembers(one, incarnations), NewInitialMembers(other, incarnations)
 		assert.Equal(t, f.Hash(), again.Hash())
-		read, err := ParseFounders(f.String())
+		read, err := ParseInitialMembers(f.String())
 		require.NoError(t, err)
 		assert.Equal(t, f, read)
 	})
@@ -100,7 +100,7 @@ func FuzzParseFounders(f *testing.F) {
 	f.Add(foundersOf(mustList(f, "n1=[fd00::1]:5751")).String())
 	f.Add("n1@,=,=")
 	f.Fuzz(func(t *testing.T, text string) {
-		founders, err := ParseFounders(text)
+		founders, err := ParseInitialMembers(text)
 		if err == nil && founders.String() != text {
 			t.Fatalf("%q is written as %q", text, founders)
 		}

@@ -32,20 +32,20 @@ const (
 	progressEvery = 10 * time.Second
 )
 
-// pace is how fast a server takes entries, as far as this node has seen. Raft puts up to 64 entries into an
+// throttle is how fast a server takes entries, as far as this node has seen. Raft puts up to 64 entries into an
 // append, whatever their size, and gives it a fixed time; what a slow line can't bring there within that
 // time would be sent again and again. So an append is cut to what the line brings there within appendTime,
 // but for one entry, and its time-out follows its size.
-type pace struct {
-	trips Worst // round trips of heartbeats
+type throttle struct {
+	trips WorstRoundTrip // round trips of heartbeats
 
-	mu    sync.Mutex
-	rate  float64       // bytes a second; at least as fast as a server has been, or to be tried
-	quick time.Duration // about the shortest round trip of late; 0 = none seen
+	mu        sync.Mutex
+	rate      float64       // bytes a second; at least as fast as a server has been, or to be tried
+	roundTrip time.Duration // about the shortest round trip of late; 0 = none seen
 	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection yet.
-	sending  int
-	deadline time.Time
-	resting  time.Time // until when no entries are sent, since the server did not take the last ones
+	sending     int
+	deadline    time.Time
+	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
 	// catching is the run of appends behind which there is more: since when, at what rate, and when it was logged.
 	catching struct {
 		since, logged time.Time
@@ -56,7 +56,7 @@ type pace struct {
 func entryBytes(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverhead }
 
 // cut shortens a request. Raft goes on from what was sent: it looks at the entries again after the call.
-func (p *pace) cut(args *raft.AppendEntriesRequest) {
+func (p *throttle) cut(args *raft.AppendEntriesRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sending, p.deadline = 0, time.Time{}
@@ -71,11 +71,11 @@ func (p *pace) cut(args *raft.AppendEntriesRequest) {
 }
 
 // batch is how many bytes go with one append.
-func (p *pace) batch() int { return int(p.rate * appendTime.Seconds()) }
+func (p *throttle) batch() int { return int(p.rate * appendTime.Seconds()) }
 
 // until makes of the deadline that every call has that of the append under way: it is later by twice what its size
 // takes.
-func (p *pace) until(at time.Time) time.Time {
+func (p *throttle) until(at time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.deadline = at.Add(2 * time.Duration(float64(p.sending)/p.rate*float64(time.Second)))
@@ -83,16 +83,16 @@ func (p *pace) until(at time.Time) time.Time {
 }
 
 // refused notes that the server did not take entries that fit its log.
-func (p *pace) refused() {
+func (p *throttle) refused() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.resting = time.Now().Add(refusedPause)
+	p.pausedUntil = time.Now().Add(refusedPause)
 }
 
-// rest waits until entries may be sent again.
-func (p *pace) rest(ctx context.Context) {
+// waitAfterRefusal waits until entries may be sent again.
+func (p *throttle) waitAfterRefusal(ctx context.Context) {
 	p.mu.Lock()
-	left := time.Until(p.resting)
+	left := time.Until(p.pausedUntil)
 	p.mu.Unlock()
 	if left <= 0 {
 		return
@@ -105,22 +105,22 @@ func (p *pace) rest(ctx context.Context) {
 	}
 }
 
-// beat notes the round trip of an append without entries.
-func (p *pace) beat(took time.Duration) {
+// observeRoundTrip notes the round trip of an append without entries.
+func (p *throttle) observeRoundTrip(took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if slower := p.quick + p.quick/64 + 1; p.quick > 0 {
+	if slower := p.roundTrip + p.roundTrip/64 + 1; p.roundTrip > 0 {
 		took = min(took, slower) // the line may have become another
 	}
-	p.quick = max(took, 1)
+	p.roundTrip = max(took, 1)
 }
 
 // sent notes what became of the append under way.
-func (p *pace) sent(took time.Duration, err error) {
+func (p *throttle) sent(took time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	seen, full := float64(p.sending)/took.Seconds(), p.sending >= p.batch()/2
-	switch took -= min(took, p.quick); {
+	switch took -= min(took, p.roundTrip); {
 	case err != nil && !p.deadline.IsZero() && !time.Now().Before(p.deadline):
 		p.rate = max(min(p.rate/4, seen), rateMin)
 	case err == nil && full && took > 2*appendTime && seen < p.rate:
@@ -131,7 +131,7 @@ func (p *pace) sent(took time.Duration, err error) {
 }
 
 // progress logs now and then how far a server is that has fallen behind.
-func (p *pace) progress(log *slog.Logger, to string, args *raft.AppendEntriesRequest) {
+func (p *throttle) progress(log *slog.Logger, to string, args *raft.AppendEntriesRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, now, last := &p.catching, time.Now(), args.PrevLogEntry+uint64(len(args.Entries))
@@ -153,24 +153,24 @@ func (p *pace) progress(log *slog.Logger, to string, args *raft.AppendEntriesReq
 	}
 }
 
-// pace is that of a server.
-func (t *Transport) pace(id raft.ServerID) *pace {
+// throttleFor is that of a server.
+func (t *Transport) throttleFor(id raft.ServerID) *throttle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.paces[id] == nil {
-		t.paces[id] = &pace{rate: rateFirst}
+	if t.throttles[id] == nil {
+		t.throttles[id] = &throttle{rate: rateFirst}
 	}
-	return t.paces[id]
+	return t.throttles[id]
 }
 
-// sendPaced sends an append at the pace of its server.
-func (t *Transport) sendPaced(id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest,
+// sendThrottled sends an append at the pace of its server.
+func (t *Transport) sendThrottled(id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
-	p, began := t.pace(id), time.Now()
+	p, began := t.throttleFor(id), time.Now()
 	if len(args.Entries) == 0 {
-		err := t.NetworkTransport.AppendEntries(id, meant(id, at), args, resp)
+		err := t.NetworkTransport.AppendEntries(id, addressed(id, at), args, resp)
 		if took := time.Since(began); err == nil {
-			p.beat(took)
+			p.observeRoundTrip(took)
 			if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
 				p.trips.Add(time.Now(), took)
 			}
@@ -178,7 +178,7 @@ func (t *Transport) sendPaced(id raft.ServerID, at raft.ServerAddress, args *raf
 		return err
 	}
 	p.cut(args)
-	err := t.NetworkTransport.AppendEntries(id, entriesMark+meant(id, at), args, resp)
+	err := t.NetworkTransport.AppendEntries(id, entriesMark+addressed(id, at), args, resp)
 	p.sent(time.Since(began), err)
 	if err == nil && resp.Success {
 		p.progress(t.streams.network.config.Logger, string(id), args)
@@ -193,14 +193,16 @@ const (
 	snapshotMark = raft.ServerAddress("#")
 )
 
-// pacedConn is a connection for entries.
-type pacedConn struct {
+// throttledConn is a connection for entries.
+type throttledConn struct {
 	*stream
-	pace *pace
+	throttle *throttle
 }
 
 // SetDeadline is called once for each append, before it is sent.
-func (c pacedConn) SetDeadline(at time.Time) error { return c.stream.SetDeadline(c.pace.until(at)) }
+func (c throttledConn) SetDeadline(at time.Time) error {
+	return c.stream.SetDeadline(c.throttle.until(at))
+}
 
 // snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known of how long
 // the snapshot will take. What has been written may lie in a buffer yet, so the answer may take as long again as
@@ -244,15 +246,15 @@ func (c *snapshotConn) Read(b []byte) (int, error) {
 func (s *streams) purpose(mark raft.ServerAddress, stream *stream) net.Conn {
 	switch mark {
 	case entriesMark:
-		return pacedConn{stream, s.paceOf(stream.server)}
+		return throttledConn{stream, s.throttleOf(stream.server)}
 	case snapshotMark:
 		return &snapshotConn{stream: stream, began: time.Now()}
 	}
 	return stream
 }
 
-// unmark takes the mark off.
-func unmark(address raft.ServerAddress) (mark, rest raft.ServerAddress) {
+// stripPurpose takes the mark off.
+func stripPurpose(address raft.ServerAddress) (mark, rest raft.ServerAddress) {
 	for _, mark := range []raft.ServerAddress{entriesMark, snapshotMark} {
 		if rest, found := strings.CutPrefix(string(address), string(mark)); found {
 			return mark, raft.ServerAddress(rest)
@@ -261,8 +263,8 @@ func unmark(address raft.ServerAddress) (mark, rest raft.ServerAddress) {
 	return "", address
 }
 
-// leaving is a snapshot that is read to be sent, and logs now and then how far it is.
-type leaving struct {
+// outgoingSnapshot is a snapshot that is read to be sent, and logs now and then how far it is.
+type outgoingSnapshot struct {
 	io.Reader
 	log           *slog.Logger
 	to            raft.ServerID
@@ -270,7 +272,7 @@ type leaving struct {
 	began, logged time.Time
 }
 
-func (l *leaving) Read(b []byte) (int, error) {
+func (l *outgoingSnapshot) Read(b []byte) (int, error) {
 	n, err := l.Reader.Read(b)
 	l.sent += int64(n)
 	if now := time.Now(); now.Sub(l.logged) >= progressEvery {
@@ -281,14 +283,14 @@ func (l *leaving) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// arriving is a snapshot that is being received. Raft does nothing else meanwhile, it does not even vote. So it must
+// incomingSnapshot is a snapshot that is being received. Raft does nothing else meanwhile, it does not even vote. So it must
 // not wait for a leader that is suspended or gone.
-type arriving struct {
+type incomingSnapshot struct {
 	io.Reader
 	stalled func()
 }
 
-func (a arriving) Read(b []byte) (int, error) {
+func (a incomingSnapshot) Read(b []byte) (int, error) {
 	limit := time.AfterFunc(snapshotStall, a.stalled)
 	defer limit.Stop()
 	return a.Reader.Read(b)
@@ -301,7 +303,7 @@ func (t *Transport) watchArrival(request raft.RPC) raft.RPC {
 		return request
 	}
 	from := raft.ServerID(args.ID)
-	request.Reader = arriving{request.Reader, func() {
+	request.Reader = incomingSnapshot{request.Reader, func() {
 		t.streams.network.log.Warn("stalled "+string(from), "a snapshot stopped arriving, and its transfer is over; the leader begins anew",
 			"node", excerpt(args.ID), "silent", snapshotStall)
 		t.streams.drop(func(s *stream) bool { return s.server == from })

@@ -16,39 +16,39 @@ type Measure struct {
 	Queue, Append, Replicate, Apply time.Duration
 }
 
-// flight is an entry on its way.
-type flight struct {
-	batch  batch
-	bytes  []byte
-	future raft.ApplyFuture
-	queued time.Time
-	sent   time.Time
-	err    error // set when it landed
-	goOn   int   // set when it landed: how many it lets go on
-	// Guarded by flights.mu.
+// proposal is an entry on its way.
+type proposal struct {
+	batch     batch
+	bytes     []byte
+	future    raft.ApplyFuture
+	queued    time.Time
+	sent      time.Time
+	err       error // set when it landed
+	unblocked int   // set when it landed: how many it lets go on
+	// Guarded by in-in-flight proposal proposals.mu.
 	index               uint64 // raft's; 0 = not in this node's log yet
 	appended, committed time.Time
 	seen                time.Time // when the watchdog first saw it committed
 }
 
-// flights knows the entries on their way by the first of their bytes: on the leader, raft hands the
+// proposals knows the entries on their way by the first of their bytes: on the leader, raft hands the
 // very slice that was proposed to the log and to the machine.
-type flights struct {
+type proposals struct {
 	mu      sync.Mutex
-	byBytes map[*byte]*flight
+	byBytes map[*byte]*proposal
 	refused error // why the log did not take what raft appended last; nil = it did
 }
 
-func newFlights() *flights { return &flights{byBytes: make(map[*byte]*flight)} }
+func newProposals() *proposals { return &proposals{byBytes: make(map[*byte]*proposal)} }
 
-func (f *flights) add(fl *flight) {
+func (f *proposals) add(fl *proposal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.byBytes[&fl.bytes[0]] = fl
 }
 
-// land forgets a flight and returns what it measured.
-func (f *flights) land(fl *flight, now time.Time) Measure {
+// complete forgets a in-flight proposal and returns what it measured.
+func (f *proposals) complete(fl *proposal, now time.Time) Measure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.byBytes, &fl.bytes[0])
@@ -60,21 +60,21 @@ func (f *flights) land(fl *flight, now time.Time) Measure {
 }
 
 // refusing says why the log did not take what raft appended last; nil = it did.
-func (f *flights) refusing() error {
+func (f *proposals) refusing() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.refused
 }
 
-// find returns the flight of an entry, or nil; the caller holds the lock.
-func (f *flights) find(l *raft.Log) *flight {
+// find returns the in-flight proposal of an entry, or nil; the caller holds the lock.
+func (f *proposals) find(l *raft.Log) *proposal {
 	if len(l.Data) == 0 || len(f.byBytes) == 0 {
 		return nil
 	}
 	return f.byBytes[&l.Data[0]]
 }
 
-func (f *flights) committed(l *raft.Log) {
+func (f *proposals) committed(l *raft.Log) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl := f.find(l); fl != nil {
@@ -82,33 +82,33 @@ func (f *flights) committed(l *raft.Log) {
 	}
 }
 
-// timedLog tells the flights when they were on disk, and whether the log takes what is appended.
+// timedLog tells the in-in-flight proposal proposals when they were on disk, and whether the log takes what is appended.
 type timedLog struct {
 	raft.LogStore
-	flights *flights
+	proposals *proposals
 }
 
 func (t timedLog) StoreLog(l *raft.Log) error { return t.StoreLogs([]*raft.Log{l}) }
 
 func (t timedLog) StoreLogs(logs []*raft.Log) error {
 	err := t.LogStore.StoreLogs(logs)
-	t.flights.mu.Lock()
-	defer t.flights.mu.Unlock()
-	if t.flights.refused = err; err != nil {
+	t.proposals.mu.Lock()
+	defer t.proposals.mu.Unlock()
+	if t.proposals.refused = err; err != nil {
 		return err
 	}
 	for _, l := range logs {
-		if fl := t.flights.find(l); fl != nil {
+		if fl := t.proposals.find(l); fl != nil {
 			fl.index, fl.appended = l.Index, time.Now()
 		}
 	}
 	return nil
 }
 
-// lying is since when an entry has lain with this node itself: not in its log yet, or committed, as
+// stalled is since when an entry has lain with this node itself: not in its log yet, or committed, as
 // far as raft has got, and not answered by the machine. One that waits for other nodes does not lie
 // here. Zero = there is none.
-func (f *flights) lying(committed uint64, now time.Time) (oldest time.Time) {
+func (f *proposals) stalled(committed uint64, now time.Time) (oldest time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, fl := range f.byBytes {

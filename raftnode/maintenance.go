@@ -14,41 +14,41 @@ import (
 )
 
 const (
-	clerkTick = time.Second
-	// tellTimeout bounds one message to the leader.
-	tellTimeout = 2 * time.Second
+	maintenanceTick = time.Second
+	// nodeCallTimeout bounds one message to the leader.
+	nodeCallTimeout = 2 * time.Second
 	// announceShare: free space is announced again when it has changed by one part in this many.
 	announceShare = 10
 	// snapshotWhenLow is how often a node that runs out of disk makes a snapshot, to shorten its log.
 	snapshotWhenLow = time.Minute
 )
 
-// clerk does what needs writing and asking and must not hold up raft: the marker, announcements,
+// maintain does what needs writing and asking and must not hold up raft: the marker, announcements,
 // reports, and looking at what others reported, and at the room on all disks.
-func (n *Node) clerk() {
+func (n *Node) maintain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.busy.Go(func() {
 		<-n.closing
 		cancel() // nobody waits for what it says any more
 	})
-	tick := time.NewTicker(clerkTick)
+	tick := time.NewTicker(maintenanceTick)
 	defer tick.Stop()
 	var snapshotted time.Time
 	for {
 		select {
 		case <-n.closing:
 			return
-		case <-n.clerkWake:
+		case <-n.maintainWake:
 		case <-tick.C:
 		}
-		n.mark()
+		n.recordCluster()
 		if in := n.running(); in != nil {
-			in.campaign()
+			in.setElectionTimeout()
 			n.askRemoved(ctx, in)
 		}
-		n.lookAtTimeouts(ctx)
-		if n.mustAnnounce() {
-			if err := n.send(ctx, n.member()); err != nil {
+		n.tuneTimeouts(ctx)
+		if n.shouldAnnounce() {
+			if err := n.send(ctx, n.announcement()); err != nil {
 				n.log.Debug("this node was not announced", "error", err)
 			}
 		}
@@ -58,20 +58,20 @@ func (n *Node) clerk() {
 				n.log.Debug("a digest was not reported", "error", err)
 			}
 		}
-		n.judge()
-		n.lookAtRoom(ctx)
+		n.checkDigests()
+		n.checkFreeSpace(ctx)
 		if low, _ := n.store.Low(); low && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
 			n.log.Warn("the disk is nearly full; making a snapshot to shorten the log")
-			n.shorten()
+			n.truncateLog()
 		}
 	}
 }
 
-// shorten has raft make a snapshot; raft logs what became of it. raft takes the request when it has ended the
-// snapshot before, which a disk that hangs may keep it from: the clerk ends with the node all the same, and who
+// truncateLog has raft make a snapshot; raft logs what became of it. raft takes the request when it has ended the
+// snapshot before, which a disk that hangs may keep it from: the maintenance loop ends with the node all the same, and who
 // asks ends with raft, which is stopped next.
-func (n *Node) shorten() {
+func (n *Node) truncateLog() {
 	in := n.running()
 	if in == nil {
 		return
@@ -87,8 +87,8 @@ func (n *Node) shorten() {
 	}
 }
 
-// mark writes down that this node is part of its cluster, and of which one, once it knows.
-func (n *Node) mark() {
+// recordCluster writes down that this node is part of its cluster, and of which one, once it knows.
+func (n *Node) recordCluster() {
 	var cluster fsm.ClusterID
 	n.state.view(func(m *fsm.Machine) { cluster = m.Cluster() })
 	if cluster != (fsm.ClusterID{}) {
@@ -101,13 +101,13 @@ func (n *Node) mark() {
 	if !n.state.committed.view().has(n.self.ID()) || id.Bootstrapped && id.Cluster == store.ID(cluster) {
 		return // one that joins is a member when that is committed, and not before
 	}
-	if err := n.store.Mark(store.ID(cluster)); err != nil {
+	if err := n.store.RecordCluster(store.ID(cluster)); err != nil {
 		n.log.Error("the marker of this node's cluster was not written", "error", err)
 	}
 }
 
-// member is what this node announces.
-func (n *Node) member() *fsm.Member {
+// announcement is what this node announces.
+func (n *Node) announcement() *fsm.Member {
 	free, _ := n.store.Free()
 	timeout := n.timeout()
 	if in := n.running(); in != nil {
@@ -116,18 +116,18 @@ func (n *Node) member() *fsm.Member {
 	return &fsm.Member{
 		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
-		StateVersionMin: n.cfg.Rules.Min, StateVersionMax: n.cfg.Rules.Max,
-		FreeBytes: free, FreeMark: n.store.FreeMark(),
+		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
+		FreeBytes: free, FreeMark: n.store.LowSpace(),
 		Timeout: uint32(timeout / time.Millisecond), Fixed: uint32(n.cfg.Election / time.Millisecond),
 	}
 }
 
-// mustAnnounce tells whether the cluster's record of this node is out of date.
-func (n *Node) mustAnnounce() bool {
+// shouldAnnounce tells whether the cluster's record of this node is out of date.
+func (n *Node) shouldAnnounce() bool {
 	if id, _ := n.Leader(); id == "" {
 		return false
 	}
-	mine := *n.member()
+	mine := *n.announcement()
 	var known fsm.MemberRecord
 	n.state.view(func(m *fsm.Machine) { known, _ = m.Member(n.cfg.ID) })
 	if (known.FreeBytes < known.FreeMark) != (mine.FreeBytes < mine.FreeMark) {
@@ -142,7 +142,7 @@ func (n *Node) mustAnnounce() bool {
 
 // send hands a command of this node to the leader, be it this node.
 func (n *Node) send(ctx context.Context, c fsm.Command) error {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
 	if n.queue.isOpen() {
 		a, err := n.Propose(ctx, c)
@@ -159,16 +159,16 @@ func (n *Node) send(ctx context.Context, c fsm.Command) error {
 	if id == "" || id == n.self.ID() {
 		return &NotLeaderError{}
 	}
-	return n.tell(ctx, peer.Node{ID: string(id), Address: string(address)}, c)
+	return n.callCommandOn(ctx, peer.Node{ID: string(id), Address: string(address)}, c)
 }
 
-// judge looks at the reported digests.
-func (n *Node) judge() {
+// checkDigests looks at the reported digests.
+func (n *Node) checkDigests() {
 	in := n.running()
 	if in == nil {
 		return
 	}
-	d, found := n.digests.judge(in.voters())
+	d, found := n.digests.compare(in.voters())
 	if !found {
 		return
 	}
@@ -177,7 +177,7 @@ func (n *Node) judge() {
 		return // no majority against this node: stopping would help nobody
 	}
 	if in.raft.State() == raft.Leader {
-		in.handOver()
+		in.transferLeadership()
 	}
 	n.fatal(fmt.Errorf("%w at index %d: a majority agrees on another digest than %x: %v", ErrDiverged, d.index, d.mine, d.reports))
 }

@@ -17,24 +17,24 @@ import (
 //	'l' + the index of an entry, 8 bytes                            → 'o', or 'e' + why not, or no answer
 //	't' + a timeout in ms, 4 bytes                                  → 'o', or 'e' + why not
 const (
-	tellCommand  = 'c'
-	tellStatus   = 's'
-	tellLost     = 'l'
-	tellTimeouts = 't'
-	toldOK       = 'o'
-	toldError    = 'e'
+	callCommand  = 'c'
+	callStatus   = 's'
+	callLost     = 'l'
+	callTimeouts = 't'
+	replyOK      = 'o'
+	replyError   = 'e'
 )
 
-// tell hands a command of this node to another, which leads.
-func (n *Node) tell(ctx context.Context, to peer.Node, c fsm.Command) error {
+// callCommandOn hands a command of this node to another, which leads.
+func (n *Node) callCommandOn(ctx context.Context, to peer.Node, c fsm.Command) error {
 	entry := fsm.Entry{Commands: []fsm.Command{c}}
-	_, err := n.exchange(ctx, to, entry.Append([]byte{tellCommand}))
+	_, err := n.callNode(ctx, to, entry.Append([]byte{callCommand}))
 	return err
 }
 
 // appliedAt asks a node how far its machine is.
 func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
-	answer, err := n.exchange(ctx, node, []byte{tellStatus})
+	answer, err := n.callNode(ctx, node, []byte{callStatus})
 	if err != nil {
 		return 0, err
 	}
@@ -44,12 +44,12 @@ func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
 	return binary.BigEndian.Uint64(answer), nil
 }
 
-func (n *Node) exchange(ctx context.Context, to peer.Node, body []byte) ([]byte, error) {
-	answer, err := n.network.Tell(ctx, to, body)
+func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) ([]byte, error) {
+	answer, err := n.network.Call(ctx, to, body)
 	switch {
 	case err != nil:
 		return nil, err
-	case len(answer) > 0 && answer[0] == toldOK:
+	case len(answer) > 0 && answer[0] == replyOK:
 		return answer[1:], nil
 	case len(answer) > 0:
 		return nil, fmt.Errorf("raftnode: %s: %s", to.ID, answer[1:])
@@ -57,37 +57,37 @@ func (n *Node) exchange(ctx context.Context, to peer.Node, body []byte) ([]byte,
 	return nil, fmt.Errorf("raftnode: %s answered nothing", to.ID)
 }
 
-// told answers another node.
-func (n *Node) told(ctx context.Context, from peer.Server, body []byte) []byte {
+// handleCall answers another node.
+func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []byte {
 	if len(body) == 0 {
-		return append([]byte{toldError}, "nothing was said"...)
+		return append([]byte{replyError}, "nothing was said"...)
 	}
 	switch body[0] {
-	case tellStatus:
+	case callStatus:
 		var index uint64
 		n.state.view(func(m *fsm.Machine) { index = m.Stamp().Index })
-		return binary.BigEndian.AppendUint64([]byte{toldOK}, index)
-	case tellCommand:
-		if err := n.take(ctx, from, body[1:]); err != nil {
-			return append([]byte{toldError}, err.Error()...)
+		return binary.BigEndian.AppendUint64([]byte{replyOK}, index)
+	case callCommand:
+		if err := n.handleCommand(ctx, from, body[1:]); err != nil {
+			return append([]byte{replyError}, err.Error()...)
 		}
-		return []byte{toldOK}
-	case tellTimeouts:
-		if err := n.refit(from, body[1:]); err != nil {
-			return append([]byte{toldError}, err.Error()...)
+		return []byte{replyOK}
+	case callTimeouts:
+		if err := n.handleRetune(from, body[1:]); err != nil {
+			return append([]byte{replyError}, err.Error()...)
 		}
-		return []byte{toldOK}
-	case tellLost:
-		if err := n.forgot(from, body[1:]); err != nil {
-			return append([]byte{toldError}, err.Error()...)
+		return []byte{replyOK}
+	case callLost:
+		if err := n.handleLoss(from, body[1:]); err != nil {
+			return append([]byte{replyError}, err.Error()...)
 		}
-		return []byte{toldOK}
+		return []byte{replyOK}
 	}
-	return append([]byte{toldError}, "unknown to this version"...)
+	return append([]byte{replyError}, "unknown to this version"...)
 }
 
-// take proposes what another node says of itself, and nothing else.
-func (n *Node) take(ctx context.Context, from peer.Server, bytes []byte) error {
+// handleCommand proposes what another node says of itself, and nothing else.
+func (n *Node) handleCommand(ctx context.Context, from peer.Server, bytes []byte) error {
 	entry, err := fsm.DecodeEntry(bytes)
 	if err != nil {
 		return err

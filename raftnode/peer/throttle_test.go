@@ -153,10 +153,10 @@ func TestPaceFollowsTheLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &pace{rate: rateFirst}
+				p := &throttle{rate: rateFirst}
 				sent := 0
 				for range 40 {
-					p.beat(c.trip)
+					p.observeRoundTrip(c.trip)
 					request := args
 					p.cut(&request)
 					sent = len(request.Entries) * entry
@@ -221,7 +221,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 func receiver(t *testing.T, n2 member, take func(io.Reader) error) *Transport {
 	tr, err := n2.Transport(transportConfig())
 	require.NoError(t, err)
-	tr.Serves(new(raft.Raft))
+	tr.Start(new(raft.Raft))
 	go func() {
 		for {
 			select {

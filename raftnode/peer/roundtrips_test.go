@@ -8,7 +8,7 @@ import (
 )
 
 func TestTheThirdLongestOfAMinuteCounts(t *testing.T) {
-	var w Worst
+	var w WorstRoundTrip
 	began := time.Now()
 	at := func(after time.Duration) time.Time { return began.Add(after) }
 	require.Zero(t, w.Now(at(0)))

@@ -17,14 +17,14 @@ import (
 
 // state is the machine behind its lock, and what raft calls to change it.
 type state struct {
-	log      *slog.Logger
-	rules    fsm.Range
-	fatal    func(error) // does not return
-	applied  func(*fsm.Machine, fsm.Applied)
-	restored func(*fsm.Machine)
-	flights  *flights
-	digests  *digests
-	kick     func() // wakes the clerk
+	log       *slog.Logger
+	version   fsm.Range
+	fatal     func(error) // does not return
+	applied   func(*fsm.Machine, fsm.Applied)
+	restored  func(*fsm.Machine)
+	proposals *proposals
+	digests   *digests
+	kick      func() // wakes the maintenance loop
 
 	committed committed
 	snapshots raft.SnapshotStore // to read the configuration of one that was restored
@@ -39,7 +39,7 @@ type state struct {
 	// wait for a batch to be applied.
 	latest struct {
 		sync.Mutex
-		rules   uint32
+		version uint32
 		due     clock.Time // the machine's earliest deadline
 		pending bool       // whether there is one
 	}
@@ -61,23 +61,23 @@ func (s *state) nextDue() (clock.Time, bool) {
 	return s.latest.due, s.latest.pending
 }
 
-// rulesNow is what an entry must be encoded under.
-func (s *state) rulesNow() uint32 {
+// currentVersion is what an entry must be encoded under.
+func (s *state) currentVersion() uint32 {
 	s.latest.Lock()
 	defer s.latest.Unlock()
-	return s.latest.rules
+	return s.latest.version
 }
 
 // publish notes what the epoch asks for. The caller holds the machine's lock.
 func (s *state) publish() {
 	s.latest.Lock()
 	defer s.latest.Unlock()
-	s.latest.rules = s.machine.Version()
+	s.latest.version = s.machine.Version()
 	s.latest.due, s.latest.pending = s.machine.NextDue()
 }
 
 // reset forgets everything, before raft replays it.
-func (s *state) reset() { s.replace(fsm.NewFor(s.rules)) }
+func (s *state) reset() { s.replace(fsm.NewFor(s.version)) }
 
 func (s *state) replace(m *fsm.Machine) {
 	s.mu.Lock()
@@ -121,7 +121,7 @@ func (s *state) ApplyBatch(logs []*raft.Log) []any {
 func (s *state) Apply(l *raft.Log) any { return s.ApplyBatch([]*raft.Log{l})[0] }
 
 func (s *state) apply(l *raft.Log) fsm.Applied {
-	s.flights.committed(l)
+	s.proposals.committed(l)
 	// An entry that does not fit its checksum was changed after it was in this node's log: the others apply
 	// another one. One that fits and can't be decoded is the same everywhere, and changes nothing anywhere.
 	if err := store.Verify(l); err != nil {
@@ -175,7 +175,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
 	defer snapshot.Close()
-	machine, err := fsm.RestoreFor(snapshot, s.rules)
+	machine, err := fsm.RestoreFor(snapshot, s.version)
 	if rules := (*fsm.VersionError)(nil); errors.As(err, &rules) {
 		s.fatal(err) // another version of this binary can go on here
 	}

@@ -96,7 +96,7 @@ func (f followed) starts(logs raft.LogStore, fsm raft.FSM) (r *raft.Raft, end fu
 	require.NoError(f, err)
 	r, err = raft.NewRaft(f.config(), fsm, logs, f.logs, f.snapshots, tr)
 	require.NoError(f, err)
-	tr.Serves(r)
+	tr.Start(r)
 	return r, func() {
 		ended := r.Shutdown()
 		require.NoError(f, tr.Close())
@@ -128,7 +128,7 @@ func (f followed) installs() error {
 }
 
 func (f followed) firstList() raft.Configuration {
-	return f.condition(f.Server).Founders.Configuration()
+	return f.condition(f.Server).Initial.Configuration()
 }
 
 // laterList is entry 6: a list of four nodes.

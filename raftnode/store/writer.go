@@ -49,23 +49,23 @@ type InProgress struct {
 	Since time.Time // when it was asked for
 }
 
-// A pen writes one file: one writer at a time, in the order of their coming.
-type pen struct {
+// A serialWriter writes one file: one writer at a time, in the order of their coming.
+type serialWriter struct {
 	file   string // for messages
-	turn   turn
+	mu     fifoMutex
 	record *record
 }
 
 // A turn is a mutex that serves in order of coming, so that a long deletion
 // can't overtake a waiting append again and again, and that a goroutine of a
 // testing/synctest bubble can wait for (for a sync.Mutex, time would stand).
-type turn chan struct{}
+type fifoMutex chan struct{}
 
-func newTurn() turn   { return make(turn, 1) }
-func (t turn) take()  { t <- struct{}{} }
-func (t turn) leave() { <-t }
+func newFIFOMutex() fifoMutex { return make(fifoMutex, 1) }
+func (t fifoMutex) Lock()     { t <- struct{}{} }
+func (t fifoMutex) Unlock()   { <-t }
 
-// A record is what the pens of one store share: which writes are in progress,
+// A record is what the writers of one store share: which writes are in progress,
 // and whether writing is over.
 type record struct {
 	fatal   func(error)
@@ -78,7 +78,7 @@ type record struct {
 }
 
 // write does one write under the rules S3 and S4.
-func (p *pen) write(w Write, do func() error) error {
+func (p *serialWriter) write(w Write, do func() error) error {
 	err := p.attempt(w, do)
 	if err != nil && !errors.Is(err, ErrClosed) {
 		// Here nothing is held any more, so Fatal may end this goroutine.
@@ -90,8 +90,8 @@ func (p *pen) write(w Write, do func() error) error {
 // read does one read. What is not there is an answer; anything else that keeps a
 // record from being read is damage, and ends the process as a failed write does
 // (S12).
-func (p *pen) read(do func() error) error {
-	err := guarded(do)
+func (p *serialWriter) read(do func() error) error {
+	err := recovered(do)
 	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, errNotFound) {
 		return err
 	}
@@ -103,12 +103,12 @@ func (p *pen) read(do func() error) error {
 	return err
 }
 
-func (p *pen) attempt(w Write, do func() error) (err error) {
+func (p *serialWriter) attempt(w Write, do func() error) (err error) {
 	asked := p.record.begin(w.Op)
 	defer p.record.done(asked)
 
-	p.turn.take()
-	defer p.turn.leave()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
 	// Looked at only now: the writer before this one may have failed.
 	if err := p.record.ended(); err != nil {
@@ -116,7 +116,7 @@ func (p *pen) attempt(w Write, do func() error) (err error) {
 	}
 	begun := time.Now()
 	w.Waited = begun.Sub(asked.Since)
-	switch cause := guarded(do); {
+	switch cause := recovered(do); {
 	case errors.Is(cause, errRecord):
 		err = p.record.end(Damaged(p.file, cause.Error()))
 	case cause != nil:

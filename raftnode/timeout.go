@@ -22,36 +22,36 @@ import (
 // a leader measures, and T follows.
 //
 // raft takes another T/2 only when it is opened anew. So the leader asks one follower after the other to do that
-// (tell.go), each of which then announces its T, and hands over to one of them at last. Whoever leads begins with
+// (nodecall.go), each of which then announces its T, and hands over to one of them at last. Whoever leads begins with
 // the T that it runs with, and asks those that differ: nothing else is agreed upon, and whoever leads next goes on.
 // T is in each node's announcement, and on its disk.
 
 const (
-	// timeoutLeast and timeoutMost bound a T that is measured, and it is a multiple of timeoutStep. An operator
+	// timeoutMin and timeoutMax bound a T that is measured, and it is a multiple of timeoutStep. An operator
 	// may choose another one.
-	timeoutLeast, timeoutMost, timeoutStep = 250 * time.Millisecond, 2 * time.Second, 250 * time.Millisecond
-	// fitFactor is how many round trips, with a pause of the leader each, go into T: the leader gives up after half
+	timeoutMin, timeoutMax, timeoutStep = 250 * time.Millisecond, 2 * time.Second, 250 * time.Millisecond
+	// timeoutFactor is how many round trips, with a pause of the leader each, go into T: the leader gives up after half
 	// of it, and a new one needs two of them to be elected.
-	fitFactor = 5
-	// pulseTick is how often a node looks whether it is kept from running.
-	pulseTick = 50 * time.Millisecond
+	timeoutFactor = 5
+	// heartbeatTick is how often a node looks whether it is kept from running.
+	heartbeatTick = 50 * time.Millisecond
 	// calm is for how long a shorter T must do before it is taken: to lengthen it again costs a failed leadership.
 	calm = 5 * time.Minute
-	// refitMax is how long a follower has to open raft anew before the next is asked, and refitAgain how long one
+	// retuneMax is how long a follower has to open raft anew before the next is asked, and retuneAgain how long one
 	// is left alone that did not.
-	refitMax, refitAgain = 10 * time.Second, 2 * time.Minute
-	// fitPause is how long a leader that handed over for its T does not do so again.
-	fitPause = time.Minute
-	// leaderlessFit is how long no leader has lasted when a node looks whether its T is too short for one; askTrips
+	retuneMax, retuneAgain = 10 * time.Second, 2 * time.Minute
+	// tunePause is how long a leader that handed over for its T does not do so again.
+	tunePause = time.Minute
+	// tuneLeaderless is how long no leader has lasted when a node looks whether its T is too short for one; askTrips
 	// is how many round trips a question of that takes.
-	leaderlessFit = 3 * time.Second
-	askTrips      = 2
-	// refitWriting is how long a write of a node may take that opens raft anew: that waits for the disk.
-	refitWriting = time.Second
+	tuneLeaderless = 3 * time.Second
+	askTrips       = 2
+	// retuneWriting is how long a write of a node may take that opens raft anew: that waits for the disk.
+	retuneWriting = time.Second
 )
 
-// fit is what the clerk keeps to find T.
-type fit struct {
+// timeoutTuning is what the maintenance loop keeps to find T.
+type timeoutTuning struct {
 	// Of a leadership, which began at since: the T aimed at, since when a shorter one would do, and when each node
 	// was asked.
 	since     *time.Time
@@ -63,28 +63,28 @@ type fit struct {
 	term        uint64    // raft's, at the last look whether a leader lasts
 	looked      time.Time // when that was
 	lasted      time.Time // when there last was a leader of the same term as a look before
-	askedOthers time.Time // when fitAlone last asked the other nodes
+	askedOthers time.Time // when tuneAlone last asked the other nodes
 }
 
-// fitting is the T for round trips, or stalls, of this length.
-func fitting(trip time.Duration) time.Duration {
-	steps := (fitFactor*trip + timeoutStep - 1) / timeoutStep
-	return min(max(steps*timeoutStep, timeoutLeast), timeoutMost)
+// timeoutFor is the T for round trips, or stalls, of this length.
+func timeoutFor(trip time.Duration) time.Duration {
+	steps := (timeoutFactor*trip + timeoutStep - 1) / timeoutStep
+	return min(max(steps*timeoutStep, timeoutMin), timeoutMax)
 }
 
 // Timeout is the T of a majority of the nodes with a vote, by what they have announced, or this node's if that is longer.
 // A failover takes two to four times as long.
 func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 
-// lookAtTimeouts has the clerk look after this node's T, and, if it leads, after that of the cluster.
-func (n *Node) lookAtTimeouts(ctx context.Context) {
+// tuneTimeouts has the maintenance loop look after this node's T, and, if it leads, after that of the cluster.
+func (n *Node) tuneTimeouts(ctx context.Context) {
 	in := n.running()
 	if in == nil {
 		return
 	}
 	announced := n.announced()
 	n.known.Store(int64(max(in.timeout, in.ofMajority(announced))))
-	n.fitAlone(ctx, in)
+	n.tuneAlone(ctx, in)
 	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen() == nil {
 		n.log.Info("restarting raft with another election timeout", "timeout", n.timeout(), "before", in.timeout)
 		n.reopenWith(in, n.timeout())
@@ -94,10 +94,10 @@ func (n *Node) lookAtTimeouts(ctx context.Context) {
 	if _, err := n.leading(); err != nil || since == nil {
 		return
 	}
-	if n.fit.since != since {
-		n.fit.since, n.fit.target, n.fit.calmSince, n.fit.asked = since, in.timeout, time.Now(), map[raft.ServerID]time.Time{}
+	if n.tuning.since != since {
+		n.tuning.since, n.tuning.target, n.tuning.calmSince, n.tuning.asked = since, in.timeout, time.Now(), map[raft.ServerID]time.Time{}
 	}
-	n.fitAll(ctx, in, announced)
+	n.tuneAll(ctx, in, announced)
 }
 
 // ofMajority is the shortest time within which a majority of the voters waits for a leader: one that is dead is not
@@ -138,10 +138,10 @@ func (n *Node) timeout() time.Duration { return time.Duration(n.chosen.Load()) }
 // keepTimeout writes T down for the next start, unless the operator has chosen it.
 func (n *Node) keepTimeout() {
 	t := n.timeout()
-	if n.cfg.Election != 0 || t == max(timeoutOf(n.store.Identity().Timeout), timeoutLeast) {
+	if n.cfg.Election != 0 || t == max(timeoutOf(n.store.Identity().Timeout), timeoutMin) {
 		return
 	}
-	if err := n.store.Keep(uint32(t / time.Millisecond)); err != nil {
+	if err := n.store.RecordTimeout(uint32(t / time.Millisecond)); err != nil {
 		n.log.Warn("this node's timeout was not written down", "error", err)
 	}
 }
@@ -155,97 +155,97 @@ func (n *Node) reopenWith(in *instance, t time.Duration) {
 	}
 }
 
-// fitAll brings all nodes to one T, this leader's target, step by step: one step a call.
-func (n *Node) fitAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
-	others := slices.DeleteFunc(in.outlook(), func(v voter) bool { return v.ID == n.self.ID() })
-	fits := func(v voter) bool { return timeoutOf(announced[v.name].Timeout) == n.fit.target }
-	settled := in.timeout == n.fit.target
+// tuneAll brings all nodes to one T, this leader's target, step by step: one step a call.
+func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
+	others := slices.DeleteFunc(in.candidates(), func(v voter) bool { return v.ID == n.self.ID() })
+	fits := func(v voter) bool { return timeoutOf(announced[v.name].Timeout) == n.tuning.target }
+	settled := in.timeout == n.tuning.target
 	answering := 1 // this node
 	for _, v := range others {
 		if v.silent == 0 {
 			answering++
-			_, asked := n.fit.asked[v.ID]
-			settled = settled && (fits(v) || asked && time.Since(n.fit.asked[v.ID]) >= refitMax) // some can't
+			_, asked := n.tuning.asked[v.ID]
+			settled = settled && (fits(v) || asked && time.Since(n.tuning.asked[v.ID]) >= retuneMax) // some can't
 		}
 	}
-	if n.aim(in, others, announced, settled) {
+	if n.setTarget(in, others, announced, settled) {
 		return // with the next look
 	}
-	target, opening := n.fit.target, false
+	target, opening := n.tuning.target, false
 	for _, v := range others {
 		if fits(v) {
 			continue
 		}
-		ago := time.Since(n.fit.asked[v.ID])
-		if ago < refitMax {
+		ago := time.Since(n.tuning.asked[v.ID])
+		if ago < retuneMax {
 			return // one at a time: while it opens raft it may be silent
 		}
-		opening = opening || v.silent > 0 && ago < refitAgain
+		opening = opening || v.silent > 0 && ago < retuneAgain
 	}
 	for _, v := range others {
 		// Without this one the others and this node must be a majority. If they can't, the T may be too short for that.
 		spared := 2*(answering-1) > len(others)+1 || target > in.timeout && !opening
-		if v.silent == 0 && !fits(v) && time.Since(n.fit.asked[v.ID]) >= refitAgain && spared {
-			n.fit.asked[v.ID] = time.Now()
-			n.askRefit(ctx, v, target)
+		if v.silent == 0 && !fits(v) && time.Since(n.tuning.asked[v.ID]) >= retuneAgain && spared {
+			n.tuning.asked[v.ID] = time.Now()
+			n.askRetune(ctx, v, target)
 			return
 		}
 	}
-	if in.timeout == target || time.Since(n.fit.handedOver) < fitPause || n.canReopen() != nil {
+	if in.timeout == target || time.Since(n.tuning.handedOver) < tunePause || n.canReopen() != nil {
 		return
 	}
 	to, err := in.successor(fits)
 	if err != nil {
 		return // nobody fits yet
 	}
-	n.fit.handedOver = time.Now()
+	n.tuning.handedOver = time.Now()
 	n.chosen.Store(int64(target))
 	n.keepTimeout()
 	n.log.Info("handing the leadership over, to restart raft with another election timeout", "to", peer.NameOf(to.ID),
 		"timeout", target, "before", in.timeout)
-	n.giveWay(ctx, in, to)
+	n.stepAside(ctx, in, to)
 }
 
-// aim decides on the target, and tells whether it is another one.
-func (n *Node) aim(in *instance, others []voter, announced map[string]fsm.MemberRecord, settled bool) bool {
+// setTarget decides on the target, and tells whether it is another one.
+func (n *Node) setTarget(in *instance, others []voter, announced map[string]fsm.MemberRecord, settled bool) bool {
 	now := time.Now()
 	fixed := n.cfg.Election
 	for _, v := range others {
 		fixed = max(fixed, timeoutOf(announced[v.name].Fixed))
 	}
 	if fixed != 0 { // of several the longest, which each of them sees
-		return n.aimAt(max(fixed, halfOf(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
+		return n.proposeTarget(max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
 	}
 	if len(others) == 0 {
 		return false // it waits for nobody
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(now)
 	need := trip + stall
-	why := fmt.Sprintf("round trips of %v, pauses of this process of %v", trip.Round(time.Millisecond), stall.Round(time.Millisecond))
+	reason := fmt.Sprintf("round trips of %v, pauses of this process of %v", trip.Round(time.Millisecond), stall.Round(time.Millisecond))
 	switch {
-	case fitting(need) > n.fit.target:
-		return n.aimAt(fitting(need+stall/2), why) // the next pause may be longer
-	case fitting(need+need/4) >= n.fit.target || !settled:
-		n.fit.calmSince = now
-	case now.Sub(n.fit.calmSince) >= calm:
-		return n.aimAt(max(fitting(need+need/4), halfOf(in.timeout, timeoutStep)), why)
+	case timeoutFor(need) > n.tuning.target:
+		return n.proposeTarget(timeoutFor(need+stall/2), reason) // the next pause may be longer
+	case timeoutFor(need+need/4) >= n.tuning.target || !settled:
+		n.tuning.calmSince = now
+	case now.Sub(n.tuning.calmSince) >= calm:
+		return n.proposeTarget(max(timeoutFor(need+need/4), halfStep(in.timeout, timeoutStep)), reason)
 	}
 	return false
 }
 
-// halfOf is the shortest T that a leader with another one can bring the others to: it sends at a tenth of its
+// halfStep is the shortest T that a leader with another one can bring the others to: it sends at a tenth of its
 // heartbeat timeout, which must not be below half of its T. It is a multiple of step, unless t is shorter.
-func halfOf(t, step time.Duration) time.Duration {
+func halfStep(t, step time.Duration) time.Duration {
 	return min((t/2+step-1)/step*step, t)
 }
 
-func (n *Node) aimAt(target time.Duration, why string) bool {
-	if n.fit.target == target {
+func (n *Node) proposeTarget(target time.Duration, reason string) bool {
+	if n.tuning.target == target {
 		return false
 	}
-	n.log.Info("the election timeout of the cluster changes", "to", target, "before", n.fit.target, "because", why)
-	n.fit.target, n.fit.calmSince = target, time.Now()
-	clear(n.fit.asked)
+	n.log.Info("the election timeout of the cluster changes", "to", target, "before", n.tuning.target, "because", reason)
+	n.tuning.target, n.tuning.calmSince = target, time.Now()
+	clear(n.tuning.asked)
 	return true
 }
 
@@ -264,18 +264,18 @@ func quorumTrip(others []voter) time.Duration {
 	return 0
 }
 
-// askRefit asks a follower to open raft anew with another T.
-func (n *Node) askRefit(ctx context.Context, v voter, target time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+// askRetune asks a follower to open raft anew with another T.
+func (n *Node) askRetune(ctx context.Context, v voter, target time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
-	body := binary.BigEndian.AppendUint32([]byte{tellTimeouts}, uint32(target/time.Millisecond))
-	if _, err := n.exchange(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
+	body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
+	if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
 		n.log.Info("a node did not take another timeout", "node", v.name, "timeout", target, "error", err)
 	}
 }
 
-// refit takes a T from the leader.
-func (n *Node) refit(from peer.Server, body []byte) error {
+// handleRetune takes a T from the leader.
+func (n *Node) handleRetune(from peer.Server, body []byte) error {
 	in := n.running()
 	if in == nil || len(body) != 4 {
 		return fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
@@ -291,7 +291,7 @@ func (n *Node) refit(from peer.Server, body []byte) error {
 		return err
 	}
 	n.chosen.Store(int64(target))
-	n.kickClerk()
+	n.wakeMaintenance()
 	return nil
 }
 
@@ -300,15 +300,15 @@ func (n *Node) canReopen() error {
 	if n.state.restoring.Load() > 0 {
 		return errors.New("a snapshot is being read")
 	}
-	if w, writing := n.store.Writing(); writing && time.Since(w.Since) > refitWriting {
+	if w, writing := n.store.Writing(); writing && time.Since(w.Since) > retuneWriting {
 		return fmt.Errorf("a write has been going on for %v", time.Since(w.Since))
 	}
 	return n.store.Room()
 }
 
-// pulse measures for how long this process is kept from running.
-func (n *Node) pulse() {
-	tick := time.NewTicker(pulseTick)
+// measureHeartbeat measures for how long this process is kept from running.
+func (n *Node) measureHeartbeat() {
+	tick := time.NewTicker(heartbeatTick)
 	defer tick.Stop()
 	for last := n.cfg.Source.Now(); ; {
 		select {
@@ -317,29 +317,29 @@ func (n *Node) pulse() {
 		case <-tick.C:
 		}
 		now := n.cfg.Source.Now()
-		n.stalls.Add(time.Now(), now.Since(last).Duration()-pulseTick)
+		n.stalls.Add(time.Now(), now.Since(last).Duration()-heartbeatTick)
 		last = now
 	}
 }
 
-// fitAlone lengthens this node's T while no leader lasts, though a majority of the voters answers: with messages that
+// tuneAlone lengthens this node's T while no leader lasts, though a majority of the voters answers: with messages that
 // take longer than raft waits for them, nobody could lead, and so nobody would measure.
-func (n *Node) fitAlone(ctx context.Context, in *instance) {
+func (n *Node) tuneAlone(ctx context.Context, in *instance) {
 	now := time.Now()
-	if now.Sub(n.fit.looked) >= clerkTick {
+	if now.Sub(n.tuning.looked) >= maintenanceTick {
 		term, leader := in.raft.CurrentTerm(), false
 		if _, id := in.raft.LeaderWithID(); id != "" {
-			leader = term == n.fit.term
+			leader = term == n.tuning.term
 		}
-		n.fit.looked, n.fit.term = now, term
-		if leader || n.fit.lasted.IsZero() {
-			n.fit.lasted = now
+		n.tuning.looked, n.tuning.term = now, term
+		if leader || n.tuning.lasted.IsZero() {
+			n.tuning.lasted = now
 		}
 	}
-	if n.cfg.Election != 0 || now.Sub(n.fit.lasted) < leaderlessFit || now.Sub(n.fit.askedOthers) < leaderlessFit {
+	if n.cfg.Election != 0 || now.Sub(n.tuning.lasted) < tuneLeaderless || now.Sub(n.tuning.askedOthers) < tuneLeaderless {
 		return
 	}
-	n.fit.askedOthers = now
+	n.tuning.askedOthers = now
 	took := map[string]time.Duration{}
 	for _, reply := range n.network.AskAll(ctx, n.others(in)) {
 		if reply.Err == nil {
@@ -357,7 +357,7 @@ func (n *Node) fitAlone(ctx context.Context, in *instance) {
 		}
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(now)
-	if t := fitting(trip + stall); trip > 0 && t > n.timeout() && in.raft.State() != raft.Leader && n.canReopen() == nil {
+	if t := timeoutFor(trip + stall); trip > 0 && t > n.timeout() && in.raft.State() != raft.Leader && n.canReopen() == nil {
 		n.log.Warn("no leader lasts though a majority answers, slowly; this node raises its election timeout", "timeout", t,
 			"before", n.timeout(), "round_trip", trip, "pause", stall)
 		n.reopenWith(in, t)

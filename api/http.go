@@ -75,7 +75,7 @@ func (s *nodeSettings) serveHTTP(stopping <-chan struct{}) *httpPort {
 		defer close(h.served)
 		err := h.server.Serve(&limitedListener{Listener: s.httpListener, free: make(chan struct{}, httpConnsMax), log: s.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
-			s.Logger.Error("HTTP is not served any more", "error", err)
+			s.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
 		}
 	}()
 	return h

@@ -131,7 +131,7 @@ func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 	healthpb.RegisterHealthServer(s.grpc, health{server: s})
 	s.busy.Go(func() {
 		if err := s.grpc.Serve(&limitedListener{Listener: l, free: make(chan struct{}, conns), log: s.log}); err != nil {
-			s.log.Error("clients are not served any more", "error", err)
+			s.log.Error("the client listener failed; this node serves no clients until it is restarted", "error", err)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		_ = conn.Close()
 		if time.Since(l.lastLogged) > refusalEvery {
 			l.lastLogged = time.Now()
-			l.log.Warn("a connection was refused: there are too many", "limit", cap(l.free), "from", conn.RemoteAddr())
+			l.log.Warn("connection refused: the limit of client connections is reached", "limit", cap(l.free), "from", conn.RemoteAddr())
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 		switch {
 		case errors.Is(err, errTooLate):
 			if between == (pause{}) {
-				c.log.Warn("zamok: a grant was over before it could be handed over; asking again", "locks", r.names(), "max hold", r.maxHold)
+				c.log.Warn("zamok: the maximum hold passed before the lock could be returned; acquiring again", "locks", r.names(), "max hold", r.maxHold)
 			}
 			between.wait(ctx)
 		case !errors.Is(err, errRetryInNewSession):

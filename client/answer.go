@@ -74,7 +74,7 @@ func (s *session) answer(a *zamokpb.Answer) {
 	case a.GetState().GetState() == zamokpb.State_STATE_ENDED:
 		t.setState(a.GetState())
 	default: // a drop must not fail: as long as it does, it is said again
-		s.c.log.Warn("zamok: a lock could not be released; trying on", "ticket", t.number, "error", final)
+		s.c.log.Warn("zamok: releasing a lock failed; retrying", "ticket", t.number, "error", final)
 		s.retryLater(t)
 	}
 }

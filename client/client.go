@@ -108,7 +108,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	if cfg.TTL < ttlCalm {
-		cfg.Logger.Warn("zamok: with so short a ttl locks may be lost at a change of leader", "ttl", cfg.TTL)
+		cfg.Logger.Warn("zamok: the ttl is too short to survive a failover", "ttl", cfg.TTL)
 	}
 	return &Client{cfg: cfg, log: cfg.Logger, clock: cfg.Clock, nodes: nodes, end: make(chan struct{})}, nil
 }

@@ -322,7 +322,7 @@ func TestALearntAddressOfAnotherClusterIsNotUsed(t *testing.T) {
 			return strings.Contains(strings.Join(out.lines(), ""), idB)
 		}
 		require.Eventually(t, refused, patience, pollEvery, "the node of another cluster was not met")
-		require.Equal(t, 1, strings.Count(strings.Join(out.lines(), ""), "another cluster; it is not used"), "said once")
+		require.Equal(t, 1, strings.Count(strings.Join(out.lines(), ""), "belongs to another cluster and is ignored"), "said once")
 		_, err = cl.TryLock(ctx, "y")
 		require.NoError(t, err)
 		b.unused()

@@ -337,7 +337,7 @@ func (n *nodes) failed(address string, one *node, err error) {
 	}
 	before := one.wrongCluster
 	if one.wrongCluster = errors.Is(err, ErrWrongCluster); one.wrongCluster && !before {
-		n.log.Error("zamok: an address leads to a node of another cluster; it is not used", "address", address, "error", err)
+		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", address, "error", err)
 	}
 }
 

@@ -147,7 +147,7 @@ func (s *session) warn() {
 	s.mu.Unlock()
 	if first {
 		nodes := strings.TrimPrefix(s.c.nodes.unavailable(NotDone, nil).Error(), "zamok: unavailable: ")
-		s.c.log.Warn("zamok: no leader can be reached, so nothing is granted or renewed; trying on: look whether most nodes run",
+		s.c.log.Warn("zamok: no leader reachable, so no lock is granted or renewed; retrying; check that a majority of the nodes is running",
 			"held", held, "nodes", nodes)
 	}
 }

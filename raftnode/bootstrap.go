@@ -53,7 +53,7 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Cluster.Nodes()))
 		switch {
 		case d.Act == peer.Agree:
-			n.log.Info("agreed on the initial members", "members", d.Initial, "reason", d.Reason)
+			n.log.Info("initial members agreed", "members", d.Initial, "reason", d.Reason)
 			if err := n.store.Bootstrap(d.Initial.String()); err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 				continue // those that agreed before wait for it
 			}
 		case d.Act == peer.Bootstrap:
-			n.log.Info("the cluster begins", "reason", d.Reason)
+			n.log.Info("bootstrapping the cluster", "reason", d.Reason)
 			return n.writeConfiguration(d.Initial.Configuration())
 		case d.Act == peer.Refuse, d.Act == peer.JoinElsewhere && !n.cfg.Join:
 			return fmt.Errorf("raftnode: this node does not start: %s", d.Reason)
@@ -70,7 +70,7 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 			return n.awaitJoin(store.ID(d.Cluster))
 		}
 		if d.Reason != said {
-			n.log.Info("waiting", "reason", d.Reason)
+			n.log.Info("waiting for the initial members", "reason", d.Reason)
 			said = d.Reason
 		}
 		pause := time.NewTimer(askEvery)
@@ -103,13 +103,13 @@ func (n *Node) writeConfiguration(servers raft.Configuration) error {
 // awaitJoin makes this node one that a running cluster can take in.
 func (n *Node) awaitJoin(cluster store.ID) error {
 	if cluster == (store.ID{}) {
-		n.log.Info("this node holds nothing and knows no cluster", "id", n.cfg.ID, "peer", n.network.Addr())
+		n.log.Info("no data and no cluster: waiting to be added with --join", "id", n.cfg.ID, "peer", n.network.Addr())
 		return nil
 	}
 	if err := n.store.Join(cluster); err != nil {
 		return err
 	}
-	n.log.Info("this node holds nothing and waits to be taken into a cluster", "id", n.cfg.ID, "peer", n.network.Addr(), "cluster", cluster)
+	n.log.Info("no data: waiting to be added to the cluster", "id", n.cfg.ID, "peer", n.network.Addr(), "cluster", cluster)
 	return n.network.SetCluster(peer.ClusterID(cluster))
 }
 

@@ -112,13 +112,13 @@ func (o *epoch) start() bool {
 		applied, err := o.propose(entry.Append(nil))
 		switch {
 		case err != nil:
-			o.node.log.Info("the epoch did not open", "error", err)
+			o.node.log.Info("could not start leading", "error", err)
 			return false
 		case applied.Refused == fsm.OtherVersion:
 			// The machine had not caught up with the rules. It has now, or soon.
 			o.backOff(versionRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
-			o.node.log.Error("the epoch was refused", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
+			o.node.log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
 			return false
 		default:
 			number := applied.Results[0].Index

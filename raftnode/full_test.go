@@ -78,7 +78,7 @@ func TestAFollowerWithoutRoomIsAskedForTheSameAgain(t *testing.T) {
 		said := strings.Join(leader.diary.new(), "")
 		require.NotContains(b, said, "sending older logs")
 		require.NotContains(b, said, "snapshot on")
-		require.Contains(b, said, "takes no entries")
+		require.Contains(b, said, "rejects entries")
 		full.disk.heal()
 		require.NoError(b, b.fence(leader))
 		time.Sleep(11 * time.Second) // longer than raft waits before it sends again

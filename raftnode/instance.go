@@ -56,7 +56,7 @@ func (n *Node) newInstance() (*instance, error) {
 	cfg := in.raftConfig()
 	logs := timedLog{n.store.Logs(), n.proposals}
 	if n.restartedByWatchdog() {
-		n.log.Warn("this node's watchdog ended it a moment ago: it does not campaign for a while", "while", cautious)
+		n.log.Warn("restarted by the watchdog: not campaigning for a while", "while", cautious)
 		in.cautiousUntil = time.Now().Add(cautious)
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout = cautious, cautious
 	}
@@ -82,10 +82,10 @@ func (in *instance) setElectionTimeout() {
 	if c.ElectionTimeout == timeout {
 		return
 	}
-	in.node.log.Info("the election timeout of the running raft changed", "timeout", timeout)
+	in.node.log.Info("election timeout changed", "timeout", timeout)
 	c.HeartbeatTimeout, c.ElectionTimeout = timeout, timeout
 	if err := in.raft.ReloadConfig(c); err != nil {
-		in.node.log.Error("this node campaigns as soon, or as late, as before", "error", err)
+		in.node.log.Error("could not change the election timeout; the previous one stays in force", "error", err)
 	}
 }
 
@@ -124,7 +124,7 @@ func (in *instance) transferLeadership() {
 		future = func() raft.Future { return in.raft.LeadershipTransferToServer(to.ID, to.Address) }
 	}
 	if err := in.waitFor(ctx, future()); err != nil {
-		in.node.log.Info("leadership was not handed over", "error", err)
+		in.node.log.Info("leadership transfer failed", "error", err)
 	}
 }
 

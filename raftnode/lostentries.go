@@ -58,7 +58,7 @@ func (n *Node) reportLoss(l lostEntries) {
 	ctx, cancel := context.WithTimeout(context.Background(), lostWait)
 	defer cancel()
 	if _, err := n.callNode(ctx, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
-		n.log.Debug("a node could not be notified that its log lost entries, or ended its process for that reason", "id", l.node.ID, "error", err)
+		n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", l.node.ID, "error", err)
 	}
 }
 

@@ -49,20 +49,20 @@ func (n *Node) maintain() {
 		n.tuneTimeouts(ctx)
 		if n.shouldAnnounce() {
 			if err := n.send(ctx, n.announcement()); err != nil {
-				n.log.Debug("this node was not announced", "error", err)
+				n.log.Debug("could not announce this node", "error", err)
 			}
 		}
 		for _, d := range n.digests.toReport() {
 			d.Node = n.cfg.ID
 			if err := n.send(ctx, &d); err != nil {
-				n.log.Debug("a digest was not reported", "error", err)
+				n.log.Debug("could not report a state digest", "error", err)
 			}
 		}
 		n.checkDigests()
 		n.checkFreeSpace(ctx)
 		if low, _ := n.store.Low(); low && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
-			n.log.Warn("the disk is nearly full; making a snapshot to shorten the log")
+			n.log.Warn("low disk space: taking a snapshot to compact the log")
 			n.truncateLog()
 		}
 	}
@@ -93,7 +93,7 @@ func (n *Node) recordCluster() {
 	n.state.view(func(m *fsm.Machine) { cluster = m.Cluster() })
 	if cluster != (fsm.ClusterID{}) {
 		if err := n.network.SetCluster(peer.ClusterID(cluster)); err != nil {
-			n.log.Error("the peer network keeps its cluster", "error", err)
+			n.log.Error("could not set the cluster id of the peer network", "error", err)
 			return
 		}
 	}
@@ -102,7 +102,7 @@ func (n *Node) recordCluster() {
 		return // one that joins is a member when that is committed, and not before
 	}
 	if err := n.store.RecordCluster(store.ID(cluster)); err != nil {
-		n.log.Error("the marker of this node's cluster was not written", "error", err)
+		n.log.Error("could not record the cluster id on disk", "error", err)
 	}
 }
 
@@ -172,7 +172,7 @@ func (n *Node) checkDigests() {
 	if !found {
 		return
 	}
-	n.log.Error("ALARM: the nodes' states differ", "index", d.index, "mine", d.mine, "reports", d.reports, "outvoted", d.outvoted)
+	n.log.Error("ALARM: state digests of the nodes differ: a node computed another state from the same log", "index", d.index, "mine", d.mine, "reports", d.reports, "outvoted", d.outvoted)
 	if !d.outvoted {
 		return // no majority against this node: stopping would help nobody
 	}

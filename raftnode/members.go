@@ -91,7 +91,7 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	if err := n.promote(ctx, in, to); err != nil {
 		return fmt.Errorf("raftnode: join: %s has no vote yet: %w", node.ID, err)
 	}
-	n.log.Info("a node joined", "id", node.ID, "incarnation", server.Incarnation, "peer", node.Address)
+	n.log.Info("node joined", "id", node.ID, "incarnation", server.Incarnation, "peer", node.Address)
 	return nil
 }
 
@@ -161,7 +161,7 @@ func (n *Node) admit(ctx context.Context, in *instance, server peer.Server, addr
 		if err := n.mayReplace(ctx, in, *old, server); err != nil {
 			return err
 		}
-		n.log.Warn("a node has lost its data directory and is replaced by the one that answers in its place",
+		n.log.Warn("a node lost its data directory and is replaced by the new node at its address",
 			"id", server.Name, "lost", old.ID, "new", server.ID(), "peer", address)
 		if err := n.remove(ctx, in, *old); err != nil {
 			return err
@@ -295,7 +295,7 @@ func (n *Node) Remove(ctx context.Context, name string) error {
 	if err := n.remove(ctx, in, in.servers()[at]); err != nil {
 		return fmt.Errorf("raftnode: remove: %w", err)
 	}
-	n.log.Info("a node was removed", "id", name)
+	n.log.Info("node removed", "id", name)
 	return nil
 }
 
@@ -385,7 +385,7 @@ func (n *Node) reopen(old *instance) error {
 	}
 	n.exchangeInstance(nil)
 	if err := old.stop(); err != nil {
-		n.log.Warn("raft ended with an error", "error", err)
+		n.log.Warn("raft shut down with an error", "error", err)
 	}
 	in, err := n.newInstance()
 	if err != nil {
@@ -409,7 +409,7 @@ func (n *Node) checkpoint(in *instance) {
 	ctx, cancel := context.WithTimeout(context.Background(), in.timeout)
 	defer cancel()
 	if _, _, err := n.Fence(ctx); err != nil {
-		n.log.Debug("no checkpoint before the change of leader", "error", err)
+		n.log.Debug("could not write a checkpoint before the leadership transfer", "error", err)
 	}
 }
 

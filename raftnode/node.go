@@ -138,7 +138,7 @@ func (n *Node) abandon() (err error) {
 
 // fatal ends the process, and at least this goroutine: what it was about to do must not happen.
 func (n *Node) fatal(err error) {
-	n.log.Error("this process must end", "error", err)
+	n.log.Error("fatal: this process must exit", "error", err)
 	n.cfg.Fatal(err)
 	runtime.Goexit()
 }

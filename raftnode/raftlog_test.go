@@ -30,13 +30,13 @@ func TestADeadFollowerIsALineOfTheLog(t *testing.T) {
 		lines := leader.diary.new()
 		assert.Len(t, lines, 1)
 		assert.Contains(t, lines[len(lines)-1], "level=WARN")
-		assert.Contains(t, lines[len(lines)-1], `msg="a node does not answer this leader, and lacks what is written until it does" node=`+dead.self.ID)
+		assert.Contains(t, lines[len(lines)-1], `msg="peer unreachable; it is missing new entries until it answers" node=`+dead.self.ID)
 
 		b.start(dead)
 		time.Sleep(time.Minute)
 		lines = leader.diary.new()
 		assert.Len(t, lines, 1)
-		assert.Contains(t, lines[len(lines)-1], `level=INFO msg="a node answers again" node=`+dead.self.ID)
+		assert.Contains(t, lines[len(lines)-1], `level=INFO msg="peer reachable again" node=`+dead.self.ID)
 
 		other.diary.new()
 		dead.diary.new()

@@ -93,7 +93,7 @@ func (s *state) logHoldOff() {
 	var left clock.Span
 	s.view(func(m *fsm.Machine) { left = m.HoldOff() })
 	if left > 0 {
-		s.log.Warn("no lock is granted yet: a backup was restored, and clients may still believe in locks of the old cluster", "left", left)
+		s.log.Warn("restore hold-off: no lock is granted yet, because clients of the old cluster may still hold valid leases", "left", left)
 	}
 }
 
@@ -132,7 +132,7 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 		s.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
 	}
 	if a.Refused == fsm.Malformed {
-		s.log.Error("an entry of the log can't be decoded; it changed nothing", "raft_index", l.Index, "fault", a.Fault)
+		s.log.Error("skipped a log entry that cannot be decoded; the state is unchanged", "raft_index", l.Index, "fault", a.Fault)
 	}
 	s.digests.applied(a, s.machine.Digest())
 	for _, e := range a.Events {
@@ -184,7 +184,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	}
 	if err := machine.Check(); err != nil {
 		// Every node restores these bytes: to refuse them would stop all of them.
-		s.log.Error("ALARM: a restored state breaks its invariants; going on with it", "error", err)
+		s.log.Error("ALARM: the restored state violates an invariant; continuing with it", "error", err)
 	}
 	s.replace(machine)
 	s.logHoldOff()

@@ -164,7 +164,7 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 		return
 	}
 	n.steppedAside = time.Now()
-	n.log.Warn("the disk of this leader is nearly full: it hands the leadership over", "to", peer.NameOf(to.ID))
+	n.log.Warn("low disk space on this leader: transferring leadership", "to", peer.NameOf(to.ID))
 	n.stepAside(ctx, in, to)
 }
 
@@ -180,7 +180,7 @@ func (n *Node) stepAside(ctx context.Context, in *instance, to raft.Server) {
 	ctx, cancel := context.WithTimeout(ctx, in.timeout+transferWait)
 	defer cancel()
 	if err := n.transferTo(ctx, in, to); err != nil {
-		n.log.Warn("leadership was not handed over, or it is not known whether", "to", peer.NameOf(to.ID), "error", err)
+		n.log.Warn("leadership transfer failed or is unconfirmed", "to", peer.NameOf(to.ID), "error", err)
 	}
 }
 

@@ -86,7 +86,7 @@ func (n *Node) tuneTimeouts(ctx context.Context) {
 	n.known.Store(int64(max(in.timeout, in.ofMajority(announced))))
 	n.tuneAlone(ctx, in)
 	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen() == nil {
-		n.log.Info("restarting raft with another election timeout", "timeout", n.timeout(), "before", in.timeout)
+		n.log.Info("restarting raft with a new election timeout", "timeout", n.timeout(), "before", in.timeout)
 		n.reopenWith(in, n.timeout())
 		return
 	}
@@ -142,7 +142,7 @@ func (n *Node) keepTimeout() {
 		return
 	}
 	if err := n.store.RecordTimeout(uint32(t / time.Millisecond)); err != nil {
-		n.log.Warn("this node's timeout was not written down", "error", err)
+		n.log.Warn("could not record the election timeout on disk", "error", err)
 	}
 }
 
@@ -151,7 +151,7 @@ func (n *Node) reopenWith(in *instance, t time.Duration) {
 	n.chosen.Store(int64(t))
 	n.keepTimeout()
 	if err := n.reopen(in); err != nil {
-		n.log.Warn("raft was not restarted", "error", err)
+		n.log.Warn("could not restart raft", "error", err)
 	}
 }
 
@@ -201,7 +201,7 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 	n.tuning.handedOver = time.Now()
 	n.chosen.Store(int64(target))
 	n.keepTimeout()
-	n.log.Info("handing the leadership over, to restart raft with another election timeout", "to", peer.NameOf(to.ID),
+	n.log.Info("transferring leadership to restart raft with a new election timeout", "to", peer.NameOf(to.ID),
 		"timeout", target, "before", in.timeout)
 	n.stepAside(ctx, in, to)
 }
@@ -243,7 +243,7 @@ func (n *Node) proposeTarget(target time.Duration, reason string) bool {
 	if n.tuning.target == target {
 		return false
 	}
-	n.log.Info("the election timeout of the cluster changes", "to", target, "before", n.tuning.target, "because", reason)
+	n.log.Info("changing the election timeout of the cluster", "to", target, "before", n.tuning.target, "because", reason)
 	n.tuning.target, n.tuning.calmSince = target, time.Now()
 	clear(n.tuning.asked)
 	return true
@@ -270,7 +270,7 @@ func (n *Node) askRetune(ctx context.Context, v voter, target time.Duration) {
 	defer cancel()
 	body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
 	if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
-		n.log.Info("a node did not take another timeout", "node", v.name, "timeout", target, "error", err)
+		n.log.Info("a node did not adopt the new election timeout", "node", v.name, "timeout", target, "error", err)
 	}
 }
 
@@ -358,7 +358,7 @@ func (n *Node) tuneAlone(ctx context.Context, in *instance) {
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(now)
 	if t := timeoutFor(trip + stall); trip > 0 && t > n.timeout() && in.raft.State() != raft.Leader && n.canReopen() == nil {
-		n.log.Warn("no leader lasts though a majority answers, slowly; this node raises its election timeout", "timeout", t,
+		n.log.Warn("leaders keep failing although a majority answers slowly; raising the election timeout of this node", "timeout", t,
 			"before", n.timeout(), "round_trip", trip, "pause", stall)
 		n.reopenWith(in, t)
 	}

@@ -63,7 +63,7 @@ func (n *Node) watch() {
 			continue
 		}
 		if time.Since(began) < stuckPause {
-			n.log.Warn("stuck, and started too recently to end for it", "reason", stuck)
+			n.log.Warn("stalled, but started too recently to exit for it", "reason", stuck)
 			continue
 		}
 		n.writeStuckNote(stuck)

@@ -27,7 +27,7 @@ const (
 
 func (q *asking) flags(a *app, cmd *cobra.Command, patience time.Duration) {
 	q.connection.flags(a, cmd)
-	cmd.Flags().DurationVar(&q.timeout, "timeout", patience, "how long to try")
+	cmd.Flags().DurationVar(&q.timeout, "timeout", patience, "time limit of the whole operation")
 }
 
 var errTimeout = errors.New("the time (--timeout) was over")

@@ -19,12 +19,12 @@ func newBackup(a *app) *cobra.Command {
 	q := &asking{}
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
-		Short: "write the state of the cluster into a file",
-		Long: `Writes the state of the cluster, as it is at one moment after the call, into a file, and reads it back to
-see that it is whole. The file appears when it is complete; one that was there is replaced. A - instead of
-FILE writes to standard output, and reads nothing back.
+		Short: "write a backup of the cluster to a file",
+		Long: `Writes the state of the cluster at one moment after the call to FILE, then reads the file back to verify
+it. FILE appears only when it is complete and replaces an existing file. With - the backup goes to standard
+output and is not read back.
 
-What a backup is for: see ` + "`zamok restore --help`" + `.`,
+See ` + "`zamok restore --help`" + ` for what a backup can restore.`,
 		Example: "  zamok backup locks.zamok",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),

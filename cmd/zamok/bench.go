@@ -40,17 +40,17 @@ func newBench(a *app) *cobra.Command {
 	v := &benchVerb{}
 	cmd := &cobra.Command{
 		Use:   "bench [uncontended|contended|parked]",
-		Short: "measure how long locks take",
-		Long: `Measures a cluster from here, with locks of its own whose names begin with --prefix.
+		Short: "measure lock throughput and latency",
+		Long: `Measures a cluster with locks whose names begin with --prefix.
 
-  uncontended  each client takes and releases a lock of its own, again and again
-               (the default)
-  contended    all clients take and release the same lock; the handover is from
-               one's release to the next one's grant
-  parked       --waiters wait for one lock, which is held for --duration: what
-               do they cost? Then it is released, and goes through the queue
+  uncontended  each client repeatedly acquires and releases its own lock
+               (default)
+  contended    all clients acquire and release one lock; handover is the time
+               from a release to the next grant
+  parked       --waiters wait for one lock that is held for --duration, which
+               shows their cost; then the lock passes through the whole queue
 
-Each client has a session and connections of its own.`,
+Each client has its own session and connections.`,
 		Example:   "  zamok bench\n  zamok bench contended --clients 4 --duration 30s\n  zamok bench parked --waiters 100000 --clients 100",
 		GroupID:   groupLook,
 		ValidArgs: []string{"uncontended", "contended", "parked"},
@@ -70,10 +70,10 @@ Each client has a session and connections of its own.`,
 	}
 	v.connection.flags(a, cmd)
 	f := cmd.Flags()
-	f.IntVar(&v.clients, "clients", 16, "how many clients, each with a session of its own")
-	f.IntVar(&v.waiters, "waiters", 10_000, "how many wait in `parked`, of all clients together")
-	f.DurationVar(&v.duration, "duration", 10*time.Second, "how long to measure")
-	f.StringVar(&v.prefix, "prefix", "bench/", "how the names of its locks begin")
+	f.IntVar(&v.clients, "clients", 16, "number of clients, each with its own session")
+	f.IntVar(&v.waiters, "waiters", 10_000, "total number of waiters in `parked`")
+	f.DurationVar(&v.duration, "duration", 10*time.Second, "length of the measurement")
+	f.StringVar(&v.prefix, "prefix", "bench/", "prefix of the names of its locks")
 	return cmd
 }
 

@@ -21,10 +21,10 @@ func newCheck(a *app) *cobra.Command {
 	v := &checkVerb{}
 	cmd := &cobra.Command{
 		Use:   "check NAME TOKEN",
-		Short: "is a grant held now? Exit code 0: yes, 1: no",
-		Long: `Asks whether a lock is held with a token. Yes was true at a moment between question and answer; it is no
-promise about the moment after. A token alone names an exclusive grant. Shared locks and permits may
-share one: for those give --session and --ticket as well.`,
+		Short: "test whether a lock is held with a token (exit code 0: yes, 1: no)",
+		Long: `Tests whether a lock is held with a token. A positive answer was true at some moment between the request
+and the answer; it says nothing about later moments. A token identifies an exclusive grant. Shared grants and
+permits may share a token: give --session and --ticket as well.`,
 		Example: `  zamok check stock "$ZAMOK_LOCK_TOKEN"
   zamok check pool "$ZAMOK_LOCK_TOKEN" --session "$ZAMOK_LOCK_SESSION" --ticket "$ZAMOK_LOCK_TICKET"`,
 		GroupID: groupLook,

@@ -31,11 +31,11 @@ func (c *connection) flags(a *app, cmd *cobra.Command) {
 		endpoints = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "nodes of one cluster; one that answers is enough (ZAMOK_ENDPOINTS)")
-	f.StringVar(&c.files.ca, "cacert", a.getenv("ZAMOK_CACERT"), "talk TLS, and trust these authorities: a PEM `file` (ZAMOK_CACERT)")
-	f.StringVar(&c.files.cert, "cert", a.getenv("ZAMOK_CERT"), "our certificate: a PEM `file` (ZAMOK_CERT)")
-	f.StringVar(&c.files.key, "key", a.getenv("ZAMOK_KEY"), "its key: a PEM `file` (ZAMOK_KEY)")
-	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"), "a `file` with our bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
+	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "client addresses of the cluster's nodes; one reachable node is enough (ZAMOK_ENDPOINTS)")
+	f.StringVar(&c.files.ca, "cacert", a.getenv("ZAMOK_CACERT"), "use TLS and trust the authorities in this PEM `file` (ZAMOK_CACERT)")
+	f.StringVar(&c.files.cert, "cert", a.getenv("ZAMOK_CERT"), "client certificate, a PEM `file` (ZAMOK_CERT)")
+	f.StringVar(&c.files.key, "key", a.getenv("ZAMOK_KEY"), "key of the client certificate, a PEM `file` (ZAMOK_KEY)")
+	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"), "`file` with a bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
 }
 
 // config is what the flags say; a verb adds what belongs to its session.

@@ -40,17 +40,17 @@ func newDev(a *app) *cobra.Command {
 	v := &devVerb{app: a}
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "a cluster on this machine, to try things",
-		Long: `Runs a cluster in one process, reachable from this machine only, until Ctrl-C. The data lives in memory
-and ends with it, unless --data says where to keep it.`,
+		Short: "run a local cluster for development",
+		Long: `Runs a cluster in one process, reachable from this machine only, until interrupted. Data is kept in memory
+unless --data is given.`,
 		Example: "  zamok dev\n  zamok dev --nodes 1 --data ./data",
 		GroupID: groupRun,
 		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.IntVar(&v.nodes, "nodes", 3, "1 or 3")
-	f.StringVar(&v.data, "data", "", "keep the data in this directory (default: in memory)")
-	f.IntVar(&v.port, "port", devPort, "the first port; a node uses three from there, the next one three from 10 further")
+	f.IntVar(&v.nodes, "nodes", 3, "number of nodes, 1 or 3")
+	f.StringVar(&v.data, "data", "", "data directory (default: in memory)")
+	f.IntVar(&v.port, "port", devPort, "first port; a node uses three consecutive ports, the next node starts 10 higher")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := v.check(cmd); err != nil {
 			return &usageError{cmd.CommandPath(), err}
@@ -104,7 +104,7 @@ func (v *devVerb) run(ctx context.Context) error {
 			if !errors.Is(n.Err(), raftnode.ErrRemoved) {
 				return fmt.Errorf("a node has ended itself, so all end: %w", n.Err())
 			}
-			v.log.Warn("a node was removed and has ended; the others go on", "error", n.Err())
+			v.log.Warn("a node was removed from the cluster and stopped; the others continue", "error", n.Err())
 		case <-ctx.Done():
 			return interrupted(ctx)
 		}
@@ -194,7 +194,7 @@ func (v *devVerb) closeAll(nodes []*api.Node) {
 	for _, n := range nodes {
 		closing.Go(func() {
 			if err := n.Close(); err != nil {
-				v.log.Warn("a node did not end in good order", "error", err)
+				v.log.Warn("a node did not shut down cleanly", "error", err)
 			}
 		})
 	}

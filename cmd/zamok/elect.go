@@ -16,10 +16,11 @@ func newElect(a *app) *cobra.Command {
 	v := &electVerb{}
 	cmd := &cobra.Command{
 		Use:   "elect NAME [flags] -- COMMAND [ARGUMENT…]",
-		Short: "run a command wherever elected, again and again",
-		Long: `Stands for election, and runs a command while elected: of all who stand for one name, one is. If the
-election is lost the command is ended as by ` + "`zamok lock`" + `, before anybody else is elected, and we stand
-again. When the command ends by itself we step down, and exit with its code.`,
+		Short: "run a command while elected leader of a name",
+		Long: `Campaigns for an election and runs a command while elected. One candidate of a name is the leader at a
+time. If leadership is lost, the command is ended as by ` + "`zamok lock`" + `, before another candidate is elected,
+and this process campaigns again. When the command ends by itself, this process resigns and exits with the
+command's exit code.`,
 		Example: "  zamok elect billing -- ./billing-worker",
 		GroupID: groupLocks,
 		Args:    nameAndCommand,
@@ -55,13 +56,13 @@ func (v *electVerb) run(ctx context.Context, name string, argv []string) error {
 		}
 		if !o.ended {
 			if why != nil {
-				log.Warn("the command ended by itself, and may not have been elected to its end", "name", name, "reason", why)
+				log.Warn("the command ended; leadership may have been lost before its end", "name", name, "reason", why)
 			}
 			return exitWith(o.code)
 		}
 		if o.asked != 0 {
 			return &signalError{o.asked}
 		}
-		log.Warn("not elected any more; the command was ended, and we stand again", "name", name, "reason", why)
+		log.Warn("leadership lost; the command was stopped, campaigning again", "name", name, "reason", why)
 	}
 }

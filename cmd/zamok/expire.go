@@ -16,9 +16,9 @@ func newExpire(a *app) *cobra.Command {
 	reason := ""
 	cmd := &cobra.Command{
 		Use:   "expire SESSION --reason TEXT",
-		Short: "end a session, and with it all of its locks",
-		Long: `Ends a session as if its lease had run out: its locks are lost and its places in queues gone. The client
-is told, with the reason; it may be at work while others are granted its locks.`,
+		Short: "end a session and release all of its locks",
+		Long: `Ends a session as if its lease had expired: its locks are released and its queue positions are given up.
+The reason is reported to the client, which may still be working when its locks are granted to others.`,
 		Example: "  zamok expire 123456 --reason 'host db7 is gone'",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),
@@ -50,6 +50,6 @@ is told, with the reason; it may be at work while others are granted its locks.`
 		},
 	}
 	q.flags(a, cmd, askPatience)
-	cmd.Flags().StringVar(&reason, "reason", "", "what the client and those who watch are told")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason that is reported to the client and to watchers")
 	return cmd
 }

@@ -45,15 +45,15 @@ const (
 func (h *holding) flags(a *app, cmd *cobra.Command) {
 	h.connection.flags(a, cmd)
 	f := cmd.Flags()
-	f.DurationVar(&h.ttl, "ttl", commandTTL, "how long the lock outlives us if we vanish; at least 3 × --kill-after")
-	f.DurationVar(&h.killAfter, "kill-after", 5*time.Second, "what the command has between TERM and KILL")
-	f.DurationVar(&h.maxHold, "max-hold", 0, "end the command and release so long after the grant in any case; "+
+	f.DurationVar(&h.ttl, "ttl", commandTTL, "time after which the lock expires if this process vanishes; at least 3 × --kill-after")
+	f.DurationVar(&h.killAfter, "kill-after", 5*time.Second, "time between TERM and KILL when the lock is lost")
+	f.DurationVar(&h.maxHold, "max-hold", 0, "maximum hold: end the command and release the lock this long after the grant; "+
 		"TERM is sent earlier, by --kill-after, 200ms, and a twentieth of it (at least 200ms) for clocks that differ (default: never)")
-	f.DurationVar(&h.lockDelay, "lock-delay", 0, "keep it closed so long if it is lost, for resources that check no tokens")
-	f.DurationVar(&h.release, "release-on-disconnect", 0, "release it so long after our connection broke, instead of at the "+
+	f.DurationVar(&h.lockDelay, "lock-delay", 0, "time for which a lost lock is granted to no one, for resources that do not check tokens")
+	f.DurationVar(&h.release, "release-on-disconnect", 0, "release the lock this long after the connection broke, instead of at the "+
 		"ttl; 1s if no time is given. Others may hold it before the command has ended: only with tokens")
 	f.Lookup("release-on-disconnect").NoOptDefVal = "1s"
-	f.StringVar(&h.meta, "meta", "", "what people are told who ask who holds it (default: user@host, pid and command)")
+	f.StringVar(&h.meta, "meta", "", "metadata shown to others (default: user@host, pid and command)")
 }
 
 func (h *holding) check() error {
@@ -133,7 +133,7 @@ func (h *holding) begin(argv []string) (*holder, error) {
 // end closes the session, and with it whatever is still held.
 func (b *holder) end() {
 	if err := b.client.Close(); err != nil {
-		b.app.logger().Warn("the cluster could not be told that this session is over", "error", err)
+		b.app.logger().Warn("closing the session failed; its locks expire with its ttl", "error", err)
 	}
 	signal.Stop(b.signals)
 }
@@ -197,7 +197,7 @@ func (b *holder) lateLoss(unlock error) error {
 		return unlock
 	}
 	if unlock != nil {
-		b.app.logger().Warn("the command has ended, and the cluster has not confirmed the release of its lock", "error", unlock)
+		b.app.logger().Warn("the command ended, but the release of its lock is not confirmed; the lock expires with the session's ttl", "error", unlock)
 	}
 	return nil
 }

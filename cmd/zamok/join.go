@@ -32,14 +32,14 @@ func newJoin(a *app) *cobra.Command {
 	q := &asking{}
 	cmd := &cobra.Command{
 		Use:   "join ID ADDRESS",
-		Short: "take a new node into the cluster",
-		Long: `Takes a node into the cluster that runs with an empty data directory, knows the cluster, and is reached by
-its peers at ADDRESS. First it gets what the others have; when it has nearly caught up it gets a vote. If
-the time is over before that, ask again: nothing is done twice.
+		Short: "add a node to the cluster",
+		Long: `Adds a node to the cluster. The node must be running with an empty data directory, know the cluster, and
+be reachable by its peers at ADDRESS. It first receives the log; when it has nearly caught up it becomes a
+voter. If the command times out before that, run it again; it is idempotent.
 
-` + "`zamok server --join`" + ` does this by itself. One change of the cluster is made at a time. A node that lost its
-data directory joins under the name and at the address that it had: it replaces the lost one when that has
-not answered the leader for 30 seconds, and at most once in ten minutes.`,
+` + "`zamok server --join`" + ` does this by itself. Membership changes are made one at a time. A node that lost its
+data directory joins under its old name and address: it replaces the lost member once that has not answered
+the leader for 30 seconds, at most once in ten minutes.`,
 		Example: "  zamok join n4 db4.example:5751",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(2),

@@ -53,12 +53,12 @@ func (v *serverVerb) untilVoter(ctx context.Context, node *api.Node) error {
 		err := v.ask(ctx, node)
 		switch {
 		case err == nil:
-			v.app.logger().Info("taken into the cluster", "id", v.id, "peer", node.Peer())
+			v.app.logger().Info("joined the cluster", "id", v.id, "peer", node.Peer())
 		case (errors.Is(err, client.ErrRefused) || errors.Is(err, errNameTaken)) && !store.IsMember(v.data):
 			return err
 		case ctx.Err() == nil && err.Error() != said:
 			said = err.Error()
-			v.app.logger().Warn("this node has no vote yet; asking again", "reason", said)
+			v.app.logger().Warn("not a voter yet; retrying", "reason", said)
 		}
 		select {
 		case <-pause.C:

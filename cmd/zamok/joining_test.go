@@ -70,7 +70,7 @@ func TestANodeAsksUntilItHasAVote(t *testing.T) {
 	v := &serverVerb{app: &app{stderr: &said}, id: "n2", data: filepath.Join(dir, "n2"), join: address(0)}
 	asked := make(chan error, 1)
 	go func() { asked <- v.untilVoter(t.Context(), two) }()
-	comes(t, "it says that it has no vote", func() bool { return strings.Contains(said.String(), "no vote yet") })
+	comes(t, "it says that it has no vote", func() bool { return strings.Contains(said.String(), "not a voter yet") })
 	one = start()
 	defer func() { require.NoError(t, one.Kill()) }()
 	require.NoError(t, <-asked)

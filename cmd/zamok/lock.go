@@ -27,23 +27,25 @@ func newLock(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock NAME [flags] -- COMMAND [ARGUMENT…]",
 		Short: "run a command while holding a lock",
-		Long: `Waits in line for a lock, runs a command while holding it, and releases it when the command has ended.
+		Long: `Waits in a FIFO queue for a lock, runs a command while holding it, and releases it when the command ends.
 
-If the lease can't be renewed the command gets TERM, and KILL --kill-after later: it has ended before
-anybody else can be granted the lock. If an operator takes the lock away, the command is told in the
-same way, but somebody else may hold the lock meanwhile. Against that, and against what the command
-left running elsewhere, is the token: storage that refuses a lower one than it has seen is safe.
+If the lease cannot be renewed, the command receives TERM, and KILL after --kill-after, early enough that
+it has ended before the lock can be granted to another client. If an operator releases the lock by force,
+the command is signalled in the same way, but another client may hold the lock in the meantime. Use the
+token against that, and against child processes that outlive the command: storage that rejects tokens lower
+than the highest it has seen is safe.
 
-The command finds in its environment
+Environment of the command:
   ZAMOK_LOCK_NAME                 NAME
-  ZAMOK_LOCK_TOKEN                the number of the grant
-  ZAMOK_LOCK_DEADLINE             until when the lock was certain as the command
-                                  began; it moves on
-  ZAMOK_LOCK_SESSION, ..._TICKET  what names the grant, with the token, to
+  ZAMOK_LOCK_TOKEN                fencing token of the grant
+  ZAMOK_LOCK_DEADLINE             end of the lease when the command started;
+                                  renewals move it on
+  ZAMOK_LOCK_SESSION, ..._TICKET  identify the grant, with the token, for
                                   ` + "`zamok check`" + `
 
-Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 the wait was over, 123 the lock
-was lost, 124 unavailable: try again, 125 usage and the rest; 126 and 127 the command can't be run or found, 128+n ended by signal n.`,
+Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait timed out, 123 lock lost,
+124 unavailable (retry), 125 usage or configuration error; 126 and 127 the command cannot be run or found,
+128+n ended by signal n.`,
 		Example: `  zamok lock nightly --try -- ./report          # or not at all, if it runs elsewhere
   zamok lock stock --wait 30s -- ./count
   zamok lock render --permits 1 --of 3 -- ./render
@@ -52,12 +54,12 @@ was lost, 124 unavailable: try again, 125 usage and the rest; 126 and 127 the co
 		Args:    nameAndCommand,
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&v.with, "with", nil, "another lock to hold at the same time; may be repeated")
-	f.BoolVar(&v.try, "try", false, "don't wait: exit with 121 if it is not free")
-	f.DurationVar(&v.wait, "wait", 0, "wait so long at most, then exit with 122 (default: for ever)")
-	f.BoolVar(&v.shared, "shared", false, "hold it beside others who hold it shared")
-	f.Uint32Var(&v.permits, "permits", 0, "hold so many permits of those that --of says the lock has")
-	f.Uint32Var(&v.of, "of", 0, "how many permits the lock has; whoever uses it must say the same")
+	f.StringArrayVar(&v.with, "with", nil, "additional lock, acquired together with NAME; may be repeated")
+	f.BoolVar(&v.try, "try", false, "do not wait: exit with 121 if the lock is not free")
+	f.DurationVar(&v.wait, "wait", 0, "longest wait; then exit with 122 (default: no limit)")
+	f.BoolVar(&v.shared, "shared", false, "acquire the lock in shared mode")
+	f.Uint32Var(&v.permits, "permits", 0, "acquire this many permits of a lock with --of permits")
+	f.Uint32Var(&v.of, "of", 0, "total number of permits; all users of the lock must agree on it")
 	v.holding.flags(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := v.check(cmd); err != nil {

@@ -25,8 +25,8 @@ func newLs(a *app) *cobra.Command {
 	v := &lsVerb{}
 	cmd := &cobra.Command{
 		Use:     "ls [PREFIX]",
-		Short:   "list the locks in use, by name",
-		Long:    "Lists locks that somebody holds or waits for, or that are closed for a delay, in the order of their names.",
+		Short:   "list locks in use by name",
+		Long:    "Lists locks that are held, waited for or in their lock delay, ordered by name.",
 		Example: "  zamok ls\n  zamok ls account/ -o json",
 		GroupID: groupLook,
 		Args:    cobra.MaximumNArgs(1),
@@ -42,8 +42,8 @@ func newLs(a *app) *cobra.Command {
 		},
 	}
 	v.flags(a, cmd, askPatience)
-	cmd.Flags().StringVar(&v.after, "after", "", "begin behind this name")
-	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "at most so many; 0 = all")
+	cmd.Flags().StringVar(&v.after, "after", "", "start after this name")
+	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "maximum number of results; 0 = all")
 	return cmd
 }
 

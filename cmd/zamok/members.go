@@ -101,12 +101,12 @@ func newMembers(a *app) *cobra.Command {
 	q := &asking{}
 	cmd := &cobra.Command{
 		Use:   "members",
-		Short: "list the nodes of the cluster, and its id",
-		Long: `Lists the nodes with what each has announced of itself, and the id of the cluster. A learner has no vote
-yet: it has not caught up. HEARD is how long ago the leader heard from a node, BEHIND how many entries of the
-leader's log the node lacked then. Addresses for HTTP are in the output of -o json.
+		Short: "list the members of the cluster",
+		Long: `Lists the members of the cluster with what each has announced, and the cluster id. A learner has no vote yet
+because it has not caught up. HEARD is the time since the leader last heard from a node, BEHIND the number
+of log entries that the node lacked then. HTTP addresses are part of the output of -o json.
 
-Every endpoint is asked. One that belongs to another cluster is an error; one that does not answer is none.`,
+All endpoints are asked. An endpoint of another cluster is an error; one that does not answer is not.`,
 		GroupID: groupRun,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

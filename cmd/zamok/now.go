@@ -14,9 +14,10 @@ func newNow(a *app) *cobra.Command {
 	q := &asking{}
 	cmd := &cobra.Command{
 		Use:   "now",
-		Short: "read the cluster's clock",
-		Long: `Reads the replicated clock. Of two calls of which one ended before the other began, the later gets the
-greater stamp: term first, then index. The time is for how long the cluster has had a leader.`,
+		Short: "read the cluster clock",
+		Long: `Reads the replicated clock with a linearizable read. Stamps are ordered by term, then by index: a read
+that starts after another one ended returns a greater stamp. The time is how long the cluster has had a
+leader.`,
 		GroupID: groupLook,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

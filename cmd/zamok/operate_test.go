@@ -240,7 +240,7 @@ func holdOffIsTold(t *testing.T, file string) {
 	require.Equal(t, 0, r.code, r.errs)
 	server := begin(t, nil, append([]string{"server", "--listen", address(0), "--http", address(2)}, flags...)...)
 	server.says(t, "msg=leading")
-	server.says(t, "no lock is granted yet: a backup was restored")
+	server.says(t, "restore hold-off: no lock is granted yet")
 
 	const left = `(1h1m|1h0m|59m\d\ds|5\dm)`
 	require.Regexp(t, "No lock is granted for another "+left+".*: a backup was restored", zamok(t, c, "members").out)

@@ -25,12 +25,13 @@ func newRelease(a *app) *cobra.Command {
 	v := &releaseVerb{}
 	cmd := &cobra.Command{
 		Use:   "release NAME --force --reason TEXT [--token N]",
-		Short: "take a lock away from who holds it",
-		Long: `Ends what holds a lock with a token up to N, whole: with all locks that were taken together with it. The
-holder is told, with the reason; it may be at work while the next one is granted the lock, and storage
-that checks tokens then refuses it. A later grant is never touched, so it may be repeated.
+		Short: "forcibly release a lock",
+		Long: `Ends the acquisition that holds a lock with a token of at most N, including all locks that were acquired
+together with it. The reason is reported to the holder. The holder may still be working when the lock is
+granted to the next client; storage that checks tokens rejects its writes. Later grants are not affected, so
+the command may be repeated.
 
-Without --token it shows who holds the lock, asks, and sends the token that it has shown.`,
+Without --token the command shows the holder, asks for confirmation, and uses the token that it has shown.`,
 		Example: "  zamok release account/200 --force --reason 'host db7 is gone'",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),
@@ -42,9 +43,9 @@ Without --token it shows who holds the lock, asks, and sends the token that it h
 		},
 	}
 	v.flags(a, cmd, askPatience)
-	cmd.Flags().BoolVar(&v.force, "force", false, "must be given: the holder has not let go of it")
+	cmd.Flags().BoolVar(&v.force, "force", false, "required, since the holder has not released the lock")
 	cmd.Flags().Uint64Var(&v.token, "token", 0, "end grants up to this token (default: look, and ask)")
-	cmd.Flags().StringVar(&v.reason, "reason", "", "what the holder and those who watch are told")
+	cmd.Flags().StringVar(&v.reason, "reason", "", "reason that is reported to the holder and to watchers")
 	return cmd
 }
 

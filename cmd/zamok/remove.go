@@ -14,13 +14,13 @@ func newRemove(a *app) *cobra.Command {
 	q := &asking{}
 	cmd := &cobra.Command{
 		Use:   "remove ID",
-		Short: "take a node out of the cluster",
-		Long: `Takes a node out of the cluster. If it runs, it learns of it and ends by itself within seconds; one that is
-started again later learns of it then. Its data directory can't come back; the machine can, with an empty
-one and --join.
+		Short: "remove a node from the cluster",
+		Long: `Removes a node from the cluster. A running node notices its removal and exits within seconds; a stopped
+one exits when it is started again. Its data directory cannot rejoin; the machine can, with an empty data
+directory and --join.
 
-A removal is refused if the voters that remain would have no majority that answers: then nothing could be
-decided any more. Bring a node back first.`,
+The removal is refused if no majority of the remaining voters answers, because the cluster could not commit
+anything afterwards. Restore a node first.`,
 		Example: "  zamok remove n3",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),

@@ -31,21 +31,21 @@ func newRestore(a *app) *cobra.Command {
 	v := &restoreVerb{app: a}
 	cmd := &cobra.Command{
 		Use:   "restore FILE --id ID --data DIR --cluster ID=HOST:5751",
-		Short: "make the first node of a new cluster from a backup",
-		Long: `Makes the data directory of a new cluster of one node from a backup. It talks to nobody. Start the node
-afterwards with the same three flags; further nodes join it.
+		Short: "create the first node of a new cluster from a backup",
+		Long: `Creates the data directory of a new single-node cluster from a backup. It contacts no other node. Then
+start the node with the same three flags; further nodes join it.
 
-THE OLD CLUSTER MUST BE DEAD, all of its nodes, and stay so: this is for the day on which a majority of
-its disks is lost. What a backup saves is the scale of tokens, so that storage which remembers the old
-ones does not refuse the new: every token of the new cluster is above all that the old one can have
-issued. Locks and sessions are not carried over: their clients open new sessions. Since some may still
-believe in a lock of the old cluster, nothing is granted until the longest lease and delay have passed,
-an hour and a minute, or --quiet if you know of a shorter one; never before those in the backup have.
+ALL NODES OF THE OLD CLUSTER MUST BE STOPPED AND STAY STOPPED: restore is for the loss of a majority of the
+disks. A backup preserves the tokens, so that storage which remembers old tokens accepts the new ones: every
+token of the new cluster is above all that the old cluster can have issued. Locks and sessions are not
+restored; clients open new sessions. Because clients of the old cluster may still hold valid leases, nothing
+is granted during the restore hold-off, which lasts as long as the longest lease and delay, an hour and a
+minute, or --quiet if you know of a shorter one; never less than the longest in the backup.
 
-A backup may be restored again. Each restore begins above all tokens that those before it have issued, as
-told by this machine's clock, so set the clock first. If an earlier restore was made on a machine whose
-clock was ahead, give the last token of that one as --above. Of several restores only one may be used:
-end it before you start another.`,
+A backup may be restored again. Each restore issues tokens above those of earlier restores, as measured by
+this machine's clock, so set the clock first. If an earlier restore was made on a machine whose clock was
+ahead, pass its last token as --above. Only one restored cluster may be in use: stop it before you start
+another.`,
 		Example: "  zamok restore locks.zamok --id r1 --data /var/lib/zamok --cluster r1=db1.example:5751",
 		GroupID: groupRun,
 		Args:    cobra.ExactArgs(1),
@@ -58,12 +58,12 @@ end it before you start another.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&v.id, "id", "", "the node's id: one that the old cluster never had")
-	f.StringVar(&v.dir, "data", "", "the node's data `directory`: missing, or empty")
+	f.StringVar(&v.id, "id", "", "node name, one that the old cluster never had")
+	f.StringVar(&v.dir, "data", "", "data `directory`, missing or empty")
 	f.StringVar(&v.log, "log-store", "", logStoreFlag)
-	f.StringVar(&v.cluster, "cluster", "", "the node's id and where peers will reach it: `ID=HOST:5751`, and no other")
-	f.Uint64Var(&v.above, "above", 0, "a token above which the new ones are to be (they are above seconds since 1970 × 2²⁰, too)")
-	f.DurationVar(&v.quiet, "quiet", 0, "for how long nothing is granted (default: 1h1m)")
+	f.StringVar(&v.cluster, "cluster", "", "node name and peer address: `ID=HOST:5751`, exactly one")
+	f.Uint64Var(&v.above, "above", 0, "issue only tokens above this one (they are always above seconds since 1970 × 2²⁰)")
+	f.DurationVar(&v.quiet, "quiet", 0, "restore hold-off: time during which nothing is granted (default 1h1m)")
 	return cmd
 }
 

@@ -35,7 +35,7 @@ type app struct {
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "zamok",
-		Short:         "a replicated lock store: ask for a lock, and be told when you hold it",
+		Short:         "a replicated lock service: fair queues, pushed grants, fencing tokens",
 		Example:       "  zamok dev\n  zamok lock stock -- ./count-the-stock",
 		SilenceErrors: true, // app.report prints them
 		SilenceUsage:  true,
@@ -56,12 +56,12 @@ func newRoot(a *app) *cobra.Command {
 		output = "text"
 	}
 	flags := root.PersistentFlags()
-	flags.StringVarP(&a.output, "output", "o", output, "text for people, json for programs (ZAMOK_OUTPUT)")
-	flags.StringVar(&a.logFormat, "log-format", "text", "text or json")
-	flags.StringVar(&a.logLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVarP(&a.output, "output", "o", output, "output format: text or json (ZAMOK_OUTPUT)")
+	flags.StringVar(&a.logFormat, "log-format", "text", "log format: text or json")
+	flags.StringVar(&a.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 
 	root.AddGroup(&cobra.Group{ID: groupLocks, Title: "Use locks:"},
-		&cobra.Group{ID: groupLook, Title: "Look:"},
+		&cobra.Group{ID: groupLook, Title: "Inspect:"},
 		&cobra.Group{ID: groupRun, Title: "Run a cluster:"})
 	root.SetHelpCommandGroupID(groupLook)
 	root.SetCompletionCommandGroupID(groupLook)

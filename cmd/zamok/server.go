@@ -49,31 +49,29 @@ func newServer(a *app) *cobra.Command {
 	v := &serverVerb{app: a}
 	cmd := &cobra.Command{
 		Use:   "server --id ID --data DIR [--cluster LIST] [--join HOST:PORT,…]",
-		Short: "one node of a cluster",
-		Long: `Runs one node. A new cluster begins when all nodes of the --cluster list have been started with the same
-list; afterwards the list may stay, and means nothing any more. A node that is to be added to a running
-cluster is started with --join. One that lost its data directory is started with --join and the --id it
-had: when the lost directory has been silent for 30 seconds, the new one takes its place. With both flags
-a node without data begins the cluster if no node of the list holds data, and joins it otherwise, so that
-the same flags serve for ever.
+		Short: "run a node of a cluster",
+		Long: `Runs one node. A new cluster bootstraps when all nodes of the --cluster list have been started with the
+same list; afterwards the list is ignored. A node that is added to a running cluster is started with --join.
+A node that lost its data directory is started with --join and its old --id: once the lost directory has been
+silent for 30 seconds, the new one replaces it. With both flags a node without data bootstraps the cluster if
+no node of the list has data, and joins it otherwise, so the same flags can stay in place for good.
 
-TERM and INT end the node in good order: if it leads, it hands its leadership over first, and the locks
-that are held stay held. A node that can't go on (its disk fails or hangs, its state differs from the
-others') says why and exits with 125 at once. Whatever supervises it should start it again, after a second
-or so. A node that was removed from its cluster exits with 118, and is not to be started again with the
-same data: with systemd, RestartPreventExitStatus=118.
+TERM and INT shut the node down cleanly: a leader transfers its leadership first, and held locks stay held. A
+node that cannot continue (its disk fails or stalls, its state differs from the others') logs the reason and
+exits with 125 at once; a supervisor should restart it after about a second. A node that was removed from its
+cluster exits with 118 and must not be restarted with the same data: with systemd, RestartPreventExitStatus=118.
 
-Below 256 to 384 MiB of free space for --data (how much, depends on the --id) a node's disk counts as low,
-which "zamok members" shows. If the nodes that answer and are not low are no majority, new sessions and
-acquisitions are refused; a leader that is low hands over to a node that is not. Below 32 MiB the node takes
-no entries, and /readyz says so, until there is room again; renewals and releases go on while a majority does.
+Free space for --data below 256 to 384 MiB (the threshold depends on --id) counts as low and is shown by
+"zamok members". Unless a majority of the nodes answers and has enough space, new sessions and acquisitions
+are refused; a leader with low space transfers its leadership to a node without. Below 32 MiB the node accepts
+no log entries and /readyz fails until space is freed; renewals and releases continue while a majority can.
 
-The election timeout, after which nodes without a leader elect another, follows round trips between the nodes
-and pauses of their processes: 250 ms to 2 s. It rises at once, and falls when a shorter one would have done for
-five minutes; the leadership is handed over each time. "zamok members" shows it. A session needs a ttl of four
-times as long. --election-timeout fixes it, also while the node that was started with it is down.
+The election timeout adapts to round trips between the nodes and to pauses of their processes, from 250 ms to
+2 s. It is raised at once and lowered after five calm minutes, each time with a leadership transfer. "zamok
+members" shows it. The ttl of a session must be at least four times as long. --election-timeout fixes it, even
+while the node that was started with the flag is down.
 
-Whoever reaches the HTTP port may read there what the cluster does, without TLS.`,
+The HTTP address serves metrics and health to everyone who can reach it, without TLS.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,
 		GroupID: groupRun,
@@ -98,26 +96,26 @@ const electionFlag = "fix the election timeout of the cluster, 50ms to 2.5s; of 
 
 func (v *serverVerb) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&v.id, "id", "", "stable node name; a node that lost its data directory keeps it, and is started with --join")
-	f.StringVar(&v.data, "data", "", "the data `directory`; it is made if it is missing")
+	f.StringVar(&v.id, "id", "", "stable node name; a node that lost its data directory rejoins under the same name with --join")
+	f.StringVar(&v.data, "data", "", "data `directory`; created if missing")
 	f.StringVar(&v.logStore, "log-store", "", logStoreFlag)
 	f.DurationVar(&v.election, "election-timeout", 0, electionFlag)
-	f.StringVar(&v.cluster, "cluster", "", "all nodes of a new cluster and their peer addresses: n1=host:5751,n2=host:5751,…")
-	f.StringVar(&v.join, "join", "", "client addresses of nodes of a running cluster, to join it: host:5750,…")
-	f.StringVar(&v.listen, "listen", defaultListen, "where clients are served")
-	f.StringVar(&v.peer, "peer", "", "where the other nodes are answered (default: the port that --cluster has for this node, or "+defaultPeer+")")
-	f.StringVar(&v.http, "http", defaultHTTP, `where /metrics, /healthz and /readyz are; "" is nowhere`)
-	f.BoolVar(&v.profile, "profile", false, "serve /debug/pprof too, on the HTTP port")
-	f.StringVar(&v.advertise, "advertise", "", "the `host` under which clients reach this node, and nodes that don't find it in --cluster (default: the one in --cluster, or the machine's name)")
-	f.Uint64Var(&v.tokenBase, "token-base", 0, "the tokens of a new cluster are above this (default: seconds since 1970 × 2^20, above any older cluster's)")
-	f.IntVar(&v.conns, "max-connections", 0, "hang up on more connections of clients than this (default 16384)")
-	f.StringVar(&v.clients.cert, "tls-cert", "", "talk TLS to clients, with this certificate: a PEM `file`")
-	f.StringVar(&v.clients.key, "tls-key", "", "its key: a PEM `file`")
-	f.StringVar(&v.clients.clientCA, "tls-client-ca", "", "ask clients for a certificate by these authorities: a PEM `file`")
-	f.StringVar(&v.clients.ca, "tls-ca", "", "whom to trust when passing calls on to the leader: a PEM `file` (default: the system's authorities)")
-	f.StringVar(&v.peers.cert, "peer-cert", "", "talk TLS with the other nodes; this node's certificate, in the name of its --id: a PEM `file`")
-	f.StringVar(&v.peers.key, "peer-key", "", "its key: a PEM `file`")
-	f.StringVar(&v.peers.ca, "peer-ca", "", "the authorities of the nodes' certificates: a PEM `file`")
+	f.StringVar(&v.cluster, "cluster", "", "initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
+	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…")
+	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
+	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeer+")")
+	f.StringVar(&v.http, "http", defaultHTTP, `listen address for /metrics, /healthz and /readyz; "" disables them`)
+	f.BoolVar(&v.profile, "profile", false, "serve /debug/pprof on the HTTP address")
+	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
+	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
+	f.IntVar(&v.conns, "max-connections", 0, "maximum number of client connections (default 16384)")
+	f.StringVar(&v.clients.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
+	f.StringVar(&v.clients.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
+	f.StringVar(&v.clients.clientCA, "tls-client-ca", "", "require client certificates signed by the authorities in this PEM `file`")
+	f.StringVar(&v.clients.ca, "tls-ca", "", "authorities trusted when relaying calls to the leader, a PEM `file` (default: the system's)")
+	f.StringVar(&v.peers.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
+	f.StringVar(&v.peers.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
+	f.StringVar(&v.peers.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
 }
 
 // check looks at what the flags say together. What they say alone is looked at by whoever uses it.
@@ -168,9 +166,9 @@ func (v *serverVerb) run(ctx context.Context) error {
 		return cause(ctx, err)
 	}
 	if host, _, err := net.SplitHostPort(v.http); err == nil && !isLoopback(host) {
-		log.Warn("the HTTP port can be reached from other machines, and answers everybody", "http", v.http)
+		log.Warn("the HTTP address is reachable from other machines without authentication", "http", v.http)
 	}
-	log.Info("starting", "id", v.id, "version", version(), "data", v.data)
+	log.Info("starting node", "id", v.id, "version", version(), "data", v.data)
 	node, err := api.StartNode(ctx, cfg)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -195,7 +193,7 @@ func (v *serverVerb) run(ctx context.Context) error {
 	case <-node.Done():
 		return node.Err()
 	case <-ctx.Done():
-		log.Info("ending", "reason", context.Cause(ctx))
+		log.Info("shutting down", "reason", context.Cause(ctx))
 		return node.Close()
 	}
 }

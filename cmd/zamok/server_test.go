@@ -110,7 +110,7 @@ func (c *cluster) takesIn(t *testing.T, id, data, listen, peer string) *running 
 	t.Helper()
 	node := begin(t, nil, "server", "--id", id, "--data", data, "--join", c.endpoint(),
 		"--listen", listen, "--peer", peer, "--http", "")
-	comes(t, id+" is taken in", func() bool { return strings.Contains(node.errs.String(), "taken into the cluster") })
+	comes(t, id+" is taken in", func() bool { return strings.Contains(node.errs.String(), "joined the cluster") })
 	return node
 }
 
@@ -148,7 +148,7 @@ func TestWhatAServerRefuses(t *testing.T) {
 	theirs := filepath.Join(dir, "theirs")
 	other := begin(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
 		"--listen", "127.0.0.1:0", "--http", ":0")
-	other.says(t, "can be reached from other machines")
+	other.says(t, "reachable from other machines")
 	other.says(t, "serving clients")
 	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, other.wait(t).code)

@@ -22,9 +22,9 @@ func newSessions(a *app) *cobra.Command {
 	v := &sessionsVerb{}
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "list the living sessions: the clients",
-		Long: `Lists the sessions that live, oldest first. LEASE is what is left if nothing more is heard of the client,
-LOCKS counts what it holds and waits for.`,
+		Short: "list live sessions",
+		Long: `Lists live sessions, oldest first. LEASE is the remaining lease if no further renewal arrives. LOCKS
+counts held and awaited acquisitions.`,
 		GroupID: groupLook,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,8 +35,8 @@ LOCKS counts what it holds and waits for.`,
 		},
 	}
 	v.flags(a, cmd, askPatience)
-	cmd.Flags().Uint64Var(&v.after, "after", 0, "begin behind this session")
-	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "at most so many")
+	cmd.Flags().Uint64Var(&v.after, "after", 0, "start after this session")
+	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "maximum number of results")
 	return cmd
 }
 

@@ -25,12 +25,12 @@ func newShow(a *app) *cobra.Command {
 	v := &showVerb{}
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "who holds a lock, who waits for it, and why",
-		Long: `Shows who holds a lock and who waits for it, in order, and what each waiter waits for.
+		Short: "show the holders and waiters of a lock",
+		Long: `Shows the holders and waiters of a lock in order, and what each waiter waits for.
 
-Times are of the cluster's clock, which stands while there is no leader. Of what happened before the
-leader's process began, and before the snapshot it began with, only the order is known: then there is a
-dash in the place of an age. LEASE is when it would end if nothing more were heard of the client.`,
+Times are measured by the cluster clock, which stands still while there is no leader. For events before the
+start of the leader's process and before the snapshot it started from, only the order is known; their age is
+shown as a dash. LEASE is the remaining lease if no further renewal arrives.`,
 		Example: "  zamok show account/200",
 		GroupID: groupLook,
 		Args:    cobra.ExactArgs(1),
@@ -39,7 +39,7 @@ dash in the place of an age. LEASE is when it would end if nothing more were hea
 		},
 	}
 	v.flags(a, cmd, askPatience)
-	cmd.Flags().IntVar(&v.limit, "limit", showMost, "at most so many holders and waiters")
+	cmd.Flags().IntVar(&v.limit, "limit", showMost, "maximum number of holders and of waiters")
 	return cmd
 }
 

@@ -12,10 +12,10 @@ func newTransfer(a *app) *cobra.Command {
 	q := &asking{}
 	cmd := &cobra.Command{
 		Use:   "transfer [ID]",
-		Short: "hand the leadership to another node",
-		Long: `Hands the leadership to a node, or without an ID to the one that is furthest, of those that answer, have room
-on their disks and are not far behind; if there is none, that is refused. Held locks and places in queues stay
-as they are. A leader that is stopped in good order does this by itself.`,
+		Short: "transfer leadership to another node",
+		Long: `Transfers leadership to the given node, or without an ID to the most up-to-date node that answers and has
+free disk space. The command is refused if there is none. Held locks and queue positions are not affected. A
+leader that is shut down transfers its leadership by itself.`,
 		Example: "  zamok transfer\n  zamok transfer n2",
 		GroupID: groupRun,
 		Args:    cobra.MaximumNArgs(1),

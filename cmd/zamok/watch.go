@@ -20,13 +20,13 @@ func newWatch(a *app) *cobra.Command {
 	v := &watchVerb{}
 	cmd := &cobra.Command{
 		Use:   "watch [PREFIX]",
-		Short: "tell what happens to locks, as it happens",
-		Long: `Tells what happens to locks whose names begin with PREFIX, one event per line, until Ctrl-C. It goes over
-to another node by itself when one fails, leaves nothing out and repeats nothing. It ends when what
-comes next is not remembered any more: then list again, and watch from the list's index.
+		Short: "stream lock events",
+		Long: `Streams the events of locks whose names begin with PREFIX, one per line, until interrupted. When a node
+fails the stream continues on another node without gaps or duplicates. It ends when the next events are no
+longer in the event history: list the locks, then watch from the index of the list.
 
-Without PREFIX it also shows when sessions end, and why: closed, expired, disconnected, or evicted by an operator.
-What happens to the locks of a session comes just before its end.`,
+Without PREFIX it also shows the ends of sessions and their reason: closed, expired, disconnected, or evicted
+by an operator. The events of a session's locks come just before its end.`,
 		Example: "  zamok watch account/\n  zamok watch --from 1234567 -o json",
 		GroupID: groupLook,
 		Args:    cobra.MaximumNArgs(1),

@@ -228,8 +228,8 @@ func TestAClonedDirectoryIsNoticedAndCostsNothing(t *testing.T) {
 		original.Restart()
 		clone.Restart()
 		s.Await(30*time.Second, "somebody raises the alarm", func() bool {
-			return s.Trace.Has("n1", "two processes run as one node") || s.Trace.Has("n2", "two processes run as one node") ||
-				s.Trace.Has("n3", "two processes run as one node")
+			return s.Trace.Has("n1", "clone detected") || s.Trace.Has("n2", "clone detected") ||
+				s.Trace.Has("n3", "clone detected")
 		})
 		leader = s.Leader()
 		require.NotSame(s, clone, leader)

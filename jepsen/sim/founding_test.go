@@ -34,7 +34,7 @@ func dieAt(step string) (tune Tune, died *atomic.Bool) {
 			}
 		}
 		c.Logger = slog.New(&stepLog{Handler: c.Logger.Handler(), at: func(line string) {
-			for message, step := range map[string]string{"agreed on": "agreed", "the cluster begins": "begins"} {
+			for message, step := range map[string]string{"initial members agreed": "agreed", "bootstrapping the cluster": "begins"} {
 				if strings.HasPrefix(line, message) {
 					at(step)
 				}

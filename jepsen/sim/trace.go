@@ -119,7 +119,7 @@ func (h *traceHandler) Handle(_ context.Context, r slog.Record) error {
 
 // isKept tells whether a message is one of the few that tell the story of a run.
 func isKept(message string) bool {
-	for _, words := range []string{"ALARM", "leading", "Installed remote snapshot", "two processes"} {
+	for _, words := range []string{"ALARM", "leading", "Installed remote snapshot", "two processes", "clone detected"} {
 		if strings.Contains(message, words) {
 			return true
 		}

@@ -73,7 +73,7 @@ func (t *Transport) acknowledging(to Node, args *raft.AppendEntriesRequest, resp
 	}
 	if resp.LastLog < upTo {
 		t.acknowledged.exclude(args.Term, server)
-		network.log.Error("lost "+to.ID, "ALARM: a node has lost entries that it acknowledged; this leader sends it nothing more; "+
+		network.log.Error("lost "+to.ID, "ALARM: a node lost entries that it acknowledged; this leader stops replicating to it; "+
 			"replace the node: start it with an empty directory and --join, and keep the old directory", "node", to.ID, "acknowledged", upTo, "its log ends with", resp.LastLog)
 		return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d", to.ID, ErrExcluded, upTo, resp.LastLog)
 	}

@@ -46,7 +46,7 @@ func TestAFollowerThatLostWhatItAcknowledgedIsShutOut(t *testing.T) {
 				}
 				inVirtualTime(30 * time.Second)
 				assert.Zero(t, again.journal.count("after "))
-				assert.Contains(t, leader.member.diary.String(), "ALARM: a node has lost entries that it acknowledged")
+				assert.Contains(t, leader.member.diary.String(), "ALARM: a node lost entries that it acknowledged")
 
 				w.stop(leader)
 				next := w.leader(20*time.Second, other, again)

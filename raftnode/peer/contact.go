@@ -38,12 +38,12 @@ func (t *Transport) recordContact(id raft.ServerID, at raft.ServerAddress, sent 
 	now, log := time.Now(), t.streams.network.log
 	switch what, since := t.recordVerdict(id, sent, now, args, resp, err); what {
 	case isBack:
-		log.Info("back "+string(id), "a node answers again", "node", id, "address", at, "after", since)
+		log.Info("back "+string(id), "peer reachable again", "node", id, "address", at, "after", since)
 	case isSilent:
-		log.Warn("silent "+string(id), "a node does not answer this leader, and lacks what is written until it does", "node", id,
+		log.Warn("silent "+string(id), "peer unreachable; it is missing new entries until it answers", "node", id,
 			"address", at, "for", since, "error", err)
 	case refusesEntries:
-		log.Warn("refuses "+string(id), "a node answers this leader and takes no entries from it", "node", id, "address", at,
+		log.Warn("refuses "+string(id), "peer answers but rejects entries", "node", id, "address", at,
 			"for", since, "error", err)
 	}
 }

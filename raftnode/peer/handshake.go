@@ -70,7 +70,7 @@ func (n *Network) handshake(ctx context.Context, to Node, reason purpose,
 	}
 	raw.Close()
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
-		n.log.Warn("call "+to.ID+refusal.Code.String(), "no connection to a peer",
+		n.log.Warn("call "+to.ID+refusal.Code.String(), "peer connection refused",
 			"peer", to.ID, "address", to.Address, "code", refusal.Code, "reason", refusal)
 	}
 	return nil, nil, fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
@@ -167,7 +167,7 @@ func (n *Network) checkClone(met identity, address string) {
 		streams.dropFormer(met.ID(), met.generation)
 	}
 	if twin {
-		n.log.Error("clone "+met.String(), "two processes run as one node from copies of one data directory: "+
+		n.log.Error("clone "+met.String(), "clone detected: two processes run as the same node from copies of one data directory: "+
 			"they can vote twice and lose what was acknowledged. Stop the one that is not at the node's "+
 			"address; to make it a node of its own, start it under a name of its own, with an empty "+
 			"directory and --join", "node", met.Name, "incarnation", met.Incarnation, "this_one_at", address)
@@ -199,7 +199,7 @@ func (n *Network) logRefusal(raw net.Conn, err error) {
 	}
 	refusal, ok := errors.AsType[*RefusedError](err)
 	if !ok {
-		n.log.Warn("caller", "a caller did not complete its handshake",
+		n.log.Warn("caller", "a peer did not complete its handshake",
 			"from", raw.RemoteAddr(), "error", err)
 		return
 	}

@@ -29,7 +29,7 @@ func (t *Transport) known(request *raft.RPC) bool {
 		request.Reader = &firstRead{request.Reader, func() bool { return t.has(args) }}
 		return false
 	}
-	t.streams.network.log.Info("known "+string(args.ID), "a snapshot was not installed, since this node has what is in it",
+	t.streams.network.log.Info("known "+string(args.ID), "skipped a snapshot whose entries are already applied",
 		"node", excerpt(args.ID), "index", args.LastLogIndex)
 	t.discard(*request, func() (any, error) {
 		return &raft.InstallSnapshotResponse{Term: max(args.Term, t.raft.CurrentTerm()), Success: true}, nil

@@ -185,7 +185,7 @@ func (n *Network) accept() {
 			return
 		}
 		if err != nil {
-			n.log.Warn("accept", "can't accept a connection from a peer; trying again", "error", err)
+			n.log.Warn("accept", "could not accept a peer connection; retrying", "error", err)
 			pause := time.NewTimer(acceptPause)
 			select {
 			case <-pause.C:
@@ -197,7 +197,7 @@ func (n *Network) accept() {
 		ctx, cancel := context.WithCancelCause(n.ctx)
 		leave, crowded := n.handshakes.enter(cancel)
 		if crowded {
-			n.log.Warn("crowded", "connections idle in their handshake; the oldest was closed for a new one",
+			n.log.Warn("crowded", "too many pending handshakes: closed the oldest",
 				"limit", n.config.HandshakesMax, "from", raw.RemoteAddr())
 		}
 		n.busy.Go(func() {

@@ -254,7 +254,7 @@ func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 		}
 		assert.Zero(t, clone.journal.count("acknowledged "), "nobody calls it")
 		logs := p1.member.diary.String() + p2.member.diary.String() + p3.member.diary.String()
-		assert.Contains(t, logs, "two processes run as one node")
+		assert.Contains(t, logs, "clone detected")
 		assert.Contains(t, logs, "node=n3")
 	})
 }

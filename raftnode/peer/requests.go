@@ -107,7 +107,7 @@ func (t *Transport) admit(request raft.RPC) bool {
 	if named, ok := request.Command.(raft.WithRPCHeader); ok {
 		from = named.GetRPCHeader()
 	}
-	n.log.Warn("leap "+kind, "a request of Raft was refused: its sender, or what it read from its disk, is damaged or hostile",
+	n.log.Warn("leap "+kind, "refused an implausible raft request: its sender or the sender's disk is damaged, or hostile",
 		"kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
 	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
 	if request.Reader == nil {
@@ -125,7 +125,7 @@ func (t *Transport) answered(kind string, id raft.ServerID, at raft.ServerAddres
 	if fault == "" {
 		return nil
 	}
-	n.log.Warn("leap from "+string(id), "an answer to Raft was refused: the node that gave it, or its disk, is damaged or hostile",
+	n.log.Warn("leap from "+string(id), "refused an implausible raft response: its sender or the sender's disk is damaged, or hostile",
 		"kind", kind, "fault", fault, "node", id, "address", at)
 	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here", id, kind, ErrImplausible, fault)
 }

@@ -138,7 +138,7 @@ func (p *throttle) progress(log *slog.Logger, to string, args *raft.AppendEntrie
 	switch {
 	case last >= args.LeaderCommitIndex:
 		if !c.logged.IsZero() {
-			log.Info("a node has caught up", "node", to, "index", last)
+			log.Info("peer caught up", "node", to, "index", last)
 		}
 		c.since, c.logged, c.bytes = time.Time{}, time.Time{}, 0
 		return
@@ -148,7 +148,7 @@ func (p *throttle) progress(log *slog.Logger, to string, args *raft.AppendEntrie
 	c.bytes += p.sending
 	if now.Sub(c.since) >= progressEvery && now.Sub(c.logged) >= progressEvery {
 		c.logged = now
-		log.Info("a node is being caught up", "node", to, "at", last, "of", args.LeaderCommitIndex,
+		log.Info("peer catching up", "node", to, "at", last, "of", args.LeaderCommitIndex,
 			"bytes_per_second", int(float64(c.bytes)/now.Sub(c.since).Seconds()))
 	}
 }
@@ -277,7 +277,7 @@ func (l *outgoingSnapshot) Read(b []byte) (int, error) {
 	l.sent += int64(n)
 	if now := time.Now(); now.Sub(l.logged) >= progressEvery {
 		l.logged = now
-		l.log.Info("a snapshot is being sent", "node", l.to, "bytes", l.sent, "of", l.size,
+		l.log.Info("sending a snapshot", "node", l.to, "bytes", l.sent, "of", l.size,
 			"bytes_per_second", int(float64(l.sent)/now.Sub(l.began).Seconds()))
 	}
 	return n, err
@@ -304,7 +304,7 @@ func (t *Transport) watchArrival(request raft.RPC) raft.RPC {
 	}
 	from := raft.ServerID(args.ID)
 	request.Reader = incomingSnapshot{request.Reader, func() {
-		t.streams.network.log.Warn("stalled "+string(from), "a snapshot stopped arriving, and its transfer is over; the leader begins anew",
+		t.streams.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the leader starts again",
 			"node", excerpt(args.ID), "silent", snapshotStall)
 		t.streams.drop(func(s *stream) bool { return s.server == from })
 	}}

@@ -126,7 +126,7 @@ func TestAFollowerOnASlowLineCatchesUp(t *testing.T) {
 				}
 				t.Logf("%d entries in %v", c.entries, time.Since(began))
 				if time.Since(began) > 2*progressEvery {
-					assert.Contains(t, p1.member.diary.String(), "a node is being caught up")
+					assert.Contains(t, p1.member.diary.String(), "peer catching up")
 				}
 			})
 		})
@@ -208,7 +208,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 			require.Less(t, took, refusedPause/2)
 			require.Zero(t, tr.Acknowledged(d3.ID()))
 		}
-		assert.Contains(t, n1.diary.String(), "takes no entries")
+		assert.Contains(t, n1.diary.String(), "rejects entries")
 		began := time.Now()
 		go tr.Close()
 		_ = tr.AppendEntries(d3.ID(), raft.ServerAddress(d3.address), &raft.AppendEntriesRequest{
@@ -315,7 +315,7 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 					return
 				}
 				require.NoError(t, err)
-				assert.Contains(t, n1.diary.String(), "a snapshot is being sent")
+				assert.Contains(t, n1.diary.String(), "sending a snapshot")
 			})
 		})
 	}

@@ -25,7 +25,7 @@ import (
 type metrics struct {
 	wait, hold       [modes]histogram // by fsm.Mode
 	grants           [modes]atomic.Uint64
-	refusals, ends   [reasonCounters]atomic.Uint64 // by fsm.Why
+	refusals, ends   [reasonCounters]atomic.Uint64 // by fsm.Reason
 	streams          atomic.Int64
 	cuts             labelCounter
 	queue, append    histogram
@@ -39,7 +39,7 @@ type metrics struct {
 
 const (
 	modes          = int(fsm.Permits) + 1
-	reasonCounters = int(fsm.Restored) + 1
+	reasonCounters = int(fsm.ReasonCount)
 )
 
 func newMetrics() *metrics {
@@ -74,11 +74,11 @@ func (m *metrics) observer() *Observer {
 				m.epochs.Add(1)
 			}
 		},
-		Granted:      func(mode fsm.Mode) { count(m.grants[:], int(mode)) },
-		Held:         func(mode fsm.Mode, d time.Duration) { m.hold[min(int(mode), modes-1)].observe(d) },
-		Waited:       func(mode fsm.Mode, d time.Duration) { m.wait[min(int(mode), modes-1)].observe(d) },
-		Refused:      func(why fsm.Reason) { count(m.refusals[:], int(why)) },
-		SessionEnded: func(why fsm.Reason) { count(m.ends[:], int(why)) },
+		Granted:      func(mode fsm.Mode) { m.grants[mode].Add(1) },
+		Held:         func(mode fsm.Mode, d time.Duration) { m.hold[mode].observe(d) },
+		Waited:       func(mode fsm.Mode, d time.Duration) { m.wait[mode].observe(d) },
+		Refused:      func(reason fsm.Reason) { m.refusals[reason].Add(1) },
+		SessionEnded: func(reason fsm.Reason) { m.ends[reason].Add(1) },
 		Pushed:       func(d time.Duration) { m.push.observe(d) },
 		StreamOpened: func() { m.streams.Add(1) },
 		StreamEnded: func(reason string) {
@@ -89,8 +89,6 @@ func (m *metrics) observer() *Observer {
 		},
 	}
 }
-
-func count(counters []atomic.Uint64, i int) { counters[min(i, len(counters)-1)].Add(1) }
 
 // text is everything in Prometheus's text format. Without a node what is read from it is left out.
 func (m *metrics) text(ctx context.Context, node *raftnode.Node, version string) []byte {
@@ -140,7 +138,7 @@ func (m *metrics) byMode(f func(label string, mode int)) {
 
 // byReason writes counters by reason, those left out that are no such thing.
 func (m *metrics) byReason(x *exposition, name string, counters *[reasonCounters]atomic.Uint64, except ...fsm.Reason) {
-	for reason := fsm.Dropped; reason <= fsm.Restored; reason++ {
+	for reason := fsm.Dropped; reason < fsm.ReasonCount; reason++ {
 		if n := counters[reason].Load(); n > 0 && !slices.Contains(except, reason) {
 			x.value(name, label("reason", enumWord(zamokpb.Reason(reason).String(), "REASON_")), n)
 		}

@@ -192,7 +192,7 @@ func TestNumbersAreTheMachines(t *testing.T) {
 	} {
 		assert.EqualValues(t, pb, reason)
 	}
-	assert.Len(t, zamokpb.Reason_name, int(fsm.Restored)+1)
+	assert.Len(t, zamokpb.Reason_name, int(fsm.ReasonCount))
 	for code, pb := range map[fsm.Code]zamokpb.Code{
 		fsm.Invalid: zamokpb.Code_CODE_INVALID, fsm.NoSession: zamokpb.Code_CODE_NO_SESSION,
 		fsm.WrongSecret: zamokpb.Code_CODE_WRONG_SECRET, fsm.NotAcquired: zamokpb.Code_CODE_NOT_ACQUIRED,

@@ -273,7 +273,7 @@ func (t *ticket) inconsistent() string {
 	switch {
 	case t.state < Waiting || t.state > Ended:
 		return "state"
-	case (t.state == Ended) != (t.reason != 0) || t.reason >= reasonEnd:
+	case (t.state == Ended) != (t.reason != 0) || t.reason >= ReasonCount:
 		return "why"
 	case t.state == Ended:
 		return ""

@@ -158,7 +158,7 @@ const (
 	KindMismatch                      // Code OtherKind
 	TooMany                           // Code Limit
 	Restored                          // a backup was restored
-	reasonEnd
+	ReasonCount                       // one more than the last
 )
 
 // code is how a repeated Acquire of a ticket that is gone for this reason is answered: as the

@@ -10,8 +10,8 @@
 //	act 3  a machine falls asleep holding the lock, longer than its lease: the other one gets the lock and the
 //	       money, and the bank refuses the sleeper by its token
 //
-// The machines count notes for a second; on a busy computer ZAMOK_DEMO_COUNTING=5s gives the story more time.
+// The machines count notes for a second; on a busy computer ZAMOK_DEMO_PAUSE=5s gives the story more time.
 //
-// Each act is checked, and the exit code is 1 if one did not end as told. story.go is the plot, bank.go the
+// Each act is checked, and the exit code is 1 if one did not end as told. scenarios.go is the plot, bank.go the
 // account, machine.go a cash machine, nodes.go the cluster.
 package main

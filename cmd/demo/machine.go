@@ -22,7 +22,7 @@ const (
 	// countingDefault is how long a machine counts notes, between its look at the balance and the payment.
 	countingDefault = time.Second
 	// countingVariable says how long else. What the story does in between takes longer on a busy computer.
-	countingVariable = "ZAMOK_DEMO_COUNTING"
+	countingVariable = "ZAMOK_DEMO_PAUSE"
 )
 
 func counting() (time.Duration, error) {

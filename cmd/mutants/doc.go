@@ -6,14 +6,14 @@
 // PACKAGE/testdata/mutants, for any package of this module, which begins with what it plants, why
 // that matters and which test catches it:
 //
-//	# plants: the queue is served from its back
-//	# matters: whoever came first may wait for ever
-//	# caught by: ./fsm TestStories/each_waiter_in_finite_time
+//	# mutation: the queue is served from its back
+//	# effect: whoever came first may wait for ever
+//	# killed by: ./fsm TestStories/each_waiter_in_finite_time
 //	--- a/fsm/grant.go
 //	+++ b/fsm/grant.go
 //	@@ -41,7 +41,7 @@ …
 //
-// A further line, "# known as: …", is for bugs that are spoken of: those of the table in jepsen/README.md,
+// A further line, "# name: …", is for bugs that are spoken of: those of the table in jepsen/README.md,
 // which -known makes.
 //
 // The patch is applied to copies of the files, which go test -overlay puts in the place of the

@@ -103,10 +103,10 @@ func read(root, name, text string) mutant {
 		m.stale = err
 		return m
 	}
-	m.plants, m.matters, m.known = head["plants"], head["matters"], head["known as"]
-	pkg, testName, ok := strings.Cut(head["caught by"], " ")
+	m.plants, m.matters, m.known = head["mutation"], head["effect"], head["name"]
+	pkg, testName, ok := strings.Cut(head["killed by"], " ")
 	if m.plants == "" || m.matters == "" || !ok || !strings.HasPrefix(pkg, "./") || !strings.HasPrefix(testName, "Test") {
-		m.stale = errors.New(`a patch begins with "# plants: …", "# matters: …" and "# caught by: ./PACKAGE TestName"`)
+		m.stale = errors.New(`a patch begins with "# mutation: …", "# effect: …" and "# killed by: ./PACKAGE TestName"`)
 		return m
 	}
 	m.catcher = test{pkg, testName}

@@ -95,7 +95,7 @@ func TestTheBaseline(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(sick, "till", "sick_test.go"),
 		[]byte("package till\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n"), 0o644))
 	s.root = sick
-	assert.ErrorContains(t, s.run(t.Context(), []mutant{caught}), "with nothing planted")
+	assert.ErrorContains(t, s.run(t.Context(), []mutant{caught}), "without any mutation")
 }
 
 // No verdict is made of a run that was cut short.
@@ -125,7 +125,7 @@ func TestPatches(t *testing.T) {
 
 		text := d.Input + "\n"
 		if d.Cmd == "patch" {
-			text = "# plants: a bug\n# matters: to somebody\n# caught by: ./fsm TestLock\n" + text
+			text = "# mutation: a bug\n# effect: to somebody\n# killed by: ./fsm TestLock\n" + text
 		}
 		m := read(root, "fsm/mutant", text)
 		if m.stale != nil {

@@ -53,7 +53,7 @@ func (s suite) run(ctx context.Context, mutants []mutant) error {
 		}
 		escaped++
 		m := mutants[i]
-		fmt.Fprintf(s.out, "\n%s %s\n  plants:  %s\n  matters: %s\n  %s\n", m.name, v.word, m.plants, m.matters,
+		fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.word, m.plants, m.matters,
 			strings.ReplaceAll(strings.TrimSpace(v.detail), "\n", "\n  "))
 	}
 	if s.table {
@@ -101,7 +101,7 @@ func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 			return err
 		}
 		if !o.ended {
-			return fmt.Errorf("%s fails (%s) with nothing planted, so it can't judge a mutant:\n%s", pkg, o.first(), tail(o.output))
+			return fmt.Errorf("%s fails (%s) without any mutation, so it can't judge a mutant:\n%s", pkg, o.first(), tail(o.output))
 		}
 		for _, t := range tests {
 			if !o.ran[t.name] {

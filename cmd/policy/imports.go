@@ -22,7 +22,7 @@ func checkImports(t *tree) []violation {
 			if !strangers[f.folder()] {
 				strangers[f.folder()] = true
 				found = append(found, violation{f.path, 0, "package " + f.folder() + " has no row in the policy's table",
-					"where a new package stands on the line is a decision; write it into cmd/policy/table.go"})
+					"the layer of a new package is a decision: add a row to cmd/policy/table.go"})
 			}
 			continue
 		}
@@ -50,7 +50,7 @@ func rowOf(rows []row, folder string) (row, bool) {
 func judge(t *tree, f file, r row, spec *ast.ImportSpec) (what, why string, ok bool) {
 	imported := importPath(spec)
 	if spec.Name != nil && spec.Name.Name == "." {
-		return "imports " + imported + " with a dot", "a reader can't see where a name comes from, and neither can this check", false
+		return "imports " + imported + " with a dot", "dot imports hide where a name comes from", false
 	}
 	name, own := t.own(imported)
 	what = "imports " + name
@@ -67,9 +67,9 @@ func judge(t *tree, f file, r row, spec *ast.ImportSpec) (what, why string, ok b
 			return "", "", true
 		}
 		if covers("jepsen/...", name) {
-			return what, "jepsen sees everything; nobody sees jepsen", false
+			return what, "jepsen may import every package; no package may import jepsen", false
 		}
-		return what, fmt.Sprintf("each package may import those to its left, and %s does not stand to the left of %s", name, f.folder()), false
+		return what, fmt.Sprintf("a package may import only lower layers, and %s is not below %s", name, f.folder()), false
 	}
 	allowed := r.outside
 	if f.test {

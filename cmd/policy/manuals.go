@@ -27,10 +27,10 @@ func checkManuals(t *tree) []violation {
 		switch {
 		case !ok:
 			found = append(found, violation{f.path, 0, "package " + folder + " has no doc.go",
-				"the package comment is the manual, and doc.go is where a reader looks for it"})
+				"the package comment is the documentation, and readers look for it in doc.go"})
 		case doc.syntax.Doc == nil || strings.TrimSpace(doc.syntax.Doc.Text()) == "":
 			found = append(found, violation{doc.path, t.line(doc.syntax), "doc.go has no package comment",
-				"the package comment is the manual; begin with one sentence on what the package is for"})
+				"begin the package comment with one sentence that says what the package is for"})
 		}
 	}
 	return found

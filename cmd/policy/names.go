@@ -13,7 +13,7 @@ func emptyNames() []string {
 
 // checkNames refuses files, folders and packages whose name any code would fit.
 func checkNames(t *tree) []violation {
-	const why = "a name that says nothing collects everything; name it after the one thing that it is about"
+	const why = "a generic name attracts unrelated code; name it after its one subject"
 	var found []violation
 	for _, f := range t.code() {
 		if name, ok := emptyName(f.syntax.Name.Name); ok {

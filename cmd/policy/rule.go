@@ -19,7 +19,7 @@ func rules() []rule {
 		{"tests", checkTests},
 		{"sizes", checkSizes},
 		{"names", checkNames},
-		{"manuals", checkManuals},
+		{"packagedocs", checkManuals},
 		{"words", checkWords},
 		{"module", checkModule},
 	}

@@ -11,7 +11,7 @@ import "slices"
 //	client/fence ◄ cmd/zamok
 //	client, client/fence ◄ cmd/demo
 //
-// Each package may import those to its left. jepsen sees everything; nobody sees jepsen. Up to fsm
+// Each package may import those to its left. jepsen may import every package; no package may import jepsen. Up to fsm
 // packages are pure, values in and values out; from raftnode on they own I/O and goroutines.
 
 // row says what one package may import. A package without a row is a violation: a new package is a

@@ -26,7 +26,7 @@ func checkWords(t *tree) []violation {
 		for i, line := range bytes.Split(f.text, []byte("\n")) {
 			at := func(what, why string) { found = append(found, violation{f.path, i + 1, what, why}) }
 			if word := unfinished.Find(line); word != nil {
-				at("says "+string(word), "a promise in the code is kept by nobody; do it, or write the limit down where users read it")
+				at("says "+string(word), "unfinished work does not belong in code; do it, or document the limit where users read it")
 			}
 			if home := someHome.FindSubmatch(line); home != nil && !isExample(string(home[2])) {
 				at("names "+string(home[2]), "that path exists on one machine; take it from the environment, a flag or a temporary folder")

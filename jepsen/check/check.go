@@ -43,7 +43,7 @@ type Report struct {
 	// Invalid says why the run proves less than it was to prove. It fails too.
 	Invalid []string `json:"invalid,omitempty"`
 	// Looked is how many things each check looked at. One that looked at nothing proved nothing.
-	Looked map[string]int `json:"looked"`
+	Looked map[string]int `json:"examined"`
 	// Outcomes counts calls by kind and outcome.
 	Outcomes map[Kind]map[Outcome]int `json:"outcomes"`
 	// Unresolved counts acquisitions of which nobody knows what became of them.
@@ -76,23 +76,23 @@ type check struct {
 
 func checks() []check {
 	return []check{
-		{"C1", "every lock's answers have an order", linear},
-		{"C2", "exclusion as believed", beliefs},
-		{"C3", "exclusion at the resource", fenced},
-		{"C4", "tokens and stamps rise", rising},
-		{"C5", "first come, first served", fifo},
-		{"C6", "no lease ends early", leases},
-		{"C7", "the dead are freed", deaths},
-		{"C8", "a loss is told before the next grant", toldFirst},
-		{"C9", "lost is final", final},
-		{"C10", "exactly once", once},
-		{"C11", "done is done, not done is not", effects},
-		{"C12", "nobody waits for ever", waits},
-		{"C13", "reads show the state of their stamp", reads},
-		{"C14", "the cluster's clock is never fast", clocks},
+		{"C1", "operations on each lock are linearizable", linear},
+		{"C2", "no two clients hold conflicting locks", beliefs},
+		{"C3", "fenced resources accept no stale token", fenced},
+		{"C4", "tokens and stamps are monotonic", rising},
+		{"C5", "locks are granted in FIFO order", fifo},
+		{"C6", "no lease expires early", leases},
+		{"C7", "sessions of dead clients expire in time", deaths},
+		{"C8", "a loss is reported before the next grant", toldFirst},
+		{"C9", "a lost lock is never held again", final},
+		{"C10", "each ticket is granted and ended at most once", once},
+		{"C11", "outcomes agree with the log", effects},
+		{"C12", "every call returns", waits},
+		{"C13", "reads agree with the log at their index", reads},
+		{"C14", "cluster time is never fast", clocks},
 		{"C15", "equal digests at equal indexes", digests},
-		{"C16", "the log excludes", excludes},
-		{"C17", "nothing grew", growth},
+		{"C16", "conflicting grants in the log do not overlap", excludes},
+		{"C17", "no resource count grows", growth},
 	}
 }
 

@@ -34,13 +34,13 @@ type Record struct {
 	Op      *Op      `json:"op,omitempty"`
 	Hold    *Hold    `json:"hold,omitempty"`
 	Session *Session `json:"session,omitempty"`
-	Beat    *Beat    `json:"beat,omitempty"`
+	Beat    *Beat    `json:"renewal,omitempty"`
 	Write   *Write   `json:"write,omitempty"`
 	Fault   *Fault   `json:"fault,omitempty"`
 	Stall   *Stall   `json:"stall,omitempty"`
 	Event   *Event   `json:"event,omitempty"`
-	Seen    *Seen    `json:"seen,omitempty"`
-	Rest    *Rest    `json:"rest,omitempty"`
+	Seen    *Seen    `json:"node_state,omitempty"`
+	Rest    *Rest    `json:"idle_count,omitempty"`
 }
 
 // Plan says what the run was to be. A run that was not that is invalid.
@@ -52,11 +52,11 @@ type Plan struct {
 	End    time.Duration `json:"end"`             // when the record stopped
 	Drain  time.Duration `json:"drain"`           // after Healed no call takes longer
 	Faults []string      `json:"faults,omitempty"`
-	Checks []string      `json:"checks,omitempty"` // those that must have found something to look at
-	MinOK  int           `json:"min_ok,omitempty"` // so many operations succeed, or the load was too low
-	Audit  bool          `json:"audit,omitempty"`  // the events are complete, from Begin to End
-	Above  uint64        `json:"above,omitempty"`  // the greatest token of earlier runs on the same data
-	Rate   float64       `json:"rate,omitempty"`   // by what factor a leader's clock may be fast or slow; 0 = 1
+	Checks []string      `json:"checks,omitempty"`          // those that must have found something to look at
+	MinOK  int           `json:"min_ok,omitempty"`          // so many operations succeed, or the load was too low
+	Audit  bool          `json:"complete_events,omitempty"` // the events are complete, from Begin to End
+	Above  uint64        `json:"tokens_above,omitempty"`    // the greatest token of earlier runs on the same data
+	Rate   float64       `json:"clock_rate,omitempty"`      // by what factor a leader's clock may be fast or slow; 0 = 1
 }
 
 // Kind says what was called.
@@ -101,7 +101,7 @@ type Item struct {
 	Name    string `json:"name"`
 	Mode    Mode   `json:"mode,omitempty"`
 	Permits int    `json:"permits,omitempty"`
-	Of      int    `json:"of,omitempty"`
+	Of      int    `json:"limit,omitempty"`
 }
 
 // Ref names a ticket. Ticket 0 is not known.
@@ -155,8 +155,8 @@ type Hold struct {
 	From       time.Duration `json:"from"`
 	To         time.Duration `json:"to,omitempty"`         // 0 = until its client died, or the end
 	Downgraded time.Duration `json:"downgraded,omitempty"` // when it called Downgrade
-	How        How           `json:"how,omitempty"`
-	Why        string        `json:"why,omitempty"` // of a loss, as the client was told: as Event.Why
+	How        How           `json:"end,omitempty"`
+	Why        string        `json:"reason,omitempty"` // of a loss, as the client was told: as Event.Why
 }
 
 // Session is a client's lease.
@@ -164,15 +164,15 @@ type Session struct {
 	Session    uint64        `json:"session"`
 	Client     string        `json:"client"`
 	TTL        time.Duration `json:"ttl"`
-	Disconnect bool          `json:"disconnect,omitempty"` // released on disconnect
-	Died       time.Duration `json:"died,omitempty"`       // when it fell silent for ever, by kill or a long pause
+	Disconnect bool          `json:"release_on_disconnect,omitempty"` // released on disconnect
+	Died       time.Duration `json:"died,omitempty"`                  // when it fell silent for ever, by kill or a long pause
 }
 
 // Beat is an answer that proves that its session was heard.
 type Beat struct {
 	Session uint64        `json:"session"`
 	Sent    time.Duration `json:"sent"`
-	Back    time.Duration `json:"back"`
+	Back    time.Duration `json:"confirmed"`
 }
 
 // Write is one write to a fenced resource, as the resource saw it.
@@ -191,15 +191,15 @@ type Fault struct {
 	Target string        `json:"target"`
 	From   time.Duration `json:"from"`
 	To     time.Duration `json:"to"`
-	Voids  bool          `json:"voids,omitempty"` // the client Target was paused, or its clock was beyond promise
+	Voids  bool          `json:"excuses_client,omitempty"` // the client Target was paused, or its clock was beyond promise
 }
 
 // Stall is cluster time that did not pass while real time did, or a time in which nothing was committed.
 type Stall struct {
-	Why  string        `json:"why"`
+	Why  string        `json:"reason"`
 	From time.Duration `json:"from"`
 	To   time.Duration `json:"to"`
-	Lost time.Duration `json:"lost"`           // a change of leader: To − From + 1 s; a stalled leader: what was cut off
+	Lost time.Duration `json:"lost_time"`      // a change of leader: To − From + 1 s; a stalled leader: what was cut off
 	Held bool          `json:"held,omitempty"` // nothing is lost by it: what was due in it is done at its end
 }
 
@@ -226,10 +226,10 @@ type Event struct {
 	Node     string        `json:"node,omitempty"`
 	At       time.Duration `json:"at"`
 	Index    uint64        `json:"index,omitempty"` // 0 = not known, of a session's end
-	Happened Happened      `json:"happened"`
+	Happened Happened      `json:"kind"`
 	Ref
 	Token  uint64 `json:"token,omitempty"`
-	Why    string `json:"why,omitempty"`
+	Why    string `json:"reason,omitempty"`
 	Items  []Item `json:"items,omitempty"`  // of a grant
 	Client string `json:"client,omitempty"` // of a session's end, if that was told
 }
@@ -246,8 +246,8 @@ type Seen struct {
 
 // Rest is what a process counted when nothing was asked of it, before the load or after it.
 type Rest struct {
-	Who    string           `json:"who"`
-	After  bool             `json:"after"`
+	Who    string           `json:"process"`
+	After  bool             `json:"after_load"`
 	Counts map[string]int64 `json:"counts"`
 }
 

@@ -22,12 +22,12 @@
 //
 //	main.go      the command line; one run from its beginning to its verdict
 //	cluster.go   what runs: nodes, programs, audit; node.go, process.go
-//	fabric.go    the network: a proxy for every port of every node; socket.go: whose a connection is;
-//	             spaces.go: the other network, without proxies
-//	faults.go    who strikes when; kinds.go, slow.go, disks.go: what can be done
-//	order.go     the run's own processes; load.go: programs; audit.go: the audit and the operator
-//	record.go    their parts of the history; resource.go: what the locks guard
-//	judge.go     the whole history, and what it shows
+//	proxy.go    the network: a proxy for every port of every node; socket.go: whose a connection is;
+//	             namespaces.go: the other network, without proxies
+//	nemesis.go    who strikes when; faultkinds.go, slowfaults.go, diskfaults.go: what can be done
+//	subprocess.go     the run's own processes; workload.go: programs; audit.go: the audit and the operator
+//	recsubprocess.go    their parts of the history; resource.go: what the locks guard
+//	verdict.go     the whole history, and what it shows
 //
 // # Invariants
 //

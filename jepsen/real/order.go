@@ -13,7 +13,7 @@ import (
 )
 
 // orderVariable makes this program one of the run's own processes; it holds an order.
-const orderVariable = "ZAMOK_JEPSEN_ORDER"
+const orderVariable = "ZAMOK_JEPSEN_SUBPROCESS"
 
 // order says what such a process is.
 type order struct {

@@ -25,7 +25,7 @@ type spaces struct {
 
 const (
 	// spacesVariable names the namespaces to the run, whose process is started in one of them.
-	spacesVariable = "ZAMOK_JEPSEN_SPACES"
+	spacesVariable = "ZAMOK_JEPSEN_NAMESPACES"
 	// spareNodes may be added in a run.
 	spareNodes = 8
 	ownSpace   = "run"

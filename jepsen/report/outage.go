@@ -20,7 +20,7 @@ const (
 type Outage struct {
 	Prober string        `json:"prober"`
 	From   time.Duration `json:"from_ns"` // from the beginning of the run
-	Lasted time.Duration `json:"lasted_ns"`
+	Lasted time.Duration `json:"duration_ns"`
 	Kinds  []string      `json:"kinds"` // of the faults that were under way
 
 	beside []*check.Fault

@@ -38,8 +38,8 @@ type Summary struct {
 	Invalid       []string                             `json:"invalid,omitempty"`
 	Notes         []string                             `json:"notes,omitempty"`
 	Seed          uint64                               `json:"seed"`
-	Rerun         string                               `json:"rerun"`
-	Lasted        time.Duration                        `json:"lasted_ns"`
+	Rerun         string                               `json:"command"`
+	Lasted        time.Duration                        `json:"duration_ns"`
 	Healed        time.Duration                        `json:"healed_ns"` // when the faults were over
 	Operations    int                                  `json:"operations"`
 	Outcomes      map[check.Outcome]int                `json:"outcomes"`
@@ -49,8 +49,8 @@ type Summary struct {
 	Faults        []FaultKind                          `json:"faults"`
 	Outages       []Outage                             `json:"longest_outages"` // the longest first
 	LeaderChanges int                                  `json:"leader_changes"`
-	Guessed       bool                                 `json:"leader_changes_guessed,omitempty"`
-	Stood         time.Duration                        `json:"cluster_time_stood_ns"`
+	Guessed       bool                                 `json:"leader_changes_inferred,omitempty"`
+	Stood         time.Duration                        `json:"cluster_time_stalled_ns"`
 	Clients       int                                  `json:"clients"`
 	Died          int                                  `json:"clients_died"`
 	Sessions      int                                  `json:"sessions"`
@@ -60,7 +60,7 @@ type Summary struct {
 	Writes        int                                  `json:"writes_accepted"`
 	Fenced        int                                  `json:"writes_refused"`
 	Events        int                                  `json:"events"`
-	Looked        map[string]int                       `json:"looked"`
+	Looked        map[string]int                       `json:"examined"`
 	Unresolved    int                                  `json:"unresolved"`
 	Files         []File                               `json:"files"`
 
@@ -71,7 +71,7 @@ type Summary struct {
 type FaultKind struct {
 	Kind    string        `json:"kind"`
 	Count   int           `json:"count"`
-	Lasted  time.Duration `json:"lasted_ns"` // together
+	Lasted  time.Duration `json:"duration_ns"` // together
 	Outages int           `json:"outages"`
 	Longest time.Duration `json:"longest_outage_ns"`
 }

@@ -1,7 +1,7 @@
 "use strict";
 // One row a lane: a label, and a canvas on which the part of the run between view.from and view.to is drawn.
 const data = JSON.parse(document.getElementById("data").textContent);
-for (const list of ["names", "faults", "offices", "stalls", "outages", "locks", "marks"]) data[list] ??= [];
+for (const list of ["names", "faults", "epochs", "stalls", "outages", "locks", "marks"]) data[list] ??= [];
 const byId = id => document.getElementById(id);
 const chart = byId("chart"), tip = byId("tip");
 const perSecond = data.unitsPerSecond, end = Math.max(1, data.end);
@@ -270,9 +270,9 @@ function build() {
 	drawFaults();
 	const prober = i => data.names[data.outages[i + 2]];
 	strips([["outages"]], data.outages, 3, i => `nothing succeeded for ${prober(i)}`, () => color.bad);
-	const node = i => data.names[data.offices[i + 2]], term = i => data.offices[i + 3];
-	strips([["leader"]], data.offices, 4, i => `${node(i) || "a node"} leads${term(i) ? `, term ${term(i)}` : ""}`,
-		i => hue(node(i) ? data.offices[i + 2] : term(i)), i => node(i) || `term ${term(i)}`);
+	const node = i => data.names[data.epochs[i + 2]], term = i => data.epochs[i + 3];
+	strips([["leader"]], data.epochs, 4, i => `${node(i) || "a node"} leads${term(i) ? `, term ${term(i)}` : ""}`,
+		i => hue(node(i) ? data.epochs[i + 2] : term(i)), i => node(i) || `term ${term(i)}`);
 	strips([["cluster time stood"]], data.stalls, 3, i => data.names[data.stalls[i + 2]], () => color.warn);
 	rate("ok", data.ok, () => color.ok, 54);
 	rate("refused", data.refused, () => color.refused, 30);

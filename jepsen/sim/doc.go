@@ -17,25 +17,25 @@
 //
 // # Parts
 //
-//	sim.go       Run: the bubble, the seed, virtual deadlines; standstill.go: when virtual time stands
+//	sim.go       Run: the bubble, the seed, virtual deadlines; watchdog.go: when virtual time stands
 //	network.go   hosts, ports, calls; link.go: faults of a link; conn.go: connections;
 //	             stack.go: what ends with a process
 //	node.go      machines, and the processes on them; cluster.go: several at a time
 //	clock.go     a machine's clock, which may stand still or freeze who looks at it
 //	disk.go      a machine's disk, which may hang, be slow, fill up or fail; power.go: what is left on it
 //	             when the power fails
-//	ask.go       commands handed to a node
+//	propose.go       commands handed to a node
 //	load.go      clients that open sessions, acquire, hold, renew, drop and die
-//	faults.go    random faults, counted
+//	nemesis.go    random faults, counted
 //	audit.go     what the machines did, compared between nodes while they do it
 //	history.go   what was asked, and what was answered
 //	check_*.go   what audit and history must show
 //	trace.go     what happened when, printed when a test fails
 //	serve.go     nodes that serve clients too: Config.Serve
-//	whole.go     the whole stack under load: such nodes, programs with package client, an operator
+//	fullstack.go     the whole stack under load: such nodes, programs with package client, an operator
 //	caller*.go   machines on which such a program runs, pauses and dies; what it does; its faults;
 //	             a script without package client
-//	record.go    all of it as a history for package check
+//	recorder.go    all of it as a history for package check
 //
 // # What is real
 //
@@ -67,26 +67,26 @@
 //
 //	lease_test.go      leases over changes of leader, each two seconds for ten minutes too; what stalls
 //	                   a leader; never early, never later than the bound
-//	office_test.go     readings and beginnings of other epochs
-//	deposed_test.go    a leader that was deposed acknowledges nothing; what is unknown resolves once
+//	epoch_test.go     readings and beginnings of other epochs
+//	formerleader_test.go    a leader that was deposed acknowledges nothing; what is unknown resolves once
 //	diverged_test.go   a node that differs stops, but against a majority only
 //	bootstrap_test.go  wiped, foreign and cloned nodes; differing lists; who is silent
 //	members_test.go    joining, removing, handing over, under load
 //	catchup_test.go    followers that were away; installs that take long
 //	disk_test.go       a disk that fails
 //	power_test.go      power that fails in the middle of every kind of write; disks that fill up
-//	growth_test.go     what comes and goes leaves nothing behind; census_test.go counts everything
-//	quiet_test.go      what a cluster writes that nobody uses, or one session
+//	leak_test.go     what comes and goes leaves nothing behind; resources_test.go counts everything
+//	idle_test.go      what a cluster writes that nobody uses, or one session
 //	failover_test.go   how long a cluster is without a leader
-//	hour_test.go       hours of random faults under load: one in make test, ten in CI, as many as
+//	longrun_test.go       hours of random faults under load: one in make test, ten in CI, as many as
 //	                   wanted with make sim HOURS=n, of which one half is of nodes alone. It fails also
 //	                   when a kind of fault never happened, or there was too little load, or too few
 //	                   faults.
-//	whole_test.go      the other half: the whole stack, held against package check; with clocks at the
+//	fullstack_test.go      the other half: the whole stack, held against package check; with clocks at the
 //	                   promised rates, and with worse ones, where only tokens hold. ZAMOK_SIM_KEEP=dir
 //	                   keeps the histories of runs that fail
 //	drift_test.go      a loss is told in time by the slowest clock that is allowed
-//	wall_test.go       nothing reads a wall clock
+//	wallclock_test.go       nothing reads a wall clock
 //	served*_test.go    what single clients see
 //	check_test.go      that the checkers find what they are for
 //

@@ -18,27 +18,27 @@ import (
 	"zamok/bench/server"
 )
 
-// describe tells where and with what is measured.
-func describe(ctx context.Context, c *config) (measure.Run, error) {
+// describeRun tells where and with what is measured.
+func describeRun(ctx context.Context, c *config) (measure.Run, error) {
 	disk, err := describeDisk(c.dir)
 	if err != nil {
 		return measure.Run{}, err
 	}
 	return measure.Run{
 		Begun:    time.Now().UTC().Format("2006-01-02 15:04 UTC"),
-		Machine:  field("/proc/cpuinfo", "model name"),
+		Machine:  procField("/proc/cpuinfo", "model name"),
 		Cores:    runtime.NumCPU(),
-		Memory:   memory(),
+		Memory:   memoryText(),
 		Kernel:   firstLine("/proc/sys/kernel/osrelease"),
 		Disk:     disk,
-		Versions: versions(ctx, c.programs),
+		Versions: programVersions(ctx, c.programs),
 		Rounds:   c.rounds,
 		Seconds:  c.window.Seconds(),
 	}, nil
 }
 
-// field reads "name : value" from a file of /proc.
-func field(path, name string) string {
+// procField reads "name : value" from a file of /proc.
+func procField(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return "unknown"
@@ -51,8 +51,8 @@ func field(path, name string) string {
 	return "unknown"
 }
 
-func memory() string {
-	kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(field("/proc/meminfo", "MemTotal"), " kB"), 64)
+func memoryText() string {
+	kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemTotal"), " kB"), 64)
 	if err != nil {
 		return "unknown"
 	}
@@ -68,8 +68,8 @@ func firstLine(path string) string {
 	return line
 }
 
-// versions asks the programs, and the build for the libraries.
-func versions(ctx context.Context, p server.Programs) map[string]string {
+// programVersions asks the programs, and the build for the libraries.
+func programVersions(ctx context.Context, p server.Programs) map[string]string {
 	say := func(program string, args ...string) string {
 		out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() // java tells its version on standard error
 		if err != nil {
@@ -107,8 +107,8 @@ func versions(ctx context.Context, p server.Programs) map[string]string {
 }
 
 const (
-	flushes   = 50
-	flushSize = 4096
+	fsyncSamples     = 50
+	fsyncSampleBytes = 4096
 )
 
 // describeDisk names the file system and how long one small write with a flush takes on it.
@@ -130,9 +130,9 @@ func describeDisk(dir string) (string, error) {
 	defer os.Remove(file.Name())
 	defer file.Close()
 	var took []time.Duration
-	for range flushes {
+	for range fsyncSamples {
 		began := time.Now()
-		if _, err := file.Write(make([]byte, flushSize)); err != nil {
+		if _, err := file.Write(make([]byte, fsyncSampleBytes)); err != nil {
 			return "", err
 		}
 		if err := file.Sync(); err != nil {
@@ -142,5 +142,5 @@ func describeDisk(dir string) (string, error) {
 	}
 	slices.Sort(took)
 	return fmt.Sprintf("%s; a write of 4 KiB with fsync takes %v (median of %d; p95 %v)", kind,
-		measure.Percentile(took, 0.5).Round(time.Microsecond), flushes, measure.Percentile(took, 0.95).Round(time.Microsecond)), nil
+		measure.Percentile(took, 0.5).Round(time.Microsecond), fsyncSamples, measure.Percentile(took, 0.95).Round(time.Microsecond)), nil
 }

@@ -24,7 +24,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command(ctx, os.Args[1:])
+	err := runCommand(ctx, os.Args[1:])
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-func command(ctx context.Context, args []string) error {
+func runCommand(ctx context.Context, args []string) error {
 	verb, rest := "", []string(nil)
 	if len(args) > 0 {
 		verb, rest = args[0], args[1:]
@@ -52,14 +52,14 @@ func command(ctx context.Context, args []string) error {
 	return errors.New("usage: bench run|plan|report [flags]; see bench/doc.go")
 }
 
-// flags are those of run and plan. Each has its variable, so that make can be told.
-func flags(name string, args []string) (*config, string, string, error) {
+// parseFlags are those of run and plan. Each has its variable, so that make can be told.
+func parseFlags(name string, args []string) (*config, string, string, error) {
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	env := func(name, otherwise string) string {
+	env := func(name, fallback string) string {
 		if v := os.Getenv(name); v != "" {
 			return v
 		}
-		return otherwise
+		return fallback
 	}
 	systems := set.String("systems", env("BENCH_SYSTEMS", ""), "names, separated by blanks; empty = all")
 	workloads := set.String("workloads", env("BENCH_WORKLOADS", ""), "names, separated by blanks; empty = all")
@@ -69,7 +69,7 @@ func flags(name string, args []string) (*config, string, string, error) {
 	warm := set.String("warm", env("BENCH_WARM", "2"), "seconds of warm-up of each system in each round")
 	programs := set.String("programs", "", "the folder with the built zamok and etcd")
 	dir := set.String("dir", env("BENCH_DIR", ""), "where the data goes for a while; empty = the system's temporary folder")
-	out := set.String("out", "", "the file of results; empty = standard output")
+	outPath := set.String("out", "", "the file of results; empty = standard output")
 	if err := set.Parse(args); err != nil {
 		return nil, "", "", err
 	}
@@ -79,9 +79,9 @@ func flags(name string, args []string) (*config, string, string, error) {
 	}
 	c := &config{workloads: strings.Fields(*workloads), progress: os.Stderr, programs: server.Programs{
 		Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}}
-	wanted := strings.Fields(*systems)
+	selected := strings.Fields(*systems)
 	for _, s := range peer.Systems() {
-		if len(wanted) == 0 || slices.Contains(wanted, s.Name) {
+		if len(selected) == 0 || slices.Contains(selected, s.Name) {
 			c.systems = append(c.systems, s)
 		}
 	}
@@ -100,21 +100,21 @@ func flags(name string, args []string) (*config, string, string, error) {
 	}
 	c.window, c.warm = time.Duration(window*float64(time.Second)), time.Duration(warming*float64(time.Second))
 	slices.Sort(c.clients)
-	return c, *dir, *out, nil
+	return c, *dir, *outPath, nil
 }
 
 func commandRun(ctx context.Context, args []string) (err error) {
-	c, parent, out, err := flags("run", args)
+	c, parent, out, err := parseFlags("run", args)
 	if err != nil {
 		return err
 	}
-	if err := moreFiles(); err != nil {
+	if err := raiseFileLimit(); err != nil {
 		return err
 	}
 	c.systems = slices.DeleteFunc(c.systems, func(s peer.System) bool {
-		return s.Name == "zamok-wal" && !hasLogStore(ctx, c.programs.Zamok)
+		return s.Name == "zamok-wal" && !supportsLogStore(ctx, c.programs.Zamok)
 	})
-	if c.dir, err = folder(parent); err != nil {
+	if c.dir, err = makeDataDir(parent); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(c.dir)) }()
@@ -126,7 +126,7 @@ func commandRun(ctx context.Context, args []string) (err error) {
 		defer func() { err = errors.Join(err, file.Close()) }()
 	}
 	c.results = file
-	run, err := describe(ctx, c)
+	run, err := describeRun(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -136,15 +136,15 @@ func commandRun(ctx context.Context, args []string) (err error) {
 	return c.runAll(ctx)
 }
 
-// hasLogStore says whether this zamok can keep its log in another store.
-func hasLogStore(ctx context.Context, program string) bool {
+// supportsLogStore says whether this zamok can keep its log in another store.
+func supportsLogStore(ctx context.Context, program string) bool {
 	text, _ := exec.CommandContext(ctx, program, "server", "--help").CombinedOutput()
 	return strings.Contains(string(text), "--log-store")
 }
 
-// moreFiles lets this process and its children have as many connections as may be. Go raises the limit
+// raiseFileLimit lets this process and its children have as many connections as may be. Go raises the limit
 // for itself only; set by hand it is inherited.
-func moreFiles() error {
+func raiseFileLimit() error {
 	const files = 65536
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -155,13 +155,13 @@ func moreFiles() error {
 }
 
 func commandPlan(args []string) error {
-	c, _, _, err := flags("plan", args)
+	c, _, _, err := parseFlags("plan", args)
 	if err != nil {
 		return err
 	}
 	for _, s := range c.systems {
 		fmt.Printf("%-10s", s.Name)
-		for _, step := range plan(s, c.clients) {
+		for _, step := range planFor(s, c.clients) {
 			if len(c.workloads) == 0 || slices.Contains(c.workloads, step.workload) {
 				fmt.Printf(" %s,", step)
 			}
@@ -191,7 +191,7 @@ func commandReport(args []string) error {
 	}
 	var systems []report.System
 	for _, s := range peer.Systems() {
-		systems = append(systems, report.System{Name: s.Name, Title: s.Title, Keeps: s.Keeps, Client: s.Client, Notes: s.Notes, Floor: s.Floor})
+		systems = append(systems, report.System{Name: s.Name, Title: s.Title, Durability: s.Durability, Client: s.Client, Notes: s.Notes, TransportOnly: s.TransportOnly})
 	}
 	return report.Write(*docs, filepath.Base(set.Arg(0)), systems, results)
 }

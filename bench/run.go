@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	lease        = 10 * time.Second // of every system that has one
+	leaseTTL     = 10 * time.Second // of every system that has one
 	releaseGrace = time.Millisecond // the shortest there is
 	warmClients  = 16               // for the warm-up
-	stepMax      = 3 * time.Minute  // for one workload; none needs more than one
+	stepTimeout  = 3 * time.Minute  // for one workload; none needs more than one
 )
 
 // config is what is run.
@@ -47,20 +47,20 @@ func (c *config) runAll(ctx context.Context) error {
 			slices.Reverse(order) // so that no system always comes after the same one
 		}
 		for _, sys := range order {
-			if err := c.pass(ctx, round, sys); err != nil {
+			if err := c.runSystem(ctx, round, sys); err != nil {
 				return err
 			}
 			done++
-			left := time.Duration(float64(time.Since(began)) / float64(done) * float64(total-done))
+			remaining := time.Duration(float64(time.Since(began)) / float64(done) * float64(total-done))
 			fmt.Fprintf(c.progress, "· %d of %d passes in %v, about %v to go\n", done, total,
-				time.Since(began).Round(time.Second), left.Round(time.Second))
+				time.Since(began).Round(time.Second), remaining.Round(time.Second))
 		}
 	}
 	return nil
 }
 
-// pass puts one system through its plan. What fails in it is a result; an error is ours.
-func (c *config) pass(ctx context.Context, round int, sys peer.System) error {
+// runSystem puts one system through its plan. What fails in it is a result; an error is ours.
+func (c *config) runSystem(ctx context.Context, round int, sys peer.System) error {
 	dir, err := os.MkdirTemp(c.dir, sys.Name+"-")
 	if err != nil {
 		return err
@@ -69,36 +69,36 @@ func (c *config) pass(ctx context.Context, round int, sys peer.System) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return err
 	}
-	failed := func(step step, err error) error {
+	failed := func(step workloadStep, err error) error {
 		fmt.Fprintf(c.progress, "  round %d %-10s %-16s FAILED: %v\n", round, sys.Name, step, err)
 		return measure.WriteRecord(c.results, measure.Record{Round: round, System: sys.Name, Workload: step.workload,
 			Clients: step.clients, Failed: err.Error()})
 	}
 	cluster, err := server.Starters(c.programs)[sys.Server](dir)
 	if err != nil {
-		return failed(step{workload: "start"}, err)
+		return failed(workloadStep{workload: "start"}, err)
 	}
 	defer cluster.Stop()
-	b := &load.Bench{System: sys, Cluster: cluster, TTL: lease, Window: max(c.warm, sys.Warm)}
+	b := &load.Bench{System: sys, Cluster: cluster, TTL: leaseTTL, Window: max(c.warm, sys.WarmUp)}
 	defer b.Close()
 	if err := b.Ready(ctx); err != nil {
-		return errors.Join(failed(step{workload: "start"}, err), ctx.Err())
+		return errors.Join(failed(workloadStep{workload: "start"}, err), ctx.Err())
 	}
 	if _, err := b.Uncontended(ctx, warmClients); err != nil {
-		return errors.Join(failed(step{workload: "warm"}, err), ctx.Err())
+		return errors.Join(failed(workloadStep{workload: "warm"}, err), ctx.Err())
 	}
 	b.Close()
 	b.Window = c.window
-	for _, step := range plan(sys, c.clients) {
-		if len(c.workloads) > 0 && !slices.Contains(c.workloads, step.workload) || step.once && round > 1 {
+	for _, step := range planFor(sys, c.clients) {
+		if len(c.workloads) > 0 && !slices.Contains(c.workloads, step.workload) || step.firstRoundOnly && round > 1 {
 			continue
 		}
 		record := measure.Record{Round: round, System: sys.Name, Workload: step.workload, Clients: step.clients}
-		before, _ := cluster.Elections(ctx)
-		limited, cancel := context.WithTimeout(ctx, stepMax)
+		before, _ := cluster.LeaderChanges(ctx)
+		limited, cancel := context.WithTimeout(ctx, stepTimeout)
 		record.Values, record.Spans, err = step.run(limited, b)
 		cancel()
-		if after, told := cluster.Elections(ctx); told && err == nil {
+		if after, elections := cluster.LeaderChanges(ctx); elections && err == nil {
 			record.Values["elections"] = after - before
 		}
 		if ctx.Err() != nil {
@@ -117,13 +117,13 @@ func (c *config) pass(ctx context.Context, round int, sys peer.System) error {
 		if err := measure.WriteRecord(c.results, record); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, step, brief(record.Values))
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, step, progressLine(record.Values))
 	}
 	return nil
 }
 
-// brief is what a line of progress tells of a workload.
-func brief(values load.Values) string {
+// progressLine is what a line of progress tells of a workload.
+func progressLine(values load.Values) string {
 	names := []string{"rate", "cycle_p50", "lock_p50", "cpu", "jain", "worst", "inversions", "handoff_p50", "used", "stretch",
 		"total", "core", "memory_each", "served", "lost", "unopened", "freed", "next", "longest", "survived", "wait_max"}
 	text := ""
@@ -140,8 +140,8 @@ func brief(values load.Values) string {
 	return text
 }
 
-// folder makes the place for data, which must be a real disk to say anything about durability.
-func folder(parent string) (dir string, err error) {
+// makeDataDir makes the place for data, which must be a real disk to say anything about durability.
+func makeDataDir(parent string) (dir string, err error) {
 	dir, err = os.MkdirTemp(parent, "zamok-bench-")
 	if err != nil {
 		return "", err

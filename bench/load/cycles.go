@@ -16,16 +16,16 @@ import (
 // Values is what a workload saw, by the names that the report knows.
 type Values = map[string]float64
 
-// errorPause keeps a client whose calls fail at once from turning into a busy loop.
-const errorPause = 10 * time.Millisecond
+// errorBackoff keeps a client whose calls fail at once from turning into a busy loop.
+const errorBackoff = 10 * time.Millisecond
 
 // Uncontended lets each of n clients lock and unlock a key of its own, over and over.
 func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
-	clients, err := b.pool(ctx, n)
+	clients, err := b.openClients(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	return b.cycle(ctx, clients, n, b.Window, ownKey, b.Close)
+	return b.runClosedLoop(ctx, clients, n, b.Window, ownKey, b.Close)
 }
 
 // Shared does the same with n goroutines over a few clients.
@@ -37,75 +37,75 @@ func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 	}
 	end := sync.OnceFunc(func() { closeAll(opened) })
 	defer end()
-	return b.cycle(ctx, opened, n, b.Window, ownKey, end)
+	return b.runClosedLoop(ctx, opened, n, b.Window, ownKey, end)
 }
 
-// crowd is how many make a queue so long that it takes a longer look to see everybody have a turn.
-const crowd = 256
+// longQueueClients is how many make a queue so long that it takes a longer look to see everybody have a turn.
+const longQueueClients = 256
 
 // Contended lets n clients lock and unlock one key.
 func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
-	clients, err := b.pool(ctx, n)
+	clients, err := b.openClients(ctx, n)
 	if err != nil {
 		return nil, err
 	}
 	window := b.Window
-	if n >= crowd {
+	if n >= longQueueClients {
 		window *= 2
 	}
-	return b.cycle(ctx, clients, n, window, func(int) string { return "one" }, b.Close)
+	return b.runClosedLoop(ctx, clients, n, window, func(int) string { return "one" }, b.Close)
 }
 
 func ownKey(worker int) string { return fmt.Sprintf("own-%d", worker) }
 
 // worker is what one goroutine saw.
 type worker struct {
-	grants  []measure.Grant // inside the window
-	cycles  []time.Duration // whole ones that ended in the window
-	handoff []time.Duration
-	done    int // all, also outside of the window
-	errors  int
-	last    error
+	grants     []measure.Grant // inside the window
+	cycleTimes []time.Duration // whole ones that ended in the window
+	handoffs   []time.Duration
+	cyclesDone int // all, also outside of the window
+	errors     int
+	lastErr    error
 }
 
-// cycles is one run of a closed loop.
-type cycles struct {
+// closedLoop is one run of a closed loop.
+type closedLoop struct {
 	began    time.Time     // zero while keys are made
 	from, to time.Duration // the window, since began
 	workers  int
-	alone    bool // their keys differ
+	ownKeys  bool // their keys differ
 
-	inside   atomic.Int64 // holders of the one key
-	overlaps atomic.Int64
-	freed    atomic.Int64 // when the one key was last let go, since began
+	holders    atomic.Int64 // holders of the one key
+	overlaps   atomic.Int64
+	releasedAt atomic.Int64 // when the one key was last let go, since began
 }
 
-func (b *Bench) cycle(ctx context.Context, clients []peer.Client, n int, window time.Duration,
+func (b *Bench) runClosedLoop(ctx context.Context, clients []peer.Client, n int, window time.Duration,
 	key func(int) string, abandon func(),
 ) (Values, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	run := &cycles{from: window / 4, to: window / 4 * 5, workers: n, alone: n == 1 || key(0) != key(n-1)}
+	run := &closedLoop{from: window / 4, to: window / 4 * 5, workers: n, ownKeys: n == 1 || key(0) != key(n-1)}
 	client := func(i int) peer.Client { return clients[i%len(clients)] }
 	var running sync.WaitGroup
-	if run.alone { // what a key costs once (ZooKeeper makes a node for it) is not what a cycle costs
+	if run.ownKeys { // what a key costs once (ZooKeeper makes a node for it) is not what a cycle costs
 		for i := range n {
-			running.Go(func() { _ = run.once(ctx, new(worker), i, client(i), key(i)) }) // if it fails, the loop tells
+			running.Go(func() { _ = run.runCycle(ctx, new(worker), i, client(i), key(i)) }) // if it fails, the loop tells
 		}
-		drain(&running, cancel, abandon)
+		drainWorkers(&running, cancel, abandon)
 	}
-	before, err := b.spent()
+	before, err := b.cpuTime()
 	if err != nil {
 		return nil, err
 	}
 	workers := make([]worker, n)
 	run.began = time.Now()
 	for i := range n {
-		running.Go(func() { run.work(ctx, &workers[i], i, client(i), key(i)) })
+		running.Go(func() { run.runWorker(ctx, &workers[i], i, client(i), key(i)) })
 	}
-	pause(ctx, run.to)
-	drain(&running, cancel, abandon)
-	after, err := b.spent()
+	sleepContext(ctx, run.to)
+	drainWorkers(&running, cancel, abandon)
+	after, err := b.cpuTime()
 	if err != nil {
 		return nil, err
 	}
@@ -120,89 +120,89 @@ func firstError(workers []worker, values Values, err error) error {
 		return err
 	}
 	for _, w := range workers {
-		if w.last != nil {
-			return fmt.Errorf("no cycle was whole: %w", w.last)
+		if w.lastErr != nil {
+			return fmt.Errorf("no cycle was whole: %w", w.lastErr)
 		}
 	}
 	return nil
 }
 
-func (c *cycles) work(ctx context.Context, w *worker, i int, client peer.Client, key string) {
+func (c *closedLoop) runWorker(ctx context.Context, w *worker, i int, client peer.Client, key string) {
 	// Not all at once: in which order a burst leaves a busy machine is not known, and fairness is judged by
 	// who asked first.
-	pause(ctx, c.from/2*time.Duration(i)/time.Duration(c.workers))
+	sleepContext(ctx, c.from/2*time.Duration(i)/time.Duration(c.workers))
 	for ctx.Err() == nil && time.Since(c.began) < c.to {
-		if err := c.once(ctx, w, i, client, key); err != nil && ctx.Err() == nil {
+		if err := c.runCycle(ctx, w, i, client, key); err != nil && ctx.Err() == nil {
 			w.errors++
-			w.last = err
-			pause(ctx, errorPause)
+			w.lastErr = err
+			sleepContext(ctx, errorBackoff)
 		}
 	}
 }
 
-func (c *cycles) once(ctx context.Context, w *worker, i int, client peer.Client, key string) error {
-	asked := time.Since(c.began)
+func (c *closedLoop) runCycle(ctx context.Context, w *worker, i int, client peer.Client, key string) error {
+	requested := time.Since(c.began)
 	unlock, err := client.Lock(ctx, key)
 	if err != nil {
 		return err
 	}
-	had := time.Since(c.began)
-	measured := had >= c.from && had <= c.to // whenever it was asked: a wait may be longer than the window
-	if !c.alone {
-		if c.inside.Add(1) != 1 {
+	acquired := time.Since(c.began)
+	measured := acquired >= c.from && acquired <= c.to // whenever it was asked: a wait may be longer than the window
+	if !c.ownKeys {
+		if c.holders.Add(1) != 1 {
 			c.overlaps.Add(1)
 		}
-		freed := time.Duration(c.freed.Load())
-		if measured && asked < freed {
-			w.handoff = append(w.handoff, had-freed)
+		freed := time.Duration(c.releasedAt.Load())
+		if measured && requested < freed {
+			w.handoffs = append(w.handoffs, acquired-freed)
 		}
-		c.inside.Add(-1)
-		c.freed.Store(int64(time.Since(c.began)))
+		c.holders.Add(-1)
+		c.releasedAt.Store(int64(time.Since(c.began)))
 	}
 	if err := unlock(ctx); err != nil {
 		return err
 	}
-	w.done++
+	w.cyclesDone++
 	if !measured {
 		return nil
 	}
-	w.grants = append(w.grants, measure.Grant{Client: i, Asked: asked, Had: had})
+	w.grants = append(w.grants, measure.Grant{Client: i, Requested: requested, Acquired: acquired})
 	if done := time.Since(c.began); done <= c.to {
-		w.cycles = append(w.cycles, done-asked)
+		w.cycleTimes = append(w.cycleTimes, done-requested)
 	}
 	return nil
 }
 
 // values sums up. The processor time is that of the whole run and divided by all of its cycles: to look at
 // it in the middle would take time from a machine that has none to give.
-func (c *cycles) values(workers []worker, server, client float64) Values {
+func (c *closedLoop) values(workers []worker, server, client float64) Values {
 	var grants []measure.Grant
 	var all, waits, handoff []time.Duration
 	failed, done := 0, 0
 	for _, w := range workers {
 		grants = append(grants, w.grants...)
-		all = append(all, w.cycles...)
-		handoff = append(handoff, w.handoff...)
+		all = append(all, w.cycleTimes...)
+		handoff = append(handoff, w.handoffs...)
 		failed += w.errors
-		done += w.done
+		done += w.cyclesDone
 	}
 	for _, g := range grants {
-		waits = append(waits, g.Had-g.Asked)
+		waits = append(waits, g.Acquired-g.Requested)
 	}
 	values := Values{"rate": float64(len(grants)) / (c.to - c.from).Seconds(), "errors": float64(failed)}
-	measure.Spread(values, "cycle", all)
-	measure.Spread(values, "lock", waits)
-	measure.Spread(values, "handoff", handoff)
+	measure.AddPercentiles(values, "cycle", all)
+	measure.AddPercentiles(values, "lock", waits)
+	measure.AddPercentiles(values, "handoff", handoff)
 	if n := float64(done); n > 0 {
 		values["cpu"] = server / n * 1000
 		values["client_cpu"] = client / n * 1000
 	}
-	if c.alone {
+	if c.ownKeys {
 		return values
 	}
 	values["overlaps"] = float64(c.overlaps.Load())
 	values["inversions"] = float64(measure.Inversions(grants))
-	if shares := measure.WholeTurns(grants, len(workers)); shares != nil {
+	if shares := measure.CompleteRounds(grants, len(workers)); shares != nil {
 		values["jain"] = measure.Jain(shares)
 		total := 0
 		for _, s := range shares {
@@ -213,15 +213,15 @@ func (c *cycles) values(workers []worker, server, client float64) Values {
 	return values
 }
 
-type spent struct{ server, client float64 } // seconds of processor time
+type cpuTime struct{ server, client float64 } // seconds of processor time
 
-func (b *Bench) spent() (spent, error) {
+func (b *Bench) cpuTime() (cpuTime, error) {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
-		return spent{}, err
+		return cpuTime{}, err
 	}
 	cpu, err := b.Cluster.CPU()
-	return spent{server: cpu, client: seconds(own.Utime) + seconds(own.Stime)}, err
+	return cpuTime{server: cpu, client: seconds(own.Utime) + seconds(own.Stime)}, err
 }
 
 func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }

@@ -17,30 +17,30 @@ import (
 	"zamok/bench/peer"
 )
 
-// holder is another process that holds a lock: this program, called as `hold`.
-type holder struct {
+// holderProcess is another process that holds a lock: this program, called as `hold`.
+type holderProcess struct {
 	cmd  *exec.Cmd
 	kill func() // as a power cut would; may be called again
 }
 
-// holding is what a holder is told.
-type holding struct {
+// holderSpec is what a holder is told.
+type holderSpec struct {
 	System, Key string
 	Session     peer.Session
 }
 
-const holderPatience = 20 * time.Second
+const holderTimeout = 20 * time.Second
 
-func startHolder(ctx context.Context, system, key string, s peer.Session) (*holder, error) {
+func startHolder(ctx context.Context, system, key string, s peer.Session) (*holderProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(holding{system, key, s})
+	text, err := json.Marshal(holderSpec{system, key, s})
 	if err != nil {
 		return nil, err
 	}
-	h := &holder{cmd: exec.CommandContext(ctx, self, "hold", string(text))}
+	h := &holderProcess{cmd: exec.CommandContext(ctx, self, "hold", string(text))}
 	h.cmd.Stderr = os.Stderr
 	if _, err := h.cmd.StdinPipe(); err != nil { // it ends when we do: its standard input is then closed
 		return nil, err
@@ -56,19 +56,19 @@ func startHolder(ctx context.Context, system, key string, s peer.Session) (*hold
 		_ = h.cmd.Process.Kill() // it may have ended by itself
 		_ = h.cmd.Wait()
 	})
-	said, err := bufio.NewReader(out).ReadString('\n')
-	if strings.TrimSpace(said) != heldWord {
+	scanner, err := bufio.NewReader(out).ReadString('\n')
+	if strings.TrimSpace(scanner) != heldMessage {
 		h.kill()
-		return nil, fmt.Errorf("the process that was to hold the lock said %q (%v)", said, err)
+		return nil, fmt.Errorf("the process that was to hold the lock said %q (%v)", scanner, err)
 	}
 	return h, nil
 }
 
-const heldWord = "held"
+const heldMessage = "held"
 
 // Hold is the other process: it takes the lock, says so, and keeps it until its input ends.
 func Hold(ctx context.Context, text string, in io.Reader, out io.Writer) error {
-	var h holding
+	var h holderSpec
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func Hold(ctx context.Context, text string, in io.Reader, out io.Writer) error {
 	if i < 0 {
 		return errors.New("no system is called " + h.System)
 	}
-	ctx, cancel := context.WithTimeout(ctx, holderPatience)
+	ctx, cancel := context.WithTimeout(ctx, holderTimeout)
 	defer cancel()
 	c, err := systems[i].Open(ctx, h.Session)
 	if err != nil {
@@ -86,7 +86,7 @@ func Hold(ctx context.Context, text string, in io.Reader, out io.Writer) error {
 	if _, err := c.Lock(ctx, h.Key); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(out, heldWord); err != nil {
+	if _, err := fmt.Fprintln(out, heldMessage); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, in)

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	killedWaiters  = 10
-	killedApart    = 50 * time.Millisecond // between the waiters' questions, so that their order is known
-	killedHold     = 5 * time.Millisecond
-	killedBefore   = time.Second           // how long all is well before the leader dies
-	killedEvery    = 25 * time.Millisecond // between fresh attempts after it
-	killedPatience = 30 * time.Second      // for everything after it
+	killedWaiters         = 10
+	killedStagger         = 50 * time.Millisecond // between the waiters' questions, so that their order is known
+	killedHold            = 5 * time.Millisecond
+	killedWarmup          = time.Second           // how long all is well before the leader dies
+	killedAttemptInterval = 25 * time.Millisecond // between fresh attempts after it
+	killedTimeout         = 30 * time.Second      // for everything after it
 )
 
-// killed is one death of a leader: one holds a lock, ten wait for it, and one asks for another lock all
+// leaderKill is one death of a leader: one holds a lock, ten wait for it, and one asks for another lock all
 // the time.
-type killed struct {
+type leaderKill struct {
 	longest  time.Duration // of the prober's attempts; the prober's until it has ended
 	attempts sync.WaitGroup
 
-	mu     sync.Mutex
-	order  []int // of the waiters that were served
-	inside int
-	twice  int
+	mu          sync.Mutex
+	servedOrder []int // of the waiters that were served
+	holders     int
+	overlaps    int
 }
 
 // LeaderKilled kills the leader, measures how long nobody gets a lock, looks whether the held lock and
@@ -45,9 +45,9 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	if failed > 0 {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, killedBefore+killedPatience)
+	ctx, cancel := context.WithTimeout(ctx, killedWarmup+killedTimeout)
 	defer cancel()
-	k := &killed{}
+	k := &leaderKill{}
 	unlock, err := clients[0].Lock(ctx, "held")
 	if err != nil {
 		return nil, err
@@ -59,9 +59,9 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	waiting := &sync.WaitGroup{}
 	for i, c := range clients[3:] {
 		waiting.Go(func() { k.wait(ctx, i, c) })
-		pause(ctx, killedApart)
+		sleepContext(ctx, killedStagger)
 	}
-	pause(ctx, killedBefore)
+	sleepContext(ctx, killedWarmup)
 	if err := b.Cluster.Kill(leader); err != nil {
 		return nil, err
 	}
@@ -82,9 +82,9 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 }
 
 // release gives the held lock back and counts who is served.
-func (k *killed) release(ctx context.Context, values Values, unlock peer.Unlock, waiting *sync.WaitGroup) {
+func (k *leaderKill) release(ctx context.Context, values Values, unlock peer.Unlock, waiting *sync.WaitGroup) {
 	k.mu.Lock()
-	values["early"] = float64(len(k.order)) // served while the lock was held: it did not survive
+	values["early"] = float64(len(k.servedOrder)) // served while the lock was held: it did not survive
 	k.mu.Unlock()
 	if err := unlock(ctx); err == nil {
 		values["survived"] = 1
@@ -101,11 +101,11 @@ func (k *killed) release(ctx context.Context, values Values, unlock peer.Unlock,
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	values["served"] = float64(len(k.order))
+	values["served"] = float64(len(k.servedOrder))
 	values["serving"] = measure.Milliseconds(time.Since(released))
-	values["twice"] = float64(k.twice)
-	for i := 1; i < len(k.order); i++ {
-		if k.order[i] < k.order[i-1] {
+	values["twice"] = float64(k.overlaps)
+	for i := 1; i < len(k.servedOrder); i++ {
+		if k.servedOrder[i] < k.servedOrder[i-1] {
 			values["inversions"]++
 		}
 	}
@@ -113,7 +113,7 @@ func (k *killed) release(ctx context.Context, values Values, unlock peer.Unlock,
 
 // probe locks and unlocks a key of its own, one attempt after the other: how long a caller may hang who
 // was on the way when the leader died.
-func (k *killed) probe(ctx context.Context, c peer.Client) {
+func (k *leaderKill) probe(ctx context.Context, c peer.Client) {
 	for ctx.Err() == nil {
 		asked := time.Now()
 		unlock, err := c.Lock(ctx, "probe")
@@ -122,7 +122,7 @@ func (k *killed) probe(ctx context.Context, c peer.Client) {
 			return
 		}
 		if err != nil {
-			pause(ctx, errorPause)
+			sleepContext(ctx, errorBackoff)
 			continue
 		}
 		_ = unlock(ctx) // if it failed, the next attempt tells
@@ -131,10 +131,10 @@ func (k *killed) probe(ctx context.Context, c peer.Client) {
 
 // firstLock asks for one fresh lock after the other, each a little later, whatever became of those
 // before, until one is had: when the cluster serves again.
-func (k *killed) firstLock(ctx context.Context, c peer.Client) (took time.Duration, err error) {
-	died := time.Now()
-	had := make(chan time.Duration, 1)
-	ticker := time.NewTicker(killedEvery)
+func (k *leaderKill) firstLock(ctx context.Context, c peer.Client) (took time.Duration, err error) {
+	killedAt := time.Now()
+	acquired := make(chan time.Duration, 1)
+	ticker := time.NewTicker(killedAttemptInterval)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
 		k.attempts.Go(func() { // ends when it is served or its client is closed
@@ -143,22 +143,22 @@ func (k *killed) firstLock(ctx context.Context, c peer.Client) (took time.Durati
 				return
 			}
 			select {
-			case had <- time.Since(died):
+			case acquired <- time.Since(killedAt):
 			default: // another was first
 			}
 			_ = unlock(ctx)
 		})
 		select {
-		case took := <-had:
+		case took := <-acquired:
 			return took, nil
 		case <-ctx.Done():
-			return 0, fmt.Errorf("nobody got a lock in %v", killedPatience)
+			return 0, fmt.Errorf("nobody got a lock in %v", killedTimeout)
 		case <-ticker.C:
 		}
 	}
 }
 
-func (k *killed) wait(ctx context.Context, i int, c peer.Client) {
+func (k *leaderKill) wait(ctx context.Context, i int, c peer.Client) {
 	var unlock peer.Unlock
 	for {
 		var err error
@@ -168,18 +168,18 @@ func (k *killed) wait(ctx context.Context, i int, c peer.Client) {
 		if ctx.Err() != nil {
 			return
 		}
-		pause(ctx, errorPause) // its place is lost, and the order will tell
+		sleepContext(ctx, errorBackoff) // its place is lost, and the order will tell
 	}
 	k.mu.Lock()
-	k.order = append(k.order, i)
-	k.inside++
-	if k.inside > 1 {
-		k.twice++
+	k.servedOrder = append(k.servedOrder, i)
+	k.holders++
+	if k.holders > 1 {
+		k.overlaps++
 	}
 	k.mu.Unlock()
-	pause(ctx, killedHold)
+	sleepContext(ctx, killedHold)
 	k.mu.Lock()
-	k.inside--
+	k.holders--
 	k.mu.Unlock()
 	_ = unlock(ctx)
 }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	parkedLocks    = 100              // that are held, and waited for
-	parkedWatch    = 5 * time.Second  // the least: what little is used is told in steps of 10 ms
-	parkedServing  = 20 * time.Second // for all to be served when the locks come free
-	parkedSettling = 3 * time.Second  // and half a millisecond more for each waiter
+	parkedLocks        = 100              // that are held, and waited for
+	parkedObserveMin   = 5 * time.Second  // the least: what little is used is told in steps of 10 ms
+	parkedServeTimeout = 20 * time.Second // for all to be served when the locks come free
+	parkedSettleTime   = 3 * time.Second  // and half a millisecond more for each waiter
 )
 
 // Parked lets waiters wait for locks that nobody gives back: what waiting costs, and whether all still
@@ -28,7 +28,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	if err != nil {
 		return nil, err
 	}
-	holders, err := b.hold(ctx, parkedLocks)
+	holders, err := b.holdParkedLocks(ctx, parkedLocks)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	clients, failed, err := b.openMany(ctx, sessions, b.session(perSession))
 	values := Values{"opening": time.Since(began).Seconds(), "unopened": float64(failed)}
 	if len(clients) == 0 {
-		holders.end(ctx)
+		holders.release(ctx)
 		return nil, err
 	}
 	var served, lost atomic.Int64
@@ -56,14 +56,14 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 			})
 		}
 	}
-	pause(ctx, parkedSettling+time.Duration(waiters)*time.Millisecond/2)
-	before, err := b.spent()
+	sleepContext(ctx, parkedSettleTime+time.Duration(waiters)*time.Millisecond/2)
+	before, err := b.cpuTime()
 	if err != nil {
 		return nil, err
 	}
 	watched := time.Now()
-	pause(ctx, max(2*b.Window, parkedWatch))
-	after, err := b.spent()
+	sleepContext(ctx, max(2*b.Window, parkedObserveMin))
+	after, err := b.cpuTime()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	values["early"] = float64(served.Load()) // nobody was to be let in yet
 	values["lost"] = float64(lost.Load())
 	serving := time.Now()
-	holders.end(ctx)
+	holders.release(ctx)
 	awaitServed(ctx, &running)
 	values["served"] = float64(served.Load())
 	values["serving"] = time.Since(serving).Seconds()
@@ -92,7 +92,7 @@ func awaitServed(ctx context.Context, running *sync.WaitGroup) {
 		running.Wait()
 		close(done)
 	}()
-	timer := time.NewTimer(parkedServing)
+	timer := time.NewTimer(parkedServeTimeout)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -103,18 +103,18 @@ func awaitServed(ctx context.Context, running *sync.WaitGroup) {
 
 func parkedKey(i int) string { return fmt.Sprintf("parked-%d", i) }
 
-// held is locks in the hand of one client.
-type held struct {
+// heldLocks is locks in the hand of one client.
+type heldLocks struct {
 	client  peer.Client
 	unlocks []peer.Unlock
 }
 
-func (b *Bench) hold(ctx context.Context, n int) (*held, error) {
+func (b *Bench) holdParkedLocks(ctx context.Context, n int) (*heldLocks, error) {
 	c, err := b.open(ctx, b.session(n))
 	if err != nil {
 		return nil, err
 	}
-	h := &held{client: c}
+	h := &heldLocks{client: c}
 	for i := range n {
 		unlock, err := c.Lock(ctx, parkedKey(i))
 		if err != nil {
@@ -126,15 +126,15 @@ func (b *Bench) hold(ctx context.Context, n int) (*held, error) {
 	return h, nil
 }
 
-func (h *held) end(ctx context.Context) {
+func (h *heldLocks) release(ctx context.Context) {
 	for _, unlock := range h.unlocks {
 		_ = unlock(ctx) // a lost lock is free already, and seen as such
 	}
 	closeAll([]peer.Client{h.client})
 }
 
-// Dead kills the process that holds a lock, and measures how long the lock stays closed.
-func (b *Bench) Dead(ctx context.Context, release time.Duration) (Values, error) {
+// HolderKilled kills the process that holds a lock, and measures how long the lock stays closed.
+func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values, error) {
 	key := fmt.Sprintf("dead-%d", release)
 	victim, err := startHolder(ctx, b.System.Name, key, peer.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
 	if err != nil {
@@ -146,17 +146,17 @@ func (b *Bench) Dead(ctx context.Context, release time.Duration) (Values, error)
 		return nil, err
 	}
 	defer closeAll([]peer.Client{c})
-	had := make(chan error, 1)
+	acquired := make(chan error, 1)
 	go func() { // ends when the lock is had or c is closed
 		unlock, err := c.Lock(ctx, key)
 		if err == nil {
 			err = unlock(ctx)
 		}
-		had <- err
+		acquired <- err
 	}()
-	pause(ctx, deadAfter)
+	sleepContext(ctx, holderLifetime)
 	select {
-	case err := <-had:
+	case err := <-acquired:
 		return nil, fmt.Errorf("a lock that is held was granted (%v)", err)
 	default:
 	}
@@ -165,13 +165,13 @@ func (b *Bench) Dead(ctx context.Context, release time.Duration) (Values, error)
 	timer := time.NewTimer(6 * b.TTL)
 	defer timer.Stop()
 	select {
-	case err := <-had:
+	case err := <-acquired:
 		return Values{"freed": measure.Milliseconds(time.Since(died))}, err
 	case <-timer.C:
 		return nil, fmt.Errorf("the lock was not free %v after its holder's death", 6*b.TTL)
 	}
 }
 
-// deadAfter is how long the holder lives: long enough for a renewal, so that it dies at some moment of
+// holderLifetime is how long the holder lives: long enough for a renewal, so that it dies at some moment of
 // its lease and not at the beginning.
-const deadAfter = 4500 * time.Millisecond
+const holderLifetime = 4500 * time.Millisecond

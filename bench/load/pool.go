@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	openingAtOnce  = 32               // clients that open or close at the same time
-	openPatience   = 20 * time.Second // for one client
-	drainPatience  = 20 * time.Second // for all that still wait when the measuring is over
-	cancelPatience = 3 * time.Second  // after that, for those whose client can be cancelled
+	parallelOpens = 32               // clients that open or close at the same time
+	openTimeout   = 20 * time.Second // for one client
+	drainTimeout  = 20 * time.Second // for all that still wait when the measuring is over
+	cancelTimeout = 3 * time.Second  // after that, for those whose client can be cancelled
 )
 
 // Bench is one running system with the clients opened on it so far. One goroutine calls its methods.
@@ -34,7 +34,7 @@ func (b *Bench) session(width int) peer.Session {
 }
 
 func (b *Bench) open(ctx context.Context, s peer.Session) (peer.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, openPatience)
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	return b.System.Open(ctx, s)
 }
@@ -48,15 +48,15 @@ func (b *Bench) Ready(ctx context.Context) error {
 		if err := b.Cluster.Alive(); err != nil {
 			return err
 		}
-		if last = b.once(ctx); last == nil {
+		if last = b.lockOnce(ctx); last == nil {
 			return nil
 		}
-		pause(ctx, 100*time.Millisecond)
+		sleepContext(ctx, 100*time.Millisecond)
 	}
 	return fmt.Errorf("not ready after a minute: %w", last)
 }
 
-func (b *Bench) once(ctx context.Context) (err error) {
+func (b *Bench) lockOnce(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c, err := b.System.Open(ctx, b.session(1))
@@ -71,8 +71,8 @@ func (b *Bench) once(ctx context.Context) (err error) {
 	return unlock(ctx)
 }
 
-// pool gives n clients with a session and connection of their own: those that there are, and new ones.
-func (b *Bench) pool(ctx context.Context, n int) ([]peer.Client, error) {
+// openClients gives n clients with a session and connection of their own: those that there are, and new ones.
+func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
 	b.mu.Lock()
 	missing := n - len(b.clients)
 	b.mu.Unlock()
@@ -90,7 +90,7 @@ func (b *Bench) pool(ctx context.Context, n int) ([]peer.Client, error) {
 func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, failed int, err error) {
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	slots := make(chan struct{}, openingAtOnce)
+	slots := make(chan struct{}, parallelOpens)
 	for range n {
 		slots <- struct{}{}
 		running.Go(func() {
@@ -122,7 +122,7 @@ func (b *Bench) Close() {
 // closeAll ends clients, some at a time. What a system says to a goodbye is not measured.
 func closeAll(clients []peer.Client) {
 	var running sync.WaitGroup
-	slots := make(chan struct{}, openingAtOnce)
+	slots := make(chan struct{}, parallelOpens)
 	for _, c := range clients {
 		slots <- struct{}{}
 		running.Go(func() {
@@ -133,9 +133,9 @@ func closeAll(clients []peer.Client) {
 	running.Wait()
 }
 
-// drain waits for workers, first kindly, then by ending their context, then by abandon, which must make
+// drainWorkers waits for workers, first kindly, then by ending their context, then by abandon, which must make
 // every call return.
-func drain(workers *sync.WaitGroup, cancel context.CancelFunc, abandon func()) {
+func drainWorkers(workers *sync.WaitGroup, cancel context.CancelFunc, abandon func()) {
 	done := make(chan struct{})
 	go func() { // ends with the last worker, which abandon ends
 		workers.Wait()
@@ -144,7 +144,7 @@ func drain(workers *sync.WaitGroup, cancel context.CancelFunc, abandon func()) {
 	for _, step := range []struct {
 		patience time.Duration
 		then     func()
-	}{{drainPatience, cancel}, {cancelPatience, abandon}} {
+	}{{drainTimeout, cancel}, {cancelTimeout, abandon}} {
 		timer := time.NewTimer(step.patience)
 		select {
 		case <-done:
@@ -157,7 +157,7 @@ func drain(workers *sync.WaitGroup, cancel context.CancelFunc, abandon func()) {
 	<-done
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func sleepContext(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

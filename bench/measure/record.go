@@ -41,16 +41,18 @@ type Span struct {
 	To     float64 `json:"to"`
 }
 
-type line struct {
+type resultLine struct {
 	Run    *Run    `json:"run,omitempty"`
 	Record *Record `json:"record,omitempty"`
 }
 
 // WriteRun and WriteRecord append one line.
-func WriteRun(w io.Writer, r Run) error       { return json.NewEncoder(w).Encode(line{Run: &r}) }
-func WriteRecord(w io.Writer, r Record) error { return json.NewEncoder(w).Encode(line{Record: &r}) }
+func WriteRun(w io.Writer, r Run) error { return json.NewEncoder(w).Encode(resultLine{Run: &r}) }
+func WriteRecord(w io.Writer, r Record) error {
+	return json.NewEncoder(w).Encode(resultLine{Record: &r})
+}
 
-const lineMax = 16 << 20 // bytes; a timeline's spans are the longest
+const lineBytesMax = 16 << 20 // bytes; a timeline's spans are the longest
 
 // Results is a file of results, read.
 type Results struct {
@@ -63,9 +65,9 @@ func Read(r io.Reader) (Results, error) {
 	var all Results
 	found := false
 	scanner := bufio.NewScanner(r)
-	scanner.Buffer(nil, lineMax)
+	scanner.Buffer(nil, lineBytesMax)
 	for n := 1; scanner.Scan(); n++ {
-		var l line
+		var l resultLine
 		if err := json.Unmarshal(scanner.Bytes(), &l); err != nil {
 			return Results{}, fmt.Errorf("line %d: %w", n, err)
 		}
@@ -85,18 +87,18 @@ func Read(r io.Reader) (Results, error) {
 	return all, nil
 }
 
-// Place is where a value was measured: in which round, and which of that round's repetitions it is.
-type Place struct{ Round, Nth int }
+// Sample is where a value was measured: in which round, and which of that round's repetitions it is.
+type Sample struct{ Round, Repetition int }
 
 // Values gives one value of one point by place.
-func (rs Results) Values(system, workload string, clients int, name string) map[Place]float64 {
-	found := map[Place]float64{}
+func (rs Results) Values(system, workload string, clients int, name string) map[Sample]float64 {
+	found := map[Sample]float64{}
 	nth := map[int]int{}
 	for _, r := range rs.Records {
 		if r.System != system || r.Workload != workload || r.Clients != clients {
 			continue
 		}
-		place := Place{r.Round, nth[r.Round]}
+		place := Sample{r.Round, nth[r.Round]}
 		nth[r.Round]++
 		if v, ok := r.Values[name]; ok && r.Failed == "" {
 			found[place] = v

@@ -24,7 +24,7 @@ func Summarize(values []float64) Summary {
 }
 
 // Ratios divides what was measured in the same place.
-func Ratios(ours, theirs map[Place]float64) Summary {
+func Ratios(ours, theirs map[Sample]float64) Summary {
 	var ratios []float64
 	for place, a := range ours {
 		if b, ok := theirs[place]; ok && b != 0 {
@@ -44,8 +44,8 @@ func Percentile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[max(0, min(i, len(sorted)-1))]
 }
 
-// Spread puts p50, p95, p99 and the maximum of some durations, in milliseconds, into values.
-func Spread(values map[string]float64, name string, durations []time.Duration) {
+// AddPercentiles puts p50, p95, p99 and the maximum of some durations, in milliseconds, into values.
+func AddPercentiles(values map[string]float64, name string, durations []time.Duration) {
 	if len(durations) == 0 {
 		return
 	}
@@ -74,19 +74,19 @@ func Jain(shares []int) float64 {
 
 // Grant is one acquisition of one lock: who, when it was asked for and when it was had.
 type Grant struct {
-	Client     int
-	Asked, Had time.Duration
+	Client              int
+	Requested, Acquired time.Duration
 }
 
-// WholeTurns is how many grants each client got in the longest beginning that is a whole number of
+// CompleteRounds is how many grants each client got in the longest beginning that is a whole number of
 // turns, and nothing if there was not one turn. So perfect order scores a perfect 1: a run that ends
 // in the middle of a turn would else look unfair by its length alone.
-func WholeTurns(grants []Grant, clients int) []int {
+func CompleteRounds(grants []Grant, clients int) []int {
 	n := len(grants) / clients * clients
 	if n == 0 {
 		return nil
 	}
-	sorted := slices.SortedFunc(slices.Values(grants), byHad)
+	sorted := slices.SortedFunc(slices.Values(grants), byAcquired)
 	shares := make([]int, clients)
 	for _, g := range sorted[:n] {
 		shares[g.Client]++
@@ -94,22 +94,22 @@ func WholeTurns(grants []Grant, clients int) []int {
 	return shares
 }
 
-// Slack is how much earlier somebody must have asked to have a right to be first. Below it the order
+// InversionSlack is how much earlier somebody must have asked to have a right to be first. Below it the order
 // in which requests left a busy machine is not known.
-const Slack = 20 * time.Millisecond
+const InversionSlack = 20 * time.Millisecond
 
 // Inversions counts grants to somebody while another, who had asked more than Slack earlier, waited.
 func Inversions(grants []Grant) int {
-	sorted := slices.SortedFunc(slices.Values(grants), byHad)
+	sorted := slices.SortedFunc(slices.Values(grants), byAcquired)
 	count := 0
 	earliest := time.Duration(math.MaxInt64) // that anybody asked who was granted later
 	for _, g := range slices.Backward(sorted) {
-		if earliest < g.Asked-Slack {
+		if earliest < g.Requested-InversionSlack {
 			count++
 		}
-		earliest = min(earliest, g.Asked)
+		earliest = min(earliest, g.Requested)
 	}
 	return count
 }
 
-func byHad(a, b Grant) int { return cmp.Compare(a.Had, b.Had) }
+func byAcquired(a, b Grant) int { return cmp.Compare(a.Acquired, b.Acquired) }

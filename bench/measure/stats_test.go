@@ -9,19 +9,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSummaryIsMedianAndExtremes(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	require.Equal(t, Summary{Median: 3, Min: 1, Max: 9, N: 3}, Summarize([]float64{9, 1, 3}))
 	require.Equal(t, Summary{Median: 2.5, Min: 1, Max: 4, N: 4}, Summarize([]float64{4, 1, 3, 2}))
 	require.Equal(t, Summary{}, Summarize(nil))
 }
 
 // A slow round must not be divided by a fast one.
-func TestRatiosPairRounds(t *testing.T) {
-	at := func(round, nth int) Place { return Place{round, nth} }
-	ours := map[Place]float64{at(1, 0): 10, at(2, 0): 100, at(2, 1): 1000}
-	theirs := map[Place]float64{at(1, 0): 5, at(2, 0): 50, at(2, 1): 500, at(4, 0): 1}
+func TestRatiosPairSamples(t *testing.T) {
+	at := func(round, nth int) Sample { return Sample{round, nth} }
+	ours := map[Sample]float64{at(1, 0): 10, at(2, 0): 100, at(2, 1): 1000}
+	theirs := map[Sample]float64{at(1, 0): 5, at(2, 0): 50, at(2, 1): 500, at(4, 0): 1}
 	require.Equal(t, Summary{Median: 2, Min: 2, Max: 2, N: 3}, Ratios(ours, theirs))
-	require.Zero(t, Ratios(ours, map[Place]float64{at(1, 0): 0, at(9, 0): 1}).N)
+	require.Zero(t, Ratios(ours, map[Sample]float64{at(1, 0): 0, at(9, 0): 1}).N)
 }
 
 func TestPercentile(t *testing.T) {
@@ -34,7 +34,7 @@ func TestPercentile(t *testing.T) {
 	require.EqualValues(t, 1, Percentile(d[:1], 0.99))
 	require.Zero(t, Percentile(nil, 0.5))
 	values := map[string]float64{}
-	Spread(values, "wait", []time.Duration{3 * time.Millisecond, time.Millisecond, 2 * time.Millisecond})
+	AddPercentiles(values, "wait", []time.Duration{3 * time.Millisecond, time.Millisecond, 2 * time.Millisecond})
 	require.Equal(t, map[string]float64{"wait_p50": 2, "wait_p95": 3, "wait_p99": 3, "wait_max": 3}, values)
 }
 
@@ -48,16 +48,16 @@ func grants(of ...[3]int) []Grant {
 	var all []Grant
 	for _, g := range of {
 		ms := time.Millisecond
-		all = append(all, Grant{Client: g[0], Asked: time.Duration(g[1]) * ms, Had: time.Duration(g[2]) * ms})
+		all = append(all, Grant{Client: g[0], Requested: time.Duration(g[1]) * ms, Acquired: time.Duration(g[2]) * ms})
 	}
 	return all
 }
 
-func TestWholeTurnsForgivesAnUnfinishedTurn(t *testing.T) {
+func TestCompleteRoundsIgnoresPartialRound(t *testing.T) {
 	g := grants([3]int{0, 0, 1}, [3]int{1, 0, 2}, [3]int{0, 1, 3}, [3]int{1, 2, 4}, [3]int{0, 3, 5})
-	require.Equal(t, []int{2, 2}, WholeTurns(g, 2))
-	require.Nil(t, WholeTurns(g, 6))
-	require.Equal(t, []int{4, 0}, WholeTurns(grants([3]int{0, 0, 1}, [3]int{0, 1, 2}, [3]int{0, 2, 3}, [3]int{0, 3, 4}), 2))
+	require.Equal(t, []int{2, 2}, CompleteRounds(g, 2))
+	require.Nil(t, CompleteRounds(g, 6))
+	require.Equal(t, []int{4, 0}, CompleteRounds(grants([3]int{0, 0, 1}, [3]int{0, 1, 2}, [3]int{0, 2, 3}, [3]int{0, 3, 4}), 2))
 }
 
 func TestInversions(t *testing.T) {
@@ -71,7 +71,7 @@ func TestInversions(t *testing.T) {
 	require.Zero(t, Inversions(close))
 }
 
-func TestResultsAreReadAsWritten(t *testing.T) {
+func TestResultsRoundTrip(t *testing.T) {
 	var file bytes.Buffer
 	require.NoError(t, WriteRun(&file, Run{Machine: "box", Rounds: 2}))
 	for round, rate := range []float64{10, 20} {

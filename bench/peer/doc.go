@@ -5,6 +5,6 @@
 //  2. What a system does not have is not imitated: it is left out of that workload, and the report
 //     says so. Where the usual client lacks a call (TryLock on ZooKeeper), the manual's recipe stands in
 //     and System.Notes says so.
-//  3. Settings are each client's defaults, but the lease, which is the same for all (System.TTL says who
+//  3. Settings are each client's defaults, but the lease, which is the same for all (System.ExpiresHolders says who
 //     has one).
 package peer

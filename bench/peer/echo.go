@@ -79,14 +79,14 @@ func (c *echoClient) Lock(ctx context.Context, key string) (Unlock, error) {
 	ask := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: &zamokpb.Acquire{Ticket: 1, WaitFor: -1,
 		Items: []*zamokpb.Item{{Name: key, Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}}}
 	drop := &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: &zamokpb.TicketRequest{Ticket: 1}}}
-	return func(ctx context.Context) error { return c.turn(ctx, drop) }, c.turn(ctx, ask)
+	return func(ctx context.Context) error { return c.roundTrip(ctx, drop) }, c.roundTrip(ctx, ask)
 }
 
 func (c *echoClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	return c.Lock(ctx, key)
 }
 
-func (c *echoClient) turn(_ context.Context, m *zamokpb.ClientMessage) error {
+func (c *echoClient) roundTrip(_ context.Context, m *zamokpb.ClientMessage) error {
 	stream := <-c.streams
 	defer func() { c.streams <- stream }()
 	if err := stream.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{m}, AckedThrough: 1}); err != nil {

@@ -45,7 +45,7 @@ func (c *etcdClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	m := concurrency.NewMutex(c.session, "/lock/"+key)
 	err := m.TryLock(ctx)
 	if errors.Is(err, concurrency.ErrLocked) {
-		err = ErrTaken
+		err = ErrHeld
 	}
 	return m.Unlock, err
 }

@@ -11,8 +11,8 @@ import (
 // keeps one while it holds a lock. A client of one goroutine has one connection, which may hold any
 // number of locks.
 type postgresClient struct {
-	pool *pgxpool.Pool
-	only *pgxpool.Conn // nil unless Width is 1
+	pool   *pgxpool.Pool
+	pinned *pgxpool.Conn // nil unless Width is 1
 }
 
 func openPostgres(ctx context.Context, s Session) (Client, error) {
@@ -32,7 +32,7 @@ func openPostgres(ctx context.Context, s Session) (Client, error) {
 		return nil, err
 	}
 	if s.Width == 1 {
-		c.only = conn
+		c.pinned = conn
 	} else {
 		conn.Release()
 	}
@@ -40,8 +40,8 @@ func openPostgres(ctx context.Context, s Session) (Client, error) {
 }
 
 func (c *postgresClient) conn(ctx context.Context) (conn *pgxpool.Conn, release func(), err error) {
-	if c.only != nil {
-		return c.only, func() {}, nil
+	if c.pinned != nil {
+		return c.pinned, func() {}, nil
 	}
 	conn, err = c.pool.Acquire(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *postgresClient) conn(ctx context.Context) (conn *pgxpool.Conn, release 
 	return conn, conn.Release, nil
 }
 
-func lockNumber(key string) int64 {
+func advisoryKey(key string) int64 {
 	h := fnv.New64a()
 	h.Write([]byte(key))
 	return int64(h.Sum64())
@@ -61,7 +61,7 @@ func (c *postgresClient) Lock(ctx context.Context, key string) (Unlock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockNumber(key)); err != nil {
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", advisoryKey(key)); err != nil {
 		release()
 		return nil, err
 	}
@@ -74,9 +74,9 @@ func (c *postgresClient) TryLock(ctx context.Context, key string) (Unlock, error
 		return nil, err
 	}
 	won := false
-	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", lockNumber(key)).Scan(&won)
+	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", advisoryKey(key)).Scan(&won)
 	if err == nil && !won {
-		err = ErrTaken
+		err = ErrHeld
 	}
 	if err != nil {
 		release()
@@ -88,14 +88,14 @@ func (c *postgresClient) TryLock(ctx context.Context, key string) (Unlock, error
 func unlockPostgres(conn *pgxpool.Conn, release func(), key string) Unlock {
 	return func(ctx context.Context) error {
 		defer release()
-		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockNumber(key))
+		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", advisoryKey(key))
 		return err
 	}
 }
 
 func (c *postgresClient) Close() error {
-	if c.only != nil {
-		c.only.Release()
+	if c.pinned != nil {
+		c.pinned.Release()
 	}
 	c.pool.Close()
 	return nil

@@ -33,7 +33,7 @@ func (c *redsyncClient) Lock(ctx context.Context, key string) (Unlock, error) {
 	for {
 		m := c.sync.NewMutex(key, redsync.WithExpiry(c.ttl))
 		err := m.LockContext(ctx)
-		if errors.Is(err, redsync.ErrFailed) && ctx.Err() == nil || isTaken(err) {
+		if errors.Is(err, redsync.ErrFailed) && ctx.Err() == nil || isHeld(err) {
 			continue // its tries are used up; who needs the lock asks again
 		}
 		return redsyncUnlock(m), err
@@ -43,13 +43,13 @@ func (c *redsyncClient) Lock(ctx context.Context, key string) (Unlock, error) {
 func (c *redsyncClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	m := c.sync.NewMutex(key, redsync.WithExpiry(c.ttl))
 	err := m.TryLockContext(ctx)
-	if isTaken(err) {
-		err = ErrTaken
+	if isHeld(err) {
+		err = ErrHeld
 	}
 	return redsyncUnlock(m), err
 }
 
-func isTaken(err error) bool {
+func isHeld(err error) bool {
 	var taken *redsync.ErrTaken
 	return errors.As(err, &taken)
 }
@@ -66,8 +66,8 @@ func redsyncUnlock(m *redsync.Mutex) Unlock {
 
 func (c *redsyncClient) Close() error { return c.conn.Close() }
 
-// setNXPoll is how often the old algorithm looks.
-const setNXPoll = 100 * time.Millisecond
+// setNXPollInterval is how often the old algorithm looks.
+const setNXPollInterval = 100 * time.Millisecond
 
 type setNXClient struct {
 	conn *redis.Client
@@ -85,10 +85,10 @@ func openSetNX(ctx context.Context, s Session) (Client, error) {
 func (c *setNXClient) Lock(ctx context.Context, key string) (Unlock, error) {
 	for {
 		unlock, err := c.TryLock(ctx, key)
-		if !errors.Is(err, ErrTaken) {
+		if !errors.Is(err, ErrHeld) {
 			return unlock, err
 		}
-		if err := pause(ctx, setNXPoll); err != nil {
+		if err := sleepContext(ctx, setNXPollInterval); err != nil {
 			return nil, err
 		}
 	}
@@ -105,7 +105,7 @@ func (c *setNXClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	}
 	before, err := c.conn.Get(ctx, key).Result()
 	if errors.Is(err, redis.Nil) {
-		return nil, ErrTaken // it came free between the two; the next look will see
+		return nil, ErrHeld // it came free between the two; the next look will see
 	}
 	if err != nil {
 		return nil, err
@@ -115,14 +115,14 @@ func (c *setNXClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 		return nil, err
 	}
 	if until > time.Now().UnixMilli() {
-		return nil, ErrTaken
+		return nil, ErrHeld
 	}
 	seen, err := c.conn.GetSet(ctx, key, over).Result()
 	if err != nil {
 		return nil, err
 	}
 	if seen != before {
-		return nil, ErrTaken
+		return nil, ErrHeld
 	}
 	return unlock, nil
 }

@@ -40,7 +40,7 @@ func (c *zamokClient) Lock(ctx context.Context, key string) (Unlock, error) {
 func (c *zamokClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	lock, err := c.Client.TryLock(ctx, key)
 	if errors.Is(err, client.ErrNotAcquired) {
-		return nil, ErrTaken
+		return nil, ErrHeld
 	}
 	if err != nil {
 		return nil, err

@@ -10,12 +10,12 @@ import (
 
 type zookeeperClient struct{ conn *zk.Conn }
 
-type silent struct{}
+type discardLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (discardLogger) Printf(string, ...any) {}
 
 func openZooKeeper(ctx context.Context, s Session) (Client, error) {
-	conn, events, err := zk.Connect(s.Endpoints, s.TTL, zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	conn, events, err := zk.Connect(s.Endpoints, s.TTL, zk.WithLogger(discardLogger{}), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (c *zookeeperClient) TryLock(_ context.Context, key string) (Unlock, error)
 	path := "/try-" + key
 	_, err := c.conn.Create(path, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	if errors.Is(err, zk.ErrNodeExists) {
-		err = ErrTaken
+		err = ErrHeld
 	}
 	return func(context.Context) error { return c.conn.Delete(path, -1) }, err
 }

@@ -17,7 +17,7 @@ const (
 	plotBottom         = 45
 )
 
-type line struct {
+type plotLine struct {
 	name   string
 	colour string
 	x, y   []float64
@@ -37,9 +37,9 @@ func colour(system string) string {
 func (r *report) plots() map[string]string {
 	drawn := map[string]string{}
 	for workload, across := range map[string]string{"own": "clients, a key each", "one": "clients that want one key"} {
-		var lines []line
+		var lines []plotLine
 		for _, s := range r.systems {
-			l := line{name: s.Title, colour: colour(s.Name)}
+			l := plotLine{name: s.Title, colour: colour(s.Name)}
 			for _, n := range r.rs.Clients(workload) {
 				if rate := r.rs.Summary(s.Name, workload, n, "rate"); rate.Median > 0 {
 					l.x, l.y = append(l.x, float64(n)), append(l.y, rate.Median)
@@ -49,9 +49,9 @@ func (r *report) plots() map[string]string {
 		}
 		drawn[workload+".svg"] = lineplot(across, "cycles/s", lines, math.Log10)
 	}
-	var waits []line
+	var waits []plotLine
 	for _, s := range r.systems {
-		l := line{name: s.Title, colour: colour(s.Name)}
+		l := plotLine{name: s.Title, colour: colour(s.Name)}
 		for i := 0; ; i++ {
 			wait := r.rs.Summary(s.Name, "wait", 0, fmt.Sprintf("wait_%02d", i))
 			if wait.N == 0 {
@@ -67,8 +67,8 @@ func (r *report) plots() map[string]string {
 }
 
 // lineplot draws lines; y, and x where it spans more than 50, by logarithm.
-func lineplot(across, up string, lines []line, scale func(float64) float64) string {
-	lines = slices.DeleteFunc(slices.Clone(lines), func(l line) bool { return len(l.x) == 0 })
+func lineplot(across, up string, lines []plotLine, scale func(float64) float64) string {
+	lines = slices.DeleteFunc(slices.Clone(lines), func(l plotLine) bool { return len(l.x) == 0 })
 	if len(lines) == 0 {
 		return svg(plotWide, plotHigh, "")
 	}
@@ -91,17 +91,17 @@ func lineplot(across, up string, lines []line, scale func(float64) float64) stri
 	x := func(v float64) float64 { return plotLeft + width*place(v, xScale, xs) }
 	y := func(v float64) float64 { return plotTop + height*(1-place(v, scale, ys)) }
 	var b strings.Builder
-	for _, v := range powers(slices.Min(ys), slices.Max(ys)) {
+	for _, v := range powersOfTen(slices.Min(ys), slices.Max(ys)) {
 		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#8884"/>`, plotLeft, y(v), plotLeft+width, y(v))
-		text(&b, plotLeft-8, y(v)+4, "end", "#777", number(v))
+		svgText(&b, plotLeft-8, y(v)+4, "end", "#777", formatNumber(v))
 	}
-	for _, v := range slices.Compact(slices.Sorted(slices.Values(lines[longest(lines)].x))) {
+	for _, v := range slices.Compact(slices.Sorted(slices.Values(lines[mostPoints(lines)].x))) {
 		if xScale(10) == 1 || math.Mod(v, 8) == 0 {
-			text(&b, x(v), plotTop+height+18, "middle", "#777", number(v))
+			svgText(&b, x(v), plotTop+height+18, "middle", "#777", formatNumber(v))
 		}
 	}
-	text(&b, plotLeft+width/2, plotHigh-6, "middle", "#777", across)
-	text(&b, plotLeft-8, plotTop-6, "end", "#777", up)
+	svgText(&b, plotLeft+width/2, plotHigh-6, "middle", "#777", across)
+	svgText(&b, plotLeft-8, plotTop-6, "end", "#777", up)
 	for i, l := range lines {
 		var points []string
 		for j := range l.x {
@@ -109,13 +109,13 @@ func lineplot(across, up string, lines []line, scale func(float64) float64) stri
 			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s"/>`, x(l.x[j]), y(l.y[j]), l.colour)
 		}
 		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="2" points="%s"/>`, l.colour, strings.Join(points, " "))
-		text(&b, plotLeft+width+16, float64(plotTop+12+i*18), "start", l.colour, l.name)
+		svgText(&b, plotLeft+width+16, float64(plotTop+12+i*18), "start", l.colour, l.name)
 		b.WriteByte('\n')
 	}
 	return svg(plotWide, plotHigh, b.String())
 }
 
-func longest(lines []line) int {
+func mostPoints(lines []plotLine) int {
 	found := 0
 	for i, l := range lines {
 		if len(l.x) > len(lines[found].x) {
@@ -125,8 +125,8 @@ func longest(lines []line) int {
 	return found
 }
 
-// powers are the powers of ten between two values.
-func powers(low, high float64) []float64 {
+// powersOfTen are the powers of ten between two values.
+func powersOfTen(low, high float64) []float64 {
 	var found []float64
 	for p := math.Ceil(math.Log10(low)); p <= math.Floor(math.Log10(high)); p++ {
 		found = append(found, math.Pow(10, p))
@@ -163,11 +163,11 @@ func (r *report) timelines() string {
 		}
 		high := float64(lanes * laneHigh)
 		fmt.Fprintf(&b, `<rect x="10" y="%.1f" width="%.1f" height="%.1f" fill="none" stroke="#8886"/>`, top, width, high)
-		text(&b, 10+width+12, top+high/2, "start", colour(s.Name), s.Title)
+		svgText(&b, 10+width+12, top+high/2, "start", colour(s.Name), s.Title)
 		b.WriteByte('\n')
 		top += high + 12
 	}
-	text(&b, 10, top+8, "start", "#777", "the first second; a lane a thread")
+	svgText(&b, 10, top+8, "start", "#777", "the first second; a lane a thread")
 	return svg(plotWide, int(top)+20, b.String())
 }
 
@@ -180,7 +180,7 @@ func (r *report) spans(system string) []measure.Span {
 	return nil
 }
 
-func text(b *strings.Builder, x, y float64, anchor, colour, words string) {
+func svgText(b *strings.Builder, x, y float64, anchor, colour, words string) {
 	words = strings.NewReplacer("&", "&amp;", "<", "&lt;").Replace(words)
 	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s">%s</text>`, x, y, anchor, colour, words)
 }

@@ -13,8 +13,8 @@ import (
 
 // System is one row of the tables.
 type System struct {
-	Name, Title, Keeps, Client, Notes string
-	Floor                             bool // no lock at all: the transport alone
+	Name, Title, Durability, Client, Notes string
+	TransportOnly                          bool // no lock at all: the transport alone
 }
 
 // report is one document in the making.
@@ -48,41 +48,41 @@ func render(source string, systems []System, rs measure.Results) (text string, d
 			r.systems = append(r.systems, s)
 		}
 	}
-	r.head()
-	for _, ours := range r.ours() {
+	r.writeHeader()
+	for _, ours := range r.zamokSystems() {
 		r.ratios(ours)
-		r.aims(ours)
+		r.writeTargets(ours)
 	}
-	r.rates()
-	r.costs()
-	r.contended()
-	r.scenes()
-	r.faults()
-	r.who()
+	r.writeRates()
+	r.writeCosts()
+	r.writeContended()
+	r.writeScenarios()
+	r.writeFaults()
+	r.writeSystems()
 	r.failures()
 	return r.String(), r.plots()
 }
 
-// ours are the systems that the others are compared with.
-func (r *report) ours() []System {
+// zamokSystems are the systems that the others are compared with.
+func (r *report) zamokSystems() []System {
 	return slices.DeleteFunc(slices.Clone(r.systems), func(s System) bool { return !strings.HasPrefix(s.Name, "zamok") })
 }
 
-func (r *report) theirs() []System {
+func (r *report) otherSystems() []System {
 	return slices.DeleteFunc(slices.Clone(r.systems), func(s System) bool { return strings.HasPrefix(s.Name, "zamok") })
 }
 
-func (r *report) say(format string, args ...any) { fmt.Fprintf(r, format, args...) }
+func (r *report) printf(format string, args ...any) { fmt.Fprintf(r, format, args...) }
 
-func (r *report) head() {
+func (r *report) writeHeader() {
 	run := r.rs.Run
-	r.say("# Side by side\n\n")
-	r.say("Written by `make bench` from [%s](../bench/results/%s); do not edit. What the words mean and how it is\n", r.source, r.source)
-	r.say("measured stands in [bench/doc.go](../bench/doc.go). Where the time goes: [performance](performance.md).\n\n")
-	r.say("Measured %s: %d cores (%s), %s of memory, Linux %s, %s.\n", run.Begun, run.Cores, run.Machine, run.Memory, run.Kernel, run.Disk)
-	r.say("Servers and clients share the machine, and all nodes of a system share its disk. A figure is the median of %d\n", run.Rounds)
-	r.say("rounds, a rate over %g s in each, with the least and the greatest in brackets; a ratio is taken within a round.\n", run.Seconds)
-	r.say("Read the ratios: they carry over to another machine, the numbers do not.\n\n")
+	r.printf("# Side by side\n\n")
+	r.printf("Written by `make bench` from [%s](../bench/results/%s); do not edit. What the words mean and how it is\n", r.source, r.source)
+	r.printf("measured stands in [bench/doc.go](../bench/doc.go). Where the time goes: [performance](performance.md).\n\n")
+	r.printf("Measured %s: %d cores (%s), %s of memory, Linux %s, %s.\n", run.Begun, run.Cores, run.Machine, run.Memory, run.Kernel, run.Disk)
+	r.printf("Servers and clients share the machine, and all nodes of a system share its disk. A figure is the median of %d\n", run.Rounds)
+	r.printf("rounds, a rate over %g s in each, with the least and the greatest in brackets; a ratio is taken within a round.\n", run.Seconds)
+	r.printf("Read the ratios: they carry over to another machine, the numbers do not.\n\n")
 	names := slices.SortedFunc(maps.Keys(run.Versions), func(a, b string) int {
 		return strings.Compare(strings.ToLower(a), strings.ToLower(b))
 	})
@@ -90,18 +90,18 @@ func (r *report) head() {
 	for _, name := range names {
 		versions = append(versions, name+" "+run.Versions[name])
 	}
-	r.say("Versions: %s.\n\n", strings.Join(versions, ", "))
+	r.printf("Versions: %s.\n\n", strings.Join(versions, ", "))
 }
 
-// who tells what each system is and what it promises, for a ratio between different promises is only half
+// writeSystems tells what each system is and what it promises, for a ratio between different promises is only half
 // of the truth.
-func (r *report) who() {
-	r.say("## Who is who\n\n")
+func (r *report) writeSystems() {
+	r.printf("## Who is who\n\n")
 	t := newTable("system", "what survives", "client", "how")
 	for _, s := range r.systems {
-		t.row(s.Title, s.Keeps, s.Client, s.Notes)
+		t.row(s.Title, s.Durability, s.Client, s.Notes)
 	}
-	r.say("%s\n", t)
+	r.printf("%s\n", t)
 }
 
 func (r *report) failures() {
@@ -112,12 +112,12 @@ func (r *report) failures() {
 			t.row(fmt.Sprint(rec.Round), rec.System, workloadName(rec.Workload, rec.Clients), strings.ReplaceAll(what, "|", "/"))
 		}
 	}
-	r.say("## What failed\n\n")
+	r.printf("## What failed\n\n")
 	if t.empty() {
-		r.say("Nothing.\n")
+		r.printf("Nothing.\n")
 		return
 	}
-	r.say("%s", t)
+	r.printf("%s", t)
 }
 
 func workloadName(workload string, clients int) string {

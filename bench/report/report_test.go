@@ -13,8 +13,8 @@ import (
 	"zamok/bench/measure"
 )
 
-func some() ([]System, measure.Results) {
-	systems := []System{{Name: "zamok", Title: "zamok ×3", Keeps: "all"}, {Name: "zookeeper", Title: "ZooKeeper ×3"},
+func sampleResults() ([]System, measure.Results) {
+	systems := []System{{Name: "zamok", Title: "zamok ×3", Durability: "all"}, {Name: "zookeeper", Title: "ZooKeeper ×3"},
 		{Name: "absent", Title: "Absent"}}
 	rs := measure.Results{Run: measure.Run{Machine: "box", Rounds: 2, Seconds: 1, Versions: map[string]string{"Go": "go1", "etcd": "3"}}}
 	add := func(round int, system, workload string, clients int, values map[string]float64) {
@@ -35,7 +35,7 @@ func some() ([]System, measure.Results) {
 }
 
 func TestReport(t *testing.T) {
-	systems, rs := some()
+	systems, rs := sampleResults()
 	text, plots := render("x.jsonl", systems, rs)
 	for _, line := range []string{
 		"| own keys, 64 | 15 000 (10 000 – 20 000) | **2.5×** (2.5 – 2.5) |", // drift cancels out of a ratio
@@ -69,7 +69,7 @@ func wellFormed(t *testing.T, name, svg string) {
 }
 
 // A run that was broken off at once still has a report.
-func TestReportOfNothing(t *testing.T) {
+func TestReportWithoutResults(t *testing.T) {
 	folder := t.TempDir()
 	require.NoError(t, Write(folder, "x.jsonl", nil, measure.Results{}))
 	text, err := os.ReadFile(filepath.Join(folder, "benchmarks.md"))
@@ -78,9 +78,9 @@ func TestReportOfNothing(t *testing.T) {
 }
 
 // Whatever the document links to is written with it.
-func TestLinkedPlotsAreWritten(t *testing.T) {
+func TestLinkedPlotsExist(t *testing.T) {
 	folder := t.TempDir()
-	systems, rs := some()
+	systems, rs := sampleResults()
 	require.NoError(t, Write(folder, "x.jsonl", systems, rs))
 	text, err := os.ReadFile(filepath.Join(folder, "benchmarks.md"))
 	require.NoError(t, err)
@@ -92,9 +92,9 @@ func TestLinkedPlotsAreWritten(t *testing.T) {
 	}
 }
 
-func TestNumber(t *testing.T) {
+func TestFormatNumber(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 1: "1", 0.1234: "0.123", 1.0 / 3: "0.333", 9.999: "10", 12.34: "12.3",
 		999.6: "1 000", 12345: "12 300", 1234567: "1 230 000", 0.00012345: "0.000123", -1234: "-1 230"} {
-		require.Equal(t, want, number(v), v)
+		require.Equal(t, want, formatNumber(v), v)
 	}
 }

@@ -25,10 +25,10 @@ func (r *report) points() []point {
 }
 
 func (r *report) ratios(ours System) {
-	r.say("## %s against the others\n\n", ours.Title)
-	r.say("Its rate, in cycles of lock and unlock a second, and how many times the other's that is.\n\n")
+	r.printf("## %s against the others\n\n", ours.Title)
+	r.printf("Its rate, in cycles of lock and unlock a second, and how many times the other's that is.\n\n")
 	head := []string{"clients", "cycles/s"}
-	for _, s := range r.theirs() {
+	for _, s := range r.otherSystems() {
 		head = append(head, "× "+s.Title)
 	}
 	t := newTable(head...)
@@ -37,13 +37,13 @@ func (r *report) ratios(ours System) {
 		if own.N == 0 {
 			continue
 		}
-		cells := []string{p.title, summary(own)}
-		for _, s := range r.theirs() {
-			cells = append(cells, ratio(r.rs.Ratio(ours.Name, s.Name, p.workload, p.clients, "rate")))
+		cells := []string{p.title, formatSummary(own)}
+		for _, s := range r.otherSystems() {
+			cells = append(cells, formatRatio(r.rs.Ratio(ours.Name, s.Name, p.workload, p.clients, "rate")))
 		}
 		t.row(cells...)
 	}
-	r.say("%s\n", t)
+	r.printf("%s\n", t)
 }
 
 // bySystem is a table of one value: systems down, points across.
@@ -56,14 +56,14 @@ func (r *report) bySystem(points []point, value string, scale float64) *table {
 	for _, s := range r.systems {
 		cells := []string{s.Title}
 		for _, p := range points {
-			cells = append(cells, summary(scaled(r.rs.Summary(s.Name, p.workload, p.clients, value), scale)))
+			cells = append(cells, formatSummary(scaled(r.rs.Summary(s.Name, p.workload, p.clients, value), scale)))
 		}
 		t.row(cells...)
 	}
 	return t
 }
 
-func (r *report) sized(workload string) []point {
+func (r *report) pointsOf(workload string) []point {
 	var found []point
 	for _, n := range r.rs.Clients(workload) {
 		found = append(found, point{workload, n, strconv.Itoa(n)})
@@ -71,48 +71,48 @@ func (r *report) sized(workload string) []point {
 	return found
 }
 
-// alone is the points without contention.
-func (r *report) alone() []point {
-	points := r.sized("own")
-	for _, p := range r.sized("shared") {
+// uncontendedPoints is the points without contention.
+func (r *report) uncontendedPoints() []point {
+	points := r.pointsOf("own")
+	for _, p := range r.pointsOf("shared") {
 		p.title += " over 4"
 		points = append(points, p)
 	}
 	return points
 }
 
-func (r *report) rates() {
-	if len(r.alone()) == 0 {
+func (r *report) writeRates() {
+	if len(r.uncontendedPoints()) == 0 {
 		return
 	}
-	r.say("## A key of one's own\n\nCycles a second, by the number of clients.\n\n%s\n", r.bySystem(r.alone(), "rate", 1))
-	r.say("![cycles a second by clients](benchmarks/own.svg)\n\n")
-	r.say("A cycle's median, in milliseconds.\n\n%s\n", r.bySystem(r.alone(), "cycle_p50", 1))
-	r.say("Its 95th percentile.\n\n%s\n", r.bySystem(r.alone(), "cycle_p95", 1))
-	r.say("Its 99th percentile.\n\n%s\n", r.bySystem(r.alone(), "cycle_p99", 1))
+	r.printf("## A key of one's own\n\nCycles a second, by the number of clients.\n\n%s\n", r.bySystem(r.uncontendedPoints(), "rate", 1))
+	r.printf("![cycles a second by clients](benchmarks/own.svg)\n\n")
+	r.printf("A cycle's median, in milliseconds.\n\n%s\n", r.bySystem(r.uncontendedPoints(), "cycle_p50", 1))
+	r.printf("Its 95th percentile.\n\n%s\n", r.bySystem(r.uncontendedPoints(), "cycle_p95", 1))
+	r.printf("Its 99th percentile.\n\n%s\n", r.bySystem(r.uncontendedPoints(), "cycle_p99", 1))
 }
 
-func (r *report) costs() {
-	if len(r.alone()) == 0 {
+func (r *report) writeCosts() {
+	if len(r.uncontendedPoints()) == 0 {
 		return
 	}
-	r.say("## What it costs\n\nThe servers' processor time per thousand cycles, in milliseconds.\n\n%s\n",
-		r.bySystem(r.alone(), "cpu", 1000))
-	r.say("The clients', all in one process.\n\n%s\n", r.bySystem(r.alone(), "client_cpu", 1000))
-	r.say("The servers' memory afterwards, in MB.\n\n%s\n", r.bySystem(r.alone(), "memory", 1e-6))
+	r.printf("## What it costs\n\nThe servers' processor time per thousand cycles, in milliseconds.\n\n%s\n",
+		r.bySystem(r.uncontendedPoints(), "cpu", 1000))
+	r.printf("The clients', all in one process.\n\n%s\n", r.bySystem(r.uncontendedPoints(), "client_cpu", 1000))
+	r.printf("The servers' memory afterwards, in MB.\n\n%s\n", r.bySystem(r.uncontendedPoints(), "memory", 1e-6))
 }
 
-func (r *report) contended() {
-	one := r.sized("one")
+func (r *report) writeContended() {
+	one := r.pointsOf("one")
 	if len(one) == 0 {
 		return
 	}
-	r.say("## One key for all\n\nCycles a second, by the number of clients that want it.\n\n%s\n", r.bySystem(one, "rate", 1))
-	r.say("![cycles a second by clients that want one key](benchmarks/one.svg)\n\n")
-	r.say("From one holder's unlock to the next one's lock: the median, in milliseconds.\n\n%s\n", r.bySystem(one, "handoff_p50", 1))
-	r.say("From asking to having: the 99th percentile, in milliseconds.\n\n%s\n", r.bySystem(one, "lock_p99", 1))
-	r.say("Fairness: Jain's index (1 is perfect; a dash where not everybody could have had a turn).\n\n%s\n", r.bySystem(one, "jain", 1))
-	r.say("The worst client's share, as a part of the mean.\n\n%s\n", r.bySystem(one, "worst", 1))
-	r.say("Grants out of order.\n\n%s\n", r.bySystem(one, "inversions", 1))
-	r.say("Holders beside another holder. Anything but 0 is a broken lock.\n\n%s\n", r.bySystem(one, "overlaps", 1))
+	r.printf("## One key for all\n\nCycles a second, by the number of clients that want it.\n\n%s\n", r.bySystem(one, "rate", 1))
+	r.printf("![cycles a second by clients that want one key](benchmarks/one.svg)\n\n")
+	r.printf("From one holder's unlock to the next one's lock: the median, in milliseconds.\n\n%s\n", r.bySystem(one, "handoff_p50", 1))
+	r.printf("From asking to having: the 99th percentile, in milliseconds.\n\n%s\n", r.bySystem(one, "lock_p99", 1))
+	r.printf("Fairness: Jain's index (1 is perfect; a dash where not everybody could have had a turn).\n\n%s\n", r.bySystem(one, "jain", 1))
+	r.printf("The worst client's share, as a part of the mean.\n\n%s\n", r.bySystem(one, "worst", 1))
+	r.printf("Grants out of order.\n\n%s\n", r.bySystem(one, "inversions", 1))
+	r.printf("Holders beside another holder. Anything but 0 is a broken lock.\n\n%s\n", r.bySystem(one, "overlaps", 1))
 }

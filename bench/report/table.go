@@ -42,8 +42,8 @@ func (t *table) String() string {
 
 const dash = "–"
 
-// number writes three figures, and thousands apart: 0.123, 1.23, 12.3, 123, 12 300.
-func number(v float64) string {
+// formatNumber writes three figures, and thousands apart: 0.123, 1.23, 12.3, 123, 12 300.
+func formatNumber(v float64) string {
 	if v == 0 {
 		return "0"
 	}
@@ -64,15 +64,15 @@ func number(v float64) string {
 	return whole
 }
 
-// summary writes a median with its extremes.
-func summary(s measure.Summary) string {
+// formatSummary writes a median with its extremes.
+func formatSummary(s measure.Summary) string {
 	switch {
 	case s.N == 0:
 		return dash
-	case s.N == 1 || number(s.Min) == number(s.Max):
-		return number(s.Median)
+	case s.N == 1 || formatNumber(s.Min) == formatNumber(s.Max):
+		return formatNumber(s.Median)
 	}
-	return fmt.Sprintf("%s (%s – %s)", number(s.Median), number(s.Min), number(s.Max))
+	return fmt.Sprintf("%s (%s – %s)", formatNumber(s.Median), formatNumber(s.Min), formatNumber(s.Max))
 }
 
 // scaled is a summary in another unit.
@@ -80,14 +80,14 @@ func scaled(s measure.Summary, by float64) measure.Summary {
 	return measure.Summary{Median: s.Median * by, Min: s.Min * by, Max: s.Max * by, N: s.N}
 }
 
-// ratio writes a ratio, in bold: it is what is read first.
-func ratio(s measure.Summary) string {
+// formatRatio writes a ratio, in bold: it is what is read first.
+func formatRatio(s measure.Summary) string {
 	if s.N == 0 {
 		return dash
 	}
-	text := "**" + number(s.Median) + "×**"
+	text := "**" + formatNumber(s.Median) + "×**"
 	if s.N > 1 {
-		text += fmt.Sprintf(" (%s – %s)", number(s.Min), number(s.Max))
+		text += fmt.Sprintf(" (%s – %s)", formatNumber(s.Min), formatNumber(s.Max))
 	}
 	return text
 }

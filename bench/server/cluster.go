@@ -16,11 +16,11 @@ import (
 
 // Cluster is one running system.
 type Cluster struct {
-	Endpoints []string // where clients connect
-	processes []*process
-	spent     float64                                              // seconds of processor time, of processes killed since
-	leads     func(ctx context.Context, node int) (bool, error)    // nil: nothing leads
-	elections func(ctx context.Context, node int) (float64, error) // nil: it does not tell
+	Endpoints     []string // where clients connect
+	processes     []*process
+	killedCPU     float64                                              // seconds of processor time, of processes killed since
+	isLeader      func(ctx context.Context, node int) (bool, error)    // nil: nothing leads
+	leaderChanges func(ctx context.Context, node int) (float64, error) // nil: it does not tell
 }
 
 // Programs are where the programs are that no package brings.
@@ -75,32 +75,32 @@ func (c *Cluster) Stop() {
 }
 
 // HasLeader says whether one of several nodes leads, so that its death is a story.
-func (c *Cluster) HasLeader() bool { return c.leads != nil }
+func (c *Cluster) HasLeader() bool { return c.isLeader != nil }
 
 // Leader finds the node that leads.
 func (c *Cluster) Leader(ctx context.Context) (int, error) {
 	var last error
 	for ctx.Err() == nil {
 		for node := range c.processes {
-			leads, err := c.leads(ctx, node)
+			leads, err := c.isLeader(ctx, node)
 			if leads {
 				return node, nil
 			}
 			last = errors.Join(err, c.Alive())
 		}
-		pause(ctx, 50*time.Millisecond)
+		sleepContext(ctx, 50*time.Millisecond)
 	}
 	return 0, fmt.Errorf("no node says that it leads: %w", errors.Join(ctx.Err(), last))
 }
 
 // Kill ends one node as a power cut would, and Restart starts it again on its data.
 func (c *Cluster) Kill(node int) error {
-	tree, err := c.tree()
+	tree, err := c.processTree()
 	if err != nil {
 		return err
 	}
 	pid := c.processes[node].pid()
-	c.spent += tree[pid].exactly(pid)
+	c.killedCPU += tree[pid].preciseCPU(pid)
 	c.processes[node].kill()
 	return nil
 }
@@ -108,8 +108,8 @@ func (c *Cluster) Kill(node int) error {
 // Restart starts a killed node again.
 func (c *Cluster) Restart(node int) error { return c.processes[node].start() }
 
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// sleepContext waits for d or until ctx ends.
+func sleepContext(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -118,13 +118,13 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Elections counts how often the nodes of the cluster have seen their leader change, where they tell.
-func (c *Cluster) Elections(ctx context.Context) (n float64, told bool) {
-	if c.elections == nil {
+// LeaderChanges counts how often the nodes of the cluster have seen their leader change, where they tell.
+func (c *Cluster) LeaderChanges(ctx context.Context) (n float64, known bool) {
+	if c.leaderChanges == nil {
 		return 0, false
 	}
 	for node := range c.processes {
-		count, err := c.elections(ctx, node)
+		count, err := c.leaderChanges(ctx, node)
 		if err != nil {
 			return 0, false
 		}
@@ -135,8 +135,8 @@ func (c *Cluster) Elections(ctx context.Context) (n float64, told bool) {
 
 const metricsMax = 8 << 20 // bytes that are read of a page of metrics
 
-// metric reads one line of a page of metrics.
-func metric(ctx context.Context, url, name string) (float64, error) {
+// readMetric reads one line of a page of metrics.
+func readMetric(ctx context.Context, url, name string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -160,14 +160,14 @@ func metric(ctx context.Context, url, name string) (float64, error) {
 	return 0, fmt.Errorf("%s has no %s", url, name)
 }
 
-// leading turns a metric that is 1 on the leader into an answer.
-func leading(ctx context.Context, url, name string) (bool, error) {
-	value, err := metric(ctx, url, name)
+// metricIsOne turns a metric that is 1 on the leader into an answer.
+func metricIsOne(ctx context.Context, url, name string) (bool, error) {
+	value, err := readMetric(ctx, url, name)
 	return value == 1, err
 }
 
-// account is a user of this machine, for a program that refuses to run as root; nil if we are not.
-func account(name string) (*syscall.Credential, error) {
+// systemUser is a user of this machine, for a program that refuses to run as root; nil if we are not.
+func systemUser(name string) (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
 	}

@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// stopPatience is how long a process may take to end when asked, before it is killed.
-const stopPatience = 10 * time.Second
+// stopTimeout is how long a process may take to end when asked, before it is killed.
+const stopTimeout = 10 * time.Second
 
 // command is how to start one process.
 type command struct {
-	name string // of its log
-	path string
-	args []string
-	env  []string
-	user *syscall.Credential // nil = ours
-	end  os.Signal           // what ends it; nil = kill, for its data is thrown away
+	name       string // of its log
+	path       string
+	args       []string
+	env        []string
+	user       *syscall.Credential // nil = ours
+	stopSignal os.Signal           // what ends it; nil = kill, for its data is thrown away
 }
 
 // process is one running process of ours.
@@ -66,9 +66,9 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // stop ends the process and waits for its end.
 func (p *process) stop() {
-	if p.end != nil {
-		_ = p.cmd.Process.Signal(p.end) // it may have ended by itself
-		timer := time.NewTimer(stopPatience)
+	if p.stopSignal != nil {
+		_ = p.cmd.Process.Signal(p.stopSignal) // it may have ended by itself
+		timer := time.NewTimer(stopTimeout)
 		defer timer.Stop()
 		select {
 		case <-p.done:
@@ -116,8 +116,8 @@ func freePorts(n int) ([]string, error) {
 	return ports, nil
 }
 
-// find gives the first of some programs that exists.
-func find(programs ...string) (string, error) {
+// findProgram gives the first of some programs that exists.
+func findProgram(programs ...string) (string, error) {
 	for _, p := range programs {
 		if path, err := exec.LookPath(p); err == nil {
 			return path, nil

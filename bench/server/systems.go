@@ -15,7 +15,7 @@ import (
 
 const nodes = 3
 
-func local(port string) string { return "127.0.0.1:" + port }
+func loopback(port string) string { return "127.0.0.1:" + port }
 
 // startZamok starts three processes of `zamok server` with the defaults.
 func startZamok(dir, program string, flags ...string) (*Cluster, error) {
@@ -25,21 +25,21 @@ func startZamok(dir, program string, flags ...string) (*Cluster, error) {
 	}
 	var peers, endpoints []string
 	for i := range nodes {
-		endpoints = append(endpoints, local(ports[3*i]))
-		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, local(ports[3*i+1])))
+		endpoints = append(endpoints, loopback(ports[3*i]))
+		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, loopback(ports[3*i+1])))
 	}
-	page := func(node int) string { return "http://" + local(ports[3*node+2]) + "/metrics" }
-	c := &Cluster{Endpoints: endpoints, leads: func(ctx context.Context, node int) (bool, error) {
-		return leading(ctx, page(node), "zamok_raft_leader")
-	}, elections: func(ctx context.Context, node int) (float64, error) {
-		return metric(ctx, page(node), "zamok_raft_leader_changes_total")
+	page := func(node int) string { return "http://" + loopback(ports[3*node+2]) + "/metrics" }
+	c := &Cluster{Endpoints: endpoints, isLeader: func(ctx context.Context, node int) (bool, error) {
+		return metricIsOne(ctx, page(node), "zamok_raft_leader")
+	}, leaderChanges: func(ctx context.Context, node int) (float64, error) {
+		return readMetric(ctx, page(node), "zamok_raft_leader_changes_total")
 	}}
 	var commands []command
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i+1)
 		args := append([]string{"server", "--id", name, "--data", filepath.Join(dir, name),
-			"--cluster", strings.Join(peers, ","), "--listen", local(ports[3*i]), "--peer", local(ports[3*i+1]),
-			"--http", local(ports[3*i+2])}, flags...)
+			"--cluster", strings.Join(peers, ","), "--listen", loopback(ports[3*i]), "--peer", loopback(ports[3*i+1]),
+			"--http", loopback(ports[3*i+2])}, flags...)
 		commands = append(commands, command{name: name, path: program, args: args})
 	}
 	return c.run(dir, commands...)
@@ -52,19 +52,19 @@ func startEtcd(dir, program string) (*Cluster, error) {
 	}
 	var peers, endpoints []string
 	for i := range nodes {
-		endpoints = append(endpoints, local(ports[2*i]))
-		peers = append(peers, fmt.Sprintf("n%d=http://%s", i+1, local(ports[2*i+1])))
+		endpoints = append(endpoints, loopback(ports[2*i]))
+		peers = append(peers, fmt.Sprintf("n%d=http://%s", i+1, loopback(ports[2*i+1])))
 	}
 	page := func(node int) string { return "http://" + endpoints[node] + "/metrics" }
-	c := &Cluster{Endpoints: endpoints, leads: func(ctx context.Context, node int) (bool, error) {
-		return leading(ctx, page(node), "etcd_server_is_leader")
-	}, elections: func(ctx context.Context, node int) (float64, error) {
-		return metric(ctx, page(node), "etcd_server_leader_changes_seen_total")
+	c := &Cluster{Endpoints: endpoints, isLeader: func(ctx context.Context, node int) (bool, error) {
+		return metricIsOne(ctx, page(node), "etcd_server_is_leader")
+	}, leaderChanges: func(ctx context.Context, node int) (float64, error) {
+		return readMetric(ctx, page(node), "etcd_server_leader_changes_seen_total")
 	}}
 	var commands []command
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i+1)
-		clients, peer := "http://"+endpoints[i], "http://"+local(ports[2*i+1])
+		clients, peer := "http://"+endpoints[i], "http://"+loopback(ports[2*i+1])
 		commands = append(commands, command{name: name, path: program, args: []string{
 			"--name", name, "--data-dir", filepath.Join(dir, name), "--log-level", "error",
 			"--listen-client-urls", clients, "--advertise-client-urls", clients,
@@ -78,7 +78,7 @@ func startEtcd(dir, program string) (*Cluster, error) {
 const zookeeperHeap = "-Xmx1000m"
 
 func startZooKeeper(dir string) (*Cluster, error) {
-	java, err := find("java")
+	java, err := findProgram("java")
 	if err != nil {
 		return nil, err
 	}
@@ -111,15 +111,15 @@ func startZooKeeper(dir string) (*Cluster, error) {
 		if err := os.WriteFile(filepath.Join(data, "zoo.cfg"), []byte(config), 0o644); err != nil {
 			return nil, err
 		}
-		c.Endpoints = append(c.Endpoints, local(ports[3*i]))
+		c.Endpoints = append(c.Endpoints, loopback(ports[3*i]))
 		commands = append(commands, command{name: name, path: java, args: []string{zookeeperHeap, "-cp", jar,
 			"org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(data, "zoo.cfg")}})
 	}
-	c.leads = func(ctx context.Context, node int) (bool, error) { return zookeeperLeads(ctx, c.Endpoints[node]) }
+	c.isLeader = func(ctx context.Context, node int) (bool, error) { return zookeeperIsLeader(ctx, c.Endpoints[node]) }
 	return c.run(dir, commands...)
 }
 
-func zookeeperLeads(ctx context.Context, address string) (bool, error) {
+func zookeeperIsLeader(ctx context.Context, address string) (bool, error) {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return false, err
@@ -136,7 +136,7 @@ func zookeeperLeads(ctx context.Context, address string) (bool, error) {
 }
 
 func startRedis(dir string, durable bool) (*Cluster, error) {
-	program, err := find("redis-server")
+	program, err := findProgram("redis-server")
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func startRedis(dir string, durable bool) (*Cluster, error) {
 	if durable {
 		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
 	}
-	c := &Cluster{Endpoints: []string{local(ports[0])}}
+	c := &Cluster{Endpoints: []string{loopback(ports[0])}}
 	return c.run(dir, command{name: "redis", path: program, args: args})
 }
 
@@ -166,7 +166,7 @@ func startPostgres(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner, err := account("postgres") // it refuses to run as root
+	owner, err := systemUser("postgres") // it refuses to run as root
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +185,8 @@ func startPostgres(dir string) (*Cluster, error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	c := &Cluster{Endpoints: []string{local(ports[0])}}
-	return c.run(dir, command{name: "postgres", path: filepath.Join(bin, "postgres"), user: owner, end: syscall.SIGINT,
+	c := &Cluster{Endpoints: []string{loopback(ports[0])}}
+	return c.run(dir, command{name: "postgres", path: filepath.Join(bin, "postgres"), user: owner, stopSignal: syscall.SIGINT,
 		args: []string{"-D", data, "-p", ports[0], "-c", "listen_addresses=127.0.0.1", "-k", data,
 			"-c", "max_connections=" + postgresConnections}})
 }
@@ -197,6 +197,6 @@ func startEcho(dir, program string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Endpoints: []string{local(ports[0])}}
-	return c.run(dir, command{name: "echo", path: program, args: []string{"echo", local(ports[0])}})
+	c := &Cluster{Endpoints: []string{loopback(ports[0])}}
+	return c.run(dir, command{name: "echo", path: program, args: []string{"echo", loopback(ports[0])}})
 }

@@ -15,56 +15,56 @@ const ticksPerSecond = 100
 
 // CPU is the processor time that the system has used so far, in seconds.
 func (c *Cluster) CPU() (float64, error) {
-	tree, err := c.tree()
+	tree, err := c.processTree()
 	if err != nil {
 		return 0, err
 	}
-	total := c.spent // of processes that were killed
+	total := c.killedCPU // of processes that were killed
 	for pid, s := range tree {
-		total += s.exactly(pid)
+		total += s.preciseCPU(pid)
 	}
 	return total, nil
 }
 
 // Memory is what the system uses now, in bytes.
 func (c *Cluster) Memory() (float64, error) {
-	tree, err := c.tree()
+	tree, err := c.processTree()
 	if err != nil {
 		return 0, err
 	}
 	total := 0.0
 	for pid := range tree {
-		total += proportional(pid)
+		total += proportionalSetSize(pid)
 	}
 	return total, nil
 }
 
-// stat is one line of /proc/PID/stat.
-type stat struct {
+// procStat is one line of /proc/PID/stat.
+type procStat struct {
 	parent   int
 	threads  int
-	own      float64 // seconds, rounded down to ticks
-	children float64 // of those that ended and were waited for
+	cpu      float64 // seconds, rounded down to ticks
+	childCPU float64 // of those that ended and were waited for
 }
 
-// exactly is the processor time of a process. A tick is 10 ms, and a thousand processes that each used a
+// preciseCPU is the processor time of a process. A tick is 10 ms, and a thousand processes that each used a
 // little less than one would seem to have used nothing; so it is asked for in nanoseconds where the kernel
 // tells, which is per thread.
-func (s stat) exactly(pid int) float64 {
+func (s procStat) preciseCPU(pid int) float64 {
 	if s.threads == 1 {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 		if fields := strings.Fields(string(text)); err == nil && len(fields) > 0 {
 			if nanoseconds, err := strconv.ParseFloat(fields[0], 64); err == nil {
-				return nanoseconds/1e9 + s.children
+				return nanoseconds/1e9 + s.childCPU
 			}
 		}
 	}
-	return s.own + s.children
+	return s.cpu + s.childCPU
 }
 
-// tree is the processes of the cluster and all below them.
-func (c *Cluster) tree() (map[int]stat, error) {
-	all, err := stats()
+// processTree is the processes of the cluster and all below them.
+func (c *Cluster) processTree() (map[int]procStat, error) {
+	all, err := allProcStats()
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (c *Cluster) tree() (map[int]stat, error) {
 	for pid, s := range all {
 		children[s.parent] = append(children[s.parent], pid)
 	}
-	tree := map[int]stat{}
+	tree := map[int]procStat{}
 	var walk func(pid int)
 	walk = func(pid int) {
 		if s, ok := all[pid]; ok {
@@ -88,12 +88,12 @@ func (c *Cluster) tree() (map[int]stat, error) {
 	return tree, nil
 }
 
-func stats() (map[int]stat, error) {
+func allProcStats() (map[int]procStat, error) {
 	folders, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
-	all := map[int]stat{}
+	all := map[int]procStat{}
 	for _, folder := range folders {
 		text, err := os.ReadFile(folder + "/stat")
 		if err != nil {
@@ -113,25 +113,25 @@ func stats() (map[int]stat, error) {
 }
 
 // parseStat reads the fields behind the command's name, which may itself hold blanks and brackets.
-func parseStat(text string) (stat, error) {
+func parseStat(text string) (procStat, error) {
 	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
 	if len(fields) < 18 {
-		return stat{}, fmt.Errorf("%d fields", len(fields))
+		return procStat{}, fmt.Errorf("%d fields", len(fields))
 	}
 	numbers := map[int]int{}
 	for _, i := range []int{1, 11, 12, 13, 14, 17} { // parent, utime, stime, cutime, cstime, threads
 		n, err := strconv.Atoi(fields[i])
 		if err != nil {
-			return stat{}, err
+			return procStat{}, err
 		}
 		numbers[i] = n
 	}
-	return stat{parent: numbers[1], threads: numbers[17],
-		own:      float64(numbers[11]+numbers[12]) / ticksPerSecond,
-		children: float64(numbers[13]+numbers[14]) / ticksPerSecond}, nil
+	return procStat{parent: numbers[1], threads: numbers[17],
+		cpu:      float64(numbers[11]+numbers[12]) / ticksPerSecond,
+		childCPU: float64(numbers[13]+numbers[14]) / ticksPerSecond}, nil
 }
 
-func proportional(pid int) float64 {
+func proportionalSetSize(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
 		return 0 // it has just ended

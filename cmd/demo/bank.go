@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	account = "account/200"
-	savings = 200
-	price   = 150 // what each machine draws
+	account        = "account/200"
+	initialBalance = 200
+	withdrawal     = 150 // what each machine draws
 )
 
 // bank keeps one account. It has no lock of its own that spans a look at the balance and the payment: the
@@ -24,12 +24,12 @@ const (
 type bank struct {
 	url    string
 	server *http.Server
-	served chan struct{} // closed when nothing is served any more
+	done   chan struct{} // closed when nothing is served any more
 
-	mu      sync.Mutex
-	balance int
-	guard   *fence.Guard // nil: tokens are not looked at
-	refused int          // payments, for their tokens
+	mu         sync.Mutex
+	balance    int
+	fenceGuard *fence.Guard // nil: tokens are not looked at
+	rejected   int          // payments, for their tokens
 }
 
 func openBank() (*bank, error) {
@@ -37,13 +37,13 @@ func openBank() (*bank, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bank{url: "http://" + listener.Addr().String(), served: make(chan struct{})}
+	b := &bank{url: "http://" + listener.Addr().String(), done: make(chan struct{})}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /balance", b.show)
-	mux.HandleFunc("POST /pay", b.pay)
+	mux.HandleFunc("GET /balance", b.serveBalance)
+	mux.HandleFunc("POST /pay", b.servePay)
 	b.server = &http.Server{Handler: mux}
 	go func() {
-		defer close(b.served)
+		defer close(b.done)
 		_ = b.server.Serve(listener) // until close
 	}()
 	return b, nil
@@ -51,26 +51,26 @@ func openBank() (*bank, error) {
 
 func (b *bank) close() {
 	_ = b.server.Close()
-	<-b.served
+	<-b.done
 }
 
-// begin fills the account for the next act.
-func (b *bank) begin(checksTokens bool) {
+// reset fills the account for the next act.
+func (b *bank) reset(checksTokens bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.balance, b.refused, b.guard = savings, 0, nil
+	b.balance, b.rejected, b.fenceGuard = initialBalance, 0, nil
 	if checksTokens {
-		b.guard = &fence.Guard{}
+		b.fenceGuard = &fence.Guard{}
 	}
 }
 
-func (b *bank) state() (balance, refused int) {
+func (b *bank) state() (balance, rejected int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.balance, b.refused
+	return b.balance, b.rejected
 }
 
-func (b *bank) show(w http.ResponseWriter, _ *http.Request) {
+func (b *bank) serveBalance(w http.ResponseWriter, _ *http.Request) {
 	balance, _ := b.state()
 	fmt.Fprint(w, balance)
 }
@@ -81,7 +81,7 @@ type payment struct {
 	Token  uint64 `json:"token"`
 }
 
-func (b *bank) pay(w http.ResponseWriter, r *http.Request) {
+func (b *bank) servePay(w http.ResponseWriter, r *http.Request) {
 	var p payment
 	if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -89,9 +89,9 @@ func (b *bank) pay(w http.ResponseWriter, r *http.Request) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.guard != nil {
-		if err := b.guard.Check(account, fence.Exclusive, p.Token); err != nil {
-			b.refused++
+	if b.fenceGuard != nil {
+		if err := b.fenceGuard.Check(account, fence.Exclusive, p.Token); err != nil {
+			b.rejected++
 			http.Error(w, err.Error(), http.StatusConflict)
 			return
 		}
@@ -100,10 +100,10 @@ func (b *bank) pay(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, b.balance)
 }
 
-// teller talks to the bank for a machine.
-type teller string
+// bankClient talks to the bank for a machine.
+type bankClient string
 
-func (t teller) balance(ctx context.Context) (int, error) {
+func (t bankClient) balance(ctx context.Context) (int, error) {
 	text, err := t.call(ctx, http.MethodGet, "/balance", nil)
 	if err != nil {
 		return 0, err
@@ -111,4 +111,4 @@ func (t teller) balance(ctx context.Context) (int, error) {
 	return strconv.Atoi(text)
 }
 
-var errRefused = errors.New("the bank refuses")
+var errTokenRejected = errors.New("the bank refuses")

@@ -10,7 +10,7 @@ import (
 )
 
 // The story plays, and ends as told.
-func TestStory(t *testing.T) {
+func TestDemoScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plays in real time, for twenty seconds: run it without -short, or make demo")
 	}
@@ -18,7 +18,7 @@ func TestStory(t *testing.T) {
 	out, err := exec.Command("go", "build", "-o", dir, "../zamok", ".").CombinedOutput()
 	require.NoError(t, err, string(out))
 	story := exec.Command(filepath.Join(dir, "demo"), filepath.Join(dir, "zamok"))
-	story.Env = append(os.Environ(), countingVariable+"=4s") // other tests run beside it
+	story.Env = append(os.Environ(), pauseVariable+"=4s") // other tests run beside it
 	out, err = story.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "exactly one got the money")

@@ -19,33 +19,33 @@ import (
 const (
 	// shortTTL is as short as a lease may be, so that nobody has to wait long for act 3.
 	shortTTL = client.TTLMin
-	// countingDefault is how long a machine counts notes, between its look at the balance and the payment.
-	countingDefault = time.Second
-	// countingVariable says how long else. What the story does in between takes longer on a busy computer.
-	countingVariable = "ZAMOK_DEMO_PAUSE"
+	// pauseDefault is how long a machine counts notes, between its look at the balance and the payment.
+	pauseDefault = time.Second
+	// pauseVariable says how long else. What the story does in between takes longer on a busy computer.
+	pauseVariable = "ZAMOK_DEMO_PAUSE"
 )
 
-func counting() (time.Duration, error) {
-	text := os.Getenv(countingVariable)
+func pauseFromEnv() (time.Duration, error) {
+	text := os.Getenv(pauseVariable)
 	if text == "" {
-		return countingDefault, nil
+		return pauseDefault, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", countingVariable, err)
+		return 0, fmt.Errorf("%s: %w", pauseVariable, err)
 	}
 	return d, nil
 }
 
-// machine is a cash machine. It pays out if the balance allows it, as programs do: it looks, and then it acts.
-type machine struct {
+// cashMachine is a cash machine. It pays out if the balance allows it, as programs do: it looks, and then it acts.
+type cashMachine struct {
 	name, bank, endpoints string
 	ttl                   time.Duration // of its lease; 0 = it uses no lock
-	counting              time.Duration
+	pause                 time.Duration
 	out                   io.Writer
 }
 
-func (m *machine) draw(ctx context.Context, amount int) error {
+func (m *cashMachine) withdraw(ctx context.Context, amount int) error {
 	var token client.Token
 	if m.ttl > 0 {
 		c, err := client.New(client.Config{
@@ -56,48 +56,48 @@ func (m *machine) draw(ctx context.Context, amount int) error {
 			return err
 		}
 		defer c.Close()
-		m.says("asks for the lock")
+		m.logf("asks for the lock")
 		lock, err := c.Lock(ctx, account)
 		if err != nil {
 			return err
 		}
 		token = lock.Token()
-		m.says("holds the lock, token %d", token)
+		m.logf("holds the lock, token %d", token)
 	}
 	// What a careless program does: it does not ask lock.Err() before it pays. The token protects all the same.
-	balance, err := teller(m.bank).balance(ctx)
+	balance, err := bankClient(m.bank).balance(ctx)
 	if err != nil {
 		return err
 	}
-	m.says("sees %d", balance)
+	m.logf("sees %d", balance)
 	if balance < amount {
-		m.says("pays nothing: %d is not enough", balance)
+		m.logf("pays nothing: %d is not enough", balance)
 		return nil
 	}
-	notes := time.NewTimer(m.counting)
-	defer notes.Stop()
+	pauseTimer := time.NewTimer(m.pause)
+	defer pauseTimer.Stop()
 	select {
-	case <-notes.C:
+	case <-pauseTimer.C:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	left, err := teller(m.bank).pay(ctx, payment{Amount: amount, Token: uint64(token)})
-	if errors.Is(err, errRefused) {
-		m.says("pays nothing: %v", err)
+	remaining, err := bankClient(m.bank).pay(ctx, payment{Amount: amount, Token: uint64(token)})
+	if errors.Is(err, errTokenRejected) {
+		m.logf("pays nothing: %v", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	m.says("pays out %d; %s left", amount, left)
+	m.logf("pays out %d; %s left", amount, remaining)
 	return nil
 }
 
-func (m *machine) says(format string, args ...any) {
+func (m *cashMachine) logf(format string, args ...any) {
 	fmt.Fprintf(m.out, "machine %s %s\n", m.name, fmt.Sprintf(format, args...))
 }
 
-func (t teller) pay(ctx context.Context, p payment) (left string, err error) {
+func (t bankClient) pay(ctx context.Context, p payment) (left string, err error) {
 	body, err := json.Marshal(p)
 	if err != nil {
 		return "", err
@@ -105,7 +105,7 @@ func (t teller) pay(ctx context.Context, p payment) (left string, err error) {
 	return t.call(ctx, http.MethodPost, "/pay", body)
 }
 
-func (t teller) call(ctx context.Context, method, path string, body []byte) (string, error) {
+func (t bankClient) call(ctx context.Context, method, path string, body []byte) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, method, string(t)+path, bytes.NewReader(body))
 	if err != nil {
 		return "", err
@@ -117,7 +117,7 @@ func (t teller) call(ctx context.Context, method, path string, body []byte) (str
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode == http.StatusConflict {
-		err = fmt.Errorf("%w: %s", errRefused, strings.TrimSpace(strings.TrimPrefix(string(text), "fence: ")))
+		err = fmt.Errorf("%w: %s", errTokenRejected, strings.TrimSpace(strings.TrimPrefix(string(text), "fence: ")))
 	}
 	return strings.TrimSpace(string(text)), err
 }

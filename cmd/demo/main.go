@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// wholeStory is far more than the story takes.
-const wholeStory = 2 * time.Minute
+// runTimeout is far more than the story takes.
+const runTimeout = 2 * time.Minute
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, wholeStory)
-	err := play(ctx, os.Args[1:])
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	err := run(ctx, os.Args[1:])
 	cancel()
 	stop()
 	if err != nil {
@@ -24,21 +24,21 @@ func main() {
 	}
 }
 
-func play(ctx context.Context, args []string) error {
+func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 5 && args[0] == "machine":
 		ttl, err := time.ParseDuration(args[4])
 		if err != nil {
 			return err
 		}
-		count, err := counting()
+		pause, err := pauseFromEnv()
 		if err != nil {
 			return err
 		}
-		m := machine{name: args[1], bank: args[2], endpoints: args[3], ttl: ttl, counting: count, out: os.Stdout}
-		return m.draw(ctx, price)
+		m := cashMachine{name: args[1], bank: args[2], endpoints: args[3], ttl: ttl, pause: pause, out: os.Stdout}
+		return m.withdraw(ctx, withdrawal)
 	case len(args) == 1:
-		return tell(ctx, args[0])
+		return runScenarios(ctx, args[0])
 	}
 	return fmt.Errorf("usage: demo PATH-OF-ZAMOK")
 }

@@ -17,7 +17,7 @@ import (
 type nodes struct {
 	binary, dir string
 	endpoints   []string
-	running     map[string]*exec.Cmd // by id
+	processes   map[string]*exec.Cmd // by id
 	logs        []*os.File
 }
 
@@ -30,7 +30,7 @@ func startNodes(binary, dir string) (*nodes, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &nodes{binary: binary, dir: dir, endpoints: clients, running: make(map[string]*exec.Cmd)}
+	n := &nodes{binary: binary, dir: dir, endpoints: clients, processes: make(map[string]*exec.Cmd)}
 	cluster := fmt.Sprintf("n1=%s,n2=%s,n3=%s", peers[0], peers[1], peers[2])
 	for i, address := range clients {
 		id := fmt.Sprintf("n%d", i+1)
@@ -45,7 +45,7 @@ func startNodes(binary, dir string) (*nodes, error) {
 		if err := cmd.Start(); err != nil {
 			return n, err
 		}
-		n.running[id] = cmd
+		n.processes[id] = cmd
 	}
 	return n, nil
 }
@@ -71,8 +71,8 @@ func (n *nodes) leader(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	again := time.NewTicker(50 * time.Millisecond)
-	defer again.Stop()
+	retry := time.NewTicker(50 * time.Millisecond)
+	defer retry.Stop()
 	for {
 		members, _, err := c.Members(ctx)
 		for _, m := range members {
@@ -81,17 +81,17 @@ func (n *nodes) leader(ctx context.Context) (string, error) {
 			}
 		}
 		select {
-		case <-again.C:
+		case <-retry.C:
 		case <-ctx.Done():
-			return "", fmt.Errorf("no node leads: %w (%w); their logs:\n%s", ctx.Err(), err, n.tails())
+			return "", fmt.Errorf("no node leads: %w (%w); their logs:\n%s", ctx.Err(), err, n.logTails())
 		}
 	}
 }
 
 // kill ends a node as a power cut would.
 func (n *nodes) kill(id string) error {
-	cmd := n.running[id]
-	delete(n.running, id)
+	cmd := n.processes[id]
+	delete(n.processes, id)
 	if err := cmd.Process.Kill(); err != nil {
 		return err
 	}
@@ -99,8 +99,8 @@ func (n *nodes) kill(id string) error {
 	return nil
 }
 
-func (n *nodes) end() {
-	for id := range n.running {
+func (n *nodes) stop() {
+	for id := range n.processes {
 		_ = n.kill(id) // the data goes with it
 	}
 	for _, log := range n.logs {
@@ -108,8 +108,8 @@ func (n *nodes) end() {
 	}
 }
 
-// tails are the last lines that the nodes wrote.
-func (n *nodes) tails() string {
+// logTails are the last lines that the nodes wrote.
+func (n *nodes) logTails() string {
 	var all []string
 	for _, log := range n.logs {
 		text, _ := os.ReadFile(log.Name())

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// outcome is what one run of go test said.
-type outcome struct {
-	ran      map[string]bool // tests that began
+// testResult is what one run of go test said.
+type testResult struct {
+	started  map[string]bool // tests that began
 	failed   []string        // tests that failed, the first one first
-	ended    bool            // the package as a whole passed
+	passed   bool            // the package as a whole passed
 	compiled bool
 	timedOut bool
 	output   []byte
 }
 
-// first names who failed first: a test, or the process when it ended under a running test.
-func (o outcome) first() string {
+// firstFailure names who failed first: a test, or the process when it ended under a running test.
+func (o testResult) firstFailure() string {
 	switch {
 	case len(o.failed) > 0:
 		return o.failed[0]
@@ -46,7 +46,7 @@ type event struct {
 
 // goTest runs tests of one package, with the files of overlay in the place of the tree's. An error
 // means that nothing is known about the tests.
-func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit time.Duration) (outcome, error) {
+func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit time.Duration) (testResult, error) {
 	args := []string{
 		"test", "-json", "-count=1", "-short", "-failfast",
 		// A mutant is caught by a test, not by a reader of code or a debugger, and compiling is most of
@@ -73,22 +73,22 @@ func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit t
 	cmd.Stderr = &stderr
 	stdout, err := cmd.Output()
 	if ctx.Err() != nil {
-		return outcome{}, fmt.Errorf("go test %s was cut short: %w", pkg, ctx.Err())
+		return testResult{}, fmt.Errorf("go test %s was cut short: %w", pkg, ctx.Err())
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return outcome{}, err
+		return testResult{}, err
 	}
 	if len(stdout) == 0 {
-		return outcome{}, fmt.Errorf("go test %s: %s", pkg, bytes.TrimSpace(stderr.Bytes()))
+		return testResult{}, fmt.Errorf("go test %s: %s", pkg, bytes.TrimSpace(stderr.Bytes()))
 	}
 	o := readEvents(stdout)
 	o.output = append(o.output, stderr.Bytes()...)
 	return o, nil
 }
 
-func readEvents(stdout []byte) outcome {
-	o := outcome{ran: map[string]bool{}, compiled: true}
+func readEvents(stdout []byte) testResult {
+	o := testResult{started: map[string]bool{}, compiled: true}
 	lines := bufio.NewScanner(bytes.NewReader(stdout))
 	lines.Buffer(nil, len(stdout)+1)
 	for lines.Scan() {
@@ -102,19 +102,19 @@ func readEvents(stdout []byte) outcome {
 		case e.Action == "build-fail" || e.FailedBuild != "":
 			o.compiled = false
 		case e.Action == "run":
-			o.ran[e.Test] = true
+			o.started[e.Test] = true
 		case e.Action == "fail" && e.Test != "":
 			o.failed = append(o.failed, e.Test)
 		case e.Action == "pass" && e.Test == "":
-			o.ended = true
+			o.passed = true
 		}
 		o.timedOut = o.timedOut || strings.HasPrefix(e.Output, "panic: test timed out")
 	}
 	return o
 }
 
-// usesRapid reports whether the tests of a package know rapid's flags.
-func (s suite) usesRapid(ctx context.Context, pkg string) (bool, error) {
+// importsRapid reports whether the tests of a package know rapid's flags.
+func (s suite) importsRapid(ctx context.Context, pkg string) (bool, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-f", `{{join .TestImports "\n"}}{{"\n"}}{{join .XTestImports "\n"}}`, pkg)
 	cmd.Dir = s.root
 	var stderr bytes.Buffer
@@ -129,12 +129,12 @@ func (s suite) usesRapid(ctx context.Context, pkg string) (bool, error) {
 // writeOverlay puts the mutated files and the map to them into a folder, and returns the map's path.
 func (s suite) writeOverlay(m mutant, folder string) (string, error) {
 	replace := map[string]string{}
-	for name, text := range m.sources {
-		planted := filepath.Join(folder, strings.ReplaceAll(name, "/", "__"))
-		if err := os.WriteFile(planted, text, 0o644); err != nil {
+	for name, text := range m.mutated {
+		mutatedFile := filepath.Join(folder, strings.ReplaceAll(name, "/", "__"))
+		if err := os.WriteFile(mutatedFile, text, 0o644); err != nil {
 			return "", err
 		}
-		replace[filepath.Join(s.root, filepath.FromSlash(name))] = planted
+		replace[filepath.Join(s.root, filepath.FromSlash(name))] = mutatedFile
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 
 // mutant is one bug, ready to be planted.
 type mutant struct {
-	name    string // the package and the patch: fsm/lifo_queue
-	plants  string // the bug
-	matters string // what it would do to users
-	known   string // by which name it is spoken of; "" = by none
-	catcher test
-	sources map[string][]byte // what the files that it touches become, by path from the root
-	stale   error             // why it can't be planted; then sources is nil
+	name      string // the package and the patch: fsm/lifo_queue
+	mutation  string // the bug
+	effect    string // what it would do to users
+	shortName string // by which name it is spoken of; "" = by none
+	killer    test
+	mutated   map[string][]byte // what the files that it touches become, by path from the root
+	stale     error             // why it can't be planted; then sources is nil
 }
 
 // test is one test of one package. Its name may be a subtest's.
@@ -29,14 +29,14 @@ type test struct {
 	name string
 }
 
-// top is the name of the function that the test is part of.
-func (t test) top() string {
+// topLevel is the name of the function that the test is part of.
+func (t test) topLevel() string {
 	name, _, _ := strings.Cut(t.name, "/")
 	return name
 }
 
-// pattern is the argument of -run that matches this test and no other.
-func (t test) pattern() string {
+// runPattern is the argument of -run that matches this test and no other.
+func (t test) runPattern() string {
 	elements := strings.Split(t.name, "/")
 	for i, e := range elements {
 		elements[i] = "^" + regexp.QuoteMeta(e) + "$"
@@ -44,8 +44,8 @@ func (t test) pattern() string {
 	return strings.Join(elements, "/")
 }
 
-// find reads the patches of every package of the module at root, in order of their names.
-func find(root string, wanted *regexp.Regexp) ([]mutant, error) {
+// findMutants reads the patches of every package of the module at root, in order of their names.
+func findMutants(root string, pattern *regexp.Regexp) ([]mutant, error) {
 	var found []mutant
 	tree := os.DirFS(root)
 	err := fs.WalkDir(tree, ".", func(p string, entry fs.DirEntry, err error) error {
@@ -53,7 +53,7 @@ func find(root string, wanted *regexp.Regexp) ([]mutant, error) {
 			return err
 		}
 		if entry.IsDir() {
-			return enter(tree, p, entry.Name())
+			return skipDir(tree, p, entry.Name())
 		}
 		folder, file := path.Split(p)
 		pkg, ok := strings.CutSuffix(folder, "/testdata/mutants/")
@@ -61,28 +61,28 @@ func find(root string, wanted *regexp.Regexp) ([]mutant, error) {
 			return nil
 		}
 		name := path.Join(pkg, strings.TrimSuffix(file, ".patch"))
-		if !wanted.MatchString(name) {
+		if !pattern.MatchString(name) {
 			return nil
 		}
 		text, err := fs.ReadFile(tree, p)
 		if err != nil {
 			return err
 		}
-		found = append(found, read(root, name, string(text)))
+		found = append(found, parseMutant(root, name, string(text)))
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no patch PACKAGE/testdata/mutants/*.patch matches %q below %s", wanted, root)
+		return nil, fmt.Errorf("no patch PACKAGE/testdata/mutants/*.patch matches %q below %s", pattern, root)
 	}
 	return found, nil
 }
 
-// enter decides which folders are searched: those of packages of this module, and in testdata only
+// skipDir decides which folders are searched: those of packages of this module, and in testdata only
 // the mutants.
-func enter(tree fs.FS, p, name string) error {
+func skipDir(tree fs.FS, p, name string) error {
 	if p == "." {
 		return nil
 	}
@@ -95,34 +95,34 @@ func enter(tree fs.FS, p, name string) error {
 	return nil
 }
 
-// read makes a mutant of a patch. What is wrong with the patch is kept: it is a verdict like others.
-func read(root, name, text string) mutant {
+// parseMutant makes a mutant of a patch. What is wrong with the patch is kept: it is a verdict like others.
+func parseMutant(root, name, text string) mutant {
 	m := mutant{name: name}
 	head, patches, err := parse(text)
 	if err != nil {
 		m.stale = err
 		return m
 	}
-	m.plants, m.matters, m.known = head["mutation"], head["effect"], head["name"]
+	m.mutation, m.effect, m.shortName = head["mutation"], head["effect"], head["name"]
 	pkg, testName, ok := strings.Cut(head["killed by"], " ")
-	if m.plants == "" || m.matters == "" || !ok || !strings.HasPrefix(pkg, "./") || !strings.HasPrefix(testName, "Test") {
+	if m.mutation == "" || m.effect == "" || !ok || !strings.HasPrefix(pkg, "./") || !strings.HasPrefix(testName, "Test") {
 		m.stale = errors.New(`a patch begins with "# mutation: …", "# effect: …" and "# killed by: ./PACKAGE TestName"`)
 		return m
 	}
-	m.catcher = test{pkg, testName}
-	m.sources, m.stale = plant(root, patches)
+	m.killer = test{pkg, testName}
+	m.mutated, m.stale = applyPatches(root, patches)
 	return m
 }
 
-// plant applies patches to copies of the files under root.
-func plant(root string, patches []filePatch) (map[string][]byte, error) {
+// applyPatches applies patches to copies of the files under root.
+func applyPatches(root string, patches []filePatch) (map[string][]byte, error) {
 	module, err := modulePath(root)
 	if err != nil {
 		return nil, err
 	}
 	sources := map[string][]byte{}
 	for _, p := range patches {
-		if err := plantable(p, module); err != nil {
+		if err := validatePatch(p, module); err != nil {
 			return nil, err
 		}
 		if _, twice := sources[p.path]; twice {
@@ -141,8 +141,8 @@ func plant(root string, patches []filePatch) (map[string][]byte, error) {
 	return sources, nil
 }
 
-// plantable refuses what would make a patch lie or break for reasons of its own.
-func plantable(p filePatch, module string) error {
+// validatePatch refuses what would make a patch lie or break for reasons of its own.
+func validatePatch(p filePatch, module string) error {
 	if path.Ext(p.path) != ".go" || strings.HasSuffix(p.path, "_test.go") || !fs.ValidPath(p.path) ||
 		slices.Contains(strings.Split(p.path, "/"), "testdata") {
 		return fmt.Errorf("%s: a mutant changes Go files of the product, no tests and nothing else", p.path)

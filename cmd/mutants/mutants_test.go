@@ -18,7 +18,7 @@ import (
 func TestEveryPatchApplies(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	mutants, err := find(root, regexp.MustCompile("."))
+	mutants, err := findMutants(root, regexp.MustCompile("."))
 	require.NoError(t, err)
 	for _, m := range mutants {
 		assert.NoError(t, m.stale, m.name)
@@ -26,18 +26,18 @@ func TestEveryPatchApplies(t *testing.T) {
 }
 
 // The bugs that are spoken of are listed, each with who catches it and how fast.
-func TestTheTableOfKnownBugs(t *testing.T) {
+func TestReadmeTableIsComplete(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	mutants, err := find(root, regexp.MustCompile("."))
+	mutants, err := findMutants(root, regexp.MustCompile("."))
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "jepsen", "README.md"))
 	require.NoError(t, err)
 	listed := 0
 	for _, m := range mutants {
-		if m.known != "" {
+		if m.shortName != "" {
 			listed++
-			assert.Regexp(t, "(?m)^"+regexp.QuoteMeta(m.row())+` \d+m?\d*s \|$`, string(text), "go run ./cmd/mutants -known makes the table")
+			assert.Regexp(t, "(?m)^"+regexp.QuoteMeta(m.tableRow())+` \d+m?\d*s \|$`, string(text), "go run ./cmd/mutants -known makes the table")
 		}
 	}
 	assert.GreaterOrEqual(t, listed, 25)
@@ -48,9 +48,9 @@ func TestTheTableOfKnownBugs(t *testing.T) {
 func TestEachVerdict(t *testing.T) {
 	root, err := filepath.Abs("testdata/fake")
 	require.NoError(t, err)
-	mutants, err := find(root, regexp.MustCompile("."))
+	mutants, err := findMutants(root, regexp.MustCompile("."))
 	require.NoError(t, err)
-	before := contents(t, root)
+	before := readDir(t, root)
 	var out strings.Builder
 	s := suite{root: root, parallel: 2, timeout: 15 * time.Second, out: &out}
 	err = s.run(t.Context(), mutants)
@@ -73,43 +73,43 @@ func TestEachVerdict(t *testing.T) {
 	assert.Contains(t, out.String(), "fits nowhere")
 	assert.Contains(t, out.String(), "undefined: total")
 	assert.Contains(t, out.String(), "nobody would know how often", "a head goes on over lines")
-	assert.Equal(t, before, contents(t, root), "the tree was touched")
+	assert.Equal(t, before, readDir(t, root), "the tree was touched")
 }
 
 // A test that fails anyway, or that does not exist, catches nothing.
-func TestTheBaseline(t *testing.T) {
+func TestBaselineFailures(t *testing.T) {
 	root, err := filepath.Abs("testdata/fake")
 	require.NoError(t, err)
 	s := suite{root: root, parallel: 1, timeout: time.Minute, out: t.Output()}
 
-	caught := one(t, root, "till/caught$")
+	caught := findOne(t, root, "till/caught$")
 	absent := caught
-	absent.catcher.name = "TestDraw/on_credit"
+	absent.killer.name = "TestDraw/on_credit"
 	assert.ErrorContains(t, s.run(t.Context(), []mutant{absent}), "has no test TestDraw/on_credit")
 
-	absent.catcher = test{"./bank", "TestDraw"}
+	absent.killer = test{"./bank", "TestDraw"}
 	assert.ErrorContains(t, s.run(t.Context(), []mutant{absent}), "./bank")
 
-	sick := t.TempDir()
-	require.NoError(t, os.CopyFS(sick, os.DirFS(root)))
-	require.NoError(t, os.WriteFile(filepath.Join(sick, "till", "sick_test.go"),
+	failing := t.TempDir()
+	require.NoError(t, os.CopyFS(failing, os.DirFS(root)))
+	require.NoError(t, os.WriteFile(filepath.Join(failing, "till", "sick_test.go"),
 		[]byte("package till\n\nimport \"os\"\n\nfunc init() { os.Exit(3) }\n"), 0o644))
-	s.root = sick
+	s.root = failing
 	assert.ErrorContains(t, s.run(t.Context(), []mutant{caught}), "without any mutation")
 }
 
 // No verdict is made of a run that was cut short.
-func TestCutShort(t *testing.T) {
+func TestCancelledRunHasNoVerdict(t *testing.T) {
 	root, err := filepath.Abs("testdata/fake")
 	require.NoError(t, err)
-	over, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := suite{root: root, parallel: 1, timeout: time.Minute, out: t.Output()}
-	assert.ErrorIs(t, s.run(over, []mutant{one(t, root, "till/caught$")}), context.Canceled)
+	assert.ErrorIs(t, s.run(cancelled, []mutant{findOne(t, root, "till/caught$")}), context.Canceled)
 }
 
-func TestNothingFoundIsAnError(t *testing.T) {
-	_, err := find(t.TempDir(), regexp.MustCompile("."))
+func TestNoMatchingPatchIsAnError(t *testing.T) {
+	_, err := findMutants(t.TempDir(), regexp.MustCompile("."))
 	assert.ErrorContains(t, err, "no patch")
 }
 
@@ -127,26 +127,26 @@ func TestPatches(t *testing.T) {
 		if d.Cmd == "patch" {
 			text = "# mutation: a bug\n# effect: to somebody\n# killed by: ./fsm TestLock\n" + text
 		}
-		m := read(root, "fsm/mutant", text)
+		m := parseMutant(root, "fsm/mutant", text)
 		if m.stale != nil {
 			return strings.ReplaceAll(m.stale.Error(), root, "ROOT") + "\n"
 		}
-		planted := string(m.sources["fsm/lock.go"])
-		return planted[strings.Index(planted, "func a"):]
+		mutated := string(m.mutated["fsm/lock.go"])
+		return mutated[strings.Index(mutated, "func a"):]
 	})
 }
 
-// one finds one mutant.
-func one(t *testing.T, root, name string) mutant {
-	mutants, err := find(root, regexp.MustCompile(name))
+// findOne finds one mutant.
+func findOne(t *testing.T, root, name string) mutant {
+	mutants, err := findMutants(root, regexp.MustCompile(name))
 	require.NoError(t, err)
 	require.Len(t, mutants, 1)
 	require.NoError(t, mutants[0].stale)
 	return mutants[0]
 }
 
-// contents reads a whole folder.
-func contents(t *testing.T, root string) map[string]string {
+// readDir reads a whole folder.
+func readDir(t *testing.T, root string) map[string]string {
 	files := map[string]string{}
 	require.NoError(t, filepath.WalkDir(root, func(p string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {

@@ -134,7 +134,7 @@ func (p filePatch) apply(text string) (string, error) {
 	done := 0 // hunks stand in the order of the file
 	var result []string
 	for _, h := range p.hunks {
-		at, err := h.place(lines, done)
+		at, err := h.locate(lines, done)
 		if err != nil {
 			return "", fmt.Errorf("%s: the hunk at line %d %w", p.path, h.line, err)
 		}
@@ -148,21 +148,21 @@ func (p filePatch) apply(text string) (string, error) {
 	return mutated, nil
 }
 
-// place finds where a hunk fits, at or after the line from (counted from 0): where it says, or else
+// locate finds where a hunk fits, at or after the line from (counted from 0): where it says, or else
 // in the only place where it does.
-func (h hunk) place(lines []string, from int) (int, error) {
+func (h hunk) locate(lines []string, from int) (int, error) {
 	if len(h.before) == 0 {
 		return 0, errors.New("shows no line of the file: give it context")
 	}
-	fits := func(at int) bool {
+	matches := func(at int) bool {
 		return at >= from && at+len(h.before) <= len(lines) && slices.Equal(lines[at:at+len(h.before)], h.before)
 	}
-	if fits(h.line - 1) {
+	if matches(h.line - 1) {
 		return h.line - 1, nil
 	}
 	var places []int
 	for at := from; at+len(h.before) <= len(lines); at++ {
-		if fits(at) {
+		if matches(at) {
 			places = append(places, at)
 		}
 	}

@@ -25,55 +25,55 @@ type suite struct {
 	rapid map[string]bool
 }
 
-// tries is how often the named test may run. What a bug does may depend on how goroutines are scheduled,
+// attemptsMax is how often the named test may run. What a bug does may depend on how goroutines are scheduled,
 // and on a busy machine they are scheduled otherwise; in which run the bug was caught is printed.
-const tries = 3
+const attemptsMax = 3
 
 // verdict is what became of one mutant. doc.go says what the words mean.
 type verdict struct {
-	word   string
-	by     string // who failed first
-	took   time.Duration
-	detail string // what to know when the word is not caught
+	kind     string
+	killedBy string // who failed first
+	took     time.Duration
+	detail   string // what to know when the word is not caught
 }
 
 // run prints a line per mutant, and an error unless each was caught by the test that it names.
 func (s suite) run(ctx context.Context, mutants []mutant) error {
-	if err := s.askForRapid(ctx, mutants); err != nil {
+	if err := s.detectRapid(ctx, mutants); err != nil {
 		return err
 	}
 	if err := s.baseline(ctx, mutants); err != nil {
 		return err
 	}
-	verdicts := s.judgeAll(ctx, mutants)
-	var escaped int
+	verdicts := s.evaluateAll(ctx, mutants)
+	var survivors int
 	for i, v := range verdicts {
-		if v.word == "caught" {
+		if v.kind == "caught" {
 			continue
 		}
-		escaped++
+		survivors++
 		m := mutants[i]
-		fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.word, m.plants, m.matters,
+		fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.kind, m.mutation, m.effect,
 			strings.ReplaceAll(strings.TrimSpace(v.detail), "\n", "\n  "))
 	}
 	if s.table {
-		table(s.out, mutants, verdicts)
+		writeTable(s.out, mutants, verdicts)
 	}
-	fmt.Fprintf(s.out, "\n%d of %d mutants caught\n", len(mutants)-escaped, len(mutants))
-	if escaped > 0 {
-		return fmt.Errorf("%d of %d mutants were not caught", escaped, len(mutants))
+	fmt.Fprintf(s.out, "\n%d of %d mutants caught\n", len(mutants)-survivors, len(mutants))
+	if survivors > 0 {
+		return fmt.Errorf("%d of %d mutants were not caught", survivors, len(mutants))
 	}
 	return nil
 }
 
-func (s *suite) askForRapid(ctx context.Context, mutants []mutant) (err error) {
+func (s *suite) detectRapid(ctx context.Context, mutants []mutant) (err error) {
 	s.rapid = map[string]bool{}
 	for _, m := range mutants {
-		pkg := m.catcher.pkg
-		if _, asked := s.rapid[pkg]; asked || m.stale != nil {
+		pkg := m.killer.pkg
+		if _, known := s.rapid[pkg]; known || m.stale != nil {
 			continue
 		}
-		if s.rapid[pkg], err = s.usesRapid(ctx, pkg); err != nil {
+		if s.rapid[pkg], err = s.importsRapid(ctx, pkg); err != nil {
 			return err
 		}
 	}
@@ -82,29 +82,29 @@ func (s *suite) askForRapid(ctx context.Context, mutants []mutant) (err error) {
 
 // baseline shows that the named tests exist and pass as long as nothing is planted.
 func (s suite) baseline(ctx context.Context, mutants []mutant) error {
-	catchers := map[string][]test{}
+	killers := map[string][]test{}
 	for _, m := range mutants {
 		if m.stale == nil {
-			catchers[m.catcher.pkg] = append(catchers[m.catcher.pkg], m.catcher)
+			killers[m.killer.pkg] = append(killers[m.killer.pkg], m.killer)
 		}
 	}
-	for _, pkg := range slices.Sorted(maps.Keys(catchers)) {
-		tests := catchers[pkg]
-		var tops []string
+	for _, pkg := range slices.Sorted(maps.Keys(killers)) {
+		tests := killers[pkg]
+		var topLevels []string
 		for _, t := range tests {
-			tops = append(tops, regexp.QuoteMeta(t.top()))
+			topLevels = append(topLevels, regexp.QuoteMeta(t.topLevel()))
 		}
-		slices.Sort(tops)
-		pattern := "^(" + strings.Join(slices.Compact(tops), "|") + ")$"
+		slices.Sort(topLevels)
+		pattern := "^(" + strings.Join(slices.Compact(topLevels), "|") + ")$"
 		o, err := s.goTest(ctx, pkg, pattern, "", 10*s.timeout) // many tests
 		if err != nil {
 			return err
 		}
-		if !o.ended {
-			return fmt.Errorf("%s fails (%s) without any mutation, so it can't judge a mutant:\n%s", pkg, o.first(), tail(o.output))
+		if !o.passed {
+			return fmt.Errorf("%s fails (%s) without any mutation, so it can't judge a mutant:\n%s", pkg, o.firstFailure(), tail(o.output))
 		}
 		for _, t := range tests {
-			if !o.ran[t.name] {
+			if !o.started[t.name] {
 				return fmt.Errorf("%s has no test %s, which a mutant names as its catcher (make mutants runs tests with -short)", pkg, t.name)
 			}
 		}
@@ -112,8 +112,8 @@ func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// judgeAll judges at most s.parallel mutants at a time and prints each verdict as it falls.
-func (s suite) judgeAll(ctx context.Context, mutants []mutant) []verdict {
+// evaluateAll judges at most s.parallel mutants at a time and prints each verdict as it falls.
+func (s suite) evaluateAll(ctx context.Context, mutants []mutant) []verdict {
 	width := 0
 	for _, m := range mutants {
 		width = max(width, len(m.name))
@@ -122,71 +122,71 @@ func (s suite) judgeAll(ctx context.Context, mutants []mutant) []verdict {
 	verdicts := make([]verdict, len(mutants))
 	var (
 		printing sync.Mutex // owns s.out
-		judged   sync.WaitGroup
-		places   = make(chan struct{}, s.parallel)
+		running  sync.WaitGroup
+		slots    = make(chan struct{}, s.parallel)
 	)
 	for i, m := range mutants {
-		judged.Go(func() {
-			places <- struct{}{}
-			defer func() { <-places }()
+		running.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			began := time.Now()
-			v := s.judge(ctx, m)
+			v := s.evaluate(ctx, m)
 			v.took = time.Since(began)
 			verdicts[i] = v
 			printing.Lock()
 			defer printing.Unlock()
-			fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, m.name, v.word, v.took.Seconds(), v.by)
+			fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, m.name, v.kind, v.took.Seconds(), v.killedBy)
 		})
 	}
-	judged.Wait()
+	running.Wait()
 	return verdicts
 }
 
-// judge plants one mutant and asks the test that it names, and then, to say more, the others.
-func (s suite) judge(ctx context.Context, m mutant) verdict {
+// evaluate plants one mutant and asks the test that it names, and then, to say more, the others.
+func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 	if m.stale != nil {
-		return verdict{word: "stale", detail: m.stale.Error()}
+		return verdict{kind: "stale", detail: m.stale.Error()}
 	}
 	folder, err := os.MkdirTemp("", "mutant")
 	if err != nil {
-		return verdict{word: "broken", detail: err.Error()}
+		return verdict{kind: "broken", detail: err.Error()}
 	}
 	defer os.RemoveAll(folder)
 	overlay, err := s.writeOverlay(m, folder)
 	if err != nil {
-		return verdict{word: "broken", detail: err.Error()}
+		return verdict{kind: "broken", detail: err.Error()}
 	}
-	for try := 1; try <= tries; try++ {
-		named, err := s.goTest(ctx, m.catcher.pkg, m.catcher.pattern(), overlay, s.timeout)
+	for try := 1; try <= attemptsMax; try++ {
+		targeted, err := s.goTest(ctx, m.killer.pkg, m.killer.runPattern(), overlay, s.timeout)
 		switch {
 		case err != nil:
-			return verdict{word: "broken", detail: err.Error()}
-		case !named.compiled:
-			return verdict{word: "broken", detail: "it does not compile:\n" + tail(named.output)}
-		case !named.ended && try == 1:
-			return verdict{word: "caught", by: m.credit(named)}
-		case !named.ended:
-			return verdict{word: "caught", by: fmt.Sprintf("%s, in run %d of it", m.credit(named), try)}
+			return verdict{kind: "broken", detail: err.Error()}
+		case !targeted.compiled:
+			return verdict{kind: "broken", detail: "it does not compile:\n" + tail(targeted.output)}
+		case !targeted.passed && try == 1:
+			return verdict{kind: "caught", killedBy: m.killerText(targeted)}
+		case !targeted.passed:
+			return verdict{kind: "caught", killedBy: fmt.Sprintf("%s, in run %d of it", m.killerText(targeted), try)}
 		}
 	}
-	others, err := s.goTest(ctx, m.catcher.pkg, ".", overlay, s.timeout)
+	others, err := s.goTest(ctx, m.killer.pkg, ".", overlay, s.timeout)
 	switch {
 	case err != nil:
-		return verdict{word: "broken", detail: err.Error()}
-	case !others.ended:
-		return verdict{word: "elsewhere", by: others.first(),
-			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.catcher.name, others.first())}
+		return verdict{kind: "broken", detail: err.Error()}
+	case !others.passed:
+		return verdict{kind: "elsewhere", killedBy: others.firstFailure(),
+			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.killer.name, others.firstFailure())}
 	}
-	return verdict{word: "survived",
-		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.catcher.name, m.catcher.pkg)}
+	return verdict{kind: "survived",
+		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.killer.name, m.killer.pkg)}
 }
 
-// credit names the catcher; if it did not fail as a test does, also how it ended.
-func (m mutant) credit(o outcome) string {
+// killerText names the catcher; if it did not fail as a test does, also how it ended.
+func (m mutant) killerText(o testResult) string {
 	if len(o.failed) > 0 {
-		return m.catcher.name
+		return m.killer.name
 	}
-	return m.catcher.name + " (" + o.first() + ")"
+	return m.killer.name + " (" + o.firstFailure() + ")"
 }
 
 // tail is the end of an output: enough to see what happened.

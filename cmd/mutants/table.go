@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// table writes the mutants that have a name of their own as rows of jepsen/README.md: what catches each, and
+// writeTable writes the mutants that have a name of their own as rows of jepsen/README.md: what catches each, and
 // how fast, with all that it takes to build the test.
-func table(w io.Writer, mutants []mutant, verdicts []verdict) {
+func writeTable(w io.Writer, mutants []mutant, verdicts []verdict) {
 	for i, m := range mutants {
-		if v := verdicts[i]; m.known != "" && v.word == "caught" {
-			fmt.Fprintf(w, "%s %v |\n", m.row(), v.took.Round(time.Second))
+		if v := verdicts[i]; m.shortName != "" && v.kind == "caught" {
+			fmt.Fprintf(w, "%s %v |\n", m.tableRow(), v.took.Round(time.Second))
 		}
 	}
 }
 
-// row is a mutant's row up to the time that it took.
-func (m mutant) row() string {
+// tableRow is a mutant's row up to the time that it took.
+func (m mutant) tableRow() string {
 	folder, name := path.Split(m.name)
 	return fmt.Sprintf("| %s | [%s](../%stestdata/mutants/%s.patch) | %s | %s `%s` |",
-		m.known, m.plants, folder, name, m.catcher.tier(), m.catcher.pkg, m.catcher.name)
+		m.shortName, m.mutation, folder, name, m.killer.tier(), m.killer.pkg, m.killer.name)
 }
 
 // tier is which kind of test it is.

@@ -1,7 +1,7 @@
 package main
 
-// pureLibraries compute and format. They reach no clock, no machine and no other goroutine.
-func pureLibraries() []string {
+// pureStdlib compute and format. They reach no clock, no machine and no other goroutine.
+func pureStdlib() []string {
 	return []string{
 		"bufio", "bytes", "cmp", "encoding/binary", "encoding/hex", "errors", "fmt", "hash", "hash/crc32",
 		"io", "iter", "maps", "math", "math/bits", "slices", "strconv", "strings", "unicode", "unicode/utf8",

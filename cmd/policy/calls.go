@@ -13,7 +13,7 @@ type callBan struct {
 	pkg     string   // import path
 	names   string   // of functions, separated by spaces
 	allowed []string // packages that may
-	why     string
+	reason  string
 }
 
 func callBans() []callBan {
@@ -33,39 +33,39 @@ func callBans() []callBan {
 			"cmd/mutants",    // how long a test took to catch a bug
 			"jepsen/...",     // when a fault was made, as whoever looks on saw it
 		},
-		why: "the machine's clock has one door, package clock: a reading taken elsewhere jumps when an operator sets the clock and stands still while the machine is suspended",
+		reason: "the machine's clock has one door, package clock: a reading taken elsewhere jumps when an operator sets the clock and stands still while the machine is suspended",
 	}, {
 		pkg: "time", names: "Sleep", allowed: []string{"jepsen/..."},
-		why: "nothing can end a sleep: wait in a select, with a timer and what ends the goroutine",
+		reason: "nothing can end a sleep: wait in a select, with a timer and what ends the goroutine",
 	}, {
 		pkg: "time", names: "After Tick", allowed: nil,
-		why: "nobody can stop it: use time.NewTimer or time.NewTicker, and stop it where the wait ends",
+		reason: "nobody can stop it: use time.NewTimer or time.NewTicker, and stop it where the wait ends",
 	}, {
 		// A timer may wake whoever owns a goroutine; whether something is due is then asked of
 		// clock. So timers are for the edges, and a decision never hangs on which one fired.
 		pkg: "time", names: "NewTimer NewTicker AfterFunc", allowed: edges,
-		why: "a timer only wakes, clock decides; pure packages have nobody to wake",
+		reason: "a timer only wakes, clock decides; pure packages have nobody to wake",
 	}, {
 		pkg: "os", names: "Exit", allowed: nil,
-		why: "the process ends past every deferred close; return an error, and main (cmd/*/main.go) exits",
+		reason: "the process ends past every deferred close; return an error, and main (cmd/*/main.go) exits",
 	}, {
 		pkg: "fmt", names: "Print Printf Println", allowed: []string{"cmd/...", "jepsen/..."},
-		why: "standard output belongs to the command; return it, log it, or take a writer",
+		reason: "standard output belongs to the command; return it, log it, or take a writer",
 	}}
 }
 
 // checkCalls holds each use of a named function to callBans, and refuses init functions.
-func checkCalls(t *tree) []violation {
+func checkCalls(t *repository) []violation {
 	var found []violation
-	for _, f := range t.code() {
+	for _, f := range t.goFiles() {
 		if f.test || f.nested {
 			continue
 		}
 		names := importNames(f.syntax)
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			if use, pkg, name, ok := selection(n, names); ok {
-				if why, banned := callReason(f, pkg, name); banned {
-					found = append(found, violation{f.path, t.line(use), "uses " + path.Base(pkg) + "." + name, why})
+				if reason, banned := banReasonForCall(f, pkg, name); banned {
+					found = append(found, violation{f.path, t.line(use), "uses " + path.Base(pkg) + "." + name, reason})
 				}
 			}
 			if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
@@ -78,13 +78,13 @@ func checkCalls(t *tree) []violation {
 	return found
 }
 
-func callReason(f file, pkg, name string) (why string, banned bool) {
+func banReasonForCall(f file, pkg, name string) (reason string, banned bool) {
 	if pkg == "os" && name == "Exit" && path.Base(f.path) == "main.go" && coversAny([]string{"cmd/...", "jepsen/..."}, f.folder()) {
 		return "", false
 	}
 	for _, b := range callBans() {
 		if b.pkg == pkg && hasWord(b.names, name) && !coversAny(b.allowed, f.folder()) {
-			return b.why, true
+			return b.reason, true
 		}
 	}
 	return "", false

@@ -9,26 +9,26 @@ import (
 )
 
 // checkImports holds the tree to the table.
-func checkImports(t *tree) []violation {
+func checkImports(t *repository) []violation {
 	var found []violation
-	rows := table()
-	strangers := map[string]bool{} // packages without a row, reported once each
+	rows := packageTable()
+	unlisted := map[string]bool{} // packages without a row, reported once each
 	for _, f := range t.files {
 		if f.syntax == nil || f.nested {
 			continue
 		}
-		r, known := rowOf(rows, f.folder())
+		r, known := ruleFor(rows, f.folder())
 		if !known {
-			if !strangers[f.folder()] {
-				strangers[f.folder()] = true
+			if !unlisted[f.folder()] {
+				unlisted[f.folder()] = true
 				found = append(found, violation{f.path, 0, "package " + f.folder() + " has no row in the policy's table",
 					"the layer of a new package is a decision: add a row to cmd/policy/table.go"})
 			}
 			continue
 		}
 		for _, spec := range f.syntax.Imports {
-			if what, why, ok := judge(t, f, r, spec); !ok {
-				found = append(found, violation{f.path, t.line(spec), what, why})
+			if what, reason, ok := checkImport(t, f, r, spec); !ok {
+				found = append(found, violation{f.path, t.line(spec), what, reason})
 			}
 		}
 	}
@@ -38,32 +38,32 @@ func checkImports(t *tree) []violation {
 	return found
 }
 
-func rowOf(rows []row, folder string) (row, bool) {
-	i := slices.IndexFunc(rows, func(r row) bool { return covers(r.pkg, folder) })
+func ruleFor(rows []packageRule, folder string) (packageRule, bool) {
+	i := slices.IndexFunc(rows, func(r packageRule) bool { return covers(r.pkg, folder) })
 	if i < 0 {
-		return row{}, false
+		return packageRule{}, false
 	}
 	return rows[i], true
 }
 
-// judge says whether a file may make an import, and if not, what it did and why that is refused.
-func judge(t *tree, f file, r row, spec *ast.ImportSpec) (what, why string, ok bool) {
+// checkImport says whether a file may make an import, and if not, what it did and why that is refused.
+func checkImport(t *repository, f file, r packageRule, spec *ast.ImportSpec) (what, reason string, ok bool) {
 	imported := importPath(spec)
 	if spec.Name != nil && spec.Name.Name == "." {
 		return "imports " + imported + " with a dot", "dot imports hide where a name comes from", false
 	}
-	name, own := t.own(imported)
+	name, internal := t.packageDir(imported)
 	what = "imports " + name
 	if !f.test {
-		if why, banned := reason(r.bans, name); banned {
-			return what, why, false
+		if reason, banned := banReason(r.bannedImports, name); banned {
+			return what, reason, false
 		}
-		if why, banned := reason(bansForAll(), name); banned && !coversAny(r.outside, name) {
-			return what, why, false
+		if reason, banned := banReason(bansForAll(), name); banned && !coversAny(r.external, name) {
+			return what, reason, false
 		}
 	}
-	if own {
-		if name == f.folder() || coversAny(r.ours, name) || f.test && coversAny(r.tests, name) {
+	if internal {
+		if name == f.folder() || coversAny(r.internal, name) || f.test && coversAny(r.testInternal, name) {
 			return "", "", true
 		}
 		if covers("jepsen/...", name) {
@@ -71,7 +71,7 @@ func judge(t *tree, f file, r row, spec *ast.ImportSpec) (what, why string, ok b
 		}
 		return what, fmt.Sprintf("a package may import only lower layers, and %s is not below %s", name, f.folder()), false
 	}
-	allowed := r.outside
+	allowed := r.external
 	if f.test {
 		allowed = slices.Concat(allowed, testLibraries(), []string{std})
 	}
@@ -82,29 +82,29 @@ func judge(t *tree, f file, r row, spec *ast.ImportSpec) (what, why string, ok b
 }
 
 // checkLinks follows the imports of a package through ours, to what it would link.
-func checkLinks(t *tree, r row) []violation {
-	if len(r.links) == 0 {
+func checkLinks(t *repository, r packageRule) []violation {
+	if len(r.bannedLinks) == 0 {
 		return nil
 	}
 	var found []violation
 	type step struct{ folder, chain string }
 	seen := map[string]bool{r.pkg: true}
 	for queue := []step{{r.pkg, r.pkg}}; len(queue) > 0; queue = queue[1:] {
-		here := queue[0]
+		current := queue[0]
 		for _, f := range t.files {
-			if f.syntax == nil || f.test || f.nested || f.folder() != here.folder {
+			if f.syntax == nil || f.test || f.nested || f.folder() != current.folder {
 				continue
 			}
 			for _, spec := range f.syntax.Imports {
-				name, own := t.own(importPath(spec))
+				name, internal := t.packageDir(importPath(spec))
 				if seen[name] {
 					continue
 				}
 				seen[name] = true
-				chain := here.chain + " → " + name
-				if why, banned := reason(r.links, name); banned {
-					found = append(found, violation{f.path, t.line(spec), "links " + name + " (" + chain + ")", why})
-				} else if own {
+				chain := current.chain + " → " + name
+				if reason, banned := banReason(r.bannedLinks, name); banned {
+					found = append(found, violation{f.path, t.line(spec), "links " + name + " (" + chain + ")", reason})
+				} else if internal {
 					queue = append(queue, step{name, chain})
 				}
 			}
@@ -113,8 +113,8 @@ func checkLinks(t *tree, r row) []violation {
 	return found
 }
 
-// own turns an import path of ours into the package's folder; another's path stays as it is.
-func (t *tree) own(imported string) (name string, ours bool) {
+// packageDir turns an import path of ours into the package's folder; another's path stays as it is.
+func (t *repository) packageDir(imported string) (name string, internal bool) {
 	if imported == t.module {
 		return ".", true
 	}
@@ -124,12 +124,12 @@ func (t *tree) own(imported string) (name string, ours bool) {
 	return imported, false
 }
 
-func reason(bans []ban, name string) (why string, banned bool) {
-	i := slices.IndexFunc(bans, func(b ban) bool { return covers(b.what, name) })
+func banReason(bans []ban, name string) (reason string, banned bool) {
+	i := slices.IndexFunc(bans, func(b ban) bool { return covers(b.pattern, name) })
 	if i < 0 {
 		return "", false
 	}
-	return bans[i].why, true
+	return bans[i].reason, true
 }
 
 func importPath(spec *ast.ImportSpec) string {

@@ -6,7 +6,7 @@ import (
 )
 
 // checkModule reads go.mod for what an importer would inherit or miss.
-func checkModule(t *tree) []violation {
+func checkModule(t *repository) []violation {
 	tools := regexp.MustCompile(`^(tool\b|(require)?\s*(honnef\.co/go/tools|golang\.org/x/vuln|github\.com/golangci/\S+|github\.com/bufbuild/buf)\s)`)
 	var found []violation
 	for _, f := range t.files {

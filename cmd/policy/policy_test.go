@@ -15,7 +15,7 @@ import (
 )
 
 // The tree that this test is part of keeps every rule.
-func TestThisTree(t *testing.T) {
+func TestRepositoryConforms(t *testing.T) {
 	var found strings.Builder
 	count, err := run("../..", &found)
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestEachRuleCanFail(t *testing.T) {
 			broken := 0
 			datadriven.RunTest(t, filepath.Join("testdata", r.name+".txt"), func(t *testing.T, d *datadriven.TestData) string {
 				require.Equal(t, "tree", d.Cmd)
-				found := r.check(treeOf(t, sections(t, d.Input)))
+				found := r.check(newTestRepository(t, sections(t, d.Input)))
 				if len(found) == 0 {
 					return "ok\n"
 				}
@@ -37,7 +37,7 @@ func TestEachRuleCanFail(t *testing.T) {
 				slices.SortFunc(found, violation.compare)
 				var out strings.Builder
 				for _, v := range found {
-					assert.NotEmpty(t, v.why)
+					assert.NotEmpty(t, v.reason)
 					fmt.Fprintln(&out, v)
 				}
 				return out.String()
@@ -49,28 +49,28 @@ func TestEachRuleCanFail(t *testing.T) {
 
 // Every single ban of the table is reported when it is broken, with its own reason.
 func TestEachBanCanFail(t *testing.T) {
-	for _, r := range table() {
+	for _, r := range packageTable() {
 		forAll := slices.DeleteFunc(bansForAll(), func(b ban) bool { // what a row says itself comes first
-			what := strings.TrimSuffix(b.what, "/...")
-			_, special := reason(r.bans, what)
-			return special || coversAny(r.outside, what)
+			what := strings.TrimSuffix(b.pattern, "/...")
+			_, special := banReason(r.bannedImports, what)
+			return special || coversAny(r.external, what)
 		})
-		for _, b := range slices.Concat(r.bans, r.links, forAll) {
-			folder, imported := strings.TrimSuffix(r.pkg, "/..."), strings.TrimSuffix(b.what, "/...")
-			if _, ours := rowOf(table(), imported); ours {
+		for _, b := range slices.Concat(r.bannedImports, r.bannedLinks, forAll) {
+			folder, imported := strings.TrimSuffix(r.pkg, "/..."), strings.TrimSuffix(b.pattern, "/...")
+			if _, ours := ruleFor(packageTable(), imported); ours {
 				imported = "example.org/locks/" + imported
 			}
-			found := checkImports(treeOf(t, map[string]string{
+			found := checkImports(newTestRepository(t, map[string]string{
 				folder + "/first.go": fmt.Sprintf("package first\n\nimport _ %q\n", imported),
 			}))
-			reported := slices.ContainsFunc(found, func(v violation) bool { return v.line == 3 && v.why == b.why })
-			assert.True(t, reported, "%s importing %s: want %q among %v", folder, imported, b.why, found)
+			reported := slices.ContainsFunc(found, func(v violation) bool { return v.line == 3 && v.reason == b.reason })
+			assert.True(t, reported, "%s importing %s: want %q among %v", folder, imported, b.reason, found)
 		}
 	}
 }
 
 // What the table allows of ours is the line of the architecture, neither more nor less.
-func TestTheTableIsTheLine(t *testing.T) {
+func TestTableMatchesLayerDiagram(t *testing.T) {
 	left := map[string][]string{} // what stands to the left of each package
 	for _, line := range []string{
 		"clock ◄ session/tree ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok",
@@ -88,28 +88,28 @@ func TestTheTableIsTheLine(t *testing.T) {
 			before = append(before, strings.Split(place, ", ")...)
 		}
 	}
-	for _, r := range table() {
+	for _, r := range packageTable() {
 		if strings.HasPrefix(r.pkg, "jepsen") {
 			continue // sees everything
 		}
 		want := slices.Compact(slices.Sorted(slices.Values(left[r.pkg])))
-		assert.ElementsMatch(t, want, r.ours, "what %s may import of ours", r.pkg)
+		assert.ElementsMatch(t, want, r.internal, "what %s may import of ours", r.pkg)
 	}
 }
 
-func TestSizesAtTheLimit(t *testing.T) {
+func TestSizeLimits(t *testing.T) {
 	function := func(lines int) string {
 		return "package fsm\n\nfunc long() {\n" + strings.Repeat("\tlong()\n", lines-2) + "}\n"
 	}
 	check := func(text string, exceptions ...sizeException) []violation {
-		return sizes(treeOf(t, map[string]string{"fsm/long.go": text}), exceptions)
+		return checkSizesWith(newTestRepository(t, map[string]string{"fsm/long.go": text}), exceptions)
 	}
 	assert.Empty(t, check(function(functionLinesMax)))
 	assert.Len(t, check(function(functionLinesMax+1)), 1)
 	assert.Empty(t, check("package fsm\n"+strings.Repeat("\n", fileLinesMax-1)))
 	assert.Len(t, check("package fsm\n"+strings.Repeat("\n", fileLinesMax)), 1)
 
-	excepted := sizeException{what: "fsm/long.go long", max: functionLinesMax + 1, why: "one case per command"}
+	excepted := sizeException{target: "fsm/long.go long", max: functionLinesMax + 1, reason: "one case per command"}
 	assert.Empty(t, check(function(functionLinesMax+1), excepted))
 	assert.Len(t, check(function(functionLinesMax+2), excepted), 1, "an exception has a limit of its own")
 	stale := check(function(functionLinesMax), excepted)
@@ -117,7 +117,7 @@ func TestSizesAtTheLimit(t *testing.T) {
 	assert.Contains(t, stale[0].what, "is not needed")
 }
 
-func TestOnlyTheRootOfAModuleIsChecked(t *testing.T) {
+func TestRunRequiresModuleRoot(t *testing.T) {
 	_, err := load(fstest.MapFS{}, "/checkout/zamok")
 	assert.ErrorContains(t, err, "not the root of a module")
 }
@@ -145,13 +145,13 @@ func sections(t *testing.T, input string) map[string]string {
 	return files
 }
 
-// treeOf loads a tree that lies in memory.
-func treeOf(t *testing.T, files map[string]string) *tree {
+// newTestRepository loads a tree that lies in memory.
+func newTestRepository(t *testing.T, files map[string]string) *repository {
 	root := fstest.MapFS{"go.mod": {Data: []byte("module example.org/locks\n")}}
 	for name, text := range files {
 		root[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	loaded, err := load(root, "/checkout/zamok")
+	repo, err := load(root, "/checkout/zamok")
 	require.NoError(t, err)
-	return loaded
+	return repo
 }

@@ -9,7 +9,7 @@ import (
 // that shows it failing.
 type rule struct {
 	name  string
-	check func(*tree) []violation
+	check func(*repository) []violation
 }
 
 func rules() []rule {
@@ -19,7 +19,7 @@ func rules() []rule {
 		{"tests", checkTests},
 		{"sizes", checkSizes},
 		{"names", checkNames},
-		{"packagedocs", checkManuals},
+		{"packagedocs", checkPackageDocs},
 		{"words", checkWords},
 		{"module", checkModule},
 	}
@@ -27,17 +27,17 @@ func rules() []rule {
 
 // violation says where, what, and why that is not done here.
 type violation struct {
-	path string
-	line int // 0: the file as a whole
-	what string
-	why  string
+	path   string
+	line   int // 0: the file as a whole
+	what   string
+	reason string
 }
 
 func (v violation) String() string {
 	if v.line == 0 {
-		return fmt.Sprintf("%s: %s: %s", v.path, v.what, v.why)
+		return fmt.Sprintf("%s: %s: %s", v.path, v.what, v.reason)
 	}
-	return fmt.Sprintf("%s:%d: %s: %s", v.path, v.line, v.what, v.why)
+	return fmt.Sprintf("%s:%d: %s: %s", v.path, v.line, v.what, v.reason)
 }
 
 func (v violation) compare(w violation) int {

@@ -18,9 +18,9 @@ const (
 
 // sizeException lets one file or function be longer, up to its own limit.
 type sizeException struct {
-	what string // "path/file.go", or "path/file.go Function"
-	max  int
-	why  string
+	target string // "path/file.go", or "path/file.go Function"
+	max    int
+	reason string
 }
 
 func sizeExceptions() []sizeException {
@@ -28,13 +28,13 @@ func sizeExceptions() []sizeException {
 }
 
 // checkSizes holds functions and files, tests too, to what a reader can see and keep in mind.
-func checkSizes(t *tree) []violation { return sizes(t, sizeExceptions()) }
+func checkSizes(t *repository) []violation { return checkSizesWith(t, sizeExceptions()) }
 
-func sizes(t *tree, exceptions []sizeException) []violation {
+func checkSizesWith(t *repository, exceptions []sizeException) []violation {
 	var found []violation
 	used := map[string]bool{}
 	measure := func(path string, line int, what, kind string, lines, limit int, why string) {
-		i := slices.IndexFunc(exceptions, func(e sizeException) bool { return e.what == what })
+		i := slices.IndexFunc(exceptions, func(e sizeException) bool { return e.target == what })
 		if i >= 0 && lines > limit {
 			used[what] = true
 			limit = exceptions[i].max
@@ -43,7 +43,7 @@ func sizes(t *tree, exceptions []sizeException) []violation {
 			found = append(found, violation{path, line, fmt.Sprintf("%s of %d lines, at most %d", kind, lines, limit), why})
 		}
 	}
-	for _, f := range t.code() {
+	for _, f := range t.goFiles() {
 		measure(f.path, 0, f.path, "a file", bytes.Count(f.text, []byte("\n")), fileLinesMax,
 			"a file has one subject; this one has another file in it")
 		limit := functionLinesMax
@@ -59,8 +59,8 @@ func sizes(t *tree, exceptions []sizeException) []violation {
 		}
 	}
 	for _, e := range exceptions {
-		if !used[e.what] {
-			found = append(found, violation{"cmd/policy/sizes.go", 0, "the exception for " + e.what + " is not needed",
+		if !used[e.target] {
+			found = append(found, violation{"cmd/policy/sizes.go", 0, "the exception for " + e.target + " is not needed",
 				"an exception that outlives its cause permits the next one; remove it"})
 		}
 	}

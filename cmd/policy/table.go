@@ -14,21 +14,21 @@ import "slices"
 // Each package may import those to its left. jepsen may import every package; no package may import jepsen. Up to fsm
 // packages are pure, values in and values out; from raftnode on they own I/O and goroutines.
 
-// row says what one package may import. A package without a row is a violation: a new package is a
+// packageRule says what one package may import. A package without a row is a violation: a new package is a
 // decision about where it stands.
-type row struct {
-	pkg     string   // the folder, from the root; "x/..." also all below
-	ours    []string // may be imported of ours, by its tests too
-	tests   []string // may be imported of ours by its tests only
-	outside []string // may be imported of others; std is the whole standard library
-	bans    []ban    // never imported directly, tests excepted
-	links   []ban    // never linked, by whatever way; tests excepted
+type packageRule struct {
+	pkg           string   // the folder, from the root; "x/..." also all below
+	internal      []string // may be imported of ours, by its tests too
+	testInternal  []string // may be imported of ours by its tests only
+	external      []string // may be imported of others; std is the whole standard library
+	bannedImports []ban    // never imported directly, tests excepted
+	bannedLinks   []ban    // never linked, by whatever way; tests excepted
 }
 
 // ban is an import with the reason why it is not made here.
 type ban struct {
-	what string
-	why  string
+	pattern string
+	reason  string
 }
 
 const (
@@ -45,57 +45,59 @@ const (
 	cobra       = "github.com/spf13/cobra"
 )
 
-// table is the policy. Read it from top to bottom as the line from left to right.
-func table() []row { return slices.Concat(pureRows(), nodeRows(), clientRows(), houseRows()) }
+// packageTable is the policy. Read it from top to bottom as the line from left to right.
+func packageTable() []packageRule {
+	return slices.Concat(pureRows(), nodeRows(), clientRows(), toolRows())
+}
 
-func pureRows() []row {
-	return []row{{
-		pkg:     "clock",
-		outside: []string{"cmp", "errors", "fmt", "math", "runtime", "strconv", "sync", "sync/atomic", "time", unix},
-		bans:    []ban{{"os", "the only thing that clock reads of this machine is its clocks"}, {"context", "reading a clock does not wait"}},
+func pureRows() []packageRule {
+	return []packageRule{{
+		pkg:           "clock",
+		external:      []string{"cmp", "errors", "fmt", "math", "runtime", "strconv", "sync", "sync/atomic", "time", unix},
+		bannedImports: []ban{{"os", "the only thing that clock reads of this machine is its clocks"}, {"context", "reading a clock does not wait"}},
 	}, {
-		pkg:     "session/tree",
-		ours:    []string{"clock"},
-		outside: pureLibraries(),
-		bans:    pureBans(),
+		pkg:           "session/tree",
+		internal:      []string{"clock"},
+		external:      pureStdlib(),
+		bannedImports: pureBans(),
 	}, {
-		pkg:     "session",
-		ours:    []string{"clock", "session/tree"},
-		outside: pureLibraries(),
-		bans:    pureBans(),
+		pkg:           "session",
+		internal:      []string{"clock", "session/tree"},
+		external:      pureStdlib(),
+		bannedImports: pureBans(),
 	}, {
-		pkg:     "fsm",
-		ours:    []string{"clock", "session/tree", "session"},
-		outside: pureLibraries(),
-		bans:    pureBans(),
+		pkg:           "fsm",
+		internal:      []string{"clock", "session/tree", "session"},
+		external:      pureStdlib(),
+		bannedImports: pureBans(),
 	}}
 }
 
-func nodeRows() []row {
-	return []row{{
-		pkg:     "raftnode/peer",
-		ours:    []string{"clock"},
-		outside: []string{std, raftLibrary, hclog},
-		bans:    nodeBans(),
+func nodeRows() []packageRule {
+	return []packageRule{{
+		pkg:           "raftnode/peer",
+		internal:      []string{"clock"},
+		external:      []string{std, raftLibrary, hclog},
+		bannedImports: nodeBans(),
 	}, {
-		pkg:     "raftnode/store",
-		ours:    []string{"clock"},
-		outside: []string{std, raftLibrary, raftStore, raftWAL, bbolt, hclog, unix},
-		bans:    nodeBans(),
+		pkg:           "raftnode/store",
+		internal:      []string{"clock"},
+		external:      []string{std, raftLibrary, raftStore, raftWAL, bbolt, hclog, unix},
+		bannedImports: nodeBans(),
 	}, {
-		pkg:     "raftnode",
-		ours:    []string{"clock", "session/tree", "session", "fsm", "raftnode/peer", "raftnode/store"},
-		outside: []string{std, raftLibrary, raftStore, bbolt, hclog, unix},
-		bans:    nodeBans(),
+		pkg:           "raftnode",
+		internal:      []string{"clock", "session/tree", "session", "fsm", "raftnode/peer", "raftnode/store"},
+		external:      []string{std, raftLibrary, raftStore, bbolt, hclog, unix},
+		bannedImports: nodeBans(),
 	}, {
-		pkg:     "api/zamokpb",
-		outside: []string{std, "unsafe", grpc, protobuf}, // generated, so not ours to rewrite
+		pkg:      "api/zamokpb",
+		external: []string{std, "unsafe", grpc, protobuf}, // generated, so not ours to rewrite
 	}, {
-		pkg:     "api",
-		ours:    []string{"clock", "session/tree", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api/zamokpb"},
-		tests:   []string{"client"}, // the wire is best tested by what speaks it
-		outside: []string{std, grpc, protobuf},
-		bans: []ban{
+		pkg:          "api",
+		internal:     []string{"clock", "session/tree", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api/zamokpb"},
+		testInternal: []string{"client"}, // the wire is best tested by what speaks it
+		external:     []string{std, grpc, protobuf},
+		bannedImports: []ban{
 			{raftLibrary, "the wire must not reach around the node: raftnode decides what a caller may see of Raft"},
 			{raftStore, "the wire must not reach around the node: its stores have one owner"},
 			{bbolt, "the wire must not reach around the node: its stores have one owner"},
@@ -103,14 +105,14 @@ func nodeRows() []row {
 	}}
 }
 
-func clientRows() []row {
-	return []row{{
-		pkg:  "client",
-		ours: []string{"clock", "api/zamokpb"},
+func clientRows() []packageRule {
+	return []packageRule{{
+		pkg:      "client",
+		internal: []string{"clock", "api/zamokpb"},
 		// A client is tested against a real node, not a mock.
-		tests:   []string{"api", "raftnode", "raftnode/store", "client/fence"},
-		outside: []string{std, grpc, protobuf},
-		links: []ban{
+		testInternal: []string{"api", "raftnode", "raftnode/store", "client/fence"},
+		external:     []string{std, grpc, protobuf},
+		bannedLinks: []ban{
 			{"session", "whoever imports the client must not link a server: sessions are the machine's"},
 			{"fsm", "whoever imports the client must not link a server: the machine runs on nodes"},
 			{"raftnode", "whoever imports the client must not link a server: no consensus in an application"},
@@ -120,38 +122,38 @@ func clientRows() []row {
 		},
 	}, {
 		// What a storage links to guard itself: not even the client.
-		pkg:     "client/fence",
-		outside: []string{std},
+		pkg:      "client/fence",
+		external: []string{std},
 	}, {
-		pkg:     "cmd/zamok",
-		ours:    []string{"clock", "session/tree", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api", "api/zamokpb", "client", "client/fence"},
-		outside: []string{std, grpc, protobuf, unix, cobra},
-		bans: []ban{
+		pkg:      "cmd/zamok",
+		internal: []string{"clock", "session/tree", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api", "api/zamokpb", "client", "client/fence"},
+		external: []string{std, grpc, protobuf, unix, cobra},
+		bannedImports: []ban{
 			{raftLibrary, "the command builds a node, it does not reach into one"},
 			{bbolt, "the command builds a node, it does not reach into one"},
 		},
 	}, {
 		// What `make demo` plays is a user's program: it starts nodes, and links none.
-		pkg:     "cmd/demo",
-		ours:    []string{"client", "client/fence"},
-		outside: []string{std},
+		pkg:      "cmd/demo",
+		internal: []string{"client", "client/fence"},
+		external: []string{std},
 	}}
 }
 
-// houseRows are what looks after the product without being part of it.
-func houseRows() []row {
-	return []row{{
+// toolRows are what looks after the product without being part of it.
+func toolRows() []packageRule {
+	return []packageRule{{
 		// The repository's own tools judge the code from outside, so a broken package can't
 		// keep them from running.
-		pkg:     "cmd/policy",
-		outside: []string{std},
+		pkg:      "cmd/policy",
+		external: []string{std},
 	}, {
-		pkg:     "cmd/mutants",
-		outside: []string{std},
+		pkg:      "cmd/mutants",
+		external: []string{std},
 	}, {
-		pkg:  "jepsen/...",
-		ours: []string{"clock", "session/tree", "session", "fsm", "raftnode/...", "api/...", "client/...", "jepsen/..."},
+		pkg:      "jepsen/...",
+		internal: []string{"clock", "session/tree", "session", "fsm", "raftnode/...", "api/...", "client/...", "jepsen/..."},
 		// It is a library of tests, which nothing links; std alone would not let the testing packages in.
-		outside: []string{std, "testing/...", grpc, protobuf, raftLibrary, bbolt, hclog, "github.com/anishathalye/porcupine", "github.com/stretchr/testify/...", "pgregory.net/rapid", unix},
+		external: []string{std, "testing/...", grpc, protobuf, raftLibrary, bbolt, hclog, "github.com/anishathalye/porcupine", "github.com/stretchr/testify/...", "pgregory.net/rapid", unix},
 	}}
 }

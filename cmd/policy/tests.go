@@ -7,21 +7,21 @@ import (
 
 // checkTests looks for tests that say less than they seem to: skipped in silence, or right only as
 // long as the machine is fast enough.
-func checkTests(t *tree) []violation {
+func checkTests(t *repository) []violation {
 	var found []violation
-	doors := bubbleDoors(t)
-	for _, f := range t.code() {
+	helpers := synctestHelpers(t)
+	for _, f := range t.goFiles() {
 		if !f.test {
 			continue
 		}
 		names := importNames(f.syntax)
-		bubbles := importsPath(f.syntax, "testing/synctest") || uses(f.syntax, doors[f.folder()])
+		inBubble := importsPath(f.syntax, "testing/synctest") || callsAny(f.syntax, helpers[f.folder()])
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
-			if call, ok := n.(*ast.CallExpr); ok && skipsInSilence(call) {
+			if call, ok := n.(*ast.CallExpr); ok && isSilentSkip(call) {
 				found = append(found, violation{f.path, t.line(call), "skips a test without a reason",
 					"a skipped test reads like a passed one; say what is missing and how to run it"})
 			}
-			if use, pkg, name, ok := selection(n, names); ok && pkg == "time" && name == "Sleep" && !bubbles {
+			if use, pkg, name, ok := selection(n, names); ok && pkg == "time" && name == "Sleep" && !inBubble {
 				found = append(found, violation{f.path, t.line(use), "sleeps in a test",
 					"a sleep is too short on a busy machine and too long on every other; wait for the event, or sleep in a testing/synctest bubble, where time is free"})
 			}
@@ -31,8 +31,8 @@ func checkTests(t *tree) []violation {
 	return found
 }
 
-// skipsInSilence recognises t.Skip(), t.Skip("") and t.SkipNow(), whatever t is called.
-func skipsInSilence(call *ast.CallExpr) bool {
+// isSilentSkip recognises t.Skip(), t.Skip("") and t.SkipNow(), whatever t is called.
+func isSilentSkip(call *ast.CallExpr) bool {
 	fn, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
 		return false
@@ -50,29 +50,29 @@ func skipsInSilence(call *ast.CallExpr) bool {
 	return false
 }
 
-// bubbleDoors are, by package, the names declared in files that import testing/synctest: a package with
+// synctestHelpers are, by package, the names declared in files that import testing/synctest: a package with
 // many tests in bubbles has one way into them. A file that uses such a name, or makes the import
 // itself, is taken to sleep inside a bubble. That is a heuristic.
-func bubbleDoors(t *tree) map[string]map[string]bool {
-	doors := make(map[string]map[string]bool)
-	for _, f := range t.code() {
+func synctestHelpers(t *repository) map[string]map[string]bool {
+	helpers := make(map[string]map[string]bool)
+	for _, f := range t.goFiles() {
 		if !importsPath(f.syntax, "testing/synctest") {
 			continue
 		}
-		if doors[f.folder()] == nil {
-			doors[f.folder()] = make(map[string]bool)
+		if helpers[f.folder()] == nil {
+			helpers[f.folder()] = make(map[string]bool)
 		}
 		for _, d := range f.syntax.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
-				doors[f.folder()][fn.Name.Name] = true
+				helpers[f.folder()][fn.Name.Name] = true
 			}
 		}
 	}
-	return doors
+	return helpers
 }
 
-// uses reports whether a file calls one of the names.
-func uses(f *ast.File, names map[string]bool) (found bool) {
+// callsAny reports whether a file calls one of the names.
+func callsAny(f *ast.File, names map[string]bool) (found bool) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok {
 			if fn, ok := call.Fun.(*ast.Ident); ok && names[fn.Name] {

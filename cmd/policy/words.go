@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// unread are files in which a word proves nothing.
-func unread() []string {
+// wordExceptions are files in which a word proves nothing.
+func wordExceptions() []string {
 	return []string{"LICENSE", "go.sum", "cmd/policy/testdata/..."} // the last breaks rules on purpose
 }
 
 // checkWords reads every file of text for what should not be handed to others.
-func checkWords(t *tree) []violation {
+func checkWords(t *repository) []violation {
 	// Put together here, so that this file does not find itself.
 	unfinished := regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME)\b`)
-	someHome := regexp.MustCompile(`(^|[^\w.~-])(/home/[a-z]\w*|/Users/[A-Za-z]\w*|/root/[\w.]|[A-Z]:\\Users\\)`)
+	homePattern := regexp.MustCompile(`(^|[^\w.~-])(/home/[a-z]\w*|/Users/[A-Za-z]\w*|/root/[\w.]|[A-Z]:\\Users\\)`)
 
 	var found []violation
 	for _, f := range t.files {
-		if coversAny(unread(), f.path) || f.generated || strings.Contains(f.path, "testdata/fuzz/") {
+		if coversAny(wordExceptions(), f.path) || f.generated || strings.Contains(f.path, "testdata/fuzz/") {
 			continue
 		}
 		for i, line := range bytes.Split(f.text, []byte("\n")) {
@@ -28,10 +28,10 @@ func checkWords(t *tree) []violation {
 			if word := unfinished.Find(line); word != nil {
 				at("says "+string(word), "unfinished work does not belong in code; do it, or document the limit where users read it")
 			}
-			if home := someHome.FindSubmatch(line); home != nil && !isExample(string(home[2])) {
+			if home := homePattern.FindSubmatch(line); home != nil && !isExampleHome(string(home[2])) {
 				at("names "+string(home[2]), "that path exists on one machine; take it from the environment, a flag or a temporary folder")
 			}
-			if namesPath(line, t.home) {
+			if containsPath(line, t.home) {
 				at("names the place of this checkout", "that path exists on one machine; start from the module's root")
 			}
 		}
@@ -39,12 +39,12 @@ func checkWords(t *tree) []violation {
 	return found
 }
 
-// isExample lets documentation and images have a home: nobody's in particular.
-func isExample(home string) bool { return home == "/home/you" || home == "/home/nonroot" }
+// isExampleHome lets documentation and images have a home: nobody's in particular.
+func isExampleHome(home string) bool { return home == "/home/you" || home == "/home/nonroot" }
 
-// namesPath reports whether a line holds an absolute path. A path of one element is too likely to
+// containsPath reports whether a line holds an absolute path. A path of one element is too likely to
 // be an ordinary word ("/src") to say anything.
-func namesPath(line []byte, p string) bool {
+func containsPath(line []byte, p string) bool {
 	if path.Dir(p) == "/" || path.Dir(p) == "." {
 		return false
 	}
@@ -54,15 +54,15 @@ func namesPath(line []byte, p string) bool {
 			return false
 		}
 		before, after := rest[:i], rest[i+len(p):]
-		if !bytes.HasSuffix(before, []byte("/")) && !endsInWord(before) && !beginsWithWord(after) {
+		if !bytes.HasSuffix(before, []byte("/")) && !endsWithWordByte(before) && !startsWithWordByte(after) {
 			return true
 		}
 		rest = after
 	}
 }
 
-func endsInWord(b []byte) bool     { return len(b) > 0 && isWordByte(b[len(b)-1]) }
-func beginsWithWord(b []byte) bool { return len(b) > 0 && isWordByte(b[0]) }
+func endsWithWordByte(b []byte) bool   { return len(b) > 0 && isWordByte(b[len(b)-1]) }
+func startsWithWordByte(b []byte) bool { return len(b) > 0 && isWordByte(b[0]) }
 func isWordByte(c byte) bool {
 	return c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }

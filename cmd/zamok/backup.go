@@ -16,7 +16,7 @@ import (
 )
 
 func newBackup(a *app) *cobra.Command {
-	q := &asking{}
+	q := &requestFlags{}
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
 		Short: "write a backup of the cluster to a file",
@@ -26,7 +26,7 @@ output and is not read back.
 
 See ` + "`zamok restore --help`" + ` for what a backup can restore.`,
 		Example: "  zamok backup locks.zamok",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
@@ -40,12 +40,12 @@ See ` + "`zamok restore --help`" + ` for what a backup can restore.`,
 			})
 		},
 	}
-	q.flags(a, cmd, changePatience)
+	q.register(a, cmd, changeTimeoutDefault)
 	return cmd
 }
 
 type backupDoc struct {
-	File     string `json:"file"`
+	Path     string `json:"file"`
 	Bytes    int64  `json:"bytes"`
 	Index    uint64 `json:"index,string"`
 	Locks    int    `json:"locks"`
@@ -59,7 +59,7 @@ func (a *app) backup(ctx context.Context, c *client.Client, path string) error {
 	}
 	return a.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s, whole; %d locks and %d sessions at index %d\n",
-			oneLine(doc.File), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions, doc.Index)
+			sanitizeLine(doc.Path), bytesText(uint64(doc.Bytes)), doc.Locks, doc.Sessions, doc.Index)
 	})
 }
 
@@ -88,7 +88,7 @@ func writeBackup(ctx context.Context, c *client.Client, path string) (doc backup
 	if err != nil {
 		return doc, fmt.Errorf("what came can't be read back: %w", err)
 	}
-	doc.File, doc.Index, doc.Locks, doc.Sessions = path, m.Stamp().Index, m.Counts().Locks, m.Counts().Sessions
+	doc.Path, doc.Index, doc.Locks, doc.Sessions = path, m.Stamp().Index, m.Counts().Locks, m.Counts().Sessions
 	if err = os.Rename(file.Name(), path); err != nil {
 		return doc, err
 	}

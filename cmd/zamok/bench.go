@@ -16,9 +16,9 @@ import (
 	"zamok/client"
 )
 
-// benchVerb is `zamok bench`.
-type benchVerb struct {
-	connection
+// benchCommand is `zamok bench`.
+type benchCommand struct {
+	connectionFlags
 	clients  int
 	waiters  int
 	duration time.Duration
@@ -27,17 +27,17 @@ type benchVerb struct {
 
 const (
 	benchClientsMax = 4096
-	// parkedPerClient is below what a session may have in hand.
-	parkedPerClient = 4000
-	// benchPatience is how much longer than --duration it may take before the cluster counts as lost.
-	benchPatience = 30 * time.Second
-	// parkPatience is how long the waiters of `parked` may take to stand in the queue, and to leave it.
-	parkPatience = 5 * time.Minute
-	progressTick = 500 * time.Millisecond
+	// waitersPerClientMax is below what a session may have in hand.
+	waitersPerClientMax = 4000
+	// benchGrace is how much longer than --duration it may take before the cluster counts as lost.
+	benchGrace = 30 * time.Second
+	// queueTimeout is how long the waiters of `parked` may take to stand in the queue, and to leave it.
+	queueTimeout     = 5 * time.Minute
+	progressInterval = 500 * time.Millisecond
 )
 
 func newBench(a *app) *cobra.Command {
-	v := &benchVerb{}
+	v := &benchCommand{}
 	cmd := &cobra.Command{
 		Use:   "bench [uncontended|contended|parked]",
 		Short: "measure lock throughput and latency",
@@ -52,23 +52,23 @@ func newBench(a *app) *cobra.Command {
 
 Each client has its own session and connections.`,
 		Example:   "  zamok bench\n  zamok bench contended --clients 4 --duration 30s\n  zamok bench parked --waiters 100000 --clients 100",
-		GroupID:   groupLook,
+		GroupID:   groupInspect,
 		ValidArgs: []string{"uncontended", "contended", "parked"},
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			shape := "uncontended"
+			workload := "uncontended"
 			if len(args) > 0 {
-				shape = args[0]
+				workload = args[0]
 			}
-			if err := v.check(shape); err != nil {
+			if err := v.validate(workload); err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
-			ctx, stop := untilSignal(cmd.Context())
+			ctx, stop := signalContext(cmd.Context())
 			defer stop()
-			return cause(ctx, v.run(ctx, shape))
+			return signalOr(ctx, v.run(ctx, workload))
 		},
 	}
-	v.connection.flags(a, cmd)
+	v.connectionFlags.register(a, cmd)
 	f := cmd.Flags()
 	f.IntVar(&v.clients, "clients", 16, "number of clients, each with its own session")
 	f.IntVar(&v.waiters, "waiters", 10_000, "total number of waiters in `parked`")
@@ -77,54 +77,54 @@ Each client has its own session and connections.`,
 	return cmd
 }
 
-func (v *benchVerb) check(shape string) error {
+func (v *benchCommand) validate(workload string) error {
 	switch {
 	case v.clients < 1 || v.clients > benchClientsMax:
 		return fmt.Errorf("--clients is %d: it is from 1 to %d", v.clients, benchClientsMax)
 	case v.duration <= 0:
 		return fmt.Errorf("--duration is %v: it must be above 0", v.duration)
-	case shape == "parked" && (v.waiters < 1 || v.waiters > v.clients*parkedPerClient):
-		return fmt.Errorf("--waiters is %d: it is from 1 to %d for each of the %d --clients", v.waiters, parkedPerClient, v.clients)
+	case workload == "parked" && (v.waiters < 1 || v.waiters > v.clients*waitersPerClientMax):
+		return fmt.Errorf("--waiters is %d: it is from 1 to %d for each of the %d --clients", v.waiters, waitersPerClientMax, v.clients)
 	}
 	return nil
 }
 
 // benchDoc is what came out.
 type benchDoc struct {
-	Shape     string      `json:"shape"`
+	Workload  string      `json:"shape"`
 	Clients   int         `json:"clients"`
 	Took      string      `json:"took"`
-	Rounds    uint64      `json:"rounds"` // of lock and unlock
+	Cycles    uint64      `json:"rounds"` // of lock and unlock
 	PerSecond float64     `json:"per_second"`
 	Lock      *latencyDoc `json:"lock,omitempty"`
 	Unlock    *latencyDoc `json:"unlock,omitempty"`
 	Handover  *latencyDoc `json:"handover,omitempty"`
 
-	Waiters   int    `json:"waiters,omitempty"`
-	Parking   string `json:"parking,omitempty"` // until all waited
-	WaiterRAM uint64 `json:"client_bytes_per_waiter,omitempty"`
+	Waiters        int    `json:"waiters,omitempty"`
+	QueueTime      string `json:"parking,omitempty"` // until all waited
+	BytesPerWaiter uint64 `json:"client_bytes_per_waiter,omitempty"`
 }
 
 // bench is one measurement.
 type bench struct {
-	*benchVerb
+	*benchCommand
 	name    string // of the locks, unlike any other bench's
 	clients []*client.Client
-	rounds  atomic.Uint64
+	cycles  atomic.Uint64
 	began   time.Time
 
 	mu                     sync.Mutex
-	lock, unlock, handover latencies
+	lock, unlock, handover histogram
 }
 
-func (v *benchVerb) run(ctx context.Context, shape string) error {
+func (v *benchCommand) run(ctx context.Context, workload string) error {
 	cfg, err := v.config()
 	if err != nil {
 		return err
 	}
-	cfg.Label = clip(whoWeAre()+": zamok bench", labelMax)
+	cfg.Label = truncateUTF8(processLabel()+": zamok bench", labelBytesMax)
 	cfg.Logger = slog.New(slog.DiscardHandler) // what goes wrong is an error here
-	b := &bench{benchVerb: v, name: v.prefix + rand.Text()[:8]}
+	b := &bench{benchCommand: v, name: v.prefix + rand.Text()[:8]}
 	defer func() { b.close() }()
 	for range v.clients {
 		c, err := client.New(cfg)
@@ -133,28 +133,28 @@ func (v *benchVerb) run(ctx context.Context, shape string) error {
 		}
 		b.clients = append(b.clients, c)
 	}
-	patience := v.duration + benchPatience
-	if shape == "parked" {
-		patience += 2 * parkPatience
+	timeout := v.duration + benchGrace
+	if workload == "parked" {
+		timeout += 2 * queueTimeout
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the cluster was too slow, or is lost: no end after %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the cluster was too slow, or is lost: no end after %v", timeout))
 	defer cancel()
 	// The first lock of each opens its session, which is not measured.
-	err = b.each(ctx, func(ctx context.Context, i int, c *client.Client) error {
-		return c.Do(ctx, b.own(i), func(context.Context, *client.Lock) error { return nil })
+	err = b.forEachClient(ctx, func(ctx context.Context, i int, c *client.Client) error {
+		return c.Do(ctx, b.ownLockName(i), func(context.Context, *client.Lock) error { return nil })
 	})
 	if err != nil {
 		return err
 	}
-	doc := benchDoc{Shape: shape, Clients: v.clients}
+	doc := benchDoc{Workload: workload, Clients: v.clients}
 	b.began = time.Now()
-	switch shape {
+	switch workload {
 	case "parked":
-		err = b.park(ctx, &doc)
+		err = b.runParked(ctx, &doc)
 	case "contended":
-		err = b.race(ctx, func(int) string { return b.name })
+		err = b.runCycles(ctx, func(int) string { return b.name })
 	default:
-		err = b.race(ctx, b.own)
+		err = b.runCycles(ctx, b.ownLockName)
 	}
 	if err != nil {
 		return err
@@ -162,10 +162,10 @@ func (v *benchVerb) run(ctx context.Context, shape string) error {
 	return b.report(&doc)
 }
 
-func (b *bench) own(i int) string { return fmt.Sprintf("%s/%d", b.name, i) }
+func (b *bench) ownLockName(i int) string { return fmt.Sprintf("%s/%d", b.name, i) }
 
-// each runs f for all clients at once, until the first error.
-func (b *bench) each(ctx context.Context, f func(ctx context.Context, i int, c *client.Client) error) error {
+// forEachClient runs f for all clients at once, until the first error.
+func (b *bench) forEachClient(ctx context.Context, f func(ctx context.Context, i int, c *client.Client) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -180,16 +180,16 @@ func (b *bench) each(ctx context.Context, f func(ctx context.Context, i int, c *
 	return context.Cause(ctx)
 }
 
-// race has all clients lock and unlock for the duration.
-func (b *bench) race(ctx context.Context, name func(i int) string) error {
-	defer b.progress("rounds", &b.rounds)()
+// runCycles has all clients lock and unlock for the duration.
+func (b *bench) runCycles(ctx context.Context, name func(i int) string) error {
+	defer b.progress("rounds", &b.cycles)()
 	shared := name(0) == name(1)
 	var released atomic.Int64 // when the shared lock was, after the beginning; 0 = not yet
-	return b.each(ctx, func(ctx context.Context, i int, c *client.Client) error {
-		var lock, unlock, handover latencies
+	return b.forEachClient(ctx, func(ctx context.Context, i int, c *client.Client) error {
+		var lock, unlock, handover histogram
 		for time.Since(b.began) < b.duration {
-			asked := time.Now()
-			held, err := c.Lock(ctx, name(i))
+			requested := time.Now()
+			lease, err := c.Lock(ctx, name(i))
 			if err != nil {
 				return err
 			}
@@ -198,12 +198,12 @@ func (b *bench) race(ctx context.Context, name func(i int) string) error {
 				handover.add(granted.Sub(b.began) - at)
 			}
 			released.Store(int64(granted.Sub(b.began)))
-			if err := held.Unlock(ctx); err != nil {
+			if err := lease.Unlock(ctx); err != nil {
 				return err
 			}
 			unlock.add(time.Since(granted))
-			lock.add(granted.Sub(asked))
-			b.rounds.Add(1)
+			lock.add(granted.Sub(requested))
+			b.cycles.Add(1)
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -214,25 +214,25 @@ func (b *bench) race(ctx context.Context, name func(i int) string) error {
 	})
 }
 
-// park has many wait for one lock, and then lets it go through the queue.
-func (b *bench) park(ctx context.Context, doc *benchDoc) error {
+// runParked has many wait for one lock, and then lets it go through the queue.
+func (b *bench) runParked(ctx context.Context, doc *benchDoc) error {
 	held, err := b.clients[0].Lock(ctx, b.name)
 	if err != nil {
 		return err
 	}
-	before := memoryInUse()
+	before := heapAndStackBytes()
 	var released atomic.Int64
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ends := make(chan error, b.waiters)
+	results := make(chan error, b.waiters)
 	for i := range b.waiters {
 		go func() { // ends with ctx at the latest; all are waited for below
-			ends <- b.clients[i%len(b.clients)].Do(ctx, b.name, func(context.Context, *client.Lock) error {
+			results <- b.clients[i%len(b.clients)].Do(ctx, b.name, func(context.Context, *client.Lock) error {
 				now := time.Since(b.began)
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.handover.add(now - time.Duration(released.Swap(int64(now))))
-				b.rounds.Add(1)
+				b.cycles.Add(1)
 				return nil
 			})
 		}()
@@ -242,7 +242,7 @@ func (b *bench) park(ctx context.Context, doc *benchDoc) error {
 			cancel()
 		}
 		for range b.waiters {
-			if e := <-ends; err == nil && e != nil {
+			if e := <-results; err == nil && e != nil {
 				err = e
 				cancel()
 			}
@@ -252,19 +252,19 @@ func (b *bench) park(ctx context.Context, doc *benchDoc) error {
 	if err := b.awaitQueue(ctx); err != nil {
 		return waitAll(err)
 	}
-	doc.Parking = brief(time.Since(b.began))
-	if after := memoryInUse(); after > before {
-		doc.WaiterRAM = (after - before) / uint64(b.waiters)
+	doc.QueueTime = shortDuration(time.Since(b.began))
+	if after := heapAndStackBytes(); after > before {
+		doc.BytesPerWaiter = (after - before) / uint64(b.waiters)
 	}
-	rest := time.NewTimer(b.duration)
-	defer rest.Stop()
+	holdTimer := time.NewTimer(b.duration)
+	defer holdTimer.Stop()
 	select {
-	case <-rest.C:
+	case <-holdTimer.C:
 	case <-ctx.Done():
 		return waitAll(context.Cause(ctx))
 	}
 	doc.Waiters = b.waiters
-	defer b.progress("handovers", &b.rounds)()
+	defer b.progress("handovers", &b.cycles)()
 	b.began = time.Now()
 	return waitAll(held.Unlock(ctx))
 }
@@ -273,8 +273,8 @@ func (b *bench) park(ctx context.Context, doc *benchDoc) error {
 func (b *bench) awaitQueue(ctx context.Context) error {
 	var waiting atomic.Uint64
 	defer b.progress("waiting", &waiting)()
-	look := time.NewTicker(progressTick / 5)
-	defer look.Stop()
+	poll := time.NewTicker(progressInterval / 5)
+	defer poll.Stop()
 	for {
 		lock, err := b.clients[0].Get(ctx, b.name, 1)
 		if err != nil {
@@ -284,14 +284,14 @@ func (b *bench) awaitQueue(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-func memoryInUse() uint64 {
+func heapAndStackBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -306,7 +306,7 @@ func (b *bench) progress(what string, n *atomic.Uint64) (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(progressTick)
+		tick := time.NewTicker(progressInterval)
 		defer tick.Stop()
 		for {
 			select {
@@ -335,11 +335,11 @@ func (b *bench) close() {
 
 func (b *bench) report(doc *benchDoc) error {
 	took := time.Since(b.began)
-	doc.Took, doc.Rounds = brief(took), b.rounds.Load()
-	doc.PerSecond = float64(int(float64(doc.Rounds)/took.Seconds()*10)) / 10
+	doc.Took, doc.Cycles = shortDuration(took), b.cycles.Load()
+	doc.PerSecond = float64(int(float64(doc.Cycles)/took.Seconds()*10)) / 10
 	for _, m := range []struct {
 		to **latencyDoc
-		of *latencies
+		of *histogram
 	}{{&doc.Lock, &b.lock}, {&doc.Unlock, &b.unlock}, {&doc.Handover, &b.handover}} {
 		if m.of.n > 0 {
 			d := m.of.doc()
@@ -349,11 +349,11 @@ func (b *bench) report(doc *benchDoc) error {
 	return b.app.print(doc, func(w io.Writer) {
 		if doc.Waiters > 0 {
 			fmt.Fprintf(w, "%d waiters of %d clients stood in the queue after %s, at %d bytes each here.\n",
-				doc.Waiters, doc.Clients, doc.Parking, doc.WaiterRAM)
+				doc.Waiters, doc.Clients, doc.QueueTime, doc.BytesPerWaiter)
 			fmt.Fprintf(w, "Then the lock went through all of them in %s: %.1f handovers a second.\n", doc.Took, doc.PerSecond)
 		} else {
 			fmt.Fprintf(w, "%s, %d clients: %d rounds of lock and unlock in %s, %.1f a second.\n",
-				doc.Shape, doc.Clients, doc.Rounds, doc.Took, doc.PerSecond)
+				doc.Workload, doc.Clients, doc.Cycles, doc.Took, doc.PerSecond)
 		}
 		if doc.Lock != nil {
 			doc.Lock.write(w, "lock")

@@ -13,42 +13,42 @@ import (
 
 func TestBench(t *testing.T) {
 	t.Parallel()
-	c := here(t)
+	c := sharedCluster(t)
 	for _, shape := range []string{"uncontended", "contended", "parked"} {
-		doc := read[benchDoc](t, c, "bench", shape, "--clients", "3", "--duration", "1s", "--waiters", "50")
-		require.Equal(t, shape, doc.Shape)
-		require.Positive(t, doc.Rounds)
+		doc := readJSON[benchDoc](t, c, "bench", shape, "--clients", "3", "--duration", "1s", "--waiters", "50")
+		require.Equal(t, shape, doc.Workload)
+		require.Positive(t, doc.Cycles)
 		require.Positive(t, doc.PerSecond)
 		switch shape {
 		case "parked":
 			require.Equal(t, 50, doc.Waiters)
 			require.EqualValues(t, 50, doc.Handover.Count)
 		case "contended":
-			require.Equal(t, doc.Rounds, doc.Lock.Count)
-			require.Equal(t, doc.Rounds-1, doc.Handover.Count)
+			require.Equal(t, doc.Cycles, doc.Lock.Count)
+			require.Equal(t, doc.Cycles-1, doc.Handover.Count)
 		default:
-			require.Equal(t, doc.Rounds, doc.Unlock.Count)
+			require.Equal(t, doc.Cycles, doc.Unlock.Count)
 			require.Nil(t, doc.Handover)
 		}
 	}
-	text := zamok(t, c, "bench", "--clients", "2", "--duration", "1s")
-	require.Equal(t, 0, text.code, text.errs)
-	require.Contains(t, text.out, "p99.9")
-	require.Empty(t, text.errs, "progress is for terminals")
-	require.Equal(t, `No lock whose name begins with "bench/" is in use.`+"\n", zamok(t, c, "ls", "bench/").out)
+	text := runZamok(t, c, "bench", "--clients", "2", "--duration", "1s")
+	require.Equal(t, 0, text.code, text.stderr)
+	require.Contains(t, text.stdout, "p99.9")
+	require.Empty(t, text.stderr, "progress is for terminals")
+	require.Equal(t, `No lock whose name begins with "bench/" is in use.`+"\n", runZamok(t, c, "ls", "bench/").stdout)
 }
 
 // A quantile is never below the truth, and at most a sixteenth above it; the histogram has everything.
-func TestLatencies(t *testing.T) {
+func TestLatencyHistogram(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	var one, two latencies
+	var one, two histogram
 	var all []time.Duration
 	for i := range 10_000 {
 		d := time.Duration(1 + random.Uint64()>>(24+random.UintN(40)))
 		all = append(all, d)
-		[]*latencies{&one, &two}[i%2].add(d)
+		[]*histogram{&one, &two}[i%2].add(d)
 	}
 	one.merge(&two)
 	slices.Sort(all)
@@ -56,13 +56,13 @@ func TestLatencies(t *testing.T) {
 		truth := all[max(int(part*float64(len(all))+.5), 1)-1]
 		told := one.quantile(part)
 		require.GreaterOrEqual(t, told, truth, "%v", part)
-		require.LessOrEqual(t, told, truth+truth/latencySteps+1, "%v", part)
+		require.LessOrEqual(t, told, truth+truth/bucketsPerOctave+1, "%v", part)
 	}
 	doc := one.doc()
 	sum := uint64(0)
-	for _, step := range doc.Steps {
+	for _, step := range doc.Buckets {
 		sum += step.Count
 	}
 	require.EqualValues(t, len(all), sum)
-	require.Equal(t, brief(all[len(all)-1]), doc.Max)
+	require.Equal(t, shortDuration(all[len(all)-1]), doc.Max)
 }

@@ -11,14 +11,14 @@ import (
 	"zamok/client"
 )
 
-// checkVerb is `zamok check`.
-type checkVerb struct {
-	asking
+// checkCommand is `zamok check`.
+type checkCommand struct {
+	requestFlags
 	session, ticket uint64
 }
 
 func newCheck(a *app) *cobra.Command {
-	v := &checkVerb{}
+	v := &checkCommand{}
 	cmd := &cobra.Command{
 		Use:   "check NAME TOKEN",
 		Short: "test whether a lock is held with a token (exit code 0: yes, 1: no)",
@@ -27,10 +27,10 @@ and the answer; it says nothing about later moments. A token identifies an exclu
 permits may share a token: give --session and --ticket as well.`,
 		Example: `  zamok check stock "$ZAMOK_LOCK_TOKEN"
   zamok check pool "$ZAMOK_LOCK_TOKEN" --session "$ZAMOK_LOCK_SESSION" --ticket "$ZAMOK_LOCK_TICKET"`,
-		GroupID: groupLook,
+		GroupID: groupInspect,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			token, err := parseNumber("TOKEN", args[1])
+			token, err := parsePositive("TOKEN", args[1])
 			if err == nil && (v.session == 0) != (v.ticket == 0) {
 				err = errors.New("--session and --ticket name a grant together: give both, or none")
 			}
@@ -41,13 +41,13 @@ permits may share a token: give --session and --ticket as well.`,
 			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.check(ctx, c, grant) })
 		},
 	}
-	v.flags(a, cmd, askPatience)
+	v.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().Uint64Var(&v.session, "session", 0, "the grant's session")
 	cmd.Flags().Uint64Var(&v.ticket, "ticket", 0, "the grant's ticket")
 	return cmd
 }
 
-func (v *checkVerb) check(ctx context.Context, c *client.Client, grant client.Grant) error {
+func (v *checkCommand) check(ctx context.Context, c *client.Client, grant client.Grant) error {
 	held, stamp, err := c.Check(ctx, grant)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (v *checkVerb) check(ctx context.Context, c *client.Client, grant client.Gr
 	}{held, newStampDoc(stamp)}
 	err = v.app.print(doc, func(w io.Writer) { fmt.Fprintln(w, map[bool]string{true: "held", false: "not held"}[held]) })
 	if err == nil && !held {
-		err = &exitError{code: exitNo}
+		err = &exitError{code: exitNotHeld}
 	}
 	return err
 }

@@ -16,11 +16,11 @@ import (
 // child is a command that runs under a lock. One goroutine starts it and waits for it, tied to one
 // thread until the end: on Linux a child dies with the thread that started it (Z2).
 type child struct {
-	pid      int
-	ownGroup bool // it leads a process group of its own, and signals go to all of it
+	pid         int
+	groupLeader bool // it leads a process group of its own, and signals go to all of it
 
-	mu   sync.Mutex
-	over bool // it was waited for: its number may be another's now
+	mu     sync.Mutex
+	reaped bool // it was waited for: its number may be another's now
 
 	stopped chan syscall.Signal // capacity 1: it was stopped, by this
 	done    chan struct{}       // closed when it ended
@@ -28,12 +28,12 @@ type child struct {
 }
 
 // startChild runs a command with these variables and our own stdin, stdout and stderr.
-func startChild(argv, env []string, ownGroup bool) (*child, error) {
+func startChild(argv, env []string, groupLeader bool) (*child, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return nil, cantRun(argv[0], err)
+		return nil, commandStartError(argv[0], err)
 	}
-	c := &child{ownGroup: ownGroup, stopped: make(chan syscall.Signal, 1), done: make(chan struct{})}
+	c := &child{groupLeader: groupLeader, stopped: make(chan syscall.Signal, 1), done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		defer close(c.done)
@@ -42,7 +42,7 @@ func startChild(argv, env []string, ownGroup bool) (*child, error) {
 		pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 			Env:   env,
 			Files: []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()},
-			Sys:   childAttributes(ownGroup),
+			Sys:   childSysProcAttr(groupLeader),
 		})
 		c.pid = pid
 		started <- err
@@ -52,19 +52,19 @@ func startChild(argv, env []string, ownGroup bool) (*child, error) {
 	}()
 	if err := <-started; err != nil {
 		<-c.done
-		return nil, cantRun(argv[0], err)
+		return nil, commandStartError(argv[0], err)
 	}
 	return c, nil
 }
 
-// cantRun sorts what keeps a command from being run as a shell does.
-func cantRun(name string, err error) error {
+// commandStartError sorts what keeps a command from being run as a shell does.
+func commandStartError(name string, err error) error {
 	if e := (*exec.Error)(nil); errors.As(err, &e) {
 		err = e.Err
 	}
-	code := exitCantRun
+	code := exitCommandNotExecutable
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		code = exitNotFound
+		code = exitCommandNotFound
 	}
 	return &exitError{code, fmt.Errorf("%s: %w; the lock was released", name, err)}
 }
@@ -82,7 +82,7 @@ func (c *child) wait() {
 			}
 		default:
 			c.mu.Lock()
-			c.over = true
+			c.reaped = true
 			c.mu.Unlock()
 			c.status = status
 			return
@@ -95,18 +95,18 @@ func (c *child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.ownGroup:
+	case c.groupLeader:
 		// Also when the command itself has ended: as long as others of its group live, the group
 		// keeps its number.
 		_ = syscall.Kill(-c.pid, s) // the only error is that nobody is left
-	case !c.over:
+	case !c.reaped:
 		_ = syscall.Kill(c.pid, s)
 	}
 }
 
-// leftOvers tells whether others of the command's group still run after it. To be called after done.
-func (c *child) leftOvers() bool {
-	if !c.ownGroup {
+// groupAlive tells whether others of the command's group still run after it. To be called after done.
+func (c *child) groupAlive() bool {
+	if !c.groupLeader {
 		return false
 	}
 	// The first process of a container inherits them, and nobody else would wait for them then.
@@ -119,17 +119,17 @@ func (c *child) leftOvers() bool {
 // exitCode is the command's own, or 128 + the signal that ended it. To be called after done.
 func (c *child) exitCode() int {
 	if c.status.Signaled() {
-		return exitSignal + int(c.status.Signal())
+		return exitSignalBase + int(c.status.Signal())
 	}
 	return c.status.ExitStatus()
 }
 
-// passedOn are the signals that somebody sends to us and means for the command.
-func passedOn() []os.Signal {
+// forwardedSignals are the signals that somebody sends to us and means for the command.
+func forwardedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// endsUs tells whether a signal also means that we, who run the command, shall not begin again.
-func endsUs(s os.Signal) bool {
+// isTermination tells whether a signal also means that we, who run the command, shall not begin again.
+func isTermination(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT
 }

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childAttributes have nothing here that ends a child with its parent.
-func childAttributes(ownGroup bool) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: ownGroup}
+// childSysProcAttr have nothing here that ends a child with its parent.
+func childSysProcAttr(groupLeader bool) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: groupLeader}
 }
 
 const (
-	getModes = unix.TIOCGETA
-	putModes = unix.TIOCSETAW // when all that was written is out
+	ioctlGetTermios = unix.TIOCGETA
+	ioctlSetTermios = unix.TIOCSETAW // when all that was written is out
 )

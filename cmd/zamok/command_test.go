@@ -29,8 +29,8 @@ import (
 // The tests drive the binary as a person would. It is built once, and one cluster of `zamok dev` serves
 // all tests that do not harm it; each uses locks of its own names.
 var (
-	binary string
-	shared cluster
+	binary    string
+	sharedDev devCluster
 )
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -52,67 +52,67 @@ func testMain(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
-	defer shared.end()
+	defer sharedDev.end()
 	return m.Run()
 }
 
-// cluster is a `zamok dev` that runs.
-type cluster struct {
+// devCluster is a `zamok dev` that runs.
+type devCluster struct {
 	once sync.Once
 	cmd  *exec.Cmd
 	port int
 	out  lockedBuffer
 }
 
-// here returns the shared cluster.
-func here(t *testing.T) *cluster {
+// sharedCluster returns the shared cluster.
+func sharedCluster(t *testing.T) *devCluster {
 	t.Helper()
-	shared.once.Do(func() {
-		shared.port = freePorts(t)
-		shared.start(t)
+	sharedDev.once.Do(func() {
+		sharedDev.port = freePorts(t)
+		sharedDev.start(t)
 	})
-	require.NotNil(t, shared.cmd, "the shared cluster did not start")
-	return &shared
+	require.NotNil(t, sharedDev.cmd, "the shared cluster did not start")
+	return &sharedDev
 }
 
-// own starts a cluster for one test.
-func own(t *testing.T, args ...string) *cluster {
+// startCluster starts a cluster for one test.
+func startCluster(t *testing.T, args ...string) *devCluster {
 	t.Helper()
-	c := &cluster{port: freePorts(t)}
+	c := &devCluster{port: freePorts(t)}
 	c.start(t, args...)
 	t.Cleanup(c.end)
 	return c
 }
 
-func (c *cluster) start(t *testing.T, args ...string) {
+func (c *devCluster) start(t *testing.T, args ...string) {
 	t.Helper()
-	c.cmd = command(append([]string{"dev", "--port", strconv.Itoa(c.port)}, args...)...)
+	c.cmd = zamokCommand(append([]string{"dev", "--port", strconv.Itoa(c.port)}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	require.NoError(t, c.cmd.Start())
-	require.Eventually(t, func() bool { return strings.Contains(c.out.String(), "zamok is ready") }, patience, 5*time.Millisecond, "zamok dev is not ready")
+	require.Eventually(t, func() bool { return strings.Contains(c.out.String(), "zamok is ready") }, testTimeout, 5*time.Millisecond, "zamok dev is not ready")
 }
 
-func (c *cluster) end() {
+func (c *devCluster) end() {
 	if c.cmd != nil && c.cmd.ProcessState == nil {
 		_ = c.cmd.Process.Kill()
 		_ = c.cmd.Wait()
 	}
 }
 
-func (c *cluster) endpoint() string { return "127.0.0.1:" + strconv.Itoa(c.port) }
+func (c *devCluster) endpoint() string { return "127.0.0.1:" + strconv.Itoa(c.port) }
 
 // client is for what a test asks of the cluster behind the command's back. It waits for a cluster that a busy
 // machine keeps from answering, and what it holds stays held.
-func (c *cluster) client(t *testing.T) *client.Client {
+func (c *devCluster) client(t *testing.T) *client.Client {
 	t.Helper()
-	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, TTL: 3 * patience, RequestTimeout: patience})
+	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, TTL: 3 * testTimeout, RequestTimeout: testTimeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { cl.Close() })
 	return cl
 }
 
-// nextPorts keeps tests that run at the same time from each other's ports.
-var nextPorts struct {
+// portAllocator keeps tests that run at the same time from each other's ports.
+var portAllocator struct {
 	sync.Mutex
 	port int
 }
@@ -121,16 +121,16 @@ var nextPorts struct {
 // look at the same time: so each begins elsewhere, below what the kernel gives to connections.
 func freePorts(t *testing.T) int {
 	t.Helper()
-	nextPorts.Lock()
-	defer nextPorts.Unlock()
-	if nextPorts.port == 0 {
-		nextPorts.port = 12000 + os.Getpid()%600*30
+	portAllocator.Lock()
+	defer portAllocator.Unlock()
+	if portAllocator.port == 0 {
+		portAllocator.port = 12000 + os.Getpid()%600*30
 	}
 	for range 500 {
-		p := nextPorts.port
-		nextPorts.port += 30
-		if nextPorts.port > 31000 {
-			nextPorts.port = 12000
+		p := portAllocator.port
+		portAllocator.port += 30
+		if portAllocator.port > 31000 {
+			portAllocator.port = 12000
 		}
 		if allFree(p) {
 			return p
@@ -151,100 +151,100 @@ func allFree(p int) bool {
 	return true
 }
 
-// command is the binary, in a session of its own: the terminal at which tests are run is not its.
-func command(args ...string) *exec.Cmd {
+// zamokCommand is the binary, in a session of its own: the terminal at which tests are run is not its.
+func zamokCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Env = append(os.Environ(), "ZAMOK_ENDPOINTS=", "ZAMOK_OUTPUT=")
-	cmd.WaitDelay = patience
+	cmd.WaitDelay = testTimeout
 	return cmd
 }
 
-// patient has a verb that asks something ask for longer than a person would: a busy machine may change its
+// withTestTimeout has a verb that asks something ask for longer than a person would: a busy machine may change its
 // leader, and again. What a test says of it itself has the last word, since it comes later.
-func patient(args []string) []string {
+func withTestTimeout(args []string) []string {
 	switch args[0] {
 	case "ls", "show", "watch", "sessions", "check", "now", "members", "release", "expire":
-		return append([]string{args[0], "--timeout", patience.String()}, args[1:]...)
+		return append([]string{args[0], "--timeout", testTimeout.String()}, args[1:]...)
 	}
 	return args
 }
 
-// result is how a command ended.
-type result struct {
-	code      int
-	out, errs string
+// exitResult is how a command ended.
+type exitResult struct {
+	code           int
+	stdout, stderr string
 }
 
-// zamok runs the command to its end.
-func zamok(t *testing.T, c *cluster, args ...string) result {
+// runZamok runs the command to its end.
+func runZamok(t *testing.T, c *devCluster, args ...string) exitResult {
 	t.Helper()
-	return begin(t, c, args...).wait(t)
+	return startZamok(t, c, args...).wait(t)
 }
 
-// answered runs the command again for as long as nobody answers: a busy machine may change its leader, which takes
+// runUntilAvailable runs the command again for as long as nobody answers: a busy machine may change its leader, which takes
 // all of a short wait.
-func answered(t *testing.T, c *cluster, args ...string) result {
+func runUntilAvailable(t *testing.T, c *devCluster, args ...string) exitResult {
 	t.Helper()
-	r := zamok(t, c, args...)
-	for began := time.Now(); r.code == exitUnavailable && time.Since(began) < 2*patience; {
-		r = zamok(t, c, args...)
+	r := runZamok(t, c, args...)
+	for began := time.Now(); r.code == exitUnavailable && time.Since(began) < 2*testTimeout; {
+		r = runZamok(t, c, args...)
 	}
 	return r
 }
 
-// running is a command that was started.
-type running struct {
+// process is a command that was started.
+type process struct {
 	*exec.Cmd
-	out, errs lockedBuffer
-	ended     chan struct{} // closed when it has ended
+	stdout, stderr lockedBuffer
+	done           chan struct{} // closed when it has ended
 }
 
-func begin(t *testing.T, c *cluster, args ...string) *running {
+func startZamok(t *testing.T, c *devCluster, args ...string) *process {
 	t.Helper()
 	if c != nil {
-		args = patient(args)
+		args = withTestTimeout(args)
 	}
-	r := &running{Cmd: command(args...), ended: make(chan struct{})}
+	r := &process{Cmd: zamokCommand(args...), done: make(chan struct{})}
 	if c != nil {
 		r.Env = append(r.Env, "ZAMOK_ENDPOINTS="+c.endpoint())
 	}
-	r.Stdout, r.Stderr = &r.out, &r.errs
+	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	r.start(t)
 	return r
 }
 
-func (r *running) start(t *testing.T) {
+func (r *process) start(t *testing.T) {
 	t.Helper()
 	require.NoError(t, r.Start())
 	go func() {
-		defer close(r.ended)
+		defer close(r.done)
 		_ = r.Wait()
 	}()
 	t.Cleanup(func() {
 		_ = r.Process.Signal(syscall.SIGTERM) // so that nothing stays locked for the next one
 		select {
-		case <-r.ended:
+		case <-r.done:
 		case <-time.After(time.Second):
 			_ = r.Process.Kill()
-			<-r.ended
+			<-r.done
 		}
 	})
 }
 
-func (r *running) wait(t *testing.T) result {
+func (r *process) wait(t *testing.T) exitResult {
 	t.Helper()
-	return r.waitFor(t, 2*patience)
+	return r.waitFor(t, 2*testTimeout)
 }
 
-func (r *running) waitFor(t *testing.T, limit time.Duration) result {
+func (r *process) waitFor(t *testing.T, limit time.Duration) exitResult {
 	t.Helper()
 	select {
-	case <-r.ended:
+	case <-r.done:
 	case <-time.After(limit):
-		t.Fatalf("it still runs: %v\n%s%s", r.Args, r.out.String(), r.errs.String())
+		t.Fatalf("it still runs: %v\n%s%s", r.Args, r.stdout.String(), r.stderr.String())
 	}
-	return result{exitCodeOf(r.ProcessState), r.out.String(), r.errs.String()}
+	return exitResult{exitCodeOf(r.ProcessState), r.stdout.String(), r.stderr.String()}
 }
 
 // exitCodeOf is what a shell would see.
@@ -255,12 +255,12 @@ func exitCodeOf(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// says waits until it has written a text.
-func (r *running) says(t *testing.T, text string) {
+// awaitOutput waits until it has written a text.
+func (r *process) awaitOutput(t *testing.T, text string) {
 	t.Helper()
-	said := func() bool { return strings.Contains(r.out.String()+r.errs.String(), text) }
-	if !assert.Eventually(t, said, patience, 5*time.Millisecond) {
-		t.Fatalf("it did not say %q: %v\n%s%s", text, r.Args, r.out.String(), r.errs.String())
+	contains := func() bool { return strings.Contains(r.stdout.String()+r.stderr.String(), text) }
+	if !assert.Eventually(t, contains, testTimeout, 5*time.Millisecond) {
+		t.Fatalf("it did not say %q: %v\n%s%s", text, r.Args, r.stdout.String(), r.stderr.String())
 	}
 }
 
@@ -284,34 +284,34 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// comes waits for something to be so, on the goroutine of the test: what it looks with may end that.
-func comes(t *testing.T, what string, so func() bool) {
+// awaitCondition waits for something to be so, on the goroutine of the test: what it looks with may end that.
+func awaitCondition(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for began := time.Now(); !so(); <-tick.C {
-		require.Less(t, time.Since(began), 2*patience, "this did not come: %s", what)
+	for began := time.Now(); !holds(); <-tick.C {
+		require.Less(t, time.Since(began), 2*testTimeout, "this did not come: %s", what)
 	}
 }
 
-// queue waits until so many wait for a lock.
-func (c *cluster) queue(t *testing.T, name string, waiting int) {
+// awaitWaiters waits until so many wait for a lock.
+func (c *devCluster) awaitWaiters(t *testing.T, name string, waiting int) {
 	t.Helper()
 	cl := c.client(t)
 	require.Eventually(t, func() bool {
 		detail, err := cl.Get(context.Background(), name, 0)
 		return err == nil && len(detail.Queue) == waiting
-	}, patience, 10*time.Millisecond, "never %d waiting for %s", waiting, name)
+	}, testTimeout, 10*time.Millisecond, "never %d waiting for %s", waiting, name)
 }
 
-// free waits until nobody holds a lock.
-func (c *cluster) free(t *testing.T, name string) {
+// awaitFree waits until nobody holds a lock.
+func (c *devCluster) awaitFree(t *testing.T, name string) {
 	t.Helper()
 	cl := c.client(t)
 	require.Eventually(t, func() bool {
 		detail, err := cl.Get(context.Background(), name, 0)
 		return err == nil && len(detail.Held) == 0 && len(detail.Queue) == 0
-	}, patience, 10*time.Millisecond, "%s was never free", name)
+	}, testTimeout, 10*time.Millisecond, "%s was never free", name)
 }
 
 // running reports whether a process exists and has not ended.

@@ -12,19 +12,19 @@ import (
 	"zamok/client"
 )
 
-// connection holds the flags that lead to a cluster. A verb calls flags when it is made, and config when it
-// runs; one that only asks something has an asking (asking.go) instead.
-type connection struct {
+// connectionFlags holds the flags that lead to a cluster. A verb calls flags when it is made, and config when it
+// runs; one that only asks something has an asking (request.go) instead.
+type connectionFlags struct {
 	app       *app
 	endpoints []string
-	files     tlsFiles
+	tls       tlsFiles
 	tokenFile string
 }
 
 // defaultEndpoint is where `zamok dev` and a server with default flags listen.
 const defaultEndpoint = "127.0.0.1:5750"
 
-func (c *connection) flags(a *app, cmd *cobra.Command) {
+func (c *connectionFlags) register(a *app, cmd *cobra.Command) {
 	c.app = a
 	endpoints := []string{defaultEndpoint}
 	if text := a.getenv("ZAMOK_ENDPOINTS"); text != "" {
@@ -32,35 +32,35 @@ func (c *connection) flags(a *app, cmd *cobra.Command) {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&c.endpoints, "endpoints", endpoints, "client addresses of the cluster's nodes; one reachable node is enough (ZAMOK_ENDPOINTS)")
-	f.StringVar(&c.files.ca, "cacert", a.getenv("ZAMOK_CACERT"), "use TLS and trust the authorities in this PEM `file` (ZAMOK_CACERT)")
-	f.StringVar(&c.files.cert, "cert", a.getenv("ZAMOK_CERT"), "client certificate, a PEM `file` (ZAMOK_CERT)")
-	f.StringVar(&c.files.key, "key", a.getenv("ZAMOK_KEY"), "key of the client certificate, a PEM `file` (ZAMOK_KEY)")
+	f.StringVar(&c.tls.ca, "cacert", a.getenv("ZAMOK_CACERT"), "use TLS and trust the authorities in this PEM `file` (ZAMOK_CACERT)")
+	f.StringVar(&c.tls.cert, "cert", a.getenv("ZAMOK_CERT"), "client certificate, a PEM `file` (ZAMOK_CERT)")
+	f.StringVar(&c.tls.key, "key", a.getenv("ZAMOK_KEY"), "key of the client certificate, a PEM `file` (ZAMOK_KEY)")
 	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"), "`file` with a bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
 }
 
 // config is what the flags say; a verb adds what belongs to its session.
-func (c *connection) config() (client.Config, error) {
+func (c *connectionFlags) config() (client.Config, error) {
 	cfg := client.Config{Endpoints: c.endpoints, Logger: c.app.logger()}
 	if c.tokenFile != "" {
-		if c.files == (tlsFiles{}) {
+		if c.tls == (tlsFiles{}) {
 			return cfg, errors.New("--token-file needs TLS, or everybody on the way could read the token: give --cacert")
 		}
-		cfg.Credentials = bearer(c.tokenFile)
+		cfg.Credentials = tokenFileCredentials(c.tokenFile)
 	}
-	if c.files != (tlsFiles{}) {
+	if c.tls != (tlsFiles{}) {
 		var err error
-		if cfg.TLS, err = c.files.load(); err != nil {
+		if cfg.TLS, err = c.tls.load(); err != nil {
 			return cfg, err
 		}
 	}
 	return cfg, nil
 }
 
-// bearer sends the token in a file with every call. It is read each time: whoever renews it writes the
+// tokenFileCredentials sends the token in a file with every call. It is read each time: whoever renews it writes the
 // file.
-type bearer string
+type tokenFileCredentials string
 
-func (file bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+func (file tokenFileCredentials) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	text, err := os.ReadFile(string(file))
 	if err != nil {
 		return nil, fmt.Errorf("the bearer token can't be read: %w", err)
@@ -68,4 +68,4 @@ func (file bearer) GetRequestMetadata(context.Context, ...string) (map[string]st
 	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(string(text))}, nil
 }
 
-func (bearer) RequireTransportSecurity() bool { return true }
+func (tokenFileCredentials) RequireTransportSecurity() bool { return true }

@@ -19,8 +19,8 @@ import (
 	"zamok/raftnode"
 )
 
-// devVerb is `zamok dev`.
-type devVerb struct {
+// devCommand is `zamok dev`.
+type devCommand struct {
 	app   *app
 	log   *slog.Logger
 	nodes int
@@ -29,30 +29,30 @@ type devVerb struct {
 }
 
 const (
-	devPort    = 5750
-	devPortGap = 10 // between one node's ports and the next one's
-	// readyPatience is how long the nodes may take to choose a leader; it takes them about a second.
-	readyPatience = 15 * time.Second
-	readyLook     = 10 * time.Millisecond
+	devPortDefault = 5750
+	devPortStride  = 10 // between one node's ports and the next one's
+	// readyTimeout is how long the nodes may take to choose a leader; it takes them about a second.
+	readyTimeout      = 15 * time.Second
+	readyPollInterval = 10 * time.Millisecond
 )
 
 func newDev(a *app) *cobra.Command {
-	v := &devVerb{app: a}
+	v := &devCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "run a local cluster for development",
 		Long: `Runs a cluster in one process, reachable from this machine only, until interrupted. Data is kept in memory
 unless --data is given.`,
 		Example: "  zamok dev\n  zamok dev --nodes 1 --data ./data",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.IntVar(&v.nodes, "nodes", 3, "number of nodes, 1 or 3")
 	f.StringVar(&v.data, "data", "", "data directory (default: in memory)")
-	f.IntVar(&v.port, "port", devPort, "first port; a node uses three consecutive ports, the next node starts 10 higher")
+	f.IntVar(&v.port, "port", devPortDefault, "first port; a node uses three consecutive ports, the next node starts 10 higher")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := v.check(cmd); err != nil {
+		if err := v.validate(cmd); err != nil {
 			return &usageError{cmd.CommandPath(), err}
 		}
 		return v.run(cmd.Context())
@@ -60,12 +60,12 @@ unless --data is given.`,
 	return cmd
 }
 
-func (v *devVerb) check(cmd *cobra.Command) error {
+func (v *devCommand) validate(cmd *cobra.Command) error {
 	v.log = v.app.logger()
 	if v.nodes != 1 && v.nodes != 3 {
 		return fmt.Errorf("--nodes is %d: it is 1 or 3", v.nodes)
 	}
-	if last := v.port + (v.nodes-1)*devPortGap + 2; v.port < 1 || last > 65535 {
+	if last := v.port + (v.nodes-1)*devPortStride + 2; v.port < 1 || last > 65535 {
 		return fmt.Errorf("--port is %d: the ports up to %d must be from 1 to 65535", v.port, last)
 	}
 	if !cmd.Flags().Changed("log-level") {
@@ -75,12 +75,12 @@ func (v *devVerb) check(cmd *cobra.Command) error {
 }
 
 // address is 127.0.0.1 with the port of a node: 0 for clients, 1 for peers, 2 for HTTP.
-func (v *devVerb) address(node, port int) string {
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port+node*devPortGap+port))
+func (v *devCommand) address(node, port int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(v.port+node*devPortStride+port))
 }
 
-func (v *devVerb) run(ctx context.Context) error {
-	ctx, stop := untilSignal(ctx)
+func (v *devCommand) run(ctx context.Context) error {
+	ctx, stop := signalContext(ctx)
 	defer stop()
 	nodes, err := v.start(ctx)
 	defer func() { v.closeAll(nodes) }()
@@ -88,9 +88,9 @@ func (v *devVerb) run(ctx context.Context) error {
 		err = v.awaitLeader(ctx, nodes)
 	}
 	if err != nil {
-		return cause(ctx, err)
+		return signalOr(ctx, err)
 	}
-	v.greet()
+	v.printBanner()
 	ended := make(chan *api.Node, len(nodes))
 	for _, n := range nodes {
 		go func() { // ends with its node, in closeAll at the latest
@@ -106,13 +106,13 @@ func (v *devVerb) run(ctx context.Context) error {
 			}
 			v.log.Warn("a node was removed from the cluster and stopped; the others continue", "error", n.Err())
 		case <-ctx.Done():
-			return interrupted(ctx)
+			return interruptError(ctx)
 		}
 	}
 }
 
-// interrupted is how a program ends that runs until it is told not to: well, if it was told.
-func interrupted(ctx context.Context) error {
+// interruptError is how a program ends that runs until it is told not to: well, if it was told.
+func interruptError(ctx context.Context) error {
 	if e := (*signalError)(nil); errors.As(context.Cause(ctx), &e) && e.signal != syscall.SIGHUP {
 		return nil
 	}
@@ -120,7 +120,7 @@ func interrupted(ctx context.Context) error {
 }
 
 // start starts all nodes at once: a node of a new cluster waits for the others.
-func (v *devVerb) start(ctx context.Context) ([]*api.Node, error) {
+func (v *devCommand) start(ctx context.Context) ([]*api.Node, error) {
 	var list []string
 	for i := range v.nodes {
 		list = append(list, fmt.Sprintf("n%d=%s", i+1, v.address(i, 1)))
@@ -146,17 +146,17 @@ func (v *devVerb) start(ctx context.Context) ([]*api.Node, error) {
 		})
 	}
 	starting.Wait()
-	var up []*api.Node
+	var started []*api.Node
 	for _, n := range nodes {
 		if n != nil {
-			up = append(up, n)
+			started = append(started, n)
 		}
 	}
-	return up, v.explain(explainStart(errs...))
+	return started, v.explainError(explainStart(errs...))
 }
 
-// explain leaves out what is said of flags that only a server has.
-func (v *devVerb) explain(err error) error {
+// explainError leaves out what is said of flags that only a server has.
+func (v *devCommand) explainError(err error) error {
 	if e := (*net.OpError)(nil); errors.As(err, &e) && errors.Is(e, syscall.EADDRINUSE) {
 		return fmt.Errorf("%w; does another zamok run already? End it, or begin at another port with --port", e)
 	}
@@ -164,15 +164,15 @@ func (v *devVerb) explain(err error) error {
 }
 
 // awaitLeader returns when one of the nodes has opened its epoch.
-func (v *devVerb) awaitLeader(ctx context.Context, nodes []*api.Node) error {
-	why := fmt.Errorf("no leader was elected within %v: is this machine too busy?", readyPatience)
+func (v *devCommand) awaitLeader(ctx context.Context, nodes []*api.Node) error {
+	timeoutErr := fmt.Errorf("no leader was elected within %v: is this machine too busy?", readyTimeout)
 	if v.data != "" {
-		why = fmt.Errorf("%w Or was %s made with another --port, or other --nodes? Then give the same ones again", why, v.data)
+		timeoutErr = fmt.Errorf("%w Or was %s made with another --port, or other --nodes? Then give the same ones again", timeoutErr, v.data)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, readyPatience, why)
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, timeoutErr)
 	defer cancel()
-	look := time.NewTicker(readyLook)
-	defer look.Stop()
+	poll := time.NewTicker(readyPollInterval)
+	defer poll.Stop()
 	for {
 		for _, n := range nodes {
 			if n.Raft().Status().Leading {
@@ -180,7 +180,7 @@ func (v *devVerb) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 			}
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -189,7 +189,7 @@ func (v *devVerb) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 
 // closeAll ends nodes at the same time. They end together, so nobody is there to hand an epoch to: each
 // would wait for the others in vain.
-func (v *devVerb) closeAll(nodes []*api.Node) {
+func (v *devCommand) closeAll(nodes []*api.Node) {
 	var closing sync.WaitGroup
 	for _, n := range nodes {
 		closing.Go(func() {
@@ -201,15 +201,15 @@ func (v *devVerb) closeAll(nodes []*api.Node) {
 	closing.Wait()
 }
 
-// greet prints where everything is, and something to try.
-func (v *devVerb) greet() {
+// printBanner prints where everything is, and something to try.
+func (v *devCommand) printBanner() {
 	var endpoints, pages []string
 	for i := range v.nodes {
 		endpoints = append(endpoints, v.address(i, 0))
 		pages = append(pages, "http://"+v.address(i, 2))
 	}
 	flag := ""
-	if v.port != devPort {
+	if v.port != devPortDefault {
 		flag = " --endpoints " + endpoints[0]
 	}
 	data := "in memory: it ends with this program"

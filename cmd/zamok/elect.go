@@ -9,11 +9,11 @@ import (
 	"zamok/client"
 )
 
-// electVerb is `zamok elect`.
-type electVerb struct{ holding }
+// electCommand is `zamok elect`.
+type electCommand struct{ holdFlags }
 
 func newElect(a *app) *cobra.Command {
-	v := &electVerb{}
+	v := &electCommand{}
 	cmd := &cobra.Command{
 		Use:   "elect NAME [flags] -- COMMAND [ARGUMENT…]",
 		Short: "run a command while elected leader of a name",
@@ -23,11 +23,11 @@ and this process campaigns again. When the command ends by itself, this process 
 command's exit code.`,
 		Example: "  zamok elect billing -- ./billing-worker",
 		GroupID: groupLocks,
-		Args:    nameAndCommand,
+		Args:    checkNameAndCommand,
 	}
-	v.holding.flags(a, cmd)
+	v.holdFlags.register(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := v.check(); err != nil {
+		if err := v.validate(); err != nil {
 			return &usageError{cmd.CommandPath(), err}
 		}
 		return v.run(cmd.Context(), args[0], args[1:])
@@ -35,12 +35,12 @@ command's exit code.`,
 	return cmd
 }
 
-func (v *electVerb) run(ctx context.Context, name string, argv []string) error {
-	h, err := v.begin(argv)
+func (v *electCommand) run(ctx context.Context, name string, argv []string) error {
+	h, err := v.newRunner(argv)
 	if err != nil {
 		return err
 	}
-	defer h.end()
+	defer h.close()
 	log := v.app.logger()
 	for {
 		lock, err := h.acquire(ctx, func(ctx context.Context, options ...client.Option) (*client.Lock, error) {
@@ -50,19 +50,19 @@ func (v *electVerb) run(ctx context.Context, name string, argv []string) error {
 			return err
 		}
 		log.Info("elected", "name", name, "token", fmt.Sprint(lock.Token()))
-		o, why, err := h.run(lock, argv)
+		outcome, reason, err := h.run(lock, argv)
 		if err != nil {
 			return err
 		}
-		if !o.ended {
-			if why != nil {
-				log.Warn("the command ended; leadership may have been lost before its end", "name", name, "reason", why)
+		if !outcome.terminated {
+			if reason != nil {
+				log.Warn("the command ended; leadership may have been lost before its end", "name", name, "reason", reason)
 			}
-			return exitWith(o.code)
+			return exitStatus(outcome.exitCode)
 		}
-		if o.asked != 0 {
-			return &signalError{o.asked}
+		if outcome.stopSignal != 0 {
+			return &signalError{outcome.stopSignal}
 		}
-		log.Warn("leadership lost; the command was stopped, campaigning again", "name", name, "reason", why)
+		log.Warn("leadership lost; the command was stopped, campaigning again", "name", name, "reason", reason)
 	}
 }

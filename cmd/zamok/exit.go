@@ -14,37 +14,37 @@ import (
 // The exit codes of every verb. A command run under a lock has its own codes besides; these lie
 // where commands seldom are, and 126 and up mean what they mean to a shell.
 const (
-	exitNo          = 1   // `zamok check`: not held
-	exitRemoved     = 118 // `zamok server`: this data directory was removed from its cluster
-	exitNoSuch      = 119 // what was named is not there: a session, a node, a grant to release
-	exitDenied      = 120 // the access rules say no
-	exitNotAcquired = 121 // --try: it would have to wait
-	exitWaitOver    = 122 // --wait: the time was over
-	exitLost        = 123 // the lock was lost, or nearly, and the command was ended
-	exitUnavailable = 124 // no node could do it in time: try again
-	exitOurs        = 125 // ours: usage, configuration, and what fits nothing else
-	exitCantRun     = 126 // the command was found and can't be run
-	exitNotFound    = 127 // there is no such command
-	exitSignal      = 128 // + n: signal n ended the command, or this program while it waited
+	exitNotHeld              = 1   // `zamok check`: not held
+	exitRemoved              = 118 // `zamok server`: this data directory was removed from its cluster
+	exitTargetNotFound       = 119 // what was named is not there: a session, a node, a grant to release
+	exitDenied               = 120 // the access rules say no
+	exitNotAcquired          = 121 // --try: it would have to wait
+	exitWaitTimeout          = 122 // --wait: the time was over
+	exitLost                 = 123 // the lock was lost, or nearly, and the command was ended
+	exitUnavailable          = 124 // no node could do it in time: try again
+	exitGeneral              = 125 // ours: usage, configuration, and what fits nothing else
+	exitCommandNotExecutable = 126 // the command was found and can't be run
+	exitCommandNotFound      = 127 // there is no such command
+	exitSignalBase           = 128 // + n: signal n ended the command, or this program while it waited
 )
 
-// fatalCode is the exit code of a node that ends itself.
-func fatalCode(err error) int {
+// fatalExitCode is the exit code of a node that ends itself.
+func fatalExitCode(err error) int {
 	if errors.Is(err, raftnode.ErrRemoved) {
 		return exitRemoved
 	}
-	return exitOurs
+	return exitGeneral
 }
 
-// codeOf is the exit code of an error that does not know its own.
-func codeOf(err error) int {
+// exitCodeForError is the exit code of an error that does not know its own.
+func exitCodeForError(err error) int {
 	switch {
 	case errors.Is(err, client.ErrDenied):
 		return exitDenied
 	case errors.Is(err, client.ErrUnavailable):
 		return exitUnavailable
 	}
-	return exitOurs
+	return exitGeneral
 }
 
 // exitError is an error that knows its exit code. Without err there is nothing to say: the code is
@@ -65,8 +65,8 @@ func (e *exitError) Unwrap() error { return e.err }
 
 // usageError is a mistake in the arguments: whoever made it is shown where to read.
 type usageError struct {
-	verb string // "zamok lock"
-	err  error
+	command string // "zamok lock"
+	err     error
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -77,12 +77,12 @@ type signalError struct{ signal syscall.Signal }
 
 func (e *signalError) Error() string { return "ended by the signal: " + e.signal.String() }
 
-// report prints an error as a person needs it, and returns its exit code.
-func (a *app) report(err error) int {
+// printError prints an error as a person needs it, and returns its exit code.
+func (a *app) printError(err error) int {
 	if err == nil {
 		return 0
 	}
-	code := codeOf(err)
+	code := exitCodeForError(err)
 	if e := (*exitError)(nil); errors.As(err, &e) {
 		code = e.code
 		if e.err == nil {
@@ -90,21 +90,21 @@ func (a *app) report(err error) int {
 		}
 	}
 	if e := (*signalError)(nil); errors.As(err, &e) {
-		return exitSignal + int(e.signal) // whoever sent it knows
+		return exitSignalBase + int(e.signal) // whoever sent it knows
 	}
 	text := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it already
 	for line := range strings.SplitSeq(text, "\n") {
-		fmt.Fprintf(a.stderr, "zamok: %s\n", oneLine(line))
+		fmt.Fprintf(a.stderr, "zamok: %s\n", sanitizeLine(line))
 	}
 	if e := (*usageError)(nil); errors.As(err, &e) {
-		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", e.verb)
+		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", e.command)
 	}
 	return code
 }
 
-// cause is the error of a call whose context may have been ended by a signal: then that is what
+// signalOr is the error of a call whose context may have been ended by a signal: then that is what
 // happened, and the call's own error is only how it ended.
-func cause(ctx context.Context, err error) error {
+func signalOr(ctx context.Context, err error) error {
 	if e := (*signalError)(nil); err != nil && errors.As(context.Cause(ctx), &e) {
 		return e
 	}

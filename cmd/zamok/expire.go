@@ -12,7 +12,7 @@ import (
 )
 
 func newExpire(a *app) *cobra.Command {
-	q := &asking{}
+	q := &requestFlags{}
 	reason := ""
 	cmd := &cobra.Command{
 		Use:   "expire SESSION --reason TEXT",
@@ -20,10 +20,10 @@ func newExpire(a *app) *cobra.Command {
 		Long: `Ends a session as if its lease had expired: its locks are released and its queue positions are given up.
 The reason is reported to the client, which may still be working when its locks are granted to others.`,
 		Example: "  zamok expire 123456 --reason 'host db7 is gone'",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			session, err := parseNumber("SESSION", args[0])
+			session, err := parsePositive("SESSION", args[0])
 			if err == nil && reason == "" {
 				err = errors.New("say with --reason why: the client is told")
 			}
@@ -37,7 +37,7 @@ The reason is reported to the client, which may still be working when its locks 
 					if failed.Outcome == client.Unknown {
 						return fmt.Errorf("session %d is over; whether this call has ended it is not known", session)
 					}
-					return &exitError{exitNoSuch, fmt.Errorf("no session %d lives; nothing was done", session)}
+					return &exitError{exitTargetNotFound, fmt.Errorf("no session %d lives; nothing was done", session)}
 				}
 				if err != nil {
 					return err
@@ -49,7 +49,7 @@ The reason is reported to the client, which may still be working when its locks 
 			})
 		},
 	}
-	q.flags(a, cmd, askPatience)
+	q.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().StringVar(&reason, "reason", "", "reason that is reported to the client and to watchers")
 	return cmd
 }

@@ -15,21 +15,21 @@ type changeDoc struct {
 	Changed string `json:"changed"`
 }
 
-// change is a verb that changes the cluster, and says what it did.
-func (q *asking) change(a *app, cmd *cobra.Command, f func(context.Context, *client.Client) (did string, err error)) error {
+// runChange is a verb that changes the cluster, and says what it did.
+func (q *requestFlags) runChange(a *app, cmd *cobra.Command, f func(context.Context, *client.Client) (summary string, err error)) error {
 	return q.run(cmd, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errTimeout)
 		defer cancel()
-		did, err := f(ctx, c)
+		summary, err := f(ctx, c)
 		if err != nil {
 			return err
 		}
-		return a.print(changeDoc{did}, func(w io.Writer) { fmt.Fprintln(w, did) })
+		return a.print(changeDoc{summary}, func(w io.Writer) { fmt.Fprintln(w, summary) })
 	})
 }
 
 func newJoin(a *app) *cobra.Command {
-	q := &asking{}
+	q := &requestFlags{}
 	cmd := &cobra.Command{
 		Use:   "join ID ADDRESS",
 		Short: "add a node to the cluster",
@@ -41,14 +41,14 @@ voter. If the command times out before that, run it again; it is idempotent.
 data directory joins under its old name and address: it replaces the lost member once that has not answered
 the leader for 30 seconds, at most once in ten minutes.`,
 		Example: "  zamok join n4 db4.example:5751",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
+			return q.runChange(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
 				return fmt.Sprintf("%s is a voter of the cluster now", args[0]), c.Join(ctx, args[0], args[1])
 			})
 		},
 	}
-	q.flags(a, cmd, changePatience)
+	q.register(a, cmd, changeTimeoutDefault)
 	return cmd
 }

@@ -12,18 +12,18 @@ import (
 	"zamok/client"
 )
 
-// lockVerb is `zamok lock`.
-type lockVerb struct {
-	holding
-	with        []string
-	try         bool
-	wait        time.Duration
-	shared      bool
-	permits, of uint32
+// lockCommand is `zamok lock`.
+type lockCommand struct {
+	holdFlags
+	with           []string
+	try            bool
+	wait           time.Duration
+	shared         bool
+	permits, limit uint32
 }
 
 func newLock(a *app) *cobra.Command {
-	v := &lockVerb{}
+	v := &lockCommand{}
 	cmd := &cobra.Command{
 		Use:   "lock NAME [flags] -- COMMAND [ARGUMENT…]",
 		Short: "run a command while holding a lock",
@@ -51,7 +51,7 @@ Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait ti
   zamok lock render --permits 1 --of 3 -- ./render
   zamok lock account/200 --with account/300 -- ./transfer`,
 		GroupID: groupLocks,
-		Args:    nameAndCommand,
+		Args:    checkNameAndCommand,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&v.with, "with", nil, "additional lock, acquired together with NAME; may be repeated")
@@ -59,10 +59,10 @@ Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait ti
 	f.DurationVar(&v.wait, "wait", 0, "longest wait; then exit with 122 (default: no limit)")
 	f.BoolVar(&v.shared, "shared", false, "acquire the lock in shared mode")
 	f.Uint32Var(&v.permits, "permits", 0, "acquire this many permits of a lock with --of permits")
-	f.Uint32Var(&v.of, "of", 0, "total number of permits; all users of the lock must agree on it")
-	v.holding.flags(a, cmd)
+	f.Uint32Var(&v.limit, "of", 0, "total number of permits; all users of the lock must agree on it")
+	v.holdFlags.register(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := v.check(cmd); err != nil {
+		if err := v.validate(cmd); err != nil {
 			return &usageError{cmd.CommandPath(), err}
 		}
 		return v.run(cmd.Context(), args[0], args[1:])
@@ -70,39 +70,39 @@ Exit codes: the command's own; 120 denied, 121 not acquired (--try), 122 wait ti
 	return cmd
 }
 
-func (v *lockVerb) check(cmd *cobra.Command) error {
-	waits := cmd.Flags().Changed("wait")
+func (v *lockCommand) validate(cmd *cobra.Command) error {
+	waitSet := cmd.Flags().Changed("wait")
 	switch {
-	case v.try && waits:
+	case v.try && waitSet:
 		return errors.New("--try and --wait exclude each other: give one")
-	case waits && v.wait <= 0:
+	case waitSet && v.wait <= 0:
 		return fmt.Errorf("--wait is %v: it must be above 0; not to wait at all is --try", v.wait)
-	case v.shared && (v.permits > 0 || v.of > 0):
+	case v.shared && (v.permits > 0 || v.limit > 0):
 		return errors.New("--shared and --permits are different kinds of locks: give one")
-	case v.permits > v.of:
-		return fmt.Errorf("--permits is %d, of %d: say with --of how many the lock has", v.permits, v.of)
-	case v.of > 0 && v.permits == 0:
+	case v.permits > v.limit:
+		return fmt.Errorf("--permits is %d, of %d: say with --of how many the lock has", v.permits, v.limit)
+	case v.limit > 0 && v.permits == 0:
 		return errors.New("--of says how many permits the lock has: say with --permits how many you want")
 	}
-	return v.holding.check()
+	return v.holdFlags.validate()
 }
 
-func (v *lockVerb) item(name string) client.Item {
+func (v *lockCommand) item(name string) client.Item {
 	switch {
 	case v.shared:
 		return client.SharedItem(name)
 	case v.permits > 0:
-		return client.PermitsItem(name, v.permits, v.of)
+		return client.PermitsItem(name, v.permits, v.limit)
 	}
 	return client.ExclusiveItem(name)
 }
 
-func (v *lockVerb) run(ctx context.Context, name string, argv []string) error {
-	h, err := v.begin(argv)
+func (v *lockCommand) run(ctx context.Context, name string, argv []string) error {
+	h, err := v.newRunner(argv)
 	if err != nil {
 		return err
 	}
-	defer h.end()
+	defer h.close()
 	items := []client.Item{v.item(name)}
 	for _, other := range v.with {
 		items = append(items, v.item(other))
@@ -113,45 +113,45 @@ func (v *lockVerb) run(ctx context.Context, name string, argv []string) error {
 		}
 		if v.wait > 0 {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, v.wait, errWaitOver)
+			ctx, cancel = context.WithTimeoutCause(ctx, v.wait, errWaitTimeout)
 			defer cancel()
 		}
 		return h.client.LockAll(ctx, items, options...)
 	})
 	if err != nil {
-		return v.notAcquired(name, h.status.inTheWay, err)
+		return v.notAcquiredError(name, h.status.blockers, err)
 	}
-	o, why, err := h.run(lock, argv)
+	outcome, reason, err := h.run(lock, argv)
 	if err != nil {
 		return err
 	}
 	switch {
-	case why == nil:
-		return exitWith(o.code)
-	case o.ended:
-		return &exitError{exitLost, fmt.Errorf("%w; the command was ended", why)}
+	case reason == nil:
+		return exitStatus(outcome.exitCode)
+	case outcome.terminated:
+		return &exitError{exitLost, fmt.Errorf("%w; the command was ended", reason)}
 	}
-	return &exitError{exitLost, fmt.Errorf("%w; the command ended by itself, with exit code %d, and may not have run alone", why, o.code)}
+	return &exitError{exitLost, fmt.Errorf("%w; the command ended by itself, with exit code %d, and may not have run alone", reason, outcome.exitCode)}
 }
 
-var errWaitOver = errors.New("the wait (--wait) was over")
+var errWaitTimeout = errors.New("the wait (--wait) was over")
 
-// notAcquired gives the reason its exit code, and who stood in the way at the end of a wait.
-func (v *lockVerb) notAcquired(name, inTheWay string, err error) error {
+// notAcquiredError gives the reason its exit code, and who stood in the way at the end of a wait.
+func (v *lockCommand) notAcquiredError(name, blockers string, err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):
 		return err
-	case errors.Is(err, errWaitOver):
+	case errors.Is(err, errWaitTimeout):
 		names := strings.Join(append([]string{name}, v.with...), ", ")
-		return &exitError{exitWaitOver, fmt.Errorf("%s not acquired within %v (--wait)%s", names, v.wait, inTheWay)}
+		return &exitError{exitWaitTimeout, fmt.Errorf("%s not acquired within %v (--wait)%s", names, v.wait, blockers)}
 	case v.try && errors.Is(err, client.ErrNotAcquired):
 		return &exitError{exitNotAcquired, err}
 	}
 	return err
 }
 
-// exitWith ends with a command's own code.
-func exitWith(code int) error {
+// exitStatus ends with a command's own code.
+func exitStatus(code int) error {
 	if code == 0 {
 		return nil
 	}

@@ -21,9 +21,9 @@ import (
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	holder := begin(t, c, "lock", "codes/held", "--", "sh", "-c", "echo holding; exec sleep 1000")
-	holder.says(t, "holding")
+	c := sharedCluster(t)
+	holder := startZamok(t, c, "lock", "codes/held", "--", "sh", "-c", "echo holding; exec sleep 1000")
+	holder.awaitOutput(t, "holding")
 	plain := filepath.Join(t.TempDir(), "plain")
 	require.NoError(t, os.WriteFile(plain, nil, 0o600))
 	for name, test := range map[string]struct {
@@ -62,25 +62,25 @@ func TestExitCodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run := answered
+			run := runUntilAvailable
 			if test.code == exitUnavailable {
-				run = zamok
+				run = runZamok
 			}
 			r := run(t, c, test.args...)
-			require.Equal(t, test.code, r.code, r.errs)
-			require.Contains(t, r.errs, test.says)
-			require.Empty(t, r.out, "stdout is the command's")
+			require.Equal(t, test.code, r.code, r.stderr)
+			require.Contains(t, r.stderr, test.says)
+			require.Empty(t, r.stdout, "stdout is the command's")
 		})
 	}
 }
 
-func TestTheCommandKnowsItsLock(t *testing.T) {
+func TestCommandEnvironment(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	r := begin(t, c, "lock", "env/a", "--with", "env/b", "--meta", "month's end", "--", "sh", "-c",
+	c := sharedCluster(t)
+	r := startZamok(t, c, "lock", "env/a", "--with", "env/b", "--meta", "month's end", "--", "sh", "-c",
 		`echo "$ZAMOK_LOCK_NAME $ZAMOK_LOCK_TOKEN $ZAMOK_LOCK_SESSION $ZAMOK_LOCK_TICKET $ZAMOK_LOCK_DEADLINE"; exec sleep 1000`)
-	r.says(t, "Z\n")
-	words := strings.Fields(r.out.String())
+	r.awaitOutput(t, "Z\n")
+	words := strings.Fields(r.stdout.String())
 	require.Len(t, words, 5)
 	require.Equal(t, "env/a", words[0])
 	for _, name := range []string{"env/a", "env/b"} {
@@ -98,190 +98,190 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 	require.WithinDuration(t, time.Now(), deadline, commandTTL)
 	require.NoError(t, r.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 128+15, r.wait(t).code)
-	c.free(t, "env/b")
+	c.awaitFree(t, "env/b")
 }
 
 // A wait that was over says who was in the way.
-func TestAWaitThatIsOverNamesTheHolder(t *testing.T) {
+func TestWaitTimeoutNamesHolder(t *testing.T) {
 	t.Parallel()
-	v := &lockVerb{wait: 5 * time.Second, with: []string{"b"}}
+	v := &lockCommand{wait: 5 * time.Second, with: []string{"b"}}
 	var s statusLine
 	s.show(client.Position{Name: "a", Ahead: 1, Blockers: []client.Blocker{{Name: "a", Session: 7, Label: "kim@db7"}, {Name: "b"}}})
-	err := v.notAcquired("a", s.inTheWay, errWaitOver)
+	err := v.notAcquiredError("a", s.blockers, errWaitTimeout)
 	require.ErrorContains(t, err, `a, b not acquired within 5s (--wait); "a" is held by session 7 (kim@db7), …`)
 }
 
 // A version is told as other programs do.
-func TestTheVersionIsTold(t *testing.T) {
+func TestVersionOutput(t *testing.T) {
 	t.Parallel()
 	for _, ask := range []string{"version", "--version"} {
-		r := zamok(t, here(t), ask)
-		require.Equal(t, versionLine(), r.out)
-		require.Regexp(t, `^zamok \S+ \(commit \S.*, go\S+, \w+/\w+\)\n$`, r.out)
-		require.Zero(t, r.code, r.errs)
+		r := runZamok(t, sharedCluster(t), ask)
+		require.Equal(t, versionLine(), r.stdout)
+		require.Regexp(t, `^zamok \S+ \(commit \S.*, go\S+, \w+/\w+\)\n$`, r.stdout)
+		require.Zero(t, r.code, r.stderr)
 	}
 }
 
-func TestWhoHoldsItIsTold(t *testing.T) {
+func TestDefaultMetadata(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	r := begin(t, c, "lock", "who", "--", "sh", "-c", "echo holding; exec sleep 1000")
-	r.says(t, "holding")
+	c := sharedCluster(t)
+	r := startZamok(t, c, "lock", "who", "--", "sh", "-c", "echo holding; exec sleep 1000")
+	r.awaitOutput(t, "holding")
 	detail, err := c.client(t).Get(context.Background(), "who", 0)
 	require.NoError(t, err)
-	require.Equal(t, whoWeArePid(r.Process.Pid)+": sh -c echo holding; exec sleep 1000", string(detail.Held[0].Metadata))
-	require.Equal(t, whoWeArePid(r.Process.Pid), detail.Held[0].Label)
+	require.Equal(t, pidText(r.Process.Pid)+": sh -c echo holding; exec sleep 1000", string(detail.Held[0].Metadata))
+	require.Equal(t, pidText(r.Process.Pid), detail.Held[0].Label)
 }
 
-func whoWeArePid(pid int) string {
-	return strings.TrimSuffix(whoWeAre(), strconv.Itoa(os.Getpid())) + strconv.Itoa(pid)
+func pidText(pid int) string {
+	return strings.TrimSuffix(processLabel(), strconv.Itoa(os.Getpid())) + strconv.Itoa(pid)
 }
 
 func TestSharedLocksAndPermits(t *testing.T) {
 	t.Parallel()
-	c := here(t)
+	c := sharedCluster(t)
 	for name, flags := range map[string][]string{"shared": {"--shared"}, "permits": {"--permits", "1", "--of", "2"}} {
 		for range 2 {
-			r := begin(t, c, append(append([]string{"lock", "modes/" + name}, flags...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
-			r.says(t, "holding")
+			r := startZamok(t, c, append(append([]string{"lock", "modes/" + name}, flags...), "--", "sh", "-c", "echo holding; exec sleep 1000")...)
+			r.awaitOutput(t, "holding")
 		}
 	}
-	require.Equal(t, 121, zamok(t, c, "lock", "modes/shared", "--try", "--", "true").code)
-	require.Equal(t, 0, zamok(t, c, "lock", "modes/shared", "--try", "--shared", "--", "true").code)
-	require.Equal(t, 121, zamok(t, c, "lock", "modes/permits", "--try", "--permits", "1", "--of", "2", "--", "true").code)
+	require.Equal(t, 121, runZamok(t, c, "lock", "modes/shared", "--try", "--", "true").code)
+	require.Equal(t, 0, runZamok(t, c, "lock", "modes/shared", "--try", "--shared", "--", "true").code)
+	require.Equal(t, 121, runZamok(t, c, "lock", "modes/permits", "--try", "--permits", "1", "--of", "2", "--", "true").code)
 }
 
-func TestSignalsReachTheCommand(t *testing.T) {
+func TestCommandReceivesSignals(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	r := begin(t, c, "lock", "signals", "--", "sh", "-c",
+	c := sharedCluster(t)
+	r := startZamok(t, c, "lock", "signals", "--", "sh", "-c",
 		`trap 'echo usr1' USR1; trap 'echo hup' HUP; trap 'echo term; exit 7' TERM; echo ready; while :; do sleep 0.02; done`)
-	r.says(t, "ready")
+	r.awaitOutput(t, "ready")
 	for _, s := range []struct {
 		signal syscall.Signal
 		word   string
 	}{{syscall.SIGUSR1, "usr1"}, {syscall.SIGHUP, "hup"}, {syscall.SIGTERM, "term"}} {
 		require.NoError(t, r.Process.Signal(s.signal))
-		r.says(t, s.word)
+		r.awaitOutput(t, s.word)
 	}
 	end := r.wait(t)
 	require.Equal(t, 7, end.code)
-	require.Equal(t, "ready\nusr1\nhup\nterm\n", end.out)
+	require.Equal(t, "ready\nusr1\nhup\nterm\n", end.stdout)
 }
 
-func TestASignalEndsTheWait(t *testing.T) {
+func TestSignalCancelsWait(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	begin(t, c, "lock", "waits", "--", "sh", "-c", "echo holding; exec sleep 1000").says(t, "holding")
-	r := begin(t, c, "lock", "waits", "--", "true")
-	c.queue(t, "waits", 1)
+	c := sharedCluster(t)
+	startZamok(t, c, "lock", "waits", "--", "sh", "-c", "echo holding; exec sleep 1000").awaitOutput(t, "holding")
+	r := startZamok(t, c, "lock", "waits", "--", "true")
+	c.awaitWaiters(t, "waits", 1)
 	require.NoError(t, r.Process.Signal(syscall.SIGINT))
 	require.Equal(t, 128+2, r.wait(t).code)
-	c.queue(t, "waits", 0)
+	c.awaitWaiters(t, "waits", 0)
 }
 
-func TestTheCommandDoesNotOutliveTheWrapper(t *testing.T) {
+func TestCommandDiesWithWrapper(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells a process of its parent's death")
 	}
 	t.Parallel()
-	r := begin(t, here(t), "lock", "orphan", "--", "sh", "-c", "echo pid $$; exec sleep 1000")
-	r.says(t, "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(r.out.String(), "pid ")))
+	r := startZamok(t, sharedCluster(t), "lock", "orphan", "--", "sh", "-c", "echo pid $$; exec sleep 1000")
+	r.awaitOutput(t, "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(r.stdout.String(), "pid ")))
 	require.NoError(t, err)
 	require.True(t, isRunning(pid))
 	require.NoError(t, r.Process.Kill())
-	require.Eventually(t, func() bool { return !isRunning(pid) }, patience, 5*time.Millisecond, "the command runs on")
+	require.Eventually(t, func() bool { return !isRunning(pid) }, testTimeout, 5*time.Millisecond, "the command runs on")
 }
 
 // A cluster that falls silent: the command is told before the lease is over, and the wrapper says why.
-func TestASilentClusterEndsTheCommand(t *testing.T) {
+func TestUnreachableClusterTerminatesCommand(t *testing.T) {
 	t.Parallel()
-	c := own(t, "--nodes", "1")
-	r := begin(t, c, "lock", "silent", "--ttl", "15s", "--kill-after", "5s", "--", "sh", "-c",
+	c := startCluster(t, "--nodes", "1")
+	r := startZamok(t, c, "lock", "silent", "--ttl", "15s", "--kill-after", "5s", "--", "sh", "-c",
 		`trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
-	r.says(t, "ready")
+	r.awaitOutput(t, "ready")
 	silent := time.Now()
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
-	r.says(t, "told")
+	r.awaitOutput(t, "told")
 	// It runs as long as it surely may, which is from the last renewal: up to a third of the lease before, and
 	// then some on a busy machine.
 	told := time.Since(silent)
 	require.Greater(t, told, time.Second, "told although the lease would have lasted")
 	end := r.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.errs, "the command was ended")
+	require.Equal(t, exitLost, end.code, end.stderr)
+	require.Contains(t, end.stderr, "the command was ended")
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-func TestAnOperatorsReleaseIsToldToTheCommand(t *testing.T) {
+func TestForcedReleaseTerminatesCommand(t *testing.T) {
 	t.Parallel()
-	c := here(t)
+	c := sharedCluster(t)
 	cl := c.client(t)
-	losesFor(t, "for a test", func(bool) *running {
-		r := begin(t, c, "lock", "forced", "--", "sh", "-c",
+	requireLost(t, "for a test", func(bool) *process {
+		r := startZamok(t, c, "lock", "forced", "--", "sh", "-c",
 			`trap 'sleep 0.3; echo cleaned up; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
-		r.says(t, "ready")
+		r.awaitOutput(t, "ready")
 		detail, err := cl.Get(context.Background(), "forced", 0)
 		require.NoError(t, err)
 		_, err = cl.ForceRelease(context.Background(), "forced", detail.Held[0].Token, "for a test")
 		require.NoError(t, err)
-		require.Contains(t, r.wait(t).out, "cleaned up")
+		require.Contains(t, r.wait(t).stdout, "cleaned up")
 		return r
 	})
 }
 
-func TestMaxHoldEndsTheCommand(t *testing.T) {
+func TestMaxHoldTerminatesCommand(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()
-	r := zamok(t, here(t), "lock", "held long", "--max-hold", "5s", "--kill-after", "1s", "--", "sleep", "1000")
-	require.Equal(t, exitLost, r.code, r.errs)
+	r := runZamok(t, sharedCluster(t), "lock", "held long", "--max-hold", "5s", "--kill-after", "1s", "--", "sleep", "1000")
+	require.Equal(t, exitLost, r.code, r.stderr)
 	require.Greater(t, time.Since(begun), 2*time.Second)
 }
 
 // The wait of the one ends as the other's command does, and not before.
-func TestTheNextOneWaits(t *testing.T) {
+func TestSecondCommandWaits(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	first := begin(t, c, "lock", "line", "--", "sh", "-c", "echo holding; read -r go")
-	second := begin(t, c, "lock", "line", "--", "echo", "second")
+	c := sharedCluster(t)
+	first := startZamok(t, c, "lock", "line", "--", "sh", "-c", "echo holding; read -r go")
+	second := startZamok(t, c, "lock", "line", "--", "echo", "second")
 	require.Equal(t, 0, second.wait(t).code) // the first one's stdin is empty
 	require.Equal(t, 1, first.wait(t).code)
 }
 
 func TestElect(t *testing.T) {
 	t.Parallel()
-	c := here(t)
+	c := sharedCluster(t)
 	cl := c.client(t)
-	var candidates [2]*running
+	var candidates [2]*process
 	for i := range candidates {
-		candidates[i] = begin(t, c, "elect", "epoch", "--", "sh", "-c",
+		candidates[i] = startZamok(t, c, "elect", "epoch", "--", "sh", "-c",
 			`trap 'echo steps down; exit 0' TERM; echo leads; while :; do sleep 0.02; done`)
 		if i == 0 {
-			candidates[i].says(t, "leads")
+			candidates[i].awaitOutput(t, "leads")
 		}
 	}
-	c.queue(t, "epoch", 1)
+	c.awaitWaiters(t, "epoch", 1)
 	detail, err := cl.Get(context.Background(), "epoch", 0)
 	require.NoError(t, err)
 	err = cl.ExpireSession(context.Background(), detail.Held[0].Session, "for a test")
 	if !errors.Is(err, client.ErrSessionExpired) { // it was said twice: an answer came too late on a busy machine
 		require.NoError(t, err)
 	}
-	candidates[0].says(t, "steps down")
-	candidates[1].says(t, "leads")
-	c.queue(t, "epoch", 1) // the first stands again
+	candidates[0].awaitOutput(t, "steps down")
+	candidates[1].awaitOutput(t, "leads")
+	c.awaitWaiters(t, "epoch", 1) // the first stands again
 	require.NoError(t, candidates[1].Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, candidates[1].wait(t).code, "a signal passed on to the command ends it, and its code is ours")
-	require.Eventually(t, func() bool { return strings.Count(candidates[0].out.String(), "leads") == 2 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Count(candidates[0].stdout.String(), "leads") == 2 }, testTimeout, 5*time.Millisecond)
 	require.NoError(t, candidates[0].Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, candidates[0].wait(t).code)
 }
 
 // Two clusters in one list: neither runs the command, whichever answers first, and both are named.
-func TestEndpointsOfTwoClustersAreRefused(t *testing.T) {
+func TestRejectsEndpointsOfTwoClusters(t *testing.T) {
 	t.Parallel()
-	one, two := own(t, "--nodes", "1"), own(t, "--nodes", "1")
+	one, two := startCluster(t, "--nodes", "1"), startCluster(t, "--nodes", "1")
 	both := one.endpoint() + "," + two.endpoint()
 	for _, args := range [][]string{
 		{"lock", "x", "--endpoints", both, "--", "echo", "ran"},
@@ -293,36 +293,36 @@ func TestEndpointsOfTwoClustersAreRefused(t *testing.T) {
 		{"release", "x", "--force", "--token", "1", "--reason", "a test", "--endpoints", both},
 	} {
 		for range 3 {
-			r := zamok(t, nil, args...)
-			require.Equal(t, exitOurs, r.code, "%v: %s", args, r.out+r.errs)
-			require.Empty(t, r.out, "%v", args)
-			require.Contains(t, r.errs, "another cluster")
-			require.Contains(t, r.errs, one.endpoint())
-			require.Contains(t, r.errs, two.endpoint())
+			r := runZamok(t, nil, args...)
+			require.Equal(t, exitGeneral, r.code, "%v: %s", args, r.stdout+r.stderr)
+			require.Empty(t, r.stdout, "%v", args)
+			require.Contains(t, r.stderr, "another cluster")
+			require.Contains(t, r.stderr, one.endpoint())
+			require.Contains(t, r.stderr, two.endpoint())
 		}
 	}
-	require.Equal(t, 0, zamok(t, one, "members", "--endpoints", one.endpoint()+",127.0.0.1:1").code, "a silent one is no error")
+	require.Equal(t, 0, runZamok(t, one, "members", "--endpoints", one.endpoint()+",127.0.0.1:1").code, "a silent one is no error")
 }
 
 // A command that ends by itself while its wrapper sleeps through the lease has not run alone to its end.
-func TestALossThatIsFoundAtTheEndIsALoss(t *testing.T) {
+func TestLossFoundOnReleaseExits123(t *testing.T) {
 	t.Parallel()
-	c, enough := own(t, "--nodes", "1"), filepath.Join(t.TempDir(), "enough")
-	r := begin(t, c, "lock", "late", "--ttl", "5s", "--kill-after", "1s", "--", "sh", "-c",
+	c, enough := startCluster(t, "--nodes", "1"), filepath.Join(t.TempDir(), "enough")
+	r := startZamok(t, c, "lock", "late", "--ttl", "5s", "--kill-after", "1s", "--", "sh", "-c",
 		`echo $$ ready; while [ ! -e "$0" ]; do sleep 0.02; done`, enough)
-	r.says(t, " ready")
-	pid, err := strconv.Atoi(strings.Fields(r.out.String())[0])
+	r.awaitOutput(t, " ready")
+	pid, err := strconv.Atoi(strings.Fields(r.stdout.String())[0])
 	require.NoError(t, err)
 	require.NoError(t, r.Process.Signal(syscall.SIGSTOP))
 	require.NoError(t, os.WriteFile(enough, nil, 0o600)) // it must not end before: the lock would be released in time
-	require.Eventually(t, func() bool { return !isRunning(pid) }, patience, 5*time.Millisecond, "the command does not end")
+	require.Eventually(t, func() bool { return !isRunning(pid) }, testTimeout, 5*time.Millisecond, "the command does not end")
 	cl := c.client(t)
 	require.Eventually(t, func() bool {
 		detail, err := cl.Get(t.Context(), "late", 0)
 		return err == nil && detail.Holders == 0
-	}, patience, 20*time.Millisecond, "the lease did not end")
+	}, testTimeout, 20*time.Millisecond, "the lease did not end")
 	require.NoError(t, r.Process.Signal(syscall.SIGCONT))
 	end := r.wait(t)
-	require.Equal(t, exitLost, end.code, end.errs)
-	require.Contains(t, end.errs, "lost")
+	require.Equal(t, exitLost, end.code, end.stderr)
+	require.Contains(t, end.stderr, "lost")
 }

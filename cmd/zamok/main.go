@@ -20,5 +20,5 @@ func main() {
 func run(ctx context.Context, a app, args []string) int {
 	root := newRoot(&a)
 	root.SetArgs(args)
-	return a.report(root.ExecuteContext(ctx))
+	return a.printError(root.ExecuteContext(ctx))
 }

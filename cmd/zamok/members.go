@@ -20,12 +20,12 @@ type memberDoc struct {
 	Peer        string `json:"peer"`
 	HTTP        string `json:"http,omitempty"`
 	Version     string `json:"version,omitempty"`
-	Free        uint64 `json:"free_bytes,string,omitempty"`
-	Low         bool   `json:"disk_low"`
-	Heard       string `json:"last_heard,omitempty"` // how long ago the leader heard it; "" = the leader itself
-	Behind      string `json:"behind,omitempty"`     // "" = the leader itself, or not known
+	FreeBytes   uint64 `json:"free_bytes,string,omitempty"`
+	DiskLow     bool   `json:"disk_low"`
+	LastContact string `json:"last_heard,omitempty"` // how long ago the leader heard it; "" = the leader itself
+	Lag         string `json:"behind,omitempty"`     // "" = the leader itself, or not known
 
-	silent time.Duration
+	sinceContact time.Duration
 }
 
 func newMemberDoc(m client.Member) memberDoc {
@@ -37,68 +37,68 @@ func newMemberDoc(m client.Member) memberDoc {
 		role = "voter"
 	}
 	doc := memberDoc{ID: m.ID, Incarnation: m.Incarnation, Role: role, Client: m.Client, Peer: m.Peer, HTTP: m.HTTP,
-		Version: m.Version, Free: m.FreeBytes, Low: m.DiskLow, silent: m.LastHeard}
+		Version: m.Version, FreeBytes: m.FreeBytes, DiskLow: m.DiskLow, sinceContact: m.LastHeard}
 	if !m.Leader {
-		doc.Heard = m.LastHeard.Round(time.Millisecond).String()
+		doc.LastContact = m.LastHeard.Round(time.Millisecond).String()
 	}
 	if m.Behind != nil {
-		doc.Behind = strconv.FormatUint(*m.Behind, 10)
+		doc.Lag = strconv.FormatUint(*m.Behind, 10)
 	}
 	return doc
 }
 
-// silentAfter is for how long the leader must not have heard a node that is called silent. It hears each ten times
+// unreachableAfter is for how long the leader must not have heard a node that is called silent. It hears each ten times
 // in each election timeout.
-const silentAfter = 3 * time.Second
+const unreachableAfter = 3 * time.Second
 
-// heard is how long ago the leader heard a node.
-func (m memberDoc) heard() string {
+// lastContactText is how long ago the leader heard a node.
+func (m memberDoc) lastContactText() string {
 	switch {
-	case m.Heard == "":
+	case m.LastContact == "":
 		return "-"
-	case m.silent < silentAfter:
+	case m.sinceContact < unreachableAfter:
 		return "now"
 	}
-	return m.silent.Truncate(time.Second).String()
+	return m.sinceContact.Truncate(time.Second).String()
 }
 
-func (m memberDoc) disk() string {
+func (m memberDoc) diskText() string {
 	switch {
-	case m.Low:
-		return bytesText(m.Free) + ", low"
-	case m.Free == 0: // not announced yet, or its data is in memory
+	case m.DiskLow:
+		return bytesText(m.FreeBytes) + ", low"
+	case m.FreeBytes == 0: // not announced yet, or its data is in memory
 		return "-"
 	}
-	return bytesText(m.Free)
+	return bytesText(m.FreeBytes)
 }
 
 type membersDoc struct {
-	Cluster string      `json:"cluster"`
-	HoldOff string      `json:"hold_off,omitempty"` // for how long no lock is granted, after a restore
-	Timeout string      `json:"election_timeout"`   // after how long without a leader nodes elect another
-	Members []memberDoc `json:"members"`
+	Cluster         string      `json:"cluster"`
+	HoldOff         string      `json:"hold_off,omitempty"` // for how long no lock is granted, after a restore
+	ElectionTimeout string      `json:"election_timeout"`   // after how long without a leader nodes elect another
+	Members         []memberDoc `json:"members"`
 }
 
-// text fits into a terminal of 80 columns, with addresses like 127.0.0.1:5750.
-func (d membersDoc) text(w io.Writer) {
+// write fits into a terminal of 80 columns, with addresses like 127.0.0.1:5750.
+func (d membersDoc) write(w io.Writer) {
 	rows := [][]string{{"ID", "ROLE", "HEARD", "BEHIND", "CLIENTS AT", "PEERS AT", "DISK FREE", "VERSION"}}
 	for _, m := range d.Members {
-		rows = append(rows, []string{m.ID, m.Role, m.heard(), firstOf(m.Behind), firstOf(m.Client), m.Peer, m.disk(), firstOf(m.Version)})
+		rows = append(rows, []string{m.ID, m.Role, m.lastContactText(), firstNonEmpty(m.Lag), firstNonEmpty(m.Client), m.Peer, m.diskText(), firstNonEmpty(m.Version)})
 	}
 	table(w, rows)
 	for _, m := range d.Members {
-		if m.silent >= silentAfter {
-			fmt.Fprintf(w, "\n%s: not heard for %v. Does it run, and is %s reachable?\n", m.ID, m.heard(), m.Peer)
+		if m.sinceContact >= unreachableAfter {
+			fmt.Fprintf(w, "\n%s: not heard for %v. Does it run, and is %s reachable?\n", m.ID, m.lastContactText(), m.Peer)
 		}
 	}
-	fmt.Fprintf(w, "\nThe cluster's id is %s. Its election timeout is %s.\n", d.Cluster, d.Timeout)
+	fmt.Fprintf(w, "\nThe cluster's id is %s. Its election timeout is %s.\n", d.Cluster, d.ElectionTimeout)
 	if d.HoldOff != "" {
 		fmt.Fprintf(w, "No lock is granted for another %s: a backup was restored.\n", d.HoldOff)
 	}
 }
 
 func newMembers(a *app) *cobra.Command {
-	q := &asking{}
+	q := &requestFlags{}
 	cmd := &cobra.Command{
 		Use:   "members",
 		Short: "list the members of the cluster",
@@ -107,7 +107,7 @@ because it has not caught up. HEARD is the time since the leader last heard from
 of log entries that the node lacked then. HTTP addresses are part of the output of -o json.
 
 All endpoints are asked. An endpoint of another cluster is an error; one that does not answer is not.`,
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
@@ -115,12 +115,12 @@ All endpoints are asked. An endpoint of another cluster is an error; one that do
 				if err != nil {
 					return err
 				}
-				doc := membersDoc{cluster.ID, until(cluster.HoldOff, 0), cluster.ElectionTimeout.String(), each(members, newMemberDoc)}
-				return a.print(doc, doc.text)
+				doc := membersDoc{cluster.ID, remainingText(cluster.HoldOff, 0), cluster.ElectionTimeout.String(), mapSlice(members, newMemberDoc)}
+				return a.print(doc, doc.write)
 			})
 		},
 	}
-	q.flags(a, cmd, askPatience)
+	q.register(a, cmd, requestTimeoutDefault)
 	return cmd
 }
 

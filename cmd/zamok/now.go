@@ -11,14 +11,14 @@ import (
 )
 
 func newNow(a *app) *cobra.Command {
-	q := &asking{}
+	q := &requestFlags{}
 	cmd := &cobra.Command{
 		Use:   "now",
 		Short: "read the cluster clock",
 		Long: `Reads the replicated clock with a linearizable read. Stamps are ordered by term, then by index: a read
 that starts after another one ended returns a greater stamp. The time is how long the cluster has had a
 leader.`,
-		GroupID: groupLook,
+		GroupID: groupInspect,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return q.run(cmd, func(ctx context.Context, c *client.Client) error {
@@ -32,6 +32,6 @@ leader.`,
 			})
 		},
 	}
-	q.flags(a, cmd, askPatience)
+	q.register(a, cmd, requestTimeoutDefault)
 	return cmd
 }

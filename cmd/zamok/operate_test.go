@@ -25,77 +25,77 @@ import (
 // A lock is taken away from its holder, by a person who was asked, by a script, and with its session.
 func TestReleaseAndExpire(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	answer := func(name, line string) result {
-		release := patient([]string{"release", name, "--force", "--reason", "host is gone"})
-		r := &running{Cmd: command(release...), ended: make(chan struct{})}
+	c := sharedCluster(t)
+	answer := func(name, line string) exitResult {
+		release := withTestTimeout([]string{"release", name, "--force", "--reason", "host is gone"})
+		r := &process{Cmd: zamokCommand(release...), done: make(chan struct{})}
 		r.Env = append(r.Env, "ZAMOK_ENDPOINTS="+c.endpoint())
-		r.Stdin, r.Stdout, r.Stderr = strings.NewReader(line), &r.out, &r.errs
+		r.Stdin, r.Stdout, r.Stderr = strings.NewReader(line), &r.stdout, &r.stderr
 		r.start(t)
 		return r.wait(t)
 	}
-	holder := hold(t, c, "operate/a", "--meta", "the holder")
+	holder := holdLock(t, c, "operate/a", "--meta", "the holder")
 	no := answer("operate/a", "\n")
-	require.Equal(t, exitOurs, no.code)
-	require.Contains(t, no.errs, "the holder")
-	require.Contains(t, no.errs, "[y/N]")
-	require.Contains(t, no.errs, "nothing was done")
-	require.Equal(t, 1, read[detailDoc](t, c, "show", "operate/a").Holders)
-	losesFor(t, "host is gone", func(again bool) *running {
+	require.Equal(t, exitGeneral, no.code)
+	require.Contains(t, no.stderr, "the holder")
+	require.Contains(t, no.stderr, "[y/N]")
+	require.Contains(t, no.stderr, "nothing was done")
+	require.Equal(t, 1, readJSON[detailDoc](t, c, "show", "operate/a").Holders)
+	requireLost(t, "host is gone", func(again bool) *process {
 		if again {
-			holder = hold(t, c, "operate/a")
+			holder = holdLock(t, c, "operate/a")
 		}
 		requireReleased(t, "operate/a", answer("operate/a", "y\n"))
 		return holder
 	})
 
 	// With the token of the grant before, a later one is not touched.
-	holder = hold(t, c, "operate/b")
-	old := read[detailDoc](t, c, "show", "operate/b").Held[0].Token
+	holder = holdLock(t, c, "operate/b")
+	old := readJSON[detailDoc](t, c, "show", "operate/b").Held[0].Token
 	require.NoError(t, holder.Process.Signal(syscall.SIGTERM))
 	holder.wait(t)
-	holder = hold(t, c, "operate/b")
-	late := zamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", strconv.FormatUint(old, 10))
-	require.Equal(t, exitNoSuch, late.code)
-	require.Contains(t, late.errs, "nothing was done")
-	require.Greater(t, read[detailDoc](t, c, "show", "operate/b").Held[0].Token, old)
+	holder = holdLock(t, c, "operate/b")
+	late := runZamok(t, c, "release", "operate/b", "--force", "--reason", "late", "--token", strconv.FormatUint(old, 10))
+	require.Equal(t, exitTargetNotFound, late.code)
+	require.Contains(t, late.stderr, "nothing was done")
+	require.Greater(t, readJSON[detailDoc](t, c, "show", "operate/b").Held[0].Token, old)
 
-	losesFor(t, "it is time", func(again bool) *running {
+	requireLost(t, "it is time", func(again bool) *process {
 		if again {
-			holder = hold(t, c, "operate/b")
+			holder = holdLock(t, c, "operate/b")
 		}
-		held := read[detailDoc](t, c, "show", "operate/b").Held[0]
-		expired := zamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
-		if !strings.Contains(expired.errs, "whether this call has ended it is not known") { // see requireReleased
-			require.Equal(t, 0, expired.code, expired.errs)
+		held := readJSON[detailDoc](t, c, "show", "operate/b").Held[0]
+		expired := runZamok(t, c, "expire", strconv.FormatUint(held.Session, 10), "--reason", "it is time")
+		if !strings.Contains(expired.stderr, "whether this call has ended it is not known") { // see requireReleased
+			require.Equal(t, 0, expired.code, expired.stderr)
 		}
 		return holder
 	})
 }
 
-// losesFor takes a lock from its holder, and looks at what that says of it. The reason comes by the holder's
+// requireLost takes a lock from its holder, and looks at what that says of it. The reason comes by the holder's
 // stream: a client that is just connecting again, as on a busy machine, hears only that it lost the lock, so
 // then another holder must hear why.
-func losesFor(t *testing.T, reason string, take func(again bool) (holder *running)) {
+func requireLost(t *testing.T, reason string, release func(again bool) (holder *process)) {
 	t.Helper()
 	again := false
-	comes(t, "a holder that hears "+reason, func() bool {
-		end := take(again).wait(t)
+	awaitCondition(t, "a holder that hears "+reason, func() bool {
+		end := release(again).wait(t)
 		again = true
-		require.Equal(t, exitLost, end.code, end.errs)
-		return strings.Contains(end.errs, reason)
+		require.Equal(t, exitLost, end.code, end.stderr)
+		return strings.Contains(end.stderr, reason)
 	})
 }
 
 // requireReleased looks at how `zamok release` ended; the holder tells that it was released. On a busy machine
 // the first word may be heard and the answer come too late: then it is said again, and nobody holds it.
-func requireReleased(t *testing.T, name string, r result) {
+func requireReleased(t *testing.T, name string, r exitResult) {
 	t.Helper()
-	if strings.Contains(r.out+r.errs, "nobody holds "+name+" with a token up to") {
+	if strings.Contains(r.stdout+r.stderr, "nobody holds "+name+" with a token up to") {
 		return
 	}
-	require.Equal(t, 0, r.code, r.errs)
-	require.Contains(t, r.out, "does not hold "+name+" any more")
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "does not hold "+name+" any more")
 }
 
 func (d membersDoc) leader() string {
@@ -108,20 +108,20 @@ func (d membersDoc) leader() string {
 }
 
 // A node that the leader does not hear is told from the others at a glance.
-func TestASilentMemberIsTold(t *testing.T) {
+func TestUnreachableMemberIsReported(t *testing.T) {
 	t.Parallel()
 	member := func(id string, m client.Member) client.Member {
 		m.ID, m.Voter, m.Client, m.Peer, m.FreeBytes, m.Version = id, true, "127.0.0.1:5750", "127.0.0.1:5751", 1<<36, "v0.1.0"
 		return m
 	}
-	doc := membersDoc{Cluster: "c", Members: each([]client.Member{
+	doc := membersDoc{Cluster: "c", Members: mapSlice([]client.Member{
 		member("n1", client.Member{Leader: true}),
 		member("n2", client.Member{LastHeard: 12345678901, Behind: new(uint64(34))}),
 		member("n3", client.Member{LastHeard: 25 * time.Millisecond, Behind: new(uint64(0))}),
 		member("n4", client.Member{LastHeard: 2 * time.Hour}),
 	}, newMemberDoc)}
 	var text strings.Builder
-	doc.text(&text)
+	doc.write(&text)
 	for _, want := range []string{
 		"n1  leader  -       -       127", "n2  voter   12s     34      127", "n3  voter   now     0       127", "n4  voter   2h0m0s  -       127",
 		"\nn2: not heard for 12s. ", "\nn4: not heard for 2h0m0s. ",
@@ -143,16 +143,16 @@ func TestTransferAndRemove(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, nil)
 	for i := range s.nodes {
-		s.ready(t, i)
+		s.awaitReady(t, i)
 	}
-	c := &s.cluster
-	before := read[membersDoc](t, c, "members")
+	c := &s.devCluster
+	before := readJSON[membersDoc](t, c, "members")
 	require.Len(t, before.Members, 3)
 	require.Len(t, before.Cluster, 32)
-	require.Contains(t, zamok(t, c, "members").out, before.Cluster)
+	require.Contains(t, runZamok(t, c, "members").stdout, before.Cluster)
 	to := "" // where it was told to go last
-	comes(t, "the leadership goes where it is told", func() bool {
-		leader := read[membersDoc](t, c, "members").leader()
+	awaitCondition(t, "the leadership goes where it is told", func() bool {
+		leader := readJSON[membersDoc](t, c, "members").leader()
 		if leader == "" || leader == to {
 			return leader != ""
 		}
@@ -160,20 +160,20 @@ func TestTransferAndRemove(t *testing.T) {
 			to = "n2"
 		}
 		// A busy machine may be too late for the others, or elect another meanwhile.
-		if zamok(t, c, "transfer", to).code != 0 {
+		if runZamok(t, c, "transfer", to).code != 0 {
 			to = ""
 		}
 		return false
 	})
 
-	comes(t, "n3 is removed", func() bool { // a busy machine may change its leader before that is known
-		r := zamok(t, c, "remove", "n3")
-		return r.code == 0 || strings.Contains(r.errs, "is no node")
+	awaitCondition(t, "n3 is removed", func() bool { // a busy machine may change its leader before that is known
+		r := runZamok(t, c, "remove", "n3")
+		return r.code == 0 || strings.Contains(r.stderr, "is no node")
 	})
-	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
-	r := zamok(t, c, "join", "n3", s.address(2, 1), "--timeout", "2s")
-	require.Equal(t, exitOurs, r.code)
-	require.Regexp(t, "was removed from this cluster|n3 does not answer", r.errs, "its data does not come back, and it ends")
+	require.Len(t, readJSON[membersDoc](t, c, "members").Members, 2)
+	r := runZamok(t, c, "join", "n3", s.address(2, 1), "--timeout", "2s")
+	require.Equal(t, exitGeneral, r.code)
+	require.Regexp(t, "was removed from this cluster|n3 does not answer", r.stderr, "its data does not come back, and it ends")
 }
 
 // backupTTL is the lease of what is in a backup: longer than a busy machine takes to make one, and not so long
@@ -183,19 +183,19 @@ const backupTTL = 6 * time.Second
 // After the death of a cluster a backup of it becomes a new one, with tokens above the old ones.
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
-	old := own(t, "--nodes", "1")
+	old := startCluster(t, "--nodes", "1")
 	cl, err := client.New(client.Config{Endpoints: []string{old.endpoint()}, TTL: backupTTL})
 	require.NoError(t, err)
 	lock, err := cl.Lock(t.Context(), "kept")
 	require.NoError(t, err)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "locks.zamok")
-	made := read[backupDoc](t, old, "backup", file)
+	made := readJSON[backupDoc](t, old, "backup", file)
 	require.Equal(t, 1, made.Locks)
 	require.Equal(t, 1, made.Sessions)
-	stdout := zamok(t, old, "backup", "-")
-	require.Equal(t, 0, stdout.code, stdout.errs)
-	require.NotEmpty(t, stdout.out)
+	stdout := runZamok(t, old, "backup", "-")
+	require.Equal(t, 0, stdout.code, stdout.stderr)
+	require.NotEmpty(t, stdout.stdout)
 	old.end()
 	_ = cl.Close() // nobody answers
 
@@ -207,58 +207,58 @@ func TestBackupAndRestore(t *testing.T) {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(damaged, text[:len(text)-1], 0o600))
-	r := zamok(t, nil, append([]string{"restore", damaged}, flags...)...)
-	require.Equal(t, exitOurs, r.code)
-	require.Contains(t, r.errs, "no cluster was made")
+	r := runZamok(t, nil, append([]string{"restore", damaged}, flags...)...)
+	require.Equal(t, exitGeneral, r.code)
+	require.Contains(t, r.stderr, "no cluster was made")
 
-	r = zamok(t, nil, append([]string{"restore", file, "--quiet", "2s"}, flags...)...)
-	require.Equal(t, 0, r.code, r.errs)
-	require.Contains(t, r.out, fmt.Sprintf(`zamok server --id r1 --data '%s' --cluster r1=%s`, strings.ReplaceAll(data, "'", `'\''`), address(1)))
-	again := zamok(t, nil, append([]string{"restore", file}, flags...)...)
-	require.Equal(t, exitOurs, again.code)
-	require.Contains(t, again.errs, "is not empty")
+	r = runZamok(t, nil, append([]string{"restore", file, "--quiet", "2s"}, flags...)...)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, fmt.Sprintf(`zamok server --id r1 --data '%s' --cluster r1=%s`, strings.ReplaceAll(data, "'", `'\''`), address(1)))
+	again := runZamok(t, nil, append([]string{"restore", file}, flags...)...)
+	require.Equal(t, exitGeneral, again.code)
+	require.Contains(t, again.stderr, "is not empty")
 
-	begin(t, nil, append([]string{"server", "--listen", address(0), "--http", ""}, flags...)...).says(t, "msg=leading")
-	c := &cluster{port: port}
-	holder := hold(t, c, "kept", "--wait", "1m")
+	startZamok(t, nil, append([]string{"server", "--listen", address(0), "--http", ""}, flags...)...).awaitOutput(t, "msg=leading")
+	c := &devCluster{port: port}
+	holder := holdLock(t, c, "kept", "--wait", "1m")
 	_ = holder
-	now := read[detailDoc](t, c, "show", "kept")
+	now := readJSON[detailDoc](t, c, "show", "kept")
 	require.Greater(t, now.Held[0].Token, uint64(lock.Token()))
 
-	c.takesIn(t, "r2", filepath.Join(dir, "r2"), address(10), address(11))
-	require.Len(t, read[membersDoc](t, c, "members").Members, 2)
-	holdOffIsTold(t, file)
+	c.joinNode(t, "r2", filepath.Join(dir, "r2"), address(10), address(11))
+	require.Len(t, readJSON[membersDoc](t, c, "members").Members, 2)
+	requireHoldOffShown(t, file)
 }
 
-// holdOffIsTold restores a backup with the longest hold-off: whoever looks, tries or waits is told that nothing is
+// requireHoldOffShown restores a backup with the longest hold-off: whoever looks, tries or waits is told that nothing is
 // granted, and why.
-func holdOffIsTold(t *testing.T, file string) {
-	c := &cluster{port: freePorts(t)}
+func requireHoldOffShown(t *testing.T, file string) {
+	c := &devCluster{port: freePorts(t)}
 	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(c.port+i) }
 	flags := []string{"--id", "r1", "--data", filepath.Join(t.TempDir(), "data"), "--cluster", "r1=" + address(1)}
-	r := zamok(t, nil, append([]string{"restore", file}, flags...)...)
-	require.Equal(t, 0, r.code, r.errs)
-	server := begin(t, nil, append([]string{"server", "--listen", address(0), "--http", address(2)}, flags...)...)
-	server.says(t, "msg=leading")
-	server.says(t, "restore hold-off: no lock is granted yet")
+	r := runZamok(t, nil, append([]string{"restore", file}, flags...)...)
+	require.Equal(t, 0, r.code, r.stderr)
+	server := startZamok(t, nil, append([]string{"server", "--listen", address(0), "--http", address(2)}, flags...)...)
+	server.awaitOutput(t, "msg=leading")
+	server.awaitOutput(t, "restore hold-off: no lock is granted yet")
 
 	const left = `(1h1m|1h0m|59m\d\ds|5\dm)`
-	require.Regexp(t, "No lock is granted for another "+left+".*: a backup was restored", zamok(t, c, "members").out)
-	require.NotEmpty(t, read[membersDoc](t, c, "members").HoldOff)
-	require.Regexp(t, "free is free, but no lock is granted for another "+left+".*: a backup was restored", zamok(t, c, "show", "free").out)
-	r = answered(t, c, "lock", "free", "--try", "--", "true")
-	require.Equal(t, exitNotAcquired, r.code, r.errs)
-	require.Regexp(t, "no lock is granted for another "+left+".*: a backup was restored", r.errs)
+	require.Regexp(t, "No lock is granted for another "+left+".*: a backup was restored", runZamok(t, c, "members").stdout)
+	require.NotEmpty(t, readJSON[membersDoc](t, c, "members").HoldOff)
+	require.Regexp(t, "free is free, but no lock is granted for another "+left+".*: a backup was restored", runZamok(t, c, "show", "free").stdout)
+	r = runUntilAvailable(t, c, "lock", "free", "--try", "--", "true")
+	require.Equal(t, exitNotAcquired, r.code, r.stderr)
+	require.Regexp(t, "no lock is granted for another "+left+".*: a backup was restored", r.stderr)
 
-	begin(t, c, "lock", "wanted", "--", "true")
-	c.queue(t, "wanted", 1)
-	shown := zamok(t, c, "show", "wanted").out
+	startZamok(t, c, "lock", "wanted", "--", "true")
+	c.awaitWaiters(t, "wanted", 1)
+	shown := runZamok(t, c, "show", "wanted").stdout
 	require.Regexp(t, "wanted.*1 waiting; no lock is granted for another "+left, shown)
 	require.Regexp(t, "the restored backup, "+left, shown, "what the waiter waits for")
 	require.NotContains(t, shown, "was lost")
-	require.Equal(t, "hold-off", read[detailDoc](t, c, "show", "wanted").Queue[0].Blockers[0].By)
+	require.Equal(t, "hold-off", readJSON[detailDoc](t, c, "show", "wanted").Queue[0].Blockers[0].By)
 	places := make(chan client.Position, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, err := c.client(t).Lock(ctx, "wanted", client.OnPosition(func(p client.Position) {
 		if len(p.Blockers) > 0 && len(places) == 0 { // the first news may be the place alone

@@ -38,7 +38,7 @@ func table(w io.Writer, rows [][]string) {
 			if i > 0 {
 				fmt.Fprint(t, "\t")
 			}
-			fmt.Fprint(t, oneLine(cell))
+			fmt.Fprint(t, sanitizeLine(cell))
 		}
 		fmt.Fprintln(t)
 	}

@@ -17,16 +17,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the checkout, seen from this package.
-const root = "../.."
+// repositoryRoot is the checkout, seen from this package.
+const repositoryRoot = "../.."
 
-// buildPatience bounds what compiles, beside others that do.
-const buildPatience = 5 * time.Minute
+// buildTimeout bounds what compiles, beside others that do.
+const buildTimeout = 5 * time.Minute
 
 // readmeBlocks are the fenced blocks of README.md in one language, in order.
 func readmeBlocks(t *testing.T, language string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	text, err := os.ReadFile(filepath.Join(repositoryRoot, "README.md"))
 	require.NoError(t, err)
 	var blocks []string
 	for _, m := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
@@ -44,7 +44,7 @@ func TestREADME(t *testing.T) {
 		t.Skip("compiles twice: run it without -short")
 	}
 	t.Parallel()
-	says := map[string]string{ // what is to be seen after a block that has such a line
+	expected := map[string]string{ // what is to be seen after a block that has such a line
 		"make demo":         "bin/demo",
 		"make test":         "go test",
 		"go build":          "zamok is ready",
@@ -53,39 +53,39 @@ func TestREADME(t *testing.T) {
 		"go mod edit":       "",
 		"./zamok members\n": "voter",
 	}
-	desk := newDesk(t)
+	shell := newReadmeShell(t)
 	for _, block := range readmeBlocks(t, "sh") {
-		out := desk.types(t, block)
-		for line, text := range says {
+		out := shell.runBlock(t, block)
+		for line, text := range expected {
 			if strings.Contains("\n"+block, "\n"+line) {
 				require.Contains(t, out, text, "after\n%s", block)
-				delete(says, line)
+				delete(expected, line)
 			}
 		}
 	}
-	require.Empty(t, says, "README has no such line any more: then say here what it has instead")
+	require.Empty(t, expected, "README has no such line any more: then say here what it has instead")
 }
 
-// desk is where a newcomer sits.
-type desk struct {
-	dir     string // where the binary is
-	checked string // the checkout, as a full path
-	module  string // another module, with README's lines of Go
-	port    int
-	dev     *running // what runs in the first terminal
+// readmeShell is where a newcomer sits.
+type readmeShell struct {
+	dir      string // where the binary is
+	checkout string // the checkout, as a full path
+	module   string // another module, with README's lines of Go
+	port     int
+	dev      *process // what runs in the first terminal
 }
 
-func newDesk(t *testing.T) *desk {
+func newReadmeShell(t *testing.T) *readmeShell {
 	t.Helper()
-	checked, err := filepath.Abs(root)
+	checked, err := filepath.Abs(repositoryRoot)
 	require.NoError(t, err)
-	return &desk{dir: t.TempDir(), checked: checked, module: foreignModule(t), port: freePorts(t)}
+	return &readmeShell{dir: t.TempDir(), checkout: checked, module: foreignModule(t), port: freePorts(t)}
 }
 
 var readmePort = regexp.MustCompile(`127\.0\.0\.1:57(\d\d)\b`)
 
-// types runs a block of README in a shell and returns what is to be seen then.
-func (d *desk) types(t *testing.T, block string) string {
+// runBlock runs a block of README in a shell and returns what is to be seen then.
+func (d *readmeShell) runBlock(t *testing.T, block string) string {
 	t.Helper()
 	script := readmePort.ReplaceAllStringFunc(block, func(address string) string {
 		offset, _ := strconv.Atoi(address[len(address)-2:])
@@ -94,47 +94,47 @@ func (d *desk) types(t *testing.T, block string) string {
 	script = strings.ReplaceAll(script, "./zamok dev", "./zamok dev --port "+strconv.Itoa(d.port))
 	script = strings.ReplaceAll(script, "make ", "make -n ")
 	// Who sits at a busy machine asks again, if the servers have not found each other in five seconds.
-	script = strings.ReplaceAll(script, "./zamok members\n", "./zamok members --timeout "+patience.String()+"\n")
-	where := d.dir
+	script = strings.ReplaceAll(script, "./zamok members\n", "./zamok members --timeout "+testTimeout.String()+"\n")
+	dir := d.dir
 	switch {
 	case strings.Contains(script, "make "):
-		where = d.checked
+		dir = d.checkout
 	case strings.Contains(script, "go build "):
 		// The binary goes to the desk: another one may be in the checkout.
-		script = strings.Replace(script, "go build ", "cd "+d.checked+" && go build ", 1)
+		script = strings.Replace(script, "go build ", "cd "+d.checkout+" && go build ", 1)
 		script = strings.Replace(script, "\n", "\ncd "+d.dir+"\n", 1)
 	case strings.Contains(script, "go mod "):
-		where = d.module
-		script = strings.Replace(script, "=../zamok", "="+d.checked, 1) + "go build ./...\n"
+		dir = d.module
+		script = strings.Replace(script, "=../zamok", "="+d.checkout, 1) + "go build ./...\n"
 	case strings.Contains(script, "server"):
-		d.endDev(t) // README says so: the ports are the same
+		d.stopDev(t) // README says so: the ports are the same
 	}
-	r := d.shell(t, where, script)
+	r := d.shell(t, dir, script)
 	if strings.Contains(block, "./zamok dev") {
 		d.dev = r
-		said := func() string { return r.out.String() + r.errs.String() }
-		for end := time.Now().Add(buildPatience); !strings.Contains(said(), "zamok is ready"); { // it is built first
+		output := func() string { return r.stdout.String() + r.stderr.String() }
+		for end := time.Now().Add(buildTimeout); !strings.Contains(output(), "zamok is ready"); { // it is built first
 			select {
-			case <-r.ended:
-				t.Fatalf("%s\n%s", script, said())
+			case <-r.done:
+				t.Fatalf("%s\n%s", script, output())
 			case <-time.After(10 * time.Millisecond):
 			}
-			require.True(t, time.Now().Before(end), "%s\n%s", script, said())
+			require.True(t, time.Now().Before(end), "%s\n%s", script, output())
 		}
-		return said()
+		return output()
 	}
-	end := r.waitFor(t, buildPatience)
-	require.Equal(t, 0, end.code, "%s\n%s%s", block, end.out, end.errs)
-	return end.out + end.errs
+	end := r.waitFor(t, buildTimeout)
+	require.Equal(t, 0, end.code, "%s\n%s%s", block, end.stdout, end.stderr)
+	return end.stdout + end.stderr
 }
 
 // shell runs a script. What it leaves running in the background ends with the test.
-func (d *desk) shell(t *testing.T, where, script string) *running {
+func (d *readmeShell) shell(t *testing.T, dir, script string) *process {
 	t.Helper()
-	r := &running{Cmd: exec.Command("sh", "-eu", "-c", script), ended: make(chan struct{})}
-	r.Dir = where
+	r := &process{Cmd: exec.Command("sh", "-eu", "-c", script), done: make(chan struct{})}
+	r.Dir = dir
 	r.Env = append(os.Environ(), "ZAMOK_OUTPUT=", "ZAMOK_ENDPOINTS=127.0.0.1:"+strconv.Itoa(d.port), "GOFLAGS=", "MAKEFLAGS=")
-	switch where {
+	switch dir {
 	case d.dir:
 		r.Env = append(r.Env, "GOFLAGS=-o="+filepath.Join(d.dir, "zamok"))
 	case d.module:
@@ -142,7 +142,7 @@ func (d *desk) shell(t *testing.T, where, script string) *running {
 	}
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	r.WaitDelay = 5 * time.Second // what runs in the background keeps the pipes open; what was said by then is heard
-	r.Stdout, r.Stderr = &r.out, &r.errs
+	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	r.start(t)
 	t.Cleanup(func() {
 		_ = syscall.Kill(-r.Process.Pid, syscall.SIGKILL) // the whole session; it was the first process in it
@@ -150,23 +150,23 @@ func (d *desk) shell(t *testing.T, where, script string) *running {
 	return r
 }
 
-// endDev is Ctrl-C in the first terminal, and a look at what it leaves.
-func (d *desk) endDev(t *testing.T) {
+// stopDev is Ctrl-C in the first terminal, and a look at what it leaves.
+func (d *readmeShell) stopDev(t *testing.T) {
 	t.Helper()
 	require.NotNil(t, d.dev, "README starts servers before zamok dev")
 	require.NoError(t, syscall.Kill(-d.dev.Process.Pid, syscall.SIGINT))
 	d.dev.wait(t)
-	require.Eventually(t, func() bool { return allFree(d.port) }, patience, 10*time.Millisecond, "zamok dev left ports in use")
+	require.Eventually(t, func() bool { return allFree(d.port) }, testTimeout, 10*time.Millisecond, "zamok dev left ports in use")
 }
 
 // foreignModule makes a module that has README's lines of Go in it, and does not know this one yet.
 func foreignModule(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), buildPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
 	dir := t.TempDir()
 	ours := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.GoVersion}}") // it may have been renamed
-	ours.Dir = root
+	ours.Dir = repositoryRoot
 	out, err := ours.Output()
 	require.NoError(t, err)
 	path, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")

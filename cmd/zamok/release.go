@@ -13,16 +13,16 @@ import (
 	"zamok/client"
 )
 
-// releaseVerb is `zamok release`.
-type releaseVerb struct {
-	asking
+// releaseCommand is `zamok release`.
+type releaseCommand struct {
+	requestFlags
 	force  bool
 	token  uint64
 	reason string
 }
 
 func newRelease(a *app) *cobra.Command {
-	v := &releaseVerb{}
+	v := &releaseCommand{}
 	cmd := &cobra.Command{
 		Use:   "release NAME --force --reason TEXT [--token N]",
 		Short: "forcibly release a lock",
@@ -33,23 +33,23 @@ the command may be repeated.
 
 Without --token the command shows the holder, asks for confirmation, and uses the token that it has shown.`,
 		Example: "  zamok release account/200 --force --reason 'host db7 is gone'",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := v.check(); err != nil {
+			if err := v.validate(); err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
 			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.release(ctx, c, args[0]) })
 		},
 	}
-	v.flags(a, cmd, askPatience)
+	v.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().BoolVar(&v.force, "force", false, "required, since the holder has not released the lock")
 	cmd.Flags().Uint64Var(&v.token, "token", 0, "end grants up to this token (default: look, and ask)")
 	cmd.Flags().StringVar(&v.reason, "reason", "", "reason that is reported to the holder and to watchers")
 	return cmd
 }
 
-func (v *releaseVerb) check() error {
+func (v *releaseCommand) validate() error {
 	switch {
 	case !v.force:
 		return errors.New("this takes a lock away from who may be at work under it: say --force; " +
@@ -62,20 +62,20 @@ func (v *releaseVerb) check() error {
 	return nil
 }
 
-func (v *releaseVerb) release(ctx context.Context, c *client.Client, name string) error {
+func (v *releaseCommand) release(ctx context.Context, c *client.Client, name string) error {
 	token := client.Token(v.token)
 	if token == 0 {
-		lock, err := c.Get(ctx, name, showMost)
+		lock, err := c.Get(ctx, name, showLimitDefault)
 		if err != nil {
 			return err
 		}
 		if len(lock.Held) == 0 {
-			return &exitError{exitNoSuch, fmt.Errorf("nobody holds %s; nothing was done", name)}
+			return &exitError{exitTargetNotFound, fmt.Errorf("nobody holds %s; nothing was done", name)}
 		}
 		for _, t := range lock.Held {
 			token = max(token, t.Token)
 		}
-		if err := v.ask(ctx, newDetailDoc(lock)); err != nil {
+		if err := v.confirm(ctx, newDetailDoc(lock)); err != nil {
 			return err
 		}
 	}
@@ -84,7 +84,7 @@ func (v *releaseVerb) release(ctx context.Context, c *client.Client, name string
 		return err
 	}
 	if len(ended) == 0 {
-		return &exitError{exitNoSuch, fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)}
+		return &exitError{exitTargetNotFound, fmt.Errorf("nobody holds %s with a token up to %d; nothing was done", name, token)}
 	}
 	type ref struct {
 		Session uint64 `json:"session,string"`
@@ -92,16 +92,16 @@ func (v *releaseVerb) release(ctx context.Context, c *client.Client, name string
 	}
 	doc := struct {
 		Ended []ref `json:"ended"`
-	}{each(ended, func(t client.TicketRef) ref { return ref{t.Session, t.Ticket} })}
+	}{mapSlice(ended, func(t client.TicketRef) ref { return ref{t.Session, t.Ticket} })}
 	return v.app.print(doc, func(w io.Writer) {
 		for _, t := range ended {
-			fmt.Fprintf(w, "released: session %d does not hold %s any more\n", t.Session, oneLine(name))
+			fmt.Fprintf(w, "released: session %d does not hold %s any more\n", t.Session, sanitizeLine(name))
 		}
 	})
 }
 
-// ask shows the holders and has a person decide.
-func (v *releaseVerb) ask(ctx context.Context, lock detailDoc) error {
+// confirm shows the holders and has a person decide.
+func (v *releaseCommand) confirm(ctx context.Context, lock detailDoc) error {
 	lock.Queue = nil // it is about the holders
 	lock.write(v.app.stderr)
 	fmt.Fprintf(v.app.stderr, "\nRelease it from %d holder(s)? [y/N] ", len(lock.Held))

@@ -11,7 +11,7 @@ import (
 )
 
 func newRemove(a *app) *cobra.Command {
-	q := &asking{}
+	q := &requestFlags{}
 	cmd := &cobra.Command{
 		Use:   "remove ID",
 		Short: "remove a node from the cluster",
@@ -22,23 +22,23 @@ directory and --join.
 The removal is refused if no majority of the remaining voters answers, because the cluster could not commit
 anything afterwards. Restore a node first.`,
 		Example: "  zamok remove n3",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return noSuchNode(q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
+			return nodeNotFoundError(q.runChange(a, cmd, func(ctx context.Context, c *client.Client) (string, error) {
 				return fmt.Sprintf("%s is no node of the cluster any more", args[0]), c.Remove(ctx, args[0])
 			}))
 		},
 	}
-	q.flags(a, cmd, changePatience)
+	q.register(a, cmd, changeTimeoutDefault)
 	return cmd
 }
 
-// noSuchNode gives the refusal of a name that no node has its exit code.
-func noSuchNode(err error) error {
+// nodeNotFoundError gives the refusal of a name that no node has its exit code.
+func nodeNotFoundError(err error) error {
 	var e *client.Error
 	if errors.As(err, &e) && errors.Is(err, client.ErrInvalid) && e.Field == "id" {
-		return &exitError{exitNoSuch, err}
+		return &exitError{exitTargetNotFound, err}
 	}
 	return err
 }

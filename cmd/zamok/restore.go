@@ -17,18 +17,18 @@ import (
 	"zamok/raftnode/store"
 )
 
-// restoreVerb is `zamok restore`.
-type restoreVerb struct {
-	app     *app
-	id, dir string
-	cluster string
-	log     string
-	above   uint64
-	quiet   time.Duration
+// restoreCommand is `zamok restore`.
+type restoreCommand struct {
+	app       *app
+	id, data  string
+	cluster   string
+	logStore  string
+	tokenBase uint64
+	holdOff   time.Duration
 }
 
 func newRestore(a *app) *cobra.Command {
-	v := &restoreVerb{app: a}
+	v := &restoreCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "restore FILE --id ID --data DIR --cluster ID=HOST:5751",
 		Short: "create the first node of a new cluster from a backup",
@@ -47,10 +47,10 @@ this machine's clock, so set the clock first. If an earlier restore was made on 
 ahead, pass its last token as --above. Only one restored cluster may be in use: stop it before you start
 another.`,
 		Example: "  zamok restore locks.zamok --id r1 --data /var/lib/zamok --cluster r1=db1.example:5751",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			node, err := v.node()
+			node, err := v.parseNode()
 			if err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
@@ -59,19 +59,19 @@ another.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&v.id, "id", "", "node name, one that the old cluster never had")
-	f.StringVar(&v.dir, "data", "", "data `directory`, missing or empty")
-	f.StringVar(&v.log, "log-store", "", logStoreFlag)
+	f.StringVar(&v.data, "data", "", "data `directory`, missing or empty")
+	f.StringVar(&v.logStore, "log-store", "", logStoreHelp)
 	f.StringVar(&v.cluster, "cluster", "", "node name and peer address: `ID=HOST:5751`, exactly one")
-	f.Uint64Var(&v.above, "above", 0, "issue only tokens above this one (they are always above seconds since 1970 × 2²⁰)")
-	f.DurationVar(&v.quiet, "quiet", 0, "restore hold-off: time during which nothing is granted (default 1h1m)")
+	f.Uint64Var(&v.tokenBase, "above", 0, "issue only tokens above this one (they are always above seconds since 1970 × 2²⁰)")
+	f.DurationVar(&v.holdOff, "quiet", 0, "restore hold-off: time during which nothing is granted (default 1h1m)")
 	return cmd
 }
 
-func (v *restoreVerb) node() (peer.Node, error) {
+func (v *restoreCommand) parseNode() (peer.Node, error) {
 	list, err := peer.ParseList(v.cluster)
-	_, logErr := store.ParseLogKind(v.log)
+	_, logErr := store.ParseLogKind(v.logStore)
 	switch {
-	case v.id == "" || v.dir == "" || v.cluster == "":
+	case v.id == "" || v.data == "" || v.cluster == "":
 		return peer.Node{}, errors.New("give --id, --data and --cluster, as for the server that will be started")
 	case err != nil:
 		return peer.Node{}, fmt.Errorf("--cluster: %w", err)
@@ -79,20 +79,20 @@ func (v *restoreVerb) node() (peer.Node, error) {
 		return peer.Node{}, fmt.Errorf("--log-store: %w", logErr)
 	case len(list.Nodes()) != 1 || list.Nodes()[0].ID != v.id:
 		return peer.Node{}, fmt.Errorf("--cluster is %v: name %s alone; the others join when it runs", list, v.id)
-	case v.quiet < 0 || v.quiet > fsm.HoldOffMax.Duration():
-		return peer.Node{}, fmt.Errorf("--quiet is %v: it is at most %v", v.quiet, fsm.HoldOffMax)
+	case v.holdOff < 0 || v.holdOff > fsm.HoldOffMax.Duration():
+		return peer.Node{}, fmt.Errorf("--quiet is %v: it is at most %v", v.holdOff, fsm.HoldOffMax)
 	}
 	return list.Nodes()[0], nil
 }
 
-func (v *restoreVerb) restore(path string, node peer.Node) error {
+func (v *restoreCommand) restore(path string, node peer.Node) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close() // it was only read
-	made, err := raftnode.Restore(bufio.NewReader(file), raftnode.Restoration{
-		Node: node, Dir: v.dir, Log: store.LogKind(v.log), Above: v.above, HoldOff: clock.Of(v.quiet),
+	restored, err := raftnode.Restore(bufio.NewReader(file), raftnode.Restoration{
+		Node: node, Dir: v.data, Log: store.LogKind(v.logStore), Above: v.tokenBase, HoldOff: clock.Of(v.holdOff),
 	})
 	if err != nil {
 		return err
@@ -102,13 +102,13 @@ func (v *restoreVerb) restore(path string, node peer.Node) error {
 		Node    string `json:"node"`
 		Data    string `json:"data"`
 		Above   uint64 `json:"above,string"` // every token of the new cluster is above it
-	}{made.Cluster.String(), node.ID, v.dir, made.Index}
+	}{restored.Cluster.String(), node.ID, v.data, restored.Index}
 	return v.app.print(doc, func(w io.Writer) {
 		fmt.Fprintf(w, `%s holds a new cluster of one node, %s. Its tokens are above %d.
 
 Start it, when all nodes of the old cluster have ended for good:
 
   zamok server --id %s --data %s --cluster %v
-`, oneLine(v.dir), node.ID, made.Index, node.ID, shellWord(v.dir), v.cluster)
+`, sanitizeLine(v.data), node.ID, restored.Index, node.ID, shellQuote(v.data), v.cluster)
 	})
 }

@@ -40,7 +40,7 @@ func newRoot(a *app) *cobra.Command {
 		SilenceErrors: true, // app.report prints them
 		SilenceUsage:  true,
 		Version:       version(),
-		Args:          oneOfTheVerbs,
+		Args:          checkCommandName,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
@@ -48,8 +48,10 @@ func newRoot(a *app) *cobra.Command {
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.check(cmd) }
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{cmd.CommandPath(), explainFlagError(err)}
+	})
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.validate(cmd) }
 
 	output := a.getenv("ZAMOK_OUTPUT")
 	if output == "" {
@@ -61,18 +63,18 @@ func newRoot(a *app) *cobra.Command {
 	flags.StringVar(&a.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 
 	root.AddGroup(&cobra.Group{ID: groupLocks, Title: "Use locks:"},
-		&cobra.Group{ID: groupLook, Title: "Inspect:"},
-		&cobra.Group{ID: groupRun, Title: "Run a cluster:"})
-	root.SetHelpCommandGroupID(groupLook)
-	root.SetCompletionCommandGroupID(groupLook)
-	for _, verb := range append(operatorVerbs(),
+		&cobra.Group{ID: groupInspect, Title: "Inspect:"},
+		&cobra.Group{ID: groupOperate, Title: "Run a cluster:"})
+	root.SetHelpCommandGroupID(groupInspect)
+	root.SetCompletionCommandGroupID(groupInspect)
+	for _, newCommand := range append(operatorCommands(),
 		newLock, newElect,
 		newDev, newServer,
 		newVersion,
 	) {
-		cmd := verb(a)
-		checkArgs(cmd)
-		cmd.Long = wrapped(cmd.Long)
+		cmd := newCommand(a)
+		asUsageError(cmd)
+		cmd.Long = wrapText(cmd.Long)
 		root.AddCommand(cmd)
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth)))
@@ -82,8 +84,8 @@ func newRoot(a *app) *cobra.Command {
 // helpWidth is how wide the help is, examples excepted: what the narrowest terminal shows without breaking lines.
 const helpWidth = 80
 
-// wrapped breaks the lines of paragraphs anew. Lines that begin with a blank stay as they are.
-func wrapped(text string) string {
+// wrapText breaks the lines of paragraphs anew. Lines that begin with a blank stay as they are.
+func wrapText(text string) string {
 	var b strings.Builder
 	column := 0
 	for line := range strings.Lines(text) {
@@ -112,13 +114,13 @@ func wrapped(text string) string {
 
 // The groups of verbs in the help.
 const (
-	groupLocks = "locks"
-	groupLook  = "look"
-	groupRun   = "run"
+	groupLocks   = "locks"
+	groupInspect = "look"
+	groupOperate = "run"
 )
 
-// checkArgs makes what a verb says about its arguments a mistake of usage.
-func checkArgs(cmd *cobra.Command) {
+// asUsageError makes what a verb says about its arguments a mistake of usage.
+func asUsageError(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
 		return
@@ -131,28 +133,28 @@ func checkArgs(cmd *cobra.Command) {
 	}
 }
 
-// oneOfTheVerbs refuses what is none, and names the one that may be meant.
-func oneOfTheVerbs(cmd *cobra.Command, args []string) error {
+// checkCommandName refuses what is none, and names the one that may be meant.
+func checkCommandName(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	text := fmt.Sprintf("there is no verb %q", args[0])
-	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
-		text += "; is it " + strings.Join(meant, ", or ") + "?"
+	if suggestions := cmd.SuggestionsFor(args[0]); len(suggestions) > 0 {
+		text += "; is it " + strings.Join(suggestions, ", or ") + "?"
 	}
 	return &usageError{cmd.CommandPath(), errors.New(text)}
 }
 
-// flagError says of a duration without a unit what is missing.
-func flagError(err error) error {
-	if what, _, found := strings.Cut(err.Error(), "time: missing unit in duration"); found {
-		return errors.New(what + "a time needs a unit, as in 500ms, 5s or 5m")
+// explainFlagError says of a duration without a unit what is missing.
+func explainFlagError(err error) error {
+	if flag, _, found := strings.Cut(err.Error(), "time: missing unit in duration"); found {
+		return errors.New(flag + "a time needs a unit, as in 500ms, 5s or 5m")
 	}
 	return err
 }
 
-// check looks at the flags that all verbs have.
-func (a *app) check(cmd *cobra.Command) error {
+// validate looks at the flags that all verbs have.
+func (a *app) validate(cmd *cobra.Command) error {
 	if a.output != "text" && a.output != "json" {
 		return &usageError{cmd.CommandPath(), fmt.Errorf("--output is %q: it is text or json", a.output)}
 	}
@@ -182,11 +184,11 @@ func (a *app) level() slog.Level {
 	return level
 }
 
-// untilSignal returns a context that INT, TERM or HUP ends, with a signalError as its cause. A
+// signalContext returns a context that INT, TERM or HUP ends, with a signalError as its cause. A
 // signal that was ignored when the program started (nohup) stays so.
-func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+func signalContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, heeded(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)...)
+	signal.Notify(signals, notIgnored(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)...)
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{}) // closed when the goroutine below ended
 	go func() {
@@ -205,20 +207,20 @@ func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// heeded are the signals that nobody told this program to ignore.
-func heeded(all ...os.Signal) []os.Signal {
-	var some []os.Signal
+// notIgnored are the signals that nobody told this program to ignore.
+func notIgnored(all ...os.Signal) []os.Signal {
+	var kept []os.Signal
 	for _, s := range all {
 		if !signal.Ignored(s) {
-			some = append(some, s)
+			kept = append(kept, s)
 		}
 	}
-	return some
+	return kept
 }
 
-// oneLine makes the text of others fit for one line of a table or a terminal: no control character
+// sanitizeLine makes the text of others fit for one line of a table or a terminal: no control character
 // of theirs moves a cursor of ours.
-func oneLine(text string) string {
+func sanitizeLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {
 			return '�'

@@ -21,22 +21,22 @@ import (
 	"zamok/raftnode/store"
 )
 
-// serverVerb is `zamok server`.
-type serverVerb struct {
+// serverCommand is `zamok server`.
+type serverCommand struct {
 	app *app
 
 	id, data, cluster, join       string
 	logStore                      string
-	election                      time.Duration
+	electionTimeout               time.Duration
 	listen, peer, http, advertise string
 	tokenBase                     uint64
-	conns                         int
-	profile                       bool
+	maxConnections                int
+	pprof                         bool
 
-	clients struct { // TLS towards clients
+	clientTLSFiles struct { // TLS towards clients
 		cert, key, ca, clientCA string
 	}
-	peers tlsFiles
+	peerTLSFiles tlsFiles
 }
 
 const (
@@ -46,7 +46,7 @@ const (
 )
 
 func newServer(a *app) *cobra.Command {
-	v := &serverVerb{app: a}
+	v := &serverCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "server --id ID --data DIR [--cluster LIST] [--join HOST:PORT,…]",
 		Short: "run a node of a cluster",
@@ -74,12 +74,12 @@ while the node that was started with the flag is down.
 The HTTP address serves metrics and health to everyone who can reach it, without TLS.`,
 		Example: `  zamok server --id n1 --data /var/lib/zamok --cluster n1=10.0.0.1:5751,n2=10.0.0.2:5751,n3=10.0.0.3:5751
   zamok server --id n4 --data /var/lib/zamok --advertise 10.0.0.4 --join 10.0.0.1:5750,10.0.0.2:5750`,
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.NoArgs,
 	}
-	v.flags(cmd)
+	v.register(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := v.check(); err != nil {
+		if err := v.validate(); err != nil {
 			return &usageError{cmd.CommandPath(), err}
 		}
 		return v.run(cmd.Context())
@@ -87,47 +87,47 @@ The HTTP address serves metrics and health to everyone who can reach it, without
 	return cmd
 }
 
-const logStoreFlag = "how a new --data keeps its log: `bolt|wal` (default: bolt; a directory keeps what it was begun with)"
+const logStoreHelp = "how a new --data keeps its log: `bolt|wal` (default: bolt; a directory keeps what it was begun with)"
 
-// electionMost leaves sessions with the default ttl room: they have four times as long.
-const electionLeast, electionMost = 50 * time.Millisecond, 2500 * time.Millisecond
+// electionTimeoutMax leaves sessions with the default ttl room: they have four times as long.
+const electionTimeoutMin, electionTimeoutMax = 50 * time.Millisecond, 2500 * time.Millisecond
 
-const electionFlag = "fix the election timeout of the cluster, 50ms to 2.5s; of different ones the longest holds (default: measured, 250ms to 2s)"
+const electionTimeoutHelp = "fix the election timeout of the cluster, 50ms to 2.5s; of different ones the longest holds (default: measured, 250ms to 2s)"
 
-func (v *serverVerb) flags(cmd *cobra.Command) {
+func (v *serverCommand) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&v.id, "id", "", "stable node name; a node that lost its data directory rejoins under the same name with --join")
 	f.StringVar(&v.data, "data", "", "data `directory`; created if missing")
-	f.StringVar(&v.logStore, "log-store", "", logStoreFlag)
-	f.DurationVar(&v.election, "election-timeout", 0, electionFlag)
+	f.StringVar(&v.logStore, "log-store", "", logStoreHelp)
+	f.DurationVar(&v.electionTimeout, "election-timeout", 0, electionTimeoutHelp)
 	f.StringVar(&v.cluster, "cluster", "", "initial members of a new cluster with their peer addresses: n1=host:5751,n2=host:5751,…")
 	f.StringVar(&v.join, "join", "", "client addresses of a running cluster to join: host:5750,…")
 	f.StringVar(&v.listen, "listen", defaultListen, "listen address for clients")
 	f.StringVar(&v.peer, "peer", "", "listen address for the other nodes (default: the port that --cluster has for this node, or "+defaultPeer+")")
 	f.StringVar(&v.http, "http", defaultHTTP, `listen address for /metrics, /healthz and /readyz; "" disables them`)
-	f.BoolVar(&v.profile, "profile", false, "serve /debug/pprof on the HTTP address")
+	f.BoolVar(&v.pprof, "profile", false, "serve /debug/pprof on the HTTP address")
 	f.StringVar(&v.advertise, "advertise", "", "`host` under which clients and other nodes reach this node (default: the one in --cluster, or the host name)")
 	f.Uint64Var(&v.tokenBase, "token-base", 0, "issue only tokens above this one in a new cluster (default: seconds since 1970 × 2^20)")
-	f.IntVar(&v.conns, "max-connections", 0, "maximum number of client connections (default 16384)")
-	f.StringVar(&v.clients.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
-	f.StringVar(&v.clients.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
-	f.StringVar(&v.clients.clientCA, "tls-client-ca", "", "require client certificates signed by the authorities in this PEM `file`")
-	f.StringVar(&v.clients.ca, "tls-ca", "", "authorities trusted when relaying calls to the leader, a PEM `file` (default: the system's)")
-	f.StringVar(&v.peers.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
-	f.StringVar(&v.peers.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
-	f.StringVar(&v.peers.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
+	f.IntVar(&v.maxConnections, "max-connections", 0, "maximum number of client connections (default 16384)")
+	f.StringVar(&v.clientTLSFiles.cert, "tls-cert", "", "certificate for clients, a PEM `file`; enables TLS")
+	f.StringVar(&v.clientTLSFiles.key, "tls-key", "", "key of --tls-cert, a PEM `file`")
+	f.StringVar(&v.clientTLSFiles.clientCA, "tls-client-ca", "", "require client certificates signed by the authorities in this PEM `file`")
+	f.StringVar(&v.clientTLSFiles.ca, "tls-ca", "", "authorities trusted when relaying calls to the leader, a PEM `file` (default: the system's)")
+	f.StringVar(&v.peerTLSFiles.cert, "peer-cert", "", "certificate for peers, whose name is --id, a PEM `file`; enables peer TLS")
+	f.StringVar(&v.peerTLSFiles.key, "peer-key", "", "key of --peer-cert, a PEM `file`")
+	f.StringVar(&v.peerTLSFiles.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
 }
 
-// check looks at what the flags say together. What they say alone is looked at by whoever uses it.
-func (v *serverVerb) check() error {
+// validate looks at what the flags say together. What they say alone is looked at by whoever uses it.
+func (v *serverCommand) validate() error {
 	switch {
 	case v.id == "":
 		return errors.New("--id is missing: give this node a name, as n1")
 	case v.data == "":
 		return errors.New("--data is missing: say where this node keeps its data")
-	case v.clients.cert == "" && v.clients.clientCA != "":
+	case v.clientTLSFiles.cert == "" && v.clientTLSFiles.clientCA != "":
 		return errors.New("--tls-client-ca asks clients for certificates, which needs TLS: give --tls-cert and --tls-key")
-	case (v.peers.cert == "" || v.peers.key == "" || v.peers.ca == "") && v.peers != (tlsFiles{}):
+	case (v.peerTLSFiles.cert == "" || v.peerTLSFiles.key == "" || v.peerTLSFiles.ca == "") && v.peerTLSFiles != (tlsFiles{}):
 		return errors.New("--peer-cert, --peer-key and --peer-ca go together: each node shows a certificate and checks the others'")
 	}
 	if err := peer.CheckID(v.id); err != nil {
@@ -136,9 +136,9 @@ func (v *serverVerb) check() error {
 	if _, err := store.ParseLogKind(v.logStore); err != nil {
 		return fmt.Errorf("--log-store: %w", err)
 	}
-	if e := v.election; e != 0 && (e < electionLeast || e > electionMost) {
+	if e := v.electionTimeout; e != 0 && (e < electionTimeoutMin || e > electionTimeoutMax) {
 		return fmt.Errorf("--election-timeout: %v is not between %v and %v: a shorter one elects on every hiccup; with a longer one sessions "+
-			"with the usual ttl would be refused", e, electionLeast, electionMost)
+			"with the usual ttl would be refused", e, electionTimeoutMin, electionTimeoutMax)
 	}
 	if v.cluster != "" {
 		list, err := peer.ParseList(v.cluster)
@@ -154,16 +154,16 @@ func (v *serverVerb) check() error {
 	return nil
 }
 
-func (v *serverVerb) run(ctx context.Context) error {
+func (v *serverCommand) run(ctx context.Context) error {
 	log := v.app.logger()
 	cfg, err := v.config()
 	if err != nil {
 		return err
 	}
-	ctx, stop := untilSignal(ctx)
+	ctx, stop := signalContext(ctx)
 	defer stop()
-	if cfg.JoinCluster, err = v.joinCluster(ctx); err != nil {
-		return cause(ctx, err)
+	if cfg.JoinCluster, err = v.joinClusterID(ctx); err != nil {
+		return signalOr(ctx, err)
 	}
 	if host, _, err := net.SplitHostPort(v.http); err == nil && !isLoopback(host) {
 		log.Warn("the HTTP address is reachable from other machines without authentication", "http", v.http)
@@ -172,23 +172,23 @@ func (v *serverVerb) run(ctx context.Context) error {
 	node, err := api.StartNode(ctx, cfg)
 	if err != nil {
 		if ctx.Err() != nil {
-			return interrupted(ctx) // while it waited for the others: nothing has begun
+			return interruptError(ctx) // while it waited for the others: nothing has begun
 		}
 		return explainStart(err)
 	}
-	refused := make(chan error, 1)
+	joinRefused := make(chan error, 1)
 	if v.join != "" {
-		var asking sync.WaitGroup
-		defer asking.Wait()
+		var joining sync.WaitGroup
+		defer joining.Wait()
 		defer stop()
-		asking.Go(func() {
-			if err := v.untilVoter(ctx, node); err != nil {
-				refused <- err
+		joining.Go(func() {
+			if err := v.joinUntilVoter(ctx, node); err != nil {
+				joinRefused <- err
 			}
 		})
 	}
 	select {
-	case err := <-refused:
+	case err := <-joinRefused:
 		return errors.Join(err, node.Close())
 	case <-node.Done():
 		return node.Err()
@@ -198,25 +198,25 @@ func (v *serverVerb) run(ctx context.Context) error {
 	}
 }
 
-func (v *serverVerb) config() (api.NodeConfig, error) {
+func (v *serverCommand) config() (api.NodeConfig, error) {
 	cfg := api.NodeConfig{
-		ID: v.id, Dir: v.data, LogStore: v.logStore, ElectionTimeout: v.election, Cluster: v.cluster, Join: v.join != "",
-		Listen: v.listen, Peer: v.peerPort(), Advertise: v.advertise, HTTP: v.http, Profile: v.profile,
-		ConnsMax: v.conns, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
+		ID: v.id, Dir: v.data, LogStore: v.logStore, ElectionTimeout: v.electionTimeout, Cluster: v.cluster, Join: v.join != "",
+		Listen: v.listen, Peer: v.peerListenAddress(), Advertise: v.advertise, HTTP: v.http, Profile: v.pprof,
+		ConnsMax: v.maxConnections, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
 		Fatal: func(err error) {
 			fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %v\n", err)
-			v.app.exit(fatalCode(err))
+			v.app.exit(fatalExitCode(err))
 			runtime.Goexit() // only if exit came back, as it does in a test
 		},
 	}
 	var err error
-	if v.clients.cert != "" || v.clients.key != "" {
+	if v.clientTLSFiles.cert != "" || v.clientTLSFiles.key != "" {
 		if cfg.ClientTLS, err = v.clientTLS(); err != nil {
 			return cfg, err
 		}
 	}
-	if v.peers != (tlsFiles{}) {
-		if cfg.PeerTLS, err = v.peers.load(); err != nil {
+	if v.peerTLSFiles != (tlsFiles{}) {
+		if cfg.PeerTLS, err = v.peerTLSFiles.load(); err != nil {
 			return cfg, err
 		}
 	}
@@ -224,13 +224,13 @@ func (v *serverVerb) config() (api.NodeConfig, error) {
 }
 
 // clientTLS is what clients meet, and what the leader meets when this node passes calls on to it.
-func (v *serverVerb) clientTLS() (*tls.Config, error) {
-	cfg, err := tlsFiles{ca: v.clients.ca, cert: v.clients.cert, key: v.clients.key}.load()
+func (v *serverCommand) clientTLS() (*tls.Config, error) {
+	cfg, err := tlsFiles{ca: v.clientTLSFiles.ca, cert: v.clientTLSFiles.cert, key: v.clientTLSFiles.key}.load()
 	if err != nil {
 		return nil, err
 	}
-	if v.clients.clientCA != "" {
-		if cfg.ClientCAs, err = authorities(v.clients.clientCA); err != nil {
+	if v.clientTLSFiles.clientCA != "" {
+		if cfg.ClientCAs, err = loadCertPool(v.clientTLSFiles.clientCA); err != nil {
 			return nil, err
 		}
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
@@ -238,9 +238,9 @@ func (v *serverVerb) clientTLS() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// peerPort is where to listen for the others: on every address, since the one in the list may be that of
+// peerListenAddress is where to listen for the others: on every address, since the one in the list may be that of
 // a router in front of us.
-func (v *serverVerb) peerPort() string {
+func (v *serverCommand) peerListenAddress() string {
 	if v.peer != "" {
 		return v.peer
 	}

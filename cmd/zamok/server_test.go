@@ -25,17 +25,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// servers are three processes of `zamok server`.
-type servers struct {
-	cluster
+// serverSet are three processes of `zamok server`.
+type serverSet struct {
+	devCluster
 	dir   string
 	extra func(id string) []string // more flags
-	nodes [3]*running
+	nodes [3]*process
 }
 
-func startServers(t *testing.T, extra func(id string) []string) *servers {
+func startServers(t *testing.T, extra func(id string) []string) *serverSet {
 	t.Helper()
-	s := &servers{dir: t.TempDir(), extra: extra}
+	s := &serverSet{dir: t.TempDir(), extra: extra}
 	s.port = freePorts(t)
 	for i := range s.nodes {
 		s.start(t, i)
@@ -43,11 +43,11 @@ func startServers(t *testing.T, extra func(id string) []string) *servers {
 	return s
 }
 
-func (s *servers) address(node, port int) string {
+func (s *serverSet) address(node, port int) string {
 	return "127.0.0.1:" + strconv.Itoa(s.port+10*node+port)
 }
 
-func (s *servers) start(t *testing.T, i int) {
+func (s *serverSet) start(t *testing.T, i int) {
 	t.Helper()
 	id := "n" + strconv.Itoa(i+1)
 	args := []string{
@@ -58,11 +58,11 @@ func (s *servers) start(t *testing.T, i int) {
 	if s.extra != nil {
 		args = append(args, s.extra(id)...)
 	}
-	s.nodes[i] = begin(t, nil, args...)
+	s.nodes[i] = startZamok(t, nil, args...)
 }
 
-// ready waits until a node answers that it is.
-func (s *servers) ready(t *testing.T, i int) {
+// awaitReady waits until a node answers that it is.
+func (s *serverSet) awaitReady(t *testing.T, i int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		answer, err := http.Get("http://" + s.address(i, 2) + "/readyz")
@@ -72,72 +72,72 @@ func (s *servers) ready(t *testing.T, i int) {
 		defer answer.Body.Close()
 		_, _ = io.Copy(io.Discard, answer.Body)
 		return answer.StatusCode == http.StatusOK
-	}, patience, 20*time.Millisecond, "node %d was never ready", i+1)
+	}, testTimeout, 20*time.Millisecond, "node %d was never ready", i+1)
 }
 
 // Each node is restarted in turn, and a lock stays held through all of it.
-func TestServersAreRestartedUnderALock(t *testing.T) {
+func TestRestartKeepsHeldLock(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, nil)
 	for i := range s.nodes {
-		s.ready(t, i)
+		s.awaitReady(t, i)
 	}
-	holder := begin(t, &s.cluster, "lock", "kept", "--", "sh", "-c", "echo holding; read -r line; exec sleep 1000")
+	holder := startZamok(t, &s.devCluster, "lock", "kept", "--", "sh", "-c", "echo holding; read -r line; exec sleep 1000")
 	holder.Stdin = nil
-	holder.says(t, "holding")
+	holder.awaitOutput(t, "holding")
 	for i := range s.nodes {
 		require.NoError(t, s.nodes[i].Process.Signal(syscall.SIGTERM))
 		end := s.nodes[i].wait(t)
-		require.Equal(t, 0, end.code, end.errs)
+		require.Equal(t, 0, end.code, end.stderr)
 		s.start(t, i)
-		s.ready(t, i)
-		r := zamok(t, &s.cluster, "lock", "other", "--wait", "30s", "--", "true")
-		require.Equal(t, 0, r.code, r.errs)
-		r = zamok(t, &s.cluster, "lock", "kept", "--try", "--", "true")
-		require.Equal(t, exitNotAcquired, r.code, r.errs)
+		s.awaitReady(t, i)
+		r := runZamok(t, &s.devCluster, "lock", "other", "--wait", "30s", "--", "true")
+		require.Equal(t, 0, r.code, r.stderr)
+		r = runZamok(t, &s.devCluster, "lock", "kept", "--try", "--", "true")
+		require.Equal(t, exitNotAcquired, r.code, r.stderr)
 	}
 	require.NoError(t, holder.Process.Signal(syscall.SIGTERM))
-	require.Equal(t, 128+15, holder.wait(t).code, holder.errs.String())
+	require.Equal(t, 128+15, holder.wait(t).code, holder.stderr.String())
 
 	// A fourth joins, and serves.
-	s.takesIn(t, "n4", filepath.Join(s.dir, "n4"), s.address(0, 5), s.address(0, 6))
-	r := zamok(t, nil, "lock", "kept", "--endpoints", s.address(0, 5), "--wait", "30s", "--", "true")
-	require.Equal(t, 0, r.code, r.errs)
+	s.joinNode(t, "n4", filepath.Join(s.dir, "n4"), s.address(0, 5), s.address(0, 6))
+	r := runZamok(t, nil, "lock", "kept", "--endpoints", s.address(0, 5), "--wait", "30s", "--", "true")
+	require.Equal(t, 0, r.code, r.stderr)
 }
 
-// takesIn starts a server that is to join, and waits until it has.
-func (c *cluster) takesIn(t *testing.T, id, data, listen, peer string) *running {
+// joinNode starts a server that is to join, and waits until it has.
+func (c *devCluster) joinNode(t *testing.T, id, data, listen, peer string) *process {
 	t.Helper()
-	node := begin(t, nil, "server", "--id", id, "--data", data, "--join", c.endpoint(),
+	node := startZamok(t, nil, "server", "--id", id, "--data", data, "--join", c.endpoint(),
 		"--listen", listen, "--peer", peer, "--http", "")
-	comes(t, id+" is taken in", func() bool { return strings.Contains(node.errs.String(), "joined the cluster") })
+	awaitCondition(t, id+" is taken in", func() bool { return strings.Contains(node.stderr.String(), "joined the cluster") })
 	return node
 }
 
 // A node that is removed ends, with a code that says so; started again, it asks the others and ends again.
-func TestARemovedServerEnds(t *testing.T) {
+func TestRemovedServerExits(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, nil)
 	for i := range s.nodes {
-		s.ready(t, i)
+		s.awaitReady(t, i)
 	}
-	comes(t, "n3 is removed", func() bool { // a busy machine may change its leader before that is known
-		r := zamok(t, &s.cluster, "remove", "n3")
-		return r.code == 0 || strings.Contains(r.errs, "is no node")
+	awaitCondition(t, "n3 is removed", func() bool { // a busy machine may change its leader before that is known
+		r := runZamok(t, &s.devCluster, "remove", "n3")
+		return r.code == 0 || strings.Contains(r.stderr, "is no node")
 	})
 	for range 2 {
 		end := s.nodes[2].wait(t)
-		require.Equal(t, exitRemoved, end.code, end.errs)
-		require.Contains(t, end.errs, "this node was removed from its cluster")
-		require.Contains(t, end.errs, "--join")
+		require.Equal(t, exitRemoved, end.code, end.stderr)
+		require.Contains(t, end.stderr, "this node was removed from its cluster")
+		require.Contains(t, end.stderr, "--join")
 		s.start(t, 2)
 	}
 	require.Equal(t, exitRemoved, s.nodes[2].wait(t).code)
-	r := zamok(t, &s.cluster, "lock", "x", "--wait", "30s", "--", "true")
-	require.Equal(t, 0, r.code, r.errs)
+	r := runZamok(t, &s.devCluster, "lock", "x", "--wait", "30s", "--", "true")
+	require.Equal(t, 0, r.code, r.stderr)
 }
 
-func TestWhatAServerRefuses(t *testing.T) {
+func TestServerFlagErrors(t *testing.T) {
 	t.Parallel()
 	used, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -146,10 +146,10 @@ func TestWhatAServerRefuses(t *testing.T) {
 	text := filepath.Join(dir, "text")
 	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o600))
 	theirs := filepath.Join(dir, "theirs")
-	other := begin(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
+	other := startZamok(t, nil, "server", "--id", "n2", "--data", theirs, "--cluster", "n2=127.0.0.1:"+strconv.Itoa(freePorts(t)),
 		"--listen", "127.0.0.1:0", "--http", ":0")
-	other.says(t, "reachable from other machines")
-	other.says(t, "serving clients")
+	other.awaitOutput(t, "reachable from other machines")
+	other.awaitOutput(t, "serving clients")
 	require.NoError(t, other.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 0, other.wait(t).code)
 
@@ -187,12 +187,12 @@ func TestWhatAServerRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := zamok(t, nil, test.args...)
-			require.Equal(t, exitOurs, r.code, r.errs)
+			r := runZamok(t, nil, test.args...)
+			require.Equal(t, exitGeneral, r.code, r.stderr)
 			for _, text := range test.says {
-				require.Contains(t, r.errs, text)
+				require.Contains(t, r.stderr, text)
 			}
-			require.NotContains(t, r.errs, "NodeConfig", "a person has flags, not fields")
+			require.NotContains(t, r.stderr, "NodeConfig", "a person has flags, not fields")
 		})
 	}
 }
@@ -202,9 +202,9 @@ func portOf(l net.Listener) string {
 	return port
 }
 
-func TestServersWithTLS(t *testing.T) {
+func TestServerTLS(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t)
+	ca := newTestCA(t)
 	s := startServers(t, func(id string) []string {
 		cert, key := ca.issue(t, id)
 		return []string{
@@ -213,41 +213,41 @@ func TestServersWithTLS(t *testing.T) {
 		}
 	})
 	for i := range s.nodes {
-		s.ready(t, i)
+		s.awaitReady(t, i)
 	}
 	cert, key := ca.issue(t, "alice")
 	with := []string{"lock", "secret", "--cacert", ca.file, "--cert", cert, "--key", key, "--wait", "30s", "--", "echo", "mine"}
-	r := zamok(t, &s.cluster, with...)
-	require.Equal(t, 0, r.code, r.errs)
-	require.Equal(t, "mine\n", r.out)
+	r := runZamok(t, &s.devCluster, with...)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Equal(t, "mine\n", r.stdout)
 	for name, without := range map[string]struct {
 		args []string
 		says string
 	}{
 		"without TLS":           {[]string{"lock", "secret", "--try", "--", "true"}, "wants TLS"},
 		"without a certificate": {[]string{"lock", "secret", "--cacert", ca.file, "--try", "--", "true"}, s.endpoint()},
-		"of other authorities": {[]string{"lock", "secret", "--cacert", newAuthority(t).file, "--try", "--", "true"},
+		"of other authorities": {[]string{"lock", "secret", "--cacert", newTestCA(t).file, "--try", "--", "true"},
 			"of no authority that this client trusts"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := zamok(t, &s.cluster, without.args...)
-			require.Equal(t, exitUnavailable, r.code, r.errs)
-			require.Contains(t, r.errs, without.says)
+			r := runZamok(t, &s.devCluster, without.args...)
+			require.Equal(t, exitUnavailable, r.code, r.stderr)
+			require.Contains(t, r.stderr, without.says)
 		})
 	}
 }
 
-// authority issues certificates for 127.0.0.1 and a name.
-type authority struct {
+// testCA issues certificates for 127.0.0.1 and a name.
+type testCA struct {
 	dir, file string
 	cert      *x509.Certificate
 	key       *ecdsa.PrivateKey
 }
 
-func newAuthority(t *testing.T) *authority {
+func newTestCA(t *testing.T) *testCA {
 	t.Helper()
-	a := &authority{dir: t.TempDir()}
+	a := &testCA{dir: t.TempDir()}
 	a.cert = &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -256,7 +256,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-func (a *authority) issue(t *testing.T, name string) (cert, key string) {
+func (a *testCA) issue(t *testing.T, name string) (cert, key string) {
 	t.Helper()
 	return a.sign(t, name, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
@@ -266,7 +266,7 @@ func (a *authority) issue(t *testing.T, name string) (cert, key string) {
 	})
 }
 
-func (a *authority) sign(t *testing.T, name string, template *x509.Certificate) (cert, key string) {
+func (a *testCA) sign(t *testing.T, name string, template *x509.Certificate) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -290,13 +290,13 @@ func TestDev(t *testing.T) {
 	token, port := 0, freePorts(t)
 	for range 2 {
 		begun := time.Now()
-		c := &cluster{port: port}
+		c := &devCluster{port: port}
 		c.start(t, "--data", dir)
 		t.Cleanup(c.end)
 		t.Logf("ready after %v", time.Since(begun))
-		r := zamok(t, c, "lock", "dev", "--", "sh", "-c", "echo $ZAMOK_LOCK_TOKEN")
-		require.Equal(t, 0, r.code, r.errs)
-		next, err := strconv.Atoi(strings.TrimSpace(r.out))
+		r := runZamok(t, c, "lock", "dev", "--", "sh", "-c", "echo $ZAMOK_LOCK_TOKEN")
+		require.Equal(t, 0, r.code, r.stderr)
+		next, err := strconv.Atoi(strings.TrimSpace(r.stdout))
 		require.NoError(t, err)
 		require.Greater(t, next, token)
 		if token > 0 {

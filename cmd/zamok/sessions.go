@@ -11,21 +11,21 @@ import (
 	"zamok/client"
 )
 
-// sessionsVerb is `zamok sessions`.
-type sessionsVerb struct {
-	asking
+// sessionsCommand is `zamok sessions`.
+type sessionsCommand struct {
+	requestFlags
 	after uint64
 	limit int
 }
 
 func newSessions(a *app) *cobra.Command {
-	v := &sessionsVerb{}
+	v := &sessionsCommand{}
 	cmd := &cobra.Command{
 		Use:   "sessions",
 		Short: "list live sessions",
 		Long: `Lists live sessions, oldest first. LEASE is the remaining lease if no further renewal arrives. LOCKS
 counts held and awaited acquisitions.`,
-		GroupID: groupLook,
+		GroupID: groupInspect,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if v.limit < 1 {
@@ -34,13 +34,13 @@ counts held and awaited acquisitions.`,
 			return v.run(cmd, v.list)
 		},
 	}
-	v.flags(a, cmd, askPatience)
+	v.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().Uint64Var(&v.after, "after", 0, "start after this session")
-	cmd.Flags().IntVar(&v.limit, "limit", pageMax, "maximum number of results")
+	cmd.Flags().IntVar(&v.limit, "limit", pageSizeMax, "maximum number of results")
 	return cmd
 }
 
-func (v *sessionsVerb) list(ctx context.Context, c *client.Client) error {
+func (v *sessionsCommand) list(ctx context.Context, c *client.Client) error {
 	sessions, stamp, err := c.Sessions(ctx, v.after, v.limit)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (v *sessionsVerb) list(ctx context.Context, c *client.Client) error {
 		More     bool         `json:"more"` // perhaps
 		Stamp    stampDoc     `json:"stamp"`
 	}{
-		each(sessions, func(s client.SessionInfo) sessionDoc { return newSessionDoc(s, stamp.Time) }),
+		mapSlice(sessions, func(s client.SessionInfo) sessionDoc { return newSessionDoc(s, stamp.Time) }),
 		len(sessions) == v.limit, newStampDoc(stamp),
 	}
 	return v.app.print(doc, func(w io.Writer) {
@@ -61,7 +61,7 @@ func (v *sessionsVerb) list(ctx context.Context, c *client.Client) error {
 		rows := [][]string{{"SESSION", "WHO", "FROM", "AGE", "TTL", "LEASE", "LOCKS"}}
 		for _, s := range doc.Sessions {
 			rows = append(rows, []string{
-				strconv.FormatUint(s.Session, 10), firstOf(s.Label), firstOf(s.Identity), s.Age, s.TTL, s.LeaseLeft, strconv.Itoa(s.Tickets),
+				strconv.FormatUint(s.Session, 10), firstNonEmpty(s.Label), firstNonEmpty(s.Identity), s.Age, s.TTL, s.LeaseLeft, strconv.Itoa(s.Tickets),
 			})
 		}
 		table(w, rows)

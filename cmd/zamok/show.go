@@ -12,17 +12,17 @@ import (
 	"zamok/client"
 )
 
-// showVerb is `zamok show`.
-type showVerb struct {
-	asking
+// showCommand is `zamok show`.
+type showCommand struct {
+	requestFlags
 	limit int
 }
 
-// showMost is how many holders and waiters are shown if nobody says otherwise.
-const showMost = 100
+// showLimitDefault is how many holders and waiters are shown if nobody says otherwise.
+const showLimitDefault = 100
 
 func newShow(a *app) *cobra.Command {
-	v := &showVerb{}
+	v := &showCommand{}
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "show the holders and waiters of a lock",
@@ -32,14 +32,14 @@ Times are measured by the cluster clock, which stands still while there is no le
 start of the leader's process and before the snapshot it started from, only the order is known; their age is
 shown as a dash. LEASE is the remaining lease if no further renewal arrives.`,
 		Example: "  zamok show account/200",
-		GroupID: groupLook,
+		GroupID: groupInspect,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.show(ctx, c, args[0]) })
 		},
 	}
-	v.flags(a, cmd, askPatience)
-	cmd.Flags().IntVar(&v.limit, "limit", showMost, "maximum number of holders and of waiters")
+	v.register(a, cmd, requestTimeoutDefault)
+	cmd.Flags().IntVar(&v.limit, "limit", showLimitDefault, "maximum number of holders and of waiters")
 	return cmd
 }
 
@@ -54,10 +54,10 @@ type detailDoc struct {
 func newDetailDoc(d *client.LockDetail) detailDoc {
 	now := d.Stamp.Time
 	ticket := func(t client.TicketInfo) ticketDoc { return newTicketDoc(t, now) }
-	return detailDoc{newLockDoc(d.LockInfo, now), each(d.Held, ticket), each(d.Queue, ticket), newStampDoc(d.Stamp)}
+	return detailDoc{newLockDoc(d.LockInfo, now), mapSlice(d.Held, ticket), mapSlice(d.Queue, ticket), newStampDoc(d.Stamp)}
 }
 
-func (v *showVerb) show(ctx context.Context, c *client.Client, name string) error {
+func (v *showCommand) show(ctx context.Context, c *client.Client, name string) error {
 	lock, err := c.Get(ctx, name, v.limit)
 	if err != nil {
 		return err
@@ -69,13 +69,13 @@ func (v *showVerb) show(ctx context.Context, c *client.Client, name string) erro
 func (d *detailDoc) write(w io.Writer) {
 	switch free := d.Holders == 0 && d.Waiters == 0; {
 	case free && d.HoldOff != "":
-		fmt.Fprintf(w, "%s is free, but no lock is granted for another %s: a backup was restored.\n", oneLine(d.Name), d.HoldOff)
+		fmt.Fprintf(w, "%s is free, but no lock is granted for another %s: a backup was restored.\n", sanitizeLine(d.Name), d.HoldOff)
 		return
 	case free && d.Delay == "":
-		fmt.Fprintf(w, "%s is free.\n", oneLine(d.Name))
+		fmt.Fprintf(w, "%s is free.\n", sanitizeLine(d.Name))
 		return
 	}
-	fmt.Fprintf(w, "%s (%s): held by %d, %d waiting", oneLine(d.Name), d.kind(), d.Holders, d.Waiters)
+	fmt.Fprintf(w, "%s (%s): held by %d, %d waiting", sanitizeLine(d.Name), d.kindText(), d.Holders, d.Waiters)
 	switch {
 	case d.HoldOff != "":
 		fmt.Fprintf(w, "; no lock is granted for another %s: a backup was restored", d.HoldOff)
@@ -93,8 +93,8 @@ func (d *detailDoc) write(w io.Writer) {
 	rows := [][]string{{"NEXT", "MODE", "WAITS", "GIVES UP", "SESSION", "TICKET", "WHO", "WAITS FOR"}}
 	for i, t := range d.Queue {
 		rows = append(rows, []string{
-			strconv.Itoa(i + 1), t.at(d.Name), firstOf(t.Waited), firstOf(t.WaitLeft), strconv.FormatUint(t.Session, 10),
-			strconv.FormatUint(t.Ticket, 10), t.who(), d.why(t),
+			strconv.Itoa(i + 1), t.modeOn(d.Name), firstNonEmpty(t.Waited), firstNonEmpty(t.WaitLeft), strconv.FormatUint(t.Session, 10),
+			strconv.FormatUint(t.Ticket, 10), t.displayName(), d.waitReasons(t),
 		})
 	}
 	fmt.Fprintln(w)
@@ -110,14 +110,14 @@ func (d *detailDoc) writeHolders(w io.Writer) {
 	for _, t := range d.Held {
 		limited = limited || t.HoldLeft != ""
 		rows = append(rows, []string{
-			t.at(d.Name), strconv.FormatUint(t.Token, 10), firstOf(t.Held), firstOf(t.LeaseLeft), strconv.FormatUint(t.Session, 10),
-			strconv.FormatUint(t.Ticket, 10), t.who(),
+			t.modeOn(d.Name), strconv.FormatUint(t.Token, 10), firstNonEmpty(t.Held), firstNonEmpty(t.LeaseLeft), strconv.FormatUint(t.Session, 10),
+			strconv.FormatUint(t.Ticket, 10), t.displayName(),
 		})
 	}
 	if limited {
 		rows[0] = append(rows[0], "AT MOST")
 		for i, t := range d.Held {
-			rows[i+1] = append(rows[i+1], firstOf(t.HoldLeft))
+			rows[i+1] = append(rows[i+1], firstNonEmpty(t.HoldLeft))
 		}
 	}
 	table(w, rows)
@@ -126,33 +126,33 @@ func (d *detailDoc) writeHolders(w io.Writer) {
 	}
 }
 
-// whyMost is how many reasons are given for one waiter.
-const whyMost = 2
+// reasonsMax is how many reasons are given for one waiter.
+const reasonsMax = 2
 
-// why says what a waiter waits for.
-func (d *detailDoc) why(t ticketDoc) string {
+// waitReasons says what a waiter waits for.
+func (d *detailDoc) waitReasons(t ticketDoc) string {
 	var reasons []string
 	for i, b := range t.Blockers {
-		if i == whyMost {
+		if i == reasonsMax {
 			reasons = append(reasons, fmt.Sprintf("and %d more", len(t.Blockers)-i))
 			break
 		}
-		reasons = append(reasons, b.reason(d.Name))
+		reasons = append(reasons, b.text(d.Name))
 	}
-	return firstOf(strings.Join(reasons, "; "))
+	return firstNonEmpty(strings.Join(reasons, "; "))
 }
 
-// reason says what a blocker does, at which lock if that is not the one that is shown.
-func (b blockerDoc) reason(shown string) string {
+// text says what a blocker does, at which lock if that is not the one that is shown.
+func (b blockerDoc) text(shown string) string {
 	at := ""
 	if b.Name != shown {
 		at = " at " + b.Name
 	}
 	switch b.By {
 	case "hold-off":
-		return fmt.Sprintf("the restored backup, %s left", b.Left)
+		return fmt.Sprintf("the restored backup, %s left", b.Remaining)
 	case "delay":
-		return fmt.Sprintf("a delay%s, %s left", at, b.Left)
+		return fmt.Sprintf("a delay%s, %s left", at, b.Remaining)
 	case "waiter":
 		return fmt.Sprintf("session %d, ahead%s", b.Session, at)
 	}

@@ -14,73 +14,73 @@ import (
 // terminal is the one that a person sits at, shared between this program and the command that it
 // runs, as a shell shares it with its jobs. Without one, all of it does nothing.
 type terminal struct {
-	file   *os.File // nil: there is none
-	ours   int      // our process group
-	shared bool     // the command is to own it while it runs
-	modes  *unix.Termios
+	tty         *os.File // nil: there is none
+	ownPgrp     int      // our process group
+	interactive bool     // the command is to own it while it runs
+	savedModes  *unix.Termios
 
-	lent      bool           // the command's group owns it now
-	continued chan os.Signal // SIGCONT: somebody woke us, perhaps with `fg`
-	wake      *time.Timer    // in case that nobody had stopped us
+	childInForeground bool           // the command's group owns it now
+	continued         chan os.Signal // SIGCONT: somebody woke us, perhaps with `fg`
+	resumeTimer       *time.Timer    // in case that nobody had stopped us
 }
 
-// stopWait is how long a process may take to notice that it was stopped.
-const stopWait = 500 * time.Millisecond
+// stopDelay is how long a process may take to notice that it was stopped.
+const stopDelay = 500 * time.Millisecond
 
 // openTerminal finds the terminal. A command gets it as its own if both of its ends lead there; in a
 // pipeline the others need it too.
 func openTerminal() *terminal {
-	t := &terminal{ours: syscall.Getpgrp(), wake: time.NewTimer(time.Hour)}
-	t.wake.Stop()
+	t := &terminal{ownPgrp: syscall.Getpgrp(), resumeTimer: time.NewTimer(time.Hour)}
+	t.resumeTimer.Stop()
 	if file, err := os.OpenFile("/dev/tty", os.O_RDWR, 0); err == nil {
-		t.file = file
-		t.shared = isTerminal(os.Stdin) && isTerminal(os.Stdout)
+		t.tty = file
+		t.interactive = isTerminal(os.Stdin) && isTerminal(os.Stdout)
 	}
 	return t
 }
 
-// ownGroup tells whether the command is to lead a process group: unless it is in the foreground as
+// childLeadsGroup tells whether the command is to lead a process group: unless it is in the foreground as
 // one of a pipeline, which is one group.
-func (t *terminal) ownGroup() bool { return t.shared || t.foreground() != t.ours }
+func (t *terminal) childLeadsGroup() bool { return t.interactive || t.foregroundGroup() != t.ownPgrp }
 
-// begin lends the terminal to a command that was just started.
-func (t *terminal) begin(c *child) {
-	if !t.shared {
+// attach lends the terminal to a command that was just started.
+func (t *terminal) attach(c *child) {
+	if !t.interactive {
 		return
 	}
-	t.modes, _ = modesOf(t.file) // nil: nothing to restore
+	t.savedModes, _ = getTermios(t.tty) // nil: nothing to restore
 	t.continued = make(chan os.Signal, 1)
 	signal.Notify(t.continued, syscall.SIGCONT)
 	// Otherwise nobody may take the terminal back from the background. Not before the command was
 	// started, which would inherit it.
 	signal.Ignore(syscall.SIGTTOU)
-	t.lend(c)
+	t.giveToChild(c)
 }
 
-// lend gives the terminal to the command, if it is ours to give.
-func (t *terminal) lend(c *child) {
-	owner := t.foreground()
-	if owner == t.ours {
-		t.give(c.pid)
+// giveToChild gives the terminal to the command, if it is ours to give.
+func (t *terminal) giveToChild(c *child) {
+	owner := t.foregroundGroup()
+	if owner == t.ownPgrp {
+		t.setForeground(c.pid)
 	}
-	t.lent = owner == t.ours || owner == c.pid
+	t.childInForeground = owner == t.ownPgrp || owner == c.pid
 }
 
-// takeBack undoes lend.
-func (t *terminal) takeBack() {
-	if t.lent {
-		t.give(t.ours)
+// reclaim undoes lend.
+func (t *terminal) reclaim() {
+	if t.childInForeground {
+		t.setForeground(t.ownPgrp)
 	}
-	t.lent = false
+	t.childInForeground = false
 }
 
-// end takes the terminal back from a command that has ended.
-func (t *terminal) end(c *child) {
-	if t.shared {
-		if t.lent && c.status.Signaled() && t.modes != nil {
-			_ = setModes(t.file, t.modes) // an editor that was killed could not do it
+// detach takes the terminal back from a command that has ended.
+func (t *terminal) detach(c *child) {
+	if t.interactive {
+		if t.childInForeground && c.status.Signaled() && t.savedModes != nil {
+			_ = setTermios(t.tty, t.savedModes) // an editor that was killed could not do it
 		}
-		t.takeBack()
+		t.reclaim()
 		signal.Stop(t.continued)
 		signal.Reset(syscall.SIGTTOU)
 	}
@@ -88,55 +88,55 @@ func (t *terminal) end(c *child) {
 }
 
 func (t *terminal) close() {
-	t.wake.Stop()
-	if t.file != nil {
-		t.file.Close()
+	t.resumeTimer.Stop()
+	if t.tty != nil {
+		t.tty.Close()
 	}
 }
 
-// pass hands a signal on, unless the command shares our group and the terminal has sent it there.
-func (t *terminal) pass(c *child, s syscall.Signal) {
-	if !c.ownGroup && (s == syscall.SIGINT || s == syscall.SIGQUIT) {
+// forward hands a signal on, unless the command shares our group and the terminal has sent it there.
+func (t *terminal) forward(c *child, s syscall.Signal) {
+	if !c.groupLeader && (s == syscall.SIGINT || s == syscall.SIGQUIT) {
 		return
 	}
 	c.signal(s)
 }
 
-// stopped follows a command that was stopped, with Ctrl-Z for instance, so that the shell which
+// childStopped follows a command that was stopped, with Ctrl-Z for instance, so that the shell which
 // waits for us gets its terminal back.
-func (t *terminal) stopped(c *child, by syscall.Signal) {
-	if !t.shared {
+func (t *terminal) childStopped(c *child, by syscall.Signal) {
+	if !t.interactive {
 		return
 	}
-	if owner := t.foreground(); (by == syscall.SIGTTIN || by == syscall.SIGTTOU) && (owner == t.ours || owner == c.pid) {
-		t.resume(c) // it reached for the terminal before it had it; perhaps it has it by now
+	if owner := t.foregroundGroup(); (by == syscall.SIGTTIN || by == syscall.SIGTTOU) && (owner == t.ownPgrp || owner == c.pid) {
+		t.resumeChild(c) // it reached for the terminal before it had it; perhaps it has it by now
 		return
 	}
-	t.takeBack()
-	t.wake.Reset(stopWait)
+	t.reclaim()
+	t.resumeTimer.Reset(stopDelay)
 	_ = syscall.Kill(0, syscall.SIGTSTP) // ignored where no shell could wake us: that is what wake is for
 }
 
-// resume lets a stopped command go on, in the foreground if that is where we are.
-func (t *terminal) resume(c *child) {
-	t.lend(c)
+// resumeChild lets a stopped command go on, in the foreground if that is where we are.
+func (t *terminal) resumeChild(c *child) {
+	t.giveToChild(c)
 	c.signal(syscall.SIGCONT)
 }
 
-// foreground is the process group that owns the terminal, or -1.
-func (t *terminal) foreground() int {
-	if t.file == nil {
+// foregroundGroup is the process group that owns the terminal, or -1.
+func (t *terminal) foregroundGroup() int {
+	if t.tty == nil {
 		return -1
 	}
-	group, err := unix.IoctlGetInt(int(t.file.Fd()), unix.TIOCGPGRP)
+	group, err := unix.IoctlGetInt(int(t.tty.Fd()), unix.TIOCGPGRP)
 	if err != nil {
 		return -1
 	}
 	return group
 }
 
-func (t *terminal) give(group int) {
-	_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group) // fails if the terminal hung up
+func (t *terminal) setForeground(group int) {
+	_ = unix.IoctlSetPointerInt(int(t.tty.Fd()), unix.TIOCSPGRP, group) // fails if the terminal hung up
 }
 
 func isTerminal(stream any) bool {
@@ -144,14 +144,14 @@ func isTerminal(stream any) bool {
 	if !ok {
 		return false
 	}
-	_, err := modesOf(file)
+	_, err := getTermios(file)
 	return err == nil
 }
 
-func modesOf(file *os.File) (*unix.Termios, error) {
-	return unix.IoctlGetTermios(int(file.Fd()), getModes)
+func getTermios(file *os.File) (*unix.Termios, error) {
+	return unix.IoctlGetTermios(int(file.Fd()), ioctlGetTermios)
 }
 
-func setModes(file *os.File, modes *unix.Termios) error {
-	return unix.IoctlSetTermios(int(file.Fd()), putModes, modes)
+func setTermios(file *os.File, modes *unix.Termios) error {
+	return unix.IoctlSetTermios(int(file.Fd()), ioctlSetTermios, modes)
 }

@@ -17,14 +17,14 @@ import (
 	"zamok/client"
 )
 
-// pty is a terminal, and the person at it.
-type pty struct {
-	*running
-	keys *os.File
+// terminalSession is a terminal, and the person at it.
+type terminalSession struct {
+	*process
+	master *os.File
 }
 
-// sitDown starts a command at a terminal of its own.
-func sitDown(t *testing.T, c *cluster, name string, args ...string) *pty {
+// startAtTerminal starts a command at a terminal of its own.
+func startAtTerminal(t *testing.T, c *devCluster, name string, args ...string) *terminalSession {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func sitDown(t *testing.T, c *cluster, name string, args ...string) *pty {
 	require.NoError(t, err)
 	defer screen.Close()
 
-	p := &pty{running: &running{Cmd: exec.Command(name, args...), ended: make(chan struct{})}, keys: keys}
+	p := &terminalSession{process: &process{Cmd: exec.Command(name, args...), done: make(chan struct{})}, master: keys}
 	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 	p.Env = append(os.Environ(), "ZAMOK_ENDPOINTS="+c.endpoint(), "ZAMOK="+binary, "PS1=prompt> ", "TERM=dumb")
 	p.Stdin, p.Stdout, p.Stderr = screen, screen, screen
@@ -48,22 +48,22 @@ func sitDown(t *testing.T, c *cluster, name string, args ...string) *pty {
 			if err != nil {
 				return
 			}
-			_, _ = p.out.Write(buffer[:n])
+			_, _ = p.stdout.Write(buffer[:n])
 		}
 	}()
 	return p
 }
 
-func (p *pty) types(t *testing.T, keys string) {
+func (p *terminalSession) typeKeys(t *testing.T, keys string) {
 	t.Helper()
-	_, err := p.keys.WriteString(keys)
+	_, err := p.master.WriteString(keys)
 	require.NoError(t, err)
 }
 
-// saysAgain waits until a text has been said n times.
-func (p *pty) saysAgain(t *testing.T, text string, n int) {
+// awaitOutputTimes waits until a text has been said n times.
+func (p *terminalSession) awaitOutputTimes(t *testing.T, text string, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Count(p.out.String(), text) >= n }, patience, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), text) >= n }, testTimeout, 5*time.Millisecond,
 		"it did not say %q %d times", text, n)
 }
 
@@ -73,26 +73,26 @@ const (
 )
 
 // The command owns the terminal: it reads what is typed, and Ctrl-C is for it.
-func TestTheCommandOwnsTheTerminal(t *testing.T) {
+func TestCommandOwnsTerminal(t *testing.T) {
 	t.Parallel()
-	p := sitDown(t, here(t), binary, "lock", "tty/own", "--", "sh", "-c",
+	p := startAtTerminal(t, sharedCluster(t), binary, "lock", "tty/own", "--", "sh", "-c",
 		`trap 'echo interrupted; exit 9' INT; read -r line; echo "read $line"; while :; do sleep 0.02; done`)
-	p.types(t, "hello\n")
-	p.says(t, "read hello")
-	p.types(t, ctrlC)
+	p.typeKeys(t, "hello\n")
+	p.awaitOutput(t, "read hello")
+	p.typeKeys(t, ctrlC)
 	require.Equal(t, 9, p.wait(t).code)
-	p.says(t, "interrupted")
-	require.Equal(t, 1, strings.Count(p.out.String(), "interrupted"), "Ctrl-C came more than once")
+	p.awaitOutput(t, "interrupted")
+	require.Equal(t, 1, strings.Count(p.stdout.String(), "interrupted"), "Ctrl-C came more than once")
 }
 
 // Nobody could wake us where there is no shell: Ctrl-Z must not stop everything for ever.
 func TestCtrlZWithoutAShell(t *testing.T) {
 	t.Parallel()
-	p := sitDown(t, here(t), binary, "lock", "tty/alone", "--", "sh", "-c", `echo ready; read -r line; echo "read $line"`)
-	p.says(t, "ready")
-	p.types(t, ctrlZ)
-	p.types(t, "hello\n")
-	p.says(t, "read hello")
+	p := startAtTerminal(t, sharedCluster(t), binary, "lock", "tty/alone", "--", "sh", "-c", `echo ready; read -r line; echo "read $line"`)
+	p.awaitOutput(t, "ready")
+	p.typeKeys(t, ctrlZ)
+	p.typeKeys(t, "hello\n")
+	p.awaitOutput(t, "read hello")
 	require.Equal(t, 0, p.wait(t).code)
 }
 
@@ -103,85 +103,85 @@ func TestJobControl(t *testing.T) {
 		t.Skip("needs bash, for its job control")
 	}
 	t.Parallel()
-	c := here(t)
-	p := sitDown(t, c, shell, "--norc", "--noprofile", "-i")
-	p.saysAgain(t, "prompt> ", 1)
-	p.types(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo rea""dy; for n in 1 2 3; do `+
+	c := sharedCluster(t)
+	p := startAtTerminal(t, c, shell, "--norc", "--noprofile", "-i")
+	p.awaitOutputTimes(t, "prompt> ", 1)
+	p.typeKeys(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo rea""dy; for n in 1 2 3; do `+
 		`read -r line; echo "re""ad $line"; done; exit 5'`+"\n")
-	p.says(t, "ready") // what is typed before is for the shell
-	p.types(t, "first\n")
-	p.says(t, "read first")
-	p.types(t, ctrlZ)
-	p.says(t, "Stopped")
-	p.types(t, "echo shell \"is\" here\n")
-	p.says(t, "shell is here")
-	before := strings.Count(p.out.String(), "exit 5'")
-	p.types(t, "fg\n")
-	p.saysAgain(t, "exit 5'", before+1) // fg prints the command that it wakes
-	p.types(t, "second\nthird\n")
-	p.says(t, "read second")
-	p.says(t, "read third")
-	c.free(t, "tty/jobs")
-	p.types(t, "echo code $?\n")
-	p.says(t, "code 5")
+	p.awaitOutput(t, "ready") // what is typed before is for the shell
+	p.typeKeys(t, "first\n")
+	p.awaitOutput(t, "read first")
+	p.typeKeys(t, ctrlZ)
+	p.awaitOutput(t, "Stopped")
+	p.typeKeys(t, "echo shell \"is\" here\n")
+	p.awaitOutput(t, "shell is here")
+	before := strings.Count(p.stdout.String(), "exit 5'")
+	p.typeKeys(t, "fg\n")
+	p.awaitOutputTimes(t, "exit 5'", before+1) // fg prints the command that it wakes
+	p.typeKeys(t, "second\nthird\n")
+	p.awaitOutput(t, "read second")
+	p.awaitOutput(t, "read third")
+	c.awaitFree(t, "tty/jobs")
+	p.typeKeys(t, "echo code $?\n")
+	p.awaitOutput(t, "code 5")
 	// In the background it leaves the terminal to the shell.
 	flag := filepath.Join(t.TempDir(), "flag")
-	p.types(t, `{ "$ZAMOK" lock tty/jobs -- echo back""ground; touch `+flag+`1; } &`+"\n")
-	p.types(t, `until [ -e `+flag+`1 ]; do sleep 0.02; done; echo as""king; read -r key; echo "sh""ell got $key"`+"\n")
-	p.says(t, "background")
-	p.says(t, "asking")
-	p.types(t, "a key\n")
-	p.says(t, "shell got a key")
+	p.typeKeys(t, `{ "$ZAMOK" lock tty/jobs -- echo back""ground; touch `+flag+`1; } &`+"\n")
+	p.typeKeys(t, `until [ -e `+flag+`1 ]; do sleep 0.02; done; echo as""king; read -r key; echo "sh""ell got $key"`+"\n")
+	p.awaitOutput(t, "background")
+	p.awaitOutput(t, "asking")
+	p.typeKeys(t, "a key\n")
+	p.awaitOutput(t, "shell got a key")
 	// One of a pipeline shares the terminal with the others.
-	p.types(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo one two; until [ -e `+flag+`2 ]; do sleep 0.02; done' | `+
+	p.typeKeys(t, `"$ZAMOK" lock tty/jobs -- sh -c 'echo one two; until [ -e `+flag+`2 ]; do sleep 0.02; done' | `+
 		`(read -r a b; echo the p""ipe asks; read -r key </dev/tty; touch `+flag+`2; echo "got $b $key")`+"\n")
-	p.says(t, "the pipe asks")
-	p.types(t, "another\n")
-	p.says(t, "got two another")
-	p.types(t, "exit\n")
+	p.awaitOutput(t, "the pipe asks")
+	p.typeKeys(t, "another\n")
+	p.awaitOutput(t, "got two another")
+	p.typeKeys(t, "exit\n")
 	p.wait(t)
 }
 
 // Who waits at a terminal is told how it stands.
-func TestTheWaitIsShown(t *testing.T) {
+func TestWaitStatusLine(t *testing.T) {
 	t.Parallel()
-	c := here(t)
+	c := sharedCluster(t)
 	cl, err := client.New(client.Config{Endpoints: []string{c.endpoint()}, Label: "the night job"})
 	require.NoError(t, err)
 	defer cl.Close()
 	lock, err := cl.Lock(context.Background(), "tty/wait")
 	require.NoError(t, err)
-	p := sitDown(t, c, binary, "lock", "tty/wait", "--", "echo", "mine")
-	p.says(t, "waiting for tty/wait: 0 ahead")
-	p.says(t, "the night job")
-	refused := zamok(t, c, "lock", "tty/wait", "--try", "--", "true")
+	p := startAtTerminal(t, c, binary, "lock", "tty/wait", "--", "echo", "mine")
+	p.awaitOutput(t, "waiting for tty/wait: 0 ahead")
+	p.awaitOutput(t, "the night job")
+	refused := runZamok(t, c, "lock", "tty/wait", "--try", "--", "true")
 	require.Equal(t, exitNotAcquired, refused.code)
-	require.Contains(t, refused.errs, "the night job")
+	require.Contains(t, refused.stderr, "the night job")
 	require.NoError(t, lock.Unlock(context.Background()))
 	require.Equal(t, 0, p.wait(t).code)
-	p.says(t, "mine")
-	require.Contains(t, p.out.String(), eraseLine+"mine")
+	p.awaitOutput(t, "mine")
+	require.Contains(t, p.stdout.String(), eraseLine+"mine")
 }
 
 // A person who does not want to wait any longer types Ctrl-C.
-func TestCtrlCEndsTheWait(t *testing.T) {
+func TestCtrlCCancelsWait(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	begin(t, c, "lock", "tty/bored", "--", "sh", "-c", "echo holding; exec sleep 1000").says(t, "holding")
-	p := sitDown(t, c, binary, "lock", "tty/bored", "--", "true")
-	p.says(t, "waiting for")
-	p.types(t, ctrlC)
+	c := sharedCluster(t)
+	startZamok(t, c, "lock", "tty/bored", "--", "sh", "-c", "echo holding; exec sleep 1000").awaitOutput(t, "holding")
+	p := startAtTerminal(t, c, binary, "lock", "tty/bored", "--", "true")
+	p.awaitOutput(t, "waiting for")
+	p.typeKeys(t, ctrlC)
 	require.Equal(t, 128+2, p.wait(t).code)
-	c.queue(t, "tty/bored", 0)
+	c.awaitWaiters(t, "tty/bored", 0)
 }
 
 // A command that was killed leaves the terminal as it was.
-func TestTheTerminalIsRestored(t *testing.T) {
+func TestTerminalModesRestored(t *testing.T) {
 	t.Parallel()
-	c := here(t)
-	p := sitDown(t, c, binary, "lock", "tty/modes", "--", "sh", "-c", "stty -echo -icanon; echo raw; kill -KILL $$")
+	c := sharedCluster(t)
+	p := startAtTerminal(t, c, binary, "lock", "tty/modes", "--", "sh", "-c", "stty -echo -icanon; echo raw; kill -KILL $$")
 	require.Equal(t, 128+9, p.wait(t).code)
-	modes, err := modesOf(p.keys)
+	modes, err := getTermios(p.master)
 	require.NoError(t, err)
 	require.NotZero(t, modes.Lflag&unix.ECHO, "the terminal does not echo any more")
 }

@@ -19,7 +19,7 @@ type tlsFiles struct {
 func (f tlsFiles) load() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.ca != "" {
-		pool, err := authorities(f.ca)
+		pool, err := loadCertPool(f.ca)
 		if err != nil {
 			return nil, err
 		}
@@ -38,7 +38,7 @@ func (f tlsFiles) load() (*tls.Config, error) {
 	return cfg, nil
 }
 
-func authorities(file string) (*x509.CertPool, error) {
+func loadCertPool(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("the authorities' certificates can't be read: %w", err)

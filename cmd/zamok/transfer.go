@@ -9,7 +9,7 @@ import (
 )
 
 func newTransfer(a *app) *cobra.Command {
-	q := &asking{}
+	q := &requestFlags{}
 	cmd := &cobra.Command{
 		Use:   "transfer [ID]",
 		Short: "transfer leadership to another node",
@@ -17,7 +17,7 @@ func newTransfer(a *app) *cobra.Command {
 free disk space. The command is refused if there is none. Held locks and queue positions are not affected. A
 leader that is shut down transfers its leadership by itself.`,
 		Example: "  zamok transfer\n  zamok transfer n2",
-		GroupID: groupRun,
+		GroupID: groupOperate,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to, did := "", "another node leads now, or soon"
@@ -25,9 +25,9 @@ leader that is shut down transfers its leadership by itself.`,
 				to = args[0]
 				did = to + " leads now, or soon"
 			}
-			return noSuchNode(q.change(a, cmd, func(ctx context.Context, c *client.Client) (string, error) { return did, c.Transfer(ctx, to) }))
+			return nodeNotFoundError(q.runChange(a, cmd, func(ctx context.Context, c *client.Client) (string, error) { return did, c.Transfer(ctx, to) }))
 		},
 	}
-	q.flags(a, cmd, changePatience)
+	q.register(a, cmd, changeTimeoutDefault)
 	return cmd
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release is set by whoever builds one: go build -ldflags "-X main.release=v1.2.3".
-var release string
+// releaseVersion is set by whoever builds one: go build -ldflags "-X main.release=v1.2.3".
+var releaseVersion string
 
 // version is what this binary is called: the release, else what Go knows of where it was built from.
 func version() string {
-	if release != "" {
-		return release
+	if releaseVersion != "" {
+		return releaseVersion
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -32,8 +32,8 @@ func version() string {
 	return info.Main.Version
 }
 
-// commit is what this binary was built from, if Go knows: it does not in `go run`, and without the repository.
-func commit() string {
+// commitText is what this binary was built from, if Go knows: it does not in `go run`, and without the repository.
+func commitText() string {
 	info, _ := debug.ReadBuildInfo()
 	revision, dirty := "unknown", ""
 	if info != nil {
@@ -50,16 +50,16 @@ func commit() string {
 }
 
 func versionLine() string {
-	return fmt.Sprintf("zamok %s (commit %s, %s, %s)\n", version(), commit(), runtime.Version(), system)
+	return fmt.Sprintf("zamok %s (commit %s, %s, %s)\n", version(), commitText(), runtime.Version(), platform)
 }
 
-const system = runtime.GOOS + "/" + runtime.GOARCH
+const platform = runtime.GOOS + "/" + runtime.GOARCH
 
 func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "print the version of this binary",
-		GroupID: groupLook,
+		GroupID: groupInspect,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			doc := struct {
@@ -67,7 +67,7 @@ func newVersion(a *app) *cobra.Command {
 				Commit  string `json:"commit"`
 				Go      string `json:"go"`
 				System  string `json:"system"`
-			}{version(), commit(), runtime.Version(), system}
+			}{version(), commitText(), runtime.Version(), platform}
 			return a.print(doc, func(w io.Writer) {
 				fmt.Fprint(w, versionLine())
 			})

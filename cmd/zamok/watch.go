@@ -10,14 +10,14 @@ import (
 	"zamok/client"
 )
 
-// watchVerb is `zamok watch`.
-type watchVerb struct {
-	asking
+// watchCommand is `zamok watch`.
+type watchCommand struct {
+	requestFlags
 	from uint64
 }
 
 func newWatch(a *app) *cobra.Command {
-	v := &watchVerb{}
+	v := &watchCommand{}
 	cmd := &cobra.Command{
 		Use:   "watch [PREFIX]",
 		Short: "stream lock events",
@@ -28,7 +28,7 @@ longer in the event history: list the locks, then watch from the index of the li
 Without PREFIX it also shows the ends of sessions and their reason: closed, expired, disconnected, or evicted
 by an operator. The events of a session's locks come just before its end.`,
 		Example: "  zamok watch account/\n  zamok watch --from 1234567 -o json",
-		GroupID: groupLook,
+		GroupID: groupInspect,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix := ""
@@ -38,27 +38,27 @@ by an operator. The events of a session's locks come just before its end.`,
 			return v.run(cmd, func(ctx context.Context, c *client.Client) error { return v.watch(ctx, c, prefix) })
 		},
 	}
-	v.flags(a, cmd, askPatience)
+	v.register(a, cmd, requestTimeoutDefault)
 	cmd.Flags().Uint64Var(&v.from, "from", 0, "tell what happened after this index (default: from now on)")
 	return cmd
 }
 
 type eventDoc struct {
-	Index   uint64    `json:"index,string"`
-	Event   string    `json:"event"`
-	Session uint64    `json:"session,string"`
-	Ticket  uint64    `json:"ticket,string,omitempty"`
-	Token   uint64    `json:"token,string,omitempty"`
-	Reason  string    `json:"reason,omitempty"`
-	Text    string    `json:"text,omitempty"` // what an operator gave as the reason
-	Label   string    `json:"label,omitempty"`
-	Items   []itemDoc `json:"items,omitempty"`
+	Index          uint64    `json:"index,string"`
+	Event          string    `json:"event"`
+	Session        uint64    `json:"session,string"`
+	Ticket         uint64    `json:"ticket,string,omitempty"`
+	Token          uint64    `json:"token,string,omitempty"`
+	OperatorReason string    `json:"reason,omitempty"`
+	Text           string    `json:"text,omitempty"` // what an operator gave as the reason
+	Label          string    `json:"label,omitempty"`
+	Items          []itemDoc `json:"items,omitempty"`
 }
 
 func (e eventDoc) String() string {
 	var names []string
 	for _, i := range e.Items {
-		names = append(names, fmt.Sprintf("%s (%s)", i.Name, i.mode()))
+		names = append(names, fmt.Sprintf("%s (%s)", i.Name, i.modeText()))
 	}
 	text := fmt.Sprintf("%d  %-10s  ", e.Index, e.Event)
 	if len(names) > 0 {
@@ -74,23 +74,23 @@ func (e eventDoc) String() string {
 	if e.Token != 0 {
 		text += fmt.Sprintf(" token %d", e.Token)
 	}
-	if e.Reason != "" {
-		text += ": " + e.Reason
+	if e.OperatorReason != "" {
+		text += ": " + e.OperatorReason
 	}
 	if e.Text != "" {
 		text += ": " + e.Text
 	}
-	return oneLine(text)
+	return sanitizeLine(text)
 }
 
-func (v *watchVerb) watch(ctx context.Context, c *client.Client, prefix string) error {
+func (v *watchCommand) watch(ctx context.Context, c *client.Client, prefix string) error {
 	// A watch is patient, and would wait for a cluster that is not there.
 	if _, err := c.Now(ctx); err != nil {
 		return err
 	}
 	for batch, err := range c.Watch(ctx, prefix, v.from) {
 		if err != nil && ctx.Err() != nil {
-			return interrupted(ctx)
+			return interruptError(ctx)
 		}
 		if err != nil {
 			return err
@@ -98,7 +98,7 @@ func (v *watchVerb) watch(ctx context.Context, c *client.Client, prefix string) 
 		for _, e := range batch.Events {
 			doc := eventDoc{
 				Index: e.Index, Event: e.Kind.String(), Session: e.Session, Ticket: e.Ticket, Token: uint64(e.Token),
-				Reason: e.Reason, Text: e.Text, Label: e.Label, Items: each(e.Items, newItemDoc),
+				OperatorReason: e.Reason, Text: e.Text, Label: e.Label, Items: mapSlice(e.Items, newItemDoc),
 			}
 			if err := v.app.printLine(doc, doc.String()); err != nil {
 				return err

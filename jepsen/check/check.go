@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// toldMax is how many findings a check tells in words: the first ones are those that explain.
-const toldMax = 20
+// findingsMax is how many findings a check tells in words: the first ones are those that explain.
+const findingsMax = 20
 
 // Limits bound the checking itself; the zero value means the defaults.
 type Limits struct {
-	// Linear bounds each search for an order of a lock's calls; 0 = 2 min. A search that does not end
+	// LinearizabilityTimeout bounds each search for an order of a lock's calls; 0 = 2 min. A search that does not end
 	// makes the run invalid. In a bubble of testing/synctest there is no bound: time stands there
 	// while anything computes.
-	Linear time.Duration
+	LinearizabilityTimeout time.Duration
 	// Slack is how late the dead may be freed beyond their bound; 0 = 1 s.
 	Slack time.Duration
-	// Growth is, by name of a count, by how much it may have grown at rest.
-	Growth map[string]int64
+	// AllowedGrowth is, by name of a count, by how much it may have grown at rest.
+	AllowedGrowth map[string]int64
 
-	chunk int // so many steps are searched together at least; 0 = chunkMin
+	chunkMin int // so many steps are searched together at least; 0 = chunkMin
 }
 
-// linearMost is long for a search that ends at all, which takes seconds at most: time passes here on a machine
+// linearizabilityTimeoutDefault is long for a search that ends at all, which takes seconds at most: time passes here on a machine
 // that has other things to do, too.
-const linearMost = 2 * time.Minute
+const linearizabilityTimeoutDefault = 2 * time.Minute
 
 // Finding is one thing that must not be.
 type Finding struct {
@@ -42,10 +42,10 @@ type Report struct {
 	Violations []Finding `json:"violations,omitempty"`
 	// Invalid says why the run proves less than it was to prove. It fails too.
 	Invalid []string `json:"invalid,omitempty"`
-	// Looked is how many things each check looked at. One that looked at nothing proved nothing.
-	Looked map[string]int `json:"examined"`
+	// Examined is how many things each check looked at. One that looked at nothing proved nothing.
+	Examined map[string]int `json:"examined"`
 	// Outcomes counts calls by kind and outcome.
-	Outcomes map[Kind]map[Outcome]int `json:"outcomes"`
+	Outcomes map[OpKind]map[Outcome]int `json:"outcomes"`
 	// Unresolved counts acquisitions of which nobody knows what became of them.
 	Unresolved int `json:"unresolved"`
 }
@@ -58,51 +58,51 @@ func (r *Report) String() string {
 	for _, f := range r.Violations {
 		fmt.Fprintln(&b, f)
 	}
-	for _, why := range r.Invalid {
-		fmt.Fprintln(&b, "invalid run:", why)
+	for _, reason := range r.Invalid {
+		fmt.Fprintln(&b, "invalid run:", reason)
 	}
 	for _, c := range checks() {
-		fmt.Fprintf(&b, "%-4s %-60s looked at %d\n", c.id, c.what, r.Looked[c.id])
+		fmt.Fprintf(&b, "%-4s %-60s looked at %d\n", c.id, c.title, r.Examined[c.id])
 	}
 	return b.String()
 }
 
-// check is one of the checks of the manual.
-type check struct {
-	id   string
-	what string
-	run  func(*finder)
+// checkSpec is one of the checks of the manual.
+type checkSpec struct {
+	id    string
+	title string
+	run   func(*checker)
 }
 
-func checks() []check {
-	return []check{
-		{"C1", "operations on each lock are linearizable", linear},
-		{"C2", "no two clients hold conflicting locks", beliefs},
-		{"C3", "fenced resources accept no stale token", fenced},
-		{"C4", "tokens and stamps are monotonic", rising},
-		{"C5", "locks are granted in FIFO order", fifo},
-		{"C6", "no lease expires early", leases},
-		{"C7", "sessions of dead clients expire in time", deaths},
-		{"C8", "a loss is reported before the next grant", toldFirst},
-		{"C9", "a lost lock is never held again", final},
-		{"C10", "each ticket is granted and ended at most once", once},
-		{"C11", "outcomes agree with the log", effects},
-		{"C12", "every call returns", waits},
-		{"C13", "reads agree with the log at their index", reads},
-		{"C14", "cluster time is never fast", clocks},
-		{"C15", "equal digests at equal indexes", digests},
-		{"C16", "conflicting grants in the log do not overlap", excludes},
-		{"C17", "no resource count grows", growth},
+func checks() []checkSpec {
+	return []checkSpec{
+		{"C1", "operations on each lock are linearizable", checkLinearizability},
+		{"C2", "no two clients hold conflicting locks", checkHoldExclusion},
+		{"C3", "fenced resources accept no stale token", checkFencing},
+		{"C4", "tokens and stamps are monotonic", checkMonotonic},
+		{"C5", "locks are granted in FIFO order", checkFIFO},
+		{"C6", "no lease expires early", checkLeases},
+		{"C7", "sessions of dead clients expire in time", checkExpirations},
+		{"C8", "a loss is reported before the next grant", checkLossBeforeGrant},
+		{"C9", "a lost lock is never held again", checkLostIsFinal},
+		{"C10", "each ticket is granted and ended at most once", checkExactlyOnce},
+		{"C11", "outcomes agree with the log", checkOutcomes},
+		{"C12", "every call returns", checkCompletion},
+		{"C13", "reads agree with the log at their index", checkReads},
+		{"C14", "cluster time is never fast", checkClusterTime},
+		{"C15", "equal digests at equal indexes", checkDigests},
+		{"C16", "conflicting grants in the log do not overlap", checkLogExclusion},
+		{"C17", "no resource count grows", checkGrowth},
 	}
 }
 
 // Check runs every check over a history.
 func Check(h *History, limits Limits) *Report {
-	limits.Linear = orElse(limits.Linear, linearMost)
-	limits.Slack = orElse(limits.Slack, time.Second)
-	limits.chunk = orElse(limits.chunk, chunkMin)
-	r := &Report{Looked: map[string]int{}, Outcomes: map[Kind]map[Outcome]int{}}
-	v := newView(h)
+	limits.LinearizabilityTimeout = orDefault(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault)
+	limits.Slack = orDefault(limits.Slack, time.Second)
+	limits.chunkMin = orDefault(limits.chunkMin, chunkMin)
+	r := &Report{Examined: map[string]int{}, Outcomes: map[OpKind]map[Outcome]int{}}
+	v := newHistoryIndex(h)
 	for _, op := range v.ops {
 		if r.Outcomes[op.Kind] == nil {
 			r.Outcomes[op.Kind] = map[Outcome]int{}
@@ -110,52 +110,52 @@ func Check(h *History, limits Limits) *Report {
 		r.Outcomes[op.Kind][op.Outcome]++
 	}
 	for _, c := range checks() {
-		f := &finder{view: v, limits: limits, report: r, id: c.id}
+		f := &checker{historyIndex: v, limits: limits, report: r, id: c.id}
 		c.run(f)
-		if f.more > 0 {
-			r.Violations = append(r.Violations, Finding{c.id, fmt.Sprintf("… and %d more", f.more)})
+		if f.suppressed > 0 {
+			r.Violations = append(r.Violations, Finding{c.id, fmt.Sprintf("… and %d more", f.suppressed)})
 		}
-		r.Looked[c.id] = f.looked
+		r.Examined[c.id] = f.examined
 	}
-	valid(&finder{view: v, limits: limits, report: r})
+	checkValidity(&checker{historyIndex: v, limits: limits, report: r})
 	return r
 }
 
-func orElse[T comparable](value, otherwise T) T {
+func orDefault[T comparable](value, fallback T) T {
 	var zero T
 	if value == zero {
-		return otherwise
+		return fallback
 	}
 	return value
 }
 
-// finder is what one check works with.
-type finder struct {
-	*view
-	limits Limits
-	report *Report
-	id     string
-	told   int
-	more   int
-	looked int
+// checker is what one check works with.
+type checker struct {
+	*historyIndex
+	limits     Limits
+	report     *Report
+	id         string
+	reported   int
+	suppressed int
+	examined   int
 }
 
-// wrong takes down a violation.
-func (f *finder) wrong(format string, args ...any) {
-	if f.told == toldMax {
-		f.more++
+// violationf takes down a violation.
+func (f *checker) violationf(format string, args ...any) {
+	if f.reported == findingsMax {
+		f.suppressed++
 		return
 	}
-	f.told++
+	f.reported++
 	f.report.Violations = append(f.report.Violations, Finding{f.id, fmt.Sprintf(format, args...)})
 }
 
-// invalid takes down why the run proves less than it should, once for each why.
-func (f *finder) invalid(format string, args ...any) {
-	if len(f.report.Invalid) == 2*toldMax {
+// invalidf takes down why the run proves less than it should, once for each why.
+func (f *checker) invalidf(format string, args ...any) {
+	if len(f.report.Invalid) == 2*findingsMax {
 		return
 	}
-	if why := fmt.Sprintf(format, args...); !slices.Contains(f.report.Invalid, why) {
-		f.report.Invalid = append(f.report.Invalid, why)
+	if reason := fmt.Sprintf(format, args...); !slices.Contains(f.report.Invalid, reason) {
+		f.report.Invalid = append(f.report.Invalid, reason)
 	}
 }

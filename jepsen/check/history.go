@@ -12,68 +12,68 @@ import (
 // History is all that was recorded of one run. The order within a slice means nothing, except that
 // of two records of the same thing the later one counts.
 type History struct {
-	Plan     Plan
-	Ops      []Op
-	Holds    []Hold
-	Sessions []Session
-	Beats    []Beat
-	Writes   []Write
-	Faults   []Fault
-	Stalls   []Stall
-	Events   []Event
-	Seen     []Seen
-	Rests    []Rest
+	Plan       Plan
+	Ops        []Op
+	Holds      []Hold
+	Sessions   []Session
+	Renewals   []Renewal
+	Writes     []Write
+	Faults     []Fault
+	Stalls     []Stall
+	Events     []Event
+	NodeStates []NodeState
+	IdleCounts []IdleCount
 
-	// Torn counts the lines that ended in the middle, as those of a killed process do.
-	Torn int
+	// TruncatedLines counts the lines that ended in the middle, as those of a killed process do.
+	TruncatedLines int
 }
 
 // Record is one line: exactly one of its fields is set.
 type Record struct {
-	Plan    *Plan    `json:"plan,omitempty"`
-	Op      *Op      `json:"op,omitempty"`
-	Hold    *Hold    `json:"hold,omitempty"`
-	Session *Session `json:"session,omitempty"`
-	Beat    *Beat    `json:"renewal,omitempty"`
-	Write   *Write   `json:"write,omitempty"`
-	Fault   *Fault   `json:"fault,omitempty"`
-	Stall   *Stall   `json:"stall,omitempty"`
-	Event   *Event   `json:"event,omitempty"`
-	Seen    *Seen    `json:"node_state,omitempty"`
-	Rest    *Rest    `json:"idle_count,omitempty"`
+	Plan      *Plan      `json:"plan,omitempty"`
+	Op        *Op        `json:"op,omitempty"`
+	Hold      *Hold      `json:"hold,omitempty"`
+	Session   *Session   `json:"session,omitempty"`
+	Renewal   *Renewal   `json:"renewal,omitempty"`
+	Write     *Write     `json:"write,omitempty"`
+	Fault     *Fault     `json:"fault,omitempty"`
+	Stall     *Stall     `json:"stall,omitempty"`
+	Event     *Event     `json:"event,omitempty"`
+	NodeState *NodeState `json:"node_state,omitempty"`
+	IdleCount *IdleCount `json:"idle_count,omitempty"`
 }
 
 // Plan says what the run was to be. A run that was not that is invalid.
 type Plan struct {
-	Name   string        `json:"name,omitempty"`
-	Seed   uint64        `json:"seed,omitempty"`
-	Begin  time.Duration `json:"begin,omitempty"` // moments are told to people from here
-	Healed time.Duration `json:"healed"`          // when the last fault had ended
-	End    time.Duration `json:"end"`             // when the record stopped
-	Drain  time.Duration `json:"drain"`           // after Healed no call takes longer
-	Faults []string      `json:"faults,omitempty"`
-	Checks []string      `json:"checks,omitempty"`          // those that must have found something to look at
-	MinOK  int           `json:"min_ok,omitempty"`          // so many operations succeed, or the load was too low
-	Audit  bool          `json:"complete_events,omitempty"` // the events are complete, from Begin to End
-	Above  uint64        `json:"tokens_above,omitempty"`    // the greatest token of earlier runs on the same data
-	Rate   float64       `json:"clock_rate,omitempty"`      // by what factor a leader's clock may be fast or slow; 0 = 1
+	Name           string        `json:"name,omitempty"`
+	Seed           uint64        `json:"seed,omitempty"`
+	Begin          time.Duration `json:"begin,omitempty"` // moments are told to people from here
+	Healed         time.Duration `json:"healed"`          // when the last fault had ended
+	End            time.Duration `json:"end"`             // when the record stopped
+	Drain          time.Duration `json:"drain"`           // after Healed no call takes longer
+	Faults         []string      `json:"faults,omitempty"`
+	Checks         []string      `json:"checks,omitempty"`          // those that must have found something to look at
+	OKMin          int           `json:"min_ok,omitempty"`          // so many operations succeed, or the load was too low
+	CompleteEvents bool          `json:"complete_events,omitempty"` // the events are complete, from Begin to End
+	TokensAbove    uint64        `json:"tokens_above,omitempty"`    // the greatest token of earlier runs on the same data
+	ClockRate      float64       `json:"clock_rate,omitempty"`      // by what factor a leader's clock may be fast or slow; 0 = 1
 }
 
-// Kind says what was called.
-type Kind string
+// OpKind says what was called.
+type OpKind string
 
 // What clients and operators call.
 const (
-	OpLock      Kind = "lock"
-	OpTryLock   Kind = "trylock"
-	OpUnlock    Kind = "unlock"
-	OpDowngrade Kind = "downgrade"
-	OpClose     Kind = "close" // of the session, with all that it holds
-	OpCheck     Kind = "check"
-	OpGet       Kind = "get"
-	OpNow       Kind = "now"
-	OpForce     Kind = "force"  // operator: ends who holds Items[0] with a token up to Token
-	OpExpire    Kind = "expire" // operator: ends Session
+	OpLock          OpKind = "lock"
+	OpTryLock       OpKind = "trylock"
+	OpUnlock        OpKind = "unlock"
+	OpDowngrade     OpKind = "downgrade"
+	OpClose         OpKind = "close" // of the session, with all that it holds
+	OpCheck         OpKind = "check"
+	OpGet           OpKind = "get"
+	OpNow           OpKind = "now"
+	OpForceRelease  OpKind = "force"  // operator: ends who holds Items[0] with a token up to Token
+	OpExpireSession OpKind = "expire" // operator: ends Session
 )
 
 // Outcome is what the caller knows in the end.
@@ -101,7 +101,7 @@ type Item struct {
 	Name    string `json:"name"`
 	Mode    Mode   `json:"mode,omitempty"`
 	Permits int    `json:"permits,omitempty"`
-	Of      int    `json:"limit,omitempty"`
+	Limit   int    `json:"limit,omitempty"`
 }
 
 // Ref names a ticket. Ticket 0 is not known.
@@ -117,7 +117,7 @@ func (r Ref) String() string { return fmt.Sprintf("%d/%d", r.Session, r.Ticket) 
 type Op struct {
 	Client  string        `json:"client"`
 	ID      uint64        `json:"id,omitempty"` // of this client's call; 0 = there is one record of it
-	Kind    Kind          `json:"kind"`
+	Kind    OpKind        `json:"kind"`
 	Ref                   // check: of whom it asks; lock: also where it was refused, if known
 	Items   []Item        `json:"items,omitempty"`
 	Call    time.Duration `json:"call"`
@@ -137,13 +137,13 @@ type Op struct {
 
 func (op *Op) acquires() bool { return op.Kind == OpLock || op.Kind == OpTryLock }
 
-// How says how a hold ended.
-type How string
+// HoldEnd says how a hold ended.
+type HoldEnd string
 
 // The ways in which a client stops to believe.
 const (
-	Unlocked How = "unlocked" // it called Unlock or Close, at To
-	Lost     How = "lost"     // Lost was closed, and the client saw it at To
+	Unlocked HoldEnd = "unlocked" // it called Unlock or Close, at To
+	Lost     HoldEnd = "lost"     // Lost was closed, and the client saw it at To
 )
 
 // Hold is a time in which a client believed that it held what a ticket was granted.
@@ -155,24 +155,24 @@ type Hold struct {
 	From       time.Duration `json:"from"`
 	To         time.Duration `json:"to,omitempty"`         // 0 = until its client died, or the end
 	Downgraded time.Duration `json:"downgraded,omitempty"` // when it called Downgrade
-	How        How           `json:"end,omitempty"`
-	Why        string        `json:"reason,omitempty"` // of a loss, as the client was told: as Event.Why
+	End        HoldEnd       `json:"end,omitempty"`
+	Reason     string        `json:"reason,omitempty"` // of a loss, as the client was told: as Event.Why
 }
 
 // Session is a client's lease.
 type Session struct {
-	Session    uint64        `json:"session"`
-	Client     string        `json:"client"`
-	TTL        time.Duration `json:"ttl"`
-	Disconnect bool          `json:"release_on_disconnect,omitempty"` // released on disconnect
-	Died       time.Duration `json:"died,omitempty"`                  // when it fell silent for ever, by kill or a long pause
+	Session             uint64        `json:"session"`
+	Client              string        `json:"client"`
+	TTL                 time.Duration `json:"ttl"`
+	ReleaseOnDisconnect bool          `json:"release_on_disconnect,omitempty"` // released on disconnect
+	Died                time.Duration `json:"died,omitempty"`                  // when it fell silent for ever, by kill or a long pause
 }
 
-// Beat is an answer that proves that its session was heard.
-type Beat struct {
-	Session uint64        `json:"session"`
-	Sent    time.Duration `json:"sent"`
-	Back    time.Duration `json:"confirmed"`
+// Renewal is an answer that proves that its session was heard.
+type Renewal struct {
+	Session   uint64        `json:"session"`
+	Sent      time.Duration `json:"sent"`
+	Confirmed time.Duration `json:"confirmed"`
 }
 
 // Write is one write to a fenced resource, as the resource saw it.
@@ -187,33 +187,33 @@ type Write struct {
 
 // Fault is something that was done to a node, a link or a client.
 type Fault struct {
-	Kind   string        `json:"kind"`
-	Target string        `json:"target"`
-	From   time.Duration `json:"from"`
-	To     time.Duration `json:"to"`
-	Voids  bool          `json:"excuses_client,omitempty"` // the client Target was paused, or its clock was beyond promise
+	Kind          string        `json:"kind"`
+	Target        string        `json:"target"`
+	From          time.Duration `json:"from"`
+	To            time.Duration `json:"to"`
+	ExcusesClient bool          `json:"excuses_client,omitempty"` // the client Target was paused, or its clock was beyond promise
 }
 
 // Stall is cluster time that did not pass while real time did, or a time in which nothing was committed.
 type Stall struct {
-	Why  string        `json:"reason"`
-	From time.Duration `json:"from"`
-	To   time.Duration `json:"to"`
-	Lost time.Duration `json:"lost_time"`      // a change of leader: To − From + 1 s; a stalled leader: what was cut off
-	Held bool          `json:"held,omitempty"` // nothing is lost by it: what was due in it is done at its end
+	Reason         string        `json:"reason"`
+	From           time.Duration `json:"from"`
+	To             time.Duration `json:"to"`
+	LostTime       time.Duration `json:"lost_time"`      // a change of leader: To − From + 1 s; a stalled leader: what was cut off
+	CommitsBlocked bool          `json:"held,omitempty"` // nothing is lost by it: what was due in it is done at its end
 }
 
-// Happened says what an Event tells.
-type Happened string
+// EventKind says what an Event tells.
+type EventKind string
 
 // What happens to tickets, and to sessions.
 const (
-	EvGranted    Happened = "granted"
-	EvRefused    Happened = "refused"
-	EvLost       Happened = "lost"
-	EvReleased   Happened = "released"
-	EvDowngraded Happened = "downgraded"
-	EvEnded      Happened = "ended" // a session
+	EvGranted    EventKind = "granted"
+	EvRefused    EventKind = "refused"
+	EvLost       EventKind = "lost"
+	EvReleased   EventKind = "released"
+	EvDowngraded EventKind = "downgraded"
+	EvEnded      EventKind = "ended" // a session
 )
 
 // Expired is the Why of a lease that ran out.
@@ -223,19 +223,19 @@ const Expired = "expired"
 // recorded by several. A list that does not show a session any more says that it has ended, too; it
 // does not say at which index, nor why.
 type Event struct {
-	Node     string        `json:"node,omitempty"`
-	At       time.Duration `json:"at"`
-	Index    uint64        `json:"index,omitempty"` // 0 = not known, of a session's end
-	Happened Happened      `json:"kind"`
+	Node  string        `json:"node,omitempty"`
+	At    time.Duration `json:"at"`
+	Index uint64        `json:"index,omitempty"` // 0 = not known, of a session's end
+	Kind  EventKind     `json:"kind"`
 	Ref
 	Token  uint64 `json:"token,omitempty"`
-	Why    string `json:"reason,omitempty"`
+	Reason string `json:"reason,omitempty"`
 	Items  []Item `json:"items,omitempty"`  // of a grant
 	Client string `json:"client,omitempty"` // of a session's end, if that was told
 }
 
-// Seen is what a node's machine showed.
-type Seen struct {
+// NodeState is what a node's machine showed.
+type NodeState struct {
 	Node   string        `json:"node"`
 	At     time.Duration `json:"at"`
 	Term   uint64        `json:"term,omitempty"`
@@ -244,25 +244,25 @@ type Seen struct {
 	Digest uint64        `json:"digest,omitempty"` // 0 = not known
 }
 
-// Rest is what a process counted when nothing was asked of it, before the load or after it.
-type Rest struct {
-	Who    string           `json:"process"`
-	After  bool             `json:"after_load"`
-	Counts map[string]int64 `json:"counts"`
+// IdleCount is what a process counted when nothing was asked of it, before the load or after it.
+type IdleCount struct {
+	Process   string           `json:"process"`
+	AfterLoad bool             `json:"after_load"`
+	Counts    map[string]int64 `json:"counts"`
 }
 
 // Read adds what another file recorded. A record that the end of the file cuts off is counted in
 // Torn: a killed process leaves one.
 func (h *History) Read(r io.Reader) error {
-	in := json.NewDecoder(r)
-	in.DisallowUnknownFields() // what is not understood would not be checked
+	decoder := json.NewDecoder(r)
+	decoder.DisallowUnknownFields() // what is not understood would not be checked
 	for n := 1; ; n++ {
 		var rec Record
-		switch err := in.Decode(&rec); {
+		switch err := decoder.Decode(&rec); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			h.Torn++
+			h.TruncatedLines++
 			return nil
 		case err != nil:
 			return fmt.Errorf("history, record %d: %w", n, err)
@@ -283,8 +283,8 @@ func (h *History) add(r Record) bool {
 		h.Holds = append(h.Holds, *r.Hold)
 	case r.Session != nil:
 		h.Sessions = append(h.Sessions, *r.Session)
-	case r.Beat != nil:
-		h.Beats = append(h.Beats, *r.Beat)
+	case r.Renewal != nil:
+		h.Renewals = append(h.Renewals, *r.Renewal)
 	case r.Write != nil:
 		h.Writes = append(h.Writes, *r.Write)
 	case r.Fault != nil:
@@ -293,10 +293,10 @@ func (h *History) add(r Record) bool {
 		h.Stalls = append(h.Stalls, *r.Stall)
 	case r.Event != nil:
 		h.Events = append(h.Events, *r.Event)
-	case r.Seen != nil:
-		h.Seen = append(h.Seen, *r.Seen)
-	case r.Rest != nil:
-		h.Rests = append(h.Rests, *r.Rest)
+	case r.NodeState != nil:
+		h.NodeStates = append(h.NodeStates, *r.NodeState)
+	case r.IdleCount != nil:
+		h.IdleCounts = append(h.IdleCounts, *r.IdleCount)
 	default:
 		return false
 	}
@@ -316,12 +316,12 @@ func (h *History) Write(w io.Writer) error {
 	put(len(h.Ops), func(i int) Record { return Record{Op: &h.Ops[i]} })
 	put(len(h.Holds), func(i int) Record { return Record{Hold: &h.Holds[i]} })
 	put(len(h.Sessions), func(i int) Record { return Record{Session: &h.Sessions[i]} })
-	put(len(h.Beats), func(i int) Record { return Record{Beat: &h.Beats[i]} })
+	put(len(h.Renewals), func(i int) Record { return Record{Renewal: &h.Renewals[i]} })
 	put(len(h.Writes), func(i int) Record { return Record{Write: &h.Writes[i]} })
 	put(len(h.Faults), func(i int) Record { return Record{Fault: &h.Faults[i]} })
 	put(len(h.Stalls), func(i int) Record { return Record{Stall: &h.Stalls[i]} })
 	put(len(h.Events), func(i int) Record { return Record{Event: &h.Events[i]} })
-	put(len(h.Seen), func(i int) Record { return Record{Seen: &h.Seen[i]} })
-	put(len(h.Rests), func(i int) Record { return Record{Rest: &h.Rests[i]} })
+	put(len(h.NodeStates), func(i int) Record { return Record{NodeState: &h.NodeStates[i]} })
+	put(len(h.IdleCounts), func(i int) Record { return Record{IdleCount: &h.IdleCounts[i]} })
 	return errors.Join(err, out.Flush())
 }

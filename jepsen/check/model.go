@@ -12,30 +12,30 @@ import (
 // step is one thing that happened to a lock, somewhere in its span.
 type step struct {
 	span
-	kind  stepKind
-	grant uint32   // take, give, share, check: which
-	held  bool     // check: the answer
-	shows []uint32 // get: the answer, as far as the grants are known; sorted
-	by    *Op      // of a read
+	kind    stepKind
+	grant   uint32   // take, give, share, check: which
+	held    bool     // check: the answer
+	holders []uint32 // get: the answer, as far as the grants are known; sorted
+	op      *Op      // of a read
 }
 
 type stepKind uint8
 
 const (
-	take stepKind = iota
-	give
-	share
-	look // a check
-	list // a get
+	stepGrant stepKind = iota
+	stepRelease
+	stepDowngrade
+	stepCheck // a check
+	stepGet   // a get
 )
 
 // chunk is a part of a lock's history that begins in one known state.
 type chunk struct {
-	*view
-	name   string
-	grants []grant
-	steps  []step
-	now    state
+	*historyIndex
+	name    string
+	grants  []grant
+	steps   []step
+	initial state
 }
 
 // state is who holds a lock, in a form that can be compared: four bytes for each grant, in order, the
@@ -45,10 +45,10 @@ type state struct {
 	held  string
 }
 
-const downgraded = 1 << 31
+const downgradedBit = 1 << 31
 
 // stepsOf are the steps of a lock, in order of their beginning.
-func (v *view) stepsOf(l *lock, grants []grant) []step {
+func (v *historyIndex) stepsOf(l *lockRecords, grants []grant) []step {
 	var steps []step
 	byRef := make(map[Ref]uint32, len(grants))
 	for i := range grants {
@@ -56,29 +56,29 @@ func (v *view) stepsOf(l *lock, grants []grant) []step {
 		if g.Ref.known() {
 			byRef[g.Ref] = n
 		}
-		steps = append(steps, step{span: g.span, kind: take, grant: n})
-		if g.passing {
+		steps = append(steps, step{span: g.span, kind: stepGrant, grant: n})
+		if g.mayEndAtOnce {
 			continue
 		}
-		steps = append(steps, step{span: g.end, kind: give, grant: n})
-		if g.share != nil {
-			steps = append(steps, step{span: *g.share, kind: share, grant: n})
+		steps = append(steps, step{span: g.end, kind: stepRelease, grant: n})
+		if g.downgradedIn != nil {
+			steps = append(steps, step{span: *g.downgradedIn, kind: stepDowngrade, grant: n})
 		}
 	}
 	for _, op := range l.reads {
-		s := step{span: span{op.Call, op.Return}, kind: look, by: op, held: op.Held}
+		s := step{span: span{op.Call, op.Return}, kind: stepCheck, op: op, held: op.Held}
 		if n, known := byRef[op.Ref]; op.Kind == OpCheck && known && grants[n].token == op.Token {
 			s.grant = n
 			steps = append(steps, s)
 		}
 		if op.Kind == OpGet {
-			s.kind = list
+			s.kind = stepGet
 			for _, ref := range op.Holders {
 				if n, known := byRef[ref]; known {
-					s.shows = append(s.shows, n)
+					s.holders = append(s.holders, n)
 				}
 			}
-			slices.Sort(s.shows)
+			slices.Sort(s.holders)
 			steps = append(steps, s)
 		}
 	}
@@ -88,12 +88,12 @@ func (v *view) stepsOf(l *lock, grants []grant) []step {
 
 func (c *chunk) model() porcupine.Model {
 	return porcupine.Model{
-		Init: func() any { return c.now },
-		Step: func(now, input, _ any) (bool, any) {
-			return c.apply(now.(state), input.(*step))
+		Init: func() any { return c.initial },
+		Step: func(current, input, _ any) (bool, any) {
+			return c.step(current.(state), input.(*step))
 		},
-		Hash: func(now any) uint64 {
-			s := now.(state)
+		Hash: func(current any) uint64 {
+			s := current.(state)
 			h := s.token
 			for i := range len(s.held) {
 				h = (h ^ uint64(s.held[i])) * 1099511628211 // FNV-1a
@@ -101,7 +101,7 @@ func (c *chunk) model() porcupine.Model {
 			return h
 		},
 		DescribeOperation: func(input, _ any) string { return c.describe(input.(*step)) },
-		DescribeState:     func(now any) string { return c.describeState(now.(state)) },
+		DescribeState:     func(current any) string { return c.describeState(current.(state)) },
 	}
 }
 
@@ -110,141 +110,141 @@ func (c *chunk) operations() []porcupine.Operation {
 	ops := make([]porcupine.Operation, len(c.steps))
 	for i := range c.steps {
 		s := &c.steps[i]
-		who := c.who(s)
-		if _, known := clients[who]; !known {
-			clients[who] = len(clients)
+		client := c.client(s)
+		if _, known := clients[client]; !known {
+			clients[client] = len(clients)
 		}
-		ops[i] = porcupine.Operation{ClientId: clients[who], Input: s, Call: int64(s.from), Return: int64(s.to)}
+		ops[i] = porcupine.Operation{ClientId: clients[client], Input: s, Call: int64(s.from), Return: int64(s.to)}
 	}
 	return ops
 }
 
-// apply is the lock: whether a step is possible in a state, and the state after it.
-func (c *chunk) apply(now state, s *step) (bool, state) {
-	_, held := now.find(s.grant)
+// step is the lock: whether a step is possible in a state, and the state after it.
+func (c *chunk) step(current state, s *step) (bool, state) {
+	_, held := current.find(s.grant)
 	switch s.kind {
-	case take:
+	case stepGrant:
 		g := &c.grants[s.grant]
-		if g.token < now.token || g.token == now.token && g.item.Mode == Exclusive || !c.free(now, g.item) {
-			return false, now
+		if g.token < current.token || g.token == current.token && g.item.Mode == Exclusive || !c.admits(current, g.item) {
+			return false, current
 		}
-	case give:
+	case stepRelease:
 		if !held {
-			return false, now
+			return false, current
 		}
-	case look:
-		return s.held == held, now
-	case list:
-		if len(now.held) != 4*len(s.shows) {
-			return false, now
+	case stepCheck:
+		return s.held == held, current
+	case stepGet:
+		if len(current.held) != 4*len(s.holders) {
+			return false, current
 		}
-		for i, n := range s.shows {
-			if now.at(4*i)&^downgraded != n {
-				return false, now
+		for i, n := range s.holders {
+			if current.at(4*i)&^downgradedBit != n {
+				return false, current
 			}
 		}
 	}
-	return true, c.do(now, s)
+	return true, c.transition(current, s)
 }
 
-// do is the state after a step, whether or not it was possible.
-func (c *chunk) do(now state, s *step) state {
-	at, held := now.find(s.grant)
+// transition is the state after a step, whether or not it was possible.
+func (c *chunk) transition(current state, s *step) state {
+	at, held := current.find(s.grant)
 	switch {
-	case s.kind == take:
+	case s.kind == stepGrant:
 		g := &c.grants[s.grant]
-		if now.token = max(now.token, g.token); !g.passing {
-			now.held = now.held[:at] + four(s.grant) + now.held[at:]
+		if current.token = max(current.token, g.token); !g.mayEndAtOnce {
+			current.held = current.held[:at] + encodeGrant(s.grant) + current.held[at:]
 		}
-	case s.kind == give && held:
-		now.held = now.held[:at] + now.held[at+4:]
-	case s.kind == share && held:
-		now.held = now.held[:at] + four(s.grant|downgraded) + now.held[at+4:]
+	case s.kind == stepRelease && held:
+		current.held = current.held[:at] + current.held[at+4:]
+	case s.kind == stepDowngrade && held:
+		current.held = current.held[:at] + encodeGrant(s.grant|downgradedBit) + current.held[at+4:]
 	}
-	return now
+	return current
 }
 
-func four(n uint32) string { return string(binary.BigEndian.AppendUint32(nil, n)) }
+func encodeGrant(n uint32) string { return string(binary.BigEndian.AppendUint32(nil, n)) }
 
 func (s state) at(i int) uint32 { return binary.BigEndian.Uint32([]byte(s.held[i : i+4])) }
 
 // find is where a grant stands among the holders, or would stand.
 func (s state) find(grant uint32) (at int, held bool) {
 	for ; at < len(s.held); at += 4 {
-		if n := s.at(at) &^ downgraded; n >= grant {
+		if n := s.at(at) &^ downgradedBit; n >= grant {
 			return at, n == grant
 		}
 	}
 	return at, false
 }
 
-// free says whether an item fits beside the holders.
-func (c *chunk) free(now state, item Item) bool {
+// admits says whether an item fits beside the holders.
+func (c *chunk) admits(current state, item Item) bool {
 	permits := item.Permits
-	for i := 0; i < len(now.held); i += 4 {
-		held := c.holder(now.at(i))
-		if permits += held.Permits; !fits(held, item) {
+	for i := 0; i < len(current.held); i += 4 {
+		held := c.holder(current.at(i))
+		if permits += held.Permits; !compatible(held, item) {
 			return false
 		}
 	}
-	return item.Mode != Permits || permits <= item.Of
+	return item.Mode != Permits || permits <= item.Limit
 }
 
 func (c *chunk) holder(n uint32) Item {
-	item := c.grants[n&^downgraded].item
-	if n&downgraded != 0 {
+	item := c.grants[n&^downgradedBit].item
+	if n&downgradedBit != 0 {
 		item.Mode = Shared
 	}
 	return item
 }
 
-// after is the one state in which the steps leave the lock. Nothing is under way then, so their order
+// finalState is the one state in which the steps leave the lock. Nothing is under way then, so their order
 // does not matter, but that of what happens to one grant.
-func (c *chunk) after() state {
-	now := c.now
-	for _, kind := range []stepKind{take, share, give} {
+func (c *chunk) finalState() state {
+	current := c.initial
+	for _, kind := range []stepKind{stepGrant, stepDowngrade, stepRelease} {
 		for i := range c.steps {
 			if c.steps[i].kind == kind {
-				now = c.do(now, &c.steps[i])
+				current = c.transition(current, &c.steps[i])
 			}
 		}
 	}
-	return now
+	return current
 }
 
-func (c *chunk) who(s *step) string {
-	if s.by != nil {
-		return s.by.Client
+func (c *chunk) client(s *step) string {
+	if s.op != nil {
+		return s.op.Client
 	}
 	return c.grants[s.grant].client
 }
 
 func (c *chunk) describe(s *step) string {
-	when := fmt.Sprintf("(%s, between %s and %s)", c.who(s), c.at(s.from), c.at(s.to))
-	if s.kind == list {
-		return fmt.Sprintf("get: holders %v %s", s.by.Holders, when)
+	when := fmt.Sprintf("(%s, between %s and %s)", c.client(s), c.formatTime(s.from), c.formatTime(s.to))
+	if s.kind == stepGet {
+		return fmt.Sprintf("get: holders %v %s", s.op.Holders, when)
 	}
 	g := &c.grants[s.grant]
 	switch s.kind {
-	case take:
+	case stepGrant:
 		return fmt.Sprintf("grant of token %d, %v %s", g.token, g.item, when)
-	case give:
+	case stepRelease:
 		return fmt.Sprintf("end of token %d %s", g.token, when)
-	case share:
+	case stepDowngrade:
 		return fmt.Sprintf("downgrade of token %d %s", g.token, when)
 	default:
 		return fmt.Sprintf("check of token %d: held=%v %s", g.token, s.held, when)
 	}
 }
 
-func (c *chunk) describeState(now state) string {
-	if now.held == "" {
-		return fmt.Sprintf("it is free (greatest token %d)", now.token)
+func (c *chunk) describeState(current state) string {
+	if current.held == "" {
+		return fmt.Sprintf("it is free (greatest token %d)", current.token)
 	}
 	text := "it is held by"
-	for i := 0; i < len(now.held); i += 4 {
-		n := now.at(i)
-		g := &c.grants[n&^downgraded]
+	for i := 0; i < len(current.held); i += 4 {
+		n := current.at(i)
+		g := &c.grants[n&^downgradedBit]
 		text += fmt.Sprintf(" %s with token %d (%v)", g.client, g.token, c.holder(n))
 	}
 	return text

@@ -15,29 +15,29 @@ import (
 func main() {
 	dir := flag.String("o", "", "the `directory` to write the report into; none: tell the findings only")
 	flag.Parse()
-	verdict, err := look(*dir, flag.Args())
+	verdict, err := recheck(*dir, flag.Args())
 	switch {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "look:", err)
 		os.Exit(2)
-	case verdict != report.Good:
+	case verdict != report.Passed:
 		os.Exit(1)
 	}
 }
 
-func look(dir string, files []string) (report.Verdict, error) {
+func recheck(dir string, files []string) (report.Verdict, error) {
 	if len(files) == 0 {
 		return "", errors.New("name the files of a history")
 	}
 	var h check.History
 	for _, name := range files {
-		if err := read(&h, name); err != nil {
+		if err := readHistory(&h, name); err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	r := check.Check(&h, check.Limits{})
 	fmt.Print(r)
-	run := report.Run{History: &h, Report: r, Rerun: "go run ./jepsen/look " + strings.Join(files, " ")}
+	run := report.Run{History: &h, Report: r, Command: "go run ./jepsen/look " + strings.Join(files, " ")}
 	if dir == "" {
 		return report.VerdictOf(r), nil
 	}
@@ -49,7 +49,7 @@ func look(dir string, files []string) (report.Verdict, error) {
 	return s.Verdict, nil
 }
 
-func read(h *check.History, name string) error {
+func readHistory(h *check.History, name string) error {
 	file, err := os.Open(name)
 	if err != nil {
 		return err

@@ -16,28 +16,28 @@ import (
 // An operator ended a session in the first half second, before the sessions were listed for the first time, and
 // its client was killed later. So no list ever showed the session; its end is in the watch. At first it was not,
 // and the run was called violated: the session "was never ended".
-func TestASessionThatNoListShowedHasEnded(t *testing.T) {
+func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 	const session, second = 7, time.Second
 	judged := func(moments ...client.EventBatch) []check.Finding {
 		file := filepath.Join(t.TempDir(), "audit.jsonl")
-		r, err := newRecord(file)
+		r, err := newRecorder(file)
 		require.NoError(t, err)
 		a := &audit{record: r, released: map[check.Ref]bool{}}
 		for _, m := range moments {
-			a.told(m)
+			a.recordBatch(m)
 		}
 		live := map[uint64]string{}
-		a.compare(live, []client.SessionInfo{{Session: 9, Label: "c1-1.2"}}, now())
-		a.compare(live, nil, now())
+		a.recordEndedSessions(live, []client.SessionInfo{{Session: 9, Label: "c1-1.2"}}, monotonicNow())
+		a.recordEndedSessions(live, nil, monotonicNow())
 		require.NoError(t, r.close())
 		text, err := os.Open(file)
 		require.NoError(t, err)
 		defer text.Close()
 		h := &check.History{}
 		require.NoError(t, h.Read(text))
-		h.Plan = check.Plan{Begin: now(), End: now() + 60*second, Audit: true}
+		h.Plan = check.Plan{Begin: monotonicNow(), End: monotonicNow() + 60*second, CompleteEvents: true}
 		h.Sessions = append(h.Sessions, // as the program told of it when it was granted a lock
-			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: now() + 20*second})
+			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: monotonicNow() + 20*second})
 		assert.Contains(t, h.Sessions, check.Session{Session: 9, Client: "c1-1.2"})
 		return check.Check(h, check.Limits{}).Violations
 	}

@@ -15,50 +15,50 @@ import (
 
 // node is one `zamok server`, through all of its lives.
 type node struct {
-	cluster *cluster
-	id      string
-	real    string // the IP on which it listens
-	front   string // the IP that others are told: the fabric listens there
-	data    string
-	log     string
-	args    []string
-	wiped   bool // it has lost its data once; only the fault that does that looks at it
+	cluster      *cluster
+	id           string
+	listenIP     string // the IP on which it listens
+	advertisedIP string // the IP that others are told: the fabric listens there
+	data         string
+	log          string
+	args         []string
+	dataWiped    bool // it has lost its data once; only the fault that does that looks at it
 
-	mu      sync.Mutex // guards what follows
-	process *process   // nil = it never ran
-	held    bool       // it is to be down: nobody starts it again
-	busy    bool       // a fault works on it
-	retired bool       // taken out of the cluster
-	starts  int
-	ends    []string // how it ended by itself, other than by a fault
+	mu              sync.Mutex // guards what follows
+	process         *process   // nil = it never ran
+	keptDown        bool       // it is to be down: nobody starts it again
+	inUse           bool       // a fault works on it
+	removed         bool       // taken out of the cluster
+	starts          int
+	unexpectedExits []string // how it ended by itself, other than by a fault
 }
 
 const (
 	clientPort = "5750"
 	peerPort   = "5751"
 	httpPort   = "5752"
-	// restartAfter is how long whoever supervises a node waits before it starts it again.
-	restartAfter = time.Second
-	// orderlyMost is how long a node may take to end in good order.
-	orderlyMost = 20 * time.Second
+	// restartDelay is how long whoever supervises a node waits before it starts it again.
+	restartDelay = time.Second
+	// shutdownTimeout is how long a node may take to end in good order.
+	shutdownTimeout = 20 * time.Second
 )
 
-func (n *node) address(port string) string { return n.front + ":" + port }
+func (n *node) address(port string) string { return n.advertisedIP + ":" + port }
 
 // start runs it. Whoever had held it down lets go.
 func (n *node) start() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.held = false
+	n.keptDown = false
 	return n.run()
 }
 
 // run starts the process if there is none. The caller has the mutex.
 func (n *node) run() error {
-	if n.retired || n.process != nil && n.process.alive() {
+	if n.removed || n.process != nil && n.process.alive() {
 		return nil
 	}
-	p, err := start(n.id, n.log, nil, n.cluster.program, n.args...)
+	p, err := start(n.id, n.log, nil, n.cluster.binary, n.args...)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (n *node) run() error {
 
 // supervise starts the node again when it ended by itself, until the run is over.
 func (n *node) supervise(over context.Context) {
-	tick := time.NewTicker(restartAfter / 4)
+	tick := time.NewTicker(restartDelay / 4)
 	defer tick.Stop()
 	for over.Err() == nil {
 		select {
@@ -79,56 +79,56 @@ func (n *node) supervise(over context.Context) {
 		}
 		n.mu.Lock()
 		p := n.process
-		if p != nil && !p.alive() && !n.held && !n.retired {
-			n.ends = append(n.ends, fmt.Sprint(p.err))
-			n.cluster.say("%s ended by itself: %v", n.id, p.err)
-			n.held = true // until the second is over
+		if p != nil && !p.alive() && !n.keptDown && !n.removed {
+			n.unexpectedExits = append(n.unexpectedExits, fmt.Sprint(p.err))
+			n.cluster.logf("%s ended by itself: %v", n.id, p.err)
+			n.keptDown = true // until the second is over
 			n.mu.Unlock()
-			pause(over, restartAfter)
+			sleepContext(over, restartDelay)
 			n.mu.Lock()
-			n.held = false
+			n.keptDown = false
 			if err := n.run(); err != nil {
-				n.cluster.say("%v", err)
+				n.cluster.logf("%v", err)
 			}
 		}
 		n.mu.Unlock()
 	}
 }
 
-// hold marks it as down on purpose, and gives its process.
-func (n *node) hold() *process {
+// keepDown marks it as down on purpose, and gives its process.
+func (n *node) keepDown() *process {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.held = true
+	n.keptDown = true
 	return n.process
 }
 
 // kill is kill -9. It stays down until start.
 func (n *node) kill() {
-	if p := n.hold(); p != nil {
+	if p := n.keepDown(); p != nil {
 		p.kill()
 	}
 }
 
-// term asks it to end in good order, and ends it if it doesn't. It tells whether it did.
-func (n *node) term() bool {
-	p := n.hold()
+// terminate asks it to end in good order, and ends it if it doesn't. It tells whether it did.
+func (n *node) terminate() bool {
+	p := n.keepDown()
 	if p == nil {
 		return true
 	}
 	p.signal(syscall.SIGTERM)
-	if p.within(orderlyMost) {
+	if p.waitFor(shutdownTimeout) {
 		return true
 	}
 	p.kill()
 	return false
 }
 
-// up is its process, if it runs.
-func (n *node) up() *process {
+// runningProcess is its process, if it runs.
+func (n *node) runningProcess() *process {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.process == nil || !n.process.alive() || n.retired {
+	if n.process == nil || !n.process.alive() || n.removed {
 		return nil
 	}
 	return n.process
@@ -136,7 +136,7 @@ func (n *node) up() *process {
 
 // signal sends a signal if it runs.
 func (n *node) signal(sig syscall.Signal) {
-	if p := n.up(); p != nil {
+	if p := n.runningProcess(); p != nil {
 		p.signal(sig)
 	}
 }
@@ -145,7 +145,7 @@ func (n *node) signal(sig syscall.Signal) {
 func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.real+":"+httpPort+"/metrics", nil)
+	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.listenIP+":"+httpPort+"/metrics", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -166,35 +166,35 @@ func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
 	return counts, lines.Err()
 }
 
-// add makes a node; it does not run yet. How it comes to others is in how: --cluster or --join.
-func (c *cluster) add(how ...string) (*node, error) {
+// addNode makes a node; it does not run yet. How it comes to others is in how: --cluster or --join.
+func (c *cluster) addNode(flags ...string) (*node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := len(c.nodes) + 1
-	data, err := c.dataOf(fmt.Sprint("n", i))
+	data, err := c.dataDir(fmt.Sprint("n", i))
 	if err != nil {
 		return nil, err
 	}
 	n := &node{
-		cluster: c, id: fmt.Sprint("n", i), real: c.ip(10 + 2*i), front: c.ip(11 + 2*i), data: data,
-		log: filepath.Join(c.logs(), fmt.Sprintf("n%d.log", i)),
+		cluster: c, id: fmt.Sprint("n", i), listenIP: c.ip(10 + 2*i), advertisedIP: c.ip(11 + 2*i), data: data,
+		log: filepath.Join(c.logDir(), fmt.Sprintf("n%d.log", i)),
 	}
 	n.args = append([]string{
-		"server", "--id", n.id, "--election-timeout", "250ms", "--data", n.data, "--advertise", n.front, "--listen", n.real + ":" + clientPort,
-		"--peer", n.real + ":" + peerPort, "--http", n.real + ":" + httpPort, "--log-store", c.logStore,
-	}, how...)
+		"server", "--id", n.id, "--election-timeout", "250ms", "--data", n.data, "--advertise", n.advertisedIP, "--listen", n.listenIP + ":" + clientPort,
+		"--peer", n.listenIP + ":" + peerPort, "--http", n.listenIP + ":" + httpPort, "--log-store", c.nodeLogStore,
+	}, flags...)
 	for _, port := range []string{clientPort, peerPort} {
-		if err := c.fabric.serve(n.id, n.address(port), n.real+":"+port); err != nil {
+		if err := c.network.serve(n.id, n.address(port), n.listenIP+":"+port); err != nil {
 			return nil, err
 		}
 	}
 	c.nodes = append(c.nodes, n)
-	c.work.Go(func() { n.supervise(c.over) })
+	c.running.Go(func() { n.supervise(c.done) })
 	return n, nil
 }
 
-// pause lets time pass. False: ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleepContext lets time pass. False: ctx ended before.
+func sleepContext(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

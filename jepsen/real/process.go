@@ -17,7 +17,7 @@ type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser // closed = it is to finish
 	started time.Duration
-	ended   chan struct{} // closed when it was waited for
+	done    chan struct{} // closed when it was waited for
 	err     error         // after that: how it ended
 
 	mu     sync.Mutex // guards what follows
@@ -31,8 +31,8 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 		return nil, err
 	}
 	defer file.Close()
-	program, args = inSpace(name, program, args)
-	p := &process{name: name, cmd: exec.Command(program, args...), ended: make(chan struct{}), started: now()}
+	program, args = namespaceCommand(name, program, args)
+	p := &process{name: name, cmd: exec.Command(program, args...), done: make(chan struct{}), started: monotonicNow()}
 	p.cmd.Stdout, p.cmd.Stderr = file, file
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -44,7 +44,7 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 	}
 	go func() { // ends with the process, which close sees to
 		p.err = p.cmd.Wait()
-		close(p.ended)
+		close(p.done)
 	}()
 	return p, nil
 }
@@ -53,7 +53,7 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 func (p *process) alive() bool {
 	select {
-	case <-p.ended:
+	case <-p.done:
 		return false
 	default:
 		return true
@@ -77,15 +77,15 @@ func (p *process) signal(sig syscall.Signal) {
 // kill ends it at once and waits for its end.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
-	<-p.ended
+	<-p.done
 }
 
-// within waits for its end. False: it still runs.
-func (p *process) within(d time.Duration) bool {
+// waitFor waits for its end. False: it still runs.
+func (p *process) waitFor(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-p.ended:
+	case <-p.done:
 		return true
 	case <-timer.C:
 		return false

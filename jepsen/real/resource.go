@@ -9,24 +9,24 @@ import (
 	"zamok/jepsen/check"
 )
 
-// resource is what the locks guard: it takes no write with a token below the greatest exclusive one that
+// fencedResource is what the locks guard: it takes no write with a token below the greatest exclusive one that
 // it saw. It lives in the process of the run, and is never paused.
-type resource struct {
-	in     net.Listener
-	record *record
-	work   sync.WaitGroup
+type fencedResource struct {
+	listener net.Listener
+	record   *recorder
+	work     sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
-	top   map[string]uint64
-	conns map[net.Conn]struct{}
+	mu           sync.Mutex // guards what follows
+	highestToken map[string]uint64
+	conns        map[net.Conn]struct{}
 }
 
-func newResource(address string, r *record) (*resource, error) {
+func newResource(address string, r *recorder) (*fencedResource, error) {
 	in, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	s := &resource{in: in, record: r, top: map[string]uint64{}, conns: map[net.Conn]struct{}{}}
+	s := &fencedResource{listener: in, record: r, highestToken: map[string]uint64{}, conns: map[net.Conn]struct{}{}}
 	s.work.Go(func() {
 		for {
 			conn, err := in.Accept()
@@ -36,14 +36,14 @@ func newResource(address string, r *record) (*resource, error) {
 			s.mu.Lock()
 			s.conns[conn] = struct{}{}
 			s.mu.Unlock()
-			s.work.Go(func() { s.answer(conn) })
+			s.work.Go(func() { s.serveConn(conn) })
 		}
 	})
 	return s, nil
 }
 
-// answer reads writes, a line each, and says of each whether it was accepted.
-func (s *resource) answer(conn net.Conn) {
+// serveConn reads writes, a line each, and says of each whether it was accepted.
+func (s *fencedResource) serveConn(conn net.Conn) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
@@ -57,19 +57,19 @@ func (s *resource) answer(conn net.Conn) {
 	}
 }
 
-func (s *resource) decide(w check.Write) (accepted bool) {
+func (s *fencedResource) decide(w check.Write) (accepted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.Accepted, w.At = w.Token >= s.top[w.Resource], now()
+	w.Accepted, w.At = w.Token >= s.highestToken[w.Resource], monotonicNow()
 	if w.Accepted && !w.Shared {
-		s.top[w.Resource] = w.Token
+		s.highestToken[w.Resource] = w.Token
 	}
 	s.record.put(check.Record{Write: &w})
 	return w.Accepted
 }
 
-func (s *resource) close() {
-	s.in.Close()
+func (s *fencedResource) close() {
+	s.listener.Close()
 	s.mu.Lock()
 	for conn := range s.conns {
 		conn.Close()
@@ -78,21 +78,21 @@ func (s *resource) close() {
 	s.work.Wait()
 }
 
-// pen is one goroutine's connection to the resource.
-type pen struct {
+// resourceConn is one goroutine's connection to the resource.
+type resourceConn struct {
 	net.Conn
 	answers *bufio.Reader
 }
 
-func newPen(address string) (*pen, error) {
+func dialResource(address string) (*resourceConn, error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	return &pen{conn, bufio.NewReader(conn)}, nil
+	return &resourceConn{conn, bufio.NewReader(conn)}, nil
 }
 
-func (p *pen) write(name, client string, token uint64, shared bool) error {
+func (p *resourceConn) write(name, client string, token uint64, shared bool) error {
 	if _, err := fmt.Fprintf(p, "%q %q %d %t\n", name, client, token, shared); err != nil {
 		return err
 	}

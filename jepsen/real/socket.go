@@ -23,7 +23,7 @@ func socketBetween(from, to *net.TCPAddr) (inode string, err error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &within); err != nil {
 		return "", err
 	}
-	if err := unix.Sendto(fd, askSocket(from, to), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, socketRequest(from, to), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return "", err
 	}
 	answer := make([]byte, 4096)
@@ -31,20 +31,20 @@ func socketBetween(from, to *net.TCPAddr) (inode string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return readSocket(answer[:n])
+	return parseSocket(answer[:n])
 }
 
 const (
-	diagByFamily = 20           // SOCK_DIAG_BY_FAMILY
-	diagAsk      = 16 + 56      // nlmsghdr, inet_diag_req_v2
-	diagInode    = 16 + 52 + 16 // where idiag_inode is in the answer
+	diagByFamily     = 20           // SOCK_DIAG_BY_FAMILY
+	diagRequestBytes = 16 + 56      // nlmsghdr, inet_diag_req_v2
+	diagInodeOffset  = 16 + 52 + 16 // where idiag_inode is in the answer
 )
 
-// askSocket is the question: struct nlmsghdr, struct inet_diag_req_v2.
-func askSocket(from, to *net.TCPAddr) []byte {
-	b := make([]byte, diagAsk)
+// socketRequest is the question: struct nlmsghdr, struct inet_diag_req_v2.
+func socketRequest(from, to *net.TCPAddr) []byte {
+	b := make([]byte, diagRequestBytes)
 	own := binary.NativeEndian
-	own.PutUint32(b[0:], diagAsk)
+	own.PutUint32(b[0:], diagRequestBytes)
 	own.PutUint16(b[4:], diagByFamily)
 	own.PutUint16(b[6:], unix.NLM_F_REQUEST)
 	b[16], b[17] = unix.AF_INET, unix.IPPROTO_TCP
@@ -57,7 +57,7 @@ func askSocket(from, to *net.TCPAddr) []byte {
 	return b
 }
 
-func readSocket(b []byte) (inode string, err error) {
+func parseSocket(b []byte) (inode string, err error) {
 	if len(b) < 20 {
 		return "", errors.New("sock_diag answers nothing")
 	}
@@ -69,8 +69,8 @@ func readSocket(b []byte) (inode string, err error) {
 			return "", nil
 		}
 		return "", fmt.Errorf("sock_diag: %w", err)
-	case kind == diagByFamily && len(b) >= diagInode+4:
-		return fmt.Sprint(own.Uint32(b[diagInode:])), nil
+	case kind == diagByFamily && len(b) >= diagInodeOffset+4:
+		return fmt.Sprint(own.Uint32(b[diagInodeOffset:])), nil
 	default:
 		return "", fmt.Errorf("sock_diag answers with message %d of %d bytes", kind, len(b))
 	}

@@ -9,29 +9,29 @@ import (
 
 // How a bar ends and what it shows, in its last number: end + 10 × mode + 100 × lane.
 const (
-	endOpen = iota
-	endUnlocked
-	endLost
-	endDied
+	holdOpen = iota
+	holdUnlocked
+	holdLost
+	holderDied
 )
 
-// group is several short times of holding that are drawn as one bar.
-type group struct {
+// holdGroup is several short times of holding that are drawn as one bar.
+type holdGroup struct {
 	from, to time.Duration
 	count    int64
 	clients  map[string]bool
 }
 
-// bars are the times in which a lock was held, flat, by beginning, each as: from (as difference to the one
+// encodeBars are the times in which a lock was held, flat, by beginning, each as: from (as difference to the one
 // before), length, client, session, ticket, token (as difference to the one before), end + 10×mode +
 // 100×lane. A group has as client −1, as session how many clients they are, and as ticket how many holds.
-func (d *digest) bars(t *timeline, l *lock, most int) (flat []int64, lanes int64) {
-	alone, groups := d.thin(l, most)
+func (d *analysis) encodeBars(t *timeline, l *lockRecords, most int) (flat []int64, lanes int64) {
+	alone, groups := d.groupShortHolds(l, most)
 	var ends [lanesMax]time.Duration
 	var from, token int64
 	put := func(start, end time.Duration, client, session, ticket, newToken, code int64) {
-		at := d.units(start)
-		flat = append(flat, at-from, d.units(end)-at, client, session, ticket, newToken-token, code)
+		at := d.toUnits(start)
+		flat = append(flat, at-from, d.toUnits(end)-at, client, session, ticket, newToken-token, code)
 		from, token = at, newToken
 	}
 	lanes = 1
@@ -50,21 +50,21 @@ func (d *digest) bars(t *timeline, l *lock, most int) (flat []int64, lanes int64
 		}
 		ends[lane] = max(ends[lane], h.to)
 		lanes = max(lanes, int64(lane)+1)
-		put(h.From, h.to, t.name(h.Client), int64(h.Session), int64(h.Ticket), int64(h.Token), code(h, l.name)+100*int64(lane))
+		put(h.From, h.to, t.name(h.Client), int64(h.Session), int64(h.Ticket), int64(h.Token), barCode(h, l.name)+100*int64(lane))
 	}
 	before(d.end)
 	return flat, lanes
 }
 
-func code(h hold, name string) int64 {
-	end, mode := endOpen, 0
+func barCode(h holdRecord, name string) int64 {
+	end, mode := holdOpen, 0
 	switch {
-	case h.How == check.Unlocked:
-		end = endUnlocked
-	case h.How == check.Lost:
-		end = endLost
+	case h.End == check.Unlocked:
+		end = holdUnlocked
+	case h.End == check.Lost:
+		end = holdLost
 	case h.died:
-		end = endDied
+		end = holderDied
 	}
 	for _, item := range h.Items {
 		switch {
@@ -78,13 +78,13 @@ func code(h hold, name string) int64 {
 	return int64(end + 10*mode)
 }
 
-// thin puts the short times of holding together in groups, if there are more than may be drawn. Those
+// groupShortHolds puts the short times of holding together in groups, if there are more than may be drawn. Those
 // around a violation of this lock stay as they are.
-func (d *digest) thin(l *lock, most int) (alone []hold, groups []group) {
+func (d *analysis) groupShortHolds(l *lockRecords, most int) (alone []holdRecord, groups []holdGroup) {
 	if len(l.holds) <= most {
 		return l.holds, nil
 	}
-	near := d.around(l, min(wholeMax, most))
+	near := d.nearViolation(l, min(ungroupedMax, most))
 	cells := max(1, most/4)
 	width := (d.end-d.begin)/time.Duration(cells) + 1
 	cell := time.Duration(-1)
@@ -99,7 +99,7 @@ func (d *digest) thin(l *lock, most int) (alone []hold, groups []group) {
 		}
 		if at := (h.From - d.begin) / width; at != cell {
 			cell = at
-			groups = append(groups, group{from: h.From, clients: map[string]bool{}})
+			groups = append(groups, holdGroup{from: h.From, clients: map[string]bool{}})
 		}
 		g := &groups[len(groups)-1]
 		g.to = max(g.to, h.to)
@@ -109,19 +109,19 @@ func (d *digest) thin(l *lock, most int) (alone []hold, groups []group) {
 	return alone, groups
 }
 
-// around tells which holds of a lock are near a violation: as near as it takes for them to be so few.
-func (d *digest) around(l *lock, most int) func(hold) bool {
+// nearViolation tells which holds of a lock are near a violation: as near as it takes for them to be so few.
+func (d *analysis) nearViolation(l *lockRecords, most int) func(holdRecord) bool {
 	var moments []time.Duration
-	for _, m := range d.marks {
+	for _, m := range d.violations {
 		if m.lock == l.name {
 			moments = append(moments, m.at...)
 		}
 	}
 	slices.Sort(moments)
-	for room := around; room > unit; room /= 2 {
-		near := func(h hold) bool {
-			i, _ := slices.BinarySearch(moments, h.From-room)
-			return i < len(moments) && moments[i] <= h.to+room
+	for budget := violationMargin; budget > timelineUnit; budget /= 2 {
+		near := func(h holdRecord) bool {
+			i, _ := slices.BinarySearch(moments, h.From-budget)
+			return i < len(moments) && moments[i] <= h.to+budget
 		}
 		n := 0
 		for _, h := range l.holds {
@@ -133,5 +133,5 @@ func (d *digest) around(l *lock, most int) func(hold) bool {
 			return near
 		}
 	}
-	return func(hold) bool { return false }
+	return func(holdRecord) bool { return false }
 }

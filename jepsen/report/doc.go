@@ -19,8 +19,8 @@
 // all clients are taken together, so that one that is served is enough, and calls of lock count only if
 // they were granted at once: the others may have waited for clients. An outage is told of every kind of
 // fault that was under way in it, so with two at once of both; if none was when it began, also of those that
-// had ended less than afterMax before. Of a fault that began when it lasted already it is told only as far as it fell
-// into the fault's time and the afterMax behind it.
+// had ended less than faultTailMax before. Of a fault that began when it lasted already it is told only as far as it fell
+// into the fault's time and the faultTailMax behind it.
 //
 // A fault without a kind is not counted: it says of one client more what another fault, which is counted,
 // voids.

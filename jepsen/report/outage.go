@@ -9,37 +9,37 @@ import (
 )
 
 const (
-	outageMin = 200 * time.Millisecond // what is shorter is how calls take turns
-	beforeMax = time.Second            // so long may an outage seem to have begun before the fault that it is of
-	afterMax  = 5 * time.Second        // so long after a fault an outage may still be its doing
-	noFault   = "(no fault)"
-	everybody = "all clients"
+	outageMin    = 200 * time.Millisecond // what is shorter is how calls take turns
+	faultLeadMax = time.Second            // so long may an outage seem to have begun before the fault that it is of
+	faultTailMax = 5 * time.Second        // so long after a fault an outage may still be its doing
+	noFault      = "(no fault)"
+	allClients   = "all clients"
 )
 
 // Outage is a time in which nothing that a prober asked for succeeded.
 type Outage struct {
-	Prober string        `json:"prober"`
-	From   time.Duration `json:"from_ns"` // from the beginning of the run
-	Lasted time.Duration `json:"duration_ns"`
-	Kinds  []string      `json:"kinds"` // of the faults that were under way
+	Prober   string        `json:"prober"`
+	From     time.Duration `json:"from_ns"` // from the beginning of the run
+	Duration time.Duration `json:"duration_ns"`
+	Kinds    []string      `json:"kinds"` // of the faults that were under way
 
-	beside []*check.Fault
+	faults []*check.Fault
 }
 
-func (d *digest) addOutages() {
+func (d *analysis) addOutages() {
 	if len(d.Probers) == 0 {
-		d.outagesOf(everybody, slices.DeleteFunc(slices.Clone(d.calls), func(op *check.Op) bool {
-			return op.Kind == check.OpLock && told(op) != atOnce // it waits for other clients, or may
+		d.findOutages(allClients, slices.DeleteFunc(slices.Clone(d.calls), func(op *check.Op) bool {
+			return op.Kind == check.OpLock && latencyClass(op) != latencyImmediate // it waits for other clients, or may
 		}))
 	}
 	for _, name := range d.Probers {
-		d.outagesOf(name, slices.DeleteFunc(slices.Clone(d.calls), func(op *check.Op) bool { return op.Client != name }))
+		d.findOutages(name, slices.DeleteFunc(slices.Clone(d.calls), func(op *check.Op) bool { return op.Client != name }))
 	}
-	slices.SortStableFunc(d.outages, func(a, b Outage) int { return cmp.Compare(b.Lasted, a.Lasted) })
+	slices.SortStableFunc(d.outages, func(a, b Outage) int { return cmp.Compare(b.Duration, a.Duration) })
 }
 
-// outagesOf finds the outages in some calls, given by call.
-func (d *digest) outagesOf(prober string, calls []*check.Op) {
+// findOutages finds the outages in some calls, given by call.
+func (d *analysis) findOutages(prober string, calls []*check.Op) {
 	var answers []time.Duration
 	asking := make([]time.Duration, len(calls)) // until when somebody is, of those who called up to this one
 	var until time.Duration
@@ -70,14 +70,14 @@ func (d *digest) outagesOf(prober string, calls []*check.Op) {
 			to = min(to, asking[len(calls)-1])
 		}
 		if to-from > outageMin {
-			d.outages = append(d.outages, d.outage(prober, from, to))
+			d.outages = append(d.outages, d.newOutage(prober, from, to))
 		}
 	}
 }
 
-func (d *digest) outage(prober string, from, to time.Duration) Outage {
-	o := Outage{Prober: prober, From: from - d.begin, Lasted: to - from, beside: d.during(from, to)}
-	for _, f := range o.beside {
+func (d *analysis) newOutage(prober string, from, to time.Duration) Outage {
+	o := Outage{Prober: prober, From: from - d.begin, Duration: to - from, faults: d.concurrentFaults(from, to)}
+	for _, f := range o.faults {
 		o.Kinds = append(o.Kinds, f.Kind)
 	}
 	if len(o.Kinds) == 0 {
@@ -88,33 +88,33 @@ func (d *digest) outage(prober string, from, to time.Duration) Outage {
 	return o
 }
 
-// during are the faults that an outage is told of: those under way in it, and if none of them was when it
+// concurrentFaults are the faults that an outage is told of: those under way in it, and if none of them was when it
 // began, those that had ended shortly before.
-func (d *digest) during(from, to time.Duration) (beside []*check.Fault) {
+func (d *analysis) concurrentFaults(from, to time.Duration) (faults []*check.Fault) {
 	var before []*check.Fault
 	atFirst := false
 	for i := range d.faults {
 		switch f := &d.faults[i]; {
-		case f.From > to || f.To < from-afterMax:
+		case f.From > to || f.To < from-faultTailMax:
 		case f.To < from:
 			before = append(before, f)
 		default:
-			beside = append(beside, f)
-			atFirst = atFirst || f.From <= from+beforeMax
+			faults = append(faults, f)
+			atFirst = atFirst || f.From <= from+faultLeadMax
 		}
 	}
 	if !atFirst {
-		beside = append(beside, before...)
+		faults = append(faults, before...)
 	}
-	return beside
+	return faults
 }
 
-// share is how much of an outage may be a fault's doing: of one that began while it lasted already, what
+// attributedTo is how much of an outage may be a fault's doing: of one that began while it lasted already, what
 // fell into its time and shortly after.
-func (d *digest) share(o *Outage, f *check.Fault) time.Duration {
-	from, to := d.begin+o.From, d.begin+o.From+o.Lasted
-	if f.From > from+beforeMax {
-		return min(to, f.To+afterMax) - f.From
+func (d *analysis) attributedTo(o *Outage, f *check.Fault) time.Duration {
+	from, to := d.begin+o.From, d.begin+o.From+o.Duration
+	if f.From > from+faultLeadMax {
+		return min(to, f.To+faultTailMax) - f.From
 	}
-	return o.Lasted
+	return o.Duration
 }

@@ -28,7 +28,7 @@ func render(w io.Writer, s *Summary, t *timeline) error {
 		return err
 	}
 	page, err := template.New("timeline").Funcs(template.FuncMap{
-		"short":   func(d time.Duration) string { return short(d).String() },
+		"short":   func(d time.Duration) string { return roundForDisplay(d).String() },
 		"count":   func(n map[check.Outcome]int, of string) int { return n[check.Outcome(of)] },
 		"seconds": func(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()) },
 	}).Parse(pageText)

@@ -21,8 +21,8 @@ import (
 type Run struct {
 	History *check.History
 	Report  *check.Report
-	Rerun   string            // the whole command that repeats the run, with its seed
-	Offices []Office          // each time a node became leader; none = guess them from what reads showed
+	Command string            // the whole command that repeats the run, with its seed
+	Epochs  []Epoch           // each time a node became leader; none = guess them from what reads showed
 	Probers []string          // clients whose calls tell of outages, each by itself; none = all together
 	Logs    map[string]string // where the servers' logs are, by the names that they get in logs/
 	Notes   []string          // what else is to be known: what was left out and why
@@ -30,7 +30,7 @@ type Run struct {
 }
 
 // Epoch is one leadership.
-type Office struct {
+type Epoch struct {
 	Node string
 	Term uint64        // 0 = not known
 	From time.Duration // as in the history
@@ -38,8 +38,8 @@ type Office struct {
 }
 
 const (
-	drawnMax = 3        // so many locks have porcupine's picture
-	logMax   = 32 << 20 // so many bytes of a log's end are kept
+	visualizedMax = 3        // so many locks have porcupine's picture
+	logBytesMax   = 32 << 20 // so many bytes of a log's end are kept
 )
 
 // Write writes a run's directory, and makes it if need be. Files that are there are written anew.
@@ -48,26 +48,26 @@ func Write(dir string, run Run) (*Summary, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o777); err != nil {
 		return nil, fmt.Errorf("report: %w", err)
 	}
-	d := newDigest(run)
+	d := newAnalysis(run)
 	s := d.summary()
-	files := writer{dir: dir, summary: s}
+	files := dirWriter{dir: dir, summary: s}
 	for _, name := range slices.Sorted(maps.Keys(run.Logs)) {
-		files.log(name, run.Logs[name])
+		files.copyLog(name, run.Logs[name])
 	}
-	files.file("history.jsonl", "the history", run.History.Write)
-	for i, lock := range d.drawn() {
-		files.file(fmt.Sprintf("order-%d-%s.html", i+1, plain(lock)), fmt.Sprintf("an order of the calls of lock %q", lock),
-			func(w io.Writer) error { return check.Draw(run.History, lock, run.Limits, w) })
+	files.writeFile("history.jsonl", "the history", run.History.Write)
+	for i, lock := range d.locksToVisualize() {
+		files.writeFile(fmt.Sprintf("order-%d-%s.html", i+1, safeFileName(lock)), fmt.Sprintf("an order of the calls of lock %q", lock),
+			func(w io.Writer) error { return check.Visualize(run.History, lock, run.Limits, w) })
 	}
-	files.file("timeline.html", "who held what when, and what was done", func(w io.Writer) error {
+	files.writeFile("timeline.html", "who held what when, and what was done", func(w io.Writer) error {
 		page, err := d.page(s)
 		return errors.Join(err, write(w, page))
 	})
-	files.file("summary.json", "this, for programs", func(w io.Writer) error {
+	files.writeFile("summary.json", "this, for programs", func(w io.Writer) error {
 		text, err := json.MarshalIndent(s, "", "\t")
 		return errors.Join(err, write(w, append(text, '\n')))
 	})
-	files.file("summary.md", "this", func(w io.Writer) error { return write(w, []byte(s.String())) })
+	files.writeFile("summary.md", "this", func(w io.Writer) error { return write(w, []byte(s.String())) })
 	if err := errors.Join(files.errs...); err != nil {
 		return nil, fmt.Errorf("report: %s is not whole: %w", dir, err)
 	}
@@ -79,17 +79,17 @@ func write(w io.Writer, text []byte) error {
 	return err
 }
 
-// writer writes the files of one directory. One that fails keeps no other from being written.
-type writer struct {
+// dirWriter writes the files of one directory. One that fails keeps no other from being written.
+type dirWriter struct {
 	dir     string
 	summary *Summary
 	errs    []error
 }
 
-// file writes one file, and has the summary name it: so what lists the files is written last.
-func (d *writer) file(name, what string, fill func(io.Writer) error) {
+// writeFile writes one file, and has the summary name it: so what lists the files is written last.
+func (d *dirWriter) writeFile(name, description string, fill func(io.Writer) error) {
 	if !strings.HasPrefix(name, "summary") {
-		d.summary.Files = append(d.summary.Files, File{name, what})
+		d.summary.Files = append(d.summary.Files, File{name, description})
 	}
 	file, err := os.Create(filepath.Join(d.dir, filepath.FromSlash(name)))
 	if err == nil {
@@ -100,8 +100,8 @@ func (d *writer) file(name, what string, fill func(io.Writer) error) {
 	}
 }
 
-// log copies a log, of a very long one the end. One that lies in the directory already stays there.
-func (d *writer) log(name, from string) {
+// copyLog copies a log, of a very long one the end. One that lies in the directory already stays there.
+func (d *dirWriter) copyLog(name, from string) {
 	if inside, err := filepath.Rel(d.dir, from); err == nil && filepath.IsLocal(inside) {
 		d.summary.Files = append(d.summary.Files, File{filepath.ToSlash(inside), "a log"})
 		if _, err := os.Stat(from); err != nil {
@@ -109,7 +109,7 @@ func (d *writer) log(name, from string) {
 		}
 		return
 	}
-	d.file("logs/"+plain(name), "a log", func(w io.Writer) error {
+	d.writeFile("logs/"+safeFileName(name), "a log", func(w io.Writer) error {
 		file, err := os.Open(from)
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func (d *writer) log(name, from string) {
 		if err != nil {
 			return err
 		}
-		if over := info.Size() - logMax; over > 0 {
+		if over := info.Size() - logBytesMax; over > 0 {
 			if _, err := file.Seek(over, io.SeekStart); err != nil {
 				return err
 			}
@@ -132,8 +132,8 @@ func (d *writer) log(name, from string) {
 	})
 }
 
-// plain makes a file's name of anything.
-func plain(name string) string {
+// safeFileName makes a file's name of anything.
+func safeFileName(name string) string {
 	const longest = 60
 	safe := strings.Map(func(r rune) rune {
 		switch {
@@ -145,11 +145,11 @@ func plain(name string) string {
 	return cmp.Or(strings.TrimLeft(safe[:min(len(safe), longest)], "."), "_")
 }
 
-// drawn are the locks that a violation names, or else the busiest one.
-func (d *digest) drawn() []string {
+// locksToVisualize are the locks that a violation names, or else the busiest one.
+func (d *analysis) locksToVisualize() []string {
 	var names []string
-	for _, m := range d.marks {
-		if m.lock != "" && d.locks[m.lock] != nil && !slices.Contains(names, m.lock) && len(names) < drawnMax {
+	for _, m := range d.violations {
+		if m.lock != "" && d.locks[m.lock] != nil && !slices.Contains(names, m.lock) && len(names) < visualizedMax {
 			names = append(names, m.lock)
 		}
 	}
@@ -160,7 +160,7 @@ func (d *digest) drawn() []string {
 }
 
 // page makes timeline.html, with as much in it as fits.
-func (d *digest) page(s *Summary) ([]byte, error) {
+func (d *analysis) page(s *Summary) ([]byte, error) {
 	for bars := barsMax; ; bars /= 2 {
 		var page bytes.Buffer
 		if err := render(&page, s, d.timeline(bars)); err != nil {

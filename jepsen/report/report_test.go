@@ -15,30 +15,30 @@ import (
 	"zamok/jepsen/check"
 )
 
-func sum(counts []int) (n int) {
+func sumCounts(counts []int) (n int) {
 	for _, c := range counts {
 		n += c
 	}
 	return n
 }
 
-func TestWhatIsWrittenAgreesWithTheHistory(t *testing.T) {
-	h := lived(seedOf(t), 2000, names("lock-", 5), names("c", 9))
+func TestReportMatchesHistory(t *testing.T) {
+	h := sampleRun(testSeed(t), 2000, names("lock-", 5), names("c", 9))
 	log := filepath.Join(t.TempDir(), "stderr")
 	require.NoError(t, os.WriteFile(log, []byte("a word\n"), 0o600))
-	dir, s, drawn, page := written(t, Run{
-		History: h, Rerun: "make it SEED=1", Logs: map[string]string{"n1.log": log}, Notes: []string{"no root"},
+	dir, s, drawn, page := writeSample(t, Run{
+		History: h, Command: "make it SEED=1", Logs: map[string]string{"n1.log": log}, Notes: []string{"no root"},
 	})
-	require.Equal(t, Good, s.Verdict, "%v %v", s.Violations, s.Invalid)
+	require.Equal(t, Passed, s.Verdict, "%v %v", s.Violations, s.Invalid)
 
 	tries := len(h.Ops) - 3*2000 // each lock has two lines, and an unlock
 	assert.Equal(t, 2*2000+tries, s.Operations)
 	assert.Equal(t, map[check.Outcome]int{check.OK: 2 * 2000, check.Refused: tries}, s.Outcomes)
-	assert.Equal(t, s.Outcomes[check.OK], sum(drawn.OK))
-	assert.Equal(t, s.Outcomes[check.Refused], sum(drawn.Refused))
-	assert.Zero(t, sum(drawn.Unknown))
-	assert.Equal(t, 2*2000, sum(drawn.Answers.Count)+sum(drawn.Waits.Count))
-	assert.Greater(t, sum(drawn.Waits.Count), 100)
+	assert.Equal(t, s.Outcomes[check.OK], sumCounts(drawn.OK))
+	assert.Equal(t, s.Outcomes[check.Refused], sumCounts(drawn.Refused))
+	assert.Zero(t, sumCounts(drawn.Unknown))
+	assert.Equal(t, 2*2000, sumCounts(drawn.Answers.Count)+sumCounts(drawn.Waits.Count))
+	assert.Greater(t, sumCounts(drawn.Waits.Count), 100)
 
 	assert.Equal(t, 2000, s.Holds)
 	total := int64(0)
@@ -53,9 +53,9 @@ func TestWhatIsWrittenAgreesWithTheHistory(t *testing.T) {
 	assert.Equal(t, 20, s.FaultCount)
 	assert.Equal(t, 3, s.Kinds())
 	assert.Equal(t, 7, s.Faults[0].Count)
-	assert.Equal(t, (0+3+6+9+12+15+18)*time.Millisecond, s.Faults[0].Lasted)
+	assert.Equal(t, (0+3+6+9+12+15+18)*time.Millisecond, s.Faults[0].Duration)
 	assert.Equal(t, 3, s.LeaderChanges, "terms 3 to 6")
-	assert.True(t, s.Guessed)
+	assert.True(t, s.EpochsInferred)
 
 	var back check.History
 	text, err := os.ReadFile(filepath.Join(dir, "history.jsonl"))
@@ -77,19 +77,19 @@ func TestWhatIsWrittenAgreesWithTheHistory(t *testing.T) {
 }
 
 // The names in a history come from clients, and may be anything.
-func TestNamesAreNeverMarkup(t *testing.T) {
+func TestNamesAreEscaped(t *testing.T) {
 	const evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-	h := lived(seedOf(t), 50, []string{evil, `"'&` + evil}, []string{evil, "c" + evil})
+	h := sampleRun(testSeed(t), 50, []string{evil, `"'&` + evil}, []string{evil, "c" + evil})
 	h.Plan.Name = evil
 	for i := range h.Faults {
 		h.Faults[i].Kind, h.Faults[i].Target = evil, evil
 	}
-	h.Stalls = []check.Stall{{Why: evil, From: second, To: 2 * second}}
+	h.Stalls = []check.Stall{{Reason: evil, From: second, To: 2 * second}}
 	r := check.Check(h, check.Limits{})
 	r.Violations = []check.Finding{{Check: "C1", Text: `lock "` + evil + `": ` + evil}}
 	r.Invalid = []string{evil}
-	dir, s, _, _ := written(t, Run{
-		History: h, Report: r, Rerun: evil, Notes: []string{evil}, Offices: []Office{{Node: evil, From: second}}, Probers: []string{evil},
+	dir, s, _, _ := writeSample(t, Run{
+		History: h, Report: r, Command: evil, Notes: []string{evil}, Epochs: []Epoch{{Node: evil, From: second}}, Probers: []string{evil},
 	})
 	assert.Equal(t, Violated, s.Verdict)
 	files, err := filepath.Glob(filepath.Join(dir, "*.html"))
@@ -114,9 +114,9 @@ func TestNamesAreNeverMarkup(t *testing.T) {
 }
 
 // Nothing is asked of the network, and all that is linked lies beside the page.
-func TestThePageIsWhole(t *testing.T) {
-	h := lived(seedOf(t), 50, names("lock-", 2), names("c", 2))
-	dir, _, _, page := written(t, Run{History: h})
+func TestPageIsSelfContained(t *testing.T) {
+	h := sampleRun(testSeed(t), 50, names("lock-", 2), names("c", 2))
+	dir, _, _, page := writeSample(t, Run{History: h})
 	fetches := regexp.MustCompile(`(?i)\ssrc=|url\(|@import|fetch\(|XMLHttpRequest|WebSocket|import\(|https?:`)
 	assert.Empty(t, fetches.FindString(page))
 	assert.Contains(t, page, `default-src 'none'`)
@@ -128,7 +128,7 @@ func TestThePageIsWhole(t *testing.T) {
 }
 
 // A long run has more in it than a page holds: it is counted together, and nothing is left out.
-func TestAPageHasItsLimit(t *testing.T) {
+func TestPageSizeLimit(t *testing.T) {
 	holds := 250_000
 	if testing.Short() {
 		holds = 60_000
@@ -140,9 +140,9 @@ func TestAPageHasItsLimit(t *testing.T) {
 		{"few", names("lock-", 9), names("c", 30)},
 		{"many", names(strings.Repeat("a long name of a lock ", 40), 500), names(strings.Repeat("and of a client ", 30), 30_000)},
 	} {
-		h := lived(seedOf(t), holds, c.locks, c.clients)
+		h := sampleRun(testSeed(t), holds, c.locks, c.clients)
 		start := time.Now()
-		d := newDigest(Run{History: h, Report: &check.Report{}})
+		d := newAnalysis(Run{History: h, Report: &check.Report{}})
 		page, err := d.page(d.summary())
 		require.NoError(t, err)
 		t.Logf("%s: %d operations make %d bytes in %v", c.name, len(h.Ops), len(page), time.Since(start))
@@ -161,13 +161,13 @@ func TestAPageHasItsLimit(t *testing.T) {
 
 // What lies in the directory already is named, and not copied onto itself; of a very long one the end is kept.
 func TestLogs(t *testing.T) {
-	h := lived(seedOf(t), 10, names("lock-", 1), names("c", 1))
+	h := sampleRun(testSeed(t), 10, names("lock-", 1), names("c", 1))
 	dir := t.TempDir()
 	inside, long := filepath.Join(dir, "n1", "out"), filepath.Join(t.TempDir(), "long")
 	require.NoError(t, os.Mkdir(filepath.Dir(inside), 0o700))
 	require.NoError(t, os.WriteFile(inside, []byte("stays"), 0o600))
 	require.NoError(t, os.WriteFile(long, nil, 0o600))
-	require.NoError(t, os.Truncate(long, logMax+5))
+	require.NoError(t, os.Truncate(long, logBytesMax+5))
 	run := Run{History: h, Report: check.Check(h, check.Limits{}), Logs: map[string]string{"n1": inside, "../../n2": long}}
 	s, err := Write(dir, run)
 	require.NoError(t, err)
@@ -177,7 +177,7 @@ func TestLogs(t *testing.T) {
 	require.NoError(t, err)
 	first, rest, _ := strings.Cut(string(kept), "\n")
 	assert.Equal(t, "… 5 bytes before this are left out", first)
-	assert.Len(t, rest, logMax)
+	assert.Len(t, rest, logBytesMax)
 
 	run.Logs["gone"] = filepath.Join(dir, "no such file")
 	_, err = Write(dir, run)

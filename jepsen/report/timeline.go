@@ -10,42 +10,42 @@ import (
 )
 
 const (
-	unit      = 100 * time.Microsecond // of the page's moments
-	binMin    = 100 * time.Millisecond
-	binsMax   = 6000
-	locksMax  = 8      // so many locks are drawn
-	barsMax   = 30_000 // so many times of holding, over all of them
-	barsOther = 5_000  // so many faults, and as many outages, epochs and stalls
-	kindsMax  = 64     // kinds of faults that have a row of their own
-	around    = 2 * time.Second
-	wholeMax  = 500 // so many bars around violations are kept whole, for each lock
-	lanesMax  = 6   // holders beside each other; more are drawn over each other
-	textMax   = 2000
-	namesMax  = 120
-	pageMax   = 3_000_000
+	timelineUnit    = 100 * time.Microsecond // of the page's moments
+	binMin          = 100 * time.Millisecond
+	binsMax         = 6000
+	locksMax        = 8      // so many locks are drawn
+	barsMax         = 30_000 // so many times of holding, over all of them
+	otherBarsMax    = 5_000  // so many faults, and as many outages, epochs and stalls
+	kindsMax        = 64     // kinds of faults that have a row of their own
+	violationMargin = 2 * time.Second
+	ungroupedMax    = 500 // so many bars around violations are kept whole, for each lock
+	lanesMax        = 6   // holders beside each other; more are drawn over each other
+	textMax         = 2000
+	namesMax        = 120
+	pageMax         = 3_000_000
 )
 
 // timeline is what the page draws. Moments and lengths are in units, from the beginning; latencies are in
 // microseconds. A list of bars is flat, and its comment tells what one bar takes in it.
 type timeline struct {
-	UnitsPerSecond int64      `json:"unitsPerSecond"`
-	End            int64      `json:"end"`
-	Healed         int64      `json:"healed"`
-	Bin            int64      `json:"bin"`
-	Names          []string   `json:"names"` // bars name things by their place in it
-	OK             []int      `json:"ok"`
-	Refused        []int      `json:"refused"`
-	Unknown        []int      `json:"unknown"`
-	Answers        quantiles  `json:"answers"`
-	Waits          quantiles  `json:"waits"`
-	Faults         []lane     `json:"faults"`  // from, length, target
-	Offices        []int64    `json:"epochs"`  // from, length, node, term
-	Stalls         []int64    `json:"stalls"`  // from, length, why
-	Outages        []int64    `json:"outages"` // from, length, prober
-	Locks          []lockLane `json:"locks"`
-	Marks          []pageMark `json:"marks"`
+	UnitsPerSecond int64           `json:"unitsPerSecond"`
+	End            int64           `json:"end"`
+	Healed         int64           `json:"healed"`
+	Bin            int64           `json:"bin"`
+	Names          []string        `json:"names"` // bars name things by their place in it
+	OK             []int           `json:"ok"`
+	Refused        []int           `json:"refused"`
+	Unknown        []int           `json:"unknown"`
+	Answers        quantiles       `json:"answers"`
+	Waits          quantiles       `json:"waits"`
+	Faults         []lane          `json:"faults"`  // from, length, target
+	Epochs         []int64         `json:"epochs"`  // from, length, node, term
+	Stalls         []int64         `json:"stalls"`  // from, length, why
+	Outages        []int64         `json:"outages"` // from, length, prober
+	Locks          []lockLane      `json:"locks"`
+	Marks          []pageViolation `json:"marks"`
 
-	places map[string]int64
+	nameIndex map[string]int64
 }
 
 type lane struct {
@@ -68,7 +68,7 @@ type lockLane struct {
 	Bars  []int64 `json:"bars"` // see bars
 }
 
-type pageMark struct {
+type pageViolation struct {
 	Check string  `json:"check"`
 	Text  string  `json:"text"`
 	At    []int64 `json:"at"`
@@ -76,13 +76,13 @@ type pageMark struct {
 }
 
 // timeline makes the page's data, with so many bars of holding at most.
-func (d *digest) timeline(bars int) *timeline {
+func (d *analysis) timeline(bars int) *timeline {
 	t := &timeline{
-		UnitsPerSecond: int64(time.Second / unit), End: d.units(d.end), Healed: d.units(d.History.Plan.Healed),
-		places: map[string]int64{},
+		UnitsPerSecond: int64(time.Second / timelineUnit), End: d.toUnits(d.end), Healed: d.toUnits(d.History.Plan.Healed),
+		nameIndex: map[string]int64{},
 	}
-	bin := d.bin()
-	t.Bin = int64(bin / unit)
+	bin := d.binWidth()
+	t.Bin = int64(bin / timelineUnit)
 	bins := int((d.end-d.begin)/bin) + 1
 	t.OK, t.Refused, t.Unknown = make([]int, bins), make([]int, bins), make([]int, bins)
 	answers, waits := make([][]int64, bins), make([][]int64, bins)
@@ -100,10 +100,10 @@ func (d *digest) timeline(bars int) *timeline {
 			t.Unknown[i]++
 		}
 		took := int64((op.Return - op.Call) / time.Microsecond)
-		switch told(op) {
-		case atOnce, gave, reading:
+		switch latencyClass(op) {
+		case latencyImmediate, latencyRelease, latencyRead:
 			answers[i] = append(answers[i], took)
-		case waited:
+		case latencyQueued:
 			waits[i] = append(waits[i], took)
 		}
 	}
@@ -111,23 +111,23 @@ func (d *digest) timeline(bars int) *timeline {
 	d.drawFaults(t)
 	locks := d.busiest(locksMax)
 	for _, l := range locks {
-		lane := lockLane{Name: cut(l.name, namesMax), Holds: len(l.holds), Depth: d.depth(l, bin, bins)}
-		lane.Bars, lane.Lanes = d.bars(t, l, bars/len(locks))
+		lane := lockLane{Name: truncate(l.name, namesMax), Holds: len(l.holds), Depth: d.depth(l, bin, bins)}
+		lane.Bars, lane.Lanes = d.encodeBars(t, l, bars/len(locks))
 		t.Locks = append(t.Locks, lane)
 	}
-	for _, m := range d.marks {
-		p := pageMark{Check: m.Check, Text: cut(m.Text, textMax), At: []int64{}}
-		p.Lock = slices.IndexFunc(locks, func(l *lock) bool { return l.name == m.lock })
+	for _, m := range d.violations {
+		p := pageViolation{Check: m.Check, Text: truncate(m.Text, textMax), At: []int64{}}
+		p.Lock = slices.IndexFunc(locks, func(l *lockRecords) bool { return l.name == m.lock })
 		for _, at := range m.at {
-			p.At = append(p.At, d.units(at))
+			p.At = append(p.At, d.toUnits(at))
 		}
 		t.Marks = append(t.Marks, p)
 	}
 	return t
 }
 
-// bin is what is counted together: a round time of which there are not too many.
-func (d *digest) bin() time.Duration {
+// binWidth is what is counted together: a round time of which there are not too many.
+func (d *analysis) binWidth() time.Duration {
 	for bin := binMin; ; bin *= 10 {
 		for _, times := range []time.Duration{1, 2, 5} {
 			if (d.end-d.begin)/(times*bin) < binsMax {
@@ -137,21 +137,21 @@ func (d *digest) bin() time.Duration {
 	}
 }
 
-func (d *digest) units(at time.Duration) int64 { return int64(max(0, at-d.begin) / unit) }
+func (d *analysis) toUnits(at time.Duration) int64 { return int64(max(0, at-d.begin) / timelineUnit) }
 
 // name is the place of a name in the list that bars refer to.
 func (t *timeline) name(name string) int64 {
-	place, known := t.places[name]
+	place, known := t.nameIndex[name]
 	if !known {
 		place = int64(len(t.Names))
-		t.places[name] = place
-		t.Names = append(t.Names, cut(name, namesMax))
+		t.nameIndex[name] = place
+		t.Names = append(t.Names, truncate(name, namesMax))
 	}
 	return place
 }
 
-// cut shortens a text; names are as long as whoever made them up liked.
-func cut(text string, most int) string {
+// truncate shortens a text; names are as long as whoever made them up liked.
+func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
@@ -169,7 +169,7 @@ func quantilesOf(bins [][]int64) quantiles {
 	return q
 }
 
-func (d *digest) drawFaults(t *timeline) {
+func (d *analysis) drawFaults(t *timeline) {
 	rows := map[string]int{}
 	for i, f := range d.faults {
 		kind := f.Kind
@@ -181,27 +181,27 @@ func (d *digest) drawFaults(t *timeline) {
 		if !known {
 			row = len(t.Faults)
 			rows[kind] = row
-			t.Faults = append(t.Faults, lane{Name: cut(kind, namesMax)})
+			t.Faults = append(t.Faults, lane{Name: truncate(kind, namesMax)})
 		}
 		l := &t.Faults[row]
-		if l.Count++; i < barsOther {
-			l.Bars = append(l.Bars, d.units(f.From), d.units(f.To)-d.units(f.From), t.name(f.Target))
+		if l.Count++; i < otherBarsMax {
+			l.Bars = append(l.Bars, d.toUnits(f.From), d.toUnits(f.To)-d.toUnits(f.From), t.name(f.Target))
 		}
 	}
 	slices.SortFunc(t.Faults, func(a, b lane) int { return cmp.Compare(a.Name, b.Name) })
-	for _, o := range d.offices[:min(len(d.offices), barsOther)] {
-		t.Offices = append(t.Offices, d.units(o.From), d.units(o.To)-d.units(o.From), t.name(o.Node), int64(o.Term))
+	for _, o := range d.epochs[:min(len(d.epochs), otherBarsMax)] {
+		t.Epochs = append(t.Epochs, d.toUnits(o.From), d.toUnits(o.To)-d.toUnits(o.From), t.name(o.Node), int64(o.Term))
 	}
-	for _, s := range d.History.Stalls[:min(len(d.History.Stalls), barsOther)] {
-		t.Stalls = append(t.Stalls, d.units(s.From), d.units(s.To)-d.units(s.From), t.name(s.Why))
+	for _, s := range d.History.Stalls[:min(len(d.History.Stalls), otherBarsMax)] {
+		t.Stalls = append(t.Stalls, d.toUnits(s.From), d.toUnits(s.To)-d.toUnits(s.From), t.name(s.Reason))
 	}
-	for _, o := range d.outages[:min(len(d.outages), barsOther)] { // the longest ones
-		t.Outages = append(t.Outages, int64(o.From/unit), int64(o.Lasted/unit), t.name(o.Prober))
+	for _, o := range d.outages[:min(len(d.outages), otherBarsMax)] { // the longest ones
+		t.Outages = append(t.Outages, int64(o.From/timelineUnit), int64(o.Duration/timelineUnit), t.name(o.Prober))
 	}
 }
 
 // depth is how many calls waited for a lock at once, at most, in each bin.
-func (d *digest) depth(l *lock, bin time.Duration, bins int) []int {
+func (d *analysis) depth(l *lockRecords, bin time.Duration, bins int) []int {
 	type step struct {
 		at   time.Duration
 		more int

@@ -13,18 +13,18 @@ import (
 	"zamok/raftnode"
 )
 
-// smallLogs lets nodes make snapshots soon, so that who was away needs one.
-func smallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 64, time.Second }
+// withSmallLogs lets nodes make snapshots soon, so that who was away needs one.
+func withSmallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 64, time.Second }
 
 // backoffMax is how long raft may wait before it tries again to replicate to a node that was away.
 const backoffMax = 11 * time.Second
 
-func TestAFollowerThatWasAwayCatchesUpBySnapshotWhileLoadGoesOn(t *testing.T) {
+func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, disks := range []Disks{InMemory, OnDisk} {
-		Run(t, Config{Disks: disks, Tune: smallLogs}, func(s *Sim) {
+		Run(t, Config{Disks: disks, Tune: withSmallLogs}, func(s *Sim) {
 			leader := s.Start()
-			load := s.Load(LoadConfig{Clients: 4, TTL: 5 * time.Second, Locks: 4, Hold: 500 * time.Millisecond})
+			load := s.Load(LoadConfig{Clients: 4, TTL: 5 * time.Second, Locks: 4, HoldMax: 500 * time.Millisecond})
 			away := s.Others(leader)[0]
 			for _, how := range []string{"killed", "cut off"} {
 				_, before := s.Audit.Compared()
@@ -39,16 +39,16 @@ func TestAFollowerThatWasAwayCatchesUpBySnapshotWhileLoadGoesOn(t *testing.T) {
 					away.Restart()
 				}
 				leader = s.Leader()
-				s.Follow(leader, away, backoffMax)
+				s.AwaitApplied(leader, away, backoffMax)
 				_, after := s.Audit.Compared()
 				installed := s.Trace.Has(away.ID, "Installed remote snapshot")
 				assert.True(s, installed && after > before, "%s: it caught up without a snapshot", how)
 				away.Kill() // its log has a hole now, where the snapshot is
 				away.Restart()
-				s.Follow(leader, away, backoffMax)
+				s.AwaitApplied(leader, away, backoffMax)
 			}
 			load.Stop()
-			s.Drained(10 * time.Second)
+			s.AwaitDrained(10 * time.Second)
 			s.Check(load.History)
 		})
 	}
@@ -56,7 +56,7 @@ func TestAFollowerThatWasAwayCatchesUpBySnapshotWhileLoadGoesOn(t *testing.T) {
 
 // While a snapshot is installed, raft's main loop on the follower does nothing else, for as long as
 // it takes. Nobody must mind: not its watchdog, and not the cluster.
-func TestAnInstallThatTakesTwentySecondsKillsNobody(t *testing.T) {
+func TestSlowSnapshotInstall(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Second
 	for _, slow := range []string{"link", "disk"} {
@@ -66,17 +66,17 @@ func TestAnInstallThatTakesTwentySecondsKillsNobody(t *testing.T) {
 			away := s.Others(leader)[0]
 			away.Kill()
 			for i := range 1000 { // 4 MB
-				leader.Must(&fsm.OpenSession{
+				leader.MustPropose(&fsm.OpenSession{
 					Secret: hashOf(fmt.Sprint("heavy", i)), TTL: clock.Hour,
 					Metadata: strings.Repeat("m", fsm.MetadataBytesMax),
 				})
 			}
-			load := s.Load(LoadConfig{Clients: 2, TTL: 5 * time.Second, Locks: 4, Hold: time.Second})
+			load := s.Load(LoadConfig{Clients: 2, TTL: 5 * time.Second, Locks: 4, HoldMax: time.Second})
 			time.Sleep(20 * time.Second)
 			size := 1000 * fsm.MetadataBytesMax
 			switch slow {
 			case "link":
-				s.Network.Narrow(leader.Host, away.Host, size/int(takes/time.Second))
+				s.Network.LimitRate(leader.Host, away.Host, size/int(takes/time.Second))
 			case "disk":
 				away.Disk.SlowSnapshots(takes / time.Duration(size/(32<<10)))
 			}
@@ -87,14 +87,14 @@ func TestAnInstallThatTakesTwentySecondsKillsNobody(t *testing.T) {
 			})
 			took := s.Elapsed() - began
 			s.Network.HealAll()
-			s.Follow(leader, away, backoffMax)
+			s.AwaitApplied(leader, away, backoffMax)
 			s.Logf("slow %s: installed after %v", slow, took)
 			assert.Greater(s, took, takes*3/4, "slow %s: it was not slow", slow)
 			assert.False(s, s.Trace.Has(away.ID, "stuck"), "slow %s: the watchdog barked", slow)
-			for _, n := range s.Founders() {
+			for _, n := range s.InitialMembers() {
 				assert.NoError(s, n.Fatal())
 			}
-			assert.Equal(s, 1, s.Audit.Offices(), "slow %s: the cluster minded", slow)
+			assert.Equal(s, 1, s.Audit.Epochs(), "slow %s: the cluster minded", slow)
 			load.Stop()
 			s.Check(load.History)
 		})

@@ -8,23 +8,23 @@ import (
 	"zamok/fsm"
 )
 
-// findings collects what a checker has to say, the first ones.
-type findings struct {
-	texts []string
-	more  int
+// findingList collects what a checker has to say, the first ones.
+type findingList struct {
+	texts      []string
+	suppressed int
 }
 
-func (f *findings) add(format string, args ...any) {
-	if len(f.texts) == breachesMax {
-		f.more++
+func (f *findingList) add(format string, args ...any) {
+	if len(f.texts) == violationsMax {
+		f.suppressed++
 		return
 	}
 	f.texts = append(f.texts, fmt.Sprintf(format, args...))
 }
 
-func (f *findings) list() []string {
-	if f.more > 0 {
-		return append(f.texts, fmt.Sprintf("… and %d more", f.more))
+func (f *findingList) list() []string {
+	if f.suppressed > 0 {
+		return append(f.texts, fmt.Sprintf("… and %d more", f.suppressed))
 	}
 	return f.texts
 }
@@ -33,19 +33,19 @@ func (f *findings) list() []string {
 // histories are those of the loads that have ended.
 func (s *Sim) Check(histories ...*History) {
 	s.Helper()
-	s.report("machines that disagree", s.Audit.Breaches())
+	s.reportFindings("machines that disagree", s.Audit.Violations())
 	entries := s.Audit.Entries()
-	s.report("the log", checkLog(entries))
+	s.reportFindings("the log", checkLog(entries))
 	for _, h := range histories {
 		ops := h.Ops()
-		s.report("answers", checkAnswers(ops, entries))
-		s.report("beliefs", checkBeliefs(h.beliefs))
-		s.report("leases", checkLeases(ops, entries))
+		s.reportFindings("answers", checkOutcomes(ops, entries))
+		s.reportFindings("beliefs", checkHolds(h.holds))
+		s.reportFindings("leases", checkLeases(ops, entries))
 	}
 	s.checkMachines()
 }
 
-func (s *Sim) report(what string, found []string) {
+func (s *Sim) reportFindings(what string, found []string) {
 	s.Helper()
 	for _, text := range found {
 		s.Errorf("%s: %s", what, text)
@@ -56,7 +56,7 @@ func (s *Sim) report(what string, found []string) {
 func (s *Sim) checkMachines() {
 	s.Helper()
 	for _, n := range s.Nodes() {
-		if up := n.Up(); up != nil {
+		if up := n.Running(); up != nil {
 			up.View(func(m *fsm.Machine) {
 				if err := m.Check(); err != nil {
 					s.Errorf("%s: %v", n.ID, err)
@@ -66,38 +66,38 @@ func (s *Sim) checkMachines() {
 	}
 }
 
-// Together waits until all initial members have applied the same, and sees that they came to the same.
-func (s *Sim) Together(within time.Duration) {
+// AwaitConverged waits until all initial members have applied the same, and sees that they came to the same.
+func (s *Sim) AwaitConverged(within time.Duration) {
 	s.Helper()
-	var seen map[string]bool
+	var indexes map[string]bool
 	s.Await(within, "all nodes are at the same place", func() bool {
-		seen = map[string]bool{}
+		indexes = map[string]bool{}
 		stamps := map[clock.Stamp]bool{}
 		for _, n := range s.Members() {
-			up := n.Up()
+			up := n.Running()
 			if up == nil {
 				return false
 			}
 			up.View(func(m *fsm.Machine) {
 				stamps[m.Stamp()] = true
-				seen[fmt.Sprintf("%v %x", m.Stamp(), m.Digest())] = true
+				indexes[fmt.Sprintf("%v %x", m.Stamp(), m.Digest())] = true
 			})
 		}
 		return len(stamps) == 1
 	})
-	if len(seen) != 1 {
-		s.Errorf("the nodes came to different states: %v", seen)
+	if len(indexes) != 1 {
+		s.Errorf("the nodes came to different states: %v", indexes)
 	}
 }
 
-// Drained waits until no machine has a session, a holder, a waiter or a delay.
-func (s *Sim) Drained(within time.Duration) {
+// AwaitDrained waits until no machine has a session, a holder, a waiter or a delay.
+func (s *Sim) AwaitDrained(within time.Duration) {
 	s.Helper()
 	var left string
 	s.Await(within, "everything has drained", func() bool {
 		left = ""
 		for _, n := range s.Members() {
-			up := n.Up()
+			up := n.Running()
 			if up == nil {
 				return false
 			}

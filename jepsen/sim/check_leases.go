@@ -10,7 +10,7 @@ import (
 // checkLeases looks for leases that ended early: before the ttl had passed in real time since the
 // sending of a transmission that was answered and had been heard.
 func checkLeases(ops []Op, entries []Effect) []string {
-	var found findings
+	var found findingList
 	latest := map[session.ID]Op{}
 	for _, op := range ops {
 		if id := op.Answer.Result.Session; op.Outcome == Done && id != 0 && op.Sent >= latest[id].Sent {
@@ -26,8 +26,8 @@ func checkLeases(ops []Op, entries []Effect) []string {
 	for i := range entries {
 		e := &entries[i]
 		for _, ev := range e.Events {
-			op, heard := latest[ev.Session]
-			if ev.Kind != fsm.EvEnded || ev.Reason != fsm.Expired || !heard {
+			op, renewed := latest[ev.Session]
+			if ev.Kind != fsm.EvEnded || ev.Reason != fsm.Expired || !renewed {
 				continue
 			}
 			if least := op.Sent + ttls[ev.Session]; e.At < least {

@@ -8,34 +8,34 @@ import (
 // checkLog replays the events of the log with a few lines of its own, which know nothing of the
 // machine's: every lock excludes, tokens rise, and a ticket is granted once and ends once.
 func checkLog(entries []Effect) []string {
-	r := &replay{
-		tickets: map[fsm.TicketRef]*replayed{}, holders: map[string]map[fsm.TicketRef]fsm.Item{},
+	r := &logReplay{
+		tickets: map[fsm.TicketRef]*replayedTicket{}, holders: map[string]map[fsm.TicketRef]fsm.Item{},
 		tokens: map[string]uint64{}, ended: map[session.ID]bool{},
 	}
 	for i := range entries {
 		for _, ev := range entries[i].Events {
-			r.see(ev)
+			r.apply(ev)
 		}
 	}
 	return r.found.list()
 }
 
-// replay is what the events so far add up to.
-type replay struct {
-	found   findings
-	tickets map[fsm.TicketRef]*replayed
+// logReplay is what the events so far add up to.
+type logReplay struct {
+	found   findingList
+	tickets map[fsm.TicketRef]*replayedTicket
 	holders map[string]map[fsm.TicketRef]fsm.Item
 	tokens  map[string]uint64 // of the latest exclusive grant, by lock
 	ended   map[session.ID]bool
 }
 
-type replayed struct {
+type replayedTicket struct {
 	token uint64 // 0: not granted yet
-	gone  bool
+	ended bool
 	items []fsm.Item
 }
 
-func (r *replay) see(ev fsm.Event) {
+func (r *logReplay) apply(ev fsm.Event) {
 	switch ev.Kind {
 	case fsm.EvGranted:
 		r.grant(ev)
@@ -57,7 +57,7 @@ func (r *replay) see(ev fsm.Event) {
 			if ref.Session != ev.Session {
 				continue
 			}
-			if !t.gone {
+			if !t.ended {
 				r.found.add("session %d ended at %d and its ticket %d goes on", ev.Session, ev.Index, ref.Ticket)
 			}
 			delete(r.tickets, ref)
@@ -65,23 +65,23 @@ func (r *replay) see(ev fsm.Event) {
 	}
 }
 
-func (r *replay) ticket(ref fsm.TicketRef) *replayed {
+func (r *logReplay) ticket(ref fsm.TicketRef) *replayedTicket {
 	t := r.tickets[ref]
 	if t == nil {
-		t = &replayed{}
+		t = &replayedTicket{}
 		r.tickets[ref] = t
 	}
 	return t
 }
 
-func (r *replay) grant(ev fsm.Event) {
+func (r *logReplay) grant(ev fsm.Event) {
 	t := r.ticket(ev.TicketRef)
 	switch {
 	case r.ended[ev.Session]:
 		r.found.add("%v was granted at %d, and its session had ended", ev.TicketRef, ev.Index)
 	case t.token != 0:
 		r.found.add("%v was granted twice, with %d and with %d", ev.TicketRef, t.token, ev.Token)
-	case t.gone:
+	case t.ended:
 		r.found.add("%v was granted at %d after its end", ev.TicketRef, ev.Index)
 	}
 	t.token, t.items = ev.Token, ev.Items
@@ -91,7 +91,7 @@ func (r *replay) grant(ev fsm.Event) {
 }
 
 // hold looks whether an item fits beside who holds the lock, and whether its token rises.
-func (r *replay) hold(ev fsm.Event, item fsm.Item) {
+func (r *logReplay) hold(ev fsm.Event, item fsm.Item) {
 	holders := r.holders[item.Name]
 	if holders == nil {
 		holders = map[fsm.TicketRef]fsm.Item{}
@@ -116,15 +116,15 @@ func (r *replay) hold(ev fsm.Event, item fsm.Item) {
 	}
 }
 
-func (r *replay) end(ev fsm.Event) {
+func (r *logReplay) end(ev fsm.Event) {
 	t := r.ticket(ev.TicketRef)
-	if t.gone {
+	if t.ended {
 		r.found.add("%v ended twice, again at %d", ev.TicketRef, ev.Index)
 	}
 	if t.token != ev.Token {
 		r.found.add("%v ended with token %d at %d, and had %d", ev.TicketRef, ev.Token, ev.Index, t.token)
 	}
-	t.gone = true
+	t.ended = true
 	for _, item := range t.items {
 		delete(r.holders[item.Name], ev.TicketRef)
 	}

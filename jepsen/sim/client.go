@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// callMax is how long a client waits for one answer before it takes the outcome for unknown.
-	callMax = time.Second
-	// callPause is the pause before it tries elsewhere.
-	callPause = 50 * time.Millisecond
-	// waitAgain is when a client that waits for a lock asks again: a push may have been lost.
-	waitAgain = 2 * time.Second
+	// opTimeout is how long a client waits for one answer before it takes the outcome for unknown.
+	opTimeout = time.Second
+	// retryPause is the pause before it tries elsewhere.
+	retryPause = 50 * time.Millisecond
+	// waitPollInterval is when a client that waits for a lock asks again: a push may have been lost.
+	waitPollInterval = 2 * time.Second
 )
 
 // Client is one session's worth of a program: it speaks to whichever node leads, repeats what has
@@ -32,81 +32,81 @@ type Client struct {
 	source  clock.Source
 	ttl     time.Duration
 
-	mu      sync.Mutex // guards what follows
-	rand    *rand.Rand
-	node    *Node // to whom it speaks
-	secret  session.Hash
-	session session.ID
-	trust   *clock.LocalDeadline
-	ticket  uint64 // the last number used
-	floor   uint64
-	life    int
+	mu            sync.Mutex // guards what follows
+	rand          *rand.Rand
+	node          *Node // to whom it speaks
+	secret        session.Hash
+	session       session.ID
+	localDeadline *clock.LocalDeadline
+	ticket        uint64 // the last number used
+	ackedThrough  uint64
+	incarnation   int
 }
 
 func (s *Sim) newClient(h *History, name string, ttl time.Duration) *Client {
 	c := &Client{
 		name: name, sim: s, history: h, source: clock.Runtime(), ttl: ttl,
-		rand: s.Random("client " + name), trust: clock.NewLocalDeadline(clock.Of(ttl)),
+		rand: s.Random("client " + name), localDeadline: clock.NewLocalDeadline(clock.Of(ttl)),
 	}
-	c.node = c.pick()
+	c.node = c.randomNode()
 	return c
 }
 
-// draw is a random number below n.
-func (c *Client) draw(n int) int {
+// randomBelow is a random number below n.
+func (c *Client) randomBelow(n int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.rand.IntN(n)
 }
 
-func (c *Client) pick() *Node {
+func (c *Client) randomNode() *Node {
 	nodes := c.sim.Nodes()
 	return nodes[c.rand.IntN(len(nodes))]
 }
 
 // call sends one transmission to the node that the client takes for the leader, and waits for what
 // comes back. An answer of its session is proof that the session lived.
-func (c *Client) call(ctx context.Context, op *Op, hand func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
+func (c *Client) call(ctx context.Context, op *Op, propose func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
 	c.mu.Lock()
-	node, trust, id := c.node, c.trust, c.session
+	node, deadline, id := c.node, c.localDeadline, c.session
 	c.mu.Unlock()
 	op.Client, op.Node = c.name, node.ID
 	sent := c.source.Now()
-	c.history.send(op)
-	a, err := raftnode.Answer{}, errDown
-	if p := node.running(); p != nil {
-		limited, cancel := context.WithTimeout(ctx, callMax)
-		a, err = p.hand(limited, func(done raftnode.Done) {
-			hand(p.node, func(a raftnode.Answer, err error) {
-				c.history.answered(op)
+	c.history.recordSend(op)
+	a, err := raftnode.Answer{}, errNotRunning
+	if p := node.openProcess(); p != nil {
+		limited, cancel := context.WithTimeout(ctx, opTimeout)
+		a, err = p.propose(limited, func(done raftnode.Done) {
+			propose(p.node, func(a raftnode.Answer, err error) {
+				c.history.countAnswer(op)
 				done(a, err)
 			})
 		})
 		cancel()
 	} else {
-		c.history.answered(op)
+		c.history.countAnswer(op)
 	}
-	c.history.back(op, a, err)
+	c.history.recordReturn(op, a, err)
 	if err == nil && a.Result.Session != 0 {
-		c.learn(trust, id, clock.Confirmation{Sent: sent, At: a.Time})
+		c.confirm(deadline, id, clock.Confirmation{Sent: sent, At: a.Time})
 	}
 	if err != nil {
-		c.turn(node, err)
+		c.switchNode(node, err)
 	}
 	return a, err
 }
 
-// learn takes an answer for proof, if the session is still that of the question.
-func (c *Client) learn(trust *clock.LocalDeadline, id session.ID, p clock.Confirmation) {
+// confirm takes an answer for proof, if the session is still that of the question.
+func (c *Client) confirm(deadline *clock.LocalDeadline, id session.ID, p clock.Confirmation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.trust == trust && c.session == id {
-		trust.Confirm(p)
+	if c.localDeadline == deadline && c.session == id {
+		deadline.Confirm(p)
 	}
 }
 
-// turn looks for another leader: whom the refusal names, else anybody.
-func (c *Client) turn(from *Node, err error) {
+// switchNode looks for another leader: whom the refusal names, else anybody.
+func (c *Client) switchNode(from *Node, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.node != from {
@@ -120,12 +120,12 @@ func (c *Client) turn(from *Node, err error) {
 		}
 		return
 	}
-	c.node = c.pick()
+	c.node = c.randomNode()
 }
 
-// insist repeats a command until it is answered, as a client does that lives; so it is sent in
+// retryUntilAnswered repeats a command until it is answered, as a client does that lives; so it is sent in
 // transmissions of their own, each dated by itself.
-func (c *Client) insist(ctx context.Context, kind OpKind, ref fsm.TicketRef, command func() fsm.Command) (raftnode.Answer, error) {
+func (c *Client) retryUntilAnswered(ctx context.Context, kind OpKind, ref fsm.TicketRef, command func() fsm.Command) (raftnode.Answer, error) {
 	for {
 		cmd := command()
 		op := &Op{Kind: kind, Ref: ref}
@@ -136,7 +136,7 @@ func (c *Client) insist(ctx context.Context, kind OpKind, ref fsm.TicketRef, com
 		if err == nil {
 			return a, nil
 		}
-		if pauseFor(ctx, callPause) != nil {
+		if sleepContext(ctx, retryPause) != nil {
 			return a, err
 		}
 	}
@@ -145,9 +145,9 @@ func (c *Client) insist(ctx context.Context, kind OpKind, ref fsm.TicketRef, com
 // open opens a session under a new secret.
 func (c *Client) open(ctx context.Context) error {
 	c.mu.Lock()
-	c.life++
-	c.secret = hashOf(fmt.Sprintf("%s life %d", c.name, c.life))
-	c.session, c.ticket, c.floor, c.trust = 0, 0, 0, clock.NewLocalDeadline(clock.Of(c.ttl))
+	c.incarnation++
+	c.secret = hashOf(fmt.Sprintf("%s life %d", c.name, c.incarnation))
+	c.session, c.ticket, c.ackedThrough, c.localDeadline = 0, 0, 0, clock.NewLocalDeadline(clock.Of(c.ttl))
 	secret := c.secret
 	c.mu.Unlock()
 	for {
@@ -159,10 +159,10 @@ func (c *Client) open(ctx context.Context) error {
 			c.mu.Lock()
 			c.session = a.Result.Session
 			c.mu.Unlock()
-			c.sim.Audit.Watch(a.Result.Session)
+			c.sim.Audit.TrackRenewals(a.Result.Session)
 			return nil
 		}
-		if err := pauseFor(ctx, callPause); err != nil {
+		if err := sleepContext(ctx, retryPause); err != nil {
 			return err
 		}
 	}
@@ -176,9 +176,9 @@ func (c *Client) renew(ctx context.Context) (raftnode.Answer, error) {
 	return c.call(ctx, &Op{Kind: OpRenew, Ref: fsm.TicketRef{Session: id}}, func(n *raftnode.Node, done raftnode.Done) { n.Renew(id, done) })
 }
 
-// keep renews until ctx ends or the session is over: each third of the ttl, counted from sending,
+// renewLoop renews until ctx ends or the session is over: each third of the ttl, counted from sending,
 // and each twelfth while there is no answer.
-func (c *Client) keep(ctx context.Context) {
+func (c *Client) renewLoop(ctx context.Context) {
 	for {
 		from := time.Now()
 		a, err := c.renew(ctx)
@@ -186,23 +186,23 @@ func (c *Client) keep(ctx context.Context) {
 		if err != nil {
 			next = from.Add(c.ttl / 12)
 		}
-		if err == nil && a.Result.Code == fsm.NoSession || pauseFor(ctx, time.Until(next)) != nil {
+		if err == nil && a.Result.Code == fsm.NoSession || sleepContext(ctx, time.Until(next)) != nil {
 			return
 		}
 	}
 }
 
 // nextTicket is the number of a new acquisition, with the floor that goes with it.
-func (c *Client) nextTicket() (ref fsm.TicketRef, floor uint64) {
+func (c *Client) nextTicket() (ref fsm.TicketRef, ackedThrough uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ticket++
-	return fsm.TicketRef{Session: c.session, Ticket: c.ticket}, c.floor
+	return fsm.TicketRef{Session: c.session, Ticket: c.ticket}, c.ackedThrough
 }
 
-// settled says that no Acquire of tickets up to this one will be sent any more.
-func (c *Client) settled(ticket uint64) {
+// acknowledge says that no Acquire of tickets up to this one will be sent any more.
+func (c *Client) acknowledge(ticket uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.floor = max(c.floor, ticket)
+	c.ackedThrough = max(c.ackedThrough, ticket)
 }

@@ -16,17 +16,17 @@ type Clock struct {
 	base clock.Instant // of real, when the clock was made
 	rate float64       // how fast it goes
 
-	mu     sync.Mutex // guards what follows
-	looks  int        // at one moment of virtual time
-	moment time.Time
-	frozen chan struct{} // closed when who looks may go on; nil = nobody has to wait
-	since  time.Time     // when it was frozen, or stopped
-	stood  *clock.Instant
-	behind clock.Span // how much it has lost for good
+	mu        sync.Mutex // guards what follows
+	reads     int        // at one moment of virtual time
+	readsAt   time.Time
+	frozen    chan struct{} // closed when who looks may go on; nil = nobody has to wait
+	since     time.Time     // when it was frozen, or stopped
+	stoppedAt *clock.Instant
+	lag       clock.Span // how much it has lost for good
 }
 
-// looksMax is far more often than a node looks at its clock at one moment, however many entries leave.
-const looksMax = 100_000
+// readsMax is far more often than a node looks at its clock at one moment, however many entries leave.
+const readsMax = 100_000
 
 // newClock makes a clock that goes at this rate; 1 is right.
 func newClock(rate float64) *Clock {
@@ -38,7 +38,7 @@ func newClock(rate float64) *Clock {
 func (c *Clock) Now() clock.Instant {
 	for {
 		c.mu.Lock()
-		frozen, now := c.frozen, c.look()
+		frozen, now := c.frozen, c.read()
 		c.mu.Unlock()
 		if frozen == nil {
 			return now
@@ -47,21 +47,21 @@ func (c *Clock) Now() clock.Instant {
 	}
 }
 
-func (c *Clock) look() clock.Instant {
-	if now := time.Now(); now != c.moment {
-		c.moment, c.looks = now, 0
+func (c *Clock) read() clock.Instant {
+	if now := time.Now(); now != c.readsAt {
+		c.readsAt, c.reads = now, 0
 	}
-	if c.looks++; c.looks > looksMax {
+	if c.reads++; c.reads > readsMax {
 		panic("sim: something looks at a machine's clock again and again, and virtual time stands: it spins")
 	}
-	if c.stood != nil {
-		return *c.stood
+	if c.stoppedAt != nil {
+		return *c.stoppedAt
 	}
 	passed := c.real.Now().Since(c.base)
 	if c.rate != 1 {
 		passed = clock.Span(float64(passed) * c.rate)
 	}
-	return c.base.Add(passed - c.behind)
+	return c.base.Add(passed - c.lag)
 }
 
 // Freeze keeps everybody who looks waiting until Thaw: the epoch of a leader does, all the time.
@@ -89,29 +89,29 @@ func (c *Clock) Thaw() time.Duration {
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stood == nil {
-		now := c.look()
-		c.stood, c.since = &now, time.Now()
+	if c.stoppedAt == nil {
+		now := c.read()
+		c.stoppedAt, c.since = &now, time.Now()
 	}
 }
 
-// Resume lets a clock that stands go on from there, behind by what it missed, which it returns.
-func (c *Clock) Resume() time.Duration {
+// ResumeBehind lets a clock that stands go on from there, behind by what it missed, which it returns.
+func (c *Clock) ResumeBehind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stood == nil {
+	if c.stoppedAt == nil {
 		return 0
 	}
-	stood := *c.stood
-	c.stood = nil
-	c.behind += c.look().Since(stood)
+	stood := *c.stoppedAt
+	c.stoppedAt = nil
+	c.lag += c.read().Since(stood)
 	return time.Since(c.since)
 }
 
-// Wake lets a clock that stands go on as if it had never stood: that is how a program that was paused
+// ResumeInTime lets a clock that stands go on as if it had never stood: that is how a program that was paused
 // sees time. Who reads it must not serve anybody, since it jumps.
-func (c *Clock) Wake() {
+func (c *Clock) ResumeInTime() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stood = nil
+	c.stoppedAt = nil
 }

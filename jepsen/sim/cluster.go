@@ -6,18 +6,18 @@ import (
 	"zamok/raftnode"
 )
 
-// electionMax is well above what an election takes that nothing disturbs.
-const electionMax = 5 * time.Second
+// electionTimeMax is well above what an election takes that nothing disturbs.
+const electionTimeMax = 5 * time.Second
 
 // Start starts all initial members, waits until each has opened, and returns who leads.
 func (s *Sim) Start() *Node {
 	s.Helper()
-	for _, n := range s.Founders() {
-		n.Begin()
+	for _, n := range s.InitialMembers() {
+		n.StartProcess()
 	}
-	ctx := s.Within(electionMax)
-	for _, n := range s.Founders() {
-		if err := n.Opened(ctx); err != nil {
+	ctx := s.Within(electionTimeMax)
+	for _, n := range s.InitialMembers() {
+		if err := n.AwaitOpen(ctx); err != nil {
 			s.Fatalf("%s did not open: %v", n.ID, err)
 		}
 	}
@@ -27,8 +27,8 @@ func (s *Sim) Start() *Node {
 // Restart starts the node again and waits until it has opened.
 func (n *Node) Restart(tune ...Tune) {
 	n.sim.Helper()
-	n.Begin(tune...)
-	if err := n.Opened(n.sim.Within(electionMax)); err != nil {
+	n.StartProcess(tune...)
+	if err := n.AwaitOpen(n.sim.Within(electionTimeMax)); err != nil {
 		n.sim.Fatalf("%s did not open again: %v", n.ID, err)
 	}
 }
@@ -37,8 +37,8 @@ func (n *Node) Restart(tune ...Tune) {
 func (s *Sim) Leader() *Node {
 	s.Helper()
 	var leader *Node
-	s.Await(electionMax, "one node leads", func() bool {
-		leads := s.Leading()
+	s.Await(electionTimeMax, "one node leads", func() bool {
+		leads := s.Leaders()
 		if len(leads) == 1 {
 			leader = leads[0]
 		}
@@ -47,12 +47,12 @@ func (s *Sim) Leader() *Node {
 	return leader
 }
 
-// LeaderBeside waits until a node other than this one leads.
-func (s *Sim) LeaderBeside(old *Node) *Node {
+// LeaderOtherThan waits until a node other than this one leads.
+func (s *Sim) LeaderOtherThan(old *Node) *Node {
 	s.Helper()
 	var leader *Node
-	s.Await(electionMax, "another node than "+old.ID+" leads", func() bool {
-		for _, n := range s.Leading() {
+	s.Await(electionTimeMax, "another node than "+old.ID+" leads", func() bool {
+		for _, n := range s.Leaders() {
 			if n != old {
 				leader = n
 			}
@@ -62,11 +62,11 @@ func (s *Sim) LeaderBeside(old *Node) *Node {
 	return leader
 }
 
-// Leading are the nodes that have an open epoch, as they see it.
-func (s *Sim) Leading() []*Node {
+// Leaders are the nodes that have an open epoch, as they see it.
+func (s *Sim) Leaders() []*Node {
 	var leading []*Node
 	for _, n := range s.Nodes() {
-		if up := n.Up(); up != nil && up.Status().Leading {
+		if up := n.Running(); up != nil && up.Status().Leading {
 			leading = append(leading, n)
 		}
 	}
@@ -84,19 +84,19 @@ func (s *Sim) Others(node *Node) []*Node {
 	return others
 }
 
-// Follow waits until a node has applied all that the leader had applied at the call.
-func (s *Sim) Follow(leader, follower *Node, within time.Duration) {
+// AwaitApplied waits until a node has applied all that the leader had applied at the call.
+func (s *Sim) AwaitApplied(leader, follower *Node, within time.Duration) {
 	s.Helper()
 	want := leader.Status().Applied
 	s.Await(within, follower.ID+" has caught up", func() bool {
-		up := follower.Up()
+		up := follower.Running()
 		return up != nil && !up.Status().Applied.Before(want)
 	})
 }
 
 // Status is how the node is doing; the zero Status when it does not run.
 func (n *Node) Status() raftnode.Status {
-	if up := n.Up(); up != nil {
+	if up := n.Running(); up != nil {
 		return up.Status()
 	}
 	return raftnode.Status{}

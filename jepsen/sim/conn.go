@@ -23,19 +23,19 @@ type conn struct {
 
 // stream is one direction of a connection: bytes under way, each part with the time of its arrival.
 type stream struct {
-	network  *Network
-	link     *link
-	parts    []part
-	size     int
-	over     bool // the writer has closed; the end is under way as a part
-	deaf     bool // the reader has closed
-	readBy   time.Time
-	writeBy  time.Time
-	readable chan struct{} // capacity 1: look again
-	writable chan struct{} // capacity 1: look again
+	network        *Network
+	link           *link
+	segments       []segment
+	size           int
+	closedByWriter bool // the writer has closed; the end is under way as a part
+	closedByReader bool // the reader has closed
+	readDeadline   time.Time
+	writeDeadline  time.Time
+	readable       chan struct{} // capacity 1: look again
+	writable       chan struct{} // capacity 1: look again
 }
 
-type part struct {
+type segment struct {
 	at   time.Time
 	data []byte // nil: the end
 }
@@ -51,117 +51,117 @@ func newStream(n *Network, l *link) *stream {
 func (c *conn) Read(p []byte) (int, error) {
 	for {
 		c.network.mu.Lock()
-		n, again, err := c.read(p)
+		n, wakeAt, err := c.read(p)
 		c.network.mu.Unlock()
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
 		}
-		waitUntil(c.in.readable, again)
+		awaitSignal(c.in.readable, wakeAt)
 	}
 }
 
 // read takes what has arrived, or says when to look again at the latest (zero: when told).
-func (c *conn) read(p []byte) (n int, again time.Time, err error) {
+func (c *conn) read(p []byte) (n int, wakeAt time.Time, err error) {
 	s, now := c.in, time.Now()
 	switch {
 	case c.closed:
-		return 0, again, net.ErrClosed
+		return 0, wakeAt, net.ErrClosed
 	case c.reset: // also if the end of what was sent before is still under way
-		return 0, again, syscall.ECONNRESET
+		return 0, wakeAt, syscall.ECONNRESET
 	}
-	if len(s.parts) > 0 {
-		head := &s.parts[0]
+	if len(s.segments) > 0 {
+		head := &s.segments[0]
 		switch held := !s.link.cutAt.IsZero() && head.at.After(s.link.cutAt); {
 		case held: // the heal tells
 		case head.at.After(now):
-			again = head.at
+			wakeAt = head.at
 		case head.data == nil:
-			return 0, again, io.EOF
+			return 0, wakeAt, io.EOF
 		default:
 			n = copy(p, head.data)
 			head.data = head.data[n:]
 			s.size -= n
 			if len(head.data) == 0 {
-				s.parts = s.parts[1:]
+				s.segments = s.segments[1:]
 			}
-			kick(s.writable)
-			return n, again, nil
+			notify(s.writable)
+			return n, wakeAt, nil
 		}
 	}
-	if !s.readBy.IsZero() {
-		if !s.readBy.After(now) {
-			return 0, again, os.ErrDeadlineExceeded
+	if !s.readDeadline.IsZero() {
+		if !s.readDeadline.After(now) {
+			return 0, wakeAt, os.ErrDeadlineExceeded
 		}
-		if again.IsZero() || s.readBy.Before(again) {
-			again = s.readBy
+		if wakeAt.IsZero() || s.readDeadline.Before(wakeAt) {
+			wakeAt = s.readDeadline
 		}
 	}
-	return 0, again, nil
+	return 0, wakeAt, nil
 }
 
 // Write implements net.Conn. It returns when the bytes are under way.
 func (c *conn) Write(p []byte) (written int, err error) {
 	for len(p) > 0 {
 		c.network.mu.Lock()
-		n, again, err := c.write(p)
+		n, wakeAt, err := c.write(p)
 		c.network.mu.Unlock()
 		written += n
 		if err != nil {
 			return written, err
 		}
 		if p = p[n:]; n == 0 {
-			waitUntil(c.out.writable, again)
+			awaitSignal(c.out.writable, wakeAt)
 		}
 	}
 	return written, nil
 }
 
-func (c *conn) write(p []byte) (n int, again time.Time, err error) {
+func (c *conn) write(p []byte) (n int, wakeAt time.Time, err error) {
 	s, now := c.out, time.Now()
 	switch {
 	case c.closed:
-		return 0, again, net.ErrClosed
-	case s.deaf && c.in.link.cutAt.IsZero():
+		return 0, wakeAt, net.ErrClosed
+	case s.closedByReader && c.in.link.cutAt.IsZero():
 		c.reset = true
-		kick(c.in.readable)
-		return 0, again, syscall.EPIPE
-	case s.deaf:
-		return len(p), again, nil // the news of it can't come back
+		notify(c.in.readable)
+		return 0, wakeAt, syscall.EPIPE
+	case s.closedByReader:
+		return len(p), wakeAt, nil // the news of it can't come back
 	case s.size >= windowMax:
-		if !s.writeBy.IsZero() && !s.writeBy.After(now) {
-			return 0, again, os.ErrDeadlineExceeded
+		if !s.writeDeadline.IsZero() && !s.writeDeadline.After(now) {
+			return 0, wakeAt, os.ErrDeadlineExceeded
 		}
-		return 0, s.writeBy, nil
+		return 0, s.writeDeadline, nil
 	}
 	n = min(len(p), windowMax-s.size)
 	s.send(append([]byte(nil), p[:n]...))
-	return n, again, nil
+	return n, wakeAt, nil
 }
 
 // send puts a part under way, behind those before it.
 func (s *stream) send(data []byte) {
-	at := time.Now().Add(s.network.travel(s.link))
-	if len(s.parts) > 0 {
-		if last := s.parts[len(s.parts)-1].at; last.After(at) {
+	at := time.Now().Add(s.network.transmissionTime(s.link))
+	if len(s.segments) > 0 {
+		if last := s.segments[len(s.segments)-1].at; last.After(at) {
 			at = last
 		}
 	}
-	if s.link.perSecond > 0 {
-		at = at.Add(time.Duration(len(data)) * time.Second / time.Duration(s.link.perSecond))
+	if s.link.bytesPerSecond > 0 {
+		at = at.Add(time.Duration(len(data)) * time.Second / time.Duration(s.link.bytesPerSecond))
 	}
-	s.parts = append(s.parts, part{at, data})
+	s.segments = append(s.segments, segment{at, data})
 	s.size += len(data)
-	kick(s.readable)
+	notify(s.readable)
 }
 
-// delayHeld lets what was held back by a cut arrive at a later time.
-func (s *stream) delayHeld(cutAt, resent time.Time) {
-	for i := range s.parts {
-		if s.parts[i].at.After(cutAt) && s.parts[i].at.Before(resent) {
-			s.parts[i].at = resent
+// delayRetransmitted lets what was held back by a cut arrive at a later time.
+func (s *stream) delayRetransmitted(cutAt, resent time.Time) {
+	for i := range s.segments {
+		if s.segments[i].at.After(cutAt) && s.segments[i].at.Before(resent) {
+			s.segments[i].at = resent
 		}
 	}
-	kick(s.readable)
+	notify(s.readable)
 }
 
 // Close implements net.Conn. The other end learns of it when the end arrives.
@@ -171,24 +171,24 @@ func (c *conn) Close() error {
 	if c.closed {
 		return net.ErrClosed
 	}
-	c.end()
+	c.closeLocked()
 	return nil
 }
 
-// end closes; the caller holds the lock.
-func (c *conn) end() {
+// closeLocked closes; the caller holds the lock.
+func (c *conn) closeLocked() {
 	c.closed = true
 	delete(c.stack.conns, c)
-	if !c.out.over && !c.out.deaf {
-		c.out.over = true
+	if !c.out.closedByWriter && !c.out.closedByReader {
+		c.out.closedByWriter = true
 		c.out.send(nil)
 	}
-	c.in.deaf = true
-	c.in.parts, c.in.size = nil, 0
+	c.in.closedByReader = true
+	c.in.segments, c.in.size = nil, 0
 	for _, s := range []*stream{c.in, c.out} {
-		kick(s.readable)
-		kick(s.writable)
-		if s.deaf {
+		notify(s.readable)
+		notify(s.writable)
+		if s.closedByReader {
 			delete(s.link.streams, s)
 		}
 	}
@@ -210,8 +210,8 @@ func (c *conn) SetDeadline(t time.Time) error {
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.network.mu.Lock()
 	defer c.network.mu.Unlock()
-	c.in.readBy = t
-	kick(c.in.readable)
+	c.in.readDeadline = t
+	notify(c.in.readable)
 	return nil
 }
 
@@ -219,26 +219,26 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.network.mu.Lock()
 	defer c.network.mu.Unlock()
-	c.out.writeBy = t
-	kick(c.out.writable)
+	c.out.writeDeadline = t
+	notify(c.out.writable)
 	return nil
 }
 
-// waitUntil waits to be told to look again, at most until a time; zero: as long as it takes.
-func waitUntil(told <-chan struct{}, at time.Time) {
+// awaitSignal waits to be told to look again, at most until a time; zero: as long as it takes.
+func awaitSignal(signal <-chan struct{}, at time.Time) {
 	if at.IsZero() {
-		<-told
+		<-signal
 		return
 	}
 	t := time.NewTimer(time.Until(at))
 	defer t.Stop()
 	select {
-	case <-told:
+	case <-signal:
 	case <-t.C:
 	}
 }
 
-func kick(ch chan struct{}) {
+func notify(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:

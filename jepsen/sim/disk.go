@@ -23,24 +23,24 @@ type Disk struct {
 	sim    *Sim
 	id     string // of its node
 
-	// landing is held while a write lands, and while the power fails: then nothing is half done that the
+	// landMu is held while a write lands, and while the power fails: then nothing is half done that the
 	// files themselves would not leave half done.
-	landing sync.Mutex
-	half    bool   // the latest vote is on the disk by half; guarded by landing
-	image   *image // what a power failure left, for the next process; nil = it did not fail. Guarded by landing
+	landMu          sync.Mutex
+	voteHalfWritten bool       // the latest vote is on the disk by half; guarded by landing
+	image           *diskImage // what a power failure left, for the next process; nil = it did not fail. Guarded by landing
 
-	mu      sync.Mutex    // guards what follows
-	random  *rand.Rand    // its own choices
-	gate    chan struct{} // closed when a stalled disk goes on; nil = it does not stall
-	takes   time.Duration // a write takes at most so long before it lands
-	perPart time.Duration // what each write into a snapshot takes
-	rot     func(*raft.Log)
-	broken  error    // of every write from now on
-	room    uint64   // bytes that are free
-	under   []*write // those that are not over, in the order of their beginning
-	trap    *trap
-	decided remains         // of those; empty = by chance
-	fates   map[remains]int // of the writes that were under way when the power failed
+	mu                sync.Mutex    // guards what follows
+	random            *rand.Rand    // its own choices
+	gate              chan struct{} // closed when a stalled disk goes on; nil = it does not stall
+	writeTimeMax      time.Duration // a write takes at most so long before it lands
+	snapshotWriteTime time.Duration // what each write into a snapshot takes
+	corruptRead       func(*raft.Log)
+	writeErr          error    // of every write from now on
+	freeBytes         uint64   // bytes that are free
+	inFlight          []*write // those that are not over, in the order of their beginning
+	hook              *writeHook
+	forcedOutcome     writeOutcome         // of those; empty = by chance
+	outcomes          map[writeOutcome]int // of the writes that were under way when the power failed
 }
 
 // diskOp is what a write is for.
@@ -56,16 +56,16 @@ const (
 
 // write is one that is under way.
 type write struct {
-	op     diskOp
-	takes  time.Duration
-	land   func() error
-	landed bool  // or it failed; guarded by landing, as err is
-	err    error // what the disk says of it
+	op        diskOp
+	takes     time.Duration
+	apply     func() error
+	completed bool  // or it failed; guarded by landing, as err is
+	err       error // what the disk says of it
 }
 
-// trap tells somebody of the next write of a kind when it begins, and has it take as long as whoever is
+// writeHook tells somebody of the next write of a kind when it begins, and has it take as long as whoever is
 // told needs to do something about it.
-type trap struct {
+type writeHook struct {
 	op    diskOp
 	takes time.Duration
 	do    func()
@@ -74,8 +74,8 @@ type trap struct {
 // newDisk makes an empty disk for a node.
 func (s *Sim) newDisk(id string) *Disk {
 	d := &Disk{
-		sim: s, id: id, random: s.Random("disk of " + id), takes: s.config.WriteTakes,
-		room: math.MaxUint64, fates: map[remains]int{},
+		sim: s, id: id, random: s.Random("disk of " + id), writeTimeMax: s.config.WriteTimeMax,
+		freeBytes: math.MaxUint64, outcomes: map[writeOutcome]int{},
 	}
 	if s.config.Disks == OnDisk {
 		d.dir = s.TempDir()
@@ -104,87 +104,87 @@ func (d *Disk) Resume() {
 	}
 }
 
-// Takes sets what a write to log or votes takes at most; Config.WriteTakes is what it begins with.
-func (d *Disk) Takes(most time.Duration) {
+// SetWriteTime sets what a write to log or votes takes at most; Config.WriteTimeMax is what it begins with.
+func (d *Disk) SetWriteTime(most time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.takes = most
+	d.writeTimeMax = most
 }
 
 // SlowSnapshots sets what each write into a snapshot takes.
 func (d *Disk) SlowSnapshots(each time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.perPart = each
+	d.snapshotWriteTime = each
 }
 
-// Rot changes each entry that is read from the log from now on, and gives it checksums that fit: the fault
+// CorruptReads changes each entry that is read from the log from now on, and gives it checksums that fit: the fault
 // is the processor's or the memory's, before they were computed. A disk that returns other bytes than it was
 // given is found out by package store.
-func (d *Disk) Rot(change func(*raft.Log)) {
+func (d *Disk) CorruptReads(change func(*raft.Log)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.rot = change
+	d.corruptRead = change
 }
 
-// Break lets every write to log and votes fail from now on; with nil, none. Some of those that fail
+// FailWrites lets every write to log and votes fail from now on; with nil, none. Some of those that fail
 // land all the same.
-func (d *Disk) Break(err error) {
+func (d *Disk) FailWrites(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.broken = err
+	d.writeErr = err
 }
 
-// Fill leaves so many bytes free, until it is called again. What is written does not count: it is for
+// SetFree leaves so many bytes free, until it is called again. What is written does not count: it is for
 // the refusals of package store, which asks before it writes.
-func (d *Disk) Fill(room uint64) {
+func (d *Disk) SetFree(bytes uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.room = room
+	d.freeBytes = bytes
 }
 
-// mended puts a broken disk in order again, and tells whether it was broken.
-func (d *Disk) mended() bool {
+// repair puts a broken disk in order again, and tells whether it was broken.
+func (d *Disk) repair() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	was := d.broken != nil
-	d.broken = nil
+	was := d.writeErr != nil
+	d.writeErr = nil
 	return was
 }
 
-// atNext has something done when the next write of a kind begins, which then takes so long at least. It
+// hookNextWrite has something done when the next write of a kind begins, which then takes so long at least. It
 // is done by who writes, so it must not wait, nor ask anything of the disk.
-func (d *Disk) atNext(op diskOp, takes time.Duration, do func()) {
+func (d *Disk) hookNextWrite(op diskOp, takes time.Duration, do func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.trap = &trap{op, takes, do}
+	d.hook = &writeHook{op, takes, do}
 }
 
-// unset takes back what was to be done at a next write.
-func (d *Disk) unset() {
+// clearHook takes back what was to be done at a next write.
+func (d *Disk) clearHook() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.trap = nil
+	d.hook = nil
 }
 
-// decide says of all writes that a power failure will find under way that they are kept, or lost, in place
+// forceOutcome says of all writes that a power failure will find under way that they are kept, or lost, in place
 // of chance.
-func (d *Disk) decide(became remains) {
+func (d *Disk) forceOutcome(became writeOutcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.decided = became
+	d.forcedOutcome = became
 }
 
 // free is how many bytes package store sees.
 func (d *Disk) free() (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.room, nil
+	return d.freeBytes, nil
 }
 
 // write makes one write: it hangs, takes its time, lands or fails as the disk was told.
 func (d *Disk) write(op diskOp, land func() error) error {
-	w := &write{op: op, land: land}
+	w := &write{op: op, apply: land}
 	gate := d.begin(w)
 	defer d.end(w)
 	if gate != nil {
@@ -193,21 +193,21 @@ func (d *Disk) write(op diskOp, land func() error) error {
 	if w.takes > 0 {
 		time.Sleep(w.takes)
 	}
-	d.landing.Lock()
-	defer d.landing.Unlock()
-	d.settle(w)
+	d.landMu.Lock()
+	defer d.landMu.Unlock()
+	d.complete(w)
 	return w.err
 }
 
 func (d *Disk) begin(w *write) (gate chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.under = append(d.under, w)
-	if d.takes > 0 {
-		w.takes = time.Duration(d.random.Int64N(int64(d.takes)))
+	d.inFlight = append(d.inFlight, w)
+	if d.writeTimeMax > 0 {
+		w.takes = time.Duration(d.random.Int64N(int64(d.writeTimeMax)))
 	}
-	if t := d.trap; t != nil && t.op == w.op {
-		d.trap = nil
+	if t := d.hook; t != nil && t.op == w.op {
+		d.hook = nil
 		w.takes = max(w.takes, t.takes)
 		t.do()
 	}
@@ -217,30 +217,30 @@ func (d *Disk) begin(w *write) (gate chan struct{}) {
 func (d *Disk) end(w *write) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.under = slices.DeleteFunc(d.under, func(other *write) bool { return other == w })
+	d.inFlight = slices.DeleteFunc(d.inFlight, func(other *write) bool { return other == w })
 }
 
-// settle lets a write land, or fail, unless it has already. The caller holds landing.
-func (d *Disk) settle(w *write) {
-	if w.landed {
+// complete lets a write land, or fail, unless it has already. The caller holds landing.
+func (d *Disk) complete(w *write) {
+	if w.completed {
 		return
 	}
-	w.landed = true
+	w.completed = true
 	d.mu.Lock()
-	broken := d.broken
+	broken := d.writeErr
 	lands := broken == nil || d.random.IntN(2) == 0 // of a write that fails nobody knows what it did
 	d.mu.Unlock()
 	if lands {
-		w.err = w.land()
+		w.err = w.apply()
 	}
 	if broken != nil {
 		w.err = broken
 	}
 }
 
-func (d *Disk) slow() {
+func (d *Disk) delaySnapshotWrite() {
 	d.mu.Lock()
-	each := d.perPart
+	each := d.snapshotWriteTime
 	d.mu.Unlock()
 	if each > 0 {
 		time.Sleep(each)
@@ -264,7 +264,7 @@ type diskLogs struct {
 func (l diskLogs) GetLog(index uint64, log *raft.Log) error {
 	err := l.LogStore.GetLog(index, log)
 	l.disk.mu.Lock()
-	rot := l.disk.rot
+	rot := l.disk.corruptRead
 	l.disk.mu.Unlock()
 	if err != nil || rot == nil {
 		return err
@@ -306,7 +306,7 @@ func (v diskVotes) Put(pairs ...store.Pair) error {
 	return v.disk.write(op, func() error {
 		err := v.Table.Put(pairs...)
 		if err == nil && op == opVote {
-			v.disk.half = !candidate
+			v.disk.voteHalfWritten = !candidate
 		}
 		return err
 	})
@@ -333,7 +333,7 @@ type diskSink struct {
 }
 
 func (s *diskSink) Write(p []byte) (int, error) {
-	s.disk.slow()
+	s.disk.delaySnapshotWrite()
 	return s.SnapshotSink.Write(p)
 }
 

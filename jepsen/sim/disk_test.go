@@ -15,12 +15,12 @@ import (
 // A write that fails ends the process, and nothing of it is left. (In a bubble a leader can show that
 // only while nothing else is on its way: raft never answers what it had not looked at, and whoever
 // waits for that would be left.)
-func TestADiskThatFailsEndsTheProcessAndNothingElse(t *testing.T) {
+func TestDiskFailureStopsOnlyThatNode(t *testing.T) {
 	t.Parallel()
 	for _, who := range []string{"leader", "follower"} {
 		Run(t, Config{}, func(s *Sim) {
 			leader := s.Start()
-			load := s.Load(light())
+			load := s.Load(lightLoad())
 			time.Sleep(5 * time.Second)
 			sick, next := leader, leader
 			if who == "leader" {
@@ -28,18 +28,18 @@ func TestADiskThatFailsEndsTheProcessAndNothingElse(t *testing.T) {
 			} else {
 				sick = s.Others(leader)[0]
 			}
-			sick.Disk.Break(errors.New("input/output error"))
+			sick.Disk.FailWrites(errors.New("input/output error"))
 			if who == "leader" {
-				_, err := leader.Propose(s.Within(answerMax), exclusive(1, 1, "x"))
+				_, err := leader.Propose(s.Within(answerTimeout), acquireExclusive(1, 1, "x"))
 				assert.Equal(s, Unknown, outcomeOf(err), "%v", err)
-				next = s.LeaderBeside(leader)
+				next = s.LeaderOtherThan(leader)
 			}
-			s.Await(electionMax, "the process ends", sick.hasEnded)
+			s.Await(electionTimeMax, "the process ends", sick.processEnded)
 			require.ErrorIs(s, sick.Fatal(), store.ErrBroken)
-			sick.Disk.Break(nil)
+			sick.Disk.FailWrites(nil)
 			sick.Restart()
-			s.Follow(next, sick, backoffMax)
-			finish(s, load)
+			s.AwaitApplied(next, sick, backoffMax)
+			stopAndCheck(s, load)
 			for _, n := range s.Others(sick) {
 				assert.NoError(s, n.Fatal())
 			}
@@ -49,24 +49,24 @@ func TestADiskThatFailsEndsTheProcessAndNothingElse(t *testing.T) {
 
 // A node whose disk is nearly full asks raft for a snapshot. If raft's own goroutine for that is busy then, and
 // ends with the process, nobody takes the request any more: the node ends all the same.
-func TestANodeThatAsksForASnapshotInVainEnds(t *testing.T) {
+func TestNodeStopsIfSnapshotNeverArrives(t *testing.T) {
 	t.Parallel()
-	Run(t, Config{Tune: tinyLogs}, func(s *Sim) {
+	Run(t, Config{Tune: withTinyLogs}, func(s *Sim) {
 		leader := s.Start()
-		load := s.Load(light())
+		load := s.Load(lightLoad())
 		sick := s.Others(leader)[0]
 		time.Sleep(3 * time.Second)
 		deleting := make(chan struct{})
-		sick.Disk.atNext(opDelete, 3*time.Second, func() { close(deleting) })
+		sick.Disk.hookNextWrite(opDelete, 3*time.Second, func() { close(deleting) })
 		<-deleting // raft shortens the log, for a snapshot of its own
-		sick.Disk.Fill((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)
+		sick.Disk.SetFree((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)
 		time.Sleep(2 * time.Second) // the maintenance loop asks for one more
-		sick.Disk.Break(errors.New("input/output error"))
-		s.Await(time.Minute, "the process ends", sick.hasEnded)
-		sick.Disk.Break(nil)
-		sick.Disk.Fill(math.MaxUint64)
+		sick.Disk.FailWrites(errors.New("input/output error"))
+		s.Await(time.Minute, "the process ends", sick.processEnded)
+		sick.Disk.FailWrites(nil)
+		sick.Disk.SetFree(math.MaxUint64)
 		sick.Restart()
-		s.Follow(s.Leader(), sick, backoffMax)
-		finish(s, load)
+		s.AwaitApplied(s.Leader(), sick, backoffMax)
+		stopAndCheck(s, load)
 	})
 }

@@ -16,21 +16,21 @@ import (
 // digestPoint is how many indexes lie between two comparisons of the nodes' digests.
 const digestPoint = 4096
 
-// rotten lets a node come back with an entry of its log changed, in a way that only the entry's own form
+// corruptEntries lets a node come back with an entry of its log changed, in a way that only the entry's own form
 // gives away: this node refuses it, as all would; but the others have applied it.
-func rotten(n *Node, lock string) {
+func corruptEntries(n *Node, lock string) {
 	n.Kill()
-	n.Disk.Rot(func(l *raft.Log) {
+	n.Disk.CorruptReads(func(l *raft.Log) {
 		// The bytes in memory are shared with the log, which stays as it is.
 		l.Data = bytes.ReplaceAll(l.Data, []byte(lock), bytes.ToUpper([]byte(lock)))
 	})
 	n.Restart()
 }
 
-// fill takes the machines beyond the next point at which digests are compared.
-func fill(s *Sim, leader *Node) {
+// acquireMany takes the machines beyond the next point at which digests are compared.
+func acquireMany(s *Sim, leader *Node) {
 	s.Helper()
-	p := leader.running()
+	p := leader.openProcess()
 	require.NotNil(s, p, "%s does not run", leader.ID)
 	done := make(chan error, digestPoint+1)
 	for range digestPoint + 1 {
@@ -41,26 +41,26 @@ func fill(s *Sim, leader *Node) {
 	}
 }
 
-// begin lets a cluster have entries that can rot.
-func begin(s *Sim) (leader *Node) {
+// startCluster lets a cluster have entries that can rot.
+func startCluster(s *Sim) (leader *Node) {
 	leader = s.Start()
-	id := leader.Open("holder", time.Hour)
+	id := leader.OpenSession("holder", time.Hour)
 	leader.Lock(id, 1, "apple")
 	leader.Lock(id, 2, "pear")
 	for _, n := range s.Others(leader) {
-		s.Follow(leader, n, time.Second) // what is not on a disk does not rot there
+		s.AwaitApplied(leader, n, time.Second) // what is not on a disk does not rot there
 	}
 	return leader
 }
 
-func TestAFollowerThatDiffersFromAMajorityStops(t *testing.T) {
+func TestDivergedFollowerStops(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {
-		leader := begin(s)
+		leader := startCluster(s)
 		bad := s.Others(leader)[0]
-		rotten(bad, "apple")
+		corruptEntries(bad, "apple")
 		time.Sleep(time.Second)
-		fill(s, leader)
+		acquireMany(s, leader)
 		s.Await(10*time.Second, "it ends itself", func() bool { return bad.Fatal() != nil })
 		require.ErrorIs(s, bad.Fatal(), raftnode.ErrDiverged)
 		s.Await(5*time.Second, "an alarm at the others", func() bool {
@@ -70,22 +70,22 @@ func TestAFollowerThatDiffersFromAMajorityStops(t *testing.T) {
 		for _, n := range s.Others(bad) {
 			assert.NoError(s, n.Fatal(), "%s agrees with a majority", n.ID)
 		}
-		leader.Must(nil)
-		require.NotEmpty(s, s.Audit.Breaches(), "the audit sees it too")
+		leader.MustPropose(nil)
+		require.NotEmpty(s, s.Audit.Violations(), "the audit sees it too")
 	})
 }
 
-func TestALeaderThatDiffersHandsOverAndStops(t *testing.T) {
+func TestDivergedLeaderTransfersAndStops(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {
-		bad := begin(s)
-		rotten(bad, "apple")
+		bad := startCluster(s)
+		corruptEntries(bad, "apple")
 		leaderOf(s, bad)
-		fill(s, bad)
+		acquireMany(s, bad)
 		from := s.Elapsed()
-		next := s.LeaderBeside(bad)
+		next := s.LeaderOtherThan(bad)
 		s.Logf("another leads after %v", s.Elapsed()-from)
-		next.Must(nil)
+		next.MustPropose(nil)
 		s.Await(10*time.Second, "it ends itself", func() bool { return bad.Fatal() != nil })
 		require.ErrorIs(s, bad.Fatal(), raftnode.ErrDiverged)
 		time.Sleep(10 * time.Second)
@@ -96,22 +96,22 @@ func TestALeaderThatDiffersHandsOverAndStops(t *testing.T) {
 }
 
 // Three nodes, three states: nobody can tell who is right, and stopping would end the service.
-func TestNobodyStopsWithoutAMajority(t *testing.T) {
+func TestDivergenceWithoutMajorityStopsNoNode(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {
-		leader := begin(s)
+		leader := startCluster(s)
 		for i, n := range s.Others(leader) {
-			rotten(n, []string{"apple", "pear"}[i])
+			corruptEntries(n, []string{"apple", "pear"}[i])
 			time.Sleep(time.Second)
 		}
-		fill(s, s.Leader())
+		acquireMany(s, s.Leader())
 		s.Await(10*time.Second, "an alarm at all", func() bool {
 			return s.Trace.Has("n1", "ALARM") && s.Trace.Has("n2", "ALARM") && s.Trace.Has("n3", "ALARM")
 		})
 		time.Sleep(time.Minute)
-		for _, n := range s.Founders() {
+		for _, n := range s.InitialMembers() {
 			assert.NoError(s, n.Fatal(), "%s stopped", n.ID)
 		}
-		s.Leader().Must(nil)
+		s.Leader().MustPropose(nil)
 	})
 }

@@ -9,7 +9,7 @@
 //			leader.Lock(id, 1, "x")
 //			s.Network.Cut(leader.Host, "n2")           // one direction only
 //			leader.Kill()
-//			next := s.LeaderBeside(leader)
+//			next := s.LeaderOtherThan(leader)
 //			…
 //			s.Check()                                  // what must hold of any run
 //		})

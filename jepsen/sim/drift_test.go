@@ -15,16 +15,16 @@ import (
 // The clocks of leader and client are as far apart as they may be, in the worse direction, answers take
 // their time, and then the client hears nothing more: its lock is lost before another is granted it, however the moment of the cut and
 // that of its looks at the clock fall together.
-func TestALossIsToldInTimeByTheSlowestClock(t *testing.T) {
+func TestLossReportedInTimeAtMaxDrift(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{Nodes: 1, Serve: true}, func(s *Sim) {
-		slow, next := s.startFarApart(4 * time.Second)
+		slow, next := s.startWithDrift(4 * time.Second)
 		random := s.Random("cuts")
 		for i := range 40 {
 			name := fmt.Sprint("x", i)
 			held, err := slow.Lock(s.Within(time.Minute), name)
 			require.NoError(s, err)
-			s.Network.Slow("n1", "slow", 150*time.Millisecond, 0)
+			s.Network.SetDelay("n1", "slow", 150*time.Millisecond, 0)
 			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
 			s.Network.Isolate("slow")
 			granted := make(chan time.Time, 1)
@@ -49,11 +49,11 @@ func TestALossIsToldInTimeByTheSlowestClock(t *testing.T) {
 	})
 }
 
-// startFarApart starts a cluster of one node whose clock is as fast as it may be, with a client on a machine whose
+// startWithDrift starts a cluster of one node whose clock is as fast as it may be, with a client on a machine whose
 // clock is as slow as it may be, and one on a third machine.
-func (s *Sim) startFarApart(ttl time.Duration) (slow, next *client.Client) {
+func (s *Sim) startWithDrift(ttl time.Duration) (slow, next *client.Client) {
 	for _, n := range s.Nodes() {
-		n.Clock.rate = 1 + promisedDrift
+		n.Clock.rate = 1 + driftMax
 	}
 	s.Start()
 	machine := func(host string, rate float64) *client.Client {
@@ -62,8 +62,8 @@ func (s *Sim) startFarApart(ttl time.Duration) (slow, next *client.Client) {
 			TTL: ttl, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(s, err)
-		s.atEnd(func() { _ = c.Close() })
+		s.cleanup(func() { _ = c.Close() })
 		return c
 	}
-	return machine("slow", 1-promisedDrift), machine("next", 1)
+	return machine("slow", 1-driftMax), machine("next", 1)
 }

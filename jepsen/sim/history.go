@@ -14,10 +14,10 @@ import (
 type History struct {
 	began time.Time
 
-	mu      sync.Mutex
-	ops     []*Op
-	beliefs []Belief
-	deaths  []Death
+	mu     sync.Mutex
+	ops    []*Op
+	holds  []Hold
+	deaths []Death
 }
 
 // Op is one transmission: sent once, to one process, and never again.
@@ -30,12 +30,12 @@ type Op struct {
 	Sent   time.Duration
 
 	// Set when the client stopped waiting.
-	Back    time.Duration
+	Return  time.Duration
 	Outcome Outcome
 	Answer  raftnode.Answer
 	Err     error
 
-	answers int // how many answers the node gave, whether or not the client heard; guarded by mu
+	answerCount int // how many answers the node gave, whether or not the client heard; guarded by mu
 }
 
 // OpKind says what an Op asked for.
@@ -45,9 +45,9 @@ const (
 	OpOpen OpKind = 1 + iota
 	OpRenew
 	OpAcquire
-	OpDrop
+	OpRelease
 	OpClose
-	OpFence
+	OpReadBarrier
 )
 
 func (k OpKind) String() string {
@@ -66,8 +66,8 @@ const (
 
 func (o Outcome) String() string { return [...]string{"pending", "done", "not done", "unknown"}[o] }
 
-// Belief is a time in which a client believed that it held a lock.
-type Belief struct {
+// Hold is a time in which a client believed that it held a lock.
+type Hold struct {
 	Client   string
 	Ref      fsm.TicketRef
 	Token    uint64
@@ -85,25 +85,25 @@ type Death struct {
 
 func newHistory() *History { return &History{began: time.Now()} }
 
-func (h *History) send(op *Op) {
+func (h *History) recordSend(op *Op) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	op.Sent = time.Since(h.began)
 	h.ops = append(h.ops, op)
 }
 
-// answered counts an answer of the node.
-func (h *History) answered(op *Op) {
+// countAnswer counts an answer of the node.
+func (h *History) countAnswer(op *Op) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	op.answers++
+	op.answerCount++
 }
 
-// back takes down what the client knows in the end.
-func (h *History) back(op *Op, a raftnode.Answer, err error) {
+// recordReturn takes down what the client knows in the end.
+func (h *History) recordReturn(op *Op, a raftnode.Answer, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	op.Back, op.Answer, op.Err, op.Outcome = time.Since(h.began), a, err, outcomeOf(err)
+	op.Return, op.Answer, op.Err, op.Outcome = time.Since(h.began), a, err, outcomeOf(err)
 }
 
 // outcomeOf takes every error for an unknown outcome that does not say otherwise.
@@ -114,7 +114,7 @@ func outcomeOf(err error) Outcome {
 	if _, ok := errors.AsType[*raftnode.NotLeaderError](err); ok {
 		return NotDone
 	}
-	for _, definite := range []error{raftnode.ErrOverloaded, raftnode.ErrClosed, raftnode.ErrOtherVersion, errDown} {
+	for _, definite := range []error{raftnode.ErrOverloaded, raftnode.ErrClosed, raftnode.ErrOtherVersion, errNotRunning} {
 		if errors.Is(err, definite) {
 			return NotDone
 		}
@@ -122,15 +122,15 @@ func outcomeOf(err error) Outcome {
 	return Unknown
 }
 
-func (h *History) believed(b Belief) {
+func (h *History) addHold(b Hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if b.To > b.From {
-		h.beliefs = append(h.beliefs, b)
+		h.holds = append(h.holds, b)
 	}
 }
 
-func (h *History) died(d Death) {
+func (h *History) addDeath(d Death) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d.At = time.Since(h.began)

@@ -17,8 +17,8 @@ import (
 // + 1 s) + what stalls cut off + a tick + a commit, and never earlier than the ttl after the
 // sending of the last renewal that was answered.
 
-// changes are leader changes that a story makes, with what each may cost.
-type changes struct {
+// leaderChanges are leader changes that a story makes, with what each may cost.
+type leaderChanges struct {
 	*Sim
 	leader     *Node
 	leaderless time.Duration
@@ -26,50 +26,50 @@ type changes struct {
 }
 
 // kill lets the leader crash, waits for the next, and starts the old one again.
-func (c *changes) kill() {
+func (c *leaderChanges) kill() {
 	c.Helper()
 	from := c.Elapsed()
 	old := c.leader
 	old.Kill()
-	c.leader = c.LeaderBeside(old)
+	c.leader = c.LeaderOtherThan(old)
 	c.leaderless += c.Elapsed() - from
 	c.times++
 	old.Restart()
 }
 
 // isolate cuts the leader off, waits for the next, and heals.
-func (c *changes) isolate() {
+func (c *leaderChanges) isolate() {
 	c.Helper()
 	from := c.Elapsed()
 	old := c.leader
 	c.Network.Isolate(old.Host)
-	c.leader = c.LeaderBeside(old)
+	c.leader = c.LeaderOtherThan(old)
 	c.leaderless += c.Elapsed() - from
 	c.times++
 	c.Network.HealAll()
 }
 
 // transfer asks the leader to hand over.
-func (c *changes) transfer() {
+func (c *leaderChanges) transfer() {
 	c.Helper()
 	from := c.Elapsed()
 	old := c.leader
-	require.NoError(c, old.Up().Transfer(c.Within(electionMax), ""))
-	c.leader = c.LeaderBeside(old)
+	require.NoError(c, old.Running().Transfer(c.Within(electionTimeMax), ""))
+	c.leader = c.LeaderOtherThan(old)
 	c.leaderless += c.Elapsed() - from
 	c.times++
 }
 
-// cost is what the changes may add to the life of a lease.
-func (c *changes) cost() time.Duration {
+// lostTime is what the changes may add to the life of a lease.
+func (c *leaderChanges) lostTime() time.Duration {
 	return c.leaderless + time.Duration(c.times)*time.Second
 }
 
-func TestLeasesLastOverLeaderChangesAndTheDeadAreFreedInTime(t *testing.T) {
+func TestLeasesAcrossLeaderChanges(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
 	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
-		c := &changes{Sim: s, leader: s.Start()}
+		c := &leaderChanges{Sim: s, leader: s.Start()}
 		alive, dead := s.Holder("alive", "kept", ttl), s.Holder("dead", "lost", ttl)
 		waiter := s.Holder("waiter", "lost", ttl)
 		require.Zero(s, waiter.Token)
@@ -84,9 +84,9 @@ func TestLeasesLastOverLeaderChangesAndTheDeadAreFreedInTime(t *testing.T) {
 			return granted
 		})
 		freed, token, _ := s.Audit.Granted(waiter.Ref)
-		took := freed - dead.LastSign()
+		took := freed - dead.LastConfirmedSend()
 		assert.GreaterOrEqual(s, took, ttl, "the lease of the dead ended early")
-		assert.LessOrEqual(s, took, ttl+c.cost()+tickMax+commitMax, "it lasted too long")
+		assert.LessOrEqual(s, took, ttl+c.lostTime()+dueDelayMax+commitTimeMax, "it lasted too long")
 		assert.Greater(s, token, dead.Token)
 		s.Logf("freed after %v, with %d leader changes, %v leaderless", took, c.times, c.leaderless)
 
@@ -98,16 +98,16 @@ func TestLeasesLastOverLeaderChangesAndTheDeadAreFreedInTime(t *testing.T) {
 }
 
 // A lease runs from the last sign of its session on, and not from the tick of the clock before that.
-func TestALeaseIsNotShorterByATick(t *testing.T) {
+func TestLeaseIsNotShortenedByTick(t *testing.T) {
 	t.Parallel()
 	const ttl, sessions = 2 * time.Second, 40
 	Run(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		random := s.Random("pauses")
-		pause := func() { time.Sleep(time.Duration(random.Int64N(int64(2 * tickMax)))) }
+		pause := func() { time.Sleep(time.Duration(random.Int64N(int64(2 * dueDelayMax)))) }
 		signs := map[session.ID]time.Duration{}
 		for i := range sessions {
-			id := leader.Open(fmt.Sprint("session ", i), ttl)
+			id := leader.OpenSession(fmt.Sprint("session ", i), ttl)
 			pause()
 			signs[id] = s.Elapsed()
 			leader.Lock(id, 1, fmt.Sprint("lock ", i))
@@ -118,18 +118,18 @@ func TestALeaseIsNotShorterByATick(t *testing.T) {
 			at, _, ended := s.Audit.Ended(id)
 			assert.True(s, ended)
 			assert.GreaterOrEqual(s, at-sign, ttl, "session %d ended early", id)
-			assert.LessOrEqual(s, at-sign, ttl+tickMax+commitMax, "session %d ended late", id)
+			assert.LessOrEqual(s, at-sign, ttl+dueDelayMax+commitTimeMax, "session %d ended late", id)
 		}
 	})
 }
 
 // A checkpoint each second is all that saves cluster time here: nobody speaks but one client, every
 // three seconds, and no leader lives as long.
-func TestLeadersThatChangeEveryTwoSecondsFreeTheDeadAndKeepTheLiving(t *testing.T) {
+func TestLeasesUnderFrequentLeaderChanges(t *testing.T) {
 	t.Parallel()
 	const ttl, rounds = time.Minute, 300
 	Run(t, Config{}, func(s *Sim) {
-		c := &changes{Sim: s, leader: s.Start()}
+		c := &leaderChanges{Sim: s, leader: s.Start()}
 		alive, dead := s.Holder("alive", "kept", 10*time.Second), s.Holder("dead", "lost", ttl)
 		dead.Die()
 		var freed, bound time.Duration
@@ -142,7 +142,7 @@ func TestLeadersThatChangeEveryTwoSecondsFreeTheDeadAndKeepTheLiving(t *testing.
 			}
 			time.Sleep(time.Until(next))
 			if at, _, ended := s.Audit.Ended(dead.Ref.Session); ended && freed == 0 {
-				freed, bound = at-dead.LastSign(), ttl+c.cost()+tickMax+commitMax
+				freed, bound = at-dead.LastConfirmedSend(), ttl+c.lostTime()+dueDelayMax+commitTimeMax
 			}
 		}
 		require.NotZero(s, freed, "ten minutes, and the dead still hold")
@@ -156,7 +156,7 @@ func TestLeadersThatChangeEveryTwoSecondsFreeTheDeadAndKeepTheLiving(t *testing.
 
 // What stops a leader stops time: a pause of its process, or of its disk, ages nobody who renews, nor
 // anybody else by more than one step of the clock.
-func TestAStalledLeaderAgesNobody(t *testing.T) {
+func TestStalledLeaderExpiresNoLease(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 5 * time.Second, 10 * time.Second
 	for _, of := range []string{"its epoch", "its disk"} {
@@ -182,17 +182,17 @@ func TestAStalledLeaderAgesNobody(t *testing.T) {
 				return ended
 			})
 			at, _, _ := s.Audit.Ended(dead.Ref.Session)
-			took, cut := at-dead.LastSign(), leader.Status().Cut.Duration()
+			took, cut := at-dead.LastConfirmedSend(), leader.Status().Cut.Duration()
 			s.Logf("%s: the dead were freed after %v; cut off: %v", of, took, cut)
 			assert.GreaterOrEqual(s, took, ttl)
-			assert.LessOrEqual(s, took, ttl+cut+tickMax+commitMax+pause)
+			assert.LessOrEqual(s, took, ttl+cut+dueDelayMax+commitTimeMax+pause)
 			if of == "its epoch" {
 				assert.InDelta(s, pause.Seconds(), cut.Seconds(), clock.StepMax.Duration().Seconds(), "what was cut off shows")
 				assert.Greater(s, took, pause+ttl-2*time.Second, "the pause counted")
 			}
 			time.Sleep(2 * ttl)
 			assert.True(s, leader.holds("kept", alive), "%s: the living lost its lock", of)
-			assert.Equal(s, 1, s.Audit.Offices(), "%s: another one led meanwhile", of)
+			assert.Equal(s, 1, s.Audit.Epochs(), "%s: another one led meanwhile", of)
 			s.Check(alive.History, dead.History)
 		})
 	}
@@ -201,7 +201,7 @@ func TestAStalledLeaderAgesNobody(t *testing.T) {
 // holds tells whether a holder has its lock, after a fence.
 func (n *Node) holds(lock string, h *Holder) (held bool) {
 	n.sim.Helper()
-	n.Must(nil)
-	n.Up().View(func(m *fsm.Machine) { held = m.Holds(lock, h.Token, h.Ref) })
+	n.MustPropose(nil)
+	n.Running().View(func(m *fsm.Machine) { held = m.Holds(lock, h.Token, h.Ref) })
 	return held
 }

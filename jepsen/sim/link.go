@@ -22,26 +22,26 @@ func (n *Network) heal(l *link) {
 	if l.cutAt.IsZero() {
 		return
 	}
-	resent := time.Now().Add(n.travel(l) + time.Duration(n.rand.Int64N(int64(resendMax))))
+	resent := time.Now().Add(n.transmissionTime(l) + time.Duration(n.rand.Int64N(int64(retransmitDelayMax))))
 	for s := range l.streams {
-		s.delayHeld(l.cutAt, resent)
+		s.delayRetransmitted(l.cutAt, resent)
 	}
 	l.cutAt = time.Time{}
 }
 
-// Slow sets how long bytes take from one host to the other: at least delay, up to spread more.
-func (n *Network) Slow(from, to string, delay, spread time.Duration) {
+// SetDelay sets how long bytes take from one host to the other: at least delay, up to spread more.
+func (n *Network) SetDelay(from, to string, delay, spread time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	l := n.link(from, to)
 	l.delay, l.spread = delay, spread
 }
 
-// Narrow sets how many bytes a second one connection takes from one host to the other; 0 = any.
-func (n *Network) Narrow(from, to string, perSecond int) {
+// LimitRate sets how many bytes a second one connection takes from one host to the other; 0 = any.
+func (n *Network) LimitRate(from, to string, perSecond int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.link(from, to).perSecond = perSecond
+	n.link(from, to).bytesPerSecond = perSecond
 }
 
 // HealAll makes every link as it was at the beginning.
@@ -50,7 +50,7 @@ func (n *Network) HealAll() {
 	defer n.mu.Unlock()
 	for _, l := range n.links {
 		n.heal(l)
-		l.delay, l.spread, l.perSecond = delayLeast, delaySpread, 0
+		l.delay, l.spread, l.bytesPerSecond = delayMin, delaySpread, 0
 	}
 }
 

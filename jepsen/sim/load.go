@@ -16,14 +16,14 @@ type LoadConfig struct {
 	Clients int
 	TTL     time.Duration
 	Locks   int           // mutexes that they share; there are as many permits of other names
-	Hold    time.Duration // at most so long; half of it between two acquisitions
-	// DieOnce is how many acquisitions a client makes on average before it falls silent in the
+	HoldMax time.Duration // at most so long; half of it between two acquisitions
+	// DieEvery is how many acquisitions a client makes on average before it falls silent in the
 	// middle of one. Zero: nobody dies.
-	DieOnce int
+	DieEvery int
 }
 
-// permitsOf is the limit of the load's permits.
-const permitsOf = 3
+// permitsPerLock is the limit of the load's permits.
+const permitsPerLock = 3
 
 // Load is clients at work. Each acquires one ticket at a time, holds it, and drops it.
 type Load struct {
@@ -41,13 +41,13 @@ func (s *Sim) Load(c LoadConfig) *Load {
 	abort, end := context.WithCancel(context.Background())
 	l := &Load{History: newHistory(), sim: s, config: c, stop: stop, abort: abort}
 	l.began = s.began
-	s.atEnd(func() {
+	s.cleanup(func() {
 		end()
 		l.Stop()
 	})
 	for i := range c.Clients {
 		client := s.newClient(l.History, fmt.Sprintf("c%d", i+1), c.TTL)
-		l.work.Go(func() { l.run(ctx, client) })
+		l.work.Go(func() { l.runClient(ctx, client) })
 	}
 	return l
 }
@@ -60,73 +60,73 @@ func (l *Load) Stop() {
 	time.Sleep(time.Second) // for the answers to the last renewals, which wait for company
 }
 
-// run is a client's life after life.
-func (l *Load) run(ctx context.Context, c *Client) {
+// runClient is a client's life after life.
+func (l *Load) runClient(ctx context.Context, c *Client) {
 	for ctx.Err() == nil {
-		l.live(ctx, c)
+		l.runSession(ctx, c)
 	}
 }
 
-// live is the life of one session. A client that was told to stop gives everything back first, so
+// runSession is the life of one session. A client that was told to stop gives everything back first, so
 // what it does then has a context of its own.
-func (l *Load) live(ctx context.Context, c *Client) {
-	own, cancel := context.WithCancel(l.abort)
-	if c.open(own) != nil {
+func (l *Load) runSession(ctx context.Context, c *Client) {
+	renewCtx, cancel := context.WithCancel(l.abort)
+	if c.open(renewCtx) != nil {
 		cancel()
 		return
 	}
 	var renewing sync.WaitGroup
-	renewing.Go(func() { c.keep(own) })
+	renewing.Go(func() { c.renewLoop(renewCtx) })
 	defer renewing.Wait()
 	defer cancel()
 	for ctx.Err() == nil {
-		if !l.acquire(own, c) {
+		if !l.acquire(renewCtx, c) {
 			return
 		}
-		_ = pauseFor(ctx, time.Duration(c.draw(int(l.config.Hold/2)+1)))
+		_ = sleepContext(ctx, time.Duration(c.randomBelow(int(l.config.HoldMax/2)+1)))
 	}
-	_, _ = c.insist(own, OpClose, fsm.TicketRef{Session: c.session}, func() fsm.Command {
+	_, _ = c.retryUntilAnswered(renewCtx, OpClose, fsm.TicketRef{Session: c.session}, func() fsm.Command {
 		return &fsm.CloseSession{Session: c.session}
 	})
 }
 
 // acquire makes one acquisition, from asking to dropping. False: the session is over, or the
 // client is.
-func (l *Load) acquire(ctx context.Context, c *Client) (goOn bool) {
-	ref, floor := c.nextTicket()
-	command := l.command(c, ref, floor)
+func (l *Load) acquire(ctx context.Context, c *Client) (sessionAlive bool) {
+	ref, ackedThrough := c.nextTicket()
+	command := l.newAcquire(c, ref, ackedThrough)
 	events := make(chan fsm.Event, 4)
-	defer l.sim.Audit.Hear(ref, events)()
-	if l.config.DieOnce > 0 && c.draw(4*l.config.DieOnce) == 0 {
-		l.sent(ctx, c, command) // it dies with the question on its lips
-		return l.die(c, nil)
+	defer l.sim.Audit.Subscribe(ref, events)()
+	if l.config.DieEvery > 0 && c.randomBelow(4*l.config.DieEvery) == 0 {
+		l.sendAcquire(ctx, c, command) // it dies with the question on its lips
+		return l.goSilent(c, nil)
 	}
-	switch r, ok := l.sent(ctx, c, command); {
+	switch r, ok := l.sendAcquire(ctx, c, command); {
 	case !ok:
-		c.settled(ref.Ticket) // definitely not done, and not tried again
+		c.acknowledge(ref.Ticket) // definitely not done, and not tried again
 		return true
 	case r.Code == fsm.NoSession:
 		return false
 	case r.State == fsm.Waiting:
-		granted, alive := l.wait(ctx, c, command, events)
+		granted, alive := l.awaitGrant(ctx, c, command, events)
 		if !alive {
 			return false
 		}
 		if granted != nil {
-			if !l.hold(c, command, *granted) {
+			if !l.holdGrant(c, command, *granted) {
 				return false
 			}
 		}
 	case r.State == fsm.Granted:
-		if !l.hold(c, command, grant{r.Token, r.HoldUntil}) {
+		if !l.holdGrant(c, command, grant{r.Token, r.HoldUntil}) {
 			return false
 		}
 	}
-	a, err := c.insist(ctx, OpDrop, ref, func() fsm.Command { return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket} })
+	a, err := c.retryUntilAnswered(ctx, OpRelease, ref, func() fsm.Command { return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket} })
 	if err != nil || a.Result.Code == fsm.NoSession {
 		return false
 	}
-	c.settled(ref.Ticket)
+	c.acknowledge(ref.Ticket)
 	return true
 }
 
@@ -136,64 +136,64 @@ type grant struct {
 	holdUntil clock.Time
 }
 
-// command is what the client asks for next.
-func (l *Load) command(c *Client, ref fsm.TicketRef, floor uint64) *fsm.Acquire {
-	name := fmt.Sprintf("lock/%d", c.draw(l.config.Locks))
+// newAcquire is what the client asks for next.
+func (l *Load) newAcquire(c *Client, ref fsm.TicketRef, ackedThrough uint64) *fsm.Acquire {
+	name := fmt.Sprintf("lock/%d", c.randomBelow(l.config.Locks))
 	items := []fsm.Item{{Name: name, Mode: fsm.Exclusive}}
-	switch c.draw(10) {
+	switch c.randomBelow(10) {
 	case 0, 1:
 		items[0].Mode = fsm.Shared
 	case 2:
 		items[0] = fsm.Item{
-			Name: fmt.Sprintf("permits/%d", c.draw(l.config.Locks)),
-			Mode: fsm.Permits, Permits: uint32(1 + c.draw(2)), Limit: permitsOf,
+			Name: fmt.Sprintf("permits/%d", c.randomBelow(l.config.Locks)),
+			Mode: fsm.Permits, Permits: uint32(1 + c.randomBelow(2)), Limit: permitsPerLock,
 		}
 	case 3:
-		if other := fmt.Sprintf("lock/%d", c.draw(l.config.Locks)); other != name {
+		if other := fmt.Sprintf("lock/%d", c.randomBelow(l.config.Locks)); other != name {
 			items = append(items, fsm.Item{Name: other, Mode: fsm.Exclusive})
 		}
 	}
-	waits := []clock.Span{0, fsm.Forever, fsm.Forever, clock.Of(time.Duration(1 + c.draw(int(2*l.config.TTL))))}
-	a := &fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: floor, Items: items, WaitFor: waits[c.draw(len(waits))]}
-	if c.draw(10) == 0 {
-		a.MaxHold = clock.Of(time.Duration(1 + c.draw(int(l.config.Hold))))
+	waits := []clock.Span{0, fsm.Forever, fsm.Forever, clock.Of(time.Duration(1 + c.randomBelow(int(2*l.config.TTL))))}
+	a := &fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: ackedThrough, Items: items, WaitFor: waits[c.randomBelow(len(waits))]}
+	if c.randomBelow(10) == 0 {
+		a.MaxHold = clock.Of(time.Duration(1 + c.randomBelow(int(l.config.HoldMax))))
 	}
 	return a
 }
 
-// sent sends an acquisition until it has an answer. Half of those that were refused are given up
+// sendAcquire sends an acquisition until it has an answer. Half of those that were refused are given up
 // (false): then it must turn out that none of them ever had an effect.
-func (l *Load) sent(ctx context.Context, c *Client, command *fsm.Acquire) (fsm.Result, bool) {
+func (l *Load) sendAcquire(ctx context.Context, c *Client, command *fsm.Acquire) (fsm.Result, bool) {
 	unknown := false
 	for {
-		a, err := l.ask(ctx, c, command)
+		a, err := l.sendOnce(ctx, c, command)
 		if err == nil {
 			return a.Result, true
 		}
 		unknown = unknown || outcomeOf(err) != NotDone
-		if !unknown && c.draw(2) == 0 {
+		if !unknown && c.randomBelow(2) == 0 {
 			return fsm.Result{}, false
 		}
-		if pauseFor(ctx, callPause) != nil {
+		if sleepContext(ctx, retryPause) != nil {
 			return fsm.Result{}, false
 		}
 	}
 }
 
-func (l *Load) ask(ctx context.Context, c *Client, command *fsm.Acquire) (raftnode.Answer, error) {
+func (l *Load) sendOnce(ctx context.Context, c *Client, command *fsm.Acquire) (raftnode.Answer, error) {
 	op := &Op{Kind: OpAcquire, Ref: fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}, Items: command.Items}
 	return c.call(ctx, op, func(n *raftnode.Node, done raftnode.Done) { n.Submit(command, done) })
 }
 
-// wait waits for a grant, for as long as a client's patience lasts. Nil: there is none, and what
+// awaitGrant waits for a grant, for as long as a client's patience lasts. Nil: there is none, and what
 // waits is to be dropped.
-func (l *Load) wait(ctx context.Context, c *Client, command *fsm.Acquire, events <-chan fsm.Event) (g *grant, alive bool) {
-	patience := time.Now().Add(l.config.TTL/2 + time.Duration(c.draw(int(4*l.config.TTL))))
-	for time.Now().Before(patience) {
-		if l.dies(c) {
-			return nil, l.die(c, nil)
+func (l *Load) awaitGrant(ctx context.Context, c *Client, command *fsm.Acquire, events <-chan fsm.Event) (g *grant, alive bool) {
+	timeout := time.Now().Add(l.config.TTL/2 + time.Duration(c.randomBelow(int(4*l.config.TTL))))
+	for time.Now().Before(timeout) {
+		if l.shouldDie(c) {
+			return nil, l.goSilent(c, nil)
 		}
-		again := time.NewTimer(waitAgain)
+		again := time.NewTimer(waitPollInterval)
 		select {
 		case e := <-events:
 			again.Stop()
@@ -203,7 +203,7 @@ func (l *Load) wait(ctx context.Context, c *Client, command *fsm.Acquire, events
 			return nil, true
 		case <-again.C:
 		}
-		a, err := l.ask(ctx, c, command)
+		a, err := l.sendOnce(ctx, c, command)
 		switch {
 		case err != nil:
 		case a.Result.Code == fsm.NoSession:
@@ -217,18 +217,18 @@ func (l *Load) wait(ctx context.Context, c *Client, command *fsm.Acquire, events
 	return nil, true
 }
 
-// hold believes in a grant until it is dropped or trust ends.
-func (l *Load) hold(c *Client, command *fsm.Acquire, g grant) (alive bool) {
-	b := Belief{
+// holdGrant believes in a grant until it is dropped or trust ends.
+func (l *Load) holdGrant(c *Client, command *fsm.Acquire, g grant) (alive bool) {
+	b := Hold{
 		Client: c.name, Token: g.token, Items: command.Items, From: l.sim.Elapsed(),
 		Ref: fsm.TicketRef{Session: command.Session, Ticket: command.Ticket},
 	}
-	if l.config.DieOnce > 0 && c.draw(l.config.DieOnce) == 0 {
-		return l.die(c, &inHand{b, g})
+	if l.config.DieEvery > 0 && c.randomBelow(l.config.DieEvery) == 0 {
+		return l.goSilent(c, &heldGrant{b, g})
 	}
-	until := time.Now().Add(time.Duration(1 + c.draw(int(l.config.Hold))))
+	until := time.Now().Add(time.Duration(1 + c.randomBelow(int(l.config.HoldMax))))
 	for time.Now().Before(until) {
-		left := c.believes(g)
+		left := c.holdTimeLeft(g)
 		if left <= 0 {
 			break
 		}
@@ -236,45 +236,45 @@ func (l *Load) hold(c *Client, command *fsm.Acquire, g grant) (alive bool) {
 		time.Sleep(min(left, time.Until(until)))
 	}
 	b.To = l.sim.Elapsed()
-	l.believed(b)
+	l.addHold(b)
 	return true
 }
 
-// believes is how much longer the client may believe in a grant if nothing else is heard.
-func (c *Client) believes(g grant) time.Duration {
+// holdTimeLeft is how much longer the client may believe in a grant if nothing else is heard.
+func (c *Client) holdTimeLeft(g grant) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.source.Now()
-	until, proven := c.trust.Until()
-	if !proven {
+	until, confirmedUntil := c.localDeadline.Until()
+	if !confirmedUntil {
 		return 0
 	}
-	left := now.Until(until)
+	remaining := now.Until(until)
 	if g.holdUntil != 0 {
-		end, _ := c.trust.Local(g.holdUntil)
-		left = min(left, now.Until(end))
+		end, _ := c.localDeadline.Local(g.holdUntil)
+		remaining = min(remaining, now.Until(end))
 	}
-	return left.Duration()
+	return remaining.Duration()
 }
 
-// inHand is a grant that a client died with.
-type inHand struct {
-	belief Belief
+// heldGrant is a grant that a client died with.
+type heldGrant struct {
+	belief Hold
 	grant  grant
 }
 
-func (l *Load) dies(c *Client) bool {
-	return l.config.DieOnce > 0 && c.draw(4*l.config.DieOnce) == 0
+func (l *Load) shouldDie(c *Client) bool {
+	return l.config.DieEvery > 0 && c.randomBelow(4*l.config.DieEvery) == 0
 }
 
-// die lets a client fall silent. It is the hardest kind of silence: its network is gone, and it
+// goSilent lets a client fall silent. It is the hardest kind of silence: its network is gone, and it
 // goes on believing for as long as it may.
-func (l *Load) die(c *Client, h *inHand) (alive bool) {
+func (l *Load) goSilent(c *Client, h *heldGrant) (alive bool) {
 	if h != nil {
-		h.belief.To = h.belief.From + max(0, c.believes(h.grant))
-		l.believed(h.belief)
+		h.belief.To = h.belief.From + max(0, c.holdTimeLeft(h.grant))
+		l.addHold(h.belief)
 	}
-	l.died(Death{Client: c.name, Session: c.session, TTL: c.ttl})
+	l.addDeath(Death{Client: c.name, Session: c.session, TTL: c.ttl})
 	l.sim.Trace.Note(c.name, "dies, session %d", c.session)
 	return false
 }

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// A message takes at least delayLeast and up to delaySpread more, as between two machines of one
+	// A message takes at least delayMin and up to delaySpread more, as between two machines of one
 	// building. A link can be told otherwise.
-	delayLeast  = 200 * time.Microsecond
+	delayMin    = 200 * time.Microsecond
 	delaySpread = 300 * time.Microsecond
-	// synAgain is the pause before a call that got no answer is repeated.
-	synAgain = time.Second
-	// resendMax bounds how long after a heal the bytes that were held back arrive.
-	resendMax = 200 * time.Millisecond
+	// synRetry is the pause before a call that got no answer is repeated.
+	synRetry = time.Second
+	// retransmitDelayMax bounds how long after a heal the bytes that were held back arrive.
+	retransmitDelayMax = 200 * time.Millisecond
 	// backlogMax is how many calls wait at a port to be accepted.
 	backlogMax = 128
 )
@@ -28,27 +28,27 @@ const (
 // cut is held back, as TCP does, and arrives after the link has healed, if the connection still
 // lives by then: nobody is told of a cut. Connections keep no goroutine.
 type Network struct {
-	mu    sync.Mutex // guards everything below, and all of every connection
-	rand  *rand.Rand
-	hosts map[string]bool
-	ports map[string]*Port
-	links map[route]*link
+	mu        sync.Mutex // guards everything below, and all of every connection
+	rand      *rand.Rand
+	hosts     map[string]bool
+	listeners map[string]*Listener
+	links     map[route]*link
 }
 
 // route is one direction between two hosts.
 type route struct{ from, to string }
 
 type link struct {
-	delay     time.Duration // at least
-	spread    time.Duration // and up to so much more
-	perSecond int           // bytes; 0 = without limit
-	cutAt     time.Time     // since when nothing passes; zero = all passes
-	streams   map[*stream]struct{}
+	delay          time.Duration // at least
+	spread         time.Duration // and up to so much more
+	bytesPerSecond int           // bytes; 0 = without limit
+	cutAt          time.Time     // since when nothing passes; zero = all passes
+	streams        map[*stream]struct{}
 }
 
 // NewNetwork makes a network without hosts; a host exists from its first mention on.
 func NewNetwork(random *rand.Rand) *Network {
-	return &Network{rand: random, hosts: map[string]bool{}, ports: map[string]*Port{}, links: map[route]*link{}}
+	return &Network{rand: random, hosts: map[string]bool{}, listeners: map[string]*Listener{}, links: map[route]*link{}}
 }
 
 // link is that of one direction; the caller holds the lock.
@@ -56,31 +56,31 @@ func (n *Network) link(from, to string) *link {
 	r := route{from, to}
 	l := n.links[r]
 	if l == nil {
-		l = &link{delay: delayLeast, spread: delaySpread, streams: map[*stream]struct{}{}}
+		l = &link{delay: delayMin, spread: delaySpread, streams: map[*stream]struct{}{}}
 		n.links[r] = l
 	}
 	return l
 }
 
-// travel is how long the next bytes take on a link; the caller holds the lock.
-func (n *Network) travel(l *link) time.Duration {
+// transmissionTime is how long the next bytes take on a link; the caller holds the lock.
+func (n *Network) transmissionTime(l *link) time.Duration {
 	if l.spread <= 0 {
 		return l.delay
 	}
 	return l.delay + time.Duration(n.rand.Int64N(int64(l.spread)))
 }
 
-func (n *Network) listen(s *Stack, address string) (*Port, error) {
+func (n *Network) listen(s *Stack, address string) (*Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.ports[address] != nil {
+	if n.listeners[address] != nil {
 		return nil, fmt.Errorf("sim: listen %s: address already in use", address)
 	}
-	if s.dead {
+	if s.closed {
 		return nil, net.ErrClosed
 	}
-	p := &Port{network: n, stack: s, address: address, calls: make(chan *conn, backlogMax), done: make(chan struct{})}
-	n.ports[address], s.ports[p] = p, struct{}{}
+	p := &Listener{network: n, stack: s, address: address, incoming: make(chan *conn, backlogMax), done: make(chan struct{})}
+	n.listeners[address], s.listeners[p] = p, struct{}{}
 	return p, nil
 }
 
@@ -92,12 +92,12 @@ func (n *Network) dial(ctx context.Context, s *Stack, address string) (net.Conn,
 		n.mu.Lock()
 		there, back := n.link(s.host, hostOf(address)), n.link(hostOf(address), s.host)
 		open := there.cutAt.IsZero() && back.cutAt.IsZero()
-		pause := synAgain
+		pause := synRetry
 		if open {
-			pause = n.travel(there) + n.travel(back)
+			pause = n.transmissionTime(there) + n.transmissionTime(back)
 		}
 		n.mu.Unlock()
-		if err := pauseFor(ctx, pause); err != nil {
+		if err := sleepContext(ctx, pause); err != nil {
 			return nil, err
 		}
 		if !open {
@@ -117,14 +117,14 @@ func (n *Network) dial(ctx context.Context, s *Stack, address string) (net.Conn,
 func (n *Network) connect(s *Stack, address string) (*conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s.dead {
+	if s.closed {
 		return nil, net.ErrClosed
 	}
-	port := n.ports[address]
+	port := n.listeners[address]
 	if port == nil {
 		return nil, fmt.Errorf("sim: dial %s: %w", address, errRefused)
 	}
-	if len(port.calls) == cap(port.calls) {
+	if len(port.incoming) == cap(port.incoming) {
 		return nil, nil
 	}
 	from, to := s.host, hostOf(address)
@@ -132,24 +132,24 @@ func (n *Network) connect(s *Stack, address string) (*conn, error) {
 	near := &conn{network: n, stack: s, out: there, in: back, local: addr(from), remote: addr(address)}
 	far := &conn{network: n, stack: port.stack, out: back, in: there, local: addr(address), remote: addr(from)}
 	s.conns[near], port.stack.conns[far] = struct{}{}, struct{}{}
-	port.calls <- far // has room: only here, under the lock, is put in
+	port.incoming <- far // has room: only here, under the lock, is put in
 	return near, nil
 }
 
-// Port is a listener.
-type Port struct {
-	network *Network
-	stack   *Stack
-	address string
-	calls   chan *conn
-	done    chan struct{}
-	once    sync.Once
+// Listener is a listener.
+type Listener struct {
+	network  *Network
+	stack    *Stack
+	address  string
+	incoming chan *conn
+	done     chan struct{}
+	once     sync.Once
 }
 
 // Accept implements net.Listener.
-func (p *Port) Accept() (net.Conn, error) {
+func (p *Listener) Accept() (net.Conn, error) {
 	select {
-	case c := <-p.calls:
+	case c := <-p.incoming:
 		return c, nil
 	case <-p.done:
 		return nil, net.ErrClosed
@@ -157,16 +157,16 @@ func (p *Port) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener. Calls that nobody accepted are hung up.
-func (p *Port) Close() error {
+func (p *Listener) Close() error {
 	p.once.Do(func() {
 		p.network.mu.Lock()
-		delete(p.network.ports, p.address)
-		delete(p.stack.ports, p)
+		delete(p.network.listeners, p.address)
+		delete(p.stack.listeners, p)
 		p.network.mu.Unlock()
 		close(p.done)
 		for {
 			select {
-			case c := <-p.calls:
+			case c := <-p.incoming:
 				c.Close()
 			default:
 				return
@@ -177,7 +177,7 @@ func (p *Port) Close() error {
 }
 
 // Addr implements net.Listener.
-func (p *Port) Addr() net.Addr { return addr(p.address) }
+func (p *Listener) Addr() net.Addr { return addr(p.address) }
 
 // addr is the address of an end.
 type addr string
@@ -190,8 +190,8 @@ func hostOf(address string) string {
 	return host
 }
 
-// pauseFor returns nil after d, or the reason why ctx ended before.
-func pauseFor(ctx context.Context, d time.Duration) error {
+// sleepContext returns nil after d, or the reason why ctx ended before.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

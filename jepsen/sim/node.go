@@ -33,31 +33,31 @@ type Node struct {
 	Clock    *Clock
 	Disk     *Disk
 
-	sim  *Sim
-	next *Node // what took its place; nil = it is in its place. Guarded by sim.mu
+	sim        *Sim
+	replacedBy *Node // what took its place; nil = it is in its place. Guarded by sim.mu
 
-	mu      sync.Mutex // guards what follows
-	process *process   // the latest; nil = there was none
-	starts  int
-	joins   store.ID // the cluster that it was added to; zero = an initial member
+	mu            sync.Mutex // guards what follows
+	process       *process   // the latest; nil = there was none
+	starts        int
+	joinedCluster store.ID // the cluster that it was added to; zero = an initial member
 }
 
 // process is one run of the node on the machine.
 type process struct {
-	cancel context.CancelFunc
-	stack  *Stack
-	opened chan struct{}  // closed when Open has returned
-	node   *raftnode.Node // set when opened
-	whole  *api.Node      // likewise, if it serves clients too
-	err    error          // of Open, set when opened
-	dead   chan struct{}  // closed when the process is told to end: nobody hears from it any more
-	ended  chan struct{}  // closed when nothing of it runs any more
+	cancel   context.CancelFunc
+	stack    *Stack
+	opened   chan struct{}  // closed when Open has returned
+	node     *raftnode.Node // set when opened
+	server   *api.Node      // likewise, if it serves clients too
+	err      error          // of Open, set when opened
+	stopping chan struct{}  // closed when the process is told to end: nobody hears from it any more
+	ended    chan struct{}  // closed when nothing of it runs any more
 
-	mu     sync.Mutex // guards what follows
-	dying  bool
-	silent bool  // dead is closed
-	dark   bool  // its machine has no power: what it does is not seen
-	fatal  error // what it ended itself for
+	mu           sync.Mutex // guards what follows
+	dying        bool
+	disconnected bool  // dead is closed
+	powerLost    bool  // its machine has no power: what it does is not seen
+	fatalErr     error // what it ended itself for
 }
 
 // AddNode puts a machine with an empty disk on the network. An id may be added again: that is a node
@@ -89,18 +89,18 @@ func (s *Sim) Nodes() []*Node {
 }
 
 // Initial members are the nodes of the cluster's list.
-func (s *Sim) Founders() []*Node {
-	return s.Nodes()[:s.founders]
+func (s *Sim) InitialMembers() []*Node {
+	return s.Nodes()[:s.initialMembers]
 }
 
 // Members are the machines of the cluster: the initial members, or what took their places.
 func (s *Sim) Members() []*Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	members := slices.Clone(s.nodes[:s.founders])
+	members := slices.Clone(s.nodes[:s.initialMembers])
 	for i, n := range members {
-		for n.next != nil {
-			n = n.next
+		for n.replacedBy != nil {
+			n = n.replacedBy
 		}
 		members[i] = n
 	}
@@ -113,14 +113,14 @@ func (s *Sim) Replace(old *Node, id string, cluster store.ID) *Node {
 	n := s.AddNode(id, old.Host)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n.joins, old.next = cluster, n
+	n.joinedCluster, old.replacedBy = cluster, n
 	return n
 }
 
-// List is the --cluster list that names all initial members at their hosts.
-func (s *Sim) List() peer.List {
+// InitialList is the --cluster list that names all initial members at their hosts.
+func (s *Sim) InitialList() peer.List {
 	var items []string
-	for _, n := range s.Founders() {
+	for _, n := range s.InitialMembers() {
 		items = append(items, n.ID+"="+n.Address())
 	}
 	list, err := peer.ParseList(strings.Join(items, ","))
@@ -136,12 +136,12 @@ func (n *Node) Address() string { return n.Host + ":" + peerPort }
 // Peer is the node as a join names it.
 func (n *Node) Peer() peer.Node { return peer.Node{ID: n.ID, Address: n.Address()} }
 
-// Begin starts a process on the machine and does not wait for it. The config is that of an initial member;
+// StartProcess starts a process on the machine and does not wait for it. The config is that of an initial member;
 // tune changes it, after the run's own Tune.
-func (n *Node) Begin(tune ...Tune) {
+func (n *Node) StartProcess(tune ...Tune) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.process != nil && !n.process.over() {
+	if n.process != nil && !n.process.stopped() {
 		n.sim.Fatalf("%s runs already", n.ID)
 	}
 	stack := n.sim.Network.NewStack(n.Host)
@@ -153,24 +153,24 @@ func (n *Node) Begin(tune ...Tune) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{
 		cancel: cancel, stack: stack,
-		opened: make(chan struct{}), dead: make(chan struct{}), ended: make(chan struct{}),
+		opened: make(chan struct{}), stopping: make(chan struct{}), ended: make(chan struct{}),
 	}
 	n.process = p
 	cfg := raftnode.Config{
-		ID: n.ID, Dir: n.Disk.dir, Memory: n.Disk.memory, Cluster: n.sim.List(),
+		ID: n.ID, Dir: n.Disk.dir, Memory: n.Disk.memory, Cluster: n.sim.InitialList(),
 		Listener: listener, Dial: stack.Dial, Client: n.Host + ":5750", Version: "sim",
-		Applied: p.applied(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
-		Fatal:  func(err error) { n.die(p, err) },
+		Applied: p.whilePowered(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
+		Fatal:  func(err error) { n.exitProcess(p, err) },
 		Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, Wrap: n.Disk.wrap(),
 	}
-	if !n.sim.config.Measured {
+	if !n.sim.config.AdaptiveTimeouts {
 		cfg.Election = electionTimeout
 	}
 	if n.sim.config.Tune != nil {
 		n.sim.config.Tune(&cfg)
 	}
-	if n.joins != (store.ID{}) {
-		cfg.Cluster, cfg.JoinCluster = peer.List{}, n.joins
+	if n.joinedCluster != (store.ID{}) {
+		cfg.Cluster, cfg.JoinCluster = peer.List{}, n.joinedCluster
 	}
 	for _, t := range tune {
 		t(&cfg)
@@ -191,28 +191,28 @@ func (n *Node) Begin(tune ...Tune) {
 	}()
 }
 
-// applied leaves out what is applied without power, on a disk that no process will find.
-func (p *process) applied(tell func(*fsm.Machine, fsm.Applied)) func(*fsm.Machine, fsm.Applied) {
+// whilePowered leaves out what is applied without power, on a disk that no process will find.
+func (p *process) whilePowered(observe func(*fsm.Machine, fsm.Applied)) func(*fsm.Machine, fsm.Applied) {
 	return func(m *fsm.Machine, a fsm.Applied) {
 		p.mu.Lock()
-		dark := p.dark
+		dark := p.powerLost
 		p.mu.Unlock()
 		if !dark {
-			tell(m, a)
+			observe(m, a)
 		}
 	}
 }
 
-// die ends the process as os.Exit would, and the goroutine that asks for it.
-func (n *Node) die(p *process, why error) {
+// exitProcess ends the process as os.Exit would, and the goroutine that asks for it.
+func (n *Node) exitProcess(p *process, reason error) {
 	p.mu.Lock()
-	first := p.fatal == nil && !p.dark
+	first := p.fatalErr == nil && !p.powerLost
 	if first {
-		p.fatal = why
+		p.fatalErr = reason
 	}
 	p.mu.Unlock()
 	if first {
-		n.sim.Trace.Note(n.ID, "ended itself: %v", why)
+		n.sim.Trace.Note(n.ID, "ended itself: %v", reason)
 		go n.kill(p)
 	}
 	runtime.Goexit()
@@ -228,31 +228,31 @@ func (n *Node) Kill() {
 	}
 }
 
-func (n *Node) kill(p *process) { n.end(p, func() {}, p.kill) }
+func (n *Node) kill(p *process) { n.endProcess(p, func() {}, p.kill) }
 
-// silence closes the sockets, as the kernel does, so that whatever the node still thinks or says on
+// disconnect closes the sockets, as the kernel does, so that whatever the node still thinks or says on
 // its way to the end is heard by nobody.
-func (p *process) silence() {
-	p.stack.HangUp()
+func (p *process) disconnect() {
+	p.stack.CloseAll()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.silent {
-		p.silent = true
-		close(p.dead)
+	if !p.disconnected {
+		p.disconnected = true
+		close(p.stopping)
 	}
 }
 
 func (p *process) kill() error {
-	p.silence()
-	if p.whole != nil {
-		return p.whole.Kill()
+	p.disconnect()
+	if p.server != nil {
+		return p.server.Kill()
 	}
 	return p.node.Kill()
 }
 
 func (p *process) close() error {
-	if p.whole != nil {
-		return p.whole.Close()
+	if p.server != nil {
+		return p.server.Close()
 	}
 	return p.node.Close()
 }
@@ -263,12 +263,12 @@ func (n *Node) Close() {
 	p := n.process
 	n.mu.Unlock()
 	if p != nil {
-		n.end(p, func() {}, p.close)
+		n.endProcess(p, func() {}, p.close)
 	}
 }
 
-// end ends the process, or waits until it has ended; what is to be done first is left out then.
-func (n *Node) end(p *process, first func(), end func() error) {
+// endProcess ends the process, or waits until it has ended; what is to be done first is left out then.
+func (n *Node) endProcess(p *process, before func(), end func() error) {
 	p.mu.Lock()
 	mine := !p.dying
 	p.dying = true
@@ -277,7 +277,7 @@ func (n *Node) end(p *process, first func(), end func() error) {
 		<-p.ended
 		return
 	}
-	first()
+	before()
 	p.cancel()
 	n.Disk.Resume()
 	n.Clock.Thaw()
@@ -287,13 +287,13 @@ func (n *Node) end(p *process, first func(), end func() error) {
 			n.sim.Trace.Note(n.ID, "ended with %v", err)
 		}
 	}
-	p.silence()
-	n.Disk.found()
+	p.disconnect()
+	n.Disk.restoreImage()
 	n.sim.Trace.Note(n.ID, "ended")
 	close(p.ended)
 }
 
-func (p *process) over() bool {
+func (p *process) stopped() bool {
 	select {
 	case <-p.ended:
 		return true
@@ -302,23 +302,23 @@ func (p *process) over() bool {
 	}
 }
 
-// Up is the node that runs here, or nil.
-func (n *Node) Up() *raftnode.Node {
-	if p := n.running(); p != nil {
+// Running is the node that runs here, or nil.
+func (n *Node) Running() *raftnode.Node {
+	if p := n.openProcess(); p != nil {
 		return p.node
 	}
 	return nil
 }
 
-// hasEnded tells whether a process ran here and nothing of it is left.
-func (n *Node) hasEnded() bool {
+// processEnded tells whether a process ran here and nothing of it is left.
+func (n *Node) processEnded() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.process != nil && n.process.over()
+	return n.process != nil && n.process.stopped()
 }
 
-// waitEnded waits for the end of a process that was told to end; one that did not open is over.
-func (n *Node) waitEnded() {
+// awaitEnded waits for the end of a process that was told to end; one that did not open is over.
+func (n *Node) awaitEnded() {
 	n.mu.Lock()
 	p := n.process
 	n.mu.Unlock()
@@ -327,8 +327,8 @@ func (n *Node) waitEnded() {
 	}
 }
 
-// running is the process that is open and not told to end yet, or nil.
-func (n *Node) running() *process {
+// openProcess is the process that is open and not told to end yet, or nil.
+func (n *Node) openProcess() *process {
 	n.mu.Lock()
 	p := n.process
 	n.mu.Unlock()
@@ -348,8 +348,8 @@ func (n *Node) running() *process {
 	}
 }
 
-// Opened waits until Open has returned, and returns what it said.
-func (n *Node) Opened(ctx context.Context) error {
+// AwaitOpen waits until Open has returned, and returns what it said.
+func (n *Node) AwaitOpen(ctx context.Context) error {
 	n.mu.Lock()
 	p := n.process
 	n.mu.Unlock()
@@ -378,5 +378,5 @@ func (n *Node) Fatal() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.fatal
+	return p.fatalErr
 }

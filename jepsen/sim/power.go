@@ -20,7 +20,7 @@ import (
 // process winds up on the disk that it knows, heard by nobody, and the next one finds the image.
 //
 // A write is under way from the moment at which package store asks for it until it returns, which takes
-// time in a run with Config.WriteTakes. So it is seen when something is answered, announced or built upon
+// time in a run with Config.WriteTimeMax. So it is seen when something is answered, announced or built upon
 // before its write has returned, when two writes are made of what must be one, and when the order of
 // writes is wrong.
 //
@@ -33,68 +33,68 @@ import (
 // ask for them, and in that order, and that identity.json and the names in directories are flushed. That
 // takes a file system which counts them.
 
-// remains is what became of a write that was under way when the power failed.
-type remains string
+// writeOutcome is what became of a write that was under way when the power failed.
+type writeOutcome string
 
 const (
-	allOfIt  remains = "kept"
-	noneOfIt remains = "lost"
-	aPart    remains = "torn"
+	writeKept writeOutcome = "kept"
+	writeLost writeOutcome = "lost"
+	writeTorn writeOutcome = "torn"
 )
 
-// image is what a power failure left.
-type image struct {
+// diskImage is what a power failure left.
+type diskImage struct {
 	memory *store.Memory
 	dir    string
 }
 
-// fail takes the image of a power failure. Who hears the node must have been cut off before.
-func (d *Disk) fail() {
-	d.landing.Lock()
-	defer d.landing.Unlock()
+// capturePowerFailure takes the image of a power failure. Who hears the node must have been cut off before.
+func (d *Disk) capturePowerFailure() {
+	d.landMu.Lock()
+	defer d.landMu.Unlock()
 	d.mu.Lock()
-	under, decided := slices.Clone(d.under), d.decided
+	under, decided := slices.Clone(d.inFlight), d.forcedOutcome
 	random := rand.New(rand.NewPCG(d.random.Uint64(), 0))
 	d.mu.Unlock()
 
 	files := map[string][]byte{} // of those that are torn, what is left
 	over := map[string]bool{}    // files of which a write was lost, and so all those behind it
 	for _, w := range under {
-		if w.landed {
+		if w.completed {
 			continue
 		}
-		became := noneOfIt
+		became := writeLost
 		switch file := fileOf[w.op]; {
-		case over[file], decided == noneOfIt:
-		case decided == allOfIt, random.IntN(2) == 0:
-			became = allOfIt
-			d.settle(w)
+		case over[file], decided == writeLost:
+		case decided == writeKept, random.IntN(2) == 0:
+			became = writeKept
+			d.complete(w)
 		case d.dir != "" && w.op != opSnapshot && random.IntN(3) > 0:
-			became = aPart
-			files[file] = d.tear(w, file, random)
+			became = writeTorn
+			files[file] = d.tornFile(w, file, random)
 			over[file] = true
 		default:
 			over[file] = true
 		}
 		d.sim.Trace.Fault("the power of %s fails, %s: %s", d.id, w.op, became)
 		d.mu.Lock()
-		d.fates[became]++
+		d.outcomes[became]++
 		d.mu.Unlock()
 	}
-	if d.half {
-		d.sim.Audit.Breach("the power of %s failed between the two halves of a vote: it may give that term's vote to whom it voted for before, "+
+	if d.voteHalfWritten {
+		d.sim.Audit.Violation("the power of %s failed between the two halves of a vote: it may give that term's vote to whom it voted for before, "+
 			"without a look at the log", d.id)
 	}
 	var err error
 	if d.memory != nil {
-		d.image = &image{}
+		d.image = &diskImage{}
 		d.image.memory, err = d.memory.Copy()
 	} else {
-		d.image = &image{dir: d.sim.TempDir()}
+		d.image = &diskImage{dir: d.sim.TempDir()}
 		err = copyDir(d.dir, d.image.dir, files, random)
 	}
 	if err != nil {
-		d.sim.Audit.Breach("the simulation can't take the image of %s: %v", d.id, err)
+		d.sim.Audit.Violation("the simulation can't take the image of %s: %v", d.id, err)
 	}
 }
 
@@ -103,26 +103,26 @@ var fileOf = map[diskOp]string{
 	opAppend: "log.db", opDelete: "log.db", opVote: "votes.db", opTerm: "votes.db", opSnapshot: "snapshots",
 }
 
-// found gives the next process what a power failure left.
-func (d *Disk) found() {
-	d.landing.Lock()
-	defer d.landing.Unlock()
+// restoreImage gives the next process what a power failure left.
+func (d *Disk) restoreImage() {
+	d.landMu.Lock()
+	defer d.landMu.Unlock()
 	if d.image == nil {
 		return
 	}
 	if d.dir != "" {
 		_ = os.RemoveAll(d.dir) // or the test's end does
 	}
-	d.dir, d.memory, d.image, d.half = d.image.dir, d.image.memory, nil, false
+	d.dir, d.memory, d.image, d.voteHalfWritten = d.image.dir, d.image.memory, nil, false
 }
 
-// tear lets a write land, and returns its file as it is when a part of the write is missing.
-func (d *Disk) tear(w *write, file string, random *rand.Rand) []byte {
+// tornFile lets a write land, and returns its file as it is when a part of the write is missing.
+func (d *Disk) tornFile(w *write, file string, random *rand.Rand) []byte {
 	before, err := os.ReadFile(filepath.Join(d.dir, file))
-	d.settle(w)
+	d.complete(w)
 	after, err2 := os.ReadFile(filepath.Join(d.dir, file))
 	if err := errors.Join(err, err2); err != nil {
-		d.sim.Audit.Breach("the simulation can't tear a write of %s: %v", d.id, err)
+		d.sim.Audit.Violation("the simulation can't tear a write of %s: %v", d.id, err)
 	}
 	return tearPages(before, after, random)
 }
@@ -194,26 +194,26 @@ func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) err
 // LosePower ends the process as a power failure of its machine does: the disk keeps what it had
 // acknowledged, and chance decides of what was under way. A process that is still starting is killed.
 func (n *Node) LosePower() {
-	p := n.running()
+	p := n.openProcess()
 	if p == nil {
 		n.Kill()
 		return
 	}
-	n.end(p, func() {
+	n.endProcess(p, func() {
 		p.mu.Lock()
-		p.dark = true
+		p.powerLost = true
 		p.mu.Unlock()
-		p.silence()
-		n.Disk.fail()
+		p.disconnect()
+		n.Disk.capturePowerFailure()
 	}, p.kill)
 }
 
-// Fates is what became of the writes that were under way when the power of machines failed.
-func (s *Sim) Fates() map[remains]int {
-	all := map[remains]int{}
+// WriteOutcomes is what became of the writes that were under way when the power of machines failed.
+func (s *Sim) WriteOutcomes() map[writeOutcome]int {
+	all := map[writeOutcome]int{}
 	for _, n := range s.Nodes() {
 		n.Disk.mu.Lock()
-		for f, times := range maps.All(n.Disk.fates) {
+		for f, times := range maps.All(n.Disk.outcomes) {
 			all[f] += times
 		}
 		n.Disk.mu.Unlock()

@@ -14,62 +14,62 @@ import (
 
 // A removal after which no majority would answer could not be committed, and nobody would lead from
 // then on.
-func TestARemovalThatLeavesNoMajorityIsRefused(t *testing.T) {
+func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		time.Sleep(3 * time.Second)
-		tokens := fifty(s, leader)
+		tokens := acquireFifty(s, leader)
 		down, up := s.Others(leader)[0], s.Others(leader)[1]
 		down.Kill()
 		time.Sleep(time.Second)
 		for _, n := range []*Node{up, leader} {
-			err := leader.Up().Remove(s.Within(electionMax), n.ID)
+			err := leader.Running().Remove(s.Within(electionTimeMax), n.ID)
 			require.ErrorIs(s, err, raftnode.ErrRefused)
 			require.ErrorContains(s, err, down.ID)
 			require.ErrorContains(s, err, "no majority")
 		}
-		err := leader.Up().Remove(s.Within(electionMax), "n9")
+		err := leader.Running().Remove(s.Within(electionTimeMax), "n9")
 		require.ErrorIs(s, err, raftnode.ErrRefused)
 		require.ErrorContains(s, err, "no member")
 		assert.Len(s, voters(leader), 3)
-		requireAll(s, leader, tokens)
+		requireAllHeld(s, leader, tokens)
 
 		// The one that is down may go.
-		require.NoError(s, leader.Up().Remove(s.Within(electionMax), down.ID))
+		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), down.ID))
 		assert.Len(s, voters(leader), 2)
-		requireAll(s, leader, tokens)
+		requireAllHeld(s, leader, tokens)
 	})
 }
 
 // A newcomer that dies before its vote gets none, since with it there would be no majority.
-func TestAJoinThatLeavesNoMajorityIsRefused(t *testing.T) {
+func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{Nodes: 1}, func(s *Sim) {
 		only := s.Start()
 		time.Sleep(3 * time.Second)
 		n2 := s.AddNode("n2", "n2")
-		n2.Begin(joining(clusterOf(only)))
-		require.NoError(s, n2.Opened(s.Within(electionMax)))
+		n2.StartProcess(asJoiner(clusterID(only)))
+		require.NoError(s, n2.AwaitOpen(s.Within(electionTimeMax)))
 		// It answers for its state, and its raft doesn't hear of the leader any more.
 		n2.Disk.Stall()
-		require.Error(s, only.Up().Join(s.Within(5*time.Second), n2.Peer()))
+		require.Error(s, only.Running().Join(s.Within(5*time.Second), n2.Peer()))
 		n2.Kill()
-		require.Error(s, only.Up().Join(s.Within(5*time.Second), n2.Peer()))
+		require.Error(s, only.Running().Join(s.Within(5*time.Second), n2.Peer()))
 		assert.Equal(s, []string{"n1"}, voters(only))
-		only.Must(nil)
+		only.MustPropose(nil)
 	})
 }
 
 // The other follower dies when the removal has just been decided, which then can't be committed. The
 // removed one, which has all the data, goes on; when the leader is lost for good, it and the other one are a
 // majority.
-func TestAnUncommittedRemovalEndsNobody(t *testing.T) {
+func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 	t.Parallel()
 	for _, comesBack := range []string{"all", "without the leader"} {
 		var down *Node
 		decided := func(c *raftnode.Config) {
-			c.Logger = slog.New(&stepLog{Handler: c.Logger.Handler(), at: func(line string) {
+			c.Logger = slog.New(&stepHandler{Handler: c.Logger.Handler(), at: func(line string) {
 				if down != nil && strings.Contains(line, "updating configuration") && strings.Contains(line, "RemoveServer") {
 					s, host := down.sim, down.Host
 					s.Network.Isolate(host) // before raft has written anything
@@ -80,77 +80,77 @@ func TestAnUncommittedRemovalEndsNobody(t *testing.T) {
 			down = nil
 			leader := s.Start()
 			time.Sleep(3 * time.Second)
-			tokens := fifty(s, leader)
+			tokens := acquireFifty(s, leader)
 			other, removed := s.Others(leader)[0], s.Others(leader)[1]
-			s.Follow(leader, removed, electionMax)
-			s.Follow(leader, other, electionMax)
+			s.AwaitApplied(leader, removed, electionTimeMax)
+			s.AwaitApplied(leader, other, electionTimeMax)
 			down = other
-			err := leader.Up().Remove(s.Within(2*time.Second), removed.ID)
+			err := leader.Running().Remove(s.Within(2*time.Second), removed.ID)
 			require.Error(s, err)
 			require.NotErrorIs(s, err, raftnode.ErrRefused, "it was begun: the other had answered a moment before")
 			down = nil
 			other.Kill()
 			time.Sleep(time.Minute)
-			require.False(s, removed.hasEnded(), "it ended for a removal that came to nothing")
-			require.False(s, leader.hasEnded())
+			require.False(s, removed.processEnded(), "it ended for a removal that came to nothing")
+			require.False(s, leader.processEnded())
 			if comesBack != "all" {
 				leader.Kill()
 			}
 			s.Network.HealAll()
 			other.Restart()
 			if comesBack == "all" {
-				requireAll(s, s.Leader(), tokens)
+				requireAllHeld(s, s.Leader(), tokens)
 				return
 			}
-			next := s.LeaderBeside(leader)
-			requireAll(s, next, tokens)
+			next := s.LeaderOtherThan(leader)
+			requireAllHeld(s, next, tokens)
 			assert.Len(s, voters(next), 3)
 			leader.Restart()
-			s.Follow(next, leader, backoffMax)
-			requireAll(s, s.Leader(), tokens)
+			s.AwaitApplied(next, leader, backoffMax)
+			requireAllHeld(s, s.Leader(), tokens)
 		})
 	}
 }
 
 // A node dies, and a removal is asked for at once, before its silence has been noticed.
-func TestARemovalRightAfterADeathIsRefused(t *testing.T) {
+func TestRemovalAfterCrashIsRefused(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
 		leader := s.Start()
 		time.Sleep(3 * time.Second)
-		tokens := fifty(s, leader)
+		tokens := acquireFifty(s, leader)
 		down, removed := s.Others(leader)[0], s.Others(leader)[1]
 		down.Kill()
-		require.ErrorIs(s, leader.Up().Remove(s.Within(electionMax), removed.ID), raftnode.ErrRefused)
-		requireAll(s, leader, tokens)
+		require.ErrorIs(s, leader.Running().Remove(s.Within(electionTimeMax), removed.ID), raftnode.ErrRefused)
+		requireAllHeld(s, leader, tokens)
 	})
 }
 
 // A node that was away when it was removed asks when it comes back, and ends.
-func TestARemovedNodeThatIsStartedAgainEnds(t *testing.T) {
+func TestRestartedRemovedNodeExits(t *testing.T) {
 	t.Parallel()
-	Run(t, Config{Disks: OnDisk, Tune: smallLogs}, func(s *Sim) {
+	Run(t, Config{Disks: OnDisk, Tune: withSmallLogs}, func(s *Sim) {
 		leader := s.Start()
 		time.Sleep(3 * time.Second)
-		load := s.Load(light())
+		load := s.Load(lightLoad())
 		away := s.Others(leader)[0]
 		away.Kill()
-		require.NoError(s, leader.Up().Remove(s.Within(electionMax), away.ID))
+		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), away.ID))
 		time.Sleep(30 * time.Second) // a snapshot is behind it by now
 		for range 2 {
 			term := leader.Status().Term
-			away.Begin()
-			s.Await(20*time.Second, "it ends", away.hasEnded)
+			away.StartProcess()
+			s.Await(20*time.Second, "it ends", away.processEnded)
 			require.ErrorIs(s, away.Fatal(), raftnode.ErrRemoved)
 			assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
 		}
 		// Its directory does not come back, whoever asks for it.
-		away.Begin(joining(clusterOf(leader)))
-		require.NoError(s, away.Opened(s.Within(electionMax)))
-		err := leader.Up().Join(s.Within(time.Second), away.Peer())
+		away.StartProcess(asJoiner(clusterID(leader)))
+		require.NoError(s, away.AwaitOpen(s.Within(electionTimeMax)))
+		err := leader.Running().Join(s.Within(time.Second), away.Peer())
 		require.ErrorIs(s, err, raftnode.ErrRefused)
 		require.ErrorContains(s, err, "was removed from this cluster")
-		s.Await(20*time.Second, "it ends", away.hasEnded)
-		finish(s, load)
+		s.Await(20*time.Second, "it ends", away.processEnded)
+		stopAndCheck(s, load)
 	})
 }

@@ -40,8 +40,8 @@ func (n *Node) serve(ctx context.Context, p *process, cfg raftnode.Config) {
 	if cfg.JoinCluster != (store.ID{}) {
 		whole.Cluster, whole.JoinCluster = "", cfg.JoinCluster.String()
 	}
-	p.whole, p.err = api.StartNode(ctx, whole)
+	p.server, p.err = api.StartNode(ctx, whole)
 	if p.err == nil {
-		p.node = p.whole.Raft()
+		p.node = p.server.Raft()
 	}
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // A leader dies: who holds goes on holding, with its token; who waits keeps its place.
-func TestClientsOutliveALeader(t *testing.T) {
+func TestClientsSurviveLeaderCrash(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
 		held := w.lock(a, "x")
 		token := held.Token()
@@ -31,18 +31,18 @@ func TestClientsOutliveALeader(t *testing.T) {
 
 		from := time.Now()
 		require.NoError(t, held.Unlock(w.Within(time.Minute)))
-		next := w.over(second, time.Second)
+		next := w.awaitResult(second, time.Second)
 		require.Less(t, time.Since(from), 100*time.Millisecond, "a handoff is one commit and one push")
 		require.Greater(t, next.Token(), token)
 		require.NoError(t, next.Unlock(w.Within(time.Minute)))
-		w.over(third, time.Second)
+		w.awaitResult(third, time.Second)
 	})
 }
 
 // The whole cluster is restarted within the ttl: no lock is lost.
-func TestClientsOutliveARestartOfAllNodes(t *testing.T) {
+func TestClientsSurviveFullRestart(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		a, b := w.program("a", nil), w.program("b", nil)
 		held := w.lock(a, "x")
 		waits := w.wait(w.Within(time.Minute), b, "x")
@@ -55,15 +55,15 @@ func TestClientsOutliveARestartOfAllNodes(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		require.NoError(t, held.Err())
 		require.NoError(t, held.Unlock(w.Within(time.Minute)))
-		w.over(waits, time.Second)
+		w.awaitResult(waits, time.Second)
 	})
 }
 
 // Nobody leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
 // lost at the client's deadline, not revived, and released before anything else; then another gets it.
-func TestAnOutageLongerThanTheTTLLosesTheLock(t *testing.T) {
+func TestOutageBeyondTTLLosesLock(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		a, b := w.program("a", nil), w.program("b", nil)
 		held := w.lock(a, "x")
 		waits := w.wait(w.Within(time.Minute), b, "x")
@@ -71,13 +71,13 @@ func TestAnOutageLongerThanTheTTLLosesTheLock(t *testing.T) {
 			n.kill()
 		}
 		down := time.Now()
-		lost := w.lost(held, 10*time.Second)
+		lost := w.awaitLost(held, 10*time.Second)
 		require.LessOrEqual(t, lost.Sub(down), 9500*time.Millisecond+100*time.Millisecond)
 		require.Greater(t, lost.Sub(down), 5*time.Second)
 		time.Sleep(10 * time.Second)
 		up := time.Now()
 		w.start(w.servers...)
-		next := w.over(waits, 10*time.Second)
+		next := w.awaitResult(waits, 10*time.Second)
 		require.True(t, waits.at.After(lost))
 		require.Less(t, waits.at.Sub(up), 5*time.Second, "released at once, not at the end of its lease")
 		require.Greater(t, next.Token(), held.Token())
@@ -90,17 +90,17 @@ func TestAnOutageLongerThanTheTTLLosesTheLock(t *testing.T) {
 
 // A client that is cut off believes no longer than the cluster does, and its call that waits goes on in a
 // new session when the old one is over.
-func TestACutOffClientStopsBelievingFirst(t *testing.T) {
+func TestPartitionedClientReportsLossFirst(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
 		held := w.lock(a, "x")
 		w.lock(c, "y")
 		waits := w.wait(w.Within(2*time.Minute), a, "y")
 		next := w.wait(w.Within(time.Minute), b, "x")
 		w.cut("a")
-		lost := w.lost(held, 10*time.Second)
-		got := w.over(next, 10*time.Second)
+		lost := w.awaitLost(held, 10*time.Second)
+		got := w.awaitResult(next, 10*time.Second)
 		require.True(t, next.at.After(lost), "granted %v before it was lost", lost.Sub(next.at))
 		assert.Less(t, next.at.Sub(lost), 2*time.Second)
 		time.Sleep(10 * time.Second)
@@ -108,7 +108,7 @@ func TestACutOffClientStopsBelievingFirst(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		require.Equal(t, 1, w.waiters("y"), "the wait goes on in a new session")
 		require.NoError(t, c.Close())
-		own := w.over(waits, 5*time.Second)
+		own := w.awaitResult(waits, 5*time.Second)
 		require.NotEqual(t, held.Session(), own.Session())
 		require.ErrorIs(t, held.Err(), client.ErrLost)
 		require.NoError(t, got.Err())
@@ -116,37 +116,37 @@ func TestACutOffClientStopsBelievingFirst(t *testing.T) {
 }
 
 // A machine sleeps through the lease: the first look after waking says so.
-func TestASleepingMachineWakesUpWithoutItsLocks(t *testing.T) {
+func TestSuspendedMachineLosesLocks(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		a, b := w.program("a", nil), w.program("b", nil)
 		held := w.lock(a, "x")
 		told := held.Lost()
 		waits := w.wait(w.Within(time.Minute), b, "x")
-		a.clock.forward(10 * time.Second)
+		a.clock.jump(10 * time.Second)
 		select { // without a call: that would look itself
 		case <-told:
 		case <-time.After(150 * time.Millisecond):
 			t.Fatal("nobody looked at the clocks")
 		}
 		second := w.lock(a, "y")
-		a.clock.forward(10 * time.Second)
+		a.clock.jump(10 * time.Second)
 		require.ErrorIs(t, second.Err(), client.ErrLost, "and a call looks at once")
 		require.ErrorIs(t, held.Err(), client.ErrLost)
-		w.over(waits, time.Second)
+		w.awaitResult(waits, time.Second)
 		w.lock(a, "z")
 	})
 }
 
 // A push that comes when the maximum hold is over hands nothing over; the call goes on waiting.
-func TestAGrantThatComesTooLateIsNotHandedOver(t *testing.T) {
+func TestLateGrantIsNotReturned(t *testing.T) {
 	t.Parallel()
-	serve(t, 1, func(w *served) {
+	runServed(t, 1, func(w *servedCluster) {
 		a := w.program("a", nil)
 		w.lock(a, "elsewhere") // so that it is attached and proven
-		w.Network.Slow("n1", "a", 3*time.Second, 0)
+		w.Network.SetDelay("n1", "a", 3*time.Second, 0)
 		ctx, cancel := context.WithCancel(w.Within(time.Minute))
-		late := &waiter{done: make(chan struct{})}
+		late := &pendingLock{done: make(chan struct{})}
 		go func() {
 			defer close(late.done)
 			late.lock, late.err = a.Lock(ctx, "x", client.WithMaxHold(2*time.Second))
@@ -157,8 +157,8 @@ func TestAGrantThatComesTooLateIsNotHandedOver(t *testing.T) {
 			t.Fatalf("%v, %v: handed over after its end", late.lock, late.err)
 		default:
 		}
-		w.Network.Slow("n1", "a", delayLeast, delaySpread)
-		l := w.over(late, 10*time.Second)
+		w.Network.SetDelay("n1", "a", delayMin, delaySpread)
+		l := w.awaitResult(late, 10*time.Second)
 		require.NoError(t, l.Err())
 		cancel()
 	})
@@ -166,9 +166,9 @@ func TestAGrantThatComesTooLateIsNotHandedOver(t *testing.T) {
 
 // An Unlock that nobody confirms: the lock is not held from the call on, and is released as soon as somebody
 // can be told, not at the end of the session.
-func TestAnUnlockInAnOutageIsSaidLater(t *testing.T) {
+func TestUnlockDuringOutageIsSentLater(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		a, b := w.program("a", func(c *client.Config) { c.TTL = time.Minute }), w.program("b", nil)
 		held := w.lock(a, "x")
 		waits := w.wait(w.Within(2*time.Minute), b, "x")
@@ -183,6 +183,6 @@ func TestAnUnlockInAnOutageIsSaidLater(t *testing.T) {
 		require.ErrorIs(t, held.Err(), client.ErrNotHeld)
 		time.Sleep(5 * time.Second)
 		w.heal()
-		w.over(waits, 5*time.Second)
+		w.awaitResult(waits, 5*time.Second)
 	})
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // A push that comes while its client is cut off is lost. The client finds the grant when it is back.
-func TestAGrantInAnOutageIsFoundOnComingBack(t *testing.T) {
+func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		a, b := w.program("a", nil), w.program("b", func(c *client.Config) { c.TTL = time.Minute })
 		held := w.lock(a, "x")
 		waits := w.wait(w.Within(2*time.Minute), b, "x")
@@ -21,7 +21,7 @@ func TestAGrantInAnOutageIsFoundOnComingBack(t *testing.T) {
 		require.NoError(t, held.Unlock(w.Within(time.Second)))
 		time.Sleep(30 * time.Second) // long enough for it to give its stream up
 		w.heal()
-		next := w.over(waits, 10*time.Second)
+		next := w.awaitResult(waits, 10*time.Second)
 		require.NoError(t, next.Unlock(w.Within(time.Second)))
 	})
 }

@@ -12,9 +12,9 @@ import (
 
 // An operator ends a session, and the answer is lost. The next attempt finds no such session, which does not
 // mean that nothing was done.
-func TestAnEndInDoubtIsNotCalledRefused(t *testing.T) {
+func TestExpireWithUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		holder, operator := w.program("holder", nil), w.program("operator", nil)
 		session := w.lock(holder, "x").Session()
 		_, err := operator.Now(w.Within(time.Minute)) // it knows who leads
@@ -38,9 +38,9 @@ func TestAnEndInDoubtIsNotCalledRefused(t *testing.T) {
 }
 
 // The same of a lock that is taken from its holder.
-func TestAReleaseInDoubtIsNotCalledVain(t *testing.T) {
+func TestForceReleaseWithUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	serve(t, 3, func(w *served) {
+	runServed(t, 3, func(w *servedCluster) {
 		holder, operator := w.program("holder", nil), w.program("operator", nil)
 		token := w.lock(holder, "x").Token()
 		_, err := operator.Now(w.Within(time.Minute)) // it knows who leads

@@ -22,8 +22,8 @@ import (
 
 // What Go programs see: package client against whole nodes, over the simulated network.
 
-// served is a cluster that serves clients.
-type served struct {
+// servedCluster is a cluster that serves clients.
+type servedCluster struct {
 	*Sim
 	servers  []*server
 	measured bool // the timeouts follow what is measured
@@ -31,26 +31,28 @@ type served struct {
 
 // server is a machine on which a whole node runs, or not. Its data survives the process.
 type server struct {
-	id     string
-	world  *served
-	memory *store.Memory
-	stack  *Stack
-	node   *api.Node // nil while it is down
+	id      string
+	cluster *servedCluster
+	memory  *store.Memory
+	stack   *Stack
+	node    *api.Node // nil while it is down
 }
 
-// serve runs a story with a cluster of so many nodes, all of them up and one leading.
-func serve(t *testing.T, size int, story func(*served)) { serveWith(t, size, false, story) }
+// runServed runs a story with a cluster of so many nodes, all of them up and one leading.
+func runServed(t *testing.T, size int, story func(*servedCluster)) {
+	runServedWith(t, size, false, story)
+}
 
-func serveWith(t *testing.T, size int, measured bool, story func(*served)) {
+func runServedWith(t *testing.T, size int, measured bool, story func(*servedCluster)) {
 	t.Helper()
 	Run(t, Config{}, func(s *Sim) {
-		w := &served{Sim: s, measured: measured}
+		w := &servedCluster{Sim: s, measured: measured}
 		for i := range size {
-			w.servers = append(w.servers, &server{id: fmt.Sprintf("n%d", i+1), world: w, memory: &store.Memory{}})
+			w.servers = append(w.servers, &server{id: fmt.Sprintf("n%d", i+1), cluster: w, memory: &store.Memory{}})
 		}
 		defer func() {
 			for _, n := range w.servers {
-				w.atEnd(n.kill) // last of all: who closes in good order needs them
+				w.cleanup(n.kill) // last of all: who closes in good order needs them
 			}
 		}()
 		w.start(w.servers...)
@@ -60,7 +62,7 @@ func serveWith(t *testing.T, size int, measured bool, story func(*served)) {
 }
 
 // start starts processes and waits until they serve.
-func (w *served) start(servers ...*server) {
+func (w *servedCluster) start(servers ...*server) {
 	var all sync.WaitGroup
 	for _, n := range servers {
 		all.Go(n.start)
@@ -69,7 +71,7 @@ func (w *served) start(servers ...*server) {
 }
 
 func (n *server) start() {
-	w := n.world
+	w := n.cluster
 	n.stack = w.Network.NewStack(n.id)
 	clients, err := n.stack.Listen("5750")
 	require.NoError(w, err)
@@ -79,7 +81,7 @@ func (n *server) start() {
 	for _, other := range w.servers {
 		list = append(list, other.id+"="+other.id+":5751")
 	}
-	n.node, err = api.StartNode(w.Within(electionMax), api.NodeConfig{
+	n.node, err = api.StartNode(w.Within(electionTimeMax), api.NodeConfig{
 		ID: n.id, Cluster: strings.Join(list, ","), Listener: clients, PeerListener: peers, Dial: n.stack.Dial,
 		Fatal: func(err error) { w.Errorf("%s: %v", n.id, err) },
 		Tune: func(c *raftnode.Config) {
@@ -97,15 +99,15 @@ func (n *server) kill() {
 	if n.node == nil {
 		return
 	}
-	n.stack.HangUp()
+	n.stack.CloseAll()
 	_ = n.node.Kill()
 	n.node = nil
 }
 
 // leader waits until one node leads.
-func (w *served) leader() (leads *server) {
+func (w *servedCluster) leader() (leads *server) {
 	w.Helper()
-	w.Await(electionMax, "a node leads", func() bool {
+	w.Await(electionTimeMax, "a node leads", func() bool {
 		leads = nil
 		for _, n := range w.servers {
 			if n.node != nil && n.node.Raft().Status().Leading {
@@ -120,18 +122,18 @@ func (w *served) leader() (leads *server) {
 	return leads
 }
 
-// program is a machine with a client on it.
-type program struct {
+// clientMachine is a machine with a client on it.
+type clientMachine struct {
 	*client.Client
 	host  string
 	stack *Stack
-	clock *leap
+	clock *jumpingClock
 }
 
 // program makes a client on a host of its own, which knows all nodes. It is closed at the end of the run, or
 // before by whoever wants that.
-func (w *served) program(host string, change func(*client.Config)) *program {
-	p := &program{host: host, stack: w.Network.NewStack(host), clock: &leap{real: clock.Runtime()}}
+func (w *servedCluster) program(host string, change func(*client.Config)) *clientMachine {
+	p := &clientMachine{host: host, stack: w.Network.NewStack(host), clock: &jumpingClock{real: clock.Runtime()}}
 	cfg := client.Config{
 		Dialer: p.stack.Dial, Clock: p.clock, Label: host,
 		Logger: slog.New(slog.DiscardHandler),
@@ -145,47 +147,47 @@ func (w *served) program(host string, change func(*client.Config)) *program {
 	var err error
 	p.Client, err = client.New(cfg)
 	require.NoError(w, err)
-	w.atEnd(func() { _ = p.Close() })
+	w.cleanup(func() { _ = p.Close() })
 	return p
 }
 
 // cut takes a host off the network when nothing is under way in any program, and heal puts it back.
-func (w *served) cut(host string) {
+func (w *servedCluster) cut(host string) {
 	synctest.Wait()
 	w.Network.Isolate(host)
 }
 
-func (w *served) heal() { w.Network.HealAll() }
+func (w *servedCluster) heal() { w.Network.HealAll() }
 
-// leap is a clock that can be put forward, as after sleep.
-type leap struct {
-	real  clock.Source
-	mu    sync.Mutex
-	ahead clock.Span // guarded by mu
+// jumpingClock is a clock that can be put forward, as after sleep.
+type jumpingClock struct {
+	real   clock.Source
+	mu     sync.Mutex
+	offset clock.Span // guarded by mu
 }
 
-func (l *leap) Now() clock.Instant {
+func (l *jumpingClock) Now() clock.Instant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.real.Now().Add(l.ahead)
+	return l.real.Now().Add(l.offset)
 }
 
-func (l *leap) forward(d time.Duration) {
+func (l *jumpingClock) jump(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ahead += clock.Of(d)
+	l.offset += clock.Of(d)
 }
 
 // lock takes a lock within a minute of virtual time.
-func (w *served) lock(p *program, name string, opts ...client.Option) *client.Lock {
+func (w *servedCluster) lock(p *clientMachine, name string, opts ...client.Option) *client.Lock {
 	w.Helper()
 	l, err := p.Lock(w.Within(time.Minute), name, opts...)
 	require.NoError(w, err)
 	return l
 }
 
-// waiter is a call of Lock in a goroutine of its own.
-type waiter struct {
+// pendingLock is a call of Lock in a goroutine of its own.
+type pendingLock struct {
 	lock *client.Lock
 	err  error
 	at   time.Time
@@ -193,10 +195,10 @@ type waiter struct {
 }
 
 // wait begins to wait for a lock, and returns when the cluster knows of it.
-func (w *served) wait(ctx context.Context, p *program, name string, opts ...client.Option) *waiter {
+func (w *servedCluster) wait(ctx context.Context, p *clientMachine, name string, opts ...client.Option) *pendingLock {
 	w.Helper()
 	before := w.waiters(name)
-	a := &waiter{done: make(chan struct{})}
+	a := &pendingLock{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
 		a.lock, a.err = p.Lock(ctx, name, opts...)
@@ -207,7 +209,7 @@ func (w *served) wait(ctx context.Context, p *program, name string, opts ...clie
 }
 
 // waiters is how many wait for a lock, as the leader knows it.
-func (w *served) waiters(name string) (n int) {
+func (w *servedCluster) waiters(name string) (n int) {
 	for _, s := range w.servers {
 		if s.node == nil {
 			continue
@@ -223,8 +225,8 @@ func (w *served) waiters(name string) (n int) {
 	return n
 }
 
-// over waits for the end of a wait.
-func (w *served) over(a *waiter, within time.Duration) *client.Lock {
+// awaitResult waits for the end of a wait.
+func (w *servedCluster) awaitResult(a *pendingLock, within time.Duration) *client.Lock {
 	w.Helper()
 	select {
 	case <-a.done:
@@ -235,8 +237,8 @@ func (w *served) over(a *waiter, within time.Duration) *client.Lock {
 	return a.lock
 }
 
-// lost waits for a loss, and tells when it came.
-func (w *served) lost(l *client.Lock, within time.Duration) time.Time {
+// awaitLost waits for a loss, and tells when it came.
+func (w *servedCluster) awaitLost(l *client.Lock, within time.Duration) time.Time {
 	w.Helper()
 	select {
 	case <-l.Lost():

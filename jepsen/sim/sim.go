@@ -17,31 +17,31 @@ import (
 // SeedVariable is the environment variable that repeats the random choices of a run.
 const SeedVariable = "ZAMOK_SEED"
 
-// limitDefault is the virtual time that a run may take. A goroutine that is lost does not stop a
+// timeLimitDefault is the virtual time that a run may take. A goroutine that is lost does not stop a
 // bubble: raft's own timers keep virtual time running, with the processor at full speed.
-const limitDefault = 30 * time.Minute
+const timeLimitDefault = 30 * time.Minute
 
 // Config says what is simulated. All zeros: three nodes whose data is in memory.
 type Config struct {
-	// Piece is the number of this run among those of one test. Zero: the first, which has the seed that was
+	// RunIndex is the number of this run among those of one test. Zero: the first, which has the seed that was
 	// asked for. The others have those that follow it.
-	Piece int
+	RunIndex int
 	// Nodes is how many nodes the list of the cluster names. Zero: 3.
 	Nodes int
 	// Disks says where their data lives. Zero: InMemory.
 	Disks Disks
-	// WriteTakes is what a write to log or votes takes at most. Zero: no time, so that none is under way
+	// WriteTimeMax is what a write to log or votes takes at most. Zero: no time, so that none is under way
 	// when something happens.
-	WriteTakes time.Duration
+	WriteTimeMax time.Duration
 	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
 	Limit time.Duration
 	// Serve has nodes serve clients at port 5750 of their hosts.
 	Serve bool
 	// Drift is by how much, at most, clocks go too fast or too slow. Zero: none does.
 	Drift float64
-	// Measured has the nodes' timeouts follow what is measured. Otherwise they are the shortest, so that a story knows
+	// AdaptiveTimeouts has the nodes' timeouts follow what is measured. Otherwise they are the shortest, so that a story knows
 	// how long an election takes.
-	Measured bool
+	AdaptiveTimeouts bool
 	// Tune changes a node's configuration before each start. Nil: it stays as it is.
 	Tune Tune
 }
@@ -64,10 +64,10 @@ type Sim struct {
 	Audit   *Audit
 	Trace   *Trace
 
-	config   Config
-	began    time.Time
-	founders int      // so many nodes of the first
-	ends     []func() // what is done before the nodes are killed
+	config         Config
+	began          time.Time
+	initialMembers int      // so many nodes of the first
+	cleanups       []func() // what is done before the nodes are killed
 
 	mu    sync.Mutex // guards nodes: a story may add one while clients look for a leader
 	nodes []*Node    // in the order in which they were added
@@ -77,18 +77,18 @@ type Sim struct {
 // of its own. Whatever still runs at the end of the story is killed.
 func Run(t *testing.T, c Config, story func(*Sim)) {
 	t.Helper()
-	run(t, c, newStandstill(t), story)
+	run(t, c, newWatchdog(t), story)
 }
 
-func run(t *testing.T, c Config, stands *standstill, story func(*Sim)) {
+func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 	t.Helper()
-	seed := seedOf(t) + uint64(c.Piece)
-	defer stands.watch()()
+	seed := testSeed(t) + uint64(c.RunIndex)
+	defer dog.watch()()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, c, seed)
-		stop, still := time.AfterFunc(s.config.Limit, s.lost), stands.beat(s)
+		stop, still := time.AfterFunc(s.config.Limit, s.abortStuck), dog.startHeartbeat(s)
 		defer func() {
-			s.end()
+			s.killAll()
 			stop.Stop()
 			still()
 			if t.Failed() {
@@ -105,11 +105,11 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 		c.Nodes = 3
 	}
 	if c.Limit == 0 {
-		c.Limit = limitDefault
+		c.Limit = timeLimitDefault
 	}
 	s := &Sim{
 		TB: t, Seed: seed, Audit: newAudit(), Trace: newTrace(),
-		config: c, began: time.Now(), founders: c.Nodes,
+		config: c, began: time.Now(), initialMembers: c.Nodes,
 	}
 	s.Network = NewNetwork(s.Random("network"))
 	for i := range c.Nodes {
@@ -119,8 +119,8 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 	return s
 }
 
-// seedOf is the seed of this run: the one asked for, or a new one.
-func seedOf(t *testing.T) uint64 {
+// testSeed is the seed of this run: the one asked for, or a new one.
+func testSeed(t *testing.T) uint64 {
 	text := os.Getenv(SeedVariable)
 	if text == "" {
 		return rand.Uint64()
@@ -153,8 +153,8 @@ func (s *Sim) Random(purpose string) *rand.Rand {
 // Elapsed is the virtual time since the beginning of the run.
 func (s *Sim) Elapsed() time.Duration { return time.Since(s.began) }
 
-// moment is the present in a recorded history, where no moment is 0.
-func (s *Sim) moment() time.Duration { return s.Elapsed() + historyBegin }
+// historyTime is the present in a recorded history, where no moment is 0.
+func (s *Sim) historyTime() time.Duration { return s.Elapsed() + historyBegin }
 
 // historyBegin is where the moments of recorded histories begin.
 const historyBegin = time.Second
@@ -166,8 +166,8 @@ func (s *Sim) Within(d time.Duration) context.Context {
 	return ctx
 }
 
-// awaitEvery is how often a condition is looked at.
-const awaitEvery = 5 * time.Millisecond
+// awaitPollInterval is how often a condition is looked at.
+const awaitPollInterval = 5 * time.Millisecond
 
 // Await waits until something holds, and ends the test when it does not within d of virtual time.
 // It returns how long it took.
@@ -178,25 +178,25 @@ func (s *Sim) Await(d time.Duration, what string, holds func() bool) time.Durati
 		if time.Since(from) > d {
 			s.Fatalf("at %v, not after %v of virtual time: %s", s.Elapsed(), d, what)
 		}
-		time.Sleep(awaitEvery)
+		time.Sleep(awaitPollInterval)
 	}
 	return time.Since(from)
 }
 
-// lost gives the run up: some goroutine waits for ever, and this says which.
-func (s *Sim) lost() {
+// abortStuck gives the run up: some goroutine waits for ever, and this says which.
+func (s *Sim) abortStuck() {
 	stacks := make([]byte, 4<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	panic(fmt.Sprintf("sim: the run is not over after %v of virtual time (seed %d)\n%s\n%s",
 		s.config.Limit, s.Seed, s.Trace, stacks))
 }
 
-// atEnd has something ended before the nodes are killed.
-func (s *Sim) atEnd(f func()) { s.ends = append(s.ends, f) }
+// cleanup has something ended before the nodes are killed.
+func (s *Sim) cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
 
-// end kills what still runs.
-func (s *Sim) end() {
-	for _, f := range s.ends {
+// killAll kills what still runs.
+func (s *Sim) killAll() {
+	for _, f := range s.cleanups {
 		f()
 	}
 	for _, n := range s.Nodes() {

@@ -9,22 +9,22 @@ import (
 	"zamok/fsm"
 )
 
-func TestAClusterGrantsAndHandsOver(t *testing.T) {
+func TestGrantAndHandover(t *testing.T) {
 	t.Parallel()
 	for _, disks := range []Disks{InMemory, OnDisk} {
 		Run(t, Config{Disks: disks}, func(s *Sim) {
 			leader := s.Start()
-			id := leader.Open("holder", 10*time.Second)
+			id := leader.OpenSession("holder", 10*time.Second)
 			a := leader.Lock(id, 1, "x")
 			require.Equal(s, fsm.Granted, a.Result.State)
 			leader.Kill()
-			next := s.LeaderBeside(leader)
-			next.Up().View(func(m *fsm.Machine) {
+			next := s.LeaderOtherThan(leader)
+			next.Running().View(func(m *fsm.Machine) {
 				require.True(s, m.Holds("x", a.Result.Token, fsm.TicketRef{}))
 			})
 			leader.Restart()
-			s.Follow(next, leader, time.Second)
-			require.Empty(s, s.Audit.Breaches())
+			s.AwaitApplied(next, leader, time.Second)
+			require.Empty(s, s.Audit.Violations())
 		})
 	}
 }

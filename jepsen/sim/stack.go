@@ -12,9 +12,9 @@ type Stack struct {
 	host    string
 
 	// Guarded by network.mu.
-	dead  bool
-	ports map[*Port]struct{}
-	conns map[*conn]struct{}
+	closed    bool
+	listeners map[*Listener]struct{}
+	conns     map[*conn]struct{}
 }
 
 // NewStack is for a process that starts on a host.
@@ -22,26 +22,26 @@ func (n *Network) NewStack(host string) *Stack {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hosts[host] = true
-	return &Stack{network: n, host: host, ports: map[*Port]struct{}{}, conns: map[*conn]struct{}{}}
+	return &Stack{network: n, host: host, listeners: map[*Listener]struct{}{}, conns: map[*conn]struct{}{}}
 }
 
 // Listen opens a port of this host.
-func (s *Stack) Listen(port string) (*Port, error) { return s.network.listen(s, s.host+":"+port) }
+func (s *Stack) Listen(port string) (*Listener, error) { return s.network.listen(s, s.host+":"+port) }
 
 // Dial calls an address. It goes on until somebody answers, refuses, or ctx ends.
 func (s *Stack) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return s.network.dial(ctx, s, address)
 }
 
-// HangUp closes everything that the process has open, and lets it open nothing more.
-func (s *Stack) HangUp() {
+// CloseAll closes everything that the process has open, and lets it open nothing more.
+func (s *Stack) CloseAll() {
 	s.network.mu.Lock()
-	s.dead = true
+	s.closed = true
 	for c := range s.conns {
-		c.end()
+		c.closeLocked()
 	}
-	ports := s.ports
-	s.ports = nil
+	ports := s.listeners
+	s.listeners = nil
 	s.network.mu.Unlock()
 	for p := range ports {
 		p.Close()

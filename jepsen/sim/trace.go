@@ -17,16 +17,16 @@ const traceMax = 3000
 type Trace struct {
 	began time.Time
 
-	mu    sync.Mutex
-	lines []line
-	over  int // how many lines were forgotten
+	mu      sync.Mutex
+	lines   []traceLine
+	dropped int // how many lines were forgotten
 }
 
-type line struct {
-	at   time.Duration
-	who  string
-	text string
-	kept bool // not forgotten
+type traceLine struct {
+	at     time.Duration
+	source string
+	text   string
+	kept   bool // not forgotten
 }
 
 func newTrace() *Trace { return &Trace{began: time.Now()} }
@@ -42,16 +42,16 @@ func (t *Trace) Fault(format string, args ...any) { t.add("FAULT", fmt.Sprintf(f
 func (t *Trace) add(who, text string, kept bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.lines = append(t.lines, line{time.Since(t.began), who, text, kept})
+	t.lines = append(t.lines, traceLine{time.Since(t.began), who, text, kept})
 	if len(t.lines) >= 2*traceMax {
 		old := t.lines[:len(t.lines)-traceMax]
-		var left []line
+		var left []traceLine
 		for _, l := range old {
 			if l.kept {
 				left = append(left, l)
 			}
 		}
-		t.over += len(old) - len(left)
+		t.dropped += len(old) - len(left)
 		t.lines = append(left, t.lines[len(old):]...)
 	}
 }
@@ -61,9 +61,9 @@ func (t *Trace) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "trace (%d lines forgotten):\n", t.over)
+	fmt.Fprintf(&b, "trace (%d lines forgotten):\n", t.dropped)
 	for _, l := range t.lines {
-		fmt.Fprintf(&b, "%12.6fs %-6s %s\n", l.at.Seconds(), l.who, l.text)
+		fmt.Fprintf(&b, "%12.6fs %-6s %s\n", l.at.Seconds(), l.source, l.text)
 	}
 	return b.String()
 }
@@ -73,7 +73,7 @@ func (t *Trace) Has(who string, words ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.lines {
-		if l.who == who && hasAll(l.text, words) {
+		if l.source == who && hasAll(l.text, words) {
 			return true
 		}
 	}

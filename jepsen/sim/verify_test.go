@@ -11,15 +11,15 @@ import (
 
 // What followers answer to messages from before a question is no answer to it: the leader that they spoke
 // for may be deposed by now.
-func TestRepliesToEarlierMessagesAreNoProof(t *testing.T) {
+func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {
 		const delay = 15 * time.Millisecond
 		leader := s.Start()
 		for round := range 8 {
 			for _, n := range s.Others(leader) {
-				s.Network.Slow(leader.Host, n.Host, delay, 0)
-				s.Network.Slow(n.Host, leader.Host, delay, 0)
+				s.Network.SetDelay(leader.Host, n.Host, delay, 0)
+				s.Network.SetDelay(n.Host, leader.Host, delay, 0)
 			}
 			time.Sleep(time.Second + time.Duration(round)*7*time.Millisecond)
 			for _, n := range s.Others(leader) {
@@ -29,16 +29,16 @@ func TestRepliesToEarlierMessagesAreNoProof(t *testing.T) {
 			for i := range 5 {
 				asked.Go(func() {
 					time.Sleep(time.Duration(i) * delay / 5)
-					ctx, cancel := context.WithTimeout(context.Background(), callMax)
+					ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 					defer cancel()
-					_, err := leader.Fence(ctx)
+					_, err := leader.ReadBarrier(ctx)
 					assert.Error(s, err, "round %d: nobody has heard from the leader since it was asked", round)
 				})
 			}
 			asked.Wait()
-			next := s.LeaderBeside(leader)
+			next := s.LeaderOtherThan(leader)
 			s.Network.HealAll()
-			s.Follow(next, leader, backoffMax)
+			s.AwaitApplied(next, leader, backoffMax)
 			leader = s.Leader()
 		}
 		s.Check()

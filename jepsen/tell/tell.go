@@ -23,15 +23,15 @@ func Outcome(err error) check.Outcome {
 	return check.Refused
 }
 
-// Lost is why a lock was lost: nothing if the client found out by itself.
-func Lost(err error) string {
+// LossReason is why a lock was lost: nothing if the client found out by itself.
+func LossReason(err error) string {
 	switch {
 	case errors.Is(err, client.ErrRevoked):
 		return "revoked"
 	case errors.Is(err, client.ErrSessionExpired):
-		for _, why := range []string{"disconnected", "evicted", "closed"} {
-			if strings.Contains(err.Error(), why) {
-				return why
+		for _, reason := range []string{"disconnected", "evicted", "closed"} {
+			if strings.Contains(err.Error(), reason) {
+				return reason
 			}
 		}
 		return check.Expired
@@ -45,7 +45,7 @@ func Lost(err error) string {
 func Items(items []client.Item) (all []check.Item) {
 	for _, it := range items {
 		all = append(all, check.Item{
-			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Of: int(it.Limit()),
+			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Limit: int(it.Limit()),
 		})
 	}
 	return all

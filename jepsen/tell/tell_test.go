@@ -31,7 +31,7 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-func TestLost(t *testing.T) {
+func TestLossReason(t *testing.T) {
 	for want, err := range map[string]error{
 		"revoked":      client.ErrRevoked,
 		check.Expired:  client.ErrSessionExpired,
@@ -39,7 +39,7 @@ func TestLost(t *testing.T) {
 		"held out":     errors.New("its maximum hold is over"),
 		"":             client.ErrLost,
 	} {
-		assert.Equal(t, want, tell.Lost(err), "%v", err)
+		assert.Equal(t, want, tell.LossReason(err), "%v", err)
 	}
 }
 

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Mark begins every name.
-const Mark = "zamok-run-"
+// Prefix begins every name.
+const Prefix = "zamok-run-"
 
 // Own is the name of this process's run.
-func Own() (string, error) { return of(os.Getpid()) }
+func Own() (string, error) { return runNameOf(os.Getpid()) }
 
-func of(pid int) (string, error) {
+func runNameOf(pid int) (string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", err
@@ -24,16 +24,16 @@ func of(pid int) (string, error) {
 	if len(fields) < 20 {
 		return "", fmt.Errorf("/proc/%d/stat is not as expected: %s", pid, text)
 	}
-	return fmt.Sprintf("%s%d-%s", Mark, pid, fields[19]), nil
+	return fmt.Sprintf("%s%d-%s", Prefix, pid, fields[19]), nil
 }
 
 // Dead reports whether a name is that of a run that has ended. What follows a dot is not part of the name.
 func Dead(name string) bool {
 	name, _, _ = strings.Cut(name, ".")
 	var pid int
-	if _, err := fmt.Sscanf(name, Mark+"%d-", &pid); err != nil {
+	if _, err := fmt.Sscanf(name, Prefix+"%d-", &pid); err != nil {
 		return false // not ours
 	}
-	now, err := of(pid)
+	now, err := runNameOf(pid)
 	return errors.Is(err, os.ErrNotExist) || err == nil && now != name
 }

@@ -21,7 +21,7 @@ import (
 type writer struct {
 	program string
 	log     store.LogKind
-	disk    *Disk
+	disk    *LossyDisk
 	dice    *rand.Rand
 }
 
@@ -30,7 +30,7 @@ func newWriter(t *testing.T, log store.LogKind, from, to string) *writer {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	s := opened(t)
+	s := openPool(t)
 	w := &writer{program: filepath.Join(t.TempDir(), "writer"), log: log, dice: rand.New(rand.NewPCG(seed, 0))}
 	args := []string{"build", "-o", w.program}
 	if from != "" {
@@ -40,7 +40,7 @@ func newWriter(t *testing.T, log store.LogKind, from, to string) *writer {
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, string(said))
-	w.disk, err = s.Lossy(fmt.Sprint("writer-", seed), nil)
+	w.disk, err = s.AddLossy(fmt.Sprint("writer-", seed), nil)
 	require.NoError(t, err)
 	return w
 }
@@ -97,9 +97,9 @@ func (w *writer) write(t *testing.T, entries int) (victim *exec.Cmd, acknowledge
 	return victim, acknowledged, ended
 }
 
-// life writes until at least so many entries are acknowledged, and the power fails. With kill, the process
+// runUntilKilled writes until at least so many entries are acknowledged, and the power fails. With kill, the process
 // does not live to see it; otherwise it meets a disk that is gone.
-func (w *writer) life(t *testing.T, entries int, kill bool, keep Keep) (acknowledged uint64, lost Lost) {
+func (w *writer) runUntilKilled(t *testing.T, entries int, kill bool, keep KeepPolicy) (acknowledged uint64, lost CrashLoss) {
 	t.Helper()
 	victim, last, ended := w.write(t, entries)
 	if kill {
@@ -112,16 +112,16 @@ func (w *writer) life(t *testing.T, entries int, kill bool, keep Keep) (acknowle
 }
 
 // crash is a power failure, and the machine up again.
-func (w *writer) crash(t *testing.T, keep Keep) Lost {
+func (w *writer) crash(t *testing.T, keep KeepPolicy) CrashLoss {
 	t.Helper()
 	lost, err := w.disk.Crash(keep, w.dice.Uint64())
 	require.NoError(t, err)
-	require.NoError(t, w.disk.Up())
+	require.NoError(t, w.disk.Remount())
 	return lost
 }
 
-// held asks what is left after a crash.
-func (w *writer) held(t *testing.T) (last uint64, complaint string) {
+// checkStore asks what is left after a crash.
+func (w *writer) checkStore(t *testing.T) (last uint64, complaint string) {
 	t.Helper()
 	said, err := exec.CommandContext(t.Context(), w.program, "check", w.dir(), string(w.log)).CombinedOutput()
 	if _, scan := fmt.Sscanf(string(said), "holds %d", &last); err != nil || scan != nil {
@@ -143,16 +143,16 @@ func onBothLogs(t *testing.T, test func(t *testing.T, w *writer)) {
 
 // What a node has acknowledged is there after a power failure, whenever it comes and whatever of the rest
 // reached the disk (store's S1, S2, S6, S8, S10).
-func TestPowerFailureLosesNothing(t *testing.T) {
+func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 	onBothLogs(t, func(t *testing.T, w *writer) {
-		var all Lost
+		var all CrashLoss
 		const most = 60 // whether a crash takes anything is chance
-		for life := 0; life < lives(12) || all.Pages == 0 && life < most; life++ {
+		for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
 			require.NoError(t, w.disk.Delay(0, 5*time.Millisecond))
-			keep := []Keep{KeepSome, KeepNothing}[life%2]
-			acknowledged, lost := w.life(t, 10+w.dice.IntN(60), life%4 < 2, keep)
+			keep := []KeepPolicy{KeepSome, KeepNothing}[life%2]
+			acknowledged, lost := w.runUntilKilled(t, 10+w.dice.IntN(60), life%4 < 2, keep)
 			all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
-			last, complaint := w.held(t)
+			last, complaint := w.checkStore(t)
 			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
 			require.Empty(t, complaint)
 			require.GreaterOrEqual(t, last, acknowledged)
@@ -163,9 +163,9 @@ func TestPowerFailureLosesNothing(t *testing.T) {
 
 // Whatever a node finds when it starts again, it will tell others that it has. So that must survive a power
 // failure too, though the process before did not flush it, or failed to.
-func TestWhatARestartFindsIsDurable(t *testing.T) {
+func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 	onBothLogs(t, func(t *testing.T, w *writer) {
-		for life := range lives(9) {
+		for life := range rounds(9) {
 			require.NoError(t, w.disk.Delay(0, 5*time.Millisecond))
 			victim, acknowledged, ended := w.write(t, 10+w.dice.IntN(60))
 			switch life % 3 {
@@ -179,11 +179,11 @@ func TestWhatARestartFindsIsDurable(t *testing.T) {
 			<-ended
 			require.Error(t, victim.Wait())
 			require.NoError(t, w.disk.Heal())
-			found, complaint := w.held(t)
+			found, complaint := w.checkStore(t)
 			require.Empty(t, complaint)
 			require.GreaterOrEqual(t, found, *acknowledged)
 			lost := w.crash(t, KeepNothing)
-			last, complaint := w.held(t)
+			last, complaint := w.checkStore(t)
 			t.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, *acknowledged, found, last, lost)
 			require.Empty(t, complaint)
 			require.GreaterOrEqual(t, last, found)
@@ -191,8 +191,8 @@ func TestWhatARestartFindsIsDurable(t *testing.T) {
 	})
 }
 
-// lives is how often a test dies.
-func lives(most int) int {
+// rounds is how often a test dies.
+func rounds(most int) int {
 	if testing.Short() {
 		return most / 3
 	}
@@ -204,8 +204,8 @@ func TestPowerFailureWithoutFsync(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t, store.Bolt, "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:")
 	for life := range 5 {
-		acknowledged, lost := w.life(t, 30, true, KeepNothing)
-		last, complaint := w.held(t)
+		acknowledged, lost := w.runUntilKilled(t, 30, true, KeepNothing)
+		last, complaint := w.checkStore(t)
 		if complaint != "" || last < acknowledged {
 			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost, complaint)
 			return

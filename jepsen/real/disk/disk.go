@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// Disk is a mounted lossyfs. Its methods may be called from several goroutines.
-type Disk struct {
+// LossyDisk is a mounted lossyfs. Its methods may be called from several goroutines.
+type LossyDisk struct {
 	name string
 	dir  string
 
-	mu      sync.Mutex // one command at a time
-	program *exec.Cmd  // nil: closed
-	orders  io.WriteCloser
-	answers *bufio.Scanner
+	mu       sync.Mutex // one command at a time
+	program  *exec.Cmd  // nil: closed
+	commands io.WriteCloser
+	replies  *bufio.Scanner
 }
 
 // Op is what Fail is about.
@@ -35,18 +35,18 @@ const (
 	Fsyncs Op = "fsyncs"
 )
 
-// Keep says what a crash leaves of what was not flushed.
-type Keep string
+// KeepPolicy says what a crash leaves of what was not flushed.
+type KeepPolicy string
 
 // What a crash can leave.
 const (
-	KeepNothing Keep = "nothing"
-	KeepSome    Keep = "some" // as the seed says
-	KeepAll     Keep = "all"
+	KeepNothing KeepPolicy = "nothing"
+	KeepSome    KeepPolicy = "some" // as the seed says
+	KeepAll     KeepPolicy = "all"
 )
 
-// Lost is what a crash took, and what it could have taken.
-type Lost struct {
+// CrashLoss is what a crash took, and what it could have taken.
+type CrashLoss struct {
 	Pages, KeptPages int // written or cut off, and not flushed
 	Files            int // that lost pages or fell back in length
 	Names, KeptNames int // changes of names
@@ -60,12 +60,12 @@ type Stats struct {
 	Pages, Names          int // that a crash would take at most
 }
 
-// endsWithin bounds how long a lossyfs whose input has ended may take to end, on a busy machine too.
-const endsWithin = time.Minute
+// exitTimeout bounds how long a lossyfs whose input has ended may take to end, on a busy machine too.
+const exitTimeout = time.Minute
 
-// Lossy mounts a disk. What it holds is kept on a small one, or, without, in a folder beside it.
-func (s *Shelf) Lossy(name string, on *Small) (*Disk, error) {
-	dir, err := s.place(name)
+// AddLossy mounts a disk. What it holds is kept on a small one, or, without, in a folder beside it.
+func (s *Pool) AddLossy(name string, on *SmallDisk) (*LossyDisk, error) {
+	dir, err := s.mountPoint(name)
 	if err != nil {
 		return nil, err
 	}
@@ -76,19 +76,19 @@ func (s *Shelf) Lossy(name string, on *Small) (*Disk, error) {
 	if err := os.MkdirAll(backing, 0o755); err != nil {
 		return nil, err
 	}
-	d := &Disk{name: name, dir: dir}
+	d := &LossyDisk{name: name, dir: dir}
 	d.program = exec.Command(s.program, "-backing", backing, "-mount", dir, "-name", s.run)
 	d.program.Stderr = os.Stderr
 	// A Ctrl-C is for the run, which still needs its disks to end in good order.
 	d.program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if d.orders, err = d.program.StdinPipe(); err != nil {
+	if d.commands, err = d.program.StdinPipe(); err != nil {
 		return nil, err
 	}
 	answers, err := d.program.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	d.answers = bufio.NewScanner(answers)
+	d.replies = bufio.NewScanner(answers)
 	if err := d.program.Start(); err != nil {
 		return nil, err
 	}
@@ -97,70 +97,70 @@ func (s *Shelf) Lossy(name string, on *Small) (*Disk, error) {
 	s.mu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d, d.hear("mount", nil)
+	return d, d.readReply("mount", nil)
 }
 
 // Dir is where the disk is mounted.
-func (d *Disk) Dir() string { return d.dir }
+func (d *LossyDisk) Dir() string { return d.dir }
 
 // Stall lets all that changes the disk hang, until Resume or Heal.
-func (d *Disk) Stall() error { return d.tell(nil, "stall") }
+func (d *LossyDisk) Stall() error { return d.command(nil, "stall") }
 
 // Resume lets what hangs land.
-func (d *Disk) Resume() error { return d.tell(nil, "resume") }
+func (d *LossyDisk) Resume() error { return d.command(nil, "resume") }
 
 // Delay makes each write and each fsync take so much longer.
-func (d *Disk) Delay(write, fsync time.Duration) error {
-	return d.tell(nil, "delay %v %v", write, fsync)
+func (d *LossyDisk) Delay(write, fsync time.Duration) error {
+	return d.command(nil, "delay %v %v", write, fsync)
 }
 
 // Fail answers so many operations with EIO; 0: all until Heal. A flush that failed has dropped its pages.
-func (d *Disk) Fail(op Op, times int) error { return d.tell(nil, "fail %s %d", op, times) }
+func (d *LossyDisk) Fail(op Op, times int) error { return d.command(nil, "fail %s %d", op, times) }
 
-// Full refuses whatever needs a new block, or no longer does.
-func (d *Disk) Full(full bool) error {
+// SetFull refuses whatever needs a new block, or no longer does.
+func (d *LossyDisk) SetFull(full bool) error {
 	if full {
-		return d.tell(nil, "full")
+		return d.command(nil, "full")
 	}
-	return d.tell(nil, "roomy")
+	return d.command(nil, "roomy")
 }
 
 // Heal ends all faults but a crash.
-func (d *Disk) Heal() error { return d.tell(nil, "heal") }
+func (d *LossyDisk) Heal() error { return d.command(nil, "heal") }
 
 // Crash takes what was not flushed, but for what keep leaves. From then on everything fails with EIO until Up.
-func (d *Disk) Crash(keep Keep, seed uint64) (lost Lost, err error) {
-	return lost, d.tell(&lost, "crash %s %d", keep, seed)
+func (d *LossyDisk) Crash(keep KeepPolicy, seed uint64) (lost CrashLoss, err error) {
+	return lost, d.command(&lost, "crash %s %d", keep, seed)
 }
 
-// Up mounts a crashed disk anew, without faults.
-func (d *Disk) Up() error { return d.tell(nil, "up") }
+// Remount mounts a crashed disk anew, without faults.
+func (d *LossyDisk) Remount() error { return d.command(nil, "up") }
 
 // Stats asks for the counts.
-func (d *Disk) Stats() (stats Stats, err error) {
-	return stats, d.tell(&stats, "stats")
+func (d *LossyDisk) Stats() (stats Stats, err error) {
+	return stats, d.command(&stats, "stats")
 }
 
-// tell gives a command and waits for its answer.
-func (d *Disk) tell(into any, format string, args ...any) error {
+// command gives a command and waits for its answer.
+func (d *LossyDisk) command(into any, format string, args ...any) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	order := fmt.Sprintf(format, args...)
 	if d.program == nil {
 		return fmt.Errorf("disk %s: %s: it is closed", d.name, order)
 	}
-	if _, err := fmt.Fprintln(d.orders, order); err != nil {
+	if _, err := fmt.Fprintln(d.commands, order); err != nil {
 		return fmt.Errorf("disk %s: %s: lossyfs does not listen: %w", d.name, order, err)
 	}
-	return d.hear(order, into)
+	return d.readReply(order, into)
 }
 
-// hear takes the answer to an order. The caller has the mutex.
-func (d *Disk) hear(order string, into any) error {
-	if !d.answers.Scan() {
-		return fmt.Errorf("disk %s: %s: lossyfs has ended without an answer: %w", d.name, order, d.answers.Err())
+// readReply takes the answer to an order. The caller has the mutex.
+func (d *LossyDisk) readReply(order string, into any) error {
+	if !d.replies.Scan() {
+		return fmt.Errorf("disk %s: %s: lossyfs has ended without an answer: %w", d.name, order, d.replies.Err())
 	}
-	said := d.answers.Text()
+	said := d.replies.Text()
 	answer, ok := strings.CutPrefix(said, "ok")
 	if !ok {
 		return fmt.Errorf("disk %s: %s: %s", d.name, order, strings.TrimPrefix(said, "error "))
@@ -172,16 +172,16 @@ func (d *Disk) hear(order string, into any) error {
 }
 
 // Close unmounts the disk. Whoever hangs is told EIO. A second Close does nothing.
-func (d *Disk) Close() error {
+func (d *LossyDisk) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.program == nil {
 		return nil
 	}
 	defer func() { d.program = nil }()
-	ending := time.AfterFunc(endsWithin, func() { _ = d.program.Process.Kill() })
+	ending := time.AfterFunc(exitTimeout, func() { _ = d.program.Process.Kill() })
 	defer ending.Stop()
-	_ = d.orders.Close() // the end of its input; it can't fail in a way that Wait does not tell
+	_ = d.commands.Close() // the end of its input; it can't fail in a way that Wait does not tell
 	if err := d.program.Wait(); err != nil {
 		return fmt.Errorf("disk %s: lossyfs ended: %w", d.name, err)
 	}

@@ -19,17 +19,17 @@ import (
 	"zamok/jepsen/real/claim"
 )
 
-// patience is how long something may take on a busy machine.
-const patience = time.Minute
+// testTimeout is how long something may take on a busy machine.
+const testTimeout = time.Minute
 
-// shelf is opened once: to build lossyfs takes longer than most tests.
-var shelf = sync.OnceValues(func() (*Shelf, error) {
+// pool is opened once: to build lossyfs takes longer than most tests.
+var pool = sync.OnceValues(func() (*Pool, error) {
 	dir, err := os.MkdirTemp("", "disks")
 	if err != nil {
 		return nil, err
 	}
 	s, err := Open(context.Background(), dir)
-	closeShelf = func() error {
+	closePool = func() error {
 		if s == nil {
 			return os.RemoveAll(dir)
 		}
@@ -38,21 +38,21 @@ var shelf = sync.OnceValues(func() (*Shelf, error) {
 	return s, err
 })
 
-var closeShelf = func() error { return nil }
+var closePool = func() error { return nil }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := closeShelf(); err != nil {
+	if err := closePool(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code)
 }
 
-func opened(t *testing.T) *Shelf {
+func openPool(t *testing.T) *Pool {
 	t.Helper()
-	s, err := shelf()
-	if errors.Is(err, ErrNotHere) {
+	s, err := pool()
+	if errors.Is(err, ErrUnsupported) {
 		fmt.Printf("SKIPPED %s: %v\n", t.Name(), err)
 		t.Skip("needs root, /dev/fuse and the go command")
 	}
@@ -63,7 +63,7 @@ func opened(t *testing.T) *Shelf {
 // Each fault reaches lossyfs, whose own tests say what it does.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	d, err := opened(t).Lossy(t.Name(), nil)
+	d, err := openPool(t).AddLossy(t.Name(), nil)
 	require.NoError(t, err)
 	f, err := os.Create(filepath.Join(d.Dir(), "f"))
 	require.NoError(t, err)
@@ -77,9 +77,9 @@ func TestFaults(t *testing.T) {
 	require.NoError(t, d.Fail(Fsyncs, 1))
 	require.ErrorIs(t, put(), syscall.EIO)
 	require.NoError(t, put())
-	require.NoError(t, d.Full(true))
+	require.NoError(t, d.SetFull(true))
 	require.ErrorIs(t, os.Mkdir(filepath.Join(d.Dir(), "new"), 0o700), syscall.ENOSPC)
-	require.NoError(t, d.Full(false))
+	require.NoError(t, d.SetFull(false))
 
 	const slow = 50 * time.Millisecond
 	require.NoError(t, d.Delay(slow, slow))
@@ -94,25 +94,25 @@ func TestFaults(t *testing.T) {
 	require.Eventually(t, func() bool {
 		stats, err := d.Stats()
 		return err == nil && stats.Hanging == 1
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.Empty(t, done)
 	require.NoError(t, d.Resume())
 	require.NoError(t, <-done)
 
 	lost, err := d.Crash(KeepNothing, 1)
 	require.NoError(t, err)
-	require.Equal(t, Lost{Names: 1}, lost)
+	require.Equal(t, CrashLoss{Names: 1}, lost)
 	require.ErrorIs(t, put(), syscall.EIO)
 	require.ErrorContains(t, d.Stall(), "has crashed; nothing was changed")
-	require.NoError(t, d.Up())
+	require.NoError(t, d.Remount())
 	require.NoFileExists(t, filepath.Join(d.Dir(), "f"))
 }
 
-func TestSmall(t *testing.T) {
+func TestSmallDisk(t *testing.T) {
 	t.Parallel()
-	d, err := opened(t).Small(t.Name()+".backing", 4<<20)
+	d, err := openPool(t).AddSmall(t.Name()+".backing", 4<<20)
 	require.NoError(t, err)
-	lossy, err := opened(t).Lossy(t.Name(), d)
+	lossy, err := openPool(t).AddLossy(t.Name(), d)
 	require.NoError(t, err)
 	f, err := os.Create(filepath.Join(lossy.Dir(), "f"))
 	require.NoError(t, err)
@@ -129,21 +129,21 @@ func TestSmall(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// abandonedIn tells the test binary to be a run that will be killed.
-const abandonedIn = "ZAMOK_DISK_TEST_ABANDONED"
+// abandonedDirVariable tells the test binary to be a run that will be killed.
+const abandonedDirVariable = "ZAMOK_DISK_TEST_ABANDONED"
 
 // D1, D2: a run that is killed leaves nothing mounted once the next has begun, even if its lossyfs is killed
 // too.
-func TestKilledRunLeavesNothing(t *testing.T) {
+func TestKilledRunIsCleanedUp(t *testing.T) {
 	t.Parallel()
-	if dir := os.Getenv(abandonedIn); dir != "" {
+	if dir := os.Getenv(abandonedDirVariable); dir != "" {
 		abandon(t, dir)
 		return
 	}
 	dir := t.TempDir()
-	require.NoError(t, os.Symlink(opened(t).program, filepath.Join(dir, "lossyfs")))
-	run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledRunLeavesNothing$")
-	run.Env = append(os.Environ(), abandonedIn+"="+dir)
+	require.NoError(t, os.Symlink(openPool(t).program, filepath.Join(dir, "lossyfs")))
+	run := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledRunIsCleanedUp$")
+	run.Env = append(os.Environ(), abandonedDirVariable+"="+dir)
 	run.Stderr = os.Stderr
 	said, err := run.StdoutPipe()
 	require.NoError(t, err)
@@ -167,22 +167,22 @@ func TestKilledRunLeavesNothing(t *testing.T) {
 	require.NoError(t, run.Process.Kill())
 	require.Error(t, run.Wait())
 	ended := func() bool { return len(mounted()) <= 2 }
-	require.Eventually(t, ended, patience, 10*time.Millisecond, "a lossyfs goes with its run")
+	require.Eventually(t, ended, testTimeout, 10*time.Millisecond, "a lossyfs goes with its run")
 
-	require.NoError(t, sweep())
+	require.NoError(t, unmountDeadRuns())
 	require.Empty(t, mounted())
 }
 
 func abandon(t *testing.T, dir string) {
-	s := &Shelf{dir: dir, program: filepath.Join(dir, "lossyfs")}
+	s := &Pool{dir: dir, program: filepath.Join(dir, "lossyfs")}
 	var err error
 	s.run, err = claim.Own()
 	require.NoError(t, err)
-	_, err = s.Lossy("ends", nil)
+	_, err = s.AddLossy("ends", nil)
 	require.NoError(t, err)
-	d, err := s.Lossy("killed", nil)
+	d, err := s.AddLossy("killed", nil)
 	require.NoError(t, err)
-	_, err = s.Small("small", 1<<20)
+	_, err = s.AddSmall("small", 1<<20)
 	require.NoError(t, err)
 	fmt.Println("mounted", d.program.Process.Pid)
 	for { // until it is killed: pause returns with every signal that is handled, as that of a child's end
@@ -190,7 +190,7 @@ func abandon(t *testing.T, dir string) {
 	}
 }
 
-func TestPathsOfMounts(t *testing.T) {
+func TestUnescapeMountPath(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "/with space/and \\", unescaped(`/with\040space/and\040\134`))
+	require.Equal(t, "/with space/and \\", unescapeMountPath(`/with\040space/and\040\134`))
 }

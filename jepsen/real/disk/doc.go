@@ -1,6 +1,6 @@
 // Package disk gives the nodes of a fault run disks that fail.
 //
-//	shelf, err := disk.Open(ctx, dir)       // needs root; see ErrNotHere
+//	shelf, err := disk.Open(ctx, dir)       // needs root; see ErrUnsupported
 //	d, err := shelf.Lossy("n1", nil)        // d.Dir() is for --data
 //	d.Delay(0, 30*time.Millisecond)         // each fsync
 //	lost, err := d.Crash(disk.KeepSome, 7)  // the machine of n1, whose process has been killed, loses its power

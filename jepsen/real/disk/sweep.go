@@ -12,8 +12,8 @@ import (
 	"zamok/jepsen/real/claim"
 )
 
-// sweep takes off the mounts of dead runs.
-func sweep() error {
+// unmountDeadRuns takes off the mounts of dead runs.
+func unmountDeadRuns() error {
 	mounts, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return err
@@ -28,15 +28,15 @@ func sweep() error {
 			continue
 		}
 		// EINVAL: it is no mount any more. Another run sweeps at the same moment.
-		if err := unix.Unmount(unescaped(place[4]), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		if err := unix.Unmount(unescapeMountPath(place[4]), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			errs = append(errs, fmt.Errorf("a mount of a dead run stays on %s: %w; take it off with umount -l", place[4], err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unescaped is a path as mountinfo writes it: spaces and the like in octal.
-func unescaped(path string) string {
+// unescapeMountPath is a path as mountinfo writes it: spaces and the like in octal.
+func unescapeMountPath(path string) string {
 	var b strings.Builder
 	for i := 0; i < len(path); i++ {
 		var c byte

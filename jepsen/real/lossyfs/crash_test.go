@@ -22,7 +22,7 @@ func TestCrashKeepsSome(t *testing.T) {
 	const pages = 64
 	var first string
 	for range 2 {
-		l := mounted(t)
+		l := mountForTest(t)
 		f := l.open("f")
 		l.write(f, strings.Repeat("a", pages*pageSize), 0)
 		require.NoError(t, f.Sync())
@@ -53,17 +53,17 @@ func TestCrashKeepsSome(t *testing.T) {
 // With all, a crash is a kill of the processes only.
 func TestCrashKeepsAll(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	l.write(l.open("f"), "a", 3*pageSize)
 	lost := l.reboot("all", 1)
-	require.Equal(t, Lost{KeptPages: 1, KeptNames: 1}, lost)
-	l.holds("f", strings.Repeat("\x00", 3*pageSize)+"a")
+	require.Equal(t, CrashLoss{KeptPages: 1, KeptNames: 1}, lost)
+	l.requireContent("f", strings.Repeat("\x00", 3*pageSize)+"a")
 }
 
 // L2 with some: a beginning of the changes is kept.
 func TestCrashKeepsFirstNames(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	for seed := range 8 {
 		for n := range 10 {
 			l.open(fmt.Sprintf("%d-%d", seed, n))
@@ -91,7 +91,7 @@ type model struct {
 // TestRandomCrashes makes changes at random, and crashes. After it all is as the model has it.
 func TestRandomCrashes(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
@@ -113,12 +113,12 @@ func TestRandomCrashes(t *testing.T) {
 			m.names[dir] = maps.Clone(m.synced[dir])
 		}
 		m.now = maps.Clone(m.flushed)
-		require.Equal(t, m.shown(), shown(t, l.dir), "crash %d lost %+v after\n%s", crash, lost, did)
+		require.Equal(t, m.shown(), readTree(t, l.dir), "crash %d lost %+v after\n%s", crash, lost, did)
 	}
 }
 
 // step makes one change, and says which.
-func (m *model) step(t *testing.T, l *lossy, dice *rand.Rand) string {
+func (m *model) step(t *testing.T, l *mountedDisk, dice *rand.Rand) string {
 	dir, name := []string{"a", "b"}[dice.IntN(2)], fmt.Sprint(dice.IntN(4))
 	at := path.Join(dir, name)
 	id, there := m.names[dir][name]
@@ -147,7 +147,7 @@ func (m *model) step(t *testing.T, l *lossy, dice *rand.Rand) string {
 	return m.writeStep(t, l, at, id, dice)
 }
 
-func (m *model) writeStep(t *testing.T, l *lossy, at string, id int, dice *rand.Rand) string {
+func (m *model) writeStep(t *testing.T, l *mountedDisk, at string, id int, dice *rand.Rand) string {
 	f := l.open(at)
 	defer f.Close()
 	switch dice.IntN(4) {
@@ -183,7 +183,7 @@ func (m *model) shown() []string {
 	return all
 }
 
-func shown(t *testing.T, root string) (all []string) {
+func readTree(t *testing.T, root string) (all []string) {
 	require.NoError(t, filepath.WalkDir(root, func(p string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -210,7 +210,7 @@ func line(name, text string) string {
 // A folder that was removed comes back with what was in it, and if it is gone for good, all of it is.
 func TestRemovedFolders(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	made := func() {
 		require.NoError(t, os.Mkdir(l.path("d"), 0o700))
 		f := l.open("d/f")
@@ -223,7 +223,7 @@ func TestRemovedFolders(t *testing.T) {
 	require.NoError(t, os.RemoveAll(l.path("d")))
 	require.Equal(t, 2, l.stats().Names)
 	require.Equal(t, 2, l.reboot("nothing", 1).Names)
-	l.holds("d/f", "a")
+	l.requireContent("d/f", "a")
 
 	require.NoError(t, os.RemoveAll(l.path("d")))
 	l.syncDir(".")
@@ -235,7 +235,7 @@ func TestRemovedFolders(t *testing.T) {
 	require.NoError(t, os.Rename(l.path("d"), l.path("e")))
 	l.open("e/g")
 	l.syncDir(".")
-	require.Equal(t, Lost{Names: 1}, l.reboot("nothing", 1))
-	l.holds("e/f", "a")
+	require.Equal(t, CrashLoss{Names: 1}, l.reboot("nothing", 1))
+	l.requireContent("e/f", "a")
 	require.NoFileExists(t, l.path("e/g"))
 }

@@ -16,36 +16,36 @@ import (
 
 // disk is one life of the disk, from a mount to a crash.
 type disk struct {
-	tree   string // the folder that is passed through
-	faults *faults
+	backing string // the folder that is passed through
+	faults  *faults
 
 	mu      sync.Mutex
 	crashed bool
-	files   map[uint64]*file // by inode: those that were ever written in this life
-	names   names
+	files   map[uint64]*trackedFile // by inode: those that were ever written in this life
+	names   nameJournal
 }
 
-// Lost is what a crash took, and what it could have taken.
-type Lost struct {
+// CrashLoss is what a crash took, and what it could have taken.
+type CrashLoss struct {
 	Pages, KeptPages int // written or cut off, and not flushed
 	Files            int // that lost pages or fell back in length
 	Names, KeptNames int // changes of names
 }
 
-// born begins a life on a backing folder.
-func born(backing string) (*disk, error) {
+// newDisk begins a life on a backing folder.
+func newDisk(backing string) (*disk, error) {
 	d := &disk{
-		tree:   filepath.Join(backing, "tree"),
-		faults: newFaults(),
-		files:  map[uint64]*file{},
-		names:  names{grave: filepath.Join(backing, "grave"), dirs: map[uint64]int{}},
+		backing: filepath.Join(backing, "tree"),
+		faults:  newFaults(),
+		files:   map[uint64]*trackedFile{},
+		names:   nameJournal{savedDir: filepath.Join(backing, "grave"), dirs: map[uint64]int{}},
 	}
-	return d, errors.Join(os.MkdirAll(d.tree, 0o700), emptied(d.names.grave))
+	return d, errors.Join(os.MkdirAll(d.backing, 0o700), emptyDir(d.names.savedDir))
 }
 
 // change does what changes the disk, when the faults let it and unless there was a crash meanwhile.
 func (d *disk) change(o op, do func() error) syscall.Errno {
-	if errno := d.faults.pass(o); errno != 0 {
+	if errno := d.faults.admit(o); errno != 0 {
 		return errno
 	}
 	d.mu.Lock()
@@ -56,8 +56,8 @@ func (d *disk) change(o op, do func() error) syscall.Errno {
 	return fs.ToErrno(do())
 }
 
-// known returns the account of a file. mu is held.
-func (d *disk) known(path string) (*file, error) {
+// fileFor returns the account of a file. mu is held.
+func (d *disk) fileFor(path string) (*trackedFile, error) {
 	ino, err := inodeOf(path)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (d *disk) known(path string) (*file, error) {
 	if f, known := d.files[ino]; known {
 		return f, nil
 	}
-	f, err := know(path)
+	f, err := trackFile(path)
 	if err == nil {
 		d.files[ino] = f
 	}
@@ -81,13 +81,13 @@ func (d *disk) forget(inodes []uint64) {
 }
 
 // write writes into f, and remembers what was there.
-func (d *disk) write(f *file, data []byte, off int64) (n int, errno syscall.Errno) {
+func (d *disk) write(f *trackedFile, data []byte, off int64) (n int, errno syscall.Errno) {
 	errno = d.change(opWrite, func() (err error) {
 		end := off + int64(len(data))
-		if err := d.room(f, off, end); err != nil {
+		if err := d.reserve(f, off, end); err != nil {
 			return err
 		}
-		if err := f.remember(off, end); err != nil {
+		if err := f.saveRange(off, end); err != nil {
 			return err
 		}
 		n, err = f.f.WriteAt(data, off)
@@ -96,14 +96,14 @@ func (d *disk) write(f *file, data []byte, off int64) (n int, errno syscall.Errn
 	return n, errno
 }
 
-// room refuses what does not fit on a full disk. mu is held.
-func (d *disk) room(f *file, from, to int64) error {
+// reserve refuses what does not fit on a full disk. mu is held.
+func (d *disk) reserve(f *trackedFile, from, to int64) error {
 	if !d.faults.isFull() {
 		return nil
 	}
 	needed, err := f.needsBlock(from, to)
 	if err == nil && needed {
-		return d.faults.refused()
+		return d.faults.refuseNoSpace()
 	}
 	return err
 }
@@ -117,14 +117,14 @@ func (d *disk) fsync(open *os.File) syscall.Errno {
 	}
 	errno := d.change(opFsync, func() error {
 		if f, written := d.files[st.Ino]; written {
-			return f.flushed()
+			return f.markDurable()
 		}
 		return nil
 	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f, written := d.files[st.Ino]; written && errno != 0 {
-		f.unflushed()
+		f.dropDirty()
 	}
 	return errno
 }
@@ -136,42 +136,42 @@ func (d *disk) fsyncDir(path string) syscall.Errno {
 		if err != nil {
 			return err
 		}
-		gone, err := d.names.flushed(ino)
+		gone, err := d.names.commitDir(ino)
 		d.forget(gone)
 		return err
 	})
 }
 
-// newName does what makes a name, which takes room, and keeps account of it.
-func (d *disk) newName(path string, make func() error) syscall.Errno {
+// createName does what makes a name, which takes room, and keeps account of it.
+func (d *disk) createName(path string, make func() error) syscall.Errno {
 	return d.change(opWrite, func() error {
 		if d.faults.isFull() {
-			return d.faults.refused()
+			return d.faults.refuseNoSpace()
 		}
 		if err := make(); err != nil {
 			return err
 		}
-		return d.names.made(filepath.Dir(path), filepath.Base(path))
+		return d.names.recordCreate(filepath.Dir(path), filepath.Base(path))
 	})
 }
 
 // crash ends this life (L1, L2, L4).
-func (d *disk) crash(keep string, seed uint64) (lost Lost, err error) {
-	close(d.faults.dead)
+func (d *disk) crash(keep string, seed uint64) (lost CrashLoss, err error) {
+	close(d.faults.crashed)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.crashed = true
-	dice := chance{keep, rand.New(rand.NewPCG(seed, 0))}
+	dice := keepPolicy{keep, rand.New(rand.NewPCG(seed, 0))}
 	// In an order that the seed alone decides: by what the files are called.
-	files := make([]*file, 0, len(d.files))
+	files := make([]*trackedFile, 0, len(d.files))
 	for _, f := range d.files {
 		files = append(files, f)
 	}
-	path := func(f *file) string {
+	path := func(f *trackedFile) string {
 		target, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.f.Fd())) // unreadable: any place will do
 		return target
 	}
-	slices.SortFunc(files, func(a, b *file) int { return strings.Compare(path(a), path(b)) })
+	slices.SortFunc(files, func(a, b *trackedFile) int { return strings.Compare(path(a), path(b)) })
 	for _, f := range files {
 		err = errors.Join(err, f.crash(dice, &lost), f.f.Close())
 	}

@@ -16,75 +16,75 @@ const (
 	ops
 )
 
-// forEver as a count of failures: until heal.
-const forEver = -1
+// unlimited as a count of failures: until heal.
+const unlimited = -1
 
 // faults is what the disk is told to do wrong, and what happened to the operations.
 type faults struct {
-	dead chan struct{} // closed by the crash
+	crashed chan struct{} // closed by the crash
 
-	mu    sync.Mutex
-	gate  chan struct{} // closed when a stalled disk goes on; nil: it does not stall
-	delay [ops]time.Duration
-	fail  [ops]int
-	full  bool
-	seen  Seen
+	mu       sync.Mutex
+	gate     chan struct{} // closed when a stalled disk goes on; nil: it does not stall
+	delay    [ops]time.Duration
+	fail     [ops]int
+	full     bool
+	counters Counters
 }
 
-// Seen counts operations.
-type Seen struct {
+// Counters counts operations.
+type Counters struct {
 	Reads, Writes, Fsyncs int
 	Failed                int // told EIO by a fault, or ENOSPC
 	Hanging               int // at present
 }
 
-func newFaults() *faults { return &faults{dead: make(chan struct{})} }
+func newFaults() *faults { return &faults{crashed: make(chan struct{})} }
 
-// pass lets an operation wait as long as it has to, and says whether it may be done.
-func (f *faults) pass(o op) syscall.Errno {
+// admit lets an operation wait as long as it has to, and says whether it may be done.
+func (f *faults) admit(o op) syscall.Errno {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count(o)
 	if o != opRead {
-		f.hang(f.delay[o])
+		f.waitForFault(f.delay[o])
 	}
 	select {
-	case <-f.dead:
+	case <-f.crashed:
 		return syscall.EIO
 	default:
 	}
 	if f.fail[o] == 0 {
 		return 0
 	}
-	if f.fail[o] != forEver {
+	if f.fail[o] != unlimited {
 		f.fail[o]--
 	}
-	f.seen.Failed++
+	f.counters.Failed++
 	return syscall.EIO
 }
 
 func (f *faults) count(o op) {
 	switch o {
 	case opRead:
-		f.seen.Reads++
+		f.counters.Reads++
 	case opWrite:
-		f.seen.Writes++
+		f.counters.Writes++
 	case opFsync:
-		f.seen.Fsyncs++
+		f.counters.Fsyncs++
 	}
 }
 
-// hang waits at the gate, then for the delay; a crash ends both. mu is held, and free while it waits.
-func (f *faults) hang(delay time.Duration) {
-	f.seen.Hanging++
+// waitForFault waits at the gate, then for the delay; a crash ends both. mu is held, and free while it waits.
+func (f *faults) waitForFault(delay time.Duration) {
+	f.counters.Hanging++
 	for f.gate != nil {
 		gate := f.gate
 		f.mu.Unlock()
 		select {
 		case <-gate:
-		case <-f.dead:
+		case <-f.crashed:
 			f.mu.Lock()
-			f.seen.Hanging--
+			f.counters.Hanging--
 			return
 		}
 		f.mu.Lock()
@@ -94,12 +94,12 @@ func (f *faults) hang(delay time.Duration) {
 		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
-		case <-f.dead:
+		case <-f.crashed:
 		}
 		timer.Stop()
 		f.mu.Lock()
 	}
-	f.seen.Hanging--
+	f.counters.Hanging--
 }
 
 func (f *faults) stall() {
@@ -113,10 +113,10 @@ func (f *faults) stall() {
 func (f *faults) resume() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.open()
+	f.openGate()
 }
 
-func (f *faults) open() {
+func (f *faults) openGate() {
 	if f.gate != nil {
 		close(f.gate)
 		f.gate = nil
@@ -126,7 +126,7 @@ func (f *faults) open() {
 func (f *faults) heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.open()
+	f.openGate()
 	f.delay, f.fail, f.full = [ops]time.Duration{}, [ops]int{}, false
 }
 
@@ -140,7 +140,7 @@ func (f *faults) setFail(o op, times int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if times == 0 {
-		times = forEver
+		times = unlimited
 	}
 	f.fail[o] = times
 }
@@ -157,24 +157,24 @@ func (f *faults) isFull() bool {
 	return f.full
 }
 
-// refused counts a refusal for want of space.
-func (f *faults) refused() syscall.Errno {
+// refuseNoSpace counts a refusal for want of space.
+func (f *faults) refuseNoSpace() syscall.Errno {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.seen.Failed++
+	f.counters.Failed++
 	return syscall.ENOSPC
 }
 
-func (f *faults) now() Seen {
+func (f *faults) counts() Counters {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.seen
+	return f.counters
 }
 
-// look says whether the disk answers at all; only a crash keeps it from telling what it knows.
-func (f *faults) look() syscall.Errno {
+// checkCrashed says whether the disk answers at all; only a crash keeps it from telling what it knows.
+func (f *faults) checkCrashed() syscall.Errno {
 	select {
-	case <-f.dead:
+	case <-f.crashed:
 		return syscall.EIO
 	default:
 		return 0

@@ -14,10 +14,10 @@ import (
 
 // handle is an open file.
 type handle struct {
-	disk    *disk
-	file    *os.File
-	account *file // nil: open for reading only
-	synced  bool  // each write is flushed (O_DSYNC, O_SYNC)
+	disk       *disk
+	file       *os.File
+	tracked    *trackedFile // nil: open for reading only
+	syncWrites bool         // each write is flushed (O_DSYNC, O_SYNC)
 }
 
 var (
@@ -31,7 +31,7 @@ var (
 
 // open opens a file as the kernel asked. Where to append is the kernel's business.
 func (d *disk) open(path string, flags uint32) (*handle, syscall.Errno) {
-	if errno := d.faults.look(); errno != 0 {
+	if errno := d.faults.checkCrashed(); errno != 0 {
 		return nil, errno
 	}
 	d.mu.Lock()
@@ -39,22 +39,22 @@ func (d *disk) open(path string, flags uint32) (*handle, syscall.Errno) {
 	if d.crashed {
 		return nil, syscall.EIO
 	}
-	h := &handle{disk: d, synced: flags&syscall.O_DSYNC != 0}
+	h := &handle{disk: d, syncWrites: flags&syscall.O_DSYNC != 0}
 	var err error
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
-		if h.account, err = d.known(path); err != nil {
+		if h.tracked, err = d.fileFor(path); err != nil {
 			return nil, fs.ToErrno(err)
 		}
 	}
 	h.file, err = os.Open(path)
-	if err == nil && flags&syscall.O_TRUNC != 0 && h.account != nil {
-		err = h.account.truncate(0)
+	if err == nil && flags&syscall.O_TRUNC != 0 && h.tracked != nil {
+		err = h.tracked.truncate(0)
 	}
 	return h, fs.ToErrno(err)
 }
 
 func (h *handle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if errno := h.disk.faults.pass(opRead); errno != 0 {
+	if errno := h.disk.faults.admit(opRead); errno != 0 {
 		return nil, errno
 	}
 	n, err := h.file.ReadAt(dest, off)
@@ -65,11 +65,11 @@ func (h *handle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResul
 }
 
 func (h *handle) Write(_ context.Context, data []byte, off int64) (uint32, syscall.Errno) {
-	if h.account == nil {
+	if h.tracked == nil {
 		return 0, syscall.EBADF
 	}
-	n, errno := h.disk.write(h.account, data, off)
-	if errno == 0 && h.synced {
+	n, errno := h.disk.write(h.tracked, data, off)
+	if errno == 0 && h.syncWrites {
 		errno = h.disk.fsync(h.file)
 	}
 	return uint32(n), errno
@@ -80,26 +80,26 @@ func (h *handle) Allocate(_ context.Context, off, size uint64, mode uint32) sysc
 	if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
 		return syscall.EOPNOTSUPP
 	}
-	if h.account == nil {
+	if h.tracked == nil {
 		return syscall.EBADF
 	}
 	return h.disk.change(opWrite, func() error {
 		end := int64(off + size)
-		if err := h.disk.room(h.account, int64(off), end); err != nil {
+		if err := h.disk.reserve(h.tracked, int64(off), end); err != nil {
 			return err
 		}
-		if err := syscall.Fallocate(int(h.account.f.Fd()), mode, int64(off), int64(size)); err != nil {
+		if err := syscall.Fallocate(int(h.tracked.f.Fd()), mode, int64(off), int64(size)); err != nil {
 			return err
 		}
-		if int64(off) <= h.account.room {
-			h.account.room = max(h.account.room, end)
+		if int64(off) <= h.tracked.preallocated {
+			h.tracked.preallocated = max(h.tracked.preallocated, end)
 		}
 		return nil
 	})
 }
 
 func (h *handle) Lseek(_ context.Context, off uint64, whence uint32) (uint64, syscall.Errno) {
-	if errno := h.disk.faults.look(); errno != 0 {
+	if errno := h.disk.faults.checkCrashed(); errno != 0 {
 		return 0, errno
 	}
 	at, err := unix.Seek(int(h.file.Fd()), int64(off), int(whence))
@@ -107,6 +107,6 @@ func (h *handle) Lseek(_ context.Context, off uint64, whence uint32) (uint64, sy
 }
 
 // Flush comes with each close, and flushes nothing.
-func (h *handle) Flush(context.Context) syscall.Errno { return h.disk.faults.look() }
+func (h *handle) Flush(context.Context) syscall.Errno { return h.disk.faults.checkCrashed() }
 
 func (h *handle) Release(context.Context) syscall.Errno { return fs.ToErrno(h.file.Close()) }

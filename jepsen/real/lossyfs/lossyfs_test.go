@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long something may take on a busy machine.
-const patience = time.Minute
+// testTimeout is how long something may take on a busy machine.
+const testTimeout = time.Minute
 
-// asProgram tells the test binary to be lossyfs.
-const asProgram = "LOSSYFS_TEST_BACKING"
+// serveVariable tells the test binary to be lossyfs.
+const serveVariable = "LOSSYFS_TEST_BACKING"
 
 func TestMain(m *testing.M) {
-	if backing := os.Getenv(asProgram); backing != "" {
+	if backing := os.Getenv(serveVariable); backing != "" {
 		if err := run(backing, os.Args[1], "lossyfs-test", os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -34,23 +34,23 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// lossy is a mounted disk in a process of its own: a program must not serve the files that it opens.
-type lossy struct {
+// mountedDisk is a mounted disk in a process of its own: a program must not serve the files that it opens.
+type mountedDisk struct {
 	t       *testing.T
 	dir     string
 	orders  *os.File
 	answers *bufio.Scanner
 }
 
-func mounted(t *testing.T) *lossy {
+func mountForTest(t *testing.T) *mountedDisk {
 	t.Helper()
-	l := &lossy{t: t, dir: t.TempDir()}
-	if err := mayMount(l.dir); err != nil {
+	l := &mountedDisk{t: t, dir: t.TempDir()}
+	if err := canMount(l.dir); err != nil {
 		fmt.Printf("SKIPPED %s: a FUSE file system needs root (uid %d), /dev/fuse, and to mount: %v\n", t.Name(), os.Getuid(), err)
 		t.Skip("needs root and /dev/fuse")
 	}
 	program := exec.Command(os.Args[0], l.dir)
-	program.Env = append(os.Environ(), asProgram+"="+t.TempDir())
+	program.Env = append(os.Environ(), serveVariable+"="+t.TempDir())
 	program.Stderr = os.Stderr
 	in, orders, err := os.Pipe()
 	require.NoError(t, err)
@@ -64,12 +64,12 @@ func mounted(t *testing.T) *lossy {
 		require.NoError(t, orders.Close())
 		require.NoError(t, program.Wait())
 	})
-	require.Equal(t, "", l.answer())
+	require.Equal(t, "", l.reply())
 	return l
 }
 
-// mayMount tries what lossyfs needs; in a container root often may not.
-func mayMount(dir string) error {
+// canMount tries what lossyfs needs; in a container root often may not.
+func canMount(dir string) error {
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -80,14 +80,14 @@ func mayMount(dir string) error {
 	return errors.Join(unix.Unmount(dir, unix.MNT_DETACH), fuse.Close())
 }
 
-func (l *lossy) say(format string, args ...any) string {
+func (l *mountedDisk) command(format string, args ...any) string {
 	l.t.Helper()
 	_, err := fmt.Fprintf(l.orders, format+"\n", args...)
 	require.NoError(l.t, err)
-	return l.answer()
+	return l.reply()
 }
 
-func (l *lossy) answer() string {
+func (l *mountedDisk) reply() string {
 	l.t.Helper()
 	require.True(l.t, l.answers.Scan(), "lossyfs has ended")
 	said, ok := strings.CutPrefix(l.answers.Text(), "ok")
@@ -96,22 +96,22 @@ func (l *lossy) answer() string {
 }
 
 // reboot is a crash, and the machine up again.
-func (l *lossy) reboot(keep string, seed int) (lost Lost) {
+func (l *mountedDisk) reboot(keep string, seed int) (lost CrashLoss) {
 	l.t.Helper()
-	require.NoError(l.t, json.Unmarshal([]byte(l.say("crash %s %d", keep, seed)), &lost))
-	l.say("up")
+	require.NoError(l.t, json.Unmarshal([]byte(l.command("crash %s %d", keep, seed)), &lost))
+	l.command("up")
 	return lost
 }
 
-func (l *lossy) stats() (s Stats) {
+func (l *mountedDisk) stats() (s Stats) {
 	l.t.Helper()
-	require.NoError(l.t, json.Unmarshal([]byte(l.say("stats")), &s))
+	require.NoError(l.t, json.Unmarshal([]byte(l.command("stats")), &s))
 	return s
 }
 
-func (l *lossy) path(name string) string { return filepath.Join(l.dir, name) }
+func (l *mountedDisk) path(name string) string { return filepath.Join(l.dir, name) }
 
-func (l *lossy) open(name string) *os.File {
+func (l *mountedDisk) open(name string) *os.File {
 	l.t.Helper()
 	f, err := os.OpenFile(l.path(name), os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(l.t, err)
@@ -119,19 +119,19 @@ func (l *lossy) open(name string) *os.File {
 	return f
 }
 
-func (l *lossy) syncDir(name string) {
+func (l *mountedDisk) syncDir(name string) {
 	l.t.Helper()
 	f, err := os.Open(l.path(name))
 	require.NoError(l.t, errors.Join(err, f.Sync(), f.Close()))
 }
 
-func (l *lossy) write(f *os.File, text string, off int64) {
+func (l *mountedDisk) write(f *os.File, text string, off int64) {
 	l.t.Helper()
 	_, err := f.WriteAt([]byte(text), off)
 	require.NoError(l.t, err)
 }
 
-func (l *lossy) holds(name, text string) {
+func (l *mountedDisk) requireContent(name, text string) {
 	l.t.Helper()
 	got, err := os.ReadFile(l.path(name))
 	require.NoError(l.t, err)
@@ -141,61 +141,61 @@ func (l *lossy) holds(name, text string) {
 // L3: a flush that failed is never made good by a later one.
 func TestFailedFlushDropsItsPages(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	f := l.open("f")
 	l.write(f, strings.Repeat("a", 2*pageSize), 0)
 	require.NoError(t, f.Sync())
 	l.syncDir(".")
 
 	l.write(f, strings.Repeat("b", 2*pageSize), 0)
-	l.say("fail fsyncs 1")
+	l.command("fail fsyncs 1")
 	require.ErrorIs(t, f.Sync(), syscall.EIO)
 	require.NoError(t, f.Sync())
 	l.write(f, "c", 0)
 	require.NoError(t, f.Sync())
 
 	l.reboot("nothing", 1)
-	l.holds("f", "c"+strings.Repeat("b", pageSize-1)+strings.Repeat("a", pageSize))
+	l.requireContent("f", "c"+strings.Repeat("b", pageSize-1)+strings.Repeat("a", pageSize))
 }
 
 func TestFailures(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	f := l.open("f")
 	l.write(f, "a", 0)
-	l.say("fail writes 1")
+	l.command("fail writes 1")
 	_, err := f.WriteAt([]byte("b"), 0)
 	require.ErrorIs(t, err, syscall.EIO)
-	l.holds("f", "a")
+	l.requireContent("f", "a")
 	l.write(f, "c", 0)
-	l.say("fail writes 0")
+	l.command("fail writes 0")
 	for range 3 {
 		_, err = f.WriteAt([]byte("d"), 0)
 		require.ErrorIs(t, err, syscall.EIO)
 	}
 	_, err = os.Create(l.path("g"))
 	require.ErrorIs(t, err, syscall.EIO)
-	l.say("heal")
+	l.command("heal")
 	require.NoError(t, f.Sync())
 
-	l.say("fail reads 0")
+	l.command("fail reads 0")
 	_, err = os.ReadFile(l.path("f")) // a fresh open reads the disk
 	require.ErrorIs(t, err, syscall.EIO)
-	l.say("heal")
-	l.holds("f", "c")
+	l.command("heal")
+	l.requireContent("f", "c")
 	require.NoFileExists(t, l.path("g"))
 }
 
 // A full disk refuses what needs a block, and nothing else.
-func TestFull(t *testing.T) {
+func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	f, room, hole := l.open("f"), l.open("room"), l.open("hole")
 	l.write(f, "a", 0)
 	require.NoError(t, unix.Fallocate(int(room.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, 4*pageSize))
 	require.NoError(t, hole.Truncate(4*pageSize))
 
-	l.say("full")
+	l.command("full")
 	var st unix.Statfs_t
 	require.NoError(t, unix.Statfs(l.dir, &st))
 	require.Zero(t, st.Bavail)
@@ -213,7 +213,7 @@ func TestFull(t *testing.T) {
 	require.NoError(t, os.Rename(l.path("f"), l.path("g")))
 	require.NoError(t, os.Remove(l.path("g")))
 
-	l.say("roomy")
+	l.command("roomy")
 	l.write(hole, "d", 4*pageSize-1)
 	require.NoError(t, unix.Statfs(l.dir, &st))
 	require.NotZero(t, st.Bavail)
@@ -222,60 +222,60 @@ func TestFull(t *testing.T) {
 // What hangs lands when the disk goes on; reads do not hang. A crash ends what hangs without effect.
 func TestStall(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	f := l.open("f")
 	l.write(f, "a", 0)
 	require.NoError(t, f.Sync())
 	l.syncDir(".")
 
 	hanging := func() chan error {
-		l.say("stall")
+		l.command("stall")
 		done := make(chan error, 1)
 		go func() {
 			_, err := f.WriteAt([]byte("b"), 0)
 			done <- err
 		}()
-		require.Eventually(t, func() bool { return l.stats().Hanging == 1 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return l.stats().Hanging == 1 }, testTimeout, time.Millisecond)
 		require.Empty(t, done)
 		_, err := os.ReadDir(l.dir)
 		require.NoError(t, err)
 		return done
 	}
 	done := hanging()
-	l.say("resume")
+	l.command("resume")
 	require.NoError(t, <-done)
-	l.holds("f", "b")
+	l.requireContent("f", "b")
 
 	done = hanging()
-	l.say("crash nothing 1")
+	l.command("crash nothing 1")
 	require.ErrorIs(t, <-done, syscall.EIO)
 	_, err := os.Stat(l.path("f"))
 	require.ErrorIs(t, err, syscall.EIO)
-	l.say("up")
-	l.holds("f", "a")
+	l.command("up")
+	l.requireContent("f", "a")
 	_, err = f.WriteAt([]byte("of the former life"), 0)
 	require.ErrorIs(t, err, syscall.EIO)
-	l.holds("f", "a")
+	l.requireContent("f", "a")
 }
 
 func TestDelay(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	f := l.open("f")
 	const slow = 100 * time.Millisecond
-	l.say("delay 0s %v", slow)
+	l.command("delay 0s %v", slow)
 	began := time.Now()
 	l.write(f, "a", 0)
 	require.NoError(t, f.Sync())
 	require.GreaterOrEqual(t, time.Since(began), slow)
-	l.say("heal")
+	l.command("heal")
 	require.Zero(t, l.stats().Hanging)
 }
 
 // bbolt writes with pwrite and reads through a map, which must show the same.
-func TestMapsSeeWrites(t *testing.T) {
+func TestMmapSeesWrites(t *testing.T) {
 	t.Parallel()
-	l := mounted(t)
+	l := mountForTest(t)
 	f := l.open("f")
 	require.NoError(t, f.Truncate(64*pageSize))
 	require.NoError(t, f.Sync())

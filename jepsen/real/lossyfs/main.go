@@ -30,19 +30,19 @@ func main() {
 
 // run serves the disk until the commands end.
 func run(backing, mount, name string, commands io.Reader, answers io.Writer) error {
-	m := &machine{backing: backing, mount: mount, name: name}
-	err := m.up()
+	m := &host{backing: backing, mount: mount, name: name}
+	err := m.mountDisk()
 	answer(answers, nil, err)
 	if err != nil {
 		return err
 	}
 	lines := bufio.NewScanner(commands)
 	for lines.Scan() {
-		said, err := m.obey(strings.Fields(lines.Text()))
+		said, err := m.execute(strings.Fields(lines.Text()))
 		answer(answers, said, err)
 	}
 	if !m.disk.crashed {
-		close(m.disk.faults.dead) // or whoever hangs would hang for ever
+		close(m.disk.faults.crashed) // or whoever hangs would hang for ever
 	}
 	return errors.Join(lines.Err(), m.unmount())
 }
@@ -59,22 +59,22 @@ func answer(w io.Writer, said any, err error) {
 	}
 }
 
-// machine is what has the disk: it can crash and come up again. One goroutine commands it.
-type machine struct {
+// host is what has the disk: it can crash and come up again. One goroutine commands it.
+type host struct {
 	backing, mount, name string
 	disk                 *disk
 	mounted              bool
 }
 
-// up mounts the disk, for a life of its own.
-func (m *machine) up() error {
+// mountDisk mounts the disk, for a life of its own.
+func (m *host) mountDisk() error {
 	if m.disk != nil && !m.disk.crashed {
 		return errors.New("the disk is up; nothing was changed; crash it first")
 	}
 	if err := m.unmount(); err != nil {
 		return err
 	}
-	d, err := born(m.backing)
+	d, err := newDisk(m.backing)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (m *machine) up() error {
 }
 
 // unmount takes the disk off its place. Whoever has a file of it open keeps a disk that is dead.
-func (m *machine) unmount() error {
+func (m *host) unmount() error {
 	if !m.mounted {
 		return nil
 	}
@@ -101,18 +101,18 @@ func (m *machine) unmount() error {
 
 // Stats answers `stats`.
 type Stats struct {
-	Seen
+	Counters
 	Pages, Names int // that a crash would take at most
 }
 
-func (m *machine) obey(words []string) (any, error) {
+func (m *host) execute(words []string) (any, error) {
 	f := m.disk.faults
 	switch usage := strings.Join(words, " "); {
 	case usage == "up":
-		return nil, m.up()
+		return nil, m.mountDisk()
 	case usage == "stats":
 		pages, names := m.disk.pending()
-		return Stats{f.now(), pages, names}, nil
+		return Stats{f.counts(), pages, names}, nil
 	case m.disk.crashed:
 		return nil, errors.New("the disk has crashed; nothing was changed; up brings it back")
 	case usage == "stall":
@@ -135,7 +135,7 @@ func (m *machine) obey(words []string) (any, error) {
 	return nil, nil
 }
 
-func (m *machine) slow(write, fsync string) error {
+func (m *host) slow(write, fsync string) error {
 	w, err := time.ParseDuration(write)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (m *machine) slow(write, fsync string) error {
 	return err
 }
 
-func (m *machine) fail(what, times string) error {
+func (m *host) fail(what, times string) error {
 	o, known := map[string]op{"reads": opRead, "writes": opWrite, "fsyncs": opFsync}[what]
 	n, err := strconv.Atoi(times)
 	if !known || err != nil || n < 0 {
@@ -157,7 +157,7 @@ func (m *machine) fail(what, times string) error {
 	return nil
 }
 
-func (m *machine) crash(keep, seed string) (any, error) {
+func (m *host) crash(keep, seed string) (any, error) {
 	n, err := strconv.ParseUint(seed, 10, 64)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ var (
 )
 
 func (n *node) path(name string) string {
-	return filepath.Join(n.disk.tree, n.Path(n.Root()), name)
+	return filepath.Join(n.disk.backing, n.Path(n.Root()), name)
 }
 
 // child is the node of an inode; the kernel may know it already. The number of a file that is gone can
@@ -50,7 +50,7 @@ func (n *node) child(ctx context.Context, path string, st *syscall.Stat_t) (*fs.
 }
 
 func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	if errno := n.disk.faults.look(); errno != 0 {
+	if errno := n.disk.faults.checkCrashed(); errno != 0 {
 		return nil, errno
 	}
 	var st syscall.Stat_t
@@ -63,7 +63,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 }
 
 func (n *node) Getattr(_ context.Context, h fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	if errno := n.disk.faults.look(); errno != 0 {
+	if errno := n.disk.faults.checkCrashed(); errno != 0 {
 		return errno
 	}
 	var st syscall.Stat_t
@@ -89,7 +89,7 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	}
 	if size, asked := in.GetSize(); asked {
 		errno := n.disk.change(opWrite, func() error {
-			f, err := n.account(h)
+			f, err := n.trackedFile(h)
 			if err != nil {
 				return err
 			}
@@ -102,16 +102,16 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	return n.Getattr(ctx, h, out)
 }
 
-// account is what the disk knows of this file. mu is held.
-func (n *node) account(h fs.FileHandle) (*file, error) {
-	if h, open := h.(*handle); open && h.account != nil {
-		return h.account, nil
+// trackedFile is what the disk knows of this file. mu is held.
+func (n *node) trackedFile(h fs.FileHandle) (*trackedFile, error) {
+	if h, open := h.(*handle); open && h.tracked != nil {
+		return h.tracked, nil
 	}
-	return n.disk.known(n.path(""))
+	return n.disk.fileFor(n.path(""))
 }
 
 func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
-	if errno := n.disk.faults.look(); errno != 0 {
+	if errno := n.disk.faults.checkCrashed(); errno != 0 {
 		return nil, errno
 	}
 	entries, err := os.ReadDir(n.path(""))
@@ -132,7 +132,7 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut,
 ) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	path := n.path(name)
-	errno := n.disk.newName(path, func() error {
+	errno := n.disk.createName(path, func() error {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, os.FileMode(mode).Perm())
 		if err != nil {
 			return err
@@ -157,7 +157,7 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	path := n.path(name)
-	if errno := n.disk.newName(path, func() error { return os.Mkdir(path, os.FileMode(mode).Perm()) }); errno != 0 {
+	if errno := n.disk.createName(path, func() error { return os.Mkdir(path, os.FileMode(mode).Perm()) }); errno != 0 {
 		return nil, errno
 	}
 	return n.Lookup(ctx, name, out)
@@ -206,11 +206,11 @@ func (n *node) Fsync(_ context.Context, h fs.FileHandle, _ uint32) syscall.Errno
 }
 
 func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
-	if errno := n.disk.faults.look(); errno != 0 {
+	if errno := n.disk.faults.checkCrashed(); errno != 0 {
 		return errno
 	}
 	var st syscall.Statfs_t
-	if err := syscall.Statfs(n.disk.tree, &st); err != nil {
+	if err := syscall.Statfs(n.disk.backing, &st); err != nil {
 		return fs.ToErrno(err)
 	}
 	out.FromStatfsT(&st)

@@ -14,23 +14,23 @@ import (
 // pageSize is what a disk is taken to write whole or not at all.
 const pageSize = 4096
 
-// file remembers what of a file a crash would bring back. It is owned by disk.mu. The bytes themselves
+// trackedFile remembers what of a file a crash would bring back. It is owned by disk.mu. The bytes themselves
 // are passed on at once; what they were is kept here until they are flushed.
-type file struct {
-	f     *os.File       // for bringing back; open as long as this is known
-	pages map[int64]page // changed since the last flush, by number
-	size  int64          // at the last flush
-	room  int64          // allocated in advance: so many bytes from the beginning never need a new block
+type trackedFile struct {
+	f            *os.File       // for bringing back; open as long as this is known
+	pages        map[int64]page // changed since the last flush, by number
+	size         int64          // at the last flush
+	preallocated int64          // allocated in advance: so many bytes from the beginning never need a new block
 }
 
 // page is what a page was at the last flush. At the end of the file it is shorter, behind it empty.
 type page struct {
-	was     []byte
+	saved   []byte
 	dropped bool // a flush failed to write it, and the next one will not try (L3)
 }
 
-// know begins to keep account of a file that is wholly flushed, or new and empty.
-func know(path string) (*file, error) {
+// trackFile begins to keep account of a file that is wholly flushed, or new and empty.
+func trackFile(path string) (*trackedFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func know(path string) (*file, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &file{f: f, pages: map[int64]page{}, size: size}, nil
+	return &trackedFile{f: f, pages: map[int64]page{}, size: size}, nil
 }
 
 func sizeOf(f *os.File) (int64, error) {
@@ -50,8 +50,8 @@ func sizeOf(f *os.File) (int64, error) {
 	return info.Size(), nil
 }
 
-// remember keeps what the bytes from..to are, before they are changed.
-func (f *file) remember(from, to int64) error {
+// saveRange keeps what the bytes from..to are, before they are changed.
+func (f *trackedFile) saveRange(from, to int64) error {
 	for n := from / pageSize; n*pageSize < to; n++ {
 		if p, known := f.pages[n]; known {
 			p.dropped = false // changed once more, so the next flush writes it
@@ -63,27 +63,27 @@ func (f *file) remember(from, to int64) error {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		f.pages[n] = page{was: slices.Clip(was[:got])}
+		f.pages[n] = page{saved: slices.Clip(was[:got])}
 	}
 	return nil
 }
 
 // truncate changes the length.
-func (f *file) truncate(size int64) error {
+func (f *trackedFile) truncate(size int64) error {
 	now, err := sizeOf(f.f)
 	if err != nil {
 		return err
 	}
 	if size < now {
-		if err := f.remember(size, now); err != nil {
+		if err := f.saveRange(size, now); err != nil {
 			return err
 		}
 	}
 	return f.f.Truncate(size)
 }
 
-// flushed: what was written is durable, but for what an earlier flush has dropped.
-func (f *file) flushed() error {
+// markDurable: what was written is durable, but for what an earlier flush has dropped.
+func (f *trackedFile) markDurable() error {
 	for n, p := range f.pages {
 		if !p.dropped {
 			delete(f.pages, n)
@@ -94,8 +94,8 @@ func (f *file) flushed() error {
 	return err
 }
 
-// unflushed: a flush failed, and Linux takes the pages for clean from now on.
-func (f *file) unflushed() {
+// dropDirty: a flush failed, and Linux takes the pages for clean from now on.
+func (f *trackedFile) dropDirty() {
 	for n, p := range f.pages {
 		p.dropped = true
 		f.pages[n] = p
@@ -103,8 +103,8 @@ func (f *file) unflushed() {
 }
 
 // needsBlock reports whether a write of from..to needs a block that the file does not have yet.
-func (f *file) needsBlock(from, to int64) (bool, error) {
-	if to <= f.room {
+func (f *trackedFile) needsBlock(from, to int64) (bool, error) {
+	if to <= f.preallocated {
 		return false, nil
 	}
 	size, err := sizeOf(f.f)
@@ -122,13 +122,13 @@ func (f *file) needsBlock(from, to int64) (bool, error) {
 }
 
 // crash brings back what was not flushed, as far as keep says, and counts it.
-func (f *file) crash(keep chance, lost *Lost) error {
+func (f *trackedFile) crash(keep keepPolicy, lost *CrashLoss) error {
 	now, err := sizeOf(f.f)
 	if err != nil {
 		return err
 	}
 	size := f.size
-	if now != f.size && keep.holds() {
+	if now != f.size && keep.keeps() {
 		size = now
 	}
 	numbers := make([]int64, 0, len(f.pages))
@@ -138,13 +138,13 @@ func (f *file) crash(keep chance, lost *Lost) error {
 	slices.Sort(numbers)
 	gone := 0
 	for _, n := range numbers {
-		if !f.pages[n].dropped && keep.holds() {
+		if !f.pages[n].dropped && keep.keeps() {
 			lost.KeptPages++
 			continue
 		}
 		gone++
 		whole := make([]byte, pageSize)
-		copy(whole, f.pages[n].was)
+		copy(whole, f.pages[n].saved)
 		if _, err := f.f.WriteAt(whole, n*pageSize); err != nil {
 			return err
 		}
@@ -156,12 +156,12 @@ func (f *file) crash(keep chance, lost *Lost) error {
 	return f.f.Truncate(size)
 }
 
-// chance decides what a crash keeps.
-type chance struct {
+// keepPolicy decides what a crash keeps.
+type keepPolicy struct {
 	keep string // nothing, some, all
 	dice *rand.Rand
 }
 
-func (c chance) holds() bool {
+func (c keepPolicy) keeps() bool {
 	return c.keep == "all" || c.keep == "some" && c.dice.IntN(2) == 0
 }

@@ -1,7 +1,7 @@
 // Package netns makes a network of a run's own out of network namespaces: one for each node and each machine
 // of clients, and a router between them. It needs root, and ip(8) of iproute2.
 //
-//	net, err := netns.Make("n1", "n2", "n3", "c1")   // see ErrNotHere
+//	net, err := netns.Make("n1", "n2", "n3", "c1")   // see ErrUnsupported
 //	err = net.Start("n1", cmd)                        // a process that sees only the network of n1
 //	err = net.Hole("n1", "n2")                        // what n1 sends to n2 vanishes; not the other way
 //	err = net.Close()

@@ -16,11 +16,11 @@ import (
 	"zamok/jepsen/real/claim"
 )
 
-// made is a network for a test. One at a time: the names of a run are its own.
-func made(t *testing.T, names ...string) *Net {
+// newForTest is a network for a test. One at a time: the names of a run are its own.
+func newForTest(t *testing.T, names ...string) *Network {
 	t.Helper()
-	n, err := Make(names...)
-	if errors.Is(err, ErrNotHere) {
+	n, err := New(names...)
+	if errors.Is(err, ErrUnsupported) {
 		fmt.Printf("SKIPPED %s: %v\n", t.Name(), err)
 		t.Skip("needs root and iproute2")
 	}
@@ -29,13 +29,13 @@ func made(t *testing.T, names ...string) *Net {
 	return n
 }
 
-const soon, long = 300 * time.Millisecond, time.Minute
+const deliveryTimeout, retransmitTimeout = 300 * time.Millisecond, time.Minute
 
 // echo answers in a namespace each line with the same line.
-func echo(t *testing.T, n *Net, name string) (address string) {
+func echo(t *testing.T, n *Network, name string) (address string) {
 	t.Helper()
 	var in net.Listener
-	require.NoError(t, n.In(name, func() (err error) {
+	require.NoError(t, n.Do(name, func() (err error) {
 		in, err = net.Listen("tcp4", net.JoinHostPort(n.Addr(name).String(), "0"))
 		return err
 	}))
@@ -57,32 +57,32 @@ func echo(t *testing.T, n *Net, name string) (address string) {
 	return in.Addr().String()
 }
 
-// line is an open connection from a namespace.
-type line struct {
+// testConn is an open connection from a namespace.
+type testConn struct {
 	net.Conn
 	*bufio.Scanner
 }
 
-func dial(t *testing.T, n *Net, name, address string) line {
+func dial(t *testing.T, n *Network, name, address string) testConn {
 	t.Helper()
 	var conn net.Conn
-	require.NoError(t, n.In(name, func() (err error) {
-		conn, err = net.DialTimeout("tcp4", address, long)
+	require.NoError(t, n.Do(name, func() (err error) {
+		conn, err = net.DialTimeout("tcp4", address, retransmitTimeout)
 		return err
 	}))
 	t.Cleanup(func() { conn.Close() })
-	return line{conn, bufio.NewScanner(conn)}
+	return testConn{conn, bufio.NewScanner(conn)}
 }
 
-// says sends a word and waits for the echo.
-func (l line) says(t *testing.T, word string, within time.Duration) bool {
+// send sends a word and waits for the echo.
+func (l testConn) send(t *testing.T, word string, within time.Duration) bool {
 	t.Helper()
 	_, err := fmt.Fprintln(l, word)
 	require.NoError(t, err)
-	return l.hears(t, word, within)
+	return l.receive(t, word, within)
 }
 
-func (l line) hears(t *testing.T, word string, within time.Duration) bool {
+func (l testConn) receive(t *testing.T, word string, within time.Duration) bool {
 	t.Helper()
 	require.NoError(t, l.SetReadDeadline(time.Now().Add(within)))
 	if !l.Scan() {
@@ -94,18 +94,18 @@ func (l line) hears(t *testing.T, word string, within time.Duration) bool {
 }
 
 // A hole is one-way and silent, and loses nothing that TCP can send again.
-func TestHoles(t *testing.T) {
-	n := made(t, "n1", "n2", "n3")
+func TestDrop(t *testing.T) {
+	n := newForTest(t, "n1", "n2", "n3")
 	address := echo(t, n, "n1")
-	for _, h := range []hole{{"n2", "n1"}, {"n1", "n2"}} {
+	for _, h := range []drop{{"n2", "n1"}, {"n1", "n2"}} {
 		a, b := dial(t, n, "n2", address), dial(t, n, "n3", address)
-		require.True(t, a.says(t, "before", long))
-		require.NoError(t, n.Hole(h.from, h.to))
-		require.NoError(t, n.Hole(h.from, h.to), "it is there already")
-		require.False(t, a.says(t, "lost", soon))
-		require.True(t, b.says(t, "others", long))
-		err := n.In("n2", func() error {
-			conn, err := net.DialTimeout("tcp4", address, soon)
+		require.True(t, a.send(t, "before", retransmitTimeout))
+		require.NoError(t, n.Drop(h.from, h.to))
+		require.NoError(t, n.Drop(h.from, h.to), "it is there already")
+		require.False(t, a.send(t, "lost", deliveryTimeout))
+		require.True(t, b.send(t, "others", retransmitTimeout))
+		err := n.Do("n2", func() error {
+			conn, err := net.DialTimeout("tcp4", address, deliveryTimeout)
 			if err == nil {
 				conn.Close()
 			}
@@ -114,27 +114,27 @@ func TestHoles(t *testing.T) {
 		var silent net.Error
 		require.ErrorAs(t, err, &silent)
 		require.True(t, silent.Timeout(), "not refused, not unreachable: %v", err)
-		require.NoError(t, n.Mend(h.from, h.to))
+		require.NoError(t, n.Undrop(h.from, h.to))
 		a.Scanner = bufio.NewScanner(a.Conn)
-		require.True(t, a.hears(t, "lost", long))
+		require.True(t, a.receive(t, "lost", retransmitTimeout))
 	}
 }
 
-func TestCables(t *testing.T) {
-	n := made(t, "n1", "n2")
+func TestLinkDown(t *testing.T) {
+	n := newForTest(t, "n1", "n2")
 	a := dial(t, n, "n2", echo(t, n, "n1"))
-	require.True(t, a.says(t, "before", long))
-	require.NoError(t, n.Unplug("n1"))
-	require.NoError(t, n.Hole("n1", "n2"))
-	require.False(t, a.says(t, "late", soon))
+	require.True(t, a.send(t, "before", retransmitTimeout))
+	require.NoError(t, n.LinkDown("n1"))
+	require.NoError(t, n.Drop("n1", "n2"))
+	require.False(t, a.send(t, "late", deliveryTimeout))
 	require.NoError(t, n.Heal())
 	a.Scanner = bufio.NewScanner(a.Conn)
-	require.True(t, a.hears(t, "late", long))
+	require.True(t, a.receive(t, "late", retransmitTimeout))
 }
 
 // A process that is started inside sees no other network; who started it still does.
 func TestStart(t *testing.T) {
-	n := made(t, "n1")
+	n := newForTest(t, "n1")
 	cmd := exec.Command("ip", "-brief", "addr")
 	var said strings.Builder
 	cmd.Stdout = &said
@@ -147,12 +147,12 @@ func TestStart(t *testing.T) {
 }
 
 // N2: what a dead run has left goes, what a living one has does not.
-func TestLeftovers(t *testing.T) {
-	n := made(t, "n1")
+func TestDeadRunsAreRemoved(t *testing.T) {
+	n := newForTest(t, "n1")
 	left := n.run + "0.n1" // as of a process with this pid that began at another moment
 	require.NoError(t, ip("", "netns add "+left))
 	require.True(t, claim.Dead(left))
-	require.NoError(t, sweep())
-	require.NoFileExists(t, folder+"/"+left)
-	require.FileExists(t, folder+"/"+n.space("n1"))
+	require.NoError(t, removeDeadRuns())
+	require.NoFileExists(t, netnsDir+"/"+left)
+	require.FileExists(t, netnsDir+"/"+n.namespace("n1"))
 }

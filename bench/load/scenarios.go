@@ -1,0 +1,161 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zamok/bench/measure"
+	"zamok/bench/peer"
+)
+
+// The scenes are the three scenarios of the report that this project began with.
+
+const (
+	timelineThreads = 10
+	timelineHold    = 20 * time.Millisecond // the longest
+	waitThreads     = 32
+	waitHold        = 10 * time.Millisecond
+	seriesThreads   = 8
+	seriesLocks     = 250
+	scenarioTimeout = 30 * time.Second
+)
+
+// runScenario runs n workers, each with a client of its own, until all have returned.
+func (b *Bench) runScenario(ctx context.Context, n int, work func(ctx context.Context, i int, c peer.Client) error) error {
+	clients, err := b.openClients(ctx, n)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, n)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() { errs[i] = work(ctx, i, clients[i]) })
+	}
+	drainWorkers(&running, cancel, b.Close)
+	return errors.Join(errs...)
+}
+
+// Timeline lets threads take one lock again and again and hold it for a random time: who had it when,
+// and how much of the time somebody had it at all.
+func (b *Bench) Timeline(ctx context.Context) (Values, []measure.Span, error) {
+	var mu sync.Mutex
+	var spans []measure.Span
+	var waits []time.Duration
+	shares := make([]int, timelineThreads)
+	held := time.Duration(0)
+	began := time.Now()
+	err := b.runScenario(ctx, timelineThreads, func(ctx context.Context, i int, c peer.Client) error {
+		for time.Since(began) < b.Window {
+			requested := time.Since(began)
+			unlock, err := c.Lock(ctx, "timeline")
+			if err != nil {
+				return err
+			}
+			acquired := time.Since(began)
+			sleepContext(ctx, rand.N(timelineHold))
+			over := time.Since(began)
+			if err := unlock(ctx); err != nil {
+				return err
+			}
+			if over > b.Window {
+				continue
+			}
+			mu.Lock()
+			spans = append(spans, measure.Span{Thread: i, From: measure.Milliseconds(acquired), To: measure.Milliseconds(over)})
+			waits = append(waits, acquired-requested)
+			shares[i]++
+			held += over - acquired
+			mu.Unlock()
+		}
+		return nil
+	})
+	values := Values{"rate": float64(len(spans)) / b.Window.Seconds(), "used": held.Seconds() / b.Window.Seconds(),
+		"jain": measure.Jain(shares), "least": float64(slices.Min(shares)), "most": float64(slices.Max(shares))}
+	measure.AddPercentiles(values, "wait", waits)
+	return values, spans, err
+}
+
+// Wait lets threads ask for one lock at the same moment, once each: how long each waited, and how much
+// longer than the holds of those before it all of it took.
+func (b *Bench) Wait(ctx context.Context) (Values, error) {
+	waits := make([]time.Duration, waitThreads)
+	if _, err := b.openClients(ctx, waitThreads); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	err := b.runScenario(ctx, waitThreads, func(ctx context.Context, i int, c peer.Client) error {
+		unlock, err := c.Lock(ctx, "wait")
+		if err != nil {
+			return err
+		}
+		waits[i] = time.Since(began)
+		sleepContext(ctx, waitHold)
+		return unlock(ctx)
+	})
+	values := Values{"total": measure.Milliseconds(time.Since(began)),
+		"ideal": measure.Milliseconds(waitThreads * waitHold)}
+	values["stretch"] = values["total"] / values["ideal"]
+	slices.Sort(waits)
+	for i, w := range waits {
+		values[fmt.Sprintf("wait_%02d", i)] = measure.Milliseconds(w)
+	}
+	measure.AddPercentiles(values, "wait", waits)
+	return values, err
+}
+
+// Series lets threads race through a long row of locks by TryLock; each lock has one winner, who keeps
+// it to the end.
+func (b *Bench) Series(ctx context.Context) (Values, error) {
+	ctx, cancel := context.WithTimeout(ctx, scenarioTimeout)
+	defer cancel()
+	var winners [seriesLocks]atomic.Int64
+	won := make([]int, seriesThreads)
+	kept := make([][]peer.Unlock, seriesThreads)
+	if _, err := b.openClients(ctx, seriesThreads); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	took := make([]time.Duration, seriesThreads)
+	err := b.runScenario(ctx, seriesThreads, func(ctx context.Context, i int, c peer.Client) error {
+		for n := range seriesLocks {
+			unlock, err := c.TryLock(ctx, fmt.Sprintf("series-%d", n))
+			if errors.Is(err, peer.ErrHeld) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			winners[n].Add(1)
+			won[i]++
+			kept[i] = append(kept[i], unlock)
+		}
+		took[i] = time.Since(began)
+		return nil
+	})
+	errs := []error{err}
+	for _, unlocks := range kept {
+		for _, unlock := range unlocks {
+			errs = append(errs, unlock(ctx))
+		}
+	}
+	total := slices.Max(took)
+	values := Values{"total": measure.Milliseconds(total), "jain": measure.Jain(won),
+		"rate": seriesThreads * seriesLocks / total.Seconds(), "unwon": 0, "overlaps": 0}
+	for i := range winners {
+		switch n := winners[i].Load(); {
+		case n == 0:
+			values["unwon"]++
+		case n > 1:
+			values["overlaps"]++
+		}
+	}
+	return values, errors.Join(errs...)
+}

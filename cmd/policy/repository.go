@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// repository is a checkout, read once for all rules.
+type repository struct {
+	module string // the module's path, from go.mod
+	home   string // where the checkout lies on this machine
+	fset   *token.FileSet
+	files  []file
+}
+
+// file is one file of text. Binary files are left out: no rule is about them.
+type file struct {
+	path      string // from the root, with slashes
+	text      []byte
+	syntax    *ast.File // nil unless this is Go that the go command would build
+	test      bool      // a _test.go file
+	generated bool
+	nested    bool // part of a module of its own below the root
+}
+
+// folder names the package that a Go file belongs to: its folder, from the root.
+func (f file) folder() string { return path.Dir(f.path) }
+
+// load reads every file under root.
+func load(root fs.FS, home string) (*repository, error) {
+	t := &repository{home: home, fset: token.NewFileSet()}
+	mod, err := fs.ReadFile(root, "go.mod")
+	if err != nil {
+		return nil, fmt.Errorf("not the root of a module: %w", err)
+	}
+	match := regexp.MustCompile(`(?m)^module[ \t]+(\S+)`).FindSubmatch(mod)
+	if match == nil {
+		return nil, errors.New("go.mod names no module")
+	}
+	t.module = string(match[1])
+	err = fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if slices.Contains([]string{".git", "bin", "dist", "node_modules"}, entry.Name()) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !entry.Type().IsRegular() {
+			return nil
+		}
+		return t.add(root, name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.markNested()
+	return t, nil
+}
+
+// add reads one file.
+func (t *repository) add(root fs.FS, name string) error {
+	text, err := fs.ReadFile(root, name)
+	if err != nil {
+		return err
+	}
+	if bytes.IndexByte(text, 0) >= 0 {
+		return nil
+	}
+	f := file{path: name, text: text, test: strings.HasSuffix(name, "_test.go")}
+	if path.Ext(name) == ".go" && !hasElement(name, "testdata") {
+		f.syntax, err = parser.ParseFile(t.fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		f.generated = ast.IsGenerated(f.syntax)
+	}
+	t.files = append(t.files, f)
+	return nil
+}
+
+// markNested finds the modules below the root: they have dependencies of their own.
+func (t *repository) markNested() {
+	var modules []string
+	for _, f := range t.files {
+		if path.Base(f.path) == "go.mod" && f.path != "go.mod" {
+			modules = append(modules, path.Dir(f.path)+"/")
+		}
+	}
+	for i := range t.files {
+		t.files[i].nested = slices.ContainsFunc(modules, func(m string) bool {
+			return strings.HasPrefix(t.files[i].path, m)
+		})
+	}
+}
+
+// goFiles yields the Go files that people wrote.
+func (t *repository) goFiles() []file {
+	var sources []file
+	for _, f := range t.files {
+		if f.syntax != nil && !f.generated {
+			sources = append(sources, f)
+		}
+	}
+	return sources
+}
+
+// line is where a node begins.
+func (t *repository) line(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
+
+// hasElement reports whether name is one of the elements of a path.
+func hasElement(p, name string) bool { return slices.Contains(strings.Split(p, "/"), name) }
+
+// covers reports whether a pattern names a path: as it is, or, ending in "/...", with all below.
+func covers(pattern, p string) bool {
+	if stem, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return p == stem || strings.HasPrefix(p, stem+"/")
+	}
+	return p == pattern
+}
+
+func coversAny(patterns []string, p string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return covers(pattern, p) })
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zamok/client"
+)
+
+// requestFlags is what the verbs have in common that ask a cluster for something and print the answer.
+type requestFlags struct {
+	connectionFlags
+	timeout time.Duration
+}
+
+// requestTimeoutDefault bounds a question; changeTimeoutDefault what waits for a node to catch up, or for an election.
+const (
+	requestTimeoutDefault = client.DefaultRequestTimeout
+	changeTimeoutDefault  = time.Minute
+)
+
+func (q *requestFlags) register(a *app, cmd *cobra.Command, timeout time.Duration) {
+	q.connectionFlags.register(a, cmd)
+	cmd.Flags().DurationVar(&q.timeout, "timeout", timeout, "time limit of the whole operation")
+}
+
+var errTimeout = errors.New("the time (--timeout) was over")
+
+// run asks f's question with a client, until a signal ends it.
+func (q *requestFlags) run(cmd *cobra.Command, f func(context.Context, *client.Client) error) error {
+	if q.timeout <= 0 {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--timeout is %v: it must be above 0", q.timeout)}
+	}
+	cfg, err := q.config()
+	if err != nil {
+		return err
+	}
+	cfg.RequestTimeout = q.timeout
+	c, err := client.New(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close() // there is no session whose end could fail
+	ctx, stop := signalContext(cmd.Context())
+	defer stop()
+	return signalOr(ctx, f(ctx, c))
+}
+
+// operatorCommands are the verbs that look at a cluster and run it.
+func operatorCommands() []func(*app) *cobra.Command {
+	return []func(*app) *cobra.Command{
+		newLs, newShow, newWatch, newSessions, newCheck, newNow, newBench,
+		newRelease, newExpire, newMembers, newJoin, newRemove, newTransfer, newBackup, newRestore,
+	}
+}
+
+// parsePositive reads what a person copied out of a table: a token, a session, an index.
+func parsePositive(field, text string) (uint64, error) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%s is %q: it is a whole number from 1", field, text)
+	}
+	return n, nil
+}
+
+// shellQuote is a text as one word of a shell's command line.
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

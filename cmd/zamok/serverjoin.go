@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"zamok/api"
+	"zamok/client"
+	"zamok/raftnode/store"
+)
+
+const (
+	// joinTimeout is how long a running cluster may take to answer a node that wants to join it.
+	joinTimeout = 10 * time.Second
+	// joinRetryInterval is between two attempts to be taken in.
+	joinRetryInterval = 5 * time.Second
+)
+
+// joinClusterID asks the cluster of --join for its id, which a node has to know before it can be taken in. A
+// node that is a member does not ask: the cluster may have no leader because it waits for this very node.
+// With --cluster the peers answer that, if the cluster has begun.
+func (v *serverCommand) joinClusterID(ctx context.Context) (id string, err error) {
+	if v.join == "" || v.cluster != "" || store.IsMember(v.data) {
+		return "", nil
+	}
+	c, err := v.joinClient()
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	_, cluster, err := c.Members(ctx)
+	if err != nil {
+		return "", fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
+	}
+	return cluster.ID, nil
+}
+
+// joinUntilVoter asks the cluster to take this node in until it has a vote. It returns an error when the
+// cluster refuses a newcomer for good. A joining that broke off, because the leader changed or this node
+// ended in its midst, goes on where it stood.
+//
+// It asks this node, too, which passes that on to the leader: who was to be joined once may be gone.
+func (v *serverCommand) joinUntilVoter(ctx context.Context, node *api.Node) error {
+	lastReason := ""
+	retry := time.NewTicker(joinRetryInterval)
+	defer retry.Stop()
+	for !node.Raft().Voter() {
+		err := v.requestJoin(ctx, node)
+		switch {
+		case err == nil:
+			v.app.logger().Info("joined the cluster", "id", v.id, "peer", node.Peer())
+		case (errors.Is(err, client.ErrRefused) || errors.Is(err, errNameTaken)) && !store.IsMember(v.data):
+			return err
+		case ctx.Err() == nil && err.Error() != lastReason:
+			lastReason = err.Error()
+			v.app.logger().Warn("not a voter yet; retrying", "reason", lastReason)
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// requestJoin has the cluster take this node in.
+func (v *serverCommand) requestJoin(ctx context.Context, node *api.Node) error {
+	c, err := v.joinClient(node.Client())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	if err := c.Join(ctx, v.id, node.Peer()); err != nil {
+		return fmt.Errorf("--join %s: %w", v.join, err)
+	}
+	members, _, err := c.Members(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if incarnation := node.Raft().Status().Incarnation.String(); m.ID == v.id && m.Incarnation != incarnation {
+			return fmt.Errorf("--join %s: %w: the one at %s has incarnation %s, and this one %s; give this machine a name of its own",
+				v.join, errNameTaken, m.Peer, m.Incarnation, incarnation)
+		}
+	}
+	return nil
+}
+
+// errNameTaken: the cluster asked at the address of this node, and another machine answered.
+var errNameTaken = errors.New("another machine is the member of this name")
+
+// joinClient talks to the cluster as this node would pass calls on.
+func (v *serverCommand) joinClient(extra ...string) (*client.Client, error) {
+	endpoints := append(strings.Split(v.join, ","), extra...)
+	cfg := client.Config{Endpoints: endpoints, Logger: v.app.logger(), RequestTimeout: joinTimeout}
+	if v.clientTLSFiles.cert != "" || v.clientTLSFiles.ca != "" {
+		var err error
+		if cfg.TLS, err = (tlsFiles{ca: v.clientTLSFiles.ca, cert: v.clientTLSFiles.cert, key: v.clientTLSFiles.key}).load(); err != nil {
+			return nil, err
+		}
+	}
+	return client.New(cfg)
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/api"
+	"zamok/client"
+)
+
+// A node that joined is often started again with the same command line. If the cluster has no majority
+// without it, nobody answers --join, and the node must not wait for that: they would wait for each other.
+func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	data, peer := filepath.Join(dir, "n1"), net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t)))
+	one, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n1", Dir: data, Cluster: "n1=" + peer})
+	require.NoError(t, err)
+	require.NoError(t, one.Kill())
+
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes calls, and never answers
+	require.NoError(t, err)
+	defer silent.Close()
+	v := &serverCommand{app: &app{stderr: &lockedBuffer{}}, id: "n1", data: data, join: silent.Addr().String()}
+	began := time.Now()
+	id, err := v.joinClusterID(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, id)
+	require.Less(t, time.Since(began), joinTimeout/2, "it asked")
+
+	v.data = t.TempDir() // with nothing in it there is nobody to go on with
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = v.joinClusterID(ctx)
+	require.ErrorContains(t, err, "nothing was started")
+}
+
+// A node asks to be taken in until it has its vote: the cluster may be away when it asks, or the leader may
+// end between the two steps.
+func TestNodeRetriesJoinUntilVoter(t *testing.T) {
+	t.Parallel()
+	dir, port := t.TempDir(), freePorts(t)
+	address := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)) }
+	start := func() *api.Node {
+		n, err := api.StartNode(t.Context(), api.NodeConfig{
+			ID: "n1", Dir: filepath.Join(dir, "n1"), Cluster: "n1=" + address(1), Listen: address(0),
+		})
+		require.NoError(t, err)
+		return n
+	}
+	one := start()
+	c, err := client.Dial(t.Context(), one.Client())
+	require.NoError(t, err)
+	defer c.Close()
+	_, cluster, err := c.Members(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, one.Kill())
+
+	two, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n2", Dir: filepath.Join(dir, "n2"), JoinCluster: cluster.ID})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, two.Kill()) }()
+	var said lockedBuffer
+	v := &serverCommand{app: &app{stderr: &said}, id: "n2", data: filepath.Join(dir, "n2"), join: address(0)}
+	asked := make(chan error, 1)
+	go func() { asked <- v.joinUntilVoter(t.Context(), two) }()
+	awaitCondition(t, "it says that it has no vote", func() bool { return strings.Contains(said.String(), "not a voter yet") })
+	one = start()
+	defer func() { require.NoError(t, one.Kill()) }()
+	require.NoError(t, <-asked)
+	require.True(t, two.Raft().Voter())
+}

@@ -1,0 +1,123 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"syscall"
+	"time"
+)
+
+// supervisor is what a command under a lock hangs on.
+type supervisor struct {
+	lost     <-chan struct{}      // closed when the lock is lost
+	timeLeft func() time.Duration // for how long it is surely still held
+
+	killAfter time.Duration // between TERM and KILL
+}
+
+// commandResult is how a command under a lock ended.
+type commandResult struct {
+	exitCode   int            // its own
+	terminated bool           // by us, since its lock was lost or nearly
+	stopSignal syscall.Signal // somebody's wish that we end too, passed on to it; 0 = none
+}
+
+// run runs a command until it ends or must be ended. Its error is that the command can't be run.
+func (l supervisor) run(argv, env []string, signals <-chan os.Signal) (commandResult, error) {
+	t := openTerminal()
+	c, err := startChild(argv, env, t.childLeadsGroup())
+	if err != nil {
+		t.close()
+		return commandResult{}, err
+	}
+	t.attach(c)
+	defer t.detach(c)
+	o := l.supervise(c, t, signals)
+	o.exitCode = c.exitCode()
+	return o, nil
+}
+
+func (o *commandResult) recordSignal(s os.Signal) {
+	if isTermination(s) {
+		o.stopSignal = s.(syscall.Signal)
+	}
+}
+
+const (
+	// killMargin lies between KILL and the deadline: for a timer that is late, and for the command
+	// to be really gone.
+	killMargin = 200 * time.Millisecond
+	// groupPollInterval is how often one looks whether the rest of a command's group is gone.
+	groupPollInterval = 20 * time.Millisecond
+)
+
+// supervise passes signals on to the command until it has ended, and ends it before the lock does.
+func (l supervisor) supervise(c *child, t *terminal, signals <-chan os.Signal) (o commandResult) {
+	deadlineTimer := time.NewTimer(l.timeLeft() - l.killAfter - killMargin)
+	defer deadlineTimer.Stop()
+	for {
+		select {
+		case <-c.done:
+			return o
+		case s := <-signals:
+			o.recordSignal(s)
+			t.forward(c, s.(syscall.Signal))
+		case s := <-c.stopped:
+			t.childStopped(c, s)
+		case <-t.continued:
+			l.resume(c, t)
+		case <-t.resumeTimer.C:
+			l.resume(c, t)
+		case <-l.lost:
+			l.terminate(c, signals, &o)
+			return o
+		case <-deadlineTimer.C:
+			// The lease was renewed since, or it was not.
+			left := l.timeLeft() - l.killAfter - killMargin
+			if left <= 0 {
+				l.terminate(c, signals, &o)
+				return o
+			}
+			deadlineTimer.Reset(left)
+		}
+	}
+}
+
+// resume lets a stopped command go on, if the lock was not lost meanwhile: then the ladder is next.
+func (l supervisor) resume(c *child, t *terminal) {
+	if l.timeLeft() > 0 {
+		t.resumeChild(c)
+	}
+}
+
+// terminate is the ladder: TERM, and KILL at kill-after later or just before the deadline, whichever is
+// first. What the command leaves in its group has until then too.
+func (l supervisor) terminate(c *child, signals <-chan os.Signal, o *commandResult) {
+	o.terminated = true
+	killTimer := time.NewTimer(min(l.killAfter, l.timeLeft()-killMargin))
+	defer killTimer.Stop()
+	groupPoll := time.NewTicker(groupPollInterval)
+	defer groupPoll.Stop()
+	c.signal(syscall.SIGTERM)
+	c.signal(syscall.SIGCONT) // who is stopped gets no TERM
+	for {
+		select {
+		case <-killTimer.C:
+			c.signal(syscall.SIGKILL)
+			<-c.done
+			return
+		case s := <-signals:
+			o.recordSignal(s)
+			c.signal(s.(syscall.Signal))
+		case <-groupPoll.C:
+			select {
+			case <-c.done:
+				if !c.groupAlive() {
+					return
+				}
+			default:
+			}
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// holdSpan is a time in which a client believed in one lock, and was promised to be right.
+type holdSpan struct {
+	*Hold
+	item Item
+	from time.Duration
+	to   time.Duration
+}
+
+func (p *holdSpan) describe(v *historyIndex) string {
+	return fmt.Sprintf("%s in %v (token %d, ticket %s) from %s to %s",
+		p.Client, p.item, p.Token, p.Ref, v.formatTime(p.from), v.formatTime(p.to))
+}
+
+// holdSpans are the pieces of one lock, in order of their beginning. A hold is cut where it was
+// downgraded, and ends where an operator ended it; what a pause covers is left out.
+func (v *historyIndex) holdSpans(l *lockRecords) []holdSpan {
+	var all []holdSpan
+	for _, b := range l.holds {
+		if s := v.sessions[b.Session]; s != nil && s.ReleaseOnDisconnect {
+			continue
+		}
+		item := itemFor(b.Items, l.name)
+		to := b.To
+		if to == 0 {
+			to = max(b.From, orDefault(v.diedAt[b.Client], v.end))
+		}
+		to = min(to, v.endRequestedAt(b))
+		if d := b.Downgraded; d != 0 && item.Mode == Exclusive {
+			shared := Item{Name: l.name, Mode: Shared}
+			all = v.appendUnexcused(all, holdSpan{Hold: b, item: shared, from: max(d, b.From), to: to})
+			to = min(to, d)
+		}
+		all = v.appendUnexcused(all, holdSpan{Hold: b, item: item, from: b.From, to: to})
+	}
+	slices.SortStableFunc(all, func(a, b holdSpan) int { return cmp.Compare(a.from, b.from) })
+	return all
+}
+
+// appendUnexcused adds what is left of a piece beside the times in which nothing is promised to its client.
+func (v *historyIndex) appendUnexcused(all []holdSpan, p holdSpan) []holdSpan {
+	for _, s := range v.excused[p.Client] {
+		if s.to <= p.from || s.from >= p.to {
+			continue
+		}
+		// What lies before is asked again, against the other times; what lies behind goes on here.
+		before := p
+		before.to = s.from
+		all = v.appendUnexcused(all, before)
+		p.from = s.to
+	}
+	if p.from < p.to {
+		all = append(all, p)
+	}
+	return all
+}
+
+// checkHoldExclusion looks for clients that believed at one moment in what excludes each other.
+func checkHoldExclusion(f *checker) {
+	for _, name := range f.lockNames {
+		var live []holdSpan
+		for _, p := range f.holdSpans(f.locks[name]) {
+			f.examined++
+			live = slices.DeleteFunc(live, func(q holdSpan) bool { return q.to <= p.from })
+			permits := p.item.Permits
+			for i := range live {
+				q := &live[i]
+				if permits += q.item.Permits; q.Hold == p.Hold || compatible(q.item, p.item) {
+					continue
+				}
+				f.violationf("lock %q: two believed in it at once for %v: %s, and %s",
+					name, min(p.to, q.to)-p.from, q.describe(f.historyIndex), p.describe(f.historyIndex))
+			}
+			if of := p.item.Limit; p.item.Mode == Permits && permits > of {
+				f.violationf("lock %q: from %s on there was belief in %d of %d permits; the last was %s",
+					name, f.formatTime(p.from), permits, of, p.describe(f.historyIndex))
+			}
+			live = append(live, p)
+		}
+	}
+}
+
+// checkLossBeforeGrant looks for grants that were made while somebody still believed in the grant before. An
+// event was never seen before it happened, so who believed longer than that was told too late.
+func checkLossBeforeGrant(f *checker) {
+	for _, name := range f.lockNames {
+		l := f.locks[name]
+		grants := slices.DeleteFunc(slices.Clone(l.events), func(ev *Event) bool { return ev.Kind != EvGranted })
+		slices.SortStableFunc(grants, func(a, b *Event) int { return cmp.Compare(a.At, b.At) })
+		spans, next := f.holdSpans(l), 0
+		var live []holdSpan
+		for _, g := range grants {
+			for ; next < len(spans) && spans[next].from <= g.At; next++ {
+				live = append(live, spans[next])
+			}
+			live = slices.DeleteFunc(live, func(p holdSpan) bool { return p.to <= g.At })
+			f.examined++
+			for i := range live {
+				p := &live[i]
+				if p.Token >= g.Token || p.Ref == g.Ref || compatible(p.item, itemFor(g.Items, name)) {
+					continue
+				}
+				f.violationf("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still believed in "+
+					"the lock: %s; that belief ended %v too late",
+					name, g.Ref, g.Token, f.formatTime(g.At), orDefault(g.Node, "a node"), p.describe(f.historyIndex), p.to-g.At)
+			}
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// noticeDelayMax is how long a client may take to see, after a pause, that it has lost its locks.
+const noticeDelayMax = 200 * time.Millisecond
+
+const never = time.Duration(1<<63 - 1)
+
+// historyIndex is a history, put in order for the checks. It refers to the history and changes nothing in it.
+type historyIndex struct {
+	*History
+	ops             []*Op
+	holds           []*Hold
+	events          []*Event    // each once, by index
+	conflicts       [][2]*Event // what two recorded differently
+	sessions        map[uint64]*Session
+	tickets         map[Ref]*ticket
+	locks           map[string]*lockRecords
+	lockNames       []string // of locks, sorted: findings come in the same order every time
+	diedAt          map[string]time.Duration
+	excused         map[string][]span        // by client: when nothing is promised of its beliefs
+	forceReleases   map[string][]*Op         // by lock: releases by force that may have had an effect
+	expireRequested map[uint64]time.Duration // by session: when an operator asked for its end
+	closeOps        map[uint64]*Op           // by session
+	end             time.Duration
+}
+
+// ticket is all that is known of one acquisition.
+type ticket struct {
+	acquire, unlock, downgrade *Op
+	granted, ended             *Event
+	hold                       *Hold
+}
+
+// lockRecords is all that was recorded of one name.
+type lockRecords struct {
+	name    string
+	grants  []*Op // acquisitions that succeeded
+	reads   []*Op // checks and gets that were answered
+	holds   []*Hold
+	events  []*Event // grants, and the ends of grants
+	unknown []*Op    // acquisitions whose outcome is not known
+}
+
+type span struct{ from, to time.Duration }
+
+func newHistoryIndex(h *History) *historyIndex {
+	v := &historyIndex{
+		History: h, sessions: map[uint64]*Session{}, locks: map[string]*lockRecords{},
+		tickets: make(map[Ref]*ticket, len(h.Holds)), diedAt: map[string]time.Duration{}, excused: map[string][]span{},
+		closeOps: map[uint64]*Op{}, forceReleases: map[string][]*Op{}, expireRequested: map[uint64]time.Duration{}, end: h.Plan.End,
+	}
+	for i := range h.Sessions {
+		s := &h.Sessions[i]
+		if s.Session != 0 {
+			v.sessions[s.Session] = s
+		}
+		if s.Died != 0 {
+			v.diedAt[s.Client] = max(s.Died, v.diedAt[s.Client])
+		}
+	}
+	for _, fault := range h.Faults {
+		if fault.ExcusesClient {
+			v.excused[fault.Target] = append(v.excused[fault.Target], span{fault.From, fault.To + noticeDelayMax})
+		}
+	}
+	v.ops, v.holds = h.LatestOps(), h.LatestHolds()
+	v.addOps()
+	v.addHolds()
+	v.addEvents()
+	v.lockNames = slices.Sorted(maps.Keys(v.locks))
+	return v
+}
+
+// LatestOps are the calls, each once, as it was recorded last.
+func (h *History) LatestOps() []*Op {
+	type opKey struct {
+		client string
+		id     uint64
+	}
+	return latest(h.Ops, func(op *Op) (opKey, bool) { return opKey{op.Client, op.ID}, op.ID != 0 })
+}
+
+// LatestHolds are the holds, each once, as it was recorded last.
+func (h *History) LatestHolds() []*Hold {
+	type holdKey struct {
+		client string
+		Ref
+		from time.Duration
+	}
+	return latest(h.Holds, func(b *Hold) (holdKey, bool) { return holdKey{b.Client, b.Ref, b.From}, b.Ref.known() })
+}
+
+// latest leaves of several records of one thing the last.
+func latest[T any, K comparable](records []T, key func(*T) (K, bool)) []*T {
+	position := make(map[K]int, len(records))
+	kept := make([]*T, 0, len(records))
+	for i := range records {
+		k, ok := key(&records[i])
+		if at, duplicate := position[k]; ok && duplicate {
+			kept[at] = &records[i]
+			continue
+		}
+		if ok {
+			position[k] = len(kept)
+		}
+		kept = append(kept, &records[i])
+	}
+	return kept
+}
+
+func (v *historyIndex) lock(name string) *lockRecords {
+	l := v.locks[name]
+	if l == nil {
+		l = &lockRecords{name: name}
+		v.locks[name] = l
+	}
+	return l
+}
+
+// ticket is the one with this name, made if need be; nil if the name is not known.
+func (v *historyIndex) ticket(ref Ref) *ticket {
+	if !ref.known() {
+		return nil
+	}
+	t := v.tickets[ref]
+	if t == nil {
+		t = &ticket{}
+		v.tickets[ref] = t
+	}
+	return t
+}
+
+func (v *historyIndex) addOps() {
+	for _, op := range v.ops {
+		v.end = max(v.end, op.Call, op.Return)
+		switch op.Kind {
+		case OpLock, OpTryLock:
+			v.addAcquire(op)
+		case OpUnlock:
+			// Of several the one that says most: a second unlock is refused, and says nothing.
+			if t := v.ticket(op.Ref); t != nil && (t.unlock == nil || t.unlock.Outcome == Refused || op.Outcome == OK) {
+				t.unlock = op
+			}
+		case OpDowngrade:
+			if t := v.ticket(op.Ref); t != nil && op.Outcome != Refused {
+				t.downgrade = op
+			}
+		case OpClose:
+			v.closeOps[op.Session] = op
+		case OpCheck, OpGet:
+			if op.Outcome == OK && len(op.Items) > 0 {
+				l := v.lock(op.Items[0].Name)
+				l.reads = append(l.reads, op)
+			}
+		case OpForceRelease:
+			if op.Outcome != Refused && len(op.Items) > 0 {
+				v.forceReleases[op.Items[0].Name] = append(v.forceReleases[op.Items[0].Name], op)
+			}
+		case OpExpireSession:
+			if before, seen := v.expireRequested[op.Session]; op.Outcome != Refused && (!seen || op.Call < before) {
+				v.expireRequested[op.Session] = op.Call
+			}
+		}
+	}
+}
+
+func (v *historyIndex) addAcquire(op *Op) {
+	if t := v.ticket(op.Ref); t != nil && t.acquire == nil {
+		t.acquire = op
+	}
+	for _, item := range op.Items {
+		switch l := v.lock(item.Name); op.Outcome {
+		case OK:
+			l.grants = append(l.grants, op)
+		case Unknown:
+			l.unknown = append(l.unknown, op)
+		}
+	}
+}
+
+func (v *historyIndex) addHolds() {
+	for _, b := range v.holds {
+		v.end = max(v.end, b.From, b.To)
+		if t := v.ticket(b.Ref); t != nil && t.hold == nil {
+			t.hold = b
+		}
+		for _, item := range b.Items {
+			l := v.lock(item.Name)
+			l.holds = append(l.holds, b)
+		}
+	}
+}
+
+// addEvents keeps each event once, as whoever saw it first did.
+func (v *historyIndex) addEvents() {
+	all := make([]*Event, len(v.Events))
+	for i := range v.Events {
+		all[i] = &v.Events[i]
+		v.end = max(v.end, v.Events[i].At)
+	}
+	slices.SortStableFunc(all, func(a, b *Event) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.order(), b.order()), cmp.Compare(a.At, b.At))
+	})
+	type key struct {
+		index uint64
+		what  EventKind
+		Ref
+	}
+	seen := make(map[key]*Event, len(all))
+	for _, ev := range all {
+		k := key{ev.Index, ev.Kind, ev.Ref}
+		switch first := seen[k]; {
+		case first == nil:
+			seen[k] = ev
+			v.addEvent(ev)
+		case first.Token != ev.Token || first.Reason != ev.Reason || !slices.Equal(first.Items, ev.Items):
+			v.conflicts = append(v.conflicts, [2]*Event{first, ev})
+		}
+	}
+}
+
+// order orders what happens at one index: first all is removed, then grants are made.
+func (ev *Event) order() int {
+	if ev.Kind == EvGranted {
+		return 1
+	}
+	return 0
+}
+
+func (v *historyIndex) addEvent(ev *Event) {
+	v.events = append(v.events, ev)
+	t := v.ticket(ev.Ref)
+	if t == nil {
+		return
+	}
+	items := ev.Items
+	switch ev.Kind {
+	case EvGranted:
+		if t.granted == nil {
+			t.granted = ev
+		}
+	case EvLost, EvReleased, EvRefused:
+		if t.ended == nil {
+			t.ended = ev
+		}
+		if t.granted == nil {
+			return
+		}
+		items = t.granted.Items
+	case EvDowngraded:
+		if t.granted != nil {
+			items = t.granted.Items
+		}
+	}
+	for _, item := range items {
+		l := v.lock(item.Name)
+		l.events = append(l.events, ev)
+	}
+}
+
+// isExcused says that a grant may end before its holder can know: nothing is promised of what it
+// believes. until is how long that matters.
+func (v *historyIndex) isExcused(b *Hold, until time.Duration) bool {
+	if s := v.sessions[b.Session]; s != nil && s.ReleaseOnDisconnect {
+		return true
+	}
+	for _, s := range v.excused[b.Client] {
+		if s.from < until && s.to > b.From {
+			return true
+		}
+	}
+	return v.endRequestedAt(b) < until
+}
+
+// endRequestedAt is when an operator asked for a ticket's end; never if not.
+func (v *historyIndex) endRequestedAt(b *Hold) time.Duration {
+	first := never
+	if at, requested := v.expireRequested[b.Session]; requested {
+		first = at
+	}
+	for _, item := range b.Items {
+		for _, op := range v.forceReleases[item.Name] {
+			if b.Token <= op.Token {
+				first = min(first, op.Call)
+			}
+		}
+	}
+	return first
+}
+
+// formatTime tells a moment to people.
+func (v *historyIndex) formatTime(t time.Duration) string {
+	return fmt.Sprintf("%.3fs", (t - v.Plan.Begin).Seconds())
+}
+
+// itemFor is what an acquisition asked of one lock.
+func itemFor(items []Item, name string) Item {
+	for _, it := range items {
+		if it.Name == name {
+			return it
+		}
+	}
+	return Item{Name: name}
+}
+
+// compatible says whether two holders of one lock may be beside each other; permits are summed elsewhere.
+func compatible(a, b Item) bool { return a.Mode == b.Mode && a.Mode != Exclusive }
+
+func (it Item) String() string {
+	if it.Mode == Permits {
+		return fmt.Sprintf("%d of %d permits", it.Permits, it.Limit)
+	}
+	return string(it.Mode)
+}

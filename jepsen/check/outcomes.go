@@ -1,0 +1,119 @@
+package check
+
+import "time"
+
+// checkOutcomes holds what callers were told against what the log shows: what was done is there, what was
+// refused is not, and nothing is there that nobody asked for.
+func checkOutcomes(f *checker) {
+	for _, op := range f.ops {
+		t := f.tickets[op.Ref]
+		if t == nil || !op.acquires() && op.Kind != OpUnlock {
+			continue
+		}
+		f.examined++
+		switch {
+		case op.Kind == OpUnlock:
+			if op.Outcome == OK && f.Plan.CompleteEvents && t.granted != nil && t.ended == nil {
+				f.violationf("%s was told at %s that ticket %s is released, and the log has no end of it",
+					op.Client, f.formatTime(op.Return), op.Ref)
+			}
+		case op.Outcome == Refused && t.granted != nil:
+			f.violationf("%s was refused ticket %s at %s (%s), and the log grants it with token %d at index %d",
+				op.Client, op.Ref, f.formatTime(op.Return), orDefault(op.Error, "no reason"), t.granted.Token, t.granted.Index)
+		case op.Outcome == Refused && t.hold != nil:
+			f.violationf("%s was refused ticket %s at %s, and believed in it from %s on",
+				op.Client, op.Ref, f.formatTime(op.Return), f.formatTime(t.hold.From))
+		case op.Outcome == OK && t.granted == nil && f.Plan.CompleteEvents:
+			f.violationf("%s was granted ticket %s with token %d at %s, and the log has no such grant",
+				op.Client, op.Ref, op.Token, f.formatTime(op.Return))
+		case op.Outcome == OK && t.granted != nil && t.granted.Token != op.Token:
+			f.violationf("%s was granted ticket %s with token %d at %s, and the log has token %d",
+				op.Client, op.Ref, op.Token, f.formatTime(op.Return), t.granted.Token)
+		}
+	}
+	f.reportUnendedSessions()
+	f.reportUnrequestedGrants()
+}
+
+// reportUnendedSessions looks for sessions whose end was confirmed to an operator or to their client, and that the log does not
+// end.
+func (f *checker) reportUnendedSessions() {
+	if !f.Plan.CompleteEvents {
+		return
+	}
+	ended := map[uint64]bool{}
+	for _, ev := range f.events {
+		ended[ev.Session] = ended[ev.Session] || ev.Kind == EvEnded
+	}
+	for _, op := range f.ops {
+		if op.Kind != OpExpireSession && op.Kind != OpClose || op.Outcome != OK {
+			continue
+		}
+		f.examined++
+		if !ended[op.Session] {
+			f.violationf("%s was told at %s that session %d is over, and the log has no end of it", op.Client, f.formatTime(op.Return), op.Session)
+		}
+	}
+}
+
+// reportUnrequestedGrants looks for grants that belong to no call, and counts the calls that nobody knows the end of.
+// A call that never learned its ticket may own any grant of its locks that nobody else does.
+func (f *checker) reportUnrequestedGrants() {
+	for _, name := range f.lockNames {
+		l := f.locks[name]
+		first := never // beginning of the first call without a ticket
+		for _, op := range l.unknown {
+			if !op.Ref.known() {
+				first = min(first, op.Call)
+			}
+		}
+		for _, ev := range l.events {
+			t := f.tickets[ev.Ref]
+			if ev.Kind != EvGranted || t.acquire != nil || t.hold != nil {
+				continue
+			}
+			if ev.At < first {
+				f.violationf("lock %q: ticket %s was granted token %d at %s (index %d), and nobody had asked for it",
+					name, ev.Ref, ev.Token, f.formatTime(ev.At), ev.Index)
+			}
+		}
+	}
+	for _, op := range f.ops {
+		if op.acquires() && op.Outcome == Unknown && (!op.Ref.known() || !f.Plan.CompleteEvents) {
+			f.report.Unresolved++
+		}
+	}
+}
+
+// checkCompletion looks for calls that took longer, once all faults had ended, than the plan allows.
+func checkCompletion(f *checker) {
+	if f.Plan.Drain == 0 {
+		return
+	}
+	for _, op := range f.ops {
+		since := max(op.Call, f.Plan.Healed)
+		due := since + f.Plan.Drain
+		if op.Return != 0 && op.Return <= f.Plan.Healed {
+			continue
+		}
+		f.examined++
+		switch {
+		case op.Return == 0 && f.diedAt[op.Client] == 0 && f.end > due:
+			f.violationf("%s waits for ever: its %s%s, called at %s, had not come back at %s, %v after the healing",
+				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call), f.formatTime(f.end), f.end-f.Plan.Healed)
+		case op.Return > due && !f.pausedDuring(op.Client, since, op.Return):
+			f.violationf("%s waited too long: its %s%s, called at %s, came back at %s; all had healed at %s, "+
+				"and %v were allowed from then on",
+				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call), f.formatTime(op.Return), f.formatTime(f.Plan.Healed), f.Plan.Drain)
+		}
+	}
+}
+
+func (v *historyIndex) pausedDuring(client string, from, to time.Duration) bool {
+	for _, s := range v.excused[client] {
+		if s.from < to && s.to > from {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,179 @@
+package check
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What nobody can help is no violation.
+func TestExcusedFindings(t *testing.T) {
+	for name, spoil := range map[string]func(h *historyBuilder){
+		"a client believed on while it was paused": func(h *historyBuilder) {
+			h.hold(Ref{11, 1}).To = sec(7)
+			h.Faults = append(h.Faults, Fault{Kind: "pause client", Target: "ann", From: sec(5), To: sec(6.9), ExcusesClient: true})
+		},
+		"an operator took it": func(h *historyBuilder) {
+			h.hold(Ref{11, 1}).To, h.hold(Ref{11, 1}).End, h.hold(Ref{11, 1}).Reason = sec(7), Lost, "revoked"
+			h.op(OpUnlock, Ref{11, 1}).Outcome = Refused
+			h.eventOf(EvReleased, Ref{11, 1}).Kind = EvLost
+			h.Ops = append(h.Ops, Op{
+				Client: "op", Kind: OpForceRelease, Items: singleItem("a", ""), Token: 20, Call: sec(4.9), Return: sec(6), Outcome: OK,
+			})
+		},
+		"an operator ended its session": func(h *historyBuilder) {
+			h.hold(Ref{12, 1}).To = sec(20)
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(7), Return: sec(8), Outcome: Unknown})
+			h.grant("zoe", Ref{14, 1}, singleItem("a", Exclusive), 27, 8.6, 8.8)
+			h.unlock(28, 8.9, 9)
+		},
+		"an operator ended a session in the first instant, and its client died later": func(h *historyBuilder) {
+			h.Sessions = append(h.Sessions, Session{Session: 14, Client: "zoe", TTL: sec(10), Died: sec(20)})
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 14}, Call: sec(0.2), Return: sec(0.4), Outcome: OK})
+			h.event(EvEnded, Ref{14, 0}, 15, 0.3)
+		},
+		"the end of a session is known from a list only": func(h *historyBuilder) {
+			h.eventOf(EvEnded, Ref{13, 0}).Index, h.eventOf(EvEnded, Ref{13, 0}).Reason = 0, ""
+		},
+		"a watch tells late of the end of a session, which a list showed in time": func(h *historyBuilder) {
+			h.eventOf(EvEnded, Ref{13, 0}).At = sec(40)
+			h.event(EvEnded, Ref{13, 0}, 0, 30.2)
+		},
+		"it asked to be released on disconnect": func(h *historyBuilder) {
+			h.hold(Ref{11, 1}).To = sec(7)
+			for i := range h.Sessions {
+				h.Sessions[i].ReleaseOnDisconnect = true
+			}
+		},
+		"the dead end later when the cluster's clock stood": func(h *historyBuilder) {
+			h.eventOf(EvEnded, Ref{13, 0}).At = sec(33)
+			h.Stalls = append(h.Stalls, Stall{Reason: "no leader", From: sec(22), To: sec(23), LostTime: sec(2)})
+		},
+		"the dead end when something is committed again": func(h *historyBuilder) {
+			h.eventOf(EvEnded, Ref{13, 0}).At = sec(36)
+			h.Stalls = append(h.Stalls, Stall{Reason: "no commit", From: sec(29), To: sec(35.5), CommitsBlocked: true})
+		},
+		"a call without an answer, of the dead": func(h *historyBuilder) {
+			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(19), Outcome: Unknown})
+		},
+		"an unknown call was granted after all": func(h *historyBuilder) {
+			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(15), Return: sec(16), Outcome: Unknown})
+			h.event(EvGranted, Ref{13, 5}, 46, 16)
+			ev := &h.Events[len(h.Events)-1]
+			ev.Token, ev.Items = 46, singleItem("a", Exclusive)
+			h.event(EvReleased, Ref{13, 5}, 47, 17)
+		},
+		"a lock that nobody ever had": func(h *historyBuilder) {
+			h.read(Op{Client: "ann", Kind: OpGet, Items: singleItem("z", "")}, 43, 11, 11.5)
+		},
+		"a grant that only a belief tells of": func(h *historyBuilder) {
+			h.op(OpLock, Ref{13, 2}).Return, h.op(OpLock, Ref{13, 2}).Outcome = 0, Unknown
+		},
+		"a clock at its own rate": func(h *historyBuilder) {
+			h.Plan.ClockRate = 1.4
+			h.op(OpGet, Ref{}).Time = sec(11)
+			h.Renewals = append(h.Renewals, Renewal{13, sec(22), sec(22.1)}) // 8 s before its lease ran out
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := validHistory()
+			spoil(h)
+			assert.Empty(t, Check(&h.History, Limits{AllowedGrowth: nil}).Violations)
+		})
+	}
+}
+
+func TestInvalidRuns(t *testing.T) {
+	for want, spoil := range map[string]func(h *historyBuilder){
+		"its plan has no end, so the record may be cut short":                      func(h *historyBuilder) { h.Plan.End = 0 },
+		"the load was too low: 22 operations succeeded, and 1000 were asked for":   func(h *historyBuilder) { h.Plan.OKMin = 1000 },
+		`the fault "cut" was asked for and never happened`:                         func(h *historyBuilder) { h.Plan.Faults = []string{"cut"} },
+		"C3 was asked for and had nothing to look at":                              func(h *historyBuilder) { h.Plan.Checks, h.Writes = []string{"C3"}, nil },
+		"no lock was granted after the healing":                                    func(h *historyBuilder) { h.Plan.Healed = sec(59) },
+		"the last call of bob, unlock at 54.000s, did not succeed: no leader":      func(h *historyBuilder) { op := h.op(OpUnlock, Ref{12, 4}); op.Outcome, op.Error = Unknown, "no leader" },
+		"1 grants have no record of how long they were believed in":                func(h *historyBuilder) { h.Holds = h.Holds[1:] },
+		`a call of bob has the outcome "done": ok, refused or unknown are allowed`: func(h *historyBuilder) { h.op(OpUnlock, Ref{12, 4}).Outcome = "done" },
+		"a call of eve was made at 4.000s and is said to have come back at 3.000s": func(h *historyBuilder) { h.op(OpTryLock, Ref{13, 1}).Return = sec(3) },
+		"a grant to ann at 2.000s has no token or no items":                        func(h *historyBuilder) { h.op(OpLock, Ref{11, 1}).Token = 0 },
+		"2 lines of the record are torn, and 1 clients died":                       func(h *historyBuilder) { h.TruncatedLines = 2 },
+		// So many that the search takes far longer than it takes to see that its time is over.
+		`C1: no order was found for 5007 calls of lock "a" in 1ns, nor that there is none`: func(h *historyBuilder) { h.overlapping(5000) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			h := validHistory()
+			spoil(h)
+			limits := Limits{}
+			if strings.Contains(want, "1ns") {
+				limits.LinearizabilityTimeout = 1
+			}
+			r := Check(&h.History, limits)
+			assert.False(t, r.OK())
+			assert.Contains(t, r.Invalid, want)
+		})
+	}
+}
+
+// overlapping has one look at lock a take all day, and so many others be made meanwhile.
+func (h *historyBuilder) overlapping(reads int) {
+	h.read(Op{Client: "zoe", Kind: OpGet, Items: singleItem("a", ""), Holders: []Ref{{99, 1}}}, 0, 1, 59)
+	for i := range reads {
+		at := 20 + float64(i)/float64(reads)
+		h.read(Op{Client: "zoe", Kind: OpGet, Items: singleItem("a", "")}, 0, at, at+0.001)
+	}
+}
+
+func TestLockWithoutQuietMomentIsInvalid(t *testing.T) {
+	h := validHistory()
+	h.overlapping(chunkMax)
+	r := Check(&h.History, Limits{})
+	assert.Contains(t, r.Invalid, `C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`)
+}
+
+// Who is killed as soon as it has begun may have asked for a lock before it had a session.
+func TestDeathBeforeSession(t *testing.T) {
+	h := validHistory()
+	h.Ops = append(h.Ops, Op{Client: "kim", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(19), Outcome: Unknown})
+	assert.Contains(t, Check(&h.History, Limits{}).Invalid, "the last call of kim, lock at 19.000s, did not succeed: no answer")
+	h.Sessions = append(h.Sessions, Session{Client: "kim", Died: sec(20)})
+	r := Check(&h.History, Limits{})
+	assert.True(t, r.OK(), "%v", r)
+}
+
+func TestUnresolvedCallsAreCounted(t *testing.T) {
+	h := validHistory()
+	for range 3 {
+		h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(15), Return: sec(16), Outcome: Unknown})
+	}
+	assert.Equal(t, 3, Check(&h.History, Limits{}).Unresolved)
+}
+
+func TestFindingsAreLimited(t *testing.T) {
+	h := validHistory()
+	h.Plan.OKMin = 1000
+	for range 30 {
+		h.Writes = append(h.Writes, Write{Resource: "a", Client: "ann", Token: 23, At: sec(8)})
+	}
+	r := Check(&h.History, Limits{})
+	require.Len(t, r.Violations, findingsMax+1)
+	assert.Equal(t, "C3: … and 10 more", r.Violations[findingsMax].String())
+	assert.Contains(t, r.String(), "invalid run: the load was too low")
+}
+
+func TestVisualize(t *testing.T) {
+	h := validHistory()
+	h.op(OpCheck, Ref{11, 1}).Held = false
+	var page strings.Builder
+	require.NoError(t, Visualize(&h.History, "a", Limits{LinearizabilityTimeout: time.Minute}, &page))
+	assert.Contains(t, page.String(), "check of token 20: held=false")
+	assert.Contains(t, page.String(), "pause client zoe")
+
+	page.Reset()
+	h = validHistory()
+	h.op(OpLock, Ref{12, 1}).Return = sec(4.5)
+	require.NoError(t, Visualize(&h.History, "a", Limits{}, &page))
+	assert.Contains(t, page.String(), "grant of token 23")
+	assert.ErrorContains(t, Visualize(&h.History, "none", Limits{}, &page), `there is no lock "none"`)
+}

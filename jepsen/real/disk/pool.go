@@ -1,0 +1,106 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"zamok/jepsen/real/claim"
+)
+
+// ErrUnsupported is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no
+// mounting, no Go command. A run without them says so, loudly.
+var ErrUnsupported = errors.New("disks can't be made to fail here")
+
+// Pool has all disks of a run.
+type Pool struct {
+	dir     string
+	run     string // what its mounts are called
+	program string // lossyfs
+
+	mu         sync.Mutex // guards what follows
+	disks      []*LossyDisk
+	smallDisks []*SmallDisk
+}
+
+// Open removes what dead runs have left mounted, and builds lossyfs. dir is the shelf's own.
+func Open(ctx context.Context, dir string) (*Pool, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: to mount needs root, and this is user %d", ErrUnsupported, os.Geteuid())
+	}
+	run, err := claim.Own()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	s := &Pool{dir: dir, run: run, program: filepath.Join(dir, "lossyfs")}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := s.probe(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	if err := errors.Join(unmountDeadRuns(), s.build(ctx)); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// probe finds out whether root may here what root may: in a container it often may not.
+func (s *Pool) probe() error {
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	small, err := s.AddSmall("probe", 1<<20)
+	if err != nil {
+		return errors.Join(err, fuse.Close())
+	}
+	return errors.Join(small.Close(), os.Remove(small.Dir()), fuse.Close())
+}
+
+// build builds lossyfs from the checkout that the working directory is in.
+func (s *Pool) build(ctx context.Context) error {
+	if _, err := exec.LookPath("go"); err != nil {
+		return fmt.Errorf("%w: lossyfs is built with the go command: %w", ErrUnsupported, err)
+	}
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("lossyfs was not built, because the module is not found: %w", err)
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-o", s.program, ".")
+	build.Dir = filepath.Join(strings.TrimSpace(string(root)), "jepsen", "real", "lossyfs")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("lossyfs was not built: %w: %s", err, said)
+	}
+	return nil
+}
+
+// mountPoint makes the folder on which a disk is mounted.
+func (s *Pool) mountPoint(name string) (string, error) {
+	dir := filepath.Join(s.dir, name)
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// Close takes off all mounts, and ends what served them. Whoever still has files open there loses them.
+func (s *Pool) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, d := range s.disks {
+		errs = append(errs, d.Close())
+	}
+	for _, d := range s.smallDisks {
+		errs = append(errs, d.Close())
+	}
+	s.disks, s.smallDisks = nil, nil
+	return errors.Join(errs...)
+}

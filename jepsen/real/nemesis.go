@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"zamok/client"
+	"zamok/jepsen/check"
+)
+
+// faultKind is a kind of fault. do makes one, lasts about as long as it says where that is free, and undoes it. It
+// returns whom it struck; "" = there was no occasion for it now.
+type faultKind struct {
+	name   string
+	inject func(f *nemesis, t *injection) (target string)
+}
+
+// injection is one fault's: what it may take, and what it must give back.
+type injection struct {
+	*rand.Rand
+	ctx      context.Context // ends when the faults are to end
+	duration time.Duration
+	nodes    []*node
+	programs []*clientProgram
+}
+
+// nemesis strikes: two workers take kind after kind from a shuffled deck, so that faults come alone and in
+// pairs, and each kind comes once before any comes again. A third makes those that take long.
+type nemesis struct {
+	*cluster
+	client    *client.Client // an operator's
+	succeeded successCounter
+	workers   sync.WaitGroup
+	stop      context.CancelFunc
+
+	mu     sync.Mutex // guards what follows, the decks, and who is busy
+	counts map[string]int
+}
+
+// shuffledKinds is kinds in an order that a random number says, another one when it is used up; without, in their own.
+type shuffledKinds struct {
+	kinds        []faultKind
+	random       *rand.Rand // nil = as they are
+	remaining    []faultKind
+	skippedInRow int // so many in a row had no occasion, and were put back
+}
+
+// next takes the first of what is left. If all of that waits for an occasion, as those do that need every node
+// while one is kept away, the others come again before it. The caller has the mutex of the faults.
+func (d *shuffledKinds) next() faultKind {
+	if d.skippedInRow >= len(d.remaining) && len(d.remaining) < len(d.kinds) {
+		fresh := slices.Clone(d.kinds)
+		if d.random != nil {
+			d.random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
+		}
+		d.remaining, d.skippedInRow = append(fresh, d.remaining...), 0
+	}
+	k := d.remaining[0]
+	d.remaining = d.remaining[1:]
+	return k
+}
+
+// putBack takes a kind back that had no occasion.
+func (d *shuffledKinds) putBack(k faultKind) {
+	d.remaining = append(d.remaining, k)
+	d.skippedInRow++
+}
+
+const (
+	// faultDurationMin and faultDurationMax bound faults, faultPauseMax the time between two of one worker.
+	faultDurationMin = 300 * time.Millisecond
+	faultDurationMax = 3 * time.Second
+	faultPauseMax    = 3 * time.Second
+	// notApplicablePause is how long a worker waits when its fault found nothing to strike.
+	notApplicablePause = 200 * time.Millisecond
+	nodeReadyTimeout   = 15 * time.Second
+)
+
+func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
+	operator, err := c.operator()
+	if err != nil {
+		return nil, err
+	}
+	f := &nemesis{cluster: c, client: operator, counts: map[string]int{}}
+	ctx, stop := context.WithCancel(c.done)
+	f.stop = stop
+	random := rand.New(rand.NewPCG(c.seed, 1))
+	fastKinds, slowKinds := &shuffledKinds{random: random}, &shuffledKinds{}
+	for _, k := range kinds {
+		d := fastKinds
+		if isSlowKind(k) {
+			d = slowKinds
+		}
+		d.kinds = append(d.kinds, k)
+	}
+	for _, d := range []*shuffledKinds{fastKinds, fastKinds, slowKinds} {
+		own := rand.New(rand.NewPCG(c.seed, random.Uint64()))
+		if len(d.kinds) == 0 {
+			continue
+		}
+		f.workers.Go(func() {
+			for ctx.Err() == nil {
+				f.injectNext(ctx, d, own)
+			}
+		})
+	}
+	return f, nil
+}
+
+// stopAndHeal lets what is under way be undone, and waits for it.
+func (f *nemesis) stopAndHeal() error {
+	f.stop()
+	f.workers.Wait()
+	return f.client.Close()
+}
+
+// provesEnough says that everything has happened without which the run is invalid: so many faults, those kinds that were
+// asked for, and so many calls that succeeded.
+func (f *nemesis) provesEnough(plan *check.Plan, least int) bool {
+	f.mu.Lock()
+	happened := 0
+	for _, n := range f.counts {
+		happened += n
+	}
+	missing := slices.ContainsFunc(plan.Faults, func(kind string) bool { return f.counts[kind] == 0 })
+	f.mu.Unlock()
+	return happened >= least && !missing && f.succeeded.succeeded(f.historyDir()) >= plan.OKMin
+}
+
+// injectNext takes a kind from the deck and makes it happen.
+func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand.Rand) {
+	f.mu.Lock()
+	k := d.next()
+	f.mu.Unlock()
+	t := &injection{Rand: random, ctx: ctx, duration: faultDurationMin + time.Duration(random.Int64N(int64(faultDurationMax-faultDurationMin)))}
+	from := monotonicNow()
+	target := k.inject(f, t)
+	f.releaseTargets(t)
+	if target == "" {
+		f.mu.Lock()
+		d.putBack(k)
+		f.mu.Unlock()
+		sleepContext(ctx, notApplicablePause)
+		return
+	}
+	f.record.put(check.Record{Fault: &check.Fault{Kind: k.name, Target: target, From: from, To: monotonicNow()}})
+	f.logf("%s: %s, for %v", k.name, target, (monotonicNow() - from).Round(time.Millisecond))
+	f.mu.Lock()
+	f.counts[k.name]++
+	d.skippedInRow = 0
+	f.mu.Unlock()
+	sleepContext(ctx, time.Duration(random.Int64N(int64(faultPauseMax))))
+}
+
+// acquireNodes gives nodes that run and that no other fault works on, the leader or others, at most so many.
+func (f *nemesis) acquireNodes(t *injection, wantLeader bool, most int) (all []*node) {
+	leader, members := f.leader(), f.members()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	for _, n := range members {
+		if !n.inUse && n.runningProcess() != nil && (n == leader) == wantLeader && len(all) < most {
+			n.inUse = true
+			all = append(all, n)
+		}
+	}
+	t.nodes = append(t.nodes, all...)
+	return all
+}
+
+// acquireAnyNodes gives so many nodes that run, or none. As all of them count those that run: who is down is down.
+func (f *nemesis) acquireAnyNodes(t *injection, many int) []*node {
+	run := 0
+	for _, n := range f.members() {
+		if n.runningProcess() != nil {
+			run++
+		}
+	}
+	want := min(many, run)
+	all := append(f.acquireNodes(t, true, 1), f.acquireNodes(t, false, many)...)
+	if len(all) < want || want == 1 && many > 1 {
+		return nil
+	}
+	many = want
+	t.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:many]
+}
+
+// acquireProgram gives a program that runs and that no other fault works on.
+func (f *nemesis) acquireProgram(t *injection) *clientProgram {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, i := range t.Perm(len(f.programs)) {
+		if p := f.programs[i]; !p.busy {
+			p.busy = true
+			t.programs = append(t.programs, p)
+			return p
+		}
+	}
+	return nil
+}
+
+func (f *nemesis) releaseTargets(t *injection) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range t.nodes {
+		n.inUse = false
+	}
+	for _, p := range t.programs {
+		p.busy = false
+	}
+}
+
+// awaitAnswer waits until a node answers, beside the fabric.
+func (f *nemesis) awaitAnswer(n *node) bool {
+	for until := time.Now().Add(nodeReadyTimeout); time.Now().Before(until); {
+		if _, err := n.metrics(f.done); err == nil {
+			return true
+		}
+		if !sleepContext(f.done, 50*time.Millisecond) {
+			return false
+		}
+	}
+	return false
+}
+
+// nodeNames are those of nodes, for people.
+func nodeNames(nodes []*node) (all string) {
+	for i, n := range nodes {
+		if i > 0 {
+			all += ","
+		}
+		all += n.id
+	}
+	return all
+}
+
+// restart starts nodes again and waits until they answer.
+func (f *nemesis) restart(nodes ...*node) {
+	for _, n := range nodes {
+		if err := n.start(); err != nil {
+			f.logf("%v", err)
+		}
+	}
+	for _, n := range nodes {
+		if !f.awaitAnswer(n) {
+			f.logf("%s does not answer %v after its start", n.id, nodeReadyTimeout)
+		}
+	}
+}
+
+// others are the members but one.
+func (f *nemesis) others(n *node) (all []*node) {
+	for _, m := range f.members() {
+		if m != n {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// linksBetween are the links from some to others.
+func linksBetween(from, to []string) (all []linkID) {
+	for _, a := range from {
+		for _, b := range to {
+			all = append(all, linkID{a, b})
+		}
+	}
+	return all
+}
+
+func bothDirections(pairs []linkID) (all []linkID) {
+	for _, p := range pairs {
+		all = append(all, p, p.reverse())
+	}
+	return all
+}
+
+func nodeIDs(nodes []*node) (all []string) {
+	for _, n := range nodes {
+		all = append(all, n.id)
+	}
+	return all
+}
+
+// livePrograms are the names of the programs' present lives, as the fabric knows them.
+func (f *nemesis) livePrograms() (all []string) {
+	for _, p := range f.programs {
+		p.mu.Lock()
+		all = append(all, fmt.Sprintf("%s-%d", p.name, p.incarnations))
+		p.mu.Unlock()
+	}
+	return all
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zamok/jepsen/check"
+)
+
+// recorder is a process's part of the history: a file of lines, each written at once, so that what was
+// recorded outlives a kill.
+type recorder struct {
+	next atomic.Uint64 // numbers the calls
+
+	mu    sync.Mutex // guards what follows
+	file  *os.File
+	lines *json.Encoder
+	err   error // the first; nothing is written after it
+}
+
+func newRecorder(path string) (*recorder, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return &recorder{file: file, lines: json.NewEncoder(file)}, nil
+}
+
+func (r *recorder) put(line check.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = r.lines.Encode(line)
+	}
+}
+
+func (r *recorder) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.file.Close(); r.err == nil {
+		r.err = err
+	}
+	if r.err != nil {
+		return fmt.Errorf("the history is not complete: %w", r.err)
+	}
+	return nil
+}
+
+// recordCall takes down that something is called. A call that changes something is written at once: if this
+// process is killed, it may have been done all the same.
+func (r *recorder) recordCall(op check.Op) *check.Op {
+	op.ID, op.Call, op.Outcome = r.next.Add(1), monotonicNow(), check.Unknown
+	switch op.Kind {
+	case check.OpGet, check.OpCheck, check.OpNow:
+	default:
+		r.put(check.Record{Op: &op})
+	}
+	return &op
+}
+
+// recordReturn takes down what came back.
+func (r *recorder) recordReturn(op *check.Op, change func(*check.Op)) {
+	op.Return = monotonicNow()
+	change(op)
+	r.put(check.Record{Op: op})
+}
+
+const (
+	stallPollInterval = 20 * time.Millisecond
+	// stallMin is below what clients take off their deadlines, so that no shorter stall harms anybody.
+	stallMin = 120 * time.Millisecond
+)
+
+// recordStalls takes down when this process did not run though no fault had paused it, as on a machine that has too much
+// to do. Of what its clients believe then nothing is promised, as in a pause: it sees a loss when it runs again.
+func (r *recorder) recordStalls(ctx context.Context, clients []string) {
+	for last := monotonicNow(); sleepContext(ctx, stallPollInterval); {
+		at := monotonicNow()
+		if at-last > stallMin {
+			fmt.Fprintf(os.Stderr, "this process did not run for %v\n", at-last)
+			for _, client := range clients {
+				r.put(check.Record{Fault: &check.Fault{Target: client, From: last, To: at, ExcusesClient: true}})
+			}
+		}
+		last = at
+	}
+}
+
+// successCounter counts the calls that succeeded, in the parts of the history as they are written.
+type successCounter struct {
+	offsets map[string]int64 // of each file, in bytes
+	sum     int
+}
+
+// succeeded is how many there are so far, in a directory of parts.
+func (t *successCounter) succeeded(parts string) int {
+	names, _ := filepath.Glob(filepath.Join(parts, "*.jsonl")) // its error is about the pattern
+	if t.offsets == nil {
+		t.offsets = map[string]int64{}
+	}
+	for _, name := range names {
+		if file, err := os.Open(name); err == nil { // what can't be read now is counted later
+			t.offsets[name] += t.count(io.NewSectionReader(file, t.offsets[name], 1<<62))
+			file.Close()
+		}
+	}
+	return t.sum
+}
+
+// count counts in whole lines, and returns how many bytes these have.
+func (t *successCounter) count(from io.Reader) (whole int64) {
+	buffer, kept := make([]byte, 1<<20), 0
+	for {
+		n, err := from.Read(buffer[kept:])
+		text := buffer[:kept+n]
+		end := bytes.LastIndexByte(text, '\n') + 1
+		t.sum += bytes.Count(text[:end], []byte(`"outcome":"ok"`))
+		whole += int64(end)
+		if kept = copy(buffer, text[end:]); err != nil || kept == len(buffer) {
+			return whole
+		}
+	}
+}

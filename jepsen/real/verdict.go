@@ -1,0 +1,240 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"zamok/jepsen/check"
+	"zamok/jepsen/report"
+)
+
+// requiredChecks are the checks that must have found something to look at. C6 is not among them: what it looks at,
+// leases that end by themselves though their client lives, is rare in a short run. C13 and C15 need what a
+// node does not tell: the order of entries within a read, and digests, which the nodes compare themselves.
+var requiredChecks = []string{"C1", "C2", "C3", "C4", "C5", "C8", "C9", "C10", "C11", "C12", "C14", "C16", "C17"}
+
+// deathSlack is by how much later than promised the end of a dead session may be seen: 1 s is the bound's
+// own, the rest passes between two looks at the sessions.
+const deathSlack = 2*time.Second + 2*sessionsPollInterval
+
+// collectHistory reads what all processes recorded, and completes it with what only all of them know.
+func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
+	h := &check.History{}
+	files, err := filepath.Glob(filepath.Join(c.historyDir(), "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range files {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		err = h.Read(file)
+		file.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	h.Plan = plan
+	c.recordDeaths(h)
+	addUnansweredGrants(h)
+	dropStaleQueued(h)
+	return h, nil
+}
+
+// expire tells of each session of a killed program when it fell silent: what the program had sent may have
+// been on its way for a while.
+func (c *cluster) recordDeaths(h *check.History) {
+	silent := map[string]time.Duration{}
+	for _, p := range c.programs {
+		for _, d := range p.deaths {
+			for i := range clientsPerProgram {
+				silent[clientLabel(d.name, i)] = max(d.at, c.network.lastDelivery(d.name))
+			}
+		}
+	}
+	for i := range h.Sessions {
+		h.Sessions[i].Died = silent[h.Sessions[i].Client]
+	}
+	for client, at := range silent { // also of those who died before they had a session
+		if !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == client }) {
+			h.Sessions = append(h.Sessions, check.Session{Client: client, Died: at})
+		}
+	}
+}
+
+// addUnansweredGrants adds acquisitions that were granted and that no answer names. A client that learns of a grant when
+// it is over, or of the end of its session, asks again under another number; and it cancels what its caller
+// gave up. So each belongs to a call of its client for the same locks, which was under way or whose outcome is
+// unknown. One that belongs to none is not added, and is found to have been asked for by nobody.
+func addUnansweredGrants(h *check.History) {
+	owner := map[uint64]string{}
+	for _, ev := range h.Events { // also of sessions that ended before anybody listed them
+		if ev.Kind == check.EvEnded && ev.Client != "" {
+			owner[ev.Session] = ev.Client
+		}
+	}
+	for _, s := range h.Sessions {
+		owner[s.Session] = s.Client
+	}
+	named := map[check.Ref]bool{}
+	calls := map[string][]*check.Op{}
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		if op.Kind != check.OpLock && op.Kind != check.OpTryLock {
+			continue
+		}
+		if op.Ticket != 0 {
+			named[op.Ref] = true
+		}
+		key := op.Client + fmt.Sprint(op.Items)
+		calls[key] = append(calls[key], op)
+	}
+	var added []check.Op
+	for _, ev := range h.Events {
+		client := owner[ev.Session]
+		if ev.Kind != check.EvGranted || named[ev.Ref] || client == "" {
+			continue
+		}
+		var of *check.Op
+		for _, op := range calls[client+fmt.Sprint(ev.Items)] {
+			// A call that was granted later, in another ticket, began before and is answered with a greater token.
+			if op.Call < ev.At && (op.Outcome == check.Unknown || op.Outcome == check.OK && op.Token > ev.Token) {
+				if op.Outcome == check.OK {
+					op.Queued = 0 // that may have been the place of the first ticket
+				}
+				if of == nil || op.Call < of.Call {
+					of = op // the event may have been told late, so the earliest is possible if any is
+				}
+			}
+		}
+		if of == nil {
+			continue
+		}
+		named[ev.Ref] = true
+		added = append(added, check.Op{
+			Client: of.Client, ID: 1<<40 + uint64(len(added)), Kind: of.Kind, Ref: ev.Ref,
+			Items: of.Items, Call: of.Call, Return: of.Return, Outcome: check.Unknown,
+		})
+	}
+	h.Ops = append(h.Ops, added...)
+}
+
+// dropStaleQueued keeps of the moments at which callers were told that they wait those that are of the session that
+// was granted in the end: with a session its places in the queues are lost. A session's number is the index
+// at which it was opened, so it was open when anybody had been told of a greater one.
+func dropStaleQueued(h *check.History) {
+	type point struct {
+		at    time.Duration
+		index uint64
+	}
+	var known []point
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		if op.Outcome == check.OK && op.Return != 0 {
+			known = append(known, point{op.Return, max(op.Token, op.Index)})
+		}
+	}
+	for _, ev := range h.Events {
+		known = append(known, point{ev.At, ev.Index})
+	}
+	slices.SortFunc(known, func(a, b point) int { return cmp.Compare(a.at, b.at) })
+	for i := 1; i < len(known); i++ {
+		known[i].index = max(known[i].index, known[i-1].index)
+	}
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		if op.Queued == 0 {
+			continue
+		}
+		n, _ := slices.BinarySearchFunc(known, op.Queued, func(p point, at time.Duration) int { return cmp.Compare(p.at, at) })
+		if n == 0 || known[n-1].index < op.Session {
+			op.Queued = 0
+		}
+	}
+}
+
+// unexplainedLogLines are lines of the servers' logs that no fault explains.
+func (c *cluster) unexplainedLogLines() (found []string) {
+	for _, n := range c.nodes {
+		text, err := os.ReadFile(n.log)
+		if err != nil {
+			found = append(found, err.Error())
+		}
+		for line := range strings.Lines(string(text)) {
+			for _, bad := range []string{"panic:", "fatal error:", "DATA RACE", "ALARM"} {
+				if strings.Contains(line, bad) {
+					found = append(found, n.id+": "+strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	return found[:min(len(found), 10)]
+}
+
+// checkAndReport checks the history, writes the report, and says what the run was.
+func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*report.Summary, error) {
+	gaps, err := os.ReadFile(filepath.Join(c.historyDir(), "gaps"))
+	h.Plan.CompleteEvents = err == nil && len(gaps) == 0
+	limits := check.Limits{Slack: deathSlack}
+	r := check.Check(h, limits)
+	if !h.Plan.CompleteEvents {
+		r.Invalid = append(r.Invalid, fmt.Sprintf("the audit is not complete: %s %v", gaps, err))
+	}
+	if failed != nil {
+		r.Invalid = append(r.Invalid, failed.Error())
+	}
+	if happened := countFaults(h.Faults); happened < o.faults {
+		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", happened, o.faults))
+	}
+	for _, line := range c.unexplainedLogLines() {
+		r.Violations = append(r.Violations, check.Finding{Check: "log", Text: line})
+	}
+	s, err := report.Write(c.dir, report.Run{
+		History: h, Report: r, Command: o.reproduceCommand(), Epochs: c.epochs, Probers: []string{prober},
+		Logs: c.logFiles(), Notes: c.readerNotes(), Limits: limits,
+	})
+	if err != nil {
+		return nil, err
+	}
+	fmt.Print(s)
+	if r.OK() { // history.jsonl has it all; the nodes' data may explain what is wrong
+		err = errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")), os.RemoveAll(filepath.Join(c.dir, "zamok")))
+	}
+	return s, err
+}
+
+// countFaults is how many faults there were: those without a kind only say what others void.
+func countFaults(all []check.Fault) (n int) {
+	for _, x := range all {
+		if x.Kind != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// readerNotes are what else a reader must know.
+func (c *cluster) readerNotes() (all []string) {
+	for _, n := range c.nodes {
+		if len(n.unexpectedExits) > 0 {
+			all = append(all, fmt.Sprintf("%s ended by itself, and was started again: %s", n.id, strings.Join(n.unexpectedExits, ", ")))
+		}
+	}
+	return append(all, c.notes...)
+}
+
+func (c *cluster) logFiles() map[string]string {
+	files := map[string]string{}
+	names, _ := filepath.Glob(filepath.Join(c.logDir(), "*.log")) // its error is about the pattern
+	for _, name := range names {
+		files[filepath.Base(name)] = name
+	}
+	return files
+}

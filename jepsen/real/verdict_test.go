@@ -1,0 +1,110 @@
+package main
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/jepsen/check"
+)
+
+func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
+	items := []check.Item{{Name: "a", Mode: check.Exclusive}}
+	grant := func(at time.Duration, session, ticket, token uint64) check.Event {
+		return check.Event{
+			At: at, Index: token, Kind: check.EvGranted, Ref: check.Ref{Session: session, Ticket: ticket},
+			Token: token, Items: items,
+		}
+	}
+	h := &check.History{
+		Sessions: []check.Session{{Session: 1, Client: "c1"}, {Session: 2, Client: "c2"}},
+		Ops: []check.Op{
+			{Client: "c1", ID: 1, Kind: check.OpLock, Items: items, Call: 10, Return: 20, Outcome: check.Unknown},
+			{Client: "c2", ID: 1, Kind: check.OpLock, Items: items, Call: 11, Queued: 12, Return: 90, Outcome: check.OK,
+				Token: 70, Ref: check.Ref{Session: 2, Ticket: 9}},
+		},
+		Events: []check.Event{
+			grant(25, 1, 4, 50), // what c1 had given up
+			grant(30, 2, 8, 60), // c2 learned of it too late, and asked again
+			grant(80, 2, 9, 70),
+			grant(5, 1, 3, 40), // before anybody asked
+			grant(30, 3, 1, 61),
+			grant(31, 4, 1, 62), // c2 again; nobody ever listed session 4
+			{At: 32, Index: 63, Kind: check.EvEnded, Ref: check.Ref{Session: 4}, Client: "c2"},
+		},
+	}
+	addUnansweredGrants(h)
+	var added []check.Ref
+	for _, op := range h.Ops[2:] {
+		assert.Equal(t, check.Unknown, op.Outcome)
+		added = append(added, op.Ref)
+	}
+	assert.Equal(t, []check.Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}, {Session: 4, Ticket: 1}}, added)
+	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
+}
+
+func TestQueuedTimeBelongsToGrantedSession(t *testing.T) {
+	h := &check.History{
+		Ops: []check.Op{
+			{Kind: check.OpNow, Return: 10, Index: 100, Outcome: check.OK},
+			{Kind: check.OpLock, Queued: 11, Return: 30, Token: 200, Outcome: check.OK, Ref: check.Ref{Session: 99, Ticket: 1}},
+			{Kind: check.OpLock, Queued: 11, Return: 40, Token: 300, Outcome: check.OK, Ref: check.Ref{Session: 150, Ticket: 1}},
+		},
+	}
+	dropStaleQueued(h)
+	assert.EqualValues(t, 11, h.Ops[1].Queued)
+	assert.Zero(t, h.Ops[2].Queued, "session 150 may have been opened later")
+}
+
+func TestShuffledKinds(t *testing.T) {
+	order := func(seed uint64) (all []string) {
+		d := &shuffledKinds{kinds: faultKinds(), random: rand.New(rand.NewPCG(seed, 1))}
+		for range 2 * len(d.kinds) {
+			all = append(all, d.next().name)
+		}
+		return all
+	}
+	first, half := order(7), len(faultKinds())
+	assert.Equal(t, first, order(7))
+	assert.NotEqual(t, first, order(8))
+	assert.ElementsMatch(t, first[:half], first[half:])
+
+	d := &shuffledKinds{kinds: faultKinds()[:3]}
+	wants := d.next()
+	d.putBack(wants)
+	var got []string
+	for range 4 {
+		got = append(got, d.next().name)
+	}
+	assert.Contains(t, got[:3], wants.name, "it gets its turn again before any comes twice")
+	assert.Len(t, d.remaining, 2)
+	for range 10 { // nothing has an occasion
+		d.putBack(d.next())
+	}
+	assert.LessOrEqual(t, len(d.remaining), 2*len(d.kinds), "what waits does not pile up")
+}
+
+// What succeeded is counted as it is written: a line that is not whole yet counts later, and none twice.
+func TestSuccessCounter(t *testing.T) {
+	parts := t.TempDir()
+	r, err := newRecorder(filepath.Join(parts, "c1.jsonl"))
+	require.NoError(t, err)
+	var all successCounter
+	assert.Zero(t, all.succeeded(parts))
+	for i, outcome := range []check.Outcome{check.OK, check.Refused, check.OK, check.Unknown} {
+		op := r.recordCall(check.Op{Client: "c1", Kind: check.OpLock})
+		r.recordReturn(op, func(op *check.Op) { op.Outcome, op.Error = outcome, `"outcome":"ok"` })
+		assert.Equal(t, 1+i/2, all.succeeded(parts))
+	}
+	_, err = r.file.WriteString(`{"op":{"client":"c2","outcome":"ok"`)
+	require.NoError(t, err)
+	assert.Equal(t, 2, all.succeeded(parts))
+	_, err = r.file.WriteString("}}\n")
+	require.NoError(t, err)
+	assert.Equal(t, 3, all.succeeded(parts))
+	require.NoError(t, r.close())
+}

@@ -1,0 +1,265 @@
+package sim
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+// leakTest is a cluster that lives through the same round again and again, with two of its nodes and one
+// program never restarted: what a round leaves behind in them adds up. What a node forgets when leaders
+// change adds up only in rounds without that.
+type leakTest struct {
+	*Sim
+	longLived        *clientUser
+	nodesUndisturbed bool            // nodes are left alone
+	ctx              context.Context // ends with the round
+}
+
+// clientUser is a program with a client.
+type clientUser struct {
+	*client.Client
+	stack *Stack
+}
+
+func (w *leakTest) user(host string, change func(*client.Config)) *clientUser {
+	u := &clientUser{stack: w.Network.NewStack(host)}
+	cfg := client.Config{
+		Endpoints: []string{"n1", "n2", "n3"}, Dialer: u.stack.Dial, Label: host, Logger: slog.New(slog.DiscardHandler),
+		Clock: clock.Runtime(), // the default looks at real time, of which much may pass here on a busy machine
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	u.Client, err = client.New(cfg)
+	require.NoError(w, err)
+	return u
+}
+
+func (w *leakTest) lock(u *clientUser, name string, opts ...client.Option) *client.Lock {
+	w.Helper()
+	l, err := u.Lock(w.ctx, name, opts...)
+	require.NoError(w, err, "at %v", w.Elapsed())
+	return l
+}
+
+func (w *leakTest) unlock(l *client.Lock) {
+	w.Helper()
+	require.NoError(w, l.Unlock(w.ctx))
+}
+
+// transferTo hands the leadership to a node.
+func (w *leakTest) transferTo(id string) {
+	w.Helper()
+	if w.nodesUndisturbed {
+		return
+	}
+	w.Await(time.Minute, id+" leads", func() bool {
+		if leader := w.Leader(); leader.ID != id {
+			_ = leader.Running().Transfer(w.ctx, id) // one that fails is tried again
+		}
+		return w.Node(id).Status().Leading
+	})
+}
+
+// runRound has sessions come and go in every way: in good order, by their ttl and by an operator's hand; and with
+// them grants, waits that are granted, given up and refused, delays, watches; while the leader changes, a node
+// is restarted and connections break.
+func (w *leakTest) runRound() {
+	var end context.CancelFunc
+	w.ctx, end = context.WithTimeout(context.Background(), time.Minute)
+	defer end()
+	worker, victim := w.user("worker", nil), w.user("victim", func(c *client.Config) {
+		c.TTL, c.LockDelay = 2*time.Second, 300*time.Millisecond
+	})
+	held := []*client.Lock{w.lock(worker, "a"), w.lock(worker, "b", client.Shared()), w.lock(worker, "c", client.Permits(1, 2))}
+	all, err := worker.LockAll(w.ctx, []client.Item{client.ExclusiveItem("d"), client.SharedItem("e")}, client.WithOwner("o"))
+	require.NoError(w, err)
+	held = append(held, all)
+	w.lock(victim, "f")
+	w.lock(victim, "g", client.WithMaxHold(time.Second))
+	forced := w.lock(victim, "forced")
+	_, err = victim.TryLock(w.ctx, "a")
+	require.ErrorIs(w, err, client.ErrNotAcquired)
+	ctx, cancel := context.WithTimeout(w.ctx, 200*time.Millisecond)
+	_, err = victim.Lock(ctx, "a")
+	require.ErrorIs(w, err, context.DeadlineExceeded)
+	cancel()
+	waits := make(chan *client.Lock)
+	go func() {
+		l, _ := w.longLived.Lock(w.ctx, "f", client.OnPosition(func(client.Position) {}))
+		waits <- l
+	}()
+	parked, park := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() { // dies with its client
+		defer close(over)
+		_, _ = victim.Lock(parked, "a")
+	}()
+	for _, u := range []*clientUser{worker, worker, w.longLived, w.longLived} { // whichever node serves them
+		w.watch(u)
+	}
+	d, err := w.longLived.Get(w.ctx, "forced", 10)
+	require.NoError(w, err)
+	require.NotEmpty(w, d.Held, "at %v, of %+v: %v", w.Elapsed(), d, forced.Err())
+	_, err = w.longLived.ForceRelease(w.ctx, "forced", d.Held[0].Token, "a test")
+	require.NoError(w, err)
+
+	w.transferTo("n2")
+	worker.stack.closeConns()
+	w.longLived.stack.closeConns()
+	if !w.nodesUndisturbed {
+		w.Node("n3").Kill()
+		w.Node("n3").Restart()
+	}
+	require.NoError(w, all.Downgrade(w.ctx))
+	victim.stack.CloseAll()
+	park()
+	<-over
+	_ = victim.Close() // nobody hears of it
+	l := <-waits       // what the dead had held, after its delay
+	require.NotNil(w, l)
+	w.unlock(l)
+	for _, l := range held {
+		w.unlock(l)
+	}
+	w.transferTo("n1")
+	require.NoError(w, worker.Close())
+	worker.stack.CloseAll()
+	w.awaitQuiet()
+}
+
+// watch watches until a lock was released and taken again.
+func (w *leakTest) watch(u *clientUser) {
+	w.Helper()
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		x, err := u.Lock(w.ctx, "watched")
+		if err == nil {
+			_ = x.Unlock(w.ctx)
+		}
+	}()
+	for moment, err := range u.Watch(w.ctx, "watched", 0) {
+		require.NoError(w, err)
+		if len(moment.Events) > 0 && moment.Events[0].Kind == client.EventReleased {
+			return
+		}
+	}
+	w.Errorf("a watch ended")
+}
+
+// awaitQuiet waits until only the keeper's session is left, and what is idle is closed.
+func (w *leakTest) awaitQuiet() {
+	w.Helper()
+	w.Await(time.Minute, "only the keeper is left", func() bool {
+		ok := true
+		for _, n := range w.InitialMembers() {
+			n.Running().View(func(m *fsm.Machine) {
+				c := m.Counts()
+				ok = ok && c.Sessions == 1 && c.Locks == 1 && c.Waiting == 0 && c.Delayed == 0
+			})
+		}
+		return ok
+	})
+	time.Sleep(2 * time.Second)
+}
+
+// What comes and goes leaves nothing: after many rounds there is as much of everything as after a few.
+func TestNoResourceLeaks(t *testing.T) { // not beside others: it counts what the process has
+	for name, calm := range map[string]bool{"while leaders change": false, "under one leader": true} {
+		t.Run(name, func(t *testing.T) { runLeakTest(t, calm) })
+	}
+}
+
+func runLeakTest(t *testing.T, calm bool) {
+	t.Helper()
+	// The first rounds fill what has room: the cache of the latest entries, pools of connections.
+	const warm, window, between = 4, 3, 5
+	rate := runtime.MemProfileRate
+	defer func() { runtime.MemProfileRate = rate }()
+	Run(t, Config{Serve: true, Tune: func(c *raftnode.Config) {
+		withSmallLogs(c)
+		c.Applied = func(*fsm.Machine, fsm.Applied) {} // the audit would remember all of it
+		c.Restored = func(*fsm.Machine) {}
+	}}, func(s *Sim) {
+		w := &leakTest{Sim: s, nodesUndisturbed: calm}
+		s.Start()
+		w.longLived = w.user("keeper", nil)
+		w.cleanup(func() { _ = w.longLived.Close() })
+		w.ctx = s.Within(time.Minute)
+		kept := w.lock(w.longLived, "kept")
+		w.transferTo("n1")
+		var seen []resourceCounts
+		for i := range warm + window + between + window {
+			if i == warm-1 {
+				runtime.MemProfileRate = 1 // what lives for ever is made in every round
+			}
+			w.runRound()
+			if i >= warm && (i < warm+window || i >= warm+window+between) {
+				seen = append(seen, s.countResources())
+			}
+		}
+		require.NoError(s, kept.Err())
+		if more := growthBetween(seen[:window], seen[window:], between); len(more) > 0 {
+			// A pool or a map may have grown by chance. What is left behind in every round grows again.
+			s.Logf("after %d more rounds there are more %q; looking again", between+1, more)
+			for i := range between + window {
+				w.runRound()
+				if i >= between {
+					seen = append(seen, s.countResources())
+				}
+			}
+			for _, line := range more {
+				what, _, _ := strings.Cut(line, ": ")
+				if was, is := seen[2*window-1][what], seen[3*window-1][what]; is-was >= between {
+					s.Errorf("after %d more rounds there are more %s, and %d after as many again", between+1, line, is)
+				}
+			}
+		}
+		last := seen[len(seen)-1]
+		assert.Greater(s, len(last), 50, "things that were counted")
+		s.Logf("%d goroutines, %d kinds of things, in %v", last["goroutines"], len(last), s.Elapsed())
+	})
+}
+
+// Files that are open: with data on a disk there are as many after several restarts and snapshots as before.
+func TestRestartsLeakNoDescriptors(t *testing.T) { // not beside others either
+	if _, err := openDescriptors(1); err != nil {
+		t.Skip("no place says what is open: ", err)
+	}
+	Run(t, Config{Disks: OnDisk, Tune: withTinyLogs}, func(s *Sim) {
+		leader := s.Start()
+		var open []int
+		for range 4 {
+			for i := range 20 {
+				_, err := leader.Propose(s.Within(answerTimeout), acquireExclusive(1, uint64(i), "x")) // refused: nobody has this session
+				require.NoError(s, err)
+			}
+			time.Sleep(3 * time.Second) // and snapshots
+			other := s.Others(leader)[0]
+			other.Kill()
+			other.Restart()
+			require.NoError(s, leader.Running().Transfer(s.Within(electionTimeMax), other.ID))
+			leader = s.LeaderOtherThan(leader)
+			s.AwaitConverged(backoffMax)
+			synctest.Wait()
+			now, err := openDescriptors(10)
+			require.NoError(s, err)
+			open = append(open, now)
+		}
+		assert.LessOrEqual(s, open[3], open[1], "open after each restart: %v", open)
+	})
+}

@@ -1,0 +1,357 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/jepsen/check"
+	"zamok/session"
+)
+
+// Recorder is a history for package check: what callers did and believed, and what the machines did.
+type Recorder struct {
+	sim *Sim
+
+	mu         sync.Mutex // guards what follows
+	ops        []*check.Op
+	holds      []*check.Hold
+	completed  check.History // everything that is never changed again
+	sessions   map[session.ID]*recordedSession
+	live       map[session.ID]*recordedSession
+	dead       map[string]time.Duration // by label: when its process was killed
+	enqueuedAt map[check.Ref]uint64     // of granted tickets: the index at which they were asked for
+	resource   map[string]uint64        // by lock: the greatest exclusive token that its resource has seen
+}
+
+// recordedSession is a session.
+type recordedSession struct {
+	check.Session
+	deadline  clock.Time
+	renewedAt time.Duration // when its deadline last moved
+}
+
+// NewRecorder begins to take down what the machines do.
+func (s *Sim) NewRecorder() *Recorder {
+	r := &Recorder{
+		sim: s, sessions: map[session.ID]*recordedSession{}, live: map[session.ID]*recordedSession{},
+		dead: map[string]time.Duration{}, enqueuedAt: map[check.Ref]uint64{}, resource: map[string]uint64{},
+	}
+	s.Audit.onFirstApply = r.applied
+	return r
+}
+
+// applied takes down the sessions and the births of grants, which the events alone do not tell.
+func (r *Recorder) applied(m *fsm.Machine, e *Effect) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := e.At + historyBegin
+	for _, ev := range e.Events {
+		switch ev.Kind {
+		case fsm.EvAttached:
+			if s, alive := m.Session(ev.Session); alive && r.sessions[ev.Session] == nil {
+				is := &recordedSession{Session: check.Session{
+					Session: uint64(s.ID), Client: s.Label, TTL: s.TTL.Duration(), ReleaseOnDisconnect: s.Grace != 0,
+				}}
+				r.sessions[s.ID], r.live[s.ID] = is, is
+			}
+		case fsm.EvGranted:
+			if t, known := m.Ticket(ev.TicketRef); known {
+				r.enqueuedAt[checkRef(ev.TicketRef)] = t.Enqueued
+			}
+		}
+	}
+	for id, is := range r.live {
+		s, alive := m.Session(id)
+		switch {
+		case !alive:
+			delete(r.live, id)
+		case s.Deadline != is.deadline:
+			is.deadline, is.renewedAt = s.Deadline, at
+		}
+	}
+}
+
+// recordCall takes down that something is called; its end is written into what is returned, by done.
+func (r *Recorder) recordCall(op check.Op) *check.Op {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	op.ID, op.Call, op.Outcome = uint64(len(r.ops)+1), r.sim.historyTime(), check.Unknown
+	r.ops = append(r.ops, &op)
+	return &op
+}
+
+// recordReturn takes down what came back, if the caller lived to see it.
+func (r *Recorder) recordReturn(op *check.Op, change func(*check.Op)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead[op.Client] == 0 {
+		op.Return = r.sim.historyTime()
+		change(op)
+	}
+}
+
+// startHold takes down that a caller has a handle.
+func (r *Recorder) startHold(h check.Hold) *check.Hold {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h.From = r.sim.historyTime()
+	r.holds = append(r.holds, &h)
+	return &h
+}
+
+// endHold takes down that it does not believe in it any more.
+func (r *Recorder) endHold(h *check.Hold, end check.HoldEnd, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead[h.Client] == 0 && h.To == 0 {
+		h.To, h.End, h.Reason = r.sim.historyTime(), end, reason
+	}
+}
+
+// recordDowngrade takes down that an exclusive hold counts as shared from now on.
+func (r *Recorder) recordDowngrade(h *check.Hold) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead[h.Client] == 0 {
+		h.Downgraded = r.sim.historyTime()
+	}
+}
+
+func (r *Recorder) recordDeath(label string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dead[label] = r.sim.historyTime()
+}
+
+func (r *Recorder) recordRenewal(b check.Renewal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.completed.Renewals = append(r.completed.Renewals, b)
+}
+
+func (r *Recorder) recordFault(f check.Fault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.completed.Faults = append(r.completed.Faults, f)
+}
+
+// write has a resource decide about a write: it takes none with a token below the greatest it saw.
+func (r *Recorder) write(client, resource string, token uint64, shared bool) (accepted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	accepted = token >= r.resource[resource]
+	if accepted && !shared {
+		r.resource[resource] = token
+	}
+	r.completed.Writes = append(r.completed.Writes, check.Write{
+		Resource: resource, Client: client, Token: token, Shared: shared, At: r.sim.historyTime(), Accepted: accepted,
+	})
+	return accepted
+}
+
+// recordEvent takes down an event that a watch told.
+func (r *Recorder) recordEvent(ev check.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ev.At = r.sim.historyTime()
+	r.completed.Events = append(r.completed.Events, ev)
+}
+
+// recordNodeStates takes down what each node shows.
+func (r *Recorder) recordNodeStates() {
+	for _, n := range r.sim.Members() {
+		up := n.Running()
+		if up == nil {
+			continue
+		}
+		var seen check.NodeState
+		up.View(func(m *fsm.Machine) {
+			seen = check.NodeState{
+				Node: n.ID, Term: m.Stamp().Term, Index: m.Stamp().Index, Time: time.Duration(m.Time()), Digest: m.Digest(),
+			}
+		})
+		r.mu.Lock()
+		if seen.At = r.sim.historyTime(); seen.Index != 0 {
+			r.completed.NodeStates = append(r.completed.NodeStates, seen)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// recordIdleCounts takes down how much each machine holds when nobody asks for anything.
+func (r *Recorder) recordIdleCounts(after bool) {
+	for i, n := range r.sim.Members() {
+		n.Running().View(func(m *fsm.Machine) {
+			c := m.Counts()
+			r.completed.IdleCounts = append(r.completed.IdleCounts, check.IdleCount{Process: r.sim.InitialMembers()[i].Host, AfterLoad: after, Counts: map[string]int64{
+				"sessions": int64(c.Sessions), "locks": int64(c.Locks), "delays": int64(c.Delayed),
+				"tickets": int64(c.Granted + c.Waiting),
+			}})
+		})
+	}
+}
+
+// history is all of it. Nothing may be recorded any more.
+func (r *Recorder) history(plan check.Plan) *check.History {
+	h := &r.completed
+	h.Plan = plan
+	entries := r.sim.Audit.Entries()
+	for _, op := range r.ops {
+		if op.Outcome == check.OK && (op.Kind == check.OpLock || op.Kind == check.OpTryLock) {
+			if born := r.enqueuedAt[op.Ref]; born != 0 && born < op.Token {
+				op.Queued = appliedAt(entries, born)
+			}
+		}
+		h.Ops = append(h.Ops, *op)
+	}
+	h.Ops = append(h.Ops, r.unansweredGrants(entries)...)
+	for _, b := range r.holds {
+		h.Holds = append(h.Holds, *b)
+	}
+	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
+		s := r.sessions[id]
+		if died := r.dead[s.Client]; died != 0 {
+			s.Died = max(died, s.renewedAt) // what it had sent may be heard later
+		}
+		h.Sessions = append(h.Sessions, s.Session)
+	}
+	for _, label := range slices.Sorted(maps.Keys(r.dead)) { // also of those who died before they had a session
+		if r.dead[label] < plan.End && !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == label }) {
+			h.Sessions = append(h.Sessions, check.Session{Client: label, Died: r.dead[label]})
+		}
+	}
+	for i := range entries {
+		h.Events = appendEvents(h.Events, &entries[i])
+	}
+	h.Stalls = append(h.Stalls, clusterTimeStalls(entries)...)
+	return h
+}
+
+// unansweredGrants are acquisitions that were granted and that no answer names. A client that learns of a grant when it
+// is over, or of the end of its session, asks again under another name; and it cancels what its caller gave
+// up. So each belongs to a call of its client for the same locks, which was under way, or whose outcome is
+// unknown. One that belongs to none is not among them, and is found to have been asked for by nobody.
+func (r *Recorder) unansweredGrants(entries []Effect) (ops []check.Op) {
+	named := map[check.Ref]bool{}
+	calls := map[string][]*check.Op{}
+	for _, op := range r.ops {
+		if op.Kind == check.OpLock || op.Kind == check.OpTryLock {
+			named[op.Ref] = true
+			key := op.Client + fmt.Sprint(op.Items)
+			calls[key] = append(calls[key], op)
+		}
+	}
+	for i := range entries {
+		at := entries[i].At + historyBegin
+		for _, ev := range entries[i].Events {
+			s := r.sessions[ev.Session]
+			if ev.Kind != fsm.EvGranted || named[checkRef(ev.TicketRef)] || s == nil {
+				continue
+			}
+			for _, op := range calls[s.Client+fmt.Sprint(checkItems(ev.Items))] {
+				if op.Call < at && (op.Return == 0 || op.Return >= at || op.Outcome == check.Unknown) {
+					ops = append(ops, check.Op{
+						Client: op.Client, ID: uint64(len(r.ops) + len(ops) + 1), Kind: op.Kind, Ref: checkRef(ev.TicketRef),
+						Items: op.Items, Call: op.Call, Return: op.Return, Outcome: check.Unknown,
+					})
+					break
+				}
+			}
+		}
+	}
+	return ops
+}
+
+// appliedAt is when an index was first applied anywhere.
+func appliedAt(entries []Effect, index uint64) time.Duration {
+	i, _ := slices.BinarySearchFunc(entries, index, func(e Effect, index uint64) int { return int(e.Stamp.Index) - int(index) })
+	return entries[i].At + historyBegin
+}
+
+// clusterTimeStalls are the changes of leader, from the last that the old epoch did to the first of the new, and the
+// times in which nothing was committed, though an entry leaves at least once a second: what is due then is
+// done by the entry that is held up. (With one of three nodes down, raft may wait for seconds before it tries
+// a second that has come back: see backoffMax.)
+func clusterTimeStalls(entries []Effect) (all []check.Stall) {
+	for i := 1; i < len(entries); i++ {
+		from, to := entries[i-1].At, entries[i].At
+		stall := check.Stall{Reason: "no commit", From: from + historyBegin, To: to + historyBegin, CommitsBlocked: true}
+		switch {
+		case startsEpoch(&entries[i]):
+			stall.Reason, stall.CommitsBlocked, stall.From = "change of leader", false, lastReadingBefore(entries, i)+historyBegin
+			stall.LostTime = stall.To - stall.From + time.Second
+		case !commitDelayed(entries, i):
+			continue
+		}
+		all = append(all, stall)
+	}
+	return all
+}
+
+// commitDelayed tells whether an entry was committed later after the one before than entries leave.
+func commitDelayed(entries []Effect, i int) bool {
+	return i > 0 && entries[i].At-entries[i-1].At >= time.Second+commitTimeMax
+}
+
+// lastReadingBefore is when the last entry before a change of leader left at the earliest, but for the second within
+// which entries leave. Two may be on their way at once: if they were held up, they left before that.
+func lastReadingBefore(entries []Effect, change int) time.Duration {
+	from := change - 1
+	for i := from; i > max(0, change-3) && !startsEpoch(&entries[i]); i-- {
+		if commitDelayed(entries, i) {
+			from = i - 1
+		}
+	}
+	return entries[from].At
+}
+
+func appendEvents(events []check.Event, e *Effect) []check.Event {
+	for _, ev := range e.Events {
+		happened := eventKinds[ev.Kind]
+		if happened == "" {
+			continue
+		}
+		told := check.Event{
+			Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: happened, Ref: checkRef(ev.TicketRef),
+			Token: ev.Token, Reason: reasonText(ev.Reason), Items: checkItems(ev.Items),
+		}
+		events = append(events, told)
+	}
+	return events
+}
+
+var eventKinds = map[fsm.EventKind]check.EventKind{
+	fsm.EvGranted: check.EvGranted, fsm.EvRefused: check.EvRefused, fsm.EvLost: check.EvLost,
+	fsm.EvReleased: check.EvReleased, fsm.EvDowngraded: check.EvDowngraded, fsm.EvEnded: check.EvEnded,
+}
+
+// reasonText is a reason in the words that clients are told.
+func reasonText(w fsm.Reason) string {
+	return [...]string{
+		"", "dropped", "closed", check.Expired, "disconnected", "evicted", "revoked", "held out", "waited out",
+		"try failed", "deadlocked", "owner busy", "wrong kind", "too many", "restored",
+	}[w]
+}
+
+func checkRef(ref fsm.TicketRef) check.Ref {
+	return check.Ref{Session: uint64(ref.Session), Ticket: ref.Ticket}
+}
+
+func checkItems(items []fsm.Item) (all []check.Item) {
+	for _, it := range items {
+		item := check.Item{Name: it.Name, Mode: check.Exclusive}
+		switch it.Mode {
+		case fsm.Shared:
+			item.Mode = check.Shared
+		case fsm.Permits:
+			item.Mode, item.Permits, item.Limit = check.Permits, int(it.Permits), int(it.Limit)
+		}
+		all = append(all, item)
+	}
+	return all
+}

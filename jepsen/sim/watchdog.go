@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const (
+	// watchdogInterval is how often, in real time, it is looked whether virtual time goes on.
+	watchdogInterval = time.Second
+	// watchdogMissedMax is how many looks may find it where it was. Looks are counted, not time: a machine
+	// that was suspended makes none.
+	watchdogMissedMax = 180
+	// heartbeatInterval is how often, in virtual time, it is shown that time goes on: on a machine with much else to do
+	// and a slow disk a second of it can take a minute.
+	heartbeatInterval = 50 * time.Millisecond
+)
+
+// watchdog is a watch over a bubble from outside of it. Limits in virtual time don't end a run in which
+// virtual time stands: something spins, or waits for a mutex whose owner waits for something else.
+type watchdog struct {
+	pollInterval time.Duration // of real time, between two looks
+	missedMax    int           // so many that find no change are too many
+	abort        func(why string)
+	heartbeats   atomic.Int64 // of virtual time
+	sim          atomic.Pointer[Sim]
+}
+
+func newWatchdog(t *testing.T) *watchdog {
+	return &watchdog{pollInterval: watchdogInterval, missedMax: watchdogMissedMax, abort: func(reason string) {
+		panic(t.Name() + ": " + reason)
+	}}
+}
+
+// watch looks until it is told to end.
+func (w *watchdog) watch() (end func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(w.pollInterval)
+		defer tick.Stop()
+		for last, same := int64(-1), 0; same <= w.missedMax; same++ {
+			if now := w.heartbeats.Load(); now != last {
+				last, same = now, 0
+			}
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+			}
+		}
+		w.abort(w.diagnose())
+	}()
+	return func() {
+		close(over)
+		<-ended
+	}
+}
+
+func (w *watchdog) diagnose() string {
+	stacks := make([]byte, 16<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	s := w.sim.Load()
+	if s == nil {
+		return fmt.Sprintf("sim: the run did not begin\n%s", stacks)
+	}
+	return fmt.Sprintf("sim: virtual time stands, for %v of real time (seed %d): something spins, or waits for a mutex "+
+		"whose owner waits for something else; look for both among the stacks of its bubble\n%s\n%s",
+		time.Duration(w.missedMax)*w.pollInterval, s.Seed, s.Trace, stacks)
+}
+
+// startHeartbeat shows from within the bubble that time goes on there.
+func (w *watchdog) startHeartbeat(s *Sim) (end func()) {
+	w.sim.Store(s)
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(heartbeatInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				w.heartbeats.Add(1)
+			case <-over:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(over)
+		<-ended
+	}
+}

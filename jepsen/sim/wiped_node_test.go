@@ -1,0 +1,293 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/raftnode/store"
+)
+
+// To raft a node is its name and the incarnation of its data directory. What a wiped directory can
+// do does not depend on what others remember, and a new directory can take its place.
+
+// startWiped is a machine with an empty disk under the name, and at the address, of one that has ended. It
+// waits for the cluster to take it in.
+func startWiped(s *Sim, old *Node, cluster store.ID) *Node {
+	s.Helper()
+	n := s.Replace(old, old.ID, cluster)
+	n.StartProcess()
+	require.NoError(s, n.AwaitOpen(s.Within(electionTimeMax)))
+	return n
+}
+
+// startWithN4Joined is a cluster of n1, n3 and n4, which joined it, with n1 as its leader; n2 was removed.
+func startWithN4Joined(s *Sim) (n1, n3, n4 *Node) {
+	s.Start()
+	n1, n3 = s.Node("n1"), s.Node("n3")
+	leaderOf(s, n1)
+	time.Sleep(3 * time.Second) // all are announced
+	require.NoError(s, n1.Running().Remove(s.Within(electionTimeMax), "n2"))
+	s.Node("n2").Kill()
+	return n1, n3, join(s, n1, "n4", "n4")
+}
+
+// A former leader opens its raft anew after a transfer, and is cut off before it has applied anything.
+// Meanwhile n3 and n4 acknowledge locks, n4 loses its disk, and n3 goes down: the two that are left
+// have a majority of the votes, and nothing of what was acknowledged.
+func TestWipedNodeDoesNotElectFormerLeader(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		n1, n3, n4 := startWithN4Joined(s)
+		cluster := clusterID(n1)
+		time.Sleep(3 * time.Second) // n4 is announced
+		require.NoError(s, n1.Running().Transfer(s.Within(electionTimeMax), "n3"))
+		s.Network.Isolate(n1.Host)
+		s.Await(electionTimeMax, "n3 leads", func() bool { return n3.Status().Leading })
+		tokens := acquireFifty(s, n3)
+		n4.Kill()
+		n3.Kill()
+		s.Network.HealAll()
+		startWiped(s, n4, cluster)
+		requireNoLeader(s, 20*time.Second)
+		n3.Restart()
+		requireAllHeld(s, s.Leader(), tokens)
+	})
+}
+
+// The same when nobody has heard yet with which directory the newcomer came.
+func TestWipedLearnerDoesNotVote(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		n1, n3, n4 := startWithN4Joined(s)
+		cluster := clusterID(n1)
+		s.Network.Isolate(n3.Host) // it has heard of the newcomer's vote, and of nothing since
+		tokens := acquireFifty(s, n1)
+		n4.Kill()
+		n1.Kill()
+		s.Network.HealAll()
+		startWiped(s, n4, cluster)
+		requireNoLeader(s, 20*time.Second)
+		n1.Restart()
+		requireAllHeld(s, s.Leader(), tokens)
+	})
+}
+
+// joinUntil asks the leader once a second to take a node in, until that has a vote.
+func joinUntil(s *Sim, n *Node, within time.Duration) {
+	s.Helper()
+	for until := s.Elapsed() + within; !n.isVoter(); time.Sleep(time.Second) {
+		if s.Elapsed() > until {
+			s.Fatalf("%s has no vote after %v", n.ID, within)
+		}
+		if err := s.Leader().Running().Join(s.Within(electionTimeMax), n.Peer()); err != nil {
+			s.Trace.Note("op", "%v", err)
+		}
+	}
+}
+
+// A node that lost its disk comes back under its name: when the lost directory has been silent for long
+// enough, the new one takes its place. The lost one, found again, is told so and ends.
+func TestWipedNodeRejoins(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		n1 := s.Start()
+		old := s.Others(n1)[0]
+		time.Sleep(3 * time.Second)
+		tokens := acquireFifty(s, n1)
+		old.Kill()
+		began, cluster := s.Elapsed(), clusterID(n1)
+		fresh := startWiped(s, old, cluster)
+		err := n1.Running().Join(s.Within(electionTimeMax), fresh.Peer())
+		require.ErrorIs(s, err, raftnode.ErrNotYet)
+		require.ErrorContains(s, err, "when that has been silent for 30s")
+		joinUntil(s, fresh, time.Minute)
+		took := s.Elapsed() - began
+		require.Greater(s, took, 30*time.Second)
+		require.Less(s, took, 40*time.Second)
+		require.Len(s, voters(n1), 3)
+		requireAllHeld(s, n1, tokens)
+
+		// It votes and stores: with it and one of the others the cluster goes on.
+		s.AwaitApplied(n1, fresh, 10*time.Second)
+		n1.Kill()
+		requireAllHeld(s, s.LeaderOtherThan(n1), tokens)
+		n1.Restart()
+
+		// A third directory of that name has to wait.
+		fresh.Kill()
+		third := startWiped(s, fresh, cluster)
+		for until := s.Elapsed() + 2*time.Minute; s.Elapsed() < until; time.Sleep(10 * time.Second) {
+			require.ErrorIs(s, s.Leader().Running().Join(s.Within(electionTimeMax), third.Peer()), raftnode.ErrNotYet)
+		}
+		require.ErrorContains(s, s.Leader().Running().Join(s.Within(electionTimeMax), third.Peer()), "replaced")
+		joinUntil(s, third, 10*time.Minute)
+		third.Kill()
+
+		// The first directory comes back. It is no part of the cluster any more, and says so.
+		old.StartProcess()
+		s.Await(time.Minute, "the lost directory ends", old.processEnded)
+		require.ErrorIs(s, old.Fatal(), raftnode.ErrRemoved)
+		requireAllHeld(s, s.Leader(), tokens)
+	})
+}
+
+// joinTimeout is how far behind a newcomer may be that gets its vote.
+const joinTimeout = 100
+
+// What a replacement must not be: a second machine of one name, one that leaves too few behind, one
+// beside another change, one of the other node that is down.
+func TestUnsafeReplacementIsRefused(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		leader := s.Start()
+		time.Sleep(3 * time.Second)
+		cluster := clusterID(leader)
+		a, b := s.Others(leader)[0], s.Others(leader)[1]
+
+		twin := s.AddNode(a.ID, "elsewhere")
+		twin.StartProcess(asJoiner(cluster))
+		require.NoError(s, twin.AwaitOpen(s.Within(electionTimeMax)))
+		err := leader.Running().Join(s.Within(electionTimeMax), twin.Peer())
+		require.ErrorIs(s, err, raftnode.ErrRefused)
+		require.ErrorContains(s, err, "two machines must not have one name")
+		require.ErrorContains(s, err, "zamok remove "+a.ID)
+		twin.Kill()
+
+		// A newcomer that never catches up is a change that is under way.
+		for range 2 * joinTimeout {
+			leader.MustPropose(nil)
+		}
+		stuck := s.AddNode("n9", "n9")
+		stuck.StartProcess(asJoiner(cluster))
+		require.NoError(s, stuck.AwaitOpen(s.Within(electionTimeMax)))
+		s.Network.Cut(leader.Host, stuck.Host)
+		s.Network.Cut(stuck.Host, leader.Host)
+		err = leader.Running().Join(s.Within(electionTimeMax), stuck.Peer())
+		require.ErrorIs(s, err, raftnode.ErrNotYet, "who does not answer is not added")
+		s.Network.HealAll()
+		stuck.Disk.Stall()
+		require.Error(s, leader.Running().Join(s.Within(time.Second), stuck.Peer()))
+		a.Kill()
+		fresh := startWiped(s, a, cluster)
+		time.Sleep(40 * time.Second)
+		err = leader.Running().Join(s.Within(electionTimeMax), fresh.Peer())
+		require.ErrorIs(s, err, raftnode.ErrNotYet)
+		require.ErrorContains(s, err, "n9 is being caught up")
+		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), "n9"))
+		stuck.Kill()
+
+		joinUntil(s, fresh, time.Minute)
+		requireAllHeld(s, s.Leader(), nil)
+
+		// In a cluster of two a replacement would leave one, whose disk would be the only copy.
+		leader = s.Leader()
+		other := b
+		if leader == b {
+			other = fresh
+		}
+		for _, n := range s.Others(leader) {
+			if n != other {
+				require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), n.ID))
+			}
+		}
+		other.Kill()
+		_ = startWiped(s, other, cluster)
+		time.Sleep(40 * time.Second)
+		for _, n := range s.Leaders() {
+			s.Fatalf("%s leads alone", n.ID)
+		}
+	})
+}
+
+// A leader ends after each step of a replacement, and the next one goes on from there.
+func TestReplacementContinuesUnderNewLeader(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"RemoveServer", "AddNonvoter", "AddVoter"} {
+		for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {
+			Run(t, Config{Nodes: 5, Disks: OnDisk}, func(s *Sim) {
+				leader := s.Start()
+				time.Sleep(3 * time.Second)
+				tokens := acquireFifty(s, leader)
+				old := s.Others(leader)[0]
+				old.Kill()
+				fresh := startWiped(s, old, clusterID(leader))
+				time.Sleep(31 * time.Second)
+				go func() { _ = leader.Running().Join(s.Within(electionTimeMax), fresh.Peer()) }()
+				s.Await(electionTimeMax, step, func() bool { return s.Trace.Has(leader.ID, "updating configuration", "command="+step) })
+				time.Sleep(after)
+				leader.Kill()
+				s.LeaderOtherThan(leader)
+				joinUntil(s, fresh, 2*time.Minute)
+				leader.Restart()
+				require.Len(s, voters(s.Leader()), 5, "%s, %v after", step, after)
+				requireAllHeld(s, s.Leader(), tokens)
+			})
+		}
+	}
+}
+
+// A node that was given both flags founds a cluster when all hold nothing, and is taken in when somebody
+// holds data.
+func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+		both := func(c *raftnode.Config) { c.Join = true }
+		for _, n := range s.InitialMembers() {
+			n.StartProcess(both)
+		}
+		for _, n := range s.InitialMembers() {
+			require.NoError(s, n.AwaitOpen(s.Within(electionTimeMax)))
+		}
+		leader := s.Leader()
+		time.Sleep(3 * time.Second)
+		tokens := acquireFifty(s, leader)
+		lost := s.Others(leader)[0]
+		lost.Kill()
+		fresh := s.Replace(lost, lost.ID, store.ID{})
+		fresh.StartProcess(both)
+		require.NoError(s, fresh.AwaitOpen(s.Within(electionTimeMax)))
+		joinUntil(s, fresh, time.Minute)
+		requireAllHeld(s, leader, tokens)
+
+		// While those who hold data are down, it begins nothing.
+		for _, n := range s.Members() {
+			n.Kill()
+		}
+		empty := s.Replace(fresh, fresh.ID, store.ID{})
+		empty.StartProcess(both)
+		require.ErrorContains(s, empty.AwaitOpen(s.Within(time.Minute)), "still starting")
+		empty.Kill()
+		for _, n := range s.Others(empty) {
+			n.Restart()
+		}
+		requireAllHeld(s, s.Leader(), tokens)
+	})
+}
+
+func TestServerIDsIncludeIncarnations(t *testing.T) {
+	t.Parallel()
+	Run(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		leader.MustPropose(nil)
+		var names []string
+		for _, server := range leader.Running().Servers() {
+			names = append(names, server.ID)
+		}
+		assert.Equal(s, []string{"n1", "n2", "n3"}, names, "people see names")
+		assert.Equal(s, leader.ID, leader.Status().Leader)
+		time.Sleep(3 * time.Second)
+		leader.Running().View(func(m *fsm.Machine) {
+			for i := range 3 {
+				record, known := m.Member(fmt.Sprint("n", i+1))
+				assert.True(s, known)
+				assert.NotZero(s, record.Incarnation)
+			}
+		})
+	})
+}

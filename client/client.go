@@ -57,7 +57,7 @@ type Config struct {
 
 	// The following belong to the session, with which all locks of the client live and die.
 
-	// TTL is how long locks outlive a client that fell silent; 0 = 10 s. See docs/leases.md.
+	// TTL is how long locks outlive a client that fell silent; 0 = 10 s. See docs/guide/ttl.md.
 	TTL time.Duration
 	// Label and Metadata tell people who this is: up to 256 and 4096 bytes.
 	Label    string

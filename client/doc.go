@@ -62,7 +62,7 @@
 // A lock can't stop a process that does not look. Between a look at Err and the write that it guards, the
 // process may be paused for any time, and a clock of a virtual machine may stand still. That is what
 // [Lock.Token] is for: a number that rises with each exclusive grant of a lock, which storage can check
-// (package fence, and docs/leases.md). Shared locks and permits may share a token, which orders grants but
+// (package fence, and docs/guide/fencing.md). Shared locks and permits may share a token, which orders grants but
 // does not name one: for those ask [Client.Check].
 //
 // Without a majority of its nodes the cluster grants and releases nothing. Holders go on until their own

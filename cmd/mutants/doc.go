@@ -13,7 +13,7 @@
 //	+++ b/fsm/grant.go
 //	@@ -41,7 +41,7 @@ …
 //
-// A further line, "# name: …", is for bugs that are spoken of: those of the table in jepsen/README.md,
+// A further line, "# name: …", is for bugs that are spoken of: those of the table in docs/testing.md,
 // which -known makes.
 //
 // The patch is applied to copies of the files, which go test -overlay puts in the place of the

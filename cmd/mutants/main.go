@@ -14,7 +14,7 @@ import (
 
 func main() {
 	runPattern := flag.String("run", ".", "only mutants whose name matches, such as fsm/lifo")
-	known := flag.Bool("known", false, "only mutants that are known by a name, and their table for jepsen/README.md")
+	known := flag.Bool("known", false, "only mutants that are known by a name, and their table for docs/testing.md")
 	parallel := flag.Int("parallel", 2, "mutants at the same time")
 	timeout := flag.Duration("timeout", time.Minute, "time for the tests of one mutant; one that never ends counts as failed")
 	flag.Parse()

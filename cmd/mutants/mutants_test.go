@@ -31,7 +31,7 @@ func TestReadmeTableIsComplete(t *testing.T) {
 	require.NoError(t, err)
 	mutants, err := findMutants(root, regexp.MustCompile("."))
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "jepsen", "README.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "testing.md"))
 	require.NoError(t, err)
 	listed := 0
 	for _, m := range mutants {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// writeTable writes the mutants that have a name of their own as rows of jepsen/README.md: what catches each, and
+// writeTable writes the mutants that have a name of their own as rows of docs/testing.md: what catches each, and
 // how fast, with all that it takes to build the test.
 func writeTable(w io.Writer, mutants []mutant, verdicts []verdict) {
 	for i, m := range mutants {

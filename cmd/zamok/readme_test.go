@@ -38,7 +38,7 @@ func readmeBlocks(t *testing.T, language string) []string {
 
 // What README says in its blocks for a shell is typed, block by block, as somebody would who has just made
 // a checkout. Only the ports are others, and "make" is asked whether it could: `make demo` has a test of its
-// own beside its program, and `make test` is what runs this.
+// own beside its program.
 func TestREADME(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles twice: run it without -short")
@@ -46,7 +46,6 @@ func TestREADME(t *testing.T) {
 	t.Parallel()
 	expected := map[string]string{ // what is to be seen after a block that has such a line
 		"make demo":         "bin/demo",
-		"make test":         "go test",
 		"go build":          "zamok is ready",
 		"./zamok lock":      "held by 1",
 		"./zamok server":    "held by a majority",

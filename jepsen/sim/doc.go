@@ -90,7 +90,7 @@
 //	served*_test.go    what single clients see
 //	check_test.go      that the checkers find what they are for
 //
-// Planted bugs for these are in testdata/mutants; what real ones were found is in docs/found.md.
+// Planted bugs for these are in testdata/mutants; what real ones were found is in docs/testing.md.
 //
 // # In a bubble
 //

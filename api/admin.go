@@ -89,7 +89,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 		member := &zamokpb.Member{
 			Id: server.ID, Client: said.Client, Peer: server.Peer, Http: said.HTTP, Version: said.Version,
 			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
-			FreeBytes: known(said.FreeBytes), DiskLow: said.FreeBytes < said.FreeMark,
+			FreeBytes: known(said.FreeBytes), DiskLow: said.FreeBytes < said.LowSpaceThreshold,
 		}
 		if contact, other := contacts[server.ID]; other {
 			member.LastHeard = new(int64(contact.Ago))

@@ -110,7 +110,7 @@ func untilItWaits(t testing.TB) (context.Context, *slog.Logger) {
 	ctx, cancel := context.WithCancel(soon(t))
 	t.Cleanup(cancel)
 	return ctx, slog.New(slog.NewTextHandler(writer(func(line []byte) {
-		if bytes.Contains(line, []byte("msg=waiting")) {
+		if bytes.Contains(line, []byte("msg=\"waiting for the initial members")) {
 			cancel()
 		}
 	}), nil))

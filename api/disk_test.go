@@ -124,7 +124,7 @@ func TestOneFullDiskStopsNothing(t *testing.T) {
 		comes("it is announced", func() (announced bool) {
 			c.leader().Raft().View(func(m *fsm.Machine) {
 				member, _ := m.Member(n.cfg.ID)
-				announced = member.FreeBytes < member.FreeMark
+				announced = member.FreeBytes < member.LowSpaceThreshold
 			})
 			return announced
 		})

@@ -72,7 +72,7 @@ func statusOf(code zamokpb.Code) grpcStatus {
 func codeOf(code fsm.Code) zamokpb.Code {
 	switch code {
 	case fsm.OK, fsm.Invalid, fsm.NoSession, fsm.WrongSecret, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits,
-		fsm.OtherKind, fsm.LimitExceeded, fsm.NotHeld, fsm.TicketEnded:
+		fsm.LockKindMismatch, fsm.LimitExceeded, fsm.NotHeld, fsm.TicketEnded:
 		return zamokpb.Code(code) // they have the same numbers
 	case fsm.Superseded:
 		return zamokpb.Code_CODE_SUPERSEDED
@@ -134,7 +134,7 @@ func messageFor(r *fsm.Result) string {
 		return "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again"
 	case fsm.OwnerWaits:
 		return "not acquired: its owner waits for something else already"
-	case fsm.OtherKind:
+	case fsm.LockKindMismatch:
 		if r.Detail.Limit == 0 {
 			return fmt.Sprintf("not acquired: %q is in use as a mutex", field)
 		}

@@ -97,7 +97,7 @@ func (r *history) applied(a fsm.Applied) {
 	r.index = a.Stamp.Index
 	for _, e := range a.Events {
 		switch e.Kind {
-		case fsm.EvGranted, fsm.EvRefused, fsm.EvLost, fsm.EvReleased, fsm.EvDowngraded, fsm.EvEnded:
+		case fsm.EvGranted, fsm.EvRefused, fsm.EvLost, fsm.EvReleased, fsm.EvDowngraded, fsm.EvSessionEnded:
 			r.add(event{
 				index: e.Index, ref: e.TicketRef, token: e.Token, text: e.Text, label: e.Label, items: e.Items,
 				kind: e.Kind, reason: e.Reason,
@@ -288,7 +288,7 @@ func (w *watch) skip(f found) found {
 // under tells whether the event is of a lock under the prefix. The end of a session has no name, so it is under
 // the empty prefix only.
 func (e *event) under(prefix string) bool {
-	if e.kind == fsm.EvEnded {
+	if e.kind == fsm.EvSessionEnded {
 		return prefix == ""
 	}
 	for _, it := range e.items {

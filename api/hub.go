@@ -140,13 +140,13 @@ func (h *hub) event(m *fsm.Machine, e *fsm.Event) {
 	switch e.Kind {
 	case fsm.EvAttached:
 		h.attach(m, e)
-	case fsm.EvEnded:
+	case fsm.EvSessionEnded:
 		h.cancelDisconnect(e.Session)
 		if o := h.attached[e.Session]; o != nil {
 			o.enqueue(message{kind: messageSessionEnded, state: fsm.TicketState{Reason: e.Reason}, text: e.Text})
 			h.end(o, nil)
 		}
-	case fsm.EvQueueMoved:
+	case fsm.EvQueueChanged:
 		if h.positions.queueMoved(e.Text) {
 			signal(h.positionWake)
 		}

@@ -127,7 +127,7 @@ func (t *tally) count(e *fsm.Event, now clock.Time) {
 		t.held(e, now)
 	case fsm.EvReleased:
 		t.held(e, now)
-	case fsm.EvEnded:
+	case fsm.EvSessionEnded:
 		tell(t.to.SessionEnded)
 	}
 }

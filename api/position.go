@@ -241,7 +241,7 @@ func (t *reporter) lock(name string) {
 		a := t.positions.asked[ref]
 		switch {
 		case a == nil:
-		case a.names == nil || t.machine.WaitsFor(ref) == name:
+		case a.names == nil || t.machine.BlockedLock(ref) == name:
 			t.position(a, ref, name, ahead)
 		case ahead == 0: // this lock is open to it: it waits for another one now
 			t.ticket(ref)
@@ -303,7 +303,7 @@ func (t *reporter) position(a *positionRequest, ref fsm.TicketRef, name string, 
 // blockersOf names what a lock is closed by: a delay, and its first holders.
 func blockersOf(m *fsm.Machine, name string) []*zamokpb.Blocker {
 	var all []fsm.Blocker
-	if closed, is := m.Closed(name); is {
+	if closed, is := m.ClosedBy(name); is {
 		all = append(all, closed)
 	}
 	for ref := range m.Holders(name) {

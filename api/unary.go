@@ -257,7 +257,7 @@ func (s *Server) ownedBy(id session.ID, secret session.Hash) (found, mine bool) 
 
 // roomFor refuses another session while there is little disk.
 func (s *Server) roomFor(secret session.Hash) *failure {
-	return s.room(func(m *fsm.Machine) (there bool) { _, there = m.SessionOf(secret); return there })
+	return s.room(func(m *fsm.Machine) (there bool) { _, there = m.SessionBySecret(secret); return there })
 }
 
 // roomForTicket refuses another acquisition while there is little disk.

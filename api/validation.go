@@ -46,7 +46,9 @@ func checkSent(sent []byte) *failure {
 // session that renews each third has 0.6 left: below four most failovers would end it, and from six on few.
 const ttlTimeouts = 4
 
-func ttlMin(timeout time.Duration) clock.Span { return max(ttlTimeouts*clock.Of(timeout), fsm.TTLMin) }
+func ttlMin(timeout time.Duration) clock.Span {
+	return max(ttlTimeouts*clock.FromDuration(timeout), fsm.TTLMin)
+}
 
 // openCommand checks what opens a session.
 func openCommand(secret session.Hash, identity string, p *zamokpb.SessionSettings, timeout time.Duration) (*fsm.OpenSession, *failure) {

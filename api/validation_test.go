@@ -197,7 +197,7 @@ func TestNumbersAreTheMachines(t *testing.T) {
 		fsm.Invalid: zamokpb.Code_CODE_INVALID, fsm.NoSession: zamokpb.Code_CODE_NO_SESSION,
 		fsm.WrongSecret: zamokpb.Code_CODE_WRONG_SECRET, fsm.NotAcquired: zamokpb.Code_CODE_NOT_ACQUIRED,
 		fsm.Deadlock: zamokpb.Code_CODE_DEADLOCK, fsm.OwnerWaits: zamokpb.Code_CODE_OWNER_WAITS,
-		fsm.OtherKind: zamokpb.Code_CODE_KIND_MISMATCH, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT_EXCEEDED,
+		fsm.LockKindMismatch: zamokpb.Code_CODE_KIND_MISMATCH, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT_EXCEEDED,
 		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.TicketEnded: zamokpb.Code_CODE_TICKET_ENDED,
 	} {
 		assert.Equal(t, pb, codeOf(code))

@@ -114,7 +114,7 @@ func eventKind(e *event) zamokpb.EventKind {
 		return zamokpb.EventKind_EVENT_RELEASED
 	case fsm.EvDowngraded:
 		return zamokpb.EventKind_EVENT_DOWNGRADED
-	case fsm.EvEnded:
+	case fsm.EvSessionEnded:
 		return zamokpb.EventKind_EVENT_ENDED
 	}
 	return zamokpb.EventKind_EVENT_UNSPECIFIED

@@ -22,7 +22,7 @@ func entry(r *history, index uint64, names ...string) {
 	for _, name := range names {
 		a.Events = append(a.Events, fsm.Event{
 			Index: index, Kind: fsm.EvGranted, Token: index, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
-		}, fsm.Event{Index: index, Kind: fsm.EvQueueMoved, Text: name})
+		}, fsm.Event{Index: index, Kind: fsm.EvQueueChanged, Text: name})
 	}
 	r.applied(a)
 }
@@ -97,11 +97,11 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Reason: fsm.Evicted, Text: "enough",
 		Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}},
 	}, {
-		Index: 3, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.Evicted, Text: "enough", Label: "till",
+		Index: 3, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.Evicted, Text: "enough", Label: "till",
 	}}})
 	for _, reason := range []fsm.Reason{fsm.Closed, fsm.Expired, fsm.Disconnected} {
 		r.applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(reason)}, Events: []fsm.Event{{
-			Index: 10 + uint64(reason), Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: reason,
+			Index: 10 + uint64(reason), Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: reason,
 		}}})
 	}
 	next := func() *zamokpb.WatchFrame {

@@ -308,7 +308,7 @@ func reasonError(reason zamokpb.Reason, text string) error {
 	return e
 }
 
-// reasonText is a reason for people: "held out".
+// reasonText is a reason for people: "max hold exceeded".
 func reasonText(reason zamokpb.Reason) string {
 	if reason == zamokpb.Reason_REASON_UNSPECIFIED {
 		return ""

@@ -75,7 +75,7 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 			b.pass(c.age)
 			b.says() // a renewal that nobody answers
 			st := state(1, granted, 0)
-			st.HoldUntil = int64(b.time.Add(clock.Of(hold)))
+			st.HoldUntil = int64(b.time.Add(clock.FromDuration(hold)))
 			b.push(st)
 			l := b.hand(one)
 			if !c.asks {

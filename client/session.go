@@ -74,7 +74,7 @@ func newSession(c *Client) *session {
 	s := &session{
 		c: c, secret: make([]byte, 16),
 		kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		ttl: clock.Of(c.cfg.TTL), nextTicket: 1,
+		ttl: clock.FromDuration(c.cfg.TTL), nextTicket: 1,
 		tickets: make(map[uint64]*ticket), answered: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
 		deadlineUnset: make(map[*ticket]struct{}),
 	}

@@ -243,7 +243,7 @@ func (t *ticket) setHoldDeadline() {
 func (t *ticket) mayHandOver(now clock.Instant) bool {
 	s := t.s
 	t.setHoldDeadline()
-	most := clock.Of(t.request.maxHold)
+	most := clock.FromDuration(t.request.maxHold)
 	most -= clock.Margin(most)
 	left, fresh := now.Until(t.holdEnd), s.confirmed.Reached(t.grantedAt)
 	switch {

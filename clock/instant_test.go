@@ -13,33 +13,33 @@ import (
 	"zamok/clock"
 )
 
-// at makes an Instant of two readings in seconds.
-func at(mono, boot clock.Span) clock.Instant {
+// instantAt makes an Instant of two readings in seconds.
+func instantAt(mono, boot clock.Span) clock.Instant {
 	return clock.DecodeInstant(uint64(mono*clock.Second), uint64(boot*clock.Second))
 }
 
-func TestAnInstantGivesTheMorePessimisticAnswerOfTwoClocks(t *testing.T) {
+func TestInstantUsesMorePessimisticClock(t *testing.T) {
 	for _, c := range []struct {
-		what          string
+		name          string
 		now, deadline clock.Instant
 		left          clock.Span
 		reached       bool
 	}{
-		{"both clocks are before it", at(10, 10), at(15, 15), 5 * clock.Second, false},
-		{"both have come to it", at(15, 15), at(15, 15), 0, true},
-		{"the machine slept past it", at(11, 40), at(15, 15), -25 * clock.Second, true},
-		{"the machine slept, but not long enough", at(11, 13), at(15, 15), 2 * clock.Second, false},
-		{"only the monotonic clock is past it", at(16, 14), at(15, 15), -clock.Second, true},
+		{"both clocks are before it", instantAt(10, 10), instantAt(15, 15), 5 * clock.Second, false},
+		{"both have come to it", instantAt(15, 15), instantAt(15, 15), 0, true},
+		{"the machine slept past it", instantAt(11, 40), instantAt(15, 15), -25 * clock.Second, true},
+		{"the machine slept, but not long enough", instantAt(11, 13), instantAt(15, 15), 2 * clock.Second, false},
+		{"only the monotonic clock is past it", instantAt(16, 14), instantAt(15, 15), -clock.Second, true},
 	} {
-		assert.Equal(t, c.left, c.now.Until(c.deadline), c.what)
-		assert.Equal(t, c.reached, c.now.Reached(c.deadline), c.what)
-		assert.Equal(t, -c.left, c.now.Since(c.deadline), c.what)
+		assert.Equal(t, c.left, c.now.Until(c.deadline), c.name)
+		assert.Equal(t, c.reached, c.now.Reached(c.deadline), c.name)
+		assert.Equal(t, -c.left, c.now.Since(c.deadline), c.name)
 	}
 }
 
 // A machine that sleeps through its lease finds it over at the first look after
 // waking, though the clock that Go's timers run on says that no time has passed.
-func TestASuspendedMachineReachesItsDeadline(t *testing.T) {
+func TestSuspendedMachineReachesDeadline(t *testing.T) {
 	var src clock.Manual
 	start := src.Now()
 	deadline := start.Add(10 * clock.Second)
@@ -54,14 +54,14 @@ func TestASuspendedMachineReachesItsDeadline(t *testing.T) {
 }
 
 func TestInstantsOfOneSourceAreOrdered(t *testing.T) {
-	assert.True(t, at(2, 3).After(at(2, 2)))
-	assert.True(t, at(3, 2).After(at(2, 2)))
-	assert.False(t, at(2, 2).After(at(2, 2)))
-	assert.False(t, at(2, 2).After(at(3, 3)))
+	assert.True(t, instantAt(2, 3).After(instantAt(2, 2)))
+	assert.True(t, instantAt(3, 2).After(instantAt(2, 2)))
+	assert.False(t, instantAt(2, 2).After(instantAt(2, 2)))
+	assert.False(t, instantAt(2, 2).After(instantAt(3, 3)))
 	// Two scales: no order, in either direction.
-	assert.False(t, at(1, 9).After(at(5, 5)))
-	assert.False(t, at(5, 5).After(at(1, 9)))
-	assert.Equal(t, at(5, 9), at(1, 9).Later(at(5, 5)))
+	assert.False(t, instantAt(1, 9).After(instantAt(5, 5)))
+	assert.False(t, instantAt(5, 5).After(instantAt(1, 9)))
+	assert.Equal(t, instantAt(5, 9), instantAt(1, 9).Later(instantAt(5, 5)))
 }
 
 // C5 and C8 for any two numbers, those no source would show included.
@@ -92,7 +92,7 @@ func anyInstant() *rapid.Generator[clock.Instant] {
 	})
 }
 
-func TestTheZeroInstantIsTheEarliest(t *testing.T) {
+func TestZeroInstantIsEarliest(t *testing.T) {
 	var lost clock.Instant
 	for _, src := range []clock.Source{clock.System(), clock.Runtime(), new(clock.Manual)} {
 		assert.False(t, lost.After(src.Now()), "%T", src)
@@ -101,19 +101,19 @@ func TestTheZeroInstantIsTheEarliest(t *testing.T) {
 
 // The real clocks of this machine run, never go back, and are not ahead of what
 // the standard library measures meanwhile.
-func TestRealClocksRun(t *testing.T) {
-	const enough = 2 * clock.Millisecond
+func TestRealClocksAdvance(t *testing.T) {
+	const duration = 2 * clock.Millisecond
 	for _, src := range []clock.Source{clock.System(), clock.Runtime()} {
 		began := time.Now()
 		start := src.Now()
-		for seen := start; seen.Since(start) < enough; {
+		for seen := start; seen.Since(start) < duration; {
 			next := src.Now()
 			require.False(t, seen.After(next), "%T went back from %v to %v", src, seen, next)
 			seen = next
 		}
-		witnessed := clock.Of(time.Since(began))
+		elapsed := clock.FromDuration(time.Since(began))
 		// The witness began earlier and ended later; half allows for its rate.
-		assert.GreaterOrEqual(t, witnessed, enough/2, "%T runs ahead", src)
+		assert.GreaterOrEqual(t, elapsed, duration/2, "%T runs ahead", src)
 	}
 }
 
@@ -127,14 +127,14 @@ func TestRuntimeRunsInVirtualTime(t *testing.T) {
 	})
 }
 
-func TestManualMovesOnlyWhenTold(t *testing.T) {
+func TestManualAdvancesOnlyExplicitly(t *testing.T) {
 	var src clock.Manual
 	assert.Equal(t, clock.Instant{}, src.Now())
 	src.Set(4*clock.Second, 9*clock.Second)
-	assert.Equal(t, at(4, 9), src.Now())
+	assert.Equal(t, instantAt(4, 9), src.Now())
 	src.Advance(clock.Second)
 	src.Suspend(clock.Second)
-	assert.Equal(t, at(5, 11), src.Now())
+	assert.Equal(t, instantAt(5, 11), src.Now())
 	src.Advance(math.MaxInt64)
-	assert.False(t, at(5, 11).After(src.Now()), "the scale has an end, and no way round it")
+	assert.False(t, instantAt(5, 11).After(src.Now()), "the scale has an end, and no way round it")
 }

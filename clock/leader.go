@@ -16,10 +16,10 @@ type Leader struct {
 	src   Source
 	epoch uint64
 
-	mu   sync.Mutex
-	last Span // What the monotonic clock showed at the latest reading. Guarded by mu.
-	now  Time // C1: never falls, never faster than the monotonic clock. Guarded by mu.
-	cut  Span // Guarded by mu.
+	mu        sync.Mutex
+	lastRead  Span // What the monotonic clock showed at the latest reading. Guarded by mu.
+	now       Time // C1: never falls, never faster than the monotonic clock. Guarded by mu.
+	discarded Span // Guarded by mu.
 }
 
 // StartLeader starts the clock of an epoch at the machine's time base. Call it
@@ -27,7 +27,7 @@ type Leader struct {
 // had then, and after the process's previous epoch has stopped: the proof in
 // the package comment stands on both.
 func StartLeader(src Source, epoch uint64, base Time) *Leader {
-	return &Leader{src: src, epoch: epoch, last: src.Now().mono, now: base}
+	return &Leader{src: src, epoch: epoch, lastRead: src.Now().mono, now: base}
 }
 
 // Read is a step of the clock, not a look at it: it adds what has passed since
@@ -42,21 +42,21 @@ func (l *Leader) Read() Reading {
 	defer l.mu.Unlock()
 	// The source is read under the mutex, so that readings leave in the order
 	// of what they show.
-	seen := l.src.Now().mono
-	passed := Span(subSaturated(int64(seen), int64(l.last)))
-	if passed > 0 {
-		l.last = seen
-		step := min(passed, StepMax)
+	reading := l.src.Now().mono
+	elapsed := Span(subSaturated(int64(reading), int64(l.lastRead)))
+	if elapsed > 0 {
+		l.lastRead = reading
+		step := min(elapsed, StepMax)
 		l.now = l.now.Add(step)
-		l.cut = Span(addSaturated(int64(l.cut), int64(passed-step)))
+		l.discarded = Span(addSaturated(int64(l.discarded), int64(elapsed-step)))
 	}
 	return Reading{Epoch: l.epoch, Now: l.now}
 }
 
-// Cut is the total of what StepMax has cut off so far: by so much longer live
+// Discarded is the total of what StepMax has cut off so far: by so much longer live
 // the leases of those who have died. It belongs in a metric.
-func (l *Leader) Cut() Span {
+func (l *Leader) Discarded() Span {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.cut
+	return l.discarded
 }

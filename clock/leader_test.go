@@ -14,24 +14,24 @@ import (
 	"zamok/clock"
 )
 
-const anOffice = 40
+const testEpoch = 40
 
-func TestALeadersClockStartsWhereTheMachineStood(t *testing.T) {
+func TestLeaderStartsAtStateMachineTime(t *testing.T) {
 	var src clock.Manual
 	src.Set(1000*clock.Hour, 2000*clock.Hour)
-	leader := clock.StartLeader(&src, anOffice, clock.Time(7*clock.Second))
+	leader := clock.StartLeader(&src, testEpoch, clock.Time(7*clock.Second))
 
-	assert.Equal(t, clock.Reading{Epoch: anOffice, Now: clock.Time(7 * clock.Second)}, leader.Read())
+	assert.Equal(t, clock.Reading{Epoch: testEpoch, Now: clock.Time(7 * clock.Second)}, leader.Read())
 	src.Advance(30 * clock.Millisecond)
 	assert.Equal(t, "7.03s", leader.Read().Now.String())
-	assert.Zero(t, leader.Cut())
+	assert.Zero(t, leader.Discarded())
 }
 
-func TestWhatALeadersClockDoesNotCount(t *testing.T) {
+func TestLeaderDiscardsStallsAndSuspend(t *testing.T) {
 	for _, c := range []struct {
-		what     string
-		happens  func(*clock.Manual)
-		now, cut clock.Span
+		name            string
+		change          func(*clock.Manual)
+		want, discarded clock.Span
 	}{
 		{"nothing", func(*clock.Manual) {}, 0, 0},
 		{"the longest step", func(m *clock.Manual) { m.Advance(clock.StepMax) }, clock.StepMax, 0},
@@ -42,18 +42,18 @@ func TestWhatALeadersClockDoesNotCount(t *testing.T) {
 	} {
 		var src clock.Manual
 		src.Advance(clock.Hour)
-		leader := clock.StartLeader(&src, anOffice, 0)
-		c.happens(&src)
-		assert.Equal(t, clock.Time(c.now), leader.Read().Now, c.what)
-		assert.Equal(t, c.cut, leader.Cut(), c.what)
+		leader := clock.StartLeader(&src, testEpoch, 0)
+		c.change(&src)
+		assert.Equal(t, clock.Time(c.want), leader.Read().Now, c.name)
+		assert.Equal(t, c.discarded, leader.Discarded(), c.name)
 	}
 }
 
 // Time that a clock took back and then showed again must not be counted twice.
-func TestAClockThatWentBackHasToMakeUpForIt(t *testing.T) {
+func TestLeaderAfterClockStepsBack(t *testing.T) {
 	var src clock.Manual
 	src.Advance(clock.Hour)
-	leader := clock.StartLeader(&src, anOffice, 0)
+	leader := clock.StartLeader(&src, testEpoch, 0)
 	for range 10 {
 		src.Advance(-50 * clock.Millisecond)
 		leader.Read()
@@ -66,17 +66,17 @@ func TestAClockThatWentBackHasToMakeUpForIt(t *testing.T) {
 }
 
 // C1, and the account of what was cut, for any schedule of readings.
-func TestReadingsAreMonotoneAndNeverFasterThanTheSource(t *testing.T) {
+func TestReadingsAreMonotonicAndBoundedBySource(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var src clock.Manual
 		src.Advance(clock.Hour)
 		base := clock.Time(rapid.Int64Range(0, int64(clock.Hour)).Draw(t, "base"))
-		leader := clock.StartLeader(&src, anOffice, base)
+		leader := clock.StartLeader(&src, testEpoch, base)
 
 		start := src.Now()
-		highest, before := start, clock.Reading{Epoch: anOffice, Now: base}
-		for _, passed := range rapid.SliceOf(passing()).Draw(t, "passing") {
-			src.Advance(passed)
+		highest, previous := start, clock.Reading{Epoch: testEpoch, Now: base}
+		for _, advance := range rapid.SliceOf(clockAdvance()).Draw(t, "passing") {
+			src.Advance(advance)
 			counted := clock.Span(0)
 			if src.Now().After(highest) {
 				counted = src.Now().Since(highest)
@@ -85,18 +85,18 @@ func TestReadingsAreMonotoneAndNeverFasterThanTheSource(t *testing.T) {
 
 			r := leader.Read()
 
-			require.Equal(t, before.Epoch, r.Epoch)
-			require.Equal(t, min(counted, clock.StepMax), r.Now.Sub(before.Now))
-			require.Equal(t, highest.Since(start), r.Now.Sub(base)+leader.Cut(),
+			require.Equal(t, previous.Epoch, r.Epoch)
+			require.Equal(t, min(counted, clock.StepMax), r.Now.Sub(previous.Now))
+			require.Equal(t, highest.Since(start), r.Now.Sub(base)+leader.Discarded(),
 				"what passed is either counted or cut")
-			before = r
+			previous = r
 		}
 	})
 }
 
-// passing draws what a leader's clock meets between two readings: nothing, the
+// clockAdvance draws what a leader's clock meets between two readings: nothing, the
 // usual tick, both sides of the cap, stalls, and a clock that goes back.
-func passing() *rapid.Generator[clock.Span] {
+func clockAdvance() *rapid.Generator[clock.Span] {
 	return rapid.Custom(func(t *rapid.T) clock.Span {
 		return clock.Span(rapid.OneOf(
 			rapid.Just(int64(0)),
@@ -108,64 +108,64 @@ func passing() *rapid.Generator[clock.Span] {
 	})
 }
 
-func TestALeadersClockStopsAtTheEndOfTheScale(t *testing.T) {
+func TestLeaderSaturates(t *testing.T) {
 	const end = clock.Time(1<<63 - 1)
 	var src clock.Manual
-	leader := clock.StartLeader(&src, anOffice, end-5)
+	leader := clock.StartLeader(&src, testEpoch, end-5)
 	src.Advance(clock.StepMax)
 	assert.Equal(t, end, leader.Read().Now)
 }
 
 // leaderClock is what an entry can be stamped with: a Leader, or a wrong one.
 type leaderClock interface {
-	tick()
-	stamp() clock.Time
+	onTick()
+	now() clock.Time
 }
 
-type stepping struct{ *clock.Leader }
+type steppingClock struct{ *clock.Leader }
 
-func (c stepping) tick()             { c.Read() }
-func (c stepping) stamp() clock.Time { return c.Read().Now }
+func (c steppingClock) onTick()         { c.Read() }
+func (c steppingClock) now() clock.Time { return c.Read().Now }
 
-// lastTick is the plausible mistake: the ticker moves the clock, and a stamp
+// lastTickClock is the plausible mistake: the ticker moves the clock, and a stamp
 // shows where the ticker left it.
-type lastTick struct {
+type lastTickClock struct {
 	*clock.Leader
-	shown clock.Time
+	atTick clock.Time
 }
 
-func (c *lastTick) tick()             { c.shown = c.Read().Now }
-func (c *lastTick) stamp() clock.Time { return c.shown }
+func (c *lastTickClock) onTick()         { c.atTick = c.Read().Now }
+func (c *lastTickClock) now() clock.Time { return c.atTick }
 
-// earliness is by how much a lease ends before its ttl is over: a renewal is
+// leaseShortfall is by how much a lease ends before its ttl is over: a renewal is
 // stamped when sinceTick has passed after a tick, and time goes on in ticks of
 // tickEvery until the clock shows the deadline.
-func earliness(c leaderClock, src *clock.Manual, sinceTick, tickEvery, ttl clock.Span) clock.Span {
-	c.tick()
+func leaseShortfall(c leaderClock, src *clock.Manual, sinceTick, tickEvery, ttl clock.Span) clock.Span {
+	c.onTick()
 	src.Advance(sinceTick)
 	stampedAt := src.Now()
-	deadline := c.stamp().Add(ttl)
+	deadline := c.now().Add(ttl)
 	src.Advance(tickEvery - sinceTick)
-	c.tick()
-	for c.stamp() < deadline {
+	c.onTick()
+	for c.now() < deadline {
 		src.Advance(tickEvery)
-		c.tick()
+		c.onTick()
 	}
 	return max(0, ttl-src.Now().Since(stampedAt))
 }
 
-func TestAStampThatShowsTheLastTickEndsALeaseEarly(t *testing.T) {
+func TestLastTickReadingEndsLeaseEarly(t *testing.T) {
 	const sinceTick, tickEvery, ttl = 95 * clock.Millisecond, 100 * clock.Millisecond, 2 * clock.Second
 	var src clock.Manual
-	ticking := &lastTick{Leader: clock.StartLeader(&src, anOffice, 0)}
-	assert.Equal(t, 95*clock.Millisecond, earliness(ticking, &src, sinceTick, tickEvery, ttl))
-	step := stepping{clock.StartLeader(&src, anOffice, 0)}
-	assert.Zero(t, earliness(step, &src, sinceTick, tickEvery, ttl))
+	ticking := &lastTickClock{Leader: clock.StartLeader(&src, testEpoch, 0)}
+	assert.Equal(t, 95*clock.Millisecond, leaseShortfall(ticking, &src, sinceTick, tickEvery, ttl))
+	step := steppingClock{clock.StartLeader(&src, testEpoch, 0)}
+	assert.Zero(t, leaseShortfall(step, &src, sinceTick, tickEvery, ttl))
 }
 
 // C2: by a reading that is a step no lease ends early, whatever the ticks do,
 // stalls included.
-func TestAReadingThatIsAStepNeverEndsALeaseEarly(t *testing.T) {
+func TestSteppingReadingNeverEndsLeaseEarly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		span := func(least, most clock.Span, name string) clock.Span {
 			return clock.Span(rapid.Int64Range(int64(least), int64(most)).Draw(t, name))
@@ -174,16 +174,16 @@ func TestAReadingThatIsAStepNeverEndsALeaseEarly(t *testing.T) {
 		sinceTick := span(0, tickEvery, "since tick")
 		ttl := span(clock.Millisecond, 5*clock.Second, "ttl")
 		var src clock.Manual
-		leader := stepping{clock.StartLeader(&src, anOffice, 0)}
-		require.Zero(t, earliness(leader, &src, sinceTick, tickEvery, ttl))
+		leader := steppingClock{clock.StartLeader(&src, testEpoch, 0)}
+		require.Zero(t, leaseShortfall(leader, &src, sinceTick, tickEvery, ttl))
 	})
 }
 
 // The ticker and the goroutine that stamps share one Leader.
-func TestALeaderIsReadByManyAtOnce(t *testing.T) {
+func TestLeaderConcurrentReads(t *testing.T) {
 	const readers, readings = 8, 500
 	var src clock.Manual
-	leader := clock.StartLeader(&src, anOffice, 0)
+	leader := clock.StartLeader(&src, testEpoch, 0)
 
 	backward := make(chan string, readers)
 	var reading sync.WaitGroup
@@ -199,7 +199,7 @@ func TestALeaderIsReadByManyAtOnce(t *testing.T) {
 					return
 				}
 				before = r
-				leader.Cut()
+				leader.Discarded()
 			}
 		})
 	}
@@ -209,13 +209,13 @@ func TestALeaderIsReadByManyAtOnce(t *testing.T) {
 		t.Error("a reading did not rise:", what)
 	}
 	passed := src.Now().Since(clock.Instant{})
-	assert.Equal(t, passed, clock.Span(leader.Read().Now)+leader.Cut())
+	assert.Equal(t, passed, clock.Span(leader.Read().Now)+leader.Discarded())
 }
 
 // In virtual time, as an epoch runs it: a ticker, and entries at any moment.
-func TestALeadersClockInVirtualTime(t *testing.T) {
+func TestLeaderInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		leader := clock.StartLeader(clock.Runtime(), anOffice, 0)
+		leader := clock.StartLeader(clock.Runtime(), testEpoch, 0)
 		done := make(chan struct{})
 		var ticking sync.WaitGroup
 		ticking.Go(func() {
@@ -232,12 +232,12 @@ func TestALeadersClockInVirtualTime(t *testing.T) {
 		})
 		time.Sleep(10*time.Second + 17*time.Millisecond)
 		assert.Equal(t, "10.017s", leader.Read().Now.String())
-		assert.Zero(t, leader.Cut())
+		assert.Zero(t, leader.Discarded())
 		close(done)
 		ticking.Wait()
 
 		time.Sleep(5 * time.Second)
 		assert.Equal(t, "10.117s", leader.Read().Now.String(), "nobody ticked: a stall")
-		assert.Equal(t, "4.9s", leader.Cut().String())
+		assert.Equal(t, "4.9s", leader.Discarded().String())
 	})
 }

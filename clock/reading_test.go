@@ -9,13 +9,13 @@ import (
 	"zamok/clock"
 )
 
-func TestAReadingCountsOnlyInItsOwnOffice(t *testing.T) {
+func TestReadingCountsOnlyInItsOwnEpoch(t *testing.T) {
 	const t5, t7, t9 = clock.Time(5), clock.Time(7), clock.Time(9)
 	for _, c := range []struct {
-		what   string
-		office uint64
-		r      clock.Reading
-		want   clock.Time
+		name  string
+		epoch uint64
+		r     clock.Reading
+		want  clock.Time
 	}{
 		{"its own epoch: time goes on", 40, clock.Reading{Epoch: 40, Now: t9}, t9},
 		{"its own epoch, overtaken on the way", 40, clock.Reading{Epoch: 40, Now: t5}, t7},
@@ -25,7 +25,7 @@ func TestAReadingCountsOnlyInItsOwnOffice(t *testing.T) {
 		{"no epoch is in force and none is claimed", 0, clock.Reading{Now: t9}, t7},
 		{"none is claimed", 40, clock.Reading{Now: t9}, t7},
 	} {
-		assert.Equal(t, c.want, clock.Advance(t7, c.office, c.r), c.what)
+		assert.Equal(t, c.want, clock.Advance(t7, c.epoch, c.r), c.name)
 	}
 }
 

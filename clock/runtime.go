@@ -16,6 +16,6 @@ type runtimeClock struct{ start time.Time }
 func (c runtimeClock) Now() Instant {
 	// time.Since takes the monotonic difference: a wall clock that was set does
 	// not show here.
-	passed := Of(time.Since(c.start))
-	return Instant{mono: passed, boot: passed}
+	elapsed := FromDuration(time.Since(c.start))
+	return Instant{mono: elapsed, boot: elapsed}
 }

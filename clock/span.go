@@ -19,8 +19,8 @@ const (
 	Hour             = 60 * Minute
 )
 
-// Of turns the standard library's duration into a Span.
-func Of(d time.Duration) Span { return Span(d) }
+// FromDuration turns the standard library's duration into a Span.
+func FromDuration(d time.Duration) Span { return Span(d) }
 
 // Duration turns a Span into the standard library's duration.
 func (s Span) Duration() time.Duration { return time.Duration(s) }

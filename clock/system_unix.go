@@ -19,14 +19,14 @@ func System() Source { return systemClock{} }
 
 type systemClock struct{}
 
-// began is where the scale of the clock that stands still begins.
-var began = time.Now()
+// processStart is where the scale of the clock that stands still begins.
+var processStart = time.Now()
 
 func (systemClock) Now() Instant {
 	// The monotonic clock first: a machine suspended between the two looks then
 	// shows a boot clock too far ahead, which is the pessimistic side. It is the
 	// runtime's, which is read without a system call.
-	mono := Of(time.Since(began))
+	mono := FromDuration(time.Since(processStart))
 	return Instant{mono: mono, boot: readBootClock()}
 }
 

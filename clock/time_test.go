@@ -13,16 +13,16 @@ import (
 	"zamok/clock"
 )
 
-func TestSpanIsADurationOfAnotherName(t *testing.T) {
-	assert.Equal(t, 90*clock.Second, clock.Of(90*time.Second))
+func TestSpanConvertsToDuration(t *testing.T) {
+	assert.Equal(t, 90*clock.Second, clock.FromDuration(90*time.Second))
 	assert.Equal(t, 250*time.Microsecond, (250 * clock.Microsecond).Duration())
 	assert.Equal(t, "1m12.5s", (72*clock.Second + 500*clock.Millisecond).String())
-	assert.Equal(t, clock.Of(time.Hour), clock.Hour)
-	assert.Equal(t, clock.Of(time.Minute), clock.Minute)
-	assert.Equal(t, clock.Of(time.Nanosecond), clock.Nanosecond)
+	assert.Equal(t, clock.FromDuration(time.Hour), clock.Hour)
+	assert.Equal(t, clock.FromDuration(time.Minute), clock.Minute)
+	assert.Equal(t, clock.FromDuration(time.Nanosecond), clock.Nanosecond)
 }
 
-func TestTimeCountsFromTheBirthOfTheCluster(t *testing.T) {
+func TestTimeArithmetic(t *testing.T) {
 	at := clock.Time(0).Add(12*clock.Second + 500*clock.Millisecond)
 	assert.Equal(t, "12.5s", at.String())
 	assert.Equal(t, clock.Second, at.Add(clock.Second).Sub(at))
@@ -31,13 +31,13 @@ func TestTimeCountsFromTheBirthOfTheCluster(t *testing.T) {
 
 // C8, against arithmetic that has no ends: the result is the true one, or the
 // end of the scale that lies nearest to it.
-func TestTimeStopsAtTheEndsOfTheScale(t *testing.T) {
+func TestTimeSaturates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := anyInt64().Draw(t, "a"), anyInt64().Draw(t, "b")
 		sum := new(big.Int).Add(big.NewInt(a), big.NewInt(b))
 		difference := new(big.Int).Sub(big.NewInt(a), big.NewInt(b))
-		require.Equal(t, nearest(sum), int64(clock.Time(a).Add(clock.Span(b))))
-		require.Equal(t, nearest(difference), int64(clock.Time(a).Sub(clock.Time(b))))
+		require.Equal(t, saturate(sum), int64(clock.Time(a).Add(clock.Span(b))))
+		require.Equal(t, saturate(difference), int64(clock.Time(a).Sub(clock.Time(b))))
 	})
 }
 
@@ -51,7 +51,7 @@ func anyInt64() *rapid.Generator[int64] {
 	)
 }
 
-func nearest(x *big.Int) int64 {
+func saturate(x *big.Int) int64 {
 	switch {
 	case x.IsInt64():
 		return x.Int64()

@@ -10,17 +10,17 @@ import (
 	"zamok/session"
 )
 
-// benchBed is a machine with this many sessions, and entries of acquire+drop pairs that go round
+// benchHarness is a machine with this many sessions, and entries of acquire+drop pairs that go round
 // them.
-type benchBed struct {
+type benchHarness struct {
 	m        *Machine
 	sessions []session.ID
 	ticket   []uint64
 	next     int
 }
 
-func newBenchBed(tb testing.TB, sessions int) *benchBed {
-	b := &benchBed{m: New(), ticket: make([]uint64, sessions)}
+func newBenchHarness(tb testing.TB, sessions int) *benchHarness {
+	b := &benchHarness{m: New(), ticket: make([]uint64, sessions)}
 	b.apply(tb, &LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: 1})
 	for i := range sessions {
 		var hash session.Hash
@@ -31,7 +31,7 @@ func newBenchBed(tb testing.TB, sessions int) *benchBed {
 	return b
 }
 
-func (b *benchBed) apply(tb testing.TB, commands ...Command) Applied {
+func (b *benchHarness) apply(tb testing.TB, commands ...Command) Applied {
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}, Commands: commands}
 	a, err := b.m.Apply(1, e.Append(nil))
 	require.NoError(tb, err)
@@ -39,7 +39,7 @@ func (b *benchBed) apply(tb testing.TB, commands ...Command) Applied {
 }
 
 // acquire asks for a lock with the next session's next ticket.
-func (b *benchBed) acquire(name string) *Acquire {
+func (b *benchHarness) acquire(name string) *Acquire {
 	i := b.next % len(b.sessions)
 	b.next++
 	b.ticket[i]++
@@ -54,14 +54,14 @@ func (b *benchBed) acquire(name string) *Acquire {
 func BenchmarkPairs(bench *testing.B) {
 	for _, held := range []int{0, 1_000, 100_000, 1_000_000} {
 		bench.Run(fmt.Sprintf("held=%d", held), func(bench *testing.B) {
-			b := newBenchBed(bench, 1000)
-			b.hold(bench, held)
+			b := newBenchHarness(bench, 1000)
+			b.holdLocks(bench, held)
 			bench.ReportAllocs()
 			var entry []byte
 			for i := 0; bench.Loop(); i++ {
 				if i%pairsPerEntry == 0 {
 					bench.StopTimer()
-					entry = b.pairs(entry[:0], i)
+					entry = b.encodePairs(entry[:0], i)
 					bench.StartTimer()
 					a, err := b.m.Apply(1, entry)
 					if err != nil || len(a.Results) != 2*pairsPerEntry || a.Results[0].State != Granted {
@@ -75,8 +75,8 @@ func BenchmarkPairs(bench *testing.B) {
 
 const pairsPerEntry = 128
 
-// pairs encodes an entry of acquire+drop pairs of locks that nobody else wants.
-func (b *benchBed) pairs(entry []byte, first int) []byte {
+// encodePairs encodes an entry of acquire+drop pairs of locks that nobody else wants.
+func (b *benchHarness) encodePairs(entry []byte, first int) []byte {
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}}
 	for i := range pairsPerEntry {
 		a := b.acquire(fmt.Sprintf("account/%011d", (first+i)%1_000_000))
@@ -85,8 +85,8 @@ func (b *benchBed) pairs(entry []byte, first int) []byte {
 	return e.Append(entry)
 }
 
-// hold makes this many locks held, by sessions of their own.
-func (b *benchBed) hold(tb testing.TB, locks int) {
+// holdLocks makes this many locks held, by sessions of their own.
+func (b *benchHarness) holdLocks(tb testing.TB, locks int) {
 	var hash session.Hash
 	hash[31] = 1
 	for first := 0; first < locks; {

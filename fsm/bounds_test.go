@@ -17,8 +17,8 @@ import (
 
 // What one entry may cost all nodes, and what a name or a session may leave behind.
 
-func TestOneAttachASessionAndEntry(t *testing.T) {
-	b := newBed(t)
+func TestOneAttachPerSessionAndEntry(t *testing.T) {
+	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	attach := &Attach{Session: s, Secret: session.Hash{1}}
 	a := b.do(0, attach, attach)
@@ -32,13 +32,13 @@ func TestOneAttachASessionAndEntry(t *testing.T) {
 
 // Sessions with very many tickets attach in one entry: some have events with all tickets, the others are refused and
 // may attach in the next entry.
-func TestWhatAnEntryTellsThoseThatAttach(t *testing.T) {
-	const each = 2 * TicketWindow
-	b := newBed(t)
+func TestAttachedTicketsPerEntryAreBounded(t *testing.T) {
+	const ticketsPerSession = 2 * TicketWindow
+	b := newHarness(t)
 	var attach []Command
-	for i := range byte(AttachedMax/each + 3) {
+	for i := range byte(AttachedMax/ticketsPerSession + 3) {
 		s := b.open(i+1, clock.Hour)
-		for ackedThrough := uint64(0); ackedThrough < each; ackedThrough += TicketWindow {
+		for ackedThrough := uint64(0); ackedThrough < ticketsPerSession; ackedThrough += TicketWindow {
 			var shared []Command
 			for ticket := range uint64(TicketWindow) {
 				shared = append(shared, &Acquire{
@@ -50,27 +50,27 @@ func TestWhatAnEntryTellsThoseThatAttach(t *testing.T) {
 		}
 		attach = append(attach, &Attach{Session: s, Secret: session.Hash{i + 1}})
 	}
-	told := func(a Applied) (tickets int) {
+	ticketsInEvents := func(a Applied) (tickets int) {
 		for _, e := range a.Events {
 			tickets += len(e.Tickets)
 		}
 		return tickets
 	}
 	a := b.do(0, attach...)
-	require.Equal(t, AttachedMax, told(a))
+	require.Equal(t, AttachedMax, ticketsInEvents(a))
 	for i, r := range a.Results {
-		if i < AttachedMax/each {
+		if i < AttachedMax/ticketsPerSession {
 			require.Equal(t, OK, r.Code, i)
 		} else {
 			require.Equal(t, LimitExceeded, r.Code, i)
 		}
 	}
-	require.Equal(t, 3*each, told(b.do(0, attach[AttachedMax/each:]...)), "the next entry has the rest")
+	require.Equal(t, 3*ticketsPerSession, ticketsInEvents(b.do(0, attach[AttachedMax/ticketsPerSession:]...)), "the next entry has the rest")
 }
 
 // Gone tickets cost as much to remove as living ones.
-func TestRememberedTicketsCountInABurial(t *testing.T) {
-	b := newBed(t)
+func TestEndedTicketsCountTowardsExpirationsMax(t *testing.T) {
+	b := newHarness(t)
 	const sessions = 20
 	for i := range byte(sessions) {
 		s := b.open(i+1, 2*clock.Second)
@@ -83,7 +83,7 @@ func TestRememberedTicketsCountInABurial(t *testing.T) {
 	a := b.do(clock.Time(clock.Minute))
 	ended := 0
 	for _, e := range a.Events {
-		if e.Kind == EvEnded {
+		if e.Kind == EvSessionEnded {
 			ended++
 		}
 	}
@@ -93,15 +93,15 @@ func TestRememberedTicketsCountInABurial(t *testing.T) {
 	require.Zero(t, b.m.Counts().Sessions)
 }
 
-func TestTheQuietPeriodRemembersNoNames(t *testing.T) {
-	var backup, begun bytes.Buffer
-	_, err := newBed(t).m.Freeze().WriteTo(&backup)
+func TestRestoreHoldOffLeavesNoDelays(t *testing.T) {
+	var backup, snapshot bytes.Buffer
+	_, err := newHarness(t).m.Freeze().WriteTo(&backup)
 	require.NoError(t, err)
-	_, err = Rewrite(&begun, &backup, NewHistory{Cluster: ClusterID{2}})
+	_, err = RewriteBackup(&snapshot, &backup, NewHistory{Cluster: ClusterID{2}})
 	require.NoError(t, err)
-	m, err := Restore(&begun)
+	m, err := Restore(&snapshot)
 	require.NoError(t, err)
-	b := &bed{t, m}
+	b := &harness{t, m}
 	b.do(0, &LeaderStart{Node: "n1", Cluster: ClusterID{2}})
 	s := b.open(1, clock.Hour)
 	for i := range uint64(10) {
@@ -115,16 +115,16 @@ func TestTheQuietPeriodRemembersNoNames(t *testing.T) {
 }
 
 // A deadlock behind many readers and many writers is found: a lock's holders are gone through once.
-func TestADeadlockBehindACrowdIsFound(t *testing.T) {
-	const crowd = 1000
-	b := newBed(t)
+func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
+	const count = 1000
+	b := newHarness(t)
 	x, readers, writers := b.open(1, clock.Hour), b.open(2, clock.Hour), b.open(3, clock.Hour)
 	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("A"), Owner: "x"})
 	var commands []Command
-	for i := range uint64(crowd) {
+	for i := range uint64(count) {
 		commands = append(commands, &Acquire{Session: readers, Ticket: i + 1, Items: []Item{{Name: "L", Mode: Shared}}})
 	}
-	for i := range uint64(crowd) {
+	for i := range uint64(count) {
 		c := &Acquire{Session: writers, Ticket: i + 1, Items: exclusive("L"), WaitFor: Forever}
 		if i == 0 {
 			c.Items = exclusive("A", "L")
@@ -135,13 +135,13 @@ func TestADeadlockBehindACrowdIsFound(t *testing.T) {
 	a := b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
 	require.Equal(t, Deadlock, a.Results[0].Code)
 	require.Len(t, a.Results[0].Detail.Cycle, 2*BlockersMax)
-	require.Equal(t, crowd+2-2*BlockersMax, a.Results[0].Detail.More)
+	require.Equal(t, count+2-2*BlockersMax, a.Results[0].Detail.More)
 }
 
 // Where nobody waits for what the owner holds, nothing is searched; where much would be searched, one
 // entry searches only so much.
-func TestSearchesOfAnEntryAreBounded(t *testing.T) {
-	b := newBed(t)
+func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
+	b := newHarness(t)
 	x, others := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("A"), Owner: "x"})
 	queue := []Command{&Acquire{Session: others, Ticket: 1, Items: exclusive("L")}}
@@ -150,7 +150,7 @@ func TestSearchesOfAnEntryAreBounded(t *testing.T) {
 	}
 	b.do(0, queue...)
 	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
-	require.Equal(t, 1, b.m.searched, "nobody waits for A, which was looked at")
+	require.Equal(t, 1, b.m.searchCost, "nobody waits for A, which was looked at")
 	b.do(0, &Drop{Session: x, Ticket: 2})
 
 	b.do(0, &Acquire{Session: others, Ticket: 950, Items: exclusive("A"), WaitFor: Forever})
@@ -163,14 +163,14 @@ func TestSearchesOfAnEntryAreBounded(t *testing.T) {
 	for _, r := range b.do(0, asking...).Results {
 		require.Equal(t, OK, r.Code)
 	}
-	require.Greater(t, b.m.searched, SearchEntryMax-1)
-	require.Less(t, b.m.searched, SearchEntryMax+SearchMax)
+	require.Greater(t, b.m.searchCost, SearchEntryMax-1)
+	require.Less(t, b.m.searchCost, SearchEntryMax+SearchMax)
 }
 
 // To look whether anybody waits for what an owner holds is a part of the search: an owner that holds very much and
 // asks again and again keeps all nodes from nothing else.
-func TestWhatAnOwnerHoldsIsLookedThroughWithinTheSearch(t *testing.T) {
-	b := newBed(t)
+func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
+	b := newHarness(t)
 	x, others := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	b.do(0, &Acquire{Session: others, Ticket: 1, Items: exclusive("L")})
 	var holding []Command
@@ -191,12 +191,12 @@ func TestWhatAnOwnerHoldsIsLookedThroughWithinTheSearch(t *testing.T) {
 	for i, r := range b.do(0, asking...).Results {
 		require.Equal(t, OK, r.Code, i)
 	}
-	require.GreaterOrEqual(t, b.m.searched, SearchEntryMax)
-	require.Less(t, b.m.searched, SearchEntryMax+2*SearchMax)
+	require.GreaterOrEqual(t, b.m.searchCost, SearchEntryMax)
+	require.Less(t, b.m.searchCost, SearchEntryMax+2*SearchMax)
 }
 
-func TestAForceReleaseNamesATokenThatWasSeen(t *testing.T) {
-	b := newBed(t)
+func TestForceReleaseRefusesFutureToken(t *testing.T) {
+	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	token := b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x")}).Results[0].Token
 	a := b.do(0, &ForceRelease{Name: "x", Token: 1<<64 - 1})
@@ -205,8 +205,8 @@ func TestAForceReleaseNamesATokenThatWasSeen(t *testing.T) {
 }
 
 // A checksum that is right does not make sense of a state of the future.
-func TestRestoreRefusesWhatCannotBe(t *testing.T) {
-	sealed := func(body []byte) []byte {
+func TestRestoreRefusesFutureIndexes(t *testing.T) {
+	withChecksum := func(body []byte) []byte {
 		return binary.LittleEndian.AppendUint32(body, crc32.Checksum(body, castagnoli()))
 	}
 	header := func(index uint64) []byte {
@@ -222,19 +222,19 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 	}
 	ticketFirst := append(header(5), 5, byte(recTicket), 1, byte(Ended), byte(Dropped), 0)
 	ticketFirst = append(ticketFirst, 2, byte(recEnd), 2)
-	_, err := Restore(bytes.NewReader(sealed(ticketFirst)))
+	_, err := Restore(bytes.NewReader(withChecksum(ticketFirst)))
 	require.ErrorContains(t, err, "without a session")
 
-	_, err = Restore(bytes.NewReader(sealed(append(header(indexMax+1), 2, byte(recEnd), 1))))
+	_, err = Restore(bytes.NewReader(withChecksum(append(header(indexMax+1), 2, byte(recEnd), 1))))
 	require.ErrorContains(t, err, "out of bounds")
 
 	for want, change := range map[string]func(m *Machine, s *session.Session){
 		"heard":      func(m *Machine, s *session.Session) { m.sessions.Renew(s, 0, m.index+1) },
-		"changed":    func(m *Machine, s *session.Session) { m.sessions.Change(s, m.index+1, 0) },
+		"changed":    func(m *Machine, s *session.Session) { m.sessions.RecordChange(s, m.index+1, 0) },
 		"attachment": func(m *Machine, s *session.Session) { m.sessions.Attach(s, m.index+1, 0) },
 		"id":         func(m *Machine, s *session.Session) { m.index = uint64(s.ID) - 1 },
 	} {
-		b := newBed(t)
+		b := newHarness(t)
 		id := b.open(1, clock.Minute)
 		change(b.m, b.m.sessions.Find(id))
 		_, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
@@ -255,7 +255,7 @@ func TestRestoreRefusesWhatCannotBe(t *testing.T) {
 }
 
 // Damage in the number of the version is damage, not another version.
-func TestDamagedRulesAreDamage(t *testing.T) {
+func TestDamagedVersionIsReportedAsDamage(t *testing.T) {
 	b := snapshotOf(t, New())
 	b[len("zamok\x01")+2] = 77 // behind the length and the kind of the header
 	_, err := Restore(bytes.NewReader(b))
@@ -265,9 +265,9 @@ func TestDamagedRulesAreDamage(t *testing.T) {
 }
 
 // What a session remembers of tickets that ended does not depend on what they asked for.
-func TestWhatEndedTicketsKeep(t *testing.T) {
+func TestEndedTicketMemoryIsBounded(t *testing.T) {
 	const bytesMax = 384 << 10 // of a session: 1024 records, in nodes of a tree that may be half full
-	b := newBed(t)
+	b := newHarness(t)
 	s, other := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	largest := func(id session.ID, ticket uint64) *Acquire {
 		c := &Acquire{

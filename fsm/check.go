@@ -66,7 +66,7 @@ func (m *Machine) checkTickets() error {
 		default:
 			return fmt.Errorf("M4: ticket %v has no state", key)
 		}
-		if err := m.checkPlaces(key, t); err != nil {
+		if err := m.checkSlots(key, t); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (m *Machine) checkTickets() error {
 	return nil
 }
 
-func (m *Machine) checkPlaces(key ticketKey, t *ticket) error {
+func (m *Machine) checkSlots(key ticketKey, t *ticket) error {
 	if len(t.items) != len(t.slots) || len(t.items) > ItemsMax || t.state != Ended && len(t.items) == 0 {
 		return fmt.Errorf("M11: ticket %v has %d items and %d places", key, len(t.items), len(t.slots))
 	}
@@ -93,7 +93,7 @@ func (m *Machine) checkPlaces(key ticketKey, t *ticket) error {
 }
 
 func (m *Machine) checkLocks() error {
-	places := 0
+	slots := 0
 	for name, l := range m.locks.All() {
 		lk := *l
 		if lk.name != name || !isName(name) || !lk.inUse() && lk.delay == 0 {
@@ -102,7 +102,7 @@ func (m *Machine) checkLocks() error {
 		if until, _ := m.delays.Get(name); until != lk.delay {
 			return fmt.Errorf("M6: lock %q is delayed until %v, on record is %v", name, lk.delay, until)
 		}
-		if lk.freed || lk.moved {
+		if lk.recheck || lk.queueChanged {
 			return fmt.Errorf("M7: lock %q was left unsettled", name)
 		}
 		seen := lock{limit: lk.limit}
@@ -120,13 +120,13 @@ func (m *Machine) checkLocks() error {
 		if err := m.checkList(lk, &lk.waiters, Waiting, &lock{}); err != nil {
 			return err
 		}
-		places += lk.holders.len + lk.waiters.len
+		slots += lk.holders.len + lk.waiters.len
 	}
 	for _, t := range m.tickets.All() {
-		places -= len(t.slots)
+		slots -= len(t.slots)
 	}
-	if places != 0 {
-		return fmt.Errorf("M4: the locks have %+d places against the tickets", places)
+	if slots != 0 {
+		return fmt.Errorf("M4: the locks have %+d places against the tickets", slots)
 	}
 	for name := range m.delays.All() {
 		if _, ok := m.locks.Get(name); !ok {
@@ -138,31 +138,31 @@ func (m *Machine) checkLocks() error {
 
 // checkList walks one of lk's lists and counts into seen what its tickets have.
 func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
-	var before *slot
+	var previous *slot
 	n := 0
-	for p := l.first; p != nil; before, p = p, p.next {
+	for p := l.first; p != nil; previous, p = p, p.next {
 		t := m.tickets.Peek(p.key)
 		switch {
-		case p.prev != before || p.lock != lk:
+		case p.prev != previous || p.lock != lk:
 			return fmt.Errorf("M4: the links of lock %q are broken at ticket %v", lk.name, p.key)
 		case t == nil || t.state != state || p != &t.slots[p.item()]:
 			return fmt.Errorf("M4: ticket %v does not stand in lock %q as %d", p.key, lk.name, state)
-		case before != nil && (t.enqueued <= m.tickets.Peek(before.key).enqueued || p.number() <= before.number()):
+		case previous != nil && (t.enqueued <= m.tickets.Peek(previous.key).enqueued || p.number() <= previous.number()):
 			return fmt.Errorf("M5: a list of %q is not in order at birth %d", lk.name, t.enqueued)
 		case t.items[p.item()].Limit != lk.limit:
 			return fmt.Errorf("M7: ticket %v and lock %q are of different kinds", p.key, lk.name)
 		}
-		seen.count(t.items[p.item()], 1)
+		seen.adjust(t.items[p.item()], 1)
 		n++
 	}
-	if l.last != before || l.len != n {
+	if l.last != previous || l.len != n {
 		return fmt.Errorf("M4: a list of lock %q says %d places and has %d", lk.name, l.len, n)
 	}
 	return nil
 }
 
 func (m *Machine) checkOwners() error {
-	owners := make(map[ownerKey]owned)
+	owners := make(map[ownerKey]ownerTickets)
 	for key, t := range m.tickets.All() {
 		if t.owner == "" {
 			continue
@@ -186,7 +186,7 @@ func (m *Machine) checkOwners() error {
 		return fmt.Errorf("M8: %d owners on record, the tickets name %d", len(m.owners), len(owners))
 	}
 	for k, o := range owners {
-		if kept := m.owners[k]; kept.waiting != o.waiting || !sameNumbers(kept.held, o.held) {
+		if recorded := m.owners[k]; recorded.waiting != o.waiting || !sameNumbers(recorded.held, o.held) {
 			return fmt.Errorf("M8: owner %v has %+v, on record is %+v", k, o, m.owners[k])
 		}
 	}

@@ -10,13 +10,13 @@ import (
 	"zamok/session"
 )
 
-// damaged is a machine with two sessions, where one holds a, b and p, and two waits behind it, with an
+// machineToDamage is a machine with two sessions, where one holds a, b and p, and two waits behind it, with an
 // owner, a delayed lock, a limited wait and a maximum hold.
-func damaged(t *testing.T) (m *Machine, one, two session.ID) {
-	b := newBed(t)
+func machineToDamage(t *testing.T) (m *Machine, one, two session.ID) {
+	b := newHarness(t)
 	one, two = b.open(1, clock.Minute), b.open(2, clock.Minute)
 	a := b.do(0, &OpenSession{Secret: session.Hash{3}, TTL: clock.Minute, LockDelay: clock.Second})
-	doomed := a.Results[0].Session
+	expired := a.Results[0].Session
 	b.do(0,
 		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), WaitFor: 0, Owner: "x", MaxHold: clock.Hour},
 		&Acquire{Session: two, Ticket: 1, Items: exclusive("b"), WaitFor: clock.Minute, Owner: "y"},
@@ -24,8 +24,8 @@ func damaged(t *testing.T) (m *Machine, one, two session.ID) {
 		&Acquire{Session: one, Ticket: 2, Items: []Item{{"p", Permits, 2, 3}}, WaitFor: 0},
 		&Acquire{Session: two, Ticket: 3, Items: exclusive("gone"), WaitFor: 0},
 		&Drop{Session: two, Ticket: 3},
-		&Acquire{Session: doomed, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
-		&ExpireSession{Session: doomed},
+		&Acquire{Session: expired, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
+		&ExpireSession{Session: expired},
 		&Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1},
 		&Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1},
 	)
@@ -33,7 +33,7 @@ func damaged(t *testing.T) (m *Machine, one, two session.ID) {
 }
 
 // Each invariant of the package comment is broken in turn, and Check names it.
-func TestCheckNamesWhatIsBroken(t *testing.T) {
+func TestCheckNamesBrokenInvariant(t *testing.T) {
 	for _, c := range []struct {
 		want   string
 		damage func(m *Machine, one, two session.ID)
@@ -64,10 +64,10 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"M6", func(m *Machine, _, _ session.ID) { m.delays.Set("nobody", 5) }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.shared++ }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.limit = 7 }},
-		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.moved = true }},
+		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.queueChanged = true }},
 		{"M7", func(m *Machine, _, _ session.ID) { m.counts.Waiting++ }},
 		{"M8", func(m *Machine, one, _ session.ID) { delete(m.owners, ownerKey{one, "x"}) }},
-		{"M8", func(m *Machine, one, _ session.ID) { m.owners[ownerKey{one, "x"}] = owned{held: []uint64{1, 2}} }},
+		{"M8", func(m *Machine, one, _ session.ID) { m.owners[ownerKey{one, "x"}] = ownerTickets{held: []uint64{1, 2}} }},
 		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 2}).owner = "y" }},
 		{"M9", func(m *Machine, _, two session.ID) { m.sessions.Acknowledge(m.sessions.Find(two), 3) }},
 		{"M9", func(m *Machine, _, two session.ID) {
@@ -104,7 +104,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Replaced = m.time + 1 }},
 		{"S5", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).AckedThrough++ }},
 	} {
-		m, one, two := damaged(t)
+		m, one, two := machineToDamage(t)
 		require.NoError(t, m.Check())
 		c.damage(m, one, two)
 		require.ErrorContains(t, m.Check(), c.want)

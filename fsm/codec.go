@@ -62,22 +62,22 @@ const (
 // Append adds the entry's bytes to b. It checks nothing: an entry that is beyond the limits of one,
 // whose renewals don't rise or whose reading is negative becomes bytes that every machine refuses.
 func (e *Entry) Append(b []byte) []byte {
-	from := len(b)
+	start := len(b)
 	b = append(b, entryVersion)
 	b = appendNumber(b, e.Version)
 	b = appendNumber(b, e.Reading.Epoch)
 	b = appendNumber(b, uint64(e.Reading.Now))
 	b = appendNumber(b, uint64(len(e.Renewals)))
-	var before session.ID
+	var previous session.ID
 	for _, id := range e.Renewals {
-		b = appendNumber(b, id-before)
-		before = id
+		b = appendNumber(b, id-previous)
+		previous = id
 	}
 	b = appendNumber(b, uint64(len(e.Commands)))
 	for _, c := range e.Commands {
 		b = appendCommand(b, c)
 	}
-	return seal(b, from)
+	return appendChecksum(b, start)
 }
 
 // Size is no less than the bytes that a command takes in an entry.
@@ -191,9 +191,9 @@ func appendMember(b []byte, c *Member) []byte {
 	b = appendNumber(b, c.StateVersionMin)
 	b = appendNumber(b, c.StateVersionMax)
 	b = appendNumber(b, c.FreeBytes)
-	b = appendNumber(b, c.FreeMark)
-	b = appendNumber(b, c.Timeout)
-	return appendNumber(b, c.Fixed)
+	b = appendNumber(b, c.LowSpaceThreshold)
+	b = appendNumber(b, c.ElectionTimeout)
+	return appendNumber(b, c.ElectionTimeoutFixed)
 }
 
 // String is the command's name in errors.

@@ -27,10 +27,10 @@ var updateGolden = flag.Bool("update-golden", false,
 func everyCommand() []Command {
 	return []Command{
 		&OpenSession{
-			Secret: countedBytes(0x10), Identity: "cn=till-7", Label: "till", Metadata: "host=k4,pid=311",
+			Secret: sequentialBytes(0x10), Identity: "cn=till-7", Label: "till", Metadata: "host=k4,pid=311",
 			TTL: 10 * clock.Second, LockDelay: clock.Second, Grace: 250 * clock.Millisecond,
 		},
-		&Attach{Session: 1<<50 + 3, Secret: countedBytes(0x10), AckedThrough: 17, Attempt: 300},
+		&Attach{Session: 1<<50 + 3, Secret: sequentialBytes(0x10), AckedThrough: 17, Attempt: 300},
 		&Detached{Session: 1<<50 + 3, Attachment: 1<<50 + 9, Index: 1<<50 + 200},
 		&CloseSession{Session: 1<<50 + 4},
 		&Acquire{
@@ -46,19 +46,19 @@ func everyCommand() []Command {
 		&Downgrade{Session: 1<<50 + 3, Ticket: 19, AckedThrough: 18},
 		&ForceRelease{Name: "account/200", Token: 1<<50 + 77, Reason: "till 7 burned down"},
 		&ExpireSession{Session: 1<<50 + 5, Reason: "no longer ours"},
-		&LeaderStart{Node: "n2", Nonce: math.MaxUint64 - 1, Cluster: ClusterID(first16(countedBytes(0x50))), TokenBase: 1 << 50},
+		&LeaderStart{Node: "n2", Nonce: math.MaxUint64 - 1, Cluster: ClusterID(first16(sequentialBytes(0x50))), TokenBase: 1 << 50},
 		&Member{
-			ID: "n2", Incarnation: Incarnation(first16(countedBytes(0x70))),
+			ID: "n2", Incarnation: Incarnation(first16(sequentialBytes(0x70))),
 			Client: "k4.example:5750", Peer: "k4.example:5751", HTTP: "k4.example:5752",
-			Version: "v0.3.1", StateVersionMin: 1, StateVersionMax: 2, FreeBytes: 40 << 30, FreeMark: 2 << 30, Timeout: 250, Fixed: 500,
+			Version: "v0.3.1", StateVersionMin: 1, StateVersionMax: 2, FreeBytes: 40 << 30, LowSpaceThreshold: 2 << 30, ElectionTimeout: 250, ElectionTimeoutFixed: 500,
 		},
 		&SetVersion{Version: 2},
 		&Digest{Node: "n3", Index: 1<<50 + 4096, Value: 0xfedcba9876543210},
 	}
 }
 
-// countedBytes is from, from+1, …
-func countedBytes(from byte) (b [32]byte) {
+// sequentialBytes is from, from+1, …
+func sequentialBytes(from byte) (b [32]byte) {
 	for i := range b {
 		b[i] = from + byte(i)
 	}
@@ -99,7 +99,7 @@ func oddEntry() Entry {
 	}
 }
 
-func TestEveryCommandAndFieldIsInTheTests(t *testing.T) {
+func TestEveryCommandAndFieldIsCovered(t *testing.T) {
 	commands := everyCommand()
 	require.Len(t, commands, int(opEnd)-1)
 	for i, c := range commands {
@@ -115,7 +115,7 @@ func TestEveryCommandAndFieldIsInTheTests(t *testing.T) {
 	}
 }
 
-func TestAnEntryIsAppended(t *testing.T) {
+func TestEntryAppend(t *testing.T) {
 	e := richEntry()
 	alone := e.Append(nil)
 	assert.Equal(t, append([]byte("before"), alone...), e.Append([]byte("before")))
@@ -171,7 +171,7 @@ func arbitraryEntry() *rapid.Generator[Entry] {
 	})
 }
 
-func TestWhatIsWrittenIsReadBack(t *testing.T) {
+func TestEncodeDecodeRoundTrip(t *testing.T) {
 	var reused decoded
 	rapid.Check(t, func(t *rapid.T) {
 		want := arbitraryEntry().Draw(t, "entry")
@@ -182,9 +182,9 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 
 		// The machine's way: into memory that held another entry before, and from bytes that are
 		// somebody else's afterwards.
-		lent := bytes.Clone(b)
-		require.NoError(t, decodeEntry(lent, &reused))
-		clear(lent)
+		scratch := bytes.Clone(b)
+		require.NoError(t, decodeEntry(scratch, &reused))
+		clear(scratch)
 		require.Equal(t, b, reused.entry.Append(nil))
 		require.Len(t, reused.entry.Commands, len(want.Commands))
 		for i, c := range want.Commands {

@@ -158,11 +158,11 @@ type Member struct {
 	Client, Peer, HTTP               string
 	Version                          string
 	StateVersionMin, StateVersionMax uint32 // what its binary knows
-	// FreeBytes is what its disk has left, FreeMark what it must keep.
-	FreeBytes, FreeMark uint64
-	// Timeout is after how many milliseconds without a leader it campaigns, and Fixed the one that its operator
+	// FreeBytes is what its disk has left, LowSpaceThreshold what it must keep.
+	FreeBytes, LowSpaceThreshold uint64
+	// ElectionTimeout is after how many milliseconds without a leader it campaigns, and Fixed the one that its operator
 	// has chosen; 0 = none.
-	Timeout, Fixed uint32
+	ElectionTimeout, ElectionTimeoutFixed uint32
 }
 
 // Incarnation is written once with a data directory: the same id with another one is another data

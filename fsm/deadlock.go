@@ -12,14 +12,14 @@ type ownerKey struct {
 	owner   string
 }
 
-// owned is what an owner has: its waiting ticket (0 = none) and its granted ones.
-type owned struct {
+// ownerTickets is what an owner has: its waiting ticket (0 = none) and its granted ones.
+type ownerTickets struct {
 	waiting uint64
 	held    []uint64
 }
 
 // updateOwner changes what an owner has.
-func (m *Machine) updateOwner(key ticketKey, owner string, change func(*owned)) {
+func (m *Machine) updateOwner(key ticketKey, owner string, change func(*ownerTickets)) {
 	k := ownerKey{key.session, owner}
 	o := m.owners[k]
 	change(&o)
@@ -32,9 +32,9 @@ func (m *Machine) updateOwner(key ticketKey, owner string, change func(*owned)) 
 
 // hasWaiters tells whether anybody waits for what the owner holds, or the new ticket would, whose locks are
 // in m.found. If not, no cycle comes back to it. With more than SearchMax locks to look at, the answer is yes.
-func (m *Machine) hasWaiters(id session.ID, o owned) bool {
+func (m *Machine) hasWaiters(id session.ID, o ownerTickets) bool {
 	looked := 0
-	defer func() { m.searched += looked }()
+	defer func() { m.searchCost += looked }()
 	for _, number := range o.held {
 		t := m.tickets.Peek(ticketKey{id, number})
 		if looked += len(t.slots); looked > SearchMax {
@@ -49,54 +49,54 @@ func (m *Machine) hasWaiters(id session.ID, o owned) bool {
 	return false
 }
 
-// step is one ticket found by the search, and from where.
-type step struct {
-	key  ticketKey
-	from int    // the step that led here; -1 = the new ticket
-	via  string // the lock at which that one waits for this one
+// searchStep is one ticket found by the search, and from where.
+type searchStep struct {
+	key      ticketKey
+	parent   int    // the step that led here; -1 = the new ticket
+	lockName string // the lock at which that one waits for this one
 }
 
 // search goes from a new ticket to all that it would wait for, nearest first. One search after the
 // other uses its memory.
 type search struct {
-	m      *Machine
-	steps  []step
-	seen   map[ticketKey]bool
-	walked map[*lock]uint32 // the greatest width for which a lock's holders were visited
-	spent  int              // of SearchMax
+	m            *Machine
+	steps        []searchStep
+	seen         map[ticketKey]bool
+	visitedWidth map[*lock]uint32 // the greatest width for which a lock's holders were visited
+	cost         int              // of SearchMax
 }
 
-func (s *search) begin(m *Machine) {
+func (s *search) reset(m *Machine) {
 	if s.seen == nil {
-		s.seen, s.walked = make(map[ticketKey]bool), make(map[*lock]uint32)
+		s.seen, s.visitedWidth = make(map[ticketKey]bool), make(map[*lock]uint32)
 	}
 	clear(s.seen)
-	clear(s.walked)
+	clear(s.visitedWidth)
 	clear(s.steps)
-	s.m, s.steps, s.spent = m, s.steps[:0], 0
+	s.m, s.steps, s.cost = m, s.steps[:0], 0
 }
 
-func (s *search) visit(key ticketKey, from int, via string) {
-	s.spent++
+func (s *search) visit(key ticketKey, parent int, lockName string) {
+	s.cost++
 	if !s.seen[key] {
 		s.seen[key] = true
-		s.steps = append(s.steps, step{key, from, via})
+		s.steps = append(s.steps, searchStep{key, parent, lockName})
 	}
 }
 
-// cycle returns the shortest cycle that c, waiting, would close, or nil. Called with its locks in
+// findCycle returns the shortest cycle that c, waiting, would close, or nil. Called with its locks in
 // m.found. Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
 // through it would dissolve by itself.
-func (m *Machine) cycle(c *Acquire) []Link {
+func (m *Machine) findCycle(c *Acquire) []Link {
 	s := &m.search
-	s.begin(m)
-	defer func() { m.searched += s.spent }()
+	s.reset(m)
+	defer func() { m.searchCost += s.cost }()
 	for i, lk := range m.lookedUp {
 		if lk != nil {
 			s.visitLock(lk, c.Items[i], lk.waiters.last, -1)
 		}
 	}
-	for at := 0; at < len(s.steps) && s.spent <= SearchMax; at++ {
+	for at := 0; at < len(s.steps) && s.cost <= SearchMax; at++ {
 		key := s.steps[at].key
 		t := m.tickets.Peek(key)
 		switch {
@@ -120,19 +120,19 @@ func (m *Machine) cycle(c *Acquire) []Link {
 // visitLock follows an item that waits at lk, behind ahead: to the holders that it does not fit
 // beside and to the ticket just ahead, through which the rest of the queue is found. The holders are
 // gone through once, and again only for an item that more of them stand in the way of.
-func (s *search) visitLock(lk *lock, it Item, ahead *slot, from int) {
+func (s *search) visitLock(lk *lock, it Item, ahead *slot, parent int) {
 	if ahead != nil {
-		s.visit(ahead.key, from, lk.name)
+		s.visit(ahead.key, parent, lk.name)
 	}
-	if lk.fits(it) || s.walked[lk] >= it.width() {
+	if lk.fits(it) || s.visitedWidth[lk] >= it.width() {
 		return
 	}
-	s.walked[lk] = it.width()
-	for p := lk.holders.first; p != nil && s.spent <= SearchMax; p = p.next {
+	s.visitedWidth[lk] = it.width()
+	for p := lk.holders.first; p != nil && s.cost <= SearchMax; p = p.next {
 		if it.compatible(s.m.tickets.Peek(p.key).items[p.item()]) {
-			s.spent++
+			s.cost++
 		} else {
-			s.visit(p.key, from, lk.name)
+			s.visit(p.key, parent, lk.name)
 		}
 	}
 }
@@ -153,15 +153,15 @@ func (it Item) width() uint32 {
 func (s *search) describe(c *Acquire, at int) []Link {
 	var links []Link
 	wanted := "" // the lock at which the link before waits for the one at hand
-	for ; at >= 0; at = s.steps[at].from {
+	for ; at >= 0; at = s.steps[at].parent {
 		st := s.steps[at]
 		t := s.m.tickets.Peek(st.key)
-		link := Link{TicketRef: st.key.ref(), Owner: t.owner, State: t.state, Name: st.via}
+		link := Link{TicketRef: st.key.ref(), Owner: t.owner, State: t.state, Name: st.lockName}
 		if t.state == Waiting {
 			link.Name = wanted
 		}
 		links = append(links, link)
-		wanted = st.via
+		wanted = st.lockName
 	}
 	links = append(links, Link{
 		TicketRef: TicketRef{c.Session, c.Ticket}, Owner: c.Owner, State: Waiting, Name: wanted,
@@ -170,10 +170,10 @@ func (s *search) describe(c *Acquire, at int) []Link {
 	return links
 }
 
-// cut leaves the beginning and the end of a long cycle and says how many links it left out.
-func cut(links []Link) ([]Link, int) {
-	if over := len(links) - 2*BlockersMax; over > 0 {
-		return slices.Delete(links, BlockersMax, BlockersMax+over), over
+// truncateCycle leaves the beginning and the end of a long cycle and says how many links it left out.
+func truncateCycle(links []Link) ([]Link, int) {
+	if omitted := len(links) - 2*BlockersMax; omitted > 0 {
+		return slices.Delete(links, BlockersMax, BlockersMax+omitted), omitted
 	}
 	return links, 0
 }

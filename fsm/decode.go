@@ -39,17 +39,17 @@ type decoded struct {
 
 // decodeEntry reads b into d and keeps nothing of b. After an error d is empty.
 func decodeEntry(b []byte, d *decoded) error {
-	d.forget()
+	d.reset()
 	err := d.read(b)
 	if err != nil {
-		d.forget()
+		d.reset()
 	}
 	return err
 }
 
-// forget empties d and keeps its memory. Texts are let go of, or a slot that is seldom reached
+// reset empties d and keeps its memory. Texts are let go of, or a slot that is seldom reached
 // would hold on to some long name or metadata for as long as the machine lives.
-func (d *decoded) forget() {
+func (d *decoded) reset() {
 	clear(d.entry.Commands)
 	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
 	clear(d.opens)
@@ -69,11 +69,11 @@ func (d *decoded) read(b []byte) error {
 	case b[0] != entryVersion:
 		return fmt.Errorf("version %d is unknown: this binary reads version %d", b[0], entryVersion)
 	}
-	body, err := unseal(b)
+	body, err := verifyChecksum(b)
 	if err != nil {
 		return err
 	}
-	r := reader{bytes: body, at: 1}
+	r := reader{bytes: body, offset: 1}
 	d.entry.Version = r.number32("version")
 	d.entry.Reading.Epoch = r.number("epoch")
 	d.entry.Reading.Now = readTime(&r, "now")
@@ -91,13 +91,13 @@ func (d *decoded) readRenewals(r *reader) {
 	ids := slices.Grow(d.entry.Renewals, n)
 	var id session.ID
 	for i := range n {
-		before := id
+		previous := id
 		id += readSession(r)
-		if i > 0 && id <= before { // the distance is 0, or the sum needs more than 64 bits
+		if i > 0 && id <= previous { // the distance is 0, or the sum needs more than 64 bits
 			r.fail("session", "it is not above the one before")
 		}
 		if r.err != nil {
-			r.failedIn("renewal %d", i+1)
+			r.wrapError("renewal %d", i+1)
 			return
 		}
 		ids = append(ids, id)
@@ -113,14 +113,14 @@ func (d *decoded) readCommands(r *reader) {
 	}
 	commands := slices.Grow(d.entry.Commands, n)
 	for i := range n {
-		if r.left() == 0 {
+		if r.remaining() == 0 {
 			r.fail("commands", "%d are announced and the bytes end after %d", n, i)
 			return
 		}
 		o := op(r.byte("op"))
 		c := d.readCommand(o, r)
 		if r.err != nil {
-			r.failedIn("command %d: %v", i+1, o)
+			r.wrapError("command %d: %v", i+1, o)
 			return
 		}
 		commands = append(commands, c)
@@ -131,19 +131,19 @@ func (d *decoded) readCommands(r *reader) {
 func (d *decoded) readCommand(o op, r *reader) Command {
 	switch o {
 	case opOpenSession:
-		return readOpenSession(r, next(&d.opens))
+		return readOpenSession(r, appendZero(&d.opens))
 	case opAttach:
-		return readAttach(r, next(&d.attaches))
+		return readAttach(r, appendZero(&d.attaches))
 	case opDetached:
 		return readDetached(r)
 	case opCloseSession:
-		return readCloseSession(r, next(&d.closes))
+		return readCloseSession(r, appendZero(&d.closes))
 	case opAcquire:
-		return d.readAcquire(r, next(&d.acquires))
+		return d.readAcquire(r, appendZero(&d.acquires))
 	case opDrop:
-		return readDrop(r, next(&d.drops))
+		return readDrop(r, appendZero(&d.drops))
 	case opDowngrade:
-		return readDowngrade(r, next(&d.downgrades))
+		return readDowngrade(r, appendZero(&d.downgrades))
 	case opForceRelease:
 		return readForceRelease(r)
 	case opExpireSession:
@@ -161,8 +161,8 @@ func (d *decoded) readCommand(o op, r *reader) Command {
 	return nil
 }
 
-// next adds a zero value to a slice and returns where it stands.
-func next[T any](slice *[]T) *T {
+// appendZero adds a zero value to a slice and returns where it stands.
+func appendZero[T any](slice *[]T) *T {
 	*slice = append(*slice, *new(T))
 	return &(*slice)[len(*slice)-1]
 }
@@ -227,7 +227,7 @@ func (d *decoded) readItems(r *reader) []Item {
 		item.Permits = r.number32("permits")
 		item.Limit = r.number32("of")
 		if r.err != nil {
-			r.failedIn("item %d", i+1)
+			r.wrapError("item %d", i+1)
 			return nil
 		}
 	}
@@ -283,9 +283,9 @@ func readMember(r *reader) *Member {
 	c.StateVersionMin = r.number32("version min")
 	c.StateVersionMax = r.number32("version max")
 	c.FreeBytes = r.number("free bytes")
-	c.FreeMark = r.number("free mark")
-	c.Timeout = r.number32("timeout")
-	c.Fixed = r.number32("fixed")
+	c.LowSpaceThreshold = r.number("free mark")
+	c.ElectionTimeout = r.number32("timeout")
+	c.ElectionTimeoutFixed = r.number32("fixed")
 	return c
 }
 

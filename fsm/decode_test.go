@@ -16,11 +16,11 @@ import (
 	"zamok/session"
 )
 
-// emptyHead is encoding 1, state version 1, epoch 5, now 7 and no renewals; the commands come next.
-const emptyHead = "01 01 05 07 00 "
+// entryHead is encoding 1, state version 1, epoch 5, now 7 and no renewals; the commands come next.
+const entryHead = "01 01 05 07 00 "
 
 // Each of these has the right checksum: somebody wrote it so.
-func TestWhatIsNoEntry(t *testing.T) {
+func TestDecodeErrors(t *testing.T) {
 	for _, c := range []struct{ bytes, fault string }{
 		{"02 01 05 07 00 00", "version 2 is unknown: this binary reads version 1"},
 		{"01 8080808010 05 07 00 00", "version: 4294967296 is above 4294967295"},
@@ -34,34 +34,34 @@ func TestWhatIsNoEntry(t *testing.T) {
 		{"01 01 05 07 02 09 80", "renewal 2: session: the bytes end too early"},
 		{"01 01 05 07 01 8000", "renewal 1: session: the number is not in its shortest form"},
 		{"01 01 05 07 01 09", "commands: the bytes end too early"},
-		{emptyHead + "02 0c 02", "commands: 2 are announced and 2 bytes are left"},
-		{emptyHead + "02 06 01 02 03", "commands: 2 are announced and the bytes end after 1"},
-		{emptyHead + "01 0c 02 00", "1 bytes are left over"},
-		{emptyHead + "00 00", "1 bytes are left over"},
-		{emptyHead + "01 00 01", "command 1: op 0: no command has this number"},
-		{emptyHead + "02 0c 02 0e 01", "command 2: op 14: no command has this number"},
-		{emptyHead + "01 01 010203", "command 1: open session: secret: it has 32 bytes and 3 are left"},
-		{emptyHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162", "command 1: open session: label: 5 bytes are announced and 2 are left"},
-		{emptyHead + "01 02 01", "command 1: attach: secret: it has 32 bytes and 0 are left"},
-		{emptyHead + "01 03 01 02", "command 1: detached: index: the bytes end too early"},
-		{emptyHead + "01 04 8100", "command 1: close session: session: the number is not in its shortest form"},
-		{emptyHead + "01 05 01 01 00 46 00000000 00000000", "command 1: acquire: items: 70 are announced and 8 bytes are left"},
-		{emptyHead + "01 05 01 01 00 02 0161 01 00 00 0962 01 00 00", "command 1: acquire: item 2: name: 9 bytes are announced and 4 are left"},
-		{emptyHead + "01 05 01 01 00 01 0161 03 8080808010 01", "command 1: acquire: item 1: permits: 4294967296 is above 4294967295"},
-		{emptyHead + "01 05 01 01 00 01 0161 03 01 8080808010", "command 1: acquire: item 1: of: 4294967296 is above 4294967295"},
-		{emptyHead + "01 05 01 01 00 01 0161 01 00 00 8000", "command 1: acquire: wait: the number is not in its shortest form"},
-		{emptyHead + "02 0c 02 05 01 01 00 00 00 00 00 01", "command 2: acquire: metadata: 1 bytes are announced and 0 are left"},
-		{emptyHead + "01 06 01 02", "command 1: drop: floor: the bytes end too early"},
-		{emptyHead + "01 07 01", "command 1: downgrade: ticket: the bytes end too early"},
-		{emptyHead + "01 08 0161 05", "command 1: force release: reason: the bytes end too early"},
-		{emptyHead + "01 09 05 ffffffffffffffffff01", "command 1: expire session: reason: 18446744073709551615 bytes are announced and 0 are left"},
-		{emptyHead + "01 0a 00 01 aabb", "command 1: leader start: cluster: it has 16 bytes and 2 are left"},
-		{emptyHead + "01 0b 00 aabb", "command 1: member: incarnation: it has 16 bytes and 2 are left"},
-		{emptyHead + "01 0b 00" + strings.Repeat("22", 16) + "00 00 00 00 8080808010 01 00 00", "command 1: member: version min: 4294967296 is above 4294967295"},
-		{emptyHead + "01 0c 8080808010", "command 1: set version: version: 4294967296 is above 4294967295"},
-		{emptyHead + "01 0d 00 01 80", "command 1: digest: value: the bytes end too early"},
+		{entryHead + "02 0c 02", "commands: 2 are announced and 2 bytes are left"},
+		{entryHead + "02 06 01 02 03", "commands: 2 are announced and the bytes end after 1"},
+		{entryHead + "01 0c 02 00", "1 bytes are left over"},
+		{entryHead + "00 00", "1 bytes are left over"},
+		{entryHead + "01 00 01", "command 1: op 0: no command has this number"},
+		{entryHead + "02 0c 02 0e 01", "command 2: op 14: no command has this number"},
+		{entryHead + "01 01 010203", "command 1: open session: secret: it has 32 bytes and 3 are left"},
+		{entryHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162", "command 1: open session: label: 5 bytes are announced and 2 are left"},
+		{entryHead + "01 02 01", "command 1: attach: secret: it has 32 bytes and 0 are left"},
+		{entryHead + "01 03 01 02", "command 1: detached: index: the bytes end too early"},
+		{entryHead + "01 04 8100", "command 1: close session: session: the number is not in its shortest form"},
+		{entryHead + "01 05 01 01 00 46 00000000 00000000", "command 1: acquire: items: 70 are announced and 8 bytes are left"},
+		{entryHead + "01 05 01 01 00 02 0161 01 00 00 0962 01 00 00", "command 1: acquire: item 2: name: 9 bytes are announced and 4 are left"},
+		{entryHead + "01 05 01 01 00 01 0161 03 8080808010 01", "command 1: acquire: item 1: permits: 4294967296 is above 4294967295"},
+		{entryHead + "01 05 01 01 00 01 0161 03 01 8080808010", "command 1: acquire: item 1: of: 4294967296 is above 4294967295"},
+		{entryHead + "01 05 01 01 00 01 0161 01 00 00 8000", "command 1: acquire: wait: the number is not in its shortest form"},
+		{entryHead + "02 0c 02 05 01 01 00 00 00 00 00 01", "command 2: acquire: metadata: 1 bytes are announced and 0 are left"},
+		{entryHead + "01 06 01 02", "command 1: drop: floor: the bytes end too early"},
+		{entryHead + "01 07 01", "command 1: downgrade: ticket: the bytes end too early"},
+		{entryHead + "01 08 0161 05", "command 1: force release: reason: the bytes end too early"},
+		{entryHead + "01 09 05 ffffffffffffffffff01", "command 1: expire session: reason: 18446744073709551615 bytes are announced and 0 are left"},
+		{entryHead + "01 0a 00 01 aabb", "command 1: leader start: cluster: it has 16 bytes and 2 are left"},
+		{entryHead + "01 0b 00 aabb", "command 1: member: incarnation: it has 16 bytes and 2 are left"},
+		{entryHead + "01 0b 00" + strings.Repeat("22", 16) + "00 00 00 00 8080808010 01 00 00", "command 1: member: version min: 4294967296 is above 4294967295"},
+		{entryHead + "01 0c 8080808010", "command 1: set version: version: 4294967296 is above 4294967295"},
+		{entryHead + "01 0d 00 01 80", "command 1: digest: value: the bytes end too early"},
 	} {
-		b := seal(unhex(t, c.bytes), 0)
+		b := appendChecksum(unhex(t, c.bytes), 0)
 		e, err := DecodeEntry(b)
 		assert.EqualError(t, err, "not an entry: "+c.fault, c.bytes)
 		assert.Zero(t, e)
@@ -75,7 +75,7 @@ func TestWhatIsNoEntry(t *testing.T) {
 	}
 }
 
-func TestTheLimitsOfAnEntry(t *testing.T) {
+func TestEntryLimits(t *testing.T) {
 	largest := Entry{Commands: []Command{&ExpireSession{Session: 1}}}
 	room := EntryBytesMax - len(largest.Append(nil)) - 2 // a long text's length takes two bytes more
 	largest.Commands[0] = &ExpireSession{Session: 1, Reason: strings.Repeat("x", room)}
@@ -105,14 +105,14 @@ func TestTheLimitsOfAnEntry(t *testing.T) {
 		{nil, "0 bytes are less than the 10 that an entry has"},
 		{make([]byte, 9), "9 bytes are less than the 10 that an entry has"},
 		{make([]byte, 10), "version 0 is unknown: this binary reads version 1"},
-		{append(unhex(t, emptyHead+"00"), 1, 2, 3, 4), "damaged: the checksum is 04030201 and should be 529c871d"},
+		{append(unhex(t, entryHead+"00"), 1, 2, 3, 4), "damaged: the checksum is 04030201 and should be 529c871d"},
 	} {
 		assert.EqualError(t, decodeEntry(c.bytes, new(decoded)), c.fault)
 	}
 }
 
 // What Append can't express, it gives a form that is refused: never that of another entry.
-func TestAnEntryThatIsNoneIsRefused(t *testing.T) {
+func TestUnencodableEntryIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		entry Entry
 		fault string
@@ -126,28 +126,28 @@ func TestAnEntryThatIsNoneIsRefused(t *testing.T) {
 	assert.Panics(t, func() { (&Entry{Commands: []Command{nil}}).Append(nil) })
 }
 
-func TestDamageIsSeen(t *testing.T) {
+func TestDamagedEntryIsRefused(t *testing.T) {
 	rich := richEntry()
 	whole := rich.Append(nil)
 	var d decoded
 	for cut := range whole {
 		require.Errorf(t, decodeEntry(whole[:cut], &d), "cut to %d bytes", cut)
 	}
-	forEachFlip(whole, func(b []byte, at int) {
+	forEachByteChange(whole, func(b []byte, at int) {
 		require.Errorf(t, decodeEntry(b, &d), "byte %d is %#x", at, b[at])
 	})
 }
 
 // With a checksum that fits, a change may make another entry, but never a second form of one.
-func TestWhatIsReadIsWrittenBack(t *testing.T) {
+func TestEncodingIsCanonical(t *testing.T) {
 	rich := richEntry()
 	body := rich.Append(nil)
 	body = body[: len(body)-checksumBytes : len(body)-checksumBytes]
 	var d decoded
 	var sealed, again []byte
 	accepted := 0
-	forEachFlip(body, func(b []byte, at int) {
-		sealed = seal(append(sealed[:0], b...), 0)
+	forEachByteChange(body, func(b []byte, at int) {
+		sealed = appendChecksum(append(sealed[:0], b...), 0)
 		if decodeEntry(sealed, &d) != nil {
 			return
 		}
@@ -158,19 +158,19 @@ func TestWhatIsReadIsWrittenBack(t *testing.T) {
 	assert.NotZero(t, accepted)
 }
 
-func TestTheBeginningOfAnEntryIsNone(t *testing.T) {
+func TestEntryPrefixIsRefused(t *testing.T) {
 	var d decoded
 	for _, g := range goldenEntries() {
 		whole := g.entry.Append(nil)
 		for cut := range len(whole) - checksumBytes {
-			b := seal(bytes.Clone(whole[:cut]), 0)
+			b := appendChecksum(bytes.Clone(whole[:cut]), 0)
 			require.Errorf(t, decodeEntry(b, &d), "%s, cut to %d bytes", g.title, cut)
 		}
 	}
 }
 
-// forEachFlip changes b in one byte at a time: into all others, or in short tests by one bit.
-func forEachFlip(b []byte, try func(b []byte, at int)) {
+// forEachByteChange changes b in one byte at a time: into all others, or in short tests by one bit.
+func forEachByteChange(b []byte, try func(b []byte, at int)) {
 	for at, old := range b {
 		for change := 1; change < 256; change++ {
 			if testing.Short() && change&(change-1) != 0 {
@@ -193,7 +193,7 @@ func FuzzDecodeEntry(f *testing.F) {
 	before := rich.Append(nil)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeEntry(body) // as it comes: it must not panic
-		b := seal(bytes.Clone(body), 0)
+		b := appendChecksum(bytes.Clone(body), 0)
 		e, err := DecodeEntry(b)
 
 		var reused decoded
@@ -210,7 +210,7 @@ func FuzzDecodeEntry(f *testing.F) {
 }
 
 // A slice that grows while it is filled must not spoil what was already given out.
-func TestCommandsSurviveTheGrowthOfTheirSlices(t *testing.T) {
+func TestDecodedCommandsSurviveSliceGrowth(t *testing.T) {
 	var want Entry
 	for range 300 {
 		want.Commands = append(want.Commands, everyCommand()...)
@@ -220,7 +220,7 @@ func TestCommandsSurviveTheGrowthOfTheirSlices(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-func TestItemsOfOneAcquisitionAreItsOwn(t *testing.T) {
+func TestDecodedItemsDoNotAlias(t *testing.T) {
 	e := Entry{Commands: []Command{
 		&Acquire{Session: 1, Ticket: 1, Items: []Item{{Name: "a", Mode: Exclusive}}},
 		&Acquire{Session: 1, Ticket: 2, Items: []Item{{Name: "b", Mode: Shared}}},
@@ -234,7 +234,7 @@ func TestItemsOfOneAcquisitionAreItsOwn(t *testing.T) {
 	assert.Equal(t, []Item{{Name: "b", Mode: Shared}}, second.Items)
 }
 
-func TestTheNextEntryFindsAllRoomFree(t *testing.T) {
+func TestDecoderResetsBetweenEntries(t *testing.T) {
 	var d decoded
 	e := richEntry()
 	require.NoError(t, decodeEntry(e.Append(nil), &d))
@@ -280,7 +280,7 @@ func pairsEntry(pairs int) Entry {
 	return e
 }
 
-func TestDecodingAllocatesTextsOnly(t *testing.T) {
+func TestDecodeAllocatesOnlyStrings(t *testing.T) {
 	pairs := pairsEntry(128)
 	noTexts := Entry{Renewals: []session.ID{3, 4, 5}}
 	for range 100 {
@@ -289,9 +289,9 @@ func TestDecodingAllocatesTextsOnly(t *testing.T) {
 			&OpenSession{})
 	}
 	for _, c := range []struct {
-		what    string
-		entry   Entry
-		ceiling float64
+		name      string
+		entry     Entry
+		allocsMax float64
 	}{
 		{"128 names", pairs, 128},
 		{"no texts", noTexts, 0},
@@ -302,13 +302,13 @@ func TestDecodingAllocatesTextsOnly(t *testing.T) {
 		fault := decodeEntry(b, &d) // makes room
 		allocs := testing.AllocsPerRun(20, func() { fault = decodeEntry(b, &d) })
 		assert.NoError(t, fault)
-		assert.LessOrEqual(t, allocs, c.ceiling, c.what)
-		assert.Zero(t, testing.AllocsPerRun(20, func() { b = c.entry.Append(b[:0]) }), c.what)
+		assert.LessOrEqual(t, allocs, c.allocsMax, c.name)
+		assert.Zero(t, testing.AllocsPerRun(20, func() { b = c.entry.Append(b[:0]) }), c.name)
 	}
 }
 
 // Memory is made for what is there, whatever is announced.
-func TestMemoryIsInProportionToTheBytes(t *testing.T) {
+func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 	const factor, slack = 64, 16 << 10
 	most := func(c Command) Entry { return Entry{Commands: slices.Repeat([]Command{c}, CommandsMax)} }
 	renewals := Entry{}
@@ -316,10 +316,10 @@ func TestMemoryIsInProportionToTheBytes(t *testing.T) {
 		renewals.Renewals = append(renewals.Renewals, session.ID(i))
 	}
 	inputs := map[string][]byte{
-		"renewals that are not there": seal(unhex(t, "01 01 05 07 ffff03 00"), 0),
-		"commands that are not there": seal(unhex(t, emptyHead+"8020"), 0),
-		"items that are not there":    seal(unhex(t, emptyHead+"01 05 01 01 00 ffffffff0f"), 0),
-		"a text that is not there":    seal(unhex(t, emptyHead+"01 09 05 ffffffff0f"), 0),
+		"renewals that are not there": appendChecksum(unhex(t, "01 01 05 07 ffff03 00"), 0),
+		"commands that are not there": appendChecksum(unhex(t, entryHead+"8020"), 0),
+		"items that are not there":    appendChecksum(unhex(t, entryHead+"01 05 01 01 00 ffffffff0f"), 0),
+		"a text that is not there":    appendChecksum(unhex(t, entryHead+"01 09 05 ffffffff0f"), 0),
 		"renewals":                    renewals.Append(nil),
 	}
 	manyItems := Entry{Commands: []Command{&Acquire{Items: make([]Item, EntryBytesMax/itemBytesMin-8)}}}
@@ -333,20 +333,20 @@ func TestMemoryIsInProportionToTheBytes(t *testing.T) {
 		e := most(c)
 		inputs[fmt.Sprintf("%T %+[1]v", c)] = e.Append(nil)
 	}
-	for what, b := range inputs {
+	for name, b := range inputs {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		e, err := DecodeEntry(b)
 		runtime.ReadMemStats(&after)
-		made := after.TotalAlloc - before.TotalAlloc
-		assert.LessOrEqualf(t, made, uint64(factor*len(b)+slack), "%s: %d bytes (%v)", what, len(b), err)
+		allocated := after.TotalAlloc - before.TotalAlloc
+		assert.LessOrEqualf(t, allocated, uint64(factor*len(b)+slack), "%s: %d bytes (%v)", name, len(b), err)
 		runtime.KeepAlive(e)
 	}
 }
 
 // The machine copies what it keeps: its state does not change when the memory of the entry does.
-func TestTheMachineKeepsNothingOfTheReadersMemory(t *testing.T) {
-	b := newBed(t)
+func TestMachineDoesNotAliasDecoder(t *testing.T) {
+	b := newHarness(t)
 	id := b.do(0, &OpenSession{Secret: session.Hash{1}, TTL: clock.Hour}).Results[0].Session
 	for i := range uint64(8) {
 		b.do(0, &Acquire{

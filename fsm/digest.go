@@ -9,7 +9,7 @@ import (
 // state alone and kept up to date record by record.
 func (m *Machine) Digest() uint64 {
 	h := session.Sum(0).Word(sumHeader).Word(m.term).Word(m.index).Word(uint64(m.time)).Word(m.epoch)
-	h = h.Word(uint64(m.version)).Text(string(m.cluster[:])).Word(m.restored).Word(uint64(m.holdOffUntil))
+	h = h.Word(uint64(m.version)).Text(string(m.cluster[:])).Word(m.restoredThrough).Word(uint64(m.holdOffUntil))
 	return uint64(h + m.sessions.Sum() + m.sum)
 }
 
@@ -44,7 +44,7 @@ func delaySum(name string, until clock.Time) session.Sum {
 func memberSum(c *MemberRecord) session.Sum {
 	h := session.Sum(0).Word(sumMember).Text(c.ID).Text(string(c.Incarnation[:]))
 	h = h.Text(c.Client).Text(c.Peer).Text(c.HTTP).Text(c.Version)
-	h = h.Word(uint64(c.StateVersionMin)<<32 | uint64(c.StateVersionMax)).Word(c.FreeBytes).Word(c.FreeMark)
-	h = h.Word(uint64(c.Timeout)<<32 | uint64(c.Fixed))
+	h = h.Word(uint64(c.StateVersionMin)<<32 | uint64(c.StateVersionMax)).Word(c.FreeBytes).Word(c.LowSpaceThreshold)
+	h = h.Word(uint64(c.ElectionTimeout)<<32 | uint64(c.ElectionTimeoutFixed))
 	return h.Word(c.Announced).Word(uint64(c.Replaced))
 }

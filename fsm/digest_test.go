@@ -15,26 +15,26 @@ import (
 
 func TestDigestCoversEveryField(t *testing.T) {
 	changes := map[string]func(*Machine){
-		"term":         func(m *Machine) { m.term++ },
-		"index":        func(m *Machine) { m.index++ },
-		"time":         func(m *Machine) { m.time++ },
-		"epoch":        func(m *Machine) { m.epoch++ },
-		"version":      func(m *Machine) { m.version++ },
-		"cluster":      func(m *Machine) { m.cluster[15]++ },
-		"restored":     func(m *Machine) { m.restored++ },
-		"holdOffUntil": func(m *Machine) { m.holdOffUntil++ },
+		"term":            func(m *Machine) { m.term++ },
+		"index":           func(m *Machine) { m.index++ },
+		"time":            func(m *Machine) { m.time++ },
+		"epoch":           func(m *Machine) { m.epoch++ },
+		"version":         func(m *Machine) { m.version++ },
+		"cluster":         func(m *Machine) { m.cluster[15]++ },
+		"restoredThrough": func(m *Machine) { m.restoredThrough++ },
+		"holdOffUntil":    func(m *Machine) { m.holdOffUntil++ },
 	}
-	everyFieldIsIn(t, reflect.TypeFor[header](), changes)
-	digests := map[uint64]string{richMachine(t).Digest(): "as it is"}
+	requireAllFields(t, reflect.TypeFor[header](), changes)
+	digests := map[uint64]string{populatedMachine(t).Digest(): "as it is"}
 	for field, change := range changes {
-		m := richMachine(t)
+		m := populatedMachine(t)
 		change(m)
 		require.NotContains(t, digests, m.Digest(), field)
 		digests[m.Digest()] = field
 	}
 }
 
-func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
+func TestDigestCoversEveryTicketField(t *testing.T) {
 	key := ticketKey{7, 1}
 	changes := map[string]func(*ticket){
 		"state":     func(t *ticket) { t.state = Granted },
@@ -49,7 +49,7 @@ func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
 		"items":     func(t *ticket) { t.items = append(t.items, Item{Name: "another", Mode: Exclusive}) },
 		"slots":     nil, // follow from the items
 	}
-	everyFieldIsIn(t, reflect.TypeFor[ticket](), changes)
+	requireAllFields(t, reflect.TypeFor[ticket](), changes)
 	waiting := ticket{state: Waiting, enqueued: 3, items: []Item{{"seats", Permits, 2, 5}}}
 	sums := map[session.Sum]string{
 		waiting.sum(key):                                            "as it is",
@@ -69,7 +69,7 @@ func TestDigestCoversEveryFieldOfATicket(t *testing.T) {
 		require.NotContains(t, sums, changed.sum(key), field)
 		sums[changed.sum(key)] = field
 	}
-	for field := range everyFieldChanged(waiting.items[0]) {
+	for field := range changeEachField(waiting.items[0]) {
 		changed := waiting
 		changed.items = []Item{field.value}
 		require.NotContains(t, sums, changed.sum(key), field.name)
@@ -86,22 +86,22 @@ func TestDigestCoversMembersAndDelays(t *testing.T) {
 		delaySum("ledger", 1): "another name",
 	}
 	require.Len(t, sums, 4)
-	for field := range everyFieldChanged(member) {
+	for field := range changeEachField(member) {
 		require.NotContains(t, sums, memberSum(&field.value), field.name)
 		sums[memberSum(&field.value)] = field.name
 	}
 }
 
 // What a node reports can't be in what it reports.
-func TestDigestLeavesReportsOut(t *testing.T) {
-	m := richMachine(t)
+func TestDigestExcludesReports(t *testing.T) {
+	m := populatedMachine(t)
 	before := m.Digest()
 	m.reports.Set("n9", Digest{Node: "n9", Index: 1, Value: 2})
 	require.Equal(t, before, m.Digest())
 }
 
-// everyFieldIsIn makes a new field fail until somebody has thought of it here.
-func everyFieldIsIn[F any](t *testing.T, record reflect.Type, changes map[string]F) {
+// requireAllFields makes a new field fail until somebody has thought of it here.
+func requireAllFields[F any](t *testing.T, record reflect.Type, changes map[string]F) {
 	t.Helper()
 	for field := range record.Fields() {
 		require.Contains(t, changes, field.Name, "%v has a field that this test does not know", record)
@@ -109,15 +109,15 @@ func everyFieldIsIn[F any](t *testing.T, record reflect.Type, changes map[string
 	require.Len(t, changes, record.NumField())
 }
 
-// changedField is a record in which one field differs.
-type changedField[R any] struct {
+// fieldChange is a record in which one field differs.
+type fieldChange[R any] struct {
 	name  string
 	value R
 }
 
-// everyFieldChanged yields the record once for each of its fields, with another value there.
-func everyFieldChanged[R any](record R) func(yield func(changedField[R]) bool) {
-	return func(yield func(changedField[R]) bool) {
+// changeEachField yields the record once for each of its fields, with another value there.
+func changeEachField[R any](record R) func(yield func(fieldChange[R]) bool) {
+	return func(yield func(fieldChange[R]) bool) {
 		for _, field := range reflect.VisibleFields(reflect.TypeFor[R]()) {
 			if field.Anonymous {
 				continue // its own fields come next
@@ -135,7 +135,7 @@ func everyFieldChanged[R any](record R) func(yield func(changedField[R]) bool) {
 			default:
 				panic("how does one change a " + v.Kind().String() + "?")
 			}
-			if !yield(changedField[R]{field.Name, changed}) {
+			if !yield(fieldChange[R]{field.Name, changed}) {
 				return
 			}
 		}
@@ -144,15 +144,15 @@ func everyFieldChanged[R any](record R) func(yield func(changedField[R]) bool) {
 
 // A client that was not told of the latest change of its tickets notices it by that change's index. So
 // each change must move it, and nothing else may.
-func TestChangedIsTheIndexOfTheLastChange(t *testing.T) {
-	b := newBed(t)
+func TestChangedIsIndexOfLastTicketChange(t *testing.T) {
+	b := newHarness(t)
 	one, other := b.open(1, clock.Hour), b.open(2, clock.Hour)
 	stock := exclusive("stock")
 	wait := &Acquire{Session: one, Ticket: 1, Items: stock, WaitFor: Forever}
 	b.do(0, &Acquire{Session: other, Ticket: 1, Items: stock})
 	const s = clock.Time(clock.Second)
 	for _, step := range []struct {
-		what    string
+		name    string
 		now     clock.Time
 		command Command // nil: time passes
 		changes bool
@@ -188,6 +188,6 @@ func TestChangedIsTheIndexOfTheLastChange(t *testing.T) {
 			want = b.m.Stamp().Index
 		}
 		is, _ := b.m.Session(one)
-		require.Equal(t, want, is.Changed, step.what)
+		require.Equal(t, want, is.Changed, step.name)
 	}
 }

@@ -38,18 +38,18 @@ const checksumBytes = 4
 // castagnoli is the polynomial that processors have an instruction for.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
-// seal ends a record with the checksum of all that was appended after the first from bytes of b.
-func seal(b []byte, from int) []byte {
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli()))
+// appendChecksum ends a record with the checksum of all that was appended after the first from bytes of b.
+func appendChecksum(b []byte, start int) []byte {
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli()))
 }
 
-// unseal returns what stands before the checksum that b ends with.
-func unseal(b []byte) ([]byte, error) {
+// verifyChecksum returns what stands before the checksum that b ends with.
+func verifyChecksum(b []byte) ([]byte, error) {
 	if len(b) < checksumBytes {
 		return nil, fmt.Errorf("%d bytes are too few for a checksum", len(b))
 	}
-	body, end := b[:len(b)-checksumBytes], b[len(b)-checksumBytes:]
-	want, got := binary.LittleEndian.Uint32(end), crc32.Checksum(body, castagnoli())
+	body, trailer := b[:len(b)-checksumBytes], b[len(b)-checksumBytes:]
+	want, got := binary.LittleEndian.Uint32(trailer), crc32.Checksum(body, castagnoli())
 	if got != want {
 		return nil, fmt.Errorf("damaged: the checksum is %08x and should be %08x", want, got)
 	}
@@ -60,50 +60,50 @@ func unseal(b []byte) ([]byte, error) {
 // method returns a zero, so that its user asks for err where it names a place, and not after each
 // field. Texts are copied, so nothing that was read keeps the record in memory.
 type reader struct {
-	bytes []byte
-	at    int // how many have been read
-	err   error
+	bytes  []byte
+	offset int // how many have been read
+	err    error
 }
 
-func (r *reader) left() int { return len(r.bytes) - r.at }
+func (r *reader) remaining() int { return len(r.bytes) - r.offset }
 
 // fail stops the reader for what is wrong with a field.
 func (r *reader) fail(field, format string, args ...any) {
 	if r.err == nil {
 		r.err = fmt.Errorf(field+": "+format, args...)
 	}
-	r.bytes, r.at = nil, 0
+	r.bytes, r.offset = nil, 0
 }
 
-func (r *reader) missing(field string) { r.fail(field, "the bytes end too early") }
+func (r *reader) failTruncated(field string) { r.fail(field, "the bytes end too early") }
 
-// failedIn puts the place before the failure.
-func (r *reader) failedIn(place string, args ...any) {
-	r.err = fmt.Errorf(place+": %w", append(args, r.err)...)
+// wrapError puts the place before the failure.
+func (r *reader) wrapError(context string, args ...any) {
+	r.err = fmt.Errorf(context+": %w", append(args, r.err)...)
 }
 
 // end returns the failure, and what is left over is one.
 func (r *reader) end() error {
-	if r.err == nil && r.left() > 0 {
-		r.err = fmt.Errorf("%d bytes are left over", r.left())
+	if r.err == nil && r.remaining() > 0 {
+		r.err = fmt.Errorf("%d bytes are left over", r.remaining())
 	}
 	return r.err
 }
 
 func (r *reader) byte(field string) byte {
-	if at := r.at; at < len(r.bytes) {
-		r.at = at + 1
+	if at := r.offset; at < len(r.bytes) {
+		r.offset = at + 1
 		return r.bytes[at]
 	}
-	r.missing(field)
+	r.failTruncated(field)
 	return 0
 }
 
 func (r *reader) number(field string) uint64 {
-	b, at := r.bytes, r.at
+	b, at := r.bytes, r.offset
 	if at < len(b) {
 		if c := b[at]; c < 0x80 {
-			r.at = at + 1
+			r.offset = at + 1
 			return uint64(c)
 		}
 	}
@@ -113,7 +113,7 @@ func (r *reader) number(field string) uint64 {
 func (r *reader) longNumber(field string) uint64 {
 	const lastByte = 9 // the tenth, which has room for the 64th bit alone
 	var v uint64
-	for i, c := range r.bytes[r.at:] {
+	for i, c := range r.bytes[r.offset:] {
 		if i == lastByte && c > 1 {
 			r.fail(field, "the number has more than 64 bits")
 			return 0
@@ -123,20 +123,20 @@ func (r *reader) longNumber(field string) uint64 {
 				r.fail(field, "the number is not in its shortest form")
 				return 0
 			}
-			r.at += i + 1
+			r.offset += i + 1
 			return v | uint64(c)<<(7*i)
 		}
 		v |= uint64(c&0x7f) << (7 * i)
 	}
-	r.missing(field)
+	r.failTruncated(field)
 	return 0
 }
 
 // numberUpTo is number for a field that has a narrower type.
-func (r *reader) numberUpTo(most uint64, field string) uint64 {
+func (r *reader) numberUpTo(limit uint64, field string) uint64 {
 	v := r.number(field)
-	if v > most {
-		r.fail(field, "%d is above %d", v, most)
+	if v > limit {
+		r.fail(field, "%d is above %d", v, limit)
 		return 0
 	}
 	return v
@@ -156,29 +156,29 @@ func (r *reader) text(field string) string {
 	if n == 0 {
 		return ""
 	}
-	if n > uint64(r.left()) {
-		r.fail(field, "%d bytes are announced and %d are left", n, r.left())
+	if n > uint64(r.remaining()) {
+		r.fail(field, "%d bytes are announced and %d are left", n, r.remaining())
 		return ""
 	}
-	r.at += int(n)
-	return string(r.bytes[r.at-int(n) : r.at])
+	r.offset += int(n)
+	return string(r.bytes[r.offset-int(n) : r.offset])
 }
 
 // raw fills into.
-func (r *reader) raw(field string, into []byte) {
-	if len(into) > r.left() {
-		r.fail(field, "it has %d bytes and %d are left", len(into), r.left())
+func (r *reader) raw(field string, buf []byte) {
+	if len(buf) > r.remaining() {
+		r.fail(field, "it has %d bytes and %d are left", len(buf), r.remaining())
 		return
 	}
-	r.at += copy(into, r.bytes[r.at:])
+	r.offset += copy(buf, r.bytes[r.offset:])
 }
 
 // count reads how many things follow, each of which takes bytesMin bytes or more. What is left of
 // the record bounds it, so memory may be made for that many at once.
 func (r *reader) count(field string, bytesMin int) int {
 	n := r.number(field)
-	if n > uint64(r.left()/bytesMin) {
-		r.fail(field, "%d are announced and %d bytes are left", n, r.left())
+	if n > uint64(r.remaining()/bytesMin) {
+		r.fail(field, "%d are announced and %d bytes are left", n, r.remaining())
 		return 0
 	}
 	return int(n)

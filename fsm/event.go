@@ -14,19 +14,19 @@ type Event struct {
 	TicketRef
 	Token     uint64     // EvGranted, EvLost, EvReleased, EvDowngraded: the grant's
 	HoldUntil clock.Time // EvGranted, EvDowngraded: when the maximum hold ends, 0 = never
-	Reason    Reason     // EvLost, EvReleased, EvRefused, EvEnded
-	// Text is an operator's reason with EvLost, EvRefused and EvEnded, the lock's name with
-	// EvQueueMoved, the node's id with EvEpochStarted and EvReported.
+	Reason    Reason     // EvLost, EvReleased, EvRefused, EvSessionEnded
+	// Text is an operator's reason with EvLost, EvRefused and EvSessionEnded, the lock's name with
+	// EvQueueChanged, the node's id with EvEpochStarted and EvDigestReported.
 	Text string
-	// Label is the session's, with EvEnded: after it nothing else knows the session.
+	// Label is the session's, with EvSessionEnded: after it nothing else knows the session.
 	Label string
 	// Items are the locks of the ticket. They are shared and must not be changed.
 	Items []Item
 	// Tickets are those of a session that attached: all that are live and all that are above its
 	// floor, by number.
 	Tickets []TicketState
-	// Value is the nonce of EvEpochStarted, the digest of EvReported, the new number of EvVersionSet; At is
-	// the index that EvReported speaks of.
+	// Value is the nonce of EvEpochStarted, the digest of EvDigestReported, the new number of EvVersionSet; At is
+	// the index that EvDigestReported speaks of.
 	Value, At uint64
 }
 
@@ -47,17 +47,17 @@ const (
 	EvReleased
 	// EvDowngraded: the ticket's exclusive items are shared from now on.
 	EvDowngraded
-	// EvEnded: a session is over (Why), after the events of its tickets.
-	EvEnded
-	// EvQueueMoved: somebody came to or left the queue of the lock Text, which is still there. At
+	// EvSessionEnded: a session is over (Why), after the events of its tickets.
+	EvSessionEnded
+	// EvQueueChanged: somebody came to or left the queue of the lock Text, which is still there. At
 	// most once a lock and step.
-	EvQueueMoved
+	EvQueueChanged
 	// EvEpochStarted: node Text opened the epoch Index for the nonce Value.
 	EvEpochStarted
 	// EvVersionSet: the version is Value from the next entry on; the rest of this one lives under the old.
 	EvVersionSet
-	// EvReported: node Text had the digest Value at index At.
-	EvReported
+	// EvDigestReported: node Text had the digest Value at index At.
+	EvDigestReported
 )
 
 // TicketState is what the machine knows of a ticket.

@@ -41,7 +41,7 @@ func (m *Machine) expireDue() {
 			continue
 		case some && key.at <= m.time:
 			spent++
-			m.endDue(key, ticket)
+			m.expire(key, ticket)
 			continue
 		}
 		break
@@ -49,15 +49,15 @@ func (m *Machine) expireDue() {
 	m.grantUnblocked()
 }
 
-func (m *Machine) endDue(key dueKey, ticket ticketKey) {
+func (m *Machine) expire(key dueKey, ticket ticketKey) {
 	switch key.kind {
 	case dueWait:
-		m.end(ticket, WaitTimeout, "")
+		m.endTicket(ticket, WaitTimeout, "")
 	case dueDelay:
 		lk, _ := m.locks.Get(key.name)
-		m.undelay(lk)
+		m.endDelay(lk)
 	case dueHold:
-		m.end(ticket, MaxHoldExceeded, "")
+		m.endTicket(ticket, MaxHoldExceeded, "")
 	}
 }
 
@@ -73,8 +73,8 @@ func (m *Machine) delay(lk *lock, until clock.Time) {
 	m.sum += delaySum(lk.name, until)
 }
 
-// undelay opens lk again.
-func (m *Machine) undelay(lk *lock) {
+// endDelay opens lk again.
+func (m *Machine) endDelay(lk *lock) {
 	m.unscheduleDelay(lk)
 	lk.delay = 0
 	m.delays.Delete(lk.name)

@@ -9,15 +9,15 @@ import (
 	"zamok/session"
 )
 
-// chance picks one of n: 0 … n-1. It is the generator's only source of chance, so that one
+// choice picks one of n: 0 … n-1. It is the generator's only source of chance, so that one
 // generator serves rapid, which can shrink what it chose, and a plain seeded source, which is fast.
-type chance func(n int) int
+type choice func(n int) int
 
-// in is true once in n times. It is true for the largest choice, so that shrinking, which tries
+// oneIn is true once in n times. It is true for the largest choice, so that shrinking, which tries
 // small ones, makes what is rare rarer.
-func (pick chance) in(n int) bool { return pick(n) == n-1 }
+func (pick choice) oneIn(n int) bool { return pick(n) == n-1 }
 
-func pickOf[T any](pick chance, of ...T) T { return of[pick(len(of))] }
+func pickOf[T any](pick choice, of ...T) T { return of[pick(len(of))] }
 
 // record is one entry of a log, with the term of its leader.
 type record struct {
@@ -35,38 +35,38 @@ func newRecord(term uint64, e *fsm.Entry) record {
 // generator makes up a log: entries that a cluster could have written, and many that it should not.
 // It looks at the model to hit what is there: of commands that name nothing little is learnt.
 type generator struct {
-	pick chance
-	m    *model
-	mood
+	pick  choice
+	model *model
+	profile
 
-	term    uint64
-	ids     []session.ID          // every session that ever was
-	next    map[session.ID]uint64 // the highest ticket number used
-	tokens  []uint64              // of grants, the latest last
-	marks   []uint64              // indexes at which the machine stood
-	offices []uint64
-	said    []fsm.Command // what may be said again
+	term       uint64
+	sessionIDs []session.ID          // every session that ever was
+	lastTicket map[session.ID]uint64 // the highest ticket number used
+	tokens     []uint64              // of grants, the latest last
+	indexes    []uint64              // indexes at which the machine stood
+	epochs     []uint64
+	sent       []fsm.Command // what may be said again
 }
 
-// mood is what stays the same over one log. Logs of many moods reach more than one average one.
-type mood struct {
-	secrets  int
-	names    []string
-	crowd    int          // tickets in hand above which the generator rather drops
-	batch    int          // commands of an entry
-	faithful int          // of 8 renewals so many come
-	sharing  int          // of 8 mutexes so many are asked for as shared
-	paces    []clock.Span // by which time moves between entries
-	ttls     []clock.Span
-	delays   []clock.Span // lock delays
-	weights  []int        // of the makers
-	nodes    int          // names of nodes: fewNodes, or more than the machine keeps records of
+// profile is what stays the same over one log. Logs of many moods reach more than one average one.
+type profile struct {
+	secrets        int
+	names          []string
+	liveTicketsMax int          // tickets in hand above which the generator rather drops
+	commandsMax    int          // commands of an entry
+	renewalRate    int          // of 8 renewals so many come
+	sharedRate     int          // of 8 mutexes so many are asked for as shared
+	timeSteps      []clock.Span // by which time moves between entries
+	ttls           []clock.Span
+	delays         []clock.Span // lock delays
+	weights        []int        // of the makers
+	nodes          int          // names of nodes: fewNodes, or more than the machine keeps records of
 }
 
 const fewNodes = 3
 
-// makers make commands, in the order of their weights.
-var makers = [...]struct {
+// commandMakers make commands, in the order of their weights.
+var commandMakers = [...]struct {
 	weight int
 	make   func(*generator) fsm.Command
 }{
@@ -81,32 +81,32 @@ var makers = [...]struct {
 	{2, (*generator).forceRelease},
 	{1, (*generator).leaderStart},
 	{1, (*generator).member},
-	{1, (*generator).setRules},
+	{1, (*generator).setVersion},
 	{1, (*generator).digest},
-	{8, (*generator).again},
-	{3, (*generator).spoilt},
+	{8, (*generator).repeated},
+	{3, (*generator).invalidCommand},
 }
 
-func newGenerator(pick chance, m *model) *generator {
-	g := &generator{pick: pick, m: m, term: 1, next: map[session.ID]uint64{}}
-	g.mood = mood{
-		secrets:  3 + pick(6),
-		names:    allNames[:3+pick(len(allNames)-2)],
-		crowd:    4 + pick(24),
-		batch:    pickOf(pick, 2, 5, 10, 25),
-		faithful: pick(9),
-		sharing:  pick(8),
-		ttls:     []clock.Span{fsm.TTLMin, 3 * clock.Second, 3 * clock.Second, 10 * clock.Second},
-		delays:   pickOf(pick, []clock.Span{0}, []clock.Span{0, clock.Second}, []clock.Span{0, 1, fsm.DelayMax}, []clock.Span{0, clock.Millisecond, clock.Second, 5 * clock.Second}),
-		paces: pickOf(pick, []clock.Span{0, 1, clock.Millisecond},
+func newGenerator(pick choice, m *model) *generator {
+	g := &generator{pick: pick, model: m, term: 1, lastTicket: map[session.ID]uint64{}}
+	g.profile = profile{
+		secrets:        3 + pick(6),
+		names:          lockNames[:3+pick(len(lockNames)-2)],
+		liveTicketsMax: 4 + pick(24),
+		commandsMax:    pickOf(pick, 2, 5, 10, 25),
+		renewalRate:    pick(9),
+		sharedRate:     pick(8),
+		ttls:           []clock.Span{fsm.TTLMin, 3 * clock.Second, 3 * clock.Second, 10 * clock.Second},
+		delays:         pickOf(pick, []clock.Span{0}, []clock.Span{0, clock.Second}, []clock.Span{0, 1, fsm.DelayMax}, []clock.Span{0, clock.Millisecond, clock.Second, 5 * clock.Second}),
+		timeSteps: pickOf(pick, []clock.Span{0, 1, clock.Millisecond},
 			[]clock.Span{0, 0, 30 * clock.Millisecond, 500 * clock.Millisecond},
 			[]clock.Span{0, 100 * clock.Millisecond, clock.Second, clock.Second, 4 * clock.Second},
 			[]clock.Span{-clock.Second, 0, clock.Second, 20 * clock.Second, 2 * clock.Minute}),
 	}
-	for _, maker := range makers {
+	for _, maker := range commandMakers {
 		g.weights = append(g.weights, maker.weight*pickOf(pick, 0, 1, 1, 1, 4))
 	}
-	if g.nodes = fewNodes; pick.in(4) {
+	if g.nodes = fewNodes; pick.oneIn(4) {
 		g.nodes = 2 * fsm.MembersMax
 	}
 	g.weights[0] = max(g.weights[0], 10)
@@ -114,29 +114,29 @@ func newGenerator(pick chance, m *model) *generator {
 	return g
 }
 
-// lockNames begins every name, so that it can be searched for.
-const lockNames = "lock:"
+// lockPrefix begins every name, so that it can be searched for.
+const lockPrefix = "lock:"
 
-var allNames = []string{lockNames, lockNames + "b", lockNames + "c", lockNames + "d/e", lockNames + "d/f", lockNames + "ж"}
+var lockNames = []string{lockPrefix, lockPrefix + "b", lockPrefix + "c", lockPrefix + "d/e", lockPrefix + "d/f", lockPrefix + "ж"}
 
 // record makes the next entry. The model must have applied those before.
 func (g *generator) record() record {
-	if g.pick.in(60) {
+	if g.pick.oneIn(60) {
 		g.term += 1 + uint64(g.pick(2))
 	}
 	e := &fsm.Entry{Version: 1, Reading: g.reading(), Renewals: g.renewals()}
-	if g.pick.in(100) {
+	if g.pick.oneIn(100) {
 		e.Version = pickOf(g.pick, uint32(0), 2, 1<<31)
 	}
-	if (g.m.office == 0 || g.term != g.m.term) && !g.pick.in(3) {
+	if (g.model.epoch == 0 || g.term != g.model.term) && !g.pick.oneIn(3) {
 		e.Commands = append(e.Commands, g.leaderStart())
 	}
-	for range g.pick(g.batch + 1) {
+	for range g.pick(g.commandsMax + 1) {
 		e.Commands = append(e.Commands, g.command())
 	}
 	r := newRecord(g.term, e)
-	if g.pick.in(150) {
-		r = g.mangled(r)
+	if g.pick.oneIn(150) {
+		r = g.corrupted(r)
 	}
 	return r
 }
@@ -144,17 +144,17 @@ func (g *generator) record() record {
 // restore is how an operator may restore a backup that was taken just now.
 func (g *generator) restore() record {
 	return record{term: g.term, restore: &fsm.NewHistory{
-		Cluster: fsm.ClusterID{byte(1 + g.pick(200))},
-		Above:   pickOf(g.pick, 0, g.m.index+uint64(g.pick(1000)), 1<<42),
-		Clock:   pickOf(g.pick, 0, 0, 1, g.m.index, g.m.index+uint64(g.pick(1000))),
-		Time:    pickOf(g.pick, 0, g.m.time.Add(clock.Minute)),
-		HoldOff: pickOf(g.pick, 1, 1, 1, clock.Second, 0, fsm.HoldOffMax),
+		Cluster:    fsm.ClusterID{byte(1 + g.pick(200))},
+		AboveIndex: pickOf(g.pick, 0, g.model.index+uint64(g.pick(1000)), 1<<42),
+		Clock:      pickOf(g.pick, 0, 0, 1, g.model.index, g.model.index+uint64(g.pick(1000))),
+		Time:       pickOf(g.pick, 0, g.model.time.Add(clock.Minute)),
+		HoldOff:    pickOf(g.pick, 1, 1, 1, clock.Second, 0, fsm.HoldOffMax),
 	}}
 }
 
-// mangled is what a torn or flipped entry leaves.
-func (g *generator) mangled(r record) record {
-	if r.entry = nil; g.pick.in(2) {
+// corrupted is what a torn or flipped entry leaves.
+func (g *generator) corrupted(r record) record {
+	if r.entry = nil; g.pick.oneIn(2) {
 		r.bytes = r.bytes[:g.pick(len(r.bytes))]
 	} else {
 		r.bytes = slices.Clone(r.bytes)
@@ -163,61 +163,61 @@ func (g *generator) mangled(r record) record {
 	return r
 }
 
-// learn takes notice of what an entry did.
-func (g *generator) learn(r record, a *fsm.Applied) {
-	g.marks = latest(append(g.marks, a.Stamp.Index), 16)
+// observe takes notice of what an entry did.
+func (g *generator) observe(r record, a *fsm.Applied) {
+	g.indexes = lastN(append(g.indexes, a.Stamp.Index), 16)
 	for _, e := range a.Events {
 		switch e.Kind {
 		case fsm.EvGranted:
-			g.tokens = latest(append(g.tokens, e.Token), 16)
+			g.tokens = lastN(append(g.tokens, e.Token), 16)
 		case fsm.EvEpochStarted:
-			g.offices = latest(append(g.offices, e.Index), 4)
+			g.epochs = lastN(append(g.epochs, e.Index), 4)
 		}
 	}
 	if a.Refused != fsm.OK {
 		return
 	}
 	for i, c := range r.entry.Commands {
-		g.said = latest(append(g.said, c), 128)
-		if id := a.Results[i].Session; id != 0 && !slices.Contains(g.ids, id) {
-			g.ids = latest(append(g.ids, id), 2*g.secrets)
+		g.sent = lastN(append(g.sent, c), 128)
+		if id := a.Results[i].Session; id != 0 && !slices.Contains(g.sessionIDs, id) {
+			g.sessionIDs = lastN(append(g.sessionIDs, id), 2*g.secrets)
 		}
 	}
 }
 
-// latest keeps the last few.
-func latest[T any](all []T, most int) []T { return all[max(0, len(all)-most):] }
+// lastN keeps the last few.
+func lastN[T any](all []T, n int) []T { return all[max(0, len(all)-n):] }
 
 func (g *generator) reading() clock.Reading {
-	r := clock.Reading{Epoch: g.m.office, Now: g.m.time.Add(pickOf(g.pick, g.paces...))}
-	if g.pick.in(12) {
-		r.Epoch = pickOf(g.pick, append([]uint64{0, 1, g.m.index}, g.offices...)...)
+	r := clock.Reading{Epoch: g.model.epoch, Now: g.model.time.Add(pickOf(g.pick, g.timeSteps...))}
+	if g.pick.oneIn(12) {
+		r.Epoch = pickOf(g.pick, append([]uint64{0, 1, g.model.index}, g.epochs...)...)
 	}
 	r.Now = max(r.Now, 0)
 	return r
 }
 
 func (g *generator) renewals() (ids []session.ID) {
-	for _, s := range g.m.sessions {
-		if g.pick(8) < g.faithful {
+	for _, s := range g.model.sessions {
+		if g.pick(8) < g.renewalRate {
 			ids = append(ids, s.id)
 		}
 	}
-	if len(g.ids) > 0 && g.pick.in(4) {
-		ids = append(ids, pickOf(g.pick, g.ids...))
+	if len(g.sessionIDs) > 0 && g.pick.oneIn(4) {
+		ids = append(ids, pickOf(g.pick, g.sessionIDs...))
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
 func (g *generator) command() fsm.Command {
-	if g.nodes > fewNodes && g.pick.in(3) {
+	if g.nodes > fewNodes && g.pick.oneIn(3) {
 		return pickOf(g.pick, g.member, g.digest)()
 	}
-	if len(g.m.tickets) > g.crowd && g.pick.in(2) {
+	if len(g.model.tickets) > g.liveTicketsMax && g.pick.oneIn(2) {
 		return g.drop()
 	}
-	if len(g.m.sessions) == 0 && !g.pick.in(4) {
+	if len(g.model.sessions) == 0 && !g.pick.oneIn(4) {
 		return g.openSession()
 	}
 	total := 0
@@ -227,7 +227,7 @@ func (g *generator) command() fsm.Command {
 	at := g.pick(total)
 	for i, w := range g.weights {
 		if at -= w; at < 0 {
-			return makers[i].make(g)
+			return commandMakers[i].make(g)
 		}
 	}
 	panic("the weights do not add up")
@@ -235,57 +235,57 @@ func (g *generator) command() fsm.Command {
 
 // session is a living one most times, else one that is dead or not yet born.
 func (g *generator) session() session.ID {
-	if len(g.m.sessions) > 0 && !g.pick.in(12) {
-		return pickOf(g.pick, g.m.sessions...).id
+	if len(g.model.sessions) > 0 && !g.pick.oneIn(12) {
+		return pickOf(g.pick, g.model.sessions...).id
 	}
-	if len(g.ids) > 0 && !g.pick.in(4) {
-		return pickOf(g.pick, g.ids...)
+	if len(g.sessionIDs) > 0 && !g.pick.oneIn(4) {
+		return pickOf(g.pick, g.sessionIDs...)
 	}
-	return session.ID(g.m.index + uint64(g.pick(4)))
+	return session.ID(g.model.index + uint64(g.pick(4)))
 }
 
 // liveTicket names a ticket in hand, if there is one.
 func (g *generator) liveTicket() (fsm.TicketRef, bool) {
-	if len(g.m.tickets) == 0 {
+	if len(g.model.tickets) == 0 {
 		return fsm.TicketRef{}, false
 	}
-	return pickOf(g.pick, g.m.tickets...).TicketRef, true
+	return pickOf(g.pick, g.model.tickets...).TicketRef, true
 }
 
 // freshTicket numbers the session's next acquisition, as a client does or should not do.
 func (g *generator) freshTicket(id session.ID) uint64 {
-	number := g.next[id] + 1
+	number := g.lastTicket[id] + 1
 	var ackedThrough uint64
-	if s := g.m.session(id); s != nil {
-		ackedThrough = s.floor
+	if s := g.model.session(id); s != nil {
+		ackedThrough = s.ackedThrough
 	}
 	switch {
-	case g.pick.in(200):
+	case g.pick.oneIn(200):
 		return ackedThrough + pickOf[uint64](g.pick, fsm.TicketWindow, fsm.TicketWindow+1)
-	case g.pick.in(20):
+	case g.pick.oneIn(20):
 		number += uint64(g.pick(3))
-	case number <= ackedThrough && !g.pick.in(4):
+	case number <= ackedThrough && !g.pick.oneIn(4):
 		number = ackedThrough + 1
 	}
-	g.next[id] = number
+	g.lastTicket[id] = number
 	return number
 }
 
 // oldTicket is a number that the session used, or nearly.
 func (g *generator) oldTicket(id session.ID) uint64 {
-	newest := g.next[id]
+	newest := g.lastTicket[id]
 	return max(1, newest+2-min(newest+1, uint64(g.pick(12))))
 }
 
 func (g *generator) ackedThrough(id session.ID) uint64 {
-	newest := g.next[id]
+	newest := g.lastTicket[id]
 	switch g.pick(12) {
 	case 0, 1: // true, as far as the generator knows
 		return newest - min(newest, uint64(g.pick(4)))
 	case 2: // low: it never falls
 		return newest / 2
 	case 3: // a lie
-		if g.pick.in(200) {
+		if g.pick.oneIn(200) {
 			return pickOf(g.pick, ^uint64(0), ^uint64(0)-1, 1<<40)
 		}
 		return newest + uint64(g.pick(4))
@@ -297,8 +297,8 @@ func (g *generator) ackedThrough(id session.ID) uint64 {
 func (g *generator) owner() string { return pickOf(g.pick, "", "", "x", "y") }
 
 func (g *generator) name() string {
-	if g.pick.in(100) {
-		return lockNames + "nowhere"
+	if g.pick.oneIn(100) {
+		return lockPrefix + "nowhere"
 	}
 	return pickOf(g.pick, g.names...)
 }
@@ -306,14 +306,14 @@ func (g *generator) name() string {
 // items asks each name for the kind of lock that it usually is.
 func (g *generator) items() (items []fsm.Item) {
 	many := 1
-	if g.pick.in(3) {
+	if g.pick.oneIn(3) {
 		many += g.pick(len(g.names))
 	}
 	from := g.pick(len(g.names))
 	for i := range many {
 		items = append(items, g.item((from+i)%len(g.names)))
 	}
-	if g.pick.in(2) {
+	if g.pick.oneIn(2) {
 		slices.Reverse(items)
 	}
 	return items
@@ -321,16 +321,16 @@ func (g *generator) items() (items []fsm.Item) {
 
 func (g *generator) item(at int) fsm.Item {
 	item := fsm.Item{Name: g.names[at], Mode: fsm.Exclusive}
-	if g.pick(8) < g.sharing {
+	if g.pick(8) < g.sharedRate {
 		item.Mode = fsm.Shared
 	}
 	permits := at == 2 || at == 3
-	if g.pick.in(25) {
+	if g.pick.oneIn(25) {
 		permits = !permits
 	}
 	if permits {
 		item.Mode, item.Limit = fsm.Permits, uint32(at+1)
-		if g.pick.in(40) {
+		if g.pick.oneIn(40) {
 			item.Limit += 2
 		}
 		item.Permits = 1 + uint32(g.pick(int(item.Limit)))
@@ -351,10 +351,10 @@ func (g *generator) acquire() fsm.Command {
 		Session: g.session(), Items: g.items(), WaitFor: g.waitFor(), MaxHold: g.maxHold(), Owner: g.owner(),
 	}
 	c.AckedThrough = g.ackedThrough(c.Session)
-	if c.Ticket = g.freshTicket(c.Session); g.pick.in(12) {
+	if c.Ticket = g.freshTicket(c.Session); g.pick.oneIn(12) {
 		c.Ticket = g.oldTicket(c.Session)
 	}
-	if g.pick.in(20) {
+	if g.pick.oneIn(20) {
 		c.Metadata = "who\x00knows\xff"
 	}
 	return c
@@ -362,10 +362,10 @@ func (g *generator) acquire() fsm.Command {
 
 func (g *generator) drop() fsm.Command {
 	ref, ok := g.liveTicket()
-	if !ok || g.pick.in(6) {
+	if !ok || g.pick.oneIn(6) {
 		ref.Session = g.session()
 		ref.Ticket = g.oldTicket(ref.Session)
-		if g.pick.in(100) {
+		if g.pick.oneIn(100) {
 			ref.Ticket = g.ackedThrough(ref.Session) + fsm.TicketWindow + uint64(g.pick(2))
 		}
 	}
@@ -374,7 +374,7 @@ func (g *generator) drop() fsm.Command {
 
 func (g *generator) downgrade() fsm.Command {
 	ref, ok := g.liveTicket()
-	if !ok || g.pick.in(4) {
+	if !ok || g.pick.oneIn(4) {
 		ref.Session = g.session()
 		ref.Ticket = g.oldTicket(ref.Session)
 	}
@@ -394,7 +394,7 @@ func (g *generator) openSession() fsm.Command {
 
 func (g *generator) attach() fsm.Command {
 	c := &fsm.Attach{Session: g.session(), Secret: g.secret()}
-	if s := g.m.session(c.Session); s != nil && !g.pick.in(6) {
+	if s := g.model.session(c.Session); s != nil && !g.pick.oneIn(6) {
 		c.Secret = s.Secret
 		c.Attempt = pickOf(g.pick, 0, s.attempt+1, s.attempt+1, s.attempt+7, s.attempt, s.attempt/2)
 	}
@@ -403,16 +403,16 @@ func (g *generator) attach() fsm.Command {
 }
 
 func (g *generator) detached() fsm.Command {
-	c := &fsm.Detached{Session: g.session(), Index: g.m.index}
-	if s := g.m.session(c.Session); s != nil {
+	c := &fsm.Detached{Session: g.session(), Index: g.model.index}
+	if s := g.model.session(c.Session); s != nil {
 		c.Attachment = s.attachment
-		c.Index = pickOf(g.pick, g.m.index, g.m.index, s.heard, s.heard-1)
+		c.Index = pickOf(g.pick, g.model.index, g.model.index, s.renewed, s.renewed-1)
 	}
-	if g.pick.in(4) {
-		c.Attachment = 1 + uint64(g.pick(int(min(g.m.index, 1<<30)+1)))
+	if g.pick.oneIn(4) {
+		c.Attachment = 1 + uint64(g.pick(int(min(g.model.index, 1<<30)+1)))
 	}
-	if len(g.marks) > 0 && g.pick.in(4) {
-		c.Index = pickOf(g.pick, g.marks...)
+	if len(g.indexes) > 0 && g.pick.oneIn(4) {
+		c.Index = pickOf(g.pick, g.indexes...)
 	}
 	return c
 }
@@ -426,7 +426,7 @@ func (g *generator) expireSession() fsm.Command {
 // forceRelease names a token that was seen.
 func (g *generator) forceRelease() fsm.Command {
 	c := &fsm.ForceRelease{Name: g.name(), Reason: pickOf(g.pick, "", "stuck")}
-	if len(g.tokens) > 0 && !g.pick.in(10) {
+	if len(g.tokens) > 0 && !g.pick.oneIn(10) {
 		c.Token = pickOf(g.pick, g.tokens...)
 	}
 	return c
@@ -444,23 +444,23 @@ func (g *generator) node() string { return fmt.Sprintf("n%d", 1+g.pick(g.nodes))
 func (g *generator) member() fsm.Command {
 	return &fsm.Member{
 		ID: g.node(), Incarnation: fsm.Incarnation{byte(1 + g.pick(2))}, Client: "h:5750",
-		Peer: "h:5751", HTTP: "h:5752", Version: "v0", StateVersionMin: 1, StateVersionMax: 1, FreeBytes: uint64(g.pick(1 << 20)), FreeMark: 9, Timeout: 250 * uint32(g.pick(8)), Fixed: 500,
+		Peer: "h:5751", HTTP: "h:5752", Version: "v0", StateVersionMin: 1, StateVersionMax: 1, FreeBytes: uint64(g.pick(1 << 20)), LowSpaceThreshold: 9, ElectionTimeout: 250 * uint32(g.pick(8)), ElectionTimeoutFixed: 500,
 	}
 }
 
 // setVersion never raises the version: the model knows no others.
-func (g *generator) setRules() fsm.Command {
+func (g *generator) setVersion() fsm.Command {
 	return &fsm.SetVersion{Version: pickOf[uint32](g.pick, 0, 3, 1<<32-1)}
 }
 
 func (g *generator) digest() fsm.Command {
-	return &fsm.Digest{Node: g.node(), Index: pickOf(g.pick, append([]uint64{g.m.index}, g.marks...)...), Value: uint64(g.pick(1 << 30))}
+	return &fsm.Digest{Node: g.node(), Index: pickOf(g.pick, append([]uint64{g.model.index}, g.indexes...)...), Value: uint64(g.pick(1 << 30))}
 }
 
-// again says what was said before, as a client or a network may.
-func (g *generator) again() fsm.Command {
-	if len(g.said) == 0 {
+// repeated says what was said before, as a client or a network may.
+func (g *generator) repeated() fsm.Command {
+	if len(g.sent) == 0 {
 		return g.acquire()
 	}
-	return pickOf(g.pick, g.said...)
+	return pickOf(g.pick, g.sent...)
 }

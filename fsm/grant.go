@@ -18,9 +18,9 @@ type grantOrder struct {
 // waiting ticket could be granted (M2). Which tickets those are does not depend on the order of
 // looking: two that can be granted never stand in each other's way.
 func (m *Machine) grantUnblocked() {
-	for i := 0; i < len(m.freed); i++ {
-		lk := m.freed[i]
-		lk.freed = false // a later change puts it in again
+	for i := 0; i < len(m.recheckLocks); i++ {
+		lk := m.recheckLocks[i]
+		lk.recheck = false // a later change puts it in again
 		m.grantHeads(lk)
 	}
 	if len(m.granted) > 1 {
@@ -29,29 +29,29 @@ func (m *Machine) grantUnblocked() {
 	for _, b := range m.granted {
 		m.emitGranted(b.key, m.tickets.Peek(b.key))
 	}
-	for _, lk := range m.moved {
-		lk.moved = false
-		if !m.idle(lk) {
-			m.emit(Event{Kind: EvQueueMoved, Text: lk.name})
+	for _, lk := range m.changedQueues {
+		lk.queueChanged = false
+		if !m.isUnused(lk) {
+			m.emit(Event{Kind: EvQueueChanged, Text: lk.name})
 		}
 	}
-	for _, lk := range m.freed {
-		if m.idle(lk) {
-			m.forget(lk)
+	for _, lk := range m.recheckLocks {
+		if m.isUnused(lk) {
+			m.removeLock(lk)
 		}
 	}
-	clear(m.freed) // let forgotten locks go
-	clear(m.moved)
-	m.freed, m.moved, m.granted = m.freed[:0], m.moved[:0], m.granted[:0]
+	clear(m.recheckLocks) // let forgotten locks go
+	clear(m.changedQueues)
+	m.recheckLocks, m.changedQueues, m.granted = m.recheckLocks[:0], m.changedQueues[:0], m.granted[:0]
 }
 
-// idle tells whether nothing needs the lock: nobody uses it, and it is delayed by nothing but the quiet
+// isUnused tells whether nothing needs the lock: nobody uses it, and it is delayed by nothing but the quiet
 // period, which closes names that are not there as well.
-func (m *Machine) idle(lk *lock) bool {
+func (m *Machine) isUnused(lk *lock) bool {
 	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.holdOffUntil && m.time < m.holdOffUntil)
 }
 
-func (m *Machine) forget(lk *lock) {
+func (m *Machine) removeLock(lk *lock) {
 	if lk.delay != 0 {
 		m.unscheduleDelay(lk)
 		m.delays.Delete(lk.name)
@@ -79,9 +79,9 @@ func (m *Machine) grantHeads(lk *lock) {
 		}
 		m.counts.Waiting--
 		m.dequeue(key, t)
-		m.hold(key, t)
+		m.grant(key, t)
 		m.sum += t.sum(key)
-		m.sessions.Change(m.sessions.Find(key.session), m.index, 0)
+		m.sessions.RecordChange(m.sessions.Find(key.session), m.index, 0)
 		m.granted = append(m.granted, grantOrder{t.enqueued, key})
 	}
 }
@@ -97,13 +97,13 @@ func (m *Machine) grantable(t *ticket) bool {
 	return true
 }
 
-// hold makes t, which waits nowhere, a holder of all its locks. The only place where a token is
+// grant makes t, which waits nowhere, a holder of all its locks. The only place where a token is
 // made.
-func (m *Machine) hold(key ticketKey, t *ticket) {
+func (m *Machine) grant(key ticketKey, t *ticket) {
 	for i := range t.slots {
 		p := &t.slots[i]
 		p.lock.holders.push(p)
-		p.lock.count(t.items[i], 1)
+		p.lock.adjust(t.items[i], 1)
 	}
 	t.state, t.token = Granted, m.index
 	if t.maxHold > 0 {
@@ -111,7 +111,7 @@ func (m *Machine) hold(key ticketKey, t *ticket) {
 		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *owned) { o.held = append(o.held, key.number) })
+		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.held = append(o.held, key.number) })
 	}
 	m.counts.Granted++
 }

@@ -16,12 +16,12 @@ import (
 // Limits of how many there may be, and entries that are none.
 
 func TestTicketWindow(t *testing.T) {
-	w := newTwins(t, 1)
+	w := newReplicaPair(t, 1)
 	items := exclusive("stock")
-	w.refused(&Acquire{Session: firstSession, Ticket: TicketWindow + 1, Items: items}, LimitExceeded, "ticket")
-	w.refused(&Acquire{Session: firstSession, Ticket: 1<<64 - 1, Items: items}, LimitExceeded, "ticket")
-	w.refused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, LimitExceeded, "ticket")
-	w.accepted(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})
+	w.requireRefused(&Acquire{Session: firstSession, Ticket: TicketWindow + 1, Items: items}, LimitExceeded, "ticket")
+	w.requireRefused(&Acquire{Session: firstSession, Ticket: 1<<64 - 1, Items: items}, LimitExceeded, "ticket")
+	w.requireRefused(&Drop{Session: firstSession, Ticket: TicketWindow + 1}, LimitExceeded, "ticket")
+	w.requireAccepted(&Acquire{Session: firstSession, Ticket: TicketWindow, Items: items})
 
 	const top = 1<<64 - 1 // a floor as high as it goes leaves no ticket, and wraps around nothing
 	r := w.do(&Acquire{Session: firstSession, Ticket: top, AckedThrough: top, Items: items})[0]
@@ -32,9 +32,9 @@ func TestTicketWindow(t *testing.T) {
 	require.NoError(t, w.m.Check())
 }
 
-// filled has as many tickets in hand as one session may, numbered from 1, each with a lock of its own.
-func filled(t *testing.T) *twins {
-	w := newTwins(t, 2)
+// pairWithMaxTickets has as many tickets in hand as one session may, numbered from 1, each with a lock of its own.
+func pairWithMaxTickets(t *testing.T) *replicaPair {
+	w := newReplicaPair(t, 2)
 	for number := uint64(1); number <= TicketsMax; {
 		var commands []Command
 		for ; len(commands) < TicketWindow; number++ {
@@ -50,8 +50,8 @@ func filled(t *testing.T) *twins {
 	return w
 }
 
-func TestTicketsInHand(t *testing.T) {
-	w := filled(t)
+func TestLiveTicketLimit(t *testing.T) {
+	w := pairWithMaxTickets(t)
 	more := &Acquire{Session: firstSession, Ticket: TicketsMax + 1, Items: exclusive("one more")}
 	for range 2 { // a repeat is answered in the same way
 		r := w.do(more)[0]
@@ -62,23 +62,23 @@ func TestTicketsInHand(t *testing.T) {
 	// Another session has its own number of them; and whoever drops one may have another.
 	other := *more
 	other.Session, other.Ticket = firstSession+1, 1
-	w.accepted(&other)
-	w.accepted(&Drop{Session: firstSession, Ticket: 7})
+	w.requireAccepted(&other)
+	w.requireAccepted(&Drop{Session: firstSession, Ticket: 7})
 	another := *more
 	another.Ticket, another.Items = TicketsMax+2, exclusive("another")
-	w.accepted(&another)
+	w.requireAccepted(&another)
 }
 
-func TestOneEntryEndsAFullSession(t *testing.T) {
-	w := filled(t)
-	w.accepted(&CloseSession{Session: firstSession})
+func TestEndSessionWithMaxTickets(t *testing.T) {
+	w := pairWithMaxTickets(t)
+	w.requireAccepted(&CloseSession{Session: firstSession})
 	require.Equal(t, Counts{Sessions: 1}, w.m.Counts())
 }
 
-func TestMembers(t *testing.T) {
-	w := newTwins(t, 0)
+func TestMemberRecordLimit(t *testing.T) {
+	w := newReplicaPair(t, 0)
 	name := func(i int) string { return fmt.Sprintf("n%d", i) }
-	kept := func() (members, reports []string) {
+	recorded := func() (members, reports []string) {
 		for _, record := range w.m.Members() {
 			members = append(members, record.ID)
 		}
@@ -88,25 +88,25 @@ func TestMembers(t *testing.T) {
 		return members, reports
 	}
 	for i := range MembersMax {
-		w.accepted(&Member{ID: name(i), StateVersionMin: 1, StateVersionMax: 1})
-		w.accepted(&Digest{Node: name(i), Index: 9})
+		w.requireAccepted(&Member{ID: name(i), StateVersionMin: 1, StateVersionMax: 1})
+		w.requireAccepted(&Digest{Node: name(i), Index: 9})
 	}
-	members, reports := kept()
+	members, reports := recorded()
 	require.Len(t, members, MembersMax)
 	require.Len(t, reports, MembersMax)
 
 	// A known name needs no room.
-	w.accepted(&Member{ID: name(0), StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1})
-	w.accepted(&Digest{Node: name(0), Index: 10})
-	w.accepted(&Digest{Node: name(7), Index: 8})
-	again, _ := kept()
+	w.requireAccepted(&Member{ID: name(0), StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1})
+	w.requireAccepted(&Digest{Node: name(0), Index: 10})
+	w.requireAccepted(&Digest{Node: name(7), Index: 8})
+	again, _ := recorded()
 	require.Equal(t, members, again)
 
 	// The oldest announcement is that of n1, the report with the lowest index that of n7, and the first
 	// name of the others n1.
-	w.accepted(&Member{ID: "one more", StateVersionMin: 1, StateVersionMax: 1})
-	w.accepted(&Digest{Node: "one more", Index: 11})
-	members, reports = kept()
+	w.requireAccepted(&Member{ID: "one more", StateVersionMin: 1, StateVersionMax: 1})
+	w.requireAccepted(&Digest{Node: "one more", Index: 11})
+	members, reports = recorded()
 	require.Len(t, members, MembersMax)
 	require.Len(t, reports, MembersMax)
 	require.NotContains(t, members, name(1))
@@ -114,16 +114,16 @@ func TestMembers(t *testing.T) {
 	require.Subset(t, members, []string{name(0), name(2), "one more"})
 	require.Subset(t, reports, []string{name(0), name(1), "one more"})
 
-	w.accepted(&Member{ID: name(1), StateVersionMin: 1, StateVersionMax: 1})
-	w.accepted(&Digest{Node: "another", Index: 1})
-	members, reports = kept()
+	w.requireAccepted(&Member{ID: name(1), StateVersionMin: 1, StateVersionMax: 1})
+	w.requireAccepted(&Digest{Node: "another", Index: 1})
+	members, reports = recorded()
 	require.NotContains(t, members, name(2))
 	require.Contains(t, members, name(1))
 	require.NotContains(t, reports, name(1))
 	require.Contains(t, reports, "another")
 }
 
-func TestSessions(t *testing.T) {
+func TestSessionLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a million sessions take seconds and half a gigabyte")
 	}
@@ -152,13 +152,13 @@ func TestSessions(t *testing.T) {
 	require.Equal(t, SessionsMax, m.Counts().Sessions)
 }
 
-func TestBlockersThatAreNamed(t *testing.T) {
-	w := newTwins(t, 3)
+func TestBlockersMax(t *testing.T) {
+	w := newReplicaPair(t, 3)
 	for ticket := uint64(1); ticket <= 10; ticket++ { // ten hold, ten wait
-		w.accepted(&Acquire{Session: firstSession, Ticket: ticket, Items: []Item{{Name: "stock", Mode: Shared}}})
+		w.requireAccepted(&Acquire{Session: firstSession, Ticket: ticket, Items: []Item{{Name: "stock", Mode: Shared}}})
 	}
 	for ticket := uint64(1); ticket <= 10; ticket++ {
-		w.accepted(&Acquire{Session: firstSession + 1, Ticket: ticket, Items: exclusive("stock"), WaitFor: Forever})
+		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: ticket, Items: exclusive("stock"), WaitFor: Forever})
 	}
 	r := w.do(&Acquire{Session: firstSession + 2, Ticket: 1, Items: exclusive("stock")})[0]
 	require.Equal(t, NotAcquired, r.Code)
@@ -167,42 +167,42 @@ func TestBlockersThatAreNamed(t *testing.T) {
 	require.Len(t, w.m.Blockers(TicketRef{firstSession + 1, 3}), 12)
 }
 
-func TestBoundsOfANewHistory(t *testing.T) {
+func TestNewHistoryLimits(t *testing.T) {
 	var backup bytes.Buffer
-	_, err := newTwins(t, 1).m.Freeze().WriteTo(&backup)
+	_, err := newReplicaPair(t, 1).m.Freeze().WriteTo(&backup)
 	require.NoError(t, err)
 	rewrite := func(h NewHistory) (*Machine, error) {
 		var b bytes.Buffer
-		if _, err := Rewrite(&b, bytes.NewReader(backup.Bytes()), h); err != nil {
+		if _, err := RewriteBackup(&b, bytes.NewReader(backup.Bytes()), h); err != nil {
 			require.Zero(t, b.Len(), "a refused restore wrote something")
 			return nil, err
 		}
 		return Restore(&b)
 	}
-	for _, within := range []NewHistory{
+	for _, valid := range []NewHistory{
 		{Cluster: ClusterID{2}},
-		{Cluster: ClusterID{2}, Above: TokenBaseMax, HoldOff: HoldOffMax},
+		{Cluster: ClusterID{2}, AboveIndex: TokenBaseMax, HoldOff: HoldOffMax},
 		{Cluster: ClusterID{2}, HoldOff: 1},
 		{Cluster: ClusterID{2}, Clock: TokenBaseMax},
-		{Cluster: ClusterID{2}, Clock: 1, Above: TokenBaseMax - TokenLead},
+		{Cluster: ClusterID{2}, Clock: 1, AboveIndex: TokenBaseMax - TokenLead},
 	} {
-		m, err := rewrite(within)
+		m, err := rewrite(valid)
 		require.NoError(t, err)
 		require.NoError(t, m.Check())
 		require.GreaterOrEqual(t, m.HoldOffUntil(), clock.Time(clock.Hour), "a session of the backup has an hour")
-		require.GreaterOrEqual(t, m.index, within.Above)
+		require.GreaterOrEqual(t, m.index, valid.AboveIndex)
 	}
-	for _, beyond := range []NewHistory{
+	for _, invalidHistory := range []NewHistory{
 		{},
-		{Cluster: ClusterID{2}, Above: TokenBaseMax + 1},
+		{Cluster: ClusterID{2}, AboveIndex: TokenBaseMax + 1},
 		{Cluster: ClusterID{2}, Clock: TokenBaseMax + 1},
-		{Cluster: ClusterID{2}, Clock: 1, Above: TokenBaseMax},
+		{Cluster: ClusterID{2}, Clock: 1, AboveIndex: TokenBaseMax},
 		{Cluster: ClusterID{2}, HoldOff: HoldOffMax + 1},
 		{Cluster: ClusterID{2}, HoldOff: -1},
 		{Cluster: ClusterID{2}, Time: -1},
 		{Cluster: ClusterID{2}, Time: 1<<62 + 1},
 	} {
-		_, err := rewrite(beyond)
+		_, err := rewrite(invalidHistory)
 		require.ErrorContains(t, err, "nothing was written")
 	}
 }
@@ -223,14 +223,14 @@ func TestTokenBase(t *testing.T) {
 
 // A circle that is longer than the search is not seen, and the ticket is admitted. Here a reader who
 // holds "end" would stand at the end of a long queue, at whose front somebody waits for "end".
-func TestSearchForADeadlock(t *testing.T) {
+func TestDeadlockSearchLimit(t *testing.T) {
 	reading := []Item{{Name: "stock", Mode: Shared}}
 	for _, waiters := range []int{SearchMax - 100, SearchMax + 100} {
 		const perSession = 1000
-		w := newTwins(t, 3+waiters/perSession)
-		w.accepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("end"), Owner: "a"})
-		w.accepted(&Acquire{Session: firstSession + 1, Ticket: 1, Items: reading})
-		w.accepted(&Acquire{Session: firstSession + 1, Ticket: 2, Items: exclusive("stock", "end"), WaitFor: Forever})
+		w := newReplicaPair(t, 3+waiters/perSession)
+		w.requireAccepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("end"), Owner: "a"})
+		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: 1, Items: reading})
+		w.requireAccepted(&Acquire{Session: firstSession + 1, Ticket: 2, Items: exclusive("stock", "end"), WaitFor: Forever})
 		var queue []Command
 		for i := range waiters - 1 {
 			queue = append(queue, &Acquire{
@@ -255,46 +255,46 @@ func TestSearchForADeadlock(t *testing.T) {
 	}
 }
 
-// entryOf is an entry of raw commands, with a sound checksum.
-func entryOf(version byte, commands uint64, raw ...byte) []byte {
+// rawEntry is an entry of raw commands, with a sound checksum.
+func rawEntry(version byte, commands uint64, raw ...byte) []byte {
 	b := []byte{version}
 	for _, v := range []uint64{1, firstSession - 1, 0, 0, commands} { // version, epoch, now, renewals, commands
 		b = appendNumber(b, v)
 	}
-	return seal(append(b, raw...), 0)
+	return appendChecksum(append(b, raw...), 0)
 }
 
-func TestEntriesThatAreNone(t *testing.T) {
+func TestMalformedEntriesChangeNothing(t *testing.T) {
 	closing := byte(opCloseSession)
-	whole := entryOf(1, 1, closing, firstSession)
+	whole := rawEntry(1, 1, closing, firstSession)
 	drops := Entry{Version: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
-	big := Entry{Version: 1, Commands: []Command{&OpenSession{Metadata: long(EntryBytesMax)}}}
-	crowd, many := Entry{Version: 1}, Entry{Version: 1}
+	big := Entry{Version: 1, Commands: []Command{&OpenSession{Metadata: longText(EntryBytesMax)}}}
+	manyRenewals, manyCommands := Entry{Version: 1}, Entry{Version: 1}
 	for i := range RenewalsMax + 1 {
-		crowd.Renewals = append(crowd.Renewals, session.ID(i+1))
+		manyRenewals.Renewals = append(manyRenewals.Renewals, session.ID(i+1))
 	}
 	for range CommandsMax + 1 {
-		many.Commands = append(many.Commands, &Drop{Session: 1, Ticket: 1})
+		manyCommands.Commands = append(manyCommands.Commands, &Drop{Session: 1, Ticket: 1})
 	}
 	bad := map[string][]byte{
 		"nothing":                    nil,
 		"one byte":                   {1},
-		"version 0":                  entryOf(0, 1, closing, firstSession),
-		"version 2":                  entryOf(2, 1, closing, firstSession),
-		"command 0":                  entryOf(1, 1, 0, firstSession),
-		"command of the future":      entryOf(1, 1, byte(opEnd), firstSession),
-		"command 255":                entryOf(1, 1, 255, firstSession),
-		"an unknown one after good":  entryOf(1, 2, closing, firstSession, 99, firstSession),
-		"fewer commands than said":   entryOf(1, 2, closing, firstSession),
-		"more commands than said":    entryOf(1, 1, closing, firstSession, closing, firstSession),
-		"a long number":              entryOf(1, 1, closing, firstSession|0x80, 0),
-		"no room for its count":      entryOf(1, 1<<60),
+		"version 0":                  rawEntry(0, 1, closing, firstSession),
+		"version 2":                  rawEntry(2, 1, closing, firstSession),
+		"command 0":                  rawEntry(1, 1, 0, firstSession),
+		"command of the future":      rawEntry(1, 1, byte(opEnd), firstSession),
+		"command 255":                rawEntry(1, 1, 255, firstSession),
+		"an unknown one after good":  rawEntry(1, 2, closing, firstSession, 99, firstSession),
+		"fewer commands than said":   rawEntry(1, 2, closing, firstSession),
+		"more commands than said":    rawEntry(1, 1, closing, firstSession, closing, firstSession),
+		"a long number":              rawEntry(1, 1, closing, firstSession|0x80, 0),
+		"no room for its count":      rawEntry(1, 1<<60),
 		"renewals that fall":         (&Entry{Version: 1, Renewals: []session.ID{3, 2}}).Append(nil),
 		"renewals twice":             (&Entry{Version: 1, Renewals: []session.ID{3, 3}}).Append(nil),
 		"a reading before the birth": (&Entry{Version: 1, Reading: clock.Reading{Epoch: 1, Now: -1}}).Append(nil),
 		"too many bytes":             big.Append(nil),
-		"too many renewals":          crowd.Append(nil),
-		"too many commands":          many.Append(nil),
+		"too many renewals":          manyRenewals.Append(nil),
+		"too many commands":          manyCommands.Append(nil),
 	}
 	for i := range whole {
 		bad[fmt.Sprintf("the first %d bytes", i)] = whole[:i]
@@ -304,27 +304,27 @@ func TestEntriesThatAreNone(t *testing.T) {
 			bad[fmt.Sprintf("bit %d of byte %d", bit, i)] = damaged
 		}
 	}
-	w := newTwins(t, 1)
-	w.accepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("stock")})
-	before := w.still()
-	for what, entry := range bad {
+	w := newReplicaPair(t, 1)
+	w.requireAccepted(&Acquire{Session: firstSession, Ticket: 1, Items: exclusive("stock")})
+	before := w.comparableState()
+	for name, entry := range bad {
 		index := w.m.index
 		a := w.apply(entry)
-		require.Equal(t, Malformed, a.Refused, what)
-		require.NotEmpty(t, a.Fault, what)
-		require.Equal(t, index+1, a.Index, what)
-		require.Equal(t, index+1, w.m.index, what)
-		require.Empty(t, a.Results, what)
-		require.Empty(t, a.Events, what)
-		require.Equal(t, before, w.still(), what)
+		require.Equal(t, Malformed, a.Refused, name)
+		require.NotEmpty(t, a.Fault, name)
+		require.Equal(t, index+1, a.Index, name)
+		require.Equal(t, index+1, w.m.index, name)
+		require.Empty(t, a.Results, name)
+		require.Empty(t, a.Events, name)
+		require.Equal(t, before, w.comparableState(), name)
 	}
 	require.NoError(t, w.m.Check())
 	require.Equal(t, OK, w.apply(whole).Results[0].Code) // the same bytes unharmed
 }
 
 // The largest entry is still one.
-func TestTheLargestEntries(t *testing.T) {
-	w := newTwins(t, 1)
+func TestLargestEntriesAreApplied(t *testing.T) {
+	w := newReplicaPair(t, 1)
 	e := Entry{Version: 1}
 	for i := range RenewalsMax {
 		e.Renewals = append(e.Renewals, session.ID(i+1))
@@ -341,8 +341,8 @@ func TestTheLargestEntries(t *testing.T) {
 
 	fill := &ForceRelease{Name: "x", Token: 1}
 	e = Entry{Version: 1, Commands: []Command{fill}}
-	fill.Reason = long(EntryBytesMax)
-	fill.Reason = long(2*EntryBytesMax - len(e.Append(nil)))
+	fill.Reason = longText(EntryBytesMax)
+	fill.Reason = longText(2*EntryBytesMax - len(e.Append(nil)))
 	require.Len(t, e.Append(nil), EntryBytesMax)
 	require.Equal(t, Invalid, w.apply(e.Append(nil)).Results[0].Code) // the entry is good, the command is not
 	fill.Reason += "x"

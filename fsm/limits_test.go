@@ -16,16 +16,16 @@ import (
 // is refused with a code and the name of the field, on every machine alike, and nothing but the index
 // has changed.
 
-// twins are two machines that are given the same bytes, and must stay the same.
-type twins struct {
-	t    *testing.T
-	m    *Machine
-	twin *Machine
+// replicaPair are two machines that are given the same bytes, and must stay the same.
+type replicaPair struct {
+	t       *testing.T
+	m       *Machine
+	replica *Machine
 }
 
-// newTwins returns two machines with an epoch and the sessions 102, 103 and so on.
-func newTwins(t *testing.T, sessions int) *twins {
-	w := &twins{t, New(), New()}
+// newReplicaPair returns two machines with an epoch and the sessions 102, 103 and so on.
+func newReplicaPair(t *testing.T, sessions int) *replicaPair {
+	w := &replicaPair{t, New(), New()}
 	commands := []Command{&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: firstSession - 1}}
 	for i := range sessions {
 		commands = append(commands, &OpenSession{Secret: session.Hash{byte(i + 1)}, TTL: clock.Hour})
@@ -37,7 +37,7 @@ func newTwins(t *testing.T, sessions int) *twins {
 const firstSession = 102
 
 // do applies the commands as one entry and returns their results.
-func (w *twins) do(commands ...Command) []Result {
+func (w *replicaPair) do(commands ...Command) []Result {
 	w.t.Helper()
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: w.m.Epoch()}, Commands: commands}
 	a := w.apply(e.Append(nil))
@@ -46,19 +46,19 @@ func (w *twins) do(commands ...Command) []Result {
 	return a.Results
 }
 
-func (w *twins) apply(entry []byte) Applied {
+func (w *replicaPair) apply(entry []byte) Applied {
 	w.t.Helper()
 	a, err := w.m.Apply(1, bytes.Clone(entry))
 	require.NoError(w.t, err)
-	b, err := w.twin.Apply(1, entry)
+	b, err := w.replica.Apply(1, entry)
 	require.NoError(w.t, err)
 	require.Equal(w.t, a, b)
-	require.Equal(w.t, w.m.Digest(), w.twin.Digest())
+	require.Equal(w.t, w.m.Digest(), w.replica.Digest())
 	return a
 }
 
-// still is all of the state but the index, and when a session was last heard.
-func (w *twins) still() any {
+// comparableState is all of the state but the index, and when a session was last heard.
+func (w *replicaPair) comparableState() any {
 	sessions := w.m.Sessions(0, 100)
 	for i := range sessions {
 		sessions[i].Renewed = 0
@@ -66,22 +66,22 @@ func (w *twins) still() any {
 	return []any{w.m.Counts(), w.m.sum, w.m.Time(), w.m.Epoch(), w.m.Version(), w.m.Reports(), sessions}
 }
 
-// refused insists that the command is refused for this field, changes nothing, and does not stop the
+// requireRefused insists that the command is refused for this field, changes nothing, and does not stop the
 // rest of its entry.
-func (w *twins) refused(c Command, code Code, field string) {
+func (w *replicaPair) requireRefused(c Command, code Code, field string) {
 	w.t.Helper()
-	before, index := w.still(), w.m.index
+	before, index := w.comparableState(), w.m.index
 	results := w.do(c, &ExpireSession{Session: 1})
 	require.Equal(w.t, code, results[0].Code)
 	require.NotNil(w.t, results[0].Detail)
 	require.Equal(w.t, field, results[0].Detail.Field)
 	require.Equal(w.t, NoSession, results[1].Code)
 	require.Equal(w.t, index+3, w.m.index)
-	require.Equal(w.t, before, w.still())
+	require.Equal(w.t, before, w.comparableState())
 	require.NoError(w.t, w.m.Check())
 }
 
-func (w *twins) accepted(c Command) Result {
+func (w *replicaPair) requireAccepted(c Command) Result {
 	w.t.Helper()
 	r := w.do(c)[0]
 	require.Equal(w.t, OK, r.Code, "%+v", r.Detail)
@@ -89,35 +89,35 @@ func (w *twins) accepted(c Command) Result {
 	return r
 }
 
-// edge is a limit: commands that are just within it, and commands that are just beyond.
-type edge struct {
-	field  string
-	within []Command
-	beyond []Command
+// fieldLimit is a limit: commands that are just within it, and commands that are just beyond.
+type fieldLimit struct {
+	field   string
+	valid   []Command
+	invalid []Command
 }
 
-func TestEachFieldAtItsLimit(t *testing.T) {
-	for kind, edges := range map[string][]edge{
-		"acquire": acquireEdges(), "open": openEdges(), "operators": operatorEdges(), "nodes": nodeEdges(),
+func TestFieldLimits(t *testing.T) {
+	for kind, limits := range map[string][]fieldLimit{
+		"acquire": acquireLimits(), "open": openLimits(), "operators": operatorLimits(), "nodes": nodeLimits(),
 	} {
-		for _, e := range edges {
-			for i, c := range e.within {
+		for _, e := range limits {
+			for i, c := range e.valid {
 				t.Run(fmt.Sprintf("%s/%s/within/%d", kind, e.field, i), func(t *testing.T) {
-					newTwins(t, 1).accepted(c)
+					newReplicaPair(t, 1).requireAccepted(c)
 				})
 			}
-			for i, c := range e.beyond {
+			for i, c := range e.invalid {
 				t.Run(fmt.Sprintf("%s/%s/beyond/%d", kind, e.field, i), func(t *testing.T) {
-					newTwins(t, 1).refused(c, Invalid, e.field)
+					newReplicaPair(t, 1).requireRefused(c, Invalid, e.field)
 				})
 			}
 		}
 	}
 }
 
-func long(n int) string { return strings.Repeat("x", n) }
+func longText(n int) string { return strings.Repeat("x", n) }
 
-func acquireEdges() []edge {
+func acquireLimits() []fieldLimit {
 	acquire := func(change func(c *Acquire)) Command {
 		c := &Acquire{Session: firstSession, Ticket: 1, Items: exclusive("stock")}
 		change(c)
@@ -137,13 +137,13 @@ func acquireEdges() []edge {
 	wait := func(s clock.Span) Command { return acquire(func(c *Acquire) { c.WaitFor = s }) }
 	hold := func(s clock.Span) Command { return acquire(func(c *Acquire) { c.MaxHold = s }) }
 	owner := func(s string) Command { return acquire(func(c *Acquire) { c.Owner = s }) }
-	metadata := func(n int) Command { return acquire(func(c *Acquire) { c.Metadata = long(n) }) }
-	return []edge{
+	metadata := func(n int) Command { return acquire(func(c *Acquire) { c.Metadata = longText(n) }) }
+	return []fieldLimit{
 		{
 			"name",
-			[]Command{named("x"), named(long(NameBytesMax)), named("замок"), named("a b/c\u2028\U0010ffff")},
+			[]Command{named("x"), named(longText(NameBytesMax)), named("замок"), named("a b/c\u2028\U0010ffff")},
 			[]Command{
-				named(""), named(long(NameBytesMax + 1)), named("\xff"), named("a\xc3"), named("\xed\xa0\x80"),
+				named(""), named(longText(NameBytesMax + 1)), named("\xff"), named("a\xc3"), named("\xed\xa0\x80"),
 				named("a\x00"), named("a\nb"), named("\x7f"), named("\u0085"),
 				items(Item{Name: "tea", Mode: Exclusive}, Item{Name: "milk", Mode: Shared}, Item{Name: "tea", Mode: Shared}),
 				items(Item{Name: "tea", Mode: Exclusive}, Item{Mode: Exclusive}),
@@ -183,8 +183,8 @@ func acquireEdges() []edge {
 		},
 		{
 			"owner",
-			[]Command{owner(""), owner(long(OwnerBytesMax))},
-			[]Command{owner(long(OwnerBytesMax + 1)), owner("\xff"), owner("\t")},
+			[]Command{owner(""), owner(longText(OwnerBytesMax))},
+			[]Command{owner(longText(OwnerBytesMax + 1)), owner("\xff"), owner("\t")},
 		},
 		{
 			"metadata",
@@ -203,7 +203,7 @@ func acquireEdges() []edge {
 	}
 }
 
-func openEdges() []edge {
+func openLimits() []fieldLimit {
 	open := func(change func(c *OpenSession)) Command {
 		c := &OpenSession{Secret: session.Hash{99}, TTL: clock.Minute}
 		change(c)
@@ -214,41 +214,41 @@ func openEdges() []edge {
 	grace := func(s clock.Span) Command { return open(func(c *OpenSession) { c.Grace = s }) }
 	identity := func(s string) Command { return open(func(c *OpenSession) { c.Identity = s }) }
 	label := func(s string) Command { return open(func(c *OpenSession) { c.Label = s }) }
-	metadata := func(n int) Command { return open(func(c *OpenSession) { c.Metadata = long(n) }) }
+	metadata := func(n int) Command { return open(func(c *OpenSession) { c.Metadata = longText(n) }) }
 	const most, least = clock.Span(1<<63 - 1), clock.Span(-1 << 63)
-	return []edge{
+	return []fieldLimit{
 		{"ttl", []Command{ttl(TTLMin), ttl(TTLMax)}, []Command{ttl(TTLMin - 1), ttl(TTLMax + 1), ttl(0), ttl(-1), ttl(most), ttl(least)}},
 		{"lock_delay", []Command{delay(0), delay(DelayMax)}, []Command{delay(-1), delay(DelayMax + 1), delay(most), delay(least)}},
 		{"grace", []Command{grace(0), grace(GraceMax)}, []Command{grace(-1), grace(GraceMax + 1), grace(most), grace(least)}},
-		{"identity", []Command{identity(long(IdentityBytesMax))}, []Command{identity(long(IdentityBytesMax + 1)), identity("\xff"), identity("\x1b")}},
-		{"label", []Command{label(long(LabelBytesMax))}, []Command{label(long(LabelBytesMax + 1)), label("\xff"), label("\r")}},
+		{"identity", []Command{identity(longText(IdentityBytesMax))}, []Command{identity(longText(IdentityBytesMax + 1)), identity("\xff"), identity("\x1b")}},
+		{"label", []Command{label(longText(LabelBytesMax))}, []Command{label(longText(LabelBytesMax + 1)), label("\xff"), label("\r")}},
 		{"metadata", []Command{metadata(MetadataBytesMax)}, []Command{metadata(MetadataBytesMax + 1)}},
 	}
 }
 
-func operatorEdges() []edge {
+func operatorLimits() []fieldLimit {
 	force := func(name string, token uint64, reason string) Command {
 		return &ForceRelease{Name: name, Token: token, Reason: reason}
 	}
-	return []edge{
-		{"name", []Command{force("x", 1, ""), force(long(NameBytesMax), 1, "")}, []Command{force("", 1, ""), force(long(NameBytesMax+1), 1, ""), force("\xff", 1, "")}},
+	return []fieldLimit{
+		{"name", []Command{force("x", 1, ""), force(longText(NameBytesMax), 1, "")}, []Command{force("", 1, ""), force(longText(NameBytesMax+1), 1, ""), force("\xff", 1, "")}},
 		{"token", []Command{force("x", 1, "")}, []Command{force("x", 0, ""), force("x", 1<<64-1, "")}},
 		{
 			"reason",
 			[]Command{
-				force("x", 1, long(ReasonBytesMax)),
-				&ExpireSession{Session: firstSession, Reason: long(ReasonBytesMax)},
+				force("x", 1, longText(ReasonBytesMax)),
+				&ExpireSession{Session: firstSession, Reason: longText(ReasonBytesMax)},
 			},
 			[]Command{
-				force("x", 1, long(ReasonBytesMax+1)), force("x", 1, "\xff"),
-				&ExpireSession{Session: firstSession, Reason: long(ReasonBytesMax + 1)},
+				force("x", 1, longText(ReasonBytesMax+1)), force("x", 1, "\xff"),
+				&ExpireSession{Session: firstSession, Reason: longText(ReasonBytesMax + 1)},
 				&ExpireSession{Session: firstSession, Reason: "\n"},
 			},
 		},
 	}
 }
 
-func nodeEdges() []edge {
+func nodeLimits() []fieldLimit {
 	start := func(node string, cluster byte, base uint64) Command {
 		return &LeaderStart{Node: node, Cluster: ClusterID{cluster}, TokenBase: base}
 	}
@@ -257,12 +257,12 @@ func nodeEdges() []edge {
 		change(c)
 		return c
 	}
-	text := func(field string, set func(c *Member, s string)) edge {
+	text := func(field string, set func(c *Member, s string)) fieldLimit {
 		one := func(s string) Command { return member(func(c *Member) { set(c, s) }) }
-		return edge{
+		return fieldLimit{
 			field,
-			[]Command{one(""), one(long(AddressBytesMax))},
-			[]Command{one(long(AddressBytesMax + 1)), one("\xff"), one("\x00")},
+			[]Command{one(""), one(longText(AddressBytesMax))},
+			[]Command{one(longText(AddressBytesMax + 1)), one("\xff"), one("\x00")},
 		}
 	}
 	id := func(s string) Command { return member(func(c *Member) { c.ID = s }) }
@@ -270,15 +270,15 @@ func nodeEdges() []edge {
 		return member(func(c *Member) { c.StateVersionMin, c.StateVersionMax = low, high })
 	}
 	digest := func(node string) Command { return &Digest{Node: node, Index: 1, Value: 2} }
-	return []edge{
+	return []fieldLimit{
 		{
 			"node",
-			[]Command{start("n", 1, 1), start(long(NodeIDBytesMax), 1, 1), digest(long(NodeIDBytesMax))},
-			[]Command{start("", 1, 1), start(long(NodeIDBytesMax+1), 1, 1), start("\xff", 1, 1), digest(""), digest(long(NodeIDBytesMax + 1)), digest("\x01")},
+			[]Command{start("n", 1, 1), start(longText(NodeIDBytesMax), 1, 1), digest(longText(NodeIDBytesMax))},
+			[]Command{start("", 1, 1), start(longText(NodeIDBytesMax+1), 1, 1), start("\xff", 1, 1), digest(""), digest(longText(NodeIDBytesMax + 1)), digest("\x01")},
 		},
 		{"cluster", []Command{start("n1", 2, 1)}, []Command{start("n1", 0, 1)}},
 		{"token_base", []Command{start("n1", 1, TokenBaseMax)}, []Command{start("n1", 1, TokenBaseMax+1), start("n1", 1, 1<<64-1)}},
-		{"id", []Command{id("n"), id(long(NodeIDBytesMax))}, []Command{id(""), id(long(NodeIDBytesMax + 1)), id("\xff")}},
+		{"id", []Command{id("n"), id(longText(NodeIDBytesMax))}, []Command{id(""), id(longText(NodeIDBytesMax + 1)), id("\xff")}},
 		text("client", func(c *Member, s string) { c.Client = s }),
 		text("peer", func(c *Member, s string) { c.Peer = s }),
 		text("http", func(c *Member, s string) { c.HTTP = s }),

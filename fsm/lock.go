@@ -15,7 +15,7 @@ type lock struct {
 	// delay is when a lock delay ends; 0 = none.
 	delay clock.Time
 	// In the step at hand: stands in Machine.freed, in Machine.moved.
-	freed, moved bool
+	recheck, queueChanged bool
 }
 
 // slot is where a ticket stands in a lock: among the holders or the waiters.
@@ -34,12 +34,12 @@ func (p *slot) number() uint64 { return p.at / ItemsMax }
 type list struct {
 	first, last *slot
 	len         int
-	pushed      uint64 // the number of the place that came last; restored queues are numbered anew, so only queries may ask
+	lastNumber  uint64 // the number of the place that came last; restored queues are numbered anew, so only queries may ask
 }
 
 func (l *list) push(p *slot) {
-	l.pushed++
-	p.at = l.pushed*ItemsMax + p.at%ItemsMax
+	l.lastNumber++
+	p.at = l.lastNumber*ItemsMax + p.at%ItemsMax
 	p.prev, p.next = l.last, nil
 	if l.last == nil {
 		l.first = p
@@ -88,8 +88,8 @@ func (it Item) compatible(other Item) bool {
 	return it.Mode == Shared && other.Mode == Shared
 }
 
-// count adds what an item has to the lock's holdings, or takes it away.
-func (lk *lock) count(it Item, n int32) {
+// adjust adds what an item has to the lock's holdings, or takes it away.
+func (lk *lock) adjust(it Item, n int32) {
 	switch it.Mode {
 	case Exclusive:
 		lk.exclusive += n
@@ -115,16 +115,16 @@ func (m *Machine) lockFor(name string, of uint32) *lock {
 
 // markFreed notes that lk may have somebody to grant to, or nobody left.
 func (m *Machine) markFreed(lk *lock) {
-	if !lk.freed {
-		lk.freed = true
-		m.freed = append(m.freed, lk)
+	if !lk.recheck {
+		lk.recheck = true
+		m.recheckLocks = append(m.recheckLocks, lk)
 	}
 }
 
 // markMoved notes that lk's queue changed.
 func (m *Machine) markMoved(lk *lock) {
-	if !lk.moved {
-		lk.moved = true
-		m.moved = append(m.moved, lk)
+	if !lk.queueChanged {
+		lk.queueChanged = true
+		m.changedQueues = append(m.changedQueues, lk)
 	}
 }

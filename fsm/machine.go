@@ -9,72 +9,72 @@ import (
 	"zamok/session/tree"
 )
 
-// Range is the state machine versions that a binary knows.
-type Range struct{ Min, Max uint32 }
+// VersionRange is the state machine versions that a binary knows.
+type VersionRange struct{ Min, Max uint32 }
 
-// Known is what this binary knows.
-func Known() Range { return Range{Min: 1, Max: 1} }
+// SupportedVersions is what this binary knows.
+func SupportedVersions() VersionRange { return VersionRange{Min: 1, Max: 1} }
 
 // Machine is the state of the lock store. See the package comment; its invariants M1 to M13 are
 // tested by Check.
 type Machine struct {
-	known Range
+	supported VersionRange
 
 	// Canonical: what a snapshot holds. All but reports is in the digest.
-	term         uint64
-	index        uint64
-	time         clock.Time
-	epoch        uint64
-	version      uint32
-	cluster      ClusterID
-	restored     uint64     // sessions with ids up to this one belong to a history before this one
-	holdOffUntil clock.Time // nothing is granted before
-	sessions     *session.Table
-	tickets      *tree.Tree[ticketKey, ticket]
-	delays       *tree.Tree[string, clock.Time]
-	members      *tree.Tree[string, MemberRecord]
-	reports      *tree.Tree[string, Digest]
-	sum          session.Sum // of tickets, delays and members
+	term            uint64
+	index           uint64
+	time            clock.Time
+	epoch           uint64
+	version         uint32
+	cluster         ClusterID
+	restoredThrough uint64     // sessions with ids up to this one belong to a history before this one
+	holdOffUntil    clock.Time // nothing is granted before
+	sessions        *session.Table
+	tickets         *tree.Tree[ticketKey, ticket]
+	delays          *tree.Tree[string, clock.Time]
+	members         *tree.Tree[string, MemberRecord]
+	reports         *tree.Tree[string, Digest]
+	sum             session.Sum // of tickets, delays and members
 
 	// Derived: rebuilt by Restore.
 	locks  *tree.Tree[string, *lock]
 	due    *tree.Tree[dueKey, ticketKey]
-	owners map[ownerKey]owned // only ever looked up, never ranged over
+	owners map[ownerKey]ownerTickets // only ever looked up, never ranged over
 	counts Counts
 
 	// Of the step at hand.
-	in       decoded
-	out      Applied
-	freed    []*lock // may have somebody to grant to
-	moved    []*lock // whose queue changed
-	granted  []grantOrder
-	lookedUp []*lock
-	keys     []ticketKey
-	search   search
+	in            decoded
+	out           Applied
+	recheckLocks  []*lock // may have somebody to grant to
+	changedQueues []*lock // whose queue changed
+	granted       []grantOrder
+	lookedUp      []*lock
+	keyBuffer     []ticketKey
+	search        search
 	// Of the entry at hand.
-	searched        int    // the steps of its searches
+	searchCost      int    // the steps of its searches
 	attachedTickets int    // the tickets in its Attached events
 	nextVersion     uint32 // what its SetVersion raises the version to; 0 = nothing
 }
 
 // New returns the machine that every node of a new cluster begins with.
-func New() *Machine { return newMachine(Known()) }
+func New() *Machine { return newMachine(SupportedVersions()) }
 
-// NewFor is New for a binary that knows other versions than this one, to test an upgrade.
-func NewFor(known Range) *Machine { return newMachine(known) }
+// NewWithVersions is New for a binary that knows other versions than this one, to test an upgrade.
+func NewWithVersions(supported VersionRange) *Machine { return newMachine(supported) }
 
-func newMachine(known Range) *Machine {
+func newMachine(supported VersionRange) *Machine {
 	return &Machine{
-		known:    known,
-		version:  1,
-		sessions: session.NewTable(),
-		tickets:  tree.New[ticketKey, ticket](ticketKey.compare),
-		delays:   tree.New[string, clock.Time](cmp.Compare[string]),
-		members:  tree.New[string, MemberRecord](cmp.Compare[string]),
-		reports:  tree.New[string, Digest](cmp.Compare[string]),
-		locks:    tree.New[string, *lock](cmp.Compare[string]),
-		due:      tree.New[dueKey, ticketKey](dueKey.compare),
-		owners:   make(map[ownerKey]owned),
+		supported: supported,
+		version:   1,
+		sessions:  session.NewTable(),
+		tickets:   tree.New[ticketKey, ticket](ticketKey.compare),
+		delays:    tree.New[string, clock.Time](cmp.Compare[string]),
+		members:   tree.New[string, MemberRecord](cmp.Compare[string]),
+		reports:   tree.New[string, Digest](cmp.Compare[string]),
+		locks:     tree.New[string, *lock](cmp.Compare[string]),
+		due:       tree.New[dueKey, ticketKey](dueKey.compare),
+		owners:    make(map[ownerKey]ownerTickets),
 	}
 }
 
@@ -82,7 +82,7 @@ func newMachine(known Range) *Machine {
 // Nothing has been applied.
 type VersionError struct {
 	Need  uint32
-	Known Range
+	Known VersionRange
 }
 
 func (e *VersionError) Error() string {
@@ -104,7 +104,7 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	m.enterTerm(term)
 	m.index++
 	m.out = Applied{Index: m.index}
-	m.searched, m.attachedTickets, m.nextVersion = 0, 0, 0
+	m.searchCost, m.attachedTickets, m.nextVersion = 0, 0, 0
 	switch {
 	case fault != nil:
 		m.out.Refused, m.out.Fault = Malformed, fault.Error()
@@ -135,8 +135,8 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 // unknownVersion looks for a SetVersion that would take the machine out of this binary's range.
 func (m *Machine) unknownVersion(commands []Command) error {
 	for _, c := range commands {
-		if set, ok := c.(*SetVersion); ok && set.Version == m.version+1 && set.Version > m.known.Max {
-			return &VersionError{Need: set.Version, Known: m.known}
+		if set, ok := c.(*SetVersion); ok && set.Version == m.version+1 && set.Version > m.supported.Max {
+			return &VersionError{Need: set.Version, Known: m.supported}
 		}
 	}
 	return nil
@@ -218,7 +218,7 @@ func (m *Machine) execute(c Command) Result {
 	case *SetVersion:
 		return m.setVersion(c)
 	case *Digest:
-		return m.report(c)
+		return m.recordDigest(c)
 	default:
 		panic(fmt.Sprintf("fsm: the decoder let %T through", c)) // a new command without its case
 	}
@@ -234,7 +234,7 @@ func (m *Machine) emit(e Event) {
 // not run beside anything else.
 func (m *Machine) NextDue() (clock.Time, bool) {
 	at, _, ok := m.sessions.Earliest()
-	if k, _, some := m.due.Min(); some && (!ok || k.at < at) {
+	if k, _, found := m.due.Min(); found && (!ok || k.at < at) {
 		return k.at, true
 	}
 	return at, ok

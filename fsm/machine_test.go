@@ -9,26 +9,26 @@ import (
 	"zamok/session"
 )
 
-// bed is a machine under test with an epoch, to which commands are given as entries.
-type bed struct {
+// harness is a machine under test with an epoch, to which commands are given as entries.
+type harness struct {
 	t *testing.T
 	m *Machine
 }
 
-func newBed(t *testing.T) *bed {
-	b := &bed{t, New()}
+func newHarness(t *testing.T) *harness {
+	b := &harness{t, New()}
 	b.do(0, &LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: 100})
 	return b
 }
 
 // do applies one entry, stamped now in the present epoch, and returns what it did.
-func (b *bed) do(now clock.Time, commands ...Command) Applied {
+func (b *harness) do(now clock.Time, commands ...Command) Applied {
 	b.t.Helper()
 	e := Entry{Version: b.m.Version(), Reading: clock.Reading{Epoch: b.m.Epoch(), Now: now}, Commands: commands}
 	return b.apply(e)
 }
 
-func (b *bed) apply(e Entry) Applied {
+func (b *harness) apply(e Entry) Applied {
 	b.t.Helper()
 	a, err := b.m.Apply(1, e.Append(nil))
 	require.NoError(b.t, err)
@@ -37,7 +37,7 @@ func (b *bed) apply(e Entry) Applied {
 }
 
 // open opens a session and returns its id.
-func (b *bed) open(secret byte, ttl clock.Span) session.ID {
+func (b *harness) open(secret byte, ttl clock.Span) session.ID {
 	b.t.Helper()
 	a := b.do(b.m.Time(), &OpenSession{Secret: session.Hash{secret}, TTL: ttl})
 	require.Equal(b.t, OK, a.Results[0].Code)
@@ -53,7 +53,7 @@ func exclusive(names ...string) []Item {
 }
 
 func TestHandOff(t *testing.T) {
-	b := newBed(t)
+	b := newHarness(t)
 	one, two := b.open(1, 10*clock.Second), b.open(2, 10*clock.Second)
 
 	a := b.do(0, &Acquire{Session: one, Ticket: 1, Items: exclusive("x"), WaitFor: Forever})

@@ -9,10 +9,10 @@ import (
 	"zamok/session"
 )
 
-// act is one command. The index of every result and the session of every speaker are filled in by
+// execute is one command. The index of every result and the session of every speaker are filled in by
 // apply.
-func (m *model) act(c fsm.Command) fsm.Result {
-	if field := badField(c); field != "" {
+func (m *model) execute(c fsm.Command) fsm.Result {
+	if field := invalidField(c); field != "" {
 		return fsm.Result{Code: fsm.Invalid, Detail: &fsm.Detail{Field: field}}
 	}
 	switch c := c.(type) {
@@ -23,9 +23,9 @@ func (m *model) act(c fsm.Command) fsm.Result {
 	case *fsm.Detached:
 		return m.detached(c)
 	case *fsm.CloseSession:
-		return m.endWhole(c.Session, fsm.Closed, "")
+		return m.endSessionByID(c.Session, fsm.Closed, "")
 	case *fsm.ExpireSession:
-		return m.endWhole(c.Session, fsm.Evicted, c.Reason)
+		return m.endSessionByID(c.Session, fsm.Evicted, c.Reason)
 	case *fsm.Acquire:
 		return m.acquire(c)
 	case *fsm.Drop:
@@ -49,9 +49,9 @@ func (m *model) act(c fsm.Command) fsm.Result {
 }
 
 func (m *model) openSession(c *fsm.OpenSession) fsm.Result {
-	s := m.sessionOf(c.Secret)
+	s := m.sessionBySecret(c.Secret)
 	if s == nil {
-		s = &modelSession{OpenSession: c, id: session.ID(m.index), gone: map[uint64]fsm.TicketState{}}
+		s = &modelSession{OpenSession: c, id: session.ID(m.index), ended: map[uint64]fsm.TicketState{}}
 		m.sessions = append(m.sessions, s)
 		m.renew(s)
 	}
@@ -69,29 +69,29 @@ func (m *model) attach(c *fsm.Attach) fsm.Result {
 	if 0 < c.Attempt && c.Attempt <= s.attempt {
 		return fsm.Result{Code: fsm.Superseded}
 	}
-	if s.attachment > m.out.Index || m.welcomed >= fsm.AttachedMax {
+	if s.attachment > m.out.Index || m.attachedTickets >= fsm.AttachedMax {
 		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "attach"}} // once in an entry, and not too much
 	}
-	s.raise(c.AckedThrough)
+	s.acknowledge(c.AckedThrough)
 	s.attachment, s.attempt = m.index, max(s.attempt, c.Attempt)
-	m.welcomed += len(m.known(s))
-	m.happened(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.known(s)})
+	m.attachedTickets += len(m.states(s))
+	m.emit(fsm.Event{Kind: fsm.EvAttached, TicketRef: fsm.TicketRef{Session: s.id}, Tickets: m.states(s)})
 	return fsm.Result{}
 }
 
-// known are the tickets of a session that are live or above its floor, by number.
-func (m *model) known(s *modelSession) (known []fsm.TicketState) {
+// states are the tickets of a session that are live or above its floor, by number.
+func (m *model) states(s *modelSession) (states []fsm.TicketState) {
 	for _, t := range m.ticketsOf(s) {
-		known = append(known, t.known())
+		states = append(states, t.ticketState())
 	}
-	for _, t := range s.gone {
-		known = append(known, t)
+	for _, t := range s.ended {
+		states = append(states, t)
 	}
-	slices.SortFunc(known, func(a, b fsm.TicketState) int { return cmp.Compare(a.Ticket, b.Ticket) })
-	return known
+	slices.SortFunc(states, func(a, b fsm.TicketState) int { return cmp.Compare(a.Ticket, b.Ticket) })
+	return states
 }
 
-func (t *modelTicket) known() fsm.TicketState {
+func (t *modelTicket) ticketState() fsm.TicketState {
 	return fsm.TicketState{Ticket: t.Ticket, State: t.state, Token: t.token, HoldUntil: t.holdUntil}
 }
 
@@ -103,43 +103,43 @@ func (m *model) detached(c *fsm.Detached) fsm.Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	if s.attachment == c.Attachment && s.heard <= c.Index {
+	if s.attachment == c.Attachment && s.renewed <= c.Index {
 		m.endSession(s, fsm.Disconnected, "")
 	}
 	return fsm.Result{}
 }
 
-func (m *model) endWhole(id session.ID, why fsm.Reason, reason string) fsm.Result {
+func (m *model) endSessionByID(id session.ID, reason fsm.Reason, text string) fsm.Result {
 	s := m.session(id)
 	if s == nil {
 		return m.noSession(id)
 	}
-	m.endSession(s, why, reason)
+	m.endSession(s, reason, text)
 	return fsm.Result{}
 }
 
 // noSession answers for a session that is not alive; those from before a restore are told so.
 func (m *model) noSession(id session.ID) fsm.Result {
 	r := fsm.Result{Code: fsm.NoSession}
-	if 0 < id && uint64(id) <= m.began {
+	if 0 < id && uint64(id) <= m.restoredThrough {
 		r.Reason = fsm.Restored
 	}
 	return r
 }
 
-// raise raises the floor, below which only live tickets are known.
-func (s *modelSession) raise(ackedThrough uint64) {
-	s.floor = max(s.floor, ackedThrough)
-	for number := range s.gone {
-		if number <= s.floor {
-			delete(s.gone, number)
+// acknowledge raises the floor, below which only live tickets are known.
+func (s *modelSession) acknowledge(ackedThrough uint64) {
+	s.ackedThrough = max(s.ackedThrough, ackedThrough)
+	for number := range s.ended {
+		if number <= s.ackedThrough {
+			delete(s.ended, number)
 		}
 	}
 }
 
-// beyondWindow tells of a ticket that the session may not number yet.
-func (s *modelSession) beyondWindow(ticket uint64) bool {
-	return ticket > s.floor && ticket-s.floor > fsm.TicketWindow
+// aboveWindow tells of a ticket that the session may not number yet.
+func (s *modelSession) aboveWindow(ticket uint64) bool {
+	return ticket > s.ackedThrough && ticket-s.ackedThrough > fsm.TicketWindow
 }
 
 func (m *model) acquire(c *fsm.Acquire) fsm.Result {
@@ -147,64 +147,64 @@ func (m *model) acquire(c *fsm.Acquire) fsm.Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	s.raise(c.AckedThrough)
-	if r, known := m.told(s, c.Ticket); known {
+	s.acknowledge(c.AckedThrough)
+	if r, known := m.knownResult(s, c.Ticket); known {
 		return r
 	}
-	if s.beyondWindow(c.Ticket) {
+	if s.aboveWindow(c.Ticket) {
 		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "ticket"}}
 	}
 	t := &modelTicket{
-		TicketRef: fsm.TicketRef{Session: s.id, Ticket: c.Ticket}, of: s, birth: m.index, asked: c, items: c.Items,
+		TicketRef: fsm.TicketRef{Session: s.id, Ticket: c.Ticket}, session: s, enqueued: m.index, request: c, items: c.Items,
 	}
 	if len(m.ticketsOf(s)) >= fsm.TicketsMax {
-		return m.turnAway(t, fsm.TooMany, fsm.Detail{Field: "tickets"})
+		return m.refuseTicket(t, fsm.TooMany, fsm.Detail{Field: "tickets"})
 	}
 	for _, item := range t.items {
 		for u := range m.users(item.Name) {
 			if u.item.Limit != item.Limit {
-				return m.turnAway(t, fsm.KindMismatch, fsm.Detail{Field: item.Name, Limit: u.item.Limit})
+				return m.refuseTicket(t, fsm.KindMismatch, fsm.Detail{Field: item.Name, Limit: u.item.Limit})
 			}
 		}
 	}
-	if m.fits(t) {
+	if m.grantable(t) {
 		m.grant(t)
 		m.tickets = append(m.tickets, t)
-		m.announce(t)
-		return t.told()
+		m.emitGranted(t)
+		return t.result()
 	}
 	if c.WaitFor == 0 {
-		return m.turnAway(t, fsm.TryFailed, fsm.Detail{Blockers: m.inTheWay(t)})
+		return m.refuseTicket(t, fsm.TryFailed, fsm.Detail{Blockers: m.blockers(t)})
 	}
 	for _, u := range m.tickets {
 		if u.state == fsm.Waiting && u.sameOwner(t) {
-			return m.turnAway(t, fsm.OwnerBusy, fsm.Detail{Blockers: []fsm.Blocker{{By: fsm.ByWaiter, TicketRef: u.TicketRef, Owner: c.Owner}}})
+			return m.refuseTicket(t, fsm.OwnerBusy, fsm.Detail{Blockers: []fsm.Blocker{{By: fsm.ByWaiter, TicketRef: u.TicketRef, Owner: c.Owner}}})
 		}
 	}
 	t.state = fsm.Waiting
 	m.tickets = append(m.tickets, t)
-	if graph := m.edges(); leads(graph, t.TicketRef, t.TicketRef) {
+	if graph := m.edges(); reaches(graph, t.TicketRef, t.TicketRef) {
 		m.tickets = m.tickets[:len(m.tickets)-1]
-		m.graphs[m.index] = graph
-		return m.turnAway(t, fsm.Deadlocked, fsm.Detail{})
+		m.waitGraphs[m.index] = graph
+		return m.refuseTicket(t, fsm.Deadlocked, fsm.Detail{})
 	}
 	if c.WaitFor != fsm.Forever {
 		t.waitUntil = m.time.Add(c.WaitFor)
 	}
 	s.changed = m.index
 	for _, item := range t.items {
-		m.moved[item.Name] = true
-		if m.time < m.quiet {
-			m.delays[item.Name] = max(m.delays[item.Name], m.quiet) // the quiet is a delay of every lock
+		m.changedQueues[item.Name] = true
+		if m.time < m.holdOffUntil {
+			m.delays[item.Name] = max(m.delays[item.Name], m.holdOffUntil) // the quiet is a delay of every lock
 		}
 	}
-	return t.told()
+	return t.result()
 }
 
-// turnAway refuses a ticket that never came into any queue, and remembers that.
-func (m *model) turnAway(t *modelTicket, reason fsm.Reason, detail fsm.Detail) fsm.Result {
-	m.remember(t.of, t.Ticket, reason, 0)
-	m.happened(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Reason: reason, Items: t.items})
+// refuseTicket refuses a ticket that never came into any queue, and remembers that.
+func (m *model) refuseTicket(t *modelTicket, reason fsm.Reason, detail fsm.Detail) fsm.Result {
+	m.remember(t.session, t.Ticket, reason, 0)
+	m.emit(fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Reason: reason, Items: t.items})
 	return fsm.Result{Code: codeOf(reason), State: fsm.Ended, Reason: reason, Detail: &detail}
 }
 
@@ -217,7 +217,7 @@ func codeOf(reason fsm.Reason) fsm.Code {
 	case fsm.OwnerBusy:
 		return fsm.OwnerWaits
 	case fsm.KindMismatch:
-		return fsm.OtherKind
+		return fsm.LockKindMismatch
 	case fsm.TooMany:
 		return fsm.LimitExceeded
 	default:
@@ -225,18 +225,18 @@ func codeOf(reason fsm.Reason) fsm.Code {
 	}
 }
 
-// told answers for a ticket that acted before.
-func (m *model) told(s *modelSession, ticket uint64) (fsm.Result, bool) {
+// knownResult answers for a ticket that acted before.
+func (m *model) knownResult(s *modelSession, ticket uint64) (fsm.Result, bool) {
 	if t := m.ticket(s, ticket); t != nil {
-		return t.told(), true
+		return t.result(), true
 	}
-	if gone, known := s.gone[ticket]; known || ticket <= s.floor {
-		return fsm.Result{Code: codeOf(gone.Reason), State: fsm.Ended, Reason: gone.Reason, Token: gone.Token}, true
+	if ended, known := s.ended[ticket]; known || ticket <= s.ackedThrough {
+		return fsm.Result{Code: codeOf(ended.Reason), State: fsm.Ended, Reason: ended.Reason, Token: ended.Token}, true
 	}
 	return fsm.Result{}, false
 }
 
-func (t *modelTicket) told() fsm.Result {
+func (t *modelTicket) result() fsm.Result {
 	return fsm.Result{State: t.state, Token: t.token, HoldUntil: t.holdUntil}
 }
 
@@ -245,16 +245,16 @@ func (m *model) drop(c *fsm.Drop) fsm.Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	s.raise(c.AckedThrough)
+	s.acknowledge(c.AckedThrough)
 	if t := m.ticket(s, c.Ticket); t != nil {
 		m.endTicket(t, fsm.Dropped, "")
 		return fsm.Result{State: fsm.Ended, Reason: fsm.Dropped, Token: t.token}
 	}
-	if r, known := m.told(s, c.Ticket); known {
+	if r, known := m.knownResult(s, c.Ticket); known {
 		r.Code = fsm.OK
 		return r
 	}
-	if s.beyondWindow(c.Ticket) {
+	if s.aboveWindow(c.Ticket) {
 		return fsm.Result{Code: fsm.LimitExceeded, Detail: &fsm.Detail{Field: "ticket"}}
 	}
 	m.remember(s, c.Ticket, fsm.Dropped, 0)
@@ -266,10 +266,10 @@ func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
 	if s == nil {
 		return m.noSession(c.Session)
 	}
-	s.raise(c.AckedThrough)
+	s.acknowledge(c.AckedThrough)
 	t := m.ticket(s, c.Ticket)
 	if t == nil || t.state != fsm.Granted || !slices.ContainsFunc(t.items, isMutex) {
-		r, _ := m.told(s, c.Ticket)
+		r, _ := m.knownResult(s, c.Ticket)
 		r.Code = fsm.NotHeld
 		return r
 	}
@@ -281,11 +281,11 @@ func (m *model) downgrade(c *fsm.Downgrade) fsm.Result {
 			}
 		}
 		s.changed = m.index
-		m.happened(fsm.Event{
+		m.emit(fsm.Event{
 			Kind: fsm.EvDowngraded, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items,
 		})
 	}
-	return t.told()
+	return t.result()
 }
 
 func isMutex(item fsm.Item) bool     { return item.Limit == 0 }
@@ -311,8 +311,8 @@ func (m *model) leaderStart(c *fsm.LeaderStart) fsm.Result {
 		m.cluster = c.Cluster
 		m.index = max(m.index, c.TokenBase) // the one command that may skip indexes
 	}
-	m.office = m.index
-	m.happened(fsm.Event{Kind: fsm.EvEpochStarted, Text: c.Node, Value: c.Nonce})
+	m.epoch = m.index
+	m.emit(fsm.Event{Kind: fsm.EvEpochStarted, Text: c.Node, Value: c.Nonce})
 	return fsm.Result{}
 }
 
@@ -340,9 +340,9 @@ func (m *model) report(c *fsm.Digest) fsm.Result {
 	if !known && len(m.reports) >= fsm.MembersMax {
 		lowest := func(a, b *fsm.Digest) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Node, b.Node)) }
 		delete(m.reports, slices.MinFunc(slices.Collect(maps.Values(m.reports)), lowest).Node)
-		m.unreported++
+		m.reportsForgotten++
 	}
 	m.reports[c.Node] = c
-	m.happened(fsm.Event{Kind: fsm.EvReported, Text: c.Node, At: c.Index, Value: c.Value})
+	m.emit(fsm.Event{Kind: fsm.EvDigestReported, Text: c.Node, At: c.Index, Value: c.Value})
 	return fsm.Result{}
 }

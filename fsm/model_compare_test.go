@@ -8,13 +8,13 @@ import (
 	"zamok/fsm"
 )
 
-// differs names the first thing that the machine did otherwise than the model, or is nil.
+// compare names the first thing that the machine did otherwise than the model, or is nil.
 //
 // Left out, because no document promises it: the words of Fault; which of several bad fields is
 // named (the generator spoils one at a time); the order of blockers, and which of more than
 // BlockersMax are named; which of several cycles a deadlock spells out, though it must be a true
 // one; the order in which the queues that moved in one step are told.
-func (m *model) differs(want, got *fsm.Applied) error {
+func (m *model) compare(want, got *fsm.Applied) error {
 	if (got.Fault != "") != (got.Refused == fsm.Malformed) {
 		return fmt.Errorf("refused as %d with fault %q", got.Refused, got.Fault)
 	}
@@ -29,14 +29,14 @@ func (m *model) differs(want, got *fsm.Applied) error {
 		return fmt.Errorf("want %d results, got %d", len(want.Results), len(got.Results))
 	}
 	for i := range want.Results {
-		if err := m.resultDiffers(&want.Results[i], &got.Results[i]); err != nil {
+		if err := m.compareResult(&want.Results[i], &got.Results[i]); err != nil {
 			return fmt.Errorf("result of index %d: %w", want.Results[i].Index, err)
 		}
 	}
-	return eventsDiffer(want.Events, got.Events)
+	return compareEvents(want.Events, got.Events)
 }
 
-func (m *model) resultDiffers(want, got *fsm.Result) error {
+func (m *model) compareResult(want, got *fsm.Result) error {
 	w, g := *want, *got
 	w.Detail, g.Detail = nil, nil
 	if w != g {
@@ -52,8 +52,8 @@ func (m *model) resultDiffers(want, got *fsm.Result) error {
 	if wd.Field != gd.Field || wd.Limit != gd.Limit || !slices.Equal(wd.Ended, gd.Ended) {
 		return fmt.Errorf("want detail %s, got %s", show(wd), show(gd))
 	}
-	if graph, isCycle := m.graphs[want.Index]; isCycle || len(gd.Cycle) > 0 {
-		if err := falseCycle(graph, gd.Cycle); err != nil {
+	if graph, isCycle := m.waitGraphs[want.Index]; isCycle || len(gd.Cycle) > 0 {
+		if err := checkCycle(graph, gd.Cycle); err != nil {
 			return fmt.Errorf("%w: %s", err, show(gd.Cycle))
 		}
 	}
@@ -79,9 +79,9 @@ func sameBlockers(want, got []fsm.Blocker) bool {
 	return true
 }
 
-// falseCycle says what is wrong with the links of a cycle, by the graph as it was when the command
+// checkCycle says what is wrong with the links of a cycle, by the graph as it was when the command
 // was refused.
-func falseCycle(graph []modelEdge, cycle []fsm.Link) error {
+func checkCycle(graph []modelEdge, cycle []fsm.Link) error {
 	if len(cycle) < 2 {
 		return fmt.Errorf("a cycle of %d links", len(cycle))
 	}
@@ -103,8 +103,8 @@ func falseCycle(graph []modelEdge, cycle []fsm.Link) error {
 	return nil
 }
 
-func eventsDiffer(want, got []fsm.Event) error {
-	got = movesInOrder(got)
+func compareEvents(want, got []fsm.Event) error {
+	got = sortQueueChanges(got)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || !sameEvent(&want[i], &got[i]) {
 			return fmt.Errorf("event %d differs: want %s, got %s", i, showAt(want, i), showAt(got, i))
@@ -113,16 +113,16 @@ func eventsDiffer(want, got []fsm.Event) error {
 	return nil
 }
 
-// movesInOrder sorts the moved queues of each step by name, as the model tells them.
-func movesInOrder(events []fsm.Event) []fsm.Event {
-	isMove := func(e fsm.Event) bool { return e.Kind == fsm.EvQueueMoved }
-	if !slices.ContainsFunc(events, isMove) {
+// sortQueueChanges sorts the moved queues of each step by name, as the model tells them.
+func sortQueueChanges(events []fsm.Event) []fsm.Event {
+	isQueueChange := func(e fsm.Event) bool { return e.Kind == fsm.EvQueueChanged }
+	if !slices.ContainsFunc(events, isQueueChange) {
 		return events
 	}
 	events = slices.Clone(events)
 	for from := 0; from < len(events); from++ {
 		to := from
-		for to < len(events) && isMove(events[to]) && events[to].Index == events[from].Index {
+		for to < len(events) && isQueueChange(events[to]) && events[to].Index == events[from].Index {
 			to++
 		}
 		slices.SortFunc(events[from:to], func(a, b fsm.Event) int { return cmp.Compare(a.Text, b.Text) })
@@ -137,8 +137,8 @@ func sameEvent(a, b *fsm.Event) bool {
 		slices.Equal(a.Items, b.Items) && slices.Equal(a.Tickets, b.Tickets)
 }
 
-// stateDiffers compares what stands in the machine with what stands in the model, by its queries.
-func (m *model) stateDiffers(machine *fsm.Machine) error {
+// compareState compares what stands in the machine with what stands in the model, by its queries.
+func (m *model) compareState(machine *fsm.Machine) error {
 	if machine.Stamp().Index != m.index || machine.Time() != m.time || machine.Cluster() != m.cluster {
 		return fmt.Errorf("want index %d, time %v, cluster %x; got %v, %v, %x", m.index, m.time, m.cluster,
 			machine.Stamp(), machine.Time(), machine.Cluster())
@@ -150,24 +150,24 @@ func (m *model) stateDiffers(machine *fsm.Machine) error {
 	for i, want := range m.sessions {
 		if got := sessions[i]; got.ID != want.id || got.Secret != want.Secret || got.TTL != want.TTL ||
 			got.Deadline != want.deadline || got.Attachment != want.attachment || got.Attempt != want.attempt ||
-			got.AckedThrough != want.floor || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
+			got.AckedThrough != want.ackedThrough || got.Changed != want.changed || got.Live != len(m.ticketsOf(want)) {
 			return fmt.Errorf("session %d: want %s, until %v, attachment %d, attempt %d, floor %d, changed %d; got %s", want.id,
-				show(want.OpenSession), want.deadline, want.attachment, want.attempt, want.floor, want.changed, show(got))
+				show(want.OpenSession), want.deadline, want.attachment, want.attempt, want.ackedThrough, want.changed, show(got))
 		}
 	}
 	due, want := m.nextDue()
 	if at, any := machine.NextDue(); any != want || at != due.at {
 		return fmt.Errorf("want the next expiration at %v, %t; got %v, %t", due.at, want, at, any)
 	}
-	if err := m.clusterDiffers(machine); err != nil {
+	if err := m.compareCluster(machine); err != nil {
 		return err
 	}
-	return m.locksDiffer(machine)
+	return m.compareLocks(machine)
 }
 
-func (m *model) clusterDiffers(machine *fsm.Machine) error {
-	if machine.Epoch() != m.office {
-		return fmt.Errorf("want epoch %d, got %d", m.office, machine.Epoch())
+func (m *model) compareCluster(machine *fsm.Machine) error {
+	if machine.Epoch() != m.epoch {
+		return fmt.Errorf("want epoch %d, got %d", m.epoch, machine.Epoch())
 	}
 	members, reports := machine.Members(), machine.Reports()
 	if len(members) != len(m.members) || len(reports) != len(m.reports) {
@@ -190,7 +190,7 @@ func (m *model) clusterDiffers(machine *fsm.Machine) error {
 	return nil
 }
 
-func (m *model) locksDiffer(machine *fsm.Machine) error {
+func (m *model) compareLocks(machine *fsm.Machine) error {
 	names := map[string]bool{}
 	for name := range m.delays {
 		names[name] = true
@@ -231,7 +231,7 @@ func (m *model) locksDiffer(machine *fsm.Machine) error {
 
 func (t *modelTicket) view() fsm.TicketView {
 	v := fsm.TicketView{
-		TicketRef: t.TicketRef, TicketState: t.known(), Enqueued: t.birth, Owner: t.asked.Owner, Metadata: t.asked.Metadata,
+		TicketRef: t.TicketRef, TicketState: t.ticketState(), Enqueued: t.enqueued, Owner: t.request.Owner, Metadata: t.request.Metadata,
 		Items: t.items,
 	}
 	if t.state == fsm.Waiting {

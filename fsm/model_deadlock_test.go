@@ -23,10 +23,10 @@ func (m *model) edges() (edges []modelEdge) {
 		for _, item := range t.items {
 			var ahead *modelTicket
 			for u := range m.users(item.Name) {
-				if u.state == fsm.Granted && apart(item, u.item) {
+				if u.state == fsm.Granted && conflict(item, u.item) {
 					edges = append(edges, modelEdge{t.TicketRef, u.TicketRef, item.Name})
 				}
-				if u.state == fsm.Waiting && u.birth < t.birth {
+				if u.state == fsm.Waiting && u.enqueued < t.enqueued {
 					ahead = u.modelTicket // the last of them is just ahead
 				}
 			}
@@ -41,11 +41,11 @@ func (m *model) edges() (edges []modelEdge) {
 // sameOwner tells that one logical thread asked for both tickets. Tickets without owner have none
 // in common.
 func (t *modelTicket) sameOwner(u *modelTicket) bool {
-	return t.of == u.of && t.asked.Owner == u.asked.Owner && t.asked.Owner != ""
+	return t.session == u.session && t.request.Owner == u.request.Owner && t.request.Owner != ""
 }
 
-// leads tells whether the edges lead from one ticket to another, in one step or more.
-func leads(edges []modelEdge, from, to fsm.TicketRef) bool {
+// reaches tells whether the edges lead from one ticket to another, in one step or more.
+func reaches(edges []modelEdge, from, to fsm.TicketRef) bool {
 	seen := map[fsm.TicketRef]bool{}
 	var visit func(at fsm.TicketRef) bool
 	visit = func(at fsm.TicketRef) bool {

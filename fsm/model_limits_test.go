@@ -13,59 +13,59 @@ import (
 
 // The limits that a log of a few sessions never meets.
 
-// do applies commands in one entry, some time after the last.
-func (p *played) do(t *testing.T, after clock.Span, commands ...fsm.Command) fsm.Applied {
-	reading := clock.Reading{Epoch: p.model.office, Now: p.model.time.Add(after)}
+// applyCommands applies commands in one entry, some time after the last.
+func (p *comparison) applyCommands(t *testing.T, after clock.Span, commands ...fsm.Command) fsm.Applied {
+	reading := clock.Reading{Epoch: p.model.epoch, Now: p.model.time.Add(after)}
 	a, err := p.apply(newRecord(1, &fsm.Entry{Version: 1, Reading: reading, Commands: commands}))
 	require.NoError(t, err)
 	return a
 }
 
-// start begins an epoch and opens sessions that live for ttl.
-func (p *played) start(t *testing.T, sessions int, ttl, delay clock.Span) (ids []session.ID) {
-	p.do(t, 0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
+// openSessions begins an epoch and opens sessions that live for ttl.
+func (p *comparison) openSessions(t *testing.T, sessions int, ttl, delay clock.Span) (ids []session.ID) {
+	p.applyCommands(t, 0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
 	for i := range sessions {
 		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, TTL: ttl, LockDelay: delay}
-		ids = append(ids, p.do(t, 0, open).Results[0].Session)
+		ids = append(ids, p.applyCommands(t, 0, open).Results[0].Session)
 	}
 	return ids
 }
 
-func one(id session.ID, ticket uint64, name string) *fsm.Acquire {
+func exclusiveAcquire(id session.ID, ticket uint64, name string) *fsm.Acquire {
 	return &fsm.Acquire{
-		Session: id, Ticket: ticket, Items: []fsm.Item{{Name: lockNames + name, Mode: fsm.Exclusive}}, WaitFor: fsm.Forever,
+		Session: id, Ticket: ticket, Items: []fsm.Item{{Name: lockPrefix + name, Mode: fsm.Exclusive}}, WaitFor: fsm.Forever,
 	}
 }
 
 // Far more falls due at one time than one entry may expire: sessions with many tickets and with few,
 // waits, holds, and then the delays that the ends leave. Entry by entry the rest follows.
-func TestStormOfBurials(t *testing.T) {
+func TestManyExpirationsAtOnce(t *testing.T) {
 	const ttl = 10 * clock.Second
-	p := newPlayed()
-	ids := p.start(t, 500, ttl, clock.Second)
+	p := newComparison()
+	ids := p.openSessions(t, 500, ttl, clock.Second)
 	for i, id := range ids {
 		var commands []fsm.Command
-		most := 1 // ticket each
+		tickets := 1 // ticket each
 		if i%150 == 7 {
-			most = 400
+			tickets = 400
 		}
-		for n := range most {
-			c := one(id, uint64(n+1), fmt.Sprintf("%d/%d", i, n))
+		for n := range tickets {
+			c := exclusiveAcquire(id, uint64(n+1), fmt.Sprintf("%d/%d", i, n))
 			if n%3 == 1 {
 				c.MaxHold = ttl
 			}
 			commands = append(commands, c)
 		}
 		if i%20 == 19 { // waits for the session before
-			c := one(id, 1000, fmt.Sprintf("%d/0", i-1))
+			c := exclusiveAcquire(id, 1000, fmt.Sprintf("%d/0", i-1))
 			c.WaitFor = ttl - clock.Span(i%3)
 			commands = append(commands, c)
 		}
-		p.do(t, 0, commands...)
+		p.applyCommands(t, 0, commands...)
 	}
 	require.NoError(t, p.check())
 
-	p.do(t, ttl)
+	p.applyCommands(t, ttl)
 	require.NoError(t, p.check())
 	require.NotEmpty(t, p.model.sessions, "more is due than one entry expires")
 	entries := 1
@@ -75,22 +75,22 @@ func TestStormOfBurials(t *testing.T) {
 		if due, _ := p.model.nextDue(); due.at > p.model.time {
 			after = due.at.Sub(p.model.time)
 		}
-		p.do(t, after)
+		p.applyCommands(t, after)
 		require.NoError(t, p.check())
 	}
 	t.Logf("expired in %d entries", entries)
 	require.Equal(t, fsm.Counts{}, p.machine.Counts())
 }
 
-func TestTicketsInHand(t *testing.T) {
-	p := newPlayed()
-	id := p.start(t, 1, fsm.TTLMax, 0)[0]
+func TestLiveTicketLimit(t *testing.T) {
+	p := newComparison()
+	id := p.openSessions(t, 1, fsm.TTLMax, 0)[0]
 	var ticket uint64
 	next := func() fsm.Result {
 		ticket++
-		c := one(id, ticket, "shared")
+		c := exclusiveAcquire(id, ticket, "shared")
 		c.Items[0].Mode, c.AckedThrough = fsm.Shared, ticket-1
-		return p.do(t, 0, c).Results[0]
+		return p.applyCommands(t, 0, c).Results[0]
 	}
 	for range fsm.TicketsMax {
 		require.Equal(t, fsm.Granted, next().State)
@@ -98,28 +98,28 @@ func TestTicketsInHand(t *testing.T) {
 	refused := next()
 	require.Equal(t, fsm.LimitExceeded, refused.Code)
 	require.Equal(t, fsm.TooMany, refused.Reason)
-	require.Equal(t, fsm.LimitExceeded, p.do(t, 0, one(id, ticket, "shared")).Results[0].Code, "asked again")
-	p.do(t, 0, &fsm.Drop{Session: id, Ticket: 17})
+	require.Equal(t, fsm.LimitExceeded, p.applyCommands(t, 0, exclusiveAcquire(id, ticket, "shared")).Results[0].Code, "asked again")
+	p.applyCommands(t, 0, &fsm.Drop{Session: id, Ticket: 17})
 	require.Equal(t, fsm.Granted, next().State)
 	require.NoError(t, p.check())
-	p.do(t, 0, &fsm.CloseSession{Session: id})
+	p.applyCommands(t, 0, &fsm.CloseSession{Session: id})
 	require.Equal(t, fsm.Counts{}, p.machine.Counts())
 	require.NoError(t, p.check())
 }
 
 // A release by force ends everybody, and names the first of them.
-func TestManyAreReleasedByForce(t *testing.T) {
+func TestForceReleaseOfManyHolders(t *testing.T) {
 	const holders = fsm.EndedMax + 100
-	p := newPlayed()
-	id := p.start(t, 1, fsm.TTLMax, 0)[0]
+	p := newComparison()
+	id := p.openSessions(t, 1, fsm.TTLMax, 0)[0]
 	var shared []fsm.Command
 	for ticket := range uint64(holders) {
-		c := one(id, ticket+1, "crowd")
+		c := exclusiveAcquire(id, ticket+1, "crowd")
 		c.Items[0].Mode, c.AckedThrough = fsm.Shared, ticket
 		shared = append(shared, c)
 	}
-	token := p.do(t, 0, shared...).Results[holders-1].Token
-	r := p.do(t, 0, &fsm.ForceRelease{Name: lockNames + "crowd", Token: token}).Results[0]
+	token := p.applyCommands(t, 0, shared...).Results[holders-1].Token
+	r := p.applyCommands(t, 0, &fsm.ForceRelease{Name: lockPrefix + "crowd", Token: token}).Results[0]
 	require.Len(t, r.Detail.Ended, fsm.EndedMax)
 	require.Equal(t, holders-fsm.EndedMax, r.Detail.More)
 	require.Zero(t, p.machine.Counts().Granted)
@@ -127,12 +127,12 @@ func TestManyAreReleasedByForce(t *testing.T) {
 }
 
 // However many names there were, one that is forgotten comes back as a new one.
-func TestMembersEver(t *testing.T) {
-	p := newPlayed()
-	p.start(t, 0, 0, 0)
+func TestForgottenMemberReturnsAsNew(t *testing.T) {
+	p := newComparison()
+	p.openSessions(t, 0, 0, 0)
 	announce := func(n, incarnation int) fsm.MemberRecord {
 		m := &fsm.Member{ID: fmt.Sprint("n", n), Incarnation: fsm.Incarnation{byte(incarnation)}, StateVersionMin: 1, StateVersionMax: 1}
-		require.Equal(t, fsm.OK, p.do(t, clock.Second, m).Results[0].Code)
+		require.Equal(t, fsm.OK, p.applyCommands(t, clock.Second, m).Results[0].Code)
 		record, known := p.machine.Member(m.ID)
 		require.True(t, known)
 		require.Equal(t, *m, record.Member)

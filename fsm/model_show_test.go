@@ -25,7 +25,7 @@ func showAt[T any](list []T, i int) string {
 }
 
 func showInto(b *strings.Builder, v reflect.Value) {
-	if name := nameOf(v.Interface()); name != "" {
+	if name := symbolicName(v.Interface()); name != "" {
 		b.WriteString(name)
 		return
 	}
@@ -76,8 +76,8 @@ func showInto(b *strings.Builder, v reflect.Value) {
 	}
 }
 
-// nameOf is a name for a value that has one.
-func nameOf(v any) string {
+// symbolicName is a name for a value that has one.
+func symbolicName(v any) string {
 	named := func(names []string, at int) string {
 		if at < len(names) {
 			return names[at]
@@ -88,7 +88,7 @@ func nameOf(v any) string {
 	case fsm.Code:
 		return named(codeNames[:], int(v))
 	case fsm.Reason:
-		return named(whyNames[:], int(v))
+		return named(reasonNames[:], int(v))
 	case fsm.EventKind:
 		return named(eventNames[:], int(v))
 	case fsm.State:
@@ -105,16 +105,16 @@ func nameOf(v any) string {
 }
 
 var codeNames = [...]string{
-	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "OtherKind", "LimitExceeded",
+	"OK", "Invalid", "NoSession", "WrongSecret", "NotAcquired", "Deadlock", "OwnerWaits", "LockKindMismatch", "LimitExceeded",
 	"NotHeld", "TicketEnded", "Superseded", "OtherVersion", "Malformed",
 }
 
 var eventNames = [...]string{
-	"", "EvAttached", "EvGranted", "EvRefused", "EvLost", "EvReleased", "EvDowngraded", "EvEnded", "EvQueueMoved",
-	"EvEpochStarted", "EvVersionSet", "EvReported",
+	"", "EvAttached", "EvGranted", "EvRefused", "EvLost", "EvReleased", "EvDowngraded", "EvSessionEnded", "EvQueueChanged",
+	"EvEpochStarted", "EvVersionSet", "EvDigestReported",
 }
 
-var whyNames = [...]string{
+var reasonNames = [...]string{
 	"", "Dropped", "Closed", "Expired", "Disconnected", "Evicted", "Revoked", "MaxHoldExceeded", "WaitTimeout", "TryFailed",
 	"Deadlocked", "OwnerBusy", "KindMismatch", "TooMany", "Restored",
 }

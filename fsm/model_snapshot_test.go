@@ -10,22 +10,22 @@ import (
 	"zamok/fsm"
 )
 
-// logOf makes up a log with the model alone.
-func logOf(pick chance, commands int) (log []record) {
+// generateLog makes up a log with the model alone.
+func generateLog(pick choice, commands int) (log []record) {
 	m := newModel()
 	g := newGenerator(pick, m)
 	for commands > 0 {
 		r := g.record()
-		a := m.enter(r)
-		g.learn(r, &a)
+		a := m.applyRecord(r)
+		g.observe(r, &a)
 		log = append(log, r)
 		commands -= len(a.Results)
 	}
 	return log
 }
 
-// outcome is all that leaves a machine with one entry, as bytes.
-func outcome(t *testing.T, m *fsm.Machine, r record) []byte {
+// applyToJSON is all that leaves a machine with one entry, as bytes.
+func applyToJSON(t *testing.T, m *fsm.Machine, r record) []byte {
 	a, err := m.Apply(r.term, r.bytes)
 	require.NoError(t, err)
 	b, err := json.Marshal(a)
@@ -44,52 +44,52 @@ func restored(t *testing.T, snapshot []byte) *fsm.Machine {
 // frozen before each, and to one that is replaced before each by what its snapshot gives: wherever
 // a snapshot is taken, what follows is the same. And a snapshot is of the moment at which the
 // machine was frozen, however much later it is written.
-func TestSnapshotsChangeNothing(t *testing.T) {
+func TestSnapshotsDoNotAffectLog(t *testing.T) {
 	seed := seedOf(t)
-	for log := range scaled(40, 10) {
+	for log := range fullOrShort(40, 10) {
 		plain, frozen, replaced := fsm.New(), fsm.New(), fsm.New()
-		var late *fsm.Frozen // of the entry before
-		var meant []byte     // what it must hold
-		for i, r := range logOf(chanceOf(seed, log), 600) {
-			before := bytesOf(replaced)
+		var previous *fsm.Frozen // of the entry before
+		var previousWant []byte  // what it must hold
+		for i, r := range generateLog(logChoice(seed, log), 600) {
+			before := machineSnapshot(replaced)
 			replaced = restored(t, before)
-			require.Equal(t, before, bytesOf(replaced), "log %d, entry %d: a restored machine's own snapshot", log, i)
+			require.Equal(t, before, machineSnapshot(replaced), "log %d, entry %d: a restored machine's own snapshot", log, i)
 			next := frozen.Freeze()
 
-			want := outcome(t, plain, r)
-			require.Equal(t, want, outcome(t, frozen, r), "log %d, entry %d: frozen", log, i)
-			require.Equal(t, want, outcome(t, replaced, r), "log %d, entry %d: restored", log, i)
+			want := applyToJSON(t, plain, r)
+			require.Equal(t, want, applyToJSON(t, frozen, r), "log %d, entry %d: frozen", log, i)
+			require.Equal(t, want, applyToJSON(t, replaced, r), "log %d, entry %d: restored", log, i)
 			require.Equal(t, plain.Digest(), frozen.Digest(), "log %d, entry %d", log, i)
 			require.Equal(t, plain.Digest(), replaced.Digest(), "log %d, entry %d", log, i)
 
-			if late != nil {
-				require.Equal(t, meant, written(late), "log %d: frozen before entry %d, written after it and the next", log, i-1)
+			if previous != nil {
+				require.Equal(t, previousWant, snapshotBytes(previous), "log %d: frozen before entry %d, written after it and the next", log, i-1)
 			}
-			late, meant = next, before
+			previous, previousWant = next, before
 		}
-		require.Equal(t, bytesOf(plain), bytesOf(frozen), "log %d", log)
-		require.Equal(t, bytesOf(plain), bytesOf(replaced), "log %d", log)
+		require.Equal(t, machineSnapshot(plain), machineSnapshot(frozen), "log %d", log)
+		require.Equal(t, machineSnapshot(plain), machineSnapshot(replaced), "log %d", log)
 		require.NoError(t, frozen.Check())
 	}
 }
 
 // A long way on from one snapshot.
-func TestPrefixAndRestAreTheWhole(t *testing.T) {
+func TestRestoreAtAnyEntry(t *testing.T) {
 	seed := seedOf(t)
-	for n := range scaled(120, 30) {
-		pick := chanceOf(seed, n)
-		log := logOf(pick, 1000)
+	for n := range fullOrShort(120, 30) {
+		pick := logChoice(seed, n)
+		log := generateLog(pick, 1000)
 		cut := pick(len(log))
 		whole := fsm.New()
 		for _, r := range log[:cut] {
-			outcome(t, whole, r)
+			applyToJSON(t, whole, r)
 		}
-		rest := restored(t, bytesOf(whole))
+		rest := restored(t, machineSnapshot(whole))
 		for i, r := range log[cut:] {
-			require.Equal(t, outcome(t, whole, r), outcome(t, rest, r), "log %d cut at %d: entry %d", n, cut, cut+i)
+			require.Equal(t, applyToJSON(t, whole, r), applyToJSON(t, rest, r), "log %d cut at %d: entry %d", n, cut, cut+i)
 		}
 		require.Equal(t, whole.Digest(), rest.Digest(), "log %d cut at %d", n, cut)
-		require.Equal(t, bytesOf(whole), bytesOf(rest), "log %d cut at %d", n, cut)
+		require.Equal(t, machineSnapshot(whole), machineSnapshot(rest), "log %d cut at %d", n, cut)
 		require.NoError(t, rest.Check())
 	}
 }

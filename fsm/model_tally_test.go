@@ -15,11 +15,11 @@ type tally struct {
 	codes                       [13][14]int // by kind of command and code
 	refused                     [14]int     // entries, by code
 	events                      [12]int
-	whys                        [15]int // of tickets and sessions that ended
+	reasons                     [15]int // of tickets and sessions that ended
 	granted                     [4]int  // items, by mode
 	fromQueue                   int     // grants to those who waited
 	grantsMax                   int     // in one step
-	endsMax                     int     // sessions in one step
+	sessionEndsMax              int     // sessions in one step
 	cycles                      [8]int  // by length; the last counts the longer ones
 	members                     modelCounts
 }
@@ -40,7 +40,7 @@ func (n *tally) count(r record, a *fsm.Applied) {
 			grants, ends = 0, 0
 		}
 		n.events[e.Kind]++
-		n.whys[e.Reason]++
+		n.reasons[e.Reason]++
 		switch e.Kind {
 		case fsm.EvGranted:
 			grants++
@@ -51,10 +51,10 @@ func (n *tally) count(r record, a *fsm.Applied) {
 			for _, item := range e.Items {
 				n.granted[item.Mode]++
 			}
-		case fsm.EvEnded:
+		case fsm.EvSessionEnded:
 			ends++
 		}
-		n.grantsMax, n.endsMax = max(n.grantsMax, grants), max(n.endsMax, ends)
+		n.grantsMax, n.sessionEndsMax = max(n.grantsMax, grants), max(n.sessionEndsMax, ends)
 	}
 }
 
@@ -63,25 +63,25 @@ func (n *tally) add(m *tally) {
 	n.commands += m.commands
 	n.restores += m.restores
 	for i := range n.codes {
-		addAll(n.codes[i][:], m.codes[i][:])
+		addCounts(n.codes[i][:], m.codes[i][:])
 	}
-	addAll(n.refused[:], m.refused[:])
-	addAll(n.events[:], m.events[:])
-	addAll(n.whys[:], m.whys[:])
-	addAll(n.granted[:], m.granted[:])
-	addAll(n.cycles[:], m.cycles[:])
+	addCounts(n.refused[:], m.refused[:])
+	addCounts(n.events[:], m.events[:])
+	addCounts(n.reasons[:], m.reasons[:])
+	addCounts(n.granted[:], m.granted[:])
+	addCounts(n.cycles[:], m.cycles[:])
 	n.fromQueue += m.fromQueue
 	n.members.add(m.members)
-	n.grantsMax, n.endsMax = max(n.grantsMax, m.grantsMax), max(n.endsMax, m.endsMax)
+	n.grantsMax, n.sessionEndsMax = max(n.grantsMax, m.grantsMax), max(n.sessionEndsMax, m.sessionEndsMax)
 }
 
 func (n *modelCounts) add(m modelCounts) {
 	n.replaced += m.replaced
 	n.forgotten += m.forgotten
-	n.unreported += m.unreported
+	n.reportsForgotten += m.reportsForgotten
 }
 
-func addAll(to, from []int) {
+func addCounts(to, from []int) {
 	for i := range to {
 		to[i] += from[i]
 	}
@@ -89,15 +89,15 @@ func addAll(to, from []int) {
 
 // commandKinds and the codes that each must have met.
 var commandKinds = [13]struct {
-	name string
-	met  []fsm.Code
+	name     string
+	expected []fsm.Code
 }{
 	{"OpenSession", []fsm.Code{fsm.OK, fsm.Invalid}},
 	{"Attach", []fsm.Code{fsm.OK, fsm.NoSession, fsm.WrongSecret, fsm.Superseded}},
 	{"Detached", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession}},
 	{"CloseSession", []fsm.Code{fsm.OK, fsm.NoSession}},
 	{"Acquire", []fsm.Code{
-		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.OtherKind, fsm.LimitExceeded, fsm.TicketEnded,
+		fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotAcquired, fsm.Deadlock, fsm.OwnerWaits, fsm.LockKindMismatch, fsm.LimitExceeded, fsm.TicketEnded,
 	}},
 	{"Drop", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.LimitExceeded}},
 	{"Downgrade", []fsm.Code{fsm.OK, fsm.Invalid, fsm.NoSession, fsm.NotHeld}},
@@ -127,27 +127,27 @@ func isAcquire(c fsm.Command) bool {
 // missing lists what must happen and did not.
 func (n *tally) missing() (missing []string) {
 	for i, kind := range commandKinds {
-		for _, code := range kind.met {
+		for _, code := range kind.expected {
 			if n.codes[i][code] == 0 {
 				missing = append(missing, kind.name+" "+codeNames[code])
 			}
 		}
 	}
-	need := func(counts []int, names []string, except ...string) {
+	require := func(counts []int, names []string, except ...string) {
 		for i, name := range names {
 			if name != "" && counts[i] == 0 && !slices.Contains(except, name) {
 				missing = append(missing, name)
 			}
 		}
 	}
-	need(n.refused[fsm.OtherVersion:], codeNames[fsm.OtherVersion:])
-	need(n.events[:], eventNames[:], "EvVersionSet") // there is one number of version as yet
-	need(n.whys[:], whyNames[:], "TooMany", "Restored")
-	need(n.granted[:], modeNames[:])
-	need(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})
-	need([]int{n.restores, n.fromQueue, n.grantsMax / 2, n.endsMax / 2},
+	require(n.refused[fsm.OtherVersion:], codeNames[fsm.OtherVersion:])
+	require(n.events[:], eventNames[:], "EvVersionSet") // there is one number of version as yet
+	require(n.reasons[:], reasonNames[:], "TooMany", "Restored")
+	require(n.granted[:], modeNames[:])
+	require(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})
+	require([]int{n.restores, n.fromQueue, n.grantsMax / 2, n.sessionEndsMax / 2},
 		[]string{"restore", "grant from the queue", "two grants in a step", "two sessions ended in a step"})
-	need([]int{n.members.replaced, n.members.forgotten, n.members.unreported},
+	require([]int{n.members.replaced, n.members.forgotten, n.members.reportsForgotten},
 		[]string{"a member replaced", "a member forgotten", "a report forgotten"})
 	return missing
 }
@@ -160,12 +160,12 @@ func (n *tally) String() string {
 	}
 	writeCounts(&b, "entries refused", n.refused[1:], codeNames[1:])
 	writeCounts(&b, "events", n.events[:], eventNames[:])
-	writeCounts(&b, "ends", n.whys[1:], whyNames[1:])
+	writeCounts(&b, "ends", n.reasons[1:], reasonNames[1:])
 	writeCounts(&b, "granted", n.granted[:], modeNames[:])
 	fmt.Fprintf(&b, "  %d members replaced, %d forgotten; %d reports forgotten\n",
-		n.members.replaced, n.members.forgotten, n.members.unreported)
+		n.members.replaced, n.members.forgotten, n.members.reportsForgotten)
 	fmt.Fprintf(&b, "  %d grants from the queue, up to %d grants and %d ended sessions in a step; cycles by length %v\n",
-		n.fromQueue, n.grantsMax, n.endsMax, n.cycles)
+		n.fromQueue, n.grantsMax, n.sessionEndsMax, n.cycles)
 	return b.String()
 }
 

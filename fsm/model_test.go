@@ -18,51 +18,51 @@ import (
 // It takes entries as values and knows no codec, no digest, no snapshot and no version but the first.
 // It searches the whole graph for a deadlock, so it speaks for graphs that are far below SearchMax.
 type model struct {
-	index    uint64
-	term     uint64
-	time     clock.Time
-	office   uint64 // 0 = none in force
-	cluster  fsm.ClusterID
-	sessions []*modelSession        // the living, by id
-	tickets  []*modelTicket         // waiting and granted, by birth
-	delays   map[string]clock.Time  // closed until
-	members  []fsm.MemberRecord     // the latest announcement last
-	reports  map[string]*fsm.Digest // the latest of each node
-	began    uint64                 // the index that a restored history began with
-	quiet    clock.Time             // nothing is granted before
+	index           uint64
+	term            uint64
+	time            clock.Time
+	epoch           uint64 // 0 = none in force
+	cluster         fsm.ClusterID
+	sessions        []*modelSession        // the living, by id
+	tickets         []*modelTicket         // waiting and granted, by birth
+	delays          map[string]clock.Time  // closed until
+	members         []fsm.MemberRecord     // the latest announcement last
+	reports         map[string]*fsm.Digest // the latest of each node
+	restoredThrough uint64                 // the index that a restored history began with
+	holdOffUntil    clock.Time             // nothing is granted before
 
-	out      fsm.Applied
-	welcomed int                    // tickets, to those that attached in this entry
-	moved    map[string]bool        // queues that somebody came to or left in this step
-	graphs   map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
+	out             fsm.Applied
+	attachedTickets int                    // tickets, to those that attached in this entry
+	changedQueues   map[string]bool        // queues that somebody came to or left in this step
+	waitGraphs      map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
 
 	modelCounts
 }
 
 // modelCounts is what happened to the records of members and to reports, which no answer says.
 type modelCounts struct {
-	replaced   int // members that came with another incarnation
-	forgotten  int // members
-	unreported int // nodes whose reports were removed
+	replaced         int // members that came with another incarnation
+	forgotten        int // members
+	reportsForgotten int // nodes whose reports were removed
 }
 
 type modelSession struct {
 	*fsm.OpenSession // as it was opened
 	id               session.ID
 	deadline         clock.Time
-	heard            uint64
+	renewed          uint64
 	attachment       uint64
 	attempt          uint64
-	floor            uint64
+	ackedThrough     uint64
 	changed          uint64                     // the index of the last change of any of its tickets
-	gone             map[uint64]fsm.TicketState // above the floor
+	ended            map[uint64]fsm.TicketState // above the floor
 }
 
 type modelTicket struct {
 	fsm.TicketRef
-	of        *modelSession
-	birth     uint64
-	asked     *fsm.Acquire
+	session   *modelSession
+	enqueued  uint64
+	request   *fsm.Acquire
 	items     []fsm.Item // as asked, until a Downgrade
 	state     fsm.State
 	token     uint64
@@ -72,16 +72,16 @@ type modelTicket struct {
 
 func newModel() *model {
 	return &model{
-		delays:  map[string]clock.Time{},
-		reports: map[string]*fsm.Digest{},
-		graphs:  map[uint64][]modelEdge{},
+		delays:     map[string]clock.Time{},
+		reports:    map[string]*fsm.Digest{},
+		waitGraphs: map[uint64][]modelEdge{},
 	}
 }
 
-// restart makes a backup of the model the beginning of another history. How long that is quiet is
+// startHistory makes a backup of the model the beginning of another history. How long that is quiet is
 // left to the machine: it depends on leases and delays that may have been given long ago.
-func (m *model) restart(h fsm.NewHistory, quiet clock.Time) {
-	index, now, term := max(m.index, h.Above), max(m.time, h.Time), m.term
+func (m *model) startHistory(h fsm.NewHistory, holdOff clock.Time) {
+	index, now, term := max(m.index, h.AboveIndex), max(m.time, h.Time), m.term
 	if h.Clock != 0 {
 		for least := index; ; h.Clock += fsm.TokenLead {
 			if index = h.Clock; index >= least {
@@ -92,13 +92,13 @@ func (m *model) restart(h fsm.NewHistory, quiet clock.Time) {
 	counts := m.modelCounts
 	*m = *newModel()
 	m.modelCounts = counts
-	m.index, m.began, m.time, m.quiet, m.term, m.cluster = index, index, now, quiet, term, h.Cluster
+	m.index, m.restoredThrough, m.time, m.holdOffUntil, m.term, m.cluster = index, index, now, holdOff, term, h.Cluster
 }
 
-// enter is one entry, readable or not.
-func (m *model) enter(r record) fsm.Applied {
+// applyRecord is one entry, readable or not.
+func (m *model) applyRecord(r record) fsm.Applied {
 	if r.entry == nil {
-		return m.refuse(r.term, fsm.Malformed)
+		return m.refuseEntry(r.term, fsm.Malformed)
 	}
 	return m.apply(r.term, r.entry)
 }
@@ -106,55 +106,55 @@ func (m *model) enter(r record) fsm.Applied {
 // apply is one readable entry: advance, hear, expire, act.
 func (m *model) apply(term uint64, e *fsm.Entry) fsm.Applied {
 	if e.Version != 1 {
-		return m.refuse(term, fsm.OtherVersion)
+		return m.refuseEntry(term, fsm.OtherVersion)
 	}
-	m.begin(term)
-	m.time = clock.Advance(m.time, m.office, e.Reading)
-	m.hear(e)
-	m.bury()
-	m.settle()
+	m.beginEntry(term)
+	m.time = clock.Advance(m.time, m.epoch, e.Reading)
+	m.renewSenders(e)
+	m.expireDue()
+	m.grantUnblocked()
 	for _, c := range e.Commands {
 		m.index++
-		r := m.act(c)
+		r := m.execute(c)
 		r.Index = m.index
-		if s := m.speaker(c); s != nil && r.Code != fsm.Invalid {
+		if s := m.senderSession(c); s != nil && r.Code != fsm.Invalid {
 			r.Session, r.TTL = s.id, s.TTL
 		}
 		m.out.Results = append(m.out.Results, r)
-		m.settle()
+		m.grantUnblocked()
 	}
-	return m.end()
+	return m.finishEntry()
 }
 
-// refuse is an entry that can't be read or is of another version.
-func (m *model) refuse(term uint64, code fsm.Code) fsm.Applied {
-	m.begin(term)
+// refuseEntry is an entry that can't be read or is of another version.
+func (m *model) refuseEntry(term uint64, code fsm.Code) fsm.Applied {
+	m.beginEntry(term)
 	m.out.Refused = code
-	return m.end()
+	return m.finishEntry()
 }
 
-func (m *model) begin(term uint64) {
+func (m *model) beginEntry(term uint64) {
 	if term != m.term {
-		m.office = 0 // an epoch ends with its term
+		m.epoch = 0 // an epoch ends with its term
 	}
 	m.term = term
 	m.index++
 	m.out = fsm.Applied{Index: m.index}
-	m.welcomed = 0
-	m.moved = map[string]bool{}
+	m.attachedTickets = 0
+	m.changedQueues = map[string]bool{}
 }
 
-func (m *model) end() fsm.Applied {
+func (m *model) finishEntry() fsm.Applied {
 	m.out.Stamp, m.out.Time = clock.Stamp{Term: m.term, Index: m.index}, m.time
 	return m.out
 }
 
-func (m *model) happened(e fsm.Event) {
+func (m *model) emit(e fsm.Event) {
 	e.Index = m.index
 	m.out.Events = append(m.out.Events, e)
 }
 
-func (m *model) hear(e *fsm.Entry) {
+func (m *model) renewSenders(e *fsm.Entry) {
 	for _, id := range e.Renewals {
 		if s := m.session(id); s != nil {
 			m.renew(s)
@@ -163,19 +163,19 @@ func (m *model) hear(e *fsm.Entry) {
 		}
 	}
 	for _, c := range e.Commands {
-		if s := m.speaker(c); s != nil {
+		if s := m.senderSession(c); s != nil {
 			m.renew(s)
 		}
 	}
 }
 
-func (m *model) renew(s *modelSession) { s.deadline, s.heard = m.time.Add(s.TTL), m.index }
+func (m *model) renew(s *modelSession) { s.deadline, s.renewed = m.time.Add(s.TTL), m.index }
 
-// speaker is the living session whose own command c is.
-func (m *model) speaker(c fsm.Command) *modelSession {
+// senderSession is the living session whose own command c is.
+func (m *model) senderSession(c fsm.Command) *modelSession {
 	switch c := c.(type) {
 	case *fsm.OpenSession:
-		return m.sessionOf(c.Secret)
+		return m.sessionBySecret(c.Secret)
 	case *fsm.Attach:
 		if s := m.session(c.Session); s != nil && s.Secret == c.Secret {
 			return s
@@ -203,7 +203,7 @@ func (m *model) session(id session.ID) *modelSession {
 	return nil
 }
 
-func (m *model) sessionOf(secret session.Hash) *modelSession {
+func (m *model) sessionBySecret(secret session.Hash) *modelSession {
 	for _, s := range m.sessions {
 		if s.Secret == secret {
 			return s
@@ -214,11 +214,11 @@ func (m *model) sessionOf(secret session.Hash) *modelSession {
 
 // modelDue is something that ends by itself.
 type modelDue struct {
-	at   clock.Time
-	kind int // in the order of expiration
-	id   uint64
-	name string
-	bury func() (cost int)
+	at     clock.Time
+	kind   int // in the order of expiration
+	id     uint64
+	name   string
+	expire func() (cost int)
 }
 
 const (
@@ -229,13 +229,13 @@ const (
 )
 
 // expire ends what is due, one after the other, as far as one entry may.
-func (m *model) bury() {
-	for used := 0; used < fsm.ExpirationsMax; {
+func (m *model) expireDue() {
+	for expired := 0; expired < fsm.ExpirationsMax; {
 		first, ok := m.nextDue()
 		if !ok || first.at > m.time {
 			return
 		}
-		used += first.bury()
+		expired += first.expire()
 	}
 }
 
@@ -252,11 +252,11 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 	}
 	for _, t := range m.tickets {
 		if t.state == fsm.Waiting && t.waitUntil != 0 {
-			consider(modelDue{t.waitUntil, dueWait, t.birth, "",
+			consider(modelDue{t.waitUntil, dueWait, t.enqueued, "",
 				func() int { m.endTicket(t, fsm.WaitTimeout, ""); return 1 }})
 		}
 		if t.state == fsm.Granted && t.holdUntil != 0 {
-			consider(modelDue{t.holdUntil, dueHold, t.birth, "",
+			consider(modelDue{t.holdUntil, dueHold, t.enqueued, "",
 				func() int { m.endTicket(t, fsm.MaxHoldExceeded, ""); return 1 }})
 		}
 	}
@@ -268,13 +268,13 @@ func (m *model) nextDue() (first modelDue, ok bool) {
 
 // endSession ends a session with all its tickets and returns how many those were, gone ones too.
 func (m *model) endSession(s *modelSession, reason fsm.Reason, text string) (tickets int) {
-	tickets = len(m.ticketsOf(s)) + len(s.gone)
+	tickets = len(m.ticketsOf(s)) + len(s.ended)
 	for _, t := range m.ticketsOf(s) {
 		m.endTicket(t, reason, text)
 	}
 	m.sessions = slices.DeleteFunc(m.sessions, func(o *modelSession) bool { return o == s })
-	m.happened(fsm.Event{
-		Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: s.id}, Reason: reason, Text: text, Label: s.Label,
+	m.emit(fsm.Event{
+		Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: s.id}, Reason: reason, Text: text, Label: s.Label,
 	})
 	return tickets
 }
@@ -282,7 +282,7 @@ func (m *model) endSession(s *modelSession, reason fsm.Reason, text string) (tic
 // ticket is a session's live ticket of that number, or nil.
 func (m *model) ticket(s *modelSession, number uint64) *modelTicket {
 	for _, t := range m.tickets {
-		if t.of == s && t.Ticket == number {
+		if t.session == s && t.Ticket == number {
 			return t
 		}
 	}
@@ -292,7 +292,7 @@ func (m *model) ticket(s *modelSession, number uint64) *modelTicket {
 // ticketsOf are a session's live tickets by number.
 func (m *model) ticketsOf(s *modelSession) (live []*modelTicket) {
 	for _, t := range m.tickets {
-		if t.of == s {
+		if t.session == s {
 			live = append(live, t)
 		}
 	}
@@ -302,89 +302,89 @@ func (m *model) ticketsOf(s *modelSession) (live []*modelTicket) {
 
 // endTicket takes a live ticket from its locks. Whoever this makes room for is granted by settle.
 func (m *model) endTicket(t *modelTicket, reason fsm.Reason, text string) {
-	asked := reason == fsm.Dropped || reason == fsm.Closed
+	byClient := reason == fsm.Dropped || reason == fsm.Closed
 	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Reason: reason, Text: text, Items: t.items}
-	if asked {
+	if byClient {
 		event.Kind = fsm.EvReleased
 	} else if t.state == fsm.Granted {
 		event.Kind = fsm.EvLost
 	}
 	for _, item := range t.items {
 		if t.state == fsm.Waiting {
-			m.moved[item.Name] = true
-		} else if !asked && t.of.LockDelay > 0 {
-			m.delays[item.Name] = max(m.delays[item.Name], m.time.Add(t.of.LockDelay))
+			m.changedQueues[item.Name] = true
+		} else if !byClient && t.session.LockDelay > 0 {
+			m.delays[item.Name] = max(m.delays[item.Name], m.time.Add(t.session.LockDelay))
 		}
 	}
 	m.tickets = slices.DeleteFunc(m.tickets, func(o *modelTicket) bool { return o == t })
 	t.state = fsm.Ended
-	m.remember(t.of, t.Ticket, reason, t.token)
-	m.happened(event)
+	m.remember(t.session, t.Ticket, reason, t.token)
+	m.emit(event)
 }
 
 // remember keeps how a ticket ended, so that a repeat is answered as the first was.
 func (m *model) remember(s *modelSession, ticket uint64, reason fsm.Reason, token uint64) {
 	s.changed = m.index
-	if ticket > s.floor {
-		s.gone[ticket] = fsm.TicketState{Ticket: ticket, State: fsm.Ended, Reason: reason, Token: token}
+	if ticket > s.ackedThrough {
+		s.ended[ticket] = fsm.TicketState{Ticket: ticket, State: fsm.Ended, Reason: reason, Token: token}
 	}
 }
 
-// settle grants what can be granted after a step's removals, and tells which queues moved.
-func (m *model) settle() {
+// grantUnblocked grants what can be granted after a step's removals, and tells which queues moved.
+func (m *model) grantUnblocked() {
 	var granted []*modelTicket
 	for found := true; found; {
 		found = false
 		for _, t := range m.tickets {
-			if t.state == fsm.Waiting && m.fits(t) {
+			if t.state == fsm.Waiting && m.grantable(t) {
 				m.grant(t)
 				granted, found = append(granted, t), true
 			}
 		}
 	}
-	slices.SortFunc(granted, func(t, u *modelTicket) int { return cmp.Compare(t.birth, u.birth) })
+	slices.SortFunc(granted, func(t, u *modelTicket) int { return cmp.Compare(t.enqueued, u.enqueued) })
 	for _, t := range granted {
 		for _, item := range t.items {
-			m.moved[item.Name] = true
+			m.changedQueues[item.Name] = true
 		}
-		m.announce(t)
+		m.emitGranted(t)
 	}
 	for name, until := range m.delays {
-		if until == m.quiet && m.time < m.quiet && !m.used(name) {
+		if until == m.holdOffUntil && m.time < m.holdOffUntil && !m.inUse(name) {
 			delete(m.delays, name) // a name that is not there is as closed
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.moved)) {
+	for _, name := range slices.Sorted(maps.Keys(m.changedQueues)) {
 		if m.exists(name) {
-			m.happened(fsm.Event{Kind: fsm.EvQueueMoved, Text: name})
+			m.emit(fsm.Event{Kind: fsm.EvQueueChanged, Text: name})
 		}
 	}
-	clear(m.moved)
+	clear(m.changedQueues)
 }
 
 func (m *model) grant(t *modelTicket) {
-	t.state, t.token, t.of.changed = fsm.Granted, m.index, m.index
-	if t.asked.MaxHold != 0 {
-		t.holdUntil = m.time.Add(t.asked.MaxHold)
+	t.state, t.token, t.session.changed = fsm.Granted, m.index, m.index
+	if t.request.MaxHold != 0 {
+		t.holdUntil = m.time.Add(t.request.MaxHold)
 	}
 }
 
-func (m *model) announce(t *modelTicket) {
-	m.happened(fsm.Event{Kind: fsm.EvGranted, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+func (m *model) emitGranted(t *modelTicket) {
+	m.emit(fsm.Event{Kind: fsm.EvGranted, TicketRef: t.TicketRef, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
 }
 
-// modelUse is a live ticket at one of its locks.
-type modelUse struct {
+// modelUser is a live ticket at one of its locks.
+type modelUser struct {
 	*modelTicket
 	item fsm.Item
 }
 
 // users are the holders and waiters of a lock, by birth.
-func (m *model) users(name string) iter.Seq[modelUse] {
-	return func(yield func(modelUse) bool) {
+func (m *model) users(name string) iter.Seq[modelUser] {
+	return func(yield func(modelUser) bool) {
 		for _, t := range m.tickets {
 			for _, item := range t.items {
-				if item.Name == name && !yield(modelUse{t, item}) {
+				if item.Name == name && !yield(modelUser{t, item}) {
 					return
 				}
 			}
@@ -393,30 +393,30 @@ func (m *model) users(name string) iter.Seq[modelUse] {
 }
 
 // exists tells whether there is such a lock: somebody uses it, or it is closed for a time.
-func (m *model) exists(name string) bool { return m.used(name) || m.delays[name] != 0 }
+func (m *model) exists(name string) bool { return m.inUse(name) || m.delays[name] != 0 }
 
-func (m *model) used(name string) bool {
+func (m *model) inUse(name string) bool {
 	for range m.users(name) {
 		return true
 	}
 	return false
 }
 
-// fits is the queue rule.
-func (m *model) fits(t *modelTicket) bool { return len(m.inTheWay(t)) == 0 }
+// grantable is the queue rule.
+func (m *model) grantable(t *modelTicket) bool { return len(m.blockers(t)) == 0 }
 
-// inTheWay is everything that stands before a ticket at each of its locks.
-func (m *model) inTheWay(t *modelTicket) (blockers []fsm.Blocker) {
+// blockers is everything that stands before a ticket at each of its locks.
+func (m *model) blockers(t *modelTicket) (found []fsm.Blocker) {
 	for _, item := range t.items {
 		until := m.delays[item.Name]
-		if m.time < m.quiet {
-			until = max(until, m.quiet)
+		if m.time < m.holdOffUntil {
+			until = max(until, m.holdOffUntil)
 		}
 		switch {
-		case m.time < m.quiet:
-			blockers = append(blockers, fsm.Blocker{Name: item.Name, By: fsm.ByHoldOff, Until: until})
+		case m.time < m.holdOffUntil:
+			found = append(found, fsm.Blocker{Name: item.Name, By: fsm.ByHoldOff, Until: until})
 		case until != 0:
-			blockers = append(blockers, fsm.Blocker{Name: item.Name, By: fsm.ByDelay, Until: until})
+			found = append(found, fsm.Blocker{Name: item.Name, By: fsm.ByDelay, Until: until})
 		}
 		permits := item.Permits
 		for u := range m.users(item.Name) {
@@ -425,22 +425,22 @@ func (m *model) inTheWay(t *modelTicket) (blockers []fsm.Blocker) {
 			}
 		}
 		for u := range m.users(item.Name) {
-			b := fsm.Blocker{Name: item.Name, TicketRef: u.TicketRef, Token: u.token, Owner: u.asked.Owner}
-			if u.state == fsm.Granted && (permits > item.Limit || apart(item, u.item)) {
+			b := fsm.Blocker{Name: item.Name, TicketRef: u.TicketRef, Token: u.token, Owner: u.request.Owner}
+			if u.state == fsm.Granted && (permits > item.Limit || conflict(item, u.item)) {
 				b.By = fsm.ByHolder
-				blockers = append(blockers, b)
+				found = append(found, b)
 			}
-			if u.state == fsm.Waiting && u.birth < t.birth {
+			if u.state == fsm.Waiting && u.enqueued < t.enqueued {
 				b.By = fsm.ByWaiter
-				blockers = append(blockers, b)
+				found = append(found, b)
 			}
 		}
 	}
-	return blockers
+	return found
 }
 
-// apart tells that two items of one lock don't fit beside each other even when alone.
-func apart(a, b fsm.Item) bool {
+// conflict tells that two items of one lock don't fit beside each other even when alone.
+func conflict(a, b fsm.Item) bool {
 	if a.Mode == fsm.Permits {
 		return a.Permits+b.Permits > a.Limit
 	}

@@ -50,16 +50,16 @@ func (m *Machine) member(c *Member) Result {
 			record.Replaced = m.time
 		}
 	case m.members.Len() >= MembersMax:
-		m.forgetMember()
+		m.evictOldestMember()
 	}
 	m.members.Set(c.ID, record)
 	m.sum += memberSum(&record)
 	return Result{}
 }
 
-// forgetMember makes room for a new name: it removes the record whose announcement is the oldest. If
+// evictOldestMember makes room for a new name: it removes the record whose announcement is the oldest. If
 // that node is running, it finds itself missing from the records and announces itself again.
-func (m *Machine) forgetMember() {
+func (m *Machine) evictOldestMember() {
 	var oldest *MemberRecord
 	for _, record := range m.members.All() {
 		if oldest == nil || record.Announced < oldest.Announced {
@@ -81,9 +81,9 @@ func (m *Machine) setVersion(c *SetVersion) Result {
 	return Result{}
 }
 
-// report keeps the latest digest of a node. It is not part of the digest itself. To make room for a
+// recordDigest keeps the latest digest of a node. It is not part of the digest itself. To make room for a
 // new name, the report with the lowest index is removed, of several the one whose name is first.
-func (m *Machine) report(c *Digest) Result {
+func (m *Machine) recordDigest(c *Digest) Result {
 	if !isText(c.Node, 1, NodeIDBytesMax) {
 		return invalid("node")
 	}
@@ -97,7 +97,7 @@ func (m *Machine) report(c *Digest) Result {
 		m.reports.Delete(oldest.Node)
 	}
 	m.reports.Set(c.Node, *c)
-	m.emit(Event{Kind: EvReported, Text: c.Node, At: c.Index, Value: c.Value})
+	m.emit(Event{Kind: EvDigestReported, Text: c.Node, At: c.Index, Value: c.Value})
 	return Result{}
 }
 
@@ -111,7 +111,7 @@ func (m *Machine) forceRelease(c *ForceRelease) Result {
 	case !isText(c.Reason, 0, ReasonBytesMax):
 		return invalid("reason")
 	}
-	keys := m.keys[:0]
+	keys := m.keyBuffer[:0]
 	if lk, ok := m.locks.Get(c.Name); ok {
 		for p := lk.holders.first; p != nil; p = p.next {
 			if m.tickets.Peek(p.key).token <= c.Token {
@@ -119,10 +119,10 @@ func (m *Machine) forceRelease(c *ForceRelease) Result {
 			}
 		}
 	}
-	m.keys = keys
+	m.keyBuffer = keys
 	detail := &Detail{}
 	for _, key := range keys {
-		m.end(key, Revoked, c.Reason)
+		m.endTicket(key, Revoked, c.Reason)
 		if len(detail.Ended) < EndedMax {
 			detail.Ended = append(detail.Ended, key.ref())
 		} else {

@@ -31,8 +31,8 @@ func (l *list) each(yield func(TicketRef) bool) {
 // PositionExactMax is up to which number of tickets ahead a place is counted, one by one.
 const PositionExactMax = 100
 
-// WaitsFor is the first lock of a waiting ticket that is closed to it; "": it does not wait.
-func (m *Machine) WaitsFor(ref TicketRef) string {
+// BlockedLock is the first lock of a waiting ticket that is closed to it; "": it does not wait.
+func (m *Machine) BlockedLock(ref TicketRef) string {
 	if at := m.firstBlocked(ref); at != nil {
 		return at.lock.name
 	}
@@ -62,7 +62,7 @@ func (m *Machine) firstBlocked(ref TicketRef) *slot {
 	if t == nil || t.state != Waiting {
 		return nil
 	}
-	return t.before()
+	return t.blockedAt()
 }
 
 // Contention is how many wait for the locks of a ticket that holds them, and how many those locks are.

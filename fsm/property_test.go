@@ -26,11 +26,11 @@ func seedOf(t *testing.T) uint64 {
 	return seed
 }
 
-// chanceOf is the chance of one of a test's logs.
-func chanceOf(seed uint64, log int) chance { return rand.New(rand.NewPCG(seed, uint64(log))).IntN }
+// logChoice is the chance of one of a test's logs.
+func logChoice(seed uint64, log int) choice { return rand.New(rand.NewPCG(seed, uint64(log))).IntN }
 
-// scaled is how many there are of something, and how many in a short run.
-func scaled(full, short int) int {
+// fullOrShort is how many there are of something, and how many in a short run.
+func fullOrShort(full, short int) int {
 	if testing.Short() {
 		return short
 	}
@@ -40,9 +40,9 @@ func scaled(full, short int) int {
 // A million commands: machine and model do the same, and a witness who knows neither finds nothing
 // wrong. Every log ends with what must always come true: when holders drop, everybody who waits is
 // served; when all are silent, nothing is left.
-func TestMachineIsTheModel(t *testing.T) {
+func TestMachineMatchesModel(t *testing.T) {
 	seed := seedOf(t)
-	logs := scaled(400, 60)
+	logs := fullOrShort(400, 60)
 	workers := runtime.GOMAXPROCS(0)
 	var mu sync.Mutex
 	var all tally // guarded by mu
@@ -51,8 +51,8 @@ func TestMachineIsTheModel(t *testing.T) {
 		group.Go(func() {
 			var own tally
 			for log := worker; log < logs && !t.Failed(); log += workers {
-				if p, err := playOne(chanceOf(seed, log), log, &own); err != nil {
-					t.Errorf("log %d of ZAMOK_SEED=%d: %v\nthe same with less:\n%s", log, seed, err, shrunk(p.log))
+				if p, err := runLog(logChoice(seed, log), log, &own); err != nil {
+					t.Errorf("log %d of ZAMOK_SEED=%d: %v\nthe same with less:\n%s", log, seed, err, shrink(p.log))
 				}
 			}
 			mu.Lock()
@@ -68,14 +68,14 @@ func TestMachineIsTheModel(t *testing.T) {
 
 const commandsPerLog = 2500
 
-// playOne plays one log, checking the whole state after every entry of some logs and now and then in
+// runLog plays one log, checking the whole state after every entry of some logs and now and then in
 // the others.
-func playOne(pick chance, log int, n *tally) (*played, error) {
-	p := newPlayed()
+func runLog(pick choice, log int, counts *tally) (*comparison, error) {
+	p := newComparison()
 	g := newGenerator(pick, p.model)
 	for commands, entries := 0, 0; commands < commandsPerLog; entries++ {
 		r := g.record()
-		if pick.in(1000) {
+		if pick.oneIn(1000) {
 			r = g.restore()
 		}
 		a, err := p.apply(r)
@@ -88,21 +88,21 @@ func playOne(pick chance, log int, n *tally) (*played, error) {
 			}
 		}
 		if r.restore != nil {
-			n.restores++
+			counts.restores++
 			continue
 		}
-		n.count(r, &a)
-		g.learn(r, &a)
+		counts.count(r, &a)
+		g.observe(r, &a)
 		commands += len(a.Results)
 	}
-	n.members.add(p.model.modelCounts)
-	return p, p.drain()
+	counts.members.add(p.model.modelCounts)
+	return p, p.checkLiveness()
 }
 
 // The same, driven by rapid, which makes a failure small by changing what was chosen.
-func TestMachineIsTheModelRapid(t *testing.T) {
+func TestMachineMatchesModelRapid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := newPlayed()
+		p := newComparison()
 		g := newGenerator(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }, p.model)
 		for range rapid.IntRange(1, 80).Draw(t, "entries") {
 			r := g.record()
@@ -113,7 +113,7 @@ func TestMachineIsTheModelRapid(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, listing(p.log))
 			}
-			g.learn(r, &a)
+			g.observe(r, &a)
 		}
 	})
 }

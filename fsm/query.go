@@ -32,8 +32,8 @@ func (m *Machine) HoldOffUntil() clock.Time { return m.holdOffUntil }
 // HoldOff is for how long nothing is granted yet, because a backup was restored; 0 = it is over, or there was none.
 func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 0) }
 
-// Closed says what closes a lock, in use or not: a delay, or the hold-off; false: neither does.
-func (m *Machine) Closed(name string) (Blocker, bool) {
+// ClosedBy says what closes a lock, in use or not: a delay, or the hold-off; false: neither does.
+func (m *Machine) ClosedBy(name string) (Blocker, bool) {
 	if lk, ok := m.locks.Get(name); ok {
 		return m.delayBlocker(name, lk.delay), lk.delay != 0
 	}
@@ -99,17 +99,17 @@ func (lk *lock) summary() LockSummary {
 }
 
 // Lock returns a lock with up to most holders and most waiters; false: nobody uses the name.
-func (m *Machine) Lock(name string, most int) (LockView, bool) {
+func (m *Machine) Lock(name string, limit int) (LockView, bool) {
 	lk, ok := m.locks.Get(name)
 	if !ok {
 		return LockView{}, false
 	}
-	return LockView{lk.summary(), m.views(&lk.holders, most), m.views(&lk.waiters, most)}, true
+	return LockView{lk.summary(), m.views(&lk.holders, limit), m.views(&lk.waiters, limit)}, true
 }
 
-func (m *Machine) views(l *list, most int) []TicketView {
+func (m *Machine) views(l *list, limit int) []TicketView {
 	var views []TicketView
-	for p := l.first; p != nil && len(views) < most; p = p.next {
+	for p := l.first; p != nil && len(views) < limit; p = p.next {
 		views = append(views, m.tickets.Peek(p.key).view(p.key))
 	}
 	return views
@@ -117,13 +117,13 @@ func (m *Machine) views(l *list, most int) []TicketView {
 
 // Locks lists up to most locks whose names begin with prefix and come after the name after, in the
 // order of their names.
-func (m *Machine) Locks(prefix, after string, most int) []LockSummary {
+func (m *Machine) Locks(prefix, after string, limit int) []LockSummary {
 	var list []LockSummary
 	for name, lk := range m.locks.From(max(prefix, after)) {
 		if name == after && after != "" {
 			continue
 		}
-		if len(list) >= most || !strings.HasPrefix(name, prefix) {
+		if len(list) >= limit || !strings.HasPrefix(name, prefix) {
 			break
 		}
 		list = append(list, (*lk).summary())
@@ -134,19 +134,19 @@ func (m *Machine) Locks(prefix, after string, most int) []LockSummary {
 // Session returns a living session.
 func (m *Machine) Session(id session.ID) (session.Session, bool) { return m.sessions.Get(id) }
 
-// SessionOf returns the living session that a secret opened.
-func (m *Machine) SessionOf(secret session.Hash) (session.Session, bool) {
+// SessionBySecret returns the living session that a secret opened.
+func (m *Machine) SessionBySecret(secret session.Hash) (session.Session, bool) {
 	return m.sessions.Get(m.sessions.BySecret(secret))
 }
 
 // Sessions lists up to most sessions with ids above after, in order.
-func (m *Machine) Sessions(after session.ID, most int) []session.Session {
+func (m *Machine) Sessions(after session.ID, limit int) []session.Session {
 	var list []session.Session
 	for s := range m.sessions.From(after) {
 		if s.ID == after {
 			continue
 		}
-		if len(list) >= most {
+		if len(list) >= limit {
 			break
 		}
 		list = append(list, s)
@@ -213,8 +213,8 @@ func (m *Machine) Blockers(ref TicketRef) []Blocker {
 	return all[:min(len(all), BlockersMax)]
 }
 
-// before returns the first place at which t is not next, or does not fit; nil: there is none.
-func (t *ticket) before() *slot {
+// blockedAt returns the first place at which t is not next, or does not fit; nil: there is none.
+func (t *ticket) blockedAt() *slot {
 	for i := range t.slots {
 		p := &t.slots[i]
 		switch {

@@ -9,8 +9,8 @@ import (
 	"zamok/session"
 )
 
-func TestLocksAreListedByPrefixInTheOrderOfTheirNames(t *testing.T) {
-	b := newBed(t)
+func TestLocksByPrefix(t *testing.T) {
+	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	for i, name := range []string{"b/2", "a", "b", "b/1", "c", "b/10"} {
 		b.do(0, &Acquire{Session: s, Ticket: uint64(i + 1), Items: exclusive(name), WaitFor: 0})
@@ -31,7 +31,7 @@ func TestLocksAreListedByPrefixInTheOrderOfTheirNames(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
-	b := newBed(t)
+	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	a := b.do(0,
 		&Acquire{Session: s, Ticket: 1, Items: exclusive("x"), WaitFor: 0},
@@ -53,8 +53,8 @@ func TestHolds(t *testing.T) {
 	require.False(t, b.m.Holds("x", x, TicketRef{s, 1}))
 }
 
-func TestSessionsAreListedInPages(t *testing.T) {
-	b := newBed(t)
+func TestSessionsPaging(t *testing.T) {
+	b := newHarness(t)
 	var ids []session.ID
 	for i := range byte(5) {
 		ids = append(ids, b.open(i+1, clock.Minute))
@@ -66,18 +66,18 @@ func TestSessionsAreListedInPages(t *testing.T) {
 	require.Len(t, rest, 3)
 	require.Equal(t, ids[2], rest[0].ID)
 
-	s, ok := b.m.SessionOf(session.Hash{4})
+	s, ok := b.m.SessionBySecret(session.Hash{4})
 	require.True(t, ok)
 	require.Equal(t, ids[3], s.ID)
-	_, ok = b.m.SessionOf(session.Hash{9})
+	_, ok = b.m.SessionBySecret(session.Hash{9})
 	require.False(t, ok)
 	_, ok = b.m.Session(ids[4] + 1)
 	require.False(t, ok)
 }
 
 // What a query returned stays as it was, and changing it changes nothing.
-func TestQueriesHandOutCopies(t *testing.T) {
-	b := newBed(t)
+func TestQueriesReturnCopies(t *testing.T) {
+	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x"), WaitFor: 0})
 	view, ok := b.m.Lock("x", 10)
@@ -97,8 +97,8 @@ func TestQueriesHandOutCopies(t *testing.T) {
 }
 
 // Results and events of an entry stay as they were when the next one is applied.
-func TestAppliedIsNeverChangedAgain(t *testing.T) {
-	b := newBed(t)
+func TestAppliedIsImmutable(t *testing.T) {
+	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	a := b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x", "y"), WaitFor: 0})
 	granted := a.Events[0]
@@ -113,8 +113,8 @@ func TestAppliedIsNeverChangedAgain(t *testing.T) {
 	require.Len(t, a.Events, 1)
 }
 
-func TestMembersAndReportsAreListedById(t *testing.T) {
-	b := newBed(t)
+func TestMembersAndReportsAreSortedByID(t *testing.T) {
+	b := newHarness(t)
 	b.do(0, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1},
 		&Digest{Node: "n2", Index: 7, Value: 8}, &Digest{Node: "n1", Index: 7, Value: 9})
 	require.Equal(t, "n1", b.m.Members()[0].ID)

@@ -19,20 +19,22 @@ import (
 // not a whole and undamaged snapshot in its one form; a *VersionError says that this binary is too
 // old or too new for it. Whether the state makes sense is Check's question: all nodes restore the
 // same bytes, so refusing a strange one would stop them all.
-func Restore(r io.Reader) (*Machine, error) { return restore(r, Known()) }
+func Restore(r io.Reader) (*Machine, error) { return restore(r, SupportedVersions()) }
 
-// RestoreFor is Restore for a binary that knows other versions than this one.
-func RestoreFor(r io.Reader, known Range) (*Machine, error) { return restore(r, known) }
+// RestoreWithVersions is Restore for a binary that knows other versions than this one.
+func RestoreWithVersions(r io.Reader, supported VersionRange) (*Machine, error) {
+	return restore(r, supported)
+}
 
-func restore(r io.Reader, known Range) (*Machine, error) {
-	s := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), m: newMachine(known)}
+func restore(r io.Reader, supported VersionRange) (*Machine, error) {
+	s := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), m: newMachine(supported)}
 	if err := s.read(); err != nil {
 		if version := (*VersionError)(nil); errors.As(err, &version) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("the snapshot can't be read and nothing was restored: record %d: %w", s.records, err)
 	}
-	if err := s.m.derive(); err != nil {
+	if err := s.m.rebuildDerived(); err != nil {
 		return nil, fmt.Errorf("the snapshot makes no sense and nothing was restored: %w", err)
 	}
 	return s.m, nil
@@ -40,14 +42,14 @@ func restore(r io.Reader, known Range) (*Machine, error) {
 
 // snapshotReader reads records into a machine.
 type snapshotReader struct {
-	r       *bufio.Reader
-	m       *Machine
-	sum     uint32
-	records uint64
-	version error // what the header says is unknown: believed once the checksum was right
-	buf     []byte
-	in      decoded // lends room for items
-	last    recordKind
+	r        *bufio.Reader
+	m        *Machine
+	sum      uint32
+	records  uint64
+	version  error // what the header says is unknown: believed once the checksum was right
+	buf      []byte
+	in       decoded // lends room for items
+	lastKind recordKind
 	// The keys read last, which the next ones of their kind must come after.
 	session session.ID
 	ticket  uint64
@@ -55,7 +57,7 @@ type snapshotReader struct {
 }
 
 func (s *snapshotReader) read() error {
-	magic, err := s.take(len(snapshotMagic) + 1)
+	magic, err := s.readBytes(len(snapshotMagic) + 1)
 	if err != nil {
 		return err
 	}
@@ -65,13 +67,13 @@ func (s *snapshotReader) read() error {
 	if v := magic[len(snapshotMagic)]; v != snapshotVersion {
 		return fmt.Errorf("version %d is unknown", v)
 	}
-	for s.last != recEnd {
+	for s.lastKind != recEnd {
 		if err := s.record(); err != nil {
 			return err
 		}
 	}
 	want := s.sum
-	end, err := s.take(checksumBytes)
+	end, err := s.readBytes(checksumBytes)
 	if err != nil {
 		return err
 	}
@@ -87,8 +89,8 @@ func (s *snapshotReader) read() error {
 	return nil
 }
 
-// take reads n bytes, which are good until the next take. Memory grows with what was read.
-func (s *snapshotReader) take(n int) ([]byte, error) {
+// readBytes reads n bytes, which are good until the next take. Memory grows with what was read.
+func (s *snapshotReader) readBytes(n int) ([]byte, error) {
 	if cap(s.buf) < n {
 		s.buf = make([]byte, n) // n ≤ recordBytesMax
 	}
@@ -104,7 +106,7 @@ func (s *snapshotReader) take(n int) ([]byte, error) {
 func (s *snapshotReader) length() (int, error) {
 	n := 0
 	for shift := 0; shift < 21; shift += 7 {
-		b, err := s.take(1)
+		b, err := s.readBytes(1)
 		if err != nil {
 			return 0, err
 		}
@@ -124,21 +126,21 @@ func (s *snapshotReader) record() error {
 	if err != nil {
 		return err
 	}
-	b, err := s.take(n)
+	b, err := s.readBytes(n)
 	if err != nil {
 		return err
 	}
 	kind := recordKind(b[0])
 	// Kinds come in order, but that tickets stand between sessions.
-	backToSession := kind == recSession && s.last == recTicket
+	backToSession := kind == recSession && s.lastKind == recTicket
 	once := kind == recHeader || kind == recEnd
-	if kind < s.last && !backToSession || once && kind == s.last || (s.last == 0) != (kind == recHeader) {
-		return fmt.Errorf("a record of kind %d after one of kind %d", kind, s.last)
+	if kind < s.lastKind && !backToSession || once && kind == s.lastKind || (s.lastKind == 0) != (kind == recHeader) {
+		return fmt.Errorf("a record of kind %d after one of kind %d", kind, s.lastKind)
 	}
-	if kind != s.last {
+	if kind != s.lastKind {
 		s.name = ""
 	}
-	s.last = kind
+	s.lastKind = kind
 	if s.version != nil {
 		return nil // its bytes are not ours to read
 	}
@@ -175,20 +177,20 @@ func (s *snapshotReader) header(r *reader) {
 	m.time = readTime(r, "time")
 	m.epoch = r.number("epoch")
 	r.raw("cluster", m.cluster[:])
-	m.restored = r.number("restored")
+	m.restoredThrough = r.number("restored")
 	m.holdOffUntil = readTime(r, "quiet")
-	if r.err == nil && (m.version < m.known.Min || m.version > m.known.Max) {
-		s.version = &VersionError{Need: m.version, Known: m.known}
+	if r.err == nil && (m.version < m.supported.Min || m.version > m.supported.Max) {
+		s.version = &VersionError{Need: m.version, Known: m.supported}
 	}
-	s.past(r, "epoch", m.epoch)
-	s.past(r, "restored", m.restored)
+	s.checkIndex(r, "epoch", m.epoch)
+	s.checkIndex(r, "restored", m.restoredThrough)
 	if m.index > indexMax || m.time > timeMax {
 		r.fail("index", "%d at %v is out of bounds", m.index, m.time)
 	}
 }
 
-// past refuses an index that the machine has not come to.
-func (s *snapshotReader) past(r *reader, field string, index uint64) {
+// checkIndex refuses an index that the machine has not come to.
+func (s *snapshotReader) checkIndex(r *reader, field string, index uint64) {
 	if index > s.m.index {
 		r.fail(field, "%d is above the machine's index %d", index, s.m.index)
 	}
@@ -203,33 +205,33 @@ func readSpan(r *reader, field string) clock.Span {
 }
 
 func (s *snapshotReader) readSession(r *reader) error {
-	one := session.Session{ID: session.ID(r.number("id"))}
-	r.raw("secret", one.Secret[:])
-	one.Identity = r.text("identity")
-	one.Label = r.text("label")
-	one.Metadata = r.text("metadata")
-	one.TTL = readSpan(r, "ttl")
-	one.LockDelay = readSpan(r, "lock delay")
-	one.Grace = readSpan(r, "grace")
-	one.Opened = readTime(r, "opened")
-	one.Deadline = readTime(r, "deadline")
-	one.Renewed = r.number("heard")
-	one.Attachment = r.number("attachment")
-	one.Attempt = r.number("attempt")
-	one.AckedThrough = r.number("floor")
-	one.Changed = r.number("changed")
-	s.past(r, "id", uint64(one.ID))
-	s.past(r, "heard", one.Renewed)
-	s.past(r, "attachment", one.Attachment)
-	s.past(r, "changed", one.Changed)
+	rec := session.Session{ID: session.ID(r.number("id"))}
+	r.raw("secret", rec.Secret[:])
+	rec.Identity = r.text("identity")
+	rec.Label = r.text("label")
+	rec.Metadata = r.text("metadata")
+	rec.TTL = readSpan(r, "ttl")
+	rec.LockDelay = readSpan(r, "lock delay")
+	rec.Grace = readSpan(r, "grace")
+	rec.Opened = readTime(r, "opened")
+	rec.Deadline = readTime(r, "deadline")
+	rec.Renewed = r.number("heard")
+	rec.Attachment = r.number("attachment")
+	rec.Attempt = r.number("attempt")
+	rec.AckedThrough = r.number("floor")
+	rec.Changed = r.number("changed")
+	s.checkIndex(r, "id", uint64(rec.ID))
+	s.checkIndex(r, "heard", rec.Renewed)
+	s.checkIndex(r, "attachment", rec.Attachment)
+	s.checkIndex(r, "changed", rec.Changed)
 	if err := r.end(); err != nil {
 		return err
 	}
-	if one.ID <= s.session || s.m.sessions.BySecret(one.Secret) != 0 {
-		return fmt.Errorf("session %d is out of order or has another's secret", one.ID)
+	if rec.ID <= s.session || s.m.sessions.BySecret(rec.Secret) != 0 {
+		return fmt.Errorf("session %d is out of order or has another's secret", rec.ID)
 	}
-	s.session, s.ticket = one.ID, 0
-	s.m.sessions.Insert(one)
+	s.session, s.ticket = rec.ID, 0
+	s.m.sessions.Insert(rec)
 	return nil
 }
 
@@ -246,8 +248,8 @@ func (s *snapshotReader) readTicket(r *reader) error {
 		s.in.items = s.in.items[:0]
 		t.items = s.in.readItems(r)
 	}
-	s.past(r, "born", t.enqueued)
-	s.past(r, "token", t.token)
+	s.checkIndex(r, "born", t.enqueued)
+	s.checkIndex(r, "token", t.token)
 	if err := r.end(); err != nil {
 		return err
 	}
@@ -261,7 +263,7 @@ func (s *snapshotReader) readTicket(r *reader) error {
 		return fmt.Errorf("ticket %d of session %d, in state %d: %s", key.number, key.session, t.state, field)
 	}
 	if t.state != Ended {
-		t.take(t.items)
+		t.setItems(t.items)
 	}
 	s.ticket = key.number
 	s.m.tickets.Set(key, t)
@@ -288,7 +290,7 @@ func (t *ticket) inconsistent() string {
 }
 
 func (s *snapshotReader) readDelay(r *reader) {
-	name, until := s.next(r, "name"), readTime(r, "until")
+	name, until := s.readKey(r, "name"), readTime(r, "until")
 	if r.err == nil {
 		if until == 0 || !isName(name) {
 			r.fail("until", "the delay of %q is none", name)
@@ -300,30 +302,30 @@ func (s *snapshotReader) readDelay(r *reader) {
 
 func (s *snapshotReader) readMember(r *reader) {
 	record := MemberRecord{Member: *readMember(r), Announced: r.number("announced"), Replaced: readTime(r, "replaced")}
-	s.past(r, "announced", record.Announced)
+	s.checkIndex(r, "announced", record.Announced)
 	if record.Replaced > s.m.time {
 		r.fail("replaced", "%v is above the machine's time %v", record.Replaced, s.m.time)
 	}
-	if s.inOrder(r, record.ID) {
+	if s.checkKeyOrder(r, record.ID) {
 		s.m.members.Set(record.ID, record)
 	}
 }
 
 func (s *snapshotReader) readReport(r *reader) {
-	d := Digest{Node: s.next(r, "node"), Index: r.number("index"), Value: r.number("value")}
+	d := Digest{Node: s.readKey(r, "node"), Index: r.number("index"), Value: r.number("value")}
 	if r.err == nil {
 		s.m.reports.Set(d.Node, d)
 	}
 }
 
-// next reads a key that must come after the one before.
-func (s *snapshotReader) next(r *reader, field string) string {
+// readKey reads a key that must come after the one before.
+func (s *snapshotReader) readKey(r *reader, field string) string {
 	name := r.text(field)
-	s.inOrder(r, name)
+	s.checkKeyOrder(r, name)
 	return name
 }
 
-func (s *snapshotReader) inOrder(r *reader, name string) bool {
+func (s *snapshotReader) checkKeyOrder(r *reader, name string) bool {
 	if r.err == nil && name <= s.name {
 		r.fail("key", "%q does not come after %q", name, s.name)
 	}
@@ -331,8 +333,8 @@ func (s *snapshotReader) inOrder(r *reader, name string) bool {
 	return r.err == nil
 }
 
-// derive builds from the canonical records what follows from them.
-func (m *Machine) derive() error {
+// rebuildDerived builds from the canonical records what follows from them.
+func (m *Machine) rebuildDerived() error {
 	var live []grantOrder
 	for key, t := range m.tickets.All() {
 		m.sum += t.sum(key)
@@ -362,14 +364,14 @@ func (m *Machine) derive() error {
 // restoreSlots puts a live ticket that was read from a snapshot where it stands.
 func (m *Machine) restoreSlots(key ticketKey, t *ticket) {
 	m.enqueue(key, t)
-	m.sessions.Count(m.sessions.Find(key.session))
+	m.sessions.AddLive(m.sessions.Find(key.session))
 	for i := range t.slots {
 		p := &t.slots[i]
 		if t.state == Waiting {
 			p.lock.waiters.push(p)
 		} else {
 			p.lock.holders.push(p)
-			p.lock.count(t.items[i], 1)
+			p.lock.adjust(t.items[i], 1)
 		}
 	}
 	if t.state == Waiting {
@@ -384,7 +386,7 @@ func (m *Machine) restoreSlots(key ticketKey, t *ticket) {
 		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *owned) {
+		m.updateOwner(key, t.owner, func(o *ownerTickets) {
 			if t.state == Waiting {
 				o.waiting = key.number
 			} else {

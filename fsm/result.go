@@ -43,9 +43,9 @@ const (
 	Deadlock
 	// OwnerWaits: the ticket's owner waits already; Detail.Blockers names that ticket.
 	OwnerWaits
-	// OtherKind: the name Detail.Field is in use as another kind of lock, Detail.Of its limit (0: a
+	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, Detail.Of its limit (0: a
 	// mutex).
-	OtherKind
+	LockKindMismatch
 	// LimitExceeded: Detail.Field names the limit of limits.go that was met.
 	LimitExceeded
 	// NotHeld: the ticket is not granted, or has nothing to downgrade.
@@ -155,7 +155,7 @@ const (
 	TryFailed                         // it would not wait: Code NotAcquired
 	Deadlocked                        // Code Deadlock
 	OwnerBusy                         // Code OwnerWaits
-	KindMismatch                      // Code OtherKind
+	KindMismatch                      // Code LockKindMismatch
 	TooMany                           // Code Limit
 	Restored                          // a backup was restored
 	ReasonCount                       // one more than the last
@@ -172,7 +172,7 @@ func (w Reason) code() Code {
 	case OwnerBusy:
 		return OwnerWaits
 	case KindMismatch:
-		return OtherKind
+		return LockKindMismatch
 	case TooMany:
 		return LimitExceeded
 	default:

@@ -13,9 +13,9 @@ import (
 type NewHistory struct {
 	// Cluster is the new history's id; not zero.
 	Cluster ClusterID
-	// Above is what its index begins above, if that is more than the backup's: the index of the
+	// AboveIndex is what its index begins above, if that is more than the backup's: the index of the
 	// cluster that runs, or what the operator knows of.
-	Above uint64
+	AboveIndex uint64
 	// Clock is now, on the scale of tokens (TokenBase), so that the same backup restored twice never
 	// issues a token twice; 0 = no clock: the index begins at the backup's or at Above.
 	Clock uint64
@@ -26,7 +26,7 @@ type NewHistory struct {
 	HoldOff clock.Span
 }
 
-// Rewrite turns a backup into the first snapshot of a new history and returns its index. It is done
+// RewriteBackup turns a backup into the first snapshot of a new history and returns its index. It is done
 // by a tool, before Raft sees the snapshot: Restore also serves start-up and catching up, where
 // nothing may jump. A backup of a lock store is worth its token scale and little else, so
 //
@@ -36,8 +36,8 @@ type NewHistory struct {
 //   - no epoch, member or digest of the old history counts.
 //
 // The old cluster must be dead.
-func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err error) {
-	if h.Cluster == (ClusterID{}) || h.Above > TokenBaseMax || h.HoldOff < 0 || h.HoldOff > HoldOffMax ||
+func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err error) {
+	if h.Cluster == (ClusterID{}) || h.AboveIndex > TokenBaseMax || h.HoldOff < 0 || h.HoldOff > HoldOffMax ||
 		h.Time < 0 || h.Time > timeMax {
 		return 0, errors.New("fsm: a new history needs an id, an index and a time within bounds and a quiet period of up to " +
 			HoldOffMax.String() + "; nothing was written")
@@ -49,19 +49,19 @@ func Rewrite(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err err
 	if err != nil {
 		return 0, err
 	}
-	m := newMachine(old.known)
+	m := newMachine(old.supported)
 	m.version, m.time = old.version, max(old.time, h.Time) // the term is that of the new history's log
 	m.cluster = h.Cluster
-	m.index = max(old.index, h.Above)
+	m.index = max(old.index, h.AboveIndex)
 	if h.Clock != 0 {
 		m.index = TokenBase(h.Clock, m.index)
 	}
-	if m.index > TokenBaseMax && h.Above > old.index {
+	if m.index > TokenBaseMax && h.AboveIndex > old.index {
 		return 0, fmt.Errorf("fsm: above %d there is no room for the tokens of a new history, which begin at %d at most; nothing was written",
-			h.Above, uint64(TokenBaseMax))
+			h.AboveIndex, uint64(TokenBaseMax))
 	}
-	m.restored = m.index
-	m.holdOffUntil = m.time.Add(max(h.holdOffSpan(), old.longest()))
+	m.restoredThrough = m.index
+	m.holdOffUntil = m.time.Add(max(h.holdOffSpan(), old.longestObligation()))
 	if _, err := m.Freeze().WriteTo(w); err != nil {
 		return 0, err
 	}
@@ -86,8 +86,8 @@ func (h NewHistory) holdOffSpan() clock.Span {
 	return h.HoldOff
 }
 
-// longest is how long the machine's grants could still be believed in, or its delays last.
-func (m *Machine) longest() clock.Span {
+// longestObligation is how long the machine's grants could still be believed in, or its delays last.
+func (m *Machine) longestObligation() clock.Span {
 	var longest clock.Span
 	for s := range m.sessions.From(session.ID(0)) {
 		longest = max(longest, s.TTL+s.LockDelay)

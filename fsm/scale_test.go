@@ -22,14 +22,14 @@ var sizes = []int{1_000, 10_000, 100_000}
 func BenchmarkHandOff(bench *testing.B) {
 	for _, size := range sizes {
 		bench.Run(fmt.Sprintf("waiters=%d", size), func(bench *testing.B) {
-			b := newBenchBed(bench, size/500+1)
+			b := newBenchHarness(bench, size/500+1)
 			queue := b.queue(bench, "x", size+1)
 			for bench.Loop() {
 				bench.StopTimer()
 				holder := queue[0]
 				entry := b.entry(&Drop{Session: holder.Session, Ticket: holder.Ticket, AckedThrough: 0})
 				bench.StartTimer()
-				b.must(bench, entry)
+				b.mustApply(bench, entry)
 				bench.StopTimer()
 				queue = append(queue[1:], b.wait(bench, "x"))
 				bench.StartTimer()
@@ -38,20 +38,20 @@ func BenchmarkHandOff(bench *testing.B) {
 	}
 }
 
-// BenchmarkDropFromTheMiddle takes a waiter out of the middle of a queue of size; another one comes,
+// BenchmarkDropMiddleWaiter takes a waiter out of the middle of a queue of size; another one comes,
 // untimed.
-func BenchmarkDropFromTheMiddle(bench *testing.B) {
+func BenchmarkDropMiddleWaiter(bench *testing.B) {
 	for _, size := range sizes {
 		bench.Run(fmt.Sprintf("waiters=%d", size), func(bench *testing.B) {
-			b := newBenchBed(bench, size/500+1)
+			b := newBenchHarness(bench, size/500+1)
 			queue := b.queue(bench, "x", size+1)
 			next := size / 2
 			for bench.Loop() {
 				bench.StopTimer()
-				leaver := queue[next]
-				entry := b.entry(&Drop{Session: leaver.Session, Ticket: leaver.Ticket, AckedThrough: 0})
+				dropped := queue[next]
+				entry := b.entry(&Drop{Session: dropped.Session, Ticket: dropped.Ticket, AckedThrough: 0})
 				bench.StartTimer()
-				b.must(bench, entry)
+				b.mustApply(bench, entry)
 				bench.StopTimer()
 				queue[next] = b.wait(bench, "x")
 				next = size/4 + (next+1)%(size/2)
@@ -65,8 +65,8 @@ func BenchmarkDropFromTheMiddle(bench *testing.B) {
 func BenchmarkFreeze(bench *testing.B) {
 	for _, size := range []int{10_000, 100_000, 1_000_000} {
 		bench.Run(fmt.Sprintf("held=%d", size), func(bench *testing.B) {
-			b := newBenchBed(bench, 1)
-			b.hold(bench, size)
+			b := newBenchHarness(bench, 1)
+			b.holdLocks(bench, size)
 			for bench.Loop() {
 				b.m.Freeze()
 			}
@@ -79,33 +79,33 @@ func BenchmarkFreeze(bench *testing.B) {
 func BenchmarkPairsAfterFreeze(bench *testing.B) {
 	for _, size := range []int{10_000, 100_000, 1_000_000} {
 		bench.Run(fmt.Sprintf("held=%d", size), func(bench *testing.B) {
-			b := newBenchBed(bench, 1000)
-			b.hold(bench, size)
+			b := newBenchHarness(bench, 1000)
+			b.holdLocks(bench, size)
 			var entry []byte
 			for i := 0; bench.Loop(); i++ {
 				if i%pairsPerEntry == 0 {
 					bench.StopTimer()
-					entry = b.pairs(entry[:0], i)
+					entry = b.encodePairs(entry[:0], i)
 					b.m.Freeze()
 					bench.StartTimer()
-					b.must(bench, entry)
+					b.mustApply(bench, entry)
 				}
 			}
 		})
 	}
 }
 
-// BenchmarkBury is one entry that finds size sessions due, with a lock each: it expires ExpirationsMax or a
+// BenchmarkExpire is one entry that finds size sessions due, with a lock each: it expires ExpirationsMax or a
 // little less and leaves the rest for the next.
-func BenchmarkBury(bench *testing.B) {
+func BenchmarkExpire(bench *testing.B) {
 	for _, size := range []int{2_000, 20_000, 200_000} {
 		bench.Run(fmt.Sprintf("due=%d", size), func(bench *testing.B) {
-			var b *benchBed
+			var b *benchHarness
 			var left int
 			for bench.Loop() {
 				bench.StopTimer()
 				if left < ExpirationsMax {
-					b, left = newBenchBed(bench, size), size
+					b, left = newBenchHarness(bench, size), size
 					for range size {
 						b.apply(bench, b.acquire(fmt.Sprintf("lock/%d", b.next)))
 					}
@@ -113,7 +113,7 @@ func BenchmarkBury(bench *testing.B) {
 				e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch(), Now: clock.Time(2 * clock.Hour)}}
 				entry := e.Append(nil)
 				bench.StartTimer()
-				a := b.must(bench, entry)
+				a := b.mustApply(bench, entry)
 				bench.StopTimer()
 				left -= len(a.Events) / 2
 				if n := len(a.Events); n > 2*(ExpirationsMax+TicketsMax) || n == 0 {
@@ -127,8 +127,8 @@ func BenchmarkBury(bench *testing.B) {
 
 // BenchmarkSnapshot writes a whole snapshot, beside the machine.
 func BenchmarkSnapshot(bench *testing.B) {
-	b := newBenchBed(bench, 1)
-	b.hold(bench, 1_000_000)
+	b := newBenchHarness(bench, 1)
+	b.holdLocks(bench, 1_000_000)
 	for bench.Loop() {
 		n, err := b.m.Freeze().WriteTo(io.Discard)
 		require.NoError(bench, err)
@@ -140,46 +140,46 @@ func BenchmarkSnapshot(bench *testing.B) {
 func BenchmarkPairsBySessions(bench *testing.B) {
 	for _, sessions := range []int{10, 100, 1_000, 10_000, 100_000} {
 		bench.Run(fmt.Sprint(sessions), func(bench *testing.B) {
-			b := newBenchBed(bench, sessions)
+			b := newBenchHarness(bench, sessions)
 			var entry []byte
 			for i := 0; bench.Loop(); i++ {
 				if i%pairsPerEntry == 0 {
 					bench.StopTimer()
-					entry = b.pairs(entry[:0], i)
+					entry = b.encodePairs(entry[:0], i)
 					bench.StartTimer()
-					b.must(bench, entry)
+					b.mustApply(bench, entry)
 				}
 			}
 		})
 	}
 }
 
-// BenchmarkFull is a machine with a million held locks and a hundred thousand sessions: what it takes of
+// BenchmarkMillionLocks is a machine with a million held locks and a hundred thousand sessions: what it takes of
 // memory, for how long a snapshot stops it, and how long it takes to write one and to begin with it.
-func BenchmarkFull(bench *testing.B) {
-	before := heap()
-	b := newBenchBed(bench, 100_000)
-	b.hold(bench, 1_000_000)
-	memory := heap() - before
+func BenchmarkMillionLocks(bench *testing.B) {
+	before := liveHeapBytes()
+	b := newBenchHarness(bench, 100_000)
+	b.holdLocks(bench, 1_000_000)
+	memory := liveHeapBytes() - before
 	var pause, write, restore, check time.Duration
 	rounds := 0
 	for ; bench.Loop(); rounds++ {
-		began := time.Now()
+		start := time.Now()
 		frozen := b.m.Freeze()
-		pause += time.Since(began)
+		pause += time.Since(start)
 		var snapshot bytes.Buffer
-		began = time.Now()
+		start = time.Now()
 		_, err := frozen.WriteTo(&snapshot)
 		require.NoError(bench, err)
-		write += time.Since(began)
+		write += time.Since(start)
 		bench.ReportMetric(float64(snapshot.Len())/1e6, "MB-snapshot")
-		began = time.Now()
+		start = time.Now()
 		m, err := Restore(&snapshot)
 		require.NoError(bench, err)
-		restore += time.Since(began)
-		began = time.Now()
+		restore += time.Since(start)
+		start = time.Now()
 		require.NoError(bench, m.Check())
-		check += time.Since(began)
+		check += time.Since(start)
 	}
 	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 / float64(rounds) }
 	bench.ReportMetric(float64(memory)/1e6, "MB")
@@ -189,23 +189,23 @@ func BenchmarkFull(bench *testing.B) {
 	bench.ReportMetric(each(check), "ms-check")
 }
 
-// TestMemory states what a waiter, a held lock and a session cost. The bounds are loose: the figures
+// TestMemoryPerRecord states what a waiter, a held lock and a session cost. The bounds are loose: the figures
 // are printed.
-func TestMemory(t *testing.T) {
+func TestMemoryPerRecord(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures memory with a hundred thousand of each")
 	}
 	const n = 100_000
-	var b *benchBed
-	before := heap()
-	b = newBenchBed(t, n)
-	sessions := heap()
+	var b *benchHarness
+	before := liveHeapBytes()
+	b = newBenchHarness(t, n)
+	sessions := liveHeapBytes()
 	for i := range n {
 		b.apply(t, b.acquire(fmt.Sprintf("account/%011d", i)))
 	}
-	held := heap()
+	held := liveHeapBytes()
 	b.queue(t, "everybody wants this", n)
-	waiting := heap()
+	waiting := liveHeapBytes()
 	per := func(from, to uint64) float64 { return float64(to-from) / n }
 	t.Logf("bytes per session %.0f, per held lock %.0f (with a name of 19 bytes), per waiter %.0f",
 		per(before, sessions), per(sessions, held), per(held, waiting))
@@ -215,7 +215,7 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(b)
 }
 
-func heap() uint64 {
+func liveHeapBytes() uint64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -223,12 +223,12 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-func (b *benchBed) entry(commands ...Command) []byte {
+func (b *benchHarness) entry(commands ...Command) []byte {
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}, Commands: commands}
 	return e.Append(nil)
 }
 
-func (b *benchBed) must(tb testing.TB, entry []byte) Applied {
+func (b *benchHarness) mustApply(tb testing.TB, entry []byte) Applied {
 	a, err := b.m.Apply(1, entry)
 	if err != nil || a.Refused != OK {
 		tb.Fatalf("%v %+v", err, a)
@@ -237,7 +237,7 @@ func (b *benchBed) must(tb testing.TB, entry []byte) Applied {
 }
 
 // wait queues up for a lock with the next session's next ticket.
-func (b *benchBed) wait(tb testing.TB, name string) *Acquire {
+func (b *benchHarness) wait(tb testing.TB, name string) *Acquire {
 	c := b.acquire(name)
 	if a := b.apply(tb, c); a.Results[0].Code != OK {
 		tb.Fatalf("%+v", a.Results[0])
@@ -246,7 +246,7 @@ func (b *benchBed) wait(tb testing.TB, name string) *Acquire {
 }
 
 // queue makes the lock held and size-1 others wait for it, and returns all of them in order.
-func (b *benchBed) queue(tb testing.TB, name string, size int) []*Acquire {
+func (b *benchHarness) queue(tb testing.TB, name string, size int) []*Acquire {
 	var all []*Acquire
 	for range size {
 		all = append(all, b.wait(tb, name))

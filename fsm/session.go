@@ -86,7 +86,7 @@ func (m *Machine) expireSession(c *ExpireSession) Result {
 // granted by settle.
 func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets int) {
 	s := m.sessions.Find(id)
-	keys := m.keys[:0]
+	keys := m.keyBuffer[:0]
 	for key, t := range m.tickets.From(ticketKey{id, 0}) {
 		if key.session != id {
 			break
@@ -96,21 +96,21 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets
 	}
 	for _, key := range keys {
 		if t := m.tickets.Ref(key); t.state != Ended {
-			m.leave(s, key, t, reason, text)
+			m.releaseSlots(s, key, t, reason, text)
 		}
 		m.tickets.Delete(key)
 	}
-	m.keys = keys
+	m.keyBuffer = keys
 	label := s.Label
 	m.sessions.Close(id)
-	m.emit(Event{Kind: EvEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})
+	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})
 	return len(keys)
 }
 
 // noSession answers a command of a session that does not live.
 func (m *Machine) noSession(id session.ID) Result {
 	r := Result{Code: NoSession}
-	if id != 0 && uint64(id) <= m.restored {
+	if id != 0 && uint64(id) <= m.restoredThrough {
 		r.Reason = Restored
 	}
 	return r

@@ -9,7 +9,7 @@ import (
 )
 
 // An entry that a leader fills by Size must never be too long for a machine to read.
-func TestSizeIsNoLessThanTheBytes(t *testing.T) {
+func TestSizeIsAnUpperBound(t *testing.T) {
 	const most = ^uint64(0)
 	long := string(make([]byte, NameBytesMax))
 	var items []Item
@@ -31,7 +31,7 @@ func TestSizeIsNoLessThanTheBytes(t *testing.T) {
 		&LeaderStart{Node: long, Nonce: most, TokenBase: most},
 		&Member{
 			ID: long, Client: long, Peer: long, HTTP: long, Version: long, StateVersionMin: 1<<32 - 1,
-			StateVersionMax: 1<<32 - 1, FreeBytes: most, FreeMark: most, Timeout: 1<<32 - 1, Fixed: 1<<32 - 1,
+			StateVersionMax: 1<<32 - 1, FreeBytes: most, LowSpaceThreshold: most, ElectionTimeout: 1<<32 - 1, ElectionTimeoutFixed: 1<<32 - 1,
 		},
 		&Digest{Node: long, Index: most, Value: most},
 	)

@@ -66,14 +66,14 @@ type Frozen struct {
 
 // header is the numbers of a state.
 type header struct {
-	version      uint32
-	term         uint64
-	index        uint64
-	time         clock.Time
-	epoch        uint64
-	cluster      ClusterID
-	restored     uint64
-	holdOffUntil clock.Time
+	version         uint32
+	term            uint64
+	index           uint64
+	time            clock.Time
+	epoch           uint64
+	cluster         ClusterID
+	restoredThrough uint64
+	holdOffUntil    clock.Time
 }
 
 // Freeze returns the state as it is now, in constant time. The machine then copies, bit by bit,
@@ -81,7 +81,7 @@ type header struct {
 func (m *Machine) Freeze() *Frozen {
 	return &Frozen{
 		header: header{
-			m.version, m.term, m.index, m.time, m.epoch, m.cluster, m.restored, m.holdOffUntil,
+			m.version, m.term, m.index, m.time, m.epoch, m.cluster, m.restoredThrough, m.holdOffUntil,
 		},
 		sessions: m.sessions.Freeze(),
 		tickets:  m.tickets.Clone(),
@@ -96,10 +96,10 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	s := &snapshotWriter{w: bufio.NewWriterSize(w, 1<<16)}
 	s.write(append([]byte(snapshotMagic), snapshotVersion))
 	s.header(&f.header)
-	for one := range f.sessions.All() {
-		s.session(&one)
-		for key, t := range f.tickets.From(ticketKey{one.ID, 0}) {
-			if key.session != one.ID {
+	for rec := range f.sessions.All() {
+		s.session(&rec)
+		for key, t := range f.tickets.From(ticketKey{rec.ID, 0}) {
+			if key.session != rec.ID {
 				break
 			}
 			s.ticket(key, t)
@@ -162,26 +162,26 @@ func (s *snapshotWriter) header(h *header) {
 	b = appendNumber(b, uint64(h.time))
 	b = appendNumber(b, h.epoch)
 	b = append(b, h.cluster[:]...)
-	b = appendNumber(b, h.restored)
+	b = appendNumber(b, h.restoredThrough)
 	s.record(recHeader, appendNumber(b, uint64(h.holdOffUntil)))
 }
 
-func (s *snapshotWriter) session(one *session.Session) {
-	b := appendNumber(s.fields(), uint64(one.ID))
-	b = append(b, one.Secret[:]...)
-	b = appendText(b, one.Identity)
-	b = appendText(b, one.Label)
-	b = appendText(b, one.Metadata)
-	b = appendNumber(b, uint64(one.TTL))
-	b = appendNumber(b, uint64(one.LockDelay))
-	b = appendNumber(b, uint64(one.Grace))
-	b = appendNumber(b, uint64(one.Opened))
-	b = appendNumber(b, uint64(one.Deadline))
-	b = appendNumber(b, one.Renewed)
-	b = appendNumber(b, one.Attachment)
-	b = appendNumber(b, one.Attempt)
-	b = appendNumber(b, one.AckedThrough)
-	s.record(recSession, appendNumber(b, one.Changed))
+func (s *snapshotWriter) session(rec *session.Session) {
+	b := appendNumber(s.fields(), uint64(rec.ID))
+	b = append(b, rec.Secret[:]...)
+	b = appendText(b, rec.Identity)
+	b = appendText(b, rec.Label)
+	b = appendText(b, rec.Metadata)
+	b = appendNumber(b, uint64(rec.TTL))
+	b = appendNumber(b, uint64(rec.LockDelay))
+	b = appendNumber(b, uint64(rec.Grace))
+	b = appendNumber(b, uint64(rec.Opened))
+	b = appendNumber(b, uint64(rec.Deadline))
+	b = appendNumber(b, rec.Renewed)
+	b = appendNumber(b, rec.Attachment)
+	b = appendNumber(b, rec.Attempt)
+	b = appendNumber(b, rec.AckedThrough)
+	s.record(recSession, appendNumber(b, rec.Changed))
 }
 
 func (s *snapshotWriter) ticket(key ticketKey, t *ticket) {

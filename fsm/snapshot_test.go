@@ -17,8 +17,8 @@ import (
 	"zamok/session"
 )
 
-// richMachine has at least one of everything that a snapshot holds.
-func richMachine(t testing.TB) *Machine {
+// populatedMachine has at least one of everything that a snapshot holds.
+func populatedMachine(t testing.TB) *Machine {
 	m := New()
 	apply := func(now clock.Time, commands ...Command) Applied {
 		e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: now}, Commands: commands}
@@ -30,7 +30,7 @@ func richMachine(t testing.TB) *Machine {
 	apply(0, &LeaderStart{Node: "n1", Nonce: 7, Cluster: ClusterID{0xC1}, TokenBase: 1000})
 	apply(5, &Member{ID: "n1", Incarnation: Incarnation{9}, StateVersionMin: 1, StateVersionMax: 1}, &Member{
 		ID: "n1", Incarnation: Incarnation{1}, Client: "a:1", Peer: "a:2", HTTP: "a:3", Version: "v0",
-		StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, FreeMark: 1 << 28, Timeout: 750, Fixed: 500,
+		StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, LowSpaceThreshold: 1 << 28, ElectionTimeout: 750, ElectionTimeoutFixed: 500,
 	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1})
 	open := func(secret byte, delay clock.Span) session.ID {
 		return apply(m.Time(), &OpenSession{
@@ -38,7 +38,7 @@ func richMachine(t testing.TB) *Machine {
 			TTL: 10 * clock.Second, LockDelay: delay, Grace: clock.Second,
 		}).Results[0].Session
 	}
-	one, two, doomed := open(1, 0), open(2, clock.Second), open(3, 20*clock.Second)
+	one, two, expired := open(1, 0), open(2, clock.Second), open(3, 20*clock.Second)
 	apply(clock.Time(clock.Second),
 		&Attach{Session: one, Secret: session.Hash{1}, Attempt: 5},
 		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), WaitFor: Forever, Owner: "x", Metadata: "md"},
@@ -47,10 +47,10 @@ func richMachine(t testing.TB) *Machine {
 		&Acquire{Session: two, Ticket: 2, Items: []Item{{"s", Shared, 0, 0}}, WaitFor: 0},
 		&Acquire{Session: one, Ticket: 3, Items: []Item{{"s", Shared, 0, 0}}, WaitFor: 0},
 		&Acquire{Session: two, Ticket: 3, Items: exclusive("s"), WaitFor: 0},
-		&Acquire{Session: doomed, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
+		&Acquire{Session: expired, Ticket: 1, Items: exclusive("d"), WaitFor: 0},
 		&Drop{Session: one, Ticket: 3},
 		&Drop{Session: two, Ticket: 9},
-		&ExpireSession{Session: doomed, Reason: "why not"},
+		&ExpireSession{Session: expired, Reason: "why not"},
 	)
 	require.NoError(t, m.Check())
 	return m
@@ -64,8 +64,8 @@ func snapshotOf(t testing.TB, m *Machine) []byte {
 	return b.Bytes()
 }
 
-func TestSnapshotIsTheState(t *testing.T) {
-	m := richMachine(t)
+func TestSnapshotRestoresState(t *testing.T) {
+	m := populatedMachine(t)
 	b := snapshotOf(t, m)
 	restored, err := Restore(bytes.NewReader(b))
 	require.NoError(t, err)
@@ -88,8 +88,8 @@ func TestSnapshotIsTheState(t *testing.T) {
 	require.Equal(t, m.Digest(), restored.Digest())
 }
 
-func TestAFrozenStateStandsStill(t *testing.T) {
-	m := richMachine(t)
+func TestFrozenStateIsImmutable(t *testing.T) {
+	m := populatedMachine(t)
 	before := snapshotOf(t, m)
 	frozen := m.Freeze()
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}
@@ -104,7 +104,7 @@ func TestAFrozenStateStandsStill(t *testing.T) {
 
 // Damage of any one byte and every truncation is noticed, and nothing is restored.
 func TestRestoreRefusesDamage(t *testing.T) {
-	b := snapshotOf(t, richMachine(t))
+	b := snapshotOf(t, populatedMachine(t))
 	for i := range b {
 		_, err := Restore(bytes.NewReader(b[:i]))
 		require.Error(t, err, "cut off at %d", i)
@@ -118,8 +118,8 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	require.ErrorContains(t, err, "after the end")
 }
 
-func TestRestoreSaysWhatIsWrong(t *testing.T) {
-	good := snapshotOf(t, richMachine(t))
+func TestRestoreErrors(t *testing.T) {
+	good := snapshotOf(t, populatedMachine(t))
 	for want, bytes := range map[string][]byte{
 		"cut off":                nil,
 		"not the bytes of a":     []byte("something else"),
@@ -131,16 +131,16 @@ func TestRestoreSaysWhatIsWrong(t *testing.T) {
 		"of kind 7 after one of": []byte("zamok\x01\x01\x07"),
 		"there is something aft": append(good[:len(good):len(good)], 'x'),
 	} {
-		_, err := Restore(newReader(bytes))
+		_, err := Restore(readerOnly(bytes))
 		require.ErrorContains(t, err, want)
 	}
 }
 
-// newReader hides everything but Read, as a network connection does.
-func newReader(b []byte) io.Reader { return struct{ io.Reader }{bytes.NewReader(b)} }
+// readerOnly hides everything but Read, as a network connection does.
+func readerOnly(b []byte) io.Reader { return struct{ io.Reader }{bytes.NewReader(b)} }
 
-func TestRestoreStopsAtUnknownRules(t *testing.T) {
-	m := newMachine(Range{Min: 1, Max: 3})
+func TestRestoreRefusesUnsupportedVersion(t *testing.T) {
+	m := newMachine(VersionRange{Min: 1, Max: 3})
 	e := Entry{Version: 1, Commands: []Command{&SetVersion{Version: 2}}}
 	_, err := m.Apply(1, e.Append(nil))
 	require.NoError(t, err)
@@ -149,26 +149,26 @@ func TestRestoreStopsAtUnknownRules(t *testing.T) {
 	require.ErrorAs(t, err, &rules)
 	require.Equal(t, uint32(2), rules.Need)
 
-	again, err := restore(bytes.NewReader(snapshotOf(t, m)), Range{Min: 2, Max: 2})
+	again, err := restore(bytes.NewReader(snapshotOf(t, m)), VersionRange{Min: 2, Max: 2})
 	require.NoError(t, err)
 	require.Equal(t, uint32(2), again.Version())
 }
 
-func TestWritingASnapshotReportsTheFailure(t *testing.T) {
-	frozen := richMachine(t).Freeze()
-	_, err := frozen.WriteTo(failing{})
+func TestSnapshotWriteError(t *testing.T) {
+	frozen := populatedMachine(t).Freeze()
+	_, err := frozen.WriteTo(failingWriter{})
 	require.ErrorIs(t, err, io.ErrShortWrite)
 }
 
-type failing struct{}
+type failingWriter struct{}
 
-func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+func (failingWriter) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
 // The form of a snapshot may change until the first release, with a reason in the commit and
 // -update-golden; after that it is read for ever.
 func TestGoldenSnapshot(t *testing.T) {
 	path := filepath.Join("testdata", "golden", "snapshot-v1.hex")
-	b := snapshotOf(t, richMachine(t))
+	b := snapshotOf(t, populatedMachine(t))
 	if *updateGolden {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(hexLines(b)), 0o644))
@@ -198,7 +198,7 @@ func hexLines(b []byte) string {
 // FuzzRestore hands Restore bytes whose checksum is right, so that it looks at all of them. Whatever
 // it takes comes out as it went in, and the machine works on.
 func FuzzRestore(f *testing.F) {
-	rich := snapshotOf(f, richMachine(f))
+	rich := snapshotOf(f, populatedMachine(f))
 	f.Add(rich[:len(rich)-checksumBytes])
 	empty := snapshotOf(f, New())
 	f.Add(empty[:len(empty)-checksumBytes])

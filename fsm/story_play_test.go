@@ -21,29 +21,29 @@ func (s *story) play(d *datadriven.TestData) string {
 	if d.Input != "" {
 		lines = append(lines, strings.Split(d.Input, "\n")...)
 	}
-	var said []string
+	var output []string
 	for len(lines) > 0 {
-		first, rest := s.line(lines[0]), lines[1:]
-		draft := s.draft(first)
+		first, rest := s.parseLine(lines[0]), lines[1:]
+		draft := s.newDraft(first)
 		switch first.words[0] {
 		case "entry":
 			for _, text := range rest {
-				l := s.line(text)
+				l := s.parseLine(text)
 				require.True(s.t, s.write(draft, l), "%s: this is not for an entry", text)
 			}
-			said, rest = append(said, s.send(draft)...), nil
+			output, rest = append(output, s.applyDraft(draft)...), nil
 		case "repeat":
 			first.next()
-			said, rest = append(said, s.repeat(int(first.number(first.next())), rest)...), nil
+			output, rest = append(output, s.repeat(int(first.number(first.next())), rest)...), nil
 		default:
-			said = append(said, s.do(draft, first)...)
+			output = append(output, s.playLine(draft, first)...)
 		}
 		lines = rest
 	}
-	if len(said) > linesMax {
-		said = count(said)
+	if len(output) > transcriptLinesMax {
+		output = summarize(output)
 	}
-	return strings.Join(said, "\n")
+	return strings.Join(output, "\n")
 }
 
 // command is the first line of a step as it was written.
@@ -58,48 +58,48 @@ func command(d *datadriven.TestData) string {
 	return text
 }
 
-// do carries out one line: as an entry of its own, or beside the log.
-func (s *story) do(d *draft, l *line) []string {
+// playLine carries out one line: as an entry of its own, or beside the log.
+func (s *story) playLine(d *entryDraft, l *scriptLine) []string {
 	s.t.Helper()
 	if s.write(d, l) {
-		return s.send(d)
+		return s.applyDraft(d)
 	}
-	var said []string
+	var output []string
 	switch word := l.next(); word {
 	case "unwritten":
 		s.now = s.now.Add(l.span(l.next()))
-		said = []string{fmt.Sprintf("the leader's clock is at %v, and the log knows nothing of it", moment(s.now))}
+		output = []string{fmt.Sprintf("the leader's clock is at %v, and the log knows nothing of it", formatTime(s.now))}
 	case "restart":
-		said = s.reborn(bytes.NewReader(s.snapshot(s.m)), "every node starts again, from its snapshot")
+		output = s.reload(bytes.NewReader(s.snapshot(s.m)), "every node starts again, from its snapshot")
 	case "binary":
-		s.known = l.bounds(l.option("knows", "1-1"))
-		said = s.reborn(bytes.NewReader(s.snapshot(s.m)), fmt.Sprintf(
-			"this program knows versions %d to %d; the cluster's are %d", s.known.Min, s.known.Max, s.m.Version()))
+		s.supported = l.versionRange(l.option("knows", "1-1"))
+		output = s.reload(bytes.NewReader(s.snapshot(s.m)), fmt.Sprintf(
+			"this program knows versions %d to %d; the cluster's are %d", s.supported.Min, s.supported.Max, s.m.Version()))
 	case "backup":
 		name := l.next()
 		s.backups[name] = s.snapshot(s.m)
-		said = []string{fmt.Sprintf("a backup, %s, is taken at index %d", name, s.m.index)}
+		output = []string{fmt.Sprintf("a backup, %s, is taken at index %d", name, s.m.index)}
 	case "restore":
-		said = s.rewrite(l)
+		output = s.rewrite(l)
 	case "show", "why", "next", "index":
-		said = s.answer(word, l)
+		output = s.query(word, l)
 	default:
-		p := s.people[word]
+		p := s.clients[word]
 		if p == nil || l.next() != "breaks" {
 			l.fail("what is that?")
 		}
 		one, _ := s.m.Session(p.id)
-		p.broke = &Detached{Session: p.id, Attachment: one.Attachment, Index: s.m.index}
-		said = []string{fmt.Sprintf("the leader sees %s's stream break, at index %d", p.name, s.m.index)}
+		p.detached = &Detached{Session: p.id, Attachment: one.Attachment, Index: s.m.index}
+		output = []string{fmt.Sprintf("the leader sees %s's stream break, at index %d", p.name, s.m.index)}
 	}
 	l.end()
-	return said
+	return output
 }
 
-// reborn replaces the machine by what a snapshot makes of it.
-func (s *story) reborn(snapshot io.Reader, sentence string) []string {
+// reload replaces the machine by what a snapshot makes of it.
+func (s *story) reload(snapshot io.Reader, sentence string) []string {
 	s.t.Helper()
-	m, err := restore(snapshot, s.known)
+	m, err := restore(snapshot, s.supported)
 	if err != nil {
 		return []string{sentence, "it stops: " + err.Error()}
 	}
@@ -109,65 +109,65 @@ func (s *story) reborn(snapshot io.Reader, sentence string) []string {
 }
 
 // rewrite makes a new history out of a backup.
-func (s *story) rewrite(l *line) []string {
+func (s *story) rewrite(l *scriptLine) []string {
 	s.t.Helper()
 	name := l.next()
-	h := NewHistory{Cluster: ClusterID{2}, Above: l.number(l.option("above", "0"))}
+	h := NewHistory{Cluster: ClusterID{2}, AboveIndex: l.number(l.option("above", "0"))}
 	h.Clock = l.number(l.option("clock", "0"))
 	h.HoldOff = l.span(l.option("quiet", "0s"))
 	h.Time = clock.Time(l.span(l.option("time", "0s")))
 	var b bytes.Buffer
-	index, err := Rewrite(&b, bytes.NewReader(s.backups[name]), h)
+	index, err := RewriteBackup(&b, bytes.NewReader(s.backups[name]), h)
 	require.NoError(s.t, err)
-	said := s.reborn(&b, fmt.Sprintf("a new history begins from %s, above index %d", name, index))
+	output := s.reload(&b, fmt.Sprintf("a new history begins from %s, above index %d", name, index))
 	s.now = s.m.Time()
-	return append(said, fmt.Sprintf("it is %v; nothing is granted before %v", moment(s.m.Time()), moment(s.m.HoldOffUntil())))
+	return append(output, fmt.Sprintf("it is %v; nothing is granted before %v", formatTime(s.m.Time()), formatTime(s.m.HoldOffUntil())))
 }
 
 // repeat plays lines many times and counts what is said. Lines of clients travel together, as they
 // would from a busy cluster.
 func (s *story) repeat(times int, lines []string) []string {
 	s.t.Helper()
-	var said []string
-	var together *draft
+	var output []string
+	var batch *entryDraft
 	flush := func() {
-		if together != nil {
-			said = append(said, s.send(together)...)
-			together = nil
+		if batch != nil {
+			output = append(output, s.applyDraft(batch)...)
+			batch = nil
 		}
 	}
 	for i := range times {
 		for _, text := range lines {
-			l := s.line(strings.ReplaceAll(text, "%", fmt.Sprint(i+1)))
-			if l.words[0] != "open" && s.people[l.words[0]] == nil {
+			l := s.parseLine(strings.ReplaceAll(text, "%", fmt.Sprint(i+1)))
+			if l.words[0] != "open" && s.clients[l.words[0]] == nil {
 				flush()
-				said = append(said, s.do(s.draft(l), l)...)
+				output = append(output, s.playLine(s.newDraft(l), l)...)
 				continue
 			}
-			if together == nil {
-				together = s.draft(l)
+			if batch == nil {
+				batch = s.newDraft(l)
 			}
-			require.True(s.t, s.write(together, l), "%s: this is not for an entry", text)
-			if len(together.Commands) >= togetherMax {
+			require.True(s.t, s.write(batch, l), "%s: this is not for an entry", text)
+			if len(batch.Commands) >= batchMax {
 				flush()
 			}
 		}
 	}
 	flush()
-	return count(said)
+	return summarize(output)
 }
 
-// togetherMax is how many repeated commands share an entry.
-const togetherMax = 500
+// batchMax is how many repeated commands share an entry.
+const batchMax = 500
 
-// send applies the entry and tells what became of it.
-func (s *story) send(d *draft) []string {
+// applyDraft applies the entry and tells what became of it.
+func (s *story) applyDraft(d *entryDraft) []string {
 	s.t.Helper()
 	b := d.Append(nil)
-	if d.garble != nil {
-		b = d.garble(b)
+	if d.corrupt != nil {
+		b = d.corrupt(b)
 	}
-	was := s.m.Time()
+	before := s.m.Time()
 	a, err := s.apply(b)
 	if stop := (*VersionError)(nil); errors.As(err, &stop) {
 		return []string{"this node stops: " + stop.Error()}
@@ -180,45 +180,45 @@ func (s *story) send(d *draft) []string {
 		return []string{fmt.Sprintf("not done, encode again: the entry is of version %d, the cluster's are %d (it takes index %d)",
 			d.Version, s.m.Version(), a.Index)}
 	}
-	return append(s.tellTime(d, was), s.tell(d, a)...)
+	return append(s.describeTime(d, before), s.describe(d, a)...)
 }
 
-// tellTime says what became of the entry's reading, if the script asks by setting it.
-func (s *story) tellTime(d *draft, was clock.Time) []string {
-	is, read := moment(s.m.Time()), moment(d.Reading.Now)
+// describeTime says what became of the entry's reading, if the script asks by setting it.
+func (s *story) describeTime(d *entryDraft, before clock.Time) []string {
+	now, read := formatTime(s.m.Time()), formatTime(d.Reading.Now)
 	switch {
-	case !d.marked:
+	case !d.setsTime:
 		return nil
-	case s.m.Time() == was && (s.m.Epoch() == 0 || d.Reading.Epoch != s.m.Epoch()):
-		return []string{fmt.Sprintf("it is still %s: the reading %s is of an epoch that is not in force", is, read)}
-	case d.Reading.Now < was:
-		return []string{fmt.Sprintf("it is still %s: the reading says %s, and time never goes back", is, read)}
-	case s.m.Time() == was:
-		return []string{"it is still " + is}
+	case s.m.Time() == before && (s.m.Epoch() == 0 || d.Reading.Epoch != s.m.Epoch()):
+		return []string{fmt.Sprintf("it is still %s: the reading %s is of an epoch that is not in force", now, read)}
+	case d.Reading.Now < before:
+		return []string{fmt.Sprintf("it is still %s: the reading says %s, and time never goes back", now, read)}
+	case s.m.Time() == before:
+		return []string{"it is still " + now}
 	default:
-		return []string{"it is " + is}
+		return []string{"it is " + now}
 	}
 }
 
-// linesMax is how long a transcript is before it is counted rather than told.
-const linesMax = 24
+// transcriptLinesMax is how long a transcript is before it is counted rather than told.
+const transcriptLinesMax = 24
 
-// count puts sentences together that differ only in numbers, and in which epoch it is.
-func count(said []string) []string {
+// summarize puts sentences together that differ only in numbers, and in which epoch it is.
+func summarize(sentences []string) []string {
 	var order []string
-	alike := make(map[string][]string)
-	for _, sentence := range said {
+	byForm := make(map[string][]string)
+	for _, sentence := range sentences {
 		form := regexp.MustCompile(`\d+(\.\d+)?|\b[A-Z]\b`).ReplaceAllString(sentence, "…")
-		if alike[form] == nil {
+		if byForm[form] == nil {
 			order = append(order, form)
 		}
-		alike[form] = append(alike[form], sentence)
+		byForm[form] = append(byForm[form], sentence)
 	}
 	for i, form := range order {
-		if times := len(alike[form]); times > 1 {
+		if times := len(byForm[form]); times > 1 {
 			order[i] = fmt.Sprintf("%d × %s", times, form)
 		} else {
-			order[i] = alike[form][0]
+			order[i] = byForm[form][0]
 		}
 	}
 	return order

@@ -68,19 +68,19 @@ import (
 //
 // Questions: show stock|alice|locks|members|member n1|reports|report n1, why bob, next, index.
 
-// line is one line of a script, taken apart.
-type line struct {
+// scriptLine is one line of a script, taken apart.
+type scriptLine struct {
 	s       *story
 	text    string
 	words   []string
 	options map[string]string
 }
 
-func (s *story) line(text string) *line {
+func (s *story) parseLine(text string) *scriptLine {
 	s.t.Helper()
 	cmd, args, err := datadriven.ParseLine(text)
 	require.NoError(s.t, err)
-	l := &line{s: s, text: text, words: []string{cmd}, options: make(map[string]string)}
+	l := &scriptLine{s: s, text: text, words: []string{cmd}, options: make(map[string]string)}
 	for _, arg := range args {
 		if arg.Vals == nil {
 			l.words = append(l.words, arg.Key)
@@ -91,13 +91,13 @@ func (s *story) line(text string) *line {
 	return l
 }
 
-func (l *line) fail(format string, args ...any) {
+func (l *scriptLine) fail(format string, args ...any) {
 	l.s.t.Helper()
 	l.s.t.Fatalf("%s: %s", l.text, fmt.Sprintf(format, args...))
 }
 
 // next takes the next word.
-func (l *line) next() string {
+func (l *scriptLine) next() string {
 	l.s.t.Helper()
 	if len(l.words) == 0 {
 		l.fail("there is a word missing")
@@ -108,51 +108,51 @@ func (l *line) next() string {
 }
 
 // option takes an option, or its default.
-func (l *line) option(key, otherwise string) string {
+func (l *scriptLine) option(key, fallback string) string {
 	if v, ok := l.options[key]; ok {
 		delete(l.options, key)
 		return v
 	}
-	return otherwise
+	return fallback
 }
 
 // end insists that everything was understood.
-func (l *line) end() {
+func (l *scriptLine) end() {
 	l.s.t.Helper()
 	if len(l.words)+len(l.options) > 0 {
 		l.fail("what is %v %v?", l.words, l.options)
 	}
 }
 
-func (l *line) number(text string) uint64 {
+func (l *scriptLine) number(text string) uint64 {
 	l.s.t.Helper()
 	n, err := strconv.ParseUint(text, 10, 64)
 	require.NoError(l.s.t, err, l.text)
 	return n
 }
 
-func (l *line) span(text string) clock.Span {
+func (l *scriptLine) span(text string) clock.Span {
 	l.s.t.Helper()
 	d, err := time.ParseDuration(text)
 	require.NoError(l.s.t, err, l.text)
-	return clock.Of(d)
+	return clock.FromDuration(d)
 }
 
-// bounds reads "1-3".
-func (l *line) bounds(text string) Range {
+// versionRange reads "1-3".
+func (l *scriptLine) versionRange(text string) VersionRange {
 	l.s.t.Helper()
 	low, high, ok := strings.Cut(text, "-")
 	if !ok {
 		l.fail("%q is no range", text)
 	}
-	return Range{uint32(l.number(low)), uint32(l.number(high))}
+	return VersionRange{uint32(l.number(low)), uint32(l.number(high))}
 }
 
-// person is who the next word names.
-func (l *line) person() *person {
+// storyClient is who the next word names.
+func (l *scriptLine) storyClient() *storyClient {
 	l.s.t.Helper()
 	name := l.next()
-	p := l.s.people[name]
+	p := l.s.clients[name]
 	if p == nil {
 		l.fail("nobody here is called %s", name)
 	}
@@ -160,7 +160,7 @@ func (l *line) person() *person {
 }
 
 // items takes the words that are left.
-func (l *line) items() []Item {
+func (l *scriptLine) items() []Item {
 	l.s.t.Helper()
 	var items []Item
 	for len(l.words) > 0 {
@@ -183,7 +183,7 @@ func (l *line) items() []Item {
 }
 
 // names spells out item/1..65 and x*513.
-func (l *line) names(text string) []string {
+func (l *scriptLine) names(text string) []string {
 	l.s.t.Helper()
 	if letter, n, ok := strings.Cut(text, "*"); ok {
 		return []string{strings.Repeat(letter, int(l.number(n)))}
@@ -202,14 +202,14 @@ func (l *line) names(text string) []string {
 
 // ticket is a person's ticket: #2, or the latest that asked for a lock of this name, if possible one
 // that is not gone.
-func (l *line) ticket(p *person) uint64 {
+func (l *scriptLine) ticket(p *storyClient) uint64 {
 	l.s.t.Helper()
 	word := l.next()
 	if n, ok := strings.CutPrefix(word, "#"); ok {
 		return l.number(n)
 	}
 	latest := uint64(0)
-	for n := p.last; n > 0; n-- {
+	for n := p.lastTicket; n > 0; n-- {
 		c := p.sent[n]
 		if c == nil || !slices.ContainsFunc(c.Items, func(it Item) bool { return it.Name == word }) {
 			continue
@@ -225,28 +225,28 @@ func (l *line) ticket(p *person) uint64 {
 	return latest
 }
 
-// draft is an entry that is being written.
-type draft struct {
+// entryDraft is an entry that is being written.
+type entryDraft struct {
 	Entry
-	marked bool                // the script sets the time
-	garble func([]byte) []byte // what happens to the bytes on the way
+	setsTime bool                // the script sets the time
+	corrupt  func([]byte) []byte // what happens to the bytes on the way
 }
 
-// draft begins an entry with what stands before a line.
-func (s *story) draft(l *line) *draft {
+// newDraft begins an entry with what stands before a line.
+func (s *story) newDraft(l *scriptLine) *entryDraft {
 	s.t.Helper()
-	d := &draft{Entry: Entry{Version: s.m.Version()}}
-	d.Reading = clock.Reading{Epoch: s.office, Now: s.now}
+	d := &entryDraft{Entry: Entry{Version: s.m.Version()}}
+	d.Reading = clock.Reading{Epoch: s.epoch, Now: s.now}
 	for {
 		switch l.words[0] {
 		case "at":
 			l.next()
 			s.now = clock.Time(l.span(l.next()))
-			d.Reading.Now, d.marked = s.now, true
+			d.Reading.Now, d.setsTime = s.now, true
 		case "stamped":
 			l.next()
-			d.Reading = clock.Reading{Epoch: l.office(l.next()), Now: clock.Time(l.span(l.next()))}
-			d.marked = true
+			d.Reading = clock.Reading{Epoch: l.epoch(l.next()), Now: clock.Time(l.span(l.next()))}
+			d.setsTime = true
 		case "term":
 			l.next()
 			s.term = l.number(l.next())
@@ -255,10 +255,10 @@ func (s *story) draft(l *line) *draft {
 			d.Version = uint32(l.number(l.next()))
 		case "damaged":
 			l.next()
-			d.garble = func(b []byte) []byte { b[len(b)/2] ^= 0x10; return b }
+			d.corrupt = func(b []byte) []byte { b[len(b)/2] ^= 0x10; return b }
 		case "truncated":
 			l.next()
-			d.garble = func(b []byte) []byte { return b[:len(b)-1] }
+			d.corrupt = func(b []byte) []byte { return b[:len(b)-1] }
 		default:
 			return d
 		}
@@ -266,47 +266,47 @@ func (s *story) draft(l *line) *draft {
 }
 
 // epoch is the number of the epoch that goes by this letter.
-func (l *line) office(called string) uint64 {
+func (l *scriptLine) epoch(letter string) uint64 {
 	l.s.t.Helper()
-	i := int(called[0] - 'A')
-	if i < 0 || i >= len(l.s.offices) {
-		return l.number(called)
+	i := int(letter[0] - 'A')
+	if i < 0 || i >= len(l.s.epochs) {
+		return l.number(letter)
 	}
-	return l.s.offices[i].number
+	return l.s.epochs[i].index
 }
 
 // write puts what a line says into the entry; false: the line is not one for an entry.
-func (s *story) write(d *draft, l *line) bool {
+func (s *story) write(d *entryDraft, l *scriptLine) bool {
 	s.t.Helper()
 	switch word := l.words[0]; word {
 	case "time":
 		l.next()
 		s.now = clock.Time(l.span(l.next()))
-		d.Reading.Now, d.marked = s.now, true
+		d.Reading.Now, d.setsTime = s.now, true
 	case "pass":
 		l.next()
 		s.now = s.now.Add(l.span(l.next()))
-		d.Reading.Now, d.marked = s.now, true
+		d.Reading.Now, d.setsTime = s.now, true
 	case "open":
 		s.writeOpen(d, l)
 	case "detach":
 		l.next()
-		p := l.person()
-		require.NotNil(s.t, p.broke, "%s's stream did not break", p.name)
-		d.Commands = append(d.Commands, p.broke)
+		p := l.storyClient()
+		require.NotNil(s.t, p.detached, "%s's stream did not break", p.name)
+		d.Commands = append(d.Commands, p.detached)
 	case "leader", "force", "expire", "member", "raise", "report":
-		d.Commands = append(d.Commands, s.operator(l))
+		d.Commands = append(d.Commands, s.operatorCommand(l))
 	default:
-		if s.people[word] == nil || len(l.words) < 2 || l.words[1] == "breaks" {
+		if s.clients[word] == nil || len(l.words) < 2 || l.words[1] == "breaks" {
 			return false
 		}
-		s.writeClient(d, l, l.person())
+		s.writeClient(d, l, l.storyClient())
 	}
 	l.end()
 	return true
 }
 
-func (s *story) writeOpen(d *draft, l *line) {
+func (s *story) writeOpen(d *entryDraft, l *scriptLine) {
 	l.next()
 	c := OpenSession{
 		TTL:       l.span(l.option("ttl", "10s")),
@@ -317,8 +317,8 @@ func (s *story) writeOpen(d *draft, l *line) {
 	}
 	for len(l.words) > 0 {
 		name := l.next()
-		if s.people[name] == nil {
-			s.people[name] = &person{name: name, sent: make(map[uint64]*Acquire)}
+		if s.clients[name] == nil {
+			s.clients[name] = &storyClient{name: name, sent: make(map[uint64]*Acquire)}
 		}
 		one := c
 		one.Secret = secretOf(name)
@@ -329,7 +329,7 @@ func (s *story) writeOpen(d *draft, l *line) {
 // secretOf is the hash that a client's secret has: its name will do.
 func secretOf(name string) session.Hash { return sha256.Sum256([]byte(name)) }
 
-func (s *story) writeClient(d *draft, l *line, p *person) {
+func (s *story) writeClient(d *entryDraft, l *scriptLine, p *storyClient) {
 	s.t.Helper()
 	switch verb := l.next(); verb {
 	case "renews":
@@ -362,10 +362,10 @@ func (s *story) writeClient(d *draft, l *line, p *person) {
 	}
 }
 
-func (s *story) acquire(l *line, p *person, wait clock.Span) *Acquire {
+func (s *story) acquire(l *scriptLine, p *storyClient, wait clock.Span) *Acquire {
 	s.t.Helper()
 	c := &Acquire{Session: p.id, WaitFor: wait, Owner: l.option("owner", "")}
-	c.Ticket = l.number(l.option("as", fmt.Sprint(p.last+1)))
+	c.Ticket = l.number(l.option("as", fmt.Sprint(p.lastTicket+1)))
 	if ackedThrough := l.option("floor", "0"); ackedThrough == "before" {
 		c.AckedThrough = c.Ticket - 1
 	} else {
@@ -376,13 +376,13 @@ func (s *story) acquire(l *line, p *person, wait clock.Span) *Acquire {
 	}
 	c.MaxHold = l.span(l.option("hold", "0s"))
 	c.Items = l.items()
-	p.last = max(p.last, c.Ticket)
+	p.lastTicket = max(p.lastTicket, c.Ticket)
 	p.sent[c.Ticket] = c
 	return c
 }
 
-// operator is a command of an operator or of a node.
-func (s *story) operator(l *line) Command {
+// operatorCommand is a command of an operator or of a node.
+func (s *story) operatorCommand(l *scriptLine) Command {
 	s.t.Helper()
 	switch l.next() {
 	case "leader":
@@ -394,9 +394,9 @@ func (s *story) operator(l *line) Command {
 	case "force":
 		return &ForceRelease{Name: l.next(), Token: l.number(l.option("token", "0")), Reason: l.option("reason", "")}
 	case "expire":
-		return &ExpireSession{Session: l.person().id, Reason: l.option("reason", "")}
+		return &ExpireSession{Session: l.storyClient().id, Reason: l.option("reason", "")}
 	case "member":
-		rules := l.bounds(l.option("version", "1-1"))
+		rules := l.versionRange(l.option("version", "1-1"))
 		c := &Member{ID: l.next(), StateVersionMin: rules.Min, StateVersionMax: rules.Max, FreeBytes: l.number(l.option("free", "0"))}
 		copy(c.Incarnation[:], l.option("disk", "A"))
 		return c

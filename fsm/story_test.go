@@ -23,7 +23,7 @@ import (
 // of each line why it is right now and was wrong before.
 func TestStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/story", func(t *testing.T, path string) {
-		s := newStory(t, Known())
+		s := newStory(t, SupportedVersions())
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.t = t
 			return s.play(d)
@@ -33,19 +33,19 @@ func TestStories(t *testing.T) {
 
 // story is a machine, who writes to it, and what a reader needs to know to follow.
 type story struct {
-	t     *testing.T
-	known Range
-	m     *Machine
-	term  uint64 // of the entries
+	t         *testing.T
+	supported VersionRange
+	m         *Machine
+	term      uint64 // of the entries
 
 	// The present leader: what it stamps its entries with.
-	office uint64
-	now    clock.Time
-	nonce  uint64
+	epoch uint64
+	now   clock.Time
+	nonce uint64
 
-	offices []office // in order; they are called A, B, …
-	people  map[string]*person
-	named   map[session.ID]string
+	epochs  []epochInfo // in order; they are called A, B, …
+	clients map[string]*storyClient
+	names   map[session.ID]string
 	backups map[string][]byte
 
 	// tokens has the last exclusive token of each lock, over restores too.
@@ -53,28 +53,28 @@ type story struct {
 }
 
 // epoch is one leadership.
-type office struct {
-	node   string
-	number uint64
+type epochInfo struct {
+	node  string
+	index uint64
 }
 
-// person is a client: a name for a session.
-type person struct {
-	name string
-	id   session.ID
-	ttl  clock.Span
-	last uint64 // the highest ticket used
+// storyClient is a client: a name for a session.
+type storyClient struct {
+	name       string
+	id         session.ID
+	ttl        clock.Span
+	lastTicket uint64 // the highest ticket used
 	// sent is what was asked for, by ticket: for repeating it, and to know a lock's ticket by the
 	// lock's name.
 	sent map[uint64]*Acquire
-	// broke is what the leader saw when the person's stream broke.
-	broke *Detached
+	// detached is what the leader saw when the person's stream broke.
+	detached *Detached
 }
 
-func newStory(t *testing.T, known Range) *story {
+func newStory(t *testing.T, supported VersionRange) *story {
 	return &story{
-		t: t, known: known, m: newMachine(known),
-		people: make(map[string]*person), named: make(map[session.ID]string),
+		t: t, supported: supported, m: newMachine(supported),
+		clients: make(map[string]*storyClient), names: make(map[session.ID]string),
 		backups: make(map[string][]byte), tokens: make(map[string]uint64),
 	}
 }
@@ -84,26 +84,26 @@ func newStory(t *testing.T, known Range) *story {
 func (s *story) apply(entry []byte) (Applied, error) {
 	s.t.Helper()
 	before := s.snapshot(s.m)
-	twin, err := restore(bytes.NewReader(before), s.known)
+	replica, err := restore(bytes.NewReader(before), s.supported)
 	require.NoError(s.t, err)
-	require.Equal(s.t, s.m.Digest(), twin.Digest(), "a restored machine has another digest")
-	was := s.look()
+	require.Equal(s.t, s.m.Digest(), replica.Digest(), "a restored machine has another digest")
+	state := s.observe()
 
 	a, err := s.m.Apply(s.term, entry)
-	ofTwin, errOfTwin := twin.Apply(s.term, entry)
-	require.Equal(s.t, err, errOfTwin)
-	require.Equal(s.t, a, ofTwin, "a restored machine does something else")
-	for _, m := range []*Machine{s.m, twin} {
+	replicaApplied, replicaErr := replica.Apply(s.term, entry)
+	require.Equal(s.t, err, replicaErr)
+	require.Equal(s.t, a, replicaApplied, "a restored machine does something else")
+	for _, m := range []*Machine{s.m, replica} {
 		require.NoError(s.t, m.Check())
 		require.Equal(s.t, s.m.Digest(), m.Digest())
 	}
 	after := s.snapshot(s.m)
-	require.True(s.t, bytes.Equal(after, s.snapshot(twin)), "a restored machine has other bytes")
+	require.True(s.t, bytes.Equal(after, s.snapshot(replica)), "a restored machine has other bytes")
 	if err != nil {
 		require.True(s.t, bytes.Equal(before, after), "the machine stopped and yet changed")
 		return a, err
 	}
-	s.judge(was, a)
+	s.checkEntry(state, a)
 	return a, nil
 }
 
@@ -115,59 +115,59 @@ func (s *story) snapshot(m *Machine) []byte {
 	return b.Bytes()
 }
 
-// seen is what is compared before and after an entry.
-type seen struct {
+// observation is what is compared before and after an entry.
+type observation struct {
 	stamp  clock.Stamp
 	time   clock.Time
-	office uint64
+	epoch  uint64
 	counts Counts
 	sums   [2]session.Sum
 	queues map[string][]TicketRef
 }
 
-func (s *story) look() seen {
+func (s *story) observe() observation {
 	queues := make(map[string][]TicketRef)
-	for _, lock := range s.m.Locks("", "", everything) {
-		view, _ := s.m.Lock(lock.Name, everything)
+	for _, lock := range s.m.Locks("", "", unlimited) {
+		view, _ := s.m.Lock(lock.Name, unlimited)
 		for _, t := range view.Queue {
 			queues[lock.Name] = append(queues[lock.Name], t.TicketRef)
 		}
 	}
-	return seen{
+	return observation{
 		s.m.Stamp(), s.m.Time(), s.m.Epoch(), s.m.Counts(),
 		[2]session.Sum{s.m.sessions.Sum(), s.m.sum}, queues,
 	}
 }
 
-// everything is more than there ever is of anything in a story.
-const everything = 1 << 20
+// unlimited is more than there ever is of anything in a story.
+const unlimited = 1 << 20
 
-// judge holds what an entry did to the version that hold in every story.
-func (s *story) judge(was seen, a Applied) {
+// checkEntry holds what an entry did to the version that hold in every story.
+func (s *story) checkEntry(before observation, a Applied) {
 	s.t.Helper()
-	is := s.look()
-	require.True(s.t, was.stamp.Before(is.stamp), "the stamp went from %v to %v", was.stamp, is.stamp)
-	require.Equal(s.t, is.stamp, a.Stamp)
-	require.GreaterOrEqual(s.t, is.time, was.time, "time went back")
-	require.Equal(s.t, is.time, a.Time)
+	after := s.observe()
+	require.True(s.t, before.stamp.Before(after.stamp), "the stamp went from %v to %v", before.stamp, after.stamp)
+	require.Equal(s.t, after.stamp, a.Stamp)
+	require.GreaterOrEqual(s.t, after.time, before.time, "time went back")
+	require.Equal(s.t, after.time, a.Time)
 	if a.Refused != OK {
-		require.Equal(s.t, was.stamp.Index+1, is.stamp.Index)
+		require.Equal(s.t, before.stamp.Index+1, after.stamp.Index)
 		require.Empty(s.t, a.Events)
 		require.Empty(s.t, a.Results)
-		was.stamp, was.office = is.stamp, is.office // a higher term ends the epoch in any case
-		require.Equal(s.t, was, is, "a refused entry changed something")
+		before.stamp, before.epoch = after.stamp, after.epoch // a higher term ends the epoch in any case
+		require.Equal(s.t, before, after, "a refused entry changed something")
 		return
 	}
-	s.judgeEvents(was, is, a)
+	s.checkEvents(before, after, a)
 }
 
-func (s *story) judgeEvents(was, is seen, a Applied) {
+func (s *story) checkEvents(before, after observation, a Applied) {
 	s.t.Helper()
 	moved := make(map[string]uint64)
 	index := a.Index
 	for _, e := range a.Events {
 		require.GreaterOrEqual(s.t, e.Index, index, "events are out of order")
-		require.LessOrEqual(s.t, e.Index, is.stamp.Index)
+		require.LessOrEqual(s.t, e.Index, after.stamp.Index)
 		index = e.Index
 		switch e.Kind {
 		case EvGranted:
@@ -178,14 +178,14 @@ func (s *story) judgeEvents(was, is seen, a Applied) {
 				}
 			}
 			require.Equal(s.t, e.Index, e.Token, "a token is the index of the step that granted")
-		case EvQueueMoved:
+		case EvQueueChanged:
 			require.NotEqual(s.t, e.Index, moved[e.Text], "the queue of %s is told twice in one step", e.Text)
 			moved[e.Text] = e.Index
 		}
 	}
-	for name, queue := range is.queues {
+	for name, queue := range after.queues {
 		if moved[name] == 0 {
-			require.Equal(s.t, was.queues[name], queue, "the queue of %s moved and nobody was told", name)
+			require.Equal(s.t, before.queues[name], queue, "the queue of %s moved and nobody was told", name)
 		}
 	}
 }

@@ -40,8 +40,8 @@ type ticket struct {
 	slots []slot
 }
 
-// single is the memory of the usual ticket, with one item.
-type single struct {
+// singleItem is the memory of the usual ticket, with one item.
+type singleItem struct {
 	items [1]Item
 	slots [1]slot
 }
@@ -58,37 +58,37 @@ func (m *Machine) acquire(c *Acquire) Result {
 	m.acknowledge(s, c.AckedThrough)
 	key := ticketKey{c.Session, c.Ticket}
 	if t := m.tickets.Peek(key); t != nil {
-		return t.answer(s)
+		return t.result(s)
 	}
 	switch {
 	case c.Ticket <= s.AckedThrough:
-		return forgotten(s, TicketEnded)
+		return endedResult(s, TicketEnded)
 	case c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	case s.Live >= TicketsMax:
-		return m.refuse(s, key, c.Items, TooMany, &Detail{Field: "tickets"})
+		return m.refuseTicket(s, key, c.Items, TooMany, &Detail{Field: "tickets"})
 	case s.LockDelay > 0 && m.delays.Len() >= DelaysMax:
-		return m.refuse(s, key, c.Items, TooMany, &Detail{Field: "delays"})
+		return m.refuseTicket(s, key, c.Items, TooMany, &Detail{Field: "delays"})
 	}
-	m.find(c.Items)
-	if clash := m.otherKind(c.Items); clash != nil {
-		return m.refuse(s, key, c.Items, KindMismatch, clash)
+	m.lookUp(c.Items)
+	if mismatch := m.kindMismatch(c.Items); mismatch != nil {
+		return m.refuseTicket(s, key, c.Items, KindMismatch, mismatch)
 	}
 	if !m.canGrant(c.Items) {
-		if reason, detail := m.mayWait(c); reason != 0 {
-			return m.refuse(s, key, c.Items, reason, detail)
+		if reason, detail := m.waitRefusal(c); reason != 0 {
+			return m.refuseTicket(s, key, c.Items, reason, detail)
 		}
 		return m.wait(s, key, c)
 	}
-	t := m.admit(s, key, c)
-	m.hold(key, t)
+	t := m.addTicket(s, key, c)
+	m.grant(key, t)
 	m.sum += t.sum(key)
 	m.emitGranted(key, t)
-	return t.answer(s)
+	return t.result(s)
 }
 
-// mayWait decides what becomes of an acquisition that can't be granted now: 0 = it waits.
-func (m *Machine) mayWait(c *Acquire) (Reason, *Detail) {
+// waitRefusal decides what becomes of an acquisition that can't be granted now: 0 = it waits.
+func (m *Machine) waitRefusal(c *Acquire) (Reason, *Detail) {
 	if c.WaitFor == 0 {
 		return TryFailed, &Detail{Blockers: m.blockers(c.Items)}
 	}
@@ -100,9 +100,9 @@ func (m *Machine) mayWait(c *Acquire) (Reason, *Detail) {
 		ref := TicketRef{c.Session, o.waiting}
 		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: c.Owner}}}
 	}
-	if m.searched < SearchEntryMax && m.hasWaiters(c.Session, o) {
-		if cycle := m.cycle(c); cycle != nil {
-			links, more := cut(cycle)
+	if m.searchCost < SearchEntryMax && m.hasWaiters(c.Session, o) {
+		if cycle := m.findCycle(c); cycle != nil {
+			links, more := truncateCycle(cycle)
 			return Deadlocked, &Detail{Cycle: links, More: more}
 		}
 	}
@@ -111,7 +111,7 @@ func (m *Machine) mayWait(c *Acquire) (Reason, *Detail) {
 
 // wait puts a new ticket at the end of all its queues.
 func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
-	t := m.admit(s, key, c)
+	t := m.addTicket(s, key, c)
 	for i := range t.slots {
 		p := &t.slots[i]
 		p.lock.waiters.push(p)
@@ -125,26 +125,26 @@ func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
 		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *owned) { o.waiting = key.number })
+		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = key.number })
 	}
 	m.counts.Waiting++
 	m.sum += t.sum(key)
-	return t.answer(s)
+	return t.result(s)
 }
 
-// admit makes the ticket's record; the caller makes it wait or hold and adds its sum.
-func (m *Machine) admit(s *session.Session, key ticketKey, c *Acquire) *ticket {
+// addTicket makes the ticket's record; the caller makes it wait or hold and adds its sum.
+func (m *Machine) addTicket(s *session.Session, key ticketKey, c *Acquire) *ticket {
 	t := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
-	t.take(c.Items)
+	t.setItems(c.Items)
 	m.enqueue(key, &t)
-	m.sessions.Change(s, m.index, 1)
+	m.sessions.RecordChange(s, m.index, 1)
 	return m.tickets.Insert(key, t)
 }
 
-// take copies the items, which the command only lends, and makes room for the places.
-func (t *ticket) take(items []Item) {
+// setItems copies the items, which the command only lends, and makes room for the places.
+func (t *ticket) setItems(items []Item) {
 	if len(items) == 1 {
-		one := new(single)
+		one := new(singleItem)
 		one.items[0] = items[0]
 		t.items, t.slots = one.items[:], one.slots[:]
 		return
@@ -175,19 +175,19 @@ func (m *Machine) drop(c *Drop) Result {
 	t := m.tickets.Peek(key)
 	switch {
 	case t == nil && c.Ticket <= s.AckedThrough:
-		return forgotten(s, OK)
+		return endedResult(s, OK)
 	case t == nil && c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	case t == nil:
 		// The Acquire is still on its way, or never will be. Should it come, it finds this.
-		m.remember(key, ticket{state: Ended, reason: Dropped})
-		m.sessions.Change(s, m.index, 0)
+		m.rememberEnded(key, ticket{state: Ended, reason: Dropped})
+		m.sessions.RecordChange(s, m.index, 0)
 		return Result{State: Ended, Reason: Dropped}.forSession(s)
 	case t.state == Ended:
 		return Result{State: Ended, Reason: t.reason, Token: t.token}.forSession(s)
 	default:
 		token := t.token
-		m.end(key, Dropped, "")
+		m.endTicket(key, Dropped, "")
 		return Result{State: Ended, Reason: Dropped, Token: token}.forSession(s)
 	}
 }
@@ -204,7 +204,7 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 	m.acknowledge(s, c.AckedThrough)
 	key := ticketKey{c.Session, c.Ticket}
 	t := m.tickets.Ref(key)
-	if t == nil || t.state != Granted || !slices.ContainsFunc(t.items, Item.mutex) {
+	if t == nil || t.state != Granted || !slices.ContainsFunc(t.items, Item.isMutex) {
 		r := Result{Code: NotHeld}.forSession(s)
 		switch {
 		case t != nil:
@@ -220,29 +220,29 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 		for i := range t.items {
 			if it := &t.items[i]; it.Mode == Exclusive {
 				lk := t.slots[i].lock
-				lk.count(*it, -1)
+				lk.adjust(*it, -1)
 				it.Mode = Shared
-				lk.count(*it, 1)
+				lk.adjust(*it, 1)
 				m.markFreed(lk)
 			}
 		}
 		m.sum += t.sum(key)
-		m.sessions.Change(s, m.index, 0)
+		m.sessions.RecordChange(s, m.index, 0)
 		m.emit(Event{Kind: EvDowngraded, TicketRef: key.ref(), Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
 	}
-	return t.answer(s)
+	return t.result(s)
 }
 
-func (it Item) mutex() bool { return it.Mode != Permits }
+func (it Item) isMutex() bool { return it.Mode != Permits }
 
-// end takes a live ticket out of everything, tells it, and remembers it as gone for as long as a
+// endTicket takes a live ticket out of everything, tells it, and remembers it as gone for as long as a
 // late Acquire could come.
-func (m *Machine) end(key ticketKey, reason Reason, text string) {
+func (m *Machine) endTicket(key ticketKey, reason Reason, text string) {
 	s := m.sessions.Find(key.session)
 	t := m.tickets.Ref(key)
 	m.sum -= t.sum(key)
-	m.leave(s, key, t, reason, text)
-	m.sessions.Change(s, m.index, -1)
+	m.releaseSlots(s, key, t, reason, text)
+	m.sessions.RecordChange(s, m.index, -1)
 	if key.number <= s.AckedThrough {
 		m.tickets.Delete(key)
 		return
@@ -251,9 +251,9 @@ func (m *Machine) end(key ticketKey, reason Reason, text string) {
 	m.sum += t.sum(key)
 }
 
-// leave takes t, waiting or granted, out of its locks, the schedule and the owners, and tells how it
+// releaseSlots takes t, waiting or granted, out of its locks, the schedule and the owners, and tells how it
 // ended.
-func (m *Machine) leave(s *session.Session, key ticketKey, t *ticket, reason Reason, text string) {
+func (m *Machine) releaseSlots(s *session.Session, key ticketKey, t *ticket, reason Reason, text string) {
 	event := Event{Kind: EvReleased, TicketRef: key.ref(), Token: t.token, Reason: reason, Text: text, Items: t.items}
 	if t.state == Waiting {
 		if !reason.asked() {
@@ -274,14 +274,14 @@ func (m *Machine) leave(s *session.Session, key ticketKey, t *ticket, reason Rea
 		for i := range t.slots {
 			p := &t.slots[i]
 			p.lock.holders.remove(p)
-			p.lock.count(t.items[i], -1)
+			p.lock.adjust(t.items[i], -1)
 			if !reason.asked() && s.LockDelay > 0 {
 				m.delay(p.lock, m.time.Add(s.LockDelay))
 			}
 			m.markFreed(p.lock)
 		}
 		m.counts.Granted--
-		m.unhold(key, t)
+		m.clearHold(key, t)
 	}
 	clear(t.slots) // they share the memory of items, which events keep, and would keep the locks with it
 	m.emit(event)
@@ -294,32 +294,32 @@ func (m *Machine) dequeue(key ticketKey, t *ticket) {
 		t.waitUntil = 0
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *owned) { o.waiting = 0 })
+		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = 0 })
 	}
 }
 
-// unhold takes a ticket that no longer holds out of the schedule and its owner's record.
-func (m *Machine) unhold(key ticketKey, t *ticket) {
+// clearHold takes a ticket that no longer holds out of the schedule and its owner's record.
+func (m *Machine) clearHold(key ticketKey, t *ticket) {
 	if t.holdUntil != 0 {
 		m.due.Delete(dueKey{t.holdUntil, dueHold, t.enqueued, ""})
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *owned) {
+		m.updateOwner(key, t.owner, func(o *ownerTickets) {
 			o.held = slices.DeleteFunc(o.held, func(n uint64) bool { return n == key.number })
 		})
 	}
 }
 
-// refuse makes a new ticket gone at once and remembers why: a repeat must not find the lock free
+// refuseTicket makes a new ticket gone at once and remembers why: a repeat must not find the lock free
 // meanwhile and act.
-func (m *Machine) refuse(s *session.Session, key ticketKey, items []Item, reason Reason, detail *Detail) Result {
-	m.remember(key, ticket{state: Ended, reason: reason})
-	m.sessions.Change(s, m.index, 0)
+func (m *Machine) refuseTicket(s *session.Session, key ticketKey, items []Item, reason Reason, detail *Detail) Result {
+	m.rememberEnded(key, ticket{state: Ended, reason: reason})
+	m.sessions.RecordChange(s, m.index, 0)
 	m.emit(Event{Kind: EvRefused, TicketRef: key.ref(), Reason: reason, Items: slices.Clone(items)})
 	return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
 }
 
-func (m *Machine) remember(key ticketKey, t ticket) {
+func (m *Machine) rememberEnded(key ticketKey, t ticket) {
 	m.tickets.Set(key, t)
 	m.sum += t.sum(key)
 }
@@ -330,7 +330,7 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 	if through <= s.AckedThrough {
 		return
 	}
-	keys := m.keys[:0]
+	keys := m.keyBuffer[:0]
 	for key, t := range m.tickets.From(ticketKey{s.ID, s.AckedThrough + 1}) {
 		if key.session != s.ID || key.number > through {
 			break
@@ -343,12 +343,12 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 	for _, key := range keys {
 		m.tickets.Delete(key)
 	}
-	m.keys = keys
+	m.keyBuffer = keys
 	m.sessions.Acknowledge(s, through)
 }
 
-// answer tells a ticket as it stands.
-func (t *ticket) answer(s *session.Session) Result {
+// result tells a ticket as it stands.
+func (t *ticket) result(s *session.Session) Result {
 	r := Result{State: t.state, Reason: t.reason, Token: t.token, HoldUntil: t.holdUntil}
 	if t.state == Ended {
 		r.Code = t.reason.code()
@@ -356,8 +356,8 @@ func (t *ticket) answer(s *session.Session) Result {
 	return r.forSession(s)
 }
 
-// forgotten answers for a ticket at or below the floor that is not live.
-func forgotten(s *session.Session, code Code) Result {
+// endedResult answers for a ticket at or below the floor that is not live.
+func endedResult(s *session.Session, code Code) Result {
 	return Result{Code: code, State: Ended}.forSession(s)
 }
 

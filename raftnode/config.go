@@ -53,7 +53,7 @@ type Config struct {
 	TokenBase uint64
 
 	// Versions is what this binary knows. Zero: fsm.Known(); a test of raising them says otherwise.
-	Versions fsm.Range
+	Versions fsm.VersionRange
 
 	// Applied is called for each applied entry, in the order of the log, with the machine as it is
 	// right after it. It runs under the machine's lock: it must not block, nor call this node. Nil:
@@ -107,8 +107,8 @@ func (c Config) settled() (Config, error) {
 	if c.Source == nil {
 		c.Source = clock.System()
 	}
-	if c.Versions == (fsm.Range{}) {
-		c.Versions = fsm.Known()
+	if c.Versions == (fsm.VersionRange{}) {
+		c.Versions = fsm.SupportedVersions()
 	}
 	if c.Applied == nil {
 		c.Applied = func(*fsm.Machine, fsm.Applied) {}

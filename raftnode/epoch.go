@@ -188,7 +188,7 @@ func (o *epoch) run() (leads, open bool) {
 // epoch goes on.
 func (o *epoch) read() clock.Reading {
 	r := o.clock.Read()
-	o.node.cut.Store(o.cutBefore + int64(o.clock.Cut()))
+	o.node.cut.Store(o.cutBefore + int64(o.clock.Discarded()))
 	return r
 }
 

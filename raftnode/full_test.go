@@ -99,10 +99,10 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 			return m
 		}
 		time.Sleep(2 * maintenanceTick)
-		require.Greater(b, told().FreeBytes, told().FreeMark)
+		require.Greater(b, told().FreeBytes, told().LowSpaceThreshold)
 		require.NoError(b, low.disk.become("low"))
 		time.Sleep(2 * maintenanceTick)
-		require.Less(b, told().FreeBytes, told().FreeMark)
+		require.Less(b, told().FreeBytes, told().LowSpaceThreshold)
 		require.True(b, low.Status().DiskLow)
 		snapshots, err := low.store.Snapshots().List()
 		require.NoError(b, err)
@@ -112,7 +112,7 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 		}
 		low.disk.heal()
 		time.Sleep(2 * maintenanceTick)
-		require.Greater(b, told().FreeBytes, told().FreeMark)
+		require.Greater(b, told().FreeBytes, told().LowSpaceThreshold)
 		require.Equal(b, leader.Status().Applied, low.Status().Applied)
 	})
 }

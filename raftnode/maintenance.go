@@ -117,8 +117,8 @@ func (n *Node) announcement() *fsm.Member {
 		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
 		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
-		FreeBytes: free, FreeMark: n.store.LowSpace(),
-		Timeout: uint32(timeout / time.Millisecond), Fixed: uint32(n.cfg.Election / time.Millisecond),
+		FreeBytes: free, LowSpaceThreshold: n.store.LowSpace(),
+		ElectionTimeout: uint32(timeout / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.Election / time.Millisecond),
 	}
 }
 
@@ -130,7 +130,7 @@ func (n *Node) shouldAnnounce() bool {
 	mine := *n.announcement()
 	var known fsm.MemberRecord
 	n.state.view(func(m *fsm.Machine) { known, _ = m.Member(n.cfg.ID) })
-	if (known.FreeBytes < known.FreeMark) != (mine.FreeBytes < mine.FreeMark) {
+	if (known.FreeBytes < known.LowSpaceThreshold) != (mine.FreeBytes < mine.LowSpaceThreshold) {
 		return true
 	}
 	if changed := max(mine.FreeBytes, known.FreeBytes) - min(mine.FreeBytes, known.FreeBytes); changed > known.FreeBytes/announceShare {

@@ -96,8 +96,8 @@ func (r Restoration) into(st *store.Store, backup io.Reader, tokens uint64) (Res
 		return Restored{}, err
 	}
 	restored := Restored{Cluster: store.NewID()}
-	restored.Index, err = fsm.Rewrite(sink, backup, fsm.NewHistory{
-		Cluster: fsm.ClusterID(restored.Cluster), Above: r.Above, Clock: tokens, HoldOff: r.HoldOff,
+	restored.Index, err = fsm.RewriteBackup(sink, backup, fsm.NewHistory{
+		Cluster: fsm.ClusterID(restored.Cluster), AboveIndex: r.Above, Clock: tokens, HoldOff: r.HoldOff,
 	})
 	if err != nil {
 		return Restored{}, errors.Join(err, sink.Cancel())

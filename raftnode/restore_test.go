@@ -26,7 +26,7 @@ const backupTTL = 4 * time.Second
 // backup is the state of a cluster in which one lock is held, and the grant's token.
 func backup(t *testing.T) (file []byte, token uint64, stamp clock.Stamp) {
 	n := alone(t)
-	open := done(t, &fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Of(backupTTL)}, n)
+	open := done(t, &fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.FromDuration(backupTTL)}, n)
 	held := done(t, &fsm.Acquire{
 		Session: open.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: "held", Mode: fsm.Exclusive}},
 	}, n)

@@ -18,7 +18,7 @@ import (
 // state is the machine behind its lock, and what raft calls to change it.
 type state struct {
 	log       *slog.Logger
-	version   fsm.Range
+	version   fsm.VersionRange
 	fatal     func(error) // does not return
 	applied   func(*fsm.Machine, fsm.Applied)
 	restored  func(*fsm.Machine)
@@ -77,7 +77,7 @@ func (s *state) publish() {
 }
 
 // reset forgets everything, before raft replays it.
-func (s *state) reset() { s.replace(fsm.NewFor(s.version)) }
+func (s *state) reset() { s.replace(fsm.NewWithVersions(s.version)) }
 
 func (s *state) replace(m *fsm.Machine) {
 	s.mu.Lock()
@@ -139,7 +139,7 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 		switch e.Kind {
 		case fsm.EvEpochStarted:
 			s.kick()
-		case fsm.EvReported:
+		case fsm.EvDigestReported:
 			s.digests.reported(e)
 			s.kick()
 		}
@@ -175,7 +175,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
 	defer snapshot.Close()
-	machine, err := fsm.RestoreFor(snapshot, s.version)
+	machine, err := fsm.RestoreWithVersions(snapshot, s.version)
 	if rules := (*fsm.VersionError)(nil); errors.As(err, &rules) {
 		s.fatal(err) // another version of this binary can go on here
 	}

@@ -48,7 +48,7 @@ func (in *instance) candidates() (all []voter) {
 		}
 		v := voter{Server: s, name: peer.NameOf(s.ID), acknowledged: in.transport.Acknowledged(s.ID)}
 		member := announced[v.name]
-		v.free, v.low = member.FreeBytes, member.FreeBytes < member.FreeMark
+		v.free, v.low = member.FreeBytes, member.FreeBytes < member.LowSpaceThreshold
 		if s.ID == in.node.self.ID() {
 			v.acknowledged = in.raft.LastIndex()
 			v.free, _ = in.node.store.Free()

@@ -105,7 +105,7 @@ func (n *Node) tuneTimeouts(ctx context.Context) {
 func (in *instance) ofMajority(announced map[string]fsm.MemberRecord) time.Duration {
 	var all []time.Duration
 	for _, s := range in.servers() {
-		t := timeoutOf(announced[peer.NameOf(s.ID)].Timeout)
+		t := timeoutOf(announced[peer.NameOf(s.ID)].ElectionTimeout)
 		if s.ID == in.node.self.ID() {
 			t = in.timeout
 		}
@@ -158,7 +158,7 @@ func (n *Node) reopenWith(in *instance, t time.Duration) {
 // tuneAll brings all nodes to one T, this leader's target, step by step: one step a call.
 func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
 	others := slices.DeleteFunc(in.candidates(), func(v voter) bool { return v.ID == n.self.ID() })
-	fits := func(v voter) bool { return timeoutOf(announced[v.name].Timeout) == n.tuning.target }
+	fits := func(v voter) bool { return timeoutOf(announced[v.name].ElectionTimeout) == n.tuning.target }
 	settled := in.timeout == n.tuning.target
 	answering := 1 // this node
 	for _, v := range others {
@@ -211,7 +211,7 @@ func (n *Node) setTarget(in *instance, others []voter, announced map[string]fsm.
 	now := time.Now()
 	fixed := n.cfg.Election
 	for _, v := range others {
-		fixed = max(fixed, timeoutOf(announced[v.name].Fixed))
+		fixed = max(fixed, timeoutOf(announced[v.name].ElectionTimeoutFixed))
 	}
 	if fixed != 0 { // of several the longest, which each of them sees
 		return n.proposeTarget(max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))

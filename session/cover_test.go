@@ -11,7 +11,7 @@ import (
 // see that: it computes with the same functions.
 func TestSumCoversEveryField(t *testing.T) {
 	sumOf := func(s Session) Sum {
-		s.fixed = s.fixedSum()
+		s.fixedFieldsSum = s.sumFixedFields()
 		return s.sum()
 	}
 	var zero Session

@@ -36,17 +36,17 @@ type Session struct {
 
 	// scheduled is the deadline under which the schedule has it: at or before Deadline.
 	scheduled clock.Time
-	// fixed is the Sum of the fields that never change, taken once.
-	fixed Sum
+	// fixedFieldsSum is the Sum of the fields that never change, taken once.
+	fixedFieldsSum Sum
 }
 
 // sum is the record's part of the digest.
 func (s *Session) sum() Sum {
-	return s.fixed.Word(uint64(s.Deadline)).Word(s.Renewed).Word(s.Attachment).
+	return s.fixedFieldsSum.Word(uint64(s.Deadline)).Word(s.Renewed).Word(s.Attachment).
 		Word(s.Attempt).Word(s.AckedThrough).Word(s.Changed)
 }
 
-func (s *Session) fixedSum() Sum {
+func (s *Session) sumFixedFields() Sum {
 	h := Sum(0).Word(sumSession).Word(uint64(s.ID))
 	h = h.Text(string(s.Secret[:])).Text(s.Identity).Text(s.Label).Text(s.Metadata)
 	return h.Word(uint64(s.TTL)).Word(uint64(s.LockDelay)).Word(uint64(s.Grace)).

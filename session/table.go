@@ -49,7 +49,7 @@ func (t *Table) Open(s Session, now clock.Time, index uint64) {
 
 // Insert adds a session as it stands, from a snapshot.
 func (t *Table) Insert(s Session) {
-	s.scheduled, s.fixed, s.Live = s.Deadline, s.fixedSum(), 0
+	s.scheduled, s.fixedFieldsSum, s.Live = s.Deadline, s.sumFixedFields(), 0
 	t.sum += s.sum()
 	t.bySecret[s.Secret] = s.ID
 	t.schedule.Set(scheduleKey{s.scheduled, s.ID}, struct{}{})
@@ -87,17 +87,17 @@ func (t *Table) Acknowledge(s *Session, through uint64) {
 	t.sum += s.sum()
 }
 
-// Change notes that a ticket of the session changed in step index, and by how many the tickets in
+// RecordChange notes that a ticket of the session changed in step index, and by how many the tickets in
 // hand did.
-func (t *Table) Change(s *Session, index uint64, live int) {
+func (t *Table) RecordChange(s *Session, index uint64, live int) {
 	t.sum -= s.sum()
 	s.Changed = index
 	s.Live += live
 	t.sum += s.sum()
 }
 
-// Count adds a ticket in hand that was read from a snapshot, which has no count of them.
-func (t *Table) Count(s *Session) { s.Live++ }
+// AddLive adds a ticket in hand that was read from a snapshot, which has no count of them.
+func (t *Table) AddLive(s *Session) { s.Live++ }
 
 // Close removes the session.
 func (t *Table) Close(id ID) {
@@ -114,18 +114,18 @@ func (t *Table) Close(id ID) {
 // anew on the way: it is a change of the table.
 func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
 	for {
-		first, _, ok := t.schedule.Min()
+		earliest, _, ok := t.schedule.Min()
 		if !ok {
 			return 0, 0, false
 		}
-		s := t.byID.Peek(first.id)
-		if s.Deadline == first.at {
-			return first.at, first.id, true
+		s := t.byID.Peek(earliest.id)
+		if s.Deadline == earliest.at {
+			return earliest.at, earliest.id, true
 		}
 		// It renewed since it was filed: file it where it belongs and look again.
-		t.schedule.Delete(first)
-		t.schedule.Set(scheduleKey{s.Deadline, first.id}, struct{}{})
-		t.byID.Ref(first.id).scheduled = s.Deadline
+		t.schedule.Delete(earliest)
+		t.schedule.Set(scheduleKey{s.Deadline, earliest.id}, struct{}{})
+		t.byID.Ref(earliest.id).scheduled = s.Deadline
 	}
 }
 
@@ -137,7 +137,7 @@ func (t *Table) Sum() Sum { return t.sum }
 
 // From yields sessions in the order of their ids, beginning with the first id ≥ id. The table must
 // not be changed meanwhile.
-func (t *Table) From(id ID) iter.Seq[Session] { return from(t.byID, id) }
+func (t *Table) From(id ID) iter.Seq[Session] { return sessionsFrom(t.byID, id) }
 
 // Frozen is the sessions of a table as they were when it was frozen.
 type Frozen struct{ byID *tree.Tree[ID, Session] }
@@ -150,9 +150,9 @@ func (t *Table) Freeze() Frozen { return Frozen{t.byID.Clone()} }
 func (f Frozen) Len() int { return f.byID.Len() }
 
 // All yields its sessions in the order of their ids.
-func (f Frozen) All() iter.Seq[Session] { return from(f.byID, 0) }
+func (f Frozen) All() iter.Seq[Session] { return sessionsFrom(f.byID, 0) }
 
-func from(byID *tree.Tree[ID, Session], id ID) iter.Seq[Session] {
+func sessionsFrom(byID *tree.Tree[ID, Session], id ID) iter.Seq[Session] {
 	return func(yield func(Session) bool) {
 		for _, s := range byID.From(id) {
 			if !yield(*s) {
@@ -184,7 +184,7 @@ func (t *Table) Check() error {
 		if s.Deadline < s.Opened.Add(s.TTL) {
 			return fmt.Errorf("S4: session %d, opened at %v, ends at %v, before its ttl %v", id, s.Opened, s.Deadline, s.TTL)
 		}
-		if s.fixed != s.fixedSum() {
+		if s.fixedFieldsSum != s.sumFixedFields() {
 			return fmt.Errorf("S5: a fixed field of session %d changed", id)
 		}
 		sum += s.sum()

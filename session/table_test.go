@@ -15,7 +15,7 @@ func sessionOf(id ID, ttl clock.Span) Session {
 	return Session{ID: id, Secret: Hash{byte(id), byte(id >> 8)}, TTL: ttl}
 }
 
-func TestASessionLivesUntilItsDeadline(t *testing.T) {
+func TestSessionDeadlineFollowsRenewal(t *testing.T) {
 	table := NewTable()
 	table.Open(sessionOf(7, 10*clock.Second), 100, 7)
 	deadline, id, ok := table.Earliest()
@@ -31,7 +31,7 @@ func TestASessionLivesUntilItsDeadline(t *testing.T) {
 	require.NoError(t, table.Check())
 }
 
-func TestOneSecretNamesOneLivingSession(t *testing.T) {
+func TestSecretNamesOneLiveSession(t *testing.T) {
 	table := NewTable()
 	one := sessionOf(1, clock.Second)
 	table.Open(one, 0, 1)
@@ -40,14 +40,14 @@ func TestOneSecretNamesOneLivingSession(t *testing.T) {
 	table.Close(1)
 	require.Zero(t, table.BySecret(one.Secret), "a closed session has no secret")
 
-	again := one
-	again.ID = 2
-	table.Open(again, 0, 2)
+	reopened := one
+	reopened.ID = 2
+	table.Open(reopened, 0, 2)
 	require.Equal(t, ID(2), table.BySecret(one.Secret))
 	require.NoError(t, table.Check())
 }
 
-func TestClosingLeavesNothing(t *testing.T) {
+func TestCloseRemovesEverything(t *testing.T) {
 	table := NewTable()
 	for id := range ID(1000) {
 		table.Open(sessionOf(id+1, clock.Span(id+1)*clock.Second), 0, uint64(id+1))
@@ -64,7 +64,7 @@ func TestClosingLeavesNothing(t *testing.T) {
 	require.Zero(t, table.schedule.Len())
 }
 
-func TestAFrozenTableStandsStill(t *testing.T) {
+func TestFrozenTableIsImmutable(t *testing.T) {
 	table := NewTable()
 	for id := ID(1); id <= 100; id++ {
 		table.Open(sessionOf(id, clock.Second), 0, uint64(id))
@@ -89,11 +89,11 @@ func TestAFrozenTableStandsStill(t *testing.T) {
 
 // Whatever is done to a table, it agrees with a plain map, its Check is content, and its sum is that
 // of a table that was filled with the same records in one go.
-func TestTableAgreesWithAMap(t *testing.T) {
+func TestTableMatchesMap(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		table, model := NewTable(), map[ID]Session{}
 		now, index := clock.Time(0), uint64(0)
-		some := func() ID {
+		pickID := func() ID {
 			ids := make([]ID, 0, len(model)+1)
 			for id := range model {
 				ids = append(ids, id)
@@ -101,13 +101,13 @@ func TestTableAgreesWithAMap(t *testing.T) {
 			slices.Sort(ids)
 			return rapid.SampledFrom(append(ids, 9999)).Draw(r, "id")
 		}
-		change := func(id ID, live func(*Session), own func(*Session)) {
+		change := func(id ID, onTable func(*Session), onModel func(*Session)) {
 			s := table.Find(id)
 			m, ok := model[id]
 			require.Equal(r, ok, s != nil)
 			if ok {
-				live(s)
-				own(&m)
+				onTable(s)
+				onModel(&m)
 				model[id] = m
 			}
 		}
@@ -122,28 +122,28 @@ func TestTableAgreesWithAMap(t *testing.T) {
 			},
 			"hear": func(r *rapid.T) {
 				index++
-				id := some()
+				id := pickID()
 				change(id, func(s *Session) { table.Renew(s, now, index) },
 					func(s *Session) { s.Renewed, s.Deadline = index, now.Add(s.TTL) })
 			},
 			"attach": func(r *rapid.T) {
 				index++
 				attempt := rapid.Uint64Range(0, 9).Draw(r, "attempt")
-				change(some(), func(s *Session) { table.Attach(s, index, attempt) },
+				change(pickID(), func(s *Session) { table.Attach(s, index, attempt) },
 					func(s *Session) { s.Attachment, s.Attempt = index, max(s.Attempt, attempt) })
 			},
 			"floor": func(r *rapid.T) {
-				f := rapid.Uint64Range(0, 50).Draw(r, "floor")
-				change(some(), func(s *Session) { table.Acknowledge(s, f) },
-					func(s *Session) { s.AckedThrough = max(s.AckedThrough, f) })
+				through := rapid.Uint64Range(0, 50).Draw(r, "floor")
+				change(pickID(), func(s *Session) { table.Acknowledge(s, through) },
+					func(s *Session) { s.AckedThrough = max(s.AckedThrough, through) })
 			},
 			"change": func(r *rapid.T) {
 				index++
-				change(some(), func(s *Session) { table.Change(s, index, 1) },
+				change(pickID(), func(s *Session) { table.RecordChange(s, index, 1) },
 					func(s *Session) { s.Changed = index; s.Live++ })
 			},
 			"close": func(r *rapid.T) {
-				id := some()
+				id := pickID()
 				table.Close(id)
 				delete(model, id)
 			},
@@ -159,7 +159,7 @@ func TestTableAgreesWithAMap(t *testing.T) {
 					}
 					got, ok := table.Get(m.ID)
 					require.True(r, ok)
-					got.scheduled, got.fixed = 0, 0
+					got.scheduled, got.fixedFieldsSum = 0, 0
 					require.Equal(r, m, got)
 				}
 				require.Equal(r, copied.Sum(), table.Sum())
@@ -193,7 +193,7 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 }
 
-func TestSumTellsNeighboursApart(t *testing.T) {
+func TestSumDistinguishesAdjacentStrings(t *testing.T) {
 	seen := map[Sum]string{}
 	for _, parts := range [][]string{
 		{}, {""}, {"", ""}, {"a"}, {"a", ""}, {"", "a"}, {"ab"}, {"a", "b"}, {"12345678"},
@@ -203,8 +203,8 @@ func TestSumTellsNeighboursApart(t *testing.T) {
 		for _, p := range parts {
 			s = s.Text(p)
 		}
-		other, clash := seen[s]
-		require.False(t, clash, "%q and %q have one sum", parts, other)
+		other, collision := seen[s]
+		require.False(t, collision, "%q and %q have one sum", parts, other)
 		seen[s] = fmt.Sprintf("%q", parts)
 	}
 }

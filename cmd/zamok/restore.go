@@ -92,7 +92,7 @@ func (v *restoreCommand) restore(path string, node peer.Node) error {
 	}
 	defer file.Close() // it was only read
 	restored, err := raftnode.Restore(bufio.NewReader(file), raftnode.Restoration{
-		Node: node, Dir: v.data, Log: store.LogKind(v.logStore), Above: v.tokenBase, HoldOff: clock.Of(v.holdOff),
+		Node: node, Dir: v.data, Log: store.LogKind(v.logStore), Above: v.tokenBase, HoldOff: clock.FromDuration(v.holdOff),
 	})
 	if err != nil {
 		return err

@@ -228,7 +228,7 @@ func (a *Audit) Find(match func(fsm.Event) bool) (fsm.Event, Effect, bool) {
 
 // Ended is when a session ended, and why.
 func (a *Audit) Ended(id session.ID) (at time.Duration, reason fsm.Reason, ended bool) {
-	ev, e, ended := a.Find(func(ev fsm.Event) bool { return ev.Kind == fsm.EvEnded && ev.Session == id })
+	ev, e, ended := a.Find(func(ev fsm.Event) bool { return ev.Kind == fsm.EvSessionEnded && ev.Session == id })
 	return e.At, ev.Reason, ended
 }
 

@@ -27,7 +27,7 @@ func (s *Sim) CheckExpirations(h *History, clocksStood time.Duration) {
 		if d.Session == 0 {
 			continue // it died before it knew that it lived
 		}
-		ended, e, ok := s.Audit.Find(func(ev fsm.Event) bool { return ev.Kind == fsm.EvEnded && ev.Session == d.Session })
+		ended, e, ok := s.Audit.Find(func(ev fsm.Event) bool { return ev.Kind == fsm.EvSessionEnded && ev.Session == d.Session })
 		if !ok {
 			found.add("%s died at %v, and session %d lives", d.Client, d.At, d.Session)
 			continue

@@ -27,7 +27,7 @@ func checkLeases(ops []Op, entries []Effect) []string {
 		e := &entries[i]
 		for _, ev := range e.Events {
 			op, renewed := latest[ev.Session]
-			if ev.Kind != fsm.EvEnded || ev.Reason != fsm.Expired || !renewed {
+			if ev.Kind != fsm.EvSessionEnded || ev.Reason != fsm.Expired || !renewed {
 				continue
 			}
 			if least := op.Sent + ttls[ev.Session]; e.At < least {

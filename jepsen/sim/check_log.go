@@ -48,7 +48,7 @@ func (r *logReplay) apply(ev fsm.Event) {
 				r.holders[item.Name][ev.TicketRef] = held
 			}
 		}
-	case fsm.EvEnded:
+	case fsm.EvSessionEnded:
 		if r.ended[ev.Session] {
 			r.found.add("session %d ended twice, again at %d", ev.Session, ev.Index)
 		}

@@ -106,7 +106,7 @@ func sessionEnds(entries []Effect) map[session.ID]uint64 {
 	ends := map[session.ID]uint64{}
 	for i := range entries {
 		for _, ev := range entries[i].Events {
-			if ev.Kind == fsm.EvEnded {
+			if ev.Kind == fsm.EvSessionEnded {
 				ends[ev.Session] = ev.Index
 			}
 		}

@@ -30,7 +30,7 @@ func released(ref fsm.TicketRef, index, token uint64) fsm.Event {
 }
 
 func ended(id uint64, index uint64) fsm.Event {
-	return fsm.Event{Index: index, Kind: fsm.EvEnded, TicketRef: fsm.TicketRef{Session: session.ID(id)}, Reason: fsm.Expired}
+	return fsm.Event{Index: index, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: session.ID(id)}, Reason: fsm.Expired}
 }
 
 // effectLog makes an entry of each event, a second apart.

@@ -46,7 +46,7 @@ type Client struct {
 func (s *Sim) newClient(h *History, name string, ttl time.Duration) *Client {
 	c := &Client{
 		name: name, sim: s, history: h, source: clock.Runtime(), ttl: ttl,
-		rand: s.Random("client " + name), localDeadline: clock.NewLocalDeadline(clock.Of(ttl)),
+		rand: s.Random("client " + name), localDeadline: clock.NewLocalDeadline(clock.FromDuration(ttl)),
 	}
 	c.node = c.randomNode()
 	return c
@@ -147,13 +147,13 @@ func (c *Client) open(ctx context.Context) error {
 	c.mu.Lock()
 	c.incarnation++
 	c.secret = hashOf(fmt.Sprintf("%s life %d", c.name, c.incarnation))
-	c.session, c.ticket, c.ackedThrough, c.localDeadline = 0, 0, 0, clock.NewLocalDeadline(clock.Of(c.ttl))
+	c.session, c.ticket, c.ackedThrough, c.localDeadline = 0, 0, 0, clock.NewLocalDeadline(clock.FromDuration(c.ttl))
 	secret := c.secret
 	c.mu.Unlock()
 	for {
 		op := &Op{Kind: OpOpen}
 		a, err := c.call(ctx, op, func(n *raftnode.Node, done raftnode.Done) {
-			n.Submit(&fsm.OpenSession{Secret: secret, TTL: clock.Of(c.ttl), Identity: c.name}, done)
+			n.Submit(&fsm.OpenSession{Secret: secret, TTL: clock.FromDuration(c.ttl), Identity: c.name}, done)
 		})
 		if err == nil && a.Result.Code == fsm.OK {
 			c.mu.Lock()

@@ -153,10 +153,10 @@ func (l *Load) newAcquire(c *Client, ref fsm.TicketRef, ackedThrough uint64) *fs
 			items = append(items, fsm.Item{Name: other, Mode: fsm.Exclusive})
 		}
 	}
-	waits := []clock.Span{0, fsm.Forever, fsm.Forever, clock.Of(time.Duration(1 + c.randomBelow(int(2*l.config.TTL))))}
+	waits := []clock.Span{0, fsm.Forever, fsm.Forever, clock.FromDuration(time.Duration(1 + c.randomBelow(int(2*l.config.TTL))))}
 	a := &fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: ackedThrough, Items: items, WaitFor: waits[c.randomBelow(len(waits))]}
 	if c.randomBelow(10) == 0 {
-		a.MaxHold = clock.Of(time.Duration(1 + c.randomBelow(int(l.config.HoldMax))))
+		a.MaxHold = clock.FromDuration(time.Duration(1 + c.randomBelow(int(l.config.HoldMax))))
 	}
 	return a
 }

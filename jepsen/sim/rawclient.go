@@ -90,7 +90,7 @@ func (s *rawClient) confirmedCall(most time.Duration, do func(context.Context, z
 	sent := s.clock.Now()
 	err := s.call(most, do)
 	if err == nil {
-		s.localDeadline = sent.Add(clock.Of(rawClientTTL - max(rawClientTTL/20, 200*time.Millisecond)))
+		s.localDeadline = sent.Add(clock.FromDuration(rawClientTTL - max(rawClientTTL/20, 200*time.Millisecond)))
 	}
 	return err
 }

@@ -327,14 +327,14 @@ func appendEvents(events []check.Event, e *Effect) []check.Event {
 
 var eventKinds = map[fsm.EventKind]check.EventKind{
 	fsm.EvGranted: check.EvGranted, fsm.EvRefused: check.EvRefused, fsm.EvLost: check.EvLost,
-	fsm.EvReleased: check.EvReleased, fsm.EvDowngraded: check.EvDowngraded, fsm.EvEnded: check.EvEnded,
+	fsm.EvReleased: check.EvReleased, fsm.EvDowngraded: check.EvDowngraded, fsm.EvSessionEnded: check.EvEnded,
 }
 
 // reasonText is a reason in the words that clients are told.
 func reasonText(w fsm.Reason) string {
 	return [...]string{
-		"", "dropped", "closed", check.Expired, "disconnected", "evicted", "revoked", "held out", "waited out",
-		"try failed", "deadlocked", "owner busy", "wrong kind", "too many", "restored",
+		"", "dropped", "closed", check.Expired, "disconnected", "evicted", "revoked", "max hold exceeded", "wait timeout",
+		"try failed", "deadlocked", "owner busy", "kind mismatch", "too many", "restored",
 	}[w]
 }
 

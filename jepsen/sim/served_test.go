@@ -175,7 +175,7 @@ func (l *jumpingClock) Now() clock.Instant {
 func (l *jumpingClock) jump(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.offset += clock.Of(d)
+	l.offset += clock.FromDuration(d)
 }
 
 // lock takes a lock within a minute of virtual time.

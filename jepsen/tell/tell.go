@@ -36,7 +36,7 @@ func LossReason(err error) string {
 		}
 		return check.Expired
 	case strings.Contains(err.Error(), "maximum hold"):
-		return "held out"
+		return "max hold exceeded"
 	}
 	return ""
 }

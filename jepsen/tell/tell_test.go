@@ -33,11 +33,11 @@ func TestOutcome(t *testing.T) {
 
 func TestLossReason(t *testing.T) {
 	for want, err := range map[string]error{
-		"revoked":      client.ErrRevoked,
-		check.Expired:  client.ErrSessionExpired,
-		"disconnected": fmt.Errorf("%w: disconnected", client.ErrSessionExpired),
-		"held out":     errors.New("its maximum hold is over"),
-		"":             client.ErrLost,
+		"revoked":           client.ErrRevoked,
+		check.Expired:       client.ErrSessionExpired,
+		"disconnected":      fmt.Errorf("%w: disconnected", client.ErrSessionExpired),
+		"max hold exceeded": errors.New("its maximum hold is over"),
+		"":                  client.ErrLost,
 	} {
 		assert.Equal(t, want, tell.LossReason(err), "%v", err)
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// numbers is the shape of most keys of the core: two indexes.
-type numbers struct{ first, second uint64 }
+// uint64Pair is the shape of most keys of the core: two indexes.
+type uint64Pair struct{ first, second uint64 }
 
-func compareNumbers(a, b numbers) int {
+func compareUint64Pairs(a, b uint64Pair) int {
 	if a.first != b.first {
 		return cmp.Compare(a.first, b.first)
 	}
@@ -21,40 +21,40 @@ func compareNumbers(a, b numbers) int {
 // record is as large as the records that the core keeps.
 type record [128]byte
 
-func numberKey(i int) numbers { return numbers{uint64(i) / 4, uint64(i) % 4} }
-func nameKey(i int) string    { return fmt.Sprintf("jobs/invoice-%08d", i) }
+func pairKey(i int) uint64Pair { return uint64Pair{uint64(i) / 4, uint64(i) % 4} }
+func nameKey(i int) string     { return fmt.Sprintf("jobs/invoice-%08d", i) }
 
-func TestWhatAllocates(t *testing.T) {
+func TestAllocations(t *testing.T) {
 	const size = 10_000
-	tree := New[numbers, record](compareNumbers)
+	tree := New[uint64Pair, record](compareUint64Pairs)
 	for _, i := range shuffle(size, 1) {
-		tree.Set(numberKey(i), record{})
+		tree.Set(pairKey(i), record{})
 	}
 	next := 0
-	each := func(use func(k numbers)) float64 {
+	each := func(use func(k uint64Pair)) float64 {
 		return testing.AllocsPerRun(1000, func() {
-			use(numberKey(next % size))
+			use(pairKey(next % size))
 			next += 7
 		})
 	}
 	var sink byte
-	require.Zero(t, each(func(k numbers) { tree.Ref(k)[0]++ }), "Ref")
-	require.Zero(t, each(func(k numbers) { sink += tree.Peek(k)[0] }), "Peek")
-	require.Zero(t, each(func(k numbers) { v, _ := tree.Get(k); sink += v[0] }), "Get")
-	require.Zero(t, each(func(k numbers) { tree.Set(k, record{1}) }), "Set of a key that is there")
-	require.Zero(t, each(func(k numbers) {
+	require.Zero(t, each(func(k uint64Pair) { tree.Ref(k)[0]++ }), "Ref")
+	require.Zero(t, each(func(k uint64Pair) { sink += tree.Peek(k)[0] }), "Peek")
+	require.Zero(t, each(func(k uint64Pair) { v, _ := tree.Get(k); sink += v[0] }), "Get")
+	require.Zero(t, each(func(k uint64Pair) { tree.Set(k, record{1}) }), "Set of a key that is there")
+	require.Zero(t, each(func(k uint64Pair) {
 		tree.Delete(k)
 		tree.Set(k, record{})
 	}), "Delete and Set again, on average")
-	require.Zero(t, each(func(k numbers) {
+	require.Zero(t, each(func(k uint64Pair) {
 		for _, v := range tree.From(k) {
 			sink += v[0]
 			break
 		}
 	}), "From")
-	require.Zero(t, each(func(numbers) { _, v, _ := tree.Min(); sink += v[0] }), "Min")
-	var clone *Tree[numbers, record]
-	require.LessOrEqual(t, each(func(numbers) { clone = tree.Clone() }), 3.0, "Clone")
+	require.Zero(t, each(func(uint64Pair) { _, v, _ := tree.Min(); sink += v[0] }), "Min")
+	var clone *Tree[uint64Pair, record]
+	require.LessOrEqual(t, each(func(uint64Pair) { clone = tree.Clone() }), 3.0, "Clone")
 	_, _ = sink, clone
 }
 
@@ -145,5 +145,5 @@ func benchKeys[K any](b *testing.B, compare func(a, b K) int, key func(i int) K)
 	}
 }
 
-func BenchmarkNumbers(b *testing.B) { benchKeys(b, compareNumbers, numberKey) }
-func BenchmarkNames(b *testing.B)   { benchKeys(b, cmp.Compare[string], nameKey) }
+func BenchmarkUint64PairKeys(b *testing.B) { benchKeys(b, compareUint64Pairs, pairKey) }
+func BenchmarkStringKeys(b *testing.B)     { benchKeys(b, cmp.Compare[string], nameKey) }

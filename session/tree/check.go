@@ -22,11 +22,11 @@ type bounds[K any] struct {
 // checkNode returns the number of entries in the leaves under n.
 func (t *Tree[K, V]) checkNode(n *node[K, V], at bounds[K]) (entries int, err error) {
 	leaf := at.level == t.depth
-	if leaf != (n.values != nil) || leaf != (n.kids == nil) {
-		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has values: %t, kids: %t", at.level, t.depth, n.values != nil, n.kids != nil)
+	if leaf != (n.values != nil) || leaf != (n.children == nil) {
+		return 0, fmt.Errorf("tree: invariant 1: level %d of %d has values: %t, kids: %t", at.level, t.depth, n.values != nil, n.children != nil)
 	}
-	if least := n.leastFill(at); n.count < least || n.count > fanOut {
-		return 0, fmt.Errorf("tree: invariant 4: a node at level %d of %d has %d entries, want %d to %d", at.level, t.depth, n.count, least, fanOut)
+	if minimum := n.minCount(at); n.count < minimum || n.count > fanOut {
+		return 0, fmt.Errorf("tree: invariant 4: a node at level %d of %d has %d entries, want %d to %d", at.level, t.depth, n.count, minimum, fanOut)
 	}
 	if err := t.checkOrder(n, at); err != nil {
 		return 0, err
@@ -38,15 +38,15 @@ func (t *Tree[K, V]) checkNode(n *node[K, V], at bounds[K]) (entries int, err er
 	if leaf {
 		return n.count, nil
 	}
-	for i, kid := range n.kids[:n.count] {
-		below := bounds[K]{low: &n.keys[i], high: at.high, level: at.level + 1, mayOwn: owned}
+	for i, child := range n.children[:n.count] {
+		childBounds := bounds[K]{low: &n.keys[i], high: at.high, level: at.level + 1, mayOwn: owned}
 		if i == 0 {
-			below.low = at.low
+			childBounds.low = at.low
 		}
 		if i+1 < n.count {
-			below.high = &n.keys[i+1]
+			childBounds.high = &n.keys[i+1]
 		}
-		sum, err := t.checkNode(kid, below)
+		sum, err := t.checkNode(child, childBounds)
 		if err != nil {
 			return 0, err
 		}
@@ -55,9 +55,9 @@ func (t *Tree[K, V]) checkNode(n *node[K, V], at bounds[K]) (entries int, err er
 	return entries, nil
 }
 
-func (n *node[K, V]) leastFill(at bounds[K]) int {
+func (n *node[K, V]) minCount(at bounds[K]) int {
 	switch root := at.level == 1; {
-	case n.kids != nil && at.high == nil:
+	case n.children != nil && at.high == nil:
 		return 2
 	case root:
 		return 0
@@ -70,7 +70,7 @@ func (n *node[K, V]) leastFill(at bounds[K]) int {
 
 func (t *Tree[K, V]) checkOrder(n *node[K, V], at bounds[K]) error {
 	keys, last := n.keys[:n.count], at.low
-	if n.kids != nil {
+	if n.children != nil {
 		if at.low != nil && t.compare(keys[0], *at.low) != 0 {
 			return fmt.Errorf("tree: invariant 3: level %d begins with %v, its parent says %v", at.level, keys[0], *at.low)
 		}
@@ -78,11 +78,11 @@ func (t *Tree[K, V]) checkOrder(n *node[K, V], at bounds[K]) error {
 	}
 	for i := range keys {
 		// A leaf may begin with the very key that its parent keeps for it.
-		least := 1
-		if n.kids == nil && i == 0 {
-			least = 0
+		minimum := 1
+		if n.children == nil && i == 0 {
+			minimum = 0
 		}
-		if last != nil && t.compare(keys[i], *last) < least {
+		if last != nil && t.compare(keys[i], *last) < minimum {
 			return fmt.Errorf("tree: invariant 2: level %d: %v comes after %v", at.level, keys[i], *last)
 		}
 		last = &keys[i]

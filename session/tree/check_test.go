@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCheckFindsWhatIsBroken damages a sound tree of three levels in one way at
+// TestCheckFindsBrokenInvariants damages a sound tree of three levels in one way at
 // a time: an invariant that no damage can break is not being tested.
-func TestCheckFindsWhatIsBroken(t *testing.T) {
+func TestCheckFindsBrokenInvariants(t *testing.T) {
 	edgeOf := func(tree *Tree[int, int], side func(n *node[int, int]) int) *node[int, int] {
 		n := tree.root
-		for n.kids != nil {
-			n = n.kids[side(n)]
+		for n.children != nil {
+			n = n.children[side(n)]
 		}
 		return n
 	}
@@ -46,7 +46,7 @@ func TestCheckFindsWhatIsBroken(t *testing.T) {
 			edgeOf(tree, last).keys[0] = -1
 		}, "invariant 2"},
 		"an inner node that begins elsewhere than its parent says": {func(tree *Tree[int, int]) {
-			tree.root.kids[1].keys[0]--
+			tree.root.children[1].keys[0]--
 		}, "invariant 3"},
 		"a leaf too empty": {func(tree *Tree[int, int]) {
 			leaf := edgeOf(tree, first)

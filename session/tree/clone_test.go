@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestClonesAreReadWhileTheOriginalChanges is for the race detector: clones,
+// TestConcurrentReadsOfClones is for the race detector: clones,
 // and clones of clones, are read on goroutines of their own while the tree they
 // came from goes on being changed in every way. Each must keep what it had.
-func TestClonesAreReadWhileTheOriginalChanges(t *testing.T) {
+func TestConcurrentReadsOfClones(t *testing.T) {
 	rounds, size := 20, 5000
 	if testing.Short() {
 		rounds, size = 5, 2000
@@ -73,9 +73,9 @@ func readRound(t *testing.T, tree *Tree[int, int], size, round int) {
 	}
 }
 
-// TestBothSidesOfACloneAreChangedAtOnce gives each side to a goroutine that
+// TestConcurrentWritesToClones gives each side to a goroutine that
 // changes all of it.
-func TestBothSidesOfACloneAreChangedAtOnce(t *testing.T) {
+func TestConcurrentWritesToClones(t *testing.T) {
 	const size = 5000
 	tree := New[int, int](cmp.Compare[int])
 	for k := range size {
@@ -99,16 +99,16 @@ func TestBothSidesOfACloneAreChangedAtOnce(t *testing.T) {
 		require.NoError(t, side.Check())
 		for k := range size {
 			v, ok := side.Get(k)
-			if gone := k%len(sides) == i; ok == gone || ok && v != i+1 {
+			if deleted := k%len(sides) == i; ok == deleted || ok && v != i+1 {
 				t.Fatalf("side %d: key %d has %d, present: %t", i, k, v, ok)
 			}
 		}
 	}
 }
 
-// TestAChangeAfterCloneCopiesOnePath counts what the first change costs: one
+// TestChangeAfterCloneCopiesOnePath counts what the first change costs: one
 // node a level, and nothing for the second change at the same place.
-func TestAChangeAfterCloneCopiesOnePath(t *testing.T) {
+func TestChangeAfterCloneCopiesOnePath(t *testing.T) {
 	tree := New[int, int](cmp.Compare[int])
 	for k := range 10_000 {
 		tree.Set(k, k)
@@ -137,9 +137,9 @@ func ownedNodes[K, V any](t *Tree[K, V]) int {
 		if n.owner == t.owner {
 			owned = 1
 		}
-		if n.kids != nil {
-			for _, kid := range n.kids[:n.count] {
-				owned += count(kid)
+		if n.children != nil {
+			for _, child := range n.children[:n.count] {
+				owned += count(child)
 			}
 		}
 		return owned

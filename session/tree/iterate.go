@@ -20,7 +20,7 @@ func (t *Tree[K, V]) From(low K) iter.Seq2[K, *V] {
 // have no pointer to its parent or its neighbour.
 func (n *node[K, V]) ascend(low *K, compare func(a, b K) int, yield func(K, *V) bool) bool {
 	at := 0
-	if n.kids == nil {
+	if n.children == nil {
 		if low != nil {
 			at, _ = n.search(*low, 0, compare)
 		}
@@ -32,10 +32,10 @@ func (n *node[K, V]) ascend(low *K, compare func(a, b K) int, yield func(K, *V) 
 		return true
 	}
 	if low != nil {
-		at = n.branch(*low, compare)
+		at = n.childIndex(*low, compare)
 	}
 	for ; at < n.count; at++ {
-		if !n.kids[at].ascend(low, compare, yield) {
+		if !n.children[at].ascend(low, compare, yield) {
 			return false
 		}
 		low = nil // only the first of them can have keys below it

@@ -38,22 +38,24 @@ func (m *model) delete(key int) (int, bool) {
 	return old, true
 }
 
-// pair is a tree and what should be in it.
-type pair struct {
+// treeAndModel is a tree and what should be in it.
+type treeAndModel struct {
 	tree  *Tree[int, int]
 	model model
 }
 
-func newPair() *pair { return &pair{tree: New[int, int](cmp.Compare[int])} }
+func newTreeAndModel() *treeAndModel { return &treeAndModel{tree: New[int, int](cmp.Compare[int])} }
 
-func (p *pair) clone() *pair { return &pair{tree: p.tree.Clone(), model: slices.Clone(p.model)} }
+func (p *treeAndModel) clone() *treeAndModel {
+	return &treeAndModel{tree: p.tree.Clone(), model: slices.Clone(p.model)}
+}
 
-func (p *pair) set(key, value int) {
+func (p *treeAndModel) set(key, value int) {
 	p.tree.Set(key, value)
 	p.model.set(key, value)
 }
 
-func (p *pair) delete(t require.TestingT, key int) {
+func (p *treeAndModel) delete(t require.TestingT, key int) {
 	got, had := p.tree.Delete(key)
 	want, should := p.model.delete(key)
 	require.Equal(t, should, had, "Delete(%d)", key)
@@ -61,9 +63,9 @@ func (p *pair) delete(t require.TestingT, key int) {
 }
 
 // verify compares everything that a reader can see, and the invariants.
-func (p *pair) verify(t require.TestingT) {
+func (p *treeAndModel) verify(t require.TestingT) {
 	require.NoError(t, p.tree.Check())
-	require.NoError(t, vacant(p.tree.root))
+	require.NoError(t, checkUnusedEntriesZero(p.tree.root))
 	require.Equal(t, len(p.model), p.tree.Len())
 	at := 0
 	for k, v := range p.tree.All() {
@@ -81,17 +83,17 @@ func (p *pair) verify(t require.TestingT) {
 	}
 }
 
-// vacant reports an entry beyond a node's count that still holds something,
+// checkUnusedEntriesZero reports an entry beyond a node's count that still holds something,
 // which would keep what was deleted from being collected.
-func vacant(n *node[int, int]) error {
+func checkUnusedEntriesZero(n *node[int, int]) error {
 	for at := n.count; at < fanOut; at++ {
-		if n.keys[at] != 0 || n.values != nil && n.values[at] != 0 || n.kids != nil && n.kids[at] != nil {
+		if n.keys[at] != 0 || n.values != nil && n.values[at] != 0 || n.children != nil && n.children[at] != nil {
 			return fmt.Errorf("entry %d beyond count %d is not zero", at, n.count)
 		}
 	}
-	if n.kids != nil {
-		for _, kid := range n.kids[:n.count] {
-			if err := vacant(kid); err != nil {
+	if n.children != nil {
+		for _, child := range n.children[:n.count] {
+			if err := checkUnusedEntriesZero(child); err != nil {
 				return err
 			}
 		}
@@ -99,14 +101,14 @@ func vacant(n *node[int, int]) error {
 	return nil
 }
 
-// TestAgainstSortedSlice keeps several clones alive, changes one at a time, and
+// TestTreeMatchesSortedSlice keeps several clones alive, changes one at a time, and
 // after each step compares all of them with their own models.
-func TestAgainstSortedSlice(t *testing.T) {
+func TestTreeMatchesSortedSlice(t *testing.T) {
 	const keys = 1500 // deep enough for three levels, few enough to meet again
 	rapid.Check(t, func(t *rapid.T) {
-		pairs := []*pair{newPair()}
+		pairs := []*treeAndModel{newTreeAndModel()}
 		key := rapid.IntRange(1, keys)
-		pick := func(t *rapid.T) *pair { return rapid.SampledFrom(pairs).Draw(t, "tree") }
+		pick := func(t *rapid.T) *treeAndModel { return rapid.SampledFrom(pairs).Draw(t, "tree") }
 		next := 0 // no value is written twice, so a change seen by a clone shows
 		value := func() int { next++; return next }
 
@@ -197,9 +199,9 @@ func TestAgainstSortedSlice(t *testing.T) {
 	})
 }
 
-// TestLargeBuildsAndTearDowns grows a tree and takes it down to nothing, in
+// TestBuildAndEmptyLargeTrees grows a tree and takes it down to nothing, in
 // every order that a real use has, with a clone taken at the top.
-func TestLargeBuildsAndTearDowns(t *testing.T) {
+func TestBuildAndEmptyLargeTrees(t *testing.T) {
 	size := 40_000 // four levels
 	if testing.Short() {
 		size = 5_000
@@ -255,8 +257,8 @@ func TestLargeBuildsAndTearDowns(t *testing.T) {
 	}
 }
 
-// TestNodesBuiltUpwardsAreFull holds the promise that counted ids pack densely.
-func TestNodesBuiltUpwardsAreFull(t *testing.T) {
+// TestAscendingInsertsFillNodes holds the promise that counted ids pack densely.
+func TestAscendingInsertsFillNodes(t *testing.T) {
 	const size = 5_000
 	tree := New[int, int](cmp.Compare[int])
 	for i := range size {
@@ -267,12 +269,12 @@ func TestNodesBuiltUpwardsAreFull(t *testing.T) {
 }
 
 func countLeaves[K, V any](n *node[K, V]) int {
-	if n.kids == nil {
+	if n.children == nil {
 		return 1
 	}
 	leaves := 0
-	for _, kid := range n.kids[:n.count] {
-		leaves += countLeaves(kid)
+	for _, child := range n.children[:n.count] {
+		leaves += countLeaves(child)
 	}
 	return leaves
 }

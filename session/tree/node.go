@@ -21,11 +21,11 @@ type owner struct{ _ byte }
 // what belongs to them are parallel arrays, so that a search touches keys only;
 // entries from count on are zero, so that a removed value can be collected.
 type node[K, V any] struct {
-	owner  *owner // who may change this node; set once
-	values *[fanOut]V
-	kids   *[fanOut]*node[K, V]
-	count  int
-	keys   [fanOut]K
+	owner    *owner // who may change this node; set once
+	values   *[fanOut]V
+	children *[fanOut]*node[K, V]
+	count    int
+	keys     [fanOut]K
 }
 
 // A leaf's two parts are one block, so that making one is one allocation.
@@ -41,17 +41,17 @@ func newLeaf[K, V any](own *owner) *node[K, V] {
 
 func newInner[K, V any](own *owner) *node[K, V] {
 	block := new(struct {
-		node node[K, V]
-		kids [fanOut]*node[K, V]
+		node     node[K, V]
+		children [fanOut]*node[K, V]
 	})
 	block.node.owner = own
-	block.node.kids = &block.kids
+	block.node.children = &block.children
 	return &block.node
 }
 
 // sibling returns an empty node of the same level.
 func (n *node[K, V]) sibling(own *owner) *node[K, V] {
-	if n.kids != nil {
+	if n.children != nil {
 		return newInner[K, V](own)
 	}
 	return newLeaf[K, V](own)
@@ -83,8 +83,8 @@ func (n *node[K, V]) search(key K, low int, compare func(a, b K) int) (at int, f
 	return low, false
 }
 
-// branch returns the entry of an inner node under which key belongs.
-func (n *node[K, V]) branch(key K, compare func(a, b K) int) int {
+// childIndex returns the entry of an inner node under which key belongs.
+func (n *node[K, V]) childIndex(key K, compare func(a, b K) int) int {
 	at, found := n.search(key, 1, compare)
 	if found {
 		return at
@@ -92,8 +92,8 @@ func (n *node[K, V]) branch(key K, compare func(a, b K) int) int {
 	return at - 1
 }
 
-// open makes room for one entry at the index at.
-func (n *node[K, V]) open(at int) {
+// insertGap makes room for one entry at the index at.
+func (n *node[K, V]) insertGap(at int) {
 	move(n, at+1, n, at, n.count-at)
 	n.count++
 }
@@ -106,8 +106,8 @@ func (n *node[K, V]) remove(at int) {
 
 func (n *node[K, V]) truncate(count int) {
 	clear(n.keys[count:n.count])
-	if n.kids != nil {
-		clear(n.kids[count:n.count])
+	if n.children != nil {
+		clear(n.children[count:n.count])
 	} else {
 		clear(n.values[count:n.count])
 	}
@@ -118,8 +118,8 @@ func (n *node[K, V]) truncate(count int) {
 // leaves both counts to the caller.
 func move[K, V any](to *node[K, V], toAt int, from *node[K, V], fromAt, entries int) {
 	copy(to.keys[toAt:], from.keys[fromAt:fromAt+entries])
-	if from.kids != nil {
-		copy(to.kids[toAt:], from.kids[fromAt:fromAt+entries])
+	if from.children != nil {
+		copy(to.children[toAt:], from.children[fromAt:fromAt+entries])
 	} else {
 		copy(to.values[toAt:], from.values[fromAt:fromAt+entries])
 	}
@@ -142,15 +142,15 @@ func (n *node[K, V]) merge(right *node[K, V]) {
 
 // balance shares the entries of two neighbours evenly.
 func balance[K, V any](left, right *node[K, V]) {
-	if few := (left.count - right.count) / 2; few > 0 {
-		move(right, few, right, 0, right.count)
-		move(right, 0, left, left.count-few, few)
-		right.count += few
-		left.truncate(left.count - few)
-	} else if few < 0 {
-		move(left, left.count, right, 0, -few)
-		left.count -= few
-		move(right, 0, right, -few, right.count+few)
-		right.truncate(right.count + few)
+	if count := (left.count - right.count) / 2; count > 0 {
+		move(right, count, right, 0, right.count)
+		move(right, 0, left, left.count-count, count)
+		right.count += count
+		left.truncate(left.count - count)
+	} else if count < 0 {
+		move(left, left.count, right, 0, -count)
+		left.count -= count
+		move(right, 0, right, -count, right.count+count)
+		right.truncate(right.count + count)
 	}
 }

@@ -15,19 +15,19 @@ type path[K, V any] [maxDepth]step[K, V]
 // nothing: what is absent should cost no copy.
 func (t *Tree[K, V]) find(key K, p *path[K, V]) (found bool) {
 	n, d := t.root, 0
-	for ; n.kids != nil; d++ {
-		at := n.branch(key, t.compare)
+	for ; n.children != nil; d++ {
+		at := n.childIndex(key, t.compare)
 		p[d] = step[K, V]{n, at}
-		n = n.kids[at]
+		n = n.children[at]
 	}
 	at, found := n.search(key, 0, t.compare)
 	p[d] = step[K, V]{n, at}
 	return found
 }
 
-// own puts a copy in place of every shared node on the path and returns the
+// ownPath puts a copy in place of every shared node on the path and returns the
 // step at the leaf.
-func (t *Tree[K, V]) own(p *path[K, V]) *step[K, V] {
+func (t *Tree[K, V]) ownPath(p *path[K, V]) *step[K, V] {
 	leaf := &p[t.depth-1]
 	if leaf.node.owner == t.owner {
 		return leaf
@@ -37,20 +37,20 @@ func (t *Tree[K, V]) own(p *path[K, V]) *step[K, V] {
 		p[0].node = t.root
 	}
 	for d := 1; d < t.depth; d++ {
-		p[d].node = t.ownKid(p[d-1].node, p[d-1].at)
+		p[d].node = t.ownChild(p[d-1].node, p[d-1].at)
 	}
 	return leaf
 }
 
-// ownKid returns the child at the index at of an owned parent, copied if it is
+// ownChild returns the child at the index at of an owned parent, copied if it is
 // shared.
-func (t *Tree[K, V]) ownKid(parent *node[K, V], at int) *node[K, V] {
-	kid := parent.kids[at]
-	if kid.owner != t.owner {
-		kid = kid.copy(t.owner)
-		parent.kids[at] = kid
+func (t *Tree[K, V]) ownChild(parent *node[K, V], at int) *node[K, V] {
+	child := parent.children[at]
+	if child.owner != t.owner {
+		child = child.copy(t.owner)
+		parent.children[at] = child
 	}
-	return kid
+	return child
 }
 
 // makeRoom splits the full leaf at the end of an owned path, and before it the
@@ -60,7 +60,7 @@ func (t *Tree[K, V]) makeRoom(p *path[K, V]) *step[K, V] {
 	// Ids are counted upwards, so many trees grow at their end only. Cut in the
 	// middle, they would leave a trail of half-empty nodes.
 	cut := fanOut / 2
-	if t.atEnd(p) {
+	if t.appendsAtEnd(p) {
 		cut = fanOut - 1
 	}
 	d := t.depth - 1
@@ -77,8 +77,8 @@ func (t *Tree[K, V]) makeRoom(p *path[K, V]) *step[K, V] {
 	return &p[t.depth-1]
 }
 
-// atEnd tells whether the path leads past the last key.
-func (t *Tree[K, V]) atEnd(p *path[K, V]) bool {
+// appendsAtEnd tells whether the path leads past the last key.
+func (t *Tree[K, V]) appendsAtEnd(p *path[K, V]) bool {
 	for _, s := range p[:t.depth-1] {
 		if s.at < s.node.count-1 {
 			return false
@@ -91,7 +91,7 @@ func (t *Tree[K, V]) atEnd(p *path[K, V]) bool {
 // grow puts a new root with one child on top.
 func (t *Tree[K, V]) grow(p *path[K, V]) {
 	root := newInner[K, V](t.owner)
-	root.kids[0] = t.root
+	root.children[0] = t.root
 	root.count = 1
 	copy(p[1:], p[:t.depth])
 	p[0] = step[K, V]{root, 0}
@@ -104,29 +104,29 @@ func (t *Tree[K, V]) grow(p *path[K, V]) {
 func (p *path[K, V]) split(d, cut int) {
 	parent, left := &p[d-1], &p[d]
 	right := left.node.split(cut)
-	parent.node.open(parent.at + 1)
+	parent.node.insertGap(parent.at + 1)
 	parent.node.keys[parent.at+1] = right.keys[0]
-	parent.node.kids[parent.at+1] = right
+	parent.node.children[parent.at+1] = right
 	// A new key that falls between the halves goes to the left one: it is below
 	// the key that its parent now keeps for the right one.
-	if left.at > cut || left.at == cut && right.kids != nil {
+	if left.at > cut || left.at == cut && right.children != nil {
 		left.node = right
 		left.at -= cut
 	}
 }
 
-// refill helps the child at s, which has too few entries, out of a neighbour:
+// rebalance helps the child at s, which has too few entries, out of a neighbour:
 // they become one node, and the parent has an entry less, or share what they
 // have. There is a neighbour, for an inner node has at least two entries.
-func (t *Tree[K, V]) refill(s step[K, V]) (merged bool) {
+func (t *Tree[K, V]) rebalance(s step[K, V]) (merged bool) {
 	parent, r := s.node, max(s.at, 1)
-	left, right := t.ownKid(parent, r-1), parent.kids[r]
+	left, right := t.ownChild(parent, r-1), parent.children[r]
 	if left.count+right.count <= mergeMax {
 		left.merge(right)
 		parent.remove(r)
 		return true
 	}
-	right = t.ownKid(parent, r)
+	right = t.ownChild(parent, r)
 	balance(left, right)
 	parent.keys[r] = right.keys[0]
 	return false

@@ -49,8 +49,8 @@ func (t *Tree[K, V]) Get(key K) (value V, found bool) {
 // call of Set, Insert, Delete, Ref or Clone on this tree.
 func (t *Tree[K, V]) Peek(key K) *V {
 	n := t.root
-	for n.kids != nil {
-		n = n.kids[n.branch(key, t.compare)]
+	for n.children != nil {
+		n = n.children[n.childIndex(key, t.compare)]
 	}
 	if at, found := n.search(key, 0, t.compare); found {
 		return &n.values[at]
@@ -67,7 +67,7 @@ func (t *Tree[K, V]) Ref(key K) *V {
 	if !t.find(key, &p) {
 		return nil
 	}
-	leaf := t.own(&p)
+	leaf := t.ownPath(&p)
 	return &leaf.node.values[leaf.at]
 }
 
@@ -78,12 +78,12 @@ func (t *Tree[K, V]) Set(key K, value V) { t.Insert(key, value) }
 func (t *Tree[K, V]) Insert(key K, value V) *V {
 	var p path[K, V]
 	found := t.find(key, &p)
-	leaf := t.own(&p)
+	leaf := t.ownPath(&p)
 	if !found {
 		if leaf.node.count == fanOut {
 			leaf = t.makeRoom(&p)
 		}
-		leaf.node.open(leaf.at)
+		leaf.node.insertGap(leaf.at)
 		leaf.node.keys[leaf.at] = key
 		t.length++
 	}
@@ -99,17 +99,17 @@ func (t *Tree[K, V]) Delete(key K) (old V, found bool) {
 	if !t.find(key, &p) {
 		return old, false
 	}
-	leaf := t.own(&p)
+	leaf := t.ownPath(&p)
 	old = leaf.node.values[leaf.at]
 	leaf.node.remove(leaf.at)
 	t.length--
 	for d := t.depth - 1; d > 0 && p[d].node.count < minFill; d-- {
-		if merged := t.refill(p[d-1]); !merged {
+		if merged := t.rebalance(p[d-1]); !merged {
 			break
 		}
 	}
-	for t.root.kids != nil && t.root.count == 1 {
-		t.root = t.root.kids[0]
+	for t.root.children != nil && t.root.count == 1 {
+		t.root = t.root.children[0]
 		t.depth--
 	}
 	return old, true

@@ -57,7 +57,7 @@ func (l *appliedTimes) thin(now clock.Time) {
 	l.times = append(kept, l.times[len(l.times)-1])
 }
 
-// restored begins anew at a state whose past is not known.
+// restored starts over at a state whose past is not known.
 func (l *appliedTimes) restored(m *fsm.Machine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

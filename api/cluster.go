@@ -18,7 +18,7 @@ import (
 const clusterKey = "zamok-cluster"
 
 // noteCluster keeps the id of this node's cluster for its answers, once the machine has it. A machine that
-// begins anew, because raft was closed and opened, does not have it for a while: the cluster is the same. The
+// starts over, because raft was closed and opened, does not have it for a while: the cluster is the same. The
 // caller has the machine's lock.
 func (s *Server) noteCluster(m *fsm.Machine) {
 	id := m.Cluster()

@@ -191,7 +191,7 @@ func (p persistent) Invoke(ctx context.Context, method string, args, reply any, 
 	return err
 }
 
-// notLed tells whether a call did nothing for want of a leader.
+// notLed reports whether a call did nothing for want of a leader.
 func notLed(err error) bool {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*zamokpb.ErrorInfo); ok {

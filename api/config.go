@@ -82,7 +82,7 @@ type NodeConfig struct {
 	Logger *slog.Logger
 	// Observer is told what to count, in the place of /metrics. Nil: /metrics is, if there is HTTP.
 	Observer *Observer
-	// Fatal is called when the node can't go on: its disk failed, its state differs from the
+	// Fatal is called when the node can't continue: its disk failed, its state differs from the
 	// majority's, it was removed, or it is stuck. It ends the process, since a hanging disk may keep
 	// anything less from happening, and must not return. Nil: the node ends as by Kill, and Done tells.
 	Fatal func(error)
@@ -185,7 +185,7 @@ func (s *nodeSettings) fill() {
 	}
 }
 
-// isEmptyDir tells whether nothing was ever kept there.
+// isEmptyDir reports whether nothing was ever kept there.
 func isEmptyDir(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	return os.IsNotExist(err) || err == nil && len(entries) == 0

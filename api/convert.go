@@ -124,7 +124,7 @@ func toBlockers(blockers []fsm.Blocker) []*zamokpb.Blocker {
 // fit into the headers that many gRPC clients accept an error in.
 const blockerMetadataMax = 128
 
-// describe adds, for people, what the sessions and tickets in the way say of themselves, and how long a delay goes on.
+// describe adds, for people, what the sessions and tickets in the way say of themselves, and how long a delay continues.
 func describe(m *fsm.Machine, blockers []*zamokpb.Blocker) {
 	for _, b := range blockers {
 		if b.Until != 0 {

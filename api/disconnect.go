@@ -25,7 +25,7 @@ func (h *hub) disconnected(o *sendQueue) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if s, _ := m.Session(o.session); s.Attachment != o.attachment || !h.leading {
-			return // the session goes on elsewhere, or is over
+			return // the session continues elsewhere, or is over
 		}
 		d.command.Index = m.Stamp().Index
 		d.timer = time.AfterFunc(o.grace.Duration(), func() { h.detach(d) })

@@ -72,7 +72,7 @@ func broken(n *Node) int {
 	return len(n.server.hub.disconnects)
 }
 
-// brokenOf tells whether the break of this session is in its grace.
+// brokenOf reports whether the break of this session is in its grace.
 func brokenOf(n *Node, id uint64) bool {
 	n.server.hub.mu.Lock()
 	defer n.server.hub.mu.Unlock()
@@ -164,7 +164,7 @@ func tellRace(t *testing.T, n *Node) {
 }
 
 // A stream that this node cuts in the moment in which its client breaks it was broken by its client, whichever is seen
-// first. One that is superseded was not, for the session goes on elsewhere.
+// first. One that is superseded was not, for the session continues elsewhere.
 func tellBreakBesideAnEnd(t *testing.T, n *Node) {
 	h := n.server.hub
 	for _, one := range []struct {

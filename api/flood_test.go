@@ -32,7 +32,7 @@ func TestAFloodIsBounded(t *testing.T) {
 	assert.False(t, refused, "there was room for others")
 }
 
-// flood tells whether another was refused meanwhile, and how long it took to say all that.
+// flood reports whether another was refused meanwhile, and how long it took to say all that.
 func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 	st := attachDirectly(t, n, number)
 	var alive, ends []*zamokpb.ClientMessage
@@ -111,7 +111,7 @@ func TestEndedAsItAttached(t *testing.T) {
 }
 
 // Sessions with as many tickets as there may be attach again and again, each as soon as it has been welcomed. Another
-// session goes on all the time.
+// session continues all the time.
 func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	const (
 		longest  = 3 * time.Second // what it takes is some hundredths of that

@@ -14,7 +14,7 @@ import (
 	"zamok/raftnode"
 )
 
-// FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node goes on, the machine is
+// FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node continues, the machine is
 // sound, and what the stream would tell can be written.
 func FuzzFrame(f *testing.F) {
 	n := startAlone(f)

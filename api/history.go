@@ -84,7 +84,7 @@ type watch struct {
 	index   uint64   // told up to here
 	skipped int      // events of other prefixes since it was told anything
 	passed  int      // their bytes
-	failed  *failure // why it can't go on
+	failed  *failure // why it can't continue
 	isCut   bool     // guarded by ring.mu
 }
 
@@ -207,7 +207,7 @@ func compactedError(from, remembered uint64) *failure {
 		"list again, and watch from the list's index", from, remembered)
 }
 
-// cutAt is what a watch that was cut is told. After a transfer a node begins anew with an older state, and
+// cutAt is what a watch that was cut is told. After a transfer a node starts over with an older state, and
 // comes to what it had told before: then nothing is forgotten.
 func (w *watch) cutAt() *failure {
 	w.history.mu.RLock()
@@ -285,7 +285,7 @@ func (w *watch) skip(f found) found {
 	return f
 }
 
-// under tells whether the event is of a lock under the prefix. The end of a session has no name, so it is under
+// under reports whether the event is of a lock under the prefix. The end of a session has no name, so it is under
 // the empty prefix only.
 func (e *event) under(prefix string) bool {
 	if e.kind == fsm.EvSessionEnded {

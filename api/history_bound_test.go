@@ -95,7 +95,7 @@ func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
 	assert.GreaterOrEqual(t, w.index, r.compacted, "it can come back")
 }
 
-// The events of one index are in one frame, or the watch ends: then its client lists again and goes on behind it.
+// The events of one index are in one frame, or the watch ends: then its client lists again and continues behind it.
 func TestMoreThanAFrameIsNotTold(t *testing.T) {
 	r := newHistory()
 	w, other := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)

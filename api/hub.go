@@ -243,7 +243,7 @@ func (h *hub) leave(o *sendQueue) {
 	o.empty()
 }
 
-// end ends a stream when it has told what is queued; a slow one at once. why nil: in good order. The
+// end ends a stream when it has told what is queued; a slow one at once. why nil: cleanly. The
 // caller holds the lock.
 func (h *hub) end(o *sendQueue, reason *failure) {
 	if o.ended {

@@ -163,7 +163,7 @@ func memory() uint64 {
 	return s.HeapAlloc + s.StackInuse
 }
 
-// A stream ends with its leader's epoch. What it knew goes on at the next leader: places in queues, and
+// A stream ends with its leader's epoch. What it knew continues at the next leader: places in queues, and
 // the tokens of what is held.
 func TestLeaderChange(t *testing.T) {
 	t.Parallel()

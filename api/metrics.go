@@ -198,7 +198,7 @@ func (x *exposition) peers(node *raftnode.Node) {
 	}
 }
 
-// surveyRound is how many locks are looked at before the machine may go on.
+// surveyRound is how many locks are looked at before the machine may continue.
 const surveyRound = 1000
 
 // survey counts the locks that are held, and finds the longest queue. It walks over all locks only

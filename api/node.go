@@ -54,7 +54,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	n.http = cfg.serveHTTP(n.server.stopping) // before the node starts, which may have to wait
 	opened := make(chan error, 1)
 	go func() {
-		// Open ends this goroutine, and returns nothing, if the node can't go on.
+		// Open ends this goroutine, and returns nothing, if the node can't continue.
 		err := errors.New("api: the node ended itself while it started")
 		defer func() { opened <- err }()
 		n.raft, err = raftnode.Open(ctx, n.raftConfig())
@@ -137,7 +137,7 @@ func (n *Node) raftConfig() raftnode.Config {
 	return c
 }
 
-// fatal ends the process, or the node, and in any case the goroutine that can't go on.
+// fatal ends the process, or the node, and in any case the goroutine that can't continue.
 func (n *Node) fatal(err error) {
 	first := n.failed.CompareAndSwap(nil, &err)
 	if n.cfg.Fatal != nil {
@@ -189,7 +189,7 @@ func (n *Node) Err() error {
 	}
 }
 
-// Close ends the node in good order. A leader hands its epoch over first, which takes up to an
+// Close ends the node cleanly. A leader hands its epoch over first, which takes up to an
 // election, so that its clients find the next one at once.
 func (n *Node) Close() error {
 	return n.end(func() error {

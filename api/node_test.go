@@ -72,7 +72,7 @@ func TestAStartThatIsGivenUp(t *testing.T) {
 	require.NoError(t, noneLeft())
 }
 
-// TestThreeNodesOnDisk: real ports and real files; the leader stops in good order, a node restarts, and
+// TestThreeNodesOnDisk: real ports and real files; the leader stops cleanly, a node restarts, and
 // what was held is held.
 func TestThreeNodesOnDisk(t *testing.T) {
 	t.Parallel()
@@ -231,7 +231,7 @@ func TestADeadNodeIsSeen(t *testing.T) {
 	}, patience, 10*time.Millisecond)
 }
 
-// A node that can't go on ends, and says why, also where nobody gave it a way to end the process.
+// A node that can't continue ends, and says why, also where nobody gave it a way to end the process.
 func TestANodeThatCannotGoOnEnds(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Fatal = nil })

@@ -31,7 +31,7 @@ type Observer struct {
 	// Refused is told how a ticket ended that was never granted, Lost how a grant ended that its holder
 	// had not given back, SessionEnded why a session is over.
 	Refused, Lost, SessionEnded func(fsm.Reason)
-	// StreamOpened and StreamEnded are told of sessions' streams; ended in good order with reason "".
+	// StreamOpened and StreamEnded are told of sessions' streams; ended cleanly with reason "".
 	StreamOpened func()
 	StreamEnded  func(reason string)
 	// Pushed is told how long it took from the moment at which the oldest message of a frame was queued for

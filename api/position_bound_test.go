@@ -18,7 +18,7 @@ import (
 )
 
 // Many come to wait for two locks and want to know their places, and then the queue drains as fast as it can.
-// Another session, which has nothing to do with them, goes on all the time. ZAMOK_CROWD=200000: so many.
+// Another session, which has nothing to do with them, continues all the time. ZAMOK_CROWD=200000: so many.
 func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 	const longest = 3 * time.Second // what it takes is some hundredths of that, and what it took was more
 	waiters, _ := strconv.Atoi(os.Getenv("ZAMOK_CROWD"))

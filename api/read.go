@@ -101,7 +101,7 @@ func (s *Server) List(ctx context.Context, req *zamokpb.ListRequest) (*zamokpb.L
 		return nil, f
 	}
 	answer := &zamokpb.ListResponse{}
-	var locks []fsm.LockSummary // made into the answer when the machine may go on
+	var locks []fsm.LockSummary // made into the answer when the machine may continue
 	var holdOff clock.Time
 	err := s.read(ctx, func(m *fsm.Machine) {
 		locks, answer.Stamp, holdOff = m.Locks(req.Prefix, req.After, limit), stampOf(m), holdOffUntil(m)
@@ -138,7 +138,7 @@ func (s *Server) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequ
 	return answer, err
 }
 
-// Check tells whether a grant is held.
+// Check reports whether a grant is held.
 func (s *Server) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokpb.CheckResponse, error) {
 	f := checkName(req.Name)
 	switch {

@@ -34,7 +34,7 @@ const (
 	relayBytesMax = 4 << 20
 )
 
-// relayed tells whether a node passed this call on. Then a break of the connection says nothing about
+// relayed reports whether a node passed this call on. Then a break of the connection says nothing about
 // the client.
 func relayed(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, relayMark)) > 0
@@ -130,7 +130,7 @@ func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	return md
 }
 
-// wantsRelay tells whether a call may be passed on. Every node answers for its own health, and serves
+// wantsRelay reports whether a call may be passed on. Every node answers for its own health, and serves
 // watches from its own ring.
 func wantsRelay(ctx context.Context, method string) bool {
 	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
@@ -184,7 +184,7 @@ func (s *Server) relayStream(srv any, in grpc.ServerStream, info *grpc.StreamSer
 	return nil
 }
 
-// pass carries frames until one end fails; io.EOF: from ended in good order.
+// pass carries frames until one end fails; io.EOF: from ended cleanly.
 func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error }) error {
 	for {
 		frame := &emptypb.Empty{}

@@ -231,7 +231,7 @@ func (o *sendQueue) acknowledge(f *frame, now clock.Time) {
 	}
 }
 
-// hint tells whether there is room for what may as well not be told.
+// hint reports whether there is room for what may as well not be told.
 func (o *sendQueue) hint() bool {
 	return !o.ended && len(o.messages) < queueMessagesMax/4 && o.bytes+o.sending < min(queueBytesMax, queuesBytesMax-o.hub.bytes)/4
 }

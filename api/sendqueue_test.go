@@ -44,7 +44,7 @@ func wideRefusal(number int) message {
 }
 
 // Streams that are not read take so much together and not more, whatever is queued for them; and a stream that is
-// read goes on.
+// read continues.
 func TestOutboxesAreBoundedInBytes(t *testing.T) {
 	h := newHub(&Observer{})
 	h.setLeading(true)

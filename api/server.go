@@ -44,7 +44,7 @@ const (
 	pingTimeout = 10 * time.Second
 	// pingMin is how often clients may probe this node, also without a call.
 	pingMin = time.Second
-	// stopWait is how long calls may take to end by themselves when the node stops in good order.
+	// stopWait is how long calls may take to end by themselves when the node stops cleanly.
 	stopWait = time.Second
 )
 

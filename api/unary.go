@@ -266,7 +266,7 @@ func (s *Server) roomForTicket(ref fsm.TicketRef) *failure {
 }
 
 // room refuses what would need more disk, while too few nodes have room on theirs. That is the leader's to say: one
-// that does not lead refuses as such. What is there already may be asked for again, and what ends locks goes on.
+// that does not lead refuses as such. What is there already may be asked for again, and what ends locks continues.
 func (s *Server) room(there func(*fsm.Machine) bool) (f *failure) {
 	reason := s.node.NoRoom()
 	if reason == "" {

@@ -19,7 +19,7 @@ import (
 	"zamok/raftnode"
 )
 
-// A command with a bad field is answered with the field's name, and the stream goes on.
+// A command with a bad field is answered with the field's name, and the stream continues.
 func TestBadCommands(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	w := talk(t, call(t, n), settings(clock.Minute))

@@ -30,7 +30,7 @@ func (h *hub) addWaiter(ref fsm.TicketRef) *waiter {
 	return w
 }
 
-// repeated tells whether the ticket is a later call's: its client gave this one up and asked again, perhaps
+// repeated reports whether the ticket is a later call's: its client gave this one up and asked again, perhaps
 // before this node noticed.
 func (h *hub) repeated(w *waiter) bool {
 	h.mu.Lock()

@@ -11,7 +11,7 @@ import (
 )
 
 // Watch sends what happens to locks under a prefix, and with none also to sessions, from this node's ring. Sending
-// runs on a goroutine of its own: a client that reads nothing would hold it for ever, and is cut when the ring has
+// runs on a goroutine of its own: a client that reads nothing would hold it forever, and is cut when the ring has
 // turned.
 func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
 	ctx := stream.Context()

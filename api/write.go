@@ -110,7 +110,7 @@ func (st *stream) encode(n *message) *zamokpb.ServerMessage {
 	}
 }
 
-// detailsRound is how many answers are looked up before the machine may go on.
+// detailsRound is how many answers are looked up before the machine may continue.
 const detailsRound = 16
 
 // addDetails adds what answers say for people: who the blockers are, and the place of a ticket that asked.

@@ -113,7 +113,7 @@ func TestModes(t *testing.T) {
 
 	w, err := a.Lock(ctx, "free")
 	require.NoError(t, err)
-	if err := all.Downgrade(cancelled()); err != nil { // it does not wait for long then, and goes on
+	if err := all.Downgrade(cancelled()); err != nil { // it does not wait for long then, and continues
 		mayHaveDone(t, err)
 		require.NotErrorIs(t, err, context.Canceled)
 		require.NoError(t, all.Downgrade(ctx))

@@ -188,7 +188,7 @@ func (c *cluster) free(cl *client.Client, name string) {
 	}, patience, 5*time.Millisecond, "%s is not free", name)
 }
 
-// closed tells whether a channel is closed by now.
+// closed reports whether a channel is closed by now.
 func closed[T any](ch <-chan T) bool {
 	select {
 	case _, open := <-ch:

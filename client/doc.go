@@ -43,13 +43,13 @@
 //	L3  Lost is final. A handle that was reported lost is never held again; what the cluster may still
 //	    hold for it is released before anything else is done with the session.
 //	L4  A context bounds the wait only. When it ends, the call returns at once; what was asked for is
-//	    cancelled behind the caller's back until the cluster confirms, so the caller may go on as not
+//	    cancelled behind the caller's back until the cluster confirms, so the caller may continue as not
 //	    holding it. It is released at the latest when the session ends.
 //	L5  Unlock works with a context that has ended. It touches the handle's own grant only: no late or
 //	    repeated release can free a lock that was taken again. A second Unlock is ErrNotHeld. Nil means that
 //	    the cluster said that it holds nothing for the handle. See Releases.
 //	L6  Each acquisition acts exactly once, however often it was sent.
-//	L7  If the session ends, its locks are lost. Calls that still wait go on in a new session: their
+//	L7  If the session ends, its locks are lost. Calls that still wait continue in a new session: their
 //	    places in the queues are lost, which can't be avoided, and nothing else is.
 //	L8  An error of TryLock, and every error of an acquisition, means: not held. Errors of other calls say
 //	    by Error.Outcome whether they took effect.
@@ -65,7 +65,7 @@
 // (package fence, and docs/guide/fencing.md). Shared locks and permits may share a token, which orders grants but
 // does not name one: for those ask [Client.Check].
 //
-// Without a majority of its nodes the cluster grants and releases nothing. Holders go on until their own
+// Without a majority of its nodes the cluster grants and releases nothing. Holders continue until their own
 // deadline, and not longer.
 //
 // # Loss
@@ -86,7 +86,7 @@
 //	the cluster ended the grant before                ErrLost, outcome Done
 //	the local deadline passed before                  ErrLost, unconfirmed: the client was cut off
 //	the client was closed before                      ErrLost and ErrClosed, unconfirmed unless Close returned nil
-//	no answer in time, or its context ended           ErrUnavailable, unconfirmed: it goes on in the background
+//	no answer in time, or its context ended           ErrUnavailable, unconfirmed: it continues in the background
 //	the session ended here only: its return was       ErrUnavailable, or ErrLost if that came before; unconfirmed:
 //	refused, it was stolen, its cluster is gone       the lock stands until the lease ends in the cluster
 //
@@ -107,9 +107,9 @@
 //
 // An address that leads to another cluster is logged, and used no more than one at which nobody answers. When most
 // endpoints do, and no node of the client's own cluster speaks, calls fail with ErrWrongCluster: usually the cluster
-// was made anew. A session goes on trying for as long as it is believed in; then its locks are lost and its waiting
+// was made anew. A session continues trying for as long as it is believed in; then its locks are lost and its waiting
 // calls fail likewise. The client does not go over to the new cluster by itself, since work that was begun under locks
-// of the old one may go on: when that is settled, make a new client.
+// of the old one may continue: when that is settled, make a new client.
 //
 // # How it is built
 //

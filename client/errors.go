@@ -135,7 +135,7 @@ type UnconfirmedError struct {
 	Names []string // the locks; of Close none, which means all
 	// Until is when the session's lease ends in the cluster if nothing more of this client arrives there: later by
 	// the time for which the cluster has no leader, and then comes Config.LockDelay. Zero: the cluster answers, but
-	// did not answer this; the client goes on asking, and at the latest its session's end frees the locks.
+	// did not answer this; the client continues asking, and at the latest its session's end frees the locks.
 	Until time.Time
 	cause error
 }
@@ -284,7 +284,7 @@ func (u unsent) Unwrap() error { return u.error }
 // GRPCStatus is the status as it was. gRPC would find it without this, too, and add its own words to the message.
 func (u unsent) GRPCStatus() *status.Status { return status.Convert(u.error) }
 
-// notDone tells whether nothing took effect: the call was not sent, or the server said so.
+// notDone reports whether nothing took effect: the call was not sent, or the server said so.
 func notDone(err error) bool {
 	var e *Error
 	return errors.As(err, new(unsent)) || infoOf(err).GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE ||

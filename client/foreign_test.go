@@ -208,7 +208,7 @@ func TestASilentEndpointHoldsUpNoStart(t *testing.T) {
 }
 
 // A cluster was made anew at the addresses of another one. A client of the old one does nothing there, says so, and
-// goes on if the old one comes back in time.
+// continues if the old one comes back in time.
 func TestAClientStaysWithItsCluster(t *testing.T) {
 	t.Parallel()
 	twoClusters(t, func(t *testing.T, a, b *cluster, idA, idB string) {
@@ -247,7 +247,7 @@ func TestAClientStaysWithItsCluster(t *testing.T) {
 		b.unused()
 		require.NoError(t, held.Err(), "the lease is believed in")
 		g.lead(a.nodes[0].Client())
-		if err := held.Unlock(ctx); err != nil { // it goes on
+		if err := held.Unlock(ctx); err != nil { // it continues
 			mayHaveDone(t, err)
 		}
 		require.NoError(t, until(t, waits, "the wait that kept its place"))

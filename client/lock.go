@@ -206,7 +206,7 @@ func withOutcome(err error, outcome Outcome) error {
 // held, whatever it returns.
 //
 // Nil: the cluster said that the grant is over, be it by this release, by the end of the session, or because it
-// was ended there before. An *UnconfirmedError: it did not say so; if it is an ErrUnavailable, the release goes on
+// was ended there before. An *UnconfirmedError: it did not say so; if it is an ErrUnavailable, the release continues
 // behind the caller's back for as long as the session lives. A lock that was lost before gives ErrLost: what was
 // done under it may not have been done alone. If the cluster did not end it, that is an *UnconfirmedError, too. A
 // context that has ended does not prevent the release. The second Unlock gives ErrNotHeld.

@@ -24,7 +24,7 @@ func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, 
 }
 
 // List lists locks in use whose names begin with prefix and come after `after`, in order: at most limit, or
-// 1000 if that is 0. The stamp's index is where a Watch goes on.
+// 1000 if that is 0. The stamp's index is where a Watch continues.
 func (c *Client) List(ctx context.Context, prefix, after string, limit int) ([]LockInfo, Stamp, error) {
 	var r *zamokpb.ListResponse
 	err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {

@@ -222,7 +222,7 @@ func (s *session) abort(cause error) {
 	s.cancel(cause)
 }
 
-// considersLeaseValid tells whether the session may still be believed in.
+// considersLeaseValid reports whether the session may still be believed in.
 func (s *session) considersLeaseValid() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

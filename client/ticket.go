@@ -259,7 +259,7 @@ func (t *ticket) mayHandOver(now clock.Instant) bool {
 	return false
 }
 
-// needsHoldDeadline tells whether a grant asks for a confirmation.
+// needsHoldDeadline reports whether a grant asks for a confirmation.
 func (t *ticket) needsHoldDeadline() bool {
 	_, unplaced := t.s.deadlineUnset[t]
 	return unplaced && t.state == zamokpb.State_STATE_GRANTED
@@ -323,7 +323,7 @@ func (t *ticket) expireLocally() {
 	delete(t.s.holds, t)
 }
 
-// mayRetry tells whether a call that waited in a session which ended may go on in a new one: not if the
+// mayRetry reports whether a call that waited in a session which ended may continue in a new one: not if the
 // cluster would refuse that too, or nobody wants it.
 func mayRetry(cause error) bool {
 	return errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked)

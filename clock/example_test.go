@@ -7,7 +7,7 @@ import (
 )
 
 // A client asks for its lease of ten seconds to be renewed, and works out how
-// long it may go on without another word from the cluster.
+// long it may continue without another word from the cluster.
 func ExampleLocalDeadline() {
 	var here clock.Manual // A program uses clock.System().
 	trust := clock.NewLocalDeadline(10 * clock.Second)

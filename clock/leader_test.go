@@ -138,7 +138,7 @@ func (c *lastTickClock) onTick()         { c.atTick = c.Read().Now }
 func (c *lastTickClock) now() clock.Time { return c.atTick }
 
 // leaseShortfall is by how much a lease ends before its ttl is over: a renewal is
-// stamped when sinceTick has passed after a tick, and time goes on in ticks of
+// stamped when sinceTick has passed after a tick, and time continues in ticks of
 // tickEvery until the clock shows the deadline.
 func leaseShortfall(c leaderClock, src *clock.Manual, sinceTick, tickEvery, ttl clock.Span) clock.Span {
 	c.onTick()

@@ -32,12 +32,12 @@ func (p Confirmation) Local(d Time) Instant {
 	return p.Sent.Add(Span(subSaturated(int64(ahead), int64(Margin(ahead)))))
 }
 
-// LocalDeadline is how long a client may go on believing in its session without hearing
+// LocalDeadline is how long a client may continue believing in its session without hearing
 // from anybody. It has one owner, who serialises its calls. The zero Trust, and
 // one that has learnt nothing, trusts nothing.
 //
 // It keeps one proof, the one sent last, for these reasons. Every proof is sound
-// by itself and for ever, so keeping any one of them is safe. The lease ends at
+// by itself and forever, so keeping any one of them is safe. The lease ends at
 // Sent + ttl less the margin, whatever At was, so the proof sent last *is* the
 // best one for the lease, no other need be remembered, and an answer that comes
 // late to an earlier transmission changes nothing: Until never moves back (C7).

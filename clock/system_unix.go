@@ -30,7 +30,7 @@ func (systemClock) Now() Instant {
 	return Instant{mono: mono, boot: readBootClock()}
 }
 
-// readBootClock panics when the kernel refuses. There is no value to go on with:
+// readBootClock panics when the kernel refuses. There is no value to continue with:
 // any number made up here would be a lease that somebody trusts.
 func readBootClock() Span {
 	var ts unix.Timespec

@@ -47,7 +47,7 @@ import (
 //
 // Reading (decode.go) refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
 // does not exist, too many items or a negative ttl are the fault of one command: the machine
-// answers it, and the other commands of the entry go on.
+// answers it, and the other commands of the entry continue.
 
 const (
 	entryVersion = 1

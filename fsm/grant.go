@@ -45,7 +45,7 @@ func (m *Machine) grantUnblocked() {
 	m.recheckLocks, m.changedQueues, m.granted = m.recheckLocks[:0], m.changedQueues[:0], m.granted[:0]
 }
 
-// isUnused tells whether nothing needs the lock: nobody uses it, and it is delayed by nothing but the quiet
+// isUnused reports whether nothing needs the lock: nobody uses it, and it is delayed by nothing but the quiet
 // period, which closes names that are not there as well.
 func (m *Machine) isUnused(lk *lock) bool {
 	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.holdOffUntil && m.time < m.holdOffUntil)

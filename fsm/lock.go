@@ -65,10 +65,10 @@ func (l *list) remove(p *slot) {
 	l.len--
 }
 
-// inUse tells whether the lock has somebody: then its kind is fixed.
+// inUse reports whether the lock has somebody: then its kind is fixed.
 func (lk *lock) inUse() bool { return lk.holders.len+lk.waiters.len > 0 }
 
-// fits tells whether the item goes beside the present holders.
+// fits reports whether the item goes beside the present holders.
 func (lk *lock) fits(it Item) bool {
 	switch it.Mode {
 	case Exclusive:
@@ -80,7 +80,7 @@ func (lk *lock) fits(it Item) bool {
 	}
 }
 
-// compatible tells whether one item fits beside another of the same lock, with nobody else there.
+// compatible reports whether one item fits beside another of the same lock, with nobody else there.
 func (it Item) compatible(other Item) bool {
 	if it.Mode == Permits {
 		return it.Permits+other.Permits <= it.Limit

@@ -2,7 +2,7 @@ package fsm_test
 
 import "zamok/fsm"
 
-// modelEdge says that from can't go on before to does: it waits for it at the lock name, or, name
+// modelEdge says that from can't continue before to does: it waits for it at the lock name, or, name
 // being empty, it is held by the owner who waits with to.
 type modelEdge struct {
 	from, to fsm.TicketRef
@@ -44,7 +44,7 @@ func (t *modelTicket) sameOwner(u *modelTicket) bool {
 	return t.session == u.session && t.request.Owner == u.request.Owner && t.request.Owner != ""
 }
 
-// reaches tells whether the edges lead from one ticket to another, in one step or more.
+// reaches reports whether the edges lead from one ticket to another, in one step or more.
 func reaches(edges []modelEdge, from, to fsm.TicketRef) bool {
 	seen := map[fsm.TicketRef]bool{}
 	var visit func(at fsm.TicketRef) bool

@@ -66,8 +66,8 @@ type modelTicket struct {
 	items     []fsm.Item // as asked, until a Downgrade
 	state     fsm.State
 	token     uint64
-	waitUntil clock.Time // 0 = for ever
-	holdUntil clock.Time // 0 = for ever
+	waitUntil clock.Time // 0 = forever
+	holdUntil clock.Time // 0 = forever
 }
 
 func newModel() *model {
@@ -392,7 +392,7 @@ func (m *model) users(name string) iter.Seq[modelUser] {
 	}
 }
 
-// exists tells whether there is such a lock: somebody uses it, or it is closed for a time.
+// exists reports whether there is such a lock: somebody uses it, or it is closed for a time.
 func (m *model) exists(name string) bool { return m.inUse(name) || m.delays[name] != 0 }
 
 func (m *model) inUse(name string) bool {

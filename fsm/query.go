@@ -184,7 +184,7 @@ func (m *Machine) ticketStates(id session.ID) []TicketState {
 	return states
 }
 
-// Holds tells whether name is held with this token now. A token alone names an exclusive grant; one
+// Holds reports whether name is held with this token now. A token alone names an exclusive grant; one
 // that may be shared is asked for with its ticket.
 func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
 	lk, ok := m.locks.Get(name)

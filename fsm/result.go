@@ -180,5 +180,5 @@ func (w Reason) code() Code {
 	}
 }
 
-// asked tells whether the holder itself asked for this end. Every other end has a lock delay.
+// asked reports whether the holder itself asked for this end. Every other end has a lock delay.
 func (w Reason) asked() bool { return w == Dropped || w == Closed }

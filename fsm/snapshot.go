@@ -54,7 +54,7 @@ const (
 )
 
 // Frozen is the canonical state of a machine at one index. It may be written on another goroutine
-// while the machine goes on.
+// while the machine continues.
 type Frozen struct {
 	header   header
 	sessions session.Frozen

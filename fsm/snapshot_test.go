@@ -77,7 +77,7 @@ func TestSnapshotRestoresState(t *testing.T) {
 	require.NotZero(t, m.Members()[0].Replaced)
 	require.Equal(t, m.Reports(), restored.Reports(), "reports are kept, though no digest covers them")
 
-	// Both go on alike.
+	// Both continue alike.
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: m.Epoch(), Now: clock.Time(clock.Hour)}}
 	one, err := m.Apply(3, e.Append(nil))
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ type failingWriter struct{}
 func (failingWriter) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
 // The form of a snapshot may change until the first release, with a reason in the commit and
-// -update-golden; after that it is read for ever.
+// -update-golden; after that it is read forever.
 func TestGoldenSnapshot(t *testing.T) {
 	path := filepath.Join("testdata", "golden", "snapshot-v1.hex")
 	b := snapshotOf(t, populatedMachine(t))

@@ -34,7 +34,7 @@ import (
 // Clients
 //
 //	open alice bob [ttl=10s] [delay=5s] [grace=2s] [identity=…] [label=…]
-//	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [floor=3]   waits, for ever without wait=
+//	alice acquires ITEM… [wait=3s] [owner=x] [hold=30s] [as=7] [floor=3]   waits, forever without wait=
 //	alice tries ITEM… …                                                    does not wait
 //	    an ITEM is stock, stock:shared, or seats:2/10 (2 of 10 permits);
 //	    item/1..65 is 65 names, x*513 a name of 513 bytes

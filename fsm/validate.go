@@ -99,7 +99,7 @@ func (c *Member) invalid() string {
 
 func isName(s string) bool { return isText(s, 1, NameBytesMax) }
 
-// isText tells whether s is UTF-8 of this many bytes without control characters.
+// isText reports whether s is UTF-8 of this many bytes without control characters.
 func isText(s string, bytesMin, bytesMax int) bool {
 	if len(s) < bytesMin || len(s) > bytesMax || !utf8.ValidString(s) {
 		return false

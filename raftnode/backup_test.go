@@ -55,7 +55,7 @@ func done(t *testing.T, c fsm.Command, nodes ...*Node) (a Answer) {
 	return a
 }
 
-// What Freeze returns is the state at one index, however the node goes on.
+// What Freeze returns is the state at one index, however the node continues.
 func TestFreezeIsTheStateAtOneIndex(t *testing.T) {
 	n := alone(t)
 	open := done(t, &fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Minute}, n)

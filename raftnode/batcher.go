@@ -19,11 +19,11 @@ const (
 //
 // Who is answered often asks again at once. If the first to do so left alone, the others would wait
 // for it, and the next time again: the callers would fall into groups that travel one behind the
-// other. So after an entry has landed those whom it lets go on are waited for, a little: who dropped a
+// other. So after an entry has landed those whom it lets continue are waited for, a little: who dropped a
 // lock asks for it again while the one it went to drops it.
 type batcher struct {
 	inFlight int       // requests on their way
-	expected int       // how many the entry that landed last lets go on
+	expected int       // how many the entry that landed last lets continue
 	until    time.Time // for so long they are waited for
 }
 
@@ -32,7 +32,7 @@ func (g *batcher) sent(requests int) {
 	g.expected = 0
 }
 
-// completed takes note of an entry that was answered and lets so many go on, and returns for how long to gather.
+// completed takes note of an entry that was answered and lets so many continue, and returns for how long to gather.
 func (g *batcher) completed(requests, goOn int, sent, now time.Time) time.Duration {
 	g.inFlight -= requests
 	g.expected = goOn
@@ -41,7 +41,7 @@ func (g *batcher) completed(requests, goOn int, sent, now time.Time) time.Durati
 	return wait
 }
 
-// ready tells whether so many waiting requests are reason enough for an entry to leave beside those
+// ready reports whether so many waiting requests are reason enough for an entry to leave beside those
 // in flight. A second one does not leave before it is as large as the first: two small ones cost
 // what two large ones do.
 func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
@@ -54,7 +54,7 @@ func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
 	return waiting >= g.expected || !now.Before(g.until)
 }
 
-// unblocked is how many of those who wait for something an entry lets go on: who has an answer, unless that is to
+// unblocked is how many of those who wait for something an entry lets continue: who has an answer, unless that is to
 // wait, and who was granted what others held.
 func unblocked(requests int, a fsm.Applied) int {
 	n := requests

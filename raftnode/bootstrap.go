@@ -138,7 +138,7 @@ func (n *Node) initialMembers(id store.Identity) peer.InitialMembers {
 	return f
 }
 
-// holdsState tells whether this node has any part of a log: then it is bound by what it promised.
+// holdsState reports whether this node has any part of a log: then it is bound by what it promised.
 func (n *Node) holdsState() bool {
 	if n.store.State() != store.Empty || n.state.committed.view().index > 0 {
 		return true

@@ -108,7 +108,7 @@ func TestAnEntryThatWasChangedInMemoryIsNotApplied(t *testing.T) {
 }
 
 // One that was changed before the leader has it is refused there, and on no disk: the leader gives way, and
-// the cluster goes on.
+// the cluster continues.
 func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(b *bubble) {

@@ -39,7 +39,7 @@
 //	    node that was wiped, renamed or belongs to another cluster takes no part: it is another
 //	    server, and packages store and peer refuse it where the lost one is meant.
 //	N9  A node whose digest differs stops only if a majority of the voters agree among themselves
-//	    at that index; otherwise it says so and goes on.
+//	    at that index; otherwise it says so and continues.
 //	N10 A change of the members is proposed only if a majority of the voters that it leaves answered
 //	    this leader just before. A node ends for its own removal only when it knows that a
 //	    configuration without it is committed.

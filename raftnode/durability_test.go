@@ -73,7 +73,7 @@ func killAll(t *testing.T, kind store.LogKind) {
 	c.noAlarms()
 }
 
-// When only the leader dies, its epoch passes on with everything acknowledged, to nodes that go on;
+// When only the leader dies, its epoch passes on with everything acknowledged, to nodes that continue;
 // and it comes back.
 func TestNothingAcknowledgedIsLostWhenTheLeaderIsKilled(t *testing.T) {
 	t.Parallel()
@@ -102,7 +102,7 @@ func killLeader(t *testing.T, kind store.LogKind) {
 }
 
 // A follower that was killed, and was away for so long that the log it needs is gone, is sent a
-// snapshot while the load goes on.
+// snapshot while the load continues.
 func TestAKilledFollowerCatchesUpBySnapshot(t *testing.T) {
 	t.Parallel()
 	onBothLogs(t, killFollower)
@@ -157,7 +157,7 @@ func (c *cluster) rest(parts ...*part) {
 }
 
 // work waits until so much more was acknowledged. How fast that goes is the machine's affair, as long as it
-// goes on.
+// continues.
 func (c *cluster) work(more int) {
 	c.t.Helper()
 	for goal, now := c.ledger.acknowledged()+more, 0; now < goal; {

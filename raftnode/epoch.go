@@ -185,14 +185,14 @@ func (o *epoch) run() (leads, open bool) {
 }
 
 // read reads the clock, and shows at once what that cut off: after a stall people ask while the
-// epoch goes on.
+// epoch continues.
 func (o *epoch) read() clock.Reading {
 	r := o.clock.Read()
 	o.node.cut.Store(o.cutBefore + int64(o.clock.Discarded()))
 	return r
 }
 
-// mustPropose tells whether there is a reason for an entry to leave.
+// mustPropose reports whether there is a reason for an entry to leave.
 func (o *epoch) mustPropose(now clock.Time) bool {
 	requests, renewals := o.node.queue.waiting()
 	if o.batcher.ready(requests, o.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {

@@ -11,7 +11,7 @@ import (
 )
 
 // When every disk is full nobody can open an epoch. The nodes wait for room, without deposing each
-// other all the time, and go on by themselves soon after there is some.
+// other all the time, and continue by themselves soon after there is some.
 func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		require.NoError(b, b.fence(b.leader(b.nodes...)))
@@ -87,7 +87,7 @@ func TestAFollowerWithoutRoomIsAskedForTheSameAgain(t *testing.T) {
 }
 
 // Before a disk is full there is a mark. Below it the node tells the others, whose leader refuses what
-// only adds if too few have room, and makes a snapshot while there is room for one. Entries go on: renewals and drops are
+// only adds if too few have room, and makes a snapshot while there is room for one. Entries continue: renewals and drops are
 // the cure.
 func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 	inBubble(t, func(b *bubble) {

@@ -69,7 +69,7 @@ func (n *Node) newInstance() (*instance, error) {
 }
 
 // setElectionTimeout has this node campaign as late as the cautious do, or like any other. One whose disk is
-// full could not even open an epoch; if all are full, they would depose each other for ever.
+// full could not even open an epoch; if all are full, they would depose each other forever.
 func (in *instance) setElectionTimeout() {
 	timeout := in.timeout
 	if aim := in.node.tuning.target; in.raft.State() == raft.Leader && in.node.tuning.since != nil && in.node.tuning.since == in.ledSince.Load() && aim < timeout {
@@ -89,7 +89,7 @@ func (in *instance) setElectionTimeout() {
 	}
 }
 
-// lease is how long a leader goes on without an answer from a majority.
+// lease is how long a leader continues without an answer from a majority.
 func (in *instance) lease() time.Duration { return in.timeout / 2 }
 
 func (in *instance) raftConfig() *raft.Config {

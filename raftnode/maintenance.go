@@ -122,7 +122,7 @@ func (n *Node) announcement() *fsm.Member {
 	}
 }
 
-// shouldAnnounce tells whether the cluster's record of this node is out of date.
+// shouldAnnounce reports whether the cluster's record of this node is out of date.
 func (n *Node) shouldAnnounce() bool {
 	if id, _ := n.Leader(); id == "" {
 		return false

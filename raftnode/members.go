@@ -21,7 +21,7 @@ const (
 	// same name, with another data directory, takes its place.
 	replaceSilence = 30 * time.Second
 	// replacePause is how long after that the name is not given to a third data directory: two machines
-	// that both run under one name would take it from each other for ever.
+	// that both run under one name would take it from each other forever.
 	replacePause = 10 * time.Minute
 	// replaceMin is how many voters a replacement leaves behind while it is under way: with fewer the
 	// loss of one more disk would lose what was acknowledged.
@@ -65,7 +65,7 @@ func (n *Node) Voter() bool {
 // Join takes a node into the cluster: first without a vote, then, once it has nearly caught up, with
 // one. A node with the name of a server that has been silent for replaceSilence, that answers at its
 // address and has another data directory, replaces it. It is asked of the leader. Each step is on
-// record in the log, so when ctx ends in between, or the leader does, Join goes on where it stood.
+// record in the log, so when ctx ends in between, or the leader does, Join continues where it stood.
 func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	in, err := n.leading()
 	if err != nil {
@@ -116,7 +116,7 @@ func (n *Node) newcomer(ctx context.Context, node peer.Node) (peer.Server, error
 	return answer.Server, nil
 }
 
-// listed tells whether a server is in raft's latest configuration.
+// listed reports whether a server is in raft's latest configuration.
 func (n *Node) listed(id raft.ServerID) bool {
 	in := n.running()
 	return in != nil && configuration{servers: in.servers()}.has(id)

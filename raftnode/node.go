@@ -236,7 +236,7 @@ type Status struct {
 	HoldOff     clock.Span // for how long nothing is granted, because a backup was restored; 0 = that is over
 	DiskFree    uint64
 	DiskLow     bool
-	Writing     time.Duration // for how long the oldest write to the disk has been going on; 0 = there is none
+	Writing     time.Duration // for how long the oldest write to the disk has been continuing; 0 = there is none
 	Refusing    string        // why this node's log takes no entries; "" = it takes them
 	Incarnation store.ID
 }

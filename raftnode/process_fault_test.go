@@ -104,7 +104,7 @@ func TestLeadershipGoesRound(t *testing.T) {
 	c.noAlarms()
 }
 
-// A leader whose disk is full can't keep anything: another leads, and the work goes on. With room
+// A leader whose disk is full can't keep anything: another leads, and the work continues. With room
 // again it takes part as before.
 func TestAFullDiskPassesTheOfficeOn(t *testing.T) {
 	t.Parallel()

@@ -9,11 +9,11 @@ import (
 
 const (
 	// refusalsMost is how often a follower refuses an append before it counts as unharmed. With
-	// pipelining every second refusal wedges: raft goes on with whichever of two channels it looks at
+	// pipelining every second refusal wedges: raft continues with whichever of two channels it looks at
 	// first.
 	refusalsMost = 30
 	// wedgedAfter is how long a follower must have stood still under load to count as wedged: longer than a
-	// busy machine lets a process stand still that goes on then.
+	// busy machine lets a process stand still that continues then.
 	wedgedAfter = 10 * time.Second
 	// steady is a timeout of elections after which a busy machine seldom changes its leader, which would end
 	// what is wedged.
@@ -21,7 +21,7 @@ const (
 )
 
 // With its default of two messages on their way to a follower, raft stops replicating to one that
-// refused a single append under load, for good: heartbeats go on, so nobody notices
+// refused a single append under load, for good: heartbeats continue, so nobody notices
 // (hashicorp/raft#612). Which is why nodes have one (peer.Network.Transport). The bare stack shows
 // both; in processes, since what is wedged never ends.
 func TestARefusedAppendWedgesReplicationOnlyWithPipelining(t *testing.T) {
@@ -48,7 +48,7 @@ func TestARefusedAppendWedgesReplicationOnlyWithPipelining(t *testing.T) {
 	}
 }
 
-// A node is not wedged: its follower goes on after each refused append.
+// A node is not wedged: its follower continues after each refused append.
 func TestAFollowerThatRefusesAnAppendGoesOn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, order{Election: steady})
@@ -83,8 +83,8 @@ func (c *cluster) refuseUntilWedged() (refusals int, wedged bool) {
 	return refusalsMost, false
 }
 
-// standsStill tells whether a follower does not come to hold more than its leader's log holds already,
-// though that goes on to lead.
+// standsStill reports whether a follower does not come to hold more than its leader's log holds already,
+// though that continues to lead.
 func (c *cluster) standsStill(follower, leader *part) bool {
 	before := c.ask(leader, ask{Do: "report"}).State
 	for began := time.Now(); time.Since(began) < wedgedAfter; {

@@ -24,7 +24,7 @@ type proposal struct {
 	queued    time.Time
 	sent      time.Time
 	err       error // set when it landed
-	unblocked int   // set when it landed: how many it lets go on
+	unblocked int   // set when it landed: how many it lets continue
 	// Guarded by in-in-flight proposal proposals.mu.
 	index               uint64 // raft's; 0 = not in this node's log yet
 	appended, committed time.Time

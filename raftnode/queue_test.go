@@ -61,7 +61,7 @@ func largest(ticket int) *fsm.Acquire {
 	return c
 }
 
-// However large commands are, the queue takes no more bytes than it says: then it refuses, and goes on when there is
+// However large commands are, the queue takes no more bytes than it says: then it refuses, and continues when there is
 // room again. Renewals have their own.
 func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	q := newQueue()

@@ -88,7 +88,7 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 	s.quiet.Log(to, key, name+": "+msg, args...)
 }
 
-// isEnd tells whether an error says that this node closed the connection itself, mostly because it ends.
+// isEnd reports whether an error says that this node closed the connection itself, mostly because it ends.
 func isEnd(err error) bool {
 	for _, end := range []error{net.ErrClosed, peer.ErrClosed, raft.ErrTransportShutdown} {
 		if errors.Is(err, end) || strings.HasSuffix(err.Error(), end.Error()) { // raft's decoder does not wrap

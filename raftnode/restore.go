@@ -77,7 +77,7 @@ func Restore(backup io.Reader, r Restoration) (Restored, error) {
 
 // into writes the new history's first snapshot.
 func (r Restoration) into(st *store.Store, backup io.Reader, tokens uint64) (Restored, error) {
-	// The new log's terms go on from the second in which it begins, above every older cluster's, so that stamps go
+	// The new log's terms continue from the second in which it begins, above every older cluster's, so that stamps go
 	// on rising too. Stamps of two that begin in one second differ in their index.
 	term := max(tokens>>tokenShift, 1)
 	list, err := peer.ParseList(r.Node.ID + "=" + r.Node.Address)

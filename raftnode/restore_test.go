@@ -55,7 +55,7 @@ func peerPort(t *testing.T) net.Listener {
 	return l
 }
 
-// A restored backup is a new cluster of one node, which others can join: its tokens and stamps go on
+// A restored backup is a new cluster of one node, which others can join: its tokens and stamps continue
 // above the old ones, and nobody of the old one holds anything.
 func TestARestoredBackupIsANewCluster(t *testing.T) {
 	file, token, stamp := backup(t)

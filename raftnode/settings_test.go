@@ -77,7 +77,7 @@ func inLoneBubble(t *testing.T, test func(t *testing.T, n *Node)) {
 }
 
 // A plain machine does not see entries of configuration, and raft can't make a snapshot right behind
-// one: it would have to wait for the next command, on a quiet cluster for ever.
+// one: it would have to wait for the next command, on a quiet cluster forever.
 func TestASnapshotRightBehindAChangeOfMembers(t *testing.T) {
 	inLoneBubble(t, func(t *testing.T, n *Node) {
 		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written

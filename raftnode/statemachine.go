@@ -155,7 +155,7 @@ func (s *state) Snapshot() (raft.FSMSnapshot, error) {
 	return frozen{s.machine.Freeze()}, nil
 }
 
-// frozen is written beside what goes on.
+// frozen is written beside what continues.
 type frozen struct{ state *fsm.Frozen }
 
 func (f frozen) Persist(sink raft.SnapshotSink) error {
@@ -169,7 +169,7 @@ func (f frozen) Persist(sink raft.SnapshotSink) error {
 func (frozen) Release() {}
 
 // Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. A snapshot that can't be
-// decoded ends the process: raft would go on from an older one, and not notice what is missing between
+// decoded ends the process: raft would continue from an older one, and not notice what is missing between
 // that and the log.
 func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
@@ -177,7 +177,7 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
 	machine, err := fsm.RestoreWithVersions(snapshot, s.version)
 	if rules := (*fsm.VersionError)(nil); errors.As(err, &rules) {
-		s.fatal(err) // another version of this binary can go on here
+		s.fatal(err) // another version of this binary can continue here
 	}
 	if err != nil {
 		s.fatal(fmt.Errorf("raftnode: %w", store.Damaged("the newest snapshot", err.Error())))

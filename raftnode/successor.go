@@ -185,7 +185,7 @@ func (n *Node) stepAside(ctx context.Context, in *instance, to raft.Server) {
 }
 
 // noRoom says why nothing new may begin; nil = it may. What begins has to be renewed and ended, by entries that a
-// majority takes. So the voters that have room and answer must be one: entries then go on when the others take none
+// majority takes. So the voters that have room and answer must be one: entries then continue when the others take none
 // any more.
 func noRoom(all []voter) *string {
 	able, low := 0, false

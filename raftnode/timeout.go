@@ -23,7 +23,7 @@ import (
 //
 // raft takes another T/2 only when it is opened anew. So the leader asks one follower after the other to do that
 // (nodecall.go), each of which then announces its T, and hands over to one of them at last. Whoever leads begins with
-// the T that it runs with, and asks those that differ: nothing else is agreed upon, and whoever leads next goes on.
+// the T that it runs with, and asks those that differ: nothing else is agreed upon, and whoever leads next continues.
 // T is in each node's announcement, and on its disk.
 
 const (
@@ -206,7 +206,7 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 	n.stepAside(ctx, in, to)
 }
 
-// setTarget decides on the target, and tells whether it is another one.
+// setTarget decides on the target, and reports whether it is another one.
 func (n *Node) setTarget(in *instance, others []voter, announced map[string]fsm.MemberRecord, settled bool) bool {
 	now := time.Now()
 	fixed := n.cfg.Election

@@ -131,7 +131,7 @@ func (b *bubble) offices() int {
 	return int(b.leader(b.nodes...).Status().Term)
 }
 
-// A node whose disk hangs can't open raft anew, and one that is dead can't be asked: the others go on without them,
+// A node whose disk hangs can't open raft anew, and one that is dead can't be asked: the others continue without them,
 // and they follow when they can.
 func TestASickNodeKeepsNobodyFromAnotherTimeout(t *testing.T) {
 	for name, fault := range map[string]func(*bubble, *bubbleNode){

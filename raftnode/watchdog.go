@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A leader whose disk hangs stays leader for ever: its heartbeats run on other goroutines
+// A leader whose disk hangs stays leader forever: its heartbeats run on other goroutines
 // (hashicorp/raft#503, #666), and so does one whose main loop is stuck. Nobody else can depose it,
 // so it ends its own process. A follower's end would help nobody: it only says that it is not ready.
 const (
@@ -72,7 +72,7 @@ func (n *Node) watch() {
 }
 
 // awakeTracker is since when the process runs without a standstill. While it is stopped (SIGSTOP, a virtual
-// machine that is moved) nothing in it goes on, and that says nothing about its disk.
+// machine that is moved) nothing in it continues, and that says nothing about its disk.
 type awakeTracker struct{ looked, since time.Time }
 
 // observe is called at every tick. One that comes late by another tick was held up by a standstill.
@@ -83,7 +83,7 @@ func (a *awakeTracker) observe(now time.Time) {
 	a.looked = now
 }
 
-// awakeSince is how long what began at a moment has been going on in a process that ran.
+// awakeSince is how long what began at a moment has been continuing in a process that ran.
 func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 	if began.Before(a.since) {
 		began = a.since

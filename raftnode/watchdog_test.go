@@ -11,7 +11,7 @@ import (
 // settled is when a watchdog may end its process.
 const settled = stuckPause + time.Second
 
-// A leader whose disk hangs stays leader: its heartbeats go on. So it ends its own process, within
+// A leader whose disk hangs stays leader: its heartbeats continue. So it ends its own process, within
 // five seconds and a little, and another leads.
 func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 	inBubble(t, func(b *bubble) {
@@ -32,7 +32,7 @@ func TestALeaderWhoseDiskHangsMakesRoom(t *testing.T) {
 	})
 }
 
-// A process that stood still as a whole is no leader with a hanging disk: what was going on when it stopped is
+// A process that stood still as a whole is no leader with a hanging disk: what was continuing when it stopped is
 // given its time anew.
 func TestAStandstillIsNoHangingDisk(t *testing.T) {
 	inBubble(t, func(b *bubble) {

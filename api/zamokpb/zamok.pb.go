@@ -1006,7 +1006,7 @@ type Acquire struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	Items  []*Item                `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
-	// 0: be refused rather than wait. -1: wait for ever. Otherwise nanoseconds of cluster time.
+	// 0: be refused rather than wait. -1: wait forever. Otherwise nanoseconds of cluster time.
 	WaitFor int64 `protobuf:"varint,3,opt,name=wait_for,json=waitFor,proto3" json:"wait_for,omitempty"`
 	// If above 0, the grant ends after so many nanoseconds of cluster time, however alive its session is.
 	MaxHold int64 `protobuf:"varint,4,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`

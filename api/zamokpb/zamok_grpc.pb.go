@@ -115,7 +115,7 @@ type ZamokClient interface {
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// ListSessions lists sessions, in the order of their ids.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
-	// Check tells whether a grant is held now. A token above every one that was issued is INVALID. An answer of yes was true at an instant between call and
+	// Check reports whether a grant is held now. A token above every one that was issued is INVALID. An answer of yes was true at an instant between call and
 	// answer; it is no promise about the instant after.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
 	// Now reads the replicated clock. Of calls that do not overlap, a later one gets a greater stamp.
@@ -312,7 +312,7 @@ type ZamokServer interface {
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// ListSessions lists sessions, in the order of their ids.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
-	// Check tells whether a grant is held now. A token above every one that was issued is INVALID. An answer of yes was true at an instant between call and
+	// Check reports whether a grant is held now. A token above every one that was issued is INVALID. An answer of yes was true at an instant between call and
 	// answer; it is no promise about the instant after.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
 	// Now reads the replicated clock. Of calls that do not overlap, a later one gets a greater stamp.

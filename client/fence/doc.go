@@ -1,6 +1,6 @@
 // Package fence is the storage's side of a lock: it refuses whoever lost an exclusive lock unawares.
 //
-// A process that holds a lock can be paused for any time, lose the lock, and go on as if nothing had
+// A process that holds a lock can be paused for any time, lose the lock, and continue as if nothing had
 // happened. Nothing that it does itself can prevent that. But every exclusive grant of a lock has a token
 // greater than all before it, so a storage that remembers the highest token it saw can refuse a lower one.
 //
@@ -40,5 +40,5 @@
 //	F3  Permits are refused: several holders at once are what they are for, so no order can tell who is
 //	    right. Ask the cluster (client.Check).
 //	F4  A token above what the cluster has issued is refused, if the guard is told how to know: it would
-//	    close the resource to everybody else for ever. It comes from another cluster, or a mistake.
+//	    close the resource to everybody else forever. It comes from another cluster, or a mistake.
 package fence

@@ -7,7 +7,7 @@
 // that matters and which test catches it:
 //
 //	# mutation: the queue is served from its back
-//	# effect: whoever came first may wait for ever
+//	# effect: whoever came first may wait forever
 //	# killed by: ./fsm TestStories/each_waiter_in_finite_time
 //	--- a/fsm/grant.go
 //	+++ b/fsm/grant.go

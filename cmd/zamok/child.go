@@ -104,7 +104,7 @@ func (c *child) signal(s syscall.Signal) {
 	}
 }
 
-// groupAlive tells whether others of the command's group still run after it. To be called after done.
+// groupAlive reports whether others of the command's group still run after it. To be called after done.
 func (c *child) groupAlive() bool {
 	if !c.groupLeader {
 		return false
@@ -129,7 +129,7 @@ func forwardedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// isTermination tells whether a signal also means that we, who run the command, shall not begin again.
+// isTermination reports whether a signal also means that we, who run the command, shall not begin again.
 func isTermination(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT
 }

@@ -202,7 +202,7 @@ func (b *lockRunner) lossOnRelease(unlock error) error {
 	return nil
 }
 
-// timeLeft is for how long a command may go on. After an operator has taken the lock there is no
+// timeLeft is for how long a command may continue. After an operator has taken the lock there is no
 // deadline any more that something would begin at, so the command has its time to end in order.
 func (b *lockRunner) timeLeft(lock *client.Lock) time.Duration {
 	if errors.Is(lock.Err(), client.ErrRevoked) {

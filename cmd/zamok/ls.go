@@ -54,7 +54,7 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 	for after := v.after; more; {
 		page := pageSizeMax
 		if v.limit > 0 {
-			page = min(page, v.limit+1-len(locks)) // one more than is shown tells whether there is more
+			page = min(page, v.limit+1-len(locks)) // one more than is shown reports whether there is more
 		}
 		batch, at, err := c.List(ctx, prefix, after, page)
 		if err != nil {

@@ -103,7 +103,7 @@ func (l *lockLoad) record(start time.Time) {
 }
 
 // awaitOperations waits until so many more operations have succeeded. How fast that goes is the machine's affair, as long
-// as it goes on.
+// as it continues.
 func (l *lockLoad) awaitOperations(t *testing.T, n int64) {
 	t.Helper()
 	for now, goal := l.done.Load(), l.done.Load()+n; now < goal && len(l.errors()) == 0; now = l.done.Load() {

@@ -22,7 +22,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
-	exit           func(code int) // at once: for a node that can't go on
+	exit           func(code int) // at once: for a node that can't continue
 
 	output    string // text or json
 	logFormat string // text or json

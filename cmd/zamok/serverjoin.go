@@ -42,7 +42,7 @@ func (v *serverCommand) joinClusterID(ctx context.Context) (id string, err error
 
 // joinUntilVoter asks the cluster to take this node in until it has a vote. It returns an error when the
 // cluster refuses a newcomer for good. A joining that broke off, because the leader changed or this node
-// ended in its midst, goes on where it stood.
+// ended in its midst, continues where it stood.
 //
 // It asks this node, too, which passes that on to the leader: who was to be joined once may be gone.
 func (v *serverCommand) joinUntilVoter(ctx context.Context, node *api.Node) error {

@@ -35,7 +35,7 @@ func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
 	require.Empty(t, id)
 	require.Less(t, time.Since(began), joinTimeout/2, "it asked")
 
-	v.data = t.TempDir() // with nothing in it there is nobody to go on with
+	v.data = t.TempDir() // with nothing in it there is nobody to continue with
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err = v.joinClusterID(ctx)

@@ -84,7 +84,7 @@ func (l supervisor) supervise(c *child, t *terminal, signals <-chan os.Signal) (
 	}
 }
 
-// resume lets a stopped command go on, if the lock was not lost meanwhile: then the ladder is next.
+// resume lets a stopped command continue, if the lock was not lost meanwhile: then the ladder is next.
 func (l supervisor) resume(c *child, t *terminal) {
 	if l.timeLeft() > 0 {
 		t.resumeChild(c)

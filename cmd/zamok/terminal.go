@@ -39,7 +39,7 @@ func openTerminal() *terminal {
 	return t
 }
 
-// childLeadsGroup tells whether the command is to lead a process group: unless it is in the foreground as
+// childLeadsGroup reports whether the command is to lead a process group: unless it is in the foreground as
 // one of a pipeline, which is one group.
 func (t *terminal) childLeadsGroup() bool { return t.interactive || t.foregroundGroup() != t.ownPgrp }
 
@@ -117,7 +117,7 @@ func (t *terminal) childStopped(c *child, by syscall.Signal) {
 	_ = syscall.Kill(0, syscall.SIGTSTP) // ignored where no shell could wake us: that is what wake is for
 }
 
-// resumeChild lets a stopped command go on, in the foreground if that is where we are.
+// resumeChild lets a stopped command continue, in the foreground if that is where we are.
 func (t *terminal) resumeChild(c *child) {
 	t.giveToChild(c)
 	c.signal(syscall.SIGCONT)

@@ -86,7 +86,7 @@
 //	C11 Done is done, not done is not (ops, holds, events): a grant that was answered is in the log,
 //	    with its token; what was refused is not there, and not believed in; every release that was
 //	    answered is there, and every end of a session; nothing is granted that nobody asked for.
-//	C12 Nobody waits for ever (ops, a plan with drain): after the healing every call of the living
+//	C12 Nobody waits forever (ops, a plan with drain): after the healing every call of the living
 //	    comes back in time.
 //	C13 Reads show the state of their stamp (ops with index, complete audit).
 //	C14 The cluster's clock is never fast (ops with time, seen): it never falls, and between two

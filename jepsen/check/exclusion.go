@@ -51,7 +51,7 @@ func (v *historyIndex) appendUnexcused(all []holdSpan, p holdSpan) []holdSpan {
 		if s.to <= p.from || s.from >= p.to {
 			continue
 		}
-		// What lies before is asked again, against the other times; what lies behind goes on here.
+		// What lies before is asked again, against the other times; what lies behind continues here.
 		before := p
 		before.to = s.from
 		all = v.appendUnexcused(all, before)

@@ -165,7 +165,7 @@ type Session struct {
 	Client              string        `json:"client"`
 	TTL                 time.Duration `json:"ttl"`
 	ReleaseOnDisconnect bool          `json:"release_on_disconnect,omitempty"` // released on disconnect
-	Died                time.Duration `json:"died,omitempty"`                  // when it fell silent for ever, by kill or a long pause
+	Died                time.Duration `json:"died,omitempty"`                  // when it fell silent forever, by kill or a long pause
 }
 
 // Renewal is an answer that proves that its session was heard.

@@ -38,7 +38,7 @@ func (c *simClient) loseHold(b *Hold, reason string) {
 	c.next()
 }
 
-// useHold does something under the lock, then goes on or ends it.
+// useHold does something under the lock, then continues or ends it.
 func (c *simClient) useHold(b *Hold, t *request) {
 	s := c.service
 	s.after(s.randomDelay(5*time.Millisecond), func() {

@@ -52,7 +52,7 @@ func diskKinds() []faultKind {
 	}
 }
 
-// openDisks prepares disks that can fail. Where that can't be done the run goes on without, and says so.
+// openDisks prepares disks that can fail. Where that can't be done the run continues without, and says so.
 func (c *cluster) openDisks(ctx context.Context) error {
 	shelf, err := disk.Open(ctx, filepath.Join(c.dir, "data"))
 	if errors.Is(err, disk.ErrUnsupported) {
@@ -104,7 +104,7 @@ func (c *cluster) closeDisks() {
 	}
 }
 
-// onDisks does something to the disks of nodes, and tells whether that was possible.
+// onDisks does something to the disks of nodes, and reports whether that was possible.
 func (f *nemesis) onDisks(nodes []*node, do func(*disk.LossyDisk) error) bool {
 	f.disks.mu.Lock()
 	defer f.disks.mu.Unlock()

@@ -10,13 +10,13 @@
 // each with several clients of several goroutines, and so is the audit, which watches all locks. All of it
 // runs on loopback addresses that belong to this run, and needs no root. With -disks, as root and with
 // /dev/fuse, nodes have disks that hang, fail, fill up and lose what was not flushed; where that can't be had,
-// the run says so and goes on without. With -net netns, as root, the network is one of namespaces (package
+// the run says so and continues without. With -net netns, as root, the network is one of namespaces (package
 // netns): holes are then rules of a router, and what needs a proxy (delays, resets) is left out.
 //
 // Each run leaves a directory, made by package report: read its summary.md first, then timeline.html. The
 // nodes' data stays only if something was wrong. A run is not good either if it proves too little: too few
 // operations or faults, a kind of fault that never came, a last call without an answer, a gap in what the
-// audit saw. On a slow machine it goes on for longer (-at-most) until it proves enough. The seed repeats what was chosen; what the machine did in between is its own.
+// audit saw. On a slow machine it continues for longer (-at-most) until it proves enough. The seed repeats what was chosen; what the machine did in between is its own.
 //
 // # How it is built
 //

@@ -314,7 +314,7 @@ func (f *nemesis) transfer(t *injection) string {
 	return fmt.Sprintf("%d times", done)
 }
 
-// rollingRestart restarts every node in good order, one after the other.
+// rollingRestart restarts every node cleanly, one after the other.
 func (f *nemesis) rollingRestart(t *injection) string {
 	nodes := f.acquireAnyNodes(t, len(f.members()))
 	for _, n := range nodes {

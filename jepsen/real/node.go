@@ -39,7 +39,7 @@ const (
 	httpPort   = "5752"
 	// restartDelay is how long whoever supervises a node waits before it starts it again.
 	restartDelay = time.Second
-	// shutdownTimeout is how long a node may take to end in good order.
+	// shutdownTimeout is how long a node may take to end cleanly.
 	shutdownTimeout = 20 * time.Second
 )
 
@@ -110,7 +110,7 @@ func (n *node) kill() {
 	}
 }
 
-// terminate asks it to end in good order, and ends it if it doesn't. It tells whether it did.
+// terminate asks it to end cleanly, and ends it if it doesn't. It reports whether it did.
 func (n *node) terminate() bool {
 	p := n.keepDown()
 	if p == nil {

@@ -16,7 +16,7 @@ import (
 	"zamok/client"
 )
 
-// Faults that take long have a worker of their own, so that the others go on beside them.
+// Faults that take long have a worker of their own, so that the others continue beside them.
 
 const (
 	// trailingEntries is how many entries nodes keep in front of a snapshot: who is further behind needs it.
@@ -181,7 +181,7 @@ func (f *nemesis) wipeNode(t *injection) string {
 	return n.id
 }
 
-// allVoters tells whether every node has a vote, so that the others can do without one of them.
+// allVoters reports whether every node has a vote, so that the others can do without one of them.
 func (f *nemesis) allVoters(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

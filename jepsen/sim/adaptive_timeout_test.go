@@ -73,7 +73,7 @@ func TestHighLatencyClusterServes(t *testing.T) {
 	}
 }
 
-// Programs go on while nodes are moved far apart, and together again.
+// Programs continue while nodes are moved far apart, and together again.
 func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 	t.Parallel()
 	runServedWith(t, 3, true, func(w *servedCluster) {

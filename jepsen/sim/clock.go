@@ -19,7 +19,7 @@ type Clock struct {
 	mu        sync.Mutex // guards what follows
 	reads     int        // at one moment of virtual time
 	readsAt   time.Time
-	frozen    chan struct{} // closed when who looks may go on; nil = nobody has to wait
+	frozen    chan struct{} // closed when who looks may continue; nil = nobody has to wait
 	since     time.Time     // when it was frozen, or stopped
 	stoppedAt *clock.Instant
 	lag       clock.Span // how much it has lost for good
@@ -73,7 +73,7 @@ func (c *Clock) Freeze() {
 	}
 }
 
-// Thaw lets those go on, and returns how long it was frozen.
+// Thaw lets those continue, and returns how long it was frozen.
 func (c *Clock) Thaw() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *Clock) Stop() {
 	}
 }
 
-// ResumeBehind lets a clock that stands go on from there, behind by what it missed, which it returns.
+// ResumeBehind lets a clock that stands continue from there, behind by what it missed, which it returns.
 func (c *Clock) ResumeBehind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *Clock) ResumeBehind() time.Duration {
 	return time.Since(c.since)
 }
 
-// ResumeInTime lets a clock that stands go on as if it had never stood: that is how a program that was paused
+// ResumeInTime lets a clock that stands continue as if it had never stood: that is how a program that was paused
 // sees time. Who reads it must not serve anybody, since it jumps.
 func (c *Clock) ResumeInTime() {
 	c.mu.Lock()

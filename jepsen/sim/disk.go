@@ -31,7 +31,7 @@ type Disk struct {
 
 	mu                sync.Mutex    // guards what follows
 	random            *rand.Rand    // its own choices
-	gate              chan struct{} // closed when a stalled disk goes on; nil = it does not stall
+	gate              chan struct{} // closed when a stalled disk continues; nil = it does not stall
 	writeTimeMax      time.Duration // a write takes at most so long before it lands
 	snapshotWriteTime time.Duration // what each write into a snapshot takes
 	corruptRead       func(*raft.Log)
@@ -143,7 +143,7 @@ func (d *Disk) SetFree(bytes uint64) {
 	d.freeBytes = bytes
 }
 
-// repair puts a broken disk in order again, and tells whether it was broken.
+// repair puts a broken disk in order again, and reports whether it was broken.
 func (d *Disk) repair() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -48,7 +48,7 @@
 //
 // # Promises
 //
-//	J1  Time is virtual, and every wait has a deadline in it; a run that goes on beyond Config.Limit
+//	J1  Time is virtual, and every wait has a deadline in it; a run that continues beyond Config.Limit
 //	    panics with the trace and all stacks. So does one in which virtual time stands for three minutes of
 //	    real time, which no limit in virtual time would end.
 //	J2  Everything that the run itself chooses comes from one seed, printed on failure;

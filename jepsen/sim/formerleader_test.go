@@ -15,7 +15,7 @@ import (
 	"zamok/raftnode"
 )
 
-// attachedCalls is a client that goes on asking one node, whatever it says.
+// attachedCalls is a client that continues asking one node, whatever it says.
 type attachedCalls struct {
 	mu    sync.Mutex
 	calls []call

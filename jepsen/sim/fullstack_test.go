@@ -66,7 +66,7 @@ const fullStackDurationMin = 5 * time.Minute
 // driftMax is how far off a clock may be: two that are this far off are 5 % apart.
 const driftMax = 0.025
 
-// stopAll has all calls come back, sees that everything works, and ends in good order.
+// stopAll has all calls come back, sees that everything works, and ends cleanly.
 func (w *fullStack) stopAll() {
 	w.cancel()
 	if w.replacement.old != nil {

@@ -75,7 +75,7 @@ func (w *leakTest) transferTo(id string) {
 	})
 }
 
-// runRound has sessions come and go in every way: in good order, by their ttl and by an operator's hand; and with
+// runRound has sessions come and go in every way: cleanly, by their ttl and by an operator's hand; and with
 // them grants, waits that are granted, given up and refused, delays, watches; while the leader changes, a node
 // is restarted and connections break.
 func (w *leakTest) runRound() {
@@ -205,7 +205,7 @@ func runLeakTest(t *testing.T, calm bool) {
 		var seen []resourceCounts
 		for i := range warm + window + between + window {
 			if i == warm-1 {
-				runtime.MemProfileRate = 1 // what lives for ever is made in every round
+				runtime.MemProfileRate = 1 // what lives forever is made in every round
 			}
 			w.runRound()
 			if i >= warm && (i < warm+window || i >= warm+window+between) {

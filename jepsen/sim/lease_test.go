@@ -198,7 +198,7 @@ func TestStalledLeaderExpiresNoLease(t *testing.T) {
 	}
 }
 
-// holds tells whether a holder has its lock, after a fence.
+// holds reports whether a holder has its lock, after a fence.
 func (n *Node) holds(lock string, h *Holder) (held bool) {
 	n.sim.Helper()
 	n.MustPropose(nil)

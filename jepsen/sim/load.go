@@ -268,7 +268,7 @@ func (l *Load) shouldDie(c *Client) bool {
 }
 
 // goSilent lets a client fall silent. It is the hardest kind of silence: its network is gone, and it
-// goes on believing for as long as it may.
+// continues believing for as long as it may.
 func (l *Load) goSilent(c *Client, h *heldGrant) (alive bool) {
 	if h != nil {
 		h.belief.To = h.belief.From + max(0, c.holdTimeLeft(h.grant))

@@ -147,7 +147,7 @@ func TestTransferToUnreachableNode(t *testing.T) {
 		for _, to := range []string{leader.ID, "n9"} {
 			assert.ErrorContains(s, leader.Running().Transfer(s.Within(electionTimeMax), to), "nothing was changed")
 		}
-		// To one that is down: the leader goes on, with a raft of its own that is new.
+		// To one that is down: the leader continues, with a raft of its own that is new.
 		down := s.Others(leader)[0]
 		down.Kill()
 		assert.Error(s, leader.Running().Transfer(s.Within(electionTimeMax), down.ID))
@@ -159,7 +159,7 @@ func TestTransferToUnreachableNode(t *testing.T) {
 }
 
 // While raft hands the leadership over it refuses every entry at once. With something due, an epoch
-// that tried again at once would spin, for as long as that takes; in virtual time, for ever.
+// that tried again at once would spin, for as long as that takes; in virtual time, forever.
 func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{}, func(s *Sim) {

@@ -257,7 +257,7 @@ func (p *process) close() error {
 	return p.node.Close()
 }
 
-// Close ends the process in good order.
+// Close ends the process cleanly.
 func (n *Node) Close() {
 	n.mu.Lock()
 	p := n.process
@@ -310,7 +310,7 @@ func (n *Node) Running() *raftnode.Node {
 	return nil
 }
 
-// processEnded tells whether a process ran here and nothing of it is left.
+// processEnded reports whether a process ran here and nothing of it is left.
 func (n *Node) processEnded() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

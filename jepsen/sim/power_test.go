@@ -126,7 +126,7 @@ func stopLoadAndCheck(s *Sim, load *Load) {
 // losePowerDuringOp has the first of these nodes that begins such a write lose its power in the middle of it.
 func losePowerDuringOp(s *Sim, op diskOp, became writeOutcome, nodes ...*Node) *Node {
 	s.Helper()
-	const takes = 200 * time.Millisecond // for whoever goes on without waiting to get far
+	const takes = 200 * time.Millisecond // for whoever continues without waiting to get far
 	struck := make(chan *Node, len(nodes))
 	for _, n := range nodes {
 		n.Disk.forceOutcome(became)
@@ -205,7 +205,7 @@ func updateBolt(t *testing.T, path string, do func(*bbolt.Tx) error) {
 }
 
 // A node whose disk has no room for entries leads nobody; what it can't take was not done, and the others
-// go on. Below the mark it says so, and goes on too.
+// continue. Below the mark it says so, and continues too.
 func TestFullDiskAffectsOneNode(t *testing.T) {
 	t.Parallel()
 	Run(t, Config{Tune: withSmallLogs}, func(s *Sim) {

@@ -293,7 +293,7 @@ func clusterTimeStalls(entries []Effect) (all []check.Stall) {
 	return all
 }
 
-// commitDelayed tells whether an entry was committed later after the one before than entries leave.
+// commitDelayed reports whether an entry was committed later after the one before than entries leave.
 func commitDelayed(entries []Effect, i int) bool {
 	return i > 0 && entries[i].At-entries[i-1].At >= time.Second+commitTimeMax
 }

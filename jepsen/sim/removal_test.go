@@ -62,7 +62,7 @@ func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 }
 
 // The other follower dies when the removal has just been decided, which then can't be committed. The
-// removed one, which has all the data, goes on; when the leader is lost for good, it and the other one are a
+// removed one, which has all the data, continues; when the leader is lost for good, it and the other one are a
 // majority.
 func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 	t.Parallel()

@@ -104,7 +104,7 @@ func (c resourceCounts) addObjects() {
 // tinyObjectBytes, in bytes, is below what the runtime gives a place of its own.
 const tinyObjectBytes = 16
 
-// allocationSite is the place in this module that made something. Left out is what is kept, but not for ever: records
+// allocationSite is the place in this module that made something. Left out is what is kept, but not forever: records
 // of waiting goroutines, which the runtime collects; what package fsm encodes and decodes, as the latest entries
 // are in the log and its cache; and what events have, as the latest are in the ring of those who watch.
 func allocationSite(stack []uintptr) (site string, ours bool) {

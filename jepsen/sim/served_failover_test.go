@@ -11,7 +11,7 @@ import (
 	"zamok/client"
 )
 
-// A leader dies: who holds goes on holding, with its token; who waits keeps its place.
+// A leader dies: who holds continues holding, with its token; who waits keeps its place.
 func TestClientsSurviveLeaderCrash(t *testing.T) {
 	t.Parallel()
 	runServed(t, 3, func(w *servedCluster) {
@@ -88,7 +88,7 @@ func TestOutageBeyondTTLLosesLock(t *testing.T) {
 	})
 }
 
-// A client that is cut off believes no longer than the cluster does, and its call that waits goes on in a
+// A client that is cut off believes no longer than the cluster does, and its call that waits continues in a
 // new session when the old one is over.
 func TestPartitionedClientReportsLossFirst(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestSuspendedMachineLosesLocks(t *testing.T) {
 	})
 }
 
-// A push that comes when the maximum hold is over hands nothing over; the call goes on waiting.
+// A push that comes when the maximum hold is over hands nothing over; the call continues waiting.
 func TestLateGrantIsNotReturned(t *testing.T) {
 	t.Parallel()
 	runServed(t, 1, func(w *servedCluster) {

@@ -52,7 +52,7 @@ func runServedWith(t *testing.T, size int, measured bool, story func(*servedClus
 		}
 		defer func() {
 			for _, n := range w.servers {
-				w.cleanup(n.kill) // last of all: who closes in good order needs them
+				w.cleanup(n.kill) // last of all: who closes cleanly needs them
 			}
 		}()
 		w.start(w.servers...)

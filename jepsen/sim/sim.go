@@ -183,7 +183,7 @@ func (s *Sim) Await(d time.Duration, what string, holds func() bool) time.Durati
 	return time.Since(from)
 }
 
-// abortStuck gives the run up: some goroutine waits for ever, and this says which.
+// abortStuck gives the run up: some goroutine waits forever, and this says which.
 func (s *Sim) abortStuck() {
 	stacks := make([]byte, 4<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]

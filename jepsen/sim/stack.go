@@ -28,7 +28,7 @@ func (n *Network) NewStack(host string) *Stack {
 // Listen opens a port of this host.
 func (s *Stack) Listen(port string) (*Listener, error) { return s.network.listen(s, s.host+":"+port) }
 
-// Dial calls an address. It goes on until somebody answers, refuses, or ctx ends.
+// Dial calls an address. It continues until somebody answers, refuses, or ctx ends.
 func (s *Stack) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return s.network.dial(ctx, s, address)
 }

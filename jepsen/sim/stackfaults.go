@@ -218,13 +218,13 @@ func (w *fullStack) finishReplacement(ctx context.Context) bool {
 	return false
 }
 
-// isVoter tells whether the node runs and knows that it has a vote.
+// isVoter reports whether the node runs and knows that it has a vote.
 func (n *Node) isVoter() bool {
 	up := n.Running()
 	return up != nil && up.Voter()
 }
 
-// everStarted tells whether a process was ever started here.
+// everStarted reports whether a process was ever started here.
 func (n *Node) everStarted() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

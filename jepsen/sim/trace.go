@@ -68,7 +68,7 @@ func (t *Trace) String() string {
 	return b.String()
 }
 
-// Has tells whether a line of this author, if it is still known, has all these words in it.
+// Has reports whether a line of this author, if it is still known, has all these words in it.
 func (t *Trace) Has(who string, words ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +117,7 @@ func (h *traceHandler) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// isKept tells whether a message is one of the few that tell the story of a run.
+// isKept reports whether a message is one of the few that tell the story of a run.
 func isKept(message string) bool {
 	for _, words := range []string{"ALARM", "leading", "Installed remote snapshot", "two processes", "clone detected"} {
 		if strings.Contains(message, words) {

@@ -48,7 +48,7 @@ func TestNoWallClockReads(t *testing.T) {
 	assert.Equal(t, mayRead, found, "in %v", slices.Sorted(maps.Keys(found)))
 }
 
-// isTime tells whether an expression is package time, or a call of its Now, or a variable: anything but
+// isTime reports whether an expression is package time, or a call of its Now, or a variable: anything but
 // another package.
 func isTime(x ast.Expr) bool {
 	name, ok := x.(*ast.Ident)

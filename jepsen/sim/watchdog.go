@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// watchdogInterval is how often, in real time, it is looked whether virtual time goes on.
+	// watchdogInterval is how often, in real time, it is looked whether virtual time continues.
 	watchdogInterval = time.Second
 	// watchdogMissedMax is how many looks may find it where it was. Looks are counted, not time: a machine
 	// that was suspended makes none.
 	watchdogMissedMax = 180
-	// heartbeatInterval is how often, in virtual time, it is shown that time goes on: on a machine with much else to do
+	// heartbeatInterval is how often, in virtual time, it is shown that time continues: on a machine with much else to do
 	// and a slow disk a second of it can take a minute.
 	heartbeatInterval = 50 * time.Millisecond
 )
@@ -72,7 +72,7 @@ func (w *watchdog) diagnose() string {
 		time.Duration(w.missedMax)*w.pollInterval, s.Seed, s.Trace, stacks)
 }
 
-// startHeartbeat shows from within the bubble that time goes on there.
+// startHeartbeat shows from within the bubble that time continues there.
 func (w *watchdog) startHeartbeat(s *Sim) (end func()) {
 	w.sim.Store(s)
 	over, ended := make(chan struct{}), make(chan struct{})

@@ -113,7 +113,7 @@ func TestWipedNodeRejoins(t *testing.T) {
 		require.Len(s, voters(n1), 3)
 		requireAllHeld(s, n1, tokens)
 
-		// It votes and stores: with it and one of the others the cluster goes on.
+		// It votes and stores: with it and one of the others the cluster continues.
 		s.AwaitApplied(n1, fresh, 10*time.Second)
 		n1.Kill()
 		requireAllHeld(s, s.LeaderOtherThan(n1), tokens)
@@ -205,7 +205,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 	})
 }
 
-// A leader ends after each step of a replacement, and the next one goes on from there.
+// A leader ends after each step of a replacement, and the next one continues from there.
 func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"RemoveServer", "AddNonvoter", "AddVoter"} {

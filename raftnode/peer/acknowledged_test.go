@@ -10,7 +10,7 @@ import (
 )
 
 // A follower comes back, and its log ends below what it acknowledged to the leader that still leads: it gets
-// nothing more of that one, and that is said. One whose log is whole goes on, and so does the lossy one under
+// nothing more of that one, and that is said. One whose log is whole continues, and so does the lossy one under
 // the next leader, which has no acknowledgement of its.
 func TestAFollowerThatLostWhatItAcknowledgedIsShutOut(t *testing.T) {
 	for name, lost := range map[string]uint64{"whole": 0, "one entry": 1, "many entries": 10} {

@@ -130,7 +130,7 @@ func (f *founding) first(d *disk) []byte {
 
 // Three empty machines are started at any moments. Each asks until all have put the same list of
 // initial members on disk and then begins, or finds one that has. They are killed at any step and, in every
-// second run, one or two lose their disks between the steps. All end with the same first entry, and go on
+// second run, one or two lose their disks between the steps. All end with the same first entry, and continue
 // as one cluster; a machine whose disk was lost when another had begun is no part of it.
 func TestBootstrapByAskingEverybody(t *testing.T) {
 	seed := time.Now().UnixNano()

@@ -118,7 +118,7 @@ func alreadyStarted(mine Answer, replies []Reply) Decision {
 	return mergeMembers(mine, with.Answer)
 }
 
-// conflict tells whether two nodes that hold data belong to different clusters, as far as they know.
+// conflict reports whether two nodes that hold data belong to different clusters, as far as they know.
 func conflict(a, b Answer) bool {
 	if a.Cluster != (ClusterID{}) && b.Cluster != (ClusterID{}) {
 		return a.Cluster != b.Cluster

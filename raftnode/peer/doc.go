@@ -190,7 +190,7 @@
 // follower that acknowledged entries up to i, and later answers that its log ends below i, has lost
 // what it promised. From then on it gets no append and no heartbeat of that leader in that term, the
 // leader logs an alarm, and Config.Lost is called (acknowledged.go). The record is by incarnation: a
-// node that is replaced begins anew.
+// node that is replaced starts over.
 //
 // What this does not give: the leader knows only what was acknowledged to itself, in its term. A
 // follower that forgot while no leader stood, or before the leader changed, is sent what it lacks like

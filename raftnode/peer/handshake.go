@@ -160,7 +160,7 @@ func (n *Network) readHello(conn net.Conn) (*pendingConn, error) {
 
 // checkClone raises the alarm when a node that was just met has a clone. A run that is new here ends the
 // connections of those before it. If the node was restarted they are dead. If not, this is a copy, and
-// the original, which might have gone on over its old connections for ever, comes back and shows itself.
+// the original, which might have gone on over its old connections forever, comes back and shows itself.
 func (n *Network) checkClone(met identity, address string) {
 	fresh, twin := n.clones.observe(met.Server, met.generation)
 	if streams := n.openStreams(); fresh && streams != nil {

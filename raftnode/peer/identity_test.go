@@ -147,7 +147,7 @@ func TestJudge(t *testing.T) {
 }
 
 // While the first LeaderStart travels, some nodes know the cluster's id and some don't: initial members
-// must go on speaking, in every order in which they learn it.
+// must continue speaking, in every order in which they learn it.
 func TestClusterIDIsLearnedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()

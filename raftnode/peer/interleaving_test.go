@@ -78,7 +78,7 @@ func (f *foundry) step() {
 	case chance == 0:
 		f.note("%s crashes", n.Server)
 		f.crash(n)
-		n.joins = false // the next process begins anew, with its list
+		n.joins = false // the next process starts over, with its list
 	case chance == 1 && f.wipes > 0:
 		f.wipes--
 		f.note("%s is lost", n.Server)
@@ -179,7 +179,7 @@ func (f *foundry) fail(format string, args ...any) {
 	require.FailNow(f.t, fmt.Sprintf(format, args...))
 }
 
-// settle lets every node that is left go on without faults, in turns: all begin that are counted in,
+// settle lets every node that is left continue without faults, in turns: all begin that are counted in,
 // and the others are sent to those.
 func (f *foundry) settle() {
 	f.wipes = 0

@@ -139,7 +139,7 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 				n1 := w.start(d1)
 				time.Sleep(time.Minute)
 				// n1 has overwritten what it had acknowledged, or, where the new leader won a term that
-				// n1 had already led in, takes its own entries for the leader's and differs for ever.
+				// n1 had already led in, takes its own entries for the leader's and differs forever.
 				t.Logf("entries acknowledged: %d; there now: %d on n1, %d on n2", acknowledged,
 					n1.journal.count("acknowledged "), n2.journal.count("acknowledged "))
 				w.arrives(n2, "after ", 1)

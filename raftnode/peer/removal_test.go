@@ -122,7 +122,7 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 }
 
 // n3 is removed while n2 is cut off, so the removal is written and can't be committed; then n1 goes
-// down. n2, which has never heard of it, and n3 are a majority of the members that are, and go on.
+// down. n2, which has never heard of it, and n3 are a majority of the members that are, and continue.
 func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)

@@ -96,7 +96,7 @@ func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	})
 }
 
-// admit tells whether Raft may be given a request, and answers one that it may not.
+// admit reports whether Raft may be given a request, and answers one that it may not.
 func (t *Transport) admit(request raft.RPC) bool {
 	n := t.streams.network
 	kind, fault := n.requestFault(request.Command)
@@ -171,7 +171,7 @@ func (n *Network) termsFault(term, logTerm uint64) string {
 }
 
 // entriesFault looks at the log that an append carries: one entry right behind the other, of terms up to the
-// leader's. Raft would store an entry of any index, and go on behind it.
+// leader's. Raft would store an entry of any index, and continue behind it.
 func entriesFault(r *raft.AppendEntriesRequest) string {
 	if r.PrevLogTerm > r.Term {
 		return fmt.Sprintf("the entry before its first is of term %d, later than its own, %d", r.PrevLogTerm, r.Term)
@@ -189,7 +189,7 @@ func entriesFault(r *raft.AppendEntriesRequest) string {
 	return ""
 }
 
-// ofUnknownType tells whether Raft could not apply an entry; its process would end at each start.
+// ofUnknownType reports whether Raft could not apply an entry; its process would end at each start.
 func ofUnknownType(entry *raft.Log) bool { return entry != nil && entry.Type > raft.LogConfiguration }
 
 // excerptBytesMax is how much is logged of what a sender calls itself.

@@ -199,7 +199,7 @@ func TestATermThatIsNotTooFarAheadPasses(t *testing.T) {
 	}
 }
 
-// A peer in n3's place answers everything with the last term that there is. Its two companions go on
+// A peer in n3's place answers everything with the last term that there is. Its two companions continue
 // without it, elections and restarts included.
 func TestAnAnswerThatLeapsIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -296,7 +296,7 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// A peer that goes on sending is named in the log at a limited rate, and holds up nobody.
+// A peer that continues sending is named in the log at a limited rate, and holds up nobody.
 func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)

@@ -55,7 +55,7 @@ type throttle struct {
 
 func entryBytes(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverhead }
 
-// cut shortens a request. Raft goes on from what was sent: it looks at the entries again after the call.
+// cut shortens a request. Raft continues from what was sent: it looks at the entries again after the call.
 func (p *throttle) cut(args *raft.AppendEntriesRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

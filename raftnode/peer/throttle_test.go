@@ -177,7 +177,7 @@ func TestPaceFollowsTheLine(t *testing.T) {
 }
 
 // A server refuses entries that fit its log, since its disk is full. To raft none were sent, so that it neither goes back
-// in its log nor waits longer each time; it reads them again, and they are sent a while later. Heartbeats go on.
+// in its log nor waits longer each time; it reads them again, and they are sent a while later. Heartbeats continue.
 func TestRefusedEntriesAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, false)

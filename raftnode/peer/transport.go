@@ -99,7 +99,7 @@ func (n *Network) openStreams() *streams {
 }
 
 // Close ends every connection of Raft, both ways, and waits for the goroutines that serve the
-// accepted ones. The Network stays open and goes on answering what this node holds.
+// accepted ones. The Network stays open and continues answering what this node holds.
 func (t *Transport) Close() error {
 	err := t.NetworkTransport.Close()
 	t.refusing.Wait()
@@ -131,7 +131,7 @@ func (t *Transport) retryDead(ask func() error) (err error) {
 	return err
 }
 
-// isDead tells whether a connection turned out to have ended before it was used.
+// isDead reports whether a connection turned out to have ended before it was used.
 func isDead(err error) bool {
 	for _, sign := range []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {
 		if errors.Is(err, sign) {
@@ -172,10 +172,10 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	return err
 }
 
-// rejectedEntries tells whether a follower refused entries that fit its log, since its disk is full or they were changed on
+// rejectedEntries reports whether a follower refused entries that fit its log, since its disk is full or they were changed on
 // their way. Raft says of a log that does not fit, and of nothing else, that the next try needs no pause. It would go
 // back in the leader's log for either, and send a snapshot in the end, though the follower lacks nothing before them.
-// And it would wait longer with each refusal, though a cluster of which only the leader has room should go on soon after
+// And it would wait longer with each refusal, though a cluster of which only the leader has room should continue soon after
 // there is some.
 func rejectedEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
 	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
@@ -196,7 +196,7 @@ func (t *Transport) Removing(id raft.ServerID) {
 	t.removing[id] = true
 }
 
-// keepRemoval cuts a request short before the removal of the server that it is for. Raft goes on
+// keepRemoval cuts a request short before the removal of the server that it is for. Raft continues
 // from what was sent: it looks at the entries again after the call.
 func (t *Transport) keepRemoval(to raft.ServerID, args *raft.AppendEntriesRequest) {
 	t.mu.Lock()

@@ -14,7 +14,7 @@ import (
 )
 
 // A frame is "zamok", a version byte, the length of the body in two bytes, and the body, whose
-// first byte is its kind. This preamble and the refusal are the same in every version for ever, so
+// first byte is its kind. This preamble and the refusal are the same in every version forever, so
 // that nodes of different releases can at least tell each other why they don't speak. The version
 // covers the rest. Numbers are big-endian, strings have their length before them, nothing is
 // optional, and a body must be used up to its last byte: one meaning, one encoding.

@@ -105,7 +105,7 @@ func TestAPanicAtTheStartIsDamage(t *testing.T) {
 	require.ErrorContains(t, err, "never do so while this directory holds the only copy")
 }
 
-// bbolt goes on with the older of its two meta pages when the newer one is damaged, and the last vote is lost. So
+// bbolt continues with the older of its two meta pages when the newer one is damaged, and the last vote is lost. So
 // either one that is damaged is damage.
 func TestEitherMetaPageIsNeeded(t *testing.T) {
 	cfg := Config{NodeID: "n1", Dir: t.TempDir(), Fatal: func(error) {}}
@@ -168,7 +168,7 @@ func TestWhatBoltWritesIsWhole(t *testing.T) {
 }
 
 // A bit that flips in a segment and matters is damage, with few exceptions in the last write: a frame whose
-// length has changed may seem to go on where nothing was written.
+// length has changed may seem to continue where nothing was written.
 func TestAFlippedBitInASegmentIsDamage(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -212,7 +212,7 @@ func TestAFlippedBitInASegmentIsDamage(t *testing.T) {
 	require.Less(t, missed*20, end-begins)
 }
 
-// A write that was torn is not called damaged, whichever of its sectors are missing: the log goes on
+// A write that was torn is not called damaged, whichever of its sectors are missing: the log continues
 // before it.
 func TestATornWriteIsNotDamage(t *testing.T) {
 	t.Parallel()

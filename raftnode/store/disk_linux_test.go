@@ -108,7 +108,7 @@ func fillInside(t *testing.T, kind LogKind) {
 }
 
 // A small disk, filled by the log itself: entries are refused while there is
-// still a floor, everything else goes on, and a deletion makes room for entries
+// still a floor, everything else continues, and a deletion makes room for entries
 // again though the file does not shrink (S5). Nothing ever ends the process.
 func TestSmallDiskIsNeverFilled(t *testing.T) {
 	t.Parallel()

@@ -47,7 +47,7 @@
 //
 // S5. A disk that is full refuses new entries before anything is touched, with
 // ErrDiskFull, and then nothing of the batch took effect. Only entries are
-// refused. Votes, terms and deletions go on: raft panics when it can't keep its
+// refused. Votes, terms and deletions continue: raft panics when it can't keep its
 // term, and deleting is the cure. They live on the floor (Config.Floor), and
 // the vote's file is allocated in advance.
 //
@@ -72,13 +72,13 @@
 // S9. A marker without a log refuses to start (ErrLost). A log without a marker
 // is a bootstrap that was cut short: State is Unmarked, and Mark completes it.
 //
-// S10. A failed snapshot leaves nothing behind for ever: its folder goes and
+// S10. A failed snapshot leaves nothing behind forever: its folder goes and
 // its blocks are given back at once, its descriptor at the next collection of
 // Go's heap. Folders left by a crash go at the next Open.
 //
 // S11. A process may end between any two steps of changing a segment, and the log
-// goes on at the next start. By itself raft-wal refuses every write after some of
-// them (unseal), goes on with a segment that is too short, and leaves the rest of a torn
+// continues at the next start. By itself raft-wal refuses every write after some of
+// them (unseal), continues with a segment that is too short, and leaves the rest of a torn
 // write behind the next one, where both look like damage later (inspectTail).
 //
 // S12. What is read is what was written, or the node ends. Every entry carries a
@@ -143,7 +143,7 @@
 // the node announces it, and a snapshot is made while there is still room for
 // it. If it leads, it hands over to a node above the mark; if the voters above it
 // are no majority, the leader turns away new sessions and acquisitions, while
-// renewals and releases go on.
+// renewals and releases continue.
 //
 // # Fatal
 //

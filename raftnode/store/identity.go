@@ -116,7 +116,7 @@ func signed(object []byte) []byte {
 	return append(body[:len(body):len(body)], checksumOf(body)...)
 }
 
-// unsigned takes the checksum off, and tells whether it fits.
+// unsigned takes the checksum off, and reports whether it fits.
 func unsigned(text []byte) (object []byte, fits bool) {
 	end := len(text) - len(checksumOf(nil))
 	if end < 0 || !bytes.Equal(text[end:], checksumOf(text[:end])) {

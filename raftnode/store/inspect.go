@@ -124,7 +124,7 @@ func inspectTerms(m *medium, logTerm uint64) (term uint64, err error) {
 }
 
 // inspectSnapshots looks for the newest snapshot that can be read, and refuses one that can't unless
-// the log has everything that came after the one before it, up to the same last entry: raft would go on from
+// the log has everything that came after the one before it, up to the same last entry: raft would continue from
 // the older one, and not notice what is missing between that and the log.
 func inspectSnapshots(m *medium) error {
 	first, last, err := bounds(m.logs)
@@ -160,7 +160,7 @@ func inspectSnapshots(m *medium) error {
 	return nil
 }
 
-// hasEntry tells whether a log has the last entry of a snapshot: one that has another was to be deleted.
+// hasEntry reports whether a log has the last entry of a snapshot: one that has another was to be deleted.
 func hasEntry(log raft.LogStore, snapshot snapshotName) bool {
 	var entry raft.Log
 	return readEntry(log, snapshot.index, &entry) == nil && entry.Term == snapshot.term

@@ -82,7 +82,7 @@ type writtenLog struct {
 	pendingDelete atomic.Bool
 	// conflicted: entries at the end of the log went, or are put off, since they conflict with the leader's, and nothing was
 	// appended since. Raft believes in them until the leader's own are in their place: with those refused it would apply
-	// entries that are not there, or refuse the leader's for ever. So what comes next is not refused for want of room, and
+	// entries that are not there, or refuse the leader's forever. So what comes next is not refused for want of room, and
 	// if it can't be what was proposed the process ends.
 	conflicted atomic.Bool
 }
@@ -94,7 +94,7 @@ const inSnapshot = raft.LogType(0xff)
 // that is gone from one that is missing inside the log, which is as damaged as one that was changed.
 //
 // A log may begin right behind the newest snapshot. Of the entry in front of it the term is known then, and raft
-// needs it to go on behind it: otherwise a leader that has another first entry could only send its snapshot again,
+// needs it to continue behind it: otherwise a leader that has another first entry could only send its snapshot again,
 // without an end. Raft asks for the term alone, unless the log is deleted up to here just as a leader reads it: package
 // peer sends no such entry, and takes none. If the log is empty raft mostly knows it by itself, but it forgets the leader's snapshot for one of
 // its own that it finishes later.
@@ -164,11 +164,11 @@ func (l *writtenLog) deletePending(index uint64) error {
 // been acknowledged, and there is no gap. (Entries that conflict with the
 // leader's are never within a snapshot, so they are not spared by this.)
 // Of a log that begins right behind the snapshot raft asks the same for either reason: it goes when others
-// are appended in its place, which they are at once, and stays if what comes next goes on behind its end.
+// are appended in its place, which they are at once, and stays if what comes next continues behind its end.
 //
 // A log that has another entry where the snapshot ends is of a leader that came to
 // nothing. Raft would still take its last entry for this node's, also when the log is
-// gone, and refuse the entries behind the snapshot for ever. So the process ends, and
+// gone, and refuse the entries behind the snapshot forever. So the process ends, and
 // the log goes at the next start. It ends as well if the log that stays has a later list
 // of nodes than the snapshot, since raft has taken the snapshot's.
 func (l *writtenLog) DeleteRange(first, last uint64) error {
@@ -185,7 +185,7 @@ func (l *writtenLog) DeleteRange(first, last uint64) error {
 	return err
 }
 
-// classifyDelete tells whether a range stays that Raft wants to be deleted, and if not, whether it conflicts with the leader's.
+// classifyDelete reports whether a range stays that Raft wants to be deleted, and if not, whether it conflicts with the leader's.
 func (l *writtenLog) classifyDelete(first, last uint64) (stays, conflict bool, err error) {
 	begin, end, err := bounds(l)
 	if err != nil || first > begin || last < end {

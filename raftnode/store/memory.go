@@ -55,7 +55,7 @@ func (m *Memory) open(node string) (medium, error) {
 }
 
 // Copy is what a power failure at this moment would leave: all that was written, and nothing of a
-// snapshot that is not complete. It belongs to no Store, and the Memory goes on without it. No write
+// snapshot that is not complete. It belongs to no Store, and the Memory continues without it. No write
 // may be under way, or the copy has it in one of its parts and not in another.
 func (m *Memory) Copy() (*Memory, error) {
 	m.mu.Lock()

@@ -12,7 +12,7 @@ import (
 )
 
 // A full disk, as the seam plays it: entries are refused before anything is
-// touched, and only they (S5). The process goes on.
+// touched, and only they (S5). The process continues.
 func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 	free := uint64(1000)
 	var touched int
@@ -138,7 +138,7 @@ func TestRoomInsideTheLogCounts(t *testing.T) {
 }
 
 // A caller of raft learns from its future that the disk was full, and that its
-// entry is nowhere; with room again the same node goes on.
+// entry is nowhere; with room again the same node continues.
 func TestRaftTellsOfAFullDisk(t *testing.T) {
 	const room = 1 << 40
 	var free atomic.Uint64

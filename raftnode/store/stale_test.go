@@ -50,7 +50,7 @@ func TestALogThatContradictsTheLeadersSnapshotGoes(t *testing.T) {
 }
 
 // A leader that did not hear that its snapshot was installed sends it again, and this node has acknowledged what lies
-// behind it meanwhile. None of that goes, and the leader can go on behind the snapshot, also with entries of
+// behind it meanwhile. None of that goes, and the leader can continue behind the snapshot, also with entries of
 // another term. Raft deletes the same range to make room for those, and because of a snapshot.
 func TestASnapshotThatComesAgainCostsNoEntry(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
@@ -216,7 +216,7 @@ func TestALongDeletionLetsAnotherPass(t *testing.T) {
 	})
 }
 
-// The deletion of such a log ends after each of its steps; it goes on at the next start.
+// The deletion of such a log ends after each of its steps; it continues at the next start.
 func TestADroppedLogGoesAtTheStart(t *testing.T) {
 	for steps := range 4 {
 		memory := new(Memory)

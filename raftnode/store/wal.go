@@ -35,7 +35,7 @@ const (
 
 // openWAL opens the segments in folder.
 //
-// The folder has a lock of its own, for which raft-wal would wait for ever. It is
+// The folder has a lock of its own, for which raft-wal would wait forever. It is
 // never waited for, because who opens the folder holds the lock of the votes.
 func openWAL(cfg Config, folder string, fresh bool) (*diskLog, error) {
 	if cfg.ReservedSpace < ReservedSegments*SegmentBytes {
@@ -201,7 +201,7 @@ func (t *segmentTable) SetStable(key, _ []byte) error {
 // Close implements types.MetaStore.
 func (t *segmentTable) Close() error { return t.db.Close() }
 
-// truncatingLog has no entry that was deleted: raft-wal itself goes on to find those
+// truncatingLog has no entry that was deleted: raft-wal itself continues to find those
 // in front of its first index until their segment goes, or the process ends. And
 // it keeps the table up to date about what has been written.
 type truncatingLog struct {
@@ -267,7 +267,7 @@ func (f truncatingLog) GetLog(index uint64, entry *raft.Log) error {
 // raft-wal fills a segment, seals it inside the write that fills it, and notes
 // in its table only afterwards that this was the last write to it. When the
 // process ends between the two, raft-wal finds a sealed segment at the next
-// start, and refuses every write for ever. So whatever such a segment holds is
+// start, and refuses every write forever. So whatever such a segment holds is
 // written once more, into a new one with room to spare, and the table changes
 // from the one to the other in one transaction. The old file is deleted by
 // raft-wal, as every file that is not in its table.

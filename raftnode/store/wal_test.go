@@ -58,7 +58,7 @@ func endBetween(t *testing.T, dir string, first uint64) (last uint64) {
 	}
 }
 
-// A process that ends while a segment is being changed leaves a log that goes on
+// A process that ends while a segment is being changed leaves a log that continues
 // (unseal), whole, and with what was deleted before still deleted.
 func TestAFullSegmentThatWasNotNotedIsWrittenOn(t *testing.T) {
 	cfg := Config{Dir: t.TempDir(), Log: WAL}
@@ -96,7 +96,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// Without unseal: the log is refused for ever.
+// Without unseal: the log is refused forever.
 func TestRaftWALAloneNeverWritesAgain(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, open(t, Config{Dir: dir, Log: WAL}).Close())
@@ -113,7 +113,7 @@ func TestRaftWALAloneNeverWritesAgain(t *testing.T) {
 }
 
 // What was begun to be written and not flushed when the power went is not there,
-// and the log goes on before it; also when the piece that is torn filled a
+// and the log continues before it; also when the piece that is torn filled a
 // segment.
 func TestATornTailIsCutOff(t *testing.T) {
 	for _, full := range []bool{false, true} {

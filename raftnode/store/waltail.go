@@ -55,7 +55,7 @@ func inspectTail(folder string, table *segmentTable) error {
 		if len(text) == int(last.SizeLimit) && allZero(text) {
 			return nil
 		}
-		// The process before ended while it made this file, or in the first write to it: raft-wal would go on with
+		// The process before ended while it made this file, or in the first write to it: raft-wal would continue with
 		// one that is too short.
 		return os.Remove(path)
 	}

@@ -10,7 +10,7 @@ import (
 
 // TestConcurrentReadsOfClones is for the race detector: clones,
 // and clones of clones, are read on goroutines of their own while the tree they
-// came from goes on being changed in every way. Each must keep what it had.
+// came from continues being changed in every way. Each must keep what it had.
 func TestConcurrentReadsOfClones(t *testing.T) {
 	rounds, size := 20, 5000
 	if testing.Short() {

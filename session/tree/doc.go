@@ -10,7 +10,7 @@
 //
 // A snapshot must not stop the world either. Clone takes the same few
 // nanoseconds for ten records as for ten million, and its result is a tree of its
-// own: one goroutine writes it to disk while the machine goes on changing the
+// own: one goroutine writes it to disk while the machine continues changing the
 // original.
 //
 // # How it works
@@ -102,5 +102,5 @@
 // chosen over 16, with which steady change makes three times as many splits, and
 // over 8, with which it leaves a fifth more leaves. A free list of nodes has
 // nothing to gain: a deletion and an insertion allocate 15 bytes on average, and
-// a node could go on the list only when no clone can reach it.
+// a node could continue the list only when no clone can reach it.
 package tree

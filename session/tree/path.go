@@ -11,7 +11,7 @@ type step[K, V any] struct {
 // no pointer to their parent, for a shared node can have several.
 type path[K, V any] [maxDepth]step[K, V]
 
-// find fills p with the way to key and tells whether it is there. It changes
+// find fills p with the way to key and reports whether it is there. It changes
 // nothing: what is absent should cost no copy.
 func (t *Tree[K, V]) find(key K, p *path[K, V]) (found bool) {
 	n, d := t.root, 0
@@ -77,7 +77,7 @@ func (t *Tree[K, V]) makeRoom(p *path[K, V]) *step[K, V] {
 	return &p[t.depth-1]
 }
 
-// appendsAtEnd tells whether the path leads past the last key.
+// appendsAtEnd reports whether the path leads past the last key.
 func (t *Tree[K, V]) appendsAtEnd(p *path[K, V]) bool {
 	for _, s := range p[:t.depth-1] {
 		if s.at < s.node.count-1 {

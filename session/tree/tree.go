@@ -15,7 +15,7 @@ package tree
 //     entry. An inner node always has at least two.
 //  5. The entries of all leaves add up to length.
 //  6. The parent of a node that this tree owns is owned by this tree too. So
-//     one look at a leaf's owner tells whether the whole path may be changed.
+//     one look at a leaf's owner reports whether the whole path may be changed.
 type Tree[K, V any] struct {
 	compare func(a, b K) int
 	owner   *owner // in the nodes that no other tree can reach; Clone replaces it

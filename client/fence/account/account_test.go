@@ -80,7 +80,7 @@ func TestTwoCashMachines(t *testing.T) {
 }
 
 // A machine looks, and is stopped: it does not run, so it can't know that an operator gave its lock to
-// another. When it goes on, the account refuses it.
+// another. When it continues, the account refuses it.
 func TestALateWriterIsRefused(t *testing.T) {
 	db, operator, dial := bed(t)
 	ctx := t.Context()

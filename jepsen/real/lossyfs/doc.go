@@ -37,7 +37,7 @@
 // those pages are lost in the next crash all the same, unless they were written once more in between.
 //
 // L4. From the crash on every operation fails with EIO, also those that hung, until `up`. Who still has
-// a file of the former life open gets EIO for ever: no process survives the crash of its machine.
+// a file of the former life open gets EIO forever: no process survives the crash of its machine.
 //
 // What counts as flushed is this program's own knowledge: the folder behind it is never flushed, and a
 // real power failure is not what it is for.

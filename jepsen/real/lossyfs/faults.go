@@ -24,7 +24,7 @@ type faults struct {
 	crashed chan struct{} // closed by the crash
 
 	mu       sync.Mutex
-	gate     chan struct{} // closed when a stalled disk goes on; nil: it does not stall
+	gate     chan struct{} // closed when a stalled disk continues; nil: it does not stall
 	delay    [ops]time.Duration
 	fail     [ops]int
 	full     bool

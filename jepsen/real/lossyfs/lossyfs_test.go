@@ -219,7 +219,7 @@ func TestFullDisk(t *testing.T) {
 	require.NotZero(t, st.Bavail)
 }
 
-// What hangs lands when the disk goes on; reads do not hang. A crash ends what hangs without effect.
+// What hangs lands when the disk continues; reads do not hang. A crash ends what hangs without effect.
 func TestStall(t *testing.T) {
 	t.Parallel()
 	l := mountForTest(t)

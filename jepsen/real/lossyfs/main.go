@@ -42,7 +42,7 @@ func run(backing, mount, name string, commands io.Reader, answers io.Writer) err
 		answer(answers, said, err)
 	}
 	if !m.disk.crashed {
-		close(m.disk.faults.crashed) // or whoever hangs would hang for ever
+		close(m.disk.faults.crashed) // or whoever hangs would hang forever
 	}
 	return errors.Join(lines.Err(), m.unmount())
 }

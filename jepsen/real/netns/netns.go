@@ -207,7 +207,7 @@ func (n *Network) Heal() (err error) {
 	return err
 }
 
-// Close removes the namespaces. Processes in them go on, each in a network that nobody else reaches.
+// Close removes the namespaces. Processes in them continue, each in a network that nobody else reaches.
 func (n *Network) Close() (err error) {
 	for _, name := range append([]string{router}, n.names...) {
 		if _, gone := os.Stat(n.Path(name)); gone == nil {

@@ -114,7 +114,7 @@ func allocationSite(stack []uintptr) (site string, ours bool) {
 		switch {
 		case f.Function == "runtime.acquireSudog",
 			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.HasSuffix(f.File, "/fsm/encoding.go"),
-			slices.Contains([]string{"zamok/fsm.(*ticket).take", "zamok/fsm.(*Machine).downgrade", "zamok/fsm.(*Machine).refuse"}, f.Function):
+			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Machine).downgrade", "zamok/fsm.(*Machine).refuseTicket"}, f.Function):
 			return "", false
 		}
 		if strings.HasPrefix(f.Function, "zamok/") {

@@ -56,11 +56,11 @@
 // By what the two ends know, in either direction (ids, initial members: these are compared; -: nothing is,
 // beside the server that is meant):
 //
-//	                 nothing   initial members  id       id and initial members
-//	nothing          refused   refused   refused  refused
-//	initial members         refused   initial members  -        initial members
-//	id               refused   -         ids      ids
-//	id and initial members  refused   initial members  ids      ids
+//	                  nothing   initial   id        id and initial
+//	nothing           refused   refused   refused   refused
+//	initial members   refused   initial   -         initial
+//	id                refused   -         ids       ids
+//	id and initial    refused   initial   ids       ids
 //
 // An initial member has the initial members on disk before it begins, and learns the id when it applies the first
 // LeaderStart. While that entry travels, initial members that know the id and initial members that do not agree by
@@ -80,7 +80,7 @@
 // ([Network.AskAll]) again and again, and decides after each round ([Decide]):
 //
 //	all nodes of the list answered, empty, with this list:
-//	  the initial members on this disk are not those that answered    Agree: put them on disk
+//	  those on this disk are not those that answered           Agree: put them on disk
 //	  they are, and all others have the same on disk           Bootstrap: write the first entry
 //	  otherwise                                                Wait, ask again
 //	a node of the list holds data, its initial members include this server:

@@ -8,7 +8,7 @@
 //
 //	# mutation: the queue is served from its back
 //	# effect: whoever came first may wait forever
-//	# killed by: ./fsm TestStories/each_waiter_in_finite_time
+//	# killed by: ./fsm TestStories/every_waiter_is_granted
 //	--- a/fsm/grant.go
 //	+++ b/fsm/grant.go
 //	@@ -41,7 +41,7 @@ …

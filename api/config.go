@@ -55,7 +55,7 @@ type NodeConfig struct {
 	// Dial connects to other nodes: to their peer ports, and to the leader's client port where calls
 	// are relayed. Nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// HTTP is where /metrics, /healthz and /readyz are served, to whoever reaches it. Empty: nowhere.
+	// HTTP is where /metrics, /healthz and /readyz are served, without authentication. Empty: nowhere.
 	HTTP string
 	// Profile adds /debug/pprof there. Profiles tell about the process, and cost it time.
 	Profile bool

@@ -85,7 +85,7 @@ type watch struct {
 	skipped int      // events of other prefixes since it was told anything
 	passed  int      // their bytes
 	failed  *failure // why it can't continue
-	isCut   bool     // guarded by ring.mu
+	isCut   bool     // guarded by history.mu
 }
 
 func newHistory() *history { return &history{first: 1, watches: make(map[*watch]struct{})} }

@@ -29,8 +29,8 @@ type hub struct {
 
 	lazyWake, positionWake chan struct{} // capacity 1
 
-	// mu guards what follows, and every send queue. It is taken under the machine's lock, so whoever has
-	// it never reads the machine.
+	// mu guards what follows, and every send queue. It is taken under the machine's lock, so its holder
+	// never reads the machine.
 	mu          sync.Mutex
 	leading     bool // there is an epoch here
 	attached    map[session.ID]*sendQueue

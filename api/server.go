@@ -136,7 +136,7 @@ func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 	})
 }
 
-// announceStop makes whoever waits for something here end.
+// announceStop ends every wait in this server.
 func (s *Server) announceStop() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
 // stop ends every call: those that can, by themselves, the rest after stopWait.

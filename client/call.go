@@ -14,7 +14,7 @@ const (
 	patienceMax = 5 * time.Second
 )
 
-// call makes a unary call at the leader, whoever that is, until it is answered, definitely refused, or the
+// call makes a unary call at the current leader until it is answered, definitely refused, or the
 // time is over. It must be harmless if it happens twice.
 func (c *Client) call(ctx context.Context, rpc unary) error {
 	return c.within(ctx, c.cfg.RequestTimeout, patienceMin, Unknown, rpc)

@@ -122,7 +122,7 @@ func (n *nodes) own() (cluster, learnt string) {
 }
 
 // pin makes sure that it is known which cluster this client belongs to, before anything is asked of a node. Its
-// results are those of round.
+// results are those of askInTurn.
 func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
 	if own, _ := n.own(); own != "" {
 		return nil, false

@@ -9,7 +9,7 @@
 //		return err // nothing is held
 //	}
 //	defer lock.Unlock(ctx)
-//	// Storage that remembers the highest token it saw refuses whoever lost the lock unawares.
+//	// Storage that remembers the highest token it saw rejects a process that lost the lock without noticing.
 //	db.ExecContext(ctx, `UPDATE account SET amount = amount - 150, fence = ? WHERE id = 200 AND fence <= ?`,
 //		lock.Token(), lock.Token())
 //
@@ -19,14 +19,14 @@
 // is its turn. A wait is one request; nobody polls, nobody overtakes. [Client.TryLock] is for what must
 // be done by one: it does not wait, and of several at a free lock exactly one wins. [Client.LockAll]
 // takes several locks at once, all or none, and can't deadlock with others of its kind. [Client.Do] runs
-// a function under a lock. [Shared] is for readers, [Permits] lets n in at a time.
+// a function under a lock. [Shared] is for readers, [Permits] admits n at a time.
 //
 // # What a lock is
 //
 // A client has one session with the cluster, a lease that it renews with one message for all of its
 // locks, every third of [Config.TTL]. The session is opened by the first lock. Each successful call
 // gives a handle of its own, [Lock]: two goroutines that ask for the same name exclude each other, and one
-// that asks twice waits for itself. Locks are *not reentrant*; with an [Owner] the second call is refused
+// that asks twice waits for itself. Locks are *not reentrant*; with an owner ([WithOwner]) the second call is refused
 // as the shortest deadlock.
 //
 // When the leader changes, or a connection breaks, the client attaches to the session again by itself.
@@ -116,7 +116,7 @@
 //	client.go   Client: construction, its one session, its end
 //	nodes.go    connections to every node, and who leads; call.go: calls that need no session
 //	cluster.go  which cluster the client belongs to, and what comes from another
-//	session.go  the lease: opening, coming back, the end; renewal.go: renewal, trust, what is due
+//	session.go  the lease: opening, coming back, the end; renewal.go: renewal, local deadline, what is due
 //	stream.go   one stream: what is sent together, what is received
 //	sessionstate.go  what is set right after coming back
 //	answer.go   what the cluster said about a ticket
@@ -135,7 +135,7 @@
 //	S1  A ticket's number is given when it is first sent, and numbers are sent in order.
 //	S2  Every ticket up to the floor had an answer, or will not be asked for again; no number above
 //	    floor + 1024 is sent.
-//	S3  What is known of a ticket only moves on: unseen, waiting, granted, gone.
+//	S3  What is known of a ticket only moves on: unseen, waiting, granted, ended.
 //	S4  A ticket whose caller does not want it is on its way to be dropped until the cluster said that it
 //	    is gone.
 //	S5  Trust is extended by proofs only: the answer to the very transmission that was applied.

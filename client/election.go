@@ -6,7 +6,7 @@ import (
 	"iter"
 )
 
-// Election is one epoch and many candidates: whoever holds its lock is elected.
+// Election is one epoch and many candidates: the holder of its lock is elected.
 type Election struct {
 	c    *Client
 	name string

@@ -95,7 +95,7 @@ func (e *Error) Unwrap() []error { return present(e.Kind, e.cause) }
 // NotAcquiredError tells what stood in the way, or whose wait was over.
 type NotAcquiredError struct {
 	Names   []string
-	Holders []Blocker // and whoever waits ahead, or a delay
+	Holders []Blocker // and those that wait ahead, or a delay
 	cause   error     // the context's, if it ended the wait
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // Token is the number of a grant. Storage that refuses a token lower than the highest it saw is safe from
-// whoever lost an exclusive lock unawares: see package fence.
+// a process that lost an exclusive lock without noticing: see package fence.
 type Token uint64
 
 // Lock is one acquisition that was granted: the handle of what is held. All methods may be called at the

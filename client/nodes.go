@@ -158,7 +158,7 @@ func (n *nodes) learn(address string) error {
 }
 
 // forget makes room for an address: it lets go of one that was learnt, and whose node did nothing when it
-// was asked last. Nodes move, and whoever leads now must be reached. The caller has the mutex.
+// was asked last. Nodes move, and the present leader must be reached. The caller has the mutex.
 func (n *nodes) forget() bool {
 	for i := n.given; i < len(n.order); i++ {
 		address := n.order[i]
@@ -389,7 +389,7 @@ func plain(err error) error {
 }
 
 // allRefuse is an error if this client has never reached a node and can't connect to any of its endpoints, each of
-// which refuses: to wait would not help whoever mistyped an address. Who has reached a node once, or waits for one that
+// which refuses: waiting would not help against a mistyped address. Who has reached a node once, or waits for one that
 // is silent, tries on.
 func (n *nodes) allRefuse() error {
 	n.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Item is one lock of an acquisition, made by Exclusive, Shared or Permits.
+// Item is one lock of an acquisition, made by ExclusiveItem, SharedItem or PermitsItem.
 type Item struct {
 	name           string
 	mode           zamokpb.Mode
@@ -24,10 +24,10 @@ func ExclusiveItem(name string) Item { return Item{name: name, mode: zamokpb.Mod
 // SharedItem asks for a lock that fits beside other shared ones.
 func SharedItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_SHARED} }
 
-// PermitsItem asks for n of the lock's permits, of which there are `of`. Whoever uses the lock must name the
+// PermitsItem asks for n of the lock's permits, of which there are limit. All users of the lock must name the
 // same number.
-func PermitsItem(name string, n, of uint32) Item {
-	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, limit: of}
+func PermitsItem(name string, n, limit uint32) Item {
+	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, limit: limit}
 }
 
 // Option changes one acquisition.
@@ -47,8 +47,8 @@ type request struct {
 func Shared() Option { return func(r *request) { r.each(SharedItem) } }
 
 // Permits makes a Lock of one name one of n permits.
-func Permits(n, of uint32) Option {
-	return func(r *request) { r.each(func(name string) Item { return PermitsItem(name, n, of) }) }
+func Permits(n, limit uint32) Option {
+	return func(r *request) { r.each(func(name string) Item { return PermitsItem(name, n, limit) }) }
 }
 
 func (r *request) each(f func(string) Item) {

@@ -15,7 +15,7 @@ import (
 	"zamok/clock"
 )
 
-// session is the client's lease and everything that hangs on it. It ends for good once (over); the client
+// session is the client's lease and everything that hangs on it. It ends for good once (endedWith); the client
 // then makes another one.
 type session struct {
 	c      *Client
@@ -190,7 +190,7 @@ func errTakenOver() error {
 		Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
 }
 
-// end ends the session for good, without a word of the cluster. Its locks are lost, and whoever waits is told
+// end ends the session for good, without a word of the cluster. Its locks are lost, and waiting calls are told
 // to go elsewhere.
 func (s *session) end(cause error) {
 	s.mu.Lock()
@@ -286,7 +286,7 @@ func (s *session) close(patience time.Duration) error {
 	return unconfirmed
 }
 
-// signal wakes whoever waits for a channel that holds one.
+// signal sends to a channel of capacity one without blocking.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -1,5 +1,5 @@
 // Package clock says what time it is, in a system where no wall clock may decide
-// anything. It is the only door to the machine's clocks: whoever needs to know
+// anything. It is the only access to the machine's clocks: code that needs to know
 // how much time has passed is handed a value of one of the types here.
 //
 // # Three times
@@ -13,7 +13,7 @@
 // Elapsed time ([Instant]) is what this machine's own clocks show: two clocks
 // read together, because one of them sleeps when the machine does. A leader adds
 // its elapsed time to cluster time ([Leader]); a client measures with it how long
-// it may believe in its session without hearing from anybody ([Trust]).
+// it may believe in its session without hearing from anybody ([LocalDeadline]).
 //
 // Wall time is what a calendar shows. It can be set, by people and by programs,
 // forwards and back, and two machines never agree on it. It may be printed for
@@ -39,7 +39,7 @@
 //	C1  Readings never fall. Between any two of them they grow by no more than
 //	    the leader's monotonic clock did, and one reading adds at most StepMax.
 //	C2  A reading is not older than the moment of reading: all that has passed,
-//	    up to StepMax, is in it. What is not in it is counted by Cut.
+//	    up to StepMax, is in it. What is not in it is counted by Discarded.
 //
 // Of cluster time, given the duties below:
 //
@@ -52,7 +52,7 @@
 //
 //	C5  What is Reached stays Reached as long as neither clock goes back, and what
 //	    is left Until a deadline is positive exactly when it is not Reached.
-//	C6  Proof.Local(D) is reached no later than cluster time reaches D, if the
+//	C6  Confirmation.ToLocal(D) is reached no later than cluster time reaches D, if the
 //	    two machines' clocks run at rates less than 5 % apart.
 //	C7  Trust.Until never moves back, on either clock, in whatever order answers
 //	    arrive.
@@ -142,7 +142,7 @@
 //
 // # What a client may believe
 //
-// An answer that went through the log is a [Proof]: what was sent at s was in an
+// An answer that went through the log is a [Confirmation]: what was sent at s was in an
 // entry stamped at some p ≥ s, after which the time was T. By C4 cluster time
 // comes to D no earlier than D − T after p, so no earlier than D − T after s. That
 // is measured by leaders' clocks; if the client's runs slower than theirs by the
@@ -161,4 +161,12 @@
 // on what it saw; rates more than 5 % apart; and on some systems suspend (see
 // [System]). There the number that each grant carries protects, if the storage
 // checks it.
+//
+// # Files
+//
+//	time.go, span.go, stamp.go       cluster time, durations, and a position in the log
+//	leader.go, reading.go            the leader's clock, and what an entry carries of it
+//	instant.go, system_*.go          the clocks of this machine
+//	localdeadline.go                 until when a client considers its lease valid
+//	manual.go, runtime.go            clocks for tests and for virtual time
 package clock

@@ -5,7 +5,7 @@ import "sync"
 // StepMax is the most that one reading of a Leader can add. A leader that did
 // not look at its clock for longer was not serving either (paused, swapped out,
 // stuck behind its disk), and what passed meanwhile must age nobody whose
-// renewals waited outside. Whoever holds the epoch reads every 20–50 ms, so in
+// renewals waited outside. A leader reads every 20–50 ms, so in
 // a healthy leader nothing is ever cut off.
 const StepMax = 100 * Millisecond
 

@@ -2,7 +2,7 @@ package fsm
 
 import "zamok/clock"
 
-// lookUp looks up the locks of items into m.found; nil = nobody uses the name.
+// lookUp looks up the locks of items into m.lookedUp; nil = nobody uses the name.
 func (m *Machine) lookUp(items []Item) {
 	m.lookedUp = m.lookedUp[:0]
 	for i := range items {

@@ -31,7 +31,7 @@ func (m *Machine) updateOwner(key ticketKey, owner string, change func(*ownerTic
 }
 
 // hasWaiters reports whether anybody waits for what the owner holds, or the new ticket would, whose locks are
-// in m.found. If not, no cycle comes back to it. With more than SearchMax locks to look at, the answer is yes.
+// in m.lookedUp. If not, no cycle comes back to it. With more than SearchMax locks to look at, the answer is yes.
 func (m *Machine) hasWaiters(id session.ID, o ownerTickets) bool {
 	looked := 0
 	defer func() { m.searchCost += looked }()

@@ -19,7 +19,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 }
 
 // decoded is an entry whose memory the next entry uses again: Renewals, Commands, what those point
-// to and their Items are valid until then, and whoever keeps one copies it. Texts are not reused
+// to and their Items are valid until then, and a caller that keeps one copies it. Texts are not reused
 // and may be kept.
 //
 // Commands of clients, which come by the hundred, stand in slices by kind; the few of nodes and

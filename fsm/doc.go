@@ -19,7 +19,7 @@
 //  2. Hear. Every session among the renewals, and every session that a command of its own names
 //     (OpenSession, Attach with the right hash, Acquire, Drop, Downgrade, CloseSession), gets
 //     the deadline time + ttl. So who is heard in the very entry in which its deadline passes lives.
-//  3. Bury. What is due at the new time is removed, in the order (deadline, kind, id): sessions
+//  3. Expire. What is due at the new time is removed, in the order (deadline, kind, id): sessions
 //     whose lease ended, waits that are overdue, delays that are over, holds that lasted their
 //     maximum. First everything is removed, then what became free is granted, once (grant.go).
 //     After [ExpirationsMax] removals the rest is left over: it still lives, and the next entry goes
@@ -106,7 +106,7 @@
 // # State machine version
 //
 // The state carries its state machine version and an entry the version it was encoded
-// for. A binary knows a range of numbers ([Known]); each change of meaning, or of a constant in
+// for. A binary knows a range of numbers ([SupportedVersions]); each change of meaning, or of a constant in
 // limits.go, is a new number with a branch that names it. An entry of another version changes nothing
 // and is answered "not done, encode again". SetVersion raises the number by one and it never falls.
 // A binary that meets a version beyond its range stops before it applies anything ([VersionError]).
@@ -140,7 +140,7 @@
 //	    one of the past.
 //	M4  Every ticket belongs to a living session; each ticket, and nothing else, stands in the
 //	    places its items name.
-//	M5  Queues and holders are ordered by birth.
+//	M5  Queues and holders are ordered by the index at which they were enqueued.
 //	M6  A lock exists exactly while it has a holder, a waiter or a delay; what is delayed is
 //	    scheduled to end.
 //	M7  A lock's counters equal what its lists say, and all it serves are of one kind.
@@ -153,4 +153,16 @@
 //	M12 The digest kept equals the digest computed.
 //	M13 A member was announced at an index of the past, at which no other was; if its incarnation
 //	    ever changed, then at a time of the past.
+//
+// # Files
+//
+//	machine.go                          Apply, in the order of One entry
+//	command.go, result.go, event.go     what goes in and comes out; validate.go, limits.go: what is refused
+//	ticket.go, lock.go, grant.go        acquisitions, queues, and the one place where a token is made
+//	blockers.go, deadlock.go            why a ticket waits, and whether it would wait for itself
+//	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
+//	query.go, position.go               reading the state
+//	codec.go, decode.go, encoding.go    entries as bytes
+//	snapshot.go, restore.go             the state as bytes; rewrite.go: a backup as a new history
+//	check.go, digest.go                 the invariants, and the sum that replicas compare
 package fsm

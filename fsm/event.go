@@ -38,7 +38,7 @@ const (
 	EvAttached EventKind = 1 + iota
 	// EvGranted: a ticket got its locks.
 	EvGranted
-	// EvRefused: a ticket is gone without ever having been granted (Why), other than by its own drop.
+	// EvRefused: a ticket is gone without ever having been granted (Reason), other than by its own drop.
 	EvRefused
 	// EvLost: a grant ended and its holder had not asked.
 	EvLost
@@ -47,7 +47,7 @@ const (
 	EvReleased
 	// EvDowngraded: the ticket's exclusive items are shared from now on.
 	EvDowngraded
-	// EvSessionEnded: a session is over (Why), after the events of its tickets.
+	// EvSessionEnded: a session has ended (Reason), after the events of its tickets.
 	EvSessionEnded
 	// EvQueueChanged: somebody came to or left the queue of the lock Text, which is still there. At
 	// most once a lock and step.

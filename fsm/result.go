@@ -65,7 +65,7 @@ const (
 type Result struct {
 	Index uint64 // the command's
 	Code  Code
-	// State, Why, Token and HoldUntil tell the ticket of Acquire, Drop and Downgrade as it stands
+	// State, Reason, Token and HoldUntil tell the ticket of Acquire, Drop and Downgrade as it stands
 	// after the command. State 0: the machine has never seen it.
 	State     State
 	Reason    Reason

@@ -82,8 +82,8 @@ func (m *Machine) expireSession(c *ExpireSession) Result {
 	return Result{}
 }
 
-// endSession ends a session with all its tickets, whose number it returns; whoever waits for them is
-// granted by settle.
+// endSession ends a session with all its tickets, whose number it returns; waiters behind them are
+// granted by grantUnblocked.
 func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets int) {
 	s := m.sessions.Find(id)
 	keys := m.keyBuffer[:0]

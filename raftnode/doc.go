@@ -16,7 +16,7 @@
 //	pulse        measures for how long this process is kept from running
 //	reportLosses   notifies a follower that its log has lost what it acknowledged
 //
-// The machine is guarded by one lock (state.go): applied to under it, read under it.
+// The machine is guarded by one lock (statemachine.go): applied to under it, read under it.
 //
 // # Promises
 //
@@ -54,4 +54,19 @@
 // applied here, the machine holds everything of earlier terms, the epoch is open, and a clock
 // starts from the machine's time. Until then, and after the epoch is lost, Submit answers
 // NotLeaderError.
+//
+// # Files
+//
+//	node.go, config.go, errors.go            Open, the calls of a node, and its end
+//	instance.go, raftlogger.go               one run of hashicorp/raft and its settings
+//	queue.go, batcher.go, epoch.go           from a submitted command to a proposal
+//	proposal.go, statemachine.go             from a proposal to the applied entry and its answer
+//	unanswered.go, watchdog.go               what raft or the disk does not answer
+//	bootstrap.go, members.go, configuration.go, removal.go   how a cluster begins and changes
+//	successor.go, timeout.go                 which node leads next, and when nodes elect another
+//	maintenance.go, nodecall.go, contact.go  announcements, calls between nodes, who answers the leader
+//	digests.go, lostentries.go               replicas that differ, and followers that lost entries
+//	backup.go, restore.go, tokenbase.go      backups, and where the tokens of a new cluster begin
+//
+// Package peer connects the nodes, package store keeps log, votes and snapshots.
 package raftnode

@@ -84,7 +84,7 @@ func (v voter) unfitReason(last uint64) string {
 }
 
 // successor picks who is to lead next: a voter that answers, has room on its disk and is not far behind, of several
-// the one that is furthest. Whoever gives the leadership away without naming a node asks here. fits leaves out
+// the one that is furthest. A transfer that names no node asks here. fits leaves out
 // others; nil = none.
 func (in *instance) successor(fits func(voter) bool) (best raft.Server, err error) {
 	last, furthest := in.raft.LastIndex(), uint64(0)

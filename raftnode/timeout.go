@@ -22,8 +22,8 @@ import (
 // a leader measures, and T follows.
 //
 // raft takes another T/2 only when it is opened anew. So the leader asks one follower after the other to do that
-// (nodecall.go), each of which then announces its T, and hands over to one of them at last. Whoever leads begins with
-// the T that it runs with, and asks those that differ: nothing else is agreed upon, and whoever leads next continues.
+// (nodecall.go), each of which then announces its T, and hands over to one of them at last. The leader begins with
+// the T that it runs with, and asks those that differ: nothing else is agreed upon, and the next leader continues.
 // T is in each node's announcement, and on its disk.
 
 const (

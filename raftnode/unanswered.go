@@ -7,7 +7,7 @@ import (
 )
 
 // waitAnswered lets a future of raft fail with raft.ErrRaftShutdown once raft is over. What raft has not
-// looked at when it ends it never answers (hashicorp/raft#498), and whoever waits for the answer would
+// looked at when it ends it never answers (hashicorp/raft#498), and a caller that waits for the answer would
 // wait forever. Futures have an exported field against that, ShutdownCh; raft sets it for restores
 // only, and its types are not exported. It belongs to who calls Error, and to nobody else, so it is set
 // before that call and by the same goroutine. Should raft drop it, waiting is as without it.

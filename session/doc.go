@@ -31,4 +31,10 @@
 //	S3  Each session is filed in the schedule exactly once, at or before its deadline.
 //	S4  A deadline is never before the session's opening + ttl.
 //	S5  The sum kept equals the sum computed over all records.
+//
+// # Files
+//
+//	session.go    the record of a session
+//	table.go      all of them: by id, by secret, and by deadline
+//	sum.go        the order-free sum that the digest is made of
 package session

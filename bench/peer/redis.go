@@ -94,7 +94,7 @@ func (c *setNXClient) Lock(ctx context.Context, key string) (Unlock, error) {
 	}
 }
 
-// TryLock writes when the lock will be over. If that is past, whoever replaces the old value by GETSET
+// TryLock writes when the lock will be over. If that is past, the client that replaces the old value by GETSET
 // first has it.
 func (c *setNXClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	unlock := func(ctx context.Context) error { return c.conn.Del(ctx, key).Err() }

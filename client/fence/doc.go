@@ -1,4 +1,4 @@
-// Package fence is the storage's side of a lock: it refuses whoever lost an exclusive lock unawares.
+// Package fence is the storage's side of a lock: it rejects a process that lost an exclusive lock without noticing.
 //
 // A process that holds a lock can be paused for any time, lose the lock, and continue as if nothing had
 // happened. Nothing that it does itself can prevent that. But every exclusive grant of a lock has a token

@@ -56,7 +56,7 @@ func (c *connectionFlags) config() (client.Config, error) {
 	return cfg, nil
 }
 
-// tokenFileCredentials sends the token in a file with every call. It is read each time: whoever renews it writes the
+// tokenFileCredentials sends the token in a file with every call. It is read each time: to renew the token, write the
 // file.
 type tokenFileCredentials string
 

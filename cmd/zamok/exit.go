@@ -63,7 +63,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usageError is a mistake in the arguments: whoever made it is shown where to read.
+// usageError is a mistake in the arguments; its report names the help to read.
 type usageError struct {
 	command string // "zamok lock"
 	err     error

@@ -118,7 +118,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.peerTLSFiles.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
 }
 
-// validate looks at what the flags say together. What they say alone is looked at by whoever uses it.
+// validate looks at what the flags say together. Each single flag is checked where it is used.
 func (v *serverCommand) validate() error {
 	switch {
 	case v.id == "":
@@ -254,7 +254,7 @@ func (v *serverCommand) peerListenAddress() string {
 	return defaultPeer
 }
 
-// startError is why a node did not start, in the words of whoever wrote the command line.
+// startError is why a node did not start, in terms of the command line.
 type startError struct{ err error }
 
 func (e *startError) Unwrap() error { return e.err }

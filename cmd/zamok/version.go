@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// releaseVersion is set by whoever builds one: go build -ldflags "-X main.release=v1.2.3".
+// releaseVersion is set by the build of a release: go build -ldflags "-X main.releaseVersion=v1.2.3".
 var releaseVersion string
 
 // version is what this binary is called: the release, else what Go knows of where it was built from.

@@ -1,5 +1,5 @@
 // Package check holds a recorded history of locks against what was promised. It runs nothing and
-// reads no clock that decides anything: whoever ran a cluster, in virtual time or as processes on one
+// reads no clock that decides anything: the program that ran a cluster, in virtual time or as processes on one
 // machine, records what clients called, were told and believed, and what was done to the cluster, and
 // hands it over in memory or as lines of JSON.
 //
@@ -9,7 +9,7 @@
 //	if !report.OK() { fmt.Print(report) }     // violations in words, and why the run is invalid
 //	check.Draw(&h, "a", check.Limits{}, page) // porcupine's picture of one lock
 //
-// Whoever records writes json.NewEncoder(file).Encode(check.Record{Op: &op}), or fills a [History] and
+// A recorder writes json.NewEncoder(file).Encode(check.Record{Op: &op}), or fills a [History] and
 // lets it write itself.
 //
 // # The history

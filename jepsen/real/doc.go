@@ -22,17 +22,17 @@
 //
 //	main.go      the command line; one run from its beginning to its verdict
 //	cluster.go   what runs: nodes, programs, audit; node.go, process.go
-//	proxy.go    the network: a proxy for every port of every node; socket.go: whose a connection is;
+//	proxy.go     the network: a proxy for every port of every node; socket.go: whose a connection is;
 //	             namespaces.go: the other network, without proxies
-//	nemesis.go    who strikes when; faultkinds.go, slowfaults.go, diskfaults.go: what can be done
-//	subprocess.go     the run's own processes; workload.go: programs; audit.go: the audit and the operator
-//	recsubprocess.go    their parts of the history; resource.go: what the locks guard
-//	verdict.go     the whole history, and what it shows
+//	nemesis.go   who strikes when; faultkinds.go, slowfaults.go, diskfaults.go: what can be done
+//	subprocess.go   the run's own processes; workload.go: programs; audit.go: the audit and the operator
+//	recorder.go  their parts of the history; resource.go: what the locks guard
+//	verdict.go   the whole history, and what it shows
 //
 // # Invariants
 //
 //	R1  All moments are CLOCK_MONOTONIC, read the same way in every process.
-//	R2  Everything between two processes goes through the fabric, and the fabric knows both: programs by
+//	R2  Everything between two processes goes through the proxy, and the proxy knows both: programs by
 //	    the address that they dial from, nodes by who has the socket. What a link does to bytes depends on
 //	    the sender and the receiver only, not on who opened the connection.
 //	R3  A hole loses nothing: what was sent arrives when it is closed, as TCP would have it, unless the

@@ -34,7 +34,7 @@ func (n *Network) Call(ctx context.Context, to Node, what []byte) ([]byte, error
 	return answer, err
 }
 
-// serveCall is the called end of Tell, after the handshake.
+// serveCall is the called end of Call, after the handshake.
 func (n *Network) serveCall(ctx context.Context, from *pendingConn) error {
 	body, err := readFrame(from.conn, kindCall, callBytesMax+1)
 	if err != nil {

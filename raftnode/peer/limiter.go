@@ -11,7 +11,7 @@ import (
 var errTooManyHandshakes = errors.New("too many connections are in their handshake; this was the oldest")
 
 // handshakeLimiter bounds the connections that have not shown who they are. When one more comes, the oldest
-// must go: an honest handshake takes a round trip or two, so whoever holds a place longest is the
+// must go: an honest handshake takes a round trip or two, so the oldest pending connection is the
 // likeliest to be idling in it, and to turn the new one away would let idlers keep everybody out.
 type handshakeLimiter struct {
 	max int

@@ -109,7 +109,7 @@ func (s *streams) drop(which func(*stream) bool) {
 	defer s.mu.Unlock()
 	for stream := range s.open {
 		if which(stream) {
-			stream.raw.Close() // whoever uses it closes the stream
+			stream.raw.Close() // its user closes the stream
 		}
 	}
 }

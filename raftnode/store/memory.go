@@ -176,7 +176,7 @@ func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 	return nil, nil, fmt.Errorf("store: there is no snapshot %s; nothing was read; list them again, a newer one has taken its place", id)
 }
 
-// add keeps a complete snapshot, which is newer than those before (see onward).
+// add keeps a complete snapshot, which is newer than those before (see currentSnapshots).
 func (s *memorySnapshots) add(snapshot *memorySnapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,3 +1,3 @@
-// Package account shows how a database refuses whoever lost a lock unawares: SQLite, an account with a
+// Package account shows how a database rejects a process that lost its lock without noticing: SQLite, an account with a
 // column for the highest token seen, and withdrawals under a lock. It has tests only.
 package account

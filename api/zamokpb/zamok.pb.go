@@ -1,48 +1,47 @@
-// The wire of zamok. The comments in this file are the API reference.
+// The gRPC API of zamok. The comments in this file are the API reference.
 //
-// A program holds locks through a *session*: a lease that it renews. Go programs use package client,
-// which does all of this; other languages speak either the stream (Session: pushes, nothing is polled)
-// or the unary calls (OpenSession, Acquire, …), which need nothing but a gRPC stub.
+// A program holds locks through a *session*, a lease that it renews. Package client implements all of this for
+// Go. Other languages use either the stream (Session: grants are pushed, nothing is polled) or the unary calls
+// (OpenSession, Acquire, …), which need nothing but a gRPC stub.
 //
-// # Words
+// # Terms
 //
-//	session  one client's lease. Its id is a number; a random secret chosen by the client proves
-//	         ownership. Whoever knows the secret can use the session: keep it to yourself.
-//	ticket   one acquisition by one session. The client numbers its tickets 1, 2, 3, … and each
-//	         number acts exactly once, whatever is repeated, delayed or reordered.
-//	token    the number of a grant. It rises with every exclusive grant of a lock: storage that
-//	         remembers the highest token it saw can refuse a writer who lost the lock unawares.
-//	floor    the client's word "I shall send no more Acquire for tickets up to this number". It lets
-//	         the cluster forget. A ticket above floor + 1024 is refused.
-//	index    the position in the replicated log at which something happened. It never repeats.
-//	time     cluster time in nanoseconds: how long the cluster has had a leader. Every deadline is
-//	         told in it. It stands still while there is no leader.
-//	sent     the client's own clock at the moment it sent something, up to 32 bytes that mean nothing
-//	         to the server. It comes back, with the cluster's time, once that very transmission was
-//	         committed and applied, and so proves that the session lived at a moment after `sent`.
-//	         Only such a proof extends what a client may believe: lease end = sent + ttl, less a
-//	         margin of max(ttl/20, 200 ms) for clocks whose rates differ.
+//	session        one client's lease. Its id is a number; a random secret chosen by the client proves
+//	               ownership. A client that knows the secret can use the session: keep it private.
+//	ticket         one acquisition by one session. The client numbers its tickets 1, 2, 3, … and each
+//	               number acts exactly once, however requests are repeated, delayed or reordered.
+//	token          the fencing token of a grant. It rises with every exclusive grant of a lock: storage
+//	               that remembers the highest token it saw can reject a writer that lost the lock.
+//	acked through  the client's promise to send no further Acquire for tickets up to this number, which
+//	               lets the cluster forget them. A ticket above acked_through + 1024 is refused.
+//	index          the position of an event in the replicated log. It never repeats.
+//	time           cluster time in nanoseconds: how long the cluster has had a leader. All deadlines are
+//	               in cluster time. It stands still while there is no leader.
+//	sent           the client's clock when it sent a message, up to 32 bytes that are opaque to the server.
+//	               The server returns it, with the cluster time, after that very message was committed and
+//	               applied: a confirmation that the session was alive at a moment after `sent`. Only a
+//	               confirmation extends the lease as the client sees it: lease end = sent + ttl - margin,
+//	               where the margin of max(ttl/20, 200 ms) covers clocks whose rates differ.
 //
 // # Errors
 //
-// A call that fails has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what
-// took effect: NOT_DONE and DONE are definite; UNKNOWN means that it may still happen, and that the same
-// request may safely be sent again with the same secret or ticket number.
+// A failed call has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what took effect:
+// NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
+// send it again with the same secret or ticket number.
 //
-// # Who serves
+// # Leader and followers
 //
-// Sessions live on the leader. Another node answers UNAVAILABLE with NOT_LEADER and the leader's
-// address, unless the request has the metadata `zamok-relay: 1`: then it passes call or stream on.
+// The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's address,
+// unless the request has the metadata `zamok-relay: 1`: then they relay the call or the stream to the leader.
 //
-// # Which cluster
+// # Cluster id
 //
-// Every answer has the header metadata `zamok-cluster` with the id of the node's cluster, as hex. A request may
-// name the cluster that it is meant for in metadata of the same name. A node of another cluster refuses it with
-// OTHER_CLUSTER before it looks at anything else, and a node that does not know its cluster yet, because it just
-// started and heard from no leader, refuses it with NOT_LEADER. A client that was given several addresses should
-// name the cluster in every request: else its locks may be in one cluster and those of another client in another.
-// `zamok-cluster: ?` asks for the id: it is refused, and ErrorInfo.cluster says it. A request that names no
-// cluster is served.
+// Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request may name its
+// cluster in metadata of the same name. A node of another cluster refuses it with WRONG_CLUSTER before it looks at
+// anything else; a node that does not know its cluster yet, because it has just started and has not heard from a
+// leader, refuses it with NOT_LEADER. A client with several addresses should name the cluster in every request,
+// because otherwise two clients may hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the
+// request is refused, and ErrorInfo.cluster has the id. A request without the metadata is served.
 
 // Code generated by protoc-gen-go. DO NOT EDIT.
 // versions:
@@ -171,35 +170,36 @@ func (State) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{1}
 }
 
-// Why says how a ticket or a session ended.
+// Reason says how a ticket or a session ended.
 type Reason int32
 
 const (
 	Reason_REASON_UNSPECIFIED Reason = 0
-	// Its client dropped it.
+	// The client dropped the ticket.
 	Reason_REASON_DROPPED Reason = 1
-	// Its client closed the session.
+	// The client closed the session.
 	Reason_REASON_CLOSED Reason = 2
-	// The lease ran out.
+	// The lease expired.
 	Reason_REASON_EXPIRED Reason = 3
-	// The stream broke and the grace was over.
+	// The stream broke and release_on_disconnect passed.
 	Reason_REASON_DISCONNECTED Reason = 4
 	// An operator ended the session.
 	Reason_REASON_EVICTED Reason = 5
 	// An operator released the lock by force.
 	Reason_REASON_REVOKED Reason = 6
-	// The maximum hold was over.
+	// The maximum hold passed.
 	Reason_REASON_MAX_HOLD_EXCEEDED Reason = 7
-	// The wait was over.
+	// The wait timed out.
 	Reason_REASON_WAIT_TIMEOUT Reason = 8
-	// It would have had to wait, and would not.
+	// The lock was not free, and the request did not wait.
 	Reason_REASON_TRY_FAILED Reason = 9
+	// Waiting would have closed a cycle.
 	Reason_REASON_DEADLOCKED Reason = 10
-	// Its owner was waiting for something else already.
+	// The owner was already waiting for another ticket.
 	Reason_REASON_OWNER_BUSY Reason = 11
 	// The name was in use as another kind of lock.
 	Reason_REASON_KIND_MISMATCH Reason = 12
-	// A limit was met.
+	// A limit was reached.
 	Reason_REASON_TOO_MANY Reason = 13
 	// A backup was restored.
 	Reason_REASON_RESTORED Reason = 14
@@ -326,50 +326,50 @@ type Code int32
 
 const (
 	Code_CODE_OK Code = 0
-	// A field is out of its limits. INVALID_ARGUMENT.
+	// A field is invalid. INVALID_ARGUMENT.
 	Code_CODE_INVALID Code = 1
 	// The session is not alive. NOT_FOUND.
 	Code_CODE_NO_SESSION Code = 2
-	// The secret is not the session's. PERMISSION_DENIED.
+	// The secret is wrong. PERMISSION_DENIED.
 	Code_CODE_WRONG_SECRET Code = 3
-	// It would have to wait, and would not; or the wait was over. FAILED_PRECONDITION.
+	// The lock is not free and the request does not wait, or the wait timed out. FAILED_PRECONDITION.
 	Code_CODE_NOT_ACQUIRED Code = 4
 	// Waiting would close a cycle. ABORTED.
 	Code_CODE_DEADLOCK Code = 5
-	// The owner waits already. FAILED_PRECONDITION.
+	// The owner already waits for another ticket. FAILED_PRECONDITION.
 	Code_CODE_OWNER_WAITS Code = 6
 	// The name is in use as another kind of lock. FAILED_PRECONDITION.
 	Code_CODE_KIND_MISMATCH Code = 7
-	// A limit was met. RESOURCE_EXHAUSTED.
+	// A limit was reached. RESOURCE_EXHAUSTED.
 	Code_CODE_LIMIT_EXCEEDED Code = 8
 	// The ticket is not held, or has nothing to downgrade. FAILED_PRECONDITION.
 	Code_CODE_NOT_HELD Code = 9
-	// The ticket is gone. FAILED_PRECONDITION.
+	// The ticket has ended. FAILED_PRECONDITION.
 	Code_CODE_TICKET_ENDED Code = 10
-	// This node does not lead. UNAVAILABLE.
+	// This node is not the leader. UNAVAILABLE.
 	Code_CODE_NOT_LEADER Code = 11
-	// The leader has more to do than it can; a little later. UNAVAILABLE.
+	// The leader is overloaded; retry later. UNAVAILABLE.
 	Code_CODE_OVERLOADED Code = 12
-	// Fewer than a majority of the nodes have room on their disks: no new sessions and acquisitions.
+	// Fewer than a majority of the nodes have enough disk space: no new sessions and acquisitions.
 	// RESOURCE_EXHAUSTED.
 	Code_CODE_DISK_LOW Code = 13
-	// It was proposed, and the leadership or the process ended before it was seen applied. UNKNOWN outcome:
+	// The command was proposed, but leadership or the process ended before it was applied. The outcome is UNKNOWN:
 	// send it again. UNAVAILABLE.
 	Code_CODE_UNKNOWN Code = 14
-	// Access rules say no. PERMISSION_DENIED.
+	// Denied by access rules. PERMISSION_DENIED.
 	Code_CODE_DENIED Code = 15
-	// A newer stream of this session took over. ABORTED; UNKNOWN says it of a stream, NOT_DONE of an OpenStream.
+	// A newer stream of this session took over. ABORTED; the outcome is UNKNOWN for a stream, NOT_DONE for an OpenStream.
 	Code_CODE_SUPERSEDED Code = 16
-	// The client read too slowly, and the stream was cut rather than shortened. RESOURCE_EXHAUSTED.
+	// The client read too slowly, and the stream was ended instead of dropping messages. RESOURCE_EXHAUSTED.
 	Code_CODE_SLOW_READER Code = 17
-	// What the watch asks for is not remembered any more. OUT_OF_RANGE.
+	// The requested events are no longer in the event history. OUT_OF_RANGE.
 	Code_CODE_COMPACTED Code = 18
 	// The node is stopping. UNAVAILABLE.
 	Code_CODE_STOPPING Code = 19
-	// The cluster refuses, and says why: such as a change of members while another is under way.
-	// FAILED_PRECONDITION.
+	// The cluster refuses the operation for the reason given, such as a membership change while another one is in
+	// progress. FAILED_PRECONDITION.
 	Code_CODE_REFUSED Code = 20
-	// A fault of the server. INTERNAL.
+	// An internal error of the server. INTERNAL.
 	Code_CODE_INTERNAL Code = 21
 	// The request names another cluster than the node's. FAILED_PRECONDITION.
 	Code_CODE_WRONG_CLUSTER Code = 22
@@ -516,7 +516,7 @@ const (
 	BlockedBy_BLOCKED_BY_HOLDER      BlockedBy = 1
 	BlockedBy_BLOCKED_BY_WAITER      BlockedBy = 2
 	BlockedBy_BLOCKED_BY_DELAY       BlockedBy = 3
-	// A backup was restored, and the cluster grants nothing until all leases of the old cluster are over.
+	// Restore hold-off: nothing is granted until all leases of the old cluster have expired.
 	BlockedBy_BLOCKED_BY_HOLD_OFF BlockedBy = 4
 )
 
@@ -574,9 +574,9 @@ const (
 	EventKind_EVENT_LOST        EventKind = 3
 	EventKind_EVENT_RELEASED    EventKind = 4
 	EventKind_EVENT_DOWNGRADED  EventKind = 5
-	// A session is over: closed, expired, disconnected or evicted (why).
+	// A session ended: closed, expired, disconnected or evicted (see reason).
 	EventKind_EVENT_ENDED EventKind = 6
-	// A client gave up to wait, or closed its session while it waited: there was no grant.
+	// A client cancelled its wait or closed its session while waiting; there was no grant.
 	EventKind_EVENT_CANCELLED EventKind = 7
 )
 
@@ -631,14 +631,13 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_zamok_proto_rawDescGZIP(), []int{7}
 }
 
-// ClientFrame carries what a client has to say at one moment: up to 1024 messages, and 160 KiB, as every message to a
-// node.
+// ClientFrame carries up to 1024 messages of one moment. A frame, like every message to a node, has at most 160 KiB.
 type ClientFrame struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Messages []*ClientMessage       `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// The client's clock when it sent this frame.
+	// The client's clock when it sent this frame; see Terms.
 	Sent []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
-	// Holds for every command of the frame.
+	// Applies to every command of the frame; see Terms.
 	AckedThrough  uint64 `protobuf:"varint,3,opt,name=acked_through,json=ackedThrough,proto3" json:"acked_through,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -822,12 +821,12 @@ type ClientMessage_Downgrade struct {
 }
 
 type ClientMessage_KeepAlive struct {
-	// A renewal: answered by KeepAliveAck.
+	// Renews the session. Answered by KeepAliveAck.
 	KeepAlive *KeepAlive `protobuf:"bytes,5,opt,name=keep_alive,json=keepAlive,proto3,oneof"`
 }
 
 type ClientMessage_Close struct {
-	// A clean end: the session's locks are free at once. Answered by SessionEnded.
+	// Closes the session and releases its locks at once. Answered by SessionEnded.
 	Close *CloseSession `protobuf:"bytes,6,opt,name=close,proto3,oneof"`
 }
 
@@ -843,18 +842,18 @@ func (*ClientMessage_KeepAlive) isClientMessage_Message() {}
 
 func (*ClientMessage_Close) isClientMessage_Message() {}
 
-// OpenStream opens a session or comes back to one.
+// OpenStream opens a session, or attaches to an existing one.
 type OpenStream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 16 random bytes that nobody else knows. The cluster stores only a hash.
+	// 16 random bytes, known to the client only. The cluster stores a hash.
 	Secret []byte `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
-	// 0 opens a session with the settings, or finds the one that this secret opened before.
+	// 0 opens a session with the settings, or attaches to the one that this secret opened before.
 	Session  uint64           `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
 	Settings *SessionSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
-	// Rises with every OpenStream that is sent for a session, from 1 on, whatever became of the ones before. An OpenStream that
-	// is not above the highest that took effect is refused with SUPERSEDED: so one that was given up and arrives
-	// late takes the session from no newer stream, and a newer stream is always another program's that has the
-	// secret. 0: no number; the OpenStream takes the session in any case.
+	// Numbers the OpenStreams that are sent for a session, from 1, regardless of their results. An OpenStream that is
+	// not above the highest one that took effect is refused with SUPERSEDED. So a delayed OpenStream never takes the
+	// session from a newer stream of the same client, and a newer stream means that another program has the secret.
+	// 0: not numbered; the OpenStream always takes the session.
 	Attempt       uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -922,16 +921,16 @@ type SessionSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Nanoseconds, 2 s to 1 h.
 	Ttl int64 `protobuf:"varint,1,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// For people: up to 256 bytes.
+	// Shown to people, up to 256 bytes.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Up to 4096 bytes.
 	Metadata []byte `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// How long a lock stays closed after a grant ended without having been dropped. Nanoseconds, up to
-	// 60 s; 0 = not.
+	// For how long a lock is granted to no one after a grant ended without being dropped: nanoseconds, up to 60 s;
+	// 0 = no delay.
 	LockDelay int64 `protobuf:"varint,4,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
 	// If above 0, the session ends this long (nanoseconds) after the client's end of the stream broke,
-	// instead of at its ttl. The server may see a break before the client does, and a lock be granted to
-	// another while the client still believes in it: use it with tokens.
+	// instead of at its ttl. The server may notice the break before the client does, and grant the lock to another
+	// client while this one still considers its lease valid: use it only with tokens.
 	ReleaseOnDisconnect int64 `protobuf:"varint,5,opt,name=release_on_disconnect,json=releaseOnDisconnect,proto3" json:"release_on_disconnect,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1006,14 +1005,14 @@ type Acquire struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	Items  []*Item                `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
-	// 0: be refused rather than wait. -1: wait forever. Otherwise nanoseconds of cluster time.
+	// The longest wait in nanoseconds of cluster time. 0: do not wait. -1: no limit.
 	WaitFor int64 `protobuf:"varint,3,opt,name=wait_for,json=waitFor,proto3" json:"wait_for,omitempty"`
-	// If above 0, the grant ends after so many nanoseconds of cluster time, however alive its session is.
+	// If above 0, the grant ends after so many nanoseconds of cluster time, even while its session is alive.
 	MaxHold int64 `protobuf:"varint,4,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`
-	// A logical thread of the client, for the search for deadlocks; "" = none.
+	// A logical thread of the client, for deadlock detection; "" = none.
 	Owner    string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	Metadata []byte `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// Tell the place in the queue with QueuePosition messages, at most one a second.
+	// Report the queue position with QueuePosition messages, at most one per second.
 	ReportPosition bool `protobuf:"varint,7,opt,name=report_position,json=reportPosition,proto3" json:"report_position,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1104,7 +1103,7 @@ type Item struct {
 	// 1 to 512 bytes of UTF-8 without control characters.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Mode Mode   `protobuf:"varint,2,opt,name=mode,proto3,enum=zamok.v1.Mode" json:"mode,omitempty"`
-	// With PERMITS: so many of the lock's limit. 0 otherwise.
+	// With PERMITS: this many of the lock's limit. 0 otherwise.
 	Permits       uint32 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
 	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1491,22 +1490,22 @@ func (*ServerMessage_Contended) isServerMessage_Message() {}
 
 func (*ServerMessage_SessionEnded) isServerMessage_Message() {}
 
-// SessionState is the answer to OpenStream, and the first message of a stream.
+// SessionState answers OpenStream and is the first message of a stream.
 type SessionState struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	// The index of this attachment. The highest owns the session.
+	// The index of this attachment. The highest attachment owns the session.
 	Attachment uint64 `protobuf:"varint,2,opt,name=attachment,proto3" json:"attachment,omitempty"`
-	// What the cluster granted, in nanoseconds.
+	// The granted ttl in nanoseconds.
 	Ttl int64 `protobuf:"varint,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// The OpenStream's own, and the cluster's time when it was applied: a proof.
+	// `sent` of the OpenStream, and the cluster time at which it was applied: a confirmation.
 	Sent []byte `protobuf:"bytes,4,opt,name=sent,proto3" json:"sent,omitempty"`
 	Time int64  `protobuf:"varint,5,opt,name=time,proto3" json:"time,omitempty"`
-	// Every ticket that is live or above the floor. One above the floor that is missing was never seen.
+	// Every ticket that is live or above acked_through. A ticket above it that is missing was never received.
 	Tickets []*TicketState `protobuf:"bytes,6,rep,name=tickets,proto3" json:"tickets,omitempty"`
-	// The node that serves, for people.
+	// The node that serves the stream, for people.
 	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
-	// Four election timeouts, in nanoseconds. Most failovers end a session with a shorter ttl; new ones are refused.
+	// Four election timeouts, in nanoseconds. A shorter ttl does not survive most failovers and is refused.
 	TtlMin        int64 `protobuf:"varint,8,opt,name=ttl_min,json=ttlMin,proto3" json:"ttl_min,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1598,15 +1597,15 @@ func (x *SessionState) GetTtlMin() int64 {
 	return 0
 }
 
-// TicketState is a ticket as the cluster sees it: waiting, then granted, then gone. Where two are told,
-// the further one is true.
+// TicketState is the state of a ticket in the cluster: waiting, then granted, then ended. Of two reports the
+// later state is the true one.
 type TicketState struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	State  State                  `protobuf:"varint,2,opt,name=state,proto3,enum=zamok.v1.State" json:"state,omitempty"`
-	// With GONE: how it ended.
+	// With ENDED: the reason.
 	Reason Reason `protobuf:"varint,3,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
-	// With GRANTED, and with GONE if it had been granted.
+	// With GRANTED, and with ENDED if the ticket had been granted.
 	Token uint64 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
 	// Cluster time at which the grant ends by its maximum hold; 0 = never.
 	HoldUntil     int64 `protobuf:"varint,5,opt,name=hold_until,json=holdUntil,proto3" json:"hold_until,omitempty"`
@@ -1679,19 +1678,18 @@ func (x *TicketState) GetHoldUntil() int64 {
 	return 0
 }
 
-// Change is a push: something happened to a ticket, whoever caused it. Every change of every ticket of
-// the session is told, in order.
+// Change reports a change of a ticket, regardless of its cause. All changes of the session's tickets are sent, in
+// order.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	State *TicketState           `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// The index at which it happened.
+	// The index of the change.
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	// With GRANTED: the exclusive locks of this ticket are shared from now on.
+	// With GRANTED: the exclusive locks of the ticket are now shared.
 	Downgraded bool `protobuf:"varint,3,opt,name=downgraded,proto3" json:"downgraded,omitempty"`
-	// An operator's reason.
+	// The reason that an operator gave.
 	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
-	// The Changes of one stream are numbered 1, 2, 3, … A client that finds a number left out knows that
-	// something is missing, and attaches anew.
+	// Numbers the changes of a stream 1, 2, 3, … A client that finds a gap attaches again.
 	Number        uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1762,17 +1760,16 @@ func (x *Change) GetNumber() uint64 {
 	return 0
 }
 
-// Answer is the answer to an Acquire, Drop or Downgrade. A command that did what was asked and whose
-// Change is on this stream may have no Answer beside it.
+// Answer is the result of an Acquire, Drop or Downgrade. A command that succeeded and whose Change is on this
+// stream may have no separate Answer.
 type Answer struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Command Command                `protobuf:"varint,1,opt,name=command,proto3,enum=zamok.v1.Command" json:"command,omitempty"`
-	// The ticket as it stands after the command. STATE_UNSPECIFIED: never seen.
+	// The ticket after the command. STATE_UNSPECIFIED: never received.
 	State *TicketState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// OK, or why not.
+	// CODE_OK, or why the command failed.
 	Error *ErrorInfo `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// With WAITING, to whom asked with tell_queue: how many are ahead, of those that wait for the first of
-	// its locks that is closed to it. As in QueuePosition.
+	// With WAITING, if report_position was set: the number of tickets ahead, as in QueuePosition.
 	Ahead         uint32 `protobuf:"varint,4,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1836,13 +1833,12 @@ func (x *Answer) GetAhead() uint32 {
 	return 0
 }
 
-// KeepAliveAck is a proof of life: the frame sent at `sent` was committed and applied at cluster time `time`.
+// KeepAliveAck confirms a renewal: the frame sent at `sent` was committed and applied at cluster time `time`.
 type KeepAliveAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Sent  []byte                 `protobuf:"bytes,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Time  int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
-	// How many Changes were told on this stream before. A client that has seen fewer knows that something is
-	// missing, be it the last one, and attaches anew.
+	// The number of Changes sent on this stream so far. A client that received fewer attaches again.
 	Changes       uint64 `protobuf:"varint,3,opt,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1899,16 +1895,16 @@ func (x *KeepAliveAck) GetChanges() uint64 {
 	return 0
 }
 
-// QueuePosition tells a waiting ticket's place, to whom asked for it.
+// QueuePosition reports the queue position of a waiting ticket that asked for it.
 type QueuePosition struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Ticket uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	// The lock spoken of: the first of the ticket's that it waits for.
+	// The first of the ticket's locks that it waits for.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Exact up to 100. A larger number counts those with it that left the middle of the queue meanwhile, and is
-	// sent less often while it is large.
+	// The number of tickets ahead, exact up to 100. A larger number is an upper bound that may count tickets which
+	// left the middle of the queue, and is sent less often.
 	Ahead uint32 `protobuf:"varint,3,opt,name=ahead,proto3" json:"ahead,omitempty"`
-	// What stands first in the way.
+	// What the ticket waits for first.
 	Blockers      []*Blocker `protobuf:"bytes,4,rep,name=blockers,proto3" json:"blockers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1972,7 +1968,7 @@ func (x *QueuePosition) GetBlockers() []*Blocker {
 	return nil
 }
 
-// Contended tells a holder that others wait for one of its locks, at most once a second.
+// Contended tells a holder that others wait for one of its locks, at most once per second.
 type Contended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ticket        uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
@@ -2025,7 +2021,7 @@ func (x *Contended) GetWaiting() uint32 {
 	return 0
 }
 
-// SessionEnded: the session is over and with it all of its tickets.
+// SessionEnded reports the end of the session and of all its tickets.
 type SessionEnded struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        Reason                 `protobuf:"varint,1,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
@@ -2085,21 +2081,21 @@ type ErrorInfo struct {
 	Outcome Outcome                `protobuf:"varint,2,opt,name=outcome,proto3,enum=zamok.v1.Outcome" json:"outcome,omitempty"`
 	// For people.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// INVALID: the field. LIMIT: the limit's name. OTHER_KIND: the lock's name.
+	// INVALID: the field. LIMIT_EXCEEDED: the limit's name. KIND_MISMATCH: the lock's name.
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
-	// NOT_ACQUIRED, OWNER_WAITS: who is in the way.
+	// NOT_ACQUIRED, OWNER_WAITS: what blocks the request.
 	Blockers []*Blocker `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// DEADLOCK: every link of the cycle; of a long one, `more` are left out in the middle.
+	// DEADLOCK: the links of the cycle; of a long cycle `more` links in the middle are omitted.
 	Cycle []*Link `protobuf:"bytes,6,rep,name=cycle,proto3" json:"cycle,omitempty"`
 	More  uint32  `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
-	// OTHER_KIND: the limit of the permits it is in use as; 0 = a mutex.
+	// KIND_MISMATCH: the permit limit of the lock in use; 0 = a mutex.
 	Limit uint32 `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`
-	// NOT_LEADER: who leads, if that is known, and where it serves clients.
+	// NOT_LEADER: the leader and its client address, if known.
 	Leader        string `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"`
 	LeaderAddress string `protobuf:"bytes,10,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
-	// NO_SESSION and OVER: how it ended, if that is remembered.
+	// NO_SESSION and TICKET_ENDED: the reason of the end, if it is known.
 	Reason Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
-	// OTHER_CLUSTER: the id of the node's cluster, as hex.
+	// WRONG_CLUSTER: the id of the node's cluster in hex.
 	Cluster       string `protobuf:"bytes,12,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2219,7 +2215,7 @@ func (x *ErrorInfo) GetCluster() string {
 	return ""
 }
 
-// Blocker is one thing that stands before a ticket at one of its locks.
+// Blocker is a reason for which a ticket waits at one of its locks.
 type Blocker struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2233,7 +2229,7 @@ type Blocker struct {
 	// The session's label, and the beginning (128 bytes) of the ticket's metadata, for people.
 	Label    string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	Metadata []byte `protobuf:"bytes,9,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// With DELAY and HOLD_OFF: how much of it was left, in nanoseconds of cluster time, when this was sent.
+	// With DELAY and HOLD_OFF: the nanoseconds of cluster time that remained when this was sent.
 	Left          int64 `protobuf:"varint,10,opt,name=left,proto3" json:"left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2339,8 +2335,8 @@ func (x *Blocker) GetLeft() int64 {
 	return 0
 }
 
-// Link is one ticket of a deadlock: a waiting one waits at `name` for the next link; a granted one is
-// held by an owner that waits at the next link.
+// Link is one ticket of a deadlock. A waiting ticket waits at `name` for the next link; a granted ticket belongs to
+// an owner that waits at the next link.
 type Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -2840,9 +2836,9 @@ func (x *AcquireRequest) GetSent() []byte {
 
 type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// GRANTED; every other end is an error.
+	// GRANTED; everything else is an error.
 	State *TicketState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// The proof of the request's own transmission, which may be much older than the grant.
+	// Confirms the transmission of this request, which may be much older than the grant.
 	Sent          []byte `protobuf:"bytes,2,opt,name=sent,proto3" json:"sent,omitempty"`
 	Time          int64  `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3172,7 +3168,7 @@ func (x *DowngradeResponse) GetTime() int64 {
 	return 0
 }
 
-// Stamp is where the replicated clock stood: ordered by term, then index.
+// Stamp is a reading of the replicated clock. Stamps are ordered by term, then by index.
 type Stamp struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
@@ -3236,8 +3232,8 @@ func (x *Stamp) GetTime() int64 {
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// At most so many holders, and so many waiters; 0 = 100, at most 200. An answer that is above 1 MiB ends there;
-	// LockSummary says how many there are.
+	// The maximum number of holders and of waiters; 0 = 100, at most 200. A response is cut at 1 MiB; LockSummary has
+	// the true numbers.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3291,7 +3287,7 @@ type GetResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Lock    *LockSummary           `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
 	Holders []*Ticket              `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
-	// In order: the first is next.
+	// In queue order.
 	Queue         []*Ticket `protobuf:"bytes,3,rep,name=queue,proto3" json:"queue,omitempty"`
 	Stamp         *Stamp    `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3359,13 +3355,13 @@ func (x *GetResponse) GetStamp() *Stamp {
 type LockSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The limit of its permits; 0 = a mutex.
+	// The permit limit; 0 = a mutex.
 	Limit   uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	Holders uint32 `protobuf:"varint,3,opt,name=holders,proto3" json:"holders,omitempty"`
 	Waiters uint32 `protobuf:"varint,4,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	// Cluster time; 0 = no delay.
 	DelayedUntil int64 `protobuf:"varint,5,opt,name=delayed_until,json=delayedUntil,proto3" json:"delayed_until,omitempty"`
-	// Cluster time before which no lock is granted, used or not, because a backup was restored; 0 = no such thing.
+	// The cluster time until which the restore hold-off lasts, for all locks; 0 = no hold-off.
 	HoldOffUntil  int64 `protobuf:"varint,6,opt,name=hold_off_until,json=holdOffUntil,proto3" json:"hold_off_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3443,28 +3439,28 @@ func (x *LockSummary) GetHoldOffUntil() int64 {
 	return 0
 }
 
-// Ticket is a live ticket with all that is known about it.
+// Ticket describes a live ticket.
 type Ticket struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	State   *TicketState           `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// The index at which it was asked for: its place in every queue.
+	// The index at which the ticket was enqueued, which orders every queue.
 	Enqueued uint64 `protobuf:"varint,3,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
 	// Cluster time; 0 = without limit.
 	WaitUntil int64   `protobuf:"varint,4,opt,name=wait_until,json=waitUntil,proto3" json:"wait_until,omitempty"`
 	Owner     string  `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	Metadata  []byte  `protobuf:"bytes,6,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	Items     []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
-	// The session's.
+	// Of the session.
 	Label    string `protobuf:"bytes,8,opt,name=label,proto3" json:"label,omitempty"`
 	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
-	// With WAITING: what is in its way.
+	// With WAITING: what it waits for.
 	Blockers []*Blocker `protobuf:"bytes,10,rep,name=blockers,proto3" json:"blockers,omitempty"`
-	// Cluster times at which it was asked for and granted, to a tenth of a second or to a hundredth of the
-	// age; 0 = not, or longer ago than the node that answers remembers.
+	// Cluster times at which the ticket was enqueued and granted, precise to a tenth of a second or a hundredth of the
+	// age; 0 = not yet, or longer ago than the responding node remembers.
 	EnqueuedAt int64 `protobuf:"varint,11,opt,name=enqueued_at,json=enqueuedAt,proto3" json:"enqueued_at,omitempty"`
 	GrantedAt  int64 `protobuf:"varint,12,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
-	// Cluster time at which its session's lease ends if it is not renewed.
+	// Cluster time at which the session's lease ends unless it is renewed.
 	LeaseUntil    int64 `protobuf:"varint,13,opt,name=lease_until,json=leaseUntil,proto3" json:"lease_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3596,7 +3592,7 @@ type ListRequest struct {
 	Prefix string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Names after this one.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	// 0 = 1000, which is also the most.
+	// 0 = 1000, which is also the maximum.
 	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3708,8 +3704,8 @@ func (x *ListResponse) GetStamp() *Stamp {
 type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	After uint64                 `protobuf:"varint,1,opt,name=after,proto3" json:"after,omitempty"`
-	// 0 = 1000, which is also the most. An answer that is above 1 MiB ends there: fewer than asked for do not mean
-	// that there are no more, none at all do.
+	// 0 = 1000, which is also the maximum. A response is cut at 1 MiB, so only an empty response means that there are
+	// no more sessions.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3816,13 +3812,13 @@ type SessionInfo struct {
 	Session  uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
 	Settings *SessionSettings       `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
 	Identity string                 `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
-	// Cluster time at which the lease ends if it is not renewed.
+	// Cluster time at which the lease ends unless it is renewed.
 	Deadline int64 `protobuf:"varint,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// It has had a stream.
+	// Whether the session has ever had a stream.
 	Attached bool `protobuf:"varint,5,opt,name=attached,proto3" json:"attached,omitempty"`
 	// Cluster time at which it was opened.
 	Opened int64 `protobuf:"varint,6,opt,name=opened,proto3" json:"opened,omitempty"`
-	// Its tickets that wait or hold.
+	// The number of tickets that wait or hold.
 	Tickets       uint32 `protobuf:"varint,7,opt,name=tickets,proto3" json:"tickets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3911,7 +3907,7 @@ type CheckRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Token uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	// Both are needed for shared locks and permits, whose tokens may be shared; else 0.
+	// Required for shared locks and permits, whose tokens may be shared; otherwise 0.
 	Session       uint64 `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
 	Ticket        uint64 `protobuf:"varint,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4163,7 +4159,7 @@ func (x *WatchRequest) GetFrom() uint64 {
 
 type WatchFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Everything up to this index has been told. The first frame comes at once and says where one is.
+	// All events up to this index have been sent. The first frame is sent at once and has the starting index.
 	Index         uint64       `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	Events        []*LockEvent `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4214,8 +4210,8 @@ func (x *WatchFrame) GetEvents() []*LockEvent {
 	return nil
 }
 
-// LockEvent is a change of one ticket at locks under the prefix, or the end of a session: that has no ticket,
-// no token and no items.
+// LockEvent is a change of a ticket at locks with the prefix, or the end of a session, which has no ticket, token
+// or items.
 type LockEvent struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Kind    EventKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=zamok.v1.EventKind" json:"kind,omitempty"`
@@ -4223,7 +4219,7 @@ type LockEvent struct {
 	Ticket  uint64                 `protobuf:"varint,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	Token   uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
 	Reason  Reason                 `protobuf:"varint,5,opt,name=reason,proto3,enum=zamok.v1.Reason" json:"reason,omitempty"`
-	// An operator's reason.
+	// The reason that an operator gave.
 	Text  string  `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
 	Items []*Item `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	// ENDED: the session's label.
@@ -4321,7 +4317,7 @@ func (x *LockEvent) GetLabel() string {
 type ForceReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// From 1: what the operator saw.
+	// The highest token to release, at least 1.
 	Token         uint64 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -4381,9 +4377,9 @@ func (x *ForceReleaseRequest) GetReason() string {
 
 type ForceReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tickets that were ended, the first 1024 of them.
+	// The first 1024 tickets that were ended.
 	Ended []*TicketRef `protobuf:"bytes,1,rep,name=ended,proto3" json:"ended,omitempty"`
-	// How many were ended beside those.
+	// The number of further tickets that were ended.
 	More          uint32 `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4613,14 +4609,13 @@ type MembersResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
 	Leader  string                 `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
-	// The cluster's id, as hex: what a node that joins is told to expect.
+	// The cluster id in hex.
 	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Stamp   *Stamp `protobuf:"bytes,4,opt,name=stamp,proto3" json:"stamp,omitempty"`
-	// For how long no lock is granted yet, because a backup was restored: nanoseconds of cluster time; 0 = no such
-	// thing.
+	// The remaining restore hold-off in nanoseconds of cluster time; 0 = none.
 	HoldOff int64 `protobuf:"varint,5,opt,name=hold_off,json=holdOff,proto3" json:"hold_off,omitempty"`
-	// The election timeout, after which nodes without a leader elect another, in nanoseconds: the longest of theirs. It
-	// follows round trips and pauses, unless an operator has chosen it.
+	// The longest election timeout of the nodes in nanoseconds. It adapts to round trips and pauses unless it is fixed by
+	// an operator.
 	ElectionTimeout int64 `protobuf:"varint,6,opt,name=election_timeout,json=electionTimeout,proto3" json:"election_timeout,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -4701,23 +4696,23 @@ func (x *MembersResponse) GetElectionTimeout() int64 {
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Addresses as announced; "" = not yet.
+	// Addresses as announced by the node; "" = not announced yet.
 	Client  string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
 	Peer    string `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
 	Http    string `protobuf:"bytes,4,opt,name=http,proto3" json:"http,omitempty"`
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	Voter   bool   `protobuf:"varint,6,opt,name=voter,proto3" json:"voter,omitempty"`
 	Leader  bool   `protobuf:"varint,7,opt,name=leader,proto3" json:"leader,omitempty"`
-	// On the disk of its data directory; 0, with disk_low false: not known, as of a node with its data in memory.
+	// Free space of the data directory; 0 with disk_low false: unknown, as for data in memory.
 	FreeBytes uint64 `protobuf:"varint,8,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
 	DiskLow   bool   `protobuf:"varint,9,opt,name=disk_low,json=diskLow,proto3" json:"disk_low,omitempty"`
-	// Of its data directory, 32 hexadecimal digits: a node that lost its data comes back with another one.
+	// Identifies the data directory, 32 hexadecimal digits. A node that lost its data has a new incarnation.
 	Incarnation string `protobuf:"bytes,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Nanoseconds since the leader sent what the node answered last, or since it leads, if the node has answered nothing
-	// since then. Absent: it is the leader.
+	// Nanoseconds since the leader sent the last message that the node answered, or since the leader was elected if the
+	// node has not answered since. Absent for the leader.
 	LastHeard *int64 `protobuf:"varint,11,opt,name=last_heard,json=lastHeard,proto3,oneof" json:"last_heard,omitempty"`
-	// How many entries of the leader's log it lacked then. Absent: it is the leader, or has answered nothing since that
-	// leads.
+	// The number of log entries that the node lacked then. Absent for the leader, and if the node has not answered since
+	// the leader was elected.
 	Behind        *uint64 `protobuf:"varint,12,opt,name=behind,proto3,oneof" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4840,7 +4835,7 @@ func (x *Member) GetBehind() uint64 {
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Where its peers reach it.
+	// Its peer address.
 	Peer          string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5008,7 +5003,7 @@ func (*RemoveResponse) Descriptor() ([]byte, []int) {
 
 type TransferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: the one that is furthest, of those that answer and have room on their disks.
+	// Empty: the most up-to-date node that answers and has enough disk space.
 	To            string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

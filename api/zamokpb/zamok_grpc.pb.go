@@ -1,48 +1,47 @@
-// The wire of zamok. The comments in this file are the API reference.
+// The gRPC API of zamok. The comments in this file are the API reference.
 //
-// A program holds locks through a *session*: a lease that it renews. Go programs use package client,
-// which does all of this; other languages speak either the stream (Session: pushes, nothing is polled)
-// or the unary calls (OpenSession, Acquire, …), which need nothing but a gRPC stub.
+// A program holds locks through a *session*, a lease that it renews. Package client implements all of this for
+// Go. Other languages use either the stream (Session: grants are pushed, nothing is polled) or the unary calls
+// (OpenSession, Acquire, …), which need nothing but a gRPC stub.
 //
-// # Words
+// # Terms
 //
-//	session  one client's lease. Its id is a number; a random secret chosen by the client proves
-//	         ownership. Whoever knows the secret can use the session: keep it to yourself.
-//	ticket   one acquisition by one session. The client numbers its tickets 1, 2, 3, … and each
-//	         number acts exactly once, whatever is repeated, delayed or reordered.
-//	token    the number of a grant. It rises with every exclusive grant of a lock: storage that
-//	         remembers the highest token it saw can refuse a writer who lost the lock unawares.
-//	floor    the client's word "I shall send no more Acquire for tickets up to this number". It lets
-//	         the cluster forget. A ticket above floor + 1024 is refused.
-//	index    the position in the replicated log at which something happened. It never repeats.
-//	time     cluster time in nanoseconds: how long the cluster has had a leader. Every deadline is
-//	         told in it. It stands still while there is no leader.
-//	sent     the client's own clock at the moment it sent something, up to 32 bytes that mean nothing
-//	         to the server. It comes back, with the cluster's time, once that very transmission was
-//	         committed and applied, and so proves that the session lived at a moment after `sent`.
-//	         Only such a proof extends what a client may believe: lease end = sent + ttl, less a
-//	         margin of max(ttl/20, 200 ms) for clocks whose rates differ.
+//	session        one client's lease. Its id is a number; a random secret chosen by the client proves
+//	               ownership. A client that knows the secret can use the session: keep it private.
+//	ticket         one acquisition by one session. The client numbers its tickets 1, 2, 3, … and each
+//	               number acts exactly once, however requests are repeated, delayed or reordered.
+//	token          the fencing token of a grant. It rises with every exclusive grant of a lock: storage
+//	               that remembers the highest token it saw can reject a writer that lost the lock.
+//	acked through  the client's promise to send no further Acquire for tickets up to this number, which
+//	               lets the cluster forget them. A ticket above acked_through + 1024 is refused.
+//	index          the position of an event in the replicated log. It never repeats.
+//	time           cluster time in nanoseconds: how long the cluster has had a leader. All deadlines are
+//	               in cluster time. It stands still while there is no leader.
+//	sent           the client's clock when it sent a message, up to 32 bytes that are opaque to the server.
+//	               The server returns it, with the cluster time, after that very message was committed and
+//	               applied: a confirmation that the session was alive at a moment after `sent`. Only a
+//	               confirmation extends the lease as the client sees it: lease end = sent + ttl - margin,
+//	               where the margin of max(ttl/20, 200 ms) covers clocks whose rates differ.
 //
 // # Errors
 //
-// A call that fails has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what
-// took effect: NOT_DONE and DONE are definite; UNKNOWN means that it may still happen, and that the same
-// request may safely be sent again with the same secret or ticket number.
+// A failed call has a gRPC status with an ErrorInfo as its detail. ErrorInfo.outcome says what took effect:
+// NOT_DONE and DONE are definite; UNKNOWN means that the request may still take effect, and that it is safe to
+// send it again with the same secret or ticket number.
 //
-// # Who serves
+// # Leader and followers
 //
-// Sessions live on the leader. Another node answers UNAVAILABLE with NOT_LEADER and the leader's
-// address, unless the request has the metadata `zamok-relay: 1`: then it passes call or stream on.
+// The leader serves all sessions. Other nodes answer UNAVAILABLE with NOT_LEADER and the leader's address,
+// unless the request has the metadata `zamok-relay: 1`: then they relay the call or the stream to the leader.
 //
-// # Which cluster
+// # Cluster id
 //
-// Every answer has the header metadata `zamok-cluster` with the id of the node's cluster, as hex. A request may
-// name the cluster that it is meant for in metadata of the same name. A node of another cluster refuses it with
-// OTHER_CLUSTER before it looks at anything else, and a node that does not know its cluster yet, because it just
-// started and heard from no leader, refuses it with NOT_LEADER. A client that was given several addresses should
-// name the cluster in every request: else its locks may be in one cluster and those of another client in another.
-// `zamok-cluster: ?` asks for the id: it is refused, and ErrorInfo.cluster says it. A request that names no
-// cluster is served.
+// Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request may name its
+// cluster in metadata of the same name. A node of another cluster refuses it with WRONG_CLUSTER before it looks at
+// anything else; a node that does not know its cluster yet, because it has just started and has not heard from a
+// leader, refuses it with NOT_LEADER. A client with several addresses should name the cluster in every request,
+// because otherwise two clients may hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the
+// request is refused, and ErrorInfo.cluster has the id. A request without the metadata is served.
 
 // Code generated by protoc-gen-go-grpc. DO NOT EDIT.
 // versions:
@@ -84,46 +83,45 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Zamok is what programs use.
+// Zamok is the API for programs.
 type ZamokClient interface {
-	// Session serves one session for as long as the connection lasts. The first frame has an OpenStream and
-	// nothing else. The server answers SessionState, with every ticket of the session, and from then on tells
-	// every change in the order in which it happened. Nothing is lost or reordered on one stream: when it
-	// would be, the stream ends. Then open another one and say OpenStream with the session's id: no place in a
-	// queue is lost by that. The stream's end is a status as described above; after a SessionEnded message the
-	// session is over and the status is OK.
+	// Session serves one session for as long as the connection lasts. The first frame consists of an OpenStream.
+	// The server answers with SessionState, which lists the session's tickets, and then sends every change in the
+	// order in which it happened. No message is lost or reordered within a stream: the server ends the stream
+	// instead. The client then opens another stream with the session's id and keeps its queue positions. A stream
+	// ends with a status as described above; after SessionEnded the status is OK.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClientFrame, ServerFrame], error)
-	// OpenSession opens a session, or answers with the living one that the same secret opened.
+	// OpenSession opens a session, or returns the live session that the same secret opened.
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
-	// RenewSession proves that the session's client lives.
+	// RenewSession renews the lease of a session.
 	RenewSession(ctx context.Context, in *RenewSessionRequest, opts ...grpc.CallOption) (*RenewSessionResponse, error)
-	// CloseSession ends the session: its locks are free at once, without delay.
+	// CloseSession ends a session. Its locks are released at once, without a lock delay.
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
-	// Acquire asks for locks and returns when they are granted, or will not be. It is held open while the
-	// ticket waits, and does not renew the session: whoever waits longer than the ttl calls RenewSession
-	// meanwhile. If the call ends before its answer, by deadline, cancellation or a broken connection,
-	// the server drops the ticket. The same ticket may be asked for again: it answers as before, and the
-	// ticket is then the later call's, which the end of an earlier one does not touch.
+	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
+	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile.
+	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
+	// ticket. The same ticket may be requested again with the same result; the later call then owns the ticket, and
+	// the end of the earlier one does not affect it.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
-	// Drop ends a ticket whatever it is: releases its locks, or leaves the queues. It may be repeated.
+	// Drop ends a ticket: it releases its locks, or leaves the queues. Drop is idempotent.
 	Drop(ctx context.Context, in *DropRequest, opts ...grpc.CallOption) (*DropResponse, error)
-	// Downgrade makes the exclusive locks of a held ticket shared, and lets readers in behind it.
+	// Downgrade turns the exclusive locks of a granted ticket into shared ones, which admits waiting readers.
 	Downgrade(ctx context.Context, in *DowngradeRequest, opts ...grpc.CallOption) (*DowngradeResponse, error)
-	// Get tells all about one lock. A name that nobody uses is free: its answer has no holders.
+	// Get returns the holders and waiters of a lock. A name that is not in use is free and has no holders.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// List lists locks in use, in the order of their names.
+	// List returns the locks in use, ordered by name.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
-	// ListSessions lists sessions, in the order of their ids.
+	// ListSessions returns the live sessions, ordered by id.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
-	// Check reports whether a grant is held now. A token above every one that was issued is INVALID. An answer of yes was true at an instant between call and
-	// answer; it is no promise about the instant after.
+	// Check reports whether a grant is held. A positive response was true at some moment between the request and the
+	// response; it says nothing about later moments. A token that was never issued is INVALID.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
-	// Now reads the replicated clock. Of calls that do not overlap, a later one gets a greater stamp.
+	// Now reads the replicated clock. Of calls that do not overlap, the later one returns the greater stamp.
 	Now(ctx context.Context, in *NowRequest, opts ...grpc.CallOption) (*NowResponse, error)
-	// Watch streams what happens to locks whose names begin with a prefix. A watch of everything (prefix "") also
-	// has the ends of sessions, which have no name. Any node serves it. All events of one index are in one frame,
-	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is
-	// not remembered any more, or takes more than 1 MiB: then list again, and watch from the list's index.
+	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also streams the ends
+	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
+	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
+	// or exceed 1 MiB: then list the locks, and watch from the index of the list.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFrame], error)
 }
 
@@ -281,46 +279,45 @@ type Zamok_WatchClient = grpc.ServerStreamingClient[WatchFrame]
 // All implementations must embed UnimplementedZamokServer
 // for forward compatibility.
 //
-// Zamok is what programs use.
+// Zamok is the API for programs.
 type ZamokServer interface {
-	// Session serves one session for as long as the connection lasts. The first frame has an OpenStream and
-	// nothing else. The server answers SessionState, with every ticket of the session, and from then on tells
-	// every change in the order in which it happened. Nothing is lost or reordered on one stream: when it
-	// would be, the stream ends. Then open another one and say OpenStream with the session's id: no place in a
-	// queue is lost by that. The stream's end is a status as described above; after a SessionEnded message the
-	// session is over and the status is OK.
+	// Session serves one session for as long as the connection lasts. The first frame consists of an OpenStream.
+	// The server answers with SessionState, which lists the session's tickets, and then sends every change in the
+	// order in which it happened. No message is lost or reordered within a stream: the server ends the stream
+	// instead. The client then opens another stream with the session's id and keeps its queue positions. A stream
+	// ends with a status as described above; after SessionEnded the status is OK.
 	Session(grpc.BidiStreamingServer[ClientFrame, ServerFrame]) error
-	// OpenSession opens a session, or answers with the living one that the same secret opened.
+	// OpenSession opens a session, or returns the live session that the same secret opened.
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
-	// RenewSession proves that the session's client lives.
+	// RenewSession renews the lease of a session.
 	RenewSession(context.Context, *RenewSessionRequest) (*RenewSessionResponse, error)
-	// CloseSession ends the session: its locks are free at once, without delay.
+	// CloseSession ends a session. Its locks are released at once, without a lock delay.
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
-	// Acquire asks for locks and returns when they are granted, or will not be. It is held open while the
-	// ticket waits, and does not renew the session: whoever waits longer than the ttl calls RenewSession
-	// meanwhile. If the call ends before its answer, by deadline, cancellation or a broken connection,
-	// the server drops the ticket. The same ticket may be asked for again: it answers as before, and the
-	// ticket is then the later call's, which the end of an earlier one does not touch.
+	// Acquire requests locks and returns when they are granted or refused. The call stays open while the ticket
+	// waits, and does not renew the session: a client that waits longer than the ttl calls RenewSession meanwhile.
+	// If the call ends before its response, by deadline, cancellation or a broken connection, the server drops the
+	// ticket. The same ticket may be requested again with the same result; the later call then owns the ticket, and
+	// the end of the earlier one does not affect it.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
-	// Drop ends a ticket whatever it is: releases its locks, or leaves the queues. It may be repeated.
+	// Drop ends a ticket: it releases its locks, or leaves the queues. Drop is idempotent.
 	Drop(context.Context, *DropRequest) (*DropResponse, error)
-	// Downgrade makes the exclusive locks of a held ticket shared, and lets readers in behind it.
+	// Downgrade turns the exclusive locks of a granted ticket into shared ones, which admits waiting readers.
 	Downgrade(context.Context, *DowngradeRequest) (*DowngradeResponse, error)
-	// Get tells all about one lock. A name that nobody uses is free: its answer has no holders.
+	// Get returns the holders and waiters of a lock. A name that is not in use is free and has no holders.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// List lists locks in use, in the order of their names.
+	// List returns the locks in use, ordered by name.
 	List(context.Context, *ListRequest) (*ListResponse, error)
-	// ListSessions lists sessions, in the order of their ids.
+	// ListSessions returns the live sessions, ordered by id.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
-	// Check reports whether a grant is held now. A token above every one that was issued is INVALID. An answer of yes was true at an instant between call and
-	// answer; it is no promise about the instant after.
+	// Check reports whether a grant is held. A positive response was true at some moment between the request and the
+	// response; it says nothing about later moments. A token that was never issued is INVALID.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
-	// Now reads the replicated clock. Of calls that do not overlap, a later one gets a greater stamp.
+	// Now reads the replicated clock. Of calls that do not overlap, the later one returns the greater stamp.
 	Now(context.Context, *NowRequest) (*NowResponse, error)
-	// Watch streams what happens to locks whose names begin with a prefix. A watch of everything (prefix "") also
-	// has the ends of sessions, which have no name. Any node serves it. All events of one index are in one frame,
-	// a session's end after those of the tickets that end with it. It ends with GONE when what was asked for is
-	// not remembered any more, or takes more than 1 MiB: then list again, and watch from the list's index.
+	// Watch streams the events of locks whose names begin with a prefix. With the prefix "" it also streams the ends
+	// of sessions. Every node serves it. All events of one index are in one frame; a session's end comes after those
+	// of its tickets. The stream ends with COMPACTED when the requested events are no longer in the event history,
+	// or exceed 1 MiB: then list the locks, and watch from the index of the list.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchFrame]) error
 	mustEmbedUnimplementedZamokServer()
 }
@@ -690,22 +687,22 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Admin is what operators use.
+// Admin is the API for operators.
 type AdminClient interface {
-	// ForceRelease ends the tickets that hold a lock with a token up to the one named: whole, with all
-	// their locks. The holder is told.
+	// ForceRelease ends the tickets that hold a lock with a token up to the given one, including their other locks.
+	// The holders are notified.
 	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
-	// ExpireSession ends a session as if its lease had run out.
+	// ExpireSession ends a session as if its lease had expired.
 	ExpireSession(ctx context.Context, in *ExpireSessionRequest, opts ...grpc.CallOption) (*ExpireSessionResponse, error)
-	// Members lists the nodes of the cluster.
+	// Members returns the members of the cluster.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
-	// Join takes a new node into the cluster, which must be running with an empty directory.
+	// Join adds a node to the cluster. The node must be running with an empty data directory.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
-	// Remove takes a node out. Its data directory can't come back; its id can, with an empty one.
+	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
-	// Transfer hands the leadership to another node.
+	// Transfer transfers leadership to another node.
 	Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error)
-	// Backup streams the state of the cluster as a file.
+	// Backup streams a backup of the cluster.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupChunk], error)
 }
 
@@ -800,22 +797,22 @@ type Admin_BackupClient = grpc.ServerStreamingClient[BackupChunk]
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
 //
-// Admin is what operators use.
+// Admin is the API for operators.
 type AdminServer interface {
-	// ForceRelease ends the tickets that hold a lock with a token up to the one named: whole, with all
-	// their locks. The holder is told.
+	// ForceRelease ends the tickets that hold a lock with a token up to the given one, including their other locks.
+	// The holders are notified.
 	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
-	// ExpireSession ends a session as if its lease had run out.
+	// ExpireSession ends a session as if its lease had expired.
 	ExpireSession(context.Context, *ExpireSessionRequest) (*ExpireSessionResponse, error)
-	// Members lists the nodes of the cluster.
+	// Members returns the members of the cluster.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
-	// Join takes a new node into the cluster, which must be running with an empty directory.
+	// Join adds a node to the cluster. The node must be running with an empty data directory.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Remove takes a node out. Its data directory can't come back; its id can, with an empty one.
+	// Remove removes a node. Its data directory cannot rejoin; its name can, with an empty directory.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
-	// Transfer hands the leadership to another node.
+	// Transfer transfers leadership to another node.
 	Transfer(context.Context, *TransferRequest) (*TransferResponse, error)
-	// Backup streams the state of the cluster as a file.
+	// Backup streams a backup of the cluster.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupChunk]) error
 	mustEmbedUnimplementedAdminServer()
 }

@@ -1,77 +1,84 @@
-// Package api is the wire: what clients say to a node, and what they are told. The reference of the
-// protocol is zamokpb/zamok.proto; this page is about how it is served.
+// Package api serves the protocol of zamokpb/zamok.proto on a node: gRPC for clients and operators, and HTTP for
+// metrics and health.
 //
-//	a frame → commands.go → validation.go → raftnode → … → events → hub.go → sendqueue.go → write.go → a frame
+//	node, err := api.StartNode(ctx, api.NodeConfig{ID: "n1", Dir: "data/n1", Cluster: "n1=host1:5751,n2=host2:5751,n3=host3:5751"})
+//	…
+//	defer node.Close()
 //
-// # Who does what
+// A request travels
 //
-//	Node      (node.go) composes a node: the replicated machine, the hub, the ring, the server
-//	Server    (server.go) answers calls. Sessions' streams are in stream.go, commands.go and write.go, all
-//	          other calls in unary.go, read.go, watch.go, admin.go
-//	door      (validation.go) checks every field before anything is proposed, and says which is wrong
-//	errors    (errors.go) is the one table from our errors to the wire's and gRPC's
-//	authorize (authorize.go) is asked in every handler
-//	hub       (hub.go) carries the machine's events to streams and to held-open calls
-//	place     (position.go) tells waiters their places, and holders how many wait
-//	ring      (history.go) remembers the latest events for those who watch
-//	timeline  (appliedtimes.go) remembers when an index was applied, for people who ask for ages
-//	http      (http.go) is the port of /metrics (metrics.go), /healthz and /readyz
-//	relay     (relay.go) passes calls on to the leader when asked to
-//	meant     (cluster.go) refuses, before all of these, what is meant for another cluster
-//	observer  (observe.go) is told what happens to locks and sessions, to count it; by the leader only
-//	health    (server.go) is grpc.health.v1: serving while the node is ready, as /readyz says it too
+//	frame → commands.go → validation.go → raftnode → … → events → hub.go → sendqueue.go → write.go → frame
 //
-// Goroutines: a stream has its handler, a reader and a writer; the hub has one, for what is told a little
-// later; a waiting ticket has none. All end before Close returns.
+// # Parts
+//
+//	node.go, config.go      Node: composes the replicated machine, the hub and the servers
+//	server.go               Server: the gRPC listener, limits of connections, the health service
+//	stream.go, commands.go, write.go            streams of sessions
+//	unary.go, read.go, watch.go, admin.go       all other calls; waiting.go: calls that wait for a ticket
+//	validation.go           checks every field before anything is proposed, and names the invalid one
+//	errors.go, convert.go   the one table from errors to codes of the wire and of gRPC; messages of the wire
+//	authorize.go            is asked by every handler
+//	cluster.go              refuses requests that name another cluster, before all other handlers
+//	relay.go                relays calls to the leader on request
+//	hub.go, sendqueue.go    carry the machine's events to streams and to waiting calls
+//	position.go             reports queue positions to waiters and contention to holders
+//	history.go              the event history for watches
+//	appliedtimes.go         when an index was applied, for ages that are shown to people
+//	disconnect.go, connection.go                sessions that end when their connection breaks
+//	http.go, metrics.go     /metrics, /healthz and /readyz
+//	observe.go              reports of locks and sessions to be counted, on the leader only
+//
+// Goroutines: a stream has its handler, a reader and a writer; the hub has one for delayed messages; a waiting
+// ticket has none. All end before Close returns.
 //
 // # Promises
 //
 // Of a stream:
 //
-//	A1  It is the session's from its own Attached event on, and ends, superseded, with the next one. Its
-//	    first message is a SessionState with every ticket as it stood at that event; after it comes every
-//	    change of every ticket, in the machine's order. State and changes are one sequence, the log's:
-//	    nothing is read or merged beside it.
-//	A2  Nothing of that is lost or reordered: when it would be, the stream ends. A reader that falls
-//	    behind more than queueMessagesMax messages or queueBytesMax bytes, or needs more than other streams
-//	    leave of queuesBytesMax, is cut, never waited for.
-//	A3  KeepAliveAck and SessionState prove life with the `sent` of the very frame that was applied, never with
-//	    another's, and only after it was applied. Changes are numbered, and KeepAliveAck says how many were
-//	    queued before it: so a client notices if A2 were ever broken.
-//	A4  Every command is answered: by its own Change, or by an Answer. Because raft answers after the
-//	    machine told its events, a Change comes before the Answer of the command that made it, and
-//	    of two states of a ticket the further one is true.
-//	A5  A server never proposes anything twice, nor anything that a client did not ask for; but it ends
-//	    a session that asked for that when its stream breaks (disconnect.go), and drops the ticket of
-//	    a held-open call that broke, unless its client has asked for the same ticket again.
-//	A6  Only a break by the client's doing counts for that (connection.go), of a stream that was attached here
-//	    directly: never one that this node made, nor one that another node relayed. A machine that
-//	    vanished is the business of its ttl.
+//	A1  A stream owns its session from its own Attached event until the next one, which ends it as superseded.
+//	    Its first message is a SessionState with every ticket as of that event; after it comes every change of
+//	    every ticket, in the machine's order. State and changes are one sequence, that of the log: nothing is
+//	    read or merged beside it.
+//	A2  No message is lost or reordered: the stream ends instead. A reader that falls behind more than
+//	    queueMessagesMax messages or queueBytesMax bytes, or needs more than other streams leave of
+//	    queuesBytesMax, is disconnected and never waited for.
+//	A3  KeepAliveAck and SessionState carry the `sent` of the very frame that was applied, never another's, and
+//	    only after it was applied. Changes are numbered, and KeepAliveAck has the number queued before it, so a
+//	    client detects a violation of A2.
+//	A4  Every command is answered, by its own Change or by an Answer. Because raft answers after the machine
+//	    has emitted its events, a Change precedes the Answer of the command that made it, and of two states of
+//	    a ticket the later one is true.
+//	A5  A server never proposes a command twice, and none that a client did not request, with two exceptions:
+//	    it ends a session with release on disconnect when its stream breaks, and it drops the ticket of a
+//	    waiting call that broke, unless the client has requested the same ticket again.
+//	A6  For A5 a break counts only if the client caused it (connection.go), on a stream that was attached to
+//	    this node directly: never a break that this node made, nor one of a relayed stream. A machine that
+//	    vanished is left to its ttl.
 //
 // Of all calls:
 //
-//	A7  Bad input is refused with the field named, and nothing is proposed.
-//	A8  An error says what took effect: done, not done or unknown. A stream that ends leaves what was
-//	    on its way unknown; to send it again with the same ticket is safe.
-//	A9  Reads are linearizable: they are answered behind a fence.
-//	A10 A secret is hashed at the door. It is in no log line, no entry and no snapshot.
-//	A11 A watch leaves nothing out: all events of one index are in one frame, a session's end after those
-//	    of its tickets. A session has no name, so only a watch of everything (prefix "") has its end.
-//	    Where the ring has forgotten what comes next, or a snapshot took its place, or an index has more
-//	    events than a frame takes (watchFrameBytesMax), the watch ends with GONE. Where a node only begins
-//	    anew, and what comes next comes again, it ends with STOPPING.
-//	A12 What a node passes on is passed on once, with the leader's own word as its answer. The leader
-//	    knows that it was relayed, so A6 holds for it.
-//	A13 A request that names another cluster has no effect here. Every answer names the node's cluster, as soon
-//	    as the node knows it.
+//	A7  Invalid input is refused with the name of the field, and nothing is proposed.
+//	A8  An error says what took effect: done, not done or unknown. A stream that ends leaves its pending
+//	    commands unknown; to send them again with the same ticket is safe.
+//	A9  Reads are linearizable: a read barrier precedes each answer.
+//	A10 A secret is hashed on arrival. It is in no log line, no entry and no snapshot.
+//	A11 A watch omits nothing: all events of one index are in one frame, a session's end after those of its
+//	    tickets. A session has no name, so only a watch with the prefix "" has its end. If the history no
+//	    longer has the next events, or a snapshot replaced them, or an index has more events than a frame
+//	    takes (watchFrameBytesMax), the watch ends with COMPACTED. If a node starts over and the next events
+//	    will come again, it ends with STOPPING.
+//	A12 A call is relayed once, and its answer is the leader's. The leader knows that it was relayed, so A6
+//	    holds for it.
+//	A13 A request that names another cluster has no effect. Every response names the node's cluster as soon as
+//	    the node knows it.
 //
-// # What costs what
+// # Costs
 //
-// A waiting ticket costs memory in the machine only, unless it asked for its place: then a record in
-// the hub. While no queue moves, nothing is computed or sent for anybody who waits. A stream at rest
-// costs three goroutines and a few hundred bytes beside them.
+// A waiting ticket costs memory in the machine only, plus a record in the hub if it asked for its position.
+// While no queue moves, nothing is computed or sent for waiters. An idle stream costs three goroutines and a few
+// hundred bytes.
 //
-// While the machine is read nothing is applied. So what is read for one frame, for one round of positions or for one
-// call is bounded, whatever others did, and calls that read much take turns (read.go). What clients can
-// have a node keep is bounded in bytes: docs/design.md lists each bound with its test.
+// Nothing is applied while the machine is read. So the reads for one frame, one round of positions or one call
+// are bounded, whatever the state, and calls that read much take turns (read.go). What clients can make a node
+// keep is bounded in bytes: docs/design.md lists each bound with its test.
 package api

@@ -1,59 +1,64 @@
-// Package raftnode is one node: the machine of package fsm, replicated by hashicorp/raft.
+// Package raftnode is one node of a cluster: the state machine of package fsm, replicated by hashicorp/raft.
+//
+//	n, err := raftnode.Open(ctx, cfg)
+//	…
+//	answer, err := n.Propose(ctx, &fsm.Drop{Session: id, Ticket: 7}) // applied, if err is nil
+//	_, _, err = n.Fence(ctx)                                         // read barrier
+//	n.View(func(m *fsm.Machine) { … })
+//
+// A command travels
 //
 //	Submit, Renew, Fence → queue → epoch → raft → ApplyBatch → machine → answers and events
 //
-// # Who runs what
+// # Goroutines
 //
-//	supervisor   reads raft's notices of leadership and runs one epoch after the other
-//	epoch       (inside the supervisor) the only goroutine that proposes: it gathers commands and
-//	             renewals, stamps each entry last of all, and keeps the promises that need time
-//	in-flight proposal       one for each proposed entry, at most two: waits for raft's answer
-//	raft's own   ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
-//	maintenance loop        writes the marker, announces this node, reports digests, looks at the room on all
-//	             disks, brings all nodes to timeouts that fit (timeout.go), and asks, while no leader is
-//	             heard of, whether this node was removed
-//	watchdog     ends the process of a leader that is stuck
-//	pulse        measures for how long this process is kept from running
-//	reportLosses   notifies a follower that its log has lost what it acknowledged
+//	supervisor         reads raft's notices of leadership and runs one epoch after the other
+//	epoch              (inside the supervisor) the only goroutine that proposes: it batches commands and
+//	                   renewals, stamps each entry last of all, and keeps the promises that need time
+//	one per proposal   waits for raft's answer; at most two proposals are in flight
+//	raft's own         ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
+//	maintenance loop   records the cluster id, announces this node, reports digests, watches the free space of
+//	                   all disks, adapts election timeouts (timeout.go), and asks, while there is no leader,
+//	                   whether this node was removed
+//	watchdog           ends the process of a leader that stalls
+//	heartbeat          measures how long this process is kept from running
+//	loss reports       notify a follower that its log lost entries that it had acknowledged
 //
-// The machine is guarded by one lock (statemachine.go): applied to under it, read under it.
+// The machine is guarded by one lock (statemachine.go): entries are applied under it, and it is read under it.
 //
 // # Promises
 //
-//	N1  An answer without an error was applied: it is in a majority's logs, on disk. An error says
-//	    which of the other two it is: not done (NotLeaderError, ErrOverloaded, ErrClosed,
-//	    ErrOtherVersion) or ErrUnknown.
-//	N2  The node never proposes anything twice. Only the client knows that it still lives; a
-//	    server that repeated a dead client's command would renew its lease.
+//	N1  An answer without an error was applied: it is on the disks of a majority. An error says which of the
+//	    other two it is: not done (NotLeaderError, ErrOverloaded, ErrClosed, ErrOtherVersion) or ErrUnknown.
+//	N2  The node never proposes a command twice. Only the client knows that it is still alive; a server that
+//	    repeated a dead client's command would renew its lease.
 //	N3  Each Submit, Renew and Fence is answered exactly once.
-//	N4  A renewal is answered once it is applied, never before; so a leader that was deposed
-//	    without knowing it renews nothing.
-//	N5  A fence is done when an entry that was proposed after the call has been applied here. What
-//	    was acknowledged anywhere before the call is then in the machine. hashicorp/raft's
-//	    VerifyLeader is no such proof: it counts replies to messages sent before the call.
-//	N6  Entries carry readings of the clock of the epoch that proposes them, taken last and in the
-//	    order of proposing. Epochs of a node follow each other; two never overlap.
-//	N7  While any deadline is pending, an entry leaves at least once a second, so that a change of
-//	    leader loses at most a second of cluster time. Without deadlines nothing is written.
-//	N8  To raft a server is a node's name and the incarnation of its data directory together. So a
-//	    node that was wiped, renamed or belongs to another cluster takes no part: it is another
-//	    server, and packages store and peer refuse it where the lost one is meant.
-//	N9  A node whose digest differs stops only if a majority of the voters agree among themselves
-//	    at that index; otherwise it says so and continues.
-//	N10 A change of the members is proposed only if a majority of the voters that it leaves answered
-//	    this leader just before. A node ends for its own removal only when it knows that a
-//	    configuration without it is committed.
-//	N11 An entry is applied only if it fits the checksum that its proposer gave it. One that fits and
-//	    can't be decoded is the same everywhere and changes nothing; one that does not fit ends the
-//	    process.
+//	N4  A renewal is answered once it is applied, never before, so a leader that was deposed without knowing it
+//	    renews nothing.
+//	N5  Fence returns when an entry that was proposed after the call has been applied here. The machine then
+//	    holds everything that was acknowledged anywhere before the call. hashicorp/raft's VerifyLeader does not
+//	    show that: it counts replies to messages that were sent before the call.
+//	N6  Entries carry clock readings of the epoch that proposes them, taken last and in the order of proposing.
+//	    Epochs of a node never overlap.
+//	N7  While any deadline is pending, an entry is proposed at least once a second, so that a leader change
+//	    loses at most a second of cluster time. Without deadlines nothing is written.
+//	N8  To raft a server is a node's name together with the incarnation of its data directory. So a node that
+//	    was wiped or renamed, or belongs to another cluster, is another server, and packages store and peer
+//	    refuse it where the lost one is meant.
+//	N9  A node whose digest differs stops only if a majority of the voters agree among themselves at that
+//	    index; otherwise it logs the difference and continues.
+//	N10 A membership change is proposed only if a majority of the voters that it leaves answered this leader
+//	    just before. A node exits for its own removal only when it knows that a configuration without it is
+//	    committed.
+//	N11 An entry is applied only if it fits the checksum that its proposer gave it. One that fits and cannot be
+//	    decoded is the same everywhere and changes nothing; one that does not fit ends the process.
 //
 // # Leadership in three steps
 //
-// Raft says "leader" before the term has committed anything and before the machine has caught up.
-// So for each such notice the node proposes LeaderStart with a nonce drawn for it. When that is
-// applied here, the machine holds everything of earlier terms, the epoch is open, and a clock
-// starts from the machine's time. Until then, and after the epoch is lost, Submit answers
-// NotLeaderError.
+// Raft reports leadership before the term has committed anything and before the machine has caught up. So for
+// each such notice the node proposes LeaderStart with a fresh nonce. When that is applied here, the machine holds
+// everything of earlier terms, the epoch begins, and a clock starts from the machine's time. Before that, and
+// after the epoch ends, Submit answers NotLeaderError.
 //
 // # Files
 //

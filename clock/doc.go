@@ -13,7 +13,7 @@
 // Elapsed time ([Instant]) is what this machine's own clocks show: two clocks
 // read together, because one of them sleeps when the machine does. A leader adds
 // its elapsed time to cluster time ([Leader]); a client measures with it how long
-// it may believe in its session without hearing from anybody ([LocalDeadline]).
+// it may consider its lease valid without an answer ([LocalDeadline]).
 //
 // Wall time is what a calendar shows. It can be set, by people and by programs,
 // forwards and back, and two machines never agree on it. It may be printed for
@@ -54,14 +54,14 @@
 //	    is left Until a deadline is positive exactly when it is not Reached.
 //	C6  Confirmation.ToLocal(D) is reached no later than cluster time reaches D, if the
 //	    two machines' clocks run at rates less than 5 % apart.
-//	C7  Trust.Until never moves back, on either clock, in whatever order answers
+//	C7  LocalDeadline.Until never moves back, on either clock, in whatever order answers
 //	    arrive.
 //
 // Of all arithmetic:
 //
 //	C8  It stops at the ends of the scale. No sum or difference wraps.
 //
-// # Duties of those who use it
+// # Duties of the callers
 //
 // C3 and C4 hold only if
 //
@@ -140,7 +140,7 @@
 //
 // The term of E put an end to B, so F does not count.
 //
-// # What a client may believe
+// # What a client may consider valid
 //
 // An answer that went through the log is a [Confirmation]: what was sent at s was in an
 // entry stamped at some p ≥ s, after which the time was T. By C4 cluster time

@@ -36,8 +36,8 @@ func TestPushingAllocatesLittle(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { room = push().messages }), "from the event to the writer")
 	var frame *zamokpb.ServerFrame
 	queued := testing.AllocsPerRun(100, func() {
-		told := push()
-		frame, room = st.frame(&told), told.messages
+		sent := push()
+		frame, room = st.frame(&sent), sent.messages
 	})
 	require.Len(t, frame.Messages, grants)
 	assert.LessOrEqual(t, queued, float64(grants+3), "from the event to the frame")

@@ -18,7 +18,7 @@ const (
 	appliedTimesPart = 100
 )
 
-// appliedTimes knows at what cluster time an index was applied, so that people can be told for how long
+// appliedTimes records at what cluster time an index was applied, so that people can be shown for how long
 // somebody has held or waited: the machine itself keeps indexes only, which order but do not last.
 // It knows what this node saw applied, and nothing from before the snapshot that it began with.
 type appliedTimes struct {

@@ -30,10 +30,10 @@ func TestTimelineIsNeverWrongAndSeldomVague(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(l.times), appliedTimesMax)
 	for _, m := range truth {
-		told := l.at(m.index)
+		sent := l.at(m.index)
 		age := now.Sub(m.time)
-		require.LessOrEqual(t, told, m.time)
-		require.LessOrEqual(t, m.time.Sub(told), max(appliedTimesStep, age/appliedTimesPart), "an age of %v", age)
+		require.LessOrEqual(t, sent, m.time)
+		require.LessOrEqual(t, m.time.Sub(sent), max(appliedTimesStep, age/appliedTimesPart), "an age of %v", age)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// trackedConn is a client's connection that knows which end broke it: gRPC tells its streams only that it broke.
+// trackedConn is a client's connection that records which end broke it: gRPC reports to its streams only that it broke.
 type trackedConn struct {
 	net.Conn
 	done    func() // called once, at its end
@@ -64,7 +64,7 @@ type trackedAddr struct {
 	conn *trackedConn
 }
 
-// closedByPeer tells of a call whose stream broke whether that was the client's doing: it reset the
+// closedByPeer reports of a call whose stream broke whether the client caused it: it reset the
 // stream, or closed the connection. What this end broke, as when a client did not answer pings, says
 // nothing about the client.
 func closedByPeer(ctx context.Context) bool {

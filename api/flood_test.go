@@ -61,7 +61,7 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 	return refused.Load(), took
 }
 
-// A stream that says nothing is told so; one that said OpenStream is not told that nothing was done.
+// A silent stream ends with an error that says so; one that sent OpenStream never ends with NOT_DONE.
 func TestSilence(t *testing.T) {
 	st := &stream{}
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().info.Outcome)
@@ -90,12 +90,12 @@ func TestEndedAsItAttached(t *testing.T) {
 	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
 	box, f := h.adopt(id, []byte("hello"), raftnode.Answer{Result: a.Results[0], Stamp: a.Stamp, Time: a.Time})
 	require.Nil(t, f)
-	told := box.take(nil)
-	require.Len(t, told.messages, 2)
-	assert.Equal(t, uint64(id), told.messages[0].sessionState.Session)
-	assert.EqualValues(t, clock.Minute, told.messages[0].sessionState.Ttl)
-	assert.Equal(t, messageSessionEnded, told.messages[1].kind)
-	assert.True(t, told.ended)
+	sent := box.take(nil)
+	require.Len(t, sent.messages, 2)
+	assert.Equal(t, uint64(id), sent.messages[0].sessionState.Session)
+	assert.EqualValues(t, clock.Minute, sent.messages[0].sessionState.Ttl)
+	assert.Equal(t, messageSessionEnded, sent.messages[1].kind)
+	assert.True(t, sent.ended)
 	h.leave(box)
 	assert.Empty(t, h.attached)
 
@@ -137,22 +137,22 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	<-others
 	began := time.Now()
 	var busy sync.WaitGroup
-	var told atomic.Int64
+	var sent atomic.Int64
 	for _, w := range loop {
 		busy.Go(func() {
 			c := call(t, n)
 			for range loops {
 				w.hangUp()
 				w = w.again(c)
-				told.Add(int64(len(w.welcome.Tickets)))
+				sent.Add(int64(len(w.welcome.Tickets)))
 			}
 		})
 	}
 	busy.Wait()
 	took, most := time.Since(began), <-others
 	close(stop)
-	t.Logf("%d attachments, told %d tickets, in %v; the longest turn of another session took %v", sessions*loops, told.Load(), took, most)
-	require.EqualValues(t, sessions*loops*fsm.TicketsMax, told.Load())
+	t.Logf("%d attachments, told %d tickets, in %v; the longest turn of another session took %v", sessions*loops, sent.Load(), took, most)
+	require.EqualValues(t, sessions*loops*fsm.TicketsMax, sent.Load())
 	assert.Less(t, most, longest)
 }
 

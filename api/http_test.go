@@ -179,9 +179,9 @@ func TestReasonsAreBounded(t *testing.T) {
 	for i := range 2 * labelsMax {
 		r.count(fmt.Sprint(i))
 	}
-	told, sum := 0, uint64(0)
-	r.each(func(_ string, n uint64) { told, sum = told+1, sum+n })
-	require.Equal(t, labelsMax+1, told)
+	sent, sum := 0, uint64(0)
+	r.each(func(_ string, n uint64) { sent, sum = sent+1, sum+n })
+	require.Equal(t, labelsMax+1, sent)
 	require.EqualValues(t, 2*labelsMax, sum)
 }
 

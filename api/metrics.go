@@ -93,32 +93,32 @@ func (m *metrics) observer() *Observer {
 // text is everything in Prometheus's text format. Without a node what is read from it is left out.
 func (m *metrics) text(ctx context.Context, node *raftnode.Node, version string) []byte {
 	var x exposition
-	x.head("zamok_lock_wait_seconds", "histogram", "From a request at this node's door to the grant.")
+	x.head("zamok_lock_wait_seconds", "histogram", "Time from a request at this node to the grant.")
 	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_wait_seconds", label, &m.wait[mode]) })
-	x.head("zamok_lock_hold_seconds", "histogram", "From grant to end, in cluster time; told by the leader.")
+	x.head("zamok_lock_hold_seconds", "histogram", "Time from a grant to its end, in cluster time; reported by the leader.")
 	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_hold_seconds", label, &m.hold[mode]) })
-	x.head("zamok_grants_total", "counter", "Locks granted; told by the leader.")
+	x.head("zamok_grants_total", "counter", "Locks granted; reported by the leader.")
 	m.byMode(func(label string, mode int) { x.value("zamok_grants_total", label, m.grants[mode].Load()) })
-	x.head("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, other than by their client's wish; told by the leader.")
+	x.head("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, not at their client's request; reported by the leader.")
 	m.byReason(&x, "zamok_refusals_total", &m.refusals, fsm.Dropped, fsm.Closed)
-	x.head("zamok_sessions_expired_total", "counter", "Sessions that ended other than by their client's wish; told by the leader.")
+	x.head("zamok_sessions_expired_total", "counter", "Sessions that ended, not at their client's request; reported by the leader.")
 	m.byReason(&x, "zamok_sessions_expired_total", &m.ends, fsm.Closed)
-	x.head("zamok_streams", "gauge", "Sessions' streams attached to this node.")
+	x.head("zamok_streams", "gauge", "Session streams attached to this node.")
 	x.value("zamok_streams", "", m.streams.Load())
 	x.head("zamok_streams_cut_total", "counter", "Streams that this node ended.")
 	m.cuts.each(func(reason string, n uint64) { x.value("zamok_streams_cut_total", label("reason", reason), n) })
-	x.head("zamok_commit_stage_seconds", "histogram", "What a committed entry spent where, on its leader; push is from apply to the client's connection.")
+	x.head("zamok_commit_stage_seconds", "histogram", "Time that a committed entry spent in each stage, on its leader; push is from apply to the client's connection.")
 	for _, stage := range []struct {
 		name string
 		h    *histogram
 	}{{"queue", &m.queue}, {"append", &m.append}, {"replicate", &m.replicate}, {"apply", &m.apply}, {"push", &m.push}} {
 		x.histogram("zamok_commit_stage_seconds", label("stage", stage.name), stage.h)
 	}
-	x.head("zamok_entry_commands", "histogram", "Commands in a committed entry; of the leader's own entries none.")
+	x.head("zamok_entry_commands", "histogram", "Commands per committed entry, without the leader's own entries.")
 	x.histogram("zamok_entry_commands", "", &m.commands)
-	x.head("zamok_disk_write_seconds", "histogram", "Writes of log and vote, their fsync included.")
+	x.head("zamok_disk_write_seconds", "histogram", "Time of a write of log or vote, including fsync.")
 	x.histogram("zamok_disk_write_seconds", "", &m.writes)
-	x.head("zamok_raft_leader_changes_total", "counter", "Epochs opened at this node; the sum over all nodes is the changes of leader.")
+	x.head("zamok_raft_leader_changes_total", "counter", "Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.")
 	x.value("zamok_raft_leader_changes_total", "", m.epochs.Load())
 	x.head("zamok_build_info", "gauge", "Always 1.")
 	x.value("zamok_build_info", label("version", version), 1)
@@ -163,16 +163,16 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 		name, help string
 		value      any
 	}{
-		{"zamok_locks_held", "Locks that somebody holds.", held},
-		{"zamok_waiters", "Acquisitions that wait.", counts.Waiting},
-		{"zamok_queue_depth_max", "The length of the longest queue.", deepest},
-		{"zamok_sessions", "Living sessions.", counts.Sessions},
-		{"zamok_raft_leader", "1 on the node that leads, with its epoch open.", leads},
-		{"zamok_raft_term", "Raft's term.", status.Term},
-		{"zamok_raft_election_timeout_seconds", "After how long without a leader nodes elect another; it follows round trips and pauses.", node.Timeout().Seconds()},
-		{"zamok_applied_index", "The index of what was applied last; it rises with every command.", status.Applied.Index},
-		{"zamok_cluster_time_seconds", "For how long the cluster has had a leader.", seconds},
-		{"zamok_disk_free_bytes", "What is left on the disk of the data directory; missing with data in memory.", status.DiskFree},
+		{"zamok_locks_held", "Locks held.", held},
+		{"zamok_waiters", "Waiting acquisitions.", counts.Waiting},
+		{"zamok_queue_depth_max", "Length of the longest queue.", deepest},
+		{"zamok_sessions", "Live sessions.", counts.Sessions},
+		{"zamok_raft_leader", "1 on the leader while its epoch is in force, 0 elsewhere.", leads},
+		{"zamok_raft_term", "Raft term.", status.Term},
+		{"zamok_raft_election_timeout_seconds", "Election timeout in force; it adapts to round trips and pauses.", node.Timeout().Seconds()},
+		{"zamok_applied_index", "Index applied last; it rises with every command.", status.Applied.Index},
+		{"zamok_cluster_time_seconds", "Cluster time: how long the cluster has had a leader.", seconds},
+		{"zamok_disk_free_bytes", "Free space of the data directory; absent with data in memory.", status.DiskFree},
 	} {
 		x.head(g.name, "gauge", g.help)
 		if g.value != uint64(math.MaxUint64) { // that is a free space that is not known
@@ -186,11 +186,11 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 func (x *exposition) peers(node *raftnode.Node) {
 	contacts := node.Contacts()
 	names := slices.Sorted(maps.Keys(contacts))
-	x.head("zamok_peer_last_contact_seconds", "gauge", "How long ago the leader sent what the peer answered last; told by the leader.")
+	x.head("zamok_peer_last_contact_seconds", "gauge", "Time since the leader sent the last message that the peer answered; reported by the leader.")
 	for _, name := range names {
 		x.value("zamok_peer_last_contact_seconds", label("peer", name), contacts[name].Ago.Seconds())
 	}
-	x.head("zamok_peer_lag_entries", "gauge", "Entries of the leader's log that the peer lacked then; told by the leader, of peers that have answered it.")
+	x.head("zamok_peer_lag_entries", "gauge", "Log entries that the peer lacked then; reported by the leader, for peers that have answered it.")
 	for _, name := range names {
 		if contacts[name].Reached {
 			x.value("zamok_peer_lag_entries", label("peer", name), contacts[name].Behind)

@@ -222,9 +222,9 @@ func (h *hub) reporter(tell func(*reporter)) {
 
 // lock sends their news to the first holders and the first waiters of a lock.
 func (t *reporter) lock(name string) {
-	told := 0
+	sent := 0
 	for ref := range t.machine.Holders(name) {
-		if told++; told > positionHoldersMax {
+		if sent++; sent > positionHoldersMax {
 			break
 		}
 		t.contended(ref)

@@ -119,11 +119,11 @@ func TestHintsAreLeftOut(t *testing.T) {
 	h.setLeading(true)
 	o := boxed(t, h, 1)
 	place := message{kind: messagePosition, blockers: wideRefusal(1).failure.info.Blockers[:positionBlockersMax]}
-	told := 0
-	for ; o.hint(); told++ {
+	sent := 0
+	for ; o.hint(); sent++ {
 		require.True(t, o.add(place))
 	}
-	assert.Greater(t, told, 10)
+	assert.Greater(t, sent, 10)
 	assert.Less(t, h.bytes, queueBytesMax/2)
 	assert.False(t, o.ended)
 }

@@ -236,13 +236,13 @@ func (h health) List(context.Context, *healthpb.HealthListRequest) (*healthpb.He
 func (h health) Watch(req *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	tick := time.NewTicker(healthLook)
 	defer tick.Stop()
-	told := healthpb.HealthCheckResponse_UNKNOWN
+	sent := healthpb.HealthCheckResponse_UNKNOWN
 	for {
-		if now := h.status(req.Service); now != told {
+		if now := h.status(req.Service); now != sent {
 			if err := stream.Send(&healthpb.HealthCheckResponse{Status: now}); err != nil {
 				return err
 			}
-			told = now
+			sent = now
 		}
 		select {
 		case <-tick.C:

@@ -85,16 +85,16 @@ func (w *watch) frame(f found) *zamokpb.WatchFrame {
 	frame := &zamokpb.WatchFrame{Index: f.index}
 	for i := range f.events {
 		e := &f.events[i]
-		told := &zamokpb.LockEvent{
+		sent := &zamokpb.LockEvent{
 			Kind: eventKind(e), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
 			Token: e.token, Reason: zamokpb.Reason(e.reason), Text: e.text, Label: e.label,
 		}
 		for _, it := range e.items {
 			if strings.HasPrefix(it.Name, w.prefix) {
-				told.Items = append(told.Items, toItems([]fsm.Item{it})...)
+				sent.Items = append(sent.Items, toItems([]fsm.Item{it})...)
 			}
 		}
-		frame.Events = append(frame.Events, told)
+		frame.Events = append(frame.Events, sent)
 	}
 	return frame
 }

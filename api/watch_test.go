@@ -36,7 +36,7 @@ func mustWatch(t *testing.T, r *history, prefix string, from uint64) *watch {
 }
 
 // heard reads all that there is, as "index: names".
-func heard(w *watch) (told []string) {
+func heard(w *watch) (sent []string) {
 	for found, some := w.read(); some; found, some = w.read() {
 		f := w.frame(found)
 		line := fmt.Sprint(f.Index, ":")
@@ -45,9 +45,9 @@ func heard(w *watch) (told []string) {
 				line += " " + it.Name
 			}
 		}
-		told = append(told, line)
+		sent = append(sent, line)
 	}
-	return told
+	return sent
 }
 
 func isCut(w *watch) bool {
@@ -207,23 +207,23 @@ func TestWatchOnEveryNode(t *testing.T) {
 	_, err = s.admin.ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "enough"})
 	require.NoError(t, err)
 	for _, stream := range streams {
-		var told []zamokpb.EventKind
+		var sent []zamokpb.EventKind
 		last := stamp.Stamp.Index
 		var end *zamokpb.LockEvent
-		for len(told) < 7 {
+		for len(sent) < 7 {
 			frame, err := stream.Recv()
 			require.NoError(t, err)
 			assert.Greater(t, frame.Index, last)
 			last = frame.Index
 			for _, e := range frame.Events {
 				assert.Equal(t, s.id, e.Session)
-				told, end = append(told, e.Kind), e
+				sent, end = append(sent, e.Kind), e
 			}
 		}
 		assert.Equal(t, []zamokpb.EventKind{
 			zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_REFUSED, zamokpb.EventKind_EVENT_DOWNGRADED,
 			zamokpb.EventKind_EVENT_CANCELLED, zamokpb.EventKind_EVENT_RELEASED, zamokpb.EventKind_EVENT_GRANTED, zamokpb.EventKind_EVENT_LOST,
-		}, told)
+		}, sent)
 		assert.Equal(t, zamokpb.Reason_REASON_EVICTED, end.Reason)
 		assert.Equal(t, "enough", end.Text)
 	}

@@ -103,7 +103,7 @@ func (n *Node) writeConfiguration(servers raft.Configuration) error {
 // awaitJoin makes this node one that a running cluster can take in.
 func (n *Node) awaitJoin(cluster store.ID) error {
 	if cluster == (store.ID{}) {
-		n.log.Info("no data and no cluster: waiting to be added with --join", "id", n.cfg.ID, "peer", n.network.Addr())
+		n.log.Info("no data and no cluster: waiting to be added with \"zamok join\"", "id", n.cfg.ID, "peer", n.network.Addr())
 		return nil
 	}
 	if err := n.store.Join(cluster); err != nil {

@@ -21,7 +21,7 @@
 //	                   all disks, adapts election timeouts (timeout.go), and asks, while there is no leader,
 //	                   whether this node was removed
 //	watchdog           ends the process of a leader that stalls
-//	heartbeat          measures how long this process is kept from running
+//	pause measurement  measures how long this process is kept from running
 //	loss reports       notify a follower that its log lost entries that it had acknowledged
 //
 // The machine is guarded by one lock (statemachine.go): entries are applied under it, and it is read under it.

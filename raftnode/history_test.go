@@ -92,7 +92,7 @@ func TestARestoreOfARestoreAndANewClusterInOneSecond(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				base, _ := TokenClock(began)
-				time.Sleep(clockSkewMax) // until it has a leader
+				time.Sleep(startJitterMax) // until it has a leader
 				first := restored(t, file, 0)
 				require.Greater(t, first, base)
 				second := restored(t, moved(t, file, first), 0)

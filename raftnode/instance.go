@@ -124,7 +124,7 @@ func (in *instance) transferLeadership() {
 		future = func() raft.Future { return in.raft.LeadershipTransferToServer(to.ID, to.Address) }
 	}
 	if err := in.waitFor(ctx, future()); err != nil {
-		in.node.log.Info("leadership transfer failed", "error", err)
+		in.node.log.Info("leadership transfer failed or is unconfirmed", "error", err)
 	}
 }
 

@@ -118,7 +118,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	open = true
 	n.busy.Go(n.maintain)
 	n.busy.Go(n.watch)
-	n.busy.Go(n.measureHeartbeat)
+	n.busy.Go(n.measurePauses)
 	n.busy.Go(n.reportLosses)
 	return n, nil
 }

@@ -33,8 +33,8 @@ const (
 	// timeoutFactor is how many round trips, with a pause of the leader each, go into T: the leader gives up after half
 	// of it, and a new one needs two of them to be elected.
 	timeoutFactor = 5
-	// heartbeatTick is how often a node looks whether it is kept from running.
-	heartbeatTick = 50 * time.Millisecond
+	// pauseCheckInterval is how often a node looks whether it is kept from running.
+	pauseCheckInterval = 50 * time.Millisecond
 	// calm is for how long a shorter T must do before it is taken: to lengthen it again costs a failed leadership.
 	calm = 5 * time.Minute
 	// retuneMax is how long a follower has to open raft anew before the next is asked, and retuneAgain how long one
@@ -270,7 +270,7 @@ func (n *Node) askRetune(ctx context.Context, v voter, target time.Duration) {
 	defer cancel()
 	body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
 	if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
-		n.log.Info("a node did not adopt the new election timeout", "node", v.name, "timeout", target, "error", err)
+		n.log.Info("a node did not confirm the new election timeout", "node", v.name, "timeout", target, "error", err)
 	}
 }
 
@@ -306,9 +306,9 @@ func (n *Node) canReopen() error {
 	return n.store.Room()
 }
 
-// measureHeartbeat measures for how long this process is kept from running.
-func (n *Node) measureHeartbeat() {
-	tick := time.NewTicker(heartbeatTick)
+// measurePauses measures for how long this process is kept from running.
+func (n *Node) measurePauses() {
+	tick := time.NewTicker(pauseCheckInterval)
 	defer tick.Stop()
 	for last := n.cfg.Source.Now(); ; {
 		select {
@@ -317,7 +317,7 @@ func (n *Node) measureHeartbeat() {
 		case <-tick.C:
 		}
 		now := n.cfg.Source.Now()
-		n.stalls.Add(time.Now(), now.Since(last).Duration()-heartbeatTick)
+		n.stalls.Add(time.Now(), now.Since(last).Duration()-pauseCheckInterval)
 		last = now
 	}
 }

@@ -8,10 +8,10 @@ import (
 const (
 	// tokenShift: a history has 2²⁰ tokens for each second of its life.
 	tokenShift = 20
-	// clockSkewMax is the time in which a history that is made now may begin. Two that are made at one moment
+	// startJitterMax is the time in which a history that is made now may begin. Two that are made at one moment
 	// begin at different ones of 2¹⁸. A new cluster needs as long until it has a leader, with the default
 	// election timeout; Restore waits.
-	clockSkewMax = time.Second / 4
+	startJitterMax = time.Second / 4
 )
 
 // TokenClock draws the moment at which a history that is made now begins, and returns it on the scale of
@@ -22,7 +22,7 @@ const (
 // one has issued until then; it is for the operator to see to it that this one issues nothing more. Two that are
 // made at one moment, on two machines or on one, lie some ten thousands of tokens apart.
 func TokenClock(now time.Time) (tokens uint64, begins time.Time) {
-	begins = now.Add(rand.N(clockSkewMax))
+	begins = now.Add(rand.N(startJitterMax))
 	seconds := begins.Unix()
 	if seconds < 0 {
 		return 1, begins // a clock that was never set

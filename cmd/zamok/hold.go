@@ -133,7 +133,7 @@ func (h *holdFlags) newRunner(argv []string) (*lockRunner, error) {
 // close closes the session, and with it whatever is still held.
 func (b *lockRunner) close() {
 	if err := b.client.Close(); err != nil {
-		b.app.logger().Warn("closing the session failed; its locks expire with its ttl", "error", err)
+		b.app.logger().Warn("closing the session is not confirmed; its locks are released when its ttl passes, if not before", "error", err)
 	}
 	signal.Stop(b.signals)
 }
@@ -197,7 +197,7 @@ func (b *lockRunner) lossOnRelease(unlock error) error {
 		return unlock
 	}
 	if unlock != nil {
-		b.app.logger().Warn("the command ended, but the release of its lock is not confirmed; the lock expires with the session's ttl", "error", unlock)
+		b.app.logger().Warn("the command ended, but the release of its lock is not confirmed; the lock is released when the session's ttl passes, if not before", "error", unlock)
 	}
 	return nil
 }

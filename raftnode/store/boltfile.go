@@ -32,8 +32,8 @@ func recovered(do func() error) (err error) {
 	return do()
 }
 
-// cleanupFailed ends the name of a file that is being made.
-const cleanupFailed = ".new"
+// newFileSuffix ends the name of a file that is being made.
+const newFileSuffix = ".new"
 
 // makeBolt makes a bbolt file with an empty table, and with these buckets, unless there is one of this name.
 // It has another name until it is whole and flushed: what has this name was never torn while it was made, so
@@ -43,7 +43,7 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 	if isThere(path) {
 		return nil
 	}
-	f, err := os.OpenFile(path+cleanupFailed, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path+newFileSuffix, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

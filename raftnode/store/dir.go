@@ -69,7 +69,7 @@ func (f *dirFiles) open(cfg Config) (medium, error) {
 	if err != nil && !born {
 		return medium{}, err
 	}
-	if err := os.RemoveAll(filepath.Join(f.dir, votesName+cleanupFailed)); err != nil { // of a process that came too late
+	if err := os.RemoveAll(filepath.Join(f.dir, votesName+newFileSuffix)); err != nil { // of a process that came too late
 		return medium{}, err
 	}
 	kind := id.logKind()

@@ -66,7 +66,7 @@ func makeUpTo(t *testing.T, dir string, kind LogKind, limit uint64) {
 // leftOver lists the files of a directory that were never finished.
 func leftOver(t *testing.T, dir string) (names []string) {
 	require.NoError(t, filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if strings.HasSuffix(path, cleanupFailed) {
+		if strings.HasSuffix(path, newFileSuffix) {
 			names = append(names, path)
 		}
 		return err
@@ -109,18 +109,18 @@ func TestAFileThatIsMadeMeanwhileIsNotMadeAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, votesName)
 	require.NoError(t, makeBolt(path))
-	require.NoError(t, os.Rename(path, path+cleanupFailed))
-	maker, err := os.OpenFile(path+cleanupFailed, os.O_RDWR, 0)
+	require.NoError(t, os.Rename(path, path+newFileSuffix))
+	maker, err := os.OpenFile(path+newFileSuffix, os.O_RDWR, 0)
 	require.NoError(t, errors.Join(err, lockFile(maker)))
 	made, err := maker.Stat()
 	require.NoError(t, err)
 
 	waited := make(chan error)
 	go func() { waited <- makeBolt(path) }()
-	for end := time.Now().Add(lockWait / 2); len(descriptors(t, func(target string) bool { return target == path+cleanupFailed })) < 2 && time.Now().Before(end); {
+	for end := time.Now().Add(lockWait / 2); len(descriptors(t, func(target string) bool { return target == path+newFileSuffix })) < 2 && time.Now().Before(end); {
 		runtime.Gosched()
 	}
-	require.NoError(t, errors.Join(os.Rename(path+cleanupFailed, path), maker.Close()))
+	require.NoError(t, errors.Join(os.Rename(path+newFileSuffix, path), maker.Close()))
 	require.NoError(t, <-waited)
 	found, err := os.Stat(path)
 	require.NoError(t, err)

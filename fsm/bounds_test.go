@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"runtime"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // What one entry may cost all nodes, and what a name or a session may leave behind.
@@ -207,17 +207,17 @@ func TestForceReleaseRefusesFutureToken(t *testing.T) {
 // A checksum that is right does not make sense of a state of the future.
 func TestRestoreRefusesFutureIndexes(t *testing.T) {
 	withChecksum := func(body []byte) []byte {
-		return binary.LittleEndian.AppendUint32(body, crc32.Checksum(body, castagnoli()))
+		return binary.LittleEndian.AppendUint32(body, record.UpdateChecksum(0, body))
 	}
 	header := func(index uint64) []byte {
 		b := []byte("zamok\x01")
-		fields := appendNumber(nil, uint32(1))
+		fields := binary.AppendUvarint(nil, 1)
 		for _, v := range []uint64{1, index, 0, 0} {
-			fields = appendNumber(fields, v)
+			fields = binary.AppendUvarint(fields, v)
 		}
 		fields = append(fields, make([]byte, 16)...)
 		fields = append(fields, 0, 0)
-		b = appendNumber(b, uint64(1+len(fields)))
+		b = binary.AppendUvarint(b, uint64(1+len(fields)))
 		return append(append(b, byte(recHeader)), fields...)
 	}
 	ticketFirst := append(header(5), 5, byte(recTicket), 1, byte(Ended), byte(Dropped), 0)
@@ -229,7 +229,7 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 	require.ErrorContains(t, err, "out of bounds")
 
 	for want, change := range map[string]func(m *Machine, s *session.Session){
-		"heard":      func(m *Machine, s *session.Session) { m.sessions.Renew(s, 0, m.index+1) },
+		"renewed":    func(m *Machine, s *session.Session) { m.sessions.Renew(s, 0, m.index+1) },
 		"changed":    func(m *Machine, s *session.Session) { m.sessions.RecordChange(s, m.index+1, 0) },
 		"attachment": func(m *Machine, s *session.Session) { m.sessions.Attach(s, m.index+1, 0) },
 		"id":         func(m *Machine, s *session.Session) { m.index = uint64(s.ID) - 1 },
@@ -238,7 +238,8 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 		id := b.open(1, clock.Minute)
 		change(b.m, b.m.sessions.Find(id))
 		_, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
-		require.ErrorContains(t, err, "above the machine's index", want)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "above the machine's index")
 	}
 
 	for want, record := range map[string]MemberRecord{

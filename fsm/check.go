@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // Check tests the invariants of the package comment and names the first that is broken. It reads
@@ -265,7 +266,7 @@ func (m *Machine) checkSchedule() error {
 }
 
 func (m *Machine) checkDigest() error {
-	var sum session.Sum
+	var sum record.Sum
 	for key, t := range m.tickets.All() {
 		sum += t.sum(key)
 	}

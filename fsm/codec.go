@@ -2,13 +2,15 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // # The form of an entry
 //
-// This table is the reference. It is made of the parts in encoding.go; what is unnamed here is a
+// This table is the reference. It is made of the parts of package record; what is unnamed here is a
 // number. Once released it never changes: another form is another version, and comes with a new
 // state machine version, so that a binary that can't read it has stopped before it meets one.
 //
@@ -53,7 +55,7 @@ const (
 	entryVersion = 1
 
 	// The least bytes that an entry, a renewal, a command and an item take.
-	entryBytesMin   = 6 + checksumBytes
+	entryBytesMin   = 6 + record.ChecksumBytes
 	renewalBytesMin = 1
 	commandBytesMin = 2
 	itemBytesMin    = 4
@@ -63,137 +65,151 @@ const (
 // whose renewals don't rise or whose reading is negative becomes bytes that every machine refuses.
 func (e *Entry) Append(b []byte) []byte {
 	start := len(b)
-	b = append(b, entryVersion)
-	b = appendNumber(b, e.Version)
-	b = appendNumber(b, e.Reading.Epoch)
-	b = appendNumber(b, uint64(e.Reading.Now))
-	b = appendNumber(b, uint64(len(e.Renewals)))
+	w := coder{Coder: record.NewWriter(append(b, entryVersion))}
+	e.codeHead(&w)
+	w.Count("renewals", len(e.Renewals), renewalBytesMin)
 	var previous session.ID
 	for _, id := range e.Renewals {
-		b = appendNumber(b, id-previous)
+		distance := id - previous
+		record.Number(&w.Coder, "session", &distance)
 		previous = id
 	}
-	b = appendNumber(b, uint64(len(e.Commands)))
+	w.Count("commands", len(e.Commands), commandBytesMin)
 	for _, c := range e.Commands {
-		b = appendCommand(b, c)
+		o := c.op()
+		record.Byte(&w.Coder, "op", &o)
+		c.code(&w)
 	}
-	return appendChecksum(b, start)
+	return record.AppendChecksum(w.Bytes(), start)
 }
 
-// Size is no less than the bytes that a command takes in an entry.
+// Size is how many bytes a command takes in an entry.
 func Size(c Command) int {
-	const fixed = 128 // more than the numbers, hashes and lengths of any command but Acquire's items
-	switch c := c.(type) {
-	case *OpenSession:
-		return fixed + len(c.Identity) + len(c.Label) + len(c.Metadata)
-	case *Acquire:
-		n := fixed + len(c.Owner) + len(c.Metadata)
-		for i := range c.Items {
-			n += 16 + len(c.Items[i].Name)
+	w := coder{Coder: record.NewSizer()}
+	c.code(&w)
+	return 1 + w.Size()
+}
+
+// coder is a record.Coder with room for the items that it reads.
+type coder struct {
+	record.Coder
+	items []Item
+}
+
+func (e *Entry) codeHead(c *coder) {
+	c.Number32("version", &e.Version)
+	record.Number(&c.Coder, "epoch", &e.Reading.Epoch)
+	c.Time("now", &e.Reading.Now)
+}
+
+func (o *OpenSession) code(c *coder) {
+	c.Raw("secret", o.Secret[:])
+	c.Text("identity", &o.Identity)
+	c.Text("label", &o.Label)
+	c.Text("metadata", &o.Metadata)
+	c.Signed("ttl", &o.TTL)
+	c.Signed("lock delay", &o.LockDelay)
+	c.Signed("grace", &o.Grace)
+}
+
+func (a *Attach) code(c *coder) {
+	record.Number(&c.Coder, "session", &a.Session)
+	c.Raw("secret", a.Secret[:])
+	record.Number(&c.Coder, "acked through", &a.AckedThrough)
+	record.Number(&c.Coder, "attempt", &a.Attempt)
+}
+
+func (d *Detached) code(c *coder) {
+	record.Number(&c.Coder, "session", &d.Session)
+	record.Number(&c.Coder, "attachment", &d.Attachment)
+	record.Number(&c.Coder, "index", &d.Index)
+}
+
+func (s *CloseSession) code(c *coder) { record.Number(&c.Coder, "session", &s.Session) }
+
+func (a *Acquire) code(c *coder) {
+	c.ticket(&a.Session, &a.Ticket, &a.AckedThrough)
+	c.codeItems(&a.Items)
+	c.Signed("wait", &a.WaitFor)
+	c.Signed("max hold", &a.MaxHold)
+	c.Text("owner", &a.Owner)
+	c.Text("metadata", &a.Metadata)
+}
+
+func (d *Drop) code(c *coder)      { c.ticket(&d.Session, &d.Ticket, &d.AckedThrough) }
+func (d *Downgrade) code(c *coder) { c.ticket(&d.Session, &d.Ticket, &d.AckedThrough) }
+
+func (f *ForceRelease) code(c *coder) {
+	c.Text("name", &f.Name)
+	record.Number(&c.Coder, "token", &f.Token)
+	c.Text("reason", &f.Reason)
+}
+
+func (e *ExpireSession) code(c *coder) {
+	record.Number(&c.Coder, "session", &e.Session)
+	c.Text("reason", &e.Reason)
+}
+
+func (l *LeaderStart) code(c *coder) {
+	c.Text("node", &l.Node)
+	record.Number(&c.Coder, "nonce", &l.Nonce)
+	c.Raw("cluster", l.Cluster[:])
+	record.Number(&c.Coder, "token base", &l.TokenBase)
+}
+
+func (m *Member) code(c *coder) {
+	c.Text("id", &m.ID)
+	c.Raw("incarnation", m.Incarnation[:])
+	c.Text("client", &m.Client)
+	c.Text("peer", &m.Peer)
+	c.Text("http", &m.HTTP)
+	c.Text("version", &m.Version)
+	c.Number32("version min", &m.StateVersionMin)
+	c.Number32("version max", &m.StateVersionMax)
+	record.Number(&c.Coder, "free bytes", &m.FreeBytes)
+	record.Number(&c.Coder, "low-space threshold", &m.LowSpaceThreshold)
+	c.Number32("election timeout", &m.ElectionTimeout)
+	c.Number32("fixed election timeout", &m.ElectionTimeoutFixed)
+}
+
+func (s *SetVersion) code(c *coder) { c.Number32("version", &s.Version) }
+
+func (d *Digest) code(c *coder) {
+	c.Text("node", &d.Node)
+	record.Number(&c.Coder, "index", &d.Index)
+	record.Number(&c.Coder, "value", &d.Value)
+}
+
+func (c *coder) ticket(id *session.ID, ticket, ackedThrough *uint64) {
+	record.Number(&c.Coder, "session", id)
+	record.Number(&c.Coder, "ticket", ticket)
+	record.Number(&c.Coder, "acked through", ackedThrough)
+}
+
+func (c *coder) codeItems(items *[]Item) {
+	n := c.Count("items", len(*items), itemBytesMin)
+	if c.Reading() {
+		*items = nil
+		if n == 0 {
+			return
 		}
-		return n
-	case *ForceRelease:
-		return fixed + len(c.Name) + len(c.Reason)
-	case *ExpireSession:
-		return fixed + len(c.Reason)
-	case *LeaderStart:
-		return fixed + len(c.Node)
-	case *Member:
-		return fixed + len(c.ID) + len(c.Client) + len(c.Peer) + len(c.HTTP) + len(c.Version)
-	case *Digest:
-		return fixed + len(c.Node)
+		first := len(c.items)
+		c.items = slices.Grow(c.items, n)[:first+n]
+		// Its capacity ends with it: appending to one acquisition's items can't write into the next's.
+		*items = c.items[first : first+n : first+n]
 	}
-	return fixed
-}
-
-func appendCommand(b []byte, c Command) []byte {
-	b = append(b, byte(c.op()))
-	switch c := c.(type) {
-	case *OpenSession:
-		b = append(b, c.Secret[:]...)
-		b = appendText(b, c.Identity)
-		b = appendText(b, c.Label)
-		b = appendText(b, c.Metadata)
-		b = appendSigned(b, c.TTL)
-		b = appendSigned(b, c.LockDelay)
-		return appendSigned(b, c.Grace)
-	case *Attach:
-		b = appendNumber(b, c.Session)
-		b = append(b, c.Secret[:]...)
-		b = appendNumber(b, c.AckedThrough)
-		return appendNumber(b, c.Attempt)
-	case *Detached:
-		b = appendNumber(b, c.Session)
-		b = appendNumber(b, c.Attachment)
-		return appendNumber(b, c.Index)
-	case *CloseSession:
-		return appendNumber(b, c.Session)
-	case *Acquire:
-		b = appendTicket(b, c.Session, c.Ticket, c.AckedThrough)
-		b = appendItems(b, c.Items)
-		b = appendSigned(b, c.WaitFor)
-		b = appendSigned(b, c.MaxHold)
-		b = appendText(b, c.Owner)
-		return appendText(b, c.Metadata)
-	case *Drop:
-		return appendTicket(b, c.Session, c.Ticket, c.AckedThrough)
-	case *Downgrade:
-		return appendTicket(b, c.Session, c.Ticket, c.AckedThrough)
-	case *ForceRelease:
-		b = appendText(b, c.Name)
-		b = appendNumber(b, c.Token)
-		return appendText(b, c.Reason)
-	case *ExpireSession:
-		b = appendNumber(b, c.Session)
-		return appendText(b, c.Reason)
-	case *LeaderStart:
-		b = appendText(b, c.Node)
-		b = appendNumber(b, c.Nonce)
-		b = append(b, c.Cluster[:]...)
-		return appendNumber(b, c.TokenBase)
-	case *Member:
-		return appendMember(b, c)
-	case *SetVersion:
-		return appendNumber(b, c.Version)
-	case *Digest:
-		b = appendText(b, c.Node)
-		b = appendNumber(b, c.Index)
-		return appendNumber(b, c.Value)
+	for i := range *items {
+		item := &(*items)[i]
+		c.Text("name", &item.Name)
+		record.Byte(&c.Coder, "mode", &item.Mode)
+		c.Number32("permits", &item.Permits)
+		c.Number32("limit", &item.Limit)
+		if c.Err() != nil {
+			c.Wrap("item %d", i+1)
+			*items = nil
+			return
+		}
 	}
-	panic(fmt.Sprintf("fsm: %T has no form", c)) // a new command without its case
-}
-
-func appendTicket(b []byte, id session.ID, ticket, ackedThrough uint64) []byte {
-	b = appendNumber(b, id)
-	b = appendNumber(b, ticket)
-	return appendNumber(b, ackedThrough)
-}
-
-func appendItems(b []byte, items []Item) []byte {
-	b = appendNumber(b, uint64(len(items)))
-	for i := range items {
-		item := &items[i]
-		b = appendText(b, item.Name)
-		b = append(b, byte(item.Mode))
-		b = appendNumber(b, item.Permits)
-		b = appendNumber(b, item.Limit)
-	}
-	return b
-}
-
-func appendMember(b []byte, c *Member) []byte {
-	b = appendText(b, c.ID)
-	b = append(b, c.Incarnation[:]...)
-	b = appendText(b, c.Client)
-	b = appendText(b, c.Peer)
-	b = appendText(b, c.HTTP)
-	b = appendText(b, c.Version)
-	b = appendNumber(b, c.StateVersionMin)
-	b = appendNumber(b, c.StateVersionMax)
-	b = appendNumber(b, c.FreeBytes)
-	b = appendNumber(b, c.LowSpaceThreshold)
-	b = appendNumber(b, c.ElectionTimeout)
-	return appendNumber(b, c.ElectionTimeoutFixed)
 }
 
 // String is the command's name in errors.

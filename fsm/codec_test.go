@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"encoding/hex"
 	"flag"
 	"fmt"
 	"math"
@@ -18,6 +19,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 var updateGolden = flag.Bool("update-golden", false,
@@ -238,12 +240,27 @@ func goldenEntries() []goldenEntry {
 	}
 }
 
+// unhex reads bytes as tests write them: in hex, with blanks where they help the eye.
+func unhex(tb testing.TB, text string) []byte {
+	tb.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
+	require.NoError(tb, err)
+	return b
+}
+
+// commandBytes is a command as it stands in an entry.
+func commandBytes(c Command) []byte {
+	w := coder{Coder: record.NewWriter([]byte{byte(c.op())})}
+	c.code(&w)
+	return w.Bytes()
+}
+
 func describeEntry(w *strings.Builder, title string, e *Entry) {
 	all := e.Append(nil)
 	var commands [][]byte
-	head := len(all) - checksumBytes
+	head := len(all) - record.ChecksumBytes
 	for _, c := range e.Commands {
-		b := appendCommand(nil, c)
+		b := commandBytes(c)
 		commands = append(commands, b)
 		head -= len(b)
 	}
@@ -257,7 +274,7 @@ func describeEntry(w *strings.Builder, title string, e *Entry) {
 		describeBytes(w, commands[i])
 	}
 	w.WriteString("checksum\n")
-	describeBytes(w, all[len(all)-checksumBytes:])
+	describeBytes(w, all[len(all)-record.ChecksumBytes:])
 }
 
 func describeBytes(w *strings.Builder, b []byte) {

@@ -17,7 +17,10 @@ type Entry struct {
 }
 
 // Command is one request to the machine: a pointer to one of the types below.
-type Command interface{ op() op }
+type Command interface {
+	op() op
+	code(*coder) // visits its fields, in the order of the entry's form
+}
 
 type op uint8
 

@@ -1,11 +1,11 @@
 package fsm
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // DecodeEntry reads an entry that nobody else will change: for tools and tests. An error says
@@ -28,11 +28,11 @@ func DecodeEntry(b []byte) (Entry, error) {
 type decoded struct {
 	entry Entry
 
+	coder      coder
 	opens      []OpenSession
 	attaches   []Attach
 	closes     []CloseSession
 	acquires   []Acquire
-	items      []Item
 	drops      []Drop
 	downgrades []Downgrade
 }
@@ -54,8 +54,8 @@ func (d *decoded) reset() {
 	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
 	clear(d.opens)
 	clear(d.acquires)
-	clear(d.items)
-	d.opens, d.acquires, d.items = d.opens[:0], d.acquires[:0], d.items[:0]
+	clear(d.coder.items)
+	d.opens, d.acquires, d.coder.items = d.opens[:0], d.acquires[:0], d.coder.items[:0]
 	d.attaches, d.closes = d.attaches[:0], d.closes[:0]
 	d.drops, d.downgrades = d.drops[:0], d.downgrades[:0]
 }
@@ -69,35 +69,37 @@ func (d *decoded) read(b []byte) error {
 	case b[0] != entryVersion:
 		return fmt.Errorf("version %d is unknown: this binary reads version %d", b[0], entryVersion)
 	}
-	body, err := verifyChecksum(b)
+	body, err := record.VerifyChecksum(b)
 	if err != nil {
 		return err
 	}
-	r := reader{bytes: body, offset: 1}
-	d.entry.Version = r.number32("version")
-	d.entry.Reading.Epoch = r.number("epoch")
-	d.entry.Reading.Now = readTime(&r, "now")
-	d.readRenewals(&r)
-	d.readCommands(&r)
-	return r.end()
+	d.coder.Coder = record.NewReader(body[1:])
+	d.entry.codeHead(&d.coder)
+	d.readRenewals(&d.coder)
+	d.readCommands(&d.coder)
+	err = d.coder.End()
+	d.coder.Coder = record.Coder{} // lets go of b
+	return err
 }
 
-func (d *decoded) readRenewals(r *reader) {
-	n := r.count("renewals", renewalBytesMin)
+func (d *decoded) readRenewals(r *coder) {
+	n := r.Count("renewals", 0, renewalBytesMin)
 	if n > RenewalsMax {
-		r.fail("renewals", "%d are more than the %d that an entry may have", n, RenewalsMax)
+		r.Fail("renewals", "%d are more than the %d that an entry may have", n, RenewalsMax)
 		return
 	}
 	ids := slices.Grow(d.entry.Renewals, n)
 	var id session.ID
 	for i := range n {
+		var distance session.ID
+		record.Number(&r.Coder, "session", &distance)
 		previous := id
-		id += readSession(r)
+		id += distance
 		if i > 0 && id <= previous { // the distance is 0, or the sum needs more than 64 bits
-			r.fail("session", "it is not above the one before")
+			r.Fail("session", "it is not above the one before")
 		}
-		if r.err != nil {
-			r.wrapError("renewal %d", i+1)
+		if r.Err() != nil {
+			r.Wrap("renewal %d", i+1)
 			return
 		}
 		ids = append(ids, id)
@@ -105,22 +107,28 @@ func (d *decoded) readRenewals(r *reader) {
 	d.entry.Renewals = ids
 }
 
-func (d *decoded) readCommands(r *reader) {
-	n := r.count("commands", commandBytesMin)
+func (d *decoded) readCommands(r *coder) {
+	n := r.Count("commands", 0, commandBytesMin)
 	if n > CommandsMax {
-		r.fail("commands", "%d are more than the %d that an entry may have", n, CommandsMax)
+		r.Fail("commands", "%d are more than the %d that an entry may have", n, CommandsMax)
 		return
 	}
 	commands := slices.Grow(d.entry.Commands, n)
 	for i := range n {
-		if r.remaining() == 0 {
-			r.fail("commands", "%d are announced and the bytes end after %d", n, i)
+		if r.Remaining() == 0 {
+			r.Fail("commands", "%d are announced and the bytes end after %d", n, i)
 			return
 		}
-		o := op(r.byte("op"))
-		c := d.readCommand(o, r)
-		if r.err != nil {
-			r.wrapError("command %d: %v", i+1, o)
+		var o op
+		record.Byte(&r.Coder, "op", &o)
+		c := d.newCommand(o)
+		if c != nil {
+			c.code(r)
+		} else if r.Err() == nil {
+			r.Fail("op", "no command has this number")
+		}
+		if r.Err() != nil {
+			r.Wrap("command %d: %v", i+1, o)
 			return
 		}
 		commands = append(commands, c)
@@ -128,36 +136,36 @@ func (d *decoded) readCommands(r *reader) {
 	d.entry.Commands = commands
 }
 
-func (d *decoded) readCommand(o op, r *reader) Command {
+// newCommand returns a zero command, or nil if no command has this number.
+func (d *decoded) newCommand(o op) Command {
 	switch o {
 	case opOpenSession:
-		return readOpenSession(r, appendZero(&d.opens))
+		return appendZero(&d.opens)
 	case opAttach:
-		return readAttach(r, appendZero(&d.attaches))
+		return appendZero(&d.attaches)
 	case opDetached:
-		return readDetached(r)
+		return new(Detached)
 	case opCloseSession:
-		return readCloseSession(r, appendZero(&d.closes))
+		return appendZero(&d.closes)
 	case opAcquire:
-		return d.readAcquire(r, appendZero(&d.acquires))
+		return appendZero(&d.acquires)
 	case opDrop:
-		return readDrop(r, appendZero(&d.drops))
+		return appendZero(&d.drops)
 	case opDowngrade:
-		return readDowngrade(r, appendZero(&d.downgrades))
+		return appendZero(&d.downgrades)
 	case opForceRelease:
-		return readForceRelease(r)
+		return new(ForceRelease)
 	case opExpireSession:
-		return readExpireSession(r)
+		return new(ExpireSession)
 	case opLeaderStart:
-		return readLeaderStart(r)
+		return new(LeaderStart)
 	case opMember:
-		return readMember(r)
+		return new(Member)
 	case opSetVersion:
-		return readSetVersion(r)
+		return new(SetVersion)
 	case opDigest:
-		return readDigest(r)
+		return new(Digest)
 	}
-	r.err = errors.New("no command has this number")
 	return nil
 }
 
@@ -166,141 +174,3 @@ func appendZero[T any](slice *[]T) *T {
 	*slice = append(*slice, *new(T))
 	return &(*slice)[len(*slice)-1]
 }
-
-func readOpenSession(r *reader, c *OpenSession) *OpenSession {
-	r.raw("secret", c.Secret[:])
-	c.Identity = r.text("identity")
-	c.Label = r.text("label")
-	c.Metadata = r.text("metadata")
-	c.TTL = r.signed("ttl")
-	c.LockDelay = r.signed("lock delay")
-	c.Grace = r.signed("grace")
-	return c
-}
-
-func readAttach(r *reader, c *Attach) *Attach {
-	c.Session = readSession(r)
-	r.raw("secret", c.Secret[:])
-	c.AckedThrough = r.number("floor")
-	c.Attempt = r.number("attempt")
-	return c
-}
-
-func readDetached(r *reader) *Detached {
-	c := new(Detached)
-	c.Session = readSession(r)
-	c.Attachment = r.number("attachment")
-	c.Index = r.number("index")
-	return c
-}
-
-func readCloseSession(r *reader, c *CloseSession) *CloseSession {
-	c.Session = readSession(r)
-	return c
-}
-
-func (d *decoded) readAcquire(r *reader, c *Acquire) *Acquire {
-	c.Session = readSession(r)
-	c.Ticket = r.number("ticket")
-	c.AckedThrough = r.number("floor")
-	c.Items = d.readItems(r)
-	c.WaitFor = r.signed("wait")
-	c.MaxHold = r.signed("max hold")
-	c.Owner = r.text("owner")
-	c.Metadata = r.text("metadata")
-	return c
-}
-
-func (d *decoded) readItems(r *reader) []Item {
-	n := r.count("items", itemBytesMin)
-	if n == 0 {
-		return nil
-	}
-	first := len(d.items)
-	d.items = slices.Grow(d.items, n)[:first+n]
-	// Its capacity ends with it: appending to one acquisition's items can't write into the next's.
-	items := d.items[first : first+n : first+n]
-	for i := range items {
-		item := &items[i]
-		item.Name = r.text("name")
-		item.Mode = Mode(r.byte("mode"))
-		item.Permits = r.number32("permits")
-		item.Limit = r.number32("of")
-		if r.err != nil {
-			r.wrapError("item %d", i+1)
-			return nil
-		}
-	}
-	return items
-}
-
-func readDrop(r *reader, c *Drop) *Drop {
-	c.Session = readSession(r)
-	c.Ticket = r.number("ticket")
-	c.AckedThrough = r.number("floor")
-	return c
-}
-
-func readDowngrade(r *reader, c *Downgrade) *Downgrade {
-	c.Session = readSession(r)
-	c.Ticket = r.number("ticket")
-	c.AckedThrough = r.number("floor")
-	return c
-}
-
-func readForceRelease(r *reader) *ForceRelease {
-	c := new(ForceRelease)
-	c.Name = r.text("name")
-	c.Token = r.number("token")
-	c.Reason = r.text("reason")
-	return c
-}
-
-func readExpireSession(r *reader) *ExpireSession {
-	c := new(ExpireSession)
-	c.Session = readSession(r)
-	c.Reason = r.text("reason")
-	return c
-}
-
-func readLeaderStart(r *reader) *LeaderStart {
-	c := new(LeaderStart)
-	c.Node = r.text("node")
-	c.Nonce = r.number("nonce")
-	r.raw("cluster", c.Cluster[:])
-	c.TokenBase = r.number("token base")
-	return c
-}
-
-func readMember(r *reader) *Member {
-	c := new(Member)
-	c.ID = r.text("id")
-	r.raw("incarnation", c.Incarnation[:])
-	c.Client = r.text("client")
-	c.Peer = r.text("peer")
-	c.HTTP = r.text("http")
-	c.Version = r.text("version")
-	c.StateVersionMin = r.number32("version min")
-	c.StateVersionMax = r.number32("version max")
-	c.FreeBytes = r.number("free bytes")
-	c.LowSpaceThreshold = r.number("free mark")
-	c.ElectionTimeout = r.number32("timeout")
-	c.ElectionTimeoutFixed = r.number32("fixed")
-	return c
-}
-
-func readSetVersion(r *reader) *SetVersion {
-	c := new(SetVersion)
-	c.Version = r.number32("version")
-	return c
-}
-
-func readDigest(r *reader) *Digest {
-	c := new(Digest)
-	c.Node = r.text("node")
-	c.Index = r.number("index")
-	c.Value = r.number("value")
-	return c
-}
-
-func readSession(r *reader) session.ID { return session.ID(r.number("session")) }

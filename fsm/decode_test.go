@@ -14,6 +14,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // entryHead is encoding 1, state version 1, epoch 5, now 7 and no renewals; the commands come next.
@@ -38,8 +39,8 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "02 06 01 02 03", "commands: 2 are announced and the bytes end after 1"},
 		{entryHead + "01 0c 02 00", "1 bytes are left over"},
 		{entryHead + "00 00", "1 bytes are left over"},
-		{entryHead + "01 00 01", "command 1: op 0: no command has this number"},
-		{entryHead + "02 0c 02 0e 01", "command 2: op 14: no command has this number"},
+		{entryHead + "01 00 01", "command 1: op 0: op: no command has this number"},
+		{entryHead + "02 0c 02 0e 01", "command 2: op 14: op: no command has this number"},
 		{entryHead + "01 01 010203", "command 1: open session: secret: it has 32 bytes and 3 are left"},
 		{entryHead + "01 01" + strings.Repeat("11", 32) + "00 05 6162", "command 1: open session: label: 5 bytes are announced and 2 are left"},
 		{entryHead + "01 02 01", "command 1: attach: secret: it has 32 bytes and 0 are left"},
@@ -48,10 +49,10 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 05 01 01 00 46 00000000 00000000", "command 1: acquire: items: 70 are announced and 8 bytes are left"},
 		{entryHead + "01 05 01 01 00 02 0161 01 00 00 0962 01 00 00", "command 1: acquire: item 2: name: 9 bytes are announced and 4 are left"},
 		{entryHead + "01 05 01 01 00 01 0161 03 8080808010 01", "command 1: acquire: item 1: permits: 4294967296 is above 4294967295"},
-		{entryHead + "01 05 01 01 00 01 0161 03 01 8080808010", "command 1: acquire: item 1: of: 4294967296 is above 4294967295"},
+		{entryHead + "01 05 01 01 00 01 0161 03 01 8080808010", "command 1: acquire: item 1: limit: 4294967296 is above 4294967295"},
 		{entryHead + "01 05 01 01 00 01 0161 01 00 00 8000", "command 1: acquire: wait: the number is not in its shortest form"},
 		{entryHead + "02 0c 02 05 01 01 00 00 00 00 00 01", "command 2: acquire: metadata: 1 bytes are announced and 0 are left"},
-		{entryHead + "01 06 01 02", "command 1: drop: floor: the bytes end too early"},
+		{entryHead + "01 06 01 02", "command 1: drop: acked through: the bytes end too early"},
 		{entryHead + "01 07 01", "command 1: downgrade: ticket: the bytes end too early"},
 		{entryHead + "01 08 0161 05", "command 1: force release: reason: the bytes end too early"},
 		{entryHead + "01 09 05 ffffffffffffffffff01", "command 1: expire session: reason: 18446744073709551615 bytes are announced and 0 are left"},
@@ -61,7 +62,7 @@ func TestDecodeErrors(t *testing.T) {
 		{entryHead + "01 0c 8080808010", "command 1: set version: version: 4294967296 is above 4294967295"},
 		{entryHead + "01 0d 00 01 80", "command 1: digest: value: the bytes end too early"},
 	} {
-		b := appendChecksum(unhex(t, c.bytes), 0)
+		b := record.AppendChecksum(unhex(t, c.bytes), 0)
 		e, err := DecodeEntry(b)
 		assert.EqualError(t, err, "not an entry: "+c.fault, c.bytes)
 		assert.Zero(t, e)
@@ -142,12 +143,12 @@ func TestDamagedEntryIsRefused(t *testing.T) {
 func TestEncodingIsCanonical(t *testing.T) {
 	rich := richEntry()
 	body := rich.Append(nil)
-	body = body[: len(body)-checksumBytes : len(body)-checksumBytes]
+	body = body[: len(body)-record.ChecksumBytes : len(body)-record.ChecksumBytes]
 	var d decoded
 	var sealed, again []byte
 	accepted := 0
 	forEachByteChange(body, func(b []byte, at int) {
-		sealed = appendChecksum(append(sealed[:0], b...), 0)
+		sealed = record.AppendChecksum(append(sealed[:0], b...), 0)
 		if decodeEntry(sealed, &d) != nil {
 			return
 		}
@@ -162,8 +163,8 @@ func TestEntryPrefixIsRefused(t *testing.T) {
 	var d decoded
 	for _, g := range goldenEntries() {
 		whole := g.entry.Append(nil)
-		for cut := range len(whole) - checksumBytes {
-			b := appendChecksum(bytes.Clone(whole[:cut]), 0)
+		for cut := range len(whole) - record.ChecksumBytes {
+			b := record.AppendChecksum(bytes.Clone(whole[:cut]), 0)
 			require.Errorf(t, decodeEntry(b, &d), "%s, cut to %d bytes", g.title, cut)
 		}
 	}
@@ -187,13 +188,13 @@ func forEachByteChange(b []byte, try func(b []byte, at int)) {
 func FuzzDecodeEntry(f *testing.F) {
 	for _, g := range goldenEntries() {
 		b := g.entry.Append(nil)
-		f.Add(b[:len(b)-checksumBytes])
+		f.Add(b[:len(b)-record.ChecksumBytes])
 	}
 	rich := richEntry()
 	before := rich.Append(nil)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, _ = DecodeEntry(body) // as it comes: it must not panic
-		b := appendChecksum(bytes.Clone(body), 0)
+		b := record.AppendChecksum(bytes.Clone(body), 0)
 		e, err := DecodeEntry(b)
 
 		var reused decoded
@@ -245,7 +246,7 @@ func TestDecoderResetsBetweenEntries(t *testing.T) {
 	assert.Empty(t, d.attaches)
 	assert.Empty(t, d.closes)
 	assert.Empty(t, d.acquires)
-	assert.Empty(t, d.items)
+	assert.Empty(t, d.coder.items)
 	assert.Empty(t, d.drops)
 	assert.Empty(t, d.downgrades)
 
@@ -259,7 +260,7 @@ func TestDecoderResetsBetweenEntries(t *testing.T) {
 	for _, c := range d.acquires[:cap(d.acquires)] {
 		assert.Zero(t, c)
 	}
-	for _, c := range d.items[:cap(d.items)] {
+	for _, c := range d.coder.items[:cap(d.coder.items)] {
 		assert.Zero(t, c)
 	}
 }
@@ -303,7 +304,8 @@ func TestDecodeAllocatesOnlyStrings(t *testing.T) {
 		allocs := testing.AllocsPerRun(20, func() { fault = decodeEntry(b, &d) })
 		assert.NoError(t, fault)
 		assert.LessOrEqual(t, allocs, c.allocsMax, c.name)
-		assert.Zero(t, testing.AllocsPerRun(20, func() { b = c.entry.Append(b[:0]) }), c.name)
+		appending := testing.AllocsPerRun(20, func() { b = c.entry.Append(b[:0]) })
+		assert.LessOrEqual(t, appending, 1., "%s: a coder, however long the entry is", c.name)
 	}
 }
 
@@ -316,10 +318,10 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 		renewals.Renewals = append(renewals.Renewals, session.ID(i))
 	}
 	inputs := map[string][]byte{
-		"renewals that are not there": appendChecksum(unhex(t, "01 01 05 07 ffff03 00"), 0),
-		"commands that are not there": appendChecksum(unhex(t, entryHead+"8020"), 0),
-		"items that are not there":    appendChecksum(unhex(t, entryHead+"01 05 01 01 00 ffffffff0f"), 0),
-		"a text that is not there":    appendChecksum(unhex(t, entryHead+"01 09 05 ffffffff0f"), 0),
+		"renewals that are not there": record.AppendChecksum(unhex(t, "01 01 05 07 ffff03 00"), 0),
+		"commands that are not there": record.AppendChecksum(unhex(t, entryHead+"8020"), 0),
+		"items that are not there":    record.AppendChecksum(unhex(t, entryHead+"01 05 01 01 00 ffffffff0f"), 0),
+		"a text that is not there":    record.AppendChecksum(unhex(t, entryHead+"01 09 05 ffffffff0f"), 0),
 		"renewals":                    renewals.Append(nil),
 	}
 	manyItems := Entry{Commands: []Command{&Acquire{Items: make([]Item, EntryBytesMax/itemBytesMin-8)}}}

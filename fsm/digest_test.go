@@ -8,6 +8,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // A field that the digest does not cover is a field in which nodes may differ and nobody knows. Check
@@ -51,7 +52,7 @@ func TestDigestCoversEveryTicketField(t *testing.T) {
 	}
 	requireAllFields(t, reflect.TypeFor[ticket](), changes)
 	waiting := ticket{state: Waiting, enqueued: 3, items: []Item{{"seats", Permits, 2, 5}}}
-	sums := map[session.Sum]string{
+	sums := map[record.Sum]string{
 		waiting.sum(key):                                            "as it is",
 		waiting.sum(ticketKey{key.session, 2}):                      "number",
 		waiting.sum(ticketKey{key.session + 1, 1}):                  "session",
@@ -79,7 +80,7 @@ func TestDigestCoversEveryTicketField(t *testing.T) {
 
 func TestDigestCoversMembersAndDelays(t *testing.T) {
 	member := MemberRecord{Member: Member{ID: "n1", Client: "c", Peer: "p", HTTP: "h", Version: "v"}, Announced: 7}
-	sums := map[session.Sum]string{
+	sums := map[record.Sum]string{
 		memberSum(&member):    "as it is",
 		delaySum("stock", 1):  "a delay",
 		delaySum("stock", 2):  "another end",

@@ -149,7 +149,7 @@
 //	blockers.go, deadlock.go            why a ticket waits, and whether it would wait for itself
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
 //	query.go, position.go               reading the state
-//	codec.go, decode.go, encoding.go    entries as bytes
+//	codec.go, decode.go                 entries as bytes (by package session/record)
 //	snapshot.go, restore.go             the state as bytes; rewrite.go: a backup as a new history
 //	check.go, digest.go                 the invariants, and the sum that replicas compare
 package fsm

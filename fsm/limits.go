@@ -1,6 +1,9 @@
 package fsm
 
-import "zamok/clock"
+import (
+	"zamok/clock"
+	"zamok/session/record"
+)
 
 // The machine's limits are constants of the format: a limit that differed between nodes would
 // split the replicas. Changing one is a new state machine version. Limits that an operator may set live at
@@ -71,7 +74,7 @@ const (
 	DelayMax = 60 * clock.Second // lock delay
 	GraceMax = clock.Hour        // release on disconnect
 	// SpanMax bounds a wait and a maximum hold: a year. Longer means none at all.
-	SpanMax = 366 * 24 * clock.Hour
+	SpanMax = record.SpanMax
 	// HoldOffMax is how long a restored machine grants nothing when the operator knows no better:
 	// the longest lease and delay that anyone could have been given.
 	HoldOffMax = TTLMax + DelayMax

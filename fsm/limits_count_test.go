@@ -11,6 +11,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // Limits of how many there may be, and entries that are none.
@@ -259,9 +260,9 @@ func TestDeadlockSearchLimit(t *testing.T) {
 func rawEntry(version byte, commands uint64, raw ...byte) []byte {
 	b := []byte{version}
 	for _, v := range []uint64{1, firstSession - 1, 0, 0, commands} { // version, epoch, now, renewals, commands
-		b = appendNumber(b, v)
+		b = binary.AppendUvarint(b, v)
 	}
-	return appendChecksum(append(b, raw...), 0)
+	return record.AppendChecksum(append(b, raw...), 0)
 }
 
 func TestMalformedEntriesChangeNothing(t *testing.T) {

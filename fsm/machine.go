@@ -6,6 +6,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 	"zamok/session/tree"
 )
 
@@ -21,20 +22,13 @@ type Machine struct {
 	supported VersionRange
 
 	// Canonical: what a snapshot holds. All but reports is in the digest.
-	term            uint64
-	index           uint64
-	time            clock.Time
-	epoch           uint64
-	version         uint32
-	cluster         ClusterID
-	restoredThrough uint64     // sessions with ids up to this one belong to a history before this one
-	holdOffUntil    clock.Time // nothing is granted before
-	sessions        *session.Table
-	tickets         *tree.Tree[ticketKey, ticket]
-	delays          *tree.Tree[string, clock.Time]
-	members         *tree.Tree[string, MemberRecord]
-	reports         *tree.Tree[string, Digest]
-	sum             session.Sum // of tickets, delays and members
+	header
+	sessions *session.Table
+	tickets  *tree.Tree[ticketKey, ticket]
+	delays   *tree.Tree[string, clock.Time]
+	members  *tree.Tree[string, MemberRecord]
+	reports  *tree.Tree[string, Digest]
+	sum      record.Sum // of tickets, delays and members
 
 	// Derived: rebuilt by Restore.
 	locks  *tree.Tree[string, *lock]
@@ -66,7 +60,7 @@ func NewWithVersions(supported VersionRange) *Machine { return newMachine(suppor
 func newMachine(supported VersionRange) *Machine {
 	return &Machine{
 		supported: supported,
-		version:   1,
+		header:    header{version: 1},
 		sessions:  session.NewTable(),
 		tickets:   tree.New[ticketKey, ticket](ticketKey.compare),
 		delays:    tree.New[string, clock.Time](cmp.Compare[string]),

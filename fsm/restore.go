@@ -3,16 +3,13 @@ package fsm
 import (
 	"bufio"
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
-	"math"
 	"slices"
 
-	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // Restore builds a machine from a snapshot. It refuses, and returns nothing, when the bytes are
@@ -48,7 +45,7 @@ type snapshotReader struct {
 	records  uint64
 	version  error // what the header says is unknown: believed once the checksum was right
 	buf      []byte
-	in       decoded // lends room for items
+	c        coder // of the record at hand
 	lastKind recordKind
 	// The keys read last, which the next ones of their kind must come after.
 	session session.ID
@@ -73,12 +70,12 @@ func (s *snapshotReader) read() error {
 		}
 	}
 	want := s.sum
-	end, err := s.readBytes(checksumBytes)
+	end, err := s.readBytes(record.ChecksumBytes)
 	if err != nil {
 		return err
 	}
-	if got := binary.LittleEndian.Uint32(end); got != want {
-		return fmt.Errorf("damaged: the checksum is %08x and should be %08x", got, want)
+	if err := record.CompareChecksum(end, want); err != nil {
+		return err
 	}
 	if s.version != nil {
 		return s.version
@@ -98,7 +95,7 @@ func (s *snapshotReader) readBytes(n int) ([]byte, error) {
 	if _, err := io.ReadFull(s.r, b); err != nil {
 		return nil, fmt.Errorf("it is cut off: %w", err)
 	}
-	s.sum = crc32.Update(s.sum, castagnoli(), b)
+	s.sum = record.UpdateChecksum(s.sum, b)
 	return b, nil
 }
 
@@ -144,87 +141,59 @@ func (s *snapshotReader) record() error {
 	if s.version != nil {
 		return nil // its bytes are not ours to read
 	}
-	r := &reader{bytes: b[1:]}
+	s.c.Coder, s.c.items = record.NewReader(b[1:]), s.c.items[:0]
 	switch kind {
 	case recHeader:
-		s.header(r)
+		err = s.header(&s.c)
 	case recSession:
-		err = s.readSession(r)
+		err = s.readSession(&s.c)
 	case recTicket:
-		err = s.readTicket(r)
+		err = s.readTicket(&s.c)
 	case recDelay:
-		s.readDelay(r)
+		err = s.readDelay(&s.c)
 	case recMember:
-		s.readMember(r)
+		err = s.readMember(&s.c)
 	case recReport:
-		s.readReport(r)
+		err = s.readReport(&s.c)
 	case recEnd:
-		if count := r.number("records"); count != s.records {
-			r.fail("records", "%d are announced and %d were there", count, s.records)
+		var count uint64
+		if record.Number(&s.c.Coder, "records", &count); count != s.records {
+			err = fmt.Errorf("%d records are announced and %d were there", count, s.records)
 		}
 	default:
 		return fmt.Errorf("kind %d is unknown", kind)
 	}
 	s.records++
-	return cmp.Or(err, r.end())
+	return cmp.Or(s.c.End(), err)
 }
 
-func (s *snapshotReader) header(r *reader) {
+func (s *snapshotReader) header(c *coder) error {
 	m := s.m
-	m.version = r.number32("version")
-	m.term = r.number("term")
-	m.index = r.number("index")
-	m.time = readTime(r, "time")
-	m.epoch = r.number("epoch")
-	r.raw("cluster", m.cluster[:])
-	m.restoredThrough = r.number("restored")
-	m.holdOffUntil = readTime(r, "quiet")
-	if r.err == nil && (m.version < m.supported.Min || m.version > m.supported.Max) {
+	m.header.code(c)
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if m.version < m.supported.Min || m.version > m.supported.Max {
 		s.version = &VersionError{Need: m.version, Known: m.supported}
 	}
-	s.checkIndex(r, "epoch", m.epoch)
-	s.checkIndex(r, "restored", m.restoredThrough)
 	if m.index > indexMax || m.time > timeMax {
-		r.fail("index", "%d at %v is out of bounds", m.index, m.time)
+		return fmt.Errorf("index: %d at %v is out of bounds", m.index, m.time)
 	}
+	return cmp.Or(s.notAfterIndex("epoch", m.epoch), s.notAfterIndex("restored through", m.restoredThrough))
 }
 
-// checkIndex refuses an index that the machine has not come to.
-func (s *snapshotReader) checkIndex(r *reader, field string, index uint64) {
+// notAfterIndex refuses an index that the machine has not reached.
+func (s *snapshotReader) notAfterIndex(field string, index uint64) error {
 	if index > s.m.index {
-		r.fail(field, "%d is above the machine's index %d", index, s.m.index)
+		return fmt.Errorf("%s: %d is above the machine's index %d", field, index, s.m.index)
 	}
+	return nil
 }
 
-func readTime(r *reader, field string) clock.Time {
-	return clock.Time(r.numberUpTo(math.MaxInt64, field))
-}
-
-func readSpan(r *reader, field string) clock.Span {
-	return clock.Span(r.numberUpTo(uint64(SpanMax), field))
-}
-
-func (s *snapshotReader) readSession(r *reader) error {
-	rec := session.Session{ID: session.ID(r.number("id"))}
-	r.raw("secret", rec.Secret[:])
-	rec.Identity = r.text("identity")
-	rec.Label = r.text("label")
-	rec.Metadata = r.text("metadata")
-	rec.TTL = readSpan(r, "ttl")
-	rec.LockDelay = readSpan(r, "lock delay")
-	rec.Grace = readSpan(r, "grace")
-	rec.Opened = readTime(r, "opened")
-	rec.Deadline = readTime(r, "deadline")
-	rec.Renewed = r.number("heard")
-	rec.Attachment = r.number("attachment")
-	rec.Attempt = r.number("attempt")
-	rec.AckedThrough = r.number("floor")
-	rec.Changed = r.number("changed")
-	s.checkIndex(r, "id", uint64(rec.ID))
-	s.checkIndex(r, "heard", rec.Renewed)
-	s.checkIndex(r, "attachment", rec.Attachment)
-	s.checkIndex(r, "changed", rec.Changed)
-	if err := r.end(); err != nil {
+func (s *snapshotReader) readSession(c *coder) error {
+	var rec session.Session
+	rec.Code(&c.Coder)
+	if err := c.End(); err != nil {
 		return err
 	}
 	if rec.ID <= s.session || s.m.sessions.BySecret(rec.Secret) != 0 {
@@ -232,25 +201,15 @@ func (s *snapshotReader) readSession(r *reader) error {
 	}
 	s.session, s.ticket = rec.ID, 0
 	s.m.sessions.Insert(rec)
-	return nil
+	return cmp.Or(s.notAfterIndex("id", uint64(rec.ID)), s.notAfterIndex("renewed", rec.Renewed),
+		s.notAfterIndex("attachment", rec.Attachment), s.notAfterIndex("changed", rec.Changed))
 }
 
-func (s *snapshotReader) readTicket(r *reader) error {
-	key := ticketKey{s.session, r.number("number")}
-	t := ticket{state: State(r.byte("state")), reason: Reason(r.byte("why")), token: r.number("token")}
-	if t.state != Ended {
-		t.enqueued = r.number("born")
-		t.waitUntil = readTime(r, "wait until")
-		t.holdUntil = readTime(r, "hold until")
-		t.maxHold = readSpan(r, "max hold")
-		t.owner = r.text("owner")
-		t.metadata = r.text("metadata")
-		s.in.items = s.in.items[:0]
-		t.items = s.in.readItems(r)
-	}
-	s.checkIndex(r, "born", t.enqueued)
-	s.checkIndex(r, "token", t.token)
-	if err := r.end(); err != nil {
+func (s *snapshotReader) readTicket(c *coder) error {
+	key := ticketKey{session: s.session}
+	var t ticket
+	t.code(c, &key.number)
+	if err := c.End(); err != nil {
 		return err
 	}
 	if key.session == 0 {
@@ -267,7 +226,7 @@ func (s *snapshotReader) readTicket(r *reader) error {
 	}
 	s.ticket = key.number
 	s.m.tickets.Set(key, t)
-	return nil
+	return cmp.Or(s.notAfterIndex("enqueued", t.enqueued), s.notAfterIndex("token", t.token))
 }
 
 // inconsistent names a field that can't be what it is in the ticket's state, or "".
@@ -276,7 +235,7 @@ func (t *ticket) inconsistent() string {
 	case t.state < Waiting || t.state > Ended:
 		return "state"
 	case (t.state == Ended) != (t.reason != 0) || t.reason >= ReasonCount:
-		return "why"
+		return "reason"
 	case t.state == Ended:
 		return ""
 	case (t.state == Granted) != (t.token != 0):
@@ -289,48 +248,40 @@ func (t *ticket) inconsistent() string {
 	return invalidItems(t.items)
 }
 
-func (s *snapshotReader) readDelay(r *reader) {
-	name, until := s.readKey(r, "name"), readTime(r, "until")
-	if r.err == nil {
-		if until == 0 || !isName(name) {
-			r.fail("until", "the delay of %q is none", name)
-			return
-		}
-		s.m.delays.Set(name, until)
+func (s *snapshotReader) readDelay(c *coder) error {
+	var d delay
+	d.code(c)
+	if d.until == 0 || !isName(d.name) {
+		return fmt.Errorf("until: the delay of %q is none", d.name)
 	}
+	s.m.delays.Set(d.name, d.until)
+	return s.keyOrder(d.name)
 }
 
-func (s *snapshotReader) readMember(r *reader) {
-	record := MemberRecord{Member: *readMember(r), Announced: r.number("announced"), Replaced: readTime(r, "replaced")}
-	s.checkIndex(r, "announced", record.Announced)
-	if record.Replaced > s.m.time {
-		r.fail("replaced", "%v is above the machine's time %v", record.Replaced, s.m.time)
+func (s *snapshotReader) readMember(c *coder) error {
+	var member MemberRecord
+	member.code(c)
+	if member.Replaced > s.m.time {
+		return fmt.Errorf("replaced: %v is above the machine's time %v", member.Replaced, s.m.time)
 	}
-	if s.checkKeyOrder(r, record.ID) {
-		s.m.members.Set(record.ID, record)
-	}
+	s.m.members.Set(member.ID, member)
+	return cmp.Or(s.keyOrder(member.ID), s.notAfterIndex("announced", member.Announced))
 }
 
-func (s *snapshotReader) readReport(r *reader) {
-	d := Digest{Node: s.readKey(r, "node"), Index: r.number("index"), Value: r.number("value")}
-	if r.err == nil {
-		s.m.reports.Set(d.Node, d)
-	}
+func (s *snapshotReader) readReport(c *coder) error {
+	var d Digest
+	d.code(c)
+	s.m.reports.Set(d.Node, d)
+	return s.keyOrder(d.Node)
 }
 
-// readKey reads a key that must come after the one before.
-func (s *snapshotReader) readKey(r *reader, field string) string {
-	name := r.text(field)
-	s.checkKeyOrder(r, name)
-	return name
-}
-
-func (s *snapshotReader) checkKeyOrder(r *reader, name string) bool {
-	if r.err == nil && name <= s.name {
-		r.fail("key", "%q does not come after %q", name, s.name)
+// keyOrder refuses a key that does not come after the one before.
+func (s *snapshotReader) keyOrder(name string) error {
+	if name <= s.name {
+		return fmt.Errorf("key: %q does not come after %q", name, s.name)
 	}
 	s.name = name
-	return r.err == nil
+	return nil
 }
 
 // rebuildDerived builds from the canonical records what follows from them.

@@ -3,17 +3,17 @@ package fsm
 import (
 	"bufio"
 	"encoding/binary"
-	"hash/crc32"
 	"io"
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 	"zamok/session/tree"
 )
 
 // # The form of a snapshot
 //
-// This table is the reference. It is made of the parts in encoding.go; what is unnamed is a number.
+// This table is the reference. It is made of the parts of package record; what is unnamed is a number.
 //
 //	magic     "zamok" and the version as a byte, 1
 //	records   each: its length in bytes, its kind as a byte, its fields
@@ -22,9 +22,9 @@ import (
 //	kind       fields
 //	1 header   version · term · index · time · epoch · cluster raw 16 · restored · hold-off
 //	2 session  id · secret raw 32 · identity text · label text · metadata text · ttl · lock delay ·
-//	           grace · opened · deadline · heard · attachment · attempt · floor · changed
-//	3 ticket   number · state byte · why byte · token; unless gone: born · wait until · hold until ·
-//	           max hold · owner text · metadata text · items, as in an entry
+//	           grace · opened · deadline · renewed · attachment · attempt · acked through · changed
+//	3 ticket   number · state byte · reason byte · token; unless ended: enqueued · wait until ·
+//	           hold until · max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
 //	5 member   as in an entry, then: announced · replaced
 //	6 report   node text · index · value
@@ -72,17 +72,61 @@ type header struct {
 	time            clock.Time
 	epoch           uint64
 	cluster         ClusterID
-	restoredThrough uint64
-	holdOffUntil    clock.Time
+	restoredThrough uint64     // sessions with ids up to this one belong to a history before this one
+	holdOffUntil    clock.Time // nothing is granted before
+}
+
+func (h *header) code(c *coder) {
+	c.Number32("version", &h.version)
+	record.Number(&c.Coder, "term", &h.term)
+	record.Number(&c.Coder, "index", &h.index)
+	c.Time("time", &h.time)
+	record.Number(&c.Coder, "epoch", &h.epoch)
+	c.Raw("cluster", h.cluster[:])
+	record.Number(&c.Coder, "restored through", &h.restoredThrough)
+	c.Time("hold-off until", &h.holdOffUntil)
+}
+
+// code visits a ticket with its number. Of an ended one only state, reason and token are kept.
+func (t *ticket) code(c *coder, number *uint64) {
+	record.Number(&c.Coder, "number", number)
+	record.Byte(&c.Coder, "state", &t.state)
+	record.Byte(&c.Coder, "reason", &t.reason)
+	record.Number(&c.Coder, "token", &t.token)
+	if t.state == Ended {
+		return
+	}
+	record.Number(&c.Coder, "enqueued", &t.enqueued)
+	c.Time("wait until", &t.waitUntil)
+	c.Time("hold until", &t.holdUntil)
+	c.Span("max hold", &t.maxHold)
+	c.Text("owner", &t.owner)
+	c.Text("metadata", &t.metadata)
+	c.codeItems(&t.items)
+}
+
+// delay is a lock delay as it is stored: by its lock's name.
+type delay struct {
+	name  string
+	until clock.Time
+}
+
+func (d *delay) code(c *coder) {
+	c.Text("name", &d.name)
+	c.Time("until", &d.until)
+}
+
+func (r *MemberRecord) code(c *coder) {
+	r.Member.code(c)
+	record.Number(&c.Coder, "announced", &r.Announced)
+	c.Time("replaced", &r.Replaced)
 }
 
 // Freeze returns the state as it is now, in constant time. The machine then copies, bit by bit,
 // what it changes, until all that it changes is its own again.
 func (m *Machine) Freeze() *Frozen {
 	return &Frozen{
-		header: header{
-			m.version, m.term, m.index, m.time, m.epoch, m.cluster, m.restoredThrough, m.holdOffUntil,
-		},
+		header:   m.header,
 		sessions: m.sessions.Freeze(),
 		tickets:  m.tickets.Clone(),
 		delays:   m.delays.Clone(),
@@ -95,27 +139,33 @@ func (m *Machine) Freeze() *Frozen {
 func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	s := &snapshotWriter{w: bufio.NewWriterSize(w, 1<<16)}
 	s.write(append([]byte(snapshotMagic), snapshotVersion))
-	s.header(&f.header)
+	f.header.code(s.begin(recHeader))
+	s.end()
 	for rec := range f.sessions.All() {
-		s.session(&rec)
+		rec.Code(&s.begin(recSession).Coder)
+		s.end()
 		for key, t := range f.tickets.From(ticketKey{rec.ID, 0}) {
 			if key.session != rec.ID {
 				break
 			}
-			s.ticket(key, t)
+			t.code(s.begin(recTicket), &key.number)
+			s.end()
 		}
 	}
 	for name, until := range f.delays.All() {
-		s.record(recDelay, appendNumber(appendText(s.fields(), name), uint64(*until)))
+		(&delay{name, *until}).code(s.begin(recDelay))
+		s.end()
 	}
-	for _, record := range f.members.All() {
-		b := appendNumber(appendMember(s.fields(), &record.Member), record.Announced)
-		s.record(recMember, appendNumber(b, uint64(record.Replaced)))
+	for _, member := range f.members.All() {
+		member.code(s.begin(recMember))
+		s.end()
 	}
-	for node, r := range f.reports.All() {
-		s.record(recReport, appendNumber(appendNumber(appendText(s.fields(), node), r.Index), r.Value))
+	for _, report := range f.reports.All() {
+		report.code(s.begin(recReport))
+		s.end()
 	}
-	s.record(recEnd, appendNumber(s.fields(), s.records))
+	record.Number(&s.begin(recEnd).Coder, "records", &s.records)
+	s.end()
 	s.write(binary.LittleEndian.AppendUint32(nil, s.sum))
 	if s.err == nil {
 		s.err = s.w.Flush()
@@ -129,7 +179,7 @@ type snapshotWriter struct {
 	sum     uint32
 	n       int64
 	records uint64
-	scratch []byte
+	c       coder // of the record at hand
 	prefix  []byte
 	err     error
 }
@@ -141,61 +191,18 @@ func (s *snapshotWriter) write(b []byte) {
 	var n int
 	n, s.err = s.w.Write(b)
 	s.n += int64(n)
-	s.sum = crc32.Update(s.sum, castagnoli(), b)
+	s.sum = record.UpdateChecksum(s.sum, b)
 }
 
-// fields lends room for a record's fields.
-func (s *snapshotWriter) fields() []byte { return s.scratch[:0] }
+// begin returns a coder for the fields of a record, which end writes.
+func (s *snapshotWriter) begin(kind recordKind) *coder {
+	s.c.Coder = record.NewWriter(append(s.c.Bytes()[:0], byte(kind)))
+	return &s.c
+}
 
-func (s *snapshotWriter) record(kind recordKind, fields []byte) {
-	s.scratch = fields
-	s.prefix = append(appendNumber(s.prefix[:0], uint64(1+len(fields))), byte(kind))
+func (s *snapshotWriter) end() {
+	s.prefix = binary.AppendUvarint(s.prefix[:0], uint64(len(s.c.Bytes())))
 	s.write(s.prefix)
-	s.write(fields)
+	s.write(s.c.Bytes())
 	s.records++
-}
-
-func (s *snapshotWriter) header(h *header) {
-	b := appendNumber(s.fields(), h.version)
-	b = appendNumber(b, h.term)
-	b = appendNumber(b, h.index)
-	b = appendNumber(b, uint64(h.time))
-	b = appendNumber(b, h.epoch)
-	b = append(b, h.cluster[:]...)
-	b = appendNumber(b, h.restoredThrough)
-	s.record(recHeader, appendNumber(b, uint64(h.holdOffUntil)))
-}
-
-func (s *snapshotWriter) session(rec *session.Session) {
-	b := appendNumber(s.fields(), uint64(rec.ID))
-	b = append(b, rec.Secret[:]...)
-	b = appendText(b, rec.Identity)
-	b = appendText(b, rec.Label)
-	b = appendText(b, rec.Metadata)
-	b = appendNumber(b, uint64(rec.TTL))
-	b = appendNumber(b, uint64(rec.LockDelay))
-	b = appendNumber(b, uint64(rec.Grace))
-	b = appendNumber(b, uint64(rec.Opened))
-	b = appendNumber(b, uint64(rec.Deadline))
-	b = appendNumber(b, rec.Renewed)
-	b = appendNumber(b, rec.Attachment)
-	b = appendNumber(b, rec.Attempt)
-	b = appendNumber(b, rec.AckedThrough)
-	s.record(recSession, appendNumber(b, rec.Changed))
-}
-
-func (s *snapshotWriter) ticket(key ticketKey, t *ticket) {
-	b := appendNumber(s.fields(), key.number)
-	b = append(b, byte(t.state), byte(t.reason))
-	b = appendNumber(b, t.token)
-	if t.state != Ended {
-		b = appendNumber(b, t.enqueued)
-		b = appendNumber(b, uint64(t.waitUntil))
-		b = appendNumber(b, uint64(t.holdUntil))
-		b = appendNumber(b, uint64(t.maxHold))
-		b = appendText(b, t.owner)
-		b = appendText(b, t.metadata)
-		b = appendItems(b, t.items)
-	}
-	s.record(recTicket, b)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // populatedMachine has at least one of everything that a snapshot holds.
@@ -199,11 +199,11 @@ func hexLines(b []byte) string {
 // it takes comes out as it went in, and the machine works on.
 func FuzzRestore(f *testing.F) {
 	rich := snapshotOf(f, populatedMachine(f))
-	f.Add(rich[:len(rich)-checksumBytes])
+	f.Add(rich[:len(rich)-record.ChecksumBytes])
 	empty := snapshotOf(f, New())
-	f.Add(empty[:len(empty)-checksumBytes])
+	f.Add(empty[:len(empty)-record.ChecksumBytes])
 	f.Fuzz(func(t *testing.T, body []byte) {
-		b := binary.LittleEndian.AppendUint32(bytes.Clone(body), crc32.Checksum(body, castagnoli()))
+		b := binary.LittleEndian.AppendUint32(bytes.Clone(body), record.UpdateChecksum(0, body))
 		m, err := Restore(bytes.NewReader(b))
 		if err != nil {
 			return

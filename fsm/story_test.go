@@ -9,6 +9,7 @@ import (
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/record"
 )
 
 // The stories under testdata/story are the version of locking, each told by an example: a script, and
@@ -121,7 +122,7 @@ type observation struct {
 	time   clock.Time
 	epoch  uint64
 	counts Counts
-	sums   [2]session.Sum
+	sums   [2]record.Sum
 	queues map[string][]TicketRef
 }
 
@@ -135,7 +136,7 @@ func (s *story) observe() observation {
 	}
 	return observation{
 		s.m.Stamp(), s.m.Time(), s.m.Epoch(), s.m.Counts(),
-		[2]session.Sum{s.m.sessions.Sum(), s.m.sum}, queues,
+		[2]record.Sum{s.m.sessions.Sum(), s.m.sum}, queues,
 	}
 }
 

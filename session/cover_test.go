@@ -5,17 +5,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/session/record"
 )
 
 // A field that the sum does not cover is a field in which nodes may differ and nobody knows. Check can't
 // see that: it computes with the same functions.
 func TestSumCoversEveryField(t *testing.T) {
-	sumOf := func(s Session) Sum {
+	sumOf := func(s Session) record.Sum {
 		s.fixedFieldsSum = s.sumFixedFields()
 		return s.sum()
 	}
 	var zero Session
-	sums := map[Sum]string{sumOf(zero): "as it is"}
+	sums := map[record.Sum]string{sumOf(zero): "as it is"}
 	for field := range reflect.TypeFor[Session]().Fields() {
 		if !field.IsExported() || field.Name == "Live" { // which follows from the tickets
 			continue

@@ -36,5 +36,5 @@
 //
 //	session.go    the record of a session
 //	table.go      all of them: by id, by secret, and by deadline
-//	sum.go        the order-free sum that the digest is made of
+//	record/       fields as bytes and as sums, by one description
 package session

@@ -1,6 +1,9 @@
 package session
 
-import "zamok/clock"
+import (
+	"zamok/clock"
+	"zamok/session/record"
+)
 
 // ID names a session: the index of the command that opened it.
 type ID uint64
@@ -37,18 +40,49 @@ type Session struct {
 	// scheduled is the deadline under which the schedule has it: at or before Deadline.
 	scheduled clock.Time
 	// fixedFieldsSum is the Sum of the fields that never change, taken once.
-	fixedFieldsSum Sum
+	fixedFieldsSum record.Sum
 }
 
-// sum is the record's part of the digest.
-func (s *Session) sum() Sum {
-	return s.fixedFieldsSum.Word(uint64(s.Deadline)).Word(s.Renewed).Word(s.Attachment).
-		Word(s.Attempt).Word(s.AckedThrough).Word(s.Changed)
+// sumKind begins the sum of a session; the machine's other records begin with higher words.
+const sumKind = 1
+
+// Code visits the fields of a session.
+func (s *Session) Code(c *record.Coder) {
+	s.codeFixed(c)
+	s.codeLease(c)
 }
 
-func (s *Session) sumFixedFields() Sum {
-	h := Sum(0).Word(sumSession).Word(uint64(s.ID))
-	h = h.Text(string(s.Secret[:])).Text(s.Identity).Text(s.Label).Text(s.Metadata)
-	return h.Word(uint64(s.TTL)).Word(uint64(s.LockDelay)).Word(uint64(s.Grace)).
-		Word(uint64(s.Opened))
+// codeFixed visits the fields that never change.
+func (s *Session) codeFixed(c *record.Coder) {
+	record.Number(c, "id", &s.ID)
+	c.Raw("secret", s.Secret[:])
+	c.Text("identity", &s.Identity)
+	c.Text("label", &s.Label)
+	c.Text("metadata", &s.Metadata)
+	c.Span("ttl", &s.TTL)
+	c.Span("lock delay", &s.LockDelay)
+	c.Span("grace", &s.Grace)
+	c.Time("opened", &s.Opened)
+}
+
+func (s *Session) codeLease(c *record.Coder) {
+	c.Time("deadline", &s.Deadline)
+	record.Number(c, "renewed", &s.Renewed)
+	record.Number(c, "attachment", &s.Attachment)
+	record.Number(c, "attempt", &s.Attempt)
+	record.Number(c, "acked through", &s.AckedThrough)
+	record.Number(c, "changed", &s.Changed)
+}
+
+// sum is the session's part of the digest.
+func (s *Session) sum() record.Sum {
+	c := record.NewSum(s.fixedFieldsSum)
+	s.codeLease(&c)
+	return c.Sum()
+}
+
+func (s *Session) sumFixedFields() record.Sum {
+	c := record.NewSum(record.Sum(0).Word(sumKind))
+	s.codeFixed(&c)
+	return c.Sum()
 }

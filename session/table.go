@@ -6,6 +6,7 @@ import (
 	"iter"
 
 	"zamok/clock"
+	"zamok/session/record"
 	"zamok/session/tree"
 )
 
@@ -15,7 +16,7 @@ type Table struct {
 	// bySecret and schedule follow from byID.
 	bySecret map[Hash]ID // only ever looked up, never ranged over
 	schedule *tree.Tree[scheduleKey, struct{}]
-	sum      Sum
+	sum      record.Sum
 }
 
 // scheduleKey is a session's place in the schedule.
@@ -133,7 +134,7 @@ func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
 func (t *Table) Len() int { return t.byID.Len() }
 
 // Sum is the table's part of the digest.
-func (t *Table) Sum() Sum { return t.sum }
+func (t *Table) Sum() record.Sum { return t.sum }
 
 // From yields sessions in the order of their ids, beginning with the first id ≥ id. The table must
 // not be changed meanwhile.
@@ -170,7 +171,7 @@ func (t *Table) Check() error {
 	if err := t.schedule.Check(); err != nil {
 		return fmt.Errorf("schedule: %w", err)
 	}
-	var sum Sum
+	var sum record.Sum
 	for id, s := range t.byID.From(0) {
 		if id != s.ID || id == 0 {
 			return fmt.Errorf("S1: session %d is kept under id %d", s.ID, id)

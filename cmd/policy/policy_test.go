@@ -73,7 +73,7 @@ func TestEachBanCanFail(t *testing.T) {
 func TestTableMatchesLayerDiagram(t *testing.T) {
 	left := map[string][]string{} // what stands to the left of each package
 	for _, line := range []string{
-		"clock ◄ session/tree ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok",
+		"clock ◄ session/tree, session/record ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok",
 		"clock ◄ raftnode/peer, raftnode/store ◄ raftnode ◄ api ◄ cmd/zamok",
 		"api/zamokpb ◄ api",
 		"clock, api/zamokpb ◄ client ◄ cmd/zamok",

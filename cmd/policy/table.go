@@ -4,7 +4,7 @@ import "slices"
 
 // The architecture is one line and its branches:
 //
-//	clock ◄ session/tree ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok
+//	clock ◄ session/tree, session/record ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok
 //	clock ◄ raftnode/peer, raftnode/store ◄ raftnode ◄ api ◄ cmd/zamok
 //	api/zamokpb ◄ api
 //	clock, api/zamokpb ◄ client ◄ cmd/zamok
@@ -61,13 +61,18 @@ func pureRows() []packageRule {
 		external:      pureStdlib(),
 		bannedImports: pureBans(),
 	}, {
+		pkg:           "session/record",
+		internal:      []string{"clock"},
+		external:      pureStdlib(),
+		bannedImports: pureBans(),
+	}, {
 		pkg:           "session",
-		internal:      []string{"clock", "session/tree"},
+		internal:      []string{"clock", "session/tree", "session/record"},
 		external:      pureStdlib(),
 		bannedImports: pureBans(),
 	}, {
 		pkg:           "fsm",
-		internal:      []string{"clock", "session/tree", "session"},
+		internal:      []string{"clock", "session/tree", "session/record", "session"},
 		external:      pureStdlib(),
 		bannedImports: pureBans(),
 	}}
@@ -86,7 +91,7 @@ func nodeRows() []packageRule {
 		bannedImports: nodeBans(),
 	}, {
 		pkg:           "raftnode",
-		internal:      []string{"clock", "session/tree", "session", "fsm", "raftnode/peer", "raftnode/store"},
+		internal:      []string{"clock", "session/tree", "session/record", "session", "fsm", "raftnode/peer", "raftnode/store"},
 		external:      []string{std, raftLibrary, raftStore, bbolt, hclog, unix},
 		bannedImports: nodeBans(),
 	}, {
@@ -94,7 +99,7 @@ func nodeRows() []packageRule {
 		external: []string{std, "unsafe", grpc, protobuf}, // generated, so not ours to rewrite
 	}, {
 		pkg:          "api",
-		internal:     []string{"clock", "session/tree", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api/zamokpb"},
+		internal:     []string{"clock", "session/tree", "session/record", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api/zamokpb"},
 		testInternal: []string{"client"}, // the wire is best tested by what speaks it
 		external:     []string{std, grpc, protobuf},
 		bannedImports: []ban{
@@ -126,7 +131,7 @@ func clientRows() []packageRule {
 		external: []string{std},
 	}, {
 		pkg:      "cmd/zamok",
-		internal: []string{"clock", "session/tree", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api", "api/zamokpb", "client", "client/fence"},
+		internal: []string{"clock", "session/tree", "session/record", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api", "api/zamokpb", "client", "client/fence"},
 		external: []string{std, grpc, protobuf, unix, cobra},
 		bannedImports: []ban{
 			{raftLibrary, "the command builds a node, it does not reach into one"},
@@ -152,7 +157,7 @@ func toolRows() []packageRule {
 		external: []string{std},
 	}, {
 		pkg:      "jepsen/...",
-		internal: []string{"clock", "session/tree", "session", "fsm", "raftnode/...", "api/...", "client/...", "jepsen/..."},
+		internal: []string{"clock", "session/tree", "session/record", "session", "fsm", "raftnode/...", "api/...", "client/...", "jepsen/..."},
 		// It is a library of tests, which nothing links; std alone would not let the testing packages in.
 		external: []string{std, "testing/...", grpc, protobuf, raftLibrary, bbolt, hclog, "github.com/anishathalye/porcupine", "github.com/stretchr/testify/...", "pgregory.net/rapid", unix},
 	}}

@@ -113,7 +113,7 @@ func allocationSite(stack []uintptr) (site string, ours bool) {
 		f, more := frames.Next()
 		switch {
 		case f.Function == "runtime.acquireSudog",
-			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.HasSuffix(f.File, "/fsm/encoding.go"),
+			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.HasSuffix(f.File, "/session/record/coder.go"),
 			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Machine).downgrade", "zamok/fsm.(*Machine).refuseTicket"}, f.Function):
 			return "", false
 		}

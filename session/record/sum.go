@@ -1,8 +1,7 @@
-package session
+package record
 
-// Sum is a hash of one canonical record, made word by word. The digest of a state is the sum of the
-// Sums of its records, so it can be kept up to date record by record and does not depend on the
-// order in which they were touched. It guards against faults, not against an adversary.
+// Sum is a hash of one record, made word by word. The digest of a state is the sum of the Sums of its records, so
+// it is kept up to date record by record and does not depend on the order in which they changed. It guards against faults, not against an adversary.
 type Sum uint64
 
 // The multiplier is 2^64 divided by the golden ratio, made odd: each step is then a bijection that
@@ -12,9 +11,6 @@ const (
 	sumMultiplier = 0x9E3779B97F4A7C15
 	sumIncrement  = 0x632BE59BD9B4E019
 )
-
-// sumSession begins the Sum of a session. The machine's other records begin with higher words.
-const sumSession = 1
 
 // Word adds a number.
 func (s Sum) Word(v uint64) Sum {

@@ -1,0 +1,239 @@
+package record
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"zamok/clock"
+)
+
+// Coder writes, reads, sizes or sums the fields of a record, one call for each field. Its methods take the field's name,
+// for errors, and a pointer to the field.
+//
+// The first failure of reading stays: after it nothing is left to read and every field becomes zero, so End is asked
+// once, not after each field. Texts are copied, so that what was read does not keep the record in memory.
+type Coder struct {
+	direction direction
+	bytes     []byte // written so far, or to be read
+	offset    int    // bytes read, or counted
+	sum       Sum
+	err       error
+}
+
+type direction uint8
+
+const (
+	writing direction = iota
+	reading
+	summing
+	sizing
+)
+
+// NewWriter returns a coder that appends to b.
+func NewWriter(b []byte) Coder { return Coder{direction: writing, bytes: b} }
+
+// NewReader returns a coder that reads b.
+func NewReader(b []byte) Coder { return Coder{direction: reading, bytes: b} }
+
+// NewSum returns a coder that adds to a hash.
+func NewSum(begin Sum) Coder { return Coder{direction: summing, sum: begin} }
+
+// NewSizer returns a coder that counts the bytes that a writer would append.
+func NewSizer() Coder { return Coder{direction: sizing} }
+
+// Size returns how many bytes a sizer counted.
+func (c *Coder) Size() int { return c.offset }
+
+// Bytes returns what was written.
+func (c *Coder) Bytes() []byte { return c.bytes }
+
+// Sum returns the hash.
+func (c *Coder) Sum() Sum { return c.sum }
+
+// Reading reports whether the coder reads.
+func (c *Coder) Reading() bool { return c.direction == reading }
+
+// Err returns the first failure.
+func (c *Coder) Err() error { return c.err }
+
+// Remaining is how many bytes are left to read.
+func (c *Coder) Remaining() int { return len(c.bytes) - c.offset }
+
+// Fail stops reading because of a field.
+func (c *Coder) Fail(field, format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf(field+": "+format, args...)
+	}
+	c.bytes, c.offset = nil, 0
+}
+
+// Wrap puts the place before the failure.
+func (c *Coder) Wrap(format string, args ...any) {
+	c.err = fmt.Errorf(format+": %w", append(args, c.err)...)
+}
+
+// End returns the failure; bytes that are left over are one.
+func (c *Coder) End() error {
+	if c.err == nil && c.Remaining() > 0 {
+		c.err = fmt.Errorf("%d bytes are left over", c.Remaining())
+	}
+	return c.err
+}
+
+// Number codes an unsigned number.
+func Number[N ~uint64](c *Coder, field string, v *N) {
+	if n := c.number(field, uint64(*v), math.MaxUint64); c.direction == reading {
+		*v = N(n)
+	}
+}
+
+// Number32 codes an unsigned number of 32 bits.
+func (c *Coder) Number32(field string, v *uint32) {
+	if n := c.number(field, uint64(*v), math.MaxUint32); c.direction == reading {
+		*v = uint32(n)
+	}
+}
+
+// Time codes a cluster time.
+func (c *Coder) Time(field string, v *clock.Time) {
+	if n := c.number(field, uint64(*v), math.MaxInt64); c.direction == reading {
+		*v = clock.Time(n)
+	}
+}
+
+// SpanMax bounds the spans that are stored: a year. Longer means none at all.
+const SpanMax = 366 * 24 * clock.Hour
+
+// Span codes a span from 0 to SpanMax.
+func (c *Coder) Span(field string, v *clock.Span) {
+	if n := c.number(field, uint64(*v), uint64(SpanMax)); c.direction == reading {
+		*v = clock.Span(n)
+	}
+}
+
+// Signed codes a span that may be negative.
+func (c *Coder) Signed(field string, v *clock.Span) {
+	if n := c.number(field, uint64(*v)<<1^uint64(*v>>63), math.MaxUint64); c.direction == reading {
+		*v = clock.Span(n>>1) ^ -clock.Span(n&1)
+	}
+}
+
+// Byte codes one byte.
+func Byte[B ~uint8](c *Coder, field string, v *B) {
+	if b := c.byte(field, byte(*v)); c.direction == reading {
+		*v = B(b)
+	}
+}
+
+// number codes v, or returns the number read, which is at most limit. It takes a value because a field may be
+// changed only when it is read: others may write or sum the same record meanwhile.
+func (c *Coder) number(field string, v, limit uint64) uint64 {
+	switch c.direction {
+	case writing:
+		c.bytes = binary.AppendUvarint(c.bytes, v)
+	case summing:
+		c.sum = c.sum.Word(v)
+	case sizing:
+		c.offset += numberBytes(v)
+	case reading:
+		if v = c.readNumber(field); v > limit {
+			c.Fail(field, "%d is above %d", v, limit)
+			return 0
+		}
+	}
+	return v
+}
+
+func (c *Coder) byte(field string, b byte) byte {
+	switch c.direction {
+	case writing:
+		c.bytes = append(c.bytes, b)
+	case summing:
+		c.sum = c.sum.Word(uint64(b))
+	case sizing:
+		c.offset++
+	case reading:
+		if c.Remaining() == 0 {
+			c.Fail(field, "the bytes end too early")
+			return 0
+		}
+		c.offset++
+		return c.bytes[c.offset-1]
+	}
+	return b
+}
+
+// Text codes a string.
+func (c *Coder) Text(field string, v *string) {
+	switch c.direction {
+	case writing:
+		c.bytes = append(binary.AppendUvarint(c.bytes, uint64(len(*v))), *v...)
+	case summing:
+		c.sum = c.sum.Text(*v)
+	case sizing:
+		c.offset += numberBytes(uint64(len(*v))) + len(*v)
+	case reading:
+		n := c.readNumber(field)
+		if *v = ""; n > uint64(c.Remaining()) {
+			c.Fail(field, "%d bytes are announced and %d are left", n, c.Remaining())
+			return
+		}
+		*v = string(c.bytes[c.offset : c.offset+int(n)])
+		c.offset += int(n)
+	}
+}
+
+// Raw codes bytes whose count is fixed.
+func (c *Coder) Raw(field string, v []byte) {
+	switch c.direction {
+	case writing:
+		c.bytes = append(c.bytes, v...)
+	case summing:
+		c.sum = c.sum.Text(string(v))
+	case sizing:
+		c.offset += len(v)
+	case reading:
+		if len(v) > c.Remaining() {
+			c.Fail(field, "it has %d bytes and %d are left", len(v), c.Remaining())
+			return
+		}
+		c.offset += copy(v, c.bytes[c.offset:])
+	}
+}
+
+// Count codes how many things follow, each of which takes bytesMin bytes or more. The bytes that are left bound
+// what is read, so memory may be made for that many at once.
+func (c *Coder) Count(field string, n, bytesMin int) int {
+	v := c.number(field, uint64(n), math.MaxUint64)
+	if c.direction == reading && v > uint64(c.Remaining()/bytesMin) {
+		c.Fail(field, "%d are announced and %d bytes are left", v, c.Remaining())
+		return 0
+	}
+	return int(v)
+}
+
+func numberBytes(v uint64) int { return (max(bits.Len64(v), 1) + 6) / 7 }
+
+func (c *Coder) readNumber(field string) uint64 {
+	const lastByte = 9 // the tenth, which has room for the 64th bit alone
+	var v uint64
+	for i, b := range c.bytes[c.offset:] {
+		if i == lastByte && b > 1 {
+			c.Fail(field, "the number has more than 64 bits")
+			return 0
+		}
+		if b < 0x80 {
+			if b == 0 && i > 0 {
+				c.Fail(field, "the number is not in its shortest form")
+				return 0
+			}
+			c.offset += i + 1
+			return v | uint64(b)<<(7*i)
+		}
+		v |= uint64(b&0x7f) << (7 * i)
+	}
+	c.Fail(field, "the bytes end too early")
+	return 0
+}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"zamok/api/zamokpb"
 )
 
 // Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
@@ -49,7 +47,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	var between pause
 	for {
 		if ctx.Err() != nil {
-			return nil, &NotAcquiredError{Names: r.names(), cause: ended(ctx)}
+			return nil, &NotAcquiredError{Names: r.names(), cause: contextEnd(ctx)}
 		}
 		s, err := c.living()
 		if err != nil {
@@ -80,23 +78,19 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 	for {
 		s.mu.Lock()
 		var lock *Lock
-		if t.state == zamokpb.State_STATE_GRANTED { // to look at the clocks costs more than the rest of this
+		if t.state == ticketGranted { // to look at the clocks costs more than the rest of this
 			now := s.c.clock.Now()
 			s.checkDeadlines(now)
 			lock = t.handOver(now)
 		}
-		fault, elsewhere, granted, position, changed := t.failure, t.retryInNewSession, t.token != 0, t.position, t.changes()
+		failure, position, changed := t.failure, t.position, t.changes()
 		t.position = nil
 		s.mu.Unlock()
 		switch {
 		case lock != nil:
 			return lock, nil
-		case fault != nil:
-			return nil, fault
-		case elsewhere && granted:
-			return nil, errTooLate
-		case elsewhere:
-			return nil, errRetryInNewSession
+		case failure != nil:
+			return nil, failure
 		}
 		if position != nil && r.onPosition != nil {
 			r.onPosition(*position)
@@ -115,14 +109,14 @@ func (t *ticket) abandon(ctx context.Context, r *request) error {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.leave()
+	t.giveUp(nil)
 	switch {
 	case s.link != nil && t.number != 0 && !r.try:
-		return &NotAcquiredError{Names: r.names(), cause: ended(ctx)}
-	case t.number == 0 || t.state == zamokpb.State_STATE_ENDED:
-		return s.c.nodes.unavailable(NotDone, ended(ctx))
+		return &NotAcquiredError{Names: r.names(), cause: contextEnd(ctx)}
+	case t.state == ticketEnded:
+		return s.c.nodes.unavailable(NotDone, contextEnd(ctx))
 	}
-	return t.unconfirmed(s.c.nodes.unavailable(Unknown, ended(ctx)))
+	return t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
 }
 
 // Do runs f under a lock. The context of f ends when the lock is lost, with the loss as its cause. The error

@@ -19,15 +19,13 @@ func (s *session) change(c *zamokpb.Change) {
 		t.notify()
 	}
 	if state.GetState() != zamokpb.State_STATE_ENDED {
-		t.setState(state)
+		t.report(state)
 		return
 	}
-	if t.stage == asking && t.state == zamokpb.State_STATE_UNSPECIFIED && atOnce(state.GetReason()) {
+	if t.state == ticketRequested && atOnce(state.GetReason()) {
 		return // its answer follows, and says what stood in the way
 	}
-	if t.state != zamokpb.State_STATE_ENDED {
-		t.ended(state.GetReason(), c.GetText())
-	}
+	t.reportEnd(state.GetReason(), c.GetText())
 }
 
 // atOnce tells the ends that an acquisition has by its own command.
@@ -45,10 +43,10 @@ func (s *session) answer(a *zamokpb.Answer) {
 	info := a.GetError()
 	switch info.GetCode() {
 	case zamokpb.Code_CODE_NO_SESSION:
-		s.confirm(definite(info))
+		s.finish(endReported, definite(info))
 		return
 	case zamokpb.Code_CODE_WRONG_SECRET:
-		s.abort(definite(info))
+		s.finish(abort, definite(info))
 		return
 	}
 	t := s.tickets[a.GetState().GetTicket()]
@@ -69,10 +67,10 @@ func (s *session) answer(a *zamokpb.Answer) {
 		if t.downgrade == asked {
 			t.downgrade, t.refusal = notAsked, final
 		}
-		t.setState(a.GetState())
+		t.report(a.GetState())
 		t.notify()
 	case a.GetState().GetState() == zamokpb.State_STATE_ENDED:
-		t.setState(a.GetState())
+		t.report(a.GetState())
 	default: // a drop must not fail: as long as it does, it is said again
 		s.c.log.Warn("zamok: releasing a lock failed; retrying", "ticket", t.number, "error", final)
 		s.retryLater(t)
@@ -84,11 +82,11 @@ func (s *session) done(t *ticket, a *zamokpb.Answer) {
 	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && t.downgrade == asked {
 		t.downgrade = downgraded
 	}
-	if t.stage == asking && t.request.onPosition != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING &&
+	if t.callerWaits() && t.request.onPosition != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING &&
 		t.position == nil && len(t.request.items) == 1 { // of several, the answer does not say which is spoken of
 		t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
 	}
-	t.setState(a.GetState())
+	t.report(a.GetState())
 	t.notify()
 }
 
@@ -96,30 +94,31 @@ func (s *session) done(t *ticket, a *zamokpb.Answer) {
 func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 	switch info.GetCode() {
 	case zamokpb.Code_CODE_TICKET_ENDED: // a repeat found the end of its own story
-		t.ended(info.GetReason(), info.GetMessage())
+		t.reportEnd(info.GetReason(), info.GetMessage())
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
-		if t.stage == asking {
+		if t.callerWaits() {
 			final = &NotAcquiredError{Names: t.request.names(), Holders: blockers(info.GetBlockers())}
 		}
 	}
-	if t.state == zamokpb.State_STATE_GRANTED {
-		return // a repeat was refused, and the grant stands: it is kept, or dropped if nobody wants it
+	if t.token != 0 {
+		return // a repeat was refused, and the grant stands: it is kept, or dropped if it was given up
 	}
 	if info.GetOutcome() == zamokpb.Outcome_OUTCOME_UNKNOWN {
-		t.refuse(t.unconfirmed(final))
-		t.leave()
+		t.giveUp(t.unconfirmed(final))
 		return
 	}
-	t.refuse(final)
-	t.ended(info.GetReason(), "")
+	if t.callerWaits() {
+		t.failure = final
+	}
+	t.reportEnd(info.GetReason(), "")
 }
 
-// ended takes in that the session is over.
-func (s *session) ended(e *zamokpb.SessionEnded) {
+// sessionEnded takes in the cluster's word that the session is over.
+func (s *session) sessionEnded(e *zamokpb.SessionEnded) {
 	if s.closing && e.GetReason() == zamokpb.Reason_REASON_CLOSED {
-		s.confirm(&Error{Kind: ErrClosed})
+		s.finish(endReported, &Error{Kind: ErrClosed})
 		return
 	}
-	s.confirm(reasonError(e.GetReason(), e.GetText()))
+	s.finish(endReported, reasonError(e.GetReason(), e.GetText()))
 }

@@ -64,7 +64,7 @@ func (c *Client) within(ctx context.Context, limit, patience time.Duration, unan
 			return err
 		}
 		if ctx.Err() != nil || !between.wait(ctx) {
-			return c.nodes.unavailable(unanswered, ended(ctx))
+			return c.nodes.unavailable(unanswered, contextEnd(ctx))
 		}
 	}
 }

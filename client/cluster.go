@@ -130,7 +130,7 @@ func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
 	select {
 	case n.pinning <- struct{}{}:
 	case <-ctx.Done():
-		return ended(ctx), true
+		return contextEnd(ctx), true
 	}
 	defer func() { <-n.pinning }()
 	if own, _ := n.own(); own != "" {

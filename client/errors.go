@@ -192,9 +192,9 @@ func present(errs ...error) []error {
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
-// ended says why a context ended, with the caller's own cause if there is one. The end of our own timeout
+// contextEnd says why a context ended, with the caller's own cause if there is one. The end of our own timeout
 // is not that of the caller's context.
-func ended(ctx context.Context) error {
+func contextEnd(ctx context.Context) error {
 	err := ctx.Err()
 	if errors.Is(context.Cause(ctx), errRequestTimeout) {
 		return errRequestTimeout

@@ -46,7 +46,7 @@ func TestAHoldThatIsOverIsNotHandedOver(t *testing.T) {
 	require.Equal(t, []string{"acquire 1"}, said)
 	b.hear(frame)
 	require.Nil(t, b.hand(all[0]))
-	require.True(t, all[0].retryInNewSession, "its caller asks again")
+	require.ErrorIs(t, all[0].failure, errTooLate, "its caller asks again")
 	said, _ = b.says()
 	require.Equal(t, []string{"drop 1"}, said)
 }

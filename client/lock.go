@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"zamok/api/zamokpb"
 	"zamok/clock"
 )
 
@@ -188,7 +187,7 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return s.c.nodes.unavailable(Unknown, ended(ctx))
+			return s.c.nodes.unavailable(Unknown, contextEnd(ctx))
 		}
 	}
 }
@@ -220,14 +219,13 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	case t.failure != nil:
 		defer s.mu.Unlock()
 		t.unlocked = true
-		if t.state == zamokpb.State_STATE_ENDED {
+		if t.state == ticketEnded {
 			return withOutcome(t.failure, Done)
 		}
 		return t.unconfirmed(t.failure)
 	}
 	t.unlocked = true
-	t.expireLocally()
-	t.leave()
+	t.giveUp(nil)
 	s.mu.Unlock()
 	ctx, cancel := s.c.limited(ctx)
 	defer cancel()
@@ -241,7 +239,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		case <-ctx.Done():
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return t.unconfirmed(s.c.nodes.unavailable(Unknown, ended(ctx)))
+			return t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
 		}
 	}
 }
@@ -252,11 +250,11 @@ func (t *ticket) released() (changed <-chan struct{}, err error) {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case t.state == zamokpb.State_STATE_ENDED:
+	switch t.state {
+	case ticketEnded:
 		return nil, nil
-	case s.endedWith != nil: // here, and nothing more will be heard of it
-		return nil, t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.endedWith})
+	case ticketUnconfirmed: // nothing more will be heard of it
+		return nil, t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.cause})
 	}
 	return t.changes(), nil
 }

@@ -234,7 +234,7 @@ func (n *nodes) askInTurn(ctx context.Context, ask func(conn *grpc.ClientConn) e
 			return nil, false
 		}
 		if ctx.Err() != nil {
-			return ended(ctx), true
+			return contextEnd(ctx), true
 		}
 		if final := refusal(err, info); final != nil {
 			return final, false

@@ -123,7 +123,7 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 	t.Run("the local deadline", func(t *testing.T) {
 		b, l := holds(t)
 		b.says()
-		b.st.s.link = nil // the stream broke
+		b.breaks()
 		b.pass(9500 * clock.Millisecond)
 		err := l.Unlock(t.Context())
 		require.ErrorIs(t, err, ErrLost)
@@ -144,7 +144,7 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 func TestCloseOfWhatEndedHereConfirmsNothing(t *testing.T) {
 	for name, way := range ways(t) {
 		b, _ := holds(t)
-		if way.ends(b); b.endedWith == nil {
+		if way.ends(b); !b.state.over() {
 			continue // a ticket's end is not the session's
 		}
 		err := b.close(0)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"zamok/api/zamokpb"
 	"zamok/clock"
 )
 
@@ -142,7 +141,7 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 	clear(s.deadlineUnset)
 	if !before && s.lease.Valid(now) {
 		for _, t := range s.tickets { // grants that came while there was no trust may be handed over now
-			if t.state == zamokpb.State_STATE_GRANTED && t.stage == asking {
+			if t.state == ticketGranted {
 				t.notify()
 			}
 		}

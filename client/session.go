@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"zamok/clock"
 )
 
-// session is the client's lease and everything that hangs on it. It ends for good once (endedWith); the client
+// session is the client's lease and everything that hangs on it. It ends for good once; the client
 // then makes another one.
 type session struct {
 	c      *Client
@@ -25,20 +26,18 @@ type session struct {
 	kick   chan struct{} // wakes keep; holds one
 	wake   chan struct{} // wakes the sender; holds one
 
-	mu        sync.Mutex // guards what follows, and every ticket
-	endedWith error      // why the session is over; nil while it is not
-	// confirmedEnd: the cluster said that the session is over. Else it may live on there, with what it holds.
-	confirmedEnd bool
-	id           uint64 // 0 = not open yet
-	ttl          clock.Span
-	ttlMin       clock.Span           // the shortest that the cluster lets begin now
-	lease        *clock.LocalDeadline // nil before the first SessionState
+	mu     sync.Mutex // guards what follows, and every ticket
+	state  connectionState
+	cause  error  // why the session is over
+	id     uint64 // 0 = not open yet
+	ttl    clock.Span
+	ttlMin clock.Span           // the shortest that the cluster lets begin now
+	lease  *clock.LocalDeadline // nil before the first SessionState
 	// confirmed is when the transmission left that is the newest proof.
 	confirmed clock.Instant
 
 	link    *stream // nil while not attached
 	attempt uint64  // the number of the latest OpenStream; none has it twice
-	asked   bool    // an OpenStream may have opened the session, or may yet
 	warned  bool    // since the last SessionState
 
 	fresh        []*ticket          // not yet sent: without a number, first come first served
@@ -73,7 +72,7 @@ const warnAfter = 2 * clock.Second
 func newSession(c *Client) *session {
 	s := &session{
 		c: c, secret: make([]byte, 16),
-		kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		state: unopened, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		ttl: clock.FromDuration(c.cfg.TTL), nextTicket: 1,
 		tickets: make(map[uint64]*ticket), answered: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
 		deadlineUnset: make(map[*ticket]struct{}),
@@ -141,7 +140,7 @@ func (s *session) attach(between *pause) (*stream, error) {
 // warn says once in each outage that nobody can be reached.
 func (s *session) warn() {
 	s.mu.Lock()
-	first := !s.warned && s.endedWith == nil
+	first := !s.warned && !s.state.over()
 	s.warned = true
 	held := s.heldCount
 	s.mu.Unlock()
@@ -169,9 +168,10 @@ func (s *session) openStream(conn *grpc.ClientConn, patience time.Duration) (*st
 	return st, nil
 }
 
-// streamEnded notes that a stream broke.
+// streamEnded takes in that a stream broke.
 func (s *session) streamEnded(st *stream, cause error) {
 	s.mu.Lock()
+	s.become(streamBroke)
 	s.link = nil
 	s.silent = false
 	s.mu.Unlock()
@@ -190,32 +190,25 @@ func errTakenOver() error {
 		Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
 }
 
-// end ends the session for good, without a word of the cluster. Its locks are lost, and waiting calls are told
-// to go elsewhere.
+// end ends the session for good, without the cluster's word. Its locks are lost, and waiting calls ask again in
+// another session.
 func (s *session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.abort(cause)
+	s.finish(abort, cause)
 }
 
-// confirm ends the session because the cluster said that it is over: nothing of it is held there any more. Its
-// caller has the mutex.
-func (s *session) confirm(cause error) {
-	s.confirmedEnd = s.confirmedEnd || s.endedWith == nil
-	s.abort(cause)
-}
-
-// abort is finish for who has the mutex.
-func (s *session) abort(cause error) {
-	if s.endedWith != nil {
+// finish ends the session for good, by endReported or abort. The caller has the mutex.
+func (s *session) finish(e connectionEvent, cause error) {
+	if !s.become(e) {
 		return
 	}
-	s.endedWith = cause
+	s.cause = cause
 	for _, t := range s.tickets {
-		t.sessionEnded(cause)
+		t.endWithSession(cause)
 	}
 	for _, t := range s.fresh {
-		t.sessionEnded(cause)
+		t.endWithSession(cause)
 	}
 	s.fresh, s.tickets, s.drops, s.outgoing, s.retryQueue = nil, nil, nil, nil, nil
 	s.link = nil
@@ -243,20 +236,20 @@ func (s *session) leaseConfirmed() time.Time {
 func (s *session) isEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.endedWith != nil
+	return s.state.over()
 }
 
 // close ends the session on purpose. Handles are lost before the cluster can grant their locks to others.
 func (s *session) close(patience time.Duration) error {
 	s.mu.Lock()
-	opened := s.id != 0 || s.asked
+	opened := s.state != unopened
 	closed := &Error{Kind: ErrClosed}
 	for _, t := range s.tickets {
 		t.lose(closed)
-		t.refuse(closed)
+		t.giveUp(closed)
 	}
-	for _, t := range s.fresh {
-		t.refuse(closed)
+	for _, t := range slices.Clone(s.fresh) { // giving up may shorten it
+		t.giveUp(closed)
 	}
 	s.closing = true
 	s.mu.Unlock()
@@ -273,17 +266,17 @@ func (s *session) close(patience time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unconfirmed := &UnconfirmedError{Until: s.leaseConfirmed()}
-	switch {
-	case s.confirmedEnd:
+	e := &UnconfirmedError{Until: s.leaseConfirmed()}
+	switch s.state {
+	case sessionEnded:
 		return nil
-	case s.endedWith != nil:
-		unconfirmed.cause = &Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.endedWith}
+	case sessionAborted:
+		e.cause = &Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.cause}
 	default:
-		unconfirmed.cause = s.c.nodes.unavailable(Unknown, errors.New("the session's end was not confirmed"))
-		s.abort(closed)
+		e.cause = s.c.nodes.unavailable(Unknown, errors.New("the session's end was not confirmed"))
+		s.finish(abort, closed)
 	}
-	return unconfirmed
+	return e
 }
 
 // signal sends to a channel of capacity one without blocking.

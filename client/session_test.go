@@ -29,7 +29,7 @@ func newBare(t *testing.T) *bare {
 	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{known: map[string]*node{}}}
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
 	b.session = &session{
-		c: c, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
+		c: c, state: opening, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
 		tickets: map[uint64]*ticket{}, answered: map[uint64]bool{}, holds: map[*ticket]struct{}{},
 		deadlineUnset: map[*ticket]struct{}{},
 	}
@@ -46,8 +46,17 @@ func (b *bare) attach(tickets []*zamokpb.TicketState) {
 	b.told = 0
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.become(streamBroke)
 	sent := b.openFrame().Sent
 	b.applySessionState(b.st, &zamokpb.SessionState{Session: 7, Attachment: 9, Ttl: int64(b.ttl), Sent: sent, Time: int64(b.time), Tickets: tickets})
+}
+
+// breaks ends the stream.
+func (b *bare) breaks() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.become(streamBroke)
+	b.link = nil
 }
 
 func (b *bare) pass(d clock.Span) {
@@ -138,7 +147,7 @@ func (b *bare) hand(t *ticket) *Lock {
 func (b *bare) leaves(t *ticket) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.leave()
+	t.giveUp(nil)
 }
 
 func TestTicketsBeyondTheWindowWait(t *testing.T) {
@@ -298,7 +307,7 @@ func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 	for _, one := range all {
 		require.ErrorIs(t, one.failure, ErrRefused)
 		require.ErrorContains(t, one.failure, "999, which this client does not know")
-		require.False(t, one.retryInNewSession)
+		require.NotErrorIs(t, one.failure, errRetryInNewSession)
 	}
 	require.ErrorAs(t, all[1].failure, new(*UnconfirmedError))
 	for code := range zamokpb.Code_name {
@@ -332,7 +341,7 @@ func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
 	l := b.hand(all[0])
 	b.attach(nil)
 	require.ErrorIs(t, l.Err(), ErrLost)
-	require.True(t, all[1].retryInNewSession)
+	require.ErrorIs(t, all[1].failure, errRetryInNewSession)
 	require.Empty(t, b.tickets)
 }
 

@@ -27,9 +27,10 @@ func (s *session) openFrame() *zamokpb.ClientFrame {
 // applySessionState sets right what is known of every ticket, and puts in line what is to be said: what nobody wants
 // any more is dropped first.
 func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
-	if s.endedWith != nil {
+	if s.state.over() {
 		return
 	}
+	s.become(attach)
 	s.checkDeadlines(s.c.clock.Now()) // whose time was over stays lost, whatever the cluster says now
 	if s.lease == nil {
 		s.ttl = clock.Span(w.GetTtl())
@@ -50,7 +51,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 		number := state.GetTicket()
 		told[number] = true
 		if t := s.tickets[number]; t != nil {
-			t.setState(state)
+			t.report(state)
 		} else if state.GetState() != zamokpb.State_STATE_ENDED {
 			s.releaseUnknown(state)
 		}
@@ -59,11 +60,11 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	for _, number := range numbers {
 		t := s.tickets[number]
 		if !told[number] && number <= s.ackedThrough {
-			t.ended(zamokpb.Reason_REASON_UNSPECIFIED, "")
+			t.reportEnd(zamokpb.Reason_REASON_UNSPECIFIED, "")
 			continue
 		}
 		t.queued = false
-		if t.stage == leaving || t.state == zamokpb.State_STATE_UNSPECIFIED || t.downgrade == asked {
+		if t.state == ticketReleasing || t.state == ticketRequested || t.downgrade == asked {
 			s.queueOut(t)
 		}
 	}
@@ -73,7 +74,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 
 // releaseUnknown takes in a ticket that nobody here knows. Whatever it is, it must not hold anything.
 func (s *session) releaseUnknown(state *zamokpb.TicketState) *ticket {
-	t := &ticket{s: s, number: state.GetTicket(), state: state.GetState(), stage: leaving}
+	t := &ticket{s: s, number: state.GetTicket(), state: ticketReleasing, token: state.GetToken()}
 	s.tickets[t.number] = t
 	return t
 }

@@ -33,7 +33,7 @@ type stream struct {
 	broke  error // why it ended; set by receive
 }
 
-// begin says OpenStream, and takes in the SessionState.
+// begin sends OpenStream, and takes in the SessionState.
 func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	s := st.s
 	st.conn = conn
@@ -41,21 +41,20 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 		return err
 	}
 	s.mu.Lock()
-	before := s.asked
-	s.asked = true
-	hello := s.openFrame()
+	first := s.become(openSent)
+	open := s.openFrame()
 	s.mu.Unlock()
 	// If Send fails, Recv knows why.
-	_ = st.rpc.Send(hello)
+	_ = st.rpc.Send(open)
 	frame, err := st.rpc.Recv()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && notDone(err) {
-		s.asked = before
+	if err != nil && first && notDone(err) {
+		s.become(openRefused)
 	}
 	switch info := infoOf(err); info.GetCode() {
 	case zamokpb.Code_CODE_NO_SESSION:
-		s.confirm(definite(info))
+		s.finish(endReported, definite(info))
 	case zamokpb.Code_CODE_SUPERSEDED:
 		return finalError{errTakenOver()}
 	}
@@ -122,7 +121,7 @@ func (st *stream) receive() {
 func (s *session) compose() *zamokpb.ClientFrame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.endedWith != nil {
+	if s.state.over() {
 		return nil
 	}
 	f := &zamokpb.ClientFrame{}
@@ -140,10 +139,11 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	}
 	for ; len(s.fresh) > 0 && s.nextTicket <= s.ackedThrough+window && !full(); s.fresh = s.fresh[1:] {
 		t := s.fresh[0]
-		if t.stage == leaving {
+		if t.state != ticketUnsent {
 			s.unwanted--
 			continue
 		}
+		t.become(send)
 		t.number = s.nextTicket
 		s.nextTicket++
 		s.tickets[t.number] = t
@@ -172,9 +172,9 @@ func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	t.queued = false
 	name := &zamokpb.TicketRequest{Ticket: t.number}
 	switch {
-	case t.stage == leaving:
+	case t.state == ticketReleasing:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
-	case t.state == zamokpb.State_STATE_UNSPECIFIED, t.needsHoldDeadline():
+	case t.state == ticketRequested, t.needsHoldDeadline():
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: t.request.wire(t.number)}}
 	case t.downgrade == asked:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}
@@ -196,7 +196,7 @@ func (st *stream) missing(number uint64) {
 
 // handle takes in one message of the node.
 func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
-	if s.endedWith != nil || st.ctx.Err() != nil {
+	if s.state.over() || st.ctx.Err() != nil {
 		return // what comes after a gap is told again
 	}
 	switch m := m.GetMessage().(type) {
@@ -215,15 +215,15 @@ func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 			st.missing(m.KeepAliveAck.GetChanges())
 		}
 	case *zamokpb.ServerMessage_Position:
-		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.stage == asking {
+		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.callerWaits() {
 			t.position = &Position{Name: m.Position.GetName(), Ahead: int(m.Position.GetAhead()), Blockers: blockers(m.Position.GetBlockers())}
 			t.notify()
 		}
 	case *zamokpb.ServerMessage_Contended:
-		if t := s.tickets[m.Contended.GetTicket()]; t != nil && t.stage == holding {
+		if t := s.tickets[m.Contended.GetTicket()]; t != nil && t.state == ticketHeld {
 			t.handle.notifyContended(int(m.Contended.GetWaiting()))
 		}
 	case *zamokpb.ServerMessage_SessionEnded:
-		s.ended(m.SessionEnded)
+		s.sessionEnded(m.SessionEnded)
 	}
 }

@@ -19,39 +19,28 @@ const (
 	unwantedMax = 64
 )
 
-// stage is what a ticket is to its caller; its state is what it is to the cluster.
-type stage uint8
-
-const (
-	asking  stage = iota // a call waits for it
-	holding              // a handle is out, and believes
-	leaving              // nobody wants it: to be dropped
-)
-
 // ticket is one acquisition. Its session's mutex guards it.
 type ticket struct {
 	s       *session
 	request *request
-	number  uint64        // 0 = not sent yet
-	state   zamokpb.State // as far as the cluster told; it only moves on
-	stage   stage
-	token   uint64
+	number  uint64 // 0 = not sent yet
+	state   ticketState
+	token   uint64 // once the cluster has granted it
+	queued  bool   // in drops or outgoing
 
-	downgrade         downgrading
-	refusal           error // of the latest Downgrade
-	queued            bool  // in drops or says
-	retryInNewSession bool  // nothing came of it, and its caller may ask again
+	downgrade downgrading
+	refusal   error // of the latest Downgrade
 
 	holdUntil clock.Time    // of the cluster; 0 = no maximum
 	holdEnd   clock.Instant // here
 	grantedAt clock.Instant // when its grant came; only with a maximum hold
 
-	failure  error // why it will not be granted, or was lost
+	failure  error // why it was not granted, or was lost
 	unlocked bool
 	handle   *Lock // once there is one
 
 	position *Position     // news for OnPosition
-	changed  chan struct{} // closed at the next change; nil while nobody waits
+	changed  chan struct{} // closed at the next change; nil while nothing waits for one
 }
 
 // downgrading is how far a Downgrade is.
@@ -63,7 +52,7 @@ const (
 	downgraded
 )
 
-// changes gives a channel that is closed when something about the ticket changed.
+// changes returns a channel that is closed at the next change of the ticket.
 func (t *ticket) changes() <-chan struct{} {
 	if t.changed == nil {
 		t.changed = make(chan struct{})
@@ -82,9 +71,9 @@ func (t *ticket) notify() {
 func (s *session) ask(r *request) *ticket {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := &ticket{s: s, request: r}
-	if s.endedWith != nil {
-		t.sessionEnded(s.endedWith)
+	t := &ticket{s: s, request: r, state: ticketUnsent}
+	if s.state.over() {
+		t.endWithSession(s.cause)
 		return t
 	}
 	s.fresh = append(s.fresh, t)
@@ -92,32 +81,33 @@ func (s *session) ask(r *request) *ticket {
 	return t
 }
 
-// leave gives a ticket up, whatever it is: it is dropped until the cluster says that it is gone (S4).
-func (t *ticket) leave() {
+// giveUp ends what the ticket is to its caller, with the error that a waiting call returns. It is dropped until the
+// cluster says that it has ended (S4).
+func (t *ticket) giveUp(failure error) {
 	s := t.s
-	if t.stage == leaving || s.endedWith != nil {
+	if t.callerWaits() {
+		t.failure = failure
+	}
+	if !t.become(giveUp) {
 		return
 	}
-	t.stage = leaving
-	switch {
-	case t.state == zamokpb.State_STATE_ENDED:
-	case t.number == 0:
-		if s.unwanted++; s.unwanted > unwantedMax && s.unwanted > len(s.fresh)/2 {
-			s.fresh = slices.DeleteFunc(s.fresh, func(t *ticket) bool { return t.stage == leaving })
-			s.unwanted = 0
-		}
-	default:
+	if t.state == ticketReleasing {
 		s.queueOut(t)
+		return
+	}
+	if s.unwanted++; s.unwanted > unwantedMax && s.unwanted > len(s.fresh)/2 {
+		s.fresh = slices.DeleteFunc(s.fresh, func(t *ticket) bool { return t.state != ticketUnsent })
+		s.unwanted = 0
 	}
 }
 
-// queueOut puts a ticket among those that have something to say.
+// queueOut puts a ticket among those that have something to send.
 func (s *session) queueOut(t *ticket) {
-	if t.queued || t.state == zamokpb.State_STATE_ENDED {
+	if t.queued || t.state.final() {
 		return
 	}
 	t.queued = true
-	if t.stage == leaving {
+	if t.state == ticketReleasing {
 		s.drops = append(s.drops, t)
 	} else {
 		s.outgoing = append(s.outgoing, t)
@@ -125,7 +115,7 @@ func (s *session) queueOut(t *ticket) {
 	signal(s.wake)
 }
 
-// retryLater lets a ticket speak again after a pause.
+// retryLater lets a ticket send again after a pause.
 func (s *session) retryLater(t *ticket) {
 	if len(s.retryQueue) == 0 {
 		s.retryAt = s.c.clock.Now().Add(retryAfter)
@@ -136,84 +126,92 @@ func (s *session) retryLater(t *ticket) {
 	}
 }
 
-// setState takes in what the cluster says of a ticket, if it is further than what is known (S3).
-func (t *ticket) setState(st *zamokpb.TicketState) {
-	s := t.s
-	if st.GetState() <= t.state {
-		return
-	}
-	t.state = st.GetState()
-	s.settled(t.number)
-	switch t.state {
+// report takes in the state of a ticket in the cluster. What is behind the known state changes nothing (S3).
+func (t *ticket) report(st *zamokpb.TicketState) {
+	t.s.settled(t.number)
+	switch st.GetState() {
+	case zamokpb.State_STATE_WAITING:
+		t.become(reportWaiting)
 	case zamokpb.State_STATE_GRANTED:
-		if t.token, t.holdUntil = st.GetToken(), clock.Time(st.GetHoldUntil()); t.holdUntil != 0 {
-			t.grantedAt = s.c.clock.Now()
+		if t.token == 0 {
+			t.token = st.GetToken() // also of one that is being released: a repeated Acquire must not end it
+		}
+		if !t.become(reportGranted) {
+			return
+		}
+		if t.holdUntil = clock.Time(st.GetHoldUntil()); t.holdUntil != 0 {
+			t.grantedAt = t.s.c.clock.Now()
 		}
 	case zamokpb.State_STATE_ENDED:
-		t.ended(st.GetReason(), "")
+		t.reportEnd(st.GetReason(), "")
 	}
-	t.notify()
 }
 
-// ended notes the end of a ticket in the cluster.
-func (t *ticket) ended(reason zamokpb.Reason, text string) {
+// reportEnd takes in the end of a ticket in the cluster.
+func (t *ticket) reportEnd(reason zamokpb.Reason, text string) {
 	s := t.s
-	t.state = zamokpb.State_STATE_ENDED
 	delete(s.tickets, t.number)
 	s.settled(t.number)
-	switch {
-	case t.stage == holding:
-		t.lose(reasonError(reason, text))
-	case t.stage == asking && t.failure == nil:
-		switch reason {
-		case zamokpb.Reason_REASON_TRY_FAILED:
-			t.failure = &NotAcquiredError{Names: t.request.names()}
-		case zamokpb.Reason_REASON_DEADLOCKED:
-			t.failure = &DeadlockError{}
-		case zamokpb.Reason_REASON_OWNER_BUSY:
-			t.failure = &Error{Kind: ErrNotAcquired, Message: "its owner waits already"}
-		case zamokpb.Reason_REASON_KIND_MISMATCH:
-			t.failure = &Error{Kind: ErrKindMismatch}
-		case zamokpb.Reason_REASON_TOO_MANY:
-			t.failure = &Error{Kind: ErrLimit}
-		case zamokpb.Reason_REASON_REVOKED:
-			t.failure = reasonError(reason, text)
-		case zamokpb.Reason_REASON_UNSPECIFIED, zamokpb.Reason_REASON_DROPPED, zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED,
-			zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EVICTED, zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED, zamokpb.Reason_REASON_WAIT_TIMEOUT,
-			zamokpb.Reason_REASON_RESTORED: // over before anybody here knew: nothing is held, and the caller still waits
-			t.retryInNewSession = true
-		default: // of a newer server
-			t.failure = &Error{Kind: ErrRefused, Message: fmt.Sprintf("with the reason %d, which this client does not know", reason)}
+	if t.callerWaits() {
+		t.failure = t.endFailure(reason, text)
+	}
+	wasHeld := t.state == ticketHeld
+	t.become(reportEnded)
+	if wasHeld {
+		t.lost(reasonError(reason, text))
+	}
+}
+
+// endFailure is why a call that waits for a ticket gets no lock.
+func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
+	switch reason {
+	case zamokpb.Reason_REASON_TRY_FAILED:
+		return &NotAcquiredError{Names: t.request.names()}
+	case zamokpb.Reason_REASON_DEADLOCKED:
+		return &DeadlockError{}
+	case zamokpb.Reason_REASON_OWNER_BUSY:
+		return &Error{Kind: ErrNotAcquired, Message: "its owner waits already"}
+	case zamokpb.Reason_REASON_KIND_MISMATCH:
+		return &Error{Kind: ErrKindMismatch}
+	case zamokpb.Reason_REASON_TOO_MANY:
+		return &Error{Kind: ErrLimit}
+	case zamokpb.Reason_REASON_REVOKED:
+		return reasonError(reason, text)
+	case zamokpb.Reason_REASON_UNSPECIFIED, zamokpb.Reason_REASON_DROPPED, zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED,
+		zamokpb.Reason_REASON_DISCONNECTED, zamokpb.Reason_REASON_EVICTED, zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED, zamokpb.Reason_REASON_WAIT_TIMEOUT,
+		zamokpb.Reason_REASON_RESTORED: // over before it was returned: nothing is held, and the call may ask again
+		if t.token != 0 {
+			return errTooLate
 		}
-	}
-	t.notify()
-}
-
-// refuse ends a call that waits, with a reason.
-func (t *ticket) refuse(reason error) {
-	if t.stage == asking {
-		t.failure = reason
-		t.notify()
+		return errRetryInNewSession
+	default: // of a newer server
+		return &Error{Kind: ErrRefused, Message: fmt.Sprintf("with the reason %d, which this client does not know", reason)}
 	}
 }
 
-// sessionEnded notes that the session is over, and with it the ticket: in the cluster, if that said so, or only here.
-func (t *ticket) sessionEnded(cause error) {
-	if t.s.confirmedEnd || t.number == 0 {
-		t.state = zamokpb.State_STATE_ENDED
+// endWithSession takes in that the session is over, and with it the ticket: in the cluster, if that said so, or only
+// here.
+func (t *ticket) endWithSession(cause error) {
+	event := sessionEnd
+	if t.s.state == sessionEnded {
+		event = reportEnded
 	}
-	t.lose(cause)
-	if t.stage == asking && t.failure == nil {
+	next := t.state.after(event)
+	if t.callerWaits() {
 		switch {
 		case mayRetry(cause):
-			t.retryInNewSession = true
-		case t.state == zamokpb.State_STATE_ENDED:
+			t.failure = errRetryInNewSession
+		case next == ticketEnded:
 			t.failure = cause
 		default:
 			t.failure = t.unconfirmed(cause)
 		}
 	}
-	t.notify()
+	wasHeld := t.state == ticketHeld
+	t.become(event)
+	if wasHeld {
+		t.lost(cause)
+	}
 }
 
 // unconfirmed is the error of what is not held here, while the cluster has not said that it does not hold it.
@@ -250,8 +248,7 @@ func (t *ticket) mayHandOver(now clock.Instant) bool {
 	case left > 0 && (fresh || left >= most-most/holdParts):
 		return true
 	case fresh:
-		t.leave()
-		t.retryInNewSession = true
+		t.giveUp(errTooLate)
 	case !t.needsHoldDeadline():
 		s.deadlineUnset[t] = struct{}{}
 		s.queueOut(t)
@@ -262,23 +259,20 @@ func (t *ticket) mayHandOver(now clock.Instant) bool {
 // needsHoldDeadline reports whether a grant asks for a confirmation.
 func (t *ticket) needsHoldDeadline() bool {
 	_, unplaced := t.s.deadlineUnset[t]
-	return unplaced && t.state == zamokpb.State_STATE_GRANTED
+	return unplaced && t.state == ticketGranted
 }
 
-// handOver gives the grant to the caller, if it is to be believed at now (L1).
+// handOver returns the grant to the caller, if its lease is considered valid at now (L1).
 func (t *ticket) handOver(now clock.Instant) *Lock {
 	s := t.s
-	if t.stage != asking || t.state != zamokpb.State_STATE_GRANTED || s.endedWith != nil || s.closing || !s.lease.Valid(now) {
+	if t.state != ticketGranted || t.failure != nil || s.closing || !s.lease.Valid(now) || t.holdUntil != 0 && !t.mayHandOver(now) {
 		return nil
 	}
+	t.become(handOver)
 	if t.holdUntil != 0 {
-		if !t.mayHandOver(now) {
-			return nil
-		}
 		s.holds[t] = struct{}{}
 	}
-	t.stage = holding
-	if s.heldCount++; s.heldCount == 1 || t.holdUntil != 0 {
+	if s.heldCount == 1 || t.holdUntil != 0 {
 		signal(s.kick) // from now on the clocks are looked at more often, or there is an earlier deadline
 	}
 	t.handle = &Lock{t: t, items: t.request.items}
@@ -286,19 +280,22 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 	return t.handle
 }
 
-// lose ends the belief of a handle, for good (L3).
+// lose ends what a handle holds, for good (L3), before the cluster says so.
 func (t *ticket) lose(cause error) {
-	if t.stage != holding {
-		return
+	if t.state == ticketHeld {
+		t.giveUp(nil)
+		t.lost(cause)
 	}
-	t.expireLocally()
-	t.failure = &Error{Kind: ErrLost, Outcome: Unknown, cause: cause}
-	if t.state == zamokpb.State_STATE_ENDED {
-		t.failure = &Error{Kind: ErrLost, Outcome: Done, cause: cause}
+}
+
+// lost tells the handle, after the ticket has left the state held.
+func (t *ticket) lost(cause error) {
+	outcome := Unknown
+	if t.state == ticketEnded {
+		outcome = Done
 	}
+	t.failure = &Error{Kind: ErrLost, Outcome: outcome, cause: cause}
 	t.handle.notifyLost(t.failure)
-	t.leave()
-	t.stage = leaving
 	t.notify()
 }
 
@@ -315,12 +312,6 @@ func (s *session) settled(number uint64) {
 	if len(s.fresh) > 0 {
 		signal(s.wake)
 	}
-}
-
-// expireLocally takes a handle out of what keep looks after.
-func (t *ticket) expireLocally() {
-	t.s.heldCount--
-	delete(t.s.holds, t)
 }
 
 // mayRetry reports whether a call that waited in a session which ended may continue in a new one: not if the

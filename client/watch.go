@@ -76,7 +76,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 			case w.left:
 				return
 			case ctx.Err() != nil:
-				yield(EventBatch{}, ended(ctx))
+				yield(EventBatch{}, contextEnd(ctx))
 				return
 			case !nobody && err != nil:
 				yield(EventBatch{}, err)

@@ -1,0 +1,70 @@
+package client
+
+// connectionState is how the session stands with the cluster.
+//
+//	unopened       no OpenStream has been sent that could have opened it
+//	opening        an OpenStream may have opened it; the cluster has not said so
+//	attached       a stream stands; the cluster knows the session
+//	detached       it was attached; its stream broke, and another one is being opened
+//	sessionEnded   over, by the cluster's word: it holds nothing there
+//	sessionAborted over here, without the cluster's word: it may live on there until its lease ends
+//
+// An event that the table has no state for changes nothing. TestConnectionTransitions compares this table with the
+// code.
+//
+//	from \ event   | openSent | openRefused | attach   | streamBroke | endReported  | abort
+//	unopened       | opening  | -           | -        | -           | sessionEnded | sessionEnded
+//	opening        | -        | unopened    | attached | -           | sessionEnded | sessionAborted
+//	attached       | -        | -           | -        | detached    | sessionEnded | sessionAborted
+//	detached       | -        | -           | attached | -           | sessionEnded | sessionAborted
+//	sessionEnded   | -        | -           | -        | -           | -            | -
+//	sessionAborted | -        | -           | -        | -           | -            | -
+//
+// openRefused is a definite refusal of the first OpenStream; after a second one, the first may still take effect.
+type connectionState uint8
+
+const (
+	unopened connectionState = 1 + iota
+	opening
+	attached
+	detached
+	sessionEnded
+	sessionAborted
+)
+
+// connectionEvent is what happens to the session's connection.
+type connectionEvent uint8
+
+const (
+	openSent connectionEvent = iota
+	openRefused
+	attach
+	streamBroke
+	endReported
+	abort
+	connectionEvents
+)
+
+// after returns the state after an event, or 0 if the event changes nothing.
+func (from connectionState) after(e connectionEvent) connectionState {
+	return [...][connectionEvents]connectionState{
+		unopened:       {openSent: opening, endReported: sessionEnded, abort: sessionEnded},
+		opening:        {openRefused: unopened, attach: attached, endReported: sessionEnded, abort: sessionAborted},
+		attached:       {streamBroke: detached, endReported: sessionEnded, abort: sessionAborted},
+		detached:       {attach: attached, endReported: sessionEnded, abort: sessionAborted},
+		sessionEnded:   {},
+		sessionAborted: {},
+	}[from][e]
+}
+
+// become moves the session on and reports whether the event changed anything. The caller has the mutex.
+func (s *session) become(e connectionEvent) bool {
+	next := s.state.after(e)
+	if next != 0 {
+		s.state = next
+	}
+	return next != 0
+}
+
+// over reports whether the session has ended, with the cluster's word or without.
+func (s connectionState) over() bool { return s >= sessionEnded }

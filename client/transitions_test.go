@@ -122,7 +122,7 @@ func TestTicketWalksItsTransitions(t *testing.T) {
 			require.Equal(t, want, one.state, "state %d, event %d", from, event)
 			require.Equal(t, want == ticketHeld, b.heldCount == 1, "state %d, event %d", from, event)
 			if one.handle != nil {
-				require.Equal(t, want == ticketHeld || event == giveUp || from == ticketReleasing, one.failure == nil,
+				require.Equal(t, want == ticketHeld || from == ticketHeld && event == giveUp || from == ticketReleasing, one.failure == nil,
 					"a handle learns of its loss: state %d, event %d", from, event)
 			}
 			known := b.tickets[one.number] == one

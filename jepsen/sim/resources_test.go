@@ -105,7 +105,7 @@ func (c resourceCounts) addObjects() {
 const tinyObjectBytes = 16
 
 // allocationSite is the place in this module that made something. Left out is what is kept, but not forever: records
-// of waiting goroutines, which the runtime collects; what package fsm encodes and decodes, as the latest entries
+// of waiting goroutines, which the runtime collects; what packages fsm and record encode and decode, as the latest entries
 // are in the log and its cache; and what events have, as the latest are in the ring of those who watch.
 func allocationSite(stack []uintptr) (site string, ours bool) {
 	frames := runtime.CallersFrames(stack)
@@ -113,7 +113,7 @@ func allocationSite(stack []uintptr) (site string, ours bool) {
 		f, more := frames.Next()
 		switch {
 		case f.Function == "runtime.acquireSudog",
-			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.HasSuffix(f.File, "/session/record/coder.go"),
+			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.Contains(f.File, "/session/record/"),
 			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Machine).downgrade", "zamok/fsm.(*Machine).refuseTicket"}, f.Function):
 			return "", false
 		}

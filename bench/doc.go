@@ -4,16 +4,15 @@
 // peer's library.
 //
 //	make bench                                    everything: docs/benchmarks.md, in less than 25 minutes
-//	make bench BENCH_SYSTEMS='zamok etcd' BENCH_WORKLOADS='own one' BENCH_ROUNDS=1 BENCH_SECONDS=1
+//	make bench BENCH_SYSTEMS='zamok etcd' BENCH_WORKLOADS='own one' BENCH_ROUNDS=1 BENCH_WINDOW=500ms
 //
 // The script bench/run installs what is missing (Debian's packages; root is needed for that), builds
-// zamok and etcd from source, measures, and writes the report. The measuring stands in three commands:
+// zamok and etcd from source, measures, and writes the report. It calls two commands:
 //
 //	bench run …      measure; results are appended to a file, one JSON document per line
 //	bench report …   results → tables and plots; may be repeated on an old file
-//	bench plan …     what would be run
 //
-// and two that it calls itself: `hold`, a process that holds a lock and is killed, and `echo`, a gRPC
+// and the first calls two itself: `hold`, a process that holds a lock and is killed, and `echo`, a gRPC
 // server with nothing behind it, whose speed is the floor of the transport.
 //
 // # How it is measured
@@ -36,12 +35,13 @@
 //
 // A rate is of whole cycles, lock and unlock. `lock` is the time from asking to having; `handoff` the time
 // from one holder's unlock to the next one's lock. CPU is the servers', per thousand cycles. Jain's index
-// is over whole turns. An inversion is a grant to somebody while another waited who had asked 20 ms
-// earlier or more.
+// is over whole turns. An inversion is a grant while a request waited that was earlier by 20 ms or more.
 //
-// # What lies where
+// # Packages
 //
 //	measure   records and their arithmetic       report   tables and plots
 //	server    the processes                      peer     the clients
 //	load      the workloads                      results  the files of past runs
+//
+// The closed loop and the histogram are those of `zamok bench`: package cmd/zamok/workload.
 package main

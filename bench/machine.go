@@ -9,75 +9,55 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"zamok/bench/measure"
 	"zamok/bench/server"
+	"zamok/cmd/zamok/workload"
 )
 
-// describeRun tells where and with what is measured.
+// describeRun says on which machine and with which versions a run measures.
 func describeRun(ctx context.Context, c *config) (measure.Run, error) {
-	disk, err := describeDisk(c.dir)
+	fs, err := procfs.NewDefaultFS()
 	if err != nil {
 		return measure.Run{}, err
 	}
-	return measure.Run{
+	run := measure.Run{
 		Begun:    time.Now().UTC().Format("2006-01-02 15:04 UTC"),
-		Machine:  procField("/proc/cpuinfo", "model name"),
+		Machine:  "unknown",
 		Cores:    runtime.NumCPU(),
-		Memory:   memoryText(),
-		Kernel:   firstLine("/proc/sys/kernel/osrelease"),
-		Disk:     disk,
+		Memory:   "unknown",
+		Kernel:   firstLineOf(ctx, "uname", "-r"),
 		Versions: programVersions(ctx, c.programs),
 		Rounds:   c.rounds,
 		Seconds:  c.window.Seconds(),
-	}, nil
+	}
+	if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
+		run.Machine = cpus[0].ModelName
+	}
+	if memory, err := fs.Meminfo(); err == nil && memory.MemTotal != nil {
+		run.Memory = fmt.Sprintf("%.0f GiB", float64(*memory.MemTotal)/(1<<20))
+	}
+	run.Disk, err = describeDisk(ctx, c.dir)
+	return run, err
 }
 
-// procField reads "name : value" from a file of /proc.
-func procField(path, name string) string {
-	text, err := os.ReadFile(path)
+// firstLineOf is the first line that a program prints, to either output; "" if it fails.
+func firstLineOf(ctx context.Context, program string, args ...string) string {
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
 	if err != nil {
-		return "unknown"
+		return ""
 	}
-	for line := range strings.Lines(string(text)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value)
-		}
-	}
-	return "unknown"
-}
-
-func memoryText() string {
-	kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemTotal"), " kB"), 64)
-	if err != nil {
-		return "unknown"
-	}
-	return fmt.Sprintf("%.0f GiB", kilobytes/(1<<20))
-}
-
-func firstLine(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "unknown"
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return line
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(line)
 }
 
 // programVersions asks the programs, and the build for the libraries.
 func programVersions(ctx context.Context, p server.Programs) map[string]string {
-	say := func(program string, args ...string) string {
-		out, err := exec.CommandContext(ctx, program, args...).CombinedOutput() // java tells its version on standard error
-		if err != nil {
-			return ""
-		}
-		line, _, _ := strings.Cut(string(out), "\n")
-		return strings.TrimSpace(line)
-	}
+	say := func(program string, args ...string) string { return firstLineOf(ctx, program, args...) }
 	found := map[string]string{
 		"Go":        runtime.Version(),
 		"zamok":     say("git", "describe", "--always", "--dirty"),
@@ -106,41 +86,26 @@ func programVersions(ctx context.Context, p server.Programs) map[string]string {
 	return found
 }
 
-const (
-	fsyncSamples     = 50
-	fsyncSampleBytes = 4096
-)
-
-// describeDisk names the file system and how long one small write with a flush takes on it.
-func describeDisk(dir string) (string, error) {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(dir, &fs); err != nil {
-		return "", err
-	}
-	kind := fmt.Sprintf("file system %#x", fs.Type)
-	for magic, name := range map[int64]string{0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x01021994: "tmpfs (nothing is durable!)", 0x794C7630: "overlayfs"} {
-		if int64(fs.Type) == magic {
-			kind = name
-		}
-	}
-	file, err := os.Create(filepath.Join(dir, "flush"))
+// describeDisk names the file system and says how long a small write with fsync takes on it.
+func describeDisk(ctx context.Context, dir string) (string, error) {
+	const samples, sampleBytes = 50, 4096
+	file, err := os.Create(filepath.Join(dir, "fsync"))
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	var took []time.Duration
-	for range fsyncSamples {
+	var took workload.Histogram
+	for range samples {
 		began := time.Now()
-		if _, err := file.Write(make([]byte, fsyncSampleBytes)); err != nil {
+		if _, err := file.Write(make([]byte, sampleBytes)); err != nil {
 			return "", err
 		}
 		if err := file.Sync(); err != nil {
 			return "", err
 		}
-		took = append(took, time.Since(began))
+		took.Add(time.Since(began))
 	}
-	slices.Sort(took)
-	return fmt.Sprintf("%s; a write of 4 KiB with fsync takes %v (median of %d; p95 %v)", kind,
-		measure.Percentile(took, 0.5).Round(time.Microsecond), fsyncSamples, measure.Percentile(took, 0.95).Round(time.Microsecond)), nil
+	return fmt.Sprintf("%s; a write of 4 KiB with fsync takes %v (median of %d; p95 %v)", firstLineOf(ctx, "stat", "-f", "-c", "%T", dir),
+		took.Quantile(0.5).Round(time.Microsecond), samples, took.Quantile(0.95).Round(time.Microsecond)), nil
 }

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -40,8 +39,6 @@ func runCommand(ctx context.Context, args []string) error {
 	switch {
 	case verb == "run":
 		return commandRun(ctx, rest)
-	case verb == "plan":
-		return commandPlan(rest)
 	case verb == "report":
 		return commandReport(rest)
 	case verb == "hold" && len(rest) == 1:
@@ -49,82 +46,55 @@ func runCommand(ctx context.Context, args []string) error {
 	case verb == "echo" && len(rest) == 1:
 		return peer.Echo(ctx, rest[0])
 	}
-	return errors.New("usage: bench run|plan|report [flags]; see bench/doc.go")
+	return errors.New("usage: bench run|report [flags]; see bench/doc.go")
 }
 
-// parseFlags are those of run and plan. Each has its variable, so that make can be told.
-func parseFlags(name string, args []string) (*config, string, string, error) {
-	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	env := func(name, fallback string) string {
-		if v := os.Getenv(name); v != "" {
-			return v
-		}
-		return fallback
-	}
-	systems := set.String("systems", env("BENCH_SYSTEMS", ""), "names, separated by blanks; empty = all")
-	workloads := set.String("workloads", env("BENCH_WORKLOADS", ""), "names, separated by blanks; empty = all")
-	clients := set.String("clients", env("BENCH_CLIENTS", "1 16 64 256 1024"), "numbers of clients for own and one")
-	rounds := set.String("rounds", env("BENCH_ROUNDS", "3"), "rounds")
-	seconds := set.String("seconds", env("BENCH_SECONDS", "1"), "how long a rate is measured")
-	warm := set.String("warm", env("BENCH_WARM", "2"), "seconds of warm-up of each system in each round")
-	programs := set.String("programs", "", "the folder with the built zamok and etcd")
-	dir := set.String("dir", env("BENCH_DIR", ""), "where the data goes for a while; empty = the system's temporary folder")
-	outPath := set.String("out", "", "the file of results; empty = standard output")
+func commandRun(ctx context.Context, args []string) (err error) {
+	set := flag.NewFlagSet("run", flag.ContinueOnError)
+	systems := set.String("systems", "", "names, separated by blanks; empty = all")
+	workloads := set.String("workloads", "", "names, separated by blanks; empty = all")
+	clients := set.String("clients", "1 16 64 256 1024", "numbers of clients for own and one")
+	rounds := set.Int("rounds", 3, "rounds")
+	window := set.Duration("window", time.Second, "measured time of a rate")
+	warm := set.Duration("warm", 2*time.Second, "warm-up of each system in each round")
+	programs := set.String("programs", "", "folder with the built zamok and etcd")
+	parent := set.String("dir", "", "folder for data; empty = the system's temporary folder")
+	out := set.String("out", "", "file for the results")
 	if err := set.Parse(args); err != nil {
-		return nil, "", "", err
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, "", "", err
+		return err
 	}
-	c := &config{workloads: strings.Fields(*workloads), progress: os.Stderr, programs: server.Programs{
-		Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}}
+	c := &config{workloads: strings.Fields(*workloads), rounds: *rounds, window: *window, warm: *warm, progress: os.Stderr,
+		programs: server.Programs{Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}}
 	selected := strings.Fields(*systems)
 	for _, s := range peer.Systems() {
 		if len(selected) == 0 || slices.Contains(selected, s.Name) {
 			c.systems = append(c.systems, s)
 		}
 	}
-	for _, n := range strings.Fields(*clients) {
-		number, err := strconv.Atoi(n)
-		if err != nil || number < 1 {
-			return nil, "", "", fmt.Errorf("%q is no number of clients", n)
+	for _, text := range strings.Fields(*clients) {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return fmt.Errorf("-clients: %q is no number of clients", text)
 		}
-		c.clients = append(c.clients, number)
+		c.clients = append(c.clients, n)
 	}
-	c.rounds, err = strconv.Atoi(*rounds)
-	window, err2 := strconv.ParseFloat(*seconds, 64)
-	warming, err3 := strconv.ParseFloat(*warm, 64)
-	if err := errors.Join(err, err2, err3); err != nil {
-		return nil, "", "", err
-	}
-	c.window, c.warm = time.Duration(window*float64(time.Second)), time.Duration(warming*float64(time.Second))
 	slices.Sort(c.clients)
-	return c, *dir, *outPath, nil
-}
-
-func commandRun(ctx context.Context, args []string) (err error) {
-	c, parent, out, err := parseFlags("run", args)
-	if err != nil {
-		return err
-	}
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
-	c.systems = slices.DeleteFunc(c.systems, func(s peer.System) bool {
-		return s.Name == "zamok-wal" && !supportsLogStore(ctx, c.programs.Zamok)
-	})
-	if c.dir, err = makeDataDir(parent); err != nil {
+	if c.dir, err = makeDataDir(*parent); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(c.dir)) }()
-	file := os.Stdout
-	if out != "" {
-		if file, err = os.Create(out); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, file.Close()) }()
+	file, err := os.Create(*out)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, file.Close()) }()
 	c.results = file
 	run, err := describeRun(ctx, c)
 	if err != nil {
@@ -134,12 +104,6 @@ func commandRun(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	return c.runAll(ctx)
-}
-
-// supportsLogStore says whether this zamok can keep its log in another store.
-func supportsLogStore(ctx context.Context, program string) bool {
-	text, _ := exec.CommandContext(ctx, program, "server", "--help").CombinedOutput()
-	return strings.Contains(string(text), "--log-store")
 }
 
 // raiseFileLimit lets this process and its children have as many connections as may be. Go raises the limit
@@ -152,23 +116,6 @@ func raiseFileLimit() error {
 	}
 	limit.Cur = min(limit.Max, files)
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
-}
-
-func commandPlan(args []string) error {
-	c, _, _, err := parseFlags("plan", args)
-	if err != nil {
-		return err
-	}
-	for _, s := range c.systems {
-		fmt.Printf("%-10s", s.Name)
-		for _, step := range planFor(s, c.clients) {
-			if len(c.workloads) == 0 || slices.Contains(c.workloads, step.workload) {
-				fmt.Printf(" %s,", step)
-			}
-		}
-		fmt.Println()
-	}
-	return nil
 }
 
 func commandReport(args []string) error {
@@ -191,7 +138,7 @@ func commandReport(args []string) error {
 	}
 	var systems []report.System
 	for _, s := range peer.Systems() {
-		systems = append(systems, report.System{Name: s.Name, Title: s.Title, Durability: s.Durability, Client: s.Client, Notes: s.Notes, TransportOnly: s.TransportOnly})
+		systems = append(systems, s.System)
 	}
 	return report.Write(*docs, filepath.Base(set.Arg(0)), systems, results)
 }

@@ -5,19 +5,19 @@ import (
 	"fmt"
 
 	"zamok/bench/load"
-	"zamok/bench/measure"
 	"zamok/bench/peer"
 )
 
-// workloadStep is one workload of a pass.
-type workloadStep struct {
-	workload       string
-	clients        int  // 0 where the number is the workload's own
-	firstRoundOnly bool // in the first round only: it is stated, not compared
-	run            func(ctx context.Context, b *load.Bench) (load.Values, []measure.Span, error)
+// step is one workload of a pass over a system.
+type step struct {
+	workload string
+	clients  int  // 0 where the workload has a number of its own
+	fresh    bool // it begins without clients
+	once     bool // in the first round only: its result is stated, not compared
+	run      func(ctx context.Context, b *load.Bench) (load.Values, error)
 }
 
-func (s workloadStep) String() string {
+func (s step) String() string {
 	if s.clients == 0 {
 		return s.workload
 	}
@@ -29,100 +29,54 @@ const (
 	sharedWorkers       = 256
 	parkedSessions      = 100
 	parkedOwnSessions   = 5000
-	leaderKillsPerRound = 2 // a round, for a median of five or more
+	leaderKillsPerRound = 2 // for a median of five or more
 )
 
-// planBuilder makes the steps of a plan.
-type planBuilder struct{ steps []workloadStep }
-
-type workloadFunc func(ctx context.Context, b *load.Bench) (load.Values, error)
-
-func (a *planBuilder) add(workload string, n int, run workloadFunc) {
-	a.steps = append(a.steps, workloadStep{workload: workload, clients: n, run: func(ctx context.Context, b *load.Bench) (load.Values, []measure.Span, error) {
-		values, err := run(ctx, b)
-		return values, nil, err
-	}})
-}
-
-// addWithoutClients adds a step that begins without clients.
-func (a *planBuilder) addWithoutClients(workload string, n int, once bool, run workloadFunc) {
-	a.add(workload, n, func(ctx context.Context, b *load.Bench) (load.Values, error) {
-		b.Close()
-		return run(ctx, b)
-	})
-	a.steps[len(a.steps)-1].firstRoundOnly = once
-}
-
-// planFor is what one system is put through in one round, in this order: waiting comes first, for what it
-// takes of memory is seen best on servers that have done nothing yet; then numbers of clients rise, for
-// those that are open stay open; and what leaves a mark on the servers comes last.
-func planFor(sys peer.System, clients []int) []workloadStep {
-	a := &planBuilder{}
-	if !sys.TransportOnly && !sys.SpeedOnly {
-		parked(a, sys)
+// planFor is the plan of one system in one round. Waiting comes first, because its memory shows best on servers
+// that have done nothing yet; then the number of clients rises, because open clients stay open; workloads that
+// leave traces on the servers come last.
+func planFor(sys peer.System, clients []int) (steps []step) {
+	type (
+		bench  = *load.Bench
+		values = load.Values
+	)
+	add := func(when bool, s step) {
+		if when {
+			steps = append(steps, s)
+		}
 	}
-	speed(a, sys, clients)
-	if sys.TransportOnly || sys.SpeedOnly {
-		return a.steps
+	parked := func(n, sessions int) func(context.Context, bench) (values, error) {
+		return func(ctx context.Context, b bench) (values, error) { return b.Parked(ctx, n, sessions) }
 	}
-	a.steps = append(a.steps, workloadStep{workload: "timeline", run: func(ctx context.Context, b *load.Bench) (load.Values, []measure.Span, error) {
-		b.Close()
-		return b.Timeline(ctx)
-	}})
-	a.add("wait", 0, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.Wait(ctx) })
-	a.add("series", 0, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.Series(ctx) })
-	faults(a, sys)
-	return a.steps
-}
+	full := !sys.TransportOnly && !sys.SpeedOnly
+	expires, queues, disconnects := full && sys.ExpiresHolders, full && sys.QueuesWaiters, full && sys.ReleasesOnDisconnect
 
-func speed(a *planBuilder, sys peer.System, clients []int) {
+	add(expires || queues, step{"parked", 1000, true, true, parked(1000, parkedSessions)})
+	// zamok has an aim in every round; of the others one measurement is enough. The same holds for dead holders.
+	add(expires && queues, step{"parked", 10000, true, !disconnects, parked(10000, parkedSessions)})
+
 	for _, n := range clients {
-		if sys.OwnClientsMax == 0 || n <= sys.OwnClientsMax {
-			a.add("own", n, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.Uncontended(ctx, n) })
-		}
-		if one := max(n, 2); !sys.TransportOnly && (sys.ContendedClientsMax == 0 || one <= sys.ContendedClientsMax) {
-			a.add("one", one, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.Contended(ctx, one) })
-		}
+		add(sys.OwnClientsMax == 0 || n <= sys.OwnClientsMax, step{"own", n, false, false,
+			func(ctx context.Context, b bench) (values, error) { return b.Uncontended(ctx, n) }})
+		one := max(n, 2)
+		add(!sys.TransportOnly && (sys.ContendedClientsMax == 0 || one <= sys.ContendedClientsMax), step{"one", one, false, false,
+			func(ctx context.Context, b bench) (values, error) { return b.Contended(ctx, one) }})
 	}
-	if sys.OwnClientsMax == 0 || sys.OwnClientsMax >= sharedWorkers {
-		a.addWithoutClients("shared", sharedWorkers, false, func(ctx context.Context, b *load.Bench) (load.Values, error) {
-			return b.Shared(ctx, sharedClients, sharedWorkers)
-		})
-	}
-}
+	add(sys.OwnClientsMax == 0 || sys.OwnClientsMax >= sharedWorkers, step{"shared", sharedWorkers, true, false,
+		func(ctx context.Context, b bench) (values, error) { return b.Shared(ctx, sharedClients, sharedWorkers) }})
 
-func waiting(n, sessions int) workloadFunc {
-	return func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.Parked(ctx, n, sessions) }
-}
+	add(full, step{"timeline", 0, true, false, func(ctx context.Context, b bench) (values, error) { return b.Timeline(ctx) }})
+	add(full, step{"wait", 0, false, false, func(ctx context.Context, b bench) (values, error) { return b.Wait(ctx) }})
+	add(full, step{"series", 0, false, false, func(ctx context.Context, b bench) (values, error) { return b.Series(ctx) }})
 
-// parked is for those whose waiters a server knows of, or is asked by.
-func parked(a *planBuilder, sys peer.System) {
-	if sys.ExpiresHolders || sys.QueuesWaiters {
-		a.addWithoutClients("parked", 1000, true, waiting(1000, parkedSessions))
+	add(expires && queues, step{"parked-own", parkedOwnSessions, true, true, parked(parkedOwnSessions, parkedOwnSessions)})
+	add(expires || queues, step{"dead", 0, true, !disconnects,
+		func(ctx context.Context, b bench) (values, error) { return b.HolderKilled(ctx, 0) }})
+	add(disconnects, step{"disconnect", 0, true, false,
+		func(ctx context.Context, b bench) (values, error) { return b.HolderKilled(ctx, releaseGrace) }})
+	for range leaderKillsPerRound {
+		add(expires && queues, step{"killed", 0, true, false,
+			func(ctx context.Context, b bench) (values, error) { return b.LeaderKilled(ctx) }})
 	}
-	if sys.ExpiresHolders && sys.QueuesWaiters {
-		// Ours has an aim to meet in every round; of the others one look tells enough.
-		a.addWithoutClients("parked", 10000, !sys.ReleasesOnDisconnect, waiting(10000, parkedSessions))
-	}
-}
-
-// faults is the part of the plan that is not about speed.
-func faults(a *planBuilder, sys peer.System) {
-	if sys.ExpiresHolders && sys.QueuesWaiters {
-		a.addWithoutClients("parked-own", parkedOwnSessions, true, waiting(parkedOwnSessions, parkedOwnSessions))
-	}
-	if sys.ExpiresHolders || sys.QueuesWaiters {
-		// The same of the others' leases.
-		a.addWithoutClients("dead", 0, !sys.ReleasesOnDisconnect, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.HolderKilled(ctx, 0) })
-	}
-	if sys.ReleasesOnDisconnect {
-		a.addWithoutClients("disconnect", 0, false, func(ctx context.Context, b *load.Bench) (load.Values, error) {
-			return b.HolderKilled(ctx, releaseGrace)
-		})
-	}
-	if sys.ExpiresHolders && sys.QueuesWaiters {
-		for range leaderKillsPerRound {
-			a.addWithoutClients("killed", 0, false, func(ctx context.Context, b *load.Bench) (load.Values, error) { return b.LeaderKilled(ctx) })
-		}
-	}
+	return steps
 }

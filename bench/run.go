@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"zamok/bench/load"
@@ -69,34 +71,38 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return err
 	}
-	failed := func(step workloadStep, err error) error {
-		fmt.Fprintf(c.progress, "  round %d %-10s %-16s FAILED: %v\n", round, sys.Name, step, err)
-		return measure.WriteRecord(c.results, measure.Record{Round: round, System: sys.Name, Workload: step.workload,
-			Clients: step.clients, Failed: err.Error()})
+	failed := func(s step, err error) error {
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s FAILED: %v\n", round, sys.Name, s, err)
+		return measure.WriteRecord(c.results, measure.Record{Round: round, System: sys.Name, Workload: s.workload,
+			Clients: s.clients, Failed: err.Error()})
 	}
 	cluster, err := server.Starters(c.programs)[sys.Server](dir)
 	if err != nil {
-		return failed(workloadStep{workload: "start"}, err)
+		return failed(step{workload: "start"}, err)
 	}
 	defer cluster.Stop()
 	b := &load.Bench{System: sys, Cluster: cluster, TTL: leaseTTL, Window: max(c.warm, sys.WarmUp)}
 	defer b.Close()
 	if err := b.Ready(ctx); err != nil {
-		return errors.Join(failed(workloadStep{workload: "start"}, err), ctx.Err())
+		return errors.Join(failed(step{workload: "start"}, err), ctx.Err())
 	}
 	if _, err := b.Uncontended(ctx, warmClients); err != nil {
-		return errors.Join(failed(workloadStep{workload: "warm"}, err), ctx.Err())
+		return errors.Join(failed(step{workload: "warm"}, err), ctx.Err())
 	}
 	b.Close()
 	b.Window = c.window
-	for _, step := range planFor(sys, c.clients) {
-		if len(c.workloads) > 0 && !slices.Contains(c.workloads, step.workload) || step.firstRoundOnly && round > 1 {
+	for _, s := range planFor(sys, c.clients) {
+		if len(c.workloads) > 0 && !slices.Contains(c.workloads, s.workload) || s.once && round > 1 {
 			continue
 		}
-		record := measure.Record{Round: round, System: sys.Name, Workload: step.workload, Clients: step.clients}
+		record := measure.Record{Round: round, System: sys.Name, Workload: s.workload, Clients: s.clients}
+		if s.fresh {
+			b.Close()
+		}
 		before, _ := cluster.LeaderChanges(ctx)
 		limited, cancel := context.WithTimeout(ctx, stepTimeout)
-		record.Values, record.Spans, err = step.run(limited, b)
+		record.Values, err = s.run(limited, b)
+		record.Spans = b.TakeSpans()
 		cancel()
 		if after, elections := cluster.LeaderChanges(ctx); elections && err == nil {
 			record.Values["elections"] = after - before
@@ -108,7 +114,7 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 			err = cluster.Alive()
 		}
 		if err != nil {
-			if err := failed(step, err); err != nil {
+			if err := failed(s, err); err != nil {
 				return err
 			}
 			b.Close() // whatever sessions are left are not to be trusted
@@ -117,24 +123,19 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 		if err := measure.WriteRecord(c.results, record); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, step, progressLine(record.Values))
+		fmt.Fprintf(c.progress, "  round %d %-10s %-16s %s\n", round, sys.Name, s, progressLine(record.Values))
 	}
 	return nil
 }
 
-// progressLine is what a line of progress tells of a workload.
+// progressLine shows the values of a workload, and those of what should not happen only when it happened.
 func progressLine(values load.Values) string {
-	names := []string{"rate", "cycle_p50", "lock_p50", "cpu", "jain", "worst", "inversions", "handoff_p50", "used", "stretch",
-		"total", "core", "memory_each", "served", "lost", "unopened", "freed", "next", "longest", "survived", "wait_max"}
 	text := ""
-	for _, name := range names {
-		if v, ok := values[name]; ok {
-			text += fmt.Sprintf("%s %.4g  ", name, v)
-		}
-	}
-	for _, name := range []string{"errors", "overlaps", "twice", "early", "elections"} { // told when there is something to tell
-		if values[name] > 0 {
-			text += fmt.Sprintf("%s %.0f  ", name, values[name])
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		unexpected := slices.Contains([]string{"errors", "overlaps", "twice", "early", "elections"}, name)
+		detail := strings.HasPrefix(name, "wait_") || strings.HasSuffix(name, "_p95") || strings.HasSuffix(name, "_p99")
+		if !detail && (!unexpected || values[name] > 0) {
+			text += fmt.Sprintf("%s %.4g  ", name, values[name])
 		}
 	}
 	return text

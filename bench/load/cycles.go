@@ -5,19 +5,15 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"zamok/bench/measure"
 	"zamok/bench/peer"
+	"zamok/cmd/zamok/workload"
 )
 
-// Values is what a workload saw, by the names that the report knows.
+// Values is what a workload measured, by the names that the report knows.
 type Values = map[string]float64
-
-// errorBackoff keeps a client whose calls fail at once from turning into a busy loop.
-const errorBackoff = 10 * time.Millisecond
 
 // Uncontended lets each of n clients lock and unlock a key of its own, over and over.
 func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
@@ -25,22 +21,21 @@ func (b *Bench) Uncontended(ctx context.Context, n int) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.runClosedLoop(ctx, clients, n, b.Window, ownKey, b.Close)
+	return b.runLoop(ctx, clients, workload.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: b.Close})
 }
 
 // Shared does the same with n goroutines over a few clients.
 func (b *Bench) Shared(ctx context.Context, clients, n int) (Values, error) {
 	opened, _, err := b.openMany(ctx, clients, b.session(n/clients))
-	if err != nil {
-		closeAll(opened)
-		return nil, err
-	}
 	end := sync.OnceFunc(func() { closeAll(opened) })
 	defer end()
-	return b.runClosedLoop(ctx, opened, n, b.Window, ownKey, end)
+	if err != nil {
+		return nil, err
+	}
+	return b.runLoop(ctx, opened, workload.Loop{Workers: n, Window: b.Window, Key: ownKey, Abandon: end})
 }
 
-// longQueueClients is how many make a queue so long that it takes a longer look to see everybody have a turn.
+// longQueueClients make a queue so long that it takes twice the window until each has had its turns.
 const longQueueClients = 256
 
 // Contended lets n clients lock and unlock one key.
@@ -53,156 +48,63 @@ func (b *Bench) Contended(ctx context.Context, n int) (Values, error) {
 	if n >= longQueueClients {
 		window *= 2
 	}
-	return b.runClosedLoop(ctx, clients, n, window, func(int) string { return "one" }, b.Close)
+	return b.runLoop(ctx, clients, workload.Loop{Workers: n, Window: window, Key: func(int) string { return "one" }, Abandon: b.Close})
 }
 
 func ownKey(worker int) string { return fmt.Sprintf("own-%d", worker) }
 
-// worker is what one goroutine saw.
-type worker struct {
-	grants     []measure.Grant // inside the window
-	cycleTimes []time.Duration // whole ones that ended in the window
-	handoffs   []time.Duration
-	cyclesDone int // all, also outside of the window
-	errors     int
-	lastErr    error
-}
-
-// closedLoop is one run of a closed loop.
-type closedLoop struct {
-	began    time.Time     // zero while keys are made
-	from, to time.Duration // the window, since began
-	workers  int
-	ownKeys  bool // their keys differ
-
-	holders    atomic.Int64 // holders of the one key
-	overlaps   atomic.Int64
-	releasedAt atomic.Int64 // when the one key was last let go, since began
-}
-
-func (b *Bench) runClosedLoop(ctx context.Context, clients []peer.Client, n int, window time.Duration,
-	key func(int) string, abandon func(),
-) (Values, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	run := &closedLoop{from: window / 4, to: window / 4 * 5, workers: n, ownKeys: n == 1 || key(0) != key(n-1)}
-	client := func(i int) peer.Client { return clients[i%len(clients)] }
-	var running sync.WaitGroup
-	if run.ownKeys { // what a key costs once (ZooKeeper makes a node for it) is not what a cycle costs
-		for i := range n {
-			running.Go(func() { _ = run.runCycle(ctx, new(worker), i, client(i), key(i)) }) // if it fails, the loop tells
-		}
-		drainWorkers(&running, cancel, abandon)
+// runLoop measures a loop and what it costs the servers and the clients. Processor time is that of the whole run
+// divided by all of its cycles: reading it within the run would take time from a machine that has none to spare.
+func (b *Bench) runLoop(ctx context.Context, clients []peer.Client, l workload.Loop) (Values, error) {
+	l.Lock = func(ctx context.Context, worker int, key string) (func(context.Context) error, error) {
+		return clients[worker%len(clients)].Lock(ctx, key)
 	}
+	oneKey := l.Workers > 1 && l.Key(0) == l.Key(1)
+	if !oneKey { // what a key costs once (ZooKeeper makes a node for it) is not the cost of a cycle
+		ctx, cancel := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		for i := range l.Workers {
+			running.Go(func() {
+				if unlock, err := l.Lock(ctx, i, l.Key(i)); err == nil {
+					_ = unlock(ctx) // if it fails, so will the loop
+				}
+			})
+		}
+		workload.Drain(&running, cancel, l.Abandon)
+		cancel()
+	}
+	l.Warmup = l.Window / 4
 	before, err := b.cpuTime()
 	if err != nil {
 		return nil, err
 	}
-	workers := make([]worker, n)
-	run.began = time.Now()
-	for i := range n {
-		running.Go(func() { run.runWorker(ctx, &workers[i], i, client(i), key(i)) })
-	}
-	sleepContext(ctx, run.to)
-	drainWorkers(&running, cancel, abandon)
+	r := l.Run(ctx)
 	after, err := b.cpuTime()
 	if err != nil {
 		return nil, err
 	}
-	values := run.values(workers, after.server-before.server, after.client-before.client)
+	if r.Granted == 0 && r.LastErr != nil {
+		return nil, fmt.Errorf("no cycle was completed: %w", r.LastErr)
+	}
+	values := Values{"rate": r.Rate(), "errors": float64(r.Errors)}
+	measure.AddPercentiles(values, "cycle", &r.Cycle)
+	measure.AddPercentiles(values, "lock", &r.Lock)
+	measure.AddPercentiles(values, "handoff", &r.Handoff)
+	if n := float64(r.Cycles); n > 0 {
+		values["cpu"] = (after.server - before.server) / n * 1000
+		values["client_cpu"] = (after.client - before.client) / n * 1000
+	}
+	if oneKey {
+		addFairness(values, r, l.Workers)
+	}
 	values["memory"], err = b.Cluster.Memory()
-	return values, firstError(workers, values, err)
+	return values, err
 }
 
-// firstError lets a run fail in which nothing was done; otherwise errors are one of its values.
-func firstError(workers []worker, values Values, err error) error {
-	if err != nil || values["rate"] > 0 {
-		return err
-	}
-	for _, w := range workers {
-		if w.lastErr != nil {
-			return fmt.Errorf("no cycle was whole: %w", w.lastErr)
-		}
-	}
-	return nil
-}
-
-func (c *closedLoop) runWorker(ctx context.Context, w *worker, i int, client peer.Client, key string) {
-	// Not all at once: in which order a burst leaves a busy machine is not known, and fairness is judged by
-	// who asked first.
-	sleepContext(ctx, c.from/2*time.Duration(i)/time.Duration(c.workers))
-	for ctx.Err() == nil && time.Since(c.began) < c.to {
-		if err := c.runCycle(ctx, w, i, client, key); err != nil && ctx.Err() == nil {
-			w.errors++
-			w.lastErr = err
-			sleepContext(ctx, errorBackoff)
-		}
-	}
-}
-
-func (c *closedLoop) runCycle(ctx context.Context, w *worker, i int, client peer.Client, key string) error {
-	requested := time.Since(c.began)
-	unlock, err := client.Lock(ctx, key)
-	if err != nil {
-		return err
-	}
-	acquired := time.Since(c.began)
-	measured := acquired >= c.from && acquired <= c.to // whenever it was asked: a wait may be longer than the window
-	if !c.ownKeys {
-		if c.holders.Add(1) != 1 {
-			c.overlaps.Add(1)
-		}
-		freed := time.Duration(c.releasedAt.Load())
-		if measured && requested < freed {
-			w.handoffs = append(w.handoffs, acquired-freed)
-		}
-		c.holders.Add(-1)
-		c.releasedAt.Store(int64(time.Since(c.began)))
-	}
-	if err := unlock(ctx); err != nil {
-		return err
-	}
-	w.cyclesDone++
-	if !measured {
-		return nil
-	}
-	w.grants = append(w.grants, measure.Grant{Client: i, Requested: requested, Acquired: acquired})
-	if done := time.Since(c.began); done <= c.to {
-		w.cycleTimes = append(w.cycleTimes, done-requested)
-	}
-	return nil
-}
-
-// values sums up. The processor time is that of the whole run and divided by all of its cycles: to look at
-// it in the middle would take time from a machine that has none to give.
-func (c *closedLoop) values(workers []worker, server, client float64) Values {
-	var grants []measure.Grant
-	var all, waits, handoff []time.Duration
-	failed, done := 0, 0
-	for _, w := range workers {
-		grants = append(grants, w.grants...)
-		all = append(all, w.cycleTimes...)
-		handoff = append(handoff, w.handoffs...)
-		failed += w.errors
-		done += w.cyclesDone
-	}
-	for _, g := range grants {
-		waits = append(waits, g.Acquired-g.Requested)
-	}
-	values := Values{"rate": float64(len(grants)) / (c.to - c.from).Seconds(), "errors": float64(failed)}
-	measure.AddPercentiles(values, "cycle", all)
-	measure.AddPercentiles(values, "lock", waits)
-	measure.AddPercentiles(values, "handoff", handoff)
-	if n := float64(done); n > 0 {
-		values["cpu"] = server / n * 1000
-		values["client_cpu"] = client / n * 1000
-	}
-	if c.ownKeys {
-		return values
-	}
-	values["overlaps"] = float64(c.overlaps.Load())
-	values["inversions"] = float64(measure.Inversions(grants))
-	if shares := measure.CompleteRounds(grants, len(workers)); shares != nil {
+func addFairness(values Values, r *workload.Result, workers int) {
+	values["overlaps"] = float64(r.Overlaps)
+	values["inversions"] = float64(measure.Inversions(r.Grants))
+	if shares := measure.CompleteRounds(r.Grants, workers); shares != nil {
 		values["jain"] = measure.Jain(shares)
 		total := 0
 		for _, s := range shares {
@@ -210,7 +112,6 @@ func (c *closedLoop) values(workers []worker, server, client float64) Values {
 		}
 		values["worst"] = float64(slices.Min(shares)) / (float64(total) / float64(len(shares)))
 	}
-	return values
 }
 
 type cpuTime struct{ server, client float64 } // seconds of processor time

@@ -9,12 +9,14 @@ import (
 
 	"zamok/bench/measure"
 	"zamok/bench/peer"
+	"zamok/cmd/zamok/workload"
 )
 
 const (
 	killedWaiters         = 10
 	killedStagger         = 50 * time.Millisecond // between the waiters' questions, so that their order is known
 	killedHold            = 5 * time.Millisecond
+	killedPause           = 10 * time.Millisecond // after a failed attempt
 	killedWarmup          = time.Second           // how long all is well before the leader dies
 	killedAttemptInterval = 25 * time.Millisecond // between fresh attempts after it
 	killedTimeout         = 30 * time.Second      // for everything after it
@@ -59,9 +61,9 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	waiting := &sync.WaitGroup{}
 	for i, c := range clients[3:] {
 		waiting.Go(func() { k.wait(ctx, i, c) })
-		sleepContext(ctx, killedStagger)
+		workload.Sleep(ctx, killedStagger)
 	}
-	sleepContext(ctx, killedWarmup)
+	workload.Sleep(ctx, killedWarmup)
 	if err := b.Cluster.Kill(leader); err != nil {
 		return nil, err
 	}
@@ -122,7 +124,7 @@ func (k *leaderKill) probe(ctx context.Context, c peer.Client) {
 			return
 		}
 		if err != nil {
-			sleepContext(ctx, errorBackoff)
+			workload.Sleep(ctx, killedPause)
 			continue
 		}
 		_ = unlock(ctx) // if it failed, the next attempt tells
@@ -168,7 +170,7 @@ func (k *leaderKill) wait(ctx context.Context, i int, c peer.Client) {
 		if ctx.Err() != nil {
 			return
 		}
-		sleepContext(ctx, errorBackoff) // its place is lost, and the order will tell
+		workload.Sleep(ctx, killedPause) // its place is lost, and the order will tell
 	}
 	k.mu.Lock()
 	k.servedOrder = append(k.servedOrder, i)
@@ -177,7 +179,7 @@ func (k *leaderKill) wait(ctx context.Context, i int, c peer.Client) {
 		k.overlaps++
 	}
 	k.mu.Unlock()
-	sleepContext(ctx, killedHold)
+	workload.Sleep(ctx, killedHold)
 	k.mu.Lock()
 	k.holders--
 	k.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"zamok/bench/measure"
 	"zamok/bench/peer"
+	"zamok/cmd/zamok/workload"
 )
 
 const (
@@ -56,13 +57,13 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 			})
 		}
 	}
-	sleepContext(ctx, parkedSettleTime+time.Duration(waiters)*time.Millisecond/2)
+	workload.Sleep(ctx, parkedSettleTime+time.Duration(waiters)*time.Millisecond/2)
 	before, err := b.cpuTime()
 	if err != nil {
 		return nil, err
 	}
 	watched := time.Now()
-	sleepContext(ctx, max(2*b.Window, parkedObserveMin))
+	workload.Sleep(ctx, max(2*b.Window, parkedObserveMin))
 	after, err := b.cpuTime()
 	if err != nil {
 		return nil, err
@@ -154,7 +155,7 @@ func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values
 		}
 		acquired <- err
 	}()
-	sleepContext(ctx, holderLifetime)
+	workload.Sleep(ctx, holderLifetime)
 	select {
 	case err := <-acquired:
 		return nil, fmt.Errorf("a lock that is held was granted (%v)", err)

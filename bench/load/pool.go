@@ -7,15 +7,17 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"zamok/bench/measure"
 	"zamok/bench/peer"
 	"zamok/bench/server"
+	"zamok/cmd/zamok/workload"
 )
 
 const (
 	parallelOpens = 32               // clients that open or close at the same time
 	openTimeout   = 20 * time.Second // for one client
-	drainTimeout  = 20 * time.Second // for all that still wait when the measuring is over
-	cancelTimeout = 3 * time.Second  // after that, for those whose client can be cancelled
 )
 
 // Bench is one running system with the clients opened on it so far. One goroutine calls its methods.
@@ -25,8 +27,15 @@ type Bench struct {
 	TTL     time.Duration
 	Window  time.Duration // of measuring
 
-	mu      sync.Mutex
-	clients []peer.Client // each with one goroutine
+	spans   []measure.Span // of the last Timeline
+	clients []peer.Client  // each with one goroutine
+}
+
+// TakeSpans gives the spans of the timeline that has just run, once.
+func (b *Bench) TakeSpans() []measure.Span {
+	spans := b.spans
+	b.spans = nil
+	return spans
 }
 
 func (b *Bench) session(width int) peer.Session {
@@ -51,7 +60,7 @@ func (b *Bench) Ready(ctx context.Context) error {
 		if last = b.lockOnce(ctx); last == nil {
 			return nil
 		}
-		sleepContext(ctx, 100*time.Millisecond)
+		workload.Sleep(ctx, 100*time.Millisecond)
 	}
 	return fmt.Errorf("not ready after a minute: %w", last)
 }
@@ -71,14 +80,9 @@ func (b *Bench) lockOnce(ctx context.Context) (err error) {
 	return unlock(ctx)
 }
 
-// openClients gives n clients with a session and connection of their own: those that there are, and new ones.
+// openClients gives n clients with a session and connection of their own: those that are open, and new ones.
 func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
-	b.mu.Lock()
-	missing := n - len(b.clients)
-	b.mu.Unlock()
-	opened, _, err := b.openMany(ctx, missing, b.session(1))
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	opened, _, err := b.openMany(ctx, n-len(b.clients), b.session(1))
 	b.clients = append(b.clients, opened...)
 	if err != nil {
 		return nil, err
@@ -86,82 +90,41 @@ func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
 	return b.clients[:n], nil
 }
 
-// openMany opens n clients, some at a time, and says how many could not be.
+// openMany opens n clients, some at a time, and says how many failed to open.
 func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, failed int, err error) {
 	var mu sync.Mutex
-	var running sync.WaitGroup
-	slots := make(chan struct{}, parallelOpens)
+	var all errgroup.Group
+	all.SetLimit(parallelOpens)
 	for range n {
-		slots <- struct{}{}
-		running.Go(func() {
-			defer func() { <-slots }()
+		all.Go(func() error {
 			c, openErr := b.open(ctx, s)
 			mu.Lock()
 			defer mu.Unlock()
 			if openErr != nil {
 				failed++
 				err = fmt.Errorf("%d of %d clients did not open, the last because: %w", failed, n, openErr)
-				return
+				return nil
 			}
 			opened = append(opened, c)
+			return nil
 		})
 	}
-	running.Wait()
+	_ = all.Wait() // the errors are counted
 	return opened, failed, err
 }
 
-// Close ends the clients.
+// Close closes the clients.
 func (b *Bench) Close() {
-	b.mu.Lock()
-	clients := b.clients
+	closeAll(b.clients)
 	b.clients = nil
-	b.mu.Unlock()
-	closeAll(clients)
 }
 
-// closeAll ends clients, some at a time. What a system says to a goodbye is not measured.
+// closeAll closes clients, some at a time. What a system answers to that is not measured.
 func closeAll(clients []peer.Client) {
-	var running sync.WaitGroup
-	slots := make(chan struct{}, parallelOpens)
+	var all errgroup.Group
+	all.SetLimit(parallelOpens)
 	for _, c := range clients {
-		slots <- struct{}{}
-		running.Go(func() {
-			defer func() { <-slots }()
-			_ = c.Close()
-		})
+		all.Go(c.Close)
 	}
-	running.Wait()
-}
-
-// drainWorkers waits for workers, first kindly, then by ending their context, then by abandon, which must make
-// every call return.
-func drainWorkers(workers *sync.WaitGroup, cancel context.CancelFunc, abandon func()) {
-	done := make(chan struct{})
-	go func() { // ends with the last worker, which abandon ends
-		workers.Wait()
-		close(done)
-	}()
-	for _, step := range []struct {
-		patience time.Duration
-		then     func()
-	}{{drainTimeout, cancel}, {cancelTimeout, abandon}} {
-		timer := time.NewTimer(step.patience)
-		select {
-		case <-done:
-			timer.Stop()
-			return
-		case <-timer.C:
-			step.then()
-		}
-	}
-	<-done
-}
-
-func sleepContext(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+	_ = all.Wait()
 }

@@ -12,9 +12,10 @@ import (
 
 	"zamok/bench/measure"
 	"zamok/bench/peer"
+	"zamok/cmd/zamok/workload"
 )
 
-// The scenes are the three scenarios of the report that this project began with.
+// These are the three scenarios of the report that this project began with.
 
 const (
 	timelineThreads = 10
@@ -39,16 +40,15 @@ func (b *Bench) runScenario(ctx context.Context, n int, work func(ctx context.Co
 	for i := range n {
 		running.Go(func() { errs[i] = work(ctx, i, clients[i]) })
 	}
-	drainWorkers(&running, cancel, b.Close)
+	workload.Drain(&running, cancel, b.Close)
 	return errors.Join(errs...)
 }
 
 // Timeline lets threads take one lock again and again and hold it for a random time: who had it when,
 // and how much of the time somebody had it at all.
-func (b *Bench) Timeline(ctx context.Context) (Values, []measure.Span, error) {
+func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 	var mu sync.Mutex
-	var spans []measure.Span
-	var waits []time.Duration
+	var waits workload.Histogram
 	shares := make([]int, timelineThreads)
 	held := time.Duration(0)
 	began := time.Now()
@@ -60,7 +60,7 @@ func (b *Bench) Timeline(ctx context.Context) (Values, []measure.Span, error) {
 				return err
 			}
 			acquired := time.Since(began)
-			sleepContext(ctx, rand.N(timelineHold))
+			workload.Sleep(ctx, rand.N(timelineHold))
 			over := time.Since(began)
 			if err := unlock(ctx); err != nil {
 				return err
@@ -69,18 +69,18 @@ func (b *Bench) Timeline(ctx context.Context) (Values, []measure.Span, error) {
 				continue
 			}
 			mu.Lock()
-			spans = append(spans, measure.Span{Thread: i, From: measure.Milliseconds(acquired), To: measure.Milliseconds(over)})
-			waits = append(waits, acquired-requested)
+			b.spans = append(b.spans, measure.Span{Thread: i, From: measure.Milliseconds(acquired), To: measure.Milliseconds(over)})
+			waits.Add(acquired - requested)
 			shares[i]++
 			held += over - acquired
 			mu.Unlock()
 		}
 		return nil
 	})
-	values := Values{"rate": float64(len(spans)) / b.Window.Seconds(), "used": held.Seconds() / b.Window.Seconds(),
+	values := Values{"rate": float64(len(b.spans)) / b.Window.Seconds(), "used": held.Seconds() / b.Window.Seconds(),
 		"jain": measure.Jain(shares), "least": float64(slices.Min(shares)), "most": float64(slices.Max(shares))}
-	measure.AddPercentiles(values, "wait", waits)
-	return values, spans, err
+	measure.AddPercentiles(values, "wait", &waits)
+	return values, err
 }
 
 // Wait lets threads ask for one lock at the same moment, once each: how long each waited, and how much
@@ -97,17 +97,19 @@ func (b *Bench) Wait(ctx context.Context) (Values, error) {
 			return err
 		}
 		waits[i] = time.Since(began)
-		sleepContext(ctx, waitHold)
+		workload.Sleep(ctx, waitHold)
 		return unlock(ctx)
 	})
 	values := Values{"total": measure.Milliseconds(time.Since(began)),
 		"ideal": measure.Milliseconds(waitThreads * waitHold)}
 	values["stretch"] = values["total"] / values["ideal"]
 	slices.Sort(waits)
+	var all workload.Histogram
 	for i, w := range waits {
+		all.Add(w)
 		values[fmt.Sprintf("wait_%02d", i)] = measure.Milliseconds(w)
 	}
-	measure.AddPercentiles(values, "wait", waits)
+	measure.AddPercentiles(values, "wait", &all)
 	return values, err
 }
 

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"zamok/cmd/zamok/workload"
 )
 
 // Summary is a median with the extremes beside it. N is how many values it was made of.
@@ -34,26 +36,15 @@ func Ratios(ours, theirs map[Sample]float64) Summary {
 	return Summarize(ratios)
 }
 
-// Percentile is the smallest of the sorted values that at least the share p (0 … 1) of them does not
-// exceed.
-func Percentile(sorted []time.Duration, p float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	i := int(math.Ceil(p*float64(len(sorted)))) - 1
-	return sorted[max(0, min(i, len(sorted)-1))]
-}
-
-// AddPercentiles puts p50, p95, p99 and the maximum of some durations, in milliseconds, into values.
-func AddPercentiles(values map[string]float64, name string, durations []time.Duration) {
-	if len(durations) == 0 {
+// AddPercentiles puts the median, p95, p99 and the maximum, in milliseconds, into values.
+func AddPercentiles(values map[string]float64, name string, h *workload.Histogram) {
+	if h.Count() == 0 {
 		return
 	}
-	slices.Sort(durations)
-	values[name+"_p50"] = Milliseconds(Percentile(durations, 0.50))
-	values[name+"_p95"] = Milliseconds(Percentile(durations, 0.95))
-	values[name+"_p99"] = Milliseconds(Percentile(durations, 0.99))
-	values[name+"_max"] = Milliseconds(durations[len(durations)-1])
+	values[name+"_p50"] = Milliseconds(h.Quantile(0.50))
+	values[name+"_p95"] = Milliseconds(h.Quantile(0.95))
+	values[name+"_p99"] = Milliseconds(h.Quantile(0.99))
+	values[name+"_max"] = Milliseconds(h.Max())
 }
 
 // Milliseconds is a duration as a number.
@@ -72,16 +63,9 @@ func Jain(shares []int) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// Grant is one acquisition of one lock: who, when it was asked for and when it was had.
-type Grant struct {
-	Client              int
-	Requested, Acquired time.Duration
-}
-
-// CompleteRounds is how many grants each client got in the longest beginning that is a whole number of
-// turns, and nothing if there was not one turn. So perfect order scores a perfect 1: a run that ends
-// in the middle of a turn would else look unfair by its length alone.
-func CompleteRounds(grants []Grant, clients int) []int {
+// CompleteRounds counts each worker's grants in the longest prefix that is a whole number of turns; nil if there
+// was not one turn. So a perfect order scores a perfect 1, also if the run ends in the middle of a turn.
+func CompleteRounds(grants []workload.Grant, clients int) []int {
 	n := len(grants) / clients * clients
 	if n == 0 {
 		return nil
@@ -89,20 +73,20 @@ func CompleteRounds(grants []Grant, clients int) []int {
 	sorted := slices.SortedFunc(slices.Values(grants), byAcquired)
 	shares := make([]int, clients)
 	for _, g := range sorted[:n] {
-		shares[g.Client]++
+		shares[g.Worker]++
 	}
 	return shares
 }
 
-// InversionSlack is how much earlier somebody must have asked to have a right to be first. Below it the order
-// in which requests left a busy machine is not known.
+// InversionSlack is how much earlier a request must be to have a right to be first. Below it the order in which
+// requests left a busy machine is not known.
 const InversionSlack = 20 * time.Millisecond
 
-// Inversions counts grants to somebody while another, who had asked more than Slack earlier, waited.
-func Inversions(grants []Grant) int {
+// Inversions counts grants while a request waited that was earlier by more than InversionSlack.
+func Inversions(grants []workload.Grant) int {
 	sorted := slices.SortedFunc(slices.Values(grants), byAcquired)
 	count := 0
-	earliest := time.Duration(math.MaxInt64) // that anybody asked who was granted later
+	earliest := time.Duration(math.MaxInt64) // request of those granted later
 	for _, g := range slices.Backward(sorted) {
 		if earliest < g.Requested-InversionSlack {
 			count++
@@ -112,4 +96,4 @@ func Inversions(grants []Grant) int {
 	return count
 }
 
-func byAcquired(a, b Grant) int { return cmp.Compare(a.Acquired, b.Acquired) }
+func byAcquired(a, b workload.Grant) int { return cmp.Compare(a.Acquired, b.Acquired) }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"zamok/cmd/zamok/workload"
 )
 
 func TestSummarize(t *testing.T) {
@@ -24,18 +26,16 @@ func TestRatiosPairSamples(t *testing.T) {
 	require.Zero(t, Ratios(ours, map[Sample]float64{at(1, 0): 0, at(9, 0): 1}).N)
 }
 
-func TestPercentile(t *testing.T) {
-	var d []time.Duration
-	for i := 1; i <= 100; i++ {
-		d = append(d, time.Duration(i))
+func TestAddPercentiles(t *testing.T) {
+	var h workload.Histogram
+	for _, ms := range []time.Duration{3, 1, 2} {
+		h.Add(ms * time.Millisecond)
 	}
-	require.EqualValues(t, 50, Percentile(d, 0.5))
-	require.EqualValues(t, 99, Percentile(d, 0.99))
-	require.EqualValues(t, 1, Percentile(d[:1], 0.99))
-	require.Zero(t, Percentile(nil, 0.5))
 	values := map[string]float64{}
-	AddPercentiles(values, "wait", []time.Duration{3 * time.Millisecond, time.Millisecond, 2 * time.Millisecond})
-	require.Equal(t, map[string]float64{"wait_p50": 2, "wait_p95": 3, "wait_p99": 3, "wait_max": 3}, values)
+	AddPercentiles(values, "wait", &h)
+	require.InEpsilon(t, 2, values["wait_p50"], 0.01)
+	require.EqualValues(t, 3, values["wait_max"])
+	require.Len(t, values, 4)
 }
 
 func TestJain(t *testing.T) {
@@ -44,11 +44,11 @@ func TestJain(t *testing.T) {
 	require.Zero(t, Jain(nil))
 }
 
-func grants(of ...[3]int) []Grant {
-	var all []Grant
+func grants(of ...[3]int) []workload.Grant {
+	var all []workload.Grant
 	for _, g := range of {
 		ms := time.Millisecond
-		all = append(all, Grant{Client: g[0], Requested: time.Duration(g[1]) * ms, Acquired: time.Duration(g[2]) * ms})
+		all = append(all, workload.Grant{Worker: g[0], Requested: time.Duration(g[1]) * ms, Acquired: time.Duration(g[2]) * ms})
 	}
 	return all
 }

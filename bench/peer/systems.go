@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
+
+	"zamok/bench/report"
 )
 
 // ErrHeld is TryLock's answer when somebody else holds the lock.
@@ -30,13 +32,9 @@ type Session struct {
 
 // System is one way to take locks.
 type System struct {
-	Name       string
-	Title      string
-	Server     string // which of server.Starters
-	Open       func(ctx context.Context, s Session) (Client, error)
-	Durability string // what survives which failure, for the report
-	Client     string // which library
-	Notes      string
+	report.System
+	Server string // which of server.Starters
+	Open   func(ctx context.Context, s Session) (Client, error)
 
 	ExpiresHolders       bool // a dead holder's lock comes free after the lease
 	ReleasesOnDisconnect bool // or as soon as its connection breaks, if asked
@@ -52,33 +50,44 @@ type System struct {
 // Systems is all of them, in the order of the report.
 func Systems() []System {
 	return []System{
-		{Name: "zamok", Title: "zamok ×3", Server: "zamok", Open: openZamok, ExpiresHolders: true, ReleasesOnDisconnect: true, QueuesWaiters: true,
-			Durability: "every grant on two disks of three", Client: "zamok/client"},
-		{Name: "zamok-wal", Title: "zamok ×3, raft-wal", Server: "zamok-wal", Open: openZamok, ExpiresHolders: true, ReleasesOnDisconnect: true, QueuesWaiters: true,
-			Durability: "every grant on two disks of three", Client: "zamok/client"},
-		{Name: "etcd", Title: "etcd ×3", Server: "etcd", Open: openEtcd, ExpiresHolders: true, QueuesWaiters: true,
-			Durability: "every grant on two disks of three", Client: "etcd/client/v3/concurrency"},
-		{Name: "zookeeper", Title: "ZooKeeper ×3", Server: "zookeeper", Open: openZooKeeper, ExpiresHolders: true, QueuesWaiters: true, WarmUp: 20 * time.Second,
-			Durability: "every grant on two disks of three", Client: "go-zookeeper/zk",
-			Notes: "the client's Lock has no TryLock: an ephemeral node of the lock's name stands in, as in ZooKeeper's recipes"},
-		{Name: "redis-aof", Title: "Redis, AOF always", Server: "redis-aof", Open: openRedsync, ExpiresHolders: true, ContendedClientsMax: 64,
-			Durability: "every grant on one disk", Client: "redsync on go-redis",
-			Notes: "redsync gives up after 32 tries; the harness then calls it again"},
-		{Name: "redis-mem", Title: "Redis, no persistence", Server: "redis-mem", Open: openRedsync, ExpiresHolders: true, ContendedClientsMax: 64, SpeedOnly: true,
-			Durability: "nothing: a restart frees every lock", Client: "redsync on go-redis"},
-		{Name: "postgres", Title: "PostgreSQL advisory", Server: "postgres", Open: openPostgres, OwnClientsMax: 1024, QueuesWaiters: true,
-			Durability: "nothing: a restart frees every lock; no lease: a lock lasts as long as its connection", Client: "pgx, pg_advisory_lock"},
-		{Name: "retry", Title: "retry lock, on etcd", Server: "etcd", Open: openShadowRow, OwnClientsMax: 64, ContendedClientsMax: 16,
-			Durability: "as etcd", Client: "etcd/client/v3",
-			Notes: "a shadow row shows that nobody else tries; random sleeps up to 1000 ms after a holder was seen, up to 50 ms × attempt after a collision"},
-		{Name: "queue", Title: "queue lock, on etcd", Server: "etcd", Open: openRowQueue, OwnClientsMax: 64, ContendedClientsMax: 64,
-			Durability: "as etcd", Client: "etcd/client/v3",
-			Notes: "a row ordered by time; whose place is first holds the lock; the others look every 50 ms"},
-		{Name: "setnx", Title: "SETNX/GETSET, on Redis AOF", Server: "redis-aof", Open: openSetNX, OwnClientsMax: 64, ContendedClientsMax: 64,
-			Durability: "every grant on one disk", Client: "go-redis",
-			Notes: "looks every 100 ms; unlocking does not compare, as in the original"},
-		{Name: "echo", Title: "gRPC echo", Server: "echo", Open: openEcho, TransportOnly: true,
-			Durability: "nothing: it holds no lock", Client: "zamok's wire, answered with nothing behind it"},
+		{System: report.System{Name: "zamok", Title: "zamok ×3", Client: "zamok/client",
+			Durability: "every grant on two disks of three"},
+			Server: "zamok", Open: openZamok, ExpiresHolders: true, ReleasesOnDisconnect: true, QueuesWaiters: true},
+		{System: report.System{Name: "zamok-wal", Title: "zamok ×3, raft-wal", Client: "zamok/client",
+			Durability: "every grant on two disks of three"},
+			Server: "zamok-wal", Open: openZamok, ExpiresHolders: true, ReleasesOnDisconnect: true, QueuesWaiters: true},
+		{System: report.System{Name: "etcd", Title: "etcd ×3", Client: "etcd/client/v3/concurrency",
+			Durability: "every grant on two disks of three"},
+			Server: "etcd", Open: openEtcd, ExpiresHolders: true, QueuesWaiters: true},
+		{System: report.System{Name: "zookeeper", Title: "ZooKeeper ×3", Client: "go-zookeeper/zk",
+			Durability: "every grant on two disks of three",
+			Notes:      "the client's Lock has no TryLock: an ephemeral node of the lock's name stands in, as in ZooKeeper's recipes"},
+			Server: "zookeeper", Open: openZooKeeper, ExpiresHolders: true, QueuesWaiters: true, WarmUp: 20 * time.Second},
+		{System: report.System{Name: "redis-aof", Title: "Redis, AOF always", Client: "redsync on go-redis",
+			Durability: "every grant on one disk",
+			Notes:      "redsync gives up after 32 tries; the harness then calls it again"},
+			Server: "redis-aof", Open: openRedsync, ExpiresHolders: true, ContendedClientsMax: 64},
+		{System: report.System{Name: "redis-mem", Title: "Redis, no persistence", Client: "redsync on go-redis",
+			Durability: "nothing: a restart frees every lock"},
+			Server: "redis-mem", Open: openRedsync, ExpiresHolders: true, ContendedClientsMax: 64, SpeedOnly: true},
+		{System: report.System{Name: "postgres", Title: "PostgreSQL advisory", Client: "pgx, pg_advisory_lock",
+			Durability: "nothing: a restart frees every lock; no lease: a lock lasts as long as its connection"},
+			Server: "postgres", Open: openPostgres, OwnClientsMax: 1024, QueuesWaiters: true},
+		{System: report.System{Name: "retry", Title: "retry lock, on etcd", Client: "etcd/client/v3",
+			Durability: "as etcd",
+			Notes:      "a shadow row shows that nobody else tries; random sleeps up to 1000 ms after a holder was seen, up to 50 ms × attempt after a collision"},
+			Server: "etcd", Open: openShadowRow, OwnClientsMax: 64, ContendedClientsMax: 16},
+		{System: report.System{Name: "queue", Title: "queue lock, on etcd", Client: "etcd/client/v3",
+			Durability: "as etcd",
+			Notes:      "a row ordered by time; whose place is first holds the lock; the others look every 50 ms"},
+			Server: "etcd", Open: openRowQueue, OwnClientsMax: 64, ContendedClientsMax: 64},
+		{System: report.System{Name: "setnx", Title: "SETNX/GETSET, on Redis AOF", Client: "go-redis",
+			Durability: "every grant on one disk",
+			Notes:      "looks every 100 ms; unlocking does not compare, as in the original"},
+			Server: "redis-aof", Open: openSetNX, OwnClientsMax: 64, ContendedClientsMax: 64},
+		{System: report.System{Name: "echo", Title: "gRPC echo", Client: "zamok's wire, answered with nothing behind it",
+			Durability: "nothing: it holds no lock"},
+			Server: "echo", Open: openEcho, TransportOnly: true},
 	}
 }
 

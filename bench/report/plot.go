@@ -1,191 +1,143 @@
 package report
 
 import (
+	"bytes"
 	"fmt"
-	"math"
+	"image/color"
 	"slices"
-	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"zamok/bench/measure"
 )
 
-// The plots are SVG by hand: axes, lines, names. Their colours read on white and on black.
 const (
-	plotWide, plotHigh = 790, 420
-	plotLeft, plotTop  = 70, 20
-	plotNames          = 220 // on the right
-	plotBottom         = 45
+	plotWidth, plotHeight = 8 * vg.Inch, 4.5 * vg.Inch
+	plotMargin            = vg.Inch / 8
+	legendWidth           = 2.2 * vg.Inch // beside the drawing
+	laneHeight            = vg.Length(6)  // of one thread of a timeline
+	lanes                 = 10.           // threads of a timeline
+	timelineMax           = 1000.         // milliseconds that are shown
 )
 
-type plotLine struct {
-	name   string
-	colour string
-	x, y   []float64
-}
-
-// colour belongs to a system whatever is plotted with it.
-func colour(system string) string {
-	for _, c := range [][2]string{{"zamok", "#d62728"}, {"zamok-wal", "#ff7f0e"}, {"etcd", "#1f77b4"}, {"zookeeper", "#2ca02c"},
-		{"redis-aof", "#9467bd"}, {"redis-mem", "#c39bd3"}, {"postgres", "#17becf"}, {"retry", "#8c564b"}, {"queue", "#bcbd22"}, {"setnx", "#e377c2"}} {
-		if c[0] == system {
-			return c[1]
-		}
+// colour gives a system the same colour in every plot.
+func colour(system string) color.Color {
+	colours := map[string]color.Color{
+		"zamok": rgb(0xd62728), "zamok-wal": rgb(0xff7f0e), "etcd": rgb(0x1f77b4), "zookeeper": rgb(0x2ca02c),
+		"redis-aof": rgb(0x9467bd), "redis-mem": rgb(0xc39bd3), "postgres": rgb(0x17becf), "retry": rgb(0x8c564b),
+		"queue": rgb(0xbcbd22), "setnx": rgb(0xe377c2),
 	}
-	return "#7f7f7f"
+	if c, ok := colours[system]; ok {
+		return c
+	}
+	return rgb(0x7f7f7f)
 }
 
-func (r *report) plots() map[string]string {
-	drawn := map[string]string{}
-	for workload, across := range map[string]string{"own": "clients, a key each", "one": "clients that want one key"} {
-		var lines []plotLine
+func rgb(hex uint32) color.Color {
+	return color.RGBA{R: uint8(hex >> 16), G: uint8(hex >> 8), B: uint8(hex), A: 255}
+}
+
+// plots draws every plot, by the name of its file.
+func (r *report) plots() (map[string][]byte, error) {
+	drawn := map[string][]byte{}
+	for _, p := range []struct {
+		file, x, y string
+		points     func(system string) plotter.XYs
+		logX       bool
+	}{
+		{"own.svg", "clients, one key each", "cycles/s", r.ratesByClients("own"), true},
+		{"one.svg", "clients that want one key", "cycles/s", r.ratesByClients("one"), true},
+		{"wait.svg", "threads, ordered by their wait", "ms", r.sortedWaits, false},
+	} {
+		chart := plot.New()
+		chart.X.Label.Text, chart.Y.Label.Text = p.x, p.y
+		chart.Legend.Top, chart.Legend.Left, chart.Legend.XOffs = true, true, plotWidth-legendWidth-vg.Inch
 		for _, s := range r.systems {
-			l := plotLine{name: s.Title, colour: colour(s.Name)}
-			for _, n := range r.rs.Clients(workload) {
-				if rate := r.rs.Summary(s.Name, workload, n, "rate"); rate.Median > 0 {
-					l.x, l.y = append(l.x, float64(n)), append(l.y, rate.Median)
-				}
+			points := p.points(s.Name)
+			if len(points) == 0 {
+				continue
 			}
-			lines = append(lines, l)
-		}
-		drawn[workload+".svg"] = lineplot(across, "cycles/s", lines, math.Log10)
-	}
-	var waits []plotLine
-	for _, s := range r.systems {
-		l := plotLine{name: s.Title, colour: colour(s.Name)}
-		for i := 0; ; i++ {
-			wait := r.rs.Summary(s.Name, "wait", 0, fmt.Sprintf("wait_%02d", i))
-			if wait.N == 0 {
-				break
+			line, dots, err := plotter.NewLinePoints(points)
+			if err != nil {
+				return nil, err
 			}
-			l.x, l.y = append(l.x, float64(i+1)), append(l.y, max(wait.Median, 0.1))
+			line.Color, dots.Color = colour(s.Name), colour(s.Name)
+			chart.Add(line, dots)
+			chart.Legend.Add(s.Title, line)
+			chart.Y.Scale, chart.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+			if p.logX {
+				chart.X.Scale, chart.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+			}
 		}
-		waits = append(waits, l)
+		var err error
+		if drawn[p.file], err = svg(chart, plotHeight, -legendWidth); err != nil {
+			return nil, err
+		}
 	}
-	drawn["wait.svg"] = lineplot("threads, by how long they waited", "ms", waits, math.Log10)
-	drawn["timeline.svg"] = r.timelines()
-	return drawn
+	var err error
+	drawn["timeline.svg"], err = r.timeline()
+	return drawn, err
 }
 
-// lineplot draws lines; y, and x where it spans more than 50, by logarithm.
-func lineplot(across, up string, lines []plotLine, scale func(float64) float64) string {
-	lines = slices.DeleteFunc(slices.Clone(lines), func(l plotLine) bool { return len(l.x) == 0 })
-	if len(lines) == 0 {
-		return svg(plotWide, plotHigh, "")
-	}
-	var xs, ys []float64
-	for _, l := range lines {
-		xs, ys = append(xs, l.x...), append(ys, l.y...)
-	}
-	xScale := func(v float64) float64 { return v }
-	if slices.Max(xs) > 50 {
-		xScale = scale
-	}
-	width, height := float64(plotWide-plotLeft-plotNames), float64(plotHigh-plotTop-plotBottom)
-	place := func(v float64, scale func(float64) float64, all []float64) float64 {
-		low, high := scale(slices.Min(all)), scale(slices.Max(all))
-		if high == low {
-			return 0.5
-		}
-		return (scale(v) - low) / (high - low)
-	}
-	x := func(v float64) float64 { return plotLeft + width*place(v, xScale, xs) }
-	y := func(v float64) float64 { return plotTop + height*(1-place(v, scale, ys)) }
-	var b strings.Builder
-	for _, v := range powersOfTen(slices.Min(ys), slices.Max(ys)) {
-		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#8884"/>`, plotLeft, y(v), plotLeft+width, y(v))
-		svgText(&b, plotLeft-8, y(v)+4, "end", "#777", formatNumber(v))
-	}
-	for _, v := range slices.Compact(slices.Sorted(slices.Values(lines[mostPoints(lines)].x))) {
-		if xScale(10) == 1 || math.Mod(v, 8) == 0 {
-			svgText(&b, x(v), plotTop+height+18, "middle", "#777", formatNumber(v))
-		}
-	}
-	svgText(&b, plotLeft+width/2, plotHigh-6, "middle", "#777", across)
-	svgText(&b, plotLeft-8, plotTop-6, "end", "#777", up)
-	for i, l := range lines {
-		var points []string
-		for j := range l.x {
-			points = append(points, fmt.Sprintf("%.1f,%.1f", x(l.x[j]), y(l.y[j])))
-			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" fill="%s"/>`, x(l.x[j]), y(l.y[j]), l.colour)
-		}
-		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="2" points="%s"/>`, l.colour, strings.Join(points, " "))
-		svgText(&b, plotLeft+width+16, float64(plotTop+12+i*18), "start", l.colour, l.name)
-		b.WriteByte('\n')
-	}
-	return svg(plotWide, plotHigh, b.String())
+func svg(p *plot.Plot, height, right vg.Length) ([]byte, error) {
+	canvas := vgsvg.New(plotWidth, height)
+	p.Draw(draw.Crop(draw.New(canvas), plotMargin, right-plotMargin, plotMargin, -plotMargin))
+	var out bytes.Buffer
+	_, err := canvas.WriteTo(&out)
+	return out.Bytes(), err
 }
 
-func mostPoints(lines []plotLine) int {
-	found := 0
-	for i, l := range lines {
-		if len(l.x) > len(lines[found].x) {
-			found = i
+func (r *report) ratesByClients(workload string) func(system string) plotter.XYs {
+	return func(system string) (points plotter.XYs) {
+		for _, n := range r.rs.Clients(workload) {
+			if rate := r.rs.Summary(system, workload, n, "rate"); rate.Median > 0 {
+				points = append(points, plotter.XY{X: float64(n), Y: rate.Median})
+			}
 		}
+		return points
 	}
-	return found
 }
 
-// powersOfTen are the powers of ten between two values.
-func powersOfTen(low, high float64) []float64 {
-	var found []float64
-	for p := math.Ceil(math.Log10(low)); p <= math.Floor(math.Log10(high)); p++ {
-		found = append(found, math.Pow(10, p))
+func (r *report) sortedWaits(system string) (points plotter.XYs) {
+	for i := 0; ; i++ {
+		wait := r.rs.Summary(system, "wait", 0, fmt.Sprintf("wait_%02d", i))
+		if wait.N == 0 {
+			return points
+		}
+		points = append(points, plotter.XY{X: float64(i + 1), Y: max(wait.Median, 0.1)})
 	}
-	return found
 }
 
-const (
-	laneHigh = 8
-	laneMax  = 1000. // milliseconds that are shown
-)
-
-// timelines draws who held the lock when, a block a system and a lane a thread, from the first round.
-func (r *report) timelines() string {
-	var b strings.Builder
-	top := float64(plotTop)
-	width := float64(plotWide - plotLeft - plotNames + plotLeft - 10)
-	lanes := 0 // as many for all, also where most threads never had a turn
-	for _, rec := range r.rs.Records {
-		for _, span := range rec.Spans {
-			lanes = max(lanes, span.Thread+1)
-		}
-	}
+// timeline draws which thread held the lock when: a block for each system and a lane for each thread.
+func (r *report) timeline() ([]byte, error) {
+	chart := plot.New()
+	chart.X.Label.Text, chart.X.Min, chart.X.Max = "ms; one lane for each thread", 0, timelineMax
+	var ticks plot.ConstantTicks
+	row := 0.
 	for _, s := range r.systems {
-		spans := r.spans(s.Name)
-		if len(spans) == 0 {
+		i := slices.IndexFunc(r.rs.Records, func(rec measure.Record) bool { return rec.System == s.Name && len(rec.Spans) > 0 })
+		if i < 0 {
 			continue
 		}
-		for _, span := range spans {
-			if span.From < laneMax {
-				fmt.Fprintf(&b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%d" fill="%s"/>`, 10+width*span.From/laneMax,
-					top+float64(span.Thread*laneHigh), max(0.5, width*(min(span.To, laneMax)-span.From)/laneMax), laneHigh-1, colour(s.Name))
+		ticks = append(ticks, plot.Tick{Value: row - lanes/2, Label: s.Title})
+		for _, span := range r.rs.Records[i].Spans {
+			if span.From > timelineMax {
+				continue
 			}
+			y := row - float64(span.Thread)
+			line, err := plotter.NewLine(plotter.XYs{{X: span.From, Y: y}, {X: min(span.To, timelineMax), Y: y}})
+			if err != nil {
+				return nil, err
+			}
+			line.Color, line.Width = colour(s.Name), laneHeight-1
+			chart.Add(line)
 		}
-		high := float64(lanes * laneHigh)
-		fmt.Fprintf(&b, `<rect x="10" y="%.1f" width="%.1f" height="%.1f" fill="none" stroke="#8886"/>`, top, width, high)
-		svgText(&b, 10+width+12, top+high/2, "start", colour(s.Name), s.Title)
-		b.WriteByte('\n')
-		top += high + 12
+		row -= lanes + 1
 	}
-	svgText(&b, 10, top+8, "start", "#777", "the first second; a lane a thread")
-	return svg(plotWide, int(top)+20, b.String())
-}
-
-func (r *report) spans(system string) []measure.Span {
-	for _, rec := range r.rs.Records {
-		if rec.System == system && len(rec.Spans) > 0 {
-			return rec.Spans
-		}
-	}
-	return nil
-}
-
-func svgText(b *strings.Builder, x, y float64, anchor, colour, words string) {
-	words = strings.NewReplacer("&", "&amp;", "<", "&lt;").Replace(words)
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="%s">%s</text>`, x, y, anchor, colour, words)
-}
-
-func svg(wide, high int, body string) string {
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="sans-serif" font-size="12">`+
-		"\n%s\n</svg>\n", wide, high, wide, high, body)
+	chart.Y.Tick.Marker, chart.Y.Min, chart.Y.Max = ticks, row, 0
+	return svg(chart, vg.Inch-vg.Length(row)*laneHeight, 0)
 }

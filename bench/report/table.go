@@ -27,8 +27,6 @@ func (t *table) row(cells ...string) {
 	}
 }
 
-func (t *table) empty() bool { return len(t.rows) == 0 }
-
 func (t *table) String() string {
 	var b strings.Builder
 	write := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }

@@ -7,12 +7,12 @@ import (
 	"zamok/bench/measure"
 )
 
-// target is one thing that was set beforehand. What it needs is set once and not bent: a miss is printed.
+// target is an aim that was set before it was measured. Its limit does not move: a miss is printed.
 type target struct {
 	what       string
 	measured   measure.Summary
 	limit      float64
-	atMost     bool // need is the greatest that is good, not the least
+	atMost     bool // limit is the greatest good value, not the least
 	everyRound bool // the worst of the rounds must meet it, not the median
 	unit       string
 }
@@ -48,7 +48,7 @@ func (r *report) writeTargets(ours System) {
 		t.row(a.what, fmt.Sprintf("%s %s%s", sign, formatNumber(a.limit), a.unit),
 			fmt.Sprintf("%s%s (%s – %s)", formatNumber(value), a.unit, formatNumber(a.measured.Min), formatNumber(a.measured.Max)), verdict)
 	}
-	if !t.empty() {
+	if len(t.rows) > 0 {
 		r.printf("The aims that were set beforehand, and what came of them:\n\n%s\n", t)
 	}
 }

@@ -12,6 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
+
+	"zamok/cmd/zamok/workload"
 )
 
 // Cluster is one running system.
@@ -74,9 +78,6 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// HasLeader says whether one of several nodes leads, so that its death is a story.
-func (c *Cluster) HasLeader() bool { return c.isLeader != nil }
-
 // Leader finds the node that leads.
 func (c *Cluster) Leader(ctx context.Context) (int, error) {
 	var last error
@@ -88,35 +89,28 @@ func (c *Cluster) Leader(ctx context.Context) (int, error) {
 			}
 			last = errors.Join(err, c.Alive())
 		}
-		sleepContext(ctx, 50*time.Millisecond)
+		workload.Sleep(ctx, 50*time.Millisecond)
 	}
 	return 0, fmt.Errorf("no node says that it leads: %w", errors.Join(ctx.Err(), last))
 }
 
 // Kill ends one node as a power cut would, and Restart starts it again on its data.
 func (c *Cluster) Kill(node int) error {
-	tree, err := c.processTree()
+	p, err := procfs.NewProc(c.processes[node].pid())
 	if err != nil {
 		return err
 	}
-	pid := c.processes[node].pid()
-	c.killedCPU += tree[pid].preciseCPU(pid)
+	s, err := p.Stat()
+	if err != nil {
+		return err
+	}
+	c.killedCPU += cpuSeconds(p, s)
 	c.processes[node].kill()
 	return nil
 }
 
 // Restart starts a killed node again.
 func (c *Cluster) Restart(node int) error { return c.processes[node].start() }
-
-// sleepContext waits for d or until ctx ends.
-func sleepContext(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
 
 // LeaderChanges counts how often the nodes of the cluster have seen their leader change, where they tell.
 func (c *Cluster) LeaderChanges(ctx context.Context) (n float64, known bool) {
@@ -158,12 +152,6 @@ func readMetric(ctx context.Context, url, name string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s has no %s", url, name)
-}
-
-// metricIsOne turns a metric that is 1 on the leader into an answer.
-func metricIsOne(ctx context.Context, url, name string) (bool, error) {
-	value, err := readMetric(ctx, url, name)
-	return value == 1, err
 }
 
 // systemUser is a user of this machine, for a program that refuses to run as root; nil if we are not.

@@ -17,61 +17,63 @@ const nodes = 3
 
 func loopback(port string) string { return "127.0.0.1:" + port }
 
-// startZamok starts three processes of `zamok server` with the defaults.
-func startZamok(dir, program string, flags ...string) (*Cluster, error) {
+// threeNodes starts nodes n1 to n3 of one program. scheme stands before its peers' addresses, args gives the
+// arguments of one node, and the metric leads is 1 on the leader.
+func threeNodes(dir, program, scheme, leads, changes string, args func(n node) []string) (*Cluster, error) {
 	ports, err := freePorts(3 * nodes)
 	if err != nil {
 		return nil, err
 	}
-	var peers, endpoints []string
+	c := &Cluster{}
+	var all []node
+	var members []string
 	for i := range nodes {
-		endpoints = append(endpoints, loopback(ports[3*i]))
-		peers = append(peers, fmt.Sprintf("n%d=%s", i+1, loopback(ports[3*i+1])))
+		n := node{name: fmt.Sprintf("n%d", i+1), client: loopback(ports[3*i]), peer: scheme + loopback(ports[3*i+1]), http: loopback(ports[3*i+2])}
+		n.data = filepath.Join(dir, n.name)
+		all = append(all, n)
+		members = append(members, n.name+"="+n.peer)
+		c.Endpoints = append(c.Endpoints, n.client)
 	}
-	page := func(node int) string { return "http://" + loopback(ports[3*node+2]) + "/metrics" }
-	c := &Cluster{Endpoints: endpoints, isLeader: func(ctx context.Context, node int) (bool, error) {
-		return metricIsOne(ctx, page(node), "zamok_raft_leader")
-	}, leaderChanges: func(ctx context.Context, node int) (float64, error) {
-		return readMetric(ctx, page(node), "zamok_raft_leader_changes_total")
-	}}
+	metric := func(ctx context.Context, i int, name string) (float64, error) {
+		// etcd serves its metrics to clients, zamok on a port of its own.
+		address := all[i].http
+		if scheme != "" {
+			address = all[i].client
+		}
+		return readMetric(ctx, "http://"+address+"/metrics", name)
+	}
+	c.isLeader = func(ctx context.Context, i int) (bool, error) {
+		value, err := metric(ctx, i, leads)
+		return value == 1, err
+	}
+	c.leaderChanges = func(ctx context.Context, i int) (float64, error) { return metric(ctx, i, changes) }
 	var commands []command
-	for i := range nodes {
-		name := fmt.Sprintf("n%d", i+1)
-		args := append([]string{"server", "--id", name, "--data", filepath.Join(dir, name),
-			"--cluster", strings.Join(peers, ","), "--listen", loopback(ports[3*i]), "--peer", loopback(ports[3*i+1]),
-			"--http", loopback(ports[3*i+2])}, flags...)
-		commands = append(commands, command{name: name, path: program, args: args})
+	for _, n := range all {
+		n.cluster = strings.Join(members, ",")
+		commands = append(commands, command{name: n.name, path: program, args: args(n)})
 	}
 	return c.run(dir, commands...)
 }
 
+// node is what one node of three is started with.
+type node struct{ name, data, client, peer, http, cluster string }
+
+// startZamok starts three processes of `zamok server` with the defaults.
+func startZamok(dir, program string, flags ...string) (*Cluster, error) {
+	return threeNodes(dir, program, "", "zamok_raft_leader", "zamok_raft_leader_changes_total", func(n node) []string {
+		return append([]string{"server", "--id", n.name, "--data", n.data, "--cluster", n.cluster,
+			"--listen", n.client, "--peer", n.peer, "--http", n.http}, flags...)
+	})
+}
+
 func startEtcd(dir, program string) (*Cluster, error) {
-	ports, err := freePorts(2 * nodes)
-	if err != nil {
-		return nil, err
-	}
-	var peers, endpoints []string
-	for i := range nodes {
-		endpoints = append(endpoints, loopback(ports[2*i]))
-		peers = append(peers, fmt.Sprintf("n%d=http://%s", i+1, loopback(ports[2*i+1])))
-	}
-	page := func(node int) string { return "http://" + endpoints[node] + "/metrics" }
-	c := &Cluster{Endpoints: endpoints, isLeader: func(ctx context.Context, node int) (bool, error) {
-		return metricIsOne(ctx, page(node), "etcd_server_is_leader")
-	}, leaderChanges: func(ctx context.Context, node int) (float64, error) {
-		return readMetric(ctx, page(node), "etcd_server_leader_changes_seen_total")
-	}}
-	var commands []command
-	for i := range nodes {
-		name := fmt.Sprintf("n%d", i+1)
-		clients, peer := "http://"+endpoints[i], "http://"+loopback(ports[2*i+1])
-		commands = append(commands, command{name: name, path: program, args: []string{
-			"--name", name, "--data-dir", filepath.Join(dir, name), "--log-level", "error",
-			"--listen-client-urls", clients, "--advertise-client-urls", clients,
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-			"--initial-cluster", strings.Join(peers, ","), "--initial-cluster-state", "new"}})
-	}
-	return c.run(dir, commands...)
+	return threeNodes(dir, program, "http://", "etcd_server_is_leader", "etcd_server_leader_changes_seen_total", func(n node) []string {
+		client := "http://" + n.client
+		return []string{"--name", n.name, "--data-dir", n.data, "--log-level", "error",
+			"--listen-client-urls", client, "--advertise-client-urls", client,
+			"--listen-peer-urls", n.peer, "--initial-advertise-peer-urls", n.peer,
+			"--initial-cluster", n.cluster, "--initial-cluster-state", "new"}
+	})
 }
 
 // What ZooKeeper's own start script gives a server that nothing was said about.

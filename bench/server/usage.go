@@ -1,148 +1,61 @@
 package server
 
-import (
-	"bytes"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-)
-
-// ticksPerSecond is the unit of /proc's times on Linux (USER_HZ, the same on every architecture that
-// Go knows).
-const ticksPerSecond = 100
+import "github.com/prometheus/procfs"
 
 // CPU is the processor time that the system has used so far, in seconds.
 func (c *Cluster) CPU() (float64, error) {
-	tree, err := c.processTree()
-	if err != nil {
-		return 0, err
-	}
 	total := c.killedCPU // of processes that were killed
-	for pid, s := range tree {
-		total += s.preciseCPU(pid)
-	}
-	return total, nil
+	err := c.forEachProcess(func(p procfs.Proc, s procfs.ProcStat) { total += cpuSeconds(p, s) })
+	return total, err
 }
 
-// Memory is what the system uses now, in bytes.
+// Memory is what the system uses now, in bytes; memory that processes share is divided among them.
 func (c *Cluster) Memory() (float64, error) {
-	tree, err := c.processTree()
-	if err != nil {
-		return 0, err
-	}
 	total := 0.0
-	for pid := range tree {
-		total += proportionalSetSize(pid)
-	}
-	return total, nil
-}
-
-// procStat is one line of /proc/PID/stat.
-type procStat struct {
-	parent   int
-	threads  int
-	cpu      float64 // seconds, rounded down to ticks
-	childCPU float64 // of those that ended and were waited for
-}
-
-// preciseCPU is the processor time of a process. A tick is 10 ms, and a thousand processes that each used a
-// little less than one would seem to have used nothing; so it is asked for in nanoseconds where the kernel
-// tells, which is per thread.
-func (s procStat) preciseCPU(pid int) float64 {
-	if s.threads == 1 {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
-		if fields := strings.Fields(string(text)); err == nil && len(fields) > 0 {
-			if nanoseconds, err := strconv.ParseFloat(fields[0], 64); err == nil {
-				return nanoseconds/1e9 + s.childCPU
-			}
+	err := c.forEachProcess(func(p procfs.Proc, _ procfs.ProcStat) {
+		if maps, err := p.ProcSMapsRollup(); err == nil { // else it has just ended
+			total += float64(maps.Pss)
 		}
-	}
-	return s.cpu + s.childCPU
+	})
+	return total, err
 }
 
-// processTree is the processes of the cluster and all below them.
-func (c *Cluster) processTree() (map[int]procStat, error) {
-	all, err := allProcStats()
+// cpuSeconds is the processor time of a process and of its children that were waited for. Stat counts in ticks
+// of 10 ms, rounded down: a thousand processes that each used a little less would seem to have used nothing. The
+// scheduler counts nanoseconds, but per thread, so its figure is used for processes of one thread.
+func cpuSeconds(p procfs.Proc, s procfs.ProcStat) float64 {
+	const ticksPerSecond = 100 // USER_HZ, the same on every architecture that Go knows
+	children := float64(s.CUTime+s.CSTime) / ticksPerSecond
+	if sched, err := p.Schedstat(); err == nil && s.NumThreads == 1 {
+		return float64(sched.RunningNanoseconds)/1e9 + children
+	}
+	return s.CPUTime() + children
+}
+
+// forEachProcess calls f for the processes of the cluster and all of their descendants.
+func (c *Cluster) forEachProcess(f func(procfs.Proc, procfs.ProcStat)) error {
+	all, err := procfs.AllProcs()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	children := map[int][]int{}
-	for pid, s := range all {
-		children[s.parent] = append(children[s.parent], pid)
-	}
-	tree := map[int]procStat{}
-	var walk func(pid int)
-	walk = func(pid int) {
-		if s, ok := all[pid]; ok {
-			tree[pid] = s
+	stats, children := map[int]procfs.ProcStat{}, map[int][]procfs.Proc{}
+	for _, p := range all {
+		if s, err := p.Stat(); err == nil { // else it has just ended
+			stats[p.PID] = s
+			children[s.PPID] = append(children[s.PPID], p)
 		}
-		for _, child := range children[pid] {
+	}
+	var walk func(p procfs.Proc)
+	walk = func(p procfs.Proc) {
+		f(p, stats[p.PID])
+		for _, child := range children[p.PID] {
 			walk(child)
 		}
 	}
 	for _, p := range c.processes {
-		walk(p.pid())
-	}
-	return tree, nil
-}
-
-func allProcStats() (map[int]procStat, error) {
-	folders, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	all := map[int]procStat{}
-	for _, folder := range folders {
-		text, err := os.ReadFile(folder + "/stat")
-		if err != nil {
-			continue // it has just ended
-		}
-		pid, err := strconv.Atoi(filepath.Base(folder))
-		if err != nil {
-			return nil, err
-		}
-		s, err := parseStat(string(text))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", folder, err)
-		}
-		all[pid] = s
-	}
-	return all, nil
-}
-
-// parseStat reads the fields behind the command's name, which may itself hold blanks and brackets.
-func parseStat(text string) (procStat, error) {
-	fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
-	if len(fields) < 18 {
-		return procStat{}, fmt.Errorf("%d fields", len(fields))
-	}
-	numbers := map[int]int{}
-	for _, i := range []int{1, 11, 12, 13, 14, 17} { // parent, utime, stime, cutime, cstime, threads
-		n, err := strconv.Atoi(fields[i])
-		if err != nil {
-			return procStat{}, err
-		}
-		numbers[i] = n
-	}
-	return procStat{parent: numbers[1], threads: numbers[17],
-		cpu:      float64(numbers[11]+numbers[12]) / ticksPerSecond,
-		childCPU: float64(numbers[13]+numbers[14]) / ticksPerSecond}, nil
-}
-
-func proportionalSetSize(pid int) float64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return 0 // it has just ended
-	}
-	for line := range bytes.Lines(text) {
-		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == "Pss:" {
-			kilobytes, err := strconv.ParseFloat(string(fields[1]), 64)
-			if err == nil {
-				return kilobytes * 1024
-			}
+		if root, err := procfs.NewProc(p.pid()); err == nil {
+			walk(root)
 		}
 	}
-	return 0
+	return nil
 }

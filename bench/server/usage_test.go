@@ -9,14 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseStatNameWithParentheses(t *testing.T) {
-	s, err := parseStat("7 (a) b (c) S 3 7 7 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5 6 7")
-	require.NoError(t, err)
-	require.Equal(t, procStat{parent: 3, threads: 1, cpu: 1.2, childCPU: 0.04}, s)
-	_, err = parseStat("7 (short) S 3")
-	require.Error(t, err)
-}
-
 // What a child did counts, while it lives and after it has ended: a shell starts one that works.
 func TestChildrenAreCounted(t *testing.T) {
 	if _, err := exec.LookPath("sh"); err != nil {

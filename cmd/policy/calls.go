@@ -29,7 +29,7 @@ func callBans() []callBan {
 			"raftnode/store", // how long a write takes, since when one hangs
 			"api",            // how long an acquisition took, for a histogram; the moment at which a cluster begins
 			"client",         // Lock.Deadline as a time for people
-			"cmd/zamok",      // how long it is to a Deadline, which client has from clock
+			"cmd/zamok/...",  // how long it is to a Deadline, which client has from clock; how long a lock takes
 			"cmd/mutants",    // how long a test took to catch a bug
 			"jepsen/...",     // when a fault was made, as whoever looks on saw it
 		},

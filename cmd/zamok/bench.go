@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/client"
+	"zamok/cmd/zamok/workload"
 )
 
 // benchCommand is `zamok bench`.
@@ -45,7 +48,7 @@ func newBench(a *app) *cobra.Command {
 
   uncontended  each client repeatedly acquires and releases its own lock
                (default)
-  contended    all clients acquire and release one lock; handover is the time
+  contended    all clients acquire and release one lock; handoff is the time
                from a release to the next grant
   parked       --waiters wait for one lock that is held for --duration, which
                shows their cost; then the lock passes through the whole queue
@@ -91,17 +94,19 @@ func (v *benchCommand) validate(workload string) error {
 
 // benchDoc is what came out.
 type benchDoc struct {
-	Workload  string      `json:"shape"`
+	Workload  string      `json:"workload"`
 	Clients   int         `json:"clients"`
 	Took      string      `json:"took"`
-	Cycles    uint64      `json:"rounds"` // of lock and unlock
+	Cycles    uint64      `json:"cycles"` // of lock and unlock
 	PerSecond float64     `json:"per_second"`
+	Errors    uint64      `json:"errors,omitempty"`
+	LastError string      `json:"last_error,omitempty"`
 	Lock      *latencyDoc `json:"lock,omitempty"`
 	Unlock    *latencyDoc `json:"unlock,omitempty"`
-	Handover  *latencyDoc `json:"handover,omitempty"`
+	Handoff   *latencyDoc `json:"handoff,omitempty"`
 
 	Waiters        int    `json:"waiters,omitempty"`
-	QueueTime      string `json:"parking,omitempty"` // until all waited
+	QueueTime      string `json:"queue_time,omitempty"` // until all waited
 	BytesPerWaiter uint64 `json:"client_bytes_per_waiter,omitempty"`
 }
 
@@ -110,11 +115,8 @@ type bench struct {
 	*benchCommand
 	name    string // of the locks, unlike any other bench's
 	clients []*client.Client
-	cycles  atomic.Uint64
+	cycles  atomic.Uint64 // so far
 	began   time.Time
-
-	mu                     sync.Mutex
-	lock, unlock, handover histogram
 }
 
 func (v *benchCommand) run(ctx context.Context, workload string) error {
@@ -139,11 +141,7 @@ func (v *benchCommand) run(ctx context.Context, workload string) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the cluster was too slow, or is lost: no end after %v", timeout))
 	defer cancel()
-	// The first lock of each opens its session, which is not measured.
-	err = b.forEachClient(ctx, func(ctx context.Context, i int, c *client.Client) error {
-		return c.Do(ctx, b.ownLockName(i), func(context.Context, *client.Lock) error { return nil })
-	})
-	if err != nil {
+	if err := b.openSessions(ctx); err != nil {
 		return err
 	}
 	doc := benchDoc{Workload: workload, Clients: v.clients}
@@ -152,9 +150,9 @@ func (v *benchCommand) run(ctx context.Context, workload string) error {
 	case "parked":
 		err = b.runParked(ctx, &doc)
 	case "contended":
-		err = b.runCycles(ctx, func(int) string { return b.name })
+		err = b.runLoop(ctx, &doc, func(int) string { return b.name })
 	default:
-		err = b.runCycles(ctx, b.ownLockName)
+		err = b.runLoop(ctx, &doc, b.ownLockName)
 	}
 	if err != nil {
 		return err
@@ -164,54 +162,46 @@ func (v *benchCommand) run(ctx context.Context, workload string) error {
 
 func (b *bench) ownLockName(i int) string { return fmt.Sprintf("%s/%d", b.name, i) }
 
-// forEachClient runs f for all clients at once, until the first error.
-func (b *bench) forEachClient(ctx context.Context, f func(ctx context.Context, i int, c *client.Client) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+// openSessions takes a lock with each client, so that opening its session is not measured.
+func (b *bench) openSessions(ctx context.Context) error {
+	errs := make([]error, len(b.clients))
 	var all sync.WaitGroup
 	for i, c := range b.clients {
 		all.Go(func() {
-			if err := f(ctx, i, c); err != nil {
-				cancel(err)
-			}
+			errs[i] = c.Do(ctx, b.ownLockName(i), func(context.Context, *client.Lock) error { return nil })
 		})
 	}
 	all.Wait()
-	return context.Cause(ctx)
+	return cmp.Or(errs...)
 }
 
-// runCycles has all clients lock and unlock for the duration.
-func (b *bench) runCycles(ctx context.Context, name func(i int) string) error {
-	defer b.progress("rounds", &b.cycles)()
-	shared := name(0) == name(1)
-	var released atomic.Int64 // when the shared lock was, after the beginning; 0 = not yet
-	return b.forEachClient(ctx, func(ctx context.Context, i int, c *client.Client) error {
-		var lock, unlock, handover histogram
-		for time.Since(b.began) < b.duration {
-			requested := time.Now()
-			lease, err := c.Lock(ctx, name(i))
+// runLoop has all clients lock and unlock for the duration.
+func (b *bench) runLoop(ctx context.Context, doc *benchDoc, name func(i int) string) error {
+	defer b.progress("cycles", &b.cycles)()
+	loop := workload.Loop{Workers: len(b.clients), Key: name, Window: b.duration,
+		Lock: func(ctx context.Context, i int, key string) (func(context.Context) error, error) {
+			lock, err := b.clients[i].Lock(ctx, key)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			granted := time.Now()
-			if at := time.Duration(released.Load()); shared && at > 0 {
-				handover.add(granted.Sub(b.began) - at)
-			}
-			released.Store(int64(granted.Sub(b.began)))
-			if err := lease.Unlock(ctx); err != nil {
-				return err
-			}
-			unlock.add(time.Since(granted))
-			lock.add(granted.Sub(requested))
 			b.cycles.Add(1)
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.lock.merge(&lock)
-		b.unlock.merge(&unlock)
-		b.handover.merge(&handover)
-		return nil
-	})
+			return lock.Unlock, nil
+		}}
+	r := loop.Run(ctx)
+	if r.Granted == 0 && r.LastErr != nil || ctx.Err() != nil {
+		return cmp.Or(context.Cause(ctx), r.LastErr)
+	}
+	doc.measured(r.Granted, b.duration)
+	doc.Lock, doc.Unlock, doc.Handoff = newLatencyDoc(&r.Lock), newLatencyDoc(&r.Unlock), newLatencyDoc(&r.Handoff)
+	if doc.Errors = r.Errors; r.Errors > 0 {
+		doc.LastError = r.LastErr.Error()
+	}
+	return nil
+}
+
+func (d *benchDoc) measured(cycles uint64, took time.Duration) {
+	d.Took, d.Cycles = shortDuration(took), cycles
+	d.PerSecond = math.Round(float64(cycles)/took.Seconds()*10) / 10
 }
 
 // runParked has many wait for one lock, and then lets it go through the queue.
@@ -220,7 +210,9 @@ func (b *bench) runParked(ctx context.Context, doc *benchDoc) error {
 	if err != nil {
 		return err
 	}
+	began := b.began
 	before := heapAndStackBytes()
+	var handoff workload.Histogram
 	var released atomic.Int64
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -228,10 +220,8 @@ func (b *bench) runParked(ctx context.Context, doc *benchDoc) error {
 	for i := range b.waiters {
 		go func() { // ends with ctx at the latest; all are waited for below
 			results <- b.clients[i%len(b.clients)].Do(ctx, b.name, func(context.Context, *client.Lock) error {
-				now := time.Since(b.began)
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				b.handover.add(now - time.Duration(released.Swap(int64(now))))
+				now := time.Since(began)
+				handoff.Add(now - time.Duration(released.Swap(int64(now))))
 				b.cycles.Add(1)
 				return nil
 			})
@@ -264,9 +254,13 @@ func (b *bench) runParked(ctx context.Context, doc *benchDoc) error {
 		return waitAll(context.Cause(ctx))
 	}
 	doc.Waiters = b.waiters
-	defer b.progress("handovers", &b.cycles)()
-	b.began = time.Now()
-	return waitAll(held.Unlock(ctx))
+	defer b.progress("handoffs", &b.cycles)()
+	releasing := time.Since(began)
+	released.Store(int64(releasing))
+	err = waitAll(held.Unlock(ctx))
+	doc.measured(b.cycles.Load(), time.Since(began)-releasing)
+	doc.Handoff = newLatencyDoc(&handoff)
+	return err
 }
 
 // awaitQueue returns when all waiters stand in the queue.
@@ -334,35 +328,20 @@ func (b *bench) close() {
 }
 
 func (b *bench) report(doc *benchDoc) error {
-	took := time.Since(b.began)
-	doc.Took, doc.Cycles = shortDuration(took), b.cycles.Load()
-	doc.PerSecond = float64(int(float64(doc.Cycles)/took.Seconds()*10)) / 10
-	for _, m := range []struct {
-		to **latencyDoc
-		of *histogram
-	}{{&doc.Lock, &b.lock}, {&doc.Unlock, &b.unlock}, {&doc.Handover, &b.handover}} {
-		if m.of.n > 0 {
-			d := m.of.doc()
-			*m.to = &d
-		}
-	}
 	return b.app.print(doc, func(w io.Writer) {
 		if doc.Waiters > 0 {
 			fmt.Fprintf(w, "%d waiters of %d clients stood in the queue after %s, at %d bytes each here.\n",
 				doc.Waiters, doc.Clients, doc.QueueTime, doc.BytesPerWaiter)
-			fmt.Fprintf(w, "Then the lock went through all of them in %s: %.1f handovers a second.\n", doc.Took, doc.PerSecond)
+			fmt.Fprintf(w, "Then the lock went through all of them in %s: %.1f handoffs per second.\n", doc.Took, doc.PerSecond)
 		} else {
-			fmt.Fprintf(w, "%s, %d clients: %d rounds of lock and unlock in %s, %.1f a second.\n",
+			fmt.Fprintf(w, "%s, %d clients: %d cycles of lock and unlock in %s, %.1f per second.\n",
 				doc.Workload, doc.Clients, doc.Cycles, doc.Took, doc.PerSecond)
 		}
-		if doc.Lock != nil {
-			doc.Lock.write(w, "lock")
+		if doc.Errors > 0 {
+			fmt.Fprintf(w, "%d calls failed, the last with: %s\n", doc.Errors, doc.LastError)
 		}
-		if doc.Unlock != nil {
-			doc.Unlock.write(w, "unlock")
-		}
-		if doc.Handover != nil {
-			doc.Handover.write(w, "handover, from a release to the next grant")
-		}
+		doc.Lock.write(w, "lock")
+		doc.Unlock.write(w, "unlock")
+		doc.Handoff.write(w, "handoff, from a release to the next grant")
 	})
 }

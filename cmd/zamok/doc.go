@@ -11,8 +11,8 @@
 // main.go starts, root.go registers the verbs, and each verb is one file of its name. What verbs
 // share has a file too: exit.go (codes), connection.go (the flags that lead to a cluster), output.go
 // (text and JSON); for verbs that ask a cluster something request.go (one question) and jsondocs.go (what
-// -o json says); histogram.go for bench; and for commands under locks hold.go (the session), child.go (the process),
-// supervise.go (its end before the lock's) and terminal.go (who owns the terminal).
+// -o json says); for bench latency.go (its loops: package workload); and for commands under locks hold.go (the
+// session), child.go (the process), supervise.go (its end before the lock's) and terminal.go (the terminal's owner).
 //
 // # Exit codes
 //

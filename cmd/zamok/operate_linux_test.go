@@ -34,7 +34,7 @@ func TestBenchShowsProgress(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
 	p := startAtTerminal(t, c, binary, "bench", "--clients", "2", "--duration", "1h", "--prefix", "tty/bench/")
-	p.awaitOutput(t, "rounds after")
+	p.awaitOutput(t, "cycles after")
 	p.typeKeys(t, ctrlC)
 	require.Equal(t, 128+2, p.wait(t).code)
 	require.NotContains(t, p.stdout.String(), "p99")

@@ -1,0 +1,16 @@
+// Package workload measures locks with closed loops: each worker locks and unlocks, and asks again as soon as it
+// was answered. `zamok bench` runs them on a cluster, bench/ on each of the systems that it compares.
+//
+//	loop := workload.Loop{Workers: 16, Window: 10 * time.Second, Key: key, Lock: lock}
+//	result := loop.Run(ctx)
+//	fmt.Println(result.Rate(), result.Lock.Quantile(0.99))
+//
+// # What is measured
+//
+//  1. Only grants inside the window count, and only cycles that end inside it; Warmup before it does not.
+//  2. A failed call is counted in Errors and never left out. Its worker pauses, and goes on.
+//  3. If all workers have the same key, Overlaps counts grants beside another holder: anything but 0 is a broken
+//     lock. Handoff is the time from one holder's release to the next grant, of waiters that had asked before.
+//
+// loop.go is the loop, histogram.go the distribution of times.
+package workload

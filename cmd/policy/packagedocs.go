@@ -1,36 +1,22 @@
 package main
 
-import (
-	"path"
-	"strings"
-)
+import "path"
 
-// checkPackageDocs asks each package, commands and packages for tests included, for a doc.go that
-// holds its package comment: the manual, in the place where everybody looks first.
+// checkPackageDocs wants each package, commands and packages for tests included, to have its package comment in
+// doc.go.
 func checkPackageDocs(t *repository) []violation {
-	first := map[string]file{}
-	docFile := map[string]file{}
+	documented := map[string]bool{}
 	for _, f := range t.files {
-		if f.syntax == nil {
-			continue
-		}
-		if _, ok := first[f.folder()]; !ok {
-			first[f.folder()] = f
-		}
-		if path.Base(f.path) == "doc.go" {
-			docFile[f.folder()] = f
+		if f.syntax != nil && path.Base(f.path) == "doc.go" && f.syntax.Doc != nil {
+			documented[f.folder()] = true
 		}
 	}
 	var found []violation
-	for folder, f := range first {
-		doc, ok := docFile[folder]
-		switch {
-		case !ok:
-			found = append(found, violation{f.path, 0, "package " + folder + " has no doc.go",
+	for _, f := range t.files {
+		if f.syntax != nil && !documented[f.folder()] {
+			documented[f.folder()] = true // reported once
+			found = append(found, violation{f.path, 0, "package " + f.folder() + " has no doc.go with a package comment",
 				"the package comment is the documentation, and readers look for it in doc.go"})
-		case doc.syntax.Doc == nil || strings.TrimSpace(doc.syntax.Doc.Text()) == "":
-			found = append(found, violation{doc.path, t.line(doc.syntax), "doc.go has no package comment",
-				"begin the package comment with one sentence that says what the package is for"})
 		}
 	}
 	return found

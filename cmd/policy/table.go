@@ -8,7 +8,7 @@ import "slices"
 //	clock ◄ raftnode/peer, raftnode/store ◄ raftnode ◄ api ◄ cmd/zamok
 //	api/zamokpb ◄ api
 //	clock, api/zamokpb ◄ client ◄ cmd/zamok
-//	client/fence ◄ cmd/zamok
+//	client/fence, cmd/zamok/workload ◄ cmd/zamok
 //	client, client/fence ◄ cmd/demo
 //
 // Each package may import those to its left. jepsen may import every package; no package may import jepsen. Up to fsm

@@ -58,7 +58,7 @@ func (s suite) goTest(ctx context.Context, pkg, pattern, overlay string, limit t
 		args = append(args, "-overlay", overlay)
 	}
 	args = append(args, pkg)
-	if s.rapid[pkg] {
+	if s.knowsRapid(pkg) {
 		// The way to a mutant is no regression test: it must not be kept beside the others.
 		args = append(args, "-rapid.nofailfile")
 	}
@@ -113,17 +113,13 @@ func readEvents(stdout []byte) testResult {
 	return o
 }
 
-// importsRapid reports whether the tests of a package know rapid's flags.
-func (s suite) importsRapid(ctx context.Context, pkg string) (bool, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-f", `{{join .TestImports "\n"}}{{"\n"}}{{join .XTestImports "\n"}}`, pkg)
-	cmd.Dir = s.root
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	imports, err := cmd.Output()
-	if err != nil {
-		return false, fmt.Errorf("go list %s: %w: %s", pkg, err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return slices.Contains(strings.Fields(string(imports)), "pgregory.net/rapid"), nil
+// knowsRapid reports whether a test of the package imports rapid, and so has its flags.
+func (s suite) knowsRapid(pkg string) bool {
+	files, _ := filepath.Glob(filepath.Join(s.root, pkg, "*_test.go"))
+	return slices.ContainsFunc(files, func(name string) bool {
+		text, err := os.ReadFile(name)
+		return err == nil && bytes.Contains(text, []byte(`"pgregory.net/rapid"`))
+	})
 }
 
 // writeOverlay puts the mutated files and the map to them into a folder, and returns the map's path.

@@ -162,10 +162,23 @@ func modulePath(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == "module" {
-			return fields[1], nil
-		}
+	match := regexp.MustCompile(`(?m)^module[ \t]+(\S+)`).FindSubmatch(text)
+	if match == nil {
+		return "", errors.New("go.mod names no module")
 	}
-	return "", errors.New("go.mod names no module")
+	return string(match[1]), nil
+}
+
+// tableRow is the row of docs/testing.md, up to the time that it took to catch the mutant.
+func (m mutant) tableRow() string {
+	tier := "unit"
+	switch {
+	case strings.HasPrefix(m.killer.pkg, "./jepsen/sim"):
+		tier = "simulation"
+	case strings.HasPrefix(m.killer.pkg, "./jepsen/real"):
+		tier = "real processes"
+	}
+	folder, name := path.Split(m.name)
+	return fmt.Sprintf("| %s | [%s](../%stestdata/mutants/%s.patch) | %s | %s `%s` |",
+		m.shortName, m.mutation, folder, name, tier, m.killer.pkg, m.killer.name)
 }

@@ -20,9 +20,6 @@ type suite struct {
 	timeout  time.Duration // for the tests of one mutant
 	out      io.Writer
 	table    bool // at the end, of what was caught
-	// rapid has the packages whose tests know rapid's flags. Set by run, which asks once: go list takes
-	// as long as a short test.
-	rapid map[string]bool
 }
 
 // attemptsMax is how often the named test may run. What a bug does may depend on how goroutines are scheduled,
@@ -39,9 +36,6 @@ type verdict struct {
 
 // run prints a line per mutant, and an error unless each was caught by the test that it names.
 func (s suite) run(ctx context.Context, mutants []mutant) error {
-	if err := s.detectRapid(ctx, mutants); err != nil {
-		return err
-	}
 	if err := s.baseline(ctx, mutants); err != nil {
 		return err
 	}
@@ -56,26 +50,14 @@ func (s suite) run(ctx context.Context, mutants []mutant) error {
 		fmt.Fprintf(s.out, "\n%s %s\n  mutation: %s\n  effect:   %s\n  %s\n", m.name, v.kind, m.mutation, m.effect,
 			strings.ReplaceAll(strings.TrimSpace(v.detail), "\n", "\n  "))
 	}
-	if s.table {
-		writeTable(s.out, mutants, verdicts)
+	for i, m := range mutants {
+		if v := verdicts[i]; s.table && m.shortName != "" && v.kind == "caught" {
+			fmt.Fprintf(s.out, "%s %v |\n", m.tableRow(), v.took.Round(time.Second))
+		}
 	}
 	fmt.Fprintf(s.out, "\n%d of %d mutants caught\n", len(mutants)-survivors, len(mutants))
 	if survivors > 0 {
 		return fmt.Errorf("%d of %d mutants were not caught", survivors, len(mutants))
-	}
-	return nil
-}
-
-func (s *suite) detectRapid(ctx context.Context, mutants []mutant) (err error) {
-	s.rapid = map[string]bool{}
-	for _, m := range mutants {
-		pkg := m.killer.pkg
-		if _, known := s.rapid[pkg]; known || m.stale != nil {
-			continue
-		}
-		if s.rapid[pkg], err = s.importsRapid(ctx, pkg); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -120,24 +102,26 @@ func (s suite) evaluateAll(ctx context.Context, mutants []mutant) []verdict {
 	}
 	fmt.Fprintf(s.out, "%-*s  %-9s  %6s  %s\n", width, "mutant", "verdict", "after", "by")
 	verdicts := make([]verdict, len(mutants))
-	var (
-		printing sync.Mutex // owns s.out
-		running  sync.WaitGroup
-		slots    = make(chan struct{}, s.parallel)
-	)
-	for i, m := range mutants {
+	var printing sync.Mutex // owns s.out
+	var running sync.WaitGroup
+	queue := make(chan int)
+	for range s.parallel {
 		running.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			began := time.Now()
-			v := s.evaluate(ctx, m)
-			v.took = time.Since(began)
-			verdicts[i] = v
-			printing.Lock()
-			defer printing.Unlock()
-			fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, m.name, v.kind, v.took.Seconds(), v.killedBy)
+			for i := range queue {
+				began := time.Now()
+				v := s.evaluate(ctx, mutants[i])
+				v.took = time.Since(began)
+				verdicts[i] = v
+				printing.Lock()
+				fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, mutants[i].name, v.kind, v.took.Seconds(), v.killedBy)
+				printing.Unlock()
+			}
 		})
 	}
+	for i := range mutants {
+		queue <- i
+	}
+	close(queue)
 	running.Wait()
 	return verdicts
 }

@@ -16,10 +16,6 @@ type Limits struct {
 	// makes the run invalid. In a bubble of testing/synctest there is no bound: time stands there
 	// while anything computes.
 	LinearizabilityTimeout time.Duration
-	// Slack is how late the dead may be freed beyond their bound; 0 = 1 s.
-	Slack time.Duration
-	// AllowedGrowth is, by name of a count, by how much it may have grown at rest.
-	AllowedGrowth map[string]int64
 
 	chunkMin int // so many steps are searched together at least; 0 = chunkMin
 }
@@ -99,7 +95,6 @@ func checks() []checkSpec {
 // Check runs every check over a history.
 func Check(h *History, limits Limits) *Report {
 	limits.LinearizabilityTimeout = orDefault(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault)
-	limits.Slack = orDefault(limits.Slack, time.Second)
 	limits.chunkMin = orDefault(limits.chunkMin, chunkMin)
 	r := &Report{Examined: map[string]int{}, Outcomes: map[OpKind]map[Outcome]int{}}
 	v := newHistoryIndex(h)

@@ -45,18 +45,19 @@ type Record struct {
 
 // Plan says what the run was to be. A run that was not that is invalid.
 type Plan struct {
-	Name           string        `json:"name,omitempty"`
-	Seed           uint64        `json:"seed,omitempty"`
-	Begin          time.Duration `json:"begin,omitempty"` // moments are told to people from here
-	Healed         time.Duration `json:"healed"`          // when the last fault had ended
-	End            time.Duration `json:"end"`             // when the record stopped
-	Drain          time.Duration `json:"drain"`           // after Healed no call takes longer
-	Faults         []string      `json:"faults,omitempty"`
-	Checks         []string      `json:"checks,omitempty"`          // those that must have found something to look at
-	OKMin          int           `json:"min_ok,omitempty"`          // so many operations succeed, or the load was too low
-	CompleteEvents bool          `json:"complete_events,omitempty"` // the events are complete, from Begin to End
-	TokensAbove    uint64        `json:"tokens_above,omitempty"`    // the greatest token of earlier runs on the same data
-	ClockRate      float64       `json:"clock_rate,omitempty"`      // by what factor a leader's clock may be fast or slow; 0 = 1
+	Name            string        `json:"name,omitempty"`
+	Seed            uint64        `json:"seed,omitempty"`
+	Begin           time.Duration `json:"begin,omitempty"` // moments are told to people from here
+	Healed          time.Duration `json:"healed"`          // when the last fault had ended
+	End             time.Duration `json:"end"`             // when the record stopped
+	Drain           time.Duration `json:"drain"`           // after Healed no call takes longer
+	Faults          []string      `json:"faults,omitempty"`
+	ExpirationSlack time.Duration `json:"expiration_slack,omitempty"` // how much later than its bound the end of a dead session may be seen; 0 = 1 s
+	Checks          []string      `json:"checks,omitempty"`           // those that must have found something to look at
+	OKMin           int           `json:"min_ok,omitempty"`           // so many operations succeed, or the load was too low
+	CompleteEvents  bool          `json:"complete_events,omitempty"`  // the events are complete, from Begin to End
+	TokensAbove     uint64        `json:"tokens_above,omitempty"`     // the greatest token of earlier runs on the same data
+	ClockRate       float64       `json:"clock_rate,omitempty"`       // by what factor a leader's clock may be fast or slow; 0 = 1
 }
 
 // OpKind says what was called.

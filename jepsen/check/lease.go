@@ -68,7 +68,7 @@ func checkLeases(f *checker) {
 // checkExpirations sees that the sessions of the dead ended, and within the bound: their ttl, the cluster time
 // that did not pass meanwhile, the end of a time in which nothing was committed, and some slack.
 func checkExpirations(f *checker) {
-	ended := map[uint64]*Event{}
+	ended, slack := map[uint64]*Event{}, f.expirationSlack()
 	for _, ev := range f.events {
 		if first := ended[ev.Session]; ev.Kind == EvEnded && (first == nil || ev.At < first.At) {
 			ended[ev.Session] = ev
@@ -81,7 +81,7 @@ func checkExpirations(f *checker) {
 		}
 		ev, nominal := ended[s.Session], s.Died+f.maxElapsed(s.TTL)
 		stalled := f.expirationDue(s.Died, nominal)
-		due := stalled + f.limits.Slack
+		due := stalled + slack
 		explanation := fmt.Sprintf("with a ttl of %v, and %v for times in which the cluster's clock stood or nothing was "+
 			"committed, it was due by %s", s.TTL, stalled-nominal, f.formatTime(due))
 		switch {
@@ -99,6 +99,10 @@ func checkExpirations(f *checker) {
 	}
 }
 
+func (f *checker) expirationSlack() time.Duration {
+	return orDefault(f.Plan.ExpirationSlack, time.Second)
+}
+
 // expirationDue is when the session of somebody ends who died then, and whose ttl is over at due if time passes.
 func (f *checker) expirationDue(died, due time.Duration) time.Duration {
 	nominal := due
@@ -107,7 +111,7 @@ func (f *checker) expirationDue(died, due time.Duration) time.Duration {
 		lost := time.Duration(0)
 		for _, s := range f.Stalls {
 			switch {
-			case s.From >= due+f.limits.Slack || s.To <= died: // it has ended before, or died later
+			case s.From >= due+f.expirationSlack() || s.To <= died: // it has ended before, or died later
 			case !s.CommitsBlocked:
 				lost += s.LostTime
 			case s.To > due:

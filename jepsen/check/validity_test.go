@@ -81,7 +81,7 @@ func TestExcusedFindings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := validHistory()
 			spoil(h)
-			assert.Empty(t, Check(&h.History, Limits{AllowedGrowth: nil}).Violations)
+			assert.Empty(t, Check(&h.History, Limits{}).Violations)
 		})
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"zamok/client"
-	"zamok/jepsen/report"
 )
 
 // cluster is all that runs: the nodes, the fabric between them, and the programs that use locks.
@@ -39,7 +38,7 @@ type cluster struct {
 	nodes          []*node
 	programs       []*clientProgram
 	auditor        *process
-	epochs         []report.Epoch
+	epochs         []epoch
 	entriesWritten uint64             // that leaders said they have written, about
 	lastEntryCount map[string]float64 // by node, for that
 	notes          []string           // what a reader of the report must know
@@ -200,8 +199,8 @@ func (c *cluster) trackEpochs() {
 			}
 			term := uint64(counts["zamok_raft_term"])
 			c.mu.Lock()
-			if k := len(c.epochs) - 1; k < 0 || term > c.epochs[k].Term {
-				c.epochs = append(c.epochs, report.Epoch{Node: n.id, Term: term, From: monotonicNow()})
+			if k := len(c.epochs) - 1; k < 0 || term > c.epochs[k].term {
+				c.epochs = append(c.epochs, epoch{node: n.id, term: term, from: monotonicNow()})
 			}
 			c.mu.Unlock()
 		}
@@ -235,7 +234,7 @@ func (c *cluster) leader() *node {
 	if len(c.epochs) == 0 {
 		return nil
 	}
-	id := c.epochs[len(c.epochs)-1].Node
+	id := c.epochs[len(c.epochs)-1].node
 	for _, n := range c.nodes {
 		if n.id == id && n.runningProcess() != nil {
 			return n

@@ -13,8 +13,7 @@
 // the run says so and continues without. With -net netns, as root, the network is one of namespaces (package
 // netns): holes are then rules of a router, and what needs a proxy (delays, resets) is left out.
 //
-// Each run leaves a directory, made by package report: read its summary.md first, then timeline.html. The
-// nodes' data stays only if something was wrong. A run is not good either if it proves too little: too few
+// Each run leaves a directory: read its summary.md first. The nodes' data stays only if something was wrong. A run is not good either if it proves too little: too few
 // operations or faults, a kind of fault that never came, a last call without an answer, a gap in what the
 // audit saw. On a slow machine it continues for longer (-at-most) until it proves enough. The seed repeats what was chosen; what the machine did in between is its own.
 //
@@ -27,7 +26,7 @@
 //	nemesis.go   who strikes when; faultkinds.go, slowfaults.go, diskfaults.go: what can be done
 //	subprocess.go   the run's own processes; workload.go: programs; audit.go: the audit and the operator
 //	recorder.go  their parts of the history; resource.go: what the locks guard
-//	verdict.go   the whole history, and what it shows
+//	verdict.go   the whole history, and what it shows; report.go, outage.go: the report
 //
 // # Invariants
 //

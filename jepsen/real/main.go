@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
-	"zamok/jepsen/report"
 )
 
 // options are what the command line says of one run.
@@ -36,6 +35,7 @@ type options struct {
 	log         string
 	minutes     int
 	attempts    int
+	recheck     bool
 }
 
 func main() {
@@ -63,7 +63,19 @@ func main() {
 	flag.StringVar(&o.log, "log-store", "bolt", "how the nodes keep their logs: bolt or wal")
 	flag.IntVar(&o.attempts, "tries", 1, "a run that is invalid proves nothing, as on a machine that is too busy: make so many at most until one is not")
 	flag.StringVar(&o.net, "net", "proxy", "proxy: loopback, and a proxy before each port; netns: network namespaces, which need root")
+	flag.BoolVar(&o.recheck, "recheck", false, "judge the histories again that the arguments name, and write their report into -out")
 	flag.Parse()
+	if o.recheck {
+		v, err := recheck(o.out, flag.Args())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "jepsen:", err)
+			os.Exit(2)
+		}
+		if v != passed {
+			os.Exit(1)
+		}
+		return
+	}
 	if o.net == "netns" && currentNamespaces() == nil {
 		if err := o.rerunInNamespaces(); err != nil {
 			fmt.Fprintln(os.Stderr, "jepsen:", err)
@@ -84,29 +96,30 @@ func main() {
 
 // runAll makes runs until the time is over, and adds them up. False: one was not good.
 func (o *options) runAll(ctx context.Context) (ok bool) {
-	ok = true
-	began, good, bad, operations, faults, changes := monotonicNow(), 0, 0, 0, 0, 0
+	began, good, bad, calls, faults := monotonicNow(), 0, 0, 0, 0
 	for first := true; first || monotonicNow()-began+o.duration < time.Duration(o.minutes)*time.Minute && ctx.Err() == nil; first = false {
-		s, err := o.runOnce(ctx)
-		for try := 1; err == nil && s.Verdict == report.Invalid && try < o.attempts; try++ {
-			fmt.Printf("this run is invalid, and counts for nothing; here is another\n")
+		r, err := o.runOnce(ctx)
+		for try := 1; err == nil && verdictOf(r.Report) == invalid && try < o.attempts; try++ {
+			fmt.Printf("this run is invalid and is repeated\n")
 			o.seed++
-			s, err = o.runOnce(ctx)
+			r, err = o.runOnce(ctx)
 		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "jepsen: %v\nagain: %s\n", err, o.reproduceCommand())
 		}
-		if s != nil {
-			operations, faults, changes = operations+s.Operations, faults+s.FaultCount, changes+s.LeaderChanges
+		if r != nil {
+			calls, faults = calls+len(r.calls), faults+len(r.faults)
 		}
-		if good++; err != nil || s.Verdict != report.Passed {
-			ok, good, bad = false, good-1, bad+1
+		if err == nil && r.OK() {
+			good++
+		} else {
+			bad++
 		}
 		o.seed++
 	}
-	fmt.Printf("%d runs were good and %d were not, in %v: %d operations, %d faults, %d changes of leader\n",
-		good, bad, (monotonicNow() - began).Round(time.Second), operations, faults, changes)
-	return ok
+	fmt.Printf("%d runs were good and %d were not, in %v: %d calls, %d faults\n",
+		good, bad, (monotonicNow() - began).Round(time.Second), calls, faults)
+	return bad == 0
 }
 
 // reproduceCommand is the command that makes the same choices.
@@ -155,7 +168,7 @@ func (o *options) selectKinds(disks bool) (all []faultKind, err error) {
 }
 
 // runOnce makes a cluster, strikes it, heals it, and judges what was recorded.
-func (o *options) runOnce(ctx context.Context) (*report.Summary, error) {
+func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 	c, err := o.prepare(ctx)
 	if err != nil {
 		return nil, err
@@ -165,7 +178,7 @@ func (o *options) runOnce(ctx context.Context) (*report.Summary, error) {
 		return nil, err
 	}
 	plan := check.Plan{
-		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: monotonicNow(), Drain: drainMax, Checks: requiredChecks, OKMin: o.minOK,
+		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: monotonicNow(), Drain: drainMax, Checks: requiredChecks, OKMin: o.minOK, ExpirationSlack: deathSlack,
 	}
 	if o.all {
 		for _, k := range kinds {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
-	"zamok/jepsen/report"
 )
 
 // requiredChecks are the checks that must have found something to look at. C6 is not among them: what it looks at,
@@ -25,21 +24,13 @@ const deathSlack = 2*time.Second + 2*sessionsPollInterval
 
 // collectHistory reads what all processes recorded, and completes it with what only all of them know.
 func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
-	h := &check.History{}
 	files, err := filepath.Glob(filepath.Join(c.historyDir(), "*.jsonl"))
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range files {
-		file, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		err = h.Read(file)
-		file.Close()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
+	h, err := readHistory(files)
+	if err != nil {
+		return nil, err
 	}
 	h.Plan = plan
 	c.recordDeaths(h)
@@ -179,45 +170,33 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 }
 
 // checkAndReport checks the history, writes the report, and says what the run was.
-func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*report.Summary, error) {
+func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*runReport, error) {
 	gaps, err := os.ReadFile(filepath.Join(c.historyDir(), "gaps"))
 	h.Plan.CompleteEvents = err == nil && len(gaps) == 0
-	limits := check.Limits{Slack: deathSlack}
-	r := check.Check(h, limits)
+	r := &runReport{
+		Report: check.Check(h, check.Limits{}), history: h, command: o.reproduceCommand(), epochs: c.epochs, notes: c.readerNotes(),
+	}
 	if !h.Plan.CompleteEvents {
 		r.Invalid = append(r.Invalid, fmt.Sprintf("the audit is not complete: %s %v", gaps, err))
 	}
 	if failed != nil {
 		r.Invalid = append(r.Invalid, failed.Error())
 	}
-	if happened := countFaults(h.Faults); happened < o.faults {
-		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", happened, o.faults))
+	r.analyze()
+	if len(r.faults) < o.faults {
+		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", len(r.faults), o.faults))
 	}
 	for _, line := range c.unexplainedLogLines() {
 		r.Violations = append(r.Violations, check.Finding{Check: "log", Text: line})
 	}
-	s, err := report.Write(c.dir, report.Run{
-		History: h, Report: r, Command: o.reproduceCommand(), Epochs: c.epochs, Probers: []string{prober},
-		Logs: c.logFiles(), Notes: c.readerNotes(), Limits: limits,
-	})
-	if err != nil {
+	if err := r.write(c.dir); err != nil {
 		return nil, err
 	}
-	fmt.Print(s)
+	fmt.Print(r)
 	if r.OK() { // history.jsonl has it all; the nodes' data may explain what is wrong
 		err = errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")), os.RemoveAll(filepath.Join(c.dir, "zamok")))
 	}
-	return s, err
-}
-
-// countFaults is how many faults there were: those without a kind only say what others void.
-func countFaults(all []check.Fault) (n int) {
-	for _, x := range all {
-		if x.Kind != "" {
-			n++
-		}
-	}
-	return n
+	return r, err
 }
 
 // readerNotes are what else a reader must know.
@@ -228,13 +207,4 @@ func (c *cluster) readerNotes() (all []string) {
 		}
 	}
 	return append(all, c.notes...)
-}
-
-func (c *cluster) logFiles() map[string]string {
-	files := map[string]string{}
-	names, _ := filepath.Glob(filepath.Join(c.logDir(), "*.log")) // its error is about the pattern
-	for _, name := range names {
-		files[filepath.Base(name)] = name
-	}
-	return files
 }

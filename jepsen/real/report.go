@@ -1,0 +1,309 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"zamok/jepsen/check"
+)
+
+// verdict is a run in one word.
+type verdict string
+
+// A run that is both violated and invalid is violated.
+const (
+	passed   verdict = "good"
+	violated verdict = "violated"
+	invalid  verdict = "invalid" // nothing broke, and the run proves less than it was to prove
+)
+
+func verdictOf(r *check.Report) verdict {
+	switch {
+	case len(r.Violations) > 0:
+		return violated
+	case len(r.Invalid) > 0:
+		return invalid
+	}
+	return passed
+}
+
+// epoch is one leadership.
+type epoch struct {
+	node string
+	term uint64
+	from time.Duration
+}
+
+// runReport is what is written about a run once package check has judged it.
+type runReport struct {
+	*check.Report
+	history *check.History
+	command string // repeats the run
+	epochs  []epoch
+	notes   []string // what was left out, and why
+
+	calls   []*check.Op // each once
+	faults  []check.Fault
+	outages []outage // the longest first
+	files   []string // pictures of locks
+}
+
+const (
+	contextMargin    = 2 * time.Second // around the moments that a violation names
+	contextLinesMax  = 60
+	picturesMax      = 3
+	outagesListedMax = 10
+)
+
+// analyze derives from the history what the report shows beside the findings.
+func (r *runReport) analyze() {
+	r.calls = r.history.LatestOps()
+	slices.SortStableFunc(r.calls, func(a, b *check.Op) int { return cmp.Compare(a.Call, b.Call) })
+	for _, f := range r.history.Faults {
+		if f.Kind != "" { // one without a kind only excuses a client of what another fault caused
+			r.faults = append(r.faults, f)
+		}
+	}
+	r.outages = findOutages(r.calls, r.faults)
+}
+
+// write writes summary.md, history.jsonl, and porcupine's picture of each lock that a violation names.
+func (r *runReport) write(dir string) error {
+	put := func(name string, fill func(io.Writer) error) error {
+		file, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		return errors.Join(fill(file), file.Close())
+	}
+	err := put("history.jsonl", r.history.Write)
+	for i, lock := range r.violatedLocks() {
+		name := fmt.Sprintf("order-%d.html", i+1)
+		r.files = append(r.files, fmt.Sprintf("[%s](%s): an order of the calls of lock %q", name, name, lock))
+		err = errors.Join(err, put(name, func(w io.Writer) error {
+			return check.Visualize(r.history, lock, check.Limits{}, w)
+		}))
+	}
+	return errors.Join(err, put("summary.md", func(w io.Writer) error {
+		_, err := io.WriteString(w, r.String())
+		return err
+	}))
+}
+
+// String is summary.md.
+func (r *runReport) String() string {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
+	list := func(title string, lines []string) {
+		if len(lines) > 0 {
+			say("## %s\n\n- %s\n\n", title, strings.Join(lines, "\n- "))
+		}
+	}
+	plan := &r.history.Plan
+	say("# %s: %s\n\n", cmp.Or(plan.Name, "a run"), verdictOf(r.Report))
+	say("%v, seed %d: %d calls, %d faults, %d leaders. Repeat it: `%s`\n\n",
+		round(plan.End-plan.Begin), plan.Seed, len(r.calls), len(r.faults), len(r.epochs), r.command)
+	for _, f := range r.Violations {
+		say("## Violation of %s\n\n%s\n\n```\n%s```\n\n", f.Check, f.Text, r.context(f.Text))
+	}
+	list("Invalid, because", r.Invalid)
+	list("Notes", r.notes)
+	r.writeTables(say)
+	say("## Checks\n\n```\n%s```\n\n%d acquisitions have an unknown outcome.\n\n", r.Report, r.Unresolved)
+	list("Files", append(r.files, "[history.jsonl](history.jsonl): everything that was recorded", "logs/: what each process logged"))
+	return b.String()
+}
+
+func (r *runReport) writeTables(say func(string, ...any)) {
+	took := map[check.OpKind][]time.Duration{}
+	for _, op := range r.calls {
+		if op.Outcome == check.OK {
+			took[op.Kind] = append(took[op.Kind], op.Return-op.Call)
+		}
+	}
+	say("## Calls\n\n| call | ok | refused | unknown | p50 | p99 | longest |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	for _, kind := range slices.Sorted(maps.Keys(r.Outcomes)) {
+		n, t := r.Outcomes[kind], append(took[kind], 0)
+		slices.Sort(t)
+		last := len(t) - 1
+		say("| %s | %d | %d | %d | %v | %v | %v |\n", kind, n[check.OK], n[check.Refused], n[check.Unknown],
+			round(t[last/2]), round(t[last*99/100]), round(t[last]))
+	}
+	count, total := map[string]int{}, map[string]time.Duration{}
+	for _, f := range r.faults {
+		count[f.Kind]++
+		total[f.Kind] += f.To - f.From
+	}
+	say("\n## Faults\n\n| kind | how often | together |\n|---|---:|---:|\n")
+	for _, kind := range slices.Sorted(maps.Keys(count)) {
+		say("| %s | %d | %v |\n", kind, count[kind], round(total[kind]))
+	}
+	say("\n## The longest outages\n\n| from | for | during |\n|---:|---:|---|\n")
+	for _, o := range r.outages[:min(len(r.outages), outagesListedMax)] {
+		say("| %v | %v | %s |\n", round(o.from-r.history.Plan.Begin), round(o.to-o.from), strings.Join(o.faults, ", "))
+	}
+	say("\n")
+}
+
+// round leaves as many digits as a reader needs.
+func round(d time.Duration) time.Duration {
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		if d >= unit {
+			return d.Round(unit / 100)
+		}
+	}
+	return d
+}
+
+var (
+	momentPattern = regexp.MustCompile(`\b(?:at|from|to|by|before|until|between) (\d+\.\d{3})s\b`)
+	lockPattern   = regexp.MustCompile(`(?:lock|resource) ("(?:[^"\\]|\\.)*")`)
+	indexPattern  = regexp.MustCompile(`\bindex (\d+)`)
+)
+
+// lockOf is the lock that the sentence of a violation names; "" if it names none.
+func lockOf(text string) (name string) {
+	if match := lockPattern.FindStringSubmatch(text); match != nil {
+		name, _ = strconv.Unquote(match[1])
+	}
+	return name
+}
+
+// momentsOf are the moments that the sentence of a violation names. Where it names only an index, the
+// events tell when that was.
+func (r *runReport) momentsOf(text string) (all []time.Duration) {
+	for _, match := range momentPattern.FindAllStringSubmatch(text, -1) {
+		if at, err := time.ParseDuration(match[1] + "s"); err == nil {
+			all = append(all, r.history.Plan.Begin+at)
+		}
+	}
+	if len(all) > 0 {
+		return all
+	}
+	for _, match := range indexPattern.FindAllStringSubmatch(text, -1) {
+		for _, ev := range r.history.Events {
+			if fmt.Sprint(ev.Index) == match[1] {
+				all = append(all, ev.At)
+			}
+		}
+	}
+	return all
+}
+
+func (r *runReport) violatedLocks() (names []string) {
+	for _, f := range r.Violations {
+		known := func(op *check.Op) bool { return touches(op.Items, lockOf(f.Text)) }
+		if name := lockOf(f.Text); !slices.Contains(names, name) && slices.ContainsFunc(r.calls, known) {
+			names = append(names, name)
+		}
+	}
+	return names[:min(len(names), picturesMax)]
+}
+
+func touches(items []check.Item, lock string) bool {
+	return slices.ContainsFunc(items, func(it check.Item) bool { return it.Name == lock })
+}
+
+// context lists what happened around the moments that a violation names: faults, leaders, and the calls,
+// beliefs and events of the lock that it names.
+func (r *runReport) context(text string) string {
+	type line struct {
+		at   time.Duration
+		text string
+	}
+	var lines []line
+	moments, lock := r.momentsOf(text), lockOf(text)
+	distance := func(from, to time.Duration) (least time.Duration) {
+		least = contextMargin + 1
+		for _, at := range moments {
+			least = min(least, max(0, from-at, at-to))
+		}
+		return least
+	}
+	far := map[string]time.Duration{}
+	add := func(from, to time.Duration, format string, args ...any) {
+		if to = max(from, to); distance(from, to) > contextMargin {
+			return
+		}
+		begin := r.history.Plan.Begin
+		text := fmt.Sprintf("%9.3fs %9.3fs  ", (from-begin).Seconds(), (to-begin).Seconds()) + fmt.Sprintf(format, args...)
+		far[text] = distance(from, to)
+		lines = append(lines, line{from, text})
+	}
+	for _, f := range r.faults {
+		add(f.From, f.To, "FAULT %s: %s", f.Kind, f.Target)
+	}
+	for _, e := range r.epochs {
+		add(e.from, e.from, "LEADER %s, term %d", e.node, e.term)
+	}
+	for _, op := range r.calls {
+		if touches(op.Items, lock) {
+			add(op.Call, op.Return, "%s: %s %s, ticket %v, token %d, %s", op.Client, op.Kind, op.Outcome, op.Ref, op.Token, op.Error)
+		}
+	}
+	held := map[check.Ref]bool{}
+	for _, b := range r.history.LatestHolds() {
+		if touches(b.Items, lock) {
+			held[b.Ref] = true
+			add(b.From, b.To, "%s: held, ticket %v, token %d, %s %s", b.Client, b.Ref, b.Token, b.End, b.Reason)
+		}
+	}
+	for _, ev := range r.history.Events {
+		if touches(ev.Items, lock) || held[ev.Ref] {
+			add(ev.At, ev.At, "%s: %s at index %d, ticket %v, token %d, %s", ev.Node, ev.Kind, ev.Index, ev.Ref, ev.Token, ev.Reason)
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(far[a.text], far[b.text]) })
+	lines = lines[:min(len(lines), contextLinesMax)]
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
+	var b strings.Builder
+	for _, l := range lines {
+		fmt.Fprintln(&b, l.text)
+	}
+	return b.String()
+}
+
+// recheck judges recorded histories again; several files are one run, as several processes recorded it. With
+// a directory, it writes the report there.
+func recheck(dir string, files []string) (verdict, error) {
+	if len(files) == 0 {
+		return "", errors.New("name the files of a history")
+	}
+	h, err := readHistory(files)
+	if err != nil {
+		return "", err
+	}
+	r := runReport{Report: check.Check(h, check.Limits{}), history: h, command: "jepsen-real -recheck " + strings.Join(files, " ")}
+	r.analyze()
+	fmt.Print(r.Report)
+	if dir != "" {
+		err = errors.Join(os.MkdirAll(dir, 0o755), r.write(dir))
+	}
+	return verdictOf(r.Report), err
+}
+
+func readHistory(files []string) (*check.History, error) {
+	h := &check.History{}
+	for _, name := range files {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		err = h.Read(file)
+		file.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return h, nil
+}

@@ -72,9 +72,6 @@ const (
 )
 
 func (c *cluster) ip(last int) string {
-	if c.network.namespaces != nil {
-		return c.network.namespaces.ip(last)
-	}
 	return fmt.Sprintf("127.%d.%d.%d", c.subnet>>8, c.subnet&255, last)
 }
 

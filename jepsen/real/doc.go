@@ -10,8 +10,7 @@
 // each with several clients of several goroutines, and so is the audit, which watches all locks. All of it
 // runs on loopback addresses that belong to this run, and needs no root. With -disks, as root and with
 // /dev/fuse, nodes have disks that hang, fail, fill up and lose what was not flushed; where that can't be had,
-// the run says so and continues without. With -net netns, as root, the network is one of namespaces (package
-// netns): holes are then rules of a router, and what needs a proxy (delays, resets) is left out.
+// the run says so and continues without.
 //
 // Each run leaves a directory: read its summary.md first. The nodes' data stays only if something was wrong. A run is not good either if it proves too little: too few
 // operations or faults, a kind of fault that never came, a last call without an answer, a gap in what the
@@ -21,8 +20,7 @@
 //
 //	main.go      the command line; one run from its beginning to its verdict
 //	cluster.go   what runs: nodes, programs, audit; node.go, process.go
-//	proxy.go     the network: a proxy for every port of every node; socket.go: whose a connection is;
-//	             namespaces.go: the other network, without proxies
+//	proxy.go     the network: a proxy for every port of every node; socket.go: whose a connection is
 //	nemesis.go   who strikes when; faultkinds.go, slowfaults.go, diskfaults.go: what can be done
 //	subprocess.go   the run's own processes; workload.go: programs; audit.go: the audit and the operator
 //	recorder.go  their parts of the history; resource.go: what the locks guard

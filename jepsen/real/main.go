@@ -31,7 +31,6 @@ type options struct {
 	faults      int
 	all         bool
 	disks       bool
-	net         string
 	log         string
 	minutes     int
 	attempts    int
@@ -62,7 +61,6 @@ func main() {
 	flag.IntVar(&o.minutes, "minutes", 0, "make one run after the other, with seeds that follow each other, until so much time is over (default: one run)")
 	flag.StringVar(&o.log, "log-store", "bolt", "how the nodes keep their logs: bolt or wal")
 	flag.IntVar(&o.attempts, "tries", 1, "a run that is invalid proves nothing, as on a machine that is too busy: make so many at most until one is not")
-	flag.StringVar(&o.net, "net", "proxy", "proxy: loopback, and a proxy before each port; netns: network namespaces, which need root")
 	flag.BoolVar(&o.recheck, "recheck", false, "judge the histories again that the arguments name, and write their report into -out")
 	flag.Parse()
 	if o.recheck {
@@ -72,13 +70,6 @@ func main() {
 			os.Exit(2)
 		}
 		if v != passed {
-			os.Exit(1)
-		}
-		return
-	}
-	if o.net == "netns" && currentNamespaces() == nil {
-		if err := o.rerunInNamespaces(); err != nil {
-			fmt.Fprintln(os.Stderr, "jepsen:", err)
 			os.Exit(1)
 		}
 		return
@@ -131,9 +122,6 @@ func (o *options) reproduceCommand() string {
 	if o.log != "bolt" {
 		again += " -log-store " + o.log
 	}
-	if o.net == "netns" {
-		again += " -net netns"
-	}
 	return again
 }
 
@@ -156,7 +144,7 @@ func (o *options) selectKinds(disks bool) (all []faultKind, err error) {
 	if o.kindPattern == exclusiveKind {
 		every = explicitKinds()
 	}
-	for _, k := range currentNamespaces().withoutProxyKinds(every) {
+	for _, k := range every {
 		if only.MatchString(k.name) {
 			all = append(all, k)
 		}
@@ -232,7 +220,6 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	}
 	c.done, c.cancel = context.WithCancel(ctx)
 	c.network = newProxyNetwork(c.connectionOwner)
-	c.network.namespaces = currentNamespaces()
 	if c.resource, err = newResource(c.ip(hostOfRun)+":"+resourcePort, c.record); err != nil {
 		return nil, err
 	}

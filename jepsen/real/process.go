@@ -31,7 +31,6 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 		return nil, err
 	}
 	defer file.Close()
-	program, args = namespaceCommand(name, program, args)
 	p := &process{name: name, cmd: exec.Command(program, args...), done: make(chan struct{}), started: monotonicNow()}
 	p.cmd.Stdout, p.cmd.Stderr = file, file
 	p.cmd.Env = append(os.Environ(), env...)

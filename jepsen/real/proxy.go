@@ -13,8 +13,7 @@ import (
 // through it is treated as the directed link from the process that sends to the one that receives.
 type proxyNetwork struct {
 	// owner says whose the far end of an accepted connection is; "" = nobody's any more.
-	owner      func(net.Conn) string
-	namespaces *namespaces // nil; or there are no proxies
+	owner func(net.Conn) string
 
 	mu        sync.Mutex // guards what follows
 	links     map[linkID]*link
@@ -71,9 +70,6 @@ func (f *proxyNetwork) link(p linkID) *link {
 
 // inject puts a condition on links, until lift is called.
 func (f *proxyNetwork) inject(c linkFault, pairs ...linkID) (heal func()) {
-	if f.namespaces != nil {
-		return f.namespaces.impose(pairs...)
-	}
 	for _, p := range pairs {
 		f.link(p).updateFaults(func(all map[*linkFault]struct{}) { all[&c] = struct{}{} })
 	}
@@ -144,9 +140,6 @@ func (f *proxyNetwork) lastDelivery(from string) (last time.Duration) {
 
 // serve stands before a node's port: who connects to front is led to back.
 func (f *proxyNetwork) serve(to, front, back string) error {
-	if f.namespaces != nil {
-		return nil
-	}
 	in, err := net.Listen("tcp", front)
 	if err != nil {
 		return err

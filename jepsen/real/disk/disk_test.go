@@ -15,8 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"zamok/jepsen/real/claim"
 )
 
 // testTimeout is how long something may take on a busy machine.
@@ -176,7 +174,7 @@ func TestKilledRunIsCleanedUp(t *testing.T) {
 func abandon(t *testing.T, dir string) {
 	s := &Pool{dir: dir, program: filepath.Join(dir, "lossyfs")}
 	var err error
-	s.run, err = claim.Own()
+	s.run, err = ownRun()
 	require.NoError(t, err)
 	_, err = s.AddLossy("ends", nil)
 	require.NoError(t, err)
@@ -193,4 +191,14 @@ func abandon(t *testing.T, dir string) {
 func TestUnescapeMountPath(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "/with space/and \\", unescapeMountPath(`/with\040space/and\040\134`))
+}
+
+func TestNamesOfRuns(t *testing.T) {
+	t.Parallel()
+	own, err := ownRun()
+	require.NoError(t, err)
+	require.False(t, runIsDead(own))
+	require.True(t, runIsDead(own+"0"), "another process with this pid")
+	require.True(t, runIsDead(runPrefix+"4194305-1"), "a pid that no process can have")
+	require.False(t, runIsDead("tmpfs"))
 }

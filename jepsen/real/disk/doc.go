@@ -17,7 +17,7 @@
 // end of its input, and unmounts itself.
 //
 // D2. What is left even then (a tmpfs; the mount of a lossyfs that was itself killed) carries the name of its
-// run (package claim). Open removes the mounts of dead runs, and no others.
+// run (cleanup.go). Open removes the mounts of dead runs, and no others.
 //
 // # In which order
 //

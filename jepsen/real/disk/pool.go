@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-
-	"zamok/jepsen/real/claim"
 )
 
 // ErrUnsupported is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no
@@ -33,7 +31,7 @@ func Open(ctx context.Context, dir string) (*Pool, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: to mount needs root, and this is user %d", ErrUnsupported, os.Geteuid())
 	}
-	run, err := claim.Own()
+	run, err := ownRun()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}

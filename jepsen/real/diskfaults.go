@@ -141,7 +141,7 @@ func (f *nemesis) awaitAnswers(nodes []*node) {
 func slowDisk(leads bool) func(*nemesis, *injection) string {
 	return func(f *nemesis, t *injection) string {
 		each := 10*time.Millisecond + randomDuration(t.Rand, 200*time.Millisecond)
-		return f.withDiskFault(t, f.acquireNodes(t, leads, 1), t.duration, func(d *disk.LossyDisk) error { return d.Delay(0, each) })
+		return f.withDiskFault(t, f.acquireNodes(t, leads, 1), t.duration, func(d *disk.LossyDisk) error { return d.Delay(each) })
 	}
 }
 
@@ -161,7 +161,7 @@ func (f *nemesis) allDisksHang(t *injection) string {
 func failingDisk(leads bool) func(*nemesis, *injection) string {
 	return func(f *nemesis, t *injection) string {
 		op := []disk.Op{disk.Writes, disk.Fsyncs}[t.IntN(2)]
-		return f.withDiskFault(t, f.acquireNodes(t, leads, 1), t.duration, func(d *disk.LossyDisk) error { return d.Fail(op, 1) })
+		return f.withDiskFault(t, f.acquireNodes(t, leads, 1), t.duration, func(d *disk.LossyDisk) error { return d.FailNext(op) })
 	}
 }
 
@@ -207,7 +207,7 @@ func (f *nemesis) powerFailureAll(t *injection) string {
 
 // failPower crashes machines: the processes end, and of what was not flushed the disks keep what they like.
 func (f *nemesis) failPower(t *injection, nodes []*node) string {
-	slow := func(d *disk.LossyDisk) error { return d.Delay(0, 20*time.Millisecond) }
+	slow := func(d *disk.LossyDisk) error { return d.Delay(20 * time.Millisecond) }
 	if len(nodes) == 0 || !f.onDisks(nodes, slow) {
 		return ""
 	}
@@ -217,10 +217,13 @@ func (f *nemesis) failPower(t *injection, nodes []*node) string {
 			p.signal(syscall.SIGKILL)
 		}
 	}
-	keep := []disk.KeepPolicy{disk.KeepNothing, disk.KeepSome, disk.KeepSome}[t.IntN(3)]
+	crash := (*disk.LossyDisk).Crash
+	if t.IntN(3) > 0 {
+		crash = func(d *disk.LossyDisk) (disk.CrashLoss, error) { return d.CrashSome(t.Uint64()) }
+	}
 	var all disk.CrashLoss
 	f.onDisks(nodes, func(d *disk.LossyDisk) error {
-		lost, err := d.Crash(keep, t.Uint64())
+		lost, err := crash(d)
 		all.Pages, all.KeptPages = all.Pages+lost.Pages, all.KeptPages+lost.KeptPages
 		all.Names, all.KeptNames = all.Names+lost.Names, all.KeptNames+lost.KeptNames
 		return err

@@ -99,22 +99,26 @@ func (w *writer) write(t *testing.T, entries int) (victim *exec.Cmd, acknowledge
 
 // runUntilKilled writes until at least so many entries are acknowledged, and the power fails. With kill, the process
 // does not live to see it; otherwise it meets a disk that is gone.
-func (w *writer) runUntilKilled(t *testing.T, entries int, kill bool, keep KeepPolicy) (acknowledged uint64, lost CrashLoss) {
+func (w *writer) runUntilKilled(t *testing.T, entries int, kill, some bool) (acknowledged uint64, lost CrashLoss) {
 	t.Helper()
 	victim, last, ended := w.write(t, entries)
 	if kill {
 		require.NoError(t, victim.Process.Kill())
 	}
-	lost = w.crash(t, keep)
+	lost = w.crash(t, some)
 	<-ended
 	require.Error(t, victim.Wait())
 	return *last, lost
 }
 
 // crash is a power failure, and the machine up again.
-func (w *writer) crash(t *testing.T, keep KeepPolicy) CrashLoss {
+func (w *writer) crash(t *testing.T, some bool) CrashLoss {
 	t.Helper()
-	lost, err := w.disk.Crash(keep, w.dice.Uint64())
+	crash := w.disk.Crash
+	if some {
+		crash = func() (CrashLoss, error) { return w.disk.CrashSome(w.dice.Uint64()) }
+	}
+	lost, err := crash()
 	require.NoError(t, err)
 	require.NoError(t, w.disk.Remount())
 	return lost
@@ -148,9 +152,8 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 		var all CrashLoss
 		const most = 60 // whether a crash takes anything is chance
 		for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
-			require.NoError(t, w.disk.Delay(0, 5*time.Millisecond))
-			keep := []KeepPolicy{KeepSome, KeepNothing}[life%2]
-			acknowledged, lost := w.runUntilKilled(t, 10+w.dice.IntN(60), life%4 < 2, keep)
+			require.NoError(t, w.disk.Delay(5*time.Millisecond))
+			acknowledged, lost := w.runUntilKilled(t, 10+w.dice.IntN(60), life%4 < 2, life%2 == 0)
 			all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
 			last, complaint := w.checkStore(t)
 			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
@@ -166,15 +169,15 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 	onBothLogs(t, func(t *testing.T, w *writer) {
 		for life := range rounds(9) {
-			require.NoError(t, w.disk.Delay(0, 5*time.Millisecond))
+			require.NoError(t, w.disk.Delay(5*time.Millisecond))
 			victim, acknowledged, ended := w.write(t, 10+w.dice.IntN(60))
 			switch life % 3 {
 			case 0:
 				require.NoError(t, victim.Process.Kill())
 			case 1:
-				require.NoError(t, w.disk.Fail(Fsyncs, 1))
+				require.NoError(t, w.disk.FailNext(Fsyncs))
 			case 2:
-				require.NoError(t, w.disk.Fail(Writes, 1))
+				require.NoError(t, w.disk.FailNext(Writes))
 			}
 			<-ended
 			require.Error(t, victim.Wait())
@@ -182,7 +185,7 @@ func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 			found, complaint := w.checkStore(t)
 			require.Empty(t, complaint)
 			require.GreaterOrEqual(t, found, *acknowledged)
-			lost := w.crash(t, KeepNothing)
+			lost := w.crash(t, false)
 			last, complaint := w.checkStore(t)
 			t.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, *acknowledged, found, last, lost)
 			require.Empty(t, complaint)
@@ -204,7 +207,7 @@ func TestPowerFailureWithoutFsync(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t, store.Bolt, "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:")
 	for life := range 5 {
-		acknowledged, lost := w.runUntilKilled(t, 30, true, KeepNothing)
+		acknowledged, lost := w.runUntilKilled(t, 30, true, false)
 		last, complaint := w.checkStore(t)
 		if complaint != "" || last < acknowledged {
 			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost, complaint)

@@ -58,54 +58,6 @@ func openPool(t *testing.T) *Pool {
 	return s
 }
 
-// Each fault reaches lossyfs, whose own tests say what it does.
-func TestFaults(t *testing.T) {
-	t.Parallel()
-	d, err := openPool(t).AddLossy(t.Name(), nil)
-	require.NoError(t, err)
-	f, err := os.Create(filepath.Join(d.Dir(), "f"))
-	require.NoError(t, err)
-	defer f.Close()
-	put := func() error {
-		_, err := f.WriteAt([]byte("a"), 0)
-		return errors.Join(err, f.Sync())
-	}
-	require.NoError(t, put())
-
-	require.NoError(t, d.Fail(Fsyncs, 1))
-	require.ErrorIs(t, put(), syscall.EIO)
-	require.NoError(t, put())
-	require.NoError(t, d.SetFull(true))
-	require.ErrorIs(t, os.Mkdir(filepath.Join(d.Dir(), "new"), 0o700), syscall.ENOSPC)
-	require.NoError(t, d.SetFull(false))
-
-	const slow = 50 * time.Millisecond
-	require.NoError(t, d.Delay(slow, slow))
-	began := time.Now()
-	require.NoError(t, put())
-	require.GreaterOrEqual(t, time.Since(began), 2*slow)
-	require.NoError(t, d.Heal())
-
-	require.NoError(t, d.Stall())
-	done := make(chan error, 1)
-	go func() { done <- put() }()
-	require.Eventually(t, func() bool {
-		stats, err := d.Stats()
-		return err == nil && stats.Hanging == 1
-	}, testTimeout, time.Millisecond)
-	require.Empty(t, done)
-	require.NoError(t, d.Resume())
-	require.NoError(t, <-done)
-
-	lost, err := d.Crash(KeepNothing, 1)
-	require.NoError(t, err)
-	require.Equal(t, CrashLoss{Names: 1}, lost)
-	require.ErrorIs(t, put(), syscall.EIO)
-	require.ErrorContains(t, d.Stall(), "has crashed; nothing was changed")
-	require.NoError(t, d.Remount())
-	require.NoFileExists(t, filepath.Join(d.Dir(), "f"))
-}
-
 func TestSmallDisk(t *testing.T) {
 	t.Parallel()
 	d, err := openPool(t).AddSmall(t.Name()+".backing", 4<<20)

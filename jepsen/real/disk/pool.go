@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -21,9 +23,8 @@ type Pool struct {
 	run     string // what its mounts are called
 	program string // lossyfs
 
-	mu         sync.Mutex // guards what follows
-	disks      []*LossyDisk
-	smallDisks []*SmallDisk
+	mu     sync.Mutex  // guards what follows
+	mounts []io.Closer // in order: a lossy disk after the small one that it lies on
 }
 
 // Open removes what dead runs have left mounted, and builds lossyfs. dir is the shelf's own.
@@ -57,11 +58,16 @@ func (s *Pool) probe() error {
 	if err != nil {
 		return err
 	}
-	small, err := s.AddSmall("probe", 1<<20)
+	defer fuse.Close()
+	dir, err := s.mountPoint("probe")
 	if err != nil {
-		return errors.Join(err, fuse.Close())
+		return err
 	}
-	return errors.Join(small.Close(), os.Remove(small.Dir()), fuse.Close())
+	small := &SmallDisk{dir: dir, run: s.run, bytes: 1 << 20}
+	if err := small.mount(0, small.bytes); err != nil {
+		return err
+	}
+	return errors.Join(small.Close(), os.Remove(dir))
 }
 
 // build builds lossyfs from the checkout that the working directory is in.
@@ -88,17 +94,20 @@ func (s *Pool) mountPoint(name string) (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
+func (s *Pool) add(mount io.Closer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mounts = append(s.mounts, mount)
+}
+
 // Close takes off all mounts, and ends what served them. Whoever still has files open there loses them.
 func (s *Pool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for _, d := range s.disks {
+	for _, d := range slices.Backward(s.mounts) {
 		errs = append(errs, d.Close())
 	}
-	for _, d := range s.smallDisks {
-		errs = append(errs, d.Close())
-	}
-	s.disks, s.smallDisks = nil, nil
+	s.mounts = nil
 	return errors.Join(errs...)
 }

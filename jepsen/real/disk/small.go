@@ -12,7 +12,6 @@ type SmallDisk struct {
 	dir   string
 	run   string
 	bytes int64
-	up    bool
 }
 
 // AddSmall mounts a tmpfs of so many bytes. What is written to it takes memory.
@@ -25,10 +24,7 @@ func (s *Pool) AddSmall(name string, bytes int64) (*SmallDisk, error) {
 	if err := d.mount(0, bytes); err != nil {
 		return nil, fmt.Errorf("a tmpfs can't be mounted on %s: %w", dir, err)
 	}
-	d.up = true
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.smallDisks = append(s.smallDisks, d)
+	s.add(d)
 	return d, nil
 }
 
@@ -61,11 +57,5 @@ func (d *SmallDisk) Fill() (err error) {
 // Empty gives the disk its size again.
 func (d *SmallDisk) Empty() error { return d.mount(unix.MS_REMOUNT, d.bytes) }
 
-// Close unmounts it. A second Close does nothing.
-func (d *SmallDisk) Close() error {
-	if !d.up {
-		return nil
-	}
-	d.up = false
-	return unix.Unmount(d.dir, unix.MNT_DETACH)
-}
+// Close unmounts it.
+func (d *SmallDisk) Close() error { return unix.Unmount(d.dir, unix.MNT_DETACH) }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -36,7 +37,7 @@ type CrashLoss struct {
 func newDisk(backing string) (*disk, error) {
 	d := &disk{
 		backing: filepath.Join(backing, "tree"),
-		faults:  newFaults(),
+		faults:  &faults{crashed: make(chan struct{})},
 		files:   map[uint64]*trackedFile{},
 		names:   nameJournal{savedDir: filepath.Join(backing, "grave"), dirs: map[uint64]int{}},
 	}
@@ -84,9 +85,6 @@ func (d *disk) forget(inodes []uint64) {
 func (d *disk) write(f *trackedFile, data []byte, off int64) (n int, errno syscall.Errno) {
 	errno = d.change(opWrite, func() (err error) {
 		end := off + int64(len(data))
-		if err := d.reserve(f, off, end); err != nil {
-			return err
-		}
 		if err := f.saveRange(off, end); err != nil {
 			return err
 		}
@@ -94,18 +92,6 @@ func (d *disk) write(f *trackedFile, data []byte, off int64) (n int, errno sysca
 		return err
 	})
 	return n, errno
-}
-
-// reserve refuses what does not fit on a full disk. mu is held.
-func (d *disk) reserve(f *trackedFile, from, to int64) error {
-	if !d.faults.isFull() {
-		return nil
-	}
-	needed, err := f.needsBlock(from, to)
-	if err == nil && needed {
-		return d.faults.refuseNoSpace()
-	}
-	return err
 }
 
 // fsync makes what was written to a file durable, through whichever handle. If it fails, it never will
@@ -145,9 +131,6 @@ func (d *disk) fsyncDir(path string) syscall.Errno {
 // createName does what makes a name, which takes room, and keeps account of it.
 func (d *disk) createName(path string, make func() error) syscall.Errno {
 	return d.change(opWrite, func() error {
-		if d.faults.isFull() {
-			return d.faults.refuseNoSpace()
-		}
 		if err := make(); err != nil {
 			return err
 		}
@@ -155,18 +138,14 @@ func (d *disk) createName(path string, make func() error) syscall.Errno {
 	})
 }
 
-// crash ends this life (L1, L2, L4).
-func (d *disk) crash(keep string, seed uint64) (lost CrashLoss, err error) {
+// crash ends this life (L1, L2, L4). dice decides what is kept; nil = nothing.
+func (d *disk) crash(dice *rand.Rand) (lost CrashLoss, err error) {
 	close(d.faults.crashed)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.crashed = true
-	dice := keepPolicy{keep, rand.New(rand.NewPCG(seed, 0))}
 	// In an order that the seed alone decides: by what the files are called.
-	files := make([]*trackedFile, 0, len(d.files))
-	for _, f := range d.files {
-		files = append(files, f)
-	}
+	files := slices.Collect(maps.Values(d.files))
 	path := func(f *trackedFile) string {
 		target, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.f.Fd())) // unreadable: any place will do
 		return target
@@ -177,14 +156,4 @@ func (d *disk) crash(keep string, seed uint64) (lost CrashLoss, err error) {
 	}
 	d.files = nil
 	return lost, errors.Join(err, d.names.crash(dice, &lost))
-}
-
-// pending counts what a crash would take at most.
-func (d *disk) pending() (pages, names int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, f := range d.files {
-		pages += len(f.pages)
-	}
-	return pages, len(d.names.pending)
 }

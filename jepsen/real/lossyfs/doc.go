@@ -12,25 +12,22 @@
 // JSON behind it, or "error TEXT". The first line is "ok" when the disk is mounted. At the end of the
 // input the disk is unmounted and the program ends, so it outlives nobody who was killed.
 //
-//	stall                     what changes the disk hangs: write, flush, truncate, create, rename, remove
-//	resume                    what hangs lands
-//	delay WRITE FSYNC         each write and each flush takes so much longer (Go's durations)
-//	fail reads|writes|fsyncs N    EIO for the next N; 0: until heal. Names count as writes
-//	full | roomy              ENOSPC for whatever needs a new block; statfs says that nothing is free
-//	heal                      all of the above is over
-//	crash nothing|some|all SEED   see below; answered by what was lost
-//	up                        after a crash: the disk is mounted anew
-//	stats                     counters
+//	stall                  what changes the disk hangs: write, flush, truncate, create, rename, remove
+//	delay TIME             each flush takes so much longer
+//	fail writes|fsyncs     EIO for the next one; changes of names count as writes
+//	heal                   all of the above is over, and what hangs is done
+//	hanging                how many operations hang
+//	crash nothing|SEED     see below; answered by what was lost
+//	up                     after a crash: the disk is mounted anew
 //
 // # What a crash takes
 //
 // L1. The pages (4 KiB) of a file that were written or cut off since its last fsync (or fdatasync) fall
-// back to what they were then, and so does its length. With `nothing` all of them do, with `some` each
-// for itself does or does not, as the seed says, in no order; with `all` none, as when only the
-// processes are killed.
+// back to what they were then, and so does its length. With `nothing` all of them do; with a seed each for itself
+// does or does not, as the seed decides, in no order.
 //
 // L2. Names made, removed or moved fall back too, unless a folder that they were in was flushed since.
-// With `some` the first of these changes are kept and the later ones undone: file systems keep names in
+// With a seed the first of these changes are kept and the later ones undone: file systems keep names in
 // a journal. An fsync of a file says nothing about its name; ext4 and others are kinder.
 //
 // L3. A flush that failed has dropped what it could not write, as Linux does: later flushes succeed, and
@@ -48,7 +45,7 @@
 // writes through: it changes its pages and asks this program in the same call. The map and the writes
 // are one, and nothing reaches the disk later than it seems to. After a crash everything is mounted
 // anew, so that no page or name of the former life is left in a cache. Locks (flock) are kept by the
-// kernel. `fail reads` is met only by what the kernel has not cached; through a map it is a SIGBUS.
+// kernel.
 //
 // A process with a call that hangs can't be killed, as with a real disk: resume or crash first, then
 // wait for its end.

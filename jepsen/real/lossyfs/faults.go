@@ -6,100 +6,57 @@ import (
 	"time"
 )
 
-// op is a kind of operation that a fault is about.
+// op is a kind of operation that changes the disk.
 type op int
 
 const (
-	opRead  op = iota
-	opWrite    // also truncate, allocate, and every change of names
+	opWrite op = iota // also truncate, allocate, and every change of names
 	opFsync
 	ops
 )
 
-// unlimited as a count of failures: until heal.
-const unlimited = -1
-
-// faults is what the disk is told to do wrong, and what happened to the operations.
+// faults is what the disk does wrong at present.
 type faults struct {
 	crashed chan struct{} // closed by the crash
 
-	mu       sync.Mutex
-	gate     chan struct{} // closed when a stalled disk continues; nil: it does not stall
-	delay    [ops]time.Duration
-	fail     [ops]int
-	full     bool
-	counters Counters
+	mu         sync.Mutex
+	gate       chan struct{} // closed when a stalled disk continues; nil: it does not stall
+	fsyncDelay time.Duration
+	failNext   [ops]bool
+	hanging    int // operations
 }
 
-// Counters counts operations.
-type Counters struct {
-	Reads, Writes, Fsyncs int
-	Failed                int // told EIO by a fault, or ENOSPC
-	Hanging               int // at present
-}
-
-func newFaults() *faults { return &faults{crashed: make(chan struct{})} }
-
-// admit lets an operation wait as long as it has to, and says whether it may be done.
+// admit lets an operation wait as long as it has to, and decides whether it may be done.
 func (f *faults) admit(o op) syscall.Errno {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count(o)
-	if o != opRead {
-		f.waitForFault(f.delay[o])
+	f.hanging++
+	for f.gate != nil && f.checkCrashed() == 0 {
+		f.wait(f.gate)
 	}
-	select {
-	case <-f.crashed:
-		return syscall.EIO
-	default:
-	}
-	if f.fail[o] == 0 {
-		return 0
-	}
-	if f.fail[o] != unlimited {
-		f.fail[o]--
-	}
-	f.counters.Failed++
-	return syscall.EIO
-}
-
-func (f *faults) count(o op) {
-	switch o {
-	case opRead:
-		f.counters.Reads++
-	case opWrite:
-		f.counters.Writes++
-	case opFsync:
-		f.counters.Fsyncs++
-	}
-}
-
-// waitForFault waits at the gate, then for the delay; a crash ends both. mu is held, and free while it waits.
-func (f *faults) waitForFault(delay time.Duration) {
-	f.counters.Hanging++
-	for f.gate != nil {
-		gate := f.gate
-		f.mu.Unlock()
-		select {
-		case <-gate:
-		case <-f.crashed:
-			f.mu.Lock()
-			f.counters.Hanging--
-			return
-		}
-		f.mu.Lock()
-	}
-	if delay > 0 {
-		f.mu.Unlock()
-		timer := time.NewTimer(delay)
-		select {
-		case <-timer.C:
-		case <-f.crashed:
-		}
+	if o == opFsync && f.fsyncDelay > 0 {
+		delay := make(chan struct{})
+		timer := time.AfterFunc(f.fsyncDelay, func() { close(delay) })
+		f.wait(delay)
 		timer.Stop()
-		f.mu.Lock()
 	}
-	f.counters.Hanging--
+	f.hanging--
+	failed := f.failNext[o]
+	f.failNext[o] = false
+	if failed || f.checkCrashed() != 0 {
+		return syscall.EIO
+	}
+	return 0
+}
+
+// wait waits until a channel is closed, or for a crash. mu is held, and free meanwhile.
+func (f *faults) wait(closed <-chan struct{}) {
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	select {
+	case <-closed:
+	case <-f.crashed:
+	}
 }
 
 func (f *faults) stall() {
@@ -110,68 +67,34 @@ func (f *faults) stall() {
 	}
 }
 
-func (f *faults) resume() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.openGate()
-}
-
-func (f *faults) openGate() {
-	if f.gate != nil {
-		close(f.gate)
-		f.gate = nil
-	}
-}
-
 func (f *faults) heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.openGate()
-	f.delay, f.fail, f.full = [ops]time.Duration{}, [ops]int{}, false
-}
-
-func (f *faults) setDelay(write, fsync time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.delay[opWrite], f.delay[opFsync] = write, fsync
-}
-
-func (f *faults) setFail(o op, times int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if times == 0 {
-		times = unlimited
+	if f.gate != nil {
+		close(f.gate)
 	}
-	f.fail[o] = times
+	f.gate, f.fsyncDelay, f.failNext = nil, 0, [ops]bool{}
 }
 
-func (f *faults) setFull(full bool) {
+func (f *faults) setDelay(fsync time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.full = full
+	f.fsyncDelay = fsync
 }
 
-func (f *faults) isFull() bool {
+func (f *faults) setFail(o op) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.full
+	f.failNext[o] = true
 }
 
-// refuseNoSpace counts a refusal for want of space.
-func (f *faults) refuseNoSpace() syscall.Errno {
+func (f *faults) countHanging() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.counters.Failed++
-	return syscall.ENOSPC
+	return f.hanging
 }
 
-func (f *faults) counts() Counters {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.counters
-}
-
-// checkCrashed says whether the disk answers at all; only a crash keeps it from telling what it knows.
+// checkCrashed is EIO after a crash. Reads are kept from nothing else.
 func (f *faults) checkCrashed() syscall.Errno {
 	select {
 	case <-f.crashed:

@@ -54,7 +54,7 @@ func (d *disk) open(path string, flags uint32) (*handle, syscall.Errno) {
 }
 
 func (h *handle) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if errno := h.disk.faults.admit(opRead); errno != 0 {
+	if errno := h.disk.faults.checkCrashed(); errno != 0 {
 		return nil, errno
 	}
 	n, err := h.file.ReadAt(dest, off)
@@ -84,17 +84,7 @@ func (h *handle) Allocate(_ context.Context, off, size uint64, mode uint32) sysc
 		return syscall.EBADF
 	}
 	return h.disk.change(opWrite, func() error {
-		end := int64(off + size)
-		if err := h.disk.reserve(h.tracked, int64(off), end); err != nil {
-			return err
-		}
-		if err := syscall.Fallocate(int(h.tracked.f.Fd()), mode, int64(off), int64(size)); err != nil {
-			return err
-		}
-		if int64(off) <= h.tracked.preallocated {
-			h.tracked.preallocated = max(h.tracked.preallocated, end)
-		}
-		return nil
+		return syscall.Fallocate(int(h.tracked.f.Fd()), mode, int64(off), int64(size))
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -38,7 +39,8 @@ func run(backing, mount, name string, commands io.Reader, answers io.Writer) err
 	}
 	lines := bufio.NewScanner(commands)
 	for lines.Scan() {
-		said, err := m.execute(strings.Fields(lines.Text()))
+		command, arg, _ := strings.Cut(lines.Text(), " ")
+		said, err := m.execute(command, arg)
 		answer(answers, said, err)
 	}
 	if !m.disk.crashed {
@@ -99,71 +101,45 @@ func (m *host) unmount() error {
 	return syscall.Unmount(m.mount, syscall.MNT_DETACH)
 }
 
-// Stats answers `stats`.
-type Stats struct {
-	Counters
-	Pages, Names int // that a crash would take at most
-}
-
-func (m *host) execute(words []string) (any, error) {
+// execute carries out a command, and returns what is to be answered.
+func (m *host) execute(command, arg string) (any, error) {
 	f := m.disk.faults
-	switch usage := strings.Join(words, " "); {
-	case usage == "up":
+	if command == "up" {
 		return nil, m.mountDisk()
-	case usage == "stats":
-		pages, names := m.disk.pending()
-		return Stats{f.counts(), pages, names}, nil
-	case m.disk.crashed:
+	}
+	if m.disk.crashed {
 		return nil, errors.New("the disk has crashed; nothing was changed; up brings it back")
-	case usage == "stall":
+	}
+	switch command {
+	case "stall":
 		f.stall()
-	case usage == "resume":
-		f.resume()
-	case usage == "heal":
+	case "heal":
 		f.heal()
-	case usage == "full", usage == "roomy":
-		f.setFull(usage == "full")
-	case len(words) == 3 && words[0] == "delay":
-		return nil, m.slow(words[1], words[2])
-	case len(words) == 3 && words[0] == "fail":
-		return nil, m.fail(words[1], words[2])
-	case len(words) == 3 && words[0] == "crash":
-		return m.crash(words[1], words[2])
+	case "hanging":
+		return f.countHanging(), nil
+	case "delay":
+		delay, err := time.ParseDuration(arg)
+		if err != nil {
+			return nil, err
+		}
+		f.setDelay(delay)
+	case "fail":
+		o, known := map[string]op{"writes": opWrite, "fsyncs": opFsync}[arg]
+		if !known {
+			return nil, fmt.Errorf("fail %s: want writes or fsyncs", arg)
+		}
+		f.setFail(o)
+	case "crash":
+		if arg == "nothing" {
+			return m.disk.crash(nil)
+		}
+		seed, err := strconv.ParseUint(arg, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		return m.disk.crash(rand.New(rand.NewPCG(seed, 0)))
 	default:
-		return nil, fmt.Errorf("no command %q; see the package's documentation", usage)
+		return nil, fmt.Errorf("no command %q; see the package's documentation", command)
 	}
 	return nil, nil
-}
-
-func (m *host) slow(write, fsync string) error {
-	w, err := time.ParseDuration(write)
-	if err != nil {
-		return err
-	}
-	s, err := time.ParseDuration(fsync)
-	if err == nil {
-		m.disk.faults.setDelay(w, s)
-	}
-	return err
-}
-
-func (m *host) fail(what, times string) error {
-	o, known := map[string]op{"reads": opRead, "writes": opWrite, "fsyncs": opFsync}[what]
-	n, err := strconv.Atoi(times)
-	if !known || err != nil || n < 0 {
-		return fmt.Errorf("fail %s %s: want reads, writes or fsyncs, and a count", what, times)
-	}
-	m.disk.faults.setFail(o, n)
-	return nil
-}
-
-func (m *host) crash(keep, seed string) (any, error) {
-	n, err := strconv.ParseUint(seed, 10, 64)
-	if err != nil {
-		return nil, err
-	}
-	if keep != "nothing" && keep != "some" && keep != "all" {
-		return nil, fmt.Errorf("crash %s: want nothing, some or all", keep)
-	}
-	return m.disk.crash(keep, n)
 }

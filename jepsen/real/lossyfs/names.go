@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -152,13 +153,10 @@ func (n *nameJournal) hasPending(dir uint64) bool {
 }
 
 // crash undoes what is pending, the latest first, but for a beginning that may be kept.
-func (n *nameJournal) crash(keep keepPolicy, lost *CrashLoss) (err error) {
+func (n *nameJournal) crash(dice *rand.Rand, lost *CrashLoss) (err error) {
 	kept := 0
-	switch keep.keep {
-	case "all":
-		kept = len(n.pending)
-	case "some":
-		kept = keep.dice.IntN(len(n.pending) + 1)
+	if dice != nil {
+		kept = dice.IntN(len(n.pending) + 1)
 	}
 	lost.KeptNames, lost.Names = kept, len(n.pending)-kept
 	for _, c := range slices.Backward(n.pending[kept:]) {

@@ -214,8 +214,5 @@ func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 		return fs.ToErrno(err)
 	}
 	out.FromStatfsT(&st)
-	if n.disk.faults.isFull() {
-		out.Bfree, out.Bavail = 0, 0
-	}
 	return 0
 }

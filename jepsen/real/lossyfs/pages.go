@@ -3,12 +3,10 @@ package main
 import (
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // pageSize is what a disk is taken to write whole or not at all.
@@ -17,10 +15,9 @@ const pageSize = 4096
 // trackedFile remembers what of a file a crash would bring back. It is owned by disk.mu. The bytes themselves
 // are passed on at once; what they were is kept here until they are flushed.
 type trackedFile struct {
-	f            *os.File       // for bringing back; open as long as this is known
-	pages        map[int64]page // changed since the last flush, by number
-	size         int64          // at the last flush
-	preallocated int64          // allocated in advance: so many bytes from the beginning never need a new block
+	f     *os.File       // for bringing back; open as long as this is known
+	pages map[int64]page // changed since the last flush, by number
+	size  int64          // at the last flush
 }
 
 // page is what a page was at the last flush. At the end of the file it is shorter, behind it empty.
@@ -102,43 +99,19 @@ func (f *trackedFile) dropDirty() {
 	}
 }
 
-// needsBlock reports whether a write of from..to needs a block that the file does not have yet.
-func (f *trackedFile) needsBlock(from, to int64) (bool, error) {
-	if to <= f.preallocated {
-		return false, nil
-	}
-	size, err := sizeOf(f.f)
-	if err != nil {
-		return false, err
-	}
-	if end := (size + pageSize - 1) / pageSize * pageSize; to > end {
-		return true, nil
-	}
-	hole, err := unix.Seek(int(f.f.Fd()), from, unix.SEEK_HOLE)
-	if errors.Is(err, syscall.ENXIO) { // from is in the last page, behind the end
-		return false, nil
-	}
-	return hole < min(to, size), err
-}
-
-// crash brings back what was not flushed, as far as keep says, and counts it.
-func (f *trackedFile) crash(keep keepPolicy, lost *CrashLoss) error {
+// crash brings back what was not flushed, as far as the dice say, and counts it.
+func (f *trackedFile) crash(dice *rand.Rand, lost *CrashLoss) error {
 	now, err := sizeOf(f.f)
 	if err != nil {
 		return err
 	}
 	size := f.size
-	if now != f.size && keep.keeps() {
+	if now != f.size && keeps(dice) {
 		size = now
 	}
-	numbers := make([]int64, 0, len(f.pages))
-	for n := range f.pages {
-		numbers = append(numbers, n)
-	}
-	slices.Sort(numbers)
 	gone := 0
-	for _, n := range numbers {
-		if !f.pages[n].dropped && keep.keeps() {
+	for _, n := range slices.Sorted(maps.Keys(f.pages)) {
+		if !f.pages[n].dropped && keeps(dice) {
 			lost.KeptPages++
 			continue
 		}
@@ -156,12 +129,5 @@ func (f *trackedFile) crash(keep keepPolicy, lost *CrashLoss) error {
 	return f.f.Truncate(size)
 }
 
-// keepPolicy decides what a crash keeps.
-type keepPolicy struct {
-	keep string // nothing, some, all
-	dice *rand.Rand
-}
-
-func (c keepPolicy) keeps() bool {
-	return c.keep == "all" || c.keep == "some" && c.dice.IntN(2) == 0
-}
+// keeps decides whether a crash keeps something.
+func keeps(dice *rand.Rand) bool { return dice != nil && dice.IntN(2) == 0 }

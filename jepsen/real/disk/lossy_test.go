@@ -1,6 +1,7 @@
-package main
+package disk
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -10,11 +11,212 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
+
+// pageSize is what lossyfs takes a disk to write whole or not at all.
+const pageSize = 4096
+
+// testDisk is a lossy disk in a test.
+type testDisk struct {
+	*LossyDisk
+	t *testing.T
+}
+
+func newTestDisk(t *testing.T) *testDisk {
+	t.Helper()
+	d, err := openPool(t).AddLossy(fmt.Sprint(t.Name(), rand.Uint64()), nil)
+	require.NoError(t, err)
+	return &testDisk{d, t}
+}
+
+// do requires that a command succeeds.
+func (l *testDisk) do(err error) {
+	l.t.Helper()
+	require.NoError(l.t, err)
+}
+
+// reboot is a crash that takes everything, and the machine up again.
+func (l *testDisk) reboot() CrashLoss {
+	l.t.Helper()
+	lost, err := l.Crash()
+	l.do(errors.Join(err, l.Remount()))
+	return lost
+}
+
+// rebootSome is a crash that takes some of it.
+func (l *testDisk) rebootSome(seed uint64) CrashLoss {
+	l.t.Helper()
+	lost, err := l.CrashSome(seed)
+	l.do(errors.Join(err, l.Remount()))
+	return lost
+}
+
+func (l *testDisk) hanging() int {
+	n, err := l.Hanging()
+	l.do(err)
+	return n
+}
+
+func (l *testDisk) path(name string) string { return filepath.Join(l.Dir(), name) }
+
+func (l *testDisk) open(name string) *os.File {
+	l.t.Helper()
+	f, err := os.OpenFile(l.path(name), os.O_RDWR|os.O_CREATE, 0o600)
+	require.NoError(l.t, err)
+	l.t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func (l *testDisk) syncDir(name string) {
+	l.t.Helper()
+	f, err := os.Open(l.path(name))
+	require.NoError(l.t, errors.Join(err, f.Sync(), f.Close()))
+}
+
+func (l *testDisk) write(f *os.File, text string, off int64) {
+	l.t.Helper()
+	_, err := f.WriteAt([]byte(text), off)
+	require.NoError(l.t, err)
+}
+
+func (l *testDisk) requireContent(name, text string) {
+	l.t.Helper()
+	got, err := os.ReadFile(l.path(name))
+	require.NoError(l.t, err)
+	require.Equal(l.t, text, string(got))
+}
+
+// L3: a flush that failed is never made good by a later one.
+func TestFailedFlushDropsItsPages(t *testing.T) {
+	t.Parallel()
+	l := newTestDisk(t)
+	f := l.open("f")
+	l.write(f, strings.Repeat("a", 2*pageSize), 0)
+	require.NoError(t, f.Sync())
+	l.syncDir(".")
+
+	l.write(f, strings.Repeat("b", 2*pageSize), 0)
+	l.do(l.FailNext(Fsyncs))
+	require.ErrorIs(t, f.Sync(), syscall.EIO)
+	require.NoError(t, f.Sync())
+	l.write(f, "c", 0)
+	require.NoError(t, f.Sync())
+
+	l.reboot()
+	l.requireContent("f", "c"+strings.Repeat("b", pageSize-1)+strings.Repeat("a", pageSize))
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	l := newTestDisk(t)
+	f := l.open("f")
+	l.write(f, "a", 0)
+	l.do(l.FailNext(Writes))
+	_, err := f.WriteAt([]byte("b"), 0)
+	require.ErrorIs(t, err, syscall.EIO)
+	l.requireContent("f", "a")
+	l.write(f, "c", 0)
+	l.do(l.FailNext(Writes))
+	_, err = os.Create(l.path("g"))
+	require.ErrorIs(t, err, syscall.EIO)
+	l.do(l.FailNext(Fsyncs))
+	l.do(l.Heal())
+	require.NoError(t, f.Sync())
+	l.requireContent("f", "c")
+	require.NoFileExists(t, l.path("g"))
+}
+
+// What hangs lands when the disk continues; reads do not hang. A crash ends what hangs without effect.
+func TestStall(t *testing.T) {
+	t.Parallel()
+	l := newTestDisk(t)
+	f := l.open("f")
+	l.write(f, "a", 0)
+	require.NoError(t, f.Sync())
+	l.syncDir(".")
+
+	hanging := func() chan error {
+		l.do(l.Stall())
+		done := make(chan error, 1)
+		go func() {
+			_, err := f.WriteAt([]byte("b"), 0)
+			done <- err
+		}()
+		require.Eventually(t, func() bool { return l.hanging() == 1 }, testTimeout, time.Millisecond)
+		require.Empty(t, done)
+		_, err := os.ReadDir(l.Dir())
+		require.NoError(t, err)
+		return done
+	}
+	done := hanging()
+	l.do(l.Heal())
+	require.NoError(t, <-done)
+	l.requireContent("f", "b")
+
+	done = hanging()
+	_, err := l.Crash()
+	l.do(err)
+	require.ErrorIs(t, <-done, syscall.EIO)
+	_, err = os.Stat(l.path("f"))
+	require.ErrorIs(t, err, syscall.EIO)
+	require.ErrorContains(t, l.Stall(), "has crashed; nothing was changed")
+	l.do(l.Remount())
+	l.requireContent("f", "a")
+	_, err = f.WriteAt([]byte("of the former life"), 0)
+	require.ErrorIs(t, err, syscall.EIO)
+	l.requireContent("f", "a")
+}
+
+func TestDelay(t *testing.T) {
+	t.Parallel()
+	l := newTestDisk(t)
+	f := l.open("f")
+	const slow = 100 * time.Millisecond
+	l.do(l.Delay(slow))
+	began := time.Now()
+	l.write(f, "a", 0)
+	require.NoError(t, f.Sync())
+	require.GreaterOrEqual(t, time.Since(began), slow)
+	l.do(l.Heal())
+	require.Zero(t, l.hanging())
+}
+
+// bbolt writes with pwrite and reads through a map, which must show the same.
+func TestMmapSeesWrites(t *testing.T) {
+	t.Parallel()
+	l := newTestDisk(t)
+	f := l.open("f")
+	require.NoError(t, f.Truncate(64*pageSize))
+	require.NoError(t, f.Sync())
+	l.syncDir(".")
+	seen := func(f *os.File) []byte {
+		view, err := unix.Mmap(int(f.Fd()), 0, 128*pageSize, unix.PROT_READ, unix.MAP_SHARED)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, unix.Munmap(view)) })
+		return view
+	}
+	view := seen(f)
+	for n := range 64 {
+		require.Zero(t, view[n*pageSize])
+		l.write(f, fmt.Sprintf("%02d", n), int64(n*pageSize))
+		require.Equal(t, fmt.Sprintf("%02d", n), string(view[n*pageSize:][:2]))
+	}
+	require.NoError(t, f.Truncate(128*pageSize)) // the map is longer than the file was
+	l.write(f, "far", 100*pageSize)
+	require.Equal(t, "far", string(view[100*pageSize:][:3]))
+
+	l.reboot()
+	info, err := os.Stat(l.path("f"))
+	require.NoError(t, err)
+	require.EqualValues(t, 64*pageSize, info.Size())
+	require.Equal(t, make([]byte, 64*pageSize), seen(l.open("f"))[:64*pageSize])
+}
 
 // L1: with some, pages fall back each for itself, and the same seed does the same.
 func TestCrashKeepsSome(t *testing.T) {
@@ -22,13 +224,13 @@ func TestCrashKeepsSome(t *testing.T) {
 	const pages = 64
 	var first string
 	for range 2 {
-		l := mountForTest(t)
+		l := newTestDisk(t)
 		f := l.open("f")
 		l.write(f, strings.Repeat("a", pages*pageSize), 0)
 		require.NoError(t, f.Sync())
 		l.syncDir(".")
 		l.write(f, strings.Repeat("b", pages*pageSize), 0)
-		lost := l.reboot("some", 7)
+		lost := l.rebootSome(7)
 		require.Equal(t, pages, lost.Pages+lost.KeptPages)
 		require.NotZero(t, lost.KeptPages)
 		require.Equal(t, 1, lost.Files)
@@ -50,25 +252,15 @@ func TestCrashKeepsSome(t *testing.T) {
 	}
 }
 
-// With all, a crash is a kill of the processes only.
-func TestCrashKeepsAll(t *testing.T) {
-	t.Parallel()
-	l := mountForTest(t)
-	l.write(l.open("f"), "a", 3*pageSize)
-	lost := l.reboot("all", 1)
-	require.Equal(t, CrashLoss{KeptPages: 1, KeptNames: 1}, lost)
-	l.requireContent("f", strings.Repeat("\x00", 3*pageSize)+"a")
-}
-
 // L2 with some: a beginning of the changes is kept.
 func TestCrashKeepsFirstNames(t *testing.T) {
 	t.Parallel()
-	l := mountForTest(t)
-	for seed := range 8 {
+	l := newTestDisk(t)
+	for seed := range uint64(8) {
 		for n := range 10 {
 			l.open(fmt.Sprintf("%d-%d", seed, n))
 		}
-		lost := l.reboot("some", seed)
+		lost := l.rebootSome(seed)
 		require.Equal(t, 10, lost.Names+lost.KeptNames)
 		for n := range 10 {
 			_, err := os.Stat(l.path(fmt.Sprintf("%d-%d", seed, n)))
@@ -91,7 +283,7 @@ type model struct {
 // TestRandomCrashes makes changes at random, and crashes. After it all is as the model has it.
 func TestRandomCrashes(t *testing.T) {
 	t.Parallel()
-	l := mountForTest(t)
+	l := newTestDisk(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
@@ -108,17 +300,17 @@ func TestRandomCrashes(t *testing.T) {
 		for range 1 + dice.IntN(60) {
 			did += m.step(t, l, dice) + "\n"
 		}
-		lost := l.reboot("nothing", 1)
+		lost := l.reboot()
 		for dir := range m.names {
 			m.names[dir] = maps.Clone(m.synced[dir])
 		}
 		m.now = maps.Clone(m.flushed)
-		require.Equal(t, m.shown(), readTree(t, l.dir), "crash %d lost %+v after\n%s", crash, lost, did)
+		require.Equal(t, m.shown(), readTree(t, l.Dir()), "crash %d lost %+v after\n%s", crash, lost, did)
 	}
 }
 
 // step makes one change, and says which.
-func (m *model) step(t *testing.T, l *mountedDisk, dice *rand.Rand) string {
+func (m *model) step(t *testing.T, l *testDisk, dice *rand.Rand) string {
 	dir, name := []string{"a", "b"}[dice.IntN(2)], fmt.Sprint(dice.IntN(4))
 	at := path.Join(dir, name)
 	id, there := m.names[dir][name]
@@ -147,7 +339,7 @@ func (m *model) step(t *testing.T, l *mountedDisk, dice *rand.Rand) string {
 	return m.writeStep(t, l, at, id, dice)
 }
 
-func (m *model) writeStep(t *testing.T, l *mountedDisk, at string, id int, dice *rand.Rand) string {
+func (m *model) writeStep(t *testing.T, l *testDisk, at string, id int, dice *rand.Rand) string {
 	f := l.open(at)
 	defer f.Close()
 	switch dice.IntN(4) {
@@ -210,7 +402,7 @@ func line(name, text string) string {
 // A folder that was removed comes back with what was in it, and if it is gone for good, all of it is.
 func TestRemovedFolders(t *testing.T) {
 	t.Parallel()
-	l := mountForTest(t)
+	l := newTestDisk(t)
 	made := func() {
 		require.NoError(t, os.Mkdir(l.path("d"), 0o700))
 		f := l.open("d/f")
@@ -221,21 +413,19 @@ func TestRemovedFolders(t *testing.T) {
 	}
 	made()
 	require.NoError(t, os.RemoveAll(l.path("d")))
-	require.Equal(t, 2, l.stats().Names)
-	require.Equal(t, 2, l.reboot("nothing", 1).Names)
+	require.Equal(t, 2, l.reboot().Names)
 	l.requireContent("d/f", "a")
 
 	require.NoError(t, os.RemoveAll(l.path("d")))
 	l.syncDir(".")
-	require.Zero(t, l.stats().Names)
-	require.Zero(t, l.reboot("nothing", 1))
+	require.Zero(t, l.reboot())
 	require.NoDirExists(t, l.path("d"))
 
 	made() // under another name when it is written to, and when the crash comes
 	require.NoError(t, os.Rename(l.path("d"), l.path("e")))
 	l.open("e/g")
 	l.syncDir(".")
-	require.Equal(t, CrashLoss{Names: 1}, l.reboot("nothing", 1))
+	require.Equal(t, CrashLoss{Names: 1}, l.reboot())
 	l.requireContent("e/f", "a")
 	require.NoFileExists(t, l.path("e/g"))
 }

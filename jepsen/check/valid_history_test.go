@@ -146,26 +146,3 @@ func (h *historyBuilder) eventOf(what EventKind, ref Ref) *Event {
 	}
 	panic("no such event")
 }
-
-// violationCase is a day on which one thing went wrong, and the sentence that must tell it.
-type violationCase struct {
-	name    string
-	corrupt func(h *historyBuilder)
-	want    string
-}
-
-func runViolationCases(t *testing.T, stories []violationCase) {
-	for _, s := range stories {
-		t.Run(s.name, func(t *testing.T) {
-			h := validHistory()
-			s.corrupt(h)
-			r := Check(&h.History, Limits{})
-			for _, f := range r.Violations {
-				if f.String() == s.want {
-					return
-				}
-			}
-			t.Errorf("not told: %s\nbut:\n%v", s.want, r)
-		})
-	}
-}

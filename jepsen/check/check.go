@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -94,8 +95,8 @@ func checks() []checkSpec {
 
 // Check runs every check over a history.
 func Check(h *History, limits Limits) *Report {
-	limits.LinearizabilityTimeout = orDefault(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault)
-	limits.chunkMin = orDefault(limits.chunkMin, chunkMin)
+	limits.LinearizabilityTimeout = cmp.Or(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault)
+	limits.chunkMin = cmp.Or(limits.chunkMin, chunkMin)
 	r := &Report{Examined: map[string]int{}, Outcomes: map[OpKind]map[Outcome]int{}}
 	v := newHistoryIndex(h)
 	for _, op := range v.ops {
@@ -114,14 +115,6 @@ func Check(h *History, limits Limits) *Report {
 	}
 	checkValidity(&checker{historyIndex: v, limits: limits, report: r})
 	return r
-}
-
-func orDefault[T comparable](value, fallback T) T {
-	var zero T
-	if value == zero {
-		return fallback
-	}
-	return value
 }
 
 // checker is what one check works with.

@@ -12,7 +12,7 @@ const readErrorMax = time.Millisecond
 
 // maxElapsed is how long a leader's clock may count while d passes, or how much passes while it counts d.
 func (v *historyIndex) maxElapsed(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * orDefault(v.Plan.ClockRate, 1))
+	return time.Duration(float64(d) * cmp.Or(v.Plan.ClockRate, 1))
 }
 
 // sample is cluster time at an index. The entry that brought it there was stamped after from, if

@@ -31,7 +31,7 @@ func (v *historyIndex) holdSpans(l *lockRecords) []holdSpan {
 		item := itemFor(b.Items, l.name)
 		to := b.To
 		if to == 0 {
-			to = max(b.From, orDefault(v.diedAt[b.Client], v.end))
+			to = max(b.From, cmp.Or(v.diedAt[b.Client], v.end))
 		}
 		to = min(to, v.endRequestedAt(b))
 		if d := b.Downgraded; d != 0 && item.Mode == Exclusive {
@@ -110,7 +110,7 @@ func checkLossBeforeGrant(f *checker) {
 				}
 				f.violationf("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still believed in "+
 					"the lock: %s; that belief ended %v too late",
-					name, g.Ref, g.Token, f.formatTime(g.At), orDefault(g.Node, "a node"), p.describe(f.historyIndex), p.to-g.At)
+					name, g.Ref, g.Token, f.formatTime(g.At), cmp.Or(g.Node, "a node"), p.describe(f.historyIndex), p.to-g.At)
 			}
 		}
 	}

@@ -120,7 +120,7 @@ func (f *checker) tightenBounds(name string, grants []grant) bool {
 	for i := range grants {
 		g := &grants[i]
 		if previous != nil && previous.from > g.from {
-			g.from, g.boundedBy = previous.from, orDefault(previous.boundedBy, previous)
+			g.from, g.boundedBy = previous.from, cmp.Or(previous.boundedBy, previous)
 		}
 		for {
 			live = slices.DeleteFunc(live, func(h *grant) bool { return h.end.from <= g.from })

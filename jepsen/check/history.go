@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"time"
 )
 
@@ -274,34 +275,28 @@ func (h *History) Read(r io.Reader) error {
 	}
 }
 
+// add adds a record to the list of its kind: the n-th field of a Record belongs to the n-th of a History.
 func (h *History) add(r Record) bool {
-	switch {
-	case r.Plan != nil:
-		h.Plan = *r.Plan
-	case r.Op != nil:
-		h.Ops = append(h.Ops, *r.Op)
-	case r.Hold != nil:
-		h.Holds = append(h.Holds, *r.Hold)
-	case r.Session != nil:
-		h.Sessions = append(h.Sessions, *r.Session)
-	case r.Renewal != nil:
-		h.Renewals = append(h.Renewals, *r.Renewal)
-	case r.Write != nil:
-		h.Writes = append(h.Writes, *r.Write)
-	case r.Fault != nil:
-		h.Faults = append(h.Faults, *r.Fault)
-	case r.Stall != nil:
-		h.Stalls = append(h.Stalls, *r.Stall)
-	case r.Event != nil:
-		h.Events = append(h.Events, *r.Event)
-	case r.NodeState != nil:
-		h.NodeStates = append(h.NodeStates, *r.NodeState)
-	case r.IdleCount != nil:
-		h.IdleCounts = append(h.IdleCounts, *r.IdleCount)
-	default:
-		return false
+	for i, field := range fieldsOf(&r) {
+		if field.IsNil() {
+			continue
+		}
+		if to := fieldsOf(h)[i]; to.Kind() == reflect.Slice {
+			to.Set(reflect.Append(to, field.Elem()))
+		} else {
+			to.Set(field.Elem())
+		}
+		return true
 	}
-	return true
+	return false
+}
+
+func fieldsOf(record any) (all []reflect.Value) {
+	v := reflect.ValueOf(record).Elem()
+	for i := range v.NumField() {
+		all = append(all, v.Field(i))
+	}
+	return all
 }
 
 // Write writes all of it, a record a line.
@@ -309,20 +304,15 @@ func (h *History) Write(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	lines := json.NewEncoder(out)
 	err := lines.Encode(Record{Plan: &h.Plan})
-	put := func(n int, record func(int) Record) {
-		for i := 0; i < n && err == nil; i++ {
-			err = lines.Encode(record(i))
+	for i, list := range fieldsOf(h) {
+		if list.Kind() != reflect.Slice {
+			continue
+		}
+		for n := range list.Len() {
+			var r Record
+			fieldsOf(&r)[i].Set(list.Index(n).Addr())
+			err = errors.Join(err, lines.Encode(r))
 		}
 	}
-	put(len(h.Ops), func(i int) Record { return Record{Op: &h.Ops[i]} })
-	put(len(h.Holds), func(i int) Record { return Record{Hold: &h.Holds[i]} })
-	put(len(h.Sessions), func(i int) Record { return Record{Session: &h.Sessions[i]} })
-	put(len(h.Renewals), func(i int) Record { return Record{Renewal: &h.Renewals[i]} })
-	put(len(h.Writes), func(i int) Record { return Record{Write: &h.Writes[i]} })
-	put(len(h.Faults), func(i int) Record { return Record{Fault: &h.Faults[i]} })
-	put(len(h.Stalls), func(i int) Record { return Record{Stall: &h.Stalls[i]} })
-	put(len(h.Events), func(i int) Record { return Record{Event: &h.Events[i]} })
-	put(len(h.NodeStates), func(i int) Record { return Record{NodeState: &h.NodeStates[i]} })
-	put(len(h.IdleCounts), func(i int) Record { return Record{IdleCount: &h.IdleCounts[i]} })
 	return errors.Join(err, out.Flush())
 }

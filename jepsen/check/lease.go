@@ -38,7 +38,7 @@ func checkLeases(f *checker) {
 		}
 		f.examined++
 		sent := all[len(all)-1].Sent
-		if until := sent + time.Duration(float64(s.TTL)/orDefault(f.Plan.ClockRate, 1)); ev.At < until {
+		if until := sent + time.Duration(float64(s.TTL)/cmp.Or(f.Plan.ClockRate, 1)); ev.At < until {
 			f.violationf("session %d of %s had expired at %s; what it sent at %s was answered, "+
 				"so with a ttl of %v it had until %s",
 				s.Session, s.Client, f.formatTime(ev.At), f.formatTime(sent), s.TTL, f.formatTime(until))
@@ -100,7 +100,7 @@ func checkExpirations(f *checker) {
 }
 
 func (f *checker) expirationSlack() time.Duration {
-	return orDefault(f.Plan.ExpirationSlack, time.Second)
+	return cmp.Or(f.Plan.ExpirationSlack, time.Second)
 }
 
 // expirationDue is when the session of somebody ends who died then, and whose ttl is over at due if time passes.

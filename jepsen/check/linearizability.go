@@ -59,7 +59,7 @@ func Visualize(h *History, name string, limits Limits, w io.Writer) error {
 	selected := false
 	check := func(c *chunk) bool {
 		m := c.model()
-		result, i := porcupine.CheckOperationsVerbose(m, c.operations(), orDefault(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault))
+		result, i := porcupine.CheckOperationsVerbose(m, c.operations(), cmp.Or(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault))
 		if !selected || result == porcupine.Illegal {
 			model, info, selected = m, i, true
 		}

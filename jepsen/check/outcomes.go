@@ -1,6 +1,9 @@
 package check
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // checkOutcomes holds what callers were told against what the log shows: what was done is there, what was
 // refused is not, and nothing is there that nobody asked for.
@@ -19,7 +22,7 @@ func checkOutcomes(f *checker) {
 			}
 		case op.Outcome == Refused && t.granted != nil:
 			f.violationf("%s was refused ticket %s at %s (%s), and the log grants it with token %d at index %d",
-				op.Client, op.Ref, f.formatTime(op.Return), orDefault(op.Error, "no reason"), t.granted.Token, t.granted.Index)
+				op.Client, op.Ref, f.formatTime(op.Return), cmp.Or(op.Error, "no reason"), t.granted.Token, t.granted.Index)
 		case op.Outcome == Refused && t.hold != nil:
 			f.violationf("%s was refused ticket %s at %s, and believed in it from %s on",
 				op.Client, op.Ref, f.formatTime(op.Return), f.formatTime(t.hold.From))

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -100,7 +101,7 @@ func (f *checker) checkLastOps() {
 	for _, client := range slices.Sorted(maps.Keys(last)) {
 		if op := last[client]; f.diedAt[client] == 0 && op.Outcome == Unknown {
 			f.invalidf("the last call of %s, %s at %s, did not succeed: %s",
-				client, op.Kind, f.formatTime(op.Call), orDefault(op.Error, "no answer"))
+				client, op.Kind, f.formatTime(op.Call), cmp.Or(op.Error, "no answer"))
 		}
 	}
 }

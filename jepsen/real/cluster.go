@@ -34,14 +34,12 @@ type cluster struct {
 	logMu        sync.Mutex // guards log; of its own, so that whoever has another may say something
 	log          *os.File
 
-	mu             sync.Mutex // guards what follows
-	nodes          []*node
-	programs       []*clientProgram
-	auditor        *process
-	epochs         []epoch
-	entriesWritten uint64             // that leaders said they have written, about
-	lastEntryCount map[string]float64 // by node, for that
-	notes          []string           // what a reader of the report must know
+	mu       sync.Mutex // guards what follows
+	nodes    []*node
+	programs []*clientProgram
+	auditor  *process
+	epochs   []epoch
+	notes    []string // what a reader of the report must know
 }
 
 // historyDir is where each process writes its part of the history, logs is where it says what it does.
@@ -100,9 +98,7 @@ func (c *cluster) connectionOwner(conn net.Conn) string {
 	c.mu.Unlock()
 	for i, p := range programs {
 		if host == c.ip(hostOfFirstProgram+i) {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return fmt.Sprintf("%s-%d", p.name, p.incarnations)
+			return p.liveName()
 		}
 	}
 	inode, err := socketBetween(there, here)
@@ -190,7 +186,6 @@ func (c *cluster) trackEpochs() {
 			if err != nil {
 				continue
 			}
-			c.addEntries(n.id, counts["zamok_entry_commands_count"])
 			if counts["zamok_raft_leader"] != 1 {
 				continue
 			}
@@ -203,25 +198,6 @@ func (c *cluster) trackEpochs() {
 		}
 		sleepContext(c.done, epochPollInterval)
 	}
-}
-
-// addEntries adds what a node has written since it was asked last. It begins at nothing with each process.
-func (c *cluster) addEntries(id string, entries float64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before := c.lastEntryCount[id]
-	if entries < before {
-		before = 0
-	}
-	c.entriesWritten += uint64(entries - before)
-	c.lastEntryCount[id] = entries
-}
-
-// entriesEstimate is how many entries there are in the nodes' logs, about.
-func (c *cluster) entriesEstimate() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.entriesWritten + entriesPerTerm*uint64(1+len(c.epochs))
 }
 
 // leader is the node that led last, if it runs.
@@ -251,7 +227,7 @@ func (c *cluster) newSubprocess(kind, name string, address int) *subprocess {
 	return &subprocess{
 		Kind: kind, Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(address),
 		Resource: c.ip(hostOfRun) + ":" + resourcePort, File: filepath.Join(c.historyDir(), name+".jsonl"),
-		GapsFile: filepath.Join(c.historyDir(), "gaps"), Clients: clientsPerProgram,
+		GapsFile: filepath.Join(c.historyDir(), "gaps"),
 	}
 }
 
@@ -293,14 +269,11 @@ func (p *clientProgram) kill() {
 	p.mu.Unlock()
 }
 
-// labels are the names of the clients of its present life.
-func (p *clientProgram) labels() (all []string) {
+// liveName is the name of its present life, as the proxies know it.
+func (p *clientProgram) liveName() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range clientsPerProgram {
-		all = append(all, clientLabel(p.process.name, i))
-	}
-	return all
+	return fmt.Sprintf("%s-%d", p.name, p.incarnations)
 }
 
 // stop has the programs finish, then the audit, then the nodes. What does not end in time is an error.
@@ -346,7 +319,7 @@ func (c *cluster) close() {
 	}
 	all.Wait()
 	c.running.Wait()
-	c.resource.close()
+	c.resource.listener.Close()
 	c.network.close()
 	c.closeDisks()
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -10,160 +10,215 @@ import (
 	"zamok/jepsen/check"
 )
 
-// electionTimeout is the nodes' election timeout: pauses are told in it.
+// electionTimeout is the nodes' election timeout: pauses are multiples of it.
 const electionTimeout = 250 * time.Millisecond
 
-// faultKinds are all kinds of faults that need no root.
+// faultKinds are all kinds of faults.
 func faultKinds() []faultKind {
 	return []faultKind{
-		{"kill leader", killOne(true)},
-		{"kill follower", killOne(false)},
-		{"kill majority", (*nemesis).killMajority},
-		{"kill all", (*nemesis).killAll},
-		{"term leader", termOne(true)},
-		{"term follower", termOne(false)},
-		{"pause leader", pauseOne(true)},
-		{"pause follower", pauseOne(false)},
-		{"pause all nodes", (*nemesis).pauseAll},
-		{"pause program", (*nemesis).pauseProgram},
-		{"pause all programs", (*nemesis).pausePrograms},
-		{"kill program", (*nemesis).killProgram},
-		{"isolate leader", isolateWith(func(l, o []string) []linkID { return bothDirections(linksBetween(l, o)) }, linkFault{blackhole: true})},
-		{"cut leader off", isolateWith(func(l, o []string) []linkID { return bothDirections(linksBetween(l, o)) }, linkFault{refuse: true})},
-		{"part leader from one", isolateWith(func(l, o []string) []linkID { return bothDirections(linksBetween(l, o[:1])) }, linkFault{blackhole: true})},
-		{"leader is not heard", isolateWith(func(l, o []string) []linkID { return linksBetween(l, o) }, linkFault{blackhole: true})},
-		{"leader hears nothing", isolateWith(func(l, o []string) []linkID { return linksBetween(o, l) }, linkFault{blackhole: true})},
-		{"ring of one-way holes", (*nemesis).majoritiesRing},
-		{"isolate follower", (*nemesis).isolateFollower},
-		{"slow links of the leader", (*nemesis).slowLeader},
-		{"narrow links of the leader", isolateWith(func(l, o []string) []linkID { return linksBetween(l, o) }, linkFault{rate: 64 << 10})},
-		{"flapping link", (*nemesis).flapLink},
-		{"reset links of nodes", (*nemesis).resetNodes},
-		{"cut program from leader", (*nemesis).programFromLeader},
-		{"cut program from all", (*nemesis).programFromAll},
-		{"slow links of programs", (*nemesis).slowPrograms},
-		{"reconnect storm", (*nemesis).reconnects},
-		{"transfer", (*nemesis).transfer},
-		{"rolling restart", (*nemesis).rollingRestart},
-		{"restart storm", (*nemesis).crashStorm},
+		{"kill leader", nothing, onNodes(leaderNode, (*nemesis).kill)},
+		{"kill follower", nothing, onNodes(followerNode, (*nemesis).kill)},
+		{"kill majority", nothing, onNodes(majority, (*nemesis).kill)},
+		{"kill all", nothing, onNodes(everyNode, halved((*nemesis).kill))},
+		{"term leader", nothing, onNodes(leaderNode, halved((*nemesis).terminate))},
+		{"term follower", nothing, onNodes(followerNode, halved((*nemesis).terminate))},
+		{"rolling restart", nothing, onNodes(everyNode, (*nemesis).rollingRestart)},
+		{"restart storm", nothing, onNodes(everyNode, (*nemesis).restartStorm)},
+		{"pause leader", nothing, onNodes(leaderNode, (*nemesis).pauseRandomly)},
+		{"pause follower", nothing, onNodes(followerNode, (*nemesis).pauseRandomly)},
+		{"pause all nodes", nothing, onNodes(everyNode, (*nemesis).pause)},
+		{"two killed, one paused", fiveNodes, (*nemesis).killTwoPauseOne},
+		{"pause program", nothing, (*nemesis).pauseProgram},
+		{"pause all programs", nothing, (*nemesis).pauseAllPrograms},
+		{"kill program", nothing, (*nemesis).killProgram},
+
+		{"isolate leader", nothing, onLinks(leaderLinks, hole)},
+		{"cut leader off", nothing, onLinks(leaderLinks, linkFault{refuse: true})},
+		{"part leader from one", nothing, onLinks(linksToOne, hole)},
+		{"leader is not heard", nothing, onLinks(linksFromLeader, hole)},
+		{"leader hears nothing", nothing, onLinks(linksToLeader, hole)},
+		{"ring of one-way holes", nothing, onLinks(ringLinks, hole)},
+		{"isolate follower", nothing, onLinks(followerLinks, hole)},
+		{"slow links of the leader", nothing, onLinks(leaderLinks, slow)},
+		{"narrow links of the leader", nothing, onLinks(linksFromLeader, linkFault{rate: 64 << 10})},
+		{"flapping link", nothing, (*nemesis).flapLink},
+		{"reset links of nodes", nothing, (*nemesis).resetNodes},
+		{"cut program from leader", nothing, onLinks(programToLeader, hole)},
+		{"cut program from all", nothing, onLinks(programToAll, hole)},
+		{"slow links of programs", nothing, onLinks(allProgramLinks, slow)},
+		{"reconnect storm", nothing, (*nemesis).resetPrograms},
+
+		{"transfer", nothing, (*nemesis).transfer},
+		{"snapshot to a follower, leader dies", long, (*nemesis).forceSnapshotInstall},
+		{"replace node", long, (*nemesis).replaceNode},
+		{"wipe node", byName, (*nemesis).wipeNode},
+
+		{"slow disk of a follower", disks, onNodes(followerNode, (*nemesis).slowDisks)},
+		{"slow disk of the leader", disks, onNodes(leaderNode, (*nemesis).slowDisks)},
+		{"hung disk of a follower", disks, onNodes(followerNode, (*nemesis).hangDisks)},
+		{"hung disk of the leader", disks, onNodes(leaderNode, (*nemesis).hangDisks)},
+		{"all disks hang", disks, onNodes(everyNode, (*nemesis).hangAllDisks)},
+		{"disk of a follower fails", disks, onNodes(followerNode, (*nemesis).failDisks)},
+		{"disk of the leader fails", disks, onNodes(leaderNode, (*nemesis).failDisks)},
+		{"disk of a follower is full", disks, onNodes(followerNode, (*nemesis).fillDisks)},
+		{"disk of the leader is full", disks, onNodes(leaderNode, (*nemesis).fillDisks)},
+		{"all disks are full", disks, onNodes(everyNode, (*nemesis).fillDisks)},
+		{"power of the leader fails", disks, onNodes(leaderNode, (*nemesis).failPower)},
+		{"power of a follower fails", disks, onNodes(followerNode, (*nemesis).failPower)},
+		{"power of all fails", disks, onNodes(everyNode, halved((*nemesis).failPower))},
 	}
 }
 
-func killOne(leads bool) func(*nemesis, *injection) string {
+// An action does something to nodes, lets it last, and undoes it. An error: it could not be done.
+type action func(f *nemesis, t *injection, nodes []*node) error
+
+func onNodes(choose selection, do action) func(*nemesis, *injection) string {
 	return func(f *nemesis, t *injection) string {
-		nodes := f.acquireNodes(t, leads, 1)
-		return f.killNodes(t, nodes)
+		nodes := choose(f, t)
+		if len(nodes) == 0 {
+			return ""
+		}
+		if err := do(f, t, nodes); err != nil {
+			f.logf("%v", err)
+			return ""
+		}
+		return strings.Join(nodeIDs(nodes), ",")
 	}
 }
 
-func (f *nemesis) killNodes(t *injection, nodes []*node) string {
-	if len(nodes) == 0 {
-		return ""
+// halved makes an action last half as long.
+func halved(do action) action {
+	return func(f *nemesis, t *injection, nodes []*node) error {
+		t.duration /= 2
+		return do(f, t, nodes)
 	}
-	for _, n := range nodes { // all before the first is waited for
-		if p := n.keepDown(); p != nil {
-			p.signal(syscall.SIGKILL)
-		}
-	}
+}
+
+func (f *nemesis) kill(t *injection, nodes []*node) error {
+	killAtOnce(nodes)
 	for _, n := range nodes {
 		n.kill()
 	}
 	sleepContext(t.ctx, t.duration)
 	f.restart(nodes...)
-	return nodeNames(nodes)
+	return nil
 }
 
-func (f *nemesis) killMajority(t *injection) string {
-	return f.killNodes(t, f.acquireAnyNodes(t, len(f.members())/2+1))
-}
-
-func (f *nemesis) killAll(t *injection) string {
-	t.duration /= 2
-	return f.killNodes(t, f.acquireAnyNodes(t, len(f.members())))
-}
-
-func termOne(leads bool) func(*nemesis, *injection) string {
-	return func(f *nemesis, t *injection) string {
-		nodes := f.acquireNodes(t, leads, 1)
-		if len(nodes) == 0 {
-			return ""
+// killAtOnce kills all nodes before any is waited for.
+func killAtOnce(nodes []*node) {
+	for _, n := range nodes {
+		if p := n.keepDown(); p != nil {
+			p.signal(syscall.SIGKILL)
 		}
-		if !nodes[0].terminate() {
-			f.logf("%s did not end in good order within %v", nodes[0].id, shutdownTimeout)
-		}
-		sleepContext(t.ctx, t.duration/2)
-		f.restart(nodes...)
-		return nodeNames(nodes)
 	}
 }
 
-func pauseOne(leads bool) func(*nemesis, *injection) string {
-	return func(f *nemesis, t *injection) string {
-		nodes := f.acquireNodes(t, leads, 1)
-		if len(nodes) == 0 {
-			return ""
+func (f *nemesis) terminate(t *injection, nodes []*node) error {
+	for _, n := range nodes {
+		if !n.terminate() {
+			f.logf("%s did not end in good order within %v", n.id, shutdownTimeout)
 		}
-		spans := []time.Duration{300 * time.Millisecond, electionTimeout * 2, 3 * electionTimeout, 8 * electionTimeout, 20 * electionTimeout}
-		return f.pauseNodes(t, spans[t.IntN(len(spans))], nodes)
 	}
+	sleepContext(t.ctx, t.duration)
+	f.restart(nodes...)
+	return nil
 }
 
-func (f *nemesis) pauseNodes(t *injection, d time.Duration, nodes []*node) string {
+// rollingRestart restarts every node cleanly, one after the other.
+func (f *nemesis) rollingRestart(t *injection, nodes []*node) error {
+	t.duration = 0
+	for _, n := range nodes {
+		if err := f.terminate(t, []*node{n}); err != nil {
+			return err
+		}
+		sleepContext(t.ctx, 2*electionTimeout)
+	}
+	return nil
+}
+
+// restartStorm kills a node every half second or so, each before the one before has caught up.
+func (f *nemesis) restartStorm(t *injection, nodes []*node) error {
+	for range 4 + t.IntN(4) {
+		n := nodes[t.IntN(len(nodes))]
+		n.kill()
+		if err := n.start(); err != nil {
+			f.logf("%v", err)
+		}
+		sleepContext(t.ctx, electionTimeout+t.upTo(3*electionTimeout))
+	}
+	f.restart(nodes...)
+	return nil
+}
+
+func (f *nemesis) pause(t *injection, nodes []*node) error {
 	for _, n := range nodes {
 		n.signal(syscall.SIGSTOP)
 	}
-	sleepContext(t.ctx, d)
+	sleepContext(t.ctx, t.duration)
 	for _, n := range nodes {
 		n.signal(syscall.SIGCONT)
 	}
-	return nodeNames(nodes)
+	return nil
 }
 
-func (f *nemesis) pauseAll(t *injection) string {
-	nodes := f.acquireAnyNodes(t, len(f.members()))
-	if len(nodes) == 0 {
+func (f *nemesis) pauseRandomly(t *injection, nodes []*node) error {
+	spans := []time.Duration{
+		300 * time.Millisecond, 2 * electionTimeout, 3 * electionTimeout, 8 * electionTimeout, 20 * electionTimeout,
+	}
+	t.duration = spans[t.IntN(len(spans))]
+	return f.pause(t, nodes)
+}
+
+// killTwoPauseOne kills two of five nodes and pauses a third for a while: each in turn, with a majority between.
+func (f *nemesis) killTwoPauseOne(t *injection) string {
+	all := everyNode(f, t)
+	if len(all) < 5 {
 		return ""
 	}
-	return f.pauseNodes(t, t.duration, nodes)
+	for i := range all {
+		killed, paused := []*node{all[i], all[(i+1)%len(all)]}, all[(i+2)%len(all)]
+		killAtOnce(killed)
+		paused.signal(syscall.SIGSTOP)
+		sleepContext(t.ctx, t.duration/2)
+		paused.signal(syscall.SIGCONT)
+		sleepContext(t.ctx, t.duration/2)
+		f.restart(killed...)
+		if !sleepContext(t.ctx, 2*electionTimeout) {
+			break
+		}
+	}
+	return strings.Join(nodeIDs(all), ",") + " in turn"
 }
 
 // pauseProgram stops a program, mostly for longer than its leases.
 func (f *nemesis) pauseProgram(t *injection) string {
-	p := f.acquireProgram(t)
-	if p == nil {
-		return ""
-	}
-	spans := []time.Duration{time.Second, 5 * time.Second, 7 * time.Second}
-	return f.stopPrograms(t, spans[t.IntN(len(spans))], p)
+	t.duration = time.Duration([]int{1, 5, 7}[t.IntN(3)]) * time.Second
+	return f.pausePrograms(t, 1)
 }
 
-func (f *nemesis) pausePrograms(t *injection) string {
-	var all []*clientProgram
-	for range f.programs {
-		p := f.acquireProgram(t)
-		if p == nil {
-			return ""
-		}
-		all = append(all, p)
-	}
-	return f.stopPrograms(t, t.duration+4*time.Second*time.Duration(t.IntN(2)), all...)
+func (f *nemesis) pauseAllPrograms(t *injection) string {
+	t.duration += 4 * time.Second * time.Duration(t.IntN(2))
+	return f.pausePrograms(t, len(f.programs))
 }
 
-// stopPrograms has programs see and do nothing. Nothing is promised of what they believe meanwhile.
-func (f *nemesis) stopPrograms(t *injection, d time.Duration, programs ...*clientProgram) string {
+// pausePrograms stops programs. Nothing is promised of what their clients believe meanwhile.
+func (f *nemesis) pausePrograms(t *injection, many int) string {
+	programs := f.acquirePrograms(t, many)
 	var targets []string
 	from := monotonicNow()
 	for _, p := range programs {
 		p.process.signal(syscall.SIGSTOP)
 		targets = append(targets, p.process.name)
 	}
-	sleepContext(t.ctx, d)
+	if len(programs) > 0 {
+		sleepContext(t.ctx, t.duration)
+	}
 	for _, p := range programs {
 		p.process.signal(syscall.SIGCONT)
 	}
 	to := monotonicNow()
 	for _, p := range programs { // no faults of their own, hence without a kind
-		for _, label := range p.labels() {
+		for _, label := range clientLabels(p.process.name) {
 			f.record.put(check.Record{Fault: &check.Fault{Target: label, From: from, To: to, ExcusesClient: true}})
 		}
 	}
@@ -171,10 +226,11 @@ func (f *nemesis) stopPrograms(t *injection, d time.Duration, programs ...*clien
 }
 
 func (f *nemesis) killProgram(t *injection) string {
-	p := f.acquireProgram(t)
-	if p == nil {
+	programs := f.acquirePrograms(t, 1)
+	if programs == nil {
 		return ""
 	}
+	p := programs[0]
 	name := p.process.name
 	p.kill()
 	sleepContext(t.ctx, t.duration)
@@ -184,163 +240,148 @@ func (f *nemesis) killProgram(t *injection) string {
 	return name
 }
 
-// isolateWith imposes a condition on links between the leader and the others.
-func isolateWith(links func(leader, others []string) []linkID, c linkFault) func(*nemesis, *injection) string {
+// A linkSelection chooses links, and names what it strikes; "" = there is no occasion for it now.
+type linkSelection func(f *nemesis, t *injection) (target string, links []linkID)
+
+var (
+	hole = linkFault{blackhole: true}
+	slow = linkFault{delay: 60 * time.Millisecond, jitter: 40 * time.Millisecond}
+)
+
+// onLinks imposes a fault on links for a while, a delay of up to the one named.
+func onLinks(choose linkSelection, fault linkFault) func(*nemesis, *injection) string {
 	return func(f *nemesis, t *injection) string {
-		l := f.leader()
-		if l == nil {
-			return ""
+		target, links := choose(f, t)
+		fault := fault
+		if fault.delay > 0 {
+			fault.delay = 5*time.Millisecond + t.upTo(fault.delay)
 		}
-		others := nodeIDs(f.others(l))
-		t.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-		return f.injectFor(t, c, l.id, links([]string{l.id}, others))
+		if target != "" {
+			heal := f.network.inject(fault, links...)
+			sleepContext(t.ctx, t.duration)
+			heal()
+		}
+		return target
 	}
 }
 
-func (f *nemesis) injectFor(t *injection, c linkFault, target string, links []linkID) string {
-	lift := f.network.inject(c, links...)
-	sleepContext(t.ctx, t.duration)
-	lift()
-	return target
+// leaderAndOthers are the leader and the others in random order; "" if no node leads.
+func (f *nemesis) leaderAndOthers(t *injection) (leader string, others []string) {
+	l := f.leader()
+	if l == nil {
+		return "", nil
+	}
+	others = nodeIDs(f.others(l))
+	t.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	return l.id, others
 }
 
-func (f *nemesis) majoritiesRing(t *injection) string {
+func linksFromLeader(f *nemesis, t *injection) (string, []linkID) {
+	leader, others := f.leaderAndOthers(t)
+	return leader, linksBetween([]string{leader}, others)
+}
+
+func linksToLeader(f *nemesis, t *injection) (string, []linkID) {
+	leader, others := f.leaderAndOthers(t)
+	return leader, linksBetween(others, []string{leader})
+}
+
+func leaderLinks(f *nemesis, t *injection) (string, []linkID) {
+	leader, links := linksFromLeader(f, t)
+	return leader, bothDirections(links)
+}
+
+func linksToOne(f *nemesis, t *injection) (string, []linkID) {
+	leader, links := leaderLinks(f, t)
+	return leader, links[:min(2, len(links))]
+}
+
+func followerLinks(f *nemesis, t *injection) (string, []linkID) {
+	_, others := f.leaderAndOthers(t)
+	if len(others) == 0 {
+		return "", nil
+	}
+	rest := slices.DeleteFunc(nodeIDs(f.members()), func(id string) bool { return id == others[0] })
+	return others[0], bothDirections(linksBetween(others[:1], rest))
+}
+
+func ringLinks(f *nemesis, _ *injection) (string, []linkID) {
 	all := nodeIDs(f.members())
 	var links []linkID
 	for i, id := range all {
 		links = append(links, linkID{id, all[(i+1)%len(all)]})
 	}
-	return f.injectFor(t, linkFault{blackhole: true}, strings.Join(all, "→"), links)
+	return strings.Join(all, "→"), links
 }
 
-func (f *nemesis) isolateFollower(t *injection) string {
-	l := f.leader()
-	if l == nil {
-		return ""
+func programToLeader(f *nemesis, t *injection) (string, []linkID) {
+	leader := f.leader()
+	programs := f.acquirePrograms(t, 1)
+	if leader == nil || programs == nil {
+		return "", nil
 	}
-	others := f.others(l)
-	n := others[t.IntN(len(others))]
-	return f.injectFor(t, linkFault{blackhole: true}, n.id, bothDirections(linksBetween([]string{n.id}, nodeIDs(f.others(n)))))
+	name := programs[0].liveName()
+	return name, bothDirections([]linkID{{name, leader.id}})
 }
 
-func (f *nemesis) slowLeader(t *injection) string {
-	l := f.leader()
-	if l == nil {
-		return ""
+// programToAll lasts beyond the shortest leases now and then.
+func programToAll(f *nemesis, t *injection) (string, []linkID) {
+	programs := f.acquirePrograms(t, 1)
+	if programs == nil {
+		return "", nil
 	}
-	c := linkFault{delay: time.Duration(5+t.IntN(60)) * time.Millisecond, jitter: 30 * time.Millisecond}
-	return f.injectFor(t, c, l.id, bothDirections(linksBetween([]string{l.id}, nodeIDs(f.others(l)))))
+	t.duration += 4 * time.Second * time.Duration(t.IntN(2))
+	name := programs[0].liveName()
+	return name, bothDirections(linksBetween([]string{name}, nodeIDs(f.members())))
 }
 
-// flapLink makes holes in a link and mends it, many times.
+func allProgramLinks(f *nemesis, _ *injection) (string, []linkID) {
+	return "all programs", bothDirections(linksBetween(f.liveNames(), nodeIDs(f.members())))
+}
+
+// flapLink breaks a link and mends it, many times.
 func (f *nemesis) flapLink(t *injection) string {
 	all := nodeIDs(f.members())
 	t.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	links := bothDirections([]linkID{{all[0], all[1]}})
-	c := linkFault{blackhole: true}
-	if t.IntN(2) == 0 {
-		c = linkFault{refuse: true}
-	}
+	fault := []linkFault{hole, {refuse: true}}[t.IntN(2)]
 	for until := monotonicNow() + t.duration; monotonicNow() < until && t.ctx.Err() == nil; {
-		lift := f.network.inject(c, links...)
-		sleepContext(t.ctx, randomDuration(t.Rand, 2*electionTimeout))
-		lift()
-		sleepContext(t.ctx, randomDuration(t.Rand, 2*electionTimeout))
+		heal := f.network.inject(fault, bothDirections([]linkID{{all[0], all[1]}})...)
+		sleepContext(t.ctx, t.upTo(2*electionTimeout))
+		heal()
+		sleepContext(t.ctx, t.upTo(2*electionTimeout))
 	}
 	return all[0] + "↔" + all[1]
 }
 
-func randomDuration(random *rand.Rand, most time.Duration) time.Duration {
-	return time.Duration(random.Int64N(int64(most)))
+func (t *injection) upTo(most time.Duration) time.Duration {
+	return time.Duration(t.Int64N(int64(most)))
 }
 
-func (f *nemesis) resetNodes(t *injection) string {
-	all := nodeIDs(f.members())
-	broken := f.repeatAndSum(t, 1+t.IntN(4), func() int { return f.network.resetConns(linksBetween(all, all)...) })
+func (f *nemesis) resetNodes(t *injection) string { return f.resetOften(t, nodeIDs(f.members())) }
+
+func (f *nemesis) resetPrograms(t *injection) string { return f.resetOften(t, f.liveNames()) }
+
+// resetOften resets the connections of some to the nodes a few times.
+func (f *nemesis) resetOften(t *injection, from []string) string {
+	broken := 0
+	for range 1 + t.IntN(4) {
+		broken += f.network.resetConns(linksBetween(from, nodeIDs(f.members()))...)
+		sleepContext(t.ctx, t.upTo(2*electionTimeout))
+	}
 	return fmt.Sprintf("%d connections", broken)
-}
-
-func (f *nemesis) reconnects(t *injection) string {
-	links := linksBetween(f.livePrograms(), nodeIDs(f.members()))
-	broken := f.repeatAndSum(t, 1+t.IntN(4), func() int { return f.network.resetConns(links...) })
-	return fmt.Sprintf("%d connections", broken)
-}
-
-// repeatAndSum does something again and again, and adds up.
-func (f *nemesis) repeatAndSum(t *injection, n int, do func() int) (sum int) {
-	for range n {
-		sum += do()
-		sleepContext(t.ctx, randomDuration(t.Rand, 2*electionTimeout))
-	}
-	return sum
-}
-
-func (f *nemesis) programFromLeader(t *injection) string {
-	p, l := f.acquireProgram(t), f.leader()
-	if p == nil || l == nil {
-		return ""
-	}
-	name := p.process.name
-	return f.injectFor(t, linkFault{blackhole: true}, name, bothDirections(linksBetween([]string{name}, []string{l.id})))
-}
-
-// programFromAll lasts beyond the shortest leases now and then.
-func (f *nemesis) programFromAll(t *injection) string {
-	p := f.acquireProgram(t)
-	if p == nil {
-		return ""
-	}
-	t.duration += 4 * time.Second * time.Duration(t.IntN(2))
-	name := p.process.name
-	return f.injectFor(t, linkFault{blackhole: true}, name, bothDirections(linksBetween([]string{name}, nodeIDs(f.members()))))
-}
-
-func (f *nemesis) slowPrograms(t *injection) string {
-	c := linkFault{delay: time.Duration(5+t.IntN(60)) * time.Millisecond, jitter: 50 * time.Millisecond}
-	return f.injectFor(t, c, "all programs", bothDirections(linksBetween(f.livePrograms(), nodeIDs(f.members()))))
 }
 
 // transfer hands the leadership around under load.
 func (f *nemesis) transfer(t *injection) string {
-	done := f.repeatAndSum(t, 1+t.IntN(3), func() int {
-		if err := f.client.Transfer(t.ctx, ""); err != nil {
-			return 0
+	done := 0
+	for range 1 + t.IntN(3) {
+		if err := f.client.Transfer(t.ctx, ""); err == nil {
+			done++
 		}
-		return 1
-	})
+		sleepContext(t.ctx, t.upTo(2*electionTimeout))
+	}
 	if done == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%d times", done)
-}
-
-// rollingRestart restarts every node cleanly, one after the other.
-func (f *nemesis) rollingRestart(t *injection) string {
-	nodes := f.acquireAnyNodes(t, len(f.members()))
-	for _, n := range nodes {
-		if !n.terminate() {
-			f.logf("%s did not end in good order within %v", n.id, shutdownTimeout)
-		}
-		f.restart(n)
-		sleepContext(t.ctx, 2*electionTimeout)
-	}
-	return nodeNames(nodes)
-}
-
-// crashStorm kills a node every half second or so, each before the one before has found its place.
-func (f *nemesis) crashStorm(t *injection) string {
-	nodes := f.acquireAnyNodes(t, len(f.members()))
-	if len(nodes) == 0 {
-		return ""
-	}
-	for range 4 + t.IntN(4) {
-		n := nodes[t.IntN(len(nodes))]
-		n.kill()
-		if err := n.start(); err != nil {
-			f.logf("%v", err)
-		}
-		sleepContext(t.ctx, electionTimeout+randomDuration(t.Rand, 3*electionTimeout))
-	}
-	f.restart(nodes...)
-	return nodeNames(nodes)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
+	"zamok/jepsen/real/disk"
 )
 
 // options are what the command line says of one run.
@@ -74,6 +75,11 @@ func main() {
 		}
 		return
 	}
+	if o.disks {
+		if err := disk.Isolate(); err != nil {
+			fmt.Fprintln(os.Stderr, "jepsen:", err) // the run continues without
+		}
+	}
 	if o.seed == 0 {
 		o.seed = rand.Uint64() >> 32
 	}
@@ -125,27 +131,14 @@ func (o *options) reproduceCommand() string {
 	return again
 }
 
-// exclusiveKind chooses the kinds of faults that can't be made beside others.
-const exclusiveKind = "wipe node"
-
-// selectKinds are the kinds of faults that the run is to have; with disks, also theirs.
-func (o *options) selectKinds(disks bool) (all []faultKind, err error) {
+// selectKinds are the kinds of faults that the run is to have.
+func (o *options) selectKinds(hasDisks bool) (all []faultKind, err error) {
 	only, err := regexp.Compile(o.kindPattern)
 	if err != nil {
 		return nil, err
 	}
-	every := append(faultKinds(), slowKinds()...)
-	if disks {
-		every = append(every, diskKinds()...)
-	}
-	if o.nodes >= 5 {
-		every = append(every, fiveNodeKinds()...)
-	}
-	if o.kindPattern == exclusiveKind {
-		every = explicitKinds()
-	}
-	for _, k := range every {
-		if only.MatchString(k.name) {
+	for _, k := range faultKinds() {
+		if only.MatchString(k.name) && k.possible(o, hasDisks) {
 			all = append(all, k)
 		}
 	}
@@ -170,7 +163,7 @@ func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 	}
 	if o.all {
 		for _, k := range kinds {
-			if !isSlowKind(k) {
+			if !k.isSlow() {
 				plan.Faults = append(plan.Faults, k.name)
 			}
 		}
@@ -199,7 +192,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{dir: dir, binary: o.program, nodeLogStore: o.log, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8), lastEntryCount: map[string]float64{}}
+	c := &cluster{dir: dir, binary: o.program, nodeLogStore: o.log, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8)}
 	if err := errors.Join(os.MkdirAll(c.historyDir(), 0o755), os.MkdirAll(c.logDir(), 0o755)); err != nil {
 		return nil, err
 	}
@@ -260,7 +253,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return err
 	}
 	sleepContext(c.done, o.duration)
-	for until := monotonicNow() + o.durationMax - o.duration; monotonicNow() < until && !f.provesEnough(plan, o.faults) && sleepContext(c.done, time.Second); {
+	for until := monotonicNow() + o.durationMax - o.duration; monotonicNow() < until && !f.provesEnough(plan, o.faults) && sleepContext(c.done, 3*time.Second); {
 	}
 	err = f.stopAndHeal()
 	plan.Healed = monotonicNow()

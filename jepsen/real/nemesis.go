@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,11 +12,38 @@ import (
 	"zamok/jepsen/check"
 )
 
-// faultKind is a kind of fault. do makes one, lasts about as long as it says where that is free, and undoes it. It
-// returns whom it struck; "" = there was no occasion for it now.
+// faultKind is a kind of fault. inject makes one, lets it last and undoes it. It returns what it struck;
+// "" = there was no occasion for it now.
 type faultKind struct {
 	name   string
+	needs  requirement
 	inject func(f *nemesis, t *injection) (target string)
+}
+
+// requirement restricts the runs in which a kind of fault is made.
+type requirement int
+
+const (
+	nothing   requirement = iota
+	long                  // it takes long, and is made by a worker of its own
+	disks                 // disks that fail
+	fiveNodes             // at least
+	byName                // a run that asks for this kind only, since it needs a leader that stays; it takes long
+)
+
+func (k faultKind) isSlow() bool { return k.needs == long || k.needs == byName }
+
+// possible reports whether a run can have a kind of fault.
+func (k faultKind) possible(o *options, hasDisks bool) bool {
+	switch k.needs {
+	case disks:
+		return hasDisks
+	case fiveNodes:
+		return o.nodes >= 5
+	case byName:
+		return o.kindPattern == k.name
+	}
+	return true
 }
 
 // injection is one fault's: what it may take, and what it must give back.
@@ -28,14 +55,13 @@ type injection struct {
 	programs []*clientProgram
 }
 
-// nemesis strikes: two workers take kind after kind from a shuffled deck, so that faults come alone and in
-// pairs, and each kind comes once before any comes again. A third makes those that take long.
+// nemesis injects faults: two workers take kind after kind in shuffled order, so that faults come alone and in
+// pairs, and each kind comes once before any comes again. A third worker makes those that take long.
 type nemesis struct {
 	*cluster
-	client    *client.Client // an operator's
-	succeeded successCounter
-	workers   sync.WaitGroup
-	stop      context.CancelFunc
+	client  *client.Client // an operator's
+	workers sync.WaitGroup
+	stop    context.CancelFunc
 
 	mu     sync.Mutex // guards what follows, the decks, and who is busy
 	counts map[string]int
@@ -92,7 +118,7 @@ func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
 	fastKinds, slowKinds := &shuffledKinds{random: random}, &shuffledKinds{}
 	for _, k := range kinds {
 		d := fastKinds
-		if isSlowKind(k) {
+		if k.isSlow() {
 			d = slowKinds
 		}
 		d.kinds = append(d.kinds, k)
@@ -128,7 +154,7 @@ func (f *nemesis) provesEnough(plan *check.Plan, least int) bool {
 	}
 	missing := slices.ContainsFunc(plan.Faults, func(kind string) bool { return f.counts[kind] == 0 })
 	f.mu.Unlock()
-	return happened >= least && !missing && f.succeeded.succeeded(f.historyDir()) >= plan.OKMin
+	return happened >= least && !missing && countSucceeded(f.historyDir()) >= plan.OKMin
 }
 
 // injectNext takes a kind from the deck and makes it happen.
@@ -156,14 +182,14 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 	sleepContext(ctx, time.Duration(random.Int64N(int64(faultPauseMax))))
 }
 
-// acquireNodes gives nodes that run and that no other fault works on, the leader or others, at most so many.
-func (f *nemesis) acquireNodes(t *injection, wantLeader bool, most int) (all []*node) {
+// acquire takes nodes that run and that no other fault works on, in random order, at most so many.
+func (f *nemesis) acquire(t *injection, most int, fits func(leads bool) bool) (all []*node) {
 	leader, members := f.leader(), f.members()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	for _, n := range members {
-		if !n.inUse && n.runningProcess() != nil && (n == leader) == wantLeader && len(all) < most {
+		if !n.inUse && n.runningProcess() != nil && fits(n == leader) && len(all) < most {
 			n.inUse = true
 			all = append(all, n)
 		}
@@ -172,36 +198,57 @@ func (f *nemesis) acquireNodes(t *injection, wantLeader bool, most int) (all []*
 	return all
 }
 
-// acquireAnyNodes gives so many nodes that run, or none. As all of them count those that run: who is down is down.
-func (f *nemesis) acquireAnyNodes(t *injection, many int) []*node {
-	run := 0
-	for _, n := range f.members() {
-		if n.runningProcess() != nil {
-			run++
-		}
-	}
-	want := min(many, run)
-	all := append(f.acquireNodes(t, true, 1), f.acquireNodes(t, false, many)...)
-	if len(all) < want || want == 1 && many > 1 {
-		return nil
-	}
-	many = want
-	t.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all[:many]
+// A selection takes the nodes that a fault strikes; none = there is no occasion for it now.
+type selection func(f *nemesis, t *injection) []*node
+
+func leaderNode(f *nemesis, t *injection) []*node {
+	return f.acquire(t, 1, func(leads bool) bool { return leads })
 }
 
-// acquireProgram gives a program that runs and that no other fault works on.
-func (f *nemesis) acquireProgram(t *injection) *clientProgram {
+func followerNode(f *nemesis, t *injection) []*node {
+	return f.acquire(t, 1, func(leads bool) bool { return !leads })
+}
+
+func anyNode(f *nemesis, t *injection) []*node {
+	return f.acquire(t, 1, func(bool) bool { return true })
+}
+
+func majority(f *nemesis, t *injection) []*node { return f.acquireMany(t, len(f.members())/2+1) }
+
+func everyNode(f *nemesis, t *injection) []*node { return f.acquireMany(t, len(f.members())) }
+
+// acquireMany takes so many nodes, or as many as run, if it can have all of these and they are more than one.
+func (f *nemesis) acquireMany(t *injection, many int) []*node {
+	running := 0
+	for _, n := range f.members() {
+		if n.runningProcess() != nil {
+			running++
+		}
+	}
+	all := f.acquire(t, many, func(bool) bool { return true })
+	if len(all) < min(many, running) || len(all) <= 1 {
+		return nil
+	}
+	return all
+}
+
+// acquirePrograms takes so many programs that no other fault works on, or none.
+func (f *nemesis) acquirePrograms(t *injection, many int) (all []*clientProgram) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, i := range t.Perm(len(f.programs)) {
-		if p := f.programs[i]; !p.busy {
-			p.busy = true
-			t.programs = append(t.programs, p)
-			return p
+		if p := f.programs[i]; !p.busy && len(all) < many {
+			all = append(all, p)
 		}
 	}
-	return nil
+	if len(all) < many {
+		return nil
+	}
+	for _, p := range all {
+		p.busy = true
+	}
+	t.programs = append(t.programs, all...)
+	return all
 }
 
 func (f *nemesis) releaseTargets(t *injection) {
@@ -215,28 +262,19 @@ func (f *nemesis) releaseTargets(t *injection) {
 	}
 }
 
-// awaitAnswer waits until a node answers, beside the fabric.
-func (f *nemesis) awaitAnswer(n *node) bool {
-	for until := time.Now().Add(nodeReadyTimeout); time.Now().Before(until); {
-		if _, err := n.metrics(f.done); err == nil {
-			return true
+// awaitAnswers waits until nodes answer, beside the proxies.
+func (f *nemesis) awaitAnswers(nodes ...*node) {
+	for _, n := range nodes {
+		err := errors.New("it was not asked")
+		for until := time.Now().Add(nodeReadyTimeout); err != nil && time.Now().Before(until); {
+			if _, err = n.metrics(f.done); err != nil && !sleepContext(f.done, 50*time.Millisecond) {
+				return
+			}
 		}
-		if !sleepContext(f.done, 50*time.Millisecond) {
-			return false
+		if err != nil {
+			f.logf("%s does not answer within %v: %v", n.id, nodeReadyTimeout, err)
 		}
 	}
-	return false
-}
-
-// nodeNames are those of nodes, for people.
-func nodeNames(nodes []*node) (all string) {
-	for i, n := range nodes {
-		if i > 0 {
-			all += ","
-		}
-		all += n.id
-	}
-	return all
 }
 
 // restart starts nodes again and waits until they answer.
@@ -246,11 +284,7 @@ func (f *nemesis) restart(nodes ...*node) {
 			f.logf("%v", err)
 		}
 	}
-	for _, n := range nodes {
-		if !f.awaitAnswer(n) {
-			f.logf("%s does not answer %v after its start", n.id, nodeReadyTimeout)
-		}
-	}
+	f.awaitAnswers(nodes...)
 }
 
 // others are the members but one.
@@ -287,12 +321,10 @@ func nodeIDs(nodes []*node) (all []string) {
 	return all
 }
 
-// livePrograms are the names of the programs' present lives, as the fabric knows them.
-func (f *nemesis) livePrograms() (all []string) {
+// liveNames are the names of the programs' present lives, as the proxies know them.
+func (f *nemesis) liveNames() (all []string) {
 	for _, p := range f.programs {
-		p.mu.Lock()
-		all = append(all, fmt.Sprintf("%s-%d", p.name, p.incarnations))
-		p.mu.Unlock()
+		all = append(all, p.liveName())
 	}
 	return all
 }

@@ -133,8 +133,10 @@ func (r *runReport) writeTables(say func(string, ...any)) {
 	}
 	say("## Calls\n\n| call | ok | refused | unknown | p50 | p99 | longest |\n|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, kind := range slices.Sorted(maps.Keys(r.Outcomes)) {
-		n, t := r.Outcomes[kind], append(took[kind], 0)
-		slices.Sort(t)
+		n, t := r.Outcomes[kind], took[kind]
+		if slices.Sort(t); len(t) == 0 {
+			t = []time.Duration{0}
+		}
 		last := len(t) - 1
 		say("| %s | %d | %d | %d | %v | %v | %v |\n", kind, n[check.OK], n[check.Refused], n[check.Unknown],
 			round(t[last/2]), round(t[last*99/100]), round(t[last]))

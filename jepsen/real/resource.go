@@ -1,24 +1,21 @@
 package main
 
 import (
-	"bufio"
-	"fmt"
 	"net"
+	"net/rpc"
 	"sync"
 
 	"zamok/jepsen/check"
 )
 
-// fencedResource is what the locks guard: it takes no write with a token below the greatest exclusive one that
+// fencedResource is what the locks guard: it accepts no write with a token below the greatest exclusive one that
 // it saw. It lives in the process of the run, and is never paused.
 type fencedResource struct {
 	listener net.Listener
 	record   *recorder
-	work     sync.WaitGroup
 
 	mu           sync.Mutex // guards what follows
 	highestToken map[string]uint64
-	conns        map[net.Conn]struct{}
 }
 
 func newResource(address string, r *recorder) (*fencedResource, error) {
@@ -26,76 +23,36 @@ func newResource(address string, r *recorder) (*fencedResource, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &fencedResource{listener: in, record: r, highestToken: map[string]uint64{}, conns: map[net.Conn]struct{}{}}
-	s.work.Go(func() {
+	s := &fencedResource{listener: in, record: r, highestToken: map[string]uint64{}}
+	server := rpc.NewServer()
+	if err := server.RegisterName("Resource", resourceService{s}); err != nil {
+		return nil, err
+	}
+	go func() { // until the listener is closed
 		for {
 			conn, err := in.Accept()
 			if err != nil {
-				return // closed
+				return
 			}
-			s.mu.Lock()
-			s.conns[conn] = struct{}{}
-			s.mu.Unlock()
-			s.work.Go(func() { s.serveConn(conn) })
+			go server.ServeConn(conn) // until its program ends
 		}
-	})
+	}()
 	return s, nil
 }
 
-// serveConn reads writes, a line each, and says of each whether it was accepted.
-func (s *fencedResource) serveConn(conn net.Conn) {
-	defer conn.Close()
-	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
-		var w check.Write
-		if _, err := fmt.Sscanf(lines.Text(), "%q %q %d %t", &w.Resource, &w.Client, &w.Token, &w.Shared); err != nil {
-			return
-		}
-		if _, err := fmt.Fprintln(conn, s.decide(w)); err != nil {
-			return
-		}
-	}
-}
+// resourceService is what programs call.
+type resourceService struct{ resource *fencedResource }
 
-func (s *fencedResource) decide(w check.Write) (accepted bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w.Accepted, w.At = w.Token >= s.highestToken[w.Resource], monotonicNow()
+// Write decides whether a write is accepted, and records it.
+func (s resourceService) Write(w check.Write, accepted *bool) error {
+	r := s.resource
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.Accepted, w.At = w.Token >= r.highestToken[w.Resource], monotonicNow()
 	if w.Accepted && !w.Shared {
-		s.highestToken[w.Resource] = w.Token
+		r.highestToken[w.Resource] = w.Token
 	}
-	s.record.put(check.Record{Write: &w})
-	return w.Accepted
-}
-
-func (s *fencedResource) close() {
-	s.listener.Close()
-	s.mu.Lock()
-	for conn := range s.conns {
-		conn.Close()
-	}
-	s.mu.Unlock()
-	s.work.Wait()
-}
-
-// resourceConn is one goroutine's connection to the resource.
-type resourceConn struct {
-	net.Conn
-	answers *bufio.Reader
-}
-
-func dialResource(address string) (*resourceConn, error) {
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	return &resourceConn{conn, bufio.NewReader(conn)}, nil
-}
-
-func (p *resourceConn) write(name, client string, token uint64, shared bool) error {
-	if _, err := fmt.Fprintf(p, "%q %q %d %t\n", name, client, token, shared); err != nil {
-		return err
-	}
-	_, err := p.answers.ReadString('\n')
-	return err
+	r.record.put(check.Record{Write: &w})
+	*accepted = w.Accepted
+	return nil
 }

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"zamok/client"
@@ -27,41 +25,18 @@ const (
 	// wipeTimeout is how long a wiped node may take to get its place back: the lost directory has to be silent
 	// for 30 s of one leadership first.
 	wipeTimeout = 2 * time.Minute
-	// entriesPerTerm is how many entries there are in a term beside those that the nodes count.
-	entriesPerTerm = 10
 )
-
-func slowKinds() []faultKind {
-	return []faultKind{
-		{"snapshot to a follower, leader dies", (*nemesis).forceSnapshotInstall},
-		{"replace node", (*nemesis).replaceNode},
-	}
-}
-
-// explicitKinds are chosen by their names only, since they need a leader that stays.
-func explicitKinds() []faultKind {
-	return []faultKind{{"wipe node", (*nemesis).wipeNode}}
-}
-
-func isSlowKind(k faultKind) bool {
-	return slices.ContainsFunc(append(slowKinds(), explicitKinds()...), func(s faultKind) bool { return s.name == k.name })
-}
-
-// fiveNodeKinds need five nodes.
-func fiveNodeKinds() []faultKind {
-	return []faultKind{{"two killed, one paused", (*nemesis).killTwoStopOne}}
-}
 
 // forceSnapshotInstall keeps a follower away until it needs a snapshot, and kills the leader when it comes back. Without it
 // the others must be a majority, so all are to have a vote: nothing gets on otherwise.
 func (f *nemesis) forceSnapshotInstall(t *injection) string {
-	nodes := f.acquireNodes(t, false, 1)
+	nodes := followerNode(f, t)
 	if len(nodes) == 0 || !f.allVoters(t.ctx) {
 		return ""
 	}
 	n := nodes[0]
 	n.kill()
-	at := f.entriesEstimate()
+	at := f.appliedIndex()
 	for until := monotonicNow() + laggingMax; f.oldestSnapshotIndex(n) < at+trailingEntries && monotonicNow() < until; {
 		if !sleepContext(t.ctx, time.Second) {
 			break
@@ -72,7 +47,7 @@ func (f *nemesis) forceSnapshotInstall(t *injection) string {
 		f.logf("%v", err)
 	}
 	f.restart(n)
-	if l := f.acquireNodes(t, true, 1); len(l) > 0 {
+	if l := leaderNode(f, t); len(l) > 0 {
 		l[0].kill()
 		sleepContext(t.ctx, t.duration)
 		f.restart(l...)
@@ -87,6 +62,16 @@ func (f *nemesis) forceSnapshotInstall(t *injection) string {
 	}
 	f.logf("%s was kept away and needed no snapshot", n.id)
 	return ""
+}
+
+// appliedIndex is the greatest index that a node has applied.
+func (f *nemesis) appliedIndex() (index uint64) {
+	for _, n := range f.members() {
+		if counts, err := n.metrics(f.done); err == nil {
+			index = max(index, uint64(counts["zamok_applied_index"]))
+		}
+	}
+	return index
 }
 
 // oldestSnapshotIndex is the least index of the newest snapshots of the nodes but one: what comes trailing before it is
@@ -111,7 +96,7 @@ func (f *nemesis) oldestSnapshotIndex(but *node) uint64 {
 
 // replaceNode loses a node with its disk, and has another take its place under a new id.
 func (f *nemesis) replaceNode(t *injection) string {
-	nodes := f.acquireAnyNodes(t, 1)
+	nodes := anyNode(f, t)
 	if len(nodes) == 0 || !f.allVoters(t.ctx) {
 		return ""
 	}
@@ -144,7 +129,7 @@ func (f *nemesis) replaceNode(t *injection) string {
 // wipeNode takes a node its data away and starts it again with the flags that it always had: it takes its own
 // place. The cluster gives a name to another directory once in ten minutes.
 func (f *nemesis) wipeNode(t *injection) string {
-	nodes := f.acquireAnyNodes(t, 1)
+	nodes := anyNode(f, t)
 	if len(nodes) == 0 || nodes[0].dataWiped || !f.allVoters(t.ctx) {
 		return ""
 	}
@@ -205,28 +190,4 @@ func (f *nemesis) awaitMembers(ctx context.Context, satisfied func([]client.Memb
 		sleepContext(ctx, 500*time.Millisecond)
 	}
 	return false
-}
-
-// killTwoStopOne kills two of five nodes, and stops a third for a while: each in turn, with a majority between.
-func (f *nemesis) killTwoStopOne(t *injection) string {
-	all := f.acquireAnyNodes(t, len(f.members()))
-	if len(all) < 5 {
-		return ""
-	}
-	var struck []string
-	for i := range all {
-		a, b, c := all[i], all[(i+1)%len(all)], all[(i+2)%len(all)]
-		a.kill()
-		b.kill()
-		c.signal(syscall.SIGSTOP)
-		sleepContext(t.ctx, t.duration/2)
-		c.signal(syscall.SIGCONT)
-		sleepContext(t.ctx, t.duration/2)
-		f.restart(a, b)
-		struck = append(struck, fmt.Sprintf("%s,%s and %s", a.id, b.id, c.id))
-		if !sleepContext(t.ctx, 2*electionTimeout) {
-			break
-		}
-	}
-	return strings.Join(struck, "; ")
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/rpc"
 	"os"
 	"sync"
 	"time"
@@ -25,7 +26,6 @@ type subprocess struct {
 	Resource  string
 	File      string // where its part of the history goes
 	GapsFile  string // audit: where it says what it did not see
-	Clients   int
 }
 
 func (o *subprocess) env() []string {
@@ -89,22 +89,19 @@ func runSubprocess(text string) error {
 }
 
 // labels are the names of the clients of this process.
-func (o *subprocess) labels() (all []string) {
+func (o *subprocess) labels() []string {
 	if o.Kind == "audit" {
 		return auditClients
 	}
-	for i := range o.Clients {
-		all = append(all, clientLabel(o.Name, i))
-	}
-	return all
+	return clientLabels(o.Name)
 }
 
 // runLoad is a program that uses locks.
 func (o *subprocess) runLoad(ctx, over context.Context, r *recorder) error {
 	var all []*recordedClient
 	var work sync.WaitGroup
-	for i := range o.Clients {
-		c, err := newRecordedClient(o, r, clientConfig(i), clientLabel(o.Name, i))
+	for i, label := range clientLabels(o.Name) {
+		c, err := newRecordedClient(o, r, clientConfig(i), label)
 		if err != nil {
 			return err
 		}
@@ -133,7 +130,7 @@ func (o *subprocess) runLoad(ctx, over context.Context, r *recorder) error {
 }
 
 func (o *subprocess) newWorker(c *recordedClient, owner string) (*worker, error) {
-	p, err := dialResource(o.Resource)
+	p, err := rpc.Dial("tcp", o.Resource)
 	if err != nil {
 		return nil, err
 	}

@@ -45,8 +45,8 @@ func (c *cluster) recordDeaths(h *check.History) {
 	silent := map[string]time.Duration{}
 	for _, p := range c.programs {
 		for _, d := range p.deaths {
-			for i := range clientsPerProgram {
-				silent[clientLabel(d.name, i)] = max(d.at, c.network.lastDelivery(d.name))
+			for _, label := range clientLabels(d.name) {
+				silent[label] = max(d.at, c.network.lastDelivery(d.name))
 			}
 		}
 	}

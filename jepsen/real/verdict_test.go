@@ -88,23 +88,34 @@ func TestShuffledKinds(t *testing.T) {
 	assert.LessOrEqual(t, len(d.remaining), 2*len(d.kinds), "what waits does not pile up")
 }
 
-// What succeeded is counted as it is written: a line that is not whole yet counts later, and none twice.
-func TestSuccessCounter(t *testing.T) {
+func TestCountSucceeded(t *testing.T) {
 	parts := t.TempDir()
 	r, err := newRecorder(filepath.Join(parts, "c1.jsonl"))
 	require.NoError(t, err)
-	var all successCounter
-	assert.Zero(t, all.succeeded(parts))
+	assert.Zero(t, countSucceeded(parts))
 	for i, outcome := range []check.Outcome{check.OK, check.Refused, check.OK, check.Unknown} {
 		op := r.recordCall(check.Op{Client: "c1", Kind: check.OpLock})
 		r.recordReturn(op, func(op *check.Op) { op.Outcome, op.Error = outcome, `"outcome":"ok"` })
-		assert.Equal(t, 1+i/2, all.succeeded(parts))
+		assert.Equal(t, 1+i/2, countSucceeded(parts))
 	}
-	_, err = r.file.WriteString(`{"op":{"client":"c2","outcome":"ok"`)
-	require.NoError(t, err)
-	assert.Equal(t, 2, all.succeeded(parts))
-	_, err = r.file.WriteString("}}\n")
-	require.NoError(t, err)
-	assert.Equal(t, 3, all.succeeded(parts))
 	require.NoError(t, r.close())
+}
+
+// The kinds that a run has depend on its nodes, its disks, and what it asks for.
+func TestSelectKinds(t *testing.T) {
+	names := func(o options, hasDisks bool) (all []string) {
+		kinds, err := o.selectKinds(hasDisks)
+		require.NoError(t, err)
+		for _, k := range kinds {
+			all = append(all, k.name)
+		}
+		return all
+	}
+	assert.Len(t, faultKinds(), 47)
+	assert.Len(t, names(options{nodes: 3, kindPattern: "."}, false), 32)
+	assert.Len(t, names(options{nodes: 5, kindPattern: "."}, true), 46)
+	assert.Equal(t, []string{"wipe node"}, names(options{nodes: 3, kindPattern: "wipe node"}, true))
+	assert.Equal(t, []string{"two killed, one paused"}, names(options{nodes: 5, kindPattern: "two killed"}, false))
+	_, err := (&options{kindPattern: "flood"}).selectKinds(true)
+	assert.ErrorContains(t, err, "flood")
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/rpc"
 	"os"
 	"slices"
 	"sync"
@@ -46,8 +48,13 @@ func clientConfig(i int) (cfg client.Config) {
 	return cfg
 }
 
-// clientLabel is the name of the i-th client of a process.
-func clientLabel(process string, i int) string { return fmt.Sprintf("%s.%d", process, i+1) }
+// clientLabels are the names of the clients of a process.
+func clientLabels(process string) (all []string) {
+	for i := range clientsPerProgram {
+		all = append(all, fmt.Sprintf("%s.%d", process, i+1))
+	}
+	return all
+}
 
 // recordedClient is one client.Client and what is recorded of it.
 type recordedClient struct {
@@ -67,7 +74,7 @@ type worker struct {
 	*recordedClient
 	*rand.Rand
 	owner    string
-	resource *resourceConn
+	resource *rpc.Client
 }
 
 // newRecordedClient makes a client whose connections come from an address of this process's own.
@@ -186,16 +193,9 @@ func (c *recordedClient) recordSession(session uint64) {
 	if !c.sessions[session] {
 		c.sessions[session] = true
 		c.record.put(check.Record{Session: &check.Session{
-			Session: session, Client: c.label, TTL: orDefault(c.cfg.TTL, client.DefaultTTL), ReleaseOnDisconnect: c.cfg.ReleaseOnDisconnect != 0,
+			Session: session, Client: c.label, TTL: cmp.Or(c.cfg.TTL, client.DefaultTTL), ReleaseOnDisconnect: c.cfg.ReleaseOnDisconnect != 0,
 		}})
 	}
-}
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
 }
 
 // sharedHold is a hold of which two goroutines may see the end.
@@ -280,7 +280,8 @@ func (t *worker) write(h *check.Hold, shared bool) {
 	for _, it := range h.Items {
 		if it.Mode != check.Permits {
 			// Without the resource there is no run any more.
-			_ = t.resource.write(it.Name, t.label, h.Token, shared || it.Mode == check.Shared)
+			w := check.Write{Resource: it.Name, Client: t.label, Token: h.Token, Shared: shared || it.Mode == check.Shared}
+			_ = t.resource.Call("Resource.Write", w, new(bool))
 		}
 	}
 }

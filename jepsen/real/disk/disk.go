@@ -58,7 +58,7 @@ func (s *Pool) AddLossy(name string, on *SmallDisk) (*LossyDisk, error) {
 		return nil, err
 	}
 	d := &LossyDisk{name: name, dir: dir}
-	d.program = exec.Command(s.program, "-backing", backing, "-mount", dir, "-name", s.run)
+	d.program = exec.Command(s.program, "-backing", backing, "-mount", dir)
 	d.program.Stderr = os.Stderr
 	// A Ctrl-C is for the run, which still needs its disks to end cleanly.
 	d.program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

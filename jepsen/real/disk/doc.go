@@ -11,13 +11,8 @@
 // crash takes and what each fault does. Open builds it. A SmallDisk is a tmpfs, which can be full for real; a LossyDisk
 // may keep what it holds on one.
 //
-// # Who cleans up
-//
-// D1. Close unmounts what the pool has mounted. When the process is killed, each lossyfs is told so by the
-// end of its input, and unmounts itself.
-//
-// D2. What is left even then (a tmpfs; the mount of a lossyfs that was itself killed) carries the name of its
-// run (cleanup.go). Open removes the mounts of dead runs, and no others.
+// D1. All is mounted in a mount namespace of the process (Isolate), which ends with it, however it ends. Close
+// unmounts, and waits for each lossyfs.
 //
 // # In which order
 //

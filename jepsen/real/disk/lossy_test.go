@@ -19,6 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// testTimeout is how long something may take on a busy machine.
+const testTimeout = time.Minute
+
 // pageSize is what lossyfs takes a disk to write whole or not at all.
 const pageSize = 4096
 

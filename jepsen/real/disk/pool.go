@@ -20,33 +20,29 @@ var ErrUnsupported = errors.New("disks can't be made to fail here")
 // Pool has all disks of a run.
 type Pool struct {
 	dir     string
-	run     string // what its mounts are called
 	program string // lossyfs
 
 	mu     sync.Mutex  // guards what follows
 	mounts []io.Closer // in order: a lossy disk after the small one that it lies on
 }
 
-// Open removes what dead runs have left mounted, and builds lossyfs. dir is the shelf's own.
+// Open builds lossyfs. dir is the pool's own. The process must have called Isolate.
 func Open(ctx context.Context, dir string) (*Pool, error) {
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("%w: to mount needs root, and this is user %d", ErrUnsupported, os.Geteuid())
+	if os.Getenv(isolatedVariable) == "" {
+		return nil, fmt.Errorf("%w: there is no mount namespace for them", ErrUnsupported)
 	}
-	run, err := ownRun()
+	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
-	s := &Pool{dir: dir, run: run, program: filepath.Join(dir, "lossyfs")}
+	s := &Pool{dir: dir, program: filepath.Join(dir, "lossyfs")}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	if err := s.probe(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	if err := errors.Join(unmountDeadRuns(), s.build(ctx)); err != nil {
+	if err := s.build(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -63,7 +59,7 @@ func (s *Pool) probe() error {
 	if err != nil {
 		return err
 	}
-	small := &SmallDisk{dir: dir, run: s.run, bytes: 1 << 20}
+	small := &SmallDisk{dir: dir, bytes: 1 << 20}
 	if err := small.mount(0, small.bytes); err != nil {
 		return err
 	}
@@ -100,7 +96,7 @@ func (s *Pool) add(mount io.Closer) {
 	s.mounts = append(s.mounts, mount)
 }
 
-// Close takes off all mounts, and ends what served them. Whoever still has files open there loses them.
+// Close takes off all mounts, and ends what serves them. Open files there are lost.
 func (s *Pool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 // SmallDisk is a small disk, which can be full for real: a tmpfs.
 type SmallDisk struct {
 	dir   string
-	run   string
 	bytes int64
 }
 
@@ -20,7 +19,7 @@ func (s *Pool) AddSmall(name string, bytes int64) (*SmallDisk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &SmallDisk{dir: dir, run: s.run, bytes: bytes}
+	d := &SmallDisk{dir: dir, bytes: bytes}
 	if err := d.mount(0, bytes); err != nil {
 		return nil, fmt.Errorf("a tmpfs can't be mounted on %s: %w", dir, err)
 	}
@@ -29,7 +28,7 @@ func (s *Pool) AddSmall(name string, bytes int64) (*SmallDisk, error) {
 }
 
 func (d *SmallDisk) mount(flags uintptr, bytes int64) error {
-	return unix.Mount(d.run, d.dir, "tmpfs", flags, fmt.Sprintf("size=%d", bytes))
+	return unix.Mount("small", d.dir, "tmpfs", flags, fmt.Sprintf("size=%d", bytes))
 }
 
 // Dir is where it is mounted.

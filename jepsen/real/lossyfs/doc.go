@@ -1,6 +1,6 @@
 // Lossyfs is a disk that can be told to misbehave, and that forgets in a crash what was not flushed.
 //
-//	lossyfs -backing DIR -mount DIR [-name TEXT]
+//	lossyfs -backing DIR -mount DIR
 //
 // It is a FUSE file system that passes everything on to a folder below -backing, and needs root and
 // /dev/fuse. It is a module of its own, so that nothing else of the repository depends on FUSE. Package

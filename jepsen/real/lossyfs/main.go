@@ -21,17 +21,16 @@ import (
 func main() {
 	backing := flag.String("backing", "", "the folder that keeps what the disk holds")
 	mount := flag.String("mount", "", "where the disk appears")
-	name := flag.String("name", "lossyfs", "what the list of mounts calls it")
 	flag.Parse()
-	if err := run(*backing, *mount, *name, os.Stdin, os.Stdout); err != nil {
+	if err := run(*backing, *mount, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "lossyfs:", err)
 		os.Exit(1)
 	}
 }
 
 // run serves the disk until the commands end.
-func run(backing, mount, name string, commands io.Reader, answers io.Writer) error {
-	m := &host{backing: backing, mount: mount, name: name}
+func run(backing, mount string, commands io.Reader, answers io.Writer) error {
+	m := &host{backing: backing, mount: mount}
 	err := m.mountDisk()
 	answer(answers, nil, err)
 	if err != nil {
@@ -63,9 +62,9 @@ func answer(w io.Writer, said any, err error) {
 
 // host is what has the disk: it can crash and come up again. One goroutine commands it.
 type host struct {
-	backing, mount, name string
-	disk                 *disk
-	mounted              bool
+	backing, mount string
+	disk           *disk
+	mounted        bool
 }
 
 // mountDisk mounts the disk, for a life of its own.
@@ -81,7 +80,7 @@ func (m *host) mountDisk() error {
 		return err
 	}
 	_, err = fs.Mount(m.mount, &node{disk: d}, &fs.Options{MountOptions: fuse.MountOptions{
-		FsName: m.name, Name: "lossyfs", DirectMountStrict: true, MaxWrite: 1 << 20,
+		FsName: "lossyfs", Name: "lossyfs", DirectMountStrict: true, MaxWrite: 1 << 20,
 		// Nobody else changes the files, so the kernel need not throw away its pages when a time changed.
 		ExplicitDataCacheControl: true,
 	}})

@@ -1,0 +1,51 @@
+package disk
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// isolatedVariable marks a process in a mount namespace of its own.
+const isolatedVariable = "ZAMOK_DISK_ISOLATED"
+
+// Isolate runs this program once more in a mount namespace of its own, and exits as that exits. There it returns
+// nil, and disks can be mounted. An error: it can't be done here, and Open will fail.
+func Isolate() error {
+	if os.Getenv(isolatedVariable) != "" {
+		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: to mount needs root, and this is user %d", ErrUnsupported, os.Geteuid())
+	}
+	runtime.LockOSThread() // the kernel kills the child when the thread ends that started it
+	self := exec.Command("/proc/self/exe", os.Args[1:]...)
+	self.Args[0] = os.Args[0]
+	self.Env = append(os.Environ(), isolatedVariable+"=1")
+	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
+	self.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if err := self.Start(); err != nil {
+		signal.Stop(signals)
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	go func() { // until the exit
+		for s := range signals {
+			if s == syscall.SIGTERM { // the terminal sends an interrupt to both
+				_ = self.Process.Signal(s)
+			}
+		}
+	}()
+	if err := self.Wait(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(max(1, self.ProcessState.ExitCode()))
+	}
+	os.Exit(0)
+	return nil
+}

@@ -48,8 +48,8 @@ type audit struct {
 	ending context.Context
 	ready  sync.WaitGroup // the watch, and the list of sessions
 
-	mu       sync.Mutex // guards what follows
-	gaps     []string
+	mu       sync.Mutex         // guards what follows
+	gaps     []error            // what it did not see
 	released map[check.Ref]bool // of the audit's last lock, once the watch told it
 }
 
@@ -90,14 +90,14 @@ func (o *subprocess) runAudit(ctx, ending context.Context, r *recorder) error {
 	for _, c := range callers {
 		err = errors.Join(err, c.Close())
 	}
-	return errors.Join(err, os.WriteFile(o.GapsFile, []byte(strings.Join(a.gaps, "\n")), 0o644))
+	return errors.Join(append(a.gaps, err)...)
 }
 
 // recordGap takes down that something was not seen.
 func (a *audit) recordGap(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.gaps = append(a.gaps, fmt.Sprintf(format, args...))
+	a.gaps = append(a.gaps, fmt.Errorf(format, args...))
 }
 
 // watch follows all locks and sessions from the first index that it is told.
@@ -127,13 +127,13 @@ func (a *audit) watch(ctx context.Context, c *recordedClient) {
 
 // signalReady says that the audit has begun: nothing that is done from now on is missed.
 func (a *audit) signalReady() {
-	if err := os.WriteFile(readyFile(a.GapsFile), nil, 0o644); err != nil {
+	if err := os.WriteFile(a.readyFile(), nil, 0o644); err != nil {
 		a.recordGap("nobody can be told that the audit has begun: %v", err)
 	}
 }
 
-// readyFile is a file beside that of the gaps; it is there once the audit has begun.
-func readyFile(gaps string) string { return gaps + ".watching" }
+// readyFile is there once the audit has begun.
+func (o *subprocess) readyFile() string { return o.File + ".watching" }
 
 func (a *audit) recordBatch(batch client.EventBatch) {
 	at := monotonicNow()

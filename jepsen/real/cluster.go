@@ -38,6 +38,7 @@ type cluster struct {
 	nodes    []*node
 	programs []*clientProgram
 	auditor  *process
+	audited  bool // the audit saw everything, and has ended
 	epochs   []epoch
 	notes    []string // what a reader of the report must know
 }
@@ -227,7 +228,6 @@ func (c *cluster) newSubprocess(kind, name string, address int) *subprocess {
 	return &subprocess{
 		Kind: kind, Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(address),
 		Resource: c.ip(hostOfRun) + ":" + resourcePort, File: filepath.Join(c.historyDir(), name+".jsonl"),
-		GapsFile: filepath.Join(c.historyDir(), "gaps"),
 	}
 }
 
@@ -285,7 +285,9 @@ func (c *cluster) stop() (err error) {
 		err = errors.Join(err, c.awaitExit(p.process))
 	}
 	c.auditor.stdin.Close()
-	return errors.Join(err, c.awaitExit(c.auditor))
+	audit := c.awaitExit(c.auditor)
+	c.audited = audit == nil
+	return errors.Join(err, audit)
 }
 
 func (c *cluster) awaitExit(p *process) error {

@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -76,7 +78,11 @@ func main() {
 		return
 	}
 	if o.disks {
-		if err := disk.Isolate(); err != nil {
+		ended, err := disk.Isolate()
+		if ended != nil {
+			os.Exit(ended.ExitCode())
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "jepsen:", err) // the run continues without
 		}
 	}
@@ -119,16 +125,15 @@ func (o *options) runAll(ctx context.Context) (ok bool) {
 	return bad == 0
 }
 
-// reproduceCommand is the command that makes the same choices.
+// reproduceCommand is the command that makes the same choices. Of a flag that is given twice the last counts.
 func (o *options) reproduceCommand() string {
-	again := fmt.Sprintf("go run ./jepsen/real -seed %d -for %v -nodes %d -programs %d -only '%s'", o.seed, o.duration, o.nodes, o.programs, o.kindPattern)
-	if o.disks {
-		again += " -disks"
+	args := slices.Clone(os.Args)
+	for i, arg := range args {
+		if strings.ContainsAny(arg, " |()*$") {
+			args[i] = "'" + arg + "'"
+		}
 	}
-	if o.log != "bolt" {
-		again += " -log-store " + o.log
-	}
-	return again
+	return fmt.Sprintf("%s -minutes 0 -seed %d", strings.Join(args, " "), o.seed)
 }
 
 // selectKinds are the kinds of faults that the run is to have.
@@ -235,7 +240,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return err
 	}
 	for until := monotonicNow() + startTimeout; ; sleepContext(c.done, epochPollInterval) {
-		if _, err := os.Stat(readyFile(audit.GapsFile)); err == nil {
+		if _, err := os.Stat(audit.readyFile()); err == nil {
 			break
 		}
 		if monotonicNow() > until || c.done.Err() != nil {

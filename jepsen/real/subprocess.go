@@ -25,7 +25,6 @@ type subprocess struct {
 	Address   string // the IP that its connections come from: by it the fabric knows whose they are
 	Resource  string
 	File      string // where its part of the history goes
-	GapsFile  string // audit: where it says what it did not see
 }
 
 func (o *subprocess) env() []string {

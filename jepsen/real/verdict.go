@@ -171,13 +171,9 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 
 // checkAndReport checks the history, writes the report, and says what the run was.
 func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*runReport, error) {
-	gaps, err := os.ReadFile(filepath.Join(c.historyDir(), "gaps"))
-	h.Plan.CompleteEvents = err == nil && len(gaps) == 0
+	h.Plan.CompleteEvents = c.audited
 	r := &runReport{
 		Report: check.Check(h, check.Limits{}), history: h, command: o.reproduceCommand(), epochs: c.epochs, notes: c.readerNotes(),
-	}
-	if !h.Plan.CompleteEvents {
-		r.Invalid = append(r.Invalid, fmt.Sprintf("the audit is not complete: %s %v", gaps, err))
 	}
 	if failed != nil {
 		r.Invalid = append(r.Invalid, failed.Error())
@@ -194,9 +190,9 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 	}
 	fmt.Print(r)
 	if r.OK() { // history.jsonl has it all; the nodes' data may explain what is wrong
-		err = errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")), os.RemoveAll(filepath.Join(c.dir, "zamok")))
+		return r, errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")), os.RemoveAll(filepath.Join(c.dir, "zamok")))
 	}
-	return r, err
+	return r, nil
 }
 
 // readerNotes are what else a reader must know.

@@ -32,7 +32,11 @@ var pool = sync.OnceValues(func() (*Pool, error) {
 var closePool = func() error { return nil }
 
 func TestMain(m *testing.M) {
-	if err := Isolate(); err != nil {
+	ended, err := Isolate()
+	if ended != nil {
+		os.Exit(ended.ExitCode())
+	}
+	if err != nil {
 		fmt.Println(err) // openPool skips the tests
 	}
 	code := m.Run()

@@ -14,14 +14,14 @@ import (
 // isolatedVariable marks a process in a mount namespace of its own.
 const isolatedVariable = "ZAMOK_DISK_ISOLATED"
 
-// Isolate runs this program once more in a mount namespace of its own, and exits as that exits. There it returns
-// nil, and disks can be mounted. An error: it can't be done here, and Open will fail.
-func Isolate() error {
+// Isolate runs this program once more in a mount namespace of its own, and returns how it ended there; the caller
+// then exits likewise. In the namespace it returns nil, and disks can be mounted. After an error Open fails.
+func Isolate() (ended *os.ProcessState, err error) {
 	if os.Getenv(isolatedVariable) != "" {
-		return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		return nil, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("%w: to mount needs root, and this is user %d", ErrUnsupported, os.Geteuid())
+		return nil, fmt.Errorf("%w: to mount needs root, and this is user %d", ErrUnsupported, os.Geteuid())
 	}
 	runtime.LockOSThread() // the kernel kills the child when the thread ends that started it
 	self := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -33,19 +33,15 @@ func Isolate() error {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if err := self.Start(); err != nil {
 		signal.Stop(signals)
-		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	go func() { // until the exit
+	go func() { // until the caller exits
 		for s := range signals {
 			if s == syscall.SIGTERM { // the terminal sends an interrupt to both
 				_ = self.Process.Signal(s)
 			}
 		}
 	}()
-	if err := self.Wait(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(max(1, self.ProcessState.ExitCode()))
-	}
-	os.Exit(0)
-	return nil
+	_ = self.Wait() // its state says how it ended
+	return self.ProcessState, nil
 }

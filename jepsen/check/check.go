@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// findingsMax is how many findings a check tells in words: the first ones are those that explain.
+// findingsMax is how many findings of a check are listed: the first ones are those that explain.
 const findingsMax = 20
 
 // Limits bound the checking itself; the zero value means the defaults.
@@ -18,7 +18,7 @@ type Limits struct {
 	// while anything computes.
 	LinearizabilityTimeout time.Duration
 
-	chunkMin int // so many steps are searched together at least; 0 = chunkMin
+	chunkMin int // the least number of steps that are searched together; 0 = chunkMin
 }
 
 // linearizabilityTimeoutDefault is long for a search that ends at all, which takes seconds at most: time passes here on a machine
@@ -37,17 +37,17 @@ func (f Finding) String() string { return f.Check + ": " + f.Text }
 type Report struct {
 	// Violations are promises that were broken.
 	Violations []Finding `json:"violations,omitempty"`
-	// Invalid says why the run proves less than it was to prove. It fails too.
+	// Invalid lists why the run proves less than it was to prove. It fails too.
 	Invalid []string `json:"invalid,omitempty"`
 	// Examined is how many things each check looked at. One that looked at nothing proved nothing.
 	Examined map[string]int `json:"examined"`
 	// Outcomes counts calls by kind and outcome.
 	Outcomes map[OpKind]map[Outcome]int `json:"outcomes"`
-	// Unresolved counts acquisitions of which nobody knows what became of them.
+	// Unresolved counts acquisitions whose outcome is not known in the end.
 	Unresolved int `json:"unresolved"`
 }
 
-// OK says that the run was valid and nothing is wrong with it.
+// OK reports whether the run was valid and nothing is wrong with it.
 func (r *Report) OK() bool { return len(r.Violations) == 0 && len(r.Invalid) == 0 }
 
 func (r *Report) String() string {
@@ -128,7 +128,7 @@ type checker struct {
 	examined   int
 }
 
-// violationf takes down a violation.
+// violationf records a violation.
 func (f *checker) violationf(format string, args ...any) {
 	if f.reported == findingsMax {
 		f.suppressed++
@@ -138,7 +138,7 @@ func (f *checker) violationf(format string, args ...any) {
 	f.report.Violations = append(f.report.Violations, Finding{f.id, fmt.Sprintf(format, args...)})
 }
 
-// invalidf takes down why the run proves less than it should, once for each why.
+// invalidf records why the run proves less than it should, each reason once.
 func (f *checker) invalidf(format string, args ...any) {
 	if len(f.report.Invalid) == 2*findingsMax {
 		return

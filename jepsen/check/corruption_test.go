@@ -32,22 +32,22 @@ var corruptions = []struct {
 	{func(h *historyBuilder) { h.op(OpLock, Ref{12, 1}).Token = 19 },
 		`C1: lock "a": token 20 (exclusive) was granted to ann by 2.000s at the latest, and token 19 (exclusive) of bob was not given back before 8.000s`},
 	{func(h *historyBuilder) { h.hold(Ref{11, 1}).To = sec(7) },
-		`C2: lock "a": two believed in it at once for 500ms: ann in exclusive (token 20, ticket 11/1) from 2.000s to 7.000s, and bob in exclusive (token 23, ticket 12/1) from 6.500s to 8.000s`},
+		`C2: lock "a": two held it at once for 500ms: ann in exclusive (token 20, ticket 11/1) from 2.000s to 7.000s, and bob in exclusive (token 23, ticket 12/1) from 6.500s to 8.000s`},
 	{func(h *historyBuilder) { h.hold(Ref{12, 2}).From = sec(19) },
-		`C2: lock "b": two believed in it at once for 1s: eve in exclusive (token 44, ticket 13/2) from 13.000s to 20.000s, and bob in exclusive (token 50, ticket 12/2) from 19.000s to 32.000s`},
+		`C2: lock "b": two held it at once for 1s: eve in exclusive (token 44, ticket 13/2) from 13.000s to 20.000s, and bob in exclusive (token 50, ticket 12/2) from 19.000s to 32.000s`},
 	{func(h *historyBuilder) { h.hold(Ref{12, 3}).Downgraded = sec(46) },
-		`C2: lock "e": two believed in it at once for 1s: bob in exclusive (token 70, ticket 12/3) from 42.000s to 46.000s, and ann in shared (token 74, ticket 11/3) from 45.000s to 49.000s`},
+		`C2: lock "e": two held it at once for 1s: bob in exclusive (token 70, ticket 12/3) from 42.000s to 46.000s, and ann in shared (token 74, ticket 11/3) from 45.000s to 49.000s`},
 	{func(h *historyBuilder) { h.hold(Ref{12, 4}).Items = permits(2) },
-		`C2: lock "pool": from 52.000s on there was belief in 4 of 3 permits; the last was bob in 2 of 3 permits (token 84, ticket 12/4) from 52.000s to 54.000s`},
+		`C2: lock "pool": from 52.000s on 4 of 3 permits were held; the last was bob in 2 of 3 permits (token 84, ticket 12/4) from 52.000s to 54.000s`},
 	{func(h *historyBuilder) {
 		h.Faults[0] = Fault{Kind: "pause client", Target: "bob", From: sec(9), To: sec(20), ExcusesClient: true}
 		h.hold(Ref{11, 1}).To = sec(7)
 	},
-		`C2: lock "a": two believed in it at once for 500ms: ann in exclusive (token 20, ticket 11/1) from 2.000s to 7.000s, and bob in exclusive (token 23, ticket 12/1) from 6.500s to 8.000s`},
+		`C2: lock "a": two held it at once for 500ms: ann in exclusive (token 20, ticket 11/1) from 2.000s to 7.000s, and bob in exclusive (token 23, ticket 12/1) from 6.500s to 8.000s`},
 	{func(h *historyBuilder) { h.Writes[2].Accepted = true },
-		`C3: resource "a": at 7.500s it took a write of ann with token 20, and at 7.000s it had taken one of bob with token 23`},
+		`C3: resource "a": at 7.500s it accepted a write of ann with token 20, and at 7.000s it had accepted one of bob with token 23`},
 	{func(h *historyBuilder) { h.Writes[1].Token = 22 },
-		`C3: resource "a": at 7.000s it took a write of bob with token 22, which nobody was granted`},
+		`C3: resource "a": at 7.000s it accepted a write of bob with token 22, which was never granted`},
 	{func(h *historyBuilder) { h.Writes[1].Accepted = false },
 		`C3: resource "a": at 7.000s it refused a write of bob with token 23, though it had seen no greater one`},
 	{func(h *historyBuilder) { op := h.op(OpNow, Ref{}); op.Index = 21 },
@@ -62,7 +62,7 @@ var corruptions = []struct {
 		h.grant("zoe", Ref{14, 1}, singleItem("a", Exclusive), 21, 3.6, 6.4)
 		h.unlock(22, 6.4, 6.45)
 	},
-		`C5: lock "a": zoe overtook bob: zoe asked at 3.600s and was granted token 21; bob had been told at 3.500s that it waits, and got token 23`},
+		`C5: lock "a": zoe overtook bob: zoe asked at 3.600s and was granted token 21; bob was known at 3.500s to wait, and got token 23`},
 	{func(h *historyBuilder) { h.Renewals = append(h.Renewals, Renewal{13, sec(25), sec(25.1)}) },
 		`C6: session 13 of eve had expired at 30.000s; what it sent at 25.000s was answered, so with a ttl of 10s it had until 35.000s`},
 	{func(h *historyBuilder) { h.hold(Ref{11, 2}).To = sec(38) },
@@ -82,7 +82,7 @@ var corruptions = []struct {
 		b.To, b.End = sec(6.4), Lost
 		h.eventOf(EvGranted, Ref{12, 1}).At = sec(6.3)
 	},
-		`C8: lock "a": ticket 12/1 was granted token 23 at 6.300s (as n1 saw it), and another still believed in the lock: ann in exclusive (token 20, ticket 11/1) from 2.000s to 6.400s; that belief ended 100ms too late`},
+		`C8: lock "a": ticket 12/1 was granted token 23 at 6.300s (as n1 saw it), and another still held the lock: ann in exclusive (token 20, ticket 11/1) from 2.000s to 6.400s; that hold ended 100ms too late`},
 	{func(h *historyBuilder) {
 		again := *h.hold(Ref{11, 2})
 		again.From, again.To, again.End = sec(42), sec(43), Unlocked
@@ -118,21 +118,21 @@ var corruptions = []struct {
 	{func(h *historyBuilder) {
 		h.Holds = append(h.Holds, Hold{Client: "eve", Ref: Ref{13, 1}, Token: 29, Items: singleItem("z", Exclusive), From: sec(15), To: sec(16)})
 	},
-		`C11: eve was refused ticket 13/1 at 4.200s, and believed in it from 15.000s on`},
+		`C11: eve was refused ticket 13/1 at 4.200s, and held it from 15.000s on`},
 	{func(h *historyBuilder) { h.eventOf(EvGranted, Ref{11, 3}).Kind = EvRefused },
 		`C11: ann was granted ticket 11/3 with token 74 at 45.000s, and the log has no such grant`},
 	{func(h *historyBuilder) { h.eventOf(EvGranted, Ref{11, 3}).Token = 73 },
 		`C11: ann was granted ticket 11/3 with token 74 at 45.000s, and the log has token 73`},
 	{func(h *historyBuilder) { h.eventOf(EvReleased, Ref{11, 1}).Ref = Ref{99, 1} },
-		`C11: ann was told at 6.000s that ticket 11/1 is released, and the log has no end of it`},
+		`C11: ann was answered at 6.000s that ticket 11/1 is released, and the log has no end of it`},
 	{func(h *historyBuilder) {
 		h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(55), Return: sec(56), Outcome: OK})
 	},
-		`C11: op was told at 56.000s that session 12 is over, and the log has no end of it`},
+		`C11: op was answered at 56.000s that session 12 is over, and the log has no end of it`},
 	{func(h *historyBuilder) {
 		h.Events = append(h.Events, Event{Index: 30, Token: 30, Kind: EvGranted, Ref: Ref{77, 1}, Items: singleItem("a", Exclusive), At: sec(9)})
 	},
-		`C11: lock "a": ticket 77/1 was granted token 30 at 9.000s (index 30), and nobody had asked for it`},
+		`C11: lock "a": ticket 77/1 was granted token 30 at 9.000s (index 30), and no call had asked for it`},
 	{func(h *historyBuilder) { op := h.op(OpLock, Ref{12, 2}); op.Return, op.Outcome = 0, Unknown },
 		`C12: bob waits for ever: its lock "b", called at 14.000s, had not come back at 60.000s, 25s after the healing`},
 	{func(h *historyBuilder) { h.op(OpLock, Ref{12, 4}).Call = sec(41) },

@@ -43,7 +43,7 @@ func checkExactlyOnce(f *checker) {
 	f.reportStaleReads()
 }
 
-// reportStaleReads looks for reads that show as a holder who had been refused, or whose release was answered.
+// reportStaleReads looks for reads that show a holder whose request was refused or whose release was answered.
 func (f *checker) reportStaleReads() {
 	for _, name := range f.lockNames {
 		for _, op := range f.locks[name].reads {

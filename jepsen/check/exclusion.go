@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// holdSpan is a time in which a client believed in one lock, and was promised to be right.
+// holdSpan is a time in which a client considered itself the holder of a lock, and was promised to be right.
 type holdSpan struct {
 	*Hold
 	item Item
@@ -63,7 +63,7 @@ func (v *historyIndex) appendUnexcused(all []holdSpan, p holdSpan) []holdSpan {
 	return all
 }
 
-// checkHoldExclusion looks for clients that believed at one moment in what excludes each other.
+// checkHoldExclusion looks for clients that held at one moment, by their own knowledge, what excludes each other.
 func checkHoldExclusion(f *checker) {
 	for _, name := range f.lockNames {
 		var live []holdSpan
@@ -76,11 +76,11 @@ func checkHoldExclusion(f *checker) {
 				if permits += q.item.Permits; q.Hold == p.Hold || compatible(q.item, p.item) {
 					continue
 				}
-				f.violationf("lock %q: two believed in it at once for %v: %s, and %s",
+				f.violationf("lock %q: two held it at once for %v: %s, and %s",
 					name, min(p.to, q.to)-p.from, q.describe(f.historyIndex), p.describe(f.historyIndex))
 			}
 			if of := p.item.Limit; p.item.Mode == Permits && permits > of {
-				f.violationf("lock %q: from %s on there was belief in %d of %d permits; the last was %s",
+				f.violationf("lock %q: from %s on %d of %d permits were held; the last was %s",
 					name, f.formatTime(p.from), permits, of, p.describe(f.historyIndex))
 			}
 			live = append(live, p)
@@ -88,8 +88,8 @@ func checkHoldExclusion(f *checker) {
 	}
 }
 
-// checkLossBeforeGrant looks for grants that were made while somebody still believed in the grant before. An
-// event was never seen before it happened, so who believed longer than that was told too late.
+// checkLossBeforeGrant looks for grants that were made while another client still held the grant before. An
+// event was never seen before it happened, so a hold that lasted longer was reported lost too late.
 func checkLossBeforeGrant(f *checker) {
 	for _, name := range f.lockNames {
 		l := f.locks[name]
@@ -108,8 +108,8 @@ func checkLossBeforeGrant(f *checker) {
 				if p.Token >= g.Token || p.Ref == g.Ref || compatible(p.item, itemFor(g.Items, name)) {
 					continue
 				}
-				f.violationf("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still believed in "+
-					"the lock: %s; that belief ended %v too late",
+				f.violationf("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still held "+
+					"the lock: %s; that hold ended %v too late",
 					name, g.Ref, g.Token, f.formatTime(g.At), cmp.Or(g.Node, "a node"), p.describe(f.historyIndex), p.to-g.At)
 			}
 		}

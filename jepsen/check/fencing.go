@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// checkFencing looks at what the resources took: after a token no smaller one, and no token that nobody
-// was granted. Pauses and wrong clocks excuse nothing here.
+// checkFencing looks at what the resources accepted: after a token no smaller one, and no token that was never
+// granted. Pauses and wrong clocks excuse nothing here.
 func checkFencing(f *checker) {
 	writes := make([]*Write, len(f.Writes))
 	for i := range f.Writes {
@@ -24,11 +24,11 @@ func checkFencing(f *checker) {
 		below := highest != nil && w.Token < highest.Token
 		switch {
 		case w.Accepted && below:
-			f.violationf("resource %q: at %s it took a write of %s with token %d, "+
-				"and at %s it had taken one of %s with token %d",
+			f.violationf("resource %q: at %s it accepted a write of %s with token %d, "+
+				"and at %s it had accepted one of %s with token %d",
 				w.Resource, f.formatTime(w.At), w.Client, w.Token, f.formatTime(highest.At), highest.Client, highest.Token)
 		case w.Accepted && !issued[w.Resource][w.Token]:
-			f.violationf("resource %q: at %s it took a write of %s with token %d, which nobody was granted",
+			f.violationf("resource %q: at %s it accepted a write of %s with token %d, which was never granted",
 				w.Resource, f.formatTime(w.At), w.Client, w.Token)
 		case !w.Accepted && !below:
 			f.violationf("resource %q: at %s it refused a write of %s with token %d, though it had seen no greater one",

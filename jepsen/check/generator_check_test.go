@@ -17,8 +17,8 @@ import (
 )
 
 // seedOf is where the random histories of a test begin: always the same, so that a checker's error which one
-// in thousands of histories shows is met by who searches for it, ZAMOK_SEED=n go test, and not by whoever
-// changes something else.
+// in thousands of histories shows is met by a search for it, ZAMOK_SEED=n go test, and not by
+// an unrelated change.
 func seedOf(t *testing.T) uint64 {
 	text := os.Getenv("ZAMOK_SEED")
 	if text == "" {

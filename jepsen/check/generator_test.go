@@ -238,7 +238,7 @@ func (g *generator) grant(c *generatedClient, item Item, outcome Outcome) {
 	g.event(EvGranted, r.Ref, r.token, "", item)
 }
 
-// end removes a grant; its client believes in it until a moment.
+// end removes a grant; its client holds it until a moment.
 func (g *generator) end(r *generatedGrant, kind EventKind, reason string, to time.Duration, end HoldEnd) {
 	r.ended = true
 	g.held[r.item.Name] = slices.DeleteFunc(g.held[r.item.Name], func(o *generatedGrant) bool { return o == r })

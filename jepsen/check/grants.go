@@ -21,7 +21,7 @@ type grant struct {
 }
 
 // grantsOf are all the grants of a lock that are known, by token: those that were answered, and of
-// those that were not the ones that the log or a belief shows.
+// the others those that the log or a hold shows.
 func (v *historyIndex) grantsOf(l *lockRecords) []grant {
 	begin := v.Plan.Begin
 	grants := make([]grant, 0, len(l.grants))
@@ -113,7 +113,7 @@ func (v *historyIndex) extendByReads(l *lockRecords, grants []grant) {
 
 // tightenBounds shortens the times in which grants can have been made and ended, by what their tokens say of
 // their order; those with one token were made at one moment. It is what lets a history be cut into
-// parts. If nothing is left of one, that is told.
+// parts. If nothing is left of one, that is a violation.
 func (f *checker) tightenBounds(name string, grants []grant) bool {
 	var live []*grant // those that can't have ended yet
 	var previous *grant
@@ -160,7 +160,7 @@ func (f *checker) tightenBounds(name string, grants []grant) bool {
 func (f *checker) reportBoundsConflict(name string, g *grant) {
 	reason := "was not asked for before"
 	if g.boundedBy == nil {
-		f.violationf("lock %q: token %d was granted to %s, who asked at %s, and a greater one had been told at %s",
+		f.violationf("lock %q: token %d was granted to %s, who asked at %s, and a greater one had been answered at %s",
 			name, g.token, g.client, f.formatTime(g.from), f.formatTime(g.to))
 		return
 	}
@@ -171,7 +171,7 @@ func (f *checker) reportBoundsConflict(name string, g *grant) {
 		name, g.token, g.item, g.client, f.formatTime(g.to), g.boundedBy.token, g.boundedBy.item, g.boundedBy.client, reason, f.formatTime(g.from))
 }
 
-// compatibleWithAll says whether a grant fits beside those that live.
+// compatibleWithAll reports whether a grant fits beside those that live.
 func compatibleWithAll(live []*grant, g *grant) bool {
 	permits := g.item.Permits
 	for _, h := range live {

@@ -44,24 +44,24 @@ type Record struct {
 	IdleCount *IdleCount `json:"idle_count,omitempty"`
 }
 
-// Plan says what the run was to be. A run that was not that is invalid.
+// Plan is what the run was to be. A run that was not that is invalid.
 type Plan struct {
 	Name            string        `json:"name,omitempty"`
 	Seed            uint64        `json:"seed,omitempty"`
-	Begin           time.Duration `json:"begin,omitempty"` // moments are told to people from here
+	Begin           time.Duration `json:"begin,omitempty"` // moments in findings count from here
 	Healed          time.Duration `json:"healed"`          // when the last fault had ended
 	End             time.Duration `json:"end"`             // when the record stopped
 	Drain           time.Duration `json:"drain"`           // after Healed no call takes longer
 	Faults          []string      `json:"faults,omitempty"`
 	ExpirationSlack time.Duration `json:"expiration_slack,omitempty"` // how much later than its bound the end of a dead session may be seen; 0 = 1 s
 	Checks          []string      `json:"checks,omitempty"`           // those that must have found something to look at
-	OKMin           int           `json:"min_ok,omitempty"`           // so many operations succeed, or the load was too low
+	OKMin           int           `json:"min_ok,omitempty"`           // the least number of successful operations; below it the load was too low
 	CompleteEvents  bool          `json:"complete_events,omitempty"`  // the events are complete, from Begin to End
 	TokensAbove     uint64        `json:"tokens_above,omitempty"`     // the greatest token of earlier runs on the same data
 	ClockRate       float64       `json:"clock_rate,omitempty"`       // by what factor a leader's clock may be fast or slow; 0 = 1
 }
 
-// OpKind says what was called.
+// OpKind is the kind of a call.
 type OpKind string
 
 // What clients and operators call.
@@ -74,7 +74,7 @@ const (
 	OpCheck         OpKind = "check"
 	OpGet           OpKind = "get"
 	OpNow           OpKind = "now"
-	OpForceRelease  OpKind = "force"  // operator: ends who holds Items[0] with a token up to Token
+	OpForceRelease  OpKind = "force"  // operator: ends the holders of Items[0] with a token up to Token
 	OpExpireSession OpKind = "expire" // operator: ends Session
 )
 
@@ -120,10 +120,10 @@ type Op struct {
 	Client  string        `json:"client"`
 	ID      uint64        `json:"id,omitempty"` // of this client's call; 0 = there is one record of it
 	Kind    OpKind        `json:"kind"`
-	Ref                   // check: of whom it asks; lock: also where it was refused, if known
+	Ref                   // check: the ticket that is checked; lock: also where it was refused, if known
 	Items   []Item        `json:"items,omitempty"`
 	Call    time.Duration `json:"call"`
-	Queued  time.Duration `json:"queued,omitempty"` // when it was first told that *this ticket* waits
+	Queued  time.Duration `json:"queued,omitempty"` // when the client first learned that *this ticket* waits
 	Return  time.Duration `json:"return,omitempty"` // 0 = never
 	Outcome Outcome       `json:"outcome"`
 	Token   uint64        `json:"token,omitempty"` // lock: what was granted; check, force: what was named
@@ -139,16 +139,16 @@ type Op struct {
 
 func (op *Op) acquires() bool { return op.Kind == OpLock || op.Kind == OpTryLock }
 
-// HoldEnd says how a hold ended.
+// HoldEnd is how a hold ended.
 type HoldEnd string
 
-// The ways in which a client stops to believe.
+// The ways in which a client stops to consider itself the holder.
 const (
 	Unlocked HoldEnd = "unlocked" // it called Unlock or Close, at To
 	Lost     HoldEnd = "lost"     // Lost was closed, and the client saw it at To
 )
 
-// Hold is a time in which a client believed that it held what a ticket was granted.
+// Hold is a time in which a client considered itself the holder of what a ticket was granted.
 type Hold struct {
 	Client string `json:"client"`
 	Ref
@@ -158,7 +158,7 @@ type Hold struct {
 	To         time.Duration `json:"to,omitempty"`         // 0 = until its client died, or the end
 	Downgraded time.Duration `json:"downgraded,omitempty"` // when it called Downgrade
 	End        HoldEnd       `json:"end,omitempty"`
-	Reason     string        `json:"reason,omitempty"` // of a loss, as the client was told: as Event.Why
+	Reason     string        `json:"reason,omitempty"` // of a loss, as the client saw it: as Event.Reason
 }
 
 // Session is a client's lease.
@@ -170,7 +170,7 @@ type Session struct {
 	Died                time.Duration `json:"died,omitempty"`                  // when it fell silent forever, by kill or a long pause
 }
 
-// Renewal is an answer that proves that its session was heard.
+// Renewal is an answer that proves that its session was renewed.
 type Renewal struct {
 	Session   uint64        `json:"session"`
 	Sent      time.Duration `json:"sent"`
@@ -205,7 +205,7 @@ type Stall struct {
 	CommitsBlocked bool          `json:"held,omitempty"` // nothing is lost by it: what was due in it is done at its end
 }
 
-// EventKind says what an Event tells.
+// EventKind is the kind of an Event.
 type EventKind string
 
 // What happens to tickets, and to sessions.
@@ -218,12 +218,12 @@ const (
 	EvEnded      EventKind = "ended" // a session
 )
 
-// Expired is the Why of a lease that ran out.
+// Expired is the Reason of a lease that ran out.
 const Expired = "expired"
 
-// Event is one effect of the log, as a node applied it or a watch told it. The same one may be
-// recorded by several. A list that does not show a session any more says that it has ended, too; it
-// does not say at which index, nor why.
+// Event is one effect of the log, as a node applied it or a watch reported it. The same one may be
+// recorded by several. A session that a list does not show any more has ended, too; the list
+// shows neither the index nor the reason.
 type Event struct {
 	Node  string        `json:"node,omitempty"`
 	At    time.Duration `json:"at"`
@@ -233,7 +233,7 @@ type Event struct {
 	Token  uint64 `json:"token,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	Items  []Item `json:"items,omitempty"`  // of a grant
-	Client string `json:"client,omitempty"` // of a session's end, if that was told
+	Client string `json:"client,omitempty"` // of a session's end, if known
 }
 
 // NodeState is what a node's machine showed.
@@ -254,7 +254,7 @@ type IdleCount struct {
 }
 
 // Read adds what another file recorded. A record that the end of the file cuts off is counted in
-// Torn: a killed process leaves one.
+// TruncatedLines: a killed process leaves one.
 func (h *History) Read(r io.Reader) error {
 	decoder := json.NewDecoder(r)
 	decoder.DisallowUnknownFields() // what is not understood would not be checked

@@ -25,7 +25,7 @@ type historyIndex struct {
 	locks           map[string]*lockRecords
 	lockNames       []string // of locks, sorted: findings come in the same order every time
 	diedAt          map[string]time.Duration
-	excused         map[string][]span        // by client: when nothing is promised of its beliefs
+	excused         map[string][]span        // by client: when its holds are excused
 	forceReleases   map[string][]*Op         // by lock: releases by force that may have had an effect
 	expireRequested map[uint64]time.Duration // by session: when an operator asked for its end
 	closeOps        map[uint64]*Op           // by session
@@ -145,7 +145,7 @@ func (v *historyIndex) addOps() {
 		case OpLock, OpTryLock:
 			v.addAcquire(op)
 		case OpUnlock:
-			// Of several the one that says most: a second unlock is refused, and says nothing.
+			// Of several the one that proves most: a second unlock is refused, and proves nothing.
 			if t := v.ticket(op.Ref); t != nil && (t.unlock == nil || t.unlock.Outcome == Refused || op.Outcome == OK) {
 				t.unlock = op
 			}
@@ -199,7 +199,7 @@ func (v *historyIndex) addHolds() {
 	}
 }
 
-// addEvents keeps each event once, as whoever saw it first did.
+// addEvents keeps each event once, as it was seen first.
 func (v *historyIndex) addEvents() {
 	all := make([]*Event, len(v.Events))
 	for i := range v.Events {
@@ -266,8 +266,8 @@ func (v *historyIndex) addEvent(ev *Event) {
 	}
 }
 
-// isExcused says that a grant may end before its holder can know: nothing is promised of what it
-// believes. until is how long that matters.
+// isExcused reports whether a grant may end before its holder can know, so that its hold proves
+// nothing. until is how long that matters.
 func (v *historyIndex) isExcused(b *Hold, until time.Duration) bool {
 	if s := v.sessions[b.Session]; s != nil && s.ReleaseOnDisconnect {
 		return true
@@ -296,7 +296,7 @@ func (v *historyIndex) endRequestedAt(b *Hold) time.Duration {
 	return first
 }
 
-// formatTime tells a moment to people.
+// formatTime is a moment as findings show it.
 func (v *historyIndex) formatTime(t time.Duration) string {
 	return fmt.Sprintf("%.3fs", (t - v.Plan.Begin).Seconds())
 }
@@ -311,7 +311,7 @@ func itemFor(items []Item, name string) Item {
 	return Item{Name: name}
 }
 
-// compatible says whether two holders of one lock may be beside each other; permits are summed elsewhere.
+// compatible reports whether two holders of one lock may be beside each other; permits are summed elsewhere.
 func compatible(a, b Item) bool { return a.Mode == b.Mode && a.Mode != Exclusive }
 
 func (it Item) String() string {

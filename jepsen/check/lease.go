@@ -19,12 +19,12 @@ func checkLeases(f *checker) {
 	}
 	for id, all := range renewals {
 		slices.SortStableFunc(all, func(a, b Renewal) int { return cmp.Compare(a.Confirmed, b.Confirmed) })
-		for i := 1; i < len(all); i++ { // each then tells the latest that had been proved by its Back
+		for i := 1; i < len(all); i++ { // each then has the latest Sent that was confirmed by its Confirmed
 			all[i].Sent = max(all[i].Sent, all[i-1].Sent)
 		}
 		renewals[id] = all
 	}
-	if f.Plan.CompleteEvents { // every end is recorded, so who has none, or another one, did not expire
+	if f.Plan.CompleteEvents { // every end is recorded, so a session without one, or with another one, did not expire
 		for id, all := range renewals {
 			if s := f.sessions[id]; s != nil && all[len(all)-1].Sent-all[0].Sent > s.TTL {
 				f.examined++ // without its renewals it would have ended
@@ -65,7 +65,7 @@ func checkLeases(f *checker) {
 	}
 }
 
-// checkExpirations sees that the sessions of the dead ended, and within the bound: their ttl, the cluster time
+// checkExpirations sees that the sessions of dead clients ended, and within the bound: their ttl, the cluster time
 // that did not pass meanwhile, the end of a time in which nothing was committed, and some slack.
 func checkExpirations(f *checker) {
 	ended, slack := map[uint64]*Event{}, f.expirationSlack()
@@ -103,7 +103,7 @@ func (f *checker) expirationSlack() time.Duration {
 	return cmp.Or(f.Plan.ExpirationSlack, time.Second)
 }
 
-// expirationDue is when the session of somebody ends who died then, and whose ttl is over at due if time passes.
+// expirationDue is when the session of a client ends that died then, and whose ttl is over at due if time passes.
 func (f *checker) expirationDue(died, due time.Duration) time.Duration {
 	nominal := due
 	for changed := true; changed; {

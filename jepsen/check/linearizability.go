@@ -20,7 +20,7 @@ const (
 	candidatesMax = 4
 )
 
-// checkLinearizability looks for locks whose answers can't be explained by any order of what was called.
+// checkLinearizability looks for locks whose answers no order of the calls explains.
 func checkLinearizability(f *checker) {
 	for _, name := range f.lockNames {
 		f.eachChunk(f.locks[name], func(c *chunk) bool {
@@ -66,7 +66,7 @@ func Visualize(h *History, name string, limits Limits, w io.Writer) error {
 		return result == porcupine.Ok
 	}
 	f.eachChunk(l, check)
-	if !selected { // the tokens alone say that there is none
+	if !selected { // the tokens alone exclude every order
 		grants := f.grantsOf(l)
 		c := &chunk{f.historyIndex, name, grants, f.stepsOf(l, grants), state{}}
 		c.steps = c.steps[:min(len(c.steps), chunkMax)]
@@ -106,7 +106,7 @@ func (f *checker) eachChunk(l *lockRecords, check func(*chunk) bool) {
 	}
 }
 
-// reportIllegal tells where the search came to an end.
+// reportIllegal reports where the search came to an end.
 func (f *checker) reportIllegal(c *chunk, model porcupine.Model, history []porcupine.Operation) {
 	_, info := porcupine.CheckOperationsVerbose(model, history, f.limits.LinearizabilityTimeout)
 	var longest []porcupine.Operation

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// checkLogExclusion replays the grants and ends of every lock, and sees that who holds it fits together and
+// checkLogExclusion replays the grants and ends of every lock, and sees that its holders fit together and
 // that tokens rise.
 func checkLogExclusion(f *checker) {
 	for _, pair := range f.conflicts {

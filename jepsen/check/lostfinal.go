@@ -29,7 +29,7 @@ func checkLostIsFinal(f *checker) {
 		return
 	}
 	for _, b := range f.holds {
-		// After the healing a client has the time of a call to tell the cluster what it gave up.
+		// After the healing a client has the time of a call to release what it gave up.
 		if lost[b.Ref] != b || f.tickets[b.Ref].ended != nil || f.diedAt[b.Client] != 0 {
 			continue
 		}

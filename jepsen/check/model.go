@@ -38,7 +38,7 @@ type chunk struct {
 	initial state
 }
 
-// state is who holds a lock, in a form that can be compared: four bytes for each grant, in order, the
+// state is the holders of a lock, in a form that can be compared: four bytes for each grant, in order, the
 // first bit set once it is downgraded.
 type state struct {
 	token uint64 // the greatest so far
@@ -178,7 +178,7 @@ func (s state) find(grant uint32) (at int, held bool) {
 	return at, false
 }
 
-// admits says whether an item fits beside the holders.
+// admits reports whether an item fits beside the holders.
 func (c *chunk) admits(current state, item Item) bool {
 	permits := item.Permits
 	for i := 0; i < len(current.held); i += 4 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// effectPoint is a call that told the index at which it took effect.
+// effectPoint is a call that returned the index at which it took effect.
 type effectPoint struct {
 	op    *Op
 	index uint64
@@ -27,7 +27,7 @@ func (p effectPoint) describe(v *historyIndex) string {
 }
 
 // checkMonotonic looks for calls that began after another had been answered and took effect no later. What a
-// call makes happen takes an index of its own, so it is above all that was ever told before.
+// call does takes an index of its own, above all that were returned before.
 func checkMonotonic(f *checker) {
 	var calls []effectPoint
 	for _, op := range f.ops {
@@ -88,8 +88,8 @@ func (f *checker) checkUniqueTokens() {
 	}
 }
 
-// checkFIFO looks for grants that overtook: whoever had been told that it waits before another even
-// asked is granted no later than that other.
+// checkFIFO looks for grants that overtook: a call that was known to wait before another one even
+// began is granted no later than that other.
 func checkFIFO(f *checker) {
 	for _, name := range f.lockNames {
 		calls := slices.Clone(f.locks[name].grants)
@@ -113,7 +113,7 @@ func checkFIFO(f *checker) {
 			f.examined++
 			if last.Token > op.Token {
 				f.violationf("lock %q: %s overtook %s: %s asked at %s and was granted token %d; "+
-					"%s had been told at %s that it waits, and got token %d", name, op.Client, last.Client,
+					"%s was known at %s to wait, and got token %d", name, op.Client, last.Client,
 					op.Client, f.formatTime(op.Call), op.Token, last.Client, f.formatTime(last.Queued), last.Token)
 			}
 		}

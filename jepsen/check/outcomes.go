@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// checkOutcomes holds what callers were told against what the log shows: what was done is there, what was
-// refused is not, and nothing is there that nobody asked for.
+// checkOutcomes compares the outcomes of calls with the log: what was done is there, what was
+// refused is not, and nothing is there without a request.
 func checkOutcomes(f *checker) {
 	for _, op := range f.ops {
 		t := f.tickets[op.Ref]
@@ -17,14 +17,14 @@ func checkOutcomes(f *checker) {
 		switch {
 		case op.Kind == OpUnlock:
 			if op.Outcome == OK && f.Plan.CompleteEvents && t.granted != nil && t.ended == nil {
-				f.violationf("%s was told at %s that ticket %s is released, and the log has no end of it",
+				f.violationf("%s was answered at %s that ticket %s is released, and the log has no end of it",
 					op.Client, f.formatTime(op.Return), op.Ref)
 			}
 		case op.Outcome == Refused && t.granted != nil:
 			f.violationf("%s was refused ticket %s at %s (%s), and the log grants it with token %d at index %d",
 				op.Client, op.Ref, f.formatTime(op.Return), cmp.Or(op.Error, "no reason"), t.granted.Token, t.granted.Index)
 		case op.Outcome == Refused && t.hold != nil:
-			f.violationf("%s was refused ticket %s at %s, and believed in it from %s on",
+			f.violationf("%s was refused ticket %s at %s, and held it from %s on",
 				op.Client, op.Ref, f.formatTime(op.Return), f.formatTime(t.hold.From))
 		case op.Outcome == OK && t.granted == nil && f.Plan.CompleteEvents:
 			f.violationf("%s was granted ticket %s with token %d at %s, and the log has no such grant",
@@ -38,8 +38,8 @@ func checkOutcomes(f *checker) {
 	f.reportUnrequestedGrants()
 }
 
-// reportUnendedSessions looks for sessions whose end was confirmed to an operator or to their client, and that the log does not
-// end.
+// reportUnendedSessions looks for sessions whose end was confirmed to an operator or to their client, and that the
+// log does not end.
 func (f *checker) reportUnendedSessions() {
 	if !f.Plan.CompleteEvents {
 		return
@@ -54,13 +54,13 @@ func (f *checker) reportUnendedSessions() {
 		}
 		f.examined++
 		if !ended[op.Session] {
-			f.violationf("%s was told at %s that session %d is over, and the log has no end of it", op.Client, f.formatTime(op.Return), op.Session)
+			f.violationf("%s was answered at %s that session %d is over, and the log has no end of it", op.Client, f.formatTime(op.Return), op.Session)
 		}
 	}
 }
 
-// reportUnrequestedGrants looks for grants that belong to no call, and counts the calls that nobody knows the end of.
-// A call that never learned its ticket may own any grant of its locks that nobody else does.
+// reportUnrequestedGrants looks for grants that belong to no call, and counts the calls of unknown outcome.
+// A call that never learned its ticket may own any grant of its locks that no other call owns.
 func (f *checker) reportUnrequestedGrants() {
 	for _, name := range f.lockNames {
 		l := f.locks[name]
@@ -76,7 +76,7 @@ func (f *checker) reportUnrequestedGrants() {
 				continue
 			}
 			if ev.At < first {
-				f.violationf("lock %q: ticket %s was granted token %d at %s (index %d), and nobody had asked for it",
+				f.violationf("lock %q: ticket %s was granted token %d at %s (index %d), and no call had asked for it",
 					name, ev.Ref, ev.Token, f.formatTime(ev.At), ev.Index)
 			}
 		}

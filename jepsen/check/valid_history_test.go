@@ -17,7 +17,7 @@ func permits(n int) []Item { return []Item{{Name: "pool", Mode: Permits, Permits
 // historyBuilder writes a history by hand.
 type historyBuilder struct{ History }
 
-// grant tells of an acquisition that succeeded, with its belief and its place in the log.
+// grant adds an acquisition that succeeded, with its hold and its event.
 func (h *historyBuilder) grant(client string, ref Ref, items []Item, token uint64, call, from float64) (*Op, *Hold) {
 	h.Ops = append(h.Ops, Op{
 		Client: client, Kind: OpLock, Ref: ref, Items: items, Call: sec(call), Return: sec(from), Outcome: OK, Token: token,
@@ -29,7 +29,7 @@ func (h *historyBuilder) grant(client string, ref Ref, items []Item, token uint6
 	return &h.Ops[len(h.Ops)-1], &h.Holds[len(h.Holds)-1]
 }
 
-// unlock ends the latest hold told.
+// unlock ends the latest hold.
 func (h *historyBuilder) unlock(index uint64, call, back float64) {
 	b := &h.Holds[len(h.Holds)-1]
 	b.To, b.End = sec(call), Unlocked
@@ -73,7 +73,7 @@ func validHistory() *historyBuilder {
 	h.read(Op{Client: "ann", Kind: OpNow}, 40, 9, 9.5)
 	h.read(Op{Client: "ann", Kind: OpGet, Items: singleItem("a", "")}, 42, 10, 10.5)
 
-	h.grant("eve", Ref{13, 2}, singleItem("b", Exclusive), 44, 12, 13) // who dies
+	h.grant("eve", Ref{13, 2}, singleItem("b", Exclusive), 44, 12, 13) // its client dies
 	h.Sessions = append(h.Sessions, Session{Session: 13, Client: "eve", TTL: sec(10), Died: sec(20)})
 	h.event(EvLost, Ref{13, 2}, 50, 30)
 	h.event(EvEnded, Ref{13, 0}, 50, 30)

@@ -62,7 +62,7 @@ func checkValidity(f *checker) {
 		}
 	}
 	if withoutHold > 0 {
-		f.invalidf("%d grants have no record of how long they were believed in", withoutHold)
+		f.invalidf("%d grants have no record of how long they were held", withoutHold)
 	}
 	if killed := len(f.diedAt); f.TruncatedLines > killed {
 		f.invalidf("%d lines of the record are torn, and %d clients died", f.TruncatedLines, killed)
@@ -84,7 +84,7 @@ func (f *checker) wellFormed() {
 	}
 }
 
-// checkLastOps sees that the last calls of those who live came back with an answer, and that a lock was
+// checkLastOps sees that the last calls of the clients that live came back with an answer, and that a lock was
 // granted after the healing.
 func (f *checker) checkLastOps() {
 	last := map[string]*Op{}

@@ -16,9 +16,9 @@ import (
 	"zamok/jepsen/tell"
 )
 
-// The audit sees what happens to all locks and when sessions end, by watching; who has sessions and how long
-// cluster time stood, by asking again and again; and for how long a client that wants nothing but its own lock
-// can't have it. It is also the operator who takes locks away.
+// The audit sees what happens to all locks and when sessions end, by watching; which sessions exist and how long
+// cluster time stood, by polling; and for how long a client that uses a lock of its own
+// can't have it. It is also the operator that takes locks away.
 //
 // Nothing is asked of the cluster before the watch has begun and the sessions were listed once, and the audit
 // ends after the last session of the programs: so what is not in its record did not happen.
@@ -28,12 +28,12 @@ const (
 	probeInterval        = 20 * time.Millisecond
 	operatorPauseMax     = 2 * time.Second
 	watchStartTimeout    = 30 * time.Second
-	// watchRestartsMax is how often the watch asks on when a node says that it does not remember.
+	// watchRestartsMax is how often the watch is restarted when a node has compacted its history.
 	watchRestartsMax = 50
-	// noCommitThreshold is how long nobody may see the sessions before that counts as a time without commits.
+	// noCommitThreshold is how long a list of the sessions may take before that counts as a time without commits.
 	noCommitThreshold = time.Second
 	listLimit         = 1000
-	// operatorFaultRatio: one look in so many of the operator's is followed by harm.
+	// operatorFaultRatio: one in this many looks of the operator is followed by a forced end.
 	operatorFaultRatio = 3
 	prober             = "probe"
 )
@@ -50,7 +50,7 @@ type audit struct {
 
 	mu       sync.Mutex         // guards what follows
 	gaps     []error            // what it did not see
-	released map[check.Ref]bool // of the audit's last lock, once the watch told it
+	released map[check.Ref]bool // of the audit's last lock, once the watch has shown it
 }
 
 func (o *subprocess) runAudit(ctx, ending context.Context, r *recorder) error {
@@ -93,14 +93,14 @@ func (o *subprocess) runAudit(ctx, ending context.Context, r *recorder) error {
 	return errors.Join(append(a.gaps, err)...)
 }
 
-// recordGap takes down that something was not seen.
+// recordGap records that something was not seen.
 func (a *audit) recordGap(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.gaps = append(a.gaps, fmt.Errorf(format, args...))
 }
 
-// watch follows all locks and sessions from the first index that it is told.
+// watch follows all locks and sessions from the first index that it is given.
 func (a *audit) watch(ctx context.Context, c *recordedClient) {
 	begun := sync.OnceFunc(a.ready.Done)
 	defer begun()
@@ -114,7 +114,7 @@ func (a *audit) watch(ctx context.Context, c *recordedClient) {
 				a.recordBatch(batch)
 				continue
 			}
-			// What one node does not remember, another may: one that took in a snapshot remembers nothing.
+			// What one node has compacted, another may still have: one that installed a snapshot has nothing.
 			if tries++; ctx.Err() == nil && (!errors.Is(err, client.ErrCompacted) || tries == watchRestartsMax) {
 				a.recordGap("the watch ended after index %d: %v", from, err)
 				from = 0
@@ -125,10 +125,10 @@ func (a *audit) watch(ctx context.Context, c *recordedClient) {
 	}
 }
 
-// signalReady says that the audit has begun: nothing that is done from now on is missed.
+// signalReady marks that the audit has begun: nothing that is done from now on is missed.
 func (a *audit) signalReady() {
 	if err := os.WriteFile(a.readyFile(), nil, 0o644); err != nil {
-		a.recordGap("nobody can be told that the audit has begun: %v", err)
+		a.recordGap("the file that marks the audit's beginning: %v", err)
 	}
 }
 
@@ -213,7 +213,7 @@ func (a *audit) recordEndedSessions(live map[uint64]string, list []client.Sessio
 	}
 }
 
-// releasesOnDisconnect tells from a client's name whether its locks are released when its connection breaks.
+// releasesOnDisconnect derives from a client's name whether its locks are released when its connection breaks.
 func releasesOnDisconnect(label string) bool {
 	_, number, _ := strings.Cut(label, ".")
 	n, err := strconv.Atoi(number)
@@ -277,5 +277,5 @@ func (a *audit) finalOperation(t *worker) {
 			return
 		}
 	}
-	a.recordGap("the watch did not tell of the audit's last release within %v", watchStartTimeout)
+	a.recordGap("the watch did not show the audit's last release within %v", watchStartTimeout)
 }

@@ -16,7 +16,7 @@ import (
 	"zamok/client"
 )
 
-// cluster is all that runs: the nodes, the fabric between them, and the programs that use locks.
+// cluster is all that runs: the nodes, the proxies between them, and the programs that use locks.
 type cluster struct {
 	dir          string
 	binary       string // zamok
@@ -31,7 +31,7 @@ type cluster struct {
 	done         context.Context // ends with the run
 	cancel       context.CancelFunc
 	running      sync.WaitGroup
-	logMu        sync.Mutex // guards log; of its own, so that whoever has another may say something
+	logMu        sync.Mutex // guards log; a leaf, so that logf may be called under any other mutex
 	log          *os.File
 
 	mu       sync.Mutex // guards what follows
@@ -43,7 +43,7 @@ type cluster struct {
 	notes    []string // what a reader of the report must know
 }
 
-// historyDir is where each process writes its part of the history, logs is where it says what it does.
+// historyDir holds each process's part of the history, logDir its log.
 func (c *cluster) historyDir() string { return filepath.Join(c.dir, "parts") }
 func (c *cluster) logDir() string     { return filepath.Join(c.dir, "logs") }
 
@@ -74,7 +74,7 @@ func (c *cluster) ip(last int) string {
 	return fmt.Sprintf("127.%d.%d.%d", c.subnet>>8, c.subnet&255, last)
 }
 
-// logf tells people, and the run's own log.
+// logf prints a line, also to the run's own log.
 func (c *cluster) logf(format string, args ...any) {
 	c.logMu.Lock()
 	defer c.logMu.Unlock()
@@ -83,7 +83,7 @@ func (c *cluster) logf(format string, args ...any) {
 	fmt.Fprintln(c.log, line)
 }
 
-// connectionOwner tells whose a connection is: of programs by their address, of nodes by the process that has it.
+// connectionOwner names the process that opened a connection: a program by its address, a node by its socket.
 func (c *cluster) connectionOwner(conn net.Conn) string {
 	there, ok := conn.RemoteAddr().(*net.TCPAddr)
 	here, also := conn.LocalAddr().(*net.TCPAddr)
@@ -135,7 +135,7 @@ const (
 	resourcePort       = "5760"
 )
 
-// start starts so many nodes, and waits until one leads.
+// start starts the nodes, and waits until one leads.
 func (c *cluster) start(nodes int) error {
 	var list, join []string
 	for i := 1; i <= nodes; i++ {
@@ -176,7 +176,7 @@ func (c *cluster) members() (all []*node) {
 	return all
 }
 
-// trackEpochs asks all nodes beside the fabric who leads, and takes down the changes.
+// trackEpochs polls all nodes, not through the proxies, for the leader, and records the changes.
 func (c *cluster) trackEpochs() {
 	for c.done.Err() == nil {
 		for _, n := range c.members() {
@@ -292,7 +292,7 @@ func (c *cluster) stop() (err error) {
 
 func (c *cluster) awaitExit(p *process) error {
 	if !p.waitFor(drainMax + 60*time.Second) {
-		p.signal(syscall.SIGQUIT) // its log tells what it waits for
+		p.signal(syscall.SIGQUIT) // its log then shows what it waits for
 		if !p.waitFor(5 * time.Second) {
 			p.kill()
 		}

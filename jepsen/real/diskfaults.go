@@ -32,7 +32,7 @@ const (
 	slowBeforePowerFailure = 300 * time.Millisecond
 )
 
-// openDisks prepares disks that can fail. Where that can't be done the run continues without, and says so.
+// openDisks prepares disks that can fail. Where they are not supported the run continues without, with a note in its report.
 func (c *cluster) openDisks(ctx context.Context) error {
 	pool, err := disk.Open(ctx, filepath.Join(c.dir, "data"))
 	if errors.Is(err, disk.ErrUnsupported) {

@@ -201,7 +201,7 @@ func (f *nemesis) pauseAllPrograms(t *injection) string {
 	return f.pausePrograms(t, len(f.programs))
 }
 
-// pausePrograms stops programs. Nothing is promised of what their clients believe meanwhile.
+// pausePrograms stops programs. What their clients believe meanwhile is excused.
 func (f *nemesis) pausePrograms(t *injection, many int) string {
 	programs := f.acquirePrograms(t, many)
 	var targets []string
@@ -240,7 +240,7 @@ func (f *nemesis) killProgram(t *injection) string {
 	return name
 }
 
-// A linkSelection chooses links, and names what it strikes; "" = there is no occasion for it now.
+// A linkSelection chooses links, and names their target; "" = there is no occasion for it now.
 type linkSelection func(f *nemesis, t *injection) (target string, links []linkID)
 
 var (

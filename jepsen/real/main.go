@@ -20,7 +20,7 @@ import (
 	"zamok/jepsen/real/disk"
 )
 
-// options are what the command line says of one run.
+// options are the settings of the command line.
 type options struct {
 	seed        uint64
 	duration    time.Duration
@@ -153,7 +153,7 @@ func (o *options) selectKinds(hasDisks bool) (all []faultKind, err error) {
 	return all, nil
 }
 
-// runOnce makes a cluster, strikes it, heals it, and judges what was recorded.
+// runOnce makes a cluster, injects faults, heals it, and checks what was recorded.
 func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 	c, err := o.prepare(ctx)
 	if err != nil {
@@ -290,12 +290,12 @@ func (c *cluster) awaitIdle() {
 	}
 }
 
-// recordIdleCounts takes down what each node counts when nothing is asked of it.
+// recordIdleCounts records each node's counts while it has no load.
 func (c *cluster) recordIdleCounts(after bool) {
 	for _, n := range c.members() {
 		counts, err := n.metrics(c.done)
 		if err != nil {
-			c.logf("%s does not tell its counts: %v", n.id, err)
+			c.logf("%s does not answer with its counts: %v", n.id, err)
 			continue
 		}
 		r := check.IdleCount{Process: n.id, AfterLoad: after, Counts: map[string]int64{}}

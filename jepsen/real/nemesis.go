@@ -12,7 +12,7 @@ import (
 	"zamok/jepsen/check"
 )
 
-// faultKind is a kind of fault. inject makes one, lets it last and undoes it. It returns what it struck;
+// faultKind is a kind of fault. inject makes one, lets it last and undoes it. It returns its target;
 // "" = there was no occasion for it now.
 type faultKind struct {
 	name   string
@@ -63,16 +63,16 @@ type nemesis struct {
 	workers sync.WaitGroup
 	stop    context.CancelFunc
 
-	mu     sync.Mutex // guards what follows, the decks, and who is busy
+	mu     sync.Mutex // guards what follows, the order of kinds, and which targets are in use
 	counts map[string]int
 }
 
-// shuffledKinds is kinds in an order that a random number says, another one when it is used up; without, in their own.
+// shuffledKinds yields kinds in random order, in another one when all were made; without a source, in their own order.
 type shuffledKinds struct {
 	kinds        []faultKind
 	random       *rand.Rand // nil = as they are
 	remaining    []faultKind
-	skippedInRow int // so many in a row had no occasion, and were put back
+	skippedInRow int // how many in a row had no occasion, and were put back
 }
 
 // next takes the first of what is left. If all of that waits for an occasion, as those do that need every node
@@ -101,7 +101,7 @@ const (
 	faultDurationMin = 300 * time.Millisecond
 	faultDurationMax = 3 * time.Second
 	faultPauseMax    = 3 * time.Second
-	// notApplicablePause is how long a worker waits when its fault found nothing to strike.
+	// notApplicablePause is how long a worker waits when its fault found no target.
 	notApplicablePause = 200 * time.Millisecond
 	nodeReadyTimeout   = 15 * time.Second
 )
@@ -144,8 +144,8 @@ func (f *nemesis) stopAndHeal() error {
 	return f.client.Close()
 }
 
-// provesEnough says that everything has happened without which the run is invalid: so many faults, those kinds that were
-// asked for, and so many calls that succeeded.
+// provesEnough reports whether everything has happened without which the run is invalid: the least number of faults,
+// the kinds that were asked for, and the least number of successful calls.
 func (f *nemesis) provesEnough(plan *check.Plan, least int) bool {
 	f.mu.Lock()
 	happened := 0
@@ -182,7 +182,7 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 	sleepContext(ctx, time.Duration(random.Int64N(int64(faultPauseMax))))
 }
 
-// acquire takes nodes that run and that no other fault works on, in random order, at most so many.
+// acquire takes up to most nodes that run and that no other fault works on, in random order.
 func (f *nemesis) acquire(t *injection, most int, fits func(leads bool) bool) (all []*node) {
 	leader, members := f.leader(), f.members()
 	f.mu.Lock()
@@ -198,7 +198,7 @@ func (f *nemesis) acquire(t *injection, most int, fits func(leads bool) bool) (a
 	return all
 }
 
-// A selection takes the nodes that a fault strikes; none = there is no occasion for it now.
+// A selection takes the target nodes of a fault; none = there is no occasion for it now.
 type selection func(f *nemesis, t *injection) []*node
 
 func leaderNode(f *nemesis, t *injection) []*node {
@@ -217,7 +217,8 @@ func majority(f *nemesis, t *injection) []*node { return f.acquireMany(t, len(f.
 
 func everyNode(f *nemesis, t *injection) []*node { return f.acquireMany(t, len(f.members())) }
 
-// acquireMany takes so many nodes, or as many as run, if it can have all of these and they are more than one.
+// acquireMany takes many nodes, or all that run if they are fewer. It returns none if another fault works on one of
+// them, or if that is a single node.
 func (f *nemesis) acquireMany(t *injection, many int) []*node {
 	running := 0
 	for _, n := range f.members() {
@@ -232,7 +233,7 @@ func (f *nemesis) acquireMany(t *injection, many int) []*node {
 	return all
 }
 
-// acquirePrograms takes so many programs that no other fault works on, or none.
+// acquirePrograms takes many programs that no other fault works on, or none.
 func (f *nemesis) acquirePrograms(t *injection, many int) (all []*clientProgram) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

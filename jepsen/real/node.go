@@ -18,7 +18,7 @@ type node struct {
 	cluster      *cluster
 	id           string
 	listenIP     string // the IP on which it listens
-	advertisedIP string // the IP that others are told: the fabric listens there
+	advertisedIP string // the IP that others are given: the proxies listen there
 	data         string
 	log          string
 	args         []string
@@ -26,7 +26,7 @@ type node struct {
 
 	mu              sync.Mutex // guards what follows
 	process         *process   // nil = it never ran
-	keptDown        bool       // it is to be down: nobody starts it again
+	keptDown        bool       // it is down on purpose, and is not restarted
 	inUse           bool       // a fault works on it
 	removed         bool       // taken out of the cluster
 	starts          int
@@ -37,7 +37,7 @@ const (
 	clientPort = "5750"
 	peerPort   = "5751"
 	httpPort   = "5752"
-	// restartDelay is how long whoever supervises a node waits before it starts it again.
+	// restartDelay is how long the supervisor waits before it restarts a node.
 	restartDelay = time.Second
 	// shutdownTimeout is how long a node may take to end cleanly.
 	shutdownTimeout = 20 * time.Second
@@ -45,7 +45,7 @@ const (
 
 func (n *node) address(port string) string { return n.advertisedIP + ":" + port }
 
-// start runs it. Whoever had held it down lets go.
+// start runs it, also if it was kept down.
 func (n *node) start() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,7 +141,7 @@ func (n *node) signal(sig syscall.Signal) {
 	}
 }
 
-// metrics asks the node itself, beside the fabric, for its counts without labels.
+// metrics reads the node's metrics without labels, not through the proxies.
 func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -166,7 +166,7 @@ func (n *node) metrics(ctx context.Context) (map[string]float64, error) {
 	return counts, lines.Err()
 }
 
-// addNode makes a node; it does not run yet. How it comes to others is in how: --cluster or --join.
+// addNode makes a node; it does not run yet. flags are --cluster or --join.
 func (c *cluster) addNode(flags ...string) (*node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,7 +13,7 @@ const (
 	faultTailMax = 5 * time.Second        // an outage this soon after a fault may still be its effect
 )
 
-// outage is a time in which no call of the prober, who locks a lock of its own, succeeded.
+// outage is a time in which no call of the prober succeeded, which uses a lock of its own.
 type outage struct {
 	from, to time.Duration
 	faults   []string // kinds of the faults that were under way, or if none was, had ended shortly before

@@ -24,7 +24,7 @@ type process struct {
 	paused bool
 }
 
-// start runs a program; what it says goes to the end of a file.
+// start runs a program; its output is appended to a file.
 func start(name, log string, env []string, program string, args ...string) (*process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

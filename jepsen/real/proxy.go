@@ -12,7 +12,7 @@ import (
 // proxyNetwork is the network of a run: in front of every port of every node stands a proxy, and what goes
 // through it is treated as the directed link from the process that sends to the one that receives.
 type proxyNetwork struct {
-	// owner says whose the far end of an accepted connection is; "" = nobody's any more.
+	// owner names the process at the far end of an accepted connection; "" = it has ended.
 	owner func(net.Conn) string
 
 	mu        sync.Mutex // guards what follows
@@ -29,10 +29,10 @@ type linkID struct{ from, to string }
 // reverse is the other direction.
 func (p linkID) reverse() linkID { return linkID{p.to, p.from} }
 
-// linkFault is what is wrong with a link. Several may be imposed on one: holes and cuts count if one has
+// linkFault is what is wrong with a link. Several may be injected into one: holes and cuts count if one has
 // them, delays add up, the lowest rate holds.
 type linkFault struct {
-	blackhole bool          // nothing arrives, and nobody is told: it arrives when the condition is lifted
+	blackhole bool          // nothing arrives, without an error: it arrives when the fault is healed
 	refuse    bool          // what is open breaks, nothing can be opened
 	delay     time.Duration // and up to jitter more
 	jitter    time.Duration
@@ -42,7 +42,7 @@ type linkFault struct {
 type link struct {
 	mu           sync.Mutex // guards what follows
 	faults       map[*linkFault]struct{}
-	changed      chan struct{} // closed when the conditions change
+	changed      chan struct{} // closed when the faults change
 	lastDelivery time.Duration // when it last delivered something
 }
 
@@ -68,7 +68,7 @@ func (f *proxyNetwork) link(p linkID) *link {
 	return l
 }
 
-// inject puts a condition on links, until lift is called.
+// inject injects a fault into links, until heal is called.
 func (f *proxyNetwork) inject(c linkFault, pairs ...linkID) (heal func()) {
 	for _, p := range pairs {
 		f.link(p).updateFaults(func(all map[*linkFault]struct{}) { all[&c] = struct{}{} })
@@ -91,7 +91,7 @@ func (l *link) updateFaults(do func(map[*linkFault]struct{})) {
 	l.changed = make(chan struct{})
 }
 
-// effectiveFault is what all conditions come to, and a channel that is closed when that changes.
+// effectiveFault is the sum of all faults, and a channel that is closed when it changes.
 func (l *link) effectiveFault() (sum linkFault, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *link) effectiveFault() (sum linkFault, changed <-chan struct{}) {
 	return sum, l.changed
 }
 
-// resetConns breaks the connections that run over any of the links, whoever opened them. It returns how many.
+// resetConns breaks the connections over any of the links, in either direction. It returns how many.
 func (f *proxyNetwork) resetConns(pairs ...linkID) (broken int) {
 	over := map[linkID]bool{}
 	for _, p := range pairs {
@@ -138,7 +138,7 @@ func (f *proxyNetwork) lastDelivery(from string) (last time.Duration) {
 	return last
 }
 
-// serve stands before a node's port: who connects to front is led to back.
+// serve proxies a node's port: connections to front are forwarded to back.
 func (f *proxyNetwork) serve(to, front, back string) error {
 	in, err := net.Listen("tcp", front)
 	if err != nil {
@@ -202,7 +202,7 @@ func (f *proxyNetwork) close() {
 	f.work.Wait()
 }
 
-// proxiedConn is one connection through the fabric.
+// proxiedConn is one connection through a proxy.
 type proxiedConn struct {
 	link linkID
 	done chan struct{} // closed at its end
@@ -238,7 +238,7 @@ func (w *proxiedConn) relay(there, back *link, target string) {
 	}
 	far, err := net.DialTimeout("tcp", target, dialTimeout)
 	if err != nil {
-		return // nobody listens: who dialled is told by a reset
+		return // nothing listens: the connection is reset
 	}
 	w.mu.Lock()
 	w.server = far
@@ -296,7 +296,7 @@ func (w *proxiedConn) copyOneWay(from, to net.Conn, l *link) {
 		l.lastDelivery = monotonicNow()
 		l.mu.Unlock()
 	}
-	for range chunks { // whoever reads must not be stuck
+	for range chunks { // so that the reader can end
 	}
 	reader.Wait()
 	if tcp, ok := to.(*net.TCPConn); ok {

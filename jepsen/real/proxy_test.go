@@ -18,7 +18,7 @@ const (
 	silenceDuration = 150 * time.Millisecond
 )
 
-// echo serves a node b that says back what it is told, behind a fabric in which everybody else is a.
+// echo serves a node b that echoes, behind a proxy to which every client is a.
 func echo(t *testing.T) (f *proxyNetwork, front string) {
 	t.Helper()
 	back, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +29,7 @@ func echo(t *testing.T) (f *proxyNetwork, front string) {
 			if err != nil {
 				return
 			}
-			go func() { // ends with the fabric's connection
+			go func() { // ends with the proxy's connection
 				_, _ = io.Copy(conn, conn)
 				conn.Close()
 			}()
@@ -55,7 +55,7 @@ func send(t *testing.T, conn net.Conn, text string) {
 	require.NoError(t, err)
 }
 
-// receive tells what comes within a time; "" = nothing.
+// receive reads what arrives within a time; "" = nothing.
 func receive(t *testing.T, conn net.Conn, within time.Duration) (string, error) {
 	t.Helper()
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(within)))
@@ -78,7 +78,7 @@ func requireSilence(t *testing.T, conn net.Conn) {
 	require.ErrorContains(t, err, "timeout", "it is open, and nothing comes")
 }
 
-// awaitDelivered waits until something of a has arrived since a moment, and tells when the last did.
+// awaitDelivered waits until something of a has arrived since a moment, and returns when the last did.
 func awaitDelivered(t *testing.T, f *proxyNetwork, since time.Duration) (last time.Duration) {
 	t.Helper()
 	require.Eventually(t, func() bool { return f.lastDelivery("a") > since }, deliveryTimeout, time.Millisecond)
@@ -98,7 +98,7 @@ func TestProxyDelivers(t *testing.T) {
 	assert.ErrorIs(t, err, io.EOF, "the end of a stream comes through too")
 }
 
-// A hole takes one direction only, whoever opened the connection, and gives back what fell in.
+// A hole is in one direction only, whichever side opened the connection, and loses nothing.
 func TestBlackholeOneDirection(t *testing.T) {
 	f, front := echo(t)
 	conn := dial(t, front)
@@ -116,7 +116,7 @@ func TestBlackholeOneDirection(t *testing.T) {
 
 	lift = f.inject(linkFault{blackhole: true}, linkID{"b", "a"})
 	send(t, conn, "three")
-	awaitDelivered(t, f, delivered) // b hears, and is not heard
+	awaitDelivered(t, f, delivered) // b receives, and its answer does not arrive
 	requireSilence(t, conn)
 	lift()
 	requireReceived(t, conn, "three")
@@ -195,7 +195,7 @@ func TestLinkFaultsCombine(t *testing.T) {
 	assert.GreaterOrEqual(t, monotonicNow()-began, 250*time.Millisecond, "3 KiB at 10 KiB a second")
 }
 
-// The fabric knows a node by the process that has the socket.
+// A proxy knows a node by the process that has the socket.
 func TestSocketBetween(t *testing.T) {
 	_, front := echo(t)
 	conn := dial(t, front)
@@ -210,5 +210,5 @@ func TestSocketBetween(t *testing.T) {
 	assert.True(t, hasSocket(os.Getpid(), inode))
 	assert.False(t, hasSocket(os.Getpid(), "1"))
 	assert.NotEqual(t, inode, between(to, from), "that is the other end")
-	assert.Empty(t, between(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards somebody else")
+	assert.Empty(t, between(from, &net.TCPAddr{IP: to.IP, Port: 1}), "the same port, towards another one")
 }

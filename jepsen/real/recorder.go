@@ -53,7 +53,7 @@ func (r *recorder) close() error {
 	return nil
 }
 
-// recordCall takes down that something is called. A call that changes something is written at once: if this
+// recordCall records that something is called. A call that changes something is written at once: if this
 // process is killed, it may have been done all the same.
 func (r *recorder) recordCall(op check.Op) *check.Op {
 	op.ID, op.Call, op.Outcome = r.next.Add(1), monotonicNow(), check.Unknown
@@ -65,7 +65,7 @@ func (r *recorder) recordCall(op check.Op) *check.Op {
 	return &op
 }
 
-// recordReturn takes down what came back.
+// recordReturn records the answer.
 func (r *recorder) recordReturn(op *check.Op, change func(*check.Op)) {
 	op.Return = monotonicNow()
 	change(op)
@@ -74,12 +74,12 @@ func (r *recorder) recordReturn(op *check.Op, change func(*check.Op)) {
 
 const (
 	stallPollInterval = 20 * time.Millisecond
-	// stallMin is below what clients take off their deadlines, so that no shorter stall harms anybody.
+	// stallMin is below what clients subtract from their deadlines, so that no shorter stall does harm.
 	stallMin = 120 * time.Millisecond
 )
 
-// recordStalls takes down when this process did not run though no fault had paused it, as on a machine that has too much
-// to do. Of what its clients believe then nothing is promised, as in a pause: it sees a loss when it runs again.
+// recordStalls records when this process did not run though no fault had paused it, as on an overloaded machine.
+// What its clients believe then is excused, as in a pause: they see a loss when the process runs again.
 func (r *recorder) recordStalls(ctx context.Context, clients []string) {
 	for last := monotonicNow(); sleepContext(ctx, stallPollInterval); {
 		at := monotonicNow()

@@ -43,7 +43,7 @@ func TestMomentsInFindings(t *testing.T) {
 	h := &check.History{Events: []check.Event{{Index: 7, At: 41 * second}, {Index: 8, At: 42 * second}}}
 	r := &runReport{history: h}
 	for text, want := range map[string][]time.Duration{
-		`two believed for 1.234s: a from 2.000s to 3.500s`:      {2 * second, 3500 * time.Millisecond},
+		`two held it for 1.234s: a from 2.000s to 3.500s`:      {2 * second, 3500 * time.Millisecond},
 		`the term was 3 at index 7 (n1), and is 2 at index 8`:   {41 * second, 42 * second},
 		`it ended at 4.000s only, 7.250s later`:                 {4 * second},
 		`what it sent at 0.001s was answered, with a ttl of 5s`: {time.Millisecond},
@@ -54,7 +54,7 @@ func TestMomentsInFindings(t *testing.T) {
 	assert.Equal(t, `a"b`, lockOf(`lock "a\"b": token 3`))
 }
 
-// Two files are one run; the second one shows that what the first one believed was wrong. The summary shows
+// Two files are one run; the second one shows that the first client held the lock too long. The summary shows
 // what happened around the violation, and a fault beside it.
 func TestRecheck(t *testing.T) {
 	item := []check.Item{{Name: "a", Mode: check.Exclusive}}

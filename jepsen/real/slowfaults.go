@@ -17,7 +17,7 @@ import (
 // Faults that take long have a worker of their own, so that the others continue beside them.
 
 const (
-	// trailingEntries is how many entries nodes keep in front of a snapshot: who is further behind needs it.
+	// trailingEntries is how many entries nodes keep before a snapshot: a node further behind needs the snapshot.
 	trailingEntries = 4096
 	// laggingMax is how long a follower may be kept away for that.
 	laggingMax     = 110 * time.Second

@@ -16,13 +16,13 @@ import (
 // subprocessVariable makes this program one of the run's own processes; it holds an order.
 const subprocessVariable = "ZAMOK_JEPSEN_SUBPROCESS"
 
-// subprocess says what such a process is.
+// subprocess configures such a process.
 type subprocess struct {
 	Kind      string // load or audit
 	Name      string
 	Seed      uint64
 	Endpoints []string
-	Address   string // the IP that its connections come from: by it the fabric knows whose they are
+	Address   string // the IP that its connections come from, by which the proxies know them
 	Resource  string
 	File      string // where its part of the history goes
 }
@@ -35,7 +35,7 @@ func (o *subprocess) env() []string {
 	return []string{subprocessVariable + "=" + string(text)}
 }
 
-// dialFrom dials from an address of its own, by which the fabric knows whose a connection is.
+// dialFrom dials from an address by which the proxies know the process.
 func dialFrom(ip string) func(context.Context, string) (net.Conn, error) {
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
 	return func(ctx context.Context, address string) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) }

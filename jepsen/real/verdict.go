@@ -15,7 +15,7 @@ import (
 
 // requiredChecks are the checks that must have found something to look at. C6 is not among them: what it looks at,
 // leases that end by themselves though their client lives, is rare in a short run. C13 and C15 need what a
-// node does not tell: the order of entries within a read, and digests, which the nodes compare themselves.
+// node does not expose: the order of entries within a read, and digests, which the nodes compare themselves.
 var requiredChecks = []string{"C1", "C2", "C3", "C4", "C5", "C8", "C9", "C10", "C11", "C12", "C14", "C16", "C17"}
 
 // deathSlack is by how much later than promised the end of a dead session may be seen: 1 s is the bound's
@@ -39,7 +39,7 @@ func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
 	return h, nil
 }
 
-// expire tells of each session of a killed program when it fell silent: what the program had sent may have
+// recordDeaths records when each session of a killed program fell silent: what the program had sent may have
 // been on its way for a while.
 func (c *cluster) recordDeaths(h *check.History) {
 	silent := map[string]time.Duration{}
@@ -53,7 +53,7 @@ func (c *cluster) recordDeaths(h *check.History) {
 	for i := range h.Sessions {
 		h.Sessions[i].Died = silent[h.Sessions[i].Client]
 	}
-	for client, at := range silent { // also of those who died before they had a session
+	for client, at := range silent { // also of clients that died before they had a session
 		if !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == client }) {
 			h.Sessions = append(h.Sessions, check.Session{Client: client, Died: at})
 		}
@@ -63,10 +63,10 @@ func (c *cluster) recordDeaths(h *check.History) {
 // addUnansweredGrants adds acquisitions that were granted and that no answer names. A client that learns of a grant when
 // it is over, or of the end of its session, asks again under another number; and it cancels what its caller
 // gave up. So each belongs to a call of its client for the same locks, which was under way or whose outcome is
-// unknown. One that belongs to none is not added, and is found to have been asked for by nobody.
+// unknown. One that belongs to none is not added, and is reported as granted without a request.
 func addUnansweredGrants(h *check.History) {
 	owner := map[uint64]string{}
-	for _, ev := range h.Events { // also of sessions that ended before anybody listed them
+	for _, ev := range h.Events { // also of sessions that ended before they were listed
 		if ev.Kind == check.EvEnded && ev.Client != "" {
 			owner[ev.Session] = ev.Client
 		}
@@ -101,7 +101,7 @@ func addUnansweredGrants(h *check.History) {
 					op.Queued = 0 // that may have been the place of the first ticket
 				}
 				if of == nil || op.Call < of.Call {
-					of = op // the event may have been told late, so the earliest is possible if any is
+					of = op // the event may be late, so the earliest is possible if any is
 				}
 			}
 		}
@@ -117,9 +117,9 @@ func addUnansweredGrants(h *check.History) {
 	h.Ops = append(h.Ops, added...)
 }
 
-// dropStaleQueued keeps of the moments at which callers were told that they wait those that are of the session that
-// was granted in the end: with a session its places in the queues are lost. A session's number is the index
-// at which it was opened, so it was open when anybody had been told of a greater one.
+// dropStaleQueued keeps Queued, when a call was first reported to wait, only where it belongs to the session that
+// was granted in the end: with a session its queue positions are lost. A session's number is the index
+// at which it was opened, so it was open when a greater index had been seen.
 func dropStaleQueued(h *check.History) {
 	type point struct {
 		at    time.Duration
@@ -169,7 +169,7 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 	return found[:min(len(found), 10)]
 }
 
-// checkAndReport checks the history, writes the report, and says what the run was.
+// checkAndReport checks the history and writes the report.
 func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*runReport, error) {
 	h.Plan.CompleteEvents = c.audited
 	r := &runReport{

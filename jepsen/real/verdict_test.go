@@ -31,9 +31,9 @@ func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
 			grant(25, 1, 4, 50), // what c1 had given up
 			grant(30, 2, 8, 60), // c2 learned of it too late, and asked again
 			grant(80, 2, 9, 70),
-			grant(5, 1, 3, 40), // before anybody asked
+			grant(5, 1, 3, 40), // before it was asked for
 			grant(30, 3, 1, 61),
-			grant(31, 4, 1, 62), // c2 again; nobody ever listed session 4
+			grant(31, 4, 1, 62), // c2 again; session 4 was never listed
 			{At: 32, Index: 63, Kind: check.EvEnded, Ref: check.Ref{Session: 4}, Client: "c2"},
 		},
 	}

@@ -135,7 +135,7 @@ func (t *worker) randomRequest() (items []client.Item, opts []client.Option) {
 	return items, opts
 }
 
-// acquire asks for something, and takes down what came of it.
+// acquire makes a random request, and records its outcome.
 func (t *worker) acquire(bounded bool) (*client.Lock, *check.Hold) {
 	items, opts := t.randomRequest()
 	if t.IntN(2) == 0 {
@@ -186,7 +186,7 @@ func (t *worker) lockFunc(ctx context.Context, kind check.OpKind, items []client
 	return l, h
 }
 
-// recordSession takes down a session when it is first seen.
+// recordSession records a session when it is first seen.
 func (c *recordedClient) recordSession(session uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +204,7 @@ type sharedHold struct {
 	mu sync.Mutex
 }
 
-// endHold takes down that a hold is over, once.
+// endHold records the end of a hold, once.
 func (t *worker) endHold(h *sharedHold, end check.HoldEnd, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -242,7 +242,7 @@ func (t *worker) hold(l *client.Lock, hold *check.Hold, depth int) {
 		case n == 2 && !limited && !shared:
 			shared = t.downgrade(l, h)
 		case n == 3 && depth == 0:
-			// Without an owner on both sides nobody finds the deadlock that this may be: hence bounded.
+			// Without an owner on both sides a deadlock is not detected: hence bounded.
 			if inner, under := t.acquire(true); inner != nil {
 				t.hold(inner, under, depth+1)
 			}
@@ -346,7 +346,7 @@ func (t *worker) get(name string) *client.LockDetail {
 	return d
 }
 
-// finishRead takes down the answer of a read.
+// finishRead records the answer of a read.
 func finishRead(op *check.Op, at client.Stamp, err error) {
 	if err != nil {
 		op.Outcome, op.Error = check.Unknown, err.Error()
@@ -355,7 +355,7 @@ func finishRead(op *check.Op, at client.Stamp, err error) {
 	op.Outcome, op.Term, op.Index, op.Time = check.OK, at.Term, at.Index, at.Time
 }
 
-// recordRenewal is what a handle's deadline tells: when that was sent which was answered with proof last. A pause
+// recordRenewal derives from a handle's deadline when the latest confirmed renewal was sent. A pause
 // between the two readings makes it earlier, which only asks for less.
 func (t *worker) recordRenewal(l *client.Lock) {
 	at := monotonicNow()

@@ -1,3 +1,3 @@
-// Package tell puts what package client tells its callers into the words of a history for package
-// check. Whoever records what programs saw, in virtual time or in processes, uses it.
+// Package tell converts what package client returns to its callers into the terms of a history for package
+// check. The recorders of the simulation and of the real processes use it.
 package tell

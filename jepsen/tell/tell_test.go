@@ -13,7 +13,7 @@ import (
 	"zamok/jepsen/tell"
 )
 
-// What is not known is never told as refused.
+// What is not known is never recorded as refused.
 func TestOutcome(t *testing.T) {
 	for _, c := range []struct {
 		err  error

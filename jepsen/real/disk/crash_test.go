@@ -64,7 +64,7 @@ func overlay(t *testing.T, path, from, to string) string {
 
 func (w *writer) dir() string { return filepath.Join(w.disk.Dir(), "data") }
 
-// write starts the program, and waits until so many entries are acknowledged and a moment longer. It ends by
+// write starts the program, and waits until it has acknowledged this many entries and a moment longer. It ends by
 // what is done next. The last acknowledged entry is known when ended is closed.
 func (w *writer) write(t *testing.T, entries int) (victim *exec.Cmd, acknowledged *uint64, ended chan struct{}) {
 	t.Helper()
@@ -97,7 +97,7 @@ func (w *writer) write(t *testing.T, entries int) (victim *exec.Cmd, acknowledge
 	return victim, acknowledged, ended
 }
 
-// runUntilKilled writes until at least so many entries are acknowledged, and the power fails. With kill, the process
+// runUntilKilled writes at least this many acknowledged entries, then the power fails. With kill, the process
 // does not live to see it; otherwise it meets a disk that is gone.
 func (w *writer) runUntilKilled(t *testing.T, entries int, kill, some bool) (acknowledged uint64, lost CrashLoss) {
 	t.Helper()
@@ -164,7 +164,7 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 	})
 }
 
-// Whatever a node finds when it starts again, it will tell others that it has. So that must survive a power
+// What a node finds when it starts again, it will report to the leader as stored. So that must survive a power
 // failure too, though the process before did not flush it, or failed to.
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 	onBothLogs(t, func(t *testing.T, w *writer) {

@@ -312,7 +312,7 @@ func TestRandomCrashes(t *testing.T) {
 	}
 }
 
-// step makes one change, and says which.
+// step makes one change, and describes it.
 func (m *model) step(t *testing.T, l *testDisk, dice *rand.Rand) string {
 	dir, name := []string{"a", "b"}[dice.IntN(2)], fmt.Sprint(dice.IntN(4))
 	at := path.Join(dir, name)

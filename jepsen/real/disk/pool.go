@@ -14,7 +14,7 @@ import (
 )
 
 // ErrUnsupported is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no
-// mounting, no Go command. A run without them says so, loudly.
+// mounting, no Go command. A run without them notes it in its report.
 var ErrUnsupported = errors.New("disks can't be made to fail here")
 
 // Pool has all disks of a run.

@@ -13,7 +13,7 @@ type SmallDisk struct {
 	bytes int64
 }
 
-// AddSmall mounts a tmpfs of so many bytes. What is written to it takes memory.
+// AddSmall mounts a tmpfs of a size. What is written to it takes memory.
 func (s *Pool) AddSmall(name string, bytes int64) (*SmallDisk, error) {
 	dir, err := s.mountPoint(name)
 	if err != nil {
@@ -34,7 +34,7 @@ func (d *SmallDisk) mount(flags uintptr, bytes int64) error {
 // Dir is where it is mounted.
 func (d *SmallDisk) Dir() string { return d.dir }
 
-// fillAttemptsMax: whoever writes at the same moment takes what would have been the last block.
+// fillAttemptsMax bounds the attempts: a write at the same moment takes what would have been the last block.
 const fillAttemptsMax = 100
 
 // Fill leaves no block free: the disk shrinks to what is on it, so that this takes no memory. What others

@@ -1,4 +1,4 @@
-// Lossyfs is a disk that can be told to misbehave, and that forgets in a crash what was not flushed.
+// Lossyfs is a disk that fails on command, and that loses in a crash what was not flushed.
 //
 //	lossyfs -backing DIR -mount DIR
 //
@@ -10,7 +10,7 @@
 //
 // One line each on standard input; each is answered by one line on standard output, "ok", perhaps with
 // JSON behind it, or "error TEXT". The first line is "ok" when the disk is mounted. At the end of the
-// input the disk is unmounted and the program ends, so it outlives nobody who was killed.
+// input the disk is unmounted and the program ends, so it ends also when the process that started it is killed.
 //
 //	stall                  what changes the disk hangs: write, flush, truncate, create, rename, remove
 //	delay TIME             each flush takes so much longer
@@ -33,8 +33,8 @@
 // L3. A flush that failed has dropped what it could not write, as Linux does: later flushes succeed, and
 // those pages are lost in the next crash all the same, unless they were written once more in between.
 //
-// L4. From the crash on every operation fails with EIO, also those that hung, until `up`. Who still has
-// a file of the former life open gets EIO forever: no process survives the crash of its machine.
+// L4. From the crash on every operation fails with EIO, also those that hung, until `up`. A process that still has
+// a file of the former life open gets EIO for ever: no process survives the crash of its machine.
 //
 // What counts as flushed is this program's own knowledge: the folder behind it is never flushed, and a
 // real power failure is not what it is for.

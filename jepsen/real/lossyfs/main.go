@@ -43,7 +43,7 @@ func run(backing, mount string, commands io.Reader, answers io.Writer) error {
 		answer(answers, said, err)
 	}
 	if !m.disk.crashed {
-		close(m.disk.faults.crashed) // or whoever hangs would hang forever
+		close(m.disk.faults.crashed) // or what hangs would hang forever
 	}
 	return errors.Join(lines.Err(), m.unmount())
 }

@@ -18,7 +18,7 @@ type node struct {
 	disk *disk
 }
 
-// What go-fuse finds out by itself; said here so that a changed signature does not compile.
+// go-fuse finds these by type assertion; listed here so that a changed signature does not compile.
 var (
 	_ fs.NodeLookuper  = (*node)(nil)
 	_ fs.NodeGetattrer = (*node)(nil)
@@ -79,7 +79,7 @@ func (n *node) Getattr(_ context.Context, h fs.FileHandle, out *fuse.AttrOut) sy
 	return fs.ToErrno(err)
 }
 
-// Setattr changes length and mode. Owners and times are taken note of by nobody here.
+// Setattr changes length and mode. Owners and times are ignored.
 func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	if mode, asked := in.GetMode(); asked {
 		errno := n.disk.change(opWrite, func() error { return os.Chmod(n.path(""), os.FileMode(mode).Perm()) })

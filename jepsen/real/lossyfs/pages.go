@@ -99,7 +99,7 @@ func (f *trackedFile) dropDirty() {
 	}
 }
 
-// crash brings back what was not flushed, as far as the dice say, and counts it.
+// crash brings back what was not flushed, as the dice decide, and counts it.
 func (f *trackedFile) crash(dice *rand.Rand, lost *CrashLoss) error {
 	now, err := sizeOf(f.f)
 	if err != nil {

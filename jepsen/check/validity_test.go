@@ -94,7 +94,7 @@ func TestInvalidRuns(t *testing.T) {
 		"C3 was asked for and had nothing to look at":                              func(h *historyBuilder) { h.Plan.Checks, h.Writes = []string{"C3"}, nil },
 		"no lock was granted after the healing":                                    func(h *historyBuilder) { h.Plan.Healed = sec(59) },
 		"the last call of bob, unlock at 54.000s, did not succeed: no leader":      func(h *historyBuilder) { op := h.op(OpUnlock, Ref{12, 4}); op.Outcome, op.Error = Unknown, "no leader" },
-		"1 grants have no record of how long they were held":                func(h *historyBuilder) { h.Holds = h.Holds[1:] },
+		"1 grants have no record of how long they were held":                       func(h *historyBuilder) { h.Holds = h.Holds[1:] },
 		`a call of bob has the outcome "done": ok, refused or unknown are allowed`: func(h *historyBuilder) { h.op(OpUnlock, Ref{12, 4}).Outcome = "done" },
 		"a call of eve was made at 4.000s and is said to have come back at 3.000s": func(h *historyBuilder) { h.op(OpTryLock, Ref{13, 1}).Return = sec(3) },
 		"a grant to ann at 2.000s has no token or no items":                        func(h *historyBuilder) { h.op(OpLock, Ref{11, 1}).Token = 0 },

@@ -234,15 +234,14 @@ func (a *audit) operate(t *worker) {
 			continue
 		}
 		if held := d.Held[0]; t.IntN(3) > 0 {
-			op := t.record.recordCall(check.Op{
-				Client: t.label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}}, Token: uint64(held.Token),
+			op := check.Op{Client: t.label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}}, Token: uint64(held.Token)}
+			_ = t.record.call(op, func(*check.Op) error {
+				_, err := t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
+				return err
 			})
-			_, err := t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
-			t.record.recordReturn(op, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
 		} else {
-			op := t.record.recordCall(check.Op{Client: t.label, Kind: check.OpExpireSession, Ref: check.Ref{Session: held.Session}})
-			err := t.ExpireSession(t.ctx, held.Session, "a test")
-			t.record.recordReturn(op, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
+			op := check.Op{Client: t.label, Kind: check.OpExpireSession, Ref: check.Ref{Session: held.Session}}
+			_ = t.record.call(op, func(*check.Op) error { return t.ExpireSession(t.ctx, held.Session, "a test") })
 		}
 	}
 	t.awaitAnswer()

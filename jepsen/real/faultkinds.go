@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,21 +31,21 @@ func faultKinds() []faultKind {
 		{"pause all programs", nothing, (*nemesis).pauseAllPrograms},
 		{"kill program", nothing, (*nemesis).killProgram},
 
-		{"isolate leader", nothing, onLinks(leaderLinks, hole)},
-		{"cut leader off", nothing, onLinks(leaderLinks, linkFault{refuse: true})},
-		{"part leader from one", nothing, onLinks(linksToOne, hole)},
-		{"leader is not heard", nothing, onLinks(linksFromLeader, hole)},
-		{"leader hears nothing", nothing, onLinks(linksToLeader, hole)},
-		{"ring of one-way holes", nothing, onLinks(ringLinks, hole)},
-		{"isolate follower", nothing, onLinks(followerLinks, hole)},
-		{"slow links of the leader", nothing, onLinks(leaderLinks, slow)},
-		{"narrow links of the leader", nothing, onLinks(linksFromLeader, linkFault{rate: 64 << 10})},
+		{"isolate leader", nothing, onBothWays(leader, members, hole)},
+		{"cut leader off", nothing, onBothWays(leader, members, linkFault{refuse: true})},
+		{"part leader from one", nothing, onBothWays(leader, follower, hole)},
+		{"leader is not heard", nothing, onLinks(leader, members, hole)},
+		{"leader hears nothing", nothing, onLinks(members, leader, hole)},
+		{"ring of one-way holes", nothing, onRing},
+		{"isolate follower", nothing, onBothWays(follower, members, hole)},
+		{"slow links of the leader", nothing, onBothWays(leader, members, slow)},
+		{"narrow links of the leader", nothing, onLinks(leader, members, linkFault{rate: 64 << 10})},
 		{"flapping link", nothing, (*nemesis).flapLink},
-		{"reset links of nodes", nothing, (*nemesis).resetNodes},
-		{"cut program from leader", nothing, onLinks(programToLeader, hole)},
-		{"cut program from all", nothing, onLinks(programToAll, hole)},
-		{"slow links of programs", nothing, onLinks(allProgramLinks, slow)},
-		{"reconnect storm", nothing, (*nemesis).resetPrograms},
+		{"reset links of nodes", nothing, resetOften(members)},
+		{"cut program from leader", nothing, onBothWays(program, leader, hole)},
+		{"cut program from all", nothing, onBothWays(program, members, hole)},
+		{"slow links of programs", nothing, onBothWays(programs, members, slow)},
+		{"reconnect storm", nothing, resetOften(programs)},
 
 		{"transfer", nothing, (*nemesis).transfer},
 		{"snapshot to a follower, leader dies", long, (*nemesis).forceSnapshotInstall},
@@ -240,103 +239,87 @@ func (f *nemesis) killProgram(t *injection) string {
 	return name
 }
 
-// A linkSelection chooses links, and names their target; "" = there is no occasion for it now.
-type linkSelection func(f *nemesis, t *injection) (target string, links []linkID)
+// An endpointSet names the processes at one end of links; none = there is no occasion for the fault now.
+type endpointSet func(f *nemesis, t *injection) []string
+
+func leader(f *nemesis, _ *injection) []string {
+	if l := f.leader(); l != nil {
+		return []string{l.id}
+	}
+	return nil
+}
+
+// follower is any one of them.
+func follower(f *nemesis, t *injection) []string {
+	l := f.leader()
+	if l == nil {
+		return nil
+	}
+	others := nodeIDs(f.others(l))
+	return []string{others[t.IntN(len(others))]}
+}
+
+func members(f *nemesis, _ *injection) []string { return nodeIDs(f.members()) }
+
+// program is any one of them. The fault lasts beyond the shortest leases now and then.
+func program(f *nemesis, t *injection) []string {
+	programs := f.acquirePrograms(t, 1)
+	if programs == nil {
+		return nil
+	}
+	t.duration += 4 * time.Second * time.Duration(t.IntN(2))
+	return []string{programs[0].liveName()}
+}
+
+func programs(f *nemesis, _ *injection) (all []string) {
+	for _, p := range f.programs {
+		all = append(all, p.liveName())
+	}
+	return all
+}
 
 var (
 	hole = linkFault{blackhole: true}
 	slow = linkFault{delay: 60 * time.Millisecond, jitter: 40 * time.Millisecond}
 )
 
-// onLinks imposes a fault on links for a while, a delay of up to the one named.
-func onLinks(choose linkSelection, fault linkFault) func(*nemesis, *injection) string {
+// onLinks injects a fault into the links from some to others, a delay of up to the one given.
+func onLinks(from, to endpointSet, fault linkFault) func(*nemesis, *injection) string {
 	return func(f *nemesis, t *injection) string {
-		target, links := choose(f, t)
-		fault := fault
-		if fault.delay > 0 {
-			fault.delay = 5*time.Millisecond + t.upTo(fault.delay)
+		return f.faultyLinks(t, fault, from(f, t), to(f, t), linksBetween)
+	}
+}
+
+// onBothWays injects it into both directions.
+func onBothWays(from, to endpointSet, fault linkFault) func(*nemesis, *injection) string {
+	return func(f *nemesis, t *injection) string {
+		return f.faultyLinks(t, fault, from(f, t), to(f, t), func(a, b []string) []linkID {
+			return bothDirections(linksBetween(a, b))
+		})
+	}
+}
+
+// onRing injects holes from each node to the next.
+func onRing(f *nemesis, t *injection) string {
+	return f.faultyLinks(t, hole, members(f, t), members(f, t), func(all, _ []string) (links []linkID) {
+		for i, id := range all {
+			links = append(links, linkID{id, all[(i+1)%len(all)]})
 		}
-		if target != "" {
-			heal := f.network.inject(fault, links...)
-			sleepContext(t.ctx, t.duration)
-			heal()
-		}
-		return target
+		return links
+	})
+}
+
+func (f *nemesis) faultyLinks(t *injection, fault linkFault, from, to []string, links func(from, to []string) []linkID) string {
+	if len(from) == 0 || len(to) == 0 {
+		return ""
 	}
-}
-
-// leaderAndOthers are the leader and the others in random order; "" if no node leads.
-func (f *nemesis) leaderAndOthers(t *injection) (leader string, others []string) {
-	l := f.leader()
-	if l == nil {
-		return "", nil
+	if fault.delay > 0 {
+		fault.delay = 5*time.Millisecond + t.upTo(fault.delay)
 	}
-	others = nodeIDs(f.others(l))
-	t.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-	return l.id, others
-}
-
-func linksFromLeader(f *nemesis, t *injection) (string, []linkID) {
-	leader, others := f.leaderAndOthers(t)
-	return leader, linksBetween([]string{leader}, others)
-}
-
-func linksToLeader(f *nemesis, t *injection) (string, []linkID) {
-	leader, others := f.leaderAndOthers(t)
-	return leader, linksBetween(others, []string{leader})
-}
-
-func leaderLinks(f *nemesis, t *injection) (string, []linkID) {
-	leader, links := linksFromLeader(f, t)
-	return leader, bothDirections(links)
-}
-
-func linksToOne(f *nemesis, t *injection) (string, []linkID) {
-	leader, links := leaderLinks(f, t)
-	return leader, links[:min(2, len(links))]
-}
-
-func followerLinks(f *nemesis, t *injection) (string, []linkID) {
-	_, others := f.leaderAndOthers(t)
-	if len(others) == 0 {
-		return "", nil
-	}
-	rest := slices.DeleteFunc(nodeIDs(f.members()), func(id string) bool { return id == others[0] })
-	return others[0], bothDirections(linksBetween(others[:1], rest))
-}
-
-func ringLinks(f *nemesis, _ *injection) (string, []linkID) {
-	all := nodeIDs(f.members())
-	var links []linkID
-	for i, id := range all {
-		links = append(links, linkID{id, all[(i+1)%len(all)]})
-	}
-	return strings.Join(all, "→"), links
-}
-
-func programToLeader(f *nemesis, t *injection) (string, []linkID) {
-	leader := f.leader()
-	programs := f.acquirePrograms(t, 1)
-	if leader == nil || programs == nil {
-		return "", nil
-	}
-	name := programs[0].liveName()
-	return name, bothDirections([]linkID{{name, leader.id}})
-}
-
-// programToAll lasts beyond the shortest leases now and then.
-func programToAll(f *nemesis, t *injection) (string, []linkID) {
-	programs := f.acquirePrograms(t, 1)
-	if programs == nil {
-		return "", nil
-	}
-	t.duration += 4 * time.Second * time.Duration(t.IntN(2))
-	name := programs[0].liveName()
-	return name, bothDirections(linksBetween([]string{name}, nodeIDs(f.members())))
-}
-
-func allProgramLinks(f *nemesis, _ *injection) (string, []linkID) {
-	return "all programs", bothDirections(linksBetween(f.liveNames(), nodeIDs(f.members())))
+	heal := f.network.inject(fault, links(from, to)...)
+	sleepContext(t.ctx, t.duration)
+	heal()
+	return strings.Join(from, ",") + "→" + strings.Join(to, ",")
 }
 
 // flapLink breaks a link and mends it, many times.
@@ -357,18 +340,16 @@ func (t *injection) upTo(most time.Duration) time.Duration {
 	return time.Duration(t.Int64N(int64(most)))
 }
 
-func (f *nemesis) resetNodes(t *injection) string { return f.resetOften(t, nodeIDs(f.members())) }
-
-func (f *nemesis) resetPrograms(t *injection) string { return f.resetOften(t, f.liveNames()) }
-
 // resetOften resets the connections of some to the nodes a few times.
-func (f *nemesis) resetOften(t *injection, from []string) string {
-	broken := 0
-	for range 1 + t.IntN(4) {
-		broken += f.network.resetConns(linksBetween(from, nodeIDs(f.members()))...)
-		sleepContext(t.ctx, t.upTo(2*electionTimeout))
+func resetOften(from endpointSet) func(*nemesis, *injection) string {
+	return func(f *nemesis, t *injection) string {
+		broken := 0
+		for range 1 + t.IntN(4) {
+			broken += f.network.resetConns(linksBetween(from(f, t), members(f, t))...)
+			sleepContext(t.ctx, t.upTo(2*electionTimeout))
+		}
+		return fmt.Sprintf("%d connections", broken)
 	}
-	return fmt.Sprintf("%d connections", broken)
 }
 
 // transfer hands the leadership around under load.

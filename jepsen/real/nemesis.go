@@ -321,11 +321,3 @@ func nodeIDs(nodes []*node) (all []string) {
 	}
 	return all
 }
-
-// liveNames are the names of the programs' present lives, as the proxies know them.
-func (f *nemesis) liveNames() (all []string) {
-	for _, p := range f.programs {
-		all = append(all, p.liveName())
-	}
-	return all
-}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
+	"zamok/jepsen/tell"
 )
 
 // recorder is a process's part of the history: a file of lines, each written at once, so that what was
@@ -53,23 +54,24 @@ func (r *recorder) close() error {
 	return nil
 }
 
-// recordCall records that something is called. A call that changes something is written at once: if this
-// process is killed, it may have been done all the same.
-func (r *recorder) recordCall(op check.Op) *check.Op {
+// call makes a call and records it; do adds the answer to the record. A call that changes something is recorded
+// before it is made: if this process is killed, it may have been done all the same.
+func (r *recorder) call(op check.Op, do func(op *check.Op) error) error {
 	op.ID, op.Call, op.Outcome = r.next.Add(1), monotonicNow(), check.Unknown
-	switch op.Kind {
-	case check.OpGet, check.OpCheck, check.OpNow:
-	default:
+	reads := op.Kind == check.OpGet || op.Kind == check.OpCheck || op.Kind == check.OpNow
+	if !reads {
 		r.put(check.Record{Op: &op})
 	}
-	return &op
-}
-
-// recordReturn records the answer.
-func (r *recorder) recordReturn(op *check.Op, change func(*check.Op)) {
-	op.Return = monotonicNow()
-	change(op)
-	r.put(check.Record{Op: op})
+	err := do(&op)
+	op.Return, op.Outcome = monotonicNow(), tell.Outcome(err)
+	if err != nil {
+		op.Error = err.Error()
+		if reads || op.Kind == check.OpDowngrade { // a lock may be lost after it was downgraded
+			op.Outcome = check.Unknown
+		}
+	}
+	r.put(check.Record{Op: &op})
+	return err
 }
 
 const (

@@ -43,7 +43,7 @@ func TestMomentsInFindings(t *testing.T) {
 	h := &check.History{Events: []check.Event{{Index: 7, At: 41 * second}, {Index: 8, At: 42 * second}}}
 	r := &runReport{history: h}
 	for text, want := range map[string][]time.Duration{
-		`two held it for 1.234s: a from 2.000s to 3.500s`:      {2 * second, 3500 * time.Millisecond},
+		`two held it for 1.234s: a from 2.000s to 3.500s`:       {2 * second, 3500 * time.Millisecond},
 		`the term was 3 at index 7 (n1), and is 2 at index 8`:   {41 * second, 42 * second},
 		`it ended at 4.000s only, 7.250s later`:                 {4 * second},
 		`what it sent at 0.001s was answered, with a ttl of 5s`: {time.Millisecond},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/client"
 	"zamok/jepsen/check"
 )
 
@@ -88,17 +90,29 @@ func TestShuffledKinds(t *testing.T) {
 	assert.LessOrEqual(t, len(d.remaining), 2*len(d.kinds), "what waits does not pile up")
 }
 
-func TestCountSucceeded(t *testing.T) {
+// A call that changes something is recorded before it is made, and its outcome after it.
+func TestRecordedCalls(t *testing.T) {
 	parts := t.TempDir()
-	r, err := newRecorder(filepath.Join(parts, "c1.jsonl"))
+	file := filepath.Join(parts, "c1.jsonl")
+	r, err := newRecorder(file)
 	require.NoError(t, err)
-	assert.Zero(t, countSucceeded(parts))
-	for i, outcome := range []check.Outcome{check.OK, check.Refused, check.OK, check.Unknown} {
-		op := r.recordCall(check.Op{Client: "c1", Kind: check.OpLock})
-		r.recordReturn(op, func(op *check.Op) { op.Outcome, op.Error = outcome, `"outcome":"ok"` })
-		assert.Equal(t, 1+i/2, countSucceeded(parts))
+	for _, kind := range []check.OpKind{check.OpLock, check.OpDowngrade, check.OpGet} {
+		for _, err := range []error{nil, client.ErrNotAcquired, errors.New(`"outcome":"ok"`)} {
+			_ = r.call(check.Op{Client: "c1", Kind: kind}, func(*check.Op) error { return err })
+		}
 	}
+	assert.Equal(t, 3, countSucceeded(parts))
 	require.NoError(t, r.close())
+	h, err := readHistory([]string{file})
+	require.NoError(t, err)
+	assert.Len(t, h.Ops, 2*6+3)
+	var outcomes []check.Outcome
+	for _, op := range h.LatestOps() {
+		outcomes = append(outcomes, op.Outcome)
+	}
+	assert.Equal(t, []check.Outcome{
+		check.OK, check.Refused, check.Refused, check.OK, check.Unknown, check.Unknown, check.OK, check.Unknown, check.Unknown,
+	}, outcomes)
 }
 
 // The kinds that a run has depend on its nodes, its disks, and what it asks for.

@@ -158,30 +158,23 @@ func (t *worker) lockFunc(ctx context.Context, kind check.OpKind, items []client
 	if kind == check.OpTryLock {
 		lockFunc = t.TryLockAll
 	}
-	op := t.record.recordCall(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)})
-	var queued time.Duration
-	if kind == check.OpLock {
-		opts = append(opts, client.OnPosition(func(client.Position) {
-			if queued == 0 {
-				queued = monotonicNow()
-			}
-		}))
-	}
-	l, err := lockFunc(ctx, items, opts...)
+	var l *client.Lock
 	var h *check.Hold
-	if err == nil {
-		ref := check.Ref{Session: l.Session(), Ticket: l.Ticket()}
-		t.recordSession(ref.Session)
-		h = &check.Hold{Client: t.label, Ref: ref, Token: uint64(l.Token()), Items: op.Items, From: monotonicNow()}
-		t.record.put(check.Record{Hold: h})
-	}
-	t.record.recordReturn(op, func(op *check.Op) {
-		op.Outcome = tell.Outcome(err)
-		if err != nil {
-			op.Error = err.Error()
-			return
+	_ = t.record.call(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)}, func(op *check.Op) (err error) {
+		var queued time.Duration
+		if kind == check.OpLock {
+			opts = append(opts, client.OnPosition(func(client.Position) {
+				queued = cmp.Or(queued, monotonicNow())
+			}))
 		}
-		op.Ref, op.Token, op.Queued = h.Ref, h.Token, queued
+		if l, err = lockFunc(ctx, items, opts...); err != nil {
+			return err
+		}
+		op.Ref, op.Token, op.Queued = check.Ref{Session: l.Session(), Ticket: l.Ticket()}, uint64(l.Token()), queued
+		t.recordSession(op.Session)
+		h = &check.Hold{Client: t.label, Ref: op.Ref, Token: op.Token, Items: op.Items, From: monotonicNow()}
+		t.record.put(check.Record{Hold: h})
+		return nil
 	})
 	return l, h
 }
@@ -266,13 +259,8 @@ func (t *worker) unlock(l *client.Lock, h *sharedHold) {
 	} else {
 		t.endHold(h, check.Unlocked, "")
 	}
-	op := t.record.recordCall(check.Op{Client: t.label, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items})
-	err := l.Unlock(t.ctx)
-	t.record.recordReturn(op, func(op *check.Op) {
-		if op.Outcome = tell.Outcome(err); err != nil {
-			op.Error = err.Error()
-		}
-	})
+	op := check.Op{Client: t.label, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items}
+	_ = t.record.call(op, func(*check.Op) error { return l.Unlock(t.ctx) })
 }
 
 // write writes to what the held mutexes guard.
@@ -294,30 +282,31 @@ func (t *worker) downgrade(l *client.Lock, h *sharedHold) bool {
 	h.Downgraded = monotonicNow()
 	t.record.put(check.Record{Hold: h.Hold})
 	h.mu.Unlock()
-	op := t.record.recordCall(check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items})
-	err := l.Downgrade(t.ctx)
-	t.record.recordReturn(op, func(op *check.Op) {
-		if op.Outcome = tell.Outcome(err); err != nil { // also if it was lost: perhaps after it was shared
-			op.Outcome, op.Error = check.Unknown, err.Error()
-		}
-	})
+	op := check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items}
+	_ = t.record.call(op, func(*check.Op) error { return l.Downgrade(t.ctx) })
 	return true
 }
 
 func (t *worker) check(h *check.Hold) {
 	it := h.Items[t.IntN(len(h.Items))]
-	op := t.record.recordCall(check.Op{Client: t.label, Kind: check.OpCheck, Ref: h.Ref, Items: []check.Item{it}, Token: h.Token})
-	held, at, err := t.Check(t.ctx, client.Grant{
-		Name: it.Name, Token: client.Token(h.Token), Session: h.Session, Ticket: h.Ticket,
+	op := check.Op{Client: t.label, Kind: check.OpCheck, Ref: h.Ref, Items: []check.Item{it}, Token: h.Token}
+	_ = t.record.call(op, func(op *check.Op) error {
+		grant := client.Grant{Name: it.Name, Token: client.Token(h.Token), Session: h.Session, Ticket: h.Ticket}
+		held, at, err := t.Check(t.ctx, grant)
+		op.Held = held
+		stamp(op, at)
+		return err
 	})
-	t.record.recordReturn(op, func(op *check.Op) { op.Held = held; finishRead(op, at, err) })
 }
 
+func stamp(op *check.Op, at client.Stamp) { op.Term, op.Index, op.Time = at.Term, at.Index, at.Time }
+
 func (t *worker) now() (ok bool) {
-	op := t.record.recordCall(check.Op{Client: t.label, Kind: check.OpNow})
-	at, err := t.Now(t.ctx)
-	t.record.recordReturn(op, func(op *check.Op) { finishRead(op, at, err) })
-	return err == nil
+	return t.record.call(check.Op{Client: t.label, Kind: check.OpNow}, func(op *check.Op) error {
+		at, err := t.Now(t.ctx)
+		stamp(op, at)
+		return err
+	}) == nil
 }
 
 // awaitAnswer asks until there is an answer: a call has its own limit, which a busy machine may exceed.
@@ -327,32 +316,19 @@ func (t *worker) awaitAnswer() {
 }
 
 // get looks at a lock.
-func (t *worker) get(name string) *client.LockDetail {
-	op := t.record.recordCall(check.Op{Client: t.label, Kind: check.OpGet, Items: []check.Item{{Name: name}}})
-	d, err := t.Get(t.ctx, name, 0)
-	t.record.recordReturn(op, func(op *check.Op) {
-		if err != nil {
-			finishRead(op, client.Stamp{}, err)
-			return
+func (t *worker) get(name string) (d *client.LockDetail) {
+	op := check.Op{Client: t.label, Kind: check.OpGet, Items: []check.Item{{Name: name}}}
+	_ = t.record.call(op, func(op *check.Op) (err error) {
+		if d, err = t.Get(t.ctx, name, 0); err != nil {
+			return err
 		}
-		finishRead(op, d.Stamp, nil)
+		stamp(op, d.Stamp)
 		for _, held := range d.Held {
 			op.Holders = append(op.Holders, check.Ref{Session: held.Session, Ticket: held.Ticket})
 		}
-	})
-	if err != nil {
 		return nil
-	}
+	})
 	return d
-}
-
-// finishRead records the answer of a read.
-func finishRead(op *check.Op, at client.Stamp, err error) {
-	if err != nil {
-		op.Outcome, op.Error = check.Unknown, err.Error()
-		return
-	}
-	op.Outcome, op.Term, op.Index, op.Time = check.OK, at.Term, at.Index, at.Time
 }
 
 // recordRenewal derives from a handle's deadline when the latest confirmed renewal was sent. A pause

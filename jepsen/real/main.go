@@ -49,22 +49,24 @@ func main() {
 		return
 	}
 	var o options
-	flag.Uint64Var(&o.seed, "seed", 0, "repeats the choices of an earlier run; what the machine does in between differs (default: another each time)")
-	flag.DurationVar(&o.duration, "for", time.Minute, "how long faults strike")
-	flag.DurationVar(&o.durationMax, "at-most", 0, "go on beyond -for until everything has happened without which the run is invalid, as on a slow machine, but no longer than this")
-	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the cluster")
-	flag.IntVar(&o.programs, "programs", 3, fmt.Sprintf("processes that use locks, with %d clients of %d goroutines each", clientsPerProgram, threadsPerClient))
-	flag.StringVar(&o.out, "out", "bin/jepsen", "the `directory` in which each run makes one of its own")
-	flag.StringVar(&o.program, "zamok", "", "the binary (default: it is built)")
-	flag.StringVar(&o.kindPattern, "only", ".", "the kinds of faults: a `regexp`")
-	flag.IntVar(&o.minOK, "min-ok", 1000, "the run is invalid if fewer operations succeed")
-	flag.IntVar(&o.faults, "min-faults", 1, "the run is invalid if fewer faults happen")
-	flag.BoolVar(&o.all, "every-kind", false, "the run is invalid if a kind of fault never happens, of those that do not take long")
-	flag.BoolVar(&o.disks, "disks", false, "also faults of disks; needs root and /dev/fuse, without them the run says so and goes on")
-	flag.IntVar(&o.minutes, "minutes", 0, "make one run after the other, with seeds that follow each other, until so much time is over (default: one run)")
-	flag.StringVar(&o.log, "log-store", "bolt", "how the nodes keep their logs: bolt or wal")
-	flag.IntVar(&o.attempts, "tries", 1, "a run that is invalid proves nothing, as on a machine that is too busy: make so many at most until one is not")
-	flag.BoolVar(&o.recheck, "recheck", false, "judge the histories again that the arguments name, and write their report into -out")
+	flag.Uint64Var(&o.seed, "seed", 0, "repeat the random choices of an earlier run (default: random)")
+	flag.DurationVar(&o.duration, "for", time.Minute, "duration of the faults")
+	flag.DurationVar(&o.durationMax, "at-most", 0,
+		"maximum `duration`: continue beyond -for until the run fulfills its minimums")
+	flag.IntVar(&o.nodes, "nodes", 3, "number of nodes")
+	flag.IntVar(&o.programs, "programs", 3,
+		fmt.Sprintf("number of client processes, each with %d clients of %d goroutines", clientsPerProgram, threadsPerClient))
+	flag.StringVar(&o.out, "out", "bin/jepsen", "`directory` for the directories of the runs; with -recheck, for the report")
+	flag.StringVar(&o.program, "zamok", "", "zamok binary (default: built from source)")
+	flag.StringVar(&o.kindPattern, "only", ".", "`regexp` of the kinds of faults")
+	flag.IntVar(&o.minOK, "min-ok", 1000, "minimum number of successful calls; with fewer the run is invalid")
+	flag.IntVar(&o.faults, "min-faults", 1, "minimum number of faults; with fewer the run is invalid")
+	flag.BoolVar(&o.all, "every-kind", false, "require every kind of fault that does not take long")
+	flag.BoolVar(&o.disks, "disks", false, "include disk faults, where root and /dev/fuse are available")
+	flag.IntVar(&o.minutes, "minutes", 0, "repeat runs with successive seeds for this many minutes (default: one run)")
+	flag.StringVar(&o.log, "log-store", "bolt", "log store of the nodes: bolt or wal")
+	flag.IntVar(&o.attempts, "tries", 1, "maximum number of attempts while a run is invalid, as on a busy machine")
+	flag.BoolVar(&o.recheck, "recheck", false, "check the recorded histories that the arguments name, and write a report")
 	flag.Parse()
 	if o.recheck {
 		v, err := recheck(o.out, flag.Args())
@@ -100,7 +102,8 @@ func main() {
 // runAll makes runs until the time is over, and adds them up. False: one was not good.
 func (o *options) runAll(ctx context.Context) (ok bool) {
 	began, good, bad, calls, faults := monotonicNow(), 0, 0, 0, 0
-	for first := true; first || monotonicNow()-began+o.duration < time.Duration(o.minutes)*time.Minute && ctx.Err() == nil; first = false {
+	moreTime := func() bool { return monotonicNow()-began+o.duration < time.Duration(o.minutes)*time.Minute }
+	for first := true; first || moreTime() && ctx.Err() == nil; first = false {
 		r, err := o.runOnce(ctx)
 		for try := 1; err == nil && verdictOf(r.Report) == invalid && try < o.attempts; try++ {
 			fmt.Printf("this run is invalid and is repeated\n")
@@ -164,7 +167,8 @@ func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 		return nil, err
 	}
 	plan := check.Plan{
-		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: monotonicNow(), Drain: drainMax, Checks: requiredChecks, OKMin: o.minOK, ExpirationSlack: deathSlack,
+		Name: fmt.Sprintf("%d nodes", o.nodes), Seed: o.seed, Begin: monotonicNow(), Drain: drainMax,
+		Checks: requiredChecks, OKMin: o.minOK, ExpirationSlack: deathSlack,
 	}
 	if o.all {
 		for _, k := range kinds {
@@ -193,17 +197,21 @@ func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 
 // prepare makes the run's directory and everything in it that needs no node.
 func (o *options) prepare(ctx context.Context) (*cluster, error) {
-	dir, err := filepath.Abs(filepath.Join(o.out, fmt.Sprintf("%s-%d", time.Now().UTC().Format("20060102-150405"), o.seed)))
+	name := fmt.Sprintf("%s-%d", time.Now().UTC().Format("20060102-150405"), o.seed)
+	dir, err := filepath.Abs(filepath.Join(o.out, name))
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{dir: dir, binary: o.program, nodeLogStore: o.log, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8)}
+	c := &cluster{
+		dir: dir, binary: o.program, nodeLogStore: o.log, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8),
+	}
 	if err := errors.Join(os.MkdirAll(c.historyDir(), 0o755), os.MkdirAll(c.logDir(), 0o755)); err != nil {
 		return nil, err
 	}
 	if c.binary == "" {
 		c.binary = filepath.Join(dir, "zamok")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", c.binary, "zamok/cmd/zamok").CombinedOutput(); err != nil {
+		build := exec.CommandContext(ctx, "go", "build", "-o", c.binary, "zamok/cmd/zamok")
+		if out, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go build: %w\n%s", err, out)
 		}
 	}
@@ -258,7 +266,10 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return err
 	}
 	sleepContext(c.done, o.duration)
-	for until := monotonicNow() + o.durationMax - o.duration; monotonicNow() < until && !f.provesEnough(plan, o.faults) && sleepContext(c.done, 3*time.Second); {
+	for until := monotonicNow() + o.durationMax - o.duration; monotonicNow() < until; {
+		if f.provesEnough(plan, o.faults) || !sleepContext(c.done, 3*time.Second) {
+			break
+		}
 	}
 	err = f.stopAndHeal()
 	plan.Healed = monotonicNow()
@@ -273,7 +284,8 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 // idleMetrics are the counts of a node that must not grow.
 var idleMetrics = []string{"zamok_sessions", "zamok_waiters", `zamok_locks_held{mode="exclusive"}`}
 
-// settleTimeout is how long what was left behind may take to end: the longest lease, and far more, for a busy machine.
+// settleTimeout is how long what was left behind may take to end: the longest lease, and far more for a busy
+// machine.
 const settleTimeout = 2 * time.Minute
 
 // awaitIdle waits until no node counts anything any more.

@@ -67,10 +67,10 @@ type nemesis struct {
 	counts map[string]int
 }
 
-// shuffledKinds yields kinds in random order, in another one when all were made; without a source, in their own order.
+// shuffledKinds yields kinds in random order, and in another one when all were made.
 type shuffledKinds struct {
 	kinds        []faultKind
-	random       *rand.Rand // nil = as they are
+	random       *rand.Rand
 	remaining    []faultKind
 	skippedInRow int // how many in a row had no occasion, and were put back
 }
@@ -80,9 +80,7 @@ type shuffledKinds struct {
 func (d *shuffledKinds) next() faultKind {
 	if d.skippedInRow >= len(d.remaining) && len(d.remaining) < len(d.kinds) {
 		fresh := slices.Clone(d.kinds)
-		if d.random != nil {
-			d.random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
-		}
+		d.random.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
 		d.remaining, d.skippedInRow = append(fresh, d.remaining...), 0
 	}
 	k := d.remaining[0]
@@ -115,7 +113,7 @@ func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
 	ctx, stop := context.WithCancel(c.done)
 	f.stop = stop
 	random := rand.New(rand.NewPCG(c.seed, 1))
-	fastKinds, slowKinds := &shuffledKinds{random: random}, &shuffledKinds{}
+	fastKinds, slowKinds := &shuffledKinds{random: random}, &shuffledKinds{random: random}
 	for _, k := range kinds {
 		d := fastKinds
 		if k.isSlow() {
@@ -157,12 +155,13 @@ func (f *nemesis) provesEnough(plan *check.Plan, least int) bool {
 	return happened >= least && !missing && countSucceeded(f.historyDir()) >= plan.OKMin
 }
 
-// injectNext takes a kind from the deck and makes it happen.
+// injectNext injects a fault of the next kind.
 func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand.Rand) {
 	f.mu.Lock()
 	k := d.next()
 	f.mu.Unlock()
-	t := &injection{Rand: random, ctx: ctx, duration: faultDurationMin + time.Duration(random.Int64N(int64(faultDurationMax-faultDurationMin)))}
+	t := &injection{Rand: random, ctx: ctx}
+	t.duration = faultDurationMin + t.upTo(faultDurationMax-faultDurationMin)
 	from := monotonicNow()
 	target := k.inject(f, t)
 	f.releaseTargets(t)
@@ -179,7 +178,7 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 	f.counts[k.name]++
 	d.skippedInRow = 0
 	f.mu.Unlock()
-	sleepContext(ctx, time.Duration(random.Int64N(int64(faultPauseMax))))
+	sleepContext(ctx, t.upTo(faultPauseMax))
 }
 
 // acquire takes up to most nodes that run and that no other fault works on, in random order.

@@ -29,8 +29,7 @@ type node struct {
 	keptDown        bool       // it is down on purpose, and is not restarted
 	inUse           bool       // a fault works on it
 	removed         bool       // taken out of the cluster
-	starts          int
-	unexpectedExits []string // how it ended by itself, other than by a fault
+	unexpectedExits []string   // how it ended by itself, other than by a fault
 }
 
 const (
@@ -63,7 +62,6 @@ func (n *node) run() error {
 		return err
 	}
 	n.process = p
-	n.starts++
 	return nil
 }
 

@@ -6,22 +6,17 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
 	"time"
 )
 
 // process is one that this run has started. It is ended by the pid that was started, and it dies with us.
 type process struct {
-	name    string
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser // closed = it is to finish
-	started time.Duration
-	done    chan struct{} // closed when it was waited for
-	err     error         // after that: how it ended
-
-	mu     sync.Mutex // guards what follows
-	paused bool
+	name  string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser // closed = it is to finish
+	done  chan struct{}  // closed when it was waited for
+	err   error          // after that: how it ended
 }
 
 // start runs a program; its output is appended to a file.
@@ -31,7 +26,7 @@ func start(name, log string, env []string, program string, args ...string) (*pro
 		return nil, err
 	}
 	defer file.Close()
-	p := &process{name: name, cmd: exec.Command(program, args...), done: make(chan struct{}), started: monotonicNow()}
+	p := &process{name: name, cmd: exec.Command(program, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = file, file
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -60,14 +55,6 @@ func (p *process) alive() bool {
 }
 
 func (p *process) signal(sig syscall.Signal) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch sig {
-	case syscall.SIGSTOP:
-		p.paused = true
-	case syscall.SIGCONT, syscall.SIGKILL:
-		p.paused = false
-	}
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		fmt.Fprintf(os.Stderr, "%v to %s: %v\n", sig, p.name, err)
 	}

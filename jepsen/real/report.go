@@ -89,7 +89,7 @@ func (r *runReport) write(dir string) error {
 	err := put("history.jsonl", r.history.Write)
 	for i, lock := range r.violatedLocks() {
 		name := fmt.Sprintf("order-%d.html", i+1)
-		r.files = append(r.files, fmt.Sprintf("[%s](%s): an order of the calls of lock %q", name, name, lock))
+		r.files = append(r.files, fmt.Sprintf("[%[1]s](%[1]s): an order of the calls of lock %[2]q", name, lock))
 		err = errors.Join(err, put(name, func(w io.Writer) error {
 			return check.Visualize(r.history, lock, check.Limits{}, w)
 		}))
@@ -120,7 +120,8 @@ func (r *runReport) String() string {
 	list("Notes", r.notes)
 	r.writeTables(say)
 	say("## Checks\n\n```\n%s```\n\n%d acquisitions have an unknown outcome.\n\n", r.Report, r.Unresolved)
-	list("Files", append(r.files, "[history.jsonl](history.jsonl): everything that was recorded", "logs/: what each process logged"))
+	list("Files", append(r.files,
+		"[history.jsonl](history.jsonl): everything that was recorded", "logs/: what each process logged"))
 	return b.String()
 }
 
@@ -217,7 +218,7 @@ func touches(items []check.Item, lock string) bool {
 }
 
 // context lists what happened around the moments that a violation names: faults, leaders, and the calls,
-// beliefs and events of the lock that it names.
+// holds and events of the lock that it names.
 func (r *runReport) context(text string) string {
 	type line struct {
 		at   time.Duration
@@ -238,7 +239,8 @@ func (r *runReport) context(text string) string {
 			return
 		}
 		begin := r.history.Plan.Begin
-		text := fmt.Sprintf("%9.3fs %9.3fs  ", (from-begin).Seconds(), (to-begin).Seconds()) + fmt.Sprintf(format, args...)
+		text := fmt.Sprintf("%9.3fs %9.3fs  ", (from - begin).Seconds(), (to - begin).Seconds())
+		text += fmt.Sprintf(format, args...)
 		far[text] = distance(from, to)
 		lines = append(lines, line{from, text})
 	}
@@ -250,19 +252,22 @@ func (r *runReport) context(text string) string {
 	}
 	for _, op := range r.calls {
 		if touches(op.Items, lock) {
-			add(op.Call, op.Return, "%s: %s %s, ticket %v, token %d, %s", op.Client, op.Kind, op.Outcome, op.Ref, op.Token, op.Error)
+			add(op.Call, op.Return, "%s: %s %s, ticket %v, token %d, %s",
+				op.Client, op.Kind, op.Outcome, op.Ref, op.Token, op.Error)
 		}
 	}
 	held := map[check.Ref]bool{}
 	for _, b := range r.history.LatestHolds() {
 		if touches(b.Items, lock) {
 			held[b.Ref] = true
-			add(b.From, b.To, "%s: held, ticket %v, token %d, %s %s", b.Client, b.Ref, b.Token, b.End, b.Reason)
+			add(b.From, b.To, "%s: held, ticket %v, token %d, %s %s",
+				b.Client, b.Ref, b.Token, b.End, b.Reason)
 		}
 	}
 	for _, ev := range r.history.Events {
 		if touches(ev.Items, lock) || held[ev.Ref] {
-			add(ev.At, ev.At, "%s: %s at index %d, ticket %v, token %d, %s", ev.Node, ev.Kind, ev.Index, ev.Ref, ev.Token, ev.Reason)
+			add(ev.At, ev.At, "%s: %s at index %d, ticket %v, token %d, %s",
+				ev.Node, ev.Kind, ev.Index, ev.Ref, ev.Token, ev.Reason)
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(far[a.text], far[b.text]) })
@@ -275,7 +280,7 @@ func (r *runReport) context(text string) string {
 	return b.String()
 }
 
-// recheck judges recorded histories again; several files are one run, as several processes recorded it. With
+// recheck checks recorded histories again; several files are one run, as several processes recorded it. With
 // a directory, it writes the report there.
 func recheck(dir string, files []string) (verdict, error) {
 	if len(files) == 0 {
@@ -285,7 +290,9 @@ func recheck(dir string, files []string) (verdict, error) {
 	if err != nil {
 		return "", err
 	}
-	r := runReport{Report: check.Check(h, check.Limits{}), history: h, command: "jepsen-real -recheck " + strings.Join(files, " ")}
+	r := runReport{
+		Report: check.Check(h, check.Limits{}), history: h, command: "jepsen-real -recheck " + strings.Join(files, " "),
+	}
 	r.analyze()
 	fmt.Print(r.Report)
 	if dir != "" {

@@ -176,7 +176,9 @@ func (f *nemesis) killTwoPauseOne(t *injection) string {
 	}
 	for i := range all {
 		killed, paused := []*node{all[i], all[(i+1)%len(all)]}, all[(i+2)%len(all)]
-		killAtOnce(killed)
+		for _, n := range killed {
+			n.kill()
+		}
 		paused.signal(syscall.SIGSTOP)
 		sleepContext(t.ctx, t.duration/2)
 		paused.signal(syscall.SIGCONT)
@@ -347,6 +349,9 @@ func resetOften(from endpointSet) func(*nemesis, *injection) string {
 		for range 1 + t.IntN(4) {
 			broken += f.network.resetConns(linksBetween(from(f, t), members(f, t))...)
 			sleepContext(t.ctx, t.upTo(2*electionTimeout))
+		}
+		if broken == 0 {
+			return ""
 		}
 		return fmt.Sprintf("%d connections", broken)
 	}

@@ -90,7 +90,8 @@ var corruptions = []struct {
 	},
 		`C9: ann reported ticket 11/2 (token 60) lost at 40.000s, and held it again at 42.000s`},
 	{func(h *historyBuilder) {
-		h.Ops = append(h.Ops, Op{Client: "ann", Kind: OpUnlock, Ref: Ref{11, 2}, Call: sec(42), Return: sec(43), Outcome: OK})
+		h.Ops = append(h.Ops, Op{Client: "ann", Kind: OpUnlock, Ref: Ref{11, 2}, Call: sec(42), Return: sec(43),
+			Outcome: OK})
 	},
 		`C9: ann reported ticket 11/2 (token 60) lost at 40.000s, and its unlock at 42.000s was answered as if it were held`},
 	{func(h *historyBuilder) { h.eventOf(EvReleased, Ref{11, 2}).Ref = Ref{99, 1} },
@@ -116,7 +117,8 @@ var corruptions = []struct {
 	{func(h *historyBuilder) { h.eventOf(EvGranted, Ref{11, 2}).Ref = Ref{13, 1} },
 		`C11: eve was refused ticket 13/1 at 4.200s (no reason), and the log grants it with token 60 at index 60`},
 	{func(h *historyBuilder) {
-		h.Holds = append(h.Holds, Hold{Client: "eve", Ref: Ref{13, 1}, Token: 29, Items: singleItem("z", Exclusive), From: sec(15), To: sec(16)})
+		h.Holds = append(h.Holds, Hold{Client: "eve", Ref: Ref{13, 1}, Token: 29,
+			Items: singleItem("z", Exclusive), From: sec(15), To: sec(16)})
 	},
 		`C11: eve was refused ticket 13/1 at 4.200s, and held it from 15.000s on`},
 	{func(h *historyBuilder) { h.eventOf(EvGranted, Ref{11, 3}).Kind = EvRefused },
@@ -126,11 +128,13 @@ var corruptions = []struct {
 	{func(h *historyBuilder) { h.eventOf(EvReleased, Ref{11, 1}).Ref = Ref{99, 1} },
 		`C11: ann was answered at 6.000s that ticket 11/1 is released, and the log has no end of it`},
 	{func(h *historyBuilder) {
-		h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(55), Return: sec(56), Outcome: OK})
+		h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(55),
+			Return: sec(56), Outcome: OK})
 	},
 		`C11: op was answered at 56.000s that session 12 is over, and the log has no end of it`},
 	{func(h *historyBuilder) {
-		h.Events = append(h.Events, Event{Index: 30, Token: 30, Kind: EvGranted, Ref: Ref{77, 1}, Items: singleItem("a", Exclusive), At: sec(9)})
+		h.Events = append(h.Events, Event{Index: 30, Token: 30, Kind: EvGranted, Ref: Ref{77, 1},
+			Items: singleItem("a", Exclusive), At: sec(9)})
 	},
 		`C11: lock "a": ticket 77/1 was granted token 30 at 9.000s (index 30), and no call had asked for it`},
 	{func(h *historyBuilder) { op := h.op(OpLock, Ref{12, 2}); op.Return, op.Outcome = 0, Unknown },

@@ -71,11 +71,12 @@
 //	C5  First come, first served (ops with queued): a call that was known to wait before another began
 //	    is granted no later. Not seen: the order of calls that began at once.
 //	C6  No lease ends early (sessions, renewals; events, holds): not before the ttl is over from the
-//	    latest confirmed renewal; and no client gives up a lock while it has such a confirmation, but for twice its margin. It looks at the leases that expired, at those that
-//	    lived by their renewals only (with a complete audit), and at the locks that were given up.
-//	C7  Sessions of dead clients expire in time (sessions, stalls, events): within their ttl, the stalls since, and the plan's slack;
-//	    if they are due while nothing is committed, 1 s after that. Not seen without events of
-//	    sessions.
+//	    latest confirmed renewal; and no client gives up a lock while it has such a confirmation, but for
+//	    twice its margin. It looks at the leases that expired, at those that lived by their renewals only
+//	    (with a complete audit), and at the locks that were given up.
+//	C7  Sessions of dead clients expire in time (sessions, stalls, events): within their ttl,
+//	    the stalls since, and the plan's slack; if they are due while nothing is committed, 1 s after
+//	    that. Not seen without events of sessions.
 //	C8  A loss is reported before the next grant (holds, events): no grant is seen while another client
 //	    still holds an earlier one that excludes it. Excused as in C2. Late events hide.
 //	C9  Lost is final (holds, ops; events): what was reported lost is not held again, and its release

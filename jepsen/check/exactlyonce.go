@@ -55,7 +55,8 @@ func (f *checker) reportStaleReads() {
 				subject := fmt.Sprintf("lock %q: %s of %s, called at %s, shows ticket %s as a holder",
 					name, op.Kind, op.Client, f.formatTime(op.Call), ref)
 				if t.unlock != nil && t.unlock.Outcome == OK && t.unlock.Return < op.Call {
-					f.violationf("%s, and its release had been answered at %s", subject, f.formatTime(t.unlock.Return))
+					f.violationf("%s, and its release had been answered at %s", subject,
+						f.formatTime(t.unlock.Return))
 				}
 				if t.acquire != nil && t.acquire.Outcome == Refused {
 					f.violationf("%s, which was refused at %s", subject, f.formatTime(t.acquire.Return))

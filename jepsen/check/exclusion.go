@@ -110,7 +110,8 @@ func checkLossBeforeGrant(f *checker) {
 				}
 				f.violationf("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still held "+
 					"the lock: %s; that hold ended %v too late",
-					name, g.Ref, g.Token, f.formatTime(g.At), cmp.Or(g.Node, "a node"), p.describe(f.historyIndex), p.to-g.At)
+					name, g.Ref, g.Token, f.formatTime(g.At),
+					cmp.Or(g.Node, "a node"), p.describe(f.historyIndex), p.to-g.At)
 			}
 		}
 	}

@@ -51,7 +51,8 @@ func TestCorrectServiceHasNoViolations(t *testing.T) {
 
 func TestHistoryRoundTrip(t *testing.T) {
 	seed := seedOf(t)
-	h := generate(seed, generatorConfig{clients: 3, locks: 2, pools: 1, steps: 1000, ttl: 2 * time.Second, audit: true, faults: true})
+	h := generate(seed, generatorConfig{clients: 3, locks: 2, pools: 1, steps: 1000, ttl: 2 * time.Second,
+		audit: true, faults: true})
 	var lines bytes.Buffer
 	require.NoError(t, h.Write(&lines))
 	text := lines.String()
@@ -74,7 +75,8 @@ func TestHistoryRoundTrip(t *testing.T) {
 // A million calls are checked in less than a minute of one core, in less than 2 GB: fewer, in as much
 // less. Other work on the machine does not count, nor does what is freed meanwhile help.
 func TestMillionCallsInOneMinute(t *testing.T) {
-	h := generate(1, generatorConfig{clients: 60, locks: 60, pools: 8, steps: 200_000, ttl: 10 * time.Second, audit: true, faults: true})
+	h := generate(1, generatorConfig{clients: 60, locks: 60, pools: 8, steps: 200_000, ttl: 10 * time.Second,
+		audit: true, faults: true})
 	calls := len(h.Ops)
 	require.Greater(t, calls, 100_000)
 	var before, after runtime.MemStats
@@ -102,7 +104,8 @@ func newBusyHistory(t *testing.T) time.Duration {
 func TestChunkedSearchAgreesWithFullSearch(t *testing.T) {
 	base, good, bad := seedOf(t), 0, 0
 	for seed := base; seed < base+400; seed++ {
-		h := generate(seed, generatorConfig{clients: 3, locks: 1, pools: 1, steps: 40, ttl: 2 * time.Second, audit: seed%2 == 0})
+		h := generate(seed, generatorConfig{clients: 3, locks: 1, pools: 1, steps: 40, ttl: 2 * time.Second,
+			audit: seed%2 == 0})
 		r := rand.New(rand.NewPCG(seed, 4))
 		if seed%3 != 0 {
 			for range 4 {
@@ -125,7 +128,8 @@ func TestChunkedSearchAgreesWithFullSearch(t *testing.T) {
 		if twins {
 			continue // one token for two is one moment for two, which only the short search knows
 		}
-		f := &checker{historyIndex: v, limits: Limits{LinearizabilityTimeout: linearizabilityTimeoutDefault, chunkMin: 1}, report: &Report{}}
+		f := &checker{historyIndex: v, limits: Limits{LinearizabilityTimeout: linearizabilityTimeoutDefault,
+			chunkMin: 1}, report: &Report{}}
 		checkLinearizability(f)
 		require.Equal(t, want, len(f.report.Violations) == 0, "seed %d: %v", seed, f.report.Violations)
 		if want {

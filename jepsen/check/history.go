@@ -53,9 +53,9 @@ type Plan struct {
 	End             time.Duration `json:"end"`             // when the record stopped
 	Drain           time.Duration `json:"drain"`           // after Healed no call takes longer
 	Faults          []string      `json:"faults,omitempty"`
-	ExpirationSlack time.Duration `json:"expiration_slack,omitempty"` // how much later than its bound the end of a dead session may be seen; 0 = 1 s
+	ExpirationSlack time.Duration `json:"expiration_slack,omitempty"` // how late the end of a dead session may be seen; 0 = 1 s
 	Checks          []string      `json:"checks,omitempty"`           // those that must have found something to look at
-	OKMin           int           `json:"min_ok,omitempty"`           // the least number of successful operations; below it the load was too low
+	OKMin           int           `json:"min_ok,omitempty"`           // fewer successful calls: the load was too low
 	CompleteEvents  bool          `json:"complete_events,omitempty"`  // the events are complete, from Begin to End
 	TokensAbove     uint64        `json:"tokens_above,omitempty"`     // the greatest token of earlier runs on the same data
 	ClockRate       float64       `json:"clock_rate,omitempty"`       // by what factor a leader's clock may be fast or slow; 0 = 1

@@ -49,7 +49,8 @@ func checkLinearizability(f *checker) {
 // Visualize writes a page that shows the order that was found for a lock's calls, with the faults beside
 // it: the part of it where there is none, or else the first part.
 func Visualize(h *History, name string, limits Limits, w io.Writer) error {
-	f := &checker{historyIndex: newHistoryIndex(h), limits: Limits{chunkMin: chunkMin}, report: &Report{Examined: map[string]int{}}}
+	f := &checker{historyIndex: newHistoryIndex(h), limits: Limits{chunkMin: chunkMin},
+		report: &Report{Examined: map[string]int{}}}
 	l := f.locks[name]
 	if l == nil {
 		return fmt.Errorf("draw: there is no lock %q in this history", name)
@@ -59,7 +60,8 @@ func Visualize(h *History, name string, limits Limits, w io.Writer) error {
 	selected := false
 	check := func(c *chunk) bool {
 		m := c.model()
-		result, i := porcupine.CheckOperationsVerbose(m, c.operations(), cmp.Or(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault))
+		result, i := porcupine.CheckOperationsVerbose(m, c.operations(),
+			cmp.Or(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault))
 		if !selected || result == porcupine.Illegal {
 			model, info, selected = m, i, true
 		}

@@ -12,7 +12,8 @@ func checkLogExclusion(f *checker) {
 		a, b := pair[0], pair[1]
 		f.violationf("at index %d, ticket %s %s: %s has token %d, %q, items %v, and %s has token %d, %q, items %v",
 			a.Index, a.Ref, a.Kind,
-			cmp.Or(a.Node, "one node"), a.Token, a.Reason, a.Items, cmp.Or(b.Node, "another"), b.Token, b.Reason, b.Items)
+			cmp.Or(a.Node, "one node"), a.Token, a.Reason, a.Items,
+			cmp.Or(b.Node, "another"), b.Token, b.Reason, b.Items)
 	}
 	sessionEnds := map[uint64]uint64{} // index at which a session ended
 	for _, ev := range f.events {

@@ -125,7 +125,8 @@ func (c *chunk) step(current state, s *step) (bool, state) {
 	switch s.kind {
 	case stepGrant:
 		g := &c.grants[s.grant]
-		if g.token < current.token || g.token == current.token && g.item.Mode == Exclusive || !c.admits(current, g.item) {
+		stale := g.token < current.token || g.token == current.token && g.item.Mode == Exclusive
+		if stale || !c.admits(current, g.item) {
 			return false, current
 		}
 	case stepRelease:

@@ -22,7 +22,8 @@ func checkOutcomes(f *checker) {
 			}
 		case op.Outcome == Refused && t.granted != nil:
 			f.violationf("%s was refused ticket %s at %s (%s), and the log grants it with token %d at index %d",
-				op.Client, op.Ref, f.formatTime(op.Return), cmp.Or(op.Error, "no reason"), t.granted.Token, t.granted.Index)
+				op.Client, op.Ref, f.formatTime(op.Return),
+				cmp.Or(op.Error, "no reason"), t.granted.Token, t.granted.Index)
 		case op.Outcome == Refused && t.hold != nil:
 			f.violationf("%s was refused ticket %s at %s, and held it from %s on",
 				op.Client, op.Ref, f.formatTime(op.Return), f.formatTime(t.hold.From))
@@ -54,7 +55,8 @@ func (f *checker) reportUnendedSessions() {
 		}
 		f.examined++
 		if !ended[op.Session] {
-			f.violationf("%s was answered at %s that session %d is over, and the log has no end of it", op.Client, f.formatTime(op.Return), op.Session)
+			f.violationf("%s was answered at %s that session %d is over, and the log has no end of it",
+				op.Client, f.formatTime(op.Return), op.Session)
 		}
 	}
 }

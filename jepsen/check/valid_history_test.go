@@ -33,7 +33,8 @@ func (h *historyBuilder) grant(client string, ref Ref, items []Item, token uint6
 func (h *historyBuilder) unlock(index uint64, call, back float64) {
 	b := &h.Holds[len(h.Holds)-1]
 	b.To, b.End = sec(call), Unlocked
-	h.Ops = append(h.Ops, Op{Client: b.Client, Kind: OpUnlock, Ref: b.Ref, Call: sec(call), Return: sec(back), Outcome: OK})
+	h.Ops = append(h.Ops, Op{Client: b.Client, Kind: OpUnlock, Ref: b.Ref, Call: sec(call), Return: sec(back),
+		Outcome: OK})
 	h.event(EvReleased, b.Ref, index, back)
 }
 
@@ -50,7 +51,8 @@ func (h *historyBuilder) read(op Op, index uint64, call, back float64) {
 // validHistory is a history with something of everything, and nothing wrong.
 func validHistory() *historyBuilder {
 	h := &historyBuilder{}
-	h.Plan = Plan{Healed: sec(35), End: sec(60), Drain: sec(10), CompleteEvents: true, TokensAbove: 10, OKMin: 10, Faults: []string{"pause client"}}
+	h.Plan = Plan{Healed: sec(35), End: sec(60), Drain: sec(10), CompleteEvents: true, TokensAbove: 10,
+		OKMin: 10, Faults: []string{"pause client"}}
 	for id, client := range map[uint64]string{11: "ann", 12: "bob", 13: "eve"} {
 		h.Sessions = append(h.Sessions, Session{Session: id, Client: client, TTL: sec(10)})
 	}
@@ -62,9 +64,11 @@ func validHistory() *historyBuilder {
 	op.Queued = sec(3.5)
 	h.unlock(26, 8, 8.5)
 	h.Ops = append(h.Ops, Op{
-		Client: "eve", Kind: OpTryLock, Ref: Ref{13, 1}, Items: singleItem("a", Exclusive), Call: sec(4), Return: sec(4.2), Outcome: Refused,
+		Client: "eve", Kind: OpTryLock, Ref: Ref{13, 1}, Items: singleItem("a", Exclusive),
+		Call: sec(4), Return: sec(4.2), Outcome: Refused,
 	})
-	h.read(Op{Client: "eve", Kind: OpCheck, Ref: Ref{11, 1}, Items: singleItem("a", ""), Token: 20, Held: true}, 22, 4.5, 4.8)
+	h.read(Op{Client: "eve", Kind: OpCheck, Ref: Ref{11, 1}, Items: singleItem("a", ""), Token: 20, Held: true},
+		22, 4.5, 4.8)
 	h.Writes = []Write{
 		{Resource: "a", Client: "ann", Token: 20, At: sec(3), Accepted: true},
 		{Resource: "a", Client: "bob", Token: 23, At: sec(7), Accepted: true},
@@ -92,7 +96,8 @@ func validHistory() *historyBuilder {
 
 	_, b = h.grant("bob", Ref{12, 3}, singleItem("e", Exclusive), 70, 41, 42)
 	b.Downgraded = sec(44)
-	h.Ops = append(h.Ops, Op{Client: "bob", Kind: OpDowngrade, Ref: b.Ref, Call: sec(44), Return: sec(44.5), Outcome: OK})
+	h.Ops = append(h.Ops, Op{Client: "bob", Kind: OpDowngrade, Ref: b.Ref, Call: sec(44), Return: sec(44.5),
+		Outcome: OK})
 	h.event(EvDowngraded, b.Ref, 74, 44.4)
 	h.unlock(80, 50, 50.5)
 	h.grant("ann", Ref{11, 3}, singleItem("e", Shared), 74, 43, 45)
@@ -104,9 +109,11 @@ func validHistory() *historyBuilder {
 	h.unlock(90, 54, 54.5)
 
 	h.NodeStates = []NodeState{
-		{Node: "n1", At: sec(9.6), Term: 2, Index: 40, Time: sec(9), Digest: 7}, {Node: "n2", At: sec(9.7), Term: 2, Index: 40, Time: sec(9), Digest: 7},
+		{Node: "n1", At: sec(9.6), Term: 2, Index: 40, Time: sec(9), Digest: 7},
+		{Node: "n2", At: sec(9.7), Term: 2, Index: 40, Time: sec(9), Digest: 7},
 	}
-	h.IdleCounts = []IdleCount{{Process: "n1", Counts: map[string]int64{"sessions": 0}}, {Process: "n1", AfterLoad: true, Counts: map[string]int64{"sessions": 0}}}
+	h.IdleCounts = []IdleCount{{Process: "n1", Counts: map[string]int64{"sessions": 0}},
+		{Process: "n1", AfterLoad: true, Counts: map[string]int64{"sessions": 0}}}
 	return h
 }
 

@@ -77,7 +77,8 @@ func (f *checker) wellFormed() {
 		case !known && op.Outcome != Unknown:
 			f.invalidf("a call of %s has the outcome %q: ok, refused or unknown are allowed", op.Client, op.Outcome)
 		case known && op.Return == 0 || op.Return != 0 && op.Return < op.Call:
-			f.invalidf("a call of %s was made at %s and is said to have come back at %s", op.Client, f.formatTime(op.Call), f.formatTime(op.Return))
+			f.invalidf("a call of %s was made at %s and is said to have come back at %s", op.Client,
+				f.formatTime(op.Call), f.formatTime(op.Return))
 		case op.acquires() && op.Outcome == OK && (op.Token == 0 || len(op.Items) == 0):
 			f.invalidf("a grant to %s at %s has no token or no items", op.Client, f.formatTime(op.Return))
 		}

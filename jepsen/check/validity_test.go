@@ -14,25 +14,29 @@ func TestExcusedFindings(t *testing.T) {
 	for name, spoil := range map[string]func(h *historyBuilder){
 		"a client believed on while it was paused": func(h *historyBuilder) {
 			h.hold(Ref{11, 1}).To = sec(7)
-			h.Faults = append(h.Faults, Fault{Kind: "pause client", Target: "ann", From: sec(5), To: sec(6.9), ExcusesClient: true})
+			h.Faults = append(h.Faults, Fault{Kind: "pause client", Target: "ann", From: sec(5), To: sec(6.9),
+				ExcusesClient: true})
 		},
 		"an operator took it": func(h *historyBuilder) {
 			h.hold(Ref{11, 1}).To, h.hold(Ref{11, 1}).End, h.hold(Ref{11, 1}).Reason = sec(7), Lost, "revoked"
 			h.op(OpUnlock, Ref{11, 1}).Outcome = Refused
 			h.eventOf(EvReleased, Ref{11, 1}).Kind = EvLost
 			h.Ops = append(h.Ops, Op{
-				Client: "op", Kind: OpForceRelease, Items: singleItem("a", ""), Token: 20, Call: sec(4.9), Return: sec(6), Outcome: OK,
+				Client: "op", Kind: OpForceRelease, Items: singleItem("a", ""),
+				Token: 20, Call: sec(4.9), Return: sec(6), Outcome: OK,
 			})
 		},
 		"an operator ended its session": func(h *historyBuilder) {
 			h.hold(Ref{12, 1}).To = sec(20)
-			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(7), Return: sec(8), Outcome: Unknown})
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(7),
+				Return: sec(8), Outcome: Unknown})
 			h.grant("zoe", Ref{14, 1}, singleItem("a", Exclusive), 27, 8.6, 8.8)
 			h.unlock(28, 8.9, 9)
 		},
 		"an operator ended a session in the first instant, and its client died later": func(h *historyBuilder) {
 			h.Sessions = append(h.Sessions, Session{Session: 14, Client: "zoe", TTL: sec(10), Died: sec(20)})
-			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 14}, Call: sec(0.2), Return: sec(0.4), Outcome: OK})
+			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 14}, Call: sec(0.2),
+				Return: sec(0.4), Outcome: OK})
 			h.event(EvEnded, Ref{14, 0}, 15, 0.3)
 		},
 		"the end of a session is known from a list only": func(h *historyBuilder) {
@@ -54,13 +58,16 @@ func TestExcusedFindings(t *testing.T) {
 		},
 		"the dead end when something is committed again": func(h *historyBuilder) {
 			h.eventOf(EvEnded, Ref{13, 0}).At = sec(36)
-			h.Stalls = append(h.Stalls, Stall{Reason: "no commit", From: sec(29), To: sec(35.5), CommitsBlocked: true})
+			h.Stalls = append(h.Stalls, Stall{Reason: "no commit", From: sec(29), To: sec(35.5),
+				CommitsBlocked: true})
 		},
 		"a call without an answer, of the dead": func(h *historyBuilder) {
-			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(19), Outcome: Unknown})
+			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive),
+				Call: sec(19), Outcome: Unknown})
 		},
 		"an unknown call was granted after all": func(h *historyBuilder) {
-			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(15), Return: sec(16), Outcome: Unknown})
+			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive),
+				Call: sec(15), Return: sec(16), Outcome: Unknown})
 			h.event(EvGranted, Ref{13, 5}, 46, 16)
 			ev := &h.Events[len(h.Events)-1]
 			ev.Token, ev.Items = 46, singleItem("a", Exclusive)
@@ -135,7 +142,8 @@ func TestLockWithoutQuietMomentIsInvalid(t *testing.T) {
 // Who is killed as soon as it has begun may have asked for a lock before it had a session.
 func TestDeathBeforeSession(t *testing.T) {
 	h := validHistory()
-	h.Ops = append(h.Ops, Op{Client: "kim", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(19), Outcome: Unknown})
+	h.Ops = append(h.Ops, Op{Client: "kim", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(19),
+		Outcome: Unknown})
 	assert.Contains(t, Check(&h.History, Limits{}).Invalid, "the last call of kim, lock at 19.000s, did not succeed: no answer")
 	h.Sessions = append(h.Sessions, Session{Client: "kim", Died: sec(20)})
 	r := Check(&h.History, Limits{})
@@ -145,7 +153,8 @@ func TestDeathBeforeSession(t *testing.T) {
 func TestUnresolvedCallsAreCounted(t *testing.T) {
 	h := validHistory()
 	for range 3 {
-		h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(15), Return: sec(16), Outcome: Unknown})
+		h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(15),
+			Return: sec(16), Outcome: Unknown})
 	}
 	assert.Equal(t, 3, Check(&h.History, Limits{}).Unresolved)
 }

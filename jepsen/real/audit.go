@@ -180,10 +180,12 @@ func (a *audit) pollSessions(c *recordedClient) {
 			done = over && !slices.ContainsFunc(list, func(s client.SessionInfo) bool { return !slices.Contains(auditClients, s.Label) })
 			if asked != 0 {
 				if back-asked > noCommitThreshold {
-					a.record.put(check.Record{Stall: &check.Stall{Reason: "no answer", From: asked, To: back, CommitsBlocked: true}})
+					a.record.put(check.Record{Stall: &check.Stall{Reason: "no answer", From: asked, To: back,
+						CommitsBlocked: true}})
 				}
 				if lost := back - asked - (at.Time - before.Time); lost > 0 {
-					a.record.put(check.Record{Stall: &check.Stall{Reason: "cluster time stood", From: asked, To: back, LostTime: lost}})
+					a.record.put(check.Record{Stall: &check.Stall{Reason: "cluster time stood", From: asked,
+						To: back, LostTime: lost}})
 				}
 			}
 			before, asked = at, call
@@ -234,7 +236,8 @@ func (a *audit) operate(t *worker) {
 			continue
 		}
 		if held := d.Held[0]; t.IntN(3) > 0 {
-			op := check.Op{Client: t.label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}}, Token: uint64(held.Token)}
+			op := check.Op{Client: t.label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}},
+				Token: uint64(held.Token)}
 			_ = t.record.call(op, func(*check.Op) error {
 				_, err := t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
 				return err

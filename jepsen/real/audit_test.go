@@ -41,7 +41,8 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 		assert.Contains(t, h.Sessions, check.Session{Session: 9, Client: "c1-1.2"})
 		return check.Check(h, check.Limits{}).Violations
 	}
-	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "evicted", Text: "a test", Label: "c1-1.1"}
+	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "evicted",
+		Text: "a test", Label: "c1-1.1"}
 	assert.Empty(t, judged(client.EventBatch{Index: 12, Events: []client.Event{ended}}))
 
 	found := judged()

@@ -311,7 +311,8 @@ func onRing(f *nemesis, t *injection) string {
 	})
 }
 
-func (f *nemesis) faultyLinks(t *injection, fault linkFault, from, to []string, links func(from, to []string) []linkID) string {
+func (f *nemesis) faultyLinks(t *injection, fault linkFault, from, to []string,
+	links func(from, to []string) []linkID) string {
 	if len(from) == 0 || len(to) == 0 {
 		return ""
 	}

@@ -55,7 +55,8 @@ func main() {
 		"maximum `duration`: continue beyond -for until the run fulfills its minimums")
 	flag.IntVar(&o.nodes, "nodes", 3, "number of nodes")
 	flag.IntVar(&o.programs, "programs", 3,
-		fmt.Sprintf("number of client processes, each with %d clients of %d goroutines", clientsPerProgram, threadsPerClient))
+		fmt.Sprintf("number of client processes, each with %d clients of %d goroutines", clientsPerProgram,
+			threadsPerClient))
 	flag.StringVar(&o.out, "out", "bin/jepsen", "`directory` for the directories of the runs; with -recheck, for the report")
 	flag.StringVar(&o.program, "zamok", "", "zamok binary (default: built from source)")
 	flag.StringVar(&o.kindPattern, "only", ".", "`regexp` of the kinds of faults")

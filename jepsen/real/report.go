@@ -153,7 +153,8 @@ func (r *runReport) writeTables(say func(string, ...any)) {
 	}
 	say("\n## The longest outages\n\n| from | for | during |\n|---:|---:|---|\n")
 	for _, o := range r.outages[:min(len(r.outages), outagesListedMax)] {
-		say("| %v | %v | %s |\n", round(o.from-r.history.Plan.Begin), round(o.to-o.from), strings.Join(o.faults, ", "))
+		say("| %v | %v | %s |\n", round(o.from-r.history.Plan.Begin), round(o.to-o.from),
+			strings.Join(o.faults, ", "))
 	}
 	say("\n")
 }

@@ -18,7 +18,8 @@ const second = time.Second
 func TestOutages(t *testing.T) {
 	var calls []*check.Op
 	probe := func(call, back time.Duration, outcome check.Outcome) {
-		calls = append(calls, &check.Op{Client: prober, Kind: check.OpLock, Call: call, Return: back, Outcome: outcome})
+		calls = append(calls, &check.Op{Client: prober, Kind: check.OpLock, Call: call, Return: back,
+			Outcome: outcome})
 	}
 	probe(1*second, 1*second+1, check.OK)
 	probe(2*second, 3*second, check.Unknown)
@@ -62,10 +63,13 @@ func TestRecheck(t *testing.T) {
 		ref := check.Ref{Session: session, Ticket: 1}
 		h := check.History{Plan: check.Plan{Begin: 1, End: time.Minute}}
 		h.Ops = []check.Op{
-			{Client: client, Kind: check.OpLock, Ref: ref, Items: item, Call: from - 1, Return: from, Outcome: check.OK, Token: token},
-			{Client: client, Kind: check.OpUnlock, Ref: ref, Items: item, Call: to, Return: to + 1, Outcome: check.OK},
+			{Client: client, Kind: check.OpLock, Ref: ref, Items: item, Call: from - 1, Return: from,
+				Outcome: check.OK, Token: token},
+			{Client: client, Kind: check.OpUnlock, Ref: ref, Items: item, Call: to, Return: to + 1,
+				Outcome: check.OK},
 		}
-		h.Holds = []check.Hold{{Client: client, Ref: ref, Token: token, Items: item, From: from, To: to, End: check.Unlocked}}
+		h.Holds = []check.Hold{{Client: client, Ref: ref, Token: token, Items: item, From: from, To: to,
+			End: check.Unlocked}}
 		h.Faults = []check.Fault{{Kind: "cut", Target: "n1", From: 14 * second, To: 16 * second}}
 		name := filepath.Join(t.TempDir(), client)
 		file, err := os.Create(name)

@@ -53,7 +53,8 @@ func (f *nemesis) forceSnapshotInstall(t *injection) string {
 		f.restart(l...)
 	}
 	for until := monotonicNow() + nodeReadyTimeout; monotonicNow() < until; {
-		if text, err := os.ReadFile(n.log); err == nil && bytes.Contains(text[len(log):], []byte("Installed remote snapshot")) {
+		text, err := os.ReadFile(n.log)
+		if err == nil && bytes.Contains(text[len(log):], []byte("Installed remote snapshot")) {
 			return n.id
 		}
 		if !sleepContext(f.done, 200*time.Millisecond) {

@@ -144,7 +144,8 @@ func dropStaleQueued(h *check.History) {
 		if op.Queued == 0 {
 			continue
 		}
-		n, _ := slices.BinarySearchFunc(known, op.Queued, func(p point, at time.Duration) int { return cmp.Compare(p.at, at) })
+		before := func(p point, at time.Duration) int { return cmp.Compare(p.at, at) }
+		n, _ := slices.BinarySearchFunc(known, op.Queued, before)
 		if n == 0 || known[n-1].index < op.Session {
 			op.Queued = 0
 		}
@@ -180,7 +181,8 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 	}
 	r.analyze()
 	if len(r.faults) < o.faults {
-		r.Invalid = append(r.Invalid, fmt.Sprintf("%d faults happened, and %d were asked for", len(r.faults), o.faults))
+		missing := fmt.Sprintf("%d faults happened, and %d were asked for", len(r.faults), o.faults)
+		r.Invalid = append(r.Invalid, missing)
 	}
 	for _, line := range c.unexplainedLogLines() {
 		r.Violations = append(r.Violations, check.Finding{Check: "log", Text: line})
@@ -190,7 +192,8 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 	}
 	fmt.Print(r)
 	if r.OK() { // history.jsonl has it all; the nodes' data may explain what is wrong
-		return r, errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")), os.RemoveAll(filepath.Join(c.dir, "zamok")))
+		return r, errors.Join(os.RemoveAll(c.historyDir()), os.RemoveAll(filepath.Join(c.dir, "data")),
+			os.RemoveAll(filepath.Join(c.dir, "zamok")))
 	}
 	return r, nil
 }
@@ -199,7 +202,8 @@ func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*r
 func (c *cluster) readerNotes() (all []string) {
 	for _, n := range c.nodes {
 		if len(n.unexpectedExits) > 0 {
-			all = append(all, fmt.Sprintf("%s ended by itself, and was started again: %s", n.id, strings.Join(n.unexpectedExits, ", ")))
+			all = append(all, fmt.Sprintf("%s ended by itself, and was started again: %s", n.id,
+				strings.Join(n.unexpectedExits, ", ")))
 		}
 	}
 	return append(all, c.notes...)

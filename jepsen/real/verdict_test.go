@@ -26,8 +26,8 @@ func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
 		Sessions: []check.Session{{Session: 1, Client: "c1"}, {Session: 2, Client: "c2"}},
 		Ops: []check.Op{
 			{Client: "c1", ID: 1, Kind: check.OpLock, Items: items, Call: 10, Return: 20, Outcome: check.Unknown},
-			{Client: "c2", ID: 1, Kind: check.OpLock, Items: items, Call: 11, Queued: 12, Return: 90, Outcome: check.OK,
-				Token: 70, Ref: check.Ref{Session: 2, Ticket: 9}},
+			{Client: "c2", ID: 1, Kind: check.OpLock, Items: items, Call: 11, Queued: 12, Return: 90,
+				Outcome: check.OK, Token: 70, Ref: check.Ref{Session: 2, Ticket: 9}},
 		},
 		Events: []check.Event{
 			grant(25, 1, 4, 50), // what c1 had given up
@@ -53,8 +53,10 @@ func TestQueuedTimeBelongsToGrantedSession(t *testing.T) {
 	h := &check.History{
 		Ops: []check.Op{
 			{Kind: check.OpNow, Return: 10, Index: 100, Outcome: check.OK},
-			{Kind: check.OpLock, Queued: 11, Return: 30, Token: 200, Outcome: check.OK, Ref: check.Ref{Session: 99, Ticket: 1}},
-			{Kind: check.OpLock, Queued: 11, Return: 40, Token: 300, Outcome: check.OK, Ref: check.Ref{Session: 150, Ticket: 1}},
+			{Kind: check.OpLock, Queued: 11, Return: 30, Token: 200, Outcome: check.OK,
+				Ref: check.Ref{Session: 99, Ticket: 1}},
+			{Kind: check.OpLock, Queued: 11, Return: 40, Token: 300, Outcome: check.OK,
+				Ref: check.Ref{Session: 150, Ticket: 1}},
 		},
 	}
 	dropStaleQueued(h)

@@ -153,29 +153,31 @@ func (t *worker) acquire(bounded bool) (*client.Lock, *check.Hold) {
 	return t.lockFunc(ctx, kind, items, opts)
 }
 
-func (t *worker) lockFunc(ctx context.Context, kind check.OpKind, items []client.Item, opts []client.Option) (*client.Lock, *check.Hold) {
+func (t *worker) lockFunc(ctx context.Context, kind check.OpKind, items []client.Item,
+	opts []client.Option) (*client.Lock, *check.Hold) {
 	lockFunc := t.LockAll
 	if kind == check.OpTryLock {
 		lockFunc = t.TryLockAll
 	}
 	var l *client.Lock
 	var h *check.Hold
-	_ = t.record.call(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)}, func(op *check.Op) (err error) {
-		var queued time.Duration
-		if kind == check.OpLock {
-			opts = append(opts, client.OnPosition(func(client.Position) {
-				queued = cmp.Or(queued, monotonicNow())
-			}))
-		}
-		if l, err = lockFunc(ctx, items, opts...); err != nil {
-			return err
-		}
-		op.Ref, op.Token, op.Queued = check.Ref{Session: l.Session(), Ticket: l.Ticket()}, uint64(l.Token()), queued
-		t.recordSession(op.Session)
-		h = &check.Hold{Client: t.label, Ref: op.Ref, Token: op.Token, Items: op.Items, From: monotonicNow()}
-		t.record.put(check.Record{Hold: h})
-		return nil
-	})
+	_ = t.record.call(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)},
+		func(op *check.Op) (err error) {
+			var queued time.Duration
+			if kind == check.OpLock {
+				opts = append(opts, client.OnPosition(func(client.Position) {
+					queued = cmp.Or(queued, monotonicNow())
+				}))
+			}
+			if l, err = lockFunc(ctx, items, opts...); err != nil {
+				return err
+			}
+			op.Ref, op.Token, op.Queued = check.Ref{Session: l.Session(), Ticket: l.Ticket()}, uint64(l.Token()), queued
+			t.recordSession(op.Session)
+			h = &check.Hold{Client: t.label, Ref: op.Ref, Token: op.Token, Items: op.Items, From: monotonicNow()}
+			t.record.put(check.Record{Hold: h})
+			return nil
+		})
 	return l, h
 }
 
@@ -186,7 +188,8 @@ func (c *recordedClient) recordSession(session uint64) {
 	if !c.sessions[session] {
 		c.sessions[session] = true
 		c.record.put(check.Record{Session: &check.Session{
-			Session: session, Client: c.label, TTL: cmp.Or(c.cfg.TTL, client.DefaultTTL), ReleaseOnDisconnect: c.cfg.ReleaseOnDisconnect != 0,
+			Session: session, Client: c.label, TTL: cmp.Or(c.cfg.TTL, client.DefaultTTL),
+			ReleaseOnDisconnect: c.cfg.ReleaseOnDisconnect != 0,
 		}})
 	}
 }
@@ -268,7 +271,8 @@ func (t *worker) write(h *check.Hold, shared bool) {
 	for _, it := range h.Items {
 		if it.Mode != check.Permits {
 			// Without the resource there is no run any more.
-			w := check.Write{Resource: it.Name, Client: t.label, Token: h.Token, Shared: shared || it.Mode == check.Shared}
+			w := check.Write{Resource: it.Name, Client: t.label, Token: h.Token,
+				Shared: shared || it.Mode == check.Shared}
 			_ = t.resource.Call("Resource.Write", w, new(bool))
 		}
 	}
@@ -346,7 +350,8 @@ func (t *worker) recordRenewal(l *client.Lock) {
 
 // finalCall is what a client does last: it must succeed.
 func (t *worker) finalCall() {
-	if l, h := t.lockFunc(t.ctx, check.OpLock, []client.Item{client.ExclusiveItem("last of " + t.label)}, nil); l != nil {
+	last := []client.Item{client.ExclusiveItem("last of " + t.label)}
+	if l, h := t.lockFunc(t.ctx, check.OpLock, last, nil); l != nil {
 		t.write(h, false)
 		t.check(h)
 		t.unlock(l, &sharedHold{Hold: h})

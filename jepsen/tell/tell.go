@@ -15,7 +15,8 @@ func Outcome(err error) check.Outcome {
 	switch {
 	case err == nil:
 		return check.OK
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, client.ErrUnavailable):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err,
+		client.ErrUnavailable):
 		return check.Unknown
 	case errors.As(err, &e) && e.Outcome == client.Unknown:
 		return check.Unknown

@@ -187,7 +187,8 @@ func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 			require.GreaterOrEqual(t, found, *acknowledged)
 			lost := w.crash(t, false)
 			last, complaint := w.checkStore(t)
-			t.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, *acknowledged, found, last, lost)
+			t.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, *acknowledged,
+				found, last, lost)
 			require.Empty(t, complaint)
 			require.GreaterOrEqual(t, last, found)
 		}
@@ -210,7 +211,8 @@ func TestPowerFailureWithoutFsync(t *testing.T) {
 		acknowledged, lost := w.runUntilKilled(t, 30, true, false)
 		last, complaint := w.checkStore(t)
 		if complaint != "" || last < acknowledged {
-			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost, complaint)
+			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost,
+				complaint)
 			return
 		}
 	}

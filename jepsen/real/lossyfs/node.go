@@ -157,7 +157,8 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	path := n.path(name)
-	if errno := n.disk.createName(path, func() error { return os.Mkdir(path, os.FileMode(mode).Perm()) }); errno != 0 {
+	errno := n.disk.createName(path, func() error { return os.Mkdir(path, os.FileMode(mode).Perm()) })
+	if errno != 0 {
 		return nil, errno
 	}
 	return n.Lookup(ctx, name, out)
@@ -180,7 +181,8 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 	})
 }
 
-func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, toName string, flags uint32) syscall.Errno {
+func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, toName string,
+	flags uint32) syscall.Errno {
 	target, ours := to.(*node)
 	if !ours || flags&^unix.RENAME_NOREPLACE != 0 {
 		return syscall.EINVAL

@@ -195,25 +195,16 @@ func (n *Network) accept() {
 			continue
 		}
 		ctx, cancel := context.WithCancelCause(n.ctx)
-		leave, crowded := n.handshakes.enter(cancel)
-		if crowded {
+		release, evicted := n.handshakes.enter(cancel)
+		if evicted {
 			n.log.Warn("crowded", "too many pending handshakes: closed the oldest",
 				"limit", n.config.HandshakesMax, "from", raw.RemoteAddr())
 		}
 		n.busy.Go(func() {
 			defer cancel(nil)
-			n.receive(ctx, raw, leave)
+			n.receive(ctx, raw, release)
 		})
 	}
-}
-
-// self is who this node is at this moment. Each handshake takes it once and ends by it.
-func (n *Network) self() identity {
-	mine := Server{n.config.ID, n.config.Incarnation}
-	founders := n.config.Condition(mine).Initial.Hash()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return identity{mine, n.generation, n.cluster, founders}
 }
 
 // advertised is an address as it was configured, in whatever form.

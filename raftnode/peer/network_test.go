@@ -190,8 +190,7 @@ func TestRudeCallers(t *testing.T) {
 				answer, _ := io.ReadAll(conn) // ends when n2 has closed the connection
 				assert.LessOrEqual(t, time.Since(start), n2.config.HandshakeTimeout)
 				if c.want != "" {
-					_, err := readFrame(strings.NewReader(string(answer)), kindWelcome, frameBytesMax)
-					require.ErrorContains(t, err, c.want)
+					require.ErrorContains(t, readFrame(strings.NewReader(string(answer)), &Answer{}), c.want)
 				}
 				synctest.Wait()
 				assert.Contains(t, n2.diary.String(), c.log)

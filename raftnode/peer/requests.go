@@ -66,7 +66,7 @@ func (t *Transport) presentAsVoter(request raft.RPC) {
 	}
 	for _, s := range t.raft.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(from.ID) && s.Suffrage != raft.Voter {
-			from.ID = []byte(t.streams.network.self().ID())
+			from.ID = []byte(t.streams.network.server().ID())
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	}
 	ctx, cancel := context.WithTimeoutCause(s.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
-	stream, err := s.network.dial(ctx, Node{server, at})
+	stream, _, _, err := s.network.dial(ctx, Node{server, at}, purposeRaft, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -98,17 +98,12 @@ func (s *streams) Close() error {
 	return nil
 }
 
-// dropFormer ends the connections with all runs of a node but one.
-func (s *streams) dropFormer(server raft.ServerID, but generation) {
-	s.drop(func(stream *stream) bool { return stream.server == server && stream.generation != but })
-}
-
-// drop ends the connections that which names.
-func (s *streams) drop(which func(*stream) bool) {
+// closeMatching ends the connections that match.
+func (s *streams) closeMatching(matches func(*stream) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for stream := range s.open {
-		if which(stream) {
+		if matches(stream) {
 			stream.raw.Close() // its user closes the stream
 		}
 	}
@@ -123,14 +118,14 @@ func (s *streams) adopt(stream *stream) bool {
 		return false
 	}
 	s.open[stream] = struct{}{}
-	if stream.handled {
+	if stream.inbound {
 		s.handlers.Add(1)
 	}
 	stream.forget = sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.open, stream)
-		if stream.handled {
+		if stream.inbound {
 			s.handlers.Done()
 		}
 	})
@@ -141,7 +136,7 @@ func (s *streams) adopt(stream *stream) bool {
 type stream struct {
 	net.Conn                 // TLS over raw, or raw itself
 	raw        net.Conn      // what the network gave
-	handled    bool          // accepted, so that a handler of Raft's transport closes it
+	inbound    bool          // accepted, so that a handler of Raft's transport closes it
 	server     raft.ServerID // at the other end
 	generation generation    // of that node
 	forget     func()

@@ -306,7 +306,7 @@ func (t *Transport) watchArrival(request raft.RPC) raft.RPC {
 	request.Reader = incomingSnapshot{request.Reader, func() {
 		t.streams.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the leader starts again",
 			"node", excerpt(args.ID), "silent", snapshotStall)
-		t.streams.drop(func(s *stream) bool { return s.server == from })
+		t.streams.closeMatching(func(s *stream) bool { return s.server == from })
 	}}
 	return request
 }

@@ -44,9 +44,9 @@ func mutualTLS(c *tls.Config, meant string) *tls.Config {
 	return c
 }
 
-// secureCall makes the calling end of TLS, if this node has it. The certificate must name the
+// tlsClient makes the calling end of TLS, if this node has it. The certificate must name the
 // node meant: an address is where a node is, and what has to be proved is who it is.
-func (n *Network) secureCall(ctx context.Context, raw net.Conn, meant string) (net.Conn, error) {
+func (n *Network) tlsClient(ctx context.Context, raw net.Conn, meant string) (net.Conn, error) {
 	if n.config.TLS == nil {
 		return raw, nil
 	}
@@ -56,18 +56,18 @@ func (n *Network) secureCall(ctx context.Context, raw net.Conn, meant string) (n
 		return secured, nil
 	}
 	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
-		return nil, n.refusal(TLSWanted, meant, "it speaks without TLS, and %s with it", n.config.ID)
+		return nil, n.newRefusal(TLSWanted, meant, "it speaks without TLS, and %s with it", n.config.ID)
 	}
 	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, n.refusal(WrongCertificate, meant, "its certificate doesn't verify as %s's: %v",
+		return nil, n.newRefusal(WrongCertificate, meant, "its certificate doesn't verify as %s's: %v",
 			meant, wrong.Err)
 	}
 	return nil, fmt.Errorf("TLS: %w", err)
 }
 
-// secureAnswer makes the receiving end. Which node the caller's certificate must name is known
+// tlsServer makes the receiving end. Which node the caller's certificate must name is known
 // only once the caller has said who it is: see checkCertificate.
-func (n *Network) secureAnswer(ctx context.Context, raw net.Conn) (net.Conn, error) {
+func (n *Network) tlsServer(ctx context.Context, raw net.Conn) (net.Conn, error) {
 	if n.config.TLS == nil {
 		return raw, nil
 	}
@@ -78,11 +78,11 @@ func (n *Network) secureAnswer(ctx context.Context, raw net.Conn) (net.Conn, err
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil {
 		// The caller reads no TLS, so it is told without.
-		refusal := n.refusal(TLSWanted, "", "the caller speaks without TLS, and %s with it", n.config.ID)
-		return nil, refuse(raw, refusal)
+		refusal := n.newRefusal(TLSWanted, "", "the caller speaks without TLS, and %s with it", n.config.ID)
+		return nil, sendRefusal(raw, refusal)
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, n.refusal(WrongCertificate, "", "the caller's certificate: %v", err)
+		return nil, n.newRefusal(WrongCertificate, "", "the caller's certificate: %v", err)
 	}
 	return nil, fmt.Errorf("TLS: %w", err)
 }
@@ -95,7 +95,7 @@ func (n *Network) checkCertificate(conn net.Conn, claimed string) *RefusedError 
 	}
 	shown := secured.ConnectionState().PeerCertificates
 	if err := shown[0].VerifyHostname(claimed); err != nil {
-		return n.refusal(WrongCertificate, claimed, "the caller says that it is %s: %v", claimed, err)
+		return n.newRefusal(WrongCertificate, claimed, "the caller says that it is %s: %v", claimed, err)
 	}
 	return nil
 }

@@ -2,32 +2,36 @@ package peer
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/hashicorp/raft"
 )
 
 const (
-	// idBytesMax bounds a node's id; it fits the one-byte lengths of the wire.
+	// idBytesMax bounds a node's id.
 	idBytesMax = 64
 	// nodesMax bounds a list. More voters than this make a cluster slower and no safer, and the
-	// bound keeps an answer, which carries the list and the initial members, below answerBytesMax.
+	// bound keeps an answer, which carries the list and the initial members, below frameBytesMax.
 	nodesMax = 32
 	// hostBytesMax is the longest name that DNS knows.
 	hostBytesMax = 253
 )
 
-// A Node is one item of a --cluster list: who it is, and where its peers reach it.
+// A Node is a name or a server id, and the address at which its peers reach it.
 type Node struct {
 	ID      string
 	Address string // host:port in canonical form: lower case, no leading zeros
 }
 
-// A List is a --cluster list in canonical form, ordered by id. The zero List names nobody: that
-// of a node which joined a running cluster and was not told how that cluster began.
+// A List is a --cluster list in canonical form, ordered by id. The zero List is empty: that
+// of a node which joined a running cluster without one.
 type List struct{ nodes []Node }
 
 // ParseList reads "n1=host:5751,n2=host:5751,…". Two spellings of one list (other order, blanks
@@ -35,7 +39,7 @@ type List struct{ nodes []Node }
 func ParseList(text string) (List, error) {
 	items := strings.Split(text, ",")
 	if strings.TrimSpace(text) == "" {
-		return List{}, fmt.Errorf("--cluster is empty: " +
+		return List{}, errors.New("--cluster is empty: " +
 			"name every node of the cluster, this one too, as n1=host:5751,n2=host:5751,…")
 	}
 	if len(items) > nodesMax {
@@ -80,12 +84,88 @@ func (l List) String() string {
 	return strings.Join(items, ",")
 }
 
-// CheckID says what is wrong with a node's id, or nil. An id is 1 to 64 lower-case letters,
+// InitialMembers are the initial members of a cluster: the nodes of its --cluster list, each with the
+// incarnation that it had when all of them agreed. They decide the first entry of the log, which is
+// the same on every node because each has them on disk before any of them writes it. The zero
+// InitialMembers are none: those of a node that joined a running cluster, or has not agreed yet.
+type InitialMembers struct{ servers List } // in the order of their names; the ids are those of servers
+
+// ParseInitialMembers reads what String returns; of "", the zero InitialMembers.
+func ParseInitialMembers(text string) (InitialMembers, error) {
+	if text == "" {
+		return InitialMembers{}, nil
+	}
+	incarnations := map[string]Incarnation{}
+	var items []string
+	for item := range strings.SplitSeq(text, ",") {
+		id, address, _ := strings.Cut(item, "=")
+		server, err := ParseServer(raft.ServerID(id))
+		if err != nil {
+			return InitialMembers{}, fmt.Errorf("initial members: %w", err)
+		}
+		incarnations[server.Name] = server.Incarnation
+		items = append(items, server.Name+"="+address)
+	}
+	list, err := ParseList(strings.Join(items, ","))
+	if err != nil {
+		return InitialMembers{}, fmt.Errorf("initial members: %w", err)
+	}
+	m := NewInitialMembers(list, incarnations)
+	if m.String() != text {
+		return InitialMembers{}, fmt.Errorf("initial members: %q is not as this release writes them", text)
+	}
+	return m, nil
+}
+
+// NewInitialMembers joins the nodes of a list with their incarnations; each node must have one.
+func NewInitialMembers(list List, incarnations map[string]Incarnation) InitialMembers {
+	servers := list.Nodes()
+	for i, node := range servers {
+		servers[i].ID = Server{node.ID, incarnations[node.ID]}.String()
+	}
+	return InitialMembers{List{servers}}
+}
+
+// String returns n1@incarnation=host:5751,… in the order of the names; of the zero InitialMembers, "".
+func (m InitialMembers) String() string { return m.servers.String() }
+
+// Hash returns the SHA-256 of String; of the zero InitialMembers, the zero Hash.
+func (m InitialMembers) Hash() Hash {
+	if len(m.servers.nodes) == 0 {
+		return Hash{}
+	}
+	return sha256.Sum256([]byte(m.String()))
+}
+
+// Has reports whether a server is one of them.
+func (m InitialMembers) Has(s Server) bool { return m.servers.Has(s.String()) }
+
+// list is the --cluster list that they were agreed upon under.
+func (m InitialMembers) list() List {
+	nodes := m.servers.Nodes()
+	for i, server := range nodes {
+		nodes[i].ID = NameOf(raft.ServerID(server.ID))
+	}
+	return List{nodes}
+}
+
+// Configuration is Raft's first configuration: every initial member has a vote.
+func (m InitialMembers) Configuration() raft.Configuration {
+	var c raft.Configuration
+	for _, server := range m.servers.nodes {
+		c.Servers = append(c.Servers, raft.Server{
+			Suffrage: raft.Voter, ID: raft.ServerID(server.ID), Address: raft.ServerAddress(server.Address),
+		})
+	}
+	return c
+}
+
+// CheckID returns what is wrong with a node's id, or nil. An id is 1 to 64 lower-case letters,
 // digits, '.', '_' and '-', beginning with a letter or digit: so it can stand in a certificate,
 // where upper and lower case are the same.
 func CheckID(id string) error {
 	if id == "" {
-		return fmt.Errorf("the id is missing: write it before the address, as n1=host:5751")
+		return errors.New("the id is missing: write it before the address, as n1=host:5751")
 	}
 	if len(id) > idBytesMax {
 		return fmt.Errorf("the id is %d bytes long, and %d is the most", len(id), idBytesMax)
@@ -103,7 +183,7 @@ func CheckID(id string) error {
 func parseNode(item string) (Node, error) {
 	id, address, found := strings.Cut(item, "=")
 	if !found {
-		return Node{}, fmt.Errorf("no '=' between id and address: write n1=host:5751")
+		return Node{}, errors.New("no '=' between id and address: write n1=host:5751")
 	}
 	if err := CheckID(id); err != nil {
 		return Node{}, err

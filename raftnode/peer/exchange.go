@@ -1,0 +1,119 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Condition is the state of a node's data, as it reports it.
+type Condition struct {
+	// Holds: the data directory holds part of a log or snapshot, so its cluster has begun.
+	Holds bool
+	// Member: this node is, or was, part of its cluster's committed configuration.
+	Member bool
+	// Initial are on disk here: the node has agreed to begin a cluster with them, or has begun it.
+	Initial InitialMembers
+	// Unready is why the node can't agree to begin a cluster now; "": it can.
+	Unready string
+	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
+	// it knows none. Listed: the node that asks is part of it.
+	Configuration uint64
+	Listed        bool
+}
+
+// Answer is what a node reports about itself in every handshake in which it is called.
+type Answer struct {
+	Server
+	Cluster ClusterID // zero: the node doesn't know one
+	List    List      // zero: the node was given none
+	Condition
+	generation generation
+}
+
+func (a *Answer) identity() identity {
+	return identity{a.Server, a.generation, a.Cluster, a.Initial.Hash()}
+}
+
+// Mine is this node's own answer.
+func (n *Network) Mine() Answer { return n.answer(n.server()) }
+
+func (n *Network) server() Server { return Server{n.config.ID, n.config.Incarnation} }
+
+func (n *Network) answer(asker Server) Answer {
+	condition := n.config.Condition(asker)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return Answer{
+		Server: n.server(), Cluster: n.cluster, List: n.config.List, Condition: condition, generation: n.generation,
+	}
+}
+
+// Ask asks a node about itself. Any node of any cluster answers, whatever its name, and the
+// caller checks that; with TLS, only one whose certificate names the node asked.
+func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
+	answer, _, err := n.exchange(ctx, node, purposeAsk, nil)
+	return answer, err
+}
+
+// AskAll asks these nodes but this one, all at once. The replies are in the order of the nodes.
+func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
+	var replies []Reply
+	for _, node := range nodes {
+		if NameOf(raft.ServerID(node.ID)) != n.config.ID {
+			replies = append(replies, Reply{Node: node})
+		}
+	}
+	var asking sync.WaitGroup
+	for i := range replies {
+		asking.Go(func() {
+			began := time.Now()
+			replies[i].Answer, replies[i].Err = n.Ask(ctx, replies[i].Node)
+			replies[i].Took = time.Since(began)
+		})
+	}
+	asking.Wait()
+	return replies
+}
+
+// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB less
+// one byte. Unlike Ask it goes through the whole handshake. After an error it is not known whether
+// the request arrived, unless the error is a RefusedError: then it did not.
+func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, error) {
+	if len(request) > callBytesMax {
+		return nil, fmt.Errorf("peer: a request of %d bytes, %d is the most; nothing was sent", len(request), callBytesMax)
+	}
+	_, reply, err := n.exchange(ctx, to, purposeCall, request)
+	return reply, err
+}
+
+// exchange makes a connection for one question within HandshakeTimeout, and closes it.
+func (n *Network) exchange(ctx context.Context, to Node, use purpose, request []byte) (Answer, []byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout,
+		fmt.Errorf("no answer within %v", n.config.HandshakeTimeout))
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
+	stream, answer, reply, err := n.dial(ctx, to, use, request)
+	if err != nil {
+		return Answer{}, nil, err
+	}
+	return answer, reply, stream.Conn.Close()
+}
+
+// serveCall is the called end of Call, after the handshake.
+func (n *Network) serveCall(ctx context.Context, from *caller) error {
+	reply := n.config.Handle(ctx, from.Server, from.request)
+	if len(reply) > callBytesMax {
+		return fmt.Errorf("the answer to %s has %d bytes, %d is the most; it was not sent",
+			from.Name, len(reply), callBytesMax)
+	}
+	if err := writeFrame(from.conn, &payload{kindReply, reply}); err != nil {
+		return err
+	}
+	awaitPeerClose(from.conn)
+	return nil
+}

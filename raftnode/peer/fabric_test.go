@@ -214,6 +214,12 @@ func open(t testing.TB, f *fabric, c Config) member {
 	if c.Term == nil {
 		c.Term = func() uint64 { return 0 }
 	}
+	if c.Handle == nil {
+		c.Handle = noReply
+	}
+	if c.Lost == nil {
+		c.Lost = func(Node, uint64) {}
+	}
 	if c.Listener == nil {
 		c.Listener = f.listen(c.Advertise)
 	}
@@ -225,6 +231,8 @@ func open(t testing.TB, f *fabric, c Config) member {
 	t.Cleanup(func() { n.Close() })
 	return member{n, d}
 }
+
+func noReply(context.Context, Server, []byte) []byte { return nil }
 
 // says is a condition that does not change.
 func says(c Condition) func(Server) Condition { return func(Server) Condition { return c } }

@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"io"
+	"log/slog"
 
 	"github.com/hashicorp/raft"
 )
@@ -29,7 +30,7 @@ func (t *Transport) known(request *raft.RPC) bool {
 		request.Reader = &firstRead{request.Reader, func() bool { return t.has(args) }}
 		return false
 	}
-	t.streams.network.log.Info("known "+string(args.ID), "skipped a snapshot whose entries are already applied",
+	t.streams.network.log.Log(slog.LevelInfo, "known "+string(args.ID), "skipped a snapshot whose entries are already applied",
 		"node", excerpt(args.ID), "index", args.LastLogIndex)
 	t.discard(*request, func() (any, error) {
 		return &raft.InstallSnapshotResponse{Term: max(args.Term, t.raft.CurrentTerm()), Success: true}, nil

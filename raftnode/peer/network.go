@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -15,10 +17,10 @@ import (
 const (
 	// handshakeTimeoutDefault bounds a handshake: several round trips between far continents.
 	handshakeTimeoutDefault = 2 * time.Second
-	// handshakesMaxDefault is far above what a cluster needs at once (three connections to each
-	// peer) and far below what would hurt.
-	handshakesMaxDefault = 64
-	// acceptPause is the rest after a failed Accept, which mostly means no free descriptors.
+	// handshakesMax bounds the connections accepted and not yet authenticated. It is far above what a cluster needs
+	// at once (three connections to each peer) and far below what would hurt.
+	handshakesMax = 64
+	// acceptPause is the pause after a failed Accept, which mostly means no free descriptors.
 	acceptPause = 50 * time.Millisecond
 )
 
@@ -26,34 +28,33 @@ const (
 // closed at this end.
 var ErrClosed = errors.New("closed at this end")
 
-// Config says who this node is and how it reaches others.
+// Config is the identity of this node and how it reaches others. What is not optional is required.
 type Config struct {
-	// ID is this node's name. Required; see CheckID.
+	// ID is this node's name; see CheckID.
 	ID string
-	// Incarnation is what was written when the data directory was made. Required.
+	// Incarnation is what was written when the data directory was made.
 	Incarnation Incarnation
-	// Cluster is the cluster's id. Zero: not known yet; SetCluster tells it later.
+	// Cluster is the cluster's id. Zero: not known yet; SetCluster sets it later.
 	Cluster ClusterID
 	// List is the --cluster list that this node was given. Zero: it was given none.
 	List List
 
-	// Condition returns what this node says about its data to one that asks. Required, called from
+	// Condition returns the state of this node's data for a node that asks. It is called from
 	// many goroutines, for each connection. Holds must be true before this node's first vote, and
-	// Initial members must be on disk. It must look at Holds before it looks at Initial members: in the other order,
+	// Initial must be on disk. It must read Holds before it reads Initial: in the other order,
 	// initial members that are replaced in between would pass as those that the node has begun with.
 	Condition func(asker Server) Condition
-	// Term returns the term that this node is in: what other nodes say is measured against it. Required,
-	// called from many goroutines, must not block, not even on a disk that hangs.
+	// Term returns the term that this node is in, against which the terms of other nodes are measured. It is
+	// called from many goroutines, and must not block, not even on a disk that hangs.
 	Term func() uint64
-	// Handle answers what another node says with Tell. It is called from many goroutines, must end
-	// when ctx does, and gives at most 16 KiB less one byte. Zero: every answer is empty.
-	Handle func(ctx context.Context, from Server, what []byte) []byte
+	// Handle answers a Call of another node. It is called from many goroutines, must end
+	// when ctx does, and returns at most 16 KiB less one byte.
+	Handle func(ctx context.Context, from Server, request []byte) []byte
 	// Lost is called for each append that is not sent because the log of the server, at this address,
 	// ends below the entry that it acknowledged. It is called from many goroutines and must not block.
-	// Zero: nothing is called.
 	Lost func(server Node, acknowledged uint64)
 
-	// Listener accepts peers. Required; the Network closes it. See ListenTCP.
+	// Listener accepts peers; the Network closes it. See ListenTCP.
 	Listener net.Listener
 	// Advertise is the address that others reach this node by. Zero: the listener's.
 	Advertise string
@@ -63,16 +64,14 @@ type Config struct {
 	// connections, fit for a network that only the nodes can reach.
 	TLS *tls.Config
 
-	// HandshakeTimeout bounds a handshake, TLS and all, at both ends. Zero: 2 s.
+	// HandshakeTimeout bounds a handshake, TLS included, at both ends. Zero: 2 s.
 	HandshakeTimeout time.Duration
-	// HandshakesMax bounds the connections accepted and not yet authenticated. Zero: 64.
-	HandshakesMax int
-	// Logger is told of refusals, each at most once in 10 s. Zero: nobody is.
+	// Logger gets refusals, each at most once in 10 s.
 	Logger *slog.Logger
 }
 
 // Network is one node's share of the peer network: it listens, makes both ends of the handshake,
-// answers what this node holds, and lends verified connections to a Transport. Its methods may be
+// answers questions about this node's data, and lends verified connections to a Transport. Its methods may be
 // called from many goroutines.
 type Network struct {
 	config     Config
@@ -81,16 +80,16 @@ type Network struct {
 	handshakes handshakeLimiter
 	clones     cloneDetector
 
-	ctx  context.Context // ends when Close begins
-	stop context.CancelCauseFunc
-	busy sync.WaitGroup // the accept loop and every handshake with a caller
+	ctx        context.Context // ends when Close begins
+	stop       context.CancelCauseFunc
+	background sync.WaitGroup // the accept loop and every handshake with a caller
 
 	mu        sync.Mutex // guards what follows
 	cluster   ClusterID
 	transport *Transport // the open one, or nil
 }
 
-// New begins to listen: from here on this node answers what it holds. Connections for Raft are
+// New begins to listen: from here on this node answers questions about its data. Connections for Raft are
 // refused as not ready until Transport opens. On an error nothing was started and the listener is
 // still the caller's.
 func New(c Config) (*Network, error) {
@@ -98,51 +97,30 @@ func New(c Config) (*Network, error) {
 		return nil, fmt.Errorf("peer: ID: %w", err)
 	}
 	if c.Incarnation == (Incarnation{}) {
-		return nil, errors.New("peer: Incarnation is zero: draw one when the data directory is made, " +
-			"and keep it")
+		return nil, errors.New("peer: Incarnation is zero: draw one when the data directory is made, and keep it")
 	}
-	if c.Condition == nil || c.Term == nil || c.Listener == nil {
-		return nil, errors.New("peer: Condition, Term and Listener are required")
-	}
-	if c.HandshakeTimeout < 0 || c.HandshakesMax < 0 {
-		return nil, errors.New("peer: HandshakeTimeout and HandshakesMax can't be negative")
+	if c.Condition == nil || c.Term == nil || c.Handle == nil || c.Lost == nil || c.Listener == nil || c.Logger == nil {
+		return nil, errors.New("peer: Condition, Term, Handle, Lost, Listener and Logger are required")
 	}
 	if err := checkTLS(c.TLS); err != nil {
 		return nil, err
 	}
-	if c.Advertise == "" {
-		c.Advertise = c.Listener.Addr().String()
-	}
+	c.Advertise = cmp.Or(c.Advertise, c.Listener.Addr().String())
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, handshakeTimeoutDefault)
 	if c.Dial == nil {
 		c.Dial = DialTCP
 	}
-	if c.HandshakeTimeout == 0 {
-		c.HandshakeTimeout = handshakeTimeoutDefault
-	}
-	if c.HandshakesMax == 0 {
-		c.HandshakesMax = handshakesMaxDefault
-	}
-	if c.Handle == nil {
-		c.Handle = func(context.Context, Server, []byte) []byte { return nil }
-	}
-	if c.Lost == nil {
-		c.Lost = func(Node, uint64) {}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
 	n := &Network{config: c, cluster: c.Cluster, log: NewRateLimitedLog(c.Logger)}
-	n.handshakes.max = c.HandshakesMax
 	rand.Read(n.generation[:])
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
-	n.busy.Go(n.accept)
+	n.background.Go(n.accept)
 	return n, nil
 }
 
 // Addr is the advertised address.
 func (n *Network) Addr() net.Addr { return advertised(n.config.Advertise) }
 
-// SetCluster tells the cluster's id, once the first LeaderStart is applied and the marker that
+// SetCluster sets the cluster's id, once the first LeaderStart is applied and the marker that
 // holds it is on disk. Handshakes under way end as they began; connections that are open stay
 // open, since both ends have proved the same list. The same id again changes nothing; another one
 // is refused and changes nothing.
@@ -171,7 +149,7 @@ func (n *Network) Close() error {
 	if transport != nil {
 		err = errors.Join(err, transport.Close())
 	}
-	n.busy.Wait()
+	n.background.Wait()
 	return err
 }
 
@@ -186,21 +164,19 @@ func (n *Network) accept() {
 		}
 		if err != nil {
 			n.log.Warn("accept", "could not accept a peer connection; retrying", "error", err)
-			pause := time.NewTimer(acceptPause)
 			select {
-			case <-pause.C:
+			case <-time.After(acceptPause):
 			case <-n.ctx.Done():
-				pause.Stop()
 			}
 			continue
 		}
 		ctx, cancel := context.WithCancelCause(n.ctx)
-		release, evicted := n.handshakes.enter(cancel)
+		release, evicted := n.handshakes.acquire(cancel)
 		if evicted {
 			n.log.Warn("crowded", "too many pending handshakes: closed the oldest",
-				"limit", n.config.HandshakesMax, "from", raw.RemoteAddr())
+				"limit", handshakesMax, "from", raw.RemoteAddr())
 		}
-		n.busy.Go(func() {
+		n.background.Go(func() {
 			defer cancel(nil)
 			n.receive(ctx, raw, release)
 		})
@@ -212,3 +188,60 @@ type advertised string
 
 func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
+
+// errTooManyHandshakes ends the handshake of a connection that had to make room.
+var errTooManyHandshakes = errors.New("too many pending handshakes; this was the oldest")
+
+// handshakeLimiter bounds the connections that are not authenticated yet to handshakesMax. One more closes the oldest:
+// an honest handshake takes a round trip or two, so the oldest pending connection is the likeliest to be idle, and to
+// refuse the new one would let idle connections keep all others out.
+type handshakeLimiter struct {
+	mu      sync.Mutex // guards pending
+	pending list.List  // of context.CancelCauseFunc, oldest first
+}
+
+// acquire adds a handshake and returns how to end it. It reports whether another was closed.
+func (l *handshakeLimiter) acquire(cancel context.CancelCauseFunc) (release func(), evicted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if evicted = l.pending.Len() >= handshakesMax; evicted {
+		oldest := l.pending.Front()
+		l.pending.Remove(oldest).(context.CancelCauseFunc)(errTooManyHandshakes)
+	}
+	element := l.pending.PushBack(cancel)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.pending.Remove(element) // does nothing if it was closed
+	}, evicted
+}
+
+// keepAlive is how long a connection may be idle before it is probed, and the time between two
+// probes. It has to be at most a sixth of a lease (10 s unless asked otherwise); the kernel counts
+// in whole seconds and Go rounds up, so of what is below 1.7 s only 1 s is. A machine that vanishes
+// without closing its connections is noticed within keepAlive × (1 + keepAliveProbes) = 4 s.
+const (
+	keepAlive       = time.Second
+	keepAliveProbes = 3
+)
+
+// ListenTCP listens on a peer port; what it accepts has keepalives.
+func ListenTCP(ctx context.Context, address string) (net.Listener, error) {
+	config := net.ListenConfig{KeepAliveConfig: keepAliveConfig()}
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("peer: can't listen for peers on %s (--peer): %w", address, err)
+	}
+	return listener, nil
+}
+
+// DialTCP connects to a peer port with keepalives.
+func DialTCP(ctx context.Context, address string) (net.Conn, error) {
+	return (&net.Dialer{KeepAliveConfig: keepAliveConfig()}).DialContext(ctx, "tcp", address)
+}
+
+func keepAliveConfig() net.KeepAliveConfig {
+	return net.KeepAliveConfig{
+		Enable: true, Idle: keepAlive, Interval: keepAlive, Count: keepAliveProbes,
+	}
+}

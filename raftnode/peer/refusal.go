@@ -1,6 +1,9 @@
 package peer
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // A Code names why a connection was refused. The numbers are part of the wire and never change.
 type Code uint8
@@ -19,7 +22,7 @@ const (
 	NotReady            Code = 10 // the node meant runs no Raft yet
 )
 
-// RefusedError says that one end would not speak with the other. Such a connection carried no
+// RefusedError is the refusal of one end to connect with the other. Such a connection carried no
 // message of Raft. Match it with errors.AsType[*RefusedError] and look at its Code.
 type RefusedError struct {
 	Code Code
@@ -29,54 +32,33 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	peer := e.Peer
-	if peer == "" {
-		peer = "a caller"
-	}
 	return fmt.Sprintf("%s refused %s: %s; no message of Raft passed between them; %s",
-		e.By, peer, e.Fact, e.Code.remedy())
+		e.By, cmp.Or(e.Peer, "a caller"), e.Fact, e.Code.remedy())
 }
 
-// String names the reason, for logs and metrics.
-func (c Code) String() string {
-	names := [...]string{
-		Malformed: "malformed", OtherVersion: "other version", TLSWanted: "TLS wanted",
-		WrongCertificate: "wrong certificate", OtherCluster: "other cluster",
-		NotMeant: "not the node meant", OtherInitialMembers: "other initial members", NothingInCommon: "nothing in common",
-		OtherIncarnation: "other incarnation", NotReady: "not ready",
-	}
-	if int(c) < len(names) && names[c] != "" {
-		return names[c]
-	}
-	return fmt.Sprintf("code %d", uint8(c))
+// codes are the name of each reason, for logs and metrics, and what the operator can do. The remedy isn't sent, so
+// that it fits the release that prints it.
+var codes = map[Code]struct{ name, remedy string }{
+	Malformed:    {"malformed", "check that the address is the peer port of a zamok node"},
+	OtherVersion: {"other version", "upgrade the older node: the two releases have no handshake in common"},
+	TLSWanted:    {"TLS wanted", "give all nodes of the cluster peer certificates, or none"},
+	WrongCertificate: {"wrong certificate",
+		"give each node a certificate with its id as a DNS name, signed by the peers' CA"},
+	OtherCluster: {"other cluster",
+		"correct the address; a node changes clusters only with an empty data directory and --join"},
+	NotMeant: {"not the node meant", "if another node took over the address, `zamok remove` the one that had it " +
+		"and start the new one with --join; else correct the address"},
+	OtherInitialMembers: {"other initial members", "correct the addresses: each cluster has nodes of its own"},
+	NothingInCommon: {"nothing in common",
+		"a node becomes part of a running cluster when it is started with --join"},
+	OtherIncarnation: {"other incarnation", "if the node lost its data, start it with --join and it takes the " +
+		"place of the lost directory; a directory that was moved away belongs back in its place"},
+	NotReady: {"not ready", "nothing to do: the caller retries until the node has started"},
 }
 
-// remedy says what the operator can do. The reader chooses it; it isn't sent, so that it fits the
-// release that prints it.
+// String names the reason.
+func (c Code) String() string { return cmp.Or(codes[c].name, fmt.Sprintf("code %d", uint8(c))) }
+
 func (c Code) remedy() string {
-	switch c {
-	case Malformed:
-		return "check that the address is the peer port of a zamok node"
-	case OtherVersion:
-		return "upgrade the older node: the two releases have no handshake in common"
-	case TLSWanted:
-		return "give all nodes of the cluster peer certificates, or none"
-	case WrongCertificate:
-		return "give each node a certificate with its id as a DNS name, signed by the peers' CA"
-	case OtherCluster:
-		return "correct the address; a node changes clusters only with an empty data directory and --join"
-	case NotMeant:
-		return "if another node took over the address, `zamok remove` the one that had it and start " +
-			"the new one with --join; else correct the address"
-	case OtherInitialMembers:
-		return "correct the addresses: each cluster has nodes of its own"
-	case NothingInCommon:
-		return "a node becomes part of a running cluster when it is started with --join"
-	case OtherIncarnation:
-		return "if the node lost its data, start it with --join and it takes the place of the lost " +
-			"directory; a directory that was moved away belongs back in its place"
-	case NotReady:
-		return "nothing to do: the caller tries again, and is heard once the node takes part"
-	}
-	return "the releases differ: see the log of the node that refused"
+	return cmp.Or(codes[c].remedy, "the releases differ: see the log of the node that refused")
 }

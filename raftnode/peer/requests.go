@@ -118,8 +118,8 @@ func (t *Transport) admit(request raft.RPC) bool {
 	return false
 }
 
-// answered looks at the term of another node's answer to a call.
-func (t *Transport) answered(kind string, id raft.ServerID, at raft.ServerAddress, term uint64) error {
+// checkTerm looks at the term of another node's answer to a call.
+func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddress, term uint64) error {
 	n := t.streams.network
 	fault := n.termFault(term)
 	if fault == "" {
@@ -180,7 +180,7 @@ func entriesFault(r *raft.AppendEntriesRequest) string {
 		switch want := r.PrevLogEntry + 1 + uint64(i); {
 		case entry == nil || entry.Index != want:
 			return fmt.Sprintf("it has another entry where that of index %d belongs", want)
-		case ofUnknownType(entry):
+		case hasUnknownType(entry):
 			return fmt.Sprintf("its entry %d is of type %d, which Raft does not have", want, entry.Type)
 		case entry.Term > r.Term:
 			return fmt.Sprintf("its entry %d is of term %d, later than its own, %d", want, entry.Term, r.Term)
@@ -189,8 +189,8 @@ func entriesFault(r *raft.AppendEntriesRequest) string {
 	return ""
 }
 
-// ofUnknownType reports whether Raft could not apply an entry; its process would end at each start.
-func ofUnknownType(entry *raft.Log) bool { return entry != nil && entry.Type > raft.LogConfiguration }
+// hasUnknownType reports whether Raft could not apply an entry; its process would end at each start.
+func hasUnknownType(entry *raft.Log) bool { return entry != nil && entry.Type > raft.LogConfiguration }
 
 // excerptBytesMax is how much is logged of what a sender calls itself.
 const excerptBytesMax = 64

@@ -16,9 +16,9 @@ const (
 	// appendTime is how long the entries of one append may be on their way, beyond a round trip. Heartbeats and
 	// votes share the line with them. Half of it and twice it are what it is measured by.
 	appendTime = 200 * time.Millisecond
-	// rateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for; rateFirst is
+	// rateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for; rateInitial is
 	// where it begins.
-	rateMin, rateFirst, rateMax = 32 << 10, 5 << 20, 80 << 20
+	rateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
 	// entryOverhead is what an entry has on the line beside its data, about.
 	entryOverhead = 64
 	// snapshotStall is for how long no byte of a snapshot may move before its transfer is over, at both ends.
@@ -82,8 +82,8 @@ func (p *throttle) until(at time.Time) time.Time {
 	return p.deadline
 }
 
-// refused notes that the server did not take entries that fit its log.
-func (p *throttle) refused() {
+// pauseAfterRefusal notes that the server did not take entries that fit its log.
+func (p *throttle) pauseAfterRefusal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pausedUntil = time.Now().Add(refusedPause)
@@ -153,20 +153,10 @@ func (p *throttle) progress(log *slog.Logger, to string, args *raft.AppendEntrie
 	}
 }
 
-// throttleFor is that of a server.
-func (t *Transport) throttleFor(id raft.ServerID) *throttle {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.throttles[id] == nil {
-		t.throttles[id] = &throttle{rate: rateFirst}
-	}
-	return t.throttles[id]
-}
-
 // sendThrottled sends an append at the pace of its server.
-func (t *Transport) sendThrottled(id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest,
+func (t *Transport) sendThrottled(p *throttle, id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse) error {
-	p, began := t.throttleFor(id), time.Now()
+	began := time.Now()
 	if len(args.Entries) == 0 {
 		err := t.NetworkTransport.AppendEntries(id, addressed(id, at), args, resp)
 		if took := time.Since(began); err == nil {
@@ -178,7 +168,7 @@ func (t *Transport) sendThrottled(id raft.ServerID, at raft.ServerAddress, args 
 		return err
 	}
 	p.cut(args)
-	err := t.NetworkTransport.AppendEntries(id, entriesMark+addressed(id, at), args, resp)
+	err := t.NetworkTransport.AppendEntries(id, entriesPrefix+addressed(id, at), args, resp)
 	p.sent(time.Since(began), err)
 	if err == nil && resp.Success {
 		p.progress(t.streams.network.config.Logger, string(id), args)
@@ -189,8 +179,8 @@ func (t *Transport) sendThrottled(id raft.ServerID, at raft.ServerAddress, args 
 // Marks before what meant makes tell streams.Dial what a connection is for; so those for one purpose are a
 // pool of their own. No id begins with them.
 const (
-	entriesMark  = raft.ServerAddress("+")
-	snapshotMark = raft.ServerAddress("#")
+	entriesPrefix  = raft.ServerAddress("+")
+	snapshotPrefix = raft.ServerAddress("#")
 )
 
 // throttledConn is a connection for entries.
@@ -245,9 +235,9 @@ func (c *snapshotConn) Read(b []byte) (int, error) {
 // purpose makes of a new connection what its mark asks for.
 func (s *streams) purpose(mark raft.ServerAddress, stream *stream) net.Conn {
 	switch mark {
-	case entriesMark:
+	case entriesPrefix:
 		return throttledConn{stream, s.throttleOf(stream.server)}
-	case snapshotMark:
+	case snapshotPrefix:
 		return &snapshotConn{stream: stream, began: time.Now()}
 	}
 	return stream
@@ -255,7 +245,7 @@ func (s *streams) purpose(mark raft.ServerAddress, stream *stream) net.Conn {
 
 // stripPurpose takes the mark off.
 func stripPurpose(address raft.ServerAddress) (mark, rest raft.ServerAddress) {
-	for _, mark := range []raft.ServerAddress{entriesMark, snapshotMark} {
+	for _, mark := range []raft.ServerAddress{entriesPrefix, snapshotPrefix} {
 		if rest, found := strings.CutPrefix(string(address), string(mark)); found {
 			return mark, raft.ServerAddress(rest)
 		}

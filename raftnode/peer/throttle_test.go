@@ -153,7 +153,7 @@ func TestPaceFollowsTheLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &throttle{rate: rateFirst}
+				p := &throttle{rate: rateInitial}
 				sent := 0
 				for range 40 {
 					p.observeRoundTrip(c.trip)

@@ -37,13 +37,11 @@ type Transport struct {
 	requests chan raft.RPC  // those that Raft may be given
 	refusing sync.WaitGroup // guard, and the reading of snapshots that are refused or known
 
-	acknowledged acknowledgements
-	raft         *raft.Raft // see Serves
+	raft *raft.Raft // see Start
 
 	mu        sync.Mutex // guards what follows
+	term      uint64     // of the latest append
 	followers map[raft.ServerID]*follower
-	removing  map[raft.ServerID]bool
-	throttles map[raft.ServerID]*throttle
 }
 
 var (
@@ -80,8 +78,7 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	c.Stream = streams
 	t := &Transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&c),
-		streams:          streams, pool: c.MaxPool, requests: make(chan raft.RPC),
-		followers: map[raft.ServerID]*follower{}, removing: map[raft.ServerID]bool{}, throttles: map[raft.ServerID]*throttle{},
+		streams:          streams, pool: c.MaxPool, requests: make(chan raft.RPC), followers: map[raft.ServerID]*follower{},
 	}
 	streams.throttleOf = t.throttleFor
 	n.transport = t
@@ -118,14 +115,18 @@ func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "=" + at
 }
 
-// retryDead asks for a vote once more for each idle connection that turns out to be dead. Raft asks once
-// and takes a failure for silence, so after a restart of the peer, which kills the idle connections, an
-// election would be lost and with it half a second without a leader. Asking twice is no harm: a vote
-// that was given is given again. The same holds of a transfer to the peer, which would fail.
-func (t *Transport) retryDead(ask func() error) (err error) {
+// retryDead makes a call once more for each idle connection that turns out to be dead, and checks the term of the
+// answer. Raft asks for a vote once and takes a failure for silence, so after a restart of the peer, which kills the
+// idle connections, an election would be lost and with it half a second without a leader. Asking twice is no harm: a
+// vote that was given is given again. The same holds of a transfer to the peer, which would fail.
+func (t *Transport) retryDead(kind string, id raft.ServerID, at raft.ServerAddress, term *uint64, call func() error) error {
+	var err error
 	for range t.pool + 1 {
-		if err = ask(); err == nil || !isDead(err) {
-			return err
+		if err = call(); err == nil {
+			return t.checkTerm(kind, id, at, *term)
+		}
+		if !isDead(err) {
+			break
 		}
 	}
 	return err
@@ -144,28 +145,40 @@ func isDead(err error) bool {
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	to, throttle := Node{string(id), string(at)}, t.throttleFor(id)
 	if len(args.Entries) > 0 {
-		t.throttleFor(id).waitAfterRefusal(t.streams.ctx)
+		throttle.waitAfterRefusal(t.streams.ctx)
 	}
-	t.keepRemoval(id, args)
-	if i := slices.IndexFunc(args.Entries, ofUnknownType); i >= 0 {
+	t.withholdRemoval(id, args)
+	if i := slices.IndexFunc(args.Entries, hasUnknownType); i >= 0 {
 		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its snapshot.
 		args.Entries = args.Entries[:i]
 	}
+	acknowledged, excluded := t.enterTerm(id, args.Term)
+	if excluded {
+		t.streams.network.config.Lost(to, acknowledged)
+		return fmt.Errorf("peer: %s is excluded from replication: %w", id, ErrExcluded)
+	}
 	sent := time.Now()
-	err := t.acknowledging(Node{string(id), string(at)}, args, resp, func() error {
-		if err := t.sendThrottled(id, at, args, resp); err != nil {
+	err := t.sendThrottled(throttle, id, at, args, resp)
+	if err == nil {
+		err = t.checkTerm("append", id, at, resp.Term)
+	}
+	if err == nil && resp.Term == args.Term {
+		if err := t.checkLog(id, args.Term, acknowledged, resp.LastLog); err != nil {
 			return err
 		}
-		return t.answered("append", id, at, resp.Term)
-	})
+		if resp.Success {
+			t.acknowledge(id, args.Term, args.PrevLogEntry+uint64(len(args.Entries)))
+		}
+	}
 	refused := err == nil && rejectedEntries(args, resp)
 	if refused {
 		err = fmt.Errorf("peer: %s did not take the entries of an append, as its log says; they are sent to it again", id)
 	}
-	t.recordContact(id, at, sent, args, resp, err)
+	t.recordContact(to, sent, args, resp, err)
 	if refused {
-		t.throttleFor(id).refused()
+		throttle.pauseAfterRefusal()
 		args.Entries, resp.Success = nil, true // as if none had been sent: Raft reads them again, and tries again
 		return nil
 	}
@@ -181,39 +194,6 @@ func rejectedEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesRe
 	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
 }
 
-// Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.
-// Raft would send it along with what is on its way to the server. If the removal is then never committed, for
-// want of the others, the server that has it would neither campaign nor vote for those who lack it, though
-// they are a majority. A server learns of its removal by asking, once that is committed.
-//
-// That the removal has failed changes nothing: the entry is in the log, and what waits to be sent to the server
-// again is made of the log when its turn comes, seconds later. Nor is the server kept from anything else.
-// This node leads when it is asked, so it has committed the configuration with which the server came, and all
-// those before; a later one without the server removes it.
-func (t *Transport) Removing(id raft.ServerID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.removing[id] = true
-}
-
-// keepRemoval cuts a request short before the removal of the server that it is for. Raft continues
-// from what was sent: it looks at the entries again after the call.
-func (t *Transport) keepRemoval(to raft.ServerID, args *raft.AppendEntriesRequest) {
-	t.mu.Lock()
-	removing := t.removing[to]
-	t.mu.Unlock()
-	for i, entry := range args.Entries {
-		if !removing || entry.Type != raft.LogConfiguration || entry.Index <= args.LeaderCommitIndex {
-			continue
-		}
-		servers := raft.DecodeConfiguration(entry.Data).Servers // as raft did when it took the entry into the log
-		if !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == to }) {
-			args.Entries = args.Entries[:i]
-			return
-		}
-	}
-}
-
 // AppendEntriesPipeline implements raft.Transport. Pipelining is off (rpcsInFlightDefault); its answers make a
 // leader step down at most, since Raft adopts no term from them, and are not looked at here.
 func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
@@ -224,42 +204,41 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
 // RequestVote implements raft.Transport.
 func (t *Transport) RequestVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	err := t.retryDead(func() error { return t.NetworkTransport.RequestVote(id, addressed(id, at), args, resp) })
-	if err != nil {
-		return err
-	}
-	return t.answered("vote", id, at, resp.Term)
+	return t.retryDead("vote", id, at, &resp.Term, func() error {
+		return t.NetworkTransport.RequestVote(id, addressed(id, at), args, resp)
+	})
 }
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *Transport) RequestPreVote(id raft.ServerID, at raft.ServerAddress,
 	args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	err := t.retryDead(func() error { return t.NetworkTransport.RequestPreVote(id, addressed(id, at), args, resp) })
-	if err != nil {
-		return err
-	}
-	return t.answered("pre-vote", id, at, resp.Term)
+	return t.retryDead("pre-vote", id, at, &resp.Term, func() error {
+		return t.NetworkTransport.RequestPreVote(id, addressed(id, at), args, resp)
+	})
+}
+
+// TimeoutNow implements raft.Transport.
+func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
+	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.retryDead("transfer", id, at, new(uint64), func() error {
+		return t.NetworkTransport.TimeoutNow(id, addressed(id, at), args, resp)
+	})
 }
 
 // InstallSnapshot implements raft.Transport.
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	now := time.Now()
-	data = &outgoingSnapshot{Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size, began: now, logged: now}
-	if err := t.NetworkTransport.InstallSnapshot(id, snapshotMark+addressed(id, at), args, resp, data); err != nil {
-		return err
+	data = &outgoingSnapshot{
+		Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size, began: now, logged: now,
 	}
-	if err := t.answered("snapshot", id, at, resp.Term); err != nil {
-		return err
+	t.enterTerm(id, args.Term)
+	err := t.NetworkTransport.InstallSnapshot(id, snapshotPrefix+addressed(id, at), args, resp, data)
+	if err == nil {
+		err = t.checkTerm("snapshot", id, at, resp.Term)
 	}
-	if resp.Success {
-		t.acknowledged.acknowledges(args.Term, id, args.LastLogIndex)
+	if err == nil && resp.Success {
+		t.acknowledge(id, args.Term, args.LastLogIndex)
 	}
-	return nil
-}
-
-// TimeoutNow implements raft.Transport.
-func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
-	args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return t.retryDead(func() error { return t.NetworkTransport.TimeoutNow(id, addressed(id, at), args, resp) })
+	return err
 }

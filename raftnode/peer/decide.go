@@ -123,8 +123,8 @@ func conflict(a, b Answer) bool {
 	if a.Cluster != (ClusterID{}) && b.Cluster != (ClusterID{}) {
 		return a.Cluster != b.Cluster
 	}
-	none := Hash{}
-	return a.Initial.Hash() != none && b.Initial.Hash() != none && a.Initial.Hash() != b.Initial.Hash()
+	one, other := a.Initial.String(), b.Initial.String()
+	return one != "" && other != "" && one != other
 }
 
 // mergeMembers decides what a node does that a cluster which has begun counts in.
@@ -134,7 +134,7 @@ func mergeMembers(mine, theirs Answer) Decision {
 	case mine.List.String() != theirs.Initial.list().String():
 		return refusal("%s began its cluster with the --cluster list %v, and %s has %v; give %s the same",
 			theirs.Name, theirs.Initial.list(), mine.Name, mine.List, mine.Name)
-	case mine.Initial.Hash() != theirs.Initial.Hash():
+	case mine.Initial.String() != theirs.Initial.String():
 		return Decision{Act: Agree, Initial: theirs.Initial, Reason: reason}
 	case mine.Unready != "":
 		return Decision{Act: Wait, Reason: mine.Unready}
@@ -147,7 +147,7 @@ func agree(mine Answer, replies []Reply, founders InitialMembers) Decision {
 	if mine.Unready != "" {
 		return Decision{Act: Wait, Reason: fmt.Sprintf("this node can't begin a cluster: %s", mine.Unready)}
 	}
-	if mine.Initial.Hash() != founders.Hash() {
+	if mine.Initial.String() != founders.String() {
 		return Decision{Act: Agree, Initial: founders, Reason: "every node of the list holds nothing"}
 	}
 	var others []string
@@ -155,7 +155,7 @@ func agree(mine Answer, replies []Reply, founders InitialMembers) Decision {
 		switch theirs := reply.Answer; {
 		case theirs.Unready != "":
 			others = append(others, fmt.Sprintf("%s (%s)", theirs.Name, theirs.Unready))
-		case theirs.Initial.Hash() != founders.Hash():
+		case theirs.Initial.String() != founders.String():
 			others = append(others, theirs.Name)
 		}
 	}

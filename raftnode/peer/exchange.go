@@ -25,17 +25,13 @@ type Condition struct {
 	Listed        bool
 }
 
-// Answer is what a node reports about itself in every handshake in which it is called.
+// Answer is what a node reports about itself: each end of a handshake sends one.
 type Answer struct {
 	Server
 	Cluster ClusterID // zero: the node doesn't know one
 	List    List      // zero: the node was given none
 	Condition
 	generation generation
-}
-
-func (a *Answer) identity() identity {
-	return identity{a.Server, a.generation, a.Cluster, a.Initial.Hash()}
 }
 
 // Mine is this node's own answer.

@@ -44,8 +44,7 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 
 // greet sends a hello and checks the answer. Unless it only asks, it then sends the go-ahead, with a request.
 func (n *Network) greet(conn net.Conn, to Node, use purpose, request []byte) (theirs Answer, err error) {
-	self := n.Mine()
-	mine := self.identity()
+	mine := n.Mine()
 	var meant Server
 	if use != purposeAsk {
 		if meant, err = ParseServer(raft.ServerID(to.ID)); err != nil {
@@ -58,7 +57,7 @@ func (n *Network) greet(conn net.Conn, to Node, use purpose, request []byte) (th
 	if err = readFrame(conn, &theirs); err != nil || use == purposeAsk {
 		return theirs, err
 	}
-	if refusal := judge(mine, theirs.identity(), meant, theirs.Server); refusal != nil {
+	if refusal := judge(mine, theirs, meant, theirs.Server); refusal != nil {
 		// The receiver would only see a closed connection; its log should have the reason too.
 		_ = writeFrame(conn, refusal)
 		return theirs, refusal
@@ -98,7 +97,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 
 // caller is one whose handshake is done.
 type caller struct {
-	identity
+	Answer
 	purpose purpose
 	conn    net.Conn
 	streams *streams // for Raft
@@ -123,7 +122,7 @@ func (n *Network) readHello(conn net.Conn) (*caller, error) {
 		awaitPeerClose(conn)
 		return nil, nil
 	}
-	if refusal := judge(mine.identity(), theirs, hello.meant, mine.Server); refusal != nil {
+	if refusal := judge(mine, theirs, hello.meant, mine.Server); refusal != nil {
 		return nil, sendRefusal(conn, refusal)
 	}
 	streams := n.openStreams()

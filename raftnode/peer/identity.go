@@ -56,37 +56,23 @@ type ClusterID [16]byte
 
 func (c ClusterID) String() string { return hex.EncodeToString(c[:]) }
 
-// A Hash is the SHA-256 of Initial members in canonical form. The zero value stands for the zero Initial members.
-type Hash [32]byte
-
-func (h Hash) String() string { return hex.EncodeToString(h[:]) }
-
 // generation is drawn at each start of a Network, so that a node which merely restarted can be told from
 // two processes which run one data directory.
 type generation [8]byte
 
-// identity is what the two ends of a connection tell each other about themselves.
-type identity struct {
-	Server
-	generation generation
-	cluster    ClusterID
-	initial    Hash
-}
-
-// judge is the table of doc.go: it says why mine must not speak Raft with theirs, or nil. The
+// judge is the table of doc.go: it returns why mine must not speak Raft with theirs, or nil. The
 // caller meant one server and reached another or the same. Both ends judge, each by what it knows
 // itself.
-func judge(mine, theirs identity, meant, reached Server) *RefusedError {
+func judge(mine, theirs Answer, meant, reached Server) *RefusedError {
 	refuse := func(code Code, format string, args ...any) *RefusedError {
 		return &RefusedError{Code: code, By: mine.Name, Peer: theirs.Name, Fact: fmt.Sprintf(format, args...)}
 	}
-	var none identity
-	bothIDs := mine.cluster != none.cluster && theirs.cluster != none.cluster
-	bothFounders := mine.initial != none.initial && theirs.initial != none.initial
+	bothIDs := mine.Cluster != ClusterID{} && theirs.Cluster != ClusterID{}
+	initial, other := mine.Initial.String(), theirs.Initial.String()
 	switch {
-	case bothIDs && mine.cluster != theirs.cluster:
+	case bothIDs && mine.Cluster != theirs.Cluster:
 		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
-			mine.Name, mine.cluster, theirs.Name, theirs.cluster)
+			mine.Name, mine.Cluster, theirs.Name, theirs.Cluster)
 	case meant.Name != reached.Name:
 		return refuse(NotMeant, "the caller means %s, and the node at this address is %s", meant.Name, reached.Name)
 	case meant != reached:
@@ -96,24 +82,25 @@ func judge(mine, theirs identity, meant, reached Server) *RefusedError {
 	case mine.knowledge() == nothing || theirs.knowledge() == nothing:
 		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
 			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
-	case !bothIDs && bothFounders && mine.initial != theirs.initial:
+	case !bothIDs && initial != "" && other != "" && initial != other:
 		return refuse(OtherInitialMembers, "%s and %s are part of different clusters: their initial members differ "+
-			"(hashes %v and %v)", mine.Name, theirs.Name, mine.initial, theirs.initial)
+			"(%s and %s)", mine.Name, theirs.Name, initial, other)
 	}
 	return nil
 }
 
-// nothing is what an identity knows that has neither a cluster id nor initial members.
+// nothing is what a node knows that has neither a cluster id nor initial members.
 const nothing = "no cluster"
 
-// knowledge names the cell of the table that an identity stands in.
-func (i identity) knowledge() string {
+// knowledge names the cell of the table that a node stands in.
+func (a *Answer) knowledge() string {
+	initial := a.Initial.String() != ""
 	switch {
-	case i.cluster == ClusterID{} && i.initial == Hash{}:
+	case a.Cluster == ClusterID{} && !initial:
 		return nothing
-	case i.cluster == ClusterID{}:
+	case a.Cluster == ClusterID{}:
 		return "only the initial members of its cluster"
-	case i.initial == Hash{}:
+	case !initial:
 		return "only a cluster id"
 	}
 	return "a cluster id and the initial members"

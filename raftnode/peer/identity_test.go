@@ -104,17 +104,17 @@ func tryCell(t *testing.T, caller, called knowledge, r reach) {
 // The rules themselves, one by one, in the order in which they are looked at.
 func TestJudge(t *testing.T) {
 	three := mustList(t, threeNodes)
-	home := identity{serverOf("n1"), generation{1}, clusterOf("home"), foundersOf(three).Hash()}
-	peer := identity{serverOf("n2"), generation{2}, home.cluster, home.initial}
-	joined, lagging, away, strange, blank := peer, peer, peer, peer, identity{Server: peer.Server}
-	joined.initial = Hash{}
-	lagging.cluster = ClusterID{}
-	away.cluster = clusterOf("away")
-	strange.cluster, strange.initial = ClusterID{}, foundersOf(three, serverAgain("n2")).Hash()
+	answer := func(name string, cluster string, initial InitialMembers) Answer {
+		return Answer{Server: serverOf(name), Cluster: clusterOf(cluster), Condition: Condition{Initial: initial}}
+	}
+	members, none := foundersOf(three), InitialMembers{}
+	home, peer := answer("n1", "home", members), answer("n2", "home", members)
+	joined, lagging, away := answer("n2", "home", none), answer("n2", "", members), answer("n2", "away", members)
+	strange, blank := answer("n2", "", foundersOf(three, serverAgain("n2"))), answer("n2", "", none)
 	lost, third := serverAgain("n2"), serverOf("n3")
 	for _, c := range []struct {
 		name         string
-		mine, theirs identity
+		mine, theirs Answer
 		meant        Server
 		want         Code
 		fact         string

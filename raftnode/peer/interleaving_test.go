@@ -136,7 +136,7 @@ func (f *foundry) act(n *modelNode) {
 	case Agree:
 		n.founders = d.Initial
 	case Bootstrap:
-		if n.founders.Hash() != d.Initial.Hash() || !n.founders.Has(n.Server) {
+		if n.founders.String() != d.Initial.String() || !n.founders.Has(n.Server) {
 			f.fail("%s begins with %v, and has %v on disk", n.Server, d.Initial, n.founders)
 		}
 		n.began = d.Initial.String()

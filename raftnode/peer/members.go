@@ -2,7 +2,6 @@ package peer
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -128,14 +127,6 @@ func NewInitialMembers(list List, incarnations map[string]Incarnation) InitialMe
 
 // String returns n1@incarnation=host:5751,… in the order of the names; of the zero InitialMembers, "".
 func (m InitialMembers) String() string { return m.servers.String() }
-
-// Hash returns the SHA-256 of String; of the zero InitialMembers, the zero Hash.
-func (m InitialMembers) Hash() Hash {
-	if len(m.servers.nodes) == 0 {
-		return Hash{}
-	}
-	return sha256.Sum256([]byte(m.String()))
-}
 
 // Has reports whether a server is one of them.
 func (m InitialMembers) Has(s Server) bool { return m.servers.Has(s.String()) }

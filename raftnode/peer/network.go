@@ -190,7 +190,7 @@ func (advertised) Network() string  { return "tcp" }
 func (a advertised) String() string { return string(a) }
 
 // errTooManyHandshakes ends the handshake of a connection that had to make room.
-var errTooManyHandshakes = errors.New("too many pending handshakes; this was the oldest")
+var errTooManyHandshakes = errors.New("too many connections are in their handshake; this was the oldest")
 
 // handshakeLimiter bounds the connections that are not authenticated yet to handshakesMax. One more closes the oldest:
 // an honest handshake takes a round trip or two, so the oldest pending connection is the likeliest to be idle, and to

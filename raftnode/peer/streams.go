@@ -15,27 +15,26 @@ import (
 // done and owns them until they are closed, since Raft's transport forgets those it accepted.
 type streams struct {
 	network    *Network
-	callers    chan *stream                  // to Accept, one at a time
+	accepted   chan *stream                  // to Accept, one at a time
 	throttleOf func(raft.ServerID) *throttle // set before the first Dial
 
 	ctx      context.Context // ends when Close begins
 	stop     context.CancelCauseFunc
 	handlers sync.WaitGroup // accepted streams that their handler has not closed
 
-	mu     sync.Mutex // guards what follows
-	closed bool
-	open   map[*stream]struct{}
+	mu   sync.Mutex // guards what follows
+	open map[*stream]struct{}
 }
 
 var _ raft.StreamLayer = (*streams)(nil)
 
 func newStreams(n *Network) *streams {
-	s := &streams{network: n, callers: make(chan *stream), open: map[*stream]struct{}{}}
+	s := &streams{network: n, accepted: make(chan *stream), open: map[*stream]struct{}{}}
 	s.ctx, s.stop = context.WithCancelCause(n.ctx)
 	return s
 }
 
-// Dial implements raft.StreamLayer. The address is what meant makes, and a mark before it.
+// Dial implements raft.StreamLayer. The address is what addressed makes, with a prefix for the purpose.
 func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	mark, rest := stripPurpose(address)
 	server, at, found := strings.Cut(string(rest), "=")
@@ -52,19 +51,19 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	if err != nil {
 		return nil, err
 	}
-	if !s.adopt(stream) {
+	if !s.track(stream) {
 		return nil, ErrClosed
 	}
 	return s.purpose(mark, stream), nil
 }
 
-// deliver hands a welcomed caller to Accept.
+// deliver hands a verified connection to Accept.
 func (s *streams) deliver(stream *stream) {
-	if !s.adopt(stream) {
+	if !s.track(stream) {
 		return
 	}
 	select {
-	case s.callers <- stream:
+	case s.accepted <- stream:
 	case <-s.ctx.Done():
 		stream.Close()
 	}
@@ -73,7 +72,7 @@ func (s *streams) deliver(stream *stream) {
 // Accept implements net.Listener.
 func (s *streams) Accept() (net.Conn, error) {
 	select {
-	case stream := <-s.callers:
+	case stream := <-s.accepted:
 		return stream, nil
 	case <-s.ctx.Done():
 		return nil, ErrClosed
@@ -83,52 +82,39 @@ func (s *streams) Accept() (net.Conn, error) {
 // Addr implements net.Listener.
 func (s *streams) Addr() net.Addr { return s.network.Addr() }
 
-// Close implements net.Listener. Raft's transport calls it, after it has told its handlers to
-// end: then each of them closes its stream as its last act.
+// Close implements net.Listener. Raft's transport calls it, after it has stopped its handlers:
+// then each of them closes its stream as its last act.
 func (s *streams) Close() error {
 	s.stop(ErrClosed)
-	s.mu.Lock()
-	s.closed = true
-	for stream := range s.open {
-		// The bare connection: a farewell of TLS could wait for a peer that doesn't read.
-		stream.raw.Close()
-	}
-	s.mu.Unlock()
+	s.closeMatching(func(*stream) bool { return true })
 	s.handlers.Wait()
 	return nil
 }
 
-// closeMatching ends the connections that match.
+// closeMatching ends the connections that match; their users then close the streams.
 func (s *streams) closeMatching(matches func(*stream) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for stream := range s.open {
 		if matches(stream) {
-			stream.raw.Close() // its user closes the stream
+			stream.raw.Close() // not the stream: the close message of TLS could wait for a peer that doesn't read
 		}
 	}
 }
 
-// adopt takes a stream into ownership until it is closed, or, when it is too late, closes it.
-func (s *streams) adopt(stream *stream) bool {
+// track takes a stream into ownership until it is closed, or, after Close, closes it.
+func (s *streams) track(stream *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.ctx.Err() != nil {
 		stream.raw.Close()
 		return false
 	}
+	stream.owner = s
 	s.open[stream] = struct{}{}
 	if stream.inbound {
 		s.handlers.Add(1)
 	}
-	stream.forget = sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.open, stream)
-		if stream.inbound {
-			s.handlers.Done()
-		}
-	})
 	return true
 }
 
@@ -139,11 +125,18 @@ type stream struct {
 	inbound    bool          // accepted, so that a handler of Raft's transport closes it
 	server     raft.ServerID // at the other end
 	generation generation    // of that node
-	forget     func()
+	owner      *streams
 }
 
 func (s *stream) Close() error {
 	err := s.Conn.Close()
-	s.forget()
+	s.owner.mu.Lock()
+	defer s.owner.mu.Unlock()
+	if _, open := s.owner.open[s]; open {
+		delete(s.owner.open, s)
+		if s.inbound {
+			s.owner.handlers.Done()
+		}
+	}
 	return err
 }

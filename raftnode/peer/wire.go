@@ -30,8 +30,8 @@ const (
 type kind uint8
 
 const (
-	kindHello   kind = 1 // caller: its identity, the server that it means, the purpose
-	kindAnswer  kind = 2 // receiver: its identity and its condition
+	kindHello   kind = 1 // caller: the purpose, the server that it means, its own Answer
+	kindAnswer  kind = 2 // receiver: its Answer
 	kindRefusal kind = 3 // either: why not
 	kindProceed kind = 4 // caller: it accepts the receiver; carries the request of a call, or Raft's bytes follow
 	kindReply   kind = 5 // receiver: the answer to the request of a call
@@ -113,7 +113,7 @@ const (
 type hello struct {
 	purpose purpose
 	meant   Server // zero with purposeAsk: a question may go to an address whose server is not known yet
-	from    identity
+	from    Answer
 }
 
 func (h *hello) kind() kind { return kindHello }
@@ -124,10 +124,7 @@ func (h *hello) code(c *coder) {
 	if h.purpose != purposeAsk {
 		c.server(&h.meant)
 	}
-	c.server(&h.from.Server)
-	c.bytes(h.from.generation[:])
-	c.bytes(h.from.cluster[:])
-	c.bytes(h.from.initial[:])
+	h.from.code(c)
 }
 
 func (a *Answer) kind() kind { return kindAnswer }

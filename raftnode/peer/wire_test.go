@@ -14,19 +14,19 @@ import (
 
 func samples(t testing.TB) map[string]message {
 	list := mustList(t, threeNodes)
-	from := identity{serverOf("n1"), generation{1}, clusterOf("home"), foundersOf(list).Hash()}
+	from := Answer{
+		Server: serverOf("n1"), generation: generation{1}, Cluster: clusterOf("home"), List: list,
+		Condition: Condition{
+			Holds: true, Initial: foundersOf(list), Unready: "no room", Configuration: 7, Listed: true,
+		},
+	}
 	return map[string]message{
 		"hello":    &hello{purposeRaft, serverOf("n2"), from},
 		"question": &hello{purposeAsk, Server{}, from},
 		"proceed":  &payload{kindProceed, []byte("how far are you?")},
 		"reply":    &payload{kindReply, []byte("up to 7")},
 		"refusal":  &RefusedError{NotMeant, "n2", "n1", "n1 means n3"},
-		"answer": &Answer{
-			Server: from.Server, generation: from.generation, Cluster: from.cluster, List: list,
-			Condition: Condition{
-				Holds: true, Initial: foundersOf(list), Unready: "no room", Configuration: 7, Listed: true,
-			},
-		},
+		"answer":   &from,
 	}
 }
 
@@ -96,13 +96,11 @@ func TestFramesAreFixed(t *testing.T) {
 	}
 	text := func(s string) string { return fmt.Sprintf("%04x%x", len(s), s) }
 	n1, n2 := text("n1")+"6e312066697273740000000000000000", text("n2")+"6e322066697273740000000000000000"
-	generation, home := "0100000000000000", "686f6d65000000000000000000000000"
-	hash := "3a6b50c9e25f7fdad13a32521e0e426c8ad5a17d1ac8e0e9c162463d973d0e25"
-	assert.Equal(t, "7a616d6f6b"+"01"+"0062"+"01"+"01"+n2+n1+generation+home+hash, hexOf("hello"))
-	assert.Equal(t, "7a616d6f6b"+"01"+"004e"+"01"+"02"+n1+generation+home+hash, hexOf("question"))
-	members := foundersOf(mustList(t, threeNodes)).String()
-	assert.Equal(t, "7a616d6f6b"+"01"+"00e8"+"02"+n1+generation+home+"010001"+"0000000000000007"+
-		text("no room")+text(threeNodes)+text(members), hexOf("answer"))
+	from := n1 + "0100000000000000" + "686f6d65000000000000000000000000" + "010001" + "0000000000000007" +
+		text("no room") + text(threeNodes) + text(foundersOf(mustList(t, threeNodes)).String())
+	assert.Equal(t, "7a616d6f6b"+"01"+"00fd"+"01"+"01"+n2+from, hexOf("hello"))
+	assert.Equal(t, "7a616d6f6b"+"01"+"00e9"+"01"+"02"+from, hexOf("question"))
+	assert.Equal(t, "7a616d6f6b"+"01"+"00e8"+"02"+from, hexOf("answer"))
 	assert.Equal(t, "7a616d6f6b"+"01"+"0017"+"03"+"06"+text("n2")+text("n1")+text("n1 means n3"), hexOf("refusal"))
 }
 

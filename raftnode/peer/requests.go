@@ -21,14 +21,16 @@ const (
 // Raft was not given the answer.
 var ErrImplausible = errors.New("a term or an index is beyond reason")
 
-// guard passes on to Raft the requests whose terms and indexes can be (P9). Raft itself adopts any term that
-// is above its own, and keeps it on disk; from the last one that there is the next election leads to term 0.
-func (t *Transport) guard() {
+// filterRequests passes on to Raft the requests whose terms and indexes are plausible (P9). Raft itself adopts any term
+// that is above its own, and keeps it on disk; from the last one that there is the next election leads to term 0.
+func (t *Transport) filterRequests() {
 	for {
 		select {
 		case request := <-t.NetworkTransport.Consumer():
-			request = t.watchArrival(request)
-			if !t.admit(request) || t.known(&request) {
+			if args, ok := request.Command.(*raft.InstallSnapshotRequest); ok {
+				request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: args}
+			}
+			if !t.admit(request) || t.answerKnown(request) {
 				continue
 			}
 			t.presentAsVoter(request)
@@ -44,11 +46,11 @@ func (t *Transport) guard() {
 	}
 }
 
-// Start names the Raft that this Transport is for, once; until then every request waits. What Raft has applied decides
+// Start sets the Raft that this Transport is for, once; until then every request waits. What Raft has applied decides
 // about a snapshot, and while Raft is being made it can't be asked.
 func (t *Transport) Start(r *raft.Raft) {
 	t.raft = r
-	t.refusing.Go(t.guard)
+	t.background.Go(t.filterRequests)
 }
 
 // presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it is being
@@ -112,9 +114,9 @@ func (t *Transport) admit(request raft.RPC) bool {
 	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
 	if request.Reader == nil {
 		request.Respond(nil, err)
-		return false
+	} else {
+		t.discard(request, func() (any, error) { return nil, err })
 	}
-	t.discard(request, func() (any, error) { return nil, err })
 	return false
 }
 
@@ -139,43 +141,38 @@ func (n *Network) termFault(term uint64) string {
 	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termAdvanceMax), own)
 }
 
-// requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing.
+// requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing. A node is in no
+// lower term than its log.
 func (n *Network) requestFault(command any) (kind, fault string) {
+	var term, logTerm uint64
 	switch r := command.(type) {
 	case *raft.AppendEntriesRequest:
-		if fault = n.termFault(r.Term); fault == "" {
-			fault = entriesFault(r)
-		}
-		return "append", fault
+		kind, term, logTerm, fault = "append", r.Term, r.PrevLogTerm, entriesFault(r)
 	case *raft.RequestVoteRequest:
-		return "vote", n.termsFault(r.Term, r.LastLogTerm)
+		kind, term, logTerm = "vote", r.Term, r.LastLogTerm
 	case *raft.RequestPreVoteRequest:
-		return "pre-vote", n.termsFault(r.Term, r.LastLogTerm)
+		kind, term, logTerm = "pre-vote", r.Term, r.LastLogTerm
 	case *raft.InstallSnapshotRequest:
-		fault = n.termsFault(r.Term, r.LastLogTerm)
-		if fault == "" && (r.LastLogIndex > lastIndexMax || r.ConfigurationIndex > r.LastLogIndex) {
-			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d", r.LastLogIndex, r.ConfigurationIndex)
+		kind, term, logTerm = "snapshot", r.Term, r.LastLogTerm
+		if r.LastLogIndex > lastIndexMax || r.ConfigurationIndex > r.LastLogIndex {
+			fault = fmt.Sprintf("its snapshot reaches index %d, with a configuration of index %d",
+				r.LastLogIndex, r.ConfigurationIndex)
 		}
-		return "snapshot", fault
+	default:
+		return "other", "" // to begin an election, which has no numbers
 	}
-	return "other", "" // to begin an election, which has no numbers
-}
-
-// termsFault looks at the term of a request and at that of the log or snapshot behind it: a node is in no
-// lower term than its log.
-func (n *Network) termsFault(term, logTerm uint64) string {
-	if fault := n.termFault(term); fault != "" || logTerm <= term {
-		return fault
+	if leap := n.termFault(term); leap != "" {
+		return kind, leap
 	}
-	return fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
+	if logTerm > term {
+		return kind, fmt.Sprintf("its log is of term %d, later than its own, %d", logTerm, term)
+	}
+	return kind, fault
 }
 
 // entriesFault looks at the log that an append carries: one entry right behind the other, of terms up to the
 // leader's. Raft would store an entry of any index, and continue behind it.
 func entriesFault(r *raft.AppendEntriesRequest) string {
-	if r.PrevLogTerm > r.Term {
-		return fmt.Sprintf("the entry before its first is of term %d, later than its own, %d", r.PrevLogTerm, r.Term)
-	}
 	for i, entry := range r.Entries {
 		switch want := r.PrevLogEntry + 1 + uint64(i); {
 		case entry == nil || entry.Index != want:

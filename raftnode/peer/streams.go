@@ -36,8 +36,9 @@ func newStreams(n *Network) *streams {
 
 // Dial implements raft.StreamLayer. The address is what addressed makes, with a prefix for the purpose.
 func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	mark, rest := stripPurpose(address)
-	server, at, found := strings.Cut(string(rest), "=")
+	rest := strings.TrimLeft(string(address), entriesPrefix+snapshotPrefix)
+	prefix := strings.TrimSuffix(string(address), rest)
+	server, at, found := strings.Cut(rest, "=")
 	if !found {
 		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
 			"Raft has to call through a peer.Transport", address)
@@ -54,7 +55,7 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	if !s.track(stream) {
 		return nil, ErrClosed
 	}
-	return s.purpose(mark, stream), nil
+	return s.wrapConn(prefix, stream), nil
 }
 
 // deliver hands a verified connection to Accept.

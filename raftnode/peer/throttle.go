@@ -2,10 +2,8 @@ package peer
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,11 +19,6 @@ const (
 	rateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
 	// entryOverhead is what an entry has on the line beside its data, about.
 	entryOverhead = 64
-	// snapshotStall is for how long no byte of a snapshot may move before its transfer is over, at both ends.
-	snapshotStall = 10 * time.Second
-	// unseenBytes is how much of what was sent may still lie in buffers of the two machines, and is unseen for it;
-	// unseenRate the bytes a second at which they empty at least.
-	unseenBytes, unseenRate = 8 << 20, 64 << 10
 	// refusedPause is how long a server that did not take entries is not sent any.
 	refusedPause = time.Second
 	// progressEvery is how often the progress of a server that is being caught up is logged.
@@ -46,11 +39,7 @@ type throttle struct {
 	sending     int
 	deadline    time.Time
 	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
-	// catching is the run of appends behind which there is more: since when, at what rate, and when it was logged.
-	catching struct {
-		since, logged time.Time
-		bytes         int
-	}
+	catchUp     progress  // of the appends in a row behind which there is more
 }
 
 func entryBytes(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverhead }
@@ -97,10 +86,8 @@ func (p *throttle) waitAfterRefusal(ctx context.Context) {
 	if left <= 0 {
 		return
 	}
-	pause := time.NewTimer(left)
-	defer pause.Stop()
 	select {
-	case <-pause.C:
+	case <-time.After(left):
 	case <-ctx.Done():
 	}
 }
@@ -130,27 +117,41 @@ func (p *throttle) sent(took time.Duration, err error) {
 	}
 }
 
-// progress logs now and then how far a server is that has fallen behind.
-func (p *throttle) progress(log *slog.Logger, to string, args *raft.AppendEntriesRequest) {
+// logProgress logs now and then how far a server is that has fallen behind.
+func (p *throttle) logProgress(log *slog.Logger, to string, args *raft.AppendEntriesRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c, now, last := &p.catching, time.Now(), args.PrevLogEntry+uint64(len(args.Entries))
-	switch {
-	case last >= args.LeaderCommitIndex:
-		if !c.logged.IsZero() {
+	last := args.PrevLogEntry + uint64(len(args.Entries))
+	if last >= args.LeaderCommitIndex {
+		if p.catchUp.logged.After(p.catchUp.began) {
 			log.Info("peer caught up", "node", to, "index", last)
 		}
-		c.since, c.logged, c.bytes = time.Time{}, time.Time{}, 0
+		p.catchUp = progress{}
 		return
-	case c.since.IsZero():
-		c.since = now
 	}
-	c.bytes += p.sending
-	if now.Sub(c.since) >= progressEvery && now.Sub(c.logged) >= progressEvery {
-		c.logged = now
-		log.Info("peer catching up", "node", to, "at", last, "of", args.LeaderCommitIndex,
-			"bytes_per_second", int(float64(c.bytes)/now.Sub(c.since).Seconds()))
+	if rate, due := p.catchUp.add(p.sending); due {
+		log.Info("peer catching up", "node", to, "at", last, "of", args.LeaderCommitIndex, "bytes_per_second", rate)
 	}
+}
+
+// progress is how far a transfer is, which is logged every progressEvery. The zero value is one that has not begun.
+type progress struct {
+	began, logged time.Time
+	bytes         int
+}
+
+// add counts bytes, and returns the bytes a second if it is time to log them.
+func (p *progress) add(n int) (rate int, due bool) {
+	now := time.Now()
+	if p.began.IsZero() {
+		p.began, p.logged = now, now
+	}
+	p.bytes += n
+	if due = now.Sub(p.logged) >= progressEvery; due {
+		p.logged = now
+		rate = int(float64(p.bytes) / now.Sub(p.began).Seconds())
+	}
+	return rate, due
 }
 
 // sendThrottled sends an append at the pace of its server.
@@ -171,16 +172,16 @@ func (t *Transport) sendThrottled(p *throttle, id raft.ServerID, at raft.ServerA
 	err := t.NetworkTransport.AppendEntries(id, entriesPrefix+addressed(id, at), args, resp)
 	p.sent(time.Since(began), err)
 	if err == nil && resp.Success {
-		p.progress(t.streams.network.config.Logger, string(id), args)
+		p.logProgress(t.streams.network.config.Logger, string(id), args)
 	}
 	return err
 }
 
-// Marks before what meant makes tell streams.Dial what a connection is for; so those for one purpose are a
+// Prefixes of an address show streams.Dial what a connection is for; so those for one purpose are a
 // pool of their own. No id begins with them.
 const (
-	entriesPrefix  = raft.ServerAddress("+")
-	snapshotPrefix = raft.ServerAddress("#")
+	entriesPrefix  = "+"
+	snapshotPrefix = "#"
 )
 
 // throttledConn is a connection for entries.
@@ -194,109 +195,13 @@ func (c throttledConn) SetDeadline(at time.Time) error {
 	return c.stream.SetDeadline(c.throttle.until(at))
 }
 
-// snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known of how long
-// the snapshot will take. What has been written may lie in a buffer yet, so the answer may take as long again as
-// the writing took and, for the buffers, longer.
-type snapshotConn struct {
-	*stream
-	began time.Time
-	sent  int
-}
-
-// SetDeadline is called once, before the snapshot is sent. The deadline comes of the size, not of what
-// happens.
-func (c *snapshotConn) SetDeadline(time.Time) error {
-	c.began = time.Now()
-	return nil
-}
-
-func (c *snapshotConn) Write(b []byte) (written int, err error) {
-	const step = 16 << 10
-	for written < len(b) && err == nil {
-		if err = c.SetWriteDeadline(time.Now().Add(snapshotStall)); err != nil {
-			break
-		}
-		var n int
-		n, err = c.stream.Write(b[written:min(len(b), written+step)])
-		written += n
-	}
-	c.sent += written
-	return written, err
-}
-
-func (c *snapshotConn) Read(b []byte) (int, error) {
-	wait := snapshotStall + time.Since(c.began) + time.Duration(min(c.sent, unseenBytes))*time.Second/unseenRate
-	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
-		return 0, err
-	}
-	return c.stream.Read(b)
-}
-
-// purpose makes of a new connection what its mark asks for.
-func (s *streams) purpose(mark raft.ServerAddress, stream *stream) net.Conn {
-	switch mark {
+// wrapConn limits a new connection as the prefix of its address asks for.
+func (s *streams) wrapConn(prefix string, stream *stream) net.Conn {
+	switch prefix {
 	case entriesPrefix:
 		return throttledConn{stream, s.throttleOf(stream.server)}
 	case snapshotPrefix:
 		return &snapshotConn{stream: stream, began: time.Now()}
 	}
 	return stream
-}
-
-// stripPurpose takes the mark off.
-func stripPurpose(address raft.ServerAddress) (mark, rest raft.ServerAddress) {
-	for _, mark := range []raft.ServerAddress{entriesPrefix, snapshotPrefix} {
-		if rest, found := strings.CutPrefix(string(address), string(mark)); found {
-			return mark, raft.ServerAddress(rest)
-		}
-	}
-	return "", address
-}
-
-// outgoingSnapshot is a snapshot that is read to be sent, and logs now and then how far it is.
-type outgoingSnapshot struct {
-	io.Reader
-	log           *slog.Logger
-	to            raft.ServerID
-	sent, size    int64
-	began, logged time.Time
-}
-
-func (l *outgoingSnapshot) Read(b []byte) (int, error) {
-	n, err := l.Reader.Read(b)
-	l.sent += int64(n)
-	if now := time.Now(); now.Sub(l.logged) >= progressEvery {
-		l.logged = now
-		l.log.Info("sending a snapshot", "node", l.to, "bytes", l.sent, "of", l.size,
-			"bytes_per_second", int(float64(l.sent)/now.Sub(l.began).Seconds()))
-	}
-	return n, err
-}
-
-// incomingSnapshot is a snapshot that is being received. Raft does nothing else meanwhile, it does not even vote. So it must
-// not wait for a leader that is suspended or gone.
-type incomingSnapshot struct {
-	io.Reader
-	stalled func()
-}
-
-func (a incomingSnapshot) Read(b []byte) (int, error) {
-	limit := time.AfterFunc(snapshotStall, a.stalled)
-	defer limit.Stop()
-	return a.Reader.Read(b)
-}
-
-// watchArrival ends the connections with a server that sends a snapshot and then sends nothing more of it.
-func (t *Transport) watchArrival(request raft.RPC) raft.RPC {
-	args, ok := request.Command.(*raft.InstallSnapshotRequest)
-	if !ok || request.Reader == nil {
-		return request
-	}
-	from := raft.ServerID(args.ID)
-	request.Reader = incomingSnapshot{request.Reader, func() {
-		t.streams.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the leader starts again",
-			"node", excerpt(args.ID), "silent", snapshotStall)
-		t.streams.closeMatching(func(s *stream) bool { return s.server == from })
-	}}
-	return request
 }

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -32,10 +33,10 @@ const (
 // and is refused there.
 type Transport struct {
 	*raft.NetworkTransport
-	streams  *streams
-	pool     int            // as many idle connections to a peer are kept
-	requests chan raft.RPC  // those that Raft may be given
-	refusing sync.WaitGroup // guard, and the reading of snapshots that are refused or known
+	streams    *streams
+	pool       int            // as many idle connections to a peer are kept
+	requests   chan raft.RPC  // those that Raft may be given
+	background sync.WaitGroup // filterRequests, and the reading of snapshots that are refused or known
 
 	raft *raft.Raft // see Start
 
@@ -57,15 +58,9 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 		return nil, errors.New("peer: a ServerAddressProvider would hide the id of the node that a " +
 			"call is meant for; put addresses into the Raft configuration")
 	}
-	if c.MaxPool == 0 {
-		c.MaxPool = poolDefault
-	}
-	if c.MaxRPCsInFlight == 0 {
-		c.MaxRPCsInFlight = rpcsInFlightDefault
-	}
-	if c.Timeout == 0 {
-		c.Timeout = rpcTimeoutDefault
-	}
+	c.MaxPool = cmp.Or(c.MaxPool, poolDefault)
+	c.MaxRPCsInFlight = cmp.Or(c.MaxRPCsInFlight, rpcsInFlightDefault)
+	c.Timeout = cmp.Or(c.Timeout, rpcTimeoutDefault)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil {
@@ -99,7 +94,7 @@ func (n *Network) openStreams() *streams {
 // accepted ones. The Network stays open and continues answering what this node holds.
 func (t *Transport) Close() error {
 	err := t.NetworkTransport.Close()
-	t.refusing.Wait()
+	t.background.Wait()
 	n := t.streams.network
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -228,10 +223,7 @@ func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
 // InstallSnapshot implements raft.Transport.
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	now := time.Now()
-	data = &outgoingSnapshot{
-		Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size, began: now, logged: now,
-	}
+	data = &outgoingSnapshot{Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size}
 	t.enterTerm(id, args.Term)
 	err := t.NetworkTransport.InstallSnapshot(id, snapshotPrefix+addressed(id, at), args, resp, data)
 	if err == nil {

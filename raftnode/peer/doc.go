@@ -1,6 +1,6 @@
 // Package peer is the network between the nodes of a cluster. A node has one peer port, for three
 // purposes: Raft ([Network.Transport]), questions about a node's data, which any node answers
-// ([Network.Ask]), and messages between nodes beside Raft ([Network.Tell]). It also decides when an
+// ([Network.Ask]), and calls between nodes beside Raft ([Network.Call]). It also decides when an
 // empty node may begin a cluster ([Decide]).
 //
 // # Use
@@ -8,7 +8,8 @@
 //	network, err := peer.New(peer.Config{…})          // listens, and answers questions about the data
 //	decision := peer.Decide(network.Mine(), network.AskAll(ctx, list.Nodes()))
 //	transport, err := network.Transport(raft.NetworkTransportConfig{Logger: …})
-//	r, err := raft.NewRaft(…, transport)              // from here on calls of Raft are accepted
+//	r, err := raft.NewRaft(…, transport)
+//	transport.Start(r)                                 // from here on calls of Raft are answered
 //	err = network.SetCluster(id)                       // the first LeaderStart was applied
 //	r.Shutdown(); transport.Close()                    // Raft may be opened again on this network
 //	err = network.Close()
@@ -29,29 +30,33 @@
 // # The handshake
 //
 // Every connection opens with a handshake, and a connection that does not pass it carries no message
-// of Raft. The caller sends a hello: the protocol's version, the purpose, the server that it means,
-// and its own identity: name, incarnation, run (random, drawn at each start), cluster id, and the hash
-// of the initial members on its disk. An id or a hash is zero if there is none. The receiver judges by the
-// table below and answers with a refusal or with its own identity. The caller judges in turn, and
-// sends a refusal, so that the other node's log has the reason too, or the go-ahead, which Raft's
-// bytes follow immediately. This costs one round trip. An answer to a question needs no agreement: it
-// is useful also from a stranger.
+// of Raft:
 //
-// Raft says with each call which server it means. [Transport] carries the server's id beside the
+//	caller   hello     the purpose (Raft, ask or call), the server that it means, its own [Answer]
+//	receiver answer    its own Answer; the end of a question
+//	caller   proceed   with the request of a call; Raft's bytes follow
+//	receiver reply     of a call; the end of it
+//
+// An Answer has the node's name, its incarnation, its generation (random, drawn at each start), the cluster id, the
+// --cluster list and the initial members on its disk. An id or a list is empty if there is none. Each end judges the
+// other by the table below and may send a refusal with the reason instead, so that the logs of both have it. Before
+// Raft's first byte this costs one round trip. A question needs no agreement: its answer is useful also to a stranger.
+//
+// Raft names in each call the server that it means. [Transport] carries the server's id beside the
 // address down to the handshake, and keys its pool of connections by both. No table of addresses
 // exists that could be stale: an address that has moved to another node leads to a refusal.
 //
-// # Which nodes speak with each other
+// # Which nodes connect with each other
 //
 // Both ends apply these rules in this order, and the first that matches decides:
 //
-//	both know a cluster id, and the ids differ            other cluster
-//	the node reached has not the name that is meant       not the node meant
-//	it has another incarnation than is meant              other incarnation
-//	one of them knows neither an id nor initial members          nothing in common
-//	not both know an id, both have initial members, which differ other initial members
-//	the receiver runs no Raft yet (only if for Raft)      not ready
-//	otherwise                                             they speak
+//	both know a cluster id, and the ids differ                     other cluster
+//	the node reached has not the name that is meant                not the node meant
+//	it has another incarnation than is meant                       other incarnation
+//	one of them knows neither an id nor initial members            nothing in common
+//	not both know an id, both have initial members, which differ   other initial members
+//	the receiver runs no Raft yet (only if for Raft)               not ready
+//	otherwise                                                      they connect
 //
 // By what the two ends know, in either direction (ids, initial members: these are compared; -: nothing is,
 // beside the server that is meant):
@@ -63,8 +68,8 @@
 //	id and initial    refused   initial   ids       ids
 //
 // An initial member has the initial members on disk before it begins, and learns the id when it applies the first
-// LeaderStart. While that entry travels, initial members that know the id and initial members that do not agree by
-// the hash. A node that joins is given the id before its Raft starts. A handshake that is under way
+// LeaderStart. Until that entry has arrived everywhere, initial members that know the id and initial members that do
+// not know it compare their initial members. A node that joins is given the id before its Raft starts. A handshake that is under way
 // when the id becomes known ends as it began.
 //
 // An initial member that was away since it began knows no id, and a node that joined later has no initial members.
@@ -86,7 +91,7 @@
 //	a node of the list holds data, its initial members include this server:
 //	  they are not on this disk                                Agree: take them over
 //	  they are                                                 Bootstrap
-//	nodes of the list hold data, and none counts this server   Elsewhere: join, or end
+//	nodes of the list hold data, and none counts this server   JoinElsewhere: join, or end
 //	lists, names or incarnations contradict each other         Refuse, with what to correct
 //	otherwise, a node does not answer, or has no room          Wait, ask again
 //
@@ -98,18 +103,18 @@
 //
 //	B1  Initial members are on disk before any answer mentions them, and before the first entry.
 //	B2  A round begins after the initial members that it relies on were put on disk. Config.Condition reads
-//	    Holds before Initial members.
+//	    Holds before Initial.
 //	B3  A directory that lost part of its content does not start, or starts with another incarnation.
 //
 // The claim: at no time do two nodes hold different first entries. Suppose that X begins because all
 // have agreed on F, and Y because all have agreed on another list F'. By B2, each of the two has its
 // list on disk before its last round, and does not change it until it begins.
 //
-//	X puts F on disk at tX, and asks Y afterwards, who answers that it has F. So Y puts F' on
+//	X puts F on disk at tX, and asks Y afterwards, which answers that it has F. So Y puts F' on
 //	disk, at tY, later than that: tY > tX.
-//	Y asks X after tY, who answers that it has F'. So X puts F on disk later than that: tX > tY.
+//	Y asks X after tY, which answers that it has F'. So X puts F on disk later than that: tX > tY.
 //
-// Both can't be, unless one of the two answered with an earlier directory than the one that begins,
+// Both can't be true, unless one of the two answered with an earlier directory than the one that begins,
 // which is lost by then. Say that X's directory was lost: F' then names the directory after it, so
 // every node puts F' on disk after the loss, and each that is asked by Y has F' on disk and nothing
 // begun. One that would begin with F from then on needs a node that holds data with F, and answers
@@ -135,7 +140,7 @@
 // knows to be committed, and whether the one that asks is part of it.
 //
 // A server that is given its vote can be elected by one that knows it only as being caught up
-// ([Transport.Serves]): it may be the only one left that has heard of it.
+// (requests.go): it may be the only one left that knows of it.
 //
 // # Promises
 //
@@ -144,11 +149,11 @@
 //	P2  A refusal carries its reason, as a code, to the other end and to the log of both, each reason at
 //	    most once in 10 s; the error of the refused call names the reason and what to do.
 //	P3  A caller that is slow, silent or hostile delays no other: no handshake runs on the accepting
-//	    goroutine, each is over after HandshakeTimeout whatever was sent, at most HandshakesMax are
+//	    goroutine, each is over after HandshakeTimeout whatever was sent, at most 64 are
 //	    under way, and for one more the oldest is closed.
-//	P4  Nothing is allocated by a length that another end sent beyond 1 KiB (32 KiB for an answer, which
-//	    fits the longest list of 32 nodes and its initial members). Decoding is strict: every body has one
-//	    meaning and every meaning one encoding.
+//	P4  Nothing is allocated by a length that another end sent beyond 32 KiB, which fits the longest list of
+//	    32 nodes and its initial members. Decoding is strict: every body has one meaning and every meaning one
+//	    encoding.
 //	P5  With TLS every certificate names its node: the caller finds the name that it means in the
 //	    receiver's, the receiver finds the name that the caller claims in the caller's, both signed
 //	    by the peers' CA.
@@ -189,7 +194,7 @@
 // Within one term of one leader, nothing takes an acknowledged entry out of a follower's log. So a
 // follower that acknowledged entries up to i, and later answers that its log ends below i, has lost
 // what it promised. From then on it gets no append and no heartbeat of that leader in that term, the
-// leader logs an alarm, and Config.Lost is called (acknowledged.go). The record is by incarnation: a
+// leader logs an alarm, and Config.Lost is called (followers.go). The record is by incarnation: a
 // node that is replaced starts over.
 //
 // What this does not give: the leader knows only what was acknowledged to itself, in its term. A
@@ -198,19 +203,19 @@
 // out does not take the vote away. That is why the leader also notifies the node, and it ends (package
 // raftnode); if the leader fails in that moment, its vote still counts.
 //
-// # What it can't tell
+// # What is not detected
 //
 // A copy of a data directory has the name and the incarnation of the original. It is refused where a
 // call means another server, so at another node's address it has no vote; but its own calls pass, and
-// at the original's address it passes as the original. What differs is the run: when two runs of one
-// server appear in alternation, both are alive, and every node that meets them logs an alarm. To make
-// them appear, a new run closes the connections of earlier ones. That is notice and not protection:
-// without a leader, the two can win two votes with one voice. The directory's lock prevents it on one
+// at the original's address it passes as the original. What differs is the generation: when two generations of one
+// server appear in alternation, both are alive, and every node that they connect with logs an alarm. To make
+// them appear, a new generation closes the connections of earlier ones. That is detection and not protection:
+// without a leader, the two can win two votes as one server. The directory's lock prevents it on one
 // machine; between two machines only care does. A machine resumed from a snapshot of its memory, and a
 // directory that was rolled back to an earlier state, are noticed only by a leader to which they had
 // acknowledged more.
 //
-// Without TLS whatever is sent is taken for true, so only nodes may be able to reach the port. A
+// Without TLS whatever is sent is believed, so only nodes may be able to reach the port. A
 // certificate proves the name; the incarnation is the node's own statement.
 //
 // # TLS
@@ -221,17 +226,17 @@
 // to be proved is which node it is; and callers have no address of their own. It is the name without
 // the incarnation, so that a node keeps its certificate when it loses its disk. TLS 1.3 and client
 // certificates are always required. Between a node with TLS and one without, the end that notices
-// says so.
+// refuses with that reason.
 //
 // # Files
 //
-//	network.go                          New, accept, Close
-//	identity.go, handshake.go, wire.go  who a node is; the table; the handshake and its frames
-//	transport.go, streams.go            Raft over connections that passed
-//	requests.go, knownsnapshot.go                  what Raft is not given
-//	throttle.go, contact.go                 what a slow line takes; who answers
-//	list.go, initialmembers.go, decide.go     bootstrap
-//	ask.go, call.go                     questions and messages beside Raft
-//	clones.go, refusal.go, ratelimitedlog.go      clones; reasons; each logged once in a while
-//	limiter.go, tcp.go, tls.go            limits, sockets, certificates
+//	network.go                          New, accept, Close; the limit of handshakes; sockets
+//	identity.go, members.go             servers and the table; lists of nodes
+//	handshake.go, exchange.go, wire.go  both ends of the handshake; questions and calls; frames
+//	refusal.go, tls.go, clones.go       reasons and remedies; certificates; two processes of one directory
+//	decide.go                           bootstrap
+//	transport.go, streams.go            Raft's calls; connections for Raft
+//	requests.go, snapshots.go           what Raft is not given
+//	followers.go, throttle.go           what this node as leader knows of the others
+//	roundtrips.go, ratelimitedlog.go    the worst round trip; messages that are not repeated
 package peer

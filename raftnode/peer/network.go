@@ -164,10 +164,7 @@ func (n *Network) accept() {
 		}
 		if err != nil {
 			n.log.Warn("accept", "could not accept a peer connection; retrying", "error", err)
-			select {
-			case <-time.After(acceptPause):
-			case <-n.ctx.Done():
-			}
+			pause(n.ctx, acceptPause)
 			continue
 		}
 		ctx, cancel := context.WithCancelCause(n.ctx)
@@ -180,6 +177,16 @@ func (n *Network) accept() {
 			defer cancel(nil)
 			n.receive(ctx, raw, release)
 		})
+	}
+}
+
+// pause waits, but not longer than ctx lasts.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -83,12 +83,8 @@ func (p *throttle) waitAfterRefusal(ctx context.Context) {
 	p.mu.Lock()
 	left := time.Until(p.pausedUntil)
 	p.mu.Unlock()
-	if left <= 0 {
-		return
-	}
-	select {
-	case <-time.After(left):
-	case <-ctx.Done():
+	if left > 0 {
+		pause(ctx, left)
 	}
 }
 

@@ -52,7 +52,7 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 	for {
 		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Cluster.Nodes()))
 		switch {
-		case d.Act == peer.Agree:
+		case d.Action == peer.Agree:
 			n.log.Info("initial members agreed", "members", d.Initial, "reason", d.Reason)
 			if err := n.store.Bootstrap(d.Initial.String()); err != nil {
 				return err
@@ -61,12 +61,12 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 				agreed = true
 				continue // those that agreed before wait for it
 			}
-		case d.Act == peer.Bootstrap:
+		case d.Action == peer.Bootstrap:
 			n.log.Info("bootstrapping the cluster", "reason", d.Reason)
 			return n.writeConfiguration(d.Initial.Configuration())
-		case d.Act == peer.Refuse, d.Act == peer.JoinElsewhere && !n.cfg.Join:
+		case d.Action == peer.Refuse, d.Action == peer.JoinElsewhere && !n.cfg.Join:
 			return fmt.Errorf("raftnode: this node does not start: %s", d.Reason)
-		case d.Act == peer.JoinElsewhere && d.Cluster != (peer.ClusterID{}):
+		case d.Action == peer.JoinElsewhere && d.Cluster != (peer.ClusterID{}):
 			return n.awaitJoin(store.ID(d.Cluster))
 		}
 		if d.Reason != said {
@@ -116,12 +116,12 @@ func (n *Node) awaitJoin(cluster store.ID) error {
 // condition is what this node answers about its data.
 func (n *Node) condition(asker peer.Server) peer.Condition {
 	// Holds first: initial members that change after it was read are not those of a cluster that has begun.
-	c := peer.Condition{Holds: n.holdsState()}
+	c := peer.Condition{HasData: n.holdsState()}
 	id := n.store.Identity()
 	committed := n.state.committed.view()
 	c.Member, c.Initial = id.Bootstrapped, n.initialMembers(id)
 	c.Configuration, c.Listed = committed.index, committed.has(asker.ID())
-	if !c.Holds {
+	if !c.HasData {
 		if err := n.store.Room(); err != nil {
 			c.Unready = err.Error()
 		}

@@ -16,12 +16,12 @@ import (
 // bootstrap is three machines whose disks come up empty. Each runs nodes, one after the other, until one
 // of them has begun or was sent elsewhere.
 type founding struct {
-	*world
+	*testCluster
 	mu     sync.Mutex // guards what follows
 	random *rand.Rand
-	disks  map[string]*disk // by name: the one that is in the machine
-	every  []*disk          // also those that were wiped
-	wipes  int              // as many disks may still be lost
+	disks  map[string]*nodeData // by name: the one that is in the machine
+	every  []*nodeData          // also those that were wiped
+	wipes  int                  // as many disks may still be lost
 }
 
 func (f *founding) chance(oneIn int) bool {
@@ -38,14 +38,14 @@ func (f *founding) pause(max time.Duration) {
 }
 
 // insert puts an empty disk into a machine.
-func (f *founding) insert(name string) *disk {
+func (f *founding) insert(name string) *nodeData {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	server := serverOf(name)
 	if f.disks[name] != nil {
 		server = Server{name, incarnationOf(fmt.Sprint(name, " disk ", len(f.every)))}
 	}
-	d := newDisk(server, mustList(f, threeNodes))
+	d := newNodeData(server, mustList(f, threeNodes))
 	f.disks[name] = d
 	f.every = append(f.every, d)
 	return d
@@ -63,7 +63,7 @@ func (f *founding) mayWipe() bool {
 }
 
 // machine runs a name until one of its nodes has begun; nil: the cluster began without it.
-func (f *founding) machine(name string) *process {
+func (f *founding) machine(name string) *raftProcess {
 	f.pause(3 * time.Second)
 	for d := f.insert(name); ; f.pause(time.Second) {
 		p, killed := f.startEmpty(d)
@@ -78,8 +78,8 @@ func (f *founding) machine(name string) *process {
 
 // startEmpty is what a node does with an empty directory. It may be killed at each step: before it asks,
 // and before and after each of its two writes.
-func (f *founding) startEmpty(d *disk) (p *process, killed bool) {
-	m := open(f, f.fabric, Config{
+func (f *founding) startEmpty(d *nodeData) (p *raftProcess, killed bool) {
+	m := openNode(f, f.testNetwork, Config{
 		ID: d.Name, Incarnation: d.Incarnation, List: d.list, Advertise: d.address, Condition: d.condition,
 	})
 	kill := func() bool {
@@ -90,14 +90,14 @@ func (f *founding) startEmpty(d *disk) (p *process, killed bool) {
 		return true
 	}
 	for {
-		if d.condition(Server{}).Holds { // it was killed right after it had begun
+		if d.condition(Server{}).HasData { // it was killed right after it had begun
 			return f.run(d, m), false
 		}
 		do := Decide(m.Mine(), m.AskAll(f.Context(), d.list.Nodes()))
 		if kill() {
 			return nil, true
 		}
-		switch do.Act {
+		switch do.Action {
 		case Agree:
 			d.agree(do.Initial)
 		case Bootstrap:
@@ -119,7 +119,7 @@ func (f *founding) startEmpty(d *disk) (p *process, killed bool) {
 }
 
 // first is the first entry that was written to a disk; nil: none was.
-func (f *founding) first(d *disk) []byte {
+func (f *founding) first(d *nodeData) []byte {
 	var entry raft.Log
 	if d.logs.GetLog(1, &entry) != nil {
 		return nil
@@ -138,15 +138,15 @@ func TestBootstrapByAskingEverybody(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
 	for round := range 60 {
 		synctest.Test(t, func(t *testing.T) {
-			f := &founding{world: newWorld(t, false), random: random, disks: map[string]*disk{}, wipes: round % 3}
+			f := &founding{testCluster: newTestCluster(t, false), random: random, disks: map[string]*nodeData{}, wipes: round % 3}
 			defer f.stopAll()
-			var begun [3]*process
+			var begun [3]*raftProcess
 			var starting sync.WaitGroup
 			for i, name := range []string{"n1", "n2", "n3"} {
 				starting.Go(func() { begun[i] = f.machine(name) })
 			}
 			starting.Wait()
-			var up []*process
+			var up []*raftProcess
 			var entry []byte
 			for i, p := range begun {
 				if p == nil {
@@ -155,9 +155,9 @@ func TestBootstrapByAskingEverybody(t *testing.T) {
 				}
 				up = append(up, p)
 				if entry == nil {
-					entry = f.first(p.disk)
+					entry = f.first(p.nodeData)
 				}
-				require.Equal(t, entry, f.first(p.disk), p.Name)
+				require.Equal(t, entry, f.first(p.nodeData), p.Name)
 			}
 			require.GreaterOrEqual(t, len(up), 3-round%3)
 			if len(up) < 2 {

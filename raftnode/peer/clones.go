@@ -8,9 +8,9 @@ import (
 const (
 	// generationsMax bounds the former runs remembered per node: a clone shows within a few connections.
 	generationsMax = 8
-	// sightingsMax bounds the nodes remembered: more than a cluster has, since callers may
+	// serversMax bounds the nodes remembered: more than a cluster has, since callers may
 	// invent ids.
-	sightingsMax = 4 * nodesMax
+	serversMax = 4 * nodesMax
 )
 
 // cloneDetector notices two live processes that run copies of one data directory: same name, same
@@ -23,21 +23,21 @@ type cloneDetector struct {
 
 // observe takes down that a run of a server was met. It reports whether this is another run than those
 // known before, or one of those, so that the node has a clone.
-func (t *cloneDetector) observe(id Server, met generation) (fresh, twin bool) {
+func (t *cloneDetector) observe(id Server, current generation) (fresh, cloned bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	runs := t.seen[id]
-	if len(runs) > 0 && runs[0] == met {
+	generations := t.seen[id]
+	if len(generations) > 0 && generations[0] == current {
 		return false, false
 	}
-	if t.seen == nil || len(runs) == 0 && len(t.seen) >= sightingsMax {
+	if t.seen == nil || len(generations) == 0 && len(t.seen) >= serversMax {
 		t.seen = map[Server][]generation{}
 	}
-	if at := slices.Index(runs, met); at >= 0 {
-		twin = true
-		runs = slices.Delete(runs, at, at+1)
+	if at := slices.Index(generations, current); at >= 0 {
+		cloned = true
+		generations = slices.Delete(generations, at, at+1)
 	}
-	runs = slices.Insert(runs, 0, met)
-	t.seen[id] = runs[:min(len(runs), generationsMax)]
-	return !twin, twin
+	generations = slices.Insert(generations, 0, current)
+	t.seen[id] = generations[:min(len(generations), generationsMax)]
+	return !cloned, cloned
 }

@@ -22,16 +22,16 @@ func TestTwins(t *testing.T) {
 	meet("n3", generation{1}, false, false, "the same")
 	meet("n3", generation{2}, false, true, "and so does that after it")
 
-	fresh, twin := w.observe(serverAgain("n3"), generation{1})
+	fresh, twin := w.observe(serverAfterWipe("n3"), generation{1})
 	assert.Equal(t, [2]bool{true, false}, [2]bool{fresh, twin}, "another directory is no clone")
 
 	for i := range 100 {
 		meet("n4", generation{9, byte(i)}, true, false, "a node that restarts often")
 		w.observe(serverOf(fmt.Sprint("invented-", i, "-", len(w.seen))), generation{1})
 	}
-	for i := range 10 * sightingsMax {
+	for i := range 10 * serversMax {
 		w.observe(serverOf(fmt.Sprint("invented-", i)), generation{1})
 	}
-	assert.LessOrEqual(t, len(w.seen), sightingsMax)
+	assert.LessOrEqual(t, len(w.seen), serversMax)
 	assert.LessOrEqual(t, len(w.seen[serverOf("n4")]), generationsMax)
 }

@@ -13,7 +13,7 @@ type decision struct {
 	name    string
 	mine    Answer
 	replies []Reply
-	want    Act
+	want    Action
 	reasons []string
 }
 
@@ -30,7 +30,7 @@ func (s said) server(r Server) said         { s.Server = r; return s }
 func (s said) agreed(f InitialMembers) said { s.Initial = f; return s }
 func (s said) unready(reason string) said   { s.Unready = reason; return s }
 func (s said) begun(f InitialMembers, c string) said {
-	s.Holds, s.Initial, s.Cluster = true, f, clusterOf(c)
+	s.HasData, s.Initial, s.Cluster = true, f, clusterOf(c)
 	return s
 }
 func (s said) reply() Reply { return s.at(s.Name) }
@@ -51,7 +51,7 @@ func silent(name string) Reply {
 // decisions are about what an empty node does while nobody has begun.
 func decisions(t *testing.T) []decision {
 	three := mustList(t, threeNodes)
-	all, stale := foundersOf(three), foundersOf(three, serverAgain("n1"))
+	all, stale := initialMembersOf(three), initialMembersOf(three, serverAfterWipe("n1"))
 	longer := mustList(t, threeNodes+",n4=h4:5751")
 	n1, n2, n3 := empty(three, "n1"), empty(three, "n2"), empty(three, "n3")
 	alone := mustList(t, "n1=h1:5751")
@@ -60,7 +60,7 @@ func decisions(t *testing.T) []decision {
 			Agree, []string{"every node of the list holds nothing"}},
 		{"this node was agreed with another directory", n1.agreed(stale).Answer,
 			[]Reply{n2.agreed(stale).reply(), n3.agreed(stale).reply()}, Agree, nil},
-		{"another was", n1.agreed(foundersOf(three, serverAgain("n3"))).Answer, []Reply{n2.reply(), n3.reply()}, Agree, nil},
+		{"another was", n1.agreed(initialMembersOf(three, serverAfterWipe("n3"))).Answer, []Reply{n2.reply(), n3.reply()}, Agree, nil},
 		{"one has not agreed", n1.agreed(all).Answer, []Reply{n2.agreed(all).reply(), n3.reply()},
 			Wait, []string{"initial members on disk", "waiting for n3"}},
 		{"one has agreed to others", n1.agreed(all).Answer, []Reply{n2.agreed(stale).reply(), n3.agreed(all).reply()},
@@ -75,7 +75,7 @@ func decisions(t *testing.T) []decision {
 		{"this node has no room", n1.unready("the disk is full").Answer, []Reply{n2.reply(), n3.reply()},
 			Wait, []string{"can't begin a cluster: the disk is full"}},
 		{"one node alone", n1.has(alone).Answer, nil, Agree, nil},
-		{"one node alone that has agreed", n1.has(alone).agreed(foundersOf(alone)).Answer, nil, Bootstrap, nil},
+		{"one node alone that has agreed", n1.has(alone).agreed(initialMembersOf(alone)).Answer, nil, Bootstrap, nil},
 		{"one is silent", n1.Answer, []Reply{n2.reply(), silent("n3")},
 			Wait, []string{"n3 at h3:5751", "connection refused", "start"}},
 		{"one was not asked", n1.Answer, []Reply{n2.reply()}, Wait, []string{"n3 at h3:5751", "not asked yet"}},
@@ -97,7 +97,7 @@ func decisions(t *testing.T) []decision {
 // begunDecisions are about a cluster that has begun.
 func begunDecisions(t *testing.T) []decision {
 	three := mustList(t, threeNodes)
-	all, other := foundersOf(three), foundersOf(three, serverAgain("n1"))
+	all, other := initialMembersOf(three), initialMembersOf(three, serverAfterWipe("n1"))
 	longer := mustList(t, threeNodes+",n4=h4:5751")
 	n1, n2, n3 := empty(three, "n1"), empty(three, "n2"), empty(three, "n3")
 	joins := []string{"--join", "holds data of cluster 686f6d65", n1.Incarnation.String(), "replaces the lost"}
@@ -105,10 +105,10 @@ func begunDecisions(t *testing.T) []decision {
 		{"one has begun without this node", n1.Answer, []Reply{n2.begun(other, "home").reply(), n3.reply()}, JoinElsewhere, joins},
 		{"one has begun without this node, another is silent", n1.Answer,
 			[]Reply{n2.begun(other, "home").reply(), silent("n3")}, JoinElsewhere, joins},
-		{"this node was wiped after all had agreed", n1.server(serverAgain("n1")).Answer,
-			[]Reply{n2.begun(all, "home").reply(), n3.agreed(all).reply()}, JoinElsewhere, []string{serverAgain("n1").Incarnation.String()}},
+		{"this node was wiped after all had agreed", n1.server(serverAfterWipe("n1")).Answer,
+			[]Reply{n2.begun(all, "home").reply(), n3.agreed(all).reply()}, JoinElsewhere, []string{serverAfterWipe("n1").Incarnation.String()}},
 		{"one has begun without this node, under another list", n1.Answer,
-			[]Reply{n2.begun(foundersOf(mustList(t, "n2=h2:5751")), "home").reply(), silent("n3")}, JoinElsewhere, joins},
+			[]Reply{n2.begun(initialMembersOf(mustList(t, "n2=h2:5751")), "home").reply(), silent("n3")}, JoinElsewhere, joins},
 		{"one has joined a cluster", n1.Answer, []Reply{n2.begun(InitialMembers{}, "home").reply(), silent("n3")}, JoinElsewhere, joins},
 		{"one has begun without this node and doesn't know its id", n1.Answer,
 			[]Reply{n2.begun(other, "").reply(), silent("n3")}, JoinElsewhere, []string{"holds data, and"}},
@@ -127,10 +127,10 @@ func begunDecisions(t *testing.T) []decision {
 			Bootstrap, nil},
 		{"the same, and this node has no room", n1.agreed(all).unready("the disk is full").Answer,
 			[]Reply{n2.begun(all, "").reply(), silent("n3")}, Wait, []string{"the disk is full"}},
-		{"one has begun under another list", n1.Answer, []Reply{n2.begun(foundersOf(longer), "home").reply(), silent("n3")},
+		{"one has begun under another list", n1.Answer, []Reply{n2.begun(initialMembersOf(longer), "home").reply(), silent("n3")},
 			Refuse, []string{"n2 began its cluster with the --cluster list " + longer.String(), "give n1 the same"}},
 		{"two have begun with different initial members", n1.Answer,
-			[]Reply{n2.begun(all, "").reply(), n3.begun(foundersOf(three, serverAgain("n3")), "").reply()},
+			[]Reply{n2.begun(all, "").reply(), n3.begun(initialMembersOf(three, serverAfterWipe("n3")), "").reply()},
 			Refuse, []string{"n2 and n3 hold data of different clusters"}},
 
 		{"another node at an address holds data", n1.Answer, []Reply{empty(three, "n7").begun(InitialMembers{}, "away").at("n2"), silent("n3")},
@@ -142,10 +142,10 @@ func begunDecisions(t *testing.T) []decision {
 		{"one counts this node in, another doesn't and began otherwise", n1.agreed(all).Answer,
 			[]Reply{n2.begun(all, "").reply(), n3.begun(other, "").reply()}, Refuse, []string{"different clusters"}},
 		{"one counts this node in, another lost its disk and joined again", n1.agreed(all).Answer,
-			[]Reply{n2.begun(all, "home").reply(), n3.server(serverAgain("n3")).begun(InitialMembers{}, "home").reply()}, Bootstrap, nil},
+			[]Reply{n2.begun(all, "home").reply(), n3.server(serverAfterWipe("n3")).begun(InitialMembers{}, "home").reply()}, Bootstrap, nil},
 		{"the same, and it comes first", n1.agreed(all).Answer,
-			[]Reply{n2.server(serverAgain("n2")).begun(InitialMembers{}, "home").reply(), n3.begun(all, "home").reply()}, Bootstrap, nil},
-		{"two have begun without this node, one knows the id", n1.server(serverAgain("n1")).Answer,
+			[]Reply{n2.server(serverAfterWipe("n2")).begun(InitialMembers{}, "home").reply(), n3.begun(all, "home").reply()}, Bootstrap, nil},
+		{"two have begun without this node, one knows the id", n1.server(serverAfterWipe("n1")).Answer,
 			[]Reply{n2.begun(all, "home").reply(), n3.begun(all, "").reply()}, JoinElsewhere, joins[:2]},
 	}
 }
@@ -154,14 +154,14 @@ func TestDecide(t *testing.T) {
 	for _, c := range append(decisions(t), begunDecisions(t)...) {
 		t.Run(c.name, func(t *testing.T) {
 			got := Decide(c.mine, c.replies)
-			require.Equal(t, c.want, got.Act, got.Reason)
+			require.Equal(t, c.want, got.Action, got.Reason)
 			for _, reason := range c.reasons {
 				assert.Contains(t, got.Reason, reason)
 			}
 			assert.NotEmpty(t, got.Reason)
 			switch c.want {
 			case Agree, Bootstrap: // with every node of the list, and each with the directory that it has
-				assert.Equal(t, foundersOf(c.mine.List), got.Initial)
+				assert.Equal(t, initialMembersOf(c.mine.List), got.Initial)
 				assert.True(t, got.Initial.Has(c.mine.Server))
 			case JoinElsewhere:
 				assert.Equal(t, c.replies[0].Answer.Cluster, got.Cluster)

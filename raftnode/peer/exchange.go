@@ -11,8 +11,8 @@ import (
 
 // Condition is the state of a node's data, as it reports it.
 type Condition struct {
-	// Holds: the data directory holds part of a log or snapshot, so its cluster has begun.
-	Holds bool
+	// HasData: the data directory holds part of a log or snapshot, so its cluster has begun.
+	HasData bool
 	// Member: this node is, or was, part of its cluster's committed configuration.
 	Member bool
 	// Initial are on disk here: the node has agreed to begin a cluster with them, or has begun it.

@@ -15,18 +15,18 @@ import (
 
 func TestAskTellsWhatANodeHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		list, other := mustList(t, threeNodes), mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")
-		n1 := open(t, f, Config{ID: "n1", List: list})
-		n2 := open(t, f, Config{
+		n1 := openNode(t, f, Config{ID: "n1", List: list})
+		n2 := openNode(t, f, Config{
 			ID: "n2", List: other, Cluster: clusterOf("away"),
 			Condition: func(asker Server) Condition {
 				return Condition{
-					Holds: true, Member: true, Initial: foundersOf(other), Configuration: 9, Listed: asker == serverOf("n1"),
+					HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9, Listed: asker == serverOf("n1"),
 				}
 			},
 		})
-		n3 := open(t, f, Config{ID: "n3", Condition: says(Condition{Unready: "the disk is\nfull"})})
+		n3 := openNode(t, f, Config{ID: "n3", Condition: fixedCondition(Condition{Unready: "the disk is\nfull"})})
 		defer n1.Close()
 		defer n2.Close()
 		defer n3.Close()
@@ -38,7 +38,7 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 		assert.Equal(t, Answer{
 			Server: serverOf("n2"), generation: n2.generation, Cluster: clusterOf("away"), List: other,
 			Condition: Condition{
-				Holds: true, Member: true, Initial: foundersOf(other), Configuration: 9, Listed: true,
+				HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9, Listed: true,
 			},
 		}, answer)
 		assert.False(t, n2.Mine().Listed, "this is about the one who asks")
@@ -55,7 +55,7 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 		assert.Equal(t, Reply{Node: Node{"n2", "h2:5751"}, Answer: answer}, replies[0])
 		assert.Equal(t, "n3", replies[1].Node.ID)
 		assert.ErrorContains(t, replies[1].Err, "connection refused")
-		assert.Empty(t, n1.AskAll(t.Context(), []Node{{serverAgain("n1").String(), "h1:5751"}}), "itself, of whatever directory")
+		assert.Empty(t, n1.AskAll(t.Context(), []Node{{serverAfterWipe("n1").String(), "h1:5751"}}), "itself, of whatever directory")
 	})
 }
 
@@ -63,14 +63,14 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 // longest reason.
 func TestAskCarriesTheLongestAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		longest := mustList(t, longestList())
 		incarnations := map[string]Incarnation{}
 		for i, node := range longest.Nodes() {
 			incarnations[node.ID] = Incarnation{byte(i + 1)}
 		}
-		n1 := open(t, f, Config{ID: "n1"})
-		n2 := open(t, f, Config{ID: "n2", List: longest, Condition: says(Condition{
+		n1 := openNode(t, f, Config{ID: "n1"})
+		n2 := openNode(t, f, Config{ID: "n2", List: longest, Condition: fixedCondition(Condition{
 			Initial: NewInitialMembers(longest, incarnations), Unready: strings.Repeat("x", 2*detailBytesMax),
 		})})
 		defer n1.Close()
@@ -87,16 +87,16 @@ func TestAskCarriesTheLongestAnswer(t *testing.T) {
 // The longest name there can be fits a call, with its incarnation and all.
 func TestLongestNamesSpeak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		one, two := "n"+strings.Repeat("1", idBytesMax-1), "n"+strings.Repeat("2", idBytesMax-1)
 		list := mustList(t, one+"=[fd00::1]:5751,"+two+"=[fd00::2]:5751")
-		n1 := open(t, f, Config{ID: one, List: list, Advertise: "[fd00::1]:5751"})
-		n2 := open(t, f, Config{ID: two, List: list, Advertise: "[fd00::2]:5751"})
+		n1 := openNode(t, f, Config{ID: one, List: list, Advertise: "[fd00::1]:5751"})
+		n2 := openNode(t, f, Config{ID: two, List: list, Advertise: "[fd00::2]:5751"})
 		defer n1.Close()
 		defer n2.Close()
 		require.NoError(t, connect(t, n1, n2))
-		caller := transport(t, n1)
-		transport(t, n2)
+		caller := openTransport(t, n1)
+		openTransport(t, n2)
 		requireCode(t, OtherIncarnation, voteOf(caller, Server{two, incarnationOf("again")}, "[fd00::2]:5751"))
 	})
 }
@@ -106,14 +106,14 @@ func nodeAt(name, address string) Node { return Node{serverOf(name).String(), ad
 
 func TestTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		list := mustList(t, threeNodes)
-		n1 := open(t, f, Config{ID: "n1", List: list})
+		n1 := openNode(t, f, Config{ID: "n1", List: list})
 		echo := func(_ context.Context, from Server, what []byte) []byte {
 			return append([]byte(from.Name+": "), what...)
 		}
-		n2 := open(t, f, Config{ID: "n2", List: list, Handle: echo})
-		n3 := open(t, f, Config{ID: "n3", List: list})
+		n2 := openNode(t, f, Config{ID: "n2", List: list, Handle: echo})
+		n3 := openNode(t, f, Config{ID: "n3", List: list})
 		defer n1.Close()
 		defer n2.Close()
 		defer n3.Close()
@@ -136,7 +136,7 @@ func TestTell(t *testing.T) {
 		_, err = n1.Call(t.Context(), nodeAt("n2", "h2:5751"), append(longest, 'x'))
 		require.Error(t, err)
 		synctest.Wait()
-		assert.Contains(t, n2.diary.String(), "it was not sent")
+		assert.Contains(t, n2.logs.String(), "it was not sent")
 	})
 }
 
@@ -144,13 +144,13 @@ func TestTell(t *testing.T) {
 // listened to.
 func TestTellGoesThroughTheHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		list := mustList(t, threeNodes)
 		said := func(context.Context, Server, []byte) []byte { panic("it arrived") }
-		n1 := open(t, f, Config{ID: "n1", List: list, Handle: said})
-		n3 := open(t, f, Config{
-			ID: "n3", List: list, Incarnation: serverAgain("n3").Incarnation, Handle: said,
-			Condition: says(Condition{Initial: foundersOf(list, serverAgain("n3"))}),
+		n1 := openNode(t, f, Config{ID: "n1", List: list, Handle: said})
+		n3 := openNode(t, f, Config{
+			ID: "n3", List: list, Incarnation: serverAfterWipe("n3").Incarnation, Handle: said,
+			Condition: fixedCondition(Condition{Initial: initialMembersOf(list, serverAfterWipe("n3"))}),
 		})
 		defer n1.Close()
 		defer n3.Close()
@@ -166,16 +166,16 @@ func TestTellGoesThroughTheHandshake(t *testing.T) {
 // Who listens for long holds no place in the handshake limiter, and is told when the time is over.
 func TestTellIsOverInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		list := mustList(t, threeNodes)
 		var over error
-		n1 := open(t, f, Config{ID: "n1", List: list})
+		n1 := openNode(t, f, Config{ID: "n1", List: list})
 		brood := func(ctx context.Context, _ Server, _ []byte) []byte {
 			<-ctx.Done()
 			over = ctx.Err()
 			return nil
 		}
-		n2 := open(t, f, Config{ID: "n2", List: list, Handle: brood, HandshakeTimeout: 3 * time.Second})
+		n2 := openNode(t, f, Config{ID: "n2", List: list, Handle: brood, HandshakeTimeout: 3 * time.Second})
 		defer n1.Close()
 		defer n2.Close()
 		start, told := time.Now(), make(chan error)

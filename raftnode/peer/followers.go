@@ -116,7 +116,7 @@ func (t *Transport) Acknowledged(id raft.ServerID) uint64 {
 
 // Contact returns what this node knows of a server.
 func (t *Transport) Contact(id raft.ServerID) Contact {
-	trip := t.throttleFor(id).trips.Now(time.Now())
+	trip := t.throttleFor(id).roundTrips.Now(time.Now())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.follower(id).contact

@@ -16,14 +16,14 @@ func TestAFollowerThatLostWhatItAcknowledgedIsShutOut(t *testing.T) {
 	for name, lost := range map[string]uint64{"whole": 0, "one entry": 1, "many entries": 10} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, false)
+				w := newTestCluster(t, false)
 				defer w.stopAll()
 				d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
-				all := []*process{w.start(d1), w.start(d2), w.start(d3)}
+				all := []*raftProcess{w.start(d1), w.start(d2), w.start(d3)}
 				leader := w.write("before ", 20, all...)
-				var bad, other *process
+				var bad, other *raftProcess
 				for _, p := range all {
-					w.arrives(p, "before ", 20)
+					w.requireApplied(p, "before ", 20)
 					if p != leader {
 						bad, other = p, bad
 					}
@@ -34,24 +34,24 @@ func TestAFollowerThatLostWhatItAcknowledgedIsShutOut(t *testing.T) {
 				if lost > 0 {
 					require.NoError(t, bad.logs.DeleteRange(last-lost+1, last))
 				}
-				again := w.start(bad.disk)
-				inVirtualTime(5 * time.Second)
+				again := w.start(bad.nodeData)
+				sleepVirtual(5 * time.Second)
 				require.Same(t, leader, w.leader(time.Second, all[0], all[1], all[2]), "the same leads")
 				w.write("after ", 5, leader)
-				w.arrives(other, "after ", 5)
+				w.requireApplied(other, "after ", 5)
 				if lost == 0 {
-					w.arrives(again, "after ", 5)
-					assert.NotContains(t, leader.member.diary.String(), "ALARM")
+					w.requireApplied(again, "after ", 5)
+					assert.NotContains(t, leader.member.logs.String(), "ALARM")
 					return
 				}
-				inVirtualTime(30 * time.Second)
-				assert.Zero(t, again.journal.count("after "))
-				assert.Contains(t, leader.member.diary.String(), "ALARM: a node lost entries that it acknowledged")
+				sleepVirtual(30 * time.Second)
+				assert.Zero(t, again.applied.count("after "))
+				assert.Contains(t, leader.member.logs.String(), "ALARM: a node lost entries that it acknowledged")
 
 				w.stop(leader)
 				next := w.leader(20*time.Second, other, again)
 				require.Same(t, other, next, "the one whose log is whole")
-				w.arrives(again, "after ", 5)
+				w.requireApplied(again, "after ", 5)
 			})
 		})
 	}

@@ -21,7 +21,7 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 		return nil, Answer{}, nil, fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
 	}
 	s, answer, reply := &stream{raw: raw, server: raft.ServerID(to.ID)}, Answer{}, payload{as: kindReply}
-	err = within(ctx, raw, func() (err error) {
+	err = runWithContext(ctx, raw, func() (err error) {
 		if s.Conn, err = n.tlsClient(ctx, raw, NameOf(s.server)); err != nil {
 			return err
 		}
@@ -45,19 +45,19 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 // greet sends a hello and checks the answer. Unless it only asks, it then sends the go-ahead, with a request.
 func (n *Network) greet(conn net.Conn, to Node, use purpose, request []byte) (theirs Answer, err error) {
 	mine := n.Mine()
-	var meant Server
+	var intended Server
 	if use != purposeAsk {
-		if meant, err = ParseServer(raft.ServerID(to.ID)); err != nil {
+		if intended, err = ParseServer(raft.ServerID(to.ID)); err != nil {
 			return theirs, err
 		}
 	}
-	if err = writeFrame(conn, &hello{use, meant, mine}); err != nil {
+	if err = writeFrame(conn, &hello{use, intended, mine}); err != nil {
 		return theirs, err
 	}
 	if err = readFrame(conn, &theirs); err != nil || use == purposeAsk {
 		return theirs, err
 	}
-	if refusal := judge(mine, theirs, meant, theirs.Server); refusal != nil {
+	if refusal := checkIdentities(mine, theirs, intended, theirs.Server); refusal != nil {
 		// The receiver would only see a closed connection; its log should have the reason too.
 		_ = writeFrame(conn, refusal)
 		return theirs, refusal
@@ -72,7 +72,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 		"the handshake was not complete within %v", n.config.HandshakeTimeout))
 	defer cancel()
 	var from *caller
-	err := within(ctx, raw, func() error {
+	err := runWithContext(ctx, raw, func() error {
 		conn, err := n.tlsServer(ctx, raw)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 			})
 			return
 		}
-		err = within(ctx, raw, func() error { return n.serveCall(ctx, from) })
+		err = runWithContext(ctx, raw, func() error { return n.serveCall(ctx, from) })
 	}
 	raw.Close()
 	n.logRefusal(raw, err)
@@ -100,8 +100,8 @@ type caller struct {
 	Answer
 	purpose purpose
 	conn    net.Conn
-	streams *streams // for Raft
-	request []byte   // of a call
+	streams *streamLayer // for Raft
+	request []byte       // of a call
 }
 
 // readHello reads a hello and answers it. No caller and no error: it only asked, and has its answer.
@@ -122,7 +122,7 @@ func (n *Network) readHello(conn net.Conn) (*caller, error) {
 		awaitPeerClose(conn)
 		return nil, nil
 	}
-	if refusal := judge(mine, theirs, hello.meant, mine.Server); refusal != nil {
+	if refusal := checkIdentities(mine, theirs, hello.server, mine.Server); refusal != nil {
 		return nil, sendRefusal(conn, refusal)
 	}
 	streams := n.openStreams()
@@ -156,13 +156,13 @@ func (n *Network) checkClone(remote Server, current generation, address string) 
 	}
 }
 
-func (n *Network) newRefusal(code Code, peer, format string, args ...any) *RefusedError {
-	return &RefusedError{Code: code, By: n.config.ID, Peer: peer, Fact: fmt.Sprintf(format, args...)}
+func (n *Network) newRefusal(code RefusalCode, peer, format string, args ...any) *RefusedError {
+	return &RefusedError{Code: code, By: n.config.ID, Peer: peer, Detail: fmt.Sprintf(format, args...)}
 }
 
 // refuseUnreadable answers a frame that can't be read as a hello, if the reason is worth one.
 func (n *Network) refuseUnreadable(conn net.Conn, err error) error {
-	for sign, code := range map[error]Code{
+	for sign, code := range map[error]RefusalCode{
 		errTLSRecord: TLSWanted, errOtherVersion: OtherVersion, errMalformed: Malformed,
 	} {
 		if errors.Is(err, sign) {
@@ -200,8 +200,8 @@ func awaitPeerClose(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, lingerBytesMax)
 }
 
-// within runs a conversation that ends with ctx: a connection has no context, so it is closed instead.
-func within(ctx context.Context, raw net.Conn, converse func() error) error {
+// runWithContext runs a conversation that ends with ctx: a connection has no context, so it is closed instead.
+func runWithContext(ctx context.Context, raw net.Conn, converse func() error) error {
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	err := converse()
 	if stop() {

@@ -60,12 +60,12 @@ func (c ClusterID) String() string { return hex.EncodeToString(c[:]) }
 // two processes which run one data directory.
 type generation [8]byte
 
-// judge is the table of doc.go: it returns why mine must not speak Raft with theirs, or nil. The
+// checkIdentities is the table of doc.go: it returns why mine must not speak Raft with theirs, or nil. The
 // caller meant one server and reached another or the same. Both ends judge, each by what it knows
 // itself.
-func judge(mine, theirs Answer, meant, reached Server) *RefusedError {
-	refuse := func(code Code, format string, args ...any) *RefusedError {
-		return &RefusedError{Code: code, By: mine.Name, Peer: theirs.Name, Fact: fmt.Sprintf(format, args...)}
+func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedError {
+	refuse := func(code RefusalCode, format string, args ...any) *RefusedError {
+		return &RefusedError{Code: code, By: mine.Name, Peer: theirs.Name, Detail: fmt.Sprintf(format, args...)}
 	}
 	bothIDs := mine.Cluster != ClusterID{} && theirs.Cluster != ClusterID{}
 	initial, other := mine.Initial.String(), theirs.Initial.String()
@@ -73,13 +73,13 @@ func judge(mine, theirs Answer, meant, reached Server) *RefusedError {
 	case bothIDs && mine.Cluster != theirs.Cluster:
 		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
 			mine.Name, mine.Cluster, theirs.Name, theirs.Cluster)
-	case meant.Name != reached.Name:
-		return refuse(NotMeant, "the caller means %s, and the node at this address is %s", meant.Name, reached.Name)
-	case meant != reached:
+	case intended.Name != reached.Name:
+		return refuse(NotMeant, "the caller means %s, and the node at this address is %s", intended.Name, reached.Name)
+	case intended != reached:
 		return refuse(OtherIncarnation, "the caller means %s with incarnation %v, and the node at this address "+
 			"has %v: it is another data directory under the same name",
-			meant.Name, meant.Incarnation, reached.Incarnation)
-	case mine.knowledge() == nothing || theirs.knowledge() == nothing:
+			intended.Name, intended.Incarnation, reached.Incarnation)
+	case mine.knowledge() == knowsNoCluster || theirs.knowledge() == knowsNoCluster:
 		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
 			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
 	case !bothIDs && initial != "" && other != "" && initial != other:
@@ -89,15 +89,15 @@ func judge(mine, theirs Answer, meant, reached Server) *RefusedError {
 	return nil
 }
 
-// nothing is what a node knows that has neither a cluster id nor initial members.
-const nothing = "no cluster"
+// knowsNoCluster is what a node knows that has neither a cluster id nor initial members.
+const knowsNoCluster = "no cluster"
 
 // knowledge names the cell of the table that a node stands in.
 func (a *Answer) knowledge() string {
 	initial := a.Initial.String() != ""
 	switch {
 	case a.Cluster == ClusterID{} && !initial:
-		return nothing
+		return knowsNoCluster
 	case a.Cluster == ClusterID{}:
 		return "only the initial members of its cluster"
 	case !initial:

@@ -24,11 +24,11 @@ type knowledge struct {
 type reach struct {
 	name   string
 	server Server
-	want   Code // 0: it is the one meant
+	want   RefusalCode // 0: it is the one meant
 }
 
-// cell is what becomes of a connection between two kinds of knowledge.
-func cell(caller, called knowledge, r reach) Code {
+// wantCode is what becomes of a connection between two kinds of knowledge.
+func wantCode(caller, called knowledge, r reach) RefusalCode {
 	bothIDs := caller.cluster != "" && called.cluster != ""
 	one, other := caller.founders.String(), called.founders.String()
 	switch {
@@ -49,7 +49,7 @@ func cell(caller, called knowledge, r reach) Code {
 // and their order take part. Initial members differ as soon as one of them had another directory.
 func TestTable(t *testing.T) {
 	three := mustList(t, threeNodes)
-	home, other := foundersOf(three), foundersOf(three, serverAgain("n3"))
+	home, other := initialMembersOf(three), initialMembersOf(three, serverAfterWipe("n3"))
 	kinds := []knowledge{
 		{"nothing", "", InitialMembers{}},
 		{"initial members", "", home}, {"other initial members", "", other},
@@ -59,36 +59,36 @@ func TestTable(t *testing.T) {
 	}
 	reaches := []reach{
 		{"the server meant", serverOf("n2"), 0},
-		{"another directory", serverAgain("n2"), OtherIncarnation},
+		{"another directory", serverAfterWipe("n2"), OtherIncarnation},
 		{"another name", serverOf("n4"), NotMeant},
 	}
 	for _, caller := range kinds {
 		for _, called := range kinds {
 			for _, r := range reaches {
 				t.Run(fmt.Sprintf("%s calls %s, reaches %s", caller.name, called.name, r.name), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { tryCell(t, caller, called, r) })
+					synctest.Test(t, func(t *testing.T) { checkCell(t, caller, called, r) })
 				})
 			}
 		}
 	}
 }
 
-func tryCell(t *testing.T, caller, called knowledge, r reach) {
-	f := newFabric()
-	node := func(s Server, host string, k knowledge) member {
-		return open(t, f, Config{
+func checkCell(t *testing.T, caller, called knowledge, r reach) {
+	f := newTestNetwork()
+	node := func(s Server, host string, k knowledge) testNode {
+		return openNode(t, f, Config{
 			ID: s.Name, Incarnation: s.Incarnation, Advertise: host, Cluster: clusterOf(k.cluster),
-			Condition: says(Condition{Initial: k.founders}),
+			Condition: fixedCondition(Condition{Initial: k.founders}),
 		})
 	}
 	n1, n2 := node(serverOf("n1"), "h1:5751", caller), node(r.server, "h2:5751", called)
 	defer n1.Close()
 	defer n2.Close()
-	tr := transport(t, n1)
-	transport(t, n2)
+	tr := openTransport(t, n1)
+	openTransport(t, n2)
 	err := vote(tr, "n2", "h2:5751")
 	synctest.Wait() // both ends have logged
-	want := cell(caller, called, r)
+	want := wantCode(caller, called, r)
 	if want == 0 {
 		require.NoError(t, err)
 		return
@@ -97,8 +97,8 @@ func tryCell(t *testing.T, caller, called knowledge, r reach) {
 	require.True(t, ok, "%v", err)
 	assert.Equal(t, want.String(), refusal.Code.String())
 	assert.ErrorContains(t, err, want.remedy())
-	assert.Contains(t, n1.diary.String(), want.String(), "the caller's log")
-	assert.Contains(t, n2.diary.String(), want.String(), "the called node's log")
+	assert.Contains(t, n1.logs.String(), want.String(), "the caller's log")
+	assert.Contains(t, n2.logs.String(), want.String(), "the called node's log")
 }
 
 // The rules themselves, one by one, in the order in which they are looked at.
@@ -107,16 +107,16 @@ func TestJudge(t *testing.T) {
 	answer := func(name string, cluster string, initial InitialMembers) Answer {
 		return Answer{Server: serverOf(name), Cluster: clusterOf(cluster), Condition: Condition{Initial: initial}}
 	}
-	members, none := foundersOf(three), InitialMembers{}
+	members, none := initialMembersOf(three), InitialMembers{}
 	home, peer := answer("n1", "home", members), answer("n2", "home", members)
 	joined, lagging, away := answer("n2", "home", none), answer("n2", "", members), answer("n2", "away", members)
-	strange, blank := answer("n2", "", foundersOf(three, serverAgain("n2"))), answer("n2", "", none)
-	lost, third := serverAgain("n2"), serverOf("n3")
+	strange, blank := answer("n2", "", initialMembersOf(three, serverAfterWipe("n2"))), answer("n2", "", none)
+	lost, third := serverAfterWipe("n2"), serverOf("n3")
 	for _, c := range []struct {
 		name         string
 		mine, theirs Answer
 		meant        Server
-		want         Code
+		want         RefusalCode
 		fact         string
 	}{
 		{"a peer", home, peer, peer.Server, 0, ""},
@@ -135,7 +135,7 @@ func TestJudge(t *testing.T) {
 		{"one that knows nothing", lagging, blank, peer.Server, NothingInCommon,
 			"n2 knows only the initial members of its cluster and n2 knows no cluster"},
 	} {
-		refusal := judge(c.mine, c.theirs, c.meant, c.theirs.Server)
+		refusal := checkIdentities(c.mine, c.theirs, c.meant, c.theirs.Server)
 		if c.want == 0 {
 			assert.Nil(t, refusal, c.name)
 			continue
@@ -150,9 +150,9 @@ func TestJudge(t *testing.T) {
 // must continue speaking, in every order in which they learn it.
 func TestClusterIDIsLearnedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		list := mustList(t, threeNodes)
-		n1, n2 := open(t, f, Config{ID: "n1", List: list}), open(t, f, Config{ID: "n2", List: list})
+		n1, n2 := openNode(t, f, Config{ID: "n1", List: list}), openNode(t, f, Config{ID: "n2", List: list})
 		defer n1.Close()
 		defer n2.Close()
 		require.NoError(t, connect(t, n1, n2))

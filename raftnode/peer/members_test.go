@@ -93,7 +93,7 @@ func longestList() string {
 
 func TestFounders(t *testing.T) {
 	list := mustList(t, "n2=[fd00::2]:5751,n1=h1:5751,n3=h3:5751")
-	f := foundersOf(list)
+	f := initialMembersOf(list)
 	text := serverOf("n1").String() + "=h1:5751," + serverOf("n2").String() + "=[fd00::2]:5751," +
 		serverOf("n3").String() + "=h3:5751"
 	assert.Equal(t, text, f.String())
@@ -102,7 +102,7 @@ func TestFounders(t *testing.T) {
 	assert.Equal(t, f, again)
 	assert.Equal(t, list, f.list())
 	assert.True(t, f.Has(serverOf("n2")))
-	assert.False(t, f.Has(serverAgain("n2")), "another directory is another server")
+	assert.False(t, f.Has(serverAfterWipe("n2")), "another directory is another server")
 	assert.False(t, f.Has(serverOf("n4")))
 	assert.Equal(t, raft.Configuration{Servers: []raft.Server{
 		{Suffrage: raft.Voter, ID: serverOf("n1").ID(), Address: "h1:5751"},
@@ -122,8 +122,8 @@ func TestInitialMembersDifferInEveryPart(t *testing.T) {
 	list := mustList(t, threeNodes)
 	seen := map[string]bool{"": true}
 	for _, f := range []InitialMembers{
-		foundersOf(list), foundersOf(list, serverAgain("n3")), foundersOf(mustList(t, "n1=h1:5751,n2=h2:5751")),
-		foundersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")), foundersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h3:5752")),
+		initialMembersOf(list), initialMembersOf(list, serverAfterWipe("n3")), initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751")),
+		initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")), initialMembersOf(mustList(t, "n1=h1:5751,n2=h2:5751,n3=h3:5752")),
 	} {
 		assert.False(t, seen[f.String()], "%v", f)
 		seen[f.String()] = true
@@ -140,9 +140,9 @@ func TestFoundersAreReadStrictly(t *testing.T) {
 		n2 + "," + n1:                      "not as this release writes them",
 		n1 + ", " + n2:                     "no server id",
 		strings.Replace(n1, "h1", "H1", 1): "not as this release writes them",
-		n1 + "," + serverAgain("n1").String() + "=h2:5751": "the same id n1",
-		n1 + "," + strings.Replace(n2, "h2", "h1", 1):      "same address h1:5751",
-		strings.Repeat(n1+",", nodesMax) + n1:              "32 is the most",
+		n1 + "," + serverAfterWipe("n1").String() + "=h2:5751": "the same id n1",
+		n1 + "," + strings.Replace(n2, "h2", "h1", 1):          "same address h1:5751",
+		strings.Repeat(n1+",", nodesMax) + n1:                  "32 is the most",
 	} {
 		_, err := ParseInitialMembers(text)
 		assert.ErrorContains(t, err, want, "%q", text)
@@ -175,8 +175,8 @@ func TestFoundersReadTheirCanonicalForm(t *testing.T) {
 }
 
 func FuzzParseFounders(f *testing.F) {
-	f.Add(foundersOf(mustList(f, threeNodes)).String())
-	f.Add(foundersOf(mustList(f, "n1=[fd00::1]:5751")).String())
+	f.Add(initialMembersOf(mustList(f, threeNodes)).String())
+	f.Add(initialMembersOf(mustList(f, "n1=[fd00::1]:5751")).String())
 	f.Add("n1@,=,=")
 	f.Fuzz(func(t *testing.T, text string) {
 		founders, err := ParseInitialMembers(text)

@@ -19,14 +19,14 @@ import (
 )
 
 // pair is two initial members that know each other's cluster.
-func pair(t *testing.T, f *fabric) (n1, n2 member) {
+func pair(t *testing.T, f *testNetwork) (n1, n2 testNode) {
 	list := mustList(t, threeNodes)
-	n1 = open(t, f, Config{ID: "n1", List: list, Cluster: clusterOf("home")})
-	n2 = open(t, f, Config{ID: "n2", List: list, Cluster: clusterOf("home")})
+	n1 = openNode(t, f, Config{ID: "n1", List: list, Cluster: clusterOf("home")})
+	n2 = openNode(t, f, Config{ID: "n2", List: list, Cluster: clusterOf("home")})
 	return n1, n2
 }
 
-func requireCode(t *testing.T, want Code, err error) {
+func requireCode(t *testing.T, want RefusalCode, err error) {
 	t.Helper()
 	refusal, ok := errors.AsType[*RefusedError](err)
 	require.True(t, ok, "no refusal: %v", err)
@@ -35,9 +35,9 @@ func requireCode(t *testing.T, want Code, err error) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	f := newFabric()
+	f := newTestNetwork()
 	good := Config{
-		ID: "n1", Incarnation: Incarnation{1}, Condition: says(Condition{}), Listener: f.listen("h1:5751"),
+		ID: "n1", Incarnation: Incarnation{1}, Condition: fixedCondition(Condition{}), Listener: f.listen("h1:5751"),
 		Term: func() uint64 { return 0 }, Handle: noReply, Lost: func(Node, uint64) {}, Logger: slog.New(slog.DiscardHandler),
 	}
 	for want, spoil := range map[string]func(*Config){
@@ -60,12 +60,12 @@ func TestConfigIsChecked(t *testing.T) {
 
 func TestNodeThatRunsNoRaftIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
+		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
 		defer n2.Close()
-		caller := transport(t, n1)
+		caller := openTransport(t, n1)
 		requireCode(t, NotReady, vote(caller, "n2", "h2:5751"))
-		transport(t, n2)
+		openTransport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 	})
 }
@@ -73,23 +73,23 @@ func TestNodeThatRunsNoRaftIsNotReady(t *testing.T) {
 // A node stops and opens Raft again without leaving its port, as after a transfer of leadership.
 func TestTransportCanBeReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
+		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
 		defer n2.Close()
-		caller, first := transport(t, n1), transport(t, n2)
+		caller, first := openTransport(t, n1), openTransport(t, n2)
 		_, err := n2.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
 		require.ErrorContains(t, err, "open already")
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 		require.NoError(t, first.Close())
 		require.NoError(t, first.Close(), "twice")
 		requireCode(t, NotReady, vote(caller, "n2", "h2:5751"))
-		second := transport(t, n2)
+		second := openTransport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 		require.NoError(t, second.Close())
-		third := transport(t, n2)
+		third := openTransport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"), "the idle connection was dead")
 		require.NoError(t, third.Close())
-		transport(t, n2)
+		openTransport(t, n2)
 		require.NoError(t, caller.TimeoutNow(serverOf("n2").ID(), "h2:5751", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}), "likewise")
 	})
 }
@@ -98,49 +98,49 @@ func TestTransportCanBeReopened(t *testing.T) {
 // another node at that address.
 func TestPooledConnectionServesTheNodeMeantOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
+		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
 		defer n2.Close()
-		caller := transport(t, n1)
-		transport(t, n2)
+		caller := openTransport(t, n1)
+		openTransport(t, n2)
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 		requireCode(t, NotMeant, vote(caller, "n4", "h2:5751"))
-		requireCode(t, OtherIncarnation, voteOf(caller, serverAgain("n2"), "h2:5751"))
+		requireCode(t, OtherIncarnation, voteOf(caller, serverAfterWipe("n2"), "h2:5751"))
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 	})
 }
 
 func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
+		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
 		defer n2.Close()
-		caller := transport(t, n1)
-		transport(t, n2)
+		caller := openTransport(t, n1)
+		openTransport(t, n2)
 		var resp raft.RequestVoteResponse
 		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751", &raft.RequestVoteRequest{}, &resp)
 		require.ErrorContains(t, err, "doesn't say which node it means")
 		assert.False(t, resp.Granted)
-		_, err = n1.Transport(raft.NetworkTransportConfig{ServerAddressProvider: noAddresses{}})
+		_, err = n1.Transport(raft.NetworkTransportConfig{ServerAddressProvider: emptyAddressProvider{}})
 		require.ErrorContains(t, err, "put addresses into the Raft configuration")
 	})
 }
 
-type noAddresses struct{}
+type emptyAddressProvider struct{}
 
-func (noAddresses) ServerAddr(raft.ServerID) (raft.ServerAddress, error) { return "", nil }
+func (emptyAddressProvider) ServerAddr(raft.ServerID) (raft.ServerAddress, error) { return "", nil }
 
 // Every method of Raft's transport carries the server along.
 func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
+		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
 		defer n2.Close()
 		config := transportConfig()
 		config.MaxRPCsInFlight = 2
 		tr, err := n1.Transport(config)
 		require.NoError(t, err)
-		transport(t, n2)
+		openTransport(t, n2)
 		n4 := serverOf("n4").ID()
 		_, err = tr.AppendEntriesPipeline(n4, "h2:5751")
 		requireCode(t, NotMeant, err)
@@ -153,8 +153,8 @@ func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
 	})
 }
 
-// rude makes a bare connection to a node's port.
-func rude(t *testing.T, f *fabric, address string) net.Conn {
+// dialRaw makes a bare connection to a node's port.
+func dialRaw(t *testing.T, f *testNetwork, address string) net.Conn {
 	conn, err := f.dialer("rude")(t.Context(), address)
 	require.NoError(t, err)
 	return conn
@@ -178,11 +178,11 @@ func TestRudeCallers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFabric()
+				f := newTestNetwork()
 				n1, n2 := pair(t, f)
 				defer n1.Close()
 				defer n2.Close()
-				conn := rude(t, f, "h2:5751")
+				conn := dialRaw(t, f, "h2:5751")
 				defer conn.Close()
 				go func() { _, _ = io.WriteString(conn, c.send) }()
 				require.NoError(t, connect(t, n1, n2), "others go on")
@@ -193,7 +193,7 @@ func TestRudeCallers(t *testing.T) {
 					require.ErrorContains(t, readFrame(strings.NewReader(string(answer)), &Answer{}), c.want)
 				}
 				synctest.Wait()
-				assert.Contains(t, n2.diary.String(), c.log)
+				assert.Contains(t, n2.logs.String(), c.log)
 			})
 		})
 	}
@@ -201,24 +201,24 @@ func TestRudeCallers(t *testing.T) {
 
 func TestHealthCheckIsNoComplaint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		n1, n2 := pair(t, f)
 		defer n1.Close()
 		defer n2.Close()
-		require.NoError(t, rude(t, f, "h2:5751").Close())
+		require.NoError(t, dialRaw(t, f, "h2:5751").Close())
 		synctest.Wait()
-		assert.Empty(t, n2.diary.String())
+		assert.Empty(t, n2.logs.String())
 	})
 }
 
 // A caller that sends a byte now and then gains no time by it.
 func TestSlowCallerIsCutOffInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		n1, n2 := pair(t, f)
 		defer n1.Close()
 		defer n2.Close()
-		conn := rude(t, f, "h2:5751")
+		conn := dialRaw(t, f, "h2:5751")
 		start := time.Now()
 		for range 100 {
 			if _, err := conn.Write([]byte("z")[:1]); err != nil {
@@ -233,19 +233,19 @@ func TestSlowCallerIsCutOffInTime(t *testing.T) {
 // However many too many pending handshakes in their handshake, honest callers come in, and at once.
 func TestIdlersKeepNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		n1, n2 := pair(t, f)
 		defer n1.Close()
 		defer n2.Close()
 		for range 1000 {
-			rude(t, f, "h2:5751")
+			dialRaw(t, f, "h2:5751")
 		}
 		synctest.Wait()
 		assert.Equal(t, handshakesMax, n2.handshakes.pending.Len())
 		start := time.Now()
 		require.NoError(t, connect(t, n1, n2))
 		assert.Zero(t, time.Since(start))
-		assert.Equal(t, 1, strings.Count(n2.diary.String(), "too many pending handshakes"), "not 936 times")
+		assert.Equal(t, 1, strings.Count(n2.logs.String(), "too many pending handshakes"), "not 936 times")
 
 		time.Sleep(n2.config.HandshakeTimeout)
 		synctest.Wait()
@@ -256,8 +256,8 @@ func TestIdlersKeepNobodyOut(t *testing.T) {
 // A called node that accepts and then says nothing costs the caller its timeout and no more.
 func TestHalfOpenPeerCostsTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
-		n1 := open(t, f, Config{ID: "n1", List: mustList(t, threeNodes)})
+		f := newTestNetwork()
+		n1 := openNode(t, f, Config{ID: "n1", List: mustList(t, threeNodes)})
 		defer n1.Close()
 		mute := f.listen("h2:5751")
 		go func() {
@@ -278,45 +278,45 @@ func TestHalfOpenPeerCostsTheTimeout(t *testing.T) {
 // A listener that fails for a while, as without free descriptors, is tried again.
 func TestAcceptIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		list := mustList(t, threeNodes)
-		n1 := open(t, f, Config{ID: "n1", List: list})
-		listener := &moody{port: f.listen("h2:5751"), failures: 3}
-		n2 := open(t, f, Config{ID: "n2", List: list, Listener: listener})
+		n1 := openNode(t, f, Config{ID: "n1", List: list})
+		listener := &failingListener{testListener: f.listen("h2:5751"), failures: 3}
+		n2 := openNode(t, f, Config{ID: "n2", List: list, Listener: listener})
 		defer n1.Close()
 		defer n2.Close()
 		require.NoError(t, connect(t, n1, n2))
-		assert.Contains(t, n2.diary.String(), "too many open files")
+		assert.Contains(t, n2.logs.String(), "too many open files")
 	})
 }
 
-type moody struct {
-	*port
+type failingListener struct {
+	*testListener
 	failures int
 }
 
-func (m *moody) Accept() (net.Conn, error) {
+func (m *failingListener) Accept() (net.Conn, error) {
 	if m.failures--; m.failures >= 0 {
 		return nil, errors.New("too many open files")
 	}
-	return m.port.Accept()
+	return m.testListener.Accept()
 }
 
 // Close ends what is open in every stage, and comes back: the bubble ends only when no goroutine
 // is left, and a read on the far side of every connection has failed.
 func TestCloseEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFabric()
+		f := newTestNetwork()
 		n1, n2 := pair(t, f)
 		mute := f.listen("h3:5751") // accepts nothing: calls to it hang
-		caller := transport(t, n1)
+		caller := openTransport(t, n1)
 		called, err := n2.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
 		require.NoError(t, err)
 		results := make(chan error, 3)
 		go func() { results <- vote(caller, "n2", "h2:5751") }() // never answered: nobody consumes
 		go func() { results <- vote(caller, "n3", "h3:5751") }()
 		go func() { _, err := n1.Ask(context.Background(), Node{"n3", "h3:5751"}); results <- err }()
-		idle := rude(t, f, "h2:5751")
+		idle := dialRaw(t, f, "h2:5751")
 		synctest.Wait()
 
 		start := time.Now()
@@ -339,16 +339,16 @@ func TestCloseEndsEverything(t *testing.T) {
 		require.Error(t, err)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		assert.Empty(t, f.wires, "connections left open")
+		assert.Empty(t, f.conns, "connections left open")
 	})
 }
 
 // Raft's own Close forgets the handlers of accepted connections; ours waits for them.
 func TestCloseWaitsForHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
+		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
-		caller, called := transport(t, n1), transport(t, n2)
+		caller, called := openTransport(t, n1), openTransport(t, n2)
 		release, closed := make(chan struct{}), make(chan error, 1)
 		called.SetHeartbeatHandler(func(raft.RPC) { <-release })
 		go func() {
@@ -368,8 +368,8 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 func TestRealSockets(t *testing.T) {
 	others := goleak.IgnoreCurrent()
 	n1, n2 := openTCP(t, Config{ID: "n1"}), openTCP(t, Config{ID: "n2"})
-	caller := transport(t, n1)
-	transport(t, n2)
+	caller := openTransport(t, n1)
+	openTransport(t, n2)
 	require.NoError(t, vote(caller, "n2", n2.Addr().String()))
 	requireCode(t, NotMeant, vote(caller, "n3", n2.Addr().String()))
 	answer, err := n1.Ask(t.Context(), Node{"n2", n2.Addr().String()})
@@ -384,14 +384,14 @@ func TestRealSockets(t *testing.T) {
 		if left == nil {
 			return
 		}
-		require.Less(t, time.Since(began), patience, "%v", left)
+		require.Less(t, time.Since(began), testTimeout, "%v", left)
 	}
 }
 
 // One complaint is logged at once, then at most once in logEvery.
 func TestComplaintsAreNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &diary{}
+		d := &logBuffer{}
 		q := NewRateLimitedLog(d.logger())
 		for range 10 {
 			q.Warn("a", "first kind")

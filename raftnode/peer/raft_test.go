@@ -11,10 +11,10 @@ import (
 )
 
 // threeDisks are three disks after a bootstrap.
-func threeDisks(t *testing.T, list List) (n1, n2, n3 *disk) {
-	n1, n2, n3 = newDisk(serverOf("n1"), list), newDisk(serverOf("n2"), list), newDisk(serverOf("n3"), list)
-	for _, d := range []*disk{n1, n2, n3} {
-		d.agree(foundersOf(list))
+func threeDisks(t *testing.T, list List) (n1, n2, n3 *nodeData) {
+	n1, n2, n3 = newNodeData(serverOf("n1"), list), newNodeData(serverOf("n2"), list), newNodeData(serverOf("n3"), list)
+	for _, d := range []*nodeData{n1, n2, n3} {
+		d.agree(initialMembersOf(list))
 		d.bootstrap(t)
 	}
 	return n1, n2, n3
@@ -26,12 +26,12 @@ const acknowledged = 50
 // n3 loses its disk, n1 goes down, n2 comes back, and at n3's address there is what comesBack
 // makes. It returns n2, restarted, and the newcomer, and n1's disk. Nodes know their cluster's id by
 // then, or, with early, don't: then the initial members speak for them.
-func wipedVoter(t *testing.T, w *world, early bool, comesBack func() *disk) (n2, newcomer *process, n1 *disk) {
+func wipedVoter(t *testing.T, w *testCluster, early bool, comesBack func() *nodeData) (n2, newcomer *raftProcess, n1 *nodeData) {
 	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 	p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 	w.write("before ", 1, p1, p2, p3)
-	w.arrives(p2, "before ", 1)
-	for _, p := range []*process{p1, p2, p3} {
+	w.requireApplied(p2, "before ", 1)
+	for _, p := range []*raftProcess{p1, p2, p3} {
 		if early {
 			break
 		}
@@ -40,57 +40,57 @@ func wipedVoter(t *testing.T, w *world, early bool, comesBack func() *disk) (n2,
 			require.NoError(t, p.member.SetCluster(p.cluster))
 		}
 	}
-	w.cut(d2.address)
+	w.disconnect(d2.address)
 	w.write("acknowledged ", acknowledged, p1, p3)
 	w.stop(p3)
 	w.stop(p1)
 	w.stop(p2)
-	w.heal(d2.address)
+	w.reconnect(d2.address)
 	return w.start(d2), w.start(comesBack()), d1
 }
 
 // comeback is what an operator might do with the machine of a node that lost its disk.
 type comeback struct {
-	comesBack   func() *disk
-	want, early Code // early: before anybody knows the cluster's id
+	comesBack   func() *nodeData
+	want, early RefusalCode // early: before anybody knows the cluster's id
 }
 
 func comebacks(t *testing.T) map[string]comeback {
 	list := mustList(t, threeNodes)
-	again := func(f InitialMembers, cluster string) *disk {
-		d := newDisk(serverAgain("n3"), list)
+	again := func(f InitialMembers, cluster string) *nodeData {
+		d := newNodeData(serverAfterWipe("n3"), list)
 		d.agree(f)
 		d.bootstrap(t) // whatever Decide says
 		d.cluster = clusterOf(cluster)
 		return d
 	}
-	mine := foundersOf(list, serverAgain("n3"))
+	mine := initialMembersOf(list, serverAfterWipe("n3"))
 	return map[string]comeback{
 		"the same name, bootstrapped again": {
-			func() *disk { return again(mine, "") }, OtherIncarnation, OtherIncarnation,
+			func() *nodeData { return again(mine, "") }, OtherIncarnation, OtherIncarnation,
 		},
 		"the same name, with the initial members of old": {
-			func() *disk { return again(foundersOf(list), "") }, OtherIncarnation, OtherIncarnation,
+			func() *nodeData { return again(initialMembersOf(list), "") }, OtherIncarnation, OtherIncarnation,
 		},
 		"the same name, with the cluster's id": {
-			func() *disk { return again(mine, "home") }, OtherIncarnation, OtherIncarnation,
+			func() *nodeData { return again(mine, "home") }, OtherIncarnation, OtherIncarnation,
 		},
 		"the same name, waiting to be taken in": {
-			func() *disk {
-				d := newDisk(serverAgain("n3"), list)
+			func() *nodeData {
+				d := newNodeData(serverAfterWipe("n3"), list)
 				d.cluster = clusterOf("home")
 				return d
 			}, OtherIncarnation, OtherIncarnation,
 		},
 		"a new name at the old address": {
-			func() *disk {
-				d := newDisk(serverOf("n4"), list)
+			func() *nodeData {
+				d := newNodeData(serverOf("n4"), list)
 				d.address, d.cluster = "h3:5751", clusterOf("home")
 				return d
 			}, NotMeant, NotMeant,
 		},
 		"a node of another cluster at the address": {
-			func() *disk { return again(mine, "away") }, OtherCluster, OtherIncarnation,
+			func() *nodeData { return again(mine, "away") }, OtherCluster, OtherIncarnation,
 		},
 	}
 }
@@ -109,20 +109,20 @@ func TestWipedVoterIsRefusedAndNothingIsLost(t *testing.T) {
 	}
 }
 
-func refusedAndNothingLost(t *testing.T, early bool, comesBack func() *disk, want Code) {
-	w := newWorld(t, false)
+func refusedAndNothingLost(t *testing.T, early bool, comesBack func() *nodeData, want RefusalCode) {
+	w := newTestCluster(t, false)
 	defer w.stopAll()
 	n2, newcomer, d1 := wipedVoter(t, w, early, comesBack)
 	require.Nil(t, w.leader(20*time.Second, n2, newcomer), "elected without the entries")
-	assert.Contains(t, n2.member.diary.String(), want.String())
-	assert.Contains(t, n2.member.diary.String(), want.remedy())
-	assert.Contains(t, newcomer.member.diary.String(), want.String(), "told as well")
+	assert.Contains(t, n2.member.logs.String(), want.String())
+	assert.Contains(t, n2.member.logs.String(), want.remedy())
+	assert.Contains(t, newcomer.member.logs.String(), want.String(), "told as well")
 
 	n1 := w.start(d1)
 	w.write("after ", 1, n1, n2)
-	for _, p := range []*process{n1, n2} {
-		w.arrives(p, "acknowledged ", acknowledged)
-		w.arrives(p, "after ", 1)
+	for _, p := range []*raftProcess{n1, n2} {
+		w.requireApplied(p, "acknowledged ", acknowledged)
+		w.requireApplied(p, "after ", 1)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 	for name, c := range comebacks(t) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, true)
+				w := newTestCluster(t, true)
 				defer w.stopAll()
 				n2, newcomer, d1 := wipedVoter(t, w, false, c.comesBack)
 				w.write("after ", 1, n2, newcomer)
@@ -141,9 +141,9 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 				// n1 has overwritten what it had acknowledged, or, where the new leader won a term that
 				// n1 had already led in, takes its own entries for the leader's and differs forever.
 				t.Logf("entries acknowledged: %d; there now: %d on n1, %d on n2", acknowledged,
-					n1.journal.count("acknowledged "), n2.journal.count("acknowledged "))
-				w.arrives(n2, "after ", 1)
-				assert.Zero(t, n2.journal.count("acknowledged "))
+					n1.applied.count("acknowledged "), n2.applied.count("acknowledged "))
+				w.requireApplied(n2, "after ", 1)
+				assert.Zero(t, n2.applied.count("acknowledged "))
 			})
 		})
 	}
@@ -161,30 +161,30 @@ func TestWipedNewcomerIsNoVoterForThoseWhoNeverMetIt(t *testing.T) {
 }
 
 func wipedNewcomer(t *testing.T, restarts bool) {
-	w := newWorld(t, false)
+	w := newTestCluster(t, false)
 	defer w.stopAll()
 	list := mustList(t, "n1=h1:5751,n3=h3:5751")
-	d1, d3 := newDisk(serverOf("n1"), list), newDisk(serverOf("n3"), list)
-	for _, d := range []*disk{d1, d3} {
-		d.agree(foundersOf(list))
+	d1, d3 := newNodeData(serverOf("n1"), list), newNodeData(serverOf("n3"), list)
+	for _, d := range []*nodeData{d1, d3} {
+		d.agree(initialMembersOf(list))
 		d.bootstrap(t)
 		d.cluster = clusterOf("home")
 	}
 	p1, p3 := w.start(d1), w.start(d3)
 	leader := w.leader(10*time.Second, p1, p3)
 	require.NotNil(t, leader)
-	joins := func(s Server) *disk {
-		d := newDisk(s, List{})
+	joins := func(s Server) *nodeData {
+		d := newNodeData(s, List{})
 		d.cluster = clusterOf("home")
 		return d
 	}
 	p4 := w.start(joins(serverOf("n4")))
 	require.NoError(t, leader.AddVoter(p4.ID(), "h4:5751", 0, 10*time.Second).Error())
-	w.arrives(p3, "", int(leader.journal.count("")))
+	w.requireApplied(p3, "", int(leader.applied.count("")))
 	if leader == p3 {
 		require.NoError(t, p3.LeadershipTransferToServer(p1.ID(), "h1:5751").Error())
 	}
-	w.cut(d3.address)
+	w.disconnect(d3.address)
 	w.write("acknowledged ", acknowledged, p1, p4)
 	w.stop(p4)
 	w.stop(p1)
@@ -192,14 +192,14 @@ func wipedNewcomer(t *testing.T, restarts bool) {
 		w.stop(p3)
 		p3 = w.start(d3)
 	}
-	w.heal(d3.address)
-	wiped := w.start(joins(serverAgain("n4")))
+	w.reconnect(d3.address)
+	wiped := w.start(joins(serverAfterWipe("n4")))
 	require.Nil(t, w.leader(20*time.Second, p3, wiped), "elected without the entries")
-	assert.Contains(t, p3.member.diary.String(), OtherIncarnation.String())
+	assert.Contains(t, p3.member.logs.String(), OtherIncarnation.String())
 
 	p1 = w.start(d1)
 	require.NotNil(t, w.leader(20*time.Second, p1, p3))
-	w.arrives(p3, "acknowledged ", acknowledged)
+	w.requireApplied(p3, "acknowledged ", acknowledged)
 }
 
 // A node that began with other initial members has written another configuration under the same index and
@@ -207,27 +207,27 @@ func wipedNewcomer(t *testing.T, restarts bool) {
 func TestNodeOfOtherFoundersStaysOut(t *testing.T) {
 	three := mustList(t, threeNodes)
 	for name, other := range map[string]InitialMembers{
-		"another list":                  foundersOf(mustList(t, threeNodes+",n4=h4:5751")),
-		"another directory of a member": foundersOf(three, serverAgain("n1")),
+		"another list":                  initialMembersOf(mustList(t, threeNodes+",n4=h4:5751")),
+		"another directory of a member": initialMembersOf(three, serverAfterWipe("n1")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, false)
+				w := newTestCluster(t, false)
 				defer w.stopAll()
 				d1, d2, _ := threeDisks(t, three)
-				d3 := newDisk(serverOf("n3"), other.list())
+				d3 := newNodeData(serverOf("n3"), other.list())
 				d3.agree(other)
 				d3.bootstrap(t)
 				p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 				leader := w.write("acknowledged ", acknowledged, p1, p2)
-				for _, p := range []*process{p1, p2} {
-					w.arrives(p, "acknowledged ", acknowledged)
+				for _, p := range []*raftProcess{p1, p2} {
+					w.requireApplied(p, "acknowledged ", acknowledged)
 				}
 				require.Nil(t, w.leader(20*time.Second, p3))
-				assert.Zero(t, p3.journal.count(""))
-				for _, p := range []*process{leader, p3} {
-					assert.Contains(t, p.member.diary.String(), OtherInitialMembers.String(), p.Name)
-					assert.Contains(t, p.member.diary.String(), OtherInitialMembers.remedy(), p.Name)
+				assert.Zero(t, p3.applied.count(""))
+				for _, p := range []*raftProcess{leader, p3} {
+					assert.Contains(t, p.member.logs.String(), OtherInitialMembers.String(), p.Name)
+					assert.Contains(t, p.member.logs.String(), OtherInitialMembers.remedy(), p.Name)
 				}
 			})
 		})
@@ -239,21 +239,21 @@ func TestNodeOfOtherFoundersStaysOut(t *testing.T) {
 // there it changes nothing.
 func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, false)
+		w := newTestCluster(t, false)
 		defer w.stopAll()
 		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 		w.write("before ", 5, p1, p2, p3)
-		w.arrives(p3, "before ", 5)
+		w.requireApplied(p3, "before ", 5)
 
 		clone := w.start(d3.clone(t, "h4:5751"))
 		time.Sleep(10 * time.Second)
 		w.write("acknowledged ", acknowledged, p1, p2, p3)
-		for _, p := range []*process{p1, p2, p3} {
-			w.arrives(p, "acknowledged ", acknowledged)
+		for _, p := range []*raftProcess{p1, p2, p3} {
+			w.requireApplied(p, "acknowledged ", acknowledged)
 		}
-		assert.Zero(t, clone.journal.count("acknowledged "), "nobody calls it")
-		logs := p1.member.diary.String() + p2.member.diary.String() + p3.member.diary.String()
+		assert.Zero(t, clone.applied.count("acknowledged "), "nobody calls it")
+		logs := p1.member.logs.String() + p2.member.logs.String() + p3.member.logs.String()
 		assert.Contains(t, logs, "clone detected")
 		assert.Contains(t, logs, "node=n3")
 	})
@@ -265,7 +265,7 @@ func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 // may even have the clone elected, with n3's vote.
 func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, false)
+		w := newTestCluster(t, false)
 		defer w.stopAll()
 		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
@@ -274,21 +274,21 @@ func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 		if leader == p2 {
 			down, up = p1, p2
 		}
-		for _, p := range []*process{p1, p2, p3} {
-			w.arrives(p, "before ", 1)
+		for _, p := range []*raftProcess{p1, p2, p3} {
+			w.requireApplied(p, "before ", 1)
 		}
 		w.stop(down)
 		copied := d3.clone(t, down.address)
-		copied.passive = true
+		copied.neverCampaigns = true
 		clone := w.start(copied)
 		time.Sleep(5 * time.Second)
 		leader = w.write("acknowledged ", acknowledged, up, p3)
-		w.arrives(up, "acknowledged ", acknowledged)
-		w.arrives(p3, "acknowledged ", acknowledged)
-		assert.Zero(t, clone.journal.count("acknowledged "))
-		assert.Contains(t, leader.member.diary.String(), NotMeant.String())
+		w.requireApplied(up, "acknowledged ", acknowledged)
+		w.requireApplied(p3, "acknowledged ", acknowledged)
+		assert.Zero(t, clone.applied.count("acknowledged "))
+		assert.Contains(t, leader.member.logs.String(), NotMeant.String())
 		w.stop(clone)
-		w.arrives(w.start(down.disk), "acknowledged ", acknowledged)
+		w.requireApplied(w.start(down.nodeData), "acknowledged ", acknowledged)
 	})
 }
 
@@ -296,7 +296,7 @@ func TestCloneAtAnotherNodesAddressIsRefused(t *testing.T) {
 // the old address, under a new name or its own, while connections that meant the lost directory are
 // still in the leader's pool.
 func TestCureForALostDisk(t *testing.T) {
-	for name, fresh := range map[string]Server{"a new name": serverOf("n4"), "its own": serverAgain("n3")} {
+	for name, fresh := range map[string]Server{"a new name": serverOf("n4"), "its own": serverAfterWipe("n3")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { cureForALostDisk(t, fresh) })
 		})
@@ -304,24 +304,24 @@ func TestCureForALostDisk(t *testing.T) {
 }
 
 func cureForALostDisk(t *testing.T, fresh Server) {
-	w := newWorld(t, false)
+	w := newTestCluster(t, false)
 	defer w.stopAll()
 	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 	p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 	w.write("before ", acknowledged, p1, p2, p3)
-	w.arrives(p3, "before ", acknowledged)
-	for _, p := range []*process{p1, p2} {
+	w.requireApplied(p3, "before ", acknowledged)
+	for _, p := range []*raftProcess{p1, p2} {
 		require.NoError(t, p.member.SetCluster(clusterOf("home")))
 	}
 	w.stop(p3)
-	w.done(func(leader *process) raft.Future { return leader.RemoveServer(d3.ID(), 0, time.Second) }, p1, p2)
-	d4 := newDisk(fresh, List{})
+	w.retryOnLeader(func(leader *raftProcess) raft.Future { return leader.RemoveServer(d3.ID(), 0, time.Second) }, p1, p2)
+	d4 := newNodeData(fresh, List{})
 	d4.address, d4.cluster = d3.address, clusterOf("home") // it was given the id
 	p4 := w.start(d4)
 	address := raft.ServerAddress(d4.address)
-	w.done(func(leader *process) raft.Future { return leader.AddNonvoter(d4.ID(), address, 0, time.Second) }, p1, p2)
-	w.arrives(p4, "before ", acknowledged)
-	leader := w.done(func(leader *process) raft.Future { return leader.AddVoter(d4.ID(), address, 0, time.Second) }, p1, p2)
+	w.retryOnLeader(func(leader *raftProcess) raft.Future { return leader.AddNonvoter(d4.ID(), address, 0, time.Second) }, p1, p2)
+	w.requireApplied(p4, "before ", acknowledged)
+	leader := w.retryOnLeader(func(leader *raftProcess) raft.Future { return leader.AddVoter(d4.ID(), address, 0, time.Second) }, p1, p2)
 
 	// Two of the three are enough, so the newcomer counts as a voter now.
 	down, up := p1, p2
@@ -330,11 +330,11 @@ func cureForALostDisk(t *testing.T, fresh Server) {
 	}
 	w.stop(down)
 	w.write("after ", acknowledged, up, p4)
-	w.arrives(p4, "after ", acknowledged)
+	w.requireApplied(p4, "after ", acknowledged)
 }
 
-// inVirtualTime waits inside a bubble, where that takes no time.
-func inVirtualTime(d time.Duration) {
+// sleepVirtual waits inside a bubble, where that takes no time.
+func sleepVirtual(d time.Duration) {
 	synctest.Wait() // panics outside of one
 	time.Sleep(d)
 }

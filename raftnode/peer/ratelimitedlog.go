@@ -26,7 +26,7 @@ type RateLimitedLog struct {
 
 type logLine struct {
 	mutedUntil time.Time
-	leftOut    int
+	suppressed int
 }
 
 // NewRateLimitedLog returns one that writes to log.
@@ -49,18 +49,18 @@ func (q *RateLimitedLog) Log(level slog.Level, key, message string, args ...any)
 	if !q.log.Enabled(context.Background(), level) {
 		return
 	}
-	leftOut, muted := q.count(key, time.Now())
+	suppressed, muted := q.admit(key, time.Now())
 	if muted {
 		return
 	}
-	if leftOut > 0 {
-		args = append(args, "left_out", leftOut)
+	if suppressed > 0 {
+		args = append(args, "left_out", suppressed)
 	}
 	q.log.Log(context.Background(), level, message, args...)
 }
 
-// count reports whether a message may not be logged now, or else how many before it were not.
-func (q *RateLimitedLog) count(key string, now time.Time) (leftOut int, muted bool) {
+// admit reports whether a message may not be logged now, or else how many before it were not.
+func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	line := q.lines[key]
@@ -76,10 +76,10 @@ func (q *RateLimitedLog) count(key string, now time.Time) (leftOut int, muted bo
 		q.lines[key] = line
 	}
 	if now.Before(line.mutedUntil) {
-		line.leftOut++
+		line.suppressed++
 		return 0, true
 	}
-	leftOut = line.leftOut
+	suppressed = line.suppressed
 	*line = logLine{mutedUntil: now.Add(logEvery)}
-	return leftOut, false
+	return suppressed, false
 }

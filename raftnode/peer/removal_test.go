@@ -13,7 +13,7 @@ import (
 
 // appender opens n2's share of Raft. It takes down what it is sent; an append of term 1 is answered a
 // second later, every other at once.
-func appender(t *testing.T, n2 member) (sent *[][]uint64) {
+func appender(t *testing.T, n2 testNode) (sent *[][]uint64) {
 	tr, err := n2.Transport(transportConfig())
 	require.NoError(t, err)
 	tr.Start(new(raft.Raft))
@@ -45,10 +45,10 @@ func appender(t *testing.T, n2 member) (sent *[][]uint64) {
 // overtake appends: an answer that comes late takes nothing back.
 func TestContactIsTheLatestAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n1, n2 := pair(t, newFabric())
+		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
 		defer n2.Close()
-		caller := transport(t, n1)
+		caller := openTransport(t, n1)
 		to := serverOf("n2").ID()
 		send := func(term uint64) error {
 			return caller.AppendEntries(to, "h2:5751", &raft.AppendEntriesRequest{Term: term}, &raft.AppendEntriesResponse{})
@@ -64,23 +64,23 @@ func TestContactIsTheLatestAnswered(t *testing.T) {
 		assert.Equal(t, latest, caller.Contact(to).At)
 		require.NoError(t, <-slow)
 		assert.Equal(t, latest, caller.Contact(to).At)
-		assert.Zero(t, caller.Contact(serverAgain("n2").ID()), "another directory")
-		require.Error(t, caller.AppendEntries(serverAgain("n2").ID(), "h2:5751",
+		assert.Zero(t, caller.Contact(serverAfterWipe("n2").ID()), "another directory")
+		require.Error(t, caller.AppendEntries(serverAfterWipe("n2").ID(), "h2:5751",
 			&raft.AppendEntriesRequest{}, &raft.AppendEntriesResponse{}))
-		assert.Zero(t, caller.Contact(serverAgain("n2").ID()))
+		assert.Zero(t, caller.Contact(serverAfterWipe("n2").ID()))
 	})
 }
 
 // While a server is being removed it is sent neither its removal nor what comes behind it. What is
 // committed it is sent, with every past configuration that lacks it; so is every other server.
 func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
-	three := foundersOf(mustList(t, threeNodes))
+	three := initialMembersOf(mustList(t, threeNodes))
 	configuration := func(index uint64, c raft.Configuration) *raft.Log {
 		return &raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}
 	}
 	with := three.Configuration()
 	without := raft.Configuration{Servers: []raft.Server{with.Servers[0], with.Servers[2]}}
-	again := raft.Configuration{Servers: append([]raft.Server{{ID: serverAgain("n2").ID(), Address: "h2:5751"}}, without.Servers...)}
+	again := raft.Configuration{Servers: append([]raft.Server{{ID: serverAfterWipe("n2").ID(), Address: "h2:5751"}}, without.Servers...)}
 	command := func(index uint64) *raft.Log { return &raft.Log{Index: index, Term: 1, Data: []byte("x")} }
 	for name, c := range map[string]struct {
 		removing bool
@@ -102,10 +102,10 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n1, n2 := pair(t, newFabric())
+				n1, n2 := pair(t, newTestNetwork())
 				defer n1.Close()
 				defer n2.Close()
-				caller, sent := transport(t, n1), appender(t, n2)
+				caller, sent := openTransport(t, n1), appender(t, n2)
 				to := serverOf("n2").ID()
 				if c.removing {
 					caller.Removing(to)
@@ -125,18 +125,18 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 // down. n2, which has never heard of it, and n3 are a majority of the members that are, and continue.
 func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, false)
+		w := newTestCluster(t, false)
 		defer w.stopAll()
 		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 		leader := w.write("before ", acknowledged, p1, p2, p3)
-		others := slices.DeleteFunc([]*process{p1, p2, p3}, func(p *process) bool { return p == leader })
+		others := slices.DeleteFunc([]*raftProcess{p1, p2, p3}, func(p *raftProcess) bool { return p == leader })
 		cut, removed := others[0], others[1]
-		for _, p := range []*process{p1, p2, p3} {
-			w.arrives(p, "before ", acknowledged)
+		for _, p := range []*raftProcess{p1, p2, p3} {
+			w.requireApplied(p, "before ", acknowledged)
 		}
 
-		w.cut(cut.address)
+		w.disconnect(cut.address)
 		leader.trans.Removing(removed.ID())
 		future := leader.RemoveServer(removed.ID(), 0, 0)
 		failed := make(chan error, 1)
@@ -155,12 +155,12 @@ func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 		assert.Len(t, removed.GetConfiguration().Configuration().Servers, 3, "it has not been sent its removal")
 
 		w.stop(leader)
-		w.heal(cut.address)
+		w.reconnect(cut.address)
 		w.write("after ", acknowledged, cut, removed)
-		w.arrives(cut, "after ", acknowledged)
-		w.arrives(removed, "after ", acknowledged)
-		leader = w.start(leader.disk)
-		w.arrives(leader, "after ", acknowledged)
+		w.requireApplied(cut, "after ", acknowledged)
+		w.requireApplied(removed, "after ", acknowledged)
+		leader = w.start(leader.nodeData)
+		w.requireApplied(leader, "after ", acknowledged)
 		assert.Len(t, leader.GetConfiguration().Configuration().Servers, 3)
 	})
 }
@@ -169,23 +169,23 @@ func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 // caught up, and its own log is behind: only n3 can be elected, and only with n2's vote.
 func TestWhoWasJustGivenAVoteIsElected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, false)
+		w := newTestCluster(t, false)
 		defer w.stopAll()
 		d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
 		p1, p2, p3 := w.start(d1), w.start(d2), w.start(d3)
 		leader := w.write("before ", acknowledged, p1, p2, p3)
-		others := slices.DeleteFunc([]*process{p1, p2, p3}, func(p *process) bool { return p == leader })
+		others := slices.DeleteFunc([]*raftProcess{p1, p2, p3}, func(p *raftProcess) bool { return p == leader })
 		away, newcomer := others[0], others[1]
 		require.NoError(t, leader.DemoteVoter(newcomer.ID(), 0, 0).Error())
 		w.write("caught up ", acknowledged, leader)
-		w.arrives(away, "caught up ", acknowledged)
-		w.arrives(newcomer, "caught up ", acknowledged)
+		w.requireApplied(away, "caught up ", acknowledged)
+		w.requireApplied(newcomer, "caught up ", acknowledged)
 
-		w.cut(away.address)
+		w.disconnect(away.address)
 		require.NoError(t, leader.AddVoter(newcomer.ID(), raft.ServerAddress(newcomer.address), 0, 0).Error())
 		w.stop(leader)
-		w.heal(away.address)
+		w.reconnect(away.address)
 		require.Same(t, newcomer, w.write("after ", acknowledged, away, newcomer))
-		w.arrives(away, "after ", acknowledged)
+		w.requireApplied(away, "after ", acknowledged)
 	})
 }

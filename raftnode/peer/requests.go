@@ -30,7 +30,7 @@ func (t *Transport) filterRequests() {
 			if args, ok := request.Command.(*raft.InstallSnapshotRequest); ok {
 				request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: args}
 			}
-			if !t.admit(request) || t.answerKnown(request) {
+			if !t.validateRequest(request) || t.answerKnown(request) {
 				continue
 			}
 			t.presentAsVoter(request)
@@ -92,14 +92,14 @@ func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 		return
 	}
 	t.NetworkTransport.SetHeartbeatHandler(func(request raft.RPC) {
-		if t.admit(request) {
+		if t.validateRequest(request) {
 			handle(request)
 		}
 	})
 }
 
-// admit reports whether Raft may be given a request, and answers one that it may not.
-func (t *Transport) admit(request raft.RPC) bool {
+// validateRequest reports whether Raft may be given a request, and answers one that it may not.
+func (t *Transport) validateRequest(request raft.RPC) bool {
 	n := t.streams.network
 	kind, fault := n.requestFault(request.Command)
 	if fault == "" {
@@ -134,11 +134,11 @@ func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddre
 
 // termFault returns what is wrong with the term of a message; "" = nothing.
 func (n *Network) termFault(term uint64) string {
-	own := n.config.Term()
-	if term <= own || term-own <= termAdvanceMax {
+	currentTerm := n.config.Term()
+	if term <= currentTerm || term-currentTerm <= termAdvanceMax {
 		return ""
 	}
-	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termAdvanceMax), own)
+	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termAdvanceMax), currentTerm)
 }
 
 // requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing. A node is in no

@@ -17,29 +17,29 @@ import (
 )
 
 // header is how a node of threeNodes names itself in a request.
-func header(from *process) raft.RPCHeader {
+func header(from *raftProcess) raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: 3, ID: []byte(from.ID()), Addr: []byte(from.address)}
 }
 
 // A harm is a request that would change a node's term, or its log, for good. It is sent over from's own
 // connections, so the handshake lets it in.
-type harm func(from, to *process, term uint64) error
+type harm func(from, to *raftProcess, term uint64) error
 
-func appending(from, to *process, change func(*raft.AppendEntriesRequest)) error {
+func appending(from, to *raftProcess, change func(*raft.AppendEntriesRequest)) error {
 	request := raft.AppendEntriesRequest{RPCHeader: header(from), Term: to.CurrentTerm()}
 	change(&request)
 	var response raft.AppendEntriesResponse
 	return from.member.transport.AppendEntries(to.ID(), raft.ServerAddress(to.address), &request, &response)
 }
 
-func voting(from, to *process, change func(*raft.RequestVoteRequest)) error {
+func voting(from, to *raftProcess, change func(*raft.RequestVoteRequest)) error {
 	request := raft.RequestVoteRequest{RPCHeader: header(from), LeadershipTransfer: true, LastLogIndex: 1 << 20}
 	change(&request)
 	var response raft.RequestVoteResponse
 	return from.member.transport.RequestVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
 }
 
-func installing(from, to *process, change func(*raft.InstallSnapshotRequest)) error {
+func installing(from, to *raftProcess, change func(*raft.InstallSnapshotRequest)) error {
 	data := make([]byte, 1<<20) // more than what the connection holds on its way
 	request := raft.InstallSnapshotRequest{
 		RPCHeader: header(from), SnapshotVersion: 1, Term: to.CurrentTerm(), LastLogIndex: 1, LastLogTerm: 1,
@@ -52,28 +52,28 @@ func installing(from, to *process, change func(*raft.InstallSnapshotRequest)) er
 
 // leaps are the requests that carry a term of their own.
 var leaps = map[string]harm{
-	"heartbeat": func(from, to *process, term uint64) error {
+	"heartbeat": func(from, to *raftProcess, term uint64) error {
 		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.Term = term })
 	},
-	"append": func(from, to *process, term uint64) error {
+	"append": func(from, to *raftProcess, term uint64) error {
 		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.Term, a.LeaderCommitIndex = term, 1 })
 	},
-	"vote": func(from, to *process, term uint64) error {
+	"vote": func(from, to *raftProcess, term uint64) error {
 		return voting(from, to, func(v *raft.RequestVoteRequest) { v.Term = term })
 	},
-	"pre-vote": func(from, to *process, term uint64) error {
+	"pre-vote": func(from, to *raftProcess, term uint64) error {
 		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: term, LastLogIndex: 1 << 20}
 		var response raft.RequestPreVoteResponse
 		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
 	},
-	"snapshot": func(from, to *process, term uint64) error {
+	"snapshot": func(from, to *raftProcess, term uint64) error {
 		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.Term, s.LastLogIndex = term, to.LastIndex()+1 })
 	},
 }
 
 // hidden are requests of a fitting term that carry another one, or an index, that leaps.
 var hidden = map[string]harm{
-	"entry of a later term than its request": func(from, to *process, term uint64) error {
+	"entry of a later term than its request": func(from, to *raftProcess, term uint64) error {
 		return appending(from, to, func(a *raft.AppendEntriesRequest) {
 			last := to.LastIndex()
 			var entry raft.Log
@@ -82,62 +82,62 @@ var hidden = map[string]harm{
 			a.Entries = []*raft.Log{{Index: last + 1, Term: term, Type: raft.LogNoop}}
 		})
 	},
-	"entry far behind the end of the log": func(from, to *process, term uint64) error {
+	"entry far behind the end of the log": func(from, to *raftProcess, term uint64) error {
 		return appending(from, to, func(a *raft.AppendEntriesRequest) {
 			a.Entries = []*raft.Log{{Index: term, Term: a.Term, Type: raft.LogNoop}}
 		})
 	},
-	"previous entry of a later term": func(from, to *process, term uint64) error {
+	"previous entry of a later term": func(from, to *raftProcess, term uint64) error {
 		return appending(from, to, func(a *raft.AppendEntriesRequest) { a.PrevLogEntry, a.PrevLogTerm = 1, term })
 	},
-	"vote for a log of a later term": func(from, to *process, term uint64) error {
+	"vote for a log of a later term": func(from, to *raftProcess, term uint64) error {
 		return voting(from, to, func(v *raft.RequestVoteRequest) { v.Term, v.LastLogTerm = to.CurrentTerm()+1, term })
 	},
-	"pre-vote for a log of a later term": func(from, to *process, term uint64) error {
+	"pre-vote for a log of a later term": func(from, to *raftProcess, term uint64) error {
 		request := raft.RequestPreVoteRequest{RPCHeader: header(from), Term: to.CurrentTerm() + 1, LastLogTerm: term}
 		var response raft.RequestPreVoteResponse
 		return from.member.transport.RequestPreVote(to.ID(), raft.ServerAddress(to.address), &request, &response)
 	},
-	"snapshot of a later term": func(from, to *process, term uint64) error {
+	"snapshot of a later term": func(from, to *raftProcess, term uint64) error {
 		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.LastLogTerm = term })
 	},
-	"snapshot far behind the end of any log": func(from, to *process, _ uint64) error {
+	"snapshot far behind the end of any log": func(from, to *raftProcess, _ uint64) error {
 		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.LastLogIndex = math.MaxUint64 })
 	},
-	"snapshot of a configuration behind its end": func(from, to *process, term uint64) error {
+	"snapshot of a configuration behind its end": func(from, to *raftProcess, term uint64) error {
 		return installing(from, to, func(s *raft.InstallSnapshotRequest) { s.ConfigurationIndex = term })
 	},
 }
 
 // threeRunning starts a cluster that has acknowledged something.
-func threeRunning(t *testing.T) (*world, [3]*process) {
-	w := newWorld(t, false)
+func threeRunning(t *testing.T) (*testCluster, [3]*raftProcess) {
+	w := newTestCluster(t, false)
 	d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
-	all := [3]*process{w.start(d1), w.start(d2), w.start(d3)}
+	all := [3]*raftProcess{w.start(d1), w.start(d2), w.start(d3)}
 	w.write("before ", acknowledged, all[:]...)
 	for _, p := range all {
-		w.arrives(p, "before ", acknowledged)
+		w.requireApplied(p, "before ", acknowledged)
 	}
 	return w, all
 }
 
 // serves demands that the cluster takes entries and that they reach all of its nodes.
-func (w *world) serves(all [3]*process, prefix string) {
+func (w *testCluster) serves(all [3]*raftProcess, prefix string) {
 	require.NotNil(w, w.leader(20*time.Second, all[:]...), "no leader: the terms are %d, %d, %d",
 		all[0].CurrentTerm(), all[1].CurrentTerm(), all[2].CurrentTerm())
 	w.write(prefix, acknowledged, all[:]...)
 	for _, p := range all {
-		w.arrives(p, prefix, acknowledged)
+		w.requireApplied(p, prefix, acknowledged)
 	}
 }
 
 // restarted starts all nodes again from their disks.
-func (w *world) restarted(all [3]*process) (again [3]*process) {
+func (w *testCluster) restarted(all [3]*raftProcess) (again [3]*raftProcess) {
 	for _, p := range all {
 		w.stop(p)
 	}
 	for i, p := range all {
-		again[i] = w.start(p.disk)
+		again[i] = w.start(p.nodeData)
 	}
 	return again
 }
@@ -166,7 +166,7 @@ func refused(t *testing.T, send harm, ahead func(own uint64) uint64) {
 			own, from := to.CurrentTerm(), all[(i+1)%3]
 			assert.ErrorContains(t, send(from, to, ahead(own)), to.Name+" refused", "the answer")
 			assert.Less(t, to.CurrentTerm(), own+10)
-			assert.Contains(t, to.member.diary.String(), "node="+from.Server.String()+" address="+from.address)
+			assert.Contains(t, to.member.logs.String(), "node="+from.Server.String()+" address="+from.address)
 		}
 		w.serves(all, "after ")
 		w.serves(w.restarted(all), "restarted ")
@@ -206,18 +206,18 @@ func TestAnAnswerThatLeapsIsRefused(t *testing.T) {
 		w, all := threeRunning(t)
 		defer w.stopAll()
 		w.stop(all[2])
-		fake := w.impostor(all[2].disk, math.MaxUint64)
+		fake := w.impostor(all[2].nodeData, math.MaxUint64)
 		logs := ""
 		for _, prefix := range []string{"first ", "second ", "third "} {
-			two := [2]*process{all[0], all[1]}
+			two := [2]*raftProcess{all[0], all[1]}
 			require.NotNil(t, w.leader(20*time.Second, two[:]...), "the terms are %d, %d", two[0].CurrentTerm(), two[1].CurrentTerm())
 			w.write(prefix, acknowledged, two[:]...)
 			for i, p := range two {
-				w.arrives(p, prefix, acknowledged)
+				w.requireApplied(p, prefix, acknowledged)
 				assert.Less(t, p.CurrentTerm(), uint64(1000))
-				logs += p.member.diary.String()
+				logs += p.member.logs.String()
 				w.stop(p)
-				all[i] = w.start(p.disk)
+				all[i] = w.start(p.nodeData)
 			}
 		}
 		assert.Contains(t, logs, "node="+all[2].Server.String()+" address="+all[2].address)
@@ -226,8 +226,8 @@ func TestAnAnswerThatLeapsIsRefused(t *testing.T) {
 }
 
 // impostor runs no raft: it answers whatever it is asked with a term.
-func (w *world) impostor(d *disk, term uint64) member {
-	m := open(w, w.fabric, Config{
+func (w *testCluster) impostor(d *nodeData, term uint64) testNode {
+	m := openNode(w, w.testNetwork, Config{
 		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
 		Condition: d.condition,
 	})
@@ -270,14 +270,14 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 				defer w.stopAll()
 				w.stop(all[1])
 				w.stop(all[2])
-				caller := open(t, w.fabric, Config{
+				caller := openNode(t, w.testNetwork, Config{
 					ID: "n2", Incarnation: all[1].Incarnation, List: all[1].list, Condition: all[1].condition,
 					Term: func() uint64 { return own },
 				})
 				defer caller.Close()
 				tr, err := caller.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
 				require.NoError(t, err)
-				fake := w.impostor(all[2].disk, term)
+				fake := w.impostor(all[2].nodeData, term)
 				defer fake.Close()
 				id, at := all[2].ID(), raft.ServerAddress(all[2].address)
 				for kind, err := range map[string]error{
@@ -304,7 +304,7 @@ func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 		for range 100 {
 			require.Error(t, leaps["append"](all[1], all[0], math.MaxUint64))
 		}
-		assert.Equal(t, 1, strings.Count(all[0].member.diary.String(), "refused an implausible raft request"))
+		assert.Equal(t, 1, strings.Count(all[0].member.logs.String(), "refused an implausible raft request"))
 		w.serves(all, "after ")
 	})
 }
@@ -338,8 +338,8 @@ func TestOnlyWhatAnAppendShowsIsCommitted(t *testing.T) {
 		}))
 		require.NoError(t, appending(from, to, func(a *raft.AppendEntriesRequest) { at(a); a.LeaderCommitIndex = last + 1 }))
 		synctest.Wait()
-		assert.Zero(t, to.journal.count("stale "))
+		assert.Zero(t, to.applied.count("stale "))
 		w.serves(all, "after ")
-		assert.Zero(t, to.journal.count("stale "))
+		assert.Zero(t, to.applied.count("stale "))
 	})
 }

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// snapshotStall is for how long no byte of a snapshot may move before its transfer is over, at both ends.
-	snapshotStall = 10 * time.Second
-	// unseenBytes is how much of what was sent may still lie in buffers of the two machines, and is unseen for it;
-	// unseenRate the bytes a second at which they empty at least.
-	unseenBytes, unseenRate = 8 << 20, 64 << 10
+	// snapshotStallTimeout is for how long no byte of a snapshot may move before its transfer is over, at both ends.
+	snapshotStallTimeout = 10 * time.Second
+	// bufferedBytesMax is how much of what was sent may still lie in buffers of the two machines, and is unseen for it;
+	// bufferedRateMin the bytes a second at which they empty at least.
+	bufferedBytesMax, bufferedRateMin = 8 << 20, 64 << 10
 )
 
 // snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known of how long
@@ -36,7 +36,7 @@ func (c *snapshotConn) SetDeadline(time.Time) error {
 func (c *snapshotConn) Write(b []byte) (written int, err error) {
 	const step = 16 << 10
 	for written < len(b) && err == nil {
-		if err = c.SetWriteDeadline(time.Now().Add(snapshotStall)); err != nil {
+		if err = c.SetWriteDeadline(time.Now().Add(snapshotStallTimeout)); err != nil {
 			break
 		}
 		var n int
@@ -48,7 +48,7 @@ func (c *snapshotConn) Write(b []byte) (written int, err error) {
 }
 
 func (c *snapshotConn) Read(b []byte) (int, error) {
-	wait := snapshotStall + time.Since(c.began) + time.Duration(min(c.sent, unseenBytes))*time.Second/unseenRate
+	wait := snapshotStallTimeout + time.Since(c.began) + time.Duration(min(c.sent, bufferedBytesMax))*time.Second/bufferedRateMin
 	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return 0, err
 	}
@@ -88,7 +88,7 @@ func (s *incomingSnapshot) Read(b []byte) (int, error) {
 			return 0, errKnown
 		}
 	}
-	limit := time.AfterFunc(snapshotStall, s.stalled)
+	limit := time.AfterFunc(snapshotStallTimeout, s.stalled)
 	defer limit.Stop()
 	return s.Reader.Read(b)
 }
@@ -96,7 +96,7 @@ func (s *incomingSnapshot) Read(b []byte) (int, error) {
 func (s *incomingSnapshot) stalled() {
 	streams, from := s.transport.streams, raft.ServerID(s.args.ID)
 	streams.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the "+
-		"leader starts again", "node", excerpt(s.args.ID), "silent", snapshotStall)
+		"leader starts again", "node", excerpt(s.args.ID), "silent", snapshotStallTimeout)
 	streams.closeMatching(func(s *stream) bool { return s.server == from })
 }
 

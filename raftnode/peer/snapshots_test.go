@@ -23,14 +23,14 @@ func TestASnapshotOfWhatIsKnownTakesNothingBack(t *testing.T) {
 				w, all := threeRunning(t)
 				defer w.stopAll()
 				before, first := all[0].GetConfiguration(), uint64(1)
-				leader := w.done(func(leader *process) raft.Future {
+				leader := w.retryOnLeader(func(leader *raftProcess) raft.Future {
 					return leader.AddNonvoter("n4-0000000000000000", "h4:5751", 0, time.Second)
 				}, all[:]...)
 				to := all[0]
 				if leader == to {
 					to = all[1]
 				}
-				to.journal.restores = true // if raft installs anything, it goes through
+				to.applied.restores = true // if raft installs anything, it goes through
 				time.Sleep(time.Second)
 				applied := to.AppliedIndex()
 				require.Greater(t, applied, first)
@@ -45,7 +45,7 @@ func TestASnapshotOfWhatIsKnownTakesNothingBack(t *testing.T) {
 					require.Len(t, to.GetConfiguration().Configuration().Servers, 4, "a snapshot up to %d", index)
 				}
 				assert.Equal(t, applied, to.AppliedIndex())
-				assert.Equal(t, acknowledged, to.journal.count("before "))
+				assert.Equal(t, acknowledged, to.applied.count("before "))
 				w.serves(all, "after ")
 			})
 		})
@@ -72,16 +72,16 @@ func TestASnapshotOfAnEarlierLeaderIsRefused(t *testing.T) {
 
 // followed is a server that follows what the test sends it in the name of n1, which runs no raft.
 type followed struct {
-	*world
-	*disk
-	leader member
+	*testCluster
+	*nodeData
+	leader testNode
 }
 
 func newFollowed(t *testing.T) followed {
-	w := newWorld(t, false)
+	w := newTestCluster(t, false)
 	d1, _, d3 := threeDisks(t, mustList(t, threeNodes))
-	d3.passive = true
-	leader := open(t, w.fabric, Config{ID: d1.Name, Incarnation: d1.Incarnation, List: d1.list, Advertise: d1.address})
+	d3.neverCampaigns = true
+	leader := openNode(t, w.testNetwork, Config{ID: d1.Name, Incarnation: d1.Incarnation, List: d1.list, Advertise: d1.address})
 	_, err := leader.Transport(transportConfig())
 	require.NoError(t, err)
 	return followed{w, d3, leader}
@@ -89,7 +89,7 @@ func newFollowed(t *testing.T) followed {
 
 // starts runs raft on a log and a state machine of the test's.
 func (f followed) starts(logs raft.LogStore, fsm raft.FSM) (r *raft.Raft, end func()) {
-	m := open(f.T, f.fabric, Config{
+	m := openNode(f.T, f.testNetwork, Config{
 		ID: f.Name, Incarnation: f.Incarnation, List: f.list, Advertise: f.address, Condition: f.condition, Term: f.term,
 	})
 	tr, err := m.Transport(transportConfig())
@@ -158,7 +158,7 @@ func TestASnapshotBehindAnAppendTakesNothingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFollowed(t)
 		log := &slowLog{InmemStore: f.logs}
-		r, end := f.starts(log, &journal{restores: true})
+		r, end := f.starts(log, &entryRecorder{restores: true})
 		defer end()
 		var first raft.Log
 		require.NoError(t, f.logs.GetLog(1, &first))
@@ -168,7 +168,7 @@ func TestASnapshotBehindAnAppendTakesNothingBack(t *testing.T) {
 		calls.Go(func() { assert.NoError(t, f.appends(3, 5, command(4), command(5), f.laterList())) })
 		synctest.Wait()
 		calls.Go(func() { assert.ErrorContains(t, f.installs(), errKnown.Error()) })
-		inVirtualTime(100 * time.Millisecond)
+		sleepVirtual(100 * time.Millisecond)
 		synctest.Wait()
 		close(log.gate)
 		calls.Wait()
@@ -180,7 +180,7 @@ func TestASnapshotBehindAnAppendTakesNothingBack(t *testing.T) {
 
 // slowStart is a state machine that takes two seconds for the snapshot with which raft starts.
 type slowStart struct {
-	journal
+	entryRecorder
 	restored int
 }
 
@@ -240,7 +240,7 @@ func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
 		if leader == to {
 			to = all[1]
 		}
-		inVirtualTime(time.Second)
+		sleepVirtual(time.Second)
 		term := to.CurrentTerm()
 		body := &tillOpen{Reader: bytes.NewReader(make([]byte, 1<<10)), gate: make(chan struct{})}
 		var response raft.InstallSnapshotResponse
@@ -250,9 +250,9 @@ func TestTheAnswerToAKnownSnapshotHasTheTermOfTheNode(t *testing.T) {
 				RPCHeader: header(leader), SnapshotVersion: 1, Term: term, LastLogIndex: 2, LastLogTerm: 1, Size: 1 << 10,
 			}, &response, body))
 		})
-		inVirtualTime(time.Second)
+		sleepVirtual(time.Second)
 		require.NoError(t, leader.LeadershipTransfer().Error())
-		inVirtualTime(time.Second)
+		sleepVirtual(time.Second)
 		require.Greater(t, to.CurrentTerm(), term)
 		close(body.gate)
 		calls.Wait()

@@ -11,9 +11,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// streams is the raft.StreamLayer under a Transport: it hands out connections whose handshake is
+// streamLayer is the raft.StreamLayer under a Transport: it hands out connections whose handshake is
 // done and owns them until they are closed, since Raft's transport forgets those it accepted.
-type streams struct {
+type streamLayer struct {
 	network    *Network
 	accepted   chan *stream                  // to Accept, one at a time
 	throttleOf func(raft.ServerID) *throttle // set before the first Dial
@@ -26,16 +26,16 @@ type streams struct {
 	open map[*stream]struct{}
 }
 
-var _ raft.StreamLayer = (*streams)(nil)
+var _ raft.StreamLayer = (*streamLayer)(nil)
 
-func newStreams(n *Network) *streams {
-	s := &streams{network: n, accepted: make(chan *stream), open: map[*stream]struct{}{}}
+func newStreamLayer(n *Network) *streamLayer {
+	s := &streamLayer{network: n, accepted: make(chan *stream), open: map[*stream]struct{}{}}
 	s.ctx, s.stop = context.WithCancelCause(n.ctx)
 	return s
 }
 
 // Dial implements raft.StreamLayer. The address is what addressed makes, with a prefix for the purpose.
-func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	rest := strings.TrimLeft(string(address), entriesPrefix+snapshotPrefix)
 	prefix := strings.TrimSuffix(string(address), rest)
 	server, at, found := strings.Cut(rest, "=")
@@ -59,7 +59,7 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 }
 
 // deliver hands a verified connection to Accept.
-func (s *streams) deliver(stream *stream) {
+func (s *streamLayer) deliver(stream *stream) {
 	if !s.track(stream) {
 		return
 	}
@@ -71,7 +71,7 @@ func (s *streams) deliver(stream *stream) {
 }
 
 // Accept implements net.Listener.
-func (s *streams) Accept() (net.Conn, error) {
+func (s *streamLayer) Accept() (net.Conn, error) {
 	select {
 	case stream := <-s.accepted:
 		return stream, nil
@@ -81,11 +81,11 @@ func (s *streams) Accept() (net.Conn, error) {
 }
 
 // Addr implements net.Listener.
-func (s *streams) Addr() net.Addr { return s.network.Addr() }
+func (s *streamLayer) Addr() net.Addr { return s.network.Addr() }
 
 // Close implements net.Listener. Raft's transport calls it, after it has stopped its handlers:
 // then each of them closes its stream as its last act.
-func (s *streams) Close() error {
+func (s *streamLayer) Close() error {
 	s.stop(ErrClosed)
 	s.closeMatching(func(*stream) bool { return true })
 	s.handlers.Wait()
@@ -93,7 +93,7 @@ func (s *streams) Close() error {
 }
 
 // closeMatching ends the connections that match; their users then close the streams.
-func (s *streams) closeMatching(matches func(*stream) bool) {
+func (s *streamLayer) closeMatching(matches func(*stream) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for stream := range s.open {
@@ -104,7 +104,7 @@ func (s *streams) closeMatching(matches func(*stream) bool) {
 }
 
 // track takes a stream into ownership until it is closed, or, after Close, closes it.
-func (s *streams) track(stream *stream) bool {
+func (s *streamLayer) track(stream *stream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -126,7 +126,7 @@ type stream struct {
 	inbound    bool          // accepted, so that a handler of Raft's transport closes it
 	server     raft.ServerID // at the other end
 	generation generation    // of that node
-	owner      *streams
+	owner      *streamLayer
 }
 
 func (s *stream) Close() error {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// appendTime is how long the entries of one append may be on their way, beyond a round trip. Heartbeats and
+	// appendTimeTarget is how long the entries of one append may be on their way, beyond a round trip. Heartbeats and
 	// votes share the line with them. Half of it and twice it are what it is measured by.
-	appendTime = 200 * time.Millisecond
+	appendTimeTarget = 200 * time.Millisecond
 	// rateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for; rateInitial is
 	// where it begins.
 	rateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
-	// entryOverhead is what an entry has on the line beside its data, about.
-	entryOverhead = 64
+	// entryOverheadBytes is what an entry has on the line beside its data, about.
+	entryOverheadBytes = 64
 	// refusedPause is how long a server that did not take entries is not sent any.
 	refusedPause = time.Second
 	// progressEvery is how often the progress of a server that is being caught up is logged.
@@ -27,47 +27,47 @@ const (
 
 // throttle is how fast a server takes entries, as far as this node has seen. Raft puts up to 64 entries into an
 // append, whatever their size, and gives it a fixed time; what a slow line can't bring there within that
-// time would be sent again and again. So an append is cut to what the line brings there within appendTime,
+// time would be sent again and again. So an append is cut to what the line brings there within appendTimeTarget,
 // but for one entry, and its time-out follows its size.
 type throttle struct {
-	trips WorstRoundTrip // round trips of heartbeats
+	roundTrips WorstRoundTrip // round trips of heartbeats
 
 	mu        sync.Mutex
 	rate      float64       // bytes a second; at least as fast as a server has been, or to be tried
 	roundTrip time.Duration // about the shortest round trip of late; 0 = none seen
 	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection yet.
-	sending     int
-	deadline    time.Time
-	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
-	catchUp     progress  // of the appends in a row behind which there is more
+	inFlightBytes int
+	deadline      time.Time
+	pausedUntil   time.Time // until when no entries are sent, since the server did not take the last ones
+	catchUp       progress  // of the appends in a row behind which there is more
 }
 
-func entryBytes(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverhead }
+func entryBytes(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverheadBytes }
 
-// cut shortens a request. Raft continues from what was sent: it looks at the entries again after the call.
-func (p *throttle) cut(args *raft.AppendEntriesRequest) {
+// limit shortens a request. Raft continues from what was sent: it looks at the entries again after the call.
+func (p *throttle) limit(args *raft.AppendEntriesRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sending, p.deadline = 0, time.Time{}
+	p.inFlightBytes, p.deadline = 0, time.Time{}
 	for i, entry := range args.Entries {
 		size := entryBytes(entry)
-		if i > 0 && p.sending+size > p.batch() {
+		if i > 0 && p.inFlightBytes+size > p.batchBytes() {
 			args.Entries = args.Entries[:i]
 			return
 		}
-		p.sending += size
+		p.inFlightBytes += size
 	}
 }
 
-// batch is how many bytes go with one append.
-func (p *throttle) batch() int { return int(p.rate * appendTime.Seconds()) }
+// batchBytes is how many bytes go with one append.
+func (p *throttle) batchBytes() int { return int(p.rate * appendTimeTarget.Seconds()) }
 
-// until makes of the deadline that every call has that of the append under way: it is later by twice what its size
+// extendDeadline makes of the deadline that every call has that of the append under way: it is later by twice what its size
 // takes.
-func (p *throttle) until(at time.Time) time.Time {
+func (p *throttle) extendDeadline(at time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.deadline = at.Add(2 * time.Duration(float64(p.sending)/p.rate*float64(time.Second)))
+	p.deadline = at.Add(2 * time.Duration(float64(p.inFlightBytes)/p.rate*float64(time.Second)))
 	return p.deadline
 }
 
@@ -98,17 +98,17 @@ func (p *throttle) observeRoundTrip(took time.Duration) {
 	p.roundTrip = max(took, 1)
 }
 
-// sent notes what became of the append under way.
-func (p *throttle) sent(took time.Duration, err error) {
+// observeAppend notes what became of the append under way.
+func (p *throttle) observeAppend(took time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	seen, full := float64(p.sending)/took.Seconds(), p.sending >= p.batch()/2
+	measured, full := float64(p.inFlightBytes)/took.Seconds(), p.inFlightBytes >= p.batchBytes()/2
 	switch took -= min(took, p.roundTrip); {
 	case err != nil && !p.deadline.IsZero() && !time.Now().Before(p.deadline):
-		p.rate = max(min(p.rate/4, seen), rateMin)
-	case err == nil && full && took > 2*appendTime && seen < p.rate:
-		p.rate = max(seen, p.rate/4, rateMin)
-	case err == nil && full && took < appendTime/2:
+		p.rate = max(min(p.rate/4, measured), rateMin)
+	case err == nil && full && took > 2*appendTimeTarget && measured < p.rate:
+		p.rate = max(measured, p.rate/4, rateMin)
+	case err == nil && full && took < appendTimeTarget/2:
 		p.rate = min(2*p.rate, rateMax)
 	}
 }
@@ -125,7 +125,7 @@ func (p *throttle) logProgress(log *slog.Logger, to string, args *raft.AppendEnt
 		p.catchUp = progress{}
 		return
 	}
-	if rate, due := p.catchUp.add(p.sending); due {
+	if rate, due := p.catchUp.add(p.inFlightBytes); due {
 		log.Info("peer catching up", "node", to, "at", last, "of", args.LeaderCommitIndex, "bytes_per_second", rate)
 	}
 }
@@ -159,14 +159,14 @@ func (t *Transport) sendThrottled(p *throttle, id raft.ServerID, at raft.ServerA
 		if took := time.Since(began); err == nil {
 			p.observeRoundTrip(took)
 			if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
-				p.trips.Add(time.Now(), took)
+				p.roundTrips.Add(time.Now(), took)
 			}
 		}
 		return err
 	}
-	p.cut(args)
+	p.limit(args)
 	err := t.NetworkTransport.AppendEntries(id, entriesPrefix+addressed(id, at), args, resp)
-	p.sent(time.Since(began), err)
+	p.observeAppend(time.Since(began), err)
 	if err == nil && resp.Success {
 		p.logProgress(t.streams.network.config.Logger, string(id), args)
 	}
@@ -188,11 +188,11 @@ type throttledConn struct {
 
 // SetDeadline is called once for each append, before it is sent.
 func (c throttledConn) SetDeadline(at time.Time) error {
-	return c.stream.SetDeadline(c.throttle.until(at))
+	return c.stream.SetDeadline(c.throttle.extendDeadline(at))
 }
 
 // wrapConn limits a new connection as the prefix of its address asks for.
-func (s *streams) wrapConn(prefix string, stream *stream) net.Conn {
+func (s *streamLayer) wrapConn(prefix string, stream *stream) net.Conn {
 	switch prefix {
 	case entriesPrefix:
 		return throttledConn{stream, s.throttleOf(stream.server)}

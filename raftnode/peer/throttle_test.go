@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// line is what all connections of a host share: what is written goes byte by byte, in the order of
+// slowLink is what all connections of a host share: what is written goes byte by byte, in the order of
 // writing, and arrives later.
-type line struct {
+type slowLink struct {
 	rate  int // bytes a second; never changed
 	delay time.Duration
 
@@ -27,58 +27,58 @@ type line struct {
 	free time.Time // when what was written last has left
 }
 
-// thin puts a line between a host and those that it calls.
-func (f *fabric) thin(from, to string, l *line) func(context.Context, string) (net.Conn, error) {
+// slowDialer puts a line between a host and those that it calls.
+func (f *testNetwork) slowDialer(from, to string, l *slowLink) func(context.Context, string) (net.Conn, error) {
 	dial := f.dialer(from)
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := dial(ctx, address)
 		if err != nil || address != to {
 			return conn, err
 		}
-		return &thinConn{Conn: conn, line: l}, nil
+		return &slowConn{Conn: conn, link: l}, nil
 	}
 }
 
-type thinConn struct {
+type slowConn struct {
 	net.Conn
-	line     *line
+	link     *slowLink
 	mu       sync.Mutex // guards deadline
 	deadline time.Time
 }
 
-func (c *thinConn) SetDeadline(at time.Time) error {
-	return c.both(at, c.Conn.SetDeadline)
+func (c *slowConn) SetDeadline(at time.Time) error {
+	return c.setDeadlines(at, c.Conn.SetDeadline)
 }
 
-func (c *thinConn) SetWriteDeadline(at time.Time) error {
-	return c.both(at, c.Conn.SetWriteDeadline)
+func (c *slowConn) SetWriteDeadline(at time.Time) error {
+	return c.setDeadlines(at, c.Conn.SetWriteDeadline)
 }
 
-func (c *thinConn) both(at time.Time, set func(time.Time) error) error {
+func (c *slowConn) setDeadlines(at time.Time, set func(time.Time) error) error {
 	c.mu.Lock()
 	c.deadline = at
 	c.mu.Unlock()
 	return set(at)
 }
 
-func (c *thinConn) Write(b []byte) (written int, err error) {
+func (c *slowConn) Write(b []byte) (written int, err error) {
 	for len(b) > 0 {
 		n := min(len(b), 16<<10)
-		c.line.mu.Lock()
-		if now := time.Now(); c.line.free.Before(now) {
-			c.line.free = now
+		c.link.mu.Lock()
+		if now := time.Now(); c.link.free.Before(now) {
+			c.link.free = now
 		}
-		c.line.free = c.line.free.Add(time.Duration(n) * time.Second / time.Duration(c.line.rate))
-		at := c.line.free.Add(c.line.delay)
-		c.line.mu.Unlock()
+		c.link.free = c.link.free.Add(time.Duration(n) * time.Second / time.Duration(c.link.rate))
+		at := c.link.free.Add(c.link.delay)
+		c.link.mu.Unlock()
 		c.mu.Lock()
 		deadline := c.deadline
 		c.mu.Unlock()
 		if !deadline.IsZero() && at.After(deadline) {
-			inVirtualTime(time.Until(deadline))
+			sleepVirtual(time.Until(deadline))
 			return written, os.ErrDeadlineExceeded
 		}
-		inVirtualTime(time.Until(at))
+		sleepVirtual(time.Until(at))
 		done, err := c.Conn.Write(b[:n])
 		written += done
 		if err != nil {
@@ -103,30 +103,30 @@ func TestAFollowerOnASlowLineCatchesUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, false)
+				w := newTestCluster(t, false)
 				defer w.stopAll()
 				d1, d2, d3 := threeDisks(t, mustList(t, threeNodes))
-				d2.passive, d3.passive = true, true
-				p1 := w.run(d1, open(t, w.fabric, Config{
+				d2.neverCampaigns, d3.neverCampaigns = true, true
+				p1 := w.run(d1, openNode(t, w.testNetwork, Config{
 					ID: "n1", Incarnation: d1.Incarnation, List: d1.list, Condition: d1.condition, Term: d1.term,
-					Dial: w.thin("h1:5751", "h2:5751", &line{rate: c.rate, delay: time.Millisecond}),
+					Dial: w.slowDialer("h1:5751", "h2:5751", &slowLink{rate: c.rate, delay: time.Millisecond}),
 				}))
 				p3 := w.start(d3)
 				pad := bytes.Repeat([]byte{'x'}, entry)
 				for i := range c.entries {
-					w.done(func(leader *process) raft.Future {
+					w.retryOnLeader(func(leader *raftProcess) raft.Future {
 						return leader.Apply(append(fmt.Appendf(nil, "entry %d ", i), pad...), time.Second)
 					}, p1, p3)
 				}
 				p2 := w.start(d2)
 				began := time.Now()
-				for p2.journal.count("entry ") < c.entries {
-					require.Less(t, time.Since(began), c.within, "%d of %d entries", p2.journal.count("entry "), c.entries)
-					inVirtualTime(100 * time.Millisecond)
+				for p2.applied.count("entry ") < c.entries {
+					require.Less(t, time.Since(began), c.within, "%d of %d entries", p2.applied.count("entry "), c.entries)
+					sleepVirtual(100 * time.Millisecond)
 				}
 				t.Logf("%d entries in %v", c.entries, time.Since(began))
 				if time.Since(began) > 2*progressEvery {
-					assert.Contains(t, p1.member.diary.String(), "peer catching up")
+					assert.Contains(t, p1.member.logs.String(), "peer catching up")
 				}
 			})
 		})
@@ -158,19 +158,19 @@ func TestPaceFollowsTheLine(t *testing.T) {
 				for range 40 {
 					p.observeRoundTrip(c.trip)
 					request := args
-					p.cut(&request)
+					p.limit(&request)
 					sent = len(request.Entries) * entry
 					took := c.trip + time.Duration(sent)*time.Second/time.Duration(c.rate)
-					if now := time.Now(); now.Add(took).After(p.until(now.Add(rpcTimeoutDefault))) {
-						inVirtualTime(time.Until(p.deadline))
-						p.sent(time.Since(now), os.ErrDeadlineExceeded)
+					if now := time.Now(); now.Add(took).After(p.extendDeadline(now.Add(rpcTimeoutDefault))) {
+						sleepVirtual(time.Until(p.deadline))
+						p.observeAppend(time.Since(now), os.ErrDeadlineExceeded)
 					} else {
-						p.sent(took, nil)
+						p.observeAppend(took, nil)
 					}
 				}
 				assert.GreaterOrEqual(t, sent, c.from)
 				assert.LessOrEqual(t, sent, c.to)
-				assert.Less(t, time.Duration(sent)*time.Second/time.Duration(c.rate), time.Until(p.until(time.Now().Add(rpcTimeoutDefault))), "it gets there in time")
+				assert.Less(t, time.Duration(sent)*time.Second/time.Duration(c.rate), time.Until(p.extendDeadline(time.Now().Add(rpcTimeoutDefault))), "it gets there in time")
 			})
 		})
 	}
@@ -180,11 +180,11 @@ func TestPaceFollowsTheLine(t *testing.T) {
 // in its log nor waits longer each time; it reads them again, and they are sent a while later. Heartbeats continue.
 func TestRefusedEntriesAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, false)
+		w := newTestCluster(t, false)
 		_, _, d3 := threeDisks(t, mustList(t, threeNodes))
 		fake := w.impostor(d3, 7)
 		defer fake.Close()
-		n1 := open(t, w.fabric, Config{ID: "n1", List: d3.list})
+		n1 := openNode(t, w.testNetwork, Config{ID: "n1", List: d3.list})
 		defer n1.Close()
 		tr, err := n1.Transport(transportConfig())
 		require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 			require.Less(t, took, refusedPause/2)
 			require.Zero(t, tr.Acknowledged(d3.ID()))
 		}
-		assert.Contains(t, n1.diary.String(), "rejects entries")
+		assert.Contains(t, n1.logs.String(), "rejects entries")
 		began := time.Now()
 		go tr.Close()
 		_ = tr.AppendEntries(d3.ID(), raft.ServerAddress(d3.address), &raft.AppendEntriesRequest{
@@ -218,7 +218,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 }
 
 // receiver opens n2's share of Raft, which hands the snapshots that it is sent to take and accepts them.
-func receiver(t *testing.T, n2 member, take func(io.Reader) error) *Transport {
+func receiver(t *testing.T, n2 testNode, take func(io.Reader) error) *Transport {
 	tr, err := n2.Transport(transportConfig())
 	require.NoError(t, err)
 	tr.Start(new(raft.Raft))
@@ -251,7 +251,7 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 			take: func(r io.Reader, end chan struct{}) error { _, err := io.CopyN(io.Discard, r, size); return err },
 		},
 		"a receiver that hangs": {
-			rate: 1 << 20, within: 3 * snapshotStall, fails: true,
+			rate: 1 << 20, within: 3 * snapshotStallTimeout, fails: true,
 			take: func(r io.Reader, end chan struct{}) error { <-end; return nil },
 		},
 		"a receiver that hangs when it has everything": {
@@ -259,7 +259,7 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 			take: func(r io.Reader, end chan struct{}) error { _, _ = io.CopyN(io.Discard, r, size); <-end; return nil },
 		},
 		"a sender that hangs": {
-			rate: 1 << 20, within: 3 * snapshotStall, fails: true,
+			rate: 1 << 20, within: 3 * snapshotStallTimeout, fails: true,
 			take: func(r io.Reader, end chan struct{}) error { _, err := io.CopyN(io.Discard, r, size); return err },
 			data: func(t *testing.T) io.Reader {
 				r, w := io.Pipe()
@@ -271,11 +271,11 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFabric()
+				f := newTestNetwork()
 				list := mustList(t, threeNodes)
-				n1 := open(t, f, Config{ID: "n1", List: list, Cluster: clusterOf("home"),
-					Dial: f.thin("h1:5751", "h2:5751", &line{rate: c.rate})})
-				n2 := open(t, f, Config{ID: "n2", List: list, Cluster: clusterOf("home")})
+				n1 := openNode(t, f, Config{ID: "n1", List: list, Cluster: clusterOf("home"),
+					Dial: f.slowDialer("h1:5751", "h2:5751", &slowLink{rate: c.rate})})
+				n2 := openNode(t, f, Config{ID: "n2", List: list, Cluster: clusterOf("home")})
 				defer n1.Close()
 				taken := make(chan error, 1)
 				end := make(chan struct{})
@@ -291,7 +291,7 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 				})
 				defer n2.Close()
 				defer close(end)
-				tr := transport(t, n1)
+				tr := openTransport(t, n1)
 				var data io.Reader = bytes.NewReader(make([]byte, size))
 				if c.data != nil {
 					data = c.data(t)
@@ -315,7 +315,7 @@ func TestASnapshotLastsAsLongAsBytesMove(t *testing.T) {
 					return
 				}
 				require.NoError(t, err)
-				assert.Contains(t, n1.diary.String(), "sending a snapshot")
+				assert.Contains(t, n1.logs.String(), "sending a snapshot")
 			})
 		})
 	}

@@ -30,9 +30,9 @@ func checkTLS(c *tls.Config) error {
 
 // mutualTLS is the configuration for a call to node meant; for being called, meant is "". One CA
 // list, whichever is set, serves both directions.
-func mutualTLS(c *tls.Config, meant string) *tls.Config {
+func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 	c = c.Clone()
-	c.ServerName = meant
+	c.ServerName = serverName
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
 	if c.RootCAs == nil {
@@ -46,21 +46,21 @@ func mutualTLS(c *tls.Config, meant string) *tls.Config {
 
 // tlsClient makes the calling end of TLS, if this node has it. The certificate must name the
 // node meant: an address is where a node is, and what has to be proved is who it is.
-func (n *Network) tlsClient(ctx context.Context, raw net.Conn, meant string) (net.Conn, error) {
+func (n *Network) tlsClient(ctx context.Context, raw net.Conn, serverName string) (net.Conn, error) {
 	if n.config.TLS == nil {
 		return raw, nil
 	}
-	secured := tls.Client(raw, mutualTLS(n.config.TLS, meant))
+	secured := tls.Client(raw, mutualTLS(n.config.TLS, serverName))
 	err := secured.HandshakeContext(ctx)
 	if err == nil {
 		return secured, nil
 	}
 	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
-		return nil, n.newRefusal(TLSWanted, meant, "it speaks without TLS, and %s with it", n.config.ID)
+		return nil, n.newRefusal(TLSWanted, serverName, "it speaks without TLS, and %s with it", n.config.ID)
 	}
 	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, n.newRefusal(WrongCertificate, meant, "its certificate doesn't verify as %s's: %v",
-			meant, wrong.Err)
+		return nil, n.newRefusal(WrongCertificate, serverName, "its certificate doesn't verify as %s's: %v",
+			serverName, wrong.Err)
 	}
 	return nil, fmt.Errorf("TLS: %w", err)
 }
@@ -93,8 +93,8 @@ func (n *Network) checkCertificate(conn net.Conn, claimed string) *RefusedError 
 	if !ok {
 		return nil
 	}
-	shown := secured.ConnectionState().PeerCertificates
-	if err := shown[0].VerifyHostname(claimed); err != nil {
+	certificates := secured.ConnectionState().PeerCertificates
+	if err := certificates[0].VerifyHostname(claimed); err != nil {
 		return n.newRefusal(WrongCertificate, claimed, "the caller says that it is %s: %v", claimed, err)
 	}
 	return nil

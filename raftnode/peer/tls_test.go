@@ -59,8 +59,8 @@ func (a authority) config(t *testing.T, id string) *tls.Config {
 func TestTLS(t *testing.T) {
 	for name, c := range map[string]struct {
 		caller, called func(t *testing.T, home, away authority) *tls.Config
-		want           Code   // what the caller is told; 0: nothing wrong
-		callerLog      string // what a log says where no code can be sent
+		want           RefusalCode // what the caller is told; 0: nothing wrong
+		callerLog      string      // what a log says where no code can be sent
 		calledLog      string
 	}{
 		"both": {
@@ -108,7 +108,7 @@ func TestTLS(t *testing.T) {
 			if c.want == 0 {
 				require.NoError(t, err)
 				require.NoError(t, askErr)
-				assert.Empty(t, n1.diary.String()+n2.diary.String())
+				assert.Empty(t, n1.logs.String()+n2.logs.String())
 				return
 			}
 			requireCode(t, c.want, err)
@@ -130,26 +130,26 @@ func TestTLSCallerOfAnotherCA(t *testing.T) {
 	eventuallyLogs(t, n2, "wrong certificate")
 }
 
-func eventuallyLogs(t *testing.T, m member, text string) {
+func eventuallyLogs(t *testing.T, m testNode, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(m.diary.String(), text) },
-		patience, 5*time.Millisecond, "%s logged %s and not %q", m.config.ID, m.diary, text)
+	require.Eventually(t, func() bool { return strings.Contains(m.logs.String(), text) },
+		testTimeout, 5*time.Millisecond, "%s logged %s and not %q", m.config.ID, m.logs, text)
 }
 
 // A TLS handshake that never ends costs the called node as little as any other.
 func TestTLSSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, home := newFabric(), newAuthority(t)
+		f, home := newTestNetwork(), newAuthority(t)
 		list := mustList(t, threeNodes)
-		n1 := open(t, f, Config{ID: "n1", List: list, TLS: home.config(t, "n1")})
-		n2 := open(t, f, Config{ID: "n2", List: list, TLS: home.config(t, "n2")})
+		n1 := openNode(t, f, Config{ID: "n1", List: list, TLS: home.config(t, "n1")})
+		n2 := openNode(t, f, Config{ID: "n2", List: list, TLS: home.config(t, "n2")})
 		defer n1.Close()
 		defer n2.Close()
-		rude(t, f, "h2:5751")
+		dialRaw(t, f, "h2:5751")
 		require.NoError(t, connect(t, n1, n2))
 		time.Sleep(n2.config.HandshakeTimeout)
 		synctest.Wait()
-		assert.Contains(t, n2.diary.String(), "not complete within 2s")
+		assert.Contains(t, n2.logs.String(), "not complete within 2s")
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// poolDefault is one idle connection each to a peer for heartbeats, appends and votes.
-	poolDefault = 3
+	// idleConnsDefault is one idle connection each to a peer for heartbeats, appends and votes.
+	idleConnsDefault = 3
 	// rpcTimeoutDefault is how long a vanished peer can hold up one call.
 	rpcTimeoutDefault = 2 * time.Second
 	// rpcsInFlightDefault switches pipelining off: with Raft's own default of 2, one refused append
@@ -33,10 +33,10 @@ const (
 // and is refused there.
 type Transport struct {
 	*raft.NetworkTransport
-	streams    *streams
-	pool       int            // as many idle connections to a peer are kept
-	requests   chan raft.RPC  // those that Raft may be given
-	background sync.WaitGroup // filterRequests, and the reading of snapshots that are refused or known
+	streams      *streamLayer
+	idleConnsMax int            // as many idle connections to a peer are kept
+	requests     chan raft.RPC  // those that Raft may be given
+	background   sync.WaitGroup // filterRequests, and the reading of snapshots that are refused or known
 
 	raft *raft.Raft // see Start
 
@@ -58,7 +58,7 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 		return nil, errors.New("peer: a ServerAddressProvider would hide the id of the node that a " +
 			"call is meant for; put addresses into the Raft configuration")
 	}
-	c.MaxPool = cmp.Or(c.MaxPool, poolDefault)
+	c.MaxPool = cmp.Or(c.MaxPool, idleConnsDefault)
 	c.MaxRPCsInFlight = cmp.Or(c.MaxRPCsInFlight, rpcsInFlightDefault)
 	c.Timeout = cmp.Or(c.Timeout, rpcTimeoutDefault)
 	n.mu.Lock()
@@ -69,11 +69,11 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	if n.transport != nil {
 		return nil, errors.New("peer: a Transport is open already; close it before opening the next")
 	}
-	streams := newStreams(n)
+	streams := newStreamLayer(n)
 	c.Stream = streams
 	t := &Transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&c),
-		streams:          streams, pool: c.MaxPool, requests: make(chan raft.RPC), followers: map[raft.ServerID]*follower{},
+		streams:          streams, idleConnsMax: c.MaxPool, requests: make(chan raft.RPC), followers: map[raft.ServerID]*follower{},
 	}
 	streams.throttleOf = t.throttleFor
 	n.transport = t
@@ -81,7 +81,7 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 }
 
 // openStreams is the stream layer of the open Transport, or nil.
-func (n *Network) openStreams() *streams {
+func (n *Network) openStreams() *streamLayer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.transport == nil {
@@ -116,19 +116,19 @@ func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 // vote that was given is given again. The same holds of a transfer to the peer, which would fail.
 func (t *Transport) retryDead(kind string, id raft.ServerID, at raft.ServerAddress, term *uint64, call func() error) error {
 	var err error
-	for range t.pool + 1 {
+	for range t.idleConnsMax + 1 {
 		if err = call(); err == nil {
 			return t.checkTerm(kind, id, at, *term)
 		}
-		if !isDead(err) {
+		if !isConnClosed(err) {
 			break
 		}
 	}
 	return err
 }
 
-// isDead reports whether a connection turned out to have ended before it was used.
-func isDead(err error) bool {
+// isConnClosed reports whether a connection turned out to have ended before it was used.
+func isConnClosed(err error) bool {
 	for _, sign := range []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {
 		if errors.Is(err, sign) {
 			return true

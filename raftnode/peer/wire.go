@@ -112,7 +112,7 @@ const (
 
 type hello struct {
 	purpose purpose
-	meant   Server // zero with purposeAsk: a question may go to an address whose server is not known yet
+	server  Server // zero with purposeAsk: a question may go to an address whose server is not known yet
 	from    Answer
 }
 
@@ -122,7 +122,7 @@ func (h *hello) code(c *coder) {
 	c.byte((*byte)(&h.purpose))
 	c.require(h.purpose >= purposeRaft && h.purpose <= purposeCall, "purpose %d", h.purpose)
 	if h.purpose != purposeAsk {
-		c.server(&h.meant)
+		c.server(&h.server)
 	}
 	h.from.code(c)
 }
@@ -133,7 +133,7 @@ func (a *Answer) code(c *coder) {
 	c.server(&a.Server)
 	c.bytes(a.generation[:])
 	c.bytes(a.Cluster[:])
-	for _, flag := range []*bool{&a.Holds, &a.Member, &a.Listed} {
+	for _, flag := range []*bool{&a.HasData, &a.Member, &a.Listed} {
 		c.bool(flag)
 	}
 	c.uint64(&a.Configuration)
@@ -161,7 +161,7 @@ func (e *RefusedError) code(c *coder) {
 	c.text(&e.By)
 	c.text(&e.Peer)
 	c.require(CheckID(e.By) == nil && (e.Peer == "" || CheckID(e.Peer) == nil), "no ids: %q, %q", e.By, e.Peer)
-	c.printable(&e.Fact)
+	c.printable(&e.Detail)
 }
 
 // payload is a message of bytes whose meaning only the two nodes know.

@@ -17,7 +17,7 @@ func samples(t testing.TB) map[string]message {
 	from := Answer{
 		Server: serverOf("n1"), generation: generation{1}, Cluster: clusterOf("home"), List: list,
 		Condition: Condition{
-			Holds: true, Initial: foundersOf(list), Unready: "no room", Configuration: 7, Listed: true,
+			HasData: true, Initial: initialMembersOf(list), Unready: "no room", Configuration: 7, Listed: true,
 		},
 	}
 	return map[string]message{
@@ -97,7 +97,7 @@ func TestFramesAreFixed(t *testing.T) {
 	text := func(s string) string { return fmt.Sprintf("%04x%x", len(s), s) }
 	n1, n2 := text("n1")+"6e312066697273740000000000000000", text("n2")+"6e322066697273740000000000000000"
 	from := n1 + "0100000000000000" + "686f6d65000000000000000000000000" + "010001" + "0000000000000007" +
-		text("no room") + text(threeNodes) + text(foundersOf(mustList(t, threeNodes)).String())
+		text("no room") + text(threeNodes) + text(initialMembersOf(mustList(t, threeNodes)).String())
 	assert.Equal(t, "7a616d6f6b"+"01"+"00fd"+"01"+"01"+n2+from, hexOf("hello"))
 	assert.Equal(t, "7a616d6f6b"+"01"+"00e9"+"01"+"02"+from, hexOf("question"))
 	assert.Equal(t, "7a616d6f6b"+"01"+"00e8"+"02"+from, hexOf("answer"))
@@ -130,7 +130,7 @@ func TestReadFrameRefusesWhatItCantRead(t *testing.T) {
 // A refusal by a later release is understood.
 func TestRefusalIsReadInEveryVersion(t *testing.T) {
 	var b bytes.Buffer
-	require.NoError(t, writeFrame(&b, &RefusedError{Code(77), "n2", "", "too old"}))
+	require.NoError(t, writeFrame(&b, &RefusedError{RefusalCode(77), "n2", "", "too old"}))
 	b.Bytes()[len(magic)] = 9
 	assert.EqualError(t, readFrame(&b, &Answer{}), "n2 refused a caller: too old; no message of Raft passed between them; "+
 		"the releases differ: see the log of the node that refused")
@@ -140,8 +140,8 @@ func TestRefusalIsFitToPrint(t *testing.T) {
 	long := strings.Repeat("ä", detailBytesMax)
 	var e RefusedError
 	require.NoError(t, decode(bodyOf(t, &RefusedError{Malformed, "n2", "", "a\x1b[2J\n\xff" + long}), &e))
-	assert.True(t, strings.HasPrefix(e.Fact, "a?[2J??ää"))
-	assert.LessOrEqual(t, len(e.Fact), detailBytesMax)
+	assert.True(t, strings.HasPrefix(e.Detail, "a?[2J??ää"))
+	assert.LessOrEqual(t, len(e.Detail), detailBytesMax)
 }
 
 func FuzzFrame(f *testing.F) {

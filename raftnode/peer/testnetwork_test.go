@@ -15,48 +15,48 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fabric is a network in memory whose connections are pipes, so that it runs in a bubble of
+// testNetwork is a network in memory whose connections are pipes, so that it runs in a bubble of
 // testing/synctest. A host that is cut off drops its connections, and calls to it or from it
 // go unanswered.
-type fabric struct {
-	mu    sync.Mutex
-	ports map[string]*port
-	off   map[string]bool
-	wires map[*wire]struct{}
+type testNetwork struct {
+	mu           sync.Mutex
+	listeners    map[string]*testListener
+	disconnected map[string]bool
+	conns        map[*testConn]struct{}
 }
 
-type port struct {
-	address string
-	fabric  *fabric
-	calls   chan net.Conn
-	done    chan struct{}
-	once    sync.Once
+type testListener struct {
+	address  string
+	fabric   *testNetwork
+	incoming chan net.Conn
+	done     chan struct{}
+	once     sync.Once
 }
 
-type wire struct {
+type testConn struct {
 	net.Conn
 	from, to string
-	fabric   *fabric
+	fabric   *testNetwork
 }
 
-func newFabric() *fabric {
-	return &fabric{ports: map[string]*port{}, off: map[string]bool{}, wires: map[*wire]struct{}{}}
+func newTestNetwork() *testNetwork {
+	return &testNetwork{listeners: map[string]*testListener{}, disconnected: map[string]bool{}, conns: map[*testConn]struct{}{}}
 }
 
 // listen opens a port at address; a closed one may be opened again.
-func (f *fabric) listen(address string) *port {
+func (f *testNetwork) listen(address string) *testListener {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := &port{address: address, fabric: f, calls: make(chan net.Conn), done: make(chan struct{})}
-	f.ports[address] = p
+	p := &testListener{address: address, fabric: f, incoming: make(chan net.Conn), done: make(chan struct{})}
+	f.listeners[address] = p
 	return p
 }
 
 // dialer is how the host at address from calls others.
-func (f *fabric) dialer(from string) func(context.Context, string) (net.Conn, error) {
+func (f *testNetwork) dialer(from string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, to string) (net.Conn, error) {
 		f.mu.Lock()
-		port, dark := f.ports[to], f.off[from] || f.off[to]
+		port, dark := f.listeners[to], f.disconnected[from] || f.disconnected[to]
 		f.mu.Unlock()
 		if dark {
 			<-ctx.Done()
@@ -66,12 +66,12 @@ func (f *fabric) dialer(from string) func(context.Context, string) (net.Conn, er
 			return nil, errors.New("connection refused")
 		}
 		a, b := net.Pipe()
-		near, far := &wire{a, from, to, f}, &wire{b, to, from, f}
+		near, far := &testConn{a, from, to, f}, &testConn{b, to, from, f}
 		f.mu.Lock()
-		f.wires[near], f.wires[far] = struct{}{}, struct{}{}
+		f.conns[near], f.conns[far] = struct{}{}, struct{}{}
 		f.mu.Unlock()
 		select {
-		case port.calls <- far:
+		case port.incoming <- far:
 			return near, nil
 		case <-port.done:
 			near.Close()
@@ -85,25 +85,25 @@ func (f *fabric) dialer(from string) func(context.Context, string) (net.Conn, er
 	}
 }
 
-// cut takes a host off the network.
-func (f *fabric) cut(host string) {
+// disconnect takes a host off the network.
+func (f *testNetwork) disconnect(host string) {
 	f.mu.Lock()
-	f.off[host] = true
+	f.disconnected[host] = true
 	f.mu.Unlock()
-	f.drop(func(w *wire) bool { return w.from == host || w.to == host })
+	f.closeMatching(func(w *testConn) bool { return w.from == host || w.to == host })
 }
 
-func (f *fabric) heal(host string) {
+func (f *testNetwork) reconnect(host string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.off, host)
+	delete(f.disconnected, host)
 }
 
-// drop closes the connections that which names.
-func (f *fabric) drop(which func(*wire) bool) {
-	var dropped []*wire
+// closeMatching closes the connections that which names.
+func (f *testNetwork) closeMatching(which func(*testConn) bool) {
+	var dropped []*testConn
 	f.mu.Lock()
-	for w := range f.wires {
+	for w := range f.conns {
 		if which(w) {
 			dropped = append(dropped, w)
 		}
@@ -114,50 +114,50 @@ func (f *fabric) drop(which func(*wire) bool) {
 	}
 }
 
-func (w *wire) Close() error {
+func (w *testConn) Close() error {
 	w.fabric.mu.Lock()
-	delete(w.fabric.wires, w)
+	delete(w.fabric.conns, w)
 	w.fabric.mu.Unlock()
 	return w.Conn.Close()
 }
 
-func (w *wire) RemoteAddr() net.Addr { return advertised(w.to) }
+func (w *testConn) RemoteAddr() net.Addr { return advertised(w.to) }
 
-func (p *port) Accept() (net.Conn, error) {
+func (p *testListener) Accept() (net.Conn, error) {
 	select {
-	case conn := <-p.calls:
+	case conn := <-p.incoming:
 		return conn, nil
 	case <-p.done:
 		return nil, net.ErrClosed
 	}
 }
 
-func (p *port) Close() error {
+func (p *testListener) Close() error {
 	p.once.Do(func() { close(p.done) })
 	return nil
 }
 
-func (p *port) Addr() net.Addr { return advertised(p.address) }
+func (p *testListener) Addr() net.Addr { return advertised(p.address) }
 
-// diary is what a node logged.
-type diary struct {
+// logBuffer is what a node logged.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (d *diary) Write(p []byte) (int, error) {
+func (d *logBuffer) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.text.Write(p)
 }
 
-func (d *diary) String() string {
+func (d *logBuffer) String() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.text.String()
 }
 
-func (d *diary) logger() *slog.Logger { return slog.New(slog.NewTextHandler(d, nil)) }
+func (d *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(d, nil)) }
 
 // incarnationOf and clusterOf make numbers that a reader of a failure can tell apart.
 func incarnationOf(name string) (i Incarnation) { copy(i[:], name); return i }
@@ -171,13 +171,13 @@ func mustList(t testing.TB, text string) List {
 	return l
 }
 
-// serverOf is the first server of a name; serverAgain the one with the directory after it.
+// serverOf is the first server of a name; serverAfterWipe the one with the directory after it.
 func serverOf(name string) Server { return Server{name, incarnationOf(name + " first")} }
 
-func serverAgain(name string) Server { return Server{name, incarnationOf(name + " again")} }
+func serverAfterWipe(name string) Server { return Server{name, incarnationOf(name + " again")} }
 
-// foundersOf are the nodes of a list, each with its first incarnation unless another is given.
-func foundersOf(l List, others ...Server) InitialMembers {
+// initialMembersOf are the nodes of a list, each with its first incarnation unless another is given.
+func initialMembersOf(l List, others ...Server) InitialMembers {
 	incarnations := map[string]Incarnation{}
 	for _, node := range l.Nodes() {
 		incarnations[node.ID] = serverOf(node.ID).Incarnation
@@ -190,17 +190,17 @@ func foundersOf(l List, others ...Server) InitialMembers {
 
 const threeNodes = "n1=h1:5751,n2=h2:5751,n3=h3:5751"
 
-// member is a Network on a fabric, with what it needs said in a few words. Unless the test says
+// testNode is a Network on a fabric, with what it needs said in a few words. Unless the test says
 // otherwise, its host is its name, its directory the first, and the initial members of its list, each with its
 // first directory, are on its disk.
-type member struct {
+type testNode struct {
 	*Network
-	diary *diary
+	logs *logBuffer
 }
 
-func open(t testing.TB, f *fabric, c Config) member {
+func openNode(t testing.TB, f *testNetwork, c Config) testNode {
 	t.Helper()
-	d := &diary{}
+	d := &logBuffer{}
 	c.Logger = d.logger()
 	if c.Advertise == "" {
 		c.Advertise = "h" + c.ID[1:] + ":5751"
@@ -209,7 +209,7 @@ func open(t testing.TB, f *fabric, c Config) member {
 		c.Incarnation = serverOf(c.ID).Incarnation
 	}
 	if c.Condition == nil {
-		c.Condition = says(Condition{Initial: foundersOf(c.List)})
+		c.Condition = fixedCondition(Condition{Initial: initialMembersOf(c.List)})
 	}
 	if c.Term == nil {
 		c.Term = func() uint64 { return 0 }
@@ -229,30 +229,30 @@ func open(t testing.TB, f *fabric, c Config) member {
 	n, err := New(c)
 	require.NoError(t, err)
 	t.Cleanup(func() { n.Close() })
-	return member{n, d}
+	return testNode{n, d}
 }
 
 func noReply(context.Context, Server, []byte) []byte { return nil }
 
-// says is a condition that does not change.
-func says(c Condition) func(Server) Condition { return func(Server) Condition { return c } }
+// fixedCondition is a condition that does not change.
+func fixedCondition(c Condition) func(Server) Condition { return func(Server) Condition { return c } }
 
-// patience bounds what takes real time, on a busy machine too.
-const patience = 20 * time.Second
+// testTimeout bounds what takes real time, on a busy machine too.
+const testTimeout = 20 * time.Second
 
 // openTCP opens an initial member of threeNodes on a socket of this machine.
-func openTCP(t testing.TB, c Config) member {
+func openTCP(t testing.TB, c Config) testNode {
 	t.Helper()
 	listener, err := ListenTCP(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
-	c.List, c.Listener, c.Dial, c.HandshakeTimeout = mustList(t, threeNodes), listener, DialTCP, patience
+	c.List, c.Listener, c.Dial, c.HandshakeTimeout = mustList(t, threeNodes), listener, DialTCP, testTimeout
 	c.Advertise = listener.Addr().String()
-	return open(t, nil, c)
+	return openNode(t, nil, c)
 }
 
-// transport opens Raft's share of a network. Whatever Raft would be asked is answered "yes". A call may take
+// openTransport opens Raft's share of a network. Whatever Raft would be asked is answered "yes". A call may take
 // as long as a handshake.
-func transport(t testing.TB, m member) *Transport {
+func openTransport(t testing.TB, m testNode) *Transport {
 	t.Helper()
 	tr, err := m.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Timeout: m.config.HandshakeTimeout})
 	require.NoError(t, err)
@@ -283,9 +283,9 @@ func voteOf(tr *Transport, server Server, address string) error {
 }
 
 // connect lets one node ask another, over a fresh connection, for a vote.
-func connect(t testing.TB, from, to member) error {
+func connect(t testing.TB, from, to testNode) error {
 	t.Helper()
-	caller, called := transport(t, from), transport(t, to)
+	caller, called := openTransport(t, from), openTransport(t, to)
 	defer caller.Close()
 	defer called.Close()
 	return voteOf(caller, to.Mine().Server, to.config.Advertise)

@@ -21,7 +21,7 @@ type foundry struct {
 	drawn  int // incarnations
 	wipes  int // disks that may still be lost
 	log    []func() string
-	done   map[Act]int
+	done   map[Action]int
 }
 
 type modelNode struct {
@@ -40,7 +40,7 @@ type modelNode struct {
 }
 
 func newFoundry(t *testing.T, random *rand.Rand, size int) *foundry {
-	f := &foundry{t: t, random: random, done: map[Act]int{}}
+	f := &foundry{t: t, random: random, done: map[Action]int{}}
 	text := ""
 	for i := range size {
 		text += fmt.Sprintf(",n%d=h%d:5751", i+1, i+1)
@@ -68,7 +68,7 @@ func (f *foundry) wipe(n *modelNode) {
 }
 
 func (n *modelNode) answer(l List) Answer {
-	return Answer{Server: n.Server, List: l, Condition: Condition{Holds: n.began != "", Initial: n.founders}}
+	return Answer{Server: n.Server, List: l, Condition: Condition{HasData: n.began != "", Initial: n.founders}}
 }
 
 // step makes one random step of one random node.
@@ -108,7 +108,7 @@ func (f *foundry) ask(n *modelNode) {
 	if len(left) == 0 {
 		d := Decide(n.mine, n.replies)
 		n.asking, n.decided = false, &d
-		f.note("%s decides: %s", n.Server, d.Act)
+		f.note("%s decides: %s", n.Server, d.Action)
 		return
 	}
 	other := left[f.random.IntN(len(left))]
@@ -118,7 +118,7 @@ func (f *foundry) ask(n *modelNode) {
 		return
 	}
 	reply := Reply{Node: Node{other.Name, "h" + other.Name[1:] + ":5751"}, Answer: other.answer(f.list)}
-	reply.Answer.Holds = held
+	reply.Answer.HasData = held
 	if f.random.IntN(20) == 0 {
 		reply = silent(other.Name)
 	}
@@ -130,9 +130,9 @@ func (f *foundry) ask(n *modelNode) {
 func (f *foundry) act(n *modelNode) {
 	d := n.decided
 	n.decided = nil
-	f.done[d.Act]++
-	f.note("%s does: %s", n.Server, d.Act)
-	switch d.Act {
+	f.done[d.Action]++
+	f.note("%s does: %s", n.Server, d.Action)
+	switch d.Action {
 	case Agree:
 		n.founders = d.Initial
 	case Bootstrap:
@@ -221,7 +221,7 @@ func TestNoTwoNodesBeginDifferently(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	runs, done := 3000, map[Act]int{}
+	runs, done := 3000, map[Action]int{}
 	if testing.Short() {
 		runs = 1000
 	}
@@ -237,7 +237,7 @@ func TestNoTwoNodesBeginDifferently(t *testing.T) {
 		}
 	}
 	t.Log(done)
-	for _, act := range []Act{Agree, Bootstrap, Wait, JoinElsewhere} {
+	for _, act := range []Action{Agree, Bootstrap, Wait, JoinElsewhere} {
 		require.Greater(t, done[act], 100, "so rarely %s: this shows nothing", act)
 	}
 }

@@ -17,55 +17,55 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// disk is what of a node outlives its process.
-type disk struct {
+// nodeData is what of a node outlives its process.
+type nodeData struct {
 	Server
-	address   string
-	cluster   ClusterID
-	list      List
-	logs      *raft.InmemStore
-	snapshots *raft.InmemSnapshotStore
-	passive   bool // it never stands for election
+	address        string
+	cluster        ClusterID
+	list           List
+	logs           *raft.InmemStore
+	snapshots      *raft.InmemSnapshotStore
+	neverCampaigns bool // it never stands for election
 
-	mu       sync.Mutex // guards initial members
-	founders InitialMembers
+	mu      sync.Mutex // guards initial members
+	initial InitialMembers
 }
 
-func newDisk(server Server, list List) *disk {
-	return &disk{
+func newNodeData(server Server, list List) *nodeData {
+	return &nodeData{
 		Server: server, address: "h" + server.Name[1:] + ":5751", list: list,
 		logs: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(),
 	}
 }
 
 // agree is the first step of bootstrap.
-func (d *disk) agree(f InitialMembers) {
+func (d *nodeData) agree(f InitialMembers) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.founders = f
+	d.initial = f
 }
 
 // condition is what is said about a disk; Holds is read before Initial members, as Config.Condition asks.
-func (d *disk) condition(Server) Condition {
+func (d *nodeData) condition(Server) Condition {
 	last, _ := d.logs.LastIndex() // fails never
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Condition{Holds: last > 0, Initial: d.founders}
+	return Condition{HasData: last > 0, Initial: d.initial}
 }
 
 // term is the one that raft wrote last; 0 before the first.
-func (d *disk) term() uint64 {
+func (d *nodeData) term() uint64 {
 	term, _ := d.logs.GetUint64([]byte("CurrentTerm"))
 	return term
 }
 
 // config is Raft at the settings of the project.
-func (d *disk) config() *raft.Config {
+func (d *nodeData) config() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = d.ID()
 	c.HeartbeatTimeout, c.ElectionTimeout = 250*time.Millisecond, 250*time.Millisecond
 	c.LeaderLeaseTimeout, c.CommitTimeout = 125*time.Millisecond, 50*time.Millisecond
-	if d.passive {
+	if d.neverCampaigns {
 		c.HeartbeatTimeout, c.ElectionTimeout = time.Hour, time.Hour
 	}
 	c.Logger = hclog.NewNullLogger()
@@ -73,16 +73,16 @@ func (d *disk) config() *raft.Config {
 }
 
 // bootstrap writes the first entry, as Decide allows it and sometimes doesn't.
-func (d *disk) bootstrap(t *testing.T) {
+func (d *nodeData) bootstrap(t *testing.T) {
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(d.address))
 	require.NoError(t, raft.BootstrapCluster(d.config(), d.logs, d.logs, d.snapshots, transport,
 		d.condition(d.Server).Initial.Configuration()))
 }
 
 // clone copies a disk, as a copy of a virtual machine does.
-func (d *disk) clone(t *testing.T, address string) *disk {
-	c := newDisk(d.Server, d.list)
-	c.address, c.cluster, c.founders = address, d.cluster, d.founders
+func (d *nodeData) clone(t *testing.T, address string) *nodeData {
+	c := newNodeData(d.Server, d.list)
+	c.address, c.cluster, c.initial = address, d.cluster, d.initial
 	first, err := d.logs.FirstIndex()
 	require.NoError(t, err)
 	last, err := d.logs.LastIndex()
@@ -101,24 +101,24 @@ func (d *disk) clone(t *testing.T, address string) *disk {
 	return c
 }
 
-// journal is a state machine that keeps the entries.
-type journal struct {
+// entryRecorder is a state machine that keeps the entries.
+type entryRecorder struct {
 	mu       sync.Mutex
 	entries  []string
 	restores bool
 }
 
-func (j *journal) Apply(l *raft.Log) any {
+func (j *entryRecorder) Apply(l *raft.Log) any {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.entries = append(j.entries, string(l.Data))
 	return nil
 }
 
-func (j *journal) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.ErrUnsupported }
+func (j *entryRecorder) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.ErrUnsupported }
 
 // Restore takes a snapshot without anything in it, as installing sends it, if the test wants that.
-func (j *journal) Restore(state io.ReadCloser) error {
+func (j *entryRecorder) Restore(state io.ReadCloser) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.restores {
@@ -129,7 +129,7 @@ func (j *journal) Restore(state io.ReadCloser) error {
 }
 
 // count is how many different entries begin with prefix: one whose outcome was unknown is proposed again.
-func (j *journal) count(prefix string) int {
+func (j *entryRecorder) count(prefix string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	different := map[string]struct{}{}
@@ -141,58 +141,58 @@ func (j *journal) count(prefix string) int {
 	return len(different)
 }
 
-// process is a running node.
-type process struct {
-	*disk
+// raftProcess is a running node.
+type raftProcess struct {
+	*nodeData
 	*raft.Raft
-	journal *journal
-	member  member // of the peer network; unused on plain streams
+	applied *entryRecorder
+	member  testNode // of the peer network; unused on plain streams
 	trans   *Transport
 	close   func()
 }
 
-// world is a fabric with nodes on it, that speak through the handshake or through plain streams.
-type world struct {
+// testCluster is a fabric with nodes on it, that speak through the handshake or through plain streams.
+type testCluster struct {
 	*testing.T
-	*fabric
+	*testNetwork
 	plain   bool
-	running map[*process]struct{} // guarded by the fabric's mutex while nodes start at once
+	running map[*raftProcess]struct{} // guarded by the fabric's mutex while nodes start at once
 }
 
-func newWorld(t *testing.T, plain bool) *world {
-	return &world{t, newFabric(), plain, map[*process]struct{}{}}
+func newTestCluster(t *testing.T, plain bool) *testCluster {
+	return &testCluster{t, newTestNetwork(), plain, map[*raftProcess]struct{}{}}
 }
 
-func (w *world) start(d *disk) *process {
+func (w *testCluster) start(d *nodeData) *raftProcess {
 	if w.plain {
 		config := transportConfig()
-		config.Stream = plainStreams{w.listen(d.address), w.fabric}
+		config.Stream = plainStreams{w.listen(d.address), w.testNetwork}
 		plain := raft.NewNetworkTransportWithConfig(&config)
-		return w.runOver(plain, &process{disk: d, close: func() {
+		return w.runOver(plain, &raftProcess{nodeData: d, close: func() {
 			assert.NoError(w, plain.Close())
-			w.drop(func(c *wire) bool { return c.from == d.address || c.to == d.address })
+			w.closeMatching(func(c *testConn) bool { return c.from == d.address || c.to == d.address })
 		}})
 	}
-	return w.run(d, open(w, w.fabric, Config{
+	return w.run(d, openNode(w, w.testNetwork, Config{
 		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
 		Condition: d.condition, Term: d.term,
 	}))
 }
 
 // run starts Raft on a network.
-func (w *world) run(d *disk, m member) *process {
+func (w *testCluster) run(d *nodeData, m testNode) *raftProcess {
 	transport, err := m.Transport(transportConfig())
 	require.NoError(w, err)
-	p := w.runOver(transport, &process{
-		disk: d, member: m, trans: transport, close: func() { assert.NoError(w, m.Close()) },
+	p := w.runOver(transport, &raftProcess{
+		nodeData: d, member: m, trans: transport, close: func() { assert.NoError(w, m.Close()) },
 	})
 	transport.Start(p.Raft)
 	return p
 }
 
-func (w *world) runOver(transport raft.Transport, p *process) *process {
-	p.journal = &journal{}
-	r, err := raft.NewRaft(p.config(), p.journal, p.logs, p.logs, p.snapshots, transport)
+func (w *testCluster) runOver(transport raft.Transport, p *raftProcess) *raftProcess {
+	p.applied = &entryRecorder{}
+	r, err := raft.NewRaft(p.config(), p.applied, p.logs, p.logs, p.snapshots, transport)
 	require.NoError(w, err)
 	p.Raft = r
 	w.mu.Lock()
@@ -208,14 +208,14 @@ func transportConfig() raft.NetworkTransportConfig {
 }
 
 // stop ends a process as kill does: its connections break at once.
-func (w *world) stop(p *process) {
+func (w *testCluster) stop(p *raftProcess) {
 	ended := p.Shutdown()
 	p.close()
 	require.NoError(w, ended.Error())
 	delete(w.running, p)
 }
 
-func (w *world) stopAll() {
+func (w *testCluster) stopAll() {
 	for p := range w.running {
 		w.stop(p)
 	}
@@ -223,9 +223,9 @@ func (w *world) stopAll() {
 
 // leader waits for one of ps to lead and to have committed something, and returns it; nil: none
 // does within the time.
-func (w *world) leader(within time.Duration, ps ...*process) *process {
+func (w *testCluster) leader(within time.Duration, ps ...*raftProcess) *raftProcess {
 	deadline := time.Now().Add(within)
-	for ; time.Now().Before(deadline); inVirtualTime(10 * time.Millisecond) {
+	for ; time.Now().Before(deadline); sleepVirtual(10 * time.Millisecond) {
 		for _, p := range ps {
 			if p.State() == raft.Leader && p.Apply([]byte("barrier"), time.Second).Error() == nil {
 				return p
@@ -235,9 +235,9 @@ func (w *world) leader(within time.Duration, ps ...*process) *process {
 	return nil
 }
 
-// done has the leader among ps do something, and asks the next leader if that one does not lead any more:
+// retryOnLeader has the leader among ps do something, and asks the next leader if that one does not lead any more:
 // so it may be done twice. It returns the leader that did it.
-func (w *world) done(do func(leader *process) raft.Future, ps ...*process) *process {
+func (w *testCluster) retryOnLeader(do func(leader *raftProcess) raft.Future, ps ...*raftProcess) *raftProcess {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		leader := w.leader(time.Until(deadline), ps...)
@@ -251,30 +251,30 @@ func (w *world) done(do func(leader *process) raft.Future, ps ...*process) *proc
 }
 
 // write has n entries acknowledged by the leader among ps, and returns the leader that took the last one.
-func (w *world) write(prefix string, n int, ps ...*process) (leader *process) {
+func (w *testCluster) write(prefix string, n int, ps ...*raftProcess) (leader *raftProcess) {
 	for i := range n {
-		leader = w.done(func(leader *process) raft.Future {
+		leader = w.retryOnLeader(func(leader *raftProcess) raft.Future {
 			return leader.Apply(fmt.Append(nil, prefix, i), time.Second)
 		}, ps...)
 	}
 	return leader
 }
 
-// arrives waits for n entries with prefix on p.
-func (w *world) arrives(p *process, prefix string, n int) {
+// requireApplied waits for n entries with prefix on p.
+func (w *testCluster) requireApplied(p *raftProcess, prefix string, n int) {
 	// Raft waits up to 10 s between two calls to a peer that was away.
 	deadline := time.Now().Add(30 * time.Second)
-	for ; p.journal.count(prefix) < n; inVirtualTime(10 * time.Millisecond) {
+	for ; p.applied.count(prefix) < n; sleepVirtual(10 * time.Millisecond) {
 		require.True(w, time.Now().Before(deadline), "%s has %d of %d entries %q",
-			p.Name, p.journal.count(prefix), n, prefix)
+			p.Name, p.applied.count(prefix), n, prefix)
 	}
-	require.Equal(w, n, p.journal.count(prefix))
+	require.Equal(w, n, p.applied.count(prefix))
 }
 
 // plainStreams is the stream layer that hashicorp/raft brings, but over a fabric.
 type plainStreams struct {
-	*port
-	fabric *fabric
+	*testListener
+	fabric *testNetwork
 }
 
 func (s plainStreams) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {

@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// generationsMax bounds the former runs remembered per node: a clone shows within a few connections.
+	// generationsMax bounds the generations remembered of a server: a clone shows within a few connections.
 	generationsMax = 8
 	// serversMax bounds the nodes remembered: more than a cluster has, since callers may
 	// invent ids.
@@ -14,15 +14,15 @@ const (
 )
 
 // cloneDetector notices two live processes that run copies of one data directory: same name, same
-// incarnation, so nothing tells them apart but their runs. A run that shows itself again after
-// another one did can't have ended before that other began, as it would with a restart.
+// incarnation, so only their generations differ. A generation that connects again after another one did can't have
+// ended before that other began, as it would with a restart.
 type cloneDetector struct {
 	mu   sync.Mutex              // guards seen and what it holds
-	seen map[Server][]generation // the latest run first
+	seen map[Server][]generation // the latest first
 }
 
-// observe takes down that a run of a server was met. It reports whether this is another run than those
-// known before, or one of those, so that the node has a clone.
+// observe notes that a server has connected. It reports whether its generation is new here, or whether it is one of those
+// before the latest, so that the server has a clone.
 func (t *cloneDetector) observe(id Server, current generation) (fresh, cloned bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,4 +40,20 @@ func (t *cloneDetector) observe(id Server, current generation) (fresh, cloned bo
 	generations = slices.Insert(generations, 0, current)
 	t.seen[id] = generations[:min(len(generations), generationsMax)]
 	return !cloned, cloned
+}
+
+// checkClone raises the alarm when a node that was just met has a clone. A generation that is new here ends the
+// connections of those before it. If the node was restarted they are dead. If not, this is a copy, and the original,
+// which might have continued over its old connections forever, reconnects and is noticed.
+func (n *Network) checkClone(remote Server, current generation, address string) {
+	fresh, cloned := n.clones.observe(remote, current)
+	if streams := n.openStreams(); fresh && streams != nil {
+		streams.closeMatching(func(s *stream) bool { return s.server == remote.ID() && s.generation != current })
+	}
+	if cloned {
+		n.log.Error("clone "+remote.String(), "clone detected: two processes run as the same node from copies of "+
+			"one data directory: they can vote twice and lose what was acknowledged. Stop the one that is not at "+
+			"the node's address; to make it a node of its own, start it under a name of its own, with an empty "+
+			"directory and --join", "node", remote.Name, "incarnation", remote.Incarnation, "this_one_at", address)
+	}
 }

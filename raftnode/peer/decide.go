@@ -3,16 +3,7 @@ package peer
 import (
 	"fmt"
 	"strings"
-	"time"
 )
-
-// Reply is what came of asking one node.
-type Reply struct {
-	Node   Node
-	Answer Answer
-	Err    error // if set, there is no Answer
-	Took   time.Duration
-}
 
 // Action is what an empty node does next.
 type Action string
@@ -20,7 +11,7 @@ type Action string
 // The acts.
 const (
 	Agree         Action = "agree"     // put Decision.Initial on disk, and ask again
-	Bootstrap     Action = "bootstrap" // write the first entry, for the Initial members on disk
+	Bootstrap     Action = "bootstrap" // write the first entry, for the initial members on disk
 	Wait          Action = "wait"      // and ask again
 	JoinElsewhere Action = "elsewhere" // the cluster has begun without this node: join it, or end
 	Refuse        Action = "refuse"    // end; asking again changes nothing
@@ -29,7 +20,7 @@ const (
 // Decision is an Act, and why.
 type Decision struct {
 	Action Action
-	// Reason says why, and, where somebody has to do something, what.
+	// Reason is why, and what the operator has to do, if anything.
 	Reason string
 	// Initial are set with Agree and Bootstrap.
 	Initial InitialMembers
@@ -37,7 +28,7 @@ type Decision struct {
 	Cluster ClusterID
 }
 
-// Decide says what a node that holds nothing does next. It is a pure function of the node's own
+// Decide returns what a node without data does next. It is a pure function of the node's own
 // answer and of what the others answered after it; doc.go, "Bootstrap", argues why it is safe.
 func Decide(mine Answer, replies []Reply) Decision {
 	if mine.HasData {
@@ -80,11 +71,11 @@ func Decide(mine Answer, replies []Reply) Decision {
 }
 
 // alreadyStarted decides if a node of the list holds data: then the first entry is written, with the initial members
-// of those who hold it. A node that is one of them, with the directory that it has now, has the same
+// of the nodes that hold it. A node that is one of them, with the directory that it has now, has the same
 // to write, whatever else holds data of that cluster by now. For every other the cluster has begun
 // without it.
 func alreadyStarted(mine Answer, replies []Reply) Decision {
-	var including, excluding *Reply // hold data, and count this node in, or don't
+	var including, excluding *Reply // nodes with data that have this node among their initial members, or have not
 	for _, reply := range replies {
 		theirs := reply.Answer
 		if reply.Err != nil || !theirs.HasData || theirs.Name != reply.Node.ID {
@@ -92,9 +83,9 @@ func alreadyStarted(mine Answer, replies []Reply) Decision {
 		}
 		for _, other := range []*Reply{including, excluding} {
 			if other != nil && conflict(other.Answer, theirs) {
-				return refuseDecision("%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster list, or move "+
-					"the directory aside that is left over", other.Answer.Name, theirs.Name, other.Answer.Initial,
-					ofCluster(other.Answer.Cluster), theirs.Initial, ofCluster(theirs.Cluster))
+				return refuseDecision("%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster "+
+					"list, or move the directory aside that is left over", other.Answer.Name, theirs.Name,
+					other.Answer.Initial, ofCluster(other.Answer.Cluster), theirs.Initial, ofCluster(theirs.Cluster))
 			}
 		}
 		switch {
@@ -113,7 +104,8 @@ func alreadyStarted(mine Answer, replies []Reply) Decision {
 			"%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is no part of it: "+
 				"to take %s into that cluster start it with --join and the client address of one of "+
 				"its nodes; if %s lost its disk, that replaces the lost directory",
-			theirs.Name, excluding.Node.Address, ofCluster(theirs.Cluster), mine.Name, mine.Incarnation, mine.Name, mine.Name)}
+			theirs.Name, excluding.Node.Address, ofCluster(theirs.Cluster),
+			mine.Name, mine.Incarnation, mine.Name, mine.Name)}
 	}
 	return mergeMembers(mine, including.Answer)
 }
@@ -127,7 +119,7 @@ func conflict(a, b Answer) bool {
 	return one != "" && other != "" && one != other
 }
 
-// mergeMembers decides what a node does that a cluster which has begun counts in.
+// mergeMembers decides for a node that is among the initial members of a cluster which has begun.
 func mergeMembers(mine, theirs Answer) Decision {
 	reason := fmt.Sprintf("%s has begun the cluster, and counted on this node", theirs.Name)
 	switch {
@@ -142,7 +134,7 @@ func mergeMembers(mine, theirs Answer) Decision {
 	return Decision{Action: Bootstrap, Initial: theirs.Initial, Reason: reason}
 }
 
-// decideAgreed decides when every node of the list was heard, holds nothing and was given the same list.
+// decideAgreed decides when every node of the list has answered, has no data and was given the same list.
 func decideAgreed(mine Answer, replies []Reply, initial InitialMembers) Decision {
 	if mine.Unready != "" {
 		return Decision{Action: Wait, Reason: fmt.Sprintf("this node can't begin a cluster: %s", mine.Unready)}

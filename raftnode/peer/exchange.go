@@ -55,6 +55,14 @@ func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
 	return answer, err
 }
 
+// Reply is the result of asking one node.
+type Reply struct {
+	Node   Node
+	Answer Answer
+	Err    error // if set, there is no Answer
+	Took   time.Duration
+}
+
 // AskAll asks these nodes but this one, all at once. The replies are in the order of the nodes.
 func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
 	var replies []Reply
@@ -80,7 +88,8 @@ func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
 // the request arrived, unless the error is a RefusedError: then it did not.
 func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, error) {
 	if len(request) > callBytesMax {
-		return nil, fmt.Errorf("peer: a request of %d bytes, %d is the most; nothing was sent", len(request), callBytesMax)
+		return nil, fmt.Errorf("peer: a request of %d bytes, %d is the most; nothing was sent",
+			len(request), callBytesMax)
 	}
 	_, reply, err := n.exchange(ctx, to, purposeCall, request)
 	return reply, err

@@ -96,7 +96,7 @@ func (t *Transport) checkLog(id raft.ServerID, term, acknowledged, lastLog uint6
 		f.excluded = true
 	}
 	t.mu.Unlock()
-	t.streams.network.log.Error("lost "+string(id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
+	t.network.log.Error("lost "+string(id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
 		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old directory",
 		"node", id, "acknowledged_index", acknowledged, "last_index", lastLog)
 	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
@@ -139,7 +139,7 @@ func (t *Transport) recordContact(to Node, sent time.Time, args *raft.AppendEntr
 	if err != nil {
 		level, attrs = slog.LevelWarn, append(attrs, "error", err)
 	}
-	t.streams.network.log.Log(level, message+to.ID, message, attrs...)
+	t.network.log.Log(level, message+to.ID, message, attrs...)
 }
 
 // updateContact returns what there is to log, and how long it has lasted.

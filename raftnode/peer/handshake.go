@@ -140,22 +140,6 @@ func (n *Network) readHello(conn net.Conn) (*caller, error) {
 	return &caller{theirs, hello.purpose, conn, streams, proceed.body}, nil
 }
 
-// checkClone raises the alarm when a node that was just met has a clone. A generation that is new here ends the
-// connections of those before it. If the node was restarted they are dead. If not, this is a copy, and the original,
-// which might have continued over its old connections forever, reconnects and is noticed.
-func (n *Network) checkClone(remote Server, current generation, address string) {
-	fresh, cloned := n.clones.observe(remote, current)
-	if streams := n.openStreams(); fresh && streams != nil {
-		streams.closeMatching(func(s *stream) bool { return s.server == remote.ID() && s.generation != current })
-	}
-	if cloned {
-		n.log.Error("clone "+remote.String(), "clone detected: two processes run as the same node from copies of "+
-			"one data directory: they can vote twice and lose what was acknowledged. Stop the one that is not at "+
-			"the node's address; to make it a node of its own, start it under a name of its own, with an empty "+
-			"directory and --join", "node", remote.Name, "incarnation", remote.Incarnation, "this_one_at", address)
-	}
-}
-
 func (n *Network) newRefusal(code RefusalCode, peer, format string, args ...any) *RefusedError {
 	return &RefusedError{Code: code, By: n.config.ID, Peer: peer, Detail: fmt.Sprintf(format, args...)}
 }

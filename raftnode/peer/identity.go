@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// An Incarnation tells a data directory from every other one of the same node name:
+// An Incarnation distinguishes a data directory from every other one of the same node name:
 // 128 random bits, written once when the directory is made. The zero value is no incarnation.
 type Incarnation [16]byte
 
@@ -21,7 +21,7 @@ type Server struct {
 	Incarnation Incarnation
 }
 
-// ID is what Raft calls the server: name@incarnation.
+// ID is the server id for Raft: name@incarnation.
 func (s Server) ID() raft.ServerID { return raft.ServerID(s.String()) }
 
 func (s Server) String() string { return s.Name + "@" + s.Incarnation.String() }
@@ -50,13 +50,12 @@ func NameOf(id raft.ServerID) string {
 	return name
 }
 
-// A ClusterID tells clusters apart: the random id in a cluster's first LeaderStart. The zero
-// value says that no cluster id is known.
+// A ClusterID is the random id in a cluster's first LeaderStart. The zero value: no id is known.
 type ClusterID [16]byte
 
 func (c ClusterID) String() string { return hex.EncodeToString(c[:]) }
 
-// generation is drawn at each start of a Network, so that a node which merely restarted can be told from
+// generation is drawn at each start of a Network, so that a node which merely restarted differs from
 // two processes which run one data directory.
 type generation [8]byte
 

@@ -99,7 +99,8 @@ func New(c Config) (*Network, error) {
 	if c.Incarnation == (Incarnation{}) {
 		return nil, errors.New("peer: Incarnation is zero: draw one when the data directory is made, and keep it")
 	}
-	if c.Condition == nil || c.Term == nil || c.Handle == nil || c.Lost == nil || c.Listener == nil || c.Logger == nil {
+	if c.Condition == nil || c.Term == nil || c.Handle == nil || c.Lost == nil ||
+		c.Listener == nil || c.Logger == nil {
 		return nil, errors.New("peer: Condition, Term, Handle, Lost, Listener and Logger are required")
 	}
 	if err := checkTLS(c.TLS); err != nil {

@@ -11,7 +11,7 @@ import (
 const (
 	// logEvery is how long one message is not repeated: Raft dials again many times a second.
 	logEvery = 10 * time.Second
-	// logLinesMax bounds the messages that are told apart; callers may invent ids, and those beyond
+	// logLinesMax bounds the messages that are counted separately; callers may invent ids, and those beyond
 	// it share one line.
 	logLinesMax = 128
 )

@@ -68,7 +68,7 @@ func (t *Transport) presentAsVoter(request raft.RPC) {
 	}
 	for _, s := range t.raft.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(from.ID) && s.Suffrage != raft.Voter {
-			from.ID = []byte(t.streams.network.server().ID())
+			from.ID = []byte(t.network.server().ID())
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 
 // validateRequest reports whether Raft may be given a request, and answers one that it may not.
 func (t *Transport) validateRequest(request raft.RPC) bool {
-	n := t.streams.network
+	n := t.network
 	kind, fault := n.requestFault(request.Command)
 	if fault == "" {
 		return true
@@ -122,7 +122,7 @@ func (t *Transport) validateRequest(request raft.RPC) bool {
 
 // checkTerm looks at the term of another node's answer to a call.
 func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddress, term uint64) error {
-	n := t.streams.network
+	n := t.network
 	fault := n.termFault(term)
 	if fault == "" {
 		return nil

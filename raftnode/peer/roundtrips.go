@@ -8,7 +8,7 @@ import (
 const (
 	// A measurement is remembered for a minute, less up to a spell.
 	spellCount, spellLength = 6, 10 * time.Second
-	// spellRank says which of the longest counts: one pause, or two, of a process or of the machine below it, are
+	// spellRank is which of the longest counts: one pause, or two, of a process or of the machine below it, are
 	// an accident. What happens three times a minute is how the place is.
 	spellRank = 3
 )

@@ -94,10 +94,10 @@ func (s *incomingSnapshot) Read(b []byte) (int, error) {
 }
 
 func (s *incomingSnapshot) stalled() {
-	streams, from := s.transport.streams, raft.ServerID(s.args.ID)
-	streams.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the "+
+	t, from := s.transport, raft.ServerID(s.args.ID)
+	t.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the "+
 		"leader starts again", "node", excerpt(s.args.ID), "silent", snapshotStallTimeout)
-	streams.closeMatching(func(s *stream) bool { return s.server == from })
+	t.streams.closeMatching(func(s *stream) bool { return s.server == from })
 }
 
 // answerKnown answers a snapshot of what this node has applied, and reports whether it did. The leader did not receive
@@ -123,7 +123,7 @@ func (t *Transport) answerKnown(request raft.RPC) bool {
 		snapshot.forRaft = true
 		return false
 	}
-	t.streams.network.log.Log(slog.LevelInfo, "known "+string(args.ID), "skipped a snapshot whose entries are already applied",
+	t.network.log.Log(slog.LevelInfo, "known "+string(args.ID), "skipped a snapshot whose entries are already applied",
 		"node", excerpt(args.ID), "index", args.LastLogIndex)
 	t.discard(request, func() (any, error) {
 		return &raft.InstallSnapshotResponse{Term: max(args.Term, t.raft.CurrentTerm()), Success: true}, nil

@@ -15,8 +15,8 @@ import (
 // done and owns them until they are closed, since Raft's transport forgets those it accepted.
 type streamLayer struct {
 	network    *Network
-	accepted   chan *stream                  // to Accept, one at a time
-	throttleOf func(raft.ServerID) *throttle // set before the first Dial
+	accepted   chan *stream // to Accept, one at a time
+	throttleOf func(raft.ServerID) *throttle
 
 	ctx      context.Context // ends when Close begins
 	stop     context.CancelCauseFunc
@@ -28,8 +28,8 @@ type streamLayer struct {
 
 var _ raft.StreamLayer = (*streamLayer)(nil)
 
-func newStreamLayer(n *Network) *streamLayer {
-	s := &streamLayer{network: n, accepted: make(chan *stream), open: map[*stream]struct{}{}}
+func newStreamLayer(n *Network, throttleOf func(raft.ServerID) *throttle) *streamLayer {
+	s := &streamLayer{network: n, throttleOf: throttleOf, accepted: make(chan *stream), open: map[*stream]struct{}{}}
 	s.ctx, s.stop = context.WithCancelCause(n.ctx)
 	return s
 }

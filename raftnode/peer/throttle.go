@@ -12,20 +12,20 @@ import (
 
 const (
 	// appendTimeTarget is how long the entries of one append may be on their way, beyond a round trip. Heartbeats and
-	// votes share the line with them. Half of it and twice it are what it is measured by.
+	// votes share the line with them. The rate follows when an append takes less than half of it, or more than twice.
 	appendTimeTarget = 200 * time.Millisecond
 	// rateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for; rateInitial is
 	// where it begins.
 	rateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
-	// entryOverheadBytes is what an entry has on the line beside its data, about.
+	// entryOverheadBytes is about what an entry takes on the line beside its data.
 	entryOverheadBytes = 64
-	// refusedPause is how long a server that did not take entries is not sent any.
+	// refusedPause is how long no entries are sent to a server that has refused some.
 	refusedPause = time.Second
 	// progressEvery is how often the progress of a server that is being caught up is logged.
 	progressEvery = 10 * time.Second
 )
 
-// throttle is how fast a server takes entries, as far as this node has seen. Raft puts up to 64 entries into an
+// throttle is how fast a server takes entries, as measured by this node. Raft puts up to 64 entries into an
 // append, whatever their size, and gives it a fixed time; what a slow line can't bring there within that
 // time would be sent again and again. So an append is cut to what the line brings there within appendTimeTarget,
 // but for one entry, and its time-out follows its size.
@@ -62,7 +62,7 @@ func (p *throttle) limit(args *raft.AppendEntriesRequest) {
 // batchBytes is how many bytes go with one append.
 func (p *throttle) batchBytes() int { return int(p.rate * appendTimeTarget.Seconds()) }
 
-// extendDeadline makes of the deadline that every call has that of the append under way: it is later by twice what its size
+// extendDeadline returns the deadline of the append under way: that which every call has, plus twice what its size
 // takes.
 func (p *throttle) extendDeadline(at time.Time) time.Time {
 	p.mu.Lock()
@@ -168,7 +168,7 @@ func (t *Transport) sendThrottled(p *throttle, id raft.ServerID, at raft.ServerA
 	err := t.NetworkTransport.AppendEntries(id, entriesPrefix+addressed(id, at), args, resp)
 	p.observeAppend(time.Since(began), err)
 	if err == nil && resp.Success {
-		p.logProgress(t.streams.network.config.Logger, string(id), args)
+		p.logProgress(t.network.config.Logger, string(id), args)
 	}
 	return err
 }

@@ -45,7 +45,7 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 }
 
 // tlsClient makes the calling end of TLS, if this node has it. The certificate must name the
-// node meant: an address is where a node is, and what has to be proved is who it is.
+// node meant: an address is where a node is, and what has to be proved is which node it is.
 func (n *Network) tlsClient(ctx context.Context, raw net.Conn, serverName string) (net.Conn, error) {
 	if n.config.TLS == nil {
 		return raw, nil
@@ -66,7 +66,7 @@ func (n *Network) tlsClient(ctx context.Context, raw net.Conn, serverName string
 }
 
 // tlsServer makes the receiving end. Which node the caller's certificate must name is known
-// only once the caller has said who it is: see checkCertificate.
+// only from its hello: see checkCertificate.
 func (n *Network) tlsServer(ctx context.Context, raw net.Conn) (net.Conn, error) {
 	if n.config.TLS == nil {
 		return raw, nil
@@ -77,7 +77,7 @@ func (n *Network) tlsServer(ctx context.Context, raw net.Conn) (net.Conn, error)
 		return secured, nil
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil {
-		// The caller reads no TLS, so it is told without.
+		// The caller reads no TLS, so the refusal is sent without.
 		refusal := n.newRefusal(TLSWanted, "", "the caller speaks without TLS, and %s with it", n.config.ID)
 		return nil, sendRefusal(raw, refusal)
 	}
@@ -87,7 +87,7 @@ func (n *Network) tlsServer(ctx context.Context, raw net.Conn) (net.Conn, error)
 	return nil, fmt.Errorf("TLS: %w", err)
 }
 
-// checkCertificate says whether the caller's certificate names the node that it says it is.
+// checkCertificate returns a refusal unless the caller's certificate names the node that it claims to be.
 func (n *Network) checkCertificate(conn net.Conn, claimed string) *RefusedError {
 	secured, ok := conn.(*tls.Conn)
 	if !ok {
@@ -95,7 +95,7 @@ func (n *Network) checkCertificate(conn net.Conn, claimed string) *RefusedError 
 	}
 	certificates := secured.ConnectionState().PeerCertificates
 	if err := certificates[0].VerifyHostname(claimed); err != nil {
-		return n.newRefusal(WrongCertificate, claimed, "the caller says that it is %s: %v", claimed, err)
+		return n.newRefusal(WrongCertificate, claimed, "the caller claims to be %s: %v", claimed, err)
 	}
 	return nil
 }

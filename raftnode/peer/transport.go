@@ -33,12 +33,12 @@ const (
 // and is refused there.
 type Transport struct {
 	*raft.NetworkTransport
+	network      *Network
 	streams      *streamLayer
 	idleConnsMax int            // as many idle connections to a peer are kept
 	requests     chan raft.RPC  // those that Raft may be given
 	background   sync.WaitGroup // filterRequests, and the reading of snapshots that are refused or known
-
-	raft *raft.Raft // see Start
+	raft         *raft.Raft     // see Start
 
 	mu        sync.Mutex // guards what follows
 	term      uint64     // of the latest append
@@ -69,13 +69,12 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 	if n.transport != nil {
 		return nil, errors.New("peer: a Transport is open already; close it before opening the next")
 	}
-	streams := newStreamLayer(n)
-	c.Stream = streams
 	t := &Transport{
-		NetworkTransport: raft.NewNetworkTransportWithConfig(&c),
-		streams:          streams, idleConnsMax: c.MaxPool, requests: make(chan raft.RPC), followers: map[raft.ServerID]*follower{},
+		network: n, idleConnsMax: c.MaxPool, requests: make(chan raft.RPC), followers: map[raft.ServerID]*follower{},
 	}
-	streams.throttleOf = t.throttleFor
+	t.streams = newStreamLayer(n, t.throttleFor)
+	c.Stream = t.streams
+	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&c)
 	n.transport = t
 	return t, nil
 }
@@ -91,11 +90,11 @@ func (n *Network) openStreams() *streamLayer {
 }
 
 // Close ends every connection of Raft, both ways, and waits for the goroutines that serve the
-// accepted ones. The Network stays open and continues answering what this node holds.
+// accepted ones. The Network stays open and still answers questions and calls.
 func (t *Transport) Close() error {
 	err := t.NetworkTransport.Close()
 	t.background.Wait()
-	n := t.streams.network
+	n := t.network
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.transport == t {
@@ -151,7 +150,7 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	}
 	acknowledged, excluded := t.enterTerm(id, args.Term)
 	if excluded {
-		t.streams.network.config.Lost(to, acknowledged)
+		t.network.config.Lost(to, acknowledged)
 		return fmt.Errorf("peer: %s is excluded from replication: %w", id, ErrExcluded)
 	}
 	sent := time.Now()
@@ -223,7 +222,7 @@ func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
 // InstallSnapshot implements raft.Transport.
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	data = &outgoingSnapshot{Reader: data, log: t.streams.network.config.Logger, to: id, size: args.Size}
+	data = &outgoingSnapshot{Reader: data, log: t.network.config.Logger, to: id, size: args.Size}
 	t.enterTerm(id, args.Term)
 	err := t.NetworkTransport.InstallSnapshot(id, snapshotPrefix+addressed(id, at), args, resp, data)
 	if err == nil {

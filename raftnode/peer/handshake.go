@@ -22,7 +22,7 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 	}
 	s, answer, reply := &stream{raw: raw, server: raft.ServerID(to.ID)}, Answer{}, payload{as: kindReply}
 	err = runWithContext(ctx, raw, func() (err error) {
-		if s.Conn, err = n.tlsClient(ctx, raw, NameOf(s.server)); err != nil {
+		if s.Conn, err = n.secure(ctx, raw, true, NameOf(s.server)); err != nil {
 			return err
 		}
 		if answer, err = n.greet(s.Conn, to, use, request); err == nil && use == purposeCall {
@@ -73,7 +73,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 	defer cancel()
 	var from *caller
 	err := runWithContext(ctx, raw, func() error {
-		conn, err := n.tlsServer(ctx, raw)
+		conn, err := n.secure(ctx, raw, false, "")
 		if err != nil {
 			return err
 		}

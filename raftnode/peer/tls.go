@@ -44,45 +44,30 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 	return c
 }
 
-// tlsClient makes the calling end of TLS, if this node has it. The certificate must name the
-// node meant: an address is where a node is, and what has to be proved is which node it is.
-func (n *Network) tlsClient(ctx context.Context, raw net.Conn, serverName string) (net.Conn, error) {
+// secure makes one end of TLS, if this node has it. At the calling end, the receiver's certificate must name the node
+// meant, serverName: an address is where a node is, and what has to be proved is which node it is. Which node
+// the caller's certificate must name is known only from its hello: see checkCertificate.
+func (n *Network) secure(ctx context.Context, raw net.Conn, calling bool, serverName string) (net.Conn, error) {
 	if n.config.TLS == nil {
 		return raw, nil
 	}
-	secured := tls.Client(raw, mutualTLS(n.config.TLS, serverName))
+	other, secured := serverName, tls.Client(raw, mutualTLS(n.config.TLS, serverName))
+	if !calling {
+		other, secured = "the caller", tls.Server(raw, mutualTLS(n.config.TLS, ""))
+	}
 	err := secured.HandshakeContext(ctx)
 	if err == nil {
 		return secured, nil
 	}
-	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain {
-		return nil, n.newRefusal(TLSWanted, serverName, "it speaks without TLS, and %s with it", n.config.ID)
+	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		refusal := n.newRefusal(TLSWanted, serverName, "%s speaks without TLS, and %s with it", other, n.config.ID)
+		if !calling && plain.Conn != nil {
+			return nil, sendRefusal(raw, refusal) // without TLS, so that the caller can read it
+		}
+		return nil, refusal
 	}
 	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, n.newRefusal(WrongCertificate, serverName, "its certificate doesn't verify as %s's: %v",
-			serverName, wrong.Err)
-	}
-	return nil, fmt.Errorf("TLS: %w", err)
-}
-
-// tlsServer makes the receiving end. Which node the caller's certificate must name is known
-// only from its hello: see checkCertificate.
-func (n *Network) tlsServer(ctx context.Context, raw net.Conn) (net.Conn, error) {
-	if n.config.TLS == nil {
-		return raw, nil
-	}
-	secured := tls.Server(raw, mutualTLS(n.config.TLS, ""))
-	err := secured.HandshakeContext(ctx)
-	if err == nil {
-		return secured, nil
-	}
-	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil {
-		// The caller reads no TLS, so the refusal is sent without.
-		refusal := n.newRefusal(TLSWanted, "", "the caller speaks without TLS, and %s with it", n.config.ID)
-		return nil, sendRefusal(raw, refusal)
-	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, n.newRefusal(WrongCertificate, "", "the caller's certificate: %v", err)
+		return nil, n.newRefusal(WrongCertificate, serverName, "the certificate of %s doesn't verify: %v", other, wrong.Err)
 	}
 	return nil, fmt.Errorf("TLS: %w", err)
 }

@@ -64,8 +64,8 @@ func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	line := q.lines[key]
-	if line == nil && len(q.lines) >= logLinesMax {
-		maps.DeleteFunc(q.lines, func(_ string, l *logLine) bool { return !now.Before(l.mutedUntil) })
+	if line == nil {
+		q.forget(now)
 		if len(q.lines) >= logLinesMax {
 			key = "the rest"
 			line = q.lines[key]
@@ -82,4 +82,12 @@ func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted
 	suppressed = line.suppressed
 	*line = logLine{mutedUntil: now.Add(logEvery)}
 	return suppressed, false
+}
+
+// forget drops the lines that may be logged again and, unless room is needed, have nothing to report.
+func (q *RateLimitedLog) forget(now time.Time) {
+	full := len(q.lines) >= logLinesMax
+	maps.DeleteFunc(q.lines, func(_ string, l *logLine) bool {
+		return !now.Before(l.mutedUntil) && (full || l.suppressed == 0)
+	})
 }

@@ -14,15 +14,15 @@ const (
 )
 
 // cloneDetector notices two live processes that run copies of one data directory: same name, same
-// incarnation, so only their generations differ. A generation that connects again after another one did can't have
-// ended before that other began, as it would with a restart.
+// incarnation, so only their generations differ. A generation that connects again after another one did can't
+// have ended before that other began, as it would with a restart.
 type cloneDetector struct {
 	mu   sync.Mutex              // guards seen and what it holds
 	seen map[Server][]generation // the latest first
 }
 
-// observe notes that a server has connected. It reports whether its generation is new here, or whether it is one of those
-// before the latest, so that the server has a clone.
+// observe notes that a server has connected. It reports whether its generation is new here, or whether it is
+// one of those before the latest, so that the server has a clone.
 func (t *cloneDetector) observe(id Server, current generation) (fresh, cloned bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,9 +42,9 @@ func (t *cloneDetector) observe(id Server, current generation) (fresh, cloned bo
 	return !cloned, cloned
 }
 
-// checkClone raises the alarm when a node that was just met has a clone. A generation that is new here ends the
-// connections of those before it. If the node was restarted they are dead. If not, this is a copy, and the original,
-// which might have continued over its old connections forever, reconnects and is noticed.
+// checkClone raises the alarm when a node that was just met has a clone. A generation that is new here ends
+// the connections of those before it. If the node was restarted they are dead. If not, this is a copy, and
+// the original, which might have continued over its old connections forever, reconnects and is noticed.
 func (n *Network) checkClone(remote Server, current generation, address string) {
 	fresh, cloned := n.clones.observe(remote, current)
 	if streams := n.openStreams(); fresh && streams != nil {

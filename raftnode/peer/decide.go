@@ -70,9 +70,9 @@ func Decide(mine Answer, replies []Reply) Decision {
 	return decideAgreed(mine, replies, NewInitialMembers(mine.List, incarnations))
 }
 
-// alreadyStarted decides if a node of the list holds data: then the first entry is written, with the initial members
-// of the nodes that hold it. A node that is one of them, with the directory that it has now, has the same
-// to write, whatever else holds data of that cluster by now. For every other the cluster has begun
+// alreadyStarted decides if a node of the list holds data: then the first entry is written, with the initial
+// members of the nodes that hold it. A node that is one of them, with the directory that it has now, has the
+// same to write, whatever else holds data of that cluster by now. For every other the cluster has begun
 // without it.
 func alreadyStarted(mine Answer, replies []Reply) Decision {
 	var including, excluding *Reply // nodes with data that have this node among their initial members, or have not

@@ -37,10 +37,11 @@
 //	caller   proceed   with the request of a call; Raft's bytes follow
 //	receiver reply     of a call; the end of it
 //
-// An Answer has the node's name, its incarnation, its generation (random, drawn at each start), the cluster id, the
-// --cluster list and the initial members on its disk. An id or a list is empty if there is none. Each end judges the
-// other by the table below and may send a refusal with the reason instead, so that the logs of both have it. Before
-// Raft's first byte this costs one round trip. A question needs no agreement: its answer is useful also to a stranger.
+// An Answer has the node's name, its incarnation, its generation (random, drawn at each start), the cluster
+// id, the --cluster list and the initial members on its disk. An id or a list is empty if there is none. Each
+// end judges the other by the table below and may send a refusal with the reason instead, so that the logs of
+// both have it. Before Raft's first byte this costs one round trip. A question needs no agreement: its answer
+// is useful also to a stranger.
 //
 // Raft names in each call the server that it means. [Transport] carries the server's id beside the
 // address down to the handshake, and keys its pool of connections by both. No table of addresses
@@ -67,13 +68,13 @@
 //	id                refused   -         ids       ids
 //	id and initial    refused   initial   ids       ids
 //
-// An initial member has the initial members on disk before it begins, and learns the id when it applies the first
-// LeaderStart. Until that entry has arrived everywhere, initial members that know the id and initial members that do
-// not know it compare their initial members. A node that joins is given the id before its Raft starts. A handshake that is under way
-// when the id becomes known ends as it began.
+// An initial member has the initial members on disk before it begins, and learns the id when it applies the
+// first LeaderStart. Until that entry has arrived everywhere, initial members that know the id and initial
+// members that do not know it compare their initial members. A node that joins is given the id before its
+// Raft starts. A handshake that is under way when the id becomes known ends as it began.
 //
-// An initial member that was away since it began knows no id, and a node that joined later has no initial members.
-// What they have in common is the server that the caller means: its incarnation is 128 random bits,
+// An initial member that was away since it began knows no id, and a node that joined later has no initial
+// members. What they have in common is the server that the caller means: its incarnation is 128 random bits,
 // which the caller has from a configuration that names the receiver.
 //
 // The caller's own incarnation is not compared with anything: Raft itself refuses a vote to a server
@@ -95,15 +96,15 @@
 //	lists, names or incarnations contradict each other         Refuse, with what to correct
 //	otherwise, a node does not answer, or has no room          Wait, ask again
 //
-// The initial members ([InitialMembers]) are the nodes of the list with the incarnations that they answered with.
-// They determine the first entry. A node that holds data goes before the other rules, since nodes
-// begin one after the other: the first to see that all have agreed holds data from then on.
+// The initial members ([InitialMembers]) are the nodes of the list with the incarnations that they answered
+// with. They determine the first entry. A node that holds data goes before the other rules, since nodes begin
+// one after the other: the first to see that all have agreed holds data from then on.
 //
 // Three conditions hold for a node that takes part:
 //
 //	B1  Initial members are on disk before any answer mentions them, and before the first entry.
 //	B2  A round begins after the initial members that it relies on were put on disk. Config.Condition reads
-//	    Holds before Initial.
+//	    HasData before Initial.
 //	B3  A directory that lost part of its content does not start, or starts with another incarnation.
 //
 // The claim: at no time do two nodes hold different first entries. Suppose that X begins because all
@@ -184,10 +185,11 @@
 //
 // Raft puts up to 64 entries of any size into an append and gives it a fixed time; what does not get there in
 // that time it sends again. So an append is cut to what its server takes within 200 ms, by what it took
-// before, and has twice as long as its size takes beyond the time that every call has (throttle.go). Heartbeats and votes
-// keep their short time. A line on which an entry of 256 KiB takes more than 18 s remains too slow. A snapshot is sent
-// as long as bytes move: either end gives up when none has for 10 s. Its receiver does not vote meanwhile, so
-// it does not wait longer for a leader that is suspended. Every 10 s the leader logs how far a server is.
+// before, and has twice as long as its size takes beyond the time that every call has (throttle.go).
+// Heartbeats and votes keep their short time. A line on which an entry of 256 KiB takes more than 18 s
+// remains too slow. A snapshot is sent as long as bytes move: either end gives up when none has for 10 s. Its
+// receiver does not vote meanwhile, so it does not wait longer for a leader that is suspended. Every 10 s the
+// leader logs how far a server is.
 //
 // # What was acknowledged
 //
@@ -205,15 +207,14 @@
 //
 // # What is not detected
 //
-// A copy of a data directory has the name and the incarnation of the original. It is refused where a
-// call means another server, so at another node's address it has no vote; but its own calls pass, and
-// at the original's address it passes as the original. What differs is the generation: when two generations of one
+// A copy of a data directory has the name and the incarnation of the original. It is refused where a call
+// means another server, so at another node's address it has no vote; but its own calls pass, and at the
+// original's address it passes as the original. What differs is the generation: when two generations of one
 // server appear in alternation, both are alive, and every node that they connect with logs an alarm. To make
 // them appear, a new generation closes the connections of earlier ones. That is detection and not protection:
-// without a leader, the two can win two votes as one server. The directory's lock prevents it on one
-// machine; between two machines only care does. A machine resumed from a snapshot of its memory, and a
-// directory that was rolled back to an earlier state, are noticed only by a leader to which they had
-// acknowledged more.
+// without a leader, the two can win two votes as one server. The directory's lock prevents it on one machine;
+// between two machines only care does. A machine resumed from a snapshot of its memory, and a directory that
+// was rolled back to an earlier state, are noticed only by a leader to which they had acknowledged more.
 //
 // Without TLS whatever is sent is believed, so only nodes may be able to reach the port. A
 // certificate proves the name; the incarnation is the node's own statement.

@@ -13,8 +13,8 @@ import (
 // ErrExcluded is what a call to a node returns whose log has lost what it acknowledged to this leader.
 var ErrExcluded = errors.New("the log of this node ends below an entry that it acknowledged")
 
-// unreachableAfter is for how long calls to a follower must fail before that is logged: a connection that broke is
-// made again within that time.
+// unreachableAfter is for how long calls to a follower must fail before that is logged: a connection that
+// broke is made again within that time.
 const unreachableAfter = time.Second
 
 // Contact is what this node knows as leader of another server, as long as this Transport is open.
@@ -35,11 +35,11 @@ type follower struct {
 
 // inTerm is what a follower did while this node leads in one term.
 //
-// Within a term nothing takes an acknowledged entry out of a follower's log, so one whose log ends below has lost it:
-// to a damaged disk, to a disk that did not keep what it had flushed, or to an older copy of the directory. Raft would
-// send the entries again and not report it. But a vote that the follower gave meanwhile was given without them, and a
-// disk that loses one write loses others. So it gets nothing more from this leader in this term, and is notified
-// (Config.Lost).
+// Within a term nothing takes an acknowledged entry out of a follower's log, so one whose log ends below has
+// lost it: to a damaged disk, to a disk that did not keep what it had flushed, or to an older copy of the
+// directory. Raft would send the entries again and not report it. But a vote that the follower gave meanwhile
+// was given without them, and a disk that loses one write loses others. So it gets nothing more from this
+// leader in this term, and is notified (Config.Lost).
 type inTerm struct {
 	term          uint64 // of the latest append
 	matchIndex    uint64 // it has acknowledged everything up to here
@@ -63,8 +63,8 @@ func (t *Transport) throttleFor(id raft.ServerID) *throttle {
 	return &t.follower(id).throttle
 }
 
-// enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term before,
-// and whether it is excluded.
+// enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term
+// before, and whether it is excluded.
 func (t *Transport) enterTerm(id raft.ServerID, term uint64) (matchIndex uint64, excluded bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,8 +85,8 @@ func (t *Transport) acknowledge(id raft.ServerID, term, index uint64) {
 	}
 }
 
-// checkLog looks at where the log of a server ends. What it had acknowledged is what it had before the append was
-// sent: the answers to appends and to heartbeats may overtake each other.
+// checkLog looks at where the log of a server ends. What it had acknowledged is what it had before the append
+// was sent: the answers to appends and to heartbeats may overtake each other.
 func (t *Transport) checkLog(id raft.ServerID, term, acknowledged, lastLog uint64) error {
 	if lastLog >= acknowledged {
 		return nil
@@ -97,14 +97,14 @@ func (t *Transport) checkLog(id raft.ServerID, term, acknowledged, lastLog uint6
 	}
 	t.mu.Unlock()
 	t.network.log.Error("lost "+string(id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
-		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old directory",
+		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old one",
 		"node", id, "acknowledged_index", acknowledged, "last_index", lastLog)
 	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
 		id, ErrExcluded, acknowledged, lastLog)
 }
 
-// Acknowledged is the entry up to which a server has everything, as it acknowledged it to this node in the term in
-// which that leads, or led last; 0 = it acknowledged nothing.
+// Acknowledged is the entry up to which a server has everything, as it acknowledged it to this node in the
+// term in which that leads, or led last; 0 = it acknowledged nothing.
 func (t *Transport) Acknowledged(id raft.ServerID) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,8 +124,8 @@ func (t *Transport) Contact(id raft.ServerID) Contact {
 	return c
 }
 
-// recordContact notes what became of an append, and logs once that a server does not answer and once that it does
-// again. Raft would log every call.
+// recordContact notes what became of an append, and logs once that a server does not answer and once that it
+// does again. Raft would log every call.
 func (t *Transport) recordContact(to Node, sent time.Time, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse, err error) {
 	if t.streams.ctx.Err() != nil {
@@ -183,14 +183,15 @@ func (t *Transport) updateContact(id raft.ServerID, sent, now time.Time, args *r
 }
 
 // Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.
-// Raft would send it along with what is on its way to the server. If the removal is then never committed, because
-// too few of the others can be reached, the server that has it would neither campaign nor vote for those that lack
-// it, though they are a majority. A server learns of its removal by asking, once that is committed.
+// Raft would send it along with what is on its way to the server. If the removal is then never committed,
+// because too few of the others can be reached, the server that has it would neither campaign nor vote for
+// those that lack it, though they are a majority. A server learns of its removal by asking, once that is
+// committed.
 //
-// It stays so when the removal has failed: the entry is in the log, and what waits to be sent to the server again is
-// made of the log when its turn comes, seconds later. Nothing else is kept from the server. This node leads when it is
-// asked, so it has committed the configuration with which the server came, and all those before; a later one without
-// the server removes it.
+// It stays so when the removal has failed: the entry is in the log, and what waits to be sent to the server
+// again is made of the log when its turn comes, seconds later. Nothing else is kept from the server. This
+// node leads when it is asked, so it has committed the configuration with which the server came, and all
+// those before; a later one without the server removes it.
 func (t *Transport) Removing(id raft.ServerID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

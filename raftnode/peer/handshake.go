@@ -10,8 +10,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// dial connects to a node and makes the calling end of the handshake, all of it within ctx. With purposeRaft, what is
-// written to the connection next is Raft's; with purposeCall, it has sent the request and read the reply.
+// dial connects to a node and makes the calling end of the handshake, all of it within ctx. With purposeRaft,
+// what is written to the connection next is Raft's; with purposeCall, it has sent the request and read the
+// reply.
 func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte) (*stream, Answer, []byte, error) {
 	raw, err := n.config.Dial(ctx, to.Address)
 	if err != nil {
@@ -156,8 +157,8 @@ func (n *Network) refuseUnreadable(conn net.Conn, err error) error {
 	return err
 }
 
-// logRefusal logs why a connection was refused. One that is opened and closed at once, as by a health check, is not
-// logged.
+// logRefusal logs why a connection was refused. One that is opened and closed at once, as by a health check,
+// is not logged.
 func (n *Network) logRefusal(raw net.Conn, err error) {
 	if err == nil || errors.Is(err, io.EOF) || n.ctx.Err() != nil {
 		return
@@ -184,7 +185,8 @@ func awaitPeerClose(conn net.Conn) {
 	_, _ = io.CopyN(io.Discard, conn, lingerBytesMax)
 }
 
-// runWithContext runs a conversation that ends with ctx: a connection has no context, so it is closed instead.
+// runWithContext runs a conversation that ends with ctx: a connection has no context, so it is closed
+// instead.
 func runWithContext(ctx context.Context, raw net.Conn, converse func() error) error {
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	err := converse()

@@ -17,8 +17,8 @@ import (
 const (
 	// handshakeTimeoutDefault bounds a handshake: several round trips between far continents.
 	handshakeTimeoutDefault = 2 * time.Second
-	// handshakesMax bounds the connections accepted and not yet authenticated. It is far above what a cluster needs
-	// at once (three connections to each peer) and far below what would hurt.
+	// handshakesMax bounds the connections accepted and not yet authenticated. It is far above what a cluster
+	// needs at once (three connections to each peer) and far below what would hurt.
 	handshakesMax = 64
 	// acceptPause is the pause after a failed Accept, which mostly means no free descriptors.
 	acceptPause = 50 * time.Millisecond
@@ -40,8 +40,8 @@ type Config struct {
 	List List
 
 	// Condition returns the state of this node's data for a node that asks. It is called from
-	// many goroutines, for each connection. Holds must be true before this node's first vote, and
-	// Initial must be on disk. It must read Holds before it reads Initial: in the other order,
+	// many goroutines, for each connection. HasData must be true before this node's first vote, and
+	// Initial must be on disk. It must read HasData before it reads Initial: in the other order,
 	// initial members that are replaced in between would pass as those that the node has begun with.
 	Condition func(asker Server) Condition
 	// Term returns the term that this node is in, against which the terms of other nodes are measured. It is
@@ -200,9 +200,9 @@ func (a advertised) String() string { return string(a) }
 // errTooManyHandshakes ends the handshake of a connection that had to make room.
 var errTooManyHandshakes = errors.New("too many connections are in their handshake; this was the oldest")
 
-// handshakeLimiter bounds the connections that are not authenticated yet to handshakesMax. One more closes the oldest:
-// an honest handshake takes a round trip or two, so the oldest pending connection is the likeliest to be idle, and to
-// refuse the new one would let idle connections keep all others out.
+// handshakeLimiter bounds the connections that are not authenticated yet to handshakesMax. One more closes
+// the oldest: an honest handshake takes a round trip or two, so the oldest pending connection is the
+// likeliest to be idle, and to refuse the new one would let idle connections keep all others out.
 type handshakeLimiter struct {
 	mu      sync.Mutex // guards pending
 	pending list.List  // of context.CancelCauseFunc, oldest first

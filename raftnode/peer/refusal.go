@@ -36,8 +36,8 @@ func (e *RefusedError) Error() string {
 		e.By, cmp.Or(e.Peer, "a caller"), e.Detail, e.Code.remedy())
 }
 
-// codes are the name of each reason, for logs and metrics, and what the operator can do. The remedy isn't sent, so
-// that it fits the release that prints it.
+// codes are the name of each reason, for logs and metrics, and what the operator can do. The remedy isn't
+// sent, so that it fits the release that prints it.
 var codes = map[RefusalCode]struct{ name, remedy string }{
 	Malformed:    {"malformed", "check that the address is the peer port of a zamok node"},
 	OtherVersion: {"other version", "upgrade the older node: the two releases have no handshake in common"},

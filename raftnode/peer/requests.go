@@ -21,8 +21,9 @@ const (
 // Raft was not given the answer.
 var ErrImplausible = errors.New("a term or an index is beyond reason")
 
-// filterRequests passes on to Raft the requests whose terms and indexes are plausible (P9). Raft itself adopts any term
-// that is above its own, and keeps it on disk; from the last one that there is the next election leads to term 0.
+// filterRequests passes on to Raft the requests whose terms and indexes are plausible (P9). Raft itself
+// adopts any term that is above its own, and keeps it on disk; from the last one that there is the next
+// election leads to term 0.
 func (t *Transport) filterRequests() {
 	for {
 		select {
@@ -46,15 +47,16 @@ func (t *Transport) filterRequests() {
 	}
 }
 
-// Start sets the Raft that this Transport is for, once; until then every request waits. What Raft has applied decides
-// about a snapshot, and while Raft is being made it can't be asked.
+// Start sets the Raft that this Transport is for, once; until then every request waits. What Raft has applied
+// decides about a snapshot, and while Raft is being made it can't be asked.
 func (t *Transport) Start(r *raft.Raft) {
 	t.raft = r
 	t.background.Go(t.filterRequests)
 }
 
-// presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it is being
-// caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown this node's own.
+// presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it
+// is being caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown
+// this node's own.
 func (t *Transport) presentAsVoter(request raft.RPC) {
 	var from *raft.RPCHeader
 	switch r := request.Command.(type) {
@@ -73,9 +75,9 @@ func (t *Transport) presentAsVoter(request raft.RPC) {
 	}
 }
 
-// limitCommitIndex takes the leader's commit index no further than what its request shows to be in both logs. Raft counts as
-// committed what this node's log has up to there, also behind the entries of the request: they may be of an earlier
-// leader, and an append may be cut short.
+// limitCommitIndex takes the leader's commit index no further than what its request shows to be in both logs.
+// Raft counts as committed what this node's log has up to there, also behind the entries of the request: they
+// may be of an earlier leader, and an append may be cut short.
 func limitCommitIndex(request raft.RPC) {
 	if r, ok := request.Command.(*raft.AppendEntriesRequest); ok {
 		r.LeaderCommitIndex = min(r.LeaderCommitIndex, r.PrevLogEntry+uint64(len(r.Entries)))
@@ -109,8 +111,8 @@ func (t *Transport) validateRequest(request raft.RPC) bool {
 	if named, ok := request.Command.(raft.WithRPCHeader); ok {
 		from = named.GetRPCHeader()
 	}
-	n.log.Warn("leap "+kind, "refused an implausible raft request: its sender or the sender's disk is damaged, or hostile",
-		"kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
+	n.log.Warn("leap "+kind,
+		"refused an implausible raft request: its sender or the sender's disk is damaged, or hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
 	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
 	if request.Reader == nil {
 		request.Respond(nil, err)
@@ -127,9 +129,10 @@ func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddre
 	if fault == "" {
 		return nil
 	}
-	n.log.Warn("leap from "+string(id), "refused an implausible raft response: its sender or the sender's disk is damaged, or hostile",
-		"kind", kind, "fault", fault, "node", id, "address", at)
-	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here", id, kind, ErrImplausible, fault)
+	n.log.Warn("leap from "+string(id),
+		"refused an implausible raft response: its sender or the sender's disk is damaged, or hostile", "kind", kind, "fault", fault, "node", id, "address", at)
+	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here",
+		id, kind, ErrImplausible, fault)
 }
 
 // termFault returns what is wrong with the term of a message; "" = nothing.
@@ -138,11 +141,12 @@ func (n *Network) termFault(term uint64) string {
 	if term <= currentTerm || term-currentTerm <= termAdvanceMax {
 		return ""
 	}
-	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d", term, uint64(termAdvanceMax), currentTerm)
+	return fmt.Sprintf("its term %d is more than %d ahead of this node's, %d",
+		term, uint64(termAdvanceMax), currentTerm)
 }
 
-// requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing. A node is in no
-// lower term than its log.
+// requestFault returns of which kind a request is, and what is wrong with its numbers; "" = nothing. A node
+// is in no lower term than its log.
 func (n *Network) requestFault(command any) (kind, fault string) {
 	var term, logTerm uint64
 	switch r := command.(type) {

@@ -8,8 +8,8 @@ import (
 const (
 	// A measurement is remembered for a minute, less up to a spell.
 	spellCount, spellLength = 6, 10 * time.Second
-	// spellRank is which of the longest counts: one pause, or two, of a process or of the machine below it, are
-	// an accident. What happens three times a minute is how the place is.
+	// spellRank is which of the longest counts: one pause, or two, of a process or of the machine below it,
+	// are an accident. What happens three times a minute is how the place is.
 	spellRank = 3
 )
 

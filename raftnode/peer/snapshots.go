@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// snapshotStallTimeout is for how long no byte of a snapshot may move before its transfer is over, at both ends.
+	// snapshotStallTimeout is for how long no byte of a snapshot may move before its transfer is over, at
+	// both ends.
 	snapshotStallTimeout = 10 * time.Second
-	// bufferedBytesMax is how much of what was sent may still lie in buffers of the two machines, and is unseen for it;
-	// bufferedRateMin the bytes a second at which they empty at least.
+	// bufferedBytesMax is how much of what was sent may still lie in buffers of the two machines, and is
+	// unseen for it; bufferedRateMin the bytes a second at which they empty at least.
 	bufferedBytesMax, bufferedRateMin = 8 << 20, 64 << 10
 )
 
 // snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known of how long
-// the snapshot will take. What has been written may lie in a buffer yet, so the answer may take as long again as
-// the writing took and, for the buffers, longer.
+// the snapshot will take. What has been written may lie in a buffer yet, so the answer may take as long again
+// as the writing took and, for the buffers, longer.
 type snapshotConn struct {
 	*stream
 	began time.Time
@@ -48,8 +49,8 @@ func (c *snapshotConn) Write(b []byte) (written int, err error) {
 }
 
 func (c *snapshotConn) Read(b []byte) (int, error) {
-	wait := snapshotStallTimeout + time.Since(c.began) + time.Duration(min(c.sent, bufferedBytesMax))*time.Second/bufferedRateMin
-	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
+	buffered := time.Duration(min(c.sent, bufferedBytesMax)) * time.Second / bufferedRateMin
+	if err := c.SetReadDeadline(time.Now().Add(snapshotStallTimeout + time.Since(c.began) + buffered)); err != nil {
 		return 0, err
 	}
 	return c.stream.Read(b)
@@ -72,8 +73,8 @@ func (s *outgoingSnapshot) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// incomingSnapshot is a snapshot that is being received. Raft does nothing else meanwhile, it does not even vote. So it
-// must not wait for a leader that is suspended or gone: the connections with it end.
+// incomingSnapshot is a snapshot that is being received. Raft does nothing else meanwhile, it does not even
+// vote. So it must not wait for a leader that is suspended or gone: the connections with it end.
 type incomingSnapshot struct {
 	io.Reader
 	transport *Transport
@@ -100,10 +101,11 @@ func (s *incomingSnapshot) stalled() {
 	t.streams.closeMatching(func(s *stream) bool { return s.server == from })
 }
 
-// answerKnown answers a snapshot of what this node has applied, and reports whether it did. The leader did not receive
-// the answer to the first one, or the network delivered it twice. Raft would install it again: it would take back what
-// was applied and, worse, the configuration, and would not take the later ones, whose entries it has. What is applied
-// is committed, so it equals the leader's, and to have it is all that the leader waits for.
+// answerKnown answers a snapshot of what this node has applied, and reports whether it did. The leader did
+// not receive the answer to the first one, or the network delivered it twice. Raft would install it again: it
+// would take back what was applied and, worse, the configuration, and would not take the later ones, whose
+// entries it has. What is applied is committed, so it equals the leader's, and to have it is all that the
+// leader waits for.
 //
 // A snapshot that is passed on is checked once more when raft reads it:
 //
@@ -111,8 +113,8 @@ func (s *incomingSnapshot) stalled() {
 //  2. a snapshot up to 4 arrives; it is not known, and waits for raft;
 //  3. raft applies up to 6, takes the snapshot, and would go back to 4.
 //
-// The second check is in raft's main loop, in which nothing else is applied. Raft drops the snapshot and reads what
-// follows to empty the connection; the leader sends it again, and then it is known.
+// The second check is in raft's main loop, in which nothing else is applied. Raft drops the snapshot and
+// reads what follows to empty the connection; the leader sends it again, and then it is known.
 func (t *Transport) answerKnown(request raft.RPC) bool {
 	snapshot, ok := request.Reader.(*incomingSnapshot)
 	if !ok {
@@ -123,24 +125,24 @@ func (t *Transport) answerKnown(request raft.RPC) bool {
 		snapshot.forRaft = true
 		return false
 	}
-	t.network.log.Log(slog.LevelInfo, "known "+string(args.ID), "skipped a snapshot whose entries are already applied",
-		"node", excerpt(args.ID), "index", args.LastLogIndex)
+	t.network.log.Log(slog.LevelInfo, "known "+string(args.ID),
+		"skipped a snapshot whose entries are already applied", "node", excerpt(args.ID), "index", args.LastLogIndex)
 	t.discard(request, func() (any, error) {
 		return &raft.InstallSnapshotResponse{Term: max(args.Term, t.raft.CurrentTerm()), Success: true}, nil
 	})
 	return true
 }
 
-// hasApplied reports whether this node has applied what is in a snapshot. One of an earlier leader is left to raft to
-// refuse.
+// hasApplied reports whether this node has applied what is in a snapshot. One of an earlier leader is left to
+// raft to refuse.
 func (t *Transport) hasApplied(args *raft.InstallSnapshotRequest) bool {
 	return args.Term >= t.raft.CurrentTerm() && args.LastLogIndex <= t.raft.AppliedIndex()
 }
 
 var errKnown = errors.New("peer: meanwhile this node has applied what is in the snapshot; it was not installed")
 
-// discard reads a snapshot that raft is not given, and then answers it: the next request on its connection begins
-// behind it.
+// discard reads a snapshot that raft is not given, and then answers it: the next request on its connection
+// begins behind it.
 func (t *Transport) discard(request raft.RPC, answer func() (any, error)) {
 	t.background.Go(func() {
 		_, _ = io.Copy(io.Discard, request.Reader)

@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	// appendTimeTarget is how long the entries of one append may be on their way, beyond a round trip. Heartbeats and
-	// votes share the line with them. The rate follows when an append takes less than half of it, or more than twice.
+	// appendTimeTarget is how long the entries of one append may be on their way, beyond a round trip.
+	// Heartbeats and votes share the line with them. The rate follows when an append takes less than half of
+	// it, or more than twice.
 	appendTimeTarget = 200 * time.Millisecond
-	// rateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for; rateInitial is
-	// where it begins.
+	// rateMin and rateMax bound the rate, in bytes a second, that appends to a server are cut for;
+	// rateInitial is where it begins.
 	rateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
 	// entryOverheadBytes is about what an entry takes on the line beside its data.
 	entryOverheadBytes = 64
@@ -26,8 +27,8 @@ const (
 )
 
 // throttle is how fast a server takes entries, as measured by this node. Raft puts up to 64 entries into an
-// append, whatever their size, and gives it a fixed time; what a slow line can't bring there within that
-// time would be sent again and again. So an append is cut to what the line brings there within appendTimeTarget,
+// append, whatever their size, and gives it a fixed time; what a slow line can't bring there within that time
+// would be sent again and again. So an append is cut to what the line brings there within appendTimeTarget,
 // but for one entry, and its time-out follows its size.
 type throttle struct {
 	roundTrips WorstRoundTrip // round trips of heartbeats
@@ -35,7 +36,8 @@ type throttle struct {
 	mu        sync.Mutex
 	rate      float64       // bytes a second; at least as fast as a server has been, or to be tried
 	roundTrip time.Duration // about the shortest round trip of late; 0 = none seen
-	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection yet.
+	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection
+	// yet.
 	inFlightBytes int
 	deadline      time.Time
 	pausedUntil   time.Time // until when no entries are sent, since the server did not take the last ones
@@ -62,8 +64,8 @@ func (p *throttle) limit(args *raft.AppendEntriesRequest) {
 // batchBytes is how many bytes go with one append.
 func (p *throttle) batchBytes() int { return int(p.rate * appendTimeTarget.Seconds()) }
 
-// extendDeadline returns the deadline of the append under way: that which every call has, plus twice what its size
-// takes.
+// extendDeadline returns the deadline of the append under way: that which every call has, plus twice what its
+// size takes.
 func (p *throttle) extendDeadline(at time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +132,8 @@ func (p *throttle) logProgress(log *slog.Logger, to string, args *raft.AppendEnt
 	}
 }
 
-// progress is how far a transfer is, which is logged every progressEvery. The zero value is one that has not begun.
+// progress is how far a transfer is, which is logged every progressEvery. The zero value is one that has not
+// begun.
 type progress struct {
 	began, logged time.Time
 	bytes         int
@@ -151,8 +154,8 @@ func (p *progress) add(n int) (rate int, due bool) {
 }
 
 // sendThrottled sends an append at the pace of its server.
-func (t *Transport) sendThrottled(p *throttle, id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest,
-	resp *raft.AppendEntriesResponse) error {
+func (t *Transport) sendThrottled(p *throttle, id raft.ServerID, at raft.ServerAddress,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	began := time.Now()
 	if len(args.Entries) == 0 {
 		err := t.NetworkTransport.AppendEntries(id, addressed(id, at), args, resp)

@@ -44,9 +44,9 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 	return c
 }
 
-// secure makes one end of TLS, if this node has it. At the calling end, the receiver's certificate must name the node
-// meant, serverName: an address is where a node is, and what has to be proved is which node it is. Which node
-// the caller's certificate must name is known only from its hello: see checkCertificate.
+// secure makes one end of TLS, if this node has it. At the calling end, the receiver's certificate must name
+// the node meant, serverName: an address is where a node is, and what has to be proved is which node it is.
+// Which node the caller's certificate must name is known only from its hello: see checkCertificate.
 func (n *Network) secure(ctx context.Context, raw net.Conn, calling bool, serverName string) (net.Conn, error) {
 	if n.config.TLS == nil {
 		return raw, nil
@@ -67,7 +67,8 @@ func (n *Network) secure(ctx context.Context, raw net.Conn, calling bool, server
 		return nil, refusal
 	}
 	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, n.newRefusal(WrongCertificate, serverName, "the certificate of %s doesn't verify: %v", other, wrong.Err)
+		return nil, n.newRefusal(WrongCertificate, serverName,
+			"the certificate of %s doesn't verify: %v", other, wrong.Err)
 	}
 	return nil, fmt.Errorf("TLS: %w", err)
 }

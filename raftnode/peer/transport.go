@@ -109,11 +109,13 @@ func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "=" + at
 }
 
-// retryDead makes a call once more for each idle connection that turns out to be dead, and checks the term of the
-// answer. Raft asks for a vote once and takes a failure for silence, so after a restart of the peer, which kills the
-// idle connections, an election would be lost and with it half a second without a leader. Asking twice is no harm: a
-// vote that was given is given again. The same holds of a transfer to the peer, which would fail.
-func (t *Transport) retryDead(kind string, id raft.ServerID, at raft.ServerAddress, term *uint64, call func() error) error {
+// retryDead makes a call once more for each idle connection that turns out to be dead, and checks the term of
+// the answer. Raft asks for a vote once and takes a failure for silence, so after a restart of the peer,
+// which kills the idle connections, an election would be lost and with it half a second without a leader.
+// Asking twice is no harm: a vote that was given is given again. The same holds of a transfer to the peer,
+// which would fail.
+func (t *Transport) retryDead(kind string, id raft.ServerID, at raft.ServerAddress, term *uint64,
+	call func() error) error {
 	var err error
 	for range t.idleConnsMax + 1 {
 		if err = call(); err == nil {
@@ -145,7 +147,8 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	}
 	t.withholdRemoval(id, args)
 	if i := slices.IndexFunc(args.Entries, hasUnknownType); i >= 0 {
-		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its snapshot.
+		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its
+		// snapshot.
 		args.Entries = args.Entries[:i]
 	}
 	acknowledged, excluded := t.enterTerm(id, args.Term)
@@ -168,7 +171,7 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	}
 	refused := err == nil && rejectedEntries(args, resp)
 	if refused {
-		err = fmt.Errorf("peer: %s did not take the entries of an append, as its log says; they are sent to it again", id)
+		err = fmt.Errorf("peer: %s refused the entries of an append; its log has the reason; they are sent again", id)
 	}
 	t.recordContact(to, sent, args, resp, err)
 	if refused {
@@ -179,17 +182,17 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	return err
 }
 
-// rejectedEntries reports whether a follower refused entries that fit its log, since its disk is full or they were changed on
-// their way. Raft says of a log that does not fit, and of nothing else, that the next try needs no pause. It would go
-// back in the leader's log for either, and send a snapshot in the end, though the follower lacks nothing before them.
-// And it would wait longer with each refusal, though a cluster of which only the leader has room should continue soon after
-// there is some.
+// rejectedEntries reports whether a follower refused entries that fit its log, since its disk is full or they
+// were changed on their way. Raft says of a log that does not fit, and of nothing else, that the next try
+// needs no pause. It would go back in the leader's log for either, and send a snapshot in the end, though the
+// follower lacks nothing before them. And it would wait longer with each refusal, though a cluster of which
+// only the leader has room should continue soon after there is some.
 func rejectedEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
 	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
 }
 
-// AppendEntriesPipeline implements raft.Transport. Pipelining is off (rpcsInFlightDefault); its answers make a
-// leader step down at most, since Raft adopts no term from them, and are not looked at here.
+// AppendEntriesPipeline implements raft.Transport. Pipelining is off (rpcsInFlightDefault); its answers make
+// a leader step down at most, since Raft adopts no term from them, and are not looked at here.
 func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
 	at raft.ServerAddress) (raft.AppendPipeline, error) {
 	return t.NetworkTransport.AppendEntriesPipeline(id, addressed(id, at))

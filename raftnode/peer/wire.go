@@ -10,11 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// A frame is "zamok", a version byte, the length of the body in two bytes, and the body: its kind in one byte and
-// the fields of one message. This preamble and the refusal are the same in every version, so that nodes of different
-// releases can at least report why they do not connect. The version covers the rest. Numbers are big-endian, texts
-// have their length before them, nothing is optional, and a body must be used up to its last byte: one meaning, one
-// encoding.
+// A frame is "zamok", a version byte, the length of the body in two bytes, and the body: its kind in one byte
+// and the fields of one message. This preamble and the refusal are the same in every version, so that nodes
+// of different releases can at least report why they do not connect. The version covers the rest. Numbers are
+// big-endian, texts have their length before them, nothing is optional, and a body must be used up to its
+// last byte: one meaning, one encoding.
 const (
 	magic   = "zamok"
 	version = 1
@@ -59,8 +59,8 @@ func writeFrame(w io.Writer, m message) error {
 	return err
 }
 
-// readFrame reads one message and not a byte behind it: what follows belongs to Raft. A refusal is returned as the
-// error that it is.
+// readFrame reads one message and not a byte behind it: what follows belongs to Raft. A refusal is returned
+// as the error that it is.
 func readFrame(r io.Reader, m message) error {
 	var preamble [preambleBytes]byte
 	if _, err := io.ReadFull(r, preamble[:]); err != nil {
@@ -180,8 +180,8 @@ func (p *payload) code(c *coder) {
 	p.body, c.rest = c.rest, nil
 }
 
-// coder appends the fields of a message to rest or, reading, takes them from its front. After the first fault of what
-// it reads, rest is empty and err is set.
+// coder appends the fields of a message to rest or, reading, takes them from its front. After the first fault
+// of what it reads, rest is empty and err is set.
 type coder struct {
 	reading bool
 	rest    []byte

@@ -115,7 +115,7 @@ func (n *Node) awaitJoin(cluster store.ID) error {
 
 // condition is what this node answers about its data.
 func (n *Node) condition(asker peer.Server) peer.Condition {
-	// Holds first: initial members that change after it was read are not those of a cluster that has begun.
+	// HasData first: initial members that change after it was read are not those of a cluster that has begun.
 	c := peer.Condition{HasData: n.holdsState()}
 	id := n.store.Identity()
 	committed := n.state.committed.view()

@@ -45,7 +45,7 @@ func (d *nodeData) agree(f InitialMembers) {
 	d.initial = f
 }
 
-// condition is what is said about a disk; Holds is read before Initial members, as Config.Condition asks.
+// condition is the state of a disk; HasData is read before Initial, as Config.Condition asks.
 func (d *nodeData) condition(Server) Condition {
 	last, _ := d.logs.LastIndex() // fails never
 	d.mu.Lock()

@@ -227,7 +227,7 @@ func infoOf(t testing.TB, err error) *zamokpb.ErrorInfo {
 }
 
 func newSecret() []byte {
-	secret := make([]byte, secretBytes)
+	secret := make([]byte, 16)
 	_, _ = rand.Read(secret)
 	return secret
 }

@@ -1,65 +1,97 @@
 package api
 
 import (
+	"sync"
 	"time"
 
+	"zamok/api/push"
 	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/session"
 )
 
-// disconnect is a session whose stream its client broke, and which asked to end soon after that.
+// disconnects has the sessions whose stream was broken by its client, and that are to end when their grace
+// period has passed without a new attachment.
+type disconnects struct {
+	mu      sync.Mutex // guards what follows; taken under the state machine's lock
+	leading bool
+	pending map[session.ID]*disconnect
+}
+
 type disconnect struct {
 	timer   *time.Timer
 	command fsm.Detached
 }
 
-// disconnected says that a send queue's stream was broken by its client, and begins the grace if the session asked
-// for one. Whatever is heard of the session from now on makes the report harmless: its index is above.
-func (h *hub) disconnected(o *sendQueue) {
-	if o.grace == 0 {
+// begin starts the grace period of a session, if it has one. A renewal from now on makes the report harmless:
+// its index is higher.
+func (d *disconnects) begin(node *raftnode.Node, a push.Attachment) {
+	if a.Grace == 0 {
 		return
 	}
-	d := &disconnect{command: fsm.Detached{Session: o.session, Attachment: o.attachment}}
-	h.node.View(func(m *fsm.Machine) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if s, _ := m.Session(o.session); s.Attachment != o.attachment || !h.leading {
-			return // the session continues elsewhere, or is over
+	one := &disconnect{command: fsm.Detached{Session: a.Session, Attachment: a.Number}}
+	node.View(func(m *fsm.Machine) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if s, _ := m.Session(a.Session); s.Attachment != a.Number || !d.leading {
+			return // the session is attached elsewhere, or has ended
 		}
-		d.command.Index = m.Stamp().Index
-		d.timer = time.AfterFunc(o.grace.Duration(), func() { h.detach(d) })
-		h.disconnects[o.session] = d
+		one.command.Index = m.Stamp().Index
+		one.timer = time.AfterFunc(a.Grace.Duration(), func() { d.report(node, one) })
+		d.pending[a.Session] = one
 	})
 }
 
-// detach reports a break at the end of its grace. It is tried once: if that fails, the session has its
-// ttl, like any other.
-func (h *hub) detach(d *disconnect) {
-	h.mu.Lock()
-	due := h.disconnects[d.command.Session] == d
+// report proposes that the session is detached. It is tried once: if that fails, the session lives until its
+// ttl.
+func (d *disconnects) report(node *raftnode.Node, one *disconnect) {
+	d.mu.Lock()
+	due := d.pending[one.command.Session] == one
 	if due {
-		delete(h.disconnects, d.command.Session)
+		delete(d.pending, one.command.Session)
 	}
-	h.mu.Unlock()
+	d.mu.Unlock()
 	if due {
-		h.node.Submit(&d.command, func(raftnode.Answer, error) {})
+		node.Submit(&one.command, func(raftnode.Answer, error) {})
 	}
 }
 
-// cancelDisconnect forgets a break: the session attached again, is over, or is another leader's now. The caller
-// holds the lock.
-func (h *hub) cancelDisconnect(id session.ID) {
-	if d := h.disconnects[id]; d != nil {
-		d.timer.Stop()
-		delete(h.disconnects, id)
+// applied ends the grace period of sessions that attached again or ended. It runs under the state machine's
+// lock.
+func (d *disconnects) applied(a fsm.Applied) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := 0; i < len(a.Events) && len(d.pending) > 0; i++ {
+		if e := &a.Events[i]; e.Kind == fsm.EvAttached || e.Kind == fsm.EvSessionEnded {
+			d.cancel(e.Session)
+		}
 	}
 }
 
-func (h *hub) stopDisconnects() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for id := range h.disconnects {
-		h.cancelDisconnect(id)
+// cancel ends a grace period. The caller holds the lock.
+func (d *disconnects) cancel(id session.ID) {
+	if one := d.pending[id]; one != nil {
+		one.timer.Stop()
+		delete(d.pending, id)
+	}
+}
+
+// cancelAll is called when this node's state was replaced or it stops.
+func (d *disconnects) cancelAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id := range d.pending {
+		d.cancel(id)
+	}
+}
+
+// setLeading is called when this node begins and ends to lead: the next leader has the breaks of its own
+// streams.
+func (d *disconnects) setLeading(leading bool) {
+	d.mu.Lock()
+	d.leading = leading
+	d.mu.Unlock()
+	if !leading {
+		d.cancelAll()
 	}
 }

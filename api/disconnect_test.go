@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -65,24 +66,17 @@ func tellBreak(t *testing.T, n *Node, end func(*talker)) {
 	heir.is(1, stateGone)
 }
 
-// broken tells how many breaks are in their grace.
+// broken is how many sessions are in their grace period.
 func broken(n *Node) int {
-	n.server.hub.mu.Lock()
-	defer n.server.hub.mu.Unlock()
-	return len(n.server.hub.disconnects)
+	n.server.disconnects.mu.Lock()
+	defer n.server.disconnects.mu.Unlock()
+	return len(n.server.disconnects.pending)
 }
 
-// brokenOf reports whether the break of this session is in its grace.
-func brokenOf(n *Node, id uint64) bool {
-	n.server.hub.mu.Lock()
-	defer n.server.hub.mu.Unlock()
-	return n.server.hub.disconnects[session.ID(id)] != nil
-}
-
-func attachedHere(n *Node, id uint64) bool {
-	n.server.hub.mu.Lock()
-	defer n.server.hub.mu.Unlock()
-	return n.server.hub.attached[session.ID(id)] != nil
+func brokenOf(n *Node, id session.ID) bool {
+	n.server.disconnects.mu.Lock()
+	defer n.server.disconnects.mu.Unlock()
+	return n.server.disconnects.pending[id] != nil
 }
 
 func tellBack(t *testing.T, n *Node) {
@@ -127,7 +121,7 @@ func TestARelayedStreamIsNotBrokenByItsClient(t *testing.T) {
 		if leads == between {
 			continue // the machine stood for a moment, and another was elected
 		}
-		require.Eventually(t, func() bool { return !attachedHere(leads, w.id) }, patience, clock.Millisecond.Duration())
+		awaitMetric(t, leads, "zamok_streams 0")
 		assert.Zero(t, broken(leads))
 		return
 	}
@@ -166,32 +160,25 @@ func tellRace(t *testing.T, n *Node) {
 // A stream that this node cuts in the moment in which its client breaks it was broken by its client, whichever is seen
 // first. One that is superseded was not, for the session continues elsewhere.
 func tellBreakBesideAnEnd(t *testing.T, n *Node) {
-	h := n.server.hub
-	for _, one := range []struct {
+	for number, one := range []struct {
 		code   zamokpb.Code
 		breaks bool
 	}{{zamokpb.Code_CODE_SLOW_READER, true}, {zamokpb.Code_CODE_SUPERSEDED, false}} {
-		c := call(t, n)
-		w := talk(t, c, graceful(clock.Minute))
-		h.mu.Lock()
-		o := h.attached[session.ID(w.id)]
-		h.end(o, streamEnded(one.code, "cut"))
-		h.mu.Unlock()
+		q := attachFor(t, n, byte(number), clock.Minute).queue
+		q.End(wire.StreamEnded(one.code, "cut"))
 		if one.code == zamokpb.Code_CODE_SUPERSEDED {
-			w.again(c)
+			attachFor(t, n, byte(number), clock.Minute)
 		}
 		st := &stream{
-			server: n.server, queue: o, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}),
+			server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}),
 			failed: make(chan error, 1), written: make(chan struct{}),
 		}
 		close(st.written)
 		for range 20 { // a select takes either of what is ready
 			st.failed <- io.EOF
 			_ = st.serve()
-			require.Equal(t, one.breaks, brokenOf(n, w.id), "%v", one.code)
-			h.mu.Lock()
-			h.cancelDisconnect(o.session)
-			h.mu.Unlock()
+			require.Equal(t, one.breaks, brokenOf(n, q.Session), "%v", one.code)
+			n.server.disconnects.cancelAll()
 		}
 	}
 }
@@ -201,6 +188,7 @@ type openWire struct {
 	grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
 	ctx   context.Context
 	hello *zamokpb.ClientFrame
+	taken chan struct{} // closed when the hello was received
 }
 
 func (w *openWire) Context() context.Context { return w.ctx }
@@ -212,6 +200,7 @@ func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
 		<-w.ctx.Done()
 		return nil, w.ctx.Err()
 	}
+	close(w.taken)
 	return f, nil
 }
 
@@ -220,16 +209,12 @@ func tellBreakBeforeTheWelcome(t *testing.T, n *Node) {
 	w := talk(t, call(t, n), graceful(clock.Minute))
 	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}))
 	defer cancel()
-	wire := &openWire{ctx: ctx, hello: &zamokpb.ClientFrame{
+	conn := &openWire{ctx: ctx, taken: make(chan struct{}), hello: &zamokpb.ClientFrame{
 		Messages: []*zamokpb.ClientMessage{hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id})}}}
 	ended := make(chan error, 1)
 	n.Raft().View(func(*fsm.Machine) { // nothing is applied meanwhile
-		go func() { ended <- n.server.Session(wire) }()
-		require.Eventually(t, func() bool {
-			n.server.hub.mu.Lock()
-			defer n.server.hub.mu.Unlock()
-			return n.server.hub.expected[session.ID(w.id)] != nil
-		}, patience, clock.Millisecond.Duration())
+		go func() { ended <- n.server.Session(conn) }()
+		<-conn.taken
 		cancel()
 		select {
 		case err := <-ended:
@@ -237,7 +222,7 @@ func tellBreakBeforeTheWelcome(t *testing.T, n *Node) {
 		case <-time.After(20 * time.Millisecond): // it is waited for
 		}
 	})
-	require.Eventually(t, func() bool { return brokenOf(n, w.id) }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return brokenOf(n, session.ID(w.id)) }, patience, clock.Millisecond.Duration())
 }
 
 // caught is a listener that gives its connections to the test too.
@@ -264,11 +249,11 @@ func TestServersOwnBreak(t *testing.T) {
 		func(c net.Conn) error { return c.Close() },
 		func(c net.Conn) error { return c.SetDeadline(time.Unix(1, 0)) },
 	} {
-		w := talk(t, call(t, n), graceful(clock.Minute))
+		talk(t, call(t, n), graceful(clock.Minute))
 		conn := <-conns
-		require.True(t, attachedHere(n, w.id))
+		awaitMetric(t, n, "zamok_streams 1")
 		require.NoError(t, breaks(conn))
-		require.Eventually(t, func() bool { return !attachedHere(n, w.id) }, patience, clock.Millisecond.Duration())
+		awaitMetric(t, n, "zamok_streams 0")
 		require.Zero(t, broken(n))
 	}
 }

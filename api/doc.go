@@ -7,29 +7,29 @@
 //
 // A request travels
 //
-//	frame → commands.go → validation.go → raftnode → … → events → hub.go → sendqueue.go → write.go → frame
+//	frame → stream.go → api/access → raftnode → … → events → api/push → stream.go → frame
 //
 // # Parts
 //
-//	node.go, config.go      Node: composes the replicated machine, the hub and the servers
-//	server.go               Server: the gRPC listener, limits of connections, the health service
-//	stream.go, commands.go, write.go            streams of sessions
-//	unary.go, read.go, watch.go, admin.go       all other calls; waiting.go: calls that wait for a ticket
-//	validation.go           checks every field before anything is proposed, and names the invalid one
-//	errors.go, convert.go   the one table from errors to codes of the wire and of gRPC; messages of the wire
-//	authorize.go            is asked by every handler
-//	cluster.go              refuses requests that name another cluster, before all other handlers
-//	relay.go                relays calls to the leader on request
-//	hub.go, sendqueue.go    carry the machine's events to streams and to waiting calls
-//	position.go             reports queue positions to waiters and contention to holders
-//	history.go              the event history for watches
-//	appliedtimes.go         when an index was applied, for ages that are shown to people
-//	disconnect.go, connection.go                sessions that end when their connection breaks
-//	http.go, metrics.go     /metrics, /healthz and /readyz
-//	observe.go              reports of locks and sessions to be counted, on the leader only
+//	node.go, config.go      Node: composes the replicated state machine and the servers
+//	server.go               Server: the gRPC listener, and the one way of every call
+//	connection.go           connections: their number, and which end broke them
+//	stream.go               streams of sessions
+//	calls.go, read.go, watch.go, admin.go       all other calls
+//	disconnect.go           sessions that end when their stream breaks
+//	cluster.go, relay.go    requests for another cluster are refused; calls are relayed to the leader on request
+//	http.go, health.go      /metrics, /healthz and /readyz; grpc.health.v1
 //
-// Goroutines: a stream has its handler, a reader and a writer; the hub has one for delayed messages; a waiting
-// ticket has none. All end before Close returns.
+// The subjects below it are packages of their own, which never import api:
+//
+//	access    Admit: validates every request, names the invalid field, and checks permission
+//	push      delivers events to streams and waiting calls, and queue positions to waiters
+//	history   the remembered events for watches; when an index was applied, for ages that are shown to people
+//	metrics   what is counted, in Prometheus's format
+//	wire      errors with their codes and outcomes; messages that describe the state
+//
+// Goroutines: a stream has its handler, a reader and a writer; the hub of push has one for positions; a waiting ticket
+// has none. All end before Close returns.
 //
 // # Promises
 //
@@ -37,7 +37,7 @@
 //
 //	A1  A stream owns its session from its own Attached event until the next one, which ends it as superseded.
 //	    Its first message is a SessionState with every ticket as of that event; after it comes every change of
-//	    every ticket, in the machine's order. State and changes are one sequence, that of the log: nothing is
+//	    every ticket, in the order of the log. State and changes are one sequence, that of the log: nothing is
 //	    read or merged beside it.
 //	A2  No message is lost or reordered: the stream ends instead. A reader that falls behind more than
 //	    queueMessagesMax messages or queueBytesMax bytes, or needs more than other streams leave of
@@ -45,27 +45,27 @@
 //	A3  KeepAliveAck and SessionState carry the `sent` of the very frame that was applied, never another's, and
 //	    only after it was applied. Changes are numbered, and KeepAliveAck has the number queued before it, so a
 //	    client detects a violation of A2.
-//	A4  Every command is answered, by its own Change or by an Answer. Because raft answers after the machine
-//	    has emitted its events, a Change precedes the Answer of the command that made it, and of two states of
+//	A4  Every command is answered, by its own Change or by an Answer. Because raft answers after the state
+//	    machine has emitted its events, a Change precedes the Answer of the command that made it, and of two states of
 //	    a ticket the later one is true.
 //	A5  A server never proposes a command twice, and none that a client did not request, with two exceptions:
 //	    it ends a session with release on disconnect when its stream breaks, and it drops the ticket of a
 //	    waiting call that broke, unless the client has requested the same ticket again.
 //	A6  For A5 a break counts only if the client caused it (connection.go), on a stream that was attached to
-//	    this node directly: never a break that this node made, nor one of a relayed stream. A machine that
-//	    vanished is left to its ttl.
+//	    this node directly: never a break that this node made, nor one of a relayed stream. The session of a
+//	    computer that vanished lives until its ttl.
 //
 // Of all calls:
 //
 //	A7  Invalid input is refused with the name of the field, and nothing is proposed.
-//	A8  An error says what took effect: done, not done or unknown. A stream that ends leaves its pending
+//	A8  An error has what took effect: done, not done or unknown. A stream that ends leaves its pending
 //	    commands unknown; to send them again with the same ticket is safe.
 //	A9  Reads are linearizable: a read barrier precedes each answer.
 //	A10 A secret is hashed on arrival. It is in no log line, no entry and no snapshot.
 //	A11 A watch omits nothing: all events of one index are in one frame, a session's end after those of its
 //	    tickets. A session has no name, so only a watch with the prefix "" has its end. If the history no
 //	    longer has the next events, or a snapshot replaced them, or an index has more events than a frame
-//	    takes (watchFrameBytesMax), the watch ends with COMPACTED. If a node starts over and the next events
+//	    takes (history/history.go), the watch ends with COMPACTED. If a node starts over and the next events
 //	    will come again, it ends with STOPPING.
 //	A12 A call is relayed once, and its answer is the leader's. The leader knows that it was relayed, so A6
 //	    holds for it.
@@ -74,11 +74,11 @@
 //
 // # Costs
 //
-// A waiting ticket costs memory in the machine only, plus a record in the hub if it asked for its position.
+// A waiting ticket costs memory in the state machine only, plus a record in push if it asked for its position.
 // While no queue moves, nothing is computed or sent for waiters. An idle stream costs three goroutines and a few
 // hundred bytes.
 //
-// Nothing is applied while the machine is read. So the reads for one frame, one round of positions or one call
+// Nothing is applied while the state machine is read. So the reads for one frame, one round of positions or one call
 // are bounded, whatever the state, and calls that read much take turns (read.go). What clients can make a node
 // keep is bounded in bytes: docs/design.md lists each bound with its test.
 package api

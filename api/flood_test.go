@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/access"
+	"zamok/api/push"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -36,13 +38,13 @@ func TestAFloodIsBounded(t *testing.T) {
 func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 	st := attachDirectly(t, n, number)
 	var alive, ends []*zamokpb.ClientMessage
-	for range frameMessagesMax {
+	for range access.FrameMessagesMax {
 		alive, ends = append(alive, keepAlive()), append(ends, closeSession())
 	}
 	var refused atomic.Bool
 	began, took := time.Now(), time.Duration(0)
 	n.Raft().View(func(*fsm.Machine) { // while somebody has it, nothing is applied
-		for range 2 * pendingMax / frameMessagesMax {
+		for range 2 * pendingMax / access.FrameMessagesMax {
 			require.NoError(t, st.handle(&zamokpb.ClientFrame{Messages: alive}))
 		}
 		assert.LessOrEqual(t, st.pending.Load(), int64(pendingMax))
@@ -56,7 +58,7 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 		})
 		took = time.Since(began)
 	})
-	<-st.queue.done
+	<-st.queue.Done()
 	require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
 	return refused.Load(), took
 }
@@ -64,50 +66,10 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 // A silent stream ends with an error that says so; one that sent OpenStream never ends with NOT_DONE.
 func TestSilence(t *testing.T) {
 	st := &stream{}
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().info.Outcome)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().Info.Outcome)
 	st.sawOpen.Store(true)
-	assert.Equal(t, zamokpb.Code_CODE_UNKNOWN, st.openTimedOut().info.Code)
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().info.Outcome)
-}
-
-// A session may end in the very entry in which it attached. Its stream is told both, and nothing is left
-// of it.
-func TestEndedAsItAttached(t *testing.T) {
-	h, m := newHub(&Observer{}), fsm.New()
-	h.setLeading(true)
-	apply := func(commands ...fsm.Command) fsm.Applied {
-		entry := fsm.Entry{Version: m.Version(), Commands: commands}
-		a, err := m.Apply(1, entry.Append(nil))
-		require.NoError(t, err)
-		require.Equal(t, fsm.OK, a.Refused)
-		h.applied(m, a)
-		return a
-	}
-	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
-	secret := session.Hash{1}
-	id := apply(&fsm.OpenSession{Secret: secret, TTL: clock.Minute}).Results[0].Session
-	h.expect(id)
-	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
-	box, f := h.adopt(id, []byte("hello"), raftnode.Answer{Result: a.Results[0], Stamp: a.Stamp, Time: a.Time})
-	require.Nil(t, f)
-	sent := box.take(nil)
-	require.Len(t, sent.messages, 2)
-	assert.Equal(t, uint64(id), sent.messages[0].sessionState.Session)
-	assert.EqualValues(t, clock.Minute, sent.messages[0].sessionState.Ttl)
-	assert.Equal(t, messageSessionEnded, sent.messages[1].kind)
-	assert.True(t, sent.ended)
-	h.leave(box)
-	assert.Empty(t, h.attached)
-
-	// It was applied, and is not served: whoever is told so must not hear that nothing was done.
-	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, TTL: clock.Minute}).Results[0].Session
-	h.expect(id)
-	h.setLeading(false)
-	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})
-	_, f = h.adopt(id, nil, raftnode.Answer{Result: a.Results[0]})
-	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, f.info.Code)
-	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, f.info.Outcome)
-	assert.Empty(t, h.expected)
+	assert.Equal(t, zamokpb.Code_CODE_UNKNOWN, st.openTimedOut().Info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().Info.Outcome)
 }
 
 // Sessions with as many tickets as there may be attach again and again, each as soon as it has been welcomed. Another
@@ -120,7 +82,7 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	)
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
-	go bystand(n, attachDirectly(t, n, 255).queue.session, stop, others)
+	go bystand(n, attachDirectly(t, n, 255).queue.Session, stop, others)
 	var loop []*talker
 	for s := range sessions {
 		w := talk(t, call(t, n), settings(clock.Hour))
@@ -172,12 +134,11 @@ func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
 func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 	st := attachDirectly(t, n, number)
 	refused := func() bool {
-		st.server.hub.mu.Lock()
-		defer st.server.hub.mu.Unlock()
-		for _, note := range st.queue.messages {
-			if note.failure != nil {
-				assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, note.failure.info.Code)
-				assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, note.failure.info.Outcome)
+		frame, _ := st.queue.Take()
+		for _, m := range frame.GetMessages() {
+			if info := m.GetAnswer().GetError(); info != nil {
+				assert.Equal(t, zamokpb.Code_CODE_OVERLOADED, info.Code)
+				assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 				return true
 			}
 		}
@@ -186,8 +147,8 @@ func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 	began := time.Now()
 	n.Raft().View(func(*fsm.Machine) { // while somebody has it, nothing is applied
 		for ; !refused(); taken++ {
-			c := widest(st.queue.session, uint64(taken)+1)
-			st.submit(submitted{frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket}, c)
+			c := widest(st.queue.Session, uint64(taken)+1)
+			st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket}, c)
 			require.LessOrEqual(t, st.pendingBytes.Load(), int64(pendingBytesMax))
 		}
 	})

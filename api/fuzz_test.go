@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"zamok/api/access"
+	"zamok/api/push"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -44,29 +46,31 @@ func FuzzFrame(f *testing.F) {
 		_, _, err = n.Raft().Fence(context.Background())
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
-		taken := st.queue.take(nil)
-		_, err = proto.Marshal(st.frame(&taken))
+		frameOut, _ := st.queue.Take()
+		_, err = proto.Marshal(frameOut)
 		require.NoError(t, err)
-		n.server.hub.leave(st.queue)
-		_, _ = n.Raft().Propose(context.Background(), &fsm.CloseSession{Session: st.queue.session})
+		n.server.hub.Leave(st.queue)
+		_, _ = n.Raft().Propose(context.Background(), &fsm.CloseSession{Session: st.queue.Session})
 		n.Raft().View(func(m *fsm.Machine) { require.NoError(t, m.Check()) })
 	})
 }
 
 // attachDirectly is a stream without a connection.
-func attachDirectly(t testing.TB, n *Node, number byte) *stream {
+func attachDirectly(t testing.TB, n *Node, number byte) *stream { return attachFor(t, n, number, 0) }
+
+// attachFor is one of a session that ends with a grace period after a break.
+func attachFor(t testing.TB, n *Node, number byte, grace clock.Span) *stream {
 	ctx := context.Background()
-	secret, f := hashOf(append(make([]byte, secretBytes-1), number))
-	require.Nil(t, f)
-	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, TTL: clock.Minute})
+	secret := access.Hash([]byte{number})
+	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, TTL: clock.Minute, Grace: grace})
 	require.NoError(t, err)
-	n.server.hub.expect(a.Result.Session)
-	adopted := make(chan *sendQueue, 1)
+	n.server.hub.Expect(a.Result.Session)
+	adopted := make(chan *push.Queue, 1)
 	n.Raft().Submit(&fsm.Attach{Session: a.Result.Session, Secret: secret}, func(a raftnode.Answer, err error) {
-		box, _ := n.server.hub.adopt(a.Result.Session, nil, a)
-		adopted <- box
+		queue, _ := n.server.hub.Adopt(&zamokpb.SessionState{Session: uint64(a.Result.Session), Attachment: a.Result.Index})
+		adopted <- queue
 	})
-	box := <-adopted
-	require.NotNil(t, box)
-	return &stream{server: n.server, ctx: ctx, queue: box}
+	queue := <-adopted
+	require.NotNil(t, queue)
+	return &stream{server: n.server, ctx: ctx, queue: queue}
 }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"sync/atomic"
 	"time"
 
+	"zamok/api/metrics"
 	"zamok/raftnode"
 )
 
@@ -21,42 +21,19 @@ const (
 	// the next one.
 	httpHeaderWait = 5 * time.Second
 	httpIdle       = time.Minute
-	// writeStuck is how long a write to the disk may take before the node says that it is not ready.
+	// writeStuck is how long a write to the disk may take before the node is not ready.
 	writeStuck = 3 * time.Second
 )
 
-// httpPort serves HTTP beside a node: whether it lives and is ready, what it counts, and profiles of
-// the process if that was asked for. It serves from before the node has started, which may wait for
-// others, until after it has ended.
+// httpPort serves /metrics, /healthz, /readyz and, on request, profiles. It serves from before the node has
+// started, which may wait for other nodes, until after the node has ended.
 type httpPort struct {
-	metrics  *metrics
+	metrics  *metrics.Metrics
 	version  string
 	stopping <-chan struct{}
 	node     atomic.Pointer[raftnode.Node] // nil: it has not started
 	server   *http.Server
 	served   chan struct{} // closed when nothing is accepted any more
-}
-
-// listenHTTP opens the port, if there is to be one.
-func (s *nodeSettings) listenHTTP(ctx context.Context) (err error) {
-	if s.HTTP == "" {
-		return nil
-	}
-	if s.httpListener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.HTTP); err != nil {
-		return fmt.Errorf("api: NodeConfig.HTTP: can't listen for HTTP on %s: %w; nothing was started", s.HTTP, err)
-	}
-	s.HTTP = s.httpListener.Addr().String()
-	if tcp, ok := s.httpListener.Addr().(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
-		s.HTTP = s.reachable(s.httpListener)
-	}
-	return nil
-}
-
-func (s *nodeSettings) closeHTTP() error {
-	if s.httpListener == nil {
-		return nil
-	}
-	return s.httpListener.Close()
 }
 
 // serveHTTP begins to serve on the port; nil: there is none. stopping is closed when the node stops.
@@ -81,7 +58,7 @@ func (s *nodeSettings) serveHTTP(stopping <-chan struct{}) *httpPort {
 	return h
 }
 
-// started says that there is a node to tell of.
+// started gives the port its node.
 func (h *httpPort) started(node *raftnode.Node) {
 	if h != nil {
 		h.node.Store(node)
@@ -104,7 +81,7 @@ func (h *httpPort) handler(profile bool) http.Handler {
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(h.metrics.text(r.Context(), h.node.Load(), h.version)) // who hung up does not read it
+		_, _ = w.Write(h.metrics.Text(r.Context(), h.node.Load(), h.version)) // the error is the client's
 	})
 	if profile {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -123,25 +100,23 @@ func respond(w http.ResponseWriter, code int, text string) {
 	fmt.Fprintln(w, text)
 }
 
-// notReady says why clients had better go to another node; "" = they may come.
+// notReady is why clients should use another node; "": the node is ready.
 func (h *httpPort) notReady() string {
-	select {
-	case <-h.stopping:
+	if isClosed(h.stopping) {
 		return "the node is stopping"
-	default:
 	}
 	node := h.node.Load()
 	if node == nil {
-		return "the node is starting; a new cluster begins when all of its nodes have been heard"
+		return "the node is starting; a new cluster begins when all of its nodes have answered"
 	}
 	return notReadyReason(node.Status())
 }
 
-// notReadyReason says why clients had better go to a node that is not doing like this; "" = they may stay.
+// notReadyReason is why clients should use another node than one of this status; "": the node is ready.
 func notReadyReason(status raftnode.Status) string {
 	switch {
 	case status.Leader == "":
-		return "nobody is known to lead"
+		return "no leader is known"
 	case status.Leader == status.ID && !status.Leading:
 		return "the node was elected and does not serve yet"
 	case status.Refusing != "":

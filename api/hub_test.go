@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -246,36 +247,38 @@ func TestAttachRace(t *testing.T) {
 	}
 }
 
-// An observer is told of streams, and how long their locks were waited for.
+// What happens on a stream is counted: how long granted tickets took, and why the stream ended.
 func TestStreamIsObserved(t *testing.T) {
-	waits, opened, ended := make(chan time.Duration, 10), make(chan bool, 10), make(chan string, 10)
-	n := startCluster(t, 1, func(c *NodeConfig) {
-		c.Observer = &Observer{
-			Waited:       func(_ fsm.Mode, d time.Duration) { waits <- d },
-			StreamOpened: func() { opened <- true },
-			StreamEnded:  func(reason string) { ended <- reason },
-		}
-	}).leader()
+	n := startCluster(t, 1, nil).leader()
 	c := call(t, n)
 	w := talk(t, c, settings(clock.Minute))
-	<-opened
+	awaitMetric(t, n, "zamok_streams 1")
 	w.say(exclusive(1, "observed", 0), exclusive(2, "observed", 0), exclusive(3, "observed", -1), exclusive(0, "", 0))
 	w.is(1, stateGranted)
-	<-waits
+	awaitMetric(t, n, `zamok_lock_wait_seconds_count{mode="exclusive"} 1`)
 	w.is(2, stateGone)
 	w.say(exclusive(3, "observed", -1), drop(1))
 	w.is(1, stateGone)
 	w.is(3, stateGranted)
-	assert.Positive(t, <-waits)
 	w.say(exclusive(3, "observed", -1))
 	for w.answer().State.State != stateGranted { // those that came while it waited
 	}
-	n.server.hub.mu.Lock()
-	assert.Empty(t, n.server.hub.attached[w.hubID()].waitingSince)
-	n.server.hub.mu.Unlock()
 	next := w.again(c)
-	assert.Equal(t, "superseded", <-ended)
+	awaitMetric(t, n, `zamok_streams_cut_total{reason="superseded"} 1`)
 	next.hangUp()
-	assert.Empty(t, <-ended)
-	assert.Empty(t, waits)
+	awaitMetric(t, n, "zamok_streams 0")
+	assert.NotContains(t, n.server.metricsText(t), `reason="unknown"`)
+	awaitMetric(t, n, `zamok_lock_wait_seconds_count{mode="exclusive"} 2`)
+}
+
+func (s *Server) metricsText(t testing.TB) string {
+	return string(s.metrics.Text(t.Context(), s.node, ""))
+}
+
+// awaitMetric waits for a line of the metrics.
+func awaitMetric(t testing.TB, n *Node, line string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return strings.Contains("\n"+n.server.metricsText(t), "\n"+line+"\n")
+	}, patience, clock.Millisecond.Duration(), line)
 }

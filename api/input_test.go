@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"zamok/api/access"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -34,7 +36,7 @@ func badSessions() []badInput {
 	}
 	return []badInput{
 		open("secret", func(r *zamokpb.OpenSessionRequest) { r.Secret = r.Secret[1:] }),
-		open("sent", func(r *zamokpb.OpenSessionRequest) { r.Sent = make([]byte, sentBytesMax+1) }),
+		open("sent", func(r *zamokpb.OpenSessionRequest) { r.Sent = make([]byte, 32+1) }),
 		open("settings", func(r *zamokpb.OpenSessionRequest) { r.Settings = nil }),
 		open("settings.ttl", func(r *zamokpb.OpenSessionRequest) { r.Settings.Ttl = 1 }),
 		open("settings.label", func(r *zamokpb.OpenSessionRequest) { r.Settings.Label = "a\nb" }),
@@ -91,7 +93,7 @@ func badReads() []badInput {
 			return err
 		}},
 		{"limit", func(ctx context.Context, c caller) error {
-			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "a", Limit: showMax + 1})
+			_, err := c.Get(ctx, &zamokpb.GetRequest{Name: "a", Limit: access.ShowMax + 1})
 			return err
 		}},
 		{"prefix", func(ctx context.Context, c caller) error {
@@ -103,7 +105,7 @@ func badReads() []badInput {
 			return err
 		}},
 		{"limit", func(ctx context.Context, c caller) error {
-			_, err := c.ListSessions(ctx, &zamokpb.ListSessionsRequest{Limit: listMax + 1})
+			_, err := c.ListSessions(ctx, &zamokpb.ListSessionsRequest{Limit: access.ListMax + 1})
 			return err
 		}},
 		{"token", func(ctx context.Context, c caller) error {
@@ -210,7 +212,7 @@ func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 	for ticket := range uint64(3) { // the Go client ends a frame with what brings it above 64 KiB
 		c := widest(w.hubID(), ticket+1)
 		frame = append(frame, acquire(&zamokpb.Acquire{
-			Ticket: c.Ticket, WaitFor: -1, Items: toItems(c.Items), Owner: c.Owner, Metadata: []byte(c.Metadata),
+			Ticket: c.Ticket, WaitFor: -1, Items: wire.Items(c.Items), Owner: c.Owner, Metadata: []byte(c.Metadata),
 		}))
 	}
 	w.say(frame...)
@@ -245,7 +247,7 @@ func TestEveryCallAsksForPermission(t *testing.T) {
 	t.Parallel()
 	denied := errors.New("not you")
 	c := startCluster(t, 1, func(cfg *NodeConfig) {
-		cfg.Authorize = func(context.Context, Verb, string) error { return denied }
+		cfg.Authorize = func(context.Context, access.Verb, string) error { return denied }
 	})
 	ctx, to := soon(t), call(t, c.leader())
 	for _, send := range allowedCalls() {

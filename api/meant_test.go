@@ -100,19 +100,18 @@ func TestANodeThatDoesNotKnowItsClusterServesNobodyWhoNamesOne(t *testing.T) {
 	asked := func(named ...string) context.Context {
 		return metadata.NewIncomingContext(t.Context(), metadata.MD{clusterKey: named})
 	}
-	method := zamokpb.Zamok_Now_FullMethodName
 	for _, named := range []string{"?", strings.Repeat("0f", 16)} {
-		info := infoOf(t, s.checkCluster(asked(named), method, none))
+		info := infoOf(t, s.checkCluster(asked(named), none))
 		require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
 		require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	}
-	require.NoError(t, s.checkCluster(t.Context(), method, none))
+	require.NoError(t, s.checkCluster(t.Context(), none))
 	text := strings.Repeat("0f", 16)
 	s.cluster.Store(&text)
-	require.NoError(t, s.checkCluster(asked(text), method, none))
-	require.Error(t, s.checkCluster(asked(text, "another"), method, none), "every id that is named counts")
+	require.NoError(t, s.checkCluster(asked(text), none))
+	require.Error(t, s.checkCluster(asked(text, "another"), none), "every id that is named counts")
 	s.noteCluster(fsm.New())
-	require.NoError(t, s.checkCluster(asked(text), method, none), "a machine that begins anew forgets nothing")
+	require.NoError(t, s.checkCluster(asked(text), none), "a machine that begins anew forgets nothing")
 }
 
 // A leader's address leads to another cluster: what is relayed there is not done, whatever its client named.

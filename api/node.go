@@ -3,54 +3,46 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"zamok/raftnode"
-	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
 
-// Node is a node of a cluster: the replicated machine, and the server of its clients.
+// Node is a node of a cluster: the replicated state machine, and the server of its clients.
 type Node struct {
-	cfg    nodeSettings
+	cfg    *nodeSettings
 	raft   *raftnode.Node
 	server *Server
 	http   *httpPort // nil: there is none
 	client string    // the address under which clients reach it
-	peer   string    // and other nodes
+	peer   string    // the address under which other nodes reach it
 
 	started chan struct{} // closed when StartNode returns
 	endOnce sync.Once
 	done    chan struct{}         // closed when nothing of the node runs any more
 	err     error                 // of the end; set before done is closed
-	failed  atomic.Pointer[error] // what it ended itself for
+	failed  atomic.Pointer[error] // why it ended itself
 }
 
-// StartNode starts a node and serves clients. With an empty directory and a Cluster list it waits,
-// until ctx ends, for the other nodes of the list; with data or alone it does not wait for anybody.
-// Close or Kill ends it; ctx ends the start only.
+// StartNode starts a node and serves clients. With an empty directory and a Cluster list it waits, until ctx
+// ends, for the other nodes of the list; with data, or alone, it does not wait. Close or Kill ends the node;
+// ctx ends the start only.
 func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	cfg, err := config.settle()
 	if err != nil {
-		return nil, errors.Join(err, config.closeListeners())
+		return nil, errors.Join(err, cfg.closeListeners())
 	}
 	if err := cfg.listen(ctx); err != nil {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, client: cfg.reachable(cfg.Listener), peer: cfg.atPeer,
+		cfg: cfg, client: cfg.reachable(cfg.Listener), peer: cfg.atPeer, server: newServer(cfg),
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
-	if n.peer == "" {
-		n.peer = cfg.reachable(cfg.PeerListener)
-	}
 	defer close(n.started)
-	n.server = newServer(cfg)
 	n.http = cfg.serveHTTP(n.server.stopping) // before the node starts, which may have to wait
 	opened := make(chan error, 1)
 	go func() {
@@ -70,54 +62,6 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	return n, nil
 }
 
-// listen opens both ports, before anything is written: a port in use is the commonest mistake.
-func (s *nodeSettings) listen(ctx context.Context) (err error) {
-	if s.PeerListener == nil {
-		if s.PeerListener, err = peer.ListenTCP(ctx, s.Peer); err != nil {
-			err = fmt.Errorf("api: NodeConfig.Peer: %w; nothing was started", err)
-			s.PeerListener = nil
-			return errors.Join(err, s.closeListeners())
-		}
-	}
-	if s.Listener == nil {
-		config := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: tcpIdle, Interval: tcpIdle, Count: tcpProbes,
-		}}
-		if s.Listener, err = config.Listen(ctx, "tcp", s.Listen); err != nil {
-			err = fmt.Errorf("api: NodeConfig.Listen: can't listen for clients on %s: %w; nothing was started", s.Listen, err)
-			s.Listener = nil
-			return errors.Join(err, s.closeListeners())
-		}
-	}
-	if err = s.listenHTTP(ctx); err != nil {
-		return errors.Join(err, s.closeListeners())
-	}
-	if s.Dir == "" && s.Cluster == "" && s.JoinCluster == "" {
-		s.atPeer = s.reachable(s.PeerListener)
-		if s.list, err = peer.ParseList(s.ID + "=" + s.atPeer); err != nil {
-			err = fmt.Errorf("api: NodeConfig.PeerListener: its address is none that a cluster can have: %w; nothing was started", err)
-			return errors.Join(err, s.closeListeners(), s.closeHTTP())
-		}
-	}
-	return nil
-}
-
-// closeListeners keeps the promise of NodeConfig that the node closes them.
-func (c *NodeConfig) closeListeners() (err error) {
-	for _, l := range []net.Listener{c.Listener, c.PeerListener} {
-		if l != nil {
-			err = errors.Join(err, l.Close())
-		}
-	}
-	return err
-}
-
-// A client's machine that vanishes is noticed within tcpIdle × (1 + tcpProbes).
-const (
-	tcpIdle   = time.Second
-	tcpProbes = 3
-)
-
 func (n *Node) raftConfig() raftnode.Config {
 	s, cfg := n.server, n.cfg
 	c := raftnode.Config{
@@ -125,7 +69,7 @@ func (n *Node) raftConfig() raftnode.Config {
 		Listener: cfg.PeerListener, Advertise: n.peer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
 		Client: n.client, HTTP: cfg.HTTP, Version: cfg.Version, TokenBase: cfg.TokenBase,
 		Applied: s.applied, Restored: s.restored, Epoch: s.setLeading,
-		Measure: cfg.Observer.Measure, DiskWrite: cfg.Observer.DiskWrite,
+		Measure: cfg.metrics.Entry, DiskWrite: cfg.metrics.DiskWrite,
 		Fatal: n.fatal, Logger: cfg.Logger,
 	}
 	if cfg.Dir == "" {
@@ -145,7 +89,7 @@ func (n *Node) fatal(err error) {
 		runtime.Goexit()
 	}
 	if first {
-		go func() { // on its own: it waits for the goroutine that asked
+		go func() { // it waits for the goroutine that called
 			<-n.started
 			_ = n.Kill()
 		}()
@@ -153,7 +97,7 @@ func (n *Node) fatal(err error) {
 	runtime.Goexit()
 }
 
-// reason is what the node ended itself for, or nil.
+// reason is why the node ended itself, or nil.
 func (n *Node) reason() error {
 	if err := n.failed.Load(); err != nil {
 		return *err
@@ -170,16 +114,13 @@ func (n *Node) Peer() string { return n.peer }
 // HTTP is the address under which HTTP is served; "" = there is none.
 func (n *Node) HTTP() string { return n.cfg.HTTP }
 
-// Raft is the replicated machine: for its status, and to read it.
+// Raft is the replicated state machine: for its status, and to read it.
 func (n *Node) Raft() *raftnode.Node { return n.raft }
-
-// Server answers the calls of the wire; a gateway calls it directly.
-func (n *Node) Server() *Server { return n.server }
 
 // Done is closed when nothing of the node runs any more.
 func (n *Node) Done() <-chan struct{} { return n.done }
 
-// Err says, once Done is closed, why the node ended itself, or what went wrong at its end.
+// Err is, once Done is closed, why the node ended itself, or what failed at its end.
 func (n *Node) Err() error {
 	select {
 	case <-n.done:
@@ -189,8 +130,8 @@ func (n *Node) Err() error {
 	}
 }
 
-// Close ends the node cleanly. A leader hands its epoch over first, which takes up to an
-// election, so that its clients find the next one at once.
+// Close ends the node cleanly. A leader transfers leadership first, which takes up to an election timeout, so
+// that its clients find the next leader at once.
 func (n *Node) Close() error {
 	return n.end(func() error {
 		err := n.raft.Close()
@@ -199,7 +140,7 @@ func (n *Node) Close() error {
 	})
 }
 
-// Kill ends the node as a crash would: connections break and nobody is told.
+// Kill ends the node as a crash would: connections break without a message.
 func (n *Node) Kill() error {
 	return n.end(func() error {
 		n.server.kill()

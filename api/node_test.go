@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -334,26 +332,10 @@ func TestTooManyConnections(t *testing.T) {
 	}, patience, 20*time.Millisecond)
 }
 
-// TestObserver: what happens to locks is told by the leader, once.
-func TestObserver(t *testing.T) {
+// What happens to locks is counted by the leader only.
+func TestMetricsAreTheLeaders(t *testing.T) {
 	t.Parallel()
-	var granted, held, waited, refused, lost, ended, measured, offices atomic.Int64
-	count := func(n *atomic.Int64) func(fsm.Reason) { return func(fsm.Reason) { n.Add(1) } }
-	c := startCluster(t, 3, func(cfg *NodeConfig) {
-		cfg.Observer = &Observer{
-			Granted: func(m fsm.Mode) { granted.Add(int64(m)) },
-			Held:    func(fsm.Mode, time.Duration) { held.Add(1) },
-			Waited:  func(fsm.Mode, time.Duration) { waited.Add(1) },
-			Refused: count(&refused), Lost: count(&lost), SessionEnded: count(&ended),
-			Measure: func(raftnode.Measure) { measured.Add(1) },
-			Epoch: func(open bool) {
-				if open {
-					offices.Add(1)
-				}
-			},
-		}
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	})
+	c := startCluster(t, 3, nil)
 	leader := c.leader()
 	ctx := soon(t)
 	s := openSession(t, ctx, call(t, leader))
@@ -366,12 +348,22 @@ func TestObserver(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.Now(ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err)
-	assert.EqualValues(t, 2*int64(fsm.Exclusive), granted.Load())
-	assert.EqualValues(t, 2, held.Load())
-	assert.EqualValues(t, 2, waited.Load())
-	assert.EqualValues(t, 1, refused.Load())
-	assert.EqualValues(t, 1, lost.Load())
-	assert.EqualValues(t, 1, ended.Load())
-	assert.Positive(t, measured.Load())
-	assert.Positive(t, offices.Load())
+	counts := []string{
+		`zamok_grants_total{mode="exclusive"} 2`, `zamok_lock_hold_seconds_count{mode="exclusive"} 2`,
+		`zamok_lock_wait_seconds_count{mode="exclusive"} 2`, `zamok_refusals_total{reason="try_failed"} 1`,
+		`zamok_sessions_expired_total{reason="evicted"} 1`,
+	}
+	for _, n := range c.nodes {
+		text := n.server.metricsText(t)
+		for _, line := range counts {
+			if n == leader {
+				assert.Contains(t, text, line+"\n")
+			} else {
+				assert.NotContains(t, text, line+"\n")
+			}
+		}
+	}
+	text := leader.server.metricsText(t)
+	assert.NotContains(t, text, "zamok_entry_commands_count 0\n")
+	assert.NotContains(t, text, "zamok_raft_leader_changes_total 0\n")
 }

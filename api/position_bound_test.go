@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/api/push"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/raftnode"
@@ -27,7 +29,7 @@ func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 	}
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
-	go bystand(n, attachDirectly(t, n, 255).queue.session, stop, others)
+	go bystand(n, attachDirectly(t, n, 255).queue.Session, stop, others)
 	turn := func(name string, play func()) {
 		<-others
 		began := time.Now()
@@ -37,13 +39,12 @@ func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 		assert.Less(t, most, longest, name)
 	}
 	var queue []fsm.TicketRef
-	turn("come", func() { queue = crowd(t, n, waiters) })
+	var sent atomic.Int64
+	turn("come", func() { queue = crowd(t, n, waiters, &sent) })
 	turn("are told", func() { // what happens at most once a second
-		h := n.server.hub
-		h.mu.Lock()
-		h.positions.queueMoved("crowd/a")
-		h.mu.Unlock()
-		h.sendPositions()
+		before := sent.Load()
+		until(n, &fsm.Drop{Session: queue[1].Session, Ticket: queue[1].Ticket}) // all others move up
+		require.Eventually(t, func() bool { return sent.Load() > before+50 }, patience, time.Millisecond)
 	})
 	turn("drain", func() { drain(t, n, queue) })
 	close(stop)
@@ -81,7 +82,7 @@ func until(n *Node, c fsm.Command) {
 
 // crowd has so many tickets wait behind one that holds, and returns them in order, that one first. The streams'
 // readers and wires are left out: commands are submitted as streams do, and what is told is made into frames.
-func crowd(t *testing.T, n *Node, waiters int) []fsm.TicketRef {
+func crowd(t *testing.T, n *Node, waiters int, sent *atomic.Int64) []fsm.TicketRef {
 	const each = 4000 // tickets of a session
 	items := []fsm.Item{{Name: "crowd/a", Mode: fsm.Exclusive}, {Name: "crowd/b", Mode: fsm.Exclusive}}
 	var queue []fsm.TicketRef
@@ -89,14 +90,12 @@ func crowd(t *testing.T, n *Node, waiters int) []fsm.TicketRef {
 	for i := range waiters + 1 {
 		if i%each == 0 {
 			st = attachDirectly(t, n, byte(i/each))
-			go writeNowhere(t.Context(), st)
+			go writeNowhere(t.Context(), st, sent)
 		}
-		c := &fsm.Acquire{Session: st.queue.session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
+		c := &fsm.Acquire{Session: st.queue.Session, Ticket: uint64(i%each) + 1, Items: items, WaitFor: fsm.Forever}
 		c.AckedThrough = c.Ticket - 1
 		require.Eventually(t, func() bool { return st.pending.Load() < 512 }, patience, time.Millisecond/10)
-		st.submit(submitted{
-			frame: &frame{}, command: zamokpb.Command_COMMAND_ACQUIRE, ticket: c.Ticket, urge: []string{"crowd/a", "crowd/b"},
-		}, c)
+		st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket, Report: []string{"crowd/a", "crowd/b"}}, c)
 		queue = append(queue, fsm.TicketRef{Session: c.Session, Ticket: c.Ticket})
 	}
 	require.Eventually(t, func() bool { return waitingAt(n) == waiters }, 4*patience, time.Millisecond)
@@ -108,20 +107,20 @@ func waitingAt(n *Node) (waiting int) {
 	return waiting
 }
 
-func writeNowhere(ctx context.Context, st *stream) {
-	var room []message
+func writeNowhere(ctx context.Context, st *stream, positions *atomic.Int64) {
 	for {
 		select {
-		case <-st.queue.wake:
+		case <-st.queue.Wake():
 		case <-ctx.Done():
 			return
 		}
-		t := st.queue.take(room)
-		st.frame(&t)
-		if t.large {
-			st.queue.sent()
+		frame, _ := st.queue.Take()
+		for _, m := range frame.GetMessages() {
+			if m.GetPosition() != nil {
+				positions.Add(1)
+			}
 		}
-		room = t.messages
+		st.queue.Sent()
 	}
 }
 

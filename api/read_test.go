@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
+	"zamok/api/access"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/session"
@@ -44,17 +45,17 @@ func long(begin string, bytes int) string { return begin + strings.Repeat("x", b
 func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 	n := startAlone(t)
 	st := attachDirectly(t, n, 1)
-	for ticket := range uint64(showMax) {
-		until(n, widest(st.queue.session, ticket+1, "wanted"))
+	for ticket := range uint64(access.ShowMax) {
+		until(n, widest(st.queue.Session, ticket+1, "wanted"))
 	}
 	c := call(t, n)
 	name := long("wanted", fsm.NameBytesMax)
-	all, err := c.Get(soon(t), &zamokpb.GetRequest{Name: name, Limit: showMax})
+	all, err := c.Get(soon(t), &zamokpb.GetRequest{Name: name, Limit: access.ShowMax})
 	require.NoError(t, err)
-	assert.EqualValues(t, showMax-1, all.Lock.Waiters)
+	assert.EqualValues(t, access.ShowMax-1, all.Lock.Waiters)
 	assert.Len(t, all.Holders, 1)
 	assert.Greater(t, len(all.Queue), 10)
-	assert.Less(t, len(all.Queue), showMax-1, "it is cut off")
+	assert.Less(t, len(all.Queue), access.ShowMax-1, "it is cut off")
 	assert.Less(t, proto.Size(all), answerBytesMax+100<<10)
 	assert.EqualValues(t, 2, all.Queue[0].State.Ticket, "in order")
 	some, err := c.Get(soon(t), &zamokpb.GetRequest{Name: name, Limit: 3})

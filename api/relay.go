@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -18,29 +17,29 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 )
 
 const (
-	// relayAsk is the metadata of a call that this node is to pass on to the leader if another leads.
+	// relayAsk is the metadata of a call that this node relays to the leader if it does not lead itself.
 	relayAsk = "zamok-relay"
-	// relayMark is the metadata of a call that a node has passed on, with the node's id: it goes no
-	// further, and its stream is not the client's own.
+	// relayMark is the metadata of a relayed call, with the id of the node that relayed it: it is not relayed
+	// again, and a break of its stream is not the client's.
 	relayMark = "zamok-relayed"
 	// relaysMax is how many leaders a node keeps connections to.
 	relaysMax = 8
-	// relayBytesMax bounds a leader's answer that is passed on, or a frame of its streams: queueBytesMax and a
-	// little.
+	// relayBytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
+	// queue of package push holds.
 	relayBytesMax = 4 << 20
 )
 
-// relayed reports whether a node passed this call on. Then a break of the connection says nothing about
-// the client.
+// relayed reports whether a node relayed this call. Then a break of the connection is not the client's.
 func relayed(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, relayMark)) > 0
 }
 
-// relays are the connections to nodes that lead, or led.
+// relays has the connections to nodes that lead, or led.
 type relays struct {
 	dial   func(context.Context, string) (net.Conn, error)
 	secure *tls.Config
@@ -80,7 +79,7 @@ func (r *relays) to(address string) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	if len(r.conns) >= relaysMax {
-		for old, conn := range r.conns { // whichever: a leader is connected to again
+		for old, conn := range r.conns { // any: the leader is connected to again
 			_ = conn.Close()
 			delete(r.conns, old)
 			break
@@ -108,7 +107,7 @@ func (s *Server) leaderFor(ctx context.Context, method string) (context.Context,
 	}
 	id, address := s.node.Leader()
 	if id == "" || id == s.id || address == "" {
-		return nil, nil, nil // this node's own answer says so
+		return nil, nil, nil // the answer of this node has the reason
 	}
 	conn, err := s.relays.to(address)
 	if err != nil {
@@ -117,8 +116,8 @@ func (s *Server) leaderFor(ctx context.Context, method string) (context.Context,
 	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
 }
 
-// relayMetadata is the metadata of a call that is passed on. The client's own metadata goes along; gRPC leaves out
-// its own. It names this node's cluster, since the leader's address may lead to another by now.
+// relayMetadata is the metadata of a relayed call: that of the client, without gRPC's own. It names this
+// node's cluster, since the leader's address may lead to another by now.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx)
 	md = md.Copy()
@@ -130,45 +129,45 @@ func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	return md
 }
 
-// wantsRelay reports whether a call may be passed on. Every node answers for its own health, and serves
-// watches from its own ring.
+// wantsRelay reports whether a call is to be relayed. Every node answers for its own health, and serves
+// watches from its own history.
 func wantsRelay(ctx context.Context, method string) bool {
 	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
 	return len(asks) > 0 && asks[0] == "1" && !relayed(ctx) &&
-		strings.HasPrefix(method, "/zamok.v1.") && method != zamokpb.Zamok_Watch_FullMethodName
+		isOurs(method) && method != zamokpb.Zamok_Watch_FullMethodName
 }
 
-// relayUnary passes a call on if it asks for that and another node leads.
-func (s *Server) relayUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	out, conn, err := s.leaderFor(ctx, info.FullMethod)
-	if err != nil {
-		return nil, s.relayFailed(err)
+// relayUnary relays a call to the leader if the call asks for that; handled is false if this node is to
+// answer it.
+func (s *Server) relayUnary(ctx context.Context, req any, method string) (answer any, handled bool, err error) {
+	out, conn, err := s.leaderFor(ctx, method)
+	switch {
+	case err != nil:
+		return nil, true, s.relayFailed(err)
+	case conn == nil:
+		return nil, false, nil
 	}
-	if conn == nil {
-		return handle(ctx, req)
+	empty := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
+	if err := conn.Invoke(out, method, req, empty); err != nil {
+		return nil, true, s.relayFailed(err)
 	}
-	// Nobody looks into the answer here: as fields that Empty doesn't know it is carried as it is.
-	answer := &emptypb.Empty{}
-	if err := conn.Invoke(out, info.FullMethod, req, answer); err != nil {
-		return nil, s.relayFailed(err)
-	}
-	return answer, nil
+	return empty, true, nil
 }
 
-// relayStream passes a stream on, frame by frame.
-func (s *Server) relayStream(srv any, in grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	ctx, conn, err := s.leaderFor(in.Context(), info.FullMethod)
-	if err != nil {
-		return s.relayFailed(err)
-	}
-	if conn == nil {
-		return handle(srv, in)
+// relayStream relays a stream, frame by frame.
+func (s *Server) relayStream(in grpc.ServerStream, method string) (handled bool, err error) {
+	ctx, conn, err := s.leaderFor(in.Context(), method)
+	switch {
+	case err != nil:
+		return true, s.relayFailed(err)
+	case conn == nil:
+		return false, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, info.FullMethod)
+	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
-		return s.relayFailed(err)
+		return true, s.relayFailed(err)
 	}
 	// The goroutine ends with the client's stream, at the latest when this function has returned.
 	s.busy.Go(func() {
@@ -176,12 +175,12 @@ func (s *Server) relayStream(srv any, in grpc.ServerStream, info *grpc.StreamSer
 			_ = out.CloseSend()
 			return
 		}
-		cancel() // the client's end broke, or the leader's: whichever, the other hears of it
+		cancel() // the client's end broke, or the leader's: the other end is closed with it
 	})
 	if err := pass(out, in); !errors.Is(err, io.EOF) {
-		return s.relayFailed(err)
+		return true, s.relayFailed(err)
 	}
-	return nil
+	return true, nil
 }
 
 // pass carries frames until one end fails; io.EOF: from ended cleanly.
@@ -197,18 +196,18 @@ func pass(from interface{ RecvMsg(any) error }, to interface{ SendMsg(any) error
 	}
 }
 
-// relayFailed is what the leader answered, or what kept it from answering.
+// relayFailed is the error of the leader, or the reason for which it did not answer.
 func (s *Server) relayFailed(err error) error {
 	if s.isStopping() {
-		return streamEnded(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
+		return wire.StreamEnded(zamokpb.Code_CODE_STOPPING, "the node that relayed this is stopping; ask another")
 	}
 	if st, ok := status.FromError(err); ok && (len(st.Details()) > 0 || st.Code() != codes.Unavailable) {
 		for _, d := range st.Details() {
 			if info, ok := d.(*zamokpb.ErrorInfo); ok && info.GetCode() == zamokpb.Code_CODE_WRONG_CLUSTER {
-				return fail(zamokpb.Code_CODE_NOT_LEADER, "not done: at the leader's address is a node of another cluster: %s", info.GetMessage())
+				return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER, "not done: at the leader's address is a node of another cluster: %s", info.GetMessage())
 			}
 		}
 		return err
 	}
-	return fail(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come: %v", err)
+	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come: %v", err)
 }

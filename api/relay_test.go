@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"zamok/api/access"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -54,12 +55,7 @@ func TestARelayedStream(t *testing.T) {
 	token := w.is(1, stateGranted).State.Token
 	w.hangUp()
 	require.Equal(t, codes.Canceled, status.Code(w.end()))
-	attached := func() bool {
-		h := leader.server.hub
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return len(h.attached) > 0
-	}
+	attached := func() bool { return leader.server.hub.Counts().Streams > 0 }
 	require.Eventually(t, func() bool { return !attached() }, patience, time.Millisecond, "the leader hears of it")
 	held := func() (yes bool) {
 		leader.Raft().View(func(m *fsm.Machine) { yes = m.Holds("relayed", token, fsm.TicketRef{}) })
@@ -126,7 +122,7 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 	through := zamokpb.NewZamokClient(persistent{call(t, c.follower()).conn})
 	total, pages, longest := 0, 0, 0
 	for after := uint64(0); ; pages++ {
-		list, err := through.ListSessions(relaying(ctx), &zamokpb.ListSessionsRequest{Limit: listMax, After: after})
+		list, err := through.ListSessions(relaying(ctx), &zamokpb.ListSessionsRequest{Limit: access.ListMax, After: after})
 		require.NoError(t, err)
 		if len(list.Sessions) == 0 {
 			break

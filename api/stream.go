@@ -3,13 +3,16 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"zamok/api/access"
+	"zamok/api/push"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/raftnode"
@@ -17,39 +20,44 @@ import (
 )
 
 const (
-	// openStreamWait is how long a stream may take to say who it is.
+	// openStreamWait is how long a stream may take until it is attached.
 	openStreamWait = 10 * time.Second
-	// flushWait is how long a stream that is over may take to tell what is queued.
+	// flushWait is how long a stream that ends may take to send what is queued.
 	flushWait = time.Second
+	// pendingMax is how many commands and renewals of one stream may be without an answer: more than a
+	// session can have, and much less than the node takes from all together.
+	pendingMax = 2 * fsm.TicketsMax
+	// pendingBytesMax bounds their bytes in the log: a sixteenth of what the node takes from all together.
+	pendingBytesMax = 4 << 20
 )
 
-// stream serves one session. Three goroutines share it: the handler, which waits for the end, since in
-// gRPC only its return ends a stream; the reader; and the writer. The last two end with the handler, and
+// stream serves one session. Three goroutines share it: the handler, which waits for the end, since in gRPC
+// only its return ends a stream; the reader; and the writer. The last two end with the handler, and
 // Server.busy waits for them.
 type stream struct {
 	server *Server
 	ctx    context.Context
 	wire   grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
 
-	attached  chan struct{} // closed when box is there
-	queue     *sendQueue
+	attached  chan struct{} // closed when queue is set
+	queue     *push.Queue
 	sawOpen   atomic.Bool   // the first frame came
-	abandoned atomic.Bool   // the handler ended before that
+	abandoned atomic.Bool   // the handler ended before the stream was attached
 	failed    chan error    // capacity 1: why the reader ended
 	written   chan struct{} // closed when the writer ended
 
 	pending      atomic.Int64  // commands and renewals that have no answer yet
 	pendingBytes atomic.Int64  // of those commands
 	disconnected atomic.Bool   // the client broke the stream
-	settled      chan struct{} // capacity 1: since then, the last command had its answer
+	settled      chan struct{} // capacity 1: after that, the last command had its answer
 	frames       uint64        // the reader's: how many came
-	closing      bool          // the reader's: the client asked for the session's end
+	closing      bool          // the reader's: the client closed the session
 }
 
 // Session is the stream of one session.
-func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
+func (s *Server) Session(conn grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]) error {
 	st := &stream{
-		server: s, ctx: wire.Context(), wire: wire,
+		server: s, ctx: conn.Context(), wire: conn,
 		attached: make(chan struct{}), failed: make(chan error, 1), written: make(chan struct{}), settled: make(chan struct{}, 1),
 	}
 	s.busy.Go(st.read)
@@ -58,8 +66,8 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 	select {
 	case <-st.attached:
 	case err := <-st.failed:
-		if !st.isAttached() {
-			return errorOf(err)
+		if !isClosed(st.attached) {
+			return withoutEOF(err)
 		}
 		st.failed <- err // both at once: it was attached, and then it broke
 	case <-s.stopping:
@@ -70,35 +78,45 @@ func (s *Server) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 		return st.openTimedOut()
 	}
 	s.busy.Go(st.write)
-	s.observer.streamOpened()
+	s.metrics.StreamOpened()
 	err := st.serve()
-	s.hub.leave(st.queue)
-	s.observer.streamEnded(reasonOf(err))
+	s.hub.Leave(st.queue)
+	ended := (*wire.Error)(nil)
+	errors.As(err, &ended)
+	s.metrics.StreamEnded(ended.Code())
 	return err
 }
 
-// openTimedOut is why a stream that attaches to nothing is ended.
-func (st *stream) openTimedOut() *failure {
-	if st.sawOpen.Load() {
-		return fail(zamokpb.Code_CODE_UNKNOWN, "the OpenStream was not answered within %v, and may still take effect; say it again", openStreamWait)
-	}
-	return invalid("messages", "the first frame did not come within %v", openStreamWait)
-}
-
-func (st *stream) isAttached() bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-st.attached:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-// serve waits for the end of an attached stream, and returns why it ends. What the client broke counts as a break
-// also if this node cut the stream at the same moment.
+// openTimedOut is why a stream ends that was not attached in time.
+func (st *stream) openTimedOut() *wire.Error {
+	if st.sawOpen.Load() {
+		return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the OpenStream was not answered within %v, and may still take effect; send it again", openStreamWait)
+	}
+	return wire.Invalid("messages", "the first frame did not come within %v", openStreamWait)
+}
+
+// abandon is the end of the handler before it saw a queue, which may come at the same moment.
+func (st *stream) abandon() {
+	st.abandoned.Store(true)
+	if isClosed(st.attached) {
+		st.server.hub.Leave(st.queue)
+	}
+}
+
+// serve waits for the end of an attached stream, and returns the reason. If the client broke the stream at
+// the moment at which this node ended it, the break counts as well.
 func (st *stream) serve() error {
 	select {
-	case <-st.queue.done:
+	case <-st.queue.Done():
 		reason := st.flush()
 		select {
 		case err := <-st.failed:
@@ -113,20 +131,14 @@ func (st *stream) serve() error {
 	}
 }
 
-func errStopping() error { return streamEnded(zamokpb.Code_CODE_STOPPING, "this node is stopping") }
-
-// reasonOf is why this node ended a stream, for those who count; "": the client did, or it was in order.
-func reasonOf(err error) string {
-	if f := (*failure)(nil); errors.As(err, &f) {
-		return strings.ToLower(strings.TrimPrefix(f.info.Code.String(), "CODE_"))
-	}
-	return ""
+func errStopping() error {
+	return wire.StreamEnded(zamokpb.Code_CODE_STOPPING, "this node is stopping")
 }
 
-// flush lets the writer tell what is queued, and says why the stream ends.
+// flush lets the writer send what is queued, and returns why the stream ends.
 func (st *stream) flush() error {
-	reason := st.queue.reason
-	if reason != nil && reason.info.Code == zamokpb.Code_CODE_SLOW_READER {
+	reason := st.queue.Err()
+	if reason.Code() == zamokpb.Code_CODE_SLOW_READER {
 		return reason
 	}
 	limit := time.NewTimer(flushWait)
@@ -139,39 +151,39 @@ func (st *stream) flush() error {
 	if reason == nil {
 		return nil
 	}
-	if reason.info.Code == zamokpb.Code_CODE_NOT_LEADER {
-		reason.info.Leader, reason.info.LeaderAddress = st.server.node.Leader()
-		if reason.info.Leader == st.server.id {
-			reason.info.Leader, reason.info.LeaderAddress = "", ""
-		}
+	if reason.Code() == zamokpb.Code_CODE_NOT_LEADER {
+		st.server.nameLeader(reason)
 	}
 	return reason
 }
 
-// broken is the reader's end: the client said what it must not, or its end of the stream broke.
+// broken is the end of the reader: the client violated the protocol, or its end of the stream broke.
 func (st *stream) broken(err error) error {
-	if f := (*failure)(nil); errors.As(err, &f) {
-		return f
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
+		return e
 	}
 	if !relayed(st.ctx) && !st.server.isStopping() && closedByPeer(st.ctx) {
-		if st.queue.grace > 0 {
+		if st.queue.Grace > 0 {
 			st.settle()
 		}
-		st.server.hub.disconnected(st.queue)
+		st.server.disconnects.begin(st.server.node, st.queue.Attachment)
 	}
-	return errorOf(err)
+	return withoutEOF(err)
 }
 
 // answered notes that a command of so many bytes has its answer.
 func (st *stream) answered(bytes int64) {
 	st.pendingBytes.Add(-bytes)
 	if st.pending.Add(-1) == 0 && st.disconnected.Load() {
-		signal(st.settled)
+		select {
+		case st.settled <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// settle waits until what the client said last has its answer: what was on its way when the stream broke is
-// no renewal after that.
+// settle waits until the last command has its answer: a command that was in flight when the stream broke must
+// not count as a renewal after that.
 func (st *stream) settle() {
 	st.disconnected.Store(true)
 	if st.pending.Load() == 0 {
@@ -183,12 +195,35 @@ func (st *stream) settle() {
 	}
 }
 
-// errorOf is what a handler returns: the client's own end of a stream is no error.
-func errorOf(err error) error {
+// withoutEOF is what a handler returns: that the client closed its end is no error.
+func withoutEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
+}
+
+// write sends what is queued, everything that is there in one frame, until the stream ends.
+func (st *stream) write() {
+	defer close(st.written)
+	for {
+		select {
+		case <-st.queue.Wake():
+		case <-st.ctx.Done():
+			return
+		}
+		frame, last := st.queue.Take()
+		if frame != nil {
+			err := st.wire.Send(frame)
+			st.queue.Sent()
+			if err != nil {
+				return // the reader ends for the same reason
+			}
+		}
+		if last {
+			return
+		}
+	}
 }
 
 // read takes frames until the stream ends.
@@ -201,7 +236,7 @@ func (st *stream) read() {
 		}
 	}
 	if st.closing && errors.Is(err, io.EOF) {
-		return // the rest is the session's end, which is on its way
+		return // the stream ends with the session
 	}
 	st.failed <- err
 }
@@ -218,92 +253,174 @@ func (st *stream) readOpen() error {
 		first = p.GetMessages()[0].GetOpen()
 	}
 	if first == nil {
-		return invalid("messages", "the first frame of a stream has an OpenStream and nothing else")
+		return wire.Invalid("messages", "the first frame of a stream has an OpenStream and nothing else")
 	}
-	secret, f := hashOf(first.GetSecret())
-	if f == nil {
-		f = checkSent(p.GetSent())
+	if err := access.CheckFrame(p); err != nil {
+		return err
 	}
-	if f == nil {
-		f = st.server.may(st.ctx, VerbSession, "")
-	}
-	if f != nil {
-		return f
+	if err := st.server.guard.Admit(st.ctx, first); err != nil {
+		return err
 	}
 	st.frames++
-	id := session.ID(first.GetSession())
-	if id == 0 {
-		if id, f = st.open(secret, first.GetSettings()); f != nil {
-			return f
-		}
+	attach := &fsm.Attach{
+		Session: session.ID(first.Session), Secret: access.Hash(first.Secret), AckedThrough: p.AckedThrough, Attempt: first.Attempt,
 	}
-	return st.attach(id, secret, first.GetAttempt(), p)
-}
-
-func (st *stream) open(secret session.Hash, settings *zamokpb.SessionSettings) (session.ID, *failure) {
-	command, f := openCommand(secret, identity(st.ctx), settings, st.server.node.Timeout())
-	if f == nil {
-		f = st.server.roomFor(secret)
-	}
-	if f != nil {
-		return 0, f
-	}
-	a, err := st.server.node.Propose(st.ctx, command)
-	if err != nil {
-		return 0, explain(err)
-	}
-	if f := refused(&a.Result); f != nil {
-		return 0, f
-	}
-	return a.Result.Session, nil
-}
-
-// attach makes this the session's stream. If the client breaks the stream meanwhile, it waits on: a stream that was
-// attached is one that broke.
-func (st *stream) attach(id session.ID, secret session.Hash, attempt uint64, p *zamokpb.ClientFrame) error {
-	h := st.server.hub
-	denied := make(chan *failure, 1)
-	h.expect(id)
-	command := &fsm.Attach{Session: id, Secret: secret, AckedThrough: p.GetAckedThrough(), Attempt: attempt}
-	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
-		f := (*failure)(nil)
+	if attach.Session == 0 {
+		a, err := st.server.openSession(st.ctx, attach.Secret, first.Settings)
 		if err != nil {
-			f = explain(err)
-		} else {
-			f = refused(&a.Result)
+			return err
 		}
-		if a.Result.Code == fsm.LimitExceeded { // of what attaches in an entry: nothing is wrong with the session
-			f = fail(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d, or too many others, attached at the same moment; "+
+		attach.Session = a.Result.Session
+	}
+	return st.attach(attach, p.Sent)
+}
+
+// attach makes this the stream of the session. If the client breaks it meanwhile, attach continues to wait:
+// the break of an attached stream counts.
+func (st *stream) attach(command *fsm.Attach, sent []byte) error {
+	s, id := st.server, command.Session
+	denied := make(chan error, 1)
+	s.hub.Expect(id)
+	s.node.Submit(command, func(a raftnode.Answer, err error) {
+		e := refusal(&a, err)
+		if a.Result.Code == fsm.LimitExceeded { // that of attachments in one entry: nothing is wrong with the session
+			e = wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d, or too many others, attached at the same moment; "+
 				"attach anew", id)
 		}
-		if f != nil {
-			h.abandonAttach(id)
+		if e != nil {
+			s.hub.Abandon(id)
 		} else {
-			st.queue, f = h.adopt(id, p.GetSent(), a)
+			st.queue, e = s.hub.Adopt(&zamokpb.SessionState{
+				Session: uint64(id), Attachment: a.Result.Index, Ttl: int64(a.Result.TTL), TtlMin: s.ttlMin(),
+				Sent: sent, Time: int64(a.Time), Node: s.id,
+			})
 		}
-		if f != nil {
-			denied <- f
+		if e != nil {
+			denied <- e
 			return
 		}
 		close(st.attached)
 		if st.abandoned.Load() {
-			h.leave(st.queue)
+			s.hub.Leave(st.queue)
 		}
 	})
 	select {
 	case <-st.attached:
 		return nil
-	case f := <-denied:
-		return f
-	case <-st.server.stopping:
+	case err := <-denied:
+		return err
+	case <-s.stopping:
 		return errStopping()
 	}
 }
 
-// abandon is the handler's end before it saw a send queue, which may come at the same moment.
-func (st *stream) abandon() {
-	st.abandoned.Store(true)
-	if st.isAttached() {
-		st.server.hub.leave(st.queue)
+// handle carries out a frame. An error ends the stream; what is wrong with one command is its answer.
+func (st *stream) handle(p *zamokpb.ClientFrame) error {
+	if isClosed(st.queue.Done()) {
+		return nil
 	}
+	if err := access.CheckFrame(p); err != nil {
+		return err
+	}
+	st.frames++
+	frame, id, acked := push.Frame{Number: st.frames, Sent: p.Sent}, st.queue.Session, p.AckedThrough
+	for i, message := range p.Messages {
+		switch m := message.GetMessage().(type) {
+		case *zamokpb.ClientMessage_Acquire:
+			st.acquire(frame, acked, m.Acquire)
+		case *zamokpb.ClientMessage_Drop:
+			c := push.Command{Kind: zamokpb.Command_COMMAND_DROP, Ticket: m.Drop.GetTicket(), Frame: frame}
+			st.command(c, m.Drop, &fsm.Drop{Session: id, Ticket: c.Ticket, AckedThrough: acked})
+		case *zamokpb.ClientMessage_Downgrade:
+			c := push.Command{Kind: zamokpb.Command_COMMAND_DOWNGRADE, Ticket: m.Downgrade.GetTicket(), Frame: frame}
+			st.command(c, m.Downgrade, &fsm.Downgrade{Session: id, Ticket: c.Ticket, AckedThrough: acked})
+		case *zamokpb.ClientMessage_KeepAlive:
+			st.renew(frame)
+		case *zamokpb.ClientMessage_Close:
+			st.close()
+		case *zamokpb.ClientMessage_Open:
+			return wire.Invalid(fmt.Sprintf("messages[%d]", i), "is an OpenStream, which only the first frame has")
+		default:
+			return wire.Invalid(fmt.Sprintf("messages[%d]", i), "is empty, or of a kind that this server does not know")
+		}
+	}
+	return nil
+}
+
+// acquire requests locks.
+func (st *stream) acquire(frame push.Frame, acked uint64, p *zamokpb.Acquire) {
+	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(), Frame: frame}
+	err := st.server.guard.Admit(st.ctx, p)
+	if err == nil {
+		err = st.server.checkRoomFor(fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
+	}
+	if err != nil {
+		st.refuse(c, err)
+		return
+	}
+	command := access.AcquireCommand(st.queue.Session, acked, p)
+	for i := 0; i < len(command.Items) && p.ReportPosition; i++ {
+		c.Report = append(c.Report, command.Items[i].Name)
+	}
+	st.queue.Requested(c.Ticket)
+	st.submit(c, command)
+}
+
+// command carries out a command about a ticket of the session.
+func (st *stream) command(c push.Command, p *zamokpb.TicketRequest, command fsm.Command) {
+	if err := st.server.guard.Admit(st.ctx, p); err != nil {
+		st.refuse(c, err)
+		return
+	}
+	st.submit(c, command)
+}
+
+// refuse answers a command that is not submitted.
+func (st *stream) refuse(c push.Command, err error) {
+	st.queue.Answer(c, &raftnode.Answer{}, wire.Explain(err))
+}
+
+func (st *stream) submit(c push.Command, command fsm.Command) {
+	bytes := int64(fsm.Size(command))
+	if count, sum := st.pending.Add(1), st.pendingBytes.Add(bytes); count > pendingMax || sum > pendingBytesMax {
+		st.answered(bytes)
+		st.refuse(c, wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: %d commands of this stream wait for their answers, or "+
+			"%d bytes of them; send it again when some have come", pendingMax, pendingBytesMax))
+		return
+	}
+	st.server.node.Submit(command, func(a raftnode.Answer, err error) {
+		defer st.answered(bytes)
+		st.queue.Answer(c, &a, refusal(&a, err))
+	})
+}
+
+// renew submits the renewal of a frame, unless too many commands wait for their answers: a frame before it
+// confirms nearly as much.
+func (st *stream) renew(frame push.Frame) {
+	if st.pending.Add(1) > pendingMax {
+		st.pending.Add(-1)
+		return
+	}
+	st.server.node.Renew(st.queue.Session, func(a raftnode.Answer, err error) {
+		defer st.answered(0)
+		st.queue.Renewed(frame, &a, refusal(&a, err))
+	})
+}
+
+// close ends the session. The event of its end is the answer.
+func (st *stream) close() {
+	if st.closing {
+		return
+	}
+	st.closing = true
+	st.server.node.Submit(&fsm.CloseSession{Session: st.queue.Session}, func(_ raftnode.Answer, err error) {
+		if err == nil {
+			return
+		}
+		e := wire.Explain(err)
+		if errors.Is(err, raftnode.ErrOverloaded) {
+			e = wire.Errorf(e.Code(), "the session was not closed: %v", e)
+		}
+		st.queue.End(e)
+	})
 }

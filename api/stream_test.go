@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"zamok/api/access"
+	"zamok/api/push"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -40,10 +43,7 @@ func TestStream(t *testing.T) {
 	}
 	t.Cleanup(func() { // after the stories
 		require.Eventually(t, func() bool {
-			h := node.server.hub
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			return len(h.attached)+len(h.expected)+len(h.waiting)+len(h.positions.asked)+len(h.disconnects)+len(h.touched) == 0
+			return node.server.hub.Counts() == push.Counts{} && broken(node) == 0
 		}, patience, clock.Millisecond.Duration(), "the hub remembers nothing of those who left")
 	})
 }
@@ -263,7 +263,7 @@ func tellSlow(t *testing.T, n *Node) {
 	c := caller{ZamokClient: zamokpb.NewZamokClient(conn)}
 	w := talk(t, c, settings(clock.Minute))
 	var many []*zamokpb.ClientMessage
-	for range frameMessagesMax {
+	for range access.FrameMessagesMax {
 		many = append(many, drop(1))
 	}
 	const plenty = 500 // frames; what waits is memory, so it must be cut long before
@@ -284,9 +284,7 @@ func tellSlow(t *testing.T, n *Node) {
 		}
 	}()
 	cut := func() bool {
-		n.server.hub.mu.Lock()
-		defer n.server.hub.mu.Unlock()
-		return n.server.hub.attached[w.hubID()] == nil
+		return strings.Contains(n.server.metricsText(t), `zamok_streams_cut_total{reason="slow_reader"} 1`)
 	}
 	require.Eventually(t, func() bool { return cut() || said.Load() > plenty }, patience, clock.Millisecond.Duration())
 	require.True(t, cut())

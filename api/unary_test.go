@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"zamok/api/access"
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
@@ -50,7 +51,7 @@ func TestUnaryCalls(t *testing.T) {
 
 func tellSession(t *testing.T, s *sessionOf) {
 	_, err := s.OpenSession(s.ctx, &zamokpb.OpenSessionRequest{
-		Secret: []byte("16 random bytes."), Settings: &zamokpb.SessionSettings{Ttl: int64(ttlMin(steady)) - 1},
+		Secret: []byte("16 random bytes."), Settings: &zamokpb.SessionSettings{Ttl: int64(access.TTLMin(steady)) - 1},
 	})
 	require.ErrorContains(t, err, "settings.ttl", "a failover could end it")
 
@@ -63,7 +64,7 @@ func tellSession(t *testing.T, s *sessionOf) {
 
 	renewed, err := s.RenewSession(s.ctx, &zamokpb.RenewSessionRequest{Session: s.id, Secret: s.secret, Sent: []byte("renewing")})
 	require.NoError(t, err)
-	assert.EqualValues(t, ttlMin(steady), renewed.TtlMin)
+	assert.EqualValues(t, access.TTLMin(steady), renewed.TtlMin)
 	assert.Equal(t, "renewing", string(renewed.Sent))
 	assert.EqualValues(t, clock.Minute, renewed.Ttl)
 	assert.GreaterOrEqual(t, renewed.Time, again.Time)
@@ -197,9 +198,7 @@ func TestARepeatedCallOwnsItsTicket(t *testing.T) {
 	s := openSession(t, soon(t), call(t, n))
 	waits := func(calls int) {
 		require.Eventually(t, func() bool {
-			n.server.hub.mu.Lock()
-			defer n.server.hub.mu.Unlock()
-			return len(n.server.hub.waiting[fsm.TicketRef{Session: session.ID(s.id), Ticket: s.ticket}]) == calls
+			return n.server.hub.Counts().Calls == calls
 		}, patience, time.Millisecond)
 	}
 	held := s.hold("repeated")

@@ -2,120 +2,73 @@ package api
 
 import (
 	"context"
-	"strings"
 
 	"google.golang.org/grpc"
 
+	"zamok/api/history"
+	"zamok/api/wire"
 	"zamok/api/zamokpb"
-	"zamok/fsm"
 )
 
-// Watch sends what happens to locks under a prefix, and with none also to sessions, from this node's ring. Sending
-// runs on a goroutine of its own: a client that reads nothing would hold it forever, and is cut when the ring has
-// turned.
+// Watch sends the events of locks under a prefix, and with the prefix "" also those of sessions, from this
+// node's history. Sending runs on a goroutine of its own: a client that reads nothing would hold it forever,
+// and is cut when an event that it has not read is forgotten.
 func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
 	ctx := stream.Context()
-	f := checkText("prefix", req.Prefix, fsm.NameBytesMax)
-	if f == nil {
-		f = s.may(ctx, VerbList, req.Prefix)
+	if err := s.guard.Admit(ctx, req); err != nil {
+		return err
 	}
-	if f != nil {
-		return f
+	w, err := s.history.Watch(req.Prefix, req.From)
+	if err != nil {
+		return err
 	}
-	w, f := s.history.watch(req.Prefix, req.From)
-	if f != nil {
-		return f
-	}
-	defer w.end()
-	out, failed := make(chan found), make(chan error, 1)
+	defer w.End()
+	out, failed := make(chan history.Batch), make(chan error, 1)
 	defer close(out)
 	s.busy.Go(func() { // ends with the stream, whose end interrupts Send
 		var err error
-		for f := range out {
+		for b := range out {
 			if err == nil {
-				if err = stream.Send(w.frame(f)); err != nil {
+				if err = stream.Send(w.Frame(b)); err != nil {
 					failed <- err
 				}
 			}
-			s.history.sent(f)
+			s.history.Release(b)
 		}
 	})
-	next, some := found{index: w.index}, true // where one is
+	next, some := w.Start(), true
 	defer func() {
 		if some {
-			s.history.sent(next)
+			s.history.Release(next)
 		}
 	}()
 	for {
-		var to chan found
-		var wake chan struct{}
 		if !some {
-			next, some = w.read()
-			switch {
-			case w.failed != nil:
-				return w.failed
-			case some && !s.history.send(next):
+			if next, some, err = w.Read(); err == nil && some {
+				err = s.history.Reserve(next)
+			}
+			if err != nil {
 				some = false
-				return tooManyBytes(next)
+				return err
 			}
 		}
+		var to chan history.Batch // nil, and never ready, without a batch
+		wake := w.Wake()
 		if some {
-			to = out
-		} else {
-			wake = w.wake
+			to, wake = out, nil
 		}
 		select {
 		case to <- next:
 			some = false
 		case <-wake:
-		case <-w.cut:
-			return w.cutAt()
+		case <-w.Done():
+			return w.Err()
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-s.stopping:
-			return fail(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
+			return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
 		}
 	}
-}
-
-// frame is the message for what was found.
-func (w *watch) frame(f found) *zamokpb.WatchFrame {
-	frame := &zamokpb.WatchFrame{Index: f.index}
-	for i := range f.events {
-		e := &f.events[i]
-		sent := &zamokpb.LockEvent{
-			Kind: eventKind(e), Session: uint64(e.ref.Session), Ticket: e.ref.Ticket,
-			Token: e.token, Reason: zamokpb.Reason(e.reason), Text: e.text, Label: e.label,
-		}
-		for _, it := range e.items {
-			if strings.HasPrefix(it.Name, w.prefix) {
-				sent.Items = append(sent.Items, toItems([]fsm.Item{it})...)
-			}
-		}
-		frame.Events = append(frame.Events, sent)
-	}
-	return frame
-}
-
-func eventKind(e *event) zamokpb.EventKind {
-	switch e.kind {
-	case fsm.EvGranted:
-		return zamokpb.EventKind_EVENT_GRANTED
-	case fsm.EvRefused:
-		return zamokpb.EventKind_EVENT_REFUSED
-	case fsm.EvLost:
-		return zamokpb.EventKind_EVENT_LOST
-	case fsm.EvReleased:
-		if e.token == 0 {
-			return zamokpb.EventKind_EVENT_CANCELLED
-		}
-		return zamokpb.EventKind_EVENT_RELEASED
-	case fsm.EvDowngraded:
-		return zamokpb.EventKind_EVENT_DOWNGRADED
-	case fsm.EvSessionEnded:
-		return zamokpb.EventKind_EVENT_ENDED
-	}
-	return zamokpb.EventKind_EVENT_UNSPECIFIED
 }

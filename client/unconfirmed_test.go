@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api"
+	"zamok/api/access"
 	"zamok/client"
 )
 
@@ -90,8 +91,8 @@ func TestARefusedReturnConfirmsNoUnlock(t *testing.T) {
 	t.Parallel()
 	var denied atomic.Bool
 	c := startNodes(t, 1, func(cfg *api.NodeConfig) {
-		cfg.Authorize = func(_ context.Context, verb api.Verb, _ string) error {
-			if verb == api.VerbSession && denied.Load() {
+		cfg.Authorize = func(_ context.Context, verb access.Verb, _ string) error {
+			if verb == access.VerbSession && denied.Load() {
 				return errors.New("the rules changed")
 			}
 			return nil

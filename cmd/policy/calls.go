@@ -28,6 +28,8 @@ func callBans() []callBan {
 			"raftnode/peer",  // since when a server has not answered
 			"raftnode/store", // how long a write takes, since when one hangs
 			"api",            // how long an acquisition took, for a histogram; the moment at which a cluster begins
+			"api/metrics",    // how long a message waited, for a histogram
+			"api/push",       // since when a ticket or a message waits, for histograms
 			"client",         // Lock.Deadline as a time for people
 			"cmd/zamok/...",  // how long it is to a Deadline, which client has from clock; how long a lock takes
 			"cmd/mutants",    // how long a test took to catch a bug

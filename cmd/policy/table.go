@@ -4,9 +4,9 @@ import "slices"
 
 // The architecture is one line and its branches:
 //
-//	clock ◄ session/tree, session/record ◄ session ◄ fsm ◄ raftnode ◄ api ◄ cmd/zamok
-//	clock ◄ raftnode/peer, raftnode/store ◄ raftnode ◄ api ◄ cmd/zamok
-//	api/zamokpb ◄ api
+//	clock ◄ session/tree, session/record ◄ session ◄ fsm ◄ raftnode ◄ api/wire
+//	clock ◄ raftnode/peer, raftnode/store ◄ raftnode ◄ api/wire
+//	api/zamokpb ◄ api/wire ◄ api/access, api/history, api/metrics ◄ api/push ◄ api ◄ cmd/zamok
 //	clock, api/zamokpb ◄ client ◄ cmd/zamok
 //	client/fence, cmd/zamok/workload ◄ cmd/zamok
 //	client, client/fence ◄ cmd/demo
@@ -98,16 +98,54 @@ func nodeRows() []packageRule {
 		pkg:      "api/zamokpb",
 		external: []string{std, "unsafe", grpc, protobuf}, // generated, so not ours to rewrite
 	}, {
-		pkg:          "api",
-		internal:     []string{"clock", "session/tree", "session/record", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api/zamokpb"},
-		testInternal: []string{"client"}, // the wire is best tested by what speaks it
-		external:     []string{std, grpc, protobuf},
-		bannedImports: []ban{
-			{raftLibrary, "the wire must not reach around the node: raftnode decides what a caller may see of Raft"},
-			{raftStore, "the wire must not reach around the node: its stores have one owner"},
-			{bbolt, "the wire must not reach around the node: its stores have one owner"},
-		},
+		// What every protocol of a node has in common: errors and messages.
+		pkg:           "api/wire",
+		internal:      serverPackages(),
+		external:      []string{std, grpc, protobuf},
+		bannedImports: apiBans(),
+	}, {
+		// Admission of requests: it decides, and neither proposes nor sends.
+		pkg:           "api/access",
+		internal:      serverPackages("api/wire"),
+		external:      []string{std, grpc},
+		bannedImports: apiBans(),
+	}, {
+		pkg:           "api/metrics",
+		internal:      serverPackages("api/wire"),
+		external:      []string{std},
+		bannedImports: apiBans(),
+	}, {
+		// What was applied: it is given events, and knows no connection.
+		pkg:           "api/history",
+		internal:      serverPackages("api/wire"),
+		external:      []string{std, protobuf},
+		bannedImports: apiBans(),
+	}, {
+		// Delivery of events: what sends the frames is the protocol's.
+		pkg:           "api/push",
+		internal:      serverPackages("api/wire", "api/access", "api/history", "api/metrics"),
+		external:      []string{std, protobuf},
+		bannedImports: apiBans(),
+	}, {
+		pkg:           "api",
+		internal:      serverPackages("api/wire", "api/access", "api/history", "api/metrics", "api/push"),
+		testInternal:  []string{"client"}, // the wire is best tested by what speaks it
+		external:      []string{std, grpc, protobuf},
+		bannedImports: apiBans(),
 	}}
+}
+
+// serverPackages are those that every package of the server may import, and more.
+func serverPackages(more ...string) []string {
+	return append([]string{"clock", "session/tree", "session/record", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api/zamokpb"}, more...)
+}
+
+func apiBans() []ban {
+	return []ban{
+		{raftLibrary, "the wire must not reach around the node: raftnode decides what a caller may see of Raft"},
+		{raftStore, "the wire must not reach around the node: its stores have one owner"},
+		{bbolt, "the wire must not reach around the node: its stores have one owner"},
+	}
 }
 
 func clientRows() []packageRule {
@@ -115,7 +153,7 @@ func clientRows() []packageRule {
 		pkg:      "client",
 		internal: []string{"clock", "api/zamokpb"},
 		// A client is tested against a real node, not a mock.
-		testInternal: []string{"api", "raftnode", "raftnode/store", "client/fence"},
+		testInternal: []string{"api", "api/access", "raftnode", "raftnode/store", "client/fence"},
 		external:     []string{std, grpc, protobuf},
 		bannedLinks: []ban{
 			{"session", "whoever imports the client must not link a server: sessions are the machine's"},
@@ -135,7 +173,7 @@ func clientRows() []packageRule {
 		external: []string{std},
 	}, {
 		pkg:      "cmd/zamok",
-		internal: []string{"clock", "session/tree", "session/record", "session", "fsm", "raftnode", "raftnode/peer", "raftnode/store", "api", "api/zamokpb", "client", "client/fence", "cmd/zamok/workload"},
+		internal: serverPackages("api/wire", "api/access", "api/history", "api/metrics", "api/push", "api", "client", "client/fence", "cmd/zamok/workload"),
 		external: []string{std, grpc, protobuf, unix, cobra},
 		bannedImports: []ban{
 			{raftLibrary, "the command builds a node, it does not reach into one"},

@@ -1,0 +1,279 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"zamok/api/access"
+	"zamok/api/push"
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+const (
+	// dropEvery and dropTries: while the node is overloaded, the drop of an acquisition whose call broke is
+	// submitted again so often. It was not done then, so nothing is done twice.
+	dropEvery = 100 * time.Millisecond
+	dropTries = 50
+)
+
+// OpenSession opens a session, or finds the one that the secret opened.
+func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionRequest) (*zamokpb.OpenSessionResponse, error) {
+	a, err := s.openSession(ctx, access.Hash(req.Secret), req.Settings)
+	if err != nil {
+		return nil, err
+	}
+	return &zamokpb.OpenSessionResponse{
+		Session: uint64(a.Result.Session), Ttl: int64(a.Result.TTL), Sent: req.Sent, Time: int64(a.Time),
+	}, nil
+}
+
+func (s *Server) openSession(ctx context.Context, secret session.Hash, settings *zamokpb.SessionSettings) (raftnode.Answer, error) {
+	err := s.checkRoom(func(m *fsm.Machine) (known bool) { _, known = m.SessionBySecret(secret); return known })
+	if err != nil {
+		return raftnode.Answer{}, err
+	}
+	return s.propose(ctx, access.OpenCommand(secret, access.Identity(ctx), settings))
+}
+
+// RenewSession is answered once the renewal is applied.
+func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequest) (*zamokpb.RenewSessionResponse, error) {
+	id := session.ID(req.Session)
+	if err := s.checkOwner(ctx, id, req.Secret); err != nil {
+		return nil, err
+	}
+	a, err := s.renew(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	var ttl clock.Span
+	s.node.View(func(m *fsm.Machine) {
+		living, _ := m.Session(id)
+		ttl = living.TTL
+	})
+	return &zamokpb.RenewSessionResponse{Sent: req.Sent, Time: int64(a.Time), Ttl: int64(ttl), TtlMin: s.ttlMin()}, nil
+}
+
+func (s *Server) ttlMin() int64 { return int64(access.TTLMin(s.node.Timeout())) }
+
+// CloseSession ends a session at its client's request. One that has ended already is reported as NO_SESSION,
+// since this node can't know whose it was.
+func (s *Server) CloseSession(ctx context.Context, req *zamokpb.CloseSessionRequest) (*zamokpb.CloseSessionResponse, error) {
+	id := session.ID(req.Session)
+	if err := s.checkOwner(ctx, id, req.Secret); err != nil {
+		return nil, err
+	}
+	if _, err := s.propose(ctx, &fsm.CloseSession{Session: id}); err != nil {
+		return nil, err
+	}
+	return &zamokpb.CloseSessionResponse{}, nil
+}
+
+// Acquire is held open until the ticket is granted or ended.
+func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zamokpb.AcquireResponse, error) {
+	began := time.Now()
+	command := access.AcquireCommand(session.ID(req.Session), req.AckedThrough, req.Acquire)
+	ref := fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}
+	if err := s.checkRoomFor(ref); err != nil {
+		return nil, err
+	}
+	if err := s.checkOwner(ctx, ref.Session, req.Secret); err != nil {
+		return nil, err
+	}
+	wait := s.hub.Await(ref) // before it is proposed: the event comes before the answer
+	defer wait.Cancel()
+	a, err := s.propose(ctx, command)
+	state := wire.ResultState(command.Ticket, &a.Result)
+	if err == nil && state.State == fsm.Waiting {
+		state, err = s.await(ctx, wait)
+	}
+	switch {
+	case ctx.Err() != nil && state.State != fsm.Ended:
+		s.abandon(wait) // its answer would not arrive
+		return nil, wire.Explain(context.Cause(ctx))
+	case err != nil:
+		return nil, err
+	case state.State == fsm.Ended:
+		return nil, endedError(state)
+	}
+	s.metrics.Waited(command.Items, time.Since(began))
+	return &zamokpb.AcquireResponse{State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time)}, nil
+}
+
+// await holds a call until its ticket is granted or ended. If this node can't know that any more, the ticket
+// keeps waiting, and the caller may request it at another node.
+func (s *Server) await(ctx context.Context, wait *push.Waiter) (state fsm.TicketState, err error) {
+	select {
+	case end := <-wait.Done():
+		if end.Err == nil {
+			return end.State, nil
+		}
+		e := wire.StreamEnded(end.Err.Code(), "the ticket waits on: %v", end.Err)
+		s.nameLeader(e)
+		return state, e
+	case <-s.stopping:
+		return state, wire.StreamEnded(zamokpb.Code_CODE_STOPPING,
+			"the ticket waits on, and this node is stopping; ask another for the same ticket")
+	case <-ctx.Done():
+		return state, context.Cause(ctx)
+	}
+}
+
+// abandon drops the ticket of a call that broke. The Acquire was submitted before, so the drop comes behind
+// it. Should leadership be lost first, the ticket lives as long as its session.
+func (s *Server) abandon(wait *push.Waiter) {
+	if !wait.Repeated() {
+		s.dropFor(wait.Ref, dropTries)
+	}
+}
+
+func (s *Server) dropFor(ref fsm.TicketRef, tries int) {
+	s.node.Submit(&fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, func(_ raftnode.Answer, err error) {
+		if errors.Is(err, raftnode.ErrOverloaded) && tries > 1 && !s.isStopping() {
+			time.AfterFunc(dropEvery, func() { s.dropFor(ref, tries-1) }) // a node that is closed refuses
+		}
+	})
+}
+
+// endedError is the reason for which a ticket that was requested is not held.
+func endedError(t fsm.TicketState) error {
+	var e *wire.Error
+	switch t.Reason {
+	case fsm.WaitTimeout:
+		e = wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: the wait was over")
+	case fsm.Closed, fsm.Expired, fsm.Disconnected, fsm.Evicted, fsm.Restored:
+		e = wire.Errorf(zamokpb.Code_CODE_NO_SESSION, "not acquired: the session ended meanwhile")
+	default:
+		e = wire.Errorf(zamokpb.Code_CODE_TICKET_ENDED, "not held: the ticket ended meanwhile")
+	}
+	e.Info.Reason = zamokpb.Reason(t.Reason)
+	return e
+}
+
+// Drop ends a ticket, whatever its state.
+func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.DropResponse, error) {
+	command := &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough}
+	state, now, err := s.changeTicket(ctx, req, command)
+	return &zamokpb.DropResponse{State: state, Sent: req.Sent, Time: now}, err
+}
+
+// Downgrade makes the exclusive locks of a ticket shared.
+func (s *Server) Downgrade(ctx context.Context, req *zamokpb.DowngradeRequest) (*zamokpb.DowngradeResponse, error) {
+	command := &fsm.Downgrade{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough}
+	state, now, err := s.changeTicket(ctx, req, command)
+	return &zamokpb.DowngradeResponse{State: state, Sent: req.Sent, Time: now}, err
+}
+
+// ticketRequest is what the requests about one ticket have in common.
+type ticketRequest interface {
+	GetSession() uint64
+	GetSecret() []byte
+	GetTicket() uint64
+}
+
+// changeTicket proposes a command of a session's owner about a ticket.
+func (s *Server) changeTicket(ctx context.Context, req ticketRequest, c fsm.Command) (*zamokpb.TicketState, int64, error) {
+	if err := s.checkOwner(ctx, session.ID(req.GetSession()), req.GetSecret()); err != nil {
+		return nil, 0, err
+	}
+	a, err := s.propose(ctx, c)
+	return wire.TicketState(wire.ResultState(req.GetTicket(), &a.Result)), int64(a.Time), err
+}
+
+// checkOwner checks that the caller knows the secret of a session, which the commands of a session do not
+// carry.
+func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) error {
+	hash := access.Hash(secret)
+	found, mine := s.ownedBy(id, hash)
+	if !found {
+		// This node may be behind: then it must not deny that there is such a session. And a session that
+		// will be opened has an id which others could guess.
+		if _, _, err := s.node.Fence(ctx); err != nil {
+			return wire.Explain(err)
+		}
+		found, mine = s.ownedBy(id, hash)
+	}
+	switch {
+	case !found:
+		return wire.Refused(&fsm.Result{Code: fsm.NoSession})
+	case !mine:
+		return wire.Refused(&fsm.Result{Code: fsm.WrongSecret})
+	}
+	return nil
+}
+
+func (s *Server) ownedBy(id session.ID, secret session.Hash) (found, mine bool) {
+	s.node.View(func(m *fsm.Machine) {
+		var living session.Session
+		living, found = m.Session(id)
+		mine = found && living.Secret == secret
+	})
+	return found, mine
+}
+
+// checkRoomFor refuses another acquisition while there is little disk.
+func (s *Server) checkRoomFor(ref fsm.TicketRef) error {
+	return s.checkRoom(func(m *fsm.Machine) (known bool) { _, known = m.Ticket(ref); return known })
+}
+
+// checkRoom refuses what would need more disk while too few nodes have room on theirs. The leader decides
+// that; another node refuses because it does not lead. What is known already may be requested again, and what
+// ends locks continues.
+func (s *Server) checkRoom(isKnown func(*fsm.Machine) bool) error {
+	reason := s.node.NoRoom()
+	if reason == "" {
+		return nil
+	}
+	known := false
+	s.node.View(func(m *fsm.Machine) { known = isKnown(m) })
+	if known {
+		return nil
+	}
+	return wire.Errorf(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is short of disk: %s; no new sessions and acquisitions until "+
+		"there is room on a majority; locks that are held stay so", reason)
+}
+
+// refusal is the reason for which a command was not carried out; nil: it was.
+func refusal(a *raftnode.Answer, err error) *wire.Error {
+	if err != nil {
+		return wire.Explain(err)
+	}
+	return wire.Refused(&a.Result)
+}
+
+// propose carries out a command.
+func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Answer, error) {
+	a, err := s.node.Propose(ctx, command)
+	e := refusal(&a, err)
+	if e == nil {
+		return a, nil
+	}
+	if len(e.Info.Blockers) > 0 {
+		s.node.View(func(m *fsm.Machine) { wire.Describe(m, e.Info.Blockers) })
+	}
+	return a, e
+}
+
+// renew waits until a renewal is applied.
+func (s *Server) renew(ctx context.Context, id session.ID) (raftnode.Answer, error) {
+	type result struct {
+		answer  raftnode.Answer
+		refusal *wire.Error
+	}
+	done := make(chan result, 1)
+	s.node.Renew(id, func(a raftnode.Answer, err error) { done <- result{a, refusal(&a, err)} })
+	select {
+	case r := <-done:
+		if r.refusal != nil {
+			return r.answer, r.refusal
+		}
+		return r.answer, nil
+	case <-ctx.Done():
+		return raftnode.Answer{}, wire.Explain(context.Cause(ctx))
+	}
+}

@@ -1,0 +1,163 @@
+package history
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// refusals applies so many refused acquisitions of the largest kind, one in each entry, to a machine and the ring.
+func refusals(t *testing.T, r *History, count int) {
+	m := fsm.New()
+	apply := func(c fsm.Command) fsm.Applied {
+		a, err := m.Apply(1, (&fsm.Entry{Version: 1, Commands: []fsm.Command{c}}).Append(nil))
+		require.NoError(t, err)
+		require.Len(t, a.Results, 1)
+		r.Applied(a)
+		return a
+	}
+	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
+	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Hour}).Results[0].Session
+	for i := range uint64(count) + 1 {
+		c := widest(id, i+1, "held") // all but one of its names are new each time
+		c.WaitFor, c.AckedThrough = 0, i
+		if got := apply(c).Results[0].Code; i > 0 {
+			require.Equal(t, fsm.NotAcquired, got)
+		}
+	}
+}
+
+// However large the events are, the ring takes no more than it says, and forgets the oldest first.
+func TestTheRingIsBoundedInBytes(t *testing.T) {
+	r := New()
+	slow, follower := mustWatch(t, r, "", 0), mustWatch(t, r, "nobody", 0)
+	before := memory()
+	const count = 2000 // of 40 KB each: more than twice what the ring takes
+	refusals(t, r, count)
+	grown := int64(memory()) - int64(before)
+	t.Logf("%d events of %d are left, %d bytes by count and %d of the heap", r.count, count, r.bytes, grown)
+	assert.LessOrEqual(t, r.bytes, bytesMax)
+	assert.Greater(t, r.bytes, bytesMax-100<<10, "it is full")
+	assert.Less(t, grown, int64(bytesMax+bytesMax/4))
+	sum := 0
+	for number := r.first; number < r.end(); number++ {
+		sum += size(r.at(number))
+	}
+	assert.Equal(t, sum, r.bytes)
+
+	require.True(t, isCut(slow), "it has not read what is forgotten")
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
+	require.True(t, isCut(follower), "it has not read either")
+	_, f := r.Watch("", r.compacted-1)
+	require.Error(t, f)
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
+	all := mustWatch(t, r, "", r.compacted)
+	assert.Len(t, heard(all), r.count, "what is not forgotten is sent")
+	runtime.KeepAlive(r)
+}
+
+// Small events are as many as there were, and take less.
+func TestSmallEventsFitIntoTheRing(t *testing.T) {
+	r := New()
+	before := memory()
+	for i := range uint64(eventsMax + 1000) {
+		entry(r, 10+i, fmt.Sprintf("jobs/nightly/%d", i))
+	}
+	grown := int64(memory()) - int64(before)
+	t.Logf("%d bytes by count and %d of the heap", r.bytes, grown)
+	assert.Equal(t, eventsMax, r.count)
+	assert.Less(t, grown, int64(bytesMax))
+	assert.Less(t, r.bytes, bytesMax)
+	runtime.KeepAlive(r)
+}
+
+// A watch whose prefix has no events is sent its index before the ring has turned by the bytes of others.
+func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
+	r := New()
+	w := mustWatch(t, r, "nobody", 0)
+	begun := w.index
+	name := strings.Repeat("x", fsm.NameBytesMax)
+	for i := range uint64(2 * bytesMax / (eventBytes + itemBytes + fsm.NameBytesMax)) {
+		entry(r, 10+i, name)
+		_, _, _ = w.Read()
+	}
+	require.False(t, isCut(w))
+	assert.Greater(t, w.index, begun)
+	assert.GreaterOrEqual(t, w.index, r.compacted, "it can come back")
+}
+
+// The events of one index are in one frame, or the watch ends: then its client lists again and continues behind it.
+func TestMoreThanAFrameIsNotTold(t *testing.T) {
+	r := New()
+	w, other := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
+	entry(r, 10, "a")
+	many := make([]string, batchBytesMax/(eventBytes+itemBytes+fsm.NameBytesMax)+1)
+	for i := range many {
+		many[i] = long(fmt.Sprint(i), fsm.NameBytesMax)
+	}
+	entry(r, 11, many...)
+	entry(r, 12, "other")
+	assert.Equal(t, []string{"10: a"}, heard(w))
+	require.Error(t, w.failed)
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, w.failed.(*wire.Error).Code())
+	assert.Equal(t, []string{"12: other"}, heard(other), "nothing of that is for others")
+	assert.Equal(t, []string{"12: other"}, heard(mustWatch(t, r, "", 11)))
+	require.NoError(t, other.failed)
+}
+
+// What all watches together are sending is bounded, and small frames find room while large ones do not.
+func TestWhatWatchesTellIsBounded(t *testing.T) {
+	r := New()
+	large, small := Batch{bytes: batchBytesMax}, Batch{bytes: 40 << 10}
+	sent := 0
+	for ; r.Reserve(large) == nil; sent++ {
+		require.LessOrEqual(t, r.sending.Load(), int64(sendingBytesMax))
+	}
+	assert.Greater(t, sent, 32)
+	for range 8 {
+		require.NoError(t, r.Reserve(small))
+		defer r.Release(small)
+	}
+	for range sent {
+		r.Release(large)
+	}
+	require.NoError(t, r.Reserve(large))
+	r.Release(large)
+}
+
+// widest is an acquisition of the largest size.
+func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
+	c := &fsm.Acquire{
+		Session: id, Ticket: ticket, WaitFor: fsm.Forever,
+		Owner: long(fmt.Sprint("owner", ticket), fsm.OwnerBytesMax), Metadata: long("", fsm.MetadataBytesMax),
+	}
+	for _, name := range names {
+		c.Items = append(c.Items, fsm.Item{Name: long(name, fsm.NameBytesMax), Mode: fsm.Exclusive})
+	}
+	for i := len(names); i < fsm.ItemsMax; i++ {
+		c.Items = append(c.Items, fsm.Item{Name: long(fmt.Sprint(id, "/", ticket, "/", i, "/"), fsm.NameBytesMax), Mode: fsm.Exclusive})
+	}
+	return c
+}
+
+// long fills a text up to so many bytes.
+func long(begin string, bytes int) string { return begin + strings.Repeat("x", bytes-len(begin)) }
+
+// memory is what is in use.
+func memory() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.HeapAlloc + s.StackInuse
+}

@@ -1,0 +1,170 @@
+package history
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+)
+
+// entry applies events of grants of the named locks, all under one index.
+func entry(r *History, index uint64, names ...string) {
+	a := fsm.Applied{Index: index, Stamp: clock.Stamp{Term: 1, Index: index}}
+	for _, name := range names {
+		a.Events = append(a.Events, fsm.Event{
+			Index: index, Kind: fsm.EvGranted, Token: index, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
+		}, fsm.Event{Index: index, Kind: fsm.EvQueueChanged, Text: name})
+	}
+	r.Applied(a)
+}
+
+func mustWatch(t *testing.T, r *History, prefix string, from uint64) *Watch {
+	t.Helper()
+	w, f := r.Watch(prefix, from)
+	require.NoError(t, f)
+	t.Cleanup(w.End)
+	return w
+}
+
+// heard reads all that there is, as "index: names".
+func heard(w *Watch) (sent []string) {
+	for found, some, _ := w.Read(); some; found, some, _ = w.Read() {
+		f := w.Frame(found)
+		line := fmt.Sprint(f.Index, ":")
+		for _, e := range f.Events {
+			for _, it := range e.Items {
+				line += " " + it.Name
+			}
+		}
+		sent = append(sent, line)
+	}
+	return sent
+}
+
+func isCut(w *Watch) bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestAWatchIsToldWhatIsAfterItsIndex(t *testing.T) {
+	r := New()
+	entry(r, 5, "a/1")
+	entry(r, 6, "a/1", "b/1", "a/2")
+	entry(r, 7)
+	entry(r, 8, "b/1")
+	all, after5 := mustWatch(t, r, "", 1), mustWatch(t, r, "a/", 5)
+	now, ahead := mustWatch(t, r, "", 0), mustWatch(t, r, "", 8)
+	assert.EqualValues(t, 8, now.index)
+	assert.Equal(t, []string{"5: a/1", "6: a/1 b/1 a/2", "8: b/1"}, heard(all))
+	assert.Equal(t, []string{"6: a/1 a/2"}, heard(after5), "from is exclusive, one index is one frame")
+	assert.Empty(t, heard(now))
+	entry(r, 9, "a/3")
+	for _, w := range []*Watch{all, after5, now, ahead} {
+		assert.Len(t, w.wake, 1, "it was woken")
+		assert.Equal(t, []string{"9: a/3"}, heard(w))
+		assert.Empty(t, heard(w), "told once")
+	}
+}
+
+// An acquisition of several locks is told with those under the prefix only.
+func TestAWatchSeesNoOtherNames(t *testing.T) {
+	r := New()
+	w := mustWatch(t, r, "a/", 0)
+	r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
+		Index: 3, Kind: fsm.EvGranted, Items: []fsm.Item{{Name: "b/secret", Mode: fsm.Shared}, {Name: "a/1", Mode: fsm.Shared}},
+	}}})
+	assert.Equal(t, []string{"3: a/1"}, heard(w))
+}
+
+// A session has no name, so its end is told to those who watch everything.
+func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
+	r := New()
+	all, some := mustWatch(t, r, "", 0), mustWatch(t, r, "a/", 0)
+	r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
+		Index: 3, Kind: fsm.EvLost, TicketRef: fsm.TicketRef{Session: 2, Ticket: 1}, Token: 2, Reason: fsm.Evicted, Text: "enough",
+		Items: []fsm.Item{{Name: "a/1", Mode: fsm.Exclusive}},
+	}, {
+		Index: 3, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 2}, Reason: fsm.Evicted, Text: "enough", Label: "till",
+	}}})
+	for _, reason := range []fsm.Reason{fsm.Closed, fsm.Expired, fsm.Disconnected} {
+		r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 10 + uint64(reason)}, Events: []fsm.Event{{
+			Index: 10 + uint64(reason), Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 3}, Reason: reason,
+		}}})
+	}
+	next := func() *zamokpb.WatchFrame {
+		found, some, err := all.Read()
+		require.NoError(t, err)
+		require.True(t, some)
+		return all.Frame(found)
+	}
+	frame := next()
+	require.Len(t, frame.Events, 2)
+	assert.Equal(t, zamokpb.EventKind_EVENT_LOST, frame.Events[0].Kind, "its tickets come first")
+	assert.True(t, proto.Equal(&zamokpb.LockEvent{
+		Kind: zamokpb.EventKind_EVENT_ENDED, Session: 2, Reason: zamokpb.Reason_REASON_EVICTED, Text: "enough", Label: "till",
+	}, frame.Events[1]), frame.Events[1])
+	for _, reason := range []zamokpb.Reason{zamokpb.Reason_REASON_CLOSED, zamokpb.Reason_REASON_EXPIRED, zamokpb.Reason_REASON_DISCONNECTED} {
+		frame = next()
+		require.Len(t, frame.GetEvents(), 1)
+		assert.Equal(t, reason, frame.Events[0].Reason)
+	}
+	assert.Equal(t, []string{"3: a/1"}, heard(some))
+}
+
+func TestTheRingForgets(t *testing.T) {
+	r := New()
+	slow, quiet := mustWatch(t, r, "", 0), mustWatch(t, r, "other/", 0)
+	for i := range uint64(eventsMax) {
+		entry(r, 10+i, "x")
+		if i == eventsMax/2 {
+			assert.Equal(t, []string{fmt.Sprint(10+i, ":")}, heard(quiet), "how far it is, though nothing was for it")
+		}
+	}
+	require.False(t, isCut(slow), "everything is still there")
+	early := mustWatch(t, r, "", 1)
+	assert.Equal(t, "10: x", heard(early)[0], "the oldest")
+	entry(r, 10+eventsMax, "x")
+	require.True(t, isCut(slow))
+	assert.Empty(t, heard(slow), "after what it lost it is told nothing")
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
+	_, f := r.Watch("", 9)
+	require.Error(t, f, "index 10 is forgotten")
+	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
+	assert.Equal(t, "11: x", heard(mustWatch(t, r, "", 10))[0])
+	assert.Equal(t, []string{fmt.Sprint(10+eventsMax, ":")}, heard(quiet))
+	assert.Len(t, heard(early), 1, "who keeps up is not cut")
+}
+
+func TestARestoredStateEndsWatches(t *testing.T) {
+	r := New()
+	entry(r, 5, "x")
+	w := mustWatch(t, r, "", 0)
+	r.Restored(fsm.New())
+	require.True(t, isCut(w))
+	assert.Empty(t, heard(w))
+	assert.Equal(t, zamokpb.Code_CODE_STOPPING, w.Err().(*wire.Error).Code(), "index 6 comes again here")
+	again := mustWatch(t, r, "", 0)
+	entry(r, 50, "y")
+	assert.Equal(t, []string{"50: y"}, heard(again))
+}
+
+func TestWatchesAreLimited(t *testing.T) {
+	r := New()
+	for range watchesMax {
+		mustWatch(t, r, "", 0)
+	}
+	_, f := r.Watch("", 0)
+	require.Error(t, f)
+	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, f.(*wire.Error).Code())
+}

@@ -1,0 +1,2 @@
+// Package metrics counts what a node does, for Prometheus.
+package metrics

@@ -1,0 +1,336 @@
+package metrics
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/raftnode/store"
+)
+
+// Metrics counts what a node does and writes it in Prometheus's text format. Its methods are called on the
+// goroutine that does the work, some under the state machine's lock, so they are quick. What happens to locks
+// and sessions is counted by the leader only, so that a sum over all nodes counts it once. What there is now
+// is read from the node when it is asked for. No lock name is ever a label: there may be millions.
+type Metrics struct {
+	wait, hold       [modes]histogram // by fsm.Mode
+	grants           [modes]atomic.Uint64
+	refusals, ends   [reasonCounters]atomic.Uint64 // by fsm.Reason
+	streams          atomic.Int64
+	cuts             [codes]atomic.Uint64 // by zamokpb.Code
+	queue, append    histogram
+	replicate, apply histogram
+	push             histogram
+	commands         histogram
+	epochs           atomic.Uint64
+	writes           histogram
+	surveying        sync.Mutex // by one scrape at a time
+
+	mu      sync.Mutex // guards what follows
+	leading bool
+	granted map[fsm.TicketRef]clock.Time // when held tickets were granted, if this node led
+}
+
+const (
+	modes          = int(fsm.Permits) + 1
+	reasonCounters = int(fsm.ReasonCount)
+	codes          = int(zamokpb.Code_CODE_WRONG_CLUSTER) + 1 // the last code
+)
+
+// New returns metrics without any count.
+func New() *Metrics {
+	m := &Metrics{commands: newHistogram(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)}
+	for mode := range modes {
+		m.wait[mode] = newHistogram(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
+		m.hold[mode] = newHistogram(.001, .01, .1, 1, 10, 60, 600, 3600, 6*3600, 24*3600)
+	}
+	for _, h := range []*histogram{&m.queue, &m.append, &m.replicate, &m.apply, &m.push, &m.writes} {
+		*h = newHistogram(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5)
+	}
+	return m
+}
+
+// Entry counts what an entry cost its leader.
+func (m *Metrics) Entry(e raftnode.Measure) {
+	m.queue.observe(e.Queue)
+	m.append.observe(e.Append)
+	m.replicate.observe(e.Replicate)
+	m.apply.observe(e.Apply)
+	m.commands.add(float64(e.Commands))
+}
+
+// DiskWrite counts a write to this node's disk.
+func (m *Metrics) DiskWrite(w store.Write) {
+	if w.Err == nil {
+		m.writes.observe(w.Took)
+	}
+}
+
+// StreamOpened counts a stream that attached.
+func (m *Metrics) StreamOpened() { m.streams.Add(1) }
+
+// StreamEnded counts the end of a stream. CODE_OK: this node did not cut it.
+func (m *Metrics) StreamEnded(code zamokpb.Code) {
+	m.streams.Add(-1)
+	if code != zamokpb.Code_CODE_OK {
+		m.cuts[code].Add(1)
+	}
+}
+
+// Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.
+func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {
+	for i := range items {
+		m.wait[items[i].Mode].observe(d)
+	}
+}
+
+// Pushed counts the time from when the first message of a frame was queued, which for a grant is when it was
+// applied, until the frame was handed to the connection. Zero: no message was urgent.
+func (m *Metrics) Pushed(since time.Time) {
+	if !since.IsZero() {
+		m.push.observe(time.Since(since))
+	}
+}
+
+// SetLeading is called when this node begins and ends to lead.
+func (m *Metrics) SetLeading(leading bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leading, m.granted = leading, make(map[fsm.TicketRef]clock.Time)
+	if leading {
+		m.epochs.Add(1)
+	}
+}
+
+// Applied counts the events of an entry. It runs under the state machine's lock.
+func (m *Metrics) Applied(a fsm.Applied) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := 0; i < len(a.Events) && m.leading; i++ {
+		m.count(&a.Events[i], a.Time)
+	}
+}
+
+func (m *Metrics) count(e *fsm.Event, now clock.Time) {
+	switch e.Kind {
+	case fsm.EvGranted:
+		m.granted[e.TicketRef] = now
+		for i := range e.Items {
+			m.grants[e.Items[i].Mode].Add(1)
+		}
+	case fsm.EvRefused:
+		m.refusals[e.Reason].Add(1)
+	case fsm.EvLost, fsm.EvReleased:
+		since, ok := m.granted[e.TicketRef]
+		delete(m.granted, e.TicketRef)
+		for i := 0; i < len(e.Items) && ok; i++ {
+			m.hold[e.Items[i].Mode].observe(now.Sub(since).Duration())
+		}
+	case fsm.EvSessionEnded:
+		m.ends[e.Reason].Add(1)
+	}
+}
+
+// Text is everything in Prometheus's text format. Without a node what is read from it is left out.
+func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, version string) []byte {
+	var x exposition
+	x.head("zamok_lock_wait_seconds", "histogram", "Time from a request at this node to the grant.")
+	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_wait_seconds", label, &m.wait[mode]) })
+	x.head("zamok_lock_hold_seconds", "histogram", "Time from a grant to its end, in cluster time; reported by the leader.")
+	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_hold_seconds", label, &m.hold[mode]) })
+	x.head("zamok_grants_total", "counter", "Locks granted; reported by the leader.")
+	m.byMode(func(label string, mode int) { x.value("zamok_grants_total", label, m.grants[mode].Load()) })
+	x.head("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, not at their client's request; reported by the leader.")
+	m.byReason(&x, "zamok_refusals_total", &m.refusals, fsm.Dropped, fsm.Closed)
+	x.head("zamok_sessions_expired_total", "counter", "Sessions that ended, not at their client's request; reported by the leader.")
+	m.byReason(&x, "zamok_sessions_expired_total", &m.ends, fsm.Closed)
+	x.head("zamok_streams", "gauge", "Session streams attached to this node.")
+	x.value("zamok_streams", "", m.streams.Load())
+	x.head("zamok_streams_cut_total", "counter", "Streams that this node ended.")
+	for code := range m.cuts {
+		if n := m.cuts[code].Load(); n > 0 {
+			x.value("zamok_streams_cut_total", label("reason", enumWord(zamokpb.Code(code).String(), "CODE_")), n)
+		}
+	}
+	x.head("zamok_commit_stage_seconds", "histogram", "Time that a committed entry spent in each stage, on its leader; push is from apply to the client's connection.")
+	for _, stage := range []struct {
+		name string
+		h    *histogram
+	}{{"queue", &m.queue}, {"append", &m.append}, {"replicate", &m.replicate}, {"apply", &m.apply}, {"push", &m.push}} {
+		x.histogram("zamok_commit_stage_seconds", label("stage", stage.name), stage.h)
+	}
+	x.head("zamok_entry_commands", "histogram", "Commands per committed entry, without the leader's own entries.")
+	x.histogram("zamok_entry_commands", "", &m.commands)
+	x.head("zamok_disk_write_seconds", "histogram", "Time of a write of log or vote, including fsync.")
+	x.histogram("zamok_disk_write_seconds", "", &m.writes)
+	x.head("zamok_raft_leader_changes_total", "counter", "Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.")
+	x.value("zamok_raft_leader_changes_total", "", m.epochs.Load())
+	x.head("zamok_build_info", "gauge", "Always 1.")
+	x.value("zamok_build_info", label("version", version), 1)
+	if node != nil {
+		m.surveying.Lock()
+		defer m.surveying.Unlock()
+		x.present(ctx, node)
+	}
+	return x.Bytes()
+}
+
+func (m *Metrics) byMode(f func(label string, mode int)) {
+	for mode := fsm.Exclusive; mode <= fsm.Permits; mode++ {
+		f(label("mode", enumWord(zamokpb.Mode(mode).String(), "MODE_")), int(mode))
+	}
+}
+
+// byReason writes counters by reason, those left out that are no such thing.
+func (m *Metrics) byReason(x *exposition, name string, counters *[reasonCounters]atomic.Uint64, except ...fsm.Reason) {
+	for reason := fsm.Dropped; reason < fsm.ReasonCount; reason++ {
+		if n := counters[reason].Load(); n > 0 && !slices.Contains(except, reason) {
+			x.value(name, label("reason", enumWord(zamokpb.Reason(reason).String(), "REASON_")), n)
+		}
+	}
+}
+
+// enumWord is the wire's name for something, as a label: REASON_MAX_HOLD_EXCEEDED is max_hold_exceeded.
+func enumWord(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
+
+// present writes what there is now at a node.
+func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
+	status := node.Status()
+	var counts fsm.Counts
+	var seconds float64
+	node.View(func(m *fsm.Machine) { counts, seconds = m.Counts(), m.Time().Sub(0).Duration().Seconds() })
+	held, deepest := survey(ctx, node, counts)
+	leads := 0
+	if status.Leading {
+		leads = 1
+	}
+	for _, g := range []struct {
+		name, help string
+		value      any
+	}{
+		{"zamok_locks_held", "Locks held.", held},
+		{"zamok_waiters", "Waiting acquisitions.", counts.Waiting},
+		{"zamok_queue_depth_max", "Length of the longest queue.", deepest},
+		{"zamok_sessions", "Live sessions.", counts.Sessions},
+		{"zamok_raft_leader", "1 on the leader while its epoch is in force, 0 elsewhere.", leads},
+		{"zamok_raft_term", "Raft term.", status.Term},
+		{"zamok_raft_election_timeout_seconds", "Election timeout in force; it adapts to round trips and pauses.", node.Timeout().Seconds()},
+		{"zamok_applied_index", "Index applied last; it rises with every command.", status.Applied.Index},
+		{"zamok_cluster_time_seconds", "Cluster time: how long the cluster has had a leader.", seconds},
+		{"zamok_disk_free_bytes", "Free space of the data directory; absent with data in memory.", status.DiskFree},
+	} {
+		x.head(g.name, "gauge", g.help)
+		if g.value != uint64(math.MaxUint64) { // that is a free space that is not known
+			x.value(g.name, "", g.value)
+		}
+	}
+	x.peers(node)
+}
+
+// peers writes the contact of a leader with the other nodes. They are few, so their names may be labels.
+func (x *exposition) peers(node *raftnode.Node) {
+	contacts := node.Contacts()
+	names := slices.Sorted(maps.Keys(contacts))
+	x.head("zamok_peer_last_contact_seconds", "gauge", "Time since the leader sent the last message that the peer answered; reported by the leader.")
+	for _, name := range names {
+		x.value("zamok_peer_last_contact_seconds", label("peer", name), contacts[name].Ago.Seconds())
+	}
+	x.head("zamok_peer_lag_entries", "gauge", "Log entries that the peer lacked then; reported by the leader, for peers that have answered it.")
+	for _, name := range names {
+		if contacts[name].Reached {
+			x.value("zamok_peer_lag_entries", label("peer", name), contacts[name].Behind)
+		}
+	}
+}
+
+// surveyRound is how many locks are looked at in one read of the state machine.
+const surveyRound = 1000
+
+// survey counts the locks that are held, and finds the longest queue. It walks over all locks only
+// where the counts of the state machine do not answer that.
+func survey(ctx context.Context, node *raftnode.Node, counts fsm.Counts) (held, deepest int) {
+	if counts.Waiting == 0 && counts.Delayed == 0 {
+		return counts.Locks, 0 // without waiters and delays, each of them is held
+	}
+	var round []fsm.LockSummary
+	for after := ""; ctx.Err() == nil; after = round[len(round)-1].Name {
+		node.View(func(m *fsm.Machine) { round = m.Locks("", after, surveyRound) })
+		for _, lock := range round {
+			if lock.Holders > 0 {
+				held++
+			}
+			deepest = max(deepest, lock.Waiters)
+		}
+		if len(round) < surveyRound {
+			break
+		}
+	}
+	return held, deepest
+}
+
+// histogram counts values in buckets, without a lock: some are observed under the lock of the state machine.
+type histogram struct {
+	bounds  []float64
+	buckets []atomic.Uint64 // one more than bounds
+	nanos   atomic.Uint64   // the sum, in billionths
+}
+
+func newHistogram(bounds ...float64) histogram {
+	return histogram{bounds: bounds, buckets: make([]atomic.Uint64, len(bounds)+1)}
+}
+
+func (h *histogram) observe(d time.Duration) { h.add(max(d, 0).Seconds()) }
+
+func (h *histogram) add(v float64) {
+	i, _ := slices.BinarySearch(h.bounds, v) // the first bound that is not below it
+	h.buckets[i].Add(1)
+	h.nanos.Add(uint64(math.Round(v * 1e9)))
+}
+
+// exposition is Prometheus's text format.
+type exposition struct{ bytes.Buffer }
+
+func (x *exposition) head(name, kind, help string) {
+	fmt.Fprintf(x, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+}
+
+func (x *exposition) value(name, labels string, v any) {
+	if labels != "" {
+		labels = "{" + labels + "}"
+	}
+	fmt.Fprintf(x, "%s%s %v\n", name, labels, v)
+}
+
+func (x *exposition) histogram(name, labels string, h *histogram) {
+	before := ""
+	if labels != "" {
+		before = labels + ","
+	}
+	sum := uint64(0)
+	for i := range h.buckets {
+		le := "+Inf"
+		if i < len(h.bounds) {
+			le = strconv.FormatFloat(h.bounds[i], 'g', -1, 64)
+		}
+		sum += h.buckets[i].Load()
+		x.value(name+"_bucket", before+label("le", le), sum)
+	}
+	x.value(name+"_sum", labels, float64(h.nanos.Load())/1e9)
+	x.value(name+"_count", labels, sum)
+}
+
+func label(name, value string) string {
+	return name + `="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
+}

@@ -1,0 +1,47 @@
+package metrics
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/zamokpb"
+	"zamok/raftnode/store"
+)
+
+// What a histogram counts is in the first bucket whose bound is not below it.
+func TestHistogram(t *testing.T) {
+	h := newHistogram(.001, .01)
+	for _, d := range []time.Duration{-time.Second, 0, time.Millisecond, time.Millisecond + time.Microsecond, time.Second} {
+		h.observe(d)
+	}
+	var x exposition
+	x.histogram("zamok_h", "", &h)
+	require.Equal(t, `zamok_h_bucket{le="0.001"} 3
+zamok_h_bucket{le="0.01"} 4
+zamok_h_bucket{le="+Inf"} 5
+zamok_h_sum 1.002001
+zamok_h_count 5
+`, x.String())
+}
+
+// There is a counter for each code for which a stream may end.
+func TestEveryCutIsCounted(t *testing.T) {
+	m := New()
+	for code := range zamokpb.Code_name {
+		m.StreamEnded(zamokpb.Code(code))
+	}
+	text := string(m.Text(t.Context(), nil, ""))
+	require.Contains(t, text, `zamok_streams_cut_total{reason="slow_reader"} 1`)
+	require.Equal(t, len(zamokpb.Code_name)-1, strings.Count(text, "zamok_streams_cut_total{"), "all but OK")
+}
+
+// A refused write is none.
+func TestRefusedWritesAreNotMeasured(t *testing.T) {
+	m := New()
+	m.DiskWrite(store.Write{Took: time.Millisecond})
+	m.DiskWrite(store.Write{Took: time.Hour, Err: store.ErrDiskFull})
+	require.Contains(t, string(m.Text(t.Context(), nil, "")), "zamok_disk_write_seconds_count 1\n")
+}

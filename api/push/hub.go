@@ -1,0 +1,261 @@
+package push
+
+import (
+	"sync"
+	"time"
+
+	"zamok/api/metrics"
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/session"
+)
+
+// Hub delivers events to the streams of the sessions that are attached here, and to the unary calls that wait
+// for a ticket.
+type Hub struct {
+	node    Viewer // set by Start
+	metrics *metrics.Metrics
+	moved   chan struct{} // capacity 1: a queue of waiters changed
+
+	// mu guards what follows, and every Queue. It is taken under the state machine's lock, so its holder
+	// never reads the state machine.
+	mu        sync.Mutex
+	leading   bool
+	attached  map[session.ID]*Queue
+	expected  map[session.ID]*expectation
+	waiting   map[fsm.TicketRef][]*Waiter
+	bytes     int // of all queues that a stream adopted, with what they are sending
+	positions positions
+}
+
+// Viewer reads the state machine, during which nothing is applied.
+type Viewer interface{ View(func(*fsm.Machine)) }
+
+// expectation is one or more streams of which each proposed an Attach to one session.
+type expectation struct {
+	streams int
+	latest  *Queue // of the latest attachment that was applied meanwhile
+}
+
+// NewHub returns a hub for a node that does not lead yet.
+func NewHub(metrics *metrics.Metrics) *Hub {
+	return &Hub{
+		metrics: metrics, moved: make(chan struct{}, 1),
+		attached: make(map[session.ID]*Queue), expected: make(map[session.ID]*expectation),
+		waiting: make(map[fsm.TicketRef][]*Waiter), positions: newPositions(),
+	}
+}
+
+// Start gives the hub its node, before the first stream.
+func (h *Hub) Start(node Viewer) { h.node = node }
+
+// Run sends queue positions until stopping is closed.
+func (h *Hub) Run(stopping <-chan struct{}) {
+	timer := time.NewTimer(positionFirst)
+	defer timer.Stop()
+	resting := false // no queue changed for positionEvery
+	for {
+		select {
+		case <-h.moved:
+			if resting {
+				resting = false
+				timer.Reset(positionFirst)
+			}
+		case <-timer.C:
+			if resting = !h.sendPositions(); !resting {
+				timer.Reset(positionEvery)
+			}
+		case <-stopping:
+			return
+		}
+	}
+}
+
+func signal(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// Applied delivers the events of an entry. It runs under the state machine's lock.
+func (h *Hub) Applied(m *fsm.Machine, a fsm.Applied) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.attached)+len(h.expected)+len(h.waiting) == 0 {
+		return
+	}
+	for i := range a.Events {
+		h.event(m, &a.Events[i])
+	}
+}
+
+func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
+	switch e.Kind {
+	case fsm.EvAttached:
+		h.attach(m, e)
+	case fsm.EvSessionEnded:
+		if q := h.attached[e.Session]; q != nil {
+			q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
+				Reason: zamokpb.Reason(e.Reason), Text: e.Text,
+			}}})
+			h.end(q, nil)
+		}
+	case fsm.EvQueueChanged:
+		h.queueMoved(e.Text)
+	default:
+		state, ok := wire.EventState(e)
+		if !ok {
+			return
+		}
+		h.holdersChanged(e.Items)
+		if q := h.attached[e.Session]; q != nil {
+			q.change(e, state)
+			h.positions.cancel(q, e.Ticket)
+		}
+		if len(h.waiting) > 0 && e.Kind != fsm.EvDowngraded {
+			h.resolve(e.TicketRef, Waited{State: state})
+		}
+	}
+}
+
+// attach makes the expected stream that of the session, if there is one, and ends the one before.
+func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
+	if old := h.attached[e.Session]; old != nil {
+		h.end(old, superseded(e.Session))
+	}
+	exp := h.expected[e.Session]
+	if exp == nil || !h.leading {
+		return
+	}
+	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
+	q := newQueue(h, Attachment{Session: e.Session, Number: e.Index, Grace: s.Grace})
+	q.attach(e.Tickets)
+	exp.latest = q
+	h.attached[e.Session] = q
+}
+
+func superseded(id session.ID) *wire.Error {
+	return wire.StreamEnded(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
+}
+
+// Expect announces a stream whose Attach is about to be proposed. Exactly one Adopt or Abandon follows.
+func (h *Hub) Expect(id session.ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	exp := h.expected[id]
+	if exp == nil {
+		exp = new(expectation)
+		h.expected[id] = exp
+	}
+	exp.streams++
+}
+
+// arrived takes one stream off an expectation. The caller holds the lock.
+func (h *Hub) arrived(id session.ID) *Queue {
+	exp := h.expected[id]
+	if exp.streams--; exp.streams == 0 {
+		delete(h.expected, id)
+	}
+	return exp.latest
+}
+
+// Adopt returns the queue of an attachment to its stream, which calls Leave in the end. Its first message is
+// state, to which the hub adds the tickets.
+func (h *Hub) Adopt(state *zamokpb.SessionState) (*Queue, *wire.Error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	id := session.ID(state.Session)
+	q := h.arrived(id)
+	switch {
+	case q == nil || q.Number < state.Attachment:
+		return nil, wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "this node's leadership ended meanwhile; attach anew")
+	case q.Number > state.Attachment:
+		return nil, superseded(id)
+	case q.ended && q.reason != nil:
+		return nil, q.reason
+	}
+	q.adopt(state)
+	return q, nil
+}
+
+// Abandon withdraws an expectation.
+func (h *Hub) Abandon(id session.ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if q := h.arrived(id); q != nil && !q.adopted && h.expected[id] == nil && h.attached[id] == q {
+		delete(h.attached, id)
+	}
+}
+
+// Leave ends a stream: nothing is queued for it any more.
+func (h *Hub) Leave(q *Queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.end(q, nil)
+	q.clear()
+}
+
+// end ends a stream after what is queued was sent; that of a slow reader at once. With reason nil it ends
+// without an error. The caller holds the lock.
+func (h *Hub) end(q *Queue, reason *wire.Error) {
+	if q.ended {
+		return
+	}
+	q.ended, q.reason = true, reason
+	close(q.done)
+	signal(q.wake)
+	h.positions.streamEnded(q)
+	if h.attached[q.Session] == q {
+		delete(h.attached, q.Session)
+	}
+}
+
+// SetLeading is called when this node begins and ends to lead. While it does not, no stream is served.
+func (h *Hub) SetLeading(leading bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leading = leading
+	if !leading {
+		h.endAll("this node's leadership ended")
+	}
+}
+
+// Restored is called when a snapshot replaced the state: the events in between are not known.
+func (h *Hub) Restored(*fsm.Machine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.endAll("this node took over a snapshot of another")
+}
+
+func (h *Hub) endAll(reason string) {
+	for _, q := range h.attached {
+		h.end(q, wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; attach to the leader", reason))
+	}
+	for _, exp := range h.expected {
+		exp.latest = nil
+	}
+	for ref := range h.waiting {
+		h.resolve(ref, Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; ask the leader for the same ticket", reason)})
+	}
+	h.positions = newPositions()
+}
+
+// Counts is how many clients the hub serves.
+type Counts struct {
+	Streams   int // attached, or about to be
+	Calls     int // unary calls that wait for a ticket
+	Positions int // tickets that asked for their positions
+}
+
+// Counts counts the clients.
+func (h *Hub) Counts() Counts {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := Counts{Streams: len(h.attached) + len(h.expected), Positions: len(h.positions.asked)}
+	for _, calls := range h.waiting {
+		c.Calls += len(calls)
+	}
+	return c
+}

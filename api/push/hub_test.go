@@ -1,0 +1,106 @@
+package push
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/api/metrics"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+// stateOf is what the stream knows after its Attach.
+func stateOf(id session.ID, a fsm.Applied) *zamokpb.SessionState {
+	return &zamokpb.SessionState{Session: uint64(id), Attachment: a.Results[0].Index, Ttl: int64(a.Results[0].TTL)}
+}
+
+// A session may end in the very entry in which it attached. Its stream is told both, and nothing is left
+// of it.
+func TestEndedAsItAttached(t *testing.T) {
+	h, m := NewHub(metrics.New()), fsm.New()
+	h.SetLeading(true)
+	apply := func(commands ...fsm.Command) fsm.Applied {
+		entry := fsm.Entry{Version: m.Version(), Commands: commands}
+		a, err := m.Apply(1, entry.Append(nil))
+		require.NoError(t, err)
+		require.Equal(t, fsm.OK, a.Refused)
+		h.Applied(m, a)
+		return a
+	}
+	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
+	secret := session.Hash{1}
+	id := apply(&fsm.OpenSession{Secret: secret, TTL: clock.Minute}).Results[0].Session
+	h.Expect(id)
+	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
+	box, f := h.Adopt(stateOf(id, a))
+	require.Nil(t, f)
+	sent, _, last := box.drain()
+	require.Len(t, sent, 2)
+	assert.Equal(t, uint64(id), sent[0].GetSession().Session)
+	assert.EqualValues(t, clock.Minute, sent[0].GetSession().Ttl)
+	assert.NotNil(t, sent[1].GetSessionEnded())
+	assert.True(t, last)
+	h.Leave(box)
+	assert.Empty(t, h.attached)
+
+	// It was applied, and is not served: whoever is told so must not hear that nothing was done.
+	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, TTL: clock.Minute}).Results[0].Session
+	h.Expect(id)
+	h.SetLeading(false)
+	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})
+	_, f = h.Adopt(stateOf(id, a))
+	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, f.Info.Code)
+	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, f.Info.Outcome)
+	assert.Empty(t, h.expected)
+}
+
+// From the event to the frame: each message is allocated once, beside the frame and its list.
+func TestPushingAllocatesLittle(t *testing.T) {
+	const grants = 10
+	h := NewHub(metrics.New())
+	h.SetLeading(true)
+	q := boxed(t, h, 1)
+	var a fsm.Applied
+	for i := range uint64(grants) {
+		a.Events = append(a.Events, fsm.Event{
+			Kind: fsm.EvGranted, TicketRef: fsm.TicketRef{Session: 1, Ticket: i + 1}, Index: i + 1, Token: i + 1,
+		})
+	}
+	var frame *zamokpb.ServerFrame
+	push := func() {
+		h.Applied(nil, a)
+		<-q.Wake()
+		frame, _ = q.Take()
+		q.Sent()
+	}
+	push()
+	each := testing.AllocsPerRun(100, push)
+	require.Len(t, frame.Messages, grants)
+	assert.LessOrEqual(t, each, float64(grants+2))
+}
+
+// When a ticket was requested is forgotten when it is granted, ends or is refused.
+func TestRequestsAreForgotten(t *testing.T) {
+	h := NewHub(metrics.New())
+	h.SetLeading(true)
+	q := boxed(t, h, 1)
+	for ticket := range uint64(4) {
+		q.Requested(ticket)
+	}
+	require.Len(t, q.requested, 4)
+	for ticket, kind := range []fsm.EventKind{fsm.EvGranted, fsm.EvRefused} {
+		h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: kind, TicketRef: fsm.TicketRef{Session: 1, Ticket: uint64(ticket)}}}})
+	}
+	acquire := Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: 2}
+	q.Answer(acquire, &raftnode.Answer{Result: fsm.Result{State: fsm.Waiting}}, nil)
+	require.Len(t, q.requested, 2, "it waits")
+	q.Answer(acquire, &raftnode.Answer{Result: fsm.Result{State: fsm.Granted, Token: 1, Index: 2}}, nil)
+	acquire.Ticket = 3
+	q.Answer(acquire, &raftnode.Answer{}, superseded(1))
+	assert.Empty(t, q.requested)
+}

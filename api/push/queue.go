@@ -1,0 +1,368 @@
+package push
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/session"
+)
+
+const (
+	// queueMessagesMax and queueBytesMax bound what a stream has waiting for its reader. Every ticket of a
+	// session can end in one entry, and its repeated commands be answered beside that; a reader further
+	// behind than twice as much is slow.
+	queueMessagesMax = 4 * fsm.TicketsMax
+	queueBytesMax    = 15 << 18 // 3.75 MiB, below what gRPC clients accept in one frame
+	// queuesBytesMax bounds all queues of a node, with the frames that are being sent: a stream may have no
+	// more than is left of it. So many streams that are not read leave each other little, and nothing is
+	// taken from one that is.
+	queuesBytesMax = 128 << 20
+	// sendingBytesMin is the size from which a frame counts until it is sent: less than what gRPC keeps for a
+	// stream.
+	sendingBytesMin = 16 << 10
+	// messageBytes is about what a message takes in memory, beside its texts.
+	messageBytes = 232
+	// queueCapacity is the first capacity of a queue.
+	queueCapacity = 16
+	// lazyWait is how long a confirmation, or an answer that no caller waits for, may stay for others to
+	// share its frame.
+	lazyWait = 10 * time.Millisecond
+)
+
+// Attachment is one attachment of a stream to a session.
+type Attachment struct {
+	Session session.ID
+	Number  uint64     // the index of its event
+	Grace   clock.Span // for how long the session lives on after its stream broke; 0: until its ttl
+}
+
+// Queue is the send queue of one attachment: what its stream has not sent yet. The hub's lock guards it.
+type Queue struct {
+	Attachment
+	hub *Hub
+
+	wake chan struct{} // capacity 1: there is something to take
+	done chan struct{} // closed when the stream is to end
+
+	state    *zamokpb.SessionState // the first message, until the stream adopts the queue
+	adopted  bool
+	messages []*zamokpb.ServerMessage
+	lookups  []*zamokpb.Answer // those of messages that lack details from the state machine
+	bytes    int               // of messages
+	queued   time.Time         // when the first of messages was
+	ack      pendingAck
+	changed  uint64 // the index of the last change that was queued
+	changes  uint64 // how many were queued
+	ended    bool   // nothing is added any more
+	reason   *wire.Error
+	flushing bool // flushTimer runs
+	// flushTimer wakes the stream after lazyWait; nil until it is needed.
+	flushTimer *time.Timer
+	// contended is what the holders among the tickets were sent last; nil until one is.
+	contended map[uint64]uint32
+	// requested is when tickets were requested that are not granted yet; nil until one is.
+	requested      map[uint64]time.Time
+	positionWanted map[uint64]struct{} // the tickets that asked for their positions; nil until one does
+
+	sending     int       // of the frame that is being sent, if it is large; set by the writer
+	sendingFrom time.Time // when the first of its messages was queued; the writer's own
+}
+
+// pendingAck is a confirmation that was not sent yet.
+type pendingAck struct {
+	pending bool
+	number  uint64 // of the client's frame that it confirms; 0 = none yet
+	sent    []byte
+	time    clock.Time
+}
+
+// Frame is one transmission of a client, which a confirmation refers to.
+type Frame struct {
+	Number uint64 // on its stream
+	Sent   []byte
+}
+
+// Command is a command of a stream that waits for its answer.
+type Command struct {
+	Kind   zamokpb.Command
+	Ticket uint64
+	Frame  Frame
+	Report []string // the locks, if the client asked for its positions in their queues
+}
+
+func newQueue(h *Hub, a Attachment) *Queue {
+	return &Queue{
+		Attachment: a, hub: h,
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+}
+
+// Wake has a value when there is something to take.
+func (q *Queue) Wake() <-chan struct{} { return q.wake }
+
+// Done is closed when the stream is to end.
+func (q *Queue) Done() <-chan struct{} { return q.done }
+
+// Err is, once Done is closed, why the stream ends; nil: without an error.
+func (q *Queue) Err() *wire.Error {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	return q.reason
+}
+
+// attach makes SessionState the first message. What the stream knows about it follows with adopt.
+func (q *Queue) attach(tickets []fsm.TicketState) {
+	q.state = &zamokpb.SessionState{Tickets: wire.TicketStates(tickets)}
+	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: q.state}}
+	q.messages = append(q.messages, first)
+	q.bytes = size(first)
+}
+
+func (q *Queue) adopt(state *zamokpb.SessionState) {
+	state.Tickets = q.state.Tickets
+	q.messages[0].Message = &zamokpb.ServerMessage_Session{Session: state}
+	q.state, q.adopted = nil, true
+	q.hub.bytes += q.bytes
+	signal(q.wake)
+}
+
+// size is about what a message takes, with the details that are looked up later.
+func size(m *zamokpb.ServerMessage) int {
+	switch m := m.Message.(type) {
+	case *zamokpb.ServerMessage_Change:
+		return messageBytes + len(m.Change.Text)
+	case *zamokpb.ServerMessage_Answer:
+		if m.Answer.Error == nil {
+			return messageBytes
+		}
+		return messageBytes + proto.Size(m.Answer.Error) + wire.BlockerBytesMax*len(m.Answer.Error.Blockers)
+	case *zamokpb.ServerMessage_Position:
+		return messageBytes*(1+len(m.Position.Blockers)) + proto.Size(m.Position)
+	case *zamokpb.ServerMessage_Session:
+		return messageBytes + proto.Size(m.Session)
+	}
+	return messageBytes + proto.Size(m)
+}
+
+// change queues what happened to a ticket.
+func (q *Queue) change(e *fsm.Event, state fsm.TicketState) {
+	q.changed = e.Index
+	q.changes++
+	if state.State == fsm.Ended {
+		delete(q.contended, e.Ticket)
+	}
+	if began, ok := q.requested[e.Ticket]; ok {
+		delete(q.requested, e.Ticket)
+		if state.State == fsm.Granted {
+			q.hub.metrics.Waited(e.Items, time.Since(began))
+		}
+	}
+	q.add(wire.Change(e, state, q.changes))
+}
+
+// add queues a message and wakes the stream.
+func (q *Queue) add(m *zamokpb.ServerMessage) {
+	if q.append(m) {
+		signal(q.wake)
+	}
+}
+
+// append queues a message; false: the stream ended, perhaps because of it.
+func (q *Queue) append(m *zamokpb.ServerMessage) bool {
+	if q.ended {
+		return false
+	}
+	bytes := size(m)
+	room := min(queueBytesMax, queuesBytesMax-q.hub.bytes)
+	if len(q.messages) >= queueMessagesMax || q.bytes+q.sending+bytes > room {
+		q.clear()
+		q.hub.end(q, wire.StreamEnded(zamokpb.Code_CODE_SLOW_READER,
+			"the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew", queueMessagesMax, room))
+		return false
+	}
+	if q.bytes += bytes; q.adopted {
+		q.hub.bytes += bytes
+	}
+	if q.messages == nil {
+		q.messages, q.queued = make([]*zamokpb.ServerMessage, 0, queueCapacity), time.Now()
+	}
+	q.messages = append(q.messages, m)
+	return true
+}
+
+// clear drops what is queued.
+func (q *Queue) clear() {
+	if q.adopted {
+		q.hub.bytes -= q.bytes
+	}
+	q.messages, q.lookups, q.bytes = nil, nil, 0
+}
+
+// flushLater wakes the stream soon, for messages that no caller waits for.
+func (q *Queue) flushLater() {
+	switch {
+	case q.flushing:
+		return
+	case q.flushTimer == nil:
+		q.flushTimer = time.AfterFunc(lazyWait, func() { signal(q.wake) })
+	default:
+		q.flushTimer.Reset(lazyWait)
+	}
+	q.flushing = true
+}
+
+// Requested notes when a ticket was first requested, for the metrics.
+func (q *Queue) Requested(ticket uint64) {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	if q.requested == nil {
+		q.requested = make(map[uint64]time.Time)
+	}
+	if _, repeated := q.requested[ticket]; !repeated {
+		q.requested[ticket] = time.Now()
+	}
+}
+
+// acknowledge keeps the confirmation of a frame, unless there is one of a later frame.
+func (q *Queue) acknowledge(f Frame, now clock.Time) {
+	if f.Number > q.ack.number {
+		q.ack = pendingAck{true, f.Number, f.Sent, now}
+		q.flushLater()
+	}
+}
+
+// Answer queues the answer of a command, with the confirmation of its frame. Its events were queued before:
+// if the command made a change, that is its answer. With a refusal because this node does not lead, the
+// stream ends.
+func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	r := &a.Result
+	if q.ended {
+		return
+	}
+	if r.Session != 0 {
+		q.acknowledge(c.Frame, a.Time)
+	}
+	acquire := c.Kind == zamokpb.Command_COMMAND_ACQUIRE
+	if acquire && (refusal != nil || r.State != fsm.Waiting) {
+		delete(q.requested, c.Ticket)
+	}
+	switch {
+	case refusal != nil:
+	case acquire && r.State == fsm.Granted && r.Token == r.Index, !acquire && q.changed == r.Index:
+		return // its Change was queued
+	case r.State == fsm.Waiting && c.Report != nil:
+		q.hub.request(q, c.Ticket, c.Report)
+	}
+	m := wire.Answer(c.Kind, wire.ResultState(c.Ticket, r), refusal)
+	if q.append(m) {
+		if answer := m.GetAnswer(); len(answer.Error.GetBlockers()) > 0 || c.Report != nil && refusal == nil && r.State == fsm.Waiting {
+			q.lookups = append(q.lookups, answer)
+		}
+		if r.State == fsm.Ended && refusal == nil {
+			q.flushLater() // a repeated command: its result was sent before
+		} else {
+			signal(q.wake)
+		}
+	}
+	q.endUnlessLeading(refusal)
+}
+
+// Renewed queues the confirmation of a frame that renewed the session, or ends the stream if this node does
+// not lead.
+func (q *Queue) Renewed(f Frame, a *raftnode.Answer, refusal *wire.Error) {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	q.endUnlessLeading(refusal)
+	if !q.ended && refusal == nil && a.Result.Code == fsm.OK {
+		q.acknowledge(f, a.Time)
+	}
+}
+
+func (q *Queue) endUnlessLeading(refusal *wire.Error) {
+	if code := refusal.Code(); code == zamokpb.Code_CODE_NOT_LEADER || code == zamokpb.Code_CODE_STOPPING {
+		q.hub.end(q, wire.StreamEnded(code, "%v", refusal))
+	}
+}
+
+// End ends the stream after what is queued was sent.
+func (q *Queue) End(reason *wire.Error) {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	q.hub.end(q, reason)
+}
+
+// hasRoom reports whether there is room for messages that may be left out.
+func (q *Queue) hasRoom() bool {
+	return !q.ended && len(q.messages) < queueMessagesMax/4 && q.bytes+q.sending < min(queueBytesMax, queuesBytesMax-q.hub.bytes)/4
+}
+
+// Take returns everything that is queued as one frame, or nil. After the last one the stream ends. Only the
+// stream's writer calls Take and Sent.
+func (q *Queue) Take() (frame *zamokpb.ServerFrame, last bool) {
+	messages, lookups, last := q.drain()
+	if messages == nil {
+		return nil, last
+	}
+	q.lookUp(lookups)
+	return &zamokpb.ServerFrame{Messages: messages}, last
+}
+
+func (q *Queue) drain() (messages []*zamokpb.ServerMessage, lookups []*zamokpb.Answer, last bool) {
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	messages, lookups = q.messages, q.lookups
+	q.sendingFrom, q.queued = q.queued, time.Time{}
+	if q.ack.pending {
+		messages = append(messages, wire.KeepAliveAck(q.ack.sent, q.ack.time, q.changes))
+		q.ack.pending, q.ack.sent = false, nil
+	}
+	if q.adopted && q.bytes >= sendingBytesMin {
+		q.sending = q.bytes
+		q.hub.bytes += q.sending
+	}
+	q.clear()
+	q.flushing = false
+	return messages, lookups, q.ended
+}
+
+// Sent is called after a frame was sent, or could not be.
+func (q *Queue) Sent() {
+	q.hub.metrics.Pushed(q.sendingFrom)
+	if q.sending == 0 {
+		return
+	}
+	q.hub.mu.Lock()
+	defer q.hub.mu.Unlock()
+	q.hub.bytes -= q.sending
+	q.sending = 0
+}
+
+// lookupRound is how many answers are looked up in one read of the state machine.
+const lookupRound = 16
+
+// lookUp adds to answers the details of their blockers, or the queue position. It runs outside the hub's
+// lock.
+func (q *Queue) lookUp(answers []*zamokpb.Answer) {
+	for len(answers) > 0 {
+		round := answers[:min(len(answers), lookupRound)]
+		answers = answers[len(round):]
+		q.hub.node.View(func(m *fsm.Machine) {
+			for _, answer := range round {
+				if answer.Error != nil {
+					wire.Describe(m, answer.Error.Blockers)
+					continue
+				}
+				_, ahead, _ := m.QueuePosition(fsm.TicketRef{Session: q.Session, Ticket: answer.State.Ticket})
+				answer.Ahead = uint32(ahead)
+			}
+		})
+	}
+}

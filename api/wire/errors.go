@@ -1,0 +1,199 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+// Error is an error for a client. A gRPC handler returns it, and gRPC derives the status from it.
+type Error struct{ Info *zamokpb.ErrorInfo }
+
+func (e *Error) Error() string { return e.Info.GetMessage() }
+
+// Code is the code of an error; nil has CODE_OK.
+func (e *Error) Code() zamokpb.Code {
+	if e == nil {
+		return zamokpb.Code_CODE_OK
+	}
+	return e.Info.Code
+}
+
+// GRPCStatus is the status that the client receives, with the ErrorInfo as its detail.
+func (e *Error) GRPCStatus() *status.Status {
+	s := status.New(verdictOf(e.Info.GetCode()).grpc, e.Info.GetMessage())
+	if detailed, err := s.WithDetails(e.Info); err == nil {
+		return detailed
+	}
+	return s
+}
+
+// verdict is the gRPC code of an error, and what took effect unless the error says otherwise.
+type verdict struct {
+	grpc    codes.Code
+	outcome zamokpb.Outcome
+}
+
+const (
+	notDone = zamokpb.Outcome_OUTCOME_NOT_DONE
+	unknown = zamokpb.Outcome_OUTCOME_UNKNOWN
+)
+
+// verdicts is the only table from codes to those of gRPC.
+var verdicts = map[zamokpb.Code]verdict{
+	zamokpb.Code_CODE_OK:             {codes.OK, zamokpb.Outcome_OUTCOME_DONE},
+	zamokpb.Code_CODE_INVALID:        {codes.InvalidArgument, notDone},
+	zamokpb.Code_CODE_NO_SESSION:     {codes.NotFound, notDone},
+	zamokpb.Code_CODE_WRONG_SECRET:   {codes.PermissionDenied, notDone},
+	zamokpb.Code_CODE_DENIED:         {codes.PermissionDenied, notDone},
+	zamokpb.Code_CODE_NOT_ACQUIRED:   {codes.FailedPrecondition, notDone},
+	zamokpb.Code_CODE_OWNER_WAITS:    {codes.FailedPrecondition, notDone},
+	zamokpb.Code_CODE_KIND_MISMATCH:  {codes.FailedPrecondition, notDone},
+	zamokpb.Code_CODE_NOT_HELD:       {codes.FailedPrecondition, notDone},
+	zamokpb.Code_CODE_TICKET_ENDED:   {codes.FailedPrecondition, notDone},
+	zamokpb.Code_CODE_REFUSED:        {codes.FailedPrecondition, notDone},
+	zamokpb.Code_CODE_WRONG_CLUSTER:  {codes.FailedPrecondition, notDone},
+	zamokpb.Code_CODE_DEADLOCK:       {codes.Aborted, notDone},
+	zamokpb.Code_CODE_SUPERSEDED:     {codes.Aborted, notDone},
+	zamokpb.Code_CODE_LIMIT_EXCEEDED: {codes.ResourceExhausted, notDone},
+	zamokpb.Code_CODE_DISK_LOW:       {codes.ResourceExhausted, notDone},
+	zamokpb.Code_CODE_SLOW_READER:    {codes.ResourceExhausted, unknown},
+	zamokpb.Code_CODE_NOT_LEADER:     {codes.Unavailable, notDone},
+	zamokpb.Code_CODE_OVERLOADED:     {codes.Unavailable, notDone},
+	zamokpb.Code_CODE_STOPPING:       {codes.Unavailable, notDone},
+	zamokpb.Code_CODE_UNKNOWN:        {codes.Unavailable, unknown},
+	zamokpb.Code_CODE_COMPACTED:      {codes.OutOfRange, notDone},
+}
+
+func verdictOf(code zamokpb.Code) verdict {
+	if v, ok := verdicts[code]; ok {
+		return v
+	}
+	return verdict{codes.Internal, unknown}
+}
+
+// Errorf makes an error with the usual outcome of its code.
+func Errorf(code zamokpb.Code, format string, args ...any) *Error {
+	return &Error{&zamokpb.ErrorInfo{
+		Code: code, Outcome: verdictOf(code).outcome, Message: fmt.Sprintf(format, args...),
+	}}
+}
+
+// Invalid names a field that is out of its limits. Nothing was proposed.
+func Invalid(field, format string, args ...any) *Error {
+	e := Errorf(zamokpb.Code_CODE_INVALID, "%s: "+format+"; nothing was done", append([]any{field}, args...)...)
+	e.Info.Field = field
+	return e
+}
+
+// StreamEnded is the reason for which a stream or a waiting call ends. What was in flight may have been done.
+func StreamEnded(code zamokpb.Code, format string, args ...any) *Error {
+	e := Errorf(code, format, args...)
+	e.Info.Outcome = unknown
+	return e
+}
+
+// Refused is the reason for which a command was not carried out; nil: it was. Describe adds labels and
+// metadata of the blockers.
+func Refused(r *fsm.Result) *Error {
+	if r.Code == fsm.OK {
+		return nil
+	}
+	e := Errorf(codeOf(r.Code), "%s", messageFor(r))
+	e.Info.Reason = zamokpb.Reason(r.Reason)
+	if d := r.Detail; d != nil {
+		e.Info.Field, e.Info.Limit, e.Info.More = d.Field, d.Limit, uint32(d.More)
+		e.Info.Blockers, e.Info.Cycle = Blockers(d.Blockers), links(d.Cycle)
+	}
+	return e
+}
+
+// codeOf is the only table from the codes of the state machine to those of the wire.
+func codeOf(code fsm.Code) zamokpb.Code {
+	switch {
+	case code <= fsm.TicketEnded:
+		return zamokpb.Code(code) // the numbers are the same
+	case code == fsm.Superseded:
+		return zamokpb.Code_CODE_SUPERSEDED
+	case code == fsm.OtherVersion:
+		return zamokpb.Code_CODE_OVERLOADED // not done; a retry soon succeeds
+	default:
+		return zamokpb.Code_CODE_INTERNAL
+	}
+}
+
+// messages has the texts of refusals that need no details.
+var messages = map[fsm.Code]string{
+	fsm.NoSession:    "the session is not alive, and none of its locks is held; open another one",
+	fsm.WrongSecret:  "the secret is not this session's; nothing was done",
+	fsm.NotAcquired:  "not acquired: it would have to wait, and was asked not to",
+	fsm.Deadlock:     "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again",
+	fsm.OwnerWaits:   "not acquired: its owner waits for something else already",
+	fsm.NotHeld:      "not done: the ticket is not held, or holds nothing that could be downgraded",
+	fsm.TicketEnded:  "not done: the ticket is over",
+	fsm.Superseded:   "not done: an attempt of this number or a higher one has attached the session already",
+	fsm.OtherVersion: "not done: the cluster's rules changed meanwhile; send it again",
+}
+
+func messageFor(r *fsm.Result) string {
+	d := r.Detail
+	if d == nil {
+		d = &fsm.Detail{}
+	}
+	switch {
+	case r.Code == fsm.Invalid && d.Field == "token": // only of a ForceRelease; validation refused its other faults
+		return neverIssued(r.Index)
+	case r.Code == fsm.Invalid:
+		return d.Field + ": out of its limits; nothing was done"
+	case r.Code == fsm.LockKindMismatch && d.Limit == 0:
+		return fmt.Sprintf("not acquired: %q is in use as a mutex", d.Field)
+	case r.Code == fsm.LockKindMismatch:
+		return fmt.Sprintf("not acquired: %q is in use with %d permits", d.Field, d.Limit)
+	case r.Code == fsm.LimitExceeded:
+		return "not done: the limit of " + d.Field + " is reached"
+	case messages[r.Code] != "":
+		return messages[r.Code]
+	}
+	return "the server encoded what the cluster can't read"
+}
+
+// NeverIssued refuses a token above every token that can have been issued up to an index.
+func NeverIssued(index uint64) *Error {
+	e := Errorf(zamokpb.Code_CODE_INVALID, "%s", neverIssued(index))
+	e.Info.Field = "token"
+	return e
+}
+
+func neverIssued(index uint64) string {
+	return fmt.Sprintf("token: this cluster has issued none above %d: it is mistyped, or another cluster's; "+
+		"give the one that show (Get) says; nothing was done", index)
+}
+
+// Explain converts an error of the node.
+func Explain(err error) *Error {
+	var e *Error
+	var other *raftnode.NotLeaderError
+	code := zamokpb.Code_CODE_INTERNAL
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.As(err, &other):
+		e = Errorf(zamokpb.Code_CODE_NOT_LEADER, "%v", other)
+		e.Info.Leader, e.Info.LeaderAddress = other.ID, other.Client
+		return e
+	case errors.Is(err, raftnode.ErrOverloaded), errors.Is(err, raftnode.ErrOtherVersion), errors.Is(err, raftnode.ErrNotYet):
+		code = zamokpb.Code_CODE_OVERLOADED
+	case errors.Is(err, raftnode.ErrClosed):
+		code = zamokpb.Code_CODE_STOPPING
+	case errors.Is(err, raftnode.ErrUnknown), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		code = zamokpb.Code_CODE_UNKNOWN
+	}
+	return Errorf(code, "%v", err)
+}

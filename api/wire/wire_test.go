@@ -1,0 +1,95 @@
+package wire
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+)
+
+// Every code has its place in the table, and a status that carries it.
+func TestEveryCodeHasAVerdict(t *testing.T) {
+	for number, name := range zamokpb.Code_name {
+		code := zamokpb.Code(number)
+		if code == zamokpb.Code_CODE_OK {
+			continue
+		}
+		f := Errorf(code, "why")
+		assert.NotEqual(t, codes.OK, f.GRPCStatus().Code(), name)
+		assert.NotEqual(t, codes.Unknown, f.GRPCStatus().Code(), name)
+		if code != zamokpb.Code_CODE_INTERNAL {
+			assert.NotEqual(t, codes.Internal, f.GRPCStatus().Code(), "%s is missing in the table", name)
+		}
+		assert.True(t, proto.Equal(f.Info, infoOf(t, f)), name)
+		assert.NotEqual(t, zamokpb.Outcome_OUTCOME_UNSPECIFIED, f.Info.Outcome, name)
+	}
+	for code := fsm.OK + 1; code < fsm.Malformed; code++ {
+		r := &fsm.Result{Code: code, Detail: &fsm.Detail{}}
+		assert.NotEqual(t, zamokpb.Code_CODE_INTERNAL, Refused(r).Info.Code, code)
+		assert.NotEmpty(t, Refused(r).Info.Message)
+	}
+	for err, code := range map[error]zamokpb.Code{
+		&raftnode.NotLeaderError{}: zamokpb.Code_CODE_NOT_LEADER, raftnode.ErrUnknown: zamokpb.Code_CODE_UNKNOWN,
+		raftnode.ErrOverloaded: zamokpb.Code_CODE_OVERLOADED, raftnode.ErrClosed: zamokpb.Code_CODE_STOPPING,
+		raftnode.ErrOtherVersion: zamokpb.Code_CODE_OVERLOADED, errors.New("?"): zamokpb.Code_CODE_INTERNAL,
+	} {
+		assert.Equal(t, code, Explain(err).Info.Code, err)
+	}
+}
+
+// The wire's enums and the machine's have the same numbers.
+func TestNumbersAreTheMachines(t *testing.T) {
+	assert.EqualValues(t, zamokpb.Mode_MODE_PERMITS, fsm.Permits)
+	assert.EqualValues(t, zamokpb.Mode_MODE_SHARED, fsm.Shared)
+	assert.EqualValues(t, zamokpb.Mode_MODE_EXCLUSIVE, fsm.Exclusive)
+	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_HOLDER, fsm.ByHolder)
+	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_WAITER, fsm.ByWaiter)
+	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_DELAY, fsm.ByDelay)
+	assert.EqualValues(t, zamokpb.BlockedBy_BLOCKED_BY_HOLD_OFF, fsm.ByHoldOff)
+	states := map[zamokpb.State]fsm.State{zamokpb.State_STATE_WAITING: fsm.Waiting, zamokpb.State_STATE_GRANTED: fsm.Granted, zamokpb.State_STATE_ENDED: fsm.Ended}
+	for pb, machine := range states {
+		assert.EqualValues(t, pb, machine)
+	}
+	for reason, pb := range map[fsm.Reason]zamokpb.Reason{
+		fsm.Dropped: zamokpb.Reason_REASON_DROPPED, fsm.Closed: zamokpb.Reason_REASON_CLOSED, fsm.Expired: zamokpb.Reason_REASON_EXPIRED,
+		fsm.Disconnected: zamokpb.Reason_REASON_DISCONNECTED, fsm.Evicted: zamokpb.Reason_REASON_EVICTED,
+		fsm.Revoked: zamokpb.Reason_REASON_REVOKED, fsm.MaxHoldExceeded: zamokpb.Reason_REASON_MAX_HOLD_EXCEEDED,
+		fsm.WaitTimeout: zamokpb.Reason_REASON_WAIT_TIMEOUT, fsm.TryFailed: zamokpb.Reason_REASON_TRY_FAILED,
+		fsm.Deadlocked: zamokpb.Reason_REASON_DEADLOCKED, fsm.OwnerBusy: zamokpb.Reason_REASON_OWNER_BUSY,
+		fsm.KindMismatch: zamokpb.Reason_REASON_KIND_MISMATCH, fsm.TooMany: zamokpb.Reason_REASON_TOO_MANY,
+		fsm.Restored: zamokpb.Reason_REASON_RESTORED,
+	} {
+		assert.EqualValues(t, pb, reason)
+	}
+	assert.Len(t, zamokpb.Reason_name, int(fsm.ReasonCount))
+	for code, pb := range map[fsm.Code]zamokpb.Code{
+		fsm.Invalid: zamokpb.Code_CODE_INVALID, fsm.NoSession: zamokpb.Code_CODE_NO_SESSION,
+		fsm.WrongSecret: zamokpb.Code_CODE_WRONG_SECRET, fsm.NotAcquired: zamokpb.Code_CODE_NOT_ACQUIRED,
+		fsm.Deadlock: zamokpb.Code_CODE_DEADLOCK, fsm.OwnerWaits: zamokpb.Code_CODE_OWNER_WAITS,
+		fsm.LockKindMismatch: zamokpb.Code_CODE_KIND_MISMATCH, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT_EXCEEDED,
+		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.TicketEnded: zamokpb.Code_CODE_TICKET_ENDED,
+	} {
+		assert.Equal(t, pb, codeOf(code))
+	}
+}
+
+// infoOf is the ErrorInfo of an error as a client receives it.
+func infoOf(t testing.TB, err error) *zamokpb.ErrorInfo {
+	t.Helper()
+	require.Error(t, err)
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*zamokpb.ErrorInfo); ok {
+			return info
+		}
+	}
+	require.FailNow(t, "an error without ErrorInfo", "%v", err)
+	return nil
+}

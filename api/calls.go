@@ -188,32 +188,33 @@ func (s *Server) changeTicket(ctx context.Context, req ticketRequest, c fsm.Comm
 // checkOwner checks that the caller knows the secret of a session, which the commands of a session do not
 // carry.
 func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) error {
-	hash := access.Hash(secret)
-	found, mine := s.ownedBy(id, hash)
-	if !found {
+	code := s.owns(access.Hash(secret), id)
+	if code == fsm.NoSession {
 		// This node may be behind: then it must not deny that there is such a session. And a session that
 		// will be opened has an id which others could guess.
 		if _, _, err := s.node.Fence(ctx); err != nil {
 			return wire.Explain(err)
 		}
-		found, mine = s.ownedBy(id, hash)
+		code = s.owns(access.Hash(secret), id)
 	}
-	switch {
-	case !found:
-		return wire.Refused(&fsm.Result{Code: fsm.NoSession})
-	case !mine:
-		return wire.Refused(&fsm.Result{Code: fsm.WrongSecret})
+	if code != fsm.OK {
+		return wire.Refused(&fsm.Result{Code: code})
 	}
 	return nil
 }
 
-func (s *Server) ownedBy(id session.ID, secret session.Hash) (found, mine bool) {
+// owns is OK if the secret is that of the session, as far as this node knows.
+func (s *Server) owns(secret session.Hash, id session.ID) fsm.Code {
+	code := fsm.NoSession
 	s.node.View(func(m *fsm.Machine) {
-		var living session.Session
-		living, found = m.Session(id)
-		mine = found && living.Secret == secret
+		if living, found := m.Session(id); found {
+			code = fsm.OK
+			if living.Secret != secret {
+				code = fsm.WrongSecret
+			}
+		}
 	})
-	return found, mine
+	return code
 }
 
 // checkRoomFor refuses another acquisition while there is little disk.

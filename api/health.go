@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,13 +19,14 @@ type health struct {
 	server *Server
 }
 
-// healthLook is how often Watch looks.
-const healthLook = time.Second
+// healthEvery is how often Watch compares the status.
+const healthEvery = time.Second
+
+// services are those whose health may be asked for; "" is the node.
+var services = []string{"", zamokpb.Zamok_ServiceDesc.ServiceName, zamokpb.Admin_ServiceDesc.ServiceName}
 
 func (h health) status(service string) healthpb.HealthCheckResponse_ServingStatus {
-	switch service {
-	case "", zamokpb.Zamok_ServiceDesc.ServiceName, zamokpb.Admin_ServiceDesc.ServiceName:
-	default:
+	if !slices.Contains(services, service) {
 		return healthpb.HealthCheckResponse_SERVICE_UNKNOWN
 	}
 	if h.server.isStopping() || notReadyReason(h.server.node.Status()) != "" {
@@ -43,14 +45,14 @@ func (h health) Check(_ context.Context, req *healthpb.HealthCheckRequest) (*hea
 
 func (h health) List(context.Context, *healthpb.HealthListRequest) (*healthpb.HealthListResponse, error) {
 	all := make(map[string]*healthpb.HealthCheckResponse)
-	for _, service := range []string{"", zamokpb.Zamok_ServiceDesc.ServiceName, zamokpb.Admin_ServiceDesc.ServiceName} {
+	for _, service := range services {
 		all[service] = &healthpb.HealthCheckResponse{Status: h.status(service)}
 	}
 	return &healthpb.HealthListResponse{Statuses: all}, nil
 }
 
 func (h health) Watch(req *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
-	tick := time.NewTicker(healthLook)
+	tick := time.NewTicker(healthEvery)
 	defer tick.Stop()
 	sent := healthpb.HealthCheckResponse_UNKNOWN
 	for {

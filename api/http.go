@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"zamok/api/metrics"
 	"zamok/raftnode"
 )
 
@@ -28,21 +27,20 @@ const (
 // httpPort serves /metrics, /healthz, /readyz and, on request, profiles. It serves from before the node has
 // started, which may wait for other nodes, until after the node has ended.
 type httpPort struct {
-	metrics  *metrics.Metrics
-	version  string
-	stopping <-chan struct{}
-	node     atomic.Pointer[raftnode.Node] // nil: it has not started
-	server   *http.Server
-	served   chan struct{} // closed when nothing is accepted any more
+	server  *Server
+	version string
+	node    atomic.Pointer[raftnode.Node] // nil: it has not started
+	http    *http.Server
+	served  chan struct{} // closed when nothing is accepted any more
 }
 
-// serveHTTP begins to serve on the port; nil: there is none. stopping is closed when the node stops.
-func (s *nodeSettings) serveHTTP(stopping <-chan struct{}) *httpPort {
+// serveHTTP begins to serve on the port; nil: there is none.
+func (s *nodeSettings) serveHTTP(server *Server) *httpPort {
 	if s.httpListener == nil {
 		return nil
 	}
-	h := &httpPort{metrics: s.metrics, version: s.Version, stopping: stopping, served: make(chan struct{})}
-	h.server = &http.Server{
+	h := &httpPort{server: server, version: s.Version, served: make(chan struct{})}
+	h.http = &http.Server{
 		Handler:           h.handler(s.Profile),
 		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
 		MaxHeaderBytes: headerBytesMax,
@@ -50,7 +48,7 @@ func (s *nodeSettings) serveHTTP(stopping <-chan struct{}) *httpPort {
 	}
 	go func() {
 		defer close(h.served)
-		err := h.server.Serve(&limitedListener{Listener: s.httpListener, free: make(chan struct{}, httpConnsMax), log: s.Logger})
+		err := h.http.Serve(&limitedListener{Listener: s.httpListener, free: make(chan struct{}, httpConnsMax), log: s.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
 			s.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
 		}
@@ -81,7 +79,7 @@ func (h *httpPort) handler(profile bool) http.Handler {
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(h.metrics.Text(r.Context(), h.node.Load(), h.version)) // the error is the client's
+		_, _ = w.Write(h.server.metrics.Text(r.Context(), h.node.Load(), h.server.hub.Counts().Streams, h.version)) // the error is the client's
 	})
 	if profile {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -102,7 +100,7 @@ func respond(w http.ResponseWriter, code int, text string) {
 
 // notReady is why clients should use another node; "": the node is ready.
 func (h *httpPort) notReady() string {
-	if isClosed(h.stopping) {
+	if h.server.isStopping() {
 		return "the node is stopping"
 	}
 	node := h.node.Load()
@@ -134,8 +132,8 @@ func (h *httpPort) close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
-	if h.server.Shutdown(ctx) != nil {
-		_ = h.server.Close()
+	if h.http.Shutdown(ctx) != nil {
+		_ = h.http.Close()
 	}
 	<-h.served
 }

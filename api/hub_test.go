@@ -272,7 +272,7 @@ func TestStreamIsObserved(t *testing.T) {
 }
 
 func (s *Server) metricsText(t testing.TB) string {
-	return string(s.metrics.Text(t.Context(), s.node, ""))
+	return string(s.metrics.Text(t.Context(), s.node, s.hub.Counts().Streams, ""))
 }
 
 // awaitMetric waits for a line of the metrics.

@@ -43,7 +43,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
 	defer close(n.started)
-	n.http = cfg.serveHTTP(n.server.stopping) // before the node starts, which may have to wait
+	n.http = cfg.serveHTTP(n.server) // before the node starts, which may have to wait
 	opened := make(chan error, 1)
 	go func() {
 		// Open ends this goroutine, and returns nothing, if the node can't continue.

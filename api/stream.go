@@ -78,12 +78,11 @@ func (s *Server) Session(conn grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 		return st.openTimedOut()
 	}
 	s.busy.Go(st.write)
-	s.metrics.StreamOpened()
 	err := st.serve()
 	s.hub.Leave(st.queue)
-	ended := (*wire.Error)(nil)
-	errors.As(err, &ended)
-	s.metrics.StreamEnded(ended.Code())
+	if cut := (*wire.Error)(nil); errors.As(err, &cut) {
+		s.metrics.Cut(cut.Code())
+	}
 	return err
 }
 

@@ -25,18 +25,15 @@ import (
 // and sessions is counted by the leader only, so that a sum over all nodes counts it once. What there is now
 // is read from the node when it is asked for. No lock name is ever a label: there may be millions.
 type Metrics struct {
-	wait, hold       [modes]histogram // by fsm.Mode
-	grants           [modes]atomic.Uint64
-	refusals, ends   [reasonCounters]atomic.Uint64 // by fsm.Reason
-	streams          atomic.Int64
-	cuts             [codes]atomic.Uint64 // by zamokpb.Code
-	queue, append    histogram
-	replicate, apply histogram
-	push             histogram
-	commands         histogram
-	epochs           atomic.Uint64
-	writes           histogram
-	surveying        sync.Mutex // by one scrape at a time
+	wait, hold     [modes]histogram // by fsm.Mode
+	grants         [modes]atomic.Uint64
+	refusals, ends [reasonCounters]atomic.Uint64 // by fsm.Reason
+	cuts           [codes]atomic.Uint64          // by zamokpb.Code
+	stages         [len(stageNames)]histogram
+	commands       histogram
+	epochs         atomic.Uint64
+	writes         histogram
+	surveying      sync.Mutex // by one scrape at a time
 
 	mu      sync.Mutex // guards what follows
 	leading bool
@@ -49,6 +46,11 @@ const (
 	codes          = int(zamokpb.Code_CODE_WRONG_CLUSTER) + 1 // the last code
 )
 
+// stageNames are the stages of an entry, in their order.
+var stageNames = [...]string{"queue", "append", "replicate", "apply", "push"}
+
+const stagePush = len(stageNames) - 1
+
 // New returns metrics without any count.
 func New() *Metrics {
 	m := &Metrics{commands: newHistogram(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)}
@@ -56,18 +58,19 @@ func New() *Metrics {
 		m.wait[mode] = newHistogram(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
 		m.hold[mode] = newHistogram(.001, .01, .1, 1, 10, 60, 600, 3600, 6*3600, 24*3600)
 	}
-	for _, h := range []*histogram{&m.queue, &m.append, &m.replicate, &m.apply, &m.push, &m.writes} {
-		*h = newHistogram(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5)
+	short := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
+	for stage := range m.stages {
+		m.stages[stage] = newHistogram(short...)
 	}
+	m.writes = newHistogram(short...)
 	return m
 }
 
 // Entry counts what an entry cost its leader.
 func (m *Metrics) Entry(e raftnode.Measure) {
-	m.queue.observe(e.Queue)
-	m.append.observe(e.Append)
-	m.replicate.observe(e.Replicate)
-	m.apply.observe(e.Apply)
+	for stage, d := range []time.Duration{e.Queue, e.Append, e.Replicate, e.Apply} {
+		m.stages[stage].observe(d)
+	}
 	m.commands.add(float64(e.Commands))
 }
 
@@ -78,16 +81,8 @@ func (m *Metrics) DiskWrite(w store.Write) {
 	}
 }
 
-// StreamOpened counts a stream that attached.
-func (m *Metrics) StreamOpened() { m.streams.Add(1) }
-
-// StreamEnded counts the end of a stream. CODE_OK: this node did not cut it.
-func (m *Metrics) StreamEnded(code zamokpb.Code) {
-	m.streams.Add(-1)
-	if code != zamokpb.Code_CODE_OK {
-		m.cuts[code].Add(1)
-	}
-}
+// Cut counts the end of a stream with an error of this node.
+func (m *Metrics) Cut(code zamokpb.Code) { m.cuts[code].Add(1) }
 
 // Waited counts how long an acquisition that was granted took, from its arrival at this node to the grant.
 func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {
@@ -100,7 +95,7 @@ func (m *Metrics) Waited(items []fsm.Item, d time.Duration) {
 // applied, until the frame was handed to the connection. Zero: no message was urgent.
 func (m *Metrics) Pushed(since time.Time) {
 	if !since.IsZero() {
-		m.push.observe(time.Since(since))
+		m.stages[stagePush].observe(time.Since(since))
 	}
 }
 
@@ -143,8 +138,9 @@ func (m *Metrics) count(e *fsm.Event, now clock.Time) {
 	}
 }
 
-// Text is everything in Prometheus's text format. Without a node what is read from it is left out.
-func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, version string) []byte {
+// Text is everything in Prometheus's text format, with the number of streams that are served. Without a node
+// what is read from it is left out.
+func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, streams int, version string) []byte {
 	var x exposition
 	x.head("zamok_lock_wait_seconds", "histogram", "Time from a request at this node to the grant.")
 	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_wait_seconds", label, &m.wait[mode]) })
@@ -157,7 +153,7 @@ func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, version string)
 	x.head("zamok_sessions_expired_total", "counter", "Sessions that ended, not at their client's request; reported by the leader.")
 	m.byReason(&x, "zamok_sessions_expired_total", &m.ends, fsm.Closed)
 	x.head("zamok_streams", "gauge", "Session streams attached to this node.")
-	x.value("zamok_streams", "", m.streams.Load())
+	x.value("zamok_streams", "", streams)
 	x.head("zamok_streams_cut_total", "counter", "Streams that this node ended.")
 	for code := range m.cuts {
 		if n := m.cuts[code].Load(); n > 0 {
@@ -165,11 +161,8 @@ func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, version string)
 		}
 	}
 	x.head("zamok_commit_stage_seconds", "histogram", "Time that a committed entry spent in each stage, on its leader; push is from apply to the client's connection.")
-	for _, stage := range []struct {
-		name string
-		h    *histogram
-	}{{"queue", &m.queue}, {"append", &m.append}, {"replicate", &m.replicate}, {"apply", &m.apply}, {"push", &m.push}} {
-		x.histogram("zamok_commit_stage_seconds", label("stage", stage.name), stage.h)
+	for stage, name := range stageNames {
+		x.histogram("zamok_commit_stage_seconds", label("stage", name), &m.stages[stage])
 	}
 	x.head("zamok_entry_commands", "histogram", "Commands per committed entry, without the leader's own entries.")
 	x.histogram("zamok_entry_commands", "", &m.commands)

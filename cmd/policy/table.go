@@ -107,7 +107,7 @@ func nodeRows() []packageRule {
 		// Admission of requests: it decides, and neither proposes nor sends.
 		pkg:           "api/access",
 		internal:      serverPackages("api/wire"),
-		external:      []string{std, grpc},
+		external:      []string{std, grpc, protobuf},
 		bannedImports: apiBans(),
 	}, {
 		pkg:           "api/metrics",

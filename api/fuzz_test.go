@@ -14,6 +14,7 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
+	"zamok/session"
 )
 
 // FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node continues, the machine is
@@ -62,7 +63,7 @@ func attachDirectly(t testing.TB, n *Node, number byte) *stream { return attachF
 func attachFor(t testing.TB, n *Node, number byte, grace clock.Span) *stream {
 	ctx := context.Background()
 	secret := access.Hash([]byte{number})
-	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, TTL: clock.Minute, Grace: grace})
+	a, err := n.Raft().Propose(ctx, &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, Grace: grace}})
 	require.NoError(t, err)
 	n.server.hub.Expect(a.Result.Session)
 	adopted := make(chan *push.Queue, 1)

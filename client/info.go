@@ -151,6 +151,24 @@ type SessionInfo struct {
 	Tickets         int           // acquisitions that wait or hold
 }
 
+// settings are what the session is opened with.
+func (c *Config) settings() *zamokpb.SessionSettings {
+	return &zamokpb.SessionSettings{
+		Ttl: int64(c.TTL), Label: c.Label, Metadata: c.Metadata,
+		LockDelay: int64(c.LockDelay), ReleaseOnDisconnect: int64(c.ReleaseOnDisconnect),
+	}
+}
+
+func sessionInfo(i *zamokpb.SessionInfo) SessionInfo {
+	settings := i.GetSettings()
+	return SessionInfo{
+		Session: i.GetSession(), TTL: time.Duration(settings.GetTtl()), Label: settings.GetLabel(),
+		Metadata: settings.GetMetadata(), LockDelay: time.Duration(settings.GetLockDelay()),
+		Identity: i.GetIdentity(), Deadline: time.Duration(i.GetDeadline()), Attached: i.GetAttached(),
+		Opened: time.Duration(i.GetOpened()), Tickets: int(i.GetTickets()),
+	}
+}
+
 // ClusterInfo tells of the cluster as a whole.
 type ClusterInfo struct {
 	ID string

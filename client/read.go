@@ -65,16 +65,6 @@ func (c *Client) Sessions(ctx context.Context, after uint64, limit int) (list []
 	return list, at, nil
 }
 
-func sessionInfo(i *zamokpb.SessionInfo) SessionInfo {
-	settings := i.GetSettings()
-	return SessionInfo{
-		Session: i.GetSession(), TTL: time.Duration(settings.GetTtl()), Label: settings.GetLabel(),
-		Metadata: settings.GetMetadata(), LockDelay: time.Duration(settings.GetLockDelay()),
-		Identity: i.GetIdentity(), Deadline: time.Duration(i.GetDeadline()), Attached: i.GetAttached(),
-		Opened: time.Duration(i.GetOpened()), Tickets: int(i.GetTickets()),
-	}
-}
-
 // Grant names a grant for Check. The token is enough for an exclusive lock; shared locks and permits may
 // have theirs in common with others, so session and ticket are needed too.
 type Grant struct {

@@ -10,16 +10,12 @@ import (
 
 // openFrame is the first frame of a stream.
 func (s *session) openFrame() *zamokpb.ClientFrame {
-	cfg := &s.c.cfg
 	s.attempt++
-	hello := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: &zamokpb.SessionSettings{
-		Ttl: int64(cfg.TTL), Label: cfg.Label, Metadata: cfg.Metadata,
-		LockDelay: int64(cfg.LockDelay), ReleaseOnDisconnect: int64(cfg.ReleaseOnDisconnect),
-	}}
+	open := &zamokpb.OpenStream{Secret: s.secret, Session: s.id, Attempt: s.attempt, Settings: s.c.cfg.settings()}
 	now := s.c.clock.Now()
 	s.sent = now
 	return &zamokpb.ClientFrame{
-		Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{Open: hello}}},
+		Messages: []*zamokpb.ClientMessage{{Message: &zamokpb.ClientMessage_Open{Open: open}}},
 		Sent:     encodeInstant(now), AckedThrough: s.ackedThrough,
 	}
 }

@@ -25,7 +25,7 @@ func newBenchHarness(tb testing.TB, sessions int) *benchHarness {
 	for i := range sessions {
 		var hash session.Hash
 		hash[0], hash[1], hash[2] = byte(i), byte(i>>8), byte(i>>16)
-		a := b.apply(tb, &OpenSession{Secret: hash, TTL: clock.Hour})
+		a := b.apply(tb, &OpenSession{Secret: hash, Settings: session.Settings{TTL: clock.Hour}})
 		b.sessions = append(b.sessions, a.Results[0].Session)
 	}
 	return b
@@ -94,7 +94,7 @@ func (b *benchHarness) holdLocks(tb testing.TB, locks int) {
 		if hash[30] == 0 {
 			hash[29]++
 		}
-		a := b.apply(tb, &OpenSession{Secret: hash, TTL: clock.Hour})
+		a := b.apply(tb, &OpenSession{Secret: hash, Settings: session.Settings{TTL: clock.Hour}})
 		id := a.Results[0].Session
 		for ticket := uint64(1); ticket <= TicketWindow && first < locks; {
 			var commands []Command

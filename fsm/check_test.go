@@ -15,7 +15,7 @@ import (
 func machineToDamage(t *testing.T) (m *Machine, one, two session.ID) {
 	b := newHarness(t)
 	one, two = b.open(1, clock.Minute), b.open(2, clock.Minute)
-	a := b.do(0, &OpenSession{Secret: session.Hash{3}, TTL: clock.Minute, LockDelay: clock.Second})
+	a := b.do(0, &OpenSession{Secret: session.Hash{3}, Settings: session.Settings{TTL: clock.Minute, LockDelay: clock.Second}})
 	expired := a.Results[0].Session
 	b.do(0,
 		&Acquire{Session: one, Ticket: 1, Items: exclusive("a", "b"), WaitFor: 0, Owner: "x", MaxHold: clock.Hour},

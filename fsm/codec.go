@@ -104,12 +104,7 @@ func (e *Entry) codeHead(c *coder) {
 
 func (o *OpenSession) code(c *coder) {
 	c.Raw("secret", o.Secret[:])
-	c.Text("identity", &o.Identity)
-	c.Text("label", &o.Label)
-	c.Text("metadata", &o.Metadata)
-	c.Signed("ttl", &o.TTL)
-	c.Signed("lock delay", &o.LockDelay)
-	c.Signed("grace", &o.Grace)
+	o.Settings.Code(&c.Coder)
 }
 
 func (a *Attach) code(c *coder) {

@@ -28,10 +28,7 @@ var updateGolden = flag.Bool("update-golden", false,
 // everyCommand has each command once, with every field set.
 func everyCommand() []Command {
 	return []Command{
-		&OpenSession{
-			Secret: sequentialBytes(0x10), Identity: "cn=till-7", Label: "till", Metadata: "host=k4,pid=311",
-			TTL: 10 * clock.Second, LockDelay: clock.Second, Grace: 250 * clock.Millisecond,
-		},
+		&OpenSession{Secret: sequentialBytes(0x10), Settings: session.Settings{Identity: "cn=till-7", Label: "till", Metadata: "host=k4,pid=311", TTL: 10 * clock.Second, LockDelay: clock.Second, Grace: 250 * clock.Millisecond}},
 		&Attach{Session: 1<<50 + 3, Secret: sequentialBytes(0x10), AckedThrough: 17, Attempt: 300},
 		&Detached{Session: 1<<50 + 3, Attachment: 1<<50 + 9, Index: 1<<50 + 200},
 		&CloseSession{Session: 1<<50 + 4},
@@ -85,7 +82,7 @@ func oddEntry() Entry {
 		Reading:  clock.Reading{Epoch: math.MaxUint64, Now: math.MaxInt64},
 		Renewals: []session.ID{0, 1, math.MaxUint64},
 		Commands: []Command{
-			&OpenSession{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"},
+			&OpenSession{Settings: session.Settings{TTL: math.MinInt64, LockDelay: math.MaxInt64, Grace: -2, Label: "\x00\xff"}},
 			&Attach{}, &Detached{}, &CloseSession{}, &Acquire{}, &Drop{}, &Downgrade{},
 			&ForceRelease{}, &ExpireSession{}, &LeaderStart{}, &Member{}, &SetVersion{}, &Digest{},
 			&Acquire{

@@ -46,15 +46,8 @@ const (
 // that the same secret opened: that one keeps its first ttl and settings.
 type OpenSession struct {
 	// Secret is the SHA-256 of the client's secret: the machine never sees the secret.
-	Secret    session.Hash
-	Identity  string // who opened it, as the door established
-	Label     string
-	Metadata  string
-	TTL       clock.Span
-	LockDelay clock.Span // 0 = none
-	// Grace is release on disconnect: how long after a break the leader reports Detached; 0 = off.
-	// The machine only remembers it.
-	Grace clock.Span
+	Secret session.Hash
+	session.Settings
 }
 
 // Attach makes this command's index the session's attachment and yields one Attached event with

@@ -349,7 +349,7 @@ func TestDecodeMemoryIsProportionalToInput(t *testing.T) {
 // The machine copies what it keeps: its state does not change when the memory of the entry does.
 func TestMachineDoesNotAliasDecoder(t *testing.T) {
 	b := newHarness(t)
-	id := b.do(0, &OpenSession{Secret: session.Hash{1}, TTL: clock.Hour}).Results[0].Session
+	id := b.do(0, &OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
 	for i := range uint64(8) {
 		b.do(0, &Acquire{
 			Session: id, Ticket: i + 1, WaitFor: Forever, MaxHold: Forever,

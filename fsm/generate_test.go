@@ -386,10 +386,7 @@ func secret(n int) session.Hash { return session.Hash{byte(n)} }
 func (g *generator) secret() session.Hash { return secret(1 + g.pick(g.secrets)) }
 
 func (g *generator) openSession() fsm.Command {
-	return &fsm.OpenSession{
-		Secret: g.secret(), Identity: "me", Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...),
-		LockDelay: pickOf(g.pick, g.delays...), Grace: pickOf(g.pick, 0, clock.Second),
-	}
+	return &fsm.OpenSession{Secret: g.secret(), Settings: session.Settings{Identity: "me", Label: pickOf(g.pick, "", "printer"), TTL: pickOf(g.pick, g.ttls...), LockDelay: pickOf(g.pick, g.delays...), Grace: pickOf(g.pick, 0, clock.Second)}}
 }
 
 func (g *generator) attach() fsm.Command {

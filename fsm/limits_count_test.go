@@ -135,13 +135,13 @@ func TestSessionLimit(t *testing.T) {
 	}
 	m.index = SessionsMax
 	for i := uint64(1); i <= SessionsMax; i++ { // as OpenSession does
-		m.sessions.Open(session.Session{ID: session.ID(i), Secret: secret(i), TTL: clock.Hour}, 0, i)
+		m.sessions.Open(session.Session{ID: session.ID(i), Secret: secret(i), Settings: session.Settings{TTL: clock.Hour}}, 0, i)
 	}
 	e := Entry{Version: 1, Commands: []Command{
-		&OpenSession{Secret: secret(0), TTL: clock.Hour}, // one too many
-		&OpenSession{Secret: secret(1), TTL: clock.Hour}, // is there
+		&OpenSession{Secret: secret(0), Settings: session.Settings{TTL: clock.Hour}}, // one too many
+		&OpenSession{Secret: secret(1), Settings: session.Settings{TTL: clock.Hour}}, // is there
 		&CloseSession{Session: 2},
-		&OpenSession{Secret: secret(0), TTL: clock.Hour},
+		&OpenSession{Secret: secret(0), Settings: session.Settings{TTL: clock.Hour}},
 	}}
 	a, err := m.Apply(1, e.Append(nil))
 	require.NoError(t, err)
@@ -269,7 +269,7 @@ func TestMalformedEntriesChangeNothing(t *testing.T) {
 	closing := byte(opCloseSession)
 	whole := rawEntry(1, 1, closing, firstSession)
 	drops := Entry{Version: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
-	big := Entry{Version: 1, Commands: []Command{&OpenSession{Metadata: longText(EntryBytesMax)}}}
+	big := Entry{Version: 1, Commands: []Command{&OpenSession{Settings: session.Settings{Metadata: longText(EntryBytesMax)}}}}
 	manyRenewals, manyCommands := Entry{Version: 1}, Entry{Version: 1}
 	for i := range RenewalsMax + 1 {
 		manyRenewals.Renewals = append(manyRenewals.Renewals, session.ID(i+1))

@@ -28,7 +28,7 @@ func newReplicaPair(t *testing.T, sessions int) *replicaPair {
 	w := &replicaPair{t, New(), New()}
 	commands := []Command{&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}, TokenBase: firstSession - 1}}
 	for i := range sessions {
-		commands = append(commands, &OpenSession{Secret: session.Hash{byte(i + 1)}, TTL: clock.Hour})
+		commands = append(commands, &OpenSession{Secret: session.Hash{byte(i + 1)}, Settings: session.Settings{TTL: clock.Hour}})
 	}
 	w.do(commands...)
 	return w
@@ -205,7 +205,7 @@ func acquireLimits() []fieldLimit {
 
 func openLimits() []fieldLimit {
 	open := func(change func(c *OpenSession)) Command {
-		c := &OpenSession{Secret: session.Hash{99}, TTL: clock.Minute}
+		c := &OpenSession{Secret: session.Hash{99}, Settings: session.Settings{TTL: clock.Minute}}
 		change(c)
 		return c
 	}

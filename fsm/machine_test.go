@@ -39,7 +39,7 @@ func (b *harness) apply(e Entry) Applied {
 // open opens a session and returns its id.
 func (b *harness) open(secret byte, ttl clock.Span) session.ID {
 	b.t.Helper()
-	a := b.do(b.m.Time(), &OpenSession{Secret: session.Hash{secret}, TTL: ttl})
+	a := b.do(b.m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{TTL: ttl}})
 	require.Equal(b.t, OK, a.Results[0].Code)
 	return a.Results[0].Session
 }

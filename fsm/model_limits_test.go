@@ -25,7 +25,7 @@ func (p *comparison) applyCommands(t *testing.T, after clock.Span, commands ...f
 func (p *comparison) openSessions(t *testing.T, sessions int, ttl, delay clock.Span) (ids []session.ID) {
 	p.applyCommands(t, 0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
 	for i := range sessions {
-		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, TTL: ttl, LockDelay: delay}
+		open := &fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: ttl, LockDelay: delay}}
 		ids = append(ids, p.applyCommands(t, 0, open).Results[0].Session)
 	}
 	return ids

@@ -91,7 +91,7 @@ func TestUnusedNamesUseNoMemory(t *testing.T) {
 		return a
 	}
 	apply(0, &fsm.LeaderStart{Node: "n1", Cluster: fsm.ClusterID{1}})
-	open := &fsm.OpenSession{Secret: session.Hash{1}, TTL: fsm.TTLMax, LockDelay: clock.Millisecond}
+	open := &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: fsm.TTLMax, LockDelay: clock.Millisecond}}
 	id := apply(0, open).Results[0].Session
 	ticket := uint64(0)
 	// use takes and leaves many names: some dropped, some given up while waiting, some by force.

@@ -20,7 +20,7 @@ func TestQueuePosition(t *testing.T) {
 		return a
 	}
 	apply(&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}})
-	id := apply(&OpenSession{Secret: session.Hash{1}, TTL: clock.Minute}).Results[0].Session
+	id := apply(&OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	ref := func(ticket uint64) TicketRef { return TicketRef{id, ticket} }
 	ask := func(ticket uint64, names ...string) {
 		c := &Acquire{Session: id, Ticket: ticket, WaitFor: Forever}
@@ -75,7 +75,7 @@ func TestQueuePositionMatchesScan(t *testing.T) {
 		return a
 	}
 	apply(&LeaderStart{Node: "n1", Nonce: 1, Cluster: ClusterID{1}})
-	id := apply(&OpenSession{Secret: session.Hash{1}, TTL: clock.Minute}).Results[0].Session
+	id := apply(&OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	for ticket := range uint64(tickets) {
 		c := &Acquire{Session: id, Ticket: ticket + 1, WaitFor: Forever}
 		for _, i := range chance.Perm(4)[:1+chance.IntN(3)] {

@@ -199,6 +199,9 @@ func (s *snapshotReader) readSession(c *coder) error {
 	if rec.ID <= s.session || s.m.sessions.BySecret(rec.Secret) != 0 {
 		return fmt.Errorf("session %d is out of order or has another's secret", rec.ID)
 	}
+	if field := invalidSettings(&rec.Settings); field != "" {
+		return fmt.Errorf("session %d: %s is out of bounds", rec.ID, field)
+	}
 	s.session, s.ticket = rec.ID, 0
 	s.m.sessions.Insert(rec)
 	return cmp.Or(s.notAfterIndex("id", uint64(rec.ID)), s.notAfterIndex("renewed", rec.Renewed),

@@ -4,7 +4,7 @@ import "zamok/session"
 
 // openSession opens a session, or answers with the living one of the same secret.
 func (m *Machine) openSession(c *OpenSession) Result {
-	if field := c.invalid(); field != "" {
+	if field := invalidSettings(&c.Settings); field != "" {
 		return invalid(field)
 	}
 	if id := m.sessions.BySecret(c.Secret); id != 0 {
@@ -13,11 +13,7 @@ func (m *Machine) openSession(c *OpenSession) Result {
 	if m.sessions.Len() >= SessionsMax {
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "sessions"}}
 	}
-	s := session.Session{
-		ID: session.ID(m.index), Secret: c.Secret,
-		Identity: c.Identity, Label: c.Label, Metadata: c.Metadata,
-		TTL: c.TTL, LockDelay: c.LockDelay, Grace: c.Grace,
-	}
+	s := session.Session{ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings}
 	m.sessions.Open(s, m.time, m.index)
 	return Result{}.forSession(&s)
 }

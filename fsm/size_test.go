@@ -18,7 +18,7 @@ func TestSizeIsExact(t *testing.T) {
 	}
 	commands := everyCommand()
 	commands = append(commands,
-		&OpenSession{Identity: long, Label: long, Metadata: long, TTL: -1 << 63, LockDelay: -1 << 63, Grace: -1 << 63},
+		&OpenSession{Settings: session.Settings{Identity: long, Label: long, Metadata: long, TTL: -1 << 63, LockDelay: -1 << 63, Grace: -1 << 63}},
 		&Attach{Session: session.ID(most), AckedThrough: most, Attempt: most},
 		&Detached{Session: session.ID(most), Attachment: most, Index: most},
 		&Acquire{

@@ -33,10 +33,7 @@ func populatedMachine(t testing.TB) *Machine {
 		StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1 << 40, LowSpaceThreshold: 1 << 28, ElectionTimeout: 750, ElectionTimeoutFixed: 500,
 	}, &Digest{Node: "n1", Index: 1001, Value: 0xD1})
 	open := func(secret byte, delay clock.Span) session.ID {
-		return apply(m.Time(), &OpenSession{
-			Secret: session.Hash{secret}, Identity: "i", Label: "l", Metadata: "m\x00",
-			TTL: 10 * clock.Second, LockDelay: delay, Grace: clock.Second,
-		}).Results[0].Session
+		return apply(m.Time(), &OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{Identity: "i", Label: "l", Metadata: "m\x00", TTL: 10 * clock.Second, LockDelay: delay, Grace: clock.Second}}).Results[0].Session
 	}
 	one, two, expired := open(1, 0), open(2, clock.Second), open(3, 20*clock.Second)
 	apply(clock.Time(clock.Second),

@@ -308,13 +308,7 @@ func (s *story) write(d *entryDraft, l *scriptLine) bool {
 
 func (s *story) writeOpen(d *entryDraft, l *scriptLine) {
 	l.next()
-	c := OpenSession{
-		TTL:       l.span(l.option("ttl", "10s")),
-		LockDelay: l.span(l.option("delay", "0s")),
-		Grace:     l.span(l.option("grace", "0s")),
-		Identity:  l.option("identity", ""),
-		Label:     l.option("label", ""),
-	}
+	c := OpenSession{Settings: session.Settings{TTL: l.span(l.option("ttl", "10s")), LockDelay: l.span(l.option("delay", "0s")), Grace: l.span(l.option("grace", "0s")), Identity: l.option("identity", ""), Label: l.option("label", "")}}
 	for len(l.words) > 0 {
 		name := l.next()
 		if s.clients[name] == nil {

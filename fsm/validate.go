@@ -3,12 +3,14 @@ package fsm
 import (
 	"unicode"
 	"unicode/utf8"
+
+	"zamok/session"
 )
 
-// The machine checks every field again, though the door did: what it lets in is in the log for
+// The machine checks every field again, though the server did: what it accepts is in the log for
 // ever. Each check names the first field that is out of its limits, or "".
 
-func (c *OpenSession) invalid() string {
+func invalidSettings(c *session.Settings) string {
 	switch {
 	case c.TTL < TTLMin || c.TTL > TTLMax:
 		return "ttl"

@@ -58,7 +58,7 @@ func done(t *testing.T, c fsm.Command, nodes ...*Node) (a Answer) {
 // What Freeze returns is the state at one index, however the node continues.
 func TestFreezeIsTheStateAtOneIndex(t *testing.T) {
 	n := alone(t)
-	open := done(t, &fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Minute}, n)
+	open := done(t, &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}, n)
 	acquire := func(ticket uint64, name string) uint64 {
 		a := done(t, &fsm.Acquire{
 			Session: open.Result.Session, Ticket: ticket, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},

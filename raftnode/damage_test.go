@@ -30,7 +30,7 @@ func TestAFlippedBitMakesNoSecondHolder(t *testing.T) {
 				inBubbleOn(t, kind, func(b *bubble) {
 					leader := b.leader(b.nodes...)
 					lock := func(n *bubbleNode, secret byte) fsm.Result {
-						opened, err := n.Propose(b.Context(), &fsm.OpenSession{Secret: session.Hash{secret}, TTL: 10 * clock.Minute})
+						opened, err := n.Propose(b.Context(), &fsm.OpenSession{Secret: session.Hash{secret}, Settings: session.Settings{TTL: 10 * clock.Minute}})
 						require.NoError(b, err)
 						a, err := n.Propose(b.Context(), &fsm.Acquire{
 							Session: opened.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},

@@ -60,7 +60,7 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 		})
 		return leads
 	}
-	id := done(t, &fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Minute}, nodes...).Result.Session
+	id := done(t, &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Minute}}, nodes...).Result.Session
 	a := done(t, &fsm.Acquire{
 		Session: id, Ticket: 1, Items: []fsm.Item{{Name: "x", Mode: fsm.Exclusive}}, WaitFor: fsm.Forever,
 	}, nodes...)

@@ -32,7 +32,7 @@ func TestRenewalsShareEntries(t *testing.T) {
 		for i := range uint64(sessions) {
 			var secret session.Hash
 			binary.BigEndian.PutUint64(secret[:], i+1)
-			a, err := leader.Propose(b.Context(), &fsm.OpenSession{Secret: secret, TTL: clock.FromDuration(ttl)})
+			a, err := leader.Propose(b.Context(), &fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.FromDuration(ttl)}})
 			require.NoError(b, err)
 			renewing.Go(func() {
 				random := rand.New(rand.NewPCG(seed, i))

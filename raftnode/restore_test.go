@@ -26,7 +26,7 @@ const backupTTL = 4 * time.Second
 // backup is the state of a cluster in which one lock is held, and the grant's token.
 func backup(t *testing.T) (file []byte, token uint64, stamp clock.Stamp) {
 	n := alone(t)
-	open := done(t, &fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.FromDuration(backupTTL)}, n)
+	open := done(t, &fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.FromDuration(backupTTL)}}, n)
 	held := done(t, &fsm.Acquire{
 		Session: open.Result.Session, Ticket: 1, Items: []fsm.Item{{Name: "held", Mode: fsm.Exclusive}},
 	}, n)
@@ -68,7 +68,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 	require.Greater(t, made.Index, token)
 
 	n := startAt(t, Config{ID: "r1", Dir: dir}, peers, true)
-	a := done(t, &fsm.OpenSession{Secret: session.Hash{2}, TTL: 10 * clock.Minute}, n) // nobody renews it
+	a := done(t, &fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: 10 * clock.Minute}}, n) // nobody renews it
 	require.Greater(t, a.Result.Index, made.Index)
 	require.True(t, stamp.Before(a.Stamp), "%v is not before %v", stamp, a.Stamp)
 	n.View(func(m *fsm.Machine) {

@@ -11,17 +11,34 @@ type ID uint64
 // Hash is the SHA-256 of a session's secret.
 type Hash [32]byte
 
-// Session is the record of one session. Copies are handed out freely; the table's own record is
-// changed by the table's methods only.
-type Session struct {
-	ID        ID
-	Secret    Hash
-	Identity  string
+// Settings are what a client opens its session with. They never change.
+type Settings struct {
+	Identity  string // of the client, as the server established it
 	Label     string
 	Metadata  string
 	TTL       clock.Span
-	LockDelay clock.Span
-	Grace     clock.Span // release on disconnect; 0 = off
+	LockDelay clock.Span // 0 = none
+	// Grace is release on disconnect: how long after a broken stream the leader reports Detached; 0 = off. The state
+	// machine only remembers it.
+	Grace clock.Span
+}
+
+// Code visits the settings. Spans may be negative here: refusing them is the state machine's part.
+func (s *Settings) Code(c *record.Coder) {
+	c.Text("identity", &s.Identity)
+	c.Text("label", &s.Label)
+	c.Text("metadata", &s.Metadata)
+	c.Signed("ttl", &s.TTL)
+	c.Signed("lock delay", &s.LockDelay)
+	c.Signed("grace", &s.Grace)
+}
+
+// Session is the record of one session. Copies are handed out freely; the table's own record is
+// changed by the table's methods only.
+type Session struct {
+	ID     ID
+	Secret Hash
+	Settings
 
 	Opened   clock.Time // when it was opened
 	Deadline clock.Time // when it ends unless heard again
@@ -56,12 +73,7 @@ func (s *Session) Code(c *record.Coder) {
 func (s *Session) codeFixed(c *record.Coder) {
 	record.Number(c, "id", &s.ID)
 	c.Raw("secret", s.Secret[:])
-	c.Text("identity", &s.Identity)
-	c.Text("label", &s.Label)
-	c.Text("metadata", &s.Metadata)
-	c.Span("ttl", &s.TTL)
-	c.Span("lock delay", &s.LockDelay)
-	c.Span("grace", &s.Grace)
+	s.Settings.Code(c)
 	c.Time("opened", &s.Opened)
 }
 

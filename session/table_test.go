@@ -12,7 +12,7 @@ import (
 )
 
 func sessionOf(id ID, ttl clock.Span) Session {
-	return Session{ID: id, Secret: Hash{byte(id), byte(id >> 8)}, TTL: ttl}
+	return Session{ID: id, Secret: Hash{byte(id), byte(id >> 8)}, Settings: Settings{TTL: ttl}}
 }
 
 func TestSessionDeadlineFollowsRenewal(t *testing.T) {

@@ -197,11 +197,7 @@ func checkMetadata(field string, metadata []byte) error {
 
 // OpenCommand converts settings that were admitted.
 func OpenCommand(secret session.Hash, identity string, p *zamokpb.SessionSettings) *fsm.OpenSession {
-	return &fsm.OpenSession{
-		Secret: secret, Identity: identity, Label: p.GetLabel(), Metadata: string(p.GetMetadata()),
-		TTL: clock.Span(p.GetTtl()), LockDelay: clock.Span(p.GetLockDelay()),
-		Grace: clock.Span(p.GetReleaseOnDisconnect()),
-	}
+	return &fsm.OpenSession{Secret: secret, Settings: wire.SettingsFrom(identity, p)}
 }
 
 // AcquireCommand converts an acquisition that was admitted; one of a single lock in one piece of memory.

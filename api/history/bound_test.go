@@ -27,7 +27,7 @@ func refusals(t *testing.T, r *History, count int) {
 		return a
 	}
 	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
-	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, TTL: clock.Hour}).Results[0].Session
+	id := apply(&fsm.OpenSession{Secret: session.Hash{1}, Settings: session.Settings{TTL: clock.Hour}}).Results[0].Session
 	for i := range uint64(count) + 1 {
 		c := widest(id, i+1, "held") // all but one of its names are new each time
 		c.WaitFor, c.AckedThrough = 0, i

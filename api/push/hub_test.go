@@ -34,7 +34,7 @@ func TestEndedAsItAttached(t *testing.T) {
 	}
 	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
 	secret := session.Hash{1}
-	id := apply(&fsm.OpenSession{Secret: secret, TTL: clock.Minute}).Results[0].Session
+	id := apply(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	h.Expect(id)
 	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
 	box, f := h.Adopt(stateOf(id, a))
@@ -49,7 +49,7 @@ func TestEndedAsItAttached(t *testing.T) {
 	assert.Empty(t, h.attached)
 
 	// It was applied, and is not served: whoever is told so must not hear that nothing was done.
-	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, TTL: clock.Minute}).Results[0].Session
+	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	h.Expect(id)
 	h.SetLeading(false)
 	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})

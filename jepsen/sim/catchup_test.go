@@ -11,6 +11,7 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
+	"zamok/session"
 )
 
 // withSmallLogs lets nodes make snapshots soon, so that who was away needs one.
@@ -66,10 +67,7 @@ func TestSlowSnapshotInstall(t *testing.T) {
 			away := s.Others(leader)[0]
 			away.Kill()
 			for i := range 1000 { // 4 MB
-				leader.MustPropose(&fsm.OpenSession{
-					Secret: hashOf(fmt.Sprint("heavy", i)), TTL: clock.Hour,
-					Metadata: strings.Repeat("m", fsm.MetadataBytesMax),
-				})
+				leader.MustPropose(&fsm.OpenSession{Secret: hashOf(fmt.Sprint("heavy", i)), Settings: session.Settings{TTL: clock.Hour, Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}})
 			}
 			load := s.Load(LoadConfig{Clients: 2, TTL: 5 * time.Second, Locks: 4, HoldMax: time.Second})
 			time.Sleep(20 * time.Second)

@@ -153,7 +153,7 @@ func (c *Client) open(ctx context.Context) error {
 	for {
 		op := &Op{Kind: OpOpen}
 		a, err := c.call(ctx, op, func(n *raftnode.Node, done raftnode.Done) {
-			n.Submit(&fsm.OpenSession{Secret: secret, TTL: clock.FromDuration(c.ttl), Identity: c.name}, done)
+			n.Submit(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.FromDuration(c.ttl), Identity: c.name}}, done)
 		})
 		if err == nil && a.Result.Code == fsm.OK {
 			c.mu.Lock()

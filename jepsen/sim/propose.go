@@ -91,7 +91,7 @@ func (n *Node) MustPropose(c fsm.Command) raftnode.Answer {
 // OpenSession opens a session.
 func (n *Node) OpenSession(secret string, ttl time.Duration) session.ID {
 	n.sim.Helper()
-	return n.MustPropose(&fsm.OpenSession{Secret: hashOf(secret), TTL: clock.FromDuration(ttl)}).Result.Session
+	return n.MustPropose(&fsm.OpenSession{Secret: hashOf(secret), Settings: session.Settings{TTL: clock.FromDuration(ttl)}}).Result.Session
 }
 
 // Lock acquires a lock for a session, or begins to wait for it.

@@ -117,10 +117,11 @@
 //	nodes.go    connections to every node, and who leads; call.go: calls that need no session
 //	cluster.go  which cluster the client belongs to, and what comes from another
 //	session.go  the lease: opening, reattaching, the end; renewal.go: renewal, local deadline, what is due
+//	connectionstate.go  the states of the session's connection and their transitions
 //	stream.go   one stream: what is sent together, what is received
 //	sessionstate.go  what is reconciled after reattaching
-//	answer.go   what the cluster said about a ticket
-//	ticket.go   one acquisition, and which tickets are acknowledged
+//	ticketstate.go   the states of an acquisition and their transitions
+//	ticket.go   one acquisition, and which tickets are acknowledged; answer.go: what the cluster said about it
 //	acquire.go  the calls that wait; options.go
 //	lock.go     the handle
 //	read.go, info.go, watch.go, operate.go   looking, and what operators do
@@ -135,9 +136,9 @@
 //	S1  A ticket's number is given when it is first sent, and numbers are sent in order.
 //	S2  Every ticket up to the acknowledged-through number was answered, or will not be requested again; no
 //	    number more than 1024 above it is sent.
-//	S3  The known state of a ticket only moves forward: unknown, waiting, granted, ended.
+//	S3  The state of a ticket only moves forward, by the table of ticketstate.go.
 //	S4  A ticket that its caller gave up is queued to be dropped until the cluster reports that it has
 //	    ended.
 //	S5  Only confirmations extend the local deadline: answers to the very transmission that was applied.
-//	S6  A ticket has ended, and the end of a session is confirmed, only if the cluster reported it.
+//	S6  A ticket that was sent has ended, and the end of a session is confirmed, only if the cluster reported it.
 package client

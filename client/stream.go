@@ -128,7 +128,9 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	bytes := 0
 	full := func() bool { return len(f.Messages) >= frameMessages || bytes > frameBytes }
 	for ; len(s.drops) > 0 && !full(); s.drops = s.drops[1:] {
-		f.Messages = append(f.Messages, s.drops[0].outgoingMessage())
+		if m := s.drops[0].outgoingMessage(); m != nil {
+			f.Messages = append(f.Messages, m)
+		}
 	}
 	for ; len(s.outgoing) > 0 && !full(); s.outgoing = s.outgoing[1:] {
 		t := s.outgoing[0]
@@ -172,6 +174,7 @@ func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	t.queued = false
 	name := &zamokpb.TicketRequest{Ticket: t.number}
 	switch {
+	case t.state.final(): // since it was queued
 	case t.state == ticketReleasing:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
 	case t.state == ticketRequested, t.needsHoldDeadline():

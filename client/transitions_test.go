@@ -131,6 +131,23 @@ func TestTicketWalksItsTransitions(t *testing.T) {
 	}
 }
 
+// A ticket that ended after it was queued sends nothing: an empty message would end the stream.
+func TestAnEndedTicketSendsNothing(t *testing.T) {
+	for _, queue := range []func(b *bare, one *ticket){
+		func(b *bare, one *ticket) { b.leaves(one) },
+		func(b *bare, one *ticket) { one.downgrade = asked; b.queueOut(one) },
+	} {
+		b := newBare(t)
+		one := b.asks(1)[0]
+		b.says()
+		b.push(state(1, granted, 0))
+		require.NotNil(t, b.hand(one))
+		queue(b, one)
+		b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
+		require.Nil(t, b.compose())
+	}
+}
+
 // A session keeps its state through broken streams, and its end is final, with the cluster's word or without.
 func TestConnectionWalksItsTransitions(t *testing.T) {
 	b := newBare(t)

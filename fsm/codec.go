@@ -83,7 +83,7 @@ func (e *Entry) Append(b []byte) []byte {
 	return record.AppendChecksum(w.Bytes(), start)
 }
 
-// Size is how many bytes a command takes in an entry.
+// Size is no less than the bytes that a command takes in an entry, and about what it takes in memory.
 func Size(c Command) int {
 	w := coder{Coder: record.NewSizer()}
 	c.code(&w)

@@ -9,7 +9,7 @@ import (
 )
 
 // An entry that a leader fills by Size must never be too long for a machine to read.
-func TestSizeIsExact(t *testing.T) {
+func TestSizeIsAnUpperBound(t *testing.T) {
 	const most = ^uint64(0)
 	long := string(make([]byte, NameBytesMax))
 	var items []Item
@@ -36,6 +36,6 @@ func TestSizeIsExact(t *testing.T) {
 		&Digest{Node: long, Index: most, Value: most},
 	)
 	for _, c := range commands {
-		require.Equal(t, len(commandBytes(c)), Size(c), "%T", c)
+		require.LessOrEqual(t, len(commandBytes(c)), Size(c), "%T", c)
 	}
 }

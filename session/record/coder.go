@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/bits"
 
 	"zamok/clock"
 )
@@ -17,7 +16,7 @@ import (
 type Coder struct {
 	direction direction
 	bytes     []byte // written so far, or to be read
-	offset    int    // bytes read, or counted
+	offset    int    // bytes read, or measured
 	sum       Sum
 	err       error
 }
@@ -40,10 +39,17 @@ func NewReader(b []byte) Coder { return Coder{direction: reading, bytes: b} }
 // NewSum returns a coder that adds to a hash.
 func NewSum(begin Sum) Coder { return Coder{direction: summing, sum: begin} }
 
-// NewSizer returns a coder that counts the bytes that a writer would append.
+// NewSizer returns a coder that measures a record: no less than the bytes that a writer would append, and about what
+// the record takes in memory.
 func NewSizer() Coder { return Coder{direction: sizing} }
 
-// Size returns how many bytes a sizer counted.
+// The sizes of a number at its longest, and of a string without its bytes.
+const (
+	numberSize = binary.MaxVarintLen64
+	textSize   = 16
+)
+
+// Size returns what a sizer measured, in bytes.
 func (c *Coder) Size() int { return c.offset }
 
 // Bytes returns what was written.
@@ -136,7 +142,7 @@ func (c *Coder) number(field string, v, limit uint64) uint64 {
 	case summing:
 		c.sum = c.sum.Word(v)
 	case sizing:
-		c.offset += numberBytes(v)
+		c.offset += numberSize
 	case reading:
 		if v = c.readNumber(field); v > limit {
 			c.Fail(field, "%d is above %d", v, limit)
@@ -173,7 +179,7 @@ func (c *Coder) Text(field string, v *string) {
 	case summing:
 		c.sum = c.sum.Text(*v)
 	case sizing:
-		c.offset += numberBytes(uint64(len(*v))) + len(*v)
+		c.offset += textSize + len(*v)
 	case reading:
 		n := c.readNumber(field)
 		if *v = ""; n > uint64(c.Remaining()) {
@@ -213,8 +219,6 @@ func (c *Coder) Count(field string, n, bytesMin int) int {
 	}
 	return int(v)
 }
-
-func numberBytes(v uint64) int { return (max(bits.Len64(v), 1) + 6) / 7 }
 
 func (c *Coder) readNumber(field string) uint64 {
 	const lastByte = 9 // the tenth, which has room for the 64th bit alone

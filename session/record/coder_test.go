@@ -181,7 +181,7 @@ func TestReaderKeepsFirstError(t *testing.T) {
 	assert.EqualError(t, r.End(), "ticket: item 7: number: the number is not in its shortest form")
 }
 
-// What is written is read again, has the size that a sizer counts, and each field changes the sum.
+// What is written is read again, is no longer than a sizer says, and each field changes the sum.
 func TestDirectionsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := every{
@@ -193,7 +193,7 @@ func TestDirectionsAgree(t *testing.T) {
 		w, size := NewWriter(nil), NewSizer()
 		e.code(&w)
 		e.code(&size)
-		require.Equal(t, len(w.Bytes()), size.Size())
+		require.GreaterOrEqual(t, size.Size(), len(w.Bytes()))
 		r := NewReader(w.Bytes())
 		var again every
 		again.code(&r)

@@ -3,13 +3,13 @@ package client
 import (
 	"go/parser"
 	"go/token"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"zamok/api/zamokpb"
-	"zamok/clock"
 )
 
 // tableIn reads the transition table in a file's comments: from state and event to the next state, without the "-".
@@ -41,39 +41,42 @@ func tableIn(t *testing.T, file string) (events, states []string, next map[[2]st
 	return events, states, next
 }
 
-// The table in the comment is what the code does, for every pair of a state and an event.
-func TestTicketTransitions(t *testing.T) {
-	events, states, next := tableIn(t, "ticketstate.go")
-	require.Len(t, events, int(ticketEvents))
-	require.Len(t, states, int(ticketUnconfirmed))
+// requireTable compares the table in a file's comments with the code: its headings, its rows and every cell.
+func requireTable(t *testing.T, file string, wantEvents, wantStates []string, after func(state, event int) int) {
+	events, states, next := tableIn(t, file)
+	require.Equal(t, wantEvents, events)
+	require.Equal(t, wantStates, states)
 	for i, from := range states {
 		for j, event := range events {
-			want := ticketState(0)
-			for k, to := range states {
-				if next[[2]string{from, event}] == to {
-					want = ticketState(k + 1)
-				}
+			want := 0
+			if to, ok := next[[2]string{from, event}]; ok {
+				require.Contains(t, states, to, "%s, %s", from, event)
+				want = slices.Index(states, to) + 1
 			}
-			require.Equal(t, want, ticketState(i+1).after(ticketEvent(j)), "%s, %s", from, event)
+			require.Equal(t, want, after(i+1, j), "%s, %s", from, event)
 		}
 	}
 }
 
+func TestTicketTransitions(t *testing.T) {
+	events := [ticketEvents]string{send: "send", reportWaiting: "reportWaiting", reportGranted: "reportGranted",
+		handOver: "handOver", giveUp: "giveUp", reportEnded: "reportEnded", sessionEnd: "sessionEnd"}
+	states := [...]string{ticketUnsent: "unsent", ticketRequested: "requested", ticketWaiting: "waiting",
+		ticketGranted: "granted", ticketHeld: "held", ticketReleasing: "releasing", ticketEnded: "ended",
+		ticketUnconfirmed: "unconfirmed"}
+	requireTable(t, "ticketstate.go", events[:], states[1:], func(state, event int) int {
+		return int(ticketState(state).after(ticketEvent(event)))
+	})
+}
+
 func TestConnectionTransitions(t *testing.T) {
-	events, states, next := tableIn(t, "connectionstate.go")
-	require.Len(t, events, int(connectionEvents))
-	require.Len(t, states, int(sessionAborted))
-	for i, from := range states {
-		for j, event := range events {
-			want := connectionState(0)
-			for k, to := range states {
-				if next[[2]string{from, event}] == to {
-					want = connectionState(k + 1)
-				}
-			}
-			require.Equal(t, want, connectionState(i+1).after(connectionEvent(j)), "%s, %s", from, event)
-		}
-	}
+	events := [connectionEvents]string{openSent: "openSent", openRefused: "openRefused", attach: "attach",
+		streamBroke: "streamBroke", endReported: "endReported", abort: "abort"}
+	states := [...]string{unopened: "unopened", opening: "opening", attached: "attached", detached: "detached",
+		sessionEnded: "sessionEnded", sessionAborted: "sessionAborted"}
+	requireTable(t, "connectionstate.go", events[:], states[1:], func(state, event int) int {
+		return int(connectionState(state).after(connectionEvent(event)))
+	})
 }
 
 // ticketEventsOf are what makes each event happen to a ticket, as a session does it.
@@ -120,6 +123,8 @@ func TestTicketWalksItsTransitions(t *testing.T) {
 				want = next
 			}
 			require.Equal(t, want, one.state, "state %d, event %d", from, event)
+			require.True(t, want.final() || event != reportEnded && event != sessionEnd, "no state outlives its end")
+			require.True(t, want >= ticketReleasing || event != giveUp, "what was given up is not held")
 			require.Equal(t, want == ticketHeld, b.heldCount == 1, "state %d, event %d", from, event)
 			if one.handle != nil {
 				require.Equal(t, want == ticketHeld || from == ticketHeld && event == giveUp || from == ticketReleasing, one.failure == nil,
@@ -148,28 +153,67 @@ func TestAnEndedTicketSendsNothing(t *testing.T) {
 	}
 }
 
-// A session keeps its state through broken streams, and its end is final, with the cluster's word or without.
+// Walked from each state with each event, the session does what the table says, and its end ends its tickets: in the
+// cluster, or here without the cluster's word.
 func TestConnectionWalksItsTransitions(t *testing.T) {
-	b := newBare(t)
-	require.Equal(t, attached, b.state)
-	b.breaks()
-	require.Equal(t, detached, b.state)
-	b.attach(nil)
-	require.Equal(t, attached, b.state)
-	one := b.asks(1)[0]
-	b.says()
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
-		Reason: zamokpb.Reason_REASON_EXPIRED}}})
-	require.Equal(t, sessionEnded, b.state)
-	require.Equal(t, ticketEnded, one.state)
-	b.end(errTakenOver())
-	require.Equal(t, sessionEnded, b.state, "the cluster's word stands")
-	b.pass(clock.Minute)
-
-	b = newBare(t)
-	one = b.asks(1)[0]
-	b.says()
-	b.end(errTakenOver())
-	require.Equal(t, sessionAborted, b.state)
-	require.Equal(t, ticketUnconfirmed, one.state)
+	happens := func(b *bare, e connectionEvent) {
+		switch e {
+		case attach:
+			if b.state.after(attach) != 0 { // no SessionState comes otherwise
+				b.attach(nil)
+			}
+		case streamBroke:
+			b.breaks()
+		case endReported:
+			b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
+				Reason: zamokpb.Reason_REASON_EXPIRED}}})
+		case abort:
+			b.end(errTakenOver())
+		default:
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.become(e)
+		}
+	}
+	for from, path := range map[connectionState][]connectionEvent{
+		unopened:       {},
+		opening:        {openSent},
+		attached:       {openSent, attach},
+		detached:       {openSent, attach, streamBroke},
+		sessionEnded:   {openSent, attach, endReported},
+		sessionAborted: {openSent, attach, abort},
+	} {
+		for event := range connectionEvents {
+			b := newBare(t)
+			b.breaks()
+			b.state = unopened
+			for _, e := range path {
+				happens(b, e)
+			}
+			require.Equal(t, from, b.state, "the way there")
+			one := b.asks(1)[0]
+			sent := from == attached || from == detached
+			if sent {
+				b.says()
+			}
+			happens(b, event)
+			want := from
+			if next := from.after(event); next != 0 {
+				want = next
+			}
+			require.Equal(t, want, b.state, "state %d, event %d", from, event)
+			require.True(t, want.over() || event != endReported && event != abort, "no state outlives its end")
+			require.Equal(t, want == attached, b.link != nil, "state %d, event %d", from, event)
+			switch {
+			case want.over():
+				require.Error(t, b.ctx.Err())
+				require.Equal(t, sent && want == sessionAborted, one.state == ticketUnconfirmed, "state %d, event %d", from, event)
+				require.True(t, one.state.final())
+			case sent:
+				require.Equal(t, ticketRequested, one.state)
+			default:
+				require.Equal(t, ticketUnsent, one.state)
+			}
+		}
+	}
 }

@@ -91,6 +91,9 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	state := wire.ResultState(command.Ticket, &a.Result)
 	if err == nil && state.State == fsm.Waiting {
 		state, err = s.await(ctx, wait)
+		if e := (*wire.Error)(nil); errors.As(err, &e) {
+			return nil, err // the ticket keeps waiting, also if the end of this node has cancelled the call by now
+		}
 	}
 	switch {
 	case ctx.Err() != nil && state.State != fsm.Ended:

@@ -69,3 +69,18 @@ func TestEachLockIsAuthorized(t *testing.T) {
 	require.ErrorContains(t, g.Admit(t.Context(), a), "not you")
 	assert.Equal(t, []string{"a", "b"}, asked)
 }
+
+// A unary acquisition uses a session, which a stream was asked for when it was opened.
+func TestUnaryAcquireIsAuthorizedForItsSession(t *testing.T) {
+	g := guard(func(_ context.Context, verb Verb, _ string) error {
+		if verb == VerbSession {
+			return errors.New("not you")
+		}
+		return nil
+	})
+	a := &zamokpb.Acquire{Ticket: 1, Items: []*zamokpb.Item{{Name: "a", Mode: zamokpb.Mode_MODE_SHARED}}}
+	require.NoError(t, g.Admit(t.Context(), a))
+	r := &zamokpb.AcquireRequest{Session: 1, Secret: make([]byte, 16), Acquire: a}
+	require.ErrorContains(t, g.Admit(t.Context(), r), "not you")
+	require.NoError(t, guard(nil).Admit(t.Context(), r))
+}

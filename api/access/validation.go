@@ -42,6 +42,11 @@ func (g *Guard) Admit(ctx context.Context, request any) error {
 	if err != nil {
 		return err
 	}
+	if _, unary := request.(*zamokpb.AcquireRequest); unary { // a stream was asked for this when it was opened
+		if err := g.Authorize.check(ctx, VerbSession, ""); err != nil {
+			return err
+		}
+	}
 	for _, name := range names {
 		if err := g.Authorize.check(ctx, verb, name); err != nil {
 			return err

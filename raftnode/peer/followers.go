@@ -64,13 +64,17 @@ func (t *Transport) throttleFor(id raft.ServerID) *throttle {
 }
 
 // enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term
-// before, and whether it is excluded.
+// before, and whether it is excluded. A call of an earlier term, which raft's pause after a failure can delay
+// until this node leads again, forgets nothing: the follower refuses it for its term.
 func (t *Transport) enterTerm(id raft.ServerID, term uint64) (matchIndex uint64, excluded bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.term = term
+	t.term = max(t.term, term)
 	f := t.follower(id)
-	if f.term != term {
+	if f.term > term {
+		return 0, false
+	}
+	if f.term < term {
 		f.inTerm = inTerm{term: term}
 	}
 	return f.matchIndex, f.excluded

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -55,4 +56,26 @@ func TestAFollowerThatLostWhatItAcknowledgedIsShutOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A call of an earlier term can begin late: raft pauses after a failure and does not look whether it still leads.
+// What the followers did in the present term stands.
+func TestALateCallOfAnEarlierTermForgetsNothing(t *testing.T) {
+	one := &Transport{followers: map[raft.ServerID]*follower{}}
+	for id, index := range map[raft.ServerID]uint64{"b@1": 100, "c@1": 90} {
+		one.enterTerm(id, 7)
+		one.acknowledge(id, 7, index)
+	}
+	one.follower("b@1").excluded = true
+
+	index, excluded := one.enterTerm("b@1", 5)
+	require.Zero(t, index)
+	require.False(t, excluded, "in term 5 it acknowledged nothing that is known")
+	require.EqualValues(t, 90, one.Acknowledged("c@1"))
+	index, excluded = one.enterTerm("b@1", 7)
+	require.EqualValues(t, 100, index)
+	require.True(t, excluded)
+	index, excluded = one.enterTerm("b@1", 8)
+	require.Zero(t, index)
+	require.False(t, excluded, "a new term begins anew")
 }

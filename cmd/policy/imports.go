@@ -32,9 +32,6 @@ func checkImports(t *repository) []violation {
 			}
 		}
 	}
-	for _, r := range rows {
-		found = append(found, checkLinks(t, r)...)
-	}
 	return found
 }
 
@@ -63,6 +60,9 @@ func checkImport(t *repository, f file, r packageRule, spec *ast.ImportSpec) (wh
 		}
 	}
 	if internal {
+		if r.internal == nil {
+			r.internal = lowerLayers(r.pkg)
+		}
 		if name == f.folder() || coversAny(r.internal, name) || f.test && coversAny(r.testInternal, name) {
 			return "", "", true
 		}
@@ -79,38 +79,6 @@ func checkImport(t *repository, f file, r packageRule, spec *ast.ImportSpec) (wh
 		return "", "", true
 	}
 	return what, fmt.Sprintf("it is not on the list of %s; a new dependency is a decision, taken in cmd/policy/table.go", r.pkg), false
-}
-
-// checkLinks follows the imports of a package through ours, to what it would link.
-func checkLinks(t *repository, r packageRule) []violation {
-	if len(r.bannedLinks) == 0 {
-		return nil
-	}
-	var found []violation
-	type step struct{ folder, chain string }
-	seen := map[string]bool{r.pkg: true}
-	for queue := []step{{r.pkg, r.pkg}}; len(queue) > 0; queue = queue[1:] {
-		current := queue[0]
-		for _, f := range t.files {
-			if f.syntax == nil || f.test || f.nested || f.folder() != current.folder {
-				continue
-			}
-			for _, spec := range f.syntax.Imports {
-				name, internal := t.packageDir(importPath(spec))
-				if seen[name] {
-					continue
-				}
-				seen[name] = true
-				chain := current.chain + " → " + name
-				if reason, banned := banReason(r.bannedLinks, name); banned {
-					found = append(found, violation{f.path, t.line(spec), "links " + name + " (" + chain + ")", reason})
-				} else if internal {
-					queue = append(queue, step{name, chain})
-				}
-			}
-		}
-	}
-	return found
 }
 
 // packageDir turns an import path of ours into the package's folder; another's path stays as it is.

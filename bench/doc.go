@@ -1,6 +1,6 @@
 // Bench measures zamok side by side with what people use for locks today: etcd, ZooKeeper, Redis and
 // PostgreSQL, each through the client that its users use, and the older algorithms that this project
-// set out to replace. It is a module of its own, so that nobody who imports zamok's client links a
+// set out to replace. It is a module of its own, so that no program that imports zamok's client links a
 // peer's library.
 //
 //	make bench                                    everything: docs/benchmarks.md, in less than 25 minutes

@@ -19,7 +19,7 @@ import (
 	"zamok/cmd/zamok/workload"
 )
 
-// describeRun says on which machine and with which versions a run measures.
+// describeRun describes the machine and the versions of a run.
 func describeRun(ctx context.Context, c *config) (measure.Run, error) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -57,17 +57,17 @@ func firstLineOf(ctx context.Context, program string, args ...string) string {
 
 // programVersions asks the programs, and the build for the libraries.
 func programVersions(ctx context.Context, p server.Programs) map[string]string {
-	say := func(program string, args ...string) string { return firstLineOf(ctx, program, args...) }
+	version := func(program string, args ...string) string { return firstLineOf(ctx, program, args...) }
 	found := map[string]string{
 		"Go":        runtime.Version(),
-		"zamok":     say("git", "describe", "--always", "--dirty"),
-		"etcd":      strings.TrimPrefix(say(p.Etcd, "--version"), "etcd Version: "),
-		"ZooKeeper": say("dpkg-query", "-W", "-f", "${Version}", "zookeeper"),
-		"Java":      say("java", "-version"),
-		"Redis":     say("dpkg-query", "-W", "-f", "${Version}", "redis-server"),
+		"zamok":     version("git", "describe", "--always", "--dirty"),
+		"etcd":      strings.TrimPrefix(version(p.Etcd, "--version"), "etcd Version: "),
+		"ZooKeeper": version("dpkg-query", "-W", "-f", "${Version}", "zookeeper"),
+		"Java":      version("java", "-version"),
+		"Redis":     version("dpkg-query", "-W", "-f", "${Version}", "redis-server"),
 	}
 	if paths, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres"); len(paths) > 0 {
-		found["PostgreSQL"] = strings.TrimPrefix(say(slices.Max(paths), "--version"), "postgres (PostgreSQL) ")
+		found["PostgreSQL"] = strings.TrimPrefix(version(slices.Max(paths), "--version"), "postgres (PostgreSQL) ")
 	}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		libraries := []string{"go.etcd.io/etcd/client/v3", "github.com/go-zookeeper/zk", "github.com/go-redsync/redsync/v4",
@@ -86,7 +86,7 @@ func programVersions(ctx context.Context, p server.Programs) map[string]string {
 	return found
 }
 
-// describeDisk names the file system and says how long a small write with fsync takes on it.
+// describeDisk names the file system and how long a small write with fsync takes on it.
 func describeDisk(ctx context.Context, dir string) (string, error) {
 	const samples, sampleBytes = 50, 4096
 	file, err := os.Create(filepath.Join(dir, "fsync"))

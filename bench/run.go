@@ -117,7 +117,7 @@ func (c *config) runSystem(ctx context.Context, round int, sys peer.System) erro
 			if err := failed(s, err); err != nil {
 				return err
 			}
-			b.Close() // whatever sessions are left are not to be trusted
+			b.Close() // its sessions are in an unknown state
 			continue
 		}
 		if err := measure.WriteRecord(c.results, record); err != nil {
@@ -141,7 +141,7 @@ func progressLine(values load.Values) string {
 	return text
 }
 
-// makeDataDir makes the place for data, which must be a real disk to say anything about durability.
+// makeDataDir makes the place for data, which must be on a real disk, or durability costs nothing.
 func makeDataDir(parent string) (dir string, err error) {
 	dir, err = os.MkdirTemp(parent, "zamok-bench-")
 	if err != nil {

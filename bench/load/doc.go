@@ -3,7 +3,7 @@
 //  1. A workload sees a system only through peer.Client, so all are asked the same.
 //  2. Loops are closed: a client asks again when it was answered. A rate is counted over a window that
 //     begins after a quarter of it has passed unmeasured.
-//  3. That nobody holds an exclusive lock beside another is counted in every workload, of every system.
-//  4. What fails is counted and told (values errors and failed), never left out of a denominator.
+//  3. Simultaneous holders of an exclusive lock are counted in every workload, of every system.
+//  4. Failures are counted and reported (values errors and failed), never left out of a denominator.
 //  5. Every wait has a limit. Who is still stuck after it has its connections closed.
 package load

@@ -23,7 +23,7 @@ type holderProcess struct {
 	kill func() // as a power cut would; may be called again
 }
 
-// holderSpec is what a holder is told.
+// holderSpec is the argument of a holder.
 type holderSpec struct {
 	System, Key string
 	Session     peer.Session
@@ -59,14 +59,14 @@ func startHolder(ctx context.Context, system, key string, s peer.Session) (*hold
 	scanner, err := bufio.NewReader(out).ReadString('\n')
 	if strings.TrimSpace(scanner) != heldMessage {
 		h.kill()
-		return nil, fmt.Errorf("the process that was to hold the lock said %q (%v)", scanner, err)
+		return nil, fmt.Errorf("the process that was to hold the lock printed %q (%v)", scanner, err)
 	}
 	return h, nil
 }
 
 const heldMessage = "held"
 
-// Hold is the other process: it takes the lock, says so, and keeps it until its input ends.
+// Hold is the other process: it takes the lock, prints that, and keeps it until its input ends.
 func Hold(ctx context.Context, text string, in io.Reader, out io.Writer) error {
 	var h holderSpec
 	if err := json.Unmarshal([]byte(text), &h); err != nil {

@@ -34,7 +34,7 @@ type leaderKill struct {
 	overlaps    int
 }
 
-// LeaderKilled kills the leader, measures how long nobody gets a lock, looks whether the held lock and
+// LeaderKilled kills the leader, measures how long no client gets a lock, looks whether the held lock and
 // its queue survived, and starts the node again.
 func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	leader, err := b.Cluster.Leader(ctx)
@@ -83,7 +83,7 @@ func (b *Bench) LeaderKilled(ctx context.Context) (Values, error) {
 	return values, errors.Join(err, b.Cluster.Restart(leader), b.Ready(context.WithoutCancel(ctx)))
 }
 
-// release gives the held lock back and counts who is served.
+// release gives the held lock back and counts the waiters that are served.
 func (k *leaderKill) release(ctx context.Context, values Values, unlock peer.Unlock, waiting *sync.WaitGroup) {
 	k.mu.Lock()
 	values["early"] = float64(len(k.servedOrder)) // served while the lock was held: it did not survive
@@ -113,7 +113,7 @@ func (k *leaderKill) release(ctx context.Context, values Values, unlock peer.Unl
 	}
 }
 
-// probe locks and unlocks a key of its own, one attempt after the other: how long a caller may hang who
+// probe locks and unlocks a key of its own, one attempt after the other: how long a caller may hang that
 // was on the way when the leader died.
 func (k *leaderKill) probe(ctx context.Context, c peer.Client) {
 	for ctx.Err() == nil {
@@ -127,7 +127,7 @@ func (k *leaderKill) probe(ctx context.Context, c peer.Client) {
 			workload.Sleep(ctx, killedPause)
 			continue
 		}
-		_ = unlock(ctx) // if it failed, the next attempt tells
+		_ = unlock(ctx) // if it failed, the next attempt shows it
 	}
 }
 
@@ -154,7 +154,7 @@ func (k *leaderKill) firstLock(ctx context.Context, c peer.Client) (took time.Du
 		case took := <-acquired:
 			return took, nil
 		case <-ctx.Done():
-			return 0, fmt.Errorf("nobody got a lock in %v", killedTimeout)
+			return 0, fmt.Errorf("no client got a lock in %v", killedTimeout)
 		case <-ticker.C:
 		}
 	}
@@ -170,7 +170,7 @@ func (k *leaderKill) wait(ctx context.Context, i int, c peer.Client) {
 		if ctx.Err() != nil {
 			return
 		}
-		workload.Sleep(ctx, killedPause) // its place is lost, and the order will tell
+		workload.Sleep(ctx, killedPause) // its queue position is lost, and the order will show it
 	}
 	k.mu.Lock()
 	k.servedOrder = append(k.servedOrder, i)

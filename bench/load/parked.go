@@ -14,13 +14,13 @@ import (
 
 const (
 	parkedLocks        = 100              // that are held, and waited for
-	parkedObserveMin   = 5 * time.Second  // the least: what little is used is told in steps of 10 ms
+	parkedObserveMin   = 5 * time.Second  // the least: little processor time is counted in steps of 10 ms
 	parkedServeTimeout = 20 * time.Second // for all to be served when the locks come free
 	parkedSettleTime   = 3 * time.Second  // and half a millisecond more for each waiter
 )
 
-// Parked lets waiters wait for locks that nobody gives back: what waiting costs, and whether all still
-// wait when it ends. Then the locks come free, and it counts who is served.
+// Parked lets waiters wait for locks that are not released: what waiting costs, and whether all still wait when
+// it ends. Then the locks are released, and it counts the waiters that are served.
 func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,7 +73,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	if full > empty { // else the servers have given back more of what they had before
 		values["memory_each"] = (full - empty) / float64(waiters)
 	}
-	values["early"] = float64(served.Load()) // nobody was to be let in yet
+	values["early"] = float64(served.Load()) // no lock was free yet
 	values["lost"] = float64(lost.Load())
 	serving := time.Now()
 	holders.release(ctx)

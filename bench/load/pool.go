@@ -90,7 +90,7 @@ func (b *Bench) openClients(ctx context.Context, n int) ([]peer.Client, error) {
 	return b.clients[:n], nil
 }
 
-// openMany opens n clients, some at a time, and says how many failed to open.
+// openMany opens n clients, some at a time, and returns how many failed to open.
 func (b *Bench) openMany(ctx context.Context, n int, s peer.Session) (opened []peer.Client, failed int, err error) {
 	var mu sync.Mutex
 	var all errgroup.Group

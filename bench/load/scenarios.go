@@ -44,8 +44,8 @@ func (b *Bench) runScenario(ctx context.Context, n int, work func(ctx context.Co
 	return errors.Join(errs...)
 }
 
-// Timeline lets threads take one lock again and again and hold it for a random time: who had it when,
-// and how much of the time somebody had it at all.
+// Timeline lets threads take one lock again and again and hold it for a random time: which thread had it when,
+// and how much of the time it was in use.
 func (b *Bench) Timeline(ctx context.Context) (Values, error) {
 	var mu sync.Mutex
 	var waits workload.Histogram
@@ -113,7 +113,7 @@ func (b *Bench) Wait(ctx context.Context) (Values, error) {
 	return values, err
 }
 
-// Series lets threads race through a long row of locks by TryLock; each lock has one winner, who keeps
+// Series lets threads race through a long row of locks by TryLock; each lock has one winner, which keeps
 // it to the end.
 func (b *Bench) Series(ctx context.Context) (Values, error) {
 	ctx, cancel := context.WithTimeout(ctx, scenarioTimeout)

@@ -82,7 +82,7 @@ func Read(r io.Reader) (Results, error) {
 		return Results{}, err
 	}
 	if !found {
-		return Results{}, errors.New("no line says where this was measured")
+		return Results{}, errors.New("no line describes the run")
 	}
 	return all, nil
 }

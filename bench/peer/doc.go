@@ -2,9 +2,9 @@
 // that its manual shows. One System is one such way; two systems may run on the same server.
 //
 //  1. A Client is one session with its own connections, and ends with Close.
-//  2. What a system does not have is not imitated: it is left out of that workload, and the report
-//     says so. Where the usual client lacks a call (TryLock on ZooKeeper), the manual's recipe stands in
-//     and System.Notes says so.
-//  3. Settings are each client's defaults, but the lease, which is the same for all (System.ExpiresHolders says who
-//     has one).
+//  2. What a system does not have is not imitated: it is left out of that workload, as the
+//     report shows. Where the usual client lacks a call (TryLock on ZooKeeper), the manual's recipe stands in
+//     as System.Notes mentions.
+//  3. Settings are each client's defaults, but the lease, which is the same for all (System.ExpiresHolders: whether there
+//     is one).
 package peer

@@ -34,7 +34,7 @@ func (c *redsyncClient) Lock(ctx context.Context, key string) (Unlock, error) {
 		m := c.sync.NewMutex(key, redsync.WithExpiry(c.ttl))
 		err := m.LockContext(ctx)
 		if errors.Is(err, redsync.ErrFailed) && ctx.Err() == nil || isHeld(err) {
-			continue // its tries are used up; who needs the lock asks again
+			continue // its tries are used up; the caller asks again
 		}
 		return redsyncUnlock(m), err
 	}

@@ -15,7 +15,7 @@ import (
 
 const (
 	retrySleepMax     = time.Second           // the longest sleep of the retry lock after it saw a holder
-	collisionBackoff  = 50 * time.Millisecond // times the attempt, after it met another who tried
+	collisionBackoff  = 50 * time.Millisecond // times the attempt, after it met another attempt
 	queuePollInterval = 50 * time.Millisecond // how often the queue lock looks
 )
 
@@ -75,8 +75,8 @@ func (c *rowStore) remove(ctx context.Context, key string) error {
 	return err
 }
 
-// shadowRowClient is the first: write oneself into a shadow row, and only who is alone there and finds the
-// main row empty moves into it. Everybody else sleeps and tries again.
+// shadowRowClient is the first: a client writes itself into a shadow row. If it is alone there and the main row is
+// empty, it moves into that; else it sleeps and tries again.
 type shadowRowClient struct{ *rowStore }
 
 func openShadowRow(ctx context.Context, s Session) (Client, error) {
@@ -107,7 +107,7 @@ func (c *shadowRowClient) Lock(ctx context.Context, key string) (Unlock, error) 
 func (c *shadowRowClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	unlock, err := c.tryShadowRow(ctx, key)
 	if errors.Is(err, errCollision) {
-		err = ErrHeld // the soft call may be refused though nobody has it: one of the report's complaints
+		err = ErrHeld // TryLock may be refused although the lock is free: one of the report's complaints
 	}
 	return unlock, err
 }

@@ -75,7 +75,7 @@ func Systems() []System {
 			Server: "postgres", Open: openPostgres, OwnClientsMax: 1024, QueuesWaiters: true},
 		{System: report.System{Name: "retry", Title: "retry lock, on etcd", Client: "etcd/client/v3",
 			Durability: "as etcd",
-			Notes:      "a shadow row shows that nobody else tries; random sleeps up to 1000 ms after a holder was seen, up to 50 ms × attempt after a collision"},
+			Notes:      "a shadow row shows that no other client tries; random sleeps up to 1000 ms after a holder was seen, up to 50 ms × attempt after a collision"},
 			Server: "etcd", Open: openShadowRow, OwnClientsMax: 64, ContendedClientsMax: 16},
 		{System: report.System{Name: "queue", Title: "queue lock, on etcd", Client: "etcd/client/v3",
 			Durability: "as etcd",

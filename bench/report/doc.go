@@ -1,7 +1,7 @@
 // Package report turns results into docs/benchmarks.md and its plots. It links no system's library and
 // measures nothing; the same results give the same bytes.
 //
-//  1. Ratios come first: numbers of another machine say little, ratios carry over.
+//  1. Ratios come first: absolute numbers belong to one machine, ratios carry over.
 //  2. Every aim that was set is printed with what was measured, met or not.
 //  3. What is missing is a dash; what failed is listed.
 package report

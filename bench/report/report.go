@@ -11,7 +11,7 @@ import (
 	"zamok/bench/measure"
 )
 
-// System is what the report says of a system: Durability is what survives which failure, Client the library.
+// System describes a system in the report: Durability is what survives which failure, Client the library.
 type System struct{ Name, Title, Durability, Client, Notes string }
 
 // report is one document in the making.
@@ -94,7 +94,7 @@ func (r *report) writeHeader() {
 	r.printf("Versions: %s.\n\n", strings.Join(versions, ", "))
 }
 
-// writeSystems says what each system is and what it promises: a ratio between different promises needs both.
+// writeSystems describes each system and what it promises: a ratio between different promises needs both.
 func (r *report) writeSystems() {
 	r.printf("## The systems\n\n")
 	t := newTable("system", "what survives", "client", "how")

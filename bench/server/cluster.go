@@ -24,7 +24,7 @@ type Cluster struct {
 	processes     []*process
 	killedCPU     float64                                              // seconds of processor time, of processes killed since
 	isLeader      func(ctx context.Context, node int) (bool, error)    // nil: nothing leads
-	leaderChanges func(ctx context.Context, node int) (float64, error) // nil: it does not tell
+	leaderChanges func(ctx context.Context, node int) (float64, error) // nil: unknown
 }
 
 // Programs are where the programs are that no package brings.
@@ -91,7 +91,7 @@ func (c *Cluster) Leader(ctx context.Context) (int, error) {
 		}
 		workload.Sleep(ctx, 50*time.Millisecond)
 	}
-	return 0, fmt.Errorf("no node says that it leads: %w", errors.Join(ctx.Err(), last))
+	return 0, fmt.Errorf("no node reports that it leads: %w", errors.Join(ctx.Err(), last))
 }
 
 // Kill ends one node as a power cut would, and Restart starts it again on its data.
@@ -112,7 +112,7 @@ func (c *Cluster) Kill(node int) error {
 // Restart starts a killed node again.
 func (c *Cluster) Restart(node int) error { return c.processes[node].start() }
 
-// LeaderChanges counts how often the nodes of the cluster have seen their leader change, where they tell.
+// LeaderChanges counts how often the nodes of the cluster have seen their leader change, where they report it.
 func (c *Cluster) LeaderChanges(ctx context.Context) (n float64, known bool) {
 	if c.leaderChanges == nil {
 		return 0, false

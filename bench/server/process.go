@@ -85,7 +85,7 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// alive says why not, with the end of the log.
+// alive returns an error with the end of the log if the process has ended.
 func (p *process) alive() error {
 	select {
 	case <-p.done:
@@ -98,7 +98,7 @@ func (p *process) alive() error {
 	}
 }
 
-// freePorts finds n ports that nobody listens on now.
+// freePorts finds n unused ports.
 func freePorts(n int) ([]string, error) {
 	var ports []string
 	for range n {

@@ -76,7 +76,7 @@ func startEtcd(dir, program string) (*Cluster, error) {
 	})
 }
 
-// What ZooKeeper's own start script gives a server that nothing was said about.
+// The default of ZooKeeper's own start script.
 const zookeeperHeap = "-Xmx1000m"
 
 func startZooKeeper(dir string) (*Cluster, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The story plays, and ends as told.
+// The demo runs, and each act ends as announced.
 func TestDemoScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plays in real time, for twenty seconds: run it without -short, or make demo")

@@ -1,4 +1,4 @@
-// Demo tells what zamok is for, with real processes: `make demo`.
+// Demo shows what zamok is for, with real processes: `make demo`.
 //
 //	demo ZAMOK      plays the story with that binary
 //	demo machine …  is one cash machine of it, a process that the story starts
@@ -12,6 +12,6 @@
 //
 // The machines count notes for a second; on a busy computer ZAMOK_DEMO_PAUSE=5s gives the story more time.
 //
-// Each act is checked, and the exit code is 1 if one did not end as told. scenarios.go is the plot, bank.go the
+// Each act is checked, and the exit code is 1 if one did not end as announced. scenarios.go is the plot, bank.go the
 // account, machine.go a cash machine, nodes.go the cluster.
 package main

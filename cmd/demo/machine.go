@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// shortTTL is as short as a lease may be, so that nobody has to wait long for act 3.
+	// shortTTL is as short as a lease may be, so that act 3 is short.
 	shortTTL = client.TTLMin
 	// pauseDefault is how long a machine counts notes, between its look at the balance and the payment.
 	pauseDefault = time.Second
-	// pauseVariable says how long else. What the story does in between takes longer on a busy computer.
+	// pauseVariable sets another length. What happens in between takes longer on a busy computer.
 	pauseVariable = "ZAMOK_DEMO_PAUSE"
 )
 

@@ -50,7 +50,7 @@ func startNodes(binary, dir string) (*nodes, error) {
 	return n, nil
 }
 
-// freeAddresses finds ports that nobody uses.
+// freeAddresses finds unused ports.
 func freeAddresses(count int) ([]string, error) {
 	var addresses []string
 	for range count {
@@ -64,7 +64,7 @@ func freeAddresses(count int) ([]string, error) {
 	return addresses, nil
 }
 
-// leader waits until a node leads, and tells which.
+// leader waits until a node leads, and returns which.
 func (n *nodes) leader(ctx context.Context) (string, error) {
 	c, err := client.New(client.Config{Endpoints: n.endpoints})
 	if err != nil {

@@ -119,7 +119,7 @@ func scenarioPausedHolder(ctx context.Context, n *nodes, b *bank) error {
 	if err := c.wait("B"); err != nil {
 		return err
 	}
-	fmt.Println("   (machine A wakes up, and goes on as if nothing had happened)")
+	fmt.Println("   (machine A wakes up and continues as if nothing had happened)")
 	if err := c.signal("A", syscall.SIGCONT); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func scenarioPausedHolder(ctx context.Context, n *nodes, b *bank) error {
 
 func expect(ok bool, what string) error {
 	if !ok {
-		return errors.New("the act did not end as told: " + what)
+		return errors.New("the act did not end as announced: " + what)
 	}
 	return nil
 }
@@ -150,10 +150,10 @@ type machines struct {
 // machineProcess is the process of a machine.
 type machineProcess struct {
 	cmd    *exec.Cmd
-	output chan string // what it said, printed already; closed when it says no more
+	output chan string // its lines, already printed; closed at its end
 }
 
-// outputLinesMax is more than a machine says.
+// outputLinesMax is more than a machine prints.
 const outputLinesMax = 100
 
 func newMachines(ctx context.Context, n *nodes, b *bank, ttl time.Duration) *machines {
@@ -193,7 +193,7 @@ func (c *machines) awaitOutput(name, word string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("machine %s ended before it said %q", name, word)
+	return fmt.Errorf("machine %s ended before it printed %q", name, word)
 }
 
 // wait waits for a machine's end.
@@ -209,7 +209,7 @@ func (c *machines) signal(name string, s syscall.Signal) error {
 	return c.running[name].cmd.Process.Signal(s)
 }
 
-// killAll ends who is still there after a failure.
+// killAll ends the machines that are left after a failure.
 func (c *machines) killAll() {
 	for name, a := range c.running {
 		_ = a.cmd.Process.Kill()

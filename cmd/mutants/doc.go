@@ -2,18 +2,18 @@
 //
 //	go run ./cmd/mutants [-run REGEXP] [-known] [-parallel N] [-timeout D]
 //
-// A suite that passes says little until it has been seen to fail. Each mutant is a patch under
+// A suite that passes proves little until it has been seen to fail. Each mutant is a patch under
 // PACKAGE/testdata/mutants, for any package of this module, which begins with what it plants, why
 // that matters and which test catches it:
 //
 //	# mutation: the queue is served from its back
-//	# effect: whoever came first may wait forever
+//	# effect: the first waiter may wait forever
 //	# killed by: ./fsm TestStories/every_waiter_is_granted
 //	--- a/fsm/grant.go
 //	+++ b/fsm/grant.go
 //	@@ -41,7 +41,7 @@ …
 //
-// A further line, "# name: …", is for bugs that are spoken of: those of the table in docs/testing.md,
+// A further line, "# name: …", is for bugs with a name of their own: those of the table in docs/testing.md,
 // which -known makes.
 //
 // The patch is applied to copies of the files, which go test -overlay puts in the place of the
@@ -21,7 +21,7 @@
 //
 // # Verdicts
 //
-//	caught     the named test failed, in the first of three runs; if in a later one, it is said
+//	caught     the named test failed, in the first of three runs, or in a later one, which is noted
 //	elsewhere  the named test passed, another one of its package failed: the patch names the wrong one
 //	survived   no test of the package failed
 //	broken     the mutant does not compile or could not be run, so no test has judged it

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// testResult is what one run of go test said.
+// testResult is the outcome of one run of go test.
 type testResult struct {
 	started  map[string]bool // tests that began
 	failed   []string        // tests that failed, the first one first
@@ -25,7 +25,7 @@ type testResult struct {
 	output   []byte
 }
 
-// firstFailure names who failed first: a test, or the process when it ended under a running test.
+// firstFailure names what failed first: a test, or the process when it ended under a running test.
 func (o testResult) firstFailure() string {
 	switch {
 	case len(o.failed) > 0:

@@ -25,7 +25,7 @@ func TestEveryPatchApplies(t *testing.T) {
 	}
 }
 
-// The bugs that are spoken of are listed, each with who catches it and how fast.
+// The bugs with names are listed, each with its test and how fast that catches it.
 func TestReadmeTableIsComplete(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)

@@ -128,7 +128,7 @@ func parseHunk(lines []string) (h hunk, rest []string, err error) {
 	return h, nil, nil
 }
 
-// apply returns the text with all hunks applied, or says which one does not fit.
+// apply returns the text with all hunks applied, or the first that does not fit.
 func (p filePatch) apply(text string) (string, error) {
 	lines := strings.Split(text, "\n")
 	done := 0 // hunks stand in the order of the file
@@ -148,7 +148,7 @@ func (p filePatch) apply(text string) (string, error) {
 	return mutated, nil
 }
 
-// locate finds where a hunk fits, at or after the line from (counted from 0): where it says, or else
+// locate finds where a hunk fits, at or after the line from (counted from 0): at its own line, or else
 // in the only place where it does.
 func (h hunk) locate(lines []string, from int) (int, error) {
 	if len(h.before) == 0 {

@@ -26,10 +26,10 @@ type suite struct {
 // and on a busy machine they are scheduled otherwise; in which run the bug was caught is printed.
 const attemptsMax = 3
 
-// verdict is what became of one mutant. doc.go says what the words mean.
+// verdict is what became of one mutant; doc.go explains the words.
 type verdict struct {
 	kind     string
-	killedBy string // who failed first
+	killedBy string // what failed first
 	took     time.Duration
 	detail   string // what to know when the word is not caught
 }
@@ -126,7 +126,7 @@ func (s suite) evaluateAll(ctx context.Context, mutants []mutant) []verdict {
 	return verdicts
 }
 
-// evaluate plants one mutant and asks the test that it names, and then, to say more, the others.
+// evaluate plants one mutant and runs the test that it names, and, if that passes, the others.
 func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 	if m.stale != nil {
 		return verdict{kind: "stale", detail: m.stale.Error()}

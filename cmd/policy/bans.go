@@ -15,9 +15,9 @@ func pureBans() []ban {
 		{"time", "cluster time arrives in the entry as a number; a clock read here differs on every node"},
 		{"os/...", "a machine that looks at its host gives other answers on another host"},
 		{"net/...", "a machine that talks or listens gives other answers on another node"},
-		{"sync/...", "the machine has one owner, who serialises; a mutex here would hide a second one"},
+		{"sync/...", "the state machine has one owner, which serialises calls; a mutex here would hide a second one"},
 		{"context", "nothing here waits, so there is nothing to cancel"},
-		{"log/...", "the machine says what happened by its events; whoever owns it writes the log"},
+		{"log/...", "the state machine reports what happened by its events; its owner writes the log"},
 		{"math/rand/...", "chance differs on every node; what must be unique comes from the index"},
 		{"crypto/rand", "chance differs on every node; what must be unique comes from the index"},
 		{"hash/maphash", "its seed differs in every process, and so would the digests"},
@@ -30,16 +30,16 @@ func pureBans() []ban {
 		{protobuf, "what is in the log must not move with the wire, nor with a library's encoding"},
 		{raftLibrary, "the rules of locking must not know how they are replicated"},
 		{bbolt, "the machine is memory; storing it is raftnode's work"},
-		{grpc, "the rules of locking must not know who asks"},
+		{grpc, "the rules of locking must not depend on the protocol of the callers"},
 	}
 }
 
 // nodeBans keep consensus apart from those it serves.
 func nodeBans() []ban {
 	return []ban{
-		{grpc, "consensus must not know who asks, nor over which wire"},
+		{grpc, "consensus must not depend on the protocol of the callers"},
 		{protobuf, "what is in the log is fsm's format: it must not move with the wire's"},
-		{"net/http/...", "consensus must not know who asks, nor over which wire"},
+		{"net/http/...", "consensus must not depend on the protocol of the callers"},
 	}
 }
 
@@ -48,7 +48,7 @@ func bansForAll() []ban {
 	return []ban{
 		{"log", "there is one logger, log/slog; and log.Fatal ends the process past every deferred close"},
 		{"unsafe", "nothing here is worth giving up what the compiler proves"},
-		{"C", "the product is built without a C compiler, and so is whoever imports it"},
+		{"C", "the product, and each program that imports it, is built without a C compiler"},
 		{"testing/...", "it belongs in _test.go files: in a package that is linked it brings its flags along"},
 	}
 }

@@ -19,9 +19,8 @@ type callBan struct {
 func callBans() []callBan {
 	edges := []string{"clock", "raftnode/...", "api/...", "client/...", "cmd/...", "jepsen/..."}
 	return []callBan{{
-		// Also as a value: `now: time.Now` is the same door left open. Whoever measures its own work
-		// may do that with a clock which stands still while it does nothing; what a lease, a trust
-		// or a grant hangs on comes from clock, and fsm takes no other time than clock's.
+		// Also as a value, such as `now: time.Now`. A package may measure its own work with a clock that stops
+		// while the machine is suspended; leases and grants depend on package clock only, and fsm has no other time.
 		pkg: "time", names: "Now Since Until", allowed: []string{
 			"clock",
 			"raftnode",       // how long a command waited, how long the main loop is stuck
@@ -33,20 +32,20 @@ func callBans() []callBan {
 			"client",         // Lock.Deadline as a time for people
 			"cmd/zamok/...",  // how long it is to a Deadline, which client has from clock; how long a lock takes
 			"cmd/mutants",    // how long a test took to catch a bug
-			"jepsen/...",     // when a fault was made, as whoever looks on saw it
+			"jepsen/...",     // when a fault was made, by an observer's clock
 		},
-		reason: "the machine's clock has one door, package clock: a reading taken elsewhere jumps when an operator sets the clock and stands still while the machine is suspended",
+		reason: "time is read through package clock: a reading taken elsewhere jumps when an operator sets the clock and stands still while the machine is suspended",
 	}, {
 		pkg: "time", names: "Sleep", allowed: []string{"jepsen/..."},
 		reason: "nothing can end a sleep: wait in a select, with a timer and what ends the goroutine",
 	}, {
 		pkg: "time", names: "After Tick", allowed: nil,
-		reason: "nobody can stop it: use time.NewTimer or time.NewTicker, and stop it where the wait ends",
+		reason: "it can't be stopped: use time.NewTimer or time.NewTicker, and stop it where the wait ends",
 	}, {
-		// A timer may wake whoever owns a goroutine; whether something is due is then asked of
-		// clock. So timers are for the edges, and a decision never hangs on which one fired.
+		// A timer only wakes a goroutine, which then asks package clock what is due. So timers are for the
+		// edges, and no decision depends on which timer fired.
 		pkg: "time", names: "NewTimer NewTicker AfterFunc", allowed: edges,
-		reason: "a timer only wakes, clock decides; pure packages have nobody to wake",
+		reason: "a timer only wakes, clock decides; pure packages have no goroutine to wake",
 	}, {
 		pkg: "os", names: "Exit", allowed: nil,
 		reason: "the process ends past every deferred close; return an error, and main (cmd/*/main.go) exits",
@@ -72,7 +71,7 @@ func checkCalls(t *repository) []violation {
 			}
 			if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
 				found = append(found, violation{f.path, t.line(fn), "has an init function",
-					"what runs because it is linked, in an order nobody wrote down, can't be read or tested; call it"})
+					"it runs because it is linked, in an order that is not written down; call it instead"})
 			}
 			return true
 		})

@@ -12,12 +12,12 @@
 // The rules, one file each:
 //
 //	imports     each package may import those to its left (table.go is the architecture)
-//	calls       time enters by one door; nobody ends the process but main
-//	tests       a skipped test says why; a test that sleeps does so in virtual time
+//	calls       clocks are read in few places; only main ends the process
+//	tests       a skipped test gives its reason; a test that sleeps does so in virtual time
 //	sizes       functions and files that can be seen at once
 //	names       no file or package called after nothing
 //	manuals     each package has a doc.go
-//	words       nothing unfinished, no path of somebody's machine
+//	words       nothing unfinished, no path of one machine
 //	module      go.mod names what the product links, and nothing else
 //
 // These tables are statements of policy. Do not change one to make a build pass: a new import is

@@ -43,7 +43,7 @@ func ruleFor(rows []packageRule, folder string) (packageRule, bool) {
 	return rows[i], true
 }
 
-// checkImport says whether a file may make an import, and if not, what it did and why that is refused.
+// checkImport reports whether a file may make an import, and if not, what it imports and why that is refused.
 func checkImport(t *repository, f file, r packageRule, spec *ast.ImportSpec) (what, reason string, ok bool) {
 	imported := importPath(spec)
 	if spec.Name != nil && spec.Name.Name == "." {
@@ -109,7 +109,7 @@ func importPath(spec *ast.ImportSpec) string {
 }
 
 // isStandard reports whether an import path is the standard library's: its first element has no
-// dot. (Ours may have none either, but is told apart before.)
+// dot. (This module's paths may have none either; they are recognised before.)
 func isStandard(imported string) bool {
 	first, _, _ := strings.Cut(imported, "/")
 	return !strings.Contains(first, ".")

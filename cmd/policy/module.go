@@ -17,10 +17,10 @@ func checkModule(t *repository) []violation {
 			switch {
 			case tools.Match(line):
 				found = append(found, violation{f.path, i + 1, "names a tool",
-					"whoever imports a package of ours would inherit it; pin it in the Makefile and run it with go run"})
+					"importers of this module would inherit it; pin it in the Makefile and run it with go run"})
 			case bytes.HasPrefix(line, []byte("replace")):
 				found = append(found, violation{f.path, i + 1, "replaces a module",
-					"it counts only in this checkout: whoever imports us would build something else than we tested"})
+					"it counts only in this checkout: importers would build something else than was tested"})
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func TestEachRuleCanFail(t *testing.T) {
 // Every single ban of the table is reported when it is broken, with its own reason.
 func TestEachBanCanFail(t *testing.T) {
 	for _, r := range packageTable() {
-		forAll := slices.DeleteFunc(bansForAll(), func(b ban) bool { // what a row says itself comes first
+		forAll := slices.DeleteFunc(bansForAll(), func(b ban) bool { // the row's own bans come first
 			what := strings.TrimSuffix(b.pattern, "/...")
 			_, special := banReason(r.bannedImports, what)
 			return special || coversAny(r.external, what)
@@ -110,7 +110,7 @@ func sections(t *testing.T, input string) map[string]string {
 	return files
 }
 
-// newTestRepository loads a tree that lies in memory.
+// newTestRepository loads a tree from memory.
 func newTestRepository(t *testing.T, files map[string]string) *repository {
 	root := fstest.MapFS{"go.mod": {Data: []byte("module example.org/locks\n")}}
 	for name, text := range files {

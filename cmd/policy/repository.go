@@ -17,7 +17,7 @@ import (
 // repository is a checkout, read once for all rules.
 type repository struct {
 	module string // the module's path, from go.mod
-	home   string // where the checkout lies on this machine
+	home   string // the path of the checkout on this machine
 	fset   *token.FileSet
 	files  []file
 }

@@ -25,7 +25,7 @@ func rules() []rule {
 	}
 }
 
-// violation says where, what, and why that is not done here.
+// violation is where a rule is broken, by what, and why the rule exists.
 type violation struct {
 	path   string
 	line   int // 0: the file as a whole

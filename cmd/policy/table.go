@@ -34,7 +34,7 @@ func lowerLayers(pkg string) (lower []string) {
 	return lower
 }
 
-// packageRule says what one package may import. A package without a row is a violation: a new package is a
+// packageRule is what one package may import. A package without a row is a violation: a new package is a
 // decision about where it stands.
 type packageRule struct {
 	pkg           string   // the folder, from the root; "x/..." also all below
@@ -156,12 +156,12 @@ func clientRows() []packageRule {
 		testInternal: []string{"api", "api/access", "raftnode", "raftnode/store", "client/fence"},
 		external:     []string{std, grpc, protobuf},
 		bannedImports: []ban{
-			{"session", "whoever imports the client must not link a server: sessions are the machine's"},
-			{"fsm", "whoever imports the client must not link a server: the machine runs on nodes"},
-			{"raftnode", "whoever imports the client must not link a server: no consensus in an application"},
-			{"api", "whoever imports the client must not link a server: the wire's types are api/zamokpb"},
-			{raftLibrary, "whoever imports the client must not link a server: no consensus in an application"},
-			{bbolt, "whoever imports the client must not link a server: an application stores nothing for us"},
+			{"session", "a program that imports the client must not link a server: sessions belong to the state machine"},
+			{"fsm", "a program that imports the client must not link a server: the state machine runs on nodes"},
+			{"raftnode", "a program that imports the client must not link a server: no consensus in an application"},
+			{"api", "a program that imports the client must not link a server: the wire's types are api/zamokpb"},
+			{raftLibrary, "a program that imports the client must not link a server: no consensus in an application"},
+			{bbolt, "a program that imports the client must not link a server: an application stores nothing for us"},
 		},
 	}, {
 		// What a storage links to guard itself: not even the client.

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// checkTests looks for tests that say less than they seem to: skipped in silence, or right only as
+// checkTests finds tests that prove less than they seem to: skipped without a reason, or right only as
 // long as the machine is fast enough.
 func checkTests(t *repository) []violation {
 	var found []violation
@@ -19,7 +19,7 @@ func checkTests(t *repository) []violation {
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok && isSilentSkip(call) {
 				found = append(found, violation{f.path, t.line(call), "skips a test without a reason",
-					"a skipped test reads like a passed one; say what is missing and how to run it"})
+					"a skipped test reads like a passed one; name what is missing and how to run it"})
 			}
 			if use, pkg, name, ok := selection(n, names); ok && pkg == "time" && name == "Sleep" && !inBubble {
 				found = append(found, violation{f.path, t.line(use), "sleeps in a test",

@@ -17,7 +17,7 @@ func checkWords(t *repository) []violation {
 	unfinished := regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME)\b`)
 	homePattern := regexp.MustCompile(`(^|[^\w.~-])(/home/[a-z]\w*|/Users/[A-Za-z]\w*|/root/[\w.]|[A-Z]:\\Users\\)`)
 
-	// A folder at the root, such as /src, is too likely to be an ordinary word to say anything.
+	// A folder at the root, such as /src, is too likely to be an ordinary word.
 	var checkout *regexp.Regexp
 	if strings.Count(t.home, "/") > 1 {
 		checkout = regexp.MustCompile(`(^|[^\w/-])` + regexp.QuoteMeta(t.home) + `($|[^\w-])`)
@@ -31,7 +31,7 @@ func checkWords(t *repository) []violation {
 		for i, line := range bytes.Split(f.text, []byte("\n")) {
 			at := func(what, why string) { found = append(found, violation{f.path, i + 1, what, why}) }
 			if word := unfinished.Find(line); word != nil {
-				at("says "+string(word), "unfinished work does not belong in code; do it, or document the limit where users read it")
+				at("contains "+string(word), "unfinished work does not belong in code; do it, or document the limit where users read it")
 			}
 			if home := homePattern.FindSubmatch(line); home != nil && !isExampleHome(string(home[2])) {
 				at("names "+string(home[2]), "that path exists on one machine; take it from the environment, a flag or a temporary folder")
@@ -44,5 +44,5 @@ func checkWords(t *repository) []violation {
 	return found
 }
 
-// isExampleHome lets documentation and images have a home: nobody's in particular.
+// isExampleHome exempts the home directories that documentation and images use as examples.
 func isExampleHome(home string) bool { return home == "/home/you" || home == "/home/nonroot" }

@@ -65,7 +65,7 @@ func (a *app) backup(ctx context.Context, c *client.Client, path string) error {
 
 // writeBackup puts a backup in the place of a file only when it is complete, on the disk, and can be read.
 func writeBackup(ctx context.Context, c *client.Client, path string) (doc backupDoc, err error) {
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*") // of mode 0600: it tells who holds what
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*") // of mode 0600: it names the holders of locks
 	if err != nil {
 		return doc, err
 	}

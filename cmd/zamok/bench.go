@@ -292,7 +292,7 @@ func heapAndStackBytes() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// progress tells a person how far it is, until the returned function is called.
+// progress shows how far the run is, until the returned function is called.
 func (b *bench) progress(what string, n *atomic.Uint64) (stop func()) {
 	if !isTerminal(b.app.stderr) {
 		return func() {}

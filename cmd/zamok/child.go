@@ -98,7 +98,7 @@ func (c *child) signal(s syscall.Signal) {
 	case c.groupLeader:
 		// Also when the command itself has ended: as long as others of its group live, the group
 		// keeps its number.
-		_ = syscall.Kill(-c.pid, s) // the only error is that nobody is left
+		_ = syscall.Kill(-c.pid, s) // the only error is that no process is left
 	case !c.reaped:
 		_ = syscall.Kill(c.pid, s)
 	}
@@ -109,7 +109,7 @@ func (c *child) groupAlive() bool {
 	if !c.groupLeader {
 		return false
 	}
-	// The first process of a container inherits them, and nobody else would wait for them then.
+	// The first process of a container inherits them, and no other process would wait for them then.
 	for pid := 1; pid > 0; {
 		pid, _ = syscall.Wait4(-c.pid, nil, syscall.WNOHANG, nil)
 	}
@@ -124,12 +124,12 @@ func (c *child) exitCode() int {
 	return c.status.ExitStatus()
 }
 
-// forwardedSignals are the signals that somebody sends to us and means for the command.
+// forwardedSignals are the signals that are sent to this process and meant for the command.
 func forwardedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// isTermination reports whether a signal also means that we, who run the command, shall not begin again.
+// isTermination reports whether a signal also ends this process after the command.
 func isTermination(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT
 }

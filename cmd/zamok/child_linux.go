@@ -7,7 +7,7 @@ import (
 )
 
 // childSysProcAttr ask the kernel to kill the child with the thread that started it. The kernel
-// forgets that when a child changes who it is, as sudo does.
+// forgets that when a child changes its user, as sudo does.
 func childSysProcAttr(groupLeader bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: groupLeader, Pdeathsig: syscall.SIGKILL}
 }

@@ -38,7 +38,7 @@ func (c *connectionFlags) register(a *app, cmd *cobra.Command) {
 	f.StringVar(&c.tokenFile, "token-file", a.getenv("ZAMOK_TOKEN_FILE"), "`file` with a bearer token; needs TLS (ZAMOK_TOKEN_FILE)")
 }
 
-// config is what the flags say; a verb adds what belongs to its session.
+// config is what the flags give; a verb adds what belongs to its session.
 func (c *connectionFlags) config() (client.Config, error) {
 	cfg := client.Config{Endpoints: c.endpoints, Logger: c.app.logger()}
 	if c.tokenFile != "" {

@@ -69,7 +69,7 @@ func (v *devCommand) validate(cmd *cobra.Command) error {
 		return fmt.Errorf("--port is %d: the ports up to %d must be from 1 to 65535", v.port, last)
 	}
 	if !cmd.Flags().Changed("log-level") {
-		v.log = slog.New(slog.DiscardHandler) // three nodes' talk would hide what is said below
+		v.log = slog.New(slog.DiscardHandler) // the logs of three nodes would hide the output below
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (v *devCommand) run(ctx context.Context) error {
 	}
 }
 
-// interruptError is how a program ends that runs until it is told not to: well, if it was told.
+// interruptError makes an interrupt the normal end of a program that runs until it is interrupted.
 func interruptError(ctx context.Context) error {
 	if e := (*signalError)(nil); errors.As(context.Cause(ctx), &e) && e.signal != syscall.SIGHUP {
 		return nil
@@ -155,7 +155,7 @@ func (v *devCommand) start(ctx context.Context) ([]*api.Node, error) {
 	return started, v.explainError(explainStart(errs...))
 }
 
-// explainError leaves out what is said of flags that only a server has.
+// explainError leaves out advice about flags that only a server has.
 func (v *devCommand) explainError(err error) error {
 	if e := (*net.OpError)(nil); errors.As(err, &e) && errors.Is(e, syscall.EADDRINUSE) {
 		return fmt.Errorf("%w; does another zamok run already? End it, or begin at another port with --port", e)
@@ -187,7 +187,7 @@ func (v *devCommand) awaitLeader(ctx context.Context, nodes []*api.Node) error {
 	}
 }
 
-// closeAll ends nodes at the same time. They end together, so nobody is there to hand an epoch to: each
+// closeAll ends nodes at the same time. They end together, so there is no node to hand the leadership to: each
 // would wait for the others in vain.
 func (v *devCommand) closeAll(nodes []*api.Node) {
 	var closing sync.WaitGroup

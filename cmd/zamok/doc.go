@@ -35,7 +35,7 @@
 //	    kill-after before the deadline at the latest, KILL before the deadline, to its whole process
 //	    group (in a pipeline at a terminal, to itself). After an operator's release it has kill-after to
 //	    end in order. What is left running in other groups is not found, and while this program is
-//	    stopped nobody ends anything: the token is against both.
+//	    stopped, nothing ends the command: the fencing token guards against both.
 //	Z2  It does not outlive this program: on Linux the kernel kills it when this program dies, by
 //	    whatever way. That covers the command itself, not what it started: the token does.
 //	Z3  Signals meant for the command reach it once: HUP, INT, QUIT, TERM, USR1 and USR2 are passed on,
@@ -43,12 +43,12 @@
 //	Z4  A secret is read from a file, never from a flag or the environment, which others can read.
 //	Z5  What others wrote (labels, metadata, reasons) moves no cursor on this terminal.
 //
-//	Z6  What -o json says is one document, or one a line where there is no end (watch); numbers of 64 bits
-//	    are strings. What went wrong is said on standard error, and by the exit code.
-//	Z7  A verb that changes something for others says on standard output what it did, and otherwise in its
+//	Z6  The output of -o json is one document, or one a line where there is no end (watch); numbers of 64 bits
+//	    are strings. Errors are on standard error and in the exit code.
+//	Z7  A verb that changes something for others prints on standard output what it did, and otherwise in its
 //	    error that nothing was done, or that this is not known.
 //	Z8  Endpoints of two clusters are refused by name before anything is done. A release that the cluster did not
-//	    confirm is a warning that says until when the lock may stand; the exit code is then the command's own.
+//	    confirm is a warning with the time until which the lock may stay held; the exit code is then the command's own.
 //
 // On systems other than Linux Z2 is void.
 package main

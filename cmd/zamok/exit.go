@@ -17,7 +17,7 @@ const (
 	exitNotHeld              = 1   // `zamok check`: not held
 	exitRemoved              = 118 // `zamok server`: this data directory was removed from its cluster
 	exitTargetNotFound       = 119 // what was named is not there: a session, a node, a grant to release
-	exitDenied               = 120 // the access rules say no
+	exitDenied               = 120 // refused by the access rules
 	exitNotAcquired          = 121 // --try: it would have to wait
 	exitWaitTimeout          = 122 // --wait: the time was over
 	exitLost                 = 123 // the lock was lost, or nearly, and the command was ended
@@ -47,7 +47,7 @@ func exitCodeForError(err error) int {
 	return exitGeneral
 }
 
-// exitError is an error that knows its exit code. Without err there is nothing to say: the code is
+// exitError is an error that knows its exit code. Without err there is nothing to print: the code is
 // the child's own, or the answer was printed.
 type exitError struct {
 	code int
@@ -90,14 +90,14 @@ func (a *app) printError(err error) int {
 		}
 	}
 	if e := (*signalError)(nil); errors.As(err, &e) {
-		return exitSignalBase + int(e.signal) // whoever sent it knows
+		return exitSignalBase + int(e.signal) // the sender knows
 	}
 	text := strings.TrimPrefix(err.Error(), "zamok: ") // the client's have it already
 	for line := range strings.SplitSeq(text, "\n") {
 		fmt.Fprintf(a.stderr, "zamok: %s\n", sanitizeLine(line))
 	}
 	if e := (*usageError)(nil); errors.As(err, &e) {
-		fmt.Fprintf(a.stderr, "`%s --help` tells more.\n", e.command)
+		fmt.Fprintf(a.stderr, "See `%s --help`.\n", e.command)
 	}
 	return code
 }

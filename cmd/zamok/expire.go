@@ -25,7 +25,7 @@ The reason is reported to the client, which may still be working when its locks 
 		RunE: func(cmd *cobra.Command, args []string) error {
 			session, err := parsePositive("SESSION", args[0])
 			if err == nil && reason == "" {
-				err = errors.New("say with --reason why: the client is told")
+				err = errors.New("--reason is missing: the client gets it as the cause of its session's end")
 			}
 			if err != nil {
 				return &usageError{cmd.CommandPath(), err}

@@ -33,7 +33,7 @@ type holdFlags struct {
 }
 
 const (
-	// commandTTL is longer than a program's: nobody waits at a prompt, and a command can't be asked to
+	// commandTTL is longer than a program's: no person waits at a prompt, and a command can't be asked to
 	// cope with a loss as a program can.
 	commandTTL = 15 * time.Second
 	// minTTLPerKillAfter: with a shorter ttl a command would get TERM when the first renewal is late.
@@ -92,7 +92,7 @@ func checkNameAndCommand(cmd *cobra.Command, args []string) error {
 	case dash > 1:
 		return fmt.Errorf("one name stands before the --, here are %d; more locks are named by --with", dash)
 	case len(args) < 2:
-		return errors.New("say after -- which command to run")
+		return errors.New("the command to run is missing: give it after --")
 	}
 	return nil
 }
@@ -169,20 +169,20 @@ func (b *lockRunner) acquire(ctx context.Context, lockFunc func(context.Context,
 }
 
 // run runs a command under a lock and releases it. why is the reason for which the lock was lost, or about
-// to be; then the command was ended, unless it ended by itself just before. err says that it can't be run.
+// to be; then the command was ended, unless it ended by itself just before. err means that it can't be run.
 func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult, reason, err error) {
 	l := supervisor{lost: lock.Lost(), timeLeft: func() time.Duration { return b.timeLeft(lock) }, killAfter: b.killAfter}
 	result, err = l.run(argv, b.environment(lock), b.signals)
 	if result.terminated {
 		reason = lock.Err()
 		if reason == nil {
-			reason = errors.New("the lock was about to be lost: the cluster was not heard in time, or --max-hold is over")
+			reason = errors.New("the lock was about to be lost: the cluster did not renew the lease in time, or --max-hold is over")
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if result.terminated {
-		cancel() // it is lost, or nobody answers: then Unlock waits for no more than a moment
+		cancel() // it is lost, or no node answers: then Unlock waits for no more than a moment
 	}
 	if unlock := lock.Unlock(ctx); !result.terminated && err == nil {
 		reason = b.lossOnRelease(unlock)
@@ -190,7 +190,7 @@ func (b *lockRunner) run(lock *client.Lock, argv []string) (result commandResult
 	return result, reason, err
 }
 
-// lossOnRelease is the loss of a lock whose command has ended by itself, if its release says that there was one. A release
+// lossOnRelease is the loss of a lock whose command has ended by itself, if its release reports one. A release
 // that was not confirmed is none: the lock was held to the command's end.
 func (b *lockRunner) lossOnRelease(unlock error) error {
 	if errors.Is(unlock, client.ErrLost) {
@@ -222,11 +222,11 @@ func (b *lockRunner) environment(lock *client.Lock) []string {
 	)
 }
 
-// statusLine tells who waits at a terminal how it stands.
+// statusLine shows a person at a terminal what the lock waits for.
 type statusLine struct {
-	w        io.Writer // nil: nobody looks
+	w        io.Writer // nil: no terminal
 	visible  bool
-	blockers string // who it was when that changed last
+	blockers string // as last shown
 }
 
 func newStatusLine(w io.Writer) *statusLine {

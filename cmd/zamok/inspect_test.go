@@ -215,7 +215,7 @@ func TestOperatorCommandErrors(t *testing.T) {
 		"a word as token":   {[]string{"check", "x", "one"}, "it is a whole number"},
 		"half a grant":      {[]string{"check", "x", "1", "--session", "1"}, "give both"},
 		"no limit":          {[]string{"sessions", "--limit", "0"}, "above 0"},
-		"no force":          {[]string{"release", "x", "--reason", "y"}, "say --force"},
+		"no force":          {[]string{"release", "x", "--reason", "y"}, "--force"},
 		"no reason":         {[]string{"release", "x", "--force"}, "--reason"},
 		"nobody holds it":   {[]string{"release", "mistake/x", "--force", "--reason", "y"}, "nobody holds mistake/x; nothing was done"},
 		"nor this token":    {[]string{"release", "mistake/x", "--force", "--reason", "y", "--token", "7"}, "nobody holds mistake/x with a token up to 7"},

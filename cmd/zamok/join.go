@@ -10,12 +10,12 @@ import (
 	"zamok/client"
 )
 
-// changeDoc is what is said of a change of the cluster that was made.
+// changeDoc describes a change of the cluster that was made.
 type changeDoc struct {
 	Changed string `json:"changed"`
 }
 
-// runChange is a verb that changes the cluster, and says what it did.
+// runChange is a verb that changes the cluster and prints what it did.
 func (q *requestFlags) runChange(a *app, cmd *cobra.Command, f func(context.Context, *client.Client) (summary string, err error)) error {
 	return q.run(cmd, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, errTimeout)

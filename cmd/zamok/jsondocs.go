@@ -9,7 +9,7 @@ import (
 	"zamok/client"
 )
 
-// What -o json says. Numbers of 64 bits are strings, since many languages would round them; times are
+// The documents of -o json. Numbers of 64 bits are strings, since many languages would round them; times are
 // durations as "1m30s", those of the cluster's clock turned into how long ago or how long from now.
 
 type stampDoc struct {
@@ -152,7 +152,7 @@ func newSessionDoc(s client.SessionInfo, now time.Duration) sessionDoc {
 	return d
 }
 
-// elapsedText and until say how far a moment of the cluster's clock is; "" = there is none, or it is not known.
+// elapsedText and until are how far a moment of the cluster's clock is; "" = there is none, or it is not known.
 func elapsedText(at, now time.Duration) string {
 	if at == 0 {
 		return ""
@@ -195,7 +195,7 @@ func mapSlice[T, D any](list []T, f func(T) D) []D {
 	return out
 }
 
-// firstNonEmpty is the first text that says something.
+// firstNonEmpty is the first text that is not empty.
 func firstNonEmpty(texts ...string) string {
 	for _, t := range texts {
 		if t != "" {

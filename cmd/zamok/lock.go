@@ -80,9 +80,9 @@ func (v *lockCommand) validate(cmd *cobra.Command) error {
 	case v.shared && (v.permits > 0 || v.limit > 0):
 		return errors.New("--shared and --permits are different kinds of locks: give one")
 	case v.permits > v.limit:
-		return fmt.Errorf("--permits is %d, of %d: say with --of how many the lock has", v.permits, v.limit)
+		return fmt.Errorf("--permits is %d, of %d: give with --of how many permits the lock has", v.permits, v.limit)
 	case v.limit > 0 && v.permits == 0:
-		return errors.New("--of says how many permits the lock has: say with --permits how many you want")
+		return errors.New("--of is how many permits the lock has: give with --permits how many you want")
 	}
 	return v.holdFlags.validate()
 }
@@ -136,7 +136,7 @@ func (v *lockCommand) run(ctx context.Context, name string, argv []string) error
 
 var errWaitTimeout = errors.New("the wait (--wait) was over")
 
-// notAcquiredError gives the reason its exit code, and who stood in the way at the end of a wait.
+// notAcquiredError gives the reason its exit code, and names the blockers at the end of a wait.
 func (v *lockCommand) notAcquiredError(name, blockers string, err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):

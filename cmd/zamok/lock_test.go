@@ -40,7 +40,7 @@ func TestExitCodes(t *testing.T) {
 		"ended by a signal":    {[]string{"lock", "codes/e", "--", "sh", "-c", "kill -KILL $$"}, 137, ""},
 		"no name":              {[]string{"lock"}, 125, "name a lock"},
 		"no dashes":            {[]string{"lock", "x", "true"}, 125, "put -- before"},
-		"no command":           {[]string{"lock", "x", "--"}, 125, "which command"},
+		"no command":           {[]string{"lock", "x", "--"}, 125, "the command to run is missing"},
 		"two names":            {[]string{"lock", "x", "y", "--", "true"}, 125, "--with"},
 		"no such flag":         {[]string{"lock", "--frob", "x", "--", "true"}, 125, "--frob"},
 		"no such verb":         {[]string{"lokc"}, 125, `there is no verb "lokc"; is it lock?` + "\n"},

@@ -61,7 +61,7 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 			return err
 		}
 		if stamp == (client.Stamp{}) {
-			stamp = at // what changed since is told by a watch from the first page on
+			stamp = at // a watch from the first page on shows what changed since
 		}
 		locks = append(locks, batch...)
 		if more = len(batch) == page; v.limit > 0 && len(locks) > v.limit {
@@ -92,7 +92,7 @@ func (v *lsCommand) list(ctx context.Context, c *client.Client, prefix string) e
 		}
 		table(w, rows)
 		if more {
-			fmt.Fprintf(w, "There are more: --after %s goes on, --limit 0 lists all.\n", shellQuote(locks[len(locks)-1].Name))
+			fmt.Fprintf(w, "There are more: continue with --after %s; --limit 0 lists all.\n", shellQuote(locks[len(locks)-1].Name))
 		}
 	})
 }

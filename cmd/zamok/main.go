@@ -16,7 +16,7 @@ func main() {
 	}, os.Args[1:]))
 }
 
-// run does what the arguments say and returns the exit code.
+// run executes the command line and returns the exit code.
 func run(ctx context.Context, a app, args []string) int {
 	root := newRoot(&a)
 	root.SetArgs(args)

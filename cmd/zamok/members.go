@@ -22,7 +22,7 @@ type memberDoc struct {
 	Version     string `json:"version,omitempty"`
 	FreeBytes   uint64 `json:"free_bytes,string,omitempty"`
 	DiskLow     bool   `json:"disk_low"`
-	LastContact string `json:"last_heard,omitempty"` // how long ago the leader heard it; "" = the leader itself
+	LastContact string `json:"last_heard,omitempty"` // since the leader's last contact with it; "" = the leader itself
 	Lag         string `json:"behind,omitempty"`     // "" = the leader itself, or not known
 
 	sinceContact time.Duration
@@ -47,11 +47,11 @@ func newMemberDoc(m client.Member) memberDoc {
 	return doc
 }
 
-// unreachableAfter is for how long the leader must not have heard a node that is called silent. It hears each ten times
+// unreachableAfter is how long the leader must have had no contact with a node that is called silent. It has ten times
 // in each election timeout.
 const unreachableAfter = 3 * time.Second
 
-// lastContactText is how long ago the leader heard a node.
+// lastContactText is the time since the leader's last contact with a node.
 func (m memberDoc) lastContactText() string {
 	switch {
 	case m.LastContact == "":
@@ -81,14 +81,14 @@ type membersDoc struct {
 
 // write fits into a terminal of 80 columns, with addresses like 127.0.0.1:5750.
 func (d membersDoc) write(w io.Writer) {
-	rows := [][]string{{"ID", "ROLE", "HEARD", "BEHIND", "CLIENTS AT", "PEERS AT", "DISK FREE", "VERSION"}}
+	rows := [][]string{{"ID", "ROLE", "CONTACT", "BEHIND", "CLIENTS AT", "PEERS AT", "DISK FREE", "VERSION"}}
 	for _, m := range d.Members {
 		rows = append(rows, []string{m.ID, m.Role, m.lastContactText(), firstNonEmpty(m.Lag), firstNonEmpty(m.Client), m.Peer, m.diskText(), firstNonEmpty(m.Version)})
 	}
 	table(w, rows)
 	for _, m := range d.Members {
 		if m.sinceContact >= unreachableAfter {
-			fmt.Fprintf(w, "\n%s: not heard for %v. Does it run, and is %s reachable?\n", m.ID, m.lastContactText(), m.Peer)
+			fmt.Fprintf(w, "\n%s: no contact for %v. Does it run? Can the leader reach %s?\n", m.ID, m.lastContactText(), m.Peer)
 		}
 	}
 	fmt.Fprintf(w, "\nThe cluster's id is %s. Its election timeout is %s.\n", d.Cluster, d.ElectionTimeout)
@@ -103,7 +103,7 @@ func newMembers(a *app) *cobra.Command {
 		Use:   "members",
 		Short: "list the members of the cluster",
 		Long: `Lists the members of the cluster with what each has announced, and the cluster id. A learner has no vote yet
-because it has not caught up. HEARD is the time since the leader last heard from a node, BEHIND the number
+because it has not caught up. CONTACT is the time since the leader's last contact with a node, BEHIND the number
 of log entries that the node lacked then. HTTP addresses are part of the output of -o json.
 
 All endpoints are asked. An endpoint of another cluster is an error; one that does not answer is not.`,

@@ -123,8 +123,8 @@ func TestUnreachableMemberIsReported(t *testing.T) {
 	var text strings.Builder
 	doc.write(&text)
 	for _, want := range []string{
-		"n1  leader  -       -       127", "n2  voter   12s     34      127", "n3  voter   now     0       127", "n4  voter   2h0m0s  -       127",
-		"\nn2: not heard for 12s. ", "\nn4: not heard for 2h0m0s. ",
+		"n1  leader  -        -       127", "n2  voter   12s      34      127", "n3  voter   now      0       127", "n4  voter   2h0m0s   -       127",
+		"\nn2: no contact for 12s. ", "\nn4: no contact for 2h0m0s. ",
 	} {
 		require.Contains(t, text.String(), want)
 	}

@@ -52,12 +52,12 @@ Without --token the command shows the holder, asks for confirmation, and uses th
 func (v *releaseCommand) validate() error {
 	switch {
 	case !v.force:
-		return errors.New("this takes a lock away from who may be at work under it: say --force; " +
+		return errors.New("this takes the lock away from a holder that may still be working under it: confirm with --force; " +
 			"a lock of your own is released by the end of `zamok lock`, or of your program")
 	case v.reason == "":
-		return errors.New("say with --reason why: the holder is told")
+		return errors.New("--reason is missing: the holder gets it as the cause of its loss")
 	case v.token == 0 && v.app.output == "json":
-		return errors.New("with -o json nobody is asked: give the --token that `zamok show` has shown")
+		return errors.New("-o json does not prompt: give the --token that `zamok show` prints")
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ const (
 	groupOperate = "run"
 )
 
-// asUsageError makes what a verb says about its arguments a mistake of usage.
+// asUsageError turns a verb's complaint about its arguments into a usage error.
 func asUsageError(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
@@ -145,7 +145,7 @@ func checkCommandName(cmd *cobra.Command, args []string) error {
 	return &usageError{cmd.CommandPath(), errors.New(text)}
 }
 
-// explainFlagError says of a duration without a unit what is missing.
+// explainFlagError names the missing unit of a duration.
 func explainFlagError(err error) error {
 	if flag, _, found := strings.Cut(err.Error(), "time: missing unit in duration"); found {
 		return errors.New(flag + "a time needs a unit, as in 500ms, 5s or 5m")
@@ -195,7 +195,7 @@ func signalContext(ctx context.Context) (context.Context, context.CancelFunc) {
 		defer close(done)
 		select {
 		case s := <-signals:
-			signal.Stop(signals) // whoever sends another does not want to wait
+			signal.Stop(signals) // a second signal ends the process at once
 			cancel(&signalError{s.(syscall.Signal)})
 		case <-ctx.Done():
 		}
@@ -207,7 +207,7 @@ func signalContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// notIgnored are the signals that nobody told this program to ignore.
+// notIgnored are the signals that this program was not started to ignore.
 func notIgnored(all ...os.Signal) []os.Signal {
 	var kept []os.Signal
 	for _, s := range all {

@@ -118,13 +118,13 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 	f.StringVar(&v.peerTLSFiles.ca, "peer-ca", "", "authorities of the peers' certificates, a PEM `file`")
 }
 
-// validate looks at what the flags say together. Each single flag is checked where it is used.
+// validate checks the flags against each other. Each single flag is checked where it is used.
 func (v *serverCommand) validate() error {
 	switch {
 	case v.id == "":
 		return errors.New("--id is missing: give this node a name, as n1")
 	case v.data == "":
-		return errors.New("--data is missing: say where this node keeps its data")
+		return errors.New("--data is missing: the directory in which this node keeps its data")
 	case v.clientTLSFiles.cert == "" && v.clientTLSFiles.clientCA != "":
 		return errors.New("--tls-client-ca asks clients for certificates, which needs TLS: give --tls-cert and --tls-key")
 	case (v.peerTLSFiles.cert == "" || v.peerTLSFiles.key == "" || v.peerTLSFiles.ca == "") && v.peerTLSFiles != (tlsFiles{}):
@@ -269,7 +269,7 @@ func (e *startError) Error() string {
 	case errors.Is(e.err, syscall.EADDRINUSE):
 		text += "; does another zamok run already? End it, or choose other ports"
 	case errors.Is(e.err, fs.ErrPermission):
-		text += "; run it as a user who may, or choose another place"
+		text += "; run it as a user with that right, or choose another directory"
 	}
 	return text
 }

@@ -44,7 +44,7 @@ func (v *serverCommand) joinClusterID(ctx context.Context) (id string, err error
 // cluster refuses a newcomer for good. A joining that broke off, because the leader changed or this node
 // ended in its midst, continues where it stood.
 //
-// It asks this node, too, which passes that on to the leader: who was to be joined once may be gone.
+// It asks this node, too, which relays the request to the leader: the node named by --join may no longer exist.
 func (v *serverCommand) joinUntilVoter(ctx context.Context, node *api.Node) error {
 	lastReason := ""
 	retry := time.NewTicker(joinRetryInterval)

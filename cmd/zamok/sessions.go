@@ -66,7 +66,7 @@ func (v *sessionsCommand) list(ctx context.Context, c *client.Client) error {
 		}
 		table(w, rows)
 		if doc.More {
-			fmt.Fprintf(w, "There may be more: --after %d goes on.\n", sessions[len(sessions)-1].Session)
+			fmt.Fprintf(w, "There may be more: continue with --after %d.\n", sessions[len(sessions)-1].Session)
 		}
 	})
 }

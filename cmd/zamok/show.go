@@ -18,7 +18,7 @@ type showCommand struct {
 	limit int
 }
 
-// showLimitDefault is how many holders and waiters are shown if nobody says otherwise.
+// showLimitDefault is how many holders and waiters are shown by default.
 const showLimitDefault = 100
 
 func newShow(a *app) *cobra.Command {
@@ -129,7 +129,7 @@ func (d *detailDoc) writeHolders(w io.Writer) {
 // reasonsMax is how many reasons are given for one waiter.
 const reasonsMax = 2
 
-// waitReasons says what a waiter waits for.
+// waitReasons lists what a waiter waits for.
 func (d *detailDoc) waitReasons(t ticketDoc) string {
 	var reasons []string
 	for i, b := range t.Blockers {
@@ -142,7 +142,7 @@ func (d *detailDoc) waitReasons(t ticketDoc) string {
 	return firstNonEmpty(strings.Join(reasons, "; "))
 }
 
-// text says what a blocker does, at which lock if that is not the one that is shown.
+// text is what a blocker does, and at which lock if that is not the one shown.
 func (b blockerDoc) text(shown string) string {
 	at := ""
 	if b.Name != shown {

@@ -20,7 +20,7 @@ type supervisor struct {
 type commandResult struct {
 	exitCode   int            // its own
 	terminated bool           // by us, since its lock was lost or nearly
-	stopSignal syscall.Signal // somebody's wish that we end too, passed on to it; 0 = none
+	stopSignal syscall.Signal // a signal that ends this process too, passed on to the command; 0 = none
 }
 
 // run runs a command until it ends or must be ended. Its error is that the command can't be run.
@@ -46,9 +46,9 @@ func (o *commandResult) recordSignal(s os.Signal) {
 
 const (
 	// killMargin lies between KILL and the deadline: for a timer that is late, and for the command
-	// to be really gone.
+	// to have ended.
 	killMargin = 200 * time.Millisecond
-	// groupPollInterval is how often one looks whether the rest of a command's group is gone.
+	// groupPollInterval is how often the end of a command's group is polled.
 	groupPollInterval = 20 * time.Millisecond
 )
 
@@ -100,7 +100,7 @@ func (l supervisor) terminate(c *child, signals <-chan os.Signal, o *commandResu
 	groupPoll := time.NewTicker(groupPollInterval)
 	defer groupPoll.Stop()
 	c.signal(syscall.SIGTERM)
-	c.signal(syscall.SIGCONT) // who is stopped gets no TERM
+	c.signal(syscall.SIGCONT) // a stopped process gets no TERM
 	for {
 		select {
 		case <-killTimer.C:

@@ -20,8 +20,8 @@ type terminal struct {
 	savedModes  *unix.Termios
 
 	childInForeground bool           // the command's group owns it now
-	continued         chan os.Signal // SIGCONT: somebody woke us, perhaps with `fg`
-	resumeTimer       *time.Timer    // in case that nobody had stopped us
+	continued         chan os.Signal // SIGCONT: this process was continued, perhaps by `fg`
+	resumeTimer       *time.Timer    // in case this process was not stopped
 }
 
 // stopDelay is how long a process may take to notice that it was stopped.

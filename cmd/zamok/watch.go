@@ -39,7 +39,7 @@ by an operator. The events of a session's locks come just before its end.`,
 		},
 	}
 	v.register(a, cmd, requestTimeoutDefault)
-	cmd.Flags().Uint64Var(&v.from, "from", 0, "tell what happened after this index (default: from now on)")
+	cmd.Flags().Uint64Var(&v.from, "from", 0, "show events after this `index` (default: from now on)")
 	return cmd
 }
 

@@ -8,7 +8,7 @@
 // # What is measured
 //
 //  1. Only grants inside the window count, and only cycles that end inside it; Warmup before it does not.
-//  2. A failed call is counted in Errors and never left out. Its worker pauses, and goes on.
+//  2. A failed call is counted in Errors and never left out. Its worker pauses and continues.
 //  3. If all workers have the same key, Overlaps counts grants beside another holder: anything but 0 is a broken
 //     lock. Handoff is the time from one holder's release to the next grant, of waiters that had asked before.
 //

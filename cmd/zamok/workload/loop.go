@@ -76,7 +76,7 @@ func (l *Loop) Run(ctx context.Context) *Result {
 }
 
 func (r *run) worker(ctx context.Context, i int) {
-	// Not all at once: a busy machine sends a burst in any order, and fairness is judged by who asked first.
+	// Not all at once: a busy machine sends a burst in any order, and fairness is judged by the order of requests.
 	Sleep(ctx, r.Warmup/2*time.Duration(i)/time.Duration(r.Workers))
 	var grants []Grant
 	for ctx.Err() == nil && time.Since(r.began) < r.Warmup+r.Window {

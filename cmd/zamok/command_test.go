@@ -161,7 +161,7 @@ func zamokCommand(args ...string) *exec.Cmd {
 }
 
 // withTestTimeout has a verb that asks something ask for longer than a person would: a busy machine may change its
-// leader, and again. What a test says of it itself has the last word, since it comes later.
+// leader, and again. A test's own flags come later and so take precedence.
 func withTestTimeout(args []string) []string {
 	switch args[0] {
 	case "ls", "show", "watch", "sessions", "check", "now", "members", "release", "expire":
@@ -182,7 +182,7 @@ func runZamok(t *testing.T, c *devCluster, args ...string) exitResult {
 	return startZamok(t, c, args...).wait(t)
 }
 
-// runUntilAvailable runs the command again for as long as nobody answers: a busy machine may change its leader, which takes
+// runUntilAvailable runs the command again as long as no node answers: a busy machine may change its leader, which takes
 // all of a short wait.
 func runUntilAvailable(t *testing.T, c *devCluster, args ...string) exitResult {
 	t.Helper()
@@ -304,7 +304,7 @@ func (c *devCluster) awaitWaiters(t *testing.T, name string, waiting int) {
 	}, testTimeout, 10*time.Millisecond, "never %d waiting for %s", waiting, name)
 }
 
-// awaitFree waits until nobody holds a lock.
+// awaitFree waits until a lock has no holder.
 func (c *devCluster) awaitFree(t *testing.T, name string) {
 	t.Helper()
 	cl := c.client(t)

@@ -74,11 +74,11 @@ func TestShow(t *testing.T) {
 	require.Equal(t, "holder", second.Blockers[0].By)
 
 	text := runZamok(t, c, "show", "look/a").stdout
-	for _, says := range []string{
+	for _, want := range []string{
 		"look/a (mutex): held by 1, 2 waiting", "the nightly�[2J report", "the second", "the third", strconv.FormatUint(holder.Token, 10),
 		fmt.Sprintf("session %d, the holder", holder.Session), fmt.Sprintf("session %d, ahead", second.Session), "AT MOST",
 	} {
-		require.Contains(t, text, says)
+		require.Contains(t, text, want)
 	}
 	require.NotContains(t, text, "\x1b", "what others wrote moves no cursor here")
 	require.Contains(t, runZamok(t, c, "show", "look/pool").stdout, "2 of 5")
@@ -174,7 +174,7 @@ func TestWatchLocks(t *testing.T) {
 	}
 }
 
-// A watch without a prefix tells of sessions' ends too.
+// A watch without a prefix shows the ends of sessions, too.
 func TestWatchSessions(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
@@ -198,13 +198,13 @@ func TestWatchSessions(t *testing.T) {
 	}
 }
 
-// Every verb that asks a cluster says who did not answer, and every mistake how to do it right.
+// Every verb names the nodes that did not answer, and every usage error says what to type.
 func TestOperatorCommandErrors(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
 	for name, test := range map[string]struct {
 		args []string
-		says string
+		want string
 	}{
 		"no server":         {[]string{"ls", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "127.0.0.1:1"},
 		"no server, watch":  {[]string{"watch", "--endpoints", "127.0.0.1:1", "--timeout", "300ms"}, "unavailable"},
@@ -249,7 +249,7 @@ func TestOperatorCommandErrors(t *testing.T) {
 			r := run(t, c, test.args...)
 			require.Equal(t, code, r.code, r.stdout+r.stderr)
 			require.NotContains(t, r.stderr, "may have taken effect")
-			require.Contains(t, r.stderr, test.says)
+			require.Contains(t, r.stderr, test.want)
 			require.Empty(t, r.stdout)
 		})
 	}
@@ -258,7 +258,7 @@ func TestOperatorCommandErrors(t *testing.T) {
 func TestDevHTTPEndpoints(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
-	for path, says := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n", "/metrics": "zamok_build_info{version="} {
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n", "/metrics": "zamok_build_info{version="} {
 		require.Eventually(t, func() bool {
 			answer, err := http.Get("http://127.0.0.1:" + strconv.Itoa(c.port+2) + path)
 			if err != nil {
@@ -266,7 +266,7 @@ func TestDevHTTPEndpoints(t *testing.T) {
 			}
 			defer answer.Body.Close()
 			body, err := io.ReadAll(answer.Body)
-			return err == nil && answer.StatusCode == http.StatusOK && strings.Contains(string(body), says)
+			return err == nil && answer.StatusCode == http.StatusOK && strings.Contains(string(body), want)
 		}, testTimeout, 20*time.Millisecond, path)
 	}
 }

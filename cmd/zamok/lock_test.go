@@ -29,7 +29,7 @@ func TestExitCodes(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
 		code int
-		says string
+		want string
 	}{
 		"the command's own":    {[]string{"lock", "codes/a", "--", "sh", "-c", "exit 42"}, 42, ""},
 		"a command that ends":  {[]string{"lock", "codes/b", "--", "true"}, 0, ""},
@@ -68,7 +68,7 @@ func TestExitCodes(t *testing.T) {
 			}
 			r := run(t, c, test.args...)
 			require.Equal(t, test.code, r.code, r.stderr)
-			require.Contains(t, r.stderr, test.says)
+			require.Contains(t, r.stderr, test.want)
 			require.Empty(t, r.stdout, "stdout is the command's")
 		})
 	}
@@ -101,7 +101,7 @@ func TestCommandEnvironment(t *testing.T) {
 	c.awaitFree(t, "env/b")
 }
 
-// A wait that was over says who was in the way.
+// A wait that timed out names the blockers.
 func TestWaitTimeoutNamesHolder(t *testing.T) {
 	t.Parallel()
 	v := &lockCommand{wait: 5 * time.Second, with: []string{"b"}}
@@ -111,7 +111,7 @@ func TestWaitTimeoutNamesHolder(t *testing.T) {
 	require.ErrorContains(t, err, `a, b not acquired within 5s (--wait); "a" is held by session 7 (kim@db7), …`)
 }
 
-// A version is told as other programs do.
+// The version is printed as other programs print it.
 func TestVersionOutput(t *testing.T) {
 	t.Parallel()
 	for _, ask := range []string{"version", "--version"} {
@@ -194,20 +194,20 @@ func TestCommandDiesWithWrapper(t *testing.T) {
 	require.Eventually(t, func() bool { return !isRunning(pid) }, testTimeout, 5*time.Millisecond, "the command runs on")
 }
 
-// A cluster that falls silent: the command is told before the lease is over, and the wrapper says why.
+// The cluster stops answering: the command gets TERM before the lease ends, and zamok prints why.
 func TestUnreachableClusterTerminatesCommand(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "--nodes", "1")
 	r := startZamok(t, c, "lock", "silent", "--ttl", "15s", "--kill-after", "5s", "--", "sh", "-c",
-		`trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
+		`trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.02; done`)
 	r.awaitOutput(t, "ready")
 	silent := time.Now()
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
-	r.awaitOutput(t, "told")
+	r.awaitOutput(t, "terminated")
 	// It runs as long as it surely may, which is from the last renewal: up to a third of the lease before, and
 	// then some on a busy machine.
-	told := time.Since(silent)
-	require.Greater(t, told, time.Second, "told although the lease would have lasted")
+	terminated := time.Since(silent)
+	require.Greater(t, terminated, time.Second, "terminated although the lease would have lasted")
 	end := r.wait(t)
 	require.Equal(t, exitLost, end.code, end.stderr)
 	require.Contains(t, end.stderr, "the command was ended")
@@ -265,7 +265,7 @@ func TestElect(t *testing.T) {
 	detail, err := cl.Get(context.Background(), "epoch", 0)
 	require.NoError(t, err)
 	err = cl.ExpireSession(context.Background(), detail.Held[0].Session, "for a test")
-	if !errors.Is(err, client.ErrSessionExpired) { // it was said twice: an answer came too late on a busy machine
+	if !errors.Is(err, client.ErrSessionExpired) { // the renewal was repeated: an answer came too late on a busy machine
 		require.NoError(t, err)
 	}
 	candidates[0].awaitOutput(t, "steps down")

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// At a terminal a person is shown who holds the lock, and decides.
+// At a terminal the holder is shown, and the person decides.
 func TestReleaseAsksForConfirmation(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)

@@ -73,9 +73,9 @@ func TestReleaseAndExpire(t *testing.T) {
 	})
 }
 
-// requireLost takes a lock from its holder, and looks at what that says of it. The reason comes by the holder's
-// stream: a client that is just connecting again, as on a busy machine, hears only that it lost the lock, so
-// then another holder must hear why.
+// requireLost takes a lock from its holder, and checks what the holder prints. The reason comes on the holder's
+// stream: a client that is just reconnecting, as on a busy machine, learns only that it lost the lock; then
+// another holder must learn why.
 func requireLost(t *testing.T, reason string, release func(again bool) (holder *process)) {
 	t.Helper()
 	again := false
@@ -87,8 +87,8 @@ func requireLost(t *testing.T, reason string, release func(again bool) (holder *
 	})
 }
 
-// requireReleased looks at how `zamok release` ended; the holder tells that it was released. On a busy machine
-// the first word may be heard and the answer come too late: then it is said again, and nobody holds it.
+// requireReleased checks how `zamok release` ended; the holder shows that the lock was released. On a busy machine
+// the first request may take effect and its answer come too late: the repeated request then finds no holder.
 func requireReleased(t *testing.T, name string, r exitResult) {
 	t.Helper()
 	if strings.Contains(r.stdout+r.stderr, "nobody holds "+name+" with a token up to") {
@@ -107,7 +107,7 @@ func (d membersDoc) leader() string {
 	return ""
 }
 
-// A node that the leader does not hear is told from the others at a glance.
+// A node without contact to the leader stands out.
 func TestUnreachableMemberIsReported(t *testing.T) {
 	t.Parallel()
 	member := func(id string, m client.Member) client.Member {
@@ -138,7 +138,7 @@ func TestUnreachableMemberIsReported(t *testing.T) {
 	require.NotContains(t, text.String(), `"last_heard":"0s"`, "of the leader")
 }
 
-// The leadership goes where it is told, and the id of a node that was removed is used up.
+// The leadership is transferred to the named node, and the id of a removed node is used up.
 func TestTransferAndRemove(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, nil)
@@ -150,8 +150,8 @@ func TestTransferAndRemove(t *testing.T) {
 	require.Len(t, before.Members, 3)
 	require.Len(t, before.Cluster, 32)
 	require.Contains(t, runZamok(t, c, "members").stdout, before.Cluster)
-	to := "" // where it was told to go last
-	awaitCondition(t, "the leadership goes where it is told", func() bool {
+	to := "" // the last target
+	awaitCondition(t, "the leadership is transferred", func() bool {
 		leader := readJSON[membersDoc](t, c, "members").leader()
 		if leader == "" || leader == to {
 			return leader != ""
@@ -197,7 +197,7 @@ func TestBackupAndRestore(t *testing.T) {
 	require.Equal(t, 0, stdout.code, stdout.stderr)
 	require.NotEmpty(t, stdout.stdout)
 	old.end()
-	_ = cl.Close() // nobody answers
+	_ = cl.Close() // no node answers
 
 	port := freePorts(t)
 	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(port+i) }
@@ -230,7 +230,7 @@ func TestBackupAndRestore(t *testing.T) {
 	requireHoldOffShown(t, file)
 }
 
-// requireHoldOffShown restores a backup with the longest hold-off: whoever looks, tries or waits is told that nothing is
+// requireHoldOffShown restores a backup with the longest hold-off: every look, try and wait reports that nothing is
 // granted, and why.
 func requireHoldOffShown(t *testing.T, file string) {
 	c := &devCluster{port: freePorts(t)}
@@ -269,7 +269,7 @@ func requireHoldOffShown(t *testing.T, file string) {
 	if !errors.Is(err, client.ErrUnavailable) { // as it is while a stream that fell silent is opened anew
 		require.ErrorIs(t, err, client.ErrNotAcquired)
 	}
-	require.NotEmpty(t, places, "the wait was over before it was told what it waits for: %v", err)
+	require.NotEmpty(t, places, "the wait ended before its queue position was reported: %v", err)
 	require.Regexp(t, "^no lock is granted for another "+left+".*: a backup was restored$", (<-places).Blockers[0].String())
 
 	answer, err := http.Get("http://" + address(2) + "/readyz")

@@ -19,7 +19,7 @@ import (
 	"zamok/client"
 )
 
-// Each verb says what it is for, and one with arguments shows how it is typed; and the defaults are the promised ones.
+// Each verb has a description, and one with arguments an example; the defaults are the promised ones.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	flags := map[string][]string{
@@ -55,7 +55,7 @@ func TestHelp(t *testing.T) {
 	require.Contains(t, runZamok(t, nil, "__complete", "memb").stdout, "members\t")
 }
 
-// What a flag says can be said by the environment, and the flag has the last word.
+// A flag's value can come from the environment, and the flag takes precedence.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "missing")
@@ -63,7 +63,7 @@ func TestEnvironment(t *testing.T) {
 		env  string
 		args []string
 		code int
-		says string
+		want string
 	}{
 		"json":                 {"ZAMOK_OUTPUT=json", []string{"version"}, 0, `"version":`},
 		"the flag is stronger": {"ZAMOK_OUTPUT=json", []string{"version", "-o", "text"}, 0, "zamok "},
@@ -82,7 +82,7 @@ func TestEnvironment(t *testing.T) {
 			r.start(t)
 			end := r.wait(t)
 			require.Equal(t, test.code, end.code, end.stderr)
-			require.Contains(t, end.stdout+end.stderr, test.says)
+			require.Contains(t, end.stdout+end.stderr, test.want)
 		})
 	}
 }
@@ -113,10 +113,10 @@ func TestServerJSONLogsAndPprof(t *testing.T) {
 		require.Contains(t, entry, "level")
 		raft = raft || strings.HasPrefix(entry["msg"].(string), "raft: ")
 	}
-	require.True(t, raft, "raft says something too")
+	require.True(t, raft, "raft logs something too")
 }
 
-// What the release of a lock says after the command has ended by itself.
+// What the release of a lock reports after the command has ended by itself.
 func TestLossIsDistinguishedFromUnconfirmedRelease(t *testing.T) {
 	var errs bytes.Buffer
 	b := &lockRunner{holdFlags: &holdFlags{connectionFlags: connectionFlags{app: &app{stderr: &errs, getenv: func(string) string { return "" }}}}}

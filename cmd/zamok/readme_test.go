@@ -106,7 +106,7 @@ func (d *readmeShell) runBlock(t *testing.T, block string) string {
 		dir = d.module
 		script = strings.Replace(script, "=../zamok", "="+d.checkout, 1) + "go build ./...\n"
 	case strings.Contains(script, "server"):
-		d.stopDev(t) // README says so: the ports are the same
+		d.stopDev(t) // as README does: the ports are the same
 	}
 	r := d.shell(t, dir, script)
 	if strings.Contains(block, "./zamok dev") {
@@ -140,7 +140,7 @@ func (d *readmeShell) shell(t *testing.T, dir, script string) *process {
 		r.Env = append(r.Env, "GOFLAGS=-mod=mod", "GOWORK=off")
 	}
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	r.WaitDelay = 5 * time.Second // what runs in the background keeps the pipes open; what was said by then is heard
+	r.WaitDelay = 5 * time.Second // what runs in the background keeps the pipes open; the output until then is read
 	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	r.start(t)
 	t.Cleanup(func() {

@@ -114,7 +114,7 @@ func (c *devCluster) joinNode(t *testing.T, id, data, listen, peer string) *proc
 	return node
 }
 
-// A node that is removed ends, with a code that says so; started again, it asks the others and ends again.
+// A node that is removed exits with a code of its own; started again, it asks the others and exits again.
 func TestRemovedServerExits(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, nil)
@@ -161,7 +161,7 @@ func TestServerFlagErrors(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		args []string
-		says []string
+		want []string
 	}{
 		"no id":              {[]string{"server"}, []string{"--id is missing"}},
 		"no data":            {[]string{"server", "--id", "n1"}, []string{"--data is missing"}},
@@ -189,7 +189,7 @@ func TestServerFlagErrors(t *testing.T) {
 			t.Parallel()
 			r := runZamok(t, nil, test.args...)
 			require.Equal(t, exitGeneral, r.code, r.stderr)
-			for _, text := range test.says {
+			for _, text := range test.want {
 				require.Contains(t, r.stderr, text)
 			}
 			require.NotContains(t, r.stderr, "NodeConfig", "a person has flags, not fields")
@@ -222,7 +222,7 @@ func TestServerTLS(t *testing.T) {
 	require.Equal(t, "mine\n", r.stdout)
 	for name, without := range map[string]struct {
 		args []string
-		says string
+		want string
 	}{
 		"without TLS":           {[]string{"lock", "secret", "--try", "--", "true"}, "wants TLS"},
 		"without a certificate": {[]string{"lock", "secret", "--cacert", ca.file, "--try", "--", "true"}, s.endpoint()},
@@ -233,7 +233,7 @@ func TestServerTLS(t *testing.T) {
 			t.Parallel()
 			r := runZamok(t, &s.devCluster, without.args...)
 			require.Equal(t, exitUnavailable, r.code, r.stderr)
-			require.Contains(t, r.stderr, without.says)
+			require.Contains(t, r.stderr, without.want)
 		})
 	}
 }

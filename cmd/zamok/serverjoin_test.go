@@ -35,7 +35,7 @@ func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
 	require.Empty(t, id)
 	require.Less(t, time.Since(began), joinTimeout/2, "it asked")
 
-	v.data = t.TempDir() // with nothing in it there is nobody to continue with
+	v.data = t.TempDir() // an empty one: there is no cluster to continue
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err = v.joinClusterID(ctx)
@@ -66,11 +66,11 @@ func TestNodeRetriesJoinUntilVoter(t *testing.T) {
 	two, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n2", Dir: filepath.Join(dir, "n2"), JoinCluster: cluster.ID})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, two.Kill()) }()
-	var said lockedBuffer
-	v := &serverCommand{app: &app{stderr: &said}, id: "n2", data: filepath.Join(dir, "n2"), join: address(0)}
+	var stderr lockedBuffer
+	v := &serverCommand{app: &app{stderr: &stderr}, id: "n2", data: filepath.Join(dir, "n2"), join: address(0)}
 	asked := make(chan error, 1)
 	go func() { asked <- v.joinUntilVoter(t.Context(), two) }()
-	awaitCondition(t, "it says that it has no vote", func() bool { return strings.Contains(said.String(), "not a voter yet") })
+	awaitCondition(t, "it prints that it has no vote", func() bool { return strings.Contains(stderr.String(), "not a voter yet") })
 	one = start()
 	defer func() { require.NoError(t, one.Kill()) }()
 	require.NoError(t, <-asked)

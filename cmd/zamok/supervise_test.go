@@ -64,7 +64,7 @@ func renewedUntilFile(file string, killAfter, left time.Duration) func() time.Du
 	}
 }
 
-// supervisedScript runs a shell script under a lock, and notes when it said ready.
+// supervisedScript runs a shell script under a lock, and notes when it printed ready.
 type supervisedScript struct {
 	*child
 	out        string // what it wrote
@@ -110,7 +110,7 @@ func (p supervisedScript) wait(t *testing.T) (terminated bool) {
 	return terminated
 }
 
-// requireGone waits until a process is gone, or nothing is left of it but its number.
+// requireGone waits until a process has ended, or is a zombie.
 func requireGone(t *testing.T, pid string) {
 	t.Helper()
 	number, err := strconv.Atoi(pid)
@@ -157,12 +157,12 @@ func TestTERMBeforeDeadline(t *testing.T) {
 	ready := filepath.Join(t.TempDir(), "ready")
 	left := renewedUntilFile(ready, killAfter, killAfter+time.Second)
 	p := superviseScript(t, supervisor{lost: make(chan struct{}), timeLeft: left, killAfter: killAfter},
-		`trap 'echo told >$OUT; exit 3' TERM; >'`+ready+`'; while :; do sleep 0.02; done`)
+		`trap 'echo terminated >$OUT; exit 3' TERM; >'`+ready+`'; while :; do sleep 0.02; done`)
 	require.True(t, p.wait(t))
 	require.Positive(t, left(), "the command outlived its lock")
-	require.LessOrEqual(t, left(), killAfter+killMargin, "told too early")
+	require.LessOrEqual(t, left(), killAfter+killMargin, "terminated too early")
 	require.Equal(t, 3, p.exitCode())
-	p.awaitWord(t, "told")
+	p.awaitWord(t, "terminated")
 }
 
 // Whoever ignores TERM gets KILL, before the deadline, however long kill-after is; its group too. That it is
@@ -225,7 +225,7 @@ func TestRemainingGroupIsKilled(t *testing.T) {
 	requireGone(t, strings.TrimSpace(string(text)))
 }
 
-// A deadline that is over already leaves no time for anything.
+// A deadline that has passed already leaves no time for anything.
 func TestExpiredDeadlineKillsAtOnce(t *testing.T) {
 	h := newFakeLease(3 * time.Hour)
 	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: time.Hour},
@@ -242,7 +242,7 @@ func TestStoppedCommandIsTerminated(t *testing.T) {
 	p := superviseScript(t, supervisor{lost: h.lost, timeLeft: h.timeLeft, killAfter: 10 * time.Second},
 		`trap 'exit 7' TERM; echo ready >$OUT; kill -STOP $$; while :; do sleep 0.02; done`)
 	p.awaitWord(t, "ready")
-	require.Eventually(t, func() bool { // where processes can be looked at; it says so before it does so
+	require.Eventually(t, func() bool { // where processes can be listed; it logs that before it does so
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/stat")
 		return err != nil || bytes.Contains(stat, []byte(") T "))
 	}, testTimeout, 5*time.Millisecond, "it was never stopped")
@@ -280,7 +280,7 @@ func TestNoSignalAfterExit(t *testing.T) {
 	require.False(t, c.groupAlive())
 }
 
-// A grandchild in a group of its own is not found, as the manual says: the token is against that.
+// A grandchild in a group of its own is not found, as the documentation warns: the fencing token guards against it.
 func TestGrandchildInOtherGroupSurvives(t *testing.T) {
 	h := newFakeLease(time.Hour)
 	out := filepath.Join(t.TempDir(), "pid")

@@ -60,7 +60,7 @@ func (p *terminalSession) typeKeys(t *testing.T, keys string) {
 	require.NoError(t, err)
 }
 
-// awaitOutputTimes waits until a text has been said n times.
+// awaitOutputTimes waits until a text has been printed n times.
 func (p *terminalSession) awaitOutputTimes(t *testing.T, text string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Count(p.stdout.String(), text) >= n }, testTimeout, 5*time.Millisecond,
@@ -142,7 +142,7 @@ func TestJobControl(t *testing.T) {
 	p.wait(t)
 }
 
-// Who waits at a terminal is told how it stands.
+// A person who waits at a terminal sees what the lock waits for.
 func TestWaitStatusLine(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)

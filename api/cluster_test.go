@@ -21,6 +21,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
 )
 
 // patience is how long a test waits for what should happen soon: the machine may be busy.
@@ -50,6 +51,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// nodeConfig is the config of a node of a cluster that begins with a list.
+func nodeConfig(id, list string) NodeConfig {
+	members, err := peer.ParseList(list)
+	if err != nil && list != "" {
+		panic(err)
+	}
+	return NodeConfig{Config: raftnode.Config{ID: id, Peers: peer.Config{List: members}}}
+}
+
 // startCluster starts nodes n1, n2, … and ends them with the test.
 func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 	var configs []NodeConfig
@@ -59,20 +69,18 @@ func startCluster(t *testing.T, size int, change func(*NodeConfig)) *cluster {
 		require.NoError(t, err)
 		id := fmt.Sprintf("n%d", i+1)
 		list += fmt.Sprintf(",%s=%v", id, peers.Addr())
-		configs = append(configs, NodeConfig{
-			ID: id, PeerListener: peers, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
-			Fatal: func(err error) { t.Errorf("fatal: %v", err) },
-			Tune: func(c *raftnode.Config) {
-				if c.Election = alone; size > 1 {
-					c.Election = steady
-				}
-			},
-		})
+		cfg := nodeConfig(id, "")
+		cfg.Peers.Listener, cfg.Logger = peers, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+		cfg.Fatal = func(err error) { t.Errorf("fatal: %v", err) }
+		if cfg.ElectionTimeout = alone; size > 1 {
+			cfg.ElectionTimeout = steady
+		}
+		configs = append(configs, cfg)
 	}
 	c := &cluster{T: t, nodes: make([]*Node, size)}
 	started := make(chan error, size)
 	for i := range configs {
-		configs[i].Cluster = list[1:]
+		configs[i].Peers.List = nodeConfig("", list[1:]).Peers.List
 		if change != nil {
 			change(&configs[i])
 		}

@@ -18,85 +18,49 @@ import (
 	"zamok/raftnode/store"
 )
 
-// NodeConfig configures a node. ID alone is enough for a cluster of one node in memory; the zero value of
-// every other field is its default.
+// NodeConfig configures a node. ID alone is enough for a cluster of one node in memory; the zero value of every other
+// field is its default. Other than raftnode.Open, StartNode fills in what is missing:
+//
+//   - Store: without a directory the data lives in memory and ends with the node.
+//   - Peers.Listener and Peers.Advertise come from ListenPeers and Advertise.
+//   - Peers.Dial also connects to the leader's client port, where calls are relayed.
+//   - TokenBase: seconds since 1970 × 2²⁰, with their fraction (raftnode.TokenClock), so that storage which remembers
+//     an older cluster's tokens does not refuse the new one's.
+//   - Client and HTTP are what is listened on.
+//   - Fatal: the node ends as by Kill, and Done is closed.
+//   - Applied and Restored are called before the node looks at the same; Epoch and Measure are the node's own.
 type NodeConfig struct {
-	// ID is the node's name in the cluster: 1 to 64 lower-case letters, digits, '.', '_' and '-'. A node
-	// that lost its data keeps its name, and joins. Required.
-	ID string
-	// Dir is the data directory; it is made if it is missing. Empty: the data lives in memory and ends
-	// with the node.
-	Dir string
-	// LogStore is how Dir keeps the log of entries, "bolt" or "wal"; it is settled when Dir is made.
-	// Empty: as Dir was begun, a new one with "bolt".
-	LogStore string
-	// ElectionTimeout is how long nodes wait for a leader; of different ones the longest is in force. Zero:
-	// it adapts to what is measured.
-	ElectionTimeout time.Duration
-
-	// Cluster names every node that a new cluster begins with, this one too, as the others reach them:
-	// "n1=host:5751,n2=host:5751,n3=host:5751", the same on every node. It may stay when the cluster has
-	// long begun. Empty: the node has data already, or joins; in memory, it is a cluster of its own.
-	Cluster string
-	// Join: if a node of Cluster has data and this one has none, it waits until Join is called there, instead
-	// of refusing to start.
-	Join bool
-	// JoinCluster is the id of a running cluster (MembersResponse.cluster) that is to take this node
-	// in: it starts, and waits until Join is called there. Empty: it begins a cluster, or has data.
-	JoinCluster string
+	raftnode.Config
 
 	// Listen is where clients are served. Empty: any port of 127.0.0.1.
 	Listen string
-	// Peer is where other nodes are served. Empty: the address that Cluster has for this node; without
+	// ListenPeers is where other nodes are served. Empty: the address that Peers.List has for this node; without
 	// one, any port of 127.0.0.1.
-	Peer string
-	// Advertise is the host name or IP under which clients and nodes reach this one. Empty: the host
-	// that Cluster has for this node; without one, the host that it listens on, and where that means
-	// every address, the host name.
-	Advertise string
-	// Listener and PeerListener are used instead of Listen and Peer. The node closes them. Nil: TCP.
-	Listener, PeerListener net.Listener
-	// Dial connects to other nodes: to their peer ports, and to the leader's client port where calls
-	// are relayed. Nil: TCP.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// HTTP is where /metrics, /healthz and /readyz are served, without authentication. Empty: nowhere.
-	HTTP string
+	ListenPeers string
+	// ListenHTTP is where /metrics, /healthz and /readyz are served, without authentication. Empty: nowhere.
+	ListenHTTP string
 	// Profile adds /debug/pprof there. Profiles show the inside of the process, and cost it time.
 	Profile bool
+	// Advertise is the host name or IP under which clients and nodes reach this one. Empty: the host
+	// that Peers.List has for this node; without one, the host that it listens on, and where that means
+	// every address, the host name.
+	Advertise string
+	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
+	Listener net.Listener
 
 	// ClientTLS is the server side for clients; it may demand certificates of them. A node that relays
 	// calls is a client of the leader: its RootCAs are those of the other nodes' certificates, and its
 	// Certificates are shown to them. Nil: plain.
 	ClientTLS *tls.Config
-	// PeerTLS makes both ends of a connection between nodes show a certificate. Nil: plain.
-	PeerTLS *tls.Config
 	// Authorize decides which requests are allowed. Nil: all.
 	Authorize access.Authorize
-
 	// ConnsMax is how many clients may be connected at once; one more is disconnected. Zero: 16384.
 	ConnsMax int
-	// TokenBase is the token that a new cluster's are above. Zero: seconds since 1970 × 2²⁰, with their
-	// fraction (raftnode.TokenClock), so that storage which remembers an older cluster's tokens does not
-	// refuse the new one's.
-	TokenBase uint64
-
-	// Version is announced to the other nodes, for people. Empty: not announced.
-	Version string
-	// Logger receives what an operator should know. Nil: nothing is logged.
-	Logger *slog.Logger
-	// Fatal is called when the node can't continue: its disk failed, its state differs from the
-	// majority's, it was removed, or it is stuck. It ends the process, since a hanging disk may keep
-	// anything less from happening, and must not return. Nil: the node ends as by Kill, and Done is closed.
-	Fatal func(error)
-	// Tune changes the node's settings last of all; for tests and simulations. Nil: nothing.
-	Tune func(*raftnode.Config)
 }
 
 // nodeSettings is a NodeConfig that was validated, with its defaults.
 type nodeSettings struct {
 	NodeConfig
-	list   peer.List
-	joins  store.ID
 	host   string // to advertise; "" = the listeners'
 	atPeer string // the address of this node in the list
 
@@ -109,59 +73,41 @@ func wrong(field, reason string, args ...any) error {
 	return fmt.Errorf("api: NodeConfig.%s: %w; nothing was started", field, fmt.Errorf(reason, args...))
 }
 
-// settle validates the fields and fills in the defaults.
+// settle validates the fields and fills in the defaults; the others' defaults are raftnode's.
 func (c NodeConfig) settle() (*nodeSettings, error) {
 	s := &nodeSettings{NodeConfig: c, metrics: metrics.New()}
-	if err := peer.CheckID(c.ID); err != nil {
+	known := s.JoinCluster != (store.ID{})
+	for _, n := range c.Peers.List.Nodes() {
+		known = true
+		if n.ID == s.ID {
+			s.atPeer = n.Address
+		}
+	}
+	switch err := peer.CheckID(c.ID); {
+	case err != nil:
 		return s, wrong("ID", "%w", err)
-	}
-	if err := s.settleCluster(); err != nil {
-		return s, err
-	}
-	if c.ConnsMax < 0 {
+	case !known && s.Store.Dir != "" && isEmptyDir(s.Store.Dir):
+		return s, wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor JoinCluster is set: name the nodes of a new "+
+			"cluster, or the cluster that this node joins, also if its disk was lost", s.Store.Dir)
+	case c.ConnsMax < 0:
 		return s, wrong("ConnsMax", "%d is below zero; 0 means %d", c.ConnsMax, connsDefault)
 	}
 	atHost, _, _ := net.SplitHostPort(s.atPeer) // ParseList split it already
 	s.host = cmp.Or(s.Advertise, atHost)
 	s.Listen = cmp.Or(s.Listen, "127.0.0.1:0")
-	s.Peer = cmp.Or(s.Peer, s.atPeer, "127.0.0.1:0")
+	s.ListenPeers = cmp.Or(s.ListenPeers, s.atPeer, "127.0.0.1:0")
 	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
 	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
-	if s.Dial == nil {
-		s.Dial = peer.DialTCP
+	if s.Peers.Dial == nil {
+		s.Peers.Dial = peer.DialTCP
 	}
 	if s.TokenBase == 0 {
 		s.TokenBase, _ = raftnode.TokenClock(time.Now())
 	}
-	return s, nil
-}
-
-// settleCluster decides whether the node begins a cluster, joins one, or has data.
-func (s *nodeSettings) settleCluster() (err error) {
-	switch {
-	case s.Cluster != "" && s.JoinCluster != "":
-		return wrong("Cluster", "it is set beside JoinCluster: a node begins a cluster or joins one; leave one empty")
-	case s.Cluster != "":
-		if s.list, err = peer.ParseList(s.Cluster); err != nil {
-			return wrong("Cluster", "%w", err)
-		}
-		for _, n := range s.list.Nodes() {
-			if n.ID == s.ID {
-				s.atPeer = n.Address
-			}
-		}
-		if s.atPeer == "" {
-			return wrong("Cluster", "%v does not name this node, %s: add it", s.list, s.ID)
-		}
-	case s.JoinCluster != "":
-		if err := s.joins.UnmarshalText([]byte(s.JoinCluster)); err != nil {
-			return wrong("JoinCluster", "%w: give the id of the running cluster (zamok members)", err)
-		}
-	case s.Dir != "" && isEmptyDir(s.Dir):
-		return wrong("Dir", "%s holds nothing, and neither Cluster nor JoinCluster is set: name the nodes of a new "+
-			"cluster, or the cluster that this node joins, also if its disk was lost", s.Dir)
+	if s.Store.Dir == "" && s.Store.Memory == nil {
+		s.Store.Memory = &store.Memory{}
 	}
-	return nil
+	return s, nil
 }
 
 // isEmptyDir reports whether nothing was ever kept there.
@@ -184,9 +130,9 @@ func (s *nodeSettings) listen(ctx context.Context) (err error) {
 			err = errors.Join(err, s.closeListeners())
 		}
 	}()
-	if s.PeerListener == nil {
-		if s.PeerListener, err = peer.ListenTCP(ctx, s.Peer); err != nil {
-			return wrong("Peer", "%w", err)
+	if s.Peers.Listener == nil {
+		if s.Peers.Listener, err = peer.ListenTCP(ctx, s.ListenPeers); err != nil {
+			return wrong("ListenPeers", "%w", err)
 		}
 	}
 	if s.Listener == nil {
@@ -197,19 +143,20 @@ func (s *nodeSettings) listen(ctx context.Context) (err error) {
 			return wrong("Listen", "can't listen for clients on %s: %w", s.Listen, err)
 		}
 	}
-	if s.HTTP != "" {
-		if s.httpListener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.HTTP); err != nil {
-			return wrong("HTTP", "can't listen for HTTP on %s: %w", s.HTTP, err)
+	if s.ListenHTTP != "" {
+		if s.httpListener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.ListenHTTP); err != nil {
+			return wrong("ListenHTTP", "can't listen for HTTP on %s: %w", s.ListenHTTP, err)
 		}
 		s.HTTP = s.httpListener.Addr().String()
 		if tcp, ok := s.httpListener.Addr().(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
 			s.HTTP = s.reachable(s.httpListener)
 		}
 	}
-	s.atPeer = cmp.Or(s.atPeer, s.reachable(s.PeerListener))
-	if s.Dir == "" && s.Cluster == "" && s.JoinCluster == "" {
-		if s.list, err = peer.ParseList(s.ID + "=" + s.atPeer); err != nil {
-			return wrong("PeerListener", "its address is none that a cluster can have: %w", err)
+	s.Client = s.reachable(s.Listener)
+	s.Peers.Advertise = cmp.Or(s.atPeer, s.reachable(s.Peers.Listener))
+	if s.Store.Dir == "" && len(s.Peers.List.Nodes()) == 0 && s.JoinCluster == (store.ID{}) {
+		if s.Peers.List, err = peer.ParseList(s.ID + "=" + s.Peers.Advertise); err != nil {
+			return wrong("Peers.Listener", "its address is none that a cluster can have: %w", err)
 		}
 	}
 	return nil
@@ -217,7 +164,7 @@ func (s *nodeSettings) listen(ctx context.Context) (err error) {
 
 // closeListeners keeps the promise of NodeConfig that the node closes them.
 func (s *nodeSettings) closeListeners() (err error) {
-	for _, l := range []net.Listener{s.Listener, s.PeerListener, s.httpListener} {
+	for _, l := range []net.Listener{s.Listener, s.Peers.Listener, s.httpListener} {
 		if l != nil {
 			err = errors.Join(err, l.Close())
 		}

@@ -41,9 +41,9 @@ func TestTheWrongPort(t *testing.T) {
 	waits, logger := untilItWaits(t)
 	lost, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	_, err = StartNode(waits, NodeConfig{
-		ID: "n2", Logger: logger, PeerListener: lost, Cluster: "n1=" + node.Client() + ",n2=" + lost.Addr().String(),
-	})
+	cfg := nodeConfig("n2", "n1="+node.Client()+",n2="+lost.Addr().String())
+	cfg.Logger, cfg.Peers.Listener = logger, lost
+	_, err = StartNode(waits, cfg)
 	t.Log("a peer at the client port: ", err)
 	require.ErrorContains(t, err, "n1 at "+node.Client())
 

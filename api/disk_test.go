@@ -17,7 +17,6 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
-	"zamok/raftnode"
 	"zamok/raftnode/store"
 )
 
@@ -26,10 +25,10 @@ import (
 func TestAFullDiskEndsNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	again := NodeConfig{ID: "n1", Dir: dir}
+	again := nodeConfig("n1", "")
 	c := startCluster(t, 1, func(cfg *NodeConfig) {
-		cfg.Dir = dir
-		again.Cluster = cfg.Cluster
+		cfg.Store.Dir = dir
+		again.Peers.List = cfg.Peers.List
 	})
 	first := c.leader()
 	ctx := soon(t)
@@ -39,8 +38,8 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	repeat.Acquire.Ticket = held.Ticket
 	require.NoError(t, first.Close())
 
-	again.Tune = func(c *raftnode.Config) { c.LowSpace = 1 << 60 }
-	again.Peer = first.Peer()
+	again.Store.Dir, again.Store.LowSpace = dir, 1<<60
+	again.ListenPeers = first.Peer()
 	full, err := StartNode(ctx, again)
 	require.NoError(t, err)
 	c.nodes[0] = full
@@ -89,13 +88,10 @@ func (r *roomError) of(n *Node) *atomic.Uint64 { return &r[n.cfg.ID[1]-'1'] }
 func startWithRoom(t *testing.T) (*cluster, *roomError) {
 	free := &roomError{}
 	return startCluster(t, len(free), func(cfg *NodeConfig) {
-		mine, tune := &free[cfg.ID[1]-'1'], cfg.Tune
+		mine := &free[cfg.ID[1]-'1']
 		mine.Store(1 << 40)
-		cfg.Dir, cfg.HTTP = t.TempDir(), "127.0.0.1:0"
-		cfg.Tune = func(c *raftnode.Config) {
-			tune(c)
-			c.Wrap.Free = func() (uint64, error) { return mine.Load(), nil }
-		}
+		cfg.Store.Dir, cfg.ListenHTTP = t.TempDir(), "127.0.0.1:0"
+		cfg.Store.Wrap.Free = func() (uint64, error) { return mine.Load(), nil }
 	}), free
 }
 

@@ -1,7 +1,10 @@
 // Package api serves the protocol of zamokpb/zamok.proto on a node: gRPC for clients and operators, and HTTP for
 // metrics and health.
 //
-//	node, err := api.StartNode(ctx, api.NodeConfig{ID: "n1", Dir: "data/n1", Cluster: "n1=host1:5751,n2=host2:5751,n3=host3:5751"})
+//	members, err := peer.ParseList("n1=host1:5751,n2=host2:5751,n3=host3:5751")
+//	node, err := api.StartNode(ctx, api.NodeConfig{Config: raftnode.Config{
+//		ID: "n1", Store: store.Config{Dir: "data/n1"}, Peers: peer.Config{List: members},
+//	}})
 //	…
 //	defer node.Close()
 //

@@ -7,13 +7,14 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/raftnode"
 )
 
-// A program that has a node inside: a cluster of one, in memory. With Dir, Cluster and the ports it
+// A program that has a node inside: a cluster of one, in memory. With Store.Dir, Peers.List and the ports it
 // becomes one of three.
 func ExampleStartNode() {
 	ctx := context.Background()
-	node, err := api.StartNode(ctx, api.NodeConfig{ID: "n1"})
+	node, err := api.StartNode(ctx, api.NodeConfig{Config: raftnode.Config{ID: "n1"}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func scrape(t *testing.T, text string) (samples map[string]float64, families map
 }
 
 func TestMetricsAreTheContracts(t *testing.T) {
-	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.HTTP, cfg.Version = "127.0.0.1:0", `v1 "quoted" \ here` })
+	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.ListenHTTP, cfg.Version = "127.0.0.1:0", `v1 "quoted" \ here` })
 	n := c.leader()
 	ctx := soon(t)
 	s := openSession(t, ctx, call(t, n))
@@ -172,12 +172,14 @@ func TestReadiness(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	started := make(chan error, 2)
 	var nodes [2]*Node
-	start := func(i int, cfg NodeConfig) {
+	start := func(i int, l net.Listener, http string) {
+		cfg := nodeConfig(fmt.Sprintf("n%d", i+1), list)
+		cfg.Peers.Listener, cfg.ListenHTTP = l, http
 		var err error
 		nodes[i], err = StartNode(ctx, cfg)
 		started <- err
 	}
-	go start(0, NodeConfig{ID: "n1", Cluster: list, PeerListener: mine, HTTP: address})
+	go start(0, mine, address)
 	require.Eventually(t, func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
@@ -196,7 +198,7 @@ func TestReadiness(t *testing.T) {
 	_, families := scrape(t, text)
 	require.NotContains(t, families, "zamok_sessions")
 
-	go start(1, NodeConfig{ID: "n2", Cluster: list, PeerListener: other})
+	go start(1, other, "")
 	for range nodes {
 		require.NoError(t, <-started)
 	}
@@ -222,16 +224,17 @@ func TestAnHTTPPortInUse(t *testing.T) {
 	require.NoError(t, err)
 	defer taken.Close()
 	dir := t.TempDir()
-	cfg := NodeConfig{ID: "n1", Dir: dir + "/data", Cluster: "n1=127.0.0.1:1", Peer: "127.0.0.1:0", HTTP: taken.Addr().String()}
+	cfg := nodeConfig("n1", "n1=127.0.0.1:1")
+	cfg.Store.Dir, cfg.ListenPeers, cfg.ListenHTTP = dir+"/data", "127.0.0.1:0", taken.Addr().String()
 	_, err = StartNode(t.Context(), cfg)
-	require.ErrorContains(t, err, "NodeConfig.HTTP: can't listen for HTTP on "+taken.Addr().String())
-	require.NoDirExists(t, cfg.Dir)
+	require.ErrorContains(t, err, "NodeConfig.ListenHTTP: can't listen for HTTP on "+taken.Addr().String())
+	require.NoDirExists(t, cfg.Store.Dir)
 }
 
 func TestProfilesAreOffUnlessAsked(t *testing.T) {
 	for on, want := range map[bool]int{false: http.StatusNotFound, true: http.StatusOK} {
 		t.Run(fmt.Sprint(on), func(t *testing.T) {
-			c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.HTTP, cfg.Profile = "127.0.0.1:0", on })
+			c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.ListenHTTP, cfg.Profile = "127.0.0.1:0", on })
 			for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/cmdline"} {
 				code, _ := fetch(t, c.nodes[0].HTTP(), path)
 				assert.Equal(t, want, code, path)

@@ -19,7 +19,7 @@ import (
 
 // startAlone is a cluster of one node, for what needs no other.
 func startAlone(t testing.TB) *Node {
-	n, err := StartNode(context.Background(), NodeConfig{ID: "n1"})
+	n, err := StartNode(context.Background(), nodeConfig("n1", ""))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
 	require.Eventually(t, func() bool { return n.Raft().Status().Leading }, patience, clock.Millisecond.Duration())

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"zamok/fsm"
 	"zamok/raftnode"
-	"zamok/raftnode/store"
 )
 
 // Node is a node of a cluster: the replicated state machine, and the server of its clients.
@@ -17,8 +17,6 @@ type Node struct {
 	raft   *raftnode.Node
 	server *Server
 	http   *httpPort // nil: there is none
-	client string    // the address under which clients reach it
-	peer   string    // the address under which other nodes reach it
 
 	started chan struct{} // closed when StartNode returns
 	endOnce sync.Once
@@ -39,8 +37,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, client: cfg.reachable(cfg.Listener), peer: cfg.atPeer, server: newServer(cfg),
-		started: make(chan struct{}), done: make(chan struct{}),
+		cfg: cfg, server: newServer(cfg), started: make(chan struct{}), done: make(chan struct{}),
 	}
 	defer close(n.started)
 	n.http = cfg.serveHTTP(n.server) // before the node starts, which may have to wait
@@ -58,25 +55,26 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	n.server.start(n.raft)
 	n.http.started(n.raft)
 	n.server.serve(cfg.Listener, cfg.ClientTLS, cfg.ConnsMax)
-	n.server.log.Info("serving clients", "id", cfg.ID, "address", n.client)
+	n.server.log.Info("serving clients", "id", cfg.ID, "address", cfg.Client)
 	return n, nil
 }
 
+// raftConfig is the node's config with what the server adds.
 func (n *Node) raftConfig() raftnode.Config {
-	s, cfg := n.server, n.cfg
-	c := raftnode.Config{
-		ID: cfg.ID, Dir: cfg.Dir, Log: store.LogKind(cfg.LogStore), Election: cfg.ElectionTimeout, Cluster: cfg.list, Join: cfg.Join, JoinCluster: cfg.joins,
-		Listener: cfg.PeerListener, Advertise: n.peer, Dial: cfg.Dial, TLS: cfg.PeerTLS,
-		Client: n.client, HTTP: cfg.HTTP, Version: cfg.Version, TokenBase: cfg.TokenBase,
-		Applied: s.applied, Restored: s.restored, Epoch: s.setLeading,
-		Measure: cfg.metrics.Entry, DiskWrite: cfg.metrics.DiskWrite,
-		Fatal: n.fatal, Logger: cfg.Logger,
+	s, c := n.server, n.cfg.Config
+	c.Epoch, c.Measure, c.Store.Observe, c.Fatal = s.setLeading, n.cfg.metrics.Entry, n.cfg.metrics.DiskWrite, n.fatal
+	c.Applied, c.Restored = s.applied, s.restored
+	if observe := n.cfg.Applied; observe != nil {
+		c.Applied = func(m *fsm.Machine, a fsm.Applied) {
+			observe(m, a)
+			s.applied(m, a)
+		}
 	}
-	if cfg.Dir == "" {
-		c.Memory = &store.Memory{}
-	}
-	if cfg.Tune != nil {
-		cfg.Tune(&c)
+	if observe := n.cfg.Restored; observe != nil {
+		c.Restored = func(m *fsm.Machine) {
+			observe(m)
+			s.restored(m)
+		}
 	}
 	return c
 }
@@ -106,10 +104,10 @@ func (n *Node) reason() error {
 }
 
 // Client is the address under which clients reach the node.
-func (n *Node) Client() string { return n.client }
+func (n *Node) Client() string { return n.cfg.Client }
 
 // Peer is the address under which other nodes reach it.
-func (n *Node) Peer() string { return n.peer }
+func (n *Node) Peer() string { return n.cfg.Peers.Advertise }
 
 // HTTP is the address under which HTTP is served; "" = there is none.
 func (n *Node) HTTP() string { return n.cfg.HTTP }

@@ -22,6 +22,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/raftnode"
+	"zamok/raftnode/store"
 )
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
@@ -30,33 +31,32 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
+	in := func(dir string) NodeConfig {
+		return NodeConfig{Config: raftnode.Config{ID: "n1", Store: store.Config{Dir: dir}}}
+	}
 	for _, c := range []struct {
 		field  string
 		config NodeConfig
-		says   string
+		want   string
 	}{
 		{"ID", NodeConfig{}, "the id is missing"},
-		{"ID", NodeConfig{ID: "N1"}, "lower-case"},
-		{"Cluster", NodeConfig{ID: "n1", Cluster: "n1"}, "no '='"},
-		{"Cluster", NodeConfig{ID: "n1", Cluster: "n2=h:1"}, "does not name this node"},
-		{"Cluster", NodeConfig{ID: "n1", Cluster: "n1=h:1", JoinCluster: "00"}, "JoinCluster"},
-		{"JoinCluster", NodeConfig{ID: "n1", JoinCluster: "xyz"}, "32 hexadecimal digits"},
-		{"Dir", NodeConfig{ID: "n1", Dir: empty}, "also if its disk was lost"},
-		{"Dir", NodeConfig{ID: "n1", Dir: filepath.Join(empty, "new")}, "holds nothing"},
-		{"ConnsMax", NodeConfig{ID: "n1", ConnsMax: -1}, "below zero"},
-		{"Listen", NodeConfig{ID: "n1", Listen: taken.Addr().String()}, "address already in use"},
-		{"Peer", NodeConfig{ID: "n1", Peer: taken.Addr().String()}, "address already in use"},
-		{"Peer", NodeConfig{ID: "n1", Cluster: "n1=" + taken.Addr().String()}, "address already in use"},
+		{"ID", nodeConfig("N1", ""), "lower-case"},
+		{"Store.Dir", in(empty), "also if its disk was lost"},
+		{"Store.Dir", in(filepath.Join(empty, "new")), "holds nothing"},
+		{"ConnsMax", NodeConfig{Config: raftnode.Config{ID: "n1"}, ConnsMax: -1}, "below zero"},
+		{"Listen", NodeConfig{Config: raftnode.Config{ID: "n1"}, Listen: taken.Addr().String()}, "address already in use"},
+		{"ListenPeers", NodeConfig{Config: raftnode.Config{ID: "n1"}, ListenPeers: taken.Addr().String()}, "address already in use"},
+		{"ListenPeers", nodeConfig("n1", "n1="+taken.Addr().String()), "address already in use"},
 	} {
 		n, err := StartNode(t.Context(), c.config)
 		require.Error(t, err, c.field)
 		assert.Nil(t, n)
 		assert.Contains(t, err.Error(), "NodeConfig."+c.field+":")
-		assert.Contains(t, err.Error(), c.says)
+		assert.Contains(t, err.Error(), c.want)
 		assert.Contains(t, err.Error(), "nothing was started")
 	}
 	assert.NoDirExists(t, filepath.Join(empty, "new"))
-	_, err = NodeConfig{ID: "n1", Dir: used}.settle()
+	_, err = in(used).settle()
 	assert.NoError(t, err, "what has data needs no list")
 	require.NoError(t, noneLeft())
 }
@@ -64,7 +64,9 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 // A start that waits for the other nodes of its list ends with its context, and leaves nothing.
 func TestAStartThatIsGivenUp(t *testing.T) {
 	ctx, logger := untilItWaits(t)
-	_, err := StartNode(ctx, NodeConfig{ID: "n1", Logger: logger, Cluster: "n1=127.0.0.1:1,n2=127.0.0.1:2", Peer: "127.0.0.1:0"})
+	cfg := nodeConfig("n1", "n1=127.0.0.1:1,n2=127.0.0.1:2")
+	cfg.Logger, cfg.ListenPeers = logger, "127.0.0.1:0"
+	_, err := StartNode(ctx, cfg)
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Contains(t, err.Error(), "n2")
 	require.NoError(t, noneLeft())
@@ -77,7 +79,7 @@ func TestThreeNodesOnDisk(t *testing.T) {
 	root := t.TempDir()
 	configs := make(map[string]NodeConfig)
 	c := startCluster(t, 3, func(cfg *NodeConfig) {
-		cfg.Dir = filepath.Join(root, cfg.ID)
+		cfg.Store.Dir = filepath.Join(root, cfg.ID)
 		configs[cfg.ID] = *cfg
 	})
 	first := c.leader()
@@ -108,7 +110,7 @@ func TestThreeNodesOnDisk(t *testing.T) {
 	waiting = s.acquire(ctx, again) // the same ticket: it kept its place
 
 	cfg := configs[first.cfg.ID]
-	cfg.PeerListener, cfg.Peer = nil, first.Peer()
+	cfg.Peers.Listener, cfg.ListenPeers = nil, first.Peer()
 	back, err := StartNode(ctx, cfg)
 	require.NoError(t, err)
 	c.nodes = append(c.nodes, back)
@@ -135,18 +137,18 @@ func without(nodes []*Node, one *Node) (rest []*Node) {
 // that are relayed where that is needed.
 func TestMembershipOverTheWire(t *testing.T) {
 	t.Parallel()
-	calm := func(c *raftnode.Config) { c.Election = steady }
-	c := startCluster(t, 1, func(c *NodeConfig) { c.Tune = calm })
+	c := startCluster(t, 1, func(c *NodeConfig) { c.ElectionTimeout = steady })
 	first := c.leader()
 	long, cancel := context.WithTimeout(t.Context(), 4*patience)
 	defer cancel()
 	ctx, to := relaying(long), call(t, first)
 	members, err := to.admin.Members(ctx, &zamokpb.MembersRequest{})
 	require.NoError(t, err)
-	joiner, err := StartNode(ctx, NodeConfig{
-		ID: "n2", JoinCluster: members.Cluster, Version: "of tests", Tune: calm,
-		Fatal: func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) }, // if it hears of it at all
-	})
+	cfg := nodeConfig("n2", "")
+	cfg.Version, cfg.ElectionTimeout = "of tests", steady
+	require.NoError(t, cfg.JoinCluster.UnmarshalText([]byte(members.Cluster)))
+	cfg.Fatal = func(err error) { assert.ErrorIs(t, err, raftnode.ErrRemoved) } // if it hears of it at all
+	joiner, err := StartNode(ctx, cfg)
 	require.NoError(t, err)
 	c.nodes = append(c.nodes, joiner)
 	_, err = to.admin.Join(ctx, &zamokpb.JoinRequest{Id: "n2", Peer: joiner.Peer()})
@@ -183,7 +185,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 // heard all the time, and lacks nothing for long.
 func TestADeadNodeIsSeen(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, func(cfg *NodeConfig) { cfg.HTTP = "127.0.0.1:0" })
+	c := startCluster(t, 3, func(cfg *NodeConfig) { cfg.ListenHTTP = "127.0.0.1:0" })
 	ctx, to := relaying(soon(t)), make(map[*Node]caller)
 	for _, n := range c.nodes {
 		to[n] = call(t, n)

@@ -16,6 +16,7 @@ import (
 	"zamok/api"
 	"zamok/client"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
 )
 
 // patience is how long a test waits for what should happen soon: the machine may be busy.
@@ -63,19 +64,19 @@ func startNodes(t testing.TB, size int, change func(*api.NodeConfig)) *cluster {
 		listeners = append(listeners, l)
 		list += fmt.Sprintf(",n%d=%v", i+1, l.Addr())
 	}
+	members, err := peer.ParseList(list[1:])
+	require.NoError(t, err)
 	c := &cluster{TB: t, nodes: make([]*api.Node, size)}
 	started := make(chan error, size)
 	for i := range size {
 		go func() {
 			var err error
-			cfg := api.NodeConfig{
-				ID: fmt.Sprintf("n%d", i+1), Cluster: list[1:], PeerListener: listeners[i],
+			cfg := api.NodeConfig{Config: raftnode.Config{
+				ID: fmt.Sprintf("n%d", i+1), Peers: peer.Config{List: members, Listener: listeners[i]}, ElectionTimeout: steady,
 				Fatal: func(err error) { t.Errorf("fatal: %v", err) },
-				Tune: func(c *raftnode.Config) {
-					if c.Election = alone; size > 1 {
-						c.Election = steady
-					}
-				},
+			}}
+			if size == 1 {
+				cfg.ElectionTimeout = alone
 			}
 			change(&cfg)
 			c.nodes[i], err = api.StartNode(t.Context(), cfg)

@@ -11,11 +11,12 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/raftnode"
 )
 
 // node is a cluster of one node in this process, for the examples. Programs know the addresses of theirs.
 func node() (address string, end func()) {
-	n, err := api.StartNode(context.Background(), api.NodeConfig{ID: "n1"})
+	n, err := api.StartNode(context.Background(), api.NodeConfig{Config: raftnode.Config{ID: "n1"}})
 	if err != nil {
 		log.Fatal(err)
 	}

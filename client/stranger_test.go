@@ -20,6 +20,8 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/client"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // serve serves until the test ends, and gives the address.
@@ -165,10 +167,11 @@ func TestALockerWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	n, err := api.StartNode(t.Context(), api.NodeConfig{
-		ID: "n1", Dir: t.TempDir(), Cluster: "n1=" + l.Addr().String(), PeerListener: l,
-		Tune: func(c *raftnode.Config) { c.LowSpace = 1 << 60 },
-	})
+	list, err := peer.ParseList("n1=" + l.Addr().String())
+	require.NoError(t, err)
+	n, err := api.StartNode(t.Context(), api.NodeConfig{Config: raftnode.Config{
+		ID: "n1", Store: store.Config{Dir: t.TempDir(), LowSpace: 1 << 60}, Peers: peer.Config{List: list, Listener: l},
+	}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.Kill()) }()
 	c, err := client.New(client.Config{Endpoints: []string{n.Client()}, Logger: slog.New(slog.DiscardHandler)})

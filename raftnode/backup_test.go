@@ -24,7 +24,7 @@ func alone(t *testing.T) *Node {
 	list, err := peer.ParseList("n1=" + l.Addr().String())
 	require.NoError(t, err)
 	n, err := Open(t.Context(), Config{
-		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: l,
+		ID: "n1", Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: l},
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})
 	require.NoError(t, err)

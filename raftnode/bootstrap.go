@@ -28,7 +28,7 @@ func (n *Node) start(ctx context.Context) error {
 			err = n.store.RecordCluster(store.ID{})
 		}
 	case store.Empty:
-		if len(n.cfg.Cluster.Nodes()) > 0 {
+		if len(n.cfg.Peers.List.Nodes()) > 0 {
 			err = n.bootstrapCluster(ctx)
 		} else {
 			err = n.awaitJoin(cmp.Or(n.cfg.JoinCluster, n.store.Identity().Cluster))
@@ -50,7 +50,7 @@ func (n *Node) start(ctx context.Context) error {
 func (n *Node) bootstrapCluster(ctx context.Context) error {
 	said, agreed := "", false
 	for {
-		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Cluster.Nodes()))
+		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Peers.List.Nodes()))
 		switch {
 		case d.Action == peer.Agree:
 			n.log.Info("initial members agreed", "members", d.Initial, "reason", d.Reason)

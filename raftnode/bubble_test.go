@@ -105,8 +105,8 @@ func (b *bubble) kill(nodes ...*bubbleNode) {
 func (b *bubble) open(n *bubbleNode) (err error) {
 	d := b.listen(n.self.Address)
 	cfg := Config{
-		ID: n.self.ID, Dir: n.dir, Log: b.log, Cluster: b.list, Listener: d, Dial: b.dialer(d),
-		Source: clock.Runtime(), Wrap: n.disk.wrap(),
+		ID: n.self.ID, Store: store.Config{Dir: n.dir, Log: b.log, Wrap: n.disk.wrap()},
+		Peers: peer.Config{List: b.list, Listener: d, Dial: b.dialer(d)}, Source: clock.Runtime(),
 		Fatal: func(err error) {
 			d.cut()
 			select {

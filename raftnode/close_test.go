@@ -36,11 +36,11 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	require.NoError(t, err)
 	held := &heldLog{}
 	n, err := Open(t.Context(), Config{
-		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: listener, Fatal: func(error) {},
-		Wrap: store.Wrap{Logs: func(l raft.LogStore) raft.LogStore {
+		ID: "n1", Peers: peer.Config{List: list, Listener: listener}, Fatal: func(error) {},
+		Store: store.Config{Memory: &store.Memory{}, Wrap: store.Wrap{Logs: func(l raft.LogStore) raft.LogStore {
 			held.LogStore = l
 			return held
-		}},
+		}}},
 	})
 	require.NoError(t, err)
 	until(t, "an epoch opens, and the node has said all that it says by itself", func() bool {

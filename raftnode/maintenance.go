@@ -118,7 +118,7 @@ func (n *Node) announcement() *fsm.Member {
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
 		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
 		FreeBytes: free, LowSpaceThreshold: n.store.LowSpace(),
-		ElectionTimeout: uint32(timeout / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.Election / time.Millisecond),
+		ElectionTimeout: uint32(timeout / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.ElectionTimeout / time.Millisecond),
 	}
 }
 

@@ -80,10 +80,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 			err = errors.Join(err, n.abandon())
 		}
 	}()
-	n.store, err = store.Open(store.Config{
-		NodeID: cfg.ID, Dir: cfg.Dir, Memory: cfg.Memory, Log: cfg.Log, Fatal: cfg.Fatal, Observe: cfg.DiskWrite,
-		Logger: raftLogger(cfg.Logger), LowSpace: cfg.LowSpace, ReservedSpace: cfg.ReservedSpace, Wrap: cfg.Wrap,
-	})
+	cfg.Store.NodeID, cfg.Store.Fatal, cfg.Store.Logger = cfg.ID, cfg.Fatal, raftLogger(cfg.Logger)
+	n.store, err = store.Open(cfg.Store)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +90,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if n.store.State() == store.Empty {
 		cluster = store.ID{} // what it waited for once may not be what it begins now
 	}
-	timeout := cmp.Or(cfg.Election, timeoutOf(identity.Timeout), timeoutMin)
+	timeout := cmp.Or(cfg.ElectionTimeout, timeoutOf(identity.Timeout), timeoutMin)
 	n.chosen.Store(int64(timeout))
 	n.known.Store(int64(timeout))
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
@@ -104,11 +102,10 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.network, err = peer.New(peer.Config{
-		ID: cfg.ID, Incarnation: n.self.Incarnation, Cluster: peer.ClusterID(cluster), List: cfg.Cluster,
-		Condition: n.condition, Term: n.store.Term, Handle: n.handleCall, Lost: n.missingAcknowledged,
-		Listener: cfg.Listener, Advertise: cfg.Advertise, Dial: cfg.Dial, TLS: cfg.TLS, Logger: cfg.Logger,
-	})
+	peers := &cfg.Peers
+	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
+	peers.Condition, peers.Term, peers.Handle, peers.Lost = n.condition, n.store.Term, n.handleCall, n.missingAcknowledged
+	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +125,7 @@ func (n *Node) abandon() (err error) {
 	if n.network != nil {
 		err = n.network.Close()
 	} else {
-		err = n.cfg.Listener.Close()
+		err = n.cfg.Peers.Listener.Close()
 	}
 	if n.store != nil {
 		err = errors.Join(err, n.store.Close())

@@ -38,7 +38,7 @@ func TestThreeNodesOnLoopback(t *testing.T) {
 		go func() {
 			var err error
 			nodes[i], err = Open(ctx, Config{
-				ID: fmt.Sprintf("n%d", i+1), Memory: &store.Memory{}, Cluster: list, Listener: listeners[i],
+				ID: fmt.Sprintf("n%d", i+1), Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: listeners[i]},
 				Client: "client" + fmt.Sprint(i+1),
 				Fatal:  func(err error) { t.Errorf("fatal: %v", err) },
 				Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),

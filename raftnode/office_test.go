@@ -21,7 +21,7 @@ func TestOfficeIsTold(t *testing.T) {
 	var n *Node
 	opened, told := make(chan struct{}), make(chan bool, 10)
 	n, err = Open(t.Context(), Config{
-		ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: listener, Fatal: func(error) {},
+		ID: "n1", Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: listener}, Fatal: func(error) {},
 		Epoch: func(open bool) {
 			<-opened
 			assert.False(t, n.queue.isOpen(), "nothing is taken before the epoch is told, nor after its end is")

@@ -179,10 +179,10 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 	s := &served{mouth: m, disk: newSickDisk(), memory: &memory{digests: make(map[uint64]uint64)}}
 	s.load = newLoad(m)
 	s.node, err = Open(context.Background(), Config{
-		Log: o.Log,
-		ID:  o.ID, Dir: o.Dir, Cluster: list, Listener: listen(t, o.Address), Client: "client of " + o.ID,
+		ID: o.ID, Store: store.Config{Dir: o.Dir, Log: o.Log, Wrap: s.disk.wrap()},
+		Peers: peer.Config{List: list, Listener: listen(t, o.Address)}, Client: "client of " + o.ID,
 		TokenBase: 1 << 20, SnapshotEntries: o.SnapshotEntries, SnapshotEvery: time.Second,
-		Election: cmp.Or(o.Election, timeoutMin), // on a busy machine what is measured would change it in the middle of a story
+		ElectionTimeout: cmp.Or(o.Election, timeoutMin), // on a busy machine what is measured would change it in the middle of a story
 		Applied: func(m *fsm.Machine, a fsm.Applied) {
 			s.noteDigest(m)
 			s.load.hear(a.Events)
@@ -190,7 +190,6 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 		Restored: func(m *fsm.Machine) { s.noteRestored(m) },
 		Measure:  s.noteLed,
 		Fatal:    m.die,
-		Wrap:     s.disk.wrap(),
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	require.NoError(t, err)

@@ -56,7 +56,7 @@ func (n *Node) others(in *instance) []peer.Node {
 	for _, s := range in.servers() {
 		add(peer.NameOf(s.ID), string(s.Address))
 	}
-	for _, node := range n.cfg.Cluster.Nodes() {
+	for _, node := range n.cfg.Peers.List.Nodes() {
 		add(node.ID, node.Address)
 	}
 	return others

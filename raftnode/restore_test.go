@@ -39,7 +39,7 @@ func backup(t *testing.T) (file []byte, token uint64, stamp clock.Stamp) {
 
 // startAt starts the node of a data directory, and waits for its epoch if it is to have one.
 func startAt(t *testing.T, cfg Config, l net.Listener, leads bool) *Node {
-	cfg.Listener, cfg.Fatal = l, func(err error) { t.Errorf("fatal: %v", err) }
+	cfg.Peers.Listener, cfg.Fatal = l, func(err error) { t.Errorf("fatal: %v", err) }
 	n, err := Open(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
@@ -67,7 +67,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, made.Index, token)
 
-	n := startAt(t, Config{ID: "r1", Dir: dir}, peers, true)
+	n := startAt(t, Config{ID: "r1", Store: store.Config{Dir: dir}}, peers, true)
 	a := done(t, &fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: 10 * clock.Minute}}, n) // nobody renews it
 	require.Greater(t, a.Result.Index, made.Index)
 	require.True(t, stamp.Before(a.Stamp), "%v is not before %v", stamp, a.Stamp)
@@ -77,7 +77,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 	})
 
 	joins := peerPort(t)
-	second := startAt(t, Config{ID: "r2", Memory: &store.Memory{}, JoinCluster: made.Cluster}, joins, false)
+	second := startAt(t, Config{ID: "r2", Store: store.Config{Memory: &store.Memory{}}, JoinCluster: made.Cluster}, joins, false)
 	until(t, "the second node is taken in", func() bool { // on a busy machine the first may lose its epoch when it is
 		ctx, cancel := context.WithTimeout(t.Context(), answerWait)
 		defer cancel()

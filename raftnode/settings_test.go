@@ -21,7 +21,7 @@ import (
 
 // What raft is run with. Each line was learned, most of them by somebody's outage.
 func TestRaftsSettings(t *testing.T) {
-	cfg := Config{ID: "n1", Memory: &store.Memory{}, Listener: (&network{doors: map[string]*door{}}).listen("h1:1"), Fatal: func(error) {}}
+	cfg := Config{ID: "n1", Peers: peer.Config{Listener: (&network{doors: map[string]*door{}}).listen("h1:1")}, Fatal: func(error) {}}
 	cfg, err := cfg.settled()
 	require.NoError(t, err)
 	in := &instance{timeout: timeoutMin, node: &Node{cfg: cfg, log: cfg.Logger}, notices: make(chan bool, noticesMax)}
@@ -63,7 +63,7 @@ func inLoneBubble(t *testing.T, test func(t *testing.T, n *Node)) {
 		w := &network{doors: make(map[string]*door)}
 		d := w.listen("h1:1")
 		n, err := Open(t.Context(), Config{
-			ID: "n1", Memory: &store.Memory{}, Cluster: list, Listener: d, Dial: w.dialer(d), Source: clock.Runtime(),
+			ID: "n1", Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: d, Dial: w.dialer(d)}, Source: clock.Runtime(),
 			Fatal:  func(err error) { t.Error(err) },
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})

@@ -138,7 +138,7 @@ func (n *Node) timeout() time.Duration { return time.Duration(n.chosen.Load()) }
 // keepTimeout writes T down for the next start, unless the operator has chosen it.
 func (n *Node) keepTimeout() {
 	t := n.timeout()
-	if n.cfg.Election != 0 || t == max(timeoutOf(n.store.Identity().Timeout), timeoutMin) {
+	if n.cfg.ElectionTimeout != 0 || t == max(timeoutOf(n.store.Identity().Timeout), timeoutMin) {
 		return
 	}
 	if err := n.store.RecordTimeout(uint32(t / time.Millisecond)); err != nil {
@@ -209,7 +209,7 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 // setTarget decides on the target, and reports whether it is another one.
 func (n *Node) setTarget(in *instance, others []voter, announced map[string]fsm.MemberRecord, settled bool) bool {
 	now := time.Now()
-	fixed := n.cfg.Election
+	fixed := n.cfg.ElectionTimeout
 	for _, v := range others {
 		fixed = max(fixed, timeoutOf(announced[v.name].ElectionTimeoutFixed))
 	}
@@ -336,7 +336,7 @@ func (n *Node) tuneAlone(ctx context.Context, in *instance) {
 			n.tuning.lasted = now
 		}
 	}
-	if n.cfg.Election != 0 || now.Sub(n.tuning.lasted) < tuneLeaderless || now.Sub(n.tuning.askedOthers) < tuneLeaderless {
+	if n.cfg.ElectionTimeout != 0 || now.Sub(n.tuning.lasted) < tuneLeaderless || now.Sub(n.tuning.askedOthers) < tuneLeaderless {
 		return
 	}
 	n.tuning.askedOthers = now

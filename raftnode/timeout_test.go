@@ -193,7 +193,7 @@ func TestAChosenTimeoutStays(t *testing.T) {
 				if clocks == nil {
 					clocks = &held{Source: c.Source}
 				}
-				c.Source, c.Election = clocks, test.chosen[c.ID[1]-'1']
+				c.Source, c.ElectionTimeout = clocks, test.chosen[c.ID[1]-'1']
 			}
 			inBubbleSerially(t, tune, func(b *bubble) {
 				defer clocks.stall(60 * time.Millisecond)()
@@ -210,7 +210,7 @@ func TestAChosenTimeoutStays(t *testing.T) {
 // A choice that is far below what the nodes run with is reached, by halves, also below what would be measured.
 func TestAShorterChoiceIsReached(t *testing.T) {
 	chosen := time.Second
-	inBubbleSerially(t, func(c *Config) { c.Election = chosen }, func(b *bubble) {
+	inBubbleSerially(t, func(c *Config) { c.ElectionTimeout = chosen }, func(b *bubble) {
 		b.fitted(time.Second, time.Minute, b.nodes...)
 		chosen = 100 * time.Millisecond
 		for _, n := range b.nodes {

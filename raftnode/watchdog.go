@@ -112,11 +112,11 @@ func (n *Node) spread() time.Duration {
 	return time.Duration(h.Sum32()) % writeSpread
 }
 
-func (n *Node) stuckNotePath() string { return filepath.Join(n.cfg.Dir, "stuck") }
+func (n *Node) stuckNotePath() string { return filepath.Join(n.cfg.Store.Dir, "stuck") }
 
 // writeStuckNote leaves word for the next start. The disk may hang, so it is not waited for.
 func (n *Node) writeStuckNote(stuck error) {
-	if n.cfg.Dir == "" {
+	if n.cfg.Store.Dir == "" {
 		return
 	}
 	done := make(chan struct{})
@@ -134,7 +134,7 @@ func (n *Node) writeStuckNote(stuck error) {
 
 // restartedByWatchdog takes the word that the watchdog left, if it is fresh.
 func (n *Node) restartedByWatchdog() bool {
-	if n.cfg.Dir == "" {
+	if n.cfg.Store.Dir == "" {
 		return false
 	}
 	info, err := os.Stat(n.stuckNotePath())

@@ -153,7 +153,7 @@ func clientRows() []packageRule {
 	return []packageRule{{
 		pkg: "client",
 		// A client is tested against a real node, not a mock.
-		testInternal: []string{"api", "api/access", "raftnode", "raftnode/store", "client/fence"},
+		testInternal: []string{"api", "api/access", "raftnode", "raftnode/peer", "raftnode/store", "client/fence"},
 		external:     []string{std, grpc, protobuf},
 		bannedImports: []ban{
 			{"session", "a program that imports the client must not link a server: sessions belong to the state machine"},

@@ -17,6 +17,7 @@ import (
 
 	"zamok/api"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
 )
 
 // devCommand is `zamok dev`.
@@ -121,9 +122,13 @@ func interruptError(ctx context.Context) error {
 
 // start starts all nodes at once: a node of a new cluster waits for the others.
 func (v *devCommand) start(ctx context.Context) ([]*api.Node, error) {
-	var list []string
+	var members []string
 	for i := range v.nodes {
-		list = append(list, fmt.Sprintf("n%d=%s", i+1, v.address(i, 1)))
+		members = append(members, fmt.Sprintf("n%d=%s", i+1, v.address(i, 1)))
+	}
+	list, err := peer.ParseList(strings.Join(members, ","))
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,11 +139,11 @@ func (v *devCommand) start(ctx context.Context) ([]*api.Node, error) {
 		starting.Go(func() {
 			id := "n" + strconv.Itoa(i+1)
 			cfg := api.NodeConfig{
-				ID: id, Cluster: strings.Join(list, ","), Listen: v.address(i, 0), Peer: v.address(i, 1),
-				HTTP: v.address(i, 2), Version: version(), Logger: v.log.With("node", id),
+				Config: raftnode.Config{ID: id, Peers: peer.Config{List: list}, Version: version(), Logger: v.log.With("node", id)},
+				Listen: v.address(i, 0), ListenPeers: v.address(i, 1), ListenHTTP: v.address(i, 2),
 			}
 			if v.data != "" {
-				cfg.Dir = filepath.Join(v.data, id)
+				cfg.Store.Dir = filepath.Join(v.data, id)
 			}
 			if nodes[i], errs[i] = api.StartNode(ctx, cfg); errs[i] != nil {
 				cancel() // the others would wait for it

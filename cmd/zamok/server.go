@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zamok/api"
+	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
@@ -26,6 +27,7 @@ type serverCommand struct {
 	app *app
 
 	id, data, cluster, join       string
+	list                          peer.List // --cluster, once validated
 	logStore                      string
 	electionTimeout               time.Duration
 	listen, peer, http, advertise string
@@ -119,7 +121,7 @@ func (v *serverCommand) register(cmd *cobra.Command) {
 }
 
 // validate checks the flags against each other. Each single flag is checked where it is used.
-func (v *serverCommand) validate() error {
+func (v *serverCommand) validate() (err error) {
 	switch {
 	case v.id == "":
 		return errors.New("--id is missing: give this node a name, as n1")
@@ -141,9 +143,9 @@ func (v *serverCommand) validate() error {
 			"with the usual ttl would be refused", e, electionTimeoutMin, electionTimeoutMax)
 	}
 	if v.cluster != "" {
-		list, err := peer.ParseList(v.cluster)
-		if err == nil && !list.Has(v.id) {
-			err = fmt.Errorf("--cluster: %v does not name this node, %s: it names all, each with its own --id", list, v.id)
+		v.list, err = peer.ParseList(v.cluster)
+		if err == nil && !v.list.Has(v.id) {
+			err = fmt.Errorf("--cluster: %v does not name this node, %s: it names all, each with its own --id", v.list, v.id)
 		}
 		return err
 	}
@@ -200,14 +202,17 @@ func (v *serverCommand) run(ctx context.Context) error {
 
 func (v *serverCommand) config() (api.NodeConfig, error) {
 	cfg := api.NodeConfig{
-		ID: v.id, Dir: v.data, LogStore: v.logStore, ElectionTimeout: v.electionTimeout, Cluster: v.cluster, Join: v.join != "",
-		Listen: v.listen, Peer: v.peerListenAddress(), Advertise: v.advertise, HTTP: v.http, Profile: v.pprof,
-		ConnsMax: v.maxConnections, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
-		Fatal: func(err error) {
-			fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %v\n", err)
-			v.app.exit(fatalExitCode(err))
-			runtime.Goexit() // only if exit came back, as it does in a test
+		Config: raftnode.Config{
+			ID: v.id, Store: store.Config{Dir: v.data, Log: store.LogKind(v.logStore)}, Peers: peer.Config{List: v.list},
+			Join: v.join != "", ElectionTimeout: v.electionTimeout, TokenBase: v.tokenBase, Version: version(), Logger: v.app.logger(),
+			Fatal: func(err error) {
+				fmt.Fprintf(v.app.stderr, "zamok: this node ends at once: %v\n", err)
+				v.app.exit(fatalExitCode(err))
+				runtime.Goexit() // only if exit came back, as it does in a test
+			},
 		},
+		Listen: v.listen, ListenPeers: v.peerListenAddress(), ListenHTTP: v.http, Profile: v.pprof,
+		Advertise: v.advertise, ConnsMax: v.maxConnections,
 	}
 	var err error
 	if v.clientTLSFiles.cert != "" || v.clientTLSFiles.key != "" {
@@ -216,7 +221,7 @@ func (v *serverCommand) config() (api.NodeConfig, error) {
 		}
 	}
 	if v.peerTLSFiles != (tlsFiles{}) {
-		if cfg.PeerTLS, err = v.peerTLSFiles.load(); err != nil {
+		if cfg.Peers.TLS, err = v.peerTLSFiles.load(); err != nil {
 			return cfg, err
 		}
 	}
@@ -244,11 +249,9 @@ func (v *serverCommand) peerListenAddress() string {
 	if v.peer != "" {
 		return v.peer
 	}
-	if list, err := peer.ParseList(v.cluster); err == nil {
-		for _, n := range list.Nodes() {
-			if _, port, err := net.SplitHostPort(n.Address); err == nil && n.ID == v.id {
-				return ":" + port
-			}
+	for _, n := range v.list.Nodes() {
+		if _, port, err := net.SplitHostPort(n.Address); err == nil && n.ID == v.id {
+			return ":" + port
 		}
 	}
 	return defaultPeer
@@ -261,8 +264,8 @@ func (e *startError) Unwrap() error { return e.err }
 
 func (e *startError) Error() string {
 	text := strings.NewReplacer(
-		"api: NodeConfig.Listen: ", "--listen: ", "api: NodeConfig.Peer: ", "--peer: ", "api: NodeConfig.HTTP: ", "--http: ",
-		"api: NodeConfig.Cluster: ", "--cluster: ", "api: NodeConfig.JoinCluster: ", "--join: ", "api: NodeConfig.Dir: ", "--data: ",
+		"api: NodeConfig.Listen: ", "--listen: ", "api: NodeConfig.ListenPeers: ", "--peer: ", "api: NodeConfig.ListenHTTP: ", "--http: ",
+		"api: NodeConfig.Store.Dir: ", "--data: ",
 		"api: NodeConfig.ConnsMax: ", "--max-connections: ", "api: NodeConfig.ID: ", "--id: ",
 	).Replace(e.err.Error())
 	switch {

@@ -22,22 +22,22 @@ const (
 // joinClusterID asks the cluster of --join for its id, which a node has to know before it can be taken in. A
 // node that is a member does not ask: the cluster may have no leader because it waits for this very node.
 // With --cluster the peers answer that, if the cluster has begun.
-func (v *serverCommand) joinClusterID(ctx context.Context) (id string, err error) {
+func (v *serverCommand) joinClusterID(ctx context.Context) (id store.ID, err error) {
 	if v.join == "" || v.cluster != "" || store.IsMember(v.data) {
-		return "", nil
+		return id, nil
 	}
 	c, err := v.joinClient()
 	if err != nil {
-		return "", err
+		return id, err
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	_, cluster, err := c.Members(ctx)
 	if err != nil {
-		return "", fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
+		return id, fmt.Errorf("--join %s: %w; nothing was started", v.join, err)
 	}
-	return cluster.ID, nil
+	return id, id.UnmarshalText([]byte(cluster.ID))
 }
 
 // joinUntilVoter asks the cluster to take this node in until it has a vote. It returns an error when the

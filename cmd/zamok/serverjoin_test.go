@@ -13,6 +13,9 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/raftnode"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // A node that joined is often started again with the same command line. If the cluster has no majority
@@ -20,8 +23,12 @@ import (
 func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	data, peer := filepath.Join(dir, "n1"), net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t)))
-	one, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n1", Dir: data, Cluster: "n1=" + peer})
+	data := filepath.Join(dir, "n1")
+	list, err := peer.ParseList("n1=" + net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t))))
+	require.NoError(t, err)
+	one, err := api.StartNode(t.Context(), api.NodeConfig{
+		Config: raftnode.Config{ID: "n1", Store: store.Config{Dir: data}, Peers: peer.Config{List: list}},
+	})
 	require.NoError(t, err)
 	require.NoError(t, one.Kill())
 
@@ -48,9 +55,12 @@ func TestNodeRetriesJoinUntilVoter(t *testing.T) {
 	t.Parallel()
 	dir, port := t.TempDir(), freePorts(t)
 	address := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)) }
+	list, err := peer.ParseList("n1=" + address(1))
+	require.NoError(t, err)
 	start := func() *api.Node {
 		n, err := api.StartNode(t.Context(), api.NodeConfig{
-			ID: "n1", Dir: filepath.Join(dir, "n1"), Cluster: "n1=" + address(1), Listen: address(0),
+			Config: raftnode.Config{ID: "n1", Store: store.Config{Dir: filepath.Join(dir, "n1")}, Peers: peer.Config{List: list}},
+			Listen: address(0),
 		})
 		require.NoError(t, err)
 		return n
@@ -63,7 +73,9 @@ func TestNodeRetriesJoinUntilVoter(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, one.Kill())
 
-	two, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n2", Dir: filepath.Join(dir, "n2"), JoinCluster: cluster.ID})
+	joins := api.NodeConfig{Config: raftnode.Config{ID: "n2", Store: store.Config{Dir: filepath.Join(dir, "n2")}}}
+	require.NoError(t, joins.JoinCluster.UnmarshalText([]byte(cluster.ID)))
+	two, err := api.StartNode(t.Context(), joins)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, two.Kill()) }()
 	var stderr lockedBuffer

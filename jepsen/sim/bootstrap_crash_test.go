@@ -40,9 +40,9 @@ func exitAtStep(step string) (tune Tune, exited *atomic.Bool) {
 				}
 			}
 		}})
-		inner := c.Wrap
-		c.Wrap.Votes = func(t store.Table) store.Table { return stepVotes{inner.Votes(t), at} }
-		c.Wrap.Logs = func(l raft.LogStore) raft.LogStore { return stepEntries{inner.Logs(l), at} }
+		inner := c.Store.Wrap
+		c.Store.Wrap.Votes = func(t store.Table) store.Table { return stepVotes{inner.Votes(t), at} }
+		c.Store.Wrap.Logs = func(l raft.LogStore) raft.LogStore { return stepEntries{inner.Logs(l), at} }
 	}, exited
 }
 
@@ -198,8 +198,8 @@ func TestAbsentInitialMemberCatchesUp(t *testing.T) {
 		n1.StartProcess()
 		n2.StartProcess()
 		n3.StartProcess(tune, func(c *raftnode.Config) {
-			inner := c.Wrap.Logs
-			c.Wrap.Logs = func(l raft.LogStore) raft.LogStore {
+			inner := c.Store.Wrap.Logs
+			c.Store.Wrap.Logs = func(l raft.LogStore) raft.LogStore {
 				return stepEntries{inner(l), func(step string) {
 					if step == "before the entry" {
 						time.Sleep(time.Second) // until the others have heard from it that they may begin

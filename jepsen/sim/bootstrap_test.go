@@ -23,7 +23,7 @@ import (
 func withMemberList(s *Sim, text string) Tune {
 	list, err := peer.ParseList(text)
 	require.NoError(s, err)
-	return func(c *raftnode.Config) { c.Cluster = list }
+	return func(c *raftnode.Config) { c.Peers.List = list }
 }
 
 // withLongElections keeps a node out of the audit: it is of another cluster.
@@ -183,7 +183,7 @@ func clusterID(n *Node) (id store.ID) {
 
 // asJoiner is how a node starts that is to be taken in.
 func asJoiner(cluster store.ID) Tune {
-	return func(c *raftnode.Config) { c.Cluster, c.JoinCluster = peer.List{}, cluster }
+	return func(c *raftnode.Config) { c.Peers.List, c.JoinCluster = peer.List{}, cluster }
 }
 
 func TestForeignNodeAtPeerAddressIsIgnored(t *testing.T) {

@@ -157,20 +157,20 @@ func (n *Node) StartProcess(tune ...Tune) {
 	}
 	n.process = p
 	cfg := raftnode.Config{
-		ID: n.ID, Dir: n.Disk.dir, Memory: n.Disk.memory, Cluster: n.sim.InitialList(),
-		Listener: listener, Dial: stack.Dial, Client: n.Host + ":5750", Version: "sim",
+		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
+		Peers: peer.Config{List: n.sim.InitialList(), Listener: listener, Dial: stack.Dial}, Client: n.Host + ":5750", Version: "sim",
 		Applied: p.whilePowered(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
 		Fatal:  func(err error) { n.exitProcess(p, err) },
-		Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, Wrap: n.Disk.wrap(),
+		Logger: n.sim.Trace.logger(n.ID), Source: n.Clock,
 	}
 	if !n.sim.config.AdaptiveTimeouts {
-		cfg.Election = electionTimeout
+		cfg.ElectionTimeout = electionTimeout
 	}
 	if n.sim.config.Tune != nil {
 		n.sim.config.Tune(&cfg)
 	}
 	if n.joinedCluster != (store.ID{}) {
-		cfg.Cluster, cfg.JoinCluster = peer.List{}, n.joinedCluster
+		cfg.Peers.List, cfg.JoinCluster = peer.List{}, n.joinedCluster
 	}
 	for _, t := range tune {
 		t(&cfg)

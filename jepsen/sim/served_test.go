@@ -17,6 +17,7 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
 
@@ -77,20 +78,21 @@ func (n *server) start() {
 	require.NoError(w, err)
 	peers, err := n.stack.Listen("5751")
 	require.NoError(w, err)
-	var list []string
+	var members []string
 	for _, other := range w.servers {
-		list = append(list, other.id+"="+other.id+":5751")
+		members = append(members, other.id+"="+other.id+":5751")
 	}
-	n.node, err = api.StartNode(w.Within(electionTimeMax), api.NodeConfig{
-		ID: n.id, Cluster: strings.Join(list, ","), Listener: clients, PeerListener: peers, Dial: n.stack.Dial,
+	list, err := peer.ParseList(strings.Join(members, ","))
+	require.NoError(w, err)
+	cfg := api.NodeConfig{Listener: clients, Config: raftnode.Config{
+		ID: n.id, Store: store.Config{Memory: n.memory}, Peers: peer.Config{List: list, Listener: peers, Dial: n.stack.Dial},
+		Source: clock.Runtime(), Logger: w.Trace.logger(n.id), ElectionTimeout: electionTimeout,
 		Fatal: func(err error) { w.Errorf("%s: %v", n.id, err) },
-		Tune: func(c *raftnode.Config) {
-			c.Memory, c.Source, c.Logger = n.memory, clock.Runtime(), w.Trace.logger(n.id)
-			if !w.measured {
-				c.Election = electionTimeout
-			}
-		},
-	})
+	}}
+	if w.measured {
+		cfg.ElectionTimeout = 0
+	}
+	n.node, err = api.StartNode(w.Within(electionTimeMax), cfg)
 	require.NoError(w, err)
 }
 

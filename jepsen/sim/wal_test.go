@@ -16,7 +16,7 @@ func TestWALNodesRestart(t *testing.T) {
 	t.Parallel()
 	tune := func(c *raftnode.Config) {
 		withSmallLogs(c)
-		c.Log = store.WAL
+		c.Store.Log = store.WAL
 	}
 	Run(t, Config{Disks: OnDisk, Tune: tune}, func(s *Sim) {
 		leader := s.Start()

@@ -15,6 +15,7 @@ import (
 
 	"zamok/api"
 	"zamok/client"
+	"zamok/raftnode"
 )
 
 const name = "account/200"
@@ -108,7 +109,7 @@ func bed(t *testing.T) (db *sql.DB, operator *client.Client, dial func(*testing.
 		INSERT INTO account (name, amount) VALUES ('account/200', 200)`)
 	require.NoError(t, err)
 
-	node, err := api.StartNode(t.Context(), api.NodeConfig{ID: "n1"})
+	node, err := api.StartNode(t.Context(), api.NodeConfig{Config: raftnode.Config{ID: "n1"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, node.Close()) })
 	dial = func(t *testing.T) *client.Client {

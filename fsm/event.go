@@ -4,8 +4,9 @@ import (
 	"zamok/clock"
 )
 
-// Event is something that happened to a ticket, a session, a lock or the cluster. The machine knows
-// no stream and no client: it says what happened, in order, and others carry it.
+// Event is something that happened to a ticket, a session, a lock or the cluster. The state machine knows no
+// stream and no client: it lists what happened, in order, and its owner delivers that. A field has one meaning, and is
+// set for the kinds that it names.
 type Event struct {
 	// Index is that of the step or command that made it happen.
 	Index uint64
@@ -15,22 +16,20 @@ type Event struct {
 	Token     uint64     // EvGranted, EvLost, EvReleased, EvDowngraded: the grant's
 	HoldUntil clock.Time // EvGranted, EvDowngraded: when the maximum hold ends, 0 = never
 	Reason    Reason     // EvLost, EvReleased, EvRefused, EvSessionEnded
-	// Text is an operator's reason with EvLost, EvRefused and EvSessionEnded, the lock's name with
-	// EvQueueChanged, the node's id with EvEpochStarted and EvDigestReported.
-	Text string
-	// Label is the session's, with EvSessionEnded: after it nothing else knows the session.
-	Label string
+	Text      string     // EvLost, EvRefused, EvSessionEnded: an operator's reason
+	Label     string     // EvSessionEnded: the session's, whose record is removed
+	Lock      string     // EvQueueChanged: the lock's name
 	// Items are the locks of the ticket. They are shared and must not be changed.
 	Items []Item
-	// Tickets are those of a session that attached: all that are live and all that are above its
-	// floor, by number.
+	// Tickets are those of a session that attached: all that are live, and all that ended above its
+	// acknowledged-through, by number.
 	Tickets []TicketState
-	// Value is the nonce of EvEpochStarted, the digest of EvDigestReported, the new number of EvVersionSet; At is
-	// the index that EvDigestReported speaks of.
-	Value, At uint64
+	Epoch   *LeaderStart // EvEpochStarted: the command that opened it
+	Digest  *Digest      // EvDigestReported: the report
+	Version uint32       // EvVersionSet: the new version
 }
 
-// EventKind says what happened.
+// EventKind is what happened.
 type EventKind uint8
 
 const (
@@ -38,7 +37,7 @@ const (
 	EvAttached EventKind = 1 + iota
 	// EvGranted: a ticket got its locks.
 	EvGranted
-	// EvRefused: a ticket is gone without ever having been granted (Reason), other than by its own drop.
+	// EvRefused: a ticket ended that was never granted (Reason), other than by its own drop.
 	EvRefused
 	// EvLost: a grant ended and its holder had not asked.
 	EvLost
@@ -49,18 +48,18 @@ const (
 	EvDowngraded
 	// EvSessionEnded: a session has ended (Reason), after the events of its tickets.
 	EvSessionEnded
-	// EvQueueChanged: somebody came to or left the queue of the lock Text, which is still there. At
-	// most once a lock and step.
+	// EvQueueChanged: a ticket entered or left the queue of a lock, which is still in use. At most once for each lock
+	// and step.
 	EvQueueChanged
-	// EvEpochStarted: node Text opened the epoch Index for the nonce Value.
+	// EvEpochStarted: a node opened the epoch Index.
 	EvEpochStarted
-	// EvVersionSet: the version is Value from the next entry on; the rest of this one lives under the old.
+	// EvVersionSet: the version is in force from the next entry on.
 	EvVersionSet
-	// EvDigestReported: node Text had the digest Value at index At.
+	// EvDigestReported: a node reported its digest.
 	EvDigestReported
 )
 
-// TicketState is what the machine knows of a ticket.
+// TicketState is what the state machine knows of a ticket.
 type TicketState struct {
 	Ticket    uint64
 	State     State

@@ -32,7 +32,7 @@ func (m *Machine) grantUnblocked() {
 	for _, lk := range m.changedQueues {
 		lk.queueChanged = false
 		if !m.isUnused(lk) {
-			m.emit(Event{Kind: EvQueueChanged, Text: lk.name})
+			m.emit(Event{Kind: EvQueueChanged, Lock: lk.name})
 		}
 	}
 	for _, lk := range m.recheckLocks {

@@ -312,7 +312,7 @@ func (m *model) leaderStart(c *fsm.LeaderStart) fsm.Result {
 		m.index = max(m.index, c.TokenBase) // the one command that may skip indexes
 	}
 	m.epoch = m.index
-	m.emit(fsm.Event{Kind: fsm.EvEpochStarted, Text: c.Node, Value: c.Nonce})
+	m.emit(fsm.Event{Kind: fsm.EvEpochStarted, Epoch: c})
 	return fsm.Result{}
 }
 
@@ -343,6 +343,6 @@ func (m *model) report(c *fsm.Digest) fsm.Result {
 		m.reportsForgotten++
 	}
 	m.reports[c.Node] = c
-	m.emit(fsm.Event{Kind: fsm.EvDigestReported, Text: c.Node, At: c.Index, Value: c.Value})
+	m.emit(fsm.Event{Kind: fsm.EvDigestReported, Digest: c})
 	return fsm.Result{}
 }

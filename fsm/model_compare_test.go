@@ -125,7 +125,7 @@ func sortQueueChanges(events []fsm.Event) []fsm.Event {
 		for to < len(events) && isQueueChange(events[to]) && events[to].Index == events[from].Index {
 			to++
 		}
-		slices.SortFunc(events[from:to], func(a, b fsm.Event) int { return cmp.Compare(a.Text, b.Text) })
+		slices.SortFunc(events[from:to], func(a, b fsm.Event) int { return cmp.Compare(a.Lock, b.Lock) })
 		from = max(from, to-1)
 	}
 	return events
@@ -133,9 +133,12 @@ func sortQueueChanges(events []fsm.Event) []fsm.Event {
 
 func sameEvent(a, b *fsm.Event) bool {
 	return a.Index == b.Index && a.Kind == b.Kind && a.TicketRef == b.TicketRef && a.Token == b.Token &&
-		a.HoldUntil == b.HoldUntil && a.Reason == b.Reason && a.Text == b.Text && a.Value == b.Value && a.At == b.At &&
+		a.HoldUntil == b.HoldUntil && a.Reason == b.Reason && a.Text == b.Text && a.Label == b.Label && a.Lock == b.Lock &&
+		a.Version == b.Version && sameValue(a.Epoch, b.Epoch) && sameValue(a.Digest, b.Digest) &&
 		slices.Equal(a.Items, b.Items) && slices.Equal(a.Tickets, b.Tickets)
 }
+
+func sameValue[T comparable](a, b *T) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // compareState compares what stands in the machine with what stands in the model, by its queries.
 func (m *model) compareState(machine *fsm.Machine) error {

@@ -356,7 +356,7 @@ func (m *model) grantUnblocked() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.changedQueues)) {
 		if m.exists(name) {
-			m.emit(fsm.Event{Kind: fsm.EvQueueChanged, Text: name})
+			m.emit(fsm.Event{Kind: fsm.EvQueueChanged, Lock: name})
 		}
 	}
 	clear(m.changedQueues)

@@ -18,7 +18,7 @@ func (m *Machine) leaderStart(c *LeaderStart) Result {
 		m.index = max(m.index, c.TokenBase)
 	}
 	m.epoch = m.index
-	m.emit(Event{Kind: EvEpochStarted, Text: c.Node, Value: c.Nonce})
+	m.emit(Event{Kind: EvEpochStarted, Epoch: c})
 	return Result{}
 }
 
@@ -77,7 +77,7 @@ func (m *Machine) setVersion(c *SetVersion) Result {
 		return invalid("version")
 	}
 	m.nextVersion = c.Version
-	m.emit(Event{Kind: EvVersionSet, Value: uint64(c.Version)})
+	m.emit(Event{Kind: EvVersionSet, Version: c.Version})
 	return Result{}
 }
 
@@ -97,7 +97,7 @@ func (m *Machine) recordDigest(c *Digest) Result {
 		m.reports.Delete(oldest.Node)
 	}
 	m.reports.Set(c.Node, *c)
-	m.emit(Event{Kind: EvDigestReported, Text: c.Node, At: c.Index, Value: c.Value})
+	m.emit(Event{Kind: EvDigestReported, Digest: c})
 	return Result{}
 }
 

@@ -80,15 +80,15 @@ func (t *transcript) describeEvent(e Event) {
 		t.addf("%s's session ends: %s", who, reasonText(e.Reason, e.Text))
 	case EvQueueChanged: // judged, and to be seen in `show`
 	case EvEpochStarted:
-		require.Equal(t.t, t.nonce, e.Value, "the epoch is not for this nonce")
-		t.epochs = append(t.epochs, epochInfo{e.Text, e.Index})
+		require.Equal(t.t, t.nonce, e.Epoch.Nonce, "the epoch is not for this nonce")
+		t.epochs = append(t.epochs, epochInfo{e.Epoch.Node, e.Index})
 		t.epoch, t.now = e.Index, t.m.Time()
 		t.addf("%s leads in term %d: epoch %c begins at index %d, its clock at %v",
-			e.Text, t.term, 'A'+len(t.epochs)-1, e.Index, formatTime(t.now))
+			e.Epoch.Node, t.term, 'A'+len(t.epochs)-1, e.Index, formatTime(t.now))
 	case EvVersionSet:
-		t.addf("the version is %d from now on", e.Value)
+		t.addf("the version is %d from now on", e.Version)
 	case EvDigestReported:
-		t.addf("%s had the digest %d at index %d", e.Text, e.Value, e.At)
+		t.addf("%s had the digest %d at index %d", e.Digest.Node, e.Digest.Value, e.Digest.Index)
 	default:
 		t.t.Fatalf("an event of kind %d", e.Kind)
 	}

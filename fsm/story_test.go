@@ -180,8 +180,8 @@ func (s *story) checkEvents(before, after observation, a Applied) {
 			}
 			require.Equal(s.t, e.Index, e.Token, "a token is the index of the step that granted")
 		case EvQueueChanged:
-			require.NotEqual(s.t, e.Index, moved[e.Text], "the queue of %s is told twice in one step", e.Text)
-			moved[e.Text] = e.Index
+			require.NotEqual(s.t, e.Index, moved[e.Lock], "the queue of %s is reported twice in one step", e.Lock)
+			moved[e.Lock] = e.Index
 		}
 	}
 	for name, queue := range after.queues {

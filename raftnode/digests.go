@@ -51,10 +51,10 @@ func (d *digests) applied(a fsm.Applied, digest uint64) {
 	}
 }
 
-func (d *digests) reported(e fsm.Event) {
+func (d *digests) reported(r *fsm.Digest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.at(e.At).reports[e.Text] = e.Value
+	d.at(r.Index).reports[r.Node] = r.Value
 }
 
 // at returns the point of this index, making room for a new one by forgetting the oldest.

@@ -16,7 +16,7 @@ func pass(d *digests, index, mine uint64) {
 }
 
 func report(d *digests, node string, index, value uint64) {
-	d.reported(fsm.Event{Kind: fsm.EvDigestReported, Text: node, At: index, Value: value})
+	d.reported(&fsm.Digest{Node: node, Index: index, Value: value})
 }
 
 func TestWhoStopsWhenDigestsDiffer(t *testing.T) {

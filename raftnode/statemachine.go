@@ -140,7 +140,7 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 		case fsm.EvEpochStarted:
 			s.kick()
 		case fsm.EvDigestReported:
-			s.digests.reported(e)
+			s.digests.reported(e.Digest)
 			s.kick()
 		}
 	}

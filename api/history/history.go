@@ -51,7 +51,7 @@ func New() *History { return &History{first: 1, watches: make(map[*Watch]struct{
 
 // eventBytes and itemBytes are about what an event and one of its items take, beside their texts.
 const (
-	eventBytes = 232
+	eventBytes = 256
 	itemBytes  = 96
 )
 

@@ -20,7 +20,7 @@ func entry(r *History, index uint64, names ...string) {
 	for _, name := range names {
 		a.Events = append(a.Events, fsm.Event{
 			Index: index, Kind: fsm.EvGranted, Token: index, Items: []fsm.Item{{Name: name, Mode: fsm.Exclusive}},
-		}, fsm.Event{Index: index, Kind: fsm.EvQueueChanged, Text: name})
+		}, fsm.Event{Index: index, Kind: fsm.EvQueueChanged, Lock: name})
 	}
 	r.Applied(a)
 }

@@ -103,7 +103,7 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 			h.end(q, nil)
 		}
 	case fsm.EvQueueChanged:
-		h.queueMoved(e.Text)
+		h.queueMoved(e.Lock)
 	default:
 		state, ok := wire.EventState(e)
 		if !ok {

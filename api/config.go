@@ -28,7 +28,7 @@ import (
 //     an older cluster's tokens does not refuse the new one's.
 //   - Client and HTTP are what is listened on.
 //   - Fatal: the node ends as by Kill, and Done is closed.
-//   - Applied and Restored are called before the node looks at the same; Epoch and Measure are the node's own.
+//   - Applied and Restored are called before the node looks at the same; Epoch and Timing are the node's own.
 type NodeConfig struct {
 	raftnode.Config
 

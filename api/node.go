@@ -62,7 +62,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 // raftConfig is the node's config with what the server adds.
 func (n *Node) raftConfig() raftnode.Config {
 	s, c := n.server, n.cfg.Config
-	c.Epoch, c.Measure, c.Store.Observe, c.Fatal = s.setLeading, n.cfg.metrics.Entry, n.cfg.metrics.DiskWrite, n.fatal
+	c.Epoch, c.Timing, c.Store.Observe, c.Fatal = s.setLeading, n.cfg.metrics.Entry, n.cfg.metrics.DiskWrite, n.fatal
 	c.Applied, c.Restored = s.applied, s.restored
 	if observe := n.cfg.Applied; observe != nil {
 		c.Applied = func(m *fsm.Machine, a fsm.Applied) {

@@ -7,24 +7,23 @@ import (
 )
 
 const (
-	// batchShare and batchWaitMax: for this part of an entry's own way, and no longer than this, an
-	// epoch waits for those whom it just answered.
+	// After an entry is applied the batcher waits for the callers that it unblocked: for a part of the time that the
+	// entry took, 1/batchShare, and at most batchWaitMax.
 	batchShare   = 4
 	batchWaitMax = 2 * time.Millisecond
 )
 
-// batcher decides how many requests leave in one entry. What an entry costs, mostly four flushes
-// of disks one after the other, hardly depends on how much is in it. So requests that come at about
-// the same time should share one, and nobody should wait who has nobody to share with.
+// batcher decides how many requests share an entry. The cost of an entry, mostly four disk flushes one after the
+// other, hardly depends on its size. So requests that arrive at about the same time should share one, and a
+// request that has none to share with should not wait.
 //
-// Who is answered often asks again at once. If the first to do so left alone, the others would wait
-// for it, and the next time again: the callers would fall into groups that travel one behind the
-// other. So after an entry has landed those whom it lets continue are waited for, a little: who dropped a
-// lock asks for it again while the one it went to drops it.
+// A client often sends its next request as soon as it is answered. If the first such request were proposed alone,
+// the others would wait for it, and again the next time: the clients would split into groups, one behind the
+// other. So after an entry is applied the batcher waits briefly for the requests of the callers that it unblocked.
 type batcher struct {
-	inFlight int       // requests on their way
-	expected int       // how many the entry that landed last lets continue
-	until    time.Time // for so long they are waited for
+	inFlight int       // requests in flight
+	expected int       // how many callers the last applied entry unblocked
+	until    time.Time // until when their requests are waited for
 }
 
 func (g *batcher) sent(requests int) {
@@ -32,18 +31,18 @@ func (g *batcher) sent(requests int) {
 	g.expected = 0
 }
 
-// completed takes note of an entry that was answered and lets so many continue, and returns for how long to gather.
-func (g *batcher) completed(requests, goOn int, sent, now time.Time) time.Duration {
+// completed notes that an entry was answered and how many callers it unblocked, and returns for how long to wait for
+// their requests.
+func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.Duration {
 	g.inFlight -= requests
-	g.expected = goOn
+	g.expected = unblocked
 	wait := min(now.Sub(sent)/batchShare, batchWaitMax)
 	g.until = now.Add(wait)
 	return wait
 }
 
-// ready reports whether so many waiting requests are reason enough for an entry to leave beside those
-// in flight. A second one does not leave before it is as large as the first: two small ones cost
-// what two large ones do.
+// ready reports whether so many waiting requests are enough for an entry beside those in flight. A second one is not
+// proposed before it is as large as the first, because two small entries cost as much as two large ones.
 func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
 	switch {
 	case waiting == 0:
@@ -54,14 +53,14 @@ func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
 	return waiting >= g.expected || !now.Before(g.until)
 }
 
-// unblocked is how many of those who wait for something an entry lets continue: who has an answer, unless that is to
-// wait, and who was granted what others held.
+// unblocked is how many waiting callers an entry unblocks: those that are answered, unless the answer is to wait, and
+// those that were granted what others held.
 func unblocked(requests int, a fsm.Applied) int {
 	n := requests
 	for i := range a.Results {
 		switch r := &a.Results[i]; {
 		case r.State == fsm.Waiting,
-			r.State == fsm.Granted && r.Token == r.Index: // it is counted by its event
+			r.State == fsm.Granted && r.Token == r.Index: // its event is counted
 			n--
 		}
 	}

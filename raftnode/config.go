@@ -50,8 +50,8 @@ type Config struct {
 	// ended, after the last was. What was on its way then may still be applied, and answered. It is
 	// called in turns, on one goroutine, and must not block for long. Nil: nobody is told.
 	Epoch func(open bool)
-	// Measure is told what each entry cost that this node led. Nil: nobody is told.
-	Measure func(Measure)
+	// Timing is called with the timing of each entry that this node proposed. Nil: not called.
+	Timing func(ProposalTiming)
 
 	// Fatal ends the process: the disk failed, this binary is too old, the node is stuck or its
 	// state differs from a majority's. It must not return, but may end the goroutine. Required.
@@ -96,8 +96,8 @@ func (c Config) settled() (Config, error) {
 	if c.Epoch == nil {
 		c.Epoch = func(bool) {}
 	}
-	if c.Measure == nil {
-		c.Measure = func(Measure) {}
+	if c.Timing == nil {
+		c.Timing = func(ProposalTiming) {}
 	}
 	c.ElectionTimeout = c.ElectionTimeout.Truncate(time.Millisecond) // nodes tell each other whole ones
 	if c.SnapshotEntries == 0 {

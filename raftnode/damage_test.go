@@ -97,7 +97,7 @@ func TestAnEntryThatWasChangedInMemoryIsNotApplied(t *testing.T) {
 		bad := b.others(leader)[0]
 		time.Sleep(time.Second)
 		before := bad.Status().Applied
-		entry := encodeProposal((&fsm.Entry{Version: 1}).Append(nil))
+		entry := logEntry((&fsm.Entry{Version: 1}).Append(nil))
 		entry.Index, entry.Term = bad.Status().RaftIndex+1, bad.Status().Term
 		entry.Data = bytes.Clone(entry.Data)
 		entry.Data[0] ^= 1
@@ -114,7 +114,7 @@ func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		require.NoError(b, b.fence(leader))
-		entry := encodeProposal((&fsm.Entry{Version: 1}).Append(nil))
+		entry := logEntry((&fsm.Entry{Version: 1}).Append(nil))
 		entry.Extensions[0] ^= 1
 		require.Error(b, leader.running().raft.ApplyLog(entry, 0).Error())
 		goesOn := func() bool { return b.fence(b.leader(b.nodes...)) == nil } // the leader takes a moment to give way
@@ -126,3 +126,6 @@ func TestAProposalThatWasChangedIsStoredNowhere(t *testing.T) {
 		}
 	})
 }
+
+// logEntry is an entry as a leader proposes it.
+func logEntry(entry []byte) raft.Log { return raft.Log{Data: entry, Extensions: store.Checksum(entry)} }

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// inFlightMax is how many entries are on their way at once: one is written while the next is
-	// gathered. More would only make each of them smaller.
+	// inFlightMax is how many entries are in flight at once: one is written while the next one gathers requests. More
+	// would only make each of them smaller.
 	inFlightMax = 2
-	// epochTick is how often an epoch looks at its clock. A stall is cut off at clock.StepMax, so
-	// it must be well below that.
+	// epochTick is how often an epoch reads its clock. A stall is cut off at clock.StepMax, so it must be well below
+	// that.
 	epochTick = 25 * time.Millisecond
-	// renewalsWait is how long renewals are gathered before an entry leaves for their sake. Nobody waits
-	// for one: it is sent when a third of the lease is over, and this is a tenth of the shortest lease.
+	// renewalsWait is how long renewals wait for an entry of their own. A client renews after a third of its lease, and
+	// this is a tenth of the shortest lease.
 	renewalsWait = 200 * time.Millisecond
 	// checkpointEvery bounds the cluster time that a change of leader loses.
 	checkpointEvery = time.Second
-	// versionRetry is the pause before LeaderStart is proposed again under other rules.
+	// versionRetry is the pause before LeaderStart is proposed again under another version.
 	versionRetry = 10 * time.Millisecond
 )
 
-// errNotLeading is what the queue says; submit turns it into a NotLeaderError.
-var errNotLeading = errors.New("no epoch is open here")
+// errNotLeading is the queue's error; Submit turns it into a NotLeaderError.
+var errNotLeading = errors.New("this node does not lead")
 
-// supervise runs an epoch for each time that raft makes this node leader, one after the other. It
-// calls raft only to propose: raft's main loop waits for its notices to be taken.
+// supervise runs an epoch each time that raft makes this node leader, one after the other. It calls raft only to
+// propose: raft's main loop waits for its notices to be taken.
 func (in *instance) supervise() {
 	defer close(in.supervised)
 	leads, open := in.notice()
@@ -74,193 +74,175 @@ type epoch struct {
 	completed chan *proposal
 	inFlight  int
 	batcher   batcher
-	sentAt    time.Time // when the latest entry left
-	refusedAt time.Time // when one came back with an error last
+	sentAt    time.Time // when the latest entry was proposed
+	refusedAt time.Time // when the latest failure came back
 	cutBefore int64     // what the node's earlier epochs cut off, in ns
 }
 
-// lead opens an epoch, runs it until raft's next notice, and leaves when nothing of it is on its
-// way. It returns that notice.
+// lead opens an epoch and runs it until raft's next notice, which it returns when nothing of the epoch is in flight.
 func (in *instance) lead() (leads, open bool) {
-	o := &epoch{instance: in, completed: make(chan *proposal, inFlightMax), cutBefore: in.node.cut.Load()}
-	if !o.start() {
+	e := &epoch{instance: in, completed: make(chan *proposal, inFlightMax), cutBefore: in.node.cut.Load()}
+	if !e.start() {
 		return in.notice()
 	}
 	in.epochSince.Store(nil)
 	in.node.cfg.Epoch(true)
 	in.node.queue.begin()
-	leads, open = o.run()
+	leads, open = e.run()
 	left := in.node.queue.end()
 	in.node.cfg.Epoch(false)
 	left.refuse(in.node.notLeader())
-	for o.inFlight > 0 {
-		<-o.completed
-		o.inFlight--
+	for ; e.inFlight > 0; e.inFlight-- {
+		<-e.completed
 	}
 	return leads, open
 }
 
-// start proposes LeaderStart and waits until it is applied: then everything of earlier terms is in
-// the machine, and the clock starts from the machine's time.
-func (o *epoch) start() bool {
+// apply hands an entry to raft, with its checksum, by which every node can tell it from one that was changed on its way
+// (S13 of package store). The future fails when raft ends.
+func (in *instance) apply(entry []byte) raft.ApplyFuture {
+	return waitAnswered(in.over, in.raft.ApplyLog(raft.Log{Data: entry, Extensions: store.Checksum(entry)}, 0))
+}
+
+// start proposes LeaderStart and waits until it is applied: then the state machine has everything of earlier terms, and
+// the clock starts from its time.
+func (e *epoch) start() bool {
+	log := e.node.log
 	for {
 		command := &fsm.LeaderStart{
-			Node: o.node.cfg.ID, Nonce: rand.Uint64(),
-			Cluster: fsm.ClusterID(store.NewID()), TokenBase: o.node.cfg.TokenBase,
+			Node: e.node.cfg.ID, Nonce: rand.Uint64(),
+			Cluster: fsm.ClusterID(store.NewID()), TokenBase: e.node.cfg.TokenBase,
 		}
-		entry := fsm.Entry{Version: o.node.state.currentVersion(), Commands: []fsm.Command{command}}
-		applied, err := o.propose(entry.Append(nil))
-		switch {
-		case err != nil:
-			o.node.log.Info("could not start leading", "error", err)
+		entry := fsm.Entry{Version: e.node.state.currentVersion(), Commands: []fsm.Command{command}}
+		future := e.apply(entry.Append(nil))
+		if err := future.Error(); err != nil {
+			log.Info("could not start leading", "error", err)
 			return false
-		case applied.Refused == fsm.OtherVersion:
-			// The machine had not caught up with the rules. It has now, or soon.
-			o.backOff(versionRetry)
+		}
+		switch applied := future.Response().(fsm.Applied); {
+		case applied.Refused == fsm.OtherVersion: // the state machine was behind; it is not any more, or soon
+			pause := time.NewTimer(versionRetry)
+			select {
+			case <-pause.C:
+			case <-e.closing:
+				pause.Stop()
+			}
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
-			o.node.log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
+			log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
 			return false
 		default:
 			number := applied.Results[0].Index
-			o.clock = clock.StartLeader(o.node.cfg.Source, number, applied.Time)
-			o.sentAt = time.Now()
-			o.node.log.Info("leading", "epoch", number, "term", applied.Stamp.Term, "time", applied.Time)
-			o.node.state.logHoldOff()
+			e.clock = clock.StartLeader(e.node.cfg.Source, number, applied.Time)
+			e.sentAt = time.Now()
+			log.Info("leading", "epoch", number, "term", applied.Stamp.Term, "time", applied.Time)
+			e.node.state.logHoldOff()
 			return true
 		}
 	}
 }
 
-func (o *epoch) backOff(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-o.closing:
-	}
-}
-
-// encodeProposal is an entry with its checksum, by which every node can tell it from one that was changed on its
-// way (S13 of package store).
-func encodeProposal(entry []byte) raft.Log {
-	return raft.Log{Data: entry, Extensions: store.Checksum(entry)}
-}
-
-// propose applies one entry and waits for it. raft answers when leadership is lost.
-func (o *epoch) propose(entry []byte) (fsm.Applied, error) {
-	future := o.raft.ApplyLog(encodeProposal(entry), 0)
-	if err := waitAnswered(o.over, future).Error(); err != nil {
-		return fsm.Applied{}, err
-	}
-	return future.Response().(fsm.Applied), nil
-}
-
 // run proposes until raft's next notice, which it returns.
-func (o *epoch) run() (leads, open bool) {
+func (e *epoch) run() (leads, open bool) {
 	tick := time.NewTicker(epochTick)
 	defer tick.Stop()
 	gathered := time.NewTimer(0)
 	defer gathered.Stop()
 	for {
 		select {
-		case leads = <-o.notices:
-			return o.noticed(leads), true
-		case <-o.closing:
+		case leads = <-e.notices:
+			return e.noticed(leads), true
+		case <-e.closing:
 			return false, false
-		case fl := <-o.completed:
-			o.inFlight--
-			if fl.err != nil {
-				o.refusedAt = time.Now()
+		case p := <-e.completed:
+			e.inFlight--
+			if p.err != nil {
+				e.refusedAt = time.Now()
 			}
-			gathered.Reset(o.batcher.completed(len(fl.batch.requests), fl.unblocked, fl.sent, time.Now()))
+			gathered.Reset(e.batcher.completed(len(p.batch.requests), p.unblocked, p.sent, time.Now()))
 		case <-gathered.C:
-		case <-o.node.queue.wake:
+		case <-e.node.queue.wake:
 		case <-tick.C:
 		}
-		now := o.read() // a step, also when nothing leaves
-		if o.inFlight < inFlightMax && o.mustPropose(now.Now) {
-			o.proposeNext()
+		now := e.read() // a step, also when nothing is proposed
+		if e.inFlight < inFlightMax && e.mustPropose(now.Now) {
+			e.propose()
 		}
 	}
 }
 
-// read reads the clock, and shows at once what that cut off: after a stall people ask while the
-// epoch continues.
-func (o *epoch) read() clock.Reading {
-	r := o.clock.Read()
-	o.node.cut.Store(o.cutBefore + int64(o.clock.Discarded()))
+// read reads the clock and publishes what that cut off: after a stall operators look while the epoch continues.
+func (e *epoch) read() clock.Reading {
+	r := e.clock.Read()
+	e.node.cut.Store(e.cutBefore + int64(e.clock.Discarded()))
 	return r
 }
 
-// mustPropose reports whether there is a reason for an entry to leave.
-func (o *epoch) mustPropose(now clock.Time) bool {
-	requests, renewals := o.node.queue.waiting()
-	if o.batcher.ready(requests, o.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {
+// mustPropose reports whether there is a reason to propose an entry.
+func (e *epoch) mustPropose(now clock.Time) bool {
+	requests, renewals := e.node.queue.waiting()
+	if e.batcher.ready(requests, e.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {
 		return true
 	}
-	due, pending := o.node.state.nextDue()
-	if !pending || o.inFlight > 0 {
-		return false // what is on its way carries the time
+	due, pending := e.node.state.nextDue()
+	if !pending || e.inFlight > 0 {
+		return false // an entry in flight carries the time
 	}
-	if time.Since(o.refusedAt) < epochTick {
-		// raft takes nothing while it hands the leadership over, and says so at once: what is due
-		// would be proposed as fast as that goes, until the handing over has failed.
+	if time.Since(e.refusedAt) < epochTick {
+		// Raft refuses everything at once while it transfers the leadership: what is due would be proposed in a hot loop
+		// until the transfer has failed.
 		return false
 	}
-	return due <= now || time.Since(o.sentAt) >= checkpointEvery
+	return due <= now || time.Since(e.sentAt) >= checkpointEvery
 }
 
-// proposeNext gathers an entry and proposes it. The clock is read last, after everything that the entry
-// holds was handed in.
-func (o *epoch) proposeNext() {
-	b := o.node.queue.take()
-	entry := fsm.Entry{Version: o.node.state.currentVersion()}
+// propose makes an entry of what waits and proposes it. The clock is read last, after everything in the entry was
+// handed in.
+func (e *epoch) propose() {
+	b := e.node.queue.take()
+	entry := fsm.Entry{Version: e.node.state.currentVersion()}
 	for _, r := range b.renewals {
 		entry.Renewals = append(entry.Renewals, r.id)
 	}
-	now := time.Now()
-	fl := &proposal{queued: now}
+	p := &proposal{batch: b, queued: time.Now()}
 	for _, r := range b.requests {
 		if r.command != nil {
 			entry.Commands = append(entry.Commands, r.command)
 		}
-		if r.since.Before(fl.queued) {
-			fl.queued = r.since
+		if r.since.Before(p.queued) {
+			p.queued = r.since
 		}
 	}
-	entry.Reading = o.read()
-	fl.batch, fl.bytes, fl.sent = b, entry.Append(nil), time.Now()
-	o.sentAt = fl.sent
-	o.node.proposals.add(fl)
-	o.inFlight++
-	o.batcher.sent(len(b.requests))
-	fl.future = o.raft.ApplyLog(encodeProposal(fl.bytes), 0)
-	go o.awaitCommit(fl)
+	entry.Reading = e.read()
+	p.bytes, p.sent = entry.Append(nil), time.Now()
+	e.sentAt = p.sent
+	e.node.proposals.add(p)
+	e.inFlight++
+	e.batcher.sent(len(b.requests))
+	p.future = e.apply(p.bytes)
+	go e.awaitApplied(p)
 }
 
-// awaitCommit waits for raft's answer and hands it on.
-func (o *epoch) awaitCommit(fl *proposal) {
-	err := waitAnswered(o.over, fl.future).Error()
-	fl.err = err
-	measure := o.node.proposals.complete(fl, time.Now())
+// awaitApplied waits for raft's answer and passes it on.
+func (e *epoch) awaitApplied(p *proposal) {
+	p.err = p.future.Error()
+	timing := e.node.proposals.complete(p, time.Now())
 	switch {
-	case err == nil:
-		applied := fl.future.Response().(fsm.Applied)
-		fl.unblocked = unblocked(len(fl.batch.requests), applied)
-		fl.batch.answer(applied)
-		o.node.cfg.Measure(measure)
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
-		errors.Is(err, store.ErrDiskFull):
-		// Raft never took it; or this node's log did not, nobody else was sent it, and raft gives the
-		// leadership up.
-		fl.batch.refuse(o.node.notLeader())
+	case p.err == nil:
+		applied := p.future.Response().(fsm.Applied)
+		p.unblocked = unblocked(len(p.batch.requests), applied)
+		p.batch.answer(applied)
+		e.node.cfg.Timing(timing)
+	case errors.Is(p.err, raft.ErrNotLeader), errors.Is(p.err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(p.err, store.ErrDiskFull):
+		// Raft never took it; or this node's log did not, so no other node was sent it, and raft steps down.
+		p.batch.refuse(e.node.notLeader())
 	default:
-		fl.batch.refuse(ErrUnknown)
+		p.batch.refuse(ErrUnknown)
 	}
-	o.completed <- fl
+	e.completed <- p
 }
 
-// answer tells everybody in the batch what became of it.
+// answer answers each request and renewal of a batch.
 func (b *batch) answer(a fsm.Applied) {
 	switch a.Refused {
 	case fsm.OK:
@@ -296,7 +278,7 @@ func (b *batch) answer(a fsm.Applied) {
 	}
 }
 
-// refuse gives everybody in the batch the same error.
+// refuse answers everything in a batch with an error.
 func (b *batch) refuse(err error) {
 	for _, r := range b.requests {
 		r.done(Answer{}, err)

@@ -80,7 +80,7 @@ type led struct {
 	Queue, Append, Replicate, Apply time.Duration
 }
 
-func (l *led) add(m Measure) {
+func (l *led) add(m ProposalTiming) {
 	l.Entries++
 	l.Commands += m.Commands
 	l.Bytes += m.Bytes
@@ -188,7 +188,7 @@ func runNode(t *testing.T, o order, m *mouth, asks <-chan ask) {
 			s.load.hear(a.Events)
 		},
 		Restored: func(m *fsm.Machine) { s.noteRestored(m) },
-		Measure:  s.noteLed,
+		Timing:   s.noteLed,
 		Fatal:    m.die,
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
@@ -281,7 +281,7 @@ func (m *memory) noteRestored(machine *fsm.Machine) {
 	m.digests[machine.Stamp().Index] = machine.Digest()
 }
 
-func (m *memory) noteLed(measure Measure) {
+func (m *memory) noteLed(measure ProposalTiming) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.led.add(measure)

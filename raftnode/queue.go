@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -18,27 +19,27 @@ const (
 	requestBytes  = 512
 	// renewalsMax bounds the renewals of one session that wait: one would do.
 	renewalsMax = 8
-	// queueWaitMax is how long the oldest may have waited before newcomers are refused: then more
-	// comes in than goes out, and waiting longer helps nobody.
+	// queueWaitMax is how long the oldest may have waited before new requests are refused: then more arrive than are
+	// proposed, and a longer queue only adds latency.
 	queueWaitMax = 500 * time.Millisecond
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
 	entryBytesMax    = 256 << 10
 )
 
-// Answer is what became of a command, a renewal or a fence.
+// Answer is the result of a command, a renewal or a read barrier.
 type Answer struct {
 	Result fsm.Result
-	// Stamp and Time are the machine's after the entry.
+	// Stamp and Time are the state machine's after the entry.
 	Stamp clock.Stamp
 	Time  clock.Time
 }
 
-// Done receives an answer, or the error that says why there is none. It is called exactly once, on
-// whatever goroutine has the answer, and must not block.
+// Done receives an answer, or the reason why there is none. It is called exactly once, on the goroutine that has the
+// answer, and must not block.
 type Done func(Answer, error)
 
-// request is a command, or with nil a fence, that waits to be proposed.
+// request is a command that waits to be proposed, or with nil a read barrier.
 type request struct {
 	command fsm.Command
 	since   time.Time
@@ -46,15 +47,15 @@ type request struct {
 	bytes   int // of the command in an entry; set by the queue
 }
 
-// renewal is a session that renewed, and all who want to know.
+// renewal is a session to renew, with all callers that wait for that.
 type renewal struct {
 	id   session.ID
 	done []Done
 }
 
-// queue is what waits for the epoch to propose it. It is open while there is one.
+// queue holds what waits to be proposed. It is open while this node leads.
 type queue struct {
-	wake chan struct{} // capacity 1: something came
+	wake chan struct{} // capacity 1: a request arrived
 
 	mu       sync.Mutex // guards what follows
 	open     bool
@@ -68,7 +69,7 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), renewals: make(map[session.ID][]Done)}
 }
 
-// put adds a request, unless there is no epoch (errNotLeading) or no room.
+// put adds a request, unless this node does not lead (errNotLeading) or the queue is full.
 func (q *queue) put(r request) error {
 	if r.command != nil {
 		r.bytes = fsm.Size(r.command)
@@ -88,8 +89,8 @@ func (q *queue) put(r request) error {
 	return nil
 }
 
-// renew adds a renewal. Renewals have room of their own: there are renewalsMax a session at most, and one that is
-// refused (ErrOverloaded) had others of its session before it, which do the same.
+// renew adds a renewal. Renewals have limits of their own: at most renewalsMax for each session. One that is refused
+// (ErrOverloaded) has others of its session in front of it, which have the same effect.
 func (q *queue) renew(id session.ID, now time.Time, done Done) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -103,7 +104,7 @@ func (q *queue) renew(id session.ID, now time.Time, done Done) error {
 		q.oldest = now
 	}
 	q.renewals[id] = append(q.renewals[id], done)
-	return nil // rides on what leaves next; the epoch's tick sees to it that something does
+	return nil // part of the next entry; the epoch proposes one at its tick if there is no other reason
 }
 
 func (q *queue) signal() {
@@ -113,14 +114,13 @@ func (q *queue) signal() {
 	}
 }
 
-// batch is what goes into one entry.
+// batch is the contents of one entry.
 type batch struct {
 	requests []request
 	renewals []renewal
 }
 
-// take empties the queue into a batch, as far as one entry goes: all renewals, then requests in
-// order.
+// take moves as much into a batch as an entry holds: all renewals, then requests in order.
 func (q *queue) take() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -145,12 +145,7 @@ func (q *queue) take() batch {
 	if len(q.renewals) == 0 {
 		q.oldest = time.Time{}
 	}
-	slices.SortFunc(b.renewals, func(a, b renewal) int {
-		if a.id < b.id {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(b.renewals, func(a, b renewal) int { return cmp.Compare(a.id, b.id) })
 	return b
 }
 
@@ -166,21 +161,21 @@ func fits(requests []request) int {
 	return len(requests)
 }
 
-// waiting tells how many requests wait, and since when renewals do.
+// waiting returns how many requests wait, and since when renewals do.
 func (q *queue) waiting() (requests int, renewals time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.requests), q.oldest
 }
 
-// begin opens the queue for an epoch.
+// begin opens the queue.
 func (q *queue) begin() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open = true
 }
 
-// end closes the queue and returns what waited: nothing of it was proposed.
+// end closes the queue and returns what waited, none of which was proposed.
 func (q *queue) end() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()

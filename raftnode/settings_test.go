@@ -105,7 +105,7 @@ func TestNonsenseInTheLogEndsNobody(t *testing.T) {
 		require.NoError(b, b.fence(leader))
 		for _, nonsense := range []string{"", "\x00", "nonsense", strings.Repeat("\xff", 1000), string(make([]byte, fsm.EntryBytesMax+1))} {
 			before := leader.Status().Applied
-			future := leader.running().raft.ApplyLog(encodeProposal([]byte(nonsense)), 0)
+			future := leader.running().raft.ApplyLog(logEntry([]byte(nonsense)), 0)
 			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 			defer cancel()
 			require.NoError(b, leader.running().waitFor(ctx, future))

@@ -67,7 +67,7 @@ func New() *Metrics {
 }
 
 // Entry counts what an entry cost its leader.
-func (m *Metrics) Entry(e raftnode.Measure) {
+func (m *Metrics) Entry(e raftnode.ProposalTiming) {
 	for stage, d := range []time.Duration{e.Queue, e.Append, e.Replicate, e.Apply} {
 		m.stages[stage].observe(d)
 	}

@@ -138,7 +138,7 @@ func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingS
 	default:
 		return wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node streams %d backups already; wait for one, or end it", backupsMax)
 	}
-	if _, _, err := s.node.Fence(ctx); err != nil {
+	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 		return wire.Explain(err)
 	}
 	_, err := s.node.Freeze().WriteTo(chunks{stream})

@@ -195,7 +195,7 @@ func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) e
 	if code == fsm.NoSession {
 		// This node may be behind: then it must not deny that there is such a session. And a session that
 		// will be opened has an id which others could guess.
-		if _, _, err := s.node.Fence(ctx); err != nil {
+		if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 			return wire.Explain(err)
 		}
 		code = s.owns(access.Hash(secret), id)

@@ -44,7 +44,7 @@ func FuzzFrame(f *testing.F) {
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, err).Code)
 		}
-		_, _, err = n.Raft().Fence(context.Background())
+		_, _, err = n.Raft().ReadBarrier(context.Background())
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return st.pending.Load() == 0 }, patience, clock.Millisecond.Duration())
 		frameOut, _ := st.queue.Take()

@@ -25,7 +25,7 @@ const showDefault = 100
 // anywhere before the call. Nothing is applied while f runs, so only one call reads at a time, and only one
 // of each connection waits for that.
 func (s *Server) read(ctx context.Context, f func(*fsm.Machine)) error {
-	if _, _, err := s.node.Fence(ctx); err != nil {
+	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 		return wire.Explain(err)
 	}
 	turns := []chan struct{}{s.reading}
@@ -118,7 +118,7 @@ func (s *Server) ListSessions(ctx context.Context, req *zamokpb.ListSessionsRequ
 
 // Check reports whether a grant is held.
 func (s *Server) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokpb.CheckResponse, error) {
-	if _, _, err := s.node.Fence(ctx); err != nil {
+	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 		return nil, wire.Explain(err)
 	}
 	answer := &zamokpb.CheckResponse{}
@@ -134,7 +134,7 @@ func (s *Server) Check(ctx context.Context, req *zamokpb.CheckRequest) (*zamokpb
 
 // Now reads the replicated clock after a read barrier of its own, so that it rises from call to call.
 func (s *Server) Now(ctx context.Context, _ *zamokpb.NowRequest) (*zamokpb.NowResponse, error) {
-	stamp, now, err := s.node.Fence(ctx)
+	stamp, now, err := s.node.ReadBarrier(ctx)
 	if err != nil {
 		return nil, wire.Explain(err)
 	}

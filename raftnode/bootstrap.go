@@ -13,16 +13,16 @@ import (
 	"zamok/raftnode/store"
 )
 
-// askEvery is how often the others of the list are asked while something is missing.
+// askEvery is how often the others of the list are asked until they agree.
 const askEvery = 250 * time.Millisecond
 
-// start starts raft: on what the store holds, or as an initial member of a new cluster, or as a node that a
-// running cluster is to take in.
+// start starts raft: on the data in the store, as an initial member of a new cluster, or as a node that waits to be added
+// to a running one.
 func (n *Node) start(ctx context.Context) error {
 	var err error
 	switch n.store.State() {
 	case store.NoCluster:
-		// An initial member has its first entry, and ended before the marker. One that joins has its marker
+		// An initial member that wrote its first entry and crashed before the marker. A node that joins writes the marker
 		// when it sees itself in a committed configuration.
 		if n.store.Identity().Initial != "" {
 			err = n.store.RecordCluster(store.ID{})
@@ -46,9 +46,9 @@ func (n *Node) start(ctx context.Context) error {
 }
 
 // bootstrapCluster asks the others of the list until this node has written the first entry of a new cluster, or
-// until another answers that one has begun without this node.
+// another node answers that the cluster exists already.
 func (n *Node) bootstrapCluster(ctx context.Context) error {
-	said, agreed := "", false
+	logged, agreed := "", false
 	for {
 		d := peer.Decide(n.network.Mine(), n.network.AskAll(ctx, n.cfg.Peers.List.Nodes()))
 		switch {
@@ -59,7 +59,7 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 			}
 			if first := !agreed; first {
 				agreed = true
-				continue // those that agreed before wait for it
+				continue // others that agreed before wait for this
 			}
 		case d.Action == peer.Bootstrap:
 			n.log.Info("bootstrapping the cluster", "reason", d.Reason)
@@ -69,23 +69,19 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 		case d.Action == peer.JoinElsewhere && d.Cluster != (peer.ClusterID{}):
 			return n.awaitJoin(store.ID(d.Cluster))
 		}
-		if d.Reason != said {
+		if d.Reason != logged {
 			n.log.Info("waiting for the initial members", "reason", d.Reason)
-			said = d.Reason
+			logged = d.Reason
 		}
-		pause := time.NewTimer(askEvery)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("raftnode: the cluster has not begun, nothing was changed: %s (%w)", d.Reason, context.Cause(ctx))
+		if err := pause(ctx, askEvery); err != nil {
+			return fmt.Errorf("raftnode: the cluster has not begun, nothing was changed: %s (%w)", d.Reason, err)
 		}
 	}
 }
 
-// writeConfiguration writes the first entry of a new log. raft.BootstrapCluster refuses a directory that has a
-// term, and that is what it leaves when the process ends between its two writes, or the second fails.
-// A term without an entry has promised nothing: no node could have asked this one for a vote.
+// writeConfiguration writes the first entry of a new log. raft.BootstrapCluster refuses a directory that has a term,
+// and leaves one if the process ends between its two writes, or the second fails. A term without an entry is safe to
+// continue from: no node could have asked this one for a vote.
 func (n *Node) writeConfiguration(servers raft.Configuration) error {
 	const first = 1 // the index, and the term
 	if n.store.Term() < first {
@@ -100,7 +96,7 @@ func (n *Node) writeConfiguration(servers raft.Configuration) error {
 	return n.store.RecordCluster(store.ID{})
 }
 
-// awaitJoin makes this node one that a running cluster can take in.
+// awaitJoin prepares this node to be added to a running cluster.
 func (n *Node) awaitJoin(cluster store.ID) error {
 	if cluster == (store.ID{}) {
 		n.log.Info("no data and no cluster: waiting to be added with \"zamok join\"", "id", n.cfg.ID, "peer", n.network.Addr())
@@ -113,9 +109,9 @@ func (n *Node) awaitJoin(cluster store.ID) error {
 	return n.network.SetCluster(peer.ClusterID(cluster))
 }
 
-// condition is what this node answers about its data.
+// condition describes this node's data to a node that asks.
 func (n *Node) condition(asker peer.Server) peer.Condition {
-	// HasData first: initial members that change after it was read are not those of a cluster that has begun.
+	// HasData is read first: initial members that change afterwards are not those of a bootstrapped cluster.
 	c := peer.Condition{HasData: n.holdsState()}
 	id := n.store.Identity()
 	committed := n.state.committed.view()
@@ -129,7 +125,7 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	return c
 }
 
-// initialMembers are the initial members on disk. Open has read what it found there once.
+// initialMembers are the initial members on disk, which Open has validated.
 func (n *Node) initialMembers(id store.Identity) peer.InitialMembers {
 	f, err := peer.ParseInitialMembers(id.Initial)
 	if err != nil {
@@ -138,7 +134,7 @@ func (n *Node) initialMembers(id store.Identity) peer.InitialMembers {
 	return f
 }
 
-// holdsState reports whether this node has any part of a log: then it is bound by what it promised.
+// holdsState reports whether this node has any part of a log, and so has made promises to others.
 func (n *Node) holdsState() bool {
 	if n.store.State() != store.Empty || n.state.committed.view().index > 0 {
 		return true

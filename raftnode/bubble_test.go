@@ -161,7 +161,7 @@ func (b *bubble) ends(n *bubbleNode) error {
 func (b *bubble) fence(n *bubbleNode) error {
 	ctx, cancel := context.WithTimeout(b.Context(), time.Second)
 	defer cancel()
-	_, _, err := n.Fence(ctx)
+	_, _, err := n.ReadBarrier(ctx)
 	return err
 }
 

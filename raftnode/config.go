@@ -11,24 +11,21 @@ import (
 	"zamok/raftnode/store"
 )
 
-// Config says who a node is, where it keeps its data and how it reaches the others. ID, Fatal,
+// Config is a node's name, data, peers and settings. ID, Fatal,
 // Peers.Listener and one of Store.Dir and Store.Memory are required; the rest has a meaning when zero.
 type Config struct {
-	// ID is the node's name in the cluster. To raft a node is its name and the incarnation of its data
-	// directory together: one that lost its data is another server, which takes the lost one's place
-	// (Node.Join).
+	// ID is the node's name in the cluster. To raft a server is the name together with the incarnation of the data
+	// directory: a node that lost its data is another server, which replaces the lost one (Node.Join).
 	ID string
 	// Store is where the node keeps its data. Open fills in NodeID, Fatal and Logger.
 	Store store.Config
 	// Peers is how it reaches the other nodes, and the list that a new cluster begins with, this node among it. Without
 	// a list this node has data already, or waits until a running cluster takes it in. Open fills in the rest.
 	Peers peer.Config
-	// Join says what a node that holds nothing does when a node of the list holds data, so that the
-	// cluster has begun without it: wait to be taken in, instead of refusing to start.
+	// Join makes a node without data wait to be added if a node of the list has data, so that the cluster exists
+	// already, instead of refusing to start.
 	Join bool
-	// JoinCluster is the id of the running cluster that is to take this node in (Node.Join). Without
-	// it a node that holds nothing and has no list has nothing in common with anybody. Zero: the id
-	// that the data has.
+	// JoinCluster is the id of the running cluster that this node is added to (Node.Join). Zero: the id in the data.
 	JoinCluster store.ID
 	// Client, HTTP and Version are announced to the others. Empty: not announced.
 	Client, HTTP, Version string
@@ -39,35 +36,34 @@ type Config struct {
 	// Versions is what this binary knows. Zero: fsm.Known(); a test of raising them says otherwise.
 	Versions fsm.VersionRange
 
-	// Applied is called for each applied entry, in the order of the log, with the machine as it is
-	// right after it. It runs under the machine's lock: it must not block, nor call this node. Nil:
-	// nobody is told.
+	// Applied is called for each applied entry, in the order of the log, with the state machine right after it. It
+	// runs under the state machine's lock: it must not block, nor call this node. Nil: not called.
 	Applied func(*fsm.Machine, fsm.Applied)
-	// Restored is called, likewise, when a snapshot replaced the machine: what was applied between
-	// is not told one by one. Nil: nobody is told.
+	// Restored is called, likewise, when a snapshot replaced the state machine: entries between the two are not
+	// reported one by one. Nil: not called.
 	Restored func(*fsm.Machine)
-	// Epoch is told that an epoch opened here, before the first command of it is taken, and that it
-	// ended, after the last was. What was on its way then may still be applied, and answered. It is
-	// called in turns, on one goroutine, and must not block for long. Nil: nobody is told.
+	// Epoch is called when an epoch opens here, before its first command is accepted, and when it ends, after the last
+	// was. Entries in flight then may still be applied, and answered. The calls alternate, on one goroutine, and must
+	// not block for long. Nil: not called.
 	Epoch func(open bool)
 	// Timing is called with the timing of each entry that this node proposed. Nil: not called.
 	Timing func(ProposalTiming)
 
-	// Fatal ends the process: the disk failed, this binary is too old, the node is stuck or its
+	// Fatal ends the process: the disk failed, this binary is too old, the node is stalled or its
 	// state differs from a majority's. It must not return, but may end the goroutine. Required.
 	Fatal func(error)
-	// Logger is told what an operator wants to know. Nil: nobody is.
+	// Logger gets what an operator should know. Nil: nothing is logged.
 	Logger *slog.Logger
 	// Source is this machine's elapsed time. Nil: clock.System().
 	Source clock.Source
 
 	// ElectionTimeout is raft's heartbeat and election timeout, for all nodes. Zero: the leader measures what fits,
-	// 250 ms to 2 s. A follower that hears nothing for one to two times as long asks for votes.
+	// 250 ms to 2 s. A follower without contact to a leader for one to two times as long asks for votes.
 	ElectionTimeout time.Duration
 	// SnapshotEntries is how many raft entries make a new snapshot worth while, and how many are
 	// kept behind it for followers that lag. Zero: 4096.
 	SnapshotEntries uint64
-	// SnapshotEvery is how often that is looked at. Zero: 20 s.
+	// SnapshotEvery is how often raft checks that. Zero: 20 s.
 	SnapshotEvery time.Duration
 }
 
@@ -76,7 +72,7 @@ const (
 	snapshotEveryDefault   = 20 * time.Second
 )
 
-// settled returns the config with its zeros filled in, or says which field is wrong.
+// settled returns the config with its zeros filled in, or an error that names a wrong field.
 func (c Config) settled() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -99,7 +95,7 @@ func (c Config) settled() (Config, error) {
 	if c.Timing == nil {
 		c.Timing = func(ProposalTiming) {}
 	}
-	c.ElectionTimeout = c.ElectionTimeout.Truncate(time.Millisecond) // nodes tell each other whole ones
+	c.ElectionTimeout = c.ElectionTimeout.Truncate(time.Millisecond) // nodes exchange whole ones
 	if c.SnapshotEntries == 0 {
 		c.SnapshotEntries = snapshotEntriesDefault
 	}

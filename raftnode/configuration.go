@@ -7,8 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// configuration is a list of servers that raft has committed. raft itself hands out only its latest
-// one, which may yet come to nothing.
+// configuration is a committed list of servers. Raft itself returns only its latest one, which may never be committed.
 type configuration struct {
 	index   uint64 // raft's; 0 = none is known
 	servers []raft.Server

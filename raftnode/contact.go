@@ -6,19 +6,19 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// Contact is what a leader has heard from another node.
+// Contact is a leader's contact with another node.
 type Contact struct {
-	// Ago is how long ago the latest append was sent that the node has answered: since this node leads, if it
-	// has answered none since then.
+	// Ago is how long ago the latest append was sent that the node has answered, or since when this node leads, if it has
+	// answered none since.
 	Ago time.Duration
-	// Reached: it has answered one. Without that nothing is known of its log.
+	// Reached: it has answered one. Otherwise its log is unknown.
 	Reached bool
-	// Behind is how many entries of this node's log it lacked by its latest answer.
+	// Behind is how many entries of this node's log it lacked at its latest answer.
 	Behind uint64
 }
 
-// Contacts returns what this node has heard from each other node of the cluster, by name, if it leads; nil
-// otherwise: nobody else hears them.
+// Contacts returns this node's contact with each other node of the cluster, by name, if it leads, and nil otherwise:
+// only a leader has contact with all nodes.
 func (n *Node) Contacts() map[string]Contact {
 	in, err := n.leading()
 	if err != nil {
@@ -33,10 +33,10 @@ func (n *Node) Contacts() map[string]Contact {
 		if s.ID == n.self.ID() {
 			continue
 		}
-		heard := in.transport.Contact(s.ID)
+		contact := in.transport.Contact(s.ID)
 		c := Contact{Ago: time.Since(*since)}
-		if heard.At.After(*since) {
-			c = Contact{Ago: time.Since(heard.At), Reached: true, Behind: last - min(last, heard.LastLog)}
+		if contact.At.After(*since) {
+			c = Contact{Ago: time.Since(contact.At), Reached: true, Behind: last - min(last, contact.LastLog)}
 		}
 		contacts[peer.NameOf(s.ID)] = c
 	}

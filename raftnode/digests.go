@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// digestEvery is how many indexes lie between the digests that a node reports.
+	// digestEvery is the distance of the indexes at which a node reports its digest.
 	digestEvery = 4096
-	// digestsKept is for how many of those points reports are remembered: a follower's comes late.
+	// digestsKept is for how many of those points reports are kept: a follower's comes late.
 	digestsKept = 16
 )
 
-// digests compares what the nodes say of their state at the same index.
+// digests compares the digests of the nodes at the same index.
 type digests struct {
 	mu     sync.Mutex
 	last   uint64 // the index up to which entries were seen
@@ -21,9 +21,9 @@ type digests struct {
 	todo   []fsm.Digest // this node's own, not reported yet
 }
 
-// digestPoint is where digests are compared: after the entry that took the machine to index, a
-// multiple of digestEvery, or past it. A node that counts otherwise than the rest gets there with
-// another entry, so it has another digest there, which is the point.
+// digestPoint is where digests are compared: after the entry that took the state machine to index, a multiple of
+// digestEvery, or past it. A node that counts indexes differently gets there with another entry, and so has another
+// digest there: the difference is found.
 type digestPoint struct {
 	index   uint64
 	mine    uint64
@@ -37,8 +37,8 @@ func (d *digests) reset() {
 	d.last, d.points, d.todo = 0, nil, nil
 }
 
-// applied notes this node's digest whenever the index passes a multiple of digestEvery: the same
-// entries end there on every node.
+// applied notes this node's digest whenever the index passes a multiple of digestEvery, which it does with the same entry
+// on every node.
 func (d *digests) applied(a fsm.Applied, digest uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +57,7 @@ func (d *digests) reported(r *fsm.Digest) {
 	d.at(r.Index).reports[r.Node] = r.Value
 }
 
-// at returns the point of this index, making room for a new one by forgetting the oldest.
+// at returns the point of an index; a new one replaces the oldest.
 func (d *digests) at(index uint64) *digestPoint {
 	for i := range d.points {
 		if d.points[i].index == index {
@@ -71,7 +71,7 @@ func (d *digests) at(index uint64) *digestPoint {
 	return &d.points[len(d.points)-1]
 }
 
-// toReport takes what this node has not reported yet.
+// toReport returns the digests that this node has not reported yet.
 func (d *digests) toReport() []fsm.Digest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ type divergence struct {
 	outvoted bool
 }
 
-// compare looks for a point at which voters disagree, the first one told once.
+// compare returns a point at which voters disagree, each once.
 func (d *digests) compare(voters []string) (divergence, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *digests) compare(voters []string) (divergence, bool) {
 			}
 		}
 		if differs && (found.outvoted || len(found.reports) == len(voters)) {
-			p.known = false // told
+			p.known = false // reported
 			return found, true
 		}
 	}

@@ -3,7 +3,7 @@
 //	n, err := raftnode.Open(ctx, cfg)
 //	…
 //	answer, err := n.Propose(ctx, &fsm.Drop{Session: id, Ticket: 7}) // applied, if err is nil
-//	_, _, err = n.Fence(ctx)                                         // read barrier
+//	_, _, err = n.ReadBarrier(ctx)                                         // read barrier
 //	n.View(func(m *fsm.Machine) { … })
 //
 // A command travels

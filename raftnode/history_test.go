@@ -20,7 +20,7 @@ import (
 
 // restored is where the history begins that a backup becomes.
 func restored(t *testing.T, file []byte, above uint64) uint64 {
-	made, err := Restore(bytes.NewReader(file), Restoration{
+	made, err := Restore(bytes.NewReader(file), RestoreConfig{
 		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: filepath.Join(t.TempDir(), "data"), Above: above,
 	})
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestTheScaleOfTokens(t *testing.T) {
 func TestANumberThatLeavesNoRoomIsRefused(t *testing.T) {
 	file, _, _ := backup(t)
 	dir := filepath.Join(t.TempDir(), "data")
-	_, err := Restore(bytes.NewReader(file), Restoration{
+	_, err := Restore(bytes.NewReader(file), RestoreConfig{
 		Node: peer.Node{ID: "r1", Address: "127.0.0.1:1"}, Dir: dir, Above: fsm.TokenBaseMax - 1, HoldOff: clock.Second,
 	})
 	require.ErrorContains(t, err, "no room")

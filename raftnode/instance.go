@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// noticesMax is how many notices of leadership wait at most before raft's main loop has to wait;
-	// the supervisor needs no raft to take them.
+	// noticesMax is how many notices of leadership wait before raft's main loop has to wait; the supervisor takes them
+	// without calling raft.
 	noticesMax = 64
-	// transferWait is how long an orderly stop waits beyond an election for another leader.
+	// transferWait is how long an orderly stop waits for another leader, beyond an election.
 	transferWait = 200 * time.Millisecond
-	// entriesPerAppend bounds what a follower is sent at once, and raft's batches.
+	// entriesPerAppend bounds the entries of one message to a follower, and raft's batches.
 	entriesPerAppend = 64
 )
 
 // instance is one run of raft. A node has one at a time, and a new one after a transfer: raft was
-// seen to refuse everything when a leader that handed over is elected again (hashicorp/raft#696).
+// seen to refuse everything when a leader that transferred its leadership is elected again (hashicorp/raft#696).
 type instance struct {
 	node       *Node
 	raft       *raft.Raft
@@ -31,14 +31,14 @@ type instance struct {
 	notices    chan bool
 	closing    chan struct{}
 	supervised chan struct{} // closed when the supervisor has ended
-	over       chan struct{} // closed when raft has ended: what it has not answered then has failed
+	over       chan struct{} // closed when raft has ended: futures that it has not answered fail
 	// timeout is the T that raft was opened with (timeout.go). Never changed.
 	timeout time.Duration
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// ledSince is when raft made this node leader; nil = it is not. epochSince is the same until its epoch
-	// is open, and nil afterwards. Both keep their monotonic part: the wall clock may jump.
+	// ledSince is when raft made this node leader; nil = it is not. epochSince is the same until the epoch
+	// is open, then nil. Both keep their monotonic part: the wall clock may jump.
 	ledSince, epochSince atomic.Pointer[time.Time]
 }
 
@@ -68,12 +68,13 @@ func (n *Node) newInstance() (*instance, error) {
 	return in, nil
 }
 
-// setElectionTimeout has this node campaign as late as the cautious do, or like any other. One whose disk is
-// full could not even open an epoch; if all are full, they would depose each other forever.
+// setElectionTimeout delays this node's campaigns after a restart by the watchdog or while its disk is full, or restores
+// the usual timeout. A leader with a full disk could not even open an epoch; if all disks were full, the nodes would
+// depose each other forever.
 func (in *instance) setElectionTimeout() {
 	timeout := in.timeout
 	if aim := in.node.tuning.target; in.raft.State() == raft.Leader && in.node.tuning.since != nil && in.node.tuning.since == in.ledSince.Load() && aim < timeout {
-		timeout = max(aim, in.lease()) // so that it is heard in time by those that have the shorter one already
+		timeout = max(aim, in.lease()) // so that its heartbeats are in time for the nodes that have the shorter one already
 	}
 	if time.Now().Before(in.cautiousUntil) || in.node.store.Room() != nil {
 		timeout = max(timeout, cautious)
@@ -110,8 +111,8 @@ func (in *instance) raftConfig() *raft.Config {
 	return c
 }
 
-// transferLeadership gives the leadership to another node, if there is one to one that is fit for it, and waits, for about
-// an election, until it is gone. raft must end afterwards.
+// transferLeadership transfers the leadership to another node, preferably a fit one, and waits for that, for about an
+// election. Raft must end afterwards.
 func (in *instance) transferLeadership() {
 	if in.raft.State() != raft.Leader {
 		return
@@ -128,13 +129,13 @@ func (in *instance) transferLeadership() {
 	}
 }
 
-// stop ends raft: first the streams, so that nothing is answered any more and a leader notices;
-// then, when raft has answered for what is on its way, raft itself. It was seen not to answer
-// (hashicorp/raft#498), above all when it has ended already, so that is not waited for without end.
+// stop ends raft: first the streams, so that nothing more is answered and a leader notices; then, when raft has answered
+// what is in flight, raft itself. The wait is bounded, because raft was seen not to answer (hashicorp/raft#498), above
+// all when it has ended already.
 func (in *instance) stop() error {
 	err := in.transport.Close()
 	close(in.closing)
-	limit := time.NewTimer(2 * in.timeout) // a leader's lease is over after half of one
+	limit := time.NewTimer(2 * in.timeout) // a leader's lease ends after half of one
 	defer limit.Stop()
 	select {
 	case <-in.supervised:

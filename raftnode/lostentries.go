@@ -10,9 +10,8 @@ import (
 	"zamok/raftnode/store"
 )
 
-// A node whose log ends below what it acknowledged to its leader gets nothing more from that leader
-// (package peer). It would still vote, for candidates that lack the same entries. So the leader notifies it,
-// and it ends its process.
+// A node whose log ends below what it acknowledged to its leader gets nothing more from that leader (package peer). It
+// would still vote, for candidates that lack the same entries. So the leader notifies it, and it ends its process.
 
 const (
 	// lostWait bounds how long the leader tries to notify a node.
@@ -47,10 +46,9 @@ func (n *Node) reportLosses() {
 		pause := time.NewTimer(lostPause)
 		select {
 		case <-n.closing:
-			pause.Stop()
-			return
 		case <-pause.C:
 		}
+		pause.Stop()
 	}
 }
 
@@ -64,12 +62,9 @@ func (n *Node) reportLoss(l lostEntries) {
 
 // handleLoss ends the process if this node has acknowledged an entry to the leader that is not in its log.
 func (n *Node) handleLoss(from peer.Server, body []byte) error {
-	in := n.running()
-	if in == nil || len(body) != 8 {
-		return fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
-	}
-	if _, leader := in.raft.LeaderWithID(); leader != from.ID() {
-		return fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
+	in, err := n.calledByLeader(from, body, 8)
+	if err != nil {
+		return err
 	}
 	index, last := binary.BigEndian.Uint64(body), in.raft.LastIndex()
 	if last < index {

@@ -15,21 +15,20 @@ import (
 
 const (
 	maintenanceTick = time.Second
-	// nodeCallTimeout bounds one message to the leader.
+	// nodeCallTimeout bounds one call to another node.
 	nodeCallTimeout = 2 * time.Second
-	// announceShare: free space is announced again when it has changed by one part in this many.
+	// announceShare: free space is announced again when it has changed by 1/announceShare.
 	announceShare = 10
-	// snapshotWhenLow is how often a node that runs out of disk makes a snapshot, to shorten its log.
+	// snapshotWhenLow is how often a node with little disk space takes a snapshot, to compact its log.
 	snapshotWhenLow = time.Minute
 )
 
-// maintain does what needs writing and asking and must not hold up raft: the marker, announcements,
-// reports, and looking at what others reported, and at the room on all disks.
+// maintain is the maintenance loop: what needs the disk or other nodes and must not hold up raft.
 func (n *Node) maintain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.busy.Go(func() {
 		<-n.closing
-		cancel() // nobody waits for what it says any more
+		cancel() // ends the calls under way
 	})
 	tick := time.NewTicker(maintenanceTick)
 	defer tick.Stop()
@@ -68,9 +67,9 @@ func (n *Node) maintain() {
 	}
 }
 
-// truncateLog has raft make a snapshot; raft logs what became of it. raft takes the request when it has ended the
-// snapshot before, which a disk that hangs may keep it from: the maintenance loop ends with the node all the same, and who
-// asks ends with raft, which is stopped next.
+// truncateLog makes raft take a snapshot, whose outcome raft logs. Raft accepts the request when the previous snapshot is
+// complete, which a stalled disk may delay: the maintenance loop does not wait for that when the node closes, and the
+// goroutine ends with raft, which is stopped next.
 func (n *Node) truncateLog() {
 	in := n.running()
 	if in == nil {
@@ -87,7 +86,7 @@ func (n *Node) truncateLog() {
 	}
 }
 
-// recordCluster writes down that this node is part of its cluster, and of which one, once it knows.
+// recordCluster records on disk that this node is a member, and of which cluster, once it knows.
 func (n *Node) recordCluster() {
 	var cluster fsm.ClusterID
 	n.state.view(func(m *fsm.Machine) { cluster = m.Cluster() })
@@ -99,7 +98,7 @@ func (n *Node) recordCluster() {
 	}
 	id := n.store.Identity()
 	if !n.state.committed.view().has(n.self.ID()) || id.Bootstrapped && id.Cluster == store.ID(cluster) {
-		return // one that joins is a member when that is committed, and not before
+		return // a node that joins is a member when that is committed
 	}
 	if err := n.store.RecordCluster(store.ID(cluster)); err != nil {
 		n.log.Error("could not record the cluster id on disk", "error", err)
@@ -140,7 +139,7 @@ func (n *Node) shouldAnnounce() bool {
 	return mine != known.Member
 }
 
-// send hands a command of this node to the leader, be it this node.
+// send proposes a command of this node, here or at the leader.
 func (n *Node) send(ctx context.Context, c fsm.Command) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
@@ -162,7 +161,7 @@ func (n *Node) send(ctx context.Context, c fsm.Command) error {
 	return n.callCommandOn(ctx, peer.Node{ID: string(id), Address: string(address)}, c)
 }
 
-// checkDigests looks at the reported digests.
+// checkDigests compares the reported digests.
 func (n *Node) checkDigests() {
 	in := n.running()
 	if in == nil {
@@ -174,7 +173,7 @@ func (n *Node) checkDigests() {
 	}
 	n.log.Error("ALARM: state digests of the nodes differ: a node computed another state from the same log", "index", d.index, "mine", d.mine, "reports", d.reports, "outvoted", d.outvoted)
 	if !d.outvoted {
-		return // no majority against this node: stopping would help nobody
+		return // no majority differs from this node: stopping would not help
 	}
 	if in.raft.State() == raft.Leader {
 		in.transferLeadership()

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,18 +14,18 @@ import (
 )
 
 const (
-	// joinLagMax is how close to the leader's index a newcomer must be to become a voter.
+	// joinLagMax is how close to the leader's index a new member must be to become a voter.
 	joinLagMax = 100
-	// joinPollEvery is how often that is looked at.
+	// joinPollEvery is how often that is checked.
 	joinPollEvery = 100 * time.Millisecond
-	// replaceSilence is for how long a server must not have answered this leader before a node of the
-	// same name, with another data directory, takes its place.
+	// replaceSilence is how long a server must not have answered this leader before a node of the same name, with
+	// another data directory, replaces it.
 	replaceSilence = 30 * time.Second
-	// replacePause is how long after that the name is not given to a third data directory: two machines
-	// that both run under one name would take it from each other forever.
+	// replacePause is how long after that no third data directory gets the name: two machines that run under one name
+	// would replace each other forever.
 	replacePause = 10 * time.Minute
-	// replaceMin is how many voters a replacement leaves behind while it is under way: with fewer the
-	// loss of one more disk would lose what was acknowledged.
+	// replaceMin is how many voters remain while a server is replaced: with fewer the loss of one more disk would lose
+	// acknowledged entries.
 	replaceMin = 2
 	// liveWait is how long voters may take to answer before a change that needs them is refused.
 	liveWait = time.Second
@@ -62,10 +63,10 @@ func (n *Node) Voter() bool {
 	})
 }
 
-// Join takes a node into the cluster: first without a vote, then, once it has nearly caught up, with
-// one. A node with the name of a server that has been silent for replaceSilence, that answers at its
-// address and has another data directory, replaces it. It is asked of the leader. Each step is on
-// record in the log, so when ctx ends in between, or the leader does, Join continues where it stood.
+// Join adds a node to the cluster: first without a vote, then, once it has nearly caught up, with one. A node with the
+// name and address of a server that has been silent for replaceSilence, and with another data directory, replaces that.
+// Only the leader can do it. Each step is in the log, so if ctx or the leadership ends in between, the next Join
+// continues from there.
 func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	in, err := n.leading()
 	if err != nil {
@@ -95,8 +96,8 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	return nil
 }
 
-// newcomer asks the node at an address which server it is. Its incarnation comes from itself, from the very
-// place where the cluster will reach it.
+// newcomer asks the node at an address which server it is. The incarnation comes from the address at which the cluster
+// will reach it.
 func (n *Node) newcomer(ctx context.Context, node peer.Node) (peer.Server, error) {
 	answer, err := n.network.Ask(ctx, node)
 	if err != nil {
@@ -137,7 +138,7 @@ func conflict(servers []raft.Server, node peer.Node) error {
 	return nil
 }
 
-// admit adds a server without a vote, unless it is there, after it has removed the one that it replaces.
+// admit adds a server without a vote, unless it is a member already, after removing the one that it replaces.
 func (n *Node) admit(ctx context.Context, in *instance, server peer.Server, address string) error {
 	done, err := n.change(ctx)
 	if err != nil {
@@ -151,7 +152,7 @@ func (n *Node) admit(ctx context.Context, in *instance, server peer.Server, addr
 	var old *raft.Server
 	for _, s := range servers {
 		if s.ID == server.ID() {
-			return nil // it is there already, or was being added
+			return nil // it is a member already
 		}
 		if peer.NameOf(s.ID) == server.Name {
 			old = &s
@@ -186,8 +187,8 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 		return fmt.Errorf("%s takes the place of the lost %s when that has been silent for %v, and it is for %v; %w",
 			server, old.ID, replaceSilence, silent.Round(time.Second), ErrNotYet)
 	}
-	// The machine's time stands while nothing is written.
-	_, now, err := n.Fence(ctx)
+	// Cluster time stands still while nothing is written.
+	_, now, err := n.ReadBarrier(ctx)
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func votersBut(servers []raft.Server, id raft.ServerID) (voters []raft.ServerID)
 	return voters
 }
 
-// caughtUp waits until a node has nearly what this leader has, and can live with it.
+// caughtUp waits until a node has nearly caught up with this leader, and checks that it knows the version in force.
 func (n *Node) caughtUp(ctx context.Context, node peer.Node) error {
 	for {
 		index, err := n.appliedAt(ctx, node)
@@ -229,15 +230,8 @@ func (n *Node) caughtUp(ctx context.Context, node peer.Node) error {
 		if err == nil && index+joinLagMax >= mine {
 			return n.knowsVersion(peer.NameOf(raft.ServerID(node.ID)))
 		}
-		pause := time.NewTimer(joinPollEvery)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			if err == nil {
-				err = fmt.Errorf("it is at %d of %d", index, mine)
-			}
-			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		if ended := pause(ctx, joinPollEvery); ended != nil {
+			return fmt.Errorf("%w (%w)", cmp.Or(err, fmt.Errorf("it is at %d of %d", index, mine)), ended)
 		}
 	}
 }
@@ -263,21 +257,21 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(node.Address), 0, 0))
 }
 
-// knowsVersion refuses a newcomer that would have to end at its first entry. One that has not said what
-// it knows is taken at its applied index: it has got this far under the present rules.
+// knowsVersion refuses a node that does not know the state machine version in force: it would end at its next entry. One
+// that has not announced what it knows has applied the log up to here under that version.
 func (n *Node) knowsVersion(id string) (err error) {
 	n.state.view(func(m *fsm.Machine) {
-		member, said := m.Member(id)
-		if rules := m.Version(); said && (rules < member.StateVersionMin || rules > member.StateVersionMax) {
-			err = fmt.Errorf("the cluster lives under rules %d and its binary knows %d to %d; start another version there",
-				rules, member.StateVersionMin, member.StateVersionMax)
+		member, known := m.Member(id)
+		if version := m.Version(); known && (version < member.StateVersionMin || version > member.StateVersionMax) {
+			err = fmt.Errorf("the cluster's state machine has version %d and its binary knows %d to %d; start another release there",
+				version, member.StateVersionMin, member.StateVersionMax)
 		}
 	})
 	return err
 }
 
-// Remove takes a node out of the cluster. A removal after which no majority of the voters would answer
-// is refused: it could not be committed, and the cluster would have no leader from then on.
+// Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it
+// could not be committed, and the cluster would have no leader from then on.
 func (n *Node) Remove(ctx context.Context, name string) error {
 	in, err := n.leading()
 	if err != nil {
@@ -317,10 +311,9 @@ func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) err
 	return nil
 }
 
-// needsLive refuses a change that would leave these voters without a majority that answers, so that the
-// change could not be committed: raft uses a configuration from the moment that it is written. Only an
-// append counts that was sent from now on and is answered: a node that answered a moment ago may have died
-// since.
+// needsLive refuses a change that would leave these voters without a majority that answers: raft uses a configuration
+// from the moment that it is written, so the change could not be committed. Only answers to appends that are sent from
+// now on count: a node that answered a moment ago may have died since.
 func (in *instance) needsLive(ctx context.Context, voters []raft.ServerID) error {
 	began := time.Now()
 	for {
@@ -337,18 +330,25 @@ func (in *instance) needsLive(ctx context.Context, voters []raft.ServerID) error
 			return fmt.Errorf("it would leave %d voters, and of them %v did not answer this leader within %v: no majority; %w; bring them back first",
 				len(voters), silent, liveWait, ErrRefused)
 		}
-		pause := time.NewTimer(in.lease() / 10)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("%w (%w)", ErrRefused, context.Cause(ctx))
+		if err := pause(ctx, in.lease()/10); err != nil {
+			return fmt.Errorf("%w (%w)", ErrRefused, err)
 		}
 	}
 }
 
-// change begins a change of the members: one is made at a time, and looks at the configuration that the
-// one before has left.
+// pause waits, and returns why ctx ended if it does so first.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// change begins a change of the members: one is made at a time, on the configuration that the previous one left.
 func (n *Node) change(ctx context.Context) (done func(), err error) {
 	select {
 	case n.membership <- struct{}{}:
@@ -358,8 +358,8 @@ func (n *Node) change(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// Transfer hands the leadership to a node, or with "" to one that is fit for it. This node's raft then ends
-// and starts anew, whatever came of it (hashicorp/raft#696).
+// Transfer transfers the leadership to a node, or with "" to one that is fit for it. Raft then restarts on this node,
+// whatever the result (hashicorp/raft#696).
 func (n *Node) Transfer(ctx context.Context, to string) error {
 	in, err := n.leading()
 	if err != nil {
@@ -376,7 +376,7 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 	return n.transferTo(ctx, in, server)
 }
 
-// reopen replaces raft, unless somebody else has, or the node is closing.
+// reopen restarts raft, unless that has happened already, or the node is closing.
 func (n *Node) reopen(old *instance) error {
 	n.changing <- struct{}{}
 	defer func() { <-n.changing }()
@@ -395,7 +395,7 @@ func (n *Node) reopen(old *instance) error {
 	return nil
 }
 
-// leading returns the running raft if this node's epoch is open.
+// leading returns the running raft if this node leads.
 func (n *Node) leading() (*instance, error) {
 	in := n.running()
 	if in == nil || !n.queue.isOpen() {
@@ -404,11 +404,11 @@ func (n *Node) leading() (*instance, error) {
 	return in, nil
 }
 
-// checkpoint lets an entry leave now, so that a change of leader loses no cluster time.
+// checkpoint proposes an entry now, so that a change of leader loses no cluster time.
 func (n *Node) checkpoint(in *instance) {
 	ctx, cancel := context.WithTimeout(context.Background(), in.timeout)
 	defer cancel()
-	if _, _, err := n.Fence(ctx); err != nil {
+	if _, _, err := n.ReadBarrier(ctx); err != nil {
 		n.log.Debug("could not write a checkpoint before the leadership transfer", "error", err)
 	}
 }
@@ -418,7 +418,7 @@ func (in *instance) servers() []raft.Server {
 	return in.raft.GetConfiguration().Configuration().Servers
 }
 
-// waitFor waits for a future of raft, or for ctx: then its outcome is unknown.
+// waitFor waits for a future of raft, or until ctx ends: then the outcome is unknown.
 func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- waitAnswered(in.over, future).Error() }()

@@ -35,12 +35,12 @@ type Node struct {
 	// when it was opened. Never changed; 0 = there was none.
 	listedAt     uint64
 	cut          atomic.Int64           // cluster time that stalls of this leader cut off, in ns
-	noRoom       atomic.Pointer[string] // why this leader lets nothing new begin; nil = it does
-	stalls       peer.WorstRoundTrip    // for how long this process was kept from running
+	noRoom       atomic.Pointer[string] // why this leader admits nothing new; nil = it does
+	stalls       peer.WorstRoundTrip    // how long this process was kept from running
 	chosen       atomic.Int64           // the timeout that raft is opened with next, in ns
 	known        atomic.Int64           // the timeout of a majority of the nodes with a vote, in ns
 	tuning       timeoutTuning          // of the maintenance loop
-	steppedAside time.Time              // when this leader gave way because of its disk last; of the maintenance loop
+	steppedAside time.Time              // when this leader last handed over because of its disk; of the maintenance loop
 
 	maintainWake chan struct{}    // capacity 1
 	losses       chan lostEntries // capacity 1
@@ -49,16 +49,16 @@ type Node struct {
 	closed       error
 	busy         sync.WaitGroup // maintenance loop, watchdog, pulse and reportLosses
 
-	opened, asked time.Time     // when it was opened; when the maintenance loop asked last whether it was removed
+	opened, asked time.Time     // when it was opened; when the maintenance loop last asked whether it was removed
 	membership    chan struct{} // capacity 1: full while a change of the members is being made
 
-	changing chan struct{} // capacity 1: full while raft is stopped or replaced, which may take as long as a disk hangs
+	changing chan struct{} // capacity 1: full while raft is stopped or replaced, which may take as long as a disk stalls
 	mu       sync.RWMutex  // guards instance
 	instance *instance
 }
 
-// Open opens a node. With an empty directory and a Cluster list it asks the others of the list, and
-// waits, until ctx ends, for all of them to have answered that the cluster may begin.
+// Open opens a node. With an empty directory and a list of initial members it asks the others of the list, and waits,
+// until ctx ends, for all of them to agree to bootstrap.
 func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	cfg, err = cfg.settled()
 	if err != nil {
@@ -88,7 +88,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	identity := n.store.Identity()
 	cluster := identity.Cluster
 	if n.store.State() == store.Empty {
-		cluster = store.ID{} // what it waited for once may not be what it begins now
+		cluster = store.ID{} // the cluster that it once waited for may be another one
 	}
 	timeout := cmp.Or(cfg.ElectionTimeout, timeoutOf(identity.Timeout), timeoutMin)
 	n.chosen.Store(int64(timeout))
@@ -133,35 +133,35 @@ func (n *Node) abandon() (err error) {
 	return err
 }
 
-// fatal ends the process, and at least this goroutine: what it was about to do must not happen.
+// fatal ends the process, and at least this goroutine, so that it does not continue.
 func (n *Node) fatal(err error) {
 	n.log.Error("fatal: this process must exit", "error", err)
 	n.cfg.Fatal(err)
 	runtime.Goexit()
 }
 
-// Submit hands a command in. done is called once, perhaps before Submit returns.
+// Submit proposes a command. done is called once, perhaps before Submit returns.
 func (n *Node) Submit(c fsm.Command, done Done) {
 	if err := n.queue.put(request{command: c, since: time.Now(), done: done}); err != nil {
 		done(Answer{}, n.explain(err))
 	}
 }
 
-// Propose is Submit for who wants to wait. When ctx ends first the outcome is unknown.
+// Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
 	return wait(ctx, func(done Done) { n.Submit(c, done) })
 }
 
-// Renew hands in a renewal of a session. The answer's code is OK or NoSession.
+// Renew proposes the renewal of a session. The answer's code is OK or NoSession.
 func (n *Node) Renew(id session.ID, done Done) {
 	if err := n.queue.renew(id, time.Now(), done); err != nil {
 		done(Answer{}, n.explain(err))
 	}
 }
 
-// Fence returns when everything that was acknowledged anywhere before the call is in this node's
-// machine (N5), with the machine's stamp and time then.
-func (n *Node) Fence(ctx context.Context) (clock.Stamp, clock.Time, error) {
+// ReadBarrier returns when everything that was acknowledged anywhere before the call is in this node's state
+// machine (N5), with the state machine's stamp and time.
+func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error) {
 	a, err := wait(ctx, func(done Done) { n.Submit(nil, done) })
 	return a.Stamp, a.Time, err
 }
@@ -188,7 +188,7 @@ func (n *Node) explain(err error) error {
 	return err
 }
 
-// notLeader says who leads instead.
+// notLeader is the error of a node that does not lead; it names the leader.
 func (n *Node) notLeader() error {
 	select {
 	case <-n.closing:
@@ -197,12 +197,12 @@ func (n *Node) notLeader() error {
 	}
 	id, client := n.Leader()
 	if id == n.cfg.ID {
-		id, client = "", "" // its epoch is not open yet, or not any more
+		id, client = "", "" // its epoch is not open, yet or any more
 	}
 	return &NotLeaderError{ID: id, Client: client}
 }
 
-// Leader returns who leads, as far as this node knows, and its client address.
+// Leader returns the leader, as far as this node knows, and its client address.
 func (n *Node) Leader() (id, client string) {
 	in := n.running()
 	if in == nil {
@@ -217,8 +217,8 @@ func (n *Node) Leader() (id, client string) {
 	return id, client
 }
 
-// View lets f read the machine as it stands on this node, which may be behind the leader's; after
-// Fence it is not. f must not keep the machine, nor call this node.
+// View lets f read this node's state machine, which may be behind the leader's; after ReadBarrier it is not. f
+// must not keep it, nor call this node.
 func (n *Node) View(f func(*fsm.Machine)) { n.state.view(f) }
 
 // Status is how a node is doing.
@@ -230,10 +230,10 @@ type Status struct {
 	RaftIndex   uint64 // the last of the log
 	Applied     clock.Stamp
 	Cut         clock.Span // cluster time that stalls of this node, leading, cut off
-	HoldOff     clock.Span // for how long nothing is granted, because a backup was restored; 0 = that is over
+	HoldOff     clock.Span // how long nothing is granted because a backup was restored; 0 = no restore hold-off
 	DiskFree    uint64
 	DiskLow     bool
-	Writing     time.Duration // for how long the oldest write to the disk has been continuing; 0 = there is none
+	Writing     time.Duration // how long the oldest write to the disk has been going on; 0 = there is none
 	Refusing    string        // why this node's log takes no entries; "" = it takes them
 	Incarnation store.ID
 }
@@ -273,10 +273,10 @@ func (n *Node) exchangeInstance(in *instance) (old *instance) {
 	return old
 }
 
-// Close ends the node. A leader hands its epoch over first, for as long as that takes an election.
+// Close ends the node. A leader transfers the leadership first, and waits for about an election.
 func (n *Node) Close() error { return n.close(func(in *instance) { in.transferLeadership() }) }
 
-// Kill ends the node as a crash would: nobody is told, and what is on its way stays unanswered or
+// Kill ends the node as a crash would: leadership is not transferred, and the outcome of what is in flight stays
 // unknown. The files are closed all the same.
 func (n *Node) Kill() error { return n.close(func(*instance) {}) }
 

@@ -10,7 +10,7 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// Nodes tell each other little beside raft, one frame each way:
+// Nodes exchange a few calls beside raft, one frame each way:
 //
 //	'c' + an entry with one Member or Digest of the caller's own    → 'o', or 'e' + why not
 //	's'                                                             → 'o' + the index applied, 8 bytes
@@ -25,14 +25,14 @@ const (
 	replyError   = 'e'
 )
 
-// callCommandOn hands a command of this node to another, which leads.
+// callCommandOn sends a command of this node to the leader.
 func (n *Node) callCommandOn(ctx context.Context, to peer.Node, c fsm.Command) error {
 	entry := fsm.Entry{Commands: []fsm.Command{c}}
 	_, err := n.callNode(ctx, to, entry.Append([]byte{callCommand}))
 	return err
 }
 
-// appliedAt asks a node how far its machine is.
+// appliedAt asks a node up to which index it has applied the log.
 func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
 	answer, err := n.callNode(ctx, node, []byte{callStatus})
 	if err != nil {
@@ -59,41 +59,52 @@ func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) ([]byte,
 
 // handleCall answers another node.
 func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []byte {
-	if len(body) == 0 {
-		return append([]byte{replyError}, "nothing was said"...)
+	answer, err := n.dispatchCall(ctx, from, body)
+	if err != nil {
+		return append([]byte{replyError}, err.Error()...)
 	}
-	switch body[0] {
+	return append([]byte{replyOK}, answer...)
+}
+
+func (n *Node) dispatchCall(ctx context.Context, from peer.Server, body []byte) (answer []byte, err error) {
+	if len(body) == 0 {
+		return nil, errors.New("the call is empty")
+	}
+	switch kind, body := body[0], body[1:]; kind {
 	case callStatus:
 		var index uint64
 		n.state.view(func(m *fsm.Machine) { index = m.Stamp().Index })
-		return binary.BigEndian.AppendUint64([]byte{replyOK}, index)
+		return binary.BigEndian.AppendUint64(nil, index), nil
 	case callCommand:
-		if err := n.handleCommand(ctx, from, body[1:]); err != nil {
-			return append([]byte{replyError}, err.Error()...)
-		}
-		return []byte{replyOK}
+		return nil, n.handleCommand(ctx, from, body)
 	case callTimeouts:
-		if err := n.handleRetune(from, body[1:]); err != nil {
-			return append([]byte{replyError}, err.Error()...)
-		}
-		return []byte{replyOK}
+		return nil, n.handleRetune(from, body)
 	case callLost:
-		if err := n.handleLoss(from, body[1:]); err != nil {
-			return append([]byte{replyError}, err.Error()...)
-		}
-		return []byte{replyOK}
+		return nil, n.handleLoss(from, body)
 	}
-	return append([]byte{replyError}, "unknown to this version"...)
+	return nil, errors.New("unknown to this version")
 }
 
-// handleCommand proposes what another node says of itself, and nothing else.
+// calledByLeader returns the running raft if a call of so many bytes comes from the leader, as far as this node knows.
+func (n *Node) calledByLeader(from peer.Server, body []byte, size int) (*instance, error) {
+	in := n.running()
+	if in == nil || len(body) != size {
+		return nil, fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
+	}
+	if _, leader := in.raft.LeaderWithID(); leader != from.ID() {
+		return nil, fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
+	}
+	return in, nil
+}
+
+// handleCommand proposes what another node announces of itself, and nothing else.
 func (n *Node) handleCommand(ctx context.Context, from peer.Server, bytes []byte) error {
 	entry, err := fsm.DecodeEntry(bytes)
 	if err != nil {
 		return err
 	}
 	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) || !n.listed(from.ID()) {
-		return errors.New("a node may only speak of itself, and as a member")
+		return errors.New("a node may only announce itself, and as a member")
 	}
 	a, err := n.Propose(ctx, entry.Commands[0])
 	if err == nil && a.Result.Code != fsm.OK {

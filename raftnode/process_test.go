@@ -215,7 +215,7 @@ func (s *served) answer(t *testing.T, a ask) {
 	case "fence":
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		stamp, _, err := s.node.Fence(ctx)
+		stamp, _, err := s.node.ReadBarrier(ctx)
 		answer.Token, answer.Error = stamp.Index, text(err)
 	case "report":
 		answer.State = s.report(a.Index)

@@ -15,24 +15,24 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// raftLogger gives raft a logger that writes to log. raft repeats itself with every call that fails, dozens of
-// times a second. So each of its complaints, about one peer, is logged once in a while (peer.RateLimitedLog).
+// raftLogger is a logger for raft that writes to log. Raft logs each call that fails, dozens of times a second. So each of
+// its messages, about one peer, is rate-limited (peer.RateLimitedLog).
 func raftLogger(log *slog.Logger) hclog.Logger {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Info, Output: io.Discard})
 	logger.RegisterSink(slogSink{log, peer.NewRateLimitedLog(log)})
 	return logger
 }
 
-// slogSink takes what hclog has to say to slog.
+// slogSink passes the records of hclog to slog.
 type slogSink struct {
-	log   *slog.Logger // of what is of use for debugging only
+	log   *slog.Logger // for debugging only
 	quiet *peer.RateLimitedLog
 }
 
-// raftLevels are the levels of messages for which raft has another one. What another node or the network causes is
-// no error of this node.
+// raftLevels are the levels of messages that raft logs at another one. What another node or the network causes is no
+// error of this node.
 var raftLevels = map[string]slog.Level{
-	// The transport logs once that a follower does not answer, or takes nothing.
+	// The transport logs once that a follower does not answer, or accepts nothing.
 	"failed to heartbeat to":     slog.LevelDebug,
 	"failed to appendEntries to": slog.LevelDebug,
 	"failed to contact":          slog.LevelDebug,
@@ -82,13 +82,13 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 		s.log.Log(context.Background(), to, name+": "+msg, args...)
 		return
 	}
-	if to == slog.LevelInfo { // what changes is logged, and what is the same is not
+	if to == slog.LevelInfo { // changes are logged, repetitions are not
 		key = fmt.Sprint(msg, args)
 	}
 	s.quiet.Log(to, key, name+": "+msg, args...)
 }
 
-// isEnd reports whether an error says that this node closed the connection itself, mostly because it ends.
+// isEnd reports whether an error means that this node closed the connection itself, mostly because it ends.
 func isEnd(err error) bool {
 	for _, end := range []error{net.ErrClosed, peer.ErrClosed, raft.ErrTransportShutdown} {
 		if errors.Is(err, end) || strings.HasSuffix(err.Error(), end.Error()) { // raft's decoder does not wrap

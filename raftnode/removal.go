@@ -11,8 +11,8 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// leaderlessMax is how long a node has no contact with a leader before it asks the others whether it was
-// removed, and how often it asks again.
+// leaderlessMax is how long a node is without contact to a leader before it asks the others whether it was removed, and
+// how often it asks again.
 const leaderlessMax = 3 * time.Second
 
 // ErrRemoved ends the process of a node that was removed from its cluster.
@@ -21,8 +21,8 @@ var ErrRemoved = errors.New("raftnode: this node was removed from its cluster, a
 
 // askRemoved ends the process if this node has been removed. Raft does not notify a removed follower, which
 // then asks for votes in vain. So a node without a leader asks the others. Only a committed
-// configuration counts that is later than any that names this node: an uncommitted removal may come to
-// nothing, and a node that lags behind may not know yet that this one joined.
+// configuration counts that is later than any that names this node: an uncommitted removal may be undone, and a node that
+// lags behind may not know yet that this one joined.
 func (n *Node) askRemoved(ctx context.Context, in *instance) {
 	id := n.store.Identity()
 	if !id.Bootstrapped || in.raft.State() == raft.Leader || time.Since(n.opened) < leaderlessMax ||

@@ -61,7 +61,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 	file, token, stamp := backup(t)
 	peers := peerPort(t)
 	dir := filepath.Join(t.TempDir(), "data")
-	made, err := Restore(bytes.NewReader(file), Restoration{
+	made, err := Restore(bytes.NewReader(file), RestoreConfig{
 		Node: peer.Node{ID: "r1", Address: peers.Addr().String()}, Dir: dir, HoldOff: 2 * clock.Second,
 	})
 	require.NoError(t, err)
@@ -114,18 +114,18 @@ func TestARestoreThatFailsLeavesNothing(t *testing.T) {
 	damaged := bytes.Clone(file)
 	damaged[len(damaged)/2] ^= 1
 	for name, bad := range map[string][]byte{"damaged": damaged, "cut short": file[:len(file)-1], "empty": nil} {
-		_, err := Restore(bytes.NewReader(bad), Restoration{Node: node, Dir: dir})
+		_, err := Restore(bytes.NewReader(bad), RestoreConfig{Node: node, Dir: dir})
 		require.ErrorContains(t, err, "no cluster was made", name)
 		left, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		require.Empty(t, left, name)
 	}
-	_, err := Restore(bytes.NewReader(file), Restoration{Node: node, Dir: dir})
+	_, err := Restore(bytes.NewReader(file), RestoreConfig{Node: node, Dir: dir})
 	require.NoError(t, err, "what failed before must not be in the way")
 
 	before, err := os.ReadFile(filepath.Join(dir, "identity.json"))
 	require.NoError(t, err)
-	_, err = Restore(bytes.NewReader(file), Restoration{Node: node, Dir: dir})
+	_, err = Restore(bytes.NewReader(file), RestoreConfig{Node: node, Dir: dir})
 	require.ErrorContains(t, err, "is not empty")
 	after, err := os.ReadFile(filepath.Join(dir, "identity.json"))
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"zamok/raftnode/store"
 )
 
-// state is the machine behind its lock, and what raft calls to change it.
+// state is the state machine behind its lock, with the methods that raft calls.
 type state struct {
 	log       *slog.Logger
 	version   fsm.VersionRange
@@ -27,48 +27,47 @@ type state struct {
 	kick      func() // wakes the maintenance loop
 
 	committed committed
-	snapshots raft.SnapshotStore // to read the configuration of one that was restored
+	snapshots raft.SnapshotStore // has the configuration of a restored one
 
-	// restoring is above 0 while a snapshot is read: the main loop may be silent meanwhile.
+	// restoring is above 0 while a snapshot is read: raft's main loop may wait for that.
 	restoring atomic.Int32
 
 	mu      sync.RWMutex // guards machine
 	machine *fsm.Machine
 
-	// What the epoch asks for at each turn. It has a lock of its own, so that the epoch need not
-	// wait for a batch to be applied.
+	// What the epoch reads at each turn, under a lock of its own, so that it need not wait for a batch to be applied.
 	latest struct {
 		sync.Mutex
 		version uint32
-		due     clock.Time // the machine's earliest deadline
+		due     clock.Time // the state machine's earliest deadline
 		pending bool       // whether there is one
 	}
 }
 
 var _ raft.BatchingFSM = (*state)(nil)
 
-// view runs f on the machine as it stands; f must not keep it.
+// view runs f on the state machine; f must not keep it.
 func (s *state) view(f func(*fsm.Machine)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	f(s.machine)
 }
 
-// nextDue is the machine's earliest deadline.
+// nextDue is the state machine's earliest deadline.
 func (s *state) nextDue() (clock.Time, bool) {
 	s.latest.Lock()
 	defer s.latest.Unlock()
 	return s.latest.due, s.latest.pending
 }
 
-// currentVersion is what an entry must be encoded under.
+// currentVersion is the version that an entry must be encoded for.
 func (s *state) currentVersion() uint32 {
 	s.latest.Lock()
 	defer s.latest.Unlock()
 	return s.latest.version
 }
 
-// publish notes what the epoch asks for. The caller holds the machine's lock.
+// publish updates latest. The caller holds the state machine's lock.
 func (s *state) publish() {
 	s.latest.Lock()
 	defer s.latest.Unlock()
@@ -76,7 +75,7 @@ func (s *state) publish() {
 	s.latest.due, s.latest.pending = s.machine.NextDue()
 }
 
-// reset forgets everything, before raft replays it.
+// reset clears the state, before raft replays it.
 func (s *state) reset() { s.replace(fsm.NewWithVersions(s.version)) }
 
 func (s *state) replace(m *fsm.Machine) {
@@ -88,7 +87,7 @@ func (s *state) replace(m *fsm.Machine) {
 	s.restored(m)
 }
 
-// logHoldOff logs that nothing is granted for a while, if that is so: what is restored here and what leads says it.
+// logHoldOff logs a restore hold-off, after a restore and when this node starts to lead.
 func (s *state) logHoldOff() {
 	var left clock.Span
 	s.view(func(m *fsm.Machine) { left = m.HoldOff() })
@@ -97,8 +96,8 @@ func (s *state) logHoldOff() {
 	}
 }
 
-// ApplyBatch implements raft.BatchingFSM. A plain FSM would not be shown configuration entries, and
-// could then not make a snapshot behind one.
+// ApplyBatch implements raft.BatchingFSM. A plain FSM gets no configuration entries, and raft could then not make a
+// snapshot right behind one.
 func (s *state) ApplyBatch(logs []*raft.Log) []any {
 	answers := make([]any, len(logs))
 	s.mu.Lock()
@@ -112,7 +111,7 @@ func (s *state) ApplyBatch(logs []*raft.Log) []any {
 			s.kick()
 		}
 	}
-	// Readers must see all this before raft answers the futures: so under the same lock.
+	// Under the same lock, so that readers see all this before raft answers the futures.
 	s.publish()
 	return answers
 }
@@ -122,8 +121,8 @@ func (s *state) Apply(l *raft.Log) any { return s.ApplyBatch([]*raft.Log{l})[0] 
 
 func (s *state) apply(l *raft.Log) fsm.Applied {
 	s.proposals.committed(l)
-	// An entry that does not fit its checksum was changed after it was in this node's log: the others apply
-	// another one. One that fits and can't be decoded is the same everywhere, and changes nothing anywhere.
+	// An entry that does not match its checksum was changed after it was in this node's log: the others apply
+	// another one. One that matches and can't be decoded is the same everywhere, and changes nothing anywhere.
 	if err := store.Verify(l); err != nil {
 		s.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
 	}
@@ -155,7 +154,7 @@ func (s *state) Snapshot() (raft.FSMSnapshot, error) {
 	return frozen{s.machine.Freeze()}, nil
 }
 
-// frozen is written beside what continues.
+// frozen is a state that is written while newer entries are applied.
 type frozen struct{ state *fsm.Frozen }
 
 func (f frozen) Persist(sink raft.SnapshotSink) error {
@@ -169,21 +168,20 @@ func (f frozen) Persist(sink raft.SnapshotSink) error {
 func (frozen) Release() {}
 
 // Restore implements raft.FSM: at start-up, and when the leader sends a snapshot. A snapshot that can't be
-// decoded ends the process: raft would continue from an older one, and not notice what is missing between
-// that and the log.
+// decoded ends the process: raft would continue from an older one, without noticing the gap between that and the log.
 func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
 	defer snapshot.Close()
 	machine, err := fsm.RestoreWithVersions(snapshot, s.version)
 	if rules := (*fsm.VersionError)(nil); errors.As(err, &rules) {
-		s.fatal(err) // another version of this binary can continue here
+		s.fatal(err) // a newer or older binary can continue here
 	}
 	if err != nil {
 		s.fatal(fmt.Errorf("raftnode: %w", store.Damaged("the newest snapshot", err.Error())))
 	}
 	if err := machine.Check(); err != nil {
-		// Every node restores these bytes: to refuse them would stop all of them.
+		// Every node restores these bytes: refusing them would stop all nodes.
 		s.log.Error("ALARM: the restored state violates an invariant; continuing with it", "error", err)
 	}
 	s.replace(machine)

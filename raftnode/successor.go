@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// votedPollEvery is how often is looked whether the next leader is there.
+	// votedPollEvery is how often a leader that hands over checks for the next one.
 	votedPollEvery = 5 * time.Millisecond
 	// contactMin is the shortest time after which a voter that has not answered this leader counts as silent. The
 	// leader sends something many times within it.
 	contactMin = time.Second
-	// stepAsidePause is how long a leader that gave way because of its disk does not do so again: at worst, with disks
-	// that fill up and are emptied in turn, the leadership moves as seldom as that.
+	// stepAsidePause is how long a leader that stepped aside because of its disk does not do so again. It bounds how often
+	// the leadership moves when disks fill up and are emptied in turn.
 	stepAsidePause = time.Minute
-	// stepAsideAfter is how long a leader leads before it does: it has heard by then from the voters that answer.
+	// stepAsideAfter is how long a leader leads before it does: the voters that answer have done so by then.
 	stepAsideAfter = 5 * time.Second
 )
 
@@ -31,14 +31,14 @@ type voter struct {
 	raft.Server
 	name         string
 	acknowledged uint64        // up to this entry, in this term; of this node all
-	silent       time.Duration // for so long it has not answered this leader; 0 = it answers
+	silent       time.Duration // how long it has not answered this leader; 0 = it answers
 	trip         time.Duration // how long it takes to answer
 	free         uint64
-	low          bool // less is free than the mark
+	low          bool // free is below the low-space threshold
 }
 
-// candidates is the voters as this leader sees them: from what they announced of their disks, when they answered last,
-// and how far their logs are. Its own disk it asks itself.
+// candidates are the voters as this leader knows them: the free space that they announced, their latest answer, and how
+// far their logs are.
 func (in *instance) candidates() (all []voter) {
 	now, since := time.Now(), in.ledSince.Load()
 	announced := in.node.announced()
@@ -57,12 +57,12 @@ func (in *instance) candidates() (all []voter) {
 			continue
 		}
 		contact := in.transport.Contact(s.ID)
-		heard := contact.At
+		answered := contact.At
 		v.trip = contact.Trip
-		if since != nil && since.After(heard) {
-			heard = *since
+		if since != nil && since.After(answered) {
+			answered = *since
 		}
-		if silent := now.Sub(heard); silent > max(contactMin, 2*in.lease()) {
+		if silent := now.Sub(answered); silent > max(contactMin, 2*in.lease()) {
 			v.silent = silent
 		}
 		all = append(all, v)
@@ -70,7 +70,7 @@ func (in *instance) candidates() (all []voter) {
 	return all
 }
 
-// unfitReason says what speaks against a voter as the next leader; "" = nothing.
+// unfitReason is why a voter should not lead next; "" = nothing.
 func (v voter) unfitReason(last uint64) string {
 	switch {
 	case v.silent > 0:
@@ -83,9 +83,8 @@ func (v voter) unfitReason(last uint64) string {
 	return ""
 }
 
-// successor picks who is to lead next: a voter that answers, has room on its disk and is not far behind, of several
-// the one that is furthest. A transfer that names no node asks here. fits leaves out
-// others; nil = none.
+// successor picks the next leader: a voter that answers, has free disk space and is not far behind, of several the one
+// whose log is longest. fits excludes others; nil = none.
 func (in *instance) successor(fits func(voter) bool) (best raft.Server, err error) {
 	last, furthest := in.raft.LastIndex(), uint64(0)
 	var against []string
@@ -108,7 +107,7 @@ func (in *instance) successor(fits func(voter) bool) (best raft.Server, err erro
 	return best, fmt.Errorf("no other node is fit to lead: %s; %w; name one to hand over all the same", strings.Join(against, "; "), ErrRefused)
 }
 
-// nextLeader is the voter with this name, as fit as it may be, or with "" the successor.
+// nextLeader is the voter with this name, fit or not, or with "" the successor.
 func (in *instance) nextLeader(to string) (raft.Server, error) {
 	if to == "" {
 		return in.successor(nil)
@@ -123,7 +122,7 @@ func (in *instance) nextLeader(to string) (raft.Server, error) {
 	return servers[at], nil
 }
 
-// transferTo gives the leadership to a server. This node's raft then ends and starts anew, whatever came of it
+// transferTo transfers the leadership to a server. Raft then restarts on this node, whatever the result
 // (hashicorp/raft#696).
 func (n *Node) transferTo(ctx context.Context, in *instance, to raft.Server) error {
 	err := in.waitFor(ctx, in.raft.LeadershipTransferToServer(to.ID, to.Address))
@@ -133,8 +132,8 @@ func (n *Node) transferTo(ctx context.Context, in *instance, to raft.Server) err
 	return errors.Join(err, n.reopen(in))
 }
 
-// voted waits, for about an election, until this node has heard of the next leader: that may need its vote, and
-// raft ends its connections when it ends.
+// voted waits, for about an election, until this node knows the next leader, which may need its vote: raft closes its
+// connections when it ends.
 func (n *Node) voted(in *instance) {
 	tick := time.NewTicker(votedPollEvery)
 	defer tick.Stop()
@@ -145,8 +144,8 @@ func (n *Node) voted(in *instance) {
 	}
 }
 
-// checkFreeSpace notes whether this leader may let something new begin, and gives way if its own disk is nearly full
-// while a majority has room: it would be the first to refuse entries.
+// checkFreeSpace decides whether this leader admits new sessions and acquisitions, and steps aside if its own disk is
+// nearly full while a majority has room: it would be the first to refuse entries.
 func (n *Node) checkFreeSpace(ctx context.Context) {
 	in, err := n.leading()
 	if err != nil {
@@ -168,7 +167,7 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	n.stepAside(ctx, in, to)
 }
 
-// stepAside hands the leadership over, unless a change of the members is under way, which would come to an unknown end.
+// stepAside transfers the leadership, unless a change of the members is under way, whose outcome would be unknown.
 func (n *Node) stepAside(ctx context.Context, in *instance, to raft.Server) {
 	select {
 	case n.membership <- struct{}{}:
@@ -184,9 +183,9 @@ func (n *Node) stepAside(ctx context.Context, in *instance, to raft.Server) {
 	}
 }
 
-// noRoom says why nothing new may begin; nil = it may. What begins has to be renewed and ended, by entries that a
-// majority takes. So the voters that have room and answer must be one: entries then continue when the others take none
-// any more.
+// noRoom is why nothing new is admitted; nil = it is. What is admitted has to be renewed and ended, by entries that a
+// majority accepts. So the voters that have room and answer must be a majority: entries then continue when the others
+// refuse them.
 func noRoom(all []voter) *string {
 	able, low := 0, false
 	var without []string
@@ -208,7 +207,7 @@ func noRoom(all []voter) *string {
 	return &reason
 }
 
-// NoRoom says why this leader lets nothing new begin, as of the last second; "" = it does, or does not lead.
+// NoRoom is why this leader admits nothing new, as of the last second; "" = it does, or does not lead.
 func (n *Node) NoRoom() string {
 	reason := n.noRoom.Load()
 	if reason == nil || !n.queue.isOpen() {

@@ -14,69 +14,68 @@ import (
 	"zamok/raftnode/peer"
 )
 
-// # Timeouts that fit the place
+// # Adaptive election timeouts
 //
-// A node has one timeout T: after one to two times as long without a leader it campaigns, and a leader whom no
-// majority has answered for T/2 gives up. Where messages take long, or processes are kept from running, a short one
-// elects without need, and in the end nobody can lead; where they don't, a long one only makes a failover longer. So
-// a leader measures, and T follows.
+// A node has one timeout T: after T to 2T without a leader it campaigns, and a leader that no majority has answered for
+// T/2 steps down. Where messages are slow, or processes are kept from running, a short T causes elections without
+// need, until no node can lead; elsewhere a long T only makes a failover longer. So a leader measures, and T follows.
 //
-// raft takes another T/2 only when it is opened anew. So the leader asks one follower after the other to do that
-// (nodecall.go), each of which then announces its T, and hands over to one of them at last. The leader begins with
-// the T that it runs with, and asks those that differ: nothing else is agreed upon, and the next leader continues.
-// T is in each node's announcement, and on its disk.
+// Raft takes another T/2 only when it restarts. So the leader asks one follower after the other to restart raft
+// (nodecall.go), each of which then announces its T, and finally transfers the leadership to one of them. A leader
+// starts with the T that it runs with, and asks the nodes that differ: there is no other agreement, and the next leader
+// continues. T is in each node's announcement, and on its disk.
 
 const (
-	// timeoutMin and timeoutMax bound a T that is measured, and it is a multiple of timeoutStep. An operator
-	// may choose another one.
+	// timeoutMin and timeoutMax bound a measured T, which is a multiple of timeoutStep. An operator may choose another
+	// one.
 	timeoutMin, timeoutMax, timeoutStep = 250 * time.Millisecond, 2 * time.Second, 250 * time.Millisecond
-	// timeoutFactor is how many round trips, with a pause of the leader each, go into T: the leader gives up after half
-	// of it, and a new one needs two of them to be elected.
+	// timeoutFactor is how many round trips, with a pause of the leader each, fit into T: a leader steps down after half
+	// of it, and a new one needs two round trips to be elected.
 	timeoutFactor = 5
-	// pauseCheckInterval is how often a node looks whether it is kept from running.
+	// pauseCheckInterval is how often a node checks whether it was kept from running.
 	pauseCheckInterval = 50 * time.Millisecond
-	// calm is for how long a shorter T must do before it is taken: to lengthen it again costs a failed leadership.
+	// calm is how long a shorter T must suffice before it is chosen: lengthening it again costs a failed leadership.
 	calm = 5 * time.Minute
-	// retuneMax is how long a follower has to open raft anew before the next is asked, and retuneAgain how long one
-	// is left alone that did not.
+	// retuneMax is how long a follower has to restart raft before the next one is asked, and retuneAgain the pause before
+	// one that did not is asked again.
 	retuneMax, retuneAgain = 10 * time.Second, 2 * time.Minute
-	// tunePause is how long a leader that handed over for its T does not do so again.
+	// tunePause is how long a leader that handed over because of its T does not do so again.
 	tunePause = time.Minute
-	// tuneLeaderless is how long no leader has lasted when a node looks whether its T is too short for one; askTrips
-	// is how many round trips a question of that takes.
+	// tuneLeaderless is how long no leader has lasted when a node checks whether its T is too short for one; askTrips is
+	// how many round trips that check takes.
 	tuneLeaderless = 3 * time.Second
 	askTrips       = 2
-	// retuneWriting is how long a write of a node may take that opens raft anew: that waits for the disk.
+	// retuneWriting is how long a write may have been going on when raft is restarted, which waits for the disk.
 	retuneWriting = time.Second
 )
 
-// timeoutTuning is what the maintenance loop keeps to find T.
+// timeoutTuning is the state of the search for T. The maintenance loop owns it.
 type timeoutTuning struct {
-	// Of a leadership, which began at since: the T aimed at, since when a shorter one would do, and when each node
-	// was asked.
+	// Of a leadership, which began at since: the target, since when a shorter one would suffice, and when each node was
+	// asked.
 	since     *time.Time
 	target    time.Duration
 	calmSince time.Time
 	asked     map[raft.ServerID]time.Time
 
-	handedOver  time.Time // when this node last handed over for its T
-	term        uint64    // raft's, at the last look whether a leader lasts
+	handedOver  time.Time // when this node last handed over because of its T
+	term        uint64    // raft's, at the last check whether a leader lasts
 	looked      time.Time // when that was
-	lasted      time.Time // when there last was a leader of the same term as a look before
+	lasted      time.Time // when there last was a leader of the same term as at the previous check
 	askedOthers time.Time // when tuneAlone last asked the other nodes
 }
 
-// timeoutFor is the T for round trips, or stalls, of this length.
+// timeoutFor is the T for round trips, with pauses, of this length.
 func timeoutFor(trip time.Duration) time.Duration {
 	steps := (timeoutFactor*trip + timeoutStep - 1) / timeoutStep
 	return min(max(steps*timeoutStep, timeoutMin), timeoutMax)
 }
 
-// Timeout is the T of a majority of the nodes with a vote, by what they have announced, or this node's if that is longer.
+// Timeout is the T of a majority of the voters, as they announced it, or this node's if that is longer.
 // A failover takes two to four times as long.
 func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 
-// tuneTimeouts has the maintenance loop look after this node's T, and, if it leads, after that of the cluster.
+// tuneTimeouts adapts this node's T, and, if it leads, that of the cluster.
 func (n *Node) tuneTimeouts(ctx context.Context) {
 	in := n.running()
 	if in == nil {
@@ -100,8 +99,7 @@ func (n *Node) tuneTimeouts(ctx context.Context) {
 	n.tuneAll(ctx, in, announced)
 }
 
-// ofMajority is the shortest time within which a majority of the voters waits for a leader: one that is dead is not
-// waited for.
+// ofMajority is the T of a majority of the voters: the longest of them after leaving out a minority.
 func (in *instance) ofMajority(announced map[string]fsm.MemberRecord) time.Duration {
 	var all []time.Duration
 	for _, s := range in.servers() {
@@ -132,10 +130,10 @@ func (n *Node) announced() map[string]fsm.MemberRecord {
 
 func timeoutOf(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// timeout is the T that raft is opened with next.
+// timeout is the T that raft starts with next.
 func (n *Node) timeout() time.Duration { return time.Duration(n.chosen.Load()) }
 
-// keepTimeout writes T down for the next start, unless the operator has chosen it.
+// keepTimeout records T for the next start, unless the operator has chosen it.
 func (n *Node) keepTimeout() {
 	t := n.timeout()
 	if n.cfg.ElectionTimeout != 0 || t == max(timeoutOf(n.store.Identity().Timeout), timeoutMin) {
@@ -146,7 +144,7 @@ func (n *Node) keepTimeout() {
 	}
 }
 
-// reopenWith opens raft anew with a T.
+// reopenWith restarts raft with a T.
 func (n *Node) reopenWith(in *instance, t time.Duration) {
 	n.chosen.Store(int64(t))
 	n.keepTimeout()
@@ -155,7 +153,7 @@ func (n *Node) reopenWith(in *instance, t time.Duration) {
 	}
 }
 
-// tuneAll brings all nodes to one T, this leader's target, step by step: one step a call.
+// tuneAll brings all nodes to this leader's target, one step for each call.
 func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
 	others := slices.DeleteFunc(in.candidates(), func(v voter) bool { return v.ID == n.self.ID() })
 	fits := func(v voter) bool { return timeoutOf(announced[v.name].ElectionTimeout) == n.tuning.target }
@@ -165,11 +163,11 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 		if v.silent == 0 {
 			answering++
 			_, asked := n.tuning.asked[v.ID]
-			settled = settled && (fits(v) || asked && time.Since(n.tuning.asked[v.ID]) >= retuneMax) // some can't
+			settled = settled && (fits(v) || asked && time.Since(n.tuning.asked[v.ID]) >= retuneMax) // a node may be unable to
 		}
 	}
 	if n.setTarget(in, others, announced, settled) {
-		return // with the next look
+		return // until the next check
 	}
 	target, opening := n.tuning.target, false
 	for _, v := range others {
@@ -178,12 +176,12 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 		}
 		ago := time.Since(n.tuning.asked[v.ID])
 		if ago < retuneMax {
-			return // one at a time: while it opens raft it may be silent
+			return // one at a time: a node that restarts raft may be silent
 		}
 		opening = opening || v.silent > 0 && ago < retuneAgain
 	}
 	for _, v := range others {
-		// Without this one the others and this node must be a majority. If they can't, the T may be too short for that.
+		// The others and this node must be a majority without this one. If they are not, T may be too short for that.
 		spared := 2*(answering-1) > len(others)+1 || target > in.timeout && !opening
 		if v.silent == 0 && !fits(v) && time.Since(n.tuning.asked[v.ID]) >= retuneAgain && spared {
 			n.tuning.asked[v.ID] = time.Now()
@@ -196,7 +194,7 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 	}
 	to, err := in.successor(fits)
 	if err != nil {
-		return // nobody fits yet
+		return // no node has the target yet
 	}
 	n.tuning.handedOver = time.Now()
 	n.chosen.Store(int64(target))
@@ -206,18 +204,18 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 	n.stepAside(ctx, in, to)
 }
 
-// setTarget decides on the target, and reports whether it is another one.
+// setTarget updates the target, and reports whether it changed.
 func (n *Node) setTarget(in *instance, others []voter, announced map[string]fsm.MemberRecord, settled bool) bool {
 	now := time.Now()
 	fixed := n.cfg.ElectionTimeout
 	for _, v := range others {
 		fixed = max(fixed, timeoutOf(announced[v.name].ElectionTimeoutFixed))
 	}
-	if fixed != 0 { // of several the longest, which each of them sees
+	if fixed != 0 { // of several the longest
 		return n.proposeTarget(max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
 	}
 	if len(others) == 0 {
-		return false // it waits for nobody
+		return false // a single voter needs no answer
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(now)
 	need := trip + stall
@@ -233,8 +231,8 @@ func (n *Node) setTarget(in *instance, others []voter, announced map[string]fsm.
 	return false
 }
 
-// halfStep is the shortest T that a leader with another one can bring the others to: it sends at a tenth of its
-// heartbeat timeout, which must not be below half of its T. It is a multiple of step, unless t is shorter.
+// halfStep is the shortest T that a leader with timeout t can bring the others to: it sends at a tenth of its heartbeat
+// timeout, which must not be below t/2. It is a multiple of step, unless t is shorter.
 func halfStep(t, step time.Duration) time.Duration {
 	return min((t/2+step-1)/step*step, t)
 }
@@ -249,7 +247,7 @@ func (n *Node) proposeTarget(target time.Duration, reason string) bool {
 	return true
 }
 
-// quorumTrip is how long as many of the others take to answer as make a majority with this node; 0 = fewer answer.
+// quorumTrip is the round trip within which a majority, with this node, answers; 0 = fewer answer.
 func quorumTrip(others []voter) time.Duration {
 	var trips []time.Duration
 	for _, v := range others {
@@ -264,7 +262,7 @@ func quorumTrip(others []voter) time.Duration {
 	return 0
 }
 
-// askRetune asks a follower to open raft anew with another T.
+// askRetune asks a follower to restart raft with another T.
 func (n *Node) askRetune(ctx context.Context, v voter, target time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
@@ -274,14 +272,10 @@ func (n *Node) askRetune(ctx context.Context, v voter, target time.Duration) {
 	}
 }
 
-// handleRetune takes a T from the leader.
+// handleRetune accepts a T from the leader.
 func (n *Node) handleRetune(from peer.Server, body []byte) error {
-	in := n.running()
-	if in == nil || len(body) != 4 {
-		return fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
-	}
-	if _, leader := in.raft.LeaderWithID(); leader != from.ID() {
-		return fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
+	if _, err := n.calledByLeader(from, body, 4); err != nil {
+		return err
 	}
 	target := timeoutOf(binary.BigEndian.Uint32(body))
 	if target < electionMin || target > electionMax {
@@ -295,7 +289,7 @@ func (n *Node) handleRetune(from peer.Server, body []byte) error {
 	return nil
 }
 
-// canReopen says why raft can't be opened anew now, or nil. That takes a disk that writes.
+// canReopen is why raft can't be restarted now, or nil. A restart needs a working disk.
 func (n *Node) canReopen() error {
 	if n.state.restoring.Load() > 0 {
 		return errors.New("a snapshot is being read")
@@ -306,7 +300,7 @@ func (n *Node) canReopen() error {
 	return n.store.Room()
 }
 
-// measurePauses measures for how long this process is kept from running.
+// measurePauses measures how long this process is kept from running.
 func (n *Node) measurePauses() {
 	tick := time.NewTicker(pauseCheckInterval)
 	defer tick.Stop()
@@ -322,8 +316,8 @@ func (n *Node) measurePauses() {
 	}
 }
 
-// tuneAlone lengthens this node's T while no leader lasts, though a majority of the voters answers: with messages that
-// take longer than raft waits for them, nobody could lead, and so nobody would measure.
+// tuneAlone lengthens this node's T while no leader lasts although a majority of the voters answers: with messages
+// slower than raft's timeouts no node could lead, and so no leader would measure.
 func (n *Node) tuneAlone(ctx context.Context, in *instance) {
 	now := time.Now()
 	if now.Sub(n.tuning.looked) >= maintenanceTick {

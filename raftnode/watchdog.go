@@ -11,31 +11,31 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A leader whose disk hangs stays leader forever: its heartbeats run on other goroutines
-// (hashicorp/raft#503, #666), and so does one whose main loop is stuck. Nobody else can depose it,
-// so it ends its own process. A follower's end would help nobody: it only says that it is not ready.
+// A leader whose disk or main loop stalls stays leader forever: its heartbeats run on other goroutines
+// (hashicorp/raft#503, #666). No other node can depose it, so it ends its own process. The end of a follower would not
+// help: it only reports that it is not ready.
 const (
 	watchTick = 500 * time.Millisecond
-	// A write may take writeMax, and up to writeSpread more, fixed by the node's id: disks that
-	// three nodes share must not end all of them at one moment.
+	// A write may take writeMax, and up to writeSpread more, by the node's id: a disk that three nodes share must not end
+	// all of them at one moment.
 	writeMax    = 3 * time.Second
 	writeSpread = 2 * time.Second
-	// loopMax is how long raft's main loop, or the machine, may leave an entry lying.
+	// loopMax is how long raft's main loop, or the state machine, may leave a proposal waiting.
 	loopMax = 5 * time.Second
-	// epochMax is how long after raft's notice the epoch may take to open.
+	// epochMax is how long an epoch may take to open after raft's notice.
 	epochMax = 5 * time.Second
-	// stuckPause is how long a process lives at least before the watchdog may end it, so that a
-	// sick machine is restarted once a minute at most.
+	// stuckPause is how long a process runs at least before the watchdog may end it, so that it restarts at most once a
+	// minute.
 	stuckPause = time.Minute
-	// cautious is how long a node does not campaign after its watchdog ended it, or while its disk is
-	// full, unless nobody leads for one to two times as long.
+	// cautious is how long a node does not campaign after its watchdog ended it, or while its disk is full, unless there is
+	// no leader for one to two times as long.
 	cautious = 10 * time.Second
-	// stuckNoteMax is how long the watchdog waits to write down that it ends the process.
+	// stuckNoteMax bounds the write of the note that the watchdog ends the process.
 	stuckNoteMax = 200 * time.Millisecond
 )
 
 // ErrStuck ends the process of a leader that can't lead.
-var ErrStuck = errors.New("raftnode: this leader is stuck and makes room for another")
+var ErrStuck = errors.New("raftnode: this leader stalls; the process exits so that another node can lead")
 
 // watch is the watchdog.
 func (n *Node) watch() {
@@ -52,7 +52,7 @@ func (n *Node) watch() {
 		awake.observe(time.Now())
 		in := n.running()
 		if in != nil && in.raft.State() == raft.Shutdown && n.running() == in {
-			// Nothing else ends raft while it is the one that runs: as the leader it has committed its own removal.
+			// Raft ends by itself only when this node, as the leader, has committed its own removal.
 			n.fatal(ErrRemoved)
 		}
 		if in == nil || in.ledSince.Load() == nil || n.state.restoring.Load() > 0 {
@@ -71,11 +71,11 @@ func (n *Node) watch() {
 	}
 }
 
-// awakeTracker is since when the process runs without a standstill. While it is stopped (SIGSTOP, a virtual
-// machine that is moved) nothing in it continues, and that says nothing about its disk.
+// awakeTracker is since when the process runs without a pause. While it is paused (SIGSTOP, a virtual machine that is
+// moved) nothing in it continues, whatever its disk does.
 type awakeTracker struct{ looked, since time.Time }
 
-// observe is called at every tick. One that comes late by another tick was held up by a standstill.
+// observe is called at every tick. One that is late by another tick was delayed by a pause.
 func (a *awakeTracker) observe(now time.Time) {
 	if now.Sub(a.looked) > 2*watchTick {
 		a.since = now
@@ -83,7 +83,7 @@ func (a *awakeTracker) observe(now time.Time) {
 	a.looked = now
 }
 
-// awakeSince is how long what began at a moment has been continuing in a process that ran.
+// awakeSince is how long an operation has been going on while the process ran.
 func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 	if began.Before(a.since) {
 		began = a.since
@@ -91,7 +91,7 @@ func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 	return now.Sub(began)
 }
 
-// stuck says in what way this leader is stuck, or nil.
+// stuck is why this leader counts as stalled, or nil.
 func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
 	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > writeMax+n.spread() {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
@@ -99,9 +99,9 @@ func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
 	if since := in.epochSince.Load(); since != nil && awake.awakeSince(*since, now) > epochMax {
 		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(*since))
 	}
-	lying := n.proposals.stalled(in.raft.CommitIndex(), now)
-	if !lying.IsZero() && awake.awakeSince(lying, now) > loopMax && in.raft.State() == raft.Leader {
-		return fmt.Errorf("%w: an entry has been lying here for %v, not for want of other nodes", ErrStuck, now.Sub(lying))
+	waiting := n.proposals.stalled(in.raft.CommitIndex(), now)
+	if !waiting.IsZero() && awake.awakeSince(waiting, now) > loopMax && in.raft.State() == raft.Leader {
+		return fmt.Errorf("%w: a proposal has been waiting for local I/O for %v", ErrStuck, now.Sub(waiting))
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (n *Node) spread() time.Duration {
 
 func (n *Node) stuckNotePath() string { return filepath.Join(n.cfg.Store.Dir, "stuck") }
 
-// writeStuckNote leaves word for the next start. The disk may hang, so it is not waited for.
+// writeStuckNote leaves a note for the next start. The disk may stall, so the wait is bounded.
 func (n *Node) writeStuckNote(stuck error) {
 	if n.cfg.Store.Dir == "" {
 		return
@@ -132,7 +132,7 @@ func (n *Node) writeStuckNote(stuck error) {
 	}
 }
 
-// restartedByWatchdog takes the word that the watchdog left, if it is fresh.
+// restartedByWatchdog removes the note of the watchdog and reports whether there was a recent one.
 func (n *Node) restartedByWatchdog() bool {
 	if n.cfg.Store.Dir == "" {
 		return false

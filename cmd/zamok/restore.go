@@ -91,7 +91,7 @@ func (v *restoreCommand) restore(path string, node peer.Node) error {
 		return err
 	}
 	defer file.Close() // it was only read
-	restored, err := raftnode.Restore(bufio.NewReader(file), raftnode.Restoration{
+	restored, err := raftnode.Restore(bufio.NewReader(file), raftnode.RestoreConfig{
 		Node: node, Dir: v.data, Log: store.LogKind(v.logStore), Above: v.tokenBase, HoldOff: clock.FromDuration(v.holdOff),
 	})
 	if err != nil {

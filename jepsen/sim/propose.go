@@ -70,7 +70,7 @@ func (n *Node) ReadBarrier(ctx context.Context) (raftnode.Answer, error) {
 	}
 	return p.propose(ctx, func(done raftnode.Done) {
 		go func() {
-			stamp, t, err := p.node.Fence(ctx)
+			stamp, t, err := p.node.ReadBarrier(ctx)
 			done(raftnode.Answer{Stamp: stamp, Time: t}, err)
 		}()
 	})

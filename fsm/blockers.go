@@ -2,7 +2,7 @@ package fsm
 
 import "zamok/clock"
 
-// lookUp looks up the locks of items into m.lookedUp; nil = nobody uses the name.
+// lookUp looks up the locks of items into m.lookedUp; nil = the name is not in use.
 func (m *Machine) lookUp(items []Item) {
 	m.lookedUp = m.lookedUp[:0]
 	for i := range items {
@@ -21,8 +21,8 @@ func (m *Machine) kindMismatch(items []Item) *Detail {
 	return nil
 }
 
-// canGrant is the queue rule for a ticket that is not in the queues yet: nobody waits, no delay, and
-// it fits.
+// canGrant is the queue rule for a ticket that is not in the queues yet: no ticket waits, there is no delay, and it is
+// compatible with the holders.
 func (m *Machine) canGrant(items []Item) bool {
 	for i, lk := range m.lookedUp {
 		if lk == nil {
@@ -38,8 +38,7 @@ func (m *Machine) canGrant(items []Item) bool {
 	return true
 }
 
-// blockers names what stands before a new ticket with these items, in their order: a delay, the
-// holders, and who waits ahead.
+// blockers names what blocks a new ticket with these items, in their order: a delay, the holders, and the waiters ahead.
 func (m *Machine) blockers(items []Item) []Blocker {
 	var all []Blocker
 	for i, lk := range m.lookedUp {
@@ -57,8 +56,8 @@ func (m *Machine) blockers(items []Item) []Blocker {
 	return all
 }
 
-// blockersAt adds what stands before an item at one lock. ahead is the last of those that it waits
-// behind; nil = it is first.
+// blockersAt adds what blocks an item at one lock. ahead is the last of the tickets before it in the queue; nil = it is
+// first.
 func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *slot) []Blocker {
 	if lk.delay != 0 {
 		all = append(all, m.delayBlocker(lk.name, lk.delay))

@@ -12,7 +12,7 @@ import (
 //
 // This table is the reference. It is made of the parts of package record; what is unnamed here is a
 // number. Once released it never changes: another form is another version, and comes with a new
-// state machine version, so that a binary that can't read it has stopped before it meets one.
+// state machine version, so that a binary that can't read it stops before it gets one.
 //
 //	version          byte    1
 //	version                  up to 2³²−1
@@ -27,29 +27,29 @@ import (
 //	op  command        fields
 //	 1  OpenSession    secret raw 32 · identity text · label text · metadata text · ttl signed ·
 //	                   lock delay signed · grace signed
-//	 2  Attach         session · secret raw 32 · floor · attempt
+//	 2  Attach         session · secret raw 32 · acked through · attempt
 //	 3  Detached       session · attachment · index
 //	 4  CloseSession   session
-//	 5  Acquire        session · ticket · floor · items · wait signed · max hold signed ·
+//	 5  Acquire        session · ticket · acked through · items · wait signed · max hold signed ·
 //	                   owner text · metadata text
-//	                   items: how many; then, for each, name text · mode byte · permits · of
-//	 6  Drop           session · ticket · floor
-//	 7  Downgrade      session · ticket · floor
+//	                   items: how many; then, for each, name text · mode byte · permits · limit
+//	 6  Drop           session · ticket · acked through
+//	 7  Downgrade      session · ticket · acked through
 //	 8  ForceRelease   name text · token · reason text
 //	 9  ExpireSession  session · reason text
 //	10  LeaderStart    node text · nonce · cluster raw 16 · token base
 //	11  Member         id text · incarnation raw 16 · client text · peer text · http text ·
-//	                   version text · version min · version max · free bytes · free mark ·
+//	                   version text · version min · version max · free bytes · low-space threshold ·
 //	                   timeout · fixed
 //	12  SetVersion       version
 //	13  Digest         node text · index · value
 //
 // op is a byte. permits, limit, version, version min, version max, timeout and fixed go up to 2³²−1. An entry has at most
-// EntryBytesMax bytes, and nothing stands between its parts or after the last one.
+// EntryBytesMax bytes, and nothing is between its parts or after the last one.
 //
 // Reading (decode.go) refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
-// does not exist, too many items or a negative ttl are the fault of one command: the machine
-// answers it, and the other commands of the entry continue.
+// does not exist, too many items or a negative ttl are the fault of one command: the state
+// machine refuses it, and applies the other commands of the entry.
 
 const (
 	entryVersion = 1
@@ -62,7 +62,7 @@ const (
 )
 
 // Append adds the entry's bytes to b. It checks nothing: an entry that is beyond the limits of one,
-// whose renewals don't rise or whose reading is negative becomes bytes that every machine refuses.
+// whose renewals don't rise or whose reading is negative becomes bytes that every node refuses.
 func (e *Entry) Append(b []byte) []byte {
 	start := len(b)
 	w := coder{Coder: record.NewWriter(append(b, entryVersion))}

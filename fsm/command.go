@@ -16,7 +16,7 @@ type Entry struct {
 	Commands []Command
 }
 
-// Command is one request to the machine: a pointer to one of the types below.
+// Command is one request to the state machine: a pointer to one of the types below.
 type Command interface {
 	op() op
 	code(*coder) // visits its fields, in the order of the entry's form
@@ -45,15 +45,15 @@ const (
 // OpenSession opens a session whose id is the command's index, or answers with the living session
 // that the same secret opened: that one keeps its first ttl and settings.
 type OpenSession struct {
-	// Secret is the SHA-256 of the client's secret: the machine never sees the secret.
+	// Secret is the SHA-256 of the client's secret, which no node stores.
 	Secret session.Hash
 	session.Settings
 }
 
 // Attach makes this command's index the session's attachment and yields one Attached event with
-// the state of every ticket that is live or above the floor. Its client numbers its attempts upwards: one that is not
-// above the highest that took effect is refused, so that what was given up and comes late takes the session from
-// nobody. Attempt 0 has no number, and takes the session in any case.
+// the state of every ticket that is live or above the acknowledged-through. The client numbers its attempts upwards: one
+// that is not above the highest that took effect is refused, so that a late copy of an abandoned attempt detaches no
+// stream. Attempt 0 has no number, and takes effect in any case.
 type Attach struct {
 	Session      session.ID
 	Secret       session.Hash
@@ -61,8 +61,8 @@ type Attach struct {
 	Attempt      uint64
 }
 
-// Detached ends the session, unless it attached again or was heard after the leader, whose machine
-// stood at Index then, saw the stream of that Attachment break.
+// Detached ends the session, unless it attached again, or was renewed after the leader saw the stream of that Attachment
+// break, with its state machine at Index.
 type Detached struct {
 	Session    session.ID
 	Attachment uint64
@@ -92,7 +92,7 @@ type Acquire struct {
 type Item struct {
 	Name string
 	Mode Mode
-	// Permits asks for this many of the lock's Of permits; both are 0 in the other modes.
+	// Permits asks for this many of the lock's Limit permits; both are 0 in the other modes.
 	Permits, Limit uint32
 }
 
@@ -120,14 +120,14 @@ type Downgrade struct {
 }
 
 // ForceRelease ends, whole, the tickets that hold Name with a token ≤ Token: what the operator saw.
-// There is no form without a token, since a repeated one would end a grant that nobody saw.
+// There is no form without a token, since a repeated one would end a later grant.
 type ForceRelease struct {
 	Name   string
 	Token  uint64 // from 1
 	Reason string
 }
 
-// ExpireSession ends a session at an operator's word.
+// ExpireSession ends a session for an operator.
 type ExpireSession struct {
 	Session session.ID
 	Reason  string
@@ -165,10 +165,10 @@ type Member struct {
 // directory, and another server to raft.
 type Incarnation [16]byte
 
-// SetVersion raises the state machine version to Version, which must be one more than the present one.
+// SetVersion raises the state machine version to Version, which must be one more than the current one.
 type SetVersion struct{ Version uint32 }
 
-// Digest reports a node's digest after the entry that took the machine to Index.
+// Digest reports a node's digest after the entry that took the state machine to Index.
 type Digest struct {
 	Node  string
 	Index uint64

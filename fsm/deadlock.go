@@ -30,8 +30,8 @@ func (m *Machine) updateOwner(key ticketKey, owner string, change func(*ownerTic
 	}
 }
 
-// hasWaiters reports whether anybody waits for what the owner holds, or the new ticket would, whose locks are
-// in m.lookedUp. If not, no cycle comes back to it. With more than SearchMax locks to look at, the answer is yes.
+// hasWaiters reports whether a ticket waits for what the owner holds, or the new ticket, with its locks in m.lookedUp,
+// would. If not, there is no cycle through it. With more than SearchMax locks to check, the answer is yes.
 func (m *Machine) hasWaiters(id session.ID, o ownerTickets) bool {
 	looked := 0
 	defer func() { m.searchCost += looked }()
@@ -49,15 +49,14 @@ func (m *Machine) hasWaiters(id session.ID, o ownerTickets) bool {
 	return false
 }
 
-// searchStep is one ticket found by the search, and from where.
+// searchStep is one ticket that the search reached, and from where.
 type searchStep struct {
 	key      ticketKey
 	parent   int    // the step that led here; -1 = the new ticket
 	lockName string // the lock at which that one waits for this one
 }
 
-// search goes from a new ticket to all that it would wait for, nearest first. One search after the
-// other uses its memory.
+// search goes from a new ticket to all that it would wait for, nearest first. Its memory is reused by the next search.
 type search struct {
 	m            *Machine
 	steps        []searchStep
@@ -84,8 +83,8 @@ func (s *search) visit(key ticketKey, parent int, lockName string) {
 	}
 }
 
-// findCycle returns the shortest cycle that c, waiting, would close, or nil. Called with its locks in
-// m.found. Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
+// findCycle returns the shortest cycle that c, waiting, would close, or nil. Its locks are in
+// m.lookedUp. Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
 // through it would dissolve by itself.
 func (m *Machine) findCycle(c *Acquire) []Link {
 	s := &m.search
@@ -117,9 +116,9 @@ func (m *Machine) findCycle(c *Acquire) []Link {
 	return nil
 }
 
-// visitLock follows an item that waits at lk, behind ahead: to the holders that it does not fit
-// beside and to the ticket just ahead, through which the rest of the queue is found. The holders are
-// gone through once, and again only for an item that more of them stand in the way of.
+// visitLock follows an item that waits at lk, behind ahead: to the holders that it is not compatible with, and to the
+// ticket just ahead, which leads to the rest of the queue. The holders are visited once, and again only for an item that
+// more of them block.
 func (s *search) visitLock(lk *lock, it Item, ahead *slot, parent int) {
 	if ahead != nil {
 		s.visit(ahead.key, parent, lk.name)
@@ -170,7 +169,7 @@ func (s *search) describe(c *Acquire, at int) []Link {
 	return links
 }
 
-// truncateCycle leaves the beginning and the end of a long cycle and says how many links it left out.
+// truncateCycle keeps the beginning and the end of a long cycle and returns how many links it removed.
 func truncateCycle(links []Link) ([]Link, int) {
 	if omitted := len(links) - 2*BlockersMax; omitted > 0 {
 		return slices.Delete(links, BlockersMax, BlockersMax+omitted), omitted

@@ -8,8 +8,8 @@ import (
 	"zamok/session/record"
 )
 
-// DecodeEntry reads an entry that nobody else will change: for tools and tests. An error says
-// where the bytes are not an entry; commands, items and renewals are counted from 1 there.
+// DecodeEntry reads an entry into memory of its own: for tools and tests. An error names the part that is not of the
+// form; commands, items and renewals are counted from 1 there.
 func DecodeEntry(b []byte) (Entry, error) {
 	var d decoded
 	if err := decodeEntry(b, &d); err != nil {
@@ -22,9 +22,9 @@ func DecodeEntry(b []byte) (Entry, error) {
 // to and their Items are valid until then, and a caller that keeps one copies it. Texts are not reused
 // and may be kept.
 //
-// Commands of clients, which come by the hundred, stand in slices by kind; the few of nodes and
-// operators have memory of their own. A slice that must grow moves to a larger array, and pointers
-// given out before keep the old one, where nothing changes any more: so they stay good.
+// Commands of clients, of which an entry has hundreds, are in slices by kind; the few of nodes and operators have memory
+// of their own, which events may keep. A slice that must grow moves to a larger array, and earlier pointers keep the old
+// one, which does not change any more: so they stay valid.
 type decoded struct {
 	entry Entry
 
@@ -47,8 +47,8 @@ func decodeEntry(b []byte, d *decoded) error {
 	return err
 }
 
-// reset empties d and keeps its memory. Texts are let go of, or a slot that is seldom reached
-// would hold on to some long name or metadata for as long as the machine lives.
+// reset empties d and keeps its memory. Texts are cleared, or a slot that is seldom reached would keep a long name or
+// metadata alive for as long as the state machine.
 func (d *decoded) reset() {
 	clear(d.entry.Commands)
 	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
@@ -78,7 +78,7 @@ func (d *decoded) read(b []byte) error {
 	d.readRenewals(&d.coder)
 	d.readCommands(&d.coder)
 	err = d.coder.End()
-	d.coder.Coder = record.Coder{} // lets go of b
+	d.coder.Coder = record.Coder{} // drops the reference to b
 	return err
 }
 
@@ -169,7 +169,7 @@ func (d *decoded) newCommand(o op) Command {
 	return nil
 }
 
-// appendZero adds a zero value to a slice and returns where it stands.
+// appendZero adds a zero value to a slice and returns a pointer to it.
 func appendZero[T any](slice *[]T) *T {
 	*slice = append(*slice, *new(T))
 	return &(*slice)[len(*slice)-1]

@@ -6,8 +6,8 @@ import (
 	"zamok/clock"
 )
 
-// dueKey is a deadline other than a session's. For a wait and a hold, id is the ticket's birth; a
-// delay has the lock's name.
+// dueKey is a deadline other than a session's. For a wait and a hold, id is the index at which the ticket was
+// enqueued; a delay has the lock's name.
 type dueKey struct {
 	at   clock.Time
 	kind dueKind
@@ -15,7 +15,7 @@ type dueKey struct {
 	name string
 }
 
-// dueKind says what ends; at one moment they end in this order, sessions before all.
+// dueKind is what ends; at one moment sessions end first, then these in this order.
 type dueKind uint8
 
 const (

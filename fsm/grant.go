@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// grantOrder names a ticket granted in this step, for the order in which that is told.
+// grantOrder is a ticket granted in this step, for the order of the events.
 type grantOrder struct {
 	enqueued uint64
 	key      ticketKey
 }
 
-// grantUnblocked ends a step: it grants, once, what the removals of the step made possible, forgets the
-// locks that nobody uses any more, and tells whose queues moved.
+// grantUnblocked ends a step: it grants, once, what the removals of the step made possible, removes the locks that are
+// not in use any more, and emits an event for each queue that changed.
 //
-// A lock is looked at again whenever its holders or the head of its queue changed, so in the end no
-// waiting ticket could be granted (M2). Which tickets those are does not depend on the order of
-// looking: two that can be granted never stand in each other's way.
+// A lock is checked again whenever its holders or the head of its queue changed, so in the end no waiting ticket could be
+// granted (M2). The result does not depend on the order of the checks: two tickets that can be granted never block each
+// other.
 func (m *Machine) grantUnblocked() {
 	for i := 0; i < len(m.recheckLocks); i++ {
 		lk := m.recheckLocks[i]
@@ -40,13 +40,13 @@ func (m *Machine) grantUnblocked() {
 			m.removeLock(lk)
 		}
 	}
-	clear(m.recheckLocks) // let forgotten locks go
+	clear(m.recheckLocks) // drop the references to removed locks
 	clear(m.changedQueues)
 	m.recheckLocks, m.changedQueues, m.granted = m.recheckLocks[:0], m.changedQueues[:0], m.granted[:0]
 }
 
-// isUnused reports whether nothing needs the lock: nobody uses it, and it is delayed by nothing but the quiet
-// period, which closes names that are not there as well.
+// isUnused reports whether the lock can be removed: it has no holder and no waiter, and no delay but the restore hold-off,
+// which also closes names that are not in use.
 func (m *Machine) isUnused(lk *lock) bool {
 	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.holdOffUntil && m.time < m.holdOffUntil)
 }
@@ -74,7 +74,7 @@ func (m *Machine) grantHeads(lk *lock) {
 			p.lock.waiters.remove(p)
 			m.markMoved(p.lock)
 			if p.lock != lk {
-				m.markFreed(p.lock) // somebody else is first there now
+				m.markFreed(p.lock) // another ticket is first there now
 			}
 		}
 		m.counts.Waiting--
@@ -97,8 +97,7 @@ func (m *Machine) grantable(t *ticket) bool {
 	return true
 }
 
-// grant makes t, which waits nowhere, a holder of all its locks. The only place where a token is
-// made.
+// grant makes t, which is in no queue, a holder of all its locks. It is the only place where a token is made.
 func (m *Machine) grant(key ticketKey, t *ticket) {
 	for i := range t.slots {
 		p := &t.slots[i]

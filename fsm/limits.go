@@ -5,14 +5,14 @@ import (
 	"zamok/session/record"
 )
 
-// The machine's limits are constants of the format: a limit that differed between nodes would
-// split the replicas. Changing one is a new state machine version. Limits that an operator may set live at
-// the leader's door, which is also where most of these are met first.
+// The state machine's limits are constants of the format: replicas with different limits would diverge. Changing one is
+// a new state machine version. Limits that an operator may set are checked by the leader before it proposes, and so are
+// most of these.
 const (
 	NameBytesMax     = 512  // a lock's name: 1 to 512 bytes of UTF-8 without control characters
 	MetadataBytesMax = 4096 // a session's or a ticket's metadata
 	LabelBytesMax    = 256  // a session's label
-	IdentityBytesMax = 256  // who opened a session
+	IdentityBytesMax = 256  // of the client that opened a session
 	OwnerBytesMax    = 256  // an owner's name, inside its session
 	ReasonBytesMax   = 512  // an operator's reason
 	NodeIDBytesMax   = 64   // a node's id
@@ -20,11 +20,10 @@ const (
 	ItemsMax         = 64   // locks in one acquisition
 	PermitsMax       = 1 << 30
 
-	// TicketWindow is how far above its floor a session may number tickets. It bounds the gone
-	// tickets that are remembered.
+	// TicketWindow is how far above its acknowledged-through a session may number tickets. It bounds the ended tickets
+	// that are remembered.
 	TicketWindow = 1024
-	// TicketsMax bounds the tickets in hand (waiting or granted) of one session, and with them
-	// what the end of one session costs.
+	// TicketsMax bounds the live tickets (waiting or granted) of one session, and so the cost of ending it.
 	TicketsMax = 4096
 	// SessionsMax bounds the sessions alive at one time.
 	SessionsMax = 1 << 20
@@ -36,8 +35,8 @@ const (
 	// gets no more tickets.
 	DelaysMax = 1 << 20
 
-	// ExpirationsMax bounds what one entry expires: a storm of expiries must not stop all nodes from
-	// applying. Ended sessions count with the tickets that they take along, gone ones too. A
+	// ExpirationsMax bounds what one entry expires: many expirations at once must not keep all nodes from applying.
+	// Sessions count with their tickets, ended ones too. A
 	// session is never split, so the expiration of an entry removes at most ExpirationsMax + TicketsMax +
 	// TicketWindow records.
 	ExpirationsMax = 1024
@@ -51,7 +50,7 @@ const (
 	// EndedMax bounds how many tickets the result of a ForceRelease names. All that it ended have their events.
 	EndedMax = 1024
 	// BlockersMax bounds how many holders and waiters a refusal or a query names, and half the links
-	// of a cycle that is told.
+	// of a cycle that is reported.
 	BlockersMax = 16
 
 	// EntryBytesMax, CommandsMax and RenewalsMax bound one entry.
@@ -63,7 +62,7 @@ const (
 	TokenBaseMax = 1 << 53
 	// TokenLead is the step by which a history may be ahead of the clock (TokenBase): eight and a half years of it.
 	TokenLead = 1 << 48
-	// indexMax and timeMax are what a snapshot may hold: far from where numbers end.
+	// indexMax and timeMax bound a snapshot's numbers, far below overflow.
 	indexMax = 1 << 62
 	timeMax  = 1 << 62
 )
@@ -75,7 +74,7 @@ const (
 	GraceMax = clock.Hour        // release on disconnect
 	// SpanMax bounds a wait and a maximum hold: a year. Longer means none at all.
 	SpanMax = record.SpanMax
-	// HoldOffMax is how long a restored machine grants nothing when the operator knows no better:
-	// the longest lease and delay that anyone could have been given.
+	// HoldOffMax is how long nothing is granted after a restore by default: the longest lease and delay that a client could
+	// have been given.
 	HoldOffMax = TTLMax + DelayMax
 )

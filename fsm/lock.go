@@ -14,11 +14,11 @@ type lock struct {
 	permits           uint32
 	// delay is when a lock delay ends; 0 = none.
 	delay clock.Time
-	// In the step at hand: stands in Machine.freed, in Machine.moved.
+	// In the current step: is in Machine.recheckLocks, in Machine.changedQueues.
 	recheck, queueChanged bool
 }
 
-// slot is where a ticket stands in a lock: among the holders or the waiters.
+// slot is a ticket's position at a lock: among the holders or the waiters.
 type slot struct {
 	lock       *lock
 	key        ticketKey
@@ -26,15 +26,15 @@ type slot struct {
 	prev, next *slot
 }
 
-// item is which of the ticket's items has the place, number the place's own in its list.
+// item is which of the ticket's items has the slot, number the slot's own in its list.
 func (p *slot) item() int      { return int(p.at % ItemsMax) }
 func (p *slot) number() uint64 { return p.at / ItemsMax }
 
-// list links places in the order in which they came. Leaving it from the middle is not a walk.
+// list links slots in the order of their arrival. Removal from the middle takes constant time.
 type list struct {
 	first, last *slot
 	len         int
-	lastNumber  uint64 // the number of the place that came last; restored queues are numbered anew, so only queries may ask
+	lastNumber  uint64 // the number of the latest slot; restored queues are renumbered, so only queries may use it
 }
 
 func (l *list) push(p *slot) {
@@ -65,10 +65,10 @@ func (l *list) remove(p *slot) {
 	l.len--
 }
 
-// inUse reports whether the lock has somebody: then its kind is fixed.
+// inUse reports whether the lock has a holder or a waiter, which fixes its kind.
 func (lk *lock) inUse() bool { return lk.holders.len+lk.waiters.len > 0 }
 
-// fits reports whether the item goes beside the present holders.
+// fits reports whether the item is compatible with the current holders.
 func (lk *lock) fits(it Item) bool {
 	switch it.Mode {
 	case Exclusive:
@@ -80,7 +80,7 @@ func (lk *lock) fits(it Item) bool {
 	}
 }
 
-// compatible reports whether one item fits beside another of the same lock, with nobody else there.
+// compatible reports whether one item is compatible with another of the same lock, without other holders.
 func (it Item) compatible(other Item) bool {
 	if it.Mode == Permits {
 		return it.Permits+other.Permits <= it.Limit
@@ -88,7 +88,7 @@ func (it Item) compatible(other Item) bool {
 	return it.Mode == Shared && other.Mode == Shared
 }
 
-// adjust adds what an item has to the lock's holdings, or takes it away.
+// adjust adds an item to the lock's holdings, or removes it.
 func (lk *lock) adjust(it Item, n int32) {
 	switch it.Mode {
 	case Exclusive:
@@ -113,7 +113,7 @@ func (m *Machine) lockFor(name string, of uint32) *lock {
 	return lk
 }
 
-// markFreed notes that lk may have somebody to grant to, or nobody left.
+// markFreed notes that lk may have a waiter to grant to, or no ticket left.
 func (m *Machine) markFreed(lk *lock) {
 	if !lk.recheck {
 		lk.recheck = true

@@ -36,22 +36,22 @@ type Machine struct {
 	owners map[ownerKey]ownerTickets // only ever looked up, never ranged over
 	counts Counts
 
-	// Of the step at hand.
+	// Of the current step.
 	in            decoded
 	out           Applied
-	recheckLocks  []*lock // may have somebody to grant to
+	recheckLocks  []*lock // may have a waiter to grant to
 	changedQueues []*lock // whose queue changed
 	granted       []grantOrder
 	lookedUp      []*lock
 	keyBuffer     []ticketKey
 	search        search
-	// Of the entry at hand.
+	// Of the current entry.
 	searchCost      int    // the steps of its searches
 	attachedTickets int    // the tickets in its Attached events
 	nextVersion     uint32 // what its SetVersion raises the version to; 0 = nothing
 }
 
-// New returns the machine that every node of a new cluster begins with.
+// New returns the state machine that every node of a new cluster begins with.
 func New() *Machine { return newMachine(SupportedVersions()) }
 
 // NewWithVersions is New for a binary that knows other versions than this one, to test an upgrade.
@@ -72,7 +72,7 @@ func newMachine(supported VersionRange) *Machine {
 	}
 }
 
-// VersionError says that this binary does not know the state machine version that the cluster needs.
+// VersionError means that this binary does not know the state machine version that the cluster needs.
 // Nothing has been applied.
 type VersionError struct {
 	Need  uint32
@@ -86,7 +86,7 @@ func (e *VersionError) Error() string {
 
 // Apply applies one entry of the replicated log, which carries term. Bad input never gives an
 // error but a refusal, the same on every node; an error is a *VersionError and means that the
-// process must end. The machine keeps nothing of entry.
+// process must end. The state machine keeps no reference to entry.
 func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	fault := decodeEntry(entry, &m.in)
 	e := &m.in.entry
@@ -126,7 +126,7 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 	return out, nil
 }
 
-// unknownVersion looks for a SetVersion that would take the machine out of this binary's range.
+// unknownVersion returns the version of a SetVersion that this binary does not know.
 func (m *Machine) unknownVersion(commands []Command) error {
 	for _, c := range commands {
 		if set, ok := c.(*SetVersion); ok && set.Version == m.version+1 && set.Version > m.supported.Max {
@@ -136,16 +136,16 @@ func (m *Machine) unknownVersion(commands []Command) error {
 	return nil
 }
 
-// enterTerm ends the epoch with its term. Terms of one log never fall. A reading of that epoch can still be on its way through a
-// later term, from a leader that was deposed and elected again; if it counted there, time would leap
-// over what was renewed in between.
+// enterTerm ends the epoch with its term. Terms of one log never fall. A reading of that epoch can still arrive in a later
+// term, from a leader that was deposed and elected again; if it counted there, time would leap over renewals in
+// between.
 func (m *Machine) enterTerm(term uint64) {
 	if term != m.term {
 		m.term, m.epoch = term, 0
 	}
 }
 
-// advance is the machine's clock: only a reading of the present epoch counts.
+// advance is the state machine's clock: only a reading of the current epoch counts.
 func (m *Machine) advance(r clock.Reading) { m.time = clock.Advance(m.time, m.epoch, r) }
 
 // renewSenders renews every session that the entry is a renewal of.
@@ -214,7 +214,7 @@ func (m *Machine) execute(c Command) Result {
 	case *Digest:
 		return m.recordDigest(c)
 	default:
-		panic(fmt.Sprintf("fsm: the decoder let %T through", c)) // a new command without its case
+		panic(fmt.Sprintf("fsm: unhandled command %T", c)) // a new command without its case
 	}
 }
 
@@ -223,9 +223,8 @@ func (m *Machine) emit(e Event) {
 	m.out.Events = append(m.out.Events, e)
 }
 
-// NextDue returns when the next expiration is due; what is due already, left over from a full entry,
-// counts. False: nothing is waiting for time to pass. Unlike a query it is no mere reading: it must
-// not run beside anything else.
+// NextDue returns when the next expiration is due, which may be in the past if an entry was full. False: nothing expires.
+// Unlike a query it changes the schedule: it must not run concurrently with anything else.
 func (m *Machine) NextDue() (clock.Time, bool) {
 	at, _, ok := m.sessions.Earliest()
 	if k, _, found := m.due.Min(); found && (!ok || k.at < at) {

@@ -22,8 +22,7 @@ func (m *Machine) leaderStart(c *LeaderStart) Result {
 	return Result{}
 }
 
-// MemberRecord is what the machine keeps of a node: its latest announcement, and what the machine
-// noted about it.
+// MemberRecord is the record of a node: its latest announcement, and when it was made.
 type MemberRecord struct {
 	Member
 	// Announced is the index of that announcement.
@@ -35,7 +34,7 @@ type MemberRecord struct {
 }
 
 // member records what a node announces about itself. A known name may come with another incarnation:
-// to raft that is another server, so nothing that the old one promised depends on this record.
+// to raft that is another server, so no promise of the old one depends on this record.
 func (m *Machine) member(c *Member) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)
@@ -107,7 +106,7 @@ func (m *Machine) forceRelease(c *ForceRelease) Result {
 	case !isName(c.Name):
 		return invalid("name")
 	case c.Token == 0 || c.Token > m.index:
-		return invalid("token") // nobody saw such a token
+		return invalid("token") // no such token was issued
 	case !isText(c.Reason, 0, ReasonBytesMax):
 		return invalid("reason")
 	}

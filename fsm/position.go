@@ -2,8 +2,8 @@ package fsm
 
 import "iter"
 
-// What a leader asks to tell those who wait and those who are waited for. Like all queries these run
-// beside each other, and nothing may be applied while a sequence is read.
+// Queries for the queue positions and contention that a leader reports to clients. Like all queries they may run
+// concurrently, and nothing may be applied while a sequence is read.
 
 // Waiters yields the tickets in the queue of a lock, in order.
 func (m *Machine) Waiters(name string) iter.Seq[TicketRef] {
@@ -28,7 +28,7 @@ func (l *list) each(yield func(TicketRef) bool) {
 	}
 }
 
-// PositionExactMax is up to which number of tickets ahead a place is counted, one by one.
+// PositionExactMax is the number of tickets ahead up to which a queue position is exact.
 const PositionExactMax = 100
 
 // BlockedLock is the first lock of a waiting ticket that is closed to it; "": it does not wait.
@@ -39,10 +39,9 @@ func (m *Machine) BlockedLock(ref TicketRef) string {
 	return ""
 }
 
-// QueuePosition tells of a waiting ticket the first of its locks that is closed to it, and how many wait before it
-// there: exactly up to PositionExactMax. A larger number counts those with it that left the middle of the queue
-// and may be too large, never too small. Its cost does not depend on the length of the queue. False: it does not
-// wait.
+// QueuePosition returns the first of a waiting ticket's locks that is closed to it, and how many tickets wait before it
+// there: exactly up to PositionExactMax. A larger number includes tickets that left the middle of the queue, so it may be
+// too large, never too small. The cost does not depend on the length of the queue. False: the ticket does not wait.
 func (m *Machine) QueuePosition(ref TicketRef) (name string, ahead int, waits bool) {
 	at := m.firstBlocked(ref)
 	if at == nil {
@@ -65,7 +64,7 @@ func (m *Machine) firstBlocked(ref TicketRef) *slot {
 	return t.blockedAt()
 }
 
-// Contention is how many wait for the locks of a ticket that holds them, and how many those locks are.
+// Contention is how many tickets wait for the locks that a ticket holds, and how many locks it holds.
 func (m *Machine) Contention(ref TicketRef) (waiting, locks int) {
 	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
 	if t == nil || t.state != Granted {

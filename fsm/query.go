@@ -8,8 +8,8 @@ import (
 	"zamok/session"
 )
 
-// Queries answer with copies. What they return may be kept, changed and read on any goroutine, and
-// queries may run beside each other, though not beside Apply, Freeze or NextDue.
+// Queries return copies, which may be kept, changed and read on any goroutine. Queries may run concurrently, but not with
+// Apply, Freeze or NextDue.
 
 // Stamp is the replicated clock's order: the term and index of what was applied last.
 func (m *Machine) Stamp() clock.Stamp { return clock.Stamp{Term: m.term, Index: m.index} }
@@ -17,22 +17,22 @@ func (m *Machine) Stamp() clock.Stamp { return clock.Stamp{Term: m.term, Index: 
 // Time is cluster time.
 func (m *Machine) Time() clock.Time { return m.time }
 
-// Epoch is the number of the present epoch, 0 before the first.
+// Epoch is the number of the current epoch, 0 before the first.
 func (m *Machine) Epoch() uint64 { return m.epoch }
 
-// Version is the number that entries must be encoded under.
+// Version is the version that entries must be encoded for.
 func (m *Machine) Version() uint32 { return m.version }
 
 // Cluster is the cluster's id, zero before the first epoch.
 func (m *Machine) Cluster() ClusterID { return m.cluster }
 
-// HoldOffUntil is the time before which a restored machine grants nothing.
+// HoldOffUntil is when the restore hold-off ends.
 func (m *Machine) HoldOffUntil() clock.Time { return m.holdOffUntil }
 
-// HoldOff is for how long nothing is granted yet, because a backup was restored; 0 = it is over, or there was none.
+// HoldOff is what is left of the restore hold-off; 0 = it has ended, or there was none.
 func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 0) }
 
-// ClosedBy says what closes a lock, in use or not: a delay, or the hold-off; false: neither does.
+// ClosedBy is what closes a lock, in use or not: a delay, or the hold-off; false: neither.
 func (m *Machine) ClosedBy(name string) (Blocker, bool) {
 	if lk, ok := m.locks.Get(name); ok {
 		return m.delayBlocker(name, lk.delay), lk.delay != 0
@@ -52,7 +52,7 @@ func (m *Machine) Counts() Counts {
 	return c
 }
 
-// TicketView is a live ticket, or a gone one that is remembered.
+// TicketView is a live ticket, or an ended one that is remembered.
 type TicketView struct {
 	TicketRef
 	TicketState
@@ -98,7 +98,7 @@ func (lk *lock) summary() LockSummary {
 	return s
 }
 
-// Lock returns a lock with up to most holders and most waiters; false: nobody uses the name.
+// Lock returns a lock with at most so many holders and so many waiters; false: the name is not in use.
 func (m *Machine) Lock(name string, limit int) (LockView, bool) {
 	lk, ok := m.locks.Get(name)
 	if !ok {
@@ -115,8 +115,7 @@ func (m *Machine) views(l *list, limit int) []TicketView {
 	return views
 }
 
-// Locks lists up to most locks whose names begin with prefix and come after the name after, in the
-// order of their names.
+// Locks lists at most so many locks whose names have the prefix and sort behind after, by name.
 func (m *Machine) Locks(prefix, after string, limit int) []LockSummary {
 	var list []LockSummary
 	for name, lk := range m.locks.From(max(prefix, after)) {
@@ -139,7 +138,7 @@ func (m *Machine) SessionBySecret(secret session.Hash) (session.Session, bool) {
 	return m.sessions.Get(m.sessions.BySecret(secret))
 }
 
-// Sessions lists up to most sessions with ids above after, in order.
+// Sessions lists at most so many sessions with ids above after, in order.
 func (m *Machine) Sessions(after session.ID, limit int) []session.Session {
 	var list []session.Session
 	for s := range m.sessions.From(after) {
@@ -172,7 +171,7 @@ func (m *Machine) Metadata(ref TicketRef) string {
 	return ""
 }
 
-// ticketStates returns the session's tickets, all that are live or above its floor, by number.
+// ticketStates returns the session's tickets, all that are live or above its acknowledged-through, by number.
 func (m *Machine) ticketStates(id session.ID) []TicketState {
 	var states []TicketState
 	for key, t := range m.tickets.From(ticketKey{id, 0}) {
@@ -184,8 +183,8 @@ func (m *Machine) ticketStates(id session.ID) []TicketState {
 	return states
 }
 
-// Holds reports whether name is held with this token now. A token alone names an exclusive grant; one
-// that may be shared is asked for with its ticket.
+// Holds reports whether name is held with this token now. A token alone identifies an exclusive grant; others need the
+// ticket, too.
 func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
 	lk, ok := m.locks.Get(name)
 	if !ok {
@@ -199,7 +198,7 @@ func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
 		slices.ContainsFunc(t.items, func(it Item) bool { return it.Name == name })
 }
 
-// Blockers names what stands before a waiting ticket at each of its locks, up to BlockersMax.
+// Blockers names what blocks a waiting ticket at each of its locks, up to BlockersMax.
 func (m *Machine) Blockers(ref TicketRef) []Blocker {
 	var all []Blocker
 	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
@@ -213,7 +212,7 @@ func (m *Machine) Blockers(ref TicketRef) []Blocker {
 	return all[:min(len(all), BlockersMax)]
 }
 
-// blockedAt returns the first place at which t is not next, or does not fit; nil: there is none.
+// blockedAt returns the first slot at which t is not next, or not compatible; nil: there is none.
 func (t *ticket) blockedAt() *slot {
 	for i := range t.slots {
 		p := &t.slots[i]

@@ -12,10 +12,9 @@ import (
 	"zamok/session/record"
 )
 
-// Restore builds a machine from a snapshot. It refuses, and returns nothing, when the bytes are
-// not a whole and undamaged snapshot in its one form; a *VersionError says that this binary is too
-// old or too new for it. Whether the state makes sense is Check's question: all nodes restore the
-// same bytes, so refusing a strange one would stop them all.
+// Restore builds a state machine from a snapshot. It refuses bytes that are not a complete and undamaged snapshot in its
+// one form; a *VersionError means that this binary is too old or too new for it. Whether the state is consistent is
+// checked by Check: all nodes restore the same bytes, so refusing an inconsistent state would stop them all.
 func Restore(r io.Reader) (*Machine, error) { return restore(r, SupportedVersions()) }
 
 // RestoreWithVersions is Restore for a binary that knows other versions than this one.
@@ -37,15 +36,15 @@ func restore(r io.Reader, supported VersionRange) (*Machine, error) {
 	return s.m, nil
 }
 
-// snapshotReader reads records into a machine.
+// snapshotReader reads records into a state machine.
 type snapshotReader struct {
 	r        *bufio.Reader
 	m        *Machine
 	sum      uint32
 	records  uint64
-	version  error // what the header says is unknown: believed once the checksum was right
+	version  error // the version of the header is unknown: reported once the checksum is right
 	buf      []byte
-	c        coder // of the record at hand
+	c        coder // of the current record
 	lastKind recordKind
 	// The keys read last, which the next ones of their kind must come after.
 	session session.ID
@@ -128,7 +127,7 @@ func (s *snapshotReader) record() error {
 		return err
 	}
 	kind := recordKind(b[0])
-	// Kinds come in order, but that tickets stand between sessions.
+	// Kinds are in order, but for tickets between sessions.
 	backToSession := kind == recSession && s.lastKind == recTicket
 	once := kind == recHeader || kind == recEnd
 	if kind < s.lastKind && !backToSession || once && kind == s.lastKind || (s.lastKind == 0) != (kind == recHeader) {
@@ -139,7 +138,7 @@ func (s *snapshotReader) record() error {
 	}
 	s.lastKind = kind
 	if s.version != nil {
-		return nil // its bytes are not ours to read
+		return nil // the records have another form
 	}
 	s.c.Coder, s.c.items = record.NewReader(b[1:]), s.c.items[:0]
 	switch kind {
@@ -182,7 +181,7 @@ func (s *snapshotReader) header(c *coder) error {
 	return cmp.Or(s.notAfterIndex("epoch", m.epoch), s.notAfterIndex("restored through", m.restoredThrough))
 }
 
-// notAfterIndex refuses an index that the machine has not reached.
+// notAfterIndex refuses an index that the state machine has not reached.
 func (s *snapshotReader) notAfterIndex(field string, index uint64) error {
 	if index > s.m.index {
 		return fmt.Errorf("%s: %d is above the machine's index %d", field, index, s.m.index)
@@ -232,7 +231,7 @@ func (s *snapshotReader) readTicket(c *coder) error {
 	return cmp.Or(s.notAfterIndex("enqueued", t.enqueued), s.notAfterIndex("token", t.token))
 }
 
-// inconsistent names a field that can't be what it is in the ticket's state, or "".
+// inconsistent names a field whose value is impossible in the ticket's state, or "".
 func (t *ticket) inconsistent() string {
 	switch {
 	case t.state < Waiting || t.state > Ended:
@@ -278,7 +277,7 @@ func (s *snapshotReader) readReport(c *coder) error {
 	return s.keyOrder(d.Node)
 }
 
-// keyOrder refuses a key that does not come after the one before.
+// keyOrder refuses a key that is not behind the one before.
 func (s *snapshotReader) keyOrder(name string) error {
 	if name <= s.name {
 		return fmt.Errorf("key: %q does not come after %q", name, s.name)
@@ -296,7 +295,7 @@ func (m *Machine) rebuildDerived() error {
 			live = append(live, grantOrder{t.enqueued, key})
 		}
 	}
-	// In the order of birth every list fills up as it was: nobody ever overtook.
+	// In the order of their indexes every list fills up as it was: no ticket ever overtook another.
 	slices.SortFunc(live, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
 	for i, b := range live {
 		if i > 0 && b.enqueued == live[i-1].enqueued {
@@ -315,7 +314,7 @@ func (m *Machine) rebuildDerived() error {
 	return nil
 }
 
-// restoreSlots puts a live ticket that was read from a snapshot where it stands.
+// restoreSlots puts a live ticket that was read from a snapshot into its lists.
 func (m *Machine) restoreSlots(key ticketKey, t *ticket) {
 	m.enqueue(key, t)
 	m.sessions.AddLive(m.sessions.Find(key.session))

@@ -5,11 +5,11 @@ import (
 	"zamok/session"
 )
 
-// Applied is what one entry did. It shares nothing with the machine that is ever changed again.
+// Applied is what one entry did. It shares nothing with the state machine that changes later.
 type Applied struct {
 	// Index is the one that the entry's own step took; its commands follow it.
 	Index uint64
-	// Stamp and Time are the machine's after the entry.
+	// Stamp and Time are the state machine's after the entry.
 	Stamp clock.Stamp
 	Time  clock.Time
 	// Refused is OK, or OtherVersion or Malformed: then the entry took its index and did nothing
@@ -24,15 +24,15 @@ type Applied struct {
 	Events []Event
 }
 
-// Code says what became of a command. Every code but OK means that the command itself changed
-// nothing, except that its floor was taken and a refused ticket is remembered as gone.
+// Code is the outcome of a command. Every code but OK means that the command itself changed nothing, except that its
+// acknowledged-through was taken and a refused ticket is remembered as ended.
 type Code uint8
 
 const (
 	OK Code = iota
 	// Invalid: a field is out of its limits; Detail.Field names it.
 	Invalid
-	// NoSession: the session is not alive. Why is Restored if it was of the history before.
+	// NoSession: the session is not alive. Reason is Restored if it was of the history before.
 	NoSession
 	// WrongSecret: the hash is not the session's.
 	WrongSecret
@@ -43,19 +43,19 @@ const (
 	Deadlock
 	// OwnerWaits: the ticket's owner waits already; Detail.Blockers names that ticket.
 	OwnerWaits
-	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, Detail.Of its limit (0: a
+	// LockKindMismatch: the name Detail.Field is in use as another kind of lock, Detail.Limit its limit (0: a
 	// mutex).
 	LockKindMismatch
 	// LimitExceeded: Detail.Field names the limit of limits.go that was met.
 	LimitExceeded
 	// NotHeld: the ticket is not granted, or has nothing to downgrade.
 	NotHeld
-	// TicketEnded: the ticket is gone; Why says how it ended, and 0 that nobody remembers: it is at or below
-	// the floor.
+	// TicketEnded: the ticket ended; Reason is why, and 0 that it is not remembered, because it is at or below the
+	// acknowledged-through.
 	TicketEnded
 	// Superseded: an Attach with a higher number, or with the same one, took effect before.
 	Superseded
-	// OtherVersion: encoded for another version than the machine's; encode again.
+	// OtherVersion: encoded for another version than the state machine's; encode again.
 	OtherVersion
 	// Malformed: not an entry.
 	Malformed
@@ -65,22 +65,21 @@ const (
 type Result struct {
 	Index uint64 // the command's
 	Code  Code
-	// State, Reason, Token and HoldUntil tell the ticket of Acquire, Drop and Downgrade as it stands
-	// after the command. State 0: the machine has never seen it.
+	// State, Reason, Token and HoldUntil are those of the ticket of Acquire, Drop and Downgrade after the command. State 0:
+	// the state machine has never seen it.
 	State     State
 	Reason    Reason
 	Token     uint64
 	HoldUntil clock.Time // 0 = no maximum
 	// Session and TTL are set for OpenSession, Attach, Acquire, Drop and Downgrade of a living session,
-	// unless they are Invalid or have a WrongSecret. Having been heard, its lease ends at
-	// Applied.Time + TTL or later.
+	// unless they are Invalid or have a WrongSecret. The command renewed it: its lease ends at Applied.Time + TTL or later.
 	Session session.ID
 	TTL     clock.Span
-	// Detail is there where the code, or ForceRelease, has more to say.
+	// Detail is set where the code, or ForceRelease, has more.
 	Detail *Detail
 }
 
-// Detail is what a result says beyond its code.
+// Detail is what a result has beside its code.
 type Detail struct {
 	Field    string
 	Limit    uint32
@@ -98,7 +97,7 @@ type TicketRef struct {
 	Ticket  uint64
 }
 
-// Blocker is one thing that stands before a ticket at one of its locks.
+// Blocker is one thing that blocks a ticket at one of its locks.
 type Blocker struct {
 	Name string
 	By   BlockedBy
@@ -114,14 +113,14 @@ type Blocker struct {
 type BlockedBy uint8
 
 const (
-	ByHolder  BlockedBy = 1 + iota // holds what the ticket does not fit beside
+	ByHolder  BlockedBy = 1 + iota // holds something incompatible
 	ByWaiter                       // is ahead in the queue
 	ByDelay                        // the lock is closed until a time
 	ByHoldOff                      // a backup was restored, and nothing is granted until a time
 )
 
 // Link is one ticket of a chain of waiting. A waiting ticket waits at Name for the next link. A
-// granted one is held by an Owner, who is the owner of the next link and waits there; Name is then
+// granted one is held by an Owner, which also owns the next link and waits there; Name is then
 // the lock that the link before wanted from it.
 type Link struct {
 	TicketRef
@@ -130,7 +129,7 @@ type Link struct {
 	Name  string
 }
 
-// State is where a ticket is on its way. The further one wins wherever two are told.
+// State is the state of a ticket. Of two reports the later state wins.
 type State uint8
 
 const (
@@ -139,7 +138,7 @@ const (
 	Ended
 )
 
-// Reason says how a ticket, or a session, ended.
+// Reason is why a ticket, or a session, ended.
 type Reason uint8
 
 // The numbers are part of the formats: never reuse one.
@@ -147,11 +146,11 @@ const (
 	Dropped         Reason = 1 + iota // its client dropped the ticket
 	Closed                            // its client closed the session
 	Expired                           // the lease ended
-	Disconnected                      // the stream broke and the grace was over
+	Disconnected                      // the stream broke and the grace period ended
 	Evicted                           // an operator ended the session
 	Revoked                           // an operator released the lock by force
-	MaxHoldExceeded                   // the maximum hold was over
-	WaitTimeout                       // the wait was over
+	MaxHoldExceeded                   // the maximum hold ended
+	WaitTimeout                       // the wait ended
 	TryFailed                         // it would not wait: Code NotAcquired
 	Deadlocked                        // Code Deadlock
 	OwnerBusy                         // Code OwnerWaits
@@ -161,8 +160,7 @@ const (
 	ReasonCount                       // one more than the last
 )
 
-// code is how a repeated Acquire of a ticket that is gone for this reason is answered: as the
-// first was.
+// code is the answer to a repeated Acquire of a ticket that ended for this reason: the same as the first answer.
 func (w Reason) code() Code {
 	switch w {
 	case TryFailed:

@@ -26,16 +26,16 @@ type NewHistory struct {
 	HoldOff clock.Span
 }
 
-// RewriteBackup turns a backup into the first snapshot of a new history and returns its index. It is done
-// by a tool, before Raft sees the snapshot: Restore also serves start-up and catching up, where
-// nothing may jump. A backup of a lock store is worth its token scale and little else, so
+// RewriteBackup turns a backup into the first snapshot of a new history and returns its index. A tool does it, before Raft
+// opens the snapshot: Restore also serves start-up and catching up, where nothing may jump. The token scale is the main
+// value of a lock store's backup, so
 //
 //   - the index rises above every token that was ever issued (TokenBase), and time does not fall,
 //   - every session ends (an answer to it says Restored), with its tickets and delays,
-//   - nothing is granted until those who still believe in a lease have stopped doing so, and
+//   - nothing is granted until no client of the old cluster can consider its lease valid, and
 //   - no epoch, member or digest of the old history counts.
 //
-// The old cluster must be dead.
+// The old cluster must not run any more.
 func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, err error) {
 	if h.Cluster == (ClusterID{}) || h.AboveIndex > TokenBaseMax || h.HoldOff < 0 || h.HoldOff > HoldOffMax ||
 		h.Time < 0 || h.Time > timeMax {
@@ -68,8 +68,8 @@ func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, e
 	return m.index, nil
 }
 
-// TokenBase is the index at which a history begins: now, as told by a clock of 2²⁰ numbers a second, or,
-// if that is not above what it has to exceed, the clock and as many whole leads as it takes. So of two
+// TokenBase is the index at which a history begins: now, by a clock of 2²⁰ numbers a second, or, if that is not above what
+// it has to exceed, that and as many whole leads as it takes. So of two
 // histories that begin with one backup the later one begins above the other by 2²⁰ for each second
 // between them, also where the backup is ahead of the clock: both have the same lead.
 func TokenBase(now, above uint64) uint64 {
@@ -86,7 +86,7 @@ func (h NewHistory) holdOffSpan() clock.Span {
 	return h.HoldOff
 }
 
-// longestObligation is how long the machine's grants could still be believed in, or its delays last.
+// longestObligation is how long a client could still consider a grant valid, or a delay could last.
 func (m *Machine) longestObligation() clock.Span {
 	var longest clock.Span
 	for s := range m.sessions.From(session.ID(0)) {

@@ -18,7 +18,7 @@ func (m *Machine) openSession(c *OpenSession) Result {
 	return Result{}.forSession(&s)
 }
 
-// attach makes this command the session's attachment and tells its whole state as one event.
+// attach makes this command the session's attachment and emits its whole state as one event.
 func (m *Machine) attach(c *Attach) Result {
 	s := m.sessions.Find(c.Session)
 	if s == nil {
@@ -103,7 +103,7 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets
 	return len(keys)
 }
 
-// noSession answers a command of a session that does not live.
+// noSession answers a command of a session that is not alive.
 func (m *Machine) noSession(id session.ID) Result {
 	r := Result{Code: NoSession}
 	if id != 0 && uint64(id) <= m.restoredThrough {

@@ -13,7 +13,7 @@ import (
 
 // # The form of a snapshot
 //
-// This table is the reference. It is made of the parts of package record; what is unnamed is a number.
+// This table is the reference. Its parts are those of package record; one without a type is a number.
 //
 //	magic     "zamok" and the version as a byte, 1
 //	records   each: its length in bytes, its kind as a byte, its fields
@@ -53,8 +53,8 @@ const (
 	recEnd
 )
 
-// Frozen is the canonical state of a machine at one index. It may be written on another goroutine
-// while the machine continues.
+// Frozen is the canonical state at one index. It may be written on another goroutine while the state machine
+// continues.
 type Frozen struct {
 	header   header
 	sessions session.Frozen
@@ -122,8 +122,8 @@ func (r *MemberRecord) code(c *coder) {
 	c.Time("replaced", &r.Replaced)
 }
 
-// Freeze returns the state as it is now, in constant time. The machine then copies, bit by bit,
-// what it changes, until all that it changes is its own again.
+// Freeze returns the current state, in constant time. The state machine then copies each node before it first changes
+// it.
 func (m *Machine) Freeze() *Frozen {
 	return &Frozen{
 		header:   m.header,
@@ -179,7 +179,7 @@ type snapshotWriter struct {
 	sum     uint32
 	n       int64
 	records uint64
-	c       coder // of the record at hand
+	c       coder // of the current record
 	prefix  []byte
 	err     error
 }

@@ -23,11 +23,11 @@ func (k ticketKey) compare(l ticketKey) int {
 
 func (k ticketKey) ref() TicketRef { return TicketRef{k.session, k.number} }
 
-// ticket is the canonical record of one acquisition. A gone one keeps only state, why and token.
+// ticket is the canonical record of one acquisition. An ended one keeps only state, reason and token.
 type ticket struct {
 	state     State
 	reason    Reason
-	enqueued  uint64     // the index of its Acquire: its place in every queue
+	enqueued  uint64     // the index of its Acquire: its position in every queue
 	token     uint64     // once granted
 	waitUntil clock.Time // while it waits with a limit
 	holdUntil clock.Time // once granted with a maximum hold
@@ -35,7 +35,7 @@ type ticket struct {
 	owner     string
 	metadata  string
 	// items never change; a downgrade puts another slice in their place, so events and frozen
-	// snapshots may share them. places go with them one to one and link the live machine's lists.
+	// snapshots may share them. slots correspond to them and link the lists.
 	items []Item
 	slots []slot
 }
@@ -87,7 +87,7 @@ func (m *Machine) acquire(c *Acquire) Result {
 	return t.result(s)
 }
 
-// waitRefusal decides what becomes of an acquisition that can't be granted now: 0 = it waits.
+// waitRefusal is why an acquisition that can't be granted now is refused: 0 = it waits.
 func (m *Machine) waitRefusal(c *Acquire) (Reason, *Detail) {
 	if c.WaitFor == 0 {
 		return TryFailed, &Detail{Blockers: m.blockers(c.Items)}
@@ -141,7 +141,7 @@ func (m *Machine) addTicket(s *session.Session, key ticketKey, c *Acquire) *tick
 	return m.tickets.Insert(key, t)
 }
 
-// setItems copies the items, which the command only lends, and makes room for the places.
+// setItems copies the items, which belong to the command, and makes the slots.
 func (t *ticket) setItems(items []Item) {
 	if len(items) == 1 {
 		one := new(singleItem)
@@ -152,7 +152,7 @@ func (t *ticket) setItems(items []Item) {
 	t.items, t.slots = slices.Clone(items), make([]slot, len(items))
 }
 
-// enqueue gives each item its place and its lock, and lets it share the lock's copy of the name.
+// enqueue gives each item its slot and its lock, and makes it share the lock's copy of the name.
 func (m *Machine) enqueue(key ticketKey, t *ticket) {
 	for i := range t.items {
 		lk := m.lockFor(t.items[i].Name, t.items[i].Limit)
@@ -161,7 +161,7 @@ func (m *Machine) enqueue(key ticketKey, t *ticket) {
 	}
 }
 
-// drop ends a ticket because its client says so, whatever it is.
+// drop ends a ticket for its client, in any state.
 func (m *Machine) drop(c *Drop) Result {
 	if c.Ticket == 0 {
 		return invalid("ticket")
@@ -179,7 +179,7 @@ func (m *Machine) drop(c *Drop) Result {
 	case t == nil && c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	case t == nil:
-		// The Acquire is still on its way, or never will be. Should it come, it finds this.
+		// The Acquire may still arrive. It must then find that the ticket ended.
 		m.rememberEnded(key, ticket{state: Ended, reason: Dropped})
 		m.sessions.RecordChange(s, m.index, 0)
 		return Result{State: Ended, Reason: Dropped}.forSession(s)
@@ -212,7 +212,7 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 		case c.Ticket <= s.AckedThrough:
 			r.State = Ended
 		}
-		return r // with State 0 its Acquire may still come
+		return r // with State 0 its Acquire may still arrive
 	}
 	if slices.ContainsFunc(t.items, func(it Item) bool { return it.Mode == Exclusive }) {
 		m.sum -= t.sum(key)
@@ -235,8 +235,8 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 
 func (it Item) isMutex() bool { return it.Mode != Permits }
 
-// endTicket takes a live ticket out of everything, tells it, and remembers it as gone for as long as a
-// late Acquire could come.
+// endTicket removes a live ticket from all lists, emits an event, and remembers it as ended for as long as a late Acquire
+// could arrive.
 func (m *Machine) endTicket(key ticketKey, reason Reason, text string) {
 	s := m.sessions.Find(key.session)
 	t := m.tickets.Ref(key)
@@ -251,8 +251,7 @@ func (m *Machine) endTicket(key ticketKey, reason Reason, text string) {
 	m.sum += t.sum(key)
 }
 
-// releaseSlots takes t, waiting or granted, out of its locks, the schedule and the owners, and tells how it
-// ended.
+// releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and emits how it ended.
 func (m *Machine) releaseSlots(s *session.Session, key ticketKey, t *ticket, reason Reason, text string) {
 	event := Event{Kind: EvReleased, TicketRef: key.ref(), Token: t.token, Reason: reason, Text: text, Items: t.items}
 	if t.state == Waiting {
@@ -287,7 +286,7 @@ func (m *Machine) releaseSlots(s *session.Session, key ticketKey, t *ticket, rea
 	m.emit(event)
 }
 
-// dequeue takes a ticket that no longer waits out of the schedule and its owner's record.
+// dequeue removes a ticket that no longer waits from the schedule and its owner's record.
 func (m *Machine) dequeue(key ticketKey, t *ticket) {
 	if t.waitUntil != 0 {
 		m.due.Delete(dueKey{t.waitUntil, dueWait, t.enqueued, ""})
@@ -298,7 +297,7 @@ func (m *Machine) dequeue(key ticketKey, t *ticket) {
 	}
 }
 
-// clearHold takes a ticket that no longer holds out of the schedule and its owner's record.
+// clearHold removes a ticket that no longer holds from the schedule and its owner's record.
 func (m *Machine) clearHold(key ticketKey, t *ticket) {
 	if t.holdUntil != 0 {
 		m.due.Delete(dueKey{t.holdUntil, dueHold, t.enqueued, ""})
@@ -310,8 +309,8 @@ func (m *Machine) clearHold(key ticketKey, t *ticket) {
 	}
 }
 
-// refuseTicket makes a new ticket gone at once and remembers why: a repeat must not find the lock free
-// meanwhile and act.
+// refuseTicket ends a new ticket at once and remembers why: a repeated Acquire must not find the lock free meanwhile and
+// take it.
 func (m *Machine) refuseTicket(s *session.Session, key ticketKey, items []Item, reason Reason, detail *Detail) Result {
 	m.rememberEnded(key, ticket{state: Ended, reason: reason})
 	m.sessions.RecordChange(s, m.index, 0)
@@ -324,8 +323,8 @@ func (m *Machine) rememberEnded(key ticketKey, t ticket) {
 	m.sum += t.sum(key)
 }
 
-// acknowledge forgets the gone tickets that a new floor makes forgettable. Above the old floor there
-// are at most TicketWindow of them.
+// acknowledge removes the ended tickets up to a new acknowledged-through. Above the old one there are at most
+// TicketWindow of them.
 func (m *Machine) acknowledge(s *session.Session, through uint64) {
 	if through <= s.AckedThrough {
 		return
@@ -347,7 +346,7 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 	m.sessions.Acknowledge(s, through)
 }
 
-// result tells a ticket as it stands.
+// result is the current state of a ticket.
 func (t *ticket) result(s *session.Session) Result {
 	r := Result{State: t.state, Reason: t.reason, Token: t.token, HoldUntil: t.holdUntil}
 	if t.state == Ended {
@@ -356,12 +355,12 @@ func (t *ticket) result(s *session.Session) Result {
 	return r.forSession(s)
 }
 
-// endedResult answers for a ticket at or below the floor that is not live.
+// endedResult is the answer about a ticket at or below the acknowledged-through that is not live.
 func endedResult(s *session.Session, code Code) Result {
 	return Result{Code: code, State: Ended}.forSession(s)
 }
 
-// forSession notes whose command r answers.
+// forSession adds the session of the command to its result.
 func (r Result) forSession(s *session.Session) Result {
 	r.Session, r.TTL = s.ID, s.TTL
 	return r

@@ -7,8 +7,8 @@ import (
 	"zamok/session"
 )
 
-// The machine checks every field again, though the server did: what it accepts is in the log for
-// ever. Each check names the first field that is out of its limits, or "".
+// The state machine checks every field again after the server, because entries stay in the log. Each check names the
+// first field that is out of its limits, or "".
 
 func invalidSettings(c *session.Settings) string {
 	switch {

@@ -19,7 +19,7 @@ type Settings struct {
 	TTL       clock.Span
 	LockDelay clock.Span // 0 = none
 	// Grace is release on disconnect: how long after a broken stream the leader reports Detached; 0 = off. The state
-	// machine only remembers it.
+	// machine only stores it.
 	Grace clock.Span
 }
 
@@ -41,8 +41,8 @@ type Session struct {
 	Settings
 
 	Opened   clock.Time // when it was opened
-	Deadline clock.Time // when it ends unless heard again
-	Renewed  uint64     // the index of the step in which it was last heard
+	Deadline clock.Time // when it ends unless it is renewed
+	Renewed  uint64     // the index of the step in which it was last renewed
 	// Attachment is the index of its latest Attach, 0 = never attached.
 	Attachment uint64
 	// Attempt is the highest number that its client gave an Attach which took effect.
@@ -60,7 +60,7 @@ type Session struct {
 	fixedFieldsSum record.Sum
 }
 
-// sumKind begins the sum of a session; the machine's other records begin with higher words.
+// sumKind begins the sum of a session; other records begin with higher words.
 const sumKind = 1
 
 // Code visits the fields of a session.

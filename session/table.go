@@ -19,7 +19,7 @@ type Table struct {
 	sum      record.Sum
 }
 
-// scheduleKey is a session's place in the schedule.
+// scheduleKey is a session's position in the schedule.
 type scheduleKey struct {
 	at clock.Time
 	id ID
@@ -41,14 +41,13 @@ func NewTable() *Table {
 	}
 }
 
-// Open adds s, opened at now in step index. The caller has looked whether its secret names a
-// living session already (Find with BySecret): two sessions of one secret must not live.
+// Open adds s, opened at now in step index. No living session may have the same secret (Find with BySecret).
 func (t *Table) Open(s Session, now clock.Time, index uint64) {
 	s.Opened, s.Renewed, s.Deadline = now, index, now.Add(s.TTL)
 	t.Insert(s)
 }
 
-// Insert adds a session as it stands, from a snapshot.
+// Insert adds a session from a snapshot.
 func (t *Table) Insert(s Session) {
 	s.scheduled, s.fixedFieldsSum, s.Live = s.Deadline, s.sumFixedFields(), 0
 	t.sum += s.sum()
@@ -67,7 +66,7 @@ func (t *Table) Get(id ID) (Session, bool) { return t.byID.Get(id) }
 // BySecret returns the living session that the secret opened, or 0.
 func (t *Table) BySecret(secret Hash) ID { return t.bySecret[secret] }
 
-// Renew renews the lease: s was heard at now, in step index.
+// Renew renews the lease at now, in step index.
 func (t *Table) Renew(s *Session, now clock.Time, index uint64) {
 	t.sum -= s.sum()
 	s.Deadline, s.Renewed = now.Add(s.TTL), index
@@ -81,15 +80,14 @@ func (t *Table) Attach(s *Session, index, attempt uint64) {
 	t.sum += s.sum()
 }
 
-// Acknowledge raises the floor of the session's tickets; it never falls.
+// Acknowledge raises the session's acknowledged-through; it never falls.
 func (t *Table) Acknowledge(s *Session, through uint64) {
 	t.sum -= s.sum()
 	s.AckedThrough = max(s.AckedThrough, through)
 	t.sum += s.sum()
 }
 
-// RecordChange notes that a ticket of the session changed in step index, and by how many the tickets in
-// hand did.
+// RecordChange notes that a ticket of the session changed in step index, and by how much the number of live tickets did.
 func (t *Table) RecordChange(s *Session, index uint64, live int) {
 	t.sum -= s.sum()
 	s.Changed = index
@@ -97,7 +95,7 @@ func (t *Table) RecordChange(s *Session, index uint64, live int) {
 	t.sum += s.sum()
 }
 
-// AddLive adds a ticket in hand that was read from a snapshot, which has no count of them.
+// AddLive counts a live ticket that was read from a snapshot, which has no count of them.
 func (t *Table) AddLive(s *Session) { s.Live++ }
 
 // Close removes the session.
@@ -111,8 +109,8 @@ func (t *Table) Close(id ID) {
 	t.schedule.Delete(scheduleKey{s.scheduled, id})
 }
 
-// Earliest returns the session whose deadline comes first, by (deadline, id). It may file sessions
-// anew on the way: it is a change of the table.
+// Earliest returns the session with the first deadline, by (deadline, id). It may reschedule sessions, and so changes the
+// table.
 func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
 	for {
 		earliest, _, ok := t.schedule.Min()
@@ -123,7 +121,7 @@ func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
 		if s.Deadline == earliest.at {
 			return earliest.at, earliest.id, true
 		}
-		// It renewed since it was filed: file it where it belongs and look again.
+		// It was renewed since it was scheduled: reschedule it and try again.
 		t.schedule.Delete(earliest)
 		t.schedule.Set(scheduleKey{s.Deadline, earliest.id}, struct{}{})
 		t.byID.Ref(earliest.id).scheduled = s.Deadline
@@ -143,8 +141,8 @@ func (t *Table) From(id ID) iter.Seq[Session] { return sessionsFrom(t.byID, id) 
 // Frozen is the sessions of a table as they were when it was frozen.
 type Frozen struct{ byID *tree.Tree[ID, Session] }
 
-// Freeze returns the sessions as they are now, in constant time. It may be read on another
-// goroutine while the table is changed.
+// Freeze returns the current sessions, in constant time. The result may be read on another goroutine while the table
+// changes.
 func (t *Table) Freeze() Frozen { return Frozen{t.byID.Clone()} }
 
 // Len is the number of sessions in it.

@@ -37,7 +37,7 @@
 //
 // # Files
 //
-//	coder.go     the three directions, field by field
+//	coder.go     the four directions, field by field
 //	checksum.go  the end of a record
 //	sum.go       the hash
 package record

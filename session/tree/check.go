@@ -12,7 +12,7 @@ func (t *Tree[K, V]) Check() error {
 	return err
 }
 
-// bounds is what the nodes above a node say about it.
+// bounds is what the nodes above a node require of it.
 type bounds[K any] struct {
 	low, high *K // keys are at least low (nil: left edge) and below high (nil: right edge)
 	level     int

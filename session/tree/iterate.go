@@ -4,7 +4,7 @@ import "iter"
 
 // All goes through the tree in the order of the keys. The pointers are for
 // reading, as those of Peek, and the tree must not be changed on the way: no
-// Set, Insert, Delete, Ref or Clone. To change what is found, collect the keys
+// Set, Insert, Delete, Ref or Clone. To change entries, collect the keys
 // first, or go through a clone.
 func (t *Tree[K, V]) All() iter.Seq2[K, *V] {
 	return func(yield func(K, *V) bool) { t.root.ascend(nil, t.compare, yield) }

@@ -44,7 +44,7 @@ func (m *Machine) checkTickets() error {
 			return fmt.Errorf("M9: gone ticket %v is above the window of floor %d", key, s.AckedThrough)
 		}
 		if t.enqueued > m.index {
-			return fmt.Errorf("M3: ticket %v was born at %d, of the future", key, t.enqueued)
+			return fmt.Errorf("M3: ticket %v was enqueued at %d, in the future", key, t.enqueued)
 		}
 		switch t.state {
 		case Waiting:
@@ -58,7 +58,7 @@ func (m *Machine) checkTickets() error {
 		case Granted:
 			granted++
 			if t.token < t.enqueued || t.token > m.index || t.enqueued == 0 {
-				return fmt.Errorf("M3: ticket %v, born at %d, has token %d at index %d", key, t.enqueued, t.token, m.index)
+				return fmt.Errorf("M3: ticket %v, enqueued at %d, has token %d at index %d", key, t.enqueued, t.token, m.index)
 			}
 		case Ended:
 			if t.items != nil || t.slots != nil {
@@ -149,7 +149,7 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 		case t == nil || t.state != state || p != &t.slots[p.item()]:
 			return fmt.Errorf("M4: ticket %v does not stand in lock %q as %d", p.key, lk.name, state)
 		case previous != nil && (t.enqueued <= m.tickets.Peek(previous.key).enqueued || p.number() <= previous.number()):
-			return fmt.Errorf("M5: a list of %q is not in order at birth %d", lk.name, t.enqueued)
+			return fmt.Errorf("M5: a list of %q is not in order at ticket index %d", lk.name, t.enqueued)
 		case t.items[p.item()].Limit != lk.limit:
 			return fmt.Errorf("M7: ticket %v and lock %q are of different kinds", p.key, lk.name)
 		}

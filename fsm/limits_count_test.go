@@ -292,7 +292,7 @@ func TestMalformedEntriesChangeNothing(t *testing.T) {
 		"no room for its count":      rawEntry(1, 1<<60),
 		"renewals that fall":         (&Entry{Version: 1, Renewals: []session.ID{3, 2}}).Append(nil),
 		"renewals twice":             (&Entry{Version: 1, Renewals: []session.ID{3, 3}}).Append(nil),
-		"a reading before the birth": (&Entry{Version: 1, Reading: clock.Reading{Epoch: 1, Now: -1}}).Append(nil),
+		"a reading before the epoch": (&Entry{Version: 1, Reading: clock.Reading{Epoch: 1, Now: -1}}).Append(nil),
 		"too many bytes":             big.Append(nil),
 		"too many renewals":          manyRenewals.Append(nil),
 		"too many commands":          manyCommands.Append(nil),

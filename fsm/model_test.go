@@ -24,7 +24,7 @@ type model struct {
 	epoch           uint64 // 0 = none in force
 	cluster         fsm.ClusterID
 	sessions        []*modelSession        // the living, by id
-	tickets         []*modelTicket         // waiting and granted, by birth
+	tickets         []*modelTicket         // waiting and granted, by enqueued
 	delays          map[string]clock.Time  // closed until
 	members         []fsm.MemberRecord     // the latest announcement last
 	reports         map[string]*fsm.Digest // the latest of each node
@@ -379,7 +379,7 @@ type modelUser struct {
 	item fsm.Item
 }
 
-// users are the holders and waiters of a lock, by birth.
+// users are the holders and waiters of a lock, by enqueued.
 func (m *model) users(name string) iter.Seq[modelUser] {
 	return func(yield func(modelUser) bool) {
 		for _, t := range m.tickets {

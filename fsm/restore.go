@@ -299,7 +299,7 @@ func (m *Machine) rebuildDerived() error {
 	slices.SortFunc(live, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
 	for i, b := range live {
 		if i > 0 && b.enqueued == live[i-1].enqueued {
-			return fmt.Errorf("tickets %v and %v have one birth", live[i-1].key, b.key)
+			return fmt.Errorf("tickets %v and %v were enqueued at one index", live[i-1].key, b.key)
 		}
 		m.restoreSlots(b.key, m.tickets.Ref(b.key))
 	}

@@ -118,7 +118,7 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	c.Member, c.Initial = id.Bootstrapped, n.initialMembers(id)
 	c.Configuration, c.Listed = committed.index, committed.has(asker.ID())
 	if !c.HasData {
-		if err := n.store.Room(); err != nil {
+		if err := n.store.CheckSpace(); err != nil {
 			c.Unready = err.Error()
 		}
 	}

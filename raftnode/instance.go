@@ -76,7 +76,7 @@ func (in *instance) setElectionTimeout() {
 	if aim := in.node.tuning.target; in.raft.State() == raft.Leader && in.node.tuning.since != nil && in.node.tuning.since == in.ledSince.Load() && aim < timeout {
 		timeout = max(aim, in.lease()) // so that its heartbeats are in time for the nodes that have the shorter one already
 	}
-	if time.Now().Before(in.cautiousUntil) || in.node.store.Room() != nil {
+	if time.Now().Before(in.cautiousUntil) || in.node.store.CheckSpace() != nil {
 		timeout = max(timeout, cautious)
 	}
 	c := in.raft.ReloadableConfig()

@@ -59,7 +59,7 @@ func (n *Node) maintain() {
 		}
 		n.checkDigests()
 		n.checkFreeSpace(ctx)
-		if low, _ := n.store.Low(); low && time.Since(snapshotted) > snapshotWhenLow {
+		if low, _ := n.store.IsLowSpace(); low && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
 			n.log.Warn("low disk space: taking a snapshot to compact the log")
 			n.truncateLog()
@@ -107,7 +107,7 @@ func (n *Node) recordCluster() {
 
 // announcement is what this node announces.
 func (n *Node) announcement() *fsm.Member {
-	free, _ := n.store.Free()
+	free, _ := n.store.FreeBytes()
 	timeout := n.timeout()
 	if in := n.running(); in != nil {
 		timeout = in.timeout

@@ -242,9 +242,9 @@ type Status struct {
 func (n *Node) Status() Status {
 	s := Status{ID: n.cfg.ID, State: raft.Shutdown.String(), Cut: clock.Span(n.cut.Load()), Incarnation: n.store.Identity().Incarnation}
 	n.state.view(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
-	s.DiskFree, _ = n.store.Free()
-	s.DiskLow, _ = n.store.Low()
-	if err := cmp.Or(n.proposals.refusing(), n.store.Room()); err != nil {
+	s.DiskFree, _ = n.store.FreeBytes()
+	s.DiskLow, _ = n.store.IsLowSpace()
+	if err := cmp.Or(n.proposals.refusing(), n.store.CheckSpace()); err != nil {
 		s.Refusing = err.Error()
 	}
 	if w, writing := n.store.Writing(); writing {

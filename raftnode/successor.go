@@ -51,8 +51,8 @@ func (in *instance) candidates() (all []voter) {
 		v.free, v.low = member.FreeBytes, member.FreeBytes < member.LowSpaceThreshold
 		if s.ID == in.node.self.ID() {
 			v.acknowledged = in.raft.LastIndex()
-			v.free, _ = in.node.store.Free()
-			v.low, _ = in.node.store.Low()
+			v.free, _ = in.node.store.FreeBytes()
+			v.low, _ = in.node.store.IsLowSpace()
 			all = append(all, v)
 			continue
 		}
@@ -155,7 +155,7 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	reason := noRoom(in.candidates())
 	n.noRoom.Store(reason)
 	since := in.ledSince.Load()
-	if low, _ := n.store.Low(); !low || reason != nil || since == nil || time.Since(*since) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
+	if low, _ := n.store.IsLowSpace(); !low || reason != nil || since == nil || time.Since(*since) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
 		return
 	}
 	to, err := in.successor(nil)

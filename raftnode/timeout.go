@@ -297,7 +297,7 @@ func (n *Node) canReopen() error {
 	if w, writing := n.store.Writing(); writing && time.Since(w.Since) > retuneWriting {
 		return fmt.Errorf("a write has been going on for %v", time.Since(w.Since))
 	}
-	return n.store.Room()
+	return n.store.CheckSpace()
 }
 
 // measurePauses measures how long this process is kept from running.

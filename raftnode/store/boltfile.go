@@ -2,16 +2,13 @@ package store
 
 import (
 	"bytes"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
+	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -31,6 +28,9 @@ func recovered(do func() error) (err error) {
 	}()
 	return do()
 }
+
+// lockWait is how long Open waits for another process that is just ending.
+const lockWait = time.Second
 
 // newFileSuffix ends the name of a file that is being made.
 const newFileSuffix = ".new"
@@ -66,7 +66,7 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 				return err
 			}
 		}
-		return putTable(tx, nil)
+		return putValues(tx, tableValues{})
 	})
 	if err == nil {
 		err = os.Rename(f.Name(), path)
@@ -75,11 +75,6 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
-}
-
-func isThere(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // openBolt opens a bbolt file, whose tree is checked under its lock and before it
@@ -142,18 +137,27 @@ var (
 	tableKey    = []byte("record")
 )
 
-// newBoltTable returns the table of a file, which makeBolt has made.
-func newBoltTable(db *bbolt.DB) (boltTable, error) {
-	return boltTable{db}, db.View(func(tx *bbolt.Tx) error {
-		_, err := tableIn(tx)
-		return err
-	})
+// openBoltTable opens a bbolt file with a table; fresh: it makes the file, with these buckets, if there is none.
+func openBoltTable(path string, fresh bool, mapBytes int, buckets ...[]byte) (t boltTable, err error) {
+	if fresh {
+		if err := makeBolt(path, buckets...); err != nil {
+			return t, err
+		}
+	}
+	if t.db, err = openBolt(path, mapBytes); err != nil {
+		return t, err
+	}
+	if _, err = t.Get(""); !errors.Is(err, errNotFound) {
+		return t, errors.Join(err, t.db.Close())
+	}
+	return t, nil
 }
 
+// Get implements Table.
 func (t boltTable) Get(key string) (value []byte, err error) {
 	err = recovered(func() error {
 		return t.db.View(func(tx *bbolt.Tx) error {
-			values, err := tableIn(tx)
+			values, err := valuesIn(tx)
 			if err != nil {
 				return err
 			}
@@ -164,85 +168,65 @@ func (t boltTable) Get(key string) (value []byte, err error) {
 	return value, err
 }
 
-// Put is called by raft-wal too, on a goroutine of its own.
+// Put implements Table. Raft-wal calls it too, on a goroutine of its own.
 func (t boltTable) Put(pairs ...Pair) error {
-	return recovered(func() error {
-		return t.db.Update(func(tx *bbolt.Tx) error { return putPairs(tx, pairs...) })
+	return t.update(func(_ *bbolt.Tx, values tableValues) error {
+		values.put(pairs...)
+		return nil
 	})
 }
 
-// putPairs changes values of the table, as part of a transaction.
-func putPairs(tx *bbolt.Tx, pairs ...Pair) error {
-	values, err := tableIn(tx)
-	if err != nil {
-		return err
-	}
-	for _, pair := range pairs {
-		values[pair.Key] = pair.Value
-	}
-	return putTable(tx, values)
+// update changes the values, and what else do changes, in one transaction.
+func (t boltTable) update(do func(tx *bbolt.Tx, values tableValues) error) error {
+	return recovered(func() error {
+		return t.db.Update(func(tx *bbolt.Tx) error {
+			values, err := valuesIn(tx)
+			if err != nil {
+				return err
+			}
+			if err := do(tx, values); err != nil {
+				return err
+			}
+			return putValues(tx, values)
+		})
+	})
 }
-
-var errNoTable = fmt.Errorf("%w: the record of its values is missing", errRecord)
 
 // tableValues are all values of a table.
 type tableValues map[string][]byte
 
 func (v tableValues) Get(key string) ([]byte, error) {
-	if value, found := v[key]; found {
+	if value, ok := v[key]; ok {
 		return value, nil
 	}
 	return nil, errNotFound
 }
 
-// tableIn reads the record.
-func tableIn(tx *bbolt.Tx) (tableValues, error) {
-	bucket := tx.Bucket(tableBucket)
-	if bucket == nil {
-		return nil, errNoTable
+func (v tableValues) put(pairs ...Pair) {
+	for _, pair := range pairs {
+		v[pair.Key] = bytes.Clone(pair.Value)
 	}
-	text := bytes.Clone(bucket.Get(tableKey)) // bbolt's memory ends with the transaction
-	if text == nil {
-		return nil, errNoTable
-	}
-	wrong := fmt.Errorf("%w: the record of its values does not fit its checksum", errRecord)
-	end := len(text) - ChecksumBytes
-	if end < 0 || binary.BigEndian.Uint32(text[end:]) != crc32.Checksum(text[:end], castagnoli) {
-		return nil, wrong
-	}
-	values := tableValues{}
-	for text = text[:end]; len(text) > 0; {
-		key, rest, ok := cut(text)
-		if !ok {
-			return nil, wrong
-		}
-		value, rest, ok := cut(rest)
-		if !ok {
-			return nil, wrong
-		}
-		values[string(key)], text = value, rest
-	}
-	return values, nil
 }
 
-func putTable(tx *bbolt.Tx, values tableValues) error {
+func valuesIn(tx *bbolt.Tx) (values tableValues, err error) {
 	var text []byte
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		text = binary.AppendUvarint(text, uint64(len(key)))
-		text = append(text, key...)
-		text = binary.AppendUvarint(text, uint64(len(values[key])))
-		text = append(text, values[key]...)
+	if bucket := tx.Bucket(tableBucket); bucket != nil {
+		text = bucket.Get(tableKey)
 	}
-	text = binary.BigEndian.AppendUint32(text, crc32.Checksum(text, castagnoli))
-	return tx.Bucket(tableBucket).Put(tableKey, text)
+	end := len(text) - ChecksumBytes
+	switch {
+	case text == nil:
+		return nil, fmt.Errorf("%w: the record of its values is missing", errRecord)
+	case end < 0 || !bytes.Equal(text[end:], Checksum(text[:end])):
+		return nil, fmt.Errorf("%w: the record of its values does not fit its checksum", errRecord)
+	}
+	return values, json.Unmarshal(text[:end], &values)
 }
 
-// cut takes a piece with its length before it off the front of text.
-func cut(text []byte) (piece, rest []byte, ok bool) {
-	length, n := binary.Uvarint(text)
-	if n <= 0 || length > uint64(len(text)-n) {
-		return nil, nil, false
+func putValues(tx *bbolt.Tx, values tableValues) error {
+	text, err := json.Marshal(values)
+	if err != nil {
+		return err
 	}
-	end := n + int(length)
-	return text[n:end:end], text[end:], true
+	return tx.Bucket(tableBucket).Put(tableKey, append(text, Checksum(text)...))
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
@@ -15,12 +14,7 @@ import (
 // A boltLog is a log in one bbolt file. Which entries there are is written with
 // every change of them, in the table's record: a damaged tree may have lost its
 // last entries and look whole.
-type boltLog struct {
-	table boltTable
-
-	mu          sync.Mutex
-	first, last uint64 // zero: it is empty. As they are on the disk
-}
+type boltLog struct{ boltTable }
 
 const (
 	firstKey = "first"
@@ -29,48 +23,41 @@ const (
 
 var logBucket = []byte("log")
 
-func openBoltLog(db *bbolt.DB) (*boltLog, error) {
-	table, err := newBoltTable(db)
+// openBoltLog opens the log, and flushes it: what the process before this one wrote and did not flush is read back, and must
+// not count before it would survive a loss of power as well.
+func openBoltLog(path string, fresh bool) (engine, error) {
+	table, err := openBoltTable(path, fresh, logMapBytes, logBucket)
 	if err != nil {
 		return nil, err
 	}
-	l := &boltLog{table: table}
-	var firstErr, lastErr error
-	l.first, firstErr = numberOrZero(table, firstKey)
-	l.last, lastErr = numberOrZero(table, lastKey)
-	return l, errors.Join(firstErr, lastErr, db.View(func(tx *bbolt.Tx) error {
+	err = table.db.View(func(tx *bbolt.Tx) error {
 		if tx.Bucket(logBucket) == nil {
 			return fmt.Errorf("%w: it has no log", errRecord)
 		}
 		return nil
-	}))
+	})
+	if err = errors.Join(err, table.db.Sync()); err != nil {
+		return nil, errors.Join(err, table.db.Close())
+	}
+	return boltLog{table}, nil
 }
 
-func (l *boltLog) bounds() (first, last uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.first, l.last
-}
+func (l boltLog) stamps() Table { return l.boltTable }
+func (l boltLog) chunk() uint64 { return DeleteChunk }
+func (l boltLog) settle() error { return nil } // each write notes where the log ends
+func (l boltLog) close() error  { return l.db.Close() }
 
-// FirstIndex implements raft.LogStore.
-func (l *boltLog) FirstIndex() (uint64, error) {
-	first, _ := l.bounds()
-	return first, nil
-}
+// reusable counts the pages of the last deletion as well: the next write frees them.
+func (l boltLog) reusable() uint64 { return uint64(l.db.Stats().FreeAlloc) }
 
-// LastIndex implements raft.LogStore.
-func (l *boltLog) LastIndex() (uint64, error) {
-	_, last := l.bounds()
-	return last, nil
-}
+func (l boltLog) FirstIndex() (uint64, error) { return numberOrZero(l, firstKey) }
+func (l boltLog) LastIndex() (uint64, error)  { return numberOrZero(l, lastKey) }
 
-// GetLog implements raft.LogStore. What is missing has been deleted, or is not there yet, unless the same
-// transaction says that there is such an entry.
-func (l *boltLog) GetLog(index uint64, entry *raft.Log) error {
-	return l.table.db.View(func(tx *bbolt.Tx) error {
+func (l boltLog) GetLog(index uint64, entry *raft.Log) error {
+	return l.db.View(func(tx *bbolt.Tx) error {
 		text := tx.Bucket(logBucket).Get(indexKey(index))
 		if text == nil {
-			return missing(tx, index)
+			return fmt.Errorf("%w: entry %d is missing", errRecord, index)
 		}
 		if err := (&wal.BinaryCodec{}).Decode(text, entry); err != nil {
 			return fmt.Errorf("%w: entry %d: %w", errRecord, index, err)
@@ -79,91 +66,47 @@ func (l *boltLog) GetLog(index uint64, entry *raft.Log) error {
 	})
 }
 
-func missing(tx *bbolt.Tx, index uint64) error {
-	values, err := tableIn(tx)
-	if err != nil {
-		return err
-	}
-	first, firstErr := numberOrZero(values, firstKey)
-	last, lastErr := numberOrZero(values, lastKey)
-	if err := errors.Join(firstErr, lastErr); err != nil {
-		return err
-	}
-	if first > 0 && first <= index && index <= last {
-		return fmt.Errorf("%w: entry %d is missing, and the log has entries %d to %d", errRecord, index, first, last)
-	}
-	return raft.ErrLogNotFound // raft compares it with ==
-}
+func (l boltLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
-// StoreLog implements raft.LogStore.
-func (l *boltLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
-
-// StoreLogs implements raft.LogStore. A log has no gaps.
-func (l *boltLog) StoreLogs(entries []*raft.Log) error {
-	first, last := l.bounds()
-	if first == 0 && len(entries) > 0 {
-		first, last = entries[0].Index, entries[0].Index-1
-	}
-	return l.change(first, last+uint64(len(entries)), func(bucket *bbolt.Bucket) error {
+func (l boltLog) StoreLogs(entries []*raft.Log) error {
+	return l.change(func(bucket *bbolt.Bucket, before extent) (extent, error) {
 		bucket.FillPercent = 1 // entries come in order
-		for i, entry := range entries {
-			if entry.Index != last+1+uint64(i) {
-				return fmt.Errorf("entry %d can't follow entry %d: the log would have a gap", entry.Index, last+uint64(i))
-			}
+		for _, entry := range entries {
 			var text bytes.Buffer
 			if err := (&wal.BinaryCodec{}).Encode(entry, &text); err != nil {
-				return err
+				return before, err
 			}
 			if err := bucket.Put(indexKey(entry.Index), text.Bytes()); err != nil {
-				return err
+				return before, err
 			}
 		}
-		return nil
+		return before.plus(entries)
 	})
 }
 
-// DeleteRange implements raft.LogStore. A range in the middle is refused: it would be a gap.
-func (l *boltLog) DeleteRange(from, to uint64) error {
-	first, last := l.bounds()
-	from, to = max(from, first), min(to, last)
-	left, right := first, last
-	switch {
-	case from > to:
-		return nil
-	case from == first && to == last:
-		left, right = 0, 0
-	case from == first:
-		left = to + 1
-	case to == last:
-		right = from - 1
-	default:
-		return fmt.Errorf("entries %d to %d lie in the middle of %d to %d: the log would have a gap", from, to, first, last)
-	}
-	return l.change(left, right, func(bucket *bbolt.Bucket) error {
+func (l boltLog) DeleteRange(from, to uint64) error {
+	return l.change(func(bucket *bbolt.Bucket, before extent) (extent, error) {
 		for index := from; index <= to; index++ {
 			if err := bucket.Delete(indexKey(index)); err != nil {
-				return err
+				return before, err
 			}
 		}
-		return nil
+		return before.minus(from, to)
 	})
 }
 
 // change changes entries, and with them which there are.
-func (l *boltLog) change(first, last uint64, do func(*bbolt.Bucket) error) error {
-	err := l.table.db.Update(func(tx *bbolt.Tx) error {
-		if err := do(tx.Bucket(logBucket)); err != nil {
+func (l boltLog) change(do func(bucket *bbolt.Bucket, before extent) (extent, error)) error {
+	return l.update(func(tx *bbolt.Tx, values tableValues) error {
+		first, firstErr := numberOrZero(values, firstKey)
+		last, lastErr := numberOrZero(values, lastKey)
+		if err := errors.Join(firstErr, lastErr); err != nil {
 			return err
 		}
-		return putPairs(tx, numberPair(firstKey, first), numberPair(lastKey, last))
-	})
-	if err != nil {
+		after, err := do(tx.Bucket(logBucket), extent{first, last})
+		values.put(numberPair(firstKey, after.first), numberPair(lastKey, after.last))
 		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.first, l.last = first, last
-	return nil
+	})
 }
 
 func indexKey(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, index) }

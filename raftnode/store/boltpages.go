@@ -3,10 +3,10 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
-	"slices"
 )
 
 // What bbolt writes, as far as it is checked here: see page.go, meta.go and
@@ -15,17 +15,28 @@ const (
 	boltMagic      = 0xED0CDAED
 	boltVersion    = 2
 	boltMetaPages  = 2
-	boltMetaBytes  = 64 // its last 8 are the checksum
-	boltPageHeader = 16 // id, flags, count, overflow
-	boltElement    = 16
-	boltBucket     = 16 // root page, sequence
+	boltPageBytes  = 16 // of a page's head
+	boltMetaBytes  = 64
+	boltElement    = 16 // bytes
+	boltBucket     = 16 // bytes: root page, sequence
 	boltNoFreelist = ^uint64(0)
 
-	boltBranch   = 1
-	boltLeaf     = 2
-	boltMeta     = 4
-	boltFreelist = 16
+	boltBranch = 1
+	boltLeaf   = 2
+	boltMeta   = 4
 )
+
+type boltPageHead struct {
+	ID           uint64
+	Kind, Count  uint16
+	Continuation uint32 // how many pages continue this one
+}
+
+type boltMetaPage struct {
+	Head                                            boltPageHead
+	Magic, Version, PageBytes, Flags                uint32
+	Root, Sequence, Freelist, End, Transaction, Sum uint64
+}
 
 // boltPages reads the pages of a bbolt file that is not open yet.
 //
@@ -36,16 +47,13 @@ const (
 // file. What bbolt writes has one form only: elements in order and without a gap
 // between them, no page used twice, no more pages than the elements need. What is
 // in keys and values is checked by the code that wrote them.
+//
+// bbolt's own Tx.Check does not serve: it needs the file mapped, and panics on such a goroutine.
 type boltPages struct {
 	file io.ReaderAt
 	page int64  // bytes of a page
 	end  uint64 // the number of pages that have been in use
 	used map[uint64]bool
-}
-
-type boltMetaPage struct {
-	page                       uint32
-	root, freelist, end, chain uint64
 }
 
 // checkBolt returns what is wrong with a bbolt file of so many bytes, or nil.
@@ -54,52 +62,48 @@ func checkBolt(file io.ReaderAt, size int64) error {
 	if err != nil {
 		return err
 	}
-	second, err := readBoltMeta(file, int64(first.page), 1)
+	second, err := readBoltMeta(file, int64(first.PageBytes), 1)
 	if err != nil {
 		return err
 	}
-	if first.page != second.page || first.chain == second.chain {
+	if first.PageBytes != second.PageBytes || first.Transaction == second.Transaction {
 		return fmt.Errorf("%w: its two meta pages contradict each other", errRecord)
 	}
 	newest := first
-	if second.chain > first.chain {
+	if second.Transaction > first.Transaction {
 		newest = second
 	}
-	p := &boltPages{file: file, page: int64(newest.page), end: newest.end, used: map[uint64]bool{}}
-	if newest.end > uint64(size)/uint64(p.page) {
-		return fmt.Errorf("%w: it has %d bytes, and its meta page counts %d pages of %d", errRecord, size, newest.end, p.page)
+	p := &boltPages{file: file, page: int64(newest.PageBytes), end: newest.End, used: map[uint64]bool{}}
+	if newest.End > uint64(size/p.page) || newest.Freelist != boltNoFreelist {
+		return fmt.Errorf("%w: it has %d bytes, and its meta page counts %d pages of %d", errRecord, size, newest.End, p.page)
 	}
-	if newest.freelist != boltNoFreelist {
-		if _, err := p.read(newest.freelist, boltFreelist); err != nil {
-			return err
-		}
-	}
-	return p.walk(newest.root, nil, nil)
+	return p.walk(newest.Root, nil, nil)
 }
 
 func readBoltMeta(file io.ReaderAt, at int64, number uint64) (m boltMetaPage, err error) {
-	text := make([]byte, boltPageHeader+boltMetaBytes)
+	text := make([]byte, boltPageBytes+boltMetaBytes)
 	if _, err := file.ReadAt(text, at); err != nil {
 		return m, fmt.Errorf("%w: meta page %d can't be read: %w", errRecord, number, err)
 	}
-	meta := text[boltPageHeader:]
+	decodeBolt(text, &m)
 	sum := fnv.New64a()
-	sum.Write(meta[:boltMetaBytes-8])
-	order := binary.NativeEndian
-	m = boltMetaPage{
-		page: order.Uint32(meta[8:]), root: order.Uint64(meta[16:]), freelist: order.Uint64(meta[32:]),
-		end: order.Uint64(meta[40:]), chain: order.Uint64(meta[48:]),
-	}
-	switch {
-	case order.Uint64(meta[boltMetaBytes-8:]) != sum.Sum64(), order.Uint32(meta) != boltMagic, order.Uint32(meta[4:]) != boltVersion,
-		order.Uint64(text) != number, order.Uint16(text[8:]) != boltMeta, m.page < boltPageHeader+boltMetaBytes:
+	sum.Write(text[boltPageBytes : len(text)-8])
+	if m.Sum != sum.Sum64() || m.Magic != boltMagic || m.Version != boltVersion ||
+		m.Head.ID != number || m.Head.Kind != boltMeta || int(m.PageBytes) < len(text) {
 		return m, fmt.Errorf("%w: meta page %d does not fit its checksum", errRecord, number)
 	}
 	return m, nil
 }
 
+// decodeBolt decodes a value from the beginning of a longer text.
+func decodeBolt(text []byte, value any) {
+	if _, err := binary.Decode(text, binary.NativeEndian, value); err != nil {
+		panic(err)
+	}
+}
+
 // read returns a page, with those that continue it.
-func (p *boltPages) read(number uint64, kinds ...uint16) ([]byte, error) {
+func (p *boltPages) read(number uint64) ([]byte, error) {
 	broken := func(what string) error { return fmt.Errorf("%w: page %d %s", errRecord, number, what) }
 	if number < boltMetaPages || number >= p.end {
 		return nil, broken("is beyond the end")
@@ -108,22 +112,20 @@ func (p *boltPages) read(number uint64, kinds ...uint16) ([]byte, error) {
 	if _, err := p.file.ReadAt(text, int64(number)*p.page); err != nil {
 		return nil, broken(err.Error())
 	}
-	more := uint64(binary.NativeEndian.Uint32(text[12:]))
-	fits := binary.NativeEndian.Uint64(text) == number && number+more < p.end
-	if !fits || !slices.Contains(kinds, binary.NativeEndian.Uint16(text[8:])) {
+	var head boltPageHead
+	decodeBolt(text, &head)
+	last := number + uint64(head.Continuation)
+	if head.ID != number || last >= p.end || head.Kind != boltBranch && head.Kind != boltLeaf {
 		return nil, broken("is not what it is used as")
 	}
-	for i := number; i <= number+more; i++ {
+	for i := number; i <= last; i++ {
 		if p.used[i] {
 			return nil, broken("is used twice")
 		}
 		p.used[i] = true
 	}
-	if more == 0 {
-		return text, nil
-	}
-	text = append(text, make([]byte, int64(more)*p.page)...)
-	if _, err := p.file.ReadAt(text[p.page:], int64(number+1)*p.page); err != nil {
+	text = append(text, make([]byte, int64(head.Continuation)*p.page)...)
+	if _, err := p.file.ReadAt(text[p.page:], int64(number+1)*p.page); err != nil && last > number {
 		return nil, broken(err.Error())
 	}
 	return text, nil
@@ -131,7 +133,7 @@ func (p *boltPages) read(number uint64, kinds ...uint16) ([]byte, error) {
 
 // walk checks a page and all below it. Its keys are from least on and below end; nil is no bound.
 func (p *boltPages) walk(number uint64, least, end []byte) error {
-	text, err := p.read(number, boltBranch, boltLeaf)
+	text, err := p.read(number)
 	if err != nil {
 		return err
 	}
@@ -147,43 +149,40 @@ func (p *boltPages) walk(number uint64, least, end []byte) error {
 
 // elements checks what is on a page, and below it, and returns how many bytes of the page it takes.
 func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
-	leaf := binary.NativeEndian.Uint16(text[8:]) == boltLeaf
-	count := int(binary.NativeEndian.Uint16(text[10:]))
-	if !leaf && count == 0 {
-		return 0, fmt.Errorf("%w: no elements", errRecord)
+	var head boltPageHead
+	decodeBolt(text, &head)
+	count := int(head.Count)
+	size = boltPageBytes + count*boltElement
+	if size > len(text) || head.Kind == boltBranch && count == 0 {
+		return 0, fmt.Errorf("%w: %d elements", errRecord, count)
 	}
-	size = boltPageHeader + count*boltElement
-	if size > len(text) {
-		return 0, fmt.Errorf("%w: more elements than it has room for", errRecord)
-	}
+	// A leaf's element is flags, offset, length of the key and of the value; a branch's is offset, length of the key, and page.
+	words := make([][4]uint32, count)
+	decodeBolt(text[boltPageBytes:], words)
 	keys := make([][]byte, count, count+1)
-	below := make([]uint64, count)
-	for i := range count {
-		at := boltPageHeader + i*boltElement
-		e := boltElementAt(text[at:], leaf)
-		from := uint64(at) + e.pos
-		if from != uint64(size) || e.key == 0 || from+e.key+e.value > uint64(len(text)) {
+	for i, word := range words {
+		flags, offset, key, value := word[0], uint64(word[1]), uint64(word[2]), uint64(word[3])
+		if head.Kind == boltBranch {
+			flags, offset, key, value = 0, uint64(word[0]), uint64(word[1]), 0
+		}
+		from := uint64(size)
+		to := from + key + value
+		if uint64(boltPageBytes+i*boltElement)+offset != from || key == 0 || to > uint64(len(text)) {
 			return 0, fmt.Errorf("%w: element %d is not in its place", errRecord, i)
 		}
-		size += int(e.key + e.value)
-		keys[i], below[i] = text[from:from+e.key], e.page
-		if i == 0 && bytes.Compare(keys[0], least) < 0 || i > 0 && bytes.Compare(keys[i-1], keys[i]) >= 0 ||
-			end != nil && bytes.Compare(keys[i], end) >= 0 {
+		size, keys[i] = int(to), text[from:from+key]
+		if bytes.Compare(keys[i], least) < 0 || i > 0 && bytes.Equal(keys[i], least) || end != nil && bytes.Compare(keys[i], end) >= 0 {
 			return 0, fmt.Errorf("%w: key %d is out of order", errRecord, i)
 		}
-		if !leaf {
-			continue
-		}
-		if err := p.value(e.flags, text[from+e.key:size]); err != nil {
+		least = keys[i]
+		if err := p.value(flags, text[from+key:to]); err != nil {
 			return 0, err
 		}
 	}
-	if leaf {
-		return size, nil
-	}
 	keys = append(keys, end)
-	for i := range below {
-		if err := p.walk(below[i], keys[i], keys[i+1]); err != nil {
+	for i := 0; head.Kind == boltBranch && i < count; i++ {
+		page := binary.NativeEndian.Uint64(text[boltPageBytes+i*boltElement+8:])
+		if err := p.walk(page, keys[i], keys[i+1]); err != nil {
 			return 0, err
 		}
 	}
@@ -202,28 +201,11 @@ func (p *boltPages) value(flags uint32, value []byte) error {
 		return p.walk(root, nil, nil)
 	}
 	inline := value[boltBucket:]
-	if len(inline) < boltPageHeader || binary.NativeEndian.Uint16(inline[8:]) != boltLeaf {
+	if len(inline) < boltPageBytes || binary.NativeEndian.Uint16(inline[8:]) != boltLeaf {
 		return fmt.Errorf("%w: a bucket without a page", errRecord)
 	}
-	size, err := p.elements(inline, nil, nil)
-	if err == nil && size != len(inline) {
-		err = fmt.Errorf("%w: a bucket of another length than its elements", errRecord)
+	if size, err := p.elements(inline, nil, nil); err != nil || size != len(inline) {
+		return errors.Join(fmt.Errorf("%w: a bucket of %d bytes with %d bytes of elements", errRecord, len(inline), size), err)
 	}
-	return err
-}
-
-type boltElementHead struct {
-	pos, key, value, page uint64
-	flags                 uint32
-}
-
-func boltElementAt(text []byte, leaf bool) boltElementHead {
-	order := binary.NativeEndian
-	if leaf {
-		return boltElementHead{
-			flags: order.Uint32(text), pos: uint64(order.Uint32(text[4:])),
-			key: uint64(order.Uint32(text[8:])), value: uint64(order.Uint32(text[12:])),
-		}
-	}
-	return boltElementHead{pos: uint64(order.Uint32(text)), key: uint64(order.Uint32(text[4:])), page: order.Uint64(text[8:])}
+	return nil
 }

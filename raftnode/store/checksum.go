@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"slices"
 
 	"github.com/hashicorp/raft"
 )
@@ -48,9 +49,7 @@ func Verify(entry *raft.Log) error {
 // Seal returns entry as it is written.
 func Seal(entry *raft.Log) *raft.Log {
 	sealed := *entry
-	sealed.Extensions = make([]byte, 0, len(entry.Extensions)+ChecksumBytes)
-	sealed.Extensions = append(sealed.Extensions, entry.Extensions...)
-	sealed.Extensions = binary.BigEndian.AppendUint32(sealed.Extensions, sealOf(entry, entry.Extensions))
+	sealed.Extensions = binary.BigEndian.AppendUint32(slices.Clone(entry.Extensions), sealOf(entry, entry.Extensions))
 	return &sealed
 }
 
@@ -72,11 +71,10 @@ func unsealed(index uint64, entry *raft.Log) error {
 }
 
 func sealOf(entry *raft.Log, extensions []byte) uint32 {
-	var head [25]byte
-	binary.BigEndian.PutUint64(head[:], entry.Index)
-	binary.BigEndian.PutUint64(head[8:], entry.Term)
-	head[16] = byte(entry.Type)
-	binary.BigEndian.PutUint64(head[17:], uint64(len(entry.Data)))
-	sum := crc32.Checksum(head[:], castagnoli)
+	head := binary.BigEndian.AppendUint64(nil, entry.Index)
+	head = binary.BigEndian.AppendUint64(head, entry.Term)
+	head = append(head, byte(entry.Type))
+	head = binary.BigEndian.AppendUint64(head, uint64(len(entry.Data)))
+	sum := crc32.Checksum(head, castagnoli)
 	return crc32.Update(crc32.Update(sum, castagnoli, entry.Data), castagnoli, extensions)
 }

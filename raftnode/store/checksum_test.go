@@ -80,7 +80,7 @@ func TestDamageIsFoundWhenItIsRead(t *testing.T) {
 			rots = true
 			err := st.Logs().GetLog(1, new(raft.Log))
 			require.ErrorIs(t, err, ErrDamaged)
-			assert.ErrorContains(t, err, filepath.Join(st.medium.where, "log.db"))
+			assert.ErrorContains(t, err, filepath.Join(st.medium.path(""), "log.db"))
 			assert.ErrorContains(t, err, "never do so while this directory holds the only copy")
 			require.Equal(t, []error{err}, fatal)
 			require.ErrorIs(t, st.Logs().StoreLogs(entries(1, LogCacheEntries+11, LogCacheEntries+11)), ErrDamaged)
@@ -89,17 +89,16 @@ func TestDamageIsFoundWhenItIsRead(t *testing.T) {
 	}
 }
 
-// panicking are snapshots of which a library can make nothing.
-type panicking struct{ raft.SnapshotStore }
+// A panicking log panics when it is asked for its entries.
+type panicking struct{ raft.LogStore }
 
-func (panicking) List() ([]*raft.SnapshotMeta, error) { panic("index out of range") }
+func (panicking) FirstIndex() (uint64, error) { panic("index out of range") }
 
 // A panic at the start is damage, wherever it comes from, and the operator reads what to do (S12).
 func TestAPanicAtTheStartIsDamage(t *testing.T) {
-	cfg := must(Config{NodeID: "n1", Memory: new(Memory), Fatal: func(error) {}}.settled())
-	m := must(cfg.Memory.open("n1"))
-	m.snapshots = panicking{m.snapshots}
-	_, err := onMedium(cfg, m)
+	_, err := Open(Config{NodeID: "n1", Memory: new(Memory), Fatal: func(error) {}, Wrap: Wrap{
+		Logs: func(inner raft.LogStore) raft.LogStore { return panicking{inner} },
+	}})
 	require.ErrorIs(t, err, ErrDamaged)
 	require.ErrorContains(t, err, "index out of range")
 	require.ErrorContains(t, err, "never do so while this directory holds the only copy")
@@ -117,7 +116,7 @@ func TestEitherMetaPageIsNeeded(t *testing.T) {
 		whole := must(os.ReadFile(path))
 		for page := range boltMetaPages {
 			damaged := append([]byte(nil), whole...)
-			damaged[page*os.Getpagesize()+boltPageHeader+boltMetaBytes-1] ^= 1
+			damaged[page*os.Getpagesize()+boltPageBytes+boltMetaBytes-1] ^= 1
 			require.NoError(t, os.WriteFile(path, damaged, 0o600))
 			_, err := Open(cfg)
 			require.ErrorIs(t, err, ErrDamaged, "%s, page %d", name, page)

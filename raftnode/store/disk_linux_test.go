@@ -149,7 +149,7 @@ func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 		return 0
 	}
 	assert.Greater(t, fillUp(), 10)
-	low, err := st.Low()
+	low, err := st.IsLowSpace()
 	require.NoError(t, err)
 	assert.True(t, low)
 
@@ -159,7 +159,7 @@ func fillDisk(t *testing.T, kind LogKind, size, floor int) {
 		}
 		require.NoError(t, st.Logs().DeleteRange(1, next-100))
 		assert.Greater(t, fillUp(), 10, "a deletion makes room, round %d", round)
-		free, err := st.Free()
+		free, err := st.FreeBytes()
 		require.NoError(t, err)
 		lowest = min(lowest, free)
 	}

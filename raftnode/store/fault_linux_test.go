@@ -49,10 +49,14 @@ func (f *brokenFile) leave() {
 }
 
 // blocks returns how much of the disk the file takes, in units of 512 bytes.
-func (f *brokenFile) blocks() int64 {
-	var st unix.Stat_t
+func (f *brokenFile) blocks() int64 { return f.stat().Blocks }
+
+// links returns how many names the file has.
+func (f *brokenFile) links() uint64 { return uint64(f.stat().Nlink) }
+
+func (f *brokenFile) stat() (st unix.Stat_t) {
 	require.NoError(f.t, unix.Fstat(f.kept, &st))
-	return st.Blocks
+	return st
 }
 
 // descriptorOf returns the first descriptor of this process that is open on path.

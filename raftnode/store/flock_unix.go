@@ -16,18 +16,12 @@ const lockRetry = 20 * time.Millisecond
 
 // lockFile takes the lock that bbolt takes, on the same descriptor, so that bbolt has it already.
 func lockFile(f *os.File) error {
-	retry, end := time.NewTicker(lockRetry), time.NewTimer(lockWait)
-	defer retry.Stop()
-	defer end.Stop()
-	for {
+	for range lockWait / lockRetry {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return err
 		}
-		select {
-		case <-retry.C:
-		case <-end.C:
-			return bbolterrors.ErrTimeout
-		}
+		<-time.NewTimer(lockRetry).C
 	}
+	return bbolterrors.ErrTimeout
 }

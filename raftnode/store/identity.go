@@ -7,9 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"math"
 )
 
 // An ID is a random number of 128 bits; zero is none.
@@ -62,45 +62,48 @@ type Identity struct {
 }
 
 // formatNow is the layout that this code writes, and the only one it reads.
-// Format 1 had no checksums.
-const formatNow = 2
-
-func (id Identity) logKind() LogKind {
-	if id.Log == "" {
-		return Bolt
-	}
-	return id.Log
-}
+const formatNow = 3
 
 const identityName = "identity.json"
 
-// readIdentity reads the identity of dir; without one the error is fs.ErrNotExist.
-func readIdentity(dir string) (Identity, error) {
-	path := filepath.Join(dir, identityName)
-	text, err := os.ReadFile(path)
+// readIdentity reads the identity; without one the error is fs.ErrNotExist.
+func readIdentity(m medium) (id Identity, err error) {
+	f, err := m.open(identityName)
 	if err != nil {
-		return Identity{}, err
+		return id, err
 	}
-	var id Identity
-	body, signed := unsigned(text)
-	if !signed {
-		// The first format had no checksum.
-		if json.Unmarshal(text, &id) == nil && id.Format == 1 && !bytes.Contains(text, []byte(checksumName)) {
-			return Identity{}, otherFormat(path, id.Format)
-		}
-		return Identity{}, Damaged(path, "it does not fit its checksum")
+	defer f.Close()
+	path := m.path(identityName)
+	text, err := io.ReadAll(io.NewSectionReader(f, 0, math.MaxInt64))
+	if err != nil {
+		return id, err
+	}
+	body, fits := unsigned(text)
+	if !fits {
+		return id, Damaged(path, "it does not fit its checksum")
 	}
 	if err := json.Unmarshal(body, &id); err != nil {
-		return Identity{}, Damaged(path, err.Error())
+		return id, Damaged(path, err.Error())
 	}
 	if id.Format != formatNow {
-		return Identity{}, otherFormat(path, id.Format)
+		return id, fmt.Errorf("store: %s has format %d, and this version of zamok knows format %d; nothing was changed; start the version that wrote it",
+			path, id.Format, formatNow)
 	}
 	return id, nil
 }
 
-func otherFormat(path string, format int) error {
-	return fmt.Errorf("store: %s has format %d, and this version of zamok knows format %d; nothing was changed; start the version that wrote it", path, format, formatNow)
+// writeIdentity replaces the identity, wholly or not at all, also across a crash.
+func writeIdentity(m medium, id Identity) error {
+	text, err := json.MarshalIndent(id, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := m.create(identityName)
+	if err != nil {
+		return err
+	}
+	f.Write(signed(text)) // commit reports its error
+	return f.commit()
 }
 
 // The identity's last member is a checksum of all the text before it.
@@ -128,61 +131,6 @@ func unsigned(text []byte) (object []byte, fits bool) {
 // IsMember reports whether a directory is that of a node which is, or was, part of a
 // cluster; also if its identity can't be read, of which Open says why.
 func IsMember(dir string) bool {
-	id, err := readIdentity(dir)
+	id, err := readIdentity(&directory{dir: dir})
 	return err == nil && id.Bootstrapped || err != nil && !errors.Is(err, fs.ErrNotExist)
-}
-
-// writeIdentity replaces the identity of dir, wholly or not at all, also across
-// a crash.
-func writeIdentity(dir string, id Identity) error {
-	text, err := json.MarshalIndent(id, "", "  ")
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(dir, identityName)
-	if err := writeSynced(path+".tmp", signed(text)); err != nil {
-		return errors.Join(err, os.Remove(path+".tmp"))
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-func writeSynced(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-// syncDir makes the names in dir survive a crash.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-// makeDir makes dir and what is missing above it, so that all of it survives a
-// crash: a node whose directory vanished would count as new.
-func makeDir(dir string) error {
-	err := os.Mkdir(dir, 0o700)
-	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
-		if err := makeDir(above); err != nil {
-			return err
-		}
-		// Once: some places, as /proc, say so of whatever one makes there.
-		err = os.Mkdir(dir, 0o700)
-	}
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(dir))
 }

@@ -170,7 +170,11 @@ func TestRefusals(t *testing.T) {
 				copyFile(t, filepath.Join(dirs[other], file), filepath.Join(dir, file))
 			case "write": // a file is written by hand
 				d.ScanArgs(t, "file", &file)
-				require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(d.Input), 0o600))
+				text := []byte(d.Input)
+				if d.HasArg("signed") {
+					text = signed(text)
+				}
+				require.NoError(t, os.WriteFile(filepath.Join(dir, file), text, 0o600))
 			case "shorten": // every entry of the log is deleted
 				log, err := Open(Config{NodeID: "n1", Dir: dir, Fatal: func(error) {}})
 				require.NoError(t, err)
@@ -218,19 +222,28 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, os.WriteFile(to, data, 0o600))
 }
 
+// A hangingMedium waits before it makes a file.
+type hangingMedium struct {
+	medium
+	hanging chan<- struct{}
+	goOn    <-chan struct{}
+}
+
+func (m hangingMedium) create(name string) (draft, error) {
+	close(m.hanging)
+	<-m.goOn
+	return m.medium.create(name)
+}
+
 // While the identity is being written to a disk that hangs, other nodes are answered who this one is: as it was
 // written before.
 func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		fill(t, st, 1, 1, 1)
-		before, found, keep := st.Identity(), st.State(), st.medium.keep
+		before, found := st.Identity(), st.State()
 		hanging, goOn := make(chan struct{}), make(chan struct{})
-		st.medium.keep = func(id Identity) error {
-			close(hanging)
-			<-goOn
-			return keep(id)
-		}
+		st.medium = hangingMedium{st.medium, hanging, goOn}
 		marked, told := make(chan error), make(chan Identity, 1)
 		go func() { marked <- st.RecordCluster(ID{1}) }()
 		<-hanging

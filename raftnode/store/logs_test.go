@@ -148,7 +148,8 @@ func TestAppendWaitsForOneChunkOfADeletion(t *testing.T) {
 	})
 	t.Run("without the rule", func(t *testing.T) {
 		deleted := deletedBefore(t, func(st *Store) error {
-			return st.logs.log.writer.write(Write{Op: OpDelete}, func() error { return st.medium.logs.DeleteRange(1, length) })
+			st.logs.chunk = length
+			return st.Logs().DeleteRange(1, length)
 		})
 		assert.EqualValues(t, length, deleted)
 	})

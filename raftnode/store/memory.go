@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"maps"
 	"math"
-	"slices"
+	"path"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -17,194 +17,136 @@ import (
 // value is an empty one. It outlives the Store that writes it, so handing it to
 // the next Open is a restart.
 type Memory struct {
-	mu       sync.Mutex
-	held     bool // by a Store
-	identity Identity
-
-	logs      *raft.InmemStore // nil until the first Open
-	votes     memoryTable
-	snapshots memorySnapshots
+	mu    sync.Mutex
+	inUse bool              // by a Store
+	logs  *raft.InmemStore  // nil until the first Open
+	votes tableValues       // with the incarnation of the log, too
+	files map[string][]byte // whole files, never changed
 }
 
-// open takes hold of the memory for a node, and makes the node if it is new.
-func (m *Memory) open(node string) (medium, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.held {
-		return medium{}, fmt.Errorf("store: %w: another Store has this Memory open; nothing was changed; close that one first, or use a new Memory", ErrLocked)
-	}
-	if m.logs == nil {
-		m.logs = raft.NewInmemStore()
-		m.identity = Identity{Format: formatNow, Node: node, Incarnation: NewID()}
-	}
-	m.held = true
-	return medium{
-		logs:      m.logs,
-		logName:   "the log in memory",
-		votesName: "the votes in memory",
-		votes:     &m.votes,
-		snapshots: &m.snapshots,
-		where:     "the memory of a process",
-		identity:  m.identity,
-		keep:      m.keep,
-		free:      func() (uint64, error) { return math.MaxUint64, nil },
-		reusable:  func() uint64 { return 0 },
-		settle:    func() error { return nil },
-		close:     m.release,
-	}, nil
-}
-
-// Copy is what a power failure at this moment would leave: all that was written, and nothing of a
-// snapshot that is not complete. It belongs to no Store, and the Memory continues without it. No write
-// may be under way, or the copy has it in one of its parts and not in another.
+// Copy returns what a power failure at this moment would leave: all that was written, and nothing of a
+// snapshot that is not complete. No Store uses it, and the Memory continues without it. No write
+// may be in progress, or the copy has it in one of its parts and not in another.
 func (m *Memory) Copy() (*Memory, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &Memory{identity: m.identity}
+	c := &Memory{files: maps.Clone(m.files), votes: maps.Clone(m.votes)}
 	if m.logs == nil {
 		return c, nil
 	}
 	c.logs = raft.NewInmemStore()
-	first, _ := m.logs.FirstIndex() // neither has an error in memory
-	last, _ := m.logs.LastIndex()
-	for index := max(first, 1); index <= last; index++ {
+	all, err := extentOf(m.logs)
+	for index := max(all.first, 1); index <= all.last && err == nil; index++ {
 		entry := new(raft.Log)
-		if err := errors.Join(m.logs.GetLog(index, entry), c.logs.StoreLog(entry)); err != nil {
-			return nil, err
-		}
+		err = errors.Join(m.logs.GetLog(index, entry), c.logs.StoreLog(entry))
 	}
-	m.votes.mu.Lock()
-	defer m.votes.mu.Unlock()
-	c.votes.values = maps.Clone(m.votes.values)
-	m.snapshots.mu.Lock()
-	defer m.snapshots.mu.Unlock()
-	c.snapshots.complete, c.snapshots.begun = slices.Clone(m.snapshots.complete), m.snapshots.begun
-	return c, nil
+	return c, err
 }
 
-func (m *Memory) keep(id Identity) error {
+func (m *Memory) path(name string) string {
+	if name == "" {
+		return "the memory of a process"
+	}
+	return name + " in memory"
+}
+
+func (m *Memory) free() (uint64, error) { return math.MaxUint64, nil }
+
+func (m *Memory) list(folder string) (names []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.identity = id
-	return nil
-}
-
-func (m *Memory) release() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.held = false
-	return nil
-}
-
-// memoryTable is a Table in memory.
-type memoryTable struct {
-	mu     sync.Mutex
-	values map[string][]byte
-}
-
-func (t *memoryTable) Get(key string) ([]byte, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	value, found := t.values[key]
-	if !found {
-		return nil, errNotFound
-	}
-	return bytes.Clone(value), nil
-}
-
-func (t *memoryTable) Put(pairs ...Pair) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.values == nil {
-		t.values = map[string][]byte{}
-	}
-	for _, pair := range pairs {
-		t.values[pair.Key] = bytes.Clone(pair.Value)
-	}
-	return nil
-}
-
-// memorySnapshots are snapshots in memory. Raft has such a store too, but its
-// snapshots can be listed and sent as soon as they are begun, also those that
-// fail.
-type memorySnapshots struct {
-	mu       sync.Mutex
-	complete []*memorySnapshot // newest first, at most snapshotsKept
-	begun    int               // for names
-}
-
-type memorySnapshot struct {
-	meta raft.SnapshotMeta
-	data []byte
-}
-
-func (s *memorySnapshots) Create(version raft.SnapshotVersion, index, term uint64,
-	configuration raft.Configuration, configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.begun++
-	return &memorySink{store: s, meta: raft.SnapshotMeta{
-		Version:            version,
-		ID:                 fmt.Sprintf("%d-%d-%d", term, index, s.begun),
-		Index:              index,
-		Term:               term,
-		Configuration:      configuration,
-		ConfigurationIndex: configurationIndex,
-	}}, nil
-}
-
-func (s *memorySnapshots) List() ([]*raft.SnapshotMeta, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var metas []*raft.SnapshotMeta
-	for _, snapshot := range s.complete {
-		meta := snapshot.meta
-		metas = append(metas, &meta)
-	}
-	return metas, nil
-}
-
-func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, snapshot := range s.complete {
-		if snapshot.meta.ID == id {
-			meta := snapshot.meta
-			return &meta, io.NopCloser(bytes.NewReader(snapshot.data)), nil
+	for name := range m.files {
+		if path.Dir(name) == folder {
+			names = append(names, path.Base(name))
 		}
 	}
-	return nil, nil, fmt.Errorf("store: there is no snapshot %s; nothing was read; list them again, a newer one has taken its place", id)
+	return names, nil
 }
 
-// add keeps a complete snapshot, which is newer than those before (see currentSnapshots).
-func (s *memorySnapshots) add(snapshot *memorySnapshot) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.complete = slices.Insert(s.complete, 0, snapshot)
-	s.complete = s.complete[:min(len(s.complete), snapshotsKept)]
-}
-
-// memorySink is a snapshot that is being written; Close makes it one.
-type memorySink struct {
-	store *memorySnapshots
-	meta  raft.SnapshotMeta
-	data  bytes.Buffer
-	ended bool
-}
-
-func (s *memorySink) ID() string                  { return s.meta.ID }
-func (s *memorySink) Write(p []byte) (int, error) { return s.data.Write(p) }
-
-func (s *memorySink) Close() error {
-	if !s.ended {
-		s.ended = true
-		s.meta.Size = int64(s.data.Len())
-		s.store.add(&memorySnapshot{meta: s.meta, data: s.data.Bytes()})
+func (m *Memory) open(name string) (file, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text, ok := m.files[name]
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", m.path(name), fs.ErrNotExist)
 	}
+	return memoryFile{bytes.NewReader(text)}, nil
+}
+
+func (m *Memory) create(name string) (draft, error) {
+	return &memoryDraft{memory: m, name: name}, nil
+}
+
+func (m *Memory) remove(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.files, name)
 	return nil
 }
 
-func (s *memorySink) Cancel() error {
-	s.ended = true
+func (m *Memory) openVotes(bool) (Table, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.inUse {
+		return nil, fmt.Errorf("store: %w: another Store has this Memory open; nothing was changed; close that one first, or use a new Memory", ErrLocked)
+	}
+	m.inUse = true
+	if m.logs == nil {
+		m.logs, m.votes, m.files = raft.NewInmemStore(), tableValues{}, map[string][]byte{}
+	}
+	return memoryTable{m}, nil
+}
+
+func (m *Memory) openLog(Config, LogKind, bool) (engine, error) { return memoryLog{m.logs, m}, nil }
+
+func (m *Memory) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inUse = false
+	return nil
+}
+
+type memoryFile struct{ *bytes.Reader }
+
+func (memoryFile) Close() error { return nil }
+
+type memoryDraft struct {
+	bytes.Buffer
+	memory *Memory
+	name   string
+}
+
+func (f *memoryDraft) commit() error {
+	f.memory.mu.Lock()
+	defer f.memory.mu.Unlock()
+	f.memory.files[f.name] = f.Bytes()
+	return nil
+}
+
+func (*memoryDraft) discard() error { return nil }
+
+type memoryLog struct {
+	*raft.InmemStore
+	memory *Memory
+}
+
+func (l memoryLog) stamps() Table  { return memoryTable{l.memory} }
+func (memoryLog) chunk() uint64    { return DeleteChunk }
+func (memoryLog) reusable() uint64 { return 0 }
+func (memoryLog) settle() error    { return nil }
+func (memoryLog) close() error     { return nil }
+
+type memoryTable struct{ *Memory }
+
+func (t memoryTable) Get(key string) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.votes.Get(key)
+}
+
+func (t memoryTable) Put(pairs ...Pair) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.votes.put(pairs...)
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"io"
 	"testing"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -18,15 +17,8 @@ func TestCopyOfAMemory(t *testing.T) {
 	require.NoError(t, st.Votes().SetUint64([]byte(keyVoteTerm), 2))
 	require.NoError(t, st.Votes().Set([]byte(keyVoteCandidate), []byte("n2")))
 	require.NoError(t, st.Logs().DeleteRange(1, 5))
-	snapshot := func(index uint64) raft.SnapshotSink {
-		sink, err := st.Snapshots().Create(1, index, 1, raft.Configuration{}, 1, nil)
-		require.NoError(t, err)
-		_, err = sink.Write([]byte("state"))
-		require.NoError(t, err)
-		return sink
-	}
-	require.NoError(t, snapshot(5).Close())
-	open7 := snapshot(7)
+	snapshot(t, st, 1, 5, "state")
+	open7 := beginSnapshot(t, st, 1, 7, "state")
 	require.NoError(t, st.RecordCluster(ID{1}))
 
 	image, err := original.Copy()

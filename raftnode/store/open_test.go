@@ -72,21 +72,29 @@ func fill(t testing.TB, st *Store, term, first, last uint64) {
 // snapshot makes a snapshot of everything up to index.
 func snapshot(t testing.TB, st *Store, term, index uint64, state string) {
 	t.Helper()
-	_, transport := raft.NewInmemTransport("n1:1") // raft has it write addresses down
-	sink, err := st.Snapshots().Create(1, index, term, raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1:1"}}}, 1, transport)
+	require.NoError(t, beginSnapshot(t, st, term, index, state).Close())
+}
+
+func bounds(log raft.LogStore) (first, last uint64, err error) {
+	all, err := extentOf(log)
+	return all.first, all.last, err
+}
+
+// beginSnapshot makes a snapshot that is neither closed nor cancelled.
+func beginSnapshot(t testing.TB, st *Store, term, index uint64, state string) raft.SnapshotSink {
+	t.Helper()
+	sink, err := st.Snapshots().Create(1, index, term, raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "n1:1"}}}, 1, nil)
 	require.NoError(t, err)
 	_, err = io.WriteString(sink, state)
 	require.NoError(t, err)
-	require.NoError(t, sink.Close())
+	return sink
 }
 
 // span returns the first and the last index of a log, and requires that it has
 // every entry between them.
 func span(t testing.TB, log raft.LogStore) (first, last uint64) {
 	t.Helper()
-	first, err := log.FirstIndex()
-	require.NoError(t, err)
-	last, err = log.LastIndex()
+	first, last, err := bounds(log)
 	require.NoError(t, err)
 	for index := first; index <= last && index > 0; index++ {
 		var entry raft.Log

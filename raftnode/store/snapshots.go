@@ -1,303 +1,275 @@
 package store
 
 import (
-	"bytes"
+	"bufio"
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
-	"os"
-	"path/filepath"
+	"io/fs"
+	"path"
 	"slices"
-	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
 
-// unfinished ends the name of the folder of a snapshot that is being written.
-const unfinished = ".tmp"
+// snapshotsKept: the newest, and the one before it should the newest turn out to be unreadable.
+const snapshotsKept = 2
 
-// checkedSnapshots are raft's file snapshots without what they leave behind (S10).
-// On a full disk raft's sink gives up in the middle of cleaning up: its folder
-// DIR/snapshots/…tmp stays, and so does the open file in it, which keeps the
-// blocks even when the folder is removed. And nobody removes the folders of a
-// process that crashed.
+// snapshots implements raft.SnapshotStore. A snapshot is one file: the state, then what is known of it (snapshotMeta) as JSON,
+// then the length and the checksum of that. The file appears when it is complete (S10).
 //
-// Each snapshot has a checksum of what raft's own store keeps without one: its
-// index, its term and the configuration.
-type checkedSnapshots struct {
-	raft.SnapshotStore
-	folders    string
-	unreadable []string // are not listed
+// Raft's own FileSnapshotStore has no checksum of index, term and configuration, does not flush the names of its files, and
+// leaves a folder and an open file behind when the disk is full.
+type snapshots struct {
+	medium
 	record     *record
-
-	creating fifoMutex // one Create at a time, so that a sweep can't take a folder that has no sink yet
-	mu       sync.Mutex
-	open     map[string]bool // the ids of the sinks that are neither closed nor cancelled
+	unreadable []snapshotID // damaged and not needed: not listed
+	closing    fifoMutex    // completes one snapshot at a time
+	begun      atomic.Uint64
 }
 
-// newCheckedSnapshots puts the sweep around inner, whose snapshots are in folders, and does
-// the first one.
-func newCheckedSnapshots(inner raft.SnapshotStore, folders string, unreadable []string, record *record) (*checkedSnapshots, error) {
-	s := &checkedSnapshots{
-		SnapshotStore: inner, folders: folders, unreadable: unreadable, record: record,
-		creating: newFIFOMutex(), open: map[string]bool{},
+// A snapshotID is a snapshot's term, index, and a number that tells apart those of one index. Later snapshots are greater.
+type snapshotID [3]uint64
+
+func (id snapshotID) String() string   { return fmt.Sprintf("%d-%d-%d", id[0], id[1], id[2]) }
+func (id snapshotID) fileName() string { return path.Join(snapshotFolder, id.String()) }
+
+// parseSnapshotID returns another id for what is not one.
+func parseSnapshotID(text string) (id snapshotID) {
+	fmt.Sscanf(text, "%d-%d-%d", &id[0], &id[1], &id[2])
+	return id
+}
+
+// A snapshotMeta is what is known of a snapshot.
+type snapshotMeta struct {
+	raft.SnapshotMeta
+	Checksum uint32 // of the state
+}
+
+const snapshotTrailer = 4 + ChecksumBytes // the length of the metadata, and the checksum of both
+
+// ids lists the snapshots, the newest first, also those that can't be read.
+func (s *snapshots) ids() (ids []snapshotID, err error) {
+	names, err := s.list(snapshotFolder)
+	for _, name := range names {
+		if id := parseSnapshotID(name); id.String() == name && !slices.Contains(s.unreadable, id) {
+			ids = append(ids, id)
+		}
 	}
-	return s, s.sweep()
+	slices.SortFunc(ids, func(a, b snapshotID) int { return slices.Compare(b[:], a[:]) })
+	return ids, err
 }
 
-// List leaves out what could not be read at the start, and what is not what its folder says: raft counts
-// on the first of the list. If that is missing, the process ends (S12).
-func (s *checkedSnapshots) List() (listed []*raft.SnapshotMeta, err error) {
-	names, err := snapshotNames(s.SnapshotStore, s.folders) // before the list: none of these is newer than all of that
+// List implements raft.SnapshotStore. Raft relies on the first one: if that can't be read, the process ends (S12).
+func (s *snapshots) List() (metas []*raft.SnapshotMeta, err error) {
+	ids, err := s.ids()
 	if err != nil {
 		return nil, err
 	}
-	names = slices.DeleteFunc(names, func(name snapshotName) bool { return slices.Contains(s.unreadable, name.id) })
-	metas, err := s.SnapshotStore.List()
-	for _, meta := range metas {
-		if slices.Contains(s.unreadable, meta.ID) || checkMeta(s.folders, meta) != nil {
-			continue
+	for _, id := range ids[:min(len(ids), snapshotsKept)] {
+		meta, f, err := s.openFile(id)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return s.List() // newer ones are complete since, and it was deleted
+		case err == nil:
+			metas = append(metas, &meta.SnapshotMeta)
+			f.Close()
+		case len(metas) == 0:
+			return nil, s.record.abort(Damaged(s.path(id.fileName()), err.Error()))
 		}
-		listed = append(listed, meta)
 	}
-	if err == nil && len(names) > 0 && (len(listed) == 0 || listed[0].Index < names[0].index) {
-		err = s.record.end(Damaged(filepath.Join(s.folders, names[0].id), "meta.json can't be read, or does not fit its checksum"))
-		s.record.fatal(err)
-	}
-	return listed, err
+	return metas, nil
 }
 
-// Open opens a snapshot that is as it was written. One that is not ends the process (S12), unless it
-// has just made room for newer ones.
-func (s *checkedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	meta, state, err := openSnapshot(s.SnapshotStore, s.folders, id)
+// Open implements raft.SnapshotStore. If the snapshot is not as it was written, the process ends (S12).
+func (s *snapshots) Open(name string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	id := parseSnapshotID(name)
+	meta, state, err := s.read(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, fmt.Errorf("store: there is no snapshot %s; nothing was read; list them again, a newer one may have taken its place: %w", name, err)
+	case err != nil:
+		return nil, nil, s.record.abort(Damaged(s.path(id.fileName()), err.Error()))
+	}
+	return &meta.SnapshotMeta, state, nil
+}
+
+// read opens a snapshot, and verifies all of it.
+func (s *snapshots) read(id snapshotID) (meta snapshotMeta, state io.ReadCloser, err error) {
+	meta, f, err := s.openFile(id)
+	if err != nil {
+		return meta, nil, err
+	}
+	sum := crc32.New(castagnoli)
+	_, err = io.Copy(sum, io.NewSectionReader(f, 0, meta.Size))
+	if err == nil && sum.Sum32() != meta.Checksum {
+		err = fmt.Errorf("%w: the state does not fit its checksum", errRecord)
+	}
+	if err != nil {
+		return meta, nil, errors.Join(err, f.Close())
+	}
+	return meta, struct {
+		io.Reader
+		io.Closer
+	}{bufio.NewReader(io.NewSectionReader(f, 0, meta.Size)), f}, nil
+}
+
+// verify looks for the newest snapshot that can be read; those that can't, before it, are not listed from now on. It returns all
+// snapshots, and what is wrong with the newest.
+func (s *snapshots) verify() (all []snapshotID, damage error, err error) {
+	all, err = s.ids()
+	for _, id := range all {
+		_, state, err := s.read(id)
+		if err == nil {
+			return all, damage, state.Close()
+		}
+		s.unreadable = append(s.unreadable, id)
+		damage = cmp.Or(damage, Damaged(s.path(id.fileName()), err.Error()))
+	}
+	return all, damage, err
+}
+
+// openFile opens a snapshot, and verifies its metadata.
+func (s *snapshots) openFile(id snapshotID) (meta snapshotMeta, f file, err error) {
+	f, err = s.open(id.fileName())
+	if err != nil {
+		return meta, nil, err
+	}
+	if meta, err = readSnapshotMeta(f); err == nil && meta.ID != id.String() {
+		err = fmt.Errorf("%w: it is snapshot %s", errRecord, meta.ID)
+	}
+	if err != nil {
+		return meta, nil, errors.Join(err, f.Close())
+	}
+	return meta, f, nil
+}
+
+func readSnapshotMeta(f file) (meta snapshotMeta, err error) {
+	size, err := f.Seek(0, io.SeekEnd)
+	trailer := make([]byte, snapshotTrailer)
 	if err == nil {
-		return meta, state, nil
-	}
-	names, listErr := snapshotNames(s.SnapshotStore, s.folders)
-	names = names[:min(len(names), snapshotsKept)] // any other is being deleted
-	if listErr == nil && !slices.ContainsFunc(names, func(name snapshotName) bool { return name.id == id }) {
-		return nil, nil, err
-	}
-	err = s.record.end(Damaged(filepath.Join(s.folders, id), err.Error()))
-	s.record.fatal(err)
-	return nil, nil, err
-}
-
-// checkName is the file of a snapshot's folder that holds the checksum.
-const checkName = "check"
-
-// checkOf is the checksum of what is known of a snapshot.
-func checkOf(meta raft.SnapshotMeta) ([]byte, error) {
-	text, err := json.Marshal(raft.SnapshotMeta{
-		Version: meta.Version, ID: meta.ID, Index: meta.Index, Term: meta.Term,
-		Configuration: meta.Configuration, ConfigurationIndex: meta.ConfigurationIndex,
-	})
-	return fmt.Appendf(nil, "%x\n", Checksum(text)), err
-}
-
-// openSnapshot opens a snapshot that is as it was written, or says what is wrong with it. Raft's store
-// has a checksum of the state, and verifies it here.
-func openSnapshot(snapshots raft.SnapshotStore, folders, id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	meta, state, err := snapshots.Open(id)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: meta.json or state.bin: %w", errRecord, err)
-	}
-	if folders == "" {
-		return meta, state, nil
-	}
-	if err = checkMeta(folders, meta); err == nil && meta.ID != id {
-		err = fmt.Errorf("%w: meta.json is that of %s", errRecord, meta.ID)
+		_, err = f.ReadAt(trailer, size-snapshotTrailer)
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, state.Close())
+		return meta, fmt.Errorf("%w: %w", errRecord, err)
 	}
-	return meta, state, nil
+	length := int64(binary.BigEndian.Uint32(trailer))
+	meta.Size = size - snapshotTrailer - length
+	text := make([]byte, min(length, size))
+	if meta.Size >= 0 {
+		_, err = f.ReadAt(text, meta.Size)
+	}
+	sum := crc32.Checksum(append(text, trailer[:4]...), castagnoli)
+	if err != nil || meta.Size < 0 || sum != binary.BigEndian.Uint32(trailer[4:]) {
+		return meta, errors.Join(fmt.Errorf("%w: the metadata does not fit its checksum", errRecord), err)
+	}
+	stateSize := meta.Size
+	if err = json.Unmarshal(text, &meta); err != nil || meta.Size != stateSize {
+		err = errors.Join(fmt.Errorf("%w: the state has %d bytes instead of %d", errRecord, stateSize, meta.Size), err)
+	}
+	return meta, err
 }
 
-// checkMeta says what is wrong with what is known of a snapshot.
-func checkMeta(folders string, meta *raft.SnapshotMeta) error {
-	check, err := os.ReadFile(filepath.Join(folders, meta.ID, checkName))
-	info, statErr := os.Stat(filepath.Join(folders, meta.ID, "state.bin"))
-	want, wantErr := checkOf(*meta)
-	err = errors.Join(err, statErr, wantErr)
-	if err == nil && (meta.Size != info.Size() || !bytes.Equal(check, want)) {
-		err = errors.New("meta.json does not fit its checksum in " + checkName)
-	}
+// Create implements raft.SnapshotStore.
+func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64,
+	configuration raft.Configuration, configurationIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	id := snapshotID{term, index, s.begun.Add(1)}
+	f, err := s.create(id.fileName())
 	if err != nil {
-		return fmt.Errorf("%w: %w", errRecord, err)
+		return nil, err
 	}
-	return nil
+	sink := &snapshotSink{draft: f, store: s}
+	sink.meta.SnapshotMeta = raft.SnapshotMeta{
+		Version: version, ID: id.String(), Index: index, Term: term,
+		Configuration: configuration, ConfigurationIndex: configurationIndex,
+	}
+	return sink, nil
 }
 
-// snapshotName is what the name of a snapshot's folder tells.
-type snapshotName struct {
-	id                   string
-	term, index, written uint64
+// A snapshotSink is a snapshot that is being written.
+type snapshotSink struct {
+	draft
+	store *snapshots
+	meta  snapshotMeta
+	ended bool // raft ends a sink more than once
 }
 
-// snapshotNames lists what snapshots there are, the newest first, also those that can't be read.
-func snapshotNames(snapshots raft.SnapshotStore, folders string) (names []snapshotName, err error) {
-	if folders == "" {
-		metas, err := snapshots.List()
-		for _, meta := range metas {
-			names = append(names, snapshotName{id: meta.ID, term: meta.Term, index: meta.Index})
-		}
-		return names, err
-	}
-	entries, err := os.ReadDir(folders)
-	for _, entry := range entries {
-		name := snapshotName{id: entry.Name()}
-		_, scanErr := fmt.Sscanf(name.id, "%d-%d-%d", &name.term, &name.index, &name.written)
-		if entry.IsDir() && scanErr == nil && !strings.HasSuffix(name.id, unfinished) {
-			names = append(names, name)
-		}
-	}
-	slices.SortFunc(names, func(a, b snapshotName) int {
-		return cmp.Or(cmp.Compare(b.term, a.term), cmp.Compare(b.index, a.index), cmp.Compare(b.written, a.written))
-	})
-	return names, err
+func (s *snapshotSink) ID() string { return s.meta.ID }
+
+func (s *snapshotSink) Write(p []byte) (int, error) {
+	n, err := s.draft.Write(p)
+	s.meta.Size += int64(n)
+	s.meta.Checksum = crc32.Update(s.meta.Checksum, castagnoli, p[:n])
+	return n, err
 }
 
-// currentSnapshots takes no snapshot that ends before one that there is. A leader's may have been on its way for long: raft would
+// Close completes the snapshot, and deletes those that it makes superfluous.
+//
+// One that ends before another that there is comes to nothing. A leader's may have been on its way for long: raft would
 // take back what this node has applied, and look for entries that are in the newer snapshot only. Raft's own may be
 // overtaken by a leader's while it is written: raft would take it for the latest.
-type currentSnapshots struct {
-	raft.SnapshotStore
-	closing fifoMutex
-}
-
-func (s *currentSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
-	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
-	if err != nil {
-		return nil, err
-	}
-	return &currentSink{sink, s, index}, nil
-}
-
-type currentSink struct {
-	raft.SnapshotSink
-	store *currentSnapshots
-	index uint64
-}
-
-func (s *currentSink) Close() error {
-	s.store.closing.Lock()
-	defer s.store.closing.Unlock()
-	newest, err := newestSnapshot(s.store.SnapshotStore)
-	if err == nil && s.index < newest.Index {
-		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed", s.index, newest.Index)
-	}
-	if err != nil {
-		return errors.Join(err, s.SnapshotSink.Cancel())
-	}
-	return s.SnapshotSink.Close()
-}
-
-func (s *checkedSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
-	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	s.creating.Lock()
-	defer s.creating.Unlock()
-	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
-	if err != nil {
-		return nil, errors.Join(err, s.sweep())
-	}
-	state, err := os.OpenFile(filepath.Join(s.folders, sink.ID()+unfinished, "state.bin"), os.O_WRONLY, 0)
-	if err != nil {
-		return nil, errors.Join(err, sink.Cancel(), s.sweep())
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open[sink.ID()] = true
-	return &checkedSink{SnapshotSink: sink, store: s, state: state, meta: raft.SnapshotMeta{
-		Version: version, ID: sink.ID(), Index: index, Term: term, Configuration: configuration, ConfigurationIndex: configurationIndex,
-	}}, nil
-}
-
-type checkedSink struct {
-	raft.SnapshotSink
-	store *checkedSnapshots
-	state *os.File // the same that raft's sink writes, for emptying it when that fails
-	meta  raft.SnapshotMeta
-}
-
-// Close completes the snapshot: its folder gets its name, and raft deletes log
-// entries next. So the names in the folder are flushed too, which raft's own store
-// leaves out, and before: a node that finds a folder with a name and not all of its
-// files does not start if it has no other one.
-func (s *checkedSink) Close() error {
-	if s.state == nil {
+func (s *snapshotSink) Close() error {
+	if s.ended {
 		return nil
 	}
-	folder := filepath.Join(s.store.folders, s.ID()+unfinished)
-	check, err := checkOf(s.meta)
-	if err == nil {
-		err = writeSynced(filepath.Join(folder, checkName), check)
+	s.store.closing.Lock()
+	defer s.store.closing.Unlock()
+	newest, err := newestSnapshot(s.store)
+	if err == nil && s.meta.Index < newest.Index {
+		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed",
+			s.meta.Index, newest.Index)
 	}
-	if err := errors.Join(err, syncDir(folder)); err != nil {
+	text, jsonErr := json.Marshal(s.meta)
+	if err := errors.Join(err, jsonErr); err != nil {
 		return errors.Join(err, s.Cancel())
 	}
-	return s.end(s.SnapshotSink.Close())
-}
-
-func (s *checkedSink) Cancel() error {
-	return s.end(s.SnapshotSink.Cancel())
-}
-
-// end gives back what a failed snapshot has taken. Its file is emptied first: if
-// raft has left it open, it keeps its blocks until Go's collector closes it, and
-// the disk is full now. Raft ends a sink more than once.
-//
-// A snapshot that has its name already is whole, whatever failed later (the flush
-// of the name; removing an older one), and may be the only one: it stays as it is.
-func (s *checkedSink) end(failure error) error {
-	if s.state == nil {
-		return failure
-	}
-	if failure != nil && !s.named() {
-		failure = errors.Join(failure, s.state.Truncate(0))
-	}
-	failure = errors.Join(failure, s.state.Close())
-	s.state = nil
-	return errors.Join(failure, s.store.done(s.ID()))
-}
-
-func (s *checkedSink) named() bool {
-	_, err := os.Stat(filepath.Join(s.store.folders, s.ID()))
-	return err == nil
-}
-
-func (s *checkedSnapshots) done(id string) error {
-	s.creating.Lock()
-	defer s.creating.Unlock()
-	s.mu.Lock()
-	delete(s.open, id)
-	s.mu.Unlock()
-	return s.sweep()
-}
-
-// sweep removes the unfinished folders that no sink is writing.
-func (s *checkedSnapshots) sweep() error {
-	entries, err := os.ReadDir(s.folders)
-	if err != nil {
+	s.ended = true
+	text = binary.BigEndian.AppendUint32(text, uint32(len(text)))
+	s.draft.Write(binary.BigEndian.AppendUint32(text, crc32.Checksum(text, castagnoli))) // commit reports its error
+	if err := s.commit(); err != nil {
 		return err
 	}
-	var errs []error
-	for _, entry := range entries {
-		id, found := strings.CutSuffix(entry.Name(), unfinished)
-		if found && !s.isOpen(id) {
-			errs = append(errs, os.RemoveAll(filepath.Join(s.folders, entry.Name())))
+	ids, err := s.store.ids()
+	ids = append(slices.Clone(s.store.unreadable), ids[min(len(ids), snapshotsKept):]...)
+	for _, id := range ids {
+		if removeErr := s.store.remove(id.fileName()); !errors.Is(removeErr, fs.ErrNotExist) {
+			err = errors.Join(err, removeErr)
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-func (s *checkedSnapshots) isOpen(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open[id]
+// Cancel implements raft.SnapshotSink.
+func (s *snapshotSink) Cancel() error {
+	if s.ended {
+		return nil
+	}
+	s.ended = true
+	return s.discard()
+}
+
+// begin deletes what a process left that ended while it wrote a snapshot, and finds out which numbers are used.
+func (s *snapshots) begin() error {
+	names, err := s.list(snapshotFolder)
+	for _, name := range names {
+		if path.Ext(name) == unfinished {
+			err = errors.Join(err, s.remove(path.Join(snapshotFolder, name)))
+		}
+		s.begun.Store(max(s.begun.Load(), parseSnapshotID(name)[2]))
+	}
+	return err
+}
+
+// newestSnapshot is what the newest snapshot holds; without an index if there is none.
+func newestSnapshot(snapshots raft.SnapshotStore) (raft.SnapshotMeta, error) {
+	metas, err := snapshots.List()
+	if err != nil || len(metas) == 0 {
+		return raft.SnapshotMeta{}, err
+	}
+	return *metas[0], nil // the newest is the first
 }

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -28,10 +27,7 @@ func TestSnapshotsKeepTheLastTwo(t *testing.T) {
 		require.Empty(t, listed())
 
 		write := func(index uint64) raft.SnapshotSink {
-			sink, err := snapshots.Create(1, index, 3, raft.Configuration{}, 1, nil)
-			require.NoError(t, err)
-			_, err = io.WriteString(sink, "state")
-			require.NoError(t, err)
+			sink := beginSnapshot(t, st, 3, index, "state")
 			require.NotContains(t, listed(), index, "a snapshot counts when it is closed")
 			return sink
 		}
@@ -63,19 +59,15 @@ func TestSnapshotsKeepTheLastTwo(t *testing.T) {
 	})
 }
 
-// A crash leaves folders that raft never removes; Open does (S10).
+// A crash leaves files of snapshots that are not complete; Open removes them (S10).
 func TestOpenRemovesUnfinishedSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	st := open(t, Config{Dir: dir})
-	require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 1))
-	sink, err := st.Snapshots().Create(1, 10, 1, raft.Configuration{}, 1, nil)
-	require.NoError(t, err)
-	require.NoError(t, sink.Close())
+	fill(t, st, 1, 1, 1)
+	snapshot(t, st, 1, 10, "state")
 	require.NoError(t, st.Close())
 	for _, left := range []string{"1-20-1.tmp", "1-30-1.tmp"} {
-		folder := filepath.Join(dir, "snapshots", left)
-		require.NoError(t, os.Mkdir(folder, 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(folder, "state.bin"), []byte("half"), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, snapshotFolder, left), []byte("half"), 0o600))
 	}
 	st = open(t, Config{Dir: dir})
 	assert.Empty(t, unfinishedIn(t, dir))
@@ -84,24 +76,20 @@ func TestOpenRemovesUnfinishedSnapshots(t *testing.T) {
 	assert.Len(t, metas, 1)
 }
 
-// The sweep after one snapshot must not take the folder of another that is being
-// written: a follower can be sent one while it makes its own.
-func TestSweepSparesASnapshotInProgress(t *testing.T) {
+// The end of one snapshot spares another that is being written: a follower can be sent one while it makes its own.
+func TestOneSnapshotSparesAnother(t *testing.T) {
 	dir := t.TempDir()
 	st := open(t, Config{Dir: dir})
-	own, err := st.Snapshots().Create(1, 10, 1, raft.Configuration{}, 1, nil)
-	require.NoError(t, err)
-	sent, err := st.Snapshots().Create(1, 20, 1, raft.Configuration{}, 1, nil)
-	require.NoError(t, err)
+	own, sent := beginSnapshot(t, st, 1, 10, "own"), beginSnapshot(t, st, 1, 20, "sent")
 	require.NoError(t, own.Cancel())
-	assert.Equal(t, []string{sent.ID() + ".tmp"}, unfinishedIn(t, dir))
+	assert.Equal(t, []string{sent.ID() + unfinished}, unfinishedIn(t, dir))
 	require.NoError(t, sent.Close())
 	metas, err := st.Snapshots().List()
 	require.NoError(t, err)
 	assert.Len(t, metas, 1)
 }
 
-// unfinishedIn lists the folders of unfinished snapshots.
+// unfinishedIn lists the files of unfinished snapshots.
 func unfinishedIn(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
@@ -112,41 +100,27 @@ func unfinishedIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// lateFailure is a store of snapshots whose last step fails, when the snapshot has its name already: the
-// flush of the name does so on a disk that fails.
-type lateFailure struct{ raft.SnapshotStore }
+// A damaged snapshot that the log makes unnecessary is not listed, and is deleted when a newer one is complete.
+func TestAnUnnecessarySnapshotThatIsDamagedGoes(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	st := open(t, cfg)
+	fill(t, st, 1, 1, 30)
+	snapshot(t, st, 1, 10, "state")
+	metas, err := st.Snapshots().List()
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+	path := filepath.Join(cfg.Dir, snapshotFolder, metas[0].ID)
+	require.NoError(t, os.WriteFile(path, []byte("damaged"), 0o600))
 
-type lateFailingSink struct{ raft.SnapshotSink }
-
-func (s lateFailure) Create(version raft.SnapshotVersion, index, term uint64,
-	configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, trans)
-	return lateFailingSink{sink}, err
-}
-
-func (s lateFailingSink) Close() error {
-	return errors.Join(s.SnapshotSink.Close(), io.ErrUnexpectedEOF)
-}
-
-// A failure so late leaves a snapshot that can be read. It was emptied, as one that is not finished; as the
-// first of a node, it kept raft from starting.
-func TestNamedSnapshotIsNotEmptied(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	inner, err := raft.NewFileSnapshotStore(dir, snapshotsKept, io.Discard)
+	st = open(t, cfg)
+	metas, err = st.Snapshots().List()
 	require.NoError(t, err)
-	snapshots, err := newCheckedSnapshots(lateFailure{inner}, filepath.Join(dir, "snapshots"), nil, &record{})
+	require.Empty(t, metas)
+	require.FileExists(t, path)
+	snapshot(t, st, 1, 20, "state")
+	snapshot(t, st, 1, 25, "state")
+	require.NoFileExists(t, path)
+	metas, err = st.Snapshots().List()
 	require.NoError(t, err)
-	sink, err := snapshots.Create(1, 10, 3, raft.Configuration{}, 1, nil)
-	require.NoError(t, err)
-	_, err = io.WriteString(sink, "state")
-	require.NoError(t, err)
-	require.ErrorIs(t, sink.Close(), io.ErrUnexpectedEOF)
-
-	_, state, err := snapshots.Open(sink.ID())
-	require.NoError(t, err)
-	defer state.Close()
-	text, err := io.ReadAll(state)
-	require.NoError(t, err)
-	require.Equal(t, "state", string(text))
+	require.Len(t, metas, 2)
 }

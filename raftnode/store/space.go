@@ -47,9 +47,3 @@ const (
 	reuseFactor = 4
 	reusePages  = 128 << 10 // bytes
 )
-
-// low reports whether less is free than the mark.
-func (s *space) low() (bool, error) {
-	free, err := s.free()
-	return err == nil && free < s.lowSpace, err
-}

@@ -25,12 +25,12 @@ func TestFullDiskRefusesEntriesBeforehand(t *testing.T) {
 	wrap.Free = func() (uint64, error) { return free, nil }
 	st := open(t, Config{Memory: new(Memory), ReservedSpace: 500, LowSpace: 900, Wrap: wrap})
 	fill(t, st, 1, 1, 10)
-	low, err := st.Low()
+	low, err := st.IsLowSpace()
 	require.NoError(t, err)
 	require.False(t, low)
 
 	free = 899
-	low, err = st.Low()
+	low, err = st.IsLowSpace()
 	require.NoError(t, err)
 	require.True(t, low, "below the mark, and above the floor: a warning only")
 	require.NoError(t, st.Logs().StoreLogs(entries(1, 11, 11)))
@@ -108,9 +108,9 @@ func TestUnknownSpaceRefusesNothing(t *testing.T) {
 	unknown := errors.New("not on this system")
 	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() (uint64, error) { return 0, unknown }}})
 	fill(t, st, 1, 1, 10)
-	_, err := st.Free()
+	_, err := st.FreeBytes()
 	require.ErrorIs(t, err, unknown)
-	low, err := st.Low()
+	low, err := st.IsLowSpace()
 	require.ErrorIs(t, err, unknown)
 	assert.False(t, low)
 }

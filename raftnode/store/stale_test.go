@@ -131,15 +131,7 @@ func TestASnapshotThatIsOvertakenComesToNothing(t *testing.T) {
 		st := reopen()
 		fill(t, st, 3, 1, 240)
 		require.NoError(t, st.Logs().DeleteRange(1, 100))
-		_, transport := raft.NewInmemTransport("n1")
-		begin := func(index uint64) raft.SnapshotSink {
-			sink, err := st.Snapshots().Create(1, index, 3, raft.Configuration{}, 1, transport)
-			require.NoError(t, err)
-			_, err = sink.Write([]byte("state"))
-			require.NoError(t, err)
-			return sink
-		}
-		own, leaders := begin(230), begin(250)
+		own, leaders := beginSnapshot(t, st, 3, 230, "state"), beginSnapshot(t, st, 3, 250, "state")
 		require.NoError(t, leaders.Close())
 		require.NoError(t, st.Logs().DeleteRange(101, 240))
 		require.ErrorContains(t, own.Close(), "nothing was changed")

@@ -11,140 +11,24 @@ import (
 // A Store is the opened data of one node. Its methods and the stores that it
 // hands out may be called from any goroutine.
 type Store struct {
-	logs      *admittedLog
+	medium    medium
+	engine    engine
+	table     Table // of votes.db
+	logs      *raftLog
 	votes     *votes
 	snapshots raft.SnapshotStore
 	space     *space
 	record    *record
-	medium    medium
-	writers   []fifoMutex // of both writers and of the identity; who has them all knows that nobody writes
 
+	closed atomic.Bool
 	naming fifoMutex             // one change of the identity at a time
 	known  atomic.Pointer[known] // other nodes ask for it while the disk hangs
 }
 
-// known is what the disk holds of who this node is.
+// known is the identity as the disk holds it, and what it means.
 type known struct {
 	identity Identity
 	state    State
-}
-
-// A medium is where the data is: the files of a directory, or a Memory.
-type medium struct {
-	logs      raft.LogStore
-	logName   string // of its file or folder, for messages
-	votesName string
-	segmented bool // see diskLog
-	votes     Table
-	snapshots raft.SnapshotStore
-	folders   string // the folder of the snapshots' folders; empty in memory
-	// unreadable are snapshots that are damaged and not needed.
-	unreadable []string
-	where      string // for messages
-	identity   Identity
-	keep       func(Identity) error // replaces the identity, wholly or not at all
-	free       func() (uint64, error)
-	reusable   func() uint64 // bytes inside the log's file that deletions have freed
-	settle     func() error  // notes what is known of an orderly end
-	close      func() error
-}
-
-// Open opens the data of a node, and makes it if there is none. It refuses, with
-// the cure, what is in use (ErrLocked), what is another node's (ErrOtherNode),
-// and what is not whole (ErrLost).
-func Open(cfg Config) (*Store, error) {
-	cfg, err := cfg.settled()
-	if err != nil {
-		return nil, err
-	}
-	var m medium
-	if cfg.Memory != nil {
-		m, err = cfg.Memory.open(cfg.NodeID)
-	} else {
-		m, err = openDir(cfg)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s, err := onMedium(cfg, m)
-	if err != nil {
-		return nil, errors.Join(err, m.close())
-	}
-	return s, nil
-}
-
-// onMedium makes a store of a medium. What a library below panics upon here is damage like any other.
-func onMedium(cfg Config, m medium) (s *Store, err error) {
-	err = recovered(func() error {
-		state, err := inspect(&m, cfg.NodeID)
-		if err != nil {
-			return err
-		}
-		if s, err = assemble(cfg, m); err == nil {
-			s.known.Store(&known{m.identity, state})
-		}
-		return err
-	})
-	return s, asDamage(m.where, err)
-}
-
-// assemble puts the rules of this package on a medium, and a test's faults
-// between the two.
-func assemble(cfg Config, m medium) (*Store, error) {
-	m = cfg.Wrap.around(m)
-	record := &record{fatal: cfg.Fatal, observe: cfg.Observe}
-	logPen := &serialWriter{file: m.logName, mu: newFIFOMutex(), record: record}
-	votePen := &serialWriter{file: m.votesName, mu: newFIFOMutex(), record: record}
-	space := &space{where: m.where, lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace, free: m.free, reusable: m.reusable}
-
-	snapshots := m.snapshots
-	if m.folders != "" {
-		swept, err := newCheckedSnapshots(m.snapshots, m.folders, m.unreadable, record)
-		if err != nil {
-			return nil, err
-		}
-		snapshots = swept
-	}
-	snapshots = &currentSnapshots{snapshots, newFIFOMutex()}
-	log := &writtenLog{LogStore: m.logs, writer: logPen, segmented: m.segmented, snapshots: snapshots, deletions: newFIFOMutex()}
-	if err := log.dropStale(); err != nil {
-		return nil, err
-	}
-	cache, err := raft.NewLogCache(LogCacheEntries, log)
-	if err != nil {
-		return nil, err
-	}
-	votes := &votes{table: m.votes, writer: votePen}
-	if term, err := number(m.votes, keyCurrentTerm); err == nil {
-		votes.current.Store(term)
-	}
-	naming := newFIFOMutex()
-	return &Store{
-		logs:      &admittedLog{LogCache: cache, log: log, space: space},
-		votes:     votes,
-		snapshots: snapshots,
-		space:     space,
-		record:    record,
-		medium:    m,
-		writers:   []fifoMutex{logPen.mu, votePen.mu, naming},
-		naming:    naming,
-	}, nil
-}
-
-func (w Wrap) around(m medium) medium {
-	if w.Logs != nil {
-		m.logs = w.Logs(m.logs)
-	}
-	if w.Votes != nil {
-		m.votes = w.Votes(m.votes)
-	}
-	if w.Snapshots != nil {
-		m.snapshots = w.Snapshots(m.snapshots)
-	}
-	if w.Free != nil {
-		m.free = w.Free
-	}
-	return m
 }
 
 // Logs is the log for raft.NewRaft.
@@ -157,117 +41,116 @@ func (s *Store) Votes() raft.StableStore { return s.votes }
 func (s *Store) Snapshots() raft.SnapshotStore { return s.snapshots }
 
 // LogName is where the log is, for messages.
-func (s *Store) LogName() string { return s.medium.logName }
+func (s *Store) LogName() string { return s.logs.file }
 
 // Identity returns who this node is, as written. It never waits for the disk.
 func (s *Store) Identity() Identity { return s.known.Load().identity }
 
-// State returns what Open found; Marked once Mark has succeeded. It never waits for the disk.
+// State returns what Open read; InCluster once RecordCluster has succeeded. It never waits for the disk.
 func (s *Store) State() State { return s.known.Load().state }
 
 // RecordCluster writes down that the bootstrap, or the joining, is complete, and in which
-// cluster. A zero cluster is one whose id is not known yet: Mark again when it
+// cluster. A zero cluster is one whose id is not known yet: call it again when it
 // is. To repeat it changes nothing; another cluster than the one written is
 // refused with ErrOtherCluster, and so is, with ErrLost, a marker for neither log
 // nor snapshot, because the next Open would refuse it. After any error the
 // marker is as it was.
 func (s *Store) RecordCluster(cluster ID) error {
-	s.naming.Lock()
-	defer s.naming.Unlock()
-	if err := s.record.ended(); err != nil {
-		return err
-	}
-	now := s.Identity()
-	next := now
-	if next.Cluster != (ID{}) && cluster != (ID{}) && next.Cluster != cluster {
-		return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
-			"connect the node to its own cluster, or give it an empty directory to join this one",
-			ErrOtherCluster, s.medium.where, next.Cluster, cluster)
-	}
-	next.Bootstrapped = true
-	if cluster != (ID{}) {
-		next.Cluster = cluster
-	}
-	if next == now {
+	return s.change("the marker", func(next *Identity, held bool) error {
+		if cluster == (ID{}) {
+			cluster = next.Cluster
+		}
+		switch {
+		case next.Cluster != (ID{}) && next.Cluster != cluster:
+			return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
+				"connect the node to its own cluster, or give it an empty directory to join this one",
+				ErrOtherCluster, s.medium.path(""), next.Cluster, cluster)
+		case !held:
+			return fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not marked; mark it when the first entry is applied",
+				ErrLost, s.medium.path(""))
+		}
+		next.Bootstrapped, next.Cluster = true, cluster
 		return nil
-	}
-	if held, err := holds(&s.medium); err != nil || !held {
-		return errors.Join(err, fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not marked; mark it when the first entry is applied", ErrLost, s.medium.where))
-	}
-	if err := s.medium.keep(next); err != nil {
-		return fmt.Errorf("store: the marker of %s was not written: %w; the one before it stands; mark again", s.medium.where, err)
-	}
-	s.known.Store(&known{next, InCluster})
-	return nil
+	})
 }
 
 // Bootstrap writes down the initial members that this node agrees to begin a cluster
 // with. It comes before the first entry of the log. After an error those written
 // before stand.
-func (s *Store) Bootstrap(founders string) error {
-	return s.begin(func(next *Identity) { next.Initial, next.Cluster = founders, ID{} })
-}
+func (s *Store) Bootstrap(initial string) error { return s.begin(initial, ID{}) }
 
-// Join writes down which cluster this node waits to be taken into. It comes before
+// Join writes down which cluster this node waits to join. It comes before
 // anything of that cluster is in the log, and voids what was agreed with others.
-func (s *Store) Join(cluster ID) error {
-	return s.begin(func(next *Identity) { next.Initial, next.Cluster = "", cluster })
+func (s *Store) Join(cluster ID) error { return s.begin("", cluster) }
+
+func (s *Store) begin(initial string, cluster ID) error {
+	return s.change("the identity", func(next *Identity, held bool) error {
+		if held && (next.Initial != initial || next.Cluster != cluster) {
+			return fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed", s.medium.path(""))
+		}
+		next.Initial, next.Cluster = initial, cluster
+		return nil
+	})
 }
 
 // RecordTimeout writes down the timeout that the node starts with. After an error the one before stands.
 func (s *Store) RecordTimeout(timeout uint32) error {
+	return s.change("the timeout", func(next *Identity, _ bool) error {
+		next.Timeout = timeout
+		return nil
+	})
+}
+
+// change replaces the identity, unless nothing of it changes. held: there is a log entry or a snapshot.
+func (s *Store) change(what string, do func(next *Identity, held bool) error) error {
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
-	next := s.Identity()
-	if next.Timeout == timeout {
-		return nil
+	held, err := s.holdsData()
+	if err != nil {
+		return err
 	}
-	next.Timeout = timeout
-	if err := s.medium.keep(next); err != nil {
-		return fmt.Errorf("store: the timeout of %s was not written: %w; the one before it stands", s.medium.where, err)
+	now := *s.known.Load()
+	next := now
+	if err := do(&next.identity, held); err != nil || next == now {
+		return err
 	}
-	s.known.Store(&known{next, s.State()})
+	if err := writeIdentity(s.medium, next.identity); err != nil {
+		return fmt.Errorf("store: %s of %s was not written: %w; what was written before stands; try again", what, s.medium.path(""), err)
+	}
+	if next.identity.Bootstrapped {
+		next.state = InCluster
+	}
+	s.known.Store(&next)
 	return nil
 }
 
-func (s *Store) begin(change func(next *Identity)) error {
-	s.naming.Lock()
-	defer s.naming.Unlock()
-	if err := s.record.ended(); err != nil {
-		return err
-	}
-	next := s.Identity()
-	if change(&next); next == s.Identity() {
-		return nil
-	}
-	if held, err := holds(&s.medium); err != nil || held {
-		return errors.Join(err, fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed", s.medium.where))
-	}
-	if err := s.medium.keep(next); err != nil {
-		return fmt.Errorf("store: the identity of %s was not written: %w; nothing was begun; try again", s.medium.where, err)
-	}
-	s.known.Store(&known{next, s.State()})
-	return nil
+// holdsData reports whether there is a log entry or a snapshot.
+func (s *Store) holdsData() (bool, error) {
+	newest, err := newestSnapshot(s.snapshots)
+	return newest.Index > 0 || s.logs.extent.Load().first > 0, err
 }
 
 // Term is the term that this node is in, as it was last written; 0 if it was in none. It never waits for
 // the disk.
 func (s *Store) Term() uint64 { return s.votes.current.Load() }
 
-// LowSpace is the free space below which Low says yes.
+// LowSpace is the free space below which IsLowSpace reports true.
 func (s *Store) LowSpace() uint64 { return s.space.lowSpace }
 
-// Free returns how many bytes may still be written to the disk.
-func (s *Store) Free() (uint64, error) { return s.space.free() }
+// FreeBytes returns how many bytes may still be written to the disk.
+func (s *Store) FreeBytes() (uint64, error) { return s.space.free() }
 
-// Low reports whether less than Config.Mark is free.
-func (s *Store) Low() (bool, error) { return s.space.low() }
+// IsLowSpace reports whether less than Config.LowSpace is free.
+func (s *Store) IsLowSpace() (bool, error) {
+	free, err := s.space.free()
+	return err == nil && free < s.space.lowSpace, err
+}
 
-// Room says why entries are refused now (S5), or nil.
-func (s *Store) Room() error { return s.space.admit(0) }
+// CheckSpace returns why entries are refused now (S5), or nil.
+func (s *Store) CheckSpace() error { return s.space.admit(0) }
 
 // Writing returns the write of log or vote that has been in progress for
 // longest. A watchdog on another goroutine sees here a disk that hangs (S4).
@@ -277,16 +160,17 @@ func (s *Store) Writing() (InProgress, bool) { return s.record.oldest() }
 // directory's lock. Raft must have ended: what it tries to write afterwards is
 // refused with ErrClosed. A second Close does nothing.
 func (s *Store) Close() error {
-	if !s.record.close() {
+	if s.closed.Swap(true) {
 		return nil
 	}
-	for _, t := range s.writers {
-		t.Lock()
-		defer t.Unlock()
+	ended := s.record.end(fmt.Errorf("store: %w; nothing was written; end raft before closing its store", ErrClosed))
+	for _, mu := range []fifoMutex{s.logs.mu, s.votes.mu, s.naming} {
+		mu.Lock()
+		defer mu.Unlock()
 	}
 	var err error
-	if !s.record.isBroken() {
-		err = recovered(s.medium.settle)
+	if errors.Is(ended, ErrClosed) { // and nothing has failed before
+		err = recovered(s.engine.settle)
 	}
-	return errors.Join(err, s.medium.close())
+	return errors.Join(err, s.engine.close(), s.medium.close())
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 )
 
@@ -33,16 +32,19 @@ type Pair struct {
 	Value []byte
 }
 
-// votes is raft's stable store, with votes that can't be torn (S1).
+// votes implements raft.StableStore, with votes that can't be torn (S1).
 type votes struct {
-	table  Table
-	writer *serialWriter
+	serialWriter
+	table   Table
+	current atomic.Uint64          // the term that is written, for Store.Term, which must not wait for the disk
+	staged  atomic.Pointer[uint64] // the term of a vote whose candidate is not known yet
+}
 
-	current atomic.Uint64 // the term that is written, for Term, which must not wait for the disk
-
-	mu     sync.Mutex
-	term   uint64 // of the vote whose first half has been heard
-	staged bool   // term counts
+func newVotes(table Table, writer serialWriter) (*votes, error) {
+	v := &votes{serialWriter: writer, table: table}
+	term, err := numberOrZero(table, keyCurrentTerm)
+	v.current.Store(term)
+	return v, err
 }
 
 var errHalfVote = errors.New("store: half a vote, " + keyVoteCandidate + " without " + keyVoteTerm + " just before it: nothing was written; " +
@@ -52,9 +54,7 @@ var errHalfVote = errors.New("store: half a vote, " + keyVoteCandidate + " witho
 // next call brings its candidate, and until then the vote has not been cast.
 func (v *votes) SetUint64(key []byte, value uint64) error {
 	if string(key) == keyVoteTerm {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.term, v.staged = value, true
+		v.staged.Store(&value)
 		return nil
 	}
 	err := v.put(OpSetting, numberPair(string(key), value))
@@ -70,37 +70,38 @@ func (v *votes) Set(key, value []byte) error {
 	case keyVoteTerm:
 		return errHalfVote
 	case keyVoteCandidate:
-		term, staged := v.takeTerm()
-		if !staged {
+		term := v.staged.Swap(nil)
+		if term == nil {
 			return errHalfVote
 		}
-		return v.put(OpVote, numberPair(keyVoteTerm, term), Pair{keyVoteCandidate, value})
+		return v.put(OpVote, numberPair(keyVoteTerm, *term), Pair{keyVoteCandidate, value})
 	}
 	return v.put(OpSetting, Pair{string(key), value})
 }
 
-// Get returns what is written; a vote that is only half heard is not.
+// Get returns what is written. A vote of which only the term is known is not.
 func (v *votes) Get(key []byte) (value []byte, err error) {
-	err = v.writer.read(func() error {
+	err = recovered(func() error {
 		value, err = v.table.Get(string(key))
 		return err
 	})
+	if err != nil && !errors.Is(err, errNotFound) {
+		err = v.damaged(err)
+	}
 	return value, err
 }
 
-func (v *votes) GetUint64(key []byte) (value uint64, err error) {
-	err = v.writer.read(func() error {
-		value, err = number(v.table, string(key))
-		return err
-	})
-	return value, err
-}
-
-func (v *votes) takeTerm() (term uint64, staged bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	staged, v.staged = v.staged, false
-	return v.term, staged
+// GetUint64 implements raft.StableStore.
+func (v *votes) GetUint64(key []byte) (uint64, error) {
+	value, err := v.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	number, err := parseNumber(string(key), value)
+	if err != nil {
+		err = v.damaged(err)
+	}
+	return number, err
 }
 
 func (v *votes) put(op Op, pairs ...Pair) error {
@@ -109,32 +110,28 @@ func (v *votes) put(op Op, pairs ...Pair) error {
 		bytes += len(pair.Key) + len(pair.Value)
 	}
 	w := Write{Op: op, Entries: len(pairs), Bytes: bytes}
-	return v.writer.write(w, func() error { return v.table.Put(pairs...) })
+	return v.write(w, func() error { return v.table.Put(pairs...) })
 }
 
 func numberPair(key string, value uint64) Pair {
 	return Pair{key, binary.BigEndian.AppendUint64(nil, value)}
 }
 
-// A getter is what can be read of a Table.
-type getter interface {
+// numberOrZero returns a number of a table, and 0 if there is no value.
+func numberOrZero(table interface {
 	Get(key string) ([]byte, error)
-}
-
-// numberOrZero is number, and 0 if there is no value.
-func numberOrZero(table getter, key string) (uint64, error) {
-	value, err := number(table, key)
+}, key string) (uint64, error) {
+	value, err := table.Get(key)
 	if errors.Is(err, errNotFound) {
 		return 0, nil
 	}
-	return value, err
-}
-
-func number(table getter, key string) (uint64, error) {
-	value, err := table.Get(key)
 	if err != nil {
 		return 0, err
 	}
+	return parseNumber(key, value)
+}
+
+func parseNumber(key string, value []byte) (uint64, error) {
 	if len(value) != 8 {
 		return 0, fmt.Errorf("%w: the value of %s has %d bytes, a number has 8", errRecord, key, len(value))
 	}

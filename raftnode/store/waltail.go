@@ -36,7 +36,7 @@ func inspectTail(folder string, table *segmentTable) error {
 	last := state.Segments[len(state.Segments)-1]
 	path := filepath.Join(folder, segment.FileName(last))
 	text, err := os.ReadFile(path)
-	_, unwritten := table.unwritten()
+	unwritten := table.reached < last.BaseIndex
 	if os.IsNotExist(err) && unwritten {
 		return nil // it was about to be made, and raft-wal makes it
 	}

@@ -1,0 +1,332 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// DeleteChunk, in entries, bounds one transaction of a deletion. bbolt has
+	// one writer per file, so an append waits for at most this much.
+	DeleteChunk = 256
+
+	// LogCacheEntries is how many of the latest entries are kept in memory.
+	// Without them every follower's apply and every message of a leader to a
+	// follower reads the disk.
+	LogCacheEntries = 512
+)
+
+// raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum), sealed with the store's
+// checksum, written by the log's one writer, and then visible. Below it is an engine, or the fault injection of a test.
+type raftLog struct {
+	serialWriter
+	engine    raft.LogStore
+	chunk     uint64 // how many entries one write may delete
+	space     *space
+	snapshots raft.SnapshotStore
+
+	// extent is which entries there are. It grows after an append and shrinks before a deletion, in the turn of the writer.
+	extent atomic.Pointer[extent]
+	cache  [LogCacheEntries]atomic.Pointer[raft.Log] // by index, modulo its length; what is outside the extent does not count
+
+	deletions fifoMutex // raft deletes what its own snapshot covers beside its main loop, and what a leader's covers in it
+	// pendingDelete: raft asked to delete the whole log, which happens only when an append takes its place.
+	pendingDelete atomic.Bool
+	// conflicted: entries at the end of the log are deleted, or will be (pendingDelete), because they conflict with the leader's,
+	// and nothing was appended since. Raft counts them until the leader's own are in their place: were those refused, it would
+	// apply entries that are not there, or refuse the leader's forever. So the next append is not refused for want of space,
+	// and if it does not fit its checksum the process ends.
+	conflicted atomic.Bool
+}
+
+// An extent is which entries a log has, both ends included; zero: none.
+type extent struct{ first, last uint64 }
+
+func (e extent) has(index uint64) bool { return e.first > 0 && e.first <= index && index <= e.last }
+
+// plus returns the extent after an append.
+func (e extent) plus(entries []*raft.Log) (extent, error) {
+	for _, entry := range entries {
+		if e.first == 0 {
+			e = extent{entry.Index, entry.Index - 1}
+		}
+		if entry.Index != e.last+1 {
+			return e, fmt.Errorf("entry %d can't follow entry %d: the log would have a gap", entry.Index, e.last)
+		}
+		e.last++
+	}
+	return e, nil
+}
+
+// minus returns the extent after a deletion.
+func (e extent) minus(from, to uint64) (extent, error) {
+	switch {
+	case from == e.first && to == e.last:
+		return extent{}, nil
+	case from == e.first:
+		return extent{to + 1, e.last}, nil
+	case to == e.last:
+		return extent{e.first, from - 1}, nil
+	}
+	return e, fmt.Errorf("entries %d to %d lie in the middle of %d to %d: the log would have a gap", from, to, e.first, e.last)
+}
+
+func extentOf(log raft.LogStore) (extent, error) {
+	first, firstErr := log.FirstIndex()
+	last, lastErr := log.LastIndex()
+	return extent{first, last}, errors.Join(firstErr, lastErr)
+}
+
+// inSnapshot is the type of an entry of which only the term is known. Raft does not apply such a type.
+const inSnapshot = raft.LogType(0xff)
+
+// IsMonotonic makes raft delete the whole log after a snapshot from the leader, and not only what the snapshot covers.
+// Otherwise the log would have a gap, which can't be told from entries that were lost (S12).
+func (l *raftLog) IsMonotonic() bool { return true }
+
+// FirstIndex implements raft.LogStore.
+func (l *raftLog) FirstIndex() (uint64, error) { return l.extent.Load().first, nil }
+
+// LastIndex implements raft.LogStore.
+func (l *raftLog) LastIndex() (uint64, error) { return l.extent.Load().last, nil }
+
+// GetLog implements raft.LogStore. It reads without the writer's turn. An entry that can't be read is damaged, unless the
+// extent has changed meanwhile, since the entry may have been deleted.
+func (l *raftLog) GetLog(index uint64, entry *raft.Log) error {
+	for {
+		now := l.extent.Load()
+		if !now.has(index) {
+			return l.getSnapshotted(*now, index, entry)
+		}
+		if cached := l.cache[index%LogCacheEntries].Load(); cached != nil && cached.Index == index {
+			*entry = *cached
+			return nil
+		}
+		err := recovered(func() error { return readEntry(l.engine, index, entry) })
+		if err == nil {
+			return nil
+		}
+		if l.extent.Load() == now {
+			return l.damaged(err)
+		}
+	}
+}
+
+// getSnapshotted returns the term of the newest snapshot's last entry, if the log is empty or begins right behind it.
+//
+// Raft needs it to continue behind the snapshot: otherwise a leader that has another first entry could only send its snapshot
+// again, without an end. Raft asks for the term alone, unless it is about to send entry 1 (a restored backup's snapshot ends there), or the log is deleted up to here just as a leader reads it: package
+// peer sends no such entry, and takes none. If the log is empty raft mostly knows the term by itself, but it forgets the leader's
+// snapshot for one of its own that it finishes later.
+func (l *raftLog) getSnapshotted(now extent, index uint64, entry *raft.Log) error {
+	if index < 2 || now.first != 0 && now.first != index+1 {
+		return raft.ErrLogNotFound // raft compares it with ==
+	}
+	newest, err := newestSnapshot(l.snapshots)
+	if err != nil {
+		return err
+	}
+	if newest.Index != index {
+		return raft.ErrLogNotFound
+	}
+	*entry = raft.Log{Index: index, Term: newest.Term, Type: inSnapshot}
+	return nil
+}
+
+// readEntry reads an entry from an engine, and takes the seal off it.
+func readEntry(engine raft.LogStore, index uint64, entry *raft.Log) error {
+	if err := engine.GetLog(index, entry); err != nil {
+		return err
+	}
+	return unsealed(index, entry)
+}
+
+// StoreLog implements raft.LogStore.
+func (l *raftLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs implements raft.LogStore.
+func (l *raftLog) StoreLogs(entries []*raft.Log) error {
+	w := Write{Op: OpAppend, Entries: len(entries)}
+	sealed := make([]*raft.Log, len(entries))
+	for i, entry := range entries {
+		w.Bytes += len(entry.Data) + len(entry.Extensions)
+		sealed[i] = Seal(entry)
+	}
+	if err := l.admit(entries, w.Bytes); err != nil {
+		if l.conflicted.Load() {
+			err = l.record.abort(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
+		}
+		w.Err = err
+		l.record.observe(w)
+		return err
+	}
+	if l.pendingDelete.Load() {
+		err := l.remove(entries[0].Index, l.extent.Load().last)
+		l.pendingDelete.Store(err != nil)
+		if err != nil {
+			return err
+		}
+	}
+	err := l.write(w, func() error {
+		next, err := l.extent.Load().plus(entries)
+		if err == nil {
+			err = l.engine.StoreLogs(sealed)
+		}
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			l.cache[entry.Index%LogCacheEntries].Store(entry)
+		}
+		l.extent.Store(&next)
+		l.conflicted.Store(false)
+		return nil
+	})
+	return err
+}
+
+// admit refuses entries for which there is no space (S5), and those that are not
+// what was proposed (S13).
+func (l *raftLog) admit(entries []*raft.Log, bytes int) error {
+	for _, entry := range entries {
+		if err := Verify(entry); err != nil {
+			return fmt.Errorf("%w; none of the entries that came with it is in the log; if it was sent by the leader it is sent again; "+
+				"if this goes on, the memory of a node or the network between them changes what passes through it", err)
+		}
+	}
+	if l.conflicted.Load() {
+		return nil
+	}
+	return l.space.admit(bytes)
+}
+
+// DeleteRange implements raft.LogStore. It deletes from first to last, both included, in chunks (S6).
+//
+// Raft deletes the whole log when the leader has sent a snapshot, or when all of it conflicts with the leader's.
+//
+//   - The log begins right behind the snapshot: it may be either. The log is deleted when others are appended in its place, which
+//     they are at once, and stays if what is appended next continues behind its end.
+//   - The log reaches beyond the snapshot: nothing is deleted. What lies beyond may have been acknowledged, and there is no gap.
+//     (Entries that conflict with the leader's are never within a snapshot.) If the log that stays has a later list of nodes than
+//     the snapshot, the process ends, since raft has taken the snapshot's.
+//   - The log has another entry where the snapshot ends: it is of a leader whose entries were never committed. Raft would still
+//     take its last entry for this node's, also when the log is deleted, and refuse the entries behind the snapshot forever. So
+//     the process ends, and the next Open deletes the log.
+func (l *raftLog) DeleteRange(first, last uint64) error {
+	now := *l.extent.Load()
+	conflict := first <= now.last && last >= now.last
+	if first <= now.first && last >= now.last {
+		newest, err := newestSnapshot(l.snapshots)
+		if err != nil {
+			return err
+		}
+		if newest.Index > 0 && now.first == newest.Index+1 {
+			// No list of nodes is looked for: package peer gives raft no snapshot twice (P10 there).
+			l.pendingDelete.Store(true)
+			l.conflicted.Store(true)
+			return nil
+		}
+		conflict = newest.Index < now.last
+		if now.has(newest.Index) {
+			same, err := l.hasLastOf(newest)
+			switch {
+			case err != nil:
+				return err
+			case !same:
+				return l.record.abort(contradicted(l.file, newest))
+			case conflict:
+				return l.endIfLaterConfiguration(newest, now.last)
+			}
+		}
+	}
+	err := l.remove(first, last)
+	if conflict && err == nil {
+		l.conflicted.Store(true)
+	}
+	return err
+}
+
+// hasLastOf reports whether the log, whose extent has the snapshot's last entry, has it of the same term.
+func (l *raftLog) hasLastOf(snapshot raft.SnapshotMeta) (bool, error) {
+	var entry raft.Log
+	err := l.GetLog(snapshot.Index, &entry)
+	return entry.Term == snapshot.Term, err
+}
+
+// endIfLaterConfiguration ends the process if a log that stays behind the leader's snapshot, and ends with end, has a list of nodes. Raft
+// has taken the snapshot's instead, and does not look at entries that it has: it would elect by an older list.
+func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64) error {
+	for index := snapshot.Index + 1; index <= end; index++ {
+		var entry raft.Log
+		if err := l.GetLog(index, &entry); err != nil {
+			return err
+		}
+		if entry.Type == raft.LogConfiguration {
+			return l.record.abort(fmt.Errorf("store: the list of nodes that entry %d of %s holds is later than the one of the leader's snapshot, "+
+				"which raft has taken; nothing was lost; the process must end and start again, which takes the later one", index, l.file))
+		}
+	}
+	return nil
+}
+
+// dropStale completes what a process left that ended when the leader had sent a snapshot: it deletes the whole log if that ends
+// before the snapshot, so that the next entry would leave a gap, or has another entry where the snapshot ends. Raft has not
+// begun yet.
+func (l *raftLog) dropStale() error {
+	now := *l.extent.Load()
+	newest, err := newestSnapshot(l.snapshots)
+	if err != nil || newest.Index == 0 || newest.Index < now.first {
+		return err
+	}
+	if now.has(newest.Index) {
+		if same, err := l.hasLastOf(newest); err != nil || same {
+			return err
+		}
+	}
+	return l.remove(now.first, now.last)
+}
+
+// remove deletes a range, a chunk at a time.
+//
+// A range that reaches the end of the log is deleted from the back, any other from the
+// front, so that a crash between two chunks leaves no hole. Raft asks for the
+// first to drop entries that conflict with the leader's: were their front deleted
+// and their end still there, the end would count as this node's log. It asks for
+// the second to drop what a snapshot covers; if that is the whole log, what a
+// crash leaves in front is in the snapshot as well. Raft never asks for a range with entries on both
+// sides.
+func (l *raftLog) remove(first, last uint64) (err error) {
+	for more := true; more && err == nil; {
+		more, err = l.removeChunk(first, last)
+	}
+	return err
+}
+
+func (l *raftLog) removeChunk(first, last uint64) (more bool, err error) {
+	l.deletions.Lock()
+	defer l.deletions.Unlock()
+	now := *l.extent.Load()
+	first, last = max(first, now.first), min(last, now.last)
+	if now.first == 0 || last < first { // even to delete nothing would flush the disk twice
+		return false, nil
+	}
+	if more = last-first >= l.chunk; more && last == now.last {
+		first = last - l.chunk + 1
+	} else if more {
+		last = first + l.chunk - 1
+	}
+	return more, l.write(Write{Op: OpDelete, Entries: int(last - first + 1)}, func() error {
+		next, err := l.extent.Load().minus(first, last)
+		if err != nil {
+			return err
+		}
+		l.extent.Store(&next)
+		for i := range l.cache {
+			l.cache[i].Store(nil)
+		}
+		return l.engine.DeleteRange(first, last)
+	})
+}

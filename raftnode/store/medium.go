@@ -1,0 +1,238 @@
+package store
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+)
+
+// A medium keeps the data of a node: a directory, or a Memory.
+type medium interface {
+	// path returns where the file of this name is, for messages; of an empty name, where the medium is.
+	path(name string) string
+
+	list(folder string) (names []string, err error)
+	open(name string) (file, error)
+	create(name string) (draft, error)
+	remove(name string) error
+	free() (uint64, error)
+
+	// openVotes and openLog open the two files that are written all the time. fresh: the file is made if there is none,
+	// otherwise one that is missing is refused. Once openVotes succeeded, the medium is locked until close.
+	openVotes(fresh bool) (Table, error)
+	openLog(cfg Config, kind LogKind, fresh bool) (engine, error)
+	close() error
+}
+
+// A file is complete and does not change.
+type file interface {
+	io.ReaderAt
+	io.Seeker
+	io.Closer
+}
+
+// A draft is a file that is being written. It gets its name when it is committed, after all of it is flushed, and then
+// replaces an older file of that name; a crash leaves the one or the other, whole.
+type draft interface {
+	io.Writer
+	commit() error
+	discard() error
+}
+
+// An engine keeps the log's entries. Whoever calls it knows which entries there are: it is never asked for another
+// entry, nor to append behind a gap, nor to leave one.
+type engine interface {
+	raft.LogStore
+	stamps() Table    // where the incarnation is
+	chunk() uint64    // how many entries one write may delete
+	reusable() uint64 // how many bytes inside its files deletions have freed
+	settle() error    // notes where the log ends, before an orderly close
+	close() error
+}
+
+const (
+	votesName      = "votes.db"
+	snapshotFolder = "snapshots"
+
+	// unfinished ends the name of a file that is being written.
+	unfinished = ".tmp"
+
+	// votesPages of the votes' file are allocated on the disk in advance (S5). A
+	// few short values, written in turn, never use as many.
+	votesPages = 16
+
+	// logMapBytes is mapped from the start, because to grow the map makes writers
+	// wait for readers.
+	logMapBytes = 64 << 20
+)
+
+// A LogKind is a way to keep the log on a disk.
+type LogKind string
+
+const (
+	Bolt LogKind = "bolt" // bbolt: one file, two flushes for each write
+	WAL  LogKind = "wal"  // raft-wal: segments, one flush for each write
+)
+
+// ParseLogKind returns the kind of this name; of an empty one, none.
+func ParseLogKind(name string) (LogKind, error) {
+	switch kind := LogKind(name); kind {
+	case "", Bolt, WAL:
+		return kind, nil
+	}
+	return "", fmt.Errorf("store: there is no log store %q; nothing was changed; name %s or %s", name, Bolt, WAL)
+}
+
+// logFiles are where each kind keeps its log.
+var logFiles = map[LogKind]string{Bolt: "log.db", WAL: "log"}
+
+// A directory is the data directory of a node.
+type directory struct {
+	dir   string
+	votes *bbolt.DB // its lock is the directory's
+}
+
+func openDirectory(dir string) (medium, error) {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = makeDir(filepath.Join(dir, snapshotFolder))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store: the data directory can't be made: %w; nothing was opened; check the path and its permissions", err)
+	}
+	return &directory{dir: dir}, nil
+}
+
+func (d *directory) path(name string) string        { return filepath.Join(d.dir, name) }
+func (d *directory) open(name string) (file, error) { return os.Open(d.path(name)) }
+func (d *directory) remove(name string) error       { return os.Remove(d.path(name)) }
+func (d *directory) free() (uint64, error)          { return freeBytes(d.dir) }
+func (d *directory) list(folder string) ([]string, error) {
+	entries, err := os.ReadDir(d.path(folder))
+	names := make([]string, len(entries))
+	for i, entry := range entries {
+		names[i] = entry.Name()
+	}
+	return names, err
+}
+
+func (d *directory) create(name string) (draft, error) {
+	f, err := os.OpenFile(d.path(name)+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &diskDraft{bufio.NewWriter(f), f, d.path(name)}, nil
+}
+
+type diskDraft struct {
+	*bufio.Writer // keeps the first error
+	file          *os.File
+	path          string
+}
+
+// commit leaves a file alone once it has its name, whatever fails then: it is whole.
+func (f *diskDraft) commit() error {
+	if err := errors.Join(f.Flush(), f.file.Sync()); err != nil {
+		return errors.Join(err, f.discard())
+	}
+	err := errors.Join(f.file.Close(), os.Rename(f.file.Name(), f.path))
+	return errors.Join(err, syncDir(filepath.Dir(f.path)))
+}
+
+func (f *diskDraft) discard() error { return errors.Join(f.file.Close(), os.Remove(f.file.Name())) }
+
+func (d *directory) openVotes(fresh bool) (Table, error) {
+	path := d.path(votesName)
+	if !fresh && !isThere(path) {
+		return nil, lost(d.dir, votesName+" is missing")
+	}
+	table, err := openBoltTable(path, fresh, 0)
+	if err != nil {
+		return nil, d.openError(votesName, err)
+	}
+	err = errors.Join(os.RemoveAll(path+newFileSuffix), // of a process that was late to make this file
+		allocate(path, votesPages*int64(os.Getpagesize())))
+	if err != nil {
+		return nil, errors.Join(d.openError(votesName, err), table.db.Close())
+	}
+	d.votes = table.db
+	return table, nil
+}
+
+func (d *directory) openLog(cfg Config, kind LogKind, fresh bool) (engine, error) {
+	for other, name := range logFiles {
+		switch there := isThere(d.path(name)); {
+		case fresh && other != kind && there:
+			return nil, lost(d.dir, fmt.Sprintf("%s is missing, and %s is there, the log of a node with log store %q", identityName, name, other))
+		case !fresh && other == kind && !there:
+			return nil, lost(d.dir, name+" is missing")
+		}
+	}
+	name := logFiles[kind]
+	if kind == WAL {
+		log, err := openWAL(cfg, d.path(name), fresh)
+		return log, d.openError(name, err)
+	}
+	log, err := openBoltLog(d.path(name), fresh)
+	return log, d.openError(name, err)
+}
+
+func (d *directory) openError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if err = asDamage(d.path(name), err); errors.Is(err, ErrDamaged) {
+		return err // which names the file
+	}
+	if errors.Is(err, bbolterrors.ErrTimeout) {
+		return fmt.Errorf("store: %w: another process has had %s open for the last %v; nothing was changed; "+
+			"end that process first (fuser %s names it), or give this node a directory of its own",
+			ErrLocked, d.dir, lockWait, d.path(name))
+	}
+	return fmt.Errorf("store: %s can't be opened: %w; the node was not started and its data is as it was; "+
+		"check permissions, free space and disk", d.path(name), err)
+}
+
+func (d *directory) close() error { return d.votes.Close() }
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// syncDir makes the names in dir survive a crash.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// makeDir makes dir and what is missing above it, so that all of it survives a
+// crash: a node whose directory vanished would count as new.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
+		if err := makeDir(above); err != nil {
+			return err
+		}
+		// Once: some places, as /proc, say so of whatever one makes there.
+		err = os.Mkdir(dir, 0o700)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -123,4 +124,36 @@ func TestAnUnnecessarySnapshotThatIsDamagedGoes(t *testing.T) {
 	metas, err = st.Snapshots().List()
 	require.NoError(t, err)
 	require.Len(t, metas, 2)
+}
+
+// A lateFailure is a medium on which the last step of a commit fails, when the file has its name already: the flush of the name
+// does so on a disk that fails.
+type lateFailure struct{ medium }
+
+type lateFailingDraft struct{ draft }
+
+func (m lateFailure) create(name string) (draft, error) {
+	d, err := m.medium.create(name)
+	return lateFailingDraft{d}, err
+}
+
+func (d lateFailingDraft) commit() error { return errors.Join(d.draft.commit(), io.ErrUnexpectedEOF) }
+
+// A failure so late leaves a snapshot that can be read, also when raft then cancels it: it may be the only one.
+func TestNamedSnapshotIsNotEmptied(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		st := reopen()
+		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 3))
+		st.snapshots.(*snapshots).medium = lateFailure{st.medium}
+		sink := beginSnapshot(t, st, 3, 10, "state")
+		require.ErrorIs(t, sink.Close(), io.ErrUnexpectedEOF)
+		require.NoError(t, sink.Cancel())
+
+		_, state, err := reopen().Snapshots().Open(sink.ID())
+		require.NoError(t, err)
+		defer state.Close()
+		text, err := io.ReadAll(state)
+		require.NoError(t, err)
+		require.Equal(t, "state", string(text))
+	})
 }

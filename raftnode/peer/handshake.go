@@ -138,6 +138,9 @@ func (n *Network) readHello(conn net.Conn) (*caller, error) {
 	if err := readFrame(conn, &proceed); err != nil {
 		return nil, err
 	}
+	if hello.purpose == purposeRaft && len(proceed.body) > 0 {
+		return nil, n.refuseUnreadable(conn, fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.body)))
+	}
 	return &caller{theirs, hello.purpose, conn, streams, proceed.body}, nil
 }
 

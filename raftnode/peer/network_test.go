@@ -199,6 +199,26 @@ func TestRudeCallers(t *testing.T) {
 	}
 }
 
+// What follows the proceed frame of a connection for Raft is Raft's; the frame itself carries nothing.
+func TestProceedForRaftIsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestNetwork()
+		n1, n2 := pair(t, f)
+		defer n1.Close()
+		defer n2.Close()
+		openTransport(t, n2)
+		for body, want := range map[string]string{"": "closed", "x": "1 bytes with proceed"} {
+			conn := dialRaw(t, f, "h2:5751")
+			require.NoError(t, writeFrame(conn, &hello{purposeRaft, serverOf("n2"), n1.Mine()}))
+			require.NoError(t, readFrame(conn, &Answer{}))
+			require.NoError(t, writeFrame(conn, &payload{kindProceed, []byte(body)}))
+			time.AfterFunc(time.Minute, func() { conn.Close() })
+			require.ErrorContains(t, readFrame(conn, &Answer{}), want)
+			conn.Close()
+		}
+	})
+}
+
 func TestHealthCheckIsNoComplaint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()

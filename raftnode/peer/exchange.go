@@ -31,7 +31,7 @@ type Answer struct {
 	Cluster ClusterID // zero: the node doesn't know one
 	List    List      // zero: the node was given none
 	Condition
-	generation generation
+	Generation generation
 }
 
 // Mine is this node's own answer.
@@ -41,10 +41,11 @@ func (n *Network) server() Server { return Server{n.config.ID, n.config.Incarnat
 
 func (n *Network) answer(asker Server) Answer {
 	condition := n.config.Condition(asker)
+	condition.Unready = printable(condition.Unready)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return Answer{
-		Server: n.server(), Cluster: n.cluster, List: n.config.List, Condition: condition, generation: n.generation,
+		Server: n.server(), Cluster: n.cluster, List: n.config.List, Condition: condition, Generation: n.generation,
 	}
 }
 

@@ -36,7 +36,7 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 		answer, err := n1.Ask(t.Context(), Node{"n7", "h2:5751"})
 		require.NoError(t, err)
 		assert.Equal(t, Answer{
-			Server: serverOf("n2"), generation: n2.generation, Cluster: clusterOf("away"), List: other,
+			Server: serverOf("n2"), Generation: n2.generation, Cluster: clusterOf("away"), List: other,
 			Condition: Condition{
 				HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9, Listed: true,
 			},

@@ -32,8 +32,8 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 		return err
 	})
 	if err == nil {
-		s.generation = answer.generation
-		return s, answer, reply.body, nil
+		s.generation = answer.Generation
+		return s, answer, reply.Body, nil
 	}
 	raw.Close()
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
@@ -63,7 +63,7 @@ func (n *Network) greet(conn net.Conn, to Node, use purpose, request []byte) (th
 		_ = writeFrame(conn, refusal)
 		return theirs, refusal
 	}
-	n.checkClone(theirs.Server, theirs.generation, to.Address)
+	n.checkClone(theirs.Server, theirs.Generation, to.Address)
 	return theirs, writeFrame(conn, &payload{kindProceed, request})
 }
 
@@ -83,10 +83,10 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 	})
 	release()
 	if err == nil && from != nil {
-		n.checkClone(from.Server, from.generation, raw.RemoteAddr().String())
+		n.checkClone(from.Server, from.Generation, raw.RemoteAddr().String())
 		if from.purpose == purposeRaft {
 			from.streams.deliver(&stream{
-				Conn: from.conn, raw: raw, inbound: true, server: from.ID(), generation: from.generation,
+				Conn: from.conn, raw: raw, inbound: true, server: from.ID(), generation: from.Generation,
 			})
 			return
 		}
@@ -111,24 +111,24 @@ func (n *Network) readHello(conn net.Conn) (*caller, error) {
 	if err := readFrame(conn, &hello); err != nil {
 		return nil, n.refuseUnreadable(conn, err)
 	}
-	theirs := hello.from
+	theirs := hello.From
 	if refusal := n.checkCertificate(conn, theirs.Name); refusal != nil {
 		return nil, sendRefusal(conn, refusal)
 	}
 	mine := n.answer(theirs.Server)
-	if hello.purpose == purposeAsk {
+	if hello.Purpose == purposeAsk {
 		if err := writeFrame(conn, &mine); err != nil {
 			return nil, err
 		}
 		awaitPeerClose(conn)
 		return nil, nil
 	}
-	if refusal := checkIdentities(mine, theirs, hello.server, mine.Server); refusal != nil {
+	if refusal := checkIdentities(mine, theirs, hello.Server, mine.Server); refusal != nil {
 		return nil, sendRefusal(conn, refusal)
 	}
 	streams := n.openStreams()
-	if streams == nil && hello.purpose == purposeRaft {
-		return nil, sendRefusal(conn, n.newRefusal(NotReady, theirs.Name, "%s is not running Raft yet", mine.Name))
+	if streams == nil && hello.Purpose == purposeRaft {
+		return nil, sendRefusal(conn, newRefusal(NotReady, mine.Name, theirs.Name, "%s is not running Raft yet", mine.Name))
 	}
 	if err := writeFrame(conn, &mine); err != nil {
 		return nil, err
@@ -138,14 +138,10 @@ func (n *Network) readHello(conn net.Conn) (*caller, error) {
 	if err := readFrame(conn, &proceed); err != nil {
 		return nil, err
 	}
-	if hello.purpose == purposeRaft && len(proceed.body) > 0 {
-		return nil, n.refuseUnreadable(conn, fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.body)))
+	if hello.Purpose == purposeRaft && len(proceed.Body) > 0 {
+		return nil, n.refuseUnreadable(conn, fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.Body)))
 	}
-	return &caller{theirs, hello.purpose, conn, streams, proceed.body}, nil
-}
-
-func (n *Network) newRefusal(code RefusalCode, peer, format string, args ...any) *RefusedError {
-	return &RefusedError{Code: code, By: n.config.ID, Peer: peer, Detail: fmt.Sprintf(format, args...)}
+	return &caller{theirs, hello.Purpose, conn, streams, proceed.Body}, nil
 }
 
 // refuseUnreadable answers a frame that can't be read as a hello, if the reason is worth one.
@@ -154,7 +150,7 @@ func (n *Network) refuseUnreadable(conn net.Conn, err error) error {
 		errTLSRecord: TLSWanted, errOtherVersion: OtherVersion, errMalformed: Malformed,
 	} {
 		if errors.Is(err, sign) {
-			return sendRefusal(conn, n.newRefusal(code, "", "the caller sent %v", err))
+			return sendRefusal(conn, newRefusal(code, n.config.ID, "", "the caller sent %v", err))
 		}
 	}
 	return err

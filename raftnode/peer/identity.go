@@ -14,6 +14,21 @@ type Incarnation [16]byte
 
 func (i Incarnation) String() string { return hex.EncodeToString(i[:]) }
 
+// MarshalText implements encoding.TextMarshaler.
+func (i Incarnation) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (i *Incarnation) UnmarshalText(digits []byte) error { return decodeHex(i[:], digits) }
+
+func decodeHex(to, digits []byte) error {
+	raw, err := hex.DecodeString(string(digits))
+	if err != nil || len(raw) != len(to) {
+		return fmt.Errorf("%q is not %d hexadecimal digits", digits, hex.EncodedLen(len(to)))
+	}
+	copy(to, raw)
+	return nil
+}
+
 // A Server is a node as Raft knows it: the node's name together with the incarnation of its data
 // directory. So a node that lost its data is another server.
 type Server struct {
@@ -33,11 +48,9 @@ func ParseServer(id raft.ServerID) (Server, error) {
 	if err := CheckID(name); err != nil {
 		return Server{}, fmt.Errorf("%q is no server id: %w", id, err)
 	}
-	raw, err := hex.DecodeString(digits)
-	if err != nil || len(raw) != len(s.Incarnation) {
-		return Server{}, fmt.Errorf("%q is no server id: write name@incarnation, 32 hexadecimal digits", id)
+	if err := decodeHex(s.Incarnation[:], []byte(digits)); err != nil {
+		return Server{}, fmt.Errorf("%q is no server id: write name@incarnation: %w", id, err)
 	}
-	copy(s.Incarnation[:], raw)
 	if s.ID() != id || s.Incarnation == (Incarnation{}) {
 		return Server{}, fmt.Errorf("%q is no server id: the incarnation is not as this release writes it", id)
 	}
@@ -55,16 +68,22 @@ type ClusterID [16]byte
 
 func (c ClusterID) String() string { return hex.EncodeToString(c[:]) }
 
+// MarshalText implements encoding.TextMarshaler.
+func (c ClusterID) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *ClusterID) UnmarshalText(digits []byte) error { return decodeHex(c[:], digits) }
+
 // generation is drawn at each start of a Network, so that a node which merely restarted differs from
 // two processes which run one data directory.
-type generation [8]byte
+type generation uint64
 
 // checkIdentities is the table of doc.go: it returns why mine must not speak Raft with theirs, or nil. The
 // caller meant one server and reached another or the same. Both ends judge, each by what it knows
 // itself.
 func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedError {
 	refuse := func(code RefusalCode, format string, args ...any) *RefusedError {
-		return &RefusedError{Code: code, By: mine.Name, Peer: theirs.Name, Detail: fmt.Sprintf(format, args...)}
+		return newRefusal(code, mine.Name, theirs.Name, format, args...)
 	}
 	bothIDs := mine.Cluster != ClusterID{} && theirs.Cluster != ClusterID{}
 	initial, other := mine.Initial.String(), theirs.Initial.String()

@@ -83,6 +83,18 @@ func (l List) String() string {
 	return strings.Join(items, ",")
 }
 
+// MarshalText implements encoding.TextMarshaler.
+func (l List) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler; "" is the zero List.
+func (l *List) UnmarshalText(text []byte) (err error) {
+	*l = List{}
+	if len(text) > 0 {
+		*l, err = ParseList(string(text))
+	}
+	return err
+}
+
 // InitialMembers are the initial members of a cluster: the nodes of its --cluster list, each with the
 // incarnation that it had when all of them agreed. They decide the first entry of the log, which is
 // the same on every node because each has them on disk before any of them writes it. The zero
@@ -127,6 +139,15 @@ func NewInitialMembers(list List, incarnations map[string]Incarnation) InitialMe
 
 // String returns n1@incarnation=host:5751,… in the order of the names; of the zero InitialMembers, "".
 func (m InitialMembers) String() string { return m.servers.String() }
+
+// MarshalText implements encoding.TextMarshaler.
+func (m InitialMembers) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *InitialMembers) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseInitialMembers(string(text))
+	return err
+}
 
 // Has reports whether a server is one of them.
 func (m InitialMembers) Has(s Server) bool { return m.servers.Has(s.String()) }

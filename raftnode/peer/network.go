@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"container/list"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -111,8 +111,7 @@ func New(c Config) (*Network, error) {
 	if c.Dial == nil {
 		c.Dial = DialTCP
 	}
-	n := &Network{config: c, cluster: c.Cluster, log: NewRateLimitedLog(c.Logger)}
-	rand.Read(n.generation[:])
+	n := &Network{config: c, cluster: c.Cluster, log: NewRateLimitedLog(c.Logger), generation: generation(rand.Uint64())}
 	n.ctx, n.stop = context.WithCancelCause(context.Background())
 	n.background.Go(n.accept)
 	return n, nil

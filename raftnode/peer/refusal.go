@@ -31,6 +31,10 @@ type RefusedError struct {
 	Detail string // what the refusing node saw
 }
 
+func newRefusal(code RefusalCode, by, peer, format string, args ...any) *RefusedError {
+	return &RefusedError{Code: code, By: by, Peer: peer, Detail: printable(fmt.Sprintf(format, args...))}
+}
+
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s refused %s: %s; no message of Raft passed between them; %s",
 		e.By, cmp.Or(e.Peer, "a caller"), e.Detail, e.Code.remedy())

@@ -60,14 +60,14 @@ func (n *Network) secure(ctx context.Context, raw net.Conn, calling bool, server
 		return secured, nil
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		refusal := n.newRefusal(TLSWanted, serverName, "%s speaks without TLS, and %s with it", other, n.config.ID)
+		refusal := newRefusal(TLSWanted, n.config.ID, serverName, "%s speaks without TLS, and %s with it", other, n.config.ID)
 		if !calling && plain.Conn != nil {
 			return nil, sendRefusal(raw, refusal) // without TLS, so that the caller can read it
 		}
 		return nil, refusal
 	}
 	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, n.newRefusal(WrongCertificate, serverName,
+		return nil, newRefusal(WrongCertificate, n.config.ID, serverName,
 			"the certificate of %s doesn't verify: %v", other, wrong.Err)
 	}
 	return nil, fmt.Errorf("TLS: %w", err)
@@ -81,7 +81,7 @@ func (n *Network) checkCertificate(conn net.Conn, claimed string) *RefusedError 
 	}
 	certificates := secured.ConnectionState().PeerCertificates
 	if err := certificates[0].VerifyHostname(claimed); err != nil {
-		return n.newRefusal(WrongCertificate, claimed, "the caller claims to be %s: %v", claimed, err)
+		return newRefusal(WrongCertificate, n.config.ID, claimed, "the caller claims to be %s: %v", claimed, err)
 	}
 	return nil
 }

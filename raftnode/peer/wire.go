@@ -1,7 +1,9 @@
 package peer
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,11 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// A frame is "zamok", a version byte, the length of the body in two bytes, and the body: its kind in one byte
-// and the fields of one message. This preamble and the refusal are the same in every version, so that nodes
-// of different releases can at least report why they do not connect. The version covers the rest. Numbers are
-// big-endian, texts have their length before them, nothing is optional, and a body must be used up to its
-// last byte: one meaning, one encoding.
+// A frame is "zamok", a version byte, the length of the body in two bytes, big-endian, and the body: its kind
+// in one byte and one message in JSON. This preamble and the refusal are the same in every version, so that
+// nodes of different releases can at least report why they do not connect. The version covers the rest. A
+// body is read only if it is what this release writes: one meaning, one encoding.
 const (
 	magic   = "zamok"
 	version = 1
@@ -37,10 +38,11 @@ const (
 	kindReply   kind = 5 // receiver: the answer to the request of a call
 )
 
-// message is what a frame carries. One function, code, both writes and reads its fields.
+// message is what a frame carries.
 type message interface {
 	kind() kind
-	code(c *coder)
+	// check returns what is wrong with a message that was read, beyond its form.
+	check() error
 }
 
 var (
@@ -51,11 +53,14 @@ var (
 
 // writeFrame sends a message in one write, so that it leaves in one packet.
 func writeFrame(w io.Writer, m message) error {
-	c := coder{rest: []byte{byte(m.kind())}}
-	m.code(&c)
+	body, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
 	frame := append([]byte(magic), version)
-	frame = binary.BigEndian.AppendUint16(frame, uint16(len(c.rest)))
-	_, err := w.Write(append(frame, c.rest...))
+	frame = binary.BigEndian.AppendUint16(frame, uint16(1+len(body)))
+	frame = append(frame, byte(m.kind()))
+	_, err = w.Write(append(frame, body...))
 	return err
 }
 
@@ -94,11 +99,20 @@ func readFrame(r io.Reader, m message) error {
 }
 
 func decode(body []byte, m message) error {
-	c := coder{reading: true, rest: body[1:]}
-	c.require(kind(body[0]) == m.kind(), "frame of kind %d where %d belongs", body[0], m.kind())
-	m.code(&c)
-	c.require(len(c.rest) == 0, "%d bytes too many", len(c.rest))
-	return c.err
+	if kind(body[0]) != m.kind() {
+		return fmt.Errorf("%w: frame of kind %d where %d belongs", errMalformed, body[0], m.kind())
+	}
+	err := json.Unmarshal(body[1:], m)
+	if err == nil {
+		err = m.check()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	if again, err := json.Marshal(m); err != nil || !bytes.Equal(again, body[1:]) {
+		return fmt.Errorf("%w: not in its canonical form", errMalformed)
+	}
+	return nil
 }
 
 // purpose is what a connection is for.
@@ -111,154 +125,60 @@ const (
 )
 
 type hello struct {
-	purpose purpose
-	server  Server // zero with purposeAsk: a question may go to an address whose server is not known yet
-	from    Answer
+	Purpose purpose
+	Server  Server // zero with purposeAsk: a question may go to an address whose server is not known yet
+	From    Answer
 }
 
 func (h *hello) kind() kind { return kindHello }
 
-func (h *hello) code(c *coder) {
-	c.byte((*byte)(&h.purpose))
-	c.require(h.purpose >= purposeRaft && h.purpose <= purposeCall, "purpose %d", h.purpose)
-	if h.purpose != purposeAsk {
-		c.server(&h.server)
+func (h *hello) check() error {
+	if h.Purpose < purposeRaft || h.Purpose > purposeCall {
+		return fmt.Errorf("purpose %d", h.Purpose)
 	}
-	h.from.code(c)
+	if h.Purpose == purposeAsk && h.Server != (Server{}) {
+		return errors.New("a question that means a server")
+	}
+	if h.Purpose != purposeAsk {
+		if _, err := ParseServer(h.Server.ID()); err != nil {
+			return err
+		}
+	}
+	return h.From.check()
 }
 
 func (a *Answer) kind() kind { return kindAnswer }
 
-func (a *Answer) code(c *coder) {
-	c.server(&a.Server)
-	c.bytes(a.generation[:])
-	c.bytes(a.Cluster[:])
-	for _, flag := range []*bool{&a.HasData, &a.Member, &a.Listed} {
-		c.bool(flag)
+func (a *Answer) check() error {
+	if _, err := ParseServer(a.ID()); err != nil {
+		return err
 	}
-	c.uint64(&a.Configuration)
-	c.printable(&a.Unready)
-	list, initial := a.List.String(), a.Initial.String()
-	c.text(&list)
-	c.text(&initial)
-	if !c.reading || c.err != nil {
-		return
-	}
-	var err error
-	if list != "" {
-		a.List, err = ParseList(list)
-		c.require(err == nil, "%v", err)
-		c.require(a.List.String() == list, "a list that is not in its canonical form")
-	}
-	a.Initial, err = ParseInitialMembers(initial)
-	c.require(err == nil, "%v", err)
+	return checkPrintable(a.Unready)
 }
 
 func (e *RefusedError) kind() kind { return kindRefusal }
 
-func (e *RefusedError) code(c *coder) {
-	c.byte((*byte)(&e.Code))
-	c.text(&e.By)
-	c.text(&e.Peer)
-	c.require(CheckID(e.By) == nil && (e.Peer == "" || CheckID(e.Peer) == nil), "no ids: %q, %q", e.By, e.Peer)
-	c.printable(&e.Detail)
+func (e *RefusedError) check() error {
+	if CheckID(e.By) != nil || e.Peer != "" && CheckID(e.Peer) != nil {
+		return fmt.Errorf("no ids: %q, %q", e.By, e.Peer)
+	}
+	return checkPrintable(e.Detail)
 }
 
 // payload is a message of bytes whose meaning only the two nodes know.
 type payload struct {
 	as   kind
-	body []byte
+	Body []byte
 }
 
-func (p *payload) kind() kind { return p.as }
+func (p *payload) kind() kind   { return p.as }
+func (p *payload) check() error { return nil }
 
-func (p *payload) code(c *coder) {
-	if !c.reading {
-		c.rest = append(c.rest, p.body...)
-		return
+func checkPrintable(s string) error {
+	if s != printable(s) {
+		return fmt.Errorf("a text not fit to print, or over %d bytes", detailBytesMax)
 	}
-	p.body, c.rest = c.rest, nil
-}
-
-// coder appends the fields of a message to rest or, reading, takes them from its front. After the first fault
-// of what it reads, rest is empty and err is set.
-type coder struct {
-	reading bool
-	rest    []byte
-	err     error
-}
-
-func (c *coder) require(ok bool, format string, args ...any) {
-	if !ok && c.reading && c.err == nil {
-		c.err, c.rest = fmt.Errorf("%w: "+format, append([]any{errMalformed}, args...)...), nil
-	}
-}
-
-func (c *coder) bytes(b []byte) {
-	if !c.reading {
-		c.rest = append(c.rest, b...)
-		return
-	}
-	c.require(len(c.rest) >= len(b), "it ends early")
-	c.rest = c.rest[copy(b, c.rest):]
-}
-
-func (c *coder) byte(b *byte) {
-	one := [1]byte{*b}
-	c.bytes(one[:])
-	*b = one[0]
-}
-
-func (c *coder) bool(yes *bool) {
-	var b byte
-	if *yes {
-		b = 1
-	}
-	c.byte(&b)
-	c.require(b <= 1, "a boolean of %d", b)
-	*yes = b == 1
-}
-
-func (c *coder) uint64(n *uint64) {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], *n)
-	c.bytes(b[:])
-	*n = binary.BigEndian.Uint64(b[:])
-}
-
-func (c *coder) text(s *string) {
-	var size [2]byte
-	binary.BigEndian.PutUint16(size[:], uint16(len(*s)))
-	c.bytes(size[:])
-	text := []byte(*s)
-	if c.reading {
-		n := int(binary.BigEndian.Uint16(size[:]))
-		c.require(n <= len(c.rest), "it ends early")
-		text = make([]byte, min(n, len(c.rest)))
-	}
-	c.bytes(text)
-	*s = string(text)
-}
-
-// printable is a text that may stand in a line of a log.
-func (c *coder) printable(s *string) {
-	text := *s
-	if !c.reading {
-		text = printable(text)
-	}
-	c.text(&text)
-	c.require(text == printable(text), "a text not fit to print, or over %d bytes", detailBytesMax)
-	if c.reading {
-		*s = text
-	}
-}
-
-func (c *coder) server(s *Server) {
-	c.text(&s.Name)
-	c.bytes(s.Incarnation[:])
-	err := CheckID(s.Name)
-	c.require(err == nil, "%v", err)
-	c.require(s.Incarnation != Incarnation{}, "no incarnation")
+	return nil
 }
 
 // printable replaces what may not stand in a log line, and cuts a text to detailBytesMax.

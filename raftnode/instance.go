@@ -45,7 +45,7 @@ type instance struct {
 // newInstance starts raft on what the store holds.
 func (n *Node) newInstance() (*instance, error) {
 	n.state.reset()
-	transport, err := n.network.Transport(raft.NetworkTransportConfig{Logger: raftLogger(n.log)})
+	transport, err := n.network.Transport(raftLogger(n.log))
 	if err != nil {
 		return nil, err
 	}

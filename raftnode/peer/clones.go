@@ -45,15 +45,17 @@ func (t *cloneDetector) observe(id Server, current generation) (fresh, cloned bo
 // checkClone raises the alarm when a node that was just met has a clone. A generation that is new here ends
 // the connections of those before it. If the node was restarted they are dead. If not, this is a copy, and
 // the original, which might have continued over its old connections forever, reconnects and is noticed.
-func (n *Network) checkClone(remote Server, current generation, address string) {
-	fresh, cloned := n.clones.observe(remote, current)
-	if streams := n.openStreams(); fresh && streams != nil {
-		streams.closeMatching(func(s *stream) bool { return s.server == remote.ID() && s.generation != current })
+func (n *Network) checkClone(met Answer, address string) {
+	fresh, cloned := n.clones.observe(met.Server, met.Generation)
+	if transport := n.openTransport(); fresh && transport != nil {
+		transport.closeMatching(func(s *stream) bool {
+			return s.remote.Server == met.Server && s.remote.Generation != met.Generation
+		})
 	}
 	if cloned {
-		n.log.Error("clone "+remote.String(), "clone detected: two processes run as the same node from copies of "+
+		n.log.Error("clone "+met.Server.String(), "clone detected: two processes run as the same node from copies of "+
 			"one data directory: they can vote twice and lose what was acknowledged. Stop the one that is not at "+
 			"the node's address; to make it a node of its own, start it under a name of its own, with an empty "+
-			"directory and --join", "node", remote.Name, "incarnation", remote.Incarnation, "this_one_at", address)
+			"directory and --join", "node", met.Name, "incarnation", met.Incarnation, "this_one_at", address)
 	}
 }

@@ -52,8 +52,11 @@ func (n *Network) answer(asker Server) Answer {
 // Ask asks a node about itself. Any node of any cluster answers, whatever its name, and the
 // caller checks that; with TLS, only one whose certificate names the node asked.
 func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
-	answer, _, err := n.exchange(ctx, node, purposeAsk, nil)
-	return answer, err
+	s, err := n.exchange(ctx, node, purposeAsk, nil)
+	if err != nil {
+		return Answer{}, err
+	}
+	return s.remote, nil
 }
 
 // Reply is the result of asking one node.
@@ -92,34 +95,37 @@ func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, er
 		return nil, fmt.Errorf("peer: a request of %d bytes, %d is the most; nothing was sent",
 			len(request), callBytesMax)
 	}
-	_, reply, err := n.exchange(ctx, to, purposeCall, request)
-	return reply, err
+	s, err := n.exchange(ctx, to, purposeCall, request)
+	if err != nil {
+		return nil, err
+	}
+	return s.body, nil
 }
 
 // exchange makes a connection for one question within HandshakeTimeout, and closes it.
-func (n *Network) exchange(ctx context.Context, to Node, use purpose, request []byte) (Answer, []byte, error) {
+func (n *Network) exchange(ctx context.Context, to Node, use purpose, request []byte) (*stream, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout,
 		fmt.Errorf("no answer within %v", n.config.HandshakeTimeout))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
-	stream, answer, reply, err := n.dial(ctx, to, use, request)
-	if err != nil {
-		return Answer{}, nil, err
+	s, err := n.dial(ctx, to, use, request)
+	if err == nil {
+		err = s.Conn.Close()
 	}
-	return answer, reply, stream.Conn.Close()
+	return s, err
 }
 
 // serveCall is the called end of Call, after the handshake.
-func (n *Network) serveCall(ctx context.Context, from *caller) error {
-	reply := n.config.Handle(ctx, from.Server, from.request)
+func (n *Network) serveCall(ctx context.Context, from *stream) error {
+	reply := n.config.Handle(ctx, from.remote.Server, from.body)
 	if len(reply) > callBytesMax {
 		return fmt.Errorf("the answer to %s has %d bytes, %d is the most; it was not sent",
-			from.Name, len(reply), callBytesMax)
+			from.remote.Name, len(reply), callBytesMax)
 	}
-	if err := writeFrame(from.conn, &payload{kindReply, reply}); err != nil {
+	if err := writeFrame(from, &payload{kindReply, reply}); err != nil {
 		return err
 	}
-	awaitPeerClose(from.conn)
+	awaitPeerClose(from)
 	return nil
 }

@@ -1,10 +1,12 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -27,11 +29,19 @@ type Contact struct {
 
 // follower is a server that this node sends appends to.
 type follower struct {
-	throttle throttle
-	contact  Contact // but for Trip
-	removing bool    // see Removing
-	inTerm           // guarded by Transport.mu, as contact and removing are
+	id         raft.ServerID
+	roundTrips WorstRoundTrip // of heartbeats
+
+	mu          sync.Mutex // guards what follows
+	throttle    throttle
+	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
+	contact     Contact   // but for Trip
+	removing    bool      // see Removing
+	inTerm
 }
+
+// refusedPause is how long no entries are sent to a server that has refused some.
+const refusedPause = time.Second
 
 // inTerm is what a follower did while this node leads in one term.
 //
@@ -49,28 +59,25 @@ type inTerm struct {
 	refusingSince time.Time // as failingSince, of appends with entries: a node may answer and take none
 }
 
-// follower returns the record of a server; t.mu is held.
+// follower returns the record of a server.
 func (t *Transport) follower(id raft.ServerID) *follower {
-	if t.followers[id] == nil {
-		t.followers[id] = &follower{throttle: throttle{rate: rateInitial}}
-	}
-	return t.followers[id]
-}
-
-func (t *Transport) throttleFor(id raft.ServerID) *throttle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &t.follower(id).throttle
+	if t.followers[id] == nil {
+		t.followers[id] = &follower{id: id, throttle: throttle{rate: rateInitial}}
+	}
+	return t.followers[id]
 }
 
 // enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term
 // before, and whether it is excluded. A call of an earlier term, which raft's pause after a failure can delay
 // until this node leads again, forgets nothing: the follower refuses it for its term.
-func (t *Transport) enterTerm(id raft.ServerID, term uint64) (matchIndex uint64, excluded bool) {
+func (t *Transport) enterTerm(f *follower, term uint64) (matchIndex uint64, excluded bool) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.term = max(t.term, term)
-	f := t.follower(id)
+	t.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.term > term {
 		return 0, false
 	}
@@ -81,77 +88,79 @@ func (t *Transport) enterTerm(id raft.ServerID, term uint64) (matchIndex uint64,
 }
 
 // acknowledge notes that a server has everything up to index.
-func (t *Transport) acknowledge(id raft.ServerID, term, index uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f := t.follower(id); f.term == term {
+func (f *follower) acknowledge(term, index uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.term == term {
 		f.matchIndex = max(f.matchIndex, index)
 	}
 }
 
 // checkLog looks at where the log of a server ends. What it had acknowledged is what it had before the append
 // was sent: the answers to appends and to heartbeats may overtake each other.
-func (t *Transport) checkLog(id raft.ServerID, term, acknowledged, lastLog uint64) error {
+func (t *Transport) checkLog(f *follower, term, acknowledged, lastLog uint64) error {
 	if lastLog >= acknowledged {
 		return nil
 	}
-	t.mu.Lock()
-	if f := t.follower(id); f.term == term {
-		f.excluded = true
-	}
-	t.mu.Unlock()
-	t.network.log.Error("lost "+string(id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
+	f.mu.Lock()
+	f.excluded = f.excluded || f.term == term
+	f.mu.Unlock()
+	t.network.log.Error("lost "+string(f.id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
 		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old one",
-		"node", id, "acknowledged_index", acknowledged, "last_index", lastLog)
+		"node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
 	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
-		id, ErrExcluded, acknowledged, lastLog)
+		f.id, ErrExcluded, acknowledged, lastLog)
 }
 
 // Acknowledged is the entry up to which a server has everything, as it acknowledged it to this node in the
 // term in which that leads, or led last; 0 = it acknowledged nothing.
 func (t *Transport) Acknowledged(id raft.ServerID) uint64 {
+	f := t.follower(id)
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if f := t.follower(id); f.term == t.term {
-		return f.matchIndex
+	term := t.term
+	t.mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.term != term {
+		return 0
 	}
-	return 0
+	return f.matchIndex
 }
 
 // Contact returns what this node knows of a server.
 func (t *Transport) Contact(id raft.ServerID) Contact {
-	trip := t.throttleFor(id).roundTrips.Now(time.Now())
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.follower(id).contact
-	c.Trip = trip
+	f := t.follower(id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.contact
+	c.Trip = f.roundTrips.Now(time.Now())
 	return c
 }
 
 // recordContact notes what became of an append, and logs once that a server does not answer and once that it
 // does again. Raft would log every call.
-func (t *Transport) recordContact(to Node, sent time.Time, args *raft.AppendEntriesRequest,
-	resp *raft.AppendEntriesResponse, err error) {
-	if t.streams.ctx.Err() != nil {
+func (t *Transport) recordContact(f *follower, at raft.ServerAddress, sent time.Time,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, err error) {
+	if t.ctx.Err() != nil {
 		return // this node ends
 	}
-	message, since := t.updateContact(raft.ServerID(to.ID), sent, time.Now(), args, resp, err)
+	message, since := f.updateContact(sent, time.Now(), args, resp, err)
 	if message == "" {
 		return
 	}
-	level, attrs := slog.LevelInfo, []any{"node", to.ID, "address", to.Address, "for", since}
+	level, attrs := slog.LevelInfo, []any{"node", f.id, "address", at, "for", since.Round(time.Millisecond)}
 	if err != nil {
 		level, attrs = slog.LevelWarn, append(attrs, "error", err)
 	}
-	t.network.log.Log(level, message+to.ID, message, attrs...)
+	t.network.log.Log(level, message+string(f.id), message, attrs...)
 }
 
 // updateContact returns what there is to log, and how long it has lasted.
-func (t *Transport) updateContact(id raft.ServerID, sent, now time.Time, args *raft.AppendEntriesRequest,
+func (f *follower) updateContact(sent, now time.Time, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse, err error) (message string, since time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f, withEntries := t.follower(id), len(args.Entries) > 0
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	withEntries := len(args.Entries) > 0
 	if err == nil {
 		if f.unreachable {
 			message, since = "peer reachable again", now.Sub(f.failingSince)
@@ -163,7 +172,7 @@ func (t *Transport) updateContact(id raft.ServerID, sent, now time.Time, args *r
 		if sent.After(f.contact.At) { // a heartbeat overtakes an append
 			f.contact = Contact{At: sent, LastLog: resp.LastLog}
 		}
-		return message, since.Round(time.Millisecond)
+		return message, since
 	}
 	if f.term != args.Term {
 		return "", 0 // a call of an earlier term, which took until now to fail
@@ -178,12 +187,12 @@ func (t *Transport) updateContact(id raft.ServerID, sent, now time.Time, args *r
 	case failing >= unreachableAfter && !f.contact.At.After(f.failingSince):
 		if !f.unreachable {
 			f.unreachable = true
-			message, since = "peer unreachable; it is missing new entries until it answers", failing
+			return "peer unreachable; it is missing new entries until it answers", failing
 		}
 	case withEntries && refusing >= unreachableAfter && f.contact.At.After(f.refusingSince):
-		message, since = "peer answers but rejects entries", refusing
+		return "peer answers but rejects entries", refusing
 	}
-	return message, since.Round(time.Millisecond)
+	return "", 0
 }
 
 // Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.
@@ -197,25 +206,78 @@ func (t *Transport) updateContact(id raft.ServerID, sent, now time.Time, args *r
 // node leads when it is asked, so it has committed the configuration with which the server came, and all
 // those before; a later one without the server removes it.
 func (t *Transport) Removing(id raft.ServerID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.follower(id).removing = true
+	f := t.follower(id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removing = true
 }
 
-// withholdRemoval cuts a request short before the removal of the server that it is for. Raft continues
-// from what was sent: it looks at the entries again after the call.
-func (t *Transport) withholdRemoval(id raft.ServerID, args *raft.AppendEntriesRequest) {
-	t.mu.Lock()
-	removing := t.follower(id).removing
-	t.mu.Unlock()
-	for i, entry := range args.Entries {
-		if !removing || entry.Type != raft.LogConfiguration || entry.Index <= args.LeaderCommitIndex {
-			continue
-		}
-		servers := raft.DecodeConfiguration(entry.Data).Servers // as raft did when it took the entry into the log
-		if !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == id }) {
-			args.Entries = args.Entries[:i]
-			return
-		}
+// limit cuts a request short: before an entry that the server must not get, and to what its line takes. Raft
+// continues from what was sent: it looks at the entries again after the call.
+func (f *follower) limit(args *raft.AppendEntriesRequest) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if i := slices.IndexFunc(args.Entries, func(entry *raft.Log) bool {
+		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its
+		// snapshot.
+		return hasUnknownType(entry) || f.removing && entry.Index > args.LeaderCommitIndex && f.isRemoval(entry)
+	}); i >= 0 {
+		args.Entries = args.Entries[:i]
+	}
+	if len(args.Entries) > 0 {
+		f.throttle.limit(args)
+	}
+}
+
+// isRemoval reports whether an entry is a configuration without this server.
+func (f *follower) isRemoval(entry *raft.Log) bool {
+	if entry.Type != raft.LogConfiguration {
+		return false
+	}
+	servers := raft.DecodeConfiguration(entry.Data).Servers // as raft did when it took the entry into the log
+	return !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == f.id })
+}
+
+// observeAppend notes how long an append took.
+func (f *follower) observeAppend(args *raft.AppendEntriesRequest, took time.Duration, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(args.Entries) > 0 {
+		f.throttle.observeAppend(took, err)
+		return
+	}
+	if err != nil {
+		return
+	}
+	f.throttle.observeRoundTrip(took)
+	if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
+		f.roundTrips.Add(time.Now(), took)
+	}
+}
+
+// logProgress logs now and then how far a server is that has fallen behind.
+func (f *follower) logProgress(log *slog.Logger, args *raft.AppendEntriesRequest) {
+	f.mu.Lock()
+	message, attrs := f.throttle.catchUp.report(f.throttle.inFlightBytes, args)
+	f.mu.Unlock()
+	if message != "" {
+		log.Info(message, append(attrs, "node", f.id)...)
+	}
+}
+
+// pauseAfterRefusal notes that the server did not take entries that fit its log.
+func (f *follower) pauseAfterRefusal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pausedUntil = time.Now().Add(refusedPause)
+}
+
+// waitAfterRefusal waits until entries may be sent again.
+func (f *follower) waitAfterRefusal(ctx context.Context) {
+	f.mu.Lock()
+	left := time.Until(f.pausedUntil)
+	f.mu.Unlock()
+	if left > 0 {
+		pause(ctx, left)
 	}
 }

@@ -63,19 +63,19 @@ func TestAFollowerThatLostWhatItAcknowledgedIsShutOut(t *testing.T) {
 func TestALateCallOfAnEarlierTermForgetsNothing(t *testing.T) {
 	one := &Transport{followers: map[raft.ServerID]*follower{}}
 	for id, index := range map[raft.ServerID]uint64{"b@1": 100, "c@1": 90} {
-		one.enterTerm(id, 7)
-		one.acknowledge(id, 7, index)
+		one.enterTerm(one.follower(id), 7)
+		one.follower(id).acknowledge(7, index)
 	}
 	one.follower("b@1").excluded = true
 
-	index, excluded := one.enterTerm("b@1", 5)
+	index, excluded := one.enterTerm(one.follower("b@1"), 5)
 	require.Zero(t, index)
 	require.False(t, excluded, "in term 5 it acknowledged nothing that is known")
 	require.EqualValues(t, 90, one.Acknowledged("c@1"))
-	index, excluded = one.enterTerm("b@1", 7)
+	index, excluded = one.enterTerm(one.follower("b@1"), 7)
 	require.EqualValues(t, 100, index)
 	require.True(t, excluded)
-	index, excluded = one.enterTerm("b@1", 8)
+	index, excluded = one.enterTerm(one.follower("b@1"), 8)
 	require.Zero(t, index)
 	require.False(t, excluded, "a new term begins anew")
 }

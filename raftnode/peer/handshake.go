@@ -13,58 +13,60 @@ import (
 // dial connects to a node and makes the calling end of the handshake, all of it within ctx. With purposeRaft,
 // what is written to the connection next is Raft's; with purposeCall, it has sent the request and read the
 // reply.
-func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte) (*stream, Answer, []byte, error) {
+func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte) (*stream, error) {
 	raw, err := n.config.Dial(ctx, to.Address)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, Answer{}, nil, fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
+		return nil, fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
 	}
-	s, answer, reply := &stream{raw: raw, server: raft.ServerID(to.ID)}, Answer{}, payload{as: kindReply}
+	s := &stream{raw: raw, purpose: use}
 	err = runWithContext(ctx, raw, func() (err error) {
-		if s.Conn, err = n.secure(ctx, raw, true, NameOf(s.server)); err != nil {
+		if s.Conn, err = n.secure(ctx, raw, true, NameOf(raft.ServerID(to.ID))); err != nil {
 			return err
 		}
-		if answer, err = n.greet(s.Conn, to, use, request); err == nil && use == purposeCall {
-			err = readFrame(s.Conn, &reply)
-		}
-		return err
+		return n.greet(s, to, request)
 	})
 	if err == nil {
-		s.generation = answer.Generation
-		return s, answer, reply.Body, nil
+		return s, nil
 	}
 	raw.Close()
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
 		n.log.Warn("call "+to.ID+refusal.Code.String(), "peer connection refused",
 			"peer", to.ID, "address", to.Address, "code", refusal.Code, "reason", refusal)
 	}
-	return nil, Answer{}, nil, fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
+	return nil, fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
 }
 
 // greet sends a hello and checks the answer. Unless it only asks, it then sends the go-ahead, with a request.
-func (n *Network) greet(conn net.Conn, to Node, use purpose, request []byte) (theirs Answer, err error) {
+func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 	mine := n.Mine()
 	var intended Server
-	if use != purposeAsk {
+	if s.purpose != purposeAsk {
 		if intended, err = ParseServer(raft.ServerID(to.ID)); err != nil {
-			return theirs, err
+			return err
 		}
 	}
-	if err = writeFrame(conn, &hello{use, intended, mine}); err != nil {
-		return theirs, err
+	if err := writeFrame(s, &hello{s.purpose, intended, mine}); err != nil {
+		return err
 	}
-	if err = readFrame(conn, &theirs); err != nil || use == purposeAsk {
-		return theirs, err
+	if err := readFrame(s, &s.remote); err != nil || s.purpose == purposeAsk {
+		return err
 	}
-	if refusal := checkIdentities(mine, theirs, intended, theirs.Server); refusal != nil {
+	if refusal := checkIdentities(mine, s.remote, intended, s.remote.Server); refusal != nil {
 		// The receiver would only see a closed connection; its log should have the reason too.
-		_ = writeFrame(conn, refusal)
-		return theirs, refusal
+		_ = writeFrame(s, refusal)
+		return refusal
 	}
-	n.checkClone(theirs.Server, theirs.Generation, to.Address)
-	return theirs, writeFrame(conn, &payload{kindProceed, request})
+	n.checkClone(s.remote, to.Address)
+	if err := writeFrame(s, &payload{kindProceed, request}); err != nil || s.purpose == purposeRaft {
+		return err
+	}
+	reply := payload{as: kindReply}
+	err = readFrame(s, &reply)
+	s.body = reply.Body
+	return err
 }
 
 // receive makes the called end of a handshake, and hands a connection for Raft to the transport.
@@ -72,76 +74,64 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout, fmt.Errorf(
 		"the handshake was not complete within %v", n.config.HandshakeTimeout))
 	defer cancel()
-	var from *caller
-	err := runWithContext(ctx, raw, func() error {
-		conn, err := n.secure(ctx, raw, false, "")
-		if err != nil {
+	s := &stream{raw: raw, inbound: true}
+	err := runWithContext(ctx, raw, func() (err error) {
+		if s.Conn, err = n.secure(ctx, raw, false, ""); err != nil {
 			return err
 		}
-		from, err = n.readHello(conn)
-		return err
+		return n.readHello(s)
 	})
 	release()
-	if err == nil && from != nil {
-		n.checkClone(from.Server, from.Generation, raw.RemoteAddr().String())
-		if from.purpose == purposeRaft {
-			from.streams.deliver(&stream{
-				Conn: from.conn, raw: raw, inbound: true, server: from.ID(), generation: from.Generation,
-			})
+	if err == nil && s.purpose != purposeAsk {
+		n.checkClone(s.remote, raw.RemoteAddr().String())
+		if s.purpose == purposeRaft {
+			s.owner.deliver(s)
 			return
 		}
-		err = runWithContext(ctx, raw, func() error { return n.serveCall(ctx, from) })
+		err = runWithContext(ctx, raw, func() error { return n.serveCall(ctx, s) })
 	}
 	raw.Close()
 	n.logRefusal(raw, err)
 }
 
-// caller is one whose handshake is done.
-type caller struct {
-	Answer
-	purpose purpose
-	conn    net.Conn
-	streams *streamLayer // for Raft
-	request []byte       // of a call
-}
-
-// readHello reads a hello and answers it. No caller and no error: it only asked, and has its answer.
-func (n *Network) readHello(conn net.Conn) (*caller, error) {
+// readHello reads a hello and answers it; a question has its answer then.
+func (n *Network) readHello(s *stream) error {
 	var hello hello
-	if err := readFrame(conn, &hello); err != nil {
-		return nil, n.refuseUnreadable(conn, err)
+	if err := readFrame(s, &hello); err != nil {
+		return n.refuseUnreadable(s, err)
 	}
-	theirs := hello.From
-	if refusal := n.checkCertificate(conn, theirs.Name); refusal != nil {
-		return nil, sendRefusal(conn, refusal)
+	s.purpose, s.remote = hello.Purpose, hello.From
+	if refusal := n.checkCertificate(s.Conn, s.remote.Name); refusal != nil {
+		return sendRefusal(s, refusal)
 	}
-	mine := n.answer(theirs.Server)
-	if hello.Purpose == purposeAsk {
-		if err := writeFrame(conn, &mine); err != nil {
-			return nil, err
+	mine := n.answer(s.remote.Server)
+	if s.purpose == purposeAsk {
+		if err := writeFrame(s, &mine); err != nil {
+			return err
 		}
-		awaitPeerClose(conn)
-		return nil, nil
+		awaitPeerClose(s)
+		return nil
 	}
-	if refusal := checkIdentities(mine, theirs, hello.Server, mine.Server); refusal != nil {
-		return nil, sendRefusal(conn, refusal)
+	if refusal := checkIdentities(mine, s.remote, hello.Server, mine.Server); refusal != nil {
+		return sendRefusal(s, refusal)
 	}
-	streams := n.openStreams()
-	if streams == nil && hello.Purpose == purposeRaft {
-		return nil, sendRefusal(conn, newRefusal(NotReady, mine.Name, theirs.Name, "%s is not running Raft yet", mine.Name))
+	s.owner = n.openTransport()
+	if s.owner == nil && s.purpose == purposeRaft {
+		return sendRefusal(s, newRefusal(NotReady, mine.Name, s.remote.Name, "%s is not running Raft yet", mine.Name))
 	}
-	if err := writeFrame(conn, &mine); err != nil {
-		return nil, err
+	if err := writeFrame(s, &mine); err != nil {
+		return err
 	}
 	// Until the caller has judged too, nothing that it sends is passed on.
 	proceed := payload{as: kindProceed}
-	if err := readFrame(conn, &proceed); err != nil {
-		return nil, err
+	if err := readFrame(s, &proceed); err != nil {
+		return err
 	}
-	if hello.Purpose == purposeRaft && len(proceed.Body) > 0 {
-		return nil, n.refuseUnreadable(conn, fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.Body)))
+	if s.purpose == purposeRaft && len(proceed.Body) > 0 {
+		return n.refuseUnreadable(s, fmt.Errorf("%w: %d bytes with proceed", errMalformed, len(proceed.Body)))
 	}
-	return &caller{theirs, hello.Purpose, conn, streams, proceed.Body}, nil
+	s.body = proceed.Body
+	return nil
 }
 
 // refuseUnreadable answers a frame that can't be read as a hello, if the reason is worth one.

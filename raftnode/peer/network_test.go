@@ -77,7 +77,7 @@ func TestTransportCanBeReopened(t *testing.T) {
 		defer n1.Close()
 		defer n2.Close()
 		caller, first := openTransport(t, n1), openTransport(t, n2)
-		_, err := n2.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+		_, err := n2.Transport(hclog.NewNullLogger())
 		require.ErrorContains(t, err, "open already")
 		require.NoError(t, vote(caller, "n2", "h2:5751"))
 		require.NoError(t, first.Close())
@@ -121,14 +121,8 @@ func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
 		err := caller.NetworkTransport.RequestVote(serverOf("n2").ID(), "h2:5751", &raft.RequestVoteRequest{}, &resp)
 		require.ErrorContains(t, err, "doesn't say which node it means")
 		assert.False(t, resp.Granted)
-		_, err = n1.Transport(raft.NetworkTransportConfig{ServerAddressProvider: emptyAddressProvider{}})
-		require.ErrorContains(t, err, "put addresses into the Raft configuration")
 	})
 }
-
-type emptyAddressProvider struct{}
-
-func (emptyAddressProvider) ServerAddr(raft.ServerID) (raft.ServerAddress, error) { return "", nil }
 
 // Every method of Raft's transport carries the server along.
 func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
@@ -136,14 +130,12 @@ func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
 		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
 		defer n2.Close()
-		config := transportConfig()
-		config.MaxRPCsInFlight = 2
-		tr, err := n1.Transport(config)
+		tr, err := n1.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
 		openTransport(t, n2)
 		n4 := serverOf("n4").ID()
 		_, err = tr.AppendEntriesPipeline(n4, "h2:5751")
-		requireCode(t, NotMeant, err)
+		require.ErrorIs(t, err, raft.ErrPipelineReplicationNotSupported)
 		requireCode(t, NotMeant, tr.AppendEntries(n4, "h2:5751", &raft.AppendEntriesRequest{}, nil))
 		requireCode(t, NotMeant, tr.RequestVote(n4, "h2:5751", &raft.RequestVoteRequest{}, &raft.RequestVoteResponse{}))
 		requireCode(t, NotMeant, tr.RequestPreVote(n4, "h2:5751", &raft.RequestPreVoteRequest{}, &raft.RequestPreVoteResponse{}))
@@ -286,12 +278,12 @@ func TestHalfOpenPeerCostsTheTimeout(t *testing.T) {
 				_, _ = io.Copy(io.Discard, conn)
 			}
 		}()
-		caller, err := n1.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+		caller, err := n1.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
 		start := time.Now()
 		err = vote(caller, "n2", "h2:5751")
 		require.ErrorContains(t, err, "no answer within 2s")
-		assert.Equal(t, rpcTimeoutDefault, time.Since(start))
+		assert.Equal(t, handshakeTimeoutDefault, time.Since(start))
 	})
 }
 
@@ -330,7 +322,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		n1, n2 := pair(t, f)
 		mute := f.listen("h3:5751") // accepts nothing: calls to it hang
 		caller := openTransport(t, n1)
-		called, err := n2.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+		called, err := n2.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
 		results := make(chan error, 3)
 		go func() { results <- vote(caller, "n2", "h2:5751") }() // never answered: nobody consumes
@@ -351,9 +343,9 @@ func TestCloseEndsEverything(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		require.NoError(t, mute.Close())
 		require.ErrorIs(t, vote(caller, "n2", "h2:5751"), ErrClosed)
-		_, err = n1.Transport(raft.NetworkTransportConfig{})
+		_, err = n1.Transport(hclog.NewNullLogger())
 		require.ErrorIs(t, err, ErrClosed)
-		_, err = called.streams.Accept()
+		_, err = streamLayer{called}.Accept()
 		require.ErrorIs(t, err, ErrClosed)
 		_, err = n1.Ask(t.Context(), Node{"n3", "h3:5751"})
 		require.Error(t, err)

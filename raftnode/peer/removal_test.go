@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,7 @@ import (
 // appender opens n2's share of Raft. It takes down what it is sent; an append of term 1 is answered a
 // second later, every other at once.
 func appender(t *testing.T, n2 testNode) (sent *[][]uint64) {
-	tr, err := n2.Transport(transportConfig())
+	tr, err := n2.Transport(hclog.NewNullLogger())
 	require.NoError(t, err)
 	tr.Start(new(raft.Raft))
 	sent = &[][]uint64{}
@@ -33,7 +34,7 @@ func appender(t *testing.T, n2 testNode) (sent *[][]uint64) {
 					pause = time.Second
 				}
 				time.AfterFunc(pause, func() { call.Respond(&raft.AppendEntriesResponse{Success: true}, nil) })
-			case <-tr.streams.ctx.Done():
+			case <-tr.ctx.Done():
 				return
 			}
 		}

@@ -38,10 +38,10 @@ func (t *Transport) filterRequests() {
 			limitCommitIndex(request)
 			select {
 			case t.requests <- request:
-			case <-t.streams.ctx.Done():
+			case <-t.ctx.Done():
 				return
 			}
-		case <-t.streams.ctx.Done():
+		case <-t.ctx.Done():
 			return
 		}
 	}

@@ -231,7 +231,7 @@ func (w *testCluster) impostor(d *nodeData, term uint64) testNode {
 		ID: d.Name, Incarnation: d.Incarnation, Cluster: d.cluster, List: d.list, Advertise: d.address,
 		Condition: d.condition,
 	})
-	tr, err := m.Transport(transportConfig())
+	tr, err := m.Transport(hclog.NewNullLogger())
 	require.NoError(w, err)
 	tr.Start(new(raft.Raft))
 	go answerWith(tr, term)
@@ -252,7 +252,7 @@ func answerWith(tr *Transport, term uint64) {
 			case *raft.InstallSnapshotRequest:
 				call.Respond(&raft.InstallSnapshotResponse{Term: term}, nil)
 			}
-		case <-tr.streams.ctx.Done():
+		case <-tr.ctx.Done():
 			return
 		}
 	}
@@ -275,7 +275,7 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 					Term: func() uint64 { return own },
 				})
 				defer caller.Close()
-				tr, err := caller.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger()})
+				tr, err := caller.Transport(hclog.NewNullLogger())
 				require.NoError(t, err)
 				fake := w.impostor(all[2].nodeData, term)
 				defer fake.Close()

@@ -98,7 +98,7 @@ func (s *incomingSnapshot) stalled() {
 	t, from := s.transport, raft.ServerID(s.args.ID)
 	t.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the "+
 		"leader starts again", "node", excerpt(s.args.ID), "silent", snapshotStallTimeout)
-	t.streams.closeMatching(func(s *stream) bool { return s.server == from })
+	t.closeMatching(func(s *stream) bool { return s.remote.ID() == from })
 }
 
 // answerKnown answers a snapshot of what this node has applied, and reports whether it did. The leader did

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -82,7 +83,7 @@ func newFollowed(t *testing.T) followed {
 	d1, _, d3 := threeDisks(t, mustList(t, threeNodes))
 	d3.neverCampaigns = true
 	leader := openNode(t, w.testNetwork, Config{ID: d1.Name, Incarnation: d1.Incarnation, List: d1.list, Advertise: d1.address})
-	_, err := leader.Transport(transportConfig())
+	_, err := leader.Transport(hclog.NewNullLogger())
 	require.NoError(t, err)
 	return followed{w, d3, leader}
 }
@@ -92,7 +93,7 @@ func (f followed) starts(logs raft.LogStore, fsm raft.FSM) (r *raft.Raft, end fu
 	m := openNode(f.T, f.testNetwork, Config{
 		ID: f.Name, Incarnation: f.Incarnation, List: f.list, Advertise: f.address, Condition: f.condition, Term: f.term,
 	})
-	tr, err := m.Transport(transportConfig())
+	tr, err := m.Transport(hclog.NewNullLogger())
 	require.NoError(f, err)
 	r, err = raft.NewRaft(f.config(), fsm, logs, f.logs, f.snapshots, tr)
 	require.NoError(f, err)

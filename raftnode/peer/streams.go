@@ -5,98 +5,94 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 )
 
-// streamLayer is the raft.StreamLayer under a Transport: it hands out connections whose handshake is
-// done and owns them until they are closed, since Raft's transport forgets those it accepted.
-type streamLayer struct {
-	network    *Network
-	accepted   chan *stream // to Accept, one at a time
-	throttleOf func(raft.ServerID) *throttle
+// streamLayer is what raft.NetworkTransport sees of a Transport. It hands out connections whose handshake is
+// done; the Transport owns them until they are closed, since Raft's forgets those that it accepted.
+type streamLayer struct{ t *Transport }
 
-	ctx      context.Context // ends when Close begins
-	stop     context.CancelCauseFunc
-	handlers sync.WaitGroup // accepted streams that their handler has not closed
+var _ raft.StreamLayer = streamLayer{}
 
-	mu   sync.Mutex // guards what follows
-	open map[*stream]struct{}
-}
+// Prefixes of an address show Dial what a connection is for; so those for one purpose are a pool of their
+// own. No id begins with them.
+const (
+	entriesPrefix  = "+"
+	snapshotPrefix = "#"
+)
 
-var _ raft.StreamLayer = (*streamLayer)(nil)
-
-func newStreamLayer(n *Network, throttleOf func(raft.ServerID) *throttle) *streamLayer {
-	s := &streamLayer{network: n, throttleOf: throttleOf, accepted: make(chan *stream), open: map[*stream]struct{}{}}
-	s.ctx, s.stop = context.WithCancelCause(n.ctx)
-	return s
+// addressed joins the id of a server to its address, for the way through raft.NetworkTransport to Dial. No id
+// holds a '='.
+func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
+	return raft.ServerAddress(id) + "=" + at
 }
 
 // Dial implements raft.StreamLayer. The address is what addressed makes, with a prefix for the purpose.
-func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+func (s streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	rest := strings.TrimLeft(string(address), entriesPrefix+snapshotPrefix)
-	prefix := strings.TrimSuffix(string(address), rest)
 	server, at, found := strings.Cut(rest, "=")
 	if !found {
 		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
 			"Raft has to call through a peer.Transport", address)
 	}
-	if timeout <= 0 {
-		timeout = s.network.config.HandshakeTimeout
-	}
-	ctx, cancel := context.WithTimeoutCause(s.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(s.t.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
-	stream, _, _, err := s.network.dial(ctx, Node{server, at}, purposeRaft, nil)
+	stream, err := s.t.network.dial(ctx, Node{server, at}, purposeRaft, nil)
 	if err != nil {
 		return nil, err
 	}
-	if !s.track(stream) {
+	if !s.t.track(stream) {
 		return nil, ErrClosed
 	}
-	return s.wrapConn(prefix, stream), nil
-}
-
-// deliver hands a verified connection to Accept.
-func (s *streamLayer) deliver(stream *stream) {
-	if !s.track(stream) {
-		return
+	switch strings.TrimSuffix(string(address), rest) {
+	case entriesPrefix:
+		return throttledConn{stream, s.t.follower(raft.ServerID(server))}, nil
+	case snapshotPrefix:
+		return &snapshotConn{stream: stream, began: time.Now()}, nil
 	}
-	select {
-	case s.accepted <- stream:
-	case <-s.ctx.Done():
-		stream.Close()
-	}
+	return stream, nil
 }
 
 // Accept implements net.Listener.
-func (s *streamLayer) Accept() (net.Conn, error) {
+func (s streamLayer) Accept() (net.Conn, error) {
 	select {
-	case stream := <-s.accepted:
+	case stream := <-s.t.accepted:
 		return stream, nil
-	case <-s.ctx.Done():
+	case <-s.t.ctx.Done():
 		return nil, ErrClosed
 	}
 }
 
 // Addr implements net.Listener.
-func (s *streamLayer) Addr() net.Addr { return s.network.Addr() }
+func (s streamLayer) Addr() net.Addr { return s.t.network.Addr() }
 
 // Close implements net.Listener. Raft's transport calls it, after it has stopped its handlers:
 // then each of them closes its stream as its last act.
-func (s *streamLayer) Close() error {
-	s.stop(ErrClosed)
-	s.closeMatching(func(*stream) bool { return true })
-	s.handlers.Wait()
+func (s streamLayer) Close() error {
+	s.t.stop(ErrClosed)
+	s.t.closeMatching(func(*stream) bool { return true })
 	return nil
 }
 
+// deliver hands a verified connection to Accept.
+func (t *Transport) deliver(stream *stream) {
+	if !t.track(stream) {
+		return
+	}
+	select {
+	case t.accepted <- stream:
+	case <-t.ctx.Done():
+		stream.Close()
+	}
+}
+
 // closeMatching ends the connections that match; their users then close the streams.
-func (s *streamLayer) closeMatching(matches func(*stream) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for stream := range s.open {
+func (t *Transport) closeMatching(matches func(*stream) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for stream := range t.open {
 		if matches(stream) {
 			stream.raw.Close() // not the stream: the close message of TLS could wait for a peer that doesn't read
 		}
@@ -104,31 +100,33 @@ func (s *streamLayer) closeMatching(matches func(*stream) bool) {
 }
 
 // track takes a stream into ownership until it is closed, or, after Close, closes it.
-func (s *streamLayer) track(stream *stream) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
+func (t *Transport) track(stream *stream) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
 		stream.raw.Close()
 		return false
 	}
-	stream.owner = s
-	s.open[stream] = struct{}{}
+	stream.owner = t
+	t.open[stream] = struct{}{}
 	if stream.inbound {
-		s.handlers.Add(1)
+		t.background.Add(1)
 	}
 	return true
 }
 
-// stream is a verified connection.
+// stream is a connection whose handshake is done.
 type stream struct {
-	net.Conn                 // TLS over raw, or raw itself
-	raw        net.Conn      // what the network gave
-	inbound    bool          // accepted, so that a handler of Raft's transport closes it
-	server     raft.ServerID // at the other end
-	generation generation    // of that node
-	owner      *streamLayer
+	net.Conn          // TLS over raw, or raw itself
+	raw      net.Conn // what the network gave
+	inbound  bool     // accepted: if it is for Raft, a handler of Raft's transport closes it
+	purpose  purpose
+	remote   Answer     // of the other end
+	body     []byte     // of a call: the request at the end that is called, the reply at the other
+	owner    *Transport // if it is for Raft
 }
 
+// Close implements net.Conn, for a connection of Raft.
 func (s *stream) Close() error {
 	err := s.Conn.Close()
 	s.owner.mu.Lock()
@@ -136,7 +134,7 @@ func (s *stream) Close() error {
 	if _, open := s.owner.open[s]; open {
 		delete(s.owner.open, s)
 		if s.inbound {
-			s.owner.handlers.Done()
+			s.owner.background.Done()
 		}
 	}
 	return err

@@ -165,9 +165,10 @@ func newTestCluster(t *testing.T, plain bool) *testCluster {
 
 func (w *testCluster) start(d *nodeData) *raftProcess {
 	if w.plain {
-		config := transportConfig()
-		config.Stream = plainStreams{w.listen(d.address), w.testNetwork}
-		plain := raft.NewNetworkTransportWithConfig(&config)
+		plain := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+			Stream: plainStreams{w.listen(d.address), w.testNetwork}, Logger: hclog.NewNullLogger(),
+			MaxPool: idleConnsMax, MaxRPCsInFlight: rpcsInFlight, Timeout: handshakeTimeoutDefault,
+		})
 		return w.runOver(plain, &raftProcess{nodeData: d, close: func() {
 			assert.NoError(w, plain.Close())
 			w.closeMatching(func(c *testConn) bool { return c.from == d.address || c.to == d.address })
@@ -181,7 +182,7 @@ func (w *testCluster) start(d *nodeData) *raftProcess {
 
 // run starts Raft on a network.
 func (w *testCluster) run(d *nodeData, m testNode) *raftProcess {
-	transport, err := m.Transport(transportConfig())
+	transport, err := m.Transport(hclog.NewNullLogger())
 	require.NoError(w, err)
 	p := w.runOver(transport, &raftProcess{
 		nodeData: d, member: m, trans: transport, close: func() { assert.NoError(w, m.Close()) },
@@ -199,12 +200,6 @@ func (w *testCluster) runOver(transport raft.Transport, p *raftProcess) *raftPro
 	defer w.mu.Unlock()
 	w.running[p] = struct{}{}
 	return p
-}
-
-func transportConfig() raft.NetworkTransportConfig {
-	return raft.NetworkTransportConfig{
-		Logger: hclog.NewNullLogger(), MaxPool: 3, MaxRPCsInFlight: 1, Timeout: 2 * time.Second,
-	}
 }
 
 // stop ends a process as kill does: its connections break at once.

@@ -254,7 +254,7 @@ func openTCP(t testing.TB, c Config) testNode {
 // as long as a handshake.
 func openTransport(t testing.TB, m testNode) *Transport {
 	t.Helper()
-	tr, err := m.Transport(raft.NetworkTransportConfig{Logger: hclog.NewNullLogger(), Timeout: m.config.HandshakeTimeout})
+	tr, err := m.Transport(hclog.NewNullLogger())
 	require.NoError(t, err)
 	tr.Start(new(raft.Raft))
 	go func() {
@@ -262,7 +262,7 @@ func openTransport(t testing.TB, m testNode) *Transport {
 			select {
 			case call := <-tr.Consumer():
 				call.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
-			case <-tr.streams.ctx.Done():
+			case <-tr.ctx.Done():
 				return
 			}
 		}

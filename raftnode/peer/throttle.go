@@ -1,10 +1,6 @@
 package peer
 
 import (
-	"context"
-	"log/slog"
-	"net"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,8 +16,6 @@ const (
 	rateMin, rateInitial, rateMax = 32 << 10, 5 << 20, 80 << 20
 	// entryOverheadBytes is about what an entry takes on the line beside its data.
 	entryOverheadBytes = 64
-	// refusedPause is how long no entries are sent to a server that has refused some.
-	refusedPause = time.Second
 	// progressEvery is how often the progress of a server that is being caught up is logged.
 	progressEvery = 10 * time.Second
 )
@@ -31,25 +25,19 @@ const (
 // would be sent again and again. So an append is cut to what the line brings there within appendTimeTarget,
 // but for one entry, and its time-out follows its size.
 type throttle struct {
-	roundTrips WorstRoundTrip // round trips of heartbeats
-
-	mu        sync.Mutex
 	rate      float64       // bytes a second; at least as fast as a server has been, or to be tried
 	roundTrip time.Duration // about the shortest round trip of late; 0 = none seen
 	// Of the append that is under way: its bytes, and until when it may take; zero = it has no connection
 	// yet.
 	inFlightBytes int
 	deadline      time.Time
-	pausedUntil   time.Time // until when no entries are sent, since the server did not take the last ones
-	catchUp       progress  // of the appends in a row behind which there is more
+	catchUp       progress // of the appends in a row behind which there is more
 }
 
 func entryBytes(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverheadBytes }
 
 // limit shortens a request. Raft continues from what was sent: it looks at the entries again after the call.
 func (p *throttle) limit(args *raft.AppendEntriesRequest) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.inFlightBytes, p.deadline = 0, time.Time{}
 	for i, entry := range args.Entries {
 		size := entryBytes(entry)
@@ -67,33 +55,12 @@ func (p *throttle) batchBytes() int { return int(p.rate * appendTimeTarget.Secon
 // extendDeadline returns the deadline of the append under way: that which every call has, plus twice what its
 // size takes.
 func (p *throttle) extendDeadline(at time.Time) time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.deadline = at.Add(2 * time.Duration(float64(p.inFlightBytes)/p.rate*float64(time.Second)))
 	return p.deadline
 }
 
-// pauseAfterRefusal notes that the server did not take entries that fit its log.
-func (p *throttle) pauseAfterRefusal() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pausedUntil = time.Now().Add(refusedPause)
-}
-
-// waitAfterRefusal waits until entries may be sent again.
-func (p *throttle) waitAfterRefusal(ctx context.Context) {
-	p.mu.Lock()
-	left := time.Until(p.pausedUntil)
-	p.mu.Unlock()
-	if left > 0 {
-		pause(ctx, left)
-	}
-}
-
 // observeRoundTrip notes the round trip of an append without entries.
 func (p *throttle) observeRoundTrip(took time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if slower := p.roundTrip + p.roundTrip/64 + 1; p.roundTrip > 0 {
 		took = min(took, slower) // the line may have become another
 	}
@@ -102,8 +69,6 @@ func (p *throttle) observeRoundTrip(took time.Duration) {
 
 // observeAppend notes what became of the append under way.
 func (p *throttle) observeAppend(took time.Duration, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	measured, full := float64(p.inFlightBytes)/took.Seconds(), p.inFlightBytes >= p.batchBytes()/2
 	switch took -= min(took, p.roundTrip); {
 	case err != nil && !p.deadline.IsZero() && !time.Now().Before(p.deadline):
@@ -112,23 +77,6 @@ func (p *throttle) observeAppend(took time.Duration, err error) {
 		p.rate = max(measured, p.rate/4, rateMin)
 	case err == nil && full && took < appendTimeTarget/2:
 		p.rate = min(2*p.rate, rateMax)
-	}
-}
-
-// logProgress logs now and then how far a server is that has fallen behind.
-func (p *throttle) logProgress(log *slog.Logger, to string, args *raft.AppendEntriesRequest) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last := args.PrevLogEntry + uint64(len(args.Entries))
-	if last >= args.LeaderCommitIndex {
-		if p.catchUp.logged.After(p.catchUp.began) {
-			log.Info("peer caught up", "node", to, "index", last)
-		}
-		p.catchUp = progress{}
-		return
-	}
-	if rate, due := p.catchUp.add(p.inFlightBytes); due {
-		log.Info("peer catching up", "node", to, "at", last, "of", args.LeaderCommitIndex, "bytes_per_second", rate)
 	}
 }
 
@@ -153,54 +101,31 @@ func (p *progress) add(n int) (rate int, due bool) {
 	return rate, due
 }
 
-// sendThrottled sends an append at the pace of its server.
-func (t *Transport) sendThrottled(p *throttle, id raft.ServerID, at raft.ServerAddress,
-	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	began := time.Now()
-	if len(args.Entries) == 0 {
-		err := t.NetworkTransport.AppendEntries(id, addressed(id, at), args, resp)
-		if took := time.Since(began); err == nil {
-			p.observeRoundTrip(took)
-			if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
-				p.roundTrips.Add(time.Now(), took)
-			}
+// report returns what there is to log of a server that took an append of some bytes, and may have fallen
+// behind.
+func (p *progress) report(bytes int, args *raft.AppendEntriesRequest) (message string, attrs []any) {
+	last := args.PrevLogEntry + uint64(len(args.Entries))
+	if last >= args.LeaderCommitIndex {
+		if p.logged.After(p.began) {
+			message, attrs = "peer caught up", []any{"index", last}
 		}
-		return err
+		*p = progress{}
+	} else if rate, due := p.add(bytes); due {
+		message, attrs = "peer catching up", []any{"at", last, "of", args.LeaderCommitIndex, "bytes_per_second", rate}
 	}
-	p.limit(args)
-	err := t.NetworkTransport.AppendEntries(id, entriesPrefix+addressed(id, at), args, resp)
-	p.observeAppend(time.Since(began), err)
-	if err == nil && resp.Success {
-		p.logProgress(t.network.config.Logger, string(id), args)
-	}
-	return err
+	return message, attrs
 }
-
-// Prefixes of an address show streams.Dial what a connection is for; so those for one purpose are a
-// pool of their own. No id begins with them.
-const (
-	entriesPrefix  = "+"
-	snapshotPrefix = "#"
-)
 
 // throttledConn is a connection for entries.
 type throttledConn struct {
 	*stream
-	throttle *throttle
+	to *follower
 }
 
 // SetDeadline is called once for each append, before it is sent.
 func (c throttledConn) SetDeadline(at time.Time) error {
-	return c.stream.SetDeadline(c.throttle.extendDeadline(at))
-}
-
-// wrapConn limits a new connection as the prefix of its address asks for.
-func (s *streamLayer) wrapConn(prefix string, stream *stream) net.Conn {
-	switch prefix {
-	case entriesPrefix:
-		return throttledConn{stream, s.throttleOf(stream.server)}
-	case snapshotPrefix:
-		return &snapshotConn{stream: stream, began: time.Now()}
-	}
-	return stream
+	c.to.mu.Lock()
+	at = c.to.throttle.extendDeadline(at)
+	c.to.mu.Unlock()
+	return c.stream.SetDeadline(at)
 }

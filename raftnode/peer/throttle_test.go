@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -161,7 +162,7 @@ func TestPaceFollowsTheLine(t *testing.T) {
 					p.limit(&request)
 					sent = len(request.Entries) * entry
 					took := c.trip + time.Duration(sent)*time.Second/time.Duration(c.rate)
-					if now := time.Now(); now.Add(took).After(p.extendDeadline(now.Add(rpcTimeoutDefault))) {
+					if now := time.Now(); now.Add(took).After(p.extendDeadline(now.Add(handshakeTimeoutDefault))) {
 						sleepVirtual(time.Until(p.deadline))
 						p.observeAppend(time.Since(now), os.ErrDeadlineExceeded)
 					} else {
@@ -170,7 +171,7 @@ func TestPaceFollowsTheLine(t *testing.T) {
 				}
 				assert.GreaterOrEqual(t, sent, c.from)
 				assert.LessOrEqual(t, sent, c.to)
-				assert.Less(t, time.Duration(sent)*time.Second/time.Duration(c.rate), time.Until(p.extendDeadline(time.Now().Add(rpcTimeoutDefault))), "it gets there in time")
+				assert.Less(t, time.Duration(sent)*time.Second/time.Duration(c.rate), time.Until(p.extendDeadline(time.Now().Add(handshakeTimeoutDefault))), "it gets there in time")
 			})
 		})
 	}
@@ -186,7 +187,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 		defer fake.Close()
 		n1 := openNode(t, w.testNetwork, Config{ID: "n1", List: d3.list})
 		defer n1.Close()
-		tr, err := n1.Transport(transportConfig())
+		tr, err := n1.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
 		send := func(entries int) (args raft.AppendEntriesRequest, resp raft.AppendEntriesResponse, took time.Duration) {
 			args = raft.AppendEntriesRequest{Term: 7, LeaderCommitIndex: 10, PrevLogEntry: 10, PrevLogTerm: 7}
@@ -219,7 +220,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 
 // receiver opens n2's share of Raft, which hands the snapshots that it is sent to take and accepts them.
 func receiver(t *testing.T, n2 testNode, take func(io.Reader) error) *Transport {
-	tr, err := n2.Transport(transportConfig())
+	tr, err := n2.Transport(hclog.NewNullLogger())
 	require.NoError(t, err)
 	tr.Start(new(raft.Raft))
 	go func() {
@@ -228,7 +229,7 @@ func receiver(t *testing.T, n2 testNode, take func(io.Reader) error) *Transport 
 			case call := <-tr.Consumer():
 				err := take(call.Reader)
 				call.Respond(&raft.InstallSnapshotResponse{Success: err == nil}, err)
-			case <-tr.streams.ctx.Done():
+			case <-tr.ctx.Done():
 				return
 			}
 		}

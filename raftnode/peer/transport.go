@@ -1,27 +1,25 @@
 package peer
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
 const (
-	// idleConnsDefault is one idle connection each to a peer for heartbeats, appends and votes.
-	idleConnsDefault = 3
-	// rpcTimeoutDefault is how long a vanished peer can hold up one call.
-	rpcTimeoutDefault = 2 * time.Second
-	// rpcsInFlightDefault switches pipelining off: with Raft's own default of 2, one refused append
-	// of a live follower was seen to stop replication to it for good (hashicorp/raft#612).
-	rpcsInFlightDefault = 1
+	// idleConnsMax is one idle connection each to a peer for heartbeats, appends and votes.
+	idleConnsMax = 3
+	// rpcsInFlight switches pipelining off: with Raft's own default of 2, one refused append of a live
+	// follower was seen to stop replication to it for good (hashicorp/raft#612).
+	rpcsInFlight = 1
 )
 
 // Transport is Raft's transport over a Network. It differs from raft.NetworkTransport in two
@@ -33,15 +31,20 @@ const (
 // and is refused there.
 type Transport struct {
 	*raft.NetworkTransport
-	network      *Network
-	streams      *streamLayer
-	idleConnsMax int            // as many idle connections to a peer are kept
-	requests     chan raft.RPC  // those that Raft may be given
-	background   sync.WaitGroup // filterRequests, and the reading of snapshots that are refused or known
-	raft         *raft.Raft     // see Start
+	network  *Network
+	requests chan raft.RPC // those that Raft may be given
+	accepted chan *stream  // to streamLayer.Accept, one at a time
+	raft     *raft.Raft    // see Start
+
+	ctx  context.Context // ends when Close begins
+	stop context.CancelCauseFunc
+	// background are filterRequests, the reading of snapshots that are refused or known, and the accepted
+	// streams that their handler has not closed.
+	background sync.WaitGroup
 
 	mu        sync.Mutex // guards what follows
-	term      uint64     // of the latest append
+	open      map[*stream]struct{}
+	term      uint64 // of the latest append
 	followers map[raft.ServerID]*follower
 }
 
@@ -51,16 +54,9 @@ var (
 	_ raft.WithClose   = (*Transport)(nil)
 )
 
-// Transport lends connections to Raft until it is closed; then another may be opened. From c,
-// Stream is set here, and what is zero becomes: MaxPool 3, MaxRPCsInFlight 1, Timeout 2 s.
-func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
-	if c.ServerAddressProvider != nil {
-		return nil, errors.New("peer: a ServerAddressProvider would hide the id of the node that a " +
-			"call is meant for; put addresses into the Raft configuration")
-	}
-	c.MaxPool = cmp.Or(c.MaxPool, idleConnsDefault)
-	c.MaxRPCsInFlight = cmp.Or(c.MaxRPCsInFlight, rpcsInFlightDefault)
-	c.Timeout = cmp.Or(c.Timeout, rpcTimeoutDefault)
+// Transport lends connections to Raft until it is closed; then another may be opened. A peer that vanished
+// holds up a call for HandshakeTimeout.
+func (n *Network) Transport(logger hclog.Logger) (*Transport, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ctx.Err() != nil {
@@ -70,23 +66,23 @@ func (n *Network) Transport(c raft.NetworkTransportConfig) (*Transport, error) {
 		return nil, errors.New("peer: a Transport is open already; close it before opening the next")
 	}
 	t := &Transport{
-		network: n, idleConnsMax: c.MaxPool, requests: make(chan raft.RPC), followers: map[raft.ServerID]*follower{},
+		network: n, requests: make(chan raft.RPC), accepted: make(chan *stream),
+		open: map[*stream]struct{}{}, followers: map[raft.ServerID]*follower{},
 	}
-	t.streams = newStreamLayer(n, t.throttleFor)
-	c.Stream = t.streams
-	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&c)
+	t.ctx, t.stop = context.WithCancelCause(n.ctx)
+	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Logger: logger, Stream: streamLayer{t}, Timeout: n.config.HandshakeTimeout,
+		MaxPool: idleConnsMax, MaxRPCsInFlight: rpcsInFlight,
+	})
 	n.transport = t
 	return t, nil
 }
 
-// openStreams is the stream layer of the open Transport, or nil.
-func (n *Network) openStreams() *streamLayer {
+// openTransport is the open Transport, or nil.
+func (n *Network) openTransport() *Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.transport == nil {
-		return nil
-	}
-	return n.transport.streams
+	return n.transport
 }
 
 // Close ends every connection of Raft, both ways, and waits for the goroutines that serve the
@@ -103,12 +99,6 @@ func (t *Transport) Close() error {
 	return err
 }
 
-// addressed joins the id of a server to its address, for the way through raft.NetworkTransport to
-// streams.Dial. No id holds a '='.
-func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
-	return raft.ServerAddress(id) + "=" + at
-}
-
 // retryDead makes a call once more for each idle connection that turns out to be dead, and checks the term of
 // the answer. Raft asks for a vote once and takes a failure for silence, so after a restart of the peer,
 // which kills the idle connections, an election would be lost and with it half a second without a leader.
@@ -117,7 +107,7 @@ func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 func (t *Transport) retryDead(kind string, id raft.ServerID, at raft.ServerAddress, term *uint64,
 	call func() error) error {
 	var err error
-	for range t.idleConnsMax + 1 {
+	for range idleConnsMax + 1 {
 		if err = call(); err == nil {
 			return t.checkTerm(kind, id, at, *term)
 		}
@@ -141,41 +131,43 @@ func isConnClosed(err error) bool {
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	to, throttle := Node{string(id), string(at)}, t.throttleFor(id)
+	f, to := t.follower(id), addressed(id, at)
 	if len(args.Entries) > 0 {
-		throttle.waitAfterRefusal(t.streams.ctx)
+		f.waitAfterRefusal(t.ctx)
 	}
-	t.withholdRemoval(id, args)
-	if i := slices.IndexFunc(args.Entries, hasUnknownType); i >= 0 {
-		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its
-		// snapshot.
-		args.Entries = args.Entries[:i]
-	}
-	acknowledged, excluded := t.enterTerm(id, args.Term)
+	acknowledged, excluded := t.enterTerm(f, args.Term)
 	if excluded {
-		t.network.config.Lost(to, acknowledged)
+		t.network.config.Lost(Node{string(id), string(at)}, acknowledged)
 		return fmt.Errorf("peer: %s is excluded from replication: %w", id, ErrExcluded)
 	}
+	f.limit(args)
+	if len(args.Entries) > 0 {
+		to = entriesPrefix + to
+	}
 	sent := time.Now()
-	err := t.sendThrottled(throttle, id, at, args, resp)
+	err := t.NetworkTransport.AppendEntries(id, to, args, resp)
+	f.observeAppend(args, time.Since(sent), err)
 	if err == nil {
 		err = t.checkTerm("append", id, at, resp.Term)
 	}
 	if err == nil && resp.Term == args.Term {
-		if err := t.checkLog(id, args.Term, acknowledged, resp.LastLog); err != nil {
+		if err := t.checkLog(f, args.Term, acknowledged, resp.LastLog); err != nil {
 			return err
 		}
 		if resp.Success {
-			t.acknowledge(id, args.Term, args.PrevLogEntry+uint64(len(args.Entries)))
+			if len(args.Entries) > 0 {
+				f.logProgress(t.network.config.Logger, args)
+			}
+			f.acknowledge(args.Term, args.PrevLogEntry+uint64(len(args.Entries)))
 		}
 	}
 	refused := err == nil && rejectedEntries(args, resp)
 	if refused {
 		err = fmt.Errorf("peer: %s refused the entries of an append; its log has the reason; they are sent again", id)
 	}
-	t.recordContact(to, sent, args, resp, err)
+	t.recordContact(f, at, sent, args, resp, err)
 	if refused {
-		throttle.pauseAfterRefusal()
+		f.pauseAfterRefusal()
 		args.Entries, resp.Success = nil, true // as if none had been sent: Raft reads them again, and tries again
 		return nil
 	}
@@ -189,13 +181,6 @@ func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 // only the leader has room should continue soon after there is some.
 func rejectedEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
 	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
-}
-
-// AppendEntriesPipeline implements raft.Transport. Pipelining is off (rpcsInFlightDefault); its answers make
-// a leader step down at most, since Raft adopts no term from them, and are not looked at here.
-func (t *Transport) AppendEntriesPipeline(id raft.ServerID,
-	at raft.ServerAddress) (raft.AppendPipeline, error) {
-	return t.NetworkTransport.AppendEntriesPipeline(id, addressed(id, at))
 }
 
 // RequestVote implements raft.Transport.
@@ -226,13 +211,14 @@ func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	data = &outgoingSnapshot{Reader: data, log: t.network.config.Logger, to: id, size: args.Size}
-	t.enterTerm(id, args.Term)
+	f := t.follower(id)
+	t.enterTerm(f, args.Term)
 	err := t.NetworkTransport.InstallSnapshot(id, snapshotPrefix+addressed(id, at), args, resp, data)
 	if err == nil {
 		err = t.checkTerm("snapshot", id, at, resp.Term)
 	}
 	if err == nil && resp.Success {
-		t.acknowledge(id, args.Term, args.LastLogIndex)
+		f.acknowledge(args.Term, args.LastLogIndex)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"log/slog"
 	"slices"
 	"sync"
 )
@@ -53,7 +54,7 @@ func (n *Network) checkClone(met Answer, address string) {
 		})
 	}
 	if cloned {
-		n.log.Error("clone "+met.Server.String(), "clone detected: two processes run as the same node from copies of "+
+		n.log.Log(slog.LevelError, "clone "+met.Server.String(), "clone detected: two processes run as the same node from copies of "+
 			"one data directory: they can vote twice and lose what was acknowledged. Stop the one that is not at "+
 			"the node's address; to make it a node of its own, start it under a name of its own, with an empty "+
 			"directory and --join", "node", met.Name, "incarnation", met.Incarnation, "this_one_at", address)

@@ -2,7 +2,7 @@ package peer
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,32 +69,25 @@ type Reply struct {
 
 // AskAll asks these nodes but this one, all at once. The replies are in the order of the nodes.
 func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
-	var replies []Reply
-	for _, node := range nodes {
-		if NameOf(raft.ServerID(node.ID)) != n.config.ID {
-			replies = append(replies, Reply{Node: node})
-		}
-	}
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(node Node) bool {
+		return NameOf(raft.ServerID(node.ID)) == n.config.ID
+	})
+	replies := make([]Reply, len(nodes))
 	var asking sync.WaitGroup
-	for i := range replies {
+	for i, node := range nodes {
 		asking.Go(func() {
 			began := time.Now()
-			replies[i].Answer, replies[i].Err = n.Ask(ctx, replies[i].Node)
-			replies[i].Took = time.Since(began)
+			answer, err := n.Ask(ctx, node)
+			replies[i] = Reply{node, answer, err, time.Since(began)}
 		})
 	}
 	asking.Wait()
 	return replies
 }
 
-// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB less
-// one byte. Unlike Ask it goes through the whole handshake. After an error it is not known whether
+// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB. Unlike Ask it goes through the whole handshake. After an error it is not known whether
 // the request arrived, unless the error is a RefusedError: then it did not.
 func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, error) {
-	if len(request) > callBytesMax {
-		return nil, fmt.Errorf("peer: a request of %d bytes, %d is the most; nothing was sent",
-			len(request), callBytesMax)
-	}
 	s, err := n.exchange(ctx, to, purposeCall, request)
 	if err != nil {
 		return nil, err
@@ -104,10 +97,8 @@ func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, er
 
 // exchange makes a connection for one question within HandshakeTimeout, and closes it.
 func (n *Network) exchange(ctx context.Context, to Node, use purpose, request []byte) (*stream, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout,
-		fmt.Errorf("no answer within %v", n.config.HandshakeTimeout))
-	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
 	s, err := n.dial(ctx, to, use, request)
 	if err == nil {
@@ -119,10 +110,6 @@ func (n *Network) exchange(ctx context.Context, to Node, use purpose, request []
 // serveCall is the called end of Call, after the handshake.
 func (n *Network) serveCall(ctx context.Context, from *stream) error {
 	reply := n.config.Handle(ctx, from.remote.Server, from.body)
-	if len(reply) > callBytesMax {
-		return fmt.Errorf("the answer to %s has %d bytes, %d is the most; it was not sent",
-			from.remote.Name, len(reply), callBytesMax)
-	}
 	if err := writeFrame(from, &payload{kindReply, reply}); err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func (t *Transport) checkLog(f *follower, term, acknowledged, lastLog uint64) er
 	f.mu.Lock()
 	f.excluded = f.excluded || f.term == term
 	f.mu.Unlock()
-	t.network.log.Error("lost "+string(f.id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
+	t.network.log.Log(slog.LevelError, "lost "+string(f.id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
 		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old one",
 		"node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
 	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",

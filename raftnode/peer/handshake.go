@@ -10,10 +10,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// dial connects to a node and makes the calling end of the handshake, all of it within ctx. With purposeRaft,
+// dial connects to a node and makes the calling end of the handshake, within HandshakeTimeout. With purposeRaft,
 // what is written to the connection next is Raft's; with purposeCall, it has sent the request and read the
 // reply.
 func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte) (*stream, error) {
+	timeout := n.config.HandshakeTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
+	defer cancel()
 	raw, err := n.config.Dial(ctx, to.Address)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -33,7 +36,7 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 	}
 	raw.Close()
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
-		n.log.Warn("call "+to.ID+refusal.Code.String(), "peer connection refused",
+		n.log.warn("call "+to.ID+refusal.Code.String(), "peer connection refused",
 			"peer", to.ID, "address", to.Address, "code", refusal.Code, "reason", refusal)
 	}
 	return nil, fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
@@ -154,10 +157,10 @@ func (n *Network) logRefusal(raw net.Conn, err error) {
 	}
 	refusal, ok := errors.AsType[*RefusedError](err)
 	if !ok {
-		n.log.Warn("caller", "a peer did not complete its handshake", "from", raw.RemoteAddr(), "error", err)
+		n.log.warn("caller", "a peer did not complete its handshake", "from", raw.RemoteAddr(), "error", err)
 		return
 	}
-	n.log.Warn("caller "+refusal.By+refusal.Peer+refusal.Code.String(), "the handshake with a peer was refused",
+	n.log.warn("caller "+refusal.By+refusal.Peer+refusal.Code.String(), "the handshake with a peer was refused",
 		"from", raw.RemoteAddr(), "code", refusal.Code, "reason", refusal)
 }
 

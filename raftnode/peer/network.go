@@ -48,7 +48,7 @@ type Config struct {
 	// called from many goroutines, and must not block, not even on a disk that hangs.
 	Term func() uint64
 	// Handle answers a Call of another node. It is called from many goroutines, must end
-	// when ctx does, and returns at most 16 KiB less one byte.
+	// when ctx does, and returns at most 16 KiB.
 	Handle func(ctx context.Context, from Server, request []byte) []byte
 	// Lost is called for each append that is not sent because the log of the server, at this address,
 	// ends below the entry that it acknowledged. It is called from many goroutines and must not block.
@@ -77,32 +77,22 @@ type Network struct {
 	config     Config
 	generation generation
 	log        *RateLimitedLog
-	handshakes handshakeLimiter
 	clones     cloneDetector
 
 	ctx        context.Context // ends when Close begins
 	stop       context.CancelCauseFunc
 	background sync.WaitGroup // the accept loop and every handshake with a caller
 
-	mu        sync.Mutex // guards what follows
-	cluster   ClusterID
-	transport *Transport // the open one, or nil
+	mu         sync.Mutex // guards what follows
+	cluster    ClusterID
+	transport  *Transport // the open one, or nil
+	handshakes list.List  // context.CancelCauseFunc of the connections accepted and not authenticated yet, oldest first
 }
 
 // New begins to listen: from here on this node answers questions about its data. Connections for Raft are
 // refused as not ready until Transport opens. On an error nothing was started and the listener is
 // still the caller's.
 func New(c Config) (*Network, error) {
-	if err := CheckID(c.ID); err != nil {
-		return nil, fmt.Errorf("peer: ID: %w", err)
-	}
-	if c.Incarnation == (Incarnation{}) {
-		return nil, errors.New("peer: Incarnation is zero: draw one when the data directory is made, and keep it")
-	}
-	if c.Condition == nil || c.Term == nil || c.Handle == nil || c.Lost == nil ||
-		c.Listener == nil || c.Logger == nil {
-		return nil, errors.New("peer: Condition, Term, Handle, Lost, Listener and Logger are required")
-	}
 	if err := checkTLS(c.TLS); err != nil {
 		return nil, err
 	}
@@ -156,27 +146,27 @@ func (n *Network) Close() error {
 func (n *Network) accept() {
 	for {
 		raw, err := n.config.Listener.Accept()
-		if n.ctx.Err() != nil {
+		switch {
+		case n.ctx.Err() != nil:
 			if err == nil {
 				raw.Close()
 			}
 			return
-		}
-		if err != nil {
-			n.log.Warn("accept", "could not accept a peer connection; retrying", "error", err)
+		case err != nil:
+			n.log.warn("accept", "could not accept a peer connection; retrying", "error", err)
 			pause(n.ctx, acceptPause)
-			continue
+		default:
+			ctx, cancel := context.WithCancelCause(n.ctx)
+			release, evicted := n.beginHandshake(cancel)
+			if evicted {
+				n.log.warn("crowded", "too many pending handshakes: closed the oldest",
+					"limit", handshakesMax, "from", raw.RemoteAddr())
+			}
+			n.background.Go(func() {
+				defer cancel(nil)
+				n.receive(ctx, raw, release)
+			})
 		}
-		ctx, cancel := context.WithCancelCause(n.ctx)
-		release, evicted := n.handshakes.acquire(cancel)
-		if evicted {
-			n.log.Warn("crowded", "too many pending handshakes: closed the oldest",
-				"limit", handshakesMax, "from", raw.RemoteAddr())
-		}
-		n.background.Go(func() {
-			defer cancel(nil)
-			n.receive(ctx, raw, release)
-		})
 	}
 }
 
@@ -199,42 +189,33 @@ func (a advertised) String() string { return string(a) }
 // errTooManyHandshakes ends the handshake of a connection that had to make room.
 var errTooManyHandshakes = errors.New("too many connections are in their handshake; this was the oldest")
 
-// handshakeLimiter bounds the connections that are not authenticated yet to handshakesMax. One more closes
-// the oldest: an honest handshake takes a round trip or two, so the oldest pending connection is the
-// likeliest to be idle, and to refuse the new one would let idle connections keep all others out.
-type handshakeLimiter struct {
-	mu      sync.Mutex // guards pending
-	pending list.List  // of context.CancelCauseFunc, oldest first
-}
-
-// acquire adds a handshake and returns how to end it. It reports whether another was closed.
-func (l *handshakeLimiter) acquire(cancel context.CancelCauseFunc) (release func(), evicted bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if evicted = l.pending.Len() >= handshakesMax; evicted {
-		oldest := l.pending.Front()
-		l.pending.Remove(oldest).(context.CancelCauseFunc)(errTooManyHandshakes)
+// beginHandshake adds a connection to those that are not authenticated yet, which are at most handshakesMax,
+// and returns how to take it out again. It reports whether another was closed. That is the oldest: an honest
+// handshake takes a round trip or two, so the oldest pending connection is the likeliest to be idle, and to
+// refuse the new one would let idle connections keep all others out.
+func (n *Network) beginHandshake(cancel context.CancelCauseFunc) (release func(), evicted bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if evicted = n.handshakes.Len() >= handshakesMax; evicted {
+		oldest := n.handshakes.Front()
+		n.handshakes.Remove(oldest).(context.CancelCauseFunc)(errTooManyHandshakes)
 	}
-	element := l.pending.PushBack(cancel)
+	element := n.handshakes.PushBack(cancel)
 	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.pending.Remove(element) // does nothing if it was closed
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.handshakes.Remove(element) // does nothing if it was closed
 	}, evicted
 }
 
-// keepAlive is how long a connection may be idle before it is probed, and the time between two
-// probes. It has to be at most a sixth of a lease (10 s unless asked otherwise); the kernel counts
-// in whole seconds and Go rounds up, so of what is below 1.7 s only 1 s is. A machine that vanishes
-// without closing its connections is noticed within keepAlive × (1 + keepAliveProbes) = 4 s.
-const (
-	keepAlive       = time.Second
-	keepAliveProbes = 3
-)
+// keepAliveConfig probes a connection that was idle for a second. That has to be at most a sixth of a lease
+// (10 s unless asked otherwise); the kernel counts in whole seconds and Go rounds up, so of what is below 1.7 s
+// only 1 s is. A machine that vanishes without closing its connections is noticed within 1 s × (1 + 3 probes).
+var keepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}
 
 // ListenTCP listens on a peer port; what it accepts has keepalives.
 func ListenTCP(ctx context.Context, address string) (net.Listener, error) {
-	config := net.ListenConfig{KeepAliveConfig: keepAliveConfig()}
+	config := net.ListenConfig{KeepAliveConfig: keepAliveConfig}
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("peer: can't listen for peers on %s (--peer): %w", address, err)
@@ -244,11 +225,5 @@ func ListenTCP(ctx context.Context, address string) (net.Listener, error) {
 
 // DialTCP connects to a peer port with keepalives.
 func DialTCP(ctx context.Context, address string) (net.Conn, error) {
-	return (&net.Dialer{KeepAliveConfig: keepAliveConfig()}).DialContext(ctx, "tcp", address)
-}
-
-func keepAliveConfig() net.KeepAliveConfig {
-	return net.KeepAliveConfig{
-		Enable: true, Idle: keepAlive, Interval: keepAlive, Count: keepAliveProbes,
-	}
+	return (&net.Dialer{KeepAliveConfig: keepAliveConfig}).DialContext(ctx, "tcp", address)
 }

@@ -34,43 +34,31 @@ func NewRateLimitedLog(log *slog.Logger) *RateLimitedLog {
 	return &RateLimitedLog{log: log, lines: map[string]*logLine{}}
 }
 
-// Warn logs a warning; see Log.
-func (q *RateLimitedLog) Warn(key, message string, args ...any) {
-	q.Log(slog.LevelWarn, key, message, args...)
-}
-
-// Error logs an error; see Log.
-func (q *RateLimitedLog) Error(key, message string, args ...any) {
-	q.Log(slog.LevelError, key, message, args...)
-}
-
 // Log logs a message. Messages with the same key count as repetitions of one.
 func (q *RateLimitedLog) Log(level slog.Level, key, message string, args ...any) {
-	if !q.log.Enabled(context.Background(), level) {
-		return
+	if suppressed, muted := q.admit(key, time.Now()); !muted {
+		if suppressed > 0 {
+			args = append(args, "left_out", suppressed)
+		}
+		q.log.Log(context.Background(), level, message, args...)
 	}
-	suppressed, muted := q.admit(key, time.Now())
-	if muted {
-		return
-	}
-	if suppressed > 0 {
-		args = append(args, "left_out", suppressed)
-	}
-	q.log.Log(context.Background(), level, message, args...)
+}
+
+func (q *RateLimitedLog) warn(key, message string, args ...any) {
+	q.Log(slog.LevelWarn, key, message, args...)
 }
 
 // admit reports whether a message may not be logged now, or else how many before it were not.
 func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	line := q.lines[key]
-	if line == nil {
-		q.forget(now)
+	if q.lines[key] == nil && len(q.lines) >= logLinesMax {
+		maps.DeleteFunc(q.lines, func(_ string, l *logLine) bool { return !now.Before(l.mutedUntil) })
 		if len(q.lines) >= logLinesMax {
 			key = "the rest"
-			line = q.lines[key]
 		}
 	}
+	line := q.lines[key]
 	if line == nil {
 		line = &logLine{}
 		q.lines[key] = line
@@ -82,12 +70,4 @@ func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted
 	suppressed = line.suppressed
 	*line = logLine{mutedUntil: now.Add(logEvery)}
 	return suppressed, false
-}
-
-// forget drops the lines that may be logged again and, unless room is needed, have nothing to report.
-func (q *RateLimitedLog) forget(now time.Time) {
-	full := len(q.lines) >= logLinesMax
-	maps.DeleteFunc(q.lines, func(_ string, l *logLine) bool {
-		return !now.Before(l.mutedUntil) && (full || l.suppressed == 0)
-	})
 }

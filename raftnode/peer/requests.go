@@ -111,7 +111,7 @@ func (t *Transport) validateRequest(request raft.RPC) bool {
 	if named, ok := request.Command.(raft.WithRPCHeader); ok {
 		from = named.GetRPCHeader()
 	}
-	n.log.Warn("leap "+kind,
+	n.log.warn("leap "+kind,
 		"refused an implausible raft request: its sender or the sender's disk is damaged, or hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
 	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
 	if request.Reader == nil {
@@ -129,7 +129,7 @@ func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddre
 	if fault == "" {
 		return nil
 	}
-	n.log.Warn("leap from "+string(id),
+	n.log.warn("leap from "+string(id),
 		"refused an implausible raft response: its sender or the sender's disk is damaged, or hostile", "kind", kind, "fault", fault, "node", id, "address", at)
 	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here",
 		id, kind, ErrImplausible, fault)

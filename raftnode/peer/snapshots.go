@@ -96,7 +96,7 @@ func (s *incomingSnapshot) Read(b []byte) (int, error) {
 
 func (s *incomingSnapshot) stalled() {
 	t, from := s.transport, raft.ServerID(s.args.ID)
-	t.network.log.Warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the "+
+	t.network.log.warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the "+
 		"leader starts again", "node", excerpt(s.args.ID), "silent", snapshotStallTimeout)
 	t.closeMatching(func(s *stream) bool { return s.remote.ID() == from })
 }

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -30,16 +29,14 @@ func addressed(id raft.ServerID, at raft.ServerAddress) raft.ServerAddress {
 }
 
 // Dial implements raft.StreamLayer. The address is what addressed makes, with a prefix for the purpose.
-func (s streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+func (s streamLayer) Dial(address raft.ServerAddress, _ time.Duration) (net.Conn, error) {
 	rest := strings.TrimLeft(string(address), entriesPrefix+snapshotPrefix)
 	server, at, found := strings.Cut(rest, "=")
 	if !found {
 		return nil, fmt.Errorf("peer: a call to %s doesn't say which node it means, and was not made: "+
 			"Raft has to call through a peer.Transport", address)
 	}
-	ctx, cancel := context.WithTimeoutCause(s.t.ctx, timeout, fmt.Errorf("no answer within %v", timeout))
-	defer cancel()
-	stream, err := s.t.network.dial(ctx, Node{server, at}, purposeRaft, nil)
+	stream, err := s.t.network.dial(s.t.ctx, Node{server, at}, purposeRaft, nil)
 	if err != nil {
 		return nil, err
 	}

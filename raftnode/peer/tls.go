@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -13,14 +14,9 @@ func checkTLS(c *tls.Config) error {
 	switch {
 	case c == nil:
 		return nil
-	case c.InsecureSkipVerify:
-		return errors.New("peer: TLS.InsecureSkipVerify is set: anybody could pose as a node; unset it")
 	case c.RootCAs == nil && c.ClientCAs == nil:
 		return errors.New("peer: TLS has neither RootCAs nor ClientCAs: name the CA of the peers, " +
 			"since every public CA would do otherwise")
-	case c.GetConfigForClient != nil:
-		return errors.New("peer: TLS.GetConfigForClient is set, and could switch the verification off; " +
-			"to replace certificates while running use GetCertificate and GetClientCertificate")
 	case len(c.Certificates) == 0 && (c.GetCertificate == nil || c.GetClientCertificate == nil):
 		return errors.New("peer: TLS has no certificate of this node to show its peers, and it shows " +
 			"one both when it calls and when it is called")
@@ -35,12 +31,8 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 	c.ServerName = serverName
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
-	if c.RootCAs == nil {
-		c.RootCAs = c.ClientCAs
-	}
-	if c.ClientCAs == nil {
-		c.ClientCAs = c.RootCAs
-	}
+	c.InsecureSkipVerify, c.GetConfigForClient = false, nil // either would switch the verification off
+	c.RootCAs, c.ClientCAs = cmp.Or(c.RootCAs, c.ClientCAs), cmp.Or(c.ClientCAs, c.RootCAs)
 	return c
 }
 

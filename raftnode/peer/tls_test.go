@@ -157,17 +157,18 @@ func TestTLSThatVerifiesNothingIsRefused(t *testing.T) {
 	good := newAuthority(t).config(t, "n1")
 	require.NoError(t, checkTLS(good))
 	for want, spoil := range map[string]func(*tls.Config){
-		"InsecureSkipVerify is set":     func(c *tls.Config) { c.InsecureSkipVerify = true },
 		"neither RootCAs nor ClientCAs": func(c *tls.Config) { c.RootCAs = nil },
-		"GetConfigForClient is set": func(c *tls.Config) {
-			c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }
-		},
-		"no certificate of this node": func(c *tls.Config) { c.Certificates = nil },
+		"no certificate of this node":   func(c *tls.Config) { c.Certificates = nil },
 	} {
 		c := good.Clone()
 		spoil(c)
 		assert.ErrorContains(t, checkTLS(c), want)
 	}
+	loose := good.Clone()
+	loose.InsecureSkipVerify = true
+	loose.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }
+	assert.False(t, mutualTLS(loose, "").InsecureSkipVerify)
+	assert.Nil(t, mutualTLS(loose, "").GetConfigForClient)
 	assert.Equal(t, tls.RequireAndVerifyClientCert, mutualTLS(good, "").ClientAuth)
 	assert.Equal(t, uint16(tls.VersionTLS13), mutualTLS(good, "").MinVersion)
 	assert.Equal(t, good.RootCAs, mutualTLS(good, "").ClientCAs, "one CA for both directions")

@@ -21,8 +21,7 @@ const (
 	version = 1
 
 	preambleBytes   = len(magic) + 3
-	frameBytesMax   = 32 * 1024 // of a body; fits the longest Answer
-	callBytesMax    = 16*1024 - 1
+	frameBytesMax   = 32 * 1024 // of a body; fits the longest Answer, and 16 KiB in a payload
 	detailBytesMax  = 512
 	lingerBytesMax  = 16 * 1024 // read and discarded after a refusal, see awaitPeerClose
 	tlsRecordMarker = 0x16      // the first byte of a TLS client's first record
@@ -56,6 +55,9 @@ func writeFrame(w io.Writer, m message) error {
 	body, err := json.Marshal(m)
 	if err != nil {
 		return err
+	}
+	if len(body) >= frameBytesMax {
+		return fmt.Errorf("a message of %d bytes where %d is the most; it was not sent", len(body)+1, frameBytesMax)
 	}
 	frame := append([]byte(magic), version)
 	frame = binary.BigEndian.AppendUint16(frame, uint16(1+len(body)))

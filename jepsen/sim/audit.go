@@ -2,10 +2,11 @@ package sim
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"time"
 
-	"zamok/clock"
 	"zamok/fsm"
 	"zamok/session"
 )
@@ -22,11 +23,9 @@ type Audit struct {
 	entries           []Effect
 	byIndex           map[uint64]int // place in entries, by the index after the entry
 	violations        []string
-	effectsCompared   int // effects that a second or third machine had too
-	snapshotsCompared int // snapshots that were compared with the log
-	subscribers       map[fsm.TicketRef]chan<- fsm.Event
-	renewals          map[session.ID]*renewal
-	onFirstApply      func(*fsm.Machine, *Effect) // is told of each effect when it is first seen; nil = nobody is
+	effectsCompared   int                         // effects that a second or third machine had too
+	snapshotsCompared int                         // snapshots that were compared with the log
+	onFirstApply      func(*fsm.Machine, *Effect) // is called with each effect when it is first seen
 }
 
 // Effect is what one entry did, and when it was first applied anywhere.
@@ -37,20 +36,7 @@ type Effect struct {
 	Node   string
 }
 
-// renewal is when the machines last heard a session.
-type renewal struct {
-	deadline clock.Time
-	at       time.Duration
-	time     clock.Time
-	ended    bool // the session has ended
-}
-
-func newAudit() *Audit {
-	return &Audit{
-		began: time.Now(), byIndex: map[uint64]int{},
-		subscribers: map[fsm.TicketRef]chan<- fsm.Event{}, renewals: map[session.ID]*renewal{},
-	}
-}
+func newAudit() *Audit { return &Audit{began: time.Now(), byIndex: map[uint64]int{}} }
 
 // applied is a node's Config.Applied.
 func (a *Audit) applied(node string) func(*fsm.Machine, fsm.Applied) {
@@ -65,27 +51,7 @@ func (a *Audit) applied(node string) func(*fsm.Machine, fsm.Applied) {
 		a.checkContinuity(&e)
 		a.byIndex[applied.Stamp.Index] = len(a.entries)
 		a.entries = append(a.entries, e)
-		a.publish(&e)
-		a.trackRenewals(m, &e)
-		if a.onFirstApply != nil {
-			a.onFirstApply(m, &e)
-		}
-	}
-}
-
-// trackRenewals looks which of the watched sessions were heard.
-func (a *Audit) trackRenewals(m *fsm.Machine, e *Effect) {
-	for id, h := range a.renewals {
-		if h.ended {
-			continue
-		}
-		s, alive := m.Session(id)
-		switch {
-		case !alive:
-			h.ended = h.deadline != 0
-		case s.Deadline != h.deadline:
-			h.deadline, h.at, h.time = s.Deadline, e.At, e.Time
-		}
+		a.onFirstApply(m, &e)
 	}
 }
 
@@ -133,53 +99,6 @@ func (a *Audit) restoredFrom(node string) func(*fsm.Machine) {
 	}
 }
 
-// publish hands the events of tickets to who waits for them, as a push would.
-func (a *Audit) publish(e *Effect) {
-	for _, ev := range e.Events {
-		if ev.Kind != fsm.EvGranted && ev.Kind != fsm.EvRefused && ev.Kind != fsm.EvLost {
-			continue
-		}
-		if ch := a.subscribers[ev.TicketRef]; ch != nil {
-			select {
-			case ch <- ev:
-			default: // a push is a hint
-			}
-		}
-	}
-}
-
-// Subscribe lets a channel receive the events of one ticket, as far as it has room, until the returned
-// function is called.
-func (a *Audit) Subscribe(ref fsm.TicketRef, events chan<- fsm.Event) (stop func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.subscribers[ref] = events
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.subscribers, ref)
-	}
-}
-
-// TrackRenewals begins to take down when a session is heard.
-func (a *Audit) TrackRenewals(id session.ID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.renewals[id] == nil {
-		a.renewals[id] = &renewal{}
-	}
-}
-
-// LastRenewed is when a watched session was last heard, in virtual and in cluster time.
-func (a *Audit) LastRenewed(id session.ID) (at time.Duration, t clock.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if h := a.renewals[id]; h != nil {
-		return h.at, h.time
-	}
-	return 0, 0
-}
-
 func (a *Audit) violationLocked(format string, args ...any) {
 	if len(a.violations) < violationsMax {
 		a.violations = append(a.violations, fmt.Sprintf(format, args...))
@@ -214,39 +133,82 @@ func (a *Audit) Entries() []Effect {
 	return a.entries[:len(a.entries):len(a.entries)]
 }
 
-// Find returns the first event that which picks, and the effect it belongs to.
-func (a *Audit) Find(match func(fsm.Event) bool) (fsm.Event, Effect, bool) {
-	for _, e := range a.Entries() {
-		for _, ev := range e.Events {
-			if match(ev) {
-				return ev, e, true
+// events are the events of the log so far, each with the effect that it belongs to, in order.
+func (a *Audit) events() iter.Seq2[fsm.Event, *Effect] {
+	return func(yield func(fsm.Event, *Effect) bool) {
+		entries := a.Entries()
+		for i := range entries {
+			for _, ev := range entries[i].Events {
+				if !yield(ev, &entries[i]) {
+					return
+				}
 			}
 		}
 	}
-	return fsm.Event{}, Effect{}, false
 }
 
-// Ended is when a session ended, and why.
-func (a *Audit) Ended(id session.ID) (at time.Duration, reason fsm.Reason, ended bool) {
-	ev, e, ended := a.Find(func(ev fsm.Event) bool { return ev.Kind == fsm.EvSessionEnded && ev.Session == id })
-	return e.At, ev.Reason, ended
+// Ended is when a session ended, if it has.
+func (a *Audit) Ended(id session.ID) (at time.Duration, ended bool) {
+	for ev, e := range a.events() {
+		if ev.Kind == fsm.EvSessionEnded && ev.Session == id {
+			return e.At, true
+		}
+	}
+	return 0, false
 }
 
 // Granted is when a ticket was granted, and its token.
 func (a *Audit) Granted(ref fsm.TicketRef) (at time.Duration, token uint64, granted bool) {
-	ev, e, granted := a.Find(func(ev fsm.Event) bool { return ev.Kind == fsm.EvGranted && ev.TicketRef == ref })
-	return e.At, ev.Token, granted
+	for ev, e := range a.events() {
+		if ev.Kind == fsm.EvGranted && ev.TicketRef == ref {
+			return e.At, ev.Token, true
+		}
+	}
+	return 0, 0, false
 }
 
-// Epochs counts the epochs that were opened.
-func (a *Audit) Epochs() int {
-	n := 0
-	for _, e := range a.Entries() {
-		for _, ev := range e.Events {
-			if ev.Kind == fsm.EvEpochStarted {
-				n++
-			}
+// Epochs counts the epochs that began.
+func (a *Audit) Epochs() (n int) {
+	for ev := range a.events() {
+		if ev.Kind == fsm.EvEpochStarted {
+			n++
 		}
 	}
 	return n
+}
+
+// startsEpoch reports whether an epoch began with an entry.
+func startsEpoch(e *Effect) bool {
+	return slices.ContainsFunc(e.Events, func(ev fsm.Event) bool { return ev.Kind == fsm.EvEpochStarted })
+}
+
+// checkEnds sees that a session ends once, with all its tickets, and a ticket with the token that it was
+// granted.
+func (a *Audit) checkEnds() (violations []string) {
+	tokens := map[fsm.TicketRef]uint64{} // of the tickets that are held
+	ended := map[session.ID]bool{}
+	for ev := range a.events() {
+		switch ev.Kind {
+		case fsm.EvGranted:
+			tokens[ev.TicketRef] = ev.Token
+		case fsm.EvLost, fsm.EvReleased, fsm.EvRefused:
+			if token := tokens[ev.TicketRef]; token != ev.Token {
+				violations = append(violations, fmt.Sprintf("%v ended with token %d at %d, and had %d",
+					ev.TicketRef, ev.Token, ev.Index, token))
+			}
+			delete(tokens, ev.TicketRef)
+		case fsm.EvSessionEnded:
+			if ended[ev.Session] {
+				violations = append(violations, fmt.Sprintf("session %d ended twice, again at %d", ev.Session, ev.Index))
+			}
+			ended[ev.Session] = true
+			for ref := range tokens {
+				if ref.Session == ev.Session {
+					violations = append(violations, fmt.Sprintf("session %d ended at %d and still holds ticket %d",
+						ev.Session, ev.Index, ref.Ticket))
+				}
+			}
+		}
+	}
+	return violations
 }

@@ -2,9 +2,12 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,12 +29,13 @@ func withMemberList(s *Sim, text string) Tune {
 	return func(c *raftnode.Config) { c.Peers.List = list }
 }
 
-// withLongElections keeps a node out of the audit: it is of another cluster.
-func withLongElections(c *raftnode.Config) { c.Applied, c.Restored = nil, nil }
+// unaudited keeps what a node does out of the audit.
+func unaudited(c *raftnode.Config) {
+	c.Applied, c.Restored = func(*fsm.Machine, fsm.Applied) {}, func(*fsm.Machine) {}
+}
 
 func TestBootstrapRefusedForDifferentLists(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		s.Node("n1").StartProcess()
 		s.Node("n2").StartProcess()
 		s.Node("n3").StartProcess(withMemberList(s, "n1=n1:5751,n2=n2:5752,n3=n3:5751"))
@@ -52,22 +56,31 @@ func TestBootstrapRefusedForDifferentLists(t *testing.T) {
 }
 
 func TestBootstrapWaitsForAllNodes(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		s.Node("n1").StartProcess()
 		s.Node("n2").StartProcess()
 		err := s.Node("n1").AwaitOpen(s.Within(time.Minute))
 		require.ErrorContains(s, err, "still starting", "it began without asking everybody")
 		assert.True(s, s.Trace.Has("n1", "waiting", "n3 at n3:5751"))
 		s.Node("n3").StartProcess()
-		for _, n := range s.InitialMembers() {
-			require.NoError(s, n.AwaitOpen(s.Within(10*time.Second)))
-		}
+		s.awaitAllOpen()
 		s.Leader().MustPropose(nil)
 	})
 }
 
-// acquireFifty lets fifty locks be granted.
+// startWithLocks starts a cluster in which fifty locks are held.
+func startWithLocks(s *Sim) (leader *Node, tokens map[fsm.TicketRef]uint64) {
+	s.Start()
+	return acquireLocks(s)
+}
+
+func acquireLocks(s *Sim) (leader *Node, tokens map[fsm.TicketRef]uint64) {
+	leader = s.Leader()
+	time.Sleep(3 * time.Second) // all nodes are announced
+	return leader, acquireFifty(s, leader)
+}
+
+// acquireFifty acquires fifty locks.
 func acquireFifty(s *Sim, leader *Node) map[fsm.TicketRef]uint64 {
 	id := leader.OpenSession("holder", time.Hour)
 	tokens := map[fsm.TicketRef]uint64{}
@@ -135,8 +148,7 @@ func isolateAndWipe(s *Sim) (tokens map[fsm.TicketRef]uint64) {
 }
 
 func TestWipedNodeUnderOldIDLosesNothing(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		tokens := isolateAndWipe(s)
 		wiped := s.AddNode("n3", "n3")
 		wiped.StartProcess()
@@ -144,23 +156,21 @@ func TestWipedNodeUnderOldIDLosesNothing(t *testing.T) {
 		require.Error(s, err, "it began anew")
 		assert.ErrorContains(s, err, "--join")
 		requireNoLeader(s, 10*time.Second)
-		s.Node("n1").Restart()
+		s.Node("n1").Start()
 		requireAllHeld(s, s.Leader(), tokens)
 	})
 }
 
 func TestNewIDAtOldAddressLosesNothing(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		tokens := isolateAndWipe(s)
 		cluster := clusterID(s.Node("n2"))
 		n4 := s.AddNode("n4", "n3")
-		n4.StartProcess(asJoiner(cluster))
-		require.NoError(s, n4.AwaitOpen(s.Within(electionTimeMax)))
+		n4.Start(asJoiner(cluster))
 		requireNoLeader(s, 10*time.Second)
 		assert.True(s, s.Trace.Has("n2", "n4"), "nobody said why")
 		n1 := s.Node("n1")
-		n1.Restart()
+		n1.Start()
 		leader := s.Leader()
 		requireAllHeld(s, leader, tokens)
 
@@ -187,17 +197,13 @@ func asJoiner(cluster store.ID) Tune {
 }
 
 func TestForeignNodeAtPeerAddressIsIgnored(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
-		leader := s.Start()
-		time.Sleep(3 * time.Second)
-		tokens := acquireFifty(s, leader)
+	RunParallel(t, Config{}, func(s *Sim) {
+		leader, tokens := startWithLocks(s)
 		gone := s.Others(leader)[0]
 		gone.Kill()
 		for _, id := range []string{"n9", gone.ID} { // under a name of its own, and under the lost one's
 			foreign := s.AddNode(id, gone.Host)
-			foreign.StartProcess(withMemberList(s, id+"="+gone.Address()), withLongElections)
-			require.NoError(s, foreign.AwaitOpen(s.Within(electionTimeMax)))
+			foreign.Start(withMemberList(s, id+"="+gone.Address()), unaudited)
 			s.Await(electionTimeMax, "it leads its own cluster", func() bool { return foreign.Status().Leading })
 			time.Sleep(5 * time.Second)
 			leader.MustPropose(nil)
@@ -207,7 +213,7 @@ func TestForeignNodeAtPeerAddressIsIgnored(t *testing.T) {
 			requireAllHeld(s, leader, tokens)
 			foreign.Kill()
 		}
-		gone.Restart()
+		gone.Start()
 		s.AwaitApplied(leader, gone, backoffMax)
 		requireAllHeld(s, leader, tokens)
 	})
@@ -216,17 +222,14 @@ func TestForeignNodeAtPeerAddressIsIgnored(t *testing.T) {
 // A copy of a directory has everything that the original has. Somewhere else it is no voter; that two
 // of one name are about is noticed.
 func TestClonedDirectoryIsDetected(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
-		leader := s.Start()
-		time.Sleep(3 * time.Second)
-		tokens := acquireFifty(s, leader)
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+		leader, tokens := startWithLocks(s)
 		original := s.Others(leader)[0]
 		original.Kill()
 		clone := s.AddNode(original.ID, "elsewhere")
 		require.NoError(s, os.CopyFS(clone.Disk.dir, os.DirFS(original.Disk.dir)))
-		original.Restart()
-		clone.Restart()
+		original.Start()
+		clone.Start()
 		s.Await(30*time.Second, "somebody raises the alarm", func() bool {
 			return s.Trace.Has("n1", "clone detected") || s.Trace.Has("n2", "clone detected") ||
 				s.Trace.Has("n3", "clone detected")
@@ -241,12 +244,181 @@ func TestClonedDirectoryIsDetected(t *testing.T) {
 }
 
 func TestCancelledOpenChangesNothing(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		s.Node("n1").StartProcess()
 		time.Sleep(time.Second)
 		s.Node("n1").Kill()
 		require.ErrorIs(s, s.Node("n1").AwaitOpen(s.Within(time.Second)), context.Canceled)
 		s.Start().MustPropose(nil)
+	})
+}
+
+// bootstrapSteps are what an initial member does, in order. Its process can end before each of them, and after
+// each write.
+var bootstrapSteps = []string{
+	"agreed", // has decided on the initial members, and not written them
+	"begins", // has written them, and learned that all others have
+	"before the term", "after the term", "before the entry", "after the entry",
+}
+
+// exitAtStep ends a node's process at a step, once.
+func exitAtStep(n *Node, step string) Tune {
+	var exited atomic.Bool
+	return func(c *raftnode.Config) {
+		at := func(now string) {
+			if now == step && !exited.Swap(true) {
+				c.Fatal(errors.New("killed while the cluster began: " + step))
+			}
+		}
+		c.Logger = slog.New(&stepHandler{Handler: c.Logger.Handler(), at: func(line string) {
+			for message, step := range map[string]string{"initial members agreed": "agreed", "bootstrapping the cluster": "begins"} {
+				if strings.HasPrefix(line, message) {
+					at(step)
+				}
+			}
+		}})
+		n.Disk.onWrite.set(func(op diskOp, returned bool) {
+			what := map[diskOp]string{opTerm: "term", opVote: "term", opAppend: "entry"}[op]
+			if returned {
+				at("after the " + what)
+			} else {
+				at("before the " + what)
+			}
+		})
+	}
+}
+
+// stepHandler shows each line of a log to somebody when it is written.
+type stepHandler struct {
+	slog.Handler
+	at func(line string)
+}
+
+func (h *stepHandler) Handle(ctx context.Context, r slog.Record) error {
+	err := h.Handler.Handle(ctx, r)
+	line := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		line += " " + a.String()
+		return true
+	})
+	h.at(line)
+	return err
+}
+
+func (h *stepHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &stepHandler{h.Handler.WithAttrs(attrs), h.at}
+}
+
+// An initial member ends at each of its steps, or all of them do; they are started again, and the cluster begins.
+func TestInterruptedBootstrapCompletes(t *testing.T) {
+	t.Parallel()
+	for _, step := range bootstrapSteps {
+		for _, dying := range []string{"n1", "n2", "n3", "n1 n2 n3"} {
+			Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+				for _, n := range s.InitialMembers() {
+					if strings.Contains(dying, n.ID) {
+						n.StartProcess(exitAtStep(n, step))
+					} else {
+						n.StartProcess()
+					}
+				}
+				time.Sleep(time.Second)
+				dead := 0
+				for _, n := range s.InitialMembers() {
+					if n.processEnded() {
+						dead++
+					} else if strings.Contains(dying, n.ID) {
+						n.Kill() // those that died before it keep it from coming so far
+					}
+				}
+				require.NotZero(s, dead, "%s: nobody died %s", dying, step)
+				for _, n := range s.InitialMembers() {
+					if n.processEnded() {
+						n.StartProcess()
+						time.Sleep(time.Second)
+					}
+				}
+				s.awaitAllOpen()
+				leader, tokens := acquireLocks(s)
+				for _, n := range s.Others(leader) {
+					s.AwaitApplied(leader, n, electionTimeMax)
+				}
+				require.Len(s, voters(leader), 3)
+				requireAllHeld(s, leader, tokens)
+			})
+		}
+	}
+}
+
+// The one that ended has lost its disk as well. Before anybody wrote the first entry it founds the
+// cluster with the others, with its new directory; afterwards it can join them.
+func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
+	t.Parallel()
+	for _, step := range bootstrapSteps {
+		Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+			n3 := s.Node("n3")
+			n3.StartProcess(exitAtStep(n3, step))
+			s.Node("n1").StartProcess()
+			s.Node("n2").StartProcess()
+			s.Await(electionTimeMax, "n3 dies", n3.processEnded)
+			both := func(c *raftnode.Config) { c.Join = true }
+			fresh := s.Replace(n3, "n3", store.ID{})
+			fresh.StartProcess(both)
+			for _, id := range []string{"n1", "n2"} {
+				require.NoError(s, s.Node(id).AwaitOpen(s.Within(electionTimeMax)), step)
+			}
+			require.NoError(s, fresh.AwaitOpen(s.Within(electionTimeMax)), step)
+			_, tokens := acquireLocks(s)
+			joinUntil(s, fresh, time.Minute)
+			requireAllHeld(s, s.Leader(), tokens)
+		})
+	}
+}
+
+// A node whose disk is full agrees to nothing: it would have written its term and not its log. The
+// others say whom they wait for, and why, and the cluster begins when there is room.
+func TestInitialMemberWithFullDiskDoesNotBootstrap(t *testing.T) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+		n1, n3 := s.Node("n1"), s.Node("n3")
+		n3.Disk.SetFree(24 << 20)
+		for _, n := range s.InitialMembers() {
+			n.StartProcess()
+		}
+		require.ErrorContains(s, n1.AwaitOpen(s.Within(30*time.Second)), "still starting")
+		require.True(s, s.Trace.Has("n1", "waiting", "n3", "MiB are free"), "the others know why")
+		require.True(s, s.Trace.Has("n3", "waiting", "MiB are free"), "it says so itself")
+		n3.Disk.SetFree(1 << 40)
+		s.awaitAllOpen()
+		requireAllHeld(s, s.Leader(), nil)
+	})
+}
+
+// An initial member that was away since it wrote the first entry does not know the cluster's id. A leader that
+// joined later has no initial members to show it. What they have in common is which server the leader means.
+func TestAbsentInitialMemberCatchesUp(t *testing.T) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+		n1, n2, n3 := s.Node("n1"), s.Node("n2"), s.Node("n3")
+		n1.StartProcess()
+		n2.StartProcess()
+		n3.StartProcess(exitAtStep(n3, "after the entry"), func(*raftnode.Config) {
+			exit := n3.Disk.onWrite.get()
+			n3.Disk.onWrite.set(func(op diskOp, returned bool) {
+				if op == opAppend && !returned {
+					time.Sleep(time.Second) // until the others know that they may begin
+				}
+				exit(op, returned)
+			})
+		})
+		s.Await(electionTimeMax, "n3 dies", n3.processEnded)
+		leaderOf(s, n1)
+		tokens := acquireFifty(s, n1)
+		time.Sleep(3 * time.Second)
+		fourth := join(s, n1, "n4", "n4")
+		leaderOf(s, fourth)
+		n3.Start()
+		s.AwaitApplied(fourth, n3, backoffMax)
+		require.True(s, fourth.Status().Leading, "it is the newcomer that has caught it up")
+		n2.Kill()
+		requireAllHeld(s, s.Leader(), tokens)
 	})
 }

@@ -1,112 +1,78 @@
 package sim
 
 import (
-	"fmt"
 	"time"
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/jepsen/check"
 )
 
-// findingList collects what a checker has to say, the first ones.
-type findingList struct {
-	texts      []string
-	suppressed int
-}
-
-func (f *findingList) add(format string, args ...any) {
-	if len(f.texts) == violationsMax {
-		f.suppressed++
-		return
-	}
-	f.texts = append(f.texts, fmt.Sprintf(format, args...))
-}
-
-func (f *findingList) list() []string {
-	if f.suppressed > 0 {
-		return append(f.texts, fmt.Sprintf("… and %d more", f.suppressed))
-	}
-	return f.texts
-}
-
-// Check holds a run against everything that must be so of any run, and reports what is not. The
-// histories are those of the loads that have ended.
-func (s *Sim) Check(histories ...*History) {
+// Check checks the run so far against everything that must hold of any run, and reports what does not.
+func (s *Sim) Check() {
 	s.Helper()
-	s.reportFindings("machines that disagree", s.Audit.Violations())
-	entries := s.Audit.Entries()
-	s.reportFindings("the log", checkLog(entries))
-	for _, h := range histories {
-		ops := h.Ops()
-		s.reportFindings("answers", checkOutcomes(ops, entries))
-		s.reportFindings("beliefs", checkHolds(h.holds))
-		s.reportFindings("leases", checkLeases(ops, entries))
-	}
-	s.checkMachines()
-}
-
-func (s *Sim) reportFindings(what string, found []string) {
-	s.Helper()
-	for _, text := range found {
-		s.Errorf("%s: %s", what, text)
+	s.checkNodes()
+	now := s.historyTime()
+	h := s.record.history(check.Plan{
+		Begin: historyBegin, Healed: now, End: now, Drain: drainMax, CompleteEvents: true, ClockRate: 1 + s.config.Drift,
+	})
+	for _, f := range check.Check(h, check.Limits{}).Violations {
+		s.Errorf("%v", f)
 	}
 }
 
-// checkMachines runs the machines' own check on every node that is up.
-func (s *Sim) checkMachines() {
+// checkNodes checks what histories do not show: each node's state, and how it differs from the others'.
+func (s *Sim) checkNodes() {
 	s.Helper()
+	for _, violation := range append(s.Audit.Violations(), s.Audit.checkEnds()...) {
+		s.Errorf("%s", violation)
+	}
 	for _, n := range s.Nodes() {
-		if up := n.Running(); up != nil {
-			up.View(func(m *fsm.Machine) {
-				if err := m.Check(); err != nil {
-					s.Errorf("%s: %v", n.ID, err)
-				}
-			})
-		}
+		n.View(func(m *fsm.Machine) {
+			if err := m.Check(); err != nil {
+				s.Errorf("%s: %v", n.ID, err)
+			}
+		})
 	}
 }
 
-// AwaitConverged waits until all initial members have applied the same, and sees that they came to the same.
+// AwaitConverged waits until all members have applied the same, and sees that their states are equal.
 func (s *Sim) AwaitConverged(within time.Duration) {
 	s.Helper()
-	var indexes map[string]bool
-	s.Await(within, "all nodes are at the same place", func() bool {
-		indexes = map[string]bool{}
-		stamps := map[clock.Stamp]bool{}
-		for _, n := range s.Members() {
-			up := n.Running()
-			if up == nil {
-				return false
+	digests := map[clock.Stamp]map[uint64]bool{}
+	s.Await(within, "all nodes have applied the same", func() bool {
+		clear(digests)
+		return s.viewMembers(func(m *fsm.Machine) {
+			if digests[m.Stamp()] == nil {
+				digests[m.Stamp()] = map[uint64]bool{}
 			}
-			up.View(func(m *fsm.Machine) {
-				stamps[m.Stamp()] = true
-				indexes[fmt.Sprintf("%v %x", m.Stamp(), m.Digest())] = true
-			})
-		}
-		return len(stamps) == 1
+			digests[m.Stamp()][m.Digest()] = true
+		}) && len(digests) == 1
 	})
-	if len(indexes) != 1 {
-		s.Errorf("the nodes came to different states: %v", indexes)
+	for stamp, different := range digests {
+		if len(different) != 1 {
+			s.Errorf("the nodes came to different states at %v: %v", stamp, different)
+		}
 	}
 }
 
 // AwaitDrained waits until no machine has a session, a holder, a waiter or a delay.
 func (s *Sim) AwaitDrained(within time.Duration) {
 	s.Helper()
-	var left string
 	s.Await(within, "everything has drained", func() bool {
-		left = ""
-		for _, n := range s.Members() {
-			up := n.Running()
-			if up == nil {
-				return false
-			}
-			up.View(func(m *fsm.Machine) {
-				if c := m.Counts(); c != (fsm.Counts{}) {
-					left = fmt.Sprintf("%s: %+v", n.ID, c)
-				}
-			})
-		}
-		return left == ""
+		left := false
+		return s.viewMembers(func(m *fsm.Machine) { left = left || m.Counts() != (fsm.Counts{}) }) && !left
 	})
+}
+
+// viewMembers reads the machines of all members. False: one does not run.
+func (s *Sim) viewMembers(read func(*fsm.Machine)) (all bool) {
+	for _, n := range s.Members() {
+		up := n.Running()
+		if up == nil {
+			return false
+		}
+		up.View(read)
+	}
+	return true
 }

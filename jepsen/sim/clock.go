@@ -20,7 +20,6 @@ type Clock struct {
 	reads     int        // at one moment of virtual time
 	readsAt   time.Time
 	frozen    chan struct{} // closed when who looks may continue; nil = nobody has to wait
-	since     time.Time     // when it was frozen, or stopped
 	stoppedAt *clock.Instant
 	lag       clock.Span // how much it has lost for good
 }
@@ -69,20 +68,18 @@ func (c *Clock) Freeze() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.frozen == nil {
-		c.frozen, c.since = make(chan struct{}), time.Now()
+		c.frozen = make(chan struct{})
 	}
 }
 
-// Thaw lets those continue, and returns how long it was frozen.
-func (c *Clock) Thaw() time.Duration {
+// Thaw lets those readers continue.
+func (c *Clock) Thaw() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.frozen == nil {
-		return 0
+	if c.frozen != nil {
+		close(c.frozen)
+		c.frozen = nil
 	}
-	close(c.frozen)
-	c.frozen = nil
-	return time.Since(c.since)
 }
 
 // Stop lets the clock stand still.
@@ -91,21 +88,19 @@ func (c *Clock) Stop() {
 	defer c.mu.Unlock()
 	if c.stoppedAt == nil {
 		now := c.read()
-		c.stoppedAt, c.since = &now, time.Now()
+		c.stoppedAt = &now
 	}
 }
 
-// ResumeBehind lets a clock that stands continue from there, behind by what it missed, which it returns.
-func (c *Clock) ResumeBehind() time.Duration {
+// ResumeBehind lets a clock that stands continue from there, behind by what it missed.
+func (c *Clock) ResumeBehind() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stoppedAt == nil {
-		return 0
+	if c.stoppedAt != nil {
+		stood := *c.stoppedAt
+		c.stoppedAt = nil
+		c.lag += c.read().Since(stood)
 	}
-	stood := *c.stoppedAt
-	c.stoppedAt = nil
-	c.lag += c.read().Since(stood)
-	return time.Since(c.since)
 }
 
 // ResumeInTime lets a clock that stands continue as if it had never stood: that is how a program that was paused

@@ -14,9 +14,8 @@ import (
 	"zamok/raftnode/store"
 )
 
-// Disk is where a node's data lives. It survives the process, and can be told to hang, to be slow, to
-// be full, to fail, or to lose its power. It stands below the rules of package store, so that a stall is
-// seen as one of the disk.
+// Disk is where a node's data lives. It survives the process, and can hang, be slow, be full, fail, or lose its
+// power. It is below package store, to which a stall is one of the disk.
 type Disk struct {
 	dir    string // empty: the data lives in memory
 	memory *store.Memory
@@ -26,21 +25,43 @@ type Disk struct {
 	// landMu is held while a write lands, and while the power fails: then nothing is half done that the
 	// files themselves would not leave half done.
 	landMu          sync.Mutex
-	voteHalfWritten bool       // the latest vote is on the disk by half; guarded by landing
-	image           *diskImage // what a power failure left, for the next process; nil = it did not fail. Guarded by landing
+	voteHalfWritten bool       // the latest vote is on the disk by half; guarded by landMu
+	image           *diskImage // what a power failure left, for the next process; nil = it did not fail. Guarded by landMu
 
-	mu                sync.Mutex    // guards what follows
-	random            *rand.Rand    // its own choices
-	gate              chan struct{} // closed when a stalled disk continues; nil = it does not stall
-	writeTimeMax      time.Duration // a write takes at most so long before it lands
-	snapshotWriteTime time.Duration // what each write into a snapshot takes
-	corruptRead       func(*raft.Log)
-	writeErr          error    // of every write from now on
-	freeBytes         uint64   // bytes that are free
-	inFlight          []*write // those that are not over, in the order of their beginning
-	hook              *writeHook
-	forcedOutcome     writeOutcome         // of those; empty = by chance
-	outcomes          map[writeOutcome]int // of the writes that were under way when the power failed
+	writeTimeMax      setting[time.Duration] // a write takes at most so long before it lands
+	snapshotWriteTime setting[time.Duration] // what each write into a snapshot takes
+	corruptRead       setting[func(*raft.Log)]
+	writeErr          setting[error]                          // of every write from now on
+	freeBytes         setting[uint64]                         // bytes that are free
+	onWrite           setting[func(op diskOp, returned bool)] // is called before and after each write; nil = nothing is
+	forcedOutcome     setting[writeOutcome]
+
+	mu       sync.Mutex    // guards what follows
+	random   *rand.Rand    // its own choices
+	gate     chan struct{} // closed when a stalled disk continues; nil = it does not stall
+	inFlight []*write      // writes under way, in the order of their beginning
+	hook     *writeHook
+	outcomes map[writeOutcome]int // of the writes that were under way when the power failed
+}
+
+// setting is a value that stories change while nodes read it.
+type setting[T any] struct {
+	mu    sync.Mutex
+	value T
+}
+
+func (s *setting[T]) get() T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.value
+}
+
+// set changes the value, and returns the one before.
+func (s *setting[T]) set(value T) (before T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, s.value = s.value, value
+	return before
 }
 
 // diskOp is what a write is for.
@@ -59,12 +80,11 @@ type write struct {
 	op        diskOp
 	takes     time.Duration
 	apply     func() error
-	completed bool  // or it failed; guarded by landing, as err is
+	completed bool  // or it failed; guarded by landMu, as err is
 	err       error // what the disk says of it
 }
 
-// writeHook tells somebody of the next write of a kind when it begins, and has it take as long as whoever is
-// told needs to do something about it.
+// writeHook is called when the next write of a kind begins, which then takes so long at least.
 type writeHook struct {
 	op    diskOp
 	takes time.Duration
@@ -74,9 +94,10 @@ type writeHook struct {
 // newDisk makes an empty disk for a node.
 func (s *Sim) newDisk(id string) *Disk {
 	d := &Disk{
-		sim: s, id: id, random: s.Random("disk of " + id), writeTimeMax: s.config.WriteTimeMax,
-		freeBytes: math.MaxUint64, outcomes: map[writeOutcome]int{},
+		sim: s, id: id, random: s.Random("disk of " + id), outcomes: map[writeOutcome]int{},
 	}
+	d.writeTimeMax.set(s.config.WriteTimeMax)
+	d.freeBytes.set(math.MaxUint64)
 	if s.config.Disks == OnDisk {
 		d.dir = s.TempDir()
 	} else {
@@ -104,95 +125,54 @@ func (d *Disk) Resume() {
 	}
 }
 
-// SetWriteTime sets what a write to log or votes takes at most; Config.WriteTimeMax is what it begins with.
-func (d *Disk) SetWriteTime(most time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.writeTimeMax = most
-}
-
 // SlowSnapshots sets what each write into a snapshot takes.
-func (d *Disk) SlowSnapshots(each time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.snapshotWriteTime = each
-}
+func (d *Disk) SlowSnapshots(each time.Duration) { d.snapshotWriteTime.set(each) }
 
-// CorruptReads changes each entry that is read from the log from now on, and gives it checksums that fit: the fault
-// is the processor's or the memory's, before they were computed. A disk that returns other bytes than it was
-// given is found out by package store.
-func (d *Disk) CorruptReads(change func(*raft.Log)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.corruptRead = change
-}
+// CorruptReads changes each entry that is read from the log from now on, and gives it checksums that fit: the
+// fault is the processor's or the memory's, before they were computed. Package store detects a disk that returns
+// other bytes than it was given.
+func (d *Disk) CorruptReads(change func(*raft.Log)) { d.corruptRead.set(change) }
 
 // FailWrites lets every write to log and votes fail from now on; with nil, none. Some of those that fail
-// land all the same.
-func (d *Disk) FailWrites(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.writeErr = err
-}
+// land all the same. It returns the error that was set before.
+func (d *Disk) FailWrites(err error) (before error) { return d.writeErr.set(err) }
 
-// SetFree leaves so many bytes free, until it is called again. What is written does not count: it is for
-// the refusals of package store, which asks before it writes.
-func (d *Disk) SetFree(bytes uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.freeBytes = bytes
-}
+// SetFree leaves so many bytes free, until it is called again. What is written does not count: package store
+// asks before it writes.
+func (d *Disk) SetFree(bytes uint64) { d.freeBytes.set(bytes) }
 
-// repair puts a broken disk in order again, and reports whether it was broken.
-func (d *Disk) repair() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	was := d.writeErr != nil
-	d.writeErr = nil
-	return was
-}
-
-// hookNextWrite has something done when the next write of a kind begins, which then takes so long at least. It
-// is done by who writes, so it must not wait, nor ask anything of the disk.
+// hookNextWrite calls do when the next write of a kind begins, which then takes so long at least. do must not
+// wait, nor call the disk.
 func (d *Disk) hookNextWrite(op diskOp, takes time.Duration, do func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hook = &writeHook{op, takes, do}
+	d.setHook(&writeHook{op, takes, do})
 }
 
-// clearHook takes back what was to be done at a next write.
-func (d *Disk) clearHook() {
+func (d *Disk) setHook(hook *writeHook) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hook = nil
+	d.hook = hook
 }
 
-// forceOutcome says of all writes that a power failure will find under way that they are kept, or lost, in place
-// of chance.
-func (d *Disk) forceOutcome(became writeOutcome) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.forcedOutcome = became
-}
-
-// free is how many bytes package store sees.
-func (d *Disk) free() (uint64, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.freeBytes, nil
-}
-
-// write makes one write: it hangs, takes its time, lands or fails as the disk was told.
+// write makes one write: it hangs, takes its time, lands or fails.
 func (d *Disk) write(op diskOp, land func() error) error {
+	onWrite := d.onWrite.get()
+	if onWrite == nil {
+		return d.writeNow(op, land)
+	}
+	onWrite(op, false)
+	err := d.writeNow(op, land)
+	onWrite(op, true)
+	return err
+}
+
+func (d *Disk) writeNow(op diskOp, land func() error) error {
 	w := &write{op: op, apply: land}
 	gate := d.begin(w)
 	defer d.end(w)
 	if gate != nil {
 		<-gate
 	}
-	if w.takes > 0 {
-		time.Sleep(w.takes)
-	}
+	time.Sleep(w.takes)
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
 	d.complete(w)
@@ -203,8 +183,8 @@ func (d *Disk) begin(w *write) (gate chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.inFlight = append(d.inFlight, w)
-	if d.writeTimeMax > 0 {
-		w.takes = time.Duration(d.random.Int64N(int64(d.writeTimeMax)))
+	if most := d.writeTimeMax.get(); most > 0 {
+		w.takes = time.Duration(d.random.Int64N(int64(most)))
 	}
 	if t := d.hook; t != nil && t.op == w.op {
 		d.hook = nil
@@ -220,15 +200,15 @@ func (d *Disk) end(w *write) {
 	d.inFlight = slices.DeleteFunc(d.inFlight, func(other *write) bool { return other == w })
 }
 
-// complete lets a write land, or fail, unless it has already. The caller holds landing.
+// complete lets a write land, or fail, unless it has already. The caller holds landMu.
 func (d *Disk) complete(w *write) {
 	if w.completed {
 		return
 	}
 	w.completed = true
+	broken := d.writeErr.get()
 	d.mu.Lock()
-	broken := d.writeErr
-	lands := broken == nil || d.random.IntN(2) == 0 // of a write that fails nobody knows what it did
+	lands := broken == nil || d.random.IntN(2) == 0 // a write that fails may have landed
 	d.mu.Unlock()
 	if lands {
 		w.err = w.apply()
@@ -238,21 +218,12 @@ func (d *Disk) complete(w *write) {
 	}
 }
 
-func (d *Disk) delaySnapshotWrite() {
-	d.mu.Lock()
-	each := d.snapshotWriteTime
-	d.mu.Unlock()
-	if each > 0 {
-		time.Sleep(each)
-	}
-}
-
 func (d *Disk) wrap() store.Wrap {
 	return store.Wrap{
 		Logs:      func(l raft.LogStore) raft.LogStore { return diskLogs{l, d} },
 		Votes:     func(t store.Table) store.Table { return diskVotes{t, d} },
 		Snapshots: func(s raft.SnapshotStore) raft.SnapshotStore { return diskSnapshots{s, d} },
-		Free:      d.free,
+		Free:      func() (uint64, error) { return d.freeBytes.get(), nil },
 	}
 }
 
@@ -263,14 +234,12 @@ type diskLogs struct {
 
 func (l diskLogs) GetLog(index uint64, log *raft.Log) error {
 	err := l.LogStore.GetLog(index, log)
-	l.disk.mu.Lock()
-	rot := l.disk.corruptRead
-	l.disk.mu.Unlock()
-	if err != nil || rot == nil {
+	corrupt := l.disk.corruptRead.get()
+	if err != nil || corrupt == nil {
 		return err
 	}
 	before := log.Data
-	if rot(log); !bytes.Equal(before, log.Data) {
+	if corrupt(log); !bytes.Equal(before, log.Data) {
 		log.Extensions = store.Checksum(log.Data)
 		*log = *store.Seal(log)
 	}
@@ -333,7 +302,7 @@ type diskSink struct {
 }
 
 func (s *diskSink) Write(p []byte) (int, error) {
-	s.disk.delaySnapshotWrite()
+	time.Sleep(s.disk.snapshotWriteTime.get())
 	return s.SnapshotSink.Write(p)
 }
 

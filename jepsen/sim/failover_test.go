@@ -7,17 +7,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
 )
 
 // How long a cluster is without a leader after it was killed: until another node has committed an entry
 // that was proposed after the kill, which is what a fence waits for.
 func TestFailoverTime(t *testing.T) {
-	t.Parallel()
 	kills := 200
 	if testing.Short() {
 		kills = 40
 	}
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		random := s.Random("kills")
 		h := s.Holder("holder", "x", 10*time.Second)
@@ -29,7 +31,7 @@ func TestFailoverTime(t *testing.T) {
 			old.Kill()
 			leader = s.awaitReadBarrier(old, 2*electionTimeMax)
 			took = append(took, s.Elapsed()-from)
-			old.Restart()
+			old.Start()
 			s.AwaitApplied(leader, old, electionTimeMax)
 		}
 		slices.Sort(took)
@@ -38,7 +40,7 @@ func TestFailoverTime(t *testing.T) {
 		assert.Less(s, median, 600*time.Millisecond)
 		assert.Less(s, p95, 900*time.Millisecond)
 		assert.True(s, leader.holds("x", h), "a holder that renewed lost its lock")
-		s.Check(h.History)
+		s.Check()
 	})
 }
 
@@ -58,4 +60,24 @@ func (s *Sim) awaitReadBarrier(old *Node, within time.Duration) (leader *Node) {
 		return false
 	})
 	return leader
+}
+
+func TestGrantAndHandover(t *testing.T) {
+	t.Parallel()
+	for _, disks := range []Disks{InMemory, OnDisk} {
+		Run(t, Config{Disks: disks}, func(s *Sim) {
+			leader := s.Start()
+			id := leader.OpenSession("holder", 10*time.Second)
+			a := leader.Lock(id, 1, "x")
+			require.Equal(s, fsm.Granted, a.Result.State)
+			leader.Kill()
+			next := s.LeaderOtherThan(leader)
+			next.Running().View(func(m *fsm.Machine) {
+				require.True(s, m.Holds("x", a.Result.Token, fsm.TicketRef{}))
+			})
+			leader.Start()
+			s.AwaitApplied(next, leader, time.Second)
+			require.Empty(s, s.Audit.Violations())
+		})
+	}
 }

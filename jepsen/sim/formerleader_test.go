@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
 )
@@ -34,6 +36,8 @@ type call struct {
 // function is called. They renew one session and acquire new tickets in it.
 func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 	a := &attachedCalls{}
+	var ticket atomic.Uint64
+	ticket.Store(h.Ref.Ticket)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	ask := func(what string, do func(context.Context) (fsm.TicketRef, raftnode.Answer, error)) {
@@ -64,9 +68,9 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 	})
 	for range 10 {
 		ask("acquire", func(ctx context.Context) (fsm.TicketRef, raftnode.Answer, error) {
-			ref, floor := h.nextTicket()
+			ref := fsm.TicketRef{Session: h.Ref.Session, Ticket: ticket.Add(1)}
 			c := acquireExclusive(ref.Session, ref.Ticket, fmt.Sprint(ref))
-			c.AckedThrough = max(floor, ref.Ticket-min(ref.Ticket, 100))
+			c.AckedThrough = ref.Ticket - min(ref.Ticket, 100)
 			a, err := n.Propose(ctx, c)
 			return ref, a, err
 		})
@@ -81,8 +85,7 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 // A leader that was cut off may not know it. Whatever it is asked then it must not answer; and what
 // had no answer happened at most once, as the state says afterwards.
 func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		random := s.Random("cuts")
 		asked, unknown, took := 0, 0, 0
@@ -126,8 +129,7 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 
 // With nothing else on its way, so that nothing holds up what is asked.
 func TestFormerLeaderAnswersNoRead(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		h := s.Holder("holder", "x", time.Minute)
 		h.Die()
@@ -189,4 +191,83 @@ func resolveUnknown(s *Sim, leader *Node, calls []call) (unknown, took int) {
 		}
 	}
 	return unknown, took
+}
+
+// An epoch is begun by an entry that nobody but its own node may propose. To see what a reading of an
+// old epoch does, one is made here: after it the leader's readings are of an epoch that is over.
+func TestClockReadingOfOldEpochIsIgnored(t *testing.T) {
+	RunParallel(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		dead := s.Holder("dead", "lost", 2*time.Second)
+		dead.Die()
+		forged := leader.MustPropose(&fsm.LeaderStart{Node: leader.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
+		stood := forged.Time
+		for range 30 {
+			time.Sleep(100 * time.Millisecond)
+			assert.Equal(s, stood, leader.MustPropose(nil).Time, "an old reading moved time")
+		}
+		assert.False(s, dead.Ended(), "a lease ended while time stood")
+
+		leader.Kill()
+		next := s.LeaderOtherThan(leader)
+		s.Await(5*time.Second, "with a true epoch time goes on", dead.Ended)
+		assert.Greater(s, next.MustPropose(nil).Time, stood.Add(clock.Second))
+		s.Check()
+	})
+}
+
+// A node opens its epoch for the entry that it proposed itself, not for one that bears its name.
+func TestLeaderStartWithWrongNonceIsIgnored(t *testing.T) {
+	RunParallel(t, Config{}, func(s *Sim) {
+		leader := s.Start()
+		for _, n := range s.Others(leader) {
+			forged := leader.MustPropose(&fsm.LeaderStart{Node: n.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
+			s.AwaitApplied(leader, n, time.Second)
+			n.Running().View(func(m *fsm.Machine) {
+				assert.Equal(s, forged.Result.Index, m.Epoch(), "the machines took it for an epoch")
+			})
+			time.Sleep(time.Second)
+			assert.Equal(s, []*Node{leader}, s.Leaders())
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			_, err := n.ReadBarrier(ctx)
+			cancel()
+			require.True(s, notDone(err), "%v", err)
+		}
+		s.Check()
+	})
+}
+
+// What followers answer to messages from before a question is no answer to it: the leader that they spoke
+// for may be deposed by now.
+func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
+	RunParallel(t, Config{}, func(s *Sim) {
+		const delay = 15 * time.Millisecond
+		leader := s.Start()
+		for round := range 8 {
+			for _, n := range s.Others(leader) {
+				s.Network.SetDelay(leader.Host, n.Host, delay, 0)
+				s.Network.SetDelay(n.Host, leader.Host, delay, 0)
+			}
+			time.Sleep(time.Second + time.Duration(round)*7*time.Millisecond)
+			for _, n := range s.Others(leader) {
+				s.Network.Cut(leader.Host, n.Host) // nobody hears it any more, and what was said on the way arrives
+			}
+			var asked sync.WaitGroup
+			for i := range 5 {
+				asked.Go(func() {
+					time.Sleep(time.Duration(i) * delay / 5)
+					ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+					defer cancel()
+					_, err := leader.ReadBarrier(ctx)
+					assert.Error(s, err, "round %d: nobody has heard from the leader since it was asked", round)
+				})
+			}
+			asked.Wait()
+			next := s.LeaderOtherThan(leader)
+			s.Network.HealAll()
+			s.AwaitApplied(next, leader, backoffMax)
+			leader = s.Leader()
+		}
+		s.Check()
+	})
 }

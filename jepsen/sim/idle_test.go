@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -11,14 +12,13 @@ import (
 )
 
 func TestIdleClusterWritesNothing(t *testing.T) {
-	t.Parallel()
 	quiet := time.Hour
 	if testing.Short() {
 		quiet /= 10
 	}
 	// Heartbeats are not written, and an hour of them takes long; so there are fewer.
-	calm := func(c *raftnode.Config) { c.ElectionTimeout = 2 * time.Second }
-	Run(t, Config{Limit: 2 * time.Hour, Tune: calm}, func(s *Sim) {
+	calm := func(c *raftnode.Config) { c.Election = 2 * time.Second }
+	RunParallel(t, Config{Limit: 2 * time.Hour, Tune: calm}, func(s *Sim) {
 		for _, n := range s.InitialMembers() {
 			n.StartProcess()
 		}
@@ -38,11 +38,10 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 
 // One session that renews each ttl/3 costs its renewals, and a checkpoint each second.
 func TestIdleSessionEntryRate(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		const ttl, seconds = 10 * time.Second, 600
-		h := s.Holder("holder", "x", ttl)
+		s.Holder("holder", "x", ttl)
 		time.Sleep(5 * time.Second)
 		before := leader.Status().RaftIndex
 		time.Sleep(seconds * time.Second)
@@ -51,6 +50,46 @@ func TestIdleSessionEntryRate(t *testing.T) {
 		s.Logf("%d entries in %d s, with %d renewals", entries, seconds, renewals)
 		assert.LessOrEqual(s, entries, seconds+renewals+10)
 		assert.GreaterOrEqual(s, entries, uint64(seconds*9/10), "a checkpoint each second")
-		s.Check(h.History)
+		s.Check()
 	})
+}
+
+// Who waits costs nothing while nothing moves: with a hundred in the queue there are no more entries in the
+// log than with one, and those are the session's renewals and the one checkpoint a second.
+func TestWaitingClientWritesNoEntries(t *testing.T) {
+	t.Parallel()
+	const minutes = 3
+	entries := func(waiters int) (n uint64) {
+		Run(t, Config{Nodes: 1}, func(s *Sim) {
+			s.Start()
+			holder, waiter := s.program("holder", nil), s.program("waiter", nil)
+			s.lock(holder, "x")
+			ctx, cancel := context.WithCancel(context.Background())
+			parked := make(chan error)
+			for range waiters {
+				go func() {
+					_, err := waiter.Lock(ctx, "x")
+					parked <- err
+				}()
+			}
+			s.Await(10*time.Second, "all wait", func() bool { return s.waiters("x") == waiters })
+			time.Sleep(5 * time.Second)
+			raft := s.Leader().Running()
+			before := raft.Status().RaftIndex
+			time.Sleep(minutes * time.Minute)
+			n = raft.Status().RaftIndex - before
+			cancel()
+			for range waiters {
+				assert.ErrorIs(t, <-parked, context.Canceled)
+			}
+			assert.NoError(t, waiter.Close())
+			assert.NoError(t, holder.Close())
+		})
+		return n
+	}
+	one, many := entries(1), entries(100)
+	const renewals = 2 * minutes * 60 * 3 / 10 // of two sessions with a ttl of 10 s
+	t.Logf("%d entries in %d minutes with one waiter, %d with a hundred", one, minutes, many)
+	assert.LessOrEqual(t, many, uint64(minutes*60+2*renewals))
+	assert.InDelta(t, one, many, renewals)
 }

@@ -1,9 +1,14 @@
 package sim
 
 import (
+	"bytes"
 	"context"
-	"log/slog"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,33 +28,21 @@ import (
 // change adds up only in rounds without that.
 type leakTest struct {
 	*Sim
-	longLived        *clientUser
+	longLived        *program
 	nodesUndisturbed bool            // nodes are left alone
 	ctx              context.Context // ends with the round
 }
 
-// clientUser is a program with a client.
-type clientUser struct {
-	*client.Client
-	stack *Stack
+func (w *leakTest) user(host string, change func(*client.Config)) *program {
+	return w.newProgram(host, host, func(c *client.Config) {
+		c.Clock = clock.Runtime() // one of the simulation's is not counted
+		if change != nil {
+			change(c)
+		}
+	})
 }
 
-func (w *leakTest) user(host string, change func(*client.Config)) *clientUser {
-	u := &clientUser{stack: w.Network.NewStack(host)}
-	cfg := client.Config{
-		Endpoints: []string{"n1", "n2", "n3"}, Dialer: u.stack.Dial, Label: host, Logger: slog.New(slog.DiscardHandler),
-		Clock: clock.Runtime(), // the default looks at real time, of which much may pass here on a busy machine
-	}
-	if change != nil {
-		change(&cfg)
-	}
-	var err error
-	u.Client, err = client.New(cfg)
-	require.NoError(w, err)
-	return u
-}
-
-func (w *leakTest) lock(u *clientUser, name string, opts ...client.Option) *client.Lock {
+func (w *leakTest) lock(u *program, name string, opts ...client.Option) *client.Lock {
 	w.Helper()
 	l, err := u.Lock(w.ctx, name, opts...)
 	require.NoError(w, err, "at %v", w.Elapsed())
@@ -109,7 +102,7 @@ func (w *leakTest) runRound() {
 		defer close(over)
 		_, _ = victim.Lock(parked, "a")
 	}()
-	for _, u := range []*clientUser{worker, worker, w.longLived, w.longLived} { // whichever node serves them
+	for _, u := range []*program{worker, worker, w.longLived, w.longLived} { // whichever node serves them
 		w.watch(u)
 	}
 	d, err := w.longLived.Get(w.ctx, "forced", 10)
@@ -123,7 +116,7 @@ func (w *leakTest) runRound() {
 	w.longLived.stack.closeConns()
 	if !w.nodesUndisturbed {
 		w.Node("n3").Kill()
-		w.Node("n3").Restart()
+		w.Node("n3").Start()
 	}
 	require.NoError(w, all.Downgrade(w.ctx))
 	victim.stack.CloseAll()
@@ -143,7 +136,7 @@ func (w *leakTest) runRound() {
 }
 
 // watch watches until a lock was released and taken again.
-func (w *leakTest) watch(u *clientUser) {
+func (w *leakTest) watch(u *program) {
 	w.Helper()
 	go func() {
 		time.Sleep(100 * time.Millisecond)
@@ -190,10 +183,9 @@ func runLeakTest(t *testing.T, calm bool) {
 	const warm, window, between = 4, 3, 5
 	rate := runtime.MemProfileRate
 	defer func() { runtime.MemProfileRate = rate }()
-	Run(t, Config{Serve: true, Tune: func(c *raftnode.Config) {
+	Run(t, Config{Tune: func(c *raftnode.Config) {
 		withSmallLogs(c)
-		c.Applied = func(*fsm.Machine, fsm.Applied) {} // the audit would remember all of it
-		c.Restored = func(*fsm.Machine) {}
+		unaudited(c) // the audit would remember all of it
 	}}, func(s *Sim) {
 		w := &leakTest{Sim: s, nodesUndisturbed: calm}
 		s.Start()
@@ -251,7 +243,7 @@ func TestRestartsLeakNoDescriptors(t *testing.T) { // not beside others either
 			time.Sleep(3 * time.Second) // and snapshots
 			other := s.Others(leader)[0]
 			other.Kill()
-			other.Restart()
+			other.Start()
 			require.NoError(s, leader.Running().Transfer(s.Within(electionTimeMax), other.ID))
 			leader = s.LeaderOtherThan(leader)
 			s.AwaitConverged(backoffMax)
@@ -262,4 +254,145 @@ func TestRestartsLeakNoDescriptors(t *testing.T) { // not beside others either
 		}
 		assert.LessOrEqual(s, open[3], open[1], "open after each restart: %v", open)
 	})
+}
+
+// resourceCounts is what there is at one moment, counted by what each thing is.
+type resourceCounts map[string]int
+
+// countResources counts what a run has: what the machines know, its goroutines, connections and descriptors, and the
+// objects that live, by the place that made them. The simulation's own objects are left out: it remembers
+// what it sees. What is under way at this moment is over before.
+func (s *Sim) countResources() resourceCounts {
+	synctest.Wait()
+	c := resourceCounts{}
+	for _, n := range s.InitialMembers() {
+		n.Running().View(func(m *fsm.Machine) {
+			c["sessions at "+n.ID] = m.Counts().Sessions
+			c["locks at "+n.ID] = m.Counts().Locks
+			c["tickets that wait at "+n.ID] = m.Counts().Waiting
+			c["delays at "+n.ID] = m.Counts().Delayed
+		})
+	}
+	c.addGoroutines()
+	s.Network.mu.Lock()
+	c["listening ports"] = len(s.Network.listeners)
+	for route, link := range s.Network.links {
+		c["streams from "+route.from+" to "+route.to] = len(link.streams)
+	}
+	s.Network.mu.Unlock()
+	c.addObjects()
+	if open, err := openDescriptors(1); err == nil { // where there is such a place
+		c["descriptors"] = open
+	}
+	return c
+}
+
+// openDescriptors is how many there are. What was dropped without being closed is closed some time after a
+// collection, so the least of several counts is what is kept.
+func openDescriptors(samples int) (min int, err error) {
+	for i := range samples {
+		open, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			return 0, err
+		}
+		if i == 0 || len(open) < min {
+			min = len(open)
+		}
+		runtime.GC()
+	}
+	return min, nil
+}
+
+var bubbleOf = regexp.MustCompile(`^goroutine \d+ \[[^]]*(synctest bubble \d+)`)
+
+// addGoroutines counts those of this bubble by what they were begun for.
+func (c resourceCounts) addGoroutines() {
+	stacks := make([]byte, 16<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	var mine []byte
+	for i, one := range bytes.Split(stacks, []byte("\n\n")) {
+		bubble := bubbleOf.FindSubmatch(one)
+		if i == 0 { // who asks is the first
+			mine = bubble[1]
+		}
+		if bubble == nil || !bytes.Equal(bubble[1], mine) {
+			continue
+		}
+		_, by, _ := strings.Cut(string(one), "created by ")
+		by, _, _ = strings.Cut(by, " in goroutine")
+		c["goroutines of "+by]++
+		c["goroutines"]++
+	}
+}
+
+// addObjects counts what lives by the function and line that made it; for what a library made, by the place in
+// this module that had it do so. The tiniest are left out: several lie in one block, and keep each other.
+func (c resourceCounts) addObjects() {
+	runtime.GC() // a profile is as of the collection before the last one; pools are empty after two
+	runtime.GC()
+	runtime.GC()
+	records := make([]runtime.MemProfileRecord, 1<<16)
+	n, _ := runtime.MemProfile(records, false)
+	for _, r := range records[:n] {
+		if site, ours := allocationSite(r.Stack()); ours && r.InUseBytes() > tinyObjectBytes*r.InUseObjects() {
+			c["objects of "+site] += int(r.InUseObjects())
+		}
+	}
+}
+
+// tinyObjectBytes, in bytes, is below what the runtime gives a place of its own.
+const tinyObjectBytes = 16
+
+// allocationSite is the place in this module that made something. Left out is what is kept, but not forever: records
+// of waiting goroutines, which the runtime collects; what packages fsm and record encode and decode, as the latest entries
+// are in the log and its cache; and what events have, as the latest are in the ring of those who watch.
+func allocationSite(stack []uintptr) (site string, ours bool) {
+	frames := runtime.CallersFrames(stack)
+	for {
+		f, more := frames.Next()
+		switch {
+		case f.Function == "runtime.acquireSudog",
+			strings.HasSuffix(f.File, "/fsm/codec.go"), strings.Contains(f.File, "/session/record/"),
+			slices.Contains([]string{"zamok/fsm.(*ticket).setItems", "zamok/fsm.(*Machine).downgrade", "zamok/fsm.(*Machine).refuseTicket"}, f.Function):
+			return "", false
+		}
+		if strings.HasPrefix(f.Function, "zamok/") {
+			return fmt.Sprintf("%s:%d", f.Function, f.Line), !strings.HasPrefix(f.Function, "zamok/jepsen/")
+		}
+		if !more {
+			return "", false
+		}
+	}
+}
+
+// growthBetween says what there is more of, by so many at least and of objects twice that and half as many again, at each of the later moments
+// than at any of those before.
+func growthBetween(before, after []resourceCounts, by int) (found []string) {
+	for what := range after[0] {
+		most, least := 0, math.MaxInt
+		for _, c := range before {
+			most = max(most, c[what])
+		}
+		for _, c := range after {
+			least = min(least, c[what])
+		}
+		need := by
+		if strings.HasPrefix(what, "objects") { // maps and pools grow a little, whenever chance has it
+			need = 2*by + most/2
+		}
+		if least-most >= need {
+			found = append(found, fmt.Sprintf("%s: %d, and %d before", what, least, most))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func TestResourceGrowthIsDetected(t *testing.T) {
+	before := []resourceCounts{{"a": 1, "b": 5}, {"a": 2, "b": 5}}
+	after := []resourceCounts{{"a": 6, "b": 9, "c": 3}, {"a": 5, "b": 6, "c": 3}}
+	assert.Equal(t, []string{"a: 5, and 2 before", "c: 3, and 0 before"}, growthBetween(before, after, 3))
+	assert.Empty(t, growthBetween(before, after, 4))
+	assert.Empty(t, growthBetween([]resourceCounts{{}}, []resourceCounts{{"objects of x": 5}}, 3))
+	assert.NotEmpty(t, growthBetween([]resourceCounts{{}}, []resourceCounts{{"objects of x": 6}}, 3))
 }

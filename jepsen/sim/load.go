@@ -2,279 +2,255 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"math/rand/v2"
+	"slices"
 	"time"
 
-	"zamok/clock"
+	"github.com/stretchr/testify/assert"
+
+	"zamok/client"
 	"zamok/fsm"
-	"zamok/raftnode"
+	"zamok/jepsen/check"
+	"zamok/jepsen/tell"
 )
 
-// LoadConfig says what clients do.
-type LoadConfig struct {
-	Clients int
-	TTL     time.Duration
-	Locks   int           // mutexes that they share; there are as many permits of other names
-	HoldMax time.Duration // at most so long; half of it between two acquisitions
-	// DieEvery is how many acquisitions a client makes on average before it falls silent in the
-	// middle of one. Zero: nobody dies.
-	DieEvery int
-}
-
-// permitsPerLock is the limit of the load's permits.
-const permitsPerLock = 3
-
-// Load is clients at work. Each acquires one ticket at a time, holds it, and drops it.
+// Load is programs with package client on machines of their own, one that uses the wire directly, and an
+// operator. What they do and see is recorded.
 type Load struct {
-	*History
-	sim    *Sim
-	config LoadConfig
-	stop   context.CancelFunc
-	work   sync.WaitGroup
-	abort  context.Context // ends when nobody waits for an orderly end any more
+	*Sim
+	hosts      []*programHost
+	operator   *programHost
+	pace       time.Duration   // programs think for so long at most between two calls
+	ending     context.Context // ends when programs are to begin nothing new
+	cancel     context.CancelFunc
+	background []func() // end what runs beside the programs, and wait for it
+	watched    []watchedBatch
+	leaders    []client.Leader // as the operator's program observed them
 }
 
-// Load starts clients; they work until Stop.
-func (s *Sim) Load(c LoadConfig) *Load {
-	ctx, stop := context.WithCancel(context.Background())
-	abort, end := context.WithCancel(context.Background())
-	l := &Load{History: newHistory(), sim: s, config: c, stop: stop, abort: abort}
-	l.began = s.began
-	s.cleanup(func() {
-		end()
-		l.Stop()
-	})
-	for i := range c.Clients {
-		client := s.newClient(l.History, fmt.Sprintf("c%d", i+1), c.TTL)
-		l.work.Go(func() { l.runClient(ctx, client) })
+// ttls are those of the programs' sessions, in turns. The shortest does not always outlive a change of leader.
+var ttls = []time.Duration{4 * time.Second, 5 * time.Second, 10 * time.Second}
+
+// drainMax is how long a call may take that was under way at the healing: some wait behind many others.
+const drainMax = 90 * time.Second
+
+// Load starts so many programs; they work until Stop.
+func (s *Sim) Load(programs int, pace time.Duration) *Load {
+	l := &Load{Sim: s, pace: pace, operator: &programHost{sim: s, host: "op"}}
+	l.ending, l.cancel = context.WithCancel(context.Background())
+	for i := range programs {
+		l.hosts = append(l.hosts, &programHost{sim: s, host: fmt.Sprint("c", i+1), configure: func(cfg *client.Config) {
+			cfg.TTL = ttls[i%len(ttls)]
+			switch i % 4 {
+			case 1:
+				cfg.LockDelay = 500 * time.Millisecond
+			case 3:
+				cfg.ReleaseOnDisconnect = time.Second
+			}
+		}})
 	}
+	s.cleanup(func() {
+		l.cancel()
+		for _, h := range append(l.hosts, l.operator) {
+			h.kill()
+		}
+		for _, end := range l.background {
+			end()
+		}
+	})
+	l.operator.start(l.operate, l.watch, l.observeLeaders)
+	for _, h := range l.hosts {
+		l.startProgram(h)
+	}
+	look := background(func(ctx context.Context) {
+		for sleepContext(ctx, 5*time.Second) == nil {
+			s.record.recordNodeStates()
+		}
+	})
+	l.background = append(l.background, look, l.runRawClient())
 	return l
 }
 
-// Stop lets every client finish what it does, give up what it has and close its session. It waits
-// for that, so the cluster must be able to answer.
+// startProgram starts a program; a load that has ended gives it nothing to do.
+func (l *Load) startProgram(h *programHost) {
+	var work []func(*program, *rand.Rand)
+	for i := range threadsPerProgram {
+		work = append(work, func(p *program, random *rand.Rand) {
+			cfg := client.Config{}
+			h.configure(&cfg)
+			t := &worker{program: p, Rand: random, load: l, owner: fmt.Sprint("owner ", i), ttl: cfg.TTL, ignoresLoss: i == 0}
+			for l.ending.Err() == nil && t.running() {
+				t.randomStep()
+				_ = sleepContext(p.ctx, time.Duration(random.Int64N(int64(l.pace))))
+			}
+		})
+	}
+	h.start(work...)
+}
+
+// Stop waits until all calls have returned, sees that each program can still lock, and closes them. The
+// cluster must be able to answer.
 func (l *Load) Stop() {
-	l.stop()
-	l.work.Wait()
-	time.Sleep(time.Second) // for the answers to the last renewals, which wait for company
+	l.cancel()
+	for _, h := range append(l.hosts, l.operator) {
+		p := h.running()
+		if p == nil {
+			l.startProgram(h)
+			p = h.running()
+		}
+		p.work.Wait()
+		l.finalCall(p)
+	}
+	for _, end := range l.background {
+		end()
+	}
+	l.record.recordNodeStates()
 }
 
-// runClient is a client's life after life.
-func (l *Load) runClient(ctx context.Context, c *Client) {
-	for ctx.Err() == nil {
-		l.runSession(ctx, c)
+// finalCall is what a program does last: it must succeed.
+func (l *Load) finalCall(p *program) {
+	t := &worker{program: p, Rand: l.Random("last of " + p.label), load: l}
+	items := []client.Item{client.ExclusiveItem("last of " + p.label)}
+	if held, h := t.lock(l.Within(drainMax), check.OpLock, items, nil); held != nil {
+		t.write(h, false)
+		t.check(h)
+		t.unlock(held, h)
+	}
+	t.get("m0")
+	t.now()
+	assert.NoError(l, p.Close())
+}
+
+// operate is what an operator does: look, and now and then end what others hold.
+func (l *Load) operate(p *program, random *rand.Rand) {
+	t := &worker{program: p, Rand: random, load: l}
+	for l.ending.Err() == nil && t.sleep(time.Duration(random.Int64N(int64(2*thinkTimeMax)))) {
+		d := t.get(t.mutex())
+		if d == nil || len(d.Held) == 0 || random.IntN(operatorFaultRatio) != 0 {
+			continue
+		}
+		var err error
+		held := d.Held[0]
+		op := check.Op{Client: t.label, Kind: check.OpExpireSession, Ref: check.Ref{Session: held.Session}}
+		if random.IntN(3) > 0 {
+			op.Kind, op.Ref = check.OpForceRelease, check.Ref{}
+			op.Items, op.Token = []check.Item{{Name: d.Name}}, uint64(held.Token)
+		}
+		recorded := l.record.recordCall(op)
+		if op.Kind == check.OpForceRelease {
+			_, err = t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
+		} else {
+			err = t.ExpireSession(t.ctx, held.Session, "a test")
+		}
+		l.record.recordReturn(recorded, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
 	}
 }
 
-// runSession is the life of one session. A client that was told to stop gives everything back first, so
-// what it does then has a context of its own.
-func (l *Load) runSession(ctx context.Context, c *Client) {
-	renewCtx, cancel := context.WithCancel(l.abort)
-	if c.open(renewCtx) != nil {
+// watch follows all locks; checkWatch compares what it received with the log.
+func (l *Load) watch(p *program, _ *rand.Rand) {
+	for l.ending.Err() == nil && p.ctx.Err() == nil {
+		var last uint64
+		begun := false
+		ctx, cancel := context.WithCancel(p.ctx)
+		stop := context.AfterFunc(l.ending, cancel)
+		for batch, err := range p.Watch(ctx, "", 0) {
+			if err != nil {
+				if !errors.Is(err, client.ErrCompacted) && ctx.Err() == nil {
+					l.Errorf("a watch ended: %v", err)
+				}
+				break
+			}
+			if begun {
+				l.recordBatch(last, batch)
+			}
+			begun, last = true, batch.Index
+		}
+		stop()
 		cancel()
-		return
+		_ = sleepContext(p.ctx, 100*time.Millisecond)
 	}
-	var renewing sync.WaitGroup
-	renewing.Go(func() { c.renewLoop(renewCtx) })
-	defer renewing.Wait()
+}
+
+func (l *Load) recordBatch(after uint64, batch client.EventBatch) {
+	for _, ev := range batch.Events {
+		l.record.recordEvent(check.Event{
+			Node: "watch", Index: ev.Index, Kind: check.EventKind(ev.Kind.String()),
+			Ref:   check.Ref{Session: ev.Session, Ticket: ev.Ticket},
+			Token: uint64(ev.Token), Reason: ev.Reason, Items: tell.Items(ev.Items),
+		})
+	}
+	l.watched = append(l.watched, watchedBatch{after, batch.Index, len(batch.Events)})
+}
+
+// watchedBatch is a batch of a watch: so many events up to an index, since the batch before.
+type watchedBatch struct {
+	after, index uint64
+	events       int
+}
+
+// checkWatch sees that the watch left nothing out and showed nothing twice; package check compares each event
+// with the log. It returns how many events there were.
+func (l *Load) checkWatch() (count int) {
+	var indexes []uint64 // of all events of locks and sessions, rising
+	for ev := range l.Audit.events() {
+		if eventKinds[ev.Kind] != "" {
+			indexes = append(indexes, ev.Index)
+		}
+	}
+	slices.Sort(indexes)
+	upTo := func(index uint64) int {
+		n, _ := slices.BinarySearch(indexes, index+1)
+		return n
+	}
+	for _, m := range l.watched {
+		count += m.events
+		if n := upTo(m.index) - upTo(m.after); n != m.events {
+			l.Errorf("the watch showed %d events after index %d up to %d, and there were %d", m.events, m.after, m.index, n)
+		}
+	}
+	return count
+}
+
+// observeLeaders follows the election.
+func (l *Load) observeLeaders(p *program, _ *rand.Rand) {
+	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
+	defer context.AfterFunc(l.ending, cancel)()
 	for ctx.Err() == nil {
-		if !l.acquire(renewCtx, c) {
-			return
-		}
-		_ = sleepContext(ctx, time.Duration(c.randomBelow(int(l.config.HoldMax/2)+1)))
-	}
-	_, _ = c.retryUntilAnswered(renewCtx, OpClose, fsm.TicketRef{Session: c.session}, func() fsm.Command {
-		return &fsm.CloseSession{Session: c.session}
-	})
-}
-
-// acquire makes one acquisition, from asking to dropping. False: the session is over, or the
-// client is.
-func (l *Load) acquire(ctx context.Context, c *Client) (sessionAlive bool) {
-	ref, ackedThrough := c.nextTicket()
-	command := l.newAcquire(c, ref, ackedThrough)
-	events := make(chan fsm.Event, 4)
-	defer l.sim.Audit.Subscribe(ref, events)()
-	if l.config.DieEvery > 0 && c.randomBelow(4*l.config.DieEvery) == 0 {
-		l.sendAcquire(ctx, c, command) // it dies with the question on its lips
-		return l.goSilent(c, nil)
-	}
-	switch r, ok := l.sendAcquire(ctx, c, command); {
-	case !ok:
-		c.acknowledge(ref.Ticket) // definitely not done, and not tried again
-		return true
-	case r.Code == fsm.NoSession:
-		return false
-	case r.State == fsm.Waiting:
-		granted, alive := l.awaitGrant(ctx, c, command, events)
-		if !alive {
-			return false
-		}
-		if granted != nil {
-			if !l.holdGrant(c, command, *granted) {
-				return false
+		for leader, err := range p.Election(electionName).Observe(ctx) {
+			if err != nil {
+				break // no node could be reached: begin again
 			}
+			l.leaders = append(l.leaders, leader)
 		}
-	case r.State == fsm.Granted:
-		if !l.holdGrant(c, command, grant{r.Token, r.HoldUntil}) {
-			return false
-		}
-	}
-	a, err := c.retryUntilAnswered(ctx, OpRelease, ref, func() fsm.Command { return &fsm.Drop{Session: ref.Session, Ticket: ref.Ticket} })
-	if err != nil || a.Result.Code == fsm.NoSession {
-		return false
-	}
-	c.acknowledge(ref.Ticket)
-	return true
-}
-
-// grant is what a client is told of one.
-type grant struct {
-	token     uint64
-	holdUntil clock.Time
-}
-
-// newAcquire is what the client asks for next.
-func (l *Load) newAcquire(c *Client, ref fsm.TicketRef, ackedThrough uint64) *fsm.Acquire {
-	name := fmt.Sprintf("lock/%d", c.randomBelow(l.config.Locks))
-	items := []fsm.Item{{Name: name, Mode: fsm.Exclusive}}
-	switch c.randomBelow(10) {
-	case 0, 1:
-		items[0].Mode = fsm.Shared
-	case 2:
-		items[0] = fsm.Item{
-			Name: fmt.Sprintf("permits/%d", c.randomBelow(l.config.Locks)),
-			Mode: fsm.Permits, Permits: uint32(1 + c.randomBelow(2)), Limit: permitsPerLock,
-		}
-	case 3:
-		if other := fmt.Sprintf("lock/%d", c.randomBelow(l.config.Locks)); other != name {
-			items = append(items, fsm.Item{Name: other, Mode: fsm.Exclusive})
-		}
-	}
-	waits := []clock.Span{0, fsm.Forever, fsm.Forever, clock.FromDuration(time.Duration(1 + c.randomBelow(int(2*l.config.TTL))))}
-	a := &fsm.Acquire{Session: ref.Session, Ticket: ref.Ticket, AckedThrough: ackedThrough, Items: items, WaitFor: waits[c.randomBelow(len(waits))]}
-	if c.randomBelow(10) == 0 {
-		a.MaxHold = clock.FromDuration(time.Duration(1 + c.randomBelow(int(l.config.HoldMax))))
-	}
-	return a
-}
-
-// sendAcquire sends an acquisition until it has an answer. Half of those that were refused are given up
-// (false): then it must turn out that none of them ever had an effect.
-func (l *Load) sendAcquire(ctx context.Context, c *Client, command *fsm.Acquire) (fsm.Result, bool) {
-	unknown := false
-	for {
-		a, err := l.sendOnce(ctx, c, command)
-		if err == nil {
-			return a.Result, true
-		}
-		unknown = unknown || outcomeOf(err) != NotDone
-		if !unknown && c.randomBelow(2) == 0 {
-			return fsm.Result{}, false
-		}
-		if sleepContext(ctx, retryPause) != nil {
-			return fsm.Result{}, false
-		}
+		_ = sleepContext(ctx, 100*time.Millisecond)
 	}
 }
 
-func (l *Load) sendOnce(ctx context.Context, c *Client, command *fsm.Acquire) (raftnode.Answer, error) {
-	op := &Op{Kind: OpAcquire, Ref: fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}, Items: command.Items}
-	return c.call(ctx, op, func(n *raftnode.Node, done raftnode.Done) { n.Submit(command, done) })
-}
-
-// awaitGrant waits for a grant, for as long as a client's patience lasts. Nil: there is none, and what
-// waits is to be dropped.
-func (l *Load) awaitGrant(ctx context.Context, c *Client, command *fsm.Acquire, events <-chan fsm.Event) (g *grant, alive bool) {
-	timeout := time.Now().Add(l.config.TTL/2 + time.Duration(c.randomBelow(int(4*l.config.TTL))))
-	for time.Now().Before(timeout) {
-		if l.shouldDie(c) {
-			return nil, l.goSilent(c, nil)
-		}
-		again := time.NewTimer(waitPollInterval)
-		select {
-		case e := <-events:
-			again.Stop()
-			if e.Kind == fsm.EvGranted {
-				return &grant{e.Token, e.HoldUntil}, true
-			}
-			return nil, true
-		case <-again.C:
-		}
-		a, err := l.sendOnce(ctx, c, command)
-		switch {
-		case err != nil:
-		case a.Result.Code == fsm.NoSession:
-			return nil, false
-		case a.Result.State == fsm.Granted:
-			return &grant{a.Result.Token, a.Result.HoldUntil}, true
-		case a.Result.State == fsm.Ended:
-			return nil, true
+// checkLeaders sees that each leader that was observed was elected, and in the order of their tokens. It
+// returns how many there were.
+func (l *Load) checkLeaders() (count int) {
+	elected := map[client.Token]fsm.TicketRef{}
+	for ev := range l.Audit.events() {
+		if ev.Kind == fsm.EvGranted && ev.Items[0].Name == electionName {
+			elected[client.Token(ev.Token)] = ev.TicketRef
 		}
 	}
-	return nil, true
-}
-
-// holdGrant believes in a grant until it is dropped or trust ends.
-func (l *Load) holdGrant(c *Client, command *fsm.Acquire, g grant) (alive bool) {
-	b := Hold{
-		Client: c.name, Token: g.token, Items: command.Items, From: l.sim.Elapsed(),
-		Ref: fsm.TicketRef{Session: command.Session, Ticket: command.Ticket},
-	}
-	if l.config.DieEvery > 0 && c.randomBelow(l.config.DieEvery) == 0 {
-		return l.goSilent(c, &heldGrant{b, g})
-	}
-	until := time.Now().Add(time.Duration(1 + c.randomBelow(int(l.config.HoldMax))))
-	for time.Now().Before(until) {
-		left := c.holdTimeLeft(g)
-		if left <= 0 {
-			break
+	last := client.Leader{}
+	for _, leader := range l.leaders {
+		if leader.Token == 0 {
+			continue // there was none
 		}
-		// Trust may be extended meanwhile, so the end is looked up again.
-		time.Sleep(min(left, time.Until(until)))
+		count++
+		if checkRef(elected[leader.Token]) != (check.Ref{Session: leader.Session, Ticket: leader.Ticket}) {
+			l.Errorf("%+v was shown as elected; with this token it was %v", leader, elected[leader.Token])
+		}
+		if leader.Token < last.Token {
+			l.Errorf("%+v was shown as elected, after %+v", leader, last)
+		}
+		last = leader
 	}
-	b.To = l.sim.Elapsed()
-	l.addHold(b)
-	return true
-}
-
-// holdTimeLeft is how much longer the client may believe in a grant if nothing else is heard.
-func (c *Client) holdTimeLeft(g grant) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.source.Now()
-	until, confirmedUntil := c.localDeadline.Until()
-	if !confirmedUntil {
-		return 0
-	}
-	remaining := now.Until(until)
-	if g.holdUntil != 0 {
-		end, _ := c.localDeadline.Local(g.holdUntil)
-		remaining = min(remaining, now.Until(end))
-	}
-	return remaining.Duration()
-}
-
-// heldGrant is a grant that a client died with.
-type heldGrant struct {
-	belief Hold
-	grant  grant
-}
-
-func (l *Load) shouldDie(c *Client) bool {
-	return l.config.DieEvery > 0 && c.randomBelow(4*l.config.DieEvery) == 0
-}
-
-// goSilent lets a client fall silent. It is the hardest kind of silence: its network is gone, and it
-// continues believing for as long as it may.
-func (l *Load) goSilent(c *Client, h *heldGrant) (alive bool) {
-	if h != nil {
-		h.belief.To = h.belief.From + max(0, c.holdTimeLeft(h.grant))
-		l.addHold(h.belief)
-	}
-	l.addDeath(Death{Client: c.name, Session: c.session, TTL: c.ttl})
-	l.sim.Trace.Note(c.name, "dies, session %d", c.session)
-	return false
+	return count
 }

@@ -1,8 +1,12 @@
 package sim
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -10,13 +14,26 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"zamok/fsm"
+	"zamok/jepsen/check"
 	"zamok/raftnode"
 )
 
-// HoursVariable says how many virtual hours of random faults are simulated: one half with nodes alone, which
-// many clients of the simulation's own ask directly, the other with the whole stack. Without it, one hour; with
-// -short, minutes.
-const HoursVariable = "ZAMOK_SIM_HOURS"
+const (
+	// HoursVariable says how many virtual hours of random faults are simulated: one half with faults of nodes
+	// only, the other with all. Without it, one hour; with -short, minutes.
+	HoursVariable = "ZAMOK_SIM_HOURS"
+	// HistoryVariable names a directory for the histories of runs that fail.
+	HistoryVariable = "ZAMOK_SIM_KEEP"
+
+	// pieceDurationMax is how long a run lasts at most: the hours are cut into pieces, so that both processors
+	// have something to do and a failure leaves a trace of readable length.
+	pieceDurationMax = 15 * time.Minute
+	// allFaultsDurationMin is how long a run must last at least for every kind of fault to happen.
+	allFaultsDurationMin = 5 * time.Minute
+	// faultsPerMinute is what a run must have at least.
+	faultsPerMinute = 5
+)
 
 // simulatedDuration is how long each half of the hours is.
 func simulatedDuration(t *testing.T) time.Duration {
@@ -34,85 +51,191 @@ func simulatedDuration(t *testing.T) time.Duration {
 	return time.Duration(hours / 2 * float64(time.Hour))
 }
 
-// Random faults, many clients, and everything that must hold of any run. The hours are cut into
-// pieces, so that both processors have something to do and a failure leaves a trace of readable
-// length.
+// Faults of nodes, with timeouts that adapt in every second run; at the end each run has a follower that is sent
+// a snapshot and a leader whose disk hangs.
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
-	inPieces(t, simulatedDuration(t), func(t *testing.T, piece int, lasts time.Duration) (faults int64) {
-		c := Config{RunIndex: piece, AdaptiveTimeouts: piece%2 == 1, Tune: withSmallLogs, Limit: 2*lasts + timeLimitDefault}
-		Run(t, c, func(s *Sim) { faults = runWithFaults(s, lasts) })
-		return faults
+	randomFaults(t, simulatedDuration(t), faultRun{
+		name: "nodes", parallel: 2, kinds: append(NodeFaults(), KillClient), adaptive: true, last: installAndHang,
 	})
 }
 
-// pieceDurationMax is how long a storm lasts at most.
-const pieceDurationMax = 15 * time.Minute
+// The whole stack under everything that can go wrong.
+func TestFullStackRandomFaults(t *testing.T) {
+	t.Parallel()
+	randomFaults(t, max(simulatedDuration(t), allFaultsDurationMin), faultRun{
+		name: "whole", parallel: 3, kinds: AllFaults(), drift: driftMax,
+	})
+}
 
-// inPieces runs storms that last so long together, all of one length. Each is told its number.
-func inPieces(t *testing.T, total time.Duration, storm func(t *testing.T, piece int, lasts time.Duration) int64) {
+// With clocks that are further apart than is promised, clients consider themselves holders of locks that others
+// hold. Storage that checks tokens is safe all the same, and so is everything that the cluster itself decides.
+func TestExcessiveDriftBreaksOnlyHolds(t *testing.T) {
+	t.Parallel()
+	randomFaults(t, max(simulatedDuration(t)/10, allFaultsDurationMin), faultRun{
+		name: "whole", parallel: 3, kinds: AllFaults(), drift: 8 * driftMax,
+	})
+}
+
+// faultRun is what runs under random faults have in common.
+type faultRun struct {
+	name     string
+	parallel int // so many faults at a time
+	kinds    []FaultKind
+	drift    float64
+	adaptive bool       // timeouts adapt in every second run
+	last     func(*Sim) // happens after the faults; nil = nothing
+}
+
+// randomFaults makes runs that last so long together.
+func randomFaults(t *testing.T, total time.Duration, r faultRun) {
 	t.Helper()
 	var faults atomic.Int64
-	t.Cleanup(func() { // when all pieces are over
-		t.Logf("%v of virtual time, %d faults", total, faults.Load())
-	})
+	t.Cleanup(func() { t.Logf("%v of virtual time, %d faults", total, faults.Load()) })
 	pieces := int((total + pieceDurationMax - 1) / pieceDurationMax)
 	for i := range pieces {
 		t.Run(fmt.Sprint("piece", i+1), func(t *testing.T) {
 			t.Parallel()
-			faults.Add(storm(t, i, total/time.Duration(pieces)))
+			faults.Add(r.run(t, i, total/time.Duration(pieces)))
 		})
 	}
 }
 
-// faultsPerMinute is what a run must have at least.
-const faultsPerMinute = 5
-
-// runWithFaults is one run under random faults, and returns how many there were. It fails also when too
-// little happened.
-func runWithFaults(s *Sim, lasts time.Duration) (happened int64) {
-	const ttl = 5 * time.Second
-	s.Start()
-	load := s.Load(LoadConfig{Clients: 8, TTL: ttl, Locks: 4, HoldMax: time.Second, DieEvery: 20})
-	faults := s.StartNemesis(2, AllFaults()...)
-	faults.Run(lasts)
-	faults.Stop()
-	finishRun(s)
-	load.Stop()
-	s.AwaitDrained(2*ttl + backoffMax)
-	s.AwaitConverged(backoffMax)
-	s.Check(load.History)
-	s.CheckExpirations(load.History, faults.ClockStallTime())
-
-	minutes := int(lasts / time.Minute)
-	counts := load.Count()
-	compared, restored := s.Audit.Compared()
-	s.Logf("%v: %d entries, %d epochs, %d grants believed in, %d deaths; %d effects and %d snapshots compared; %d processes ended themselves",
-		lasts, len(s.Audit.Entries()), s.Audit.Epochs(), len(load.holds), len(load.deaths), compared, restored, faults.UnexpectedExits())
-	s.Logf("faults: %v; answers: %v", faults.Counts(), counts)
-	for kind, times := range faults.Counts() {
-		assert.NotZero(s, times, "%s never happened", kind)
-		happened += int64(times)
+// run is one run, and returns how many faults there were. It fails also when too little happened.
+func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened int64) {
+	t.Helper()
+	var s *Sim
+	plan := check.Plan{Name: r.name, Begin: historyBegin, CompleteEvents: true, Drain: drainMax, ClockRate: 1 + r.drift}
+	c := Config{
+		RunIndex: piece, Drift: r.drift, AdaptiveTimeouts: r.adaptive && piece%2 == 1, Tune: withSmallLogs,
+		Limit: 2*lasts + timeLimitDefault,
 	}
-	assert.Greater(s, happened, int64(faultsPerMinute*minutes), "too few faults")
-	assert.Greater(s, len(load.holds), 60*minutes, "too few grants")
-	assert.Greater(s, len(load.deaths), 2*minutes, "too few deaths")
-	assert.Greater(s, s.Audit.Epochs(), minutes, "too few leader changes")
-	assert.Greater(s, restored, minutes, "too few snapshots restored")
-	assert.Greater(s, compared, len(s.Audit.Entries()), "too little was compared")
-	assert.NotZero(s, counts[OpAcquire][Unknown], "no acquisition had an unknown outcome")
-	assert.NotZero(s, counts[OpAcquire][NotDone], "no acquisition was refused")
+	Run(t, c, func(sim *Sim) {
+		s = sim
+		s.Start()
+		s.record.recordIdleCounts(false)
+		load, stopAsking := s.Load(6, time.Second), s.askEveryNode()
+		faults := s.StartNemesis(r.parallel, load, r.kinds...)
+		faults.Run(lasts)
+		faults.Stop()
+		stopAsking()
+		plan.Healed = s.historyTime()
+		if r.last != nil {
+			r.last(s)
+		}
+		load.Stop()
+		s.AwaitDrained(ttls[len(ttls)-1] + backoffMax)
+		s.AwaitConverged(backoffMax)
+		s.record.recordNodeStates()
+		s.record.recordIdleCounts(true)
+		plan.End, plan.Seed = s.historyTime(), s.Seed
+		for kind, times := range faults.Counts() {
+			plan.Faults = append(plan.Faults, string(kind))
+			happened += int64(times)
+		}
+		s.Logf("faults: %v; %d processes ended themselves", faults.Counts(), faults.unexpectedExits)
+		s.checkNodes()
+		s.Logf("the watch showed %d events; %d leaders were elected", load.checkWatch(), load.checkLeaders())
+	})
+	if !t.Failed() {
+		r.check(t, s, plan, lasts, happened)
+	}
 	return happened
 }
 
-// finishRun is what chance might leave out: a follower that is sent a snapshot, and a leader whose
-// watchdog ends it, which it does only when the process has lived for a minute.
-func finishRun(s *Sim) {
+// check checks the history of a run, and whether enough happened.
+func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Duration, happened int64) {
+	t.Helper()
+	minutes := int(lasts / time.Minute)
+	plan.OKMin = 200 * minutes
+	for n := range 17 {
+		plan.Checks = append(plan.Checks, fmt.Sprint("C", n+1))
+	}
+	h := s.record.history(plan)
+	if r.drift > driftMax {
+		for _, s := range h.Sessions { // nothing is promised about holds; tokens must be safe
+			h.Faults = append(h.Faults, check.Fault{Kind: "wrong clock", Target: s.Client, From: plan.Begin, To: plan.End, ExcusesClient: true})
+		}
+		h.Plan.Checks = slices.DeleteFunc(plan.Checks, func(id string) bool { return id == "C2" })
+	}
+	report := check.Check(h, check.Limits{})
+	compared, restored := s.Audit.Compared()
+	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d epochs; "+
+		"%d effects and %d snapshots compared\n%v%v",
+		lasts, plan.Seed, len(h.Ops), len(h.Holds), len(h.Sessions), len(h.Events), s.Audit.Epochs(), compared, restored, report.Outcomes, report)
+	if !report.OK() {
+		keepHistory(t, h)
+		t.Errorf("seed %d: repeat its choices with %s=%d", plan.Seed, SeedVariable, plan.Seed)
+		t.Log(s.Trace)
+	}
+	refused, relayed, deaths := 0, 0, 0
+	for _, w := range h.Writes {
+		if !w.Accepted {
+			refused++
+		}
+	}
+	for _, op := range h.Ops {
+		if op.Client == rawClientHost && op.Outcome == check.OK {
+			relayed++
+		}
+	}
+	for _, s := range h.Sessions {
+		if s.Died != 0 {
+			deaths++
+		}
+	}
+	t.Logf("%d writes, %d of them refused; %d calls by way of any node; %d deaths", len(h.Writes), refused, relayed, deaths)
+	assert.Greater(t, happened, int64(faultsPerMinute*minutes), "too few faults")
+	assert.Greater(t, s.Audit.Epochs(), minutes, "too few leader changes")
+	assert.Greater(t, restored, minutes, "too few snapshots restored")
+	assert.Greater(t, compared, len(s.Audit.Entries()), "too little was compared")
+	assert.Greater(t, deaths, minutes/2, "too few deaths")
+	assert.Greater(t, relayed, 2*minutes, "too few calls were made to any node")
+	if slices.Contains(r.kinds, PauseClient) {
+		assert.GreaterOrEqual(t, refused, minutes/5, "too few writes came after their lock was lost and another had written")
+	}
+}
+
+func keepHistory(t *testing.T, h *check.History) {
+	t.Helper()
+	dir := os.Getenv(HistoryVariable)
+	if dir == "" {
+		return
+	}
+	file, err := os.Create(filepath.Join(dir, fmt.Sprintf("%d.json", h.Plan.Seed)))
+	if assert.NoError(t, err) {
+		assert.NoError(t, errors.Join(h.Write(file), file.Close()))
+		t.Logf("the history is in %s", file.Name())
+	}
+}
+
+// askEveryNode asks each node for everything, also those that do not lead, until the returned function is
+// called. Run sees that each proposal is answered exactly once.
+func (s *Sim) askEveryNode() (stop func()) {
+	id := s.Leader().OpenSession("asker", 5*time.Second)
+	stop = background(func(ctx context.Context) {
+		for sleepContext(ctx, retryPause) == nil {
+			for _, n := range s.Members() {
+				limited, done := context.WithTimeout(ctx, retryPause)
+				_, _ = n.Renew(limited, id)
+				_, _ = n.Propose(limited, &fsm.Drop{Session: id, Ticket: 1})
+				_, _ = n.ReadBarrier(limited)
+				done()
+			}
+		}
+	})
+	s.cleanup(stop)
+	return stop
+}
+
+// installAndHang is what chance may leave out: a follower that is sent a snapshot, and a leader whose watchdog
+// ends it, which it does only when the process has lived for a minute.
+func installAndHang(s *Sim) {
 	time.Sleep(backoffMax)
 	away := s.Others(s.Leader())[0]
 	_, before := s.Audit.Compared()
 	s.Network.Isolate(away.Host)
-	time.Sleep(time.Minute) // until the leader's log begins where this one's has long ended
+	time.Sleep(time.Minute) // until the leader's log begins beyond the end of this one's
 	s.Network.HealAll()
 	s.AwaitApplied(s.Leader(), away, 2*backoffMax)
 	_, after := s.Audit.Compared()
@@ -121,7 +244,9 @@ func finishRun(s *Sim) {
 	time.Sleep(time.Minute)
 	stuck := s.Leader()
 	for stuck.Disk.Stall(); ; stuck.Disk.Stall() {
-		s.Await(2*hangDuration, "the watchdog ends a leader whose disk hangs", func() bool { return stuck.processEnded() || stuck.Running() != nil && !stuck.Status().Leading })
+		s.Await(2*hangDuration, "the watchdog ends a leader whose disk hangs", func() bool {
+			return stuck.processEnded() || stuck.Running() != nil && !stuck.Status().Leading
+		})
 		if stuck.processEnded() {
 			break
 		}
@@ -131,6 +256,6 @@ func finishRun(s *Sim) {
 	}
 	assert.ErrorIs(s, stuck.Fatal(), raftnode.ErrStuck)
 	s.LeaderOtherThan(stuck).MustPropose(nil)
-	stuck.Restart()
+	stuck.Start()
 	time.Sleep(backoffMax)
 }

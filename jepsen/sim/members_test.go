@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,26 +14,22 @@ import (
 	"zamok/raftnode"
 )
 
-func lightLoad() LoadConfig {
-	return LoadConfig{Clients: 4, TTL: 5 * time.Second, Locks: 4, HoldMax: 300 * time.Millisecond}
-}
+// lightLoad starts a load beside which other things happen.
+func (s *Sim) lightLoad() *Load { return s.Load(4, 300*time.Millisecond) }
 
-// stopAndCheck ends a load and holds the run against everything.
+// stopAndCheck ends a load and checks the run.
 func stopAndCheck(s *Sim, load *Load) {
 	s.Helper()
 	load.Stop()
-	s.Check(load.History)
-	if n := len(load.holds); n < 20 {
-		s.Errorf("only %d grants: that was no load", n)
-	}
+	s.Check()
+	assert.Greater(s, len(s.record.holds), 20, "too few grants")
 }
 
 // join starts a new machine and takes it into the cluster.
 func join(s *Sim, leader *Node, id, host string) *Node {
 	s.Helper()
 	n := s.AddNode(id, host)
-	n.StartProcess(asJoiner(clusterID(leader)))
-	require.NoError(s, n.AwaitOpen(s.Within(electionTimeMax)))
+	n.Start(asJoiner(clusterID(leader)))
 	require.NoError(s, leader.Running().Join(s.Within(time.Minute), n.Peer()))
 	return n
 }
@@ -47,10 +45,9 @@ func voters(n *Node) (ids []string) {
 
 // A cluster is exchanged node by node while it serves.
 func TestReplaceAllNodesUnderLoad(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Tune: withSmallLogs}, func(s *Sim) {
+	RunParallel(t, Config{Tune: withSmallLogs}, func(s *Sim) {
 		s.Start()
-		load := s.Load(lightLoad())
+		load := s.lightLoad()
 		time.Sleep(3 * time.Second)
 		for i := range 3 {
 			old, id := s.InitialMembers()[i], fmt.Sprintf("n%d", 4+i)
@@ -73,10 +70,9 @@ func TestReplaceAllNodesUnderLoad(t *testing.T) {
 }
 
 func TestRemovedFollowerStops(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
-		load := s.Load(lightLoad())
+		load := s.lightLoad()
 		time.Sleep(3 * time.Second)
 		removed := s.Others(leader)[0]
 		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), removed.ID))
@@ -97,9 +93,8 @@ func TestRemovedLeaderAnswersPendingCalls(t *testing.T) {
 	for range 2 {
 		Run(t, Config{}, func(s *Sim) {
 			leader := s.Start()
-			c := lightLoad()
-			c.Clients, c.HoldMax = 20, 20*time.Millisecond
-			load := s.Load(c)
+			h := s.Holder("holder", "x", time.Minute)
+			load, stop := s.lightLoad(), s.attach(leader, h)
 			time.Sleep(time.Second)
 			_ = leader.Running().Remove(s.Within(electionTimeMax), leader.ID) // its answer may be lost with it
 			next := s.LeaderOtherThan(leader)
@@ -107,6 +102,7 @@ func TestRemovedLeaderAnswersPendingCalls(t *testing.T) {
 			require.ErrorIs(s, leader.Fatal(), raftnode.ErrRemoved)
 			assert.Len(s, voters(next), 2)
 			time.Sleep(time.Second)
+			stop()
 			stopAndCheck(s, load)
 		})
 	}
@@ -115,10 +111,9 @@ func TestRemovedLeaderAnswersPendingCalls(t *testing.T) {
 // After a transfer a node's raft starts anew, because the old one was seen to refuse everything when
 // it leads again.
 func TestLeadershipTransfersUnderLoad(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
-		load := s.Load(lightLoad())
+		load := s.lightLoad()
 		led := map[string]int{}
 		for round := range 15 {
 			time.Sleep(2 * time.Second)
@@ -140,8 +135,7 @@ func TestLeadershipTransfersUnderLoad(t *testing.T) {
 }
 
 func TestTransferToUnreachableNode(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		h := s.Holder("holder", "x", 5*time.Second)
 		for _, to := range []string{leader.ID, "n9"} {
@@ -151,18 +145,17 @@ func TestTransferToUnreachableNode(t *testing.T) {
 		down := s.Others(leader)[0]
 		down.Kill()
 		assert.Error(s, leader.Running().Transfer(s.Within(electionTimeMax), down.ID))
-		down.Restart()
+		down.Start()
 		time.Sleep(10 * time.Second)
 		assert.True(s, s.Leader().holds("x", h))
-		s.Check(h.History)
+		s.Check()
 	})
 }
 
 // While raft hands the leadership over it refuses every entry at once. With something due, an epoch
 // that tried again at once would spin, for as long as that takes; in virtual time, forever.
 func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		down := s.Others(leader)[0]
 		down.Kill()
@@ -179,25 +172,21 @@ func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 		// in the middle of it.
 		time.Sleep(entries[len(entries)-1].At + left - 100*time.Millisecond - s.Elapsed())
 		assert.Error(s, leader.Running().Transfer(s.Within(electionTimeMax), down.ID))
-		s.Await(electionTimeMax, "the dead are freed", func() bool {
-			_, _, ended := s.Audit.Ended(dead.Ref.Session)
-			return ended
-		})
-		s.Check(dead.History)
+		s.Await(electionTimeMax, "the dead are freed", dead.Ended)
+		s.Check()
 	})
 }
 
 func TestSingleNodeClusterGrows(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Nodes: 1, Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Nodes: 1, Disks: OnDisk}, func(s *Sim) {
 		only := s.Start()
 		h := s.Holder("holder", "x", 10*time.Second)
 		only.Kill()
-		only.Restart()
+		only.Start()
 		s.Leader()
 		assert.True(s, only.holds("x", h))
 		only.Close()
-		only.Restart()
+		only.Start()
 		s.Leader()
 		time.Sleep(3 * time.Second)
 		join(s, only, "n2", "n2")
@@ -206,6 +195,137 @@ func TestSingleNodeClusterGrows(t *testing.T) {
 		only.Kill()
 		next := s.LeaderOtherThan(only)
 		assert.True(s, next.holds("x", h))
-		s.Check(h.History)
+		s.Check()
+	})
+}
+
+// A removal after which no majority would answer could not be committed, and nobody would lead from
+// then on.
+func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
+	RunParallel(t, Config{}, func(s *Sim) {
+		leader, tokens := startWithLocks(s)
+		down, up := s.Others(leader)[0], s.Others(leader)[1]
+		down.Kill()
+		time.Sleep(time.Second)
+		for _, n := range []*Node{up, leader} {
+			err := leader.Running().Remove(s.Within(electionTimeMax), n.ID)
+			require.ErrorIs(s, err, raftnode.ErrRefused)
+			require.ErrorContains(s, err, down.ID)
+			require.ErrorContains(s, err, "no majority")
+		}
+		err := leader.Running().Remove(s.Within(electionTimeMax), "n9")
+		require.ErrorIs(s, err, raftnode.ErrRefused)
+		require.ErrorContains(s, err, "no member")
+		assert.Len(s, voters(leader), 3)
+		requireAllHeld(s, leader, tokens)
+
+		// The one that is down may go.
+		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), down.ID))
+		assert.Len(s, voters(leader), 2)
+		requireAllHeld(s, leader, tokens)
+	})
+}
+
+// A newcomer that dies before its vote gets none, since with it there would be no majority.
+func TestJoinWithoutMajorityIsRefused(t *testing.T) {
+	RunParallel(t, Config{Nodes: 1}, func(s *Sim) {
+		only := s.Start()
+		time.Sleep(3 * time.Second)
+		n2 := s.AddNode("n2", "n2")
+		n2.Start(asJoiner(clusterID(only)))
+		// It answers for its state, and its raft doesn't hear of the leader any more.
+		n2.Disk.Stall()
+		require.Error(s, only.Running().Join(s.Within(5*time.Second), n2.Peer()))
+		n2.Kill()
+		require.Error(s, only.Running().Join(s.Within(5*time.Second), n2.Peer()))
+		assert.Equal(s, []string{"n1"}, voters(only))
+		only.MustPropose(nil)
+	})
+}
+
+// The other follower dies when the removal has just been decided, which then can't be committed. The
+// removed one, which has all the data, continues; when the leader is lost for good, it and the other one are a
+// majority.
+func TestUncommittedRemovalStopsNoNode(t *testing.T) {
+	t.Parallel()
+	for _, comesBack := range []string{"all", "without the leader"} {
+		var down *Node
+		decided := func(c *raftnode.Config) {
+			c.Logger = slog.New(&stepHandler{Handler: c.Logger.Handler(), at: func(line string) {
+				if down != nil && strings.Contains(line, "updating configuration") && strings.Contains(line, "RemoveServer") {
+					s, host := down.sim, down.Host
+					s.Network.Isolate(host) // before raft has written anything
+				}
+			}})
+		}
+		Run(t, Config{Disks: OnDisk, Tune: decided}, func(s *Sim) {
+			down = nil
+			leader, tokens := startWithLocks(s)
+			other, removed := s.Others(leader)[0], s.Others(leader)[1]
+			s.AwaitApplied(leader, removed, electionTimeMax)
+			s.AwaitApplied(leader, other, electionTimeMax)
+			down = other
+			err := leader.Running().Remove(s.Within(2*time.Second), removed.ID)
+			require.Error(s, err)
+			require.NotErrorIs(s, err, raftnode.ErrRefused, "it was begun: the other had answered a moment before")
+			down = nil
+			other.Kill()
+			time.Sleep(time.Minute)
+			require.False(s, removed.processEnded(), "it ended for a removal that came to nothing")
+			require.False(s, leader.processEnded())
+			if comesBack != "all" {
+				leader.Kill()
+			}
+			s.Network.HealAll()
+			other.Start()
+			if comesBack == "all" {
+				requireAllHeld(s, s.Leader(), tokens)
+				return
+			}
+			next := s.LeaderOtherThan(leader)
+			requireAllHeld(s, next, tokens)
+			assert.Len(s, voters(next), 3)
+			leader.Start()
+			s.AwaitApplied(next, leader, backoffMax)
+			requireAllHeld(s, s.Leader(), tokens)
+		})
+	}
+}
+
+// A node dies, and a removal is asked for at once, before its silence has been noticed.
+func TestRemovalAfterCrashIsRefused(t *testing.T) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
+		leader, tokens := startWithLocks(s)
+		down, removed := s.Others(leader)[0], s.Others(leader)[1]
+		down.Kill()
+		require.ErrorIs(s, leader.Running().Remove(s.Within(electionTimeMax), removed.ID), raftnode.ErrRefused)
+		requireAllHeld(s, leader, tokens)
+	})
+}
+
+// A node that was away when it was removed asks when it comes back, and ends.
+func TestRestartedRemovedNodeExits(t *testing.T) {
+	RunParallel(t, Config{Disks: OnDisk, Tune: withSmallLogs}, func(s *Sim) {
+		leader := s.Start()
+		time.Sleep(3 * time.Second)
+		load := s.lightLoad()
+		away := s.Others(leader)[0]
+		away.Kill()
+		require.NoError(s, leader.Running().Remove(s.Within(electionTimeMax), away.ID))
+		time.Sleep(30 * time.Second) // a snapshot is behind it by now
+		for range 2 {
+			term := leader.Status().Term
+			away.StartProcess()
+			s.Await(20*time.Second, "it ends", away.processEnded)
+			require.ErrorIs(s, away.Fatal(), raftnode.ErrRemoved)
+			assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
+		}
+		// Its directory does not come back, whoever asks for it.
+		away.Start(asJoiner(clusterID(leader)))
+		err := leader.Running().Join(s.Within(time.Second), away.Peer())
+		require.ErrorIs(s, err, raftnode.ErrRefused)
+		require.ErrorContains(s, err, "was removed from this cluster")
+		s.Await(20*time.Second, "it ends", away.processEnded)
+		stopAndCheck(s, load)
 	})
 }

@@ -11,94 +11,57 @@ import (
 	"sync"
 	"time"
 
+	"zamok/client"
+	"zamok/fsm"
 	"zamok/jepsen/check"
 	"zamok/raftnode"
 	"zamok/raftnode/store"
 )
 
-// FaultKind is a kind of fault.
-type FaultKind string
-
-// The kinds.
-const (
-	CutOneWay   FaultKind = "cut one way"
-	CutBothWays FaultKind = "cut both ways"
-	Isolate     FaultKind = "isolate"
-	SlowLink    FaultKind = "slow link"
-	KillLeader  FaultKind = "kill the leader"
-	KillOne     FaultKind = "kill one"
-	KillAll     FaultKind = "kill all"
-	StopOne     FaultKind = "orderly stop"
-	StallDisk   FaultKind = "stall a disk"
-	HangDisk    FaultKind = "hang the leader's disk"
-	Transfer    FaultKind = "transfer"
-	Freeze      FaultKind = "freeze an epoch"
-	ClockLags   FaultKind = "clock stands and lags"
-
-	LosePower    FaultKind = "lose power"
-	LosePowerAll FaultKind = "lose power everywhere"
-	PowerInWrite FaultKind = "lose power in a write" // to the log, or at the end of a snapshot
-	PowerInVote  FaultKind = "lose power in a vote"
-	FillDisk     FaultKind = "fill a disk"
-)
-
-// AllFaults are all kinds.
-func AllFaults() []FaultKind {
-	return []FaultKind{
-		CutOneWay, CutBothWays, Isolate, SlowLink, KillLeader, KillOne, KillAll, StopOne,
-		StallDisk, HangDisk, Transfer, Freeze, ClockLags,
-		LosePower, LosePowerAll, PowerInWrite, PowerInVote, FillDisk, BreakDisk,
-	}
-}
-
-const (
-	// A fault lasts between faultDurationMin and faultDurationMax, short ones as often as long ones.
-	faultDurationMin = 100 * time.Millisecond
-	faultDurationMax = 6 * time.Second
-	// pauseMax is the longest pause between two faults.
-	pauseMax = 12 * time.Second
-	// hangDuration is longer than a leader's watchdog waits.
-	hangDuration = 8 * time.Second
-	// writeTimeMax is what a write to a disk takes at most while there are faults.
-	writeTimeMax = 5 * time.Millisecond
-	// restartPollInterval is how often ended processes are looked for.
-	restartPollInterval = 100 * time.Millisecond
-)
-
-// Nemesis makes random faults, several at a time, until it is stopped.
+// Nemesis injects random faults, several at a time, until it is stopped.
 type Nemesis struct {
-	sim        *Sim
-	kinds      []FaultKind
-	extraKinds map[FaultKind]func(context.Context, *rand.Rand, time.Duration) bool // kinds beside those of all runs
-	stop       context.CancelFunc
-	work       sync.WaitGroup
+	sim    *Sim
+	load   *Load // nil = there is none
+	kinds  []FaultKind
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	replacement replacement
 
 	mu              sync.Mutex // guards what follows
 	counts          map[FaultKind]int
-	leftAloneUntil  map[*Node]time.Time // until when a node that ended is left alone
-	stalled         time.Duration       // how long clocks stood, all together
-	unexpectedExits map[string]int      // what processes ended themselves for
-	log             []check.Fault       // what was done; who looks after clients says to whom
+	leftAloneUntil  map[*Node]time.Time // until when the nemesis does not restart a node
+	unexpectedExits int                 // processes that ended themselves
 }
 
-// StartNemesis begins to make faults of these kinds, at most abreast of them at a time.
-func (s *Sim) StartNemesis(parallel int, kinds ...FaultKind) *Nemesis {
-	return s.startNemesis(parallel, nil, kinds)
+// NodeFaults are all kinds of faults of nodes.
+func NodeFaults() []FaultKind { return slices.Sorted(maps.Keys(nodeFaults)) }
+
+// AllFaults are all kinds of faults.
+func AllFaults() []FaultKind {
+	return slices.Sorted(maps.Keys(withLoadFaults()))
 }
 
-func (s *Sim) startNemesis(parallel int, more map[FaultKind]func(context.Context, *rand.Rand, time.Duration) bool, kinds []FaultKind) *Nemesis {
+func withLoadFaults() map[FaultKind]func(*injection) bool {
+	all := maps.Clone(nodeFaults)
+	maps.Copy(all, loadFaults)
+	return all
+}
+
+// StartNemesis begins to inject faults of these kinds, so many in parallel at most.
+func (s *Sim) StartNemesis(parallel int, load *Load, kinds ...FaultKind) *Nemesis {
 	ctx, stop := context.WithCancel(context.Background())
-	if s.config.WriteTimeMax == 0 { // or no write would be under way when something happens
+	if s.config.WriteTimeMax == 0 { // no write would be under way when a fault happens
 		s.config.WriteTimeMax = writeTimeMax
 		for _, n := range s.Nodes() {
-			n.Disk.SetWriteTime(writeTimeMax)
+			n.Disk.writeTimeMax.set(writeTimeMax)
 		}
 	}
-	kinds = slices.Compact(slices.Sorted(slices.Values(kinds)))
 	f := &Nemesis{
-		sim: s, kinds: kinds, extraKinds: more, stop: stop,
-		counts: map[FaultKind]int{}, leftAloneUntil: map[*Node]time.Time{}, unexpectedExits: map[string]int{},
+		sim: s, load: load, kinds: kinds, cancel: stop,
+		counts: map[FaultKind]int{}, leftAloneUntil: map[*Node]time.Time{},
 	}
+	f.replacement.rejoined = map[string]bool{}
 	for i := range parallel {
 		random := s.Random(fmt.Sprintf("faults %d", i))
 		f.work.Go(func() { f.injectLoop(ctx, random) })
@@ -111,8 +74,7 @@ func (s *Sim) startNemesis(parallel int, more map[FaultKind]func(context.Context
 	return f
 }
 
-// Run lets faults happen for so long, and then as long again at most until each kind has happened: chance, and
-// want of an occasion, may leave one out.
+// Run lets faults happen for so long, and then for as long again at most until each kind has happened.
 func (f *Nemesis) Run(lasts time.Duration) {
 	time.Sleep(lasts)
 	for until := time.Now().Add(lasts); time.Now().Before(until); time.Sleep(time.Second) {
@@ -122,10 +84,10 @@ func (f *Nemesis) Run(lasts time.Duration) {
 	}
 }
 
-// Stop ends the faults, heals everything and starts what does not run.
+// Stop ends the faults, heals everything, starts what does not run, and finishes a replacement.
 func (f *Nemesis) Stop() {
 	f.sim.Helper()
-	f.stop()
+	f.cancel()
 	f.work.Wait()
 	f.sim.Network.HealAll()
 	for _, n := range f.sim.Members() {
@@ -135,11 +97,14 @@ func (f *Nemesis) Stop() {
 		n.Clock.Thaw()
 		n.Clock.ResumeBehind()
 		if n.Running() == nil {
-			n.awaitEnded()
-			n.Restart()
+			n.Kill() // waits for its end
+			n.Start()
 		}
 	}
 	f.sim.Trace.Fault("all healed")
+	if f.replacement.old != nil {
+		f.finishReplacement(f.sim.Within(drainMax))
+	}
 }
 
 // Counts is how often each kind happened.
@@ -153,14 +118,7 @@ func (f *Nemesis) Counts() map[FaultKind]int {
 	return counts
 }
 
-// ClockStallTime is for how long clocks stood, all nodes together: so much cluster time may be cut off.
-func (f *Nemesis) ClockStallTime() time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.stalled
-}
-
-// injectLoop makes one fault after the other. It draws kinds as from a deck of cards, so that none is left
+// injectLoop injects one fault after the other. It draws kinds as from a deck of cards, so that none is left
 // out for long; one without an occasion goes back under the deck.
 func (f *Nemesis) injectLoop(ctx context.Context, random *rand.Rand) {
 	var deck []FaultKind
@@ -171,149 +129,33 @@ func (f *Nemesis) injectLoop(ctx context.Context, random *rand.Rand) {
 		}
 		kind := deck[0]
 		deck = deck[1:]
-		lasts := min(faultDurationMax, faultDurationMin<<random.IntN(7)+time.Duration(random.Int64N(int64(faultDurationMin))))
 		from := f.sim.historyTime()
-		if !f.inject(ctx, random, kind, lasts) {
+		if !f.inject(ctx, random, kind) {
 			deck = append(deck, kind)
 			continue
 		}
 		f.mu.Lock()
 		f.counts[kind]++
-		f.log = append(f.log, check.Fault{Kind: string(kind), From: from, To: f.sim.historyTime()})
 		f.mu.Unlock()
+		f.sim.record.recordFault(check.Fault{Kind: string(kind), From: from, To: f.sim.historyTime()})
 	}
 }
 
-// inject makes one fault. False: there was no occasion for it.
-func (f *Nemesis) inject(ctx context.Context, random *rand.Rand, kind FaultKind, lasts time.Duration) bool {
-	if do := f.extraKinds[kind]; do != nil {
-		return do(ctx, random, lasts)
-	}
+// inject injects one fault. False: there was no occasion for it.
+func (f *Nemesis) inject(ctx context.Context, random *rand.Rand, kind FaultKind) bool {
+	i := &injection{Nemesis: f, Rand: random, ctx: ctx, kind: kind}
+	i.lasts = faultDurationMin<<random.IntN(7) + time.Duration(random.Int64N(int64(faultDurationMin)))
+	i.lasts = min(i.lasts, faultDurationMax)
 	nodes := f.sim.Members()
-	a := nodes[random.IntN(len(nodes))]
-	b := f.sim.Others(a)[random.IntN(len(nodes)-1)]
-	switch kind {
-	case CutOneWay, CutBothWays, Isolate, SlowLink:
-		f.onLinks(ctx, kind, a, b, lasts)
-		return true
-	case KillOne, StopOne, LosePower:
-		return f.endProcesses(kind, lasts, a)
-	case KillAll, LosePowerAll:
-		return f.endProcesses(kind, lasts, nodes...)
-	case StallDisk, Freeze, ClockLags:
-		return f.onMachine(ctx, kind, a, lasts)
-	case FillDisk:
-		return f.fill(ctx, random, a, lasts)
-	case BreakDisk:
-		if a.Running() == nil {
-			return false
-		}
-		f.sim.Trace.Fault("%s: %s", kind, a.ID)
-		a.Disk.FailWrites(errDisk)
-		return true
-	case PowerInWrite:
-		ops := []diskOp{opAppend, opDelete, opSnapshot}
-		return f.losePowerDuring(ctx, random, kind, ops[random.IntN(len(ops))], lasts, a)
+	i.a = nodes[random.IntN(len(nodes))]
+	i.b = f.sim.Others(i.a)[random.IntN(len(nodes)-1)]
+	if leading := f.sim.Leaders(); len(leading) > 0 {
+		i.leader = leading[0]
 	}
-	leading := f.sim.Leaders()
-	if len(leading) == 0 {
-		return false
+	if f.load != nil {
+		i.host = f.load.hosts[random.IntN(len(f.load.hosts))]
 	}
-	switch kind {
-	case KillLeader:
-		return f.endProcesses(kind, lasts, leading[0])
-	case PowerInVote:
-		return f.endProcesses(kind, lasts, leading[0]) && f.losePowerDuring(ctx, random, kind, opVote, hangDuration, f.sim.Others(leading[0])...)
-	case HangDisk:
-		return f.onMachine(ctx, kind, leading[0], hangDuration)
-	case Transfer:
-		return f.transfer(leading[0])
-	}
-	panic("no such fault: " + kind)
-}
-
-func (f *Nemesis) onLinks(ctx context.Context, kind FaultKind, a, b *Node, lasts time.Duration) {
-	net := f.sim.Network
-	f.sim.Trace.Fault("%s: %s, %s, for %v", kind, a.Host, b.Host, lasts)
-	cut := [][2]string{{a.Host, b.Host}}
-	switch kind {
-	case CutBothWays:
-		cut = append(cut, [2]string{b.Host, a.Host})
-	case Isolate:
-		for _, n := range f.sim.Others(a) {
-			cut = append(cut, [2]string{a.Host, n.Host}, [2]string{n.Host, a.Host})
-		}
-	case SlowLink:
-		net.SetDelay(a.Host, b.Host, 20*time.Millisecond, 100*time.Millisecond)
-		_ = sleepContext(ctx, lasts)
-		net.SetDelay(a.Host, b.Host, delayMin, delaySpread)
-		return
-	}
-	for _, c := range cut {
-		net.Cut(c[0], c[1])
-	}
-	_ = sleepContext(ctx, lasts)
-	for _, c := range cut {
-		net.Heal(c[0], c[1])
-	}
-	f.sim.Trace.Fault("%s: healed", kind)
-}
-
-// endProcesses ends processes; the nurse starts them again after a while.
-func (f *Nemesis) endProcesses(kind FaultKind, lasts time.Duration, nodes ...*Node) bool {
-	any := false
-	for _, n := range nodes {
-		if n.Running() == nil {
-			continue
-		}
-		any = true
-		f.sim.Trace.Fault("%s: %s, for %v", kind, n.ID, lasts)
-		f.leaveAlone(n, lasts)
-		switch kind { // all at one moment, but for the orderly end
-		case StopOne:
-			n.Close()
-		case LosePower, LosePowerAll:
-			f.work.Go(n.LosePower)
-		default:
-			f.work.Go(n.Kill)
-		}
-	}
-	return any
-}
-
-// losePowerDuring has the first of these nodes that begins such a write lose its power in the middle of it.
-func (f *Nemesis) losePowerDuring(ctx context.Context, random *rand.Rand, kind FaultKind, op diskOp, within time.Duration, nodes ...*Node) bool {
-	struck := make(chan *Node, len(nodes))
-	for _, n := range nodes {
-		n.Disk.hookNextWrite(op, 2*writeTimeMax, func() { struck <- n })
-	}
-	limited, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	defer func() {
-		for _, n := range nodes {
-			n.Disk.clearHook()
-		}
-	}()
-	select {
-	case n := <-struck:
-		f.sim.Trace.Fault("%s: %s, %s", kind, n.ID, op)
-		f.leaveAlone(n, faultDurationMax/2)
-		_ = sleepContext(ctx, time.Duration(random.Int64N(int64(2*writeTimeMax))))
-		n.LosePower()
-		return true
-	case <-limited.Done():
-		return false
-	}
-}
-
-// fill leaves too little room on a disk for entries, or so little that the node warns.
-func (f *Nemesis) fill(ctx context.Context, random *rand.Rand, n *Node, lasts time.Duration) bool {
-	room := uint64(random.IntN(2)) * (store.DefaultReservedSpace + store.DefaultLowSpace) / 2
-	f.sim.Trace.Fault("%s: %s, %d bytes are left, for %v", FillDisk, n.ID, room, lasts)
-	n.Disk.SetFree(room)
-	_ = sleepContext(ctx, lasts)
-	n.Disk.SetFree(math.MaxUint64)
-	return true
+	return withLoadFaults()[kind](i)
 }
 
 func (f *Nemesis) leaveAlone(n *Node, lasts time.Duration) {
@@ -322,45 +164,7 @@ func (f *Nemesis) leaveAlone(n *Node, lasts time.Duration) {
 	f.leftAloneUntil[n] = time.Now().Add(lasts)
 }
 
-func (f *Nemesis) onMachine(ctx context.Context, kind FaultKind, n *Node, lasts time.Duration) bool {
-	if n.Running() == nil {
-		return false
-	}
-	f.sim.Trace.Fault("%s: %s, for %v", kind, n.ID, lasts)
-	switch kind {
-	case StallDisk, HangDisk:
-		n.Disk.Stall()
-		_ = sleepContext(ctx, lasts)
-		n.Disk.Resume()
-		return true
-	}
-	begin, end := n.Clock.Stop, n.Clock.ResumeBehind
-	if kind == Freeze {
-		begin, end = n.Clock.Freeze, n.Clock.Thaw
-	}
-	begin()
-	_ = sleepContext(ctx, lasts)
-	stood := end()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stalled += stood
-	return true
-}
-
-func (f *Nemesis) transfer(n *Node) bool {
-	up := n.Running()
-	if up == nil {
-		return false
-	}
-	f.sim.Trace.Fault("%s: from %s", Transfer, n.ID)
-	limited, cancel := context.WithTimeout(context.Background(), faultDurationMax)
-	defer cancel()
-	err := up.Transfer(limited, "")
-	f.sim.Trace.Note(n.ID, "transfer: %v", err)
-	return err == nil
-}
-
-// restartLoop starts processes again, those that ended themselves too.
+// restartLoop starts processes again, also those that ended themselves.
 func (f *Nemesis) restartLoop(ctx context.Context) {
 	for sleepContext(ctx, restartPollInterval) == nil {
 		for _, n := range f.sim.Members() {
@@ -370,27 +174,90 @@ func (f *Nemesis) restartLoop(ctx context.Context) {
 			if wait || !n.processEnded() {
 				continue
 			}
+			broken := n.Disk.FailWrites(nil) // also if the process ended before it noticed
 			if err := n.Fatal(); err != nil {
 				f.sim.Trace.Fault("%s ended itself: %v", n.ID, err)
 				f.mu.Lock()
-				f.unexpectedExits[n.ID]++
+				f.unexpectedExits++
 				f.mu.Unlock()
-				if !errors.Is(err, raftnode.ErrStuck) && !n.Disk.repair() {
+				if !errors.Is(err, raftnode.ErrStuck) && broken == nil {
 					f.sim.Audit.Violation("%s ended itself: %v", n.ID, err)
 				}
 			}
-			n.Disk.FailWrites(nil) // whoever was killed before it met its broken disk gets another one as well
 			n.StartProcess()
 		}
 	}
 }
 
-// UnexpectedExits is how many processes ended themselves.
-func (f *Nemesis) UnexpectedExits() (times int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, n := range f.unexpectedExits {
-		times += n
+// replacement is a node whose disk was lost, and the one that replaces it: under its name, or under a new one
+// after the lost one was removed.
+type replacement struct {
+	mu       sync.Mutex // one at a time; guards what follows
+	old, new *Node      // nil = none is under way
+	serial   int
+	rejoined map[string]bool // names that have come back: a cluster takes one back once in ten minutes
+}
+
+// replaceNode loses a node with its disk, and has the operator replace it. What faults prevent now is done
+// after they have ended.
+func (i *injection) replaceNode() bool {
+	r := &i.replacement
+	if !r.mu.TryLock() {
+		return false
 	}
-	return times
+	defer r.mu.Unlock()
+	if r.old == nil {
+		var cluster store.ID
+		i.a.View(func(m *fsm.Machine) { cluster = store.ID(m.Cluster()) })
+		if cluster == (store.ID{}) {
+			return false // it is down, or has just started and has not read its log yet
+		}
+		id := i.a.ID
+		if i.IntN(2) == 0 || r.rejoined[id] {
+			r.serial++
+			id = fmt.Sprintf("n%d", len(i.sim.InitialMembers())+r.serial)
+		} else {
+			r.rejoined[id] = true
+		}
+		r.old, r.new = i.a, i.sim.Replace(i.a, id, cluster)
+		i.trace("%s by %s", r.old.ID, r.new.ID)
+		r.old.Kill()
+	}
+	return i.finishReplacement(i.ctx)
+}
+
+// finishReplacement has the operator do what is left to do, until it is done or ctx ends.
+func (f *Nemesis) finishReplacement(ctx context.Context) bool {
+	r := &f.replacement
+	for ; ctx.Err() == nil; _ = sleepContext(ctx, 300*time.Millisecond) {
+		op := f.load.operator.running()
+		members, _, err := op.Members(ctx)
+		isMember := slices.ContainsFunc(members, func(m client.Member) bool { return m.ID == r.old.ID })
+		limited, cancel := context.WithTimeout(ctx, callTimeout)
+		switch {
+		case err != nil:
+		case r.new.ID != r.old.ID && isMember:
+			err = op.Remove(limited, r.old.ID)
+		case !r.new.everStarted():
+			r.new.StartProcess()
+		case !r.new.isVoter():
+			err = op.Join(limited, r.new.ID, r.new.Address())
+		default:
+			f.sim.Trace.Note("op", "%s replaced %s", r.new.ID, r.old.ID)
+			r.old, r.new = nil, nil
+			cancel()
+			return true
+		}
+		cancel()
+		if err != nil {
+			f.sim.Trace.Note("op", "%v", err)
+		}
+	}
+	return false
+}
+
+// isVoter reports whether the node runs and knows that it has a vote.
+func (n *Node) isVoter() bool {
+	up := n.Running()
+	return up != nil && up.Voter()
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zamok/api"
@@ -17,11 +18,14 @@ import (
 	"zamok/raftnode/store"
 )
 
-// electionTimeout is how long nodes wait for a leader where that is not measured: what they do in a calm place.
+// electionTimeout is how long nodes wait for a leader unless timeouts adapt: what they come to on a fast network.
 const electionTimeout = 250 * time.Millisecond
 
-// peerPort is where a host's node listens to its peers.
-const peerPort = "5751"
+// Where the node of a host serves clients, and other nodes.
+const (
+	clientPort = "5750"
+	peerPort   = "5751"
+)
 
 // Tune changes the configuration of a node before it starts.
 type Tune func(*raftnode.Config)
@@ -34,7 +38,7 @@ type Node struct {
 	Disk     *Disk
 
 	sim        *Sim
-	replacedBy *Node // what took its place; nil = it is in its place. Guarded by sim.mu
+	replacedBy *Node // the machine that replaced it, or nil; guarded by sim.mu
 
 	mu            sync.Mutex // guards what follows
 	process       *process   // the latest; nil = there was none
@@ -46,18 +50,17 @@ type Node struct {
 type process struct {
 	cancel   context.CancelFunc
 	stack    *Stack
-	opened   chan struct{}  // closed when Open has returned
+	opened   chan struct{}  // closed when StartNode has returned
 	node     *raftnode.Node // set when opened
-	server   *api.Node      // likewise, if it serves clients too
-	err      error          // of Open, set when opened
-	stopping chan struct{}  // closed when the process is told to end: nobody hears from it any more
+	server   *api.Node      // likewise
+	err      error          // of StartNode, set when opened
+	stopping chan struct{}  // closed when its sockets are: nothing that it sends arrives from then on
 	ended    chan struct{}  // closed when nothing of it runs any more
 
-	mu           sync.Mutex // guards what follows
-	dying        bool
-	disconnected bool  // dead is closed
-	powerLost    bool  // its machine has no power: what it does is not seen
-	fatalErr     error // what it ended itself for
+	disconnected sync.Once // stopping is closed
+	ending       atomic.Bool
+	powerLost    atomic.Bool           // its machine has no power: what it does is not seen
+	fatal        atomic.Pointer[error] // why it ended itself
 }
 
 // AddNode puts a machine with an empty disk on the network. An id may be added again: that is a node
@@ -93,7 +96,7 @@ func (s *Sim) InitialMembers() []*Node {
 	return s.Nodes()[:s.initialMembers]
 }
 
-// Members are the machines of the cluster: the initial members, or what took their places.
+// Members are the machines of the cluster: the initial members, or those that replaced them.
 func (s *Sim) Members() []*Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +110,8 @@ func (s *Sim) Members() []*Node {
 	return members
 }
 
-// Replace puts a machine with an empty disk in the place of another, whose process must have ended. The id
-// is the other's, or a new one. It is not started, and the cluster does not know of it.
+// Replace replaces a machine, whose process must have ended, by one with an empty disk. The id is the old one's
+// or a new one. The new machine is not started, and the cluster does not know of it.
 func (s *Sim) Replace(old *Node, id string, cluster store.ID) *Node {
 	n := s.AddNode(id, old.Host)
 	s.mu.Lock()
@@ -136,17 +139,18 @@ func (n *Node) Address() string { return n.Host + ":" + peerPort }
 // Peer is the node as a join names it.
 func (n *Node) Peer() peer.Node { return peer.Node{ID: n.ID, Address: n.Address()} }
 
-// StartProcess starts a process on the machine and does not wait for it. The config is that of an initial member;
-// tune changes it, after the run's own Tune.
+// StartProcess starts a process on the machine and does not wait for it. The config is that of an initial
+// member; tune changes it, after the run's own Tune.
 func (n *Node) StartProcess(tune ...Tune) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.process != nil && !n.process.stopped() {
+	if n.process != nil && !isClosed(n.process.ended) {
 		n.sim.Fatalf("%s runs already", n.ID)
 	}
 	stack := n.sim.Network.NewStack(n.Host)
-	listener, err := stack.Listen(peerPort)
-	if err != nil {
+	peers, err := stack.Listen(peerPort)
+	clients, err2 := stack.Listen(clientPort)
+	if err := errors.Join(err, err2); err != nil {
 		n.sim.Fatal(err)
 	}
 	n.starts++
@@ -156,48 +160,56 @@ func (n *Node) StartProcess(tune ...Tune) {
 		opened: make(chan struct{}), stopping: make(chan struct{}), ended: make(chan struct{}),
 	}
 	n.process = p
-	cfg := raftnode.Config{
-		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
-		Peers: peer.Config{List: n.sim.InitialList(), Listener: listener, Dial: stack.Dial}, Client: n.Host + ":5750", Version: "sim",
-		Applied: p.whilePowered(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
-		Fatal:  func(err error) { n.exitProcess(p, err) },
-		Logger: n.sim.Trace.logger(n.ID), Source: n.Clock,
-	}
-	if !n.sim.config.AdaptiveTimeouts {
-		cfg.ElectionTimeout = electionTimeout
-	}
-	if n.sim.config.Tune != nil {
-		n.sim.config.Tune(&cfg)
-	}
-	if n.joinedCluster != (store.ID{}) {
-		cfg.Peers.List, cfg.JoinCluster = peer.List{}, n.joinedCluster
-	}
-	for _, t := range tune {
-		t(&cfg)
+	cfg := api.NodeConfig{
+		ID: n.ID, Dir: n.Disk.dir, Cluster: n.ID + "=" + n.Address(), // tune knows the true list
+		Listener: clients, PeerListener: peers, Advertise: n.Host, Dial: stack.Dial,
+		Version: "sim", Logger: n.sim.Trace.logger(n.ID), Fatal: func(err error) { n.exitProcess(p, err) },
+		Tune: func(c *raftnode.Config) { n.tune(p, c, tune) },
 	}
 	n.sim.Trace.Note(n.ID, "starts, for the %d. time", n.starts)
 	go func() {
-		// Open ends with Goexit when Fatal was called inside of it.
-		p.err = errors.New("the process ended while it was starting")
 		defer close(p.opened)
-		if n.sim.config.Serve {
-			n.serve(ctx, p, cfg)
-		} else {
-			p.node, p.err = raftnode.Open(ctx, cfg)
-		}
-		if p.err != nil {
+		if p.server, p.err = api.StartNode(ctx, cfg); p.err != nil {
 			n.sim.Trace.Note(n.ID, "did not start: %v", p.err)
+			return
 		}
+		p.node = p.server.Raft()
 	}()
 }
 
-// whilePowered leaves out what is applied without power, on a disk that no process will find.
+// tune completes the settings of a node that starts.
+func (n *Node) tune(p *process, c *raftnode.Config, tune []Tune) {
+	applied, restored := c.Applied, c.Restored
+	c.Memory, c.Source, c.Wrap = n.Disk.memory, n.Clock, n.Disk.wrap()
+	c.Applied, c.Restored = p.whilePowered(n.sim.Audit.applied(n.ID)), n.sim.Audit.restoredFrom(n.ID)
+	c.Cluster, c.JoinCluster = n.sim.InitialList(), n.joinedCluster
+	if c.JoinCluster != (store.ID{}) {
+		c.Cluster = peer.List{}
+	}
+	if !n.sim.config.AdaptiveTimeouts {
+		c.Election = electionTimeout
+	}
+	if n.sim.config.Tune != nil {
+		n.sim.config.Tune(c)
+	}
+	for _, t := range tune {
+		t(c)
+	}
+	auditApplied, auditRestored := c.Applied, c.Restored
+	c.Applied = func(m *fsm.Machine, a fsm.Applied) {
+		auditApplied(m, a)
+		applied(m, a)
+	}
+	c.Restored = func(m *fsm.Machine) {
+		auditRestored(m)
+		restored(m)
+	}
+}
+
+// whilePowered leaves out what is applied without power, to a disk that no process will read.
 func (p *process) whilePowered(observe func(*fsm.Machine, fsm.Applied)) func(*fsm.Machine, fsm.Applied) {
 	return func(m *fsm.Machine, a fsm.Applied) {
-		p.mu.Lock()
-		dark := p.powerLost
-		p.mu.Unlock()
-		if !dark {
+		if !p.powerLost.Load() {
 			observe(m, a)
 		}
 	}
@@ -205,79 +217,55 @@ func (p *process) whilePowered(observe func(*fsm.Machine, fsm.Applied)) func(*fs
 
 // exitProcess ends the process as os.Exit would, and the goroutine that asks for it.
 func (n *Node) exitProcess(p *process, reason error) {
-	p.mu.Lock()
-	first := p.fatalErr == nil && !p.powerLost
-	if first {
-		p.fatalErr = reason
-	}
-	p.mu.Unlock()
-	if first {
+	if !p.powerLost.Load() && p.fatal.CompareAndSwap(nil, &reason) {
 		n.sim.Trace.Note(n.ID, "ended itself: %v", reason)
-		go n.kill(p)
+		go n.endProcess(p, nil, p.kill)
 	}
 	runtime.Goexit()
 }
 
-// Kill ends the process as kill -9 does. Writes that hang land: they were handed to the kernel.
-func (n *Node) Kill() {
+// latest is the latest process here, or nil.
+func (n *Node) latest() *process {
 	n.mu.Lock()
-	p := n.process
-	n.mu.Unlock()
-	if p != nil {
-		n.kill(p)
-	}
+	defer n.mu.Unlock()
+	return n.process
 }
 
-func (n *Node) kill(p *process) { n.endProcess(p, func() {}, p.kill) }
-
-// disconnect closes the sockets, as the kernel does, so that whatever the node still thinks or says on
-// its way to the end is heard by nobody.
-func (p *process) disconnect() {
-	p.stack.CloseAll()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.disconnected {
-		p.disconnected = true
-		close(p.stopping)
+// Kill ends the process as kill -9 does, and waits for its end. Writes that hang land: the kernel has them.
+func (n *Node) Kill() {
+	if p := n.latest(); p != nil {
+		n.endProcess(p, nil, p.kill)
 	}
-}
-
-func (p *process) kill() error {
-	p.disconnect()
-	if p.server != nil {
-		return p.server.Kill()
-	}
-	return p.node.Kill()
-}
-
-func (p *process) close() error {
-	if p.server != nil {
-		return p.server.Close()
-	}
-	return p.node.Close()
 }
 
 // Close ends the process cleanly.
 func (n *Node) Close() {
-	n.mu.Lock()
-	p := n.process
-	n.mu.Unlock()
-	if p != nil {
-		n.endProcess(p, func() {}, p.close)
+	if p := n.latest(); p != nil {
+		n.endProcess(p, nil, func() error { return p.server.Close() })
 	}
 }
 
-// endProcess ends the process, or waits until it has ended; what is to be done first is left out then.
+// disconnect closes the sockets, as the kernel does, so that nothing that the node still sends arrives.
+func (p *process) disconnect() {
+	p.stack.CloseAll()
+	p.disconnected.Do(func() { close(p.stopping) })
+}
+
+func (p *process) kill() error {
+	p.disconnect()
+	return p.server.Kill()
+}
+
+// endProcess ends the process, or waits for its end if it is ending already. before is called first, if it is
+// not nil and the process was not ending.
 func (n *Node) endProcess(p *process, before func(), end func() error) {
-	p.mu.Lock()
-	mine := !p.dying
-	p.dying = true
-	p.mu.Unlock()
-	if !mine {
+	if p.ending.Swap(true) {
 		<-p.ended
 		return
 	}
-	before()
+	if before != nil {
+		before()
+	}
 	p.cancel()
 	n.Disk.Resume()
 	n.Clock.Thaw()
@@ -293,13 +281,21 @@ func (n *Node) endProcess(p *process, before func(), end func() error) {
 	close(p.ended)
 }
 
-func (p *process) stopped() bool {
+func isClosed(ch <-chan struct{}) bool {
 	select {
-	case <-p.ended:
+	case <-ch:
 		return true
 	default:
 		return false
 	}
+}
+
+// openProcess is the process that has opened and is not ending, or nil.
+func (n *Node) openProcess() *process {
+	if p := n.latest(); p != nil && !p.ending.Load() && isClosed(p.opened) && p.node != nil {
+		return p
+	}
+	return nil
 }
 
 // Running is the node that runs here, or nil.
@@ -312,71 +308,141 @@ func (n *Node) Running() *raftnode.Node {
 
 // processEnded reports whether a process ran here and nothing of it is left.
 func (n *Node) processEnded() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.process != nil && n.process.stopped()
+	p := n.latest()
+	return p != nil && isClosed(p.ended)
 }
 
-// awaitEnded waits for the end of a process that was told to end; one that did not open is over.
-func (n *Node) awaitEnded() {
-	n.mu.Lock()
-	p := n.process
-	n.mu.Unlock()
-	if p != nil {
-		n.kill(p)
-	}
-}
+// everStarted reports whether a process was ever started here.
+func (n *Node) everStarted() bool { return n.latest() != nil }
 
-// openProcess is the process that is open and not told to end yet, or nil.
-func (n *Node) openProcess() *process {
-	n.mu.Lock()
-	p := n.process
-	n.mu.Unlock()
-	if p == nil {
-		return nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.opened:
-		if p.dying || p.node == nil {
-			return nil
-		}
-		return p
-	default:
-		return nil
-	}
-}
-
-// AwaitOpen waits until Open has returned, and returns what it said.
+// AwaitOpen waits until the node has opened, and returns the error if it did not.
 func (n *Node) AwaitOpen(ctx context.Context) error {
-	n.mu.Lock()
-	p := n.process
-	n.mu.Unlock()
+	p := n.latest()
 	if p == nil {
 		return errors.New("it was never started")
 	}
 	select {
 	case <-p.opened:
 	case <-ctx.Done():
-		select {
-		case <-p.opened: // ctx may have ended long ago
-		default:
+		if !isClosed(p.opened) { // ctx may have ended long ago
 			return fmt.Errorf("%s is still starting: %w", n.ID, context.Cause(ctx))
 		}
 	}
 	return p.err
 }
 
-// Fatal is what the latest process ended itself for; nil: it did not.
+// Fatal is why the latest process ended itself; nil: it did not.
 func (n *Node) Fatal() error {
-	n.mu.Lock()
-	p := n.process
-	n.mu.Unlock()
-	if p == nil {
-		return nil
+	if p := n.latest(); p != nil && p.fatal.Load() != nil {
+		return *p.fatal.Load()
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.fatalErr
+	return nil
+}
+
+// electionTimeMax is well above what an election takes that nothing disturbs.
+const electionTimeMax = 5 * time.Second
+
+// Start starts all initial members, waits until each has opened, and returns the leader.
+func (s *Sim) Start(tune ...Tune) *Node {
+	s.Helper()
+	for _, n := range s.InitialMembers() {
+		n.StartProcess(tune...)
+	}
+	s.awaitAllOpen()
+	return s.Leader()
+}
+
+func (s *Sim) awaitAllOpen() {
+	s.Helper()
+	ctx := s.Within(electionTimeMax)
+	for _, n := range s.InitialMembers() {
+		if err := n.AwaitOpen(ctx); err != nil {
+			s.Fatalf("%s did not open: %v", n.ID, err)
+		}
+	}
+}
+
+// Start starts a process on the machine and waits until it has opened.
+func (n *Node) Start(tune ...Tune) {
+	n.sim.Helper()
+	n.StartProcess(tune...)
+	if err := n.AwaitOpen(n.sim.Within(electionTimeMax)); err != nil {
+		n.sim.Fatalf("%s did not open: %v", n.ID, err)
+	}
+}
+
+// Leader waits until exactly one node has an open epoch, and returns it.
+func (s *Sim) Leader() *Node {
+	s.Helper()
+	var leader *Node
+	s.Await(electionTimeMax, "one node leads", func() bool {
+		leads := s.Leaders()
+		if len(leads) == 1 {
+			leader = leads[0]
+		}
+		return len(leads) == 1
+	})
+	return leader
+}
+
+// LeaderOtherThan waits until a node other than this one leads.
+func (s *Sim) LeaderOtherThan(old *Node) *Node {
+	s.Helper()
+	var leader *Node
+	s.Await(electionTimeMax, "another node than "+old.ID+" leads", func() bool {
+		for _, n := range s.Leaders() {
+			if n != old {
+				leader = n
+			}
+		}
+		return leader != nil
+	})
+	return leader
+}
+
+// Leaders are the nodes that have an open epoch, as they see it.
+func (s *Sim) Leaders() []*Node {
+	var leading []*Node
+	for _, n := range s.Nodes() {
+		if up := n.Running(); up != nil && up.Status().Leading {
+			leading = append(leading, n)
+		}
+	}
+	return leading
+}
+
+// Others are the members beside this node.
+func (s *Sim) Others(node *Node) []*Node {
+	var others []*Node
+	for _, n := range s.Members() {
+		if n != node {
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// AwaitApplied waits until a node has applied all that the leader had applied at the call.
+func (s *Sim) AwaitApplied(leader, follower *Node, within time.Duration) {
+	s.Helper()
+	want := leader.Status().Applied
+	s.Await(within, follower.ID+" has caught up", func() bool {
+		up := follower.Running()
+		return up != nil && !up.Status().Applied.Before(want)
+	})
+}
+
+// Status is how the node is doing; the zero Status when it does not run.
+func (n *Node) Status() raftnode.Status {
+	if up := n.Running(); up != nil {
+		return up.Status()
+	}
+	return raftnode.Status{}
+}
+
+// View reads the machine of the process here, if one runs.
+func (n *Node) View(read func(*fsm.Machine)) {
+	if up := n.Running(); up != nil {
+		up.View(read)
+	}
 }

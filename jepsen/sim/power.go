@@ -53,7 +53,7 @@ func (d *Disk) capturePowerFailure() {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
 	d.mu.Lock()
-	under, decided := slices.Clone(d.inFlight), d.forcedOutcome
+	under, decided := slices.Clone(d.inFlight), d.forcedOutcome.get()
 	random := rand.New(rand.NewPCG(d.random.Uint64(), 0))
 	d.mu.Unlock()
 
@@ -200,9 +200,7 @@ func (n *Node) LosePower() {
 		return
 	}
 	n.endProcess(p, func() {
-		p.mu.Lock()
-		p.powerLost = true
-		p.mu.Unlock()
+		p.powerLost.Store(true)
 		p.disconnect()
 		n.Disk.capturePowerFailure()
 	}, p.kill)

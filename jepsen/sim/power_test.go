@@ -26,8 +26,7 @@ import (
 func forEachDiskKind(t *testing.T, story func(*Sim)) {
 	for name, disks := range map[string]Disks{"in memory": InMemory, "on disk": OnDisk} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			Run(t, Config{Disks: disks, Tune: withTinyLogs, WriteTimeMax: 20 * time.Millisecond}, story)
+			RunParallel(t, Config{Disks: disks, Tune: withTinyLogs, WriteTimeMax: 20 * time.Millisecond}, story)
 		})
 	}
 }
@@ -63,7 +62,7 @@ func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 	t.Parallel()
 	forEachDiskKind(t, func(s *Sim) {
 		s.Start()
-		load := s.Load(LoadConfig{Clients: 5, TTL: 10 * time.Second, Locks: 3, HoldMax: 100 * time.Millisecond})
+		load := s.Load(5, 100*time.Millisecond)
 		random := s.Random("blackouts")
 		least, all := 20, []writeOutcome{writeKept, writeLost}
 		if s.config.Disks == OnDisk { // where flushes take real time
@@ -89,7 +88,7 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 	t.Parallel()
 	forEachDiskKind(t, func(s *Sim) {
 		leader := s.Start()
-		load := s.Load(LoadConfig{Clients: 5, TTL: 10 * time.Second, Locks: 3, HoldMax: 100 * time.Millisecond})
+		load := s.Load(5, 100*time.Millisecond)
 		time.Sleep(3 * time.Second) // and some snapshots
 		for i, op := range []diskOp{opSnapshot, opAppend, opDelete, opVote, opTerm} {
 			for j, became := range []writeOutcome{writeLost, writeKept} {
@@ -103,7 +102,7 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 				struck := losePowerDuringOp(s, op, became, who...)
 				for _, n := range []*Node{struck, leader} {
 					if n.processEnded() {
-						n.Restart()
+						n.Start()
 					}
 				}
 				leader = s.Leader()
@@ -129,7 +128,7 @@ func losePowerDuringOp(s *Sim, op diskOp, became writeOutcome, nodes ...*Node) *
 	const takes = 200 * time.Millisecond // for whoever continues without waiting to get far
 	struck := make(chan *Node, len(nodes))
 	for _, n := range nodes {
-		n.Disk.forceOutcome(became)
+		n.Disk.forcedOutcome.set(became)
 		n.Disk.hookNextWrite(op, takes, func() { struck <- n })
 	}
 	select {
@@ -137,7 +136,7 @@ func losePowerDuringOp(s *Sim, op diskOp, became writeOutcome, nodes ...*Node) *
 		time.Sleep(takes * 9 / 10)
 		n.LosePower()
 		for _, other := range nodes {
-			other.Disk.clearHook()
+			other.Disk.setHook(nil)
 		}
 		return n
 	case <-time.After(time.Minute):
@@ -207,14 +206,13 @@ func updateBolt(t *testing.T, path string, do func(*bbolt.Tx) error) {
 // A node whose disk has no room for entries leads nobody; what it can't take was not done, and the others
 // continue. Below the mark it says so, and continues too.
 func TestFullDiskAffectsOneNode(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Tune: withSmallLogs}, func(s *Sim) {
+	RunParallel(t, Config{Tune: withSmallLogs}, func(s *Sim) {
 		full := s.Start()
-		load := s.Load(lightLoad())
+		load := s.lightLoad()
 		time.Sleep(5 * time.Second)
 		full.Disk.SetFree(0)
 		_, err := full.Propose(s.Within(answerTimeout), acquireExclusive(1, 1, "x"))
-		assert.Equal(s, NotDone, outcomeOf(err), "%v", err)
+		assert.True(s, notDone(err), "%v", err)
 		next := s.LeaderOtherThan(full)
 		low := s.Others(full)[0]
 		low.Disk.SetFree((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)

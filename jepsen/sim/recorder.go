@@ -13,8 +13,11 @@ import (
 	"zamok/session"
 )
 
-// Recorder is a history for package check: what callers did and believed, and what the machines did.
-type Recorder struct {
+// commitTimeMax is what a commit takes at most when nothing is wrong.
+const commitTimeMax = 100 * time.Millisecond
+
+// recorder records a history for package check: what clients called and held, and what the nodes applied.
+type recorder struct {
 	sim *Sim
 
 	mu         sync.Mutex // guards what follows
@@ -35,9 +38,8 @@ type recordedSession struct {
 	renewedAt time.Duration // when its deadline last moved
 }
 
-// NewRecorder begins to take down what the machines do.
-func (s *Sim) NewRecorder() *Recorder {
-	r := &Recorder{
+func newRecorder(s *Sim) *recorder {
+	r := &recorder{
 		sim: s, sessions: map[session.ID]*recordedSession{}, live: map[session.ID]*recordedSession{},
 		dead: map[string]time.Duration{}, enqueuedAt: map[check.Ref]uint64{}, resource: map[string]uint64{},
 	}
@@ -45,8 +47,8 @@ func (s *Sim) NewRecorder() *Recorder {
 	return r
 }
 
-// applied takes down the sessions and the births of grants, which the events alone do not tell.
-func (r *Recorder) applied(m *fsm.Machine, e *Effect) {
+// applied records the sessions, and when granted tickets were enqueued, which events do not show.
+func (r *recorder) applied(m *fsm.Machine, e *Effect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := e.At + historyBegin
@@ -54,10 +56,9 @@ func (r *Recorder) applied(m *fsm.Machine, e *Effect) {
 		switch ev.Kind {
 		case fsm.EvAttached:
 			if s, alive := m.Session(ev.Session); alive && r.sessions[ev.Session] == nil {
-				is := &recordedSession{Session: check.Session{
+				r.addSession(check.Session{
 					Session: uint64(s.ID), Client: s.Label, TTL: s.TTL.Duration(), ReleaseOnDisconnect: s.Grace != 0,
-				}}
-				r.sessions[s.ID], r.live[s.ID] = is, is
+				})
 			}
 		case fsm.EvGranted:
 			if t, known := m.Ticket(ev.TicketRef); known {
@@ -76,8 +77,20 @@ func (r *Recorder) applied(m *fsm.Machine, e *Effect) {
 	}
 }
 
-// recordCall takes down that something is called; its end is written into what is returned, by done.
-func (r *Recorder) recordCall(op check.Op) *check.Op {
+func (r *recorder) addSession(s check.Session) {
+	recorded := &recordedSession{Session: s}
+	r.sessions[session.ID(s.Session)], r.live[session.ID(s.Session)] = recorded, recorded
+}
+
+// recordSession records a session whose client attached no stream.
+func (r *recorder) recordSession(s check.Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.addSession(s)
+}
+
+// recordCall records that something is called; recordReturn completes what it returns.
+func (r *recorder) recordCall(op check.Op) *check.Op {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	op.ID, op.Call, op.Outcome = uint64(len(r.ops)+1), r.sim.historyTime(), check.Unknown
@@ -85,8 +98,8 @@ func (r *Recorder) recordCall(op check.Op) *check.Op {
 	return &op
 }
 
-// recordReturn takes down what came back, if the caller lived to see it.
-func (r *Recorder) recordReturn(op *check.Op, change func(*check.Op)) {
+// recordReturn records what came back, unless the process of the caller has ended.
+func (r *recorder) recordReturn(op *check.Op, change func(*check.Op)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead[op.Client] == 0 {
@@ -95,8 +108,8 @@ func (r *Recorder) recordReturn(op *check.Op, change func(*check.Op)) {
 	}
 }
 
-// startHold takes down that a caller has a handle.
-func (r *Recorder) startHold(h check.Hold) *check.Hold {
+// startHold records that a client has a handle.
+func (r *recorder) startHold(h check.Hold) *check.Hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h.From = r.sim.historyTime()
@@ -104,8 +117,8 @@ func (r *Recorder) startHold(h check.Hold) *check.Hold {
 	return &h
 }
 
-// endHold takes down that it does not believe in it any more.
-func (r *Recorder) endHold(h *check.Hold, end check.HoldEnd, reason string) {
+// endHold records that it does not consider itself the holder any more.
+func (r *recorder) endHold(h *check.Hold, end check.HoldEnd, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead[h.Client] == 0 && h.To == 0 {
@@ -113,8 +126,8 @@ func (r *Recorder) endHold(h *check.Hold, end check.HoldEnd, reason string) {
 	}
 }
 
-// recordDowngrade takes down that an exclusive hold counts as shared from now on.
-func (r *Recorder) recordDowngrade(h *check.Hold) {
+// recordDowngrade records that an exclusive hold counts as shared from now on.
+func (r *recorder) recordDowngrade(h *check.Hold) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dead[h.Client] == 0 {
@@ -122,71 +135,69 @@ func (r *Recorder) recordDowngrade(h *check.Hold) {
 	}
 }
 
-func (r *Recorder) recordDeath(label string) {
+func (r *recorder) recordDeath(label string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dead[label] = r.sim.historyTime()
 }
 
-func (r *Recorder) recordRenewal(b check.Renewal) {
+// add changes what is recorded.
+func (r *recorder) add(change func(*check.History)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.completed.Renewals = append(r.completed.Renewals, b)
+	change(&r.completed)
 }
 
-func (r *Recorder) recordFault(f check.Fault) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.completed.Faults = append(r.completed.Faults, f)
+func (r *recorder) recordRenewal(b check.Renewal) {
+	r.add(func(h *check.History) { h.Renewals = append(h.Renewals, b) })
 }
 
-// write has a resource decide about a write: it takes none with a token below the greatest it saw.
-func (r *Recorder) write(client, resource string, token uint64, shared bool) (accepted bool) {
+func (r *recorder) recordFault(f check.Fault) {
+	r.add(func(h *check.History) { h.Faults = append(h.Faults, f) })
+}
+
+func (r *recorder) recordStall(s check.Stall) {
+	r.add(func(h *check.History) { h.Stalls = append(h.Stalls, s) })
+}
+
+// recordEvent records an event that a watch reported.
+func (r *recorder) recordEvent(ev check.Event) {
+	ev.At = r.sim.historyTime()
+	r.add(func(h *check.History) { h.Events = append(h.Events, ev) })
+}
+
+// write has a resource decide about a write: it accepts none with a token below the greatest that it saw.
+func (r *recorder) write(client, resource string, token uint64, shared bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	accepted = token >= r.resource[resource]
+	accepted := token >= r.resource[resource]
 	if accepted && !shared {
 		r.resource[resource] = token
 	}
 	r.completed.Writes = append(r.completed.Writes, check.Write{
 		Resource: resource, Client: client, Token: token, Shared: shared, At: r.sim.historyTime(), Accepted: accepted,
 	})
-	return accepted
 }
 
-// recordEvent takes down an event that a watch told.
-func (r *Recorder) recordEvent(ev check.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ev.At = r.sim.historyTime()
-	r.completed.Events = append(r.completed.Events, ev)
-}
-
-// recordNodeStates takes down what each node shows.
-func (r *Recorder) recordNodeStates() {
+// recordNodeStates records what each node shows.
+func (r *recorder) recordNodeStates() {
 	for _, n := range r.sim.Members() {
-		up := n.Running()
-		if up == nil {
-			continue
-		}
-		var seen check.NodeState
-		up.View(func(m *fsm.Machine) {
-			seen = check.NodeState{
+		var state check.NodeState
+		n.View(func(m *fsm.Machine) {
+			state = check.NodeState{
 				Node: n.ID, Term: m.Stamp().Term, Index: m.Stamp().Index, Time: time.Duration(m.Time()), Digest: m.Digest(),
 			}
 		})
-		r.mu.Lock()
-		if seen.At = r.sim.historyTime(); seen.Index != 0 {
-			r.completed.NodeStates = append(r.completed.NodeStates, seen)
+		if state.At = r.sim.historyTime(); state.Index != 0 {
+			r.add(func(h *check.History) { h.NodeStates = append(h.NodeStates, state) })
 		}
-		r.mu.Unlock()
 	}
 }
 
-// recordIdleCounts takes down how much each machine holds when nobody asks for anything.
-func (r *Recorder) recordIdleCounts(after bool) {
+// recordIdleCounts records how much each node holds when nothing is asked of it.
+func (r *recorder) recordIdleCounts(after bool) {
 	for i, n := range r.sim.Members() {
-		n.Running().View(func(m *fsm.Machine) {
+		n.View(func(m *fsm.Machine) {
 			c := m.Counts()
 			r.completed.IdleCounts = append(r.completed.IdleCounts, check.IdleCount{Process: r.sim.InitialMembers()[i].Host, AfterLoad: after, Counts: map[string]int64{
 				"sessions": int64(c.Sessions), "locks": int64(c.Locks), "delays": int64(c.Delayed),
@@ -196,15 +207,17 @@ func (r *Recorder) recordIdleCounts(after bool) {
 	}
 }
 
-// history is all of it. Nothing may be recorded any more.
-func (r *Recorder) history(plan check.Plan) *check.History {
-	h := &r.completed
-	h.Plan = plan
+// history is all that was recorded.
+func (r *recorder) history(plan check.Plan) *check.History {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.completed
+	h.Plan, h.Events = plan, slices.Clip(h.Events)
 	entries := r.sim.Audit.Entries()
 	for _, op := range r.ops {
 		if op.Outcome == check.OK && (op.Kind == check.OpLock || op.Kind == check.OpTryLock) {
-			if born := r.enqueuedAt[op.Ref]; born != 0 && born < op.Token {
-				op.Queued = appliedAt(entries, born)
+			if enqueued := r.enqueuedAt[op.Ref]; enqueued != 0 && enqueued < op.Token {
+				op.Queued = appliedAt(entries, enqueued)
 			}
 		}
 		h.Ops = append(h.Ops, *op)
@@ -216,11 +229,11 @@ func (r *Recorder) history(plan check.Plan) *check.History {
 	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
 		s := r.sessions[id]
 		if died := r.dead[s.Client]; died != 0 {
-			s.Died = max(died, s.renewedAt) // what it had sent may be heard later
+			s.Died = max(died, s.renewedAt) // what it had sent may arrive later
 		}
 		h.Sessions = append(h.Sessions, s.Session)
 	}
-	for _, label := range slices.Sorted(maps.Keys(r.dead)) { // also of those who died before they had a session
+	for _, label := range slices.Sorted(maps.Keys(r.dead)) { // also those that died before they had a session
 		if r.dead[label] < plan.End && !slices.ContainsFunc(h.Sessions, func(s check.Session) bool { return s.Client == label }) {
 			h.Sessions = append(h.Sessions, check.Session{Client: label, Died: r.dead[label]})
 		}
@@ -228,15 +241,15 @@ func (r *Recorder) history(plan check.Plan) *check.History {
 	for i := range entries {
 		h.Events = appendEvents(h.Events, &entries[i])
 	}
-	h.Stalls = append(h.Stalls, clusterTimeStalls(entries)...)
-	return h
+	h.Stalls = slices.Concat(h.Stalls, clusterTimeStalls(entries))
+	return &h
 }
 
-// unansweredGrants are acquisitions that were granted and that no answer names. A client that learns of a grant when it
-// is over, or of the end of its session, asks again under another name; and it cancels what its caller gave
-// up. So each belongs to a call of its client for the same locks, which was under way, or whose outcome is
-// unknown. One that belongs to none is not among them, and is found to have been asked for by nobody.
-func (r *Recorder) unansweredGrants(entries []Effect) (ops []check.Op) {
+// unansweredGrants are acquisitions that were granted and that no answer names. A client that learns of a grant
+// after its end, or of the end of its session, asks again with another ticket; and it cancels what its caller
+// gave up. So each belongs to a call of its client for the same locks that was under way, or whose outcome is
+// unknown. A grant that belongs to no call is left out; package check then reports it.
+func (r *recorder) unansweredGrants(entries []Effect) (ops []check.Op) {
 	named := map[check.Ref]bool{}
 	calls := map[string][]*check.Op{}
 	for _, op := range r.ops {
@@ -312,15 +325,14 @@ func lastReadingBefore(entries []Effect, change int) time.Duration {
 
 func appendEvents(events []check.Event, e *Effect) []check.Event {
 	for _, ev := range e.Events {
-		happened := eventKinds[ev.Kind]
-		if happened == "" {
+		kind := eventKinds[ev.Kind]
+		if kind == "" {
 			continue
 		}
-		told := check.Event{
-			Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: happened, Ref: checkRef(ev.TicketRef),
+		events = append(events, check.Event{
+			Node: e.Node, At: e.At + historyBegin, Index: ev.Index, Kind: kind, Ref: checkRef(ev.TicketRef),
 			Token: ev.Token, Reason: reasonText(ev.Reason), Items: checkItems(ev.Items),
-		}
-		events = append(events, told)
+		})
 	}
 	return events
 }
@@ -330,7 +342,7 @@ var eventKinds = map[fsm.EventKind]check.EventKind{
 	fsm.EvReleased: check.EvReleased, fsm.EvDowngraded: check.EvDowngraded, fsm.EvSessionEnded: check.EvEnded,
 }
 
-// reasonText is a reason in the words that clients are told.
+// reasonText is a reason as clients see it.
 func reasonText(w fsm.Reason) string {
 	return [...]string{
 		"", "dropped", "closed", check.Expired, "disconnected", "evicted", "revoked", "max hold exceeded", "wait timeout",

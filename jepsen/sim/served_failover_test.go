@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -13,77 +14,74 @@ import (
 
 // A leader dies: who holds continues holding, with its token; who waits keeps its place.
 func TestClientsSurviveLeaderCrash(t *testing.T) {
-	t.Parallel()
-	runServed(t, 3, func(w *servedCluster) {
-		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
-		held := w.lock(a, "x")
+	runServed(t, 3, func(s *Sim) {
+		a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
+		held := s.lock(a, "x")
 		token := held.Token()
-		second := w.wait(w.Within(time.Minute), b, "x")
-		third := w.wait(w.Within(time.Minute), c, "x")
+		second := s.wait(s.Within(time.Minute), b, "x")
+		third := s.wait(s.Within(time.Minute), c, "x")
 
-		dead := w.leader()
-		dead.kill()
-		w.leader()
+		dead := s.Leader()
+		dead.Kill()
+		s.Leader()
 		time.Sleep(15 * time.Second) // longer than the ttl: only renewals at the new leader keep it
 		require.NoError(t, held.Err())
 		require.Equal(t, token, held.Token())
-		w.start(dead)
+		dead.Start()
 
 		from := time.Now()
-		require.NoError(t, held.Unlock(w.Within(time.Minute)))
-		next := w.awaitResult(second, time.Second)
+		require.NoError(t, held.Unlock(s.Within(time.Minute)))
+		next := s.awaitResult(second, time.Second)
 		require.Less(t, time.Since(from), 100*time.Millisecond, "a handoff is one commit and one push")
 		require.Greater(t, next.Token(), token)
-		require.NoError(t, next.Unlock(w.Within(time.Minute)))
-		w.awaitResult(third, time.Second)
+		require.NoError(t, next.Unlock(s.Within(time.Minute)))
+		s.awaitResult(third, time.Second)
 	})
 }
 
 // The whole cluster is restarted within the ttl: no lock is lost.
 func TestClientsSurviveFullRestart(t *testing.T) {
-	t.Parallel()
-	runServed(t, 3, func(w *servedCluster) {
-		a, b := w.program("a", nil), w.program("b", nil)
-		held := w.lock(a, "x")
-		waits := w.wait(w.Within(time.Minute), b, "x")
-		for _, n := range w.servers {
-			n.kill()
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(time.Minute), b, "x")
+		for _, n := range s.InitialMembers() {
+			n.Kill()
 		}
 		time.Sleep(2 * time.Second)
-		w.start(w.servers...)
-		w.leader()
+		s.Start()
+		s.Leader()
 		time.Sleep(20 * time.Second)
 		require.NoError(t, held.Err())
-		require.NoError(t, held.Unlock(w.Within(time.Minute)))
-		w.awaitResult(waits, time.Second)
+		require.NoError(t, held.Unlock(s.Within(time.Minute)))
+		s.awaitResult(waits, time.Second)
 	})
 }
 
 // Nobody leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
 // lost at the client's deadline, not revived, and released before anything else; then another gets it.
 func TestOutageBeyondTTLLosesLock(t *testing.T) {
-	t.Parallel()
-	runServed(t, 3, func(w *servedCluster) {
-		a, b := w.program("a", nil), w.program("b", nil)
-		held := w.lock(a, "x")
-		waits := w.wait(w.Within(time.Minute), b, "x")
-		for _, n := range w.servers {
-			n.kill()
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(time.Minute), b, "x")
+		for _, n := range s.InitialMembers() {
+			n.Kill()
 		}
 		down := time.Now()
-		lost := w.awaitLost(held, 10*time.Second)
+		lost := s.awaitLost(held, 10*time.Second)
 		require.LessOrEqual(t, lost.Sub(down), 9500*time.Millisecond+100*time.Millisecond)
 		require.Greater(t, lost.Sub(down), 5*time.Second)
 		time.Sleep(10 * time.Second)
 		up := time.Now()
-		w.start(w.servers...)
-		next := w.awaitResult(waits, 10*time.Second)
+		s.Start()
+		next := s.awaitResult(waits, 10*time.Second)
 		require.True(t, waits.at.After(lost))
 		require.Less(t, waits.at.Sub(up), 5*time.Second, "released at once, not at the end of its lease")
 		require.Greater(t, next.Token(), held.Token())
 		require.ErrorIs(t, held.Err(), client.ErrLost, "lost is final")
-		require.ErrorIs(t, held.Unlock(w.Within(time.Second)), client.ErrLost)
-		again := w.lock(a, "z")
+		require.ErrorIs(t, held.Unlock(s.Within(time.Second)), client.ErrLost)
+		again := s.lock(a, "z")
 		require.Equal(t, held.Session(), again.Session(), "the session itself lived")
 	})
 }
@@ -91,24 +89,23 @@ func TestOutageBeyondTTLLosesLock(t *testing.T) {
 // A client that is cut off believes no longer than the cluster does, and its call that waits continues in a
 // new session when the old one is over.
 func TestPartitionedClientReportsLossFirst(t *testing.T) {
-	t.Parallel()
-	runServed(t, 3, func(w *servedCluster) {
-		a, b, c := w.program("a", nil), w.program("b", nil), w.program("c", nil)
-		held := w.lock(a, "x")
-		w.lock(c, "y")
-		waits := w.wait(w.Within(2*time.Minute), a, "y")
-		next := w.wait(w.Within(time.Minute), b, "x")
-		w.cut("a")
-		lost := w.awaitLost(held, 10*time.Second)
-		got := w.awaitResult(next, 10*time.Second)
+	runServed(t, 3, func(s *Sim) {
+		a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
+		held := s.lock(a, "x")
+		s.lock(c, "y")
+		waits := s.wait(s.Within(2*time.Minute), a, "y")
+		next := s.wait(s.Within(time.Minute), b, "x")
+		s.cut("a")
+		lost := s.awaitLost(held, 10*time.Second)
+		got := s.awaitResult(next, 10*time.Second)
 		require.True(t, next.at.After(lost), "granted %v before it was lost", lost.Sub(next.at))
 		assert.Less(t, next.at.Sub(lost), 2*time.Second)
 		time.Sleep(10 * time.Second)
-		w.heal()
+		s.Network.HealAll()
 		time.Sleep(5 * time.Second)
-		require.Equal(t, 1, w.waiters("y"), "the wait goes on in a new session")
+		require.Equal(t, 1, s.waiters("y"), "the wait goes on in a new session")
 		require.NoError(t, c.Close())
-		own := w.awaitResult(waits, 5*time.Second)
+		own := s.awaitResult(waits, 5*time.Second)
 		require.NotEqual(t, held.Session(), own.Session())
 		require.ErrorIs(t, held.Err(), client.ErrLost)
 		require.NoError(t, got.Err())
@@ -117,35 +114,33 @@ func TestPartitionedClientReportsLossFirst(t *testing.T) {
 
 // A machine sleeps through the lease: the first look after waking says so.
 func TestSuspendedMachineLosesLocks(t *testing.T) {
-	t.Parallel()
-	runServed(t, 3, func(w *servedCluster) {
-		a, b := w.program("a", nil), w.program("b", nil)
-		held := w.lock(a, "x")
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		held := s.lock(a, "x")
 		told := held.Lost()
-		waits := w.wait(w.Within(time.Minute), b, "x")
+		waits := s.wait(s.Within(time.Minute), b, "x")
 		a.clock.jump(10 * time.Second)
 		select { // without a call: that would look itself
 		case <-told:
 		case <-time.After(150 * time.Millisecond):
 			t.Fatal("nobody looked at the clocks")
 		}
-		second := w.lock(a, "y")
+		second := s.lock(a, "y")
 		a.clock.jump(10 * time.Second)
 		require.ErrorIs(t, second.Err(), client.ErrLost, "and a call looks at once")
 		require.ErrorIs(t, held.Err(), client.ErrLost)
-		w.awaitResult(waits, time.Second)
-		w.lock(a, "z")
+		s.awaitResult(waits, time.Second)
+		s.lock(a, "z")
 	})
 }
 
 // A push that comes when the maximum hold is over hands nothing over; the call continues waiting.
 func TestLateGrantIsNotReturned(t *testing.T) {
-	t.Parallel()
-	runServed(t, 1, func(w *servedCluster) {
-		a := w.program("a", nil)
-		w.lock(a, "elsewhere") // so that it is attached and proven
-		w.Network.SetDelay("n1", "a", 3*time.Second, 0)
-		ctx, cancel := context.WithCancel(w.Within(time.Minute))
+	runServed(t, 1, func(s *Sim) {
+		a := s.program("a", nil)
+		s.lock(a, "elsewhere") // so that it is attached and proven
+		s.Network.SetDelay("n1", "a", 3*time.Second, 0)
+		ctx, cancel := context.WithCancel(s.Within(time.Minute))
 		late := &pendingLock{done: make(chan struct{})}
 		go func() {
 			defer close(late.done)
@@ -157,8 +152,8 @@ func TestLateGrantIsNotReturned(t *testing.T) {
 			t.Fatalf("%v, %v: handed over after its end", late.lock, late.err)
 		default:
 		}
-		w.Network.SetDelay("n1", "a", delayMin, delaySpread)
-		l := w.awaitResult(late, 10*time.Second)
+		s.Network.SetDelay("n1", "a", delayMin, delaySpread)
+		l := s.awaitResult(late, 10*time.Second)
 		require.NoError(t, l.Err())
 		cancel()
 	})
@@ -167,14 +162,13 @@ func TestLateGrantIsNotReturned(t *testing.T) {
 // An Unlock that nobody confirms: the lock is not held from the call on, and is released as soon as somebody
 // can be told, not at the end of the session.
 func TestUnlockDuringOutageIsSentLater(t *testing.T) {
-	t.Parallel()
-	runServed(t, 3, func(w *servedCluster) {
-		a, b := w.program("a", func(c *client.Config) { c.TTL = time.Minute }), w.program("b", nil)
-		held := w.lock(a, "x")
-		waits := w.wait(w.Within(2*time.Minute), b, "x")
-		w.cut("a")
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", func(c *client.Config) { c.TTL = time.Minute }), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(2*time.Minute), b, "x")
+		s.cut("a")
 		from := time.Now()
-		err := held.Unlock(w.Within(time.Minute))
+		err := held.Unlock(s.Within(time.Minute))
 		require.ErrorIs(t, err, client.ErrUnavailable)
 		require.InDelta(t, 5, time.Since(from).Seconds(), 0.1)
 		var e *client.UnavailableError
@@ -182,7 +176,72 @@ func TestUnlockDuringOutageIsSentLater(t *testing.T) {
 		require.Equal(t, client.Unknown, e.Outcome)
 		require.ErrorIs(t, held.Err(), client.ErrNotHeld)
 		time.Sleep(5 * time.Second)
-		w.heal()
-		w.awaitResult(waits, 5*time.Second)
+		s.Network.HealAll()
+		s.awaitResult(waits, 5*time.Second)
+	})
+}
+
+// A push that comes while its client is cut off is lost. The client finds the grant when it is back.
+func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", func(c *client.Config) { c.TTL = time.Minute })
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(2*time.Minute), b, "x")
+		time.Sleep(time.Second) // it has been told that it waits
+		s.cut("b")
+		require.NoError(t, held.Unlock(s.Within(time.Second)))
+		time.Sleep(30 * time.Second) // long enough for it to give its stream up
+		s.Network.HealAll()
+		next := s.awaitResult(waits, 10*time.Second)
+		require.NoError(t, next.Unlock(s.Within(time.Second)))
+	})
+}
+
+// An operator ends a session, and the answer is lost. The next attempt finds no such session, which does not
+// mean that nothing was done.
+func TestExpireWithUnknownOutcome(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		holder, operator := s.program("holder", nil), s.program("operator", nil)
+		session := s.lock(holder, "x").Session()
+		_, err := operator.Now(s.Within(time.Minute)) // it knows who leads
+		assert.NoError(s, err)
+
+		s.Network.Cut(s.Leader().Host, operator.host) // what it says arrives, and no answer does
+		time.AfterFunc(700*time.Millisecond, s.Network.HealAll)
+		err = operator.ExpireSession(s.Within(time.Minute), session, "gone mad")
+		var failed *client.Error
+		assert.ErrorIs(s, err, client.ErrSessionExpired)
+		if assert.True(s, errors.As(err, &failed)) {
+			assert.Equal(s, client.Unknown, failed.Outcome, "%v", err)
+		}
+
+		// Asked again, it is known that this call did nothing.
+		err = operator.ExpireSession(s.Within(time.Minute), session, "gone mad")
+		if assert.True(s, errors.As(err, &failed)) {
+			assert.Equal(s, client.NotDone, failed.Outcome, "%v", err)
+		}
+	})
+}
+
+// The same of a lock that is taken from its holder.
+func TestForceReleaseWithUnknownOutcome(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		holder, operator := s.program("holder", nil), s.program("operator", nil)
+		token := s.lock(holder, "x").Token()
+		_, err := operator.Now(s.Within(time.Minute)) // it knows who leads
+		assert.NoError(s, err)
+
+		s.Network.Cut(s.Leader().Host, operator.host)
+		time.AfterFunc(700*time.Millisecond, s.Network.HealAll)
+		ended, err := operator.ForceRelease(s.Within(time.Minute), "x", token, "gone mad")
+		var failed *client.Error
+		assert.Empty(s, ended)
+		if assert.True(s, errors.As(err, &failed)) {
+			assert.Equal(s, client.Unknown, failed.Outcome, "%v", err)
+		}
+
+		ended, err = operator.ForceRelease(s.Within(time.Minute), "x", token, "gone mad")
+		assert.NoError(s, err)
+		assert.Empty(s, ended)
 	})
 }

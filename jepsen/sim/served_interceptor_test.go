@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,19 +15,55 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 	"zamok/client"
 	"zamok/fsm"
 )
 
-// interceptor stands between clients and a node, and does to their streams what a faulty server might.
+// interceptor forwards the streams of clients to a node, and changes what a faulty server might.
 type interceptor struct {
 	zamokpb.UnimplementedZamokServer
 	node zamokpb.ZamokClient
-	// toServer and down see every frame; false: it is lost. An error ends the stream. Nil: all passes.
+
+	mu sync.Mutex // guards what follows, and all that toServer and toClient use
+	// toServer and toClient see every frame; false: it is lost. An error ends the stream. Nil: all passes.
 	toServer func(*zamokpb.ClientFrame) (bool, error)
 	toClient func(*zamokpb.ServerFrame) (bool, error)
+	opened   int  // how many streams were opened
+	cutFirst bool // the first stream breaks at its next frame to the client, unless another was opened
+}
+
+// cut breaks the first stream.
+func (m *interceptor) cut() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cutFirst = true
+}
+
+func (m *interceptor) up(f *zamokpb.ClientFrame) (pass bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f.Messages[0].GetOpen() != nil {
+		m.opened++
+	}
+	if m.toServer == nil {
+		return true, nil
+	}
+	return m.toServer(f)
+}
+
+func (m *interceptor) down(f *zamokpb.ServerFrame) (pass bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cutFirst && m.opened == 1 {
+		return false, slowFrames()
+	}
+	if m.toClient == nil {
+		return true, nil
+	}
+	return m.toClient(f)
 }
 
 // Now is what clients ask first, to learn which cluster they talk to.
@@ -51,14 +88,12 @@ func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame,
 	if err := wire.SetHeader(metadata.Pairs(clusterKey, strings.Join(metadata.ValueFromIncomingContext(ctx, clusterKey), ""))); err != nil {
 		return err
 	}
-	sent := make(chan struct{})
 	go func() {
-		defer close(sent)
 		for {
 			f, err := wire.Recv()
-			pass := true
-			if err == nil && m.toServer != nil {
-				pass, err = m.toServer(f)
+			pass := false
+			if err == nil {
+				pass, err = m.up(f)
 			}
 			if err != nil {
 				cancel(err)
@@ -71,9 +106,9 @@ func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame,
 	}()
 	for {
 		f, err := node.Recv()
-		pass := true
-		if err == nil && m.toClient != nil {
-			pass, err = m.toClient(f)
+		pass := false
+		if err == nil {
+			pass, err = m.down(f)
 		}
 		if err == nil && pass {
 			err = wire.Send(f)
@@ -87,39 +122,24 @@ func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame,
 	}
 }
 
-// startInterceptor puts a middle before the only node of a cluster, and returns how clients are told of it.
-func (w *servedCluster) startInterceptor(m *interceptor) func(*client.Config) {
-	stack := w.Network.NewStack("middle")
+// startInterceptor starts an interceptor before the only node of a cluster, and returns what makes a client use it.
+func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
+	stack := s.Network.NewStack("middle")
 	conn, err := grpc.NewClient("passthrough:///n1:5750", grpc.WithContextDialer(stack.Dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(w, err)
+	require.NoError(s, err)
 	m.node = zamokpb.NewZamokClient(conn)
 	port, err := stack.Listen("5750")
-	require.NoError(w, err)
+	require.NoError(s, err)
 	server := grpc.NewServer()
 	zamokpb.RegisterZamokServer(server, m)
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = server.Serve(port)
-	}()
-	w.cleanup(func() {
+	wait := background(func(context.Context) { _ = server.Serve(port) })
+	s.cleanup(func() {
 		server.Stop()
-		<-served
+		wait()
 		_ = conn.Close()
 	})
 	return func(c *client.Config) { c.Endpoints = []string{"middle"} }
-}
-
-// all looks at each message of a kind, and keeps those that it says yes to.
-func eachFrame(f *zamokpb.ServerFrame, keep func(*zamokpb.ServerMessage) bool) {
-	var kept []*zamokpb.ServerMessage
-	for _, m := range f.Messages {
-		if keep(m) {
-			kept = append(kept, m)
-		}
-	}
-	f.Messages = kept
 }
 
 // One push in ten is lost, streams are cut, callers change their minds: nobody is beside anybody, every
@@ -128,31 +148,25 @@ func TestFaultyServerOnlyDelays(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"pushes lost", "streams cut", "both"} {
 		t.Run(what, func(t *testing.T) {
-			runServed(t, 1, func(w *servedCluster) {
-				random := w.Random("faults")
-				var mu sync.Mutex
+			runServed(t, 1, func(s *Sim) {
+				random := s.Random("faults")
 				lost, cut := 0, 0
 				m := &interceptor{toClient: func(f *zamokpb.ServerFrame) (bool, error) {
-					mu.Lock()
-					defer mu.Unlock()
 					if what != "pushes lost" && random.IntN(30) == 0 {
 						cut++
 						return false, slowFrames()
 					}
 					if what != "streams cut" {
-						eachFrame(f, func(m *zamokpb.ServerMessage) bool {
-							keep := m.GetChange() == nil || random.IntN(10) != 0
-							if !keep {
-								lost++
-							}
-							return keep
+						all := len(f.Messages)
+						f.Messages = slices.DeleteFunc(f.Messages, func(m *zamokpb.ServerMessage) bool {
+							return m.GetChange() != nil && random.IntN(10) == 0
 						})
+						lost += all - len(f.Messages)
 					}
 					return true, nil
 				}}
-				via := w.startInterceptor(m)
-				w.runContention(via)
-				w.Logf("%s: %d pushes lost, %d streams cut, %v", what, lost, cut, w.Elapsed())
+				s.runContention(s.startInterceptor(m))
+				s.Logf("%s: %d pushes lost, %d streams cut, %v", what, lost, cut, s.Elapsed())
 				require.Positive(t, lost+cut)
 			})
 		})
@@ -170,26 +184,26 @@ func slowFrames() error {
 }
 
 // runContention has clients lock, try, give up and unlock at random, and checks what must be so.
-func (w *servedCluster) runContention(change func(*client.Config)) {
+func (s *Sim) runContention(change func(*client.Config)) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	holder, highest := "", client.Token(0)
 	for _, host := range []string{"a", "b", "c"} {
-		p := w.program(host, change)
+		p := s.program(host, change)
 		for i := range 3 {
-			random := w.Random(host + string(rune('0'+i)))
+			random := s.Random(host + string(rune('0'+i)))
 			all.Go(func() {
 				for range 25 {
-					l := w.attempt(p, random)
+					l := s.attempt(p, random)
 					if l == nil {
 						continue
 					}
 					mu.Lock()
 					if holder != "" {
-						w.Errorf("%s holds beside %s", host, holder)
+						s.Errorf("%s holds beside %s", host, holder)
 					}
 					if l.Token() <= highest {
-						w.Errorf("token %d after %d", l.Token(), highest)
+						s.Errorf("token %d after %d", l.Token(), highest)
 					}
 					holder, highest = host, l.Token()
 					mu.Unlock()
@@ -197,26 +211,26 @@ func (w *servedCluster) runContention(change func(*client.Config)) {
 					mu.Lock()
 					holder = ""
 					if l.Err() != nil {
-						w.Errorf("lost: %v", l.Err())
+						s.Errorf("lost: %v", l.Err())
 					}
 					mu.Unlock()
-					if err := l.Unlock(w.Within(time.Minute)); err != nil {
-						w.Errorf("unlock: %v", err)
+					if err := l.Unlock(s.Within(time.Minute)); err != nil {
+						s.Errorf("unlock: %v", err)
 					}
 				}
 			})
 		}
 	}
 	all.Wait()
-	w.Await(20*time.Second, "nothing is held or waited for", func() bool {
+	s.Await(20*time.Second, "nothing is held or waited for", func() bool {
 		n := 0
-		w.servers[0].node.Raft().View(func(m *fsm.Machine) { n = len(m.Locks("", "", 10)) })
+		s.Leader().View(func(m *fsm.Machine) { n = len(m.Locks("", "", 10)) })
 		return n == 0
 	})
 }
 
 // attempt asks for the lock in one way or another, and may change its mind at any moment.
-func (w *servedCluster) attempt(p *clientMachine, random *rand.Rand) *client.Lock {
+func (s *Sim) attempt(p *program, random *rand.Rand) *client.Lock {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	if random.IntN(2) == 0 {
 		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(random.IntN(int(30*time.Millisecond))))
@@ -230,35 +244,28 @@ func (w *servedCluster) attempt(p *clientMachine, random *rand.Rand) *client.Loc
 		l, err = p.Lock(ctx, "x")
 	}
 	if err != nil && !errors.Is(err, client.ErrNotAcquired) && !errors.Is(err, client.ErrUnavailable) {
-		w.Errorf("%v", err)
+		s.Errorf("%v", err)
 	}
 	return l
 }
 
 // Somebody else uses the session's secret. What is held can't be relied on; what waits goes elsewhere.
 func TestStolenSessionIsAbandoned(t *testing.T) {
-	t.Parallel()
-	runServed(t, 1, func(w *servedCluster) {
-		var mu sync.Mutex
-		var secret []byte
+	runServed(t, 1, func(s *Sim) {
+		hello := &zamokpb.OpenStream{}
 		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) (bool, error) {
-			mu.Lock()
-			defer mu.Unlock()
 			if h := f.Messages[0].GetOpen(); h != nil {
-				secret = h.Secret
+				hello.Secret = h.Secret
 			}
 			return true, nil
 		}}
-		via := w.startInterceptor(m)
-		a, b := w.program("a", via), w.program("b", nil)
-		held := w.lock(a, "x")
-		mu.Lock()
-		hello := &zamokpb.OpenStream{Secret: secret, Session: held.Session()}
-		mu.Unlock()
-		w.lock(b, "y")
-		waits := w.wait(w.Within(time.Minute), a, "y")
+		a, b := s.program("a", s.startInterceptor(m)), s.program("b", nil)
+		held := s.lock(a, "x")
+		hello.Session = held.Session()
+		s.lock(b, "y")
+		waits := s.wait(s.Within(time.Minute), a, "y")
 
-		ctx, cancel := context.WithCancel(w.Within(time.Minute))
+		ctx, cancel := context.WithCancel(s.Within(time.Minute))
 		defer cancel()
 		thief, err := m.node.Session(ctx)
 		require.NoError(t, err)
@@ -266,59 +273,169 @@ func TestStolenSessionIsAbandoned(t *testing.T) {
 			{Message: &zamokpb.ClientMessage_Open{Open: hello}}}}))
 		_, err = thief.Recv()
 		require.NoError(t, err)
-		w.awaitLost(held, time.Second)
+		s.awaitLost(held, time.Second)
 		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
 		require.NoError(t, b.Close())
 		// The old session still waits, and ahead: it has to run out before.
-		require.NotEqual(t, held.Session(), w.awaitResult(waits, 20*time.Second).Session())
+		require.NotEqual(t, held.Session(), s.awaitResult(waits, 20*time.Second).Session())
 	})
 }
 
 // The answer to a first transmission comes when the second was sent, and nothing after it: it proves that
 // the first was heard, and not more.
 func TestLateAckConfirmsFirstTransmission(t *testing.T) {
-	t.Parallel()
-	runServed(t, 1, func(w *servedCluster) {
-		var mu sync.Mutex
+	runServed(t, 1, func(s *Sim) {
 		var first, second time.Time
 		answered := make(chan struct{})
-		dead := false
-		m := &interceptor{
-			toServer: func(f *zamokpb.ClientFrame) (bool, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case dead || !second.IsZero():
-					return false, nil
-				case f.Messages[0].GetKeepAlive() == nil:
-					return true, nil
-				case first.IsZero():
-					first = time.Now()
-					return true, nil
-				}
-				second = time.Now()
-				close(answered)
+		m := &interceptor{}
+		m.toServer = func(f *zamokpb.ClientFrame) (bool, error) {
+			switch {
+			case !second.IsZero():
 				return false, nil
-			},
-			toClient: func(f *zamokpb.ServerFrame) (bool, error) {
-				mu.Lock()
-				wait := !first.IsZero()
-				mu.Unlock()
-				if wait {
-					<-answered
-				}
+			case f.Messages[0].GetKeepAlive() == nil:
 				return true, nil
-			},
+			case first.IsZero():
+				first = time.Now()
+				return true, nil
+			}
+			second = time.Now()
+			close(answered)
+			return false, nil
 		}
-		a := w.program("a", w.startInterceptor(m))
-		held := w.lock(a, "x")
-		lost := w.awaitLost(held, 30*time.Second)
+		m.toClient = func(f *zamokpb.ServerFrame) (bool, error) {
+			if !first.IsZero() {
+				m.mu.Unlock()
+				<-answered
+				m.mu.Lock()
+			}
+			return true, nil
+		}
+		a := s.program("a", s.startInterceptor(m))
+		held := s.lock(a, "x")
+		lost := s.awaitLost(held, 30*time.Second)
 		require.Greater(t, second.Sub(first), 500*time.Millisecond)
-		// 9.5 s after the first was sent, and a look every 100 ms; the middle saw it a moment later.
+		// 9.5 s after the first was sent, and a look every 100 ms; the interceptor saw it a moment later.
 		require.LessOrEqual(t, lost.Sub(first), 9600*time.Millisecond)
 		require.Greater(t, lost.Sub(first), 9*time.Second, "the answer came")
-		mu.Lock()
-		dead = true
-		mu.Unlock()
+	})
+}
+
+// A client's own OpenStream is held up somewhere, the client gives it up and attaches by another, and then the
+// first arrives. It takes the session from nobody. A copy of the process does, and is known for one at once, whether
+// the late OpenStream has come or not.
+func TestLateOpenStreamIsNotAClone(t *testing.T) {
+	t.Parallel()
+	t.Run("it comes", func(t *testing.T) { testLateOpenStream(t, true) })
+	t.Run("it never comes", func(t *testing.T) { testLateOpenStream(t, false) })
+}
+
+func testLateOpenStream(t *testing.T, comes bool) {
+	runServed(t, 1, func(s *Sim) {
+		var late *zamokpb.ClientFrame
+		m := &interceptor{}
+		m.toServer = func(f *zamokpb.ClientFrame) (bool, error) {
+			if f.Messages[0].GetOpen() != nil && m.opened == 2 {
+				late = f
+				return false, nil
+			}
+			return true, nil
+		}
+		a := s.program("a", s.startInterceptor(m))
+		held := s.lock(a, "x")
+		m.cut()
+		s.lock(a, "y") // over the third stream at the latest
+		require.Equal(t, 3, m.opened)
+
+		ctx, cancel := context.WithCancel(s.Within(time.Minute))
+		defer cancel()
+		hello := func(f *zamokpb.ClientFrame) error {
+			ghost, err := m.node.Session(ctx)
+			require.NoError(t, err)
+			require.NoError(t, ghost.Send(f))
+			_, err = ghost.Recv()
+			return err
+		}
+		if comes {
+			require.ErrorContains(t, hello(late), "not done")
+			time.Sleep(15 * time.Second)
+			require.NoError(t, held.Err())
+			require.Equal(t, 3, m.opened)
+		}
+		clone := proto.Clone(late).(*zamokpb.ClientFrame)
+		clone.Messages[0].GetOpen().Attempt += 2 // it has seen as much as the client
+		require.NoError(t, hello(clone))
+		s.awaitLost(held, time.Second)
+		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
+		require.Equal(t, 3, m.opened)
+	})
+}
+
+// A copy of the process has attached meanwhile, from where both stood. The client that comes back as the second leaves
+// the session to it.
+func TestClientBehindItsCloneStops(t *testing.T) {
+	runServed(t, 1, func(s *Sim) {
+		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) (bool, error) {
+			if h := f.Messages[0].GetOpen(); h != nil {
+				h.Attempt = 1 // the copy had the next number first
+			}
+			return true, nil
+		}}
+		a := s.program("a", s.startInterceptor(m))
+		held := s.lock(a, "x")
+		m.cut()
+		waits := s.wait(s.Within(time.Minute), a, "y")
+		s.awaitLost(held, 5*time.Second)
+		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
+		require.NotEqual(t, held.Session(), s.awaitResult(waits, 20*time.Second).Session())
+		require.Equal(t, 3, m.opened)
+	})
+}
+
+// Grants that pass a cancellation on their way are released, whoever sees the other first.
+func TestCancelledWaitLeavesNoTicket(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		s.Network.SetDelay("a", s.Leader().Host, 2*time.Millisecond, 3*time.Millisecond)
+		s.Network.SetDelay(s.Leader().Host, "a", 2*time.Millisecond, 3*time.Millisecond)
+		random := s.Random("cancel")
+		granted := 0
+		for range 200 {
+			held := s.lock(b, "x")
+			ctx, cancel := context.WithCancel(s.Within(time.Minute))
+			waits := s.wait(ctx, a, "x")
+			go func() { _ = held.Unlock(context.Background()) }()
+			time.Sleep(time.Duration(random.IntN(12)) * time.Millisecond)
+			cancel()
+			<-waits.done
+			if waits.err == nil {
+				granted++
+				require.NoError(t, waits.lock.Err())
+				require.NoError(t, waits.lock.Unlock(ctx))
+			}
+			next := s.lock(b, "x")
+			require.NoError(t, next.Unlock(s.Within(time.Second)))
+		}
+		s.Logf("%d of 200 were granted before", granted)
+		require.Greater(t, granted, 20)
+		require.Less(t, granted, 180)
+	})
+}
+
+// A process dies: with release on disconnect its locks are free after the grace, not after the ttl. A
+// connection that breaks and comes back within the grace costs nothing.
+func TestReleaseOnDisconnect(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", func(c *client.Config) { c.ReleaseOnDisconnect = 2 * time.Second }), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(time.Minute), b, "x")
+		leads := s.Leader()
+		a.stack.closeConns()
+		time.Sleep(2500 * time.Millisecond) // beyond the grace, and before a renewal: one on its way counts as life
+		require.NoError(t, held.Err())
+		require.Equal(t, leads, s.Leader())
+		died := time.Now()
+		a.stack.CloseAll()
+		s.awaitResult(waits, 5*time.Second)
+		require.InDelta(t, 2, waits.at.Sub(died).Seconds(), 0.5)
 	})
 }

@@ -17,11 +17,11 @@ import (
 func longTTL(c *client.Config) { c.TTL = 30 * time.Minute }
 
 // grants counts the grants of a lock from now on.
-func (w *servedCluster) grants(name string) *atomic.Int64 {
-	w.Helper()
-	p, n, begun := w.program("observer", nil), new(atomic.Int64), make(chan struct{})
+func (s *Sim) grants(name string) *atomic.Int64 {
+	s.Helper()
+	p, n, begun := s.program("observer", nil), new(atomic.Int64), make(chan struct{})
 	go func() {
-		for m, err := range p.Watch(w.Within(time.Hour), name, 0) {
+		for m, err := range p.Watch(s.Within(time.Hour), name, 0) {
 			if len(m.Events) == 0 && err == nil {
 				close(begun)
 			}
@@ -42,26 +42,25 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{client.MaxHoldMin, time.Second, 2 * time.Second, time.Minute} {
 		t.Run(d.String(), func(t *testing.T) {
-			t.Parallel()
-			runServed(t, 3, func(w *servedCluster) {
-				a, b, c := w.program("a", nil), w.program("b", longTTL), w.program("c", longTTL)
-				held := w.lock(a, "x")
-				first := w.wait(w.Within(time.Hour), b, "x", client.WithMaxHold(d))
-				second := w.wait(w.Within(time.Hour), c, "x")
+			runServed(t, 3, func(s *Sim) {
+				a, b, c := s.program("a", nil), s.program("b", longTTL), s.program("c", longTTL)
+				held := s.lock(a, "x")
+				first := s.wait(s.Within(time.Hour), b, "x", client.WithMaxHold(d))
+				second := s.wait(s.Within(time.Hour), c, "x")
 				time.Sleep(3 * time.Minute)
-				count := w.grants("x")
+				count := s.grants("x")
 				free := time.Now()
-				require.NoError(w, held.Unlock(w.Within(time.Minute)))
-				l := w.awaitResult(first, time.Second)
-				require.Less(w, first.at.Sub(free), 100*time.Millisecond)
-				lost := w.awaitLost(l, d)
+				require.NoError(s, held.Unlock(s.Within(time.Minute)))
+				l := s.awaitResult(first, time.Second)
+				require.Less(s, first.at.Sub(free), 100*time.Millisecond)
+				lost := s.awaitLost(l, d)
 				most := d - max(d/20, 200*time.Millisecond)
-				assert.GreaterOrEqual(w, lost.Sub(first.at), most-max(most/10, 20*time.Millisecond), "held for too short")
-				w.awaitResult(second, time.Minute)
-				require.True(w, second.at.After(lost), "granted %v before the loss", lost.Sub(second.at))
-				assert.Less(w, second.at.Sub(free), d+500*time.Millisecond)
+				assert.GreaterOrEqual(s, lost.Sub(first.at), most-max(most/10, 20*time.Millisecond), "held for too short")
+				s.awaitResult(second, time.Minute)
+				require.True(s, second.at.After(lost), "granted %v before the loss", lost.Sub(second.at))
+				assert.Less(s, second.at.Sub(free), d+500*time.Millisecond)
 				time.Sleep(time.Second)
-				require.EqualValues(w, 2, count.Load(), "each was granted once")
+				require.EqualValues(s, 2, count.Load(), "each was granted once")
 			})
 		})
 	}
@@ -69,21 +68,20 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 
 // On a free lock the same holds, however long ago the session was confirmed.
 func TestMaxHoldOfUncontendedLock(t *testing.T) {
-	t.Parallel()
-	runServed(t, 3, func(w *servedCluster) {
-		a := w.program("a", longTTL)
-		w.lock(a, "other")
-		count := w.grants("x")
+	runServed(t, 3, func(s *Sim) {
+		a := s.program("a", longTTL)
+		s.lock(a, "other")
+		count := s.grants("x")
 		for i, d := range []time.Duration{client.MaxHoldMin, time.Second} {
 			time.Sleep(time.Minute)
-			l, err := a.TryLock(w.Within(time.Minute), "x", client.WithMaxHold(d))
-			require.NoError(w, err)
+			l, err := a.TryLock(s.Within(time.Minute), "x", client.WithMaxHold(d))
+			require.NoError(s, err)
 			at := time.Now()
 			most := d - 200*time.Millisecond
-			require.GreaterOrEqual(w, w.awaitLost(l, d).Sub(at), most-max(most/10, 20*time.Millisecond))
-			require.ErrorIs(w, l.Unlock(w.Within(time.Minute)), client.ErrLost)
+			require.GreaterOrEqual(s, s.awaitLost(l, d).Sub(at), most-max(most/10, 20*time.Millisecond))
+			require.ErrorIs(s, l.Unlock(s.Within(time.Minute)), client.ErrLost)
 			time.Sleep(time.Second)
-			require.EqualValues(w, i+1, count.Load(), "it was granted once")
+			require.EqualValues(s, i+1, count.Load(), "it was granted once")
 		}
 	})
 }
@@ -91,8 +89,7 @@ func TestMaxHoldOfUncontendedLock(t *testing.T) {
 // Nobody holds beyond the next grant, with the clocks of leader and client as far apart as they may be, in the worse
 // direction, confirmations of any age, and messages that take their time.
 func TestMaxHoldAtMaxDrift(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Nodes: 1, Serve: true}, func(s *Sim) {
+	RunParallel(t, Config{Nodes: 1, Limit: time.Hour}, func(s *Sim) {
 		slow, next := s.startWithDrift(5 * time.Minute)
 		random := s.Random("holds")
 		for i := range 30 {
@@ -119,12 +116,11 @@ func TestMaxHoldAtMaxDrift(t *testing.T) {
 // The cluster is too far for so short a hold: nothing is handed over, those behind get their turn, and the grants
 // come further and further apart.
 func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
-	t.Parallel()
-	runServed(t, 1, func(w *servedCluster) {
-		a, b := w.program("a", nil), w.program("b", nil)
-		w.lock(a, "other")
-		count := w.grants("x")
-		w.Network.SetDelay("n1", "a", 150*time.Millisecond, 0)
+	runServed(t, 1, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		s.lock(a, "other")
+		count := s.grants("x")
+		s.Network.SetDelay("n1", "a", 150*time.Millisecond, 0)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		failed := make(chan error, 1)
@@ -133,11 +129,63 @@ func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 			failed <- err
 		}()
 		time.Sleep(30 * time.Second)
-		require.NoError(w, w.lock(b, "x").Unlock(w.Within(time.Minute)))
+		require.NoError(s, s.lock(b, "x").Unlock(s.Within(time.Minute)))
 		err := <-failed
-		require.ErrorIs(w, err, client.ErrNotAcquired)
-		require.ErrorIs(w, err, context.DeadlineExceeded)
-		require.Less(w, count.Load(), int64(120), "grants in a minute")
-		require.Greater(w, count.Load(), int64(30), "it was asked for again and again")
+		require.ErrorIs(s, err, client.ErrNotAcquired)
+		require.ErrorIs(s, err, context.DeadlineExceeded)
+		require.Less(s, count.Load(), int64(120), "grants in a minute")
+		require.Greater(s, count.Load(), int64(30), "it was asked for again and again")
 	})
+}
+
+// The clocks of leader and client are as far apart as they may be, in the worse direction, answers take
+// their time, and then the client hears nothing more: its lock is lost before another is granted it, however the moment of the cut and
+// that of its looks at the clock fall together.
+func TestLossReportedInTimeAtMaxDrift(t *testing.T) {
+	RunParallel(t, Config{Nodes: 1}, func(s *Sim) {
+		slow, next := s.startWithDrift(4 * time.Second)
+		random := s.Random("cuts")
+		for i := range 40 {
+			name := fmt.Sprint("x", i)
+			held, err := slow.Lock(s.Within(time.Minute), name)
+			require.NoError(s, err)
+			s.Network.SetDelay("n1", "slow", 150*time.Millisecond, 0)
+			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+			s.Network.Isolate("slow")
+			granted := make(chan time.Time, 1)
+			go func() {
+				l, err := next.Lock(s.Within(time.Minute), name)
+				assert.NoError(s, err)
+				granted <- time.Now()
+				if l != nil {
+					assert.NoError(s, l.Unlock(s.Within(time.Minute)))
+				}
+			}()
+			lostAt := make(chan time.Time, 1)
+			go func() {
+				<-held.Lost()
+				lostAt <- time.Now()
+			}()
+			got, lost := <-granted, <-lostAt // each takes down its own moment
+			assert.False(s, got.Before(lost), "told %v after the next grant", lost.Sub(got))
+			s.Network.HealAll()
+			time.Sleep(3 * time.Second)
+		}
+	})
+}
+
+// driftMax is how far off a clock may be: two that are this far off are 5 % apart.
+const driftMax = 0.025
+
+// startWithDrift starts a cluster of one node whose clock is as fast as it may be, with a client on a machine
+// whose clock is as slow as it may be, and one on a third machine.
+func (s *Sim) startWithDrift(ttl time.Duration) (slow, next *program) {
+	for _, n := range s.Nodes() {
+		n.Clock.rate = 1 + driftMax
+	}
+	s.Start()
+	machine := func(host string, rate float64) *program {
+		return s.program(host, func(c *client.Config) { c.TTL, c.Clock = ttl, newClock(rate) })
+	}
+	return machine("slow", 1-driftMax), machine("next", 1)
 }

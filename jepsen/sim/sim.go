@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,8 +36,6 @@ type Config struct {
 	WriteTimeMax time.Duration
 	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
 	Limit time.Duration
-	// Serve has nodes serve clients at port 5750 of their hosts.
-	Serve bool
 	// Drift is by how much, at most, clocks go too fast or too slow. Zero: none does.
 	Drift float64
 	// AdaptiveTimeouts has the nodes' timeouts follow what is measured. Otherwise they are the shortest, so that a story knows
@@ -65,6 +64,8 @@ type Sim struct {
 	Trace   *Trace
 
 	config         Config
+	record         *recorder
+	unanswered     atomic.Int64 // proposals without an answer
 	began          time.Time
 	initialMembers int      // so many nodes of the first
 	cleanups       []func() // what is done before the nodes are killed
@@ -80,6 +81,13 @@ func Run(t *testing.T, c Config, story func(*Sim)) {
 	run(t, c, newWatchdog(t), story)
 }
 
+// RunParallel is Run in a test that runs in parallel with others.
+func RunParallel(t *testing.T, c Config, story func(*Sim)) {
+	t.Helper()
+	t.Parallel()
+	Run(t, c, story)
+}
+
 func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 	t.Helper()
 	seed := testSeed(t) + uint64(c.RunIndex)
@@ -89,6 +97,9 @@ func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 		stop, still := time.AfterFunc(s.config.Limit, s.abortStuck), dog.startHeartbeat(s)
 		defer func() {
 			s.killAll()
+			if n := s.unanswered.Load(); n != 0 {
+				t.Errorf("%d proposals were not answered exactly once", n)
+			}
 			stop.Stop()
 			still()
 			if t.Failed() {
@@ -111,6 +122,7 @@ func newSim(t testing.TB, c Config, seed uint64) *Sim {
 		TB: t, Seed: seed, Audit: newAudit(), Trace: newTrace(),
 		config: c, began: time.Now(), initialMembers: c.Nodes,
 	}
+	s.record = newRecorder(s)
 	s.Network = NewNetwork(s.Random("network"))
 	for i := range c.Nodes {
 		id := fmt.Sprintf("n%d", i+1)
@@ -181,6 +193,20 @@ func (s *Sim) Await(d time.Duration, what string, holds func() bool) time.Durati
 		time.Sleep(awaitPollInterval)
 	}
 	return time.Since(from)
+}
+
+// background runs something until the returned function is called, which waits for its end.
+func background(run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // abortStuck gives the run up: some goroutine waits forever, and this says which.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -9,17 +10,17 @@ import (
 )
 
 const (
-	// watchdogInterval is how often, in real time, it is looked whether virtual time continues.
+	// watchdogInterval is how often, in real time, the watchdog looks whether virtual time continues.
 	watchdogInterval = time.Second
-	// watchdogMissedMax is how many looks may find it where it was. Looks are counted, not time: a machine
-	// that was suspended makes none.
+	// watchdogMissedMax is how many looks may see no progress. Looks are counted, not time: a machine that was
+	// suspended makes none.
 	watchdogMissedMax = 180
-	// heartbeatInterval is how often, in virtual time, it is shown that time continues: on a machine with much else to do
-	// and a slow disk a second of it can take a minute.
+	// heartbeatInterval is how often, in virtual time, a bubble shows that time continues: on a busy machine with a
+	// slow disk a virtual second can take a minute.
 	heartbeatInterval = 50 * time.Millisecond
 )
 
-// watchdog is a watch over a bubble from outside of it. Limits in virtual time don't end a run in which
+// watchdog watches a bubble from outside of it. Limits in virtual time don't end a run in which
 // virtual time stands: something spins, or waits for a mutex whose owner waits for something else.
 type watchdog struct {
 	pollInterval time.Duration // of real time, between two looks
@@ -35,29 +36,19 @@ func newWatchdog(t *testing.T) *watchdog {
 	}}
 }
 
-// watch looks until it is told to end.
-func (w *watchdog) watch() (end func()) {
-	over, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(w.pollInterval)
-		defer tick.Stop()
+// watch looks until it is stopped.
+func (w *watchdog) watch() (stop func()) {
+	return background(func(ctx context.Context) {
 		for last, same := int64(-1), 0; same <= w.missedMax; same++ {
 			if now := w.heartbeats.Load(); now != last {
 				last, same = now, 0
 			}
-			select {
-			case <-over:
+			if sleepContext(ctx, w.pollInterval) != nil {
 				return
-			case <-tick.C:
 			}
 		}
 		w.abort(w.diagnose())
-	}()
-	return func() {
-		close(over)
-		<-ended
-	}
+	})
 }
 
 func (w *watchdog) diagnose() string {
@@ -73,24 +64,11 @@ func (w *watchdog) diagnose() string {
 }
 
 // startHeartbeat shows from within the bubble that time continues there.
-func (w *watchdog) startHeartbeat(s *Sim) (end func()) {
+func (w *watchdog) startHeartbeat(s *Sim) (stop func()) {
 	w.sim.Store(s)
-	over, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(heartbeatInterval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				w.heartbeats.Add(1)
-			case <-over:
-				return
-			}
+	return background(func(ctx context.Context) {
+		for sleepContext(ctx, heartbeatInterval) == nil {
+			w.heartbeats.Add(1)
 		}
-	}()
-	return func() {
-		close(over)
-		<-ended
-	}
+	})
 }

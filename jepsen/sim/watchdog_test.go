@@ -34,8 +34,7 @@ func TestWatchdogAbortsStuckRun(t *testing.T) {
 // Two who hand the leadership over at once, from a node whose disk hangs, wait for the disk and for one
 // another. Virtual time continues meanwhile, as real time does, and both come back.
 func TestRepeatedTransferWithHangingDisk(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		s.Start()
 		leader := s.Leader()
 		up := leader.Running()

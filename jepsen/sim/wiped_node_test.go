@@ -21,8 +21,7 @@ import (
 func startWiped(s *Sim, old *Node, cluster store.ID) *Node {
 	s.Helper()
 	n := s.Replace(old, old.ID, cluster)
-	n.StartProcess()
-	require.NoError(s, n.AwaitOpen(s.Within(electionTimeMax)))
+	n.Start()
 	return n
 }
 
@@ -41,8 +40,7 @@ func startWithN4Joined(s *Sim) (n1, n3, n4 *Node) {
 // Meanwhile n3 and n4 acknowledge locks, n4 loses its disk, and n3 goes down: the two that are left
 // have a majority of the votes, and nothing of what was acknowledged.
 func TestWipedNodeDoesNotElectFormerLeader(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		n1, n3, n4 := startWithN4Joined(s)
 		cluster := clusterID(n1)
 		time.Sleep(3 * time.Second) // n4 is announced
@@ -55,15 +53,14 @@ func TestWipedNodeDoesNotElectFormerLeader(t *testing.T) {
 		s.Network.HealAll()
 		startWiped(s, n4, cluster)
 		requireNoLeader(s, 20*time.Second)
-		n3.Restart()
+		n3.Start()
 		requireAllHeld(s, s.Leader(), tokens)
 	})
 }
 
 // The same when nobody has heard yet with which directory the newcomer came.
 func TestWipedLearnerDoesNotVote(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		n1, n3, n4 := startWithN4Joined(s)
 		cluster := clusterID(n1)
 		s.Network.Isolate(n3.Host) // it has heard of the newcomer's vote, and of nothing since
@@ -73,7 +70,7 @@ func TestWipedLearnerDoesNotVote(t *testing.T) {
 		s.Network.HealAll()
 		startWiped(s, n4, cluster)
 		requireNoLeader(s, 20*time.Second)
-		n1.Restart()
+		n1.Start()
 		requireAllHeld(s, s.Leader(), tokens)
 	})
 }
@@ -94,8 +91,7 @@ func joinUntil(s *Sim, n *Node, within time.Duration) {
 // A node that lost its disk comes back under its name: when the lost directory has been silent for long
 // enough, the new one takes its place. The lost one, found again, is told so and ends.
 func TestWipedNodeRejoins(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		n1 := s.Start()
 		old := s.Others(n1)[0]
 		time.Sleep(3 * time.Second)
@@ -117,7 +113,7 @@ func TestWipedNodeRejoins(t *testing.T) {
 		s.AwaitApplied(n1, fresh, 10*time.Second)
 		n1.Kill()
 		requireAllHeld(s, s.LeaderOtherThan(n1), tokens)
-		n1.Restart()
+		n1.Start()
 
 		// A third directory of that name has to wait.
 		fresh.Kill()
@@ -143,16 +139,14 @@ const joinTimeout = 100
 // What a replacement must not be: a second machine of one name, one that leaves too few behind, one
 // beside another change, one of the other node that is down.
 func TestUnsafeReplacementIsRefused(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		leader := s.Start()
 		time.Sleep(3 * time.Second)
 		cluster := clusterID(leader)
 		a, b := s.Others(leader)[0], s.Others(leader)[1]
 
 		twin := s.AddNode(a.ID, "elsewhere")
-		twin.StartProcess(asJoiner(cluster))
-		require.NoError(s, twin.AwaitOpen(s.Within(electionTimeMax)))
+		twin.Start(asJoiner(cluster))
 		err := leader.Running().Join(s.Within(electionTimeMax), twin.Peer())
 		require.ErrorIs(s, err, raftnode.ErrRefused)
 		require.ErrorContains(s, err, "two machines must not have one name")
@@ -164,8 +158,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 			leader.MustPropose(nil)
 		}
 		stuck := s.AddNode("n9", "n9")
-		stuck.StartProcess(asJoiner(cluster))
-		require.NoError(s, stuck.AwaitOpen(s.Within(electionTimeMax)))
+		stuck.Start(asJoiner(cluster))
 		s.Network.Cut(leader.Host, stuck.Host)
 		s.Network.Cut(stuck.Host, leader.Host)
 		err = leader.Running().Join(s.Within(electionTimeMax), stuck.Peer())
@@ -211,9 +204,7 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 	for _, step := range []string{"RemoveServer", "AddNonvoter", "AddVoter"} {
 		for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond} {
 			Run(t, Config{Nodes: 5, Disks: OnDisk}, func(s *Sim) {
-				leader := s.Start()
-				time.Sleep(3 * time.Second)
-				tokens := acquireFifty(s, leader)
+				leader, tokens := startWithLocks(s)
 				old := s.Others(leader)[0]
 				old.Kill()
 				fresh := startWiped(s, old, clusterID(leader))
@@ -224,7 +215,7 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 				leader.Kill()
 				s.LeaderOtherThan(leader)
 				joinUntil(s, fresh, 2*time.Minute)
-				leader.Restart()
+				leader.Start()
 				require.Len(s, voters(s.Leader()), 5, "%s, %v after", step, after)
 				requireAllHeld(s, s.Leader(), tokens)
 			})
@@ -235,23 +226,14 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 // A node that was given both flags founds a cluster when all hold nothing, and is taken in when somebody
 // holds data.
 func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		both := func(c *raftnode.Config) { c.Join = true }
-		for _, n := range s.InitialMembers() {
-			n.StartProcess(both)
-		}
-		for _, n := range s.InitialMembers() {
-			require.NoError(s, n.AwaitOpen(s.Within(electionTimeMax)))
-		}
-		leader := s.Leader()
-		time.Sleep(3 * time.Second)
-		tokens := acquireFifty(s, leader)
+		s.Start(both)
+		leader, tokens := acquireLocks(s)
 		lost := s.Others(leader)[0]
 		lost.Kill()
 		fresh := s.Replace(lost, lost.ID, store.ID{})
-		fresh.StartProcess(both)
-		require.NoError(s, fresh.AwaitOpen(s.Within(electionTimeMax)))
+		fresh.Start(both)
 		joinUntil(s, fresh, time.Minute)
 		requireAllHeld(s, leader, tokens)
 
@@ -264,15 +246,14 @@ func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
 		require.ErrorContains(s, empty.AwaitOpen(s.Within(time.Minute)), "still starting")
 		empty.Kill()
 		for _, n := range s.Others(empty) {
-			n.Restart()
+			n.Start()
 		}
 		requireAllHeld(s, s.Leader(), tokens)
 	})
 }
 
 func TestServerIDsIncludeIncarnations(t *testing.T) {
-	t.Parallel()
-	Run(t, Config{}, func(s *Sim) {
+	RunParallel(t, Config{}, func(s *Sim) {
 		leader := s.Start()
 		leader.MustPropose(nil)
 		var names []string

@@ -12,30 +12,28 @@ import (
 	"zamok/jepsen/tell"
 )
 
-// What programs do with package client: everything that it offers, at random.
-
 const (
 	mutexes            = 4
 	pools              = 2
 	permitsPerPool     = 3
-	electionName       = "epoch" // for which programs stand
-	holdMax            = 1500 * time.Millisecond
+	electionName       = "epoch" // the lock that programs campaign for
 	waitMax            = 3 * time.Second
 	thinkTimeMax       = time.Second
 	callTimeout        = 5 * time.Second // the default of Config.RequestTimeout
 	lossPollInterval   = 100 * time.Millisecond
-	workAfterLoss      = time.Second // so long the careless work on after a loss
-	threadsPerClient   = 3           // of each program
-	operatorFaultRatio = 4           // one step in so many of an operator's does harm
+	workAfterLoss      = time.Second // so long a worker that ignores losses works on after one
+	threadsPerProgram  = 3
+	operatorFaultRatio = 4 // one step in so many of an operator ends what is held
 )
 
-// worker is one goroutine of a program, an owner of locks.
+// worker is one goroutine of a program, an owner of locks. It uses everything that package client offers, at random.
 type worker struct {
-	*clientProcess
+	*program
 	*rand.Rand
+	load  *Load
 	owner string
 	ttl   time.Duration
-	// ignoresLoss: it does not look whether it has lost what it holds, and works on. Its resources refuse that.
+	// ignoresLoss: it works on when it has lost what it holds. Its resources refuse that.
 	ignoresLoss bool
 }
 
@@ -99,10 +97,10 @@ func (t *worker) acquire(bounded bool) (*client.Lock, *check.Hold) {
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(t.Int64N(int64(waitMax))))
 	}
 	defer cancel()
-	return t.lockFunc(ctx, kind, items, opts)
+	return t.lock(ctx, kind, items, opts)
 }
 
-func (t *worker) lockFunc(ctx context.Context, kind check.OpKind, items []client.Item, opts []client.Option) (*client.Lock, *check.Hold) {
+func (t *worker) lock(ctx context.Context, kind check.OpKind, items []client.Item, opts []client.Option) (*client.Lock, *check.Hold) {
 	lockFunc := t.LockAll
 	switch {
 	case kind == check.OpTryLock:
@@ -110,7 +108,7 @@ func (t *worker) lockFunc(ctx context.Context, kind check.OpKind, items []client
 	case items[0].Name() == electionName:
 		lockFunc = t.campaign
 	}
-	r := t.caller.record
+	r := t.load.record
 	op := r.recordCall(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)})
 	l, err := lockFunc(ctx, items, opts...)
 	t.running() // it may be paused before it looks at the answer
@@ -137,14 +135,12 @@ func (t *worker) campaign(ctx context.Context, items []client.Item, opts ...clie
 
 // hold keeps a grant for a while, works under it, and gives it back. depth is how many it holds already.
 func (t *worker) hold(l *client.Lock, h *check.Hold, depth int) {
-	r, until := t.caller.record, time.Now().Add(time.Duration(t.Int64N(int64(holdMax))))
-	shared, limited := false, false
-	for _, it := range h.Items {
-		limited = limited || it.Mode == check.Permits
-	}
+	until := time.Now().Add(time.Duration(t.Int64N(int64(t.load.pace * 3 / 2))))
+	shared := false
+	limited := slices.ContainsFunc(h.Items, func(it check.Item) bool { return it.Mode == check.Permits })
 	lost, poll := l.Lost(), time.NewTimer(lossPollInterval)
 	defer poll.Stop()
-	defer context.AfterFunc(l.Context(), func() { r.endHold(h, check.Lost, tell.LossReason(l.Err())) })()
+	defer context.AfterFunc(l.Context(), func() { t.load.record.endHold(h, check.Lost, tell.LossReason(l.Err())) })()
 	for time.Now().Before(until) && t.ctx.Err() == nil {
 		if l.Err() != nil && !t.ignoresLoss {
 			break
@@ -175,14 +171,15 @@ func (t *worker) hold(l *client.Lock, h *check.Hold, depth int) {
 		t.running()
 		t.write(h, shared)
 	}
-	t.unlock(l, h, r)
+	t.unlock(l, h)
 }
 
 // unlock ends a hold: by what it was lost for, or by its release.
-func (t *worker) unlock(l *client.Lock, h *check.Hold, r *Recorder) {
+func (t *worker) unlock(l *client.Lock, h *check.Hold) {
 	if t.ctx.Err() != nil {
-		return // the process is dead: it does and sees nothing
+		return // the process has ended: it does and sees nothing
 	}
+	r := t.load.record
 	if err := l.Err(); err != nil {
 		r.endHold(h, check.Lost, tell.LossReason(err))
 	} else {
@@ -201,7 +198,7 @@ func (t *worker) unlock(l *client.Lock, h *check.Hold, r *Recorder) {
 func (t *worker) write(h *check.Hold, shared bool) {
 	for _, it := range h.Items {
 		if it.Mode != check.Permits && t.ctx.Err() == nil {
-			t.caller.record.write(t.label, it.Name, h.Token, shared || it.Mode == check.Shared)
+			t.load.record.write(t.label, it.Name, h.Token, shared || it.Mode == check.Shared)
 		}
 	}
 }
@@ -210,7 +207,7 @@ func (t *worker) downgrade(l *client.Lock, h *check.Hold) bool {
 	if !slices.ContainsFunc(h.Items, func(it check.Item) bool { return it.Mode == check.Exclusive }) {
 		return false
 	}
-	r := t.caller.record
+	r := t.load.record
 	r.recordDowngrade(h)
 	op := r.recordCall(check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items})
 	err := l.Downgrade(t.ctx)
@@ -223,7 +220,7 @@ func (t *worker) downgrade(l *client.Lock, h *check.Hold) bool {
 }
 
 func (t *worker) check(h *check.Hold) {
-	r, it := t.caller.record, h.Items[t.IntN(len(h.Items))]
+	r, it := t.load.record, h.Items[t.IntN(len(h.Items))]
 	op := r.recordCall(check.Op{Client: t.label, Kind: check.OpCheck, Ref: h.Ref, Items: []check.Item{it}, Token: h.Token})
 	held, at, err := t.Client.Check(t.ctx, client.Grant{
 		Name: it.Name, Token: client.Token(h.Token), Session: h.Session, Ticket: h.Ticket,
@@ -232,7 +229,7 @@ func (t *worker) check(h *check.Hold) {
 }
 
 func (t *worker) now() {
-	r := t.caller.record
+	r := t.load.record
 	op := r.recordCall(check.Op{Client: t.label, Kind: check.OpNow})
 	at, err := t.Now(t.ctx)
 	r.recordReturn(op, func(op *check.Op) { finishRead(op, at, err) })
@@ -240,7 +237,7 @@ func (t *worker) now() {
 
 // get looks at a lock.
 func (t *worker) get(name string) *client.LockDetail {
-	r := t.caller.record
+	r := t.load.record
 	op := r.recordCall(check.Op{Client: t.label, Kind: check.OpGet, Items: []check.Item{{Name: name}}})
 	d, err := t.Get(t.ctx, name, 0)
 	r.recordReturn(op, func(op *check.Op) {

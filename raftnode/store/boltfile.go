@@ -35,10 +35,10 @@ const lockWait = time.Second
 // newFileSuffix ends the name of a file that is being made.
 const newFileSuffix = ".new"
 
-// makeBolt makes a bbolt file with an empty table, and with these buckets, unless there is one of this name.
-// It has another name until it is whole and flushed: what has this name was never torn while it was made, so
-// whatever is wrong with it is damage. Of two processes that make it at the same time the second one waits, and
-// finds it made.
+// makeBolt makes a bbolt file with an empty table, and with these buckets, unless the file exists.
+// The file has another name until it is complete and flushed. So a crash never leaves an incomplete file of this name, and
+// whatever is wrong with one is damage. If two processes make the file at the same time, the second one waits, and
+// uses what the first one made.
 func makeBolt(path string, buckets ...[]byte) (err error) {
 	if isThere(path) {
 		return nil
@@ -50,7 +50,7 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 	if err := lockFile(f); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	if isThere(path) { // it may have been made meanwhile, and this file be the one
+	if isThere(path) { // another process made it meanwhile, perhaps by renaming f
 		return f.Close()
 	}
 	options := boltOptions(0)
@@ -59,7 +59,7 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }() // last: it gives up the lock
+	defer func() { err = errors.Join(err, db.Close()) }() // after the rename: it releases the lock
 	err = db.Update(func(tx *bbolt.Tx) error {
 		for _, name := range append(buckets, tableBucket) {
 			if _, err := tx.CreateBucket(name); err != nil {
@@ -77,8 +77,7 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
-// openBolt opens a bbolt file, whose tree is checked under its lock and before it
-// is mapped.
+// openBolt opens a bbolt file. It checks the tree while it holds the file's lock, and before bbolt maps the file.
 func openBolt(path string, mapBytes int) (db *bbolt.DB, err error) {
 	options := boltOptions(mapBytes)
 	options.OpenFile = func(path string, _ int, mode os.FileMode) (*os.File, error) {
@@ -86,7 +85,10 @@ func openBolt(path string, mapBytes int) (db *bbolt.DB, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := checkLocked(f); err != nil {
+		if err = lockFile(f); err == nil {
+			err = checkBolt(f)
+		}
+		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 		return f, nil
@@ -95,8 +97,8 @@ func openBolt(path string, mapBytes int) (db *bbolt.DB, err error) {
 		if db, err = bbolt.Open(path, 0o600, options); err != nil {
 			return err
 		}
-		// What the process before wrote, and could not flush, is found here: a later flush leaves out
-		// the meta page that names it, which the kernel takes for clean. So another one names it.
+		// The process before may have written a meta page and failed to flush it. The kernel takes that page for clean, and a
+		// later flush leaves it out. So an empty transaction writes the other meta page.
 		return db.Update(func(*bbolt.Tx) error { return nil })
 	})
 	if err != nil && db != nil {
@@ -105,19 +107,8 @@ func openBolt(path string, mapBytes int) (db *bbolt.DB, err error) {
 	return db, err
 }
 
-func checkLocked(f *os.File) error {
-	if err := lockFile(f); err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	return checkBolt(f, info.Size())
-}
-
-// boltOptions: bbolt finds its free pages at the next start by itself, which
-// saves writing them at each commit, and keeps them in a map, because the list
+// boltOptions makes bbolt compute its free pages at each start, which
+// saves writing them at each commit, and keep them in a map, because the list
 // that is its default gets slow in a log that grows and shrinks all the time.
 func boltOptions(mapBytes int) *bbolt.Options {
 	return &bbolt.Options{

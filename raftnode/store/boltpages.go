@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"os"
 )
 
 // What bbolt writes, as far as it is checked here: see page.go, meta.go and
@@ -56,13 +57,17 @@ type boltPages struct {
 	used map[uint64]bool
 }
 
-// checkBolt returns what is wrong with a bbolt file of so many bytes, or nil.
-func checkBolt(file io.ReaderAt, size int64) error {
-	first, err := readBoltMeta(file, 0, 0)
+// checkBolt returns what is wrong with a bbolt file, or nil.
+func checkBolt(f *os.File) error {
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	second, err := readBoltMeta(file, int64(first.PageBytes), 1)
+	first, err := readBoltMeta(f, 0, 0)
+	if err != nil {
+		return err
+	}
+	second, err := readBoltMeta(f, int64(first.PageBytes), 1)
 	if err != nil {
 		return err
 	}
@@ -73,9 +78,9 @@ func checkBolt(file io.ReaderAt, size int64) error {
 	if second.Transaction > first.Transaction {
 		newest = second
 	}
-	p := &boltPages{file: file, page: int64(newest.PageBytes), end: newest.End, used: map[uint64]bool{}}
-	if newest.End > uint64(size/p.page) || newest.Freelist != boltNoFreelist {
-		return fmt.Errorf("%w: it has %d bytes, and its meta page counts %d pages of %d", errRecord, size, newest.End, p.page)
+	p := &boltPages{file: f, page: int64(newest.PageBytes), end: newest.End, used: map[uint64]bool{}}
+	if newest.End > uint64(info.Size()/p.page) || newest.Freelist != boltNoFreelist {
+		return fmt.Errorf("%w: it has %d bytes, and its meta page counts %d pages of %d", errRecord, info.Size(), newest.End, p.page)
 	}
 	return p.walk(newest.Root, nil, nil)
 }

@@ -160,9 +160,7 @@ func TestWhatBoltWritesIsWhole(t *testing.T) {
 		}
 		file, err := os.Open(path)
 		require.NoError(t, err)
-		info, err := file.Stat()
-		require.NoError(t, err)
-		require.NoError(t, errors.Join(checkBolt(file, info.Size()), file.Close()))
+		require.NoError(t, errors.Join(checkBolt(file), file.Close()))
 	}
 }
 

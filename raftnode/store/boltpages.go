@@ -173,7 +173,7 @@ func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
 		from := uint64(size)
 		to := from + key + value
 		if uint64(boltPageBytes+i*boltElement)+offset != from || key == 0 || to > uint64(len(text)) {
-			return 0, fmt.Errorf("%w: element %d is not in its place", errRecord, i)
+			return 0, fmt.Errorf("%w: element %d is at the wrong offset", errRecord, i)
 		}
 		size, keys[i] = int(to), text[from:from+key]
 		if bytes.Compare(keys[i], least) < 0 || i > 0 && bytes.Equal(keys[i], least) || end != nil && bytes.Compare(keys[i], end) >= 0 {

@@ -12,14 +12,13 @@ import (
 // An entry has two checksums, both CRC-32C.
 //
 // The proposer's is computed over the entry's data where the data is made. It is
-// in Extensions, so it goes with the entry to every node and into every log. It
-// tells an entry that is the same everywhere from one that was changed on its
-// way.
+// in Extensions, so it is sent with the entry to every node and stored in every log, and
+// detects a change on the way.
 //
 // The store's seal is computed over all that raft acts on: index, term, type,
 // data and extensions. It is added when the entry is written and taken off when
 // it is read, so nothing above the store sees it. AppendedAt is not covered: it
-// decides nothing, and its form changes on the way to the disk and back.
+// decides nothing, and its encoding changes on the way to the disk and back.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -60,7 +59,7 @@ func unsealed(index uint64, entry *raft.Log) error {
 	case own < 0:
 		return fmt.Errorf("%w: entry %d has no checksum", errRecord, index)
 	case entry.Index != index:
-		return fmt.Errorf("%w: at entry %d lies entry %d", errRecord, index, entry.Index)
+		return fmt.Errorf("%w: entry %d is stored at entry %d", errRecord, index, entry.Index)
 	case binary.BigEndian.Uint32(entry.Extensions[own:]) != sealOf(entry, entry.Extensions[:own]):
 		return fmt.Errorf("%w: entry %d does not fit its checksum", errRecord, index)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The refusals of this package, for errors.Is. Each is wrapped in a sentence
-// that says what happened, what took effect, and what to do.
+// The refusals of this package, for errors.Is. Each is wrapped in a message
+// with what happened, what took effect, and what to do.
 var (
 	// ErrLocked: another process has the directory open. Nothing was changed.
 	ErrLocked = errors.New("the data is in use")
@@ -56,13 +56,13 @@ var (
 	errNotFound = errors.New("not found")
 )
 
-// replaceNode is the cure for a node whose data can't be trusted. Every message
+// replaceNode is the cure for a node whose data is damaged or lost. Every message
 // of this package that advises it ends with it.
 const replaceNode = "replace the node: start it with an empty directory and --join HOST:5750 under its old name, " +
 	"and keep the old directory; never do so while this directory holds the only copy of the data"
 
 // Damaged refuses data that is not what was written. what names the record and
-// says what is wrong with it.
+// what is wrong with it.
 func Damaged(file, what string) error {
 	return fmt.Errorf("store: %w: %s: %s; the node does not take part in its cluster with this data, which is as it was found; %s",
 		ErrDamaged, file, what, replaceNode)

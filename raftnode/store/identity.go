@@ -47,15 +47,15 @@ type Identity struct {
 	Incarnation ID `json:"incarnation"`
 	// Log is the log store that the directory was begun with. Empty: Bolt.
 	Log LogKind `json:"log,omitempty"`
-	// Initial are the initial members that this node has agreed to begin a cluster
-	// with, as package peer writes them. They are on disk before the first entry
+	// Initial are the initial members that this node has agreed to bootstrap a cluster
+	// with, as package peer encodes them. They are on disk before the first entry
 	// of the log is. Empty: the node has agreed to nothing, or joins.
 	Initial string `json:"initial_members,omitempty"`
-	// Bootstrapped is the marker: the node has been a member of a cluster, so a
-	// log is missed if there is none.
+	// Bootstrapped is the marker: the node has been a member of a cluster, so
+	// without a log it has lost data.
 	Bootstrapped bool `json:"bootstrapped"`
 	// Cluster is the id of the node's cluster, or, without the marker, of the one
-	// that it waits to be taken into; zero until it is known.
+	// that it waits to join; zero until it is known.
 	Cluster ID `json:"cluster,omitzero"`
 	// Timeout is that of the node's raft, in milliseconds; 0: it has the least.
 	Timeout uint32 `json:"timeout,omitempty"`
@@ -129,7 +129,7 @@ func unsigned(text []byte) (object []byte, fits bool) {
 }
 
 // IsMember reports whether a directory is that of a node which is, or was, part of a
-// cluster; also if its identity can't be read, of which Open says why.
+// cluster; also if its identity can't be read, for which Open returns the reason.
 func IsMember(dir string) bool {
 	id, err := readIdentity(&directory{dir: dir})
 	return err == nil && id.Bootstrapped || err != nil && !errors.Is(err, fs.ErrNotExist)

@@ -225,7 +225,7 @@ func makeDir(dir string) error {
 		if err := makeDir(above); err != nil {
 			return err
 		}
-		// Once: some places, as /proc, say so of whatever one makes there.
+		// Once: some file systems, as /proc, return this error for every new directory.
 		err = os.Mkdir(dir, 0o700)
 	}
 	if errors.Is(err, fs.ErrExist) {

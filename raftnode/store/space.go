@@ -2,7 +2,7 @@ package store
 
 import "fmt"
 
-// space watches over the free space of a data directory (S5).
+// space decides whether there is enough free space for entries (S5).
 type space struct {
 	where    string
 	lowSpace uint64
@@ -12,16 +12,16 @@ type space struct {
 }
 
 // admit refuses to write so many bytes of entries when they would not leave the
-// floor free. The file system is asked each time: a number kept from a second
+// reserved space free. It asks the file system each time: a number from a second
 // ago is wrong as soon as another program fills the disk, and asking costs about
 // a hundredth of the flush that follows.
 //
 // A log file never shrinks, so after a deletion the disk is as full as before,
-// and the room is inside the file. Entries that fit there several times over are
-// admitted too, down to half of the floor: bbolt needs its pages side by side,
-// and when it does not find them so it takes new ones, at the floor's expense.
+// and the free space is inside the file. Entries that fit there several times over are
+// admitted too, down to half of the reserved space: bbolt needs contiguous pages,
+// and otherwise allocates new ones, out of the reserved space.
 //
-// An answer that is an error refuses nothing. If the disk is then really full,
+// An error of the file system refuses nothing. If the disk is then really full,
 // the write fails and ends the process (S3).
 func (s *space) admit(bytes int) error {
 	free, err := s.free()
@@ -41,7 +41,7 @@ func (s *space) admit(bytes int) error {
 		ErrDiskFull, free, s.where, bytes, s.reserved)
 }
 
-// The room inside a log file counts if it holds the entries, and the pages of
+// The free space inside a log file counts if it holds the entries, and the pages of
 // bbolt's tree that are copied with them, this many times over.
 const (
 	reuseFactor = 4

@@ -51,7 +51,7 @@ var errHalfVote = errors.New("store: half a vote, " + keyVoteCandidate + " witho
 	"set the term as a number first, then the candidate, and both are written together")
 
 // SetUint64 writes a number. The term of a vote is only remembered: raft's very
-// next call brings its candidate, and until then the vote has not been cast.
+// next call sets its candidate, and until then the vote has not been cast.
 func (v *votes) SetUint64(key []byte, value uint64) error {
 	if string(key) == keyVoteTerm {
 		v.staged.Store(&value)

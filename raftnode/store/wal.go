@@ -19,18 +19,18 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// SegmentBytes is the size of a file of the WAL, which has its room on the disk
-// from the start. The floor must hold some of them: a new one is begun after the
+// SegmentBytes is the size of a file of the WAL, which is allocated on the disk
+// from the start. The reserved space must hold some of them: a new one is begun after the
 // entries that fill the old one were admitted.
 const SegmentBytes = 8 << 20
 
-// ReservedSegments is how many of them the floor must hold.
+// ReservedSegments is how many of them the reserved space must hold.
 const ReservedSegments = 2
 
 // openWAL opens the segments in folder.
 //
-// The folder has a lock of its own, for which raft-wal would wait forever. It is
-// never waited for, because who opens the folder holds the lock of the votes.
+// The folder has a lock of its own, for which raft-wal would wait forever. It never has to,
+// because the caller holds the lock of the votes.
 func openWAL(cfg Config, folder string, fresh bool) (engine, error) {
 	if cfg.ReservedSpace < ReservedSegments*SegmentBytes {
 		return nil, fmt.Errorf("store: ReservedSpace (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; nothing was opened; raise ReservedSpace",
@@ -66,7 +66,7 @@ func openWAL(cfg Config, folder string, fresh bool) (engine, error) {
 	return log, nil
 }
 
-// segmentsError calls damaged what raft-wal does not understand, and what is not there.
+// segmentsError returns ErrDamaged for what raft-wal can't decode, and for what is missing.
 func segmentsError(folder string, err error) error {
 	for _, sign := range []error{types.ErrCorrupt, io.EOF, io.ErrUnexpectedEOF, fs.ErrNotExist} {
 		if errors.Is(err, sign) {
@@ -235,14 +235,14 @@ func completeRotation(folder string, table types.MetaStore) error {
 	return table.CommitState(state)
 }
 
-// flushSegments makes durable what this process has found, because raft tells
-// others of it: the process before may have ended without a flush, or with one
+// flushSegments makes durable what this process has read, because raft will acknowledge
+// it to other nodes: the process before may have ended without a flush, or with one
 // that failed. A failed flush has left pages that the kernel takes for clean, and
 // no later one writes them. So the last segment, and the next should it be there,
-// are written over with what they hold, and so is the table, by what is noted in
-// it afterwards. The flush of all is for the names too:
+// are written over with what they hold, and so is the table, by the settle
+// that follows. The names are flushed too:
 // raft-wal flushes the name of a segment with its first write, but not of one
-// that it finds at the start.
+// that it opens at the start.
 func flushSegments(folder string) error {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.wal")) // in the order of their entries
 	for i, path := range paths {

@@ -22,12 +22,12 @@ const (
 	sectorBytes = 512
 )
 
-// inspectTail refuses a last segment that was damaged, and takes from it what was torn when a process ended.
-// raft-wal takes whatever is wrong with it for a write that was torn when the power failed, and drops it.
+// inspectTail refuses a last segment that is damaged, and removes from it a write that was torn when a process ended.
+// Raft-wal alone takes whatever is wrong with it for a write that was torn when the power failed, and drops it.
 //
 // Only the last write can be torn: each is flushed before the next. And a disk writes a sector as a
-// whole. So it was damage if a whole write follows, or if no sector of the last write is missing, that is,
-// zero as it was before. What is left is ambiguous, and taken for a torn write.
+// whole. So it is damage if a whole write follows, or if no sector of the last write is missing, that is,
+// zero as before the write. Everything else is ambiguous, and taken for a torn write.
 func inspectTail(folder string, table *segmentTable) error {
 	state, err := table.Load(folder)
 	if err != nil || len(state.Segments) == 0 {
@@ -43,10 +43,10 @@ func inspectTail(folder string, table *segmentTable) error {
 	if err != nil {
 		return err
 	}
-	whole, found := tailOf(text)
+	whole, damage := tailOf(text)
 	switch {
-	case found != nil:
-		return Damaged(path, found.Error())
+	case damage != nil:
+		return Damaged(path, damage.Error())
 	case whole == 0 && !unwritten:
 		return Damaged(path, "it has been written to, and no write is left in it")
 	case whole > 0 && len(text) < int(last.SizeLimit):
@@ -76,7 +76,7 @@ func cutTail(path string, text []byte, whole int) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// tailOf returns the end of the last whole write, 0 if there is none, and says how what follows it is
+// tailOf returns the end of the last whole write, 0 if there is none, and an error if what follows it is
 // damaged.
 func tailOf(text []byte) (whole int, err error) {
 	at, commits := segmentHead, false

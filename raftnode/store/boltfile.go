@@ -77,36 +77,6 @@ func makeBolt(path string, buckets ...[]byte) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
-// openBolt opens a bbolt file. It checks the tree while it holds the file's lock, and before bbolt maps the file.
-func openBolt(path string, mapBytes int) (db *bbolt.DB, err error) {
-	options := boltOptions(mapBytes)
-	options.OpenFile = func(path string, _ int, mode os.FileMode) (*os.File, error) {
-		f, err := os.OpenFile(path, os.O_RDWR, mode)
-		if err != nil {
-			return nil, err
-		}
-		if err = lockFile(f); err == nil {
-			err = checkBolt(f)
-		}
-		if err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
-		return f, nil
-	}
-	err = recovered(func() error {
-		if db, err = bbolt.Open(path, 0o600, options); err != nil {
-			return err
-		}
-		// The process before may have written a meta page and failed to flush it. The kernel takes that page for clean, and a
-		// later flush leaves it out. So an empty transaction writes the other meta page.
-		return db.Update(func(*bbolt.Tx) error { return nil })
-	})
-	if err != nil && db != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return db, err
-}
-
 // boltOptions makes bbolt compute its free pages at each start, which
 // saves writing them at each commit, and keep them in a map, because the list
 // that is its default gets slow in a log that grows and shrinks all the time.
@@ -128,20 +98,43 @@ var (
 	tableKey    = []byte("record")
 )
 
-// openBoltTable opens a bbolt file with a table; fresh: it makes the file, with these buckets, if there is none.
+// openBoltTable opens a bbolt file with a table; fresh: it makes the file, with these buckets, if there is none. It checks the
+// tree while it holds the file's lock, and before bbolt maps the file.
 func openBoltTable(path string, fresh bool, mapBytes int, buckets ...[]byte) (t boltTable, err error) {
 	if fresh {
 		if err := makeBolt(path, buckets...); err != nil {
 			return t, err
 		}
 	}
-	if t.db, err = openBolt(path, mapBytes); err != nil {
-		return t, err
+	options := boltOptions(mapBytes)
+	options.OpenFile = func(path string, _ int, mode os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(path, os.O_RDWR, mode)
+		if err != nil {
+			return nil, err
+		}
+		if err = lockFile(f); err == nil {
+			err = checkBolt(f)
+		}
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
 	}
-	if _, err = t.Get(""); !errors.Is(err, errNotFound) {
-		return t, errors.Join(err, t.db.Close())
+	err = recovered(func() error {
+		if t.db, err = bbolt.Open(path, 0o600, options); err != nil {
+			return err
+		}
+		// The process before may have written a meta page and failed to flush it. The kernel takes that page for clean, and a
+		// later flush leaves it out. So a transaction that changes nothing writes the other meta page.
+		return t.db.Update(func(tx *bbolt.Tx) error {
+			_, err := valuesIn(tx)
+			return err
+		})
+	})
+	if err != nil && t.db != nil {
+		err = errors.Join(err, t.db.Close())
 	}
-	return t, nil
+	return t, err
 }
 
 // Get implements Table.

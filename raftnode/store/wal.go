@@ -251,19 +251,11 @@ func flushSegments(folder string) error {
 			return errors.Join(err, openErr)
 		}
 		if i >= len(paths)-2 {
-			err = errors.Join(err, rewrite(f))
+			text, readErr := io.ReadAll(f)
+			_, writeErr := f.WriteAt(text, 0)
+			err = errors.Join(err, readErr, writeErr)
 		}
 		err = errors.Join(err, f.Sync(), f.Close())
 	}
 	return errors.Join(err, syncDir(folder))
-}
-
-// rewrite writes a file over with what it holds.
-func rewrite(f *os.File) error {
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(text, 0)
-	return err
 }

@@ -111,7 +111,11 @@ func (s *Store) open(cfg Config) error {
 	if err := files.begin(); err != nil {
 		return err
 	}
+	return s.assemble(cfg, id, logFile, votesFile, files)
+}
 
+// assemble makes what raft sees: the rules of this package, above a test's faults, above the files.
+func (s *Store) assemble(cfg Config, id Identity, logFile, votesFile string, files *snapshots) (err error) {
 	log, table := wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), wrapped(cfg.Wrap.Votes, s.table)
 	s.snapshots = wrapped(cfg.Wrap.Snapshots, raft.SnapshotStore(files))
 	free := cfg.Wrap.Free

@@ -29,7 +29,7 @@ import (
 // that makes them count, or all of them with it or without it. What lies in the folder of a snapshot
 // that is not complete is lost, or cut anywhere.
 //
-// Not seen is what the layers below package store do with flushes: that bbolt and raft's snapshots really
+// Not seen is what the layers below package store do with flushes: that bbolt and the snapshots of package store really
 // ask for them, and in that order, and that identity.json and the names in directories are flushed. That
 // takes a file system which counts them.
 

@@ -52,7 +52,7 @@ type Config struct {
 	// Nil: nobody is told.
 	Observe func(Write)
 
-	// Logger is where raft's snapshot store writes. Nil: nowhere.
+	// Logger is where raft-wal writes. Nil: nowhere.
 	Logger hclog.Logger
 
 	// LowSpace, in bytes of free space, is where Low begins to say yes. Zero: a mark

@@ -15,7 +15,7 @@ import (
 
 // breakFile makes the kernel itself fail what this process does with an open
 // file: its descriptor is exchanged for one of a device, so that code which knows
-// nothing of the test (bbolt, raft's snapshots) meets a true error.
+// nothing of the test (bbolt, the snapshots) meets a true error.
 //
 //	/dev/null: writes seem to succeed and are gone, fsync fails
 //	/dev/full: writes fail for want of space

@@ -35,10 +35,10 @@ const lockWait = time.Second
 // newFileSuffix ends the name of a file that is being made.
 const newFileSuffix = ".new"
 
-// makeBolt makes a bbolt file with an empty table, and with these buckets, unless the file exists.
-// The file has another name until it is complete and flushed. So a crash never leaves an incomplete file of this name, and
-// whatever is wrong with one is damage. If two processes make the file at the same time, the second one waits, and
-// uses what the first one made.
+// makeBolt makes a bbolt file with an empty table, and with these buckets, unless the file exists. The
+// file has another name until it is complete and flushed. So a crash never leaves an incomplete file of
+// this name, and whatever is wrong with one is damage. If two processes make the file at the same time,
+// the second one waits, and uses what the first one made.
 func makeBolt(path string, buckets ...[]byte) (err error) {
 	if isThere(path) {
 		return nil
@@ -98,8 +98,8 @@ var (
 	tableKey    = []byte("record")
 )
 
-// openBoltTable opens a bbolt file with a table; fresh: it makes the file, with these buckets, if there is none. It checks the
-// tree while it holds the file's lock, and before bbolt maps the file.
+// openBoltTable opens a bbolt file with a table; fresh: it makes the file, with these buckets, if there
+// is none. It checks the tree while it holds the file's lock, and before bbolt maps the file.
 func openBoltTable(path string, fresh bool, mapBytes int, buckets ...[]byte) (t boltTable, err error) {
 	if fresh {
 		if err := makeBolt(path, buckets...); err != nil {
@@ -124,8 +124,9 @@ func openBoltTable(path string, fresh bool, mapBytes int, buckets ...[]byte) (t 
 		if t.db, err = bbolt.Open(path, 0o600, options); err != nil {
 			return err
 		}
-		// The process before may have written a meta page and failed to flush it. The kernel takes that page for clean, and a
-		// later flush leaves it out. So a transaction that changes nothing writes the other meta page.
+		// The process before may have written a meta page and failed to flush it. The kernel takes that
+		// page for clean, and a later flush leaves it out. So a transaction that changes nothing writes
+		// the other meta page.
 		return t.db.Update(func(tx *bbolt.Tx) error {
 			_, err := valuesIn(tx)
 			return err

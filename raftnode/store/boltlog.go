@@ -23,8 +23,8 @@ const (
 
 var logBucket = []byte("log")
 
-// openBoltLog opens the log, and flushes it: what the process before this one wrote and did not flush is read back, and must
-// not count before it would survive a loss of power as well.
+// openBoltLog opens the log, and flushes it: what the process before this one wrote and did not flush is
+// read back, and must not count before it would survive a loss of power as well.
 func openBoltLog(path string, fresh bool) (engine, error) {
 	table, err := openBoltTable(path, fresh, logMapBytes, logBucket)
 	if err != nil {

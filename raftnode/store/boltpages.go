@@ -161,7 +161,8 @@ func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
 	if size > len(text) || head.Kind == boltBranch && count == 0 {
 		return 0, fmt.Errorf("%w: %d elements", errRecord, count)
 	}
-	// A leaf's element is flags, offset, length of the key and of the value; a branch's is offset, length of the key, and page.
+	// A leaf's element is flags, offset, length of the key and of the value; a branch's is offset,
+	// length of the key, and page.
 	words := make([][4]uint32, count)
 	decodeBolt(text[boltPageBytes:], words)
 	keys := make([][]byte, count, count+1)

@@ -27,10 +27,11 @@
 //	      └─ snapshots ── medium: directory, Memory
 //
 // raftLog (log.go) does for the log's file what the package promises: it admits an append (free space,
-// the proposer's checksum), seals each entry with the store's checksum, and hands it to the writer of the file
-// (writer.go), which makes one write at a time, measures it, and makes no more after one that failed. Then
-// the entries are in the cache and in the log's extent, which is what raft sees. An engine only stores and deletes.
-// votes (votes.go) is the same for votes.db. Config.Wrap puts the faults of a test below all of this.
+// the proposer's checksum), seals each entry with the store's checksum, and hands it to the writer of
+// the file (writer.go), which makes one write at a time, measures it, and makes no more after one that
+// failed. Then the entries are in the cache and in the log's extent, which is what raft sees. An engine
+// only stores and deletes. votes (votes.go) is the same for votes.db. Config.Wrap puts the faults of a
+// test below all of this.
 //
 // Open (open.go) goes one way for both mediums: votes and their lock, identity, log, and then
 // everything is read and verified.
@@ -76,14 +77,14 @@
 // acknowledged can elect a leader that never had it. For the same reason a node does not
 // start with the other log store and an empty log (ErrOtherLog).
 //
-// A file gets its name when it is complete and flushed (makeBolt, draft). So a process may end at any step of
-// making a directory, and a file that has its name and is incomplete is damaged.
+// A file gets its name when it is complete and flushed (makeBolt, draft). So a process may end at any
+// step of making a directory, and a file that has its name and is incomplete is damaged.
 //
 // S9. A marker without a log refuses to start (ErrLost). A log without a marker
 // is a bootstrap that was cut short: State is NoCluster, and RecordCluster completes it.
 //
-// S10. A snapshot appears when it is complete and flushed, and one that fails leaves nothing: its file is removed
-// and closed at once. Open removes the unfinished files that a crash left.
+// S10. A snapshot appears when it is complete and flushed, and one that fails leaves nothing: its file
+// is removed and closed at once. Open removes the unfinished files that a crash left.
 //
 // S11. A process may end between any two steps of changing a segment, and the log
 // continues at the next start. By itself raft-wal refuses every write after some of
@@ -146,13 +147,12 @@
 //
 // # What raft makes of a refusal
 //
-// A leader whose append is refused (S5) becomes a follower, and may be elected
-// again and refused again; a follower refuses its leader's entries, and the leader tries again.
-// So the reserved space is the last resort. The first one is the low-space threshold (Config.LowSpace, IsLowSpace):
-// the node announces that it is below, and a snapshot is made while there is still space for
-// it. If it leads, it hands over to a node above its threshold; if the voters above theirs
-// are no majority, the leader refuses new sessions and acquisitions, while
-// renewals and releases continue.
+// A leader whose append is refused (S5) becomes a follower, and may be elected again and refused again;
+// a follower refuses its leader's entries, and the leader tries again. So the reserved space is the last
+// resort. The first one is the low-space threshold (Config.LowSpace, IsLowSpace): the node announces
+// that it is below, and a snapshot is made while there is still space for it. If it leads, it hands over
+// to a node above its threshold; if the voters above theirs are no majority, the leader refuses new
+// sessions and acquisitions, while renewals and releases continue.
 //
 // # Fatal
 //

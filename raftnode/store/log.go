@@ -19,8 +19,9 @@ const (
 	LogCacheEntries = 512
 )
 
-// raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum), sealed with the store's
-// checksum, written by the log's one writer, and then visible. Below it is an engine, or the fault injection of a test.
+// raftLog is the log that raft sees. An append is admitted (free space, the proposer's checksum), sealed
+// with the store's checksum, written by the log's one writer, and then visible. Below it is an engine,
+// or the fault injection of a test.
 type raftLog struct {
 	serialWriter
 	engine    raft.LogStore
@@ -28,17 +29,22 @@ type raftLog struct {
 	space     *space
 	snapshots raft.SnapshotStore
 
-	// extent is which entries there are. It grows after an append and shrinks before a deletion, in the turn of the writer.
+	// extent is which entries there are. It grows after an append and shrinks before a deletion, in the
+	// turn of the writer.
 	extent atomic.Pointer[extent]
-	cache  [LogCacheEntries]atomic.Pointer[raft.Log] // by index, modulo its length; what is outside the extent does not count
+	// cache has an entry of index i at i modulo its length. What is outside the extent does not count.
+	cache [LogCacheEntries]atomic.Pointer[raft.Log]
 
-	deletions fifoMutex // raft deletes what its own snapshot covers beside its main loop, and what a leader's covers in it
+	// deletions lets one goroutine delete at a time: raft deletes what its own snapshot covers beside its
+	// main loop, and what a leader's snapshot covers in it.
+	deletions fifoMutex
 	// pendingDelete: raft asked to delete the whole log, which happens only when an append takes its place.
 	pendingDelete atomic.Bool
-	// conflicted: entries at the end of the log are deleted, or will be (pendingDelete), because they conflict with the leader's,
-	// and nothing was appended since. Raft counts them until the leader's own are in their place: were those refused, it would
-	// apply entries that are not there, or refuse the leader's forever. So the next append is not refused for want of space,
-	// and if it does not fit its checksum the process ends.
+	// conflicted: entries at the end of the log are deleted, or will be (pendingDelete), because they
+	// conflict with the leader's, and nothing was appended since. Raft counts them until the leader's
+	// own are in their place: were those refused, it would apply entries that are not there, or refuse
+	// the leader's forever. So the next append is not refused for want of space, and if it does not fit
+	// its checksum the process ends.
 	conflicted atomic.Bool
 }
 
@@ -83,8 +89,9 @@ func extentOf(log raft.LogStore) (extent, error) {
 // inSnapshot is the type of an entry of which only the term is known. Raft does not apply such a type.
 const inSnapshot = raft.LogType(0xff)
 
-// IsMonotonic makes raft delete the whole log after a snapshot from the leader, and not only what the snapshot covers.
-// Otherwise the log would have a gap, which can't be told from entries that were lost (S12).
+// IsMonotonic makes raft delete the whole log after a snapshot from the leader, and not only what the
+// snapshot covers. Otherwise the log would have a gap, which can't be told from entries that were lost
+// (S12).
 func (l *raftLog) IsMonotonic() bool { return true }
 
 // FirstIndex implements raft.LogStore.
@@ -93,8 +100,8 @@ func (l *raftLog) FirstIndex() (uint64, error) { return l.extent.Load().first, n
 // LastIndex implements raft.LogStore.
 func (l *raftLog) LastIndex() (uint64, error) { return l.extent.Load().last, nil }
 
-// GetLog implements raft.LogStore. It reads without the writer's turn. An entry that can't be read is damaged, unless the
-// extent has changed meanwhile, since the entry may have been deleted.
+// GetLog implements raft.LogStore. It reads without the writer's turn. An entry that can't be read is
+// damaged, unless the extent has changed meanwhile, since the entry may have been deleted.
 func (l *raftLog) GetLog(index uint64, entry *raft.Log) error {
 	for {
 		now := l.extent.Load()
@@ -115,12 +122,14 @@ func (l *raftLog) GetLog(index uint64, entry *raft.Log) error {
 	}
 }
 
-// getSnapshotted returns the term of the newest snapshot's last entry, if the log is empty or begins right behind it.
+// getSnapshotted returns the term of the newest snapshot's last entry, if the log is empty or begins
+// right behind it.
 //
-// Raft needs it to continue behind the snapshot: otherwise a leader that has another first entry could only send its snapshot
-// again, without an end. Raft asks for the term alone, unless it is about to send entry 1 (a restored backup's snapshot ends there), or the log is deleted up to here just as a leader reads it: package
-// peer sends no such entry, and takes none. If the log is empty raft mostly knows the term by itself, but it forgets the leader's
-// snapshot for one of its own that it finishes later.
+// Raft needs it to continue behind the snapshot: otherwise a leader that has another first entry could
+// only send its snapshot again, without an end. Raft asks for the term alone, unless it is about to send
+// entry 1 (a restored backup's snapshot ends there), or the log is deleted up to here just as a leader
+// reads it: package peer sends no such entry, and takes none. If the log is empty raft mostly knows the
+// term by itself, but it forgets the leader's snapshot for one of its own that it finishes later.
 func (l *raftLog) getSnapshotted(now extent, index uint64, entry *raft.Log) error {
 	if index < 2 || now.first != 0 && now.first != index+1 {
 		return raft.ErrLogNotFound // raft compares it with ==
@@ -205,16 +214,20 @@ func (l *raftLog) admit(entries []*raft.Log, bytes int) error {
 
 // DeleteRange implements raft.LogStore. It deletes from first to last, both included, in chunks (S6).
 //
-// Raft deletes the whole log when the leader has sent a snapshot, or when all of it conflicts with the leader's.
+// Raft deletes the whole log when the leader has sent a snapshot, or when all of it conflicts with the
+// leader's.
 //
-//   - The log begins right behind the snapshot: it may be either. The log is deleted when others are appended in its place, which
-//     they are at once, and stays if what is appended next continues behind its end.
-//   - The log reaches beyond the snapshot: nothing is deleted. What lies beyond may have been acknowledged, and there is no gap.
-//     (Entries that conflict with the leader's are never within a snapshot.) If the log that stays has a later list of nodes than
-//     the snapshot, the process ends, since raft has taken the snapshot's.
-//   - The log has another entry where the snapshot ends: it is of a leader whose entries were never committed. Raft would still
-//     take its last entry for this node's, also when the log is deleted, and refuse the entries behind the snapshot forever. So
-//     the process ends, and the next Open deletes the log.
+//   - The log begins right behind the snapshot: it may be either. The log is deleted when others are
+//     appended in its place, which they are at once, and stays if what is appended next continues behind
+//     its end.
+//   - The log reaches beyond the snapshot: nothing is deleted. What lies beyond may have been
+//     acknowledged, and there is no gap. (Entries that conflict with the leader's are never within a
+//     snapshot.) If the log that stays has a later list of nodes than the snapshot, the process ends,
+//     since raft has taken the snapshot's.
+//   - The log has another entry where the snapshot ends: it is of a leader whose entries were never
+//     committed. Raft would still take its last entry for this node's, also when the log is deleted, and
+//     refuse the entries behind the snapshot forever. So the process ends, and the next Open deletes the
+//     log.
 func (l *raftLog) DeleteRange(first, last uint64) error {
 	now := *l.extent.Load()
 	conflict := first <= now.last && last >= now.last
@@ -256,8 +269,9 @@ func (l *raftLog) hasLastOf(snapshot raft.SnapshotMeta) (bool, error) {
 	return entry.Term == snapshot.Term, err
 }
 
-// endIfLaterConfiguration ends the process if a log that stays behind the leader's snapshot, and ends with end, has a list of nodes. Raft
-// has taken the snapshot's instead, and does not look at entries that it has: it would elect by an older list.
+// endIfLaterConfiguration ends the process if a log that stays behind the leader's snapshot, and ends
+// with end, has a list of nodes. Raft has taken the snapshot's instead, and does not look at entries
+// that it has: it would elect by an older list.
 func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64) error {
 	for index := snapshot.Index + 1; index <= end; index++ {
 		var entry raft.Log
@@ -272,9 +286,9 @@ func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64
 	return nil
 }
 
-// dropStale completes what a process left that ended when the leader had sent a snapshot: it deletes the whole log if that ends
-// before the snapshot, so that the next entry would leave a gap, or has another entry where the snapshot ends. Raft has not
-// begun yet.
+// dropStale completes what a process left that ended when the leader had sent a snapshot: it deletes the
+// whole log if that ends before the snapshot, so that the next entry would leave a gap, or has another
+// entry where the snapshot ends. Raft has not begun yet.
 func (l *raftLog) dropStale() error {
 	now := *l.extent.Load()
 	newest, err := newestSnapshot(l.snapshots)

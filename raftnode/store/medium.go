@@ -25,8 +25,9 @@ type medium interface {
 	remove(name string) error
 	free() (uint64, error)
 
-	// openVotes and openLog open the two files that are written all the time. fresh: the file is made if there is none,
-	// otherwise one that is missing is refused. Once openVotes succeeded, the medium is locked until close.
+	// openVotes and openLog open the two files that are written all the time. fresh: the file is made if
+	// there is none, otherwise one that is missing is refused. Once openVotes succeeded, the medium is
+	// locked until close.
 	openVotes(fresh bool) (Table, error)
 	openLog(cfg Config, kind LogKind, fresh bool) (engine, error)
 	close() error
@@ -39,16 +40,16 @@ type file interface {
 	io.Closer
 }
 
-// A draft is a file that is being written. It gets its name when it is committed, after all of it is flushed, and then
-// replaces an older file of that name; a crash leaves the one or the other, whole.
+// A draft is a file that is being written. It gets its name when it is committed, after all of it is
+// flushed, and then replaces an older file of that name; a crash leaves the one or the other, whole.
 type draft interface {
 	io.Writer
 	commit() error
 	discard() error
 }
 
-// An engine keeps the log's entries. Whoever calls it knows which entries there are: it is never asked for another
-// entry, nor to append behind a gap, nor to leave one.
+// An engine keeps the log's entries. Whoever calls it knows which entries there are: it is never asked
+// for another entry, nor to append behind a gap, nor to leave one.
 type engine interface {
 	raft.LogStore
 	stamps() Table    // where the incarnation is

@@ -122,7 +122,10 @@ func (s *Store) assemble(cfg Config, id Identity, logFile, votesFile string, fil
 	if free == nil {
 		free = s.medium.free
 	}
-	s.space = &space{where: s.medium.path(""), lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace, free: free, reusable: s.engine.reusable}
+	s.space = &space{
+		where: s.medium.path(""), lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace,
+		free: free, reusable: s.engine.reusable,
+	}
 	if s.votes, err = newVotes(table, serialWriter{votesFile, newFIFOMutex(), s.record}); err != nil {
 		return err
 	}
@@ -195,8 +198,8 @@ func (s *Store) inspect(logFile, votesFile string, files *snapshots) error {
 	if err != nil {
 		return Damaged(logFile, err.Error())
 	}
-	// Raft writes a term before the first entry of it, so votes of an earlier term are from an older copy, and the node
-	// could vote twice in one term.
+	// Raft writes a term before the first entry of it, so votes of an earlier term are from an older
+	// copy, and the node could vote twice in one term.
 	term, err := numberOrZero(s.table, keyCurrentTerm) // its checksum is that of the vote, too
 	switch {
 	case err != nil:
@@ -226,8 +229,9 @@ func (s *Store) inspect(logFile, votesFile string, files *snapshots) error {
 	return nil
 }
 
-// covers reports whether the log has everything between a snapshot that can be read and the last entry of a newer one that can't:
-// raft continues from the older one, and would not notice what is missing between that and the log.
+// covers reports whether the log has everything between a snapshot that can be read and the last entry
+// of a newer one that can't: raft continues from the older one, and would not notice what is missing
+// between that and the log.
 func (s *Store) covers(log extent, unreadable snapshotID, base uint64) bool {
 	var last raft.Log // one of another term was to be deleted
 	return log.first <= base+1 && log.has(unreadable[1]) &&

@@ -20,11 +20,12 @@ import (
 // snapshotsKept: the newest, and the one before it should the newest turn out to be unreadable.
 const snapshotsKept = 2
 
-// snapshots implements raft.SnapshotStore. A snapshot is one file: the state, then what is known of it (snapshotMeta) as JSON,
-// then the length and the checksum of that. The file appears when it is complete (S10).
+// snapshots implements raft.SnapshotStore. A snapshot is one file: the state, then what is known of it
+// (snapshotMeta) as JSON, then the length and the checksum of that. The file appears when it is complete
+// (S10).
 //
-// Raft's own FileSnapshotStore has no checksum of index, term and configuration, does not flush the names of its files, and
-// leaves a folder and an open file behind when the disk is full.
+// Raft's own FileSnapshotStore has no checksum of index, term and configuration, does not flush the
+// names of its files, and leaves a folder and an open file behind when the disk is full.
 type snapshots struct {
 	medium
 	record     *record
@@ -33,7 +34,8 @@ type snapshots struct {
 	begun      atomic.Uint64
 }
 
-// A snapshotID is a snapshot's term, index, and a number that tells apart those of one index. Later snapshots are greater.
+// A snapshotID is a snapshot's term, index, and a number that tells apart those of one index. Later
+// snapshots are greater.
 type snapshotID [3]uint64
 
 func (id snapshotID) String() string   { return fmt.Sprintf("%d-%d-%d", id[0], id[1], id[2]) }
@@ -65,7 +67,8 @@ func (s *snapshots) ids() (ids []snapshotID, err error) {
 	return ids, err
 }
 
-// List implements raft.SnapshotStore. Raft relies on the first one: if that can't be read, the process ends (S12).
+// List implements raft.SnapshotStore. Raft relies on the first one: if that can't be read, the process
+// ends (S12).
 func (s *snapshots) List() (metas []*raft.SnapshotMeta, err error) {
 	ids, err := s.ids()
 	if err != nil {
@@ -119,8 +122,8 @@ func (s *snapshots) read(id snapshotID) (meta snapshotMeta, state io.ReadCloser,
 	}{bufio.NewReader(io.NewSectionReader(f, 0, meta.Size)), f}, nil
 }
 
-// verify looks for the newest snapshot that can be read; those that can't, before it, are not listed from now on. It returns all
-// snapshots, and what is wrong with the newest.
+// verify looks for the newest snapshot that can be read; those that can't, before it, are not listed
+// from now on. It returns all snapshots, and what is wrong with the newest.
 func (s *snapshots) verify() (all []snapshotID, damage error, err error) {
 	all, err = s.ids()
 	for _, id := range all {
@@ -210,9 +213,10 @@ func (s *snapshotSink) Write(p []byte) (int, error) {
 
 // Close completes the snapshot, and deletes those that it makes superfluous.
 //
-// One that ends before another that there is comes to nothing. A leader's may have been on its way for long: raft would
-// take back what this node has applied, and look for entries that are in the newer snapshot only. Raft's own may be
-// overtaken by a leader's while it is written: raft would take it for the latest.
+// One that ends before another that there is comes to nothing. A leader's may have been on its way for
+// long: raft would take back what this node has applied, and look for entries that are in the newer
+// snapshot only. Raft's own may be overtaken by a leader's while it is written: raft would take it for
+// the latest.
 func (s *snapshotSink) Close() error {
 	if s.ended {
 		return nil
@@ -253,7 +257,8 @@ func (s *snapshotSink) Cancel() error {
 	return s.discard()
 }
 
-// begin deletes what a process left that ended while it wrote a snapshot, and finds out which numbers are used.
+// begin deletes what a process left that ended while it wrote a snapshot, and finds out which numbers
+// are used.
 func (s *snapshots) begin() error {
 	names, err := s.list(snapshotFolder)
 	for _, name := range names {

@@ -77,9 +77,9 @@ func segmentsError(folder string, err error) error {
 }
 
 // A segmentTable is raft-wal's table of its segments, with the checksum that the one of its own lacks.
-// It also has an entry that the log has reached, since a segment that has lost entries does not show it. That is as of the last
-// start, or stop, of a process, or the first write to the last segment: what was lost at the end of the log since may be taken
-// for a torn write.
+// It also has an entry that the log has reached, since a segment that has lost entries does not show it.
+// That is as of the last start, or stop, of a process, or the first write to the last segment: what was
+// lost at the end of the log since may be taken for a torn write.
 type segmentTable struct {
 	boltTable
 
@@ -201,12 +201,13 @@ func (l *segmentLog) settle() error {
 	return l.table.reach(last)
 }
 
-// completeRotation makes a last segment of which raft-wal has sealed the file one that is not the last any more.
+// completeRotation makes a last segment of which raft-wal has sealed the file one that is not the last
+// any more.
 //
-// Raft-wal fills a segment, seals it inside the write that fills it, and only afterwards notes in its table that it is sealed,
-// and which is the next one. When the process ends between the two, raft-wal has a sealed segment at the next
-// start, and refuses every write forever. So the table is changed here as raft-wal would have. It makes the next segment's file
-// when it opens the log.
+// Raft-wal fills a segment, seals it inside the write that fills it, and only afterwards notes in its
+// table that it is sealed, and which is the next one. When the process ends between the two, raft-wal
+// has a sealed segment at the next start, and refuses every write forever. So the table is changed here
+// as raft-wal would have. It makes the next segment's file when it opens the log.
 func completeRotation(folder string, table types.MetaStore) error {
 	state, err := table.Load(folder)
 	if err != nil || len(state.Segments) == 0 {

@@ -22,8 +22,9 @@ const (
 	sectorBytes = 512
 )
 
-// inspectTail refuses a last segment that is damaged, and removes from it a write that was torn when a process ended.
-// Raft-wal alone takes whatever is wrong with it for a write that was torn when the power failed, and drops it.
+// inspectTail refuses a last segment that is damaged, and removes from it a write that was torn when a
+// process ended. Raft-wal alone takes whatever is wrong with it for a write that was torn when the power
+// failed, and drops it.
 //
 // Only the last write can be torn: each is flushed before the next. And a disk writes a sector as a
 // whole. So it is damage if a whole write follows, or if no sector of the last write is missing, that is,
@@ -55,15 +56,15 @@ func inspectTail(folder string, table *segmentTable) error {
 		if len(text) == int(last.SizeLimit) && allZero(text) {
 			return nil
 		}
-		// The process before ended while it made this file, or in the first write to it: raft-wal would continue with
-		// one that is too short.
+		// The process before ended while it made this file, or in the first write to it: raft-wal would
+		// continue with one that is too short.
 		return os.Remove(path)
 	}
 	return cutTail(path, text, whole)
 }
 
-// cutTail writes zeros over what is left of a torn write. raft-wal would write the next one over its beginning,
-// and the rest behind that looks like damage.
+// cutTail writes zeros over what is left of a torn write. raft-wal would write the next one over its
+// beginning, and the rest behind that looks like damage.
 func cutTail(path string, text []byte, whole int) error {
 	if allZero(text[whole:]) {
 		return nil

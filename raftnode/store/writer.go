@@ -57,7 +57,9 @@ type record struct {
 	fatal   func(error)
 	observe func(Write)
 
-	ctx  context.Context // its cause is why no write may begin: the first failure, which wraps ErrBroken, ErrDamaged or the like, or ErrClosed
+	// The cause of ctx is why no write may begin: the first failure, which wraps ErrBroken, ErrDamaged or
+	// the like, or ErrClosed.
+	ctx  context.Context
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex

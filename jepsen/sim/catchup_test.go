@@ -104,7 +104,7 @@ func TestSlowSnapshotInstall(t *testing.T) {
 func TestWALNodesRestart(t *testing.T) {
 	tune := func(c *raftnode.Config) {
 		withSmallLogs(c)
-		c.Log = store.WAL
+		c.Store.Log = store.WAL
 	}
 	RunParallel(t, Config{Disks: OnDisk, Tune: tune}, func(s *Sim) {
 		leader := s.Start()

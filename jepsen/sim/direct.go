@@ -83,7 +83,7 @@ func (n *Node) Renew(ctx context.Context, id session.ID) (raftnode.Answer, error
 func (n *Node) ReadBarrier(ctx context.Context) (raftnode.Answer, error) {
 	return n.propose(ctx, func(up *raftnode.Node, done raftnode.Done) {
 		go func() {
-			stamp, t, err := up.Fence(ctx)
+			stamp, t, err := up.ReadBarrier(ctx)
 			done(raftnode.Answer{Stamp: stamp, Time: t}, err)
 		}()
 	})

@@ -17,7 +17,7 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 		quiet /= 10
 	}
 	// Heartbeats are not written, and an hour of them takes long; so there are fewer.
-	calm := func(c *raftnode.Config) { c.Election = 2 * time.Second }
+	calm := func(c *raftnode.Config) { c.ElectionTimeout = 2 * time.Second }
 	RunParallel(t, Config{Limit: 2 * time.Hour, Tune: calm}, func(s *Sim) {
 		for _, n := range s.InitialMembers() {
 			n.StartProcess()

@@ -160,11 +160,25 @@ func (n *Node) StartProcess(tune ...Tune) {
 		opened: make(chan struct{}), stopping: make(chan struct{}), ended: make(chan struct{}),
 	}
 	n.process = p
-	cfg := api.NodeConfig{
-		ID: n.ID, Dir: n.Disk.dir, Cluster: n.ID + "=" + n.Address(), // tune knows the true list
-		Listener: clients, PeerListener: peers, Advertise: n.Host, Dial: stack.Dial,
-		Version: "sim", Logger: n.sim.Trace.logger(n.ID), Fatal: func(err error) { n.exitProcess(p, err) },
-		Tune: func(c *raftnode.Config) { n.tune(p, c, tune) },
+	n.Disk.onWrite.set(nil) // it was the former process's
+	cfg := api.NodeConfig{Listener: clients, Advertise: n.Host, Config: raftnode.Config{
+		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
+		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial}, JoinCluster: n.joinedCluster,
+		Applied: p.whilePowered(n.sim.Audit.applied(n.ID)), Restored: n.sim.Audit.restoredFrom(n.ID),
+		Version: "sim", Logger: n.sim.Trace.logger(n.ID), Source: n.Clock, ElectionTimeout: electionTimeout,
+		Fatal: func(err error) { n.exitProcess(p, err) },
+	}}
+	if n.joinedCluster != (store.ID{}) {
+		cfg.Peers.List = peer.List{}
+	}
+	if n.sim.config.AdaptiveTimeouts {
+		cfg.ElectionTimeout = 0
+	}
+	if n.sim.config.Tune != nil {
+		n.sim.config.Tune(&cfg.Config)
+	}
+	for _, t := range tune {
+		t(&cfg.Config)
 	}
 	n.sim.Trace.Note(n.ID, "starts, for the %d. time", n.starts)
 	go func() {
@@ -175,35 +189,6 @@ func (n *Node) StartProcess(tune ...Tune) {
 		}
 		p.node = p.server.Raft()
 	}()
-}
-
-// tune completes the settings of a node that starts.
-func (n *Node) tune(p *process, c *raftnode.Config, tune []Tune) {
-	applied, restored := c.Applied, c.Restored
-	c.Memory, c.Source, c.Wrap = n.Disk.memory, n.Clock, n.Disk.wrap()
-	c.Applied, c.Restored = p.whilePowered(n.sim.Audit.applied(n.ID)), n.sim.Audit.restoredFrom(n.ID)
-	c.Cluster, c.JoinCluster = n.sim.InitialList(), n.joinedCluster
-	if c.JoinCluster != (store.ID{}) {
-		c.Cluster = peer.List{}
-	}
-	if !n.sim.config.AdaptiveTimeouts {
-		c.Election = electionTimeout
-	}
-	if n.sim.config.Tune != nil {
-		n.sim.config.Tune(c)
-	}
-	for _, t := range tune {
-		t(c)
-	}
-	auditApplied, auditRestored := c.Applied, c.Restored
-	c.Applied = func(m *fsm.Machine, a fsm.Applied) {
-		auditApplied(m, a)
-		applied(m, a)
-	}
-	c.Restored = func(m *fsm.Machine) {
-		auditRestored(m)
-		restored(m)
-	}
 }
 
 // whilePowered leaves out what is applied without power, to a disk that no process will read.

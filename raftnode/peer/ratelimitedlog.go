@@ -52,8 +52,12 @@ func (q *RateLimitedLog) warn(key, message string, args ...any) {
 func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.lines[key] == nil && len(q.lines) >= logLinesMax {
-		maps.DeleteFunc(q.lines, func(_ string, l *logLine) bool { return !now.Before(l.mutedUntil) })
+	if q.lines[key] == nil {
+		// Remove what may be logged again and, unless the table is full, has no repetitions to report.
+		full := len(q.lines) >= logLinesMax
+		maps.DeleteFunc(q.lines, func(_ string, l *logLine) bool {
+			return !now.Before(l.mutedUntil) && (full || l.suppressed == 0)
+		})
 		if len(q.lines) >= logLinesMax {
 			key = "the rest"
 		}

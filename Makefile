@@ -53,7 +53,7 @@ test: ## every test that needs no compiler, browser or root; one virtual hour of
 	CGO_ENABLED=0 go test -timeout 10m $(TESTFLAGS) ./...
 
 .PHONY: sim
-sim: ## nodes alone, and the whole stack, in virtual time under random faults: HOURS (10); SEED=n repeats choices
+sim: ## the whole stack in virtual time under random faults, half of the time of nodes only: HOURS (10); SEED=n repeats choices
 	CGO_ENABLED=0 ZAMOK_SIM_HOURS=$(HOURS) ZAMOK_SEED=$(SEED) go test -timeout 300m -count=1 -v $(TESTFLAGS) ./jepsen/sim | \
 		grep -Ev '^=== (RUN|PAUSE|CONT|NAME)'
 

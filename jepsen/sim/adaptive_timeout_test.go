@@ -34,36 +34,27 @@ func TestHighLatencyClusterServes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			RunParallel(t, Config{Limit: time.Hour, AdaptiveTimeouts: true}, func(s *Sim) {
 				s.slowAllLinks(delay)
-				for _, n := range s.InitialMembers() {
-					n.StartProcess()
-				}
+				s.startProcesses()
 				s.Await(time.Minute, "a leader lasts", func() bool {
 					leads := s.Leaders()
 					return len(leads) == 1 && leads[0].Status().Applied.Index > 3
 				})
 				time.Sleep(30 * time.Second) // all nodes are brought to one timeout
-				began, offices := s.Elapsed(), s.Audit.Epochs()
+				began, epochs := s.Elapsed(), s.Audit.Epochs()
 				s.Logf("settled with timeouts of %v", s.timeouts())
 				h := s.Holder("holder", "x", 10*time.Second)
 				time.Sleep(10 * time.Minute)
-				assert.Equal(s, offices, s.Audit.Epochs(), "no election without a cause")
+				assert.Equal(s, epochs, s.Audit.Epochs(), "no election without a cause")
 				assert.True(s, s.Leader().holds("x", h))
 				var took []time.Duration
 				for range 10 {
-					old := s.Leader()
-					from := s.Elapsed()
-					old.Kill()
-					leader := s.awaitReadBarrier(old, time.Minute)
-					took = append(took, s.Elapsed()-from)
-					old.StartProcess()
-					require.NoError(s, old.AwaitOpen(s.Within(time.Minute)))
-					s.AwaitApplied(leader, old, time.Minute)
+					took = append(took, s.failOver())
 					time.Sleep(10 * time.Second)
 				}
 				slices.Sort(took)
 				s.Logf("served for %v; failover: median %v, longest %v", s.Elapsed()-began, took[len(took)/2], took[len(took)-1])
 				assert.Less(s, took[len(took)/2], 10*time.Second)
-				assert.True(s, s.Leader().holds("x", h), "ten failovers cost a session that renews nothing")
+				assert.True(s, s.Leader().holds("x", h), "ten failovers cost no session that renews")
 				h.Die()
 				time.Sleep(2 * opTimeout) // what was on its way is answered
 				s.Check()
@@ -74,8 +65,7 @@ func TestHighLatencyClusterServes(t *testing.T) {
 
 // Programs continue while nodes are moved far apart, and together again.
 func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
-	RunParallel(t, Config{AdaptiveTimeouts: true}, func(s *Sim) {
-		s.Start()
+	runStarted(t, Config{AdaptiveTimeouts: true}, func(s *Sim, _ *Node) {
 		p := s.program("p", nil)
 		cycles := func(d time.Duration) (done int) {
 			for began := s.Elapsed(); s.Elapsed()-began < d; done++ {
@@ -86,9 +76,9 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 			}
 			return done
 		}
-		var diary strings.Builder
+		var logged strings.Builder
 		short := func(c *client.Config) {
-			c.TTL, c.Logger = 3*time.Second, slog.New(slog.NewTextHandler(&diary, nil))
+			c.TTL, c.Logger = 3*time.Second, slog.New(slog.NewTextHandler(&logged, nil))
 		}
 		q := s.program("q", short)
 		require.NoError(s, s.lock(q, "q's").Unlock(s.Within(time.Minute)))
@@ -106,8 +96,8 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 		require.Equal(s, before, s.Leader().Running().Status().Term, "no election without a cause")
 		s.lock(q, "q's again")
 		synctest.Wait()
-		require.Contains(s, diary.String(), "ttl is too short for the cluster's election timeout now", "a session that has one is told")
-		require.Contains(s, diary.String(), "at_least=4")
+		require.Contains(s, logged.String(), "ttl is too short for the cluster's election timeout now", "a session that has one is notified")
+		require.Contains(s, logged.String(), "at_least=4")
 		_, err := s.program("r", short).Lock(s.Within(time.Minute), "r's")
 		var refused *client.Error
 		require.ErrorAs(s, err, &refused, "and no other begins")

@@ -11,11 +11,11 @@ import (
 	"zamok/session"
 )
 
-// violationsMax is how many breaches are kept: the first ones are those that explain.
+// violationsMax is how many violations are kept: the first ones are those that explain.
 const violationsMax = 20
 
-// Audit is what the machines did, as they did it. Whoever applies an entry first writes it down;
-// everybody who applies it later, also after a restart, must have had the same effect.
+// Audit is what the machines did, as they did it. The first node that applies an entry records its effect; every
+// node that applies it later, also after a restart, must have the same effect.
 type Audit struct {
 	began time.Time
 
@@ -55,7 +55,7 @@ func (a *Audit) applied(node string) func(*fsm.Machine, fsm.Applied) {
 	}
 }
 
-// checkContinuity sees that the log has no hole: nobody applies what nobody applied the predecessor of.
+// checkContinuity sees that the log has no hole: an entry is applied after its predecessor.
 func (a *Audit) checkContinuity(e *Effect) {
 	if len(a.entries) == 0 {
 		return
@@ -88,7 +88,7 @@ func (a *Audit) restoredFrom(node string) func(*fsm.Machine) {
 		at, known := a.byIndex[m.Stamp().Index]
 		if !known {
 			if m.Stamp().Index != 0 { // a machine without history restores nothing
-				a.violationLocked("%s restored %v, which nobody has applied", node, m.Stamp())
+				a.violationLocked("%s restored %v, which no node has applied", node, m.Stamp())
 			}
 			return
 		}
@@ -105,21 +105,21 @@ func (a *Audit) violationLocked(format string, args ...any) {
 	}
 }
 
-// Violation takes down what must not happen.
+// Violation records what must not happen.
 func (a *Audit) Violation(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.violationLocked(format, args...)
 }
 
-// Violations are the disagreements that were seen, the first ones.
+// Violations are the first violations that were recorded.
 func (a *Audit) Violations() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return append([]string(nil), a.violations...)
 }
 
-// Compared is how many effects, and how many snapshots, were held against those of another machine.
+// Compared is how many effects, and how many snapshots, were compared with those of another machine.
 func (a *Audit) Compared() (effects, snapshots int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

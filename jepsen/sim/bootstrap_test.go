@@ -21,7 +21,7 @@ import (
 )
 
 // What an operator gets wrong at the beginning of a cluster, and when a disk is lost. Each is
-// refused, the refusal says what to do, and nothing that was acknowledged is gone.
+// refused, the refusal names what to do, and nothing that was acknowledged is lost.
 
 func withMemberList(s *Sim, text string) Tune {
 	list, err := peer.ParseList(text)
@@ -60,7 +60,7 @@ func TestBootstrapWaitsForAllNodes(t *testing.T) {
 		s.Node("n1").StartProcess()
 		s.Node("n2").StartProcess()
 		err := s.Node("n1").AwaitOpen(s.Within(time.Minute))
-		require.ErrorContains(s, err, "still starting", "it began without asking everybody")
+		require.ErrorContains(s, err, "still starting", "it began without asking all nodes")
 		assert.True(s, s.Trace.Has("n1", "waiting", "n3 at n3:5751"))
 		s.Node("n3").StartProcess()
 		s.awaitAllOpen()
@@ -99,26 +99,21 @@ func requireAllHeld(s *Sim, leader *Node, tokens map[fsm.TicketRef]uint64) {
 	leader.Running().View(func(m *fsm.Machine) {
 		for ref, token := range tokens {
 			view, ok := m.Ticket(ref)
-			require.True(s, ok && view.State == fsm.Granted && view.Token == token, "%v with token %d is gone: %+v", ref, token, view)
+			require.True(s, ok && view.State == fsm.Granted && view.Token == token, "%v with token %d is lost: %+v", ref, token, view)
 		}
 	})
 	s.Check()
 }
 
-// leaderOf waits until a certain node leads.
+// leaderOf makes a node the leader.
 func leaderOf(s *Sim, want *Node) {
 	s.Helper()
-	for range 20 {
-		leader := s.Leader()
-		if leader == want {
-			return
+	s.Await(time.Minute, want.ID+" leads", func() bool {
+		if leader := s.Leader(); leader != want && leader.Running() != nil {
+			_ = leader.Running().Transfer(s.Within(electionTimeMax), want.ID) // one that fails is tried again
 		}
-		if up := leader.Running(); up != nil {
-			_ = up.Transfer(s.Within(electionTimeMax), want.ID)
-		}
-		time.Sleep(time.Second)
-	}
-	s.Fatalf("%s does not come to lead", want.ID)
+		return want.Status().Leading
+	})
 }
 
 // requireNoLeader sees that for a while no epoch opens.
@@ -138,7 +133,7 @@ func isolateAndWipe(s *Sim) (tokens map[fsm.TicketRef]uint64) {
 	s.Start()
 	n1, n2, n3 := s.Node("n1"), s.Node("n2"), s.Node("n3")
 	leaderOf(s, n1)
-	time.Sleep(3 * time.Second) // everybody is announced
+	time.Sleep(3 * time.Second) // all nodes are announced
 	s.Network.Isolate(n2.Host)
 	tokens = acquireFifty(s, n1)
 	n3.Kill()
@@ -168,7 +163,7 @@ func TestNewIDAtOldAddressLosesNothing(t *testing.T) {
 		n4 := s.AddNode("n4", "n3")
 		n4.Start(asJoiner(cluster))
 		requireNoLeader(s, 10*time.Second)
-		assert.True(s, s.Trace.Has("n2", "n4"), "nobody said why")
+		assert.True(s, s.Trace.Has("n2", "n4"), "no reason was logged")
 		n1 := s.Node("n1")
 		n1.Start()
 		leader := s.Leader()
@@ -199,38 +194,38 @@ func asJoiner(cluster store.ID) Tune {
 func TestForeignNodeAtPeerAddressIsIgnored(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
 		leader, tokens := startWithLocks(s)
-		gone := s.Others(leader)[0]
-		gone.Kill()
-		for _, id := range []string{"n9", gone.ID} { // under a name of its own, and under the lost one's
-			foreign := s.AddNode(id, gone.Host)
-			foreign.Start(withMemberList(s, id+"="+gone.Address()), unaudited)
+		absent := s.Others(leader)[0]
+		absent.Kill()
+		for _, id := range []string{"n9", absent.ID} { // under a name of its own, and under the lost one's
+			foreign := s.AddNode(id, absent.Host)
+			foreign.Start(withMemberList(s, id+"="+absent.Address()), unaudited)
 			s.Await(electionTimeMax, "it leads its own cluster", func() bool { return foreign.Status().Leading })
 			time.Sleep(5 * time.Second)
 			leader.MustPropose(nil)
 			foreign.Running().View(func(m *fsm.Machine) {
-				assert.Zero(s, m.Counts().Sessions, "it learnt something of this cluster")
+				assert.Zero(s, m.Counts().Sessions, "it received something of this cluster")
 			})
 			requireAllHeld(s, leader, tokens)
 			foreign.Kill()
 		}
-		gone.Start()
-		s.AwaitApplied(leader, gone, backoffMax)
+		absent.Start()
+		s.AwaitApplied(leader, absent, backoffMax)
 		requireAllHeld(s, leader, tokens)
 	})
 }
 
 // A copy of a directory has everything that the original has. Somewhere else it is no voter; that two
-// of one name are about is noticed.
+// have one name is noticed.
 func TestClonedDirectoryIsDetected(t *testing.T) {
 	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		leader, tokens := startWithLocks(s)
 		original := s.Others(leader)[0]
 		original.Kill()
-		clone := s.AddNode(original.ID, "elsewhere")
+		clone := s.AddNode(original.ID, "another-host")
 		require.NoError(s, os.CopyFS(clone.Disk.dir, os.DirFS(original.Disk.dir)))
 		original.Start()
 		clone.Start()
-		s.Await(30*time.Second, "somebody raises the alarm", func() bool {
+		s.Await(30*time.Second, "a node detects the clone", func() bool {
 			return s.Trace.Has("n1", "clone detected") || s.Trace.Has("n2", "clone detected") ||
 				s.Trace.Has("n3", "clone detected")
 		})
@@ -288,7 +283,7 @@ func exitAtStep(n *Node, step string) Tune {
 	}
 }
 
-// stepHandler shows each line of a log to somebody when it is written.
+// stepHandler calls at with each line of a log.
 type stepHandler struct {
 	slog.Handler
 	at func(line string)
@@ -331,7 +326,7 @@ func TestInterruptedBootstrapCompletes(t *testing.T) {
 						n.Kill() // those that died before it keep it from coming so far
 					}
 				}
-				require.NotZero(s, dead, "%s: nobody died %s", dying, step)
+				require.NotZero(s, dead, "%s: no process ended %s", dying, step)
 				for _, n := range s.InitialMembers() {
 					if n.processEnded() {
 						n.StartProcess()
@@ -350,7 +345,7 @@ func TestInterruptedBootstrapCompletes(t *testing.T) {
 	}
 }
 
-// The one that ended has lost its disk as well. Before anybody wrote the first entry it founds the
+// The one that ended has lost its disk as well. Before the first entry is written it bootstraps the
 // cluster with the others, with its new directory; afterwards it can join them.
 func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 	t.Parallel()
@@ -360,7 +355,7 @@ func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 			n3.StartProcess(exitAtStep(n3, step))
 			s.Node("n1").StartProcess()
 			s.Node("n2").StartProcess()
-			s.Await(electionTimeMax, "n3 dies", n3.processEnded)
+			s.Await(electionTimeMax, "n3 ends", n3.processEnded)
 			both := func(c *raftnode.Config) { c.Join = true }
 			fresh := s.Replace(n3, "n3", store.ID{})
 			fresh.StartProcess(both)
@@ -376,17 +371,15 @@ func TestInitialMemberWipedDuringBootstrap(t *testing.T) {
 }
 
 // A node whose disk is full agrees to nothing: it would have written its term and not its log. The
-// others say whom they wait for, and why, and the cluster begins when there is room.
+// others log which node they wait for, and why, and the cluster begins when there is room.
 func TestInitialMemberWithFullDiskDoesNotBootstrap(t *testing.T) {
 	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		n1, n3 := s.Node("n1"), s.Node("n3")
 		n3.Disk.SetFree(24 << 20)
-		for _, n := range s.InitialMembers() {
-			n.StartProcess()
-		}
+		s.startProcesses()
 		require.ErrorContains(s, n1.AwaitOpen(s.Within(30*time.Second)), "still starting")
 		require.True(s, s.Trace.Has("n1", "waiting", "n3", "MiB are free"), "the others know why")
-		require.True(s, s.Trace.Has("n3", "waiting", "MiB are free"), "it says so itself")
+		require.True(s, s.Trace.Has("n3", "waiting", "MiB are free"), "it logs the reason itself")
 		n3.Disk.SetFree(1 << 40)
 		s.awaitAllOpen()
 		requireAllHeld(s, s.Leader(), nil)
@@ -409,7 +402,7 @@ func TestAbsentInitialMemberCatchesUp(t *testing.T) {
 				exit(op, returned)
 			})
 		})
-		s.Await(electionTimeMax, "n3 dies", n3.processEnded)
+		s.Await(electionTimeMax, "n3 ends", n3.processEnded)
 		leaderOf(s, n1)
 		tokens := acquireFifty(s, n1)
 		time.Sleep(3 * time.Second)
@@ -417,7 +410,7 @@ func TestAbsentInitialMemberCatchesUp(t *testing.T) {
 		leaderOf(s, fourth)
 		n3.Start()
 		s.AwaitApplied(fourth, n3, backoffMax)
-		require.True(s, fourth.Status().Leading, "it is the newcomer that has caught it up")
+		require.True(s, fourth.Status().Leading, "the new node has caught it up")
 		n2.Kill()
 		requireAllHeld(s, s.Leader(), tokens)
 	})

@@ -7,10 +7,9 @@ import (
 	"zamok/clock"
 )
 
-// Clock is a machine's own clock. It may lag, or keep who looks at it waiting, and it never runs
-// faster than virtual time but by its rate: that is what the whole system is allowed to rely on. (So
-// a node's clock that stands and then jumps to the right time is no fault that a cluster has to
-// survive, but one that freezes whoever looks at it is: that is how a paused process sees time.)
+// Clock is a machine's own clock. It may lag, or block its readers, and it never runs faster than virtual time but by
+// its rate: the whole system relies on that. (So a node's clock that stands and then jumps to the right time is no
+// fault that a cluster has to survive, but one that blocks its readers is: a paused process sees time like that.)
 type Clock struct {
 	real clock.Source
 	base clock.Instant // of real, when the clock was made
@@ -19,12 +18,12 @@ type Clock struct {
 	mu        sync.Mutex // guards what follows
 	reads     int        // at one moment of virtual time
 	readsAt   time.Time
-	frozen    chan struct{} // closed when who looks may continue; nil = nobody has to wait
+	frozen    chan struct{} // closed when readers may continue; nil = they need not wait
 	stoppedAt *clock.Instant
 	lag       clock.Span // how much it has lost for good
 }
 
-// readsMax is far more often than a node looks at its clock at one moment, however many entries leave.
+// readsMax is far more often than a node reads its clock at one moment.
 const readsMax = 100_000
 
 // newClock makes a clock that goes at this rate; 1 is right.
@@ -51,7 +50,7 @@ func (c *Clock) read() clock.Instant {
 		c.readsAt, c.reads = now, 0
 	}
 	if c.reads++; c.reads > readsMax {
-		panic("sim: something looks at a machine's clock again and again, and virtual time stands: it spins")
+		panic("sim: a clock is read again and again, and virtual time stands: something spins")
 	}
 	if c.stoppedAt != nil {
 		return *c.stoppedAt
@@ -63,7 +62,7 @@ func (c *Clock) read() clock.Instant {
 	return c.base.Add(passed - c.lag)
 }
 
-// Freeze keeps everybody who looks waiting until Thaw: the epoch of a leader does, all the time.
+// Freeze blocks all readers until Thaw. The epoch of a leader reads its clock all the time.
 func (c *Clock) Freeze() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,8 +102,8 @@ func (c *Clock) ResumeBehind() {
 	}
 }
 
-// ResumeInTime lets a clock that stands continue as if it had never stood: that is how a program that was paused
-// sees time. Who reads it must not serve anybody, since it jumps.
+// ResumeInTime lets a clock that stands continue as if it had never stood: a program that was
+// paused sees time like that. It jumps, so it must not be the clock of a node.
 func (c *Clock) ResumeInTime() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

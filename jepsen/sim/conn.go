@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -18,16 +19,16 @@ type conn struct {
 	in, out       *stream
 	local, remote addr
 	closed        bool
-	reset         bool // the other end said, to a write, that it is gone
+	reset         bool // the other end answered a write with a reset
 }
 
-// stream is one direction of a connection: bytes under way, each part with the time of its arrival.
+// stream is one direction of a connection: bytes under way, each segment with the time of its arrival.
 type stream struct {
 	network        *Network
 	link           *link
 	segments       []segment
 	size           int
-	closedByWriter bool // the writer has closed; the end is under way as a part
+	closedByWriter bool // the writer has closed; the end is under way as a segment
 	closedByReader bool // the reader has closed
 	readDeadline   time.Time
 	writeDeadline  time.Time
@@ -47,98 +48,84 @@ func newStream(n *Network, l *link) *stream {
 	return s
 }
 
-// Read implements net.Conn.
-func (c *conn) Read(p []byte) (int, error) {
+// await attempts something until it is done, fails, or a deadline passes. attempt returns when it is to be repeated
+// at the latest; zero: at the next signal.
+func (c *conn) await(signal <-chan struct{}, deadline *time.Time, attempt func(now time.Time) (done bool, again time.Time, err error)) error {
 	for {
 		c.network.mu.Lock()
-		n, wakeAt, err := c.read(p)
-		c.network.mu.Unlock()
-		if n > 0 || err != nil || len(p) == 0 {
-			return n, err
+		now, done, again, err := time.Now(), false, time.Time{}, net.ErrClosed
+		if !c.closed {
+			done, again, err = attempt(now)
 		}
-		awaitSignal(c.in.readable, wakeAt)
+		if limit := *deadline; !done && err == nil && !limit.IsZero() {
+			if !limit.After(now) {
+				err = os.ErrDeadlineExceeded
+			}
+			if again.IsZero() || limit.Before(again) {
+				again = limit
+			}
+		}
+		c.network.mu.Unlock()
+		if done || err != nil {
+			return err
+		}
+		awaitSignal(signal, again)
 	}
 }
 
-// read takes what has arrived, or says when to look again at the latest (zero: when told).
-func (c *conn) read(p []byte) (n int, wakeAt time.Time, err error) {
-	s, now := c.in, time.Now()
-	switch {
-	case c.closed:
-		return 0, wakeAt, net.ErrClosed
-	case c.reset: // also if the end of what was sent before is still under way
-		return 0, wakeAt, syscall.ECONNRESET
-	}
-	if len(s.segments) > 0 {
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (n int, err error) {
+	s := c.in
+	err = c.await(s.readable, &s.readDeadline, func(now time.Time) (done bool, again time.Time, err error) {
+		switch {
+		case c.reset: // also if the end of what was sent before is still under way
+			return false, again, syscall.ECONNRESET
+		case len(s.segments) == 0:
+			return len(p) == 0, again, nil
+		}
 		head := &s.segments[0]
 		switch held := !s.link.cutAt.IsZero() && head.at.After(s.link.cutAt); {
-		case held: // the heal tells
+		case held: // Heal signals
+			return false, again, nil
 		case head.at.After(now):
-			wakeAt = head.at
+			return false, head.at, nil
 		case head.data == nil:
-			return 0, wakeAt, io.EOF
-		default:
-			n = copy(p, head.data)
-			head.data = head.data[n:]
-			s.size -= n
-			if len(head.data) == 0 {
-				s.segments = s.segments[1:]
-			}
-			notify(s.writable)
-			return n, wakeAt, nil
+			return false, again, io.EOF
 		}
-	}
-	if !s.readDeadline.IsZero() {
-		if !s.readDeadline.After(now) {
-			return 0, wakeAt, os.ErrDeadlineExceeded
+		n = copy(p, head.data)
+		head.data = head.data[n:]
+		s.size -= n
+		if len(head.data) == 0 {
+			s.segments = s.segments[1:]
 		}
-		if wakeAt.IsZero() || s.readDeadline.Before(wakeAt) {
-			wakeAt = s.readDeadline
-		}
-	}
-	return 0, wakeAt, nil
+		notify(s.writable)
+		return true, again, nil
+	})
+	return n, err
 }
 
 // Write implements net.Conn. It returns when the bytes are under way.
 func (c *conn) Write(p []byte) (written int, err error) {
-	for len(p) > 0 {
-		c.network.mu.Lock()
-		n, wakeAt, err := c.write(p)
-		c.network.mu.Unlock()
-		written += n
-		if err != nil {
-			return written, err
+	s := c.out
+	err = c.await(s.writable, &s.writeDeadline, func(time.Time) (done bool, again time.Time, err error) {
+		switch {
+		case s.closedByReader && c.in.link.cutAt.IsZero():
+			c.reset = true
+			notify(c.in.readable)
+			return false, again, syscall.EPIPE
+		case s.closedByReader: // the reset can't come back
+			written = len(p)
+		case s.size < windowMax && written < len(p):
+			n := min(len(p)-written, windowMax-s.size)
+			s.send(slices.Clone(p[written : written+n]))
+			written += n
 		}
-		if p = p[n:]; n == 0 {
-			awaitSignal(c.out.writable, wakeAt)
-		}
-	}
-	return written, nil
+		return written == len(p), again, nil
+	})
+	return written, err
 }
 
-func (c *conn) write(p []byte) (n int, wakeAt time.Time, err error) {
-	s, now := c.out, time.Now()
-	switch {
-	case c.closed:
-		return 0, wakeAt, net.ErrClosed
-	case s.closedByReader && c.in.link.cutAt.IsZero():
-		c.reset = true
-		notify(c.in.readable)
-		return 0, wakeAt, syscall.EPIPE
-	case s.closedByReader:
-		return len(p), wakeAt, nil // the news of it can't come back
-	case s.size >= windowMax:
-		if !s.writeDeadline.IsZero() && !s.writeDeadline.After(now) {
-			return 0, wakeAt, os.ErrDeadlineExceeded
-		}
-		return 0, s.writeDeadline, nil
-	}
-	n = min(len(p), windowMax-s.size)
-	s.send(append([]byte(nil), p[:n]...))
-	return n, wakeAt, nil
-}
-
-// send puts a part under way, behind those before it.
+// send puts a segment under way, behind those before it.
 func (s *stream) send(data []byte) {
 	at := time.Now().Add(s.network.transmissionTime(s.link))
 	if len(s.segments) > 0 {
@@ -208,23 +195,23 @@ func (c *conn) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.network.mu.Lock()
-	defer c.network.mu.Unlock()
-	c.in.readDeadline = t
-	notify(c.in.readable)
-	return nil
+	return c.setDeadline(&c.in.readDeadline, t, c.in.readable)
 }
 
 // SetWriteDeadline implements net.Conn.
 func (c *conn) SetWriteDeadline(t time.Time) error {
+	return c.setDeadline(&c.out.writeDeadline, t, c.out.writable)
+}
+
+func (c *conn) setDeadline(deadline *time.Time, t time.Time, waiting chan struct{}) error {
 	c.network.mu.Lock()
 	defer c.network.mu.Unlock()
-	c.out.writeDeadline = t
-	notify(c.out.writable)
+	*deadline = t
+	notify(waiting)
 	return nil
 }
 
-// awaitSignal waits to be told to look again, at most until a time; zero: as long as it takes.
+// awaitSignal waits for a signal, at most until a time; zero: as long as it takes.
 func awaitSignal(signal <-chan struct{}, at time.Time) {
 	if at.IsZero() {
 		<-signal

@@ -32,8 +32,8 @@ var (
 )
 
 // propose hands the process here something to do and waits for its answer, for its end, or for ctx. Run sees
-// that there is exactly one answer to each proposal, also to those whose caller waits no more.
-func (n *Node) propose(ctx context.Context, propose func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
+// that there is exactly one answer to each proposal, also if the caller waits no more.
+func (n *Node) propose(ctx context.Context, submit func(*raftnode.Node, raftnode.Done)) (raftnode.Answer, error) {
 	p := n.openProcess()
 	if p == nil {
 		return raftnode.Answer{}, errNotRunning
@@ -44,7 +44,7 @@ func (n *Node) propose(ctx context.Context, propose func(*raftnode.Node, raftnod
 	}
 	results := make(chan result, 2)
 	n.sim.unanswered.Add(1)
-	propose(p.node, func(a raftnode.Answer, err error) {
+	submit(p.node, func(a raftnode.Answer, err error) {
 		n.sim.unanswered.Add(-1)
 		results <- result{a, err}
 	})

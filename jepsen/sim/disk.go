@@ -81,7 +81,7 @@ type write struct {
 	takes     time.Duration
 	apply     func() error
 	completed bool  // or it failed; guarded by landMu, as err is
-	err       error // what the disk says of it
+	err       error // that the disk returns
 }
 
 // writeHook is called when the next write of a kind begins, which then takes so long at least.
@@ -155,17 +155,10 @@ func (d *Disk) setHook(hook *writeHook) {
 
 // write makes one write: it hangs, takes its time, lands or fails.
 func (d *Disk) write(op diskOp, land func() error) error {
-	onWrite := d.onWrite.get()
-	if onWrite == nil {
-		return d.writeNow(op, land)
+	if onWrite := d.onWrite.get(); onWrite != nil {
+		onWrite(op, false)
+		defer onWrite(op, true)
 	}
-	onWrite(op, false)
-	err := d.writeNow(op, land)
-	onWrite(op, true)
-	return err
-}
-
-func (d *Disk) writeNow(op diskOp, land func() error) error {
 	w := &write{op: op, apply: land}
 	gate := d.begin(w)
 	defer d.end(w)

@@ -274,23 +274,13 @@ func (i *injection) stop(n *Node, lasts time.Duration, begin, end func()) bool {
 	return true
 }
 
-// losePowerDuring has the first of these nodes that begins such a write lose its power in the middle of it.
 func (i *injection) losePowerDuring(op diskOp, within time.Duration, nodes ...*Node) bool {
-	struck := make(chan *Node, len(nodes))
-	for _, n := range nodes {
-		n.Disk.hookNextWrite(op, 2*writeTimeMax, func() { struck <- n })
-		defer n.Disk.setHook(nil)
-	}
 	limited, cancel := context.WithTimeout(i.ctx, within)
 	defer cancel()
-	select {
-	case n := <-struck:
-		i.trace("%s, %s", n.ID, op)
+	n := losePowerDuring(limited, op, 2*writeTimeMax, time.Duration(i.Int64N(int64(2*writeTimeMax))), nodes...)
+	if n != nil {
 		i.leaveAlone(n, faultDurationMax/2)
-		i.wait(time.Duration(i.Int64N(int64(2 * writeTimeMax))))
-		n.LosePower()
-		return true
-	case <-limited.Done():
-		return false
+		i.trace("%s, %s", n.ID, op)
 	}
+	return n != nil
 }

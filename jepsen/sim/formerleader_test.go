@@ -17,76 +17,67 @@ import (
 	"zamok/raftnode"
 )
 
-// attachedCalls is a client that continues asking one node, whatever it says.
-type attachedCalls struct {
-	mu    sync.Mutex
-	calls []call
-}
-
+// call is one request to a node, by a client that asks no other.
 type call struct {
 	what string
 	sent time.Duration
-	back time.Duration
 	err  error
-	ref  fsm.TicketRef
-	a    raftnode.Answer
+	ref  fsm.TicketRef // of an acquisition
 }
 
-// attach lets clients ask a node for everything, each a few times a second, until the returned
-// function is called. They renew one session and acquire new tickets in it.
+// attach lets clients ask a node for everything, each many times a second, until the returned function is
+// called. They renew the session of a holder and acquire new tickets in it.
 func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
-	a := &attachedCalls{}
+	var mu sync.Mutex
+	var calls []call
 	var ticket atomic.Uint64
 	ticket.Store(h.Ref.Ticket)
-	ctx, cancel := context.WithCancel(context.Background())
-	var work sync.WaitGroup
-	ask := func(what string, do func(context.Context) (fsm.TicketRef, raftnode.Answer, error)) {
-		work.Go(func() {
-			for ctx.Err() == nil {
-				sent := s.Elapsed()
+	var stops []func()
+	ask := func(what string, do func(context.Context, *call) error) {
+		stops = append(stops, background(func(ctx context.Context) {
+			for pause := time.Duration(0); sleepContext(ctx, pause) == nil; {
 				limited, done := context.WithTimeout(context.Background(), opTimeout)
-				ref, answer, err := do(limited)
+				c := call{what: what, sent: s.Elapsed()}
+				c.err = do(limited, &c)
 				done()
-				a.mu.Lock()
-				a.calls = append(a.calls, call{what, sent, s.Elapsed(), err, ref, answer})
-				a.mu.Unlock()
-				pause := 5 * time.Millisecond
-				if err != nil {
+				mu.Lock()
+				calls = append(calls, c)
+				mu.Unlock()
+				if pause = 5 * time.Millisecond; c.err != nil {
 					pause = retryPause
 				}
-				_ = sleepContext(ctx, pause)
 			}
-		})
+		}))
 	}
-	ask("fence", func(ctx context.Context) (ref fsm.TicketRef, a raftnode.Answer, err error) {
-		a, err = n.ReadBarrier(ctx)
-		return ref, a, err
+	ask("fence", func(ctx context.Context, _ *call) error {
+		_, err := n.ReadBarrier(ctx)
+		return err
 	})
-	ask("renew", func(ctx context.Context) (ref fsm.TicketRef, a raftnode.Answer, err error) {
-		a, err = n.Renew(ctx, h.Ref.Session)
-		return ref, a, err
+	ask("renew", func(ctx context.Context, _ *call) error {
+		_, err := n.Renew(ctx, h.Ref.Session)
+		return err
 	})
 	for range 10 {
-		ask("acquire", func(ctx context.Context) (fsm.TicketRef, raftnode.Answer, error) {
-			ref := fsm.TicketRef{Session: h.Ref.Session, Ticket: ticket.Add(1)}
-			c := acquireExclusive(ref.Session, ref.Ticket, fmt.Sprint(ref))
-			c.AckedThrough = ref.Ticket - min(ref.Ticket, 100)
-			a, err := n.Propose(ctx, c)
-			return ref, a, err
+		ask("acquire", func(ctx context.Context, c *call) error {
+			c.ref = fsm.TicketRef{Session: h.Ref.Session, Ticket: ticket.Add(1)}
+			acquire := acquireExclusive(c.ref.Session, c.ref.Ticket, fmt.Sprint(c.ref))
+			acquire.AckedThrough = c.ref.Ticket - min(c.ref.Ticket, 100)
+			_, err := n.Propose(ctx, acquire)
+			return err
 		})
 	}
 	return func() []call {
-		cancel()
-		work.Wait()
-		return a.calls
+		for _, stop := range stops {
+			stop()
+		}
+		return calls
 	}
 }
 
 // A leader that was cut off may not know it. Whatever it is asked then it must not answer; and what
-// had no answer happened at most once, as the state says afterwards.
+// had no answer happened at most once, as the state shows afterwards.
 func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		random := s.Random("cuts")
 		asked, unknown, took := 0, 0, 0
 		for round := range 20 {
@@ -103,8 +94,8 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 			for _, c := range calls {
 				if c.sent > cut {
 					asked++
-					assert.Error(s, c.err, "round %d: %s sent at %v was answered at %v; the cut was at %v, the next epoch at %v",
-						round, c.what, c.sent, c.back, cut, opened)
+					assert.Error(s, c.err, "round %d: %s sent at %v was answered; the cut was at %v, the next epoch at %v",
+						round, c.what, c.sent, cut, opened)
 				}
 				if c.err != nil && !errors.Is(c.err, raftnode.ErrUnknown) {
 					_, refused := errors.AsType[*raftnode.NotLeaderError](c.err)
@@ -129,8 +120,7 @@ func TestFormerLeaderAcknowledgesNothing(t *testing.T) {
 
 // With nothing else on its way, so that nothing holds up what is asked.
 func TestFormerLeaderAnswersNoRead(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		h := s.Holder("holder", "x", time.Minute)
 		h.Die()
 		for way := range 3 {
@@ -160,10 +150,10 @@ func TestFormerLeaderAnswersNoRead(t *testing.T) {
 func (s *Sim) cutIncoming(leader *Node, way int) {
 	for _, n := range s.Others(leader) {
 		if way != 1 {
-			s.Network.Cut(leader.Host, n.Host) // nobody hears it
+			s.Network.Cut(leader.Host, n.Host) // what it sends is lost
 		}
 		if way != 2 {
-			s.Network.Cut(n.Host, leader.Host) // it hears nobody: what it says last may be in their logs
+			s.Network.Cut(n.Host, leader.Host) // it receives nothing: what it sends last may be in their logs
 		}
 	}
 }
@@ -193,11 +183,10 @@ func resolveUnknown(s *Sim, leader *Node, calls []call) (unknown, took int) {
 	return unknown, took
 }
 
-// An epoch is begun by an entry that nobody but its own node may propose. To see what a reading of an
+// An epoch is begun by an entry that only its own node may propose. To see what a reading of an
 // old epoch does, one is made here: after it the leader's readings are of an epoch that is over.
 func TestClockReadingOfOldEpochIsIgnored(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		dead := s.Holder("dead", "lost", 2*time.Second)
 		dead.Die()
 		forged := leader.MustPropose(&fsm.LeaderStart{Node: leader.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
@@ -210,7 +199,7 @@ func TestClockReadingOfOldEpochIsIgnored(t *testing.T) {
 
 		leader.Kill()
 		next := s.LeaderOtherThan(leader)
-		s.Await(5*time.Second, "with a true epoch time goes on", dead.Ended)
+		s.Await(5*time.Second, "with a true epoch time passes", dead.Ended)
 		assert.Greater(s, next.MustPropose(nil).Time, stood.Add(clock.Second))
 		s.Check()
 	})
@@ -218,13 +207,12 @@ func TestClockReadingOfOldEpochIsIgnored(t *testing.T) {
 
 // A node opens its epoch for the entry that it proposed itself, not for one that bears its name.
 func TestLeaderStartWithWrongNonceIsIgnored(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		for _, n := range s.Others(leader) {
 			forged := leader.MustPropose(&fsm.LeaderStart{Node: n.ID, Nonce: 1, Cluster: fsm.ClusterID{1}})
 			s.AwaitApplied(leader, n, time.Second)
 			n.Running().View(func(m *fsm.Machine) {
-				assert.Equal(s, forged.Result.Index, m.Epoch(), "the machines took it for an epoch")
+				assert.Equal(s, forged.Result.Index, m.Epoch(), "the machines applied it as an epoch")
 			})
 			time.Sleep(time.Second)
 			assert.Equal(s, []*Node{leader}, s.Leaders())
@@ -250,7 +238,7 @@ func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 			}
 			time.Sleep(time.Second + time.Duration(round)*7*time.Millisecond)
 			for _, n := range s.Others(leader) {
-				s.Network.Cut(leader.Host, n.Host) // nobody hears it any more, and what was said on the way arrives
+				s.Network.Cut(leader.Host, n.Host) // what it sends is lost from now on; what is under way arrives
 			}
 			var asked sync.WaitGroup
 			for i := range 5 {
@@ -259,7 +247,7 @@ func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 					ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 					defer cancel()
 					_, err := leader.ReadBarrier(ctx)
-					assert.Error(s, err, "round %d: nobody has heard from the leader since it was asked", round)
+					assert.Error(s, err, "round %d: no node has received anything from the leader since it was asked", round)
 				})
 			}
 			asked.Wait()

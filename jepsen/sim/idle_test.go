@@ -19,14 +19,12 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	// Heartbeats are not written, and an hour of them takes long; so there are fewer.
 	calm := func(c *raftnode.Config) { c.ElectionTimeout = 2 * time.Second }
 	RunParallel(t, Config{Limit: 2 * time.Hour, Tune: calm}, func(s *Sim) {
-		for _, n := range s.InitialMembers() {
-			n.StartProcess()
-		}
+		s.startProcesses()
 		time.Sleep(10 * time.Second)
 		leader := s.Leader()
 		id := leader.OpenSession("visitor", 5*time.Second)
 		leader.Lock(id, 1, "x")
-		time.Sleep(10 * time.Second) // the visitor is gone, and all nodes are announced
+		time.Sleep(10 * time.Second) // the session has ended, and all nodes are announced
 		before := leader.Status()
 		time.Sleep(quiet)
 		after := leader.Status()
@@ -38,8 +36,7 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 
 // One session that renews each ttl/3 costs its renewals, and a checkpoint each second.
 func TestIdleSessionEntryRate(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		const ttl, seconds = 10 * time.Second, 600
 		s.Holder("holder", "x", ttl)
 		time.Sleep(5 * time.Second)
@@ -54,7 +51,7 @@ func TestIdleSessionEntryRate(t *testing.T) {
 	})
 }
 
-// Who waits costs nothing while nothing moves: with a hundred in the queue there are no more entries in the
+// A waiter costs nothing while nothing moves: with a hundred in the queue there are no more entries in the
 // log than with one, and those are the session's renewals and the one checkpoint a second.
 func TestWaitingClientWritesNoEntries(t *testing.T) {
 	t.Parallel()

@@ -1,12 +1,10 @@
 package sim
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"os"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -57,18 +55,12 @@ func (w *leakTest) unlock(l *client.Lock) {
 // transferTo hands the leadership to a node.
 func (w *leakTest) transferTo(id string) {
 	w.Helper()
-	if w.nodesUndisturbed {
-		return
+	if !w.nodesUndisturbed {
+		leaderOf(w.Sim, w.Node(id))
 	}
-	w.Await(time.Minute, id+" leads", func() bool {
-		if leader := w.Leader(); leader.ID != id {
-			_ = leader.Running().Transfer(w.ctx, id) // one that fails is tried again
-		}
-		return w.Node(id).Status().Leading
-	})
 }
 
-// runRound has sessions come and go in every way: cleanly, by their ttl and by an operator's hand; and with
+// runRound has sessions come and go in every way: cleanly, by their ttl and by an operator; and with
 // them grants, waits that are granted, given up and refused, delays, watches; while the leader changes, a node
 // is restarted and connections break.
 func (w *leakTest) runRound() {
@@ -122,8 +114,8 @@ func (w *leakTest) runRound() {
 	victim.stack.CloseAll()
 	park()
 	<-over
-	_ = victim.Close() // nobody hears of it
-	l := <-waits       // what the dead had held, after its delay
+	_ = victim.Close() // nothing that it sends arrives
+	l := <-waits       // what the victim had held, after its delay
 	require.NotNil(w, l)
 	w.unlock(l)
 	for _, l := range held {
@@ -230,14 +222,14 @@ func runLeakTest(t *testing.T, calm bool) {
 // Files that are open: with data on a disk there are as many after several restarts and snapshots as before.
 func TestRestartsLeakNoDescriptors(t *testing.T) { // not beside others either
 	if _, err := openDescriptors(1); err != nil {
-		t.Skip("no place says what is open: ", err)
+		t.Skip("open files are not listed: ", err)
 	}
 	Run(t, Config{Disks: OnDisk, Tune: withTinyLogs}, func(s *Sim) {
 		leader := s.Start()
 		var open []int
 		for range 4 {
 			for i := range 20 {
-				_, err := leader.Propose(s.Within(answerTimeout), acquireExclusive(1, uint64(i), "x")) // refused: nobody has this session
+				_, err := leader.Propose(s.Within(answerTimeout), acquireExclusive(1, uint64(i), "x")) // refused: there is no such session
 				require.NoError(s, err)
 			}
 			time.Sleep(3 * time.Second) // and snapshots
@@ -260,7 +252,7 @@ func TestRestartsLeakNoDescriptors(t *testing.T) { // not beside others either
 type resourceCounts map[string]int
 
 // countResources counts what a run has: what the machines know, its goroutines, connections and descriptors, and the
-// objects that live, by the place that made them. The simulation's own objects are left out: it remembers
+// objects that live, by the code that made them. The simulation's own objects are left out: it remembers
 // what it sees. What is under way at this moment is over before.
 func (s *Sim) countResources() resourceCounts {
 	synctest.Wait()
@@ -273,7 +265,7 @@ func (s *Sim) countResources() resourceCounts {
 			c["delays at "+n.ID] = m.Counts().Delayed
 		})
 	}
-	c.addGoroutines()
+	c["goroutines"] = runtime.NumGoroutine()
 	s.Network.mu.Lock()
 	c["listening ports"] = len(s.Network.listeners)
 	for route, link := range s.Network.links {
@@ -281,7 +273,7 @@ func (s *Sim) countResources() resourceCounts {
 	}
 	s.Network.mu.Unlock()
 	c.addObjects()
-	if open, err := openDescriptors(1); err == nil { // where there is such a place
+	if open, err := openDescriptors(1); err == nil { // where they are listed
 		c["descriptors"] = open
 	}
 	return c
@@ -303,29 +295,7 @@ func openDescriptors(samples int) (min int, err error) {
 	return min, nil
 }
 
-var bubbleOf = regexp.MustCompile(`^goroutine \d+ \[[^]]*(synctest bubble \d+)`)
-
-// addGoroutines counts those of this bubble by what they were begun for.
-func (c resourceCounts) addGoroutines() {
-	stacks := make([]byte, 16<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
-	var mine []byte
-	for i, one := range bytes.Split(stacks, []byte("\n\n")) {
-		bubble := bubbleOf.FindSubmatch(one)
-		if i == 0 { // who asks is the first
-			mine = bubble[1]
-		}
-		if bubble == nil || !bytes.Equal(bubble[1], mine) {
-			continue
-		}
-		_, by, _ := strings.Cut(string(one), "created by ")
-		by, _, _ = strings.Cut(by, " in goroutine")
-		c["goroutines of "+by]++
-		c["goroutines"]++
-	}
-}
-
-// addObjects counts what lives by the function and line that made it; for what a library made, by the place in
+// addObjects counts what lives by the function and line that made it; for what a library made, by the code in
 // this module that had it do so. The tiniest are left out: several lie in one block, and keep each other.
 func (c resourceCounts) addObjects() {
 	runtime.GC() // a profile is as of the collection before the last one; pools are empty after two
@@ -340,12 +310,12 @@ func (c resourceCounts) addObjects() {
 	}
 }
 
-// tinyObjectBytes, in bytes, is below what the runtime gives a place of its own.
+// tinyObjectBytes is the size up to which several objects share a block.
 const tinyObjectBytes = 16
 
-// allocationSite is the place in this module that made something. Left out is what is kept, but not forever: records
+// allocationSite is the code in this module that allocated something. Left out is what is kept for a while only: records
 // of waiting goroutines, which the runtime collects; what packages fsm and record encode and decode, as the latest entries
-// are in the log and its cache; and what events have, as the latest are in the ring of those who watch.
+// are in the log and its cache; and what events have, as the latest are in the event history.
 func allocationSite(stack []uintptr) (site string, ours bool) {
 	frames := runtime.CallersFrames(stack)
 	for {
@@ -365,7 +335,7 @@ func allocationSite(stack []uintptr) (site string, ours bool) {
 	}
 }
 
-// growthBetween says what there is more of, by so many at least and of objects twice that and half as many again, at each of the later moments
+// growthBetween is what there is more of, by so many at least and of objects twice that and half as many again, at each of the later moments
 // than at any of those before.
 func growthBetween(before, after []resourceCounts, by int) (found []string) {
 	for what := range after[0] {

@@ -13,7 +13,7 @@ import (
 	"zamok/session"
 )
 
-// The bound of a lease: whoever is dead is freed within ttl + Σ over leader changes (leaderless time
+// The bound of a lease: a dead client's session ends within ttl + Σ over leader changes (leaderless time
 // + 1 s) + what stalls cut off + a tick + a commit, and never earlier than the ttl after the
 // sending of the last renewal that was answered.
 
@@ -69,18 +69,18 @@ func TestLeasesAcrossLeaderChanges(t *testing.T) {
 			time.Sleep(1700 * time.Millisecond)
 			change()
 		}
-		s.Await(time.Minute, "the waiter has the lock of the dead", func() bool {
+		s.Await(time.Minute, "the waiter has the lock of the dead client", func() bool {
 			_, _, granted := s.Audit.Granted(waiter.Ref)
 			return granted
 		})
 		freed, token, _ := s.Audit.Granted(waiter.Ref)
 		took := freed - dead.LastConfirmedSend()
-		assert.GreaterOrEqual(s, took, ttl, "the lease of the dead ended early")
+		assert.GreaterOrEqual(s, took, ttl, "the lease of the dead client ended early")
 		assert.LessOrEqual(s, took, ttl+c.lostTime()+dueDelayMax+commitTimeMax, "it lasted too long")
 		assert.Greater(s, token, dead.Token)
 		s.Logf("freed after %v, with %d leader changes, %v leaderless", took, c.times, c.leaderless)
 
-		assert.False(s, alive.Ended(), "the living lost its session")
+		assert.False(s, alive.Ended(), "the live client lost its session")
 		assert.True(s, c.leader.holds("kept", alive))
 		s.Check()
 	})
@@ -89,8 +89,7 @@ func TestLeasesAcrossLeaderChanges(t *testing.T) {
 // A lease runs from the last sign of its session on, and not from the tick of the clock before that.
 func TestLeaseIsNotShortenedByTick(t *testing.T) {
 	const ttl, sessions = 2 * time.Second, 40
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		random := s.Random("pauses")
 		pause := func() { time.Sleep(time.Duration(random.Int64N(int64(2 * dueDelayMax)))) }
 		signs := map[session.ID]time.Duration{}
@@ -111,7 +110,7 @@ func TestLeaseIsNotShortenedByTick(t *testing.T) {
 	})
 }
 
-// A checkpoint each second is all that saves cluster time here: nobody speaks but one client, every
+// A checkpoint each second is all that saves cluster time here: one client renews, every
 // three seconds, and no leader lives as long.
 func TestLeasesUnderFrequentLeaderChanges(t *testing.T) {
 	const ttl, rounds = time.Minute, 300
@@ -132,17 +131,17 @@ func TestLeasesUnderFrequentLeaderChanges(t *testing.T) {
 				freed, bound = at-dead.LastConfirmedSend(), ttl+c.lostTime()+dueDelayMax+commitTimeMax
 			}
 		}
-		require.NotZero(s, freed, "ten minutes, and the dead still hold")
+		require.NotZero(s, freed, "ten minutes, and the session of the dead client has not ended")
 		assert.GreaterOrEqual(s, freed, ttl)
 		assert.LessOrEqual(s, freed, bound)
 		s.Logf("freed after %v of at most %v; %d leader changes, %v leaderless", freed, bound, c.times, c.leaderless)
-		assert.True(s, c.leader.holds("kept", alive), "the living lost its lock")
+		assert.True(s, c.leader.holds("kept", alive), "the live client lost its lock")
 		s.Check()
 	})
 }
 
-// What stops a leader stops time: a pause of its process, or of its disk, ages nobody who renews, nor
-// anybody else by more than one step of the clock.
+// What stops a leader stops time: a pause of its process, or of its disk, ages no session that is renewed, and no
+// other by more than one step of the clock.
 func TestStalledLeaderExpiresNoLease(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 5 * time.Second, 10 * time.Second
@@ -166,7 +165,7 @@ func TestStalledLeaderExpiresNoLease(t *testing.T) {
 			s.Await(2*ttl, "the dead session has ended", dead.Ended)
 			at, _ := s.Audit.Ended(dead.Ref.Session)
 			took, cut := at-dead.LastConfirmedSend(), leader.Status().Cut.Duration()
-			s.Logf("%s: the dead were freed after %v; cut off: %v", of, took, cut)
+			s.Logf("%s: the session of the dead client ended after %v; cut off: %v", of, took, cut)
 			assert.GreaterOrEqual(s, took, ttl)
 			assert.LessOrEqual(s, took, ttl+cut+dueDelayMax+commitTimeMax+pause)
 			if of == "its epoch" {
@@ -174,7 +173,7 @@ func TestStalledLeaderExpiresNoLease(t *testing.T) {
 				assert.Greater(s, took, pause+ttl-2*time.Second, "the pause counted")
 			}
 			time.Sleep(2 * ttl)
-			assert.True(s, leader.holds("kept", alive), "%s: the living lost its lock", of)
+			assert.True(s, leader.holds("kept", alive), "%s: the live client lost its lock", of)
 			assert.Equal(s, 1, s.Audit.Epochs(), "%s: another one led meanwhile", of)
 			s.Check()
 		})

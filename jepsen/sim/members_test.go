@@ -25,6 +25,14 @@ func stopAndCheck(s *Sim, load *Load) {
 	assert.Greater(s, len(s.record.holds), 20, "too few grants")
 }
 
+// requireNoExit sees that none of these nodes ended itself.
+func requireNoExit(s *Sim, nodes []*Node) {
+	s.Helper()
+	for _, n := range nodes {
+		assert.NoError(s, n.Fatal(), n.ID)
+	}
+}
+
 // join starts a new machine and takes it into the cluster.
 func join(s *Sim, leader *Node, id, host string) *Node {
 	s.Helper()
@@ -45,8 +53,7 @@ func voters(n *Node) (ids []string) {
 
 // A cluster is exchanged node by node while it serves.
 func TestReplaceAllNodesUnderLoad(t *testing.T) {
-	RunParallel(t, Config{Tune: withSmallLogs}, func(s *Sim) {
-		s.Start()
+	runStarted(t, Config{Tune: withSmallLogs}, func(s *Sim, _ *Node) {
 		load := s.lightLoad()
 		time.Sleep(3 * time.Second)
 		for i := range 3 {
@@ -70,8 +77,7 @@ func TestReplaceAllNodesUnderLoad(t *testing.T) {
 }
 
 func TestRemovedFollowerStops(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		load := s.lightLoad()
 		time.Sleep(3 * time.Second)
 		removed := s.Others(leader)[0]
@@ -111,8 +117,7 @@ func TestRemovedLeaderAnswersPendingCalls(t *testing.T) {
 // After a transfer a node's raft starts anew, because the old one was seen to refuse everything when
 // it leads again.
 func TestLeadershipTransfersUnderLoad(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		load := s.lightLoad()
 		led := map[string]int{}
 		for round := range 15 {
@@ -135,8 +140,7 @@ func TestLeadershipTransfersUnderLoad(t *testing.T) {
 }
 
 func TestTransferToUnreachableNode(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		h := s.Holder("holder", "x", 5*time.Second)
 		for _, to := range []string{leader.ID, "n9"} {
 			assert.ErrorContains(s, leader.Running().Transfer(s.Within(electionTimeMax), to), "nothing was changed")
@@ -155,8 +159,7 @@ func TestTransferToUnreachableNode(t *testing.T) {
 // While raft hands the leadership over it refuses every entry at once. With something due, an epoch
 // that tried again at once would spin, for as long as that takes; in virtual time, forever.
 func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		down := s.Others(leader)[0]
 		down.Kill()
 		dead := s.Holder("dead", "x", 2*time.Second)
@@ -168,18 +171,17 @@ func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
 			left = time.Duration(lease.Deadline - m.Time())
 		})
 		entries := s.Audit.Entries()
-		// Nobody is there to take over, so it takes an election's time to fail, and the lease ends
+		// No node can take over, so it takes an election's time to fail, and the lease ends
 		// in the middle of it.
 		time.Sleep(entries[len(entries)-1].At + left - 100*time.Millisecond - s.Elapsed())
 		assert.Error(s, leader.Running().Transfer(s.Within(electionTimeMax), down.ID))
-		s.Await(electionTimeMax, "the dead are freed", dead.Ended)
+		s.Await(electionTimeMax, "the session of the dead client has ended", dead.Ended)
 		s.Check()
 	})
 }
 
 func TestSingleNodeClusterGrows(t *testing.T) {
-	RunParallel(t, Config{Nodes: 1, Disks: OnDisk}, func(s *Sim) {
-		only := s.Start()
+	runStarted(t, Config{Nodes: 1, Disks: OnDisk}, func(s *Sim, only *Node) {
 		h := s.Holder("holder", "x", 10*time.Second)
 		only.Kill()
 		only.Start()
@@ -199,7 +201,7 @@ func TestSingleNodeClusterGrows(t *testing.T) {
 	})
 }
 
-// A removal after which no majority would answer could not be committed, and nobody would lead from
+// A removal after which no majority would answer could not be committed, and no node would lead from
 // then on.
 func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
@@ -226,14 +228,13 @@ func TestRemovalWithoutMajorityIsRefused(t *testing.T) {
 	})
 }
 
-// A newcomer that dies before its vote gets none, since with it there would be no majority.
+// A new node that ends before its vote gets none, since with it there would be no majority.
 func TestJoinWithoutMajorityIsRefused(t *testing.T) {
-	RunParallel(t, Config{Nodes: 1}, func(s *Sim) {
-		only := s.Start()
+	runStarted(t, Config{Nodes: 1}, func(s *Sim, only *Node) {
 		time.Sleep(3 * time.Second)
 		n2 := s.AddNode("n2", "n2")
 		n2.Start(asJoiner(clusterID(only)))
-		// It answers for its state, and its raft doesn't hear of the leader any more.
+		// It answers for its state, and its raft receives nothing from the leader any more.
 		n2.Disk.Stall()
 		require.Error(s, only.Running().Join(s.Within(5*time.Second), n2.Peer()))
 		n2.Kill()
@@ -243,7 +244,7 @@ func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 	})
 }
 
-// The other follower dies when the removal has just been decided, which then can't be committed. The
+// The other follower ends when the removal has just been decided, which then can't be committed. The
 // removed one, which has all the data, continues; when the leader is lost for good, it and the other one are a
 // majority.
 func TestUncommittedRemovalStopsNoNode(t *testing.T) {
@@ -292,7 +293,7 @@ func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 	}
 }
 
-// A node dies, and a removal is asked for at once, before its silence has been noticed.
+// A node ends, and a removal is asked for at once, before the leader has noticed.
 func TestRemovalAfterCrashIsRefused(t *testing.T) {
 	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		leader, tokens := startWithLocks(s)
@@ -305,8 +306,7 @@ func TestRemovalAfterCrashIsRefused(t *testing.T) {
 
 // A node that was away when it was removed asks when it comes back, and ends.
 func TestRestartedRemovedNodeExits(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk, Tune: withSmallLogs}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{Disks: OnDisk, Tune: withSmallLogs}, func(s *Sim, leader *Node) {
 		time.Sleep(3 * time.Second)
 		load := s.lightLoad()
 		away := s.Others(leader)[0]
@@ -320,7 +320,7 @@ func TestRestartedRemovedNodeExits(t *testing.T) {
 			require.ErrorIs(s, away.Fatal(), raftnode.ErrRemoved)
 			assert.Equal(s, term, leader.Status().Term, "it disturbed the others")
 		}
-		// Its directory does not come back, whoever asks for it.
+		// Its directory is not taken back.
 		away.Start(asJoiner(clusterID(leader)))
 		err := leader.Running().Join(s.Within(time.Second), away.Peer())
 		require.ErrorIs(s, err, raftnode.ErrRefused)

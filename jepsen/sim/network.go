@@ -13,10 +13,10 @@ import (
 
 const (
 	// A message takes at least delayMin and up to delaySpread more, as between two machines of one
-	// building. A link can be told otherwise.
+	// building. SetDelay changes a link.
 	delayMin    = 200 * time.Microsecond
 	delaySpread = 300 * time.Microsecond
-	// synRetry is the pause before a call that got no answer is repeated.
+	// synRetry is the pause before a connection attempt without an answer is repeated.
 	synRetry = time.Second
 	// retransmitDelayMax bounds how long after a heal the bytes that were held back arrive.
 	retransmitDelayMax = 200 * time.Millisecond
@@ -26,7 +26,7 @@ const (
 
 // Network joins hosts, each pair by one link in each direction. What is sent into a link that is
 // cut is held back, as TCP does, and arrives after the link has healed, if the connection still
-// lives by then: nobody is told of a cut. Connections keep no goroutine.
+// lives by then: a cut causes no error. Connections keep no goroutine.
 type Network struct {
 	mu        sync.Mutex // guards everything below, and all of every connection
 	rand      *rand.Rand
@@ -64,13 +64,12 @@ func (n *Network) link(from, to string) *link {
 
 // transmissionTime is how long the next bytes take on a link; the caller holds the lock.
 func (n *Network) transmissionTime(l *link) time.Duration {
-	if l.spread <= 0 {
-		return l.delay
-	}
-	return l.delay + time.Duration(n.rand.Int64N(int64(l.spread)))
+	return l.delay + time.Duration(n.rand.Int64N(int64(l.spread)+1))
 }
 
-func (n *Network) listen(s *Stack, address string) (*Listener, error) {
+// Listen opens a port of this host.
+func (s *Stack) Listen(port string) (*Listener, error) {
+	n, address := s.network, s.host+":"+port
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.listeners[address] != nil {
@@ -79,15 +78,17 @@ func (n *Network) listen(s *Stack, address string) (*Listener, error) {
 	if s.closed {
 		return nil, net.ErrClosed
 	}
-	p := &Listener{network: n, stack: s, address: address, incoming: make(chan *conn, backlogMax), done: make(chan struct{})}
+	p := &Listener{network: n, stack: s, address: address, incoming: make(chan *conn, backlogMax)}
 	n.listeners[address], s.listeners[p] = p, struct{}{}
 	return p, nil
 }
 
 var errRefused = errors.New("connection refused")
 
-// dial calls until somebody answers: a call over a link that is cut, either way, has no answer.
-func (n *Network) dial(ctx context.Context, s *Stack, address string) (net.Conn, error) {
+// Dial connects to an address. It retries until the host answers: over a link that is cut, either way, there is
+// no answer.
+func (s *Stack) Dial(ctx context.Context, address string) (net.Conn, error) {
+	n := s.network
 	for {
 		n.mu.Lock()
 		there, back := n.link(s.host, hostOf(address)), n.link(hostOf(address), s.host)
@@ -113,7 +114,7 @@ func (n *Network) dial(ctx context.Context, s *Stack, address string) (net.Conn,
 	}
 }
 
-// connect makes the two ends of a connection; nil without error: nobody has room for it now.
+// connect makes the two ends of a connection; nil without error: the backlog is full.
 func (n *Network) connect(s *Stack, address string) (*conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,43 +137,34 @@ func (n *Network) connect(s *Stack, address string) (*conn, error) {
 	return near, nil
 }
 
-// Listener is a listener.
+// Listener is an open port. While it is registered, connections are put into incoming under the network's lock.
 type Listener struct {
 	network  *Network
 	stack    *Stack
 	address  string
 	incoming chan *conn
-	done     chan struct{}
-	once     sync.Once
 }
 
 // Accept implements net.Listener.
 func (p *Listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.incoming:
+	if c := <-p.incoming; c != nil {
 		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
 	}
+	return nil, net.ErrClosed
 }
 
-// Close implements net.Listener. Calls that nobody accepted are hung up.
+// Close implements net.Listener. Connections that were not accepted are closed.
 func (p *Listener) Close() error {
-	p.once.Do(func() {
-		p.network.mu.Lock()
+	p.network.mu.Lock()
+	if p.network.listeners[p.address] == p {
 		delete(p.network.listeners, p.address)
 		delete(p.stack.listeners, p)
-		p.network.mu.Unlock()
-		close(p.done)
-		for {
-			select {
-			case c := <-p.incoming:
-				c.Close()
-			default:
-				return
-			}
-		}
-	})
+		close(p.incoming)
+	}
+	p.network.mu.Unlock()
+	for c := range p.incoming {
+		c.Close()
+	}
 	return nil
 }
 
@@ -206,7 +198,11 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 func (n *Network) Cut(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l := n.link(from, to); l.cutAt.IsZero() {
+	n.link(from, to).cut()
+}
+
+func (l *link) cut() {
+	if l.cutAt.IsZero() {
 		l.cutAt = time.Now()
 	}
 }
@@ -259,19 +255,15 @@ func (n *Network) Isolate(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for other := range n.hosts {
-		if other == host {
-			continue
-		}
-		for _, l := range []*link{n.link(host, other), n.link(other, host)} {
-			if l.cutAt.IsZero() {
-				l.cutAt = time.Now()
-			}
+		if other != host {
+			n.link(host, other).cut()
+			n.link(other, host).cut()
 		}
 	}
 }
 
-// Stack is what the kernel of a host keeps for one process: its ports and connections. When the
-// process ends, however it does, they are closed at once.
+// Stack is the ports and connections that the kernel of a host keeps for one process. When the process ends,
+// they are closed at once.
 type Stack struct {
 	network *Network
 	host    string
@@ -288,14 +280,6 @@ func (n *Network) NewStack(host string) *Stack {
 	defer n.mu.Unlock()
 	n.hosts[host] = true
 	return &Stack{network: n, host: host, listeners: map[*Listener]struct{}{}, conns: map[*conn]struct{}{}}
-}
-
-// Listen opens a port of this host.
-func (s *Stack) Listen(port string) (*Listener, error) { return s.network.listen(s, s.host+":"+port) }
-
-// Dial calls an address. It continues until somebody answers, refuses, or ctx ends.
-func (s *Stack) Dial(ctx context.Context, address string) (net.Conn, error) {
-	return s.network.dial(ctx, s, address)
 }
 
 // CloseAll closes everything that the process has open, and lets it open nothing more.

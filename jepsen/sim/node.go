@@ -160,7 +160,7 @@ func (n *Node) StartProcess(tune ...Tune) {
 		opened: make(chan struct{}), stopping: make(chan struct{}), ended: make(chan struct{}),
 	}
 	n.process = p
-	n.Disk.onWrite.set(nil) // it was the former process's
+	n.Disk.onWrite.set(nil) // a hook belongs to one process
 	cfg := api.NodeConfig{Listener: clients, Advertise: n.Host, Config: raftnode.Config{
 		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
 		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial}, JoinCluster: n.joinedCluster,
@@ -330,11 +330,15 @@ const electionTimeMax = 5 * time.Second
 // Start starts all initial members, waits until each has opened, and returns the leader.
 func (s *Sim) Start(tune ...Tune) *Node {
 	s.Helper()
+	s.startProcesses(tune...)
+	s.awaitAllOpen()
+	return s.Leader()
+}
+
+func (s *Sim) startProcesses(tune ...Tune) {
 	for _, n := range s.InitialMembers() {
 		n.StartProcess(tune...)
 	}
-	s.awaitAllOpen()
-	return s.Leader()
 }
 
 func (s *Sim) awaitAllOpen() {
@@ -356,55 +360,31 @@ func (n *Node) Start(tune ...Tune) {
 	}
 }
 
-// Leader waits until exactly one node has an open epoch, and returns it.
+// Leader waits until exactly one node leads, and returns it.
 func (s *Sim) Leader() *Node {
 	s.Helper()
-	var leader *Node
-	s.Await(electionTimeMax, "one node leads", func() bool {
-		leads := s.Leaders()
-		if len(leads) == 1 {
-			leader = leads[0]
-		}
-		return len(leads) == 1
-	})
-	return leader
+	return s.LeaderOtherThan(nil)
 }
 
-// LeaderOtherThan waits until a node other than this one leads.
+// LeaderOtherThan waits until exactly one node beside this one leads.
 func (s *Sim) LeaderOtherThan(old *Node) *Node {
 	s.Helper()
-	var leader *Node
-	s.Await(electionTimeMax, "another node than "+old.ID+" leads", func() bool {
-		for _, n := range s.Leaders() {
-			if n != old {
-				leader = n
-			}
-		}
-		return leader != nil
+	var leaders []*Node
+	s.Await(electionTimeMax, "one node leads", func() bool {
+		leaders = slices.DeleteFunc(s.Leaders(), func(n *Node) bool { return n == old })
+		return len(leaders) == 1
 	})
-	return leader
+	return leaders[0]
 }
 
-// Leaders are the nodes that have an open epoch, as they see it.
+// Leaders are the nodes that lead, as they see it.
 func (s *Sim) Leaders() []*Node {
-	var leading []*Node
-	for _, n := range s.Nodes() {
-		if up := n.Running(); up != nil && up.Status().Leading {
-			leading = append(leading, n)
-		}
-	}
-	return leading
+	return slices.DeleteFunc(s.Nodes(), func(n *Node) bool { return !n.Status().Leading })
 }
 
 // Others are the members beside this node.
 func (s *Sim) Others(node *Node) []*Node {
-	var others []*Node
-	for _, n := range s.Members() {
-		if n != node {
-			others = append(others, n)
-		}
-	}
-	return others
+	return slices.DeleteFunc(s.Members(), func(n *Node) bool { return n == node })
 }
 
 // AwaitApplied waits until a node has applied all that the leader had applied at the call.

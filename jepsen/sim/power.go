@@ -1,14 +1,15 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"io/fs"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"zamok/raftnode/store"
 )
@@ -17,10 +18,10 @@ import (
 //
 // Everything that the disk had acknowledged, and of each write that was under way what chance decides:
 // all of it, nothing, or, of files, a part. It is taken at one moment, as an image of the disk; the
-// process winds up on the disk that it knows, heard by nobody, and the next one finds the image.
+// process ends on the old disk, without a network, and the next one starts from the image.
 //
 // A write is under way from the moment at which package store asks for it until it returns, which takes
-// time in a run with Config.WriteTimeMax. So it is seen when something is answered, announced or built upon
+// time in a run with Config.WriteTimeMax. So it is detected when something is answered, announced or built upon
 // before its write has returned, when two writes are made of what must be one, and when the order of
 // writes is wrong.
 //
@@ -48,7 +49,7 @@ type diskImage struct {
 	dir    string
 }
 
-// capturePowerFailure takes the image of a power failure. Who hears the node must have been cut off before.
+// capturePowerFailure takes the image of a power failure. The node must have been disconnected before.
 func (d *Disk) capturePowerFailure() {
 	d.landMu.Lock()
 	defer d.landMu.Unlock()
@@ -82,8 +83,8 @@ func (d *Disk) capturePowerFailure() {
 		d.mu.Unlock()
 	}
 	if d.voteHalfWritten {
-		d.sim.Audit.Violation("the power of %s failed between the two halves of a vote: it may give that term's vote to whom it voted for before, "+
-			"without a look at the log", d.id)
+		d.sim.Audit.Violation("the power of %s failed between the two halves of a vote: it may give that term's vote to the earlier candidate, "+
+			"without comparing the logs", d.id)
 	}
 	var err error
 	if d.memory != nil {
@@ -127,7 +128,7 @@ func (d *Disk) tornFile(w *write, file string, random *rand.Rand) []byte {
 	return tearPages(before, after, random)
 }
 
-// The first two pages of a bbolt file say, in turns, where its tree is. What counts of such a page is in its
+// The first two pages of a bbolt file hold, in turns, where its tree is. The part of such a page that matters is in its
 // first bytes, in one sector, which a disk writes wholly or not at all.
 const rootPages = 2
 
@@ -159,7 +160,7 @@ func copyDir(from, to string, replaced map[string][]byte, random *rand.Rand) err
 	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		unfinished := strings.Contains(path, ".tmp")
 		if unfinished && errors.Is(err, fs.ErrNotExist) {
-			return nil // the process that winds up has just cleared it away
+			return nil // the ending process has just cleared it away
 		}
 		if err != nil {
 			return err
@@ -206,12 +207,30 @@ func (n *Node) LosePower() {
 	}, p.kill)
 }
 
+// losePowerDuring has the first of these nodes that begins such a write, which then takes so long at least, lose
+// its power after a while. It returns the node, or nil if ctx ended before.
+func losePowerDuring(ctx context.Context, op diskOp, takes, after time.Duration, nodes ...*Node) *Node {
+	struck := make(chan *Node, len(nodes))
+	for _, n := range nodes {
+		n.Disk.hookNextWrite(op, takes, func() { struck <- n })
+		defer n.Disk.setHook(nil)
+	}
+	select {
+	case n := <-struck:
+		time.Sleep(after)
+		n.LosePower()
+		return n
+	case <-ctx.Done():
+		return nil
+	}
+}
+
 // WriteOutcomes is what became of the writes that were under way when the power of machines failed.
 func (s *Sim) WriteOutcomes() map[writeOutcome]int {
 	all := map[writeOutcome]int{}
 	for _, n := range s.Nodes() {
 		n.Disk.mu.Lock()
-		for f, times := range maps.All(n.Disk.outcomes) {
+		for f, times := range n.Disk.outcomes {
 			all[f] += times
 		}
 		n.Disk.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,29 +35,6 @@ func forEachDiskKind(t *testing.T, story func(*Sim)) {
 // withTinyLogs has each snapshot replace entries that the one before it does not hold.
 func withTinyLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 8, time.Second }
 
-// losePowerEverywhere has the power of all machines fail at one moment, and starts them again.
-func losePowerEverywhere(s *Sim) {
-	s.Helper()
-	nodes := s.Members()
-	down := make(chan struct{})
-	for _, n := range nodes {
-		go func() {
-			n.LosePower()
-			down <- struct{}{}
-		}()
-	}
-	for range nodes {
-		<-down
-	}
-	for _, n := range nodes {
-		n.StartProcess()
-	}
-	for _, n := range nodes {
-		require.NoError(s, n.AwaitOpen(s.Within(electionTimeMax)), "%s after the power had failed", n.ID)
-	}
-	s.Leader()
-}
-
 // However often the power fails everywhere at once, what was acknowledged is there.
 func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 	t.Parallel()
@@ -73,11 +51,16 @@ func TestAcknowledgedWritesSurvivePowerFailure(t *testing.T) {
 		for missing := true; missing; times++ {
 			require.Less(s, times, most, "of what was under way: %v", s.WriteOutcomes())
 			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
-			losePowerEverywhere(s)
+			var down sync.WaitGroup
+			for _, n := range s.Members() {
+				down.Go(n.LosePower)
+			}
+			down.Wait()
+			s.Start()
 			became := s.WriteOutcomes()
 			missing = times < least || slices.ContainsFunc(all, func(r writeOutcome) bool { return became[r] == 0 })
 		}
-		stopLoadAndCheck(s, load)
+		stopAndCheck(s, load)
 		s.Logf("%d blackouts: %v, %d entries", times, s.WriteOutcomes(), len(s.Audit.Entries()))
 	})
 }
@@ -89,7 +72,8 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 	forEachDiskKind(t, func(s *Sim) {
 		leader := s.Start()
 		load := s.Load(5, 100*time.Millisecond)
-		time.Sleep(3 * time.Second) // and some snapshots
+		time.Sleep(3 * time.Second)          // and some snapshots
+		const takes = 200 * time.Millisecond // for what continues without waiting to get far
 		for i, op := range []diskOp{opSnapshot, opAppend, opDelete, opVote, opTerm} {
 			for j, became := range []writeOutcome{writeLost, writeKept} {
 				who := s.Others(leader)
@@ -99,7 +83,11 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 				case (i+j)%2 == 0:
 					who = []*Node{leader}
 				}
-				struck := losePowerDuringOp(s, op, became, who...)
+				for _, n := range who {
+					n.Disk.forcedOutcome.set(became)
+				}
+				struck := losePowerDuring(s.Within(time.Minute), op, takes, takes*9/10, who...)
+				require.NotNil(s, struck, "no node began to %s anything", op)
 				for _, n := range []*Node{struck, leader} {
 					if n.processEnded() {
 						n.Start()
@@ -109,40 +97,9 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 				s.AwaitConverged(backoffMax)
 			}
 		}
-		stopLoadAndCheck(s, load)
+		stopAndCheck(s, load)
 		s.Logf("%v", s.WriteOutcomes())
 	})
-}
-
-// stopLoadAndCheck ends a load, lets the writes land that nobody waits for any more, and looks at the run.
-func stopLoadAndCheck(s *Sim, load *Load) {
-	s.Helper()
-	load.Stop()
-	time.Sleep(time.Second)
-	stopAndCheck(s, load)
-}
-
-// losePowerDuringOp has the first of these nodes that begins such a write lose its power in the middle of it.
-func losePowerDuringOp(s *Sim, op diskOp, became writeOutcome, nodes ...*Node) *Node {
-	s.Helper()
-	const takes = 200 * time.Millisecond // for whoever continues without waiting to get far
-	struck := make(chan *Node, len(nodes))
-	for _, n := range nodes {
-		n.Disk.forcedOutcome.set(became)
-		n.Disk.hookNextWrite(op, takes, func() { struck <- n })
-	}
-	select {
-	case n := <-struck:
-		time.Sleep(takes * 9 / 10)
-		n.LosePower()
-		for _, other := range nodes {
-			other.Disk.setHook(nil)
-		}
-		return n
-	case <-time.After(time.Minute):
-		s.Fatalf("nobody began to %s anything", op)
-		return nil
-	}
 }
 
 // A part of a transaction leaves a file that is as it was before. That is bbolt's promise, on which package
@@ -203,11 +160,10 @@ func updateBolt(t *testing.T, path string, do func(*bbolt.Tx) error) {
 	require.NoError(t, db.Close())
 }
 
-// A node whose disk has no room for entries leads nobody; what it can't take was not done, and the others
-// continue. Below the mark it says so, and continues too.
+// A node whose disk has no room for entries does not lead; what it can't take was not done, and the others
+// continue. Below the low-space threshold a node warns, and continues too.
 func TestFullDiskAffectsOneNode(t *testing.T) {
-	RunParallel(t, Config{Tune: withSmallLogs}, func(s *Sim) {
-		full := s.Start()
+	runStarted(t, Config{Tune: withSmallLogs}, func(s *Sim, full *Node) {
 		load := s.lightLoad()
 		time.Sleep(5 * time.Second)
 		full.Disk.SetFree(0)
@@ -216,7 +172,7 @@ func TestFullDiskAffectsOneNode(t *testing.T) {
 		next := s.LeaderOtherThan(full)
 		low := s.Others(full)[0]
 		low.Disk.SetFree((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)
-		s.Await(time.Minute, "it is told that the disk is nearly full", func() bool { return low.Status().DiskLow })
+		s.Await(time.Minute, "it notices that the disk is nearly full", func() bool { return low.Status().DiskLow })
 		time.Sleep(10 * time.Second)
 		assert.NotEqual(s, "Leader", full.Status().State)
 		before := next.Status().Applied
@@ -227,8 +183,6 @@ func TestFullDiskAffectsOneNode(t *testing.T) {
 		}
 		s.AwaitApplied(next, full, backoffMax)
 		stopAndCheck(s, load)
-		for _, n := range s.InitialMembers() {
-			assert.NoError(s, n.Fatal())
-		}
+		requireNoExit(s, s.InitialMembers())
 	})
 }

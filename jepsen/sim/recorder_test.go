@@ -16,7 +16,7 @@ func TestStallClassification(t *testing.T) {
 	t.Parallel()
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	entry := func(at int) Effect { return Effect{At: ms(at)} }
-	office := func(at int) Effect {
+	epoch := func(at int) Effect {
 		return Effect{At: ms(at), Applied: fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvEpochStarted}}}}
 	}
 	held := func(from, to int) check.Stall {
@@ -36,19 +36,37 @@ func TestStallClassification(t *testing.T) {
 			[]Effect{entry(0), entry(5000), entry(5010)}, []check.Stall{held(0, 5000)},
 		},
 		"a change": {
-			[]Effect{entry(0), entry(500), office(900)}, []check.Stall{change(500, 900)},
+			[]Effect{entry(0), entry(500), epoch(900)}, []check.Stall{change(500, 900)},
 		},
 		"the last two entries were held up": {
-			[]Effect{entry(0), entry(3000), entry(3001), office(3500)}, []check.Stall{held(0, 3000), change(0, 3500)},
+			[]Effect{entry(0), entry(3000), entry(3001), epoch(3500)}, []check.Stall{held(0, 3000), change(0, 3500)},
 		},
 		"it was held up long before": {
-			[]Effect{entry(0), entry(3000), entry(3001), entry(3002), office(3500)},
+			[]Effect{entry(0), entry(3000), entry(3001), entry(3002), epoch(3500)},
 			[]check.Stall{held(0, 3000), change(3002, 3500)},
 		},
 		"one change after the other": {
-			[]Effect{entry(0), office(3000), office(6000)}, []check.Stall{change(0, 3000), change(3000, 6000)},
+			[]Effect{entry(0), epoch(3000), epoch(6000)}, []check.Stall{change(0, 3000), change(3000, 6000)},
 		},
 	} {
 		assert.Equal(t, c.want, clusterTimeStalls(c.entries), name)
 	}
+}
+
+func TestCheckEndsFindsViolations(t *testing.T) {
+	t.Parallel()
+	ref := fsm.TicketRef{Session: 10, Ticket: 1}
+	granted := fsm.Event{Index: 20, Kind: fsm.EvGranted, TicketRef: ref, Token: 20}
+	released := fsm.Event{Index: 21, Kind: fsm.EvReleased, TicketRef: ref, Token: 20}
+	ended := fsm.Event{Index: 22, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 10}}
+	otherToken := released
+	otherToken.Token = 19
+	violations := func(events ...fsm.Event) []string {
+		return (&Audit{entries: []Effect{{Applied: fsm.Applied{Events: events}}}}).checkEnds()
+	}
+	assert.Empty(t, violations(granted, released, ended))
+	assert.NotEmpty(t, violations(granted, otherToken), "an end with another token")
+	assert.NotEmpty(t, violations(granted, released, released), "a ticket that ended twice")
+	assert.NotEmpty(t, violations(granted, ended), "a ticket that outlives its session")
+	assert.NotEmpty(t, violations(ended, ended), "a session that ended twice")
 }

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 	"zamok/client"
 )
 
-// A leader dies: who holds continues holding, with its token; who waits keeps its place.
+// A leader dies: a holder keeps its lock and its token, and a waiter its queue position.
 func TestClientsSurviveLeaderCrash(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
@@ -58,7 +57,7 @@ func TestClientsSurviveFullRestart(t *testing.T) {
 	})
 }
 
-// Nobody leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
+// No node leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
 // lost at the client's deadline, not revived, and released before anything else; then another gets it.
 func TestOutageBeyondTTLLosesLock(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
@@ -86,7 +85,7 @@ func TestOutageBeyondTTLLosesLock(t *testing.T) {
 	})
 }
 
-// A client that is cut off believes no longer than the cluster does, and its call that waits continues in a
+// A client that is cut off reports its loss before the next grant, and its call that waits continues in a
 // new session when the old one is over.
 func TestPartitionedClientReportsLossFirst(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
@@ -103,7 +102,7 @@ func TestPartitionedClientReportsLossFirst(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.Network.HealAll()
 		time.Sleep(5 * time.Second)
-		require.Equal(t, 1, s.waiters("y"), "the wait goes on in a new session")
+		require.Equal(t, 1, s.waiters("y"), "the wait continues in a new session")
 		require.NoError(t, c.Close())
 		own := s.awaitResult(waits, 5*time.Second)
 		require.NotEqual(t, held.Session(), own.Session())
@@ -112,22 +111,22 @@ func TestPartitionedClientReportsLossFirst(t *testing.T) {
 	})
 }
 
-// A machine sleeps through the lease: the first look after waking says so.
+// A machine sleeps through the lease: the first reading of the clock after waking reports the loss.
 func TestSuspendedMachineLosesLocks(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
 		held := s.lock(a, "x")
-		told := held.Lost()
+		lost := held.Lost()
 		waits := s.wait(s.Within(time.Minute), b, "x")
 		a.clock.jump(10 * time.Second)
 		select { // without a call: that would look itself
-		case <-told:
+		case <-lost:
 		case <-time.After(150 * time.Millisecond):
-			t.Fatal("nobody looked at the clocks")
+			t.Fatal("the clocks were not read")
 		}
 		second := s.lock(a, "y")
 		a.clock.jump(10 * time.Second)
-		require.ErrorIs(t, second.Err(), client.ErrLost, "and a call looks at once")
+		require.ErrorIs(t, second.Err(), client.ErrLost, "and a call reads the clock at once")
 		require.ErrorIs(t, held.Err(), client.ErrLost)
 		s.awaitResult(waits, time.Second)
 		s.lock(a, "z")
@@ -138,7 +137,7 @@ func TestSuspendedMachineLosesLocks(t *testing.T) {
 func TestLateGrantIsNotReturned(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
 		a := s.program("a", nil)
-		s.lock(a, "elsewhere") // so that it is attached and proven
+		s.lock(a, "other") // so that it is attached and its lease confirmed
 		s.Network.SetDelay("n1", "a", 3*time.Second, 0)
 		ctx, cancel := context.WithCancel(s.Within(time.Minute))
 		late := &pendingLock{done: make(chan struct{})}
@@ -159,8 +158,8 @@ func TestLateGrantIsNotReturned(t *testing.T) {
 	})
 }
 
-// An Unlock that nobody confirms: the lock is not held from the call on, and is released as soon as somebody
-// can be told, not at the end of the session.
+// An Unlock without an answer: the lock is not held from the call on, and is released as soon as a node can be
+// reached, not at the end of the session.
 func TestUnlockDuringOutageIsSentLater(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", func(c *client.Config) { c.TTL = time.Minute }), s.program("b", nil)
@@ -187,7 +186,7 @@ func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
 		a, b := s.program("a", nil), s.program("b", func(c *client.Config) { c.TTL = time.Minute })
 		held := s.lock(a, "x")
 		waits := s.wait(s.Within(2*time.Minute), b, "x")
-		time.Sleep(time.Second) // it has been told that it waits
+		time.Sleep(time.Second) // it knows that it waits
 		s.cut("b")
 		require.NoError(t, held.Unlock(s.Within(time.Second)))
 		time.Sleep(30 * time.Second) // long enough for it to give its stream up
@@ -201,47 +200,41 @@ func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
 // mean that nothing was done.
 func TestExpireWithUnknownOutcome(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
-		holder, operator := s.program("holder", nil), s.program("operator", nil)
-		session := s.lock(holder, "x").Session()
-		_, err := operator.Now(s.Within(time.Minute)) // it knows who leads
-		assert.NoError(s, err)
-
-		s.Network.Cut(s.Leader().Host, operator.host) // what it says arrives, and no answer does
-		time.AfterFunc(700*time.Millisecond, s.Network.HealAll)
-		err = operator.ExpireSession(s.Within(time.Minute), session, "gone mad")
-		var failed *client.Error
+		held, operator := s.loseAnswer()
+		err := operator.ExpireSession(s.Within(time.Minute), held.Session(), "a test")
 		assert.ErrorIs(s, err, client.ErrSessionExpired)
-		if assert.True(s, errors.As(err, &failed)) {
-			assert.Equal(s, client.Unknown, failed.Outcome, "%v", err)
-		}
-
+		requireOutcome(s, err, client.Unknown)
 		// Asked again, it is known that this call did nothing.
-		err = operator.ExpireSession(s.Within(time.Minute), session, "gone mad")
-		if assert.True(s, errors.As(err, &failed)) {
-			assert.Equal(s, client.NotDone, failed.Outcome, "%v", err)
-		}
+		requireOutcome(s, operator.ExpireSession(s.Within(time.Minute), held.Session(), "a test"), client.NotDone)
 	})
 }
 
 // The same of a lock that is taken from its holder.
 func TestForceReleaseWithUnknownOutcome(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
-		holder, operator := s.program("holder", nil), s.program("operator", nil)
-		token := s.lock(holder, "x").Token()
-		_, err := operator.Now(s.Within(time.Minute)) // it knows who leads
-		assert.NoError(s, err)
-
-		s.Network.Cut(s.Leader().Host, operator.host)
-		time.AfterFunc(700*time.Millisecond, s.Network.HealAll)
-		ended, err := operator.ForceRelease(s.Within(time.Minute), "x", token, "gone mad")
-		var failed *client.Error
+		held, operator := s.loseAnswer()
+		ended, err := operator.ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
 		assert.Empty(s, ended)
-		if assert.True(s, errors.As(err, &failed)) {
-			assert.Equal(s, client.Unknown, failed.Outcome, "%v", err)
-		}
-
-		ended, err = operator.ForceRelease(s.Within(time.Minute), "x", token, "gone mad")
+		requireOutcome(s, err, client.Unknown)
+		ended, err = operator.ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
 		assert.NoError(s, err)
 		assert.Empty(s, ended)
 	})
+}
+
+// loseAnswer starts a holder of "x" and an operator whose next request arrives, and its answer does not.
+func (s *Sim) loseAnswer() (held *client.Lock, operator *program) {
+	held, operator = s.lock(s.program("holder", nil), "x"), s.program("operator", nil)
+	_, err := operator.Now(s.Within(time.Minute)) // it knows the leader
+	require.NoError(s, err)
+	s.Network.Cut(s.Leader().Host, operator.host)
+	time.AfterFunc(700*time.Millisecond, s.Network.HealAll)
+	return held, operator
+}
+
+func requireOutcome(s *Sim, err error, want client.Outcome) {
+	s.Helper()
+	var failed *client.Error
+	require.ErrorAs(s, err, &failed)
+	require.Equal(s, want, failed.Outcome, "%v", err)
 }

@@ -124,7 +124,7 @@ func (m *interceptor) Session(wire grpc.BidiStreamingServer[zamokpb.ClientFrame,
 
 // startInterceptor starts an interceptor before the only node of a cluster, and returns what makes a client use it.
 func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
-	stack := s.Network.NewStack("middle")
+	stack := s.Network.NewStack("proxy")
 	conn, err := grpc.NewClient("passthrough:///n1:5750", grpc.WithContextDialer(stack.Dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(s, err)
@@ -139,10 +139,10 @@ func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
 		wait()
 		_ = conn.Close()
 	})
-	return func(c *client.Config) { c.Endpoints = []string{"middle"} }
+	return func(c *client.Config) { c.Endpoints = []string{"proxy"} }
 }
 
-// One push in ten is lost, streams are cut, callers change their minds: nobody is beside anybody, every
+// One push in ten is lost, streams are cut, callers change their minds: no two hold the lock at once, every
 // call ends, and in the end nothing is left.
 func TestFaultyServerOnlyDelays(t *testing.T) {
 	t.Parallel()
@@ -249,29 +249,29 @@ func (s *Sim) attempt(p *program, random *rand.Rand) *client.Lock {
 	return l
 }
 
-// Somebody else uses the session's secret. What is held can't be relied on; what waits goes elsewhere.
+// Another process uses the session's secret. What is held can't be relied on; what waits continues in another session.
 func TestStolenSessionIsAbandoned(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
-		hello := &zamokpb.OpenStream{}
+		opening := &zamokpb.OpenStream{}
 		m := &interceptor{toServer: func(f *zamokpb.ClientFrame) (bool, error) {
 			if h := f.Messages[0].GetOpen(); h != nil {
-				hello.Secret = h.Secret
+				opening.Secret = h.Secret
 			}
 			return true, nil
 		}}
 		a, b := s.program("a", s.startInterceptor(m)), s.program("b", nil)
 		held := s.lock(a, "x")
-		hello.Session = held.Session()
+		opening.Session = held.Session()
 		s.lock(b, "y")
 		waits := s.wait(s.Within(time.Minute), a, "y")
 
 		ctx, cancel := context.WithCancel(s.Within(time.Minute))
 		defer cancel()
-		thief, err := m.node.Session(ctx)
+		other, err := m.node.Session(ctx)
 		require.NoError(t, err)
-		require.NoError(t, thief.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
-			{Message: &zamokpb.ClientMessage_Open{Open: hello}}}}))
-		_, err = thief.Recv()
+		require.NoError(t, other.Send(&zamokpb.ClientFrame{Messages: []*zamokpb.ClientMessage{
+			{Message: &zamokpb.ClientMessage_Open{Open: opening}}}}))
+		_, err = other.Recv()
 		require.NoError(t, err)
 		s.awaitLost(held, time.Second)
 		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
@@ -281,8 +281,8 @@ func TestStolenSessionIsAbandoned(t *testing.T) {
 	})
 }
 
-// The answer to a first transmission comes when the second was sent, and nothing after it: it proves that
-// the first was heard, and not more.
+// The answer to a first transmission comes when the second was sent, and nothing after it: it confirms
+// the first, and not the second.
 func TestLateAckConfirmsFirstTransmission(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
 		var first, second time.Time
@@ -321,7 +321,7 @@ func TestLateAckConfirmsFirstTransmission(t *testing.T) {
 }
 
 // A client's own OpenStream is held up somewhere, the client gives it up and attaches by another, and then the
-// first arrives. It takes the session from nobody. A copy of the process does, and is known for one at once, whether
+// first arrives. It takes the session from no process. A copy of the process does, and is detected at once, whether
 // the late OpenStream has come or not.
 func TestLateOpenStreamIsNotAClone(t *testing.T) {
 	t.Parallel()
@@ -348,22 +348,22 @@ func testLateOpenStream(t *testing.T, comes bool) {
 
 		ctx, cancel := context.WithCancel(s.Within(time.Minute))
 		defer cancel()
-		hello := func(f *zamokpb.ClientFrame) error {
-			ghost, err := m.node.Session(ctx)
+		open := func(f *zamokpb.ClientFrame) error {
+			stream, err := m.node.Session(ctx)
 			require.NoError(t, err)
-			require.NoError(t, ghost.Send(f))
-			_, err = ghost.Recv()
+			require.NoError(t, stream.Send(f))
+			_, err = stream.Recv()
 			return err
 		}
 		if comes {
-			require.ErrorContains(t, hello(late), "not done")
+			require.ErrorContains(t, open(late), "not done")
 			time.Sleep(15 * time.Second)
 			require.NoError(t, held.Err())
 			require.Equal(t, 3, m.opened)
 		}
 		clone := proto.Clone(late).(*zamokpb.ClientFrame)
 		clone.Messages[0].GetOpen().Attempt += 2 // it has seen as much as the client
-		require.NoError(t, hello(clone))
+		require.NoError(t, open(clone))
 		s.awaitLost(held, time.Second)
 		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
 		require.Equal(t, 3, m.opened)
@@ -391,7 +391,7 @@ func TestClientBehindItsCloneStops(t *testing.T) {
 	})
 }
 
-// Grants that pass a cancellation on their way are released, whoever sees the other first.
+// Grants that pass a cancellation on their way are released, in whichever order they arrive.
 func TestCancelledWaitLeavesNoTicket(t *testing.T) {
 	runServed(t, 3, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)

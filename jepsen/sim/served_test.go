@@ -18,8 +18,7 @@ import (
 // runServed runs a story with a cluster of so many nodes, all of them up and one leading.
 func runServed(t *testing.T, size int, story func(*Sim)) {
 	t.Helper()
-	RunParallel(t, Config{Nodes: size}, func(s *Sim) {
-		s.Start()
+	runStarted(t, Config{Nodes: size}, func(s *Sim, _ *Node) {
 		story(s)
 	})
 }
@@ -63,7 +62,7 @@ func (s *Sim) wait(ctx context.Context, p *program, name string, opts ...client.
 		a.lock, a.err = p.Lock(ctx, name, opts...)
 		a.at = time.Now()
 	}()
-	s.Await(10*time.Second, "somebody waits for "+name, func() bool { return s.waiters(name) == before+1 })
+	s.Await(10*time.Second, "a call waits for "+name, func() bool { return s.waiters(name) == before+1 })
 	return a
 }
 
@@ -91,7 +90,7 @@ func (s *Sim) awaitResult(a *pendingLock, within time.Duration) *client.Lock {
 	return a.lock
 }
 
-// awaitLost waits for a loss, and tells when it came.
+// awaitLost waits for a loss, and returns when it came.
 func (s *Sim) awaitLost(l *client.Lock, within time.Duration) time.Time {
 	s.Helper()
 	select {

@@ -22,17 +22,15 @@ const SeedVariable = "ZAMOK_SEED"
 // bubble: raft's own timers keep virtual time running, with the processor at full speed.
 const timeLimitDefault = 30 * time.Minute
 
-// Config says what is simulated. All zeros: three nodes whose data is in memory.
+// Config is what is simulated. All zeros: three nodes whose data is in memory.
 type Config struct {
-	// RunIndex is the number of this run among those of one test. Zero: the first, which has the seed that was
-	// asked for. The others have those that follow it.
+	// RunIndex is the number of this run among those of one test; its seed is the one that was asked for plus RunIndex.
 	RunIndex int
 	// Nodes is how many nodes the list of the cluster names. Zero: 3.
 	Nodes int
-	// Disks says where their data lives. Zero: InMemory.
+	// Disks is where their data lives. Zero: InMemory.
 	Disks Disks
-	// WriteTimeMax is what a write to log or votes takes at most. Zero: no time, so that none is under way
-	// when something happens.
+	// WriteTimeMax is what a write to log or votes takes at most. Zero: no time.
 	WriteTimeMax time.Duration
 	// Limit is the virtual time after which the run is given up as lost. Zero: 30 minutes.
 	Limit time.Duration
@@ -45,7 +43,7 @@ type Config struct {
 	Tune Tune
 }
 
-// Disks says where the data of all nodes lives.
+// Disks is where the data of all nodes lives.
 type Disks uint8
 
 const (
@@ -88,6 +86,12 @@ func RunParallel(t *testing.T, c Config, story func(*Sim)) {
 	Run(t, c, story)
 }
 
+// runStarted is RunParallel with a cluster that is started and has a leader.
+func runStarted(t *testing.T, c Config, story func(s *Sim, leader *Node)) {
+	t.Helper()
+	RunParallel(t, c, func(s *Sim) { story(s, s.Start()) })
+}
+
 func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 	t.Helper()
 	seed := testSeed(t) + uint64(c.RunIndex)
@@ -98,7 +102,7 @@ func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 		defer func() {
 			s.killAll()
 			if n := s.unanswered.Load(); n != 0 {
-				t.Errorf("%d proposals were not answered exactly once", n)
+				t.Errorf("proposals were not answered exactly once: %d more proposals than answers", n)
 			}
 			stop.Stop()
 			still()
@@ -154,8 +158,8 @@ func (s *Sim) rateOf(host string) float64 {
 	return 1 + off*s.config.Drift
 }
 
-// Random is a source of random choices of its own for each purpose, so that one more draw in one
-// place changes nothing elsewhere. It belongs to one goroutine.
+// Random is a source of random choices of its own for each purpose, so that one more draw for one
+// does not change the others. It belongs to one goroutine.
 func (s *Sim) Random(purpose string) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(purpose))
@@ -182,8 +186,7 @@ func (s *Sim) Within(d time.Duration) context.Context {
 const awaitPollInterval = 5 * time.Millisecond
 
 // Await waits until something holds, and ends the test when it does not within d of virtual time.
-// It returns how long it took.
-func (s *Sim) Await(d time.Duration, what string, holds func() bool) time.Duration {
+func (s *Sim) Await(d time.Duration, what string, holds func() bool) {
 	s.Helper()
 	from := time.Now()
 	for !holds() {
@@ -192,7 +195,6 @@ func (s *Sim) Await(d time.Duration, what string, holds func() bool) time.Durati
 		}
 		time.Sleep(awaitPollInterval)
 	}
-	return time.Since(from)
 }
 
 // background runs something until the returned function is called, which waits for its end.
@@ -209,7 +211,7 @@ func background(run func(context.Context)) (stop func()) {
 	}
 }
 
-// abortStuck gives the run up: some goroutine waits forever, and this says which.
+// abortStuck ends the run and prints all stacks: some goroutine waits without end.
 func (s *Sim) abortStuck() {
 	stacks := make([]byte, 4<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]

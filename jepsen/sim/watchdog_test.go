@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A run in which virtual time stands ends, and says where: nothing in the bubble would end it.
+// A run in which virtual time stands ends with all stacks: nothing in the bubble would end it.
 func TestWatchdogAbortsStuckRun(t *testing.T) {
 	t.Parallel()
 	var why atomic.Pointer[string]
@@ -27,15 +27,14 @@ func TestWatchdogAbortsStuckRun(t *testing.T) {
 		}
 	})
 	assert.Contains(t, *why.Load(), "virtual time stands")
-	assert.Contains(t, *why.Load(), "TestWatchdogAbortsStuckRun.func", "the stacks show who spins")
+	assert.Contains(t, *why.Load(), "TestWatchdogAbortsStuckRun.func", "the stacks show what spins")
 	assert.Contains(t, *why.Load(), "the last thing that was done")
 }
 
-// Two who hand the leadership over at once, from a node whose disk hangs, wait for the disk and for one
+// Two transfers of leadership at once, from a node whose disk hangs, wait for the disk and for one
 // another. Virtual time continues meanwhile, as real time does, and both come back.
 func TestRepeatedTransferWithHangingDisk(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		s.Start()
+	runStarted(t, Config{}, func(s *Sim, _ *Node) {
 		leader := s.Leader()
 		up := leader.Running()
 		leader.Disk.Stall()
@@ -48,7 +47,7 @@ func TestRepeatedTransferWithHangingDisk(t *testing.T) {
 		}
 		next := s.LeaderOtherThan(leader)
 		time.Sleep(hangDuration)
-		assert.Zero(s, back.Load(), "its raft ends when its disk goes on, and not before")
+		assert.Zero(s, back.Load(), "its raft ends when its disk continues, and not before")
 		leader.Disk.Resume()
 		s.Await(electionTimeMax, "both transfers come back", func() bool { return back.Load() == 2 })
 		s.AwaitApplied(next, leader, backoffMax)

@@ -14,7 +14,7 @@ import (
 )
 
 // To raft a node is its name and the incarnation of its data directory. What a wiped directory can
-// do does not depend on what others remember, and a new directory can take its place.
+// do does not depend on what other nodes remember, and a new directory can replace it.
 
 // startWiped is a machine with an empty disk under the name, and at the address, of one that has ended. It
 // waits for the cluster to take it in.
@@ -58,12 +58,12 @@ func TestWipedNodeDoesNotElectFormerLeader(t *testing.T) {
 	})
 }
 
-// The same when nobody has heard yet with which directory the newcomer came.
+// The same while no other node knows yet which directory the new node has.
 func TestWipedLearnerDoesNotVote(t *testing.T) {
 	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		n1, n3, n4 := startWithN4Joined(s)
 		cluster := clusterID(n1)
-		s.Network.Isolate(n3.Host) // it has heard of the newcomer's vote, and of nothing since
+		s.Network.Isolate(n3.Host) // it knows that the new node votes, and nothing since
 		tokens := acquireFifty(s, n1)
 		n4.Kill()
 		n1.Kill()
@@ -89,10 +89,9 @@ func joinUntil(s *Sim, n *Node, within time.Duration) {
 }
 
 // A node that lost its disk comes back under its name: when the lost directory has been silent for long
-// enough, the new one takes its place. The lost one, found again, is told so and ends.
+// enough, the new one replaces it. The lost one, when it comes back, learns of that and ends.
 func TestWipedNodeRejoins(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
-		n1 := s.Start()
+	runStarted(t, Config{Disks: OnDisk}, func(s *Sim, n1 *Node) {
 		old := s.Others(n1)[0]
 		time.Sleep(3 * time.Second)
 		tokens := acquireFifty(s, n1)
@@ -125,7 +124,7 @@ func TestWipedNodeRejoins(t *testing.T) {
 		joinUntil(s, third, 10*time.Minute)
 		third.Kill()
 
-		// The first directory comes back. It is no part of the cluster any more, and says so.
+		// The first directory comes back. It is no member any more, and ends.
 		old.StartProcess()
 		s.Await(time.Minute, "the lost directory ends", old.processEnded)
 		require.ErrorIs(s, old.Fatal(), raftnode.ErrRemoved)
@@ -133,27 +132,26 @@ func TestWipedNodeRejoins(t *testing.T) {
 	})
 }
 
-// joinTimeout is how far behind a newcomer may be that gets its vote.
+// joinTimeout is how far behind a new node may be that becomes a voter.
 const joinTimeout = 100
 
 // What a replacement must not be: a second machine of one name, one that leaves too few behind, one
 // beside another change, one of the other node that is down.
 func TestUnsafeReplacementIsRefused(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{Disks: OnDisk}, func(s *Sim, leader *Node) {
 		time.Sleep(3 * time.Second)
 		cluster := clusterID(leader)
 		a, b := s.Others(leader)[0], s.Others(leader)[1]
 
-		twin := s.AddNode(a.ID, "elsewhere")
-		twin.Start(asJoiner(cluster))
-		err := leader.Running().Join(s.Within(electionTimeMax), twin.Peer())
+		second := s.AddNode(a.ID, "another-host")
+		second.Start(asJoiner(cluster))
+		err := leader.Running().Join(s.Within(electionTimeMax), second.Peer())
 		require.ErrorIs(s, err, raftnode.ErrRefused)
 		require.ErrorContains(s, err, "two machines must not have one name")
 		require.ErrorContains(s, err, "zamok remove "+a.ID)
-		twin.Kill()
+		second.Kill()
 
-		// A newcomer that never catches up is a change that is under way.
+		// A new node that never catches up is a change that is under way.
 		for range 2 * joinTimeout {
 			leader.MustPropose(nil)
 		}
@@ -162,7 +160,7 @@ func TestUnsafeReplacementIsRefused(t *testing.T) {
 		s.Network.Cut(leader.Host, stuck.Host)
 		s.Network.Cut(stuck.Host, leader.Host)
 		err = leader.Running().Join(s.Within(electionTimeMax), stuck.Peer())
-		require.ErrorIs(s, err, raftnode.ErrNotYet, "who does not answer is not added")
+		require.ErrorIs(s, err, raftnode.ErrNotYet, "a node that does not answer is not added")
 		s.Network.HealAll()
 		stuck.Disk.Stall()
 		require.Error(s, leader.Running().Join(s.Within(time.Second), stuck.Peer()))
@@ -223,8 +221,7 @@ func TestReplacementContinuesUnderNewLeader(t *testing.T) {
 	}
 }
 
-// A node that was given both flags founds a cluster when all hold nothing, and is taken in when somebody
-// holds data.
+// A node with both flags bootstraps a cluster when no node holds data, and joins when one does.
 func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
 	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
 		both := func(c *raftnode.Config) { c.Join = true }
@@ -237,7 +234,7 @@ func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
 		joinUntil(s, fresh, time.Minute)
 		requireAllHeld(s, leader, tokens)
 
-		// While those who hold data are down, it begins nothing.
+		// While the nodes that hold data are down, it bootstraps nothing.
 		for _, n := range s.Members() {
 			n.Kill()
 		}
@@ -253,8 +250,7 @@ func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
 }
 
 func TestServerIDsIncludeIncarnations(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := s.Start()
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
 		leader.MustPropose(nil)
 		var names []string
 		for _, server := range leader.Running().Servers() {

@@ -82,7 +82,7 @@ func (t *worker) randomRequest() (items []client.Item, opts []client.Option) {
 	return items, opts
 }
 
-// acquire asks for something, and takes down what came of it.
+// acquire asks for something, and records the outcome.
 func (t *worker) acquire(bounded bool) (*client.Lock, *check.Hold) {
 	items, opts := t.randomRequest()
 	if t.IntN(2) == 0 {
@@ -111,7 +111,7 @@ func (t *worker) lock(ctx context.Context, kind check.OpKind, items []client.Ite
 	r := t.load.record
 	op := r.recordCall(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)})
 	l, err := lockFunc(ctx, items, opts...)
-	t.running() // it may be paused before it looks at the answer
+	t.running() // it may be paused before it sees the answer
 	var h *check.Hold
 	if err == nil {
 		ref := check.Ref{Session: l.Session(), Ticket: l.Ticket()}
@@ -152,7 +152,7 @@ func (t *worker) hold(l *client.Lock, h *check.Hold, depth int) {
 		case n == 2 && !limited && !shared:
 			shared = t.downgrade(l, h)
 		case n == 3 && depth == 0:
-			// Without an owner on both sides nobody finds the deadlock that this may be.
+			// Without an owner on both sides this may be a deadlock that is not detected.
 			if inner, held := t.acquire(true); inner != nil {
 				t.hold(inner, held, depth+1)
 			}
@@ -167,7 +167,7 @@ func (t *worker) hold(l *client.Lock, h *check.Hold, depth int) {
 		case <-poll.C:
 		case <-t.ctx.Done():
 		}
-		// Between a look and a write is any time: who is paused here writes when the lock may be another's.
+		// A program that is paused between the check and the write writes when another may hold the lock.
 		t.running()
 		t.write(h, shared)
 	}
@@ -225,7 +225,10 @@ func (t *worker) check(h *check.Hold) {
 	held, at, err := t.Client.Check(t.ctx, client.Grant{
 		Name: it.Name, Token: client.Token(h.Token), Session: h.Session, Ticket: h.Ticket,
 	})
-	r.recordReturn(op, func(op *check.Op) { op.Held = held; finishRead(op, at, err) })
+	r.recordReturn(op, func(op *check.Op) {
+		op.Held = held
+		finishRead(op, at, err)
+	})
 }
 
 func (t *worker) now() {
@@ -256,7 +259,7 @@ func (t *worker) get(name string) *client.LockDetail {
 	return d
 }
 
-// finishRead takes down the answer of a read. One without an answer is refused: it changes nothing.
+// finishRead records the answer of a read.
 func finishRead(op *check.Op, at client.Stamp, err error) {
 	if err != nil {
 		op.Outcome, op.Error = check.Unknown, err.Error()

@@ -97,7 +97,11 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	}
 	switch {
 	case ctx.Err() != nil && state.State != fsm.Ended:
-		s.abandon(wait) // its answer would not arrive
+		// Its answer would not arrive. The Acquire was submitted before, so the drop comes behind it. Should
+		// leadership be lost first, the ticket lives as long as its session.
+		if !wait.Repeated() {
+			s.dropFor(ref, dropTries)
+		}
 		return nil, wire.Explain(context.Cause(ctx))
 	case err != nil:
 		return nil, err
@@ -127,14 +131,7 @@ func (s *Server) await(ctx context.Context, wait *push.Waiter) (state fsm.Ticket
 	}
 }
 
-// abandon drops the ticket of a call that broke. The Acquire was submitted before, so the drop comes behind
-// it. Should leadership be lost first, the ticket lives as long as its session.
-func (s *Server) abandon(wait *push.Waiter) {
-	if !wait.Repeated() {
-		s.dropFor(wait.Ref, dropTries)
-	}
-}
-
+// dropFor drops the ticket of a call that broke.
 func (s *Server) dropFor(ref fsm.TicketRef, tries int) {
 	s.node.Submit(&fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, func(_ raftnode.Answer, err error) {
 		if errors.Is(err, raftnode.ErrOverloaded) && tries > 1 && !s.isStopping() {
@@ -265,18 +262,18 @@ func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Ans
 
 // renew waits until a renewal is applied.
 func (s *Server) renew(ctx context.Context, id session.ID) (raftnode.Answer, error) {
-	type result struct {
-		answer  raftnode.Answer
-		refusal *wire.Error
-	}
-	done := make(chan result, 1)
-	s.node.Renew(id, func(a raftnode.Answer, err error) { done <- result{a, refusal(&a, err)} })
+	var answer raftnode.Answer
+	done := make(chan *wire.Error, 1)
+	s.node.Renew(id, func(a raftnode.Answer, err error) {
+		answer = a
+		done <- refusal(&a, err)
+	})
 	select {
-	case r := <-done:
-		if r.refusal != nil {
-			return r.answer, r.refusal
+	case e := <-done:
+		if e != nil {
+			return answer, e
 		}
-		return r.answer, nil
+		return answer, nil
 	case <-ctx.Done():
 		return raftnode.Answer{}, wire.Explain(context.Cause(ctx))
 	}

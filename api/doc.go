@@ -20,8 +20,8 @@
 //	stream.go               streams of sessions
 //	calls.go, read.go, watch.go, admin.go       all other calls
 //	disconnect.go           sessions that end when their stream breaks
-//	cluster.go, relay.go    requests for another cluster are refused; calls are relayed to the leader on request
-//	http.go, health.go      /metrics, /healthz and /readyz; grpc.health.v1
+//	relay.go                requests for another cluster are refused; calls are relayed to the leader on request
+//	http.go                 /metrics, /healthz and /readyz; grpc.health.v1
 //
 // The subjects below it are packages of their own, which never import api:
 //

@@ -3,10 +3,13 @@ package api
 import (
 	"context"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -19,6 +22,7 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/fsm"
 )
 
 const (
@@ -100,9 +104,11 @@ func (r *relays) close() {
 }
 
 // leaderFor returns the leader's connection for a call that is to be relayed, and the context to call
-// it with. Nil: the call is this node's own to answer.
+// it with. Nil: the call is this node's own to answer. Every node answers for its own health, and serves watches
+// from its own history.
 func (s *Server) leaderFor(ctx context.Context, method string) (context.Context, *grpc.ClientConn, error) {
-	if !wantsRelay(ctx, method) {
+	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
+	if len(asks) == 0 || asks[0] != "1" || relayed(ctx) || method == zamokpb.Zamok_Watch_FullMethodName {
 		return nil, nil, nil
 	}
 	id, address := s.node.Leader()
@@ -111,7 +117,7 @@ func (s *Server) leaderFor(ctx context.Context, method string) (context.Context,
 	}
 	conn, err := s.relays.to(address)
 	if err != nil {
-		return nil, nil, fmt.Errorf("relaying to %s at %s: %w", id, address, err)
+		return nil, nil, s.relayFailed(fmt.Errorf("relaying to %s at %s: %w", id, address, err))
 	}
 	return metadata.NewOutgoingContext(ctx, s.relayMetadata(ctx)), conn, nil
 }
@@ -119,8 +125,7 @@ func (s *Server) leaderFor(ctx context.Context, method string) (context.Context,
 // relayMetadata is the metadata of a relayed call: that of the client, without gRPC's own. It names this
 // node's cluster, since the leader's address may lead to another by now.
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
-	md, _ := metadata.FromIncomingContext(ctx)
-	md = md.Copy()
+	md, _ := metadata.FromIncomingContext(ctx) // a copy
 	md.Delete(relayAsk)
 	md.Set(relayMark, s.id)
 	if own := s.cluster.Load(); own != nil {
@@ -129,45 +134,22 @@ func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	return md
 }
 
-// wantsRelay reports whether a call is to be relayed. Every node answers for its own health, and serves
-// watches from its own history.
-func wantsRelay(ctx context.Context, method string) bool {
-	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
-	return len(asks) > 0 && asks[0] == "1" && !relayed(ctx) &&
-		isOurs(method) && method != zamokpb.Zamok_Watch_FullMethodName
-}
-
-// relayUnary relays a call to the leader if the call asks for that; handled is false if this node is to
-// answer it.
-func (s *Server) relayUnary(ctx context.Context, req any, method string) (answer any, handled bool, err error) {
-	out, conn, err := s.leaderFor(ctx, method)
-	switch {
-	case err != nil:
-		return nil, true, s.relayFailed(err)
-	case conn == nil:
-		return nil, false, nil
+// relayUnary relays a call, whose context is that of leaderFor.
+func (s *Server) relayUnary(ctx context.Context, leader *grpc.ClientConn, req any, method string) (any, error) {
+	answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
+	if err := leader.Invoke(ctx, method, req, answer); err != nil {
+		return nil, s.relayFailed(err)
 	}
-	empty := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
-	if err := conn.Invoke(out, method, req, empty); err != nil {
-		return nil, true, s.relayFailed(err)
-	}
-	return empty, true, nil
+	return answer, nil
 }
 
 // relayStream relays a stream, frame by frame.
-func (s *Server) relayStream(in grpc.ServerStream, method string) (handled bool, err error) {
-	ctx, conn, err := s.leaderFor(in.Context(), method)
-	switch {
-	case err != nil:
-		return true, s.relayFailed(err)
-	case conn == nil:
-		return false, nil
-	}
+func (s *Server) relayStream(ctx context.Context, leader *grpc.ClientConn, in grpc.ServerStream, method string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+	out, err := leader.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
-		return true, s.relayFailed(err)
+		return s.relayFailed(err)
 	}
 	// The goroutine ends with the client's stream, at the latest when this function has returned.
 	s.busy.Go(func() {
@@ -178,9 +160,9 @@ func (s *Server) relayStream(in grpc.ServerStream, method string) (handled bool,
 		cancel() // the client's end broke, or the leader's: the other end is closed with it
 	})
 	if err := pass(out, in); !errors.Is(err, io.EOF) {
-		return true, s.relayFailed(err)
+		return s.relayFailed(err)
 	}
-	return true, nil
+	return nil
 }
 
 // pass carries frames until one end fails; io.EOF: from ended cleanly.
@@ -210,4 +192,43 @@ func (s *Server) relayFailed(err error) error {
 		return err
 	}
 	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "the leader could not be asked, or its answer did not come: %v", err)
+}
+
+// clusterKey is the metadata in which a request names its cluster, and every answer the cluster of the node.
+const clusterKey = "zamok-cluster"
+
+// noteCluster keeps the id of this node's cluster, once the state machine has it. A state machine that starts
+// over, because raft was closed and opened, does not have it for a while: the cluster is the same. The caller
+// holds the lock of the state machine.
+func (s *Server) noteCluster(m *fsm.Machine) {
+	id := m.Cluster()
+	if id == s.clusterID || id == (fsm.ClusterID{}) {
+		return
+	}
+	s.clusterID = id
+	text := hex.EncodeToString(id[:])
+	s.cluster.Store(&text)
+}
+
+// checkCluster refuses a request that names another cluster than this node's, before it is relayed or
+// handled.
+func (s *Server) checkCluster(ctx context.Context, header func(metadata.MD) error) error {
+	own, named := s.cluster.Load(), metadata.ValueFromIncomingContext(ctx, clusterKey)
+	if own == nil {
+		if len(named) == 0 {
+			return nil
+		}
+		return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER,
+			"not done: %s does not know yet which cluster it belongs to: no leader has reached it since it started", s.id)
+	}
+	if err := header(metadata.Pairs(clusterKey, *own)); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(named, func(cluster string) bool { return cluster != *own }) {
+		return nil
+	}
+	e := wire.Errorf(zamokpb.Code_CODE_WRONG_CLUSTER,
+		"not done: %s belongs to cluster %s, and the request is meant for cluster %s", s.id, *own, strings.Join(named, ", "))
+	e.Info.Cluster = *own
+	return e
 }

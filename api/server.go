@@ -163,8 +163,10 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := s.checkCluster(ctx, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
 		return nil, err
 	}
-	if answer, handled, err := s.relayUnary(ctx, req, info.FullMethod); handled {
-		return answer, err
+	if out, leader, err := s.leaderFor(ctx, info.FullMethod); err != nil {
+		return nil, err
+	} else if leader != nil {
+		return s.relayUnary(out, leader, req, info.FullMethod)
 	}
 	if err := s.guard.Admit(ctx, req); err != nil {
 		return nil, err
@@ -180,8 +182,10 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err := s.checkCluster(stream.Context(), stream.SetHeader); err != nil {
 		return err
 	}
-	if handled, err := s.relayStream(stream, info.FullMethod); handled {
+	if ctx, leader, err := s.leaderFor(stream.Context(), info.FullMethod); err != nil {
 		return err
+	} else if leader != nil {
+		return s.relayStream(ctx, leader, stream, info.FullMethod)
 	}
 	return handle(srv, stream)
 }

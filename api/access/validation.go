@@ -62,19 +62,17 @@ var noName = []string{""}
 func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 	switch r := request.(type) {
 	case *zamokpb.OpenStream:
-		if err = checkSecret(r.GetSecret()); err == nil && r.Session == 0 {
+		if err = checkOwned(r); err == nil && r.Session == 0 {
 			err = g.checkSettings(r.Settings)
 		}
 		return VerbSession, noName, err
 	case *zamokpb.OpenSessionRequest:
-		return VerbSession, noName, cmp.Or(checkSecret(r.Secret), checkSent(r.Sent), g.checkSettings(r.Settings))
-	case *zamokpb.RenewSessionRequest:
-		return VerbSession, noName, cmp.Or(checkSecret(r.Secret), checkSent(r.Sent))
-	case *zamokpb.CloseSessionRequest:
-		return VerbSession, noName, checkSecret(r.Secret)
+		return VerbSession, noName, cmp.Or(checkOwned(r), g.checkSettings(r.Settings))
+	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest:
+		return VerbSession, noName, checkOwned(r.(owned))
 	case *zamokpb.AcquireRequest:
 		verb, names, err = g.check(r.Acquire)
-		return verb, names, cmp.Or(err, checkSecret(r.Secret), checkSent(r.Sent))
+		return verb, names, cmp.Or(err, checkOwned(r))
 	case *zamokpb.Acquire:
 		if err := checkAcquire(r); err != nil {
 			return VerbAcquire, nil, err
@@ -86,29 +84,30 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 	case *zamokpb.TicketRequest:
 		return VerbDrop, noName, checkTicket(r.GetTicket())
 	case *zamokpb.DropRequest:
-		return VerbDrop, noName, cmp.Or(checkTicket(r.Ticket), checkSecret(r.Secret), checkSent(r.Sent))
+		return VerbDrop, noName, cmp.Or(checkTicket(r.Ticket), checkOwned(r))
 	case *zamokpb.DowngradeRequest:
-		return VerbDrop, noName, cmp.Or(checkTicket(r.Ticket), checkSecret(r.Secret), checkSent(r.Sent))
+		return VerbDrop, noName, cmp.Or(checkTicket(r.Ticket), checkOwned(r))
 	case *zamokpb.GetRequest:
-		return VerbGet, []string{r.Name}, cmp.Or(checkLimit(r.Limit, ShowMax), checkName(r.Name))
+		return VerbGet, []string{r.Name}, cmp.Or(checkLimit(r.Limit, ShowMax), checkText("name", r.Name, 1, fsm.NameBytesMax))
 	case *zamokpb.ListRequest:
 		return VerbList, []string{r.Prefix}, cmp.Or(checkLimit(r.Limit, ListMax),
-			checkText("prefix", r.Prefix, fsm.NameBytesMax), checkText("after", r.After, fsm.NameBytesMax))
+			checkText("prefix", r.Prefix, 0, fsm.NameBytesMax), checkText("after", r.After, 0, fsm.NameBytesMax))
 	case *zamokpb.ListSessionsRequest:
 		return VerbSessions, noName, checkLimit(r.Limit, ListMax)
 	case *zamokpb.CheckRequest:
-		return VerbGet, []string{r.Name}, cmp.Or(checkName(r.Name), invalidIf(r.Token == 0, "token", "is 0, which no grant has"),
+		return VerbGet, []string{r.Name}, cmp.Or(checkText("name", r.Name, 1, fsm.NameBytesMax),
+			invalidIf(r.Token == 0, "token", "is 0, which no grant has"),
 			invalidIf((r.Session == 0) != (r.Ticket == 0), "ticket", "session and ticket name a grant together: give both or none"))
 	case *zamokpb.NowRequest:
 		return VerbNow, noName, nil
 	case *zamokpb.WatchRequest:
-		return VerbList, []string{r.Prefix}, checkText("prefix", r.Prefix, fsm.NameBytesMax)
+		return VerbList, []string{r.Prefix}, checkText("prefix", r.Prefix, 0, fsm.NameBytesMax)
 	case *zamokpb.ForceReleaseRequest:
-		return VerbForce, []string{r.Name}, cmp.Or(checkName(r.Name),
+		return VerbForce, []string{r.Name}, cmp.Or(checkText("name", r.Name, 1, fsm.NameBytesMax),
 			invalidIf(r.Token == 0, "token", "is 0: give the token that you saw, so that no grant ends that you did not see"),
-			checkText("reason", r.Reason, fsm.ReasonBytesMax))
+			checkText("reason", r.Reason, 0, fsm.ReasonBytesMax))
 	case *zamokpb.ExpireSessionRequest:
-		return VerbForce, noName, cmp.Or(checkText("reason", r.Reason, fsm.ReasonBytesMax),
+		return VerbForce, noName, cmp.Or(checkText("reason", r.Reason, 0, fsm.ReasonBytesMax),
 			invalidIf(r.Session == 0, "session", "is 0, which no session has"))
 	case *zamokpb.MembersRequest:
 		return VerbMembers, noName, nil
@@ -134,9 +133,24 @@ func invalidIf(wrong bool, field, reason string) error {
 	return nil
 }
 
-func checkSecret(secret []byte) error {
-	if len(secret) != secretBytes {
-		return wire.Invalid("secret", "has %d bytes, not %d random ones", len(secret), secretBytes)
+// owned is a request with the secret of its session.
+type owned interface{ GetSecret() []byte }
+
+// checkOwned checks the secret, and what the request carries of the client's clock.
+func checkOwned(r owned) error {
+	if n := len(r.GetSecret()); n != secretBytes {
+		return wire.Invalid("secret", "has %d bytes, not %d random ones", n, secretBytes)
+	}
+	if r, ok := r.(interface{ GetSent() []byte }); ok {
+		return checkBytes("sent", r.GetSent(), sentBytesMax, "carried")
+	}
+	return nil
+}
+
+// checkBytes checks bytes that are opaque to the server.
+func checkBytes(field string, b []byte, most int, verb string) error {
+	if len(b) > most {
+		return wire.Invalid(field, "has %d bytes, at most %d are %s", len(b), most, verb)
 	}
 	return nil
 }
@@ -144,19 +158,12 @@ func checkSecret(secret []byte) error {
 // Hash is what the cluster knows of a secret.
 func Hash(secret []byte) session.Hash { return sha256.Sum256(secret) }
 
-func checkSent(sent []byte) error {
-	if len(sent) > sentBytesMax {
-		return wire.Invalid("sent", "has %d bytes, at most %d are carried", len(sent), sentBytesMax)
-	}
-	return nil
-}
-
 // CheckFrame checks what belongs to a frame as a whole; an error ends the stream.
 func CheckFrame(p *zamokpb.ClientFrame) error {
 	if n := len(p.GetMessages()); n > FrameMessagesMax {
 		return wire.Invalid("messages", "are %d, at most %d come in one frame", n, FrameMessagesMax)
 	}
-	return checkSent(p.GetSent())
+	return checkBytes("sent", p.GetSent(), sentBytesMax, "carried")
 }
 
 // ttlTimeouts is the shortest ttl of a session in election timeouts. A failover takes two to four, and a
@@ -171,31 +178,27 @@ func TTLMin(timeout time.Duration) clock.Span {
 
 // checkSettings checks what opens a session.
 func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
-	ttl, delay, grace := clock.Span(p.GetTtl()), clock.Span(p.GetLockDelay()), clock.Span(p.GetReleaseOnDisconnect())
-	timeout := g.Timeout()
-	switch {
-	case p == nil:
+	if p == nil {
 		return wire.Invalid("settings", "are missing: ttl is required")
-	case ttl < fsm.TTLMin || ttl > fsm.TTLMax:
-		return outside("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax)
-	case ttl < TTLMin(timeout):
+	}
+	ttl, timeout := clock.Span(p.Ttl), g.Timeout()
+	if err := checkSpan("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax); err != nil {
+		return err
+	}
+	if ttl < TTLMin(timeout) {
 		return wire.Invalid("settings.ttl", "is %v, and most failovers would end the session: the cluster's election timeout is %v, "+
 			"so a ttl is %v at least (--ttl, client.Config.TTL)", ttl, timeout, TTLMin(timeout))
-	case delay < 0 || delay > fsm.DelayMax:
-		return outside("settings.lock_delay", delay, 0, fsm.DelayMax)
-	case grace < 0 || grace > fsm.GraceMax:
-		return outside("settings.release_on_disconnect", grace, 0, fsm.GraceMax)
 	}
-	return cmp.Or(checkMetadata("settings.metadata", p.Metadata), checkText("settings.label", p.Label, fsm.LabelBytesMax))
+	return cmp.Or(
+		checkSpan("settings.lock_delay", clock.Span(p.LockDelay), 0, fsm.DelayMax),
+		checkSpan("settings.release_on_disconnect", clock.Span(p.ReleaseOnDisconnect), 0, fsm.GraceMax),
+		checkBytes("settings.metadata", p.Metadata, fsm.MetadataBytesMax, "kept"),
+		checkText("settings.label", p.Label, 0, fsm.LabelBytesMax))
 }
 
-func outside(field string, value, least, most any) error {
-	return wire.Invalid(field, "is %v, which is not between %v and %v", value, least, most)
-}
-
-func checkMetadata(field string, metadata []byte) error {
-	if len(metadata) > fsm.MetadataBytesMax {
-		return wire.Invalid(field, "has %d bytes, at most %d are kept", len(metadata), fsm.MetadataBytesMax)
+func checkSpan(field string, span, least, most clock.Span) error {
+	if span < least || span > most {
+		return wire.Invalid(field, "is %v, which is not between %v and %v", span, least, most)
 	}
 	return nil
 }
@@ -224,19 +227,19 @@ func AcquireCommand(id session.ID, ackedThrough uint64, p *zamokpb.Acquire) *fsm
 
 // checkAcquire checks an acquisition.
 func checkAcquire(p *zamokpb.Acquire) error {
-	waitFor, maxHold := clock.Span(p.GetWaitFor()), clock.Span(p.GetMaxHold())
-	items := p.GetItems()
+	items, waitFor := p.GetItems(), clock.Span(p.GetWaitFor())
 	switch {
 	case p.GetTicket() == 0:
 		return checkTicket(0)
 	case len(items) == 0 || len(items) > fsm.ItemsMax:
 		return wire.Invalid("items", "are %d, not 1 to %d locks", len(items), fsm.ItemsMax)
 	case waitFor != fsm.Forever && (waitFor < 0 || waitFor > fsm.SpanMax):
-		return wire.Invalid("wait_for", "is %v, which is neither -1 (for ever) nor between 0 and %v", waitFor, fsm.SpanMax)
-	case maxHold < 0 || maxHold > fsm.SpanMax:
-		return outside("max_hold", maxHold, 0, fsm.SpanMax)
+		return wire.Invalid("wait_for", "is %v, which is neither -1 (forever) nor between 0 and %v", waitFor, fsm.SpanMax)
 	}
-	if err := cmp.Or(checkMetadata("metadata", p.Metadata), checkText("owner", p.Owner, fsm.OwnerBytesMax)); err != nil {
+	if err := cmp.Or(
+		checkSpan("max_hold", clock.Span(p.MaxHold), 0, fsm.SpanMax),
+		checkBytes("metadata", p.Metadata, fsm.MetadataBytesMax, "kept"),
+		checkText("owner", p.Owner, 0, fsm.OwnerBytesMax)); err != nil {
 		return err
 	}
 	for i, it := range items {
@@ -278,17 +281,8 @@ func checkTicket(ticket uint64) error {
 	return invalidIf(ticket == 0, "ticket", "is 0: tickets are numbered from 1")
 }
 
-// checkName checks the name of a lock.
-func checkName(name string) error {
-	if reason := wrongText(name, 1, fsm.NameBytesMax); reason != "" {
-		return wire.Invalid("name", "%s", reason)
-	}
-	return nil
-}
-
-// checkText checks a text that may be empty.
-func checkText(field, text string, bytesMax int) error {
-	if reason := wrongText(text, 0, bytesMax); reason != "" {
+func checkText(field, text string, bytesMin, bytesMax int) error {
+	if reason := wrongText(text, bytesMin, bytesMax); reason != "" {
 		return wire.Invalid(field, "%s", reason)
 	}
 	return nil

@@ -128,7 +128,6 @@ func (h *History) Restored(m *fsm.Machine) {
 
 // cut ends a watch. The caller holds the lock.
 func (h *History) cut(w *Watch) {
-	w.isCut = true
 	close(w.done)
 	delete(h.watches, w)
 }

@@ -21,7 +21,6 @@ type Watch struct {
 	skipped int    // events of other prefixes since it read one
 	passed  int    // their bytes
 	failed  error  // why it can't continue
-	isCut   bool   // guarded by history.mu
 }
 
 // Watch begins to watch after index from, or from now on with 0. End follows.
@@ -94,7 +93,7 @@ func (w *Watch) step() (b Batch, some, more bool) {
 	h := w.history
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	if w.isCut || w.next < h.first {
+	if _, live := h.watches[w]; !live || w.next < h.first {
 		return b, false, false
 	}
 	for n, end := 0, h.end(); w.next < end; n++ {

@@ -142,36 +142,30 @@ func (m *Metrics) count(e *fsm.Event, now clock.Time) {
 // what is read from it is left out.
 func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, streams int, version string) []byte {
 	var x exposition
-	x.head("zamok_lock_wait_seconds", "histogram", "Time from a request at this node to the grant.")
-	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_wait_seconds", label, &m.wait[mode]) })
-	x.head("zamok_lock_hold_seconds", "histogram", "Time from a grant to its end, in cluster time; reported by the leader.")
-	m.byMode(func(label string, mode int) { x.histogram("zamok_lock_hold_seconds", label, &m.hold[mode]) })
-	x.head("zamok_grants_total", "counter", "Locks granted; reported by the leader.")
-	m.byMode(func(label string, mode int) { x.value("zamok_grants_total", label, m.grants[mode].Load()) })
-	x.head("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, not at their client's request; reported by the leader.")
-	m.byReason(&x, "zamok_refusals_total", &m.refusals, fsm.Dropped, fsm.Closed)
-	x.head("zamok_sessions_expired_total", "counter", "Sessions that ended, not at their client's request; reported by the leader.")
-	m.byReason(&x, "zamok_sessions_expired_total", &m.ends, fsm.Closed)
-	x.head("zamok_streams", "gauge", "Session streams attached to this node.")
-	x.value("zamok_streams", "", streams)
-	x.head("zamok_streams_cut_total", "counter", "Streams that this node ended.")
+	x.family("zamok_lock_wait_seconds", "histogram", "Time from a request at this node to the grant.")
+	byMode(func(label string, mode int) { x.histogram(label, &m.wait[mode]) })
+	x.family("zamok_lock_hold_seconds", "histogram", "Time from a grant to its end, in cluster time; reported by the leader.")
+	byMode(func(label string, mode int) { x.histogram(label, &m.hold[mode]) })
+	x.family("zamok_grants_total", "counter", "Locks granted; reported by the leader.")
+	byMode(func(label string, mode int) { x.value(label, m.grants[mode].Load()) })
+	x.family("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, not at their client's request; reported by the leader.")
+	x.byReason(&m.refusals, fsm.Dropped, fsm.Closed)
+	x.family("zamok_sessions_expired_total", "counter", "Sessions that ended, not at their client's request; reported by the leader.")
+	x.byReason(&m.ends, fsm.Closed)
+	x.family("zamok_streams", "gauge", "Session streams attached to this node.").value("", streams)
+	x.family("zamok_streams_cut_total", "counter", "Streams that this node ended.")
 	for code := range m.cuts {
-		if n := m.cuts[code].Load(); n > 0 {
-			x.value("zamok_streams_cut_total", label("reason", enumWord(zamokpb.Code(code).String(), "CODE_")), n)
-		}
+		x.count(zamokpb.Code(code).String(), "CODE_", &m.cuts[code])
 	}
-	x.head("zamok_commit_stage_seconds", "histogram", "Time that a committed entry spent in each stage, on its leader; push is from apply to the client's connection.")
+	x.family("zamok_commit_stage_seconds", "histogram", "Time that a committed entry spent in each stage, on its leader; push is from apply to the client's connection.")
 	for stage, name := range stageNames {
-		x.histogram("zamok_commit_stage_seconds", label("stage", name), &m.stages[stage])
+		x.histogram(label("stage", name), &m.stages[stage])
 	}
-	x.head("zamok_entry_commands", "histogram", "Commands per committed entry, without the leader's own entries.")
-	x.histogram("zamok_entry_commands", "", &m.commands)
-	x.head("zamok_disk_write_seconds", "histogram", "Time of a write of log or vote, including fsync.")
-	x.histogram("zamok_disk_write_seconds", "", &m.writes)
-	x.head("zamok_raft_leader_changes_total", "counter", "Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.")
-	x.value("zamok_raft_leader_changes_total", "", m.epochs.Load())
-	x.head("zamok_build_info", "gauge", "Always 1.")
-	x.value("zamok_build_info", label("version", version), 1)
+	x.family("zamok_entry_commands", "histogram", "Commands per committed entry, without the leader's own entries.").histogram("", &m.commands)
+	x.family("zamok_disk_write_seconds", "histogram", "Time of a write of log or vote, including fsync.").histogram("", &m.writes)
+	x.family("zamok_raft_leader_changes_total", "counter",
+		"Leadership epochs begun on this node; the sum over all nodes is the number of leader changes.").value("", m.epochs.Load())
+	x.family("zamok_build_info", "gauge", "Always 1.").value(label("version", version), 1)
 	if node != nil {
 		m.surveying.Lock()
 		defer m.surveying.Unlock()
@@ -180,18 +174,25 @@ func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, streams int, ve
 	return x.Bytes()
 }
 
-func (m *Metrics) byMode(f func(label string, mode int)) {
+func byMode(f func(label string, mode int)) {
 	for mode := fsm.Exclusive; mode <= fsm.Permits; mode++ {
 		f(label("mode", enumWord(zamokpb.Mode(mode).String(), "MODE_")), int(mode))
 	}
 }
 
 // byReason writes counters by reason, those left out that are no such thing.
-func (m *Metrics) byReason(x *exposition, name string, counters *[reasonCounters]atomic.Uint64, except ...fsm.Reason) {
+func (x *exposition) byReason(counters *[reasonCounters]atomic.Uint64, except ...fsm.Reason) {
 	for reason := fsm.Dropped; reason < fsm.ReasonCount; reason++ {
-		if n := counters[reason].Load(); n > 0 && !slices.Contains(except, reason) {
-			x.value(name, label("reason", enumWord(zamokpb.Reason(reason).String(), "REASON_")), n)
+		if !slices.Contains(except, reason) {
+			x.count(zamokpb.Reason(reason).String(), "REASON_", &counters[reason])
 		}
+	}
+}
+
+// count writes the counter of one reason, which is a value of an enum of the wire, unless it is 0.
+func (x *exposition) count(reason, prefix string, counter *atomic.Uint64) {
+	if n := counter.Load(); n > 0 {
+		x.value(label("reason", enumWord(reason, prefix)), n)
 	}
 }
 
@@ -224,9 +225,9 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 		{"zamok_cluster_time_seconds", "Cluster time: how long the cluster has had a leader.", seconds},
 		{"zamok_disk_free_bytes", "Free space of the data directory; absent with data in memory.", status.DiskFree},
 	} {
-		x.head(g.name, "gauge", g.help)
+		x.family(g.name, "gauge", g.help)
 		if g.value != uint64(math.MaxUint64) { // that is a free space that is not known
-			x.value(g.name, "", g.value)
+			x.value("", g.value)
 		}
 	}
 	x.peers(node)
@@ -236,14 +237,14 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 func (x *exposition) peers(node *raftnode.Node) {
 	contacts := node.Contacts()
 	names := slices.Sorted(maps.Keys(contacts))
-	x.head("zamok_peer_last_contact_seconds", "gauge", "Time since the leader sent the last message that the peer answered; reported by the leader.")
+	x.family("zamok_peer_last_contact_seconds", "gauge", "Time since the leader sent the last message that the peer answered; reported by the leader.")
 	for _, name := range names {
-		x.value("zamok_peer_last_contact_seconds", label("peer", name), contacts[name].Ago.Seconds())
+		x.value(label("peer", name), contacts[name].Ago.Seconds())
 	}
-	x.head("zamok_peer_lag_entries", "gauge", "Log entries that the peer lacked then; reported by the leader, for peers that have answered it.")
+	x.family("zamok_peer_lag_entries", "gauge", "Log entries that the peer lacked then; reported by the leader, for peers that have answered it.")
 	for _, name := range names {
 		if contacts[name].Reached {
-			x.value("zamok_peer_lag_entries", label("peer", name), contacts[name].Behind)
+			x.value(label("peer", name), contacts[name].Behind)
 		}
 	}
 }
@@ -292,21 +293,28 @@ func (h *histogram) add(v float64) {
 	h.nanos.Add(uint64(math.Round(v * 1e9)))
 }
 
-// exposition is Prometheus's text format.
-type exposition struct{ bytes.Buffer }
-
-func (x *exposition) head(name, kind, help string) {
-	fmt.Fprintf(x, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+// exposition is Prometheus's text format. Values belong to the family that was begun last.
+type exposition struct {
+	bytes.Buffer
+	name string
 }
 
-func (x *exposition) value(name, labels string, v any) {
+func (x *exposition) family(name, kind, help string) *exposition {
+	x.name = name
+	fmt.Fprintf(x, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	return x
+}
+
+func (x *exposition) value(labels string, v any) { x.sample("", labels, v) }
+
+func (x *exposition) sample(suffix, labels string, v any) {
 	if labels != "" {
 		labels = "{" + labels + "}"
 	}
-	fmt.Fprintf(x, "%s%s %v\n", name, labels, v)
+	fmt.Fprintf(x, "%s%s%s %v\n", x.name, suffix, labels, v)
 }
 
-func (x *exposition) histogram(name, labels string, h *histogram) {
+func (x *exposition) histogram(labels string, h *histogram) {
 	before := ""
 	if labels != "" {
 		before = labels + ","
@@ -318,10 +326,10 @@ func (x *exposition) histogram(name, labels string, h *histogram) {
 			le = strconv.FormatFloat(h.bounds[i], 'g', -1, 64)
 		}
 		sum += h.buckets[i].Load()
-		x.value(name+"_bucket", before+label("le", le), sum)
+		x.sample("_bucket", before+label("le", le), sum)
 	}
-	x.value(name+"_sum", labels, float64(h.nanos.Load())/1e9)
-	x.value(name+"_count", labels, sum)
+	x.sample("_sum", labels, float64(h.nanos.Load())/1e9)
+	x.sample("_count", labels, sum)
 }
 
 func label(name, value string) string {

@@ -17,8 +17,8 @@ func TestHistogram(t *testing.T) {
 	for _, d := range []time.Duration{-time.Second, 0, time.Millisecond, time.Millisecond + time.Microsecond, time.Second} {
 		h.observe(d)
 	}
-	var x exposition
-	x.histogram("zamok_h", "", &h)
+	x := exposition{name: "zamok_h"}
+	x.histogram("", &h)
 	require.Equal(t, `zamok_h_bucket{le="0.001"} 3
 zamok_h_bucket{le="0.01"} 4
 zamok_h_bucket{le="+Inf"} 5

@@ -50,8 +50,7 @@ type Queue struct {
 	wake chan struct{} // capacity 1: there is something to take
 	done chan struct{} // closed when the stream is to end
 
-	state    *zamokpb.SessionState // the first message, until the stream adopts the queue
-	adopted  bool
+	state    *zamokpb.SessionState // the first message, until the stream adopts the queue; nil since then
 	messages []*zamokpb.ServerMessage
 	lookups  []*zamokpb.Answer // those of messages that lack details from the state machine
 	bytes    int               // of messages
@@ -96,10 +95,13 @@ type Command struct {
 	Report []string // the locks, if the client asked for its positions in their queues
 }
 
-func newQueue(h *Hub, a Attachment) *Queue {
+// newQueue returns a queue with SessionState as its first message, to which adopt adds what the stream knows.
+func newQueue(h *Hub, a Attachment, tickets []fsm.TicketState) *Queue {
+	state := &zamokpb.SessionState{Tickets: wire.TicketStates(tickets)}
+	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
 	return &Queue{
-		Attachment: a, hub: h,
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		Attachment: a, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
 	}
 }
 
@@ -116,18 +118,10 @@ func (q *Queue) Err() *wire.Error {
 	return q.reason
 }
 
-// attach makes SessionState the first message. What the stream knows about it follows with adopt.
-func (q *Queue) attach(tickets []fsm.TicketState) {
-	q.state = &zamokpb.SessionState{Tickets: wire.TicketStates(tickets)}
-	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: q.state}}
-	q.messages = append(q.messages, first)
-	q.bytes = size(first)
-}
-
 func (q *Queue) adopt(state *zamokpb.SessionState) {
 	state.Tickets = q.state.Tickets
 	q.messages[0].Message = &zamokpb.ServerMessage_Session{Session: state}
-	q.state, q.adopted = nil, true
+	q.state = nil
 	q.hub.bytes += q.bytes
 	signal(q.wake)
 }
@@ -166,6 +160,9 @@ func (q *Queue) change(e *fsm.Event, state fsm.TicketState) {
 	q.add(wire.Change(e, state, q.changes))
 }
 
+// adopted reports whether a stream has the queue: only then its bytes count in the hub.
+func (q *Queue) adopted() bool { return q.state == nil }
+
 // add queues a message and wakes the stream.
 func (q *Queue) add(m *zamokpb.ServerMessage) {
 	if q.append(m) {
@@ -186,7 +183,7 @@ func (q *Queue) append(m *zamokpb.ServerMessage) bool {
 			"the stream was cut: more than %d messages or %d bytes waited for its reader; attach anew", queueMessagesMax, room))
 		return false
 	}
-	if q.bytes += bytes; q.adopted {
+	if q.bytes += bytes; q.adopted() {
 		q.hub.bytes += bytes
 	}
 	if q.messages == nil {
@@ -198,7 +195,7 @@ func (q *Queue) append(m *zamokpb.ServerMessage) bool {
 
 // clear drops what is queued.
 func (q *Queue) clear() {
-	if q.adopted {
+	if q.adopted() {
 		q.hub.bytes -= q.bytes
 	}
 	q.messages, q.lookups, q.bytes = nil, nil, 0
@@ -206,15 +203,15 @@ func (q *Queue) clear() {
 
 // flushLater wakes the stream soon, for messages that no caller waits for.
 func (q *Queue) flushLater() {
-	switch {
-	case q.flushing:
+	if q.flushing {
 		return
-	case q.flushTimer == nil:
-		q.flushTimer = time.AfterFunc(lazyWait, func() { signal(q.wake) })
-	default:
-		q.flushTimer.Reset(lazyWait)
 	}
 	q.flushing = true
+	if q.flushTimer == nil {
+		q.flushTimer = time.AfterFunc(lazyWait, func() { signal(q.wake) })
+		return
+	}
+	q.flushTimer.Reset(lazyWait)
 }
 
 // Requested notes when a ticket was first requested, for the metrics.
@@ -324,7 +321,7 @@ func (q *Queue) drain() (messages []*zamokpb.ServerMessage, lookups []*zamokpb.A
 		messages = append(messages, wire.KeepAliveAck(q.ack.sent, q.ack.time, q.changes))
 		q.ack.pending, q.ack.sent = false, nil
 	}
-	if q.adopted && q.bytes >= sendingBytesMin {
+	if q.adopted() && q.bytes >= sendingBytesMin {
 		q.sending = q.bytes
 		q.hub.bytes += q.sending
 	}

@@ -9,8 +9,8 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Who asks for a lock is told for how long others have held it or waited for it.
-func TestGetTellsAges(t *testing.T) {
+// Get reports for how long tickets have held a lock or waited for it.
+func TestGetHasAges(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	n := c.leader()
 	ctx := soon(t)

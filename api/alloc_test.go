@@ -8,7 +8,7 @@ import (
 	"zamok/clock"
 )
 
-// A whole acquire and drop, client's side (a plain gRPC stream), wire, door, node and machine, with the log
+// A whole acquire and drop, client's side (a plain gRPC stream), wire, validation, node and machine, with the log
 // in memory. It is not exact, since streams and timers allocate as they please: the ceiling is a tenth above
 // what is measured.
 func TestLockingAllocatesNoMore(t *testing.T) {
@@ -17,15 +17,15 @@ func TestLockingAllocatesNoMore(t *testing.T) {
 	}
 	const ceiling = 222
 	n := startAlone(t)
-	w := talk(t, call(t, n), settings(clock.Minute))
+	w := openStream(t, call(t, n), settings(clock.Minute))
 	ticket := uint64(0)
 	pair := func() {
 		ticket++
-		w.say(exclusive(ticket, "alloc", 0))
+		w.send(exclusive(ticket, "alloc", 0))
 		w.change()
-		w.say(drop(ticket))
+		w.send(drop(ticket))
 		w.change()
-		w.floor = ticket
+		w.acked = ticket
 	}
 	for range 100 {
 		pair()

@@ -145,7 +145,7 @@ func endedError(t fsm.TicketState) error {
 	var e *wire.Error
 	switch t.Reason {
 	case fsm.WaitTimeout:
-		e = wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: the wait was over")
+		e = wire.Errorf(zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: the wait timed out")
 	case fsm.Closed, fsm.Expired, fsm.Disconnected, fsm.Evicted, fsm.Restored:
 		e = wire.Errorf(zamokpb.Code_CODE_NO_SESSION, "not acquired: the session ended meanwhile")
 	default:

@@ -28,7 +28,7 @@ import (
 const patience = 30 * time.Second
 
 // steady is the election timeout of nodes that have others: on a machine that stands for a moment a leader must not
-// step down in the middle of a story about something else, which it does when it has heard nobody for half of this.
+// step down in the middle of a story about something else, which it does when it had no contact for half of this.
 // Most of what these tests take is waiting for first elections.
 const steady = 750 * time.Millisecond
 
@@ -41,7 +41,7 @@ type cluster struct {
 	nodes []*Node
 }
 
-// TestMain looks that no goroutine is left after all tests. Many run beside others: most of what they do is wait.
+// TestMain checks that no goroutine is left after all tests. Many run beside others: most of what they do is wait.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if err := noneLeft(); err != nil {
@@ -165,7 +165,7 @@ func (c *cluster) follower() *Node {
 	return nil
 }
 
-// caller speaks the wire to one node.
+// caller calls one node.
 type caller struct {
 	zamokpb.ZamokClient
 	admin zamokpb.AdminClient

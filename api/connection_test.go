@@ -17,7 +17,7 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// TestTheWrongPort: clients at the peer port and peers at the client port are told no, or cut, and both
+// TestTheWrongPort: clients at the peer port and peers at the client port are refused or cut, and both
 // ports serve on.
 func TestTheWrongPort(t *testing.T) {
 	t.Parallel()
@@ -35,9 +35,9 @@ func TestTheWrongPort(t *testing.T) {
 		err = asked()
 	}
 	t.Log("a client at the peer port: ", err)
-	assert.Equal(t, codes.Unavailable, status.Code(err), "at once, not when its patience is over")
+	assert.Equal(t, codes.Unavailable, status.Code(err), "at once, not at its deadline")
 
-	// A node whose list has the client port in the place of the peer port.
+	// A node whose list has the client port instead of the peer port.
 	waits, logger := untilItWaits(t)
 	lost, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestTheWrongPort(t *testing.T) {
 			conn, err := net.Dial("tcp", address)
 			require.NoError(t, err)
 			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-			_, _ = io.WriteString(conn, nonsense) // it may hang up before it has heard all, or read the end
+			_, _ = io.WriteString(conn, nonsense) // it may hang up before it has read all, or read the end
 			_ = conn.(*net.TCPConn).CloseWrite()
 			_, err = io.Copy(io.Discard, conn) // until it hangs up
 			assert.NotErrorIs(t, err, os.ErrDeadlineExceeded)

@@ -34,7 +34,7 @@ func (d *disconnects) begin(node *raftnode.Node, a push.Attachment) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if s, _ := m.Session(a.Session); s.Attachment != a.Number || !d.leading {
-			return // the session is attached elsewhere, or has ended
+			return // another stream has the session, or it has ended
 		}
 		one.command.Index = m.Stamp().Index
 		one.timer = time.AfterFunc(a.Grace.Duration(), func() { d.report(node, one) })

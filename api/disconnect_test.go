@@ -30,40 +30,40 @@ func graceful(grace clock.Span) *zamokpb.SessionSettings {
 // for as long as one node leads, and with others a machine that stands for a moment would end that.
 func TestDisconnect(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
-	t.Run("reset", func(t *testing.T) { tellBreak(t, n, func(w *talker) { w.hangUp() }) })
+	t.Run("reset", func(t *testing.T) { storyBreak(t, n, func(w *wireClient) { w.hangUp() }) })
 	t.Run("end of stream", func(t *testing.T) {
-		tellBreak(t, n, func(w *talker) { require.NoError(w, w.wire.CloseSend()) })
+		storyBreak(t, n, func(w *wireClient) { require.NoError(w, w.wire.CloseSend()) })
 	})
-	t.Run("process gone", func(t *testing.T) {
-		tellBreak(t, n, func(w *talker) { require.NoError(w, w.conn.Close()) })
+	t.Run("process ended", func(t *testing.T) {
+		storyBreak(t, n, func(w *wireClient) { require.NoError(w, w.conn.Close()) })
 	})
 	t.Run("with commands on their way", func(t *testing.T) {
-		tellBreak(t, n, func(w *talker) {
+		storyBreak(t, n, func(w *wireClient) {
 			for range 20 {
-				w.say(drop(1000)) // no ticket of that number: it is only a renewal
+				w.send(drop(1000)) // no ticket of that number: it is only a renewal
 			}
 			require.NoError(w, w.wire.CloseSend())
 		})
 	})
-	t.Run("back in time", func(t *testing.T) { tellBack(t, n) })
-	t.Run("not broken by the client", func(t *testing.T) { tellNotBroken(t, n) })
-	t.Run("beside an end", func(t *testing.T) { tellBreakBesideAnEnd(t, n) })
-	t.Run("before the SessionState", func(t *testing.T) { tellBreakBeforeTheWelcome(t, n) })
-	t.Run("racing", func(t *testing.T) { tellRace(t, n) })
+	t.Run("back in time", func(t *testing.T) { storyBack(t, n) })
+	t.Run("not broken by the client", func(t *testing.T) { storyNotBroken(t, n) })
+	t.Run("beside an end", func(t *testing.T) { breakBesideAnEnd(t, n) })
+	t.Run("before the SessionState", func(t *testing.T) { breakBeforeTheState(t, n) })
+	t.Run("racing", func(t *testing.T) { storyRace(t, n) })
 }
 
-func tellBreak(t *testing.T, n *Node, end func(*talker)) {
+func storyBreak(t *testing.T, n *Node, end func(*wireClient)) {
 	conn := call(t, n)
-	w, heir := talk(t, conn, graceful(10*clock.Millisecond)), talk(t, call(t, n), settings(clock.Minute))
+	w, heir := openStream(t, conn, graceful(10*clock.Millisecond)), openStream(t, call(t, n), settings(clock.Minute))
 	w.conn = conn.conn
-	w.say(exclusive(1, "inherited", 0))
+	w.send(exclusive(1, "inherited", 0))
 	w.is(1, stateGranted)
-	heir.say(exclusive(1, "inherited", -1))
+	heir.send(exclusive(1, "inherited", -1))
 	require.Equal(t, stateWaiting, heir.answer().State.State)
 	end(w)
 	heir.is(1, stateGranted)
-	heir.say(drop(1))
-	heir.is(1, stateGone)
+	heir.send(drop(1))
+	heir.is(1, stateEnded)
 }
 
 // broken is how many sessions are in their grace period.
@@ -79,43 +79,43 @@ func brokenOf(n *Node, id session.ID) bool {
 	return n.server.disconnects.pending[id] != nil
 }
 
-func tellBack(t *testing.T, n *Node) {
+func storyBack(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, graceful(clock.Minute))
-	w.say(exclusive(1, "back", 0))
+	w := openStream(t, c, graceful(clock.Minute))
+	w.send(exclusive(1, "back", 0))
 	token := w.is(1, stateGranted).State.Token
 	w.hangUp()
 	require.Eventually(t, func() bool { return broken(n) == 1 }, patience, clock.Millisecond.Duration())
 	next := w.again(c)
-	assert.Zero(t, broken(n), "nobody waits for the end of the grace any more")
-	require.Len(t, next.welcome.Tickets, 1)
-	assert.Equal(t, token, next.welcome.Tickets[0].Token)
-	next.say(closeSession())
+	assert.Zero(t, broken(n), "the grace period is cancelled")
+	require.Len(t, next.state.Tickets, 1)
+	assert.Equal(t, token, next.state.Tickets[0].Token)
+	next.send(closeSession())
 	require.NoError(t, next.end())
 }
 
-func tellNotBroken(t *testing.T, n *Node) {
+func storyNotBroken(t *testing.T, n *Node) {
 	c := call(t, n)
-	old := talk(t, c, graceful(clock.Millisecond))
+	old := openStream(t, c, graceful(clock.Millisecond))
 	w := old.again(c)
 	assert.Equal(t, zamokpb.Code_CODE_SUPERSEDED, infoOf(t, old.end()).Code)
 	old.hangUp()
 	assert.Zero(t, broken(n), "a stream that the server ended counts for nothing")
 
 	// A client that hangs up after a clean end did not break anything either.
-	w.say(closeSession())
+	w.send(closeSession())
 	require.NoError(t, w.end())
 	assert.Zero(t, broken(n))
 }
 
-// A stream that another node relayed says nothing about the client: the node between may have broken it.
+// A stream that another node relayed is no evidence about the client: the node between may have broken it.
 func TestARelayedStreamIsNotBrokenByItsClient(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
 	for {
 		between := c.follower()
-		w := talkIn(relaying(soon(t)), t, call(t, between), graceful(clock.Minute))
-		at := slices.IndexFunc(c.nodes, func(n *Node) bool { return n.cfg.ID == w.welcome.Node })
+		w := openStreamIn(relaying(soon(t)), t, call(t, between), graceful(clock.Minute))
+		at := slices.IndexFunc(c.nodes, func(n *Node) bool { return n.cfg.ID == w.state.Node })
 		leads := c.nodes[at]
 		w.hangUp()
 		if leads == between {
@@ -127,20 +127,20 @@ func TestARelayedStreamIsNotBrokenByItsClient(t *testing.T) {
 	}
 }
 
-// tellRace lets the end of the grace race with the next stream. Either the session is over before it
-// attached, or it lives on.
-func tellRace(t *testing.T, n *Node) {
+// storyRace races the end of the grace period against the next stream. Either the session ends before it
+// attached, or it continues.
+func storyRace(t *testing.T, n *Node) {
 	c := call(t, n)
 	lived := 0
 	for i := range 30 {
-		w := talk(t, c, graceful(1+clock.Span(i)*50*clock.Microsecond))
-		w.say(exclusive(1, "raced", 0))
+		w := openStream(t, c, graceful(1+clock.Span(i)*50*clock.Microsecond))
+		w.send(exclusive(1, "raced", 0))
 		w.is(1, stateGranted)
 		w.hangUp()
 		next := dial(t, c)
 		next.secret, next.id = w.secret, w.id
-		next.say(hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
-		err := next.listen()
+		next.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+		err := next.receive()
 		if err != nil {
 			require.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
 			continue
@@ -148,18 +148,18 @@ func tellRace(t *testing.T, n *Node) {
 		lived++
 		// A late Detached of the old attachment, at whatever index, ends nothing.
 		_, err = n.Raft().Propose(soon(t), &fsm.Detached{
-			Session: session.ID(w.id), Attachment: w.welcome.Attachment, Index: 1 << 60,
+			Session: session.ID(w.id), Attachment: w.state.Attachment, Index: 1 << 60,
 		})
 		require.NoError(t, err)
-		next.say(drop(1))
-		next.is(1, stateGone)
+		next.send(drop(1))
+		next.is(1, stateEnded)
 	}
 	t.Logf("%d of 30 were back in time", lived)
 }
 
 // A stream that this node cuts in the moment in which its client breaks it was broken by its client, whichever is seen
-// first. One that is superseded was not, for the session continues elsewhere.
-func tellBreakBesideAnEnd(t *testing.T, n *Node) {
+// first. One that is superseded was not, for the session continues on another stream.
+func breakBesideAnEnd(t *testing.T, n *Node) {
 	for number, one := range []struct {
 		code   zamokpb.Code
 		breaks bool
@@ -183,7 +183,7 @@ func tellBreakBesideAnEnd(t *testing.T, n *Node) {
 	}
 }
 
-// openWire is a stream whose client says OpenStream and then breaks it.
+// openWire is a stream whose client sends OpenStream and then breaks it.
 type openWire struct {
 	grpc.BidiStreamingServer[zamokpb.ClientFrame, zamokpb.ServerFrame]
 	ctx   context.Context
@@ -204,13 +204,13 @@ func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
 	return f, nil
 }
 
-// A client that dies while its Attach is on its way has broken the stream as well: nobody else would tell of it.
-func tellBreakBeforeTheWelcome(t *testing.T, n *Node) {
-	w := talk(t, call(t, n), graceful(clock.Minute))
+// A client that dies while its Attach is on its way has broken the stream as well: no other part would report it.
+func breakBeforeTheState(t *testing.T, n *Node) {
+	w := openStream(t, call(t, n), graceful(clock.Minute))
 	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}))
 	defer cancel()
 	conn := &openWire{ctx: ctx, taken: make(chan struct{}), hello: &zamokpb.ClientFrame{
-		Messages: []*zamokpb.ClientMessage{hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id})}}}
+		Messages: []*zamokpb.ClientMessage{openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id})}}}
 	ended := make(chan error, 1)
 	n.Raft().View(func(*fsm.Machine) { // nothing is applied meanwhile
 		go func() { ended <- n.server.Session(conn) }()
@@ -239,7 +239,7 @@ func (l caught) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// A connection that this end gives up, though the client did nothing, says nothing about the client.
+// A connection that this end gives up, though the client did nothing, is no break of the client's.
 func TestServersOwnBreak(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -249,7 +249,7 @@ func TestServersOwnBreak(t *testing.T) {
 		func(c net.Conn) error { return c.Close() },
 		func(c net.Conn) error { return c.SetDeadline(time.Unix(1, 0)) },
 	} {
-		talk(t, call(t, n), graceful(clock.Minute))
+		openStream(t, call(t, n), graceful(clock.Minute))
 		conn := <-conns
 		awaitMetric(t, n, "zamok_streams 1")
 		require.NoError(t, breaks(conn))

@@ -20,7 +20,7 @@ import (
 	"zamok/raftnode/store"
 )
 
-// TestAFullDiskEndsNothing: below the mark nothing new begins, by whatever road, and what is there goes
+// TestAFullDiskEndsNothing: below the threshold nothing new begins, by any kind of call, and what is there goes
 // on and ends.
 func TestAFullDiskEndsNothing(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	_, err = s.Acquire(ctx, s.next("y", 0))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, err).Code)
 	stranger := dial(t, s.caller)
-	stranger.say(hello(&zamokpb.OpenStream{Secret: stranger.secret, Settings: settings(clock.Minute)}))
+	stranger.send(openMessage(&zamokpb.OpenStream{Secret: stranger.secret, Settings: settings(clock.Minute)}))
 	require.Equal(t, zamokpb.Code_CODE_DISK_LOW, infoOf(t, stranger.end()).Code)
 
 	// What is there may be asked for again: its answer was lost, perhaps.
@@ -64,8 +64,8 @@ func TestAFullDiskEndsNothing(t *testing.T) {
 	require.NoError(t, err)
 	known := dial(t, s.caller)
 	known.secret = s.secret
-	known.say(hello(&zamokpb.OpenStream{Secret: s.secret, Settings: settings(clock.Minute)}))
-	known.greeted()
+	known.send(openMessage(&zamokpb.OpenStream{Secret: s.secret, Settings: settings(clock.Minute)}))
+	known.readState()
 	require.Equal(t, s.id, known.id)
 	answer, err := s.Acquire(ctx, repeat)
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func startWithRoom(t *testing.T) (*cluster, *roomError) {
 
 // TestOneFullDiskStopsNothing: a follower whose disk is nearly full refuses nothing for the others. Only when a
 // majority has no room does nothing new begin. On a machine that stands for a moment the leader may change, or not have
-// heard a node just then: what is demanded comes to be so.
+// had contact with a node just then: what is demanded comes to be so.
 func TestOneFullDiskStopsNothing(t *testing.T) {
 	t.Parallel()
 	c, free := startWithRoom(t)
@@ -125,7 +125,7 @@ func TestOneFullDiskStopsNothing(t *testing.T) {
 			return announced
 		})
 	}
-	// begin opens a session, and acquires a lock that nobody else wants.
+	// begin opens a session, and acquires a lock that no other session wants.
 	begin := func(ctx context.Context, n *Node) error {
 		secret := newSecret()
 		opened, err := to[n].OpenSession(ctx, &zamokpb.OpenSessionRequest{Secret: secret, Settings: settings(clock.Minute)})
@@ -140,16 +140,16 @@ func TestOneFullDiskStopsNothing(t *testing.T) {
 	fill(followers[0])
 	comes("the leader takes it", func() bool { return begin(ctx, c.leader()) == nil })
 	comes("the follower passes it on", func() bool { return begin(relaying(ctx), followers[0]) == nil })
-	comes("it is not for the follower to say", func() bool { return notLed(begin(ctx, followers[0])) })
+	comes("only the leader decides that", func() bool { return notLed(begin(ctx, followers[0])) })
 	comes("nor on a stream", func() bool {
-		stray := dial(t, to[followers[0]])
-		defer stray.hangUp()
-		stray.say(hello(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
-		return notLed(stray.listen())
+		client := dial(t, to[followers[0]])
+		defer client.hangUp()
+		client.send(openMessage(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
+		return notLed(client.receive())
 	})
 
 	fill(followers[1])
-	comes("the leader says who has no room", func() bool {
+	comes("the leader names the nodes without room", func() bool {
 		err := begin(ctx, c.leader())
 		return err != nil && infoOf(t, err).Code == zamokpb.Code_CODE_DISK_LOW &&
 			strings.Contains(err.Error(), followers[0].cfg.ID) && strings.Contains(err.Error(), followers[1].cfg.ID)
@@ -164,13 +164,13 @@ func TestANodeThatTakesNoEntriesIsNotReady(t *testing.T) {
 	follower, ctx := c.follower(), soon(t)
 	check := healthpb.NewHealthClient(call(t, follower).conn)
 	ready := func() (int, string) { return fetch(t, follower.HTTP(), "/readyz") }
-	becomes := func(code int, says string, health healthpb.HealthCheckResponse_ServingStatus) {
+	becomes := func(code int, contains string, health healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		require.Eventually(t, func() bool { // on a machine that stands nobody may lead for a moment
 			now, text := ready()
 			answer, err := check.Check(ctx, &healthpb.HealthCheckRequest{})
-			return now == code && strings.Contains(text, says) && err == nil && answer.Status == health
-		}, patience, 10*time.Millisecond, "%s and %v", says, health)
+			return now == code && strings.Contains(text, contains) && err == nil && answer.Status == health
+		}, patience, 10*time.Millisecond, "%s and %v", contains, health)
 	}
 	becomes(http.StatusOK, "ready\n", healthpb.HealthCheckResponse_SERVING)
 	free.of(follower).Store(2 * store.DefaultReservedSpace)

@@ -19,11 +19,11 @@ import (
 	"zamok/session"
 )
 
-// soonEnough is what a test may take in which nothing is applied: whoever comes is refused also when what is first in
-// the queue has waited for half a second.
+// soonEnough is what a test may take in which nothing is applied: a command is refused also when the
+// first in the queue has waited for half a second.
 const soonEnough = 400 * time.Millisecond
 
-// A client that says more than is carried out fills neither this node's memory nor the queue that all
+// A client that sends more than is carried out fills neither this node's memory nor the queue that all
 // clients share.
 func TestAFloodIsBounded(t *testing.T) {
 	n := startAlone(t)
@@ -34,7 +34,7 @@ func TestAFloodIsBounded(t *testing.T) {
 	assert.False(t, refused, "there was room for others")
 }
 
-// flood reports whether another was refused meanwhile, and how long it took to say all that.
+// flood reports whether another was refused meanwhile, and how long it took to send all that.
 func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 	st := attachDirectly(t, n, number)
 	var alive, ends []*zamokpb.ClientMessage
@@ -43,7 +43,7 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 	}
 	var refused atomic.Bool
 	began, took := time.Now(), time.Duration(0)
-	n.Raft().View(func(*fsm.Machine) { // while somebody has it, nothing is applied
+	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
 		for range 2 * pendingMax / access.FrameMessagesMax {
 			require.NoError(t, st.handle(&zamokpb.ClientFrame{Messages: alive}))
 		}
@@ -63,7 +63,7 @@ func flood(t *testing.T, n *Node, number byte) (bool, time.Duration) {
 	return refused.Load(), took
 }
 
-// A silent stream ends with an error that says so; one that sent OpenStream never ends with NOT_DONE.
+// A silent stream ends with an error that names that; one that sent OpenStream never ends with NOT_DONE.
 func TestSilence(t *testing.T) {
 	st := &stream{}
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, st.openTimedOut().Info.Outcome)
@@ -72,7 +72,7 @@ func TestSilence(t *testing.T) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, st.openTimedOut().Info.Outcome)
 }
 
-// Sessions with as many tickets as there may be attach again and again, each as soon as it has been welcomed. Another
+// Sessions with as many tickets as there may be attach again and again, each as soon as it has its SessionState. Another
 // session continues all the time.
 func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	const (
@@ -82,12 +82,12 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 	)
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
-	go bystand(n, attachDirectly(t, n, 255).queue.Session, stop, others)
-	var loop []*talker
+	go lockRepeatedly(n, attachDirectly(t, n, 255).queue.Session, stop, others)
+	var loop []*wireClient
 	for s := range sessions {
-		w := talk(t, call(t, n), settings(clock.Hour))
+		w := openStream(t, call(t, n), settings(clock.Hour))
 		for ticket := range uint64(fsm.TicketsMax) {
-			w.floor = ticket
+			w.acked = ticket
 			n.Raft().Submit(&fsm.Acquire{Session: session.ID(w.id), Ticket: ticket + 1, AckedThrough: ticket, Items: []fsm.Item{
 				{Name: fmt.Sprintf("loop/%d/%d", s, ticket), Mode: fsm.Exclusive}}}, func(raftnode.Answer, error) {})
 			if ticket%1024 == 1023 {
@@ -106,14 +106,14 @@ func TestOthersGoOnBesideSessionsThatAttachInALoop(t *testing.T) {
 			for range loops {
 				w.hangUp()
 				w = w.again(c)
-				sent.Add(int64(len(w.welcome.Tickets)))
+				sent.Add(int64(len(w.state.Tickets)))
 			}
 		})
 	}
 	busy.Wait()
 	took, most := time.Since(began), <-others
 	close(stop)
-	t.Logf("%d attachments, told %d tickets, in %v; the longest turn of another session took %v", sessions*loops, sent.Load(), took, most)
+	t.Logf("%d attachments, with %d tickets sent, in %v; the longest turn of another session took %v", sessions*loops, sent.Load(), took, most)
 	require.EqualValues(t, sessions*loops*fsm.TicketsMax, sent.Load())
 	assert.Less(t, most, longest)
 }
@@ -130,7 +130,7 @@ func TestAStreamsCommandsAreBoundedInBytes(t *testing.T) {
 	assert.Greater(t, taken, some)
 }
 
-// fill says the largest commands until one is refused, and tells how many were taken before, and how long that took.
+// fill sends the largest commands until one is refused, and returns how many were taken before, and how long that took.
 func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 	st := attachDirectly(t, n, number)
 	refused := func() bool {
@@ -145,7 +145,7 @@ func fill(t *testing.T, n *Node, number byte) (taken int, took time.Duration) {
 		return false
 	}
 	began := time.Now()
-	n.Raft().View(func(*fsm.Machine) { // while somebody has it, nothing is applied
+	n.Raft().View(func(*fsm.Machine) { // while it is read, nothing is applied
 		for ; !refused(); taken++ {
 			c := widest(st.queue.Session, uint64(taken)+1)
 			st.submit(push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: c.Ticket}, c)

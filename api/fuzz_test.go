@@ -18,13 +18,13 @@ import (
 )
 
 // FuzzFrame gives a stream's handler a frame of any bytes. Whatever it is, the node continues, the machine is
-// sound, and what the stream would tell can be written.
+// sound, and what the stream would send can be encoded.
 func FuzzFrame(f *testing.F) {
 	n := startAlone(f)
 	seeds := [][]*zamokpb.ClientMessage{
-		nil, {{}}, {hello(&zamokpb.OpenStream{Secret: newSecret()})}, {keepAlive(), keepAlive()},
+		nil, {{}}, {openMessage(&zamokpb.OpenStream{Secret: newSecret()})}, {keepAlive(), keepAlive()},
 		{exclusive(1, "x", 0), exclusive(1, "x", -1), exclusive(2, "x", -1), drop(1), downgrade(2)},
-		{curious(1, "x", "y"), exclusive(0, "", -5), closeSession(), exclusive(3, "z", 0)},
+		{withPosition(1, "x", "y"), exclusive(0, "", -5), closeSession(), exclusive(3, "z", 0)},
 		{acquire(nil), acquire(&zamokpb.Acquire{Ticket: 1 << 63, Items: []*zamokpb.Item{nil, {Mode: 99}}})},
 	}
 	for _, messages := range seeds {

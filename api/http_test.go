@@ -113,8 +113,8 @@ func TestMetricsAreTheContracts(t *testing.T) {
 		return err == nil && lock.Lock.Waiters == 1
 	}, patience, 5*time.Millisecond)
 
-	w := talk(t, call(t, n), settings(clock.Minute))
-	w.say(exclusive(1, "secret-name/4", -1))
+	w := openStream(t, call(t, n), settings(clock.Minute))
+	w.send(exclusive(1, "secret-name/4", -1))
 	w.is(1, zamokpb.State_STATE_GRANTED)
 
 	var code int
@@ -159,7 +159,7 @@ func TestMetricsAreTheContracts(t *testing.T) {
 // A node that waits for the others of a new cluster lives and is not ready; so is one without a leader.
 func TestReadiness(t *testing.T) {
 	t.Parallel()
-	other, err := net.Listen("tcp", "127.0.0.1:0") // nobody answers there yet
+	other, err := net.Listen("tcp", "127.0.0.1:0") // nothing answers there yet
 	require.NoError(t, err)
 	mine, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -218,7 +218,7 @@ func TestReadiness(t *testing.T) {
 	require.Error(t, err, "the port is closed with the node")
 }
 
-// A port in use is told before anything is written, and the other ports are free again.
+// A port in use is reported before anything is written, and the other ports are free again.
 func TestAnHTTPPortInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

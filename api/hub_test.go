@@ -26,35 +26,36 @@ func startAlone(t testing.TB) *Node {
 	return n
 }
 
-// A push in ten that gets lost is noticed: what KeepAliveAck says was changed was not told. Who attaches anew then misses nothing.
+// One push in ten is lost. The client detects it, because KeepAliveAck counts more changes than it received, and
+// attaches anew: then it misses nothing.
 func TestLostPushIsNoticed(t *testing.T) {
 	t.Parallel()
 	n := startCluster(t, 1, nil).leader()
 	c := call(t, n)
 	pushes := 0
-	w := talk(t, c, settings(clock.Minute))
+	w := openStream(t, c, settings(clock.Minute))
 	w.lossy = true
 	noticed := 0
 	for ticket := uint64(1); ticket <= 100; ticket++ {
 		for state, message := range map[zamokpb.State]*zamokpb.ClientMessage{
-			stateGranted: exclusive(ticket, "unreliable", 0), stateGone: drop(ticket),
+			stateGranted: exclusive(ticket, "unreliable", 0), stateEnded: drop(ticket),
 		} {
-			// In either order: a drop makes a ticket gone also before its acquisition comes.
-			w.say(message)
+			// In either order: a drop ends a ticket also before its acquisition arrives.
+			w.send(message)
 			var again bool
 			if w, again = w.until(c, ticket, state, &pushes); again {
 				noticed++
 			}
 		}
-		w.floor = ticket
+		w.acked = ticket
 	}
 	assert.Equal(t, pushes/10, noticed, "each loss is noticed")
 	assert.NotZero(t, noticed)
 }
 
-// until hears until a ticket is known to be in a state, or further; it attaches anew if it notices that
-// something was not told. Each tenth of the pushes is not seen.
-func (w *talker) until(c caller, ticket uint64, state zamokpb.State, pushes *int) (_ *talker, again bool) {
+// until receives until a ticket is known to be in a state, or a later one. It drops each tenth push, and attaches anew
+// when it detects that one is missing.
+func (w *wireClient) until(c caller, ticket uint64, state zamokpb.State, pushes *int) (_ *wireClient, again bool) {
 	for {
 		missing := false
 		switch m := w.next(); {
@@ -74,17 +75,17 @@ func (w *talker) until(c caller, ticket uint64, state zamokpb.State, pushes *int
 		}
 		if missing {
 			w, again = w.again(c), true
-			for _, s := range w.welcome.Tickets {
+			for _, s := range w.state.Tickets {
 				if s.Ticket == ticket && s.State >= state {
 					return w, true
 				}
 			}
-			require.Fail(w, "the SessionState knows less than was told before", "%v", w.welcome)
+			require.Fail(w, "the SessionState lacks what was sent before", "%v", w.state)
 		}
 	}
 }
 
-// Ten thousand wait for one lock, over a hundred streams, and get it in the order in which they came.
+// Ten thousand wait for one lock, over a hundred streams, and acquire it in the order of their requests.
 func TestManyWaitInOrder(t *testing.T) {
 	streams, each := 100, 100
 	if testing.Short() {
@@ -93,24 +94,24 @@ func TestManyWaitInOrder(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 	defer cancel()
-	holder := talkIn(ctx, t, call(t, n), settings(clock.Hour))
-	holder.say(exclusive(1, "queue", 0))
+	holder := openStreamIn(ctx, t, call(t, n), settings(clock.Hour))
+	holder.send(exclusive(1, "queue", 0))
 	holder.is(1, stateGranted)
-	talkers := make([]*talker, streams)
-	for i := range talkers {
-		talkers[i] = talkIn(ctx, t, call(t, n), settings(clock.Hour))
+	clients := make([]*wireClient, streams)
+	for i := range clients {
+		clients[i] = openStreamIn(ctx, t, call(t, n), settings(clock.Hour))
 	}
 	before := memory()
 	for i := 1; i <= each; i++ {
-		for _, w := range talkers {
-			w.say(exclusive(uint64(i), "queue", -1))
+		for _, w := range clients {
+			w.send(exclusive(uint64(i), "queue", -1))
 		}
 	}
-	for _, w := range talkers {
+	for _, w := range clients {
 		for left := each; left > 0; {
 			answer := w.answer()
 			if answer.Error.GetCode() == zamokpb.Code_CODE_OVERLOADED { // the node stood for a moment; nothing was done
-				w.say(exclusive(answer.State.Ticket, "queue", -1))
+				w.send(exclusive(answer.State.Ticket, "queue", -1))
 				continue
 			}
 			require.Equal(t, stateWaiting, answer.State.State)
@@ -134,7 +135,7 @@ func TestManyWaitInOrder(t *testing.T) {
 	var mu sync.Mutex
 	var got []fsm.TicketRef
 	var all sync.WaitGroup
-	for _, w := range talkers {
+	for _, w := range clients {
 		all.Go(func() {
 			for left := each; left > 0; {
 				c := w.change()
@@ -145,14 +146,14 @@ func TestManyWaitInOrder(t *testing.T) {
 				mu.Lock()
 				got = append(got, fsm.TicketRef{Session: w.hubID(), Ticket: c.State.Ticket})
 				mu.Unlock()
-				w.say(drop(c.State.Ticket))
+				w.send(drop(c.State.Ticket))
 			}
 		})
 	}
-	holder.say(drop(1))
+	holder.send(drop(1))
 	all.Wait()
 	assert.Equal(t, order, got, "first come, first served, without exception")
-	t.Logf("%d handed over in %v", len(got), time.Since(began))
+	t.Logf("%d grants in %v", len(got), time.Since(began))
 }
 
 // memory is what is in use when nothing is left to collect.
@@ -164,42 +165,42 @@ func memory() uint64 {
 	return s.HeapAlloc + s.StackInuse
 }
 
-// A stream ends with its leader's epoch. What it knew continues at the next leader: places in queues, and
+// A stream ends with its leader's epoch. What it knew continues at the next leader: queue positions, and
 // the tokens of what is held.
 func TestLeaderChange(t *testing.T) {
 	t.Parallel()
 	handOver := func(n *Node) error {
-		_ = n.Raft().Transfer(soon(t), "") // its epoch is over, whatever came of it
+		_ = n.Raft().Transfer(soon(t), "") // its epoch ends, whatever the result
 		return nil
 	}
-	for name, leave := range map[string]func(*Node) error{"handed over": handOver, "closed": (*Node).Close, "killed": (*Node).Kill} {
+	for name, leave := range map[string]func(*Node) error{"transferred": handOver, "closed": (*Node).Close, "killed": (*Node).Kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, 3, nil)
 			first, follower := c.leader(), c.follower()
 
-			stray := dial(t, call(t, follower))
-			stray.say(hello(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
-			info := infoOf(t, stray.end())
+			client := dial(t, call(t, follower))
+			client.send(openMessage(&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(clock.Minute)}))
+			info := infoOf(t, client.end())
 			assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
 			assert.Equal(t, first.Client(), info.LeaderAddress)
 
 			conn := call(t, first)
-			holder, waiter := talk(t, conn, settings(clock.Minute)), talk(t, conn, settings(clock.Minute))
-			holder.say(exclusive(1, "kept", 0))
+			holder, waiter := openStream(t, conn, settings(clock.Minute)), openStream(t, conn, settings(clock.Minute))
+			holder.send(exclusive(1, "kept", 0))
 			token := holder.is(1, stateGranted).State.Token
-			waiter.say(exclusive(1, "kept", -1))
+			waiter.send(exclusive(1, "kept", -1))
 			require.Equal(t, stateWaiting, waiter.answer().State.State)
 
 			require.NoError(t, leave(first))
 			err := holder.end()
 			require.Error(t, err)
 			switch name {
-			case "handed over":
+			case "transferred":
 				assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, infoOf(t, err).Code)
 				assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
 				assert.Contains(t, err.Error(), "leadership ended", "not only when its state begins anew")
-			case "closed": // who looks late finds both reasons
+			case "closed": // a late look sees both reasons
 				assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_STOPPING}, infoOf(t, err).Code)
 				assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, infoOf(t, err).Outcome)
 				c.nodes = without(c.nodes, first)
@@ -208,35 +209,35 @@ func TestLeaderChange(t *testing.T) {
 			}
 			conn = call(t, c.leader())
 			holder, waiter = holder.again(conn), waiter.again(conn)
-			require.Len(t, holder.welcome.Tickets, 1)
-			assert.Equal(t, token, holder.welcome.Tickets[0].Token)
-			holder.say(drop(1))
+			require.Len(t, holder.state.Tickets, 1)
+			assert.Equal(t, token, holder.state.Tickets[0].Token)
+			holder.send(drop(1))
 			assert.Greater(t, waiter.is(1, stateGranted).State.Token, token)
 		})
 	}
 }
 
-// Streams of one session that attach at the same moment: one of them has it in the end, and the others
-// know that they have not.
+// Streams of one session that attach at the same moment: one of them serves it in the end, and the others
+// receive an error.
 func TestAttachRace(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	c := call(t, n)
-	w := talk(t, c, settings(clock.Minute))
+	w := openStream(t, c, settings(clock.Minute))
 	const rivals = 8
 	for range 10 {
 		var all sync.WaitGroup
 		ends := make(chan error, rivals)
-		streams := make([]*talker, rivals)
+		streams := make([]*wireClient, rivals)
 		for i := range streams {
 			streams[i] = dial(t, c)
 			all.Go(func() {
-				streams[i].say(hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+				streams[i].send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
 				ends <- streams[i].end()
 			})
 		}
 		for range rivals - 1 {
 			info := infoOf(t, <-ends)
-			// Never LIMIT: to a client that would be the last word.
+			// Never LIMIT: to a client that would be final.
 			assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_SUPERSEDED, zamokpb.Code_CODE_OVERLOADED}, info.Code, fmt.Sprint(info))
 		}
 		for _, s := range streams {
@@ -251,16 +252,16 @@ func TestAttachRace(t *testing.T) {
 func TestStreamIsObserved(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	c := call(t, n)
-	w := talk(t, c, settings(clock.Minute))
+	w := openStream(t, c, settings(clock.Minute))
 	awaitMetric(t, n, "zamok_streams 1")
-	w.say(exclusive(1, "observed", 0), exclusive(2, "observed", 0), exclusive(3, "observed", -1), exclusive(0, "", 0))
+	w.send(exclusive(1, "observed", 0), exclusive(2, "observed", 0), exclusive(3, "observed", -1), exclusive(0, "", 0))
 	w.is(1, stateGranted)
 	awaitMetric(t, n, `zamok_lock_wait_seconds_count{mode="exclusive"} 1`)
-	w.is(2, stateGone)
-	w.say(exclusive(3, "observed", -1), drop(1))
-	w.is(1, stateGone)
+	w.is(2, stateEnded)
+	w.send(exclusive(3, "observed", -1), drop(1))
+	w.is(1, stateEnded)
 	w.is(3, stateGranted)
-	w.say(exclusive(3, "observed", -1))
+	w.send(exclusive(3, "observed", -1))
 	for w.answer().State.State != stateGranted { // those that came while it waited
 	}
 	next := w.again(c)

@@ -19,7 +19,7 @@ import (
 	"zamok/fsm"
 )
 
-// badInput is a request that the door refuses, and the field that it names.
+// badInput is a request that validation refuses, and the field that it names.
 type badInput struct {
 	field string
 	send  func(context.Context, caller) error
@@ -163,7 +163,7 @@ func badOrders() []badInput {
 	}
 }
 
-// TestBadInputNamesTheField: nothing of it is proposed, and nobody is harmed.
+// TestBadInputNamesTheField: nothing of it is proposed, and no session is harmed.
 func TestBadInputNamesTheField(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	ctx, leader := soon(t), c.leader()
@@ -183,7 +183,7 @@ func TestBadInputNamesTheField(t *testing.T) {
 	}
 	after, err := to.Now(ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err)
-	// A fence is an entry, and one announcement may come between.
+	// A read barrier is an entry, and one announcement may come between.
 	assert.LessOrEqual(t, after.Stamp.Index, before.Stamp.Index+3, "something was proposed")
 }
 
@@ -207,7 +207,7 @@ func TestTooMuchMetadata(t *testing.T) {
 // The largest acquisition comes in, also in a frame with as much before it as the Go client puts there.
 func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 	c := startCluster(t, 1, nil)
-	w := talk(t, call(t, c.leader()), settings(clock.Minute))
+	w := openStream(t, call(t, c.leader()), settings(clock.Minute))
 	var frame []*zamokpb.ClientMessage
 	for ticket := range uint64(3) { // the Go client ends a frame with what brings it above 64 KiB
 		c := widest(w.hubID(), ticket+1)
@@ -215,7 +215,7 @@ func TestTheLargestAcquisitionIsTaken(t *testing.T) {
 			Ticket: c.Ticket, WaitFor: -1, Items: wire.Items(c.Items), Owner: c.Owner, Metadata: []byte(c.Metadata),
 		}))
 	}
-	w.say(frame...)
+	w.send(frame...)
 	for ticket := range uint64(3) {
 		w.is(ticket+1, stateGranted)
 	}
@@ -242,7 +242,7 @@ func TestCallsOfAConnectionAreBounded(t *testing.T) {
 	require.NoError(t, <-one)
 }
 
-// TestEveryCallAsksForPermission: what is denied is not done, and says so.
+// TestEveryCallAsksForPermission: what is denied is not done, and the answer reports that.
 func TestEveryCallAsksForPermission(t *testing.T) {
 	t.Parallel()
 	denied := errors.New("not you")

@@ -10,7 +10,7 @@ import (
 	"zamok/fsm"
 )
 
-// The end of a node cancels its calls, and does not give up what they wait for: their tickets keep their places, and
+// The end of a node cancels its calls, and does not drop what they wait for: their tickets keep their positions, and
 // the callers ask the next leader for the same tickets.
 func TestAKilledNodeDropsNoWaitingTicket(t *testing.T) {
 	const waiters, sessions = 100, 10

@@ -31,7 +31,7 @@ func clusterOf(n *Node) (cluster string) {
 }
 
 // What is meant for another cluster is refused by every node before it has any effect, be it a call or a stream, and
-// whoever asks for the id is answered.
+// a call without a cluster learns the id.
 func TestWhatIsMeantForAnotherClusterIsRefused(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
@@ -84,17 +84,17 @@ func TestWhatIsMeantForAnotherClusterIsRefused(t *testing.T) {
 		}
 		require.Equal(t, []string{own}, header.Get(clusterKey), "every answer names its cluster, refusals too")
 		require.NoError(t, watch(naming(soon(t), own)))
-		require.NoError(t, watch(soon(t)), "who names none is served")
+		require.NoError(t, watch(soon(t)), "a call that names none is served")
 		_, err := healthpb.NewHealthClient(to.conn).Check(naming(soon(t), other), &healthpb.HealthCheckRequest{})
-		require.NoError(t, err, "and whoever asks how the node is")
+		require.NoError(t, err, "and a health check")
 	}
 	all, err := call(t, leads).ListSessions(soon(t), &zamokpb.ListSessionsRequest{})
 	require.NoError(t, err)
 	require.Empty(t, all.Sessions, "nothing was done")
 }
 
-// A node that started and heard from no leader does not know its cluster. It does nothing for who names one.
-func TestANodeThatDoesNotKnowItsClusterServesNobodyWhoNamesOne(t *testing.T) {
+// A node that started and has no leader yet does not know its cluster. It refuses calls that name one.
+func TestANodeWithoutAClusterRefusesCallsThatNameOne(t *testing.T) {
 	s := &Server{id: "n1"}
 	none := func(metadata.MD) error { return nil }
 	asked := func(named ...string) context.Context {
@@ -122,11 +122,11 @@ func TestARelayDoesNotLeadIntoAnotherCluster(t *testing.T) {
 	text := strings.Repeat("0f", 16)
 	s := &Server{id: "n1"}
 	s.cluster.Store(&text)
-	md := s.relayMetadata(soon(t))
+	md := s.relayMetadata(metadata.NewIncomingContext(soon(t), metadata.MD{}))
 	_, err := call(t, leads).OpenSession(metadata.NewOutgoingContext(soon(t), md), &zamokpb.OpenSessionRequest{
 		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(patience)}})
 	require.Equal(t, zamokpb.Code_CODE_WRONG_CLUSTER, infoOf(t, err).Code)
 	info := infoOf(t, s.relayFailed(err))
-	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code, "the client is not told that it asked the wrong cluster")
+	require.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code, "the client itself named the right cluster")
 	require.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 }

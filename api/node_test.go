@@ -98,7 +98,7 @@ func TestThreeNodesOnDisk(t *testing.T) {
 	assert.Contains(t, []zamokpb.Code{zamokpb.Code_CODE_NOT_LEADER, zamokpb.Code_CODE_STOPPING}, info.Code)
 	c.nodes = without(c.nodes, first)
 	second := c.leader()
-	t.Logf("another leads %v after the leader was told to stop", time.Since(began))
+	t.Logf("another leads %v after the leader began to stop", time.Since(began))
 	s.caller = call(t, second)
 	check, err := s.Check(ctx, &zamokpb.CheckRequest{Name: "disk", Token: held.Token})
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestThreeNodesOnDisk(t *testing.T) {
 	again := s.next("disk", fsm.Forever)
 	s.ticket--
 	again.Acquire.Ticket = s.ticket
-	waiting = s.acquire(ctx, again) // the same ticket: it kept its place
+	waiting = s.acquire(ctx, again) // the same ticket: it kept its position
 
 	cfg := configs[first.cfg.ID]
 	cfg.Peers.Listener, cfg.ListenPeers = nil, first.Peer()
@@ -164,7 +164,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 	assert.Equal(t, joiner.Client(), members.Members[1].Client)
 
 	// Of two nodes the new leader has no majority until the old one has opened its raft anew: on a busy
-	// machine it may lose its epoch again over that.
+	// machine it may lose its epoch again because of that.
 	handOver := func(to string, wanted *Node) {
 		for try := 0; c.leader() != wanted; try++ {
 			require.Less(t, try, 10)
@@ -182,7 +182,7 @@ func TestMembershipOverTheWire(t *testing.T) {
 }
 
 // A dead node is seen in the list of members, whichever node is asked, and in the leader's metrics; a living one is
-// heard all the time, and lacks nothing for long.
+// in contact all the time, and lacks nothing for long.
 func TestADeadNodeIsSeen(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, func(cfg *NodeConfig) { cfg.ListenHTTP = "127.0.0.1:0" })
@@ -200,10 +200,10 @@ func TestADeadNodeIsSeen(t *testing.T) {
 	}
 	term := func() uint64 { return c.leader().Raft().Status().Term }
 	var dead *Node
-	var heardIn uint64 // the term in which the leader has heard it
+	var contactTerm uint64 // the term in which the leader had contact with it
 	require.Eventually(t, func() bool {
-		dead, heardIn = c.follower(), term()
-		return look(dead) == nil && peers[dead.cfg.ID].Behind != nil && term() == heardIn
+		dead, contactTerm = c.follower(), term()
+		return look(dead) == nil && peers[dead.cfg.ID].Behind != nil && term() == contactTerm
 	}, patience, 10*time.Millisecond)
 	require.NoError(t, dead.Close())
 	living := without(c.nodes, dead)
@@ -214,7 +214,7 @@ func TestADeadNodeIsSeen(t *testing.T) {
 		}, patience, 10*time.Millisecond)
 		assert.Nil(t, peers[answer.Leader].LastHeard)
 		assert.Nil(t, peers[answer.Leader].Behind)
-		if term() == heardIn { // another leader, as on a machine that stands for a moment, has never heard it
+		if term() == contactTerm { // another leader, as on a machine that stands for a moment, never had contact with it
 			assert.NotNil(t, peers[dead.cfg.ID].Behind)
 		}
 	}
@@ -223,20 +223,20 @@ func TestADeadNodeIsSeen(t *testing.T) {
 		other := without(living, leader)[0]
 		_, text := fetch(t, leader.HTTP(), "/metrics")
 		samples, _ := scrape(t, text)
-		lag, heard := samples[`zamok_peer_lag_entries{peer="`+other.cfg.ID+`"}`]
+		lag, known := samples[`zamok_peer_lag_entries{peer="`+other.cfg.ID+`"}`]
 		_, silent := fetch(t, other.HTTP(), "/metrics")
-		return heard && lag == 0 && samples[`zamok_peer_last_contact_seconds{peer="`+other.cfg.ID+`"}`] < 1 &&
+		return known && lag == 0 && samples[`zamok_peer_last_contact_seconds{peer="`+other.cfg.ID+`"}`] < 1 &&
 			samples[`zamok_peer_last_contact_seconds{peer="`+dead.cfg.ID+`"}`] > 2 &&
 			!strings.Contains(silent, "zamok_peer_lag_entries{") // only the leader knows
 	}, patience, 10*time.Millisecond)
 }
 
-// A node that can't continue ends, and says why, also where nobody gave it a way to end the process.
+// A node that can't continue ends and reports why, also without a Fatal that ends the process.
 func TestANodeThatCannotGoOnEnds(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, func(cfg *NodeConfig) { cfg.Fatal = nil })
 	n := c.leader()
-	reason := errors.New("the disk is gone")
+	reason := errors.New("the disk failed")
 	go n.fatal(reason)
 	select {
 	case <-n.Done():

@@ -19,9 +19,9 @@ import (
 	"zamok/session"
 )
 
-// Many come to wait for two locks and want to know their places, and then the queue drains as fast as it can.
+// Many wait for two locks and ask for their positions, and then the queue drains as fast as it can.
 // Another session, which has nothing to do with them, continues all the time. ZAMOK_CROWD=200000: so many.
-func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
+func TestOthersContinueWhilePositionsAreSent(t *testing.T) {
 	const longest = 3 * time.Second // what it takes is some hundredths of that, and what it took was more
 	waiters, _ := strconv.Atoi(os.Getenv("ZAMOK_CROWD"))
 	if waiters == 0 {
@@ -29,7 +29,7 @@ func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 	}
 	n := startAlone(t)
 	stop, others := make(chan struct{}), make(chan time.Duration)
-	go bystand(n, attachDirectly(t, n, 255).queue.Session, stop, others)
+	go lockRepeatedly(n, attachDirectly(t, n, 255).queue.Session, stop, others)
 	turn := func(name string, play func()) {
 		<-others
 		began := time.Now()
@@ -41,7 +41,7 @@ func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 	var queue []fsm.TicketRef
 	var sent atomic.Int64
 	turn("come", func() { queue = crowd(t, n, waiters, &sent) })
-	turn("are told", func() { // what happens at most once a second
+	turn("are sent positions", func() { // what happens at most once a second
 		before := sent.Load()
 		until(n, &fsm.Drop{Session: queue[1].Session, Ticket: queue[1].Ticket}) // all others move up
 		require.Eventually(t, func() bool { return sent.Load() > before+50 }, patience, time.Millisecond)
@@ -50,9 +50,9 @@ func TestOthersGoOnWhileALongQueueIsTold(t *testing.T) {
 	close(stop)
 }
 
-// bystand acquires and drops a lock again and again, until stop is closed, and tells whoever asks how long it has
-// taken at most since somebody asked last.
-func bystand(n *Node, id session.ID, stop <-chan struct{}, asked chan<- time.Duration) {
+// lockRepeatedly acquires and drops a lock again and again, until stop is closed. What it returns reports how long
+// one round has taken at most since the last report.
+func lockRepeatedly(n *Node, id session.ID, stop <-chan struct{}, asked chan<- time.Duration) {
 	var most time.Duration
 	for ticket := uint64(1); ; ticket++ {
 		select {
@@ -81,7 +81,7 @@ func until(n *Node, c fsm.Command) {
 }
 
 // crowd has so many tickets wait behind one that holds, and returns them in order, that one first. The streams'
-// readers and wires are left out: commands are submitted as streams do, and what is told is made into frames.
+// readers and wires are left out: commands are submitted as streams do, and what is sent is made into frames.
 func crowd(t *testing.T, n *Node, waiters int, sent *atomic.Int64) []fsm.TicketRef {
 	const each = 4000 // tickets of a session
 	items := []fsm.Item{{Name: "crowd/a", Mode: fsm.Exclusive}, {Name: "crowd/b", Mode: fsm.Exclusive}}

@@ -11,10 +11,10 @@ import (
 	"zamok/session"
 )
 
-func (w *talker) hubID() session.ID { return session.ID(w.id) }
+func (w *wireClient) hubID() session.ID { return session.ID(w.id) }
 
-// curious waits for a lock and wants to know its place.
-func curious(ticket uint64, names ...string) *zamokpb.ClientMessage {
+// withPosition waits for a lock and asks for its position.
+func withPosition(ticket uint64, names ...string) *zamokpb.ClientMessage {
 	a := &zamokpb.Acquire{Ticket: ticket, WaitFor: -1, ReportPosition: true}
 	for _, name := range names {
 		a.Items = append(a.Items, &zamokpb.Item{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE})
@@ -22,7 +22,7 @@ func curious(ticket uint64, names ...string) *zamokpb.ClientMessage {
 	return acquire(a)
 }
 
-func (w *talker) place() *zamokpb.QueuePosition {
+func (w *wireClient) position() *zamokpb.QueuePosition {
 	w.Helper()
 	for {
 		if q := w.next().GetPosition(); q != nil {
@@ -31,42 +31,42 @@ func (w *talker) place() *zamokpb.QueuePosition {
 	}
 }
 
-func tellPlaces(t *testing.T, n *Node) {
+func storyPositions(t *testing.T, n *Node) {
 	c := call(t, n)
-	holder, first, second := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
-	holder.say(exclusive(1, "a place", 0), exclusive(2, "b place", 0))
+	holder, first, second := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
+	holder.send(exclusive(1, "a lock", 0), exclusive(2, "b lock", 0))
 	token := holder.is(1, stateGranted).State.Token
 	holder.is(2, stateGranted) // it may be carried out later, and must not come behind the second
-	first.say(exclusive(1, "a place", -1))
+	first.send(exclusive(1, "a lock", -1))
 	require.Equal(t, stateWaiting, first.answer().State.State)
-	second.say(curious(1, "a place", "b place"))
+	second.send(withPosition(1, "a lock", "b lock"))
 	answer := second.answer()
 	require.Equal(t, stateWaiting, answer.State.State)
 	require.EqualValues(t, 1, answer.Ahead)
 
-	place := second.place()
-	assert.EqualValues(t, 1, place.Ticket)
-	assert.Equal(t, "a place", place.Name)
-	assert.EqualValues(t, 1, place.Ahead)
-	require.Len(t, place.Blockers, 1)
-	assert.Equal(t, token, place.Blockers[0].Token)
+	position := second.position()
+	assert.EqualValues(t, 1, position.Ticket)
+	assert.Equal(t, "a lock", position.Name)
+	assert.EqualValues(t, 1, position.Ahead)
+	require.Len(t, position.Blockers, 1)
+	assert.Equal(t, token, position.Blockers[0].Token)
 
-	first.say(drop(1))
-	place = second.place()
-	assert.EqualValues(t, 0, place.Ahead)
-	holder.say(drop(1))
-	place = second.place()
-	assert.Equal(t, "b place", place.Name, "the first of its locks is open now")
-	holder.say(drop(2))
+	first.send(drop(1))
+	position = second.position()
+	assert.EqualValues(t, 0, position.Ahead)
+	holder.send(drop(1))
+	position = second.position()
+	assert.Equal(t, "b lock", position.Name, "the first of its locks is open now")
+	holder.send(drop(2))
 	second.is(1, stateGranted)
 }
 
-func tellContended(t *testing.T, n *Node) {
+func storyContended(t *testing.T, n *Node) {
 	c := call(t, n)
-	holder, other := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
-	holder.say(exclusive(1, "wanted", 0))
+	holder, other := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
+	holder.send(exclusive(1, "wanted", 0))
 	holder.is(1, stateGranted)
-	heard := func() uint32 {
+	next := func() uint32 {
 		for {
 			if m := holder.next().GetContended(); m != nil {
 				require.EqualValues(t, 1, m.Ticket)
@@ -74,13 +74,13 @@ func tellContended(t *testing.T, n *Node) {
 			}
 		}
 	}
-	until := func(waiting uint32) { // what was said together may be carried out one after the other
-		for now := heard(); now != waiting; now = heard() {
+	until := func(waiting uint32) { // commands of one frame may be applied one after the other
+		for now := next(); now != waiting; now = next() {
 			require.EqualValues(t, 1, now)
 		}
 	}
-	other.say(exclusive(1, "wanted", -1), exclusive(2, "wanted", -1))
+	other.send(exclusive(1, "wanted", -1), exclusive(2, "wanted", -1))
 	until(2)
-	other.say(drop(1), drop(2))
+	other.send(drop(1), drop(2))
 	until(0)
 }

@@ -41,7 +41,7 @@ func widest(id session.ID, ticket uint64, names ...string) *fsm.Acquire {
 // long fills a text up to so many bytes.
 func long(begin string, bytes int) string { return begin + strings.Repeat("x", bytes-len(begin)) }
 
-// What Get returns is bounded in bytes, whoever waits there, and so is what it costs while nothing can be applied.
+// What Get returns is bounded in bytes, whatever waits there, and so is what it costs while nothing can be applied.
 func TestALongAnswerOfGetIsCutOff(t *testing.T) {
 	n := startAlone(t)
 	st := attachDirectly(t, n, 1)
@@ -77,11 +77,11 @@ func TestReadersTakeTurns(t *testing.T) {
 	var order []string
 	var running atomic.Int32
 	var all sync.WaitGroup
-	read := func(ctx context.Context, who string) {
+	read := func(ctx context.Context, name string) {
 		all.Go(func() {
 			assert.NoError(t, s.read(ctx, func(*fsm.Machine) {
 				assert.EqualValues(t, 1, running.Add(1), "one reads")
-				order = append(order, who)
+				order = append(order, name)
 				running.Add(-1)
 			}))
 		})
@@ -96,7 +96,7 @@ func TestReadersTakeTurns(t *testing.T) {
 	require.Eventually(t, func() bool { return waits(other) }, patience, time.Millisecond)
 	ctx, cancel := context.WithCancel(asksOften)
 	cancel()
-	assert.Error(t, s.read(ctx, func(*fsm.Machine) {}), "who does not want to wait any more does not")
+	assert.Error(t, s.read(ctx, func(*fsm.Machine) {}), "a cancelled call stops waiting")
 	<-s.reading
 	all.Wait()
 	require.Len(t, order, calls+1)

@@ -67,15 +67,15 @@ func (r *relays) to(address string) (*grpc.ClientConn, error) {
 	if r.closed {
 		return nil, errors.New("this node is closed")
 	}
-	trust := insecure.NewCredentials()
+	transport := insecure.NewCredentials()
 	if r.secure != nil {
-		trust = credentials.NewTLS(&tls.Config{
+		transport = credentials.NewTLS(&tls.Config{
 			RootCAs: r.secure.RootCAs, Certificates: r.secure.Certificates,
 			GetClientCertificate: r.secure.GetClientCertificate, MinVersion: tls.VersionTLS12,
 		})
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithContextDialer(r.dial), grpc.WithTransportCredentials(trust), grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(r.dial), grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)))

@@ -42,21 +42,21 @@ func relayedTo(c caller) caller {
 	return c
 }
 
-// TestARelayedStream is served as any other, but its break says nothing about its client.
+// TestARelayedStream is served as any other, but its break is not its client's.
 func TestARelayedStream(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
 	leader, through := c.leader(), relayedTo(call(t, c.follower()))
 	grace := settings(clock.Minute)
 	grace.ReleaseOnDisconnect = int64(clock.Millisecond)
-	w := talk(t, through, grace)
-	assert.Equal(t, leader.cfg.ID, w.welcome.Node)
-	w.say(exclusive(1, "relayed", 0))
+	w := openStream(t, through, grace)
+	assert.Equal(t, leader.cfg.ID, w.state.Node)
+	w.send(exclusive(1, "relayed", 0))
 	token := w.is(1, stateGranted).State.Token
 	w.hangUp()
 	require.Equal(t, codes.Canceled, status.Code(w.end()))
 	attached := func() bool { return leader.server.hub.Counts().Streams > 0 }
-	require.Eventually(t, func() bool { return !attached() }, patience, time.Millisecond, "the leader hears of it")
+	require.Eventually(t, func() bool { return !attached() }, patience, time.Millisecond, "the leader learns of it")
 	held := func() (yes bool) {
 		leader.Raft().View(func(m *fsm.Machine) { yes = m.Holds("relayed", token, fsm.TicketRef{}) })
 		return yes
@@ -64,18 +64,18 @@ func TestARelayedStream(t *testing.T) {
 	require.Never(t, func() bool { return !held() }, 200*time.Millisecond, 10*time.Millisecond, "the session has its ttl")
 
 	next := w.again(through)
-	next.say(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}})
+	next.send(&zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Close{Close: &zamokpb.CloseSession{}}})
 	require.NotNil(t, next.next().GetChange())
 	require.Equal(t, zamokpb.Reason_REASON_CLOSED, next.next().GetSessionEnded().GetReason())
 	require.NoError(t, next.end(), "relayed with its status")
 
-	// The leader's own word on the end of a stream comes through.
+	// The leader's own error at the end of a stream comes through.
 	stranger := dial(t, through)
-	stranger.say(hello(&zamokpb.OpenStream{Secret: stranger.secret, Session: 1 << 40}))
+	stranger.send(openMessage(&zamokpb.OpenStream{Secret: stranger.secret, Session: 1 << 40}))
 	require.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, stranger.end()).Code)
 
 	// And where there is none, that it is missing.
-	last := talk(t, through, settings(clock.Minute))
+	last := openStream(t, through, settings(clock.Minute))
 	require.NoError(t, leader.Kill())
 	err := last.end()
 	require.Equal(t, codes.Unavailable, status.Code(err))
@@ -137,12 +137,12 @@ func TestALongAnswerIsRelayed(t *testing.T) {
 	require.Less(t, longest, answerBytesMax+2*fsm.MetadataBytesMax)
 }
 
-// A node that relays ends without waiting for those whose calls it relays.
+// A node that relays ends without waiting for the calls that it relays.
 func TestARelayThatStops(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, nil)
 	through := c.follower()
-	w := talk(t, relayedTo(call(t, through)), settings(clock.Minute))
+	w := openStream(t, relayedTo(call(t, through)), settings(clock.Minute))
 	s := openSession(t, relaying(soon(t)), call(t, through))
 	s.hold("x")
 	waiting := s.acquire(s.ctx, s.next("x", fsm.Forever))
@@ -190,7 +190,7 @@ func TestRelayWithTLS(t *testing.T) {
 	s := openSession(t, relaying(soon(t)), to)
 	s.hold("x")
 	_, err = call(t, c.leader()).Now(soon(t), &zamokpb.NowRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err), "without TLS nobody is served")
+	require.Equal(t, codes.Unavailable, status.Code(err), "without TLS no call is served")
 }
 
 func selfSigned(t *testing.T) (*x509.CertPool, tls.Certificate) {

@@ -21,204 +21,204 @@ import (
 const (
 	stateWaiting = zamokpb.State_STATE_WAITING
 	stateGranted = zamokpb.State_STATE_GRANTED
-	stateGone    = zamokpb.State_STATE_ENDED
+	stateEnded   = zamokpb.State_STATE_ENDED
 )
 
-// TestStream tells the protocol's stories, on one node.
+// TestStream runs the stories of the protocol, on one node.
 func TestStream(t *testing.T) {
 	node := startCluster(t, 1, nil).leader()
 	for _, story := range []struct {
 		name string
-		tell func(*testing.T, *Node)
+		run  func(*testing.T, *Node)
 	}{
-		{"open and resume", tellResume}, {"hand over", tellHandOver}, {"proofs", tellProofs},
-		{"repeated tickets", tellRepeats}, {"refusals", tellRefusals}, {"downgrade", tellDowngrade},
-		{"close", tellClose}, {"evicted", tellEvicted}, {"expired", tellExpired}, {"slow reader", tellSlow},
-		{"strangers", tellStrangers}, {"places", tellPlaces}, {"contended", tellContended},
+		{"open and resume", storyResume}, {"hand over", storyHandOver}, {"confirmations", storyConfirmations},
+		{"repeated tickets", storyRepeats}, {"refusals", storyRefusals}, {"downgrade", storyDowngrade},
+		{"close", storyClose}, {"evicted", storyEvicted}, {"expired", storyExpired}, {"slow reader", storySlow},
+		{"refused attachments", storyRefusedAttachments}, {"positions", storyPositions}, {"contended", storyContended},
 	} {
 		t.Run(story.name, func(t *testing.T) {
 			t.Parallel()
-			story.tell(t, node)
+			story.run(t, node)
 		})
 	}
 	t.Cleanup(func() { // after the stories
 		require.Eventually(t, func() bool {
 			return node.server.hub.Counts() == push.Counts{} && broken(node) == 0
-		}, patience, clock.Millisecond.Duration(), "the hub remembers nothing of those who left")
+		}, patience, clock.Millisecond.Duration(), "the hub keeps nothing of streams that ended")
 	})
 }
 
-func tellResume(t *testing.T, n *Node) {
+func storyResume(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, settings(clock.Minute))
-	assert.EqualValues(t, clock.Minute, w.welcome.Ttl)
-	assert.Equal(t, "n1", w.welcome.Node)
-	assert.Empty(t, w.welcome.Tickets)
-	w.say(exclusive(1, "resume", 0), exclusive(2, "resume", -1), exclusive(3, "resume", 0))
+	w := openStream(t, c, settings(clock.Minute))
+	assert.EqualValues(t, clock.Minute, w.state.Ttl)
+	assert.Equal(t, "n1", w.state.Node)
+	assert.Empty(t, w.state.Tickets)
+	w.send(exclusive(1, "resume", 0), exclusive(2, "resume", -1), exclusive(3, "resume", 0))
 	token := w.is(1, stateGranted).State.Token
-	w.is(3, stateGone)
+	w.is(3, stateEnded)
 
 	next := w.again(c)
-	require.Len(t, next.welcome.Tickets, 3)
-	assert.Equal(t, token, next.welcome.Tickets[0].Token)
-	for i, state := range []zamokpb.State{stateGranted, stateWaiting, stateGone} {
-		assert.Equal(t, state, next.welcome.Tickets[i].State)
+	require.Len(t, next.state.Tickets, 3)
+	assert.Equal(t, token, next.state.Tickets[0].Token)
+	for i, state := range []zamokpb.State{stateGranted, stateWaiting, stateEnded} {
+		assert.Equal(t, state, next.state.Tickets[i].State)
 	}
 	info := infoOf(t, w.end())
 	assert.Equal(t, zamokpb.Code_CODE_SUPERSEDED, info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
 
-	next.say(drop(1))
-	next.is(1, stateGone)
+	next.send(drop(1))
+	next.is(1, stateEnded)
 	next.is(2, stateGranted)
 
-	// The same secret without the id finds the session too.
+	// The same secret without the id opens the same session.
 	last := dial(t, c)
 	last.secret = w.secret
-	last.say(hello(&zamokpb.OpenStream{Secret: w.secret, Settings: settings(2 * clock.Minute)}))
-	last.greeted()
+	last.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Settings: settings(2 * clock.Minute)}))
+	last.readState()
 	assert.Equal(t, w.id, last.id)
-	assert.EqualValues(t, clock.Minute, last.welcome.Ttl, "it keeps its ttl")
+	assert.EqualValues(t, clock.Minute, last.state.Ttl, "it keeps its ttl")
 	last.hangUp()
 }
 
-func tellHandOver(t *testing.T, n *Node) {
+func storyHandOver(t *testing.T, n *Node) {
 	c := call(t, n)
-	a, b := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
-	a.say(exclusive(1, "hand", -1))
+	a, b := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
+	a.send(exclusive(1, "hand", -1))
 	first := a.is(1, stateGranted)
 	assert.Equal(t, first.State.Token, first.Index)
-	b.say(exclusive(1, "hand", -1))
+	b.send(exclusive(1, "hand", -1))
 	answer := b.answer()
 	assert.Equal(t, zamokpb.Command_COMMAND_ACQUIRE, answer.Command)
 	assert.Equal(t, stateWaiting, answer.State.State)
-	a.say(drop(1))
-	assert.Equal(t, zamokpb.Reason_REASON_DROPPED, a.is(1, stateGone).State.Reason)
+	a.send(drop(1))
+	assert.Equal(t, zamokpb.Reason_REASON_DROPPED, a.is(1, stateEnded).State.Reason)
 	assert.Greater(t, b.is(1, stateGranted).State.Token, first.State.Token)
 }
 
-// A proof bears the clock of the very frame that was applied, and never of one that is still on its
-// way; it counts what was told.
-func tellProofs(t *testing.T, n *Node) {
-	w := talk(t, call(t, n), settings(clock.Minute))
-	told, count, last, proven := uint64(0), uint64(0), int64(0), 0
-	hear := func() {
+// A KeepAliveAck carries the clock of the very frame that was applied, never of one that is still in flight, and
+// counts the changes that were sent.
+func storyConfirmations(t *testing.T, n *Node) {
+	w := openStream(t, call(t, n), settings(clock.Minute))
+	index, count, last, confirmed := uint64(0), uint64(0), int64(0), 0
+	receive := func() {
 		switch m := w.next(); {
 		case m.GetChange() != nil:
-			require.Greater(t, m.GetChange().Index, told)
-			told = m.GetChange().Index
+			require.Greater(t, m.GetChange().Index, index)
+			index = m.GetChange().Index
 			count++
 		case m.GetKeepAliveAck() != nil:
 			h := m.GetKeepAliveAck()
-			require.Equal(t, count, h.Changes, "it counts the changes that were told before")
+			require.Equal(t, count, h.Changes, "it counts the changes that were sent before")
 			require.GreaterOrEqual(t, h.Time, last)
 			last = h.Time
 			frame := 0
-			for i := proven + 1; i <= w.frames; i++ {
+			for i := confirmed + 1; i <= w.frames; i++ {
 				if string(w.sent(i)) == string(h.Sent) {
 					frame = i
 				}
 			}
-			require.NotZero(t, frame, "%s is of no frame that was sent and not proven", h.Sent)
-			proven = frame
+			require.NotZero(t, frame, "%s is of no frame that was sent and not confirmed", h.Sent)
+			confirmed = frame
 		}
 	}
 	for i := range 20 {
-		w.say(exclusive(uint64(i+1), "proof", 0), drop(uint64(i+1)))
-		w.say(keepAlive())
-		w.say() // proves nothing
-		for proven < w.frames-1 {
-			hear()
+		w.send(exclusive(uint64(i+1), "confirm", 0), drop(uint64(i+1)))
+		w.send(keepAlive())
+		w.send() // confirms nothing
+		for confirmed < w.frames-1 {
+			receive()
 		}
-		require.Equal(t, w.frames-1, proven, "a frame with nothing in it is not a renewal")
+		require.Equal(t, w.frames-1, confirmed, "a frame with nothing in it is not a renewal")
 	}
 }
 
-func tellRepeats(t *testing.T, n *Node) {
-	w := talk(t, call(t, n), settings(clock.Minute))
-	w.say(exclusive(1, "repeat", -1))
+func storyRepeats(t *testing.T, n *Node) {
+	w := openStream(t, call(t, n), settings(clock.Minute))
+	w.send(exclusive(1, "repeat", -1))
 	token := w.is(1, stateGranted).State.Token
-	w.say(exclusive(1, "repeat", -1), exclusive(1, "another", -1))
+	w.send(exclusive(1, "repeat", -1), exclusive(1, "another", -1))
 	for range 2 {
 		answer := w.answer()
 		assert.Nil(t, answer.Error)
 		assert.Equal(t, token, answer.State.Token)
 	}
-	w.say(drop(1))
-	w.is(1, stateGone)
-	w.say(drop(1))
-	assert.Equal(t, stateGone, w.answer().State.State)
-	w.say(exclusive(1, "repeat", -1))
+	w.send(drop(1))
+	w.is(1, stateEnded)
+	w.send(drop(1))
+	assert.Equal(t, stateEnded, w.answer().State.State)
+	w.send(exclusive(1, "repeat", -1))
 	answer := w.answer()
 	assert.Equal(t, zamokpb.Code_CODE_TICKET_ENDED, answer.Error.GetCode())
 	assert.Equal(t, zamokpb.Reason_REASON_DROPPED, answer.Error.Reason)
-	w.say(exclusive(fsm.TicketWindow+1, "repeat", -1))
+	w.send(exclusive(fsm.TicketWindow+1, "repeat", -1))
 	answer = w.answer()
 	assert.Equal(t, zamokpb.Code_CODE_LIMIT_EXCEEDED, answer.Error.GetCode())
 	assert.Equal(t, "ticket", answer.Error.Field)
-	w.floor = 1
-	w.say(exclusive(fsm.TicketWindow+1, "repeat", -1))
+	w.acked = 1
+	w.send(exclusive(fsm.TicketWindow+1, "repeat", -1))
 	w.is(fsm.TicketWindow+1, stateGranted)
 }
 
-func tellRefusals(t *testing.T, n *Node) {
+func storyRefusals(t *testing.T, n *Node) {
 	c := call(t, n)
-	a, b := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
-	a.say(acquire(&zamokpb.Acquire{
-		Ticket: 1, Owner: "Ann", Metadata: []byte("who I am"),
+	a, b := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
+	a.send(acquire(&zamokpb.Acquire{
+		Ticket: 1, Owner: "Ann", Metadata: []byte("host 7"),
 		Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 	}))
 	token := a.is(1, stateGranted).State.Token
-	b.say(exclusive(1, "taken", 0))
+	b.send(exclusive(1, "taken", 0))
 	info := b.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_NOT_ACQUIRED, info.GetCode())
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome)
 	require.Len(t, info.Blockers, 1)
 	assert.EqualExportedValues(t, &zamokpb.Blocker{
 		Name: "taken", By: zamokpb.BlockedBy_BLOCKED_BY_HOLDER, Session: a.id, Ticket: 1, Token: token,
-		Owner: "Ann", Label: "talker", Metadata: []byte("who I am"),
+		Owner: "Ann", Label: "client", Metadata: []byte("host 7"),
 	}, info.Blockers[0])
 
-	b.say(acquire(&zamokpb.Acquire{
+	b.send(acquire(&zamokpb.Acquire{
 		Ticket: 2, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_PERMITS, Permits: 1, Limit: 2}},
 	}))
 	info = b.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_KIND_MISMATCH, info.GetCode())
 	assert.Equal(t, "taken", info.Field)
 
-	a.say(acquire(&zamokpb.Acquire{
+	a.send(acquire(&zamokpb.Acquire{
 		Ticket: 2, Owner: "Ann", WaitFor: -1, Items: []*zamokpb.Item{{Name: "taken", Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
 	}))
 	info = a.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_DEADLOCK, info.GetCode())
 	assert.Len(t, info.Cycle, 2)
 
-	b.say(downgrade(1))
+	b.send(downgrade(1))
 	assert.Equal(t, zamokpb.Code_CODE_NOT_HELD, b.answer().Error.GetCode())
 }
 
-func tellDowngrade(t *testing.T, n *Node) {
+func storyDowngrade(t *testing.T, n *Node) {
 	c := call(t, n)
-	a, b := talk(t, c, settings(clock.Minute)), talk(t, c, settings(clock.Minute))
-	a.say(exclusive(1, "down", 0))
+	a, b := openStream(t, c, settings(clock.Minute)), openStream(t, c, settings(clock.Minute))
+	a.send(exclusive(1, "down", 0))
 	a.is(1, stateGranted)
-	b.say(acquire(&zamokpb.Acquire{
+	b.send(acquire(&zamokpb.Acquire{
 		Ticket: 1, WaitFor: -1, Items: []*zamokpb.Item{{Name: "down", Mode: zamokpb.Mode_MODE_SHARED}},
 	}))
 	require.Equal(t, stateWaiting, b.answer().State.State)
-	a.say(downgrade(1))
+	a.send(downgrade(1))
 	assert.True(t, a.is(1, stateGranted).Downgraded)
 	b.is(1, stateGranted)
 }
 
-func tellClose(t *testing.T, n *Node) {
+func storyClose(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, settings(clock.Minute))
-	w.say(exclusive(1, "closed", 0))
+	w := openStream(t, c, settings(clock.Minute))
+	w.send(exclusive(1, "closed", 0))
 	w.is(1, stateGranted)
-	w.say(closeSession())
+	w.send(closeSession())
 	require.NoError(t, w.wire.CloseSend())
-	assert.Equal(t, zamokpb.Reason_REASON_CLOSED, w.is(1, stateGone).State.Reason)
+	assert.Equal(t, zamokpb.Reason_REASON_CLOSED, w.is(1, stateEnded).State.Reason)
 	var end *zamokpb.SessionEnded
 	for end == nil {
 		end = w.next().GetSessionEnded()
@@ -227,41 +227,41 @@ func tellClose(t *testing.T, n *Node) {
 	assert.NoError(t, w.end())
 }
 
-func tellEvicted(t *testing.T, n *Node) {
+func storyEvicted(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, settings(clock.Minute))
-	w.say(exclusive(1, "evicted", 0))
+	w := openStream(t, c, settings(clock.Minute))
+	w.send(exclusive(1, "evicted", 0))
 	w.is(1, stateGranted)
 	_, err := c.admin.ExpireSession(soon(t), &zamokpb.ExpireSessionRequest{Session: w.id, Reason: "of the test"})
 	require.NoError(t, err)
-	lost := w.is(1, stateGone)
+	lost := w.is(1, stateEnded)
 	assert.Equal(t, zamokpb.Reason_REASON_EVICTED, lost.State.Reason)
 	assert.Equal(t, "of the test", lost.Text)
 	assert.NoError(t, w.end())
 }
 
-func tellExpired(t *testing.T, n *Node) {
+func storyExpired(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, settings(2*fsm.TTLMin)) // what it says next comes in time also if it was held up
-	w.say(exclusive(1, "expired", 0))
+	w := openStream(t, c, settings(2*fsm.TTLMin)) // the next frame arrives in time also on a slow machine
+	w.send(exclusive(1, "expired", 0))
 	w.is(1, stateGranted)
-	assert.Equal(t, zamokpb.Reason_REASON_EXPIRED, w.is(1, stateGone).State.Reason)
+	assert.Equal(t, zamokpb.Reason_REASON_EXPIRED, w.is(1, stateEnded).State.Reason)
 	assert.NoError(t, w.end())
 
 	late := dial(t, c)
-	late.say(hello(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
+	late.send(openMessage(&zamokpb.OpenStream{Secret: w.secret, Session: w.id}))
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, late.end()).Code)
 }
 
-// A reader that does not read is cut when its send queue is full, and harms nobody meanwhile.
-func tellSlow(t *testing.T, n *Node) {
-	const window = 64 << 10 // fixed: gRPC would buffer more and more for who does not read
+// A reader that does not read is cut when its send queue is full, and delays no other stream.
+func storySlow(t *testing.T, n *Node) {
+	const window = 64 << 10 // fixed: gRPC would buffer more and more for a client that does not read
 	conn, err := grpc.NewClient("passthrough:///"+n.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
 	require.NoError(t, err)
 	defer conn.Close()
 	c := caller{ZamokClient: zamokpb.NewZamokClient(conn)}
-	w := talk(t, c, settings(clock.Minute))
+	w := openStream(t, c, settings(clock.Minute))
 	var many []*zamokpb.ClientMessage
 	for range access.FrameMessagesMax {
 		many = append(many, drop(1))
@@ -271,14 +271,14 @@ func tellSlow(t *testing.T, n *Node) {
 	quit, quiet := make(chan struct{}), make(chan struct{})
 	stop := sync.OnceFunc(func() { close(quit) })
 	defer stop()
-	go func() { // Send blocks when nobody reads at the other end any more
+	go func() { // Send blocks when the other end stops reading
 		defer close(quiet)
 		for {
 			select {
 			case <-quit:
 				return
 			default:
-				w.say(many...)
+				w.send(many...)
 				said.Add(1)
 			}
 		}
@@ -294,31 +294,31 @@ func tellSlow(t *testing.T, n *Node) {
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, info.Outcome)
 	<-quiet
 	next := w.again(c)
-	next.say(exclusive(2, "slow", 0))
+	next.send(exclusive(2, "slow", 0))
 	next.is(2, stateGranted)
 }
 
-func tellStrangers(t *testing.T, n *Node) {
+func storyRefusedAttachments(t *testing.T, n *Node) {
 	c := call(t, n)
-	w := talk(t, c, settings(clock.Minute))
+	w := openStream(t, c, settings(clock.Minute))
 	for name, wrong := range map[string]struct {
 		hello *zamokpb.OpenStream
 		code  zamokpb.Code
 		field string
 	}{
-		"somebody else's": {&zamokpb.OpenStream{Secret: newSecret(), Session: w.id}, zamokpb.Code_CODE_WRONG_SECRET, ""},
-		"nobody's":        {&zamokpb.OpenStream{Secret: newSecret(), Session: 1 << 60}, zamokpb.Code_CODE_NO_SESSION, ""},
-		"short":           {&zamokpb.OpenStream{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID, "secret"},
-		"no settings":     {&zamokpb.OpenStream{Secret: newSecret()}, zamokpb.Code_CODE_INVALID, "settings"},
-		"no ttl":          {&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "settings.ttl"},
+		"wrong secret": {&zamokpb.OpenStream{Secret: newSecret(), Session: w.id}, zamokpb.Code_CODE_WRONG_SECRET, ""},
+		"no session":   {&zamokpb.OpenStream{Secret: newSecret(), Session: 1 << 60}, zamokpb.Code_CODE_NO_SESSION, ""},
+		"short":        {&zamokpb.OpenStream{Secret: []byte("short")}, zamokpb.Code_CODE_INVALID, "secret"},
+		"no settings":  {&zamokpb.OpenStream{Secret: newSecret()}, zamokpb.Code_CODE_INVALID, "settings"},
+		"no ttl":       {&zamokpb.OpenStream{Secret: newSecret(), Settings: settings(0)}, zamokpb.Code_CODE_INVALID, "settings.ttl"},
 	} {
-		stranger := dial(t, c)
-		stranger.say(hello(wrong.hello))
-		info := infoOf(t, stranger.end())
+		other := dial(t, c)
+		other.send(openMessage(wrong.hello))
+		info := infoOf(t, other.end())
 		assert.Equal(t, wrong.code, info.Code, name)
 		assert.Equal(t, wrong.field, info.Field, name)
 		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, info.Outcome, name)
 	}
-	w.say(exclusive(1, "unharmed", 0))
+	w.send(exclusive(1, "unharmed", 0))
 	w.is(1, stateGranted)
 }

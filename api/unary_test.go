@@ -35,21 +35,21 @@ func TestUnaryCalls(t *testing.T) {
 			to := call(t, road.node)
 			for _, story := range []struct {
 				name string
-				tell func(*testing.T, *sessionOf)
+				run  func(*testing.T, *sessionOf)
 			}{
-				{"a session", tellSession}, {"a lock", tellLock}, {"waiting", tellWaiting}, {"reading", tellReading},
-				{"giving up", tellGivingUp}, {"operators", tellOperators}, {"somebody else's", tellSomebodyElses},
+				{"a session", storySession}, {"a lock", storyLock}, {"waiting", storyWaiting}, {"reading", storyReading},
+				{"cancelled", storyCancelled}, {"operators", storyOperators}, {"wrong secret", storyWrongSecret},
 			} {
 				t.Run(story.name, func(t *testing.T) {
-					story.tell(t, openSession(t, road.ctx(soon(t)), to))
+					story.run(t, openSession(t, road.ctx(soon(t)), to))
 				})
 			}
 		})
 	}
-	t.Run("follower", func(t *testing.T) { tellFollower(t, leader, call(t, follower)) })
+	t.Run("follower", func(t *testing.T) { storyFollower(t, leader, call(t, follower)) })
 }
 
-func tellSession(t *testing.T, s *sessionOf) {
+func storySession(t *testing.T, s *sessionOf) {
 	_, err := s.OpenSession(s.ctx, &zamokpb.OpenSessionRequest{
 		Secret: []byte("16 random bytes."), Settings: &zamokpb.SessionSettings{Ttl: int64(access.TTLMin(steady)) - 1},
 	})
@@ -81,7 +81,7 @@ func tellSession(t *testing.T, s *sessionOf) {
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
 }
 
-func tellLock(t *testing.T, s *sessionOf) {
+func storyLock(t *testing.T, s *sessionOf) {
 	name := "lock/" + t.Name()
 	held := s.hold(name)
 	request := s.next(name, 0)
@@ -139,7 +139,7 @@ func (s *sessionOf) waiters(name string, want int) {
 	}, patience, 5*time.Millisecond)
 }
 
-func tellWaiting(t *testing.T, s *sessionOf) {
+func storyWaiting(t *testing.T, s *sessionOf) {
 	name := "wait/" + t.Name()
 	first := s.hold(name)
 	second := s.acquire(s.ctx, s.next(name, fsm.Forever))
@@ -168,7 +168,7 @@ func tellWaiting(t *testing.T, s *sessionOf) {
 }
 
 // A call that ends before its answer leaves no ticket behind.
-func tellGivingUp(t *testing.T, s *sessionOf) {
+func storyCancelled(t *testing.T, s *sessionOf) {
 	name := "giving up/" + t.Name()
 	held := s.hold(name)
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -186,7 +186,7 @@ func tellGivingUp(t *testing.T, s *sessionOf) {
 	}
 	s.drop(held.Ticket)
 	require.Eventually(t, func() bool {
-		list, err := s.List(s.ctx, &zamokpb.ListRequest{Prefix: "giving up"})
+		list, err := s.List(s.ctx, &zamokpb.ListRequest{Prefix: "cancelled"})
 		return err == nil && len(list.Locks) == 0 || s.dropAll()
 	}, patience, 10*time.Millisecond)
 }
@@ -225,7 +225,7 @@ func (s *sessionOf) dropAll() bool {
 	return false
 }
 
-func tellReading(t *testing.T, s *sessionOf) {
+func storyReading(t *testing.T, s *sessionOf) {
 	before, err := s.Now(s.ctx, &zamokpb.NowRequest{})
 	require.NoError(t, err)
 	prefix := "read/" + t.Name() + "/"
@@ -277,7 +277,7 @@ func tellReading(t *testing.T, s *sessionOf) {
 	require.NoError(t, (<-waiter).err)
 }
 
-func tellOperators(t *testing.T, s *sessionOf) {
+func storyOperators(t *testing.T, s *sessionOf) {
 	name := "force/" + t.Name()
 	held := s.hold(name)
 	released, err := s.admin.ForceRelease(s.ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: held.Token - 1, Reason: "older"})
@@ -288,13 +288,13 @@ func tellOperators(t *testing.T, s *sessionOf) {
 	require.Len(t, released.Ended, 1)
 	assert.Equal(t, s.id, released.Ended[0].Session)
 
-	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "gone"})
+	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id, Reason: "stuck"})
 	require.NoError(t, err)
 	_, err = s.admin.ExpireSession(s.ctx, &zamokpb.ExpireSessionRequest{Session: s.id})
 	assert.Equal(t, zamokpb.Code_CODE_NO_SESSION, infoOf(t, err).Code)
 
 	var members *zamokpb.MembersResponse
-	require.Eventually(t, func() bool { // a node announces itself when it has found the leader
+	require.Eventually(t, func() bool { // a node announces itself when it knows the leader
 		members, err = s.admin.Members(s.ctx, &zamokpb.MembersRequest{})
 		return err != nil || !slices.ContainsFunc(members.Members, func(m *zamokpb.Member) bool { return m.Client == "" })
 	}, patience, 5*time.Millisecond)
@@ -321,7 +321,7 @@ func tellOperators(t *testing.T, s *sessionOf) {
 	assert.Equal(t, "id", infoOf(t, err).Field)
 }
 
-func tellSomebodyElses(t *testing.T, s *sessionOf) {
+func storyWrongSecret(t *testing.T, s *sessionOf) {
 	held := s.hold("else/" + t.Name())
 	s.secret = newSecret()
 	wrong := func(err error) {
@@ -344,10 +344,10 @@ func tellSomebodyElses(t *testing.T, s *sessionOf) {
 	assert.True(t, check.Held)
 }
 
-// A follower that is not asked to relay says who leads, and does nothing.
-func tellFollower(t *testing.T, leader *Node, c caller) {
+// A follower that is not asked to relay names the leader, and does nothing.
+func storyFollower(t *testing.T, leader *Node, c caller) {
 	ctx := soon(t)
-	elsewhere := func(err error) {
+	isNotLeader := func(err error) {
 		t.Helper()
 		info := infoOf(t, err)
 		assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, info.Code)
@@ -358,24 +358,24 @@ func tellFollower(t *testing.T, leader *Node, c caller) {
 	_, err := c.OpenSession(ctx, &zamokpb.OpenSessionRequest{
 		Secret: newSecret(), Settings: &zamokpb.SessionSettings{Ttl: int64(clock.Minute)},
 	})
-	elsewhere(err)
+	isNotLeader(err)
 	_, err = c.RenewSession(ctx, &zamokpb.RenewSessionRequest{Session: 1 << 40, Secret: newSecret()})
-	elsewhere(err)
+	isNotLeader(err)
 	s := &sessionOf{id: 1 << 40, secret: newSecret()}
 	_, err = c.Acquire(ctx, s.next("x", 0))
-	elsewhere(err)
+	isNotLeader(err)
 	_, err = c.Get(ctx, &zamokpb.GetRequest{Name: "x"})
-	elsewhere(err)
+	isNotLeader(err)
 	_, err = c.Now(ctx, &zamokpb.NowRequest{})
-	elsewhere(err)
+	isNotLeader(err)
 	_, err = c.admin.Members(ctx, &zamokpb.MembersRequest{})
-	elsewhere(err)
+	isNotLeader(err)
 	_, err = c.admin.Transfer(ctx, &zamokpb.TransferRequest{})
-	elsewhere(err)
+	isNotLeader(err)
 	backup, err := c.admin.Backup(ctx, &zamokpb.BackupRequest{})
 	require.NoError(t, err)
 	_, err = backup.Recv()
-	elsewhere(err)
+	isNotLeader(err)
 	leader.Raft().View(func(m *fsm.Machine) {
 		_, opened := m.Session(session.ID(s.id))
 		assert.False(t, opened)

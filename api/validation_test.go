@@ -21,7 +21,7 @@ import (
 // A command with a bad field is answered with the field's name, and the stream continues.
 func TestBadCommands(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
-	w := talk(t, call(t, n), settings(clock.Minute))
+	w := openStream(t, call(t, n), settings(clock.Minute))
 	one := func(change func(*zamokpb.Acquire)) *zamokpb.ClientMessage {
 		a := &zamokpb.Acquire{Ticket: 1, Items: []*zamokpb.Item{{Name: "x", Mode: zamokpb.Mode_MODE_EXCLUSIVE}}}
 		change(a)
@@ -56,7 +56,7 @@ func TestBadCommands(t *testing.T) {
 		{"owner", one(func(a *zamokpb.Acquire) { a.Owner = strings.Repeat("o", fsm.OwnerBytesMax+1) })},
 		{"metadata", one(func(a *zamokpb.Acquire) { a.Metadata = make([]byte, fsm.MetadataBytesMax+1) })},
 	} {
-		w.say(bad.message)
+		w.send(bad.message)
 		answer := w.answer()
 		require.Equal(t, zamokpb.Code_CODE_INVALID, answer.Error.GetCode(), "%v", bad.message)
 		assert.Equal(t, bad.field, answer.Error.Field)
@@ -64,7 +64,7 @@ func TestBadCommands(t *testing.T) {
 		assert.Equal(t, zamokpb.Outcome_OUTCOME_NOT_DONE, answer.Error.Outcome)
 		assert.Equal(t, zamokpb.State_STATE_UNSPECIFIED, answer.State.State)
 	}
-	w.say(exclusive(1, "x", 0))
+	w.send(exclusive(1, "x", 0))
 	w.is(1, stateGranted)
 }
 
@@ -72,22 +72,22 @@ func TestBadCommands(t *testing.T) {
 func TestBadFrames(t *testing.T) {
 	n := startCluster(t, 1, nil).leader()
 	c := call(t, n)
-	unharmed := talk(t, c, settings(clock.Minute))
+	unharmed := openStream(t, c, settings(clock.Minute))
 	for field, frame := range map[string]*zamokpb.ClientFrame{
-		"messages[1]": {Messages: []*zamokpb.ClientMessage{keepAlive(), hello(&zamokpb.OpenStream{Secret: newSecret()})}},
+		"messages[1]": {Messages: []*zamokpb.ClientMessage{keepAlive(), openMessage(&zamokpb.OpenStream{Secret: newSecret()})}},
 		"messages[0]": {Messages: []*zamokpb.ClientMessage{{}}},
 		"messages":    {Messages: make([]*zamokpb.ClientMessage, access.FrameMessagesMax+1)},
 		"sent":        {Sent: make([]byte, 32+1)},
 	} {
-		w := talk(t, c, settings(clock.Minute))
+		w := openStream(t, c, settings(clock.Minute))
 		require.NoError(t, w.wire.Send(frame))
 		info := infoOf(t, w.end())
 		assert.Equal(t, zamokpb.Code_CODE_INVALID, info.Code)
 		assert.Equal(t, field, info.Field)
 	}
-	for _, first := range []*zamokpb.ClientMessage{keepAlive(), exclusive(1, "x", 0), {}, hello(nil)} {
+	for _, first := range []*zamokpb.ClientMessage{keepAlive(), exclusive(1, "x", 0), {}, openMessage(nil)} {
 		w := dial(t, c)
-		w.say(first)
+		w.send(first)
 		assert.Equal(t, zamokpb.Code_CODE_INVALID, infoOf(t, w.end()).Code)
 	}
 	// Not even frames.
@@ -100,11 +100,11 @@ func TestBadFrames(t *testing.T) {
 		assert.Contains(t, []codes.Code{codes.Internal, codes.InvalidArgument}, status.Code(err), "%v", err)
 	}
 	// Far too long.
-	w := talk(t, c, settings(clock.Minute))
-	w.say(acquire(&zamokpb.Acquire{Ticket: 1, Metadata: make([]byte, 10<<20)}))
+	w := openStream(t, c, settings(clock.Minute))
+	w.send(acquire(&zamokpb.Acquire{Ticket: 1, Metadata: make([]byte, 10<<20)}))
 	assert.Equal(t, codes.ResourceExhausted, status.Code(w.end()))
 
-	unharmed.say(exclusive(1, "x", 0))
+	unharmed.send(exclusive(1, "x", 0))
 	unharmed.is(1, stateGranted)
 }
 
@@ -115,7 +115,7 @@ func (raw) Marshal(v any) ([]byte, error)   { return v.([]byte), nil }
 func (raw) Unmarshal(b []byte, v any) error { *v.(*[]byte) = b; return nil }
 func (raw) Name() string                    { return "proto" }
 
-// Who may not do a thing is told so, and nothing was done.
+// A caller without permission is refused, and nothing is done.
 func TestDenied(t *testing.T) {
 	n := startCluster(t, 1, func(c *NodeConfig) {
 		c.Authorize = func(_ context.Context, verb access.Verb, name string) error {
@@ -125,14 +125,14 @@ func TestDenied(t *testing.T) {
 			return nil
 		}
 	}).leader()
-	w := talk(t, call(t, n), settings(clock.Minute))
-	w.say(acquire(&zamokpb.Acquire{Ticket: 1, Items: []*zamokpb.Item{
+	w := openStream(t, call(t, n), settings(clock.Minute))
+	w.send(acquire(&zamokpb.Acquire{Ticket: 1, Items: []*zamokpb.Item{
 		{Name: "open", Mode: zamokpb.Mode_MODE_SHARED}, {Name: "secret/x", Mode: zamokpb.Mode_MODE_SHARED},
 	}}))
 	info := w.answer().Error
 	assert.Equal(t, zamokpb.Code_CODE_DENIED, info.GetCode())
 	assert.Contains(t, info.Message, "secret/x")
 	assert.Contains(t, info.Message, "ask the owner")
-	w.say(exclusive(1, "open", 0))
+	w.send(exclusive(1, "open", 0))
 	w.is(1, stateGranted)
 }

@@ -88,7 +88,7 @@ func TestWatchOnEveryNode(t *testing.T) {
 	}
 }
 
-// A client that watches and does not read is cut when the ring has turned, and holds up nobody.
+// A client that watches and does not read is cut when its next event is dropped, and delays no other client.
 func TestASlowWatcherIsCut(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	ctx, node := soon(t), c.leader()

@@ -18,60 +18,60 @@ import (
 	"zamok/clock"
 )
 
-// talker speaks the raw protocol of a stream, a frame at a time, and has no opinion of its own.
-type talker struct {
+// wireClient speaks the raw protocol of a stream, a frame at a time.
+type wireClient struct {
 	testing.TB
-	wire    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
-	hangUp  context.CancelFunc
-	conn    *grpc.ClientConn // if a test wants to close it
-	secret  []byte
-	id      uint64
-	frames  int // sent
-	floor   uint64
-	welcome *zamokpb.SessionState
-	heard   []*zamokpb.ServerMessage // and not looked at yet
-	changes uint64                   // heard
-	lossy   bool                     // the server is faulty: some may be missing
+	wire     grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
+	hangUp   context.CancelFunc
+	conn     *grpc.ClientConn // if a test wants to close it
+	secret   []byte
+	id       uint64
+	frames   int // sent
+	acked    uint64
+	state    *zamokpb.SessionState
+	received []*zamokpb.ServerMessage // and not read yet
+	changes  uint64                   // received
+	lossy    bool                     // the server is faulty: some may be missing
 }
 
 func settings(ttl clock.Span) *zamokpb.SessionSettings {
-	return &zamokpb.SessionSettings{Ttl: int64(ttl), Label: "talker"}
+	return &zamokpb.SessionSettings{Ttl: int64(ttl), Label: "client"}
 }
 
-// dial opens a stream and says nothing yet.
-func dial(t testing.TB, c caller) *talker { return dialIn(soon(t), t, c) }
+// dial opens a stream and sends nothing yet.
+func dial(t testing.TB, c caller) *wireClient { return dialIn(soon(t), t, c) }
 
-func dialIn(ctx context.Context, t testing.TB, c caller) *talker {
+func dialIn(ctx context.Context, t testing.TB, c caller) *wireClient {
 	ctx, cancel := context.WithCancel(ctx)
 	t.Cleanup(cancel)
 	wire, err := c.Session(ctx)
 	require.NoError(t, err)
-	return &talker{TB: t, wire: wire, hangUp: cancel, secret: newSecret()}
+	return &wireClient{TB: t, wire: wire, hangUp: cancel, secret: newSecret()}
 }
 
-// talk opens a session.
-func talk(t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
-	return talkIn(soon(t), t, c, settings)
+// openStream opens a session.
+func openStream(t testing.TB, c caller, settings *zamokpb.SessionSettings) *wireClient {
+	return openStreamIn(soon(t), t, c, settings)
 }
 
-// talkIn does so for as long as ctx lasts.
-func talkIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.SessionSettings) *talker {
+// openStreamIn does so for as long as ctx lasts.
+func openStreamIn(ctx context.Context, t testing.TB, c caller, settings *zamokpb.SessionSettings) *wireClient {
 	secret := newSecret()
-	return attach(ctx, t, c, func(w *talker) *zamokpb.OpenStream {
+	return attach(ctx, t, c, func(w *wireClient) *zamokpb.OpenStream {
 		w.secret = secret
 		return &zamokpb.OpenStream{Secret: secret, Settings: settings}
 	})
 }
 
-// attach opens a stream with an OpenStream, and another one when nobody led or the leadership ended meanwhile: an OpenStream may
+// attach opens a stream with an OpenStream, and another one when no node led or the leadership ended meanwhile: an OpenStream may
 // be repeated.
-func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *zamokpb.OpenStream) *talker {
+func attach(ctx context.Context, t testing.TB, c caller, begin func(*wireClient) *zamokpb.OpenStream) *wireClient {
 	for again := ctx; ; again = relaying(ctx) {
 		w := dialIn(again, t, c)
-		w.say(hello(begin(w)))
-		err := w.listen()
+		w.send(openMessage(begin(w)))
+		err := w.receive()
 		if err == nil {
-			w.greeted()
+			w.readState()
 			return w
 		}
 		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
@@ -84,45 +84,45 @@ func attach(ctx context.Context, t testing.TB, c caller, begin func(*talker) *za
 }
 
 // again opens another stream of the same session.
-func (w *talker) again(c caller) *talker {
-	next := attach(soon(w.TB), w.TB, c, func(next *talker) *zamokpb.OpenStream {
-		next.secret, next.floor, next.lossy = w.secret, w.floor, w.lossy
+func (w *wireClient) again(c caller) *wireClient {
+	next := attach(soon(w.TB), w.TB, c, func(next *wireClient) *zamokpb.OpenStream {
+		next.secret, next.acked, next.lossy = w.secret, w.acked, w.lossy
 		return &zamokpb.OpenStream{Secret: w.secret, Session: w.id}
 	})
 	require.Equal(w, w.id, next.id)
-	require.Greater(w, next.welcome.Attachment, w.welcome.Attachment)
+	require.Greater(w, next.state.Attachment, w.state.Attachment)
 	return next
 }
 
-// greeted hears the SessionState.
-func (w *talker) greeted() {
-	w.welcome = w.next().GetSession()
-	require.NotNil(w, w.welcome, "a SessionState comes before everything else")
-	require.Equal(w, w.sent(w.frames), w.welcome.Sent, "it proves the frame of the OpenStream")
-	w.id = w.welcome.Session
+// readState reads the SessionState.
+func (w *wireClient) readState() {
+	w.state = w.next().GetSession()
+	require.NotNil(w, w.state, "a SessionState comes before everything else")
+	require.Equal(w, w.sent(w.frames), w.state.Sent, "it confirms the frame of the OpenStream")
+	w.id = w.state.Session
 }
 
 // sent is the client's clock of a frame.
-func (w *talker) sent(frame int) []byte { return fmt.Appendf(nil, "frame %d", frame) }
+func (w *wireClient) sent(frame int) []byte { return fmt.Appendf(nil, "frame %d", frame) }
 
-func (w *talker) say(messages ...*zamokpb.ClientMessage) {
+func (w *wireClient) send(messages ...*zamokpb.ClientMessage) {
 	w.frames++
-	// An error is that of the stream's end, which Recv tells.
-	_ = w.wire.Send(&zamokpb.ClientFrame{Messages: messages, Sent: w.sent(w.frames), AckedThrough: w.floor})
+	// An error is that of the stream's end, which Recv returns.
+	_ = w.wire.Send(&zamokpb.ClientFrame{Messages: messages, Sent: w.sent(w.frames), AckedThrough: w.acked})
 }
 
-// listen hears the next frame, or why there is none.
-func (w *talker) listen() error {
+// receive reads the next frame, or why there is none.
+func (w *wireClient) receive() error {
 	frame, err := w.wire.Recv()
 	if err == nil {
-		w.heard = append(w.heard, frame.Messages...)
+		w.received = append(w.received, frame.Messages...)
 		w.count(frame.Messages)
 	}
 	return err
 }
 
-// count looks that no change is missing.
-func (w *talker) count(messages []*zamokpb.ServerMessage) {
+// count checks that no change is missing.
+func (w *wireClient) count(messages []*zamokpb.ServerMessage) {
 	for _, m := range messages {
 		switch {
 		case w.lossy:
@@ -136,18 +136,18 @@ func (w *talker) count(messages []*zamokpb.ServerMessage) {
 }
 
 // next is the next message.
-func (w *talker) next() *zamokpb.ServerMessage {
+func (w *wireClient) next() *zamokpb.ServerMessage {
 	w.Helper()
-	for len(w.heard) == 0 {
-		require.NoError(w, w.listen())
+	for len(w.received) == 0 {
+		require.NoError(w, w.receive())
 	}
-	m := w.heard[0]
-	w.heard = w.heard[1:]
+	m := w.received[0]
+	w.received = w.received[1:]
 	return m
 }
 
-// change is the next change, whatever else is heard before it.
-func (w *talker) change() *zamokpb.Change {
+// change is the next change, whatever else comes before it.
+func (w *wireClient) change() *zamokpb.Change {
 	w.Helper()
 	for {
 		if c := w.next().GetChange(); c != nil {
@@ -157,7 +157,7 @@ func (w *talker) change() *zamokpb.Change {
 }
 
 // is is the next change, which is that of a ticket to a state.
-func (w *talker) is(ticket uint64, state zamokpb.State) *zamokpb.Change {
+func (w *wireClient) is(ticket uint64, state zamokpb.State) *zamokpb.Change {
 	w.Helper()
 	c := w.change()
 	require.Equal(w, ticket, c.State.Ticket)
@@ -165,7 +165,7 @@ func (w *talker) is(ticket uint64, state zamokpb.State) *zamokpb.Change {
 	return c
 }
 
-func (w *talker) answer() *zamokpb.Answer {
+func (w *wireClient) answer() *zamokpb.Answer {
 	w.Helper()
 	for {
 		if a := w.next().GetAnswer(); a != nil {
@@ -174,11 +174,11 @@ func (w *talker) answer() *zamokpb.Answer {
 	}
 }
 
-// end hears everything up to the end of the stream, and returns why it ended.
-func (w *talker) end() error {
+// end receives everything up to the end of the stream, and returns why it ended.
+func (w *wireClient) end() error {
 	w.Helper()
 	for {
-		if err := w.listen(); err != nil {
+		if err := w.receive(); err != nil {
 			require.False(w, errors.Is(err, context.DeadlineExceeded))
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -188,7 +188,7 @@ func (w *talker) end() error {
 	}
 }
 
-func hello(h *zamokpb.OpenStream) *zamokpb.ClientMessage {
+func openMessage(h *zamokpb.OpenStream) *zamokpb.ClientMessage {
 	return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Open{Open: h}}
 }
 

@@ -37,10 +37,10 @@ func refusals(t *testing.T, r *History, count int) {
 	}
 }
 
-// However large the events are, the ring takes no more than it says, and forgets the oldest first.
+// However large the events are, the ring takes no more than bytesMax, and drops the oldest first.
 func TestTheRingIsBoundedInBytes(t *testing.T) {
 	r := New()
-	slow, follower := mustWatch(t, r, "", 0), mustWatch(t, r, "nobody", 0)
+	slow, follower := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
 	before := memory()
 	const count = 2000 // of 40 KB each: more than twice what the ring takes
 	refusals(t, r, count)
@@ -55,14 +55,14 @@ func TestTheRingIsBoundedInBytes(t *testing.T) {
 	}
 	assert.Equal(t, sum, r.bytes)
 
-	require.True(t, isCut(slow), "it has not read what is forgotten")
+	require.True(t, isCut(slow), "it has not read what was dropped")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
 	require.True(t, isCut(follower), "it has not read either")
 	_, f := r.Watch("", r.compacted-1)
 	require.Error(t, f)
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
 	all := mustWatch(t, r, "", r.compacted)
-	assert.Len(t, heard(all), r.count, "what is not forgotten is sent")
+	assert.Len(t, readAll(all), r.count, "what was not dropped is sent")
 	runtime.KeepAlive(r)
 }
 
@@ -84,7 +84,7 @@ func TestSmallEventsFitIntoTheRing(t *testing.T) {
 // A watch whose prefix has no events is sent its index before the ring has turned by the bytes of others.
 func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
 	r := New()
-	w := mustWatch(t, r, "nobody", 0)
+	w := mustWatch(t, r, "other", 0)
 	begun := w.index
 	name := strings.Repeat("x", fsm.NameBytesMax)
 	for i := range uint64(2 * bytesMax / (eventBytes + itemBytes + fsm.NameBytesMax)) {
@@ -97,7 +97,7 @@ func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
 }
 
 // The events of one index are in one frame, or the watch ends: then its client lists again and continues behind it.
-func TestMoreThanAFrameIsNotTold(t *testing.T) {
+func TestMoreThanAFrameEndsTheWatch(t *testing.T) {
 	r := New()
 	w, other := mustWatch(t, r, "", 0), mustWatch(t, r, "other", 0)
 	entry(r, 10, "a")
@@ -107,16 +107,16 @@ func TestMoreThanAFrameIsNotTold(t *testing.T) {
 	}
 	entry(r, 11, many...)
 	entry(r, 12, "other")
-	assert.Equal(t, []string{"10: a"}, heard(w))
+	assert.Equal(t, []string{"10: a"}, readAll(w))
 	require.Error(t, w.failed)
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, w.failed.(*wire.Error).Code())
-	assert.Equal(t, []string{"12: other"}, heard(other), "nothing of that is for others")
-	assert.Equal(t, []string{"12: other"}, heard(mustWatch(t, r, "", 11)))
+	assert.Equal(t, []string{"12: other"}, readAll(other), "nothing of that is for others")
+	assert.Equal(t, []string{"12: other"}, readAll(mustWatch(t, r, "", 11)))
 	require.NoError(t, other.failed)
 }
 
 // What all watches together are sending is bounded, and small frames find room while large ones do not.
-func TestWhatWatchesTellIsBounded(t *testing.T) {
+func TestWhatWatchesSendIsBounded(t *testing.T) {
 	r := New()
 	large, small := Batch{bytes: batchBytesMax}, Batch{bytes: 40 << 10}
 	sent := 0

@@ -11,9 +11,8 @@ import (
 	"zamok/fsm"
 )
 
-// Of any index the timeline tells a time that is not after the true one, and before it by no more than a
-// step or a hundredth of its age.
-func TestTimelineIsNeverWrongAndSeldomVague(t *testing.T) {
+// The time of an index is not after the true one, and before it by no more than a step or a hundredth of its age.
+func TestAgesAreExactToAHundredth(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -36,7 +35,7 @@ func TestTimelineIsNeverWrongAndSeldomVague(t *testing.T) {
 	}
 }
 
-func TestTimelineForgetsWhatWasRestored(t *testing.T) {
+func TestTimesStartOverAfterRestored(t *testing.T) {
 	var l Times
 	require.Zero(t, l.At(1))
 	l.Applied(fsm.Applied{Index: 10, Time: 5 * clock.Time(clock.Second)})
@@ -44,7 +43,7 @@ func TestTimelineForgetsWhatWasRestored(t *testing.T) {
 	require.Equal(t, 5*clock.Time(clock.Second), l.At(10))
 	require.Equal(t, 5*clock.Time(clock.Second), l.At(11))
 	m := fsm.New()
-	for range 20 { // entries that say nothing take an index each
+	for range 20 { // malformed entries take an index each
 		_, err := m.Apply(1, []byte("?"))
 		require.NoError(t, err)
 	}

@@ -33,10 +33,10 @@ func mustWatch(t *testing.T, r *History, prefix string, from uint64) *Watch {
 	return w
 }
 
-// heard reads all that there is, as "index: names".
-func heard(w *Watch) (sent []string) {
-	for found, some, _ := w.Read(); some; found, some, _ = w.Read() {
-		f := w.Frame(found)
+// readAll reads all that there is, as "index: names".
+func readAll(w *Watch) (sent []string) {
+	for batch, some, _ := w.Read(); some; batch, some, _ = w.Read() {
+		f := w.Frame(batch)
 		line := fmt.Sprint(f.Index, ":")
 		for _, e := range f.Events {
 			for _, it := range e.Items {
@@ -57,7 +57,7 @@ func isCut(w *Watch) bool {
 	}
 }
 
-func TestAWatchIsToldWhatIsAfterItsIndex(t *testing.T) {
+func TestAWatchBeginsAfterItsIndex(t *testing.T) {
 	r := New()
 	entry(r, 5, "a/1")
 	entry(r, 6, "a/1", "b/1", "a/2")
@@ -66,28 +66,28 @@ func TestAWatchIsToldWhatIsAfterItsIndex(t *testing.T) {
 	all, after5 := mustWatch(t, r, "", 1), mustWatch(t, r, "a/", 5)
 	now, ahead := mustWatch(t, r, "", 0), mustWatch(t, r, "", 8)
 	assert.EqualValues(t, 8, now.index)
-	assert.Equal(t, []string{"5: a/1", "6: a/1 b/1 a/2", "8: b/1"}, heard(all))
-	assert.Equal(t, []string{"6: a/1 a/2"}, heard(after5), "from is exclusive, one index is one frame")
-	assert.Empty(t, heard(now))
+	assert.Equal(t, []string{"5: a/1", "6: a/1 b/1 a/2", "8: b/1"}, readAll(all))
+	assert.Equal(t, []string{"6: a/1 a/2"}, readAll(after5), "from is exclusive, one index is one frame")
+	assert.Empty(t, readAll(now))
 	entry(r, 9, "a/3")
 	for _, w := range []*Watch{all, after5, now, ahead} {
 		assert.Len(t, w.wake, 1, "it was woken")
-		assert.Equal(t, []string{"9: a/3"}, heard(w))
-		assert.Empty(t, heard(w), "told once")
+		assert.Equal(t, []string{"9: a/3"}, readAll(w))
+		assert.Empty(t, readAll(w), "sent once")
 	}
 }
 
-// An acquisition of several locks is told with those under the prefix only.
+// An acquisition of several locks is sent with the locks under the prefix only.
 func TestAWatchSeesNoOtherNames(t *testing.T) {
 	r := New()
 	w := mustWatch(t, r, "a/", 0)
 	r.Applied(fsm.Applied{Stamp: clock.Stamp{Index: 3}, Events: []fsm.Event{{
 		Index: 3, Kind: fsm.EvGranted, Items: []fsm.Item{{Name: "b/secret", Mode: fsm.Shared}, {Name: "a/1", Mode: fsm.Shared}},
 	}}})
-	assert.Equal(t, []string{"3: a/1"}, heard(w))
+	assert.Equal(t, []string{"3: a/1"}, readAll(w))
 }
 
-// A session has no name, so its end is told to those who watch everything.
+// A session has no name, so its end is sent to watches of everything.
 func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 	r := New()
 	all, some := mustWatch(t, r, "", 0), mustWatch(t, r, "a/", 0)
@@ -103,10 +103,10 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 		}}})
 	}
 	next := func() *zamokpb.WatchFrame {
-		found, some, err := all.Read()
+		batch, some, err := all.Read()
 		require.NoError(t, err)
 		require.True(t, some)
-		return all.Frame(found)
+		return all.Frame(batch)
 	}
 	frame := next()
 	require.Len(t, frame.Events, 2)
@@ -119,31 +119,31 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 		require.Len(t, frame.GetEvents(), 1)
 		assert.Equal(t, reason, frame.Events[0].Reason)
 	}
-	assert.Equal(t, []string{"3: a/1"}, heard(some))
+	assert.Equal(t, []string{"3: a/1"}, readAll(some))
 }
 
-func TestTheRingForgets(t *testing.T) {
+func TestTheRingDropsTheOldest(t *testing.T) {
 	r := New()
 	slow, quiet := mustWatch(t, r, "", 0), mustWatch(t, r, "other/", 0)
 	for i := range uint64(eventsMax) {
 		entry(r, 10+i, "x")
 		if i == eventsMax/2 {
-			assert.Equal(t, []string{fmt.Sprint(10+i, ":")}, heard(quiet), "how far it is, though nothing was for it")
+			assert.Equal(t, []string{fmt.Sprint(10+i, ":")}, readAll(quiet), "its index, though nothing was for it")
 		}
 	}
 	require.False(t, isCut(slow), "everything is still there")
 	early := mustWatch(t, r, "", 1)
-	assert.Equal(t, "10: x", heard(early)[0], "the oldest")
+	assert.Equal(t, "10: x", readAll(early)[0], "the oldest")
 	entry(r, 10+eventsMax, "x")
 	require.True(t, isCut(slow))
-	assert.Empty(t, heard(slow), "after what it lost it is told nothing")
+	assert.Empty(t, readAll(slow), "nothing is sent after a lost event")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, slow.Err().(*wire.Error).Code())
 	_, f := r.Watch("", 9)
-	require.Error(t, f, "index 10 is forgotten")
+	require.Error(t, f, "index 10 is dropped")
 	assert.Equal(t, zamokpb.Code_CODE_COMPACTED, f.(*wire.Error).Code())
-	assert.Equal(t, "11: x", heard(mustWatch(t, r, "", 10))[0])
-	assert.Equal(t, []string{fmt.Sprint(10+eventsMax, ":")}, heard(quiet))
-	assert.Len(t, heard(early), 1, "who keeps up is not cut")
+	assert.Equal(t, "11: x", readAll(mustWatch(t, r, "", 10))[0])
+	assert.Equal(t, []string{fmt.Sprint(10+eventsMax, ":")}, readAll(quiet))
+	assert.Len(t, readAll(early), 1, "a watch that keeps up is not cut")
 }
 
 func TestARestoredStateEndsWatches(t *testing.T) {
@@ -152,11 +152,11 @@ func TestARestoredStateEndsWatches(t *testing.T) {
 	w := mustWatch(t, r, "", 0)
 	r.Restored(fsm.New())
 	require.True(t, isCut(w))
-	assert.Empty(t, heard(w))
+	assert.Empty(t, readAll(w))
 	assert.Equal(t, zamokpb.Code_CODE_STOPPING, w.Err().(*wire.Error).Code(), "index 6 comes again here")
 	again := mustWatch(t, r, "", 0)
 	entry(r, 50, "y")
-	assert.Equal(t, []string{"50: y"}, heard(again))
+	assert.Equal(t, []string{"50: y"}, readAll(again))
 }
 
 func TestWatchesAreLimited(t *testing.T) {

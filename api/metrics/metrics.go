@@ -218,7 +218,7 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 		{"zamok_waiters", "Waiting acquisitions.", counts.Waiting},
 		{"zamok_queue_depth_max", "Length of the longest queue.", deepest},
 		{"zamok_sessions", "Live sessions.", counts.Sessions},
-		{"zamok_raft_leader", "1 on the leader while its epoch is in force, 0 elsewhere.", leads},
+		{"zamok_raft_leader", "1 on the leader while its epoch is in force, 0 on other nodes.", leads},
 		{"zamok_raft_term", "Raft term.", status.Term},
 		{"zamok_raft_election_timeout_seconds", "Election timeout in force; it adapts to round trips and pauses.", node.Timeout().Seconds()},
 		{"zamok_applied_index", "Index applied last; it rises with every command.", status.Applied.Index},

@@ -19,8 +19,8 @@ func stateOf(id session.ID, a fsm.Applied) *zamokpb.SessionState {
 	return &zamokpb.SessionState{Session: uint64(id), Attachment: a.Results[0].Index, Ttl: int64(a.Results[0].TTL)}
 }
 
-// A session may end in the very entry in which it attached. Its stream is told both, and nothing is left
-// of it.
+// A session may end in the very entry in which it attached. Its stream is sent both, and the hub
+// keeps nothing of it.
 func TestEndedAsItAttached(t *testing.T) {
 	h, m := NewHub(metrics.New()), fsm.New()
 	h.SetLeading(true)
@@ -48,7 +48,7 @@ func TestEndedAsItAttached(t *testing.T) {
 	h.Leave(box)
 	assert.Empty(t, h.attached)
 
-	// It was applied, and is not served: whoever is told so must not hear that nothing was done.
+	// It was applied, and is not served: so the error must not promise that nothing was done.
 	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
 	h.Expect(id)
 	h.SetLeading(false)
@@ -84,8 +84,8 @@ func TestPushingAllocatesLittle(t *testing.T) {
 	assert.LessOrEqual(t, each, float64(grants+2))
 }
 
-// When a ticket was requested is forgotten when it is granted, ends or is refused.
-func TestRequestsAreForgotten(t *testing.T) {
+// The time of a request is removed when it is granted, ends or is refused.
+func TestRequestTimesAreRemoved(t *testing.T) {
 	h := NewHub(metrics.New())
 	h.SetLeading(true)
 	q := boxed(t, h, 1)

@@ -17,7 +17,7 @@ const (
 	// What is sent in one read of the state machine, during which nothing is applied: positionRound locks, or
 	// fewer when they have come to positionSteps (a waiter counts one, a holder one for each lock it has), or
 	// positionRoundFar single tickets. There are at most positionRounds of the first and positionRoundsFar of
-	// the second in a second; what is left over waits for the next one.
+	// the second in a second; the rest waits for the next one.
 	positionRound     = 256
 	positionSteps     = 8192
 	positionRounds    = 64

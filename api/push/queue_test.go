@@ -47,7 +47,7 @@ func wideRefusal(number int) *zamokpb.ServerMessage {
 
 // Streams that are not read take so much together and not more, whatever is queued for them; and a stream that is
 // read continues.
-func TestOutboxesAreBoundedInBytes(t *testing.T) {
+func TestQueuesAreBoundedInBytes(t *testing.T) {
 	h := NewHub(metrics.New())
 	h.SetLeading(true)
 	read := boxed(t, h, 1)
@@ -120,12 +120,12 @@ func TestHintsAreLeftOut(t *testing.T) {
 	h := NewHub(metrics.New())
 	h.SetLeading(true)
 	o := boxed(t, h, 1)
-	place := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
+	position := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
 		Blockers: wideRefusal(1).GetAnswer().Error.Blockers[:positionBlockersMax],
 	}}}
 	sent := 0
 	for ; o.hasRoom(); sent++ {
-		require.True(t, o.append(place))
+		require.True(t, o.append(position))
 	}
 	assert.Greater(t, sent, 10)
 	assert.Less(t, h.bytes, queueBytesMax/2)

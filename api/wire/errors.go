@@ -35,7 +35,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	return s
 }
 
-// verdict is the gRPC code of an error, and what took effect unless the error says otherwise.
+// verdict is the gRPC code of an error, and what took effect unless the error has another outcome.
 type verdict struct {
 	grpc    codes.Code
 	outcome zamokpb.Outcome
@@ -137,7 +137,7 @@ var messages = map[fsm.Code]string{
 	fsm.Deadlock:     "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again",
 	fsm.OwnerWaits:   "not acquired: its owner waits for something else already",
 	fsm.NotHeld:      "not done: the ticket is not held, or holds nothing that could be downgraded",
-	fsm.TicketEnded:  "not done: the ticket is over",
+	fsm.TicketEnded:  "not done: the ticket has ended",
 	fsm.Superseded:   "not done: an attempt of this number or a higher one has attached the session already",
 	fsm.OtherVersion: "not done: the cluster's rules changed meanwhile; send it again",
 }
@@ -173,7 +173,7 @@ func NeverIssued(index uint64) *Error {
 
 func neverIssued(index uint64) string {
 	return fmt.Sprintf("token: this cluster has issued none above %d: it is mistyped, or another cluster's; "+
-		"give the one that show (Get) says; nothing was done", index)
+		"give the one that show (Get) reports; nothing was done", index)
 }
 
 // Explain converts an error of the node.

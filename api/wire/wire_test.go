@@ -15,7 +15,7 @@ import (
 	"zamok/raftnode"
 )
 
-// Every code has its place in the table, and a status that carries it.
+// Every code is in the table, and has a status that carries it.
 func TestEveryCodeHasAVerdict(t *testing.T) {
 	for number, name := range zamokpb.Code_name {
 		code := zamokpb.Code(number)

@@ -279,16 +279,13 @@ func (st *stream) readOpen() error {
 func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 	s, id := st.server, command.Session
 	denied := make(chan error, 1)
-	s.hub.Expect(id)
 	s.node.Submit(command, func(a raftnode.Answer, err error) {
 		e := refusal(&a, err)
 		if a.Result.Code == fsm.LimitExceeded { // that of attachments in one entry: nothing is wrong with the session
 			e = wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: another stream of session %d, or too many others, attached at the same moment; "+
 				"attach anew", id)
 		}
-		if e != nil {
-			s.hub.Abandon(id)
-		} else {
+		if e == nil {
 			st.queue, e = s.hub.Adopt(&zamokpb.SessionState{
 				Session: uint64(id), Attachment: a.Result.Index, Ttl: int64(a.Result.TTL), TtlMin: s.ttlMin(),
 				Sent: sent, Time: int64(a.Time), Node: s.id,

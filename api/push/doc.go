@@ -2,8 +2,7 @@
 // order of the log, results to the calls that wait for a ticket, and queue positions to waiters.
 //
 //	hub := push.NewHub(…)        // Applied, Restored and SetLeading are called by the node
-//	hub.Expect(session)          // before Attach is proposed
-//	queue, err := hub.Adopt(…)   // when it was applied
+//	queue, err := hub.Adopt(…)   // when the stream's Attach was applied
 //	for range queue.Wake() {
 //		frame, last := queue.Take()
 //		…                        // send it

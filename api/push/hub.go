@@ -23,8 +23,7 @@ type Hub struct {
 	// never reads the state machine.
 	mu        sync.Mutex
 	leading   bool
-	attached  map[session.ID]*Queue
-	expected  map[session.ID]*expectation
+	attached  map[session.ID]*Queue // those that ended, until their streams know it, too
 	waiting   map[fsm.TicketRef][]*Waiter
 	bytes     int // of all queues that a stream adopted, with what they are sending
 	positions positions
@@ -33,18 +32,11 @@ type Hub struct {
 // Viewer reads the state machine, during which nothing is applied.
 type Viewer interface{ View(func(*fsm.Machine)) }
 
-// expectation is one or more streams of which each proposed an Attach to one session.
-type expectation struct {
-	streams int
-	latest  *Queue // of the latest attachment that was applied meanwhile
-}
-
 // NewHub returns a hub for a node that does not lead yet.
 func NewHub(metrics *metrics.Metrics) *Hub {
 	return &Hub{
 		metrics: metrics, moved: make(chan struct{}, 1),
-		attached: make(map[session.ID]*Queue), expected: make(map[session.ID]*expectation),
-		waiting: make(map[fsm.TicketRef][]*Waiter), positions: newPositions(),
+		attached: make(map[session.ID]*Queue), waiting: make(map[fsm.TicketRef][]*Waiter), positions: newPositions(),
 	}
 }
 
@@ -84,10 +76,7 @@ func signal(wake chan struct{}) {
 func (h *Hub) Applied(m *fsm.Machine, a fsm.Applied) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.attached)+len(h.expected)+len(h.waiting) == 0 {
-		return
-	}
-	for i := range a.Events {
+	for i := 0; i < len(a.Events) && h.leading; i++ {
 		h.event(m, &a.Events[i])
 	}
 }
@@ -104,7 +93,9 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 			h.end(q, nil)
 		}
 	case fsm.EvQueueChanged:
-		h.queueMoved(e.Lock)
+		if len(h.attached) > 0 {
+			h.queueMoved(e.Lock)
+		}
 	default:
 		state, ok := wire.EventState(e)
 		if !ok {
@@ -121,44 +112,19 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 	}
 }
 
-// attach makes the expected stream that of the session, if there is one, and ends the one before.
+// attach gives a session the queue of its new stream, and ends the one before. While this node leads, each attachment
+// that is applied was proposed by a stream here: an epoch begins when all entries of earlier ones are applied. Should the
+// stream never adopt the queue, because leadership was lost before raft answered, the end of the epoch removes it.
 func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	if old := h.attached[e.Session]; old != nil {
 		h.end(old, superseded(e.Session))
 	}
-	exp := h.expected[e.Session]
-	if exp == nil || !h.leading {
-		return
-	}
 	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
-	q := newQueue(h, Attachment{Session: e.Session, Number: e.Index, Grace: s.Grace}, e.Tickets)
-	exp.latest = q
-	h.attached[e.Session] = q
+	h.attached[e.Session] = newQueue(h, Attachment{Session: e.Session, Number: e.Index, Grace: s.Grace}, e.Tickets)
 }
 
 func superseded(id session.ID) *wire.Error {
 	return wire.StreamEnded(zamokpb.Code_CODE_SUPERSEDED, "a newer stream of session %d took over", id)
-}
-
-// Expect announces a stream whose Attach is about to be proposed. Exactly one Adopt or Abandon follows.
-func (h *Hub) Expect(id session.ID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	exp := h.expected[id]
-	if exp == nil {
-		exp = new(expectation)
-		h.expected[id] = exp
-	}
-	exp.streams++
-}
-
-// arrived takes one stream off an expectation. The caller holds the lock.
-func (h *Hub) arrived(id session.ID) *Queue {
-	exp := h.expected[id]
-	if exp.streams--; exp.streams == 0 {
-		delete(h.expected, id)
-	}
-	return exp.latest
 }
 
 // Adopt returns the queue of an attachment to its stream, which calls Leave in the end. Its first message is
@@ -167,26 +133,20 @@ func (h *Hub) Adopt(state *zamokpb.SessionState) (*Queue, *wire.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	id := session.ID(state.Session)
-	q := h.arrived(id)
+	q := h.attached[id]
 	switch {
 	case q == nil || q.Number < state.Attachment:
 		return nil, wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "this node's leadership ended meanwhile; attach anew")
 	case q.Number > state.Attachment:
 		return nil, superseded(id)
-	case q.ended && q.reason != nil:
+	case q.ended:
+		delete(h.attached, id)
+	}
+	if q.reason != nil {
 		return nil, q.reason
 	}
 	q.adopt(state)
 	return q, nil
-}
-
-// Abandon withdraws an expectation.
-func (h *Hub) Abandon(id session.ID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if q := h.arrived(id); q != nil && !q.adopted() && h.expected[id] == nil && h.attached[id] == q {
-		delete(h.attached, id)
-	}
 }
 
 // Leave ends a stream: nothing is queued for it any more.
@@ -207,7 +167,7 @@ func (h *Hub) end(q *Queue, reason *wire.Error) {
 	close(q.done)
 	signal(q.wake)
 	h.positions.streamEnded(q)
-	if h.attached[q.Session] == q {
+	if q.adopted() && h.attached[q.Session] == q {
 		delete(h.attached, q.Session)
 	}
 }
@@ -233,9 +193,7 @@ func (h *Hub) endAll(reason string) {
 	for _, q := range h.attached {
 		h.end(q, wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; attach to the leader", reason))
 	}
-	for _, exp := range h.expected {
-		exp.latest = nil
-	}
+	clear(h.attached)
 	for ref := range h.waiting {
 		h.resolve(ref, Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; ask the leader for the same ticket", reason)})
 	}
@@ -244,7 +202,7 @@ func (h *Hub) endAll(reason string) {
 
 // Counts is how many clients the hub serves.
 type Counts struct {
-	Streams   int // attached, or about to be
+	Streams   int // attached
 	Calls     int // unary calls that wait for a ticket
 	Positions int // tickets that asked for their positions
 }
@@ -253,7 +211,7 @@ type Counts struct {
 func (h *Hub) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := Counts{Streams: len(h.attached) + len(h.expected), Positions: len(h.positions.asked)}
+	c := Counts{Streams: len(h.attached), Positions: len(h.positions.asked)}
 	for _, calls := range h.waiting {
 		c.Calls += len(calls)
 	}

@@ -35,7 +35,6 @@ func TestEndedAsItAttached(t *testing.T) {
 	apply(&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}})
 	secret := session.Hash{1}
 	id := apply(&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
-	h.Expect(id)
 	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
 	box, f := h.Adopt(stateOf(id, a))
 	require.Nil(t, f)
@@ -50,13 +49,12 @@ func TestEndedAsItAttached(t *testing.T) {
 
 	// It was applied, and is not served: so the error must not promise that nothing was done.
 	id = apply(&fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: clock.Minute}}).Results[0].Session
-	h.Expect(id)
 	h.SetLeading(false)
 	a = apply(&fsm.Attach{Session: id, Secret: session.Hash{2}})
 	_, f = h.Adopt(stateOf(id, a))
 	assert.Equal(t, zamokpb.Code_CODE_NOT_LEADER, f.Info.Code)
 	assert.Equal(t, zamokpb.Outcome_OUTCOME_UNKNOWN, f.Info.Outcome)
-	assert.Empty(t, h.expected)
+	assert.Empty(t, h.attached)
 }
 
 // From the event to the frame: each message is allocated once, beside the frame and its list.

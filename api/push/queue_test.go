@@ -18,7 +18,6 @@ import (
 
 // boxed is an adopted send queue of a hub without a node.
 func boxed(t *testing.T, h *Hub, id session.ID) *Queue {
-	h.Expect(id)
 	h.attach(fsm.New(), &fsm.Event{Index: 1, TicketRef: fsm.TicketRef{Session: id}})
 	o, f := h.Adopt(&zamokpb.SessionState{Session: uint64(id), Attachment: 1})
 	require.Nil(t, f)

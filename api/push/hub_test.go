@@ -82,6 +82,18 @@ func TestPushingAllocatesLittle(t *testing.T) {
 	assert.LessOrEqual(t, each, float64(grants+2))
 }
 
+// The first frame is measured as well: changes may be queued behind its SessionState.
+func TestTheFirstFrameIsMeasured(t *testing.T) {
+	counted := metrics.New()
+	h := NewHub(counted)
+	h.SetLeading(true)
+	q := boxed(t, h, 1)
+	frame, _ := q.Take()
+	require.NotNil(t, frame)
+	q.Sent()
+	assert.Contains(t, string(counted.Text(t.Context(), nil, 0, "")), `zamok_commit_stage_seconds_count{stage="push"} 1`)
+}
+
 // The time of a request is removed when it is granted, ends or is refused.
 func TestRequestTimesAreRemoved(t *testing.T) {
 	h := NewHub(metrics.New())

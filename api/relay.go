@@ -53,10 +53,6 @@ type relays struct {
 	closed bool
 }
 
-func newRelays(dial func(context.Context, string) (net.Conn, error), secure *tls.Config) *relays {
-	return &relays{dial: dial, secure: secure, conns: make(map[string]*grpc.ClientConn)}
-}
-
 // to returns a connection to a node's client port.
 func (r *relays) to(address string) (*grpc.ClientConn, error) {
 	r.mu.Lock()

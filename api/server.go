@@ -70,7 +70,7 @@ type Server struct {
 	times       history.Times
 	disconnects disconnects
 	metrics     *metrics.Metrics
-	relays      *relays
+	relays      relays
 	log         *slog.Logger
 
 	grpc      *grpc.Server           // set by serve
@@ -88,7 +88,7 @@ func newServer(cfg *nodeSettings) *Server {
 	s := &Server{
 		id: cfg.ID, guard: access.Guard{Authorize: cfg.Authorize}, hub: push.NewHub(cfg.metrics), history: history.New(),
 		disconnects: disconnects{pending: make(map[session.ID]*disconnect)}, metrics: cfg.metrics,
-		relays: newRelays(cfg.Peers.Dial, cfg.ClientTLS), log: cfg.Logger,
+		relays: relays{dial: cfg.Peers.Dial, secure: cfg.ClientTLS, conns: make(map[string]*grpc.ClientConn)}, log: cfg.Logger,
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 	s.guard.Members = s.members

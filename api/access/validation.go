@@ -205,7 +205,10 @@ func checkSpan(field string, span, least, most clock.Span) error {
 
 // OpenCommand converts settings that were admitted.
 func OpenCommand(secret session.Hash, identity string, p *zamokpb.SessionSettings) *fsm.OpenSession {
-	return &fsm.OpenSession{Secret: secret, Settings: wire.SettingsFrom(identity, p)}
+	return &fsm.OpenSession{Secret: secret, Settings: session.Settings{
+		Identity: identity, Label: p.Label, Metadata: string(p.Metadata), TTL: clock.Span(p.Ttl),
+		LockDelay: clock.Span(p.LockDelay), Grace: clock.Span(p.ReleaseOnDisconnect),
+	}}
 }
 
 // AcquireCommand converts an acquisition that was admitted; one of a single lock in one piece of memory.

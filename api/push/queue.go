@@ -56,11 +56,11 @@ type Queue struct {
 	bytes    int               // of messages
 	queued   time.Time         // when the first of messages was
 	ack      pendingAck
-	changed  uint64 // the index of the last change that was queued
-	changes  uint64 // how many were queued
-	ended    bool   // nothing is added any more
-	reason   *wire.Error
-	flushing bool // flushTimer runs
+	changed  uint64      // the index of the last change that was queued
+	changes  uint64      // how many were queued
+	ended    bool        // nothing is added any more
+	reason   *wire.Error // set before done is closed, and not changed after that
+	flushing bool        // flushTimer runs
 	// flushTimer wakes the stream after lazyWait; nil until it is needed.
 	flushTimer *time.Timer
 	// contended is what the holders among the tickets were sent last; nil until one is.
@@ -112,11 +112,7 @@ func (q *Queue) Wake() <-chan struct{} { return q.wake }
 func (q *Queue) Done() <-chan struct{} { return q.done }
 
 // Err is, once Done is closed, why the stream ends; nil: without an error.
-func (q *Queue) Err() *wire.Error {
-	q.hub.mu.Lock()
-	defer q.hub.mu.Unlock()
-	return q.reason
-}
+func (q *Queue) Err() *wire.Error { return q.reason }
 
 func (q *Queue) adopt(state *zamokpb.SessionState) {
 	state.Tickets = q.state.Tickets

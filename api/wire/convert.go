@@ -166,14 +166,6 @@ func SessionInfo(s session.Session) *zamokpb.SessionInfo {
 	}
 }
 
-// SettingsFrom converts settings of a session that an identity opens.
-func SettingsFrom(identity string, p *zamokpb.SessionSettings) session.Settings {
-	return session.Settings{
-		Identity: identity, Label: p.GetLabel(), Metadata: string(p.GetMetadata()), TTL: clock.Span(p.GetTtl()),
-		LockDelay: clock.Span(p.GetLockDelay()), Grace: clock.Span(p.GetReleaseOnDisconnect()),
-	}
-}
-
 // TicketRefs converts references to tickets.
 func TicketRefs(refs []fsm.TicketRef) []*zamokpb.TicketRef {
 	return each(refs, func(r fsm.TicketRef) *zamokpb.TicketRef {

@@ -106,6 +106,9 @@ func Refused(r *fsm.Result) *Error {
 	if r.Code == fsm.OK {
 		return nil
 	}
+	if r.Code == fsm.Invalid && r.Detail != nil && r.Detail.Field == "token" {
+		return NeverIssued(r.Index) // of a ForceRelease, whose other faults validation refused
+	}
 	e := Errorf(codeOf(r.Code), "%s", messageFor(r))
 	e.Info.Reason = zamokpb.Reason(r.Reason)
 	if d := r.Detail; d != nil {
@@ -148,8 +151,6 @@ func messageFor(r *fsm.Result) string {
 		d = &fsm.Detail{}
 	}
 	switch {
-	case r.Code == fsm.Invalid && d.Field == "token": // only of a ForceRelease; validation refused its other faults
-		return neverIssued(r.Index)
 	case r.Code == fsm.Invalid:
 		return d.Field + ": out of its limits; nothing was done"
 	case r.Code == fsm.LockKindMismatch && d.Limit == 0:
@@ -166,14 +167,8 @@ func messageFor(r *fsm.Result) string {
 
 // NeverIssued refuses a token above every token that can have been issued up to an index.
 func NeverIssued(index uint64) *Error {
-	e := Errorf(zamokpb.Code_CODE_INVALID, "%s", neverIssued(index))
-	e.Info.Field = "token"
-	return e
-}
-
-func neverIssued(index uint64) string {
-	return fmt.Sprintf("token: this cluster has issued none above %d: it is mistyped, or another cluster's; "+
-		"give the one that show (Get) reports; nothing was done", index)
+	return Invalid("token", "this cluster has issued none above %d: it is mistyped, or another cluster's; "+
+		"give the one that show (Get) reports", index)
 }
 
 // Explain converts an error of the node.

@@ -103,15 +103,15 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 	}
 }
 
-// abandon cancels an acquisition, and says what its caller is told. A wait that is cancelled on a stream that stands
-// is over at once; of what was sent before, and is not answered, the cluster must first say so.
+// abandon cancels an acquisition, and returns the error of its call. A wait that is cancelled while the session is
+// attached ends at once. Without a stream, or for a try, the outcome of what was sent is unknown.
 func (t *ticket) abandon(ctx context.Context, r *request) error {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.giveUp(nil)
 	switch {
-	case s.link != nil && t.number != 0 && !r.try:
+	case s.link != nil && !r.try:
 		return &NotAcquiredError{Names: r.names(), cause: contextEnd(ctx)}
 	case t.state == ticketEnded:
 		return s.c.nodes.unavailable(NotDone, contextEnd(ctx))

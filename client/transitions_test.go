@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"go/parser"
 	"go/token"
 	"slices"
@@ -151,6 +152,18 @@ func TestAnEndedTicketSendsNothing(t *testing.T) {
 		b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
 		require.Nil(t, b.compose())
 	}
+}
+
+// A wait that is cancelled before it was sent is not acquired: the cluster answers, so it is not unavailable.
+func TestAnUnsentWaitThatIsCancelledIsNotAcquired(t *testing.T) {
+	b := newBare(t)
+	one := b.asks(1)[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := one.abandon(ctx, one.request)
+	require.ErrorIs(t, err, ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, ErrUnavailable)
 }
 
 // Walked from each state with each event, the session does what the table says, and its end ends its tickets: in the

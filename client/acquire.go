@@ -8,8 +8,8 @@ import (
 
 // Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
 // logged once), unless this client has never reached one and every endpoint refuses it: then it fails at once with
-// ErrUnavailable, as every call does. If ctx ends first, the error wraps ctx.Err(), and ErrUnavailable with the last that was
-// heard of every node if the cluster could not be reached, or else ErrNotAcquired.
+// ErrUnavailable, as every call does. If ctx ends first, the error wraps ctx.Err(), and ErrNotAcquired, or, if the cluster
+// could not be reached, ErrUnavailable with the latest error of every node.
 //
 // A client holds and waits for up to 4096 locks at a time; more is an ErrLimit.
 func (c *Client) Lock(ctx context.Context, name string, opts ...Option) (*Lock, error) {
@@ -22,13 +22,13 @@ func (c *Client) TryLock(ctx context.Context, name string, opts ...Option) (*Loc
 	return c.TryLockAll(ctx, []Item{ExclusiveItem(name)}, opts...)
 }
 
-// LockAll waits in line for several locks, which are granted together. While it waits, it is in the way of
-// those behind it at each of them.
+// LockAll waits in line for several locks, which are granted together. While it waits, it blocks later requests for each
+// of them.
 func (c *Client) LockAll(ctx context.Context, items []Item, opts ...Option) (*Lock, error) {
 	return c.acquire(ctx, newRequest(items, opts))
 }
 
-// TryLockAll takes several locks, if all can be had at once.
+// TryLockAll takes several locks, if all are available at once.
 func (c *Client) TryLockAll(ctx context.Context, items []Item, opts ...Option) (*Lock, error) {
 	r := newRequest(items, opts)
 	r.try = true
@@ -37,9 +37,9 @@ func (c *Client) TryLockAll(ctx context.Context, items []Item, opts ...Option) (
 	return c.acquire(ctx, r)
 }
 
-// acquire asks until there is an answer. It asks again only when nothing came of what was asked before: the
-// session ended, or the grant was over before it could be handed over. The latter may happen each time, where the way
-// to the cluster is too long for a maximum hold, so then there is a pause.
+// acquire requests a lock until there is a final answer. It repeats the request only when the previous one ended without
+// a lock: the session ended, or the grant did before it could be handed over. The latter may happen each time, where the
+// cluster is too far away for a maximum hold, so then there is a pause.
 func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	}
 }
 
-// errRetryInNewSession and errTooLate: nothing came of an acquisition; with the latter it was granted.
+// errRetryInNewSession and errTooLate: an acquisition ended without a lock; with the latter it was granted.
 var (
 	errRetryInNewSession = errors.New("ask again")
 	errTooLate           = errors.New("ask again later")
@@ -78,7 +78,7 @@ func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
 	for {
 		s.mu.Lock()
 		var lock *Lock
-		if t.state == ticketGranted { // to look at the clocks costs more than the rest of this
+		if t.state == ticketGranted { // reading the clocks costs more than the rest
 			now := s.c.clock.Now()
 			s.checkDeadlines(now)
 			lock = t.handOver(now)
@@ -136,8 +136,8 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 	return f(inside, lock)
 }
 
-// limited bounds a wait for the cluster's word by the request timeout, and works with a context that has
-// ended: what ends something must not be prevented by the end of what it was for.
+// limited bounds a wait for the cluster by the request timeout, and works with a context that has ended: a release must
+// not be prevented by the end of the work that it protected.
 func (c *Client) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	timeout := c.cfg.RequestTimeout
 	if ctx.Err() != nil {
@@ -146,5 +146,5 @@ func (c *Client) limited(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, timeout, errRequestTimeout)
 }
 
-// afterwards is how long Unlock waits for the cluster's word when its context has ended already.
+// afterwards is how long Unlock waits for the cluster when its context has ended already.
 const afterwards = time.Second

@@ -4,12 +4,12 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// change takes in a push.
+// change applies a pushed change.
 func (s *session) change(c *zamokpb.Change) {
 	state := c.GetState()
 	t := s.tickets[state.GetTicket()]
 	if t == nil {
-		if state.GetState() == zamokpb.State_STATE_GRANTED { // to a frame of an earlier stream that came late
+		if state.GetState() == zamokpb.State_STATE_GRANTED { // for a frame of an earlier stream that arrived late
 			s.queueOut(s.releaseUnknown(state))
 		}
 		return
@@ -23,12 +23,12 @@ func (s *session) change(c *zamokpb.Change) {
 		return
 	}
 	if t.state == ticketRequested && atOnce(state.GetReason()) {
-		return // its answer follows, and says what stood in the way
+		return // its answer follows, with the blockers
 	}
 	t.reportEnd(state.GetReason(), c.GetText())
 }
 
-// atOnce tells the ends that an acquisition has by its own command.
+// atOnce reports whether a ticket ended with its own Acquire.
 func atOnce(reason zamokpb.Reason) bool {
 	switch reason {
 	case zamokpb.Reason_REASON_TRY_FAILED, zamokpb.Reason_REASON_DEADLOCKED, zamokpb.Reason_REASON_OWNER_BUSY,
@@ -38,7 +38,7 @@ func atOnce(reason zamokpb.Reason) bool {
 	return false
 }
 
-// answer takes in what became of a command.
+// answer applies the answer to a command.
 func (s *session) answer(a *zamokpb.Answer) {
 	info := a.GetError()
 	switch info.GetCode() {
@@ -71,29 +71,29 @@ func (s *session) answer(a *zamokpb.Answer) {
 		t.notify()
 	case a.GetState().GetState() == zamokpb.State_STATE_ENDED:
 		t.report(a.GetState())
-	default: // a drop must not fail: as long as it does, it is said again
+	default: // a Drop must succeed: it is repeated as long as it fails
 		s.c.log.Warn("zamok: releasing a lock failed; retrying", "ticket", t.number, "error", final)
 		s.retryLater(t)
 	}
 }
 
-// done takes in that a command did what it should.
+// done applies the success of a command.
 func (s *session) done(t *ticket, a *zamokpb.Answer) {
 	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && t.downgrade == asked {
 		t.downgrade = downgraded
 	}
 	if t.callerWaits() && t.request.onPosition != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING &&
-		t.position == nil && len(t.request.items) == 1 { // of several, the answer does not say which is spoken of
+		t.position == nil && len(t.request.items) == 1 { // of several, the answer does not name the lock
 		t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
 	}
 	t.report(a.GetState())
 	t.notify()
 }
 
-// refused takes in that an acquisition will not be granted.
+// refused applies the refusal of an acquisition.
 func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 	switch info.GetCode() {
-	case zamokpb.Code_CODE_TICKET_ENDED: // a repeat found the end of its own story
+	case zamokpb.Code_CODE_TICKET_ENDED: // a repeated Acquire whose ticket has ended
 		t.reportEnd(info.GetReason(), info.GetMessage())
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
@@ -102,7 +102,7 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 		}
 	}
 	if t.token != 0 {
-		return // a repeat was refused, and the grant stands: it is kept, or dropped if it was given up
+		return // a repeated Acquire was refused; the grant is valid, or is dropped if it was given up
 	}
 	if info.GetOutcome() == zamokpb.Outcome_OUTCOME_UNKNOWN {
 		t.giveUp(t.unconfirmed(final))
@@ -114,7 +114,7 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 	t.reportEnd(info.GetReason(), "")
 }
 
-// sessionEnded takes in the cluster's word that the session is over.
+// sessionEnded applies the end of the session in the cluster.
 func (s *session) sessionEnded(e *zamokpb.SessionEnded) {
 	if s.closing && e.GetReason() == zamokpb.Reason_REASON_CLOSED {
 		s.finish(endReported, &Error{Kind: ErrClosed})

@@ -14,13 +14,13 @@ const (
 	patienceMax = 5 * time.Second
 )
 
-// call makes a unary call at the current leader until it is answered, definitely refused, or the
-// time is over. It must be harmless if it happens twice.
+// call makes a unary call at the current leader until it is answered, definitely refused, or times out. It must be
+// harmless if it happens twice.
 func (c *Client) call(ctx context.Context, rpc unary) error {
 	return c.within(ctx, c.cfg.RequestTimeout, patienceMin, Unknown, rpc)
 }
 
-// ask is call for what changes nothing: if nobody answers, nothing was done.
+// ask is call for what changes nothing: without an answer, nothing was done.
 func (c *Client) ask(ctx context.Context, rpc unary) error {
 	return c.within(ctx, c.cfg.RequestTimeout, patienceMin, NotDone, rpc)
 }
@@ -33,7 +33,7 @@ const changeTimeout = time.Minute
 
 // once is call for what must not happen twice: when its outcome is in doubt, it is not repeated.
 func (c *Client) once(ctx context.Context, rpc unary) error {
-	// Find out who leads first. An attempt at a node that is down would be in doubt, too.
+	// Find the leader first: an attempt at a node that is down would be in doubt, too.
 	if _, err := c.Now(ctx); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (c *Client) once(ctx context.Context, rpc unary) error {
 	})
 }
 
-// within makes a call in a time. Unanswered is its outcome if nobody answers.
+// within makes a call within a time. Unanswered is its outcome without an answer.
 func (c *Client) within(ctx context.Context, limit, patience time.Duration, unanswered Outcome, rpc unary) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errRequestTimeout)
 	defer cancel()

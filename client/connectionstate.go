@@ -3,11 +3,11 @@ package client
 // connectionState is how the session stands with the cluster.
 //
 //	unopened       no OpenStream has been sent that could have opened it
-//	opening        an OpenStream may have opened it; the cluster has not said so
-//	attached       a stream stands; the cluster knows the session
+//	opening        an OpenStream may have opened it; unconfirmed
+//	attached       it has a stream; the cluster knows the session
 //	detached       it was attached; its stream broke, and another one is being opened
-//	sessionEnded   over, by the cluster's word: it holds nothing there
-//	sessionAborted over here, without the cluster's word: it may live on there until its lease ends
+//	sessionEnded   ended in the cluster: it holds nothing there
+//	sessionAborted ended here, unconfirmed: it may live on in the cluster until its lease ends
 //
 // An event that the table has no state for changes nothing. TestConnectionTransitions compares this table with the
 // code.
@@ -66,5 +66,5 @@ func (s *session) become(e connectionEvent) bool {
 	return next != 0
 }
 
-// over reports whether the session has ended, with the cluster's word or without.
+// over reports whether the session has ended, in the cluster or only here.
 func (s connectionState) over() bool { return s >= sessionEnded }

@@ -8,8 +8,8 @@ import (
 	"zamok/clock"
 )
 
-// Token is the number of a grant. Storage that refuses a token lower than the highest it saw is safe from
-// a process that lost an exclusive lock without noticing: see package fence.
+// Token is the number of a grant. Storage that refuses a token lower than the highest that it has seen is safe from a
+// process that lost an exclusive lock without noticing: see package fence.
 type Token uint64
 
 // Lock is one acquisition that was granted: the handle of what is held. All methods may be called at the
@@ -50,7 +50,7 @@ func (l *Lock) Session() uint64 {
 	return l.t.s.id
 }
 
-// checkDeadline takes the mutex, after a look at the clocks.
+// checkDeadline locks the mutex and checks the deadlines.
 func (l *Lock) checkDeadline() *session {
 	s := l.t.s
 	s.mu.Lock()
@@ -102,8 +102,8 @@ func (l *Lock) Context() context.Context {
 	return l.ctx
 }
 
-// notifyLost ends what was made to wait for the loss. Its caller has the mutex: what hangs on the context
-// runs in goroutines of its own.
+// notifyLost closes the channel and ends the context of the handle. Its caller has the mutex: callbacks of the context run
+// in goroutines of their own.
 func (l *Lock) notifyLost(reason error) {
 	if l.lost != nil {
 		close(l.lost)
@@ -113,7 +113,7 @@ func (l *Lock) notifyLost(reason error) {
 	}
 }
 
-// Deadline is when the lock will be lost if nothing more is heard from the cluster. It moves on with each
+// Deadline is when the lock is lost if the cluster does not answer any more. It moves with each
 // renewal. It is for people and for timeouts: whether the lock is held is what Err says.
 func (l *Lock) Deadline() time.Time {
 	s := l.checkDeadline()
@@ -130,8 +130,8 @@ func (l *Lock) Deadline() time.Time {
 	return time.Now().Add(left.Duration())
 }
 
-// Contended tells how many wait for what is held, when that changed, at most once a second. Who does not
-// read finds the latest number.
+// Contended delivers how many requests wait for what is held, when that changes, at most once a second. The channel keeps
+// the latest number.
 func (l *Lock) Contended() <-chan int {
 	s := l.checkDeadline()
 	defer s.mu.Unlock()
@@ -155,8 +155,8 @@ func (l *Lock) notifyContended(waiting int) {
 	}
 }
 
-// Downgrade makes the exclusive locks of the handle shared, and lets in the readers that wait behind them.
-// The token stays; from now on storage compares it and does not remember it. If the lock is lost meanwhile, the
+// Downgrade makes the exclusive locks of the handle shared, which admits the readers that wait behind them. The token
+// stays; from now on storage compares it and does not store it. If the lock is lost meanwhile, the
 // outcome is Unknown.
 func (l *Lock) Downgrade(ctx context.Context) error {
 	t := l.t
@@ -201,12 +201,12 @@ func withOutcome(err error, outcome Outcome) error {
 	return &Error{Kind: e.Kind, Outcome: outcome, Message: e.Message, cause: e.cause}
 }
 
-// Unlock releases what the handle holds, and waits for the cluster's word. From its call on the lock is not
-// held, whatever it returns.
+// Unlock releases what the handle holds, and waits for the cluster's confirmation. From its call on the lock is not held,
+// whatever it returns.
 //
-// Nil: the cluster said that the grant is over, be it by this release, by the end of the session, or because it
-// was ended there before. An *UnconfirmedError: it did not say so; if it is an ErrUnavailable, the release continues
-// behind the caller's back for as long as the session lives. A lock that was lost before gives ErrLost: what was
+// Nil: the cluster confirmed that the grant has ended, by this release, with the session, or before. An
+// *UnconfirmedError: it did not; if it is an ErrUnavailable, the release continues in the background for as long as the
+// session lives. A lock that was lost before gives ErrLost: what was
 // done under it may not have been done alone. If the cluster did not end it, that is an *UnconfirmedError, too. A
 // context that has ended does not prevent the release. The second Unlock gives ErrNotHeld.
 func (l *Lock) Unlock(ctx context.Context) error {
@@ -244,8 +244,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	}
 }
 
-// released is what became of a release; while that is not known it gives a channel that is closed when something
-// changed.
+// released is the outcome of a release; while that is unknown it returns a channel that is closed at the next change.
 func (t *ticket) released() (changed <-chan struct{}, err error) {
 	s := t.s
 	s.mu.Lock()
@@ -253,7 +252,7 @@ func (t *ticket) released() (changed <-chan struct{}, err error) {
 	switch t.state {
 	case ticketEnded:
 		return nil, nil
-	case ticketUnconfirmed: // nothing more will be heard of it
+	case ticketUnconfirmed: // its outcome stays unknown
 		return nil, t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.cause})
 	}
 	return t.changes(), nil

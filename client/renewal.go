@@ -9,25 +9,24 @@ import (
 )
 
 const (
-	// checkEvery is how often clocks are looked at while a lock is held, and once more when a deadline comes.
-	// A timer for the deadline alone would not do: timers stand still while the machine sleeps. Looks alone
-	// would not do either: they may be late by more than clocks at the promised rates leave of the margin.
+	// checkEvery is how often clocks are read while a lock is held, and once more at a deadline. A timer for the deadline
+	// alone is not enough, because timers stop while the machine is suspended. Periodic reads alone are not enough either:
+	// they may be later than the margin allows.
 	checkEvery   = 100 * clock.Millisecond
-	checkIdleMax = clock.Second // between looks when nothing is held
+	checkIdleMax = clock.Second // between reads when nothing is held
 
 	renewals = 3  // in a ttl
 	retries  = 12 // in a ttl, when a renewal is not answered
-	// A stream on which nothing was heard after something was sent is given up after a part of the ttl,
-	// within these bounds.
+	// A stream on which nothing is received after something was sent is closed after a part of the ttl, within these
+	// bounds.
 	silenceParts = 6
 	silenceMin   = 300 * clock.Millisecond
 	silenceMax   = 2500 * clock.Millisecond
-	// retryAfter is the pause before what the leader could not take is sent again.
+	// retryAfter is the pause before what the leader could not accept is sent again.
 	retryAfter = 100 * clock.Millisecond
 )
 
-// renewalLoop looks at the clocks until the session is over: what is not to be believed any more, what is to be
-// renewed, what is to be sent again.
+// renewalLoop checks the clocks until the session ends: for expired locks, due renewals and repeated messages.
 func (s *session) renewalLoop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -42,7 +41,7 @@ func (s *session) renewalLoop() {
 	}
 }
 
-// renewalTick does what is due, and says how long nothing more will be.
+// renewalTick does what is due, and returns when to call it again.
 func (s *session) renewalTick() clock.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +76,7 @@ func (s *session) renewalTick() clock.Span {
 		case now.Reached(s.silentAt.Add(patience)):
 			s.link.cancel(errSilent)
 		case now.Reached(s.silentAt.Add(patience/2)) && !s.probed:
-			// Not every answer is a proof, so silence may mean only that nothing was applied. This asks.
+			// Not every answer is a confirmation, so silence may mean only that nothing was applied. Probe the stream.
 			s.probed, s.alive = true, true
 			signal(s.wake)
 			fallthrough
@@ -88,7 +87,7 @@ func (s *session) renewalTick() clock.Span {
 	return max(rest, clock.Millisecond)
 }
 
-// checkDeadlines ends the belief of every handle whose time is over. Every method of a handle calls it.
+// checkDeadlines marks every handle as lost whose deadline has passed. Every method of a handle calls it.
 func (s *session) checkDeadlines(now clock.Instant) {
 	if s.heldCount == 0 {
 		return
@@ -106,7 +105,7 @@ func (s *session) checkDeadlines(now clock.Instant) {
 	}
 }
 
-// untilDeadline is the time to the first end of belief in a handle.
+// untilDeadline is the time to the first deadline of a handle.
 func (s *session) untilDeadline(now clock.Instant) clock.Span {
 	until, _ := s.lease.Until()
 	left := now.Until(until)
@@ -116,7 +115,7 @@ func (s *session) untilDeadline(now clock.Instant) clock.Span {
 	return left
 }
 
-// confirmRenewal takes in a proof, which is a sign that the stream leads somewhere, too.
+// confirmRenewal applies a confirmation, which also shows that the stream works.
 func (s *session) confirmRenewal(sent []byte, at int64) {
 	now := s.c.clock.Now()
 	s.silentAt = now
@@ -124,7 +123,7 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 	if !ok {
 		return
 	}
-	s.checkDeadlines(now) // what was not believed in between stays lost
+	s.checkDeadlines(now) // a lock whose deadline passed meanwhile stays lost
 	before := s.lease.Valid(now)
 	s.lease.Confirm(clock.Confirmation{Sent: instant, At: clock.Time(at)})
 	s.silent, s.probed = instant != s.sent, false
@@ -140,7 +139,7 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 	}
 	clear(s.deadlineUnset)
 	if !before && s.lease.Valid(now) {
-		for _, t := range s.tickets { // grants that came while there was no trust may be handed over now
+		for _, t := range s.tickets { // grants that arrived while the lease was not considered valid may be handed over now
 			if t.state == ticketGranted {
 				t.notify()
 			}
@@ -155,7 +154,7 @@ func (s *session) drawRenewal() {
 	s.renewSpan = third - third/10 + clock.Span(rand.Int64N(int64(third/5)))
 }
 
-// sentAt notes that something leaves at now.
+// sentAt notes that a frame is sent at now.
 func (s *session) sentAt(now clock.Instant) {
 	if !s.silent {
 		s.silent, s.silentAt = true, now
@@ -171,7 +170,7 @@ func encodeInstant(i clock.Instant) []byte {
 	return binary.BigEndian.AppendUint64(b, boot)
 }
 
-// decodeInstant is false for what is not an instant of ours: that proves nothing.
+// decodeInstant is false for bytes that are not an instant of this client: they confirm nothing.
 func decodeInstant(b []byte) (clock.Instant, bool) {
 	if len(b) != instantBytes {
 		return clock.Instant{}, false

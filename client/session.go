@@ -16,8 +16,7 @@ import (
 	"zamok/clock"
 )
 
-// session is the client's lease and everything that hangs on it. It ends for good once; the client
-// then makes another one.
+// session is the client's lease and everything that depends on it. After its end the client makes another one.
 type session struct {
 	c      *Client
 	secret []byte // never logged
@@ -28,44 +27,44 @@ type session struct {
 
 	mu     sync.Mutex // guards what follows, and every ticket
 	state  connectionState
-	cause  error  // why the session is over
+	cause  error  // why the session has ended
 	id     uint64 // 0 = not open yet
 	ttl    clock.Span
 	ttlMin clock.Span           // the shortest that the cluster lets begin now
 	lease  *clock.LocalDeadline // nil before the first SessionState
-	// confirmed is when the transmission left that is the newest proof.
+	// confirmed is when the frame was sent that the newest confirmation answers.
 	confirmed clock.Instant
 
 	link    *stream // nil while not attached
 	attempt uint64  // the number of the latest OpenStream; none has it twice
 	warned  bool    // since the last SessionState
 
-	fresh        []*ticket          // not yet sent: without a number, first come first served
+	fresh        []*ticket          // not yet sent: without a number, in order
 	unwanted     int                // of those, given up
-	tickets      map[uint64]*ticket // sent, and not known to be gone
+	tickets      map[uint64]*ticket // sent, and not known to have ended
 	nextTicket   uint64             // the next number
 	ackedThrough uint64
-	answered     map[uint64]bool // above the floor
-	reported     uint64          // the changes that this stream told
+	answered     map[uint64]bool // above ackedThrough
+	reported     uint64          // the changes that this stream has delivered
 
-	drops, outgoing []*ticket // have something to say; drops go first
-	retryQueue      []*ticket // what was refused for the moment: once more at `retryAt`
+	drops, outgoing []*ticket // have something to send; drops go first
+	retryQueue      []*ticket // refused for the moment: sent again at retryAt
 	retryAt         clock.Instant
 	alive           bool // send a KeepAlive
 	closing         bool // the client was closed
-	closed          bool // and said so on this stream
+	closed          bool // CloseSession was sent on this stream
 
-	heldCount     int                  // handles that believe
+	heldCount     int                  // handles that are held
 	holds         map[*ticket]struct{} // of those, with a maximum hold
-	deadlineUnset map[*ticket]struct{} // grants that ask for a confirmation to place the end of their hold by
-	sent          clock.Instant        // the last transmission
-	silent        bool                 // something was sent, and since then nothing was heard
+	deadlineUnset map[*ticket]struct{} // grants that need a confirmation to compute the end of their hold
+	sent          clock.Instant        // the latest frame
+	silent        bool                 // something was sent, and nothing was received since
 	silentAt      clock.Instant        // since when
-	probed        bool                 // a KeepAlive was sent to find out
+	probed        bool                 // a KeepAlive was sent to probe the stream
 	renewSpan     clock.Span           // between renewals; drawn anew for each
 }
 
-// warnAfter is how long nobody is reached before that is logged: longer than a change of leader takes.
+// warnAfter is how long no leader is reachable before that is logged: longer than a failover.
 const warnAfter = 2 * clock.Second
 
 // newSession starts a session. It is opened by run.
@@ -85,7 +84,7 @@ func newSession(c *Client) *session {
 	return s
 }
 
-// run attaches, and sends, and attaches again, until the session is over.
+// run attaches, sends, and attaches again, until the session ends.
 func (s *session) run() {
 	var between pause
 	for {
@@ -111,7 +110,7 @@ func (s *session) run() {
 	}
 }
 
-// attach opens the session, or comes back to it, at whichever node leads. Its error is final.
+// attach opens the session, or reattaches to it, at the leader. Its error is final.
 func (s *session) attach(between *pause) (*stream, error) {
 	began := s.c.clock.Now()
 	for patience := patienceMin; ; patience = min(2*patience, patienceMax) {
@@ -125,7 +124,7 @@ func (s *session) attach(between *pause) (*stream, error) {
 			return st, nil
 		case s.ctx.Err() != nil:
 			return nil, context.Cause(s.ctx)
-		case !nobody && !(errors.Is(err, ErrWrongCluster) && s.considersLeaseValid()): // else its own cluster may come back yet
+		case !nobody && !(errors.Is(err, ErrWrongCluster) && s.considersLeaseValid()): // else its own cluster may come back
 			return nil, err
 		}
 		if s.c.clock.Now().Since(began) > warnAfter {
@@ -137,7 +136,7 @@ func (s *session) attach(between *pause) (*stream, error) {
 	}
 }
 
-// warn says once in each outage that nobody can be reached.
+// warn logs once in each outage that no leader is reachable.
 func (s *session) warn() {
 	s.mu.Lock()
 	first := !s.warned && !s.state.over()
@@ -168,7 +167,7 @@ func (s *session) openStream(conn *grpc.ClientConn, patience time.Duration) (*st
 	return st, nil
 }
 
-// streamEnded takes in that a stream broke.
+// streamEnded applies the end of a stream.
 func (s *session) streamEnded(st *stream, cause error) {
 	s.mu.Lock()
 	s.become(streamBroke)
@@ -190,8 +189,7 @@ func errTakenOver() error {
 		Message: "another program uses the same session, a copy of this process perhaps, and has taken it over"}
 }
 
-// end ends the session for good, without the cluster's word. Its locks are lost, and waiting calls ask again in
-// another session.
+// end ends the session here, without confirmation. Its locks are lost, and waiting calls continue in another session.
 func (s *session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +213,7 @@ func (s *session) finish(e connectionEvent, cause error) {
 	s.cancel(cause)
 }
 
-// considersLeaseValid reports whether the session may still be believed in.
+// considersLeaseValid reports whether the lease is considered valid.
 func (s *session) considersLeaseValid() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,14 +20,13 @@ func (s *session) openFrame() *zamokpb.ClientFrame {
 	}
 }
 
-// applySessionState sets right what is known of every ticket, and puts in line what is to be said: what nobody wants
-// any more is dropped first.
+// applySessionState updates every ticket to the cluster's state, and queues what has to be sent, drops first.
 func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	if s.state.over() {
 		return
 	}
 	s.become(attach)
-	s.checkDeadlines(s.c.clock.Now()) // whose time was over stays lost, whatever the cluster says now
+	s.checkDeadlines(s.c.clock.Now()) // a lock whose time has passed stays lost, whatever the cluster reports now
 	if s.lease == nil {
 		s.ttl = clock.Span(w.GetTtl())
 		s.lease = clock.NewLocalDeadline(s.ttl)
@@ -42,10 +41,10 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	s.drops, s.outgoing, s.retryQueue = nil, nil, nil
 	s.confirmRenewal(w.GetSent(), w.GetTime())
 
-	told := make(map[uint64]bool, len(w.GetTickets()))
+	reported := make(map[uint64]bool, len(w.GetTickets()))
 	for _, state := range w.GetTickets() {
 		number := state.GetTicket()
-		told[number] = true
+		reported[number] = true
 		if t := s.tickets[number]; t != nil {
 			t.report(state)
 		} else if state.GetState() != zamokpb.State_STATE_ENDED {
@@ -55,7 +54,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 	numbers := slices.Sorted(maps.Keys(s.tickets))
 	for _, number := range numbers {
 		t := s.tickets[number]
-		if !told[number] && number <= s.ackedThrough {
+		if !reported[number] && number <= s.ackedThrough {
 			t.reportEnd(zamokpb.Reason_REASON_UNSPECIFIED, "")
 			continue
 		}
@@ -64,11 +63,11 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 			s.queueOut(t)
 		}
 	}
-	signal(s.wake) // for what is fresh
+	signal(s.wake) // for new tickets
 	signal(s.kick)
 }
 
-// releaseUnknown takes in a ticket that nobody here knows. Whatever it is, it must not hold anything.
+// releaseUnknown releases a ticket that is unknown here, so that it holds nothing.
 func (s *session) releaseUnknown(state *zamokpb.TicketState) *ticket {
 	t := &ticket{s: s, number: state.GetTicket(), state: ticketReleasing, token: state.GetToken()}
 	s.tickets[t.number] = t

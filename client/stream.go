@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// frameMessages and frameBytes bound what is sent at once: the first by the wire, the second so that
-	// a frame stays far below what a server takes.
+	// frameMessages and frameBytes bound a frame: the first is the protocol's limit, the second is far below the size
+	// that a server accepts.
 	frameMessages = 1024
 	frameBytes    = 64 << 10
 )
 
 var (
-	errSilent         = errors.New("the node fell silent")
-	errMissing        = errors.New("the node left something out")
-	errNoSessionState = errors.New("the node's first word was no welcome")
+	errSilent         = errors.New("the node stopped answering")
+	errMissing        = errors.New("a change is missing on the stream")
+	errNoSessionState = errors.New("the node's first message was no session state")
 )
 
-// stream is one connection of the session. The session's run sends on it, one goroutine receives.
+// stream is one connection of the session. The session's run goroutine sends on it, another one receives.
 type stream struct {
 	s      *session
 	conn   *grpc.ClientConn
@@ -33,7 +33,7 @@ type stream struct {
 	broke  error // why it ended; set by receive
 }
 
-// begin sends OpenStream, and takes in the SessionState.
+// begin sends OpenStream and applies the SessionState.
 func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	s := st.s
 	st.conn = conn
@@ -44,7 +44,7 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	first := s.become(openSent)
 	open := s.openFrame()
 	s.mu.Unlock()
-	// If Send fails, Recv knows why.
+	// If Send fails, Recv returns the reason.
 	_ = st.rpc.Send(open)
 	frame, err := st.rpc.Recv()
 	s.mu.Lock()
@@ -72,7 +72,7 @@ func (st *stream) begin(conn *grpc.ClientConn) (err error) {
 	return nil
 }
 
-// serve sends what there is to say until the stream breaks, and says why it did.
+// serve sends frames until the stream breaks, and returns why it did.
 func (st *stream) serve() error {
 	received := make(chan struct{})
 	go func() { // ends with the stream's context; waited for below
@@ -89,14 +89,14 @@ func (st *stream) serve() error {
 			continue
 		}
 		if st.rpc.Send(frame) != nil {
-			break // receive learns why
+			break // receive gets the reason
 		}
 	}
 	<-received
 	return st.broke
 }
 
-// receive takes in what the node says until it says no more.
+// receive applies the node's messages until the stream ends.
 func (st *stream) receive() {
 	defer st.cancel(nil)
 	for {
@@ -116,8 +116,8 @@ func (st *stream) receive() {
 	}
 }
 
-// compose makes the next frame: drops first, then what was said before, then new tickets as far as the
-// window goes. It is nil if there is nothing to say.
+// compose makes the next frame: drops first, then repeated messages, then new tickets up to the window. It is nil if there
+// is nothing to send.
 func (s *session) compose() *zamokpb.ClientFrame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	return f
 }
 
-// outgoingMessage says what a ticket has to say now; nil if nothing.
+// outgoingMessage is what a ticket has to send now; nil if nothing.
 func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	t.queued = false
 	name := &zamokpb.TicketRequest{Ticket: t.number}
@@ -192,15 +192,15 @@ func (t *ticket) bytes() int {
 	return t.request.size()
 }
 
-// missing ends a stream on which not every change was told. The next SessionState tells all.
+// missing ends a stream on which a change is missing. The next SessionState has the whole state.
 func (st *stream) missing(number uint64) {
 	st.cancel(fmt.Errorf("%w: change %d comes after %d", errMissing, number, st.s.reported))
 }
 
-// handle takes in one message of the node.
+// handle applies one message of the node.
 func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 	if s.state.over() || st.ctx.Err() != nil {
-		return // what comes after a gap is told again
+		return // what follows a gap is sent again
 	}
 	switch m := m.GetMessage().(type) {
 	case *zamokpb.ServerMessage_Change:
@@ -210,7 +210,7 @@ func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 		}
 		s.change(m.Change)
 	case *zamokpb.ServerMessage_Answer:
-		s.silentAt = s.c.clock.Now() // a sign that the stream leads somewhere
+		s.silentAt = s.c.clock.Now() // shows that the stream works
 		s.answer(m.Answer)
 	case *zamokpb.ServerMessage_KeepAliveAck:
 		s.confirmRenewal(m.KeepAliveAck.GetSent(), m.KeepAliveAck.GetTime())

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// window is how far above its floor a session may number tickets. What is beyond waits here.
+	// window is how far above its acknowledged-through a session may number tickets. Others wait here.
 	window = 1024
-	// holdParts: a grant is handed over without asking for a new confirmation if that could prolong its hold by no more
-	// than this part.
+	// holdParts: a grant is handed over without asking for a new confirmation if that could prolong its hold by at most
+	// 1/holdParts.
 	holdParts = 10
-	// unwantedMax is how many given-up tickets may lie among those not yet sent.
+	// unwantedMax is how many given-up tickets may be among those not yet sent.
 	unwantedMax = 64
 )
 
@@ -81,8 +81,8 @@ func (s *session) ask(r *request) *ticket {
 	return t
 }
 
-// giveUp ends what the ticket is to its caller, with the error that a waiting call returns. It is dropped until the
-// cluster says that it has ended (S4).
+// giveUp ends the ticket for its caller, with the error that a waiting call returns. A Drop is sent until the cluster
+// reports the end (S4).
 func (t *ticket) giveUp(failure error) {
 	s := t.s
 	if t.callerWaits() {
@@ -101,7 +101,7 @@ func (t *ticket) giveUp(failure error) {
 	}
 }
 
-// queueOut puts a ticket among those that have something to send.
+// queueOut queues a ticket that has something to send.
 func (s *session) queueOut(t *ticket) {
 	if t.queued || t.state.final() {
 		return
@@ -115,7 +115,7 @@ func (s *session) queueOut(t *ticket) {
 	signal(s.wake)
 }
 
-// retryLater lets a ticket send again after a pause.
+// retryLater queues a ticket again after a pause.
 func (s *session) retryLater(t *ticket) {
 	if len(s.retryQueue) == 0 {
 		s.retryAt = s.c.clock.Now().Add(retryAfter)
@@ -126,7 +126,7 @@ func (s *session) retryLater(t *ticket) {
 	}
 }
 
-// report takes in the state of a ticket in the cluster. What is behind the known state changes nothing (S3).
+// report applies the state of a ticket in the cluster. A state behind the known one changes nothing (S3).
 func (t *ticket) report(st *zamokpb.TicketState) {
 	t.s.settled(t.number)
 	switch st.GetState() {
@@ -147,7 +147,7 @@ func (t *ticket) report(st *zamokpb.TicketState) {
 	}
 }
 
-// reportEnd takes in the end of a ticket in the cluster.
+// reportEnd applies the end of a ticket in the cluster.
 func (t *ticket) reportEnd(reason zamokpb.Reason, text string) {
 	s := t.s
 	delete(s.tickets, t.number)
@@ -189,8 +189,7 @@ func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
 	}
 }
 
-// endWithSession takes in that the session is over, and with it the ticket: in the cluster, if that said so, or only
-// here.
+// endWithSession ends the ticket with its session: in the cluster, if that reported the end, or only here.
 func (t *ticket) endWithSession(cause error) {
 	event := sessionEnd
 	if t.s.state == sessionEnded {
@@ -214,7 +213,7 @@ func (t *ticket) endWithSession(cause error) {
 	}
 }
 
-// unconfirmed is the error of what is not held here, while the cluster has not said that it does not hold it.
+// unconfirmed is the error of a ticket that is not held here and may still be held in the cluster.
 func (t *ticket) unconfirmed(cause error) error {
 	e := &UnconfirmedError{Until: t.s.leaseConfirmed(), cause: cause}
 	switch {
@@ -226,18 +225,17 @@ func (t *ticket) unconfirmed(cause error) error {
 	return e
 }
 
-// setHoldDeadline turns the end of the maximum hold into a moment here. One that was shown is not taken back.
+// setHoldDeadline computes the local end of the maximum hold, which never becomes earlier.
 func (t *ticket) setHoldDeadline() {
 	if end, ok := t.s.lease.Local(t.holdUntil); ok {
 		t.holdEnd = t.holdEnd.Later(end)
 	}
 }
 
-// mayHandOver says whether a grant with a maximum hold may be handed over at now. The older the newest confirmation, the
-// earlier the end that it proves for the hold, by a twentieth of its age. If a new one could place the end noticeably
-// later, it is asked for first, by sending the Acquire once more: that is confirmed at once, while a KeepAlive waits
-// for company at the leader. If the confirmation of what was sent after the grant came leaves nothing of the hold, the
-// grant is given back.
+// mayHandOver reports whether a grant with a maximum hold may be handed over at now. The older the newest confirmation,
+// the earlier the local end of the hold, by a twentieth of its age. If a new confirmation could make the end noticeably
+// later, one is requested first, by sending the Acquire once more: that is confirmed at once, while a KeepAlive waits for
+// a batch at the leader. If a confirmation from after the grant leaves nothing of the hold, the grant is given back.
 func (t *ticket) mayHandOver(now clock.Instant) bool {
 	s := t.s
 	t.setHoldDeadline()
@@ -280,7 +278,7 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 	return t.handle
 }
 
-// lose ends what a handle holds, for good (L3), before the cluster says so.
+// lose ends what a handle holds, for good (L3), before the cluster reports it.
 func (t *ticket) lose(cause error) {
 	if t.state == ticketHeld {
 		t.giveUp(nil)
@@ -288,7 +286,7 @@ func (t *ticket) lose(cause error) {
 	}
 }
 
-// lost tells the handle, after the ticket has left the state held.
+// lost notifies the handle, after the ticket has left the state held.
 func (t *ticket) lost(cause error) {
 	outcome := Unknown
 	if t.state == ticketEnded {
@@ -299,7 +297,7 @@ func (t *ticket) lost(cause error) {
 	t.notify()
 }
 
-// settled notes that a number was answered, or will not be asked for again, and raises the floor (S2).
+// settled notes that a number was answered, or is not sent again, and raises the acknowledged-through (S2).
 func (s *session) settled(number uint64) {
 	if number <= s.ackedThrough {
 		return
@@ -314,8 +312,8 @@ func (s *session) settled(number uint64) {
 	}
 }
 
-// mayRetry reports whether a call that waited in a session which ended may continue in a new one: not if the
-// cluster would refuse that too, or nobody wants it.
+// mayRetry reports whether a call that waited in a session which ended may continue in a new one: not if the cluster would
+// refuse that too, or the client was closed.
 func mayRetry(cause error) bool {
 	return errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked)
 }

@@ -2,14 +2,14 @@ package client
 
 // ticketState is where an acquisition stands, for its caller and for the cluster.
 //
-//	unsent       in line, without a number; the cluster has never heard of it
+//	unsent       in line, without a number; not sent to the cluster
 //	requested    sent, not answered
 //	waiting      in the cluster's queue
 //	granted      granted by the cluster, not returned yet: the lease or the end of its maximum hold is unconfirmed
 //	held         returned to its caller, who considers it held
 //	releasing    given up or lost here; a Drop is sent until the cluster reports the end (S4)
-//	ended        over in the cluster, or never sent
-//	unconfirmed  its session ended here without the cluster's word, so it may hold something there until the lease ends
+//	ended        ended in the cluster, or never sent
+//	unconfirmed  its session ended here without confirmation, so it may hold something in the cluster until the lease ends
 //
 // An event that the table has no state for changes nothing: frames arrive late, twice and in another order. ended
 // and unconfirmed are final. TestTicketTransitions compares this table with the code.

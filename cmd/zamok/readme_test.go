@@ -45,12 +45,12 @@ func TestREADME(t *testing.T) {
 	}
 	t.Parallel()
 	expected := map[string]string{ // what is to be seen after a block that has such a line
-		"make demo":         "bin/demo",
-		"go build":          "zamok is ready",
-		"./zamok lock":      "held by 1",
-		"./zamok server":    "held by a majority",
-		"go mod edit":       "",
-		"./zamok members\n": "voter",
+		"make demo":             "bin/demo",
+		"go build":              "zamok is ready",
+		"./zamok lock":          "held by 1",
+		"./zamok server":        "held by a majority",
+		"go mod edit":           "",
+		"until ./zamok members": "voter",
 	}
 	shell := newReadmeShell(t)
 	for _, block := range readmeBlocks(t, "sh") {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"slices"
 
 	"github.com/hashicorp/raft"
 )
@@ -36,7 +35,8 @@ func Checksum(data []byte) []byte {
 func Verify(entry *raft.Log) error {
 	fits := len(entry.Extensions) == 0
 	if entry.Type == raft.LogCommand {
-		fits = string(entry.Extensions) == string(Checksum(entry.Data))
+		fits = len(entry.Extensions) == ChecksumBytes &&
+			binary.BigEndian.Uint32(entry.Extensions) == crc32.Checksum(entry.Data, castagnoli)
 	}
 	if fits {
 		return nil
@@ -48,7 +48,8 @@ func Verify(entry *raft.Log) error {
 // Seal returns entry as it is written.
 func Seal(entry *raft.Log) *raft.Log {
 	sealed := *entry
-	sealed.Extensions = binary.BigEndian.AppendUint32(slices.Clone(entry.Extensions), sealOf(entry, entry.Extensions))
+	sealed.Extensions = append(make([]byte, 0, len(entry.Extensions)+ChecksumBytes), entry.Extensions...)
+	sealed.Extensions = binary.BigEndian.AppendUint32(sealed.Extensions, sealOf(entry, entry.Extensions))
 	return &sealed
 }
 
@@ -70,7 +71,7 @@ func unsealed(index uint64, entry *raft.Log) error {
 }
 
 func sealOf(entry *raft.Log, extensions []byte) uint32 {
-	head := binary.BigEndian.AppendUint64(nil, entry.Index)
+	head := binary.BigEndian.AppendUint64(make([]byte, 0, 25), entry.Index)
 	head = binary.BigEndian.AppendUint64(head, entry.Term)
 	head = append(head, byte(entry.Type))
 	head = binary.BigEndian.AppendUint64(head, uint64(len(entry.Data)))

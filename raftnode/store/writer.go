@@ -31,8 +31,9 @@ type Write struct {
 
 // InProgress is a write that has not returned.
 type InProgress struct {
-	Op    Op
-	Since time.Time // when it was asked for
+	Op     Op
+	Since  time.Time // when it was asked for
+	number uint64
 }
 
 // A serialWriter writes one file: one writer at a time, first come, first served.
@@ -63,7 +64,8 @@ type record struct {
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	running []*InProgress // oldest first
+	begun   uint64       // writes
+	running []InProgress // oldest first
 }
 
 func newRecord(cfg Config) *record {
@@ -113,18 +115,19 @@ func (p *serialWriter) attempt(w Write, do func() error) (err error) {
 	return err
 }
 
-func (r *record) begin(op Op) *InProgress {
+func (r *record) begin(op Op) InProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := &InProgress{Op: op, Since: time.Now()}
+	r.begun++
+	w := InProgress{Op: op, Since: time.Now(), number: r.begun}
 	r.running = append(r.running, w)
 	return w
 }
 
-func (r *record) done(w *InProgress) {
+func (r *record) done(w InProgress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.running = slices.DeleteFunc(r.running, func(other *InProgress) bool { return other == w })
+	r.running = slices.DeleteFunc(r.running, func(other InProgress) bool { return other.number == w.number })
 }
 
 // oldest returns the write that has been in progress for longest.
@@ -134,7 +137,7 @@ func (r *record) oldest() (w InProgress, writing bool) {
 	if len(r.running) == 0 {
 		return InProgress{}, false
 	}
-	return *r.running[0], true
+	return r.running[0], true
 }
 
 // ended returns why no write may begin; nil while one may.

@@ -69,7 +69,7 @@ func TestHungWriteIsVisibleAndLands(t *testing.T) {
 
 		write, writing := st.Writing()
 		require.True(t, writing)
-		assert.Equal(t, InProgress{Op: OpAppend, Since: hung}, write)
+		assert.Equal(t, InProgress{Op: OpAppend, Since: hung, number: 1}, write)
 		assert.Equal(t, 10*time.Minute, time.Since(write.Since))
 		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 2), "the votes have a file of their own")
 

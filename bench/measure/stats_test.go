@@ -90,5 +90,5 @@ func TestResultsRoundTrip(t *testing.T) {
 	require.Equal(t, []int{1}, rs.Clients("w"))
 
 	_, err = Read(strings.NewReader(`{"record":{}}`))
-	require.ErrorContains(t, err, "where this was measured")
+	require.ErrorContains(t, err, "no line describes the run")
 }

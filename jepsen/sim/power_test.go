@@ -77,9 +77,10 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 		for i, op := range []diskOp{opSnapshot, opAppend, opDelete, opVote, opTerm} {
 			for j, became := range []writeOutcome{writeLost, writeKept} {
 				who := s.Others(leader)
+				var down sync.WaitGroup
 				switch {
 				case op == opVote || op == opTerm:
-					leader.LosePower() // the others vote
+					down.Go(leader.LosePower) // the others vote, and may have voted before its process has ended
 				case (i+j)%2 == 0:
 					who = []*Node{leader}
 				}
@@ -87,7 +88,8 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 					n.Disk.forcedOutcome.set(became)
 				}
 				struck := losePowerDuring(s.Within(time.Minute), op, takes, takes*9/10, who...)
-				require.NotNil(s, struck, "no node began to %s anything", op)
+				down.Wait()
+				require.NotNil(s, struck, "no node made a write of kind %q", op)
 				for _, n := range []*Node{struck, leader} {
 					if n.processEnded() {
 						n.Start()

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 
 	"zamok/client/fence"
@@ -112,3 +115,28 @@ func (t bankClient) balance(ctx context.Context) (int, error) {
 }
 
 var errTokenRejected = errors.New("the bank refuses")
+
+func (t bankClient) pay(ctx context.Context, p payment) (left string, err error) {
+	body, err := json.Marshal(p)
+	if err != nil {
+		return "", err
+	}
+	return t.call(ctx, http.MethodPost, "/pay", body)
+}
+
+func (t bankClient) call(ctx context.Context, method, path string, body []byte) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, method, string(t)+path, bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode == http.StatusConflict {
+		err = fmt.Errorf("%w: %s", errTokenRejected, strings.TrimSpace(strings.TrimPrefix(string(text), "fence: ")))
+	}
+	return strings.TrimSpace(string(text)), err
+}

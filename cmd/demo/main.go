@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -31,11 +32,11 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		pause, err := pauseFromEnv()
+		pause, err := time.ParseDuration(cmp.Or(os.Getenv(pauseVariable), "1s"))
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", pauseVariable, err)
 		}
-		m := cashMachine{name: args[1], bank: args[2], endpoints: args[3], ttl: ttl, pause: pause, out: os.Stdout}
+		m := cashMachine{name: args[1], bank: bankClient(args[2]), endpoints: args[3], ttl: ttl, pause: pause}
 		return m.withdraw(ctx, withdrawal)
 	case len(args) == 1:
 		return runScenarios(ctx, args[0])

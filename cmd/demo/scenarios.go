@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,113 +37,94 @@ func runScenarios(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	defer b.close()
-	for _, scenario := range []func(context.Context, *nodes, *bank) error{scenarioWithoutLock, scenarioLeaderKilled, scenarioPausedHolder} {
-		if err := scenario(ctx, n, b); err != nil {
-			return err
+	for _, scenario := range []func(*act){withoutLock, leaderKilled, pausedHolder} {
+		a := &act{ctx: ctx, nodes: n, bank: b, running: make(map[string]*machineProcess)}
+		scenario(a)
+		a.killAll()
+		if a.err != nil {
+			return a.err
 		}
 	}
 	fmt.Println("\nNow yours: `go run ./cmd/zamok dev`, and in another terminal `go run ./cmd/zamok lock stock -- date`.")
 	return nil
 }
 
-func scenarioWithoutLock(ctx context.Context, n *nodes, b *bank) error {
+func withoutLock(a *act) {
 	fmt.Print("\n1. Without a lock: each looks, counts the notes, and pays.\n\n")
-	b.reset(false)
-	c := newMachines(ctx, n, b, 0)
-	defer c.killAll()
-	for _, name := range []string{"A", "B"} {
-		if err := c.start(name); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(c.wait("A"), c.wait("B")); err != nil {
-		return err
-	}
-	balance, _ := b.state()
-	fmt.Printf("\n   The account has %d: it was drawn twice.\n", balance)
-	return expect(balance == initialBalance-2*withdrawal, "both machines should have paid")
+	a.bank.reset(false)
+	a.start("A")
+	a.start("B")
+	a.wait("A")
+	a.wait("B")
+	a.expect(initialBalance-2*withdrawal, 0, "it was drawn twice")
 }
 
-func scenarioLeaderKilled(ctx context.Context, n *nodes, b *bank) error {
+func leaderKilled(a *act) {
 	fmt.Print("\n2. With a lock around it, and the leading node is killed in the middle.\n\n")
-	b.reset(true)
-	c := newMachines(ctx, n, b, client.DefaultTTL)
-	defer c.killAll()
-	if err := c.start("A"); err != nil {
-		return err
-	}
-	if err := c.awaitOutput("A", "holds"); err != nil {
-		return err
-	}
-	if err := c.start("B"); err != nil {
-		return err
-	}
-	if err := errors.Join(c.awaitOutput("A", "sees"), c.awaitOutput("B", "asks")); err != nil {
-		return err
-	}
-	leader, err := n.leader(ctx)
-	if err != nil {
-		return err
-	}
-	if err := n.kill(leader); err != nil {
-		return err
-	}
-	fmt.Printf("   (kill -9 of %s, which led)\n", leader)
-	if err := errors.Join(c.wait("A"), c.wait("B")); err != nil {
-		return err
-	}
-	balance, _ := b.state()
-	fmt.Printf("\n   The account has %d: exactly one got the money.\n", balance)
-	return expect(balance == initialBalance-withdrawal, "exactly one machine should have paid")
+	a.bank.reset(true)
+	a.ttl = client.DefaultTTL
+	a.start("A")
+	a.awaitOutput("A", "holds")
+	a.start("B")
+	a.awaitOutput("A", "sees")
+	a.awaitOutput("B", "asks")
+	a.killLeader()
+	a.wait("A")
+	a.wait("B")
+	a.expect(initialBalance-withdrawal, 0, "exactly one got the money")
 }
 
-func scenarioPausedHolder(ctx context.Context, n *nodes, b *bank) error {
+func pausedHolder(a *act) {
 	fmt.Printf("\n3. Machine A is stopped while it counts, for longer than its lease of %v, and does not know.\n\n", shortTTL)
-	b.reset(true)
-	c := newMachines(ctx, n, b, shortTTL)
-	defer c.killAll()
-	if err := c.start("A"); err != nil {
-		return err
-	}
-	if err := c.awaitOutput("A", "sees"); err != nil {
-		return err
-	}
-	if err := c.signal("A", syscall.SIGSTOP); err != nil {
-		return err
-	}
-	fmt.Println("   (machine A is stopped)")
-	if err := c.start("B"); err != nil {
-		return err
-	}
-	if err := c.wait("B"); err != nil {
-		return err
-	}
-	fmt.Println("   (machine A wakes up and continues as if nothing had happened)")
-	if err := c.signal("A", syscall.SIGCONT); err != nil {
-		return err
-	}
-	if err := c.wait("A"); err != nil {
-		return err
-	}
-	balance, rejected := b.state()
-	fmt.Printf("\n   The account has %d: no lease can stop a sleeper, and the token does.\n", balance)
-	return expect(balance == initialBalance-withdrawal && rejected == 1, "machine B should have paid, and A been refused")
+	a.bank.reset(true)
+	a.ttl = shortTTL
+	a.start("A")
+	a.awaitOutput("A", "sees")
+	a.signal("A", syscall.SIGSTOP, "machine A is stopped")
+	a.start("B")
+	a.wait("B")
+	a.signal("A", syscall.SIGCONT, "machine A wakes up and continues as if nothing had happened")
+	a.wait("A")
+	a.expect(initialBalance-withdrawal, 1, "no lease can stop a sleeper, and the token does")
 }
 
-func expect(ok bool, what string) error {
-	if !ok {
-		return errors.New("the act did not end as announced: " + what)
-	}
-	return nil
-}
-
-// machines are the machines of an act.
-type machines struct {
+// act is one act with its machines. After an error nothing of it is played any more.
+type act struct {
 	ctx     context.Context
 	nodes   *nodes
 	bank    *bank
 	ttl     time.Duration // of the machines' leases; 0 = they use no lock
 	running map[string]*machineProcess
+	err     error // the first
+}
+
+// do plays a step, unless one before it failed.
+func (a *act) do(step func() error) {
+	if a.err == nil {
+		a.err = step()
+	}
+}
+
+// expect checks how the act ended: the balance, and the payments that were rejected for their tokens.
+func (a *act) expect(balance, rejected int, what string) {
+	a.do(func() error {
+		if b, r := a.bank.state(); b != balance || r != rejected {
+			return fmt.Errorf("the act did not end as announced: a balance of %d, not %d; %d payments rejected, not %d", b, balance, r, rejected)
+		}
+		fmt.Printf("\n   The account has %d: %s.\n", balance, what)
+		return nil
+	})
+}
+
+func (a *act) killLeader() {
+	a.do(func() error {
+		leader, err := a.nodes.leader(a.ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("   (kill -9 of %s, which led)\n", leader)
+		return a.nodes.kill(leader)
+	})
 }
 
 // machineProcess is the process of a machine.
@@ -156,63 +136,70 @@ type machineProcess struct {
 // outputLinesMax is more than a machine prints.
 const outputLinesMax = 100
 
-func newMachines(ctx context.Context, n *nodes, b *bank, ttl time.Duration) *machines {
-	return &machines{ctx: ctx, nodes: n, bank: b, ttl: ttl, running: make(map[string]*machineProcess)}
-}
-
-func (c *machines) start(name string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(c.ctx, self, "machine", name, c.bank.url, strings.Join(c.nodes.endpoints, ","), c.ttl.String())
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	a := &machineProcess{cmd: cmd, output: make(chan string, outputLinesMax)}
-	go func() { // ends with the process; leaves waits for it
-		defer close(a.output)
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			fmt.Println("   " + lines.Text())
-			a.output <- lines.Text()
+func (a *act) start(name string) {
+	a.do(func() error {
+		self, err := os.Executable()
+		if err != nil {
+			return err
 		}
-	}()
-	c.running[name] = a
-	return nil
+		cmd := exec.CommandContext(a.ctx, self, "machine", name, a.bank.url, strings.Join(a.nodes.endpoints, ","), a.ttl.String())
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		m := &machineProcess{cmd: cmd, output: make(chan string, outputLinesMax)}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		go func() { // ends with the process; wait waits for it
+			defer close(m.output)
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				fmt.Println("   " + lines.Text())
+				m.output <- lines.Text()
+			}
+		}()
+		a.running[name] = m
+		return nil
+	})
 }
 
 // awaitOutput waits for a word of a machine.
-func (c *machines) awaitOutput(name, word string) error {
-	for line := range c.running[name].output {
-		if strings.Contains(line, word) {
-			return nil
+func (a *act) awaitOutput(name, word string) {
+	a.do(func() error {
+		for line := range a.running[name].output {
+			if strings.Contains(line, word) {
+				return nil
+			}
 		}
-	}
-	return fmt.Errorf("machine %s ended before it printed %q", name, word)
+		return fmt.Errorf("machine %s ended before it printed %q", name, word)
+	})
 }
 
 // wait waits for a machine's end.
-func (c *machines) wait(name string) error {
-	a := c.running[name]
-	for range a.output { // all of it is printed
-	}
-	delete(c.running, name)
-	return a.cmd.Wait()
+func (a *act) wait(name string) {
+	a.do(func() error { return a.end(name) })
 }
 
-func (c *machines) signal(name string, s syscall.Signal) error {
-	return c.running[name].cmd.Process.Signal(s)
+func (a *act) end(name string) error {
+	m := a.running[name]
+	for range m.output { // all of it is printed
+	}
+	delete(a.running, name)
+	return m.cmd.Wait()
+}
+
+func (a *act) signal(name string, s syscall.Signal, what string) {
+	a.do(func() error {
+		fmt.Printf("   (%s)\n", what)
+		return a.running[name].cmd.Process.Signal(s)
+	})
 }
 
 // killAll ends the machines that are left after a failure.
-func (c *machines) killAll() {
-	for name, a := range c.running {
-		_ = a.cmd.Process.Kill()
-		_ = c.wait(name)
+func (a *act) killAll() {
+	for name, m := range a.running {
+		_ = m.cmd.Process.Kill()
+		_ = a.end(name)
 	}
 }

@@ -9,7 +9,7 @@
 // the next person in a hurry. So each rule is a function over the parsed tree, each ban carries the
 // sentence that says why, and for each rule testdata holds small trees that break it.
 //
-// The rules, one file each:
+// The rules; files.go holds those that look at a whole file:
 //
 //	imports     each package may import those to its left (table.go is the architecture)
 //	calls       clocks are read in few places; only main ends the process

@@ -177,11 +177,16 @@ func (l *segmentLog) StoreLogs(entries []*raft.Log) error {
 	return l.table.reach(entries[len(entries)-1].Index)
 }
 
-// DeleteRange first notes that the log will not reach as far as it did.
+// DeleteRange first notes that the log will not reach as far as it did; one of which all is deleted reaches
+// nothing.
 func (l *segmentLog) DeleteRange(first, last uint64) error {
-	end, err := l.LastIndex()
-	if err == nil && last >= end && first <= l.table.reached {
-		err = l.table.reach(first - 1)
+	now, err := extentOf(l.WAL)
+	if err != nil {
+		return err
+	}
+	after, err := now.minus(first, last)
+	if err == nil && after.last < l.table.reached {
+		err = l.table.reach(after.last)
 	}
 	if err != nil {
 		return err

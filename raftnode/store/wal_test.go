@@ -205,3 +205,33 @@ func TestSegmentsAreDeletedInOneWrite(t *testing.T) {
 	monotonic, ok := st.Logs().(raft.MonotonicLogStore)
 	require.True(t, ok && monotonic.IsMonotonic(), "raft is not told, and leaves a gap after a snapshot")
 }
+
+// A leader's snapshot takes the place of the whole log, and the process ends before anything is appended
+// behind it. That there is no entry left is not damage.
+func TestALogOfWhichAllWasDeletedIsNotDamage(t *testing.T) {
+	for name, noted := range map[string]uint64{"it had reached what is deleted first": 5, "it had reached what is deleted last": 15} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{Dir: t.TempDir(), Log: WAL}
+			st := open(t, cfg)
+			fill(t, st, 1, 1, noted) // the first write to a segment, which the table notes
+			fill(t, st, 1, noted+1, 20)
+			snapshot(t, st, 1, 10, "state")
+			require.NoError(t, st.Logs().DeleteRange(1, 10))
+			snapshot(t, st, 1, 20, "state")
+			require.NoError(t, st.Logs().DeleteRange(11, 20))
+
+			killed := Config{Dir: t.TempDir(), Log: WAL}
+			require.NoError(t, os.CopyFS(killed.Dir, os.DirFS(cfg.Dir)))
+			require.NoError(t, st.Close())
+			for _, cfg := range []Config{killed, cfg} {
+				st := open(t, cfg)
+				first, last := span(t, st.Logs())
+				assert.Equal(t, []uint64{0, 0}, []uint64{first, last})
+				fill(t, st, 1, 21, 22)
+				require.NoError(t, st.Close())
+				first, last = span(t, open(t, cfg).Logs())
+				assert.Equal(t, []uint64{21, 22}, []uint64{first, last})
+			}
+		})
+	}
+}

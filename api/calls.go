@@ -85,24 +85,25 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	if err := s.checkOwner(ctx, ref.Session, req.Secret); err != nil {
 		return nil, err
 	}
+	s.dropping.Lock()
 	wait := s.hub.Await(ref) // before it is proposed: the event comes before the answer
-	defer wait.Cancel()
+	s.dropping.Unlock()
 	a, err := s.propose(ctx, command)
 	state := wire.ResultState(command.Ticket, &a.Result)
+	keepsWaiting := false
 	if err == nil && state.State == fsm.Waiting {
 		state, err = s.await(ctx, wait)
-		if e := (*wire.Error)(nil); errors.As(err, &e) {
-			return nil, err // the ticket keeps waiting, also if the end of this node has cancelled the call by now
-		}
+		e := (*wire.Error)(nil)
+		keepsWaiting = errors.As(err, &e) // also if the end of this node has cancelled the call by now
 	}
-	switch {
-	case ctx.Err() != nil && state.State != fsm.Ended:
+	if ctx.Err() != nil && state.State != fsm.Ended && !keepsWaiting {
 		// Its answer would not arrive. The Acquire was submitted before, so the drop comes behind it. Should
 		// leadership be lost first, the ticket lives as long as its session.
-		if !wait.Repeated() {
-			s.dropFor(ref, dropTries)
-		}
+		s.dropFor(wait, ref, dropTries)
 		return nil, wire.Explain(context.Cause(ctx))
+	}
+	wait.Cancel()
+	switch {
 	case err != nil:
 		return nil, err
 	case state.State == fsm.Ended:
@@ -131,12 +132,21 @@ func (s *Server) await(ctx context.Context, wait *push.Waiter) (state fsm.Ticket
 	}
 }
 
-// dropFor drops the ticket of a call that broke.
-func (s *Server) dropFor(ref fsm.TicketRef, tries int) {
+// dropFor drops the ticket of a call that broke, unless a later call has requested the same ticket. One that
+// comes now waits for the submission of the drop, so that its Acquire is behind it and has the true answer.
+func (s *Server) dropFor(wait *push.Waiter, ref fsm.TicketRef, tries int) {
+	s.dropping.Lock()
+	defer s.dropping.Unlock()
+	if wait.Repeated() {
+		wait.Cancel()
+		return
+	}
 	s.node.Submit(&fsm.Drop{Session: ref.Session, Ticket: ref.Ticket}, func(_ raftnode.Answer, err error) {
 		if errors.Is(err, raftnode.ErrOverloaded) && tries > 1 && !s.isStopping() {
-			time.AfterFunc(dropEvery, func() { s.dropFor(ref, tries-1) }) // a node that is closed refuses
+			time.AfterFunc(dropEvery, func() { s.dropFor(wait, ref, tries-1) }) // a node that is closed refuses
+			return
 		}
+		wait.Cancel()
 	})
 }
 

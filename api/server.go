@@ -74,6 +74,7 @@ type Server struct {
 	log         *slog.Logger
 
 	grpc      *grpc.Server           // set by serve
+	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}          // capacity 1: full while a call reads much of the state
 	backingUp chan struct{}          // its capacity is how many there may be
 	clusterID fsm.ClusterID          // as in cluster; guarded by the state machine's lock

@@ -215,6 +215,17 @@ func TestARepeatedCallOwnsItsTicket(t *testing.T) {
 	o := <-second
 	require.NoError(t, o.err)
 	assert.Equal(t, request.Acquire.Ticket, o.answer.State.Ticket)
+
+	// A drop that was refused while the node was overloaded is submitted again, but not after a later call.
+	ref := fsm.TicketRef{Session: session.ID(s.id), Ticket: request.Acquire.Ticket}
+	earlier := n.server.hub.Await(ref)
+	_, err := s.Acquire(s.ctx, request)
+	require.NoError(t, err)
+	n.server.dropFor(earlier, ref, dropTries)
+	check, err := s.Check(s.ctx, &zamokpb.CheckRequest{Name: "repeated", Token: o.answer.State.Token})
+	require.NoError(t, err)
+	assert.True(t, check.Held)
+	waits(0)
 }
 
 // dropAll drops what was granted before its call ended, which its caller does not know.

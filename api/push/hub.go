@@ -23,9 +23,9 @@ type Hub struct {
 	// never reads the state machine.
 	mu        sync.Mutex
 	leading   bool
-	attached  map[session.ID]*Queue // those that ended, until their streams know it, too
-	waiting   map[fsm.TicketRef][]*Waiter
-	bytes     int // of all queues that a stream adopted, with what they are sending
+	attached  map[session.ID]*Queue       // those that ended, until their streams know it, too
+	waiting   map[fsm.TicketRef][]*Waiter // until each is cancelled
+	bytes     int                         // of all queues that a stream adopted, with what they are sending
 	positions positions
 }
 
@@ -233,7 +233,8 @@ type Waited struct {
 	Err   *wire.Error
 }
 
-// Await registers a call, before its Acquire is proposed: the event comes before the answer. Cancel follows.
+// Await registers a call, before its Acquire is proposed: the event comes before the answer. Cancel follows, also
+// after the end of the wait: until then a later call for the same ticket is noticed.
 func (h *Hub) Await(ref fsm.TicketRef) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,7 +257,7 @@ func (w *Waiter) Repeated() bool {
 	return w.repeated
 }
 
-// Cancel ends the wait without a result.
+// Cancel removes a call that needs no result, or has it.
 func (w *Waiter) Cancel() {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
@@ -266,10 +267,12 @@ func (w *Waiter) Cancel() {
 	}
 }
 
-// resolve ends the waits for a ticket. The caller holds the lock.
+// resolve ends the waits for a ticket that have not ended yet. The caller holds the lock.
 func (h *Hub) resolve(ref fsm.TicketRef, end Waited) {
 	for _, w := range h.waiting[ref] {
-		w.done <- end
+		select {
+		case w.done <- end:
+		default:
+		}
 	}
-	delete(h.waiting, ref)
 }

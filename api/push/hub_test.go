@@ -114,3 +114,21 @@ func TestRequestTimesAreRemoved(t *testing.T) {
 	q.Answer(acquire, &raftnode.Answer{}, superseded(1))
 	assert.Empty(t, q.requested)
 }
+
+// A call knows that a later one has requested its ticket, also if the ticket was granted in between: the drop of the
+// earlier one would end what the later one is answered with.
+func TestALaterCallOwnsAGrantedTicket(t *testing.T) {
+	h, ref := NewHub(metrics.New()), fsm.TicketRef{Session: 1, Ticket: 1}
+	h.SetLeading(true)
+	earlier := h.Await(ref)
+	h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvGranted, TicketRef: ref, Token: 7}}})
+	later := h.Await(ref)
+	h.Applied(nil, fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvReleased, TicketRef: ref, Token: 7}}})
+	assert.Equal(t, fsm.Granted, (<-earlier.Done()).State.State)
+	assert.Equal(t, fsm.Ended, (<-later.Done()).State.State)
+	assert.True(t, earlier.Repeated())
+	assert.False(t, later.Repeated())
+	earlier.Cancel()
+	later.Cancel()
+	assert.Empty(t, h.waiting)
+}

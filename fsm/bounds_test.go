@@ -195,6 +195,46 @@ func TestOwnerScanCountsTowardsSearchLimit(t *testing.T) {
 	require.Less(t, b.m.searchCost, SearchEntryMax+2*SearchMax)
 }
 
+// What a search costs decides how many of an entry there are. So it must not depend on whether the state machine was
+// restored: an owner's tickets are searched in the order of their numbers, not of their grants.
+func TestDeadlockSearchCostsTheSameAfterRestore(t *testing.T) {
+	b := newHarness(t)
+	x, o, p := b.open(1, clock.Hour), b.open(2, clock.Hour), b.open(3, clock.Hour)
+	b.do(0, &Acquire{Session: x, Ticket: 1, Items: exclusive("L"), WaitFor: Forever},
+		&Acquire{Session: o, Ticket: 1, Items: exclusive("L"), WaitFor: Forever, Owner: "o"})
+	const last = 150 // nearly SearchMax locks together
+	var holding []Command
+	for ticket := uint64(2); ticket <= last; ticket++ {
+		names := make([]string, ItemsMax)
+		for i := range names {
+			names[i] = fmt.Sprint(ticket, "/", i)
+		}
+		holding = append(holding, &Acquire{Session: o, Ticket: ticket, Items: exclusive(names...), Owner: "o"})
+	}
+	b.do(0, holding...)
+	b.do(0, &Drop{Session: x, Ticket: 1}) // grants o its first ticket last
+	b.do(0, &Acquire{Session: p, Ticket: 1, Items: exclusive("K"), Owner: "p"},
+		&Acquire{Session: p, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "p"})
+	restored, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
+	require.NoError(t, err)
+
+	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}}
+	for i := range uint64(12) {
+		e.Commands = append(e.Commands, &Acquire{
+			Session: o, Ticket: last + 1 + i, Items: exclusive("K"), WaitFor: Forever, Owner: "o",
+		})
+	}
+	want := b.apply(e)
+	got, err := restored.Apply(1, e.Append(nil))
+	require.NoError(t, err)
+	require.Equal(t, b.m.searchCost, restored.searchCost)
+	require.Equal(t, want, got)
+	require.Equal(t, b.m.Digest(), restored.Digest())
+	for _, r := range want.Results {
+		require.Equal(t, Deadlock, r.Code)
+	}
+}
+
 func TestForceReleaseRefusesFutureToken(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)

@@ -187,16 +187,11 @@ func (m *Machine) checkOwners() error {
 		return fmt.Errorf("M8: %d owners on record, the tickets name %d", len(m.owners), len(owners))
 	}
 	for k, o := range owners {
-		if recorded := m.owners[k]; recorded.waiting != o.waiting || !sameNumbers(recorded.held, o.held) {
+		if recorded := m.owners[k]; recorded.waiting != o.waiting || !slices.Equal(recorded.held, o.held) {
 			return fmt.Errorf("M8: owner %v has %+v, on record is %+v", k, o, m.owners[k])
 		}
 	}
 	return nil
-}
-
-// sameNumbers compares in any order; the second is sorted.
-func sameNumbers(a, sorted []uint64) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), sorted)
 }
 
 func (m *Machine) checkSessions() error {

@@ -12,7 +12,9 @@ type ownerKey struct {
 	owner   string
 }
 
-// ownerTickets is what an owner has: its waiting ticket (0 = none) and its granted ones.
+// ownerTickets is what an owner has: its waiting ticket (0 = none) and its granted ones, in the order of their numbers. A
+// search for a deadlock goes through them in that order, and how many an entry has depends on what they cost. So the
+// order must follow from the tickets alone, and not from whether they were granted here or restored from a snapshot.
 type ownerTickets struct {
 	waiting uint64
 	held    []uint64

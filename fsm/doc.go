@@ -131,7 +131,8 @@
 //	M5  Queues and holders are ordered by the index at which they were enqueued.
 //	M6  A lock exists exactly while it has a holder, a waiter or a delay; a delay is scheduled to end.
 //	M7  A lock's counters equal its lists, and all its holders and waiters are of one kind.
-//	M8  An owner has at most one waiting ticket, and the index of owners agrees with the tickets.
+//	M8  An owner has at most one waiting ticket, and the index of owners agrees with the tickets, in the order of
+//	    their numbers.
 //	M9  A session's acknowledged-through number, window and number of live tickets are respected; ended
 //	    tickets at or below that number are forgotten.
 //	M10 The schedule has exactly the deadlines of sessions, waits, delays and holds, and nothing due

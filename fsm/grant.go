@@ -99,20 +99,11 @@ func (m *Machine) grantable(t *ticket) bool {
 
 // grant makes t, which is in no queue, a holder of all its locks. It is the only place where a token is made.
 func (m *Machine) grant(key ticketKey, t *ticket) {
-	for i := range t.slots {
-		p := &t.slots[i]
-		p.lock.holders.push(p)
-		p.lock.adjust(t.items[i], 1)
-	}
 	t.state, t.token = Granted, m.index
 	if t.maxHold > 0 {
 		t.holdUntil = m.time.Add(t.maxHold)
-		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
 	}
-	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.held = append(o.held, key.number) })
-	}
-	m.counts.Granted++
+	m.beginHold(key, t)
 }
 
 func (m *Machine) emitGranted(key ticketKey, t *ticket) {

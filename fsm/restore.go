@@ -318,33 +318,9 @@ func (m *Machine) rebuildDerived() error {
 func (m *Machine) restoreSlots(key ticketKey, t *ticket) {
 	m.enqueue(key, t)
 	m.sessions.AddLive(m.sessions.Find(key.session))
-	for i := range t.slots {
-		p := &t.slots[i]
-		if t.state == Waiting {
-			p.lock.waiters.push(p)
-		} else {
-			p.lock.holders.push(p)
-			p.lock.adjust(t.items[i], 1)
-		}
-	}
 	if t.state == Waiting {
-		m.counts.Waiting++
+		m.beginWait(key, t)
 	} else {
-		m.counts.Granted++
-	}
-	if t.waitUntil != 0 {
-		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
-	}
-	if t.holdUntil != 0 {
-		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
-	}
-	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) {
-			if t.state == Waiting {
-				o.waiting = key.number
-			} else {
-				o.held = append(o.held, key.number)
-			}
-		})
+		m.beginHold(key, t)
 	}
 }

@@ -112,22 +112,16 @@ func (m *Machine) waitRefusal(c *Acquire) (Reason, *Detail) {
 // wait puts a new ticket at the end of all its queues.
 func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
 	t := m.addTicket(s, key, c)
-	for i := range t.slots {
-		p := &t.slots[i]
-		p.lock.waiters.push(p)
-		m.markMoved(p.lock)
-		if m.time < m.holdOffUntil {
-			m.delay(p.lock, m.holdOffUntil)
-		}
-	}
 	if c.WaitFor != Forever {
 		t.waitUntil = m.time.Add(c.WaitFor)
-		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
 	}
-	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = key.number })
+	m.beginWait(key, t)
+	for i := range t.slots {
+		m.markMoved(t.slots[i].lock)
+		if m.time < m.holdOffUntil {
+			m.delay(t.slots[i].lock, m.holdOffUntil)
+		}
 	}
-	m.counts.Waiting++
 	m.sum += t.sum(key)
 	return t.result(s)
 }
@@ -284,6 +278,39 @@ func (m *Machine) releaseSlots(s *session.Session, key ticketKey, t *ticket, rea
 	}
 	clear(t.slots) // they share the memory of items, which events keep, and would keep the locks with it
 	m.emit(event)
+}
+
+// beginWait puts a waiting ticket into its queues, the schedule and its owner's record.
+func (m *Machine) beginWait(key ticketKey, t *ticket) {
+	for i := range t.slots {
+		t.slots[i].lock.waiters.push(&t.slots[i])
+	}
+	if t.waitUntil != 0 {
+		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
+	}
+	if t.owner != "" {
+		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = key.number })
+	}
+	m.counts.Waiting++
+}
+
+// beginHold makes a granted ticket a holder of its locks, and puts it into the schedule and its owner's record.
+func (m *Machine) beginHold(key ticketKey, t *ticket) {
+	for i := range t.slots {
+		p := &t.slots[i]
+		p.lock.holders.push(p)
+		p.lock.adjust(t.items[i], 1)
+	}
+	if t.holdUntil != 0 {
+		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
+	}
+	if t.owner != "" {
+		m.updateOwner(key, t.owner, func(o *ownerTickets) {
+			at, _ := slices.BinarySearch(o.held, key.number)
+			o.held = slices.Insert(o.held, at, key.number)
+		})
+	}
+	m.counts.Granted++
 }
 
 // dequeue removes a ticket that no longer waits from the schedule and its owner's record.

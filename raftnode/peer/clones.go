@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 )
 
 const (
@@ -15,39 +16,51 @@ const (
 )
 
 // cloneDetector notices two live processes that run copies of one data directory: same name, same
-// incarnation, so only their generations differ. A generation that connects again after another one did can't
-// have ended before that other began, as it would with a restart.
+// incarnation, so only their generations differ. A generation that is alive after another one connected can't
+// have ended before that other began, as it would with a restart. What it sent before may arrive later:
+//
+//  1. a process sends the last message of a handshake, which is delayed on its way, and is killed;
+//  2. the node is started again, and connects;
+//  3. the message arrives.
+//
+// So only a handshake of which a part was sent here, and answered there, after the other was seen counts.
 type cloneDetector struct {
-	mu   sync.Mutex              // guards seen and what it holds
-	seen map[Server][]generation // the latest first
+	mu   sync.Mutex // guards seen and what it holds
+	seen map[Server]sightings
 }
 
-// observe notes that a server has connected. It reports whether its generation is new here, or whether it is
-// one of those before the latest, so that the server has a clone.
-func (t *cloneDetector) observe(id Server, current generation) (fresh, cloned bool) {
+// sightings are the generations of a server that have connected, the latest first, and when that was first seen.
+type sightings struct {
+	generations []generation
+	since       time.Time
+}
+
+// observe notes that a server has connected, and was alive at some time after alive. It reports whether its
+// generation is new here, or whether it is one of those before the latest, so that the server has a clone.
+func (t *cloneDetector) observe(id Server, current generation, alive time.Time) (fresh, cloned bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	generations := t.seen[id]
-	if len(generations) > 0 && generations[0] == current {
+	known, met := t.seen[id]
+	if met && (known.generations[0] == current || !alive.After(known.since)) {
 		return false, false
 	}
-	if t.seen == nil || len(generations) == 0 && len(t.seen) >= serversMax {
-		t.seen = map[Server][]generation{}
+	if t.seen == nil || !met && len(t.seen) >= serversMax {
+		t.seen = map[Server]sightings{}
 	}
-	if at := slices.Index(generations, current); at >= 0 {
-		cloned = true
-		generations = slices.Delete(generations, at, at+1)
+	at := slices.Index(known.generations, current)
+	if at >= 0 {
+		known.generations = slices.Delete(known.generations, at, at+1)
 	}
-	generations = slices.Insert(generations, 0, current)
-	t.seen[id] = generations[:min(len(generations), generationsMax)]
-	return !cloned, cloned
+	generations := slices.Insert(known.generations, 0, current)
+	t.seen[id] = sightings{generations[:min(len(generations), generationsMax)], time.Now()}
+	return at < 0, at >= 0
 }
 
 // checkClone raises the alarm when a node that was just met has a clone. A generation that is new here ends
 // the connections of those before it. If the node was restarted they are dead. If not, this is a copy, and
 // the original, which might have continued over its old connections forever, reconnects and is noticed.
-func (n *Network) checkClone(met Answer, address string) {
-	fresh, cloned := n.clones.observe(met.Server, met.Generation)
+func (n *Network) checkClone(met Answer, alive time.Time, address string) {
+	fresh, cloned := n.clones.observe(met.Server, met.Generation, alive)
 	if transport := n.openTransport(); fresh && transport != nil {
 		transport.closeMatching(func(s *stream) bool {
 			return s.remote.Server == met.Server && s.remote.Generation != met.Generation

@@ -210,8 +210,9 @@
 // A copy of a data directory has the name and the incarnation of the original. It is refused where a call
 // means another server, so at another node's address it has no vote; but its own calls pass, and at the
 // original's address it passes as the original. What differs is the generation: when two generations of one
-// server appear in alternation, both are alive, and every node that they connect with logs an alarm. To make
-// them appear, a new generation closes the connections of earlier ones. That is detection and not protection:
+// server appear in alternation, both are alive, and every node that they connect with logs an alarm. A message
+// that arrives after its process has ended shows nothing (clones.go). To make the two appear, a new generation
+// closes the connections of earlier ones. That is detection and not protection:
 // without a leader, the two can win two votes as one server. The directory's lock prevents it on one machine;
 // between two machines only care does. A machine resumed from a snapshot of its memory, and a directory that
 // was rolled back to an earlier state, are noticed only by a leader to which they had acknowledged more.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -51,6 +52,7 @@ func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 			return err
 		}
 	}
+	sent := time.Now()
 	if err := writeFrame(s, &hello{s.purpose, intended, mine}); err != nil {
 		return err
 	}
@@ -62,7 +64,7 @@ func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 		_ = writeFrame(s, refusal)
 		return refusal
 	}
-	n.checkClone(s.remote, to.Address)
+	n.checkClone(s.remote, sent, to.Address)
 	if err := writeFrame(s, &payload{kindProceed, request}); err != nil || s.purpose == purposeRaft {
 		return err
 	}
@@ -86,7 +88,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 	})
 	release()
 	if err == nil && s.purpose != purposeAsk {
-		n.checkClone(s.remote, raw.RemoteAddr().String())
+		n.checkClone(s.remote, s.answered, raw.RemoteAddr().String())
 		if s.purpose == purposeRaft {
 			s.owner.deliver(s)
 			return
@@ -122,6 +124,7 @@ func (n *Network) readHello(s *stream) error {
 	if s.owner == nil && s.purpose == purposeRaft {
 		return sendRefusal(s, newRefusal(NotReady, mine.Name, s.remote.Name, "%s is not running Raft yet", mine.Name))
 	}
+	s.answered = time.Now()
 	if err := writeFrame(s, &mine); err != nil {
 		return err
 	}

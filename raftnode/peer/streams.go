@@ -119,6 +119,7 @@ type stream struct {
 	inbound  bool     // accepted: if it is for Raft, a handler of Raft's transport closes it
 	purpose  purpose
 	remote   Answer     // of the other end
+	answered time.Time  // when the hello was answered, at the end that is called
 	body     []byte     // of a call: the request at the end that is called, the reply at the other
 	owner    *Transport // if it is for Raft
 }

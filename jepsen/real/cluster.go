@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"zamok/client"
+	"zamok/jepsen/real/disk"
 )
 
 // cluster is all that runs: the nodes, the proxies between them, and the programs that use locks.
@@ -27,7 +28,7 @@ type cluster struct {
 	network      *proxyNetwork
 	record       *recorder
 	resource     *fencedResource
-	disks        faultyDisks
+	disks        *disk.Pool      // nil: the machine's own
 	done         context.Context // ends with the run
 	cancel       context.CancelFunc
 	running      sync.WaitGroup

@@ -6,24 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"zamok/jepsen/real/disk"
 )
 
-// faultyDisks are those of the nodes, if there are others than the machine's own.
-type faultyDisks struct {
-	pool *disk.Pool // nil: the machine's own
-
-	mu    sync.Mutex
-	lossy map[string]*disk.LossyDisk // by node
-	small map[string]*disk.SmallDisk
-}
-
 const (
-	// diskBytes is what a node's disk has room for. The nodes want some hundred MiB of it free.
-	diskBytes = 1 << 30
 	// hangMax is longer than a leader's watchdog waits: 3 s, and up to 2 s more by node.
 	hangMax = 7 * time.Second
 	// allDisksHangFor is how long all disks hang at once.
@@ -45,125 +33,106 @@ func (c *cluster) openDisks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.disks = faultyDisks{pool: pool, lossy: map[string]*disk.LossyDisk{}, small: map[string]*disk.SmallDisk{}}
+	c.disks = pool
 	return nil
 }
 
 // dataDir is where a node is to keep its data; its disk is mounted first.
-func (c *cluster) dataDir(id string) (string, error) {
-	if c.disks.pool == nil {
-		return filepath.Join(c.dir, "data", id), nil
+func (c *cluster) dataDir(id string) (dir string, d *disk.Disk, err error) {
+	if c.disks == nil {
+		return filepath.Join(c.dir, "data", id), nil, nil
 	}
-	small, err := c.disks.pool.AddSmall(id+".backing", diskBytes)
-	if err != nil {
-		return "", err
+	if d, err = c.disks.Add(id); err != nil {
+		return "", nil, err
 	}
-	lossy, err := c.disks.pool.AddLossy(id, small)
-	if err != nil {
-		return "", err
-	}
-	c.disks.mu.Lock()
-	defer c.disks.mu.Unlock()
-	c.disks.small[id], c.disks.lossy[id] = small, lossy
-	return filepath.Join(lossy.Dir(), "data"), nil
+	return filepath.Join(d.Dir, "data"), d, nil
 }
 
 // closeDisks takes the disks off; what was on them is copied, because it may explain what is wrong.
 func (c *cluster) closeDisks() {
-	if c.disks.pool == nil {
+	if c.disks == nil {
 		return
 	}
-	for id, small := range c.disks.small {
-		to := filepath.Join(c.dir, "data", id+".copy")
-		if err := os.CopyFS(to, os.DirFS(filepath.Join(small.Dir(), "tree"))); err != nil {
-			c.logf("what was on the disk of %s is not kept: %v", id, err)
+	for _, n := range c.nodes {
+		if err := os.CopyFS(n.disk.Dir+".copy", os.DirFS(n.disk.Dir)); err != nil {
+			c.logf("what was on the disk of %s is not kept: %v", n.id, err)
 		}
 	}
-	if err := c.disks.pool.Close(); err != nil {
+	if err := c.disks.Close(); err != nil {
 		c.logf("%v", err)
 	}
 }
 
 // onDisks does something to the disks of nodes.
-func (f *nemesis) onDisks(nodes []*node, do func(*disk.LossyDisk) error) (err error) {
-	f.disks.mu.Lock()
-	defer f.disks.mu.Unlock()
+func onDisks(nodes []*node, do func(*disk.Disk) error) (err error) {
 	for _, n := range nodes {
-		err = errors.Join(err, do(f.disks.lossy[n.id]))
+		err = errors.Join(err, do(n.disk))
 	}
 	return err
 }
 
+func setFaults(nodes []*node, faults disk.Faults) error {
+	return onDisks(nodes, func(d *disk.Disk) error { return d.SetFaults(faults) })
+}
+
 // breakDisks breaks disks for a while, and waits for the nodes, some of which may have ended because of it.
-func (f *nemesis) breakDisks(t *injection, nodes []*node, do func(*disk.LossyDisk) error) error {
-	if err := f.onDisks(nodes, do); err != nil {
+func (f *nemesis) breakDisks(t *injection, nodes []*node, faults disk.Faults) error {
+	if err := setFaults(nodes, faults); err != nil {
 		return err
 	}
 	sleepContext(t.ctx, t.duration)
-	err := f.onDisks(nodes, (*disk.LossyDisk).Heal)
+	err := setFaults(nodes, disk.Faults{})
 	f.awaitAnswers(nodes...)
 	return err
 }
 
 func (f *nemesis) slowDisks(t *injection, nodes []*node) error {
-	each := 10*time.Millisecond + t.upTo(200*time.Millisecond)
-	return f.breakDisks(t, nodes, func(d *disk.LossyDisk) error { return d.Delay(each) })
+	return f.breakDisks(t, nodes, disk.Faults{FsyncDelay: 10*time.Millisecond + t.upTo(200*time.Millisecond)})
 }
 
 // hangDisks makes all writes hang, sometimes for longer than a leader may endure.
 func (f *nemesis) hangDisks(t *injection, nodes []*node) error {
 	t.duration = time.Second + t.upTo(hangMax-time.Second)
-	return f.breakDisks(t, nodes, (*disk.LossyDisk).Stall)
+	return f.breakDisks(t, nodes, disk.Faults{Stall: true})
 }
 
 func (f *nemesis) hangAllDisks(t *injection, nodes []*node) error {
 	t.duration = allDisksHangFor
-	return f.breakDisks(t, nodes, (*disk.LossyDisk).Stall)
+	return f.breakDisks(t, nodes, disk.Faults{Stall: true})
 }
 
 // failDisks fails one operation. The node ends itself, and is started again.
 func (f *nemesis) failDisks(t *injection, nodes []*node) error {
-	op := []disk.Op{disk.Writes, disk.Fsyncs}[t.IntN(2)]
-	return f.breakDisks(t, nodes, func(d *disk.LossyDisk) error { return d.FailNext(op) })
+	write := t.IntN(2) == 0
+	return f.breakDisks(t, nodes, disk.Faults{FailWrite: write, FailFsync: !write})
 }
 
-// fillDisks leaves no block free behind the disks.
+// fillDisks leaves no room on the disks.
 func (f *nemesis) fillDisks(t *injection, nodes []*node) (err error) {
-	onEach := func(do func(*disk.SmallDisk) error) {
-		f.disks.mu.Lock()
-		defer f.disks.mu.Unlock()
-		for _, n := range nodes {
-			err = errors.Join(err, do(f.disks.small[n.id]))
-		}
-	}
-	onEach((*disk.SmallDisk).Fill)
-	sleepContext(t.ctx, t.duration)
-	onEach((*disk.SmallDisk).Empty)
-	f.awaitAnswers(nodes...)
-	return err
+	return f.breakDisks(t, nodes, disk.Faults{Full: true})
 }
 
 // failPower crashes machines: the processes end, and of what was not flushed the disks lose all or some.
 func (f *nemesis) failPower(t *injection, nodes []*node) error {
-	err := f.onDisks(nodes, func(d *disk.LossyDisk) error { return d.Delay(20 * time.Millisecond) })
-	if err != nil {
+	if err := setFaults(nodes, disk.Faults{FsyncDelay: 20 * time.Millisecond}); err != nil {
 		return err
 	}
 	sleepContext(t.ctx, slowBeforePowerFailure)
 	killAtOnce(nodes)
-	crash := (*disk.LossyDisk).Crash
-	if t.IntN(3) > 0 {
-		crash = func(d *disk.LossyDisk) (disk.CrashLoss, error) { return d.CrashSome(t.Uint64()) }
-	}
-	err = f.onDisks(nodes, func(d *disk.LossyDisk) error {
-		lost, err := crash(d)
-		f.logf("the power of %s fails: %+v", d.Dir(), lost)
+	some := t.IntN(3) > 0
+	err := onDisks(nodes, func(d *disk.Disk) error {
+		seed := uint64(0)
+		if some {
+			seed = t.Uint64()
+		}
+		lost, err := d.Crash(seed)
+		f.logf("the power of %s fails: %+v", d.Dir, lost)
 		return err
 	})
 	for _, n := range nodes {
 		n.kill() // waits for its end, which nothing holds up now
 	}
-	err = errors.Join(err, f.onDisks(nodes, (*disk.LossyDisk).Remount))
+	err = errors.Join(err, onDisks(nodes, (*disk.Disk).Mount))
 	sleepContext(t.ctx, t.duration)
 	f.restart(nodes...)
 	return err

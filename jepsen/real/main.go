@@ -81,11 +81,7 @@ func main() {
 		return
 	}
 	if o.disks {
-		ended, err := disk.Isolate()
-		if ended != nil {
-			os.Exit(ended.ExitCode())
-		}
-		if err != nil {
+		if err := disk.Isolate(); err != nil {
 			fmt.Fprintln(os.Stderr, "jepsen:", err) // the run continues without
 		}
 	}
@@ -163,7 +159,7 @@ func (o *options) runOnce(ctx context.Context) (*runReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds, err := o.selectKinds(c.disks.pool != nil)
+	kinds, err := o.selectKinds(c.disks != nil)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"zamok/jepsen/real/disk"
 )
 
 // node is one `zamok server`, through all of its lives.
@@ -20,6 +22,7 @@ type node struct {
 	listenIP     string // the IP on which it listens
 	advertisedIP string // the IP that others are given: the proxies listen there
 	data         string
+	disk         *disk.Disk // nil: the machine's own
 	log          string
 	args         []string
 	dataWiped    bool // it has lost its data once; only the fault that does that looks at it
@@ -169,12 +172,12 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := len(c.nodes) + 1
-	data, err := c.dataDir(fmt.Sprint("n", i))
+	data, lossy, err := c.dataDir(fmt.Sprint("n", i))
 	if err != nil {
 		return nil, err
 	}
 	n := &node{
-		cluster: c, id: fmt.Sprint("n", i), listenIP: c.ip(10 + 2*i), advertisedIP: c.ip(11 + 2*i), data: data,
+		cluster: c, id: fmt.Sprint("n", i), listenIP: c.ip(10 + 2*i), advertisedIP: c.ip(11 + 2*i), data: data, disk: lossy,
 		log: filepath.Join(c.logDir(), fmt.Sprintf("n%d.log", i)),
 	}
 	n.args = append([]string{

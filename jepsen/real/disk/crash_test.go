@@ -21,7 +21,7 @@ import (
 type writer struct {
 	program string
 	log     store.LogKind
-	disk    *LossyDisk
+	disk    *Disk
 	dice    *rand.Rand
 }
 
@@ -40,7 +40,7 @@ func newWriter(t *testing.T, log store.LogKind, from, to string) *writer {
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	said, err := build.CombinedOutput()
 	require.NoError(t, err, string(said))
-	w.disk, err = s.AddLossy(fmt.Sprint("writer-", seed), nil)
+	w.disk, err = s.Add(fmt.Sprint("writer-", seed))
 	require.NoError(t, err)
 	return w
 }
@@ -62,7 +62,7 @@ func overlay(t *testing.T, path, from, to string) string {
 	return file
 }
 
-func (w *writer) dir() string { return filepath.Join(w.disk.Dir(), "data") }
+func (w *writer) dir() string { return filepath.Join(w.disk.Dir, "data") }
 
 // write starts the program, and waits until it has acknowledged this many entries and a moment longer. It ends by
 // what is done next. The last acknowledged entry is known when ended is closed.
@@ -114,13 +114,13 @@ func (w *writer) runUntilKilled(t *testing.T, entries int, kill, some bool) (ack
 // crash is a power failure, and the machine up again.
 func (w *writer) crash(t *testing.T, some bool) CrashLoss {
 	t.Helper()
-	crash := w.disk.Crash
+	seed := uint64(0)
 	if some {
-		crash = func() (CrashLoss, error) { return w.disk.CrashSome(w.dice.Uint64()) }
+		seed = w.dice.Uint64()
 	}
-	lost, err := crash()
+	lost, err := w.disk.Crash(seed)
 	require.NoError(t, err)
-	require.NoError(t, w.disk.Remount())
+	require.NoError(t, w.disk.Mount())
 	return lost
 }
 
@@ -152,7 +152,7 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 		var all CrashLoss
 		const most = 60 // whether a crash takes anything is chance
 		for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
-			require.NoError(t, w.disk.Delay(5*time.Millisecond))
+			require.NoError(t, w.disk.SetFaults(Faults{FsyncDelay: 5 * time.Millisecond}))
 			acknowledged, lost := w.runUntilKilled(t, 10+w.dice.IntN(60), life%4 < 2, life%2 == 0)
 			all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
 			last, complaint := w.checkStore(t)
@@ -169,19 +169,19 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 	onBothLogs(t, func(t *testing.T, w *writer) {
 		for life := range rounds(9) {
-			require.NoError(t, w.disk.Delay(5*time.Millisecond))
+			require.NoError(t, w.disk.SetFaults(Faults{FsyncDelay: 5 * time.Millisecond}))
 			victim, acknowledged, ended := w.write(t, 10+w.dice.IntN(60))
 			switch life % 3 {
 			case 0:
 				require.NoError(t, victim.Process.Kill())
 			case 1:
-				require.NoError(t, w.disk.FailNext(Fsyncs))
+				require.NoError(t, w.disk.SetFaults(Faults{FailFsync: true}))
 			case 2:
-				require.NoError(t, w.disk.FailNext(Writes))
+				require.NoError(t, w.disk.SetFaults(Faults{FailWrite: true}))
 			}
 			<-ended
 			require.Error(t, victim.Wait())
-			require.NoError(t, w.disk.Heal())
+			require.NoError(t, w.disk.SetFaults(Faults{}))
 			found, complaint := w.checkStore(t)
 			require.Empty(t, complaint)
 			require.GreaterOrEqual(t, found, *acknowledged)

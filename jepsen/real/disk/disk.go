@@ -2,37 +2,115 @@ package disk
 
 import (
 	"bufio"
-	"encoding/json"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/rpc"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// LossyDisk is a mounted lossyfs. Its methods may be called from several goroutines.
-type LossyDisk struct {
-	name string
-	dir  string
+// ErrUnsupported is the error of a machine on which disks can't be made to fail: no root, no /dev/fuse, no
+// mounting, no Go command. A run without them notes it in its report.
+var ErrUnsupported = errors.New("disks can't be made to fail here")
 
-	mu       sync.Mutex // one command at a time
-	program  *exec.Cmd
-	commands io.WriteCloser
-	replies  *bufio.Scanner
+// isolatedVariable marks a process in a mount namespace of its own.
+const isolatedVariable = "ZAMOK_DISK_ISOLATED"
+
+// Isolate starts this program anew, in the same process and in a mount namespace of its own, where it returns nil and
+// disks can be mounted. After an error Open fails.
+func Isolate() error {
+	if os.Getenv(isolatedVariable) != "" {
+		return nil
+	}
+	runtime.LockOSThread() // the namespace is this thread's, and the only one that is left when it starts the program
+	err := unix.Unshare(unix.CLONE_NEWNS)
+	if err == nil {
+		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	}
+	if err == nil {
+		err = syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), isolatedVariable+"=1"))
+	}
+	return fmt.Errorf("%w: a mount namespace, for which root is needed: %w", ErrUnsupported, err)
 }
 
-// Op is what FailNext is about.
-type Op string
+// Pool has all disks of a run.
+type Pool struct {
+	dir     string
+	program string // lossyfs
 
-// The operations that can be made to fail. Writes are also all changes of names and lengths.
-const (
-	Writes Op = "writes"
-	Fsyncs Op = "fsyncs"
-)
+	mu    sync.Mutex // guards what follows
+	disks []*Disk
+}
+
+// Open builds lossyfs. dir is the pool's own. The process must have called Isolate.
+func Open(ctx context.Context, dir string) (*Pool, error) {
+	if os.Getenv(isolatedVariable) == "" {
+		return nil, fmt.Errorf("%w: there is no mount namespace for them", ErrUnsupported)
+	}
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	fuse.Close()
+	if _, err := exec.LookPath("go"); err != nil {
+		return nil, fmt.Errorf("%w: lossyfs is built with the go command: %w", ErrUnsupported, err)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return nil, fmt.Errorf("lossyfs was not built, because the module is not found: %w", err)
+	}
+	p := &Pool{dir: dir, program: filepath.Join(dir, "lossyfs")}
+	build := exec.CommandContext(ctx, "go", "build", "-o", p.program, ".")
+	build.Dir = filepath.Join(strings.TrimSpace(string(root)), "jepsen", "real", "lossyfs")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("lossyfs was not built: %w: %s", err, said)
+	}
+	return p, nil
+}
+
+// Close takes off all mounts, and ends what serves them. Open files there are lost.
+func (p *Pool) Close() (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range p.disks {
+		err = errors.Join(err, d.close())
+	}
+	p.disks = nil
+	return err
+}
+
+// Disk is a mounted lossyfs. Its methods may be called from several goroutines.
+type Disk struct {
+	Dir     string // where it is mounted
+	program *exec.Cmd
+
+	mu       sync.Mutex // one command at a time
+	commands *rpc.Client
+}
+
+// Faults is what a disk does wrong.
+type Faults struct {
+	Stall      bool          // what changes the disk hangs, until the faults are others
+	FsyncDelay time.Duration // each fsync takes so much longer
+	// FailWrite and FailFsync answer the next operation with EIO. Writes are also all changes of names and lengths.
+	// A flush that failed has dropped its pages.
+	FailWrite, FailFsync bool
+	Full                 bool // nothing is free but what is given back from now on
+}
 
 // CrashLoss is what a crash took, and what it could have taken.
 type CrashLoss struct {
@@ -44,108 +122,72 @@ type CrashLoss struct {
 // exitTimeout bounds how long a lossyfs whose input has ended may take to end, on a busy machine too.
 const exitTimeout = time.Minute
 
-// AddLossy mounts a disk. What it holds is kept on a small one, or, without, in a folder beside it.
-func (s *Pool) AddLossy(name string, on *SmallDisk) (*LossyDisk, error) {
-	dir, err := s.mountPoint(name)
-	if err != nil {
+// Add mounts an empty disk.
+func (p *Pool) Add(name string) (*Disk, error) {
+	d := &Disk{Dir: filepath.Join(p.dir, name)}
+	if err := os.MkdirAll(d.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	backing := filepath.Join(s.dir, name+".backing")
-	if on != nil {
-		backing = on.Dir()
-	}
-	if err := os.MkdirAll(backing, 0o755); err != nil {
-		return nil, err
-	}
-	d := &LossyDisk{name: name, dir: dir}
-	d.program = exec.Command(s.program, "-backing", backing, "-mount", dir)
+	d.program = exec.Command(p.program, "-mount", d.Dir)
 	d.program.Stderr = os.Stderr
 	// A Ctrl-C is for the run, which still needs its disks to end cleanly.
 	d.program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if d.commands, err = d.program.StdinPipe(); err != nil {
-		return nil, err
-	}
-	answers, err := d.program.StdoutPipe()
+	in, err := d.program.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	d.replies = bufio.NewScanner(answers)
+	out, err := d.program.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	if err := d.program.Start(); err != nil {
 		return nil, err
 	}
-	s.add(d)
+	answers := bufio.NewReader(out)
+	if _, err := answers.ReadString('\n'); err != nil {
+		return nil, fmt.Errorf("disk %s was not mounted: %w", d.Dir, errors.Join(err, d.program.Wait()))
+	}
+	d.commands = rpc.NewClient(struct {
+		io.Reader
+		io.WriteCloser
+	}{answers, in})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.disks = append(p.disks, d)
+	return d, nil
+}
+
+func (d *Disk) command(name string, args, reply any) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d, d.readReply("mount", nil)
-}
-
-// Dir is where the disk is mounted.
-func (d *LossyDisk) Dir() string { return d.dir }
-
-// Stall makes all that changes the disk hang, until Heal.
-func (d *LossyDisk) Stall() error { return d.command(nil, "stall") }
-
-// Delay makes each fsync take so much longer.
-func (d *LossyDisk) Delay(fsync time.Duration) error { return d.command(nil, "delay %v", fsync) }
-
-// FailNext answers the next operation of a kind with EIO. A flush that failed has dropped its pages.
-func (d *LossyDisk) FailNext(op Op) error { return d.command(nil, "fail %s", op) }
-
-// Heal ends all faults but a crash.
-func (d *LossyDisk) Heal() error { return d.command(nil, "heal") }
-
-// Crash takes all that was not flushed. From then on everything fails with EIO until Remount.
-func (d *LossyDisk) Crash() (lost CrashLoss, err error) {
-	return lost, d.command(&lost, "crash nothing")
-}
-
-// CrashSome takes some of what was not flushed, as the seed decides.
-func (d *LossyDisk) CrashSome(seed uint64) (lost CrashLoss, err error) {
-	return lost, d.command(&lost, "crash %d", seed)
-}
-
-// Remount mounts a crashed disk anew, without faults.
-func (d *LossyDisk) Remount() error { return d.command(nil, "up") }
-
-// Hanging is how many operations hang.
-func (d *LossyDisk) Hanging() (n int, err error) { return n, d.command(&n, "hanging") }
-
-// command gives a command and waits for its answer.
-func (d *LossyDisk) command(into any, format string, args ...any) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	order := fmt.Sprintf(format, args...)
-	if _, err := fmt.Fprintln(d.commands, order); err != nil {
-		return fmt.Errorf("disk %s: %s: lossyfs has ended: %w", d.name, order, err)
+	if err := d.commands.Call("Disk."+name, args, reply); err != nil {
+		return fmt.Errorf("disk %s: %s %v: %w", d.Dir, name, args, err)
 	}
-	return d.readReply(order, into)
+	return nil
 }
 
-// readReply takes the answer to an order. The caller has the mutex.
-func (d *LossyDisk) readReply(order string, into any) error {
-	if !d.replies.Scan() {
-		return fmt.Errorf("disk %s: %s: lossyfs has ended without an answer: %w", d.name, order, d.replies.Err())
-	}
-	reply := d.replies.Text()
-	answer, ok := strings.CutPrefix(reply, "ok")
-	if !ok {
-		return fmt.Errorf("disk %s: %s: %s", d.name, order, strings.TrimPrefix(reply, "error "))
-	}
-	if into == nil {
-		return nil
-	}
-	return json.Unmarshal([]byte(answer), into)
+// SetFaults replaces all faults, by none if they are empty.
+func (d *Disk) SetFaults(f Faults) error { return d.command("SetFaults", f, new(int)) }
+
+// Crash takes what was not flushed: with a seed some of it, with 0 all. From then on everything fails with EIO
+// until Mount.
+func (d *Disk) Crash(seed uint64) (lost CrashLoss, err error) {
+	return lost, d.command("Crash", seed, &lost)
 }
 
-// Close unmounts the disk. What hangs ends with EIO.
-func (d *LossyDisk) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// Mount mounts a crashed disk anew, without faults.
+func (d *Disk) Mount() error { return d.command("Mount", 0, new(int)) }
+
+// Hanging counts the operations that hang.
+func (d *Disk) Hanging() (n int, err error) { return n, d.command("Hanging", 0, &n) }
+
+// close unmounts the disk. What hangs ends with EIO.
+func (d *Disk) close() error {
 	ending := time.AfterFunc(exitTimeout, func() { _ = d.program.Process.Kill() })
 	defer ending.Stop()
 	_ = d.commands.Close() // the end of its input; Wait reports what goes wrong
 	if err := d.program.Wait(); err != nil {
-		return fmt.Errorf("disk %s: lossyfs ended: %w", d.name, err)
+		return fmt.Errorf("disk %s: lossyfs ended: %w", d.Dir, err)
 	}
 	return nil
 }

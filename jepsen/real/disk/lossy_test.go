@@ -27,91 +27,73 @@ const pageSize = 4096
 
 // testDisk is a lossy disk in a test.
 type testDisk struct {
-	*LossyDisk
-	t *testing.T
+	*Disk
+	*require.Assertions
 }
 
 func newTestDisk(t *testing.T) *testDisk {
 	t.Helper()
-	d, err := openPool(t).AddLossy(fmt.Sprint(t.Name(), rand.Uint64()), nil)
+	d, err := openPool(t).Add(fmt.Sprint(t.Name(), rand.Uint64()))
 	require.NoError(t, err)
-	return &testDisk{d, t}
+	return &testDisk{d, require.New(t)}
 }
 
-// do requires that a command succeeds.
-func (l *testDisk) do(err error) {
-	l.t.Helper()
-	require.NoError(l.t, err)
-}
+func (l *testDisk) set(f Faults) { l.NoError(l.SetFaults(f)) }
 
-// reboot is a crash that takes everything, and the machine up again.
-func (l *testDisk) reboot() CrashLoss {
-	l.t.Helper()
-	lost, err := l.Crash()
-	l.do(errors.Join(err, l.Remount()))
+// reboot is a crash, which takes everything or, with a seed, some of it; then the machine is up again.
+func (l *testDisk) reboot(seed uint64) CrashLoss {
+	lost, err := l.Crash(seed)
+	l.NoError(errors.Join(err, l.Mount()))
 	return lost
 }
 
-// rebootSome is a crash that takes some of it.
-func (l *testDisk) rebootSome(seed uint64) CrashLoss {
-	l.t.Helper()
-	lost, err := l.CrashSome(seed)
-	l.do(errors.Join(err, l.Remount()))
-	return lost
-}
+func (l *testDisk) path(name string) string { return filepath.Join(l.Dir, name) }
 
-func (l *testDisk) hanging() int {
-	n, err := l.Hanging()
-	l.do(err)
-	return n
-}
-
-func (l *testDisk) path(name string) string { return filepath.Join(l.Dir(), name) }
-
+// open opens a file until it is collected.
 func (l *testDisk) open(name string) *os.File {
-	l.t.Helper()
 	f, err := os.OpenFile(l.path(name), os.O_RDWR|os.O_CREATE, 0o600)
-	require.NoError(l.t, err)
-	l.t.Cleanup(func() { f.Close() })
+	l.NoError(err)
 	return f
 }
 
 func (l *testDisk) syncDir(name string) {
-	l.t.Helper()
 	f, err := os.Open(l.path(name))
-	require.NoError(l.t, errors.Join(err, f.Sync(), f.Close()))
+	l.NoError(errors.Join(err, f.Sync(), f.Close()))
 }
 
 func (l *testDisk) write(f *os.File, text string, off int64) {
-	l.t.Helper()
 	_, err := f.WriteAt([]byte(text), off)
-	require.NoError(l.t, err)
+	l.NoError(err)
+}
+
+// flushed makes a file with a content, of which nothing is lost in a crash.
+func (l *testDisk) flushed(name, content string) *os.File {
+	f := l.open(name)
+	l.write(f, content, 0)
+	l.NoError(f.Sync())
+	l.syncDir(path.Dir(name))
+	return f
 }
 
 func (l *testDisk) requireContent(name, text string) {
-	l.t.Helper()
 	got, err := os.ReadFile(l.path(name))
-	require.NoError(l.t, err)
-	require.Equal(l.t, text, string(got))
+	l.NoError(err)
+	l.Equal(text, string(got))
 }
 
 // L3: a flush that failed is never made good by a later one.
 func TestFailedFlushDropsItsPages(t *testing.T) {
 	t.Parallel()
 	l := newTestDisk(t)
-	f := l.open("f")
-	l.write(f, strings.Repeat("a", 2*pageSize), 0)
-	require.NoError(t, f.Sync())
-	l.syncDir(".")
-
+	f := l.flushed("f", strings.Repeat("a", 2*pageSize))
 	l.write(f, strings.Repeat("b", 2*pageSize), 0)
-	l.do(l.FailNext(Fsyncs))
-	require.ErrorIs(t, f.Sync(), syscall.EIO)
-	require.NoError(t, f.Sync())
+	l.set(Faults{FailFsync: true})
+	l.ErrorIs(f.Sync(), syscall.EIO)
+	l.NoError(f.Sync())
 	l.write(f, "c", 0)
-	require.NoError(t, f.Sync())
+	l.NoError(f.Sync())
 
-	l.reboot()
+	l.reboot(0)
 	l.requireContent("f", "c"+strings.Repeat("b", pageSize-1)+strings.Repeat("a", pageSize))
 }
 
@@ -120,59 +102,55 @@ func TestFailures(t *testing.T) {
 	l := newTestDisk(t)
 	f := l.open("f")
 	l.write(f, "a", 0)
-	l.do(l.FailNext(Writes))
+	l.set(Faults{FailWrite: true})
 	_, err := f.WriteAt([]byte("b"), 0)
-	require.ErrorIs(t, err, syscall.EIO)
+	l.ErrorIs(err, syscall.EIO)
 	l.requireContent("f", "a")
 	l.write(f, "c", 0)
-	l.do(l.FailNext(Writes))
+	l.set(Faults{FailWrite: true})
 	_, err = os.Create(l.path("g"))
-	require.ErrorIs(t, err, syscall.EIO)
-	l.do(l.FailNext(Fsyncs))
-	l.do(l.Heal())
-	require.NoError(t, f.Sync())
+	l.ErrorIs(err, syscall.EIO)
+	l.set(Faults{FailFsync: true})
+	l.set(Faults{})
+	l.NoError(f.Sync())
 	l.requireContent("f", "c")
-	require.NoFileExists(t, l.path("g"))
+	l.NoFileExists(l.path("g"))
 }
 
 // What hangs lands when the disk continues; reads do not hang. A crash ends what hangs without effect.
 func TestStall(t *testing.T) {
 	t.Parallel()
 	l := newTestDisk(t)
-	f := l.open("f")
-	l.write(f, "a", 0)
-	require.NoError(t, f.Sync())
-	l.syncDir(".")
-
+	f := l.flushed("f", "a")
 	hanging := func() chan error {
-		l.do(l.Stall())
+		l.set(Faults{Stall: true})
 		done := make(chan error, 1)
 		go func() {
 			_, err := f.WriteAt([]byte("b"), 0)
 			done <- err
 		}()
-		require.Eventually(t, func() bool { return l.hanging() == 1 }, testTimeout, time.Millisecond)
-		require.Empty(t, done)
-		_, err := os.ReadDir(l.Dir())
-		require.NoError(t, err)
+		l.Eventually(func() bool { n, err := l.Hanging(); return n == 1 && err == nil }, testTimeout, time.Millisecond)
+		l.Empty(done)
+		_, err := os.ReadDir(l.Dir)
+		l.NoError(err)
 		return done
 	}
 	done := hanging()
-	l.do(l.Heal())
-	require.NoError(t, <-done)
+	l.set(Faults{})
+	l.NoError(<-done)
 	l.requireContent("f", "b")
 
 	done = hanging()
-	_, err := l.Crash()
-	l.do(err)
-	require.ErrorIs(t, <-done, syscall.EIO)
+	_, err := l.Crash(0)
+	l.NoError(err)
+	l.ErrorIs(<-done, syscall.EIO)
 	_, err = os.Stat(l.path("f"))
-	require.ErrorIs(t, err, syscall.EIO)
-	require.ErrorContains(t, l.Stall(), "has crashed; nothing was changed")
-	l.do(l.Remount())
+	l.ErrorIs(err, syscall.EIO)
+	l.ErrorContains(l.SetFaults(Faults{}), "has crashed; nothing was changed")
+	l.NoError(l.Mount())
 	l.requireContent("f", "a")
 	_, err = f.WriteAt([]byte("of the former life"), 0)
-	require.ErrorIs(t, err, syscall.EIO)
+	l.ErrorIs(err, syscall.EIO)
 	l.requireContent("f", "a")
 }
 
@@ -181,13 +159,14 @@ func TestDelay(t *testing.T) {
 	l := newTestDisk(t)
 	f := l.open("f")
 	const slow = 100 * time.Millisecond
-	l.do(l.Delay(slow))
+	l.set(Faults{FsyncDelay: slow})
 	began := time.Now()
 	l.write(f, "a", 0)
-	require.NoError(t, f.Sync())
-	require.GreaterOrEqual(t, time.Since(began), slow)
-	l.do(l.Heal())
-	require.Zero(t, l.hanging())
+	l.NoError(f.Sync())
+	l.GreaterOrEqual(time.Since(began), slow)
+	n, err := l.Hanging()
+	l.NoError(err)
+	l.Zero(n)
 }
 
 // bbolt writes with pwrite and reads through a map, which must show the same.
@@ -195,8 +174,8 @@ func TestMmapSeesWrites(t *testing.T) {
 	t.Parallel()
 	l := newTestDisk(t)
 	f := l.open("f")
-	require.NoError(t, f.Truncate(64*pageSize))
-	require.NoError(t, f.Sync())
+	l.NoError(f.Truncate(64 * pageSize))
+	l.NoError(f.Sync())
 	l.syncDir(".")
 	seen := func(f *os.File) []byte {
 		view, err := unix.Mmap(int(f.Fd()), 0, 128*pageSize, unix.PROT_READ, unix.MAP_SHARED)
@@ -214,7 +193,7 @@ func TestMmapSeesWrites(t *testing.T) {
 	l.write(f, "far", 100*pageSize)
 	require.Equal(t, "far", string(view[100*pageSize:][:3]))
 
-	l.reboot()
+	l.reboot(0)
 	info, err := os.Stat(l.path("f"))
 	require.NoError(t, err)
 	require.EqualValues(t, 64*pageSize, info.Size())
@@ -228,12 +207,9 @@ func TestCrashKeepsSome(t *testing.T) {
 	var first string
 	for range 2 {
 		l := newTestDisk(t)
-		f := l.open("f")
-		l.write(f, strings.Repeat("a", pages*pageSize), 0)
-		require.NoError(t, f.Sync())
-		l.syncDir(".")
+		f := l.flushed("f", strings.Repeat("a", pages*pageSize))
 		l.write(f, strings.Repeat("b", pages*pageSize), 0)
-		lost := l.rebootSome(7)
+		lost := l.reboot(7)
 		require.Equal(t, pages, lost.Pages+lost.KeptPages)
 		require.NotZero(t, lost.KeptPages)
 		require.Equal(t, 1, lost.Files)
@@ -263,8 +239,8 @@ func TestCrashKeepsFirstNames(t *testing.T) {
 		for n := range 10 {
 			l.open(fmt.Sprintf("%d-%d", seed, n))
 		}
-		lost := l.rebootSome(seed)
-		require.Equal(t, 10, lost.Names+lost.KeptNames)
+		lost := l.reboot(1 + seed)
+		l.Equal(10, lost.Names+lost.KeptNames)
 		for n := range 10 {
 			_, err := os.Stat(l.path(fmt.Sprintf("%d-%d", seed, n)))
 			require.Equal(t, n < lost.KeptNames, err == nil, "seed %d, file %d: %v", seed, n, err)
@@ -303,12 +279,12 @@ func TestRandomCrashes(t *testing.T) {
 		for range 1 + dice.IntN(60) {
 			did += m.step(t, l, dice) + "\n"
 		}
-		lost := l.reboot()
+		lost := l.reboot(0)
 		for dir := range m.names {
 			m.names[dir] = maps.Clone(m.synced[dir])
 		}
 		m.now = maps.Clone(m.flushed)
-		require.Equal(t, m.shown(), readTree(t, l.Dir()), "crash %d lost %+v after\n%s", crash, lost, did)
+		require.Equal(t, m.shown(), readTree(t, l.Dir), "crash %d lost %+v after\n%s", crash, lost, did)
 	}
 }
 
@@ -408,27 +384,24 @@ func TestRemovedFolders(t *testing.T) {
 	l := newTestDisk(t)
 	made := func() {
 		require.NoError(t, os.Mkdir(l.path("d"), 0o700))
-		f := l.open("d/f")
-		l.write(f, "a", 0)
-		require.NoError(t, f.Sync())
-		l.syncDir("d")
+		l.flushed("d/f", "a")
 		l.syncDir(".")
 	}
 	made()
 	require.NoError(t, os.RemoveAll(l.path("d")))
-	require.Equal(t, 2, l.reboot().Names)
+	require.Equal(t, 2, l.reboot(0).Names)
 	l.requireContent("d/f", "a")
 
 	require.NoError(t, os.RemoveAll(l.path("d")))
 	l.syncDir(".")
-	require.Zero(t, l.reboot())
+	require.Zero(t, l.reboot(0))
 	require.NoDirExists(t, l.path("d"))
 
 	made() // under another name when it is written to, and when the crash comes
 	require.NoError(t, os.Rename(l.path("d"), l.path("e")))
 	l.open("e/g")
 	l.syncDir(".")
-	require.Equal(t, CrashLoss{Names: 1}, l.reboot())
+	require.Equal(t, CrashLoss{Names: 1}, l.reboot(0))
 	l.requireContent("e/f", "a")
 	require.NoFileExists(t, l.path("e/g"))
 }

@@ -1,29 +1,16 @@
 // Lossyfs is a disk that fails on command, and that loses in a crash what was not flushed.
 //
-//	lossyfs -backing DIR -mount DIR
+//	lossyfs -mount DIR
 //
-// It is a FUSE file system that passes everything on to a folder below -backing, and needs root and
-// /dev/fuse. It is a module of its own, so that nothing else of the repository depends on FUSE. Package
-// jepsen/real/disk builds, starts and commands it.
-//
-// # Commands
-//
-// One line each on standard input; each is answered by one line on standard output, "ok", perhaps with
-// JSON behind it, or "error TEXT". The first line is "ok" when the disk is mounted. At the end of the
-// input the disk is unmounted and the program ends, so it ends also when the process that started it is killed.
-//
-//	stall                  what changes the disk hangs: write, flush, truncate, create, rename, remove
-//	delay TIME             each flush takes so much longer
-//	fail writes|fsyncs     EIO for the next one; changes of names count as writes
-//	heal                   all of the above is over, and what hangs is done
-//	hanging                how many operations hang
-//	crash nothing|SEED     see below; answered by what was lost
-//	up                     after a crash: the disk is mounted anew
+// It is a FUSE file system that keeps everything in memory, and needs root and /dev/fuse. It is a module of its own,
+// so that nothing else of the repository depends on FUSE. Package jepsen/real/disk builds, starts and commands
+// it: by net/rpc over standard input and output, once it has written "mounted". At the end of the input the disk
+// is unmounted and the program ends, so it ends also when the process that started it is killed.
 //
 // # What a crash takes
 //
 // L1. The pages (4 KiB) of a file that were written or cut off since its last fsync (or fdatasync) fall
-// back to what they were then, and so does its length. With `nothing` all of them do; with a seed each for itself
+// back to what they were then, and so does its length. Without a seed all of them do; with a seed each for itself
 // does or does not, as the seed decides, in no order.
 //
 // L2. Names made, removed or moved fall back too, unless a folder that they were in was flushed since.
@@ -33,11 +20,9 @@
 // L3. A flush that failed has dropped what it could not write, as Linux does: later flushes succeed, and
 // those pages are lost in the next crash all the same, unless they were written once more in between.
 //
-// L4. From the crash on every operation fails with EIO, also those that hung, until `up`. A process that still has
-// a file of the former life open gets EIO for ever: no process survives the crash of its machine.
-//
-// What counts as flushed is this program's own knowledge: the folder behind it is never flushed, and a
-// real power failure is not what it is for.
+// L4. From the crash on every operation but close fails with EIO, also those that hung, until the disk is mounted
+// anew. A process that still has a file of the former life open gets EIO for the rest of its time: no process
+// survives the crash of its machine.
 //
 // # What it relies on
 //
@@ -47,8 +32,15 @@
 // anew, so that no page or name of the former life is left in a cache. Locks (flock) are kept by the
 // kernel.
 //
-// A process with a call that hangs can't be killed, as with a real disk: resume or crash first, then
+// A process with a call that hangs can't be killed, as with a real disk: heal or crash first, then
 // wait for its end.
 //
-// Not there: links of both kinds, devices, extended attributes, holes punched.
+// Not there: links of both kinds, devices, owners, extended attributes, holes punched.
+//
+// # Files
+//
+//	main.go  the commands, and mounting
+//	disk.go  one life of the disk: its faults and its crash
+//	inode.go files and folders, and what a crash brings back of them
+//	node.go  what the kernel asks for
 package main

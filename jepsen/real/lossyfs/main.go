@@ -1,144 +1,105 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/rpc"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
 func main() {
-	backing := flag.String("backing", "", "the folder that keeps what the disk holds")
 	mount := flag.String("mount", "", "where the disk appears")
 	flag.Parse()
-	if err := run(*backing, *mount, os.Stdin, os.Stdout); err != nil {
+	if err := run(*mount); err != nil {
 		fmt.Fprintln(os.Stderr, "lossyfs:", err)
 		os.Exit(1)
 	}
 }
 
 // run serves the disk until the commands end.
-func run(backing, mount string, commands io.Reader, answers io.Writer) error {
-	m := &host{backing: backing, mount: mount}
-	err := m.mountDisk()
-	answer(answers, nil, err)
+func run(mount string) error {
+	h := &Host{mount: mount}
+	err := errors.Join(rpc.RegisterName("Disk", h), h.Mount(0, nil))
 	if err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(commands)
-	for lines.Scan() {
-		command, arg, _ := strings.Cut(lines.Text(), " ")
-		said, err := m.execute(command, arg)
-		answer(answers, said, err)
-	}
-	if !m.disk.crashed {
-		close(m.disk.faults.crashed) // or what hangs would hang forever
-	}
-	return errors.Join(lines.Err(), m.unmount())
+	fmt.Println("mounted")
+	rpc.ServeConn(struct {
+		io.Reader
+		io.WriteCloser
+	}{os.Stdin, os.Stdout})
+	h.disk.end() // or what hangs would hang forever
+	return h.unmount()
 }
 
-func answer(w io.Writer, said any, err error) {
-	switch {
-	case err != nil:
-		fmt.Fprintln(w, "error", strings.ReplaceAll(err.Error(), "\n", "; "))
-	case said == nil:
-		fmt.Fprintln(w, "ok")
-	default:
-		text, _ := json.Marshal(said) // of counters, which always works
-		fmt.Fprintf(w, "ok %s\n", text)
-	}
+// Host is what has the disk: it can crash and come up again. Its exported methods are the commands, of which the
+// other side gives one at a time.
+type Host struct {
+	mount string
+	disk  *disk // nil before the first mount
 }
 
-// host is what has the disk: it can crash and come up again. One goroutine commands it.
-type host struct {
-	backing, mount string
-	disk           *disk
-	mounted        bool
-}
-
-// mountDisk mounts the disk, for a life of its own.
-func (m *host) mountDisk() error {
-	if m.disk != nil && !m.disk.crashed {
-		return errors.New("the disk is up; nothing was changed; crash it first")
+// Mount begins a life of the disk, after a crash without faults.
+func (h *Host) Mount(int, *int) error {
+	if h.disk != nil {
+		if !h.disk.crashed {
+			return errors.New("the disk is up; nothing was changed; crash it first")
+		}
+		if err := h.unmount(); err != nil {
+			return err
+		}
 	}
-	if err := m.unmount(); err != nil {
-		return err
-	}
-	d, err := newDisk(m.backing)
-	if err != nil {
-		return err
-	}
-	_, err = fs.Mount(m.mount, &node{disk: d}, &fs.Options{MountOptions: fuse.MountOptions{
+	d := newDisk(h.disk)
+	_, err := fs.Mount(h.mount, &node{disk: d, inode: d.root}, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: "lossyfs", Name: "lossyfs", DirectMountStrict: true, MaxWrite: 1 << 20,
-		// Nobody else changes the files, so the kernel need not throw away its pages when a time changed.
+		// Nothing else changes the files, so the kernel need not throw away its pages when a time changed.
 		ExplicitDataCacheControl: true,
 	}})
 	if err != nil {
-		return fmt.Errorf("can't mount on %s: %w", m.mount, err)
+		return fmt.Errorf("can't mount on %s: %w", h.mount, err)
 	}
-	m.disk, m.mounted = d, true
+	h.disk = d
 	return nil
 }
 
-// unmount takes the disk off its place. Whoever has a file of it open keeps a disk that is dead.
-func (m *host) unmount() error {
-	if !m.mounted {
-		return nil
+// unmount takes the disk off its place. A process that has a file of it open keeps a disk that is dead.
+func (h *Host) unmount() error { return syscall.Unmount(h.mount, syscall.MNT_DETACH) }
+
+var errCrashed = errors.New("the disk has crashed; nothing was changed; mount it first")
+
+// SetFaults replaces all faults, by none if they are empty.
+func (h *Host) SetFaults(f Faults, _ *int) error {
+	if h.disk.crashed {
+		return errCrashed
 	}
-	m.mounted = false
-	return syscall.Unmount(m.mount, syscall.MNT_DETACH)
+	h.disk.setFaults(f)
+	return nil
 }
 
-// execute carries out a command, and returns what is to be answered.
-func (m *host) execute(command, arg string) (any, error) {
-	f := m.disk.faults
-	if command == "up" {
-		return nil, m.mountDisk()
+// Hanging counts the operations that hang.
+func (h *Host) Hanging(_ int, n *int) error {
+	h.disk.mu.Lock()
+	defer h.disk.mu.Unlock()
+	*n = h.disk.hanging
+	return nil
+}
+
+// Crash takes what was not flushed: with a seed some of it, with 0 all.
+func (h *Host) Crash(seed uint64, lost *CrashLoss) error {
+	if h.disk.crashed {
+		return errCrashed
 	}
-	if m.disk.crashed {
-		return nil, errors.New("the disk has crashed; nothing was changed; up brings it back")
+	var dice *rand.Rand
+	if seed != 0 {
+		dice = rand.New(rand.NewPCG(seed, 0))
 	}
-	switch command {
-	case "stall":
-		f.stall()
-	case "heal":
-		f.heal()
-	case "hanging":
-		return f.countHanging(), nil
-	case "delay":
-		delay, err := time.ParseDuration(arg)
-		if err != nil {
-			return nil, err
-		}
-		f.setDelay(delay)
-	case "fail":
-		o, known := map[string]op{"writes": opWrite, "fsyncs": opFsync}[arg]
-		if !known {
-			return nil, fmt.Errorf("fail %s: want writes or fsyncs", arg)
-		}
-		f.setFail(o)
-	case "crash":
-		if arg == "nothing" {
-			return m.disk.crash(nil)
-		}
-		seed, err := strconv.ParseUint(arg, 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		return m.disk.crash(rand.New(rand.NewPCG(seed, 0)))
-	default:
-		return nil, fmt.Errorf("no command %q; see the package's documentation", command)
-	}
-	return nil, nil
+	*lost = h.disk.crash(dice)
+	return nil
 }

@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
+	"maps"
+	"slices"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -12,209 +11,192 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node is a file or folder, as the kernel asks for it.
+// node is a file or folder in one life of the disk, as the kernel asks for it.
 type node struct {
 	fs.Inode
 	disk *disk
+	*inode
 }
 
 // go-fuse finds these by type assertion; listed here so that a changed signature does not compile.
-var (
-	_ fs.NodeLookuper  = (*node)(nil)
-	_ fs.NodeGetattrer = (*node)(nil)
-	_ fs.NodeSetattrer = (*node)(nil)
-	_ fs.NodeReaddirer = (*node)(nil)
-	_ fs.NodeCreater   = (*node)(nil)
-	_ fs.NodeOpener    = (*node)(nil)
-	_ fs.NodeMkdirer   = (*node)(nil)
-	_ fs.NodeUnlinker  = (*node)(nil)
-	_ fs.NodeRmdirer   = (*node)(nil)
-	_ fs.NodeRenamer   = (*node)(nil)
-	_ fs.NodeFsyncer   = (*node)(nil)
-	_ fs.NodeStatfser  = (*node)(nil)
-)
+var _ interface {
+	fs.NodeLookuper
+	fs.NodeGetattrer
+	fs.NodeSetattrer
+	fs.NodeReaddirer
+	fs.NodeCreater
+	fs.NodeOpener
+	fs.NodeReader
+	fs.NodeWriter
+	fs.NodeAllocater
+	fs.NodeMkdirer
+	fs.NodeUnlinker
+	fs.NodeRmdirer
+	fs.NodeRenamer
+	fs.NodeFsyncer
+	fs.NodeStatfser
+} = (*node)(nil)
 
-func (n *node) path(name string) string {
-	return filepath.Join(n.disk.backing, n.Path(n.Root()), name)
+func (n *node) attributes(out *fuse.Attr) {
+	out.Ino, out.Mode, out.Nlink, out.Size = n.number, n.mode, 1, uint64(n.size)
+	out.Blocks, out.Blksize = uint64(len(n.pages))*(pageSize/512), pageSize
+	out.SetTimes(nil, &n.changed, &n.changed)
 }
 
-// child is the node of an inode; the kernel may know it already. The number of a file that is gone can
-// come again, so its birth is part of what it is.
-func (n *node) child(ctx context.Context, path string, st *syscall.Stat_t) (*fs.Inode, error) {
-	var x unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &x); err != nil {
-		return nil, err
+// child is the node of a name in a folder; the kernel may know it already. The disk is locked.
+func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	of := n.names[name]
+	if of == nil {
+		return nil, syscall.ENOENT
 	}
-	born := uint64(x.Btime.Sec)*1e9 + uint64(x.Btime.Nsec)
-	return n.NewInode(ctx, &node{disk: n.disk}, fs.StableAttr{Mode: st.Mode, Ino: st.Ino, Gen: born}), nil
+	child := &node{disk: n.disk, inode: of}
+	child.attributes(&out.Attr)
+	return n.NewInode(ctx, child, fs.StableAttr{Mode: of.mode, Ino: of.number}), 0
 }
 
-func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	if errno := n.disk.faults.checkCrashed(); errno != 0 {
-		return nil, errno
-	}
-	var st syscall.Stat_t
-	if err := syscall.Lstat(n.path(name), &st); err != nil {
-		return nil, fs.ToErrno(err)
-	}
-	out.Attr.FromStat(&st)
-	child, err := n.child(ctx, n.path(name), &st)
-	return child, fs.ToErrno(err)
-}
-
-func (n *node) Getattr(_ context.Context, h fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	if errno := n.disk.faults.checkCrashed(); errno != 0 {
+func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (child *fs.Inode, errno syscall.Errno) {
+	errno = n.disk.read(func() (errno syscall.Errno) {
+		child, errno = n.child(ctx, name, out)
 		return errno
-	}
-	var st syscall.Stat_t
-	err := error(nil)
-	if h, open := h.(*handle); open {
-		err = syscall.Fstat(int(h.file.Fd()), &st)
-	} else {
-		err = syscall.Lstat(n.path(""), &st)
-	}
-	if err == nil {
-		out.FromStat(&st)
-	}
-	return fs.ToErrno(err)
+	})
+	return child, errno
+}
+
+func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	return n.disk.read(func() syscall.Errno {
+		n.attributes(&out.Attr)
+		return 0
+	})
 }
 
 // Setattr changes length and mode. Owners and times are ignored.
-func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
-	if mode, asked := in.GetMode(); asked {
-		errno := n.disk.change(opWrite, func() error { return os.Chmod(n.path(""), os.FileMode(mode).Perm()) })
-		if errno != 0 {
-			return errno
+func (n *node) Setattr(_ context.Context, _ fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	return n.disk.change(opWrite, func() syscall.Errno {
+		if mode, asked := in.GetMode(); asked {
+			n.mode = n.mode&syscall.S_IFMT | mode&^syscall.S_IFMT
 		}
-	}
-	if size, asked := in.GetSize(); asked {
-		errno := n.disk.change(opWrite, func() error {
-			f, err := n.trackedFile(h)
-			if err != nil {
-				return err
-			}
-			return f.truncate(int64(size))
-		})
-		if errno != 0 {
-			return errno
+		if size, asked := in.GetSize(); asked {
+			n.truncate(int64(size))
 		}
-	}
-	return n.Getattr(ctx, h, out)
-}
-
-// trackedFile is what the disk knows of this file. mu is held.
-func (n *node) trackedFile(h fs.FileHandle) (*trackedFile, error) {
-	if h, open := h.(*handle); open && h.tracked != nil {
-		return h.tracked, nil
-	}
-	return n.disk.fileFor(n.path(""))
+		n.attributes(&out.Attr)
+		return 0
+	})
 }
 
 func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
-	if errno := n.disk.faults.checkCrashed(); errno != 0 {
-		return nil, errno
-	}
-	entries, err := os.ReadDir(n.path(""))
-	if err != nil {
-		return nil, fs.ToErrno(err)
-	}
-	list := make([]fuse.DirEntry, 0, len(entries))
-	for _, entry := range entries {
-		mode := uint32(syscall.S_IFREG)
-		if entry.IsDir() {
-			mode = syscall.S_IFDIR
+	var list []fuse.DirEntry
+	errno := n.disk.read(func() syscall.Errno {
+		for _, name := range slices.Sorted(maps.Keys(n.names)) {
+			list = append(list, fuse.DirEntry{Name: name, Mode: n.names[name].mode, Ino: n.names[name].number})
 		}
-		list = append(list, fuse.DirEntry{Name: entry.Name(), Mode: mode})
-	}
-	return fs.NewListDirStream(list), 0
+		return 0
+	})
+	return fs.NewListDirStream(list), errno
+}
+
+// make makes a name, or finds it where that is allowed.
+func (n *node) make(ctx context.Context, name string, mode uint32, existing bool, out *fuse.EntryOut,
+) (child *fs.Inode, errno syscall.Errno) {
+	errno = n.disk.change(opWrite, func() (errno syscall.Errno) {
+		switch {
+		case n.names[name] == nil:
+			n.disk.create(n.inode, name, mode)
+		case !existing:
+			return syscall.EEXIST
+		}
+		child, errno = n.child(ctx, name, out)
+		return errno
+	})
+	return child, errno
 }
 
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut,
 ) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
-	path := n.path(name)
-	errno := n.disk.createName(path, func() error {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, os.FileMode(mode).Perm())
-		if err != nil {
-			return err
-		}
-		return f.Close()
-	})
-	if errno != 0 && (errno != syscall.EEXIST || flags&syscall.O_EXCL != 0) {
-		return nil, nil, 0, errno
-	}
-	inode, errno := n.Lookup(ctx, name, out)
-	if errno != 0 {
-		return nil, nil, 0, errno
-	}
-	h, errno := n.disk.open(path, flags)
-	return inode, h, 0, errno
-}
-
-func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	h, errno := n.disk.open(n.path(""), flags)
-	return h, 0, errno
+	child, errno := n.make(ctx, name, syscall.S_IFREG|mode&0o777, flags&syscall.O_EXCL == 0, out)
+	return child, nil, 0, errno
 }
 
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	path := n.path(name)
-	errno := n.disk.createName(path, func() error { return os.Mkdir(path, os.FileMode(mode).Perm()) })
-	if errno != 0 {
-		return nil, errno
-	}
-	return n.Lookup(ctx, name, out)
+	return n.make(ctx, name, syscall.S_IFDIR|mode&0o777, false, out)
 }
 
-func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
-	return n.disk.change(opWrite, func() error { return n.disk.names.remove(n.path(""), name) })
+// Open: the kernel itself cuts files (O_TRUNC), appends, and flushes after each write (O_SYNC).
+func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, 0, n.disk.read(func() syscall.Errno { return 0 })
 }
 
-func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
-	return n.disk.change(opWrite, func() error {
-		entries, err := os.ReadDir(n.path(name))
-		switch {
-		case err != nil:
-			return err
-		case len(entries) > 0:
-			return syscall.ENOTEMPTY
+func (n *node) Read(_ context.Context, _ fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	var got int
+	errno := n.disk.read(func() syscall.Errno {
+		got = n.read(dest, off)
+		return 0
+	})
+	return fuse.ReadResultData(dest[:got]), errno
+}
+
+// needs does what takes room for a range of a file, if there is that much.
+func (n *node) needs(off, size int64, do func()) syscall.Errno {
+	return n.disk.change(opWrite, func() syscall.Errno {
+		if more := n.missing(off, off+size); more > 0 && n.disk.used()+more > n.disk.capacity {
+			return syscall.ENOSPC
 		}
-		return n.disk.names.remove(n.path(""), name)
+		do()
+		return 0
 	})
 }
 
+func (n *node) Write(_ context.Context, _ fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
+	return uint32(len(data)), n.needs(off, int64(len(data)), func() { n.write(data, off) })
+}
+
+// Allocate takes room in advance; nothing else that fallocate can do is there.
+func (n *node) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, mode uint32) syscall.Errno {
+	if mode&^unix.FALLOC_FL_KEEP_SIZE != 0 {
+		return syscall.EOPNOTSUPP
+	}
+	end := int64(off + size)
+	return n.needs(int64(off), int64(size), func() {
+		for page := int64(off) / pageSize; page*pageSize < end; page++ {
+			if n.pages[page] == nil {
+				n.putPage(page, make([]byte, pageSize))
+			}
+		}
+		if mode&unix.FALLOC_FL_KEEP_SIZE == 0 {
+			n.size = max(n.size, end)
+		}
+	})
+}
+
+func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
+	return n.disk.change(opWrite, func() syscall.Errno { return n.disk.remove(n.inode, name) })
+}
+
+func (n *node) Rmdir(ctx context.Context, name string) syscall.Errno { return n.Unlink(ctx, name) }
+
 func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, toName string,
 	flags uint32) syscall.Errno {
-	target, ours := to.(*node)
-	if !ours || flags&^unix.RENAME_NOREPLACE != 0 {
+	if flags&^unix.RENAME_NOREPLACE != 0 {
 		return syscall.EINVAL
 	}
-	return n.disk.change(opWrite, func() error {
-		there, err := os.ReadDir(target.path(toName))
-		switch {
-		case err == nil && len(there) > 0:
-			return syscall.ENOTEMPTY
-		case !errors.Is(err, os.ErrNotExist) && flags != 0:
+	return n.disk.change(opWrite, func() syscall.Errno {
+		folder := to.(*node).inode
+		if flags != 0 && folder.names[toName] != nil {
 			return syscall.EEXIST
 		}
-		return n.disk.names.move(n.path(""), name, target.path(""), toName)
+		return n.disk.move(n.inode, name, folder, toName)
 	})
 }
 
 // Fsync is asked of files and of folders.
-func (n *node) Fsync(_ context.Context, h fs.FileHandle, _ uint32) syscall.Errno {
-	if h, open := h.(*handle); open {
-		return n.disk.fsync(h.file)
-	}
-	return n.disk.fsyncDir(n.path(""))
+func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
+	return n.disk.flush(n.inode)
 }
 
 func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
-	if errno := n.disk.faults.checkCrashed(); errno != 0 {
-		return errno
-	}
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(n.disk.backing, &st); err != nil {
-		return fs.ToErrno(err)
-	}
-	out.FromStatfsT(&st)
-	return 0
+	return n.disk.read(func() syscall.Errno {
+		free := uint64(max(0, n.disk.capacity-n.disk.used()))
+		out.Blocks, out.Bfree, out.Bavail = diskPages, free, free
+		out.Bsize, out.Frsize, out.NameLen = pageSize, pageSize, 255
+		return 0
+	})
 }

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// pageSize is what a disk is taken to write whole or not at all.
+const pageSize = 4096
+
+// inode is a file or a folder. It outlives crashes.
+type inode struct {
+	number  uint64
+	mode    uint32
+	changed time.Time
+
+	names map[string]*inode // of a folder
+
+	pages map[int64][]byte // of a file, by number: replaced and never changed; one that is missing is empty
+	size  int64
+	// What a crash brings back: the length, and the pages changed since, as they were at the last flush.
+	flushedSize int64
+	flushed     map[int64]flushedPage
+}
+
+// flushedPage is what a page was at the last flush.
+type flushedPage struct {
+	content []byte
+	dropped bool // a flush failed to write its successor, and the next one will not try (L3)
+}
+
+// setPage replaces a page, and remembers what it was.
+func (f *inode) setPage(n int64, content []byte) {
+	was, known := f.flushed[n]
+	if !known {
+		was.content = f.pages[n]
+	}
+	was.dropped = false // changed once more, so the next flush writes it
+	f.flushed[n] = was
+	f.putPage(n, content)
+}
+
+func (f *inode) putPage(n int64, content []byte) {
+	if content == nil {
+		delete(f.pages, n)
+	} else {
+		f.pages[n] = content
+	}
+}
+
+// missing counts the pages of a range that have no room yet.
+func (f *inode) missing(from, to int64) (n int64) {
+	for page := from / pageSize; page*pageSize < to; page++ {
+		if f.pages[page] == nil {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *inode) read(into []byte, off int64) int {
+	into = into[:min(max(f.size-off, 0), int64(len(into)))]
+	for done := 0; done < len(into); {
+		n, in := (off+int64(done))/pageSize, (off+int64(done))%pageSize
+		part := into[done:min(len(into), done+int(pageSize-in))]
+		clear(part)
+		copy(part, f.pages[n][min(in, int64(len(f.pages[n]))):])
+		done += len(part)
+	}
+	return len(into)
+}
+
+func (f *inode) write(data []byte, off int64) {
+	f.size, f.changed = max(f.size, off+int64(len(data))), time.Now()
+	for len(data) > 0 {
+		page := make([]byte, pageSize)
+		copy(page, f.pages[off/pageSize])
+		done := copy(page[off%pageSize:], data)
+		f.setPage(off/pageSize, page)
+		data, off = data[done:], off+int64(done)
+	}
+}
+
+// truncate changes the length.
+func (f *inode) truncate(size int64) {
+	for n := size / pageSize; n*pageSize < f.size; n++ {
+		var rest []byte
+		if keep := size - n*pageSize; keep > 0 && f.pages[n] != nil {
+			rest = make([]byte, pageSize)
+			copy(rest, f.pages[n][:keep])
+		}
+		f.setPage(n, rest)
+	}
+	f.size, f.changed = size, time.Now()
+}
+
+// flush makes what was written durable, but for what an earlier flush has dropped.
+func (f *inode) flush() {
+	maps.DeleteFunc(f.flushed, func(_ int64, p flushedPage) bool { return !p.dropped })
+	f.flushedSize = f.size
+}
+
+// dropDirty: a flush failed, and Linux takes the pages for clean from now on.
+func (f *inode) dropDirty() {
+	for n, p := range f.flushed {
+		p.dropped = true
+		f.flushed[n] = p
+	}
+}
+
+// crash brings back what was not flushed, as the dice decide, and counts it.
+func (f *inode) crash(dice *rand.Rand, lost *CrashLoss) {
+	size, gone := f.flushedSize, 0
+	if f.size != f.flushedSize && keeps(dice) {
+		size = f.size
+	}
+	for _, n := range slices.Sorted(maps.Keys(f.flushed)) {
+		if was := f.flushed[n]; !was.dropped && keeps(dice) {
+			lost.KeptPages++
+		} else {
+			gone++
+			f.putPage(n, was.content)
+		}
+	}
+	lost.Pages += gone
+	if gone > 0 || size != f.size {
+		lost.Files++
+	}
+	f.truncate(size)
+	f.flushed = map[int64]flushedPage{}
+	f.flushedSize = size
+}
+
+// keeps decides whether a crash keeps something.
+func keeps(dice *rand.Rand) bool { return dice != nil && dice.IntN(2) == 0 }
+
+// files are the files in and below a folder, in the order of their names.
+func (f *inode) files(yield func(*inode) bool) bool {
+	if f.isFile() {
+		return yield(f)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.names)) {
+		if !f.names[name].files(yield) {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *inode) isFile() bool { return f.mode&syscall.S_IFMT == syscall.S_IFREG }

@@ -13,7 +13,6 @@ import (
 
 	"zamok/client"
 	"zamok/jepsen/check"
-	"zamok/jepsen/tell"
 )
 
 // The audit sees what happens to all locks and when sessions end, by watching; which sessions exist and how long
@@ -144,7 +143,7 @@ func (a *audit) recordBatch(batch client.EventBatch) {
 		}
 		a.record.put(check.Record{Event: &check.Event{
 			Node: "watch", At: at, Index: ev.Index, Kind: check.EventKind(ev.Kind.String()),
-			Ref: ref, Token: uint64(ev.Token), Reason: ev.Reason, Items: tell.Items(ev.Items), Client: ev.Label,
+			Ref: ref, Token: uint64(ev.Token), Reason: ev.Reason, Items: check.ItemsOf(ev.Items), Client: ev.Label,
 		}})
 		if ev.Kind == client.EventReleased && a.ending.Err() != nil {
 			a.mu.Lock()

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
-	"zamok/jepsen/tell"
 )
 
 // recorder is a process's part of the history: a file of lines, each written at once, so that what was
@@ -63,7 +62,7 @@ func (r *recorder) call(op check.Op, do func(op *check.Op) error) error {
 		r.put(check.Record{Op: &op})
 	}
 	err := do(&op)
-	op.Return, op.Outcome = monotonicNow(), tell.Outcome(err)
+	op.Return, op.Outcome = monotonicNow(), check.OutcomeOf(err)
 	if err != nil {
 		op.Error = err.Error()
 		if reads || op.Kind == check.OpDowngrade { // a lock may be lost after it was downgraded

@@ -14,7 +14,6 @@ import (
 
 	"zamok/client"
 	"zamok/jepsen/check"
-	"zamok/jepsen/tell"
 )
 
 // What programs do with package client: everything that it offers, at random.
@@ -161,7 +160,7 @@ func (t *worker) lockFunc(ctx context.Context, kind check.OpKind, items []client
 	}
 	var l *client.Lock
 	var h *check.Hold
-	_ = t.record.call(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)},
+	_ = t.record.call(check.Op{Client: t.label, Kind: kind, Items: check.ItemsOf(items)},
 		func(op *check.Op) (err error) {
 			var queued time.Duration
 			if kind == check.OpLock {
@@ -224,7 +223,7 @@ func (t *worker) hold(l *client.Lock, hold *check.Hold, depth int) {
 	reported := make(chan struct{})
 	stop := context.AfterFunc(l.Context(), func() {
 		defer close(reported)
-		t.endHold(h, check.Lost, tell.LossReason(l.Err()))
+		t.endHold(h, check.Lost, check.LossReason(l.Err()))
 	})
 	for first := true; first || time.Now().Before(until) && t.ending.Err() == nil; first = false {
 		if l.Err() != nil {
@@ -258,7 +257,7 @@ func (t *worker) hold(l *client.Lock, hold *check.Hold, depth int) {
 // unlock ends a hold: by what it was lost for, or by its release.
 func (t *worker) unlock(l *client.Lock, h *sharedHold) {
 	if err := l.Err(); err != nil {
-		t.endHold(h, check.Lost, tell.LossReason(err))
+		t.endHold(h, check.Lost, check.LossReason(err))
 	} else {
 		t.endHold(h, check.Unlocked, "")
 	}

@@ -55,19 +55,6 @@ func TestBootstrapRefusedForDifferentLists(t *testing.T) {
 	})
 }
 
-func TestBootstrapWaitsForAllNodes(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		s.Node("n1").StartProcess()
-		s.Node("n2").StartProcess()
-		err := s.Node("n1").AwaitOpen(s.Within(time.Minute))
-		require.ErrorContains(s, err, "still starting", "it began without asking all nodes")
-		assert.True(s, s.Trace.Has("n1", "waiting", "n3 at n3:5751"))
-		s.Node("n3").StartProcess()
-		s.awaitAllOpen()
-		s.Leader().MustPropose(nil)
-	})
-}
-
 // startWithLocks starts a cluster in which fifty locks are held.
 func startWithLocks(s *Sim) (leader *Node, tokens map[fsm.TicketRef]uint64) {
 	s.Start()
@@ -126,60 +113,6 @@ func requireNoLeader(s *Sim, duration time.Duration) {
 	}
 }
 
-// The state that makes a lost disk dangerous: n2 was cut off while fifty locks were granted by n1 and
-// n3; then n3's disk is lost, n1 goes down, and n2 comes back. With one more vote it would lead, and
-// it knows of nothing.
-func isolateAndWipe(s *Sim) (tokens map[fsm.TicketRef]uint64) {
-	s.Start()
-	n1, n2, n3 := s.Node("n1"), s.Node("n2"), s.Node("n3")
-	leaderOf(s, n1)
-	time.Sleep(3 * time.Second) // all nodes are announced
-	s.Network.Isolate(n2.Host)
-	tokens = acquireFifty(s, n1)
-	n3.Kill()
-	n1.Kill()
-	s.Network.HealAll()
-	return tokens
-}
-
-func TestWipedNodeUnderOldIDLosesNothing(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
-		tokens := isolateAndWipe(s)
-		wiped := s.AddNode("n3", "n3")
-		wiped.StartProcess()
-		err := wiped.AwaitOpen(s.Within(10 * time.Second))
-		require.Error(s, err, "it began anew")
-		assert.ErrorContains(s, err, "--join")
-		requireNoLeader(s, 10*time.Second)
-		s.Node("n1").Start()
-		requireAllHeld(s, s.Leader(), tokens)
-	})
-}
-
-func TestNewIDAtOldAddressLosesNothing(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
-		tokens := isolateAndWipe(s)
-		cluster := clusterID(s.Node("n2"))
-		n4 := s.AddNode("n4", "n3")
-		n4.Start(asJoiner(cluster))
-		requireNoLeader(s, 10*time.Second)
-		assert.True(s, s.Trace.Has("n2", "n4"), "no reason was logged")
-		n1 := s.Node("n1")
-		n1.Start()
-		leader := s.Leader()
-		requireAllHeld(s, leader, tokens)
-
-		// The cure: the lost node is removed first, then the new one joins.
-		up := leader.Running()
-		assert.ErrorContains(s, up.Join(s.Within(electionTimeMax), n4.Peer()), "`zamok remove n3` first")
-		require.NoError(s, up.Remove(s.Within(electionTimeMax), "n3"))
-		require.NoError(s, up.Join(s.Within(time.Minute), n4.Peer()))
-		s.Node("n2").Kill()
-		s.Leader().MustPropose(nil) // n4 votes and stores
-		requireAllHeld(s, s.Leader(), tokens)
-	})
-}
-
 // clusterID is the id of the cluster that a node is part of.
 func clusterID(n *Node) (id store.ID) {
 	n.Running().View(func(m *fsm.Machine) { id = store.ID(m.Cluster()) })
@@ -189,29 +122,6 @@ func clusterID(n *Node) (id store.ID) {
 // asJoiner is how a node starts that is to be taken in.
 func asJoiner(cluster store.ID) Tune {
 	return func(c *raftnode.Config) { c.Peers.List, c.JoinCluster = peer.List{}, cluster }
-}
-
-func TestForeignNodeAtPeerAddressIsIgnored(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader, tokens := startWithLocks(s)
-		absent := s.Others(leader)[0]
-		absent.Kill()
-		for _, id := range []string{"n9", absent.ID} { // under a name of its own, and under the lost one's
-			foreign := s.AddNode(id, absent.Host)
-			foreign.Start(withMemberList(s, id+"="+absent.Address()), unaudited)
-			s.Await(electionTimeMax, "it leads its own cluster", func() bool { return foreign.Status().Leading })
-			time.Sleep(5 * time.Second)
-			leader.MustPropose(nil)
-			foreign.Running().View(func(m *fsm.Machine) {
-				assert.Zero(s, m.Counts().Sessions, "it received something of this cluster")
-			})
-			requireAllHeld(s, leader, tokens)
-			foreign.Kill()
-		}
-		absent.Start()
-		s.AwaitApplied(leader, absent, backoffMax)
-		requireAllHeld(s, leader, tokens)
-	})
 }
 
 // A copy of a directory has everything that the original has. Somewhere else it is no voter; that two
@@ -235,16 +145,6 @@ func TestClonedDirectoryIsDetected(t *testing.T) {
 		clone.Kill()
 		s.AwaitApplied(s.Leader(), original, backoffMax)
 		requireAllHeld(s, s.Leader(), tokens)
-	})
-}
-
-func TestCancelledOpenChangesNothing(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		s.Node("n1").StartProcess()
-		time.Sleep(time.Second)
-		s.Node("n1").Kill()
-		require.ErrorIs(s, s.Node("n1").AwaitOpen(s.Within(time.Second)), context.Canceled)
-		s.Start().MustPropose(nil)
 	})
 }
 

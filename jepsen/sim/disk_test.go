@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,40 +111,31 @@ func startCluster(s *Sim) (leader *Node) {
 	return leader
 }
 
-func TestDivergedFollowerStops(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		leader := startCluster(s)
-		bad := s.Others(leader)[0]
-		corruptEntries(bad, "apple")
-		time.Sleep(time.Second)
-		acquireMany(s, leader)
-		s.Await(10*time.Second, "it ends itself", func() bool { return bad.Fatal() != nil })
-		require.ErrorIs(s, bad.Fatal(), raftnode.ErrDiverged)
-		s.Await(5*time.Second, "an alarm at the others", func() bool {
-			return s.Trace.Has(leader.ID, "ALARM", "differ")
+// A node whose state differs from that of a majority ends; a leader hands over before.
+func TestDivergedNodeStops(t *testing.T) {
+	t.Parallel()
+	for _, which := range []string{"leader", "follower"} {
+		Run(t, Config{}, func(s *Sim) {
+			leader := startCluster(s)
+			bad := s.Others(leader)[0]
+			corruptEntries(bad, "apple")
+			time.Sleep(time.Second)
+			if which == "leader" {
+				leaderOf(s, bad)
+			}
+			acquireMany(s, s.Leader())
+			next := s.LeaderOtherThan(bad)
+			s.Await(10*time.Second, "it ends itself", func() bool { return bad.Fatal() != nil })
+			require.ErrorIs(s, bad.Fatal(), raftnode.ErrDiverged)
+			s.Await(5*time.Second, "an alarm at another", func() bool {
+				return slices.ContainsFunc(s.Others(bad), func(n *Node) bool { return s.Trace.Has(n.ID, "ALARM", "differ") })
+			})
+			time.Sleep(10 * time.Second)
+			requireNoExit(s, s.Others(bad))
+			next.MustPropose(nil)
+			require.NotEmpty(s, s.Audit.Violations(), "the audit sees it too")
 		})
-		time.Sleep(10 * time.Second)
-		requireNoExit(s, s.Others(bad))
-		leader.MustPropose(nil)
-		require.NotEmpty(s, s.Audit.Violations(), "the audit sees it too")
-	})
-}
-
-func TestDivergedLeaderTransfersAndStops(t *testing.T) {
-	RunParallel(t, Config{}, func(s *Sim) {
-		bad := startCluster(s)
-		corruptEntries(bad, "apple")
-		leaderOf(s, bad)
-		acquireMany(s, bad)
-		from := s.Elapsed()
-		next := s.LeaderOtherThan(bad)
-		s.Logf("another leads after %v", s.Elapsed()-from)
-		next.MustPropose(nil)
-		s.Await(10*time.Second, "it ends itself", func() bool { return bad.Fatal() != nil })
-		require.ErrorIs(s, bad.Fatal(), raftnode.ErrDiverged)
-		time.Sleep(10 * time.Second)
-		requireNoExit(s, s.Others(bad))
-	})
+	}
 }
 
 // Three nodes, three states: none is known to be right, and stopping would end the service.

@@ -70,7 +70,7 @@
 //	members_test.go        joining, removing, transfers, under load
 //	catchup_test.go        followers that were away; installs that take long; the log in segments
 //	disk_test.go           a disk that fails; a node whose state differs
-//	power_test.go          power that fails in the middle of every kind of write; disks that fill up
+//	power_test.go          power that fails in the middle of every kind of write
 //	leak_test.go           what comes and goes leaves nothing behind
 //	idle_test.go           what a cluster writes that is not used, or by one session
 //	failover_test.go       how long a cluster is without a leader

@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"zamok/fsm"
 )
 
 // How long a cluster is without a leader after it was killed: until another node has committed an entry
@@ -60,24 +58,4 @@ func (s *Sim) failOver() (took time.Duration) {
 	require.NoError(s, old.AwaitOpen(s.Within(time.Minute)))
 	s.AwaitApplied(leader, old, time.Minute)
 	return took
-}
-
-func TestGrantAndHandover(t *testing.T) {
-	t.Parallel()
-	for _, disks := range []Disks{InMemory, OnDisk} {
-		Run(t, Config{Disks: disks}, func(s *Sim) {
-			leader := s.Start()
-			id := leader.OpenSession("holder", 10*time.Second)
-			a := leader.Lock(id, 1, "x")
-			require.Equal(s, fsm.Granted, a.Result.State)
-			leader.Kill()
-			next := s.LeaderOtherThan(leader)
-			next.Running().View(func(m *fsm.Machine) {
-				require.True(s, m.Holds("x", a.Result.Token, fsm.TicketRef{}))
-			})
-			leader.Start()
-			s.AwaitApplied(next, leader, time.Second)
-			require.Empty(s, s.Audit.Violations())
-		})
-	}
 }

@@ -34,23 +34,6 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	})
 }
 
-// One session that renews each ttl/3 costs its renewals, and a checkpoint each second.
-func TestIdleSessionEntryRate(t *testing.T) {
-	runStarted(t, Config{}, func(s *Sim, leader *Node) {
-		const ttl, seconds = 10 * time.Second, 600
-		s.Holder("holder", "x", ttl)
-		time.Sleep(5 * time.Second)
-		before := leader.Status().RaftIndex
-		time.Sleep(seconds * time.Second)
-		entries := leader.Status().RaftIndex - before
-		renewals := uint64(seconds * time.Second / (ttl / 3))
-		s.Logf("%d entries in %d s, with %d renewals", entries, seconds, renewals)
-		assert.LessOrEqual(s, entries, seconds+renewals+10)
-		assert.GreaterOrEqual(s, entries, uint64(seconds*9/10), "a checkpoint each second")
-		s.Check()
-	})
-}
-
 // A waiter costs nothing while nothing moves: with a hundred in the queue there are no more entries in the
 // log than with one, and those are the session's renewals and the one checkpoint a second.
 func TestWaitingClientWritesNoEntries(t *testing.T) {
@@ -88,5 +71,6 @@ func TestWaitingClientWritesNoEntries(t *testing.T) {
 	const renewals = 2 * minutes * 60 * 3 / 10 // of two sessions with a ttl of 10 s
 	t.Logf("%d entries in %d minutes with one waiter, %d with a hundred", one, minutes, many)
 	assert.LessOrEqual(t, many, uint64(minutes*60+2*renewals))
+	assert.GreaterOrEqual(t, one, uint64(minutes*60*9/10), "a checkpoint each second")
 	assert.InDelta(t, one, many, renewals)
 }

@@ -175,10 +175,14 @@ func runLeakTest(t *testing.T, calm bool) {
 	const warm, window, between = 4, 3, 5
 	rate := runtime.MemProfileRate
 	defer func() { runtime.MemProfileRate = rate }()
-	Run(t, Config{Tune: func(c *raftnode.Config) {
+	c := Config{Tune: func(c *raftnode.Config) {
 		withSmallLogs(c)
 		unaudited(c) // the audit would remember all of it
-	}}, func(s *Sim) {
+	}}
+	if !calm {
+		c.Disks = OnDisk // what a restart leaves open shows among the descriptors
+	}
+	Run(t, c, func(s *Sim) {
 		w := &leakTest{Sim: s, nodesUndisturbed: calm}
 		s.Start()
 		w.longLived = w.user("keeper", nil)
@@ -186,65 +190,40 @@ func runLeakTest(t *testing.T, calm bool) {
 		w.ctx = s.Within(time.Minute)
 		kept := w.lock(w.longLived, "kept")
 		w.transferTo("n1")
-		var seen []resourceCounts
-		for i := range warm + window + between + window {
-			if i == warm-1 {
-				runtime.MemProfileRate = 1 // what lives forever is made in every round
-			}
-			w.runRound()
-			if i >= warm && (i < warm+window || i >= warm+window+between) {
-				seen = append(seen, s.countResources())
+		rounds := func(n int) {
+			for range n {
+				w.runRound()
 			}
 		}
+		count := func() (seen []resourceCounts) {
+			for range window {
+				w.runRound()
+				seen = append(seen, s.countResources())
+			}
+			return seen
+		}
+		rounds(warm - 1)
+		runtime.MemProfileRate = 1 // what lives forever is made in every round
+		rounds(1)
+		before := count()
+		rounds(between)
+		after := count()
 		require.NoError(s, kept.Err())
-		if more := growthBetween(seen[:window], seen[window:], between); len(more) > 0 {
+		if more := growthBetween(before, after, between); len(more) > 0 {
 			// A pool or a map may have grown by chance. What is left behind in every round grows again.
 			s.Logf("after %d more rounds there are more %q; looking again", between+1, more)
-			for i := range between + window {
-				w.runRound()
-				if i >= between {
-					seen = append(seen, s.countResources())
-				}
-			}
+			rounds(between)
+			last := count()[window-1]
 			for _, line := range more {
 				what, _, _ := strings.Cut(line, ": ")
-				if was, is := seen[2*window-1][what], seen[3*window-1][what]; is-was >= between {
+				if is := last[what]; is-after[window-1][what] >= between {
 					s.Errorf("after %d more rounds there are more %s, and %d after as many again", between+1, line, is)
 				}
 			}
 		}
-		last := seen[len(seen)-1]
+		last := after[window-1]
 		assert.Greater(s, len(last), 50, "things that were counted")
 		s.Logf("%d goroutines, %d kinds of things, in %v", last["goroutines"], len(last), s.Elapsed())
-	})
-}
-
-// Files that are open: with data on a disk there are as many after several restarts and snapshots as before.
-func TestRestartsLeakNoDescriptors(t *testing.T) { // not beside others either
-	if _, err := openDescriptors(1); err != nil {
-		t.Skip("open files are not listed: ", err)
-	}
-	Run(t, Config{Disks: OnDisk, Tune: withTinyLogs}, func(s *Sim) {
-		leader := s.Start()
-		var open []int
-		for range 4 {
-			for i := range 20 {
-				_, err := leader.Propose(s.Within(answerTimeout), acquireExclusive(1, uint64(i), "x")) // refused: there is no such session
-				require.NoError(s, err)
-			}
-			time.Sleep(3 * time.Second) // and snapshots
-			other := s.Others(leader)[0]
-			other.Kill()
-			other.Start()
-			require.NoError(s, leader.Running().Transfer(s.Within(electionTimeMax), other.ID))
-			leader = s.LeaderOtherThan(leader)
-			s.AwaitConverged(backoffMax)
-			synctest.Wait()
-			now, err := openDescriptors(10)
-			require.NoError(s, err)
-			open = append(open, now)
-		}
-		assert.LessOrEqual(s, open[3], open[1], "open after each restart: %v", open)
 	})
 }
 
@@ -273,26 +252,10 @@ func (s *Sim) countResources() resourceCounts {
 	}
 	s.Network.mu.Unlock()
 	c.addObjects()
-	if open, err := openDescriptors(1); err == nil { // where they are listed
-		c["descriptors"] = open
+	if open, err := os.ReadDir("/proc/self/fd"); err == nil { // where they are listed
+		c["descriptors"] = len(open)
 	}
 	return c
-}
-
-// openDescriptors is how many there are. What was dropped without being closed is closed some time after a
-// collection, so the least of several counts is what is kept.
-func openDescriptors(samples int) (min int, err error) {
-	for i := range samples {
-		open, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			return 0, err
-		}
-		if i == 0 || len(open) < min {
-			min = len(open)
-		}
-		runtime.GC()
-	}
-	return min, nil
 }
 
 // addObjects counts what lives by the function and line that made it; for what a library made, by the code in

@@ -13,7 +13,6 @@ import (
 	"zamok/client"
 	"zamok/fsm"
 	"zamok/jepsen/check"
-	"zamok/jepsen/tell"
 )
 
 // Load is programs with package client on machines of their own, one that uses the wire directly, and an
@@ -144,7 +143,7 @@ func (l *Load) operate(p *program, random *rand.Rand) {
 		} else {
 			err = t.ExpireSession(t.ctx, held.Session, "a test")
 		}
-		l.record.recordReturn(recorded, func(op *check.Op) { op.Outcome = tell.Outcome(err) })
+		l.record.recordReturn(recorded, func(op *check.Op) { op.Outcome = check.OutcomeOf(err) })
 	}
 }
 
@@ -178,7 +177,7 @@ func (l *Load) recordBatch(after uint64, batch client.EventBatch) {
 		l.record.recordEvent(check.Event{
 			Node: "watch", Index: ev.Index, Kind: check.EventKind(ev.Kind.String()),
 			Ref:   check.Ref{Session: ev.Session, Ticket: ev.Ticket},
-			Token: uint64(ev.Token), Reason: ev.Reason, Items: tell.Items(ev.Items),
+			Token: uint64(ev.Token), Reason: ev.Reason, Items: check.ItemsOf(ev.Items),
 		})
 	}
 	l.watched = append(l.watched, watchedBatch{after, batch.Index, len(batch.Events)})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -19,7 +18,6 @@ import (
 	"go.etcd.io/bbolt"
 
 	"zamok/raftnode"
-	"zamok/raftnode/store"
 )
 
 // forEachDiskKind runs a story with data in memory and on a disk. Each write takes long enough for something
@@ -160,31 +158,4 @@ func updateBolt(t *testing.T, path string, do func(*bbolt.Tx) error) {
 	require.NoError(t, err)
 	require.NoError(t, db.Update(do))
 	require.NoError(t, db.Close())
-}
-
-// A node whose disk has no room for entries does not lead; what it can't take was not done, and the others
-// continue. Below the low-space threshold a node warns, and continues too.
-func TestFullDiskAffectsOneNode(t *testing.T) {
-	runStarted(t, Config{Tune: withSmallLogs}, func(s *Sim, full *Node) {
-		load := s.lightLoad()
-		time.Sleep(5 * time.Second)
-		full.Disk.SetFree(0)
-		_, err := full.Propose(s.Within(answerTimeout), acquireExclusive(1, 1, "x"))
-		assert.True(s, notDone(err), "%v", err)
-		next := s.LeaderOtherThan(full)
-		low := s.Others(full)[0]
-		low.Disk.SetFree((store.DefaultReservedSpace + store.DefaultLowSpace) / 2)
-		s.Await(time.Minute, "it notices that the disk is nearly full", func() bool { return low.Status().DiskLow })
-		time.Sleep(10 * time.Second)
-		assert.NotEqual(s, "Leader", full.Status().State)
-		before := next.Status().Applied
-		time.Sleep(10 * time.Second)
-		assert.True(s, before.Before(next.Status().Applied), "nothing was written for ten seconds")
-		for _, n := range s.InitialMembers() {
-			n.Disk.SetFree(math.MaxUint64)
-		}
-		s.AwaitApplied(next, full, backoffMax)
-		stopAndCheck(s, load)
-		requireNoExit(s, s.InitialMembers())
-	})
 }

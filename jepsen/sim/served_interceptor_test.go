@@ -142,21 +142,21 @@ func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
 	return func(c *client.Config) { c.Endpoints = []string{"proxy"} }
 }
 
-// One push in ten is lost, streams are cut, callers change their minds: no two hold the lock at once, every
-// call ends, and in the end nothing is left.
+// One push in ten is lost, streams are cut, or nothing is wrong; callers change their minds. No two hold the lock at
+// once, every call ends, and in the end nothing is left.
 func TestFaultyServerOnlyDelays(t *testing.T) {
 	t.Parallel()
-	for _, what := range []string{"pushes lost", "streams cut", "both"} {
+	for _, what := range []string{"nothing", "pushes lost", "streams cut", "both"} {
 		t.Run(what, func(t *testing.T) {
 			runServed(t, 1, func(s *Sim) {
 				random := s.Random("faults")
 				lost, cut := 0, 0
 				m := &interceptor{toClient: func(f *zamokpb.ServerFrame) (bool, error) {
-					if what != "pushes lost" && random.IntN(30) == 0 {
+					if (what == "streams cut" || what == "both") && random.IntN(30) == 0 {
 						cut++
 						return false, slowFrames()
 					}
-					if what != "streams cut" {
+					if what == "pushes lost" || what == "both" {
 						all := len(f.Messages)
 						f.Messages = slices.DeleteFunc(f.Messages, func(m *zamokpb.ServerMessage) bool {
 							return m.GetChange() != nil && random.IntN(10) == 0
@@ -167,7 +167,7 @@ func TestFaultyServerOnlyDelays(t *testing.T) {
 				}}
 				s.runContention(s.startInterceptor(m))
 				s.Logf("%s: %d pushes lost, %d streams cut, %v", what, lost, cut, s.Elapsed())
-				require.Positive(t, lost+cut)
+				require.Equal(t, what != "nothing", lost+cut > 0)
 			})
 		})
 	}
@@ -388,54 +388,5 @@ func TestClientBehindItsCloneStops(t *testing.T) {
 		require.ErrorIs(t, held.Err(), client.ErrSessionExpired)
 		require.NotEqual(t, held.Session(), s.awaitResult(waits, 20*time.Second).Session())
 		require.Equal(t, 3, m.opened)
-	})
-}
-
-// Grants that pass a cancellation on their way are released, in whichever order they arrive.
-func TestCancelledWaitLeavesNoTicket(t *testing.T) {
-	runServed(t, 3, func(s *Sim) {
-		a, b := s.program("a", nil), s.program("b", nil)
-		s.Network.SetDelay("a", s.Leader().Host, 2*time.Millisecond, 3*time.Millisecond)
-		s.Network.SetDelay(s.Leader().Host, "a", 2*time.Millisecond, 3*time.Millisecond)
-		random := s.Random("cancel")
-		granted := 0
-		for range 200 {
-			held := s.lock(b, "x")
-			ctx, cancel := context.WithCancel(s.Within(time.Minute))
-			waits := s.wait(ctx, a, "x")
-			go func() { _ = held.Unlock(context.Background()) }()
-			time.Sleep(time.Duration(random.IntN(12)) * time.Millisecond)
-			cancel()
-			<-waits.done
-			if waits.err == nil {
-				granted++
-				require.NoError(t, waits.lock.Err())
-				require.NoError(t, waits.lock.Unlock(ctx))
-			}
-			next := s.lock(b, "x")
-			require.NoError(t, next.Unlock(s.Within(time.Second)))
-		}
-		s.Logf("%d of 200 were granted before", granted)
-		require.Greater(t, granted, 20)
-		require.Less(t, granted, 180)
-	})
-}
-
-// A process dies: with release on disconnect its locks are free after the grace, not after the ttl. A
-// connection that breaks and comes back within the grace costs nothing.
-func TestReleaseOnDisconnect(t *testing.T) {
-	runServed(t, 3, func(s *Sim) {
-		a, b := s.program("a", func(c *client.Config) { c.ReleaseOnDisconnect = 2 * time.Second }), s.program("b", nil)
-		held := s.lock(a, "x")
-		waits := s.wait(s.Within(time.Minute), b, "x")
-		leads := s.Leader()
-		a.stack.closeConns()
-		time.Sleep(2500 * time.Millisecond) // beyond the grace, and before a renewal: one on its way counts as life
-		require.NoError(t, held.Err())
-		require.Equal(t, leads, s.Leader())
-		died := time.Now()
-		a.stack.CloseAll()
-		s.awaitResult(waits, 5*time.Second)
-		require.InDelta(t, 2, waits.at.Sub(died).Seconds(), 0.5)
 	})
 }

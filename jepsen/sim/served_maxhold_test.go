@@ -66,26 +66,6 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 	}
 }
 
-// On a free lock the same holds, however long ago the session was confirmed.
-func TestMaxHoldOfUncontendedLock(t *testing.T) {
-	runServed(t, 3, func(s *Sim) {
-		a := s.program("a", longTTL)
-		s.lock(a, "other")
-		count := s.grants("x")
-		for i, d := range []time.Duration{client.MaxHoldMin, time.Second} {
-			time.Sleep(time.Minute)
-			l, err := a.TryLock(s.Within(time.Minute), "x", client.WithMaxHold(d))
-			require.NoError(s, err)
-			at := time.Now()
-			most := d - 200*time.Millisecond
-			require.GreaterOrEqual(s, s.awaitLost(l, d).Sub(at), most-max(most/10, 20*time.Millisecond))
-			require.ErrorIs(s, l.Unlock(s.Within(time.Minute)), client.ErrLost)
-			time.Sleep(time.Second)
-			require.EqualValues(s, i+1, count.Load(), "it was granted once")
-		}
-	})
-}
-
 // No client holds beyond the next grant, with the clocks of leader and client as far apart as they may be, in the worse
 // direction, confirmations of any age, and messages that take their time.
 func TestMaxHoldAtMaxDrift(t *testing.T) {

@@ -1,14 +1,11 @@
 package sim
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"zamok/fsm"
 	"zamok/raftnode"
 	"zamok/raftnode/store"
 )
@@ -23,56 +20,6 @@ func startWiped(s *Sim, old *Node, cluster store.ID) *Node {
 	n := s.Replace(old, old.ID, cluster)
 	n.Start()
 	return n
-}
-
-// startWithN4Joined is a cluster of n1, n3 and n4, which joined it, with n1 as its leader; n2 was removed.
-func startWithN4Joined(s *Sim) (n1, n3, n4 *Node) {
-	s.Start()
-	n1, n3 = s.Node("n1"), s.Node("n3")
-	leaderOf(s, n1)
-	time.Sleep(3 * time.Second) // all are announced
-	require.NoError(s, n1.Running().Remove(s.Within(electionTimeMax), "n2"))
-	s.Node("n2").Kill()
-	return n1, n3, join(s, n1, "n4", "n4")
-}
-
-// A former leader opens its raft anew after a transfer, and is cut off before it has applied anything.
-// Meanwhile n3 and n4 acknowledge locks, n4 loses its disk, and n3 goes down: the two that are left
-// have a majority of the votes, and nothing of what was acknowledged.
-func TestWipedNodeDoesNotElectFormerLeader(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
-		n1, n3, n4 := startWithN4Joined(s)
-		cluster := clusterID(n1)
-		time.Sleep(3 * time.Second) // n4 is announced
-		require.NoError(s, n1.Running().Transfer(s.Within(electionTimeMax), "n3"))
-		s.Network.Isolate(n1.Host)
-		s.Await(electionTimeMax, "n3 leads", func() bool { return n3.Status().Leading })
-		tokens := acquireFifty(s, n3)
-		n4.Kill()
-		n3.Kill()
-		s.Network.HealAll()
-		startWiped(s, n4, cluster)
-		requireNoLeader(s, 20*time.Second)
-		n3.Start()
-		requireAllHeld(s, s.Leader(), tokens)
-	})
-}
-
-// The same while no other node knows yet which directory the new node has.
-func TestWipedLearnerDoesNotVote(t *testing.T) {
-	RunParallel(t, Config{Disks: OnDisk}, func(s *Sim) {
-		n1, n3, n4 := startWithN4Joined(s)
-		cluster := clusterID(n1)
-		s.Network.Isolate(n3.Host) // it knows that the new node votes, and nothing since
-		tokens := acquireFifty(s, n1)
-		n4.Kill()
-		n1.Kill()
-		s.Network.HealAll()
-		startWiped(s, n4, cluster)
-		requireNoLeader(s, 20*time.Second)
-		n1.Start()
-		requireAllHeld(s, s.Leader(), tokens)
-	})
 }
 
 // joinUntil asks the leader once a second to take a node in, until that has a vote.
@@ -246,25 +193,5 @@ func TestBootstrapOrJoinIsChosenByState(t *testing.T) {
 			n.Start()
 		}
 		requireAllHeld(s, s.Leader(), tokens)
-	})
-}
-
-func TestServerIDsIncludeIncarnations(t *testing.T) {
-	runStarted(t, Config{}, func(s *Sim, leader *Node) {
-		leader.MustPropose(nil)
-		var names []string
-		for _, server := range leader.Running().Servers() {
-			names = append(names, server.ID)
-		}
-		assert.Equal(s, []string{"n1", "n2", "n3"}, names, "people see names")
-		assert.Equal(s, leader.ID, leader.Status().Leader)
-		time.Sleep(3 * time.Second)
-		leader.Running().View(func(m *fsm.Machine) {
-			for i := range 3 {
-				record, known := m.Member(fmt.Sprint("n", i+1))
-				assert.True(s, known)
-				assert.NotZero(s, record.Incarnation)
-			}
-		})
 	})
 }

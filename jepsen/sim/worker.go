@@ -9,7 +9,6 @@ import (
 
 	"zamok/client"
 	"zamok/jepsen/check"
-	"zamok/jepsen/tell"
 )
 
 const (
@@ -109,7 +108,7 @@ func (t *worker) lock(ctx context.Context, kind check.OpKind, items []client.Ite
 		lockFunc = t.campaign
 	}
 	r := t.load.record
-	op := r.recordCall(check.Op{Client: t.label, Kind: kind, Items: tell.Items(items)})
+	op := r.recordCall(check.Op{Client: t.label, Kind: kind, Items: check.ItemsOf(items)})
 	l, err := lockFunc(ctx, items, opts...)
 	t.running() // it may be paused before it sees the answer
 	var h *check.Hold
@@ -118,7 +117,7 @@ func (t *worker) lock(ctx context.Context, kind check.OpKind, items []client.Ite
 		h = r.startHold(check.Hold{Client: t.label, Ref: ref, Token: uint64(l.Token()), Items: op.Items})
 	}
 	r.recordReturn(op, func(op *check.Op) {
-		op.Outcome = tell.Outcome(err)
+		op.Outcome = check.OutcomeOf(err)
 		if err != nil {
 			op.Error = err.Error()
 			return
@@ -140,7 +139,7 @@ func (t *worker) hold(l *client.Lock, h *check.Hold, depth int) {
 	limited := slices.ContainsFunc(h.Items, func(it check.Item) bool { return it.Mode == check.Permits })
 	lost, poll := l.Lost(), time.NewTimer(lossPollInterval)
 	defer poll.Stop()
-	defer context.AfterFunc(l.Context(), func() { t.load.record.endHold(h, check.Lost, tell.LossReason(l.Err())) })()
+	defer context.AfterFunc(l.Context(), func() { t.load.record.endHold(h, check.Lost, check.LossReason(l.Err())) })()
 	for time.Now().Before(until) && t.ctx.Err() == nil {
 		if l.Err() != nil && !t.ignoresLoss {
 			break
@@ -181,14 +180,14 @@ func (t *worker) unlock(l *client.Lock, h *check.Hold) {
 	}
 	r := t.load.record
 	if err := l.Err(); err != nil {
-		r.endHold(h, check.Lost, tell.LossReason(err))
+		r.endHold(h, check.Lost, check.LossReason(err))
 	} else {
 		r.endHold(h, check.Unlocked, "")
 	}
 	op := r.recordCall(check.Op{Client: t.label, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items})
 	err := l.Unlock(t.ctx)
 	r.recordReturn(op, func(op *check.Op) {
-		if op.Outcome = tell.Outcome(err); err != nil {
+		if op.Outcome = check.OutcomeOf(err); err != nil {
 			op.Error = err.Error()
 		}
 	})
@@ -212,7 +211,7 @@ func (t *worker) downgrade(l *client.Lock, h *check.Hold) bool {
 	op := r.recordCall(check.Op{Client: t.label, Kind: check.OpDowngrade, Ref: h.Ref, Items: h.Items})
 	err := l.Downgrade(t.ctx)
 	r.recordReturn(op, func(op *check.Op) {
-		if op.Outcome = tell.Outcome(err); err != nil { // also if it was lost: perhaps after it was shared
+		if op.Outcome = check.OutcomeOf(err); err != nil { // also if it was lost: perhaps after it was shared
 			op.Outcome, op.Error = check.Unknown, err.Error()
 		}
 	})

@@ -1,4 +1,4 @@
-package tell
+package check
 
 import (
 	"context"
@@ -6,22 +6,21 @@ import (
 	"strings"
 
 	"zamok/client"
-	"zamok/jepsen/check"
 )
 
-// Outcome is what a caller knows of its call. Where more than one may be true it is Unknown.
-func Outcome(err error) check.Outcome {
+// OutcomeOf is what a caller of package client knows of its call. Where more than one may be true it is Unknown.
+func OutcomeOf(err error) Outcome {
 	var e *client.Error
 	switch {
 	case err == nil:
-		return check.OK
+		return OK
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err,
 		client.ErrUnavailable):
-		return check.Unknown
+		return Unknown
 	case errors.As(err, &e) && e.Outcome == client.Unknown:
-		return check.Unknown
+		return Unknown
 	}
-	return check.Refused
+	return Refused
 }
 
 // LossReason is why a lock was lost: nothing if the client found out by itself.
@@ -35,18 +34,18 @@ func LossReason(err error) string {
 				return reason
 			}
 		}
-		return check.Expired
+		return Expired
 	case strings.Contains(err.Error(), "maximum hold"):
 		return "max hold exceeded"
 	}
 	return ""
 }
 
-// Items are what a caller asked for, or what an event was about.
-func Items(items []client.Item) (all []check.Item) {
+// ItemsOf are what a caller asked for, or what an event was about.
+func ItemsOf(items []client.Item) (all []Item) {
 	for _, it := range items {
-		all = append(all, check.Item{
-			Name: it.Name(), Mode: check.Mode(it.Mode().String()), Permits: int(it.Permits()), Limit: int(it.Limit()),
+		all = append(all, Item{
+			Name: it.Name(), Mode: Mode(it.Mode().String()), Permits: int(it.Permits()), Limit: int(it.Limit()),
 		})
 	}
 	return all

@@ -1,7 +1,7 @@
 # The chores of this repository. `make` alone lists them.
 #
 # Tools are pinned here and run with `go run`, never named in go.mod: go.mod says what the product
-# links, and whoever imports a package of ours must not inherit our linters.
+# links, and modules that import a package of this one must not inherit its linters.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 BUF := github.com/bufbuild/buf/cmd/buf@v1.69.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
@@ -82,7 +82,7 @@ race: ## the tests in their short form under the race detector (needs a C compil
 	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m $(TESTFLAGS) $$(go list ./... | grep -v '/jepsen/sim')
 
 .PHONY: mutants
-mutants: ## plant each known bug; a test must catch it (MUTANT=regexp picks some)
+mutants: ## insert each known bug; a test must catch it (MUTANT=regexp picks some)
 	go run ./cmd/mutants -run '$(MUTANT)'
 
 .PHONY: fuzz

@@ -65,7 +65,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 			FreeBytes: known(announced.FreeBytes), DiskLow: announced.FreeBytes < announced.LowSpaceThreshold,
 		}
 		if contact, other := contacts[server.ID]; other {
-			member.LastHeard = new(int64(contact.Ago))
+			member.LastContact = new(int64(contact.Ago))
 			if contact.Reached {
 				member.Behind = new(contact.Behind)
 			}

@@ -210,9 +210,9 @@ func TestADeadNodeIsSeen(t *testing.T) {
 	c.nodes = living
 	for _, by := range living {
 		require.Eventually(t, func() bool {
-			return look(by) == nil && peers[answer.Leader] != nil && time.Duration(peers[dead.cfg.ID].GetLastHeard()) > 2*time.Second
+			return look(by) == nil && peers[answer.Leader] != nil && time.Duration(peers[dead.cfg.ID].GetLastContact()) > 2*time.Second
 		}, patience, 10*time.Millisecond)
-		assert.Nil(t, peers[answer.Leader].LastHeard)
+		assert.Nil(t, peers[answer.Leader].LastContact)
 		assert.Nil(t, peers[answer.Leader].Behind)
 		if term() == contactTerm { // another leader, as on a machine that stands for a moment, never had contact with it
 			assert.NotNil(t, peers[dead.cfg.ID].Behind)

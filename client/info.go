@@ -188,9 +188,9 @@ type Member struct {
 	Voter, Leader      bool
 	FreeBytes          uint64 // on the disk of its data directory; 0 without DiskLow = not known
 	DiskLow            bool
-	// LastHeard is how long ago the leader sent what the node answered last, or since when it leads, if the node has
+	// LastContact is how long ago the leader sent what the node answered last, or since when it leads, if the node has
 	// answered nothing since; of the leader itself 0.
-	LastHeard time.Duration
+	LastContact time.Duration
 	// Behind is how many entries of the leader's log it lacked then; nil = it is the leader, or has answered nothing
 	// since that leads.
 	Behind *uint64

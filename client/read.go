@@ -119,7 +119,7 @@ func (c *Client) Members(ctx context.Context) (members []Member, cluster Cluster
 		return Member{
 			ID: m.GetId(), Client: m.GetClient(), Peer: m.GetPeer(), HTTP: m.GetHttp(), Version: m.GetVersion(),
 			Incarnation: m.GetIncarnation(), Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
-			LastHeard: time.Duration(m.GetLastHeard()), Behind: m.Behind,
+			LastContact: time.Duration(m.GetLastContact()), Behind: m.Behind,
 		}
 	}), ClusterInfo{ID: r.GetCluster(), HoldOff: time.Duration(r.GetHoldOff()), ElectionTimeout: time.Duration(r.GetElectionTimeout())}, err
 }

@@ -38,7 +38,7 @@
 //
 // Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request may name its
 // cluster in metadata of the same name. A node of another cluster refuses it with WRONG_CLUSTER before it looks at
-// anything else; a node that does not know its cluster yet, because it has just started and has not heard from a
+// anything else; a node that does not know its cluster, because it has just started and has had no contact with a
 // leader, refuses it with NOT_LEADER. A client with several addresses should name the cluster in every request,
 // because otherwise two clients may hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the
 // request is refused, and ErrorInfo.cluster has the id. A request without the metadata is served.
@@ -1968,7 +1968,7 @@ func (x *QueuePosition) GetBlockers() []*Blocker {
 	return nil
 }
 
-// Contended tells a holder that others wait for one of its locks, at most once per second.
+// Contended reports to a holder that others wait for one of its locks, at most once per second.
 type Contended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ticket        uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
@@ -4710,7 +4710,7 @@ type Member struct {
 	Incarnation string `protobuf:"bytes,10,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Nanoseconds since the leader sent the last message that the node answered, or since the leader was elected if the
 	// node has not answered since. Absent for the leader.
-	LastHeard *int64 `protobuf:"varint,11,opt,name=last_heard,json=lastHeard,proto3,oneof" json:"last_heard,omitempty"`
+	LastContact *int64 `protobuf:"varint,11,opt,name=last_contact,json=lastContact,proto3,oneof" json:"last_contact,omitempty"`
 	// The number of log entries that the node lacked then. Absent for the leader, and if the node has not answered since
 	// the leader was elected.
 	Behind        *uint64 `protobuf:"varint,12,opt,name=behind,proto3,oneof" json:"behind,omitempty"`
@@ -4818,9 +4818,9 @@ func (x *Member) GetIncarnation() string {
 	return ""
 }
 
-func (x *Member) GetLastHeard() int64 {
-	if x != nil && x.LastHeard != nil {
-		return *x.LastHeard
+func (x *Member) GetLastContact() int64 {
+	if x != nil && x.LastContact != nil {
+		return *x.LastContact
 	}
 	return 0
 }
@@ -5460,7 +5460,7 @@ const file_zamok_proto_rawDesc = "" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x12%\n" +
 	"\x05stamp\x18\x04 \x01(\v2\x0f.zamok.v1.StampR\x05stamp\x12\x19\n" +
 	"\bhold_off\x18\x05 \x01(\x03R\aholdOff\x12)\n" +
-	"\x10election_timeout\x18\x06 \x01(\x03R\x0felectionTimeout\"\xd7\x02\n" +
+	"\x10election_timeout\x18\x06 \x01(\x03R\x0felectionTimeout\"\xdd\x02\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
@@ -5473,11 +5473,10 @@ const file_zamok_proto_rawDesc = "" +
 	"free_bytes\x18\b \x01(\x04R\tfreeBytes\x12\x19\n" +
 	"\bdisk_low\x18\t \x01(\bR\adiskLow\x12 \n" +
 	"\vincarnation\x18\n" +
-	" \x01(\tR\vincarnation\x12\"\n" +
-	"\n" +
-	"last_heard\x18\v \x01(\x03H\x00R\tlastHeard\x88\x01\x01\x12\x1b\n" +
-	"\x06behind\x18\f \x01(\x04H\x01R\x06behind\x88\x01\x01B\r\n" +
-	"\v_last_heardB\t\n" +
+	" \x01(\tR\vincarnation\x12&\n" +
+	"\flast_contact\x18\v \x01(\x03H\x00R\vlastContact\x88\x01\x01\x12\x1b\n" +
+	"\x06behind\x18\f \x01(\x04H\x01R\x06behind\x88\x01\x01B\x0f\n" +
+	"\r_last_contactB\t\n" +
 	"\a_behind\"1\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +

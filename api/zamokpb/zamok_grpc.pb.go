@@ -38,7 +38,7 @@
 //
 // Every response has the header `zamok-cluster` with the id of the node's cluster in hex. A request may name its
 // cluster in metadata of the same name. A node of another cluster refuses it with WRONG_CLUSTER before it looks at
-// anything else; a node that does not know its cluster yet, because it has just started and has not heard from a
+// anything else; a node that does not know its cluster, because it has just started and has had no contact with a
 // leader, refuses it with NOT_LEADER. A client with several addresses should name the cluster in every request,
 // because otherwise two clients may hold the same lock in two clusters. `zamok-cluster: ?` asks for the id: the
 // request is refused, and ErrorInfo.cluster has the id. A request without the metadata is served.

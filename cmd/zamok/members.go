@@ -22,8 +22,8 @@ type memberDoc struct {
 	Version     string `json:"version,omitempty"`
 	FreeBytes   uint64 `json:"free_bytes,string,omitempty"`
 	DiskLow     bool   `json:"disk_low"`
-	LastContact string `json:"last_heard,omitempty"` // since the leader's last contact with it; "" = the leader itself
-	Lag         string `json:"behind,omitempty"`     // "" = the leader itself, or not known
+	LastContact string `json:"last_contact,omitempty"` // since the leader's last contact with it; "" = the leader itself
+	Lag         string `json:"behind,omitempty"`       // "" = the leader itself, or not known
 
 	sinceContact time.Duration
 }
@@ -37,9 +37,9 @@ func newMemberDoc(m client.Member) memberDoc {
 		role = "voter"
 	}
 	doc := memberDoc{ID: m.ID, Incarnation: m.Incarnation, Role: role, Client: m.Client, Peer: m.Peer, HTTP: m.HTTP,
-		Version: m.Version, FreeBytes: m.FreeBytes, DiskLow: m.DiskLow, sinceContact: m.LastHeard}
+		Version: m.Version, FreeBytes: m.FreeBytes, DiskLow: m.DiskLow, sinceContact: m.LastContact}
 	if !m.Leader {
-		doc.LastContact = m.LastHeard.Round(time.Millisecond).String()
+		doc.LastContact = m.LastContact.Round(time.Millisecond).String()
 	}
 	if m.Behind != nil {
 		doc.Lag = strconv.FormatUint(*m.Behind, 10)

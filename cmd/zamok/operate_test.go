@@ -116,9 +116,9 @@ func TestUnreachableMemberIsReported(t *testing.T) {
 	}
 	doc := membersDoc{Cluster: "c", Members: mapSlice([]client.Member{
 		member("n1", client.Member{Leader: true}),
-		member("n2", client.Member{LastHeard: 12345678901, Behind: new(uint64(34))}),
-		member("n3", client.Member{LastHeard: 25 * time.Millisecond, Behind: new(uint64(0))}),
-		member("n4", client.Member{LastHeard: 2 * time.Hour}),
+		member("n2", client.Member{LastContact: 12345678901, Behind: new(uint64(34))}),
+		member("n3", client.Member{LastContact: 25 * time.Millisecond, Behind: new(uint64(0))}),
+		member("n4", client.Member{LastContact: 2 * time.Hour}),
 	}, newMemberDoc)}
 	var text strings.Builder
 	doc.write(&text)
@@ -134,8 +134,8 @@ func TestUnreachableMemberIsReported(t *testing.T) {
 	}
 	text.Reset()
 	require.NoError(t, json.NewEncoder(&text).Encode(doc))
-	require.Contains(t, text.String(), `"last_heard":"12.346s","behind":"34"`)
-	require.NotContains(t, text.String(), `"last_heard":"0s"`, "of the leader")
+	require.Contains(t, text.String(), `"last_contact":"12.346s","behind":"34"`)
+	require.NotContains(t, text.String(), `"last_contact":"0s"`, "of the leader")
 }
 
 // The leadership is transferred to the named node, and the id of a removed node is used up.

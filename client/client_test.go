@@ -2,7 +2,10 @@ package client_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"io"
+	"strconv"
 	"testing"
 	"time"
 
@@ -337,6 +340,41 @@ func TestMembersChange(t *testing.T) {
 	require.Positive(t, n)
 	require.EqualValues(t, n, whole)
 }
+
+// A backup whose writer fails ends its stream: a node streams two at most. The state is larger than what a node may send
+// ahead on a stream that is not read.
+func TestABackupWhoseWriterFailsEndsItsStream(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	a, ctx := c.client(nil), soon(t)
+	locked := make(chan error, 300)
+	for i := range cap(locked) {
+		go func() {
+			metadata := make([]byte, 4096)
+			rand.Read(metadata)
+			_, err := a.Lock(ctx, strconv.Itoa(i), client.WithMetadata(metadata))
+			locked <- err
+		}()
+	}
+	for range cap(locked) {
+		require.NoError(t, until(t, locked, "lock"))
+	}
+	full := errors.New("the disk is full")
+	for range 3 {
+		require.Eventually(t, func() bool { // the node learns a little later that a stream has ended
+			_, err := a.Backup(ctx, failing{full})
+			return errors.Is(err, full)
+		}, patience, pollEvery)
+	}
+	require.Eventually(t, func() bool {
+		n, err := a.Backup(ctx, io.Discard)
+		return err == nil && n > 1<<20
+	}, patience, pollEvery)
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
 type countBytes int
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -92,12 +93,15 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err er
 	if err := c.open(); err != nil {
 		return 0, err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream when w fails
+	var failed error
 	err, nobody := c.nodes.askInTurn(ctx, func(conn *grpc.ClientConn) error {
 		stream, err := zamokpb.NewAdminClient(conn).Backup(ctx, &zamokpb.BackupRequest{})
 		if err != nil {
 			return err
 		}
-		for {
+		for failed == nil {
 			chunk, err := stream.Recv()
 			switch {
 			case errors.Is(err, io.EOF):
@@ -107,14 +111,14 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err er
 			case err != nil:
 				return err
 			}
-			n, err := w.Write(chunk.GetData())
-			if written += int64(n); err != nil {
-				return finalError{err}
-			}
+			var n int
+			n, failed = w.Write(chunk.GetData())
+			written += int64(n)
 		}
+		return nil
 	})
 	if nobody {
 		return written, c.nodes.unavailable(NotDone, err)
 	}
-	return written, err
+	return written, cmp.Or(err, failed)
 }

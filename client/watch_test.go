@@ -84,3 +84,28 @@ func TestAWatchGoesOnAtAnotherNode(t *testing.T) {
 	}
 	require.Equal(t, granted, until(t, seen, "all events"))
 }
+
+// A loop may end its context and leave: nothing is yielded after that, which would panic.
+func TestALoopThatIsLeftYieldsNothingMore(t *testing.T) {
+	c := startCluster(t, 1)
+	a := c.client(nil)
+	for range 20 {
+		ctx, cancel := context.WithCancel(soon(t))
+		for _, err := range a.Watch(ctx, "", 0) {
+			require.NoError(t, err)
+			cancel()
+			break
+		}
+		ctx, cancel = context.WithCancel(soon(t))
+		for _, err := range a.Election("x").Observe(ctx) {
+			require.NoError(t, err)
+			cancel()
+			break
+		}
+		ctx, cancel = context.WithCancel(soon(t))
+		cancel()
+		for _, err := range a.Election("x").Observe(ctx) {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+	}
+}

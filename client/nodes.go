@@ -374,18 +374,21 @@ func (n *nodes) unavailable(outcome Outcome, cause error) *UnavailableError {
 	return e
 }
 
-// plain takes the words of gRPC away where the server's own say more.
+// plain is an error in the server's own words, or the connection's, without those of gRPC. It wraps nothing but
+// ErrWrongCluster: what one call met must not be found in the error of a later one.
 func plain(err error) error {
-	if info := infoOf(err); info.GetMessage() != "" {
+	s, ok := status.FromError(err)
+	switch info := infoOf(err); {
+	case info.GetMessage() != "":
 		return errors.New(info.GetMessage())
-	}
-	if s, ok := status.FromError(err); ok {
-		if s.Code() == codes.DeadlineExceeded {
-			return errNoAnswer
-		}
+	case ok && s.Code() == codes.DeadlineExceeded:
+		return errNoAnswer
+	case ok:
 		return errors.New(ofConnection(s.Message()))
+	case errors.Is(err, ErrWrongCluster):
+		return err
 	}
-	return err
+	return errors.New(err.Error())
 }
 
 // allRefuse is an error if this client has never reached a node and can't connect to any of its endpoints, each of

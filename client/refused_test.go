@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -29,4 +30,19 @@ func TestARefusalAfterSomethingWasSentIsNotFinal(t *testing.T) {
 		}
 		require.NoError(t, n.close())
 	}
+}
+
+// The end of a session ends its stream, and says nothing of the node: the error of a later outage does not wrap it.
+func TestAnEndedSessionIsNotInTheErrorOfAnOutage(t *testing.T) {
+	const address = "127.0.0.1:5750"
+	n, err := newNodes(Config{Endpoints: []string{address}, Cluster: strings.Repeat("ab", 16), RequestTimeout: time.Second, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	b := newBare(t)
+	b.c.nodes, b.st.conn = n, n.conn(address)
+	b.end(&Error{Kind: ErrSessionExpired})
+	b.streamEnded(b.st, context.Cause(b.st.ctx))
+	require.NotErrorIs(t, n.unavailable(NotDone, nil), ErrSessionExpired)
+	n.note(address, finalError{errTakenOver()})
+	require.NotErrorIs(t, n.unavailable(NotDone, nil), ErrSessionExpired)
+	require.NoError(t, n.close())
 }

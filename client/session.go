@@ -173,7 +173,11 @@ func (s *session) streamEnded(st *stream, cause error) {
 	s.become(streamBroke)
 	s.link = nil
 	s.silent = false
+	over := s.state.over()
 	s.mu.Unlock()
+	if over {
+		return // that ended the stream, and the node has not failed
+	}
 	info := infoOf(cause)
 	s.c.nodes.connectionBroke(st.conn, cause, info.GetLeaderAddress())
 	if info.GetCode() == zamokpb.Code_CODE_SUPERSEDED {

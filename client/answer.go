@@ -58,6 +58,9 @@ func (s *session) answer(a *zamokpb.Answer) {
 		return
 	}
 	final := definite(info)
+	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && (final != nil || info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE) {
+		t.downgrades--
+	}
 	switch {
 	case final == nil:
 		s.retryLater(t)
@@ -65,6 +68,9 @@ func (s *session) answer(a *zamokpb.Answer) {
 		s.refused(t, info, final)
 	case a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE:
 		if t.downgrade == asked {
+			if t.downgrades > 0 { // an earlier one, perhaps of another stream, was not answered
+				final = withOutcome(final, Unknown)
+			}
 			t.downgrade, t.refusal = notAsked, final
 		}
 		t.report(a.GetState())

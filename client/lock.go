@@ -168,7 +168,7 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 		return withOutcome(err, NotDone)
 	}
 	if t.downgrade == notAsked {
-		t.downgrade, t.refusal = asked, nil
+		t.downgrade, t.refusal, t.downgrades = asked, nil, 0
 		s.queueOut(t)
 	}
 	s.mu.Unlock()
@@ -177,12 +177,12 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 		state, err, refusal, changed := t.downgrade, l.err(), t.refusal, t.changes()
 		s.mu.Unlock()
 		switch {
+		case refusal != nil:
+			return refusal
 		case err != nil:
 			return withOutcome(err, [...]Outcome{notAsked: NotDone, asked: Unknown, downgraded: Done}[state])
 		case state == downgraded:
 			return nil
-		case state == notAsked:
-			return refusal
 		}
 		select {
 		case <-changed:
@@ -192,13 +192,15 @@ func (l *Lock) Downgrade(ctx context.Context) error {
 	}
 }
 
-// withOutcome is an error of a handle as that of a call that took effect or not.
+// withOutcome is an error as that of a call that took effect or not.
 func withOutcome(err error, outcome Outcome) error {
 	var e *Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	return &Error{Kind: e.Kind, Outcome: outcome, Message: e.Message, cause: e.cause}
+	changed := *e
+	changed.Outcome = outcome
+	return &changed
 }
 
 // Unlock releases what the handle holds, and waits for the cluster's confirmation. From its call on the lock is not held,

@@ -14,23 +14,18 @@ import (
 // TicketRef names an acquisition.
 type TicketRef struct{ Session, Ticket uint64 }
 
-// ForceRelease ends what holds the lock with a token up to the one given: what the operator saw. Newer
-// grants are not touched, so it may be repeated. If nothing holds it so, and an attempt of this call may have
-// ended what did, the error says Unknown.
+// ForceRelease ends what holds the lock with a token up to the one given: what the operator saw. Newer grants are not
+// touched, so it may be repeated. If nothing holds it so, and an attempt of this call may have ended what did, the
+// error says Unknown.
 func (c *Client) ForceRelease(ctx context.Context, name string, token Token, reason string) ([]TicketRef, error) {
 	var r *zamokpb.ForceReleaseResponse
-	inDoubt := false // as in ExpireSession
-	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
+	inDoubt, err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
 		r, err = zamokpb.NewAdminClient(conn).ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: uint64(token), Reason: reason})
-		if inDoubt && err == nil && len(r.GetEnded()) == 0 {
-			return finalError{&Error{Kind: ErrUnavailable, Outcome: Unknown,
-				Message: "nobody holds it now; an attempt whose answer did not come may have ended who did"}}
-		}
-		inDoubt = inDoubt || err != nil && !notDone(err)
 		return err
 	})
-	if inDoubt {
-		err = resolveUnknown(err)
+	if inDoubt && err == nil && len(r.GetEnded()) == 0 {
+		err = &Error{Kind: ErrUnavailable, Outcome: Unknown,
+			Message: "nothing holds it now; an attempt whose answer did not come may have ended what did"}
 	}
 	return each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef { return TicketRef{t.GetSession(), t.GetTicket()} }), err
 }
@@ -38,27 +33,10 @@ func (c *Client) ForceRelease(ctx context.Context, name string, token Token, rea
 // ExpireSession ends a session as if its lease had run out. If it has ended, and an attempt of this call may
 // have done that, the error says ErrSessionExpired and Unknown.
 func (c *Client) ExpireSession(ctx context.Context, session uint64, reason string) error {
-	inDoubt := false // an earlier attempt may have taken effect: then it ended what this one does not find
-	err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+	_, err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		_, err := zamokpb.NewAdminClient(conn).ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: session, Reason: reason})
-		if inDoubt && infoOf(err).GetCode() == zamokpb.Code_CODE_NO_SESSION {
-			return finalError{&Error{Kind: ErrSessionExpired, Outcome: Unknown, cause: plain(err)}}
-		}
-		inDoubt = inDoubt || err != nil && !notDone(err)
 		return err
 	})
-	if inDoubt {
-		err = resolveUnknown(err)
-	}
-	return err
-}
-
-// resolveUnknown is the error of a call of which an earlier attempt may have taken effect in the client's cluster, when
-// all that is left at its addresses is another one.
-func resolveUnknown(err error) error {
-	if e, ok := err.(*Error); ok && errors.Is(e, ErrWrongCluster) {
-		return withOutcome(e, Unknown)
-	}
 	return err
 }
 

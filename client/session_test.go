@@ -416,6 +416,50 @@ func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
 	require.NoError(t, l.Err())
 }
 
+// A Downgrade is sent again on another stream, and refused: the first may have been done. One that was refused before, or
+// not accepted, was not.
+func TestADowngradeInDoubtIsNotSettledByARefusal(t *testing.T) {
+	for name, test := range map[string]struct {
+		again func(b *bare, answer func(zamokpb.Code))
+		want  Outcome
+	}{
+		"refused at once": {func(*bare, func(zamokpb.Code)) {}, NotDone},
+		"on another stream": {func(b *bare, _ func(zamokpb.Code)) {
+			b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
+		}, Unknown},
+		"overloaded before": {func(b *bare, answer func(zamokpb.Code)) {
+			answer(zamokpb.Code_CODE_OVERLOADED)
+			b.pass(retryAfter)
+		}, NotDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, l := holds(t)
+			answer := func(code zamokpb.Code) {
+				b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
+					Command: zamokpb.Command_COMMAND_DOWNGRADE, State: state(1, granted, 0),
+					Error: &zamokpb.ErrorInfo{Code: code, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}}}})
+			}
+			done := make(chan error, 1)
+			go func() { done <- l.Downgrade(t.Context()) }()
+			sent := func() {
+				for said, _ := b.says(); len(said) == 0; said, _ = b.says() {
+					<-b.wake
+				}
+			}
+			sent()
+			test.again(b, answer)
+			if name != "refused at once" {
+				sent()
+			}
+			answer(zamokpb.Code_CODE_DISK_LOW)
+			var e *Error
+			require.ErrorAs(t, <-done, &e)
+			require.ErrorIs(t, e, ErrLimit)
+			require.Equal(t, test.want, e.Outcome)
+		})
+	}
+}
+
 func TestEveryCodeHasAnError(t *testing.T) {
 	again := map[string]bool{"CODE_OK": true, "CODE_NOT_LEADER": true, "CODE_OVERLOADED": true, "CODE_UNKNOWN": true,
 		"CODE_SUPERSEDED": true, "CODE_SLOW_READER": true, "CODE_STOPPING": true}

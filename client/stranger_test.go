@@ -87,55 +87,80 @@ func TestAStrangersWelcomeIsNone(t *testing.T) {
 	}
 }
 
-// replaced is an operator's node that loses an answer, and is one of another cluster when it is asked again.
-type replaced struct {
+// lossy is an operator's node that loses its first answer, and refuses from then on.
+type lossy struct {
 	zamokpb.UnimplementedAdminServer
-	asked atomic.Int32
+	asked  atomic.Int32
+	first  func() // before the first answer is lost; may be nil
+	refuse error
 }
 
-func (r *replaced) answer(t *testing.T) error {
-	if r.asked.Add(1) == 1 {
-		return status.Error(codes.Unavailable, "the connection broke")
+func (l *lossy) answer() error {
+	if l.asked.Add(1) > 1 {
+		return l.refuse
 	}
-	st, err := status.New(codes.FailedPrecondition, "another cluster").WithDetails(&zamokpb.ErrorInfo{
-		Code: zamokpb.Code_CODE_WRONG_CLUSTER, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, Cluster: "theirs"})
+	if l.first != nil {
+		l.first()
+	}
+	return status.Error(codes.Unavailable, "the connection broke")
+}
+
+// refusal is the error of a node of ours that did nothing.
+func refusal(t *testing.T, code zamokpb.Code) error {
+	st, err := status.New(codes.FailedPrecondition, "refused").WithDetails(&zamokpb.ErrorInfo{
+		Code: code, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE, Cluster: "theirs"})
 	require.NoError(t, err)
 	return st.Err()
 }
 
-// The cluster is replaced in the middle of a call: that the second attempt did nothing says nothing of the first.
-func TestACallInDoubtIsNotRefusedByAnotherCluster(t *testing.T) {
-	for name, call := range map[string]func(context.Context, *client.Client) error{
+// That the last attempt of a call did nothing says nothing of an earlier one without an answer.
+func TestARefusalDoesNotSettleACallInDoubt(t *testing.T) {
+	calls := map[string]func(context.Context, *client.Client) error{
 		"ForceRelease": func(ctx context.Context, c *client.Client) error {
 			_, err := c.ForceRelease(ctx, "x", 1, "a test")
 			return err
 		},
 		"ExpireSession": func(ctx context.Context, c *client.Client) error { return c.ExpireSession(ctx, 1, "a test") },
 		"Join":          func(ctx context.Context, c *client.Client) error { return c.Join(ctx, "n9", dead) },
+	}
+	for name, test := range map[string]struct {
+		refuse error
+		close  bool // the client is closed during the first attempt
+		want   error
+	}{
+		"another cluster": {refuse: refusal(t, zamokpb.Code_CODE_WRONG_CLUSTER), want: client.ErrWrongCluster},
+		"access rules":    {refuse: refusal(t, zamokpb.Code_CODE_DENIED), want: client.ErrDenied},
+		"a proxy":         {refuse: status.Error(codes.PermissionDenied, "not from there"), want: client.ErrDenied},
+		"closed":          {close: true, want: client.ErrClosed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			admin := &replaced{}
-			server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
-				if info.FullMethod == zamokpb.Zamok_Now_FullMethodName { // which finds the leader
-					return &zamokpb.NowResponse{}, grpc.SetHeader(ctx, metadata.Pairs("zamok-cluster", "ours"))
+		for method, call := range calls {
+			t.Run(name+"/"+method, func(t *testing.T) {
+				admin := &lossy{refuse: test.refuse}
+				server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
+					if info.FullMethod == zamokpb.Zamok_Now_FullMethodName { // which finds the leader
+						return &zamokpb.NowResponse{}, grpc.SetHeader(ctx, metadata.Pairs("zamok-cluster", "ours"))
+					}
+					return nil, admin.answer()
+				}))
+				zamokpb.RegisterZamokServer(server, stranger{})
+				zamokpb.RegisterAdminServer(server, admin)
+				c, err := client.New(client.Config{
+					Endpoints: []string{serve(t, server)}, Cluster: "ours", RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+				})
+				require.NoError(t, err)
+				defer c.Close()
+				if test.close {
+					admin.first = func() { _ = c.Close() }
 				}
-				return nil, admin.answer(t)
-			}))
-			zamokpb.RegisterZamokServer(server, stranger{})
-			zamokpb.RegisterAdminServer(server, admin)
-			c, err := client.New(client.Config{
-				Endpoints: []string{serve(t, server)}, Cluster: "ours", RequestTimeout: patience, Logger: slog.New(slog.DiscardHandler),
+				var e *client.Error
+				require.ErrorAs(t, call(soon(t), c), &e)
+				require.Equal(t, client.Unknown, e.Outcome, "%v", e)
+				err = call(soon(t), c) // whose first attempt is refused
+				require.ErrorIs(t, err, test.want)
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, client.NotDone, e.Outcome, "%v", e)
 			})
-			require.NoError(t, err)
-			defer c.Close()
-			var e *client.Error
-			require.ErrorAs(t, call(soon(t), c), &e)
-			require.Equal(t, client.Unknown, e.Outcome, "%v", e)
-			err = call(soon(t), c) // whose first attempt is refused
-			require.ErrorIs(t, err, client.ErrWrongCluster)
-			require.ErrorAs(t, err, &e)
-			require.Equal(t, client.NotDone, e.Outcome, "%v", e)
-		})
+		}
 	}
 }
 

@@ -180,6 +180,7 @@ func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	case t.state == ticketRequested, t.needsHoldDeadline():
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: t.request.wire(t.number)}}
 	case t.downgrade == asked:
+		t.downgrades++
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}
 	}
 	return nil

@@ -28,8 +28,9 @@ type ticket struct {
 	token   uint64 // once the cluster has granted it
 	queued  bool   // in drops or outgoing
 
-	downgrade downgrading
-	refusal   error // of the latest Downgrade
+	downgrade  downgrading
+	downgrades int   // were sent for the latest Downgrade, and may take effect
+	refusal    error // of the latest Downgrade
 
 	holdUntil clock.Time    // of the cluster; 0 = no maximum
 	holdEnd   clock.Instant // here

@@ -46,7 +46,7 @@ func (in *instance) candidates() (all []voter) {
 		if s.Suffrage != raft.Voter {
 			continue
 		}
-		v := voter{Server: s, name: peer.NameOf(s.ID), acknowledged: in.transport.Acknowledged(s.ID)}
+		v := voter{Server: s, name: peer.NameOf(s.ID)}
 		member := announced[v.name]
 		v.free, v.low = member.FreeBytes, member.FreeBytes < member.LowSpaceThreshold
 		if s.ID == in.node.self.ID() {
@@ -58,7 +58,7 @@ func (in *instance) candidates() (all []voter) {
 		}
 		contact := in.transport.Contact(s.ID)
 		answered := contact.At
-		v.trip = contact.Trip
+		v.acknowledged, v.trip = contact.Acknowledged, contact.Trip
 		if since != nil && since.After(answered) {
 			answered = *since
 		}

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -8,7 +9,7 @@ import (
 // Action is what an empty node does next.
 type Action string
 
-// The acts.
+// The actions.
 const (
 	Agree         Action = "agree"     // put Decision.Initial on disk, and ask again
 	Bootstrap     Action = "bootstrap" // write the first entry, for the initial members on disk
@@ -17,14 +18,14 @@ const (
 	Refuse        Action = "refuse"    // end; asking again changes nothing
 )
 
-// Decision is an Act, and why.
+// Decision is an Action, and why.
 type Decision struct {
 	Action Action
 	// Reason is why, and what the operator has to do, if anything.
 	Reason string
-	// Initial are set with Agree and Bootstrap.
+	// Initial is set with Agree and Bootstrap.
 	Initial InitialMembers
-	// Cluster is set with Elsewhere: the cluster that has begun; zero: it doesn't know its id yet.
+	// Cluster is set with JoinElsewhere: the cluster that has begun; zero: it doesn't know its id yet.
 	Cluster ClusterID
 }
 
@@ -32,10 +33,10 @@ type Decision struct {
 // answer and of what the others answered after it; doc.go, "Bootstrap", argues why it is safe.
 func Decide(mine Answer, replies []Reply) Decision {
 	if mine.HasData {
-		return refuseDecision("%s holds data, so its cluster has begun: open the data directory", mine.Name)
+		return newDecision(Refuse, "%s holds data, so its cluster has begun: open the data directory", mine.Name)
 	}
 	if !mine.List.Has(mine.Name) {
-		return refuseDecision("the --cluster list (%v) doesn't name this node, %s: add it, the same "+
+		return newDecision(Refuse, "the --cluster list (%v) doesn't name this node, %s: add it, the same "+
 			"on every node; to become part of a running cluster, start it with --join", mine.List, mine.Name)
 	}
 	if d := alreadyStarted(mine, replies); d.Action != "" {
@@ -43,31 +44,43 @@ func Decide(mine Answer, replies []Reply) Decision {
 	}
 	incarnations := map[string]Incarnation{mine.Name: mine.Incarnation}
 	owners := map[Incarnation]string{mine.Incarnation: mine.Name}
-	unreachable := map[string]error{}
+	unreachable := map[string]string{}
 	for _, reply := range replies {
 		theirs := reply.Answer
 		switch owner, used := owners[theirs.Incarnation]; {
 		case reply.Err != nil:
-			unreachable[reply.Node.ID] = reply.Err
+			unreachable[reply.Node.ID] = reply.Err.Error()
 			continue
 		case theirs.Name != reply.Node.ID:
-			return refuseDecision("the node at %s is %s, and the --cluster list says %s: correct the list, "+
+			return newDecision(Refuse, "the node at %s is %s, and the --cluster list says %s: correct the list, "+
 				"the same on every node", reply.Node.Address, theirs.Name, reply.Node.ID)
-		case mine.List.String() != theirs.List.String():
-			return refuseDecision("the --cluster lists differ: %s has %v, %s has %v; nothing was begun; give "+
+		case mine.List != theirs.List:
+			return newDecision(Refuse, "the --cluster lists differ: %s has %v, %s has %v; nothing was begun; give "+
 				"every node the same", mine.Name, mine.List, theirs.Name, theirs.List)
 		case used:
-			return refuseDecision("%s and %s have the same incarnation %v: one data directory is a copy of the "+
+			return newDecision(Refuse, "%s and %s have the same incarnation %v: one data directory is a copy of the "+
 				"other; empty one of them", owner, theirs.Name, theirs.Incarnation)
 		}
 		owners[theirs.Incarnation] = theirs.Name
 		incarnations[theirs.Name] = theirs.Incarnation
 	}
-	if missing := describeMissing(mine.List, incarnations, unreachable); missing != "" {
-		return Decision{Action: Wait, Reason: "a cluster begins when every node of the list has said " +
-			"that it holds nothing; waiting for " + missing + "; start what is not running"}
+	var missing []string
+	for _, node := range mine.List.Nodes() {
+		if _, answered := incarnations[node.ID]; !answered {
+			missing = append(missing, fmt.Sprintf("%s at %s (%s)",
+				node.ID, node.Address, cmp.Or(unreachable[node.ID], "not asked yet")))
+		}
+	}
+	if len(missing) > 0 {
+		return newDecision(Wait, "a cluster begins when every node of the list has said that it holds nothing; "+
+			"waiting for %s; start what is not running", strings.Join(missing, ", "))
 	}
 	return decideAgreed(mine, replies, NewInitialMembers(mine.List, incarnations))
+}
+
+// newDecision is one without initial members.
+func newDecision(action Action, format string, args ...any) Decision {
+	return Decision{Action: action, Reason: fmt.Sprintf(format, args...)}
 }
 
 // alreadyStarted decides if a node of the list holds data: then the first entry is written, with the initial
@@ -83,7 +96,7 @@ func alreadyStarted(mine Answer, replies []Reply) Decision {
 		}
 		for _, other := range []*Reply{including, excluding} {
 			if other != nil && conflict(other.Answer, theirs) {
-				return refuseDecision("%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster "+
+				return newDecision(Refuse, "%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster "+
 					"list, or move the directory aside that is left over", other.Answer.Name, theirs.Name,
 					other.Answer.Initial, ofCluster(other.Answer.Cluster), theirs.Initial, ofCluster(theirs.Cluster))
 			}
@@ -95,10 +108,10 @@ func alreadyStarted(mine Answer, replies []Reply) Decision {
 			excluding = &reply
 		}
 	}
-	switch {
-	case including == nil && excluding == nil:
+	if including == nil && excluding == nil {
 		return Decision{}
-	case including == nil:
+	}
+	if including == nil {
 		theirs := excluding.Answer
 		return Decision{Action: JoinElsewhere, Cluster: theirs.Cluster, Reason: fmt.Sprintf(
 			"%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is no part of it: "+
@@ -107,7 +120,19 @@ func alreadyStarted(mine Answer, replies []Reply) Decision {
 			theirs.Name, excluding.Node.Address, ofCluster(theirs.Cluster),
 			mine.Name, mine.Incarnation, mine.Name, mine.Name)}
 	}
-	return mergeMembers(mine, including.Answer)
+	theirs := including.Answer
+	d := Decision{Action: Bootstrap, Initial: theirs.Initial,
+		Reason: fmt.Sprintf("%s has begun the cluster, and counted on this node", theirs.Name)}
+	switch list := theirs.Initial.list(); {
+	case mine.List != list:
+		return newDecision(Refuse, "%s began its cluster with the --cluster list %v, and %s has %v; give %s the same",
+			theirs.Name, list, mine.Name, mine.List, mine.Name)
+	case mine.Initial != theirs.Initial:
+		d.Action = Agree
+	case mine.Unready != "":
+		return newDecision(Wait, "%s", mine.Unready)
+	}
+	return d
 }
 
 // conflict reports whether two nodes that hold data belong to different clusters, as far as they know.
@@ -115,65 +140,7 @@ func conflict(a, b Answer) bool {
 	if a.Cluster != (ClusterID{}) && b.Cluster != (ClusterID{}) {
 		return a.Cluster != b.Cluster
 	}
-	one, other := a.Initial.String(), b.Initial.String()
-	return one != "" && other != "" && one != other
-}
-
-// mergeMembers decides for a node that is among the initial members of a cluster which has begun.
-func mergeMembers(mine, theirs Answer) Decision {
-	reason := fmt.Sprintf("%s has begun the cluster, and counted on this node", theirs.Name)
-	switch {
-	case mine.List.String() != theirs.Initial.list().String():
-		return refuseDecision("%s began its cluster with the --cluster list %v, and %s has %v; give %s the same",
-			theirs.Name, theirs.Initial.list(), mine.Name, mine.List, mine.Name)
-	case mine.Initial.String() != theirs.Initial.String():
-		return Decision{Action: Agree, Initial: theirs.Initial, Reason: reason}
-	case mine.Unready != "":
-		return Decision{Action: Wait, Reason: mine.Unready}
-	}
-	return Decision{Action: Bootstrap, Initial: theirs.Initial, Reason: reason}
-}
-
-// decideAgreed decides when every node of the list has answered, has no data and was given the same list.
-func decideAgreed(mine Answer, replies []Reply, initial InitialMembers) Decision {
-	if mine.Unready != "" {
-		return Decision{Action: Wait, Reason: fmt.Sprintf("this node can't begin a cluster: %s", mine.Unready)}
-	}
-	if mine.Initial.String() != initial.String() {
-		return Decision{Action: Agree, Initial: initial, Reason: "every node of the list holds nothing"}
-	}
-	var others []string
-	for _, reply := range replies {
-		switch theirs := reply.Answer; {
-		case theirs.Unready != "":
-			others = append(others, fmt.Sprintf("%s (%s)", theirs.Name, theirs.Unready))
-		case theirs.Initial.String() != initial.String():
-			others = append(others, theirs.Name)
-		}
-	}
-	if len(others) > 0 {
-		return Decision{Action: Wait, Reason: "a cluster begins when every node has the list of its initial " +
-			"members on disk; waiting for " + strings.Join(others, ", ")}
-	}
-	return Decision{
-		Action: Bootstrap, Initial: initial,
-		Reason: fmt.Sprintf("every node of %v has the same initial members on disk", mine.List),
-	}
-}
-
-func describeMissing(list List, answers map[string]Incarnation, unreachable map[string]error) string {
-	var missing []string
-	for _, node := range list.Nodes() {
-		if _, answered := answers[node.ID]; answered {
-			continue
-		}
-		reason := "not asked yet"
-		if err := unreachable[node.ID]; err != nil {
-			reason = err.Error()
-		}
-		missing = append(missing, fmt.Sprintf("%s at %s (%s)", node.ID, node.Address, reason))
-	}
-	return strings.Join(missing, ", ")
+	return a.Initial.differ(b.Initial)
 }
 
 func ofCluster(cluster ClusterID) string {
@@ -183,6 +150,27 @@ func ofCluster(cluster ClusterID) string {
 	return fmt.Sprintf(" of cluster %v", cluster)
 }
 
-func refuseDecision(format string, args ...any) Decision {
-	return Decision{Action: Refuse, Reason: fmt.Sprintf(format, args...)}
+// decideAgreed decides when every node of the list has answered, has no data and was given the same list.
+func decideAgreed(mine Answer, replies []Reply, initial InitialMembers) Decision {
+	if mine.Unready != "" {
+		return newDecision(Wait, "this node can't begin a cluster: %s", mine.Unready)
+	}
+	if mine.Initial != initial {
+		return Decision{Action: Agree, Initial: initial, Reason: "every node of the list holds nothing"}
+	}
+	var others []string
+	for _, reply := range replies {
+		switch theirs := reply.Answer; {
+		case theirs.Unready != "":
+			others = append(others, fmt.Sprintf("%s (%s)", theirs.Name, theirs.Unready))
+		case theirs.Initial != initial:
+			others = append(others, theirs.Name)
+		}
+	}
+	if len(others) > 0 {
+		return newDecision(Wait, "a cluster begins when every node has the list of its initial "+
+			"members on disk; waiting for %s", strings.Join(others, ", "))
+	}
+	return Decision{Action: Bootstrap, Initial: initial,
+		Reason: fmt.Sprintf("every node of %v has the same initial members on disk", mine.List)}
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/raft"
 )
 
 // Condition is the state of a node's data, as it reports it.
@@ -52,7 +50,7 @@ func (n *Network) answer(asker Server) Answer {
 // Ask asks a node about itself. Any node of any cluster answers, whatever its name, and the
 // caller checks that; with TLS, only one whose certificate names the node asked.
 func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
-	s, err := n.exchange(ctx, node, purposeAsk, nil)
+	s, err := n.dial(ctx, node, purposeAsk, nil)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -70,7 +68,7 @@ type Reply struct {
 // AskAll asks these nodes but this one, all at once. The replies are in the order of the nodes.
 func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(node Node) bool {
-		return NameOf(raft.ServerID(node.ID)) == n.config.ID
+		return node.name() == n.config.ID
 	})
 	replies := make([]Reply, len(nodes))
 	var asking sync.WaitGroup
@@ -85,34 +83,13 @@ func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
 	return replies
 }
 
-// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB. Unlike Ask it goes through the whole handshake. After an error it is not known whether
-// the request arrived, unless the error is a RefusedError: then it did not.
+// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB. Unlike
+// Ask it goes through the whole handshake. After an error it is not known whether the request arrived, unless
+// the error is a RefusedError: then it did not.
 func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, error) {
-	s, err := n.exchange(ctx, to, purposeCall, request)
+	s, err := n.dial(ctx, to, purposeCall, request)
 	if err != nil {
 		return nil, err
 	}
 	return s.body, nil
-}
-
-// exchange makes a connection for one question within HandshakeTimeout, and closes it.
-func (n *Network) exchange(ctx context.Context, to Node, use purpose, request []byte) (*stream, error) {
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
-	s, err := n.dial(ctx, to, use, request)
-	if err == nil {
-		err = s.Conn.Close()
-	}
-	return s, err
-}
-
-// serveCall is the called end of Call, after the handshake.
-func (n *Network) serveCall(ctx context.Context, from *stream) error {
-	reply := n.config.Handle(ctx, from.remote.Server, from.body)
-	if err := writeFrame(from, &payload{kindReply, reply}); err != nil {
-		return err
-	}
-	awaitPeerClose(from)
-	return nil
 }

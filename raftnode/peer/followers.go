@@ -1,12 +1,10 @@
 package peer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -23,19 +21,21 @@ const unreachableAfter = time.Second
 type Contact struct {
 	At      time.Time // when the latest append was sent that it has answered; zero = it has answered none
 	LastLog uint64    // where its log ended by that answer
+	// Acknowledged is the entry up to which it has everything, as it acknowledged it to this node in the term in
+	// which that leads, or led last; 0 = it acknowledged nothing.
+	Acknowledged uint64
 	// Trip is how long heartbeats to it and back take at worst: the third longest of the last minute.
 	Trip time.Duration
 }
 
-// follower is a server that this node sends appends to.
+// follower is a server that this node sends appends to. The mutex of its Transport guards all of it.
 type follower struct {
-	id         raft.ServerID
-	roundTrips WorstRoundTrip // of heartbeats
-
-	mu          sync.Mutex // guards what follows
+	id          raft.ServerID
+	at          time.Time // see Contact
+	lastLog     uint64    // see Contact
+	roundTrips  WorstRoundTrip
 	throttle    throttle
 	pausedUntil time.Time // until when no entries are sent, since the server did not take the last ones
-	contact     Contact   // but for Trip
 	removing    bool      // see Removing
 	inTerm
 }
@@ -59,140 +59,24 @@ type inTerm struct {
 	refusingSince time.Time // as failingSince, of appends with entries: a node may answer and take none
 }
 
-// follower returns the record of a server.
+// follower returns the record of a server. The mutex is held.
 func (t *Transport) follower(id raft.ServerID) *follower {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.followers[id] == nil {
 		t.followers[id] = &follower{id: id, throttle: throttle{rate: rateInitial}}
 	}
 	return t.followers[id]
 }
 
-// enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term
-// before, and whether it is excluded. A call of an earlier term, which raft's pause after a failure can delay
-// until this node leads again, forgets nothing: the follower refuses it for its term.
-func (t *Transport) enterTerm(f *follower, term uint64) (matchIndex uint64, excluded bool) {
-	t.mu.Lock()
-	t.term = max(t.term, term)
-	t.mu.Unlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.term > term {
-		return 0, false
-	}
-	if f.term < term {
-		f.inTerm = inTerm{term: term}
-	}
-	return f.matchIndex, f.excluded
-}
-
-// acknowledge notes that a server has everything up to index.
-func (f *follower) acknowledge(term, index uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.term == term {
-		f.matchIndex = max(f.matchIndex, index)
-	}
-}
-
-// checkLog looks at where the log of a server ends. What it had acknowledged is what it had before the append
-// was sent: the answers to appends and to heartbeats may overtake each other.
-func (t *Transport) checkLog(f *follower, term, acknowledged, lastLog uint64) error {
-	if lastLog >= acknowledged {
-		return nil
-	}
-	f.mu.Lock()
-	f.excluded = f.excluded || f.term == term
-	f.mu.Unlock()
-	t.network.log.Log(slog.LevelError, "lost "+string(f.id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
-		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old one",
-		"node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
-	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
-		f.id, ErrExcluded, acknowledged, lastLog)
-}
-
-// Acknowledged is the entry up to which a server has everything, as it acknowledged it to this node in the
-// term in which that leads, or led last; 0 = it acknowledged nothing.
-func (t *Transport) Acknowledged(id raft.ServerID) uint64 {
-	f := t.follower(id)
-	t.mu.Lock()
-	term := t.term
-	t.mu.Unlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.term != term {
-		return 0
-	}
-	return f.matchIndex
-}
-
 // Contact returns what this node knows of a server.
 func (t *Transport) Contact(id raft.ServerID) Contact {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	f := t.follower(id)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	c := f.contact
-	c.Trip = f.roundTrips.Now(time.Now())
+	c := Contact{At: f.at, LastLog: f.lastLog, Trip: f.roundTrips.Now(time.Now())}
+	if f.term == t.term {
+		c.Acknowledged = f.matchIndex
+	}
 	return c
-}
-
-// recordContact notes what became of an append, and logs once that a server does not answer and once that it
-// does again. Raft would log every call.
-func (t *Transport) recordContact(f *follower, at raft.ServerAddress, sent time.Time,
-	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, err error) {
-	if t.ctx.Err() != nil {
-		return // this node ends
-	}
-	message, since := f.updateContact(sent, time.Now(), args, resp, err)
-	if message == "" {
-		return
-	}
-	level, attrs := slog.LevelInfo, []any{"node", f.id, "address", at, "for", since.Round(time.Millisecond)}
-	if err != nil {
-		level, attrs = slog.LevelWarn, append(attrs, "error", err)
-	}
-	t.network.log.Log(level, message+string(f.id), message, attrs...)
-}
-
-// updateContact returns what there is to log, and how long it has lasted.
-func (f *follower) updateContact(sent, now time.Time, args *raft.AppendEntriesRequest,
-	resp *raft.AppendEntriesResponse, err error) (message string, since time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	withEntries := len(args.Entries) > 0
-	if err == nil {
-		if f.unreachable {
-			message, since = "peer reachable again", now.Sub(f.failingSince)
-		}
-		f.failingSince, f.unreachable = time.Time{}, false
-		if withEntries {
-			f.refusingSince = time.Time{}
-		}
-		if sent.After(f.contact.At) { // a heartbeat overtakes an append
-			f.contact = Contact{At: sent, LastLog: resp.LastLog}
-		}
-		return message, since
-	}
-	if f.term != args.Term {
-		return "", 0 // a call of an earlier term, which took until now to fail
-	}
-	if f.failingSince.IsZero() {
-		f.failingSince = sent
-	}
-	if f.refusingSince.IsZero() && withEntries {
-		f.refusingSince = sent
-	}
-	switch failing, refusing := now.Sub(f.failingSince), now.Sub(f.refusingSince); {
-	case failing >= unreachableAfter && !f.contact.At.After(f.failingSince):
-		if !f.unreachable {
-			f.unreachable = true
-			return "peer unreachable; it is missing new entries until it answers", failing
-		}
-	case withEntries && refusing >= unreachableAfter && f.contact.At.After(f.refusingSince):
-		return "peer answers but rejects entries", refusing
-	}
-	return "", 0
 }
 
 // Removing keeps a server's own removal from it, as long as it is not committed and this Transport is open.
@@ -206,17 +90,46 @@ func (f *follower) updateContact(sent, now time.Time, args *raft.AppendEntriesRe
 // node leads when it is asked, so it has committed the configuration with which the server came, and all
 // those before; a later one without the server removes it.
 func (t *Transport) Removing(id raft.ServerID) {
-	f := t.follower(id)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.removing = true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.follower(id).removing = true
 }
 
-// limit cuts a request short: before an entry that the server must not get, and to what its line takes. Raft
-// continues from what was sent: it looks at the entries again after the call.
-func (f *follower) limit(args *raft.AppendEntriesRequest) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// enterTerm begins a call of a term to a server, and returns what the server has acknowledged in this term
+// before, and whether it is excluded. A call of an earlier term, which raft's pause after a failure can delay
+// until this node leads again, forgets nothing: the follower refuses it for its term. The mutex is held.
+func (t *Transport) enterTerm(f *follower, term uint64) (acknowledged uint64, excluded bool) {
+	t.term = max(t.term, term)
+	if f.term > term {
+		return 0, false
+	}
+	if f.term < term {
+		f.inTerm = inTerm{term: term}
+	}
+	return f.matchIndex, f.excluded
+}
+
+// acknowledge notes that a server has everything up to index. The mutex is held.
+func (f *follower) acknowledge(term, index uint64) {
+	if f.term == term {
+		f.matchIndex = max(f.matchIndex, index)
+	}
+}
+
+// beginAppend begins an append to a server as enterTerm does, once entries may be sent, and cuts it short:
+// before an entry that the server must not get, and to what its line takes. Raft continues from what was sent:
+// it looks at the entries again after the call.
+func (t *Transport) beginAppend(id raft.ServerID, args *raft.AppendEntriesRequest) (
+	f *follower, acknowledged uint64, excluded bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f = t.follower(id)
+	if wait := time.Until(f.pausedUntil); wait > 0 && len(args.Entries) > 0 {
+		t.mu.Unlock()
+		pause(t.ctx, wait)
+		t.mu.Lock()
+	}
+	acknowledged, excluded = t.enterTerm(f, args.Term)
 	if i := slices.IndexFunc(args.Entries, func(entry *raft.Log) bool {
 		// The log was deleted up to here while Raft read it (package store); it looks again, and sends its
 		// snapshot.
@@ -227,6 +140,7 @@ func (f *follower) limit(args *raft.AppendEntriesRequest) {
 	if len(args.Entries) > 0 {
 		f.throttle.limit(args)
 	}
+	return f, acknowledged, excluded
 }
 
 // isRemoval reports whether an entry is a configuration without this server.
@@ -238,46 +152,95 @@ func (f *follower) isRemoval(entry *raft.Log) bool {
 	return !slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == f.id })
 }
 
-// observeAppend notes how long an append took.
-func (f *follower) observeAppend(args *raft.AppendEntriesRequest, took time.Duration, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(args.Entries) > 0 {
+// exclude ends the appends of a term to a server whose log ends below what it had acknowledged when the append
+// was sent. That counts, and not what it has acknowledged by now: the answers to appends and to heartbeats may
+// overtake each other.
+func (t *Transport) exclude(f *follower, term, acknowledged, lastLog uint64) error {
+	t.mu.Lock()
+	f.excluded = f.excluded || f.term == term
+	t.mu.Unlock()
+	t.network.log.Log(slog.LevelError, "lost "+string(f.id), "ALARM: a node lost entries that it acknowledged; this leader stops "+
+		"replicating to it; replace the node: start it with an empty directory and --join, and keep the old one",
+		"node", f.id, "acknowledged_index", acknowledged, "last_index", lastLog)
+	return fmt.Errorf("peer: %s: %w: entry %d was acknowledged, and its log ends with entry %d",
+		f.id, ErrExcluded, acknowledged, lastLog)
+}
+
+// observeAppend notes what became of an append. It logs once that a server does not answer and once that it
+// does again, where Raft would log every call, and now and then how far one is that has fallen behind.
+func (t *Transport) observeAppend(f *follower, at raft.ServerAddress, sent time.Time,
+	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, err error) {
+	var progress string
+	var progressAttrs []any
+	now := time.Now()
+	t.mu.Lock()
+	message, since := f.updateContact(sent, now, args, resp, err)
+	switch took := now.Sub(sent); {
+	case len(args.Entries) > 0:
 		f.throttle.observeAppend(took, err)
+	case err == nil:
+		f.throttle.observeRoundTrip(took)
+		if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
+			f.roundTrips.Add(now, took)
+		}
+	}
+	if err == nil && resp.Success && resp.Term == args.Term {
+		if len(args.Entries) > 0 {
+			progress, progressAttrs = f.throttle.catchUp.report(f.throttle.inFlightBytes, args)
+		}
+		f.acknowledge(args.Term, args.PrevLogEntry+uint64(len(args.Entries)))
+	}
+	if errors.Is(err, errEntriesRefused) {
+		f.pausedUntil = now.Add(refusedPause)
+	}
+	t.mu.Unlock()
+	if progress != "" {
+		t.network.config.Logger.Info(progress, append(progressAttrs, "node", f.id)...)
+	}
+	if message == "" || t.ctx.Err() != nil { // this node ends
 		return
 	}
+	level, attrs := slog.LevelInfo, []any{"node", f.id, "address", at, "for", since.Round(time.Millisecond)}
 	if err != nil {
-		return
+		level, attrs = slog.LevelWarn, append(attrs, "error", err)
 	}
-	f.throttle.observeRoundTrip(took)
-	if args.LeaderCommitIndex == 0 { // a heartbeat, which waits for no disk
-		f.roundTrips.Add(time.Now(), took)
-	}
+	t.network.log.Log(level, message+string(f.id), message, attrs...)
 }
 
-// logProgress logs now and then how far a server is that has fallen behind.
-func (f *follower) logProgress(log *slog.Logger, args *raft.AppendEntriesRequest) {
-	f.mu.Lock()
-	message, attrs := f.throttle.catchUp.report(f.throttle.inFlightBytes, args)
-	f.mu.Unlock()
-	if message != "" {
-		log.Info(message, append(attrs, "node", f.id)...)
+// updateContact returns what there is to log, and how long it has lasted. The mutex is held.
+func (f *follower) updateContact(sent, now time.Time, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse, err error) (message string, since time.Duration) {
+	withEntries := len(args.Entries) > 0
+	if err == nil {
+		if f.unreachable {
+			message, since = "peer reachable again", now.Sub(f.failingSince)
+		}
+		f.failingSince, f.unreachable = time.Time{}, false
+		if withEntries {
+			f.refusingSince = time.Time{}
+		}
+		if sent.After(f.at) { // a heartbeat overtakes an append
+			f.at, f.lastLog = sent, resp.LastLog
+		}
+		return message, since
 	}
-}
-
-// pauseAfterRefusal notes that the server did not take entries that fit its log.
-func (f *follower) pauseAfterRefusal() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.pausedUntil = time.Now().Add(refusedPause)
-}
-
-// waitAfterRefusal waits until entries may be sent again.
-func (f *follower) waitAfterRefusal(ctx context.Context) {
-	f.mu.Lock()
-	left := time.Until(f.pausedUntil)
-	f.mu.Unlock()
-	if left > 0 {
-		pause(ctx, left)
+	if f.term != args.Term {
+		return "", 0 // a call of an earlier term, which took until now to fail
 	}
+	if f.failingSince.IsZero() {
+		f.failingSince = sent
+	}
+	if f.refusingSince.IsZero() && withEntries {
+		f.refusingSince = sent
+	}
+	switch failing, refusing := now.Sub(f.failingSince), now.Sub(f.refusingSince); {
+	case failing >= unreachableAfter && !f.at.After(f.failingSince):
+		if !f.unreachable {
+			f.unreachable = true
+			return "peer unreachable; it is missing new entries until it answers", failing
+		}
+	case withEntries && refusing >= unreachableAfter && f.at.After(f.refusingSince):
+		return "peer answers but rejects entries", refusing
+	}
+	return "", 0
 }

@@ -71,7 +71,7 @@ func TestALateCallOfAnEarlierTermForgetsNothing(t *testing.T) {
 	index, excluded := one.enterTerm(one.follower("b@1"), 5)
 	require.Zero(t, index)
 	require.False(t, excluded, "in term 5 it acknowledged nothing that is known")
-	require.EqualValues(t, 90, one.Acknowledged("c@1"))
+	require.EqualValues(t, 90, one.Contact("c@1").Acknowledged)
 	index, excluded = one.enterTerm(one.follower("b@1"), 7)
 	require.EqualValues(t, 100, index)
 	require.True(t, excluded)

@@ -12,12 +12,14 @@ import (
 )
 
 // dial connects to a node and makes the calling end of the handshake, within HandshakeTimeout. With purposeRaft,
-// what is written to the connection next is Raft's; with purposeCall, it has sent the request and read the
-// reply.
+// what is written to the connection next is Raft's; otherwise the answer or the reply has been read, and the
+// connection is closed.
 func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte) (*stream, error) {
 	timeout := n.config.HandshakeTimeout
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
 	raw, err := n.config.Dial(ctx, to.Address)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -27,15 +29,18 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 	}
 	s := &stream{raw: raw, purpose: use}
 	err = runWithContext(ctx, raw, func() (err error) {
-		if s.Conn, err = n.secure(ctx, raw, true, NameOf(raft.ServerID(to.ID))); err != nil {
+		if s.Conn, err = n.secure(ctx, raw, true, to.name()); err != nil {
 			return err
 		}
 		return n.greet(s, to, request)
 	})
-	if err == nil {
+	if err == nil && use == purposeRaft {
 		return s, nil
 	}
 	raw.Close()
+	if err == nil {
+		return s, nil
+	}
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
 		n.log.warn("call "+to.ID+refusal.Code.String(), "peer connection refused",
 			"peer", to.ID, "address", to.Address, "code", refusal.Code, "reason", refusal)
@@ -74,8 +79,10 @@ func (n *Network) greet(s *stream, to Node, request []byte) (err error) {
 	return err
 }
 
-// receive makes the called end of a handshake, and hands a connection for Raft to the transport.
+// receive makes the called end of a handshake, and hands a connection for Raft to the transport. It calls
+// release when the handshake is over.
 func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
+	defer release()
 	ctx, cancel := context.WithTimeoutCause(ctx, n.config.HandshakeTimeout, fmt.Errorf(
 		"the handshake was not complete within %v", n.config.HandshakeTimeout))
 	defer cancel()
@@ -84,16 +91,19 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 		if s.Conn, err = n.secure(ctx, raw, false, ""); err != nil {
 			return err
 		}
-		return n.readHello(s)
-	})
-	release()
-	if err == nil && s.purpose != purposeAsk {
-		n.checkClone(s.remote, s.answered, raw.RemoteAddr().String())
-		if s.purpose == purposeRaft {
-			s.owner.deliver(s)
-			return
+		if err := n.readHello(s); err != nil || s.purpose == purposeAsk {
+			return err
 		}
-		err = runWithContext(ctx, raw, func() error { return n.serveCall(ctx, s) })
+		release()
+		n.checkClone(s.remote, s.answered, raw.RemoteAddr().String())
+		if s.purpose == purposeCall {
+			return writeLast(s, &payload{kindReply, n.config.Handle(ctx, s.remote.Server, s.body)})
+		}
+		return nil
+	})
+	if err == nil && s.purpose == purposeRaft {
+		s.owner.deliver(s)
+		return
 	}
 	raw.Close()
 	n.logRefusal(raw, err)
@@ -111,11 +121,7 @@ func (n *Network) readHello(s *stream) error {
 	}
 	mine := n.answer(s.remote.Server)
 	if s.purpose == purposeAsk {
-		if err := writeFrame(s, &mine); err != nil {
-			return err
-		}
-		awaitPeerClose(s)
-		return nil
+		return writeLast(s, &mine)
 	}
 	if refusal := checkIdentities(mine, s.remote, hello.Server, mine.Server); refusal != nil {
 		return sendRefusal(s, refusal)
@@ -168,16 +174,18 @@ func (n *Network) logRefusal(raw net.Conn, err error) {
 }
 
 func sendRefusal(conn net.Conn, refusal *RefusedError) error {
-	if writeFrame(conn, refusal) == nil {
-		awaitPeerClose(conn)
-	}
+	_ = writeLast(conn, refusal)
 	return refusal
 }
 
-// awaitPeerClose lets the other end close first: closing with unread bytes makes TCP send a reset, which
-// can overtake the answer that was just written.
-func awaitPeerClose(conn net.Conn) {
-	_, _ = io.CopyN(io.Discard, conn, lingerBytesMax)
+// writeLast sends a message and lets the other end close first: closing with unread bytes makes TCP send a
+// reset, which can overtake what was just written.
+func writeLast(conn net.Conn, m message) error {
+	err := writeFrame(conn, m)
+	if err == nil {
+		_, _ = io.CopyN(io.Discard, conn, lingerBytesMax)
+	}
+	return err
 }
 
 // runWithContext runs a conversation that ends with ctx: a connection has no context, so it is closed

@@ -86,7 +86,6 @@ func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedErro
 		return newRefusal(code, mine.Name, theirs.Name, format, args...)
 	}
 	bothIDs := mine.Cluster != ClusterID{} && theirs.Cluster != ClusterID{}
-	initial, other := mine.Initial.String(), theirs.Initial.String()
 	switch {
 	case bothIDs && mine.Cluster != theirs.Cluster:
 		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
@@ -100,9 +99,9 @@ func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedErro
 	case mine.knowledge() == knowsNoCluster || theirs.knowledge() == knowsNoCluster:
 		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
 			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
-	case !bothIDs && initial != "" && other != "" && initial != other:
+	case !bothIDs && mine.Initial.differ(theirs.Initial):
 		return refuse(OtherInitialMembers, "%s and %s are part of different clusters: their initial members differ "+
-			"(%s and %s)", mine.Name, theirs.Name, initial, other)
+			"(%s and %s)", mine.Name, theirs.Name, mine.Initial, theirs.Initial)
 	}
 	return nil
 }
@@ -112,14 +111,13 @@ const knowsNoCluster = "no cluster"
 
 // knowledge names the cell of the table that a node stands in.
 func (a *Answer) knowledge() string {
-	initial := a.Initial.String() != ""
-	switch {
-	case a.Cluster == ClusterID{} && !initial:
-		return knowsNoCluster
-	case a.Cluster == ClusterID{}:
-		return "only the initial members of its cluster"
-	case !initial:
+	switch id, initial := a.Cluster != (ClusterID{}), a.Initial != (InitialMembers{}); {
+	case id && initial:
+		return "a cluster id and the initial members"
+	case id:
 		return "only a cluster id"
+	case initial:
+		return "only the initial members of its cluster"
 	}
-	return "a cluster id and the initial members"
+	return knowsNoCluster
 }

@@ -29,13 +29,18 @@ type Node struct {
 	Address string // host:port in canonical form: lower case, no leading zeros
 }
 
+func (n Node) name() string { return NameOf(raft.ServerID(n.ID)) }
+
 // A List is a --cluster list in canonical form, ordered by id. The zero List is empty: that
-// of a node which joined a running cluster without one.
-type List struct{ nodes []Node }
+// of a node which joined a running cluster without one. Equal lists compare equal with ==.
+type List struct{ text string }
 
 // ParseList reads "n1=host:5751,n2=host:5751,…". Two spellings of one list (other order, blanks
 // around items, upper case in host names) yield equal Lists. An error names the item at fault.
-func ParseList(text string) (List, error) {
+func ParseList(text string) (List, error) { return parseList(text, CheckID) }
+
+// parseList reads a list of nodes with ids of a kind: no two have the same name.
+func parseList(text string, checkID func(id string) error) (List, error) {
 	items := strings.Split(text, ",")
 	if strings.TrimSpace(text) == "" {
 		return List{}, errors.New("--cluster is empty: " +
@@ -46,14 +51,14 @@ func ParseList(text string) (List, error) {
 	}
 	var nodes []Node
 	for i, item := range items {
-		node, err := parseNode(strings.TrimSpace(item))
+		node, err := parseNode(strings.TrimSpace(item), checkID)
 		if err != nil {
 			return List{}, fmt.Errorf("--cluster: item %d (%q): %w", i+1, item, err)
 		}
 		for j, other := range nodes {
-			if other.ID == node.ID {
+			if other.name() == node.name() {
 				return List{}, fmt.Errorf("--cluster: items %d and %d have the same id %s: "+
-					"every node needs its own", j+1, i+1, node.ID)
+					"every node needs its own", j+1, i+1, node.name())
 			}
 			if other.Address == node.Address {
 				return List{}, fmt.Errorf("--cluster: items %d and %d (%s and %s) have the same address %s: "+
@@ -62,29 +67,38 @@ func ParseList(text string) (List, error) {
 		}
 		nodes = append(nodes, node)
 	}
-	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
-	return List{nodes}, nil
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.name(), b.name()) })
+	return listOf(nodes), nil
+}
+
+func listOf(nodes []Node) List {
+	items := make([]string, len(nodes))
+	for i, node := range nodes {
+		items[i] = node.ID + "=" + node.Address
+	}
+	return List{strings.Join(items, ",")}
 }
 
 // Nodes returns the nodes in order of id.
-func (l List) Nodes() []Node { return slices.Clone(l.nodes) }
+func (l List) Nodes() (nodes []Node) {
+	for item := range strings.SplitSeq(l.text, ",") {
+		if id, address, found := strings.Cut(item, "="); found {
+			nodes = append(nodes, Node{id, address})
+		}
+	}
+	return nodes
+}
 
 // Has reports whether the list names id.
 func (l List) Has(id string) bool {
-	return slices.ContainsFunc(l.nodes, func(n Node) bool { return n.ID == id })
+	return slices.ContainsFunc(l.Nodes(), func(n Node) bool { return n.ID == id })
 }
 
 // String returns the canonical form, which ParseList reads back; of the zero List, "".
-func (l List) String() string {
-	items := make([]string, 0, len(l.nodes))
-	for _, n := range l.nodes {
-		items = append(items, n.ID+"="+n.Address)
-	}
-	return strings.Join(items, ",")
-}
+func (l List) String() string { return l.text }
 
 // MarshalText implements encoding.TextMarshaler.
-func (l List) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+func (l List) MarshalText() ([]byte, error) { return []byte(l.text), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler; "" is the zero List.
 func (l *List) UnmarshalText(text []byte) (err error) {
@@ -106,26 +120,17 @@ func ParseInitialMembers(text string) (InitialMembers, error) {
 	if text == "" {
 		return InitialMembers{}, nil
 	}
-	incarnations := map[string]Incarnation{}
-	var items []string
-	for item := range strings.SplitSeq(text, ",") {
-		id, address, _ := strings.Cut(item, "=")
-		server, err := ParseServer(raft.ServerID(id))
-		if err != nil {
-			return InitialMembers{}, fmt.Errorf("initial members: %w", err)
-		}
-		incarnations[server.Name] = server.Incarnation
-		items = append(items, server.Name+"="+address)
-	}
-	list, err := ParseList(strings.Join(items, ","))
+	servers, err := parseList(text, func(id string) error {
+		_, err := ParseServer(raft.ServerID(id))
+		return err
+	})
 	if err != nil {
 		return InitialMembers{}, fmt.Errorf("initial members: %w", err)
 	}
-	m := NewInitialMembers(list, incarnations)
-	if m.String() != text {
+	if servers.text != text {
 		return InitialMembers{}, fmt.Errorf("initial members: %q is not as this release writes them", text)
 	}
-	return m, nil
+	return InitialMembers{servers}, nil
 }
 
 // NewInitialMembers joins the nodes of a list with their incarnations; each node must have one.
@@ -134,7 +139,7 @@ func NewInitialMembers(list List, incarnations map[string]Incarnation) InitialMe
 	for i, node := range servers {
 		servers[i].ID = Server{node.ID, incarnations[node.ID]}.String()
 	}
-	return InitialMembers{List{servers}}
+	return InitialMembers{listOf(servers)}
 }
 
 // String returns n1@incarnation=host:5751,… in the order of the names; of the zero InitialMembers, "".
@@ -156,15 +161,20 @@ func (m InitialMembers) Has(s Server) bool { return m.servers.Has(s.String()) }
 func (m InitialMembers) list() List {
 	nodes := m.servers.Nodes()
 	for i, server := range nodes {
-		nodes[i].ID = NameOf(raft.ServerID(server.ID))
+		nodes[i].ID = server.name()
 	}
-	return List{nodes}
+	return listOf(nodes)
+}
+
+// differ reports whether two nodes that know these can't be of one cluster.
+func (m InitialMembers) differ(other InitialMembers) bool {
+	return m != other && m != (InitialMembers{}) && other != (InitialMembers{})
 }
 
 // Configuration is Raft's first configuration: every initial member has a vote.
 func (m InitialMembers) Configuration() raft.Configuration {
 	var c raft.Configuration
-	for _, server := range m.servers.nodes {
+	for _, server := range m.servers.Nodes() {
 		c.Servers = append(c.Servers, raft.Server{
 			Suffrage: raft.Voter, ID: raft.ServerID(server.ID), Address: raft.ServerAddress(server.Address),
 		})
@@ -192,12 +202,12 @@ func CheckID(id string) error {
 	return nil
 }
 
-func parseNode(item string) (Node, error) {
+func parseNode(item string, checkID func(id string) error) (Node, error) {
 	id, address, found := strings.Cut(item, "=")
 	if !found {
 		return Node{}, errors.New("no '=' between id and address: write n1=host:5751")
 	}
-	if err := CheckID(id); err != nil {
+	if err := checkID(id); err != nil {
 		return Node{}, err
 	}
 	host, port, err := net.SplitHostPort(address)

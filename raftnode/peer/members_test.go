@@ -134,11 +134,11 @@ func TestFoundersAreReadStrictly(t *testing.T) {
 	n1, n2 := serverOf("n1").String()+"=h1:5751", serverOf("n2").String()+"=h2:5751"
 	for text, want := range map[string]string{
 		"n1=h1:5751":                       "no server id",
-		n1 + ",":                           "no server id",
-		serverOf("n1").String():            "no host and port",
+		n1 + ",":                           "no '='",
+		serverOf("n1").String():            "no '='",
 		serverOf("n1").String() + "=h1":    "no host and port",
 		n2 + "," + n1:                      "not as this release writes them",
-		n1 + ", " + n2:                     "no server id",
+		n1 + ", " + n2:                     "not as this release writes them",
 		strings.Replace(n1, "h1", "H1", 1): "not as this release writes them",
 		n1 + "," + serverAfterWipe("n1").String() + "=h2:5751": "the same id n1",
 		n1 + "," + strings.Replace(n2, "h2", "h1", 1):          "same address h1:5751",

@@ -147,25 +147,18 @@ func (n *Network) accept() {
 	for {
 		raw, err := n.config.Listener.Accept()
 		switch {
-		case n.ctx.Err() != nil:
-			if err == nil {
-				raw.Close()
-			}
-			return
-		case err != nil:
-			n.log.warn("accept", "could not accept a peer connection; retrying", "error", err)
-			pause(n.ctx, acceptPause)
-		default:
+		case err == nil:
 			ctx, cancel := context.WithCancelCause(n.ctx)
-			release, evicted := n.beginHandshake(cancel)
-			if evicted {
-				n.log.warn("crowded", "too many pending handshakes: closed the oldest",
-					"limit", handshakesMax, "from", raw.RemoteAddr())
-			}
+			release := n.beginHandshake(cancel, raw.RemoteAddr())
 			n.background.Go(func() {
 				defer cancel(nil)
 				n.receive(ctx, raw, release)
 			})
+		case n.ctx.Err() != nil:
+			return
+		default:
+			n.log.warn("accept", "could not accept a peer connection; retrying", "error", err)
+			pause(n.ctx, acceptPause)
 		}
 	}
 }
@@ -190,22 +183,25 @@ func (a advertised) String() string { return string(a) }
 var errTooManyHandshakes = errors.New("too many connections are in their handshake; this was the oldest")
 
 // beginHandshake adds a connection to those that are not authenticated yet, which are at most handshakesMax,
-// and returns how to take it out again. It reports whether another was closed. That is the oldest: an honest
-// handshake takes a round trip or two, so the oldest pending connection is the likeliest to be idle, and to
-// refuse the new one would let idle connections keep all others out.
-func (n *Network) beginHandshake(cancel context.CancelCauseFunc) (release func(), evicted bool) {
+// and returns how to take it out again. For one more the oldest is closed: an honest handshake takes a round
+// trip or two, so the oldest pending connection is the likeliest to be idle, and to refuse the new one would
+// let idle connections keep all others out.
+func (n *Network) beginHandshake(cancel context.CancelCauseFunc, from net.Addr) (release func()) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if evicted = n.handshakes.Len() >= handshakesMax; evicted {
-		oldest := n.handshakes.Front()
-		n.handshakes.Remove(oldest).(context.CancelCauseFunc)(errTooManyHandshakes)
+	crowded := n.handshakes.Len() >= handshakesMax
+	if crowded {
+		n.handshakes.Remove(n.handshakes.Front()).(context.CancelCauseFunc)(errTooManyHandshakes)
 	}
 	element := n.handshakes.PushBack(cancel)
+	n.mu.Unlock()
+	if crowded {
+		n.log.warn("crowded", "too many pending handshakes: closed the oldest", "limit", handshakesMax, "from", from)
+	}
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.handshakes.Remove(element) // does nothing if it was closed
-	}, evicted
+		n.handshakes.Remove(element) // does nothing if it was closed or taken out
+	}
 }
 
 // keepAliveConfig probes a connection that was idle for a second. That has to be at most a sixth of a lease

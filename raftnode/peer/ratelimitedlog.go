@@ -36,22 +36,31 @@ func NewRateLimitedLog(log *slog.Logger) *RateLimitedLog {
 
 // Log logs a message. Messages with the same key count as repetitions of one.
 func (q *RateLimitedLog) Log(level slog.Level, key, message string, args ...any) {
-	if suppressed, muted := q.admit(key, time.Now()); !muted {
-		if suppressed > 0 {
-			args = append(args, "left_out", suppressed)
-		}
-		q.log.Log(context.Background(), level, message, args...)
+	now := time.Now()
+	q.mu.Lock()
+	line := q.line(key, now)
+	muted, suppressed := now.Before(line.mutedUntil), line.suppressed
+	if muted {
+		line.suppressed++
+	} else {
+		*line = logLine{mutedUntil: now.Add(logEvery)}
 	}
+	q.mu.Unlock()
+	if muted {
+		return
+	}
+	if suppressed > 0 {
+		args = append(args, "left_out", suppressed)
+	}
+	q.log.Log(context.Background(), level, message, args...)
 }
 
 func (q *RateLimitedLog) warn(key, message string, args ...any) {
 	q.Log(slog.LevelWarn, key, message, args...)
 }
 
-// admit reports whether a message may not be logged now, or else how many before it were not.
-func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// line returns what is known of a message. The mutex is held.
+func (q *RateLimitedLog) line(key string, now time.Time) *logLine {
 	if q.lines[key] == nil {
 		// Remove what may be logged again and, unless the table is full, has no repetitions to report.
 		full := len(q.lines) >= logLinesMax
@@ -62,16 +71,8 @@ func (q *RateLimitedLog) admit(key string, now time.Time) (suppressed int, muted
 			key = "the rest"
 		}
 	}
-	line := q.lines[key]
-	if line == nil {
-		line = &logLine{}
-		q.lines[key] = line
+	if q.lines[key] == nil {
+		q.lines[key] = &logLine{}
 	}
-	if now.Before(line.mutedUntil) {
-		line.suppressed++
-		return 0, true
-	}
-	suppressed = line.suppressed
-	*line = logLine{mutedUntil: now.Add(logEvery)}
-	return suppressed, false
+	return q.lines[key]
 }

@@ -21,6 +21,13 @@ const (
 // Raft was not given the answer.
 var ErrImplausible = errors.New("a term or an index is beyond reason")
 
+// Start sets the Raft that this Transport is for, once; until then every request waits. What Raft has applied
+// decides about a snapshot, and while Raft is being made it can't be asked.
+func (t *Transport) Start(r *raft.Raft) {
+	t.raft = r
+	t.background.Go(t.filterRequests)
+}
+
 // filterRequests passes on to Raft the requests whose terms and indexes are plausible (P9). Raft itself
 // adopts any term that is above its own, and keeps it on disk; from the last one that there is the next
 // election leads to term 0.
@@ -28,14 +35,9 @@ func (t *Transport) filterRequests() {
 	for {
 		select {
 		case request := <-t.NetworkTransport.Consumer():
-			if args, ok := request.Command.(*raft.InstallSnapshotRequest); ok {
-				request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: args}
-			}
-			if !t.validateRequest(request) || t.answerKnown(request) {
+			if !t.prepareRequest(&request) {
 				continue
 			}
-			t.presentAsVoter(request)
-			limitCommitIndex(request)
 			select {
 			case t.requests <- request:
 			case <-t.ctx.Done():
@@ -47,40 +49,38 @@ func (t *Transport) filterRequests() {
 	}
 }
 
-// Start sets the Raft that this Transport is for, once; until then every request waits. What Raft has applied
-// decides about a snapshot, and while Raft is being made it can't be asked.
-func (t *Transport) Start(r *raft.Raft) {
-	t.raft = r
-	t.background.Go(t.filterRequests)
+// prepareRequest changes a request to what Raft may be given, or answers it and returns false.
+func (t *Transport) prepareRequest(request *raft.RPC) bool {
+	if args, ok := request.Command.(*raft.InstallSnapshotRequest); ok {
+		request.Reader = &incomingSnapshot{Reader: request.Reader, transport: t, args: args}
+	}
+	if !t.validateRequest(*request) {
+		return false
+	}
+	switch args := request.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		// The leader's commit index goes no further than what its request shows to be in both logs. Raft counts as
+		// committed what this node's log has up to there, also behind the entries of the request: they may be of an
+		// earlier leader, and an append may be cut short.
+		args.LeaderCommitIndex = min(args.LeaderCommitIndex, args.PrevLogEntry+uint64(len(args.Entries)))
+	case *raft.RequestVoteRequest:
+		t.presentAsVoter(&args.RPCHeader)
+	case *raft.RequestPreVoteRequest:
+		t.presentAsVoter(&args.RPCHeader)
+	case *raft.InstallSnapshotRequest:
+		return !t.answerKnown(*request)
+	}
+	return true
 }
 
 // presentAsVoter has Raft vote for a server that was given its vote and of which this node knows only that it
 // is being caught up. Raft refuses that, and looks at the id in a request for nothing else; so it is shown
 // this node's own.
-func (t *Transport) presentAsVoter(request raft.RPC) {
-	var from *raft.RPCHeader
-	switch r := request.Command.(type) {
-	case *raft.RequestVoteRequest:
-		from = &r.RPCHeader
-	case *raft.RequestPreVoteRequest:
-		from = &r.RPCHeader
-	}
-	if from == nil {
-		return
-	}
+func (t *Transport) presentAsVoter(from *raft.RPCHeader) {
 	for _, s := range t.raft.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(from.ID) && s.Suffrage != raft.Voter {
 			from.ID = []byte(t.network.server().ID())
 		}
-	}
-}
-
-// limitCommitIndex takes the leader's commit index no further than what its request shows to be in both logs.
-// Raft counts as committed what this node's log has up to there, also behind the entries of the request: they
-// may be of an earlier leader, and an append may be cut short.
-func limitCommitIndex(request raft.RPC) {
-	if r, ok := request.Command.(*raft.AppendEntriesRequest); ok {
-		r.LeaderCommitIndex = min(r.LeaderCommitIndex, r.PrevLogEntry+uint64(len(r.Entries)))
 	}
 }
 
@@ -114,11 +114,7 @@ func (t *Transport) validateRequest(request raft.RPC) bool {
 	n.log.warn("leap "+kind,
 		"refused an implausible raft request: its sender or the sender's disk is damaged, or hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
 	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
-	if request.Reader == nil {
-		request.Respond(nil, err)
-	} else {
-		t.discard(request, func() (any, error) { return nil, err })
-	}
+	t.answer(request, func() (any, error) { return nil, err })
 	return false
 }
 

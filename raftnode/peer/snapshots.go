@@ -116,10 +116,7 @@ func (s *incomingSnapshot) stalled() {
 // The second check is in raft's main loop, in which nothing else is applied. Raft drops the snapshot and
 // reads what follows to empty the connection; the leader sends it again, and then it is known.
 func (t *Transport) answerKnown(request raft.RPC) bool {
-	snapshot, ok := request.Reader.(*incomingSnapshot)
-	if !ok {
-		return false
-	}
+	snapshot := request.Reader.(*incomingSnapshot)
 	args := snapshot.args
 	if !t.hasApplied(args) {
 		snapshot.forRaft = true
@@ -127,7 +124,7 @@ func (t *Transport) answerKnown(request raft.RPC) bool {
 	}
 	t.network.log.Log(slog.LevelInfo, "known "+string(args.ID),
 		"skipped a snapshot whose entries are already applied", "node", excerpt(args.ID), "index", args.LastLogIndex)
-	t.discard(request, func() (any, error) {
+	t.answer(request, func() (any, error) {
 		return &raft.InstallSnapshotResponse{Term: max(args.Term, t.raft.CurrentTerm()), Success: true}, nil
 	})
 	return true
@@ -141,11 +138,13 @@ func (t *Transport) hasApplied(args *raft.InstallSnapshotRequest) bool {
 
 var errKnown = errors.New("peer: meanwhile this node has applied what is in the snapshot; it was not installed")
 
-// discard reads a snapshot that raft is not given, and then answers it: the next request on its connection
-// begins behind it.
-func (t *Transport) discard(request raft.RPC, answer func() (any, error)) {
+// answer answers a request that raft is not given. A snapshot is read before: the next request on its
+// connection begins behind it.
+func (t *Transport) answer(request raft.RPC, answer func() (any, error)) {
 	t.background.Go(func() {
-		_, _ = io.Copy(io.Discard, request.Reader)
+		if request.Reader != nil {
+			_, _ = io.Copy(io.Discard, request.Reader)
+		}
 		request.Respond(answer())
 	})
 }

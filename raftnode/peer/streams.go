@@ -45,6 +45,8 @@ func (s streamLayer) Dial(address raft.ServerAddress, _ time.Duration) (net.Conn
 	}
 	switch strings.TrimSuffix(string(address), rest) {
 	case entriesPrefix:
+		s.t.mu.Lock()
+		defer s.t.mu.Unlock()
 		return throttledConn{stream, s.t.follower(raft.ServerID(server))}, nil
 	case snapshotPrefix:
 		return &snapshotConn{stream: stream, began: time.Now()}, nil

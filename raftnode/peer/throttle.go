@@ -34,13 +34,11 @@ type throttle struct {
 	catchUp       progress // of the appends in a row behind which there is more
 }
 
-func entryBytes(e *raft.Log) int { return len(e.Data) + len(e.Extensions) + entryOverheadBytes }
-
 // limit shortens a request. Raft continues from what was sent: it looks at the entries again after the call.
 func (p *throttle) limit(args *raft.AppendEntriesRequest) {
 	p.inFlightBytes, p.deadline = 0, time.Time{}
 	for i, entry := range args.Entries {
-		size := entryBytes(entry)
+		size := len(entry.Data) + len(entry.Extensions) + entryOverheadBytes
 		if i > 0 && p.inFlightBytes+size > p.batchBytes() {
 			args.Entries = args.Entries[:i]
 			return
@@ -119,13 +117,13 @@ func (p *progress) report(bytes int, args *raft.AppendEntriesRequest) (message s
 // throttledConn is a connection for entries.
 type throttledConn struct {
 	*stream
-	to *follower
+	to *follower // guarded by the mutex of the stream's owner
 }
 
 // SetDeadline is called once for each append, before it is sent.
 func (c throttledConn) SetDeadline(at time.Time) error {
-	c.to.mu.Lock()
+	c.owner.mu.Lock()
 	at = c.to.throttle.extendDeadline(at)
-	c.to.mu.Unlock()
+	c.owner.mu.Unlock()
 	return c.stream.SetDeadline(at)
 }

@@ -207,7 +207,7 @@ func TestRefusedEntriesAreSentAgain(t *testing.T) {
 			_, resp, took = send(0)
 			require.False(t, resp.Success)
 			require.Less(t, took, refusedPause/2)
-			require.Zero(t, tr.Acknowledged(d3.ID()))
+			require.Zero(t, tr.Contact(d3.ID()).Acknowledged)
 		}
 		assert.Contains(t, n1.logs.String(), "rejects entries")
 		began := time.Now()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -99,88 +100,66 @@ func (t *Transport) Close() error {
 	return err
 }
 
+// deadConnErrors show that a connection had ended before it was used.
+var deadConnErrors = []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET}
+
 // retryDead makes a call once more for each idle connection that turns out to be dead, and checks the term of
 // the answer. Raft asks for a vote once and takes a failure for silence, so after a restart of the peer,
 // which kills the idle connections, an election would be lost and with it half a second without a leader.
 // Asking twice is no harm: a vote that was given is given again. The same holds of a transfer to the peer,
 // which would fail.
 func (t *Transport) retryDead(kind string, id raft.ServerID, at raft.ServerAddress, term *uint64,
-	call func() error) error {
-	var err error
+	call func() error) (err error) {
 	for range idleConnsMax + 1 {
 		if err = call(); err == nil {
 			return t.checkTerm(kind, id, at, *term)
 		}
-		if !isConnClosed(err) {
+		if !slices.ContainsFunc(deadConnErrors, func(dead error) bool { return errors.Is(err, dead) }) {
 			break
 		}
 	}
 	return err
 }
 
-// isConnClosed reports whether a connection turned out to have ended before it was used.
-func isConnClosed(err error) bool {
-	for _, sign := range []error{io.EOF, io.ErrClosedPipe, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {
-		if errors.Is(err, sign) {
-			return true
-		}
-	}
-	return false
-}
+// errEntriesRefused is how an append failed whose entries fit the follower's log, since its disk is full or they
+// were changed on their way. Raft says of a log that does not fit, and of nothing else, that the next try
+// needs no pause. It would go back in the leader's log for either, and send a snapshot in the end, though the
+// follower lacks nothing before them. And it would wait longer with each refusal, though a cluster of which
+// only the leader has room should continue soon after there is some.
+var errEntriesRefused = errors.New("the entries of an append were refused; the log of that node has the reason; " +
+	"they are sent again")
 
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, at raft.ServerAddress,
 	args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	f, to := t.follower(id), addressed(id, at)
-	if len(args.Entries) > 0 {
-		f.waitAfterRefusal(t.ctx)
-	}
-	acknowledged, excluded := t.enterTerm(f, args.Term)
+	f, acknowledged, excluded := t.beginAppend(id, args)
 	if excluded {
 		t.network.config.Lost(Node{string(id), string(at)}, acknowledged)
 		return fmt.Errorf("peer: %s is excluded from replication: %w", id, ErrExcluded)
 	}
-	f.limit(args)
+	to := addressed(id, at)
 	if len(args.Entries) > 0 {
 		to = entriesPrefix + to
 	}
 	sent := time.Now()
 	err := t.NetworkTransport.AppendEntries(id, to, args, resp)
-	f.observeAppend(args, time.Since(sent), err)
 	if err == nil {
 		err = t.checkTerm("append", id, at, resp.Term)
 	}
 	if err == nil && resp.Term == args.Term {
-		if err := t.checkLog(f, args.Term, acknowledged, resp.LastLog); err != nil {
-			return err
+		if resp.LastLog < acknowledged {
+			return t.exclude(f, args.Term, acknowledged, resp.LastLog)
 		}
-		if resp.Success {
-			if len(args.Entries) > 0 {
-				f.logProgress(t.network.config.Logger, args)
-			}
-			f.acknowledge(args.Term, args.PrevLogEntry+uint64(len(args.Entries)))
+		if len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff {
+			err = errEntriesRefused
 		}
 	}
-	refused := err == nil && rejectedEntries(args, resp)
-	if refused {
-		err = fmt.Errorf("peer: %s refused the entries of an append; its log has the reason; they are sent again", id)
-	}
-	t.recordContact(f, at, sent, args, resp, err)
-	if refused {
-		f.pauseAfterRefusal()
+	t.observeAppend(f, at, sent, args, resp, err)
+	if errors.Is(err, errEntriesRefused) {
 		args.Entries, resp.Success = nil, true // as if none had been sent: Raft reads them again, and tries again
 		return nil
 	}
 	return err
-}
-
-// rejectedEntries reports whether a follower refused entries that fit its log, since its disk is full or they
-// were changed on their way. Raft says of a log that does not fit, and of nothing else, that the next try
-// needs no pause. It would go back in the leader's log for either, and send a snapshot in the end, though the
-// follower lacks nothing before them. And it would wait longer with each refusal, though a cluster of which
-// only the leader has room should continue soon after there is some.
-func rejectedEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) bool {
-	return len(args.Entries) > 0 && !resp.Success && !resp.NoRetryBackoff && resp.Term == args.Term
 }
 
 // RequestVote implements raft.Transport.
@@ -211,14 +190,18 @@ func (t *Transport) TimeoutNow(id raft.ServerID, at raft.ServerAddress,
 func (t *Transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress,
 	args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	data = &outgoingSnapshot{Reader: data, log: t.network.config.Logger, to: id, size: args.Size}
+	t.mu.Lock()
 	f := t.follower(id)
 	t.enterTerm(f, args.Term)
+	t.mu.Unlock()
 	err := t.NetworkTransport.InstallSnapshot(id, snapshotPrefix+addressed(id, at), args, resp, data)
 	if err == nil {
 		err = t.checkTerm("snapshot", id, at, resp.Term)
 	}
 	if err == nil && resp.Success {
+		t.mu.Lock()
 		f.acknowledge(args.Term, args.LastLogIndex)
+		t.mu.Unlock()
 	}
 	return err
 }

@@ -23,7 +23,7 @@ const (
 	preambleBytes   = len(magic) + 3
 	frameBytesMax   = 32 * 1024 // of a body; fits the longest Answer, and 16 KiB in a payload
 	detailBytesMax  = 512
-	lingerBytesMax  = 16 * 1024 // read and discarded after a refusal, see awaitPeerClose
+	lingerBytesMax  = 16 * 1024 // read and discarded after a refusal, see writeLast
 	tlsRecordMarker = 0x16      // the first byte of a TLS client's first record
 )
 
@@ -135,16 +135,14 @@ type hello struct {
 func (h *hello) kind() kind { return kindHello }
 
 func (h *hello) check() error {
-	if h.Purpose < purposeRaft || h.Purpose > purposeCall {
+	_, err := ParseServer(h.Server.ID())
+	switch {
+	case h.Purpose < purposeRaft || h.Purpose > purposeCall:
 		return fmt.Errorf("purpose %d", h.Purpose)
-	}
-	if h.Purpose == purposeAsk && h.Server != (Server{}) {
+	case h.Purpose == purposeAsk && h.Server != (Server{}):
 		return errors.New("a question that means a server")
-	}
-	if h.Purpose != purposeAsk {
-		if _, err := ParseServer(h.Server.ID()); err != nil {
-			return err
-		}
+	case h.Purpose != purposeAsk && err != nil:
+		return err
 	}
 	return h.From.check()
 }

@@ -91,5 +91,5 @@ func (m *Machine) delayBlocker(name string, until clock.Time) Blocker {
 
 func (m *Machine) blocker(p *slot, by BlockedBy) Blocker {
 	t := m.tickets.Peek(p.key)
-	return Blocker{Name: p.lock.name, By: by, TicketRef: p.key.ref(), Token: t.token, Owner: t.owner}
+	return Blocker{Name: p.lock.name, By: by, TicketRef: p.key, Token: t.token, Owner: t.owner}
 }

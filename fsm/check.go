@@ -8,131 +8,144 @@ import (
 	"zamok/session/record"
 )
 
+// ticketTotals is what the tickets come to. The derived state is compared with it.
+type ticketTotals struct {
+	counts           Counts // Granted and Waiting
+	slots, deadlines int
+	sum              record.Sum
+	live             map[session.ID]int
+	owners           map[ownerKey]ownerTickets
+}
+
 // Check tests the invariants of the package comment and names the first that is broken. It reads
 // the whole state: for tests, and once after a restore.
 func (m *Machine) Check() error {
+	all := ticketTotals{live: make(map[session.ID]int), owners: make(map[ownerKey]ownerTickets)}
 	for _, check := range []func() error{
-		m.sessions.Check, m.checkTrees, m.checkTickets, m.checkLocks, m.checkOwners, m.checkSessions,
-		m.checkSchedule, m.checkMembers, m.checkDigest,
+		m.sessions.Check, m.tickets.Check, m.delays.Check, m.members.Check, m.reports.Check, m.locks.Check, m.due.Check,
+		func() error { return m.checkTickets(&all) },
+		func() error { return m.checkLocks(all.slots) },
+		func() error { return m.checkOwners(all.owners) },
+		func() error { return m.checkSessions(all.live) },
+		func() error { return m.checkDelays(&all) },
+		func() error { return m.checkMembers(&all) },
 	} {
 		if err := check(); err != nil {
 			return fmt.Errorf("fsm: at index %d: %w", m.index, err)
 		}
 	}
-	return nil
-}
-
-func (m *Machine) checkTrees() error {
-	for _, check := range []func() error{
-		m.tickets.Check, m.delays.Check, m.members.Check, m.reports.Check, m.locks.Check, m.due.Check,
-	} {
-		if err := check(); err != nil {
-			return err
-		}
+	if all.sum != m.sum {
+		return fmt.Errorf("fsm: at index %d: M12: the sum kept is %x, computed %x", m.index, m.sum, all.sum)
 	}
 	return nil
 }
 
-func (m *Machine) checkTickets() error {
-	var granted, waiting int
+func (m *Machine) checkTickets(all *ticketTotals) error {
 	for key, t := range m.tickets.All() {
-		if s, ok := m.sessions.Get(key.session); !ok {
-			return fmt.Errorf("M4: ticket %v belongs to no living session", key)
-		} else if t.state == Ended && key.number <= s.AckedThrough {
-			return fmt.Errorf("M9: gone ticket %v is at or below the floor %d", key, s.AckedThrough)
-		} else if t.state == Ended && key.number-s.AckedThrough > TicketWindow {
-			return fmt.Errorf("M9: gone ticket %v is above the window of floor %d", key, s.AckedThrough)
+		s, alive := m.sessions.Get(key.Session)
+		waits, granted, ended := t.state == Waiting, t.state == Granted, t.state == Ended
+		broken := firstBroken(
+			rule{"M4: its session is not alive", alive},
+			rule{"M9: it ended and is not above what its session acknowledged", !ended || key.Ticket > s.AckedThrough},
+			rule{"M9: it ended and is above its session's window", !ended || key.Ticket-s.AckedThrough <= TicketWindow},
+			rule{"M3: it was enqueued in the future", t.enqueued <= m.index},
+			rule{"M2: it waits and could be granted", !waits || t.blockedAt() != nil},
+			rule{"M3: it waits and has a token or a maximum hold that runs", !waits || t.token == 0 && t.holdUntil == 0},
+			rule{"M3: it was never enqueued", !granted || t.enqueued != 0},
+			rule{"M3: its token is older than its place in the queue", !granted || t.token >= t.enqueued},
+			rule{"M3: its token is of the future", !granted || t.token <= m.index},
+			rule{"M4: it ended and keeps its items or slots", !ended || t.items == nil && t.slots == nil},
+			rule{"M4: it has no state", waits || granted || ended},
+			rule{"M11: it has no items or too many", ended || 0 < len(t.items) && len(t.items) <= ItemsMax},
+			rule{"M11: it has not one slot for each item", len(t.items) == len(t.slots)},
+		)
+		for i := range t.slots {
+			if broken == "" {
+				broken = m.checkSlot(key, t, i)
+			}
 		}
-		if t.enqueued > m.index {
-			return fmt.Errorf("M3: ticket %v was enqueued at %d, in the future", key, t.enqueued)
+		for _, k := range []dueKey{{t.waitUntil, dueWait, t.enqueued, ""}, {t.holdUntil, dueHold, t.enqueued, ""}} {
+			if k.at == 0 {
+				continue
+			}
+			if due, ok := m.due.Get(k); broken == "" && (!ok || due != key) {
+				broken = fmt.Sprintf("M10: %+v is not in the schedule", k)
+			}
+			all.deadlines++
 		}
-		switch t.state {
-		case Waiting:
-			waiting++
-			if m.grantable(t) {
-				return fmt.Errorf("M2: ticket %v waits and could be granted", key)
+		if t.owner != "" {
+			k := ownerKey{key.Session, t.owner}
+			o := all.owners[k]
+			switch {
+			case granted:
+				o.held = append(o.held, key.Ticket)
+			case o.waiting != 0:
+				return fmt.Errorf("M8: owner %v waits twice", k)
+			default:
+				o.waiting = key.Ticket
 			}
-			if t.token != 0 || t.holdUntil != 0 {
-				return fmt.Errorf("M3: ticket %v waits and has a token or a hold", key)
-			}
-		case Granted:
-			granted++
-			if t.token < t.enqueued || t.token > m.index || t.enqueued == 0 {
-				return fmt.Errorf("M3: ticket %v, enqueued at %d, has token %d at index %d", key, t.enqueued, t.token, m.index)
-			}
-		case Ended:
-			if t.items != nil || t.slots != nil {
-				return fmt.Errorf("M4: gone ticket %v keeps its places", key)
-			}
-		default:
-			return fmt.Errorf("M4: ticket %v has no state", key)
+			all.owners[k] = o
 		}
-		if err := m.checkSlots(key, t); err != nil {
-			return err
+		if broken != "" {
+			return fmt.Errorf("%s: ticket %+v of session %+v", broken, t.view(key), s)
+		}
+		all.slots += len(t.slots)
+		all.sum += t.sum(key)
+		if granted {
+			all.counts.Granted++
+		} else if waits {
+			all.counts.Waiting++
+		}
+		if !ended {
+			all.live[key.Session]++
 		}
 	}
-	if granted != m.counts.Granted || waiting != m.counts.Waiting {
-		return fmt.Errorf("M7: %d granted and %d waiting tickets, counted %+v", granted, waiting, m.counts)
+	if all.counts != m.counts {
+		return fmt.Errorf("M7: %+v are counted, and there are %+v", m.counts, all.counts)
 	}
 	return nil
 }
 
-func (m *Machine) checkSlots(key ticketKey, t *ticket) error {
-	if len(t.items) != len(t.slots) || len(t.items) > ItemsMax || t.state != Ended && len(t.items) == 0 {
-		return fmt.Errorf("M11: ticket %v has %d items and %d places", key, len(t.items), len(t.slots))
+func (m *Machine) checkSlot(key TicketRef, t *ticket, i int) string {
+	p := &t.slots[i]
+	if p.key != key || p.item() != i || p.lock.name != t.items[i].Name {
+		return fmt.Sprintf("M4: slot %d is another's", i)
 	}
-	for i := range t.slots {
-		p := &t.slots[i]
-		if p.key != key || p.item() != i || p.lock.name != t.items[i].Name {
-			return fmt.Errorf("M4: place %d of ticket %v is another's", i, key)
-		}
-		if lk, _ := m.locks.Get(p.lock.name); lk != p.lock {
-			return fmt.Errorf("M4: ticket %v stands in a lock %q that is not there", key, p.lock.name)
-		}
+	if lk, _ := m.locks.Get(p.lock.name); lk != p.lock {
+		return fmt.Sprintf("M4: slot %d is in a lock that is not there", i)
 	}
-	return nil
+	return ""
 }
 
-func (m *Machine) checkLocks() error {
+func (m *Machine) checkLocks(ticketSlots int) error {
 	slots := 0
 	for name, l := range m.locks.All() {
 		lk := *l
-		if lk.name != name || !isName(name) || !lk.inUse() && lk.delay == 0 {
-			return fmt.Errorf("M6: lock %q (%q) is there for nobody", name, lk.name)
-		}
-		if until, _ := m.delays.Get(name); until != lk.delay {
-			return fmt.Errorf("M6: lock %q is delayed until %v, on record is %v", name, lk.delay, until)
-		}
-		if lk.recheck || lk.queueChanged {
-			return fmt.Errorf("M7: lock %q was left unsettled", name)
-		}
 		seen := lock{limit: lk.limit}
 		if err := m.checkList(lk, &lk.holders, Granted, &seen); err != nil {
 			return err
 		}
-		if seen.exclusive != lk.exclusive || seen.shared != lk.shared || seen.permits != lk.permits {
-			return fmt.Errorf("M7: lock %q counts %d/%d/%d, its holders have %d/%d/%d", name,
-				lk.exclusive, lk.shared, lk.permits, seen.exclusive, seen.shared, seen.permits)
-		}
-		if lk.exclusive > 1 || lk.exclusive == 1 && lk.holders.len > 1 || lk.permits > lk.limit {
-			return fmt.Errorf("M1: lock %q (of %d) has %d exclusive, %d shared holders and %d permits out", name,
-				lk.limit, lk.exclusive, lk.shared, lk.permits)
-		}
 		if err := m.checkList(lk, &lk.waiters, Waiting, &lock{}); err != nil {
 			return err
 		}
+		until, _ := m.delays.Get(name)
+		if broken := firstBroken(
+			rule{"M6: it has no name, or that of another", lk.name == name && isName(name)},
+			rule{"M6: it has no holder, no waiter and no delay", lk.inUse() || lk.delay != 0},
+			rule{"M6: its delay is not the one on record", until == lk.delay},
+			rule{"M7: it is still to be looked at", !lk.recheck && !lk.queueChanged},
+			rule{"M7: its counters are not those of its holders",
+				seen.exclusive == lk.exclusive && seen.shared == lk.shared && seen.permits == lk.permits},
+			rule{"M1: an exclusive holder is not alone", lk.exclusive == 0 || lk.exclusive == 1 && lk.holders.len == 1},
+			rule{"M1: more permits are held than there are", lk.permits <= lk.limit},
+		); broken != "" {
+			return fmt.Errorf("%s: lock %q: %+v, delayed until %v on record; counted %d exclusive, %d shared, %d permits, its holders have %d, %d, %d",
+				broken, name, lk.summary(), until, lk.exclusive, lk.shared, lk.permits, seen.exclusive, seen.shared, seen.permits)
+		}
 		slots += lk.holders.len + lk.waiters.len
 	}
-	for _, t := range m.tickets.All() {
-		slots -= len(t.slots)
-	}
-	if slots != 0 {
-		return fmt.Errorf("M4: the locks have %+d places against the tickets", slots)
-	}
-	for name := range m.delays.All() {
-		if _, ok := m.locks.Get(name); !ok {
-			return fmt.Errorf("M6: %q is delayed and not there", name)
-		}
+	if slots != ticketSlots {
+		return fmt.Errorf("M4: the locks have %d slots, the tickets %d", slots, ticketSlots)
 	}
 	return nil
 }
@@ -147,7 +160,7 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 		case p.prev != previous || p.lock != lk:
 			return fmt.Errorf("M4: the links of lock %q are broken at ticket %v", lk.name, p.key)
 		case t == nil || t.state != state || p != &t.slots[p.item()]:
-			return fmt.Errorf("M4: ticket %v does not stand in lock %q as %d", p.key, lk.name, state)
+			return fmt.Errorf("M4: ticket %v is not in lock %q in state %d", p.key, lk.name, state)
 		case previous != nil && (t.enqueued <= m.tickets.Peek(previous.key).enqueued || p.number() <= previous.number()):
 			return fmt.Errorf("M5: a list of %q is not in order at ticket index %d", lk.name, t.enqueued)
 		case t.items[p.item()].Limit != lk.limit:
@@ -157,56 +170,31 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 		n++
 	}
 	if l.last != previous || l.len != n {
-		return fmt.Errorf("M4: a list of lock %q says %d places and has %d", lk.name, l.len, n)
+		return fmt.Errorf("M4: a list of lock %q has %d slots, counted %d", lk.name, n, l.len)
 	}
 	return nil
 }
 
-func (m *Machine) checkOwners() error {
-	owners := make(map[ownerKey]ownerTickets)
-	for key, t := range m.tickets.All() {
-		if t.owner == "" {
-			continue
-		}
-		k := ownerKey{key.session, t.owner}
-		o := owners[k]
-		switch {
-		case t.state == Granted:
-			o.held = append(o.held, key.number)
-		case o.waiting != 0:
-			return fmt.Errorf("M8: owner %v waits twice", k)
-		default:
-			o.waiting = key.number
-		}
-		owners[k] = o
-		if m.owners[k].waiting != 0 && t.state == Waiting && m.owners[k].waiting != key.number {
-			return fmt.Errorf("M8: owner %v waits as %d, on record is %d", k, key.number, m.owners[k].waiting)
-		}
-	}
+func (m *Machine) checkOwners(owners map[ownerKey]ownerTickets) error {
 	if len(owners) != len(m.owners) {
 		return fmt.Errorf("M8: %d owners on record, the tickets name %d", len(m.owners), len(owners))
 	}
 	for k, o := range owners {
 		if recorded := m.owners[k]; recorded.waiting != o.waiting || !slices.Equal(recorded.held, o.held) {
-			return fmt.Errorf("M8: owner %v has %+v, on record is %+v", k, o, m.owners[k])
+			return fmt.Errorf("M8: owner %v has %+v, on record is %+v", k, o, recorded)
 		}
 	}
 	return nil
 }
 
-func (m *Machine) checkSessions() error {
-	live := make(map[session.ID]int)
-	for key, t := range m.tickets.All() {
-		if t.state != Ended {
-			live[key.session]++
-		}
-	}
-	for s := range m.sessions.From(0) {
-		if s.Live != live[s.ID] || s.Live > TicketsMax {
-			return fmt.Errorf("M9: session %d has %d live tickets, on record are %d", s.ID, live[s.ID], s.Live)
-		}
-		if uint64(s.ID) > m.index || s.Renewed > m.index || s.Changed > m.index || s.Deadline > m.time.Add(s.TTL) {
-			return fmt.Errorf("M9: session %+v is of the future at %v", s, m.time)
+func (m *Machine) checkSessions(live map[session.ID]int) error {
+	for _, s := range m.sessions.From(0) {
+		if broken := firstBroken(
+			rule{"M9: its live tickets are more than counted, or fewer", s.Live == live[s.ID]},
+			rule{"M9: it has too many live tickets", s.Live <= TicketsMax},
+			rule{"M9: it is of the future", max(uint64(s.ID), s.Renewed, s.Changed) <= m.index && s.Deadline <= m.time.Add(s.TTL)},
+		); broken != "" {
+			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time, live[s.ID])
 		}
 	}
 	if m.sessions.Len() > SessionsMax {
@@ -215,64 +203,40 @@ func (m *Machine) checkSessions() error {
 	return nil
 }
 
-func (m *Machine) checkMembers() error {
-	if m.members.Len() > MembersMax || m.reports.Len() > MembersMax {
-		return fmt.Errorf("M11: %d members, %d reports", m.members.Len(), m.reports.Len())
-	}
-	announced := make(map[uint64]string)
-	for name, record := range m.members.All() {
-		other, taken := announced[record.Announced]
-		announced[record.Announced] = name
-		switch {
-		case record.ID != name:
-			return fmt.Errorf("M13: member %q is on record as %q", record.ID, name)
-		case record.Announced == 0 || record.Announced > m.index || taken:
-			return fmt.Errorf("M13: member %q was announced at %d; the index is %d, and %q has the same", name,
-				record.Announced, m.index, other)
-		case record.Replaced > m.time:
-			return fmt.Errorf("M13: member %q was replaced at %v, of the future", name, record.Replaced)
-		}
-	}
-	return nil
-}
-
-func (m *Machine) checkSchedule() error {
-	n := m.delays.Len()
-	for key, t := range m.tickets.All() {
-		for _, k := range []dueKey{{t.waitUntil, dueWait, t.enqueued, ""}, {t.holdUntil, dueHold, t.enqueued, ""}} {
-			if k.at == 0 {
-				continue
-			}
-			n++
-			if due, ok := m.due.Get(k); !ok || due != key {
-				return fmt.Errorf("M10: %+v of ticket %v is not in the schedule", k, key)
-			}
-		}
-	}
+func (m *Machine) checkDelays(all *ticketTotals) error {
 	for name, until := range m.delays.All() {
+		if _, ok := m.locks.Get(name); !ok {
+			return fmt.Errorf("M6: %q is delayed and not there", name)
+		}
 		if _, ok := m.due.Get(dueKey{*until, dueDelay, 0, name}); !ok {
 			return fmt.Errorf("M10: the delay of %q is not in the schedule", name)
 		}
+		all.sum += delaySum(name, *until)
 	}
-	if n != m.due.Len() {
+	if n := all.deadlines + m.delays.Len(); n != m.due.Len() {
 		return fmt.Errorf("M10: %d deadlines, %d in the schedule", n, m.due.Len())
 	}
 	return nil
 }
 
-func (m *Machine) checkDigest() error {
-	var sum record.Sum
-	for key, t := range m.tickets.All() {
-		sum += t.sum(key)
+func (m *Machine) checkMembers(all *ticketTotals) error {
+	if m.members.Len() > MembersMax || m.reports.Len() > MembersMax {
+		return fmt.Errorf("M11: %d members, %d reports", m.members.Len(), m.reports.Len())
 	}
-	for name, until := range m.delays.All() {
-		sum += delaySum(name, *until)
-	}
-	for _, member := range m.members.All() {
-		sum += memberSum(member)
-	}
-	if sum != m.sum {
-		return fmt.Errorf("M12: the sum kept is %x, computed %x", m.sum, sum)
+	announced := make(map[uint64]string)
+	for name, member := range m.members.All() {
+		other, taken := announced[member.Announced]
+		announced[member.Announced] = name
+		if broken := firstBroken(
+			rule{"M13: it is on record under another id", member.ID == name},
+			rule{"M13: it was never announced", member.Announced != 0},
+			rule{"M13: it was announced in the future", member.Announced <= m.index},
+			rule{"M13: another was announced at the same index", !taken},
+			rule{"M13: it was replaced in the future", member.Replaced <= m.time},
+		); broken != "" {
+			return fmt.Errorf("%s: member %q at %v, the other being %q: %+v", broken, name, m.time, other, *member)
+		}
+		all.sum += memberSum(member)
 	}
 	return nil
 }

@@ -47,17 +47,17 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 			lk.holders.remove(lk.holders.first)
 			lk.exclusive--
 		}},
-		{"M3", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).token = m.index + 1 }},
-		{"M3", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 1}).token = 1 }},
+		{"M3", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).token = m.index + 1 }},
+		{"M3", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 1}).token = 1 }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.sessions.Close(one) }},
-		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).slots[0].at++ }},
-		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).state = 0 }},
-		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 3}).slots = make([]slot, 1) }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).slots[0].at++ }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).state = 0 }},
+		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 3}).slots = make([]slot, 1) }},
 		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.len++ }},
 		{"M4", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("b"); lk.waiters.last.prev = nil }},
 		{"M4", func(m *Machine, _, _ session.ID) { m.locks.Delete("a") }},
 		{"M5", func(m *Machine, _, two session.ID) {
-			m.tickets.Ref(ticketKey{two, 2}).enqueued = m.tickets.Peek(ticketKey{two, 1}).enqueued
+			m.tickets.Ref(TicketRef{two, 2}).enqueued = m.tickets.Peek(TicketRef{two, 1}).enqueued
 		}},
 		{"M6", func(m *Machine, _, _ session.ID) { m.locks.Set("z", &lock{name: "z"}) }},
 		{"M6", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("d"); lk.delay++ }},
@@ -68,23 +68,23 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M7", func(m *Machine, _, _ session.ID) { m.counts.Waiting++ }},
 		{"M8", func(m *Machine, one, _ session.ID) { delete(m.owners, ownerKey{one, "x"}) }},
 		{"M8", func(m *Machine, one, _ session.ID) { m.owners[ownerKey{one, "x"}] = ownerTickets{held: []uint64{1, 2}} }},
-		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 2}).owner = "y" }},
+		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 2}).owner = "y" }},
 		{"M9", func(m *Machine, _, two session.ID) { m.sessions.Acknowledge(m.sessions.Find(two), 3) }},
 		{"M9", func(m *Machine, _, two session.ID) {
-			m.tickets.Set(ticketKey{two, TicketWindow + 1}, ticket{state: Ended, reason: Dropped})
+			m.tickets.Set(TicketRef{two, TicketWindow + 1}, ticket{state: Ended, reason: Dropped})
 		}},
 		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Live++ }},
 		{"M9", func(m *Machine, one, _ session.ID) {
 			m.sessions.Renew(m.sessions.Find(one), m.time+1, m.index)
 		}},
-		{"M10", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).holdUntil++ }},
-		{"M10", func(m *Machine, _, two session.ID) { m.tickets.Ref(ticketKey{two, 1}).waitUntil = 0 }},
+		{"M10", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).holdUntil++ }},
+		{"M10", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 1}).waitUntil = 0 }},
 		{"M10", func(m *Machine, _, _ session.ID) {
 			lk, _ := m.locks.Get("d")
 			m.due.Delete(dueKey{lk.delay, dueDelay, 0, "d"})
 		}},
-		{"M11", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).items = nil }},
-		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(ticketKey{one, 1}).metadata = "other" }},
+		{"M11", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).items = nil }},
+		{"M12", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).metadata = "other" }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Version = "other" }},
 		{"M12", func(m *Machine, _, _ session.ID) { m.sum++ }},
 		{"M11", func(m *Machine, _, _ session.ID) {

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"fmt"
 	"slices"
 
 	"zamok/session"
@@ -132,7 +131,7 @@ func (a *Acquire) code(c *coder) {
 }
 
 func (d *Drop) code(c *coder)      { c.ticket(&d.Session, &d.Ticket, &d.AckedThrough) }
-func (d *Downgrade) code(c *coder) { c.ticket(&d.Session, &d.Ticket, &d.AckedThrough) }
+func (d *Downgrade) code(c *coder) { (*Drop)(d).code(c) }
 
 func (f *ForceRelease) code(c *coder) {
 	c.Text("name", &f.Name)
@@ -205,26 +204,4 @@ func (c *coder) codeItems(items *[]Item) {
 			return
 		}
 	}
-}
-
-// String is the command's name in errors.
-func (o op) String() string {
-	if o == 0 || o >= opEnd {
-		return fmt.Sprintf("op %d", uint8(o))
-	}
-	return [...]string{
-		opOpenSession:   "open session",
-		opAttach:        "attach",
-		opDetached:      "detached",
-		opCloseSession:  "close session",
-		opAcquire:       "acquire",
-		opDrop:          "drop",
-		opDowngrade:     "downgrade",
-		opForceRelease:  "force release",
-		opExpireSession: "expire session",
-		opLeaderStart:   "leader start",
-		opMember:        "member",
-		opSetVersion:    "set version",
-		opDigest:        "digest",
-	}[o]
 }

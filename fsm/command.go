@@ -20,6 +20,7 @@ type Entry struct {
 type Command interface {
 	op() op
 	code(*coder) // visits its fields, in the order of the entry's form
+	execute(*Machine) Result
 }
 
 type op uint8
@@ -113,11 +114,7 @@ type Drop struct {
 }
 
 // Downgrade makes each exclusive item of a granted ticket shared. The token stays.
-type Downgrade struct {
-	Session      session.ID
-	Ticket       uint64
-	AckedThrough uint64
-}
+type Downgrade Drop
 
 // ForceRelease ends, whole, the tickets that hold Name with a token ≤ Token: what the operator saw.
 // There is no form without a token, since a repeated one would end a later grant.

@@ -21,8 +21,8 @@ type ownerTickets struct {
 }
 
 // updateOwner changes what an owner has.
-func (m *Machine) updateOwner(key ticketKey, owner string, change func(*ownerTickets)) {
-	k := ownerKey{key.session, owner}
+func (m *Machine) updateOwner(key TicketRef, owner string, change func(*ownerTickets)) {
+	k := ownerKey{key.Session, owner}
 	o := m.owners[k]
 	change(&o)
 	if o.waiting == 0 && len(o.held) == 0 {
@@ -38,7 +38,7 @@ func (m *Machine) hasWaiters(id session.ID, o ownerTickets) bool {
 	looked := 0
 	defer func() { m.searchCost += looked }()
 	for _, number := range o.held {
-		t := m.tickets.Peek(ticketKey{id, number})
+		t := m.tickets.Peek(TicketRef{id, number})
 		if looked += len(t.slots); looked > SearchMax {
 			return true
 		}
@@ -53,7 +53,7 @@ func (m *Machine) hasWaiters(id session.ID, o ownerTickets) bool {
 
 // searchStep is one ticket that the search reached, and from where.
 type searchStep struct {
-	key      ticketKey
+	key      TicketRef
 	parent   int    // the step that led here; -1 = the new ticket
 	lockName string // the lock at which that one waits for this one
 }
@@ -62,14 +62,14 @@ type searchStep struct {
 type search struct {
 	m            *Machine
 	steps        []searchStep
-	seen         map[ticketKey]bool
+	seen         map[TicketRef]bool
 	visitedWidth map[*lock]uint32 // the greatest width for which a lock's holders were visited
 	cost         int              // of SearchMax
 }
 
 func (s *search) reset(m *Machine) {
 	if s.seen == nil {
-		s.seen, s.visitedWidth = make(map[ticketKey]bool), make(map[*lock]uint32)
+		s.seen, s.visitedWidth = make(map[TicketRef]bool), make(map[*lock]uint32)
 	}
 	clear(s.seen)
 	clear(s.visitedWidth)
@@ -77,7 +77,7 @@ func (s *search) reset(m *Machine) {
 	s.m, s.steps, s.cost = m, s.steps[:0], 0
 }
 
-func (s *search) visit(key ticketKey, parent int, lockName string) {
+func (s *search) visit(key TicketRef, parent int, lockName string) {
 	s.cost++
 	if !s.seen[key] {
 		s.seen[key] = true
@@ -107,11 +107,11 @@ func (m *Machine) findCycle(c *Acquire) []Link {
 			}
 		case t.owner == "":
 			// Nobody knows for what its holder waits, if at all.
-		case key.session == c.Session && t.owner == c.Owner:
+		case key.Session == c.Session && t.owner == c.Owner:
 			return s.describe(c, at)
 		default:
-			if o := m.owners[ownerKey{key.session, t.owner}]; o.waiting != 0 {
-				s.visit(ticketKey{key.session, o.waiting}, at, "")
+			if o := m.owners[ownerKey{key.Session, t.owner}]; o.waiting != 0 {
+				s.visit(TicketRef{key.Session, o.waiting}, at, "")
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func (s *search) describe(c *Acquire, at int) []Link {
 	for ; at >= 0; at = s.steps[at].parent {
 		st := s.steps[at]
 		t := s.m.tickets.Peek(st.key)
-		link := Link{TicketRef: st.key.ref(), Owner: t.owner, State: t.state, Name: st.lockName}
+		link := Link{TicketRef: st.key, Owner: t.owner, State: t.state, Name: st.lockName}
 		if t.state == Waiting {
 			link.Name = wanted
 		}

@@ -52,12 +52,18 @@ func decodeEntry(b []byte, d *decoded) error {
 func (d *decoded) reset() {
 	clear(d.entry.Commands)
 	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
-	clear(d.opens)
-	clear(d.acquires)
-	clear(d.coder.items)
-	d.opens, d.acquires, d.coder.items = d.opens[:0], d.acquires[:0], d.coder.items[:0]
-	d.attaches, d.closes = d.attaches[:0], d.closes[:0]
-	d.drops, d.downgrades = d.drops[:0], d.downgrades[:0]
+	truncate(&d.opens)
+	truncate(&d.attaches)
+	truncate(&d.closes)
+	truncate(&d.acquires)
+	truncate(&d.drops)
+	truncate(&d.downgrades)
+	truncate(&d.coder.items)
+}
+
+func truncate[T any](slice *[]T) {
+	clear(*slice)
+	*slice = (*slice)[:0]
 }
 
 func (d *decoded) read(b []byte) error {
@@ -121,13 +127,13 @@ func (d *decoded) readCommands(r *coder) {
 		}
 		var o op
 		record.Byte(&r.Coder, "op", &o)
-		c := d.newCommand(o)
-		if c != nil {
-			c.code(r)
-		} else if r.Err() == nil {
+		if !o.exists() {
 			r.Fail("op", "no command has this number")
+			r.Wrap("command %d: %v", i+1, o)
+			return
 		}
-		if r.Err() != nil {
+		c := commandKinds[o].zero(d)
+		if c.code(r); r.Err() != nil {
 			r.Wrap("command %d: %v", i+1, o)
 			return
 		}
@@ -136,37 +142,35 @@ func (d *decoded) readCommands(r *coder) {
 	d.entry.Commands = commands
 }
 
-// newCommand returns a zero command, or nil if no command has this number.
-func (d *decoded) newCommand(o op) Command {
-	switch o {
-	case opOpenSession:
-		return appendZero(&d.opens)
-	case opAttach:
-		return appendZero(&d.attaches)
-	case opDetached:
-		return new(Detached)
-	case opCloseSession:
-		return appendZero(&d.closes)
-	case opAcquire:
-		return appendZero(&d.acquires)
-	case opDrop:
-		return appendZero(&d.drops)
-	case opDowngrade:
-		return appendZero(&d.downgrades)
-	case opForceRelease:
-		return new(ForceRelease)
-	case opExpireSession:
-		return new(ExpireSession)
-	case opLeaderStart:
-		return new(LeaderStart)
-	case opMember:
-		return new(Member)
-	case opSetVersion:
-		return new(SetVersion)
-	case opDigest:
-		return new(Digest)
+// commandKinds are the commands by op: their names in errors, and the memory of decoded ones.
+var commandKinds = [opEnd]struct {
+	name string
+	zero func(*decoded) Command
+}{
+	opOpenSession:   {"open session", func(d *decoded) Command { return appendZero(&d.opens) }},
+	opAttach:        {"attach", func(d *decoded) Command { return appendZero(&d.attaches) }},
+	opDetached:      {"detached", func(*decoded) Command { return new(Detached) }},
+	opCloseSession:  {"close session", func(d *decoded) Command { return appendZero(&d.closes) }},
+	opAcquire:       {"acquire", func(d *decoded) Command { return appendZero(&d.acquires) }},
+	opDrop:          {"drop", func(d *decoded) Command { return appendZero(&d.drops) }},
+	opDowngrade:     {"downgrade", func(d *decoded) Command { return appendZero(&d.downgrades) }},
+	opForceRelease:  {"force release", func(*decoded) Command { return new(ForceRelease) }},
+	opExpireSession: {"expire session", func(*decoded) Command { return new(ExpireSession) }},
+	opLeaderStart:   {"leader start", func(*decoded) Command { return new(LeaderStart) }},
+	opMember:        {"member", func(*decoded) Command { return new(Member) }},
+	opSetVersion:    {"set version", func(*decoded) Command { return new(SetVersion) }},
+	opDigest:        {"digest", func(*decoded) Command { return new(Digest) }},
+}
+
+// exists reports whether a command has this number.
+func (o op) exists() bool { return o > 0 && o < opEnd }
+
+// String is the command's name in errors.
+func (o op) String() string {
+	if !o.exists() {
+		return fmt.Sprintf("op %d", uint8(o))
 	}
-	return nil
+	return commandKinds[o].name
 }
 
 // appendZero adds a zero value to a slice and returns a pointer to it.

@@ -24,10 +24,10 @@ const (
 func newSum(kind uint64) coder { return coder{Coder: record.NewSum(record.Sum(0).Word(kind))} }
 
 // sum is the ticket's part of the digest.
-func (t *ticket) sum(key ticketKey) record.Sum {
+func (t *ticket) sum(key TicketRef) record.Sum {
 	c := newSum(sumTicket)
-	record.Number(&c.Coder, "session", &key.session)
-	t.code(&c, &key.number)
+	record.Number(&c.Coder, "session", &key.Session)
+	t.code(&c, &key.Ticket)
 	return c.Sum()
 }
 

@@ -36,7 +36,7 @@ func TestDigestCoversEveryField(t *testing.T) {
 }
 
 func TestDigestCoversEveryTicketField(t *testing.T) {
-	key := ticketKey{7, 1}
+	key := TicketRef{7, 1}
 	changes := map[string]func(*ticket){
 		"state":     func(t *ticket) { t.state = Granted },
 		"reason":    func(t *ticket) { t.reason++ },
@@ -54,8 +54,8 @@ func TestDigestCoversEveryTicketField(t *testing.T) {
 	waiting := ticket{state: Waiting, enqueued: 3, items: []Item{{"seats", Permits, 2, 5}}}
 	sums := map[record.Sum]string{
 		waiting.sum(key):                                            "as it is",
-		waiting.sum(ticketKey{key.session, 2}):                      "number",
-		waiting.sum(ticketKey{key.session + 1, 1}):                  "session",
+		waiting.sum(TicketRef{key.Session, 2}):                      "number",
+		waiting.sum(TicketRef{key.Session + 1, 1}):                  "session",
 		(&ticket{state: Ended, reason: Dropped}).sum(key):           "gone",
 		(&ticket{state: Ended, reason: Expired}).sum(key):           "gone for another reason",
 		(&ticket{state: Ended, reason: Dropped, token: 9}).sum(key): "gone after a grant",

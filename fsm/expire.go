@@ -49,7 +49,7 @@ func (m *Machine) expireDue() {
 	m.grantUnblocked()
 }
 
-func (m *Machine) expire(key dueKey, ticket ticketKey) {
+func (m *Machine) expire(key dueKey, ticket TicketRef) {
 	switch key.kind {
 	case dueWait:
 		m.endTicket(ticket, WaitTimeout, "")
@@ -69,7 +69,7 @@ func (m *Machine) delay(lk *lock, until clock.Time) {
 	m.unscheduleDelay(lk)
 	lk.delay = until
 	m.delays.Set(lk.name, until)
-	m.due.Set(dueKey{until, dueDelay, 0, lk.name}, ticketKey{})
+	m.due.Set(dueKey{until, dueDelay, 0, lk.name}, TicketRef{})
 	m.sum += delaySum(lk.name, until)
 }
 

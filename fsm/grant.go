@@ -8,7 +8,7 @@ import (
 // grantOrder is a ticket granted in this step, for the order of the events.
 type grantOrder struct {
 	enqueued uint64
-	key      ticketKey
+	key      TicketRef
 }
 
 // grantUnblocked ends a step: it grants, once, what the removals of the step made possible, removes the locks that are
@@ -65,7 +65,7 @@ func (m *Machine) grantHeads(lk *lock) {
 	for lk.waiters.first != nil {
 		key := lk.waiters.first.key
 		t := m.tickets.Ref(key)
-		if !m.grantable(t) {
+		if t.blockedAt() != nil {
 			return
 		}
 		m.sum -= t.sum(key)
@@ -81,24 +81,25 @@ func (m *Machine) grantHeads(lk *lock) {
 		m.dequeue(key, t)
 		m.grant(key, t)
 		m.sum += t.sum(key)
-		m.sessions.RecordChange(m.sessions.Find(key.session), m.index, 0)
+		m.sessions.RecordChange(m.sessions.Find(key.Session), m.index, 0)
 		m.granted = append(m.granted, grantOrder{t.enqueued, key})
 	}
 }
 
-// grantable is the queue rule: first everywhere, no delay, and it fits.
-func (m *Machine) grantable(t *ticket) bool {
+// blockedAt is the queue rule: it returns the first slot at which t is not first, the lock has a delay, or the item is not
+// compatible with the holders. Without one a waiting ticket can be granted.
+func (t *ticket) blockedAt() *slot {
 	for i := range t.slots {
 		p := &t.slots[i]
 		if p.prev != nil || p.lock.delay != 0 || !p.lock.fits(t.items[i]) {
-			return false
+			return p
 		}
 	}
-	return true
+	return nil
 }
 
 // grant makes t, which is in no queue, a holder of all its locks. It is the only place where a token is made.
-func (m *Machine) grant(key ticketKey, t *ticket) {
+func (m *Machine) grant(key TicketRef, t *ticket) {
 	t.state, t.token = Granted, m.index
 	if t.maxHold > 0 {
 		t.holdUntil = m.time.Add(t.maxHold)
@@ -106,6 +107,6 @@ func (m *Machine) grant(key ticketKey, t *ticket) {
 	m.beginHold(key, t)
 }
 
-func (m *Machine) emitGranted(key ticketKey, t *ticket) {
-	m.emit(Event{Kind: EvGranted, TicketRef: key.ref(), Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+func (m *Machine) emitGranted(key TicketRef, t *ticket) {
+	m.emit(Event{Kind: EvGranted, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
 }

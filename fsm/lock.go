@@ -21,7 +21,7 @@ type lock struct {
 // slot is a ticket's position at a lock: among the holders or the waiters.
 type slot struct {
 	lock       *lock
-	key        ticketKey
+	key        TicketRef
 	at         uint64 // its number in the list, times ItemsMax, and which of the ticket's items it is
 	prev, next *slot
 }

@@ -24,7 +24,7 @@ type Machine struct {
 	// Canonical: what a snapshot holds. All but reports is in the digest.
 	header
 	sessions *session.Table
-	tickets  *tree.Tree[ticketKey, ticket]
+	tickets  *tree.Tree[TicketRef, ticket]
 	delays   *tree.Tree[string, clock.Time]
 	members  *tree.Tree[string, MemberRecord]
 	reports  *tree.Tree[string, Digest]
@@ -32,7 +32,7 @@ type Machine struct {
 
 	// Derived: rebuilt by Restore.
 	locks  *tree.Tree[string, *lock]
-	due    *tree.Tree[dueKey, ticketKey]
+	due    *tree.Tree[dueKey, TicketRef]
 	owners map[ownerKey]ownerTickets // only ever looked up, never ranged over
 	counts Counts
 
@@ -43,7 +43,7 @@ type Machine struct {
 	changedQueues []*lock // whose queue changed
 	granted       []grantOrder
 	lookedUp      []*lock
-	keyBuffer     []ticketKey
+	keyBuffer     []TicketRef
 	search        search
 	// Of the current entry.
 	searchCost      int    // the steps of its searches
@@ -52,22 +52,20 @@ type Machine struct {
 }
 
 // New returns the state machine that every node of a new cluster begins with.
-func New() *Machine { return newMachine(SupportedVersions()) }
+func New() *Machine { return NewWithVersions(SupportedVersions()) }
 
 // NewWithVersions is New for a binary that knows other versions than this one, to test an upgrade.
-func NewWithVersions(supported VersionRange) *Machine { return newMachine(supported) }
-
-func newMachine(supported VersionRange) *Machine {
+func NewWithVersions(supported VersionRange) *Machine {
 	return &Machine{
 		supported: supported,
 		header:    header{version: 1},
 		sessions:  session.NewTable(),
-		tickets:   tree.New[ticketKey, ticket](ticketKey.compare),
+		tickets:   tree.New[TicketRef, ticket](TicketRef.compare),
 		delays:    tree.New[string, clock.Time](cmp.Compare[string]),
 		members:   tree.New[string, MemberRecord](cmp.Compare[string]),
 		reports:   tree.New[string, Digest](cmp.Compare[string]),
 		locks:     tree.New[string, *lock](cmp.Compare[string]),
-		due:       tree.New[dueKey, ticketKey](dueKey.compare),
+		due:       tree.New[dueKey, TicketRef](dueKey.compare),
 		owners:    make(map[ownerKey]ownerTickets),
 	}
 }
@@ -111,7 +109,7 @@ func (m *Machine) Apply(term uint64, entry []byte) (Applied, error) {
 		m.out.Results = make([]Result, 0, len(e.Commands))
 		for _, c := range e.Commands {
 			m.index++
-			r := m.execute(c)
+			r := c.execute(m)
 			m.grantUnblocked()
 			r.Index = m.index
 			m.out.Results = append(m.out.Results, r)
@@ -182,40 +180,6 @@ func (m *Machine) renew(id session.ID) bool {
 	}
 	m.sessions.Renew(s, m.time, m.index)
 	return true
-}
-
-// execute carries out one command.
-func (m *Machine) execute(c Command) Result {
-	switch c := c.(type) {
-	case *OpenSession:
-		return m.openSession(c)
-	case *Attach:
-		return m.attach(c)
-	case *Detached:
-		return m.detached(c)
-	case *CloseSession:
-		return m.closeSession(c)
-	case *Acquire:
-		return m.acquire(c)
-	case *Drop:
-		return m.drop(c)
-	case *Downgrade:
-		return m.downgrade(c)
-	case *ForceRelease:
-		return m.forceRelease(c)
-	case *ExpireSession:
-		return m.expireSession(c)
-	case *LeaderStart:
-		return m.leaderStart(c)
-	case *Member:
-		return m.member(c)
-	case *SetVersion:
-		return m.setVersion(c)
-	case *Digest:
-		return m.recordDigest(c)
-	default:
-		panic(fmt.Sprintf("fsm: unhandled command %T", c)) // a new command without its case
-	}
 }
 
 func (m *Machine) emit(e Event) {

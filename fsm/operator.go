@@ -1,10 +1,13 @@
 package fsm
 
-import "zamok/clock"
+import (
+	"zamok/clock"
+	"zamok/session/tree"
+)
 
-// leaderStart begins an epoch. The first one of a history also sets where the index begins: above
+// execute begins an epoch. The first one of a history also sets where the index begins: above
 // every older cluster, so that storage which remembers their tokens does not refuse ours.
-func (m *Machine) leaderStart(c *LeaderStart) Result {
+func (c *LeaderStart) execute(m *Machine) Result {
 	switch {
 	case !isText(c.Node, 1, NodeIDBytesMax):
 		return invalid("node")
@@ -33,9 +36,9 @@ type MemberRecord struct {
 	Replaced clock.Time
 }
 
-// member records what a node announces about itself. A known name may come with another incarnation:
+// execute records what a node announces about itself. A known name may come with another incarnation:
 // to raft that is another server, so no promise of the old one depends on this record.
-func (m *Machine) member(c *Member) Result {
+func (c *Member) execute(m *Machine) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)
 	}
@@ -49,29 +52,29 @@ func (m *Machine) member(c *Member) Result {
 			record.Replaced = m.time
 		}
 	case m.members.Len() >= MembersMax:
-		m.evictOldestMember()
+		// If that node is running, it finds itself missing from the records and announces itself again.
+		evicted, _ := m.members.Delete(oldest(m.members, func(r *MemberRecord) uint64 { return r.Announced }))
+		m.sum -= memberSum(&evicted)
 	}
 	m.members.Set(c.ID, record)
 	m.sum += memberSum(&record)
 	return Result{}
 }
 
-// evictOldestMember makes room for a new name: it removes the record whose announcement is the oldest. If
-// that node is running, it finds itself missing from the records and announces itself again.
-func (m *Machine) evictOldestMember() {
-	var oldest *MemberRecord
-	for _, record := range m.members.All() {
-		if oldest == nil || record.Announced < oldest.Announced {
-			oldest = record
+// oldest returns the key of the record with the lowest index, which makes room for a new one; of several the first key.
+func oldest[R any](records *tree.Tree[string, R], index func(*R) uint64) (key string) {
+	var lowest uint64
+	for k, r := range records.All() {
+		if i := index(r); key == "" || i < lowest {
+			key, lowest = k, i
 		}
 	}
-	m.sum -= memberSum(oldest)
-	m.members.Delete(oldest.ID)
+	return key
 }
 
-// setVersion raises the version by one. Whether all servers know it, the proposer has looked; that
-// this binary does, Apply has.
-func (m *Machine) setVersion(c *SetVersion) Result {
+// execute raises the version by one. That all servers know it, the proposer has checked; that this binary does, Apply
+// has.
+func (c *SetVersion) execute(m *Machine) Result {
 	if c.Version != m.version+1 || m.nextVersion != 0 {
 		return invalid("version")
 	}
@@ -80,28 +83,22 @@ func (m *Machine) setVersion(c *SetVersion) Result {
 	return Result{}
 }
 
-// recordDigest keeps the latest digest of a node. It is not part of the digest itself. To make room for a
+// execute keeps the latest digest of a node. It is not part of the digest itself. To make room for a
 // new name, the report with the lowest index is removed, of several the one whose name is first.
-func (m *Machine) recordDigest(c *Digest) Result {
+func (c *Digest) execute(m *Machine) Result {
 	if !isText(c.Node, 1, NodeIDBytesMax) {
 		return invalid("node")
 	}
 	if _, known := m.reports.Get(c.Node); !known && m.reports.Len() >= MembersMax {
-		var oldest *Digest
-		for _, report := range m.reports.All() {
-			if oldest == nil || report.Index < oldest.Index {
-				oldest = report
-			}
-		}
-		m.reports.Delete(oldest.Node)
+		m.reports.Delete(oldest(m.reports, func(d *Digest) uint64 { return d.Index }))
 	}
 	m.reports.Set(c.Node, *c)
 	m.emit(Event{Kind: EvDigestReported, Digest: c})
 	return Result{}
 }
 
-// forceRelease ends, whole, the tickets that hold a lock with a token that the operator saw.
-func (m *Machine) forceRelease(c *ForceRelease) Result {
+// execute ends, whole, the tickets that hold a lock with a token that the operator saw.
+func (c *ForceRelease) execute(m *Machine) Result {
 	switch {
 	case !isName(c.Name):
 		return invalid("name")
@@ -123,7 +120,7 @@ func (m *Machine) forceRelease(c *ForceRelease) Result {
 	for _, key := range keys {
 		m.endTicket(key, Revoked, c.Reason)
 		if len(detail.Ended) < EndedMax {
-			detail.Ended = append(detail.Ended, key.ref())
+			detail.Ended = append(detail.Ended, key)
 		} else {
 			detail.More++
 		}

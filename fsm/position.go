@@ -7,24 +7,22 @@ import "iter"
 
 // Waiters yields the tickets in the queue of a lock, in order.
 func (m *Machine) Waiters(name string) iter.Seq[TicketRef] {
-	return func(yield func(TicketRef) bool) {
-		if lk, ok := m.locks.Get(name); ok {
-			lk.waiters.each(yield)
-		}
-	}
+	return m.refs(name, func(lk *lock) *slot { return lk.waiters.first })
 }
 
 // Holders yields the tickets that hold a lock, in order.
 func (m *Machine) Holders(name string) iter.Seq[TicketRef] {
-	return func(yield func(TicketRef) bool) {
-		if lk, ok := m.locks.Get(name); ok {
-			lk.holders.each(yield)
-		}
-	}
+	return m.refs(name, func(lk *lock) *slot { return lk.holders.first })
 }
 
-func (l *list) each(yield func(TicketRef) bool) {
-	for p := l.first; p != nil && yield(p.key.ref()); p = p.next {
+func (m *Machine) refs(name string, first func(*lock) *slot) iter.Seq[TicketRef] {
+	return func(yield func(TicketRef) bool) {
+		lk, ok := m.locks.Get(name)
+		if !ok {
+			return
+		}
+		for p := first(lk); p != nil && yield(p.key); p = p.next {
+		}
 	}
 }
 
@@ -57,7 +55,7 @@ func (m *Machine) QueuePosition(ref TicketRef) (name string, ahead int, waits bo
 }
 
 func (m *Machine) firstBlocked(ref TicketRef) *slot {
-	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
+	t := m.tickets.Peek(ref)
 	if t == nil || t.state != Waiting {
 		return nil
 	}
@@ -66,7 +64,7 @@ func (m *Machine) firstBlocked(ref TicketRef) *slot {
 
 // Contention is how many tickets wait for the locks that a ticket holds, and how many locks it holds.
 func (m *Machine) Contention(ref TicketRef) (waiting, locks int) {
-	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
+	t := m.tickets.Peek(ref)
 	if t == nil || t.state != Granted {
 		return 0, 0
 	}

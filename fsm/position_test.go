@@ -86,9 +86,9 @@ func TestQueuePositionMatchesScan(t *testing.T) {
 	var exact, above int
 	for m.Counts().Waiting > 0 {
 		for key, one := range m.tickets.All() {
-			name, ahead := positionByScan(m, one, key.ref())
-			require.Equal(t, name, m.BlockedLock(key.ref()))
-			lockName, position, waits := m.QueuePosition(key.ref())
+			name, ahead := positionByScan(m, one, key)
+			require.Equal(t, name, m.BlockedLock(key))
+			lockName, position, waits := m.QueuePosition(key)
 			require.Equal(t, name != "", waits)
 			require.Equal(t, name, lockName)
 			switch {

@@ -63,13 +63,13 @@ type TicketView struct {
 	Items     []Item
 }
 
-func (t *ticket) stateOf(key ticketKey) TicketState {
-	return TicketState{Ticket: key.number, State: t.state, Reason: t.reason, Token: t.token, HoldUntil: t.holdUntil}
+func (t *ticket) stateOf(key TicketRef) TicketState {
+	return TicketState{Ticket: key.Ticket, State: t.state, Reason: t.reason, Token: t.token, HoldUntil: t.holdUntil}
 }
 
-func (t *ticket) view(key ticketKey) TicketView {
+func (t *ticket) view(key TicketRef) TicketView {
 	return TicketView{
-		TicketRef: key.ref(), TicketState: t.stateOf(key), Enqueued: t.enqueued, WaitUntil: t.waitUntil,
+		TicketRef: key, TicketState: t.stateOf(key), Enqueued: t.enqueued, WaitUntil: t.waitUntil,
 		Owner: t.owner, Metadata: t.metadata, Items: slices.Clone(t.items),
 	}
 }
@@ -141,21 +141,20 @@ func (m *Machine) SessionBySecret(secret session.Hash) (session.Session, bool) {
 // Sessions lists at most so many sessions with ids above after, in order.
 func (m *Machine) Sessions(after session.ID, limit int) []session.Session {
 	var list []session.Session
-	for s := range m.sessions.From(after) {
-		if s.ID == after {
-			continue
-		}
+	for id, s := range m.sessions.From(after) {
 		if len(list) >= limit {
 			break
 		}
-		list = append(list, s)
+		if id > after {
+			list = append(list, *s)
+		}
 	}
 	return list
 }
 
 // Ticket returns a ticket that is live or remembered.
 func (m *Machine) Ticket(ref TicketRef) (TicketView, bool) {
-	key := ticketKey{ref.Session, ref.Ticket}
+	key := ref
 	t := m.tickets.Peek(key)
 	if t == nil {
 		return TicketView{}, false
@@ -165,7 +164,7 @@ func (m *Machine) Ticket(ref TicketRef) (TicketView, bool) {
 
 // Metadata returns a live ticket's metadata.
 func (m *Machine) Metadata(ref TicketRef) string {
-	if t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket}); t != nil {
+	if t := m.tickets.Peek(ref); t != nil {
 		return t.metadata
 	}
 	return ""
@@ -174,8 +173,8 @@ func (m *Machine) Metadata(ref TicketRef) string {
 // ticketStates returns the session's tickets, all that are live or above its acknowledged-through, by number.
 func (m *Machine) ticketStates(id session.ID) []TicketState {
 	var states []TicketState
-	for key, t := range m.tickets.From(ticketKey{id, 0}) {
-		if key.session != id {
+	for key, t := range m.tickets.From(TicketRef{id, 0}) {
+		if key.Session != id {
 			break
 		}
 		states = append(states, t.stateOf(key))
@@ -193,7 +192,7 @@ func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
 	if ref == (TicketRef{}) {
 		return lk.exclusive > 0 && m.tickets.Peek(lk.holders.first.key).token == token
 	}
-	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
+	t := m.tickets.Peek(ref)
 	return t != nil && t.state == Granted && t.token == token &&
 		slices.ContainsFunc(t.items, func(it Item) bool { return it.Name == name })
 }
@@ -201,7 +200,7 @@ func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
 // Blockers names what blocks a waiting ticket at each of its locks, up to BlockersMax.
 func (m *Machine) Blockers(ref TicketRef) []Blocker {
 	var all []Blocker
-	t := m.tickets.Peek(ticketKey{ref.Session, ref.Ticket})
+	t := m.tickets.Peek(ref)
 	if t == nil || t.state != Waiting {
 		return nil
 	}
@@ -210,18 +209,6 @@ func (m *Machine) Blockers(ref TicketRef) []Blocker {
 		all = m.blockersAt(all, p.lock, t.items[i], p.prev)
 	}
 	return all[:min(len(all), BlockersMax)]
-}
-
-// blockedAt returns the first slot at which t is not next, or not compatible; nil: there is none.
-func (t *ticket) blockedAt() *slot {
-	for i := range t.slots {
-		p := &t.slots[i]
-		switch {
-		case p.prev != nil, !p.lock.fits(t.items[i]), p.lock.delay != 0:
-			return p
-		}
-	}
-	return nil
 }
 
 // Members lists the records of nodes, by id.

@@ -15,15 +15,11 @@ import (
 // Restore builds a state machine from a snapshot. It refuses bytes that are not a complete and undamaged snapshot in its
 // one form; a *VersionError means that this binary is too old or too new for it. Whether the state is consistent is
 // checked by Check: all nodes restore the same bytes, so refusing an inconsistent state would stop them all.
-func Restore(r io.Reader) (*Machine, error) { return restore(r, SupportedVersions()) }
+func Restore(r io.Reader) (*Machine, error) { return RestoreWithVersions(r, SupportedVersions()) }
 
 // RestoreWithVersions is Restore for a binary that knows other versions than this one.
 func RestoreWithVersions(r io.Reader, supported VersionRange) (*Machine, error) {
-	return restore(r, supported)
-}
-
-func restore(r io.Reader, supported VersionRange) (*Machine, error) {
-	s := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), m: newMachine(supported)}
+	s := &snapshotReader{r: bufio.NewReaderSize(r, 1<<16), m: NewWithVersions(supported)}
 	if err := s.read(); err != nil {
 		if version := (*VersionError)(nil); errors.As(err, &version) {
 			return nil, err
@@ -208,44 +204,41 @@ func (s *snapshotReader) readSession(c *coder) error {
 }
 
 func (s *snapshotReader) readTicket(c *coder) error {
-	key := ticketKey{session: s.session}
+	key := TicketRef{Session: s.session}
 	var t ticket
-	t.code(c, &key.number)
+	t.code(c, &key.Ticket)
 	if err := c.End(); err != nil {
 		return err
 	}
-	if key.session == 0 {
+	if key.Session == 0 {
 		return errors.New("a ticket without a session")
 	}
-	if key.number <= s.ticket {
-		return fmt.Errorf("ticket %d of session %d is out of order", key.number, key.session)
+	if key.Ticket <= s.ticket {
+		return fmt.Errorf("ticket %d of session %d is out of order", key.Ticket, key.Session)
 	}
 	if field := t.inconsistent(); field != "" {
-		return fmt.Errorf("ticket %d of session %d, in state %d: %s", key.number, key.session, t.state, field)
+		return fmt.Errorf("ticket %d of session %d, in state %d: %s", key.Ticket, key.Session, t.state, field)
 	}
 	if t.state != Ended {
 		t.setItems(t.items)
 	}
-	s.ticket = key.number
+	s.ticket = key.Ticket
 	s.m.tickets.Set(key, t)
 	return cmp.Or(s.notAfterIndex("enqueued", t.enqueued), s.notAfterIndex("token", t.token))
 }
 
 // inconsistent names a field whose value is impossible in the ticket's state, or "".
 func (t *ticket) inconsistent() string {
-	switch {
-	case t.state < Waiting || t.state > Ended:
-		return "state"
-	case (t.state == Ended) != (t.reason != 0) || t.reason >= ReasonCount:
-		return "reason"
-	case t.state == Ended:
-		return ""
-	case (t.state == Granted) != (t.token != 0):
-		return "token"
-	case t.state == Granted && t.waitUntil != 0:
-		return "wait until"
-	case (t.holdUntil != 0) != (t.state == Granted && t.maxHold > 0):
-		return "hold until"
+	ended, granted := t.state == Ended, t.state == Granted
+	broken := firstBroken(
+		rule{"state", t.state >= Waiting && t.state <= Ended},
+		rule{"reason", ended == (t.reason != 0) && t.reason < ReasonCount},
+		rule{"token", ended || granted == (t.token != 0)},
+		rule{"wait until", !granted || t.waitUntil == 0},
+		rule{"hold until", ended || (t.holdUntil != 0) == (granted && t.maxHold > 0)},
+	)
+	if broken != "" || ended {
+		return broken
 	}
 	return invalidItems(t.items)
 }
@@ -305,7 +298,7 @@ func (m *Machine) rebuildDerived() error {
 	}
 	for name, until := range m.delays.All() {
 		m.lockFor(name, 0).delay = *until
-		m.due.Set(dueKey{*until, dueDelay, 0, name}, ticketKey{})
+		m.due.Set(dueKey{*until, dueDelay, 0, name}, TicketRef{})
 		m.sum += delaySum(name, *until)
 	}
 	for _, member := range m.members.All() {
@@ -315,9 +308,9 @@ func (m *Machine) rebuildDerived() error {
 }
 
 // restoreSlots puts a live ticket that was read from a snapshot into its lists.
-func (m *Machine) restoreSlots(key ticketKey, t *ticket) {
+func (m *Machine) restoreSlots(key TicketRef, t *ticket) {
 	m.enqueue(key, t)
-	m.sessions.AddLive(m.sessions.Find(key.session))
+	m.sessions.Find(key.Session).Live++
 	if t.state == Waiting {
 		m.beginWait(key, t)
 	} else {

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"cmp"
+
 	"zamok/clock"
 	"zamok/session"
 )
@@ -94,7 +96,14 @@ type Detail struct {
 // TicketRef names a ticket.
 type TicketRef struct {
 	Session session.ID
-	Ticket  uint64
+	Ticket  uint64 // the session's own number for it
+}
+
+func (r TicketRef) compare(o TicketRef) int {
+	if c := cmp.Compare(r.Session, o.Session); c != 0 {
+		return c
+	}
+	return cmp.Compare(r.Ticket, o.Ticket)
 }
 
 // Blocker is one thing that blocks a ticket at one of its locks.
@@ -162,20 +171,10 @@ const (
 
 // code is the answer to a repeated Acquire of a ticket that ended for this reason: the same as the first answer.
 func (w Reason) code() Code {
-	switch w {
-	case TryFailed:
-		return NotAcquired
-	case Deadlocked:
-		return Deadlock
-	case OwnerBusy:
-		return OwnerWaits
-	case KindMismatch:
-		return LockKindMismatch
-	case TooMany:
-		return LimitExceeded
-	default:
-		return TicketEnded
+	codes := [ReasonCount]Code{
+		TryFailed: NotAcquired, Deadlocked: Deadlock, OwnerBusy: OwnerWaits, KindMismatch: LockKindMismatch, TooMany: LimitExceeded,
 	}
+	return cmp.Or(codes[w], TicketEnded)
 }
 
 // asked reports whether the holder itself asked for this end. Every other end has a lock delay.

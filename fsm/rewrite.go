@@ -1,12 +1,12 @@
 package fsm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 
 	"zamok/clock"
-	"zamok/session"
 )
 
 // NewHistory is what a restored backup begins with.
@@ -49,7 +49,7 @@ func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, e
 	if err != nil {
 		return 0, err
 	}
-	m := newMachine(old.supported)
+	m := New()
 	m.version, m.time = old.version, max(old.time, h.Time) // the term is that of the new history's log
 	m.cluster = h.Cluster
 	m.index = max(old.index, h.AboveIndex)
@@ -61,7 +61,7 @@ func RewriteBackup(w io.Writer, backup io.Reader, h NewHistory) (index uint64, e
 			h.AboveIndex, uint64(TokenBaseMax))
 	}
 	m.restoredThrough = m.index
-	m.holdOffUntil = m.time.Add(max(h.holdOffSpan(), old.longestObligation()))
+	m.holdOffUntil = m.time.Add(max(cmp.Or(h.HoldOff, HoldOffMax), old.longestObligation()))
 	if _, err := m.Freeze().WriteTo(w); err != nil {
 		return 0, err
 	}
@@ -79,17 +79,10 @@ func TokenBase(now, above uint64) uint64 {
 	return now + (above-now+TokenLead-1)/TokenLead*TokenLead
 }
 
-func (h NewHistory) holdOffSpan() clock.Span {
-	if h.HoldOff == 0 {
-		return HoldOffMax
-	}
-	return h.HoldOff
-}
-
 // longestObligation is how long a client could still consider a grant valid, or a delay could last.
 func (m *Machine) longestObligation() clock.Span {
 	var longest clock.Span
-	for s := range m.sessions.From(session.ID(0)) {
+	for _, s := range m.sessions.From(0) {
 		longest = max(longest, s.TTL+s.LockDelay)
 	}
 	for _, until := range m.delays.All() {

@@ -2,8 +2,8 @@ package fsm
 
 import "zamok/session"
 
-// openSession opens a session, or answers with the living one of the same secret.
-func (m *Machine) openSession(c *OpenSession) Result {
+// execute opens a session, or answers with the living one of the same secret.
+func (c *OpenSession) execute(m *Machine) Result {
 	if field := invalidSettings(&c.Settings); field != "" {
 		return invalid(field)
 	}
@@ -18,8 +18,8 @@ func (m *Machine) openSession(c *OpenSession) Result {
 	return Result{}.forSession(&s)
 }
 
-// attach makes this command the session's attachment and emits its whole state as one event.
-func (m *Machine) attach(c *Attach) Result {
+// execute makes this command the session's attachment and emits its whole state as one event.
+func (c *Attach) execute(m *Machine) Result {
 	s := m.sessions.Find(c.Session)
 	if s == nil {
 		return m.noSession(c.Session)
@@ -43,9 +43,9 @@ func (m *Machine) attach(c *Attach) Result {
 	return Result{}.forSession(s)
 }
 
-// detached ends a session whose stream broke, unless there was a renewal since. A session that
+// execute ends a session whose stream broke, unless there was a renewal since. A session that
 // never attached has no stream that could break.
-func (m *Machine) detached(c *Detached) Result {
+func (c *Detached) execute(m *Machine) Result {
 	if c.Attachment == 0 {
 		return invalid("attachment")
 	}
@@ -59,7 +59,7 @@ func (m *Machine) detached(c *Detached) Result {
 	return Result{}
 }
 
-func (m *Machine) closeSession(c *CloseSession) Result {
+func (c *CloseSession) execute(m *Machine) Result {
 	if m.sessions.Find(c.Session) == nil {
 		return m.noSession(c.Session)
 	}
@@ -67,7 +67,7 @@ func (m *Machine) closeSession(c *CloseSession) Result {
 	return Result{}
 }
 
-func (m *Machine) expireSession(c *ExpireSession) Result {
+func (c *ExpireSession) execute(m *Machine) Result {
 	if !isText(c.Reason, 0, ReasonBytesMax) {
 		return invalid("reason")
 	}
@@ -83,8 +83,8 @@ func (m *Machine) expireSession(c *ExpireSession) Result {
 func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets int) {
 	s := m.sessions.Find(id)
 	keys := m.keyBuffer[:0]
-	for key, t := range m.tickets.From(ticketKey{id, 0}) {
-		if key.session != id {
+	for key, t := range m.tickets.From(TicketRef{id, 0}) {
+		if key.Session != id {
 			break
 		}
 		keys = append(keys, key)

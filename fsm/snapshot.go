@@ -57,8 +57,8 @@ const (
 // continues.
 type Frozen struct {
 	header   header
-	sessions session.Frozen
-	tickets  *tree.Tree[ticketKey, ticket]
+	sessions *tree.Tree[session.ID, session.Session]
+	tickets  *tree.Tree[TicketRef, ticket]
 	delays   *tree.Tree[string, clock.Time]
 	members  *tree.Tree[string, MemberRecord]
 	reports  *tree.Tree[string, Digest]
@@ -141,14 +141,14 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	s.write(append([]byte(snapshotMagic), snapshotVersion))
 	f.header.code(s.begin(recHeader))
 	s.end()
-	for rec := range f.sessions.All() {
+	for _, rec := range f.sessions.All() {
 		rec.Code(&s.begin(recSession).Coder)
 		s.end()
-		for key, t := range f.tickets.From(ticketKey{rec.ID, 0}) {
-			if key.session != rec.ID {
+		for key, t := range f.tickets.From(TicketRef{rec.ID, 0}) {
+			if key.Session != rec.ID {
 				break
 			}
-			t.code(s.begin(recTicket), &key.number)
+			t.code(s.begin(recTicket), &key.Ticket)
 			s.end()
 		}
 	}

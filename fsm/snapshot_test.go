@@ -137,7 +137,7 @@ func TestRestoreErrors(t *testing.T) {
 func readerOnly(b []byte) io.Reader { return struct{ io.Reader }{bytes.NewReader(b)} }
 
 func TestRestoreRefusesUnsupportedVersion(t *testing.T) {
-	m := newMachine(VersionRange{Min: 1, Max: 3})
+	m := NewWithVersions(VersionRange{Min: 1, Max: 3})
 	e := Entry{Version: 1, Commands: []Command{&SetVersion{Version: 2}}}
 	_, err := m.Apply(1, e.Append(nil))
 	require.NoError(t, err)
@@ -146,7 +146,7 @@ func TestRestoreRefusesUnsupportedVersion(t *testing.T) {
 	require.ErrorAs(t, err, &rules)
 	require.Equal(t, uint32(2), rules.Need)
 
-	again, err := restore(bytes.NewReader(snapshotOf(t, m)), VersionRange{Min: 2, Max: 2})
+	again, err := RestoreWithVersions(bytes.NewReader(snapshotOf(t, m)), VersionRange{Min: 2, Max: 2})
 	require.NoError(t, err)
 	require.Equal(t, uint32(2), again.Version())
 }

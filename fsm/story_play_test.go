@@ -99,7 +99,7 @@ func (s *story) playLine(d *entryDraft, l *scriptLine) []string {
 // reload replaces the machine by what a snapshot makes of it.
 func (s *story) reload(snapshot io.Reader, sentence string) []string {
 	s.t.Helper()
-	m, err := restore(snapshot, s.supported)
+	m, err := RestoreWithVersions(snapshot, s.supported)
 	if err != nil {
 		return []string{sentence, "it stops: " + err.Error()}
 	}

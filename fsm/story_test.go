@@ -74,7 +74,7 @@ type storyClient struct {
 
 func newStory(t *testing.T, supported VersionRange) *story {
 	return &story{
-		t: t, supported: supported, m: newMachine(supported),
+		t: t, supported: supported, m: NewWithVersions(supported),
 		clients: make(map[string]*storyClient), names: make(map[session.ID]string),
 		backups: make(map[string][]byte), tokens: make(map[string]uint64),
 	}
@@ -85,7 +85,7 @@ func newStory(t *testing.T, supported VersionRange) *story {
 func (s *story) apply(entry []byte) (Applied, error) {
 	s.t.Helper()
 	before := s.snapshot(s.m)
-	replica, err := restore(bytes.NewReader(before), s.supported)
+	replica, err := RestoreWithVersions(bytes.NewReader(before), s.supported)
 	require.NoError(s.t, err)
 	require.Equal(s.t, s.m.Digest(), replica.Digest(), "a restored machine has another digest")
 	state := s.observe()

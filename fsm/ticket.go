@@ -1,27 +1,11 @@
 package fsm
 
 import (
-	"cmp"
 	"slices"
 
 	"zamok/clock"
 	"zamok/session"
 )
-
-// ticketKey is the identity of an acquisition: the session's own number for it.
-type ticketKey struct {
-	session session.ID
-	number  uint64
-}
-
-func (k ticketKey) compare(l ticketKey) int {
-	if c := cmp.Compare(k.session, l.session); c != 0 {
-		return c
-	}
-	return cmp.Compare(k.number, l.number)
-}
-
-func (k ticketKey) ref() TicketRef { return TicketRef{k.session, k.number} }
 
 // ticket is the canonical record of one acquisition. An ended one keeps only state, reason and token.
 type ticket struct {
@@ -46,8 +30,8 @@ type singleItem struct {
 	slots [1]slot
 }
 
-// acquire asks for locks: grants, queues or refuses.
-func (m *Machine) acquire(c *Acquire) Result {
+// execute asks for locks: grants, queues or refuses.
+func (c *Acquire) execute(m *Machine) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)
 	}
@@ -56,7 +40,7 @@ func (m *Machine) acquire(c *Acquire) Result {
 		return m.noSession(c.Session)
 	}
 	m.acknowledge(s, c.AckedThrough)
-	key := ticketKey{c.Session, c.Ticket}
+	key := TicketRef{c.Session, c.Ticket}
 	if t := m.tickets.Peek(key); t != nil {
 		return t.result(s)
 	}
@@ -110,7 +94,7 @@ func (m *Machine) waitRefusal(c *Acquire) (Reason, *Detail) {
 }
 
 // wait puts a new ticket at the end of all its queues.
-func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
+func (m *Machine) wait(s *session.Session, key TicketRef, c *Acquire) Result {
 	t := m.addTicket(s, key, c)
 	if c.WaitFor != Forever {
 		t.waitUntil = m.time.Add(c.WaitFor)
@@ -127,7 +111,7 @@ func (m *Machine) wait(s *session.Session, key ticketKey, c *Acquire) Result {
 }
 
 // addTicket makes the ticket's record; the caller makes it wait or hold and adds its sum.
-func (m *Machine) addTicket(s *session.Session, key ticketKey, c *Acquire) *ticket {
+func (m *Machine) addTicket(s *session.Session, key TicketRef, c *Acquire) *ticket {
 	t := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
 	t.setItems(c.Items)
 	m.enqueue(key, &t)
@@ -147,7 +131,7 @@ func (t *ticket) setItems(items []Item) {
 }
 
 // enqueue gives each item its slot and its lock, and makes it share the lock's copy of the name.
-func (m *Machine) enqueue(key ticketKey, t *ticket) {
+func (m *Machine) enqueue(key TicketRef, t *ticket) {
 	for i := range t.items {
 		lk := m.lockFor(t.items[i].Name, t.items[i].Limit)
 		t.items[i].Name = lk.name
@@ -155,8 +139,8 @@ func (m *Machine) enqueue(key ticketKey, t *ticket) {
 	}
 }
 
-// drop ends a ticket for its client, in any state.
-func (m *Machine) drop(c *Drop) Result {
+// execute ends a ticket for its client, in any state.
+func (c *Drop) execute(m *Machine) Result {
 	if c.Ticket == 0 {
 		return invalid("ticket")
 	}
@@ -165,7 +149,7 @@ func (m *Machine) drop(c *Drop) Result {
 		return m.noSession(c.Session)
 	}
 	m.acknowledge(s, c.AckedThrough)
-	key := ticketKey{c.Session, c.Ticket}
+	key := TicketRef{c.Session, c.Ticket}
 	t := m.tickets.Peek(key)
 	switch {
 	case t == nil && c.Ticket <= s.AckedThrough:
@@ -186,8 +170,8 @@ func (m *Machine) drop(c *Drop) Result {
 	}
 }
 
-// downgrade makes the exclusive items of a granted ticket shared.
-func (m *Machine) downgrade(c *Downgrade) Result {
+// execute makes the exclusive items of a granted ticket shared.
+func (c *Downgrade) execute(m *Machine) Result {
 	if c.Ticket == 0 {
 		return invalid("ticket")
 	}
@@ -196,7 +180,7 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 		return m.noSession(c.Session)
 	}
 	m.acknowledge(s, c.AckedThrough)
-	key := ticketKey{c.Session, c.Ticket}
+	key := TicketRef{c.Session, c.Ticket}
 	t := m.tickets.Ref(key)
 	if t == nil || t.state != Granted || !slices.ContainsFunc(t.items, Item.isMutex) {
 		r := Result{Code: NotHeld}.forSession(s)
@@ -222,7 +206,7 @@ func (m *Machine) downgrade(c *Downgrade) Result {
 		}
 		m.sum += t.sum(key)
 		m.sessions.RecordChange(s, m.index, 0)
-		m.emit(Event{Kind: EvDowngraded, TicketRef: key.ref(), Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
+		m.emit(Event{Kind: EvDowngraded, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
 	}
 	return t.result(s)
 }
@@ -231,13 +215,13 @@ func (it Item) isMutex() bool { return it.Mode != Permits }
 
 // endTicket removes a live ticket from all lists, emits an event, and remembers it as ended for as long as a late Acquire
 // could arrive.
-func (m *Machine) endTicket(key ticketKey, reason Reason, text string) {
-	s := m.sessions.Find(key.session)
+func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
+	s := m.sessions.Find(key.Session)
 	t := m.tickets.Ref(key)
 	m.sum -= t.sum(key)
 	m.releaseSlots(s, key, t, reason, text)
 	m.sessions.RecordChange(s, m.index, -1)
-	if key.number <= s.AckedThrough {
+	if key.Ticket <= s.AckedThrough {
 		m.tickets.Delete(key)
 		return
 	}
@@ -246,8 +230,8 @@ func (m *Machine) endTicket(key ticketKey, reason Reason, text string) {
 }
 
 // releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and emits how it ended.
-func (m *Machine) releaseSlots(s *session.Session, key ticketKey, t *ticket, reason Reason, text string) {
-	event := Event{Kind: EvReleased, TicketRef: key.ref(), Token: t.token, Reason: reason, Text: text, Items: t.items}
+func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, reason Reason, text string) {
+	event := Event{Kind: EvReleased, TicketRef: key, Token: t.token, Reason: reason, Text: text, Items: t.items}
 	if t.state == Waiting {
 		if !reason.asked() {
 			event.Kind = EvRefused
@@ -281,7 +265,7 @@ func (m *Machine) releaseSlots(s *session.Session, key ticketKey, t *ticket, rea
 }
 
 // beginWait puts a waiting ticket into its queues, the schedule and its owner's record.
-func (m *Machine) beginWait(key ticketKey, t *ticket) {
+func (m *Machine) beginWait(key TicketRef, t *ticket) {
 	for i := range t.slots {
 		t.slots[i].lock.waiters.push(&t.slots[i])
 	}
@@ -289,13 +273,13 @@ func (m *Machine) beginWait(key ticketKey, t *ticket) {
 		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = key.number })
+		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = key.Ticket })
 	}
 	m.counts.Waiting++
 }
 
 // beginHold makes a granted ticket a holder of its locks, and puts it into the schedule and its owner's record.
-func (m *Machine) beginHold(key ticketKey, t *ticket) {
+func (m *Machine) beginHold(key TicketRef, t *ticket) {
 	for i := range t.slots {
 		p := &t.slots[i]
 		p.lock.holders.push(p)
@@ -306,15 +290,15 @@ func (m *Machine) beginHold(key ticketKey, t *ticket) {
 	}
 	if t.owner != "" {
 		m.updateOwner(key, t.owner, func(o *ownerTickets) {
-			at, _ := slices.BinarySearch(o.held, key.number)
-			o.held = slices.Insert(o.held, at, key.number)
+			at, _ := slices.BinarySearch(o.held, key.Ticket)
+			o.held = slices.Insert(o.held, at, key.Ticket)
 		})
 	}
 	m.counts.Granted++
 }
 
 // dequeue removes a ticket that no longer waits from the schedule and its owner's record.
-func (m *Machine) dequeue(key ticketKey, t *ticket) {
+func (m *Machine) dequeue(key TicketRef, t *ticket) {
 	if t.waitUntil != 0 {
 		m.due.Delete(dueKey{t.waitUntil, dueWait, t.enqueued, ""})
 		t.waitUntil = 0
@@ -325,27 +309,27 @@ func (m *Machine) dequeue(key ticketKey, t *ticket) {
 }
 
 // clearHold removes a ticket that no longer holds from the schedule and its owner's record.
-func (m *Machine) clearHold(key ticketKey, t *ticket) {
+func (m *Machine) clearHold(key TicketRef, t *ticket) {
 	if t.holdUntil != 0 {
 		m.due.Delete(dueKey{t.holdUntil, dueHold, t.enqueued, ""})
 	}
 	if t.owner != "" {
 		m.updateOwner(key, t.owner, func(o *ownerTickets) {
-			o.held = slices.DeleteFunc(o.held, func(n uint64) bool { return n == key.number })
+			o.held = slices.DeleteFunc(o.held, func(n uint64) bool { return n == key.Ticket })
 		})
 	}
 }
 
 // refuseTicket ends a new ticket at once and remembers why: a repeated Acquire must not find the lock free meanwhile and
 // take it.
-func (m *Machine) refuseTicket(s *session.Session, key ticketKey, items []Item, reason Reason, detail *Detail) Result {
+func (m *Machine) refuseTicket(s *session.Session, key TicketRef, items []Item, reason Reason, detail *Detail) Result {
 	m.rememberEnded(key, ticket{state: Ended, reason: reason})
 	m.sessions.RecordChange(s, m.index, 0)
-	m.emit(Event{Kind: EvRefused, TicketRef: key.ref(), Reason: reason, Items: slices.Clone(items)})
+	m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: reason, Items: slices.Clone(items)})
 	return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
 }
 
-func (m *Machine) rememberEnded(key ticketKey, t ticket) {
+func (m *Machine) rememberEnded(key TicketRef, t ticket) {
 	m.tickets.Set(key, t)
 	m.sum += t.sum(key)
 }
@@ -357,8 +341,8 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 		return
 	}
 	keys := m.keyBuffer[:0]
-	for key, t := range m.tickets.From(ticketKey{s.ID, s.AckedThrough + 1}) {
-		if key.session != s.ID || key.number > through {
+	for key, t := range m.tickets.From(TicketRef{s.ID, s.AckedThrough + 1}) {
+		if key.Session != s.ID || key.Ticket > through {
 			break
 		}
 		if t.state == Ended {

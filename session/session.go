@@ -51,7 +51,7 @@ type Session struct {
 	AckedThrough uint64
 	// Changed is the index of the last change of any of its tickets.
 	Changed uint64
-	// Live counts its waiting and granted tickets. It follows from the tickets and is in no sum.
+	// Live counts its waiting and granted tickets. It follows from the tickets, and is neither stored nor in a sum.
 	Live int
 
 	// scheduled is the deadline under which the schedule has it: at or before Deadline.

@@ -95,9 +95,6 @@ func (t *Table) RecordChange(s *Session, index uint64, live int) {
 	t.sum += s.sum()
 }
 
-// AddLive counts a live ticket that was read from a snapshot, which has no count of them.
-func (t *Table) AddLive(s *Session) { s.Live++ }
-
 // Close removes the session.
 func (t *Table) Close(id ID) {
 	s, ok := t.byID.Delete(id)
@@ -134,32 +131,13 @@ func (t *Table) Len() int { return t.byID.Len() }
 // Sum is the table's part of the digest.
 func (t *Table) Sum() record.Sum { return t.sum }
 
-// From yields sessions in the order of their ids, beginning with the first id ≥ id. The table must
-// not be changed meanwhile.
-func (t *Table) From(id ID) iter.Seq[Session] { return sessionsFrom(t.byID, id) }
-
-// Frozen is the sessions of a table as they were when it was frozen.
-type Frozen struct{ byID *tree.Tree[ID, Session] }
+// From yields sessions in the order of their ids, beginning with the first id ≥ id. They are for reading, and the table
+// must not be changed meanwhile.
+func (t *Table) From(id ID) iter.Seq2[ID, *Session] { return t.byID.From(id) }
 
 // Freeze returns the current sessions, in constant time. The result may be read on another goroutine while the table
 // changes.
-func (t *Table) Freeze() Frozen { return Frozen{t.byID.Clone()} }
-
-// Len is the number of sessions in it.
-func (f Frozen) Len() int { return f.byID.Len() }
-
-// All yields its sessions in the order of their ids.
-func (f Frozen) All() iter.Seq[Session] { return sessionsFrom(f.byID, 0) }
-
-func sessionsFrom(byID *tree.Tree[ID, Session], id ID) iter.Seq[Session] {
-	return func(yield func(Session) bool) {
-		for _, s := range byID.From(id) {
-			if !yield(*s) {
-				return
-			}
-		}
-	}
-}
+func (t *Table) Freeze() *tree.Tree[ID, Session] { return t.byID.Clone() }
 
 // Check tests the invariants of the package comment and names the first that is broken.
 func (t *Table) Check() error {

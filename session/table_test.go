@@ -77,7 +77,7 @@ func TestFrozenTableIsImmutable(t *testing.T) {
 		}
 	}
 	n := ID(0)
-	for s := range frozen.All() {
+	for _, s := range frozen.All() {
 		n++
 		require.Equal(t, n, s.ID)
 		require.Equal(t, clock.Time(clock.Second), s.Deadline)

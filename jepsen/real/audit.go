@@ -268,15 +268,12 @@ func (a *audit) finalOperation(t *worker) {
 	}
 	t.unlock(l, &sharedHold{Hold: h})
 	t.awaitAnswer()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for until := time.Now().Add(watchStartTimeout); time.Now().Before(until); <-tick.C {
+	seen := func() bool {
 		a.mu.Lock()
-		seen := a.released[h.Ref]
-		a.mu.Unlock()
-		if seen {
-			return
-		}
+		defer a.mu.Unlock()
+		return a.released[h.Ref]
 	}
-	a.recordGap("the watch did not show the audit's last release within %v", watchStartTimeout)
+	if !await(a.ctx, watchStartTimeout, 10*time.Millisecond, seen) {
+		a.recordGap("the watch did not show the audit's last release within %v", watchStartTimeout)
+	}
 }

@@ -55,7 +55,6 @@ type clientProgram struct {
 
 	mu           sync.Mutex // guards what follows
 	process      *process
-	busy         bool
 	incarnations int
 	deaths       []death
 }
@@ -153,12 +152,8 @@ func (c *cluster) start(nodes int) error {
 		}
 	}
 	c.running.Go(c.trackEpochs)
-	until := time.Now().Add(startTimeout)
-	for c.leader() == nil {
-		if time.Now().After(until) {
-			return fmt.Errorf("no node leads after %v; see %s", startTimeout, c.dir)
-		}
-		sleepContext(c.done, epochPollInterval)
+	if !await(c.done, startTimeout, epochPollInterval, func() bool { return c.leader() != nil }) {
+		return fmt.Errorf("no node leads after %v; see %s", startTimeout, c.dir)
 	}
 	return nil
 }
@@ -330,4 +325,47 @@ func (c *cluster) close() {
 // operator is a client for what the run itself asks of the cluster.
 func (c *cluster) operator() (*client.Client, error) {
 	return client.New(client.Config{Endpoints: c.endpoints(), Dialer: dialFrom(c.ip(hostOfAudit)), Label: "run"})
+}
+
+// openDisks prepares disks that can fail. Where they are not supported the run continues without, with a note in its report.
+func (c *cluster) openDisks(ctx context.Context) error {
+	pool, err := disk.Open(ctx, filepath.Join(c.dir, "data"))
+	if errors.Is(err, disk.ErrUnsupported) {
+		c.logf("SKIPPED: all faults of disks: %v", err)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.notes = append(c.notes, fmt.Sprintf("No faults of disks: %v.", err))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.disks = pool
+	return nil
+}
+
+// dataDir is where a node is to keep its data; its disk is mounted first.
+func (c *cluster) dataDir(id string) (dir string, d *disk.Disk, err error) {
+	if c.disks == nil {
+		return filepath.Join(c.dir, "data", id), nil, nil
+	}
+	if d, err = c.disks.Add(id); err != nil {
+		return "", nil, err
+	}
+	return filepath.Join(d.Dir, "data"), d, nil
+}
+
+// closeDisks takes the disks off; what was on them is copied, because it may explain what is wrong.
+func (c *cluster) closeDisks() {
+	if c.disks == nil {
+		return
+	}
+	for _, n := range c.nodes {
+		if err := os.CopyFS(n.disk.Dir+".copy", os.DirFS(n.disk.Dir)); err != nil {
+			c.logf("what was on the disk of %s is not kept: %v", n.id, err)
+		}
+	}
+	if err := c.disks.Close(); err != nil {
+		c.logf("%v", err)
+	}
 }

@@ -244,13 +244,9 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 	if c.auditor, err = start("audit", filepath.Join(c.logDir(), "audit.log"), audit.env(), c.ownBinary); err != nil {
 		return err
 	}
-	for until := monotonicNow() + startTimeout; ; sleepContext(c.done, epochPollInterval) {
-		if _, err := os.Stat(audit.readyFile()); err == nil {
-			break
-		}
-		if monotonicNow() > until || c.done.Err() != nil {
-			return fmt.Errorf("the audit did not begin to watch within %v", startTimeout)
-		}
+	began := func() bool { _, err := os.Stat(audit.readyFile()); return err == nil }
+	if !await(c.done, startTimeout, epochPollInterval, began) {
+		return fmt.Errorf("the audit did not begin to watch within %v", startTimeout)
 	}
 	for range o.programs {
 		if err := c.addProgram().start(); err != nil {
@@ -263,11 +259,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return err
 	}
 	sleepContext(c.done, o.duration)
-	for until := monotonicNow() + o.durationMax - o.duration; monotonicNow() < until; {
-		if f.provesEnough(plan, o.faults) || !sleepContext(c.done, 3*time.Second) {
-			break
-		}
-	}
+	await(c.done, o.durationMax-o.duration, 3*time.Second, func() bool { return f.provesEnough(plan, o.faults) })
 	err = f.stopAndHeal()
 	plan.Healed = monotonicNow()
 	c.logf("healed after %v; faults: %v", (plan.Healed - plan.Begin).Round(time.Millisecond), f.counts)
@@ -287,16 +279,12 @@ const settleTimeout = 2 * time.Minute
 
 // awaitIdle waits until no node counts anything any more.
 func (c *cluster) awaitIdle() {
-	for until := monotonicNow() + settleTimeout; monotonicNow() < until; {
-		busy := false
-		for _, n := range c.members() {
+	await(c.done, settleTimeout, epochPollInterval, func() bool {
+		return !slices.ContainsFunc(c.members(), func(n *node) bool {
 			counts, err := n.metrics(c.done)
-			busy = busy || err != nil || counts["zamok_sessions"] > 0
-		}
-		if !busy || !sleepContext(c.done, epochPollInterval) {
-			return
-		}
-	}
+			return err != nil || counts["zamok_sessions"] > 0
+		})
+	})
 }
 
 // recordIdleCounts records each node's counts while it has no load.

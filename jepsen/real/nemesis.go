@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,7 +16,7 @@ import (
 type faultKind struct {
 	name   string
 	needs  requirement
-	inject func(f *nemesis, t *injection) (target string)
+	inject func(t *injection) (target string)
 }
 
 // requirement restricts the runs in which a kind of fault is made.
@@ -46,15 +45,6 @@ func (k faultKind) possible(o *options, hasDisks bool) bool {
 	return true
 }
 
-// injection is one fault's: what it may take, and what it must give back.
-type injection struct {
-	*rand.Rand
-	ctx      context.Context // ends when the faults are to end
-	duration time.Duration
-	nodes    []*node
-	programs []*clientProgram
-}
-
 // nemesis injects faults: two workers take kind after kind in shuffled order, so that faults come alone and in
 // pairs, and each kind comes once before any comes again. A third worker makes those that take long.
 type nemesis struct {
@@ -63,8 +53,25 @@ type nemesis struct {
 	workers sync.WaitGroup
 	stop    context.CancelFunc
 
-	mu     sync.Mutex // guards what follows, the order of kinds, and which targets are in use
+	mu     sync.Mutex // guards what follows, and the order of kinds
 	counts map[string]int
+	inUse  map[any]bool // nodes and programs on which a fault works
+}
+
+// injection is one fault: what it takes it gives back at its end.
+type injection struct {
+	*nemesis
+	*rand.Rand
+	ctx      context.Context // ends when the faults are to end
+	duration time.Duration
+	taken    []any
+}
+
+// wait lets time pass. False: the faults are to end.
+func (t *injection) wait(d time.Duration) bool { return sleepContext(t.ctx, d) }
+
+func (t *injection) upTo(most time.Duration) time.Duration {
+	return time.Duration(t.Int64N(int64(most)))
 }
 
 // shuffledKinds yields kinds in random order, and in another one when all were made.
@@ -109,7 +116,7 @@ func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &nemesis{cluster: c, client: operator, counts: map[string]int{}}
+	f := &nemesis{cluster: c, client: operator, counts: map[string]int{}, inUse: map[any]bool{}}
 	ctx, stop := context.WithCancel(c.done)
 	f.stop = stop
 	random := rand.New(rand.NewPCG(c.seed, 1))
@@ -160,118 +167,90 @@ func (f *nemesis) injectNext(ctx context.Context, d *shuffledKinds, random *rand
 	f.mu.Lock()
 	k := d.next()
 	f.mu.Unlock()
-	t := &injection{Rand: random, ctx: ctx}
+	t := &injection{nemesis: f, Rand: random, ctx: ctx}
 	t.duration = faultDurationMin + t.upTo(faultDurationMax-faultDurationMin)
-	from := monotonicNow()
-	target := k.inject(f, t)
-	f.releaseTargets(t)
-	if target == "" {
-		f.mu.Lock()
-		d.putBack(k)
-		f.mu.Unlock()
-		sleepContext(ctx, notApplicablePause)
-		return
+	pause, from := notApplicablePause, monotonicNow()
+	target := k.inject(t)
+	if target != "" {
+		f.record.put(check.Record{Fault: &check.Fault{Kind: k.name, Target: target, From: from, To: monotonicNow()}})
+		f.logf("%s: %s, for %v", k.name, target, (monotonicNow() - from).Round(time.Millisecond))
+		pause = t.upTo(faultPauseMax)
 	}
-	f.record.put(check.Record{Fault: &check.Fault{Kind: k.name, Target: target, From: from, To: monotonicNow()}})
-	f.logf("%s: %s, for %v", k.name, target, (monotonicNow() - from).Round(time.Millisecond))
 	f.mu.Lock()
-	f.counts[k.name]++
-	d.skippedInRow = 0
+	for _, target := range t.taken {
+		delete(f.inUse, target)
+	}
+	if target == "" {
+		d.putBack(k)
+	} else {
+		f.counts[k.name]++
+		d.skippedInRow = 0
+	}
 	f.mu.Unlock()
-	sleepContext(ctx, t.upTo(faultPauseMax))
+	t.wait(pause)
 }
 
-// acquire takes up to most nodes that run and that no other fault works on, in random order.
-func (f *nemesis) acquire(t *injection, most int, fits func(leads bool) bool) (all []*node) {
-	leader, members := f.leader(), f.members()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
-	for _, n := range members {
-		if !n.inUse && n.runningProcess() != nil && fits(n == leader) && len(all) < most {
-			n.inUse = true
-			all = append(all, n)
+// take takes up to most targets that no other fault works on, in random order.
+func take[T any](t *injection, from []*T, most int, fits func(*T) bool) (all []*T) {
+	t.nemesis.mu.Lock()
+	defer t.nemesis.mu.Unlock()
+	for _, i := range t.Perm(len(from)) {
+		if target := from[i]; len(all) < most && !t.inUse[target] && fits(target) {
+			t.inUse[target] = true
+			t.taken = append(t.taken, target)
+			all = append(all, target)
 		}
 	}
-	t.nodes = append(t.nodes, all...)
 	return all
 }
 
-// A selection takes the target nodes of a fault; none = there is no occasion for it now.
-type selection func(f *nemesis, t *injection) []*node
+// A selection takes the target nodes of a fault, of those that run; none = there is no occasion for it now.
+type selection func(t *injection) []*node
 
-func leaderNode(f *nemesis, t *injection) []*node {
-	return f.acquire(t, 1, func(leads bool) bool { return leads })
+func leaderNode(t *injection) []*node {
+	l := t.leader()
+	return take(t, t.members(), 1, func(n *node) bool { return n == l && n.runningProcess() != nil })
 }
 
-func followerNode(f *nemesis, t *injection) []*node {
-	return f.acquire(t, 1, func(leads bool) bool { return !leads })
+func followerNode(t *injection) []*node {
+	l := t.leader()
+	return take(t, t.members(), 1, func(n *node) bool { return n != l && n.runningProcess() != nil })
 }
 
-func anyNode(f *nemesis, t *injection) []*node {
-	return f.acquire(t, 1, func(bool) bool { return true })
+func anyNode(t *injection) []*node {
+	return take(t, t.members(), 1, func(n *node) bool { return n.runningProcess() != nil })
 }
 
-func majority(f *nemesis, t *injection) []*node { return f.acquireMany(t, len(f.members())/2+1) }
+func majority(t *injection) []*node { return t.takeMany(len(t.members())/2 + 1) }
 
-func everyNode(f *nemesis, t *injection) []*node { return f.acquireMany(t, len(f.members())) }
+func everyNode(t *injection) []*node { return t.takeMany(len(t.members())) }
 
-// acquireMany takes many nodes, or all that run if they are fewer. It returns none if another fault works on one of
+// takeMany takes many nodes, or all that run if they are fewer. It returns none if another fault works on one of
 // them, or if that is a single node.
-func (f *nemesis) acquireMany(t *injection, many int) []*node {
-	running := 0
-	for _, n := range f.members() {
-		if n.runningProcess() != nil {
-			running++
-		}
-	}
-	all := f.acquire(t, many, func(bool) bool { return true })
-	if len(all) < min(many, running) || len(all) <= 1 {
+func (t *injection) takeMany(many int) []*node {
+	running := slices.DeleteFunc(t.members(), func(n *node) bool { return n.runningProcess() == nil })
+	all := take(t, running, many, func(n *node) bool { return true })
+	if len(all) < min(many, len(running)) || len(all) <= 1 {
 		return nil
 	}
 	return all
 }
 
-// acquirePrograms takes many programs that no other fault works on, or none.
-func (f *nemesis) acquirePrograms(t *injection, many int) (all []*clientProgram) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, i := range t.Perm(len(f.programs)) {
-		if p := f.programs[i]; !p.busy && len(all) < many {
-			all = append(all, p)
-		}
-	}
+// takePrograms takes many programs that no other fault works on, or returns none.
+func (t *injection) takePrograms(many int) []*clientProgram {
+	all := take(t, t.programs, many, func(*clientProgram) bool { return true })
 	if len(all) < many {
 		return nil
 	}
-	for _, p := range all {
-		p.busy = true
-	}
-	t.programs = append(t.programs, all...)
 	return all
-}
-
-func (f *nemesis) releaseTargets(t *injection) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, n := range t.nodes {
-		n.inUse = false
-	}
-	for _, p := range t.programs {
-		p.busy = false
-	}
 }
 
 // awaitAnswers waits until nodes answer, beside the proxies.
 func (f *nemesis) awaitAnswers(nodes ...*node) {
 	for _, n := range nodes {
-		err := errors.New("it was not asked")
-		for until := time.Now().Add(nodeReadyTimeout); err != nil && time.Now().Before(until); {
-			if _, err = n.metrics(f.done); err != nil && !sleepContext(f.done, 50*time.Millisecond) {
-				return
-			}
-		}
-		if err != nil {
+		var err error
+		answers := func() bool { _, err = n.metrics(f.done); return err == nil }
+		if !await(f.done, nodeReadyTimeout, 50*time.Millisecond, answers) {
 			f.logf("%s does not answer within %v: %v", n.id, nodeReadyTimeout, err)
 		}
 	}
@@ -288,30 +267,8 @@ func (f *nemesis) restart(nodes ...*node) {
 }
 
 // others are the members but one.
-func (f *nemesis) others(n *node) (all []*node) {
-	for _, m := range f.members() {
-		if m != n {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
-// linksBetween are the links from some to others.
-func linksBetween(from, to []string) (all []linkID) {
-	for _, a := range from {
-		for _, b := range to {
-			all = append(all, linkID{a, b})
-		}
-	}
-	return all
-}
-
-func bothDirections(pairs []linkID) (all []linkID) {
-	for _, p := range pairs {
-		all = append(all, p, p.reverse())
-	}
-	return all
+func (f *nemesis) others(but *node) []*node {
+	return slices.DeleteFunc(f.members(), func(n *node) bool { return n == but })
 }
 
 func nodeIDs(nodes []*node) (all []string) {

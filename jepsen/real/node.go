@@ -30,7 +30,6 @@ type node struct {
 	mu              sync.Mutex // guards what follows
 	process         *process   // nil = it never ran
 	keptDown        bool       // it is down on purpose, and is not restarted
-	inUse           bool       // a fault works on it
 	removed         bool       // taken out of the cluster
 	unexpectedExits []string   // how it ended by itself, other than by a fault
 }
@@ -192,16 +191,4 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 	c.nodes = append(c.nodes, n)
 	c.running.Go(func() { n.supervise(c.done) })
 	return n, nil
-}
-
-// sleepContext lets time pass. False: ctx ended before.
-func sleepContext(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -184,7 +184,7 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 		"--peer", n.listenIP + ":" + peerPort, "--http", n.listenIP + ":" + httpPort, "--log-store", c.nodeLogStore,
 	}, flags...)
 	for _, port := range []string{clientPort, peerPort} {
-		if err := c.network.serve(n.id, n.address(port), n.listenIP+":"+port); err != nil {
+		if _, err := c.network.serve(n.id, n.address(port), n.listenIP+":"+port); err != nil {
 			return nil, err
 		}
 	}

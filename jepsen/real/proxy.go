@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,14 +15,14 @@ import (
 // through it is treated as the directed link from the process that sends to the one that receives.
 type proxyNetwork struct {
 	// owner names the process at the far end of an accepted connection; "" = it has ended.
-	owner func(net.Conn) string
+	owner  func(net.Conn) string
+	open   context.Context // ends with close
+	cancel context.CancelFunc
+	work   sync.WaitGroup
 
-	mu        sync.Mutex // guards what follows
-	links     map[linkID]*link
-	conns     map[*proxiedConn]struct{}
-	listeners []net.Listener
-	closed    bool
-	work      sync.WaitGroup
+	mu    sync.Mutex // guards what follows
+	links map[linkID]*link
+	conns map[*linkID]context.CancelFunc // what breaks each connection
 }
 
 // linkID names a directed link.
@@ -53,7 +55,15 @@ const (
 )
 
 func newProxyNetwork(owner func(net.Conn) string) *proxyNetwork {
-	return &proxyNetwork{owner: owner, links: map[linkID]*link{}, conns: map[*proxiedConn]struct{}{}}
+	f := &proxyNetwork{owner: owner, links: map[linkID]*link{}, conns: map[*linkID]context.CancelFunc{}}
+	f.open, f.cancel = context.WithCancel(context.Background())
+	return f
+}
+
+// close ends all connections and waits until nothing runs any more.
+func (f *proxyNetwork) close() {
+	f.cancel()
+	f.work.Wait()
 }
 
 // link is the one of a pair, made at its first use.
@@ -109,15 +119,11 @@ func (l *link) effectiveFault() (sum linkFault, changed <-chan struct{}) {
 
 // resetConns breaks the connections over any of the links, in either direction. It returns how many.
 func (f *proxyNetwork) resetConns(pairs ...linkID) (broken int) {
-	over := map[linkID]bool{}
-	for _, p := range pairs {
-		over[p] = true
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for w := range f.conns {
-		if over[w.link] || over[w.link.reverse()] {
-			w.reset()
+	for l, reset := range f.conns {
+		if slices.Contains(pairs, *l) || slices.Contains(pairs, l.reverse()) {
+			reset()
 			broken++
 		}
 	}
@@ -138,206 +144,138 @@ func (f *proxyNetwork) lastDelivery(from string) (last time.Duration) {
 	return last
 }
 
-// serve proxies a node's port: connections to front are forwarded to back.
-func (f *proxyNetwork) serve(to, front, back string) error {
+// serve proxies a node's port: connections to front are forwarded to back. It returns where it listens.
+func (f *proxyNetwork) serve(to, front, back string) (net.Addr, error) {
 	in, err := net.Listen("tcp", front)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.listeners = append(f.listeners, in)
+	context.AfterFunc(f.open, func() { in.Close() })
 	f.work.Go(func() {
 		for {
 			conn, err := in.Accept()
 			if err != nil {
 				return // closed
 			}
-			f.proxyConn(conn, to, back)
+			f.work.Go(func() { f.carry(conn, to, back) })
 		}
 	})
-	return nil
+	return in.Addr(), nil
 }
 
-// proxyConn carries a connection in a goroutine of its own.
-func (f *proxyNetwork) proxyConn(conn net.Conn, to, back string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		conn.Close()
+// carry moves what is sent over a connection, until both ends are through with it or it is broken.
+func (f *proxyNetwork) carry(client net.Conn, to, target string) {
+	ctx, reset := context.WithCancel(f.open)
+	defer reset()
+	breakWhenOver(ctx, client)
+	from := f.owner(client)
+	if from == "" {
 		return
 	}
-	f.work.Go(func() {
-		from := f.owner(conn)
-		if from == "" {
-			conn.Close()
-			return
-		}
-		w := &proxiedConn{link: linkID{from, to}, done: make(chan struct{}), client: conn}
-		f.mu.Lock()
-		f.conns[w] = struct{}{}
-		if f.closed {
-			w.reset()
-		}
-		f.mu.Unlock()
-		w.relay(f.link(w.link), f.link(w.link.reverse()), back)
-		w.reset()
-		f.mu.Lock()
-		delete(f.conns, w)
-		f.mu.Unlock()
-	})
-}
-
-// close ends all connections and waits until nothing runs any more.
-func (f *proxyNetwork) close() {
+	over := linkID{from, to}
 	f.mu.Lock()
-	f.closed = true
-	for _, in := range f.listeners {
-		in.Close()
-	}
-	for w := range f.conns {
-		w.reset()
-	}
+	f.conns[&over] = reset
 	f.mu.Unlock()
-	f.work.Wait()
-}
-
-// proxiedConn is one connection through a proxy.
-type proxiedConn struct {
-	link linkID
-	done chan struct{} // closed at its end
-
-	mu             sync.Mutex // guards what follows
-	client, server net.Conn
-	ended          bool
-}
-
-// reset breaks it, at both ends with a reset.
-func (w *proxiedConn) reset() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ended {
-		return
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.conns, &over)
+	}()
+	there, back := f.link(over), f.link(over.reverse())
+	if now := time.Now(); !there.awaitDelivery(ctx, now, 0) || !back.awaitDelivery(ctx, now, 0) {
+		return // the way of a SYN and of its answer
 	}
-	w.ended = true
-	close(w.done)
-	for _, conn := range []net.Conn{w.client, w.server} {
-		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
-			_ = tcp.Close()
-		}
-	}
-}
-
-// relay opens the far end and moves what is sent, until both ends are through or the wire is ended.
-func (w *proxiedConn) relay(there, back *link, target string) {
-	for _, l := range []*link{there, back} { // the way of a SYN and of its answer
-		if open, err := l.awaitDelivery(w.done, time.Now(), 0); !open || err != nil {
-			return
-		}
-	}
-	far, err := net.DialTimeout("tcp", target, dialTimeout)
+	server, err := net.DialTimeout("tcp", target, dialTimeout)
 	if err != nil {
 		return // nothing listens: the connection is reset
 	}
-	w.mu.Lock()
-	w.server = far
-	if w.ended {
-		far.Close()
-	}
-	w.mu.Unlock()
+	breakWhenOver(ctx, server)
 	var both sync.WaitGroup
-	both.Go(func() { w.copyOneWay(w.client, far, there) })
-	both.Go(func() { w.copyOneWay(far, w.client, back) })
+	both.Go(func() { f.copyOneWay(ctx, reset, client, server, there) })
+	both.Go(func() { f.copyOneWay(ctx, reset, server, client, back) })
 	both.Wait()
 }
 
-// chunk is what was read at once.
+// breakWhenOver closes a connection with a reset when ctx ends.
+func breakWhenOver(ctx context.Context, conn net.Conn) {
+	context.AfterFunc(ctx, func() {
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.Close()
+	})
+}
+
+// chunk is what was read at once; without data it is a reset.
 type chunk struct {
 	data []byte
 	at   time.Time
 }
 
-// copyOneWay moves bytes one way. An end of the stream is passed on after all that was sent before it.
-func (w *proxiedConn) copyOneWay(from, to net.Conn, l *link) {
+// copyOneWay moves bytes one way. An end of the stream is passed on after all that was sent before it, and a reset too.
+func (f *proxyNetwork) copyOneWay(ctx context.Context, reset func(), from, to net.Conn, l *link) {
 	chunks := make(chan chunk, chunksInFlightMax)
-	var reader sync.WaitGroup
-	reader.Go(func() {
+	f.work.Go(func() { // ends when from is closed, at the latest
 		defer close(chunks)
-		buffer := make([]byte, chunkBytes)
 		for {
+			buffer := make([]byte, chunkBytes)
 			n, err := from.Read(buffer)
-			if n > 0 {
+			if n > 0 || err != nil && !errors.Is(err, io.EOF) {
 				select {
-				case chunks <- chunk{append([]byte(nil), buffer[:n]...), time.Now()}:
-				case <-w.done:
-					return
+				case chunks <- chunk{buffer[:n], time.Now()}:
+				case <-ctx.Done():
 				}
 			}
 			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					chunks <- chunk{nil, time.Now()} // a reset: nothing of the wire is left
-				}
 				return
 			}
 		}
 	})
 	for c := range chunks {
-		open, err := l.awaitDelivery(w.done, c.at, len(c.data))
-		if c.data == nil || !open || err != nil {
-			w.reset()
-			break
+		arrives := l.awaitDelivery(ctx, c.at, len(c.data))
+		if arrives && len(c.data) > 0 {
+			_, err := to.Write(c.data)
+			arrives = err == nil
 		}
-		if _, err := to.Write(c.data); err != nil {
-			w.reset()
-			break
+		if !arrives || len(c.data) == 0 {
+			reset()
+			return
 		}
 		l.mu.Lock()
 		l.lastDelivery = monotonicNow()
 		l.mu.Unlock()
 	}
-	for range chunks { // so that the reader can end
-	}
-	reader.Wait()
-	if tcp, ok := to.(*net.TCPConn); ok {
-		if open, _ := l.awaitDelivery(w.done, time.Now(), 0); open {
-			_ = tcp.CloseWrite()
-		}
+	if l.awaitDelivery(ctx, time.Now(), 0) {
+		_ = to.(*net.TCPConn).CloseWrite()
 	}
 }
 
-var errLinkRefused = errors.New("this link is cut")
-
-// awaitDelivery waits until what was sent at a moment may arrive. False: the wire has ended.
-func (l *link) awaitDelivery(done <-chan struct{}, sent time.Time, bytes int) (alive bool, err error) {
+// awaitDelivery waits until what was sent at a moment may arrive. False: it never will, because the link is cut or the
+// connection is over.
+func (l *link) awaitDelivery(ctx context.Context, sent time.Time, bytes int) bool {
 	spread := rand.Float64() // of what jitter there is
 	for {
 		is, changed := l.effectiveFault()
-		if is.refuse {
-			return true, errLinkRefused
-		}
 		wait := time.Until(sent.Add(is.delay + time.Duration(spread*float64(is.jitter))))
 		if is.rate > 0 {
 			wait = max(wait, time.Duration(bytes)*time.Second/time.Duration(is.rate))
 			bytes = 0 // so long it occupies the line, once
 		}
-		if !is.blackhole && wait <= 0 {
-			return true, nil
-		}
-		if is.blackhole {
+		switch {
+		case is.refuse:
+			return false
+		case is.blackhole:
 			wait = time.Hour // until it changes
+		case wait <= 0:
+			return ctx.Err() == nil
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-			if !is.blackhole && is.rate > 0 {
-				return true, nil
-			}
 		case <-changed:
-		case <-done:
-			timer.Stop()
-			return false, nil
+		case <-ctx.Done():
 		}
 		timer.Stop()
+		if ctx.Err() != nil {
+			return false
+		}
 	}
 }

@@ -36,9 +36,10 @@ func echo(t *testing.T) (f *proxyNetwork, front string) {
 		}
 	}()
 	f = newProxyNetwork(func(net.Conn) string { return "a" })
-	require.NoError(t, f.serve("b", "127.0.0.1:0", back.Addr().String()))
+	address, err := f.serve("b", "127.0.0.1:0", back.Addr().String())
+	require.NoError(t, err)
 	t.Cleanup(func() { f.close(); back.Close() })
-	return f, f.listeners[0].Addr().String()
+	return f, address.String()
 }
 
 func dial(t *testing.T, address string) net.Conn {

@@ -1,16 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
-	"strconv"
-	"strings"
+	"net/rpc"
 	"sync"
 
 	"zamok/client/fence"
@@ -22,43 +14,28 @@ const (
 	withdrawal     = 150 // what each machine draws
 )
 
-// bank keeps one account. It has no lock of its own that spans a look at the balance and the payment: the
-// machines must see to that. All it does is to check tokens.
-type bank struct {
-	url    string
-	server *http.Server
-	done   chan struct{} // closed when nothing is served any more
-
+// Bank keeps one account. It has no lock of its own that spans a look at the balance and the payment: the
+// machines must see to that. All it does is to check tokens. Machines call Balance and Pay by net/rpc.
+type Bank struct {
 	mu         sync.Mutex
 	balance    int
 	fenceGuard *fence.Guard // nil: tokens are not looked at
 	rejected   int          // payments, for their tokens
 }
 
-func openBank() (*bank, error) {
+// serve serves the bank until this program ends, and returns its address.
+func (b *Bank) serve() (address string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	b := &bank{url: "http://" + listener.Addr().String(), done: make(chan struct{})}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /balance", b.serveBalance)
-	mux.HandleFunc("POST /pay", b.servePay)
-	b.server = &http.Server{Handler: mux}
-	go func() {
-		defer close(b.done)
-		_ = b.server.Serve(listener) // until close
-	}()
-	return b, nil
-}
-
-func (b *bank) close() {
-	_ = b.server.Close()
-	<-b.done
+	server := rpc.NewServer()
+	go server.Accept(listener)
+	return listener.Addr().String(), server.Register(b)
 }
 
 // reset fills the account for the next act.
-func (b *bank) reset(checksTokens bool) {
+func (b *Bank) reset(checksTokens bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.balance, b.rejected, b.fenceGuard = initialBalance, 0, nil
@@ -67,76 +44,31 @@ func (b *bank) reset(checksTokens bool) {
 	}
 }
 
-func (b *bank) state() (balance, rejected int) {
+// Balance answers with what is in the account.
+func (b *Bank) Balance(_ int, balance *int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.balance, b.rejected
+	*balance = b.balance
+	return nil
 }
 
-func (b *bank) serveBalance(w http.ResponseWriter, _ *http.Request) {
-	balance, _ := b.state()
-	fmt.Fprint(w, balance)
+// Payment is what a machine sends when it has counted out the notes.
+type Payment struct {
+	Amount int
+	Token  uint64
 }
 
-// payment is what a machine sends when it has counted out the notes.
-type payment struct {
-	Amount int    `json:"amount"`
-	Token  uint64 `json:"token"`
-}
-
-func (b *bank) servePay(w http.ResponseWriter, r *http.Request) {
-	var p payment
-	if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
+// Pay pays, unless the token is refused, and answers with what is left.
+func (b *Bank) Pay(p Payment, left *int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fenceGuard != nil {
 		if err := b.fenceGuard.Check(account, fence.Exclusive, p.Token); err != nil {
 			b.rejected++
-			http.Error(w, err.Error(), http.StatusConflict)
-			return
+			return err
 		}
 	}
 	b.balance -= p.Amount
-	fmt.Fprint(w, b.balance)
-}
-
-// bankClient talks to the bank for a machine.
-type bankClient string
-
-func (t bankClient) balance(ctx context.Context) (int, error) {
-	text, err := t.call(ctx, http.MethodGet, "/balance", nil)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(text)
-}
-
-var errTokenRejected = errors.New("the bank refuses")
-
-func (t bankClient) pay(ctx context.Context, p payment) (left string, err error) {
-	body, err := json.Marshal(p)
-	if err != nil {
-		return "", err
-	}
-	return t.call(ctx, http.MethodPost, "/pay", body)
-}
-
-func (t bankClient) call(ctx context.Context, method, path string, body []byte) (string, error) {
-	request, err := http.NewRequestWithContext(ctx, method, string(t)+path, bytes.NewReader(body))
-	if err != nil {
-		return "", err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode == http.StatusConflict {
-		err = fmt.Errorf("%w: %s", errTokenRejected, strings.TrimSpace(strings.TrimPrefix(string(text), "fence: ")))
-	}
-	return strings.TrimSpace(string(text)), err
+	*left = b.balance
+	return nil
 }

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"net/rpc"
 	"strings"
 	"time"
 
@@ -22,7 +22,7 @@ const (
 // cashMachine is a cash machine. It pays out if the balance allows it, as programs do: it looks, and then it acts.
 type cashMachine struct {
 	name, endpoints string
-	bank            bankClient
+	bank            *rpc.Client
 	ttl             time.Duration // of its lease; 0 = it uses no lock
 	pause           time.Duration
 }
@@ -47,8 +47,8 @@ func (m *cashMachine) withdraw(ctx context.Context, amount int) error {
 		m.logf("holds the lock, token %d", token)
 	}
 	// What a careless program does: it does not ask lock.Err() before it pays. The token protects all the same.
-	balance, err := m.bank.balance(ctx)
-	if err != nil {
+	var balance, left int
+	if err := m.bank.Call("Bank.Balance", 0, &balance); err != nil {
 		return err
 	}
 	m.logf("sees %d", balance)
@@ -63,16 +63,15 @@ func (m *cashMachine) withdraw(ctx context.Context, amount int) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	remaining, err := m.bank.pay(ctx, payment{Amount: amount, Token: uint64(token)})
-	if errors.Is(err, errTokenRejected) {
-		m.logf("pays nothing: %v", err)
+	err := m.bank.Call("Bank.Pay", Payment{amount, uint64(token)}, &left)
+	if refused, ok := err.(rpc.ServerError); ok {
+		m.logf("pays nothing: the bank refuses: %s", strings.TrimPrefix(string(refused), "fence: "))
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		m.logf("pays out %d; %d left", amount, left)
 	}
-	m.logf("pays out %d; %s left", amount, remaining)
-	return nil
+	return err
 }
 
 func (m *cashMachine) logf(format string, args ...any) {

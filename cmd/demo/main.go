@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/rpc"
 	"os"
 	"os/signal"
 	"syscall"
@@ -36,7 +37,11 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", pauseVariable, err)
 		}
-		m := cashMachine{name: args[1], bank: bankClient(args[2]), endpoints: args[3], ttl: ttl, pause: pause}
+		bank, err := rpc.Dial("tcp", args[2])
+		if err != nil {
+			return err
+		}
+		m := cashMachine{name: args[1], bank: bank, endpoints: args[3], ttl: ttl, pause: pause}
 		return m.withdraw(ctx, withdrawal)
 	case len(args) == 1:
 		return runScenarios(ctx, args[0])

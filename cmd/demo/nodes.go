@@ -22,14 +22,11 @@ type nodes struct {
 }
 
 func startNodes(binary, dir string) (*nodes, error) {
-	clients, err := freeAddresses(3)
+	addresses, err := freeAddresses(6)
 	if err != nil {
 		return nil, err
 	}
-	peers, err := freeAddresses(3)
-	if err != nil {
-		return nil, err
-	}
+	clients, peers := addresses[:3], addresses[3:]
 	n := &nodes{binary: binary, dir: dir, endpoints: clients, processes: make(map[string]*exec.Cmd)}
 	cluster := fmt.Sprintf("n1=%s,n2=%s,n3=%s", peers[0], peers[1], peers[2])
 	for i, address := range clients {

@@ -32,13 +32,13 @@ func runScenarios(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	fmt.Printf("Three nodes run, %s leads. An account has %d. Two cash machines will draw %d each, at the same time.\n", leader, initialBalance, withdrawal)
-	b, err := openBank()
+	b := &Bank{}
+	address, err := b.serve()
 	if err != nil {
 		return err
 	}
-	defer b.close()
 	for _, scenario := range []func(*act){withoutLock, leaderKilled, pausedHolder} {
-		a := &act{ctx: ctx, nodes: n, bank: b, running: make(map[string]*machineProcess)}
+		a := &act{ctx: ctx, nodes: n, bank: b, bankAddress: address, running: make(map[string]*machineProcess)}
 		scenario(a)
 		a.killAll()
 		if a.err != nil {
@@ -90,12 +90,13 @@ func pausedHolder(a *act) {
 
 // act is one act with its machines. After an error nothing of it is played any more.
 type act struct {
-	ctx     context.Context
-	nodes   *nodes
-	bank    *bank
-	ttl     time.Duration // of the machines' leases; 0 = they use no lock
-	running map[string]*machineProcess
-	err     error // the first
+	ctx         context.Context
+	nodes       *nodes
+	bank        *Bank
+	bankAddress string
+	ttl         time.Duration // of the machines' leases; 0 = they use no lock
+	running     map[string]*machineProcess
+	err         error // the first
 }
 
 // do plays a step, unless one before it failed.
@@ -108,7 +109,9 @@ func (a *act) do(step func() error) {
 // expect checks how the act ended: the balance, and the payments that were rejected for their tokens.
 func (a *act) expect(balance, rejected int, what string) {
 	a.do(func() error {
-		if b, r := a.bank.state(); b != balance || r != rejected {
+		a.bank.mu.Lock()
+		defer a.bank.mu.Unlock()
+		if b, r := a.bank.balance, a.bank.rejected; b != balance || r != rejected {
 			return fmt.Errorf("the act did not end as announced: a balance of %d, not %d; %d payments rejected, not %d", b, balance, r, rejected)
 		}
 		fmt.Printf("\n   The account has %d: %s.\n", balance, what)
@@ -142,7 +145,7 @@ func (a *act) start(name string) {
 		if err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(a.ctx, self, "machine", name, a.bank.url, strings.Join(a.nodes.endpoints, ","), a.ttl.String())
+		cmd := exec.CommandContext(a.ctx, self, "machine", name, a.bankAddress, strings.Join(a.nodes.endpoints, ","), a.ttl.String())
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {

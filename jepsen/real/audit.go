@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,54 +43,47 @@ var auditClients = []string{"watch", "operator", prober}
 
 type audit struct {
 	*subprocess
-	record *recorder
-	ctx    context.Context
-	ending context.Context
-	ready  sync.WaitGroup // the watch, and the list of sessions
+	ready sync.WaitGroup // the watch, and the list of sessions
 
 	mu       sync.Mutex         // guards what follows
 	gaps     []error            // what it did not see
 	released map[check.Ref]bool // of the audit's last lock, once the watch has shown it
 }
 
-func (o *subprocess) runAudit(ctx, ending context.Context, r *recorder) error {
-	a := &audit{subprocess: o, record: r, ctx: ctx, ending: ending, released: map[check.Ref]bool{}}
-	var callers []*recordedClient
+func (o *subprocess) runAudit() error {
+	a := &audit{subprocess: o, released: map[check.Ref]bool{}}
+	var workers []*worker
 	for _, label := range auditClients {
-		c, err := newRecordedClient(o, r, client.Config{TTL: 5 * time.Second}, label)
+		c, err := o.newClient(client.Config{TTL: 5 * time.Second}, label)
 		if err != nil {
 			return err
 		}
-		c.ctx, c.ending = ctx, ending
-		callers = append(callers, c)
+		t, err := o.newWorker(c, "audit")
+		if err != nil {
+			return err
+		}
+		workers = append(workers, t)
 	}
-	watching, stop := context.WithCancel(ctx)
+	watching, stop := context.WithCancel(o.ctx)
 	defer stop()
 	var watcher, work sync.WaitGroup
 	a.ready.Add(2)
-	watcher.Go(func() { a.watch(watching, callers[0]) })
-	work.Go(func() { a.pollSessions(callers[0]) })
+	watcher.Go(func() { a.watch(watching, workers[0].Client) })
+	work.Go(func() { a.pollSessions(workers[0].Client) })
 	a.ready.Wait()
-	a.signalReady()
-	for i, do := range []func(*worker){a.operate, a.probe} {
-		t, err := o.newWorker(callers[1+i], "audit")
-		if err != nil {
-			return err
-		}
-		work.Go(func() { do(t) })
+	if err := os.WriteFile(readyFile(filepath.Dir(o.File)), nil, 0o644); err != nil { // nothing that is done from now on is missed
+		a.recordGap("the file that marks the audit's beginning: %v", err)
 	}
+	work.Go(func() { a.operate(workers[1]) })
+	work.Go(func() { a.probe(workers[2]) })
 	work.Wait()
-	t, err := o.newWorker(callers[2], "last")
-	if err != nil {
-		return err
-	}
-	a.finalOperation(t)
+	a.finalOperation(workers[2])
 	stop()
 	watcher.Wait()
-	for _, c := range callers {
-		err = errors.Join(err, c.Close())
+	for _, t := range workers {
+		a.gaps = append(a.gaps, t.Close())
 	}
-	return errors.Join(append(a.gaps, err)...)
+	return errors.Join(a.gaps...)
 }
 
 // recordGap records that something was not seen.
@@ -100,7 +94,7 @@ func (a *audit) recordGap(format string, args ...any) {
 }
 
 // watch follows all locks and sessions from the first index that it is given.
-func (a *audit) watch(ctx context.Context, c *recordedClient) {
+func (a *audit) watch(ctx context.Context, c *client.Client) {
 	begun := sync.OnceFunc(a.ready.Done)
 	defer begun()
 	var from uint64
@@ -124,15 +118,8 @@ func (a *audit) watch(ctx context.Context, c *recordedClient) {
 	}
 }
 
-// signalReady marks that the audit has begun: nothing that is done from now on is missed.
-func (a *audit) signalReady() {
-	if err := os.WriteFile(a.readyFile(), nil, 0o644); err != nil {
-		a.recordGap("the file that marks the audit's beginning: %v", err)
-	}
-}
-
 // readyFile is there once the audit has begun.
-func (o *subprocess) readyFile() string { return o.File + ".watching" }
+func readyFile(historyDir string) string { return filepath.Join(historyDir, "audit.watching") }
 
 func (a *audit) recordBatch(batch client.EventBatch) {
 	at := monotonicNow()
@@ -156,7 +143,7 @@ func (a *audit) recordBatch(batch client.EventBatch) {
 // pollSessions lists them again and again. What is missing of the cluster's time between two answers is time that
 // did not pass; and one that is listed no more has ended: the watch has that too, but may have it late, as when
 // its node is paused. When all is over it waits for the sessions of the killed programs.
-func (a *audit) pollSessions(c *recordedClient) {
+func (a *audit) pollSessions(c *client.Client) {
 	begun := sync.OnceFunc(a.ready.Done)
 	defer begun()
 	patience, giveUp := context.WithCancel(a.ctx)

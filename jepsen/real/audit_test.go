@@ -22,7 +22,7 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "audit.jsonl")
 		r, err := newRecorder(file)
 		require.NoError(t, err)
-		a := &audit{record: r, released: map[check.Ref]bool{}}
+		a := &audit{subprocess: &subprocess{record: r}, released: map[check.Ref]bool{}}
 		for _, m := range moments {
 			a.recordBatch(m)
 		}

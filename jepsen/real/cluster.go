@@ -41,7 +41,8 @@ type cluster struct {
 	auditor  *process
 	audited  bool // the audit saw everything, and has ended
 	epochs   []epoch
-	notes    []string // what a reader of the report must know
+	deaths   map[string]time.Duration // when a life of a program was killed, by its name
+	notes    []string                 // what a reader of the report must know
 }
 
 // historyDir holds each process's part of the history, logDir its log.
@@ -52,16 +53,11 @@ func (c *cluster) logDir() string     { return filepath.Join(c.dir, "logs") }
 type clientProgram struct {
 	cluster *cluster
 	name    string
+	host    int // of its address
 
-	mu           sync.Mutex // guards what follows
-	process      *process
-	incarnations int
-	deaths       []death
-}
-
-type death struct {
-	name string
-	at   time.Duration
+	mu      sync.Mutex // guards what follows
+	process *process   // its present life
+	lives   int
 }
 
 const (
@@ -85,11 +81,7 @@ func (c *cluster) logf(format string, args ...any) {
 
 // connectionOwner names the process that opened a connection: a program by its address, a node by its socket.
 func (c *cluster) connectionOwner(conn net.Conn) string {
-	there, ok := conn.RemoteAddr().(*net.TCPAddr)
-	here, also := conn.LocalAddr().(*net.TCPAddr)
-	if !ok || !also {
-		return ""
-	}
+	there, here := conn.RemoteAddr().(*net.TCPAddr), conn.LocalAddr().(*net.TCPAddr)
 	host := there.IP.String()
 	if host == c.ip(hostOfAudit) {
 		return "audit"
@@ -97,8 +89,8 @@ func (c *cluster) connectionOwner(conn net.Conn) string {
 	c.mu.Lock()
 	nodes, programs := slices.Clone(c.nodes), slices.Clone(c.programs)
 	c.mu.Unlock()
-	for i, p := range programs {
-		if host == c.ip(hostOfFirstProgram+i) {
+	for _, p := range programs {
+		if host == c.ip(p.host) {
 			return p.liveName()
 		}
 	}
@@ -176,14 +168,8 @@ func (c *cluster) members() (all []*node) {
 func (c *cluster) trackEpochs() {
 	for c.done.Err() == nil {
 		for _, n := range c.members() {
-			if n.runningProcess() == nil {
-				continue
-			}
 			counts, err := n.metrics(c.done)
-			if err != nil {
-				continue
-			}
-			if counts["zamok_raft_leader"] != 1 {
+			if err != nil || counts["zamok_raft_leader"] != 1 {
 				continue
 			}
 			term := uint64(counts["zamok_raft_term"])
@@ -220,18 +206,21 @@ func (c *cluster) endpoints() (all []string) {
 	return all
 }
 
-func (c *cluster) newSubprocess(kind, name string, address int) *subprocess {
-	return &subprocess{
-		Kind: kind, Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(address),
+// startSubprocess starts one of the run's own processes.
+func (c *cluster) startSubprocess(kind, name string, host int) (*process, error) {
+	o := &subprocess{
+		Kind: kind, Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(host),
 		Resource: c.ip(hostOfRun) + ":" + resourcePort, File: filepath.Join(c.historyDir(), name+".jsonl"),
 	}
+	return start(name, filepath.Join(c.logDir(), name+".log"), o.env(), c.ownBinary)
 }
 
 // addProgram makes a program; it does not run yet.
 func (c *cluster) addProgram() *clientProgram {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := &clientProgram{cluster: c, name: fmt.Sprintf("c%d", len(c.programs)+1)}
+	i := len(c.programs)
+	p := &clientProgram{cluster: c, name: fmt.Sprintf("c%d", i+1), host: hostOfFirstProgram + i}
 	c.programs = append(c.programs, p)
 	return p
 }
@@ -239,37 +228,28 @@ func (c *cluster) addProgram() *clientProgram {
 // start begins another life of a program, under another name.
 func (p *clientProgram) start() error {
 	p.mu.Lock()
-	p.incarnations++
-	name := fmt.Sprintf("%s-%d", p.name, p.incarnations)
-	p.mu.Unlock()
-	at := hostOfFirstProgram + slices.Index(p.cluster.programs, p)
-	o := p.cluster.newSubprocess("load", name, at)
-	proc, err := start(name, filepath.Join(p.cluster.logDir(), name+".log"), o.env(), p.cluster.ownBinary)
-	if err != nil {
-		return err
+	defer p.mu.Unlock()
+	p.lives++
+	life, err := p.cluster.startSubprocess("load", fmt.Sprintf("%s-%d", p.name, p.lives), p.host)
+	if err == nil {
+		p.process = life
 	}
-	p.mu.Lock()
-	p.process = proc
-	p.mu.Unlock()
-	return nil
+	return err
 }
 
 // kill is kill -9; nothing more is expected of this life.
 func (p *clientProgram) kill() {
-	p.mu.Lock()
-	proc := p.process
-	p.mu.Unlock()
-	proc.kill()
-	p.mu.Lock()
-	p.deaths = append(p.deaths, death{proc.name, monotonicNow()})
-	p.mu.Unlock()
+	p.process.kill()
+	p.cluster.mu.Lock()
+	defer p.cluster.mu.Unlock()
+	p.cluster.deaths[p.process.name] = monotonicNow()
 }
 
 // liveName is the name of its present life, as the proxies know it.
 func (p *clientProgram) liveName() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Sprintf("%s-%d", p.name, p.incarnations)
+	return p.process.name
 }
 
 // stop has the programs finish, then the audit, then the nodes. What does not end in time is an error.

@@ -201,6 +201,7 @@ func (o *options) prepare(ctx context.Context) (*cluster, error) {
 	}
 	c := &cluster{
 		dir: dir, binary: o.program, nodeLogStore: o.log, seed: o.seed, subnet: 16<<8 + os.Getpid()%(64<<8),
+		deaths: map[string]time.Duration{},
 	}
 	if err := errors.Join(os.MkdirAll(c.historyDir(), 0o755), os.MkdirAll(c.logDir(), 0o755)); err != nil {
 		return nil, err
@@ -239,12 +240,11 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return err
 	}
 	c.recordIdleCounts(false)
-	audit := c.newSubprocess("audit", "audit", hostOfAudit)
 	var err error
-	if c.auditor, err = start("audit", filepath.Join(c.logDir(), "audit.log"), audit.env(), c.ownBinary); err != nil {
+	if c.auditor, err = c.startSubprocess("audit", "audit", hostOfAudit); err != nil {
 		return err
 	}
-	began := func() bool { _, err := os.Stat(audit.readyFile()); return err == nil }
+	began := func() bool { _, err := os.Stat(readyFile(c.historyDir())); return err == nil }
 	if !await(c.done, startTimeout, epochPollInterval, began) {
 		return fmt.Errorf("the audit did not begin to watch within %v", startTimeout)
 	}

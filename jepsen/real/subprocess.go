@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -25,6 +27,10 @@ type subprocess struct {
 	Address   string // the IP that its connections come from, by which the proxies know them
 	Resource  string
 	File      string // where its part of the history goes
+
+	record *recorder
+	ctx    context.Context // ends when it gives up
+	ending context.Context // ends when nothing new is to begin
 }
 
 func (o *subprocess) env() []string {
@@ -41,71 +47,47 @@ func dialFrom(ip string) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) }
 }
 
-func (o *subprocess) randomFor(what string) *rand.Rand {
-	h := uint64(14695981039346656037)
-	for _, b := range []byte(o.Name + what) {
-		h = (h ^ uint64(b)) * 1099511628211
-	}
-	return rand.New(rand.NewPCG(o.Seed, h))
-}
-
 // runSubprocess is the life of such a process. It finishes when its standard input ends, and gives up some time later.
-func runSubprocess(text string) error {
+func runSubprocess(text string) (err error) {
 	var o subprocess
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
-	r, err := newRecorder(o.File)
-	if err != nil {
+	if o.record, err = newRecorder(o.File); err != nil {
 		return err
 	}
-	ending, finish := context.WithCancel(context.Background())
+	var finish, cancel context.CancelFunc
+	o.ending, finish = context.WithCancel(context.Background())
 	go func() { // until the process that started us closes it, or dies
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		finish()
 	}()
-	ctx, cancel := context.WithCancel(context.Background())
-	stop := context.AfterFunc(ending, func() { time.AfterFunc(drainMax+30*time.Second, cancel) })
+	o.ctx, cancel = context.WithCancel(context.Background())
+	stop := context.AfterFunc(o.ending, func() { time.AfterFunc(drainMax+30*time.Second, cancel) })
 	defer stop()
 	defer cancel()
+	labels, do := clientLabels(o.Name), o.runLoad
+	if o.Kind == "audit" {
+		labels, do = auditClients, o.runAudit
+	}
 	looks, enough := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
-	looking.Go(func() { r.recordStalls(looks, o.labels()) })
-	switch o.Kind {
-	case "load":
-		err = o.runLoad(ctx, ending, r)
-	case "audit":
-		err = o.runAudit(ctx, ending, r)
-	default:
-		err = fmt.Errorf("%q is no kind of process", o.Kind)
-	}
+	looking.Go(func() { o.record.recordStalls(looks, labels) })
+	err = do()
 	enough()
 	looking.Wait()
-	if end := r.close(); err == nil {
-		err = end
-	}
-	return err
-}
-
-// labels are the names of the clients of this process.
-func (o *subprocess) labels() []string {
-	if o.Kind == "audit" {
-		return auditClients
-	}
-	return clientLabels(o.Name)
+	return errors.Join(err, o.record.close())
 }
 
 // runLoad is a program that uses locks.
-func (o *subprocess) runLoad(ctx, over context.Context, r *recorder) error {
-	var all []*recordedClient
+func (o *subprocess) runLoad() error {
+	var last []*worker
 	var work sync.WaitGroup
 	for i, label := range clientLabels(o.Name) {
-		c, err := newRecordedClient(o, r, clientConfig(i), label)
+		c, err := o.newClient(clientConfig(i), label)
 		if err != nil {
 			return err
 		}
-		c.ctx, c.ending = ctx, over
-		all = append(all, c)
 		for n := range threadsPerClient {
 			t, err := o.newWorker(c, fmt.Sprint("owner ", n))
 			if err != nil {
@@ -113,15 +95,16 @@ func (o *subprocess) runLoad(ctx, over context.Context, r *recorder) error {
 			}
 			work.Go(t.run)
 		}
-	}
-	work.Wait()
-	for _, c := range all {
 		t, err := o.newWorker(c, "last")
 		if err != nil {
 			return err
 		}
+		last = append(last, t)
+	}
+	work.Wait()
+	for _, t := range last {
 		t.finalCall()
-		if err := c.Close(); err != nil {
+		if err := t.Close(); err != nil {
 			return err
 		}
 	}
@@ -133,5 +116,7 @@ func (o *subprocess) newWorker(c *recordedClient, owner string) (*worker, error)
 	if err != nil {
 		return nil, err
 	}
-	return &worker{recordedClient: c, Rand: o.randomFor(c.label + owner), owner: owner, resource: p}, nil
+	h := fnv.New64a()
+	h.Write([]byte(o.Name + c.label + owner))
+	return &worker{recordedClient: c, Rand: rand.New(rand.NewPCG(o.Seed, h.Sum64())), owner: owner, resource: p}, nil
 }

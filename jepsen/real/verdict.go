@@ -43,11 +43,9 @@ func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
 // been on its way for a while.
 func (c *cluster) recordDeaths(h *check.History) {
 	silent := map[string]time.Duration{}
-	for _, p := range c.programs {
-		for _, d := range p.deaths {
-			for _, label := range clientLabels(d.name) {
-				silent[label] = max(d.at, c.network.lastDelivery(d.name))
-			}
+	for name, at := range c.deaths {
+		for _, label := range clientLabels(name) {
+			silent[label] = max(at, c.network.lastDelivery(name))
 		}
 	}
 	for i := range h.Sessions {
@@ -144,8 +142,7 @@ func dropStaleQueued(h *check.History) {
 		if op.Queued == 0 {
 			continue
 		}
-		before := func(p point, at time.Duration) int { return cmp.Compare(p.at, at) }
-		n, _ := slices.BinarySearchFunc(known, op.Queued, before)
+		n, _ := slices.BinarySearchFunc(known, op.Queued, func(p point, at time.Duration) int { return cmp.Compare(p.at, at) })
 		if n == 0 || known[n-1].index < op.Session {
 			op.Queued = 0
 		}

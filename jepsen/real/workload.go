@@ -58,11 +58,9 @@ func clientLabels(process string) (all []string) {
 // recordedClient is one client.Client and what is recorded of it.
 type recordedClient struct {
 	*client.Client
-	record *recorder
-	label  string
-	cfg    client.Config
-	ctx    context.Context // ends when its process gives up
-	ending context.Context // ends when nothing new is to begin
+	*subprocess
+	label string
+	cfg   client.Config
 
 	mu       sync.Mutex // guards what follows
 	sessions map[uint64]bool
@@ -76,12 +74,11 @@ type worker struct {
 	resource *rpc.Client
 }
 
-// newRecordedClient makes a client whose connections come from an address of this process's own.
-func newRecordedClient(o *subprocess, r *recorder, cfg client.Config, label string) (*recordedClient, error) {
+// newClient makes a client whose connections come from an address of this process's own.
+func (o *subprocess) newClient(cfg client.Config, label string) (c *recordedClient, err error) {
 	cfg.Endpoints, cfg.Label, cfg.Dialer = o.Endpoints, label, dialFrom(o.Address)
 	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	c := &recordedClient{record: r, label: label, cfg: cfg, sessions: map[uint64]bool{}}
-	var err error
+	c = &recordedClient{subprocess: o, label: label, cfg: cfg, sessions: map[uint64]bool{}}
 	c.Client, err = client.New(cfg)
 	return c, err
 }

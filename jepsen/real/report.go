@@ -222,28 +222,21 @@ func touches(items []check.Item, lock string) bool {
 // holds and events of the lock that it names.
 func (r *runReport) context(text string) string {
 	type line struct {
-		at   time.Duration
-		text string
+		at, distance time.Duration
+		text         string
 	}
 	var lines []line
-	moments, lock := r.momentsOf(text), lockOf(text)
-	distance := func(from, to time.Duration) (least time.Duration) {
-		least = contextMargin + 1
-		for _, at := range moments {
-			least = min(least, max(0, from-at, at-to))
-		}
-		return least
-	}
-	far := map[string]time.Duration{}
+	moments, lock, begin := r.momentsOf(text), lockOf(text), r.history.Plan.Begin
 	add := func(from, to time.Duration, format string, args ...any) {
-		if to = max(from, to); distance(from, to) > contextMargin {
-			return
+		to = max(from, to)
+		l := line{at: from, distance: contextMargin + 1}
+		for _, at := range moments {
+			l.distance = min(l.distance, max(0, from-at, at-to))
 		}
-		begin := r.history.Plan.Begin
-		text := fmt.Sprintf("%9.3fs %9.3fs  ", (from - begin).Seconds(), (to - begin).Seconds())
-		text += fmt.Sprintf(format, args...)
-		far[text] = distance(from, to)
-		lines = append(lines, line{from, text})
+		if l.distance <= contextMargin {
+			l.text = fmt.Sprintf("%9.3fs %9.3fs  ", (from-begin).Seconds(), (to-begin).Seconds()) + fmt.Sprintf(format, args...)
+			lines = append(lines, l)
+		}
 	}
 	for _, f := range r.faults {
 		add(f.From, f.To, "FAULT %s: %s", f.Kind, f.Target)
@@ -271,7 +264,7 @@ func (r *runReport) context(text string) string {
 				ev.Node, ev.Kind, ev.Index, ev.Ref, ev.Token, ev.Reason)
 		}
 	}
-	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(far[a.text], far[b.text]) })
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.distance, b.distance) })
 	lines = lines[:min(len(lines), contextLinesMax)]
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
 	var b strings.Builder

@@ -67,17 +67,7 @@ func storyBreak(t *testing.T, n *Node, end func(*wireClient)) {
 }
 
 // broken is how many sessions are in their grace period.
-func broken(n *Node) int {
-	n.server.disconnects.mu.Lock()
-	defer n.server.disconnects.mu.Unlock()
-	return len(n.server.disconnects.pending)
-}
-
-func brokenOf(n *Node, id session.ID) bool {
-	n.server.disconnects.mu.Lock()
-	defer n.server.disconnects.mu.Unlock()
-	return n.server.disconnects.pending[id] != nil
-}
+func broken(n *Node) int { return n.server.hub.Counts().Broken }
 
 func storyBack(t *testing.T, n *Node) {
 	c := call(t, n)
@@ -164,21 +154,24 @@ func breakBesideAnEnd(t *testing.T, n *Node) {
 		code   zamokpb.Code
 		breaks bool
 	}{{zamokpb.Code_CODE_SLOW_READER, true}, {zamokpb.Code_CODE_SUPERSEDED, false}} {
-		q := attachFor(t, n, byte(number), clock.Minute).queue
-		q.End(wire.StreamEnded(one.code, "cut"))
-		if one.code == zamokpb.Code_CODE_SUPERSEDED {
-			attachFor(t, n, byte(number), clock.Minute)
-		}
-		st := &stream{
-			server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}),
-			failed: make(chan error, 1), written: make(chan struct{}),
-		}
-		close(st.written)
-		for range 20 { // a select takes either of what is ready
+		for i := range 20 { // a select takes either of what is ready
+			secret := byte(20*number + i)
+			q := attachFor(t, n, secret, clock.Minute).queue
+			q.End(wire.StreamEnded(one.code, "cut"))
+			want := broken(n)
+			if one.breaks {
+				want++
+			} else {
+				attachFor(t, n, secret, clock.Minute)
+			}
+			st := &stream{
+				server: n.server, queue: q, ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}),
+				failed: make(chan error, 1), written: make(chan struct{}),
+			}
+			close(st.written)
 			st.failed <- io.EOF
 			_ = st.serve()
-			require.Equal(t, one.breaks, brokenOf(n, q.Session), "%v", one.code)
-			n.server.disconnects.cancelAll()
+			require.Equal(t, want, broken(n), "%v", one.code)
 		}
 	}
 }
@@ -206,7 +199,7 @@ func (w *openWire) Recv() (f *zamokpb.ClientFrame, err error) {
 
 // A client that dies while its Attach is on its way has broken the stream as well: no other part would report it.
 func breakBeforeTheState(t *testing.T, n *Node) {
-	w := openStream(t, call(t, n), graceful(clock.Minute))
+	w, before := openStream(t, call(t, n), graceful(clock.Minute)), broken(n)
 	ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{Addr: trackedAddr{conn: new(trackedConn)}}))
 	defer cancel()
 	conn := &openWire{ctx: ctx, taken: make(chan struct{}), hello: &zamokpb.ClientFrame{
@@ -222,7 +215,7 @@ func breakBeforeTheState(t *testing.T, n *Node) {
 		case <-time.After(20 * time.Millisecond): // it is waited for
 		}
 	})
-	require.Eventually(t, func() bool { return brokenOf(n, session.ID(w.id)) }, patience, clock.Millisecond.Duration())
+	require.Eventually(t, func() bool { return broken(n) == before+1 }, patience, clock.Millisecond.Duration())
 }
 
 // caught is a listener that gives its connections to the test too.

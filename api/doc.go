@@ -19,14 +19,14 @@
 //	connection.go           connections: their number, and which end broke them
 //	stream.go               streams of sessions
 //	calls.go, read.go, watch.go, admin.go       all other calls
-//	disconnect.go           sessions that end when their stream breaks
 //	relay.go                requests for another cluster are refused; calls are relayed to the leader on request
 //	http.go                 /metrics, /healthz and /readyz; grpc.health.v1
 //
 // The subjects below it are packages of their own, which never import api:
 //
 //	access    Admit: validates every request, names the invalid field, and checks permission
-//	push      delivers events to streams and waiting calls, and queue positions to waiters
+//	push      delivers events to streams and waiting calls, and queue positions to waiters; detaches sessions whose
+//	          stream broke
 //	history   the remembered events for watches; when an index was applied, for ages that are shown to people
 //	metrics   what is counted, in Prometheus's format
 //	wire      errors with their codes and outcomes; messages that describe the state

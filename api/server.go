@@ -24,7 +24,6 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/fsm"
 	"zamok/raftnode"
-	"zamok/session"
 )
 
 const (
@@ -62,16 +61,15 @@ type Server struct {
 	zamokpb.UnimplementedZamokServer
 	zamokpb.UnimplementedAdminServer
 
-	id          string
-	node        *raftnode.Node // set by start
-	guard       access.Guard
-	hub         *push.Hub
-	history     *history.History
-	times       history.Times
-	disconnects disconnects
-	metrics     *metrics.Metrics
-	relays      relays
-	log         *slog.Logger
+	id      string
+	node    *raftnode.Node // set by start
+	guard   access.Guard
+	hub     *push.Hub
+	history *history.History
+	times   history.Times
+	metrics *metrics.Metrics
+	relays  relays
+	log     *slog.Logger
 
 	grpc      *grpc.Server           // set by serve
 	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
@@ -88,8 +86,8 @@ type Server struct {
 func newServer(cfg *nodeSettings) *Server {
 	s := &Server{
 		id: cfg.ID, guard: access.Guard{Authorize: cfg.Authorize}, hub: push.NewHub(cfg.metrics), history: history.New(),
-		disconnects: disconnects{pending: make(map[session.ID]*disconnect)}, metrics: cfg.metrics,
-		relays: relays{dial: cfg.Peers.Dial, secure: cfg.ClientTLS, conns: make(map[string]*grpc.ClientConn)}, log: cfg.Logger,
+		metrics: cfg.metrics,
+		relays:  relays{dial: cfg.Peers.Dial, secure: cfg.ClientTLS, conns: make(map[string]*grpc.ClientConn)}, log: cfg.Logger,
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 	s.guard.Members = s.members
@@ -99,7 +97,6 @@ func newServer(cfg *nodeSettings) *Server {
 // applied passes on what an entry did, under the state machine's lock.
 func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	s.hub.Applied(m, a)
-	s.disconnects.applied(a)
 	s.history.Applied(a)
 	s.times.Applied(a)
 	s.metrics.Applied(a)
@@ -108,7 +105,6 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 
 func (s *Server) restored(m *fsm.Machine) {
 	s.hub.Restored(m)
-	s.disconnects.cancelAll()
 	s.history.Restored(m)
 	s.times.Restored(m)
 	s.noteCluster(m)
@@ -116,7 +112,6 @@ func (s *Server) restored(m *fsm.Machine) {
 
 func (s *Server) setLeading(leading bool) {
 	s.hub.SetLeading(leading)
-	s.disconnects.setLeading(leading)
 	s.metrics.SetLeading(leading)
 }
 
@@ -216,7 +211,7 @@ func (s *Server) kill() {
 	s.announceStop()
 	s.grpc.Stop()
 	s.relays.close()
-	s.disconnects.cancelAll()
+	s.hub.SetLeading(false)
 	s.busy.Wait()
 }
 

@@ -165,7 +165,7 @@ func (st *stream) broken(err error) error {
 		if st.queue.Grace > 0 {
 			st.settle()
 		}
-		st.server.disconnects.begin(st.server.node, st.queue.Attachment)
+		st.server.hub.Broken(st.queue.Attachment)
 	}
 	return withoutEOF(err)
 }

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -9,13 +10,17 @@ import (
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
 	"zamok/fsm"
+	"zamok/raftnode"
 	"zamok/session"
 )
+
+// detachEvery is how long the hub waits before it proposes again that a session is detached.
+const detachEvery = 100 * time.Millisecond
 
 // Hub delivers events to the streams of the sessions that are attached here, and to the unary calls that wait
 // for a ticket.
 type Hub struct {
-	node    Viewer // set by Start
+	node    Node // set by Start
 	metrics *metrics.Metrics
 	moved   chan struct{} // capacity 1: a queue of waiters changed
 
@@ -25,23 +30,28 @@ type Hub struct {
 	leading   bool
 	attached  map[session.ID]*Queue       // those that ended, until their streams know it, too
 	waiting   map[fsm.TicketRef][]*Waiter // until each is cancelled
+	broken    map[session.ID]*time.Timer  // the grace periods of sessions whose client broke their stream
 	bytes     int                         // of all queues that a stream adopted, with what they are sending
 	positions positions
 }
 
-// Viewer reads the state machine, during which nothing is applied.
-type Viewer interface{ View(func(*fsm.Machine)) }
+// Node is what the hub needs of its node.
+type Node interface {
+	View(func(*fsm.Machine)) // reads the state machine, during which nothing is applied
+	Submit(fsm.Command, raftnode.Done)
+}
 
 // NewHub returns a hub for a node that does not lead yet.
 func NewHub(metrics *metrics.Metrics) *Hub {
 	return &Hub{
 		metrics: metrics, moved: make(chan struct{}, 1),
-		attached: make(map[session.ID]*Queue), waiting: make(map[fsm.TicketRef][]*Waiter), positions: newPositions(),
+		attached: make(map[session.ID]*Queue), waiting: make(map[fsm.TicketRef][]*Waiter),
+		broken: make(map[session.ID]*time.Timer), positions: newPositions(),
 	}
 }
 
 // Start gives the hub its node, before the first stream.
-func (h *Hub) Start(node Viewer) { h.node = node }
+func (h *Hub) Start(node Node) { h.node = node }
 
 // Run sends queue positions until stopping is closed.
 func (h *Hub) Run(stopping <-chan struct{}) {
@@ -84,8 +94,10 @@ func (h *Hub) Applied(m *fsm.Machine, a fsm.Applied) {
 func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 	switch e.Kind {
 	case fsm.EvAttached:
+		h.cancelGrace(e.Session)
 		h.attach(m, e)
 	case fsm.EvSessionEnded:
+		h.cancelGrace(e.Session)
 		if q := h.attached[e.Session]; q != nil {
 			q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
 				Reason: zamokpb.Reason(e.Reason), Text: e.Text,
@@ -172,7 +184,58 @@ func (h *Hub) end(q *Queue, reason *wire.Error) {
 	}
 }
 
-// SetLeading is called when this node begins and ends to lead. While it does not, no stream is served.
+// Broken starts the grace period of a session whose client broke its stream, if it has one. When that has passed
+// without a new attachment, the hub proposes to detach the session. A renewal from now on makes that harmless: its
+// index is higher.
+func (h *Hub) Broken(a Attachment) {
+	if a.Grace == 0 {
+		return
+	}
+	h.node.View(func(m *fsm.Machine) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if s, _ := m.Session(a.Session); s.Attachment != a.Number || !h.leading {
+			return // another stream has the session, or it has ended
+		}
+		command := &fsm.Detached{Session: a.Session, Attachment: a.Number, Index: m.Stamp().Index}
+		var timer *time.Timer
+		timer = time.AfterFunc(a.Grace.Duration(), func() { h.detach(command, timer) })
+		h.broken[a.Session] = timer
+	})
+}
+
+// detach proposes that a session is detached, unless its grace period was cancelled, and again if that was certainly
+// not done.
+func (h *Hub) detach(command *fsm.Detached, timer *time.Timer) {
+	h.mu.Lock()
+	due := h.broken[command.Session] == timer
+	h.mu.Unlock()
+	if !due {
+		return
+	}
+	h.node.Submit(command, func(_ raftnode.Answer, err error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		switch {
+		case h.broken[command.Session] != timer:
+		case err != nil && !errors.Is(err, raftnode.ErrUnknown):
+			timer.Reset(detachEvery)
+		default:
+			delete(h.broken, command.Session)
+		}
+	})
+}
+
+// cancelGrace ends the grace period of a session. The caller holds the lock.
+func (h *Hub) cancelGrace(id session.ID) {
+	if timer := h.broken[id]; timer != nil {
+		timer.Stop()
+		delete(h.broken, id)
+	}
+}
+
+// SetLeading is called when this node begins and ends to lead, and with false when it ends. While it does not lead, no
+// stream is served; the next leader notices the breaks of its own streams.
 func (h *Hub) SetLeading(leading bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,6 +260,9 @@ func (h *Hub) endAll(reason string) {
 	for ref := range h.waiting {
 		h.resolve(ref, Waited{Err: wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "%s; ask the leader for the same ticket", reason)})
 	}
+	for id := range h.broken {
+		h.cancelGrace(id)
+	}
 	h.positions = newPositions()
 }
 
@@ -205,13 +271,14 @@ type Counts struct {
 	Streams   int // attached
 	Calls     int // unary calls that wait for a ticket
 	Positions int // tickets that asked for their positions
+	Broken    int // sessions in their grace period
 }
 
 // Counts counts the clients.
 func (h *Hub) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := Counts{Streams: len(h.attached), Positions: len(h.positions.asked)}
+	c := Counts{Streams: len(h.attached), Positions: len(h.positions.asked), Broken: len(h.broken)}
 	for _, calls := range h.waiting {
 		c.Calls += len(calls)
 	}

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -131,4 +132,48 @@ func TestALaterCallOwnsAGrantedTicket(t *testing.T) {
 	earlier.Cancel()
 	later.Cancel()
 	assert.Empty(t, h.waiting)
+}
+
+// refusing is a node that refuses so many commands as not leading, and passes on the next one.
+type refusing struct {
+	machine *fsm.Machine
+	left    atomic.Int32
+	taken   chan fsm.Command
+}
+
+func (r *refusing) View(f func(*fsm.Machine)) { f(r.machine) }
+
+func (r *refusing) Submit(c fsm.Command, done raftnode.Done) {
+	if r.left.Add(-1) >= 0 {
+		done(raftnode.Answer{}, &raftnode.NotLeaderError{})
+		return
+	}
+	done(raftnode.Answer{}, nil)
+	r.taken <- c
+}
+
+// While a leadership transfer is tried, a node takes no command. If it leads on, the session of a broken stream is
+// detached all the same.
+func TestADetachmentIsProposedUntilItIsTaken(t *testing.T) {
+	h, m := NewHub(metrics.New()), fsm.New()
+	h.SetLeading(true)
+	node := &refusing{machine: m, taken: make(chan fsm.Command, 1)}
+	node.left.Store(2)
+	h.Start(node)
+	secret := session.Hash{1}
+	entry := fsm.Entry{Version: m.Version(), Commands: []fsm.Command{
+		&fsm.LeaderStart{Node: "n1", Nonce: 1, Cluster: fsm.ClusterID{1}},
+		&fsm.OpenSession{Secret: secret, Settings: session.Settings{TTL: clock.Minute, Grace: 1}},
+	}}
+	a, err := m.Apply(1, entry.Append(nil))
+	require.NoError(t, err)
+	id := a.Results[1].Session
+	entry.Commands = []fsm.Command{&fsm.Attach{Session: id, Secret: secret}}
+	a, err = m.Apply(1, entry.Append(nil))
+	require.NoError(t, err)
+	h.Applied(m, a)
+	at := Attachment{Session: id, Number: a.Results[0].Index, Grace: 1}
+	h.Broken(at)
+	assert.Equal(t, &fsm.Detached{Session: id, Attachment: at.Number, Index: m.Stamp().Index}, <-node.taken)
+	assert.Zero(t, h.Counts().Broken)
 }

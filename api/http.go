@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,40 +33,40 @@ const (
 // httpPort serves /metrics, /healthz, /readyz and, on request, profiles. It serves from before the node has
 // started, which may wait for other nodes, until after the node has ended.
 type httpPort struct {
-	server  *Server
-	version string
-	node    atomic.Pointer[raftnode.Node] // nil: it has not started
-	http    *http.Server
-	served  chan struct{} // closed when nothing is accepted any more
+	node   *Node
+	http   *http.Server
+	served chan struct{} // closed when nothing is accepted any more
 }
 
 // serveHTTP begins to serve on the port; nil: there is none.
-func (s *nodeSettings) serveHTTP(server *Server) *httpPort {
-	if s.httpListener == nil {
+func (n *Node) serveHTTP() *httpPort {
+	cfg := n.cfg
+	if cfg.httpListener == nil {
 		return nil
 	}
-	h := &httpPort{server: server, version: s.Version, served: make(chan struct{})}
+	h := &httpPort{node: n, served: make(chan struct{})}
 	h.http = &http.Server{
-		Handler:           h.handler(s.Profile),
+		Handler:           h.handler(cfg.Profile),
 		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
 		MaxHeaderBytes: headerBytesMax,
-		ErrorLog:       slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	go func() {
 		defer close(h.served)
-		err := h.http.Serve(&limitedListener{Listener: s.httpListener, free: make(chan struct{}, httpConnsMax), log: s.Logger})
+		err := h.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, httpConnsMax), log: cfg.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
-			s.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
+			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
 		}
 	}()
 	return h
 }
 
-// started gives the port its node.
-func (h *httpPort) started(node *raftnode.Node) {
-	if h != nil {
-		h.node.Store(node)
+// raft is the node's state machine; nil: the node has not started.
+func (h *httpPort) raft() *raftnode.Node {
+	if !isClosed(h.node.started) {
+		return nil
 	}
+	return h.node.raft
 }
 
 func (h *httpPort) handler(profile bool) http.Handler {
@@ -79,21 +78,17 @@ func (h *httpPort) handler(profile bool) http.Handler {
 			return
 		}
 		text := "ready"
-		if left := h.node.Load().Status().HoldOff; left > 0 {
+		if left := h.raft().Status().HoldOff; left > 0 {
 			text += fmt.Sprintf("; no lock is granted for another %v: a backup was restored", left.Duration().Round(time.Second))
 		}
 		respond(w, http.StatusOK, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(h.server.metrics.Text(r.Context(), h.node.Load(), h.server.hub.Counts().Streams, h.version)) // the error is the client's
+		_, _ = w.Write(h.node.server.metrics.Text(r.Context(), h.raft(), h.node.server.hub.Counts().Streams, h.node.cfg.Version)) // the error is the client's
 	})
 	if profile {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.Handle("/debug/pprof/", http.DefaultServeMux) // where package pprof registers itself
 	}
 	return mux
 }
@@ -107,10 +102,10 @@ func respond(w http.ResponseWriter, code int, text string) {
 
 // notReady is why clients should use another node; "": the node is ready.
 func (h *httpPort) notReady() string {
-	if h.server.isStopping() {
+	if h.node.server.isStopping() {
 		return "the node is stopping"
 	}
-	node := h.node.Load()
+	node := h.raft()
 	if node == nil {
 		return "the node is starting; a new cluster begins when all of its nodes have answered"
 	}

@@ -40,7 +40,7 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 		cfg: cfg, server: newServer(cfg), started: make(chan struct{}), done: make(chan struct{}),
 	}
 	defer close(n.started)
-	n.http = cfg.serveHTTP(n.server) // before the node starts, which may have to wait
+	n.http = n.serveHTTP() // before the node starts, which may have to wait
 	opened := make(chan error, 1)
 	go func() {
 		// Open ends this goroutine, and returns nothing, if the node can't continue.
@@ -53,7 +53,6 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 		return nil, n.end(func() error { return err })
 	}
 	n.server.start(n.raft)
-	n.http.started(n.raft)
 	n.server.serve(cfg.Listener, cfg.ClientTLS, cfg.ConnsMax)
 	n.server.log.Info("serving clients", "id", cfg.ID, "address", cfg.Client)
 	return n, nil
@@ -120,12 +119,10 @@ func (n *Node) Done() <-chan struct{} { return n.done }
 
 // Err is, once Done is closed, why the node ended itself, or what failed at its end.
 func (n *Node) Err() error {
-	select {
-	case <-n.done:
-		return errors.Join(n.reason(), n.err)
-	default:
+	if !isClosed(n.done) {
 		return nil
 	}
+	return errors.Join(n.reason(), n.err)
 }
 
 // Close ends the node cleanly. A leader transfers leadership first, which takes up to an election timeout, so

@@ -31,8 +31,6 @@ const (
 	// relayMark is the metadata of a relayed call, with the id of the node that relayed it: it is not relayed
 	// again, and a break of its stream is not the client's.
 	relayMark = "zamok-relayed"
-	// relaysMax is how many leaders a node keeps connections to.
-	relaysMax = 8
 	// relayBytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
 	// queue of package push holds.
 	relayBytesMax = 4 << 20
@@ -49,7 +47,7 @@ type relays struct {
 	secure *tls.Config
 
 	mu     sync.Mutex // guards what follows
-	conns  map[string]*grpc.ClientConn
+	conns  map[string]*grpc.ClientConn // by address; gRPC disconnects one that is not used
 	closed bool
 }
 
@@ -77,13 +75,6 @@ func (r *relays) to(address string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)))
 	if err != nil {
 		return nil, err
-	}
-	if len(r.conns) >= relaysMax {
-		for old, conn := range r.conns { // any: the leader is connected to again
-			_ = conn.Close()
-			delete(r.conns, old)
-			break
-		}
 	}
 	r.conns[address] = conn
 	return conn, nil

@@ -23,52 +23,43 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	defer w.End()
-	out, failed := make(chan history.Batch), make(chan error, 1)
-	defer close(out)
-	s.busy.Go(func() { // ends with the stream, whose end interrupts Send
-		var err error
-		for b := range out {
-			if err == nil {
-				if err = stream.Send(w.Frame(b)); err != nil {
-					failed <- err
-				}
-			}
-			s.history.Release(b)
-		}
-	})
+	failed := make(chan error, 1)
+	s.busy.Go(func() { failed <- s.sendEvents(w, stream) }) // ends with the stream, whose end interrupts Send
+	select {
+	case err := <-failed:
+		return err
+	case <-w.Done():
+		return w.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.stopping:
+		return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
+	}
+}
+
+// sendEvents sends what a watch reads until it fails or its stream ends.
+func (s *Server) sendEvents(w *history.Watch, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
 	next, some := w.Start(), true
-	defer func() {
-		if some {
-			s.history.Release(next)
-		}
-	}()
 	for {
-		if !some {
-			if next, some, err = w.Read(); err == nil && some {
-				err = s.history.Reserve(next)
+		if some {
+			err := s.history.Reserve(next)
+			if err == nil {
+				err = stream.Send(w.Frame(next))
+				s.history.Release(next)
 			}
 			if err != nil {
-				some = false
 				return err
 			}
+		} else {
+			select {
+			case <-w.Wake():
+			case <-stream.Context().Done():
+				return context.Cause(stream.Context())
+			}
 		}
-		var to chan history.Batch // nil, and never ready, without a batch
-		wake := w.Wake()
-		if some {
-			to, wake = out, nil
-		}
-		select {
-		case to <- next:
-			some = false
-		case <-wake:
-		case <-w.Done():
-			return w.Err()
-		case err := <-failed:
+		var err error
+		if next, some, err = w.Read(); err != nil {
 			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-s.stopping:
-			return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
 		}
 	}
 }

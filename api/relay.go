@@ -46,7 +46,7 @@ type relays struct {
 	dial   func(context.Context, string) (net.Conn, error)
 	secure *tls.Config
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex                  // guards what follows
 	conns  map[string]*grpc.ClientConn // by address; gRPC disconnects one that is not used
 	closed bool
 }

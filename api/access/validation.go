@@ -62,10 +62,10 @@ var noName = []string{""}
 func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 	switch r := request.(type) {
 	case *zamokpb.OpenStream:
-		if err = checkOwned(r); err == nil && r.Session == 0 {
-			err = g.checkSettings(r.Settings)
+		if r.GetSession() == 0 {
+			return VerbSession, noName, cmp.Or(checkOwned(r), g.checkSettings(r.GetSettings()))
 		}
-		return VerbSession, noName, err
+		return VerbSession, noName, checkOwned(r)
 	case *zamokpb.OpenSessionRequest:
 		return VerbSession, noName, cmp.Or(checkOwned(r), g.checkSettings(r.Settings))
 	case *zamokpb.RenewSessionRequest, *zamokpb.CloseSessionRequest:
@@ -83,23 +83,19 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 		return VerbAcquire, names, nil
 	case *zamokpb.TicketRequest:
 		return VerbDrop, noName, checkTicket(r.GetTicket())
-	case *zamokpb.DropRequest:
-		return VerbDrop, noName, cmp.Or(checkTicket(r.Ticket), checkOwned(r))
-	case *zamokpb.DowngradeRequest:
-		return VerbDrop, noName, cmp.Or(checkTicket(r.Ticket), checkOwned(r))
+	case *zamokpb.DropRequest, *zamokpb.DowngradeRequest:
+		return VerbDrop, noName, cmp.Or(checkTicket(r.(interface{ GetTicket() uint64 }).GetTicket()), checkOwned(r.(owned)))
 	case *zamokpb.GetRequest:
-		return VerbGet, []string{r.Name}, cmp.Or(checkLimit(r.Limit, ShowMax), checkText("name", r.Name, 1, fsm.NameBytesMax))
+		return VerbGet, []string{r.Name}, cmp.Or(checkRange("limit", r.Limit, 0, ShowMax), checkText("name", r.Name, 1, fsm.NameBytesMax))
 	case *zamokpb.ListRequest:
-		return VerbList, []string{r.Prefix}, cmp.Or(checkLimit(r.Limit, ListMax),
+		return VerbList, []string{r.Prefix}, cmp.Or(checkRange("limit", r.Limit, 0, ListMax),
 			checkText("prefix", r.Prefix, 0, fsm.NameBytesMax), checkText("after", r.After, 0, fsm.NameBytesMax))
 	case *zamokpb.ListSessionsRequest:
-		return VerbSessions, noName, checkLimit(r.Limit, ListMax)
+		return VerbSessions, noName, checkRange("limit", r.Limit, 0, ListMax)
 	case *zamokpb.CheckRequest:
 		return VerbGet, []string{r.Name}, cmp.Or(checkText("name", r.Name, 1, fsm.NameBytesMax),
 			invalidIf(r.Token == 0, "token", "is 0, which no grant has"),
 			invalidIf((r.Session == 0) != (r.Ticket == 0), "ticket", "session and ticket name a grant together: give both or none"))
-	case *zamokpb.NowRequest:
-		return VerbNow, noName, nil
 	case *zamokpb.WatchRequest:
 		return VerbList, []string{r.Prefix}, checkText("prefix", r.Prefix, 0, fsm.NameBytesMax)
 	case *zamokpb.ForceReleaseRequest:
@@ -109,8 +105,6 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 	case *zamokpb.ExpireSessionRequest:
 		return VerbForce, noName, cmp.Or(checkText("reason", r.Reason, 0, fsm.ReasonBytesMax),
 			invalidIf(r.Session == 0, "session", "is 0, which no session has"))
-	case *zamokpb.MembersRequest:
-		return VerbMembers, noName, nil
 	case *zamokpb.JoinRequest:
 		return VerbChange, []string{r.Id}, checkJoin(r)
 	case *zamokpb.RemoveRequest:
@@ -120,6 +114,10 @@ func (g *Guard) check(request any) (verb Verb, names []string, err error) {
 			err = g.checkMember(r.To)
 		}
 		return VerbChange, []string{r.To}, err
+	case *zamokpb.NowRequest:
+		return VerbNow, noName, nil
+	case *zamokpb.MembersRequest:
+		return VerbMembers, noName, nil
 	case *zamokpb.BackupRequest:
 		return VerbBackup, noName, nil
 	}
@@ -182,23 +180,23 @@ func (g *Guard) checkSettings(p *zamokpb.SessionSettings) error {
 		return wire.Invalid("settings", "are missing: ttl is required")
 	}
 	ttl, timeout := clock.Span(p.Ttl), g.Timeout()
-	if err := checkSpan("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax); err != nil {
+	switch err := checkRange("settings.ttl", ttl, fsm.TTLMin, fsm.TTLMax); {
+	case err != nil:
 		return err
-	}
-	if ttl < TTLMin(timeout) {
+	case ttl < TTLMin(timeout):
 		return wire.Invalid("settings.ttl", "is %v, and most failovers would end the session: the cluster's election timeout is %v, "+
 			"so a ttl is %v at least (--ttl, client.Config.TTL)", ttl, timeout, TTLMin(timeout))
 	}
 	return cmp.Or(
-		checkSpan("settings.lock_delay", clock.Span(p.LockDelay), 0, fsm.DelayMax),
-		checkSpan("settings.release_on_disconnect", clock.Span(p.ReleaseOnDisconnect), 0, fsm.GraceMax),
+		checkRange("settings.lock_delay", clock.Span(p.LockDelay), 0, fsm.DelayMax),
+		checkRange("settings.release_on_disconnect", clock.Span(p.ReleaseOnDisconnect), 0, fsm.GraceMax),
 		checkBytes("settings.metadata", p.Metadata, fsm.MetadataBytesMax, "kept"),
 		checkText("settings.label", p.Label, 0, fsm.LabelBytesMax))
 }
 
-func checkSpan(field string, span, least, most clock.Span) error {
-	if span < least || span > most {
-		return wire.Invalid(field, "is %v, which is not between %v and %v", span, least, most)
+func checkRange[T cmp.Ordered](field string, v, least, most T) error {
+	if v < least || v > most {
+		return wire.Invalid(field, "is %v, which is not between %v and %v", v, least, most)
 	}
 	return nil
 }
@@ -240,44 +238,36 @@ func checkAcquire(p *zamokpb.Acquire) error {
 		return wire.Invalid("wait_for", "is %v, which is neither -1 (forever) nor between 0 and %v", waitFor, fsm.SpanMax)
 	}
 	if err := cmp.Or(
-		checkSpan("max_hold", clock.Span(p.MaxHold), 0, fsm.SpanMax),
+		checkRange("max_hold", clock.Span(p.MaxHold), 0, fsm.SpanMax),
 		checkBytes("metadata", p.Metadata, fsm.MetadataBytesMax, "kept"),
 		checkText("owner", p.Owner, 0, fsm.OwnerBytesMax)); err != nil {
 		return err
 	}
 	for i, it := range items {
-		if field, reason := wrongItem(it); reason != "" {
-			return wire.Invalid(fmt.Sprintf("items[%d].%s", i, field), "%s", reason)
+		err := checkItem(it)
+		same := func(other *zamokpb.Item) bool { return other.GetName() == it.GetName() }
+		if err == nil && slices.ContainsFunc(items[:i], same) { // at most 64
+			err = wire.Invalid("name", "%q is asked for twice", it.Name)
 		}
-		same := func(other *zamokpb.Item) bool { return other.Name == it.Name }
-		if slices.ContainsFunc(items[:i], same) { // at most 64
-			return wire.Invalid(fmt.Sprintf("items[%d].name", i), "%q is asked for twice", it.Name)
+		if err != nil {
+			return wire.Inside(fmt.Sprintf("items[%d].", i), err)
 		}
 	}
 	return nil
 }
 
-// wrongItem returns the field of an item that is wrong, and what is wrong with it.
-func wrongItem(it *zamokpb.Item) (field, reason string) {
-	if reason := wrongText(it.GetName(), 1, fsm.NameBytesMax); reason != "" {
-		return "name", reason
+// checkItem checks one lock of an acquisition.
+func checkItem(it *zamokpb.Item) error {
+	err := cmp.Or(
+		checkText("name", it.GetName(), 1, fsm.NameBytesMax),
+		checkRange("mode", it.GetMode(), zamokpb.Mode_MODE_EXCLUSIVE, zamokpb.Mode_MODE_PERMITS))
+	switch {
+	case err != nil:
+		return err
+	case it.Mode == zamokpb.Mode_MODE_PERMITS:
+		return cmp.Or(checkRange("limit", it.Limit, 1, fsm.PermitsMax), checkRange("permits", it.Permits, 1, it.Limit))
 	}
-	switch it.Mode {
-	case zamokpb.Mode_MODE_EXCLUSIVE, zamokpb.Mode_MODE_SHARED:
-		if it.Permits != 0 || it.Limit != 0 {
-			return "permits", "is set, and the mode is not MODE_PERMITS"
-		}
-	case zamokpb.Mode_MODE_PERMITS:
-		if it.Limit == 0 || it.Limit > fsm.PermitsMax {
-			return "limit", fmt.Sprintf("is %d, which is not between 1 and %d", it.Limit, fsm.PermitsMax)
-		}
-		if it.Permits == 0 || it.Permits > it.Limit {
-			return "permits", fmt.Sprintf("is %d, which is not between 1 and the limit of %d", it.Permits, it.Limit)
-		}
-	default:
-		return "mode", fmt.Sprintf("is %v, which is none that this server knows", it.Mode)
-	}
-	return "", ""
+	return invalidIf(it.Permits != 0 || it.Limit != 0, "permits", "is set, and the mode is not MODE_PERMITS")
 }
 
 func checkTicket(ticket uint64) error {
@@ -287,13 +277,6 @@ func checkTicket(ticket uint64) error {
 func checkText(field, text string, bytesMin, bytesMax int) error {
 	if reason := wrongText(text, bytesMin, bytesMax); reason != "" {
 		return wire.Invalid(field, "%s", reason)
-	}
-	return nil
-}
-
-func checkLimit(limit uint32, most int) error {
-	if limit > uint32(most) {
-		return wire.Invalid("limit", "is %d, and at most %d are listed at once", limit, most)
 	}
 	return nil
 }

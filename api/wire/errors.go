@@ -93,6 +93,13 @@ func Invalid(field, format string, args ...any) *Error {
 	return e
 }
 
+// Inside names the field of an Invalid error as part of what the prefix names.
+func Inside(prefix string, err error) error {
+	e := Explain(err)
+	e.Info.Field, e.Info.Message = prefix+e.Info.Field, prefix+e.Info.Message
+	return e
+}
+
 // StreamEnded is the reason for which a stream or a waiting call ends. What was in flight may have been done.
 func StreamEnded(code zamokpb.Code, format string, args ...any) *Error {
 	e := Errorf(code, format, args...)

@@ -34,8 +34,7 @@ func (s *Server) OpenSession(ctx context.Context, req *zamokpb.OpenSessionReques
 }
 
 func (s *Server) openSession(ctx context.Context, secret session.Hash, settings *zamokpb.SessionSettings) (raftnode.Answer, error) {
-	err := s.checkRoom(func(m *fsm.Machine) (known bool) { _, known = m.SessionBySecret(secret); return known })
-	if err != nil {
+	if err := checkRoom(s, (*fsm.Machine).SessionBySecret, secret); err != nil {
 		return raftnode.Answer{}, err
 	}
 	return s.propose(ctx, access.OpenCommand(secret, access.Identity(ctx), settings))
@@ -79,7 +78,7 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	began := time.Now()
 	command := access.AcquireCommand(session.ID(req.Session), req.AckedThrough, req.Acquire)
 	ref := fsm.TicketRef{Session: command.Session, Ticket: command.Ticket}
-	if err := s.checkRoomFor(ref); err != nil {
+	if err := checkRoom(s, (*fsm.Machine).Ticket, ref); err != nil {
 		return nil, err
 	}
 	if err := s.checkOwner(ctx, ref.Session, req.Secret); err != nil {
@@ -168,31 +167,24 @@ func endedError(t fsm.TicketState) error {
 // Drop ends a ticket, whatever its state.
 func (s *Server) Drop(ctx context.Context, req *zamokpb.DropRequest) (*zamokpb.DropResponse, error) {
 	command := &fsm.Drop{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough}
-	state, now, err := s.changeTicket(ctx, req, command)
+	state, now, err := s.changeTicket(ctx, command.Session, req.Secret, req.Ticket, command)
 	return &zamokpb.DropResponse{State: state, Sent: req.Sent, Time: now}, err
 }
 
 // Downgrade makes the exclusive locks of a ticket shared.
 func (s *Server) Downgrade(ctx context.Context, req *zamokpb.DowngradeRequest) (*zamokpb.DowngradeResponse, error) {
 	command := &fsm.Downgrade{Session: session.ID(req.Session), Ticket: req.Ticket, AckedThrough: req.AckedThrough}
-	state, now, err := s.changeTicket(ctx, req, command)
+	state, now, err := s.changeTicket(ctx, command.Session, req.Secret, req.Ticket, command)
 	return &zamokpb.DowngradeResponse{State: state, Sent: req.Sent, Time: now}, err
 }
 
-// ticketRequest is what the requests about one ticket have in common.
-type ticketRequest interface {
-	GetSession() uint64
-	GetSecret() []byte
-	GetTicket() uint64
-}
-
 // changeTicket proposes a command of a session's owner about a ticket.
-func (s *Server) changeTicket(ctx context.Context, req ticketRequest, c fsm.Command) (*zamokpb.TicketState, int64, error) {
-	if err := s.checkOwner(ctx, session.ID(req.GetSession()), req.GetSecret()); err != nil {
+func (s *Server) changeTicket(ctx context.Context, id session.ID, secret []byte, ticket uint64, c fsm.Command) (*zamokpb.TicketState, int64, error) {
+	if err := s.checkOwner(ctx, id, secret); err != nil {
 		return nil, 0, err
 	}
 	a, err := s.propose(ctx, c)
-	return wire.TicketState(wire.ResultState(req.GetTicket(), &a.Result)), int64(a.Time), err
+	return wire.TicketState(wire.ResultState(ticket, &a.Result)), int64(a.Time), err
 }
 
 // checkOwner checks that the caller knows the secret of a session, which the commands of a session do not
@@ -214,35 +206,27 @@ func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) e
 }
 
 // owns is OK if the secret is that of the session, as far as this node knows.
-func (s *Server) owns(secret session.Hash, id session.ID) fsm.Code {
-	code := fsm.NoSession
+func (s *Server) owns(secret session.Hash, id session.ID) (code fsm.Code) {
 	s.node.View(func(m *fsm.Machine) {
-		if living, found := m.Session(id); found {
-			code = fsm.OK
-			if living.Secret != secret {
-				code = fsm.WrongSecret
-			}
+		switch living, found := m.Session(id); {
+		case !found:
+			code = fsm.NoSession
+		case living.Secret != secret:
+			code = fsm.WrongSecret
 		}
 	})
 	return code
 }
 
-// checkRoomFor refuses another acquisition while there is little disk.
-func (s *Server) checkRoomFor(ref fsm.TicketRef) error {
-	return s.checkRoom(func(m *fsm.Machine) (known bool) { _, known = m.Ticket(ref); return known })
-}
-
-// checkRoom refuses what would need more disk while too few nodes have room on theirs. The leader decides
-// that; another node refuses because it does not lead. What is known already may be requested again, and what
-// ends locks continues.
-func (s *Server) checkRoom(isKnown func(*fsm.Machine) bool) error {
-	reason := s.node.NoRoom()
+// checkRoom refuses a session or a ticket that would need more disk while too few nodes have room on theirs. The
+// leader decides that; another node refuses because it does not lead. What is known already may be requested again,
+// and what ends locks continues.
+func checkRoom[Ref, View any](s *Server, find func(*fsm.Machine, Ref) (View, bool), ref Ref) error {
+	reason, known := s.node.NoRoom(), false
 	if reason == "" {
 		return nil
 	}
-	known := false
-	s.node.View(func(m *fsm.Machine) { known = isKnown(m) })
-	if known {
+	if s.node.View(func(m *fsm.Machine) { _, known = find(m, ref) }); known {
 		return nil
 	}
 	return wire.Errorf(zamokpb.Code_CODE_DISK_LOW, "not done: the cluster is short of disk: %s; no new sessions and acquisitions until "+
@@ -280,10 +264,7 @@ func (s *Server) renew(ctx context.Context, id session.ID) (raftnode.Answer, err
 	})
 	select {
 	case e := <-done:
-		if e != nil {
-			return answer, e
-		}
-		return answer, nil
+		return answer, e.Err()
 	case <-ctx.Done():
 		return raftnode.Answer{}, wire.Explain(context.Cause(ctx))
 	}

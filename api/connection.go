@@ -18,8 +18,7 @@ import (
 // break.
 type trackedConn struct {
 	net.Conn
-	done    func() // called once, at its end
-	once    sync.Once
+	done    func()        // called at its end, perhaps twice
 	reading chan struct{} // capacity 1: full while one of its calls reads much of the state, or waits for that
 
 	hungUp atomic.Bool // the client's end closed or reset it
@@ -55,7 +54,7 @@ func (l *trackedConn) noteError(err error) {
 func (l *trackedConn) Close() error {
 	l.closed.Store(true)
 	err := l.Conn.Close()
-	l.once.Do(l.done)
+	l.done()
 	return err
 }
 
@@ -104,7 +103,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		}
 		select {
 		case l.free <- struct{}{}:
-			return &trackedConn{Conn: conn, done: func() { <-l.free }, reading: make(chan struct{}, 1)}, nil
+			return &trackedConn{Conn: conn, done: sync.OnceFunc(func() { <-l.free }), reading: make(chan struct{}, 1)}, nil
 		default:
 		}
 		_ = conn.Close()

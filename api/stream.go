@@ -147,13 +147,10 @@ func (st *stream) flush() error {
 	case <-limit.C:
 	case <-st.ctx.Done():
 	}
-	if reason == nil {
-		return nil
-	}
 	if reason.Code() == zamokpb.Code_CODE_NOT_LEADER {
 		st.server.nameLeader(reason)
 	}
-	return reason
+	return reason.Err()
 }
 
 // broken is the end of the reader: the client violated the protocol, or its end of the stream broke.
@@ -348,7 +345,7 @@ func (st *stream) acquire(frame push.Frame, acked uint64, p *zamokpb.Acquire) {
 	c := push.Command{Kind: zamokpb.Command_COMMAND_ACQUIRE, Ticket: p.GetTicket(), Frame: frame}
 	err := st.server.guard.Admit(st.ctx, p)
 	if err == nil {
-		err = st.server.checkRoomFor(fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
+		err = checkRoom(st.server, (*fsm.Machine).Ticket, fsm.TicketRef{Session: st.queue.Session, Ticket: c.Ticket})
 	}
 	if err != nil {
 		st.refuse(c, err)

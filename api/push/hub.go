@@ -113,7 +113,7 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 		if !ok {
 			return
 		}
-		h.holdersChanged(e.Items)
+		h.holdersChanged(m, e.Items)
 		if q := h.attached[e.Session]; q != nil {
 			q.change(e, state)
 			h.positions.cancel(q, e.Ticket)
@@ -278,7 +278,7 @@ type Counts struct {
 func (h *Hub) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := Counts{Streams: len(h.attached), Positions: len(h.positions.asked), Broken: len(h.broken)}
+	c := Counts{Streams: len(h.attached), Positions: h.positions.asked, Broken: len(h.broken)}
 	for _, calls := range h.waiting {
 		c.Calls += len(calls)
 	}

@@ -2,7 +2,6 @@ package push
 
 import (
 	"time"
-	"unique"
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -35,22 +34,20 @@ const (
 	positionHoldersMax  = 64
 )
 
-// positions has the waiting tickets whose clients asked for positions, and the locks whose queues changed.
-// The hub's lock guards it.
+// positions has the locks whose queues changed, and how many waiting tickets asked for their positions. The hub's
+// lock guards it.
 type positions struct {
-	asked map[fsm.TicketRef]*positionRequest
+	asked int                 // the sum of all Queue.asked
+	wide  int                 // those of them that wait for several locks
 	fresh []fsm.TicketRef     // asked, and not sent their position since; some may have ended
 	dirty map[string]struct{} // locks whose queue changed
-	// wide counts, by name, the asking tickets that wait for other locks as well: which of its locks is
-	// reported depends on the holders too, not only on the queue.
-	wide map[string]int
 }
 
 // positionRequest is a waiting ticket whose client asked for its position, and what it was sent last.
 type positionRequest struct {
-	queue *Queue
-	names []unique.Handle[string] // its locks, if they are several; many tickets share a name
-	sent  sentPosition
+	// wide: it waits for several locks, so which of them is reported depends on their holders too, not only on the queue.
+	wide bool
+	sent sentPosition
 }
 
 type sentPosition struct {
@@ -59,9 +56,7 @@ type sentPosition struct {
 	by    uint64 // the token of the first blocker
 }
 
-func newPositions() positions {
-	return positions{asked: make(map[fsm.TicketRef]*positionRequest), dirty: make(map[string]struct{}), wide: make(map[string]int)}
-}
+func newPositions() positions { return positions{dirty: make(map[string]struct{})} }
 
 // queueMoved notes that the queue of a lock changed.
 func (h *Hub) queueMoved(name string) {
@@ -72,13 +67,11 @@ func (h *Hub) queueMoved(name string) {
 }
 
 // holdersChanged notes that the holders of locks changed.
-func (h *Hub) holdersChanged(items []fsm.Item) {
-	if len(h.positions.wide) == 0 {
-		return
-	}
-	for i := range items {
-		if h.positions.wide[items[i].Name] > 0 {
+func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
+	for i := 0; i < len(items) && h.positions.wide > 0; i++ {
+		for range m.Waiters(items[i].Name) {
 			h.queueMoved(items[i].Name)
+			break
 		}
 	}
 }
@@ -87,45 +80,32 @@ func (h *Hub) holdersChanged(items []fsm.Item) {
 func (h *Hub) request(q *Queue, ticket uint64, names []string) {
 	p := &h.positions
 	p.cancel(q, ticket)
-	if q.positionWanted == nil {
-		q.positionWanted = make(map[uint64]struct{})
+	if q.asked == nil {
+		q.asked = make(map[uint64]*positionRequest)
 	}
-	q.positionWanted[ticket] = struct{}{}
-	a := &positionRequest{queue: q}
-	if len(names) > 1 {
-		a.names = make([]unique.Handle[string], len(names))
-		for i, name := range names {
-			a.names[i] = unique.Make(name)
-			p.wide[a.names[i].Value()]++
-		}
+	q.asked[ticket] = &positionRequest{wide: len(names) > 1}
+	if p.asked++; len(names) > 1 {
+		p.wide++
 	}
-	ref := fsm.TicketRef{Session: q.Session, Ticket: ticket}
-	p.asked[ref] = a
 	if len(p.fresh) < positionDirtyMax {
-		p.fresh = append(p.fresh, ref)
+		p.fresh = append(p.fresh, fsm.TicketRef{Session: q.Session, Ticket: ticket})
 	}
 	h.queueMoved(names[0])
 }
 
 // cancel ends the reports to a ticket.
 func (p *positions) cancel(q *Queue, ticket uint64) {
-	if _, ok := q.positionWanted[ticket]; !ok {
-		return
-	}
-	delete(q.positionWanted, ticket)
-	ref := fsm.TicketRef{Session: q.Session, Ticket: ticket}
-	for _, handle := range p.asked[ref].names {
-		name := handle.Value()
-		if p.wide[name]--; p.wide[name] == 0 {
-			delete(p.wide, name)
+	if request := q.asked[ticket]; request != nil {
+		delete(q.asked, ticket)
+		if p.asked--; request.wide {
+			p.wide--
 		}
 	}
-	delete(p.asked, ref)
 }
 
 // streamEnded ends the reports to all tickets of a stream.
 func (p *positions) streamEnded(q *Queue) {
-	for ticket := range q.positionWanted {
+	for ticket := range q.asked {
 		p.cancel(q, ticket)
 	}
 }
@@ -144,18 +124,21 @@ func (p *positions) takeDirty() []string {
 }
 
 // takeAsked returns tickets that asked: first those that were never sent their position, then any. Of more
-// than that, the iteration of the map picks some by chance.
-func (p *positions) takeAsked(most int) []fsm.TicketRef {
+// than that, the iteration of the maps picks some by chance.
+func (h *Hub) takeAsked(most int) []fsm.TicketRef {
+	p := &h.positions
 	n := min(len(p.fresh), most)
 	refs := append(make([]fsm.TicketRef, 0, most), p.fresh[:n]...)
 	if p.fresh = p.fresh[n:]; len(p.fresh) == 0 {
 		p.fresh = nil
 	}
-	for ref := range p.asked {
-		if len(refs) == most {
-			break
+	for id, q := range h.attached {
+		for ticket := range q.asked {
+			if len(refs) == most {
+				return refs
+			}
+			refs = append(refs, fsm.TicketRef{Session: id, Ticket: ticket})
 		}
-		refs = append(refs, ref)
 	}
 	return refs
 }
@@ -184,8 +167,8 @@ func (h *Hub) sendPositions() bool {
 	}
 	for more, round := changed, 0; more && round < positionRoundsFar; round++ {
 		h.mu.Lock()
-		refs := h.positions.takeAsked(positionRoundFar)
-		more = len(h.positions.fresh) > 0 || len(h.positions.asked) > positionRoundFar
+		refs := h.takeAsked(positionRoundFar)
+		more = len(h.positions.fresh) > 0 || h.positions.asked > positionRoundFar
 		h.mu.Unlock()
 		h.report(func(r *reporter) {
 			for _, ref := range refs {
@@ -222,7 +205,7 @@ func (r *reporter) lock(name string) {
 		}
 		r.contended(ref)
 	}
-	if len(r.positions.asked) == 0 {
+	if r.positions.asked == 0 {
 		return
 	}
 	ahead := 0
@@ -231,11 +214,11 @@ func (r *reporter) lock(name string) {
 			break
 		}
 		r.steps++
-		a := r.positions.asked[ref]
+		q, a := r.requestOf(ref)
 		switch {
 		case a == nil:
-		case a.names == nil || r.machine.BlockedLock(ref) == name:
-			r.position(a, ref, name, ahead)
+		case !a.wide || r.machine.BlockedLock(ref) == name:
+			r.position(q, a, ref, name, ahead)
 		case ahead == 0: // this lock is open to it: it waits for another one now
 			r.ticket(ref)
 		}
@@ -262,19 +245,28 @@ func (r *reporter) contended(ref fsm.TicketRef) {
 
 // ticket sends a ticket its position, wherever in a queue that is.
 func (r *reporter) ticket(ref fsm.TicketRef) {
-	a := r.positions.asked[ref]
+	q, a := r.requestOf(ref)
 	if a == nil {
 		return
 	}
 	if name, ahead, waits := r.machine.QueuePosition(ref); waits {
 		r.steps += min(ahead, positionNear)
-		r.position(a, ref, name, ahead)
+		r.position(q, a, ref, name, ahead)
 	}
 }
 
+// requestOf is the request of a ticket for its positions, or nil, and its stream's queue.
+func (r *reporter) requestOf(ref fsm.TicketRef) (*Queue, *positionRequest) {
+	q := r.attached[ref.Session]
+	if q == nil {
+		return nil, nil
+	}
+	return q, q.asked[ref.Ticket]
+}
+
 // position sends a ticket its position at a lock, if that changed.
-func (r *reporter) position(a *positionRequest, ref fsm.TicketRef, name string, ahead int) {
-	if !a.queue.hasRoom() {
+func (r *reporter) position(q *Queue, a *positionRequest, ref fsm.TicketRef, name string, ahead int) {
+	if !q.hasRoom() {
 		return
 	}
 	by, known := r.blockers[name]
@@ -290,7 +282,7 @@ func (r *reporter) position(a *positionRequest, ref fsm.TicketRef, name string, 
 		return
 	}
 	a.sent = now
-	a.queue.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
+	q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
 		Ticket: ref.Ticket, Name: name, Ahead: uint32(ahead), Blockers: by,
 	}}})
 }

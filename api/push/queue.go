@@ -66,8 +66,8 @@ type Queue struct {
 	// contended is what the holders among the tickets were sent last; nil until one is.
 	contended map[uint64]uint32
 	// requested is when tickets were requested that are not granted yet; nil until one is.
-	requested      map[uint64]time.Time
-	positionWanted map[uint64]struct{} // the tickets that asked for their positions; nil until one does
+	requested map[uint64]time.Time
+	asked     map[uint64]*positionRequest // the tickets that asked for their positions; nil until one does
 
 	sending     int       // of the frame that is being sent, if it is large; set by the writer
 	sendingFrom time.Time // when the first of its messages was queued; the writer's own

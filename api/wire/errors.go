@@ -18,6 +18,14 @@ type Error struct{ Info *zamokpb.ErrorInfo }
 
 func (e *Error) Error() string { return e.Info.GetMessage() }
 
+// Err is e as an error, nil if e is nil.
+func (e *Error) Err() error {
+	if e == nil {
+		return nil
+	}
+	return e
+}
+
 // Code is the code of an error; nil has CODE_OK.
 func (e *Error) Code() zamokpb.Code {
 	if e == nil {

@@ -39,58 +39,46 @@ func openPostgres(ctx context.Context, s Session) (Client, error) {
 	return c, nil
 }
 
-func (c *postgresClient) conn(ctx context.Context) (conn *pgxpool.Conn, release func(), err error) {
-	if c.pinned != nil {
-		return c.pinned, func() {}, nil
-	}
-	conn, err = c.pool.Acquire(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	return conn, conn.Release, nil
-}
-
-func advisoryKey(key string) int64 {
-	h := fnv.New64a()
-	h.Write([]byte(key))
-	return int64(h.Sum64())
-}
-
 func (c *postgresClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	conn, release, err := c.conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", advisoryKey(key)); err != nil {
-		release()
-		return nil, err
-	}
-	return unlockPostgres(conn, release, key), nil
+	return c.take(ctx, key, func(conn *pgxpool.Conn, key int64) error {
+		_, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", key)
+		return err
+	})
 }
 
 func (c *postgresClient) TryLock(ctx context.Context, key string) (Unlock, error) {
-	conn, release, err := c.conn(ctx)
-	if err != nil {
-		return nil, err
+	return c.take(ctx, key, func(conn *pgxpool.Conn, key int64) error {
+		won := false
+		err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", key).Scan(&won)
+		if err == nil && !won {
+			err = ErrHeld
+		}
+		return err
+	})
+}
+
+// take takes a lock on a connection, and keeps that while the lock is held.
+func (c *postgresClient) take(ctx context.Context, name string, lock func(*pgxpool.Conn, int64) error) (Unlock, error) {
+	conn, release := c.pinned, func() {}
+	if conn == nil {
+		var err error
+		if conn, err = c.pool.Acquire(ctx); err != nil {
+			return nil, err
+		}
+		release = conn.Release
 	}
-	won := false
-	err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", advisoryKey(key)).Scan(&won)
-	if err == nil && !won {
-		err = ErrHeld
-	}
-	if err != nil {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	key := int64(h.Sum64())
+	if err := lock(conn, key); err != nil {
 		release()
 		return nil, err
 	}
-	return unlockPostgres(conn, release, key), nil
-}
-
-func unlockPostgres(conn *pgxpool.Conn, release func(), key string) Unlock {
 	return func(ctx context.Context) error {
 		defer release()
-		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", advisoryKey(key))
+		_, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", key)
 		return err
-	}
+	}, nil
 }
 
 func (c *postgresClient) Close() error {

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -11,8 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func dialRedis(s Session) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: s.Endpoints[0], PoolSize: s.Width})
+func dialRedis(ctx context.Context, s Session) (*redis.Client, error) {
+	conn := redis.NewClient(&redis.Options{Addr: s.Endpoints[0], PoolSize: s.Width})
+	if err := conn.Ping(ctx).Err(); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
 type redsyncClient struct {
@@ -22,9 +27,9 @@ type redsyncClient struct {
 }
 
 func openRedsync(ctx context.Context, s Session) (Client, error) {
-	conn := dialRedis(s)
-	if err := conn.Ping(ctx).Err(); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	conn, err := dialRedis(ctx, s)
+	if err != nil {
+		return nil, err
 	}
 	return &redsyncClient{conn, redsync.New(goredis.NewPool(conn)), s.TTL}, nil
 }
@@ -75,23 +80,15 @@ type setNXClient struct {
 }
 
 func openSetNX(ctx context.Context, s Session) (Client, error) {
-	conn := dialRedis(s)
-	if err := conn.Ping(ctx).Err(); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	conn, err := dialRedis(ctx, s)
+	if err != nil {
+		return nil, err
 	}
 	return &setNXClient{conn, s.TTL}, nil
 }
 
 func (c *setNXClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	for {
-		unlock, err := c.TryLock(ctx, key)
-		if !errors.Is(err, ErrHeld) {
-			return unlock, err
-		}
-		if err := sleepContext(ctx, setNXPollInterval); err != nil {
-			return nil, err
-		}
-	}
+	return retry(ctx, c.TryLock, key, func(int, error) time.Duration { return setNXPollInterval })
 }
 
 // TryLock writes when the lock will be over. If that is past, the client that replaces the old value by GETSET
@@ -117,12 +114,8 @@ func (c *setNXClient) TryLock(ctx context.Context, key string) (Unlock, error) {
 	if until > time.Now().UnixMilli() {
 		return nil, ErrHeld
 	}
-	seen, err := c.conn.GetSet(ctx, key, over).Result()
-	if err != nil {
-		return nil, err
-	}
-	if seen != before {
-		return nil, ErrHeld
+	if seen, err := c.conn.GetSet(ctx, key, over).Result(); err != nil || seen != before {
+		return nil, cmp.Or(err, ErrHeld)
 	}
 	return unlock, nil
 }

@@ -5,9 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"time"
 
 	etcd "go.etcd.io/etcd/client/v3"
+
+	"zamok/cmd/zamok/workload"
 )
 
 // The two algorithms that stood in the report, over an ordered store that answers prefix reads. Their
@@ -87,21 +90,12 @@ func openShadowRow(ctx context.Context, s Session) (Client, error) {
 var errCollision = errors.New("another tries too")
 
 func (c *shadowRowClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	for attempt := 1; ; attempt++ {
-		unlock, err := c.tryShadowRow(ctx, key)
-		var sleep time.Duration
-		switch {
-		case errors.Is(err, ErrHeld):
-			sleep = randomUpTo(retrySleepMax)
-		case errors.Is(err, errCollision):
-			sleep = randomUpTo(time.Duration(attempt) * collisionBackoff)
-		default:
-			return unlock, err
+	return retry(ctx, c.tryShadowRow, key, func(attempt int, refused error) time.Duration {
+		if errors.Is(refused, ErrHeld) {
+			return mathrand.N(retrySleepMax)
 		}
-		if err := sleepContext(ctx, sleep); err != nil {
-			return nil, err
-		}
-	}
+		return mathrand.N(time.Duration(attempt) * collisionBackoff)
+	})
 }
 
 func (c *shadowRowClient) TryLock(ctx context.Context, key string) (Unlock, error) {
@@ -162,44 +156,39 @@ func openRowQueue(ctx context.Context, s Session) (Client, error) {
 	return &rowQueueClient{c}, err
 }
 
-func (c *rowQueueClient) enqueue(ctx context.Context, key string) (row, mine string, err error) {
-	row = "/queue/" + key + "/"
-	mine = fmt.Sprintf("%s%020d-%s", row, time.Now().UnixNano(), rand.Text())
-	return row, mine, c.put(ctx, mine)
+// enqueue takes a place in the row. first reports whether it is the first one.
+func (c *rowQueueClient) enqueue(ctx context.Context, key string) (first func(context.Context) (bool, error), unlock Unlock, err error) {
+	row := "/queue/" + key + "/"
+	mine := fmt.Sprintf("%s%020d-%s", row, time.Now().UnixNano(), rand.Text())
+	first = func(ctx context.Context) (bool, error) {
+		oldest, err := c.columns(ctx, row, 1)
+		return len(oldest) > 0 && oldest[0] == mine, err
+	}
+	return first, func(ctx context.Context) error { return c.remove(ctx, mine) }, c.put(ctx, mine)
 }
 
 func (c *rowQueueClient) Lock(ctx context.Context, key string) (Unlock, error) {
-	row, mine, err := c.enqueue(ctx, key)
+	first, unlock, err := c.enqueue(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	unlock := func(ctx context.Context) error { return c.remove(ctx, mine) }
 	for {
-		first, err := c.columns(ctx, row, 1)
-		if err != nil {
-			return nil, err
+		if ours, err := first(ctx); err != nil || ours {
+			return unlock, err
 		}
-		if len(first) > 0 && first[0] == mine {
-			return unlock, nil
-		}
-		if err := sleepContext(ctx, queuePollInterval); err != nil {
-			return nil, errors.Join(err, unlock(context.WithoutCancel(ctx)))
+		if workload.Sleep(ctx, queuePollInterval); ctx.Err() != nil {
+			return nil, errors.Join(ctx.Err(), unlock(context.WithoutCancel(ctx)))
 		}
 	}
 }
 
 func (c *rowQueueClient) TryLock(ctx context.Context, key string) (Unlock, error) {
-	row, mine, err := c.enqueue(ctx, key)
+	first, unlock, err := c.enqueue(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	unlock := func(ctx context.Context) error { return c.remove(ctx, mine) }
-	first, err := c.columns(ctx, row, 1)
-	if err != nil {
-		return nil, err
-	}
-	if len(first) > 0 && first[0] == mine {
-		return unlock, nil
+	if ours, err := first(ctx); err != nil || ours {
+		return unlock, err
 	}
 	return nil, errors.Join(ErrHeld, unlock(ctx))
 }

@@ -3,10 +3,10 @@ package peer
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"zamok/bench/report"
+	"zamok/cmd/zamok/workload"
 )
 
 // ErrHeld is TryLock's answer when somebody else holds the lock.
@@ -91,17 +91,16 @@ func Systems() []System {
 	}
 }
 
-// sleepContext waits for d, or returns why ctx ended.
-func sleepContext(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
+// retry tries until the lock is had. After a refusal it sleeps for as long as pause says.
+func retry(ctx context.Context, try func(context.Context, string) (Unlock, error), key string,
+	pause func(attempt int, refused error) time.Duration) (Unlock, error) {
+	for attempt := 1; ; attempt++ {
+		unlock, err := try(ctx, key)
+		if !errors.Is(err, ErrHeld) && !errors.Is(err, errCollision) {
+			return unlock, err
+		}
+		if workload.Sleep(ctx, pause(attempt, err)); ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 	}
 }
-
-// randomUpTo is a random time from 0 up to d.
-func randomUpTo(d time.Duration) time.Duration { return rand.N(d + 1) }

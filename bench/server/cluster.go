@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -51,8 +49,8 @@ func Starters(p Programs) map[string]func(dir string) (*Cluster, error) {
 // run starts the commands; if one can't be started, none runs.
 func (c *Cluster) run(dir string, commands ...command) (*Cluster, error) {
 	for _, command := range commands {
-		p, err := start(dir, command)
-		if err != nil {
+		p := &process{command: command, log: filepath.Join(dir, command.name+".log")}
+		if err := p.start(); err != nil {
 			c.Stop()
 			return nil, err
 		}
@@ -152,24 +150,4 @@ func readMetric(ctx context.Context, url, name string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s has no %s", url, name)
-}
-
-// systemUser is a user of this machine, for a program that refuses to run as root; nil if we are not.
-func systemUser(name string) (*syscall.Credential, error) {
-	if os.Getuid() != 0 {
-		return nil, nil
-	}
-	found, err := user.Lookup(name)
-	if err != nil {
-		return nil, err
-	}
-	uid, err := strconv.ParseUint(found.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(found.Gid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }

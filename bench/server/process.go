@@ -2,13 +2,10 @@ package server
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -21,9 +18,7 @@ type command struct {
 	name       string // of its log
 	path       string
 	args       []string
-	env        []string
-	user       *syscall.Credential // nil = ours
-	stopSignal os.Signal           // what ends it; nil = kill, for its data is thrown away
+	stopSignal os.Signal // what ends it; nil = kill, for its data is thrown away
 }
 
 // process is one running process of ours.
@@ -35,11 +30,6 @@ type process struct {
 	err  error         // set before done is closed
 }
 
-func start(dir string, c command) (*process, error) {
-	p := &process{command: c, log: filepath.Join(dir, c.name+".log")}
-	return p, p.start()
-}
-
 func (p *process) start() error {
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -48,9 +38,8 @@ func (p *process) start() error {
 	defer log.Close() // the child has its own descriptor
 	p.cmd = exec.Command(p.path, p.args...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.Env = append(os.Environ(), p.env...)
 	// A group of its own, so that an interrupt at the terminal reaches us first and we end it in order.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: p.user}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("%s was not started: %w", p.name, err)
 	}
@@ -114,14 +103,4 @@ func freePorts(n int) ([]string, error) {
 		ports = append(ports, port)
 	}
 	return ports, nil
-}
-
-// findProgram gives the first of some programs that exists.
-func findProgram(programs ...string) (string, error) {
-	for _, p := range programs {
-		if path, err := exec.LookPath(p); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New("not installed: " + strings.Join(programs, " or "))
 }

@@ -41,7 +41,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.exchangeInstance(in)
+	n.instance.Store(in)
 	return nil
 }
 
@@ -114,9 +114,13 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	// HasData is read first: initial members that change afterwards are not those of a bootstrapped cluster.
 	c := peer.Condition{HasData: n.holdsState()}
 	id := n.store.Identity()
-	committed := n.state.committed.view()
-	c.Member, c.Initial = id.Bootstrapped, n.initialMembers(id)
-	c.Configuration, c.Listed = committed.index, committed.has(asker.ID())
+	committed := n.state.committed.Load()
+	c.Member, c.Configuration, c.Listed = id.Bootstrapped, committed.index, committed.servers.has(asker.ID())
+	initial, err := peer.ParseInitialMembers(id.Initial) // Open has validated them
+	if err != nil {
+		n.fatal(errors.Join(store.ErrLost, err))
+	}
+	c.Initial = initial
 	if !c.HasData {
 		if err := n.store.CheckSpace(); err != nil {
 			c.Unready = err.Error()
@@ -125,18 +129,9 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	return c
 }
 
-// initialMembers are the initial members on disk, which Open has validated.
-func (n *Node) initialMembers(id store.Identity) peer.InitialMembers {
-	f, err := peer.ParseInitialMembers(id.Initial)
-	if err != nil {
-		n.fatal(errors.Join(store.ErrLost, err))
-	}
-	return f
-}
-
 // holdsState reports whether this node has any part of a log, and so has made promises to others.
 func (n *Node) holdsState() bool {
-	if n.store.State() != store.Empty || n.state.committed.view().index > 0 {
+	if n.store.State() != store.Empty || n.state.committed.Load().index > 0 {
 		return true
 	}
 	last, err := n.store.Logs().LastIndex()

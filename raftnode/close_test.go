@@ -55,7 +55,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	until(t, "it is written", func() bool { _, writing := n.store.Writing(); return writing })
 	submit() // this one waits for the main loop
 	until(t, "both are on their way", func() bool { return n.proposals.count() == 2 })
-	ended := n.running().raft.Shutdown()
+	ended := n.instance.Load().raft.Shutdown()
 	held.Unlock()
 	require.NoError(t, ended.Error())
 

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -74,14 +75,13 @@ const (
 
 // settled returns the config with its zeros filled in, or an error that names a wrong field.
 func (c Config) settled() (Config, error) {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.Versions = cmp.Or(c.Versions, fsm.SupportedVersions())
+	c.SnapshotEntries = cmp.Or(c.SnapshotEntries, snapshotEntriesDefault)
+	c.SnapshotEvery = cmp.Or(c.SnapshotEvery, snapshotEveryDefault)
+	c.ElectionTimeout = c.ElectionTimeout.Truncate(time.Millisecond) // nodes exchange whole ones
 	if c.Source == nil {
 		c.Source = clock.System()
-	}
-	if c.Versions == (fsm.VersionRange{}) {
-		c.Versions = fsm.SupportedVersions()
 	}
 	if c.Applied == nil {
 		c.Applied = func(*fsm.Machine, fsm.Applied) {}
@@ -94,13 +94,6 @@ func (c Config) settled() (Config, error) {
 	}
 	if c.Timing == nil {
 		c.Timing = func(ProposalTiming) {}
-	}
-	c.ElectionTimeout = c.ElectionTimeout.Truncate(time.Millisecond) // nodes exchange whole ones
-	if c.SnapshotEntries == 0 {
-		c.SnapshotEntries = snapshotEntriesDefault
-	}
-	if c.SnapshotEvery == 0 {
-		c.SnapshotEvery = snapshotEveryDefault
 	}
 	wrong := func(field, reason string) (Config, error) {
 		return c, fmt.Errorf("raftnode: %s %s; nothing was opened", field, reason)

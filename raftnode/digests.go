@@ -1,9 +1,15 @@
 package raftnode
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 
+	"github.com/hashicorp/raft"
+
 	"zamok/fsm"
+	"zamok/raftnode/peer"
 )
 
 const (
@@ -29,6 +35,8 @@ type digestPoint struct {
 	mine    uint64
 	known   bool              // mine is
 	reports map[string]uint64 // by node
+	// outvoted: a majority of the voters agree among themselves, and this node differs. Set by compare.
+	outvoted bool
 }
 
 func (d *digests) reset() {
@@ -59,13 +67,11 @@ func (d *digests) reported(r *fsm.Digest) {
 
 // at returns the point of an index; a new one replaces the oldest.
 func (d *digests) at(index uint64) *digestPoint {
-	for i := range d.points {
-		if d.points[i].index == index {
-			return &d.points[i]
-		}
+	if i := slices.IndexFunc(d.points, func(p digestPoint) bool { return p.index == index }); i >= 0 {
+		return &d.points[i]
 	}
 	if len(d.points) == digestsKept {
-		d.points = append(d.points[:0], d.points[1:]...)
+		d.points = slices.Delete(d.points, 0, 1)
 	}
 	d.points = append(d.points, digestPoint{index: index, reports: make(map[string]uint64)})
 	return &d.points[len(d.points)-1]
@@ -80,18 +86,8 @@ func (d *digests) toReport() []fsm.Digest {
 	return todo
 }
 
-// divergence is a disagreement about the state at one index.
-type divergence struct {
-	index uint64
-	mine  uint64
-	// reports are those of the voters, by node.
-	reports map[string]uint64
-	// outvoted: a majority of the voters agree among themselves, and this node differs.
-	outvoted bool
-}
-
-// compare returns a point at which voters disagree, each once.
-func (d *digests) compare(voters []string) (divergence, bool) {
+// compare returns a point at which voters disagree, with their reports only, each point once; nil = there is none.
+func (d *digests) compare(voters []string) *digestPoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range d.points {
@@ -99,9 +95,8 @@ func (d *digests) compare(voters []string) (divergence, bool) {
 		if !p.known {
 			continue
 		}
-		found := divergence{index: p.index, mine: p.mine, reports: make(map[string]uint64)}
-		votes := make(map[uint64]int)
-		differs := false
+		found := digestPoint{index: p.index, mine: p.mine, reports: make(map[string]uint64)}
+		votes, differs := make(map[uint64]int), false
 		for _, v := range voters {
 			if value, ok := p.reports[v]; ok {
 				found.reports[v] = value
@@ -112,8 +107,35 @@ func (d *digests) compare(voters []string) (divergence, bool) {
 		}
 		if differs && (found.outvoted || len(found.reports) == len(voters)) {
 			p.known = false // reported
-			return found, true
+			return &found
 		}
 	}
-	return divergence{}, false
+	return nil
 }
+
+// checkDigests compares the reported digests.
+func (n *Node) checkDigests() {
+	in := n.instance.Load()
+	if in == nil {
+		return
+	}
+	var voters []string
+	for _, s := range in.servers().voters() {
+		voters = append(voters, peer.NameOf(s.ID))
+	}
+	d := n.digests.compare(voters)
+	if d == nil {
+		return
+	}
+	n.log.Error("ALARM: state digests of the nodes differ: a node computed another state from the same log", "index", d.index, "mine", d.mine, "reports", d.reports, "outvoted", d.outvoted)
+	if !d.outvoted {
+		return // no majority differs from this node: stopping would not help
+	}
+	if in.raft.State() == raft.Leader {
+		in.leave()
+	}
+	n.fatal(fmt.Errorf("%w at index %d: a majority agrees on another digest than %x: %v", ErrDiverged, d.index, d.mine, d.reports))
+}
+
+// ErrDiverged ends the process of a node whose state differs from a majority's.
+var ErrDiverged = errors.New("raftnode: the state of this node has diverged from that of a majority; start it with another, empty data directory and --join, which replaces this one")

@@ -8,7 +8,7 @@
 //
 // A command travels
 //
-//	Submit, Renew, Fence → queue → epoch → raft → ApplyBatch → machine → answers and events
+//	Submit, Renew, ReadBarrier → queue → epoch → raft → ApplyBatch → machine → answers and events
 //
 // # Goroutines
 //
@@ -18,11 +18,11 @@
 //	one per proposal   waits for raft's answer; at most two proposals are in flight
 //	raft's own         ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
 //	maintenance loop   records the cluster id, announces this node, reports digests, watches the free space of
-//	                   all disks, adapts election timeouts (timeout.go), and asks, while there is no leader,
-//	                   whether this node was removed
+//	                   all disks, adapts election timeouts (timeout.go), notifies a follower that its log lost
+//	                   entries that it had acknowledged, and asks, while there is no leader, whether this node
+//	                   was removed
 //	watchdog           ends the process of a leader that stalls
 //	pause measurement  measures how long this process is kept from running
-//	loss reports       notify a follower that its log lost entries that it had acknowledged
 //
 // The machine is guarded by one lock (statemachine.go): entries are applied under it, and it is read under it.
 //
@@ -32,10 +32,10 @@
 //	    other two it is: not done (NotLeaderError, ErrOverloaded, ErrClosed, ErrOtherVersion) or ErrUnknown.
 //	N2  The node never proposes a command twice. Only the client knows that it is still alive; a server that
 //	    repeated a dead client's command would renew its lease.
-//	N3  Each Submit, Renew and Fence is answered exactly once.
+//	N3  Each Submit, Renew and ReadBarrier is answered exactly once.
 //	N4  A renewal is answered once it is applied, never before, so a leader that was deposed without knowing it
 //	    renews nothing.
-//	N5  Fence returns when an entry that was proposed after the call has been applied here. The machine then
+//	N5  ReadBarrier returns when an entry that was proposed after the call has been applied here. The machine then
 //	    holds everything that was acknowledged anywhere before the call. hashicorp/raft's VerifyLeader does not
 //	    show that: it counts replies to messages that were sent before the call.
 //	N6  Entries carry clock readings of the epoch that proposes them, taken last and in the order of proposing.
@@ -62,16 +62,17 @@
 //
 // # Files
 //
-//	node.go, config.go, errors.go            Open, the calls of a node, and its end
-//	instance.go, raftlogger.go               one run of hashicorp/raft and its settings
-//	queue.go, batcher.go, epoch.go           from a submitted command to a proposal
-//	proposal.go, statemachine.go             from a proposal to the applied entry and its answer
-//	unanswered.go, watchdog.go               what raft or the disk does not answer
-//	bootstrap.go, members.go, configuration.go, removal.go   how a cluster begins and changes
-//	successor.go, timeout.go                 which node leads next, and when nodes elect another
-//	maintenance.go, nodecall.go, contact.go  announcements, calls between nodes, who answers the leader
-//	digests.go, lostentries.go               replicas that differ, and followers that lost entries
-//	backup.go, restore.go, tokenbase.go      backups, and where the tokens of a new cluster begin
+//	node.go, config.go, errors.go    Open, the calls of a node, and its end
+//	instance.go, raftlogger.go       one run of hashicorp/raft and its settings
+//	queue.go                         requests, the entries that they make, and their answers
+//	epoch.go, proposal.go            from a batch of requests to an entry in raft, and back
+//	statemachine.go                  the applied entry
+//	watchdog.go                      what the disk or raft does not finish
+//	bootstrap.go, members.go         how a cluster begins and changes
+//	successor.go, timeout.go         which node leads next, and when nodes elect another
+//	maintenance.go, nodecall.go      announcements, and calls between nodes
+//	digests.go                       replicas that differ
+//	restore.go                       a new cluster from a backup, and where its tokens begin
 //
 // Package peer connects the nodes, package store keeps log, votes and snapshots.
 package raftnode

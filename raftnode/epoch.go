@@ -1,16 +1,12 @@
 package raftnode
 
 import (
-	"errors"
 	"math/rand/v2"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode/store"
-	"zamok/session"
 )
 
 const (
@@ -28,9 +24,6 @@ const (
 	// versionRetry is the pause before LeaderStart is proposed again under another version.
 	versionRetry = 10 * time.Millisecond
 )
-
-// errNotLeading is the queue's error; Submit turns it into a NotLeaderError.
-var errNotLeading = errors.New("this node does not lead")
 
 // supervise runs an epoch each time that raft makes this node leader, one after the other. It calls raft only to
 // propose: raft's main loop waits for its notices to be taken.
@@ -51,7 +44,7 @@ func (in *instance) notice() (leads, open bool) {
 	select {
 	case leads = <-in.notices:
 		return in.noticed(leads), true
-	case <-in.closing:
+	case <-in.life.Done():
 		return false, false
 	}
 }
@@ -87,7 +80,7 @@ func (in *instance) lead() (leads, open bool) {
 	}
 	in.epochSince.Store(nil)
 	in.node.cfg.Epoch(true)
-	in.node.queue.begin()
+	in.node.queue.open.Store(true)
 	leads, open = e.run()
 	left := in.node.queue.end()
 	in.node.cfg.Epoch(false)
@@ -96,12 +89,6 @@ func (in *instance) lead() (leads, open bool) {
 		<-e.completed
 	}
 	return leads, open
-}
-
-// apply hands an entry to raft, with its checksum, by which every node can tell it from one that was changed on its way
-// (S13 of package store). The future fails when raft ends.
-func (in *instance) apply(entry []byte) raft.ApplyFuture {
-	return waitAnswered(in.over, in.raft.ApplyLog(raft.Log{Data: entry, Extensions: store.Checksum(entry)}, 0))
 }
 
 // start proposes LeaderStart and waits until it is applied: then the state machine has everything of earlier terms, and
@@ -113,7 +100,7 @@ func (e *epoch) start() bool {
 			Node: e.node.cfg.ID, Nonce: rand.Uint64(),
 			Cluster: fsm.ClusterID(store.NewID()), TokenBase: e.node.cfg.TokenBase,
 		}
-		entry := fsm.Entry{Version: e.node.state.currentVersion(), Commands: []fsm.Command{command}}
+		entry := fsm.Entry{Version: e.node.state.version.Load(), Commands: []fsm.Command{command}}
 		future := e.apply(entry.Append(nil))
 		if err := future.Error(); err != nil {
 			log.Info("could not start leading", "error", err)
@@ -121,12 +108,7 @@ func (e *epoch) start() bool {
 		}
 		switch applied := future.Response().(fsm.Applied); {
 		case applied.Refused == fsm.OtherVersion: // the state machine was behind; it is not any more, or soon
-			pause := time.NewTimer(versionRetry)
-			select {
-			case <-pause.C:
-			case <-e.closing:
-				pause.Stop()
-			}
+			_ = pause(e.life, versionRetry)
 		case applied.Refused != fsm.OK || applied.Results[0].Code != fsm.OK:
 			log.Error("could not start leading: the state machine refused the first entry of the epoch", "refused", applied.Refused, "fault", applied.Fault, "results", applied.Results)
 			return false
@@ -151,7 +133,7 @@ func (e *epoch) run() (leads, open bool) {
 		select {
 		case leads = <-e.notices:
 			return e.noticed(leads), true
-		case <-e.closing:
+		case <-e.life.Done():
 			return false, false
 		case p := <-e.completed:
 			e.inFlight--
@@ -183,8 +165,8 @@ func (e *epoch) mustPropose(now clock.Time) bool {
 	if e.batcher.ready(requests, e.inFlight, time.Now()) || !renewals.IsZero() && time.Since(renewals) >= renewalsWait {
 		return true
 	}
-	due, pending := e.node.state.nextDue()
-	if !pending || e.inFlight > 0 {
+	due := e.node.state.due.Load()
+	if due == never || e.inFlight > 0 {
 		return false // an entry in flight carries the time
 	}
 	if time.Since(e.refusedAt) < epochTick {
@@ -192,100 +174,5 @@ func (e *epoch) mustPropose(now clock.Time) bool {
 		// until the transfer has failed.
 		return false
 	}
-	return due <= now || time.Since(e.sentAt) >= checkpointEvery
-}
-
-// propose makes an entry of what waits and proposes it. The clock is read last, after everything in the entry was
-// handed in.
-func (e *epoch) propose() {
-	b := e.node.queue.take()
-	entry := fsm.Entry{Version: e.node.state.currentVersion()}
-	for _, r := range b.renewals {
-		entry.Renewals = append(entry.Renewals, r.id)
-	}
-	p := &proposal{batch: b, queued: time.Now()}
-	for _, r := range b.requests {
-		if r.command != nil {
-			entry.Commands = append(entry.Commands, r.command)
-		}
-		if r.since.Before(p.queued) {
-			p.queued = r.since
-		}
-	}
-	entry.Reading = e.read()
-	p.bytes, p.sent = entry.Append(nil), time.Now()
-	e.sentAt = p.sent
-	e.node.proposals.add(p)
-	e.inFlight++
-	e.batcher.sent(len(b.requests))
-	p.future = e.apply(p.bytes)
-	go e.awaitApplied(p)
-}
-
-// awaitApplied waits for raft's answer and passes it on.
-func (e *epoch) awaitApplied(p *proposal) {
-	p.err = p.future.Error()
-	timing := e.node.proposals.complete(p, time.Now())
-	switch {
-	case p.err == nil:
-		applied := p.future.Response().(fsm.Applied)
-		p.unblocked = unblocked(len(p.batch.requests), applied)
-		p.batch.answer(applied)
-		e.node.cfg.Timing(timing)
-	case errors.Is(p.err, raft.ErrNotLeader), errors.Is(p.err, raft.ErrLeadershipTransferInProgress),
-		errors.Is(p.err, store.ErrDiskFull):
-		// Raft never took it; or this node's log did not, so no other node was sent it, and raft steps down.
-		p.batch.refuse(e.node.notLeader())
-	default:
-		p.batch.refuse(ErrUnknown)
-	}
-	e.completed <- p
-}
-
-// answer answers each request and renewal of a batch.
-func (b *batch) answer(a fsm.Applied) {
-	switch a.Refused {
-	case fsm.OK:
-	case fsm.OtherVersion:
-		b.refuse(ErrOtherVersion)
-		return
-	default:
-		b.refuse(errors.New("not done: this node encoded an entry that can't be decoded: " + a.Fault))
-		return
-	}
-	answer := Answer{Stamp: a.Stamp, Time: a.Time}
-	next := 0
-	for _, r := range b.requests {
-		answer.Result = fsm.Result{}
-		if r.command != nil {
-			answer.Result = a.Results[next]
-			next++
-		}
-		r.done(answer, nil)
-	}
-	dead := make(map[session.ID]bool, len(a.Unrenewed))
-	for _, id := range a.Unrenewed {
-		dead[id] = true
-	}
-	for _, r := range b.renewals {
-		answer.Result = fsm.Result{Session: r.id}
-		if dead[r.id] {
-			answer.Result = fsm.Result{Code: fsm.NoSession}
-		}
-		for _, done := range r.done {
-			done(answer, nil)
-		}
-	}
-}
-
-// refuse answers everything in a batch with an error.
-func (b *batch) refuse(err error) {
-	for _, r := range b.requests {
-		r.done(Answer{}, err)
-	}
-	for _, r := range b.renewals {
-		for _, done := range r.done {
-			done(Answer{}, err)
-		}
-	}
+	return clock.Time(due) <= now || time.Since(e.sentAt) >= checkpointEvery
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"zamok/fsm"
 	"zamok/raftnode/peer"
 )
 
@@ -29,7 +30,8 @@ type instance struct {
 	raft       *raft.Raft
 	transport  *peer.Transport
 	notices    chan bool
-	closing    chan struct{}
+	life       context.Context // until stop
+	endLife    context.CancelFunc
 	supervised chan struct{} // closed when the supervisor has ended
 	over       chan struct{} // closed when raft has ended: futures that it has not answered fail
 	// timeout is the T that raft was opened with (timeout.go). Never changed.
@@ -44,23 +46,24 @@ type instance struct {
 
 // newInstance starts raft on what the store holds.
 func (n *Node) newInstance() (*instance, error) {
-	n.state.reset()
+	n.state.replace(fsm.NewWithVersions(n.cfg.Versions)) // raft replays it
 	transport, err := n.network.Transport(raftLogger(n.log))
 	if err != nil {
 		return nil, err
 	}
 	in := &instance{
 		node: n, transport: transport, timeout: n.timeout(), notices: make(chan bool, noticesMax),
-		closing: make(chan struct{}), supervised: make(chan struct{}), over: make(chan struct{}),
+		supervised: make(chan struct{}), over: make(chan struct{}),
 	}
+	in.life, in.endLife = context.WithCancel(context.Background())
 	cfg := in.raftConfig()
-	logs := timedLog{n.store.Logs(), n.proposals}
+	logs := timedLog{n.store.Logs(), &n.proposals}
 	if n.restartedByWatchdog() {
 		n.log.Warn("restarted by the watchdog: not campaigning for a while", "while", cautious)
 		in.cautiousUntil = time.Now().Add(cautious)
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout = cautious, cautious
 	}
-	if in.raft, err = raft.NewRaft(cfg, n.state, logs, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
+	if in.raft, err = raft.NewRaft(cfg, &n.state, logs, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
 		return nil, errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
 	}
 	transport.Start(in.raft)
@@ -73,8 +76,8 @@ func (n *Node) newInstance() (*instance, error) {
 // depose each other forever.
 func (in *instance) setElectionTimeout() {
 	timeout := in.timeout
-	if aim := in.node.tuning.target; in.raft.State() == raft.Leader && in.node.tuning.since != nil && in.node.tuning.since == in.ledSince.Load() && aim < timeout {
-		timeout = max(aim, in.lease()) // so that its heartbeats are in time for the nodes that have the shorter one already
+	if tuning, led := &in.node.tuning, in.led(); in.raft.State() == raft.Leader && !led.IsZero() && tuning.led == led && tuning.target < timeout {
+		timeout = max(tuning.target, in.lease()) // so that its heartbeats are in time for the nodes that have the shorter one already
 	}
 	if time.Now().Before(in.cautiousUntil) || in.node.store.CheckSpace() != nil {
 		timeout = max(timeout, cautious)
@@ -88,6 +91,14 @@ func (in *instance) setElectionTimeout() {
 	if err := in.raft.ReloadConfig(c); err != nil {
 		in.node.log.Error("could not change the election timeout; the previous one stays in force", "error", err)
 	}
+}
+
+// led is since when this node leads, as far as raft has said; zero = it does not.
+func (in *instance) led() (since time.Time) {
+	if led := in.ledSince.Load(); led != nil {
+		since = *led
+	}
+	return since
 }
 
 // lease is how long a leader continues without an answer from a majority.
@@ -111,21 +122,45 @@ func (in *instance) raftConfig() *raft.Config {
 	return c
 }
 
-// transferLeadership transfers the leadership to another node, preferably a fit one, and waits for that, for about an
-// election. Raft must end afterwards.
-func (in *instance) transferLeadership() {
-	if in.raft.State() != raft.Leader {
+// reopen restarts raft, unless that has happened already, or the node is closing.
+func (n *Node) reopen(old *instance) {
+	n.changing <- struct{}{}
+	defer func() { <-n.changing }()
+	if n.instance.Load() != old {
 		return
 	}
-	in.node.checkpoint(in)
-	ctx, cancel := context.WithTimeout(context.Background(), in.timeout+transferWait)
-	defer cancel()
-	future := in.raft.LeadershipTransfer // to any
-	if to, err := in.successor(nil); err == nil {
-		future = func() raft.Future { return in.raft.LeadershipTransferToServer(to.ID, to.Address) }
+	n.instance.Store(nil)
+	if err := old.stop(); err != nil {
+		n.log.Warn("raft shut down with an error", "error", err)
 	}
-	if err := in.waitFor(ctx, future()); err != nil {
-		in.node.log.Info("leadership transfer failed or is unconfirmed", "error", err)
+	in, err := n.newInstance()
+	if err != nil {
+		n.fatal(fmt.Errorf("raftnode: raft did not start again: %w", err))
+	}
+	n.instance.Store(in)
+}
+
+// leading returns the running raft if this node leads.
+func (n *Node) leading() (*instance, error) {
+	in := n.instance.Load()
+	if in == nil || !n.queue.open.Load() {
+		return nil, n.notLeader()
+	}
+	return in, nil
+}
+
+// servers are those of raft's latest configuration, which may not be committed.
+func (in *instance) servers() servers { return in.raft.GetConfiguration().Configuration().Servers }
+
+// waitFor waits for a future of raft, or until ctx ends: then the outcome is unknown.
+func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- waitAnswered(in.over, future).Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%w (%w)", ErrUnknown, context.Cause(ctx))
 	}
 }
 
@@ -134,7 +169,7 @@ func (in *instance) transferLeadership() {
 // all when it has ended already.
 func (in *instance) stop() error {
 	err := in.transport.Close()
-	close(in.closing)
+	in.endLife()
 	limit := time.NewTimer(2 * in.timeout) // a leader's lease ends after half of one
 	defer limit.Stop()
 	select {

@@ -2,11 +2,8 @@ package raftnode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
@@ -25,37 +22,35 @@ const (
 
 // maintain is the maintenance loop: what needs the disk or other nodes and must not hold up raft.
 func (n *Node) maintain() {
-	ctx, cancel := context.WithCancel(context.Background())
-	n.busy.Go(func() {
-		<-n.closing
-		cancel() // ends the calls under way
-	})
+	ctx := n.life
 	tick := time.NewTicker(maintenanceTick)
 	defer tick.Stop()
+	losses := n.losses
 	var snapshotted time.Time
 	for {
 		select {
-		case <-n.closing:
+		case <-ctx.Done():
 			return
+		case l := <-losses:
+			losses = nil // until the next tick, so that this takes no more than its share of the loop
+			n.reportLoss(ctx, l)
+			continue
 		case <-n.maintainWake:
 		case <-tick.C:
+			losses = n.losses
 		}
 		n.recordCluster()
-		if in := n.running(); in != nil {
+		if in := n.instance.Load(); in != nil {
 			in.setElectionTimeout()
 			n.askRemoved(ctx, in)
 		}
 		n.tuneTimeouts(ctx)
 		if n.shouldAnnounce() {
-			if err := n.send(ctx, n.announcement()); err != nil {
-				n.log.Debug("could not announce this node", "error", err)
-			}
+			n.send(ctx, n.announcement())
 		}
 		for _, d := range n.digests.toReport() {
 			d.Node = n.cfg.ID
-			if err := n.send(ctx, &d); err != nil {
-				n.log.Debug("could not report a state digest", "error", err)
-			}
+			n.send(ctx, &d)
 		}
 		n.checkDigests()
 		n.checkFreeSpace(ctx)
@@ -71,7 +66,7 @@ func (n *Node) maintain() {
 // complete, which a stalled disk may delay: the maintenance loop does not wait for that when the node closes, and the
 // goroutine ends with raft, which is stopped next.
 func (n *Node) truncateLog() {
-	in := n.running()
+	in := n.instance.Load()
 	if in == nil {
 		return
 	}
@@ -82,14 +77,14 @@ func (n *Node) truncateLog() {
 	}()
 	select {
 	case <-taken:
-	case <-n.closing:
+	case <-n.life.Done():
 	}
 }
 
 // recordCluster records on disk that this node is a member, and of which cluster, once it knows.
 func (n *Node) recordCluster() {
 	var cluster fsm.ClusterID
-	n.state.view(func(m *fsm.Machine) { cluster = m.Cluster() })
+	n.View(func(m *fsm.Machine) { cluster = m.Cluster() })
 	if cluster != (fsm.ClusterID{}) {
 		if err := n.network.SetCluster(peer.ClusterID(cluster)); err != nil {
 			n.log.Error("could not set the cluster id of the peer network", "error", err)
@@ -97,7 +92,7 @@ func (n *Node) recordCluster() {
 		}
 	}
 	id := n.store.Identity()
-	if !n.state.committed.view().has(n.self.ID()) || id.Bootstrapped && id.Cluster == store.ID(cluster) {
+	if !n.state.committed.Load().servers.has(n.self.ID()) || id.Bootstrapped && id.Cluster == store.ID(cluster) {
 		return // a node that joins is a member when that is committed
 	}
 	if err := n.store.RecordCluster(store.ID(cluster)); err != nil {
@@ -109,7 +104,7 @@ func (n *Node) recordCluster() {
 func (n *Node) announcement() *fsm.Member {
 	free, _ := n.store.FreeBytes()
 	timeout := n.timeout()
-	if in := n.running(); in != nil {
+	if in := n.instance.Load(); in != nil {
 		timeout = in.timeout
 	}
 	return &fsm.Member{
@@ -126,9 +121,7 @@ func (n *Node) shouldAnnounce() bool {
 	if id, _ := n.Leader(); id == "" {
 		return false
 	}
-	mine := *n.announcement()
-	var known fsm.MemberRecord
-	n.state.view(func(m *fsm.Machine) { known, _ = m.Member(n.cfg.ID) })
+	mine, known := *n.announcement(), n.member(n.cfg.ID)
 	if (known.FreeBytes < known.LowSpaceThreshold) != (mine.FreeBytes < mine.LowSpaceThreshold) {
 		return true
 	}
@@ -139,57 +132,29 @@ func (n *Node) shouldAnnounce() bool {
 	return mine != known.Member
 }
 
-// send proposes a command of this node, here or at the leader.
-func (n *Node) send(ctx context.Context, c fsm.Command) error {
+// send proposes what this node announces, here or at the leader.
+func (n *Node) send(ctx context.Context, c fsm.Command) {
+	err := error(&NotLeaderError{})
+	if n.queue.open.Load() {
+		err = n.proposeOwn(ctx, c)
+	} else if in := n.instance.Load(); in != nil {
+		if address, id := in.raft.LeaderWithID(); id != "" && id != n.self.ID() {
+			entry := fsm.Entry{Commands: []fsm.Command{c}}
+			_, err = n.callNode(ctx, peer.Node{ID: string(id), Address: string(address)}, entry.Append([]byte{callCommand}))
+		}
+	}
+	if err != nil {
+		n.log.Debug("could not announce this node, or report a state digest", "error", err)
+	}
+}
+
+// proposeOwn proposes what a node announces of itself.
+func (n *Node) proposeOwn(ctx context.Context, c fsm.Command) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
-	if n.queue.isOpen() {
-		a, err := n.Propose(ctx, c)
-		if err == nil && a.Result.Code != fsm.OK {
-			err = fmt.Errorf("refused: code %d", a.Result.Code)
-		}
-		return err
+	a, err := n.Propose(ctx, c)
+	if err == nil && a.Result.Code != fsm.OK {
+		err = fmt.Errorf("refused: code %d", a.Result.Code)
 	}
-	in := n.running()
-	if in == nil {
-		return ErrClosed
-	}
-	address, id := in.raft.LeaderWithID()
-	if id == "" || id == n.self.ID() {
-		return &NotLeaderError{}
-	}
-	return n.callCommandOn(ctx, peer.Node{ID: string(id), Address: string(address)}, c)
-}
-
-// checkDigests compares the reported digests.
-func (n *Node) checkDigests() {
-	in := n.running()
-	if in == nil {
-		return
-	}
-	d, found := n.digests.compare(in.voters())
-	if !found {
-		return
-	}
-	n.log.Error("ALARM: state digests of the nodes differ: a node computed another state from the same log", "index", d.index, "mine", d.mine, "reports", d.reports, "outvoted", d.outvoted)
-	if !d.outvoted {
-		return // no majority differs from this node: stopping would not help
-	}
-	if in.raft.State() == raft.Leader {
-		in.transferLeadership()
-	}
-	n.fatal(fmt.Errorf("%w at index %d: a majority agrees on another digest than %x: %v", ErrDiverged, d.index, d.mine, d.reports))
-}
-
-// ErrDiverged ends the process of a node whose state differs from a majority's.
-var ErrDiverged = errors.New("raftnode: the state of this node has diverged from that of a majority; start it with another, empty data directory and --join, which replaces this one")
-
-func (in *instance) voters() []string {
-	var voters []string
-	for _, s := range in.servers() {
-		if s.Suffrage == raft.Voter {
-			voters = append(voters, peer.NameOf(s.ID))
-		}
-	}
-	return voters
+	return err
 }

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +30,14 @@ const (
 	replaceMin = 2
 	// liveWait is how long voters may take to answer before a change that needs them is refused.
 	liveWait = time.Second
+	// leaderlessMax is how long a node is without contact to a leader before it asks the others whether it was removed, and
+	// how often it asks again.
+	leaderlessMax = 3 * time.Second
 )
+
+// ErrRemoved ends the process of a node that was removed from its cluster.
+var ErrRemoved = errors.New("raftnode: this node was removed from its cluster, and its data directory can't come back; " +
+	"to bring the machine back, start it with another, empty data directory and --join")
 
 // Server is a node in raft's configuration.
 type Server struct {
@@ -40,27 +48,57 @@ type Server struct {
 
 // Servers lists raft's configuration as this node knows it.
 func (n *Node) Servers() []Server {
-	in := n.running()
+	in := n.instance.Load()
 	if in == nil {
 		return nil
 	}
-	var servers []Server
+	var all []Server
 	for _, s := range in.servers() {
 		id, err := peer.ParseServer(s.ID)
 		if err != nil {
 			id.Name = string(s.ID) // nothing of this release has written it
 		}
-		servers = append(servers, Server{id.Name, string(s.Address), id.Incarnation, s.Suffrage == raft.Voter})
+		all = append(all, Server{id.Name, string(s.Address), id.Incarnation, s.Suffrage == raft.Voter})
 	}
-	return servers
+	return all
 }
 
 // Voter reports whether this node has a vote, as far as it knows.
 func (n *Node) Voter() bool {
-	in := n.running()
-	return in != nil && slices.ContainsFunc(in.servers(), func(s raft.Server) bool {
-		return s.ID == n.self.ID() && s.Suffrage == raft.Voter
-	})
+	in := n.instance.Load()
+	return in != nil && in.servers().voters().has(n.self.ID())
+}
+
+// servers are those of one of raft's configurations.
+type servers []raft.Server
+
+// voters are the servers with a vote, in a list of their own.
+func (s servers) voters() (voters servers) {
+	for _, server := range s {
+		if server.Suffrage == raft.Voter {
+			voters = append(voters, server)
+		}
+	}
+	return voters
+}
+
+// without are the servers but this one, in a list of their own: raft shares the one of its configuration.
+func (s servers) without(id raft.ServerID) servers {
+	return slices.DeleteFunc(slices.Clone(s), func(server raft.Server) bool { return server.ID == id })
+}
+
+func (s servers) has(id raft.ServerID) bool {
+	return slices.ContainsFunc(s, func(server raft.Server) bool { return server.ID == id })
+}
+
+// named returns the server of a node; nil = there is none.
+func (s servers) named(name string) *raft.Server {
+	for i := range s {
+		if peer.NameOf(s[i].ID) == name {
+			return &s[i]
+		}
+	}
+	return nil
 }
 
 // Join adds a node to the cluster: first without a vote, then, once it has nearly caught up, with one. A node with the
@@ -72,17 +110,8 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	if err != nil {
 		return err
 	}
-	if err := peer.CheckID(node.ID); err != nil {
-		return fmt.Errorf("raftnode: join: %w; %w", err, ErrRefused)
-	}
-	if err := conflict(in.servers(), node); err != nil {
-		return fmt.Errorf("raftnode: join: %w", err)
-	}
-	server, err := n.newcomer(ctx, node)
+	server, err := n.addNonvoter(ctx, in, node)
 	if err != nil {
-		return fmt.Errorf("raftnode: join: %w", err)
-	}
-	if err := n.admit(ctx, in, server, node.Address); err != nil {
 		return fmt.Errorf("raftnode: join: %w", err)
 	}
 	to := peer.Node{ID: server.String(), Address: node.Address}
@@ -98,34 +127,28 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 
 // newcomer asks the node at an address which server it is. The incarnation comes from the address at which the cluster
 // will reach it.
-func (n *Node) newcomer(ctx context.Context, node peer.Node) (peer.Server, error) {
+func (n *Node) newcomer(ctx context.Context, in *instance, node peer.Node) (peer.Server, error) {
 	answer, err := n.network.Ask(ctx, node)
 	if err != nil {
 		return peer.Server{}, fmt.Errorf("%s does not answer at %s: %w; %w; start it with --join first", node.ID, node.Address, err, ErrNotYet)
 	}
 	var mine fsm.ClusterID
-	n.state.view(func(m *fsm.Machine) { mine = m.Cluster() })
+	n.View(func(m *fsm.Machine) { mine = m.Cluster() })
 	switch {
 	case answer.Name != node.ID:
 		return peer.Server{}, fmt.Errorf("the node at %s is %s and not %s; %w", node.Address, answer.Name, node.ID, ErrRefused)
 	case answer.Cluster != peer.ClusterID(mine):
 		return peer.Server{}, fmt.Errorf("%s at %s is not waiting for this cluster, %v (it knows cluster %v); %w; start it with an empty data directory and --join",
 			node.ID, node.Address, peer.ClusterID(mine), answer.Cluster, ErrRefused)
-	case answer.Member && !n.listed(answer.ID()):
+	case answer.Member && !in.servers().has(answer.ID()):
 		return peer.Server{}, fmt.Errorf("%s was removed from this cluster; %w; to bring the machine back start it with another, empty data directory", answer.Server, ErrRefused)
 	}
 	return answer.Server, nil
 }
 
-// listed reports whether a server is in raft's latest configuration.
-func (n *Node) listed(id raft.ServerID) bool {
-	in := n.running()
-	return in != nil && configuration{servers: in.servers()}.has(id)
-}
-
 // conflict refuses a node whose name, or address, is another's.
-func conflict(servers []raft.Server, node peer.Node) error {
-	for _, s := range servers {
+func (list servers) conflict(node peer.Node) error {
+	for _, s := range list {
 		name, sameAddress := peer.NameOf(s.ID), string(s.Address) == node.Address
 		switch {
 		case name == node.ID && !sameAddress:
@@ -138,52 +161,53 @@ func conflict(servers []raft.Server, node peer.Node) error {
 	return nil
 }
 
-// admit adds a server without a vote, unless it is a member already, after removing the one that it replaces.
-func (n *Node) admit(ctx context.Context, in *instance, server peer.Server, address string) error {
+// addNonvoter adds a node without a vote, unless it is a member already, after removing the server that it replaces.
+func (n *Node) addNonvoter(ctx context.Context, in *instance, node peer.Node) (server peer.Server, err error) {
+	if err := peer.CheckID(node.ID); err != nil {
+		return server, fmt.Errorf("%w; %w", err, ErrRefused)
+	}
+	if err := in.servers().conflict(node); err != nil {
+		return server, err
+	}
+	// The node is asked before the change begins: a leader can't step aside in one.
+	if server, err = n.newcomer(ctx, in, node); err != nil {
+		return server, err
+	}
 	done, err := n.change(ctx)
 	if err != nil {
-		return err
+		return server, err
 	}
 	defer done()
-	servers := in.servers()
-	if err := conflict(servers, peer.Node{ID: server.Name, Address: address}); err != nil {
-		return err
+	list := in.servers()
+	if err := list.conflict(node); err != nil {
+		return server, err
 	}
-	var old *raft.Server
-	for _, s := range servers {
-		if s.ID == server.ID() {
-			return nil // it is a member already
-		}
-		if peer.NameOf(s.ID) == server.Name {
-			old = &s
-		}
+	if list.has(server.ID()) {
+		return server, nil
 	}
-	if old != nil {
+	if old := list.named(server.Name); old != nil {
 		if err := n.mayReplace(ctx, in, *old, server); err != nil {
-			return err
+			return server, err
 		}
 		n.log.Warn("a node lost its data directory and is replaced by the new node at its address",
-			"id", server.Name, "lost", old.ID, "new", server.ID(), "peer", address)
+			"id", server.Name, "lost", old.ID, "new", server.ID(), "peer", node.Address)
 		if err := n.remove(ctx, in, *old); err != nil {
-			return err
+			return server, err
 		}
 	}
-	if err := in.waitFor(ctx, in.raft.AddNonvoter(server.ID(), raft.ServerAddress(address), 0, 0)); err != nil {
-		return fmt.Errorf("%s was not added, or it is not known whether: %w", server, err)
+	if err := in.waitFor(ctx, in.raft.AddNonvoter(server.ID(), raft.ServerAddress(node.Address), 0, 0)); err != nil {
+		return server, fmt.Errorf("%s was not added, or it is not known whether: %w", server, err)
 	}
-	return nil
+	return server, nil
 }
 
 // mayReplace returns why a server must not be replaced by another of its name at its address, or nil.
 func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, server peer.Server) error {
-	since := in.ledSince.Load()
-	if since == nil || old.ID == n.self.ID() {
+	led := in.led()
+	if led.IsZero() || old.ID == n.self.ID() {
 		return n.notLeader()
 	}
-	if contact := in.transport.Contact(old.ID); contact.At.After(*since) {
-		since = &contact.At
-	}
-	if silent := time.Since(*since); silent < replaceSilence {
+	if silent := time.Since(in.contact(old.ID, led).At); silent < replaceSilence {
 		return fmt.Errorf("%s takes the place of the lost %s when that has been silent for %v, and it is for %v; %w",
 			server, old.ID, replaceSilence, silent.Round(time.Second), ErrNotYet)
 	}
@@ -192,33 +216,22 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 	if err != nil {
 		return err
 	}
-	var replaced fsm.MemberRecord
-	n.state.view(func(m *fsm.Machine) { replaced, _ = m.Member(server.Name) })
-	if ago := now.Sub(replaced.Replaced).Duration(); replaced.Replaced != 0 && ago < replacePause {
+	replaced := n.member(server.Name).Replaced
+	if ago := now.Sub(replaced).Duration(); replaced != 0 && ago < replacePause {
 		return fmt.Errorf("%s was replaced %v ago already, and is not again within %v: if two machines run under this name, end one of them; %w",
 			server.Name, ago.Round(time.Second), replacePause, ErrNotYet)
 	}
-	servers := in.servers()
-	for _, s := range servers {
+	list := in.servers()
+	for _, s := range list {
 		if s.ID != old.ID && s.Suffrage != raft.Voter {
 			return fmt.Errorf("%s is being caught up, and one change is made at a time; %w; if it is gone, `zamok remove %s`",
 				peer.NameOf(s.ID), ErrNotYet, peer.NameOf(s.ID))
 		}
 	}
-	if voters := len(votersBut(servers, old.ID)); old.Suffrage == raft.Voter && voters < replaceMin {
+	if voters := len(list.voters().without(old.ID)); old.Suffrage == raft.Voter && voters < replaceMin {
 		return fmt.Errorf("without %s there are %d voters, and a replacement leaves at least %d; %w; add another node first", old.ID, voters, replaceMin, ErrRefused)
 	}
 	return nil
-}
-
-// votersBut are the servers with a vote, without this one.
-func votersBut(servers []raft.Server, id raft.ServerID) (voters []raft.ServerID) {
-	for _, s := range servers {
-		if s.Suffrage == raft.Voter && s.ID != id {
-			voters = append(voters, s.ID)
-		}
-	}
-	return voters
 }
 
 // caughtUp waits until a node has nearly caught up with this leader, and checks that it knows the version in force.
@@ -226,7 +239,7 @@ func (n *Node) caughtUp(ctx context.Context, node peer.Node) error {
 	for {
 		index, err := n.appliedAt(ctx, node)
 		var mine uint64
-		n.state.view(func(m *fsm.Machine) { mine = m.Stamp().Index })
+		n.View(func(m *fsm.Machine) { mine = m.Stamp().Index })
 		if err == nil && index+joinLagMax >= mine {
 			return n.knowsVersion(peer.NameOf(raft.ServerID(node.ID)))
 		}
@@ -243,15 +256,15 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 		return err
 	}
 	defer done()
-	id, servers := raft.ServerID(node.ID), in.servers()
-	at := slices.IndexFunc(servers, func(s raft.Server) bool { return s.ID == id })
-	if at < 0 {
+	id, list := raft.ServerID(node.ID), in.servers()
+	voters := list.voters()
+	switch {
+	case !list.has(id):
 		return fmt.Errorf("it was removed meanwhile; %w", ErrRefused)
-	}
-	if servers[at].Suffrage == raft.Voter {
+	case voters.has(id):
 		return nil
 	}
-	if err := in.needsLive(ctx, append(votersBut(servers, id), id)); err != nil {
+	if err := in.needsLive(ctx, append(voters, raft.Server{ID: id})); err != nil {
 		return err
 	}
 	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(node.Address), 0, 0))
@@ -260,7 +273,7 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 // knowsVersion refuses a node that does not know the state machine version in force: it would end at its next entry. One
 // that has not announced what it knows has applied the log up to here under that version.
 func (n *Node) knowsVersion(id string) (err error) {
-	n.state.view(func(m *fsm.Machine) {
+	n.View(func(m *fsm.Machine) {
 		member, known := m.Member(id)
 		if version := m.Version(); known && (version < member.StateVersionMin || version > member.StateVersionMax) {
 			err = fmt.Errorf("the cluster's state machine has version %d and its binary knows %d to %d; start another release there",
@@ -282,11 +295,11 @@ func (n *Node) Remove(ctx context.Context, name string) error {
 		return fmt.Errorf("raftnode: remove: %w", err)
 	}
 	defer done()
-	at := slices.IndexFunc(in.servers(), func(s raft.Server) bool { return peer.NameOf(s.ID) == name })
-	if at < 0 {
+	server := in.servers().named(name)
+	if server == nil {
 		return fmt.Errorf("raftnode: remove: %q is no member of this cluster; %w", name, ErrRefused)
 	}
-	if err := n.remove(ctx, in, in.servers()[at]); err != nil {
+	if err := n.remove(ctx, in, *server); err != nil {
 		return fmt.Errorf("raftnode: remove: %w", err)
 	}
 	n.log.Info("node removed", "id", name)
@@ -296,7 +309,7 @@ func (n *Node) Remove(ctx context.Context, name string) error {
 // remove removes a server, if a majority of the voters that remain answers.
 func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) error {
 	if server.Suffrage == raft.Voter {
-		voters := votersBut(in.servers(), server.ID)
+		voters := in.servers().voters().without(server.ID)
 		if len(voters) == 0 {
 			return fmt.Errorf("%s is the only voter; %w", server.ID, ErrRefused)
 		}
@@ -314,13 +327,13 @@ func (n *Node) remove(ctx context.Context, in *instance, server raft.Server) err
 // needsLive refuses a change that would leave these voters without a majority that answers: raft uses a configuration
 // from the moment that it is written, so the change could not be committed. Only answers to appends that are sent from
 // now on count: a node that answered a moment ago may have died since.
-func (in *instance) needsLive(ctx context.Context, voters []raft.ServerID) error {
+func (in *instance) needsLive(ctx context.Context, voters servers) error {
 	began := time.Now()
 	for {
 		var silent []string
-		for _, id := range voters {
-			if id != in.node.self.ID() && !in.transport.Contact(id).At.After(began) {
-				silent = append(silent, peer.NameOf(id))
+		for _, s := range voters {
+			if s.ID != in.node.self.ID() && !in.transport.Contact(s.ID).At.After(began) {
+				silent = append(silent, peer.NameOf(s.ID))
 			}
 		}
 		if 2*len(silent) < len(voters) {
@@ -336,18 +349,6 @@ func (in *instance) needsLive(ctx context.Context, voters []raft.ServerID) error
 	}
 }
 
-// pause waits, and returns why ctx ended if it does so first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // change begins a change of the members: one is made at a time, on the configuration that the previous one left.
 func (n *Node) change(ctx context.Context) (done func(), err error) {
 	select {
@@ -358,74 +359,72 @@ func (n *Node) change(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// Transfer transfers the leadership to a node, or with "" to one that is fit for it. Raft then restarts on this node,
-// whatever the result (hashicorp/raft#696).
-func (n *Node) Transfer(ctx context.Context, to string) error {
-	in, err := n.leading()
+// askRemoved ends the process if this node has been removed. Raft does not notify a removed follower, which
+// then asks for votes in vain. So a node without a leader asks the others. Only a committed
+// configuration counts that is later than any that names this node: an uncommitted removal may be undone, and a node that
+// lags behind may not know yet that this one joined.
+func (n *Node) askRemoved(ctx context.Context, in *instance) {
+	id := n.store.Identity()
+	if !id.Bootstrapped || in.raft.State() == raft.Leader ||
+		time.Since(in.raft.LastContact()) < leaderlessMax || time.Since(n.asked) < leaderlessMax {
+		return
+	}
+	n.asked = time.Now()
+	listed := n.listedAt
+	if now := n.state.committed.Load(); now.servers.has(n.self.ID()) {
+		listed = max(listed, now.index)
+	}
+	for _, reply := range n.network.AskAll(ctx, n.others(in)) {
+		theirs := reply.Answer
+		if reply.Err == nil && theirs.Cluster == peer.ClusterID(id.Cluster) && !theirs.Listed && theirs.Configuration > listed {
+			n.fatal(fmt.Errorf("%w (%s at %s reports it: the configuration that was committed at index %d does not name this node)",
+				ErrRemoved, theirs.Name, reply.Node.Address, theirs.Configuration))
+		}
+	}
+}
+
+// others are the nodes that this one knows of: those of its latest configuration and of its list.
+func (n *Node) others(in *instance) []peer.Node {
+	known := map[string]bool{}
+	var others []peer.Node
+	add := func(name, address string) {
+		if name != n.cfg.ID && !known[address] {
+			known[address] = true
+			others = append(others, peer.Node{ID: name, Address: address})
+		}
+	}
+	for _, s := range in.servers() {
+		add(peer.NameOf(s.ID), string(s.Address))
+	}
+	for _, node := range n.cfg.Peers.List.Nodes() {
+		add(node.ID, node.Address)
+	}
+	return others
+}
+
+// lastListed is the index of the latest configuration in a log, or in the latest snapshot, that names
+// a server; 0 = none does.
+func lastListed(logs raft.LogStore, snapshots raft.SnapshotStore, id raft.ServerID) (uint64, error) {
+	first, err := logs.FirstIndex()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if to == n.cfg.ID {
-		return fmt.Errorf("raftnode: transfer: %s leads already; %w", to, ErrRefused)
-	}
-	server, err := in.nextLeader(to)
+	last, err := logs.LastIndex()
 	if err != nil {
-		return fmt.Errorf("raftnode: transfer: %w", err)
+		return 0, err
 	}
-	n.checkpoint(in)
-	return n.transferTo(ctx, in, server)
-}
-
-// reopen restarts raft, unless that has happened already, or the node is closing.
-func (n *Node) reopen(old *instance) error {
-	n.changing <- struct{}{}
-	defer func() { <-n.changing }()
-	if n.running() != old {
-		return nil
+	for i := last; i >= max(first, 1); i-- {
+		var l raft.Log
+		if err := logs.GetLog(i, &l); err != nil {
+			return 0, err
+		}
+		if l.Type == raft.LogConfiguration && servers(raft.DecodeConfiguration(l.Data).Servers).has(id) {
+			return i, nil
+		}
 	}
-	n.exchangeInstance(nil)
-	if err := old.stop(); err != nil {
-		n.log.Warn("raft shut down with an error", "error", err)
+	metas, err := snapshots.List()
+	if err != nil || len(metas) == 0 || !servers(metas[0].Configuration.Servers).has(id) {
+		return 0, err
 	}
-	in, err := n.newInstance()
-	if err != nil {
-		n.fatal(fmt.Errorf("raftnode: raft did not start again: %w", err))
-	}
-	n.exchangeInstance(in)
-	return nil
-}
-
-// leading returns the running raft if this node leads.
-func (n *Node) leading() (*instance, error) {
-	in := n.running()
-	if in == nil || !n.queue.isOpen() {
-		return nil, n.notLeader()
-	}
-	return in, nil
-}
-
-// checkpoint proposes an entry now, so that a change of leader loses no cluster time.
-func (n *Node) checkpoint(in *instance) {
-	ctx, cancel := context.WithTimeout(context.Background(), in.timeout)
-	defer cancel()
-	if _, _, err := n.ReadBarrier(ctx); err != nil {
-		n.log.Debug("could not write a checkpoint before the leadership transfer", "error", err)
-	}
-}
-
-// servers are those of raft's latest configuration, which may not be committed.
-func (in *instance) servers() []raft.Server {
-	return in.raft.GetConfiguration().Configuration().Servers
-}
-
-// waitFor waits for a future of raft, or until ctx ends: then the outcome is unknown.
-func (in *instance) waitFor(ctx context.Context, future raft.Future) error {
-	done := make(chan error, 1)
-	go func() { done <- waitAnswered(in.over, future).Error() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("%w (%w)", ErrUnknown, context.Cause(ctx))
-	}
+	return metas[0].ConfigurationIndex, nil
 }

@@ -26,10 +26,10 @@ type Node struct {
 	log       *slog.Logger
 	store     *store.Store
 	network   *peer.Network
-	state     *state
+	state     state
 	queue     *queue
-	proposals *proposals
-	digests   *digests
+	proposals proposals
+	digests   digests
 	self      peer.Server // what raft calls this node
 	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
 	// when it was opened. Never changed; 0 = there was none.
@@ -44,17 +44,17 @@ type Node struct {
 
 	maintainWake chan struct{}    // capacity 1
 	losses       chan lostEntries // capacity 1
-	closing      chan struct{}
+	life         context.Context  // until Close or Kill
+	endLife      context.CancelFunc
 	closeOnce    sync.Once
 	closed       error
-	busy         sync.WaitGroup // maintenance loop, watchdog, pulse and reportLosses
+	busy         sync.WaitGroup // maintenance loop, watchdog and measurePauses
 
-	opened, asked time.Time     // when it was opened; when the maintenance loop last asked whether it was removed
-	membership    chan struct{} // capacity 1: full while a change of the members is being made
+	asked      time.Time     // when the maintenance loop last asked whether this node was removed; at first when it was opened
+	membership chan struct{} // capacity 1: full while a change of the members is being made
 
-	changing chan struct{} // capacity 1: full while raft is stopped or replaced, which may take as long as a disk stalls
-	mu       sync.RWMutex  // guards instance
-	instance *instance
+	changing chan struct{}            // capacity 1: full while raft is stopped or replaced, which may take as long as a disk stalls
+	instance atomic.Pointer[instance] // the raft that runs; nil in between and after Close
 }
 
 // Open opens a node. With an empty directory and a list of initial members it asks the others of the list, and waits,
@@ -65,19 +65,26 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Logger, queue: newQueue(), proposals: newProposals(), digests: &digests{},
-		maintainWake: make(chan struct{}, 1), losses: make(chan lostEntries, 1), closing: make(chan struct{}),
-		changing: make(chan struct{}, 1), membership: make(chan struct{}, 1), opened: time.Now(),
+		cfg: cfg, log: cfg.Logger, queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
+		maintainWake: make(chan struct{}, 1), losses: make(chan lostEntries, 1),
+		changing: make(chan struct{}, 1), membership: make(chan struct{}, 1), asked: time.Now(),
 	}
-	n.state = &state{
-		log: cfg.Logger, version: cfg.Versions, fatal: n.fatal, applied: cfg.Applied, restored: cfg.Restored,
-		proposals: n.proposals, digests: n.digests, kick: n.wakeMaintenance,
-	}
-	n.state.reset()
+	n.life, n.endLife = context.WithCancel(context.Background())
+	n.state.node = n
+	n.state.committed.Store(&configuration{})
+	n.state.replace(fsm.NewWithVersions(cfg.Versions))
 	open := false
 	defer func() { // also when Fatal ends this goroutine
-		if !open {
-			err = errors.Join(err, n.abandon())
+		switch {
+		case open:
+			return
+		case n.network != nil:
+			err = errors.Join(err, n.network.Close())
+		default:
+			err = errors.Join(err, cfg.Peers.Listener.Close())
+		}
+		if n.store != nil {
+			err = errors.Join(err, n.store.Close())
 		}
 	}()
 	cfg.Store.NodeID, cfg.Store.Fatal, cfg.Store.Logger = cfg.ID, cfg.Fatal, raftLogger(cfg.Logger)
@@ -94,7 +101,6 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.chosen.Store(int64(timeout))
 	n.known.Store(int64(timeout))
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
-	n.state.snapshots = n.store.Snapshots()
 	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
 	if _, bad := peer.ParseInitialMembers(identity.Initial); err == nil && bad != nil {
 		err = fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, bad)
@@ -104,7 +110,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	peers := &cfg.Peers
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
-	peers.Condition, peers.Term, peers.Handle, peers.Lost = n.condition, n.store.Term, n.handleCall, n.missingAcknowledged
+	peers.Condition, peers.Term, peers.Handle = n.condition, n.store.Term, n.handleCall
+	peers.Lost = func(node peer.Node, index uint64) { offer(n.losses, lostEntries{node, index}) } // it is called again
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
 		return nil, err
@@ -116,21 +123,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.busy.Go(n.maintain)
 	n.busy.Go(n.watch)
 	n.busy.Go(n.measurePauses)
-	n.busy.Go(n.reportLosses)
 	return n, nil
-}
-
-// abandon closes what Open has opened when it fails.
-func (n *Node) abandon() (err error) {
-	if n.network != nil {
-		err = n.network.Close()
-	} else {
-		err = n.cfg.Peers.Listener.Close()
-	}
-	if n.store != nil {
-		err = errors.Join(err, n.store.Close())
-	}
-	return err
 }
 
 // fatal ends the process, and at least this goroutine, so that it does not continue.
@@ -142,9 +135,7 @@ func (n *Node) fatal(err error) {
 
 // Submit proposes a command. done is called once, perhaps before Submit returns.
 func (n *Node) Submit(c fsm.Command, done Done) {
-	if err := n.queue.put(request{command: c, since: time.Now(), done: done}); err != nil {
-		done(Answer{}, n.explain(err))
-	}
+	n.refuse(done, n.queue.put(request{command: c, since: time.Now(), done: done}))
 }
 
 // Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
@@ -154,9 +145,7 @@ func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
 
 // Renew proposes the renewal of a session. The answer's code is OK or NoSession.
 func (n *Node) Renew(id session.ID, done Done) {
-	if err := n.queue.renew(id, time.Now(), done); err != nil {
-		done(Answer{}, n.explain(err))
-	}
+	n.refuse(done, n.queue.renew(id, time.Now(), done))
 }
 
 // ReadBarrier returns when everything that was acknowledged anywhere before the call is in this node's state
@@ -181,19 +170,21 @@ func wait(ctx context.Context, hand func(Done)) (Answer, error) {
 	}
 }
 
-func (n *Node) explain(err error) error {
-	if errors.Is(err, errNotLeading) {
-		return n.notLeader()
+// refuse answers what the queue has refused with an error, if it has.
+func (n *Node) refuse(done Done, err error) {
+	switch err {
+	case nil:
+		return
+	case errNotLeading:
+		err = n.notLeader()
 	}
-	return err
+	done(Answer{}, err)
 }
 
 // notLeader is the error of a node that does not lead; it names the leader.
 func (n *Node) notLeader() error {
-	select {
-	case <-n.closing:
+	if n.life.Err() != nil {
 		return ErrClosed
-	default:
 	}
 	id, client := n.Leader()
 	if id == n.cfg.ID {
@@ -204,22 +195,32 @@ func (n *Node) notLeader() error {
 
 // Leader returns the leader, as far as this node knows, and its client address.
 func (n *Node) Leader() (id, client string) {
-	in := n.running()
+	in := n.instance.Load()
 	if in == nil {
 		return "", ""
 	}
 	_, server := in.raft.LeaderWithID()
 	id = peer.NameOf(server)
-	n.state.view(func(m *fsm.Machine) {
-		member, _ := m.Member(id)
-		client = member.Client
-	})
-	return id, client
+	return id, n.member(id).Client
+}
+
+// member is what a node has announced, as far as this one knows; zero = nothing.
+func (n *Node) member(name string) (record fsm.MemberRecord) {
+	n.View(func(m *fsm.Machine) { record, _ = m.Member(name) })
+	return record
 }
 
 // View lets f read this node's state machine, which may be behind the leader's; after ReadBarrier it is not. f
 // must not keep it, nor call this node.
-func (n *Node) View(f func(*fsm.Machine)) { n.state.view(f) }
+func (n *Node) View(f func(*fsm.Machine)) {
+	n.state.mu.RLock()
+	defer n.state.mu.RUnlock()
+	f(n.state.machine)
+}
+
+// Freeze returns this node's current state, in the time that a snapshot takes to begin. After ReadBarrier it has all
+// that was acknowledged before. It may be written while the node continues.
+func (n *Node) Freeze() *fsm.Frozen { return n.state.freeze() }
 
 // Status is how a node is doing.
 type Status struct {
@@ -241,7 +242,7 @@ type Status struct {
 // Status returns how this node is doing.
 func (n *Node) Status() Status {
 	s := Status{ID: n.cfg.ID, State: raft.Shutdown.String(), Cut: clock.Span(n.cut.Load()), Incarnation: n.store.Identity().Incarnation}
-	n.state.view(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
+	n.View(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
 	s.DiskFree, _ = n.store.FreeBytes()
 	s.DiskLow, _ = n.store.IsLowSpace()
 	if err := cmp.Or(n.proposals.refusing(), n.store.CheckSpace()); err != nil {
@@ -250,31 +251,16 @@ func (n *Node) Status() Status {
 	if w, writing := n.store.Writing(); writing {
 		s.Writing = time.Since(w.Since)
 	}
-	if in := n.running(); in != nil {
+	if in := n.instance.Load(); in != nil {
 		s.State, s.RaftIndex, s.Term = in.raft.State().String(), in.raft.LastIndex(), in.raft.CurrentTerm()
-		s.Leading = n.queue.isOpen()
+		s.Leading = n.queue.open.Load()
 		s.Leader, _ = n.Leader()
 	}
 	return s
 }
 
-// running is the raft that runs, or nil in between and after Close.
-func (n *Node) running() *instance {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.instance
-}
-
-// exchangeInstance puts another raft in the place of the one that ran, and returns that.
-func (n *Node) exchangeInstance(in *instance) (old *instance) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	old, n.instance = n.instance, in
-	return old
-}
-
 // Close ends the node. A leader transfers the leadership first, and waits for about an election.
-func (n *Node) Close() error { return n.close(func(in *instance) { in.transferLeadership() }) }
+func (n *Node) Close() error { return n.close((*instance).leave) }
 
 // Kill ends the node as a crash would: leadership is not transferred, and the outcome of what is in flight stays
 // unknown. The files are closed all the same.
@@ -282,15 +268,15 @@ func (n *Node) Kill() error { return n.close(func(*instance) {}) }
 
 func (n *Node) close(before func(*instance)) error {
 	n.closeOnce.Do(func() {
-		if in := n.running(); in != nil {
+		if in := n.instance.Load(); in != nil {
 			before(in)
 		}
-		close(n.closing)
+		n.endLife()
 		n.busy.Wait()
 		n.changing <- struct{}{}
 		defer func() { <-n.changing }()
 		var err error
-		if in := n.exchangeInstance(nil); in != nil {
+		if in := n.instance.Swap(nil); in != nil {
 			err = in.stop()
 		}
 		n.closed = errors.Join(err, n.network.Close(), n.store.Close())
@@ -298,9 +284,24 @@ func (n *Node) close(before func(*instance)) error {
 	return n.closed
 }
 
-func (n *Node) wakeMaintenance() {
+func (n *Node) wakeMaintenance() { offer(n.maintainWake, struct{}{}) }
+
+// offer puts v into a channel, unless it is full.
+func offer[T any](to chan<- T, v T) {
 	select {
-	case n.maintainWake <- struct{}{}:
+	case to <- v:
 	default:
+	}
+}
+
+// pause waits, and returns why ctx ended if it does so first.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // Nodes exchange a few calls beside raft, one frame each way:
@@ -25,13 +26,6 @@ const (
 	replyError   = 'e'
 )
 
-// callCommandOn sends a command of this node to the leader.
-func (n *Node) callCommandOn(ctx context.Context, to peer.Node, c fsm.Command) error {
-	entry := fsm.Entry{Commands: []fsm.Command{c}}
-	_, err := n.callNode(ctx, to, entry.Append([]byte{callCommand}))
-	return err
-}
-
 // appliedAt asks a node up to which index it has applied the log.
 func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
 	answer, err := n.callNode(ctx, node, []byte{callStatus})
@@ -44,7 +38,10 @@ func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
 	return binary.BigEndian.Uint64(answer), nil
 }
 
+// callNode calls another node and returns what its answer holds.
 func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
+	defer cancel()
 	answer, err := n.network.Call(ctx, to, body)
 	switch {
 	case err != nil:
@@ -59,35 +56,31 @@ func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) ([]byte,
 
 // handleCall answers another node.
 func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []byte {
-	answer, err := n.dispatchCall(ctx, from, body)
+	if len(body) == 0 {
+		return append([]byte{replyError}, "the call is empty"...)
+	}
+	answer, err := []byte{replyOK}, error(nil)
+	switch kind, body := body[0], body[1:]; kind {
+	case callStatus:
+		n.View(func(m *fsm.Machine) { answer = binary.BigEndian.AppendUint64(answer, m.Stamp().Index) })
+	case callCommand:
+		err = n.handleCommand(ctx, from, body)
+	case callTimeouts:
+		err = n.handleRetune(from, body)
+	case callLost:
+		err = n.handleLoss(from, body)
+	default:
+		err = errors.New("unknown to this version")
+	}
 	if err != nil {
 		return append([]byte{replyError}, err.Error()...)
 	}
-	return append([]byte{replyOK}, answer...)
-}
-
-func (n *Node) dispatchCall(ctx context.Context, from peer.Server, body []byte) (answer []byte, err error) {
-	if len(body) == 0 {
-		return nil, errors.New("the call is empty")
-	}
-	switch kind, body := body[0], body[1:]; kind {
-	case callStatus:
-		var index uint64
-		n.state.view(func(m *fsm.Machine) { index = m.Stamp().Index })
-		return binary.BigEndian.AppendUint64(nil, index), nil
-	case callCommand:
-		return nil, n.handleCommand(ctx, from, body)
-	case callTimeouts:
-		return nil, n.handleRetune(from, body)
-	case callLost:
-		return nil, n.handleLoss(from, body)
-	}
-	return nil, errors.New("unknown to this version")
+	return answer
 }
 
 // calledByLeader returns the running raft if a call of so many bytes comes from the leader, as far as this node knows.
 func (n *Node) calledByLeader(from peer.Server, body []byte, size int) (*instance, error) {
-	in := n.running()
+	in := n.instance.Load()
 	if in == nil || len(body) != size {
 		return nil, fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
 	}
@@ -103,14 +96,11 @@ func (n *Node) handleCommand(ctx context.Context, from peer.Server, bytes []byte
 	if err != nil {
 		return err
 	}
-	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) || !n.listed(from.ID()) {
+	in := n.instance.Load()
+	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) || in == nil || !in.servers().has(from.ID()) {
 		return errors.New("a node may only announce itself, and as a member")
 	}
-	a, err := n.Propose(ctx, entry.Commands[0])
-	if err == nil && a.Result.Code != fsm.OK {
-		err = fmt.Errorf("refused: code %d", a.Result.Code)
-	}
-	return err
+	return n.proposeOwn(ctx, entry.Commands[0])
 }
 
 func isOwn(from peer.Server, c fsm.Command) bool {
@@ -121,4 +111,34 @@ func isOwn(from peer.Server, c fsm.Command) bool {
 		return c.Node == from.Name
 	}
 	return false
+}
+
+// A node whose log ends below what it acknowledged to its leader gets nothing more from that leader (package peer). It
+// would still vote, for candidates that lack the same entries. So the leader notifies it, and it ends its process.
+
+// lostEntries is a node and the entry that it acknowledged and does not have.
+type lostEntries struct {
+	node  peer.Node
+	index uint64
+}
+
+// reportLoss notifies a node of what it has lost.
+func (n *Node) reportLoss(ctx context.Context, l lostEntries) {
+	if _, err := n.callNode(ctx, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
+		n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", l.node.ID, "error", err)
+	}
+}
+
+// handleLoss ends the process if this node has acknowledged an entry to the leader that is not in its log.
+func (n *Node) handleLoss(from peer.Server, body []byte) error {
+	in, err := n.calledByLeader(from, body, 8)
+	if err != nil {
+		return err
+	}
+	index, last := binary.BigEndian.Uint64(body), in.raft.LastIndex()
+	if last < index {
+		n.fatal(fmt.Errorf("raftnode: %w", store.Damaged(n.store.LogName(),
+			fmt.Sprintf("the log ends with entry %d, and the leader, %s, has this node's acknowledgement of entry %d", last, from.Name, index))))
+	}
+	return nil
 }

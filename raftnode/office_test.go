@@ -24,14 +24,14 @@ func TestOfficeIsTold(t *testing.T) {
 		ID: "n1", Store: store.Config{Memory: &store.Memory{}}, Peers: peer.Config{List: list, Listener: listener}, Fatal: func(error) {},
 		Epoch: func(open bool) {
 			<-opened
-			assert.False(t, n.queue.isOpen(), "nothing is taken before the epoch is told, nor after its end is")
+			assert.False(t, n.queue.open.Load(), "nothing is taken before the epoch is told, nor after its end is")
 			told <- open
 		},
 	})
 	close(opened)
 	require.NoError(t, err)
 	require.True(t, <-told)
-	until(t, "the queue opens", n.queue.isOpen)
+	until(t, "the queue opens", n.queue.open.Load)
 	require.NoError(t, n.Kill())
 	require.False(t, <-told)
 	require.Empty(t, told)

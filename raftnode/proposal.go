@@ -1,10 +1,15 @@
 package raftnode
 
 import (
+	"errors"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"zamok/fsm"
+	"zamok/raftnode/store"
 )
 
 // ProposalTiming is how long one entry took on its leader, stage by stage.
@@ -30,6 +35,59 @@ type proposal struct {
 	seen                time.Time // when the watchdog first saw it committed
 }
 
+// propose makes an entry of what waits and proposes it. The clock is read last, after everything in the entry was
+// handed in.
+func (e *epoch) propose() {
+	b := e.node.queue.take()
+	entry := fsm.Entry{Version: e.node.state.version.Load()}
+	for _, r := range b.renewals {
+		entry.Renewals = append(entry.Renewals, r.id)
+	}
+	p := &proposal{batch: b, queued: time.Now()}
+	for _, r := range b.requests {
+		if r.command != nil {
+			entry.Commands = append(entry.Commands, r.command)
+		}
+		if r.since.Before(p.queued) {
+			p.queued = r.since
+		}
+	}
+	entry.Reading = e.read()
+	p.bytes, p.sent = entry.Append(nil), time.Now()
+	e.sentAt = p.sent
+	e.node.proposals.add(p)
+	e.inFlight++
+	e.batcher.sent(len(b.requests))
+	p.future = e.apply(p.bytes)
+	go e.awaitApplied(p)
+}
+
+// apply hands an entry to raft, with its checksum, by which every node can tell it from one that was changed on its way
+// (S13 of package store). The future fails when raft ends.
+func (in *instance) apply(entry []byte) raft.ApplyFuture {
+	return waitAnswered(in.over, in.raft.ApplyLog(raft.Log{Data: entry, Extensions: store.Checksum(entry)}, 0))
+}
+
+// awaitApplied waits for raft's answer and passes it on.
+func (e *epoch) awaitApplied(p *proposal) {
+	p.err = p.future.Error()
+	timing := e.node.proposals.complete(p, time.Now())
+	switch {
+	case p.err == nil:
+		applied := p.future.Response().(fsm.Applied)
+		p.unblocked = unblocked(len(p.batch.requests), applied)
+		p.batch.answer(applied)
+		e.node.cfg.Timing(timing)
+	case errors.Is(p.err, raft.ErrNotLeader), errors.Is(p.err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(p.err, store.ErrDiskFull):
+		// Raft never took it; or this node's log did not, so no other node was sent it, and raft steps down.
+		p.batch.refuse(e.node.notLeader())
+	default:
+		p.batch.refuse(ErrUnknown)
+	}
+	e.completed <- p
+}
+
 // proposals are the entries in flight, by the first of their bytes: on the leader, raft hands the very slice that was
 // proposed to the log and to the state machine.
 type proposals struct {
@@ -37,8 +95,6 @@ type proposals struct {
 	byBytes map[*byte]*proposal
 	refused error // why the log refused what raft appended last; nil = it did not
 }
-
-func newProposals() *proposals { return &proposals{byBytes: make(map[*byte]*proposal)} }
 
 func (ps *proposals) add(p *proposal) {
 	ps.mu.Lock()
@@ -131,4 +187,19 @@ func (t timedLog) StoreLogs(logs []*raft.Log) error {
 func (t timedLog) IsMonotonic() bool {
 	log, ok := t.LogStore.(raft.MonotonicLogStore)
 	return ok && log.IsMonotonic()
+}
+
+// waitAnswered makes a future of raft fail with raft.ErrRaftShutdown once over is closed. Raft never answers the futures
+// that it has not looked at when it ends (hashicorp/raft#498), so a caller would wait for them forever. Futures have
+// an exported field against that, ShutdownCh, of types that are not exported; raft sets it for restores only. It is
+// read by Error, so it is set before Error is called. Without the field, waiting is as without waitAnswered.
+func waitAnswered[F raft.Future](over chan struct{}, future F) F {
+	v := reflect.ValueOf(future)
+	if v.Kind() != reflect.Pointer { // of those that are answered from the beginning
+		return future
+	}
+	if field := v.Elem().FieldByName("ShutdownCh"); field.IsValid() && field.CanSet() {
+		field.Set(reflect.ValueOf(over))
+	}
+	return future
 }

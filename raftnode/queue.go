@@ -2,8 +2,10 @@ package raftnode
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zamok/clock"
@@ -25,7 +27,14 @@ const (
 	// An entry takes at most this many commands, and stops growing at this many bytes.
 	entryCommandsMax = 1024
 	entryBytesMax    = 256 << 10
+	// After an entry is applied the batcher waits for the callers that it unblocked: for a part of the time that the
+	// entry took, 1/batchShare, and at most batchWaitMax.
+	batchShare   = 4
+	batchWaitMax = 2 * time.Millisecond
 )
+
+// errNotLeading is the queue's error; Submit turns it into a NotLeaderError.
+var errNotLeading = errors.New("this node does not lead")
 
 // Answer is the result of a command, a renewal or a read barrier.
 type Answer struct {
@@ -57,8 +66,9 @@ type renewal struct {
 type queue struct {
 	wake chan struct{} // capacity 1: a request arrived
 
+	open atomic.Bool // this node leads; changed with mu held to false only, so that nothing is added after end
+
 	mu       sync.Mutex // guards what follows
-	open     bool
 	requests []request
 	bytes    int // of the requests
 	renewals map[session.ID][]Done
@@ -77,7 +87,7 @@ func (q *queue) put(r request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case !q.open:
+	case !q.open.Load():
 		return errNotLeading
 	case len(q.requests) >= queueMax, q.bytes+requestBytes+r.bytes > queueBytesMax,
 		len(q.requests) > 0 && r.since.Sub(q.requests[0].since) > queueWaitMax:
@@ -85,7 +95,7 @@ func (q *queue) put(r request) error {
 	}
 	q.requests = append(q.requests, r)
 	q.bytes += requestBytes + r.bytes
-	q.signal()
+	offer(q.wake, struct{}{})
 	return nil
 }
 
@@ -94,7 +104,7 @@ func (q *queue) put(r request) error {
 func (q *queue) renew(id session.ID, now time.Time, done Done) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.open {
+	if !q.open.Load() {
 		return errNotLeading
 	}
 	if len(q.renewals[id]) >= renewalsMax {
@@ -107,13 +117,6 @@ func (q *queue) renew(id session.ID, now time.Time, done Done) error {
 	return nil // part of the next entry; the epoch proposes one at its tick if there is no other reason
 }
 
-func (q *queue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
-}
-
 // batch is the contents of one entry.
 type batch struct {
 	requests []request
@@ -124,7 +127,19 @@ type batch struct {
 func (q *queue) take() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := fits(q.requests)
+	return q.first(fits(q.requests), fsm.RenewalsMax)
+}
+
+// end closes the queue and returns what waited, none of which was proposed.
+func (q *queue) end() batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.open.Store(false)
+	return q.first(len(q.requests), len(q.renewals))
+}
+
+// first moves n requests, and at most so many renewals, into a batch. The caller holds the lock.
+func (q *queue) first(n, renewals int) batch {
 	b := batch{requests: slices.Clone(q.requests[:n])}
 	for i := range b.requests {
 		q.bytes -= requestBytes + b.requests[i].bytes
@@ -133,10 +148,10 @@ func (q *queue) take() batch {
 	clear(q.requests[left:])
 	q.requests = q.requests[:left]
 	if left > 0 {
-		q.signal()
+		offer(q.wake, struct{}{})
 	}
 	for id, done := range q.renewals {
-		if len(b.renewals) == fsm.RenewalsMax {
+		if len(b.renewals) == renewals {
 			break
 		}
 		b.renewals = append(b.renewals, renewal{id, done})
@@ -168,27 +183,109 @@ func (q *queue) waiting() (requests int, renewals time.Time) {
 	return len(q.requests), q.oldest
 }
 
-// begin opens the queue.
-func (q *queue) begin() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.open = true
-}
-
-// end closes the queue and returns what waited, none of which was proposed.
-func (q *queue) end() batch {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	b := batch{requests: q.requests}
-	for id, done := range q.renewals {
-		b.renewals = append(b.renewals, renewal{id, done})
+// answer answers each request and renewal of a batch.
+func (b *batch) answer(a fsm.Applied) {
+	switch a.Refused {
+	case fsm.OK:
+	case fsm.OtherVersion:
+		b.refuse(ErrOtherVersion)
+		return
+	default:
+		b.refuse(errors.New("not done: this node encoded an entry that can't be decoded: " + a.Fault))
+		return
 	}
-	q.open, q.requests, q.bytes, q.renewals, q.oldest = false, nil, 0, make(map[session.ID][]Done), time.Time{}
-	return b
+	answer := Answer{Stamp: a.Stamp, Time: a.Time}
+	next := 0
+	for _, r := range b.requests {
+		answer.Result = fsm.Result{}
+		if r.command != nil {
+			answer.Result = a.Results[next]
+			next++
+		}
+		r.done(answer, nil)
+	}
+	dead := make(map[session.ID]bool, len(a.Unrenewed))
+	for _, id := range a.Unrenewed {
+		dead[id] = true
+	}
+	for _, r := range b.renewals {
+		answer.Result = fsm.Result{Session: r.id}
+		if dead[r.id] {
+			answer.Result = fsm.Result{Code: fsm.NoSession}
+		}
+		for _, done := range r.done {
+			done(answer, nil)
+		}
+	}
 }
 
-func (q *queue) isOpen() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.open
+// refuse answers everything in a batch with an error.
+func (b *batch) refuse(err error) {
+	for _, r := range b.requests {
+		r.done(Answer{}, err)
+	}
+	for _, r := range b.renewals {
+		for _, done := range r.done {
+			done(Answer{}, err)
+		}
+	}
+}
+
+// batcher decides how many requests share an entry. The cost of an entry, mostly four disk flushes one after the
+// other, hardly depends on its size. So requests that arrive at about the same time should share one, and a
+// request that has none to share with should not wait.
+//
+// A client often sends its next request as soon as it is answered. If the first such request were proposed alone,
+// the others would wait for it, and again the next time: the clients would split into groups, one behind the
+// other. So after an entry is applied the batcher waits briefly for the requests of the callers that it unblocked.
+type batcher struct {
+	inFlight int       // requests in flight
+	expected int       // how many callers the last applied entry unblocked
+	until    time.Time // until when their requests are waited for
+}
+
+func (g *batcher) sent(requests int) {
+	g.inFlight += requests
+	g.expected = 0
+}
+
+// completed notes that an entry was answered and how many callers it unblocked, and returns for how long to wait for
+// their requests.
+func (g *batcher) completed(requests, unblocked int, sent, now time.Time) time.Duration {
+	g.inFlight -= requests
+	g.expected = unblocked
+	wait := min(now.Sub(sent)/batchShare, batchWaitMax)
+	g.until = now.Add(wait)
+	return wait
+}
+
+// ready reports whether so many waiting requests are enough for an entry beside those in flight. A second one is not
+// proposed before it is as large as the first, because two small entries cost as much as two large ones.
+func (g *batcher) ready(waiting, inFlight int, now time.Time) bool {
+	switch {
+	case waiting == 0:
+		return false
+	case inFlight > 0:
+		return waiting >= g.inFlight
+	}
+	return waiting >= g.expected || !now.Before(g.until)
+}
+
+// unblocked is how many waiting callers an entry unblocks: those that are answered, unless the answer is to wait, and
+// those that were granted what others held.
+func unblocked(requests int, a fsm.Applied) int {
+	n := requests
+	for i := range a.Results {
+		switch r := &a.Results[i]; {
+		case r.State == fsm.Waiting,
+			r.State == fsm.Granted && r.Token == r.Index: // its event is counted
+			n--
+		}
+	}
+	for i := range a.Events {
+		if a.Events[i].Kind == fsm.EvGranted {
+			n++
+		}
+	}
+	return n
 }

@@ -21,7 +21,7 @@ func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
 	require.ErrorIs(t, q.put(request{since: now, done: nobody}), errNotLeading)
 	require.ErrorIs(t, q.renew(1, now, nobody), errNotLeading)
 
-	q.begin()
+	q.open.Store(true)
 	var refused []error
 	note := func(_ Answer, err error) { refused = append(refused, err) }
 	require.NoError(t, q.put(request{since: now, done: note}))
@@ -31,14 +31,14 @@ func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
 	left := q.end()
 	left.refuse(&NotLeaderError{})
 	require.Len(t, refused, 3, "everybody who waited is told, once")
-	require.False(t, q.isOpen())
-	q.begin()
+	require.False(t, q.open.Load())
+	q.open.Store(true)
 	require.Empty(t, q.take().requests)
 }
 
 func TestAQueueThatDoesNotDrainRefusesNewcomers(t *testing.T) {
 	q := newQueue()
-	q.begin()
+	q.open.Store(true)
 	now := time.Now()
 	require.NoError(t, q.put(request{since: now, done: nobody}))
 	require.NoError(t, q.put(request{since: now.Add(queueWaitMax), done: nobody}))
@@ -65,7 +65,7 @@ func largest(ticket int) *fsm.Acquire {
 // room again. Renewals have their own.
 func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	q := newQueue()
-	q.begin()
+	q.open.Store(true)
 	now := time.Now()
 	before := heapInUse()
 	put := 0
@@ -105,7 +105,7 @@ func heapInUse() uint64 {
 // As many small commands as are taken at all fit into the bytes.
 func TestSmallCommandsFillTheQueueByCount(t *testing.T) {
 	q := newQueue()
-	q.begin()
+	q.open.Store(true)
 	now := time.Now()
 	for i := range uint64(queueMax) {
 		c := &fsm.Acquire{Session: 1 << 40, Ticket: i, Items: []fsm.Item{{Name: strings.Repeat("n", 100), Mode: fsm.Exclusive}}}
@@ -116,7 +116,7 @@ func TestSmallCommandsFillTheQueueByCount(t *testing.T) {
 
 func TestRenewalsOfASessionAreBounded(t *testing.T) {
 	q := newQueue()
-	q.begin()
+	q.open.Store(true)
 	for range renewalsMax {
 		require.NoError(t, q.renew(1, time.Now(), nobody))
 	}
@@ -127,7 +127,7 @@ func TestRenewalsOfASessionAreBounded(t *testing.T) {
 
 func TestAnEntryTakesWhatFits(t *testing.T) {
 	q := newQueue()
-	q.begin()
+	q.open.Store(true)
 	now := time.Now()
 	for range entryCommandsMax + 5 {
 		require.NoError(t, q.put(request{command: &fsm.Drop{}, since: now, done: nobody}))
@@ -159,7 +159,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 
 func TestRenewalsRideInOrderAndOnce(t *testing.T) {
 	q := newQueue()
-	q.begin()
+	q.open.Store(true)
 	now := time.Now()
 	for _, id := range []session.ID{9, 3, 7, 3} {
 		require.NoError(t, q.renew(id, now, nobody))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -56,9 +57,7 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 	}
 	to, other := raftLevels[msg]
 	if !other {
-		to = map[hclog.Level]slog.Level{
-			hclog.Info: slog.LevelInfo, hclog.Warn: slog.LevelWarn, hclog.Error: slog.LevelError,
-		}[level]
+		to = slog.Level(level-hclog.Info) * (slog.LevelWarn - slog.LevelInfo) // both count info, warning, error
 	}
 	key := msg
 	for i, a := range args {
@@ -72,9 +71,7 @@ func (s slogSink) Accept(name string, level hclog.Level, msg string, args ...any
 				to = slog.LevelDebug
 			}
 		}
-		switch {
-		case i == 0:
-		case args[i-1] == "peer" || args[i-1] == "target" || args[i-1] == "server-id" || args[i-1] == "from":
+		if i > 0 && slices.Contains([]any{"peer", "target", "server-id", "from"}, args[i-1]) {
 			key = fmt.Sprint(msg, " ", args[i])
 		}
 	}

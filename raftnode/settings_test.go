@@ -50,7 +50,7 @@ func TestRaftsSettings(t *testing.T) {
 // One message to a follower at a time: more of them wedge (TestARefusedAppendWedges…).
 func TestTheTransportDoesNotPipeline(t *testing.T) {
 	inBubble(t, func(b *bubble) {
-		_, err := b.nodes[0].running().transport.AppendEntriesPipeline("n2", "h2:1")
+		_, err := b.nodes[0].instance.Load().transport.AppendEntriesPipeline("n2", "h2:1")
 		require.ErrorIs(b, err, raft.ErrPipelineReplicationNotSupported)
 	})
 }
@@ -81,7 +81,7 @@ func inLoneBubble(t *testing.T, test func(t *testing.T, n *Node)) {
 func TestASnapshotRightBehindAChangeOfMembers(t *testing.T) {
 	inLoneBubble(t, func(t *testing.T, n *Node) {
 		time.Sleep(2 * maintenanceTick) // the announcement is out, nothing else is written
-		in := n.running()
+		in := n.instance.Load()
 		before := in.raft.LastIndex()
 		require.NoError(t, in.raft.AddNonvoter("n2", "h2:1", 0, 0).Error())
 		require.Equal(t, before+1, in.raft.LastIndex())
@@ -106,10 +106,10 @@ func TestNonsenseInTheLogEndsNobody(t *testing.T) {
 		require.NoError(b, b.fence(leader))
 		for _, nonsense := range []string{"", "\x00", "nonsense", strings.Repeat("\xff", 1000), string(make([]byte, fsm.EntryBytesMax+1))} {
 			before := leader.Status().Applied
-			future := leader.running().raft.ApplyLog(logEntry([]byte(nonsense)), 0)
+			future := leader.instance.Load().raft.ApplyLog(logEntry([]byte(nonsense)), 0)
 			ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 			defer cancel()
-			require.NoError(b, leader.running().waitFor(ctx, future))
+			require.NoError(b, leader.instance.Load().waitFor(ctx, future))
 			require.Equal(b, fsm.Malformed, future.Response().(fsm.Applied).Refused)
 			require.Equal(b, before.Index+1, leader.Status().Applied.Index)
 		}
@@ -130,9 +130,9 @@ func TestRaftIsNewAfterATransfer(t *testing.T) {
 		for range 6 {
 			leader := b.leader(b.nodes...)
 			require.NoError(b, b.fence(leader))
-			before, applied := leader.running(), leader.Status().Applied
+			before, applied := leader.instance.Load(), leader.Status().Applied
 			require.NoError(b, leader.Transfer(b.Context(), b.others(leader)[0].self.ID))
-			require.NotSame(b, before, leader.running())
+			require.NotSame(b, before, leader.instance.Load())
 			next := b.leader(b.nodes...)
 			require.NotSame(b, leader, next)
 			require.NoError(b, b.fence(next))

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -17,17 +17,11 @@ import (
 
 // state is the state machine behind its lock, with the methods that raft calls.
 type state struct {
-	log       *slog.Logger
-	version   fsm.VersionRange
-	fatal     func(error) // does not return
-	applied   func(*fsm.Machine, fsm.Applied)
-	restored  func(*fsm.Machine)
-	proposals *proposals
-	digests   *digests
-	kick      func() // wakes the maintenance loop
+	node *Node
 
-	committed committed
-	snapshots raft.SnapshotStore // has the configuration of a restored one
+	// committed is the latest committed configuration that this node has seen: applied, or in a snapshot. Never nil.
+	// Raft itself returns only its latest one, which may never be committed.
+	committed atomic.Pointer[configuration]
 
 	// restoring is above 0 while a snapshot is read: raft's main loop may wait for that.
 	restoring atomic.Int32
@@ -35,64 +29,54 @@ type state struct {
 	mu      sync.RWMutex // guards machine
 	machine *fsm.Machine
 
-	// What the epoch reads at each turn, under a lock of its own, so that it need not wait for a batch to be applied.
-	latest struct {
-		sync.Mutex
-		version uint32
-		due     clock.Time // the state machine's earliest deadline
-		pending bool       // whether there is one
-	}
+	// What the epoch reads at each turn, without waiting for a batch to be applied: the version that an entry must be
+	// encoded for, and the state machine's earliest deadline, a clock.Time; never = there is none.
+	version atomic.Uint32
+	due     atomic.Int64
+}
+
+const never = math.MaxInt64
+
+// configuration is a list of servers in raft's log.
+type configuration struct {
+	index   uint64 // raft's; 0 = none is known
+	servers servers
 }
 
 var _ raft.BatchingFSM = (*state)(nil)
 
-// view runs f on the state machine; f must not keep it.
-func (s *state) view(f func(*fsm.Machine)) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	f(s.machine)
-}
-
-// nextDue is the state machine's earliest deadline.
-func (s *state) nextDue() (clock.Time, bool) {
-	s.latest.Lock()
-	defer s.latest.Unlock()
-	return s.latest.due, s.latest.pending
-}
-
-// currentVersion is the version that an entry must be encoded for.
-func (s *state) currentVersion() uint32 {
-	s.latest.Lock()
-	defer s.latest.Unlock()
-	return s.latest.version
-}
-
-// publish updates latest. The caller holds the state machine's lock.
+// publish updates what the epoch reads. The caller holds the lock.
 func (s *state) publish() {
-	s.latest.Lock()
-	defer s.latest.Unlock()
-	s.latest.version = s.machine.Version()
-	s.latest.due, s.latest.pending = s.machine.NextDue()
+	due, pending := s.machine.NextDue()
+	if !pending {
+		due = never
+	}
+	s.version.Store(s.machine.Version())
+	s.due.Store(int64(due))
 }
 
-// reset clears the state, before raft replays it.
-func (s *state) reset() { s.replace(fsm.NewWithVersions(s.version)) }
+// sawCommitted notes a committed configuration. It runs on raft's FSM goroutine.
+func (s *state) sawCommitted(index uint64, list servers) {
+	if index > s.committed.Load().index {
+		s.committed.Store(&configuration{index, list})
+	}
+}
 
 func (s *state) replace(m *fsm.Machine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.machine = m
 	s.publish()
-	s.digests.reset()
-	s.restored(m)
+	s.node.digests.reset()
+	s.node.cfg.Restored(m)
 }
 
 // logHoldOff logs a restore hold-off, after a restore and when this node starts to lead.
 func (s *state) logHoldOff() {
 	var left clock.Span
-	s.view(func(m *fsm.Machine) { left = m.HoldOff() })
+	s.node.View(func(m *fsm.Machine) { left = m.HoldOff() })
 	if left > 0 {
-		s.log.Warn("restore hold-off: no lock is granted yet, because clients of the old cluster may still hold valid leases", "left", left)
+		s.node.log.Warn("restore hold-off: no lock is granted yet, because clients of the old cluster may still hold valid leases", "left", left)
 	}
 }
 
@@ -107,8 +91,8 @@ func (s *state) ApplyBatch(logs []*raft.Log) []any {
 		case raft.LogCommand:
 			answers[i] = s.apply(l)
 		case raft.LogConfiguration:
-			s.committed.seen(l.Index, raft.DecodeConfiguration(l.Data).Servers)
-			s.kick()
+			s.sawCommitted(l.Index, raft.DecodeConfiguration(l.Data).Servers)
+			s.node.wakeMaintenance()
 		}
 	}
 	// Under the same lock, so that readers see all this before raft answers the futures.
@@ -120,38 +104,41 @@ func (s *state) ApplyBatch(logs []*raft.Log) []any {
 func (s *state) Apply(l *raft.Log) any { return s.ApplyBatch([]*raft.Log{l})[0] }
 
 func (s *state) apply(l *raft.Log) fsm.Applied {
-	s.proposals.committed(l)
+	n := s.node
+	n.proposals.committed(l)
 	// An entry that does not match its checksum was changed after it was in this node's log: the others apply
 	// another one. One that matches and can't be decoded is the same everywhere, and changes nothing anywhere.
 	if err := store.Verify(l); err != nil {
-		s.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
+		n.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
 	}
 	a, err := s.machine.Apply(l.Term, l.Data)
 	if err != nil {
-		s.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
+		n.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
 	}
 	if a.Refused == fsm.Malformed {
-		s.log.Error("skipped a log entry that cannot be decoded; the state is unchanged", "raft_index", l.Index, "fault", a.Fault)
+		n.log.Error("skipped a log entry that cannot be decoded; the state is unchanged", "raft_index", l.Index, "fault", a.Fault)
 	}
-	s.digests.applied(a, s.machine.Digest())
+	n.digests.applied(a, s.machine.Digest())
 	for _, e := range a.Events {
 		switch e.Kind {
-		case fsm.EvEpochStarted:
-			s.kick()
 		case fsm.EvDigestReported:
-			s.digests.reported(e.Digest)
-			s.kick()
+			n.digests.reported(e.Digest)
+			fallthrough
+		case fsm.EvEpochStarted:
+			n.wakeMaintenance()
 		}
 	}
-	s.applied(s.machine, a)
+	n.cfg.Applied(s.machine, a)
 	return a
 }
 
 // Snapshot implements raft.FSM. It takes no longer for a million locks than for one.
-func (s *state) Snapshot() (raft.FSMSnapshot, error) {
+func (s *state) Snapshot() (raft.FSMSnapshot, error) { return frozen{s.freeze()}, nil }
+
+func (s *state) freeze() *fsm.Frozen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return frozen{s.machine.Freeze()}, nil
+	return s.machine.Freeze()
 }
 
 // frozen is a state that is written while newer entries are applied.
@@ -173,22 +160,23 @@ func (s *state) Restore(snapshot io.ReadCloser) error {
 	s.restoring.Add(1)
 	defer s.restoring.Add(-1)
 	defer snapshot.Close()
-	machine, err := fsm.RestoreWithVersions(snapshot, s.version)
+	n := s.node
+	machine, err := fsm.RestoreWithVersions(snapshot, n.cfg.Versions)
 	if rules := (*fsm.VersionError)(nil); errors.As(err, &rules) {
-		s.fatal(err) // a newer or older binary can continue here
+		n.fatal(err) // a newer or older binary can continue here
 	}
 	if err != nil {
-		s.fatal(fmt.Errorf("raftnode: %w", store.Damaged("the newest snapshot", err.Error())))
+		n.fatal(fmt.Errorf("raftnode: %w", store.Damaged("the newest snapshot", err.Error())))
 	}
 	if err := machine.Check(); err != nil {
 		// Every node restores these bytes: refusing them would stop all nodes.
-		s.log.Error("ALARM: the restored state violates an invariant; continuing with it", "error", err)
+		n.log.Error("ALARM: the restored state violates an invariant; continuing with it", "error", err)
 	}
 	s.replace(machine)
 	s.logHoldOff()
-	if metas, err := s.snapshots.List(); err == nil && len(metas) > 0 {
-		s.committed.seen(metas[0].ConfigurationIndex, metas[0].Configuration.Servers)
+	if metas, err := n.store.Snapshots().List(); err == nil && len(metas) > 0 {
+		s.sawCommitted(metas[0].ConfigurationIndex, metas[0].Configuration.Servers)
 	}
-	s.kick()
+	n.wakeMaintenance()
 	return nil
 }

@@ -2,9 +2,7 @@ package raftnode
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,41 +31,48 @@ type voter struct {
 	acknowledged uint64        // up to this entry, in this term; of this node all
 	silent       time.Duration // how long it has not answered this leader; 0 = it answers
 	trip         time.Duration // how long it takes to answer
+	timeout      time.Duration // its election timeout; 0 = not announced
+	fixed        time.Duration // the election timeout that its operator has chosen; 0 = none
 	free         uint64
 	low          bool // free is below the low-space threshold
 }
 
-// candidates are the voters as this leader knows them: the free space that they announced, their latest answer, and how
-// far their logs are.
-func (in *instance) candidates() (all []voter) {
-	now, since := time.Now(), in.ledSince.Load()
-	announced := in.node.announced()
-	for _, s := range in.servers() {
-		if s.Suffrage != raft.Voter {
-			continue
+// voters are the voters as this leader knows them: what they announced, their latest answer, and how far their logs are.
+// The others are those but this node.
+func (in *instance) voters() (all, others []voter) {
+	n, led := in.node, in.led()
+	for _, s := range in.servers().voters() {
+		member := n.member(peer.NameOf(s.ID))
+		v := voter{
+			Server: s, name: peer.NameOf(s.ID),
+			timeout: timeoutOf(member.ElectionTimeout), fixed: timeoutOf(member.ElectionTimeoutFixed),
+			free: member.FreeBytes, low: member.FreeBytes < member.LowSpaceThreshold,
 		}
-		v := voter{Server: s, name: peer.NameOf(s.ID)}
-		member := announced[v.name]
-		v.free, v.low = member.FreeBytes, member.FreeBytes < member.LowSpaceThreshold
-		if s.ID == in.node.self.ID() {
-			v.acknowledged = in.raft.LastIndex()
-			v.free, _ = in.node.store.FreeBytes()
-			v.low, _ = in.node.store.IsLowSpace()
-			all = append(all, v)
-			continue
-		}
-		contact := in.transport.Contact(s.ID)
-		answered := contact.At
-		v.acknowledged, v.trip = contact.Acknowledged, contact.Trip
-		if since != nil && since.After(answered) {
-			answered = *since
-		}
-		if silent := now.Sub(answered); silent > max(contactMin, 2*in.lease()) {
-			v.silent = silent
+		if s.ID == n.self.ID() {
+			v.acknowledged, v.timeout, v.fixed = in.raft.LastIndex(), in.timeout, n.cfg.ElectionTimeout
+			v.free, _ = n.store.FreeBytes()
+			v.low, _ = n.store.IsLowSpace()
+		} else {
+			contact := in.contact(s.ID, led)
+			v.acknowledged, v.trip = contact.Acknowledged, contact.Trip
+			if silent := time.Since(contact.At); silent > max(contactMin, 2*in.lease()) {
+				v.silent = silent
+			}
+			others = append(others, v)
 		}
 		all = append(all, v)
 	}
-	return all
+	return all, others
+}
+
+// contact is this leader's contact with another server. One that has not answered since this node began to lead counts as
+// if it had then, with an unknown log.
+func (in *instance) contact(id raft.ServerID, led time.Time) peer.Contact {
+	c := in.transport.Contact(id)
+	if !c.At.After(led) {
+		c.At, c.LastLog = led, 0
+	}
+	return c
 }
 
 // unfitReason is why a voter should not lead next; "" = nothing.
@@ -88,8 +93,9 @@ func (v voter) unfitReason(last uint64) string {
 func (in *instance) successor(fits func(voter) bool) (best raft.Server, err error) {
 	last, furthest := in.raft.LastIndex(), uint64(0)
 	var against []string
-	for _, v := range in.candidates() {
-		if v.ID == in.node.self.ID() || fits != nil && !fits(v) {
+	_, others := in.voters()
+	for _, v := range others {
+		if fits != nil && !fits(v) {
 			continue
 		}
 		if reason := v.unfitReason(last); reason != "" {
@@ -107,40 +113,90 @@ func (in *instance) successor(fits func(voter) bool) (best raft.Server, err erro
 	return best, fmt.Errorf("no other node is fit to lead: %s; %w; name one to hand over all the same", strings.Join(against, "; "), ErrRefused)
 }
 
-// nextLeader is the voter with this name, fit or not, or with "" the successor.
-func (in *instance) nextLeader(to string) (raft.Server, error) {
-	if to == "" {
-		return in.successor(nil)
+// Transfer transfers the leadership to a node, fit or not, or with "" to one that is fit for it.
+func (n *Node) Transfer(ctx context.Context, name string) error {
+	in, err := n.leading()
+	if err != nil {
+		return err
 	}
-	servers := in.servers()
-	at := slices.IndexFunc(servers, func(s raft.Server) bool {
-		return peer.NameOf(s.ID) == to && s.Suffrage == raft.Voter && s.ID != in.node.self.ID()
-	})
-	if at < 0 {
-		return raft.Server{}, fmt.Errorf("%q is no other voter of this cluster; %w", to, ErrRefused)
+	if name == n.cfg.ID {
+		return fmt.Errorf("raftnode: transfer: %s leads already; %w", name, ErrRefused)
 	}
-	return servers[at], nil
+	to := in.servers().voters().named(name)
+	switch {
+	case name == "":
+		fit, err := in.successor(nil)
+		if err != nil {
+			return fmt.Errorf("raftnode: transfer: %w", err)
+		}
+		to = &fit
+	case to == nil:
+		return fmt.Errorf("raftnode: transfer: %q is no other voter of this cluster; %w", name, ErrRefused)
+	}
+	return n.transferTo(ctx, in, *to)
+}
+
+// transfer transfers the leadership to a server, or without one to any, and waits for that, for about an election. First it
+// proposes an entry, so that the change of leader loses no cluster time, with a time limit of its own: if that is slow, the
+// transfer has no less.
+func (in *instance) transfer(ctx context.Context, to raft.Server) error {
+	checkpoint, cancel := context.WithTimeout(context.Background(), in.timeout)
+	defer cancel()
+	if _, _, err := in.node.ReadBarrier(checkpoint); err != nil {
+		in.node.log.Debug("could not write a checkpoint before the leadership transfer", "error", err)
+	}
+	ctx, cancel = context.WithTimeout(ctx, in.timeout+transferWait)
+	defer cancel()
+	if to.ID == "" {
+		return in.waitFor(ctx, in.raft.LeadershipTransfer())
+	}
+	return in.waitFor(ctx, in.raft.LeadershipTransferToServer(to.ID, to.Address))
 }
 
 // transferTo transfers the leadership to a server. Raft then restarts on this node, whatever the result
 // (hashicorp/raft#696).
 func (n *Node) transferTo(ctx context.Context, in *instance, to raft.Server) error {
-	err := in.waitFor(ctx, in.raft.LeadershipTransferToServer(to.ID, to.Address))
-	if err == nil {
-		n.voted(in)
+	defer n.reopen(in)
+	if err := in.transfer(ctx, to); err != nil {
+		return err
 	}
-	return errors.Join(err, n.reopen(in))
+	// Wait, for about an election, until this node knows the next leader, which may need its vote: raft closes its
+	// connections when it ends.
+	for began := time.Now(); time.Since(began) < in.timeout && pause(n.life, votedPollEvery) == nil; {
+		if _, id := in.raft.LeaderWithID(); id != "" {
+			break
+		}
+	}
+	return nil
 }
 
-// voted waits, for about an election, until this node knows the next leader, which may need its vote: raft closes its
-// connections when it ends.
-func (n *Node) voted(in *instance) {
-	tick := time.NewTicker(votedPollEvery)
-	defer tick.Stop()
-	for began := time.Now(); time.Since(began) < in.timeout; <-tick.C {
-		if _, id := in.raft.LeaderWithID(); id != "" {
-			return
-		}
+// leave transfers the leadership, if this node has it, to another node, preferably a fit one. Raft must end afterwards.
+func (in *instance) leave() {
+	if in.raft.State() != raft.Leader {
+		return
+	}
+	to, _ := in.successor(nil)
+	if err := in.transfer(context.Background(), to); err != nil {
+		in.node.log.Info("leadership transfer failed or is unconfirmed", "error", err)
+	}
+}
+
+// stepAside transfers the leadership to a voter that fits, if there is one and no change of the members is under way,
+// whose outcome would be unknown. It first calls before.
+func (n *Node) stepAside(ctx context.Context, in *instance, fits func(voter) bool, before func(to string)) {
+	select {
+	case n.membership <- struct{}{}:
+		defer func() { <-n.membership }()
+	default:
+		return
+	}
+	to, err := in.successor(fits)
+	if err != nil {
+		return
+	}
+	before(peer.NameOf(to.ID))
+	if err := n.transferTo(ctx, in, to); err != nil {
+		n.log.Warn("leadership transfer failed or is unconfirmed", "to", peer.NameOf(to.ID), "error", err)
 	}
 }
 
@@ -152,35 +208,16 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 		n.noRoom.Store(nil)
 		return
 	}
-	reason := noRoom(in.candidates())
+	all, _ := in.voters()
+	reason, led := noRoom(all), in.led()
 	n.noRoom.Store(reason)
-	since := in.ledSince.Load()
-	if low, _ := n.store.IsLowSpace(); !low || reason != nil || since == nil || time.Since(*since) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
+	if low, _ := n.store.IsLowSpace(); !low || reason != nil || led.IsZero() || time.Since(led) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
 		return
 	}
-	to, err := in.successor(nil)
-	if err != nil {
-		return
-	}
-	n.steppedAside = time.Now()
-	n.log.Warn("low disk space on this leader: transferring leadership", "to", peer.NameOf(to.ID))
-	n.stepAside(ctx, in, to)
-}
-
-// stepAside transfers the leadership, unless a change of the members is under way, whose outcome would be unknown.
-func (n *Node) stepAside(ctx context.Context, in *instance, to raft.Server) {
-	select {
-	case n.membership <- struct{}{}:
-		defer func() { <-n.membership }()
-	default:
-		return
-	}
-	n.checkpoint(in)
-	ctx, cancel := context.WithTimeout(ctx, in.timeout+transferWait)
-	defer cancel()
-	if err := n.transferTo(ctx, in, to); err != nil {
-		n.log.Warn("leadership transfer failed or is unconfirmed", "to", peer.NameOf(to.ID), "error", err)
-	}
+	n.stepAside(ctx, in, nil, func(to string) {
+		n.steppedAside = time.Now()
+		n.log.Warn("low disk space on this leader: transferring leadership", "to", to)
+	})
 }
 
 // noRoom is why nothing new is admitted; nil = it is. What is admitted has to be renewed and ended, by entries that a
@@ -210,8 +247,42 @@ func noRoom(all []voter) *string {
 // NoRoom is why this leader admits nothing new, as of the last second; "" = it does, or does not lead.
 func (n *Node) NoRoom() string {
 	reason := n.noRoom.Load()
-	if reason == nil || !n.queue.isOpen() {
+	if reason == nil || !n.queue.open.Load() {
 		return ""
 	}
 	return *reason
+}
+
+// Contact is a leader's contact with another node.
+type Contact struct {
+	// Ago is how long ago the latest append was sent that the node has answered, or since when this node leads, if it has
+	// answered none since.
+	Ago time.Duration
+	// Reached: it has answered one. Otherwise its log is unknown.
+	Reached bool
+	// Behind is how many entries of this node's log it lacked at its latest answer.
+	Behind uint64
+}
+
+// Contacts returns this node's contact with each other node of the cluster, by name, if it leads, and nil otherwise:
+// only a leader has contact with all nodes.
+func (n *Node) Contacts() map[string]Contact {
+	in, err := n.leading()
+	if err != nil {
+		return nil
+	}
+	led := in.led()
+	if led.IsZero() {
+		return nil
+	}
+	contacts, last := make(map[string]Contact), in.raft.LastIndex()
+	for _, s := range in.servers().without(n.self.ID()) {
+		contact := in.contact(s.ID, led)
+		c := Contact{Ago: time.Since(contact.At), Reached: contact.At.After(led)}
+		if c.Reached {
+			c.Behind = last - min(last, contact.LastLog)
+		}
+		contacts[peer.NameOf(s.ID)] = c
+	}
+	return contacts
 }

@@ -113,6 +113,21 @@ func TestHandingOverIsRare(t *testing.T) {
 	})
 }
 
+// A leader whose disk gets low while the members are being changed hands over as soon as that change has ended.
+func TestALeaderWithALowDiskWaitsForAChangeOfTheMembers(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		low := b.leader(b.nodes...)
+		done, err := low.change(b.Context())
+		require.NoError(b, err)
+		b.lowered(low)
+		require.True(b, low.Status().Leading, "the outcome of the change would be unknown")
+		done()
+		time.Sleep(5 * maintenanceTick)
+		require.False(b, low.Status().Leading)
+		b.leader(b.nodes...)
+	})
+}
+
 // New things are refused when the voters that answer and have room are no majority, and by the leader only.
 func TestRoomIsAMajoritysMatter(t *testing.T) {
 	inBubble(t, func(b *bubble) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"zamok/fsm"
 	"zamok/raftnode/peer"
 )
 
@@ -51,9 +50,8 @@ const (
 
 // timeoutTuning is the state of the search for T. The maintenance loop owns it.
 type timeoutTuning struct {
-	// Of a leadership, which began at since: the target, since when a shorter one would suffice, and when each node was
-	// asked.
-	since     *time.Time
+	// Of a leadership, which began at led: the target, since when a shorter one would suffice, and when each node was asked.
+	led       time.Time
 	target    time.Duration
 	calmSince time.Time
 	asked     map[raft.ServerID]time.Time
@@ -77,55 +75,42 @@ func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 
 // tuneTimeouts adapts this node's T, and, if it leads, that of the cluster.
 func (n *Node) tuneTimeouts(ctx context.Context) {
-	in := n.running()
+	in := n.instance.Load()
 	if in == nil {
 		return
 	}
-	announced := n.announced()
-	n.known.Store(int64(max(in.timeout, in.ofMajority(announced))))
-	n.tuneAlone(ctx, in)
+	all, others := in.voters()
+	n.known.Store(int64(max(in.timeout, ofMajority(all))))
+	n.tuneAlone(ctx, in, others)
 	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen() == nil {
 		n.log.Info("restarting raft with a new election timeout", "timeout", n.timeout(), "before", in.timeout)
-		n.reopenWith(in, n.timeout())
+		n.keepTimeout(n.timeout())
+		n.reopen(in)
 		return
 	}
-	since := in.ledSince.Load()
-	if _, err := n.leading(); err != nil || since == nil {
+	led := in.led()
+	if _, err := n.leading(); err != nil || led.IsZero() {
 		return
 	}
-	if n.tuning.since != since {
-		n.tuning.since, n.tuning.target, n.tuning.calmSince, n.tuning.asked = since, in.timeout, time.Now(), map[raft.ServerID]time.Time{}
+	if n.tuning.led != led {
+		n.tuning.led, n.tuning.target, n.tuning.calmSince, n.tuning.asked = led, in.timeout, time.Now(), map[raft.ServerID]time.Time{}
 	}
-	n.tuneAll(ctx, in, announced)
+	n.tuneAll(ctx, in, others)
 }
 
 // ofMajority is the T of a majority of the voters: the longest of them after leaving out a minority.
-func (in *instance) ofMajority(announced map[string]fsm.MemberRecord) time.Duration {
-	var all []time.Duration
-	for _, s := range in.servers() {
-		t := timeoutOf(announced[peer.NameOf(s.ID)].ElectionTimeout)
-		if s.ID == in.node.self.ID() {
-			t = in.timeout
-		}
-		if s.Suffrage == raft.Voter && t > 0 {
-			all = append(all, t)
+func ofMajority(voters []voter) time.Duration {
+	var known []time.Duration
+	for _, v := range voters {
+		if v.timeout > 0 {
+			known = append(known, v.timeout)
 		}
 	}
-	if len(all) == 0 {
+	if len(known) == 0 {
 		return 0
 	}
-	slices.Sort(all)
-	return all[len(all)/2]
-}
-
-func (n *Node) announced() map[string]fsm.MemberRecord {
-	announced := make(map[string]fsm.MemberRecord)
-	n.state.view(func(m *fsm.Machine) {
-		for _, record := range m.Members() {
-			announced[record.ID] = record
-		}
-	})
-	return announced
+	slices.Sort(known)
+	return known[len(known)/2]
 }
 
 func timeoutOf(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
@@ -133,9 +118,10 @@ func timeoutOf(ms uint32) time.Duration { return time.Duration(ms) * time.Millis
 // timeout is the T that raft starts with next.
 func (n *Node) timeout() time.Duration { return time.Duration(n.chosen.Load()) }
 
-// keepTimeout records T for the next start, unless the operator has chosen it.
-func (n *Node) keepTimeout() {
-	t := n.timeout()
+// keepTimeout chooses T for the next start of raft, and records it for the next one of this node, unless the operator has
+// chosen it.
+func (n *Node) keepTimeout(t time.Duration) {
+	n.chosen.Store(int64(t))
 	if n.cfg.ElectionTimeout != 0 || t == max(timeoutOf(n.store.Identity().Timeout), timeoutMin) {
 		return
 	}
@@ -144,46 +130,31 @@ func (n *Node) keepTimeout() {
 	}
 }
 
-// reopenWith restarts raft with a T.
-func (n *Node) reopenWith(in *instance, t time.Duration) {
-	n.chosen.Store(int64(t))
-	n.keepTimeout()
-	if err := n.reopen(in); err != nil {
-		n.log.Warn("could not restart raft", "error", err)
-	}
-}
-
 // tuneAll brings all nodes to this leader's target, one step for each call.
-func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]fsm.MemberRecord) {
-	others := slices.DeleteFunc(in.candidates(), func(v voter) bool { return v.ID == n.self.ID() })
-	fits := func(v voter) bool { return timeoutOf(announced[v.name].ElectionTimeout) == n.tuning.target }
-	settled := in.timeout == n.tuning.target
-	answering := 1 // this node
+func (n *Node) tuneAll(ctx context.Context, in *instance, others []voter) {
+	target := n.tuning.target
+	fits := func(v voter) bool { return v.timeout == target }
+	ago := func(v voter) time.Duration { return time.Since(n.tuning.asked[v.ID]) } // it was asked; very long if it was not
+	answering := 1                                                                 // this node
+	settled, waiting, opening := in.timeout == target, false, false
 	for _, v := range others {
 		if v.silent == 0 {
 			answering++
+		}
+		if !fits(v) {
 			_, asked := n.tuning.asked[v.ID]
-			settled = settled && (fits(v) || asked && time.Since(n.tuning.asked[v.ID]) >= retuneMax) // a node may be unable to
+			settled = settled && (v.silent > 0 || asked && ago(v) >= retuneMax) // a node may be unable to
+			waiting = waiting || ago(v) < retuneMax
+			opening = opening || v.silent > 0 && ago(v) < retuneAgain
 		}
 	}
-	if n.setTarget(in, others, announced, settled) {
-		return // until the next check
+	if n.setTarget(in, others, settled) || waiting {
+		return // until the next check; one at a time, because a node that restarts raft may be silent
 	}
-	target, opening := n.tuning.target, false
+	// The others and this node must be a majority without the one that is asked. If they are not, T may be too short for that.
+	spared := 2*(answering-1) > len(others)+1 || target > in.timeout && !opening
 	for _, v := range others {
-		if fits(v) {
-			continue
-		}
-		ago := time.Since(n.tuning.asked[v.ID])
-		if ago < retuneMax {
-			return // one at a time: a node that restarts raft may be silent
-		}
-		opening = opening || v.silent > 0 && ago < retuneAgain
-	}
-	for _, v := range others {
-		// The others and this node must be a majority without this one. If they are not, T may be too short for that.
-		spared := 2*(answering-1) > len(others)+1 || target > in.timeout && !opening
-		if v.silent == 0 && !fits(v) && time.Since(n.tuning.asked[v.ID]) >= retuneAgain && spared {
+		if v.silent == 0 && !fits(v) && ago(v) >= retuneAgain && spared {
 			n.tuning.asked[v.ID] = time.Now()
 			n.askRetune(ctx, v, target)
 			return
@@ -192,24 +163,19 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, announced map[string]f
 	if in.timeout == target || time.Since(n.tuning.handedOver) < tunePause || n.canReopen() != nil {
 		return
 	}
-	to, err := in.successor(fits)
-	if err != nil {
-		return // no node has the target yet
-	}
-	n.tuning.handedOver = time.Now()
-	n.chosen.Store(int64(target))
-	n.keepTimeout()
-	n.log.Info("transferring leadership to restart raft with a new election timeout", "to", peer.NameOf(to.ID),
-		"timeout", target, "before", in.timeout)
-	n.stepAside(ctx, in, to)
+	n.stepAside(ctx, in, fits, func(to string) {
+		n.tuning.handedOver = time.Now()
+		n.keepTimeout(target)
+		n.log.Info("transferring leadership to restart raft with a new election timeout", "to", to, "timeout", target, "before", in.timeout)
+	})
 }
 
 // setTarget updates the target, and reports whether it changed.
-func (n *Node) setTarget(in *instance, others []voter, announced map[string]fsm.MemberRecord, settled bool) bool {
+func (n *Node) setTarget(in *instance, others []voter, settled bool) bool {
 	now := time.Now()
 	fixed := n.cfg.ElectionTimeout
 	for _, v := range others {
-		fixed = max(fixed, timeoutOf(announced[v.name].ElectionTimeoutFixed))
+		fixed = max(fixed, v.fixed)
 	}
 	if fixed != 0 { // of several the longest
 		return n.proposeTarget(max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
@@ -264,8 +230,6 @@ func quorumTrip(others []voter) time.Duration {
 
 // askRetune asks a follower to restart raft with another T.
 func (n *Node) askRetune(ctx context.Context, v voter, target time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
-	defer cancel()
 	body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
 	if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
 		n.log.Info("a node did not confirm the new election timeout", "node", v.name, "timeout", target, "error", err)
@@ -302,14 +266,7 @@ func (n *Node) canReopen() error {
 
 // measurePauses measures how long this process is kept from running.
 func (n *Node) measurePauses() {
-	tick := time.NewTicker(pauseCheckInterval)
-	defer tick.Stop()
-	for last := n.cfg.Source.Now(); ; {
-		select {
-		case <-n.closing:
-			return
-		case <-tick.C:
-		}
+	for last := n.cfg.Source.Now(); pause(n.life, pauseCheckInterval) == nil; {
 		now := n.cfg.Source.Now()
 		n.stalls.Add(time.Now(), now.Since(last).Duration()-pauseCheckInterval)
 		last = now
@@ -318,17 +275,14 @@ func (n *Node) measurePauses() {
 
 // tuneAlone lengthens this node's T while no leader lasts although a majority of the voters answers: with messages
 // slower than raft's timeouts no node could lead, and so no leader would measure.
-func (n *Node) tuneAlone(ctx context.Context, in *instance) {
+func (n *Node) tuneAlone(ctx context.Context, in *instance, others []voter) {
 	now := time.Now()
 	if now.Sub(n.tuning.looked) >= maintenanceTick {
-		term, leader := in.raft.CurrentTerm(), false
-		if _, id := in.raft.LeaderWithID(); id != "" {
-			leader = term == n.tuning.term
-		}
-		n.tuning.looked, n.tuning.term = now, term
-		if leader || n.tuning.lasted.IsZero() {
+		term := in.raft.CurrentTerm()
+		if _, id := in.raft.LeaderWithID(); id != "" && term == n.tuning.term || n.tuning.lasted.IsZero() {
 			n.tuning.lasted = now
 		}
+		n.tuning.looked, n.tuning.term = now, term
 	}
 	if n.cfg.ElectionTimeout != 0 || now.Sub(n.tuning.lasted) < tuneLeaderless || now.Sub(n.tuning.askedOthers) < tuneLeaderless {
 		return
@@ -340,20 +294,19 @@ func (n *Node) tuneAlone(ctx context.Context, in *instance) {
 			took[reply.Answer.Name] = reply.Took
 		}
 	}
-	var others []voter
-	for _, s := range in.servers() {
-		if s.Suffrage == raft.Voter && s.ID != n.self.ID() {
-			v := voter{trip: took[peer.NameOf(s.ID)] / askTrips}
-			if v.trip == 0 {
-				v.silent = 1
-			}
-			others = append(others, v)
+	asked := slices.Clone(others)
+	for i := range asked {
+		v := &asked[i]
+		v.trip, v.silent = took[v.name]/askTrips, 0
+		if v.trip == 0 {
+			v.silent = 1
 		}
 	}
-	trip, stall := quorumTrip(others), n.stalls.Now(now)
+	trip, stall := quorumTrip(asked), n.stalls.Now(now)
 	if t := timeoutFor(trip + stall); trip > 0 && t > n.timeout() && in.raft.State() != raft.Leader && n.canReopen() == nil {
 		n.log.Warn("leaders keep failing although a majority answers slowly; raising the election timeout of this node", "timeout", t,
 			"before", n.timeout(), "round_trip", trip, "pause", stall)
-		n.reopenWith(in, t)
+		n.keepTimeout(t)
+		n.reopen(in)
 	}
 }

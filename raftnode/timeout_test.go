@@ -44,7 +44,7 @@ func (h *held) stall(pause time.Duration) (end context.CancelFunc) {
 func (b *bubble) timeouts(nodes ...*bubbleNode) (all []time.Duration) {
 	for _, n := range nodes {
 		t := time.Duration(0)
-		if in := n.running(); in != nil {
+		if in := n.instance.Load(); in != nil {
 			t = in.timeout
 		}
 		all = append(all, t)

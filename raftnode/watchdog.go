@@ -41,21 +41,14 @@ var ErrStuck = errors.New("raftnode: this leader stalls; the process exits so th
 func (n *Node) watch() {
 	began := time.Now()
 	awake := awakeTracker{looked: began}
-	tick := time.NewTicker(watchTick)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.closing:
-			return
-		case <-tick.C:
-		}
+	for pause(n.life, watchTick) == nil {
 		awake.observe(time.Now())
-		in := n.running()
-		if in != nil && in.raft.State() == raft.Shutdown && n.running() == in {
+		in := n.instance.Load()
+		if in != nil && in.raft.State() == raft.Shutdown && n.instance.Load() == in {
 			// Raft ends by itself only when this node, as the leader, has committed its own removal.
 			n.fatal(ErrRemoved)
 		}
-		if in == nil || in.ledSince.Load() == nil || n.state.restoring.Load() > 0 {
+		if in == nil || in.led().IsZero() || n.state.restoring.Load() > 0 {
 			continue
 		}
 		stuck := n.stuck(in, time.Now(), awake)

@@ -38,7 +38,7 @@ func TestAStandstillIsNoHangingDisk(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		time.Sleep(settled)
 		leader := b.leader(b.nodes...)
-		in := leader.running()
+		in := leader.instance.Load()
 		leader.disk.hang()
 		defer leader.disk.heal()
 		require.ErrorIs(b, b.fence(leader), ErrUnknown)

@@ -17,7 +17,7 @@ import (
 	"zamok/session"
 )
 
-// alone opens a cluster of one node in memory and waits for its epoch.
+// alone opens a cluster of one node in memory and waits for its epoch, and until it answers with the cluster's id.
 func alone(t *testing.T) *Node {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func alone(t *testing.T) *Node {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Kill()) })
-	until(t, "an epoch opens", func() bool { return n.Status().Leading })
+	until(t, "an epoch opens", func() bool { return n.Status().Leading && n.store.Identity().Cluster != (store.ID{}) })
 	return n
 }
 

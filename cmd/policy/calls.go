@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -56,27 +57,23 @@ func callBans() []callBan {
 }
 
 // checkCalls holds each use of a named function to callBans, and refuses init functions.
-func checkCalls(t *repository) []violation {
-	var found []violation
-	for _, f := range t.goFiles() {
-		if f.test || f.nested {
-			continue
-		}
-		names := importNames(f.syntax)
-		ast.Inspect(f.syntax, func(n ast.Node) bool {
-			if use, pkg, name, ok := selection(n, names); ok {
-				if reason, banned := banReasonForCall(f, pkg, name); banned {
-					found = append(found, violation{f.path, t.line(use), "uses " + path.Base(pkg) + "." + name, reason})
-				}
-			}
-			if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
-				found = append(found, violation{f.path, t.line(fn), "has an init function",
-					"it runs because it is linked, in an order that is not written down; call it instead"})
-			}
-			return true
-		})
+func checkCalls(t *repository, f file, report func(violation)) {
+	if !f.written() || f.test || f.nested {
+		return
 	}
-	return found
+	names := importNames(f.syntax)
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		if use, pkg, name, ok := selection(n, names); ok {
+			if reason, banned := banReasonForCall(f, pkg, name); banned {
+				report(violation{line: t.line(use), what: "uses " + path.Base(pkg) + "." + name, reason: reason})
+			}
+		}
+		if fn, ok := n.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+			report(violation{line: t.line(fn), what: "has an init function",
+				reason: "it runs because it is linked, in an order that is not written down; call it instead"})
+		}
+		return true
+	})
 }
 
 func banReasonForCall(f file, pkg, name string) (reason string, banned bool) {
@@ -84,7 +81,7 @@ func banReasonForCall(f file, pkg, name string) (reason string, banned bool) {
 		return "", false
 	}
 	for _, b := range callBans() {
-		if b.pkg == pkg && hasWord(b.names, name) && !coversAny(b.allowed, f.folder()) {
+		if b.pkg == pkg && slices.Contains(strings.Fields(b.names), name) && !coversAny(b.allowed, f.folder()) {
 			return b.reason, true
 		}
 	}
@@ -121,13 +118,4 @@ func importNames(f *ast.File) map[string]string {
 		names[name] = p
 	}
 	return names
-}
-
-func hasWord(words, word string) bool {
-	for w := range strings.FieldsSeq(words) {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }

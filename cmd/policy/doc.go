@@ -6,7 +6,7 @@
 // is a test of this package, so `go test ./...` holds the tree too.
 //
 // A rule that is only written down rots; a rule that fails without its reason is switched off by
-// the next person in a hurry. So each rule is a function over the parsed tree, each ban carries the
+// the next person in a hurry. So each rule is a function over a parsed file, each ban carries the
 // sentence that says why, and for each rule testdata holds small trees that break it.
 //
 // The rules; files.go holds those that look at a whole file:
@@ -15,8 +15,7 @@
 //	calls       clocks are read in few places; only main ends the process
 //	tests       a skipped test gives its reason; a test that sleeps does so in virtual time
 //	sizes       functions and files that can be seen at once
-//	names       no file or package called after nothing
-//	manuals     each package has a doc.go
+//	packagedocs each package has a doc.go
 //	words       nothing unfinished, no path of one machine
 //	module      go.mod names what the product links, and nothing else
 //

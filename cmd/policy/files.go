@@ -6,65 +6,38 @@ import (
 	"go/ast"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
 // checkModule reads go.mod for what an importer would inherit or miss.
-func checkModule(t *repository) []violation {
+func checkModule(_ *repository, f file, report func(violation)) {
+	if f.path != "go.mod" {
+		return
+	}
 	tools := regexp.MustCompile(`^(tool\b|(require)?\s*(honnef\.co/go/tools|golang\.org/x/vuln|github\.com/golangci/\S+|github\.com/bufbuild/buf)\s)`)
-	var found []violation
-	for _, f := range t.files {
-		if f.path != "go.mod" {
-			continue
-		}
-		for i, line := range bytes.Split(f.text, []byte("\n")) {
-			switch {
-			case tools.Match(line):
-				found = append(found, violation{f.path, i + 1, "names a tool",
-					"importers of this module would inherit it; pin it in the Makefile and run it with go run"})
-			case bytes.HasPrefix(line, []byte("replace")):
-				found = append(found, violation{f.path, i + 1, "replaces a module",
-					"it counts only in this checkout: importers would build something else than was tested"})
-			}
+	for i, line := range bytes.Split(f.text, []byte("\n")) {
+		switch {
+		case tools.Match(line):
+			report(violation{line: i + 1, what: "names a tool",
+				reason: "importers of this module would inherit it; pin it in the Makefile and run it with go run"})
+		case bytes.HasPrefix(line, []byte("replace")):
+			report(violation{line: i + 1, what: "replaces a module",
+				reason: "it counts only in this checkout: importers would build something else than was tested"})
 		}
 	}
-	return found
 }
 
-// checkNames refuses files, folders and packages whose name any code would fit.
-func checkNames(t *repository) []violation {
-	const why = "a generic name attracts unrelated code; name it after its one subject"
-	vague := regexp.MustCompile(`(?i)(?:^|[-_./])(utils?|common|helpers?|managers?|misc)(?:$|[-_./])`)
-	var found []violation
-	for _, f := range t.goFiles() {
-		if m := vague.FindStringSubmatch(f.syntax.Name.Name); m != nil {
-			found = append(found, violation{f.path, t.line(f.syntax.Name), "a package called " + strings.ToLower(m[1]), why})
-		}
-		if m := vague.FindStringSubmatch(f.path); m != nil {
-			found = append(found, violation{f.path, 0, "a path with " + strings.ToLower(m[1]) + " in it", why})
-		}
-	}
-	return found
-}
-
-// checkPackageDocs wants each package, commands and packages for tests included, to have its package comment in
+// checkPackageDoc wants each package, commands and packages for tests included, to have its package comment in
 // doc.go.
-func checkPackageDocs(t *repository) []violation {
-	documented := map[string]bool{}
-	for _, f := range t.files {
-		if f.syntax != nil && path.Base(f.path) == "doc.go" && f.syntax.Doc != nil {
-			documented[f.folder()] = true
-		}
+func checkPackageDoc(t *repository, f file, report func(violation)) {
+	documents := func(other file) bool {
+		return other.path == path.Join(f.folder(), "doc.go") && other.syntax != nil && other.syntax.Doc != nil
 	}
-	var found []violation
-	for _, f := range t.files {
-		if f.syntax != nil && !documented[f.folder()] {
-			documented[f.folder()] = true // reported once
-			found = append(found, violation{f.path, 0, "package " + f.folder() + " has no doc.go with a package comment",
-				"the package comment is the documentation, and readers look for it in doc.go"})
-		}
+	if f.syntax != nil && !slices.ContainsFunc(t.files, documents) {
+		report(violation{path: f.folder(), what: "the package has no doc.go with a package comment",
+			reason: "the package comment is the documentation, and readers look for it in doc.go"})
 	}
-	return found
 }
 
 const (
@@ -77,28 +50,26 @@ const (
 )
 
 // checkSizes holds functions and files, tests too, to what a reader can see and keep in mind.
-func checkSizes(t *repository) []violation {
-	var found []violation
-	measure := func(path string, line int, what string, lines, limit int, why string) {
+func checkSizes(t *repository, f file, report func(violation)) {
+	if !f.written() {
+		return
+	}
+	measure := func(line int, what string, lines, limit int, why string) {
 		if lines > limit {
-			found = append(found, violation{path, line, fmt.Sprintf("%s of %d lines, at most %d", what, lines, limit), why})
+			report(violation{line: line, what: fmt.Sprintf("%s of %d lines, at most %d", what, lines, limit), reason: why})
 		}
 	}
-	for _, f := range t.goFiles() {
-		measure(f.path, 0, "a file", bytes.Count(f.text, []byte("\n")), fileLinesMax,
-			"a file has one subject; this one has another file in it")
-		limit := functionLinesMax
-		if f.test {
-			limit = testFunctionLinesMax
-		}
-		for _, d := range f.syntax.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok {
-				measure(f.path, t.line(fn), "function "+fn.Name.Name, t.fset.Position(fn.End()).Line-t.line(fn)+1, limit,
-					"a function that does not fit a screen does more than one thing; name the other thing")
-			}
+	measure(0, "a file", bytes.Count(f.text, []byte("\n")), fileLinesMax, "a file has one subject; this one has another file in it")
+	limit := functionLinesMax
+	if f.test {
+		limit = testFunctionLinesMax
+	}
+	for _, d := range f.syntax.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok {
+			measure(t.line(fn), "function "+fn.Name.Name, t.fset.Position(fn.End()).Line-t.line(fn)+1, limit,
+				"a function that does not fit a screen does more than one thing; name the other thing")
 		}
 	}
-	return found
 }
 
 // wordExceptions are files in which a word proves nothing.
@@ -107,7 +78,10 @@ func wordExceptions() []string {
 }
 
 // checkWords reads every file of text for what should not be handed to others.
-func checkWords(t *repository) []violation {
+func checkWords(t *repository, f file, report func(violation)) {
+	if coversAny(wordExceptions(), f.path) || f.generated || strings.Contains(f.path, "testdata/fuzz/") {
+		return
+	}
 	// Put together here, so that this file does not find itself.
 	unfinished := regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME)\b`)
 	homePattern := regexp.MustCompile(`(^|[^\w.~-])(/home/[a-z]\w*|/Users/[A-Za-z]\w*|/root/[\w.]|[A-Z]:\\Users\\)`)
@@ -118,25 +92,18 @@ func checkWords(t *repository) []violation {
 		checkout = regexp.MustCompile(`(^|[^\w/-])` + regexp.QuoteMeta(t.home) + `($|[^\w-])`)
 	}
 
-	var found []violation
-	for _, f := range t.files {
-		if coversAny(wordExceptions(), f.path) || f.generated || strings.Contains(f.path, "testdata/fuzz/") {
-			continue
+	for i, line := range bytes.Split(f.text, []byte("\n")) {
+		at := func(what, why string) { report(violation{line: i + 1, what: what, reason: why}) }
+		if word := unfinished.Find(line); word != nil {
+			at("contains "+string(word), "unfinished work does not belong in code; do it, or document the limit where users read it")
 		}
-		for i, line := range bytes.Split(f.text, []byte("\n")) {
-			at := func(what, why string) { found = append(found, violation{f.path, i + 1, what, why}) }
-			if word := unfinished.Find(line); word != nil {
-				at("contains "+string(word), "unfinished work does not belong in code; do it, or document the limit where users read it")
-			}
-			if home := homePattern.FindSubmatch(line); home != nil && !isExampleHome(string(home[2])) {
-				at("names "+string(home[2]), "that path exists on one machine; take it from the environment, a flag or a temporary folder")
-			}
-			if checkout != nil && checkout.Match(line) {
-				at("names the place of this checkout", "that path exists on one machine; start from the module's root")
-			}
+		if home := homePattern.FindSubmatch(line); home != nil && !isExampleHome(string(home[2])) {
+			at("names "+string(home[2]), "that path exists on one machine; take it from the environment, a flag or a temporary folder")
+		}
+		if checkout != nil && checkout.Match(line) {
+			at("names the place of this checkout", "that path exists on one machine; start from the module's root")
 		}
 	}
-	return found
 }
 
 // isExampleHome exempts the home directories that documentation and images use as examples.

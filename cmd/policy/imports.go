@@ -9,30 +9,21 @@ import (
 )
 
 // checkImports holds the tree to the table.
-func checkImports(t *repository) []violation {
-	var found []violation
-	rows := packageTable()
-	unlisted := map[string]bool{} // packages without a row, reported once each
-	for _, f := range t.files {
-		if f.syntax == nil || f.nested {
-			continue
-		}
-		r, known := ruleFor(rows, f.folder())
-		if !known {
-			if !unlisted[f.folder()] {
-				unlisted[f.folder()] = true
-				found = append(found, violation{f.path, 0, "package " + f.folder() + " has no row in the policy's table",
-					"the layer of a new package is a decision: add a row to cmd/policy/table.go"})
-			}
-			continue
-		}
-		for _, spec := range f.syntax.Imports {
-			if what, reason, ok := checkImport(t, f, r, spec); !ok {
-				found = append(found, violation{f.path, t.line(spec), what, reason})
-			}
+func checkImports(t *repository, f file, report func(violation)) {
+	if f.syntax == nil || f.nested {
+		return
+	}
+	r, known := ruleFor(packageTable(), f.folder())
+	if !known {
+		report(violation{path: f.folder(), what: "the package has no row in the policy's table",
+			reason: "the layer of a new package is a decision: add a row to cmd/policy/table.go"})
+		return
+	}
+	for _, spec := range f.syntax.Imports {
+		if what, reason, ok := checkImport(t, f, r, spec); !ok {
+			report(violation{line: t.line(spec), what: what, reason: reason})
 		}
 	}
-	return found
 }
 
 func ruleFor(rows []packageRule, folder string) (packageRule, bool) {

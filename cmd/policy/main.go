@@ -31,22 +31,32 @@ func run(root string, out io.Writer) (count int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	var found []violation
-	for _, r := range rules() {
-		found = append(found, r.check(t)...)
-	}
-	slices.SortFunc(found, violation.compare)
+	found := t.check(rules())
 	for _, v := range found {
 		fmt.Fprintln(out, v)
 	}
 	return len(found), nil
 }
 
-// rule is one thing that the tree is held to. Its name is also the name of the file in testdata
+// check holds every file to the rules. What is true of a whole package is said once.
+func (t *repository) check(rules []rule) (found []violation) {
+	for _, r := range rules {
+		for _, f := range t.files {
+			r.check(t, f, func(v violation) {
+				v.path = cmp.Or(v.path, f.path)
+				found = append(found, v)
+			})
+		}
+	}
+	slices.SortFunc(found, violation.compare)
+	return slices.Compact(found)
+}
+
+// rule is one thing that each file is held to. Its name is also the name of the file in testdata
 // that shows it failing.
 type rule struct {
 	name  string
-	check func(*repository) []violation
+	check func(t *repository, f file, report func(violation))
 }
 
 func rules() []rule {
@@ -55,8 +65,7 @@ func rules() []rule {
 		{"calls", checkCalls},
 		{"tests", checkTests},
 		{"sizes", checkSizes},
-		{"names", checkNames},
-		{"packagedocs", checkPackageDocs},
+		{"packagedocs", checkPackageDoc},
 		{"words", checkWords},
 		{"module", checkModule},
 	}
@@ -64,8 +73,8 @@ func rules() []rule {
 
 // violation is where a rule is broken, by what, and why the rule exists.
 type violation struct {
-	path   string
-	line   int // 0: the file as a whole
+	path   string // empty in a report: the file that is checked
+	line   int    // 0: the file as a whole
 	what   string
 	reason string
 }

@@ -29,12 +29,11 @@ func TestEachRuleCanFail(t *testing.T) {
 			broken := 0
 			datadriven.RunTest(t, filepath.Join("testdata", r.name+".txt"), func(t *testing.T, d *datadriven.TestData) string {
 				require.Equal(t, "tree", d.Cmd)
-				found := r.check(newTestRepository(t, sections(t, d.Input)))
+				found := newTestRepository(t, sections(t, d.Input)).check([]rule{r})
 				if len(found) == 0 {
 					return "ok\n"
 				}
 				broken++
-				slices.SortFunc(found, violation.compare)
 				var out strings.Builder
 				for _, v := range found {
 					assert.NotEmpty(t, v.reason)
@@ -60,9 +59,9 @@ func TestEachBanCanFail(t *testing.T) {
 			if _, ours := ruleFor(packageTable(), imported); ours {
 				imported = "example.org/locks/" + imported
 			}
-			found := checkImports(newTestRepository(t, map[string]string{
+			found := newTestRepository(t, map[string]string{
 				folder + "/first.go": fmt.Sprintf("package first\n\nimport _ %q\n", imported),
-			}))
+			}).check(rules()[:1])
 			reported := slices.ContainsFunc(found, func(v violation) bool { return v.line == 3 && v.reason == b.reason })
 			assert.True(t, reported, "%s importing %s: want %q among %v", folder, imported, b.reason, found)
 		}
@@ -71,7 +70,7 @@ func TestEachBanCanFail(t *testing.T) {
 
 func TestSizeLimits(t *testing.T) {
 	check := func(text string) []violation {
-		return checkSizes(newTestRepository(t, map[string]string{"fsm/long.go": text}))
+		return newTestRepository(t, map[string]string{"fsm/long.go": text}).check([]rule{{"sizes", checkSizes}})
 	}
 	function := func(lines int) string {
 		return "package fsm\n\nfunc long() {\n" + strings.Repeat("\tlong()\n", lines-2) + "}\n"

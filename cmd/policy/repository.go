@@ -79,7 +79,7 @@ func (t *repository) add(root fs.FS, name string) error {
 		return nil
 	}
 	f := file{path: name, text: text, test: strings.HasSuffix(name, "_test.go")}
-	if path.Ext(name) == ".go" && !hasElement(name, "testdata") {
+	if path.Ext(name) == ".go" && !slices.Contains(strings.Split(name, "/"), "testdata") {
 		f.syntax, err = parser.ParseFile(t.fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return err
@@ -105,22 +105,11 @@ func (t *repository) markNested() {
 	}
 }
 
-// goFiles yields the Go files that people wrote.
-func (t *repository) goFiles() []file {
-	var sources []file
-	for _, f := range t.files {
-		if f.syntax != nil && !f.generated {
-			sources = append(sources, f)
-		}
-	}
-	return sources
-}
+// written reports whether this is Go that people wrote.
+func (f file) written() bool { return f.syntax != nil && !f.generated }
 
 // line is where a node begins.
 func (t *repository) line(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
-
-// hasElement reports whether name is one of the elements of a path.
-func hasElement(p, name string) bool { return slices.Contains(strings.Split(p, "/"), name) }
 
 // covers reports whether a pattern names a path: as it is, or, ending in "/...", with all below.
 func covers(pattern, p string) bool {

@@ -73,6 +73,15 @@ func (m *Machine) delay(lk *lock, until clock.Time) {
 	m.sum += delaySum(lk.name, until)
 }
 
+// delayLocks closes the locks that a ticket lost.
+func (m *Machine) delayLocks(t *ticket, delay clock.Span) {
+	for i := range t.slots {
+		if delay > 0 {
+			m.delay(t.slots[i].lock, m.time.Add(delay))
+		}
+	}
+}
+
 // endDelay opens lk again.
 func (m *Machine) endDelay(lk *lock) {
 	m.unscheduleDelay(lk)

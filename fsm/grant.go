@@ -69,16 +69,7 @@ func (m *Machine) grantHeads(lk *lock) {
 			return
 		}
 		m.sum -= t.sum(key)
-		for i := range t.slots {
-			p := &t.slots[i]
-			p.lock.waiters.remove(p)
-			m.markMoved(p.lock)
-			if p.lock != lk {
-				m.markFreed(p.lock) // another ticket is first there now
-			}
-		}
-		m.counts.Waiting--
-		m.dequeue(key, t)
+		m.endWait(key, t)
 		m.grant(key, t)
 		m.sum += t.sum(key)
 		m.sessions.RecordChange(m.sessions.Find(key.Session), m.index, 0)

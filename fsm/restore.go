@@ -26,7 +26,7 @@ func RestoreWithVersions(r io.Reader, supported VersionRange) (*Machine, error) 
 		}
 		return nil, fmt.Errorf("the snapshot can't be read and nothing was restored: record %d: %w", s.records, err)
 	}
-	if err := s.m.rebuildDerived(); err != nil {
+	if err := s.enqueueTickets(); err != nil {
 		return nil, fmt.Errorf("the snapshot makes no sense and nothing was restored: %w", err)
 	}
 	return s.m, nil
@@ -42,10 +42,10 @@ type snapshotReader struct {
 	buf      []byte
 	c        coder // of the current record
 	lastKind recordKind
+	live     []grantOrder // the live tickets that were read
 	// The keys read last, which the next ones of their kind must come after.
-	session session.ID
-	ticket  uint64
-	name    string
+	last TicketRef
+	name string
 }
 
 func (s *snapshotReader) read() error {
@@ -136,38 +136,23 @@ func (s *snapshotReader) record() error {
 	if s.version != nil {
 		return nil // the records have another form
 	}
-	s.c.Coder, s.c.items = record.NewReader(b[1:]), s.c.items[:0]
-	switch kind {
-	case recHeader:
-		err = s.header(&s.c)
-	case recSession:
-		err = s.readSession(&s.c)
-	case recTicket:
-		err = s.readTicket(&s.c)
-	case recDelay:
-		err = s.readDelay(&s.c)
-	case recMember:
-		err = s.readMember(&s.c)
-	case recReport:
-		err = s.readReport(&s.c)
-	case recEnd:
-		var count uint64
-		if record.Number(&s.c.Coder, "records", &count); count != s.records {
-			err = fmt.Errorf("%d records are announced and %d were there", count, s.records)
-		}
-	default:
+	if kind > recEnd {
 		return fmt.Errorf("kind %d is unknown", kind)
 	}
+	read := [...]func(*snapshotReader, *coder) error{
+		recHeader: (*snapshotReader).readHeader, recSession: (*snapshotReader).readSession, recTicket: (*snapshotReader).readTicket,
+		recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember, recReport: (*snapshotReader).readReport,
+		recEnd: (*snapshotReader).readEnd,
+	}
+	s.c.Coder, s.c.items = record.NewReader(b[1:]), s.c.items[:0]
+	err = read[kind](s, &s.c)
 	s.records++
-	return cmp.Or(s.c.End(), err)
+	return cmp.Or(s.c.End(), err) // what makes no sense may only follow from bytes that can't be read
 }
 
-func (s *snapshotReader) header(c *coder) error {
+func (s *snapshotReader) readHeader(c *coder) error {
 	m := s.m
 	m.header.code(c)
-	if err := c.Err(); err != nil {
-		return err
-	}
 	if m.version < m.supported.Min || m.version > m.supported.Max {
 		s.version = &VersionError{Need: m.version, Known: m.supported}
 	}
@@ -188,32 +173,26 @@ func (s *snapshotReader) notAfterIndex(field string, index uint64) error {
 func (s *snapshotReader) readSession(c *coder) error {
 	var rec session.Session
 	rec.Code(&c.Coder)
-	if err := c.End(); err != nil {
-		return err
-	}
-	if rec.ID <= s.session || s.m.sessions.BySecret(rec.Secret) != 0 {
+	if rec.ID <= s.last.Session || s.m.sessions.BySecret(rec.Secret) != 0 {
 		return fmt.Errorf("session %d is out of order or has another's secret", rec.ID)
 	}
 	if field := invalidSettings(&rec.Settings); field != "" {
 		return fmt.Errorf("session %d: %s is out of bounds", rec.ID, field)
 	}
-	s.session, s.ticket = rec.ID, 0
+	s.last = TicketRef{Session: rec.ID}
 	s.m.sessions.Insert(rec)
 	return cmp.Or(s.notAfterIndex("id", uint64(rec.ID)), s.notAfterIndex("renewed", rec.Renewed),
 		s.notAfterIndex("attachment", rec.Attachment), s.notAfterIndex("changed", rec.Changed))
 }
 
 func (s *snapshotReader) readTicket(c *coder) error {
-	key := TicketRef{Session: s.session}
+	key := s.last
 	var t ticket
 	t.code(c, &key.Ticket)
-	if err := c.End(); err != nil {
-		return err
-	}
 	if key.Session == 0 {
 		return errors.New("a ticket without a session")
 	}
-	if key.Ticket <= s.ticket {
+	if key.Ticket <= s.last.Ticket {
 		return fmt.Errorf("ticket %d of session %d is out of order", key.Ticket, key.Session)
 	}
 	if field := t.inconsistent(); field != "" {
@@ -221,9 +200,11 @@ func (s *snapshotReader) readTicket(c *coder) error {
 	}
 	if t.state != Ended {
 		t.setItems(t.items)
+		s.live = append(s.live, grantOrder{t.enqueued, key})
 	}
-	s.ticket = key.Ticket
+	s.last = key
 	s.m.tickets.Set(key, t)
+	s.m.sum += t.sum(key)
 	return cmp.Or(s.notAfterIndex("enqueued", t.enqueued), s.notAfterIndex("token", t.token))
 }
 
@@ -249,7 +230,7 @@ func (s *snapshotReader) readDelay(c *coder) error {
 	if d.until == 0 || !isName(d.name) {
 		return fmt.Errorf("until: the delay of %q is none", d.name)
 	}
-	s.m.delays.Set(d.name, d.until)
+	s.m.delay(s.m.lockFor(d.name, 0), d.until)
 	return s.keyOrder(d.name)
 }
 
@@ -260,6 +241,7 @@ func (s *snapshotReader) readMember(c *coder) error {
 		return fmt.Errorf("replaced: %v is above the machine's time %v", member.Replaced, s.m.time)
 	}
 	s.m.members.Set(member.ID, member)
+	s.m.sum += memberSum(&member)
 	return cmp.Or(s.keyOrder(member.ID), s.notAfterIndex("announced", member.Announced))
 }
 
@@ -268,6 +250,14 @@ func (s *snapshotReader) readReport(c *coder) error {
 	d.code(c)
 	s.m.reports.Set(d.Node, d)
 	return s.keyOrder(d.Node)
+}
+
+func (s *snapshotReader) readEnd(c *coder) error {
+	var count uint64
+	if record.Number(&c.Coder, "records", &count); count != s.records {
+		return fmt.Errorf("%d records are announced and %d were there", count, s.records)
+	}
+	return nil
 }
 
 // keyOrder refuses a key that is not behind the one before.
@@ -279,41 +269,22 @@ func (s *snapshotReader) keyOrder(name string) error {
 	return nil
 }
 
-// rebuildDerived builds from the canonical records what follows from them.
-func (m *Machine) rebuildDerived() error {
-	var live []grantOrder
-	for key, t := range m.tickets.All() {
-		m.sum += t.sum(key)
-		if t.state != Ended {
-			live = append(live, grantOrder{t.enqueued, key})
+// enqueueTickets puts the live tickets into their lists. In the order of their indexes every list fills up as it was: no
+// ticket ever overtook another.
+func (s *snapshotReader) enqueueTickets() error {
+	slices.SortFunc(s.live, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
+	for i, b := range s.live {
+		if i > 0 && b.enqueued == s.live[i-1].enqueued {
+			return fmt.Errorf("tickets %v and %v were enqueued at one index", s.live[i-1].key, b.key)
 		}
-	}
-	// In the order of their indexes every list fills up as it was: no ticket ever overtook another.
-	slices.SortFunc(live, func(a, b grantOrder) int { return cmp.Compare(a.enqueued, b.enqueued) })
-	for i, b := range live {
-		if i > 0 && b.enqueued == live[i-1].enqueued {
-			return fmt.Errorf("tickets %v and %v were enqueued at one index", live[i-1].key, b.key)
+		t := s.m.tickets.Ref(b.key)
+		s.m.enqueue(b.key, t)
+		s.m.sessions.Find(b.key.Session).Live++
+		if t.state == Waiting {
+			s.m.beginWait(b.key, t)
+		} else {
+			s.m.beginHold(b.key, t)
 		}
-		m.restoreSlots(b.key, m.tickets.Ref(b.key))
-	}
-	for name, until := range m.delays.All() {
-		m.lockFor(name, 0).delay = *until
-		m.due.Set(dueKey{*until, dueDelay, 0, name}, TicketRef{})
-		m.sum += delaySum(name, *until)
-	}
-	for _, member := range m.members.All() {
-		m.sum += memberSum(member)
 	}
 	return nil
-}
-
-// restoreSlots puts a live ticket that was read from a snapshot into its lists.
-func (m *Machine) restoreSlots(key TicketRef, t *ticket) {
-	m.enqueue(key, t)
-	m.sessions.Find(key.Session).Live++
-	if t.state == Waiting {
-		m.beginWait(key, t)
-	} else {
-		m.beginHold(key, t)
-	}
 }

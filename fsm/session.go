@@ -60,21 +60,21 @@ func (c *Detached) execute(m *Machine) Result {
 }
 
 func (c *CloseSession) execute(m *Machine) Result {
-	if m.sessions.Find(c.Session) == nil {
-		return m.noSession(c.Session)
-	}
-	m.endSession(c.Session, Closed, "")
-	return Result{}
+	return m.endLiving(c.Session, Closed, "")
 }
 
 func (c *ExpireSession) execute(m *Machine) Result {
 	if !isText(c.Reason, 0, ReasonBytesMax) {
 		return invalid("reason")
 	}
-	if m.sessions.Find(c.Session) == nil {
-		return m.noSession(c.Session)
+	return m.endLiving(c.Session, Evicted, c.Reason)
+}
+
+func (m *Machine) endLiving(id session.ID, reason Reason, text string) Result {
+	if m.sessions.Find(id) == nil {
+		return m.noSession(id)
 	}
-	m.endSession(c.Session, Evicted, c.Reason)
+	m.endSession(id, reason, text)
 	return Result{}
 }
 

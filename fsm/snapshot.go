@@ -139,41 +139,31 @@ func (m *Machine) Freeze() *Frozen {
 func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	s := &snapshotWriter{w: bufio.NewWriterSize(w, 1<<16)}
 	s.write(append([]byte(snapshotMagic), snapshotVersion))
-	f.header.code(s.begin(recHeader))
-	s.end()
-	for _, rec := range f.sessions.All() {
-		rec.Code(&s.begin(recSession).Coder)
-		s.end()
-		for key, t := range f.tickets.From(TicketRef{rec.ID, 0}) {
-			if key.Session != rec.ID {
+	s.record(recHeader, f.header.code)
+	for id, rec := range f.sessions.All() {
+		s.record(recSession, func(c *coder) { rec.Code(&c.Coder) })
+		for key, t := range f.tickets.From(TicketRef{id, 0}) {
+			if key.Session != id {
 				break
 			}
-			t.code(s.begin(recTicket), &key.Ticket)
-			s.end()
+			s.record(recTicket, func(c *coder) { t.code(c, &key.Ticket) })
 		}
 	}
 	for name, until := range f.delays.All() {
-		(&delay{name, *until}).code(s.begin(recDelay))
-		s.end()
+		s.record(recDelay, (&delay{name, *until}).code)
 	}
 	for _, member := range f.members.All() {
-		member.code(s.begin(recMember))
-		s.end()
+		s.record(recMember, member.code)
 	}
 	for _, report := range f.reports.All() {
-		report.code(s.begin(recReport))
-		s.end()
+		s.record(recReport, report.code)
 	}
-	record.Number(&s.begin(recEnd).Coder, "records", &s.records)
-	s.end()
+	s.record(recEnd, func(c *coder) { record.Number(&c.Coder, "records", &s.records) })
 	s.write(binary.LittleEndian.AppendUint32(nil, s.sum))
-	if s.err == nil {
-		s.err = s.w.Flush()
-	}
-	return s.n, s.err
+	return s.n, s.w.Flush()
 }
 
-// snapshotWriter writes records; after the first failure it does nothing.
+// snapshotWriter writes records. After its first failure w writes nothing more, and Flush returns it.
 type snapshotWriter struct {
 	w       *bufio.Writer
 	sum     uint32
@@ -181,26 +171,17 @@ type snapshotWriter struct {
 	records uint64
 	c       coder // of the current record
 	prefix  []byte
-	err     error
 }
 
 func (s *snapshotWriter) write(b []byte) {
-	if s.err != nil {
-		return
-	}
-	var n int
-	n, s.err = s.w.Write(b)
+	n, _ := s.w.Write(b)
 	s.n += int64(n)
 	s.sum = record.UpdateChecksum(s.sum, b)
 }
 
-// begin returns a coder for the fields of a record, which end writes.
-func (s *snapshotWriter) begin(kind recordKind) *coder {
+func (s *snapshotWriter) record(kind recordKind, code func(*coder)) {
 	s.c.Coder = record.NewWriter(append(s.c.Bytes()[:0], byte(kind)))
-	return &s.c
-}
-
-func (s *snapshotWriter) end() {
+	code(&s.c)
 	s.prefix = binary.AppendUvarint(s.prefix[:0], uint64(len(s.c.Bytes())))
 	s.write(s.prefix)
 	s.write(s.c.Bytes())

@@ -49,34 +49,37 @@ func (c *Acquire) execute(m *Machine) Result {
 		return endedResult(s, TicketEnded)
 	case c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
-	case s.Live >= TicketsMax:
-		return m.refuseTicket(s, key, c.Items, TooMany, &Detail{Field: "tickets"})
-	case s.LockDelay > 0 && m.delays.Len() >= DelaysMax:
-		return m.refuseTicket(s, key, c.Items, TooMany, &Detail{Field: "delays"})
 	}
 	m.lookUp(c.Items)
-	if mismatch := m.kindMismatch(c.Items); mismatch != nil {
-		return m.refuseTicket(s, key, c.Items, KindMismatch, mismatch)
-	}
-	if !m.canGrant(c.Items) {
-		if reason, detail := m.waitRefusal(c); reason != 0 {
-			return m.refuseTicket(s, key, c.Items, reason, detail)
-		}
-		return m.wait(s, key, c)
+	free := m.canGrant(c.Items)
+	if reason, detail := m.refusal(s, c, free); reason != 0 {
+		return m.refuseTicket(s, key, c.Items, reason, detail)
 	}
 	t := m.addTicket(s, key, c)
-	m.grant(key, t)
+	if free {
+		m.grant(key, t)
+		m.emitGranted(key, t)
+	} else {
+		m.wait(key, t, c.WaitFor)
+	}
 	m.sum += t.sum(key)
-	m.emitGranted(key, t)
 	return t.result(s)
 }
 
-// waitRefusal is why an acquisition that can't be granted now is refused: 0 = it waits.
-func (m *Machine) waitRefusal(c *Acquire) (Reason, *Detail) {
-	if c.WaitFor == 0 {
+// refusal is why an acquisition is refused: 0 = it is granted if its locks are free, and waits otherwise.
+func (m *Machine) refusal(s *session.Session, c *Acquire, free bool) (Reason, *Detail) {
+	switch mismatch := m.kindMismatch(c.Items); {
+	case s.Live >= TicketsMax:
+		return TooMany, &Detail{Field: "tickets"}
+	case s.LockDelay > 0 && m.delays.Len() >= DelaysMax:
+		return TooMany, &Detail{Field: "delays"}
+	case mismatch != nil:
+		return KindMismatch, mismatch
+	case free:
+		return 0, nil
+	case c.WaitFor == 0:
 		return TryFailed, &Detail{Blockers: m.blockers(c.Items)}
-	}
-	if c.Owner == "" {
+	case c.Owner == "":
 		return 0, nil
 	}
 	o := m.owners[ownerKey{c.Session, c.Owner}]
@@ -94,10 +97,9 @@ func (m *Machine) waitRefusal(c *Acquire) (Reason, *Detail) {
 }
 
 // wait puts a new ticket at the end of all its queues.
-func (m *Machine) wait(s *session.Session, key TicketRef, c *Acquire) Result {
-	t := m.addTicket(s, key, c)
-	if c.WaitFor != Forever {
-		t.waitUntil = m.time.Add(c.WaitFor)
+func (m *Machine) wait(key TicketRef, t *ticket, waitFor clock.Span) {
+	if waitFor != Forever {
+		t.waitUntil = m.time.Add(waitFor)
 	}
 	m.beginWait(key, t)
 	for i := range t.slots {
@@ -106,8 +108,6 @@ func (m *Machine) wait(s *session.Session, key TicketRef, c *Acquire) Result {
 			m.delay(t.slots[i].lock, m.holdOffUntil)
 		}
 	}
-	m.sum += t.sum(key)
-	return t.result(s)
 }
 
 // addTicket makes the ticket's record; the caller makes it wait or hold and adds its sum.
@@ -151,23 +151,21 @@ func (c *Drop) execute(m *Machine) Result {
 	m.acknowledge(s, c.AckedThrough)
 	key := TicketRef{c.Session, c.Ticket}
 	t := m.tickets.Peek(key)
+	reason, token := Dropped, uint64(0)
 	switch {
 	case t == nil && c.Ticket <= s.AckedThrough:
 		return endedResult(s, OK)
 	case t == nil && c.Ticket-s.AckedThrough > TicketWindow:
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "ticket"}}.forSession(s)
 	case t == nil:
-		// The Acquire may still arrive. It must then find that the ticket ended.
-		m.rememberEnded(key, ticket{state: Ended, reason: Dropped})
-		m.sessions.RecordChange(s, m.index, 0)
-		return Result{State: Ended, Reason: Dropped}.forSession(s)
+		m.rememberEnded(s, key, Dropped) // the Acquire may still arrive, and must then find that the ticket ended
 	case t.state == Ended:
-		return Result{State: Ended, Reason: t.reason, Token: t.token}.forSession(s)
+		reason, token = t.reason, t.token
 	default:
-		token := t.token
+		token = t.token
 		m.endTicket(key, Dropped, "")
-		return Result{State: Ended, Reason: Dropped, Token: token}.forSession(s)
 	}
+	return Result{State: Ended, Reason: reason, Token: token}.forSession(s)
 }
 
 // execute makes the exclusive items of a granted ticket shared.
@@ -236,29 +234,13 @@ func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, rea
 		if !reason.asked() {
 			event.Kind = EvRefused
 		}
-		for i := range t.slots {
-			p := &t.slots[i]
-			p.lock.waiters.remove(p)
-			m.markMoved(p.lock)
-			m.markFreed(p.lock)
-		}
-		m.counts.Waiting--
-		m.dequeue(key, t)
+		m.endWait(key, t)
 	} else {
+		m.endHold(key, t)
 		if !reason.asked() {
 			event.Kind = EvLost
+			m.delayLocks(t, s.LockDelay)
 		}
-		for i := range t.slots {
-			p := &t.slots[i]
-			p.lock.holders.remove(p)
-			p.lock.adjust(t.items[i], -1)
-			if !reason.asked() && s.LockDelay > 0 {
-				m.delay(p.lock, m.time.Add(s.LockDelay))
-			}
-			m.markFreed(p.lock)
-		}
-		m.counts.Granted--
-		m.clearHold(key, t)
 	}
 	clear(t.slots) // they share the memory of items, which events keep, and would keep the locks with it
 	m.emit(event)
@@ -297,8 +279,14 @@ func (m *Machine) beginHold(key TicketRef, t *ticket) {
 	m.counts.Granted++
 }
 
-// dequeue removes a ticket that no longer waits from the schedule and its owner's record.
-func (m *Machine) dequeue(key TicketRef, t *ticket) {
+// endWait is the reverse of beginWait. Others may be first in the queues now.
+func (m *Machine) endWait(key TicketRef, t *ticket) {
+	for i := range t.slots {
+		p := &t.slots[i]
+		p.lock.waiters.remove(p)
+		m.markMoved(p.lock)
+		m.markFreed(p.lock)
+	}
 	if t.waitUntil != 0 {
 		m.due.Delete(dueKey{t.waitUntil, dueWait, t.enqueued, ""})
 		t.waitUntil = 0
@@ -306,10 +294,17 @@ func (m *Machine) dequeue(key TicketRef, t *ticket) {
 	if t.owner != "" {
 		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = 0 })
 	}
+	m.counts.Waiting--
 }
 
-// clearHold removes a ticket that no longer holds from the schedule and its owner's record.
-func (m *Machine) clearHold(key TicketRef, t *ticket) {
+// endHold is the reverse of beginHold.
+func (m *Machine) endHold(key TicketRef, t *ticket) {
+	for i := range t.slots {
+		p := &t.slots[i]
+		p.lock.holders.remove(p)
+		p.lock.adjust(t.items[i], -1)
+		m.markFreed(p.lock)
+	}
 	if t.holdUntil != 0 {
 		m.due.Delete(dueKey{t.holdUntil, dueHold, t.enqueued, ""})
 	}
@@ -318,20 +313,22 @@ func (m *Machine) clearHold(key TicketRef, t *ticket) {
 			o.held = slices.DeleteFunc(o.held, func(n uint64) bool { return n == key.Ticket })
 		})
 	}
+	m.counts.Granted--
 }
 
-// refuseTicket ends a new ticket at once and remembers why: a repeated Acquire must not find the lock free meanwhile and
-// take it.
+// refuseTicket ends a new ticket at once.
 func (m *Machine) refuseTicket(s *session.Session, key TicketRef, items []Item, reason Reason, detail *Detail) Result {
-	m.rememberEnded(key, ticket{state: Ended, reason: reason})
-	m.sessions.RecordChange(s, m.index, 0)
+	m.rememberEnded(s, key, reason)
 	m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: reason, Items: slices.Clone(items)})
 	return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
 }
 
-func (m *Machine) rememberEnded(key TicketRef, t ticket) {
-	m.tickets.Set(key, t)
+// rememberEnded records that a ticket ended that never was in a queue. Of a refused one a repeated Acquire must not find
+// the lock free meanwhile and take it.
+func (m *Machine) rememberEnded(s *session.Session, key TicketRef, reason Reason) {
+	t := m.tickets.Insert(key, ticket{state: Ended, reason: reason})
 	m.sum += t.sum(key)
+	m.sessions.RecordChange(s, m.index, 0)
 }
 
 // acknowledge removes the ended tickets up to a new acknowledged-through. Above the old one there are at most

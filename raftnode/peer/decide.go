@@ -3,6 +3,7 @@ package peer
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -88,39 +89,39 @@ func newDecision(action Action, format string, args ...any) Decision {
 // same to write, whatever else holds data of that cluster by now. For every other the cluster has begun
 // without it.
 func alreadyStarted(mine Answer, replies []Reply) Decision {
-	var including, excluding *Reply // nodes with data that have this node among their initial members, or have not
+	var begun []Reply
 	for _, reply := range replies {
 		theirs := reply.Answer
 		if reply.Err != nil || !theirs.HasData || theirs.Name != reply.Node.ID {
 			continue
 		}
-		for _, other := range []*Reply{including, excluding} {
-			if other != nil && conflict(other.Answer, theirs) {
+		for _, other := range begun {
+			if conflict(other.Answer, theirs) {
 				return newDecision(Refuse, "%s and %s hold data of different clusters (%s%s; %s%s): correct the --cluster "+
 					"list, or move the directory aside that is left over", other.Answer.Name, theirs.Name,
 					other.Answer.Initial, ofCluster(other.Answer.Cluster), theirs.Initial, ofCluster(theirs.Cluster))
 			}
 		}
-		switch {
-		case theirs.Initial.Has(mine.Server) && (theirs.Configuration == 0 || theirs.Listed):
-			including = &reply // and it was not removed since
-		case excluding == nil || excluding.Answer.Cluster == ClusterID{}:
-			excluding = &reply
-		}
+		begun = append(begun, reply)
 	}
-	if including == nil && excluding == nil {
+	if len(begun) == 0 {
 		return Decision{}
 	}
-	if including == nil {
-		theirs := excluding.Answer
-		return Decision{Action: JoinElsewhere, Cluster: theirs.Cluster, Reason: fmt.Sprintf(
-			"%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is no part of it: "+
-				"to take %s into that cluster start it with --join and the client address of one of "+
-				"its nodes; if %s lost its disk, that replaces the lost directory",
-			theirs.Name, excluding.Node.Address, ofCluster(theirs.Cluster),
-			mine.Name, mine.Incarnation, mine.Name, mine.Name)}
+	including := slices.IndexFunc(begun, func(r Reply) bool { // and it was not removed since
+		return r.Answer.Initial.Has(mine.Server) && (r.Answer.Configuration == 0 || r.Answer.Listed)
+	})
+	if including < 0 {
+		knowsID := slices.IndexFunc(begun, func(r Reply) bool { return r.Answer.Cluster != ClusterID{} })
+		theirs := begun[max(knowsID, 0)]
+		d := newDecision(JoinElsewhere, "%s at %s holds data%s, and the empty data directory of %s (incarnation %v) is "+
+			"no part of it: to take %s into that cluster start it with --join and the client address of one of "+
+			"its nodes; if %s lost its disk, that replaces the lost directory",
+			theirs.Answer.Name, theirs.Node.Address, ofCluster(theirs.Answer.Cluster),
+			mine.Name, mine.Incarnation, mine.Name, mine.Name)
+		d.Cluster = theirs.Answer.Cluster
+		return d
 	}
-	theirs := including.Answer
+	theirs := begun[including].Answer
 	d := Decision{Action: Bootstrap, Initial: theirs.Initial,
 		Reason: fmt.Sprintf("%s has begun the cluster, and counted on this node", theirs.Name)}
 	switch list := theirs.Initial.list(); {

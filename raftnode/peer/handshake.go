@@ -28,12 +28,7 @@ func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte
 		return nil, fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
 	}
 	s := &stream{raw: raw, purpose: use}
-	err = runWithContext(ctx, raw, func() (err error) {
-		if s.Conn, err = n.secure(ctx, raw, true, to.name()); err != nil {
-			return err
-		}
-		return n.greet(s, to, request)
-	})
+	err = n.converse(ctx, s, to.name(), func() error { return n.greet(s, to, request) })
 	if err == nil && use == purposeRaft {
 		return s, nil
 	}
@@ -87,10 +82,7 @@ func (n *Network) receive(ctx context.Context, raw net.Conn, release func()) {
 		"the handshake was not complete within %v", n.config.HandshakeTimeout))
 	defer cancel()
 	s := &stream{raw: raw, inbound: true}
-	err := runWithContext(ctx, raw, func() (err error) {
-		if s.Conn, err = n.secure(ctx, raw, false, ""); err != nil {
-			return err
-		}
+	err := n.converse(ctx, s, "", func() error {
 		if err := n.readHello(s); err != nil || s.purpose == purposeAsk {
 			return err
 		}
@@ -116,7 +108,7 @@ func (n *Network) readHello(s *stream) error {
 		return n.refuseUnreadable(s, err)
 	}
 	s.purpose, s.remote = hello.Purpose, hello.From
-	if refusal := n.checkCertificate(s.Conn, s.remote.Name); refusal != nil {
+	if refusal := n.checkCertificate(s); refusal != nil {
 		return sendRefusal(s, refusal)
 	}
 	mine := n.answer(s.remote.Server)
@@ -188,15 +180,15 @@ func writeLast(conn net.Conn, m message) error {
 	return err
 }
 
-// runWithContext runs a conversation that ends with ctx: a connection has no context, so it is closed
-// instead.
-func runWithContext(ctx context.Context, raw net.Conn, converse func() error) error {
-	stop := context.AfterFunc(ctx, func() { raw.Close() })
-	err := converse()
-	if stop() {
-		return err
+// converse makes one end of TLS, if this node has it, and then a conversation, which end with ctx: a connection
+// has no context, so it is closed instead.
+func (n *Network) converse(ctx context.Context, s *stream, serverName string, talk func() error) error {
+	stop := context.AfterFunc(ctx, func() { s.raw.Close() })
+	err := n.secure(ctx, s, serverName)
+	if err == nil {
+		err = talk()
 	}
-	if _, refused := errors.AsType[*RefusedError](err); refused {
+	if _, refused := errors.AsType[*RefusedError](err); stop() || refused {
 		return err
 	}
 	return context.Cause(ctx)

@@ -14,6 +14,8 @@ import (
 )
 
 const (
+	// idBytes are what an id and a host name consist of.
+	idBytes = "abcdefghijklmnopqrstuvwxyz0123456789._-"
 	// idBytesMax bounds a node's id.
 	idBytesMax = 64
 	// nodesMax bounds a list. More voters than this make a cluster slower and no safer, and the
@@ -192,12 +194,13 @@ func CheckID(id string) error {
 	if len(id) > idBytesMax {
 		return fmt.Errorf("the id is %d bytes long, and %d is the most", len(id), idBytesMax)
 	}
-	for i, c := range []byte(id) {
-		letterOrDigit := 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
-		if !letterOrDigit && (i == 0 || c != '.' && c != '_' && c != '-') {
-			return fmt.Errorf("the id %q has %q at byte %d: use lower-case letters, digits, "+
-				"'.', '_' and '-', and begin with a letter or digit", id, c, i+1)
-		}
+	rest := strings.TrimLeft(id, idBytes)
+	if strings.IndexByte("._-", id[0]) >= 0 {
+		rest = id
+	}
+	if rest != "" {
+		return fmt.Errorf("the id %q has %q at byte %d: use lower-case letters, digits, "+
+			"'.', '_' and '-', and begin with a letter or digit", id, rest[0], len(id)-len(rest)+1)
 	}
 	return nil
 }
@@ -238,10 +241,8 @@ func canonicalHost(host string) (string, error) {
 			len(host), hostBytesMax)
 	}
 	host = strings.ToLower(host)
-	for _, c := range []byte(host) {
-		if !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_') {
-			return "", fmt.Errorf("the host %q has %q in it, which no host name has", host, c)
-		}
+	if rest := strings.TrimLeft(host, idBytes); rest != "" {
+		return "", fmt.Errorf("the host %q has %q in it, which no host name has", host, rest[0])
 	}
 	return host, nil
 }

@@ -89,10 +89,6 @@ func (t *Transport) Consumer() <-chan raft.RPC { return t.requests }
 
 // SetHeartbeatHandler implements raft.Transport: heartbeats don't come through Consumer.
 func (t *Transport) SetHeartbeatHandler(handle func(raft.RPC)) {
-	if handle == nil {
-		t.NetworkTransport.SetHeartbeatHandler(nil)
-		return
-	}
 	t.NetworkTransport.SetHeartbeatHandler(func(request raft.RPC) {
 		if t.validateRequest(request) {
 			handle(request)

@@ -13,8 +13,6 @@ import (
 // done; the Transport owns them until they are closed, since Raft's forgets those that it accepted.
 type streamLayer struct{ t *Transport }
 
-var _ raft.StreamLayer = streamLayer{}
-
 // Prefixes of an address show Dial what a connection is for; so those for one purpose are a pool of their
 // own. No id begins with them.
 const (

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 )
 
 // checkTLS refuses settings under which the peers would not verify each other.
@@ -39,41 +38,41 @@ func mutualTLS(c *tls.Config, serverName string) *tls.Config {
 // secure makes one end of TLS, if this node has it. At the calling end, the receiver's certificate must name
 // the node meant, serverName: an address is where a node is, and what has to be proved is which node it is.
 // Which node the caller's certificate must name is known only from its hello: see checkCertificate.
-func (n *Network) secure(ctx context.Context, raw net.Conn, calling bool, serverName string) (net.Conn, error) {
-	if n.config.TLS == nil {
-		return raw, nil
+func (n *Network) secure(ctx context.Context, s *stream, serverName string) error {
+	if s.Conn = s.raw; n.config.TLS == nil {
+		return nil
 	}
-	other, secured := serverName, tls.Client(raw, mutualTLS(n.config.TLS, serverName))
-	if !calling {
-		other, secured = "the caller", tls.Server(raw, mutualTLS(n.config.TLS, ""))
+	config := mutualTLS(n.config.TLS, serverName)
+	other, secured := serverName, tls.Client(s.raw, config)
+	if s.inbound {
+		other, secured = "the caller", tls.Server(s.raw, config)
 	}
 	err := secured.HandshakeContext(ctx)
 	if err == nil {
-		return secured, nil
+		s.Conn = secured
+		return nil
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		refusal := newRefusal(TLSWanted, n.config.ID, serverName, "%s speaks without TLS, and %s with it", other, n.config.ID)
-		if !calling && plain.Conn != nil {
-			return nil, sendRefusal(raw, refusal) // without TLS, so that the caller can read it
+		if s.inbound && plain.Conn != nil {
+			return sendRefusal(s, refusal) // without TLS, so that the caller can read it
 		}
-		return nil, refusal
+		return refusal
 	}
 	if wrong, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return nil, newRefusal(WrongCertificate, n.config.ID, serverName,
+		return newRefusal(WrongCertificate, n.config.ID, serverName,
 			"the certificate of %s doesn't verify: %v", other, wrong.Err)
 	}
-	return nil, fmt.Errorf("TLS: %w", err)
+	return fmt.Errorf("TLS: %w", err)
 }
 
 // checkCertificate returns a refusal unless the caller's certificate names the node that it claims to be.
-func (n *Network) checkCertificate(conn net.Conn, claimed string) *RefusedError {
-	secured, ok := conn.(*tls.Conn)
-	if !ok {
-		return nil
-	}
-	certificates := secured.ConnectionState().PeerCertificates
-	if err := certificates[0].VerifyHostname(claimed); err != nil {
-		return newRefusal(WrongCertificate, n.config.ID, claimed, "the caller claims to be %s: %v", claimed, err)
+func (n *Network) checkCertificate(s *stream) *RefusedError {
+	if secured, ok := s.Conn.(*tls.Conn); ok {
+		claimed := s.remote.Name
+		if err := secured.ConnectionState().PeerCertificates[0].VerifyHostname(claimed); err != nil {
+			return newRefusal(WrongCertificate, n.config.ID, claimed, "the caller claims to be %s: %v", claimed, err)
+		}
 	}
 	return nil
 }

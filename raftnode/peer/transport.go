@@ -49,11 +49,7 @@ type Transport struct {
 	followers map[raft.ServerID]*follower
 }
 
-var (
-	_ raft.Transport   = (*Transport)(nil)
-	_ raft.WithPreVote = (*Transport)(nil) // without it Raft would leave pre-votes out, silently
-	_ raft.WithClose   = (*Transport)(nil)
-)
+var _ raft.WithPreVote = (*Transport)(nil) // without it Raft would leave pre-votes out, silently
 
 // Transport lends connections to Raft until it is closed; then another may be opened. A peer that vanished
 // holds up a call for HandshakeTimeout.

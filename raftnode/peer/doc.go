@@ -232,13 +232,13 @@
 //
 // # Files
 //
-//	network.go                          New, accept, Close; the limit of handshakes; sockets
-//	identity.go, members.go             servers and the table; lists of nodes
-//	handshake.go, exchange.go, wire.go  both ends of the handshake; questions and calls; frames
-//	refusal.go, tls.go, clones.go       reasons and remedies; certificates; two processes of one directory
-//	decide.go                           bootstrap
-//	transport.go, streams.go            Raft's calls; connections for Raft
-//	requests.go, snapshots.go           what Raft is not given
-//	followers.go, throttle.go           what this node as leader knows of the others
-//	roundtrips.go, ratelimitedlog.go    the worst round trip; messages that are not repeated
+//	network.go                 New, accept, Close; the limit of handshakes; sockets
+//	handshake.go, tls.go       questions and calls; both ends of the handshake and the table; certificates
+//	wire.go                    frames; the reasons for a refusal and what to do
+//	clones.go                  two processes of one directory
+//	members.go, decide.go      servers, and lists of nodes; bootstrap
+//	transport.go               Raft's calls, and its connections
+//	requests.go                what Raft is not given
+//	followers.go, throttle.go  what this node as leader knows of the others; slow lines, and round trips
+//	ratelimitedlog.go          messages that are not repeated
 package peer

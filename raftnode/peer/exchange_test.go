@@ -80,7 +80,7 @@ func TestAskCarriesTheLongestAnswer(t *testing.T) {
 		assert.Equal(t, longest, answer.List)
 		assert.Equal(t, n2.Mine().Initial, answer.Initial)
 		assert.Len(t, answer.Unready, detailBytesMax)
-		assert.Len(t, answer.Initial.servers.Nodes(), nodesMax)
+		assert.Len(t, answer.Initial.Nodes(), nodesMax)
 	})
 }
 

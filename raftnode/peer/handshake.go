@@ -6,41 +6,123 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 )
 
-// dial connects to a node and makes the calling end of the handshake, within HandshakeTimeout. With purposeRaft,
-// what is written to the connection next is Raft's; otherwise the answer or the reply has been read, and the
-// connection is closed.
-func (n *Network) dial(ctx context.Context, to Node, use purpose, request []byte) (*stream, error) {
+// Condition is the state of a node's data, as it reports it.
+type Condition struct {
+	// HasData: the data directory holds part of a log or snapshot, so its cluster has begun.
+	HasData bool
+	// Member: this node is, or was, part of its cluster's committed configuration.
+	Member bool
+	// Initial are on disk here: the node has agreed to begin a cluster with them, or has begun it.
+	Initial InitialMembers
+	// Unready is why the node can't agree to begin a cluster now; "": it can.
+	Unready string
+	// Configuration is the index of the latest configuration that the node knows to be committed; 0:
+	// it knows none. Listed: the node that asks is part of it.
+	Configuration uint64
+	Listed        bool
+}
+
+// Answer is what a node reports about itself: each end of a handshake sends one.
+type Answer struct {
+	Server
+	Cluster ClusterID // zero: the node doesn't know one
+	List    List      // zero: the node was given none
+	Condition
+	Generation generation
+}
+
+// Mine is this node's own answer.
+func (n *Network) Mine() Answer { return n.answer(n.server()) }
+
+func (n *Network) server() Server { return Server{n.config.ID, n.config.Incarnation} }
+
+func (n *Network) answer(asker Server) Answer {
+	condition := n.config.Condition(asker)
+	condition.Unready = printable(condition.Unready)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return Answer{
+		Server: n.server(), Cluster: n.cluster, List: n.config.List, Condition: condition, Generation: n.generation,
+	}
+}
+
+// Ask asks a node about itself. Any node of any cluster answers, whatever its name, and the
+// caller checks that; with TLS, only one whose certificate names the node asked.
+func (n *Network) Ask(ctx context.Context, node Node) (Answer, error) {
+	s := &stream{purpose: purposeAsk}
+	err := n.dial(ctx, node, s, nil)
+	return s.remote, err
+}
+
+// Reply is the result of asking one node.
+type Reply struct {
+	Node   Node
+	Answer Answer
+	Err    error // if set, there is no Answer
+	Took   time.Duration
+}
+
+// AskAll asks these nodes but this one, all at once. The replies are in the order of the nodes.
+func (n *Network) AskAll(ctx context.Context, nodes []Node) []Reply {
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(node Node) bool {
+		return node.name() == n.config.ID
+	})
+	replies := make([]Reply, len(nodes))
+	var asking sync.WaitGroup
+	for i, node := range nodes {
+		asking.Go(func() {
+			began := time.Now()
+			answer, err := n.Ask(ctx, node)
+			replies[i] = Reply{node, answer, err, time.Since(began)}
+		})
+	}
+	asking.Wait()
+	return replies
+}
+
+// Call sends a request to a node, beside Raft, and returns its reply; both are at most 16 KiB. Unlike
+// Ask it goes through the whole handshake. After an error it is not known whether the request arrived, unless
+// the error is a RefusedError: then it did not.
+func (n *Network) Call(ctx context.Context, to Node, request []byte) ([]byte, error) {
+	s := &stream{purpose: purposeCall}
+	err := n.dial(ctx, to, s, request)
+	return s.body, err
+}
+
+// dial connects a stream to a node and makes the calling end of the handshake, within HandshakeTimeout. With
+// purposeRaft, what is written to the connection next is Raft's; otherwise the answer or the reply has been
+// read, and the connection is closed.
+func (n *Network) dial(ctx context.Context, to Node, s *stream, request []byte) (err error) {
 	timeout := n.config.HandshakeTimeout
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer context.AfterFunc(n.ctx, func() { end(ErrClosed) })()
-	raw, err := n.config.Dial(ctx, to.Address)
-	if err != nil {
+	if s.raw, err = n.config.Dial(ctx, to.Address); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
+		return fmt.Errorf("peer: can't connect to %s at %s: %w", to.ID, to.Address, err)
 	}
-	s := &stream{raw: raw, purpose: use}
 	err = n.converse(ctx, s, to.name(), func() error { return n.greet(s, to, request) })
-	if err == nil && use == purposeRaft {
-		return s, nil
+	if err != nil || s.purpose != purposeRaft {
+		s.raw.Close()
 	}
-	raw.Close()
 	if err == nil {
-		return s, nil
+		return nil
 	}
 	if refusal, ok := errors.AsType[*RefusedError](err); ok {
 		n.log.warn("call "+to.ID+refusal.Code.String(), "peer connection refused",
 			"peer", to.ID, "address", to.Address, "code", refusal.Code, "reason", refusal)
 	}
-	return nil, fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
+	return fmt.Errorf("peer: no connection to %s at %s: %w", to.ID, to.Address, err)
 }
 
 // greet sends a hello and checks the answer. Unless it only asks, it then sends the go-ahead, with a request.
@@ -192,4 +274,48 @@ func (n *Network) converse(ctx context.Context, s *stream, serverName string, ta
 		return err
 	}
 	return context.Cause(ctx)
+}
+
+// checkIdentities is the table of doc.go: it returns why mine must not speak Raft with theirs, or nil. The
+// caller meant one server and reached another or the same. Both ends judge, each by what it knows
+// itself.
+func checkIdentities(mine, theirs Answer, intended, reached Server) *RefusedError {
+	refuse := func(code RefusalCode, format string, args ...any) *RefusedError {
+		return newRefusal(code, mine.Name, theirs.Name, format, args...)
+	}
+	bothIDs := mine.Cluster != ClusterID{} && theirs.Cluster != ClusterID{}
+	switch {
+	case bothIDs && mine.Cluster != theirs.Cluster:
+		return refuse(OtherCluster, "%s belongs to cluster %v and %s to cluster %v",
+			mine.Name, mine.Cluster, theirs.Name, theirs.Cluster)
+	case intended.Name != reached.Name:
+		return refuse(NotMeant, "the caller means %s, and the node at this address is %s", intended.Name, reached.Name)
+	case intended != reached:
+		return refuse(OtherIncarnation, "the caller means %s with incarnation %v, and the node at this address "+
+			"has %v: it is another data directory under the same name",
+			intended.Name, intended.Incarnation, reached.Incarnation)
+	case mine.knowledge() == knowsNoCluster || theirs.knowledge() == knowsNoCluster:
+		return refuse(NothingInCommon, "%s knows %s and %s knows %s, so nothing shows that they are "+
+			"of one cluster", mine.Name, mine.knowledge(), theirs.Name, theirs.knowledge())
+	case !bothIDs && mine.Initial.differ(theirs.Initial):
+		return refuse(OtherInitialMembers, "%s and %s are part of different clusters: their initial members differ "+
+			"(%s and %s)", mine.Name, theirs.Name, mine.Initial, theirs.Initial)
+	}
+	return nil
+}
+
+// knowsNoCluster is what a node knows that has neither a cluster id nor initial members.
+const knowsNoCluster = "no cluster"
+
+// knowledge names the cell of the table that a node stands in.
+func (a *Answer) knowledge() string {
+	switch id, initial := a.Cluster != (ClusterID{}), a.Initial != (InitialMembers{}); {
+	case id && initial:
+		return "a cluster id and the initial members"
+	case id:
+		return "only a cluster id"
+	case initial:
+		return "only the initial members of its cluster"
+	}
+	return knowsNoCluster
 }

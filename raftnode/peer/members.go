@@ -2,6 +2,7 @@ package peer
 
 import (
 	"cmp"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,76 @@ import (
 
 	"github.com/hashicorp/raft"
 )
+
+// An Incarnation distinguishes a data directory from every other one of the same node name:
+// 128 random bits, written once when the directory is made. The zero value is no incarnation.
+type Incarnation [16]byte
+
+func (i Incarnation) String() string { return hex.EncodeToString(i[:]) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (i Incarnation) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (i *Incarnation) UnmarshalText(digits []byte) error { return decodeHex(i[:], digits) }
+
+func decodeHex(to, digits []byte) error {
+	raw, err := hex.DecodeString(string(digits))
+	if err != nil || len(raw) != len(to) {
+		return fmt.Errorf("%q is not %d hexadecimal digits", digits, hex.EncodedLen(len(to)))
+	}
+	copy(to, raw)
+	return nil
+}
+
+// A Server is a node as Raft knows it: the node's name together with the incarnation of its data
+// directory. So a node that lost its data is another server.
+type Server struct {
+	Name        string
+	Incarnation Incarnation
+}
+
+// ID is the server id for Raft: name@incarnation.
+func (s Server) ID() raft.ServerID { return raft.ServerID(s.String()) }
+
+func (s Server) String() string { return s.Name + "@" + s.Incarnation.String() }
+
+// ParseServer reads what ID returns.
+func ParseServer(id raft.ServerID) (Server, error) {
+	name, digits, _ := strings.Cut(string(id), "@")
+	s := Server{Name: name}
+	if err := CheckID(name); err != nil {
+		return Server{}, fmt.Errorf("%q is no server id: %w", id, err)
+	}
+	if err := decodeHex(s.Incarnation[:], []byte(digits)); err != nil {
+		return Server{}, fmt.Errorf("%q is no server id: write name@incarnation: %w", id, err)
+	}
+	if s.ID() != id || s.Incarnation == (Incarnation{}) {
+		return Server{}, fmt.Errorf("%q is no server id: the incarnation is not as this release writes it", id)
+	}
+	return s, nil
+}
+
+// NameOf is the name in a server's id; of what is no server id, all of it.
+func NameOf(id raft.ServerID) string {
+	name, _, _ := strings.Cut(string(id), "@")
+	return name
+}
+
+// A ClusterID is the random id in a cluster's first LeaderStart. The zero value: no id is known.
+type ClusterID [16]byte
+
+func (c ClusterID) String() string { return hex.EncodeToString(c[:]) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (c ClusterID) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *ClusterID) UnmarshalText(digits []byte) error { return decodeHex(c[:], digits) }
+
+// generation is drawn at each start of a Network, so that a node which merely restarted differs from
+// two processes which run one data directory.
+type generation uint64
 
 const (
 	// idBytes are what an id and a host name consist of.
@@ -115,7 +186,8 @@ func (l *List) UnmarshalText(text []byte) (err error) {
 // incarnation that it had when all of them agreed. They decide the first entry of the log, which is
 // the same on every node because each has them on disk before any of them writes it. The zero
 // InitialMembers are none: those of a node that joined a running cluster, or has not agreed yet.
-type InitialMembers struct{ servers List } // in the order of their names; the ids are those of servers
+// They are written n1@incarnation=host:5751,… in the order of the names.
+type InitialMembers struct{ List } // its ids are those of servers
 
 // ParseInitialMembers reads what String returns; of "", the zero InitialMembers.
 func ParseInitialMembers(text string) (InitialMembers, error) {
@@ -144,12 +216,6 @@ func NewInitialMembers(list List, incarnations map[string]Incarnation) InitialMe
 	return InitialMembers{listOf(servers)}
 }
 
-// String returns n1@incarnation=host:5751,… in the order of the names; of the zero InitialMembers, "".
-func (m InitialMembers) String() string { return m.servers.String() }
-
-// MarshalText implements encoding.TextMarshaler.
-func (m InitialMembers) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
-
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (m *InitialMembers) UnmarshalText(text []byte) (err error) {
 	*m, err = ParseInitialMembers(string(text))
@@ -157,11 +223,11 @@ func (m *InitialMembers) UnmarshalText(text []byte) (err error) {
 }
 
 // Has reports whether a server is one of them.
-func (m InitialMembers) Has(s Server) bool { return m.servers.Has(s.String()) }
+func (m InitialMembers) Has(s Server) bool { return m.List.Has(s.String()) }
 
 // list is the --cluster list that they were agreed upon under.
 func (m InitialMembers) list() List {
-	nodes := m.servers.Nodes()
+	nodes := m.Nodes()
 	for i, server := range nodes {
 		nodes[i].ID = server.name()
 	}
@@ -176,7 +242,7 @@ func (m InitialMembers) differ(other InitialMembers) bool {
 // Configuration is Raft's first configuration: every initial member has a vote.
 func (m InitialMembers) Configuration() raft.Configuration {
 	var c raft.Configuration
-	for _, server := range m.servers.Nodes() {
+	for _, server := range m.Nodes() {
 		c.Servers = append(c.Servers, raft.Server{
 			Suffrage: raft.Voter, ID: raft.ServerID(server.ID), Address: raft.ServerAddress(server.Address),
 		})

@@ -3,6 +3,9 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -103,12 +106,9 @@ func (t *Transport) validateRequest(request raft.RPC) bool {
 	if fault == "" {
 		return true
 	}
-	var from raft.RPCHeader
-	if named, ok := request.Command.(raft.WithRPCHeader); ok {
-		from = named.GetRPCHeader()
-	}
-	n.log.warn("leap "+kind,
-		"refused an implausible raft request: its sender or the sender's disk is damaged, or hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
+	from := request.Command.(raft.WithRPCHeader).GetRPCHeader()
+	n.log.warn("leap "+kind, "refused an implausible raft request: its sender or the sender's disk is damaged, or "+
+		"hostile", "kind", kind, "fault", fault, "node", excerpt(from.ID), "address", excerpt(from.Addr))
 	err := fmt.Errorf("%s refused this %s: %w: %s; nothing was changed there", n.config.ID, kind, ErrImplausible, fault)
 	t.answer(request, func() (any, error) { return nil, err })
 	return false
@@ -121,8 +121,8 @@ func (t *Transport) checkTerm(kind string, id raft.ServerID, at raft.ServerAddre
 	if fault == "" {
 		return nil
 	}
-	n.log.warn("leap from "+string(id),
-		"refused an implausible raft response: its sender or the sender's disk is damaged, or hostile", "kind", kind, "fault", fault, "node", id, "address", at)
+	n.log.warn("leap from "+string(id), "refused an implausible raft response: its sender or the sender's disk is "+
+		"damaged, or hostile", "kind", kind, "fault", fault, "node", id, "address", at)
 	return fmt.Errorf("peer: the answer of %s to a call (%s) was refused: %w: %s; nothing was changed here",
 		id, kind, ErrImplausible, fault)
 }
@@ -185,7 +185,81 @@ func entriesFault(r *raft.AppendEntriesRequest) string {
 // hasUnknownType reports whether Raft could not apply an entry; its process would end at each start.
 func hasUnknownType(entry *raft.Log) bool { return entry != nil && entry.Type > raft.LogConfiguration }
 
-// excerptBytesMax is how much is logged of what a sender calls itself.
-const excerptBytesMax = 64
+// excerpt is what is logged of the name that a sender gives itself.
+func excerpt(name []byte) string { return string(name[:min(len(name), idBytesMax)]) }
 
-func excerpt(name []byte) string { return string(name[:min(len(name), excerptBytesMax)]) }
+// incomingSnapshot is a snapshot that is being received. Raft does nothing else meanwhile, it does not even
+// vote. So it must not wait for a leader that is suspended or gone: the connections with it end.
+type incomingSnapshot struct {
+	io.Reader
+	transport *Transport
+	args      *raft.InstallSnapshotRequest
+	forRaft   bool // and not read yet, see answerKnown
+}
+
+func (s *incomingSnapshot) Read(b []byte) (int, error) {
+	if s.forRaft {
+		s.forRaft = false
+		if s.transport.hasApplied(s.args) {
+			return 0, errKnown
+		}
+	}
+	limit := time.AfterFunc(snapshotStallTimeout, s.stalled)
+	defer limit.Stop()
+	return s.Reader.Read(b)
+}
+
+func (s *incomingSnapshot) stalled() {
+	t, from := s.transport, raft.ServerID(s.args.ID)
+	t.network.log.warn("stalled "+string(from), "receiving a snapshot stalled; the transfer was aborted and the "+
+		"leader starts again", "node", excerpt(s.args.ID), "silent", snapshotStallTimeout)
+	t.closeMatching(func(s *stream) bool { return s.remote.ID() == from })
+}
+
+// answerKnown answers a snapshot of what this node has applied, and reports whether it did. The leader did
+// not receive the answer to the first one, or the network delivered it twice. Raft would install it again: it
+// would take back what was applied and, worse, the configuration, and would not take the later ones, whose
+// entries it has. What is applied is committed, so it equals the leader's, and to have it is all that the
+// leader waits for.
+//
+// A snapshot that is passed on is checked once more when raft reads it:
+//
+//  1. raft is storing an append, which will commit up to 6; 3 is applied;
+//  2. a snapshot up to 4 arrives; it is not known, and waits for raft;
+//  3. raft applies up to 6, takes the snapshot, and would go back to 4.
+//
+// The second check is in raft's main loop, in which nothing else is applied. Raft drops the snapshot and
+// reads what follows to empty the connection; the leader sends it again, and then it is known.
+func (t *Transport) answerKnown(request raft.RPC) bool {
+	snapshot := request.Reader.(*incomingSnapshot)
+	args := snapshot.args
+	if !t.hasApplied(args) {
+		snapshot.forRaft = true
+		return false
+	}
+	t.network.log.Log(slog.LevelInfo, "known "+string(args.ID),
+		"skipped a snapshot whose entries are already applied", "node", excerpt(args.ID), "index", args.LastLogIndex)
+	t.answer(request, func() (any, error) {
+		return &raft.InstallSnapshotResponse{Term: max(args.Term, t.raft.CurrentTerm()), Success: true}, nil
+	})
+	return true
+}
+
+// hasApplied reports whether this node has applied what is in a snapshot. One of an earlier leader is left to
+// raft to refuse.
+func (t *Transport) hasApplied(args *raft.InstallSnapshotRequest) bool {
+	return args.Term >= t.raft.CurrentTerm() && args.LastLogIndex <= t.raft.AppliedIndex()
+}
+
+var errKnown = errors.New("peer: meanwhile this node has applied what is in the snapshot; it was not installed")
+
+// answer answers a request that raft is not given. A snapshot is read before: the next request on its
+// connection begins behind it.
+func (t *Transport) answer(request raft.RPC, answer func() (any, error)) {
+	t.background.Go(func() {
+		if request.Reader != nil {
+			_, _ = io.Copy(io.Discard, request.Reader)
+		}
+		request.Respond(answer())
+	})
+}

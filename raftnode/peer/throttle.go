@@ -1,6 +1,10 @@
 package peer
 
 import (
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -18,6 +22,17 @@ const (
 	entryOverheadBytes = 64
 	// progressEvery is how often the progress of a server that is being caught up is logged.
 	progressEvery = 10 * time.Second
+	// snapshotStallTimeout is for how long no byte of a snapshot may move before its transfer is over, at
+	// both ends.
+	snapshotStallTimeout = 10 * time.Second
+	// bufferedBytesMax is how much of what was sent may still lie in buffers of the two machines, and is
+	// unseen for it; bufferedRateMin the bytes a second at which they empty at least.
+	bufferedBytesMax, bufferedRateMin = 8 << 20, 64 << 10
+	// tripMemory is for how long a round trip counts.
+	tripMemory = time.Minute
+	// tripRank is which of the longest counts: one pause, or two, of a process or of the machine below it,
+	// are an accident. What happens three times a minute is how the place is.
+	tripRank = 3
 )
 
 // throttle is how fast a server takes entries, as measured by this node. Raft puts up to 64 entries into an
@@ -126,4 +141,100 @@ func (c throttledConn) SetDeadline(at time.Time) error {
 	at = c.to.throttle.extendDeadline(at)
 	c.owner.mu.Unlock()
 	return c.stream.SetDeadline(at)
+}
+
+// snapshotConn is a connection for one snapshot. It lives as long as bytes move: nothing is known of how long
+// the snapshot will take. What has been written may lie in a buffer yet, so the answer may take as long again
+// as the writing took and, for the buffers, longer.
+type snapshotConn struct {
+	*stream
+	began time.Time
+	sent  int
+}
+
+// SetDeadline is called once, before the snapshot is sent. The deadline comes of the size, not of what
+// happens.
+func (c *snapshotConn) SetDeadline(time.Time) error {
+	c.began = time.Now()
+	return nil
+}
+
+func (c *snapshotConn) Write(b []byte) (written int, err error) {
+	const step = 16 << 10
+	for written < len(b) && err == nil {
+		if err = c.SetWriteDeadline(time.Now().Add(snapshotStallTimeout)); err != nil {
+			break
+		}
+		var n int
+		n, err = c.stream.Write(b[written:min(len(b), written+step)])
+		written += n
+	}
+	c.sent += written
+	return written, err
+}
+
+func (c *snapshotConn) Read(b []byte) (int, error) {
+	buffered := time.Duration(min(c.sent, bufferedBytesMax)) * time.Second / bufferedRateMin
+	if err := c.SetReadDeadline(time.Now().Add(snapshotStallTimeout + time.Since(c.began) + buffered)); err != nil {
+		return 0, err
+	}
+	return c.stream.Read(b)
+}
+
+// outgoingSnapshot is a snapshot that is read to be sent, and logs now and then how far it is.
+type outgoingSnapshot struct {
+	io.Reader
+	progress
+	log  *slog.Logger
+	to   raft.ServerID
+	size int64
+}
+
+func (s *outgoingSnapshot) Read(b []byte) (int, error) {
+	n, err := s.Reader.Read(b)
+	if rate, due := s.add(n); due {
+		s.log.Info("sending a snapshot", "node", s.to, "bytes", s.bytes, "of", s.size, "bytes_per_second", rate)
+	}
+	return n, err
+}
+
+// WorstRoundTrip is the third longest of what was measured within the last minute. The zero value is ready.
+type WorstRoundTrip struct {
+	mu    sync.Mutex // guards trips
+	trips []trip     // those of the last minute that may come to count
+}
+
+type trip struct {
+	at     time.Time
+	took   time.Duration
+	longer int // later ones that took at least as long; with tripRank of them this one never counts
+}
+
+// Add notes a measurement.
+func (w *WorstRoundTrip) Add(now time.Time, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.trips {
+		if took >= w.trips[i].took {
+			w.trips[i].longer++
+		}
+	}
+	w.trips = slices.DeleteFunc(w.trips, func(t trip) bool {
+		return t.longer == tripRank || now.Sub(t.at) >= tripMemory
+	})
+	w.trips = append(w.trips, trip{at: now, took: took})
+}
+
+// Now returns the third longest; 0 = there were fewer.
+func (w *WorstRoundTrip) Now(now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	longest := make([]time.Duration, tripRank)
+	for _, t := range w.trips {
+		if now.Sub(t.at) < tripMemory {
+			longest = append(longest, t.took)
+		}
+	}
+	slices.Sort(longest)
+	return longest[len(longest)-tripRank]
 }

@@ -131,9 +131,5 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 
 // holdsState reports whether this node has any part of a log, and so has made promises to others.
 func (n *Node) holdsState() bool {
-	if n.store.State() != store.Empty || n.state.committed.Load().index > 0 {
-		return true
-	}
-	last, err := n.store.Logs().LastIndex()
-	return err != nil || last > 0
+	return n.store.State() != store.Empty || n.state.committed.Load().index > 0
 }

@@ -256,17 +256,15 @@ type diskVotes struct {
 	disk *Disk
 }
 
-func (v diskVotes) Put(pairs ...store.Pair) error {
-	has := func(key string) bool {
-		return slices.ContainsFunc(pairs, func(p store.Pair) bool { return p.Key == key })
-	}
-	term, candidate := has("LastVoteTerm"), has("LastVoteCand") // as raft calls the parts of a vote
+func (v diskVotes) Put(changes store.Values) error {
+	_, term := changes["LastVoteTerm"] // as raft calls the parts of a vote
+	_, candidate := changes["LastVoteCand"]
 	op := opTerm
 	if term || candidate {
 		op = opVote
 	}
 	return v.disk.write(op, func() error {
-		err := v.Table.Put(pairs...)
+		err := v.Table.Put(changes)
 		if err == nil && op == opVote {
 			v.disk.voteHalfWritten = !candidate
 		}

@@ -5,10 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"path/filepath"
 	"runtime/debug"
-	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -29,52 +28,32 @@ func recovered(do func() error) (err error) {
 	return do()
 }
 
-// lockWait is how long Open waits for another process that is just ending.
-const lockWait = time.Second
-
-// newFileSuffix ends the name of a file that is being made.
+// newFileSuffix ends the name of a bbolt file that is being made.
 const newFileSuffix = ".new"
 
-// makeBolt makes a bbolt file with an empty table, and with these buckets, unless the file exists. The
-// file has another name until it is complete and flushed. So a crash never leaves an incomplete file of
-// this name, and whatever is wrong with one is damage. If two processes make the file at the same time,
-// the second one waits, and uses what the first one made.
-func makeBolt(path string, buckets ...[]byte) (err error) {
-	if isThere(path) {
-		return nil
+// makeBolt makes a bbolt file with an empty table and an empty log. The file has another name until it is
+// complete and flushed. So a crash never leaves an incomplete file of this name, and whatever is wrong
+// with one is damage. The caller has the directory's lock.
+func makeBolt(path string) error {
+	if err := os.RemoveAll(path + newFileSuffix); err != nil { // of a process that ended while it made the file
+		return err
 	}
-	f, err := os.OpenFile(path+newFileSuffix, os.O_RDWR|os.O_CREATE, 0o600)
+	db, err := bbolt.Open(path+newFileSuffix, 0o600, boltOptions(0))
 	if err != nil {
 		return err
 	}
-	if err := lockFile(f); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if isThere(path) { // another process made it meanwhile, perhaps by renaming f
-		return f.Close()
-	}
-	options := boltOptions(0)
-	options.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, f.Truncate(0) }
-	db, err := bbolt.Open(f.Name(), 0o600, options)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }() // after the rename: it releases the lock
 	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range append(buckets, tableBucket) {
-			if _, err := tx.CreateBucket(name); err != nil {
-				return err
-			}
+		_, err := tx.CreateBucket(logBucket)
+		_, tableErr := tx.CreateBucket(tableBucket)
+		if err = errors.Join(err, tableErr); err != nil {
+			return err
 		}
-		return putValues(tx, tableValues{})
+		return putValues(tx, Values{})
 	})
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
+	if err = errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return rename(path+newFileSuffix, path)
 }
 
 // boltOptions makes bbolt compute its free pages at each start, which
@@ -94,34 +73,24 @@ func boltOptions(mapBytes int) *bbolt.Options {
 type boltTable struct{ db *bbolt.DB }
 
 var (
+	logBucket   = []byte("log")
 	tableBucket = []byte("table")
 	tableKey    = []byte("record")
 )
 
-// openBoltTable opens a bbolt file with a table; fresh: it makes the file, with these buckets, if there
-// is none. It checks the tree while it holds the file's lock, and before bbolt maps the file.
-func openBoltTable(path string, fresh bool, mapBytes int, buckets ...[]byte) (t boltTable, err error) {
-	if fresh {
-		if err := makeBolt(path, buckets...); err != nil {
+// openBoltTable opens a bbolt file with a table; fresh: it makes the file if there is none. It checks the
+// tree before bbolt maps the file.
+func openBoltTable(path string, fresh bool, mapBytes int) (t boltTable, err error) {
+	if fresh && !isThere(path) {
+		if err := makeBolt(path); err != nil {
 			return t, err
 		}
 	}
-	options := boltOptions(mapBytes)
-	options.OpenFile = func(path string, _ int, mode os.FileMode) (*os.File, error) {
-		f, err := os.OpenFile(path, os.O_RDWR, mode)
-		if err != nil {
-			return nil, err
-		}
-		if err = lockFile(f); err == nil {
-			err = checkBolt(f)
-		}
-		if err != nil {
-			return nil, errors.Join(err, f.Close())
-		}
-		return f, nil
+	if err := checkBolt(path); err != nil {
+		return t, err
 	}
 	err = recovered(func() error {
-		if t.db, err = bbolt.Open(path, 0o600, options); err != nil {
+		if t.db, err = bbolt.Open(path, 0o600, boltOptions(mapBytes)); err != nil {
 			return err
 		}
 		// The process before may have written a meta page and failed to flush it. The kernel takes that
@@ -138,31 +107,27 @@ func openBoltTable(path string, fresh bool, mapBytes int, buckets ...[]byte) (t 
 	return t, err
 }
 
-// Get implements Table.
-func (t boltTable) Get(key string) (value []byte, err error) {
+// Values implements Table.
+func (t boltTable) Values() (values Values, err error) {
 	err = recovered(func() error {
 		return t.db.View(func(tx *bbolt.Tx) error {
-			values, err := valuesIn(tx)
-			if err != nil {
-				return err
-			}
-			value, err = values.Get(key)
+			values, err = valuesIn(tx)
 			return err
 		})
 	})
-	return value, err
+	return values, err
 }
 
 // Put implements Table. Raft-wal calls it too, on a goroutine of its own.
-func (t boltTable) Put(pairs ...Pair) error {
-	return t.update(func(_ *bbolt.Tx, values tableValues) error {
-		values.put(pairs...)
+func (t boltTable) Put(changes Values) error {
+	return t.update(func(_ *bbolt.Tx, values Values) error {
+		maps.Copy(values, changes)
 		return nil
 	})
 }
 
 // update changes the values, and what else do changes, in one transaction.
-func (t boltTable) update(do func(tx *bbolt.Tx, values tableValues) error) error {
+func (t boltTable) update(do func(tx *bbolt.Tx, values Values) error) error {
 	return recovered(func() error {
 		return t.db.Update(func(tx *bbolt.Tx) error {
 			values, err := valuesIn(tx)
@@ -177,38 +142,20 @@ func (t boltTable) update(do func(tx *bbolt.Tx, values tableValues) error) error
 	})
 }
 
-// tableValues are all values of a table.
-type tableValues map[string][]byte
-
-func (v tableValues) Get(key string) ([]byte, error) {
-	if value, ok := v[key]; ok {
-		return value, nil
+func valuesIn(tx *bbolt.Tx) (values Values, err error) {
+	table := tx.Bucket(tableBucket)
+	if table == nil || tx.Bucket(logBucket) == nil {
+		return nil, fmt.Errorf("%w: its table or its log is missing", errRecord)
 	}
-	return nil, errNotFound
-}
-
-func (v tableValues) put(pairs ...Pair) {
-	for _, pair := range pairs {
-		v[pair.Key] = bytes.Clone(pair.Value)
-	}
-}
-
-func valuesIn(tx *bbolt.Tx) (values tableValues, err error) {
-	var text []byte
-	if bucket := tx.Bucket(tableBucket); bucket != nil {
-		text = bucket.Get(tableKey)
-	}
+	text := table.Get(tableKey)
 	end := len(text) - ChecksumBytes
-	switch {
-	case text == nil:
-		return nil, fmt.Errorf("%w: the record of its values is missing", errRecord)
-	case end < 0 || !bytes.Equal(text[end:], Checksum(text[:end])):
+	if end < 0 || !bytes.Equal(text[end:], Checksum(text[:end])) {
 		return nil, fmt.Errorf("%w: the record of its values does not fit its checksum", errRecord)
 	}
 	return values, json.Unmarshal(text[:end], &values)
 }
 
-func putValues(tx *bbolt.Tx, values tableValues) error {
+func putValues(tx *bbolt.Tx, values Values) error {
 	text, err := json.Marshal(values)
 	if err != nil {
 		return err

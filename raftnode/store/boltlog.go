@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -19,30 +18,25 @@ type boltLog struct{ boltTable }
 const (
 	firstKey = "first"
 	lastKey  = "last"
-)
 
-var logBucket = []byte("log")
+	// logMapBytes is mapped from the start, because to grow the map makes writers
+	// wait for readers.
+	logMapBytes = 64 << 20
+)
 
 // openBoltLog opens the log, and flushes it: what the process before this one wrote and did not flush is
 // read back, and must not count before it would survive a loss of power as well.
 func openBoltLog(path string, fresh bool) (engine, error) {
-	table, err := openBoltTable(path, fresh, logMapBytes, logBucket)
+	table, err := openBoltTable(path, fresh, logMapBytes)
 	if err != nil {
 		return nil, err
 	}
-	err = table.db.View(func(tx *bbolt.Tx) error {
-		if tx.Bucket(logBucket) == nil {
-			return fmt.Errorf("%w: it has no log", errRecord)
-		}
-		return nil
-	})
-	if err = errors.Join(err, table.db.Sync()); err != nil {
+	if err = table.db.Sync(); err != nil {
 		return nil, errors.Join(err, table.db.Close())
 	}
 	return boltLog{table}, nil
 }
 
-func (l boltLog) stamps() Table { return l.boltTable }
 func (l boltLog) chunk() uint64 { return DeleteChunk }
 func (l boltLog) settle() error { return nil } // each write notes where the log ends
 func (l boltLog) close() error  { return l.db.Close() }
@@ -50,12 +44,12 @@ func (l boltLog) close() error  { return l.db.Close() }
 // reusable counts the pages of the last deletion as well: the next write frees them.
 func (l boltLog) reusable() uint64 { return uint64(l.db.Stats().FreeAlloc) }
 
-func (l boltLog) FirstIndex() (uint64, error) { return numberOrZero(l, firstKey) }
-func (l boltLog) LastIndex() (uint64, error)  { return numberOrZero(l, lastKey) }
+func (l boltLog) FirstIndex() (uint64, error) { return numberIn(l, firstKey) }
+func (l boltLog) LastIndex() (uint64, error)  { return numberIn(l, lastKey) }
 
 func (l boltLog) GetLog(index uint64, entry *raft.Log) error {
 	return l.db.View(func(tx *bbolt.Tx) error {
-		text := tx.Bucket(logBucket).Get(indexKey(index))
+		text := tx.Bucket(logBucket).Get(numberBytes(index))
 		if text == nil {
 			return fmt.Errorf("%w: entry %d is missing", errRecord, index)
 		}
@@ -76,7 +70,7 @@ func (l boltLog) StoreLogs(entries []*raft.Log) error {
 			if err := (&wal.BinaryCodec{}).Encode(entry, &text); err != nil {
 				return before, err
 			}
-			if err := bucket.Put(indexKey(entry.Index), text.Bytes()); err != nil {
+			if err := bucket.Put(numberBytes(entry.Index), text.Bytes()); err != nil {
 				return before, err
 			}
 		}
@@ -87,7 +81,7 @@ func (l boltLog) StoreLogs(entries []*raft.Log) error {
 func (l boltLog) DeleteRange(from, to uint64) error {
 	return l.change(func(bucket *bbolt.Bucket, before extent) (extent, error) {
 		for index := from; index <= to; index++ {
-			if err := bucket.Delete(indexKey(index)); err != nil {
+			if err := bucket.Delete(numberBytes(index)); err != nil {
 				return before, err
 			}
 		}
@@ -97,16 +91,14 @@ func (l boltLog) DeleteRange(from, to uint64) error {
 
 // change changes entries, and with them which there are.
 func (l boltLog) change(do func(bucket *bbolt.Bucket, before extent) (extent, error)) error {
-	return l.update(func(tx *bbolt.Tx, values tableValues) error {
-		first, firstErr := numberOrZero(values, firstKey)
-		last, lastErr := numberOrZero(values, lastKey)
+	return l.update(func(tx *bbolt.Tx, values Values) error {
+		first, firstErr := values.number(firstKey)
+		last, lastErr := values.number(lastKey)
 		if err := errors.Join(firstErr, lastErr); err != nil {
 			return err
 		}
 		after, err := do(tx.Bucket(logBucket), extent{first, last})
-		values.put(numberPair(firstKey, after.first), numberPair(lastKey, after.last))
+		values[firstKey], values[lastKey] = numberBytes(after.first), numberBytes(after.last)
 		return err
 	})
 }
-
-func indexKey(index uint64) []byte { return binary.BigEndian.AppendUint64(nil, index) }

@@ -58,7 +58,12 @@ type boltPages struct {
 }
 
 // checkBolt returns what is wrong with a bbolt file, or nil.
-func checkBolt(f *os.File) error {
+func checkBolt(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
 		return err

@@ -11,8 +11,9 @@
 //	                   and a table of them; a directory has one or the other
 //	DIR/votes.db       term and vote: one record in bbolt
 //	DIR/snapshots/     the last two snapshots, one file each: the state, the metadata,
-//	                   and a checksum of each
+//	                   and a checksum of both
 //	DIR/identity.json  node id, incarnation, initial members, the marker of the bootstrap
+//	DIR/lock           empty; it is locked while the directory is open
 //
 // The term and the vote have a file of their own, so that an election never
 // waits for the log's one writer. A Memory in place of the directory holds the
@@ -33,8 +34,9 @@
 // only stores and deletes. votes (votes.go) is the same for votes.db. Config.Wrap puts the faults of a
 // test below all of this.
 //
-// Open (open.go) goes one way for both mediums: votes and their lock, identity, log, and then
-// everything is read and verified.
+// Open (open.go) goes one way for both mediums: lock, identity, votes, log, snapshots, and then
+// everything is read and verified. What is written of identity and votes, and the metadata of the
+// snapshots, stays in memory, so that to ask for it never waits for the disk.
 //
 // # Promises
 //
@@ -68,7 +70,7 @@
 // from the back. Segments need no chunks: one small write deletes any range.
 //
 // S7. One process at a time has the directory open; a second one is refused
-// with ErrLocked. The lock is the one of votes.db.
+// with ErrLocked.
 //
 // S8. The files of a directory belong together: each
 // carries the incarnation, a random number drawn when the directory was made. A
@@ -94,8 +96,8 @@
 // S12. What is read is what was written, or the node ends. Every entry carries a
 // checksum over all that raft acts on (Seal); term and vote are one record with one
 // checksum, and so are the two tables of the log; identity.json and each snapshot
-// have theirs. They are verified on every read, and Open reads the whole log, the newest
-// snapshot that can be read, and every page of a bbolt file before bbolt maps it
+// have theirs. They are verified on every read, and Open reads the whole log, all
+// snapshots, and every page of a bbolt file before bbolt maps it
 // (boltpages.go). Which entries there are is on record with a checksum too, since
 // a missing entry has none. Open refuses with ErrDamaged; a running node calls
 // Fatal. A panic of a library below, or a fault on its mapped memory, is damage as

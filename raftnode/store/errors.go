@@ -83,7 +83,7 @@ func contradicted(log string, snapshot raft.SnapshotMeta) error {
 }
 
 // lost refuses a node that has forgotten something it may have acknowledged.
-func lost(where, what string) error {
+func lost(m medium, format string, args ...any) error {
 	return fmt.Errorf("store: %w: %s: %s; none of the data was changed; put back the directory exactly as it was when the node last ran "+
-		"(an older copy has forgotten what came after it), or %s", ErrLost, where, what, replaceNode)
+		"(an older copy has forgotten what came after it), or %s", ErrLost, m.path(""), fmt.Sprintf(format, args...), replaceNode)
 }

@@ -14,7 +14,7 @@ import (
 // lockRetry is how often a lock that another process has is asked for.
 const lockRetry = 20 * time.Millisecond
 
-// lockFile takes the lock that bbolt takes, on the same descriptor, so that bbolt has it already.
+// lockFile takes the lock of the directory, until f is closed.
 func lockFile(f *os.File) error {
 	for range lockWait / lockRetry {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

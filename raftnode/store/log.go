@@ -27,7 +27,7 @@ type raftLog struct {
 	engine    raft.LogStore
 	chunk     uint64 // how many entries one write may delete
 	space     *space
-	snapshots raft.SnapshotStore
+	snapshots *snapshots
 
 	// extent is which entries there are. It grows after an append and shrinks before a deletion, in the
 	// turn of the writer.
@@ -134,10 +134,7 @@ func (l *raftLog) getSnapshotted(now extent, index uint64, entry *raft.Log) erro
 	if index < 2 || now.first != 0 && now.first != index+1 {
 		return raft.ErrLogNotFound // raft compares it with ==
 	}
-	newest, err := newestSnapshot(l.snapshots)
-	if err != nil {
-		return err
-	}
+	newest := l.snapshots.newest()
 	if newest.Index != index {
 		return raft.ErrLogNotFound
 	}
@@ -158,18 +155,16 @@ func (l *raftLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.L
 
 // StoreLogs implements raft.LogStore.
 func (l *raftLog) StoreLogs(entries []*raft.Log) error {
-	w := Write{Op: OpAppend, Entries: len(entries)}
+	bytes := 0
 	sealed := make([]*raft.Log, len(entries))
 	for i, entry := range entries {
-		w.Bytes += len(entry.Data) + len(entry.Extensions)
+		bytes += len(entry.Data) + len(entry.Extensions)
 		sealed[i] = Seal(entry)
 	}
-	if err := l.admit(entries, w.Bytes); err != nil {
+	if err := l.admit(entries, bytes); err != nil {
 		if l.conflicted.Load() {
 			err = l.record.abort(fmt.Errorf("%w; start the node again: raft still counts the entries that these replace", err))
 		}
-		w.Err = err
-		l.record.observe(w)
 		return err
 	}
 	if l.pendingDelete.Load() {
@@ -179,7 +174,7 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 			return err
 		}
 	}
-	err := l.write(w, func() error {
+	return l.write(Write{Op: OpAppend, Entries: len(entries)}, func() error {
 		next, err := l.extent.Load().plus(entries)
 		if err == nil {
 			err = l.engine.StoreLogs(sealed)
@@ -194,7 +189,6 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 		l.conflicted.Store(false)
 		return nil
 	})
-	return err
 }
 
 // admit refuses entries for which there is no space (S5), and those that are not
@@ -232,10 +226,7 @@ func (l *raftLog) DeleteRange(first, last uint64) error {
 	now := *l.extent.Load()
 	conflict := first <= now.last && last >= now.last
 	if first <= now.first && last >= now.last {
-		newest, err := newestSnapshot(l.snapshots)
-		if err != nil {
-			return err
-		}
+		newest := l.snapshots.newest()
 		if newest.Index > 0 && now.first == newest.Index+1 {
 			// No list of nodes is looked for: package peer gives raft no snapshot twice (P10 there).
 			l.pendingDelete.Store(true)
@@ -290,10 +281,9 @@ func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64
 // whole log if that ends before the snapshot, so that the next entry would leave a gap, or has another
 // entry where the snapshot ends. Raft has not begun yet.
 func (l *raftLog) dropStale() error {
-	now := *l.extent.Load()
-	newest, err := newestSnapshot(l.snapshots)
-	if err != nil || newest.Index == 0 || newest.Index < now.first {
-		return err
+	now, newest := *l.extent.Load(), l.snapshots.newest()
+	if newest.Index == 0 || newest.Index < now.first {
+		return nil
 	}
 	if now.has(newest.Index) {
 		if same, err := l.hasLastOf(newest); err != nil || same {

@@ -1,18 +1,15 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -101,29 +98,4 @@ func TestADirectoryIsMadeOnce(t *testing.T) {
 		require.EqualValues(t, 5, last)
 		assert.Empty(t, leftOver(t, dir))
 	}
-}
-
-// A process that waits while another one makes the file finds it made.
-func TestAFileThatIsMadeMeanwhileIsNotMadeAgain(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, votesName)
-	require.NoError(t, makeBolt(path))
-	require.NoError(t, os.Rename(path, path+newFileSuffix))
-	maker, err := os.OpenFile(path+newFileSuffix, os.O_RDWR, 0)
-	require.NoError(t, errors.Join(err, lockFile(maker)))
-	made, err := maker.Stat()
-	require.NoError(t, err)
-
-	waited := make(chan error)
-	go func() { waited <- makeBolt(path) }()
-	for end := time.Now().Add(lockWait / 2); len(descriptors(t, func(target string) bool { return target == path+newFileSuffix })) < 2 && time.Now().Before(end); {
-		runtime.Gosched()
-	}
-	require.NoError(t, errors.Join(os.Rename(path+newFileSuffix, path), maker.Close()))
-	require.NoError(t, <-waited)
-	found, err := os.Stat(path)
-	require.NoError(t, err)
-	require.True(t, os.SameFile(made, found))
-	require.Equal(t, made.ModTime(), found.ModTime())
 }

@@ -8,13 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
-// A medium keeps the data of a node: a directory, or a Memory.
+// A medium keeps the data of a node: a directory, or a Memory. It is locked while it is open (S7).
 type medium interface {
 	// path returns where the file of this name is, for messages; of an empty name, where the medium is.
 	path(name string) string
@@ -22,14 +23,15 @@ type medium interface {
 	list(folder string) (names []string, err error)
 	open(name string) (file, error)
 	create(name string) (draft, error)
-	remove(name string) error
+	remove(name string) error // if it is there
 	free() (uint64, error)
 
 	// openVotes and openLog open the two files that are written all the time. fresh: the file is made if
-	// there is none, otherwise one that is missing is refused. Once openVotes succeeded, the medium is
-	// locked until close.
+	// there is none, otherwise one that is missing is refused.
 	openVotes(fresh bool) (Table, error)
 	openLog(cfg Config, kind LogKind, fresh bool) (engine, error)
+
+	// close closes the votes, and gives up the lock.
 	close() error
 }
 
@@ -52,7 +54,7 @@ type draft interface {
 // for another entry, nor to append behind a gap, nor to leave one.
 type engine interface {
 	raft.LogStore
-	stamps() Table    // where the incarnation is
+	Table             // has the incarnation
 	chunk() uint64    // how many entries one write may delete
 	reusable() uint64 // how many bytes inside its files deletions have freed
 	settle() error    // notes where the log ends, before an orderly close
@@ -60,6 +62,7 @@ type engine interface {
 }
 
 const (
+	lockName       = "lock"
 	votesName      = "votes.db"
 	snapshotFolder = "snapshots"
 
@@ -70,9 +73,8 @@ const (
 	// few short values, written in turn, never use as many.
 	votesPages = 16
 
-	// logMapBytes is mapped from the start, because to grow the map makes writers
-	// wait for readers.
-	logMapBytes = 64 << 20
+	// lockWait is how long Open waits for another process that is just ending.
+	lockWait = time.Second
 )
 
 // A LogKind is a way to keep the log on a disk.
@@ -98,7 +100,8 @@ var logFiles = map[LogKind]string{Bolt: "log.db", WAL: "log"}
 // A directory is the data directory of a node.
 type directory struct {
 	dir   string
-	votes *bbolt.DB // its lock is the directory's
+	lock  *os.File
+	votes *bbolt.DB // nil until they are open
 }
 
 func openDirectory(dir string) (medium, error) {
@@ -109,12 +112,19 @@ func openDirectory(dir string) (medium, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: the data directory can't be made: %w; nothing was opened; check the path and its permissions", err)
 	}
-	return &directory{dir: dir}, nil
+	d := &directory{dir: dir}
+	if d.lock, err = os.OpenFile(d.path(lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, d.openError(lockName, err)
+	}
+	if err := lockFile(d.lock); err != nil {
+		return nil, errors.Join(d.openError(lockName, err), d.lock.Close())
+	}
+	return d, nil
 }
 
 func (d *directory) path(name string) string        { return filepath.Join(d.dir, name) }
 func (d *directory) open(name string) (file, error) { return os.Open(d.path(name)) }
-func (d *directory) remove(name string) error       { return os.Remove(d.path(name)) }
+func (d *directory) remove(name string) error       { return os.RemoveAll(d.path(name)) }
 func (d *directory) free() (uint64, error)          { return freeBytes(d.dir) }
 func (d *directory) list(folder string) ([]string, error) {
 	entries, err := os.ReadDir(d.path(folder))
@@ -144,8 +154,7 @@ func (f *diskDraft) commit() error {
 	if err := errors.Join(f.Flush(), f.file.Sync()); err != nil {
 		return errors.Join(err, f.discard())
 	}
-	err := errors.Join(f.file.Close(), os.Rename(f.file.Name(), f.path))
-	return errors.Join(err, syncDir(filepath.Dir(f.path)))
+	return errors.Join(f.file.Close(), rename(f.file.Name(), f.path))
 }
 
 func (f *diskDraft) discard() error { return errors.Join(f.file.Close(), os.Remove(f.file.Name())) }
@@ -153,36 +162,31 @@ func (f *diskDraft) discard() error { return errors.Join(f.file.Close(), os.Remo
 func (d *directory) openVotes(fresh bool) (Table, error) {
 	path := d.path(votesName)
 	if !fresh && !isThere(path) {
-		return nil, lost(d.dir, votesName+" is missing")
+		return nil, lost(d, "%s is missing", votesName)
 	}
 	table, err := openBoltTable(path, fresh, 0)
-	if err != nil {
-		return nil, d.openError(votesName, err)
+	if err == nil {
+		d.votes = table.db
+		err = allocate(path, votesPages*int64(os.Getpagesize()))
 	}
-	err = errors.Join(os.RemoveAll(path+newFileSuffix), // of a process that was late to make this file
-		allocate(path, votesPages*int64(os.Getpagesize())))
-	if err != nil {
-		return nil, errors.Join(d.openError(votesName, err), table.db.Close())
-	}
-	d.votes = table.db
-	return table, nil
+	return table, d.openError(votesName, err)
 }
 
-func (d *directory) openLog(cfg Config, kind LogKind, fresh bool) (engine, error) {
+func (d *directory) openLog(cfg Config, kind LogKind, fresh bool) (log engine, err error) {
 	for other, name := range logFiles {
 		switch there := isThere(d.path(name)); {
 		case fresh && other != kind && there:
-			return nil, lost(d.dir, fmt.Sprintf("%s is missing, and %s is there, the log of a node with log store %q", identityName, name, other))
+			return nil, lost(d, "%s is missing, and %s is there, the log of a node with log store %q", identityName, name, other)
 		case !fresh && other == kind && !there:
-			return nil, lost(d.dir, name+" is missing")
+			return nil, lost(d, "%s is missing", name)
 		}
 	}
 	name := logFiles[kind]
 	if kind == WAL {
-		log, err := openWAL(cfg, d.path(name), fresh)
-		return log, d.openError(name, err)
+		log, err = openWAL(cfg, d.path(name), fresh)
+	} else {
+		log, err = openBoltLog(d.path(name), fresh)
 	}
-	log, err := openBoltLog(d.path(name), fresh)
 	return log, d.openError(name, err)
 }
 
@@ -202,11 +206,24 @@ func (d *directory) openError(name string, err error) error {
 		"check permissions, free space and disk", d.path(name), err)
 }
 
-func (d *directory) close() error { return d.votes.Close() }
+func (d *directory) close() (err error) {
+	if d.votes != nil {
+		err = d.votes.Close()
+	}
+	return errors.Join(err, d.lock.Close())
+}
 
 func isThere(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// rename gives a file that is complete and flushed its name.
+func rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(to))
 }
 
 // syncDir makes the names in dir survive a crash.

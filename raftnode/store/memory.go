@@ -20,7 +20,7 @@ type Memory struct {
 	mu    sync.Mutex
 	inUse bool              // by a Store
 	logs  *raft.InmemStore  // nil until the first Open
-	votes tableValues       // with the incarnation of the log, too
+	votes Values            // with the incarnation of the log, too
 	files map[string][]byte // whole files, never changed
 }
 
@@ -84,20 +84,23 @@ func (m *Memory) remove(name string) error {
 	return nil
 }
 
-func (m *Memory) openVotes(bool) (Table, error) {
+func (m *Memory) lock() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.inUse {
-		return nil, fmt.Errorf("store: %w: another Store has this Memory open; nothing was changed; close that one first, or use a new Memory", ErrLocked)
+		return fmt.Errorf("store: %w: another Store has this Memory open; nothing was changed; close that one first, or use a new Memory", ErrLocked)
 	}
 	m.inUse = true
 	if m.logs == nil {
-		m.logs, m.votes, m.files = raft.NewInmemStore(), tableValues{}, map[string][]byte{}
+		m.logs, m.votes, m.files = raft.NewInmemStore(), Values{}, map[string][]byte{}
 	}
-	return memoryTable{m}, nil
+	return nil
 }
 
-func (m *Memory) openLog(Config, LogKind, bool) (engine, error) { return memoryLog{m.logs, m}, nil }
+func (m *Memory) openVotes(bool) (Table, error) { return memoryTable{m}, nil }
+func (m *Memory) openLog(Config, LogKind, bool) (engine, error) {
+	return memoryLog{m.logs, memoryTable{m}}, nil
+}
 
 func (m *Memory) close() error {
 	m.mu.Lock()
@@ -127,26 +130,25 @@ func (*memoryDraft) discard() error { return nil }
 
 type memoryLog struct {
 	*raft.InmemStore
-	memory *Memory
+	memoryTable
 }
 
-func (l memoryLog) stamps() Table  { return memoryTable{l.memory} }
 func (memoryLog) chunk() uint64    { return DeleteChunk }
 func (memoryLog) reusable() uint64 { return 0 }
 func (memoryLog) settle() error    { return nil }
 func (memoryLog) close() error     { return nil }
 
-type memoryTable struct{ *Memory }
+type memoryTable struct{ memory *Memory }
 
-func (t memoryTable) Get(key string) ([]byte, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.votes.Get(key)
+func (t memoryTable) Values() (Values, error) {
+	t.memory.mu.Lock()
+	defer t.memory.mu.Unlock()
+	return maps.Clone(t.memory.votes), nil
 }
 
-func (t memoryTable) Put(pairs ...Pair) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.votes.put(pairs...)
+func (t memoryTable) Put(changes Values) error {
+	t.memory.mu.Lock()
+	defer t.memory.mu.Unlock()
+	maps.Copy(t.memory.votes, changes)
 	return nil
 }

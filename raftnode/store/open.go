@@ -44,11 +44,11 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{medium: cfg.Memory, naming: newFIFOMutex(), record: newRecord(cfg)}
 	if cfg.Memory == nil {
-		if s.medium, err = openDirectory(cfg.Dir); err != nil {
-			return nil, err
-		}
+		s.medium, err = openDirectory(cfg.Dir)
+	} else {
+		err = cfg.Memory.lock()
 	}
-	if s.table, err = s.medium.openVotes(isNew(s.medium)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	// What a library below panics upon is damage like any other.
@@ -63,14 +63,9 @@ func Open(cfg Config) (*Store, error) {
 	return nil, errors.Join(err, s.medium.close())
 }
 
-func isNew(m medium) bool {
-	_, err := readIdentity(m)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
-// open opens everything but the votes, whose lock guards it.
+// open opens everything in a medium that is locked.
 func (s *Store) open(cfg Config) error {
-	id, err := readIdentity(s.medium) // once more: another process may have begun the directory meanwhile
+	id, err := readIdentity(s.medium)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !fresh {
 		return err
@@ -84,20 +79,32 @@ func (s *Store) open(cfg Config) error {
 			"start it with %q, or, to change it to %q, %s",
 			ErrOtherLog, s.medium.path(""), kind, cfg.Log, kind, cfg.Log, replaceNode)
 	}
+	table, err := s.medium.openVotes(fresh)
+	if err != nil {
+		return err
+	}
 	if s.engine, err = s.medium.openLog(cfg, kind, fresh); err != nil {
 		return err
 	}
-	logFile, votesFile := s.medium.path(logFiles[kind]), s.medium.path(votesName)
-	files := &snapshots{medium: s.medium, record: s.record, closing: newFIFOMutex()}
+	files := &snapshots{medium: s.medium, record: s.record, completing: newFIFOMutex()}
+	unreadable, damage, err := files.load()
+	if err != nil {
+		return err
+	}
+	if err := s.assemble(cfg, kind, table, files); err != nil {
+		return err
+	}
 	if fresh {
-		if id, err = s.create(cfg.NodeID, kind, files); err != nil {
+		if s.holdsData() || damage != nil || s.votes.term() > 0 {
+			return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot", identityName)
+		}
+		if id, err = s.create(cfg.NodeID, kind, table); err != nil {
 			return err
 		}
 	}
-	names := []string{logFiles[kind], votesName}
-	for i, table := range []Table{s.engine.stamps(), s.table} {
-		if stamp, err := table.Get(stampKey); err != nil || !bytes.Equal(stamp, id.Incarnation[:]) {
-			return s.lost("%s is from another directory", names[i])
+	for name, table := range map[string]Table{logFiles[kind]: s.engine, votesName: table} {
+		if values, err := table.Values(); err != nil || !bytes.Equal(values[stampKey], id.Incarnation[:]) {
+			return lost(s.medium, "%s is from another directory", name)
 		}
 	}
 	if id.Node != cfg.NodeID {
@@ -105,54 +112,37 @@ func (s *Store) open(cfg Config) error {
 			"give %q a directory of its own, or start it under its old name",
 			ErrOtherNode, s.medium.path(""), id.Node, cfg.NodeID, cfg.NodeID)
 	}
-	if err := s.inspect(logFile, votesFile, files); err != nil {
+	if err := s.inspect(unreadable, damage); err != nil {
 		return err
 	}
-	if err := files.begin(); err != nil {
-		return err
+	if id.Bootstrapped && !s.holdsData() {
+		return lost(s.medium, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
 	}
-	return s.assemble(cfg, id, logFile, votesFile, files)
+	s.identity.Store(&id)
+	return s.logs.dropStale()
 }
 
 // assemble makes what raft sees: the rules of this package, above a test's faults, above the files.
-func (s *Store) assemble(cfg Config, id Identity, logFile, votesFile string, files *snapshots) (err error) {
-	log, table := wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), wrapped(cfg.Wrap.Votes, s.table)
+func (s *Store) assemble(cfg Config, kind LogKind, table Table, files *snapshots) (err error) {
 	s.snapshots = wrapped(cfg.Wrap.Snapshots, raft.SnapshotStore(files))
-	free := cfg.Wrap.Free
-	if free == nil {
-		free = s.medium.free
-	}
 	s.space = &space{
 		where: s.medium.path(""), lowSpace: cfg.LowSpace, reserved: cfg.ReservedSpace,
-		free: free, reusable: s.engine.reusable,
+		free: cfg.Wrap.Free, reusable: s.engine.reusable,
 	}
-	if s.votes, err = newVotes(table, serialWriter{votesFile, newFIFOMutex(), s.record}); err != nil {
-		return err
+	if s.space.free == nil {
+		s.space.free = s.medium.free
+	}
+	votes := serialWriter{s.medium.path(votesName), newFIFOMutex(), s.record}
+	if s.votes, err = newVotes(wrapped(cfg.Wrap.Votes, table), votes); err != nil {
+		return Damaged(votes.file, err.Error())
 	}
 	s.logs = &raftLog{
-		serialWriter: serialWriter{logFile, newFIFOMutex(), s.record}, deletions: newFIFOMutex(),
-		engine: log, chunk: s.engine.chunk(), space: s.space, snapshots: s.snapshots,
+		serialWriter: serialWriter{s.medium.path(logFiles[kind]), newFIFOMutex(), s.record}, deletions: newFIFOMutex(),
+		engine: wrapped(cfg.Wrap.Logs, raft.LogStore(s.engine)), chunk: s.engine.chunk(), space: s.space, snapshots: files,
 	}
-	now, err := extentOf(log)
-	if err != nil {
-		return err
-	}
+	now, err := extentOf(s.logs.engine)
 	s.logs.extent.Store(&now)
-	held, err := s.holdsData()
-	if err != nil {
-		return err
-	}
-	state := Empty
-	switch {
-	case held && id.Bootstrapped:
-		state = InCluster
-	case held:
-		state = NoCluster
-	case id.Bootstrapped:
-		return s.lost("the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
-	}
-	s.known.Store(&known{id, state})
-	return s.logs.dropStale()
+	return err
 }
 
 func wrapped[T any](wrap func(T) T, inner T) T {
@@ -162,69 +152,41 @@ func wrapped[T any](wrap func(T) T, inner T) T {
 	return wrap(inner)
 }
 
-func (s *Store) lost(format string, args ...any) error {
-	return lost(s.medium.path(""), fmt.Sprintf(format, args...))
-}
-
-// create makes a new node of a medium without identity. The identity is
-// written last: a crash before that leaves files without data, and the next
-// start begins again.
-func (s *Store) create(node string, kind LogKind, files *snapshots) (id Identity, err error) {
-	existing, err := raft.HasExistingState(s.engine, &votes{table: s.table}, files)
-	if err != nil {
-		return id, err
-	}
-	if existing {
-		return id, s.lost("%s is missing, but there is a log, a vote or a snapshot", identityName)
-	}
-	id = Identity{Format: formatNow, Node: node, Incarnation: NewID()}
+// create makes a new node of a medium that holds nothing. The identity is written last: a crash before that
+// leaves files without data, and the next start begins again.
+func (s *Store) create(node string, kind LogKind, table Table) (Identity, error) {
+	id := Identity{Format: formatNow, Node: node, Incarnation: NewID()}
 	if kind != Bolt {
 		id.Log = kind
 	}
-	stamp := Pair{stampKey, id.Incarnation[:]}
-	if err := errors.Join(s.engine.stamps().Put(stamp), s.table.Put(stamp)); err != nil {
+	stamp := Values{stampKey: id.Incarnation[:]}
+	if err := errors.Join(s.engine.Put(stamp), table.Put(stamp)); err != nil {
 		return id, err
 	}
 	return id, writeIdentity(s.medium, id)
 }
 
-// inspect refuses data that is damaged, or not whole.
-func (s *Store) inspect(logFile, votesFile string, files *snapshots) error {
-	log, err := extentOf(s.engine)
-	if err != nil {
-		return err
-	}
+// inspect refuses data that is damaged, or not whole. unreadable is the newest snapshot if that is damaged.
+func (s *Store) inspect(unreadable snapshotID, damage error) error {
+	log, newest, term := *s.logs.extent.Load(), s.logs.snapshots.newest(), s.votes.term()
 	logTerm, err := inspectLog(s.engine, log)
-	if err != nil {
-		return Damaged(logFile, err.Error())
-	}
-	// Raft writes a term before the first entry of it, so votes of an earlier term are from an older
-	// copy, and the node could vote twice in one term.
-	term, err := numberOrZero(s.table, keyCurrentTerm) // its checksum is that of the vote, too
 	switch {
 	case err != nil:
-		return Damaged(votesFile, err.Error())
+		return Damaged(s.logs.file, err.Error())
 	case term > termMax:
-		return s.lost("the votes are of term %d, which no cluster reaches", term)
+		return lost(s.medium, "the votes are of term %d, which no cluster reaches", term)
 	case term < logTerm:
-		return s.lost("the log has reached term %d, but the votes only know term %d", logTerm, term)
-	}
-	ids, unreadable, err := files.verify()
-	if err != nil {
-		return err
-	}
-	newest, err := newestSnapshot(files)
-	switch {
-	case err != nil:
-		return err
-	case unreadable != nil && !s.covers(log, ids[0], newest.Index):
-		return unreadable
+		// Raft writes a term before the first entry of it, so votes of an earlier term are from an older
+		// copy, and the node could vote twice in one term.
+		return lost(s.medium, "the log has reached term %d, but the votes only know term %d", logTerm, term)
+	case damage != nil && !s.covers(log, unreadable, newest.Index):
+		return damage
 	case log.first > newest.Index+1:
-		return Damaged(logFile, fmt.Sprintf("it begins with entry %d, and the newest snapshot ends with entry %d", log.first, newest.Index))
+		return Damaged(s.logs.file, fmt.Sprintf("it begins with entry %d, and the newest snapshot ends with entry %d", log.first, newest.Index))
 	case term < newest.Term:
-		return s.lost("snapshot %s is of term %d, but the votes only know term %d", newest.ID, newest.Term, term)
+		return lost(s.medium, "snapshot %s is of term %d, but the votes only know term %d", newest.ID, newest.Term, term)
 	case newest.Index > indexMax:
-		return s.lost("snapshot %s reaches index %d, which no log reaches", newest.ID, newest.Index)
+		return lost(s.medium, "snapshot %s reaches index %d, which no log reaches", newest.ID, newest.Index)
 	}
 	return nil
 }

@@ -144,7 +144,7 @@ func TestNamedSnapshotIsNotEmptied(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		require.NoError(t, st.Votes().SetUint64([]byte(keyCurrentTerm), 3))
-		st.snapshots.(*snapshots).medium = lateFailure{st.medium}
+		st.logs.snapshots.medium = lateFailure{st.medium}
 		sink := beginSnapshot(t, st, 3, 10, "state")
 		require.ErrorIs(t, sink.Close(), io.ErrUnexpectedEOF)
 		require.NoError(t, sink.Cancel())

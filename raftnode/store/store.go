@@ -13,22 +13,15 @@ import (
 type Store struct {
 	medium    medium
 	engine    engine
-	table     Table // of votes.db
 	logs      *raftLog
 	votes     *votes
 	snapshots raft.SnapshotStore
 	space     *space
 	record    *record
 
-	closed atomic.Bool
-	naming fifoMutex             // one change of the identity at a time
-	known  atomic.Pointer[known] // other nodes ask for it while the disk hangs
-}
-
-// known is the identity as the disk holds it, and what it means.
-type known struct {
-	identity Identity
-	state    State
+	closed   atomic.Bool
+	naming   fifoMutex                // one change of the identity at a time
+	identity atomic.Pointer[Identity] // as the disk holds it; other nodes ask for it while the disk hangs
 }
 
 // Logs is the log for raft.NewRaft.
@@ -44,10 +37,23 @@ func (s *Store) Snapshots() raft.SnapshotStore { return s.snapshots }
 func (s *Store) LogName() string { return s.logs.file }
 
 // Identity returns who this node is, as written. It never waits for the disk.
-func (s *Store) Identity() Identity { return s.known.Load().identity }
+func (s *Store) Identity() Identity { return *s.identity.Load() }
 
-// State returns what Open read; InCluster once RecordCluster has succeeded. It never waits for the disk.
-func (s *Store) State() State { return s.known.Load().state }
+// State returns what the marker and the data mean together. It never waits for the disk.
+func (s *Store) State() State {
+	switch {
+	case !s.holdsData():
+		return Empty
+	case s.Identity().Bootstrapped:
+		return InCluster
+	}
+	return NoCluster
+}
+
+// holdsData reports whether there is a log entry or a snapshot.
+func (s *Store) holdsData() bool {
+	return s.logs.extent.Load().first > 0 || s.logs.snapshots.newest().Index > 0
+}
 
 // RecordCluster writes down that the bootstrap, or the joining, is complete, and in which
 // cluster. A zero cluster is one whose id is not known yet: call it again when it
@@ -56,7 +62,7 @@ func (s *Store) State() State { return s.known.Load().state }
 // nor snapshot, because the next Open would refuse it. After any error the
 // marker is as it was.
 func (s *Store) RecordCluster(cluster ID) error {
-	return s.change("the marker", func(next *Identity, held bool) error {
+	return s.change("the marker", func(next *Identity) error {
 		if cluster == (ID{}) {
 			cluster = next.Cluster
 		}
@@ -65,7 +71,7 @@ func (s *Store) RecordCluster(cluster ID) error {
 			return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
 				"connect the node to its own cluster, or give it an empty directory to join this one",
 				ErrOtherCluster, s.medium.path(""), next.Cluster, cluster)
-		case !held:
+		case !s.holdsData():
 			return fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not marked; mark it when the first entry is applied",
 				ErrLost, s.medium.path(""))
 		}
@@ -84,8 +90,8 @@ func (s *Store) Bootstrap(initial string) error { return s.begin(initial, ID{}) 
 func (s *Store) Join(cluster ID) error { return s.begin("", cluster) }
 
 func (s *Store) begin(initial string, cluster ID) error {
-	return s.change("the identity", func(next *Identity, held bool) error {
-		if held && (next.Initial != initial || next.Cluster != cluster) {
+	return s.change("the identity", func(next *Identity) error {
+		if s.holdsData() && (next.Initial != initial || next.Cluster != cluster) {
 			return fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed", s.medium.path(""))
 		}
 		next.Initial, next.Cluster = initial, cluster
@@ -95,47 +101,34 @@ func (s *Store) begin(initial string, cluster ID) error {
 
 // RecordTimeout writes down the timeout that the node starts with. After an error the one before stands.
 func (s *Store) RecordTimeout(timeout uint32) error {
-	return s.change("the timeout", func(next *Identity, _ bool) error {
+	return s.change("the timeout", func(next *Identity) error {
 		next.Timeout = timeout
 		return nil
 	})
 }
 
-// change replaces the identity, unless nothing of it changes. held: there is a log entry or a snapshot.
-func (s *Store) change(what string, do func(next *Identity, held bool) error) error {
+// change replaces the identity, unless nothing of it changes.
+func (s *Store) change(what string, do func(next *Identity) error) error {
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	if err := s.record.ended(); err != nil {
 		return err
 	}
-	held, err := s.holdsData()
-	if err != nil {
-		return err
-	}
-	now := *s.known.Load()
+	now := s.Identity()
 	next := now
-	if err := do(&next.identity, held); err != nil || next == now {
+	if err := do(&next); err != nil || next == now {
 		return err
 	}
-	if err := writeIdentity(s.medium, next.identity); err != nil {
+	if err := writeIdentity(s.medium, next); err != nil {
 		return fmt.Errorf("store: %s of %s was not written: %w; what was written before stands; try again", what, s.medium.path(""), err)
 	}
-	if next.identity.Bootstrapped {
-		next.state = InCluster
-	}
-	s.known.Store(&next)
+	s.identity.Store(&next)
 	return nil
-}
-
-// holdsData reports whether there is a log entry or a snapshot.
-func (s *Store) holdsData() (bool, error) {
-	newest, err := newestSnapshot(s.snapshots)
-	return newest.Index > 0 || s.logs.extent.Load().first > 0, err
 }
 
 // Term is the term that this node is in, as it was last written; 0 if it was in none. It never waits for
 // the disk.
-func (s *Store) Term() uint64 { return s.votes.current.Load() }
+func (s *Store) Term() uint64 { return s.votes.term() }
 
 // LowSpace is the free space below which IsLowSpace reports true.
 func (s *Store) LowSpace() uint64 { return s.space.lowSpace }

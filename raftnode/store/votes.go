@@ -1,9 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 )
 
@@ -17,33 +19,53 @@ const (
 // A Table holds a few small values by name. There is one on the disk and one in
 // memory; a test may put its own around either (Wrap).
 type Table interface {
-	// Get returns the value of key, or an error whose text is "not found", which
-	// raft compares with.
-	Get(key string) ([]byte, error)
+	// Values returns all values.
+	Values() (Values, error)
 
-	// Put writes all pairs in one transaction: after a crash all of them are
-	// there, or none.
-	Put(pairs ...Pair) error
+	// Put changes some values in one transaction: after a crash all of them are changed, or none.
+	Put(changes Values) error
 }
 
-// A Pair is a named value of a Table.
-type Pair struct {
-	Key   string
-	Value []byte
+// Values are the values of a Table.
+type Values map[string][]byte
+
+// number returns the value of key as a number, and 0 if there is none.
+func (v Values) number(key string) (uint64, error) {
+	value, ok := v[key]
+	if !ok {
+		return 0, nil
+	}
+	if len(value) != 8 {
+		return 0, fmt.Errorf("%w: the value of %s has %d bytes, a number has 8", errRecord, key, len(value))
+	}
+	return binary.BigEndian.Uint64(value), nil
 }
+
+func numberIn(table Table, key string) (uint64, error) {
+	values, err := table.Values()
+	if err != nil {
+		return 0, err
+	}
+	return values.number(key)
+}
+
+func numberBytes(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }
 
 // votes implements raft.StableStore, with votes that can't be torn (S1).
 type votes struct {
 	serialWriter
-	table   Table
-	current atomic.Uint64          // the term that is written, for Store.Term, which must not wait for the disk
-	staged  atomic.Pointer[uint64] // the term of a vote whose candidate is not known yet
+	table  Table
+	values atomic.Pointer[Values] // what is written; it is read without waiting for the disk
+	staged atomic.Pointer[uint64] // the term of a vote whose candidate is not known yet
 }
 
 func newVotes(table Table, writer serialWriter) (*votes, error) {
 	v := &votes{serialWriter: writer, table: table}
-	term, err := numberOrZero(table, keyCurrentTerm)
-	v.current.Store(term)
+	values, err := table.Values()
+	if err == nil {
+		_, err = values.number(keyCurrentTerm)
+	}
+	v.values.Store(&values)
 	return v, err
 }
 
@@ -57,15 +79,12 @@ func (v *votes) SetUint64(key []byte, value uint64) error {
 		v.staged.Store(&value)
 		return nil
 	}
-	err := v.put(OpSetting, numberPair(string(key), value))
-	if err == nil && string(key) == keyCurrentTerm {
-		v.current.Store(value)
-	}
-	return err
+	return v.put(OpSetting, Values{string(key): numberBytes(value)})
 }
 
 // Set writes a value; for the candidate of a vote, the vote's term with it.
 func (v *votes) Set(key, value []byte) error {
+	changes := Values{string(key): bytes.Clone(value)}
 	switch string(key) {
 	case keyVoteTerm:
 		return errHalfVote
@@ -74,66 +93,42 @@ func (v *votes) Set(key, value []byte) error {
 		if term == nil {
 			return errHalfVote
 		}
-		return v.put(OpVote, numberPair(keyVoteTerm, *term), Pair{keyVoteCandidate, value})
+		changes[keyVoteTerm] = numberBytes(*term)
+		return v.put(OpVote, changes)
 	}
-	return v.put(OpSetting, Pair{string(key), value})
+	return v.put(OpSetting, changes)
+}
+
+func (v *votes) put(op Op, changes Values) error {
+	return v.write(Write{Op: op, Entries: len(changes)}, func() error {
+		err := v.table.Put(changes)
+		if err == nil {
+			next := maps.Clone(*v.values.Load())
+			maps.Copy(next, changes)
+			v.values.Store(&next)
+		}
+		return err
+	})
 }
 
 // Get returns what is written. A vote of which only the term is known is not.
-func (v *votes) Get(key []byte) (value []byte, err error) {
-	err = recovered(func() error {
-		value, err = v.table.Get(string(key))
-		return err
-	})
-	if err != nil && !errors.Is(err, errNotFound) {
-		err = v.damaged(err)
+func (v *votes) Get(key []byte) ([]byte, error) {
+	if value, ok := (*v.values.Load())[string(key)]; ok {
+		return value, nil
 	}
-	return value, err
+	return nil, errNotFound
 }
 
 // GetUint64 implements raft.StableStore.
 func (v *votes) GetUint64(key []byte) (uint64, error) {
-	value, err := v.Get(key)
-	if err != nil {
+	if _, err := v.Get(key); err != nil {
 		return 0, err
 	}
-	number, err := parseNumber(string(key), value)
-	if err != nil {
-		err = v.damaged(err)
-	}
-	return number, err
+	return v.values.Load().number(string(key))
 }
 
-func (v *votes) put(op Op, pairs ...Pair) error {
-	bytes := 0
-	for _, pair := range pairs {
-		bytes += len(pair.Key) + len(pair.Value)
-	}
-	w := Write{Op: op, Entries: len(pairs), Bytes: bytes}
-	return v.write(w, func() error { return v.table.Put(pairs...) })
-}
-
-func numberPair(key string, value uint64) Pair {
-	return Pair{key, binary.BigEndian.AppendUint64(nil, value)}
-}
-
-// numberOrZero returns a number of a table, and 0 if there is no value.
-func numberOrZero(table interface {
-	Get(key string) ([]byte, error)
-}, key string) (uint64, error) {
-	value, err := table.Get(key)
-	if errors.Is(err, errNotFound) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	return parseNumber(key, value)
-}
-
-func parseNumber(key string, value []byte) (uint64, error) {
-	if len(value) != 8 {
-		return 0, fmt.Errorf("%w: the value of %s has %d bytes, a number has 8", errRecord, key, len(value))
-	}
-	return binary.BigEndian.Uint64(value), nil
+// term is the term that this node is in, 0 if it was in none.
+func (v *votes) term() uint64 {
+	term, _ := v.values.Load().number(keyCurrentTerm) // newVotes has looked for an error
+	return term
 }

@@ -225,4 +225,4 @@ func TestFailedVoteKeepsTheOneBefore(t *testing.T) {
 
 type failingTable struct{ Table }
 
-func (failingTable) Put(...Pair) error { return errors.New("input/output error") }
+func (failingTable) Put(Values) error { return errors.New("input/output error") }

@@ -27,60 +27,14 @@ const SegmentBytes = 8 << 20
 // ReservedSegments is how many of them the reserved space must hold.
 const ReservedSegments = 2
 
-// openWAL opens the segments in folder.
+// A segmentLog is the engine of raft-wal, and raft-wal's table of its segments, with the checksum that the
+// one of its own lacks.
 //
-// The folder has a lock of its own, for which raft-wal would wait forever. It never has to,
-// because the caller holds the lock of the votes.
-func openWAL(cfg Config, folder string, fresh bool) (engine, error) {
-	if cfg.ReservedSpace < ReservedSegments*SegmentBytes {
-		return nil, fmt.Errorf("store: ReservedSpace (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; nothing was opened; raise ReservedSpace",
-			cfg.ReservedSpace, ReservedSegments, SegmentBytes)
-	}
-	if err := makeDir(folder); err != nil {
-		return nil, err
-	}
-	table, err := openSegmentTable(folder, fresh)
-	if err != nil {
-		return nil, err
-	}
-	log := &segmentLog{table: table}
-	err = recovered(func() error {
-		if err := inspectTail(folder, table); err != nil {
-			return err
-		}
-		if err := completeRotation(folder, table); err != nil {
-			return err
-		}
-		log.WAL, err = wal.Open(folder, wal.WithSegmentSize(SegmentBytes), wal.WithMetaStore(table), wal.WithLogger(cfg.Logger))
-		return err
-	})
-	if err != nil {
-		return nil, errors.Join(segmentsError(folder, err), table.Close())
-	}
-	if err = flushSegments(folder); err == nil {
-		err = log.settle()
-	}
-	if err != nil {
-		return nil, errors.Join(err, log.close())
-	}
-	return log, nil
-}
-
-// segmentsError returns ErrDamaged for what raft-wal can't decode, and for what is missing.
-func segmentsError(folder string, err error) error {
-	for _, sign := range []error{types.ErrCorrupt, io.EOF, io.ErrUnexpectedEOF, fs.ErrNotExist} {
-		if errors.Is(err, sign) {
-			return Damaged(folder, err.Error())
-		}
-	}
-	return err
-}
-
-// A segmentTable is raft-wal's table of its segments, with the checksum that the one of its own lacks.
-// It also has an entry that the log has reached, since a segment that has lost entries does not show it.
-// That is as of the last start, or stop, of a process, or the first write to the last segment: what was
+// The table also has an entry that the log has reached, since a segment that has lost entries does not show
+// it. That is as of the last start, or stop, of a process, or the first write to the last segment: what was
 // lost at the end of the log since may be taken for a torn write.
-type segmentTable struct {
+type segmentLog struct {
+	*wal.WAL
 	boltTable
 
 	tail    atomic.Uint64 // where the last segment begins; raft-wal changes it on a goroutine of its own
@@ -93,105 +47,144 @@ const (
 	reachedKey       = "reached"
 )
 
-func openSegmentTable(folder string, fresh bool) (*segmentTable, error) {
+// openWAL opens the segments in folder.
+//
+// The folder has a lock of its own, for which raft-wal would wait forever. It never has to,
+// because the caller has the lock of the directory.
+func openWAL(cfg Config, folder string, fresh bool) (engine, error) {
+	if cfg.ReservedSpace < ReservedSegments*SegmentBytes {
+		return nil, fmt.Errorf("store: ReservedSpace (%d bytes) is below %d segments of %d bytes, so there might be no room for the next one; nothing was opened; raise ReservedSpace",
+			cfg.ReservedSpace, ReservedSegments, SegmentBytes)
+	}
+	if err := makeDir(folder); err != nil {
+		return nil, err
+	}
+	log, err := openSegmentTable(folder, fresh)
+	if err != nil {
+		return nil, err
+	}
+	err = recovered(func() error {
+		state, err := log.Load(folder)
+		if err == nil && len(state.Segments) > 0 {
+			if err = inspectTail(folder, state.Segments[len(state.Segments)-1], log.reached); err == nil {
+				err = completeRotation(folder, state, log)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		log.WAL, err = wal.Open(folder, wal.WithSegmentSize(SegmentBytes), wal.WithMetaStore(log), wal.WithLogger(cfg.Logger))
+		return err
+	})
+	if err != nil {
+		for _, sign := range []error{types.ErrCorrupt, io.EOF, io.ErrUnexpectedEOF, fs.ErrNotExist} {
+			if errors.Is(err, sign) { // what raft-wal can't decode, or misses
+				err = Damaged(folder, err.Error())
+			}
+		}
+		return nil, errors.Join(err, log.Close())
+	}
+	if err = flushSegments(folder); err == nil {
+		err = log.settle()
+	}
+	if err != nil {
+		return nil, errors.Join(err, log.close())
+	}
+	return log, nil
+}
+
+// openSegmentTable opens the table only.
+func openSegmentTable(folder string, fresh bool) (*segmentLog, error) {
 	path := filepath.Join(folder, segmentTableName)
-	base, err := openBoltTable(path, fresh, 0)
+	table, err := openBoltTable(path, fresh, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Damaged(path, "it is missing")
 	}
 	if err != nil {
 		return nil, asDamage(path, err)
 	}
-	t := &segmentTable{boltTable: base}
-	if t.reached, err = numberOrZero(t, reachedKey); err != nil {
-		return nil, errors.Join(asDamage(path, err), base.db.Close())
+	l := &segmentLog{boltTable: table}
+	if l.reached, err = numberIn(l, reachedKey); err != nil {
+		return nil, errors.Join(asDamage(path, err), l.Close())
 	}
-	return t, nil
-}
-
-// seen notes where the last segment begins.
-func (t *segmentTable) seen(state types.PersistentState) {
-	if n := len(state.Segments); n > 0 {
-		t.tail.Store(state.Segments[n-1].BaseIndex)
-	}
-}
-
-// reach notes how far the log reaches. The caller is the log's one writer.
-func (t *segmentTable) reach(index uint64) error {
-	t.reached = index
-	return t.Put(numberPair(reachedKey, index))
+	return l, nil
 }
 
 // Load implements types.MetaStore. The table is open already, in its folder.
-func (t *segmentTable) Load(string) (state types.PersistentState, err error) {
-	text, err := t.Get(segmentsKey)
-	if errors.Is(err, errNotFound) {
-		return state, nil // a new one
+func (l *segmentLog) Load(string) (state types.PersistentState, err error) {
+	values, err := l.Values()
+	if text, ok := values[segmentsKey]; ok { // not a new one
+		err = json.Unmarshal(text, &state)
 	}
-	err = errors.Join(err, json.Unmarshal(text, &state))
-	t.seen(state)
+	l.noteTail(state)
 	return state, err
 }
 
 // CommitState implements types.MetaStore.
-func (t *segmentTable) CommitState(state types.PersistentState) error {
+func (l *segmentLog) CommitState(state types.PersistentState) error {
 	text, err := json.Marshal(state)
 	if err == nil {
-		err = t.Put(Pair{segmentsKey, text})
+		err = l.Put(Values{segmentsKey: text})
 	}
-	t.seen(state)
+	l.noteTail(state)
 	return err
 }
 
+// noteTail notes where the last segment begins.
+func (l *segmentLog) noteTail(state types.PersistentState) {
+	if n := len(state.Segments); n > 0 {
+		l.tail.Store(state.Segments[n-1].BaseIndex)
+	}
+}
+
 // GetStable implements types.MetaStore; nothing is kept there.
-func (t *segmentTable) GetStable([]byte) ([]byte, error) { return nil, nil }
+func (l *segmentLog) GetStable([]byte) ([]byte, error) { return nil, nil }
 
 // SetStable implements types.MetaStore.
-func (t *segmentTable) SetStable(key, _ []byte) error {
+func (l *segmentLog) SetStable(key, _ []byte) error {
 	return fmt.Errorf("the segments' table keeps no other values, and %q is one", key)
 }
 
-// Close implements types.MetaStore.
-func (t *segmentTable) Close() error { return t.db.Close() }
+// Close implements types.MetaStore. It closes the table.
+func (l *segmentLog) Close() error { return l.db.Close() }
 
-// segmentLog is the engine of raft-wal. It keeps the table up to date about what has been written.
-type segmentLog struct {
-	*wal.WAL
-	table *segmentTable
-}
-
-func (l *segmentLog) stamps() Table    { return l.table.boltTable }
 func (l *segmentLog) chunk() uint64    { return math.MaxUint64 } // a deletion of any range is one small write
 func (l *segmentLog) reusable() uint64 { return 0 }              // whole segments are deleted, and their blocks given back
-func (l *segmentLog) close() error     { return l.WAL.Close() }
+func (l *segmentLog) close() error     { return l.WAL.Close() }  // which closes the table
 
 func (l *segmentLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
 
 // StoreLogs notes the first write to a segment. It is one to the segment that was the last before, or to a
 // later one, which the next write then notes.
 func (l *segmentLog) StoreLogs(entries []*raft.Log) error {
-	tail := l.table.tail.Load()
-	if err := l.WAL.StoreLogs(entries); err != nil || l.table.reached >= tail {
+	tail := l.tail.Load()
+	if err := l.WAL.StoreLogs(entries); err != nil || l.reached >= tail {
 		return err
 	}
-	return l.table.reach(entries[len(entries)-1].Index)
+	return l.reach(entries[len(entries)-1].Index)
 }
 
 // DeleteRange first notes that the log will not reach as far as it did; one of which all is deleted reaches
 // nothing.
 func (l *segmentLog) DeleteRange(first, last uint64) error {
-	now, err := extentOf(l.WAL)
+	now, err := extentOf(l)
 	if err != nil {
 		return err
 	}
 	after, err := now.minus(first, last)
-	if err == nil && after.last < l.table.reached {
-		err = l.table.reach(after.last)
+	if err == nil && after.last < l.reached {
+		err = l.reach(after.last)
 	}
 	if err != nil {
 		return err
 	}
 	return l.WAL.DeleteRange(first, last)
+}
+
+// reach notes how far the log reaches. The caller is the log's one writer.
+func (l *segmentLog) reach(index uint64) error {
+	l.reached = index
+	return l.Put(Values{reachedKey: numberBytes(index)})
 }
 
 // settle refuses a log that does not get as far as it did, and notes how far it gets.
@@ -200,10 +193,10 @@ func (l *segmentLog) settle() error {
 	if err != nil {
 		return err
 	}
-	if last < l.table.reached {
-		return fmt.Errorf("%w: it ends with entry %d, and has reached entry %d", errRecord, last, l.table.reached)
+	if last < l.reached {
+		return fmt.Errorf("%w: it ends with entry %d, and has reached entry %d", errRecord, last, l.reached)
 	}
-	return l.table.reach(last)
+	return l.reach(last)
 }
 
 // completeRotation makes a last segment of which raft-wal has sealed the file one that is not the last
@@ -213,11 +206,7 @@ func (l *segmentLog) settle() error {
 // table that it is sealed, and which is the next one. When the process ends between the two, raft-wal
 // has a sealed segment at the next start, and refuses every write forever. So the table is changed here
 // as raft-wal would have. It makes the next segment's file when it opens the log.
-func completeRotation(folder string, table types.MetaStore) error {
-	state, err := table.Load(folder)
-	if err != nil || len(state.Segments) == 0 {
-		return err
-	}
+func completeRotation(folder string, state types.PersistentState, table types.MetaStore) error {
 	last := &state.Segments[len(state.Segments)-1]
 	tail, err := segment.NewFiler(folder, walfs.New()).RecoverTail(*last)
 	if errors.Is(err, fs.ErrNotExist) {

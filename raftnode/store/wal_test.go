@@ -28,7 +28,7 @@ func bigEntries(first, last uint64) []*raft.Log {
 // cutTable is raft-wal's table in a process that ends before the table is told of
 // a full segment.
 type cutTable struct {
-	*segmentTable
+	*segmentLog
 	cut bool
 }
 
@@ -36,7 +36,7 @@ func (c *cutTable) CommitState(s types.PersistentState) error {
 	if c.cut {
 		return errors.New("the process has ended")
 	}
-	return c.segmentTable.CommitState(s)
+	return c.segmentLog.CommitState(s)
 }
 
 // endBetween fills a segment of a node's log as a process does that ends between
@@ -44,7 +44,7 @@ func (c *cutTable) CommitState(s types.PersistentState) error {
 // entry that was acknowledged.
 func endBetween(t *testing.T, dir string, first uint64) (last uint64) {
 	folder := filepath.Join(dir, logFiles[WAL])
-	table := &cutTable{segmentTable: must(openSegmentTable(folder, false))}
+	table := &cutTable{segmentLog: must(openSegmentTable(folder, false))}
 	log, err := wal.Open(folder, wal.WithSegmentSize(SegmentBytes),
 		wal.WithMetaStore(table), wal.WithLogger(hclog.NewNullLogger()))
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestAFullSegmentThatWasNotNotedIsWrittenOn(t *testing.T) {
 	last := endBetween(t, cfg.Dir, next)
 	folder := filepath.Join(cfg.Dir, logFiles[WAL])
 	table := must(openSegmentTable(folder, false))
-	require.NoError(t, errors.Join(completeRotation(folder, table), table.Close()))
+	require.NoError(t, errors.Join(completeRotation(folder, must(table.Load(folder)), table), table.Close()))
 	first, found := span(t, open(t, cfg).Logs())
 	assert.Equal(t, []uint64{5, last}, []uint64{first, found})
 }

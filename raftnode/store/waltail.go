@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
 )
 
 // What raft-wal writes into a segment: a header, and frames of a head and a body filled up to a
@@ -29,15 +30,10 @@ const (
 // Only the last write can be torn: each is flushed before the next. And a disk writes a sector as a
 // whole. So it is damage if a whole write follows, or if no sector of the last write is missing, that is,
 // zero as before the write. Everything else is ambiguous, and taken for a torn write.
-func inspectTail(folder string, table *segmentTable) error {
-	state, err := table.Load(folder)
-	if err != nil || len(state.Segments) == 0 {
-		return err
-	}
-	last := state.Segments[len(state.Segments)-1]
+func inspectTail(folder string, last types.SegmentInfo, reached uint64) error {
 	path := filepath.Join(folder, segment.FileName(last))
 	text, err := os.ReadFile(path)
-	unwritten := table.reached < last.BaseIndex
+	unwritten := reached < last.BaseIndex
 	if os.IsNotExist(err) && unwritten {
 		return nil // it was about to be made, and raft-wal makes it
 	}

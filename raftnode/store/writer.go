@@ -23,17 +23,14 @@ const (
 type Write struct {
 	Op      Op
 	Entries int           // entries of the log, or values of the table
-	Bytes   int           // of what raft handed over; 0 for a deletion
-	Waited  time.Duration // for the writer before it, in the same file
 	Took    time.Duration // writing and fsync
-	Err     error         // nil; or wraps ErrBroken, or ErrDiskFull for a refusal
+	Err     error         // nil; or wraps ErrBroken or ErrDamaged
 }
 
 // InProgress is a write that has not returned.
 type InProgress struct {
-	Op     Op
-	Since  time.Time // when it was asked for
-	number uint64
+	Op    Op
+	Since time.Time // when it was asked for
 }
 
 // A serialWriter writes one file: one writer at a time, first come, first served.
@@ -64,8 +61,7 @@ type record struct {
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	begun   uint64       // writes
-	running []InProgress // oldest first
+	running []*InProgress // oldest first
 }
 
 func newRecord(cfg Config) *record {
@@ -91,9 +87,7 @@ func (p *serialWriter) damaged(cause error) error {
 }
 
 func (p *serialWriter) attempt(w Write, do func() error) (err error) {
-	asked := p.record.begin(w.Op)
-	defer p.record.done(asked)
-
+	defer p.record.begin(w.Op)()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -101,7 +95,6 @@ func (p *serialWriter) attempt(w Write, do func() error) (err error) {
 		return err
 	}
 	begun := time.Now()
-	w.Waited = begun.Sub(asked.Since)
 	switch cause := recovered(do); {
 	case errors.Is(cause, errRecord):
 		err = p.record.end(Damaged(p.file, cause.Error()))
@@ -115,19 +108,17 @@ func (p *serialWriter) attempt(w Write, do func() error) (err error) {
 	return err
 }
 
-func (r *record) begin(op Op) InProgress {
+// begin adds a write to those in progress until done is called.
+func (r *record) begin(op Op) (done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun++
-	w := InProgress{Op: op, Since: time.Now(), number: r.begun}
+	w := &InProgress{Op: op, Since: time.Now()}
 	r.running = append(r.running, w)
-	return w
-}
-
-func (r *record) done(w InProgress) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running = slices.DeleteFunc(r.running, func(other InProgress) bool { return other.number == w.number })
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.running = slices.DeleteFunc(r.running, func(other *InProgress) bool { return other == w })
+	}
 }
 
 // oldest returns the write that has been in progress for longest.
@@ -137,7 +128,7 @@ func (r *record) oldest() (w InProgress, writing bool) {
 	if len(r.running) == 0 {
 		return InProgress{}, false
 	}
-	return r.running[0], true
+	return *r.running[0], true
 }
 
 // ended returns why no write may begin; nil while one may.

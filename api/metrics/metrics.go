@@ -17,7 +17,6 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
-	"zamok/raftnode/store"
 )
 
 // Metrics counts what a node does and writes it in Prometheus's text format. Its methods are called on the
@@ -74,12 +73,8 @@ func (m *Metrics) Entry(e raftnode.ProposalTiming) {
 	m.commands.add(float64(e.Commands))
 }
 
-// DiskWrite counts a write to this node's disk.
-func (m *Metrics) DiskWrite(w store.Write) {
-	if w.Err == nil {
-		m.writes.observe(w.Took)
-	}
-}
+// DiskWrite counts a write to this node's disk that succeeded.
+func (m *Metrics) DiskWrite(took time.Duration) { m.writes.observe(took) }
 
 // Cut counts the end of a stream with an error of this node.
 func (m *Metrics) Cut(code zamokpb.Code) { m.cuts[code].Add(1) }

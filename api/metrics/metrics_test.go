@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"zamok/api/zamokpb"
-	"zamok/raftnode/store"
 )
 
 // What a histogram counts is in the first bucket whose bound is not below it.
@@ -36,12 +35,4 @@ func TestEveryCutIsCounted(t *testing.T) {
 	text := string(m.Text(t.Context(), nil, 0, ""))
 	require.Contains(t, text, `zamok_streams_cut_total{reason="slow_reader"} 1`)
 	require.Equal(t, len(zamokpb.Code_name), strings.Count(text, "zamok_streams_cut_total{"))
-}
-
-// A refused write is none.
-func TestRefusedWritesAreNotMeasured(t *testing.T) {
-	m := New()
-	m.DiskWrite(store.Write{Took: time.Millisecond})
-	m.DiskWrite(store.Write{Took: time.Hour, Err: store.ErrDiskFull})
-	require.Contains(t, string(m.Text(t.Context(), nil, 0, "")), "zamok_disk_write_seconds_count 1\n")
 }

@@ -68,39 +68,40 @@ func checkBolt(path string) error {
 	if err != nil {
 		return err
 	}
-	first, err := readBoltMeta(f, 0, 0)
-	if err != nil {
-		return err
+	var metas [boltMetaPages]boltMetaPage
+	for i := range metas {
+		if metas[i], err = readBoltMeta(f, uint64(i), int64(metas[0].PageBytes)); err != nil {
+			return fmt.Errorf("%w: meta page %d: %w", errRecord, i, err)
+		}
 	}
-	second, err := readBoltMeta(f, int64(first.PageBytes), 1)
-	if err != nil {
-		return err
-	}
-	if first.PageBytes != second.PageBytes || first.Transaction == second.Transaction {
+	if metas[0].PageBytes != metas[1].PageBytes || metas[0].Transaction == metas[1].Transaction {
 		return fmt.Errorf("%w: its two meta pages contradict each other", errRecord)
 	}
-	newest := first
-	if second.Transaction > first.Transaction {
-		newest = second
+	newest := metas[0]
+	if metas[1].Transaction > newest.Transaction {
+		newest = metas[1]
 	}
 	p := &boltPages{file: f, page: int64(newest.PageBytes), end: newest.End, used: map[uint64]bool{}}
 	if newest.End > uint64(info.Size()/p.page) || newest.Freelist != boltNoFreelist {
 		return fmt.Errorf("%w: it has %d bytes, and its meta page counts %d pages of %d", errRecord, info.Size(), newest.End, p.page)
 	}
-	return p.walk(newest.Root, nil, nil)
+	if err := p.walk(newest.Root, nil, nil); err != nil {
+		return fmt.Errorf("%w: %w", errRecord, err)
+	}
+	return nil
 }
 
-func readBoltMeta(file io.ReaderAt, at int64, number uint64) (m boltMetaPage, err error) {
+func readBoltMeta(file io.ReaderAt, number uint64, pageBytes int64) (m boltMetaPage, err error) {
 	text := make([]byte, boltPageBytes+boltMetaBytes)
-	if _, err := file.ReadAt(text, at); err != nil {
-		return m, fmt.Errorf("%w: meta page %d can't be read: %w", errRecord, number, err)
+	if _, err := file.ReadAt(text, int64(number)*pageBytes); err != nil {
+		return m, err
 	}
 	decodeBolt(text, &m)
 	sum := fnv.New64a()
 	sum.Write(text[boltPageBytes : len(text)-8])
 	if m.Sum != sum.Sum64() || m.Magic != boltMagic || m.Version != boltVersion ||
 		m.Head.ID != number || m.Head.Kind != boltMeta || int(m.PageBytes) < len(text) {
-		return m, fmt.Errorf("%w: meta page %d does not fit its checksum", errRecord, number)
+		return m, errors.New("it does not fit its checksum")
 	}
 	return m, nil
 }
@@ -112,47 +113,38 @@ func decodeBolt(text []byte, value any) {
 	}
 }
 
-// read returns a page, with those that continue it.
-func (p *boltPages) read(number uint64) ([]byte, error) {
-	broken := func(what string) error { return fmt.Errorf("%w: page %d %s", errRecord, number, what) }
+// walk checks a page, with those that continue it, and all below it. Its keys are from least on and below
+// end; nil is no bound.
+func (p *boltPages) walk(number uint64, least, end []byte) error {
 	if number < boltMetaPages || number >= p.end {
-		return nil, broken("is beyond the end")
-	}
-	text := make([]byte, p.page)
-	if _, err := p.file.ReadAt(text, int64(number)*p.page); err != nil {
-		return nil, broken(err.Error())
+		return fmt.Errorf("page %d is beyond the end", number)
 	}
 	var head boltPageHead
+	text := make([]byte, boltPageBytes)
+	if _, err := p.file.ReadAt(text, int64(number)*p.page); err != nil {
+		return fmt.Errorf("page %d: %w", number, err)
+	}
 	decodeBolt(text, &head)
 	last := number + uint64(head.Continuation)
 	if head.ID != number || last >= p.end || head.Kind != boltBranch && head.Kind != boltLeaf {
-		return nil, broken("is not what it is used as")
+		return fmt.Errorf("page %d is not what it is used as", number)
 	}
 	for i := number; i <= last; i++ {
 		if p.used[i] {
-			return nil, broken("is used twice")
+			return fmt.Errorf("page %d is used twice", i)
 		}
 		p.used[i] = true
 	}
-	text = append(text, make([]byte, int64(head.Continuation)*p.page)...)
-	if _, err := p.file.ReadAt(text[p.page:], int64(number+1)*p.page); err != nil && last > number {
-		return nil, broken(err.Error())
-	}
-	return text, nil
-}
-
-// walk checks a page and all below it. Its keys are from least on and below end; nil is no bound.
-func (p *boltPages) walk(number uint64, least, end []byte) error {
-	text, err := p.read(number)
-	if err != nil {
-		return err
+	text = make([]byte, int64(last+1-number)*p.page)
+	if _, err := p.file.ReadAt(text, int64(number)*p.page); err != nil {
+		return fmt.Errorf("page %d: %w", number, err)
 	}
 	size, err := p.elements(text, least, end)
 	if err != nil {
-		return fmt.Errorf("%w: page %d: %w", errRecord, number, err)
+		return fmt.Errorf("page %d: %w", number, err)
 	}
 	if pages := (int64(size) + p.page - 1) / p.page; pages*p.page != int64(len(text)) {
-		return fmt.Errorf("%w: page %d has another length than its elements", errRecord, number)
+		return fmt.Errorf("page %d has another length than its elements", number)
 	}
 	return nil
 }
@@ -164,7 +156,7 @@ func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
 	count := int(head.Count)
 	size = boltPageBytes + count*boltElement
 	if size > len(text) || head.Kind == boltBranch && count == 0 {
-		return 0, fmt.Errorf("%w: %d elements", errRecord, count)
+		return 0, fmt.Errorf("%d elements", count)
 	}
 	// A leaf's element is flags, offset, length of the key and of the value; a branch's is offset,
 	// length of the key, and page.
@@ -179,11 +171,11 @@ func (p *boltPages) elements(text, least, end []byte) (size int, err error) {
 		from := uint64(size)
 		to := from + key + value
 		if uint64(boltPageBytes+i*boltElement)+offset != from || key == 0 || to > uint64(len(text)) {
-			return 0, fmt.Errorf("%w: element %d is at the wrong offset", errRecord, i)
+			return 0, fmt.Errorf("element %d is at the wrong offset", i)
 		}
 		size, keys[i] = int(to), text[from:from+key]
 		if bytes.Compare(keys[i], least) < 0 || i > 0 && bytes.Equal(keys[i], least) || end != nil && bytes.Compare(keys[i], end) >= 0 {
-			return 0, fmt.Errorf("%w: key %d is out of order", errRecord, i)
+			return 0, fmt.Errorf("key %d is out of order", i)
 		}
 		least = keys[i]
 		if err := p.value(flags, text[from+key:to]); err != nil {
@@ -206,17 +198,17 @@ func (p *boltPages) value(flags uint32, value []byte) error {
 	case flags == 0:
 		return nil
 	case flags != 1 || len(value) < boltBucket:
-		return fmt.Errorf("%w: a value of an unknown kind", errRecord)
+		return errors.New("a value of an unknown kind")
 	}
 	if root := binary.NativeEndian.Uint64(value); root != 0 {
 		return p.walk(root, nil, nil)
 	}
 	inline := value[boltBucket:]
 	if len(inline) < boltPageBytes || binary.NativeEndian.Uint16(inline[8:]) != boltLeaf {
-		return fmt.Errorf("%w: a bucket without a page", errRecord)
+		return errors.New("a bucket without a page")
 	}
 	if size, err := p.elements(inline, nil, nil); err != nil || size != len(inline) {
-		return errors.Join(fmt.Errorf("%w: a bucket of %d bytes with %d bytes of elements", errRecord, len(inline), size), err)
+		return errors.Join(fmt.Errorf("a bucket of %d bytes with %d bytes of elements", len(inline), size), err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -47,10 +48,10 @@ type Config struct {
 	// package comment says what it may do instead in a test. Required.
 	Fatal func(error)
 
-	// Observe is told of each write of log and vote when it is over. It is called
-	// on the writing goroutine, so it must be quick and must not call the store.
-	// Nil: nobody is told.
-	Observe func(Write)
+	// Observe is called after each write of log and vote that succeeded, with how long it took, its fsync
+	// included. It is called on the writing goroutine, so it must be quick and must not call the store.
+	// Nil: it is not called.
+	Observe func(took time.Duration)
 
 	// Logger is where raft-wal writes. Nil: nowhere.
 	Logger hclog.Logger
@@ -97,7 +98,7 @@ func (cfg Config) settled() (Config, error) {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	if cfg.Observe == nil {
-		cfg.Observe = func(Write) {}
+		cfg.Observe = func(time.Duration) {}
 	}
 	if _, err := ParseLogKind(string(cfg.Log)); err != nil {
 		return cfg, err

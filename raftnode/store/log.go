@@ -174,7 +174,7 @@ func (l *raftLog) StoreLogs(entries []*raft.Log) error {
 			return err
 		}
 	}
-	return l.write(Write{Op: OpAppend, Entries: len(entries)}, func() error {
+	return l.write(OpAppend, len(entries), func() error {
 		next, err := l.extent.Load().plus(entries)
 		if err == nil {
 			err = l.engine.StoreLogs(sealed)
@@ -322,7 +322,7 @@ func (l *raftLog) removeChunk(first, last uint64) (more bool, err error) {
 	} else if more {
 		last = first + l.chunk - 1
 	}
-	return more, l.write(Write{Op: OpDelete, Entries: int(last - first + 1)}, func() error {
+	return more, l.write(OpDelete, int(last-first+1), func() error {
 		next, err := l.extent.Load().minus(first, last)
 		if err != nil {
 			return err

@@ -223,12 +223,12 @@ func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(to))
+	return flush(filepath.Dir(to))
 }
 
-// syncDir makes the names in dir survive a crash.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
+// flush makes a file, or the names in a directory, survive a crash.
+func flush(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
@@ -252,5 +252,5 @@ func makeDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return flush(filepath.Dir(dir))
 }

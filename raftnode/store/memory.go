@@ -17,8 +17,9 @@ import (
 // value is an empty one. It outlives the Store that writes it, so handing it to
 // the next Open is a restart.
 type Memory struct {
-	mu    sync.Mutex
-	inUse bool              // by a Store
+	inUse sync.Mutex // locked by a Store
+
+	mu    sync.Mutex        // guards what follows
 	logs  *raft.InmemStore  // nil until the first Open
 	votes Values            // with the incarnation of the log, too
 	files map[string][]byte // whole files, never changed
@@ -85,12 +86,11 @@ func (m *Memory) remove(name string) error {
 }
 
 func (m *Memory) lock() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.inUse {
+	if !m.inUse.TryLock() {
 		return fmt.Errorf("store: %w: another Store has this Memory open; nothing was changed; close that one first, or use a new Memory", ErrLocked)
 	}
-	m.inUse = true
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.logs == nil {
 		m.logs, m.votes, m.files = raft.NewInmemStore(), Values{}, map[string][]byte{}
 	}
@@ -103,9 +103,7 @@ func (m *Memory) openLog(Config, LogKind, bool) (engine, error) {
 }
 
 func (m *Memory) close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.inUse = false
+	m.inUse.Unlock()
 	return nil
 }
 

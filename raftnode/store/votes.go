@@ -100,7 +100,7 @@ func (v *votes) Set(key, value []byte) error {
 }
 
 func (v *votes) put(op Op, changes Values) error {
-	return v.write(Write{Op: op, Entries: len(changes)}, func() error {
+	return v.write(op, len(changes), func() error {
 		err := v.table.Put(changes)
 		if err == nil {
 			next := maps.Clone(*v.values.Load())

@@ -241,16 +241,23 @@ func completeRotation(folder string, state types.PersistentState, table types.Me
 func flushSegments(folder string) error {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.wal")) // in the order of their entries
 	for i, path := range paths {
-		f, openErr := os.OpenFile(path, os.O_RDWR, 0)
-		if openErr != nil {
-			return errors.Join(err, openErr)
+		if i < len(paths)-2 {
+			err = errors.Join(err, flush(path))
+		} else if text, readErr := os.ReadFile(path); readErr == nil {
+			err = errors.Join(err, overwrite(path, text))
+		} else {
+			err = errors.Join(err, readErr)
 		}
-		if i >= len(paths)-2 {
-			text, readErr := io.ReadAll(f)
-			_, writeErr := f.WriteAt(text, 0)
-			err = errors.Join(err, readErr, writeErr)
-		}
-		err = errors.Join(err, f.Sync(), f.Close())
 	}
-	return errors.Join(err, syncDir(folder))
+	return errors.Join(err, flush(folder))
+}
+
+// overwrite writes over the content of a file, and flushes it.
+func overwrite(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(text, 0)
+	return errors.Join(err, f.Sync(), f.Close())
 }

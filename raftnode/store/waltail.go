@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -56,21 +55,13 @@ func inspectTail(folder string, last types.SegmentInfo, reached uint64) error {
 		// continue with one that is too short.
 		return os.Remove(path)
 	}
-	return cutTail(path, text, whole)
-}
-
-// cutTail writes zeros over what is left of a torn write. raft-wal would write the next one over its
-// beginning, and the rest behind that looks like damage.
-func cutTail(path string, text []byte, whole int) error {
 	if allZero(text[whole:]) {
 		return nil
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(make([]byte, len(text)-whole), int64(whole))
-	return errors.Join(err, f.Sync(), f.Close())
+	// raft-wal would write the next one over the beginning of the torn write, and the rest behind that
+	// looks like damage.
+	clear(text[whole:])
+	return overwrite(path, text)
 }
 
 // tailOf returns the end of the last whole write, 0 if there is none, and an error if what follows it is

@@ -19,14 +19,6 @@ const (
 	OpSetting Op = "setting" // any other value of the table; for raft, its current term
 )
 
-// Write is one write of log or vote that is over, its fsync included.
-type Write struct {
-	Op      Op
-	Entries int           // entries of the log, or values of the table
-	Took    time.Duration // writing and fsync
-	Err     error         // nil; or wraps ErrBroken or ErrDamaged
-}
-
 // InProgress is a write that has not returned.
 type InProgress struct {
 	Op    Op
@@ -53,7 +45,7 @@ func (t fifoMutex) Unlock()   { <-t }
 // and whether writing has ended.
 type record struct {
 	fatal   func(error)
-	observe func(Write)
+	observe func(took time.Duration)
 
 	// The cause of ctx is why no write may begin: the first failure, which wraps ErrBroken, ErrDamaged or
 	// the like, or ErrClosed.
@@ -69,9 +61,9 @@ func newRecord(cfg Config) *record {
 	return &record{fatal: cfg.Fatal, observe: cfg.Observe, ctx: ctx, stop: stop}
 }
 
-// write does one write under the rules S3 and S4.
-func (p *serialWriter) write(w Write, do func() error) error {
-	err := p.attempt(w, do)
+// write does one write, of so many entries or values, under the rules S3 and S4.
+func (p *serialWriter) write(op Op, count int, do func() error) error {
+	err := p.attempt(op, count, do)
 	if err != nil && !errors.Is(err, ErrClosed) {
 		p.record.fatal(err) // nothing is locked any more, so it may end this goroutine
 	}
@@ -86,8 +78,8 @@ func (p *serialWriter) damaged(cause error) error {
 	return p.record.abort(Damaged(p.file, cause.Error()))
 }
 
-func (p *serialWriter) attempt(w Write, do func() error) (err error) {
-	defer p.record.begin(w.Op)()
+func (p *serialWriter) attempt(op Op, count int, do func() error) error {
+	defer p.record.begin(op)()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -96,16 +88,16 @@ func (p *serialWriter) attempt(w Write, do func() error) (err error) {
 	}
 	begun := time.Now()
 	switch cause := recovered(do); {
+	case cause == nil:
+		p.record.observe(time.Since(begun))
+		return nil
 	case errors.Is(cause, errRecord):
-		err = p.record.end(Damaged(p.file, cause.Error()))
-	case cause != nil:
-		err = p.record.end(fmt.Errorf("store: %w (%v, %d entries or values): %w; whether it took effect is unknown, and nothing is written after it; "+
+		return p.record.end(Damaged(p.file, cause.Error()))
+	default:
+		return p.record.end(fmt.Errorf("store: %w (%v, %d entries or values): %w; whether it took effect is unknown, and nothing is written after it; "+
 			"the process must end and start again; if this happens again, replace the disk and %s",
-			ErrBroken, w.Op, w.Entries, cause, replaceNode))
+			ErrBroken, op, count, cause, replaceNode))
 	}
-	w.Took, w.Err = time.Since(begun), err
-	p.record.observe(w)
-	return err
 }
 
 // begin adds a write to those in progress until done is called.

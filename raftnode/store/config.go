@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// DefaultLowSpace and DefaultLowSpaceSpread, in bytes: the default mark of a node
-	// lies between them and their sum. See Config.Mark.
+	// DefaultLowSpace and DefaultLowSpaceSpread, in bytes: the default low-space threshold of a node
+	// lies between the first and their sum. See Config.LowSpace.
 	DefaultLowSpace       = 256 << 20
 	DefaultLowSpaceSpread = 128 << 20
 
@@ -56,14 +56,14 @@ type Config struct {
 	// Logger is where raft-wal writes. Nil: nowhere.
 	Logger hclog.Logger
 
-	// LowSpace, in bytes of free space, is where Low begins to say yes. Zero: a mark
+	// LowSpace, in bytes of free space, is the threshold below which IsLowSpace reports true. Zero: one
 	// between DefaultLowSpace and DefaultLowSpace+DefaultLowSpaceSpread, fixed by NodeID.
-	// Replicated logs fill equal disks at the same minute; different marks make
-	// one node speak up before the others are at their end too.
+	// Replicated logs fill equal disks at the same minute; with different thresholds
+	// one node announces it before the others are full too.
 	LowSpace uint64
 
 	// ReservedSpace, in bytes of free space, is where new entries are refused with
-	// ErrDiskFull; it must be below Mark, and with WAL at least ReservedSegments ×
+	// ErrDiskFull; it must be below LowSpace, and with WAL at least ReservedSegments ×
 	// SegmentBytes. Zero: DefaultReservedSpace.
 	ReservedSpace uint64
 

@@ -45,8 +45,8 @@ type Identity struct {
 	// Incarnation is drawn once, when the directory is made. A node of the same
 	// name with another incarnation has lost its disk, and must not vote.
 	Incarnation ID `json:"incarnation"`
-	// Log is the log store that the directory was begun with. Empty: Bolt.
-	Log LogKind `json:"log,omitempty"`
+	// Log is the log store that the directory was begun with.
+	Log LogKind `json:"log"`
 	// Initial are the initial members that this node has agreed to bootstrap a cluster
 	// with, as package peer encodes them. They are on disk before the first entry
 	// of the log is. Empty: the node has agreed to nothing, or joins.
@@ -62,7 +62,7 @@ type Identity struct {
 }
 
 // formatNow is the layout that this code writes, and the only one it reads.
-const formatNow = 3
+const formatNow = 4
 
 const identityName = "identity.json"
 
@@ -106,26 +106,20 @@ func writeIdentity(m medium, id Identity) error {
 	return f.commit()
 }
 
-// The identity's last member is a checksum of all the text before it.
-const checksumName = `"checksum"`
-
-func checksumOf(body []byte) []byte {
-	return fmt.Appendf(nil, ",\n  %s: \"%x\"\n}\n", checksumName, Checksum(body))
-}
+// checksumMember is the identity's last member, a checksum of all the text before it.
+const checksumMember = ",\n  \"checksum\": \"%x\"\n}\n"
 
 // signed puts the checksum behind the last member of an object in JSON.
 func signed(object []byte) []byte {
 	body := bytes.TrimSuffix(object, []byte("\n}"))
-	return append(body[:len(body):len(body)], checksumOf(body)...)
+	return fmt.Appendf(bytes.Clone(body), checksumMember, Checksum(body))
 }
 
 // unsigned takes the checksum off, and reports whether it fits.
 func unsigned(text []byte) (object []byte, fits bool) {
-	end := len(text) - len(checksumOf(nil))
-	if end < 0 || !bytes.Equal(text[end:], checksumOf(text[:end])) {
-		return nil, false
-	}
-	return append(text[:end:end], '}'), true
+	end := max(0, len(text)-len(fmt.Sprintf(checksumMember, Checksum(nil))))
+	object = append(text[:end:end], "\n}"...)
+	return object, bytes.Equal(text, signed(object))
 }
 
 // IsMember reports whether a directory is that of a node which is, or was, part of a

@@ -212,7 +212,7 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 	if err != nil {
 		return err.Error()
 	}
-	return found.String() + ", " + strconv.FormatUint(last, 10) + " entries"
+	return [...]string{Empty: "empty", NoCluster: "unmarked", InCluster: "marked"}[found] + ", " + strconv.FormatUint(last, 10) + " entries"
 }
 
 func copyFile(t *testing.T, from, to string) {

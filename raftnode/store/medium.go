@@ -238,19 +238,15 @@ func flush(path string) error {
 // makeDir makes dir and what is missing above it, so that all of it survives a
 // crash: a node whose directory vanished would count as new.
 func makeDir(dir string) error {
-	err := os.Mkdir(dir, 0o700)
-	if above := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && above != dir {
-		if err := makeDir(above); err != nil {
-			return err
-		}
-		// Once: some file systems, as /proc, return this error for every new directory.
-		err = os.Mkdir(dir, 0o700)
-	}
-	if errors.Is(err, fs.ErrExist) {
+	if isThere(dir) {
 		return nil
 	}
-	if err != nil {
+	above := filepath.Dir(dir)
+	if err := makeDir(above); err != nil {
 		return err
 	}
-	return flush(filepath.Dir(dir))
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return flush(above)
 }

@@ -30,10 +30,6 @@ const (
 	InCluster                  // both
 )
 
-func (s State) String() string {
-	return [...]string{"no state", "empty", "unmarked", "marked"}[s]
-}
-
 // Open opens the data of a node, and makes it if there is none. It refuses, with
 // the cure, what is in use (ErrLocked), what is another node's (ErrOtherNode),
 // and what is not whole (ErrLost).
@@ -70,10 +66,7 @@ func (s *Store) open(cfg Config) error {
 	if err != nil && !fresh {
 		return err
 	}
-	kind := cmp.Or(id.Log, Bolt)
-	if fresh {
-		kind = cmp.Or(cfg.Log, Bolt)
-	}
+	kind := cmp.Or(id.Log, cfg.Log, Bolt)
 	if cfg.Log != "" && cfg.Log != kind && cfg.Memory == nil { // the node would begin with an empty log
 		return fmt.Errorf("store: %w: %s was begun with log store %q, and this start asks for %q; nothing was changed; "+
 			"start it with %q, or, to change it to %q, %s",
@@ -155,10 +148,7 @@ func wrapped[T any](wrap func(T) T, inner T) T {
 // create makes a new node of a medium that holds nothing. The identity is written last: a crash before that
 // leaves files without data, and the next start begins again.
 func (s *Store) create(node string, kind LogKind, table Table) (Identity, error) {
-	id := Identity{Format: formatNow, Node: node, Incarnation: NewID()}
-	if kind != Bolt {
-		id.Log = kind
-	}
+	id := Identity{Format: formatNow, Node: node, Incarnation: NewID(), Log: kind}
 	stamp := Values{stampKey: id.Incarnation[:]}
 	if err := errors.Join(s.engine.Put(stamp), table.Put(stamp)); err != nil {
 		return id, err

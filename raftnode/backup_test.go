@@ -44,7 +44,7 @@ func done(t *testing.T, c fsm.Command, nodes ...*Node) (a Answer) {
 		for _, n := range nodes {
 			ctx, cancel := context.WithTimeout(t.Context(), proposeWait)
 			var err error
-			a, err = wait(ctx, func(done Done) { n.Submit(c, done) })
+			a, err = n.Propose(ctx, c)
 			cancel()
 			if err == nil {
 				return true

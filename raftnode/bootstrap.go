@@ -37,12 +37,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in, err := n.newInstance()
-	if err != nil {
-		return err
-	}
-	n.instance.Store(in)
-	return nil
+	return n.startInstance()
 }
 
 // bootstrapCluster asks the others of the list until this node has written the first entry of a new cluster, or

@@ -45,7 +45,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	require.NoError(t, err)
 	until(t, "an epoch opens, and the node has said all that it says by itself", func() bool {
 		requests, _ := n.queue.waiting()
-		return n.Status().Leading && !n.shouldAnnounce() && requests == 0 && n.proposals.count() == 0
+		return n.Status().Leading && !n.shouldAnnounce(n.instance.Load()) && requests == 0 && n.proposals.count() == 0
 	})
 
 	held.Lock()

@@ -114,11 +114,7 @@ func (d *digests) compare(voters []string) *digestPoint {
 }
 
 // checkDigests compares the reported digests.
-func (n *Node) checkDigests() {
-	in := n.instance.Load()
-	if in == nil {
-		return
-	}
+func (n *Node) checkDigests(in *instance) {
 	var voters []string
 	for _, s := range in.servers().voters() {
 		voters = append(voters, peer.NameOf(s.ID))

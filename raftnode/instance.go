@@ -44,12 +44,12 @@ type instance struct {
 	ledSince, epochSince atomic.Pointer[time.Time]
 }
 
-// newInstance starts raft on what the store holds.
-func (n *Node) newInstance() (*instance, error) {
+// startInstance starts raft on what the store holds.
+func (n *Node) startInstance() error {
 	n.state.replace(fsm.NewWithVersions(n.cfg.Versions)) // raft replays it
 	transport, err := n.network.Transport(raftLogger(n.log))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	in := &instance{
 		node: n, transport: transport, timeout: n.timeout(), notices: make(chan bool, noticesMax),
@@ -57,18 +57,18 @@ func (n *Node) newInstance() (*instance, error) {
 	}
 	in.life, in.endLife = context.WithCancel(context.Background())
 	cfg := in.raftConfig()
-	logs := timedLog{n.store.Logs(), &n.proposals}
 	if n.restartedByWatchdog() {
 		n.log.Warn("restarted by the watchdog: not campaigning for a while", "while", cautious)
 		in.cautiousUntil = time.Now().Add(cautious)
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout = cautious, cautious
 	}
-	if in.raft, err = raft.NewRaft(cfg, &n.state, logs, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
-		return nil, errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
+	if in.raft, err = raft.NewRaft(cfg, &n.state, &n.proposals, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
+		return errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
 	}
 	transport.Start(in.raft)
 	go in.supervise()
-	return in, nil
+	n.instance.Store(in)
+	return nil
 }
 
 // setElectionTimeout delays this node's campaigns after a restart by the watchdog or while its disk is full, or restores
@@ -133,11 +133,9 @@ func (n *Node) reopen(old *instance) {
 	if err := old.stop(); err != nil {
 		n.log.Warn("raft shut down with an error", "error", err)
 	}
-	in, err := n.newInstance()
-	if err != nil {
+	if err := n.startInstance(); err != nil {
 		n.fatal(fmt.Errorf("raftnode: raft did not start again: %w", err))
 	}
-	n.instance.Store(in)
 }
 
 // leading returns the running raft if this node leads.

@@ -39,25 +39,27 @@ func (n *Node) maintain() {
 		case <-tick.C:
 			losses = n.losses
 		}
-		n.recordCluster()
-		if in := n.instance.Load(); in != nil {
-			in.setElectionTimeout()
-			n.askRemoved(ctx, in)
+		in := n.instance.Load()
+		if in == nil {
+			continue // until raft runs again; its entries wake this loop, or the next tick does
 		}
-		n.tuneTimeouts(ctx)
-		if n.shouldAnnounce() {
-			n.send(ctx, n.announcement())
+		n.recordCluster()
+		in.setElectionTimeout()
+		n.askRemoved(ctx, in)
+		n.tuneTimeouts(ctx, in)
+		if n.shouldAnnounce(in) {
+			n.send(ctx, in, n.announcement(in))
 		}
 		for _, d := range n.digests.toReport() {
 			d.Node = n.cfg.ID
-			n.send(ctx, &d)
+			n.send(ctx, in, &d)
 		}
-		n.checkDigests()
+		n.checkDigests(in)
 		n.checkFreeSpace(ctx)
 		if low, _ := n.store.IsLowSpace(); low && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
 			n.log.Warn("low disk space: taking a snapshot to compact the log")
-			n.truncateLog()
+			n.truncateLog(in)
 		}
 	}
 }
@@ -65,20 +67,13 @@ func (n *Node) maintain() {
 // truncateLog makes raft take a snapshot, whose outcome raft logs. Raft accepts the request when the previous snapshot is
 // complete, which a stalled disk may delay: the maintenance loop does not wait for that when the node closes, and the
 // goroutine ends with raft, which is stopped next.
-func (n *Node) truncateLog() {
-	in := n.instance.Load()
-	if in == nil {
-		return
-	}
-	taken := make(chan struct{})
+func (n *Node) truncateLog(in *instance) {
+	ctx, taken := context.WithCancel(n.life)
 	go func() {
-		defer close(taken)
+		defer taken()
 		in.raft.Snapshot()
 	}()
-	select {
-	case <-taken:
-	case <-n.life.Done():
-	}
+	<-ctx.Done()
 }
 
 // recordCluster records on disk that this node is a member, and of which cluster, once it knows.
@@ -101,27 +96,23 @@ func (n *Node) recordCluster() {
 }
 
 // announcement is what this node announces.
-func (n *Node) announcement() *fsm.Member {
+func (n *Node) announcement(in *instance) *fsm.Member {
 	free, _ := n.store.FreeBytes()
-	timeout := n.timeout()
-	if in := n.instance.Load(); in != nil {
-		timeout = in.timeout
-	}
 	return &fsm.Member{
 		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
 		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
 		FreeBytes: free, LowSpaceThreshold: n.store.LowSpace(),
-		ElectionTimeout: uint32(timeout / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.ElectionTimeout / time.Millisecond),
+		ElectionTimeout: uint32(in.timeout / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.ElectionTimeout / time.Millisecond),
 	}
 }
 
 // shouldAnnounce reports whether the cluster's record of this node is out of date.
-func (n *Node) shouldAnnounce() bool {
+func (n *Node) shouldAnnounce(in *instance) bool {
 	if id, _ := n.Leader(); id == "" {
 		return false
 	}
-	mine, known := *n.announcement(), n.member(n.cfg.ID)
+	mine, known := *n.announcement(in), n.member(n.cfg.ID)
 	if (known.FreeBytes < known.LowSpaceThreshold) != (mine.FreeBytes < mine.LowSpaceThreshold) {
 		return true
 	}
@@ -133,15 +124,13 @@ func (n *Node) shouldAnnounce() bool {
 }
 
 // send proposes what this node announces, here or at the leader.
-func (n *Node) send(ctx context.Context, c fsm.Command) {
+func (n *Node) send(ctx context.Context, in *instance, c fsm.Command) {
 	err := error(&NotLeaderError{})
 	if n.queue.open.Load() {
 		err = n.proposeOwn(ctx, c)
-	} else if in := n.instance.Load(); in != nil {
-		if address, id := in.raft.LeaderWithID(); id != "" && id != n.self.ID() {
-			entry := fsm.Entry{Commands: []fsm.Command{c}}
-			_, err = n.callNode(ctx, peer.Node{ID: string(id), Address: string(address)}, entry.Append([]byte{callCommand}))
-		}
+	} else if address, id := in.raft.LeaderWithID(); id != "" && id != n.self.ID() {
+		entry := fsm.Entry{Commands: []fsm.Command{c}}
+		_, err = n.callNode(ctx, peer.Node{ID: string(id), Address: string(address)}, entry.Append([]byte{callCommand}))
 	}
 	if err != nil {
 		n.log.Debug("could not announce this node, or report a state digest", "error", err)

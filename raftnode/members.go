@@ -383,34 +383,25 @@ func (n *Node) askRemoved(ctx context.Context, in *instance) {
 	}
 }
 
-// others are the nodes that this one knows of: those of its latest configuration and of its list.
-func (n *Node) others(in *instance) []peer.Node {
-	known := map[string]bool{}
-	var others []peer.Node
-	add := func(name, address string) {
-		if name != n.cfg.ID && !known[address] {
-			known[address] = true
-			others = append(others, peer.Node{ID: name, Address: address})
-		}
-	}
+// others are the nodes that this one knows of: those of its latest configuration and of its list, an address once.
+func (n *Node) others(in *instance) (others []peer.Node) {
 	for _, s := range in.servers() {
-		add(peer.NameOf(s.ID), string(s.Address))
+		others = append(others, peer.Node{ID: peer.NameOf(s.ID), Address: string(s.Address)})
 	}
-	for _, node := range n.cfg.Peers.List.Nodes() {
-		add(node.ID, node.Address)
-	}
-	return others
+	known := map[string]bool{}
+	return slices.DeleteFunc(append(others, n.cfg.Peers.List.Nodes()...), func(node peer.Node) bool {
+		other := node.ID != n.cfg.ID && !known[node.Address]
+		known[node.Address] = known[node.Address] || other
+		return !other
+	})
 }
 
 // lastListed is the index of the latest configuration in a log, or in the latest snapshot, that names
 // a server; 0 = none does.
 func lastListed(logs raft.LogStore, snapshots raft.SnapshotStore, id raft.ServerID) (uint64, error) {
-	first, err := logs.FirstIndex()
-	if err != nil {
-		return 0, err
-	}
-	last, err := logs.LastIndex()
-	if err != nil {
+	first, firstErr := logs.FirstIndex()
+	last, lastErr := logs.LastIndex()
+	if err := errors.Join(firstErr, lastErr); err != nil {
 		return 0, err
 	}
 	for i := last; i >= max(first, 1); i-- {

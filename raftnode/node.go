@@ -92,6 +92,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	n.proposals.LogStore = n.store.Logs()
 	identity := n.store.Identity()
 	cluster := identity.Cluster
 	if n.store.State() == store.Empty {
@@ -140,7 +141,18 @@ func (n *Node) Submit(c fsm.Command, done Done) {
 
 // Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
-	return wait(ctx, func(done Done) { n.Submit(c, done) })
+	type outcome struct {
+		answer Answer
+		err    error
+	}
+	ch := make(chan outcome, 1)
+	n.Submit(c, func(a Answer, err error) { ch <- outcome{a, err} })
+	select {
+	case o := <-ch:
+		return o.answer, o.err
+	case <-ctx.Done():
+		return Answer{}, fmt.Errorf("%w (%w)", ErrUnknown, context.Cause(ctx))
+	}
 }
 
 // Renew proposes the renewal of a session. The answer's code is OK or NoSession.
@@ -151,23 +163,8 @@ func (n *Node) Renew(id session.ID, done Done) {
 // ReadBarrier returns when everything that was acknowledged anywhere before the call is in this node's state
 // machine (N5), with the state machine's stamp and time.
 func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error) {
-	a, err := wait(ctx, func(done Done) { n.Submit(nil, done) })
+	a, err := n.Propose(ctx, nil)
 	return a.Stamp, a.Time, err
-}
-
-func wait(ctx context.Context, hand func(Done)) (Answer, error) {
-	type outcome struct {
-		answer Answer
-		err    error
-	}
-	ch := make(chan outcome, 1)
-	hand(func(a Answer, err error) { ch <- outcome{a, err} })
-	select {
-	case o := <-ch:
-		return o.answer, o.err
-	case <-ctx.Done():
-		return Answer{}, fmt.Errorf("%w (%w)", ErrUnknown, context.Cause(ctx))
-	}
 }
 
 // refuse answers what the queue has refused with an error, if it has.

@@ -89,9 +89,11 @@ func (e *epoch) awaitApplied(p *proposal) {
 }
 
 // proposals are the entries in flight, by the first of their bytes: on the leader, raft hands the very slice that was
-// proposed to the log and to the state machine.
+// proposed to the log and to the state machine. They are also raft's log, to see when an entry is appended.
 type proposals struct {
-	mu      sync.Mutex
+	raft.LogStore // of the store
+
+	mu      sync.Mutex // guards what follows
 	byBytes map[*byte]*proposal
 	refused error // why the log refused what raft appended last; nil = it did not
 }
@@ -160,23 +162,19 @@ func (ps *proposals) stalled(committed uint64, now time.Time) (oldest time.Time)
 	return oldest
 }
 
-// timedLog notes when proposals were appended, and whether the log refuses entries.
-type timedLog struct {
-	raft.LogStore
-	proposals *proposals
-}
+// StoreLog implements raft.LogStore.
+func (ps *proposals) StoreLog(l *raft.Log) error { return ps.StoreLogs([]*raft.Log{l}) }
 
-func (t timedLog) StoreLog(l *raft.Log) error { return t.StoreLogs([]*raft.Log{l}) }
-
-func (t timedLog) StoreLogs(logs []*raft.Log) error {
-	err := t.LogStore.StoreLogs(logs)
-	t.proposals.mu.Lock()
-	defer t.proposals.mu.Unlock()
-	if t.proposals.refused = err; err != nil {
+// StoreLogs implements raft.LogStore. It notes when proposals were appended, and whether the log refuses entries.
+func (ps *proposals) StoreLogs(logs []*raft.Log) error {
+	err := ps.LogStore.StoreLogs(logs)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.refused = err; err != nil {
 		return err
 	}
 	for _, l := range logs {
-		if p := t.proposals.find(l); p != nil {
+		if p := ps.find(l); p != nil {
 			p.index, p.appended = l.Index, time.Now()
 		}
 	}
@@ -184,8 +182,8 @@ func (t timedLog) StoreLogs(logs []*raft.Log) error {
 }
 
 // IsMonotonic returns what raft asks of a log that can't have gaps.
-func (t timedLog) IsMonotonic() bool {
-	log, ok := t.LogStore.(raft.MonotonicLogStore)
+func (ps *proposals) IsMonotonic() bool {
+	log, ok := ps.LogStore.(raft.MonotonicLogStore)
 	return ok && log.IsMonotonic()
 }
 

@@ -204,13 +204,9 @@ func (b *batch) answer(a fsm.Applied) {
 		}
 		r.done(answer, nil)
 	}
-	dead := make(map[session.ID]bool, len(a.Unrenewed))
-	for _, id := range a.Unrenewed {
-		dead[id] = true
-	}
 	for _, r := range b.renewals {
 		answer.Result = fsm.Result{Session: r.id}
-		if dead[r.id] {
+		if _, dead := slices.BinarySearch(a.Unrenewed, r.id); dead {
 			answer.Result = fsm.Result{Code: fsm.NoSession}
 		}
 		for _, done := range r.done {

@@ -43,9 +43,13 @@ func TestRenewalsShareEntries(t *testing.T) {
 					case <-time.After(ttl/3*9/10 + time.Duration(random.Int64N(int64(ttl/3/5)))):
 					}
 					asked := time.Now()
-					answer, err := wait(b.Context(), func(done Done) { leader.Renew(a.Result.Session, done) })
-					assert.NoError(b, err)
-					assert.Equal(b, fsm.OK, answer.Result.Code)
+					renewed := make(chan struct{})
+					leader.Renew(a.Result.Session, func(answer Answer, err error) {
+						defer close(renewed)
+						assert.NoError(b, err)
+						assert.Equal(b, fsm.OK, answer.Result.Code)
+					})
+					<-renewed
 					longest.Store(max(longest.Load(), int64(time.Since(asked))))
 					renewals.Add(1)
 				}

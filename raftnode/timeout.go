@@ -74,11 +74,7 @@ func timeoutFor(trip time.Duration) time.Duration {
 func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 
 // tuneTimeouts adapts this node's T, and, if it leads, that of the cluster.
-func (n *Node) tuneTimeouts(ctx context.Context) {
-	in := n.instance.Load()
-	if in == nil {
-		return
-	}
+func (n *Node) tuneTimeouts(ctx context.Context, in *instance) {
 	all, others := in.voters()
 	n.known.Store(int64(max(in.timeout, ofMajority(all))))
 	n.tuneAlone(ctx, in, others)
@@ -156,7 +152,10 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, others []voter) {
 	for _, v := range others {
 		if v.silent == 0 && !fits(v) && ago(v) >= retuneAgain && spared {
 			n.tuning.asked[v.ID] = time.Now()
-			n.askRetune(ctx, v, target)
+			body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
+			if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
+				n.log.Info("a node did not confirm the new election timeout", "node", v.name, "timeout", target, "error", err)
+			}
 			return
 		}
 	}
@@ -226,14 +225,6 @@ func quorumTrip(others []voter) time.Duration {
 		return trips[quorum-1]
 	}
 	return 0
-}
-
-// askRetune asks a follower to restart raft with another T.
-func (n *Node) askRetune(ctx context.Context, v voter, target time.Duration) {
-	body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
-	if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
-		n.log.Info("a node did not confirm the new election timeout", "node", v.name, "timeout", target, "error", err)
-	}
 }
 
 // handleRetune accepts a T from the leader.

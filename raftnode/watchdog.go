@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -86,7 +87,10 @@ func (a *awakeTracker) awakeSince(began, now time.Time) time.Duration {
 
 // stuck is why this leader counts as stalled, or nil.
 func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
-	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > writeMax+n.spread() {
+	id := fnv.New32a()
+	id.Write([]byte(n.cfg.ID))
+	limit := writeMax + time.Duration(id.Sum32())%writeSpread
+	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > limit {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}
 	if since := in.epochSince.Load(); since != nil && awake.awakeSince(*since, now) > epochMax {
@@ -99,37 +103,26 @@ func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
 	return nil
 }
 
-func (n *Node) spread() time.Duration {
-	h := fnv.New32a()
-	h.Write([]byte(n.cfg.ID))
-	return time.Duration(h.Sum32()) % writeSpread
+// stuckNotePath is where the watchdog leaves a note for the next start; "" = nowhere, all data is in memory.
+func (n *Node) stuckNotePath() string {
+	if n.cfg.Store.Dir == "" {
+		return ""
+	}
+	return filepath.Join(n.cfg.Store.Dir, "stuck")
 }
-
-func (n *Node) stuckNotePath() string { return filepath.Join(n.cfg.Store.Dir, "stuck") }
 
 // writeStuckNote leaves a note for the next start. The disk may stall, so the wait is bounded.
 func (n *Node) writeStuckNote(stuck error) {
-	if n.cfg.Store.Dir == "" {
-		return
-	}
-	done := make(chan struct{})
+	ctx, written := context.WithTimeout(context.Background(), stuckNoteMax)
 	go func() {
-		defer close(done)
+		defer written()
 		_ = os.WriteFile(n.stuckNotePath(), []byte(stuck.Error()+"\n"), 0o600)
 	}()
-	limit := time.NewTimer(stuckNoteMax)
-	defer limit.Stop()
-	select {
-	case <-done:
-	case <-limit.C:
-	}
+	<-ctx.Done()
 }
 
 // restartedByWatchdog removes the note of the watchdog and reports whether there was a recent one.
 func (n *Node) restartedByWatchdog() bool {
-	if n.cfg.Store.Dir == "" {
-		return false
-	}
 	info, err := os.Stat(n.stuckNotePath())
 	if err != nil {
 		return false

@@ -18,9 +18,14 @@ const (
 	silenceDuration = 150 * time.Millisecond
 )
 
-// echo serves a node b that echoes, behind a proxy to which every client is a.
-func echo(t *testing.T) (f *proxyNetwork, front string) {
-	t.Helper()
+// echoed is a node b that echoes, behind a proxy to which every client is a.
+type echoed struct {
+	*testing.T
+	*proxyNetwork
+	front string
+}
+
+func newEcho(t *testing.T) *echoed {
 	back, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	go func() { // ends when back is closed
@@ -35,161 +40,149 @@ func echo(t *testing.T) (f *proxyNetwork, front string) {
 			}()
 		}
 	}()
-	f = newProxyNetwork(func(net.Conn) string { return "a" })
-	address, err := f.serve("b", "127.0.0.1:0", back.Addr().String())
+	f := newProxyNetwork(func(net.Conn) string { return "a" })
+	front, err := f.serve("b", "127.0.0.1:0", back.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { f.close(); back.Close() })
-	return f, address.String()
+	return &echoed{t, f, front.String()}
 }
 
-func dial(t *testing.T, address string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
+func (e *echoed) dial() net.Conn {
+	conn, err := net.Dial("tcp", e.front)
+	require.NoError(e, err)
+	e.Cleanup(func() { conn.Close() })
 	return conn
 }
 
-func send(t *testing.T, conn net.Conn, text string) {
-	t.Helper()
+// open opens a connection over which something was sent and came back.
+func (e *echoed) open() net.Conn {
+	conn := e.dial()
+	e.send(conn, "one")
+	e.requireReceived(conn, "one")
+	return conn
+}
+
+func (e *echoed) send(conn net.Conn, text string) {
 	_, err := io.WriteString(conn, text)
-	require.NoError(t, err)
+	require.NoError(e, err)
 }
 
 // receive reads what arrives within a time; "" = nothing.
-func receive(t *testing.T, conn net.Conn, within time.Duration) (string, error) {
-	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(within)))
+func (e *echoed) receive(conn net.Conn, within time.Duration) (string, error) {
+	require.NoError(e, conn.SetReadDeadline(time.Now().Add(within)))
 	buffer := make([]byte, 100)
 	n, err := conn.Read(buffer)
 	return string(buffer[:n]), err
 }
 
-func requireReceived(t *testing.T, conn net.Conn, text string) {
-	t.Helper()
-	got, err := receive(t, conn, deliveryTimeout)
-	require.NoError(t, err)
-	assert.Equal(t, text, got)
+func (e *echoed) requireReceived(conn net.Conn, text string) {
+	got, err := e.receive(conn, deliveryTimeout)
+	require.NoError(e, err)
+	assert.Equal(e, text, got)
 }
 
-func requireSilence(t *testing.T, conn net.Conn) {
-	t.Helper()
-	got, err := receive(t, conn, silenceDuration)
-	assert.Empty(t, got)
-	require.ErrorContains(t, err, "timeout", "it is open, and nothing comes")
+func (e *echoed) requireSilence(conn net.Conn) {
+	got, err := e.receive(conn, silenceDuration)
+	assert.Empty(e, got)
+	require.ErrorContains(e, err, "timeout", "it is open, and nothing comes")
+}
+
+func (e *echoed) requireBroken(conn net.Conn) {
+	_, err := e.receive(conn, deliveryTimeout)
+	require.Error(e, err)
+	assert.NotContains(e, err.Error(), "timeout")
 }
 
 // awaitDelivered waits until something of a has arrived since a moment, and returns when the last did.
-func awaitDelivered(t *testing.T, f *proxyNetwork, since time.Duration) (last time.Duration) {
-	t.Helper()
-	require.Eventually(t, func() bool { return f.lastDelivery("a") > since }, deliveryTimeout, time.Millisecond)
-	return f.lastDelivery("a")
+func (e *echoed) awaitDelivered(since time.Duration) (last time.Duration) {
+	require.Eventually(e, func() bool { return e.lastDelivery("a") > since }, deliveryTimeout, time.Millisecond)
+	return e.lastDelivery("a")
 }
 
 func TestProxyDelivers(t *testing.T) {
-	f, front := echo(t)
-	conn := dial(t, front)
+	e := newEcho(t)
 	before := monotonicNow()
-	send(t, conn, "one")
-	requireReceived(t, conn, "one")
-	awaitDelivered(t, f, before)
-	assert.Zero(t, f.lastDelivery("somebody else"))
+	conn := e.open()
+	e.awaitDelivered(before)
+	assert.Zero(t, e.lastDelivery("another process"))
 	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
-	_, err := receive(t, conn, deliveryTimeout)
+	_, err := e.receive(conn, deliveryTimeout)
 	assert.ErrorIs(t, err, io.EOF, "the end of a stream comes through too")
 }
 
 // A hole is in one direction only, whichever side opened the connection, and loses nothing.
 func TestBlackholeOneDirection(t *testing.T) {
-	f, front := echo(t)
-	conn := dial(t, front)
-	send(t, conn, "one")
-	requireReceived(t, conn, "one")
-	delivered := awaitDelivered(t, f, 0)
+	e := newEcho(t)
+	conn := e.open()
+	delivered := e.awaitDelivered(0)
 
-	lift := f.inject(linkFault{blackhole: true}, linkID{"a", "b"})
-	send(t, conn, "two")
-	requireSilence(t, conn)
-	assert.Equal(t, delivered, f.lastDelivery("a"), "nothing of a arrives")
+	lift := e.inject(linkFault{blackhole: true}, linkID{"a", "b"})
+	e.send(conn, "two")
+	e.requireSilence(conn)
+	assert.Equal(t, delivered, e.lastDelivery("a"), "nothing of a arrives")
 	lift()
-	requireReceived(t, conn, "two")
-	delivered = awaitDelivered(t, f, delivered)
+	e.requireReceived(conn, "two")
+	delivered = e.awaitDelivered(delivered)
 
-	lift = f.inject(linkFault{blackhole: true}, linkID{"b", "a"})
-	send(t, conn, "three")
-	awaitDelivered(t, f, delivered) // b receives, and its answer does not arrive
-	requireSilence(t, conn)
+	lift = e.inject(linkFault{blackhole: true}, linkID{"b", "a"})
+	e.send(conn, "three")
+	e.awaitDelivered(delivered) // b receives, and its answer does not arrive
+	e.requireSilence(conn)
 	lift()
-	requireReceived(t, conn, "three")
+	e.requireReceived(conn, "three")
 }
 
 func TestBlackholeBlocksDial(t *testing.T) {
-	f, front := echo(t)
-	lift := f.inject(linkFault{blackhole: true}, linkID{"b", "a"})
-	conn := dial(t, front)
-	send(t, conn, "one")
-	requireSilence(t, conn)
+	e := newEcho(t)
+	lift := e.inject(linkFault{blackhole: true}, linkID{"b", "a"})
+	conn := e.dial()
+	e.send(conn, "one")
+	e.requireSilence(conn)
 	lift()
-	requireReceived(t, conn, "one")
+	e.requireReceived(conn, "one")
 }
 
 func TestRefuseBreaksOpenAndNewConnections(t *testing.T) {
-	f, front := echo(t)
-	conn := dial(t, front)
-	send(t, conn, "one")
-	requireReceived(t, conn, "one")
-	lift := f.inject(linkFault{refuse: true}, linkID{"a", "b"})
-	_, err := receive(t, conn, deliveryTimeout)
-	require.Error(t, err)
-	assert.NotContains(t, err.Error(), "timeout")
-	if tried, err := net.Dial("tcp", front); err == nil { // or it is refused so soon that nothing is opened
-		_, err = receive(t, tried, deliveryTimeout)
-		require.Error(t, err)
-		assert.NotContains(t, err.Error(), "timeout")
+	e := newEcho(t)
+	conn := e.open()
+	lift := e.inject(linkFault{refuse: true}, linkID{"a", "b"})
+	e.requireBroken(conn)
+	if tried, err := net.Dial("tcp", e.front); err == nil { // or it is refused so soon that nothing is opened
+		e.requireBroken(tried)
 		tried.Close()
 	}
 	lift()
-	conn = dial(t, front)
-	send(t, conn, "two")
-	requireReceived(t, conn, "two")
+	e.open()
 }
 
 func TestResetIsOneShot(t *testing.T) {
-	f, front := echo(t)
-	conn := dial(t, front)
-	send(t, conn, "one")
-	requireReceived(t, conn, "one")
-	assert.Zero(t, f.resetConns(linkID{"a", "c"}))
-	assert.Equal(t, 1, f.resetConns(linkID{"b", "a"}), "either direction names it")
-	_, err := receive(t, conn, deliveryTimeout)
-	require.Error(t, err)
-	again := dial(t, front)
-	send(t, again, "two")
-	requireReceived(t, again, "two")
+	e := newEcho(t)
+	conn := e.open()
+	assert.Zero(t, e.resetConns(linkID{"a", "c"}))
+	assert.Equal(t, 1, e.resetConns(linkID{"b", "a"}), "either direction names it")
+	e.requireBroken(conn)
+	e.open()
 }
 
 func TestLinkFaultsCombine(t *testing.T) {
-	f, front := echo(t)
+	e := newEcho(t)
 	const delay = 80 * time.Millisecond
-	there := f.inject(linkFault{delay: delay}, linkID{"a", "b"})
-	both := f.inject(linkFault{delay: delay}, linkID{"a", "b"}, linkID{"b", "a"})
-	conn := dial(t, front)
+	there := e.inject(linkFault{delay: delay}, linkID{"a", "b"})
+	both := e.inject(linkFault{delay: delay}, linkID{"a", "b"}, linkID{"b", "a"})
 	began := monotonicNow()
-	send(t, conn, "slow")
-	requireReceived(t, conn, "slow")
+	conn := e.open()
 	assert.GreaterOrEqual(t, monotonicNow()-began, 3*delay)
 	there()
 	both()
-	is, _ := f.link(linkID{"a", "b"}).effectiveFault()
+	is, _ := e.link(linkID{"a", "b"}).effectiveFault()
 	assert.Equal(t, linkFault{}, is)
 
-	narrow := f.inject(linkFault{rate: 10 << 10}, linkID{"a", "b"})
+	narrow := e.inject(linkFault{rate: 10 << 10}, linkID{"a", "b"})
 	defer narrow()
 	began = monotonicNow()
-	send(t, conn, string(make([]byte, 3<<10)))
-	got := 0
-	for got < 3<<10 {
-		text, err := receive(t, conn, deliveryTimeout)
+	e.send(conn, string(make([]byte, 3<<10)))
+	for got := 0; got < 3<<10; {
+		text, err := e.receive(conn, deliveryTimeout)
 		require.NoError(t, err)
 		got += len(text)
 	}
@@ -198,8 +191,7 @@ func TestLinkFaultsCombine(t *testing.T) {
 
 // A proxy knows a node by the process that has the socket.
 func TestSocketBetween(t *testing.T) {
-	_, front := echo(t)
-	conn := dial(t, front)
+	conn := newEcho(t).dial()
 	from, to := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
 	between := func(from, to *net.TCPAddr) string {
 		inode, err := socketBetween(from, to)

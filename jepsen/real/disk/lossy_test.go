@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -249,15 +248,14 @@ func TestCrashKeepsFirstNames(t *testing.T) {
 	}
 }
 
-// model is what POSIX promises of a tree of folders one deep, in the plainest words: what was there when
-// it was flushed last. Files are numbered, because names are not what they are.
+// model is what POSIX promises of a tree of folders one deep, in the plainest words: what is where, by folder, and
+// what was there when the folder was flushed last.
 type model struct {
-	names   map[string]map[string]int // by folder: what is where
-	synced  map[string]map[string]int // the same at the folder's last flush
-	made    int                       // files ever
-	now     map[int]string
-	flushed map[int]string
+	names, synced map[string]map[string]*content
 }
+
+// content is that of a file, whatever its name is.
+type content struct{ now, flushed string }
 
 // TestRandomCrashes makes changes at random, and crashes. After it all is as the model has it.
 func TestRandomCrashes(t *testing.T) {
@@ -266,116 +264,99 @@ func TestRandomCrashes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
-	m := &model{
-		names:  map[string]map[string]int{"a": {}, "b": {}},
-		synced: map[string]map[string]int{"a": {}, "b": {}},
-		now:    map[int]string{}, flushed: map[int]string{},
-	}
-	require.NoError(t, os.Mkdir(l.path("a"), 0o700))
-	require.NoError(t, os.Mkdir(l.path("b"), 0o700))
+	m := &model{map[string]map[string]*content{"a": {}, "b": {}}, map[string]map[string]*content{"a": {}, "b": {}}}
+	l.NoError(errors.Join(os.Mkdir(l.path("a"), 0o700), os.Mkdir(l.path("b"), 0o700)))
 	l.syncDir(".")
 	for crash := range 40 {
 		did := ""
 		for range 1 + dice.IntN(60) {
-			did += m.step(t, l, dice) + "\n"
+			did += m.step(l, dice) + "\n"
 		}
 		lost := l.reboot(0)
+		want := map[string]string{}
 		for dir := range m.names {
 			m.names[dir] = maps.Clone(m.synced[dir])
+			for name, f := range m.names[dir] {
+				f.now = f.flushed
+				want[path.Join(dir, name)] = shorten(f.now)
+			}
 		}
-		m.now = maps.Clone(m.flushed)
-		require.Equal(t, m.shown(), readTree(t, l.Dir), "crash %d lost %+v after\n%s", crash, lost, did)
+		l.Equal(want, readTree(l), "crash %d lost %+v after\n%s", crash, lost, did)
 	}
 }
 
 // step makes one change, and describes it.
-func (m *model) step(t *testing.T, l *testDisk, dice *rand.Rand) string {
+func (m *model) step(l *testDisk, dice *rand.Rand) string {
 	dir, name := []string{"a", "b"}[dice.IntN(2)], fmt.Sprint(dice.IntN(4))
-	at := path.Join(dir, name)
-	id, there := m.names[dir][name]
+	at, to := path.Join(dir, name), fmt.Sprint(dice.IntN(4))
+	f := m.names[dir][name]
 	switch what := dice.IntN(10); {
 	case what == 0:
 		l.syncDir(dir)
 		m.synced[dir] = maps.Clone(m.names[dir])
 		return "flush " + dir
-	case !there:
-		m.made++
-		id = m.made
+	case f == nil:
 		l.open(at).Close()
-		m.names[dir][name], m.now[id], m.flushed[id] = id, "", ""
+		m.names[dir][name] = &content{}
 		return "make " + at
 	case what == 1:
-		require.NoError(t, os.Remove(l.path(at)))
+		l.NoError(os.Remove(l.path(at)))
 		delete(m.names[dir], name)
 		return "remove " + at
 	case what == 2:
-		to := fmt.Sprint(dice.IntN(4))
-		require.NoError(t, os.Rename(l.path(at), l.path(path.Join(dir, to))))
+		l.NoError(os.Rename(l.path(at), l.path(path.Join(dir, to))))
 		delete(m.names[dir], name)
-		m.names[dir][to] = id
+		m.names[dir][to] = f
 		return "move " + at + " to " + to
 	}
-	return m.writeStep(t, l, at, id, dice)
+	return f.step(l, at, dice)
 }
 
-func (m *model) writeStep(t *testing.T, l *testDisk, at string, id int, dice *rand.Rand) string {
+func (c *content) step(l *testDisk, at string, dice *rand.Rand) string {
 	f := l.open(at)
 	defer f.Close()
 	switch dice.IntN(4) {
 	case 0:
-		require.NoError(t, f.Sync())
-		m.flushed[id] = m.now[id]
+		l.NoError(f.Sync())
+		c.flushed = c.now
 		return "flush " + at
 	case 1:
 		size := dice.IntN(5 * pageSize)
-		require.NoError(t, f.Truncate(int64(size)))
-		text := m.now[id] + strings.Repeat("\x00", 5*pageSize)
-		m.now[id] = text[:size]
+		l.NoError(f.Truncate(int64(size)))
+		c.now = (c.now + strings.Repeat("\x00", 5*pageSize))[:size]
 		return fmt.Sprintf("cut %s at %d", at, size)
 	}
 	off, text := dice.IntN(4*pageSize), strings.Repeat(string(rune('a'+dice.IntN(26))), 1+dice.IntN(2*pageSize))
 	l.write(f, text, int64(off))
-	old := m.now[id]
-	whole := []byte(old + strings.Repeat("\x00", max(0, off+len(text)-len(old))))
+	whole := []byte(c.now + strings.Repeat("\x00", max(0, off+len(text)-len(c.now))))
 	copy(whole[off:], text)
-	m.now[id] = string(whole)
+	c.now = string(whole)
 	return fmt.Sprintf("write %d bytes at %d of %s", len(text), off, at)
 }
 
-// shown is a tree in short: for each file its length and where its bytes change.
-func (m *model) shown() []string {
-	var all []string
-	for dir, names := range m.names {
-		for name, id := range names {
-			all = append(all, line(path.Join(dir, name), m.now[id]))
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-func readTree(t *testing.T, root string) (all []string) {
-	require.NoError(t, filepath.WalkDir(root, func(p string, entry fs.DirEntry, err error) error {
+// readTree reads all files, in short.
+func readTree(l *testDisk) map[string]string {
+	all := map[string]string{}
+	l.NoError(fs.WalkDir(os.DirFS(l.Dir), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		text, err := os.ReadFile(p)
-		name, _ := filepath.Rel(root, p)
-		all = append(all, line(name, string(text)))
+		text, err := os.ReadFile(l.path(name))
+		all[name] = shorten(string(text))
 		return err
 	}))
-	slices.Sort(all)
 	return all
 }
 
-func line(name, text string) string {
-	runs := ""
+// shorten says how long a text is and where its bytes change.
+func shorten(text string) string {
+	runs := fmt.Sprintf("%d bytes", len(text))
 	for i := range len(text) {
 		if i == 0 || text[i] != text[i-1] {
 			runs += fmt.Sprintf(" %d:%q", i, text[i])
 		}
 	}
-	return fmt.Sprintf("%s %d bytes%s", name, len(text), runs)
+	return runs
 }
 
 // A folder that was removed comes back with what was in it, and if it is gone for good, all of it is.

@@ -107,17 +107,11 @@ func (c *cluster) connectionOwner(conn net.Conn) string {
 }
 
 func hasSocket(pid int, inode string) bool {
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return false
-	}
-	for _, file := range files {
-		if to, err := os.Readlink(filepath.Join(dir, file.Name())); err == nil && to == "socket:["+inode+"]" {
-			return true
-		}
-	}
-	return false
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // its error is about the pattern
+	return slices.ContainsFunc(files, func(file string) bool {
+		to, err := os.Readlink(file)
+		return err == nil && to == "socket:["+inode+"]"
+	})
 }
 
 const (
@@ -175,7 +169,7 @@ func (c *cluster) trackEpochs() {
 			term := uint64(counts["zamok_raft_term"])
 			c.mu.Lock()
 			if k := len(c.epochs) - 1; k < 0 || term > c.epochs[k].term {
-				c.epochs = append(c.epochs, epoch{node: n.id, term: term, from: monotonicNow()})
+				c.epochs = append(c.epochs, epoch{node: n, term: term, from: monotonicNow()})
 			}
 			c.mu.Unlock()
 		}
@@ -187,14 +181,8 @@ func (c *cluster) trackEpochs() {
 func (c *cluster) leader() *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.epochs) == 0 {
-		return nil
-	}
-	id := c.epochs[len(c.epochs)-1].node
-	for _, n := range c.nodes {
-		if n.id == id && n.runningProcess() != nil {
-			return n
-		}
+	if k := len(c.epochs) - 1; k >= 0 && c.epochs[k].node.runningProcess() != nil {
+		return c.epochs[k].node
 	}
 	return nil
 }
@@ -215,14 +203,14 @@ func (c *cluster) startSubprocess(kind, name string, host int) (*process, error)
 	return start(name, filepath.Join(c.logDir(), name+".log"), o.env(), c.ownBinary)
 }
 
-// addProgram makes a program; it does not run yet.
-func (c *cluster) addProgram() *clientProgram {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// addProgram starts one more program.
+func (c *cluster) addProgram() error {
 	i := len(c.programs)
 	p := &clientProgram{cluster: c, name: fmt.Sprintf("c%d", i+1), host: hostOfFirstProgram + i}
+	c.mu.Lock()
 	c.programs = append(c.programs, p)
-	return p
+	c.mu.Unlock()
+	return p.start()
 }
 
 // start begins another life of a program, under another name.
@@ -312,27 +300,11 @@ func (c *cluster) openDisks(ctx context.Context) error {
 	pool, err := disk.Open(ctx, filepath.Join(c.dir, "data"))
 	if errors.Is(err, disk.ErrUnsupported) {
 		c.logf("SKIPPED: all faults of disks: %v", err)
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.notes = append(c.notes, fmt.Sprintf("No faults of disks: %v.", err))
-		return nil
-	}
-	if err != nil {
-		return err
+		err = nil
 	}
 	c.disks = pool
-	return nil
-}
-
-// dataDir is where a node is to keep its data; its disk is mounted first.
-func (c *cluster) dataDir(id string) (dir string, d *disk.Disk, err error) {
-	if c.disks == nil {
-		return filepath.Join(c.dir, "data", id), nil, nil
-	}
-	if d, err = c.disks.Add(id); err != nil {
-		return "", nil, err
-	}
-	return filepath.Join(d.Dir, "data"), d, nil
+	return err
 }
 
 // closeDisks takes the disks off; what was on them is copied, because it may explain what is wrong.

@@ -249,7 +249,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 		return fmt.Errorf("the audit did not begin to watch within %v", startTimeout)
 	}
 	for range o.programs {
-		if err := c.addProgram().start(); err != nil {
+		if err := c.addProgram(); err != nil {
 			return err
 		}
 	}

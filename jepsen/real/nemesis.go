@@ -120,15 +120,9 @@ func (c *cluster) newNemesis(kinds []faultKind) (*nemesis, error) {
 	ctx, stop := context.WithCancel(c.done)
 	f.stop = stop
 	random := rand.New(rand.NewPCG(c.seed, 1))
-	fastKinds, slowKinds := &shuffledKinds{random: random}, &shuffledKinds{random: random}
-	for _, k := range kinds {
-		d := fastKinds
-		if k.isSlow() {
-			d = slowKinds
-		}
-		d.kinds = append(d.kinds, k)
-	}
-	for _, d := range []*shuffledKinds{fastKinds, fastKinds, slowKinds} {
+	fast := &shuffledKinds{random: random, kinds: slices.DeleteFunc(slices.Clone(kinds), faultKind.isSlow)}
+	slow := &shuffledKinds{random: random, kinds: slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return !k.isSlow() })}
+	for _, d := range []*shuffledKinds{fast, fast, slow} {
 		own := rand.New(rand.NewPCG(c.seed, random.Uint64()))
 		if len(d.kinds) == 0 {
 			continue

@@ -171,13 +171,17 @@ func (c *cluster) addNode(flags ...string) (*node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := len(c.nodes) + 1
-	data, lossy, err := c.dataDir(fmt.Sprint("n", i))
-	if err != nil {
-		return nil, err
-	}
+	id := fmt.Sprint("n", i)
 	n := &node{
-		cluster: c, id: fmt.Sprint("n", i), listenIP: c.ip(10 + 2*i), advertisedIP: c.ip(11 + 2*i), data: data, disk: lossy,
-		log: filepath.Join(c.logDir(), fmt.Sprintf("n%d.log", i)),
+		cluster: c, id: id, listenIP: c.ip(10 + 2*i), advertisedIP: c.ip(11 + 2*i),
+		data: filepath.Join(c.dir, "data", id), log: filepath.Join(c.logDir(), id+".log"),
+	}
+	if c.disks != nil {
+		var err error
+		if n.disk, err = c.disks.Add(id); err != nil {
+			return nil, err
+		}
+		n.data = filepath.Join(n.disk.Dir, "data")
 	}
 	n.args = append([]string{
 		"server", "--id", n.id, "--election-timeout", "250ms", "--data", n.data, "--advertise", n.advertisedIP, "--listen", n.listenIP + ":" + clientPort,

@@ -39,7 +39,7 @@ func verdictOf(r *check.Report) verdict {
 
 // epoch is one leadership.
 type epoch struct {
-	node string
+	node *node
 	term uint64
 	from time.Duration
 }
@@ -242,7 +242,7 @@ func (r *runReport) context(text string) string {
 		add(f.From, f.To, "FAULT %s: %s", f.Kind, f.Target)
 	}
 	for _, e := range r.epochs {
-		add(e.from, e.from, "LEADER %s, term %d", e.node, e.term)
+		add(e.from, e.from, "LEADER %s, term %d", e.node.id, e.term)
 	}
 	for _, op := range r.calls {
 		if touches(op.Items, lock) {

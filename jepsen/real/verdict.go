@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -149,6 +150,8 @@ func dropStaleQueued(h *check.History) {
 	}
 }
 
+var unexplained = regexp.MustCompile(`(?m)^.*(?:panic:|fatal error:|DATA RACE|ALARM).*$`)
+
 // unexplainedLogLines are lines of the servers' logs that no fault explains.
 func (c *cluster) unexplainedLogLines() (found []string) {
 	for _, n := range c.nodes {
@@ -156,12 +159,8 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 		if err != nil {
 			found = append(found, err.Error())
 		}
-		for line := range strings.Lines(string(text)) {
-			for _, bad := range []string{"panic:", "fatal error:", "DATA RACE", "ALARM"} {
-				if strings.Contains(line, bad) {
-					found = append(found, n.id+": "+strings.TrimSpace(line))
-				}
-			}
+		for _, line := range unexplained.FindAllString(string(text), -1) {
+			found = append(found, n.id+": "+strings.TrimSpace(line))
 		}
 	}
 	return found[:min(len(found), 10)]

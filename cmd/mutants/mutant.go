@@ -29,12 +29,6 @@ type test struct {
 	name string
 }
 
-// topLevel is the name of the function that the test is part of.
-func (t test) topLevel() string {
-	name, _, _ := strings.Cut(t.name, "/")
-	return name
-}
-
 // runPattern is the argument of -run that matches this test and no other.
 func (t test) runPattern() string {
 	elements := strings.Split(t.name, "/")

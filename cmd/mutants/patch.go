@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -24,49 +25,43 @@ type hunk struct {
 // parse reads the head of a patch, "# key: text" with "#   more text" below it, and its diff. Every
 // line must be understood: what a lenient reader skips is what its author thought was applied.
 func parse(text string) (head map[string]string, patches []filePatch, err error) {
-	head = map[string]string{}
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if strings.Contains(text, "\r") {
 		return nil, nil, errors.New("the patch has line ends of another system")
 	}
-	rest := parseHead(lines, head)
-	for len(rest) > 0 {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	head, rest := parseHead(lines)
+	for len(rest) > 0 && err == nil {
+		last := len(patches) - 1
 		switch {
 		case strings.HasPrefix(rest[0], "diff --git "), strings.HasPrefix(rest[0], "index "):
 			rest = rest[1:] // git repeats itself in the two lines that count
 		case strings.HasPrefix(rest[0], "--- ") && len(rest) > 1:
 			var p filePatch
-			if p.path, err = patchedPath(rest[0], rest[1]); err != nil {
-				return nil, nil, err
-			}
-			patches = append(patches, p)
-			rest = rest[2:]
-		case strings.HasPrefix(rest[0], "@@ ") && len(patches) > 0:
-			h, after, err := parseHunk(rest)
-			if err != nil {
-				return nil, nil, err
-			}
-			last := &patches[len(patches)-1]
-			last.hunks = append(last.hunks, h)
-			rest = after
+			p.path, err = patchedPath(rest[0], rest[1])
+			patches, rest = append(patches, p), rest[2:]
+		case strings.HasPrefix(rest[0], "@@ ") && last >= 0:
+			var h hunk
+			h, rest, err = parseHunk(rest)
+			patches[last].hunks = append(patches[last].hunks, h)
 		default:
-			return nil, nil, fmt.Errorf("line %d is no part of a unified diff: %q", len(lines)-len(rest)+1, rest[0])
+			err = fmt.Errorf("line %d is no part of a unified diff: %q", len(lines)-len(rest)+1, rest[0])
 		}
 	}
-	if len(patches) == 0 || slices.ContainsFunc(patches, func(p filePatch) bool { return len(p.hunks) == 0 }) {
-		return nil, nil, errors.New("the patch changes nothing")
+	if err == nil && (len(patches) == 0 || slices.ContainsFunc(patches, func(p filePatch) bool { return len(p.hunks) == 0 })) {
+		err = errors.New("the patch changes nothing")
 	}
-	return head, patches, nil
+	return head, patches, err
 }
 
-// parseHead fills head from the comment lines and returns the lines after them.
-func parseHead(lines []string, head map[string]string) (rest []string) {
+// parseHead reads the comment lines and returns the lines after them.
+func parseHead(lines []string) (head map[string]string, rest []string) {
+	head = map[string]string{}
 	var key string
 	for i, line := range lines {
 		comment, ok := strings.CutPrefix(line, "#")
 		switch {
 		case !ok && strings.TrimSpace(line) != "":
-			return lines[i:]
+			return head, lines[i:]
 		case key != "" && strings.HasPrefix(comment, "   "):
 			head[key] += " " + strings.TrimSpace(comment)
 		default:
@@ -75,7 +70,7 @@ func parseHead(lines []string, head map[string]string) (rest []string) {
 			head[key] = strings.TrimSpace(value)
 		}
 	}
-	return nil
+	return head, nil
 }
 
 // patchedPath takes the path from the two lines that name it.
@@ -90,42 +85,41 @@ func patchedPath(before, after string) (string, error) {
 	return to, nil
 }
 
+var hunkHead = regexp.MustCompile(`^@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@`)
+
 // parseHunk reads one hunk and holds it to the numbers of lines that it announces.
 func parseHunk(lines []string) (h hunk, rest []string, err error) {
-	match := regexp.MustCompile(`^@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@`).FindStringSubmatch(lines[0])
+	match := hunkHead.FindStringSubmatch(lines[0])
 	if match == nil {
 		return hunk{}, nil, fmt.Errorf("not the head of a hunk: %q", lines[0])
 	}
-	number := func(s string) int { // the pattern lets only digits through; none means 1
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			return 1
-		}
+	number := func(s string) int {
+		n, _ := strconv.Atoi(cmp.Or(s, "1")) // the pattern lets only digits through
 		return n
 	}
 	h.line = number(match[1])
 	before, after := number(match[2]), number(match[3])
-	for i, line := range lines[1:] {
-		if len(h.before) == before && len(h.after) == after {
-			return h, lines[1+i:], nil
+	rest = lines[1:]
+	for ; len(rest) > 0 && (len(h.before) != before || len(h.after) != after); rest = rest[1:] {
+		kind, text := " ", ""
+		if rest[0] != "" { // editors strip the blank of an empty line
+			kind, text = rest[0][:1], rest[0][1:]
 		}
-		switch {
-		case line == "" || line[0] == ' ': // editors strip the blank of an empty line
-			text := strings.TrimPrefix(line, " ")
-			h.before, h.after = append(h.before, text), append(h.after, text)
-		case line[0] == '-':
-			h.before = append(h.before, line[1:])
-		case line[0] == '+':
-			h.after = append(h.after, line[1:])
-		default:
-			return hunk{}, nil, fmt.Errorf("the hunk at line %d holds %q", h.line, line)
+		if !strings.Contains(" +-", kind) {
+			return hunk{}, nil, fmt.Errorf("the hunk at line %d holds %q", h.line, rest[0])
+		}
+		if kind != "+" {
+			h.before = append(h.before, text)
+		}
+		if kind != "-" {
+			h.after = append(h.after, text)
 		}
 	}
 	if len(h.before) != before || len(h.after) != after {
 		return hunk{}, nil, fmt.Errorf("the hunk at line %d announces %d and %d lines and holds %d and %d",
 			h.line, before, after, len(h.before), len(h.after))
 	}
-	return h, nil, nil
+	return h, rest, nil
 }
 
 // apply returns the text with all hunks applied, or the first that does not fit.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -74,10 +73,10 @@ func (s suite) baseline(ctx context.Context, mutants []mutant) error {
 		tests := killers[pkg]
 		var topLevels []string
 		for _, t := range tests {
-			topLevels = append(topLevels, regexp.QuoteMeta(t.topLevel()))
+			name, _, _ := strings.Cut(t.name, "/")
+			topLevels = append(topLevels, name)
 		}
-		slices.Sort(topLevels)
-		pattern := "^(" + strings.Join(slices.Compact(topLevels), "|") + ")$"
+		pattern := "^(" + strings.Join(topLevels, "|") + ")$"
 		o, err := s.goTest(ctx, pkg, pattern, "", 10*s.timeout) // many tests
 		if err != nil {
 			return err
@@ -104,24 +103,20 @@ func (s suite) evaluateAll(ctx context.Context, mutants []mutant) []verdict {
 	verdicts := make([]verdict, len(mutants))
 	var printing sync.Mutex // owns s.out
 	var running sync.WaitGroup
-	queue := make(chan int)
-	for range s.parallel {
+	slots := make(chan struct{}, s.parallel)
+	for i, m := range mutants {
+		slots <- struct{}{}
 		running.Go(func() {
-			for i := range queue {
-				began := time.Now()
-				v := s.evaluate(ctx, mutants[i])
-				v.took = time.Since(began)
-				verdicts[i] = v
-				printing.Lock()
-				fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, mutants[i].name, v.kind, v.took.Seconds(), v.killedBy)
-				printing.Unlock()
-			}
+			defer func() { <-slots }()
+			began := time.Now()
+			v := s.evaluate(ctx, m)
+			v.took = time.Since(began)
+			verdicts[i] = v
+			printing.Lock()
+			defer printing.Unlock()
+			fmt.Fprintf(s.out, "%-*s  %-9s  %5.1fs  %s\n", width, m.name, v.kind, v.took.Seconds(), v.killedBy)
 		})
 	}
-	for i := range mutants {
-		queue <- i
-	}
-	close(queue)
 	running.Wait()
 	return verdicts
 }
@@ -131,38 +126,44 @@ func (s suite) evaluate(ctx context.Context, m mutant) verdict {
 	if m.stale != nil {
 		return verdict{kind: "stale", detail: m.stale.Error()}
 	}
-	folder, err := os.MkdirTemp("", "mutant")
+	v, err := s.plant(ctx, m)
 	if err != nil {
 		return verdict{kind: "broken", detail: err.Error()}
+	}
+	return v
+}
+
+// plant plants it. An error: no test has judged it.
+func (s suite) plant(ctx context.Context, m mutant) (verdict, error) {
+	folder, err := os.MkdirTemp("", "mutant")
+	if err != nil {
+		return verdict{}, err
 	}
 	defer os.RemoveAll(folder)
 	overlay, err := s.writeOverlay(m, folder)
 	if err != nil {
-		return verdict{kind: "broken", detail: err.Error()}
+		return verdict{}, err
 	}
 	for try := 1; try <= attemptsMax; try++ {
 		targeted, err := s.goTest(ctx, m.killer.pkg, m.killer.runPattern(), overlay, s.timeout)
 		switch {
 		case err != nil:
-			return verdict{kind: "broken", detail: err.Error()}
+			return verdict{}, err
 		case !targeted.compiled:
-			return verdict{kind: "broken", detail: "it does not compile:\n" + tail(targeted.output)}
+			return verdict{}, fmt.Errorf("it does not compile:\n%s", tail(targeted.output))
 		case !targeted.passed && try == 1:
-			return verdict{kind: "caught", killedBy: m.killerText(targeted)}
+			return verdict{kind: "caught", killedBy: m.killerText(targeted)}, nil
 		case !targeted.passed:
-			return verdict{kind: "caught", killedBy: fmt.Sprintf("%s, in run %d of it", m.killerText(targeted), try)}
+			return verdict{kind: "caught", killedBy: fmt.Sprintf("%s, in run %d of it", m.killerText(targeted), try)}, nil
 		}
 	}
 	others, err := s.goTest(ctx, m.killer.pkg, ".", overlay, s.timeout)
-	switch {
-	case err != nil:
-		return verdict{kind: "broken", detail: err.Error()}
-	case !others.passed:
+	if err == nil && !others.passed {
 		return verdict{kind: "elsewhere", killedBy: others.firstFailure(),
-			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.killer.name, others.firstFailure())}
+			detail: fmt.Sprintf("%s passes; %s fails. If that is the test which should, name it in the patch.", m.killer.name, others.firstFailure())}, nil
 	}
 	return verdict{kind: "survived",
-		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.killer.name, m.killer.pkg)}
+		detail: fmt.Sprintf("%s passes, and so does all of %s: nothing would notice this bug.", m.killer.name, m.killer.pkg)}, err
 }
 
 // killerText names the catcher; if it did not fail as a test does, also how it ended.

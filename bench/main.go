@@ -50,13 +50,14 @@ func runCommand(ctx context.Context, args []string) error {
 }
 
 func commandRun(ctx context.Context, args []string) (err error) {
+	c := &config{progress: os.Stderr}
 	set := flag.NewFlagSet("run", flag.ContinueOnError)
 	systems := set.String("systems", "", "names, separated by blanks; empty = all")
 	workloads := set.String("workloads", "", "names, separated by blanks; empty = all")
 	clients := set.String("clients", "1 16 64 256 1024", "numbers of clients for own and one")
-	rounds := set.Int("rounds", 3, "rounds")
-	window := set.Duration("window", time.Second, "measured time of a rate")
-	warm := set.Duration("warm", 2*time.Second, "warm-up of each system in each round")
+	set.IntVar(&c.rounds, "rounds", 3, "rounds")
+	set.DurationVar(&c.window, "window", time.Second, "measured time of a rate")
+	set.DurationVar(&c.warm, "warm", 2*time.Second, "warm-up of each system in each round")
 	programs := set.String("programs", "", "folder with the built zamok and etcd")
 	parent := set.String("dir", "", "folder for data; empty = the system's temporary folder")
 	out := set.String("out", "", "file for the results")
@@ -67,8 +68,8 @@ func commandRun(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	c := &config{workloads: strings.Fields(*workloads), rounds: *rounds, window: *window, warm: *warm, progress: os.Stderr,
-		programs: server.Programs{Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}}
+	c.workloads = strings.Fields(*workloads)
+	c.programs = server.Programs{Zamok: filepath.Join(*programs, "zamok"), Etcd: filepath.Join(*programs, "etcd"), Self: self}
 	selected := strings.Fields(*systems)
 	for _, s := range peer.Systems() {
 		if len(selected) == 0 || slices.Contains(selected, s.Name) {

@@ -17,12 +17,6 @@ import (
 	"zamok/bench/peer"
 )
 
-// holderProcess is another process that holds a lock: this program, called as `hold`.
-type holderProcess struct {
-	cmd  *exec.Cmd
-	kill func() // as a power cut would; may be called again
-}
-
 // holderSpec is the argument of a holder.
 type holderSpec struct {
 	System, Key string
@@ -31,7 +25,9 @@ type holderSpec struct {
 
 const holderTimeout = 20 * time.Second
 
-func startHolder(ctx context.Context, system, key string, s peer.Session) (*holderProcess, error) {
+// startHolder starts another process that holds a lock: this program, called as `hold`. kill ends it as a power cut
+// would, and may be called again.
+func startHolder(ctx context.Context, system, key string, s peer.Session) (kill func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -40,28 +36,27 @@ func startHolder(ctx context.Context, system, key string, s peer.Session) (*hold
 	if err != nil {
 		return nil, err
 	}
-	h := &holderProcess{cmd: exec.CommandContext(ctx, self, "hold", string(text))}
-	h.cmd.Stderr = os.Stderr
-	if _, err := h.cmd.StdinPipe(); err != nil { // it ends when we do: its standard input is then closed
+	cmd := exec.CommandContext(ctx, self, "hold", string(text))
+	cmd.Stderr = os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil { // it ends when we do: its standard input is then closed
 		return nil, err
 	}
-	out, err := h.cmd.StdoutPipe()
+	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := h.cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	h.kill = sync.OnceFunc(func() {
-		_ = h.cmd.Process.Kill() // it may have ended by itself
-		_ = h.cmd.Wait()
+	kill = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Wait()
 	})
-	scanner, err := bufio.NewReader(out).ReadString('\n')
-	if strings.TrimSpace(scanner) != heldMessage {
-		h.kill()
-		return nil, fmt.Errorf("the process that was to hold the lock printed %q (%v)", scanner, err)
+	if line, err := bufio.NewReader(out).ReadString('\n'); strings.TrimSpace(line) != heldMessage {
+		kill()
+		return nil, fmt.Errorf("the process that was to hold the lock printed %q (%v)", line, err)
 	}
-	return h, nil
+	return kill, nil
 }
 
 const heldMessage = "held"

@@ -92,15 +92,7 @@ func (k *leaderKill) release(ctx context.Context, values Values, unlock peer.Unl
 		values["survived"] = 1
 	}
 	released := time.Now()
-	served := make(chan struct{})
-	go func() { // ends with the waiters, whose clients the caller closes
-		waiting.Wait()
-		close(served)
-	}()
-	select {
-	case <-served:
-	case <-ctx.Done():
-	}
+	awaitServed(ctx, waiting, killedTimeout)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	values["served"] = float64(len(k.servedOrder))

@@ -77,7 +77,7 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 	values["lost"] = float64(lost.Load())
 	serving := time.Now()
 	holders.release(ctx)
-	awaitServed(ctx, &running)
+	awaitServed(ctx, &running, parkedServeTimeout)
 	values["served"] = float64(served.Load())
 	values["serving"] = time.Since(serving).Seconds()
 	cancel()
@@ -87,19 +87,13 @@ func (b *Bench) Parked(ctx context.Context, waiters, sessions int) (Values, erro
 }
 
 // awaitServed waits until all have returned, or long enough.
-func awaitServed(ctx context.Context, running *sync.WaitGroup) {
-	done := make(chan struct{})
+func awaitServed(ctx context.Context, waiters *sync.WaitGroup, most time.Duration) {
+	ctx, done := context.WithTimeout(ctx, most)
 	go func() { // ends when the waiters' clients are closed, at the latest
-		running.Wait()
-		close(done)
+		waiters.Wait()
+		done()
 	}()
-	timer := time.NewTimer(parkedServeTimeout)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	<-ctx.Done()
 }
 
 func parkedKey(i int) string { return fmt.Sprintf("parked-%d", i) }
@@ -137,11 +131,11 @@ func (h *heldLocks) release(ctx context.Context) {
 // HolderKilled kills the process that holds a lock, and measures how long the lock stays closed.
 func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values, error) {
 	key := fmt.Sprintf("dead-%d", release)
-	victim, err := startHolder(ctx, b.System.Name, key, peer.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
+	kill, err := startHolder(ctx, b.System.Name, key, peer.Session{Endpoints: b.Cluster.Endpoints, TTL: b.TTL, Width: 1, Release: release})
 	if err != nil {
 		return nil, err
 	}
-	defer victim.kill()
+	defer kill()
 	c, err := b.open(ctx, b.session(1))
 	if err != nil {
 		return nil, err
@@ -161,7 +155,7 @@ func (b *Bench) HolderKilled(ctx context.Context, release time.Duration) (Values
 		return nil, fmt.Errorf("a lock that is held was granted (%v)", err)
 	default:
 	}
-	victim.kill()
+	kill()
 	died := time.Now()
 	timer := time.NewTimer(6 * b.TTL)
 	defer timer.Stop()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,10 +16,9 @@ import (
 
 // nodes are three processes of `zamok server`.
 type nodes struct {
-	binary, dir string
-	endpoints   []string
-	processes   map[string]*exec.Cmd // by id
-	logs        []*os.File
+	dir       string
+	endpoints []string
+	processes map[string]*exec.Cmd // by id
 }
 
 func startNodes(binary, dir string) (*nodes, error) {
@@ -27,7 +27,7 @@ func startNodes(binary, dir string) (*nodes, error) {
 		return nil, err
 	}
 	clients, peers := addresses[:3], addresses[3:]
-	n := &nodes{binary: binary, dir: dir, endpoints: clients, processes: make(map[string]*exec.Cmd)}
+	n := &nodes{dir: dir, endpoints: clients, processes: make(map[string]*exec.Cmd)}
 	cluster := fmt.Sprintf("n1=%s,n2=%s,n3=%s", peers[0], peers[1], peers[2])
 	for i, address := range clients {
 		id := fmt.Sprintf("n%d", i+1)
@@ -35,11 +35,10 @@ func startNodes(binary, dir string) (*nodes, error) {
 		if err != nil {
 			return n, err
 		}
-		n.logs = append(n.logs, log)
 		cmd := exec.Command(binary, "server", "--id", id, "--data", filepath.Join(dir, id), "--cluster", cluster,
 			"--listen", address, "--http", "", "--election-timeout", "250ms")
 		cmd.Stdout, cmd.Stderr = log, log
-		if err := cmd.Start(); err != nil {
+		if err := errors.Join(cmd.Start(), log.Close()); err != nil {
 			return n, err
 		}
 		n.processes[id] = cmd
@@ -100,16 +99,14 @@ func (n *nodes) stop() {
 	for id := range n.processes {
 		_ = n.kill(id) // the data goes with it
 	}
-	for _, log := range n.logs {
-		log.Close()
-	}
 }
 
 // logTails are the last lines that the nodes wrote.
 func (n *nodes) logTails() string {
 	var all []string
-	for _, log := range n.logs {
-		text, _ := os.ReadFile(log.Name())
+	logs, _ := filepath.Glob(filepath.Join(n.dir, "*.log")) // its error is about the pattern
+	for _, log := range logs {
+		text, _ := os.ReadFile(log)
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		all = append(all, lines[max(0, len(lines)-3):]...)
 	}

@@ -195,9 +195,9 @@ func (c *cluster) endpoints() (all []string) {
 }
 
 // startSubprocess starts one of the run's own processes.
-func (c *cluster) startSubprocess(kind, name string, host int) (*process, error) {
+func (c *cluster) startSubprocess(name string, host int) (*process, error) {
 	o := &subprocess{
-		Kind: kind, Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(host),
+		Name: name, Seed: c.seed, Endpoints: c.endpoints(), Address: c.ip(host),
 		Resource: c.ip(hostOfRun) + ":" + resourcePort, File: filepath.Join(c.historyDir(), name+".jsonl"),
 	}
 	return start(name, filepath.Join(c.logDir(), name+".log"), o.env(), c.ownBinary)
@@ -218,7 +218,7 @@ func (p *clientProgram) start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lives++
-	life, err := p.cluster.startSubprocess("load", fmt.Sprintf("%s-%d", p.name, p.lives), p.host)
+	life, err := p.cluster.startSubprocess(fmt.Sprintf("%s-%d", p.name, p.lives), p.host)
 	if err == nil {
 		p.process = life
 	}

@@ -241,7 +241,7 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 	}
 	c.recordIdleCounts(false)
 	var err error
-	if c.auditor, err = c.startSubprocess("audit", "audit", hostOfAudit); err != nil {
+	if c.auditor, err = c.startSubprocess("audit", hostOfAudit); err != nil {
 		return err
 	}
 	began := func() bool { _, err := os.Stat(readyFile(c.historyDir())); return err == nil }

@@ -25,7 +25,7 @@ func newResource(address string, r *recorder) (*fencedResource, error) {
 	}
 	s := &fencedResource{listener: in, record: r, highestToken: map[string]uint64{}}
 	server := rpc.NewServer()
-	if err := server.RegisterName("Resource", resourceService{s}); err != nil {
+	if err := server.RegisterName("Resource", s); err != nil {
 		return nil, err
 	}
 	go func() { // until the listener is closed
@@ -40,12 +40,8 @@ func newResource(address string, r *recorder) (*fencedResource, error) {
 	return s, nil
 }
 
-// resourceService is what programs call.
-type resourceService struct{ resource *fencedResource }
-
-// Write decides whether a write is accepted, and records it.
-func (s resourceService) Write(w check.Write, accepted *bool) error {
-	r := s.resource
+// Write decides whether a write is accepted, and records it. Programs call it by net/rpc.
+func (r *fencedResource) Write(w check.Write, accepted *bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.Accepted, w.At = w.Token >= r.highestToken[w.Resource], monotonicNow()

@@ -20,8 +20,7 @@ const subprocessVariable = "ZAMOK_JEPSEN_SUBPROCESS"
 
 // subprocess configures such a process.
 type subprocess struct {
-	Kind      string // load or audit
-	Name      string
+	Name      string // "audit", or a program's
 	Seed      uint64
 	Endpoints []string
 	Address   string // the IP that its connections come from, by which the proxies know them
@@ -67,7 +66,7 @@ func runSubprocess(text string) (err error) {
 	defer stop()
 	defer cancel()
 	labels, do := clientLabels(o.Name), o.runLoad
-	if o.Kind == "audit" {
+	if o.Name == "audit" {
 		labels, do = auditClients, o.runAudit
 	}
 	looks, enough := context.WithCancel(context.Background())

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,35 +20,36 @@ import (
 
 // writer is a program that keeps a log, a vote and snapshots as a node does, on a disk that crashes.
 type writer struct {
+	*testing.T
 	program string
 	log     store.LogKind
 	disk    *Disk
 	dice    *rand.Rand
 }
 
-// newWriter builds the program; with change, from a store with another text in place of some of its own.
-func newWriter(t *testing.T, log store.LogKind, from, to string) *writer {
-	t.Helper()
+func newWriter(t *testing.T, program string, log store.LogKind) *writer {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	s := openPool(t)
-	w := &writer{program: filepath.Join(t.TempDir(), "writer"), log: log, dice: rand.New(rand.NewPCG(seed, 0))}
-	args := []string{"build", "-o", w.program}
-	if from != "" {
-		args = append(args, "-overlay", overlay(t, "../../../raftnode/store/boltfile.go", from, to))
-	}
-	build := exec.CommandContext(t.Context(), "go", append(args, "./testdata/writer")...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	said, err := build.CombinedOutput()
-	require.NoError(t, err, string(said))
-	w.disk, err = s.Add(fmt.Sprint("writer-", seed))
+	d, err := openPool(t).Add(fmt.Sprint("writer-", seed))
 	require.NoError(t, err)
-	return w
+	return &writer{t, program, log, d, rand.New(rand.NewPCG(seed, 0))}
+}
+
+// plainWriter is built once.
+var plainWriter = sync.OnceValues(func() (string, error) { return buildWriter("writer") })
+
+func buildWriter(name string, flags ...string) (program string, err error) {
+	program = filepath.Join(poolDir, name)
+	build := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./testdata/writer")...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, said)
+	}
+	return program, nil
 }
 
 // overlay plants a bug in a copy of a file, and returns the map for go build.
 func overlay(t *testing.T, path, from, to string) string {
-	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(text), from), "%q in %s: name the place where the bug is to be planted", from, path)
@@ -62,25 +64,26 @@ func overlay(t *testing.T, path, from, to string) string {
 	return file
 }
 
-func (w *writer) dir() string { return filepath.Join(w.disk.Dir, "data") }
+// command is the program on its data.
+func (w *writer) command(verb string) *exec.Cmd {
+	return exec.CommandContext(w.Context(), w.program, verb, filepath.Join(w.disk.Dir, "data"), string(w.log))
+}
 
-// write starts the program, and waits until it has acknowledged this many entries and a moment longer. It ends by
-// what is done next. The last acknowledged entry is known when ended is closed.
-func (w *writer) write(t *testing.T, entries int) (victim *exec.Cmd, acknowledged *uint64, ended chan struct{}) {
-	t.Helper()
-	victim = exec.CommandContext(t.Context(), w.program, "write", w.dir(), string(w.log))
+// live lets the program write some acknowledged entries and a moment longer. Then it dies as end has it, and live returns
+// the last entry that it acknowledged.
+func (w *writer) live(entries int, end func(*os.Process)) (acknowledged uint64) {
+	victim := w.command("write")
 	said, err := victim.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, victim.Start())
-	acknowledged, ended = new(uint64), make(chan struct{})
-	enough := make(chan struct{})
+	require.NoError(w, err)
+	require.NoError(w, victim.Start())
+	enough, ended := make(chan struct{}), make(chan struct{})
 	var last string
 	go func() {
 		defer close(ended)
 		seen := 0
 		for lines := bufio.NewScanner(said); lines.Scan(); {
 			last = lines.Text()
-			if _, err := fmt.Sscanf(last, "written %d", acknowledged); err != nil {
+			if _, err := fmt.Sscanf(last, "written %d", &acknowledged); err != nil {
 				continue
 			}
 			if seen++; seen == entries {
@@ -91,106 +94,102 @@ func (w *writer) write(t *testing.T, entries int) (victim *exec.Cmd, acknowledge
 	select {
 	case <-enough:
 	case <-ended:
-		require.Fail(t, "the writer has ended: "+last)
+		require.Fail(w, "the writer has ended: "+last)
 	}
 	<-time.NewTimer(time.Duration(w.dice.IntN(int(40 * time.Millisecond)))).C // anywhere between two flushes
-	return victim, acknowledged, ended
+	end(victim.Process)
+	<-ended
+	require.Error(w, victim.Wait())
+	return acknowledged
 }
 
-// runUntilKilled writes at least this many acknowledged entries, then the power fails. With kill, the process
-// does not live to see it; otherwise it meets a disk that is gone.
-func (w *writer) runUntilKilled(t *testing.T, entries int, kill, some bool) (acknowledged uint64, lost CrashLoss) {
-	t.Helper()
-	victim, last, ended := w.write(t, entries)
-	if kill {
-		require.NoError(t, victim.Process.Kill())
-	}
-	lost = w.crash(t, some)
-	<-ended
-	require.Error(t, victim.Wait())
-	return *last, lost
-}
+func (w *writer) kill(victim *os.Process) { require.NoError(w, victim.Kill()) }
+
+func (w *writer) set(f Faults) { require.NoError(w, w.disk.SetFaults(f)) }
 
 // crash is a power failure, and the machine up again.
-func (w *writer) crash(t *testing.T, some bool) CrashLoss {
-	t.Helper()
+func (w *writer) crash(some bool) CrashLoss {
 	seed := uint64(0)
 	if some {
 		seed = w.dice.Uint64()
 	}
 	lost, err := w.disk.Crash(seed)
-	require.NoError(t, err)
-	require.NoError(t, w.disk.Mount())
+	require.NoError(w, err)
+	require.NoError(w, w.disk.Mount())
 	return lost
 }
 
 // checkStore asks what is left after a crash.
-func (w *writer) checkStore(t *testing.T) (last uint64, complaint string) {
-	t.Helper()
-	said, err := exec.CommandContext(t.Context(), w.program, "check", w.dir(), string(w.log)).CombinedOutput()
+func (w *writer) checkStore() (last uint64, complaint string) {
+	said, err := w.command("check").CombinedOutput()
 	if _, scan := fmt.Sscanf(string(said), "holds %d", &last); err != nil || scan != nil {
 		return 0, fmt.Sprintf("%v: %s", err, said)
 	}
 	return last, ""
 }
 
+// requireHolds requires that all entries up to one are there.
+func (w *writer) requireHolds(least uint64) (last uint64) {
+	last, complaint := w.checkStore()
+	require.Empty(w, complaint)
+	require.GreaterOrEqual(w, last, least)
+	return last
+}
+
 // onBothLogs runs a test for each way to keep a log.
-func onBothLogs(t *testing.T, test func(t *testing.T, w *writer)) {
+func onBothLogs(t *testing.T, test func(w *writer)) {
 	t.Parallel()
+	openPool(t)
+	program, err := plainWriter()
+	require.NoError(t, err)
 	for _, log := range []store.LogKind{store.Bolt, store.WAL} {
 		t.Run(string(log), func(t *testing.T) {
 			t.Parallel()
-			test(t, newWriter(t, log, "", ""))
+			test(newWriter(t, program, log))
 		})
 	}
 }
 
 // What a node has acknowledged is there after a power failure, whenever it comes and whatever of the rest
-// reached the disk (store's S1, S2, S6, S8, S10).
+// reached the disk (store's S1, S2, S6, S8, S10). The process may have been killed before, or meets a disk that is gone.
 func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
-	onBothLogs(t, func(t *testing.T, w *writer) {
+	onBothLogs(t, func(w *writer) {
 		var all CrashLoss
 		const most = 60 // whether a crash takes anything is chance
 		for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
-			require.NoError(t, w.disk.SetFaults(Faults{FsyncDelay: 5 * time.Millisecond}))
-			acknowledged, lost := w.runUntilKilled(t, 10+w.dice.IntN(60), life%4 < 2, life%2 == 0)
+			w.set(Faults{FsyncDelay: 5 * time.Millisecond})
+			var lost CrashLoss
+			acknowledged := w.live(10+w.dice.IntN(60), func(victim *os.Process) {
+				if life%4 < 2 {
+					w.kill(victim)
+				}
+				lost = w.crash(life%2 == 0)
+			})
 			all.Pages, all.Names = all.Pages+lost.Pages, all.Names+lost.Names
-			last, complaint := w.checkStore(t)
-			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
-			require.Empty(t, complaint)
-			require.GreaterOrEqual(t, last, acknowledged)
+			last := w.requireHolds(acknowledged)
+			w.Logf("life %d: %d acknowledged, %d there; the crash took %+v", life, acknowledged, last, lost)
 		}
-		require.NotZero(t, all.Pages, "no crash took anything, so this has shown nothing")
+		require.NotZero(w, all.Pages, "no crash took anything, so this has shown nothing")
 	})
 }
 
 // What a node finds when it starts again, it will report to the leader as stored. So that must survive a power
 // failure too, though the process before did not flush it, or failed to.
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
-	onBothLogs(t, func(t *testing.T, w *writer) {
+	onBothLogs(t, func(w *writer) {
 		for life := range rounds(9) {
-			require.NoError(t, w.disk.SetFaults(Faults{FsyncDelay: 5 * time.Millisecond}))
-			victim, acknowledged, ended := w.write(t, 10+w.dice.IntN(60))
-			switch life % 3 {
-			case 0:
-				require.NoError(t, victim.Process.Kill())
-			case 1:
-				require.NoError(t, w.disk.SetFaults(Faults{FailFsync: true}))
-			case 2:
-				require.NoError(t, w.disk.SetFaults(Faults{FailWrite: true}))
+			w.set(Faults{FsyncDelay: 5 * time.Millisecond})
+			ends := []func(*os.Process){
+				w.kill,
+				func(*os.Process) { w.set(Faults{FailFsync: true}) },
+				func(*os.Process) { w.set(Faults{FailWrite: true}) },
 			}
-			<-ended
-			require.Error(t, victim.Wait())
-			require.NoError(t, w.disk.SetFaults(Faults{}))
-			found, complaint := w.checkStore(t)
-			require.Empty(t, complaint)
-			require.GreaterOrEqual(t, found, *acknowledged)
-			lost := w.crash(t, false)
-			last, complaint := w.checkStore(t)
-			t.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, *acknowledged,
-				found, last, lost)
-			require.Empty(t, complaint)
-			require.GreaterOrEqual(t, last, found)
+			acknowledged := w.live(10+w.dice.IntN(60), ends[life%len(ends)])
+			w.set(Faults{})
+			found := w.requireHolds(acknowledged)
+			lost := w.crash(false)
+			last := w.requireHolds(found)
+			w.Logf("life %d: %d acknowledged, %d found, %d there; the crash took %+v", life, acknowledged, found, last, lost)
 		}
 	})
 }
@@ -206,13 +205,16 @@ func rounds(most int) int {
 // The same with fsync switched off loses data, so the test above can fail.
 func TestPowerFailureWithoutFsync(t *testing.T) {
 	t.Parallel()
-	w := newWriter(t, store.Bolt, "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:")
+	openPool(t)
+	program, err := buildWriter("careless", "-overlay",
+		overlay(t, "../../../raftnode/store/boltfile.go", "NoFreelistSync:", "NoSync: true, NoGrowSync: true, NoFreelistSync:"))
+	require.NoError(t, err)
+	w := newWriter(t, program, store.Bolt)
 	for life := range 5 {
-		acknowledged, lost := w.runUntilKilled(t, 30, true, false)
-		last, complaint := w.checkStore(t)
-		if complaint != "" || last < acknowledged {
-			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost,
-				complaint)
+		var lost CrashLoss
+		acknowledged := w.live(30, func(victim *os.Process) { w.kill(victim); lost = w.crash(false) })
+		if last, complaint := w.checkStore(); complaint != "" || last < acknowledged {
+			t.Logf("life %d: %d acknowledged, %d there; the crash took %+v; %s", life, acknowledged, last, lost, complaint)
 			return
 		}
 	}

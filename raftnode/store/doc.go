@@ -86,7 +86,8 @@
 // is a bootstrap that was cut short: State is NoCluster, and RecordCluster completes it.
 //
 // S10. A snapshot appears when it is complete and flushed, and one that fails leaves nothing: its file
-// is removed and closed at once. Open removes the unfinished files that a crash left.
+// is removed and closed at once. None is completed once writing has ended (S3, Close). Open removes the
+// unfinished files that a crash left.
 //
 // S11. A process may end between any two steps of changing a segment, and the log
 // continues at the next start. By itself raft-wal refuses every write after some of

@@ -179,18 +179,21 @@ func (s *snapshotSink) Write(p []byte) (int, error) {
 // long: raft would take back what this node has applied, and look for entries that are in the newer
 // snapshot only. Raft's own may be overtaken by a leader's while it is written: raft would take it for
 // the latest.
+//
+// Once writing has ended none is completed, because another process may have the directory.
 func (s *snapshotSink) Close() error {
 	if s.ended {
 		return nil
 	}
 	s.store.completing.Lock()
 	defer s.store.completing.Unlock()
-	text, err := json.Marshal(s.meta)
-	if newest := s.store.newest(); s.meta.Index < newest.Index {
+	err := s.store.record.ended()
+	if newest := s.store.newest(); err == nil && s.meta.Index < newest.Index {
 		err = fmt.Errorf("store: a snapshot that ends with entry %d is older than the one of this node, which ends with %d; nothing was changed",
 			s.meta.Index, newest.Index)
 	}
-	if err != nil {
+	text, jsonErr := json.Marshal(s.meta)
+	if err := errors.Join(err, jsonErr); err != nil {
 		return errors.Join(err, s.Cancel())
 	}
 	s.ended = true

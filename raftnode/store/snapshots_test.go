@@ -60,6 +60,20 @@ func TestSnapshotsKeepTheLastTwo(t *testing.T) {
 	})
 }
 
+// Another process may have the directory by then.
+func TestASnapshotIsNotCompletedAfterTheStoreIsClosed(t *testing.T) {
+	onEach(t, func(t *testing.T, reopen func() *Store) {
+		sink := beginSnapshot(t, reopen(), 1, 10, "state")
+		metas, err := reopen().Snapshots().List()
+		require.NoError(t, err)
+		require.Empty(t, metas)
+		require.ErrorIs(t, sink.Close(), ErrClosed)
+		metas, err = reopen().Snapshots().List()
+		require.NoError(t, err)
+		require.Empty(t, metas)
+	})
+}
+
 // A crash leaves files of snapshots that are not complete; Open removes them (S10).
 func TestOpenRemovesUnfinishedSnapshots(t *testing.T) {
 	dir := t.TempDir()

@@ -157,7 +157,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	ended := s.record.end(fmt.Errorf("store: %w; nothing was written; end raft before closing its store", ErrClosed))
-	for _, mu := range []fifoMutex{s.logs.mu, s.votes.mu, s.naming} {
+	for _, mu := range []fifoMutex{s.logs.mu, s.votes.mu, s.naming, s.logs.snapshots.completing} {
 		mu.Lock()
 		defer mu.Unlock()
 	}

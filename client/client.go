@@ -150,7 +150,7 @@ func (c *Client) reach(ctx context.Context) error {
 	defer cancel()
 	answered, err := c.nodes.survey(ctx)
 	if err == nil && !answered {
-		if err = c.nodes.allRefuse(); err == nil {
+		if err = c.nodes.verdict(); err == errNotAnswered {
 			err = c.nodes.unavailable(NotDone, ctx.Err())
 		}
 	}

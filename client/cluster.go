@@ -122,28 +122,28 @@ func (n *nodes) own() (cluster, learnt string) {
 }
 
 // pin makes sure that it is known which cluster this client belongs to, before anything is asked of a node. Its
-// results are those of askInTurn.
-func (n *nodes) pin(ctx context.Context) (err error, nobody bool) {
-	if own, _ := n.own(); own != "" {
-		return nil, false
+// error is as of askInTurn.
+func (n *nodes) pin(ctx context.Context) error {
+	known := func() bool {
+		own, _ := n.own()
+		return own != ""
+	}
+	if known() {
+		return nil
 	}
 	select {
 	case n.pinning <- struct{}{}:
+		defer func() { <-n.pinning }()
 	case <-ctx.Done():
-		return contextEnd(ctx), true
+		return errNotAnswered
 	}
-	defer func() { <-n.pinning }()
-	if own, _ := n.own(); own != "" {
-		return nil, false
+	if known() {
+		return nil
 	}
-	if _, err := n.survey(ctx); err != nil {
-		return err, false
+	if _, err := n.survey(ctx); err != nil || known() {
+		return err
 	}
-	if own, _ := n.own(); own != "" {
-		return nil, false
-	}
-	err = n.allRefuse()
-	return err, err == nil
+	return n.verdict()
 }
 
 // survey asks every given endpoint at once which cluster it belongs to, and is told whether any is a node. If
@@ -154,11 +154,11 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patienceMax)
 	defer cancel()
 	n.mu.Lock()
-	given := slices.Clone(n.order[:n.given])
+	given := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return !one.given })
 	n.mu.Unlock()
 	all := make(chan *surveyed, len(given))
-	for _, address := range given {
-		go func() { all <- n.ask(ctx, address) }() // ends with ctx; waited for below
+	for _, one := range given {
+		go func() { all <- n.ask(ctx, one) }() // ends with ctx; waited for below
 	}
 	var first *surveyed
 	var enough *time.Timer // runs once a node has answered
@@ -167,7 +167,7 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	for range given {
 		one := <-all
 		if one.err != nil && ctx.Err() == nil {
-			n.note(one.address, one.err)
+			n.note(one.node, one.err, false)
 		}
 		if errors.Is(one.err, ErrWrongCluster) {
 			strange = one.err
@@ -184,7 +184,7 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 			first = one
 		case one.cluster != first.cluster:
 			strange = &Error{Kind: ErrWrongCluster, cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name endpoints of one cluster only",
-				first.address, first.cluster, one.address, one.cluster)}
+				first.node.address, first.cluster, one.node.address, one.cluster)}
 		}
 		if first != nil && one.cluster == first.cluster {
 			if same++; same == len(given)/2+1 {
@@ -201,60 +201,29 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.cluster == "" {
-		n.cluster, n.learnt, n.reached = first.cluster, "learnt from "+first.address, true
+		n.cluster, n.learnt, n.reached = first.cluster, "learnt from "+first.node.address, true
 	}
 	return answered, nil
 }
 
 // surveyed is what an endpoint said; cluster is "" if it did not say which one it belongs to.
 type surveyed struct {
-	address, cluster string
-	err              error
+	node    *node
+	cluster string
+	err     error
 }
 
-func (n *nodes) ask(ctx context.Context, address string) *surveyed {
-	one := &surveyed{address: address}
+func (n *nodes) ask(ctx context.Context, one *node) *surveyed {
 	own, _ := n.own()
-	_, err := zamokpb.NewZamokClient(n.conn(address)).Now(ctx, &zamokpb.NowRequest{})
-	f := (*wrongClusterError)(nil)
+	_, err := one.Now(ctx, &zamokpb.NowRequest{})
+	var f *wrongClusterError
 	switch {
+	case errors.As(err, &f) && own == "":
+		return &surveyed{one, f.cluster, nil}
 	case errors.As(err, &f):
-		one.cluster = f.cluster
-		if own != "" {
-			one.err = err
-		}
-	default:
-		if one.err = err; err == nil || infoOf(err) != nil {
-			one.cluster = own
-		}
+		return &surveyed{one, f.cluster, err}
+	case err == nil || infoOf(err) != nil:
+		return &surveyed{one, own, err}
 	}
-	return one
-}
-
-// tally counts what the nodes said in a round that came to nothing.
-type tally struct {
-	of      int // endpoints were given
-	foreign int // of those are nodes of another cluster
-	first   error
-	ours    bool // a node of this client's cluster spoke
-}
-
-func (t *tally) count(given bool, err error) {
-	switch {
-	case infoOf(err) != nil:
-		t.ours = true
-	case given && errors.Is(err, ErrWrongCluster):
-		if t.foreign++; t.first == nil {
-			t.first = err
-		}
-	}
-}
-
-// verdict is final if most of the endpoints have become another cluster's, and no node of this client's spoke:
-// its cluster is not there any more, and nobody waits for it to come back. What round returns.
-func (t *tally) verdict() (err error, nobody bool) {
-	if !t.ours && 2*t.foreign > t.of {
-		return t.first, false
-	}
-	return nil, true
+	return &surveyed{one, "", err}
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 )
@@ -56,18 +56,21 @@ type nodes struct {
 	pinning chan struct{} // holds one: while the endpoints are asked for their cluster
 
 	mu     sync.Mutex
-	known  map[string]*node
-	order  []string // as given, then as learnt
-	given  int      // how many were given
-	leader string   // thought to lead; "" = no idea
+	all    []*node // as given, then as learnt
+	leader *node   // thought to lead; nil = not known
 	closed bool
 	// cluster is the id of the one that this client belongs to; "" = not known yet. Once known it stays.
 	cluster, learnt string
 	reached         bool // something was sent to a node, or may have been
 }
 
+// node is one address and its connection. The mutex of nodes guards what can change.
 type node struct {
+	zamokpb.ZamokClient
+	zamokpb.AdminClient
+	address      string
 	conn         *grpc.ClientConn
+	given        bool  // by Config.Endpoints: it is never forgotten
 	last         error // why the latest attempt failed; nil if it did not
 	wrongCluster bool  // of another cluster when it was asked last, which was logged
 }
@@ -81,7 +84,7 @@ func newNodes(cfg Config) (*nodes, error) {
 		Backoff:           backoff.Config{BaseDelay: reconnectMin, Multiplier: 2, Jitter: 0.5, MaxDelay: reconnectMax},
 		MinConnectTimeout: 2 * time.Second,
 	}
-	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1), known: make(map[string]*node)}
+	n := &nodes{log: cfg.Logger, silence: cfg.RequestTimeout / surveyParts, pinning: make(chan struct{}, 1)}
 	n.options = []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(connect),
@@ -92,7 +95,7 @@ func newNodes(cfg Config) (*nodes, error) {
 		grpc.WithIdleTimeout(0), // a connection that went to sleep costs its dial when it is needed most
 		grpc.WithDisableServiceConfig(),
 		grpc.WithUserAgent("zamok-go"),
-		grpc.WithChainUnaryInterceptor(encodable, n.nameUnary), grpc.WithStreamInterceptor(n.nameStream),
+		grpc.WithUnaryInterceptor(n.nameUnary), grpc.WithStreamInterceptor(n.nameStream),
 	}
 	if cfg.Dialer != nil {
 		n.options = append(n.options, grpc.WithContextDialer(cfg.Dialer))
@@ -105,26 +108,16 @@ func newNodes(cfg Config) (*nodes, error) {
 		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
-		if err := n.learn(address); err != nil {
+		one, err := n.learn(address)
+		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
+		one.given = true
 	}
-	n.given = len(n.order)
 	if cfg.Cluster != "" {
 		n.cluster, n.learnt = cfg.Cluster, "as it was configured"
 	}
 	return n, nil
-}
-
-// encodable refuses a call that can't be sent, whose text is not UTF-8. To gRPC that is a failure like any
-// other, and other nodes would be asked.
-func encodable(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	if message, ok := req.(proto.Message); ok {
-		if _, err := proto.Marshal(message); err != nil {
-			return finalError{&Error{Kind: ErrInvalid, Field: "request", cause: err}}
-		}
-	}
-	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
 // addressOf completes an endpoint with the usual port.
@@ -141,49 +134,49 @@ func addressOf(endpoint string) (string, error) {
 	return address, nil
 }
 
-// learn takes in the address of a node.
-func (n *nodes) learn(address string) error {
+// learn gives the node at an address, which may be new; nil if there is no room for it.
+func (n *nodes) learn(address string) (*node, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || address == "" || n.known[address] != nil || len(n.order) == nodesMax && !n.forget() {
-		return nil
+	if i := slices.IndexFunc(n.all, func(one *node) bool { return one.address == address }); i >= 0 {
+		return n.all[i], nil
+	}
+	if n.closed || address == "" || len(n.all) == nodesMax && !n.forget() {
+		return nil, nil
 	}
 	conn, err := grpc.NewClient(target+address, n.options...)
 	if err != nil {
-		return &Error{Kind: ErrInvalid, Field: "endpoint", Message: address, cause: err}
+		return nil, &Error{Kind: ErrInvalid, Field: "endpoint", Message: address, cause: err}
 	}
-	n.known[address] = &node{conn: conn}
-	n.order = append(n.order, address)
-	return nil
+	one := &node{ZamokClient: zamokpb.NewZamokClient(conn), AdminClient: zamokpb.NewAdminClient(conn), address: address, conn: conn}
+	n.all = append(n.all, one)
+	return one, nil
 }
 
 // forget makes room for an address: it lets go of one that was learnt, and whose node did nothing when it
 // was asked last. Nodes move, and the present leader must be reached. The caller has the mutex.
 func (n *nodes) forget() bool {
-	for i := n.given; i < len(n.order); i++ {
-		address := n.order[i]
-		if one := n.known[address]; one.last != nil && address != n.leader {
-			_ = one.conn.Close() // who uses it asks another
-			delete(n.known, address)
-			n.order = slices.Delete(n.order, i, i+1)
-			return true
-		}
+	i := slices.IndexFunc(n.all, func(one *node) bool { return !one.given && one.last != nil && one != n.leader })
+	if i < 0 {
+		return false
 	}
-	return false
+	_ = n.all[i].conn.Close() // a call that uses it asks another node
+	n.all = slices.Delete(n.all, i, i+1)
+	return true
 }
 
 // discover learns from a node who the others are, and connects to them, so that the next leader is known
 // when it is needed. It gives up silently: there may be a rule against it.
-func (n *nodes) discover(ctx context.Context, conn *grpc.ClientConn) {
+func (n *nodes) discover(ctx context.Context, one *node) {
 	ctx, cancel := context.WithTimeout(ctx, patienceMax)
 	defer cancel()
-	members, err := zamokpb.NewAdminClient(conn).Members(ctx, &zamokpb.MembersRequest{})
+	members, err := one.Members(ctx, &zamokpb.MembersRequest{})
 	if err != nil {
 		return
 	}
 	for _, m := range members.GetMembers() {
 		if _, err := addressOf(m.GetClient()); err == nil {
-			_ = n.learn(m.GetClient()) // it is a help, and may fail
+			_, _ = n.learn(m.GetClient()) // it is a help, and may fail
 		}
 	}
 	n.warm()
@@ -193,100 +186,86 @@ func (n *nodes) discover(ctx context.Context, conn *grpc.ClientConn) {
 func (n *nodes) warm() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, one := range n.known {
+	for _, one := range n.all {
 		one.conn.Connect()
 	}
 }
 
-// candidates are all nodes: whom we think to lead first, the others in any order.
-func (n *nodes) candidates() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	order := slices.Clone(n.order)
-	rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	if i := slices.Index(order, n.leader); i > 0 {
-		order[0], order[i] = order[i], order[0]
-	}
-	return order
-}
+// errNotAnswered is what a round comes to that is worth another one.
+var errNotAnswered = errors.New("no node did it")
 
-// askInTurn asks node after node: first whom we think to lead, next whom an answer names, then the rest. It
-// ends with nil at the first that did it, and with its error at the first that definitely refuses. Otherwise
-// its error is nobody: what is worth another round.
-func (n *nodes) askInTurn(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
-	if err, nobody := n.pin(ctx); err != nil || nobody {
-		return err, nobody
+// askInTurn asks node after node: the leader as far as it is known, which an answer may name, then the others, or all in
+// any order if each can do it. It returns nil at the first that did it, the error of the first that definitely
+// refuses, or errNotAnswered.
+func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error) error {
+	if err := n.pin(ctx); err != nil {
+		return err
 	}
-	left, heard := n.candidates(), tally{of: n.given}
-	asked := make(map[string]bool, len(left))
-	for len(left) > 0 {
-		address := left[0]
-		left = left[1:]
-		conn := n.conn(address)
-		if conn == nil || asked[address] { // nil: forgotten meanwhile
-			continue
+	for asked := make(map[*node]bool); len(asked) < nodesMax; {
+		one := n.next(asked, each)
+		if one == nil {
+			break
 		}
-		asked[address] = true
-		err := ask(conn)
-		info := infoOf(err)
-		n.note(address, err)
+		asked[one] = true
+		err := ask(one)
+		n.note(one, err, !each)
 		if err == nil {
-			return nil, false
+			return nil
 		}
 		if ctx.Err() != nil {
-			return contextEnd(ctx), true
+			return errNotAnswered
 		}
-		if final := refusal(err, info); final != nil {
-			return final, false
-		}
-		heard.count(n.isGiven(address), err)
-		if next := info.GetLeaderAddress(); next != "" && !asked[next] {
-			if n.learn(next) == nil && n.conn(next) != nil {
-				left = append([]string{next}, left...)
-			}
+		if final := refusal(err, infoOf(err)); final != nil {
+			return final
 		}
 	}
-	return n.verdict(&heard)
+	return n.verdict()
 }
 
-// askAny asks node after node, in any order, for what each of them can do.
-func (n *nodes) askAny(ctx context.Context, ask func(conn *grpc.ClientConn) error) (err error, nobody bool) {
-	if err, nobody := n.pin(ctx); err != nil || nobody {
-		return err, nobody
-	}
-	left, heard := n.candidates(), tally{of: n.given}
-	rand.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] })
-	for _, address := range left {
-		conn := n.conn(address)
-		if conn == nil {
-			continue
-		}
-		err := ask(conn)
-		if err == nil || ctx.Err() != nil {
-			return err, err != nil
-		}
-		info := infoOf(err)
-		if final := refusal(err, info); final != nil {
-			return final, false
-		}
-		heard.count(n.isGiven(address), err)
-		n.connectionBroke(conn, err, info.GetLeaderAddress())
-	}
-	return n.verdict(&heard)
-}
-
-// verdict is what a round comes to in which no node did it.
-func (n *nodes) verdict(heard *tally) (err error, nobody bool) {
-	if err, nobody = heard.verdict(); nobody {
-		err = n.allRefuse()
-	}
-	return err, err == nil
-}
-
-func (n *nodes) isGiven(address string) bool {
+// next chooses the node to ask next; nil if all were asked.
+func (n *nodes) next(asked map[*node]bool, each bool) *node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Contains(n.order[:n.given], address)
+	if n.leader != nil && !each && !asked[n.leader] {
+		return n.leader
+	}
+	left := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return asked[one] })
+	if len(left) == 0 {
+		return nil
+	}
+	return left[rand.IntN(len(left))]
+}
+
+// verdict is what a round comes to in which no node did it. It is final if most of the endpoints have become another
+// cluster's, and no node of this client's spoke: its cluster is not there any more, and is not waited for. So it is
+// if this client has never reached a node and each endpoint refuses the connection: waiting would not help against a
+// mistyped address. A client that has reached a node once, or waits for one that is silent, continues trying.
+func (n *nodes) verdict() error {
+	n.mu.Lock()
+	var strange error
+	given, foreign, refusing, ours, reached := 0, 0, 0, false, n.reached
+	for _, one := range n.all {
+		ours = ours || infoOf(one.last) != nil
+		if !one.given {
+			continue
+		}
+		given++
+		if one.wrongCluster {
+			foreign++
+			strange = cmp.Or(strange, one.last)
+		}
+		if refuses(one.last) {
+			refusing++
+		}
+	}
+	n.mu.Unlock()
+	switch {
+	case !ours && 2*foreign > given:
+		return strange
+	case !reached && refusing == given:
+		return n.unavailable(NotDone, errAllRefuse)
+	}
+	return errNotAnswered
 }
 
 // finalError is one that a further attempt must not follow, whatever it says.
@@ -305,57 +284,23 @@ func refusal(err error, info *zamokpb.ErrorInfo) error {
 	return definite(info)
 }
 
-func (n *nodes) conn(address string) *grpc.ClientConn {
+// note remembers how an attempt at a node, or a stream, ended: for errors, and for who leads. Leads: only the leader can
+// do what was asked.
+func (n *nodes) note(one *node, err error, leads bool) {
+	named, _ := n.learn(infoOf(err).GetLeaderAddress())
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if one := n.known[address]; one != nil {
-		return one.conn
-	}
-	return nil
-}
-
-// note remembers how an attempt at a node ended, for errors, and who leads.
-func (n *nodes) note(address string, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	one := n.known[address]
-	if one == nil {
-		return // forgotten meanwhile
-	}
-	n.failed(address, one, err)
-	if err == nil {
-		n.leader = address
-	}
-}
-
-// failed remembers how an attempt at a node ended. The caller has the mutex.
-func (n *nodes) failed(address string, one *node, err error) {
 	one.last = err
 	n.reached = n.reached || !refuses(err) // what was sent may have been done, whatever is heard later
-	if err != nil && n.leader == address {
-		n.leader = ""
+	switch {
+	case err == nil && leads:
+		n.leader = one
+	case named != nil || err != nil && n.leader == one:
+		n.leader = named
 	}
 	before := one.wrongCluster
 	if one.wrongCluster = errors.Is(err, ErrWrongCluster); one.wrongCluster && !before {
-		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", address, "error", err)
-	}
-}
-
-// connectionBroke remembers that a stream ended, and whom its node named as the leader.
-func (n *nodes) connectionBroke(conn *grpc.ClientConn, cause error, leader string) {
-	if leader != "" && n.learn(leader) != nil {
-		leader = ""
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for address, one := range n.known {
-		if one.conn == conn {
-			n.failed(address, one, cause)
-			break
-		}
-	}
-	if leader != "" {
-		n.leader = leader
+		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", one.address, "error", err)
 	}
 }
 
@@ -364,12 +309,8 @@ func (n *nodes) unavailable(outcome Outcome, cause error) *UnavailableError {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := &UnavailableError{Outcome: outcome, cause: cause}
-	for _, address := range n.order {
-		last := n.known[address].last
-		if last == nil {
-			last = errNoAnswer
-		}
-		e.Nodes = append(e.Nodes, NodeError{Address: address, Err: plain(last)})
+	for _, one := range n.all {
+		e.Nodes = append(e.Nodes, NodeError{Address: one.address, Err: plain(cmp.Or(one.last, errNoAnswer))})
 	}
 	return e
 }
@@ -389,22 +330,6 @@ func plain(err error) error {
 		return err
 	}
 	return errors.New(err.Error())
-}
-
-// allRefuse is an error if this client has never reached a node and can't connect to any of its endpoints, each of
-// which refuses: waiting would not help against a mistyped address. Who has reached a node once, or waits for one that
-// is silent, tries on.
-func (n *nodes) allRefuse() error {
-	n.mu.Lock()
-	hopeless := !n.reached
-	for _, address := range n.order[:n.given] {
-		hopeless = hopeless && refuses(n.known[address].last)
-	}
-	n.mu.Unlock()
-	if !hopeless {
-		return nil
-	}
-	return n.unavailable(NotDone, errAllRefuse)
 }
 
 // refuses tells of an error whether nothing was sent, because there was no connection, for a reason other than silence.
@@ -463,7 +388,7 @@ func (n *nodes) close() error {
 	defer n.mu.Unlock()
 	n.closed = true
 	var errs []error
-	for _, one := range n.known {
+	for _, one := range n.all {
 		errs = append(errs, one.conn.Close())
 	}
 	return errors.Join(errs...)

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 )
 
 // Nodes move from address to address. However often they did, whoever leads now is found, and what was
@@ -16,29 +15,32 @@ func TestAddressesAreForgotten(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.close()) }()
 	dead := errors.New("nobody is there")
-	n.note("given:1", dead)
+	n.note(n.all[0], dead, true)
+	var first *node
 	for i := range 2 * nodesMax {
-		address := fmt.Sprintf("moved:%d", i)
-		require.NoError(t, n.learn(address))
-		require.NotNil(t, n.conn(address), address)
-		n.note(address, dead)
+		one, err := n.learn(fmt.Sprintf("moved:%d", i))
+		require.NoError(t, err)
+		require.NotNil(t, one, i)
+		n.note(one, dead, true)
+		if i == 0 {
+			first = one
+		}
 	}
-	require.NotNil(t, n.conn("given:1"))
-	require.Len(t, n.known, nodesMax)
-	require.Len(t, n.order, nodesMax)
+	require.Equal(t, "given:1", n.all[0].address)
+	require.Len(t, n.all, nodesMax)
 
-	// Who goes from node to node meanwhile leaves out what was forgotten.
+	// A round that goes from node to node meanwhile leaves out what was forgotten, and ends.
 	asked := 0
-	err, nobody := n.askInTurn(t.Context(), func(conn *grpc.ClientConn) error {
-		require.NotNil(t, conn)
+	err = n.askInTurn(t.Context(), false, func(one *node) error {
+		require.Contains(t, n.all, one)
 		asked++
 		for i := range nodesMax {
-			require.NoError(t, n.learn(fmt.Sprintf("moved again:%d:%d", asked, i)))
+			_, err := n.learn(fmt.Sprintf("moved again:%d:%d", asked, i))
+			require.NoError(t, err)
 		}
 		return dead
 	})
-	require.NoError(t, err)
-	require.True(t, nobody)
-	require.Less(t, asked, nodesMax)
-	n.note("moved:0", dead)
+	require.Equal(t, errNotAnswered, err)
+	require.LessOrEqual(t, asked, nodesMax)
+	n.note(first, dead, true) // which was forgotten
 }

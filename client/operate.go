@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io"
 
-	"google.golang.org/grpc"
-
 	"zamok/api/zamokpb"
 )
 
@@ -18,11 +16,7 @@ type TicketRef struct{ Session, Ticket uint64 }
 // touched, so it may be repeated. If nothing holds it so, and an attempt of this call may have ended what did, the
 // error says Unknown.
 func (c *Client) ForceRelease(ctx context.Context, name string, token Token, reason string) ([]TicketRef, error) {
-	var r *zamokpb.ForceReleaseResponse
-	inDoubt, err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-		r, err = zamokpb.NewAdminClient(conn).ForceRelease(ctx, &zamokpb.ForceReleaseRequest{Name: name, Token: uint64(token), Reason: reason})
-		return err
-	})
+	r, inDoubt, err := call(ctx, c, repeats, (*node).ForceRelease, &zamokpb.ForceReleaseRequest{Name: name, Token: uint64(token), Reason: reason})
 	if inDoubt && err == nil && len(r.GetEnded()) == 0 {
 		err = &Error{Kind: ErrUnavailable, Outcome: Unknown,
 			Message: "nothing holds it now; an attempt whose answer did not come may have ended what did"}
@@ -33,36 +27,27 @@ func (c *Client) ForceRelease(ctx context.Context, name string, token Token, rea
 // ExpireSession ends a session as if its lease had run out. If it has ended, and an attempt of this call may
 // have done that, the error says ErrSessionExpired and Unknown.
 func (c *Client) ExpireSession(ctx context.Context, session uint64, reason string) error {
-	_, err := c.call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		_, err := zamokpb.NewAdminClient(conn).ExpireSession(ctx, &zamokpb.ExpireSessionRequest{Session: session, Reason: reason})
-		return err
-	})
+	_, _, err := call(ctx, c, repeats, (*node).ExpireSession, &zamokpb.ExpireSessionRequest{Session: session, Reason: reason})
 	return err
 }
 
 // Join takes a node into the cluster, which runs with an empty directory and is reached by its peers at peer. One
 // with the name and the address of a member that has been silent for 30 s replaces it.
 func (c *Client) Join(ctx context.Context, id, peer string) error {
-	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		_, err := zamokpb.NewAdminClient(conn).Join(ctx, &zamokpb.JoinRequest{Id: id, Peer: peer})
-		return err
-	})
+	_, _, err := call(ctx, c, changesOnce, (*node).Join, &zamokpb.JoinRequest{Id: id, Peer: peer})
+	return err
 }
 
 // Remove takes a node out of the cluster, if the voters that remain have a majority that answers.
 func (c *Client) Remove(ctx context.Context, id string) error {
-	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		_, err := zamokpb.NewAdminClient(conn).Remove(ctx, &zamokpb.RemoveRequest{Id: id})
-		return err
-	})
+	_, _, err := call(ctx, c, changesOnce, (*node).Remove, &zamokpb.RemoveRequest{Id: id})
+	return err
 }
 
 // Transfer hands the leadership to a node; "" = to the one that is furthest.
 func (c *Client) Transfer(ctx context.Context, to string) error {
-	return c.once(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
-		_, err := zamokpb.NewAdminClient(conn).Transfer(ctx, &zamokpb.TransferRequest{To: to})
-		return err
-	})
+	_, _, err := call(ctx, c, changesOnce, (*node).Transfer, &zamokpb.TransferRequest{To: to})
+	return err
 }
 
 // Backup writes the state of the cluster. After an error w holds a part of it, which is no backup. The
@@ -74,8 +59,8 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream when w fails
 	var failed error
-	err, nobody := c.nodes.askInTurn(ctx, func(conn *grpc.ClientConn) error {
-		stream, err := zamokpb.NewAdminClient(conn).Backup(ctx, &zamokpb.BackupRequest{})
+	err = c.nodes.askInTurn(ctx, false, func(one *node) error {
+		stream, err := one.Backup(ctx, &zamokpb.BackupRequest{})
 		if err != nil {
 			return err
 		}
@@ -95,8 +80,8 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err er
 		}
 		return nil
 	})
-	if nobody {
-		return written, c.nodes.unavailable(NotDone, err)
+	if err == errNotAnswered {
+		return written, c.nodes.unavailable(NotDone, contextEnd(ctx))
 	}
 	return written, cmp.Or(err, failed)
 }

@@ -4,19 +4,13 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"zamok/api/zamokpb"
 )
 
 // Get tells all about a lock: who holds it, who waits, in order. It names at most 100 of each, or as many
 // as limit says, up to 200.
 func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, error) {
-	var r *zamokpb.GetResponse
-	err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-		r, err = zamokpb.NewZamokClient(conn).Get(ctx, &zamokpb.GetRequest{Name: name, Limit: uint32(max(limit, 0))})
-		return err
-	})
+	r, _, err := call(ctx, c, reads, (*node).Get, &zamokpb.GetRequest{Name: name, Limit: uint32(max(limit, 0))})
 	if err != nil {
 		return nil, err
 	}
@@ -26,11 +20,7 @@ func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, 
 // List lists locks in use whose names begin with prefix and come after `after`, in order: at most limit, or
 // 1000 if that is 0. The stamp's index is where a Watch continues.
 func (c *Client) List(ctx context.Context, prefix, after string, limit int) ([]LockInfo, Stamp, error) {
-	var r *zamokpb.ListResponse
-	err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-		r, err = zamokpb.NewZamokClient(conn).List(ctx, &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(max(limit, 0))})
-		return err
-	})
+	r, _, err := call(ctx, c, reads, (*node).List, &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(max(limit, 0))})
 	return each(r.GetLocks(), lockInfo), stamp(r.GetStamp()), err
 }
 
@@ -44,12 +34,8 @@ func (c *Client) Sessions(ctx context.Context, after uint64, limit int) (list []
 		limit = listMax
 	}
 	for len(list) < limit {
-		var r *zamokpb.ListSessionsResponse
 		page := &zamokpb.ListSessionsRequest{After: after, Limit: uint32(min(limit-len(list), listMax))}
-		err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-			r, err = zamokpb.NewZamokClient(conn).ListSessions(ctx, page)
-			return err
-		})
+		r, _, err := call(ctx, c, reads, (*node).ListSessions, page)
 		if err != nil {
 			return nil, Stamp{}, err
 		}
@@ -80,22 +66,14 @@ func (l *Lock) Grant() Grant {
 
 // Check asks the cluster whether a grant is held. Yes was true at a moment between call and answer.
 func (c *Client) Check(ctx context.Context, g Grant) (held bool, at Stamp, err error) {
-	var r *zamokpb.CheckResponse
-	err = c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-		r, err = zamokpb.NewZamokClient(conn).Check(ctx, &zamokpb.CheckRequest{
-			Name: g.Name, Token: uint64(g.Token), Session: g.Session, Ticket: g.Ticket})
-		return err
-	})
+	r, _, err := call(ctx, c, reads, (*node).Check, &zamokpb.CheckRequest{
+		Name: g.Name, Token: uint64(g.Token), Session: g.Session, Ticket: g.Ticket})
 	return r.GetHeld(), stamp(r.GetStamp()), err
 }
 
 // Now reads the replicated clock. Of calls that do not overlap the later gets the greater stamp.
 func (c *Client) Now(ctx context.Context) (Stamp, error) {
-	var r *zamokpb.NowResponse
-	err := c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-		r, err = zamokpb.NewZamokClient(conn).Now(ctx, &zamokpb.NowRequest{})
-		return err
-	})
+	r, _, err := call(ctx, c, reads, (*node).Now, &zamokpb.NowRequest{})
 	return stamp(r.GetStamp()), err
 }
 
@@ -110,11 +88,7 @@ func (c *Client) Members(ctx context.Context) (members []Member, cluster Cluster
 	if _, err := c.nodes.survey(ctx); err != nil {
 		return nil, ClusterInfo{}, err
 	}
-	var r *zamokpb.MembersResponse
-	err = c.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) (err error) {
-		r, err = zamokpb.NewAdminClient(conn).Members(ctx, &zamokpb.MembersRequest{})
-		return err
-	})
+	r, _, err := call(ctx, c, reads, (*node).Members, &zamokpb.MembersRequest{})
 	return each(r.GetMembers(), func(m *zamokpb.Member) Member {
 		return Member{
 			ID: m.GetId(), Client: m.GetClient(), Peer: m.GetPeer(), HTTP: m.GetHttp(), Version: m.GetVersion(),

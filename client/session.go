@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"zamok/api/zamokpb"
 	"zamok/clock"
 )
@@ -93,7 +91,7 @@ func (s *session) run() {
 			s.end(err)
 			return
 		}
-		s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.conn) })
+		s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.node) })
 		began := s.c.clock.Now()
 		cause := st.serve()
 		s.streamEnded(st, cause)
@@ -115,16 +113,16 @@ func (s *session) attach(between *pause) (*stream, error) {
 	began := s.c.clock.Now()
 	for patience := patienceMin; ; patience = min(2*patience, patienceMax) {
 		var st *stream
-		err, nobody := s.c.nodes.askInTurn(s.ctx, func(conn *grpc.ClientConn) (err error) {
-			st, err = s.openStream(conn, patience)
+		err := s.c.nodes.askInTurn(s.ctx, false, func(one *node) (err error) {
+			st, err = s.openStream(one, patience)
 			return err
 		})
 		switch {
-		case err == nil && !nobody:
+		case err == nil:
 			return st, nil
 		case s.ctx.Err() != nil:
 			return nil, context.Cause(s.ctx)
-		case !nobody && !(errors.Is(err, ErrWrongCluster) && s.considersLeaseValid()): // else its own cluster may come back
+		case err != errNotAnswered && !(errors.Is(err, ErrWrongCluster) && s.considersLeaseValid()): // else its own cluster may come back
 			return nil, err
 		}
 		if s.c.clock.Now().Since(began) > warnAfter {
@@ -151,13 +149,12 @@ func (s *session) warn() {
 }
 
 // openStream opens one stream and waits for its SessionState.
-func (s *session) openStream(conn *grpc.ClientConn, patience time.Duration) (*stream, error) {
+func (s *session) openStream(one *node, patience time.Duration) (*stream, error) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
 	defer timer.Stop()
-	st := &stream{s: s, ctx: ctx, cancel: cancel}
-	err := st.begin(conn)
-	if err != nil {
+	st := &stream{s: s, node: one, ctx: ctx, cancel: cancel}
+	if err := st.begin(); err != nil {
 		cancel(err)
 		if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
 			err = fmt.Errorf("%w within %v", errNoAnswer, patience)
@@ -178,9 +175,8 @@ func (s *session) streamEnded(st *stream, cause error) {
 	if over {
 		return // that ended the stream, and the node has not failed
 	}
-	info := infoOf(cause)
-	s.c.nodes.connectionBroke(st.conn, cause, info.GetLeaderAddress())
-	if info.GetCode() == zamokpb.Code_CODE_SUPERSEDED {
+	s.c.nodes.note(st.node, cause, false)
+	if infoOf(cause).GetCode() == zamokpb.Code_CODE_SUPERSEDED {
 		s.end(errTakenOver())
 	}
 }

@@ -26,7 +26,7 @@ type bare struct {
 func newBare(t *testing.T) *bare {
 	manual := &clock.Manual{}
 	manual.Advance(clock.Hour)
-	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{known: map[string]*node{}}}
+	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{}}
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}
 	b.session = &session{
 		c: c, state: opening, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
@@ -41,7 +41,7 @@ func newBare(t *testing.T) *bare {
 
 // attach is a SessionState on a new stream, with these tickets.
 func (b *bare) attach(tickets []*zamokpb.TicketState) {
-	b.st = &stream{s: b.session}
+	b.st = &stream{s: b.session, node: &node{}}
 	b.st.ctx, b.st.cancel = context.WithCancelCause(b.session.ctx)
 	b.told = 0
 	b.mu.Lock()

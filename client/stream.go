@@ -26,7 +26,7 @@ var (
 // stream is one connection of the session. The session's run goroutine sends on it, another one receives.
 type stream struct {
 	s      *session
-	conn   *grpc.ClientConn
+	node   *node
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	rpc    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
@@ -34,10 +34,9 @@ type stream struct {
 }
 
 // begin sends OpenStream and applies the SessionState.
-func (st *stream) begin(conn *grpc.ClientConn) (err error) {
+func (st *stream) begin() (err error) {
 	s := st.s
-	st.conn = conn
-	if st.rpc, err = zamokpb.NewZamokClient(conn).Session(st.ctx); err != nil {
+	if st.rpc, err = st.node.Session(st.ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()

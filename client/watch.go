@@ -2,12 +2,9 @@ package client
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"time"
 	"unicode/utf8"
-
-	"google.golang.org/grpc"
 
 	"zamok/api/zamokpb"
 )
@@ -68,9 +65,8 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 		var between pause
 		for {
 			err := c.open()
-			nobody := false
 			if err == nil {
-				err, nobody = c.nodes.askAny(ctx, func(conn *grpc.ClientConn) error { return w.follow(ctx, conn, &between) })
+				err = c.nodes.askInTurn(ctx, true, func(one *node) error { return w.follow(ctx, one, &between) })
 			}
 			switch {
 			case w.left:
@@ -78,7 +74,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 			case ctx.Err() != nil:
 				yield(EventBatch{}, contextEnd(ctx))
 				return
-			case !nobody && err != nil:
+			case err != errNotAnswered:
 				yield(EventBatch{}, err)
 				return
 			}
@@ -96,12 +92,12 @@ type watch struct {
 }
 
 // follow tells what one node says, until it says no more.
-func (w *watch) follow(ctx context.Context, conn *grpc.ClientConn, between *pause) error {
+func (w *watch) follow(ctx context.Context, one *node, between *pause) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	first := time.AfterFunc(patienceMax, func() { cancel(errNoAnswer) })
 	defer first.Stop()
-	stream, err := zamokpb.NewZamokClient(conn).Watch(ctx, &zamokpb.WatchRequest{Prefix: w.prefix, From: w.index})
+	stream, err := one.Watch(ctx, &zamokpb.WatchRequest{Prefix: w.prefix, From: w.index})
 	if err != nil {
 		return err
 	}
@@ -124,9 +120,7 @@ func (w *watch) follow(ctx context.Context, conn *grpc.ClientConn, between *paus
 		})}
 		if !w.yield(moment, nil) {
 			w.left = true
-			return finalError{errWatchLeft}
+			return nil
 		}
 	}
 }
-
-var errWatchLeft = errors.New("the watch was left")

@@ -47,7 +47,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 	var between pause
 	for {
 		if ctx.Err() != nil {
-			return nil, &NotAcquiredError{Names: r.names(), cause: contextEnd(ctx)}
+			return nil, &NotAcquiredError{Names: names(r.items), cause: contextEnd(ctx)}
 		}
 		s, err := c.living()
 		if err != nil {
@@ -57,7 +57,7 @@ func (c *Client) acquire(ctx context.Context, r *request) (*Lock, error) {
 		switch {
 		case errors.Is(err, errTooLate):
 			if between == (pause{}) {
-				c.log.Warn("zamok: the maximum hold passed before the lock could be returned; acquiring again", "locks", r.names(), "max hold", r.maxHold)
+				c.log.Warn("zamok: the maximum hold passed before the lock could be returned; acquiring again", "locks", names(r.items), "max hold", r.maxHold)
 			}
 			between.wait(ctx)
 		case !errors.Is(err, errRetryInNewSession):
@@ -72,51 +72,62 @@ var (
 	errTooLate           = errors.New("ask again later")
 )
 
-// wait waits for the end of an acquisition.
-func (t *ticket) wait(ctx context.Context, r *request) (*Lock, error) {
-	s := t.s
-	for {
-		s.mu.Lock()
-		var lock *Lock
-		if t.state == ticketGranted { // reading the clocks costs more than the rest
-			now := s.c.clock.Now()
-			s.checkDeadlines(now)
-			lock = t.handOver(now)
-		}
-		failure, position, changed := t.failure, t.position, t.changes()
-		t.position = nil
-		s.mu.Unlock()
-		switch {
-		case lock != nil:
-			return lock, nil
-		case failure != nil:
-			return nil, failure
-		}
-		if position != nil && r.onPosition != nil {
-			r.onPosition(*position)
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, t.abandon(ctx, r)
-		}
-	}
-}
-
-// abandon cancels an acquisition, and returns the error of its call. A wait that is cancelled while the session is
-// attached ends at once. Without a stream, or for a try, the outcome of what was sent is unknown.
-func (t *ticket) abandon(ctx context.Context, r *request) error {
+// wait waits for the end of an acquisition. If its context ends first, it is cancelled: a wait while the session is attached
+// ends at once; without a stream, or for a try, the outcome of what was sent is unknown.
+func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.giveUp(nil)
-	switch {
-	case s.link != nil && !r.try:
-		return &NotAcquiredError{Names: r.names(), cause: contextEnd(ctx)}
-	case t.state == ticketEnded:
-		return s.c.nodes.unavailable(NotDone, contextEnd(ctx))
+	for {
+		settled := t.await(ctx, func() bool {
+			if t.state == ticketGranted { // reading the clocks costs more than the rest
+				now := s.c.clock.Now()
+				s.checkDeadlines(now)
+				lock = t.handOver(now)
+			}
+			return lock != nil || t.failure != nil || t.position != nil
+		})
+		switch {
+		case lock != nil:
+			return lock, nil
+		case t.failure != nil:
+			return nil, t.failure
+		case !settled:
+			t.giveUp(nil)
+			switch {
+			case s.link != nil && !r.try:
+				return nil, &NotAcquiredError{Names: names(r.items), cause: contextEnd(ctx)}
+			case t.state == ticketEnded:
+				return nil, s.c.nodes.unavailable(NotDone, contextEnd(ctx))
+			}
+			return nil, t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
+		}
+		position := *t.position
+		t.position = nil
+		func() {
+			s.mu.Unlock()
+			defer s.mu.Lock() // also if it panics
+			r.onPosition(position)
+		}()
 	}
-	return t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
+}
+
+// await waits until the ticket is settled, or ctx ends first. Its caller has the mutex, which is free meanwhile.
+func (t *ticket) await(ctx context.Context, settled func() bool) bool {
+	for !settled() {
+		changed, ended := t.changes(), false
+		t.s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			ended = true
+		}
+		t.s.mu.Lock()
+		if ended {
+			return false
+		}
+	}
+	return true
 }
 
 // Do runs f under a lock. The context of f ends when the lock is lost, with the loss as its cause. The error

@@ -40,59 +40,52 @@ func atOnce(reason zamokpb.Reason) bool {
 
 // answer applies the answer to a command.
 func (s *session) answer(a *zamokpb.Answer) {
-	info := a.GetError()
+	info, state := a.GetError(), a.GetState()
+	final := definite(info)
 	switch info.GetCode() {
 	case zamokpb.Code_CODE_NO_SESSION:
-		s.finish(endReported, definite(info))
+		s.finish(endReported, final)
 		return
 	case zamokpb.Code_CODE_WRONG_SECRET:
-		s.finish(abort, definite(info))
+		s.finish(abort, final)
 		return
 	}
-	t := s.tickets[a.GetState().GetTicket()]
+	t := s.tickets[state.GetTicket()]
 	if t == nil {
 		return
 	}
-	if info.GetCode() == zamokpb.Code_CODE_OK {
-		s.done(t, a)
-		return
-	}
-	final := definite(info)
-	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && (final != nil || info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE) {
+	isDowngrade := a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE
+	if isDowngrade && (final != nil || info.GetOutcome() == zamokpb.Outcome_OUTCOME_NOT_DONE) {
 		t.downgrades--
 	}
 	switch {
+	case info.GetCode() == zamokpb.Code_CODE_OK:
+		if isDowngrade && t.downgrade == asked {
+			t.downgrade = downgraded
+		}
+		if t.callerWaits() && t.request.onPosition != nil && state.GetState() == zamokpb.State_STATE_WAITING &&
+			t.position == nil && len(t.request.items) == 1 { // of several, the answer does not name the lock
+			t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
+		}
 	case final == nil:
 		s.retryLater(t)
+		return
 	case a.GetCommand() == zamokpb.Command_COMMAND_ACQUIRE:
 		s.refused(t, info, final)
-	case a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE:
+		return
+	case isDowngrade:
 		if t.downgrade == asked {
 			if t.downgrades > 0 { // an earlier one, perhaps of another stream, was not answered
 				final = withOutcome(final, Unknown)
 			}
 			t.downgrade, t.refusal = notAsked, final
 		}
-		t.report(a.GetState())
-		t.notify()
-	case a.GetState().GetState() == zamokpb.State_STATE_ENDED:
-		t.report(a.GetState())
-	default: // a Drop must succeed: it is repeated as long as it fails
+	case state.GetState() != zamokpb.State_STATE_ENDED: // a Drop must succeed: it is repeated as long as it fails
 		s.c.log.Warn("zamok: releasing a lock failed; retrying", "ticket", t.number, "error", final)
 		s.retryLater(t)
+		return
 	}
-}
-
-// done applies the success of a command.
-func (s *session) done(t *ticket, a *zamokpb.Answer) {
-	if a.GetCommand() == zamokpb.Command_COMMAND_DOWNGRADE && t.downgrade == asked {
-		t.downgrade = downgraded
-	}
-	if t.callerWaits() && t.request.onPosition != nil && a.GetState().GetState() == zamokpb.State_STATE_WAITING &&
-		t.position == nil && len(t.request.items) == 1 { // of several, the answer does not name the lock
-		t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
-	}
-	t.report(a.GetState())
+	t.report(state)
 	t.notify()
 }
 
@@ -104,7 +97,7 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
 		if t.callerWaits() {
-			final = &NotAcquiredError{Names: t.request.names(), Holders: blockers(info.GetBlockers())}
+			final = &NotAcquiredError{Names: names(t.request.items), Holders: blockers(info.GetBlockers())}
 		}
 	}
 	if t.token != 0 {

@@ -1,10 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -82,7 +82,6 @@ type Client struct {
 	mu      sync.Mutex
 	session *session // nil until the first lock; replaced when over
 	closed  bool
-	end     chan struct{} // closed when Close was called
 }
 
 // Dial makes a client with the defaults, and makes sure that a node of a cluster answers. It fails at once if every
@@ -110,36 +109,27 @@ func New(cfg Config) (*Client, error) {
 	if cfg.TTL < ttlCalm {
 		cfg.Logger.Warn("zamok: the ttl is too short to survive a failover", "ttl", cfg.TTL)
 	}
-	return &Client{cfg: cfg, log: cfg.Logger, clock: cfg.Clock, nodes: nodes, end: make(chan struct{})}, nil
+	return &Client{cfg: cfg, log: cfg.Logger, clock: cfg.Clock, nodes: nodes}, nil
 }
 
 func (cfg *Config) complete() error {
-	bad := func(field, message string) error { return &Error{Kind: ErrInvalid, Field: field, Message: message} }
-	if cfg.TTL == 0 {
-		cfg.TTL = DefaultTTL
-	}
-	if cfg.RequestTimeout == 0 {
-		cfg.RequestTimeout = DefaultRequestTimeout
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	if cfg.Clock == nil {
-		cfg.Clock = clock.System()
-	}
+	cfg.TTL = cmp.Or(cfg.TTL, DefaultTTL)
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.Clock = cmp.Or(cfg.Clock, clock.System())
 	switch {
 	case len(cfg.Endpoints) == 0:
-		return bad("Endpoints", "name at least one node")
+		return invalid("Endpoints", "name at least one node")
 	case len(cfg.Endpoints) > nodesMax:
-		return bad("Endpoints", "too many")
+		return invalid("Endpoints", "too many")
 	case cfg.TTL < TTLMin || cfg.TTL > TTLMax:
-		return bad("TTL", "from 2 s to 1 h")
+		return invalid("TTL", "from 2 s to 1 h")
 	case !utf8.ValidString(cfg.Label):
-		return bad("Label", "is not UTF-8")
+		return invalid("Label", "is not UTF-8")
 	case len(cfg.Metadata) > metadataBytesMax: // the server could not even say so: its frame would be too long
-		return bad("Metadata", fmt.Sprintf("%d bytes, at most %d", len(cfg.Metadata), metadataBytesMax))
+		return invalid("Metadata", "%d bytes, at most %d", len(cfg.Metadata), metadataBytesMax)
 	case cfg.RequestTimeout < 0:
-		return bad("RequestTimeout", "can't be negative")
+		return invalid("RequestTimeout", "can't be negative")
 	}
 	return nil
 }
@@ -191,7 +181,6 @@ func (c *Client) Close() error {
 	}
 	c.closed = true
 	s := c.session
-	close(c.end)
 	c.mu.Unlock()
 	var err error
 	if s != nil {

@@ -92,6 +92,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() []error { return present(e.Kind, e.cause) }
 
+func invalid(field, format string, args ...any) error {
+	return &Error{Kind: ErrInvalid, Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
 // NotAcquiredError tells what stood in the way, or whose wait was over.
 type NotAcquiredError struct {
 	Names   []string

@@ -18,21 +18,16 @@ type Lock struct {
 	t     *ticket
 	items []Item
 
-	// Guarded by the session's mutex, made when first asked for.
-	lost      chan struct{}
-	ctx       context.Context
+	ctx       context.Context // ends when the lock is lost
 	cancel    context.CancelCauseFunc
-	contended chan int
+	contended chan int // holds the latest number
 }
 
 // Name is the lock's name; of several the first.
 func (l *Lock) Name() string { return l.items[0].name }
 
 // Names are the names of all locks that the handle holds.
-func (l *Lock) Names() []string {
-	r := request{items: l.items}
-	return r.names()
-}
+func (l *Lock) Names() []string { return names(l.items) }
 
 // Token is the number of the grant, for storage that checks it.
 func (l *Lock) Token() Token { return Token(l.t.token) }
@@ -76,41 +71,13 @@ func (l *Lock) err() error {
 }
 
 // Lost is closed when the lock is lost, before anyone else can be granted it. Unlock does not close it.
-func (l *Lock) Lost() <-chan struct{} {
-	s := l.checkDeadline()
-	defer s.mu.Unlock()
-	if l.lost == nil {
-		l.lost = make(chan struct{})
-		if l.t.failure != nil {
-			close(l.lost)
-		}
-	}
-	return l.lost
-}
+func (l *Lock) Lost() <-chan struct{} { return l.Context().Done() }
 
 // Context ends when the lock is lost; context.Cause then wraps ErrLost. Unlock does not end it, so a
 // callback for loss is context.AfterFunc(lock.Context(), f).
 func (l *Lock) Context() context.Context {
-	s := l.checkDeadline()
-	defer s.mu.Unlock()
-	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(context.Background())
-		if l.t.failure != nil {
-			l.cancel(l.t.failure)
-		}
-	}
+	l.checkDeadline().mu.Unlock()
 	return l.ctx
-}
-
-// notifyLost closes the channel and ends the context of the handle. Its caller has the mutex: callbacks of the context run
-// in goroutines of their own.
-func (l *Lock) notifyLost(reason error) {
-	if l.lost != nil {
-		close(l.lost)
-	}
-	if l.cancel != nil {
-		l.cancel(reason)
-	}
 }
 
 // Deadline is when the lock is lost if the cluster does not answer any more. It moves with each
@@ -132,27 +99,15 @@ func (l *Lock) Deadline() time.Time {
 
 // Contended delivers how many requests wait for what is held, when that changes, at most once a second. The channel keeps
 // the latest number.
-func (l *Lock) Contended() <-chan int {
-	s := l.checkDeadline()
-	defer s.mu.Unlock()
-	if l.contended == nil {
-		l.contended = make(chan int, 1)
-	}
-	return l.contended
-}
+func (l *Lock) Contended() <-chan int { return l.contended }
 
+// notifyContended replaces the number that was not read. Only the goroutine that receives sends.
 func (l *Lock) notifyContended(waiting int) {
-	if l.contended == nil {
-		l.contended = make(chan int, 1)
-	}
 	select {
 	case <-l.contended:
 	default:
 	}
-	select {
-	case l.contended <- waiting:
-	default: // only one goroutine sends, so this can't be; but a push must never be held up
-	}
+	l.contended <- waiting
 }
 
 // Downgrade makes the exclusive locks of the handle shared, which admits the readers that wait behind them. The token
@@ -160,36 +115,29 @@ func (l *Lock) notifyContended(waiting int) {
 // outcome is Unknown.
 func (l *Lock) Downgrade(ctx context.Context) error {
 	t := l.t
-	ctx, cancel := t.s.c.limited(ctx)
-	defer cancel()
 	s := l.checkDeadline()
+	defer s.mu.Unlock()
 	if err := l.err(); err != nil {
-		s.mu.Unlock()
 		return withOutcome(err, NotDone)
 	}
 	if t.downgrade == notAsked {
 		t.downgrade, t.refusal, t.downgrades = asked, nil, 0
 		s.queueOut(t)
 	}
-	s.mu.Unlock()
-	for {
-		s := l.checkDeadline()
-		state, err, refusal, changed := t.downgrade, l.err(), t.refusal, t.changes()
-		s.mu.Unlock()
-		switch {
-		case refusal != nil:
-			return refusal
-		case err != nil:
-			return withOutcome(err, [...]Outcome{notAsked: NotDone, asked: Unknown, downgraded: Done}[state])
-		case state == downgraded:
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return s.c.nodes.unavailable(Unknown, contextEnd(ctx))
-		}
+	ctx, cancel := s.c.limited(ctx)
+	defer cancel()
+	t.await(ctx, func() bool { return t.downgrade != asked || l.err() != nil })
+	s.checkDeadlines(s.c.clock.Now())
+	err := l.err()
+	switch {
+	case t.refusal != nil:
+		return t.refusal
+	case err != nil:
+		return withOutcome(err, [...]Outcome{notAsked: NotDone, asked: Unknown, downgraded: Done}[t.downgrade])
+	case t.downgrade == downgraded:
+		return nil
 	}
+	return s.c.nodes.unavailable(Unknown, contextEnd(ctx))
 }
 
 // withOutcome is an error as that of a call that took effect or not.
@@ -214,48 +162,26 @@ func withOutcome(err error, outcome Outcome) error {
 func (l *Lock) Unlock(ctx context.Context) error {
 	t := l.t
 	s := l.checkDeadline()
+	defer s.mu.Unlock()
+	unlocked := t.unlocked
+	t.unlocked = true
 	switch {
-	case t.unlocked:
-		s.mu.Unlock()
+	case unlocked:
 		return &Error{Kind: ErrNotHeld}
+	case t.failure != nil && t.state == ticketEnded:
+		return withOutcome(t.failure, Done)
 	case t.failure != nil:
-		defer s.mu.Unlock()
-		t.unlocked = true
-		if t.state == ticketEnded {
-			return withOutcome(t.failure, Done)
-		}
 		return t.unconfirmed(t.failure)
 	}
-	t.unlocked = true
 	t.giveUp(nil)
-	s.mu.Unlock()
 	ctx, cancel := s.c.limited(ctx)
 	defer cancel()
-	for {
-		changed, err := t.released()
-		if changed == nil {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
-		}
-	}
-}
-
-// released is the outcome of a release; while that is unknown it returns a channel that is closed at the next change.
-func (t *ticket) released() (changed <-chan struct{}, err error) {
-	s := t.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	t.await(ctx, func() bool { return t.state.final() })
 	switch t.state {
 	case ticketEnded:
-		return nil, nil
+		return nil
 	case ticketUnconfirmed: // its outcome stays unknown
-		return nil, t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.cause})
+		return t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.cause})
 	}
-	return t.changes(), nil
+	return t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -128,8 +127,7 @@ func addressOf(endpoint string) (string, error) {
 	address := net.JoinHostPort(strings.Trim(endpoint, "[]"), defaultPort)
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "" || strings.Contains(host, "/") {
-		return "", &Error{Kind: ErrInvalid, Field: "endpoint",
-			Message: fmt.Sprintf("%q is no address; write host:port, or host for port %s", endpoint, defaultPort)}
+		return "", invalid("endpoint", "%q is no address; write host:port, or host for port %s", endpoint, defaultPort)
 	}
 	return address, nil
 }

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"fmt"
 	"time"
 	"unicode/utf8"
 
@@ -106,65 +105,48 @@ const (
 )
 
 func (r *request) check() error {
-	bad := func(field, message string) error { return &Error{Kind: ErrInvalid, Field: field, Message: message} }
 	text := func(field, s string, most int) error {
 		switch {
 		case len(s) > most:
-			return bad(field, fmt.Sprintf("%d bytes, at most %d", len(s), most))
+			return invalid(field, "%d bytes, at most %d", len(s), most)
 		case !utf8.ValidString(s):
-			return bad(field, fmt.Sprintf("%q is not UTF-8", s))
+			return invalid(field, "%q is not UTF-8", s)
 		}
 		return nil
 	}
 	if len(r.items) == 0 || len(r.items) > itemsMax {
-		return bad("items", fmt.Sprintf("%d locks, 1 to %d at once", len(r.items), itemsMax))
+		return invalid("items", "%d locks, 1 to %d at once", len(r.items), itemsMax)
 	}
 	for _, item := range r.items {
 		if item.name == "" {
-			return bad("name", "is empty; nothing was done")
+			return invalid("name", "is empty; nothing was done")
 		}
 		if err := text("name", item.name, nameBytesMax); err != nil {
 			return err
 		}
 	}
 	if r.maxHold != 0 && r.maxHold < MaxHoldMin {
-		return bad("max_hold", fmt.Sprintf("%v is too short to be held, the shortest possible is %v", r.maxHold, MaxHoldMin))
+		return invalid("max_hold", "%v is too short to be held, the shortest possible is %v", r.maxHold, MaxHoldMin)
 	}
 	if len(r.metadata) > metadataBytesMax {
-		return bad("metadata", fmt.Sprintf("%d bytes, at most %d", len(r.metadata), metadataBytesMax))
+		return invalid("metadata", "%d bytes, at most %d", len(r.metadata), metadataBytesMax)
 	}
 	return text("owner", r.owner, ownerBytesMax)
 }
 
-func (r *request) names() []string {
-	names := make([]string, len(r.items))
-	for i, item := range r.items {
-		names[i] = item.name
-	}
-	return names
-}
+func names(items []Item) []string { return each(items, Item.Name) }
 
 // wire is the request as it is sent under a number.
 func (r *request) wire(number uint64) *zamokpb.Acquire {
 	a := &zamokpb.Acquire{
 		Ticket: number, WaitFor: -1, MaxHold: int64(r.maxHold),
 		Owner: r.owner, Metadata: r.metadata, ReportPosition: r.onPosition != nil,
-		Items: make([]*zamokpb.Item, len(r.items)),
+		Items: each(r.items, func(i Item) *zamokpb.Item {
+			return &zamokpb.Item{Name: i.name, Mode: i.mode, Permits: i.permits, Limit: i.limit}
+		}),
 	}
 	if r.try {
 		a.WaitFor = 0
 	}
-	for i, item := range r.items {
-		a.Items[i] = &zamokpb.Item{Name: item.name, Mode: item.mode, Permits: item.permits, Limit: item.limit}
-	}
 	return a
-}
-
-// size is about how many bytes wire takes, for the bound of a frame.
-func (r *request) size() int {
-	n := 64 + len(r.metadata) + len(r.owner)
-	for _, item := range r.items {
-		n += 16 + len(item.name)
-	}
-	return n
 }

@@ -179,10 +179,11 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var all *UnavailableError
-	require.ErrorAs(t, two.abandon(ctx, r), &all)
+	_, err := two.wait(ctx, r)
+	require.ErrorAs(t, err, &all)
 	require.Equal(t, NotDone, all.Outcome)
 	b.says()
-	err := one.abandon(ctx, r)
+	_, err = one.wait(ctx, r)
 	inDoubt := &UnconfirmedError{}
 	require.ErrorAs(t, err, &inDoubt)
 	require.Equal(t, []string{"x"}, inDoubt.Names)

@@ -154,14 +154,6 @@ func (s *session) drawRenewal() {
 	s.renewSpan = third - third/10 + clock.Span(rand.Int64N(int64(third/5)))
 }
 
-// sentAt notes that a frame is sent at now.
-func (s *session) sentAt(now clock.Instant) {
-	if !s.silent {
-		s.silent, s.silentAt = true, now
-	}
-	s.sent = now
-}
-
 const instantBytes = 16
 
 func encodeInstant(i clock.Instant) []byte {

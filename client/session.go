@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -146,22 +145,6 @@ func (s *session) warn() {
 		s.c.log.Warn("zamok: no leader reachable, so no lock is granted or renewed; retrying; check that a majority of the nodes is running",
 			"held", held, "nodes", nodes)
 	}
-}
-
-// openStream opens one stream and waits for its SessionState.
-func (s *session) openStream(one *node, patience time.Duration) (*stream, error) {
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
-	defer timer.Stop()
-	st := &stream{s: s, node: one, ctx: ctx, cancel: cancel}
-	if err := st.begin(); err != nil {
-		cancel(err)
-		if cause := context.Cause(ctx); errors.Is(cause, errNoAnswer) {
-			err = fmt.Errorf("%w within %v", errNoAnswer, patience)
-		}
-		return nil, err
-	}
-	return st, nil
 }
 
 // streamEnded applies the end of a stream.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"zamok/api/zamokpb"
 )
@@ -33,11 +35,23 @@ type stream struct {
 	broke  error // why it ended; set by receive
 }
 
-// begin sends OpenStream and applies the SessionState.
-func (st *stream) begin() (err error) {
-	s := st.s
-	if st.rpc, err = st.node.Session(st.ctx); err != nil {
-		return err
+// openStream opens a stream at a node and applies its SessionState.
+func (s *session) openStream(one *node, patience time.Duration) (st *stream, err error) {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	st = &stream{s: s, node: one, ctx: ctx, cancel: cancel}
+	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
+	defer timer.Stop()
+	defer func() {
+		if err == nil {
+			return
+		}
+		cancel(err)
+		if errors.Is(context.Cause(ctx), errNoAnswer) {
+			err = fmt.Errorf("%w within %v", errNoAnswer, patience)
+		}
+	}()
+	if st.rpc, err = one.Session(ctx); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	first := s.become(openSent)
@@ -55,20 +69,20 @@ func (st *stream) begin() (err error) {
 	case zamokpb.Code_CODE_NO_SESSION:
 		s.finish(endReported, definite(info))
 	case zamokpb.Code_CODE_SUPERSEDED:
-		return finalError{errTakenOver()}
+		return nil, finalError{errTakenOver()}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	messages := frame.GetMessages()
 	if len(messages) == 0 || messages[0].GetSession().GetTtl() < int64(TTLMin) { // without a SessionState it is 0
-		return errNoSessionState
+		return nil, errNoSessionState
 	}
 	s.applySessionState(st, messages[0].GetSession())
 	for _, m := range messages[1:] {
 		s.handle(st, m)
 	}
-	return nil
+	return st, nil
 }
 
 // serve sends frames until the stream breaks, and returns why it did.
@@ -126,16 +140,15 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	f := &zamokpb.ClientFrame{}
 	bytes := 0
 	full := func() bool { return len(f.Messages) >= frameMessages || bytes > frameBytes }
-	for ; len(s.drops) > 0 && !full(); s.drops = s.drops[1:] {
-		if m := s.drops[0].outgoingMessage(); m != nil {
+	add := func(t *ticket) {
+		if m := t.outgoingMessage(); m != nil {
+			bytes += proto.Size(m)
 			f.Messages = append(f.Messages, m)
 		}
 	}
-	for ; len(s.outgoing) > 0 && !full(); s.outgoing = s.outgoing[1:] {
-		t := s.outgoing[0]
-		bytes += t.bytes()
-		if m := t.outgoingMessage(); m != nil {
-			f.Messages = append(f.Messages, m)
+	for _, queue := range []*[]*ticket{&s.drops, &s.outgoing} {
+		for ; len(*queue) > 0 && !full(); *queue = (*queue)[1:] {
+			add((*queue)[0])
 		}
 	}
 	for ; len(s.fresh) > 0 && s.nextTicket <= s.ackedThrough+window && !full(); s.fresh = s.fresh[1:] {
@@ -148,8 +161,7 @@ func (s *session) compose() *zamokpb.ClientFrame {
 		t.number = s.nextTicket
 		s.nextTicket++
 		s.tickets[t.number] = t
-		bytes += t.bytes()
-		f.Messages = append(f.Messages, t.outgoingMessage())
+		add(t)
 	}
 	if s.closing && !s.closed && !full() {
 		s.closed = true
@@ -164,7 +176,9 @@ func (s *session) compose() *zamokpb.ClientFrame {
 	}
 	now := s.c.clock.Now()
 	f.Sent, f.AckedThrough = encodeInstant(now), s.ackedThrough
-	s.sentAt(now)
+	if s.sent = now; !s.silent {
+		s.silent, s.silentAt = true, now
+	}
 	return f
 }
 
@@ -183,13 +197,6 @@ func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Downgrade{Downgrade: name}}
 	}
 	return nil
-}
-
-func (t *ticket) bytes() int {
-	if t.request == nil {
-		return 0
-	}
-	return t.request.size()
 }
 
 // missing ends a stream on which a change is missing. The next SessionState has the whole state.
@@ -218,7 +225,7 @@ func (s *session) handle(st *stream, m *zamokpb.ServerMessage) {
 			st.missing(m.KeepAliveAck.GetChanges())
 		}
 	case *zamokpb.ServerMessage_Position:
-		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.callerWaits() {
+		if t := s.tickets[m.Position.GetTicket()]; t != nil && t.callerWaits() && t.request.onPosition != nil {
 			t.position = &Position{Name: m.Position.GetName(), Ahead: int(m.Position.GetAhead()), Blockers: blockers(m.Position.GetBlockers())}
 			t.notify()
 		}

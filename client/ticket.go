@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,6 +62,7 @@ func (t *ticket) changes() <-chan struct{} {
 	return t.changed
 }
 
+// notify wakes the calls that wait for a change of the ticket.
 func (t *ticket) notify() {
 	if t.changed != nil {
 		close(t.changed)
@@ -156,18 +158,30 @@ func (t *ticket) reportEnd(reason zamokpb.Reason, text string) {
 	if t.callerWaits() {
 		t.failure = t.endFailure(reason, text)
 	}
+	t.end(reportEnded, reasonError(reason, text))
+}
+
+// end moves the ticket to its end, or towards it. If it was held, it is lost to its handle for a cause.
+func (t *ticket) end(e ticketEvent, cause error) {
 	wasHeld := t.state == ticketHeld
-	t.become(reportEnded)
-	if wasHeld {
-		t.lost(reasonError(reason, text))
+	t.become(e)
+	if !wasHeld {
+		return
 	}
+	outcome := Unknown
+	if t.state == ticketEnded {
+		outcome = Done
+	}
+	t.failure = &Error{Kind: ErrLost, Outcome: outcome, cause: cause}
+	t.handle.cancel(t.failure) // its callbacks run in goroutines of their own
+	t.notify()
 }
 
 // endFailure is why a call that waits for a ticket gets no lock.
 func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
 	switch reason {
 	case zamokpb.Reason_REASON_TRY_FAILED:
-		return &NotAcquiredError{Names: t.request.names()}
+		return &NotAcquiredError{Names: names(t.request.items)}
 	case zamokpb.Reason_REASON_DEADLOCKED:
 		return &DeadlockError{}
 	case zamokpb.Reason_REASON_OWNER_BUSY:
@@ -207,23 +221,19 @@ func (t *ticket) endWithSession(cause error) {
 			t.failure = t.unconfirmed(cause)
 		}
 	}
-	wasHeld := t.state == ticketHeld
-	t.become(event)
-	if wasHeld {
-		t.lost(cause)
-	}
+	t.end(event, cause)
 }
 
 // unconfirmed is the error of a ticket that is not held here and may still be held in the cluster.
 func (t *ticket) unconfirmed(cause error) error {
-	e := &UnconfirmedError{Until: t.s.leaseConfirmed(), cause: cause}
+	items := []Item(nil)
 	switch {
 	case t.handle != nil:
-		e.Names = t.handle.Names()
+		items = t.handle.items
 	case t.request != nil:
-		e.Names = t.request.names()
+		items = t.request.items
 	}
-	return e
+	return &UnconfirmedError{Names: names(items), Until: t.s.leaseConfirmed(), cause: cause}
 }
 
 // setHoldDeadline computes the local end of the maximum hold, which never becomes earlier.
@@ -274,7 +284,8 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 	if s.heldCount == 1 || t.holdUntil != 0 {
 		signal(s.kick) // from now on the clocks are looked at more often, or there is an earlier deadline
 	}
-	t.handle = &Lock{t: t, items: t.request.items}
+	t.handle = &Lock{t: t, items: t.request.items, contended: make(chan int, 1)}
+	t.handle.ctx, t.handle.cancel = context.WithCancelCause(context.Background())
 	t.request = nil
 	return t.handle
 }
@@ -282,20 +293,9 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 // lose ends what a handle holds, for good (L3), before the cluster reports it.
 func (t *ticket) lose(cause error) {
 	if t.state == ticketHeld {
-		t.giveUp(nil)
-		t.lost(cause)
+		t.end(giveUp, cause)
+		t.s.queueOut(t)
 	}
-}
-
-// lost notifies the handle, after the ticket has left the state held.
-func (t *ticket) lost(cause error) {
-	outcome := Unknown
-	if t.state == ticketEnded {
-		outcome = Done
-	}
-	t.failure = &Error{Kind: ErrLost, Outcome: outcome, cause: cause}
-	t.handle.notifyLost(t.failure)
-	t.notify()
 }
 
 // settled notes that a number was answered, or is not sent again, and raises the acknowledged-through (S2).

@@ -160,7 +160,7 @@ func TestAnUnsentWaitThatIsCancelledIsNotAcquired(t *testing.T) {
 	one := b.asks(1)[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := one.abandon(ctx, one.request)
+	_, err := one.wait(ctx, one.request)
 	require.ErrorIs(t, err, ErrNotAcquired)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, ErrUnavailable)

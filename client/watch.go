@@ -56,20 +56,44 @@ type EventBatch struct {
 func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq2[EventBatch, error] {
 	return func(yield func(EventBatch, error) bool) {
 		if !utf8.ValidString(prefix) {
-			yield(EventBatch{}, &Error{Kind: ErrInvalid, Field: "prefix", Message: "is not UTF-8"})
+			yield(EventBatch{}, invalid("prefix", "is not UTF-8"))
 			return
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		w := &watch{prefix: prefix, index: from, yield: yield}
 		var between pause
+		begun, left := false, false // left: the loop was left
+		follow := func(one *node) error {
+			ctx, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
+			first := time.AfterFunc(patienceMax, func() { cancel(errNoAnswer) })
+			defer first.Stop()
+			stream, err := one.Watch(ctx, &zamokpb.WatchRequest{Prefix: prefix, From: from})
+			for err == nil && !left {
+				var frame *zamokpb.WatchFrame
+				if frame, err = stream.Recv(); err != nil {
+					break
+				}
+				first.Stop()
+				between = pause{}
+				if index := frame.GetIndex(); !begun || index > from {
+					begun, from = true, index
+					left = !yield(EventBatch{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
+						return Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(), Ticket: e.GetTicket(),
+							Token: Token(e.GetToken()), Reason: reasonText(e.GetReason()), Text: e.GetText(),
+							Label: e.GetLabel(), Items: items(e.GetItems())}
+					})}, nil)
+				}
+			}
+			return err
+		}
 		for {
 			err := c.open()
 			if err == nil {
-				err = c.nodes.askInTurn(ctx, true, func(one *node) error { return w.follow(ctx, one, &between) })
+				err = c.nodes.askInTurn(ctx, true, follow)
 			}
 			switch {
-			case w.left:
+			case left:
 				return
 			case ctx.Err() != nil:
 				yield(EventBatch{}, contextEnd(ctx))
@@ -79,48 +103,6 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 				return
 			}
 			between.wait(ctx)
-		}
-	}
-}
-
-type watch struct {
-	prefix string
-	index  uint64 // told up to here
-	begun  bool
-	left   bool // the loop was left
-	yield  func(EventBatch, error) bool
-}
-
-// follow tells what one node says, until it says no more.
-func (w *watch) follow(ctx context.Context, one *node, between *pause) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	first := time.AfterFunc(patienceMax, func() { cancel(errNoAnswer) })
-	defer first.Stop()
-	stream, err := one.Watch(ctx, &zamokpb.WatchRequest{Prefix: w.prefix, From: w.index})
-	if err != nil {
-		return err
-	}
-	for {
-		frame, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		first.Stop()
-		*between = pause{}
-		index := frame.GetIndex()
-		if w.begun && index <= w.index {
-			continue
-		}
-		w.begun, w.index = true, index
-		moment := EventBatch{Index: index, Events: each(frame.GetEvents(), func(e *zamokpb.LockEvent) Event {
-			return Event{Index: index, Kind: EventKind(e.GetKind()), Session: e.GetSession(), Ticket: e.GetTicket(),
-				Token: Token(e.GetToken()), Reason: reasonText(e.GetReason()), Text: e.GetText(),
-				Label: e.GetLabel(), Items: items(e.GetItems())}
-		})}
-		if !w.yield(moment, nil) {
-			w.left = true
-			return nil
 		}
 	}
 }

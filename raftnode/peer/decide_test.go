@@ -48,7 +48,7 @@ func silent(name string) Reply {
 	return Reply{Node: Node{name, "h" + name[1:] + ":5751"}, Err: errors.New("connection refused")}
 }
 
-// decisions are about what an empty node does while nobody has begun.
+// decisions are about what an empty node does before a cluster has begun.
 func decisions(t *testing.T) []decision {
 	three := mustList(t, threeNodes)
 	all, stale := initialMembersOf(three), initialMembersOf(three, serverAfterWipe("n1"))

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAskTellsWhatANodeHolds(t *testing.T) {
+func TestAskReturnsWhatANodeHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		list, other := mustList(t, threeNodes), mustList(t, "n1=h1:5751,n2=h2:5751,n3=h9:5751")
@@ -41,7 +41,7 @@ func TestAskTellsWhatANodeHolds(t *testing.T) {
 				HasData: true, Member: true, Initial: initialMembersOf(other), Configuration: 9, Listed: true,
 			},
 		}, answer)
-		assert.False(t, n2.Mine().Listed, "this is about the one who asks")
+		assert.False(t, n2.Mine().Listed, "it is about the node that asks")
 		answer.Listed = false
 		assert.Equal(t, answer, n2.Mine())
 		full, err := n1.Ask(t.Context(), Node{"n3", "h3:5751"})
@@ -85,7 +85,7 @@ func TestAskCarriesTheLongestAnswer(t *testing.T) {
 }
 
 // The longest name there can be fits a call, with its incarnation and all.
-func TestLongestNamesSpeak(t *testing.T) {
+func TestLongestNamesConnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		one, two := "n"+strings.Repeat("1", idBytesMax-1), "n"+strings.Repeat("2", idBytesMax-1)
@@ -104,7 +104,7 @@ func TestLongestNamesSpeak(t *testing.T) {
 // nodeAt is the first server of a name, where it is reached.
 func nodeAt(name, address string) Node { return Node{serverOf(name).String(), address} }
 
-func TestTell(t *testing.T) {
+func TestCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		list := mustList(t, threeNodes)
@@ -122,7 +122,7 @@ func TestTell(t *testing.T) {
 		assert.Equal(t, "n1: hello", string(answer))
 		answer, err = n2.Call(t.Context(), nodeAt("n3", "h3:5751"), nil)
 		require.NoError(t, err)
-		assert.Empty(t, answer, "n3 has nothing to say")
+		assert.Empty(t, answer, "n3 replies with nothing")
 
 		_, err = n1.Call(t.Context(), nodeAt("n4", "h2:5751"), []byte("hello"))
 		requireCode(t, NotMeant, err)
@@ -141,16 +141,16 @@ func TestTell(t *testing.T) {
 	})
 }
 
-// What is meant for a lost directory does not reach the one after it, and one of other initial members is not
-// listened to.
-func TestTellGoesThroughTheHandshake(t *testing.T) {
+// What is meant for a lost directory does not reach the one after it, and a caller with other initial members
+// is refused.
+func TestCallGoesThroughTheHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		list := mustList(t, threeNodes)
-		said := func(context.Context, Server, []byte) []byte { panic("it arrived") }
-		n1 := openNode(t, f, Config{ID: "n1", List: list, Handle: said})
+		arrived := func(context.Context, Server, []byte) []byte { panic("it arrived") }
+		n1 := openNode(t, f, Config{ID: "n1", List: list, Handle: arrived})
 		n3 := openNode(t, f, Config{
-			ID: "n3", List: list, Incarnation: serverAfterWipe("n3").Incarnation, Handle: said,
+			ID: "n3", List: list, Incarnation: serverAfterWipe("n3").Incarnation, Handle: arrived,
 			Condition: fixedCondition(Condition{Initial: initialMembersOf(list, serverAfterWipe("n3"))}),
 		})
 		defer n1.Close()
@@ -164,29 +164,29 @@ func TestTellGoesThroughTheHandshake(t *testing.T) {
 	})
 }
 
-// Who listens for long holds no place in the handshake limiter, and is told when the time is over.
-func TestTellIsOverInTime(t *testing.T) {
+// A handler that takes long holds no place in the handshake limiter, and its context ends when the time is over.
+func TestCallEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		list := mustList(t, threeNodes)
 		var over error
 		n1 := openNode(t, f, Config{ID: "n1", List: list})
-		brood := func(ctx context.Context, _ Server, _ []byte) []byte {
+		waitForEnd := func(ctx context.Context, _ Server, _ []byte) []byte {
 			<-ctx.Done()
 			over = ctx.Err()
 			return nil
 		}
-		n2 := openNode(t, f, Config{ID: "n2", List: list, Handle: brood, HandshakeTimeout: 3 * time.Second})
+		n2 := openNode(t, f, Config{ID: "n2", List: list, Handle: waitForEnd, HandshakeTimeout: 3 * time.Second})
 		defer n1.Close()
 		defer n2.Close()
-		start, told := time.Now(), make(chan error)
+		start, answered := time.Now(), make(chan error)
 		go func() {
 			_, err := n1.Call(t.Context(), nodeAt("n2", "h2:5751"), []byte("hello"))
-			told <- err
+			answered <- err
 		}()
 		synctest.Wait()
 		assert.Zero(t, n2.handshakes.Len())
-		require.ErrorContains(t, <-told, "no answer within 2s")
+		require.ErrorContains(t, <-answered, "no answer within 2s")
 		assert.Equal(t, n1.config.HandshakeTimeout, time.Since(start))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

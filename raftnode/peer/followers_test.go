@@ -13,7 +13,7 @@ import (
 // A follower comes back, and its log ends below what it acknowledged to the leader that still leads: it gets
 // nothing more of that one, and that is said. One whose log is whole continues, and so does the lossy one under
 // the next leader, which has no acknowledgement of its.
-func TestAFollowerThatLostWhatItAcknowledgedIsShutOut(t *testing.T) {
+func TestAFollowerThatLostWhatItAcknowledgedIsExcluded(t *testing.T) {
 	for name, lost := range map[string]uint64{"whole": 0, "one entry": 1, "many entries": 10} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

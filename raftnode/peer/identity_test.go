@@ -15,9 +15,9 @@ import (
 
 // knowledge is what one end of a connection knows: a row or column of the table in doc.go.
 type knowledge struct {
-	name     string
-	cluster  string
-	founders InitialMembers
+	name    string
+	cluster string
+	initial InitialMembers
 }
 
 // reach is which server a caller finds where it looks for n2@first.
@@ -30,7 +30,7 @@ type reach struct {
 // wantCode is what becomes of a connection between two kinds of knowledge.
 func wantCode(caller, called knowledge, r reach) RefusalCode {
 	bothIDs := caller.cluster != "" && called.cluster != ""
-	one, other := caller.founders.String(), called.founders.String()
+	one, other := caller.initial.String(), called.initial.String()
 	switch {
 	case bothIDs && caller.cluster != called.cluster:
 		return OtherCluster
@@ -47,7 +47,7 @@ func wantCode(caller, called knowledge, r reach) RefusalCode {
 // Every cell of the table, with the same and with other ids and initial members, when the server meant is
 // reached, another directory of its name, and another name: over real connections, so that both ends
 // and their order take part. Initial members differ as soon as one of them had another directory.
-func TestTable(t *testing.T) {
+func TestHandshakeTable(t *testing.T) {
 	three := mustList(t, threeNodes)
 	home, other := initialMembersOf(three), initialMembersOf(three, serverAfterWipe("n3"))
 	kinds := []knowledge{
@@ -78,7 +78,7 @@ func checkCell(t *testing.T, caller, called knowledge, r reach) {
 	node := func(s Server, host string, k knowledge) testNode {
 		return openNode(t, f, Config{
 			ID: s.Name, Incarnation: s.Incarnation, Advertise: host, Cluster: clusterOf(k.cluster),
-			Condition: fixedCondition(Condition{Initial: k.founders}),
+			Condition: fixedCondition(Condition{Initial: k.initial}),
 		})
 	}
 	n1, n2 := node(serverOf("n1"), "h1:5751", caller), node(r.server, "h2:5751", called)
@@ -102,7 +102,7 @@ func checkCell(t *testing.T, caller, called knowledge, r reach) {
 }
 
 // The rules themselves, one by one, in the order in which they are looked at.
-func TestJudge(t *testing.T) {
+func TestCheckIdentities(t *testing.T) {
 	three := mustList(t, threeNodes)
 	answer := func(name string, cluster string, initial InitialMembers) Answer {
 		return Answer{Server: serverOf(name), Cluster: clusterOf(cluster), Condition: Condition{Initial: initial}}

@@ -91,7 +91,7 @@ func longestList() string {
 	return strings.Join(items, ",")
 }
 
-func TestFounders(t *testing.T) {
+func TestInitialMembers(t *testing.T) {
 	list := mustList(t, "n2=[fd00::2]:5751,n1=h1:5751,n3=h3:5751")
 	f := initialMembersOf(list)
 	text := serverOf("n1").String() + "=h1:5751," + serverOf("n2").String() + "=[fd00::2]:5751," +
@@ -130,7 +130,7 @@ func TestInitialMembersDifferInEveryPart(t *testing.T) {
 	}
 }
 
-func TestFoundersAreReadStrictly(t *testing.T) {
+func TestInitialMembersAreReadStrictly(t *testing.T) {
 	n1, n2 := serverOf("n1").String()+"=h1:5751", serverOf("n2").String()+"=h2:5751"
 	for text, want := range map[string]string{
 		"n1=h1:5751":                       "no server id",
@@ -174,14 +174,14 @@ func TestFoundersReadTheirCanonicalForm(t *testing.T) {
 	})
 }
 
-func FuzzParseFounders(f *testing.F) {
+func FuzzParseInitialMembers(f *testing.F) {
 	f.Add(initialMembersOf(mustList(f, threeNodes)).String())
 	f.Add(initialMembersOf(mustList(f, "n1=[fd00::1]:5751")).String())
 	f.Add("n1@,=,=")
 	f.Fuzz(func(t *testing.T, text string) {
-		founders, err := ParseInitialMembers(text)
-		if err == nil && founders.String() != text {
-			t.Fatalf("%q is written as %q", text, founders)
+		members, err := ParseInitialMembers(text)
+		if err == nil && members.String() != text {
+			t.Fatalf("%q is written as %q", text, members)
 		}
 	})
 }

@@ -108,7 +108,7 @@ func TestCallWithoutTheNodeMeantIsNotMade(t *testing.T) {
 }
 
 // Every method of Raft's transport carries the server along.
-func TestEveryCallSaysWhichNodeItMeans(t *testing.T) {
+func TestEveryCallNamesTheNodeItMeans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n1, n2 := pair(t, newTestNetwork())
 		defer n1.Close()
@@ -135,9 +135,9 @@ func dialRaw(t *testing.T, f *testNetwork, address string) net.Conn {
 	return conn
 }
 
-// Callers that don't speak the protocol are told so where they can read it, cost no more than
-// their time in the handshake limiter, and keep nobody else out.
-func TestRudeCallers(t *testing.T) {
+// Callers that don't speak the protocol get the reason where they can read it, take no more than
+// their time in the handshake limiter, and keep no other caller out.
+func TestMalformedCallers(t *testing.T) {
 	for name, c := range map[string]struct {
 		send string
 		want string // in the answer
@@ -160,7 +160,7 @@ func TestRudeCallers(t *testing.T) {
 				conn := dialRaw(t, f, "h2:5751")
 				defer conn.Close()
 				go func() { _, _ = io.WriteString(conn, c.send) }()
-				require.NoError(t, connect(t, n1, n2), "others go on")
+				require.NoError(t, connect(t, n1, n2), "others connect")
 				start := time.Now()
 				answer, _ := io.ReadAll(conn) // ends when n2 has closed the connection
 				assert.LessOrEqual(t, time.Since(start), n2.config.HandshakeTimeout)
@@ -194,7 +194,7 @@ func TestProceedForRaftIsEmpty(t *testing.T) {
 	})
 }
 
-func TestHealthCheckIsNoComplaint(t *testing.T) {
+func TestHealthCheckIsNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		n1, n2 := pair(t, f)
@@ -225,8 +225,8 @@ func TestSlowCallerIsCutOffInTime(t *testing.T) {
 	})
 }
 
-// However many too many pending handshakes in their handshake, honest callers come in, and at once.
-func TestIdlersKeepNobodyOut(t *testing.T) {
+// However many handshakes are pending, honest callers connect, and at once.
+func TestIdleConnectionsBlockNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
 		n1, n2 := pair(t, f)
@@ -248,7 +248,7 @@ func TestIdlersKeepNobodyOut(t *testing.T) {
 	})
 }
 
-// A called node that accepts and then says nothing costs the caller its timeout and no more.
+// A called node that accepts and then sends nothing costs the caller its timeout and no more.
 func TestHalfOpenPeerCostsTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestNetwork()
@@ -308,7 +308,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		called, err := n2.Transport(hclog.NewNullLogger())
 		require.NoError(t, err)
 		results := make(chan error, 3)
-		go func() { results <- vote(caller, "n2", "h2:5751") }() // never answered: nobody consumes
+		go func() { results <- vote(caller, "n2", "h2:5751") }() // never answered: nothing reads the requests
 		go func() { results <- vote(caller, "n3", "h3:5751") }()
 		go func() { _, err := n1.Ask(context.Background(), Node{"n3", "h3:5751"}); results <- err }()
 		idle := dialRaw(t, f, "h2:5751")
@@ -383,8 +383,8 @@ func TestRealSockets(t *testing.T) {
 	}
 }
 
-// One complaint is logged at once, then at most once in logEvery.
-func TestComplaintsAreNotRepeated(t *testing.T) {
+// One message is logged at once, then at most once in logEvery.
+func TestMessagesAreNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &logBuffer{}
 		q := NewRateLimitedLog(d.logger())

@@ -52,7 +52,7 @@ func wipedVoter(t *testing.T, w *testCluster, early bool, comesBack func() *node
 // comeback is what an operator might do with the machine of a node that lost its disk.
 type comeback struct {
 	comesBack   func() *nodeData
-	want, early RefusalCode // early: before anybody knows the cluster's id
+	want, early RefusalCode // early: before any node knows the cluster's id
 }
 
 func comebacks(t *testing.T) map[string]comeback {
@@ -116,7 +116,7 @@ func refusedAndNothingLost(t *testing.T, early bool, comesBack func() *nodeData,
 	require.Nil(t, w.leader(20*time.Second, n2, newcomer), "elected without the entries")
 	assert.Contains(t, n2.member.logs.String(), want.String())
 	assert.Contains(t, n2.member.logs.String(), want.remedy())
-	assert.Contains(t, newcomer.member.logs.String(), want.String(), "told as well")
+	assert.Contains(t, newcomer.member.logs.String(), want.String(), "it has the reason too")
 
 	n1 := w.start(d1)
 	w.write("after ", 1, n1, n2)
@@ -150,9 +150,9 @@ func TestWipedVoterLosesEverythingWithoutTheHandshake(t *testing.T) {
 }
 
 // n4 joined a cluster of n1 and n3, acknowledged entries with n1, and lost its disk; n1 goes down. n3 was cut
-// off since it heard of n4's vote, or has only its log and has applied nothing since its process began:
+// off since it received n4's vote, or has only its log and has applied nothing since its process began:
 // with what it remembers it could not tell the directories of n4 apart, and it need not.
-func TestWipedNewcomerIsNoVoterForThoseWhoNeverMetIt(t *testing.T) {
+func TestWipedNewcomerIsNoVoterForNodesThatNeverMetIt(t *testing.T) {
 	for name, restarts := range map[string]bool{"cut off at once": false, "and nothing applied": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { wipedNewcomer(t, restarts) })
@@ -204,7 +204,7 @@ func wipedNewcomer(t *testing.T, restarts bool) {
 
 // A node that began with other initial members has written another configuration under the same index and
 // term, which Raft never notices.
-func TestNodeOfOtherFoundersStaysOut(t *testing.T) {
+func TestNodeOfOtherInitialMembersIsRefused(t *testing.T) {
 	three := mustList(t, threeNodes)
 	for name, other := range map[string]InitialMembers{
 		"another list":                  initialMembersOf(mustList(t, threeNodes+",n4=h4:5751")),
@@ -234,9 +234,9 @@ func TestNodeOfOtherFoundersStaysOut(t *testing.T) {
 	}
 }
 
-// A copy of n3's disk runs beside n3. Nothing that the two say tells them apart, so it is not
-// kept out; it is noticed, it gets no call unless it sits at n3's address, and while a leader is
-// there it changes nothing.
+// A copy of n3's disk runs beside n3. Nothing that the two send distinguishes them, so it is not
+// refused; it is noticed, it gets no call unless it runs at n3's address, and while there is a leader
+// it changes nothing.
 func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, false)
@@ -252,7 +252,7 @@ func TestClonedDataDirectoryIsNoticed(t *testing.T) {
 		for _, p := range []*raftProcess{p1, p2, p3} {
 			w.requireApplied(p, "acknowledged ", acknowledged)
 		}
-		assert.Zero(t, clone.applied.count("acknowledged "), "nobody calls it")
+		assert.Zero(t, clone.applied.count("acknowledged "), "no node calls it")
 		logs := p1.member.logs.String() + p2.member.logs.String() + p3.member.logs.String()
 		assert.Contains(t, logs, "clone detected")
 		assert.Contains(t, logs, "node=n3")

@@ -123,7 +123,7 @@ func TestARemovalIsNotSentToTheRemoved(t *testing.T) {
 }
 
 // n3 is removed while n2 is cut off, so the removal is written and can't be committed; then n1 goes
-// down. n2, which has never heard of it, and n3 are a majority of the members that are, and continue.
+// down. n2, which has never received it, and n3 are a majority of the members that are, and continue.
 func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, false)
@@ -168,7 +168,7 @@ func TestARemovalThatComesToNothingCostsNothing(t *testing.T) {
 
 // n3 is given its vote while n2 is cut off; then n1, which led, is gone for good. n2 knows n3 as one that is being
 // caught up, and its own log is behind: only n3 can be elected, and only with n2's vote.
-func TestWhoWasJustGivenAVoteIsElected(t *testing.T) {
+func TestANewVoterIsElected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, false)
 		defer w.stopAll()

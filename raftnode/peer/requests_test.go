@@ -187,7 +187,7 @@ func TestATermThatIsNotTooFarAheadPasses(t *testing.T) {
 						assert.NotContains(t, err.Error(), "refused") // a journal can't be restored
 					}
 				}
-				if name != "pre-vote" { // which raises nobody's term
+				if name != "pre-vote" { // which raises no term
 					assert.GreaterOrEqual(t, all[0].CurrentTerm(), own+termAdvanceMax)
 				}
 				w.serves(all, "after ")
@@ -296,7 +296,7 @@ func TestWhichAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// A peer that continues sending is named in the log at a limited rate, and holds up nobody.
+// A peer that continues sending is named in the log at a limited rate, and delays no other.
 func TestManyRefusalsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)

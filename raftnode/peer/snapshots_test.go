@@ -53,7 +53,7 @@ func TestASnapshotOfWhatIsKnownTakesNothingBack(t *testing.T) {
 	}
 }
 
-// A snapshot of who led before is no news either, and its sender is told of the later term.
+// A snapshot of an earlier leader changes nothing either, and the answer to its sender has the later term.
 func TestASnapshotOfAnEarlierLeaderIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, all := threeRunning(t)

@@ -135,7 +135,7 @@ func TestAFollowerOnASlowLineCatchesUp(t *testing.T) {
 }
 
 // What is put into an append follows what the line has taken, whatever its round trip is.
-func TestPaceFollowsTheLine(t *testing.T) {
+func TestThrottleFollowsTheLine(t *testing.T) {
 	const entry = 64 << 10
 	var args raft.AppendEntriesRequest
 	for range 64 {

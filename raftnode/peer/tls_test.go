@@ -59,7 +59,7 @@ func (a authority) config(t *testing.T, id string) *tls.Config {
 func TestTLS(t *testing.T) {
 	for name, c := range map[string]struct {
 		caller, called func(t *testing.T, home, away authority) *tls.Config
-		want           RefusalCode // what the caller is told; 0: nothing wrong
+		want           RefusalCode // what the caller learns; 0: nothing wrong
 		callerLog      string      // what a log says where no code can be sent
 		calledLog      string
 	}{

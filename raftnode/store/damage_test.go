@@ -217,7 +217,7 @@ type fates struct {
 }
 
 // Whatever is done to one file of a directory: it is refused, and the file named, or nothing of what raft
-// reads has changed. What can't be told from a torn write is counted apart: it may lose what was written
+// reads has changed. What can't be distinguished from a torn write is counted separately: it may lose what was written
 // since the last start, to segments, by a process that was killed.
 func TestDamageIsFoundAtTheStart(t *testing.T) {
 	t.Parallel()

@@ -102,7 +102,7 @@
 // (boltpages.go). Which entries there are is on record with a checksum too, since
 // a missing entry has none. Open refuses with ErrDamaged; a running node calls
 // Fatal. A panic of a library below, or a fault on its mapped memory, is damage as
-// well. What can't be told from a write that was torn when the power failed is
+// well. What can't be distinguished from a write that was torn when the power failed is
 // listed below.
 //
 // S13. An entry is stored only if it fits its proposer's checksum (Checksum, in
@@ -126,7 +126,7 @@
 // election; votes of 0 beside a log of a later term are what that leaves. Of the log, the last
 // entry's term is compared.
 //
-// # What can't be told from a torn write
+// # What can't be distinguished from a torn write
 //
 // A write of log.db counts from the moment at which a meta page names it, and that
 // page names, under a checksum, which entries there are. So nothing is ambiguous in bbolt's files.

@@ -244,15 +244,15 @@ func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
 		before, found := st.Identity(), st.State()
 		hanging, goOn := make(chan struct{}), make(chan struct{})
 		st.medium = hangingMedium{st.medium, hanging, goOn}
-		marked, told := make(chan error), make(chan Identity, 1)
+		marked, identified := make(chan error), make(chan Identity, 1)
 		go func() { marked <- st.RecordCluster(ID{1}) }()
 		<-hanging
 		go func() {
 			assert.Equal(t, found, st.State())
-			told <- st.Identity()
+			identified <- st.Identity()
 		}()
 		select {
-		case id := <-told:
+		case id := <-identified:
 			assert.Equal(t, before, id)
 		case <-time.After(10 * time.Second):
 			assert.Fail(t, "it waits for the disk")

@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// victimDir tells the test binary that it is the process to be killed, and
+// victimDir makes the test binary the process to be killed, and
 // victimLog of what kind its log is.
 const (
 	victimDir = "ZAMOK_STORE_TEST_DIR"
 	victimLog = "ZAMOK_STORE_TEST_LOG"
 )
 
-// What a killed process had been told is written is there (S2), and until it was
-// killed nobody else could open its directory (S7). A kill keeps what the kernel
+// What a killed process had reported as written is there (S2), and until it was
+// killed no other process could open its directory (S7). A kill keeps what the kernel
 // holds; that fsync is really asked for, TestFailedFlushEndsAllWriting shows.
 func TestKilledProcessLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -46,12 +46,12 @@ func killWriters(t *testing.T, kind LogKind) {
 		victim := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledProcessLosesNothing$", "-test.timeout=10m")
 		victim.Env = append(os.Environ(), victimDir+"="+dir, victimLog+"="+string(kind))
 		victim.Stderr = os.Stderr
-		told, err := victim.StdoutPipe()
+		written, err := victim.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, victim.Start())
 
-		lines := bufio.NewScanner(told)
-		for heard := 0; heard < 100 && lines.Scan(); heard++ {
+		lines := bufio.NewScanner(written)
+		for seen := 0; seen < 100 && lines.Scan(); seen++ {
 			_, err := fmt.Sscanf(lines.Text(), "written %d", &acknowledged)
 			require.NoError(t, err, lines.Text())
 		}

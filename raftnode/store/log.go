@@ -90,7 +90,7 @@ func extentOf(log raft.LogStore) (extent, error) {
 const inSnapshot = raft.LogType(0xff)
 
 // IsMonotonic makes raft delete the whole log after a snapshot from the leader, and not only what the
-// snapshot covers. Otherwise the log would have a gap, which can't be told from entries that were lost
+// snapshot covers. Otherwise the log would have a gap, which can't be distinguished from entries that were lost
 // (S12).
 func (l *raftLog) IsMonotonic() bool { return true }
 

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writtenUpTo tells the test binary that it is the process whose files can't grow beyond so many bytes.
+// writtenUpTo makes the test binary the process whose files can't grow beyond so many bytes.
 const writtenUpTo = "ZAMOK_STORE_TEST_LIMIT"
 
 // A process ends in the middle of making the files of a directory: none of them can grow beyond a limit, and
-// the write that meets it is torn there. The next start makes the directory anew, and nobody calls it damaged,
+// the write that meets it is torn there. The next start makes the directory anew, and it does not count as damaged,
 // neither then nor later.
 func TestAFileThatIsTornWhileItIsMadeIsMadeAnew(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ type draft interface {
 	discard() error
 }
 
-// An engine keeps the log's entries. Whoever calls it knows which entries there are: it is never asked
+// An engine keeps the log's entries. Its caller knows which entries there are: it is never asked
 // for another entry, nor to append behind a gap, nor to leave one.
 type engine interface {
 	raft.LogStore

@@ -33,7 +33,7 @@ type snapshots struct {
 	unneeded   []string // files that are damaged and not needed; they go with the next snapshot that is complete
 }
 
-// A snapshotID is a snapshot's term, index, and a number that tells apart those of one index. Later
+// A snapshotID is a snapshot's term, index, and a number that distinguishes those of one index. Later
 // snapshots are greater.
 type snapshotID [3]uint64
 

@@ -103,7 +103,7 @@ func TestASnapshotMakesNoExceptionForWhatFollows(t *testing.T) {
 	}
 }
 
-// Who can't be told how much is free is not refused.
+// A node whose free space can't be measured is not refused.
 func TestUnknownSpaceRefusesNothing(t *testing.T) {
 	unknown := errors.New("not on this system")
 	st := open(t, Config{Memory: new(Memory), Wrap: Wrap{Free: func() (uint64, error) { return 0, unknown }}})

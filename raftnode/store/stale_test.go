@@ -49,7 +49,7 @@ func TestALogThatContradictsTheLeadersSnapshotGoes(t *testing.T) {
 	}
 }
 
-// A leader that did not hear that its snapshot was installed sends it again, and this node has acknowledged what lies
+// A leader that did not receive the answer that its snapshot was installed sends it again, and this node has acknowledged what lies
 // behind it meanwhile. None of that goes, and the leader can continue behind the snapshot, also with entries of
 // another term. Raft deletes the same range to make room for those, and because of a snapshot.
 func TestASnapshotThatComesAgainCostsNoEntry(t *testing.T) {

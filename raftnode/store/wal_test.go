@@ -25,7 +25,7 @@ func bigEntries(first, last uint64) []*raft.Log {
 	return logs
 }
 
-// cutTable is raft-wal's table in a process that ends before the table is told of
+// cutTable is raft-wal's table in a process that ends before the table records
 // a full segment.
 type cutTable struct {
 	*segmentLog
@@ -203,7 +203,7 @@ func TestSegmentsAreDeletedInOneWrite(t *testing.T) {
 	assert.Equal(t, []uint64{901, 1000}, []uint64{first, last})
 	require.Equal(t, raft.ErrLogNotFound, st.Logs().GetLog(900, new(raft.Log)), "raft-wal finds what was deleted")
 	monotonic, ok := st.Logs().(raft.MonotonicLogStore)
-	require.True(t, ok && monotonic.IsMonotonic(), "raft is not told, and leaves a gap after a snapshot")
+	require.True(t, ok && monotonic.IsMonotonic(), "raft does not learn it, and leaves a gap after a snapshot")
 }
 
 // A leader's snapshot takes the place of the whole log, and the process ends before anything is appended

@@ -145,7 +145,7 @@ func TestFatalMayEndOnlyItsGoroutine(t *testing.T) {
 				if err == nil {
 					acknowledged++
 				}
-			case <-time.After(time.Minute): // of the dead nothing is heard
+			case <-time.After(time.Minute): // a dead process writes nothing
 			}
 			if fatal != nil {
 				break

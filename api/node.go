@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"zamok/fsm"
 	"zamok/raftnode"
 )
 
@@ -63,18 +62,6 @@ func (n *Node) raftConfig() raftnode.Config {
 	s, c := n.server, n.cfg.Config
 	c.Epoch, c.Timing, c.Store.Observe, c.Fatal = s.setLeading, n.cfg.metrics.Entry, n.cfg.metrics.DiskWrite, n.fatal
 	c.Applied, c.Restored = s.applied, s.restored
-	if observe := n.cfg.Applied; observe != nil {
-		c.Applied = func(m *fsm.Machine, a fsm.Applied) {
-			observe(m, a)
-			s.applied(m, a)
-		}
-	}
-	if observe := n.cfg.Restored; observe != nil {
-		c.Restored = func(m *fsm.Machine) {
-			observe(m)
-			s.restored(m)
-		}
-	}
 	return c
 }
 

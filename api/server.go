@@ -71,6 +71,9 @@ type Server struct {
 	relays  relays
 	log     *slog.Logger
 
+	observeApplied  func(*fsm.Machine, fsm.Applied) // as in NodeConfig; nil: no observer
+	observeRestored func(*fsm.Machine)
+
 	grpc      *grpc.Server           // set by serve
 	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
 	reading   chan struct{}          // capacity 1: full while a call reads much of the state
@@ -86,8 +89,8 @@ type Server struct {
 func newServer(cfg *nodeSettings) *Server {
 	s := &Server{
 		id: cfg.ID, guard: access.Guard{Authorize: cfg.Authorize}, hub: push.NewHub(cfg.metrics), history: history.New(),
-		metrics: cfg.metrics,
-		relays:  relays{dial: cfg.Peers.Dial, secure: cfg.ClientTLS, conns: make(map[string]*grpc.ClientConn)}, log: cfg.Logger,
+		metrics: cfg.metrics, observeApplied: cfg.Applied, observeRestored: cfg.Restored,
+		relays: relays{dial: cfg.Peers.Dial, secure: cfg.ClientTLS, conns: make(map[string]*grpc.ClientConn)}, log: cfg.Logger,
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
 	s.guard.Members = s.members
@@ -96,6 +99,9 @@ func newServer(cfg *nodeSettings) *Server {
 
 // applied passes on what an entry did, under the state machine's lock.
 func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
+	if s.observeApplied != nil {
+		s.observeApplied(m, a)
+	}
 	s.hub.Applied(m, a)
 	s.history.Applied(a)
 	s.times.Applied(a)
@@ -104,6 +110,9 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 }
 
 func (s *Server) restored(m *fsm.Machine) {
+	if s.observeRestored != nil {
+		s.observeRestored(m)
+	}
 	s.hub.Restored(m)
 	s.history.Restored(m)
 	s.times.Restored(m)

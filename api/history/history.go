@@ -170,24 +170,17 @@ func under(e *fsm.Event, prefix string) bool {
 	return false
 }
 
+// kinds are the kinds of events on the wire. Watches are not sent others.
+var kinds = map[fsm.EventKind]zamokpb.EventKind{
+	fsm.EvGranted: zamokpb.EventKind_EVENT_GRANTED, fsm.EvRefused: zamokpb.EventKind_EVENT_REFUSED,
+	fsm.EvLost: zamokpb.EventKind_EVENT_LOST, fsm.EvReleased: zamokpb.EventKind_EVENT_RELEASED,
+	fsm.EvDowngraded: zamokpb.EventKind_EVENT_DOWNGRADED, fsm.EvSessionEnded: zamokpb.EventKind_EVENT_ENDED,
+}
+
 // kindOf is the kind of an event on the wire; unspecified: watches are not sent it.
 func kindOf(e *fsm.Event) zamokpb.EventKind {
-	switch e.Kind {
-	case fsm.EvGranted:
-		return zamokpb.EventKind_EVENT_GRANTED
-	case fsm.EvRefused:
-		return zamokpb.EventKind_EVENT_REFUSED
-	case fsm.EvLost:
-		return zamokpb.EventKind_EVENT_LOST
-	case fsm.EvReleased:
-		if e.Token == 0 {
-			return zamokpb.EventKind_EVENT_CANCELLED
-		}
-		return zamokpb.EventKind_EVENT_RELEASED
-	case fsm.EvDowngraded:
-		return zamokpb.EventKind_EVENT_DOWNGRADED
-	case fsm.EvSessionEnded:
-		return zamokpb.EventKind_EVENT_ENDED
+	if e.Kind == fsm.EvReleased && e.Token == 0 {
+		return zamokpb.EventKind_EVENT_CANCELLED
 	}
-	return zamokpb.EventKind_EVENT_UNSPECIFIED
+	return kinds[e.Kind]
 }

@@ -30,7 +30,7 @@ type Hub struct {
 	leading   bool
 	attached  map[session.ID]*Queue       // those that ended, until their streams know it, too
 	waiting   map[fsm.TicketRef][]*Waiter // until each is cancelled
-	broken    map[session.ID]*time.Timer  // the grace periods of sessions whose client broke their stream
+	broken    map[session.ID]*grace       // the grace periods of sessions whose client broke their stream
 	bytes     int                         // of all queues that a stream adopted, with what they are sending
 	positions positions
 }
@@ -46,31 +46,31 @@ func NewHub(metrics *metrics.Metrics) *Hub {
 	return &Hub{
 		metrics: metrics, moved: make(chan struct{}, 1),
 		attached: make(map[session.ID]*Queue), waiting: make(map[fsm.TicketRef][]*Waiter),
-		broken: make(map[session.ID]*time.Timer), positions: newPositions(),
+		broken: make(map[session.ID]*grace), positions: newPositions(),
 	}
 }
 
 // Start gives the hub its node, before the first stream.
 func (h *Hub) Start(node Node) { h.node = node }
 
-// Run sends queue positions until stopping is closed.
+// Run sends queue positions until stopping is closed: positionFirst after a queue changed, and then every
+// positionEvery until none has changed.
 func (h *Hub) Run(stopping <-chan struct{}) {
-	timer := time.NewTimer(positionFirst)
-	defer timer.Stop()
-	resting := false // no queue changed for positionEvery
 	for {
 		select {
 		case <-h.moved:
-			if resting {
-				resting = false
-				timer.Reset(positionFirst)
-			}
-		case <-timer.C:
-			if resting = !h.sendPositions(); !resting {
-				timer.Reset(positionEvery)
-			}
 		case <-stopping:
 			return
+		}
+		for pause := positionFirst; ; pause = positionEvery {
+			select {
+			case <-time.After(pause):
+			case <-stopping:
+				return
+			}
+			if !h.sendPositions() {
+				break
+			}
 		}
 	}
 }
@@ -184,6 +184,12 @@ func (h *Hub) end(q *Queue, reason *wire.Error) {
 	}
 }
 
+// grace is the grace period of a session: how it ends.
+type grace struct {
+	command fsm.Detached
+	timer   *time.Timer // guarded by the hub's lock
+}
+
 // Broken starts the grace period of a session whose client broke its stream, if it has one. When that has passed
 // without a new attachment, the hub proposes to detach the session. A renewal from now on makes that harmless: its
 // index is higher.
@@ -197,39 +203,38 @@ func (h *Hub) Broken(a Attachment) {
 		if s, _ := m.Session(a.Session); s.Attachment != a.Number || !h.leading {
 			return // another stream has the session, or it has ended
 		}
-		command := &fsm.Detached{Session: a.Session, Attachment: a.Number, Index: m.Stamp().Index}
-		var timer *time.Timer
-		timer = time.AfterFunc(a.Grace.Duration(), func() { h.detach(command, timer) })
-		h.broken[a.Session] = timer
+		g := &grace{command: fsm.Detached{Session: a.Session, Attachment: a.Number, Index: m.Stamp().Index}}
+		g.timer = time.AfterFunc(a.Grace.Duration(), func() { h.detach(g) })
+		h.broken[a.Session] = g
 	})
 }
 
 // detach proposes that a session is detached, unless its grace period was cancelled, and again if that was certainly
 // not done.
-func (h *Hub) detach(command *fsm.Detached, timer *time.Timer) {
+func (h *Hub) detach(g *grace) {
 	h.mu.Lock()
-	due := h.broken[command.Session] == timer
+	due := h.broken[g.command.Session] == g
 	h.mu.Unlock()
 	if !due {
 		return
 	}
-	h.node.Submit(command, func(_ raftnode.Answer, err error) {
+	h.node.Submit(&g.command, func(_ raftnode.Answer, err error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		switch {
-		case h.broken[command.Session] != timer:
+		case h.broken[g.command.Session] != g:
 		case err != nil && !errors.Is(err, raftnode.ErrUnknown):
-			timer.Reset(detachEvery)
+			g.timer.Reset(detachEvery)
 		default:
-			delete(h.broken, command.Session)
+			delete(h.broken, g.command.Session)
 		}
 	})
 }
 
 // cancelGrace ends the grace period of a session. The caller holds the lock.
 func (h *Hub) cancelGrace(id session.ID) {
-	if timer := h.broken[id]; timer != nil {
-		timer.Stop()
+	if g := h.broken[id]; g != nil {
+		g.timer.Stop()
 		delete(h.broken, id)
 	}
 }

@@ -124,20 +124,10 @@ func (q *Queue) adopt(state *zamokpb.SessionState) {
 
 // size is about what a message takes, with the details that are looked up later.
 func size(m *zamokpb.ServerMessage) int {
-	switch m := m.Message.(type) {
-	case *zamokpb.ServerMessage_Change:
-		return messageBytes + len(m.Change.Text)
-	case *zamokpb.ServerMessage_Answer:
-		if m.Answer.Error == nil {
-			return messageBytes
-		}
-		return messageBytes + proto.Size(m.Answer.Error) + wire.BlockerBytesMax*len(m.Answer.Error.Blockers)
-	case *zamokpb.ServerMessage_Position:
-		return messageBytes*(1+len(m.Position.Blockers)) + proto.Size(m.Position)
-	case *zamokpb.ServerMessage_Session:
-		return messageBytes + proto.Size(m.Session)
+	if c := m.GetChange(); c != nil { // nearly all are changes
+		return messageBytes + len(c.Text)
 	}
-	return messageBytes + proto.Size(m)
+	return messageBytes*(1+len(m.GetPosition().GetBlockers())) + wire.BlockerBytesMax*len(m.GetAnswer().GetError().GetBlockers()) + proto.Size(m)
 }
 
 // change queues what happened to a ticket.

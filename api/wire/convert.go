@@ -31,15 +31,9 @@ func setTicketState(p *zamokpb.TicketState, t fsm.TicketState) {
 	p.Token, p.HoldUntil = t.Token, int64(t.HoldUntil)
 }
 
-// TicketStates converts many of them, in two pieces of memory.
+// TicketStates converts many of them.
 func TicketStates(tickets []fsm.TicketState) []*zamokpb.TicketState {
-	all := make([]zamokpb.TicketState, len(tickets))
-	list := make([]*zamokpb.TicketState, len(tickets))
-	for i, t := range tickets {
-		setTicketState(&all[i], t)
-		list[i] = &all[i]
-	}
-	return list
+	return each(tickets, TicketState)
 }
 
 // ResultState is the state of the ticket after the command with the result r.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -124,60 +125,45 @@ func Refused(r *fsm.Result) *Error {
 	if r.Code == fsm.Invalid && r.Detail != nil && r.Detail.Field == "token" {
 		return NeverIssued(r.Index) // of a ForceRelease, whose other faults validation refused
 	}
-	e := Errorf(codeOf(r.Code), "%s", messageFor(r))
+	row, known := refusals[r.Code]
+	if !known {
+		row = refusal{zamokpb.Code_CODE_INTERNAL, "the server encoded what the cluster can't read"}
+	}
+	e := Errorf(row.code, "%s", row.text)
 	e.Info.Reason = zamokpb.Reason(r.Reason)
 	if d := r.Detail; d != nil {
 		e.Info.Field, e.Info.Limit, e.Info.More = d.Field, d.Limit, uint32(d.More)
 		e.Info.Blockers, e.Info.Cycle = Blockers(d.Blockers), links(d.Cycle)
+		kind := "as a mutex"
+		if d.Limit > 0 {
+			kind = fmt.Sprintf("with %d permits", d.Limit)
+		}
+		e.Info.Message = strings.NewReplacer("{field}", d.Field, "{kind}", kind).Replace(row.text)
 	}
 	return e
 }
 
-// codeOf is the only table from the codes of the state machine to those of the wire.
-func codeOf(code fsm.Code) zamokpb.Code {
-	switch {
-	case code <= fsm.TicketEnded:
-		return zamokpb.Code(code) // the numbers are the same
-	case code == fsm.Superseded:
-		return zamokpb.Code_CODE_SUPERSEDED
-	case code == fsm.OtherVersion:
-		return zamokpb.Code_CODE_OVERLOADED // not done; a retry soon succeeds
-	default:
-		return zamokpb.Code_CODE_INTERNAL
-	}
+// refusal is the code of a refusal on the wire, and its text: {field} and {kind} stand for what the details have.
+type refusal struct {
+	code zamokpb.Code
+	text string
 }
 
-// messages has the texts of refusals that need no details.
-var messages = map[fsm.Code]string{
-	fsm.NoSession:    "the session is not alive, and none of its locks is held; open another one",
-	fsm.WrongSecret:  "the secret is not this session's; nothing was done",
-	fsm.NotAcquired:  "not acquired: it would have to wait, and was asked not to",
-	fsm.Deadlock:     "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again",
-	fsm.OwnerWaits:   "not acquired: its owner waits for something else already",
-	fsm.NotHeld:      "not done: the ticket is not held, or holds nothing that could be downgraded",
-	fsm.TicketEnded:  "not done: the ticket has ended",
-	fsm.Superseded:   "not done: an attempt of this number or a higher one has attached the session already",
-	fsm.OtherVersion: "not done: the cluster's rules changed meanwhile; send it again",
-}
-
-func messageFor(r *fsm.Result) string {
-	d := r.Detail
-	if d == nil {
-		d = &fsm.Detail{}
-	}
-	switch {
-	case r.Code == fsm.Invalid:
-		return d.Field + ": out of its limits; nothing was done"
-	case r.Code == fsm.LockKindMismatch && d.Limit == 0:
-		return fmt.Sprintf("not acquired: %q is in use as a mutex", d.Field)
-	case r.Code == fsm.LockKindMismatch:
-		return fmt.Sprintf("not acquired: %q is in use with %d permits", d.Field, d.Limit)
-	case r.Code == fsm.LimitExceeded:
-		return "not done: the limit of " + d.Field + " is reached"
-	case messages[r.Code] != "":
-		return messages[r.Code]
-	}
-	return "the server encoded what the cluster can't read"
+// refusals is the only table from the codes of the state machine to those of the wire.
+var refusals = map[fsm.Code]refusal{
+	fsm.Invalid:          {zamokpb.Code_CODE_INVALID, "{field}: out of its limits; nothing was done"},
+	fsm.NoSession:        {zamokpb.Code_CODE_NO_SESSION, "the session is not alive, and none of its locks is held; open another one"},
+	fsm.WrongSecret:      {zamokpb.Code_CODE_WRONG_SECRET, "the secret is not this session's; nothing was done"},
+	fsm.NotAcquired:      {zamokpb.Code_CODE_NOT_ACQUIRED, "not acquired: it would have to wait, and was asked not to"},
+	fsm.Deadlock:         {zamokpb.Code_CODE_DEADLOCK, "not acquired: to wait would close a cycle of waiting; drop what is held, and begin again"},
+	fsm.OwnerWaits:       {zamokpb.Code_CODE_OWNER_WAITS, "not acquired: its owner waits for something else already"},
+	fsm.LockKindMismatch: {zamokpb.Code_CODE_KIND_MISMATCH, `not acquired: "{field}" is in use {kind}`},
+	fsm.LimitExceeded:    {zamokpb.Code_CODE_LIMIT_EXCEEDED, "not done: the limit of {field} is reached"},
+	fsm.NotHeld:          {zamokpb.Code_CODE_NOT_HELD, "not done: the ticket is not held, or holds nothing that could be downgraded"},
+	fsm.TicketEnded:      {zamokpb.Code_CODE_TICKET_ENDED, "not done: the ticket has ended"},
+	fsm.Superseded:       {zamokpb.Code_CODE_SUPERSEDED, "not done: an attempt of this number or a higher one has attached the session already"},
+	// A retry soon succeeds.
+	fsm.OtherVersion: {zamokpb.Code_CODE_OVERLOADED, "not done: the cluster's rules changed meanwhile; send it again"},
 }
 
 // NeverIssued refuses a token above every token that can have been issued up to an index.

@@ -77,7 +77,7 @@ func TestNumbersAreTheMachines(t *testing.T) {
 		fsm.LockKindMismatch: zamokpb.Code_CODE_KIND_MISMATCH, fsm.LimitExceeded: zamokpb.Code_CODE_LIMIT_EXCEEDED,
 		fsm.NotHeld: zamokpb.Code_CODE_NOT_HELD, fsm.TicketEnded: zamokpb.Code_CODE_TICKET_ENDED,
 	} {
-		assert.Equal(t, pb, codeOf(code))
+		assert.Equal(t, pb, Refused(&fsm.Result{Code: code}).Code())
 	}
 }
 

@@ -56,22 +56,24 @@ func (h *Hub) Start(node Node) { h.node = node }
 // Run sends queue positions until stopping is closed: positionFirst after a queue changed, and then every
 // positionEvery until none has changed.
 func (h *Hub) Run(stopping <-chan struct{}) {
+	timer := time.NewTimer(positionFirst)
+	defer timer.Stop()
 	for {
 		select {
-		case <-h.moved:
+		case <-timer.C:
 		case <-stopping:
 			return
 		}
-		for pause := positionFirst; ; pause = positionEvery {
+		pause := positionEvery
+		if !h.sendPositions() {
+			pause = positionFirst
 			select {
-			case <-time.After(pause):
+			case <-h.moved:
 			case <-stopping:
 				return
 			}
-			if !h.sendPositions() {
-				break
-			}
 		}
+		timer.Reset(pause)
 	}
 }
 

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,19 +13,37 @@ import (
 	"zamok/clock"
 )
 
+// manualClock is a clock that moves only when it is advanced.
+type manualClock struct {
+	mu  sync.Mutex
+	now clock.Instant // guarded by mu
+}
+
+func (m *manualClock) Now() clock.Instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now
+}
+
+func (m *manualClock) Advance(s clock.Span) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = m.now.Add(s)
+}
+
 // bare is a session without goroutines and without a network: what it would say is looked at, and what it
 // is told is told by the test.
 type bare struct {
 	*testing.T
 	*session
 	st    *stream
-	clock *clock.Manual
+	clock *manualClock
 	time  clock.Time // the cluster's
 	told  uint64
 }
 
 func newBare(t *testing.T) *bare {
-	manual := &clock.Manual{}
+	manual := &manualClock{}
 	manual.Advance(clock.Hour)
 	c := &Client{cfg: Config{TTL: DefaultTTL, RequestTimeout: time.Minute}, clock: manual, nodes: &nodes{}}
 	b := &bare{T: t, clock: manual, time: clock.Time(clock.Minute)}

@@ -164,9 +164,9 @@
 //
 // # Files
 //
-//	time.go, span.go, stamp.go       cluster time, durations, and a position in the log
-//	leader.go, reading.go            the leader's clock, and what an entry carries of it
+//	time.go                          cluster time, a position in the log, and durations
+//	leader.go                        the leader's clock, and what an entry carries of it
 //	instant.go, system_*.go          the clocks of this machine
 //	localdeadline.go                 until when a client considers its lease valid
-//	manual.go, runtime.go            clocks for tests and for virtual time
+//	runtime.go                       the clock for virtual time
 package clock

@@ -12,7 +12,7 @@ package clock
 // with its instant lost therefore proves nothing, rather than too much.
 type Instant struct{ mono, boot Span }
 
-// Source shows the present Instant. System, Runtime and Manual are the three.
+// Source shows the present Instant. System and Runtime are the two.
 // A Source may be used by several goroutines at once.
 type Source interface{ Now() Instant }
 
@@ -27,10 +27,7 @@ func (i Instant) Encode() (mono, boot uint64) { return uint64(i.mono), uint64(i.
 
 // Add moves both clocks, and stops at the ends of the scale.
 func (i Instant) Add(s Span) Instant {
-	return Instant{
-		mono: Span(addSaturated(int64(i.mono), int64(s))),
-		boot: Span(addSaturated(int64(i.boot), int64(s))),
-	}
+	return Instant{mono: addSaturated(i.mono, s), boot: addSaturated(i.boot, s)}
 }
 
 // Since is how much time has passed from earlier to i: the larger of the two
@@ -70,6 +67,5 @@ func (i Instant) Later(j Instant) Instant {
 func (i Instant) String() string { return i.mono.String() + "/" + i.boot.String() }
 
 func (i Instant) sub(j Instant) (mono, boot Span) {
-	return Span(subSaturated(int64(i.mono), int64(j.mono))),
-		Span(subSaturated(int64(i.boot), int64(j.boot)))
+	return subSaturated(i.mono, j.mono), subSaturated(i.boot, j.boot)
 }

@@ -43,12 +43,12 @@ func (l *Leader) Read() Reading {
 	// The source is read under the mutex, so that readings leave in the order
 	// of what they show.
 	reading := l.src.Now().mono
-	elapsed := Span(subSaturated(int64(reading), int64(l.lastRead)))
+	elapsed := subSaturated(reading, l.lastRead)
 	if elapsed > 0 {
 		l.lastRead = reading
 		step := min(elapsed, StepMax)
 		l.now = l.now.Add(step)
-		l.discarded = Span(addSaturated(int64(l.discarded), int64(elapsed-step)))
+		l.discarded = addSaturated(l.discarded, elapsed-step)
 	}
 	return Reading{Epoch: l.epoch, Now: l.now}
 }
@@ -59,4 +59,28 @@ func (l *Leader) Discarded() Span {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.discarded
+}
+
+// Reading is what a leader writes at the head of an entry: which epoch it
+// holds, and what the clock of that epoch shows.
+type Reading struct {
+	// Epoch is the index of the LeaderStart that began it; never zero.
+	Epoch uint64
+	Now   Time
+}
+
+// Advance is the machine's one rule of time: what the time is after an entry
+// that carries r, when it was t before. epoch is the epoch in force at that
+// entry: the index of the latest LeaderStart, or zero when there is none,
+// *which is so from the first entry of another term than that LeaderStart's*
+// (an epoch ends with its term). Keeping that second half is the caller's duty;
+// the package comment shows what goes wrong without it.
+//
+// A reading counts only in its own epoch, and even there time never falls. A
+// reading that does not count makes time stand still, which ends no lease early.
+func Advance(t Time, epoch uint64, r Reading) Time {
+	if epoch == 0 || r.Epoch != epoch {
+		return t
+	}
+	return max(t, r.Now)
 }

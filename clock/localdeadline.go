@@ -29,7 +29,7 @@ type Confirmation struct {
 // before Sent, so it is reached whenever one looks.
 func (p Confirmation) Local(d Time) Instant {
 	ahead := d.Sub(p.At)
-	return p.Sent.Add(Span(subSaturated(int64(ahead), int64(Margin(ahead)))))
+	return p.Sent.Add(subSaturated(ahead, Margin(ahead)))
 }
 
 // LocalDeadline is how long a client may continue believing in its session without hearing

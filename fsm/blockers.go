@@ -1,12 +1,13 @@
 package fsm
 
-import "zamok/clock"
-
-// lookUp looks up the locks of items into m.lookedUp; nil = the name is not in use.
+// lookUp looks up the locks of items into m.lookedUp. One whose name is not in use is new, and not among the locks yet.
 func (m *Machine) lookUp(items []Item) {
 	m.lookedUp = m.lookedUp[:0]
 	for i := range items {
-		lk, _ := m.locks.Get(items[i].Name)
+		lk, ok := m.locks.Get(items[i].Name)
+		if !ok {
+			lk = &lock{name: items[i].Name}
+		}
 		m.lookedUp = append(m.lookedUp, lk)
 	}
 }
@@ -14,7 +15,7 @@ func (m *Machine) lookUp(items []Item) {
 // kindMismatch returns the name that is in use as another kind of lock than the items ask for, or nil.
 func (m *Machine) kindMismatch(items []Item) *Detail {
 	for i, lk := range m.lookedUp {
-		if lk != nil && lk.inUse() && lk.limit != items[i].Limit {
+		if lk.inUse() && lk.limit != items[i].Limit {
 			return &Detail{Field: lk.name, Limit: lk.limit}
 		}
 	}
@@ -25,29 +26,17 @@ func (m *Machine) kindMismatch(items []Item) *Detail {
 // compatible with the holders.
 func (m *Machine) canGrant(items []Item) bool {
 	for i, lk := range m.lookedUp {
-		if lk == nil {
-			if m.time < m.holdOffUntil {
-				return false
-			}
-			continue
-		}
 		if lk.waiters.len > 0 || lk.delay != 0 || !lk.fits(items[i]) {
 			return false
 		}
 	}
-	return true
+	return m.HoldOff() == 0
 }
 
 // blockers names what blocks a new ticket with these items, in their order: a delay, the holders, and the waiters ahead.
 func (m *Machine) blockers(items []Item) []Blocker {
 	var all []Blocker
 	for i, lk := range m.lookedUp {
-		if lk == nil {
-			if m.time < m.holdOffUntil {
-				all = append(all, m.delayBlocker(items[i].Name, m.holdOffUntil))
-			}
-			continue
-		}
 		all = m.blockersAt(all, lk, items[i], lk.waiters.last)
 		if len(all) >= BlockersMax {
 			return all[:BlockersMax]
@@ -59,8 +48,8 @@ func (m *Machine) blockers(items []Item) []Blocker {
 // blockersAt adds what blocks an item at one lock. ahead is the last of the tickets before it in the queue; nil = it is
 // first.
 func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *slot) []Blocker {
-	if lk.delay != 0 {
-		all = append(all, m.delayBlocker(lk.name, lk.delay))
+	if closed, is := m.closedBy(lk); is {
+		all = append(all, closed)
 	}
 	if !lk.fits(it) {
 		for p := lk.holders.first; p != nil && len(all) < BlockersMax; p = p.next {
@@ -79,14 +68,13 @@ func (m *Machine) blockersAt(all []Blocker, lk *lock, it Item, ahead *slot) []Bl
 	return all
 }
 
-// delayBlocker is the blocker of a lock that is closed until a time. During the hold-off nothing is lost, as nothing was
-// granted, so there are no other delays then.
-func (m *Machine) delayBlocker(name string, until clock.Time) Blocker {
-	by := ByDelay
+// closedBy is what closes a lock until a time: a delay, or the restore hold-off, in which nothing is lost, as nothing was
+// granted, so there are no other delays then; false: neither.
+func (m *Machine) closedBy(lk *lock) (Blocker, bool) {
 	if m.HoldOff() > 0 {
-		by = ByHoldOff
+		return Blocker{Name: lk.name, By: ByHoldOff, Until: m.holdOffUntil}, true
 	}
-	return Blocker{Name: name, By: by, Until: until}
+	return Blocker{Name: lk.name, By: ByDelay, Until: lk.delay}, lk.delay != 0
 }
 
 func (m *Machine) blocker(p *slot, by BlockedBy) Blocker {

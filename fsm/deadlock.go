@@ -93,9 +93,7 @@ func (m *Machine) findCycle(c *Acquire) []Link {
 	s.reset(m)
 	defer func() { m.searchCost += s.cost }()
 	for i, lk := range m.lookedUp {
-		if lk != nil {
-			s.visitLock(lk, c.Items[i], lk.waiters.last, -1)
-		}
+		s.visitLock(lk, c.Items[i], lk.waiters.last, -1)
 	}
 	for at := 0; at < len(s.steps) && s.cost <= SearchMax; at++ {
 		key := s.steps[at].key

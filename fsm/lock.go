@@ -100,19 +100,6 @@ func (lk *lock) adjust(it Item, n int32) {
 	}
 }
 
-// lockFor returns the lock of this name and kind, new if there is none.
-func (m *Machine) lockFor(name string, of uint32) *lock {
-	lk, ok := m.locks.Get(name)
-	if !ok {
-		lk = &lock{name: name}
-		m.locks.Set(name, lk)
-	}
-	if !lk.inUse() {
-		lk.limit = of
-	}
-	return lk
-}
-
 // markFreed notes that lk may have a waiter to grant to, or no ticket left.
 func (m *Machine) markFreed(lk *lock) {
 	if !lk.recheck {

@@ -34,10 +34,11 @@ func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 
 
 // ClosedBy is what closes a lock, in use or not: a delay, or the hold-off; false: neither.
 func (m *Machine) ClosedBy(name string) (Blocker, bool) {
-	if lk, ok := m.locks.Get(name); ok {
-		return m.delayBlocker(name, lk.delay), lk.delay != 0
+	lk, ok := m.locks.Get(name)
+	if !ok {
+		lk = &lock{name: name}
 	}
-	return m.delayBlocker(name, m.holdOffUntil), m.HoldOff() > 0
+	return m.closedBy(lk)
 }
 
 // Counts is how much there is of everything.

@@ -230,7 +230,9 @@ func (s *snapshotReader) readDelay(c *coder) error {
 	if d.until == 0 || !isName(d.name) {
 		return fmt.Errorf("until: the delay of %q is none", d.name)
 	}
-	s.m.delay(s.m.lockFor(d.name, 0), d.until)
+	lk := &lock{name: d.name}
+	s.m.locks.Set(d.name, lk)
+	s.m.delay(lk, d.until)
 	return s.keyOrder(d.name)
 }
 
@@ -278,6 +280,7 @@ func (s *snapshotReader) enqueueTickets() error {
 			return fmt.Errorf("tickets %v and %v were enqueued at one index", s.live[i-1].key, b.key)
 		}
 		t := s.m.tickets.Ref(b.key)
+		s.m.lookUp(t.items)
 		s.m.enqueue(b.key, t)
 		s.m.sessions.Find(b.key.Session).Live++
 		if t.state == Waiting {

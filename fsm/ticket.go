@@ -130,10 +130,13 @@ func (t *ticket) setItems(items []Item) {
 	t.items, t.slots = slices.Clone(items), make([]slot, len(items))
 }
 
-// enqueue gives each item its slot and its lock, and makes it share the lock's copy of the name.
+// enqueue gives each item its slot and its lock, of m.lookedUp, and makes it share the lock's copy of the name.
 func (m *Machine) enqueue(key TicketRef, t *ticket) {
-	for i := range t.items {
-		lk := m.lockFor(t.items[i].Name, t.items[i].Limit)
+	for i, lk := range m.lookedUp {
+		if !lk.inUse() {
+			lk.limit = t.items[i].Limit
+			m.locks.Set(lk.name, lk)
+		}
 		t.items[i].Name = lk.name
 		t.slots[i] = slot{lock: lk, key: key, at: uint64(i)}
 	}

@@ -46,7 +46,7 @@ import (
 // op is a byte. permits, limit, version, version min, version max, timeout and fixed go up to 2³²−1. An entry has at most
 // EntryBytesMax bytes, and nothing is between its parts or after the last one.
 //
-// Reading (decode.go) refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
+// Reading refuses what is not of this form, and nothing else. A name that is no UTF-8, a mode that
 // does not exist, too many items or a negative ttl are the fault of one command: the state
 // machine refuses it, and applies the other commands of the entry.
 
@@ -66,13 +66,6 @@ func (e *Entry) Append(b []byte) []byte {
 	start := len(b)
 	w := coder{Coder: record.NewWriter(append(b, entryVersion))}
 	e.codeHead(&w)
-	w.Count("renewals", len(e.Renewals), renewalBytesMin)
-	var previous session.ID
-	for _, id := range e.Renewals {
-		distance := id - previous
-		record.Number(&w.Coder, "session", &distance)
-		previous = id
-	}
 	w.Count("commands", len(e.Commands), commandBytesMin)
 	for _, c := range e.Commands {
 		o := c.op()
@@ -99,6 +92,36 @@ func (e *Entry) codeHead(c *coder) {
 	c.Number32("version", &e.Version)
 	record.Number(&c.Coder, "epoch", &e.Reading.Epoch)
 	c.Time("now", &e.Reading.Now)
+	e.codeRenewals(c)
+}
+
+// codeRenewals visits the renewals as distances. Reading uses the memory of those that there were.
+func (e *Entry) codeRenewals(c *coder) {
+	n := c.Count("renewals", len(e.Renewals), renewalBytesMin)
+	if c.Reading() {
+		if n > RenewalsMax {
+			c.Fail("renewals", "%d are more than the %d that an entry may have", n, RenewalsMax)
+			return
+		}
+		e.Renewals = slices.Grow(e.Renewals[:0], n)[:n]
+	}
+	var previous session.ID
+	for i := range e.Renewals {
+		distance := e.Renewals[i] - previous
+		record.Number(&c.Coder, "session", &distance)
+		id := previous + distance
+		if c.Reading() {
+			if i > 0 && id <= previous { // the distance is 0, or the sum needs more than 64 bits
+				c.Fail("session", "it is not above the one before")
+			}
+			if c.Err() != nil {
+				c.Wrap("renewal %d", i+1)
+				return
+			}
+			e.Renewals[i] = id
+		}
+		previous = id
+	}
 }
 
 func (o *OpenSession) code(c *coder) {

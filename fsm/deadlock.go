@@ -58,23 +58,13 @@ type searchStep struct {
 	lockName string // the lock at which that one waits for this one
 }
 
-// search goes from a new ticket to all that it would wait for, nearest first. Its memory is reused by the next search.
+// search goes from a new ticket to all that it would wait for, nearest first.
 type search struct {
 	m            *Machine
 	steps        []searchStep
 	seen         map[TicketRef]bool
 	visitedWidth map[*lock]uint32 // the greatest width for which a lock's holders were visited
 	cost         int              // of SearchMax
-}
-
-func (s *search) reset(m *Machine) {
-	if s.seen == nil {
-		s.seen, s.visitedWidth = make(map[TicketRef]bool), make(map[*lock]uint32)
-	}
-	clear(s.seen)
-	clear(s.visitedWidth)
-	clear(s.steps)
-	s.m, s.steps, s.cost = m, s.steps[:0], 0
 }
 
 func (s *search) visit(key TicketRef, parent int, lockName string) {
@@ -89,8 +79,7 @@ func (s *search) visit(key TicketRef, parent int, lockName string) {
 // m.lookedUp. Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
 // through it would dissolve by itself.
 func (m *Machine) findCycle(c *Acquire) []Link {
-	s := &m.search
-	s.reset(m)
+	s := &search{m: m, seen: make(map[TicketRef]bool), visitedWidth: make(map[*lock]uint32)}
 	defer func() { m.searchCost += s.cost }()
 	for i, lk := range m.lookedUp {
 		s.visitLock(lk, c.Items[i], lk.waiters.last, -1)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"zamok/session"
 	"zamok/session/record"
 )
 
@@ -81,36 +80,10 @@ func (d *decoded) read(b []byte) error {
 	}
 	d.coder.Coder = record.NewReader(body[1:])
 	d.entry.codeHead(&d.coder)
-	d.readRenewals(&d.coder)
 	d.readCommands(&d.coder)
 	err = d.coder.End()
 	d.coder.Coder = record.Coder{} // drops the reference to b
 	return err
-}
-
-func (d *decoded) readRenewals(r *coder) {
-	n := r.Count("renewals", 0, renewalBytesMin)
-	if n > RenewalsMax {
-		r.Fail("renewals", "%d are more than the %d that an entry may have", n, RenewalsMax)
-		return
-	}
-	ids := slices.Grow(d.entry.Renewals, n)
-	var id session.ID
-	for i := range n {
-		var distance session.ID
-		record.Number(&r.Coder, "session", &distance)
-		previous := id
-		id += distance
-		if i > 0 && id <= previous { // the distance is 0, or the sum needs more than 64 bits
-			r.Fail("session", "it is not above the one before")
-		}
-		if r.Err() != nil {
-			r.Wrap("renewal %d", i+1)
-			return
-		}
-		ids = append(ids, id)
-	}
-	d.entry.Renewals = ids
 }
 
 func (d *decoded) readCommands(r *coder) {

@@ -145,12 +145,13 @@
 // # Files
 //
 //	machine.go                          Apply, in the order of One entry
-//	command.go, result.go, event.go     what goes in and comes out; validate.go, limits.go: what is refused
+//	command.go, result.go               what goes in and comes out; limits.go: what is refused
 //	ticket.go, lock.go, grant.go        acquisitions, queues, and the one place where a token is made
 //	blockers.go, deadlock.go            why a ticket waits, and whether it would wait for itself
 //	session.go, operator.go, expire.go  sessions; what operators and nodes command; what time ends
-//	query.go, position.go               reading the state
+//	query.go                            reading the state
 //	codec.go, decode.go                 entries as bytes (by package session/record)
-//	snapshot.go, restore.go             the state as bytes; rewrite.go: a backup as a new history
-//	check.go, digest.go                 the invariants, and the sum that replicas compare
+//	snapshot.go, restore.go             the state as bytes, and as the sum that replicas compare
+//	rewrite.go                          a backup as a new history
+//	check.go                            the invariants
 package fsm

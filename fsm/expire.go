@@ -41,24 +41,20 @@ func (m *Machine) expireDue() {
 			continue
 		case some && key.at <= m.time:
 			spent++
-			m.expire(key, ticket)
+			switch key.kind {
+			case dueWait:
+				m.endTicket(ticket, WaitTimeout, "")
+			case dueDelay:
+				lk, _ := m.locks.Get(key.name)
+				m.endDelay(lk)
+			case dueHold:
+				m.endTicket(ticket, MaxHoldExceeded, "")
+			}
 			continue
 		}
 		break
 	}
 	m.grantUnblocked()
-}
-
-func (m *Machine) expire(key dueKey, ticket TicketRef) {
-	switch key.kind {
-	case dueWait:
-		m.endTicket(ticket, WaitTimeout, "")
-	case dueDelay:
-		lk, _ := m.locks.Get(key.name)
-		m.endDelay(lk)
-	case dueHold:
-		m.endTicket(ticket, MaxHoldExceeded, "")
-	}
 }
 
 // delay closes lk until at least then.

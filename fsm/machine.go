@@ -44,7 +44,6 @@ type Machine struct {
 	granted       []grantOrder
 	lookedUp      []*lock
 	keyBuffer     []TicketRef
-	search        search
 	// Of the current entry.
 	searchCost      int    // the steps of its searches
 	attachedTickets int    // the tickets in its Attached events

@@ -83,10 +83,7 @@ func (m *Machine) endLiving(id session.ID, reason Reason, text string) Result {
 func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets int) {
 	s := m.sessions.Find(id)
 	keys := m.keyBuffer[:0]
-	for key, t := range m.tickets.From(TicketRef{id, 0}) {
-		if key.Session != id {
-			break
-		}
+	for key, t := range ticketsOf(m.tickets, TicketRef{Session: id}) {
 		keys = append(keys, key)
 		m.sum -= t.sum(key)
 	}

@@ -1,10 +1,12 @@
 package fsm
 
 import (
+	"iter"
 	"slices"
 
 	"zamok/clock"
 	"zamok/session"
+	"zamok/session/tree"
 )
 
 // ticket is the canonical record of one acquisition. An ended one keeps only state, reason and token.
@@ -22,6 +24,17 @@ type ticket struct {
 	// snapshots may share them. slots correspond to them and link the lists.
 	items []Item
 	slots []slot
+}
+
+// ticketsOf yields the tickets of from's session, beginning with that number.
+func ticketsOf(tickets *tree.Tree[TicketRef, ticket], from TicketRef) iter.Seq2[TicketRef, *ticket] {
+	return func(yield func(TicketRef, *ticket) bool) {
+		for key, t := range tickets.From(from) {
+			if key.Session != from.Session || !yield(key, t) {
+				return
+			}
+		}
+	}
 }
 
 // singleItem is the memory of the usual ticket, with one item.
@@ -341,8 +354,8 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 		return
 	}
 	keys := m.keyBuffer[:0]
-	for key, t := range m.tickets.From(TicketRef{s.ID, s.AckedThrough + 1}) {
-		if key.Session != s.ID || key.Ticket > through {
+	for key, t := range ticketsOf(m.tickets, TicketRef{s.ID, s.AckedThrough + 1}) {
+		if key.Ticket > through {
 			break
 		}
 		if t.state == Ended {

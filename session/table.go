@@ -26,10 +26,7 @@ type scheduleKey struct {
 }
 
 func (f scheduleKey) compare(g scheduleKey) int {
-	if c := cmp.Compare(f.at, g.at); c != 0 {
-		return c
-	}
-	return cmp.Compare(f.id, g.id)
+	return cmp.Or(cmp.Compare(f.at, g.at), cmp.Compare(f.id, g.id))
 }
 
 // NewTable returns a table without sessions.
@@ -97,21 +94,19 @@ func (t *Table) RecordChange(s *Session, index uint64, live int) {
 
 // Close removes the session.
 func (t *Table) Close(id ID) {
-	s, ok := t.byID.Delete(id)
-	if !ok {
-		return
+	if s, ok := t.byID.Delete(id); ok {
+		t.sum -= s.sum()
+		delete(t.bySecret, s.Secret)
+		t.schedule.Delete(scheduleKey{s.scheduled, id})
 	}
-	t.sum -= s.sum()
-	delete(t.bySecret, s.Secret)
-	t.schedule.Delete(scheduleKey{s.scheduled, id})
 }
 
 // Earliest returns the session with the first deadline, by (deadline, id). It may reschedule sessions, and so changes the
 // table.
 func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
 	for {
-		earliest, _, ok := t.schedule.Min()
-		if !ok {
+		earliest, _, some := t.schedule.Min()
+		if !some {
 			return 0, 0, false
 		}
 		s := t.byID.Peek(earliest.id)
@@ -148,31 +143,28 @@ func (t *Table) Check() error {
 		return fmt.Errorf("schedule: %w", err)
 	}
 	var sum record.Sum
-	for id, s := range t.byID.From(0) {
-		if id != s.ID || id == 0 {
+	for id, s := range t.byID.All() {
+		_, filed := t.schedule.Get(scheduleKey{s.scheduled, id})
+		switch {
+		case id != s.ID || id == 0:
 			return fmt.Errorf("S1: session %d is kept under id %d", s.ID, id)
-		}
-		if t.bySecret[s.Secret] != id {
+		case t.bySecret[s.Secret] != id:
 			return fmt.Errorf("S2: session %d is not found by its secret", id)
-		}
-		if _, ok := t.schedule.Get(scheduleKey{s.scheduled, id}); !ok || s.scheduled > s.Deadline {
+		case !filed || s.scheduled > s.Deadline:
 			return fmt.Errorf("S3: session %d is filed at %v, its deadline is %v", id, s.scheduled, s.Deadline)
-		}
-		if s.Deadline < s.Opened.Add(s.TTL) {
+		case s.Deadline < s.Opened.Add(s.TTL):
 			return fmt.Errorf("S4: session %d, opened at %v, ends at %v, before its ttl %v", id, s.Opened, s.Deadline, s.TTL)
-		}
-		if s.fixedFieldsSum != s.sumFixedFields() {
+		case s.fixedFieldsSum != s.sumFixedFields():
 			return fmt.Errorf("S5: a fixed field of session %d changed", id)
 		}
 		sum += s.sum()
 	}
-	if len(t.bySecret) != t.byID.Len() {
+	switch {
+	case len(t.bySecret) != t.byID.Len():
 		return fmt.Errorf("S2: %d secrets for %d sessions", len(t.bySecret), t.byID.Len())
-	}
-	if t.schedule.Len() != t.byID.Len() {
+	case t.schedule.Len() != t.byID.Len():
 		return fmt.Errorf("S3: %d filings for %d sessions", t.schedule.Len(), t.byID.Len())
-	}
-	if sum != t.sum {
+	case sum != t.sum:
 		return fmt.Errorf("S5: the sum kept is %x, the sum of the records %x", t.sum, sum)
 	}
 	return nil

@@ -89,33 +89,23 @@ func (c *Coder) End() error {
 }
 
 // Number codes an unsigned number.
-func Number[N ~uint64](c *Coder, field string, v *N) {
-	if n := c.number(field, uint64(*v), math.MaxUint64); c.direction == reading {
-		*v = N(n)
-	}
-}
+func Number[N ~uint64](c *Coder, field string, v *N) { upTo(c, field, v, math.MaxUint64) }
 
 // Number32 codes an unsigned number of 32 bits.
-func (c *Coder) Number32(field string, v *uint32) {
-	if n := c.number(field, uint64(*v), math.MaxUint32); c.direction == reading {
-		*v = uint32(n)
-	}
-}
+func (c *Coder) Number32(field string, v *uint32) { upTo(c, field, v, math.MaxUint32) }
 
 // Time codes a cluster time.
-func (c *Coder) Time(field string, v *clock.Time) {
-	if n := c.number(field, uint64(*v), math.MaxInt64); c.direction == reading {
-		*v = clock.Time(n)
-	}
-}
+func (c *Coder) Time(field string, v *clock.Time) { upTo(c, field, v, math.MaxInt64) }
 
 // SpanMax bounds the spans that are stored: a year. Longer means none at all.
 const SpanMax = 366 * 24 * clock.Hour
 
 // Span codes a span from 0 to SpanMax.
-func (c *Coder) Span(field string, v *clock.Span) {
-	if n := c.number(field, uint64(*v), uint64(SpanMax)); c.direction == reading {
-		*v = clock.Span(n)
+func (c *Coder) Span(field string, v *clock.Span) { upTo(c, field, v, uint64(SpanMax)) }
+
+func upTo[N ~uint64 | ~uint32 | ~int64](c *Coder, field string, v *N, limit uint64) {
+	if n := c.number(field, uint64(*v), limit); c.direction == reading {
+		*v = N(n)
 	}
 }
 
@@ -221,23 +211,17 @@ func (c *Coder) Count(field string, n, bytesMin int) int {
 }
 
 func (c *Coder) readNumber(field string) uint64 {
-	const lastByte = 9 // the tenth, which has room for the 64th bit alone
-	var v uint64
-	for i, b := range c.bytes[c.offset:] {
-		if i == lastByte && b > 1 {
-			c.Fail(field, "the number has more than 64 bits")
-			return 0
-		}
-		if b < 0x80 {
-			if b == 0 && i > 0 {
-				c.Fail(field, "the number is not in its shortest form")
-				return 0
-			}
-			c.offset += i + 1
-			return v | uint64(b)<<(7*i)
-		}
-		v |= uint64(b&0x7f) << (7 * i)
+	v, n := binary.Uvarint(c.bytes[c.offset:])
+	switch {
+	case n == 0:
+		c.Fail(field, "the bytes end too early")
+	case n < 0:
+		c.Fail(field, "the number has more than 64 bits")
+	case n > 1 && c.bytes[c.offset+n-1] == 0:
+		c.Fail(field, "the number is not in its shortest form")
+	default:
+		c.offset += n
+		return v
 	}
-	c.Fail(field, "the bytes end too early")
 	return 0
 }

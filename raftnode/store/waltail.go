@@ -45,17 +45,13 @@ func inspectTail(folder string, last types.SegmentInfo, reached uint64) error {
 		return Damaged(path, damage.Error())
 	case whole == 0 && !unwritten:
 		return Damaged(path, "it has been written to, and no write is left in it")
-	case whole > 0 && len(text) < int(last.SizeLimit):
-		return Damaged(path, fmt.Sprintf("it has %d bytes, and was made with %d", len(text), last.SizeLimit))
-	case whole == 0:
-		if len(text) == int(last.SizeLimit) && allZero(text) {
-			return nil
-		}
+	case whole == 0 && (len(text) != int(last.SizeLimit) || !allZero(text)):
 		// The process before ended while it made this file, or in the first write to it: raft-wal would
 		// continue with one that is too short.
 		return os.Remove(path)
-	}
-	if allZero(text[whole:]) {
+	case len(text) < int(last.SizeLimit):
+		return Damaged(path, fmt.Sprintf("it has %d bytes, and was made with %d", len(text), last.SizeLimit))
+	case allZero(text[whole:]):
 		return nil
 	}
 	// raft-wal would write the next one over the beginning of the torn write, and the rest behind that

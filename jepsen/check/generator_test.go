@@ -304,7 +304,7 @@ func (g *generator) loseSession(c *generatedClient) {
 	g.clients = slices.DeleteFunc(g.clients, func(o *generatedClient) bool { return o == c })
 	h, from := g.history, g.now
 	h.Renewals = append(h.Renewals, Renewal{c.session, from - 1, from})
-	kind, gaveUp := g.IntN(3), from+g.ttl-clockMargin(g.ttl)
+	kind, gaveUp := g.IntN(3), from+g.ttl-ClockMargin(g.ttl)
 	if kind == 0 {
 		h.Sessions = append(h.Sessions, Session{Session: c.session, Client: c.name, TTL: g.ttl, Died: from})
 	}

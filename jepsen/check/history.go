@@ -137,6 +137,9 @@ type Op struct {
 	Holders []Ref         `json:"holders,omitempty"`
 }
 
+// Reads reports whether a call changes nothing.
+func (op *Op) Reads() bool { return op.Kind == OpCheck || op.Kind == OpGet || op.Kind == OpNow }
+
 func (op *Op) acquires() bool { return op.Kind == OpLock || op.Kind == OpTryLock }
 
 // HoldEnd is how a hold ended.
@@ -269,14 +272,15 @@ func (h *History) Read(r io.Reader) error {
 		case err != nil:
 			return fmt.Errorf("history, record %d: %w", n, err)
 		}
-		if !h.add(rec) {
+		if !h.Add(rec) {
 			return fmt.Errorf("history, record %d: there is nothing in it", n)
 		}
 	}
 }
 
-// add adds a record to the list of its kind: the n-th field of a Record belongs to the n-th of a History.
-func (h *History) add(r Record) bool {
+// Add adds a record to the list of its kind. False: there is nothing in it.
+func (h *History) Add(r Record) bool {
+	// The n-th field of a Record belongs to the n-th of a History.
 	for i, field := range fieldsOf(&r) {
 		if field.IsNil() {
 			continue

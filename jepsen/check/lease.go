@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// clockMargin is what a client takes off every deadline for the drift of clocks.
-func clockMargin(ttl time.Duration) time.Duration { return max(ttl/20, 200*time.Millisecond) }
+// ClockMargin is what a client takes off every deadline for the drift of clocks.
+func ClockMargin(ttl time.Duration) time.Duration { return max(ttl/20, 200*time.Millisecond) }
 
 // checkLeases looks for leases that ended early: a session that expired, or a hold that was given up for
 // lost, though something later had been sent and was answered with proof.
@@ -57,7 +57,7 @@ func checkLeases(f *checker) {
 		}
 		f.examined++
 		// Twice the margin: the client's clock may be fast by as much as it takes off.
-		if until := all[n-1].Sent + s.TTL - 2*clockMargin(s.TTL); b.To < until {
+		if until := all[n-1].Sent + s.TTL - 2*ClockMargin(s.TTL); b.To < until {
 			f.violationf("%s gave up %s (token %d) for lost at %s; what it sent at %s had been answered by then, "+
 				"so it had until %s at least",
 				b.Client, b.Ref, b.Token, f.formatTime(b.To), f.formatTime(all[n-1].Sent), f.formatTime(until))

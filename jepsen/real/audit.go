@@ -14,6 +14,7 @@ import (
 
 	"zamok/client"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 )
 
 // The audit sees what happens to all locks and when sessions end, by watching; which sessions exist and how long
@@ -52,7 +53,7 @@ type audit struct {
 
 func (o *subprocess) runAudit() error {
 	a := &audit{subprocess: o, released: map[check.Ref]bool{}}
-	var workers []*worker
+	var workers []*workload.Worker
 	for _, label := range auditClients {
 		c, err := o.newClient(client.Config{TTL: 5 * time.Second}, label)
 		if err != nil {
@@ -205,56 +206,43 @@ func (a *audit) recordEndedSessions(live map[uint64]string, list []client.Sessio
 func releasesOnDisconnect(label string) bool {
 	_, number, _ := strings.Cut(label, ".")
 	n, err := strconv.Atoi(number)
-	return err == nil && clientConfig(n-1).ReleaseOnDisconnect != 0
+	return err == nil && workload.ClientConfig(n-1).ReleaseOnDisconnect != 0
 }
 
 // operate looks, and now and then ends what others hold.
-func (a *audit) operate(t *worker) {
+func (a *audit) operate(t *workload.Worker) {
 	for a.ending.Err() == nil {
 		sleepContext(a.ending, time.Duration(t.Int64N(int64(operatorPauseMax))))
-		inUse, _, err := t.List(t.ctx, "", "", listLimit)
+		inUse, _, err := t.List(a.ctx, "", "", listLimit)
 		if err != nil || len(inUse) == 0 {
 			continue
 		}
-		name := inUse[t.IntN(len(inUse))].Name
-		d := t.get(name)
-		if d == nil || len(d.Held) == 0 || name == prober || t.IntN(operatorFaultRatio) != 0 {
-			continue
-		}
-		if held := d.Held[0]; t.IntN(3) > 0 {
-			op := check.Op{Client: t.label, Kind: check.OpForceRelease, Items: []check.Item{{Name: d.Name}},
-				Token: uint64(held.Token)}
-			_ = t.record.call(op, func(*check.Op) error {
-				_, err := t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
-				return err
-			})
-		} else {
-			op := check.Op{Client: t.label, Kind: check.OpExpireSession, Ref: check.Ref{Session: held.Session}}
-			_ = t.record.call(op, func(*check.Op) error { return t.ExpireSession(t.ctx, held.Session, "a test") })
+		if name := inUse[t.IntN(len(inUse))].Name; name != prober {
+			t.Interfere(name, operatorFaultRatio)
 		}
 	}
-	t.awaitAnswer()
+	t.AwaitAnswer()
 }
 
 // probe locks and unlocks a lock of its own.
-func (a *audit) probe(t *worker) {
+func (a *audit) probe(t *workload.Worker) {
 	for a.ending.Err() == nil {
-		if l, h := t.lockFunc(t.ctx, check.OpLock, []client.Item{client.ExclusiveItem(prober)}, nil); l != nil {
-			t.unlock(l, &sharedHold{Hold: h})
+		if l, h := t.Lock(prober); l != nil {
+			t.Unlock(l, h)
 		}
 		sleepContext(a.ending, probeInterval)
 	}
 }
 
 // finalOperation does the last thing of the whole run, and sees it in the watch: so nothing before it is missing.
-func (a *audit) finalOperation(t *worker) {
-	l, h := t.lockFunc(a.ctx, check.OpLock, []client.Item{client.ExclusiveItem("last of the audit")}, nil)
+func (a *audit) finalOperation(t *workload.Worker) {
+	l, h := t.Lock("last of the audit")
 	if l == nil {
 		a.recordGap("the audit's last lock was not granted")
 		return
 	}
-	t.unlock(l, &sharedHold{Hold: h})
-	t.awaitAnswer()
+	t.Unlock(l, h)
+	t.AwaitAnswer()
 	seen := func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -8,16 +8,16 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 )
 
 // recorder is a process's part of the history: a file of lines, each written at once, so that what was
 // recorded outlives a kill.
 type recorder struct {
-	next atomic.Uint64 // numbers the calls
+	workload.Recorder
 
 	mu    sync.Mutex // guards what follows
 	file  *os.File
@@ -30,7 +30,9 @@ func newRecorder(path string) (*recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{file: file, lines: json.NewEncoder(file)}, nil
+	r := &recorder{file: file, lines: json.NewEncoder(file)}
+	r.Present, r.Put = monotonicNow, r.put
+	return r, nil
 }
 
 func (r *recorder) put(line check.Record) {
@@ -51,26 +53,6 @@ func (r *recorder) close() error {
 		return fmt.Errorf("the history is not complete: %w", r.err)
 	}
 	return nil
-}
-
-// call makes a call and records it; do adds the answer to the record. A call that changes something is recorded
-// before it is made: if this process is killed, it may have been done all the same.
-func (r *recorder) call(op check.Op, do func(op *check.Op) error) error {
-	op.ID, op.Call, op.Outcome = r.next.Add(1), monotonicNow(), check.Unknown
-	reads := op.Kind == check.OpGet || op.Kind == check.OpCheck || op.Kind == check.OpNow
-	if !reads {
-		r.put(check.Record{Op: &op})
-	}
-	err := do(&op)
-	op.Return, op.Outcome = monotonicNow(), check.OutcomeOf(err)
-	if err != nil {
-		op.Error = err.Error()
-		if reads || op.Kind == check.OpDowngrade { // a lock may be lost after it was downgraded
-			op.Outcome = check.Unknown
-		}
-	}
-	r.put(check.Record{Op: &op})
-	return err
 }
 
 const (

@@ -3,19 +3,15 @@ package main
 import (
 	"net"
 	"net/rpc"
-	"sync"
 
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 )
 
-// fencedResource is what the locks guard: it accepts no write with a token below the greatest exclusive one that
-// it saw. It lives in the process of the run, and is never paused.
+// fencedResource is what the locks guard. It lives in the process of the run, and is never paused.
 type fencedResource struct {
 	listener net.Listener
-	record   *recorder
-
-	mu           sync.Mutex // guards what follows
-	highestToken map[string]uint64
+	*workload.Resource
 }
 
 func newResource(address string, r *recorder) (*fencedResource, error) {
@@ -23,7 +19,7 @@ func newResource(address string, r *recorder) (*fencedResource, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &fencedResource{listener: in, record: r, highestToken: map[string]uint64{}}
+	s := &fencedResource{listener: in, Resource: workload.NewResource(&r.Recorder)}
 	server := rpc.NewServer()
 	if err := server.RegisterName("Resource", s); err != nil {
 		return nil, err
@@ -42,13 +38,6 @@ func newResource(address string, r *recorder) (*fencedResource, error) {
 
 // Write decides whether a write is accepted, and records it. Programs call it by net/rpc.
 func (r *fencedResource) Write(w check.Write, accepted *bool) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	w.Accepted, w.At = w.Token >= r.highestToken[w.Resource], monotonicNow()
-	if w.Accepted && !w.Shared {
-		r.highestToken[w.Resource] = w.Token
-	}
-	r.record.put(check.Record{Write: &w})
-	*accepted = w.Accepted
+	*accepted = r.Resource.Write(w)
 	return nil
 }

@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
-	"math/rand/v2"
 	"net"
-	"net/rpc"
 	"os"
 	"sync"
 	"time"
+
+	"zamok/jepsen/workload"
 )
 
 // subprocessVariable makes this program one of the run's own processes; it holds an order.
@@ -80,10 +79,10 @@ func runSubprocess(text string) (err error) {
 
 // runLoad is a program that uses locks.
 func (o *subprocess) runLoad() error {
-	var last []*worker
+	var last []*workload.Worker
 	var work sync.WaitGroup
 	for i, label := range clientLabels(o.Name) {
-		c, err := o.newClient(clientConfig(i), label)
+		c, err := o.newClient(workload.ClientConfig(i), label)
 		if err != nil {
 			return err
 		}
@@ -92,7 +91,7 @@ func (o *subprocess) runLoad() error {
 			if err != nil {
 				return err
 			}
-			work.Go(t.run)
+			work.Go(t.Run)
 		}
 		t, err := o.newWorker(c, "last")
 		if err != nil {
@@ -102,20 +101,10 @@ func (o *subprocess) runLoad() error {
 	}
 	work.Wait()
 	for _, t := range last {
-		t.finalCall()
+		t.FinalCall()
 		if err := t.Close(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (o *subprocess) newWorker(c *recordedClient, owner string) (*worker, error) {
-	p, err := rpc.Dial("tcp", o.Resource)
-	if err != nil {
-		return nil, err
-	}
-	h := fnv.New64a()
-	h.Write([]byte(o.Name + c.label + owner))
-	return &worker{recordedClient: c, Rand: rand.New(rand.NewPCG(o.Seed, h.Sum64())), owner: owner, resource: p}, nil
 }

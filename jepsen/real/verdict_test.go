@@ -101,7 +101,7 @@ func TestRecordedCalls(t *testing.T) {
 	require.NoError(t, err)
 	for _, kind := range []check.OpKind{check.OpLock, check.OpDowngrade, check.OpGet} {
 		for _, err := range []error{nil, client.ErrNotAcquired, errors.New(`"outcome":"ok"`)} {
-			_ = r.call(check.Op{Client: "c1", Kind: kind}, func(*check.Op) error { return err })
+			_ = r.Call(check.Op{Client: "c1", Kind: kind}, func(*check.Op) error { return err })
 		}
 	}
 	assert.Equal(t, 3, countSucceeded(parts))

@@ -66,10 +66,10 @@ func (n *Node) propose(ctx context.Context, submit func(*raftnode.Node, raftnode
 // Propose proposes a command at this node.
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (raftnode.Answer, error) {
 	if acquire, ok := c.(*fsm.Acquire); ok { // the grant may come with any answer, or without one
-		n.sim.record.recordCall(check.Op{
-			Client: "story", Kind: check.OpLock, Items: checkItems(acquire.Items),
-			Ref: checkRef(fsm.TicketRef{Session: acquire.Session, Ticket: acquire.Ticket}),
-		})
+		n.sim.record.put(check.Record{Op: &check.Op{
+			Client: "story", Kind: check.OpLock, Items: checkItems(acquire.Items), Outcome: check.Unknown,
+			Ref: checkRef(fsm.TicketRef{Session: acquire.Session, Ticket: acquire.Ticket}), Call: n.sim.historyTime(),
+		}})
 	}
 	return n.propose(ctx, func(up *raftnode.Node, done raftnode.Done) { up.Submit(c, done) })
 }
@@ -168,7 +168,9 @@ func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 		return a.Result
 	}
 	id := ask("open a session", openSession(name, ttl)).Session
-	s.record.recordSession(check.Session{Session: uint64(id), Client: name, TTL: ttl})
+	s.record.mu.Lock()
+	s.record.addSession(check.Session{Session: uint64(id), Client: name, TTL: ttl})
+	s.record.mu.Unlock()
 	h.Ref = fsm.TicketRef{Session: id, Ticket: 1}
 	h.Token = ask("wait for "+lock, acquireExclusive(id, 1, lock)).Token
 	h.Die = background(func(ctx context.Context) {
@@ -208,9 +210,9 @@ func (h *Holder) confirm(r fsm.Result, sent time.Duration) {
 	defer h.mu.Unlock()
 	h.confirmed = sent
 	if r.Code == fsm.OK {
-		h.sim.record.recordRenewal(check.Renewal{
+		h.sim.record.put(check.Record{Renewal: &check.Renewal{
 			Session: uint64(r.Session), Sent: sent + historyBegin, Confirmed: h.sim.historyTime(),
-		})
+		}})
 	}
 }
 

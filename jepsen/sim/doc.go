@@ -26,8 +26,8 @@
 //	              leaves on it
 //	direct.go     proposals to one node, and holders of one lock
 //	program.go    machines on which a program with package client runs, pauses and dies
-//	load.go       programs under load, and an operator; worker.go: what a program does; rawclient.go: a
-//	              program without package client
+//	load.go       programs under load, and an operator, which run the workers of package workload;
+//	              rawclient.go: a program without package client
 //	faults.go     the kinds of faults; nemesis.go: random faults, counted, and what they need afterwards
 //	audit.go      what the nodes apply, compared between them while they do it
 //	recorder.go   the history of a run for package check; check.go: Check

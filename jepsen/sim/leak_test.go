@@ -32,12 +32,11 @@ type leakTest struct {
 }
 
 func (w *leakTest) user(host string, change func(*client.Config)) *program {
-	return w.newProgram(host, host, func(c *client.Config) {
-		c.Clock = clock.Runtime() // one of the simulation's is not counted
-		if change != nil {
-			change(c)
-		}
-	})
+	cfg := client.Config{Clock: clock.Runtime()} // one of the simulation's is not counted
+	if change != nil {
+		change(&cfg)
+	}
+	return w.newProgram(host, host, cfg)
 }
 
 func (w *leakTest) lock(u *program, name string, opts ...client.Option) *client.Lock {

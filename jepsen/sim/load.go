@@ -13,6 +13,7 @@ import (
 	"zamok/client"
 	"zamok/fsm"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 )
 
 // Load is programs with package client on machines of their own, one that uses the wire directly, and an
@@ -29,8 +30,15 @@ type Load struct {
 	leaders    []client.Leader // as the operator's program observed them
 }
 
-// ttls are those of the programs' sessions, in turns. The shortest does not always outlive a change of leader.
-var ttls = []time.Duration{4 * time.Second, 5 * time.Second, 10 * time.Second}
+const (
+	mutexes            = 4
+	electionName       = "epoch"
+	waitMax            = 3 * time.Second
+	thinkTimeMax       = time.Second
+	callTimeout        = 5 * time.Second // the default of Config.RequestTimeout
+	threadsPerProgram  = 3
+	operatorFaultRatio = 4 // one step in so many of an operator ends what is held
+)
 
 // drainMax is how long a call may take that was under way at the healing: some wait behind many others.
 const drainMax = 90 * time.Second
@@ -40,15 +48,7 @@ func (s *Sim) Load(programs int, pace time.Duration) *Load {
 	l := &Load{Sim: s, pace: pace, operator: &programHost{sim: s, host: "op"}}
 	l.ending, l.cancel = context.WithCancel(context.Background())
 	for i := range programs {
-		l.hosts = append(l.hosts, &programHost{sim: s, host: fmt.Sprint("c", i+1), configure: func(cfg *client.Config) {
-			cfg.TTL = ttls[i%len(ttls)]
-			switch i % 4 {
-			case 1:
-				cfg.LockDelay = 500 * time.Millisecond
-			case 3:
-				cfg.ReleaseOnDisconnect = time.Second
-			}
-		}})
+		l.hosts = append(l.hosts, &programHost{sim: s, host: fmt.Sprint("c", i+1), config: workload.ClientConfig(i)})
 	}
 	s.cleanup(func() {
 		l.cancel()
@@ -77,21 +77,31 @@ func (l *Load) startProgram(h *programHost) {
 	var work []func(*program, *rand.Rand)
 	for i := range threadsPerProgram {
 		work = append(work, func(p *program, random *rand.Rand) {
-			cfg := client.Config{}
-			h.configure(&cfg)
-			t := &worker{program: p, Rand: random, load: l, owner: fmt.Sprint("owner ", i), ttl: cfg.TTL, ignoresLoss: i == 0}
-			for l.ending.Err() == nil && t.running() {
-				t.randomStep()
-				_ = sleepContext(p.ctx, time.Duration(random.Int64N(int64(l.pace))))
-			}
+			w := l.worker(p, random)
+			w.Owner, w.IgnoresLoss = fmt.Sprint("owner ", i), i == 0
+			w.Run()
 		})
 	}
 	h.start(work...)
 }
 
+func (l *Load) worker(p *program, random *rand.Rand) *workload.Worker {
+	return &workload.Worker{
+		Client: p.Client, Rand: random, Recorder: &l.record.Recorder, Setting: workload.Setting{
+			Mutexes: mutexes, Pools: 2, Elected: electionName, WaitMax: waitMax, ThinkMax: l.pace,
+			HoldTime: func(random *rand.Rand) time.Duration { return time.Duration(random.Int64N(int64(l.pace * 3 / 2))) },
+		},
+		Label: p.label, TTL: p.on.config.TTL, Ctx: p.ctx, Ending: l.ending,
+		Write: func(w check.Write) { l.record.resource.Write(w) }, ClockRate: p.clock.rate, Paused: p.on.isPaused,
+	}
+}
+
 // Stop waits until all calls have returned, sees that each program can still lock, and closes them. The
 // cluster must be able to answer.
 func (l *Load) Stop() {
+	if l.ending.Err() != nil {
+		return // it was stopped before
+	}
 	l.cancel()
 	for _, h := range append(l.hosts, l.operator) {
 		p := h.running()
@@ -100,7 +110,8 @@ func (l *Load) Stop() {
 			p = h.running()
 		}
 		p.work.Wait()
-		l.finalCall(p)
+		l.worker(p, l.Random("last of "+p.label)).FinalCall()
+		assert.NoError(l, p.Close())
 	}
 	for _, end := range l.background {
 		end()
@@ -108,42 +119,11 @@ func (l *Load) Stop() {
 	l.record.recordNodeStates()
 }
 
-// finalCall is what a program does last: it must succeed.
-func (l *Load) finalCall(p *program) {
-	t := &worker{program: p, Rand: l.Random("last of " + p.label), load: l}
-	items := []client.Item{client.ExclusiveItem("last of " + p.label)}
-	if held, h := t.lock(l.Within(drainMax), check.OpLock, items, nil); held != nil {
-		t.write(h, false)
-		t.check(h)
-		t.unlock(held, h)
-	}
-	t.get("m0")
-	t.now()
-	assert.NoError(l, p.Close())
-}
-
 // operate is what an operator does: look, and now and then end what others hold.
 func (l *Load) operate(p *program, random *rand.Rand) {
-	t := &worker{program: p, Rand: random, load: l}
-	for l.ending.Err() == nil && t.sleep(time.Duration(random.Int64N(int64(2*thinkTimeMax)))) {
-		d := t.get(t.mutex())
-		if d == nil || len(d.Held) == 0 || random.IntN(operatorFaultRatio) != 0 {
-			continue
-		}
-		var err error
-		held := d.Held[0]
-		op := check.Op{Client: t.label, Kind: check.OpExpireSession, Ref: check.Ref{Session: held.Session}}
-		if random.IntN(3) > 0 {
-			op.Kind, op.Ref = check.OpForceRelease, check.Ref{}
-			op.Items, op.Token = []check.Item{{Name: d.Name}}, uint64(held.Token)
-		}
-		recorded := l.record.recordCall(op)
-		if op.Kind == check.OpForceRelease {
-			_, err = t.ForceRelease(t.ctx, d.Name, held.Token, "a test")
-		} else {
-			err = t.ExpireSession(t.ctx, held.Session, "a test")
-		}
-		l.record.recordReturn(recorded, func(op *check.Op) { op.Outcome = check.OutcomeOf(err) })
+	w := l.worker(p, random)
+	for l.ending.Err() == nil && sleepContext(p.ctx, time.Duration(random.Int64N(int64(2*thinkTimeMax)))) == nil {
+		w.Interfere(w.Mutex(), operatorFaultRatio)
 	}
 }
 
@@ -174,11 +154,11 @@ func (l *Load) watch(p *program, _ *rand.Rand) {
 
 func (l *Load) recordBatch(after uint64, batch client.EventBatch) {
 	for _, ev := range batch.Events {
-		l.record.recordEvent(check.Event{
-			Node: "watch", Index: ev.Index, Kind: check.EventKind(ev.Kind.String()),
+		l.record.put(check.Record{Event: &check.Event{
+			Node: "watch", At: l.historyTime(), Index: ev.Index, Kind: check.EventKind(ev.Kind.String()),
 			Ref:   check.Ref{Session: ev.Session, Ticket: ev.Ticket},
 			Token: uint64(ev.Token), Reason: ev.Reason, Items: check.ItemsOf(ev.Items),
-		})
+		}})
 	}
 	l.watched = append(l.watched, watchedBatch{after, batch.Index, len(batch.Events)})
 }

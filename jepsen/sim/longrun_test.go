@@ -16,6 +16,7 @@ import (
 
 	"zamok/fsm"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 	"zamok/raftnode"
 )
 
@@ -56,7 +57,8 @@ func simulatedDuration(t *testing.T) time.Duration {
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	randomFaults(t, simulatedDuration(t), faultRun{
-		name: "nodes", parallel: 2, kinds: append(NodeFaults(), KillClient), adaptive: true, last: installAndHang,
+		name: "nodes", parallel: 2, adaptive: true, last: installAndHang,
+		faults: append(slices.Clip(nodeFaults), fault{killClient, (*injection).killClient}),
 	})
 }
 
@@ -64,7 +66,7 @@ func TestRandomFaults(t *testing.T) {
 func TestFullStackRandomFaults(t *testing.T) {
 	t.Parallel()
 	randomFaults(t, max(simulatedDuration(t), allFaultsDurationMin), faultRun{
-		name: "whole", parallel: 3, kinds: AllFaults(), drift: driftMax,
+		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, clientFaults), drift: driftMax,
 	})
 }
 
@@ -73,7 +75,7 @@ func TestFullStackRandomFaults(t *testing.T) {
 func TestExcessiveDriftBreaksOnlyHolds(t *testing.T) {
 	t.Parallel()
 	randomFaults(t, max(simulatedDuration(t)/10, allFaultsDurationMin), faultRun{
-		name: "whole", parallel: 3, kinds: AllFaults(), drift: 8 * driftMax,
+		name: "whole", parallel: 3, faults: slices.Concat(nodeFaults, clientFaults), drift: 8 * driftMax,
 	})
 }
 
@@ -81,7 +83,7 @@ func TestExcessiveDriftBreaksOnlyHolds(t *testing.T) {
 type faultRun struct {
 	name     string
 	parallel int // so many faults at a time
-	kinds    []FaultKind
+	faults   []fault
 	drift    float64
 	adaptive bool       // timeouts adapt in every second run
 	last     func(*Sim) // happens after the faults; nil = nothing
@@ -115,7 +117,7 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 		s.Start()
 		s.record.recordIdleCounts(false)
 		load, stopAsking := s.Load(6, time.Second), s.askEveryNode()
-		faults := s.StartNemesis(r.parallel, load, r.kinds...)
+		faults := s.StartNemesis(r.parallel, load, r.faults)
 		faults.Run(lasts)
 		faults.Stop()
 		stopAsking()
@@ -124,13 +126,13 @@ func (r faultRun) run(t *testing.T, piece int, lasts time.Duration) (happened in
 			r.last(s)
 		}
 		load.Stop()
-		s.AwaitDrained(ttls[len(ttls)-1] + backoffMax)
+		s.AwaitDrained(workload.TTLMax + backoffMax)
 		s.AwaitConverged(backoffMax)
 		s.record.recordNodeStates()
 		s.record.recordIdleCounts(true)
 		plan.End, plan.Seed = s.historyTime(), s.Seed
 		for kind, times := range faults.Counts() {
-			plan.Faults = append(plan.Faults, string(kind))
+			plan.Faults = append(plan.Faults, kind)
 			happened += int64(times)
 		}
 		s.Logf("faults: %v; %d processes ended themselves", faults.Counts(), faults.unexpectedExits)
@@ -191,7 +193,7 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 	assert.Greater(t, compared, len(s.Audit.Entries()), "too little was compared")
 	assert.Greater(t, deaths, minutes/2, "too few deaths")
 	assert.Greater(t, relayed, 2*minutes, "too few calls were made to any node")
-	if slices.Contains(r.kinds, PauseClient) {
+	if slices.Contains(plan.Faults, pauseClient) {
 		assert.GreaterOrEqual(t, refused, minutes/5, "too few writes came after their lock was lost and another had written")
 	}
 }

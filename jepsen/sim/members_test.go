@@ -22,7 +22,7 @@ func stopAndCheck(s *Sim, load *Load) {
 	s.Helper()
 	load.Stop()
 	s.Check()
-	assert.Greater(s, len(s.record.holds), 20, "too few grants")
+	assert.Greater(s, len(s.record.recorded.LatestHolds()), 20, "too few grants")
 }
 
 // requireNoExit sees that none of these nodes ended itself.

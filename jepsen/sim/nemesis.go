@@ -21,35 +21,21 @@ import (
 // Nemesis injects random faults, several at a time, until it is stopped.
 type Nemesis struct {
 	sim    *Sim
-	load   *Load // nil = there is none
-	kinds  []FaultKind
+	load   *Load
+	faults []fault
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
 	replacement replacement
 
-	mu              sync.Mutex // guards what follows
-	counts          map[FaultKind]int
+	mu              sync.Mutex          // guards what follows
+	counts          map[string]int      // of faults, by kind
 	leftAloneUntil  map[*Node]time.Time // until when the nemesis does not restart a node
 	unexpectedExits int                 // processes that ended themselves
 }
 
-// NodeFaults are all kinds of faults of nodes.
-func NodeFaults() []FaultKind { return slices.Sorted(maps.Keys(nodeFaults)) }
-
-// AllFaults are all kinds of faults.
-func AllFaults() []FaultKind {
-	return slices.Sorted(maps.Keys(withLoadFaults()))
-}
-
-func withLoadFaults() map[FaultKind]func(*injection) bool {
-	all := maps.Clone(nodeFaults)
-	maps.Copy(all, loadFaults)
-	return all
-}
-
 // StartNemesis begins to inject faults of these kinds, so many in parallel at most.
-func (s *Sim) StartNemesis(parallel int, load *Load, kinds ...FaultKind) *Nemesis {
+func (s *Sim) StartNemesis(parallel int, load *Load, faults []fault) *Nemesis {
 	ctx, stop := context.WithCancel(context.Background())
 	if s.config.WriteTimeMax == 0 { // no write would be under way when a fault happens
 		s.config.WriteTimeMax = writeTimeMax
@@ -58,10 +44,13 @@ func (s *Sim) StartNemesis(parallel int, load *Load, kinds ...FaultKind) *Nemesi
 		}
 	}
 	f := &Nemesis{
-		sim: s, load: load, kinds: kinds, cancel: stop,
-		counts: map[FaultKind]int{}, leftAloneUntil: map[*Node]time.Time{},
+		sim: s, load: load, faults: faults, cancel: stop,
+		counts: map[string]int{}, leftAloneUntil: map[*Node]time.Time{},
 	}
 	f.replacement.rejoined = map[string]bool{}
+	for _, row := range faults {
+		f.counts[row.kind] = 0
+	}
 	for i := range parallel {
 		random := s.Random(fmt.Sprintf("faults %d", i))
 		f.work.Go(func() { f.injectLoop(ctx, random) })
@@ -108,42 +97,38 @@ func (f *Nemesis) Stop() {
 }
 
 // Counts is how often each kind happened.
-func (f *Nemesis) Counts() map[FaultKind]int {
+func (f *Nemesis) Counts() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	counts := map[FaultKind]int{}
-	for _, k := range f.kinds {
-		counts[k] = f.counts[k]
-	}
-	return counts
+	return maps.Clone(f.counts)
 }
 
 // injectLoop injects one fault after the other. It draws kinds as from a deck of cards, so that none is left
 // out for long; one without an occasion goes back under the deck.
 func (f *Nemesis) injectLoop(ctx context.Context, random *rand.Rand) {
-	var deck []FaultKind
+	var deck []fault
 	for sleepContext(ctx, time.Duration(random.Int64N(int64(pauseMax)))) == nil {
 		if len(deck) == 0 {
-			deck = slices.Clone(f.kinds)
+			deck = slices.Clone(f.faults)
 			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		}
-		kind := deck[0]
+		next := deck[0]
 		deck = deck[1:]
 		from := f.sim.historyTime()
-		if !f.inject(ctx, random, kind) {
-			deck = append(deck, kind)
+		if !f.inject(ctx, random, next) {
+			deck = append(deck, next)
 			continue
 		}
 		f.mu.Lock()
-		f.counts[kind]++
+		f.counts[next.kind]++
 		f.mu.Unlock()
-		f.sim.record.recordFault(check.Fault{Kind: string(kind), From: from, To: f.sim.historyTime()})
+		f.sim.record.put(check.Record{Fault: &check.Fault{Kind: next.kind, From: from, To: f.sim.historyTime()}})
 	}
 }
 
 // inject injects one fault. False: there was no occasion for it.
-func (f *Nemesis) inject(ctx context.Context, random *rand.Rand, kind FaultKind) bool {
-	i := &injection{Nemesis: f, Rand: random, ctx: ctx, kind: kind}
+func (f *Nemesis) inject(ctx context.Context, random *rand.Rand, what fault) bool {
+	i := &injection{Nemesis: f, Rand: random, ctx: ctx, kind: what.kind}
 	i.lasts = faultDurationMin<<random.IntN(7) + time.Duration(random.Int64N(int64(faultDurationMin)))
 	i.lasts = min(i.lasts, faultDurationMax)
 	nodes := f.sim.Members()
@@ -152,10 +137,8 @@ func (f *Nemesis) inject(ctx context.Context, random *rand.Rand, kind FaultKind)
 	if leading := f.sim.Leaders(); len(leading) > 0 {
 		i.leader = leading[0]
 	}
-	if f.load != nil {
-		i.host = f.load.hosts[random.IntN(len(f.load.hosts))]
-	}
-	return withLoadFaults()[kind](i)
+	i.host = f.load.hosts[random.IntN(len(f.load.hosts))]
+	return what.inject(i)
 }
 
 func (f *Nemesis) leaveAlone(n *Node, lasts time.Duration) {

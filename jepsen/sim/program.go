@@ -6,10 +6,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"time"
 
 	"zamok/client"
-	"zamok/jepsen/check"
 )
 
 // program is a process with a client, on a machine of its own.
@@ -29,21 +27,28 @@ type program struct {
 
 // program starts a program that knows all nodes. It is closed at the end of the run, if not before.
 func (s *Sim) program(host string, change func(*client.Config)) *program {
-	p := s.newProgram(host, host, change)
+	var cfg client.Config
+	if change != nil {
+		change(&cfg)
+	}
+	p := s.newProgram(host, host, cfg)
 	s.cleanup(func() { _ = p.Close() })
 	return p
 }
 
-func (s *Sim) newProgram(host, label string, change func(*client.Config)) *program {
+func (s *Sim) newProgram(host, label string, cfg client.Config) *program {
 	p := &program{host: host, label: label, clock: newClock(s.rateOf(host)), stack: s.Network.NewStack(host)}
-	cfg := client.Config{
-		Dialer: p.stack.Dial, Clock: p.clock, Label: label, Logger: slog.New(slog.DiscardHandler),
+	cfg.Dialer, cfg.Label = p.stack.Dial, label
+	if cfg.Clock == nil {
+		cfg.Clock = p.clock
 	}
-	for _, n := range s.InitialMembers() {
-		cfg.Endpoints = append(cfg.Endpoints, n.Host)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if change != nil {
-		change(&cfg)
+	if cfg.Endpoints == nil {
+		for _, n := range s.InitialMembers() {
+			cfg.Endpoints = append(cfg.Endpoints, n.Host)
+		}
 	}
 	var err error
 	if p.Client, err = client.New(cfg); err != nil {
@@ -54,9 +59,9 @@ func (s *Sim) newProgram(host, label string, change func(*client.Config)) *progr
 
 // programHost is a machine on which a load runs a program, which dies and is started again.
 type programHost struct {
-	sim       *Sim
-	host      string
-	configure func(*client.Config)
+	sim    *Sim
+	host   string
+	config client.Config
 
 	mu           sync.Mutex // guards what follows
 	program      *program
@@ -69,7 +74,7 @@ func (h *programHost) start(work ...func(*program, *rand.Rand)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.incarnations++
-	p := h.sim.newProgram(h.host, fmt.Sprintf("%s.%d", h.host, h.incarnations), h.configure)
+	p := h.sim.newProgram(h.host, fmt.Sprintf("%s.%d", h.host, h.incarnations), h.config)
 	p.on = h
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	h.sim.Trace.Note(h.host, "%s starts", p.label)
@@ -114,7 +119,9 @@ func (h *programHost) pause(p *program) bool {
 	}
 	h.paused = make(chan struct{})
 	p.clock.Stop()
-	h.sim.eachLink(h.host, h.sim.Network.Cut)
+	for _, r := range h.sim.routes(h.host) {
+		h.sim.Network.Cut(r.from, r.to)
+	}
 	return true
 }
 
@@ -128,7 +135,9 @@ func (h *programHost) resume(p *program) {
 	p.clock.ResumeInTime()
 	close(h.paused)
 	h.paused = nil
-	h.sim.eachLink(h.host, h.sim.Network.Heal)
+	for _, r := range h.sim.routes(h.host) {
+		h.sim.Network.Heal(r.from, r.to)
+	}
 }
 
 // isPaused returns the channel that closes at the end of the pause; nil: it is not paused.
@@ -138,36 +147,12 @@ func (h *programHost) isPaused() <-chan struct{} {
 	return h.paused
 }
 
-// running waits, between two steps of a program, for the end of a pause. False: the process has ended.
-func (p *program) running() bool {
-	if paused := p.on.isPaused(); paused != nil {
-		<-paused
-	}
-	return p.ctx.Err() == nil
-}
-
-// sleep lets time pass. False: the process has ended.
-func (p *program) sleep(d time.Duration) bool {
-	return sleepContext(p.ctx, d) == nil && p.running()
-}
-
-// recordRenewal records what a handle's deadline shows: when the latest transmission was sent that was
-// confirmed. It is put a little early, because deadlines are rounded to whole readings of clocks.
-func (p *program) recordRenewal(l *client.Lock, ttl time.Duration) {
-	remaining := time.Until(l.Deadline())
-	if p.on.isPaused() != nil || remaining <= 0 || l.Err() != nil {
-		return
-	}
-	margin := max(ttl/20, 200*time.Millisecond)
-	age := time.Duration(float64(ttl-margin-remaining)/p.clock.rate) + 5*time.Millisecond
-	now := p.on.sim.historyTime()
-	p.on.sim.record.recordRenewal(check.Renewal{Session: l.Session(), Sent: now - age, Confirmed: now})
-}
-
-// eachLink does something to all links, both ways, between a host and the nodes.
-func (s *Sim) eachLink(host string, do func(from, to string)) {
+// routes are the directions, both ways, between a host and the nodes at other hosts.
+func (s *Sim) routes(host string) (all []route) {
 	for _, n := range s.InitialMembers() {
-		do(host, n.Host)
-		do(n.Host, host)
+		if n.Host != host {
+			all = append(all, route{host, n.Host}, route{n.Host, host})
+		}
 	}
+	return all
 }

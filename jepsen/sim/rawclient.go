@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"zamok/client"
 	"zamok/clock"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 )
 
 const (
@@ -74,7 +76,7 @@ func (l *Load) runRawClient() (end func()) {
 }
 
 // rawCall makes one call to any node. The answer to a request with the session's secret confirms that the session was
-// renewed.
+// renewed. An error leaves the outcome unknown.
 func rawCall[Request, Response any](s *rawClient, within time.Duration,
 	method func(zamokpb.ZamokClient, context.Context, *Request, ...grpc.CallOption) (*Response, error), r *Request) (*Response, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -82,7 +84,10 @@ func rawCall[Request, Response any](s *rawClient, within time.Duration,
 	sent := s.clock.Now()
 	answer, err := method(s.nodes[s.IntN(len(s.nodes))], metadata.AppendToOutgoingContext(ctx, "zamok-relay", "1"), r)
 	if _, renews := any(r).(interface{ GetSecret() []byte }); renews && err == nil {
-		s.localDeadline = sent.Add(clock.FromDuration(rawClientTTL - max(rawClientTTL/20, 200*time.Millisecond)))
+		s.localDeadline = sent.Add(clock.FromDuration(rawClientTTL - check.ClockMargin(rawClientTTL)))
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", client.ErrUnavailable, err)
 	}
 	return answer, err
 }
@@ -121,37 +126,38 @@ func (s *rawClient) runSession() {
 }
 
 func (s *rawClient) now() bool {
-	op := s.record.recordCall(check.Op{Client: rawClientHost, Kind: check.OpNow})
-	answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Now, &zamokpb.NowRequest{})
-	s.record.recordReturn(op, func(op *check.Op) { finishRead(op, clientStamp(answer.GetStamp()), err) })
-	return err == nil
+	return s.record.Call(check.Op{Client: rawClientHost, Kind: check.OpNow}, func(op *check.Op) error {
+		answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Now, &zamokpb.NowRequest{})
+		rawStamp(op, answer.GetStamp())
+		return err
+	}) == nil
 }
 
-func clientStamp(at *zamokpb.Stamp) client.Stamp {
-	return client.Stamp{Term: at.GetTerm(), Index: at.GetIndex(), Time: time.Duration(at.GetTime())}
+func rawStamp(op *check.Op, at *zamokpb.Stamp) {
+	op.Term, op.Index, op.Time = at.GetTerm(), at.GetIndex(), time.Duration(at.GetTime())
 }
 
 // lock acquires a lock, works under it, and gives it back, also if the outcome of the acquisition is unknown.
 func (s *rawClient) lock(name string) {
 	s.ticket++
 	ref, items := check.Ref{Session: s.session, Ticket: s.ticket}, []check.Item{{Name: name, Mode: check.Exclusive}}
-	op := s.record.recordCall(check.Op{Client: rawClientHost, Kind: check.OpLock, Ref: ref, Items: items})
-	granted, err := rawCall(s, waitMax+callTimeout, zamokpb.ZamokClient.Acquire, &zamokpb.AcquireRequest{
-		Session: s.session, Secret: s.secret, AckedThrough: s.ticket - 1, Acquire: &zamokpb.Acquire{
-			Ticket: s.ticket, WaitFor: s.Int64N(int64(waitMax)),
-			Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
-		},
-	})
-	var h *check.Hold
-	if err == nil && s.leaseValid() {
-		h = s.record.startHold(check.Hold{Client: rawClientHost, Ref: ref, Token: granted.GetState().GetToken(), Items: items})
-	}
-	s.record.recordReturn(op, func(op *check.Op) {
-		if h != nil {
-			op.Outcome, op.Token = check.OK, h.Token
-		} else if err != nil {
-			op.Error = err.Error()
+	var h *workload.Hold
+	op := check.Op{Client: rawClientHost, Kind: check.OpLock, Ref: ref, Items: items}
+	_ = s.record.Call(op, func(op *check.Op) error {
+		granted, err := rawCall(s, waitMax+callTimeout, zamokpb.ZamokClient.Acquire, &zamokpb.AcquireRequest{
+			Session: s.session, Secret: s.secret, AckedThrough: s.ticket - 1, Acquire: &zamokpb.Acquire{
+				Ticket: s.ticket, WaitFor: s.Int64N(int64(waitMax)),
+				Items: []*zamokpb.Item{{Name: name, Mode: zamokpb.Mode_MODE_EXCLUSIVE}},
+			},
+		})
+		if err == nil && !s.leaseValid() {
+			return fmt.Errorf("answered too late: %w", client.ErrUnavailable)
 		}
+		if err == nil {
+			op.Token = granted.GetState().GetToken()
+			h = s.record.StartHold(check.Hold{Client: rawClientHost, Ref: ref, Token: op.Token, Items: items})
+		}
+		return err
 	})
 	if h != nil {
 		s.hold(h)
@@ -161,51 +167,56 @@ func (s *rawClient) lock(name string) {
 
 func (s *rawClient) leaseValid() bool { return !s.clock.Now().Reached(s.localDeadline) }
 
-func (s *rawClient) hold(h *check.Hold) {
+func (s *rawClient) hold(h *workload.Hold) {
 	for n := s.IntN(10); n > 0 && s.leaseValid(); n-- {
-		s.record.write(rawClientHost, h.Items[0].Name, h.Token, false)
-		time.Sleep(lossPollInterval)
+		s.record.resource.Write(check.Write{Resource: h.Items[0].Name, Client: rawClientHost, Token: h.Token})
+		time.Sleep(100 * time.Millisecond)
 	}
 	if s.IntN(3) == 0 {
-		op := s.record.recordCall(check.Op{Client: rawClientHost, Kind: check.OpCheck, Ref: h.Ref, Items: h.Items, Token: h.Token})
-		answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
-			Name: h.Items[0].Name, Token: h.Token, Session: h.Session, Ticket: h.Ticket,
-		})
-		s.record.recordReturn(op, func(op *check.Op) {
+		op := check.Op{Client: rawClientHost, Kind: check.OpCheck, Ref: h.Ref, Items: h.Items, Token: h.Token}
+		_ = s.record.Call(op, func(op *check.Op) error {
+			answer, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Check, &zamokpb.CheckRequest{
+				Name: h.Items[0].Name, Token: h.Token, Session: h.Session, Ticket: h.Ticket,
+			})
 			op.Held = answer.GetHeld()
-			finishRead(op, clientStamp(answer.GetStamp()), err)
+			rawStamp(op, answer.GetStamp())
+			return err
 		})
 	}
 }
 
-// release gives the ticket back, granted (h) or not, until that is answered.
-func (s *rawClient) release(h *check.Hold) {
-	var op *check.Op
+// release gives the ticket back, granted (h) or not.
+func (s *rawClient) release(h *workload.Hold) {
 	switch {
 	case h == nil:
+		_ = s.drop()
 	case s.leaseValid():
-		s.record.endHold(h, check.Unlocked, "")
-		op = s.record.recordCall(check.Op{Client: rawClientHost, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items})
+		h.Finish(check.Unlocked, "")
+		op := check.Op{Client: rawClientHost, Kind: check.OpUnlock, Ref: h.Ref, Items: h.Items}
+		_ = s.record.Call(op, func(*check.Op) error { return s.drop() })
 	default:
-		s.record.endHold(h, check.Lost, "")
+		h.Finish(check.Lost, "")
+		_ = s.drop()
 	}
+}
+
+var errNotHeld = errors.New("the ticket had ended otherwise")
+
+// drop gives the ticket back, until that is answered.
+func (s *rawClient) drop() (err error) {
 	for until := time.Now().Add(drainMax); time.Now().Before(until); s.think() {
-		dropped, err := rawCall(s, callTimeout, zamokpb.ZamokClient.Drop,
+		var dropped *zamokpb.DropResponse
+		dropped, err = rawCall(s, callTimeout, zamokpb.ZamokClient.Drop,
 			&zamokpb.DropRequest{Session: s.session, Secret: s.secret, Ticket: s.ticket})
-		ended := status.Code(err) == codes.NotFound
-		if err != nil && !ended {
-			continue
-		}
-		if ended {
+		switch {
+		case status.Code(err) == codes.NotFound:
 			s.session = 0
+			return errNotHeld
+		case err == nil && dropped.GetState().GetReason() != zamokpb.Reason_REASON_DROPPED:
+			return errNotHeld
+		case err == nil:
+			return nil
 		}
-		if op != nil {
-			s.record.recordReturn(op, func(op *check.Op) {
-				if op.Outcome = check.OK; ended || dropped.GetState().GetReason() != zamokpb.Reason_REASON_DROPPED {
-					op.Outcome = check.Refused
-				}
-			})
-		}
-		return
 	}
+	return err
 }

@@ -10,6 +10,7 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 	"zamok/session"
 )
 
@@ -18,17 +19,16 @@ const commitTimeMax = 100 * time.Millisecond
 
 // recorder records a history for package check: what clients called and held, and what the nodes applied.
 type recorder struct {
-	sim *Sim
+	workload.Recorder
+	resource *workload.Resource
+	sim      *Sim
 
-	mu         sync.Mutex // guards what follows
-	ops        []*check.Op
-	holds      []*check.Hold
-	completed  check.History // everything that is never changed again
+	mu         sync.Mutex    // guards what follows
+	recorded   check.History // as it was recorded
 	sessions   map[session.ID]*recordedSession
 	live       map[session.ID]*recordedSession
 	dead       map[string]time.Duration // by label: when its process was killed
 	enqueuedAt map[check.Ref]uint64     // of granted tickets: the index at which they were asked for
-	resource   map[string]uint64        // by lock: the greatest exclusive token that its resource has seen
 }
 
 // recordedSession is a session.
@@ -41,8 +41,9 @@ type recordedSession struct {
 func newRecorder(s *Sim) *recorder {
 	r := &recorder{
 		sim: s, sessions: map[session.ID]*recordedSession{}, live: map[session.ID]*recordedSession{},
-		dead: map[string]time.Duration{}, enqueuedAt: map[check.Ref]uint64{}, resource: map[string]uint64{},
+		dead: map[string]time.Duration{}, enqueuedAt: map[check.Ref]uint64{},
 	}
+	r.Present, r.Put, r.resource = s.historyTime, r.put, workload.NewResource(&r.Recorder)
 	s.Audit.onFirstApply = r.applied
 	return r
 }
@@ -77,62 +78,10 @@ func (r *recorder) applied(m *fsm.Machine, e *Effect) {
 	}
 }
 
+// addSession records a session. The caller holds the lock.
 func (r *recorder) addSession(s check.Session) {
 	recorded := &recordedSession{Session: s}
 	r.sessions[session.ID(s.Session)], r.live[session.ID(s.Session)] = recorded, recorded
-}
-
-// recordSession records a session whose client attached no stream.
-func (r *recorder) recordSession(s check.Session) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.addSession(s)
-}
-
-// recordCall records that something is called; recordReturn completes what it returns.
-func (r *recorder) recordCall(op check.Op) *check.Op {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	op.ID, op.Call, op.Outcome = uint64(len(r.ops)+1), r.sim.historyTime(), check.Unknown
-	r.ops = append(r.ops, &op)
-	return &op
-}
-
-// recordReturn records what came back, unless the process of the caller has ended.
-func (r *recorder) recordReturn(op *check.Op, change func(*check.Op)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.dead[op.Client] == 0 {
-		op.Return = r.sim.historyTime()
-		change(op)
-	}
-}
-
-// startHold records that a client has a handle.
-func (r *recorder) startHold(h check.Hold) *check.Hold {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	h.From = r.sim.historyTime()
-	r.holds = append(r.holds, &h)
-	return &h
-}
-
-// endHold records that it does not consider itself the holder any more.
-func (r *recorder) endHold(h *check.Hold, end check.HoldEnd, reason string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.dead[h.Client] == 0 && h.To == 0 {
-		h.To, h.End, h.Reason = r.sim.historyTime(), end, reason
-	}
-}
-
-// recordDowngrade records that an exclusive hold counts as shared from now on.
-func (r *recorder) recordDowngrade(h *check.Hold) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.dead[h.Client] == 0 {
-		h.Downgraded = r.sim.historyTime()
-	}
 }
 
 func (r *recorder) recordDeath(label string) {
@@ -141,42 +90,14 @@ func (r *recorder) recordDeath(label string) {
 	r.dead[label] = r.sim.historyTime()
 }
 
-// add changes what is recorded.
-func (r *recorder) add(change func(*check.History)) {
+// put adds to the history. A process that was killed does and sees nothing.
+func (r *recorder) put(line check.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	change(&r.completed)
-}
-
-func (r *recorder) recordRenewal(b check.Renewal) {
-	r.add(func(h *check.History) { h.Renewals = append(h.Renewals, b) })
-}
-
-func (r *recorder) recordFault(f check.Fault) {
-	r.add(func(h *check.History) { h.Faults = append(h.Faults, f) })
-}
-
-func (r *recorder) recordStall(s check.Stall) {
-	r.add(func(h *check.History) { h.Stalls = append(h.Stalls, s) })
-}
-
-// recordEvent records an event that a watch reported.
-func (r *recorder) recordEvent(ev check.Event) {
-	ev.At = r.sim.historyTime()
-	r.add(func(h *check.History) { h.Events = append(h.Events, ev) })
-}
-
-// write has a resource decide about a write: it accepts none with a token below the greatest that it saw.
-func (r *recorder) write(client, resource string, token uint64, shared bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	accepted := token >= r.resource[resource]
-	if accepted && !shared {
-		r.resource[resource] = token
+	if line.Op != nil && r.dead[line.Op.Client] != 0 || line.Hold != nil && r.dead[line.Hold.Client] != 0 {
+		return
 	}
-	r.completed.Writes = append(r.completed.Writes, check.Write{
-		Resource: resource, Client: client, Token: token, Shared: shared, At: r.sim.historyTime(), Accepted: accepted,
-	})
+	r.recorded.Add(line)
 }
 
 // recordNodeStates records what each node shows.
@@ -189,7 +110,7 @@ func (r *recorder) recordNodeStates() {
 			}
 		})
 		if state.At = r.sim.historyTime(); state.Index != 0 {
-			r.add(func(h *check.History) { h.NodeStates = append(h.NodeStates, state) })
+			r.put(check.Record{NodeState: &state})
 		}
 	}
 }
@@ -199,10 +120,11 @@ func (r *recorder) recordIdleCounts(after bool) {
 	for i, n := range r.sim.Members() {
 		n.View(func(m *fsm.Machine) {
 			c := m.Counts()
-			r.completed.IdleCounts = append(r.completed.IdleCounts, check.IdleCount{Process: r.sim.InitialMembers()[i].Host, AfterLoad: after, Counts: map[string]int64{
-				"sessions": int64(c.Sessions), "locks": int64(c.Locks), "delays": int64(c.Delayed),
-				"tickets": int64(c.Granted + c.Waiting),
-			}})
+			r.put(check.Record{IdleCount: &check.IdleCount{
+				Process: r.sim.InitialMembers()[i].Host, AfterLoad: after, Counts: map[string]int64{
+					"sessions": int64(c.Sessions), "locks": int64(c.Locks), "delays": int64(c.Delayed),
+					"tickets": int64(c.Granted + c.Waiting),
+				}}})
 		})
 	}
 }
@@ -211,21 +133,20 @@ func (r *recorder) recordIdleCounts(after bool) {
 func (r *recorder) history(plan check.Plan) *check.History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := r.completed
-	h.Plan, h.Events = plan, slices.Clip(h.Events)
+	h := r.recorded
+	h.Plan, h.Events, h.Ops = plan, slices.Clip(h.Events), nil
 	entries := r.sim.Audit.Entries()
-	for _, op := range r.ops {
+	for _, op := range r.recorded.LatestOps() {
+		op := *op
+		op.Queued = 0 // the log has it, of the ticket that was granted in the end
 		if op.Outcome == check.OK && (op.Kind == check.OpLock || op.Kind == check.OpTryLock) {
 			if enqueued := r.enqueuedAt[op.Ref]; enqueued != 0 && enqueued < op.Token {
 				op.Queued = appliedAt(entries, enqueued)
 			}
 		}
-		h.Ops = append(h.Ops, *op)
+		h.Ops = append(h.Ops, op)
 	}
-	h.Ops = append(h.Ops, r.unansweredGrants(entries)...)
-	for _, b := range r.holds {
-		h.Holds = append(h.Holds, *b)
-	}
+	h.Ops = append(h.Ops, r.unansweredGrants(h.Ops, entries)...)
 	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
 		s := r.sessions[id]
 		if died := r.dead[s.Client]; died != 0 {
@@ -249,10 +170,11 @@ func (r *recorder) history(plan check.Plan) *check.History {
 // after its end, or of the end of its session, asks again with another ticket; and it cancels what its caller
 // gave up. So each belongs to a call of its client for the same locks that was under way, or whose outcome is
 // unknown. A grant that belongs to no call is left out; package check then reports it.
-func (r *recorder) unansweredGrants(entries []Effect) (ops []check.Op) {
+func (r *recorder) unansweredGrants(known []check.Op, entries []Effect) (ops []check.Op) {
 	named := map[check.Ref]bool{}
 	calls := map[string][]*check.Op{}
-	for _, op := range r.ops {
+	for i := range known {
+		op := &known[i]
 		if op.Kind == check.OpLock || op.Kind == check.OpTryLock {
 			named[op.Ref] = true
 			key := op.Client + fmt.Sprint(op.Items)
@@ -269,7 +191,7 @@ func (r *recorder) unansweredGrants(entries []Effect) (ops []check.Op) {
 			for _, op := range calls[s.Client+fmt.Sprint(checkItems(ev.Items))] {
 				if op.Call < at && (op.Return == 0 || op.Return >= at || op.Outcome == check.Unknown) {
 					ops = append(ops, check.Op{
-						Client: op.Client, ID: uint64(len(r.ops) + len(ops) + 1), Kind: op.Kind, Ref: checkRef(ev.TicketRef),
+						Client: op.Client, Kind: op.Kind, Ref: checkRef(ev.TicketRef),
 						Items: op.Items, Call: op.Call, Return: op.Return, Outcome: check.Unknown,
 					})
 					break

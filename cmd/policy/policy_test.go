@@ -68,19 +68,6 @@ func TestEachBanCanFail(t *testing.T) {
 	}
 }
 
-func TestSizeLimits(t *testing.T) {
-	check := func(text string) []violation {
-		return newTestRepository(t, map[string]string{"fsm/long.go": text}).check([]rule{{"sizes", checkSizes}})
-	}
-	function := func(lines int) string {
-		return "package fsm\n\nfunc long() {\n" + strings.Repeat("\tlong()\n", lines-2) + "}\n"
-	}
-	assert.Empty(t, check(function(functionLinesMax)))
-	assert.Len(t, check(function(functionLinesMax+1)), 1)
-	assert.Empty(t, check("package fsm\n"+strings.Repeat("\n", fileLinesMax-1)))
-	assert.Len(t, check("package fsm\n"+strings.Repeat("\n", fileLinesMax)), 1)
-}
-
 func TestRunRequiresModuleRoot(t *testing.T) {
 	_, err := load(fstest.MapFS{}, "/checkout/zamok")
 	assert.ErrorContains(t, err, "not the root of a module")

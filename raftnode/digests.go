@@ -87,7 +87,7 @@ func (d *digests) toReport() []fsm.Digest {
 }
 
 // compare returns a point at which voters disagree, with their reports only, each point once; nil = there is none.
-func (d *digests) compare(voters []string) *digestPoint {
+func (d *digests) compare(voters servers) *digestPoint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range d.points {
@@ -98,8 +98,9 @@ func (d *digests) compare(voters []string) *digestPoint {
 		found := digestPoint{index: p.index, mine: p.mine, reports: make(map[string]uint64)}
 		votes, differs := make(map[uint64]int), false
 		for _, v := range voters {
-			if value, ok := p.reports[v]; ok {
-				found.reports[v] = value
+			name := peer.NameOf(v.ID)
+			if value, ok := p.reports[name]; ok {
+				found.reports[name] = value
 				votes[value]++
 				found.outvoted = found.outvoted || value != p.mine && votes[value] > len(voters)/2
 				differs = differs || value != p.mine
@@ -115,11 +116,7 @@ func (d *digests) compare(voters []string) *digestPoint {
 
 // checkDigests compares the reported digests.
 func (n *Node) checkDigests(in *instance) {
-	var voters []string
-	for _, s := range in.servers().voters() {
-		voters = append(voters, peer.NameOf(s.ID))
-	}
-	d := n.digests.compare(voters)
+	d := n.digests.compare(in.servers().voters())
 	if d == nil {
 		return
 	}

@@ -42,10 +42,11 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 		for node, value := range c.reports {
 			report(d, node, at, value)
 		}
-		got := d.compare([]string{"n1", "n2", "n3"})
+		voters := servers{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}
+		got := d.compare(voters)
 		require.Equal(t, c.found, got != nil, name)
 		require.Equal(t, c.outvoted, got != nil && got.outvoted, name)
-		require.Nil(t, d.compare([]string{"n1", "n2", "n3"}), "%s: reported once", name)
+		require.Nil(t, d.compare(voters), "%s: reported once", name)
 	}
 }
 

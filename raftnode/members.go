@@ -234,14 +234,22 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 	return nil
 }
 
-// caughtUp waits until a node has nearly caught up with this leader, and checks that it knows the version in force.
+// caughtUp waits until a node has nearly caught up with this leader, and refuses one that does not know the state machine
+// version in force: it would end at its next entry. One that has not announced what it knows has applied the log up to
+// here under that version.
 func (n *Node) caughtUp(ctx context.Context, node peer.Node) error {
 	for {
 		index, err := n.appliedAt(ctx, node)
 		var mine uint64
-		n.View(func(m *fsm.Machine) { mine = m.Stamp().Index })
+		var version uint32
+		n.View(func(m *fsm.Machine) { mine, version = m.Stamp().Index, m.Version() })
 		if err == nil && index+joinLagMax >= mine {
-			return n.knowsVersion(peer.NameOf(raft.ServerID(node.ID)))
+			member := n.member(peer.NameOf(raft.ServerID(node.ID)))
+			if member.ID != "" && (version < member.StateVersionMin || version > member.StateVersionMax) {
+				return fmt.Errorf("the cluster's state machine has version %d and its binary knows %d to %d; start another release there",
+					version, member.StateVersionMin, member.StateVersionMax)
+			}
+			return nil
 		}
 		if ended := pause(ctx, joinPollEvery); ended != nil {
 			return fmt.Errorf("%w (%w)", cmp.Or(err, fmt.Errorf("it is at %d of %d", index, mine)), ended)
@@ -268,19 +276,6 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 		return err
 	}
 	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(node.Address), 0, 0))
-}
-
-// knowsVersion refuses a node that does not know the state machine version in force: it would end at its next entry. One
-// that has not announced what it knows has applied the log up to here under that version.
-func (n *Node) knowsVersion(id string) (err error) {
-	n.View(func(m *fsm.Machine) {
-		member, known := m.Member(id)
-		if version := m.Version(); known && (version < member.StateVersionMin || version > member.StateVersionMax) {
-			err = fmt.Errorf("the cluster's state machine has version %d and its binary knows %d to %d; start another release there",
-				version, member.StateVersionMin, member.StateVersionMax)
-		}
-	})
-	return err
 }
 
 // Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it

@@ -14,10 +14,10 @@ import (
 
 func TestCloneDetection(t *testing.T) {
 	var d cloneDetector
-	start := time.Now()
+	start, later := time.Now(), time.Now().Add(time.Minute)
 	observe := func(name string, current generation, wantFresh, wantClone bool, reason string) {
 		t.Helper()
-		fresh, cloned := d.observe(serverOf(name), current, time.Now())
+		fresh, cloned := d.observe(serverOf(name), current, later)
 		assert.Equal(t, [2]bool{wantFresh, wantClone}, [2]bool{fresh, cloned}, reason)
 	}
 	observe("n3", 1, true, false, "the first")
@@ -38,10 +38,10 @@ func TestCloneDetection(t *testing.T) {
 
 	for i := range 100 {
 		observe("n4", generation(9+i), true, false, "a node that restarts often")
-		d.observe(serverOf(fmt.Sprint("invented-", i, "-", len(d.seen))), 1, time.Now())
+		d.observe(serverOf(fmt.Sprint("invented-", i, "-", len(d.seen))), 1, later)
 	}
 	for i := range 10 * serversMax {
-		d.observe(serverOf(fmt.Sprint("invented-", i)), 1, time.Now())
+		d.observe(serverOf(fmt.Sprint("invented-", i)), 1, later)
 	}
 	assert.LessOrEqual(t, len(d.seen), serversMax)
 	assert.LessOrEqual(t, len(d.seen[serverOf("n4")].generations), generationsMax)

@@ -18,7 +18,7 @@
 //	server.go               Server: the gRPC listener, and the one way of every call
 //	connection.go           connections: their number, and which end broke them
 //	stream.go               streams of sessions
-//	calls.go, read.go, watch.go, admin.go       all other calls
+//	calls.go, read.go, admin.go   all other calls
 //	relay.go                requests for another cluster are refused; calls are relayed to the leader on request
 //	http.go                 /metrics, /healthz and /readyz; grpc.health.v1
 //
@@ -53,7 +53,8 @@
 //	    a ticket the later one is true.
 //	A5  A server never proposes a command twice, and none that a client did not request, with two exceptions:
 //	    it ends a session with release on disconnect when its stream breaks, and it drops the ticket of a
-//	    waiting call that broke, unless the client has requested the same ticket again.
+//	    waiting call that broke, unless the client has requested the same ticket again. Either is proposed again
+//	    if it was certainly not done.
 //	A6  For A5 a break counts only if the client caused it (connection.go), on a stream that was attached to
 //	    this node directly: never a break that this node made, nor one of a relayed stream. The session of a
 //	    computer that vanished lives until its ttl.

@@ -91,7 +91,15 @@ func Dial(ctx context.Context, endpoints ...string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.reach(ctx); err != nil {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
+	defer cancel()
+	answered, err := c.nodes.survey(ctx) // a node that can't do anything now is one
+	if err == nil && !answered {
+		if err = c.nodes.verdict(); err == errNotAnswered {
+			err = c.nodes.unavailable(NotDone, ctx.Err())
+		}
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -132,19 +140,6 @@ func (cfg *Config) complete() error {
 		return invalid("RequestTimeout", "can't be negative")
 	}
 	return nil
-}
-
-// reach asks every endpoint whether it is a node, and is content with one that can't do anything now.
-func (c *Client) reach(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
-	defer cancel()
-	answered, err := c.nodes.survey(ctx)
-	if err == nil && !answered {
-		if err = c.nodes.verdict(); err == errNotAnswered {
-			err = c.nodes.unavailable(NotDone, ctx.Err())
-		}
-	}
-	return err
 }
 
 // open says whether the client may still be used.

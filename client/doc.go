@@ -1,4 +1,17 @@
-// Package client holds locks of a zamok cluster.
+// Package client holds locks of a zamok cluster. The calls that most programs need:
+//
+//	Dial, New            make a client of a cluster
+//	Client.Lock          wait in line for a lock
+//	Client.TryLock       take a lock only if it is free now
+//	Client.LockAll       take several locks together
+//	Client.Do            run a function under a lock
+//	Lock.Unlock          release it, and wait for the cluster's confirmation
+//	Lock.Err, Lock.Lost  is it still held, and a channel that is closed when it is lost
+//	Lock.Context         a context that ends when it is lost
+//	Lock.Token           the number of the grant, for storage to compare
+//	Client.Close         end the session, which frees its locks
+//
+// Shared, Permits, WithOwner, WithMetadata, WithMaxHold and OnPosition are options of the calls that acquire.
 //
 //	c, err := client.Dial(ctx, "node1:5750", "node2:5750", "node3:5750")
 //	…
@@ -114,15 +127,15 @@
 // # How it is built
 //
 //	client.go   Client: construction, its one session, its end
-//	nodes.go    connections to every node, and who leads; call.go: calls that need no session
+//	nodes.go    connections to every node, who leads, and a round of asking them; call.go: calls that need no session
 //	cluster.go  which cluster the client belongs to, and what comes from another
 //	session.go  the lease: opening, reattaching, the end; renewal.go: renewal, local deadline, what is due
 //	connectionstate.go  the states of the session's connection and their transitions
-//	stream.go   one stream: what is sent together, what is received
+//	stream.go   one stream: its opening, what is sent together, what is received
 //	sessionstate.go  what is reconciled after reattaching
 //	ticketstate.go   the states of an acquisition and their transitions
 //	ticket.go   one acquisition, and which tickets are acknowledged; answer.go: what the cluster said about it
-//	acquire.go  the calls that wait; options.go
+//	acquire.go  the calls that acquire, and the wait of every call for its ticket; options.go
 //	lock.go     the handle
 //	read.go, info.go, watch.go, operate.go   looking, and what operators do
 //	election.go, locker.go                   other shapes of a lock

@@ -268,16 +268,13 @@ func definite(info *zamokpb.ErrorInfo) error {
 		return nil
 	}
 	if info.GetCode() == zamokpb.Code_CODE_DEADLOCK {
-		return &DeadlockError{Cycle: links(info.GetCycle()), More: int(info.GetMore())}
+		return &DeadlockError{More: int(info.GetMore()), Cycle: each(info.GetCycle(), func(l *zamokpb.Link) Link {
+			return Link{Session: l.GetSession(), Ticket: l.GetTicket(), Owner: l.GetOwner(),
+				Waits: l.GetState() == zamokpb.State_STATE_WAITING, Name: l.GetName()}
+		})}
 	}
-	e := &Error{Kind: kind, Message: info.GetMessage(), Field: info.GetField(), Limit: info.GetLimit()}
-	switch info.GetOutcome() {
-	case zamokpb.Outcome_OUTCOME_DONE:
-		e.Outcome = Done
-	case zamokpb.Outcome_OUTCOME_UNKNOWN:
-		e.Outcome = Unknown
-	}
-	return e
+	outcome := map[zamokpb.Outcome]Outcome{zamokpb.Outcome_OUTCOME_DONE: Done, zamokpb.Outcome_OUTCOME_UNKNOWN: Unknown}[info.GetOutcome()]
+	return &Error{Kind: kind, Outcome: outcome, Message: info.GetMessage(), Field: info.GetField(), Limit: info.GetLimit()}
 }
 
 // unsent is the error of a call for which there was no connection.

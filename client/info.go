@@ -222,13 +222,6 @@ func blockers(list []*zamokpb.Blocker) []Blocker {
 	})
 }
 
-func links(list []*zamokpb.Link) []Link {
-	return each(list, func(l *zamokpb.Link) Link {
-		return Link{Session: l.GetSession(), Ticket: l.GetTicket(), Owner: l.GetOwner(),
-			Waits: l.GetState() == zamokpb.State_STATE_WAITING, Name: l.GetName()}
-	})
-}
-
 func items(list []*zamokpb.Item) []Item {
 	return each(list, func(i *zamokpb.Item) Item {
 		return Item{name: i.GetName(), mode: i.GetMode(), permits: i.GetPermits(), limit: i.GetLimit()}

@@ -257,7 +257,14 @@ func (n *Node) canReopen() error {
 
 // measurePauses measures how long this process is kept from running.
 func (n *Node) measurePauses() {
-	for last := n.cfg.Source.Now(); pause(n.life, pauseCheckInterval) == nil; {
+	tick := time.NewTicker(pauseCheckInterval) // it allocates nothing, and this loop never rests
+	defer tick.Stop()
+	for last := n.cfg.Source.Now(); ; {
+		select {
+		case <-n.life.Done():
+			return
+		case <-tick.C:
+		}
 		now := n.cfg.Source.Now()
 		n.stalls.Add(time.Now(), now.Since(last).Duration()-pauseCheckInterval)
 		last = now

@@ -23,6 +23,8 @@ const (
 type InProgress struct {
 	Op    Op
 	Since time.Time // when it was asked for
+
+	number uint64
 }
 
 // A serialWriter writes one file: one writer at a time, first come, first served.
@@ -53,7 +55,8 @@ type record struct {
 	stop context.CancelCauseFunc
 
 	mu      sync.Mutex
-	running []*InProgress // oldest first
+	begun   uint64       // writes
+	running []InProgress // oldest first
 }
 
 func newRecord(cfg Config) *record {
@@ -79,7 +82,7 @@ func (p *serialWriter) damaged(cause error) error {
 }
 
 func (p *serialWriter) attempt(op Op, count int, do func() error) error {
-	defer p.record.begin(op)()
+	defer p.record.done(p.record.begin(op))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -100,17 +103,20 @@ func (p *serialWriter) attempt(op Op, count int, do func() error) error {
 	}
 }
 
-// begin adds a write to those in progress until done is called.
-func (r *record) begin(op Op) (done func()) {
+// begin adds a write to those in progress until it is done. Neither allocates: each proposal pays for it twice.
+func (r *record) begin(op Op) InProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := &InProgress{Op: op, Since: time.Now()}
+	r.begun++
+	w := InProgress{Op: op, Since: time.Now(), number: r.begun}
 	r.running = append(r.running, w)
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.running = slices.DeleteFunc(r.running, func(other *InProgress) bool { return other == w })
-	}
+	return w
+}
+
+func (r *record) done(w InProgress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = slices.DeleteFunc(r.running, func(other InProgress) bool { return other.number == w.number })
 }
 
 // oldest returns the write that has been in progress for longest.
@@ -120,7 +126,7 @@ func (r *record) oldest() (w InProgress, writing bool) {
 	if len(r.running) == 0 {
 		return InProgress{}, false
 	}
-	return *r.running[0], true
+	return r.running[0], true
 }
 
 // ended returns why no write may begin; nil while one may.

@@ -238,8 +238,8 @@ func flush(path string) error {
 // makeDir makes dir and what is missing above it, so that all of it survives a
 // crash: a node whose directory vanished would count as new.
 func makeDir(dir string) error {
-	if isThere(dir) {
-		return nil
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	above := filepath.Dir(dir)
 	if err := makeDir(above); err != nil {

@@ -166,7 +166,7 @@ func TestANodeThatTakesNoEntriesIsNotReady(t *testing.T) {
 	ready := func() (int, string) { return fetch(t, follower.HTTP(), "/readyz") }
 	becomes := func(code int, contains string, health healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
-		require.Eventually(t, func() bool { // on a machine that stands nobody may lead for a moment
+		require.Eventually(t, func() bool { // on a stalled machine there may be no leader for a moment
 			now, text := ready()
 			answer, err := check.Check(ctx, &healthpb.HealthCheckRequest{})
 			return now == code && strings.Contains(text, contains) && err == nil && answer.Status == health

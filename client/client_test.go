@@ -29,7 +29,7 @@ func TestLockIsHeldUntilUnlocked(t *testing.T) {
 	require.True(t, held)
 
 	var not *client.NotAcquiredError
-	for not == nil || len(not.Holders) == 0 { // if the answer is lost, what is found later names nobody
+	for not == nil || len(not.Holders) == 0 { // if the answer is lost, what is found later names no holder
 		_, err = b.TryLock(ctx, "x")
 		require.ErrorAs(t, err, &not)
 		require.ErrorIs(t, err, client.ErrNotAcquired)

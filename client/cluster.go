@@ -47,7 +47,7 @@ func (f *wrongClusterError) Error() string {
 func (n *nodes) nameUnary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	own, learnt := n.own()
 	var header metadata.MD
-	var at peer.Peer // gRPC tells it once the call was put on a connection
+	var at peer.Peer // set by gRPC once the call was put on a connection
 	err := invoke(naming(ctx, own), method, req, reply, conn, append(opts, grpc.Header(&header), grpc.Peer(&at))...)
 	if err != nil && at.AuthInfo == nil { // its addresses are the dialer's, and may be missing
 		err = unsent{err}
@@ -146,7 +146,7 @@ func (n *nodes) pin(ctx context.Context) error {
 	return n.verdict()
 }
 
-// survey asks every given endpoint at once which cluster it belongs to, and is told whether any is a node. If
+// survey asks every given endpoint at once which cluster it belongs to, and learns whether any is a node. If
 // they are of one cluster, this client belongs to it from now on. Its error is that they are not, or are of another
 // one than this client, or refuse for good. An endpoint that is silent for long is left out; when most have named
 // one cluster, which no other can have named then, that is a shorter time.

@@ -180,7 +180,7 @@ func (c *cluster) waiting(cl *client.Client, name string, n int) {
 	}, patience, 5*time.Millisecond, "%d waiters of %s", n, name)
 }
 
-// free waits until nobody holds a lock, waits for it or is delayed at it.
+// free waits until a lock has no holder, waiter or delay.
 func (c *cluster) free(cl *client.Client, name string) {
 	ctx := soon(c)
 	require.Eventually(c, func() bool {

@@ -89,13 +89,13 @@
 // # Releases
 //
 // What ends a lock here does not end it in the cluster. Unlock, Close, and an acquisition that is given up return an
-// [UnconfirmedError] when the cluster did not say that it holds nothing for this client any more. It tells until when
+// [UnconfirmedError] when the cluster did not say that it holds nothing for this client any more. It says until when
 // others may find the lock taken.
 //
 //	what happened                                     Unlock returns
 //	the release was applied                           nil
 //	the session ended in the cluster while it waited  nil: the grant went with it
-//	the cluster ended the grant while it waited       nil, as above; Watch tells why
+//	the cluster ended the grant while it waited       nil, as above; Watch has the reason
 //	the cluster ended the grant before                ErrLost, outcome Done
 //	the local deadline passed before                  ErrLost, unconfirmed: the client was cut off
 //	the client was closed before                      ErrLost and ErrClosed, unconfirmed unless Close returned nil
@@ -118,7 +118,7 @@
 // and the client looks at each answer, too. It has a limit: an endpoint that is silent at the beginning is not known.
 // Where the first that answer may be of a wrong cluster, say with Config.Cluster which one is meant.
 //
-// An address that leads to another cluster is logged, and used no more than one at which nobody answers. When most
+// An address that leads to another cluster is logged, and used no more than one that does not answer. When most
 // endpoints do, and no node of the client's own cluster speaks, calls fail with ErrWrongCluster: usually the cluster
 // was made anew. A session continues trying for as long as it is believed in; then its locks are lost and its waiting
 // calls fail likewise. The client does not go over to the new cluster by itself, since work that was begun under locks

@@ -27,7 +27,7 @@ func (e *Election) Campaign(ctx context.Context, value []byte, opts ...Option) (
 	return e.c.Lock(ctx, e.name, append(opts, WithMetadata(value))...)
 }
 
-// Leader asks who is elected; ok is false while nobody is.
+// Leader asks who is elected; ok is false while there is no leader.
 func (e *Election) Leader(ctx context.Context) (leader Leader, ok bool, err error) {
 	leader, _, err = e.leader(ctx)
 	return leader, leader.Token != 0, err
@@ -44,19 +44,19 @@ func (e *Election) leader(ctx context.Context) (Leader, Stamp, error) {
 	return Leader{}, info.Stamp, nil
 }
 
-// Observe tells who is elected, now and whenever that changes; a Leader without a token is nobody. A leader
-// that came and went while nobody looked may be left out. It ends as Watch does.
+// Observe reports the elected leader, now and whenever that changes; a Leader without a token: there is none. A leader
+// that came and went between two reports may be left out. It ends as Watch does.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
-		told, first := Leader{}, true
+		last, first := Leader{}, true
 		tell := func() (at Stamp, on bool) {
 			now, at, err := e.leader(ctx)
 			if err != nil {
 				yield(Leader{}, err)
 				return at, false
 			}
-			if first || now.Token != told.Token || now.Session != told.Session {
-				told, first = now, false
+			if first || now.Token != last.Token || now.Session != last.Session {
+				last, first = now, false
 				return at, yield(now, nil)
 			}
 			return at, true

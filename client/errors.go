@@ -96,7 +96,7 @@ func invalid(field, format string, args ...any) error {
 	return &Error{Kind: ErrInvalid, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
-// NotAcquiredError tells what stood in the way, or whose wait was over.
+// NotAcquiredError says what stood in the way, or that the wait was over.
 type NotAcquiredError struct {
 	Names   []string
 	Holders []Blocker // and those that wait ahead, or a delay

@@ -77,7 +77,7 @@ func ExampleClient_TryLock() {
 		lock, err := server.TryLock(ctx, "message/17")
 		switch {
 		case errors.Is(err, client.ErrNotAcquired):
-			fmt.Println("somebody else sends it")
+			fmt.Println("another process sends it")
 		case err != nil:
 			log.Fatal(err)
 		default:
@@ -87,7 +87,7 @@ func ExampleClient_TryLock() {
 	}
 	// Output:
 	// sent
-	// somebody else sends it
+	// another process sends it
 }
 
 // One runner for an application: every instance does this, one of them runs, and another takes over when
@@ -127,7 +127,7 @@ func ExampleClient_Do() {
 	// second
 }
 
-// One worker for each segment of a table of tasks: whoever comes takes a segment that nobody works on.
+// One worker for each segment of a table of tasks: a worker takes a segment that is free.
 func ExampleClient_TryLock_segments() {
 	address, end := node()
 	defer end()
@@ -191,12 +191,12 @@ func ExampleElection() {
 	defer b.Close()
 
 	ctx := context.Background()
-	office, err := a.Election("scheduler").Campaign(ctx, []byte("host-a:9000"))
+	leadership, err := a.Election("scheduler").Campaign(ctx, []byte("host-a:9000"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	leader, elected, err := b.Election("scheduler").Leader(ctx)
-	fmt.Println(string(leader.Value), elected, err, leader.Token == office.Token())
+	fmt.Println(string(leader.Value), elected, err, leader.Token == leadership.Token())
 	// Output:
 	// host-a:9000 true <nil> true
 }

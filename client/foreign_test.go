@@ -30,12 +30,12 @@ func twoClusters(t *testing.T, test func(t *testing.T, a, b *cluster, idA, idB s
 	test(t, a, b, infoA.ID, infoB.ID)
 }
 
-// unused looks that nothing was asked of a cluster: nobody opened a session there.
+// unused checks that no session was opened in a cluster.
 func (c *cluster) unused() {
 	c.Helper()
 	sessions, _, err := c.client(nil).Sessions(soon(c), 0, 0)
 	require.NoError(c, err)
-	require.Empty(c, sessions, "sessions in a cluster that nobody should use")
+	require.Empty(c, sessions, "sessions in a cluster that should be unused")
 }
 
 // everyCall are all kinds of calls of a client.
@@ -105,7 +105,7 @@ func TestTwoClustersInOneListGiveNoTwoHolders(t *testing.T) {
 	})
 }
 
-// An endpoint at which nobody answers is not one of another cluster.
+// An endpoint that does not answer is not one of another cluster.
 func TestASilentEndpointIsNoError(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -139,7 +139,7 @@ func serveMute(t testing.TB) string {
 	return serve(t, server)
 }
 
-// Two clusters can't both have most of a list, so when most endpoints have said the same, a silent one holds up nobody.
+// Two clusters can't both have most of a list, so when most endpoints have said the same, a silent one causes no delay.
 func TestASilentMinorityIsNotWaitedFor(t *testing.T) {
 	c := startCluster(t, 1)
 	_, err := c.client(nil).Now(soon(t)) // it knows its cluster

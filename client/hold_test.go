@@ -73,7 +73,7 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 			_, frame := b.says()
 			b.hear(frame)
 			b.pass(c.age)
-			b.says() // a renewal that nobody answers
+			b.says() // a renewal without an answer
 			st := state(1, granted, 0)
 			st.HoldUntil = int64(b.time.Add(clock.FromDuration(hold)))
 			b.push(st)
@@ -85,13 +85,13 @@ func TestAGrantIsNotGivenBackForAnOldConfirmation(t *testing.T) {
 				return
 			}
 			require.Nil(t, l)
-			require.Nil(t, b.hand(one), "whoever asks again")
+			require.Nil(t, b.hand(one), "however often it is asked")
 			changed := one.changes()
 			said, frame := b.says()
 			require.Equal(t, []string{"acquire 1"}, said, "a confirmation is asked for, once")
 			b.pass(10 * clock.Millisecond) // on its way back
 			b.hear(frame)
-			require.True(t, isClosed(changed), "the caller is told")
+			require.True(t, isClosed(changed), "the caller is notified")
 			l = b.hand(one)
 			require.NotNil(t, l)
 			b.pass(1779 * clock.Millisecond)

@@ -99,7 +99,7 @@ type Link struct {
 	Name            string
 }
 
-// LockInfo tells of a lock in use.
+// LockInfo is a lock in use.
 type LockInfo struct {
 	Name             string
 	Limit            uint32 // the limit of its permits; 0 = a mutex
@@ -110,7 +110,7 @@ type LockInfo struct {
 	HoldOffUntil time.Duration
 }
 
-// LockDetail tells all about a lock, up to a limit of holders and waiters.
+// LockDetail is a lock with its holders and waiters, up to a limit.
 type LockDetail struct {
 	LockInfo
 	Held  []TicketInfo
@@ -118,7 +118,7 @@ type LockDetail struct {
 	Stamp Stamp
 }
 
-// TicketInfo tells of one acquisition.
+// TicketInfo is one acquisition.
 type TicketInfo struct {
 	Session, Ticket uint64
 	State           State
@@ -138,7 +138,7 @@ type TicketInfo struct {
 	LeaseUntil            time.Duration // cluster time at which its session ends if it is not renewed
 }
 
-// SessionInfo tells of a session.
+// SessionInfo is a session.
 type SessionInfo struct {
 	Session         uint64
 	TTL             time.Duration
@@ -169,7 +169,7 @@ func sessionInfo(i *zamokpb.SessionInfo) SessionInfo {
 	}
 }
 
-// ClusterInfo tells of the cluster as a whole.
+// ClusterInfo is the cluster as a whole.
 type ClusterInfo struct {
 	ID string
 	// HoldOff is for how long no lock is granted yet, because a backup was restored: until all leases of the old
@@ -179,7 +179,7 @@ type ClusterInfo struct {
 	ElectionTimeout time.Duration
 }
 
-// Member tells of a node.
+// Member is a node of the cluster.
 type Member struct {
 	ID                 string
 	Incarnation        string // of its data directory: a node that lost its data comes back with another one

@@ -45,7 +45,7 @@ func (l *Locker) Lock() {
 	}
 }
 
-// isTransient tells what may go differently next time.
+// isTransient reports whether a repetition may succeed.
 func isTransient(err error) bool {
 	return slices.ContainsFunc([]error{ErrUnavailable, ErrLimit, ErrInternal, ErrRevoked, ErrNotAcquired},
 		func(kind error) bool { return errors.Is(err, kind) })

@@ -107,7 +107,7 @@ func (g *guarded) work(ctx context.Context, c *client.Client, rnd *rand.Rand, op
 	}
 }
 
-// Many clients do many things, and in the middle the leader dies: nobody is beside anybody, every call
+// Many clients do many things, and in the middle the leader dies: no two exclusive holders overlap, every call
 // returns, and in the end nothing is held.
 func TestMixedLoadOverALeadersDeath(t *testing.T) {
 	clients, operations := 64, 150

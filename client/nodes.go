@@ -330,7 +330,7 @@ func plain(err error) error {
 	return errors.New(err.Error())
 }
 
-// refuses tells of an error whether nothing was sent, because there was no connection, for a reason other than silence.
+// refuses reports whether an error means that nothing was sent, because there was no connection, for a reason other than silence.
 func refuses(err error) bool {
 	means := status.Convert(err).Message()
 	return err != nil && infoOf(err) == nil && unconnected(means) && ofConnection(means) != silent
@@ -345,7 +345,7 @@ const (
 )
 
 // connections are what gRPC says of a connection that did not come about, and what that means: the texts are
-// gRPC's and the system's, and what is not here is told as it is.
+// gRPC's and the system's, and what is not here is shown as it is.
 var connections = []struct{ heard, means string }{
 	{"connection refused", "nobody listens there (connection refused)"},
 	{"looked like an HTTP/1.1 header", "this is a port for HTTP/1.1, as a node's HTTP port is: name the node's port for clients"},
@@ -363,7 +363,7 @@ var connections = []struct{ heard, means string }{
 	{"context deadline exceeded", silent},
 }
 
-// unconnected tells what gRPC says of a connection that did not come about from what it says of a call. The one error
+// unconnected distinguishes gRPC's errors of a failed connection from those of a call. The one error
 // that it passes on without a word of its own is that of the very first write; later ones it sees as errors of reading.
 func unconnected(text string) bool {
 	return strings.HasPrefix(text, connectionError) || strings.HasPrefix(text, "write tcp ")

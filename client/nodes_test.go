@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Nodes move from address to address. However often they did, whoever leads now is found, and what was
+// Nodes move from address to address. However often they did, the present leader is found, and what was
 // given stays.
 func TestAddressesAreForgotten(t *testing.T) {
 	n, err := newNodes(Config{Endpoints: []string{"given:1"}, Cluster: "c"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.close()) }()
-	dead := errors.New("nobody is there")
+	dead := errors.New("no node is there")
 	n.note(n.all[0], dead, true)
 	var first *node
 	for i := range 2 * nodesMax {

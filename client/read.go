@@ -7,7 +7,7 @@ import (
 	"zamok/api/zamokpb"
 )
 
-// Get tells all about a lock: who holds it, who waits, in order. It names at most 100 of each, or as many
+// Get returns a lock's holders and waiters, in order. It names at most 100 of each, or as many
 // as limit says, up to 200.
 func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, error) {
 	r, _, err := call(ctx, c, reads, (*node).Get, &zamokpb.GetRequest{Name: name, Limit: uint32(max(limit, 0))})
@@ -77,7 +77,7 @@ func (c *Client) Now(ctx context.Context) (Stamp, error) {
 	return stamp(r.GetStamp()), err
 }
 
-// Members lists the nodes, and tells of the cluster. It asks every endpoint, too, and fails with ErrWrongCluster
+// Members returns the nodes, and the state of the cluster. It asks every endpoint, too, and fails with ErrWrongCluster
 // if one that answers belongs to another cluster.
 func (c *Client) Members(ctx context.Context) (members []Member, cluster ClusterInfo, err error) {
 	if err := c.open(); err != nil {

@@ -34,7 +34,7 @@ func said(t *testing.T, code zamokpb.Code) error {
 }
 
 func (b *bare) endsThere(reason zamokpb.Reason) {
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{Reason: reason}}})
+	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{Reason: reason}}})
 }
 
 // way is one by which a session, or a ticket of it, ends for its client.

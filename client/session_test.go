@@ -32,14 +32,14 @@ func (m *manualClock) Advance(s clock.Span) {
 }
 
 // bare is a session without goroutines and without a network: what it would say is looked at, and what it
-// is told is told by the test.
+// receives is sent by the test.
 type bare struct {
 	*testing.T
 	*session
-	st    *stream
-	clock *manualClock
-	time  clock.Time // the cluster's
-	told  uint64
+	st      *stream
+	clock   *manualClock
+	time    clock.Time // the cluster's
+	changes uint64
 }
 
 func newBare(t *testing.T) *bare {
@@ -62,7 +62,7 @@ func newBare(t *testing.T) *bare {
 func (b *bare) attach(tickets []*zamokpb.TicketState) {
 	b.st = &stream{s: b.session, node: &node{}}
 	b.st.ctx, b.st.cancel = context.WithCancelCause(b.session.ctx)
-	b.told = 0
+	b.changes = 0
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.become(streamBroke)
@@ -84,7 +84,7 @@ func (b *bare) pass(d clock.Span) {
 	b.renewalTick()
 }
 
-func (b *bare) tell(m *zamokpb.ServerMessage) {
+func (b *bare) receive(m *zamokpb.ServerMessage) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.handle(b.st, m)
@@ -105,8 +105,8 @@ const (
 )
 
 func (b *bare) push(st *zamokpb.TicketState) {
-	b.told++
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{Change: &zamokpb.Change{State: st, Number: b.told}}})
+	b.changes++
+	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Change{Change: &zamokpb.Change{State: st, Number: b.changes}}})
 }
 
 func (b *bare) reply(st *zamokpb.TicketState, code zamokpb.Code, outcome zamokpb.Outcome) {
@@ -114,12 +114,12 @@ func (b *bare) reply(st *zamokpb.TicketState, code zamokpb.Code, outcome zamokpb
 	if code != zamokpb.Code_CODE_OK {
 		a.Error = &zamokpb.ErrorInfo{Code: code, Outcome: outcome}
 	}
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: a}})
+	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: a}})
 }
 
 func (b *bare) hear(frame *zamokpb.ClientFrame) {
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{
-		Sent: frame.Sent, Time: int64(b.time), Changes: b.told}}})
+	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{
+		Sent: frame.Sent, Time: int64(b.time), Changes: b.changes}}})
 }
 
 // says is what the session would send: "acquire 1", "drop 2", …
@@ -214,7 +214,7 @@ func TestTheFurtherStateWins(t *testing.T) {
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
 	require.ErrorIs(t, l.Err(), ErrLost)
 	said, _ := b.says()
-	require.Equal(t, []string{"drop 1"}, said, "what nobody here knows must not hold anything")
+	require.Equal(t, []string{"drop 1"}, said, "an unknown grant must not hold anything")
 }
 
 func TestLostIsFinalAndDroppedFirst(t *testing.T) {
@@ -262,7 +262,7 @@ func TestAGrantWithoutTrustWaitsForAProof(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Fatal("the caller is not told")
+		t.Fatal("the caller is not notified")
 	}
 	require.NotNil(t, b.hand(all[0]))
 }
@@ -294,7 +294,7 @@ func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
 	b.reply(state(2, waiting, 0), 0, 0)
 	require.Equal(t, "x", one.position.Name)
 	require.Nil(t, two.position)
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{Ticket: 2, Name: "x", Ahead: 1}}})
+	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{Ticket: 2, Name: "x", Ahead: 1}}})
 	require.Equal(t, Position{Name: "x", Ahead: 1}, *two.position)
 }
 
@@ -369,14 +369,14 @@ func TestAGapInTheChangesEndsTheStream(t *testing.T) {
 	all := b.asks(3)
 	b.says()
 	b.push(state(1, granted, 0))
-	b.told++ // one is lost, the next comes
+	b.changes++ // one is lost, the next comes
 	b.push(state(3, granted, 0))
 	require.ErrorIs(t, context.Cause(b.st.ctx), errMissing)
 	require.Nil(t, b.hand(all[2]), "nothing after a gap counts")
 
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(2, granted, 0), state(3, granted, 0)})
 	require.NotNil(t, b.hand(all[1]))
-	b.told++ // the last one is lost
+	b.changes++ // the last one is lost
 	b.alive = true
 	_, frame := b.says()
 	b.hear(frame)
@@ -429,7 +429,7 @@ func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
 	said, _ = b.says()
 	require.Equal(t, []string{"downgrade 1"}, said)
-	b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
+	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
 		Command: zamokpb.Command_COMMAND_DOWNGRADE, State: state(1, granted, 0)}}})
 	require.NoError(t, <-done)
 	require.NoError(t, l.Err())
@@ -454,7 +454,7 @@ func TestADowngradeInDoubtIsNotSettledByARefusal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, l := holds(t)
 			answer := func(code zamokpb.Code) {
-				b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
+				b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
 					Command: zamokpb.Command_COMMAND_DOWNGRADE, State: state(1, granted, 0),
 					Error: &zamokpb.ErrorInfo{Code: code, Outcome: zamokpb.Outcome_OUTCOME_NOT_DONE}}}})
 			}

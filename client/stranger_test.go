@@ -164,9 +164,9 @@ func TestARefusalDoesNotSettleACallInDoubt(t *testing.T) {
 	}
 }
 
-// A long answer is told as far as an answer goes, with how much there is.
+// A long answer is cut at what one answer holds, with how much there is.
 func TestALongAnswerArrives(t *testing.T) {
-	const holders, told = 300, 200
+	const holders, listed = 300, 200
 	c := startCluster(t, 1)
 	a, ctx := c.client(nil), soon(t)
 	name := strings.Repeat("n", 512)
@@ -180,9 +180,9 @@ func TestALongAnswerArrives(t *testing.T) {
 	for range holders {
 		require.NoError(t, until(t, locked, "lock"))
 	}
-	detail, err := a.Get(ctx, name, told)
+	detail, err := a.Get(ctx, name, listed)
 	require.NoError(t, err)
-	require.Len(t, detail.Held, told)
+	require.Len(t, detail.Held, listed)
 	require.Equal(t, holders, detail.Holders)
 }
 

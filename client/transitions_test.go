@@ -178,7 +178,7 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 		case streamBroke:
 			b.breaks()
 		case endReported:
-			b.tell(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
+			b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
 				Reason: zamokpb.Reason_REASON_EXPIRED}}})
 		case abort:
 			b.end(errTakenOver())

@@ -21,7 +21,7 @@ import (
 	"zamok/client"
 )
 
-// dead is an address at which nobody listens. A port that was free a moment ago might be another test's by now.
+// dead is an address without a listener. A port that was free a moment ago might be another test's by now.
 const dead = "127.0.0.1:1"
 
 func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
@@ -116,7 +116,7 @@ func TestLockWaitsWhileNobodyCanBeReached(t *testing.T) {
 	_, err = cl.Now(ctx)
 	require.ErrorIs(t, err, client.ErrUnavailable)
 
-	for told := false; !told; { // when an attempt has just taken too long, the error says that
+	for refused := false; !refused; { // when an attempt has just taken too long, the error says that
 		bounded, cancel := context.WithTimeout(ctx, 3*time.Second)
 		_, err = cl.Lock(bounded, "x")
 		cancel()
@@ -124,7 +124,7 @@ func TestLockWaitsWhileNobodyCanBeReached(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, client.ErrUnavailable)
 		require.ErrorContains(t, err, c.nodes[0].Client())
-		told = strings.Contains(err.Error(), "refused")
+		refused = strings.Contains(err.Error(), "refused")
 	}
 	require.Eventually(t, func() bool { return len(log.lines()) > 0 }, patience, 5*time.Millisecond)
 	require.Len(t, log.lines(), 1, "one warning in one outage")
@@ -159,7 +159,7 @@ func TestDoorNamesTheField(t *testing.T) {
 	require.NoError(t, l.Unlock(ctx))
 }
 
-// An address that leads to something else is told in a sentence, and of a question it is never said that it may have
+// An address that leads to something else is reported in a sentence, and of a question it is never said that it may have
 // taken effect.
 func TestAWrongEndpointIsExplained(t *testing.T) {
 	t.Parallel()

@@ -48,8 +48,8 @@ type EventBatch struct {
 	Events []Event
 }
 
-// Watch tells what happens to locks whose names begin with prefix, after the index from; 0 = from now on. With an
-// empty prefix it also tells when sessions end.
+// Watch reports what happens to locks whose names begin with prefix, after the index from; 0 = from now on. With an
+// empty prefix it also reports the ends of sessions.
 // It goes over to another node by itself when one fails, leaves nothing out and repeats nothing. It ends
 // with an error: ErrCompacted when what comes next is not remembered any more (then List, and watch from its
 // stamp), that of ctx, or a refusal; and without one when the loop is left.

@@ -10,7 +10,7 @@ import (
 	"zamok/client"
 )
 
-// A watch of everything tells of a session's end, after what the session held.
+// A watch of everything reports a session's end, after what the session held.
 func TestAWatchTellsOfSessions(t *testing.T) {
 	c := startCluster(t, 1)
 	a := c.client(func(cfg *client.Config) { cfg.Label = "a till" })
@@ -22,19 +22,19 @@ func TestAWatchTellsOfSessions(t *testing.T) {
 	_, err = b.Lock(ctx, "y")
 	require.NoError(t, err)
 	require.NoError(t, b.ExpireSession(ctx, held.Session(), "enough"))
-	var told []client.Event
+	var seen []client.Event
 	for m, err := range b.Watch(ctx, "", at.Index) {
 		require.NoError(t, err)
-		told = append(told, m.Events...)
-		if n := len(told); n > 0 && told[n-1].Kind == client.EventEnded {
+		seen = append(seen, m.Events...)
+		if n := len(seen); n > 0 && seen[n-1].Kind == client.EventEnded {
 			break
 		}
 	}
-	end := told[len(told)-1]
+	end := seen[len(seen)-1]
 	require.Equal(t, client.Event{
 		Index: end.Index, Kind: client.EventEnded, Session: held.Session(), Reason: "evicted", Text: "enough", Label: "a till",
 	}, end)
-	lost := told[len(told)-2]
+	lost := seen[len(seen)-2]
 	require.Equal(t, client.EventLost, lost.Kind)
 	require.Equal(t, held.Token(), lost.Token)
 	require.Equal(t, "ended", end.Kind.String())

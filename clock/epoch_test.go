@@ -294,7 +294,7 @@ const mutantSeeds = 1000
 
 // The property above is worth something only if it sees what it is to prevent.
 // Here is a short way into each wrong rule; the last is the one that the package
-// comment tells.
+// comment describes.
 func TestIncompleteRuleEndsLeaseEarly(t *testing.T) {
 	for _, c := range []struct {
 		what   string

@@ -20,7 +20,7 @@ func ExampleLocalDeadline() {
 	until, _ := trust.Until()
 	fmt.Println("left:", here.Now().Until(until))
 
-	here.Suspend(clock.Minute) // Somebody closes the laptop's lid.
+	here.Suspend(clock.Minute) // The laptop's lid is closed.
 	fmt.Println("valid after sleep:", trust.Valid(here.Now()))
 	// Output:
 	// left: 9.2s

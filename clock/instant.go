@@ -20,7 +20,7 @@ type Source interface{ Now() Instant }
 // one that was made up can only be wrong, not harmful to the arithmetic.
 func DecodeInstant(mono, boot uint64) Instant { return Instant{Span(mono), Span(boot)} }
 
-// Encode gives the two numbers under which an Instant travels. To whoever
+// Encode gives the two numbers under which an Instant travels. To a process that
 // carries them they are opaque. Numbers, not bytes: their size needs no check
 // at the door, and keeping them costs no memory of its own.
 func (i Instant) Encode() (mono, boot uint64) { return uint64(i.mono), uint64(i.boot) }

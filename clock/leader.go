@@ -4,7 +4,7 @@ import "sync"
 
 // StepMax is the most that one reading of a Leader can add. A leader that did
 // not look at its clock for longer was not serving either (paused, swapped out,
-// stuck behind its disk), and what passed meanwhile must age nobody whose
+// stuck behind its disk), and what passed meanwhile must not age a session whose
 // renewals waited outside. A leader reads every 20–50 ms, so in
 // a healthy leader nothing is ever cut off.
 const StepMax = 100 * Millisecond
@@ -34,7 +34,7 @@ func StartLeader(src Source, epoch uint64, base Time) *Leader {
 // the latest reading, at most StepMax. A reading that lagged behind would give
 // the renewals in its entry a deadline too early by the lag (C2).
 //
-// Only the monotonic clock counts: a suspended leader served nobody, and its
+// Only the monotonic clock counts: a suspended leader served no client, and its
 // time may always be slow but never fast. A source that goes back adds nothing,
 // and nothing again until it has made up for it.
 func (l *Leader) Read() Reading {

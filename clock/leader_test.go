@@ -237,7 +237,7 @@ func TestLeaderInVirtualTime(t *testing.T) {
 		ticking.Wait()
 
 		time.Sleep(5 * time.Second)
-		assert.Equal(t, "10.117s", leader.Read().Now.String(), "nobody ticked: a stall")
+		assert.Equal(t, "10.117s", leader.Read().Now.String(), "no tick came: a stall")
 		assert.Equal(t, "4.9s", leader.Discarded().String())
 	})
 }

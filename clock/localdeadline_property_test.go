@@ -17,7 +17,7 @@ import (
 // delays and reorders, leaders that come and go, clocks that run unevenly, and a
 // client's machine that sleeps.
 
-// scenario is one session as nobody in it can see it: all moments are real time.
+// scenario is one session seen from outside: all moments are real time.
 type scenario struct {
 	ttl, hold  clock.Span
 	clientRate clock.Span     // Of a million: how fast the client's clocks run.

@@ -2,7 +2,7 @@ package clock
 
 import "sync"
 
-// Manual is a Source that moves only when told, for tests. The zero value shows
+// Manual is a Source that moves only by its methods, for tests. The zero value shows
 // the zero Instant. It may be used by several goroutines at once.
 type Manual struct {
 	mu  sync.Mutex

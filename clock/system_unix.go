@@ -31,7 +31,7 @@ func (systemClock) Now() Instant {
 }
 
 // readBootClock panics when the kernel refuses. There is no value to continue with:
-// any number made up here would be a lease that somebody trusts.
+// any number made up here would be a lease that a client relies on.
 func readBootClock() Span {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(boottimeClock, &ts); err != nil {

@@ -75,7 +75,7 @@ func BenchmarkPairs(bench *testing.B) {
 
 const pairsPerEntry = 128
 
-// encodePairs encodes an entry of acquire+drop pairs of locks that nobody else wants.
+// encodePairs encodes an entry of acquire+drop pairs of uncontended locks.
 func (b *benchHarness) encodePairs(entry []byte, first int) []byte {
 	e := Entry{Version: 1, Reading: clock.Reading{Epoch: b.m.Epoch()}}
 	for i := range pairsPerEntry {

@@ -138,7 +138,7 @@ func TestDeadlockBehindManyHoldersIsFound(t *testing.T) {
 	require.Equal(t, count+2-2*BlockersMax, a.Results[0].Detail.More)
 }
 
-// Where nobody waits for what the owner holds, nothing is searched; where much would be searched, one
+// Where no ticket waits for what the owner holds, nothing is searched; where much would be searched, one
 // entry searches only so much.
 func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
 	b := newHarness(t)
@@ -150,7 +150,7 @@ func TestDeadlockSearchPerEntryIsBounded(t *testing.T) {
 	}
 	b.do(0, queue...)
 	b.do(0, &Acquire{Session: x, Ticket: 2, Items: exclusive("L"), WaitFor: Forever, Owner: "x"})
-	require.Equal(t, 1, b.m.searchCost, "nobody waits for A, which was looked at")
+	require.Equal(t, 1, b.m.searchCost, "no ticket waits for A, which was looked at")
 	b.do(0, &Drop{Session: x, Ticket: 2})
 
 	b.do(0, &Acquire{Session: others, Ticket: 950, Items: exclusive("A"), WaitFor: Forever})

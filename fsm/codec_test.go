@@ -180,7 +180,7 @@ func TestEncodeDecodeRoundTrip(t *testing.T) {
 		require.Equal(t, want, got)
 
 		// The machine's way: into memory that held another entry before, and from bytes that are
-		// somebody else's afterwards.
+		// another command's afterwards.
 		scratch := bytes.Clone(b)
 		require.NoError(t, decodeEntry(scratch, &reused))
 		clear(scratch)

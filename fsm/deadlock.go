@@ -93,7 +93,7 @@ func (m *Machine) findCycle(c *Acquire) []Link {
 				s.visitLock(t.slots[i].lock, t.items[i], t.slots[i].prev, at)
 			}
 		case t.owner == "":
-			// Nobody knows for what its holder waits, if at all.
+			// Whether its holder waits, and for what, is unknown.
 		case key.Session == c.Session && t.owner == c.Owner:
 			return s.describe(c, at)
 		default:

@@ -20,7 +20,7 @@ import (
 // entryHead is encoding 1, state version 1, epoch 5, now 7 and no renewals; the commands come next.
 const entryHead = "01 01 05 07 00 "
 
-// Each of these has the right checksum: somebody wrote it so.
+// Each of these has the right checksum: it was encoded so.
 func TestDecodeErrors(t *testing.T) {
 	for _, c := range []struct{ bytes, fault string }{
 		{"02 01 05 07 00 00", "version 2 is unknown: this binary reads version 1"},

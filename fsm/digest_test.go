@@ -11,7 +11,7 @@ import (
 	"zamok/session/record"
 )
 
-// A field that the digest does not cover is a field in which nodes may differ and nobody knows. Check
+// A field that the digest does not cover is a field in which nodes may differ unnoticed. Check
 // can't see that: it computes with the same functions. (The fields of a session are package session's.)
 
 func TestDigestCoversEveryField(t *testing.T) {
@@ -101,7 +101,7 @@ func TestDigestExcludesReports(t *testing.T) {
 	require.Equal(t, before, m.Digest())
 }
 
-// requireAllFields makes a new field fail until somebody has thought of it here.
+// requireAllFields makes a new field fail until it is listed here.
 func requireAllFields[F any](t *testing.T, record reflect.Type, changes map[string]F) {
 	t.Helper()
 	for field := range record.Fields() {
@@ -143,7 +143,7 @@ func changeEachField[R any](record R) func(yield func(fieldChange[R]) bool) {
 	}
 }
 
-// A client that was not told of the latest change of its tickets notices it by that change's index. So
+// A client that missed the latest change of its tickets notices it by that change's index. So
 // each change must move it, and nothing else may.
 func TestChangedIsIndexOfLastTicketChange(t *testing.T) {
 	b := newHarness(t)

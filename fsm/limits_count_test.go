@@ -60,7 +60,7 @@ func TestLiveTicketLimit(t *testing.T) {
 		require.Equal(t, Ended, r.State)
 		require.Equal(t, TooMany, r.Reason)
 	}
-	// Another session has its own number of them; and whoever drops one may have another.
+	// Another session has its own number of them; and a session that drops one may have another.
 	other := *more
 	other.Session, other.Ticket = firstSession+1, 1
 	w.requireAccepted(&other)
@@ -223,7 +223,7 @@ func TestTokenBase(t *testing.T) {
 }
 
 // A circle that is longer than the search is not seen, and the ticket is admitted. Here a reader who
-// holds "end" would stand at the end of a long queue, at whose front somebody waits for "end".
+// holds "end" would stand at the end of a long queue, at whose front a ticket waits for "end".
 func TestDeadlockSearchLimit(t *testing.T) {
 	reading := []Item{{Name: "stock", Mode: Shared}}
 	for _, waiters := range []int{SearchMax - 100, SearchMax + 100} {
@@ -245,7 +245,7 @@ func TestDeadlockSearchLimit(t *testing.T) {
 		r := w.do(&Acquire{Session: firstSession, Ticket: 2, Items: reading, WaitFor: Forever, Owner: "a"})[0]
 		if waiters < SearchMax {
 			require.Equal(t, Deadlock, r.Code)
-			// With the newcomer, and its ticket of "end"; of a long circle only the two ends are told.
+			// With the newcomer, and its ticket of "end"; of a long circle only the two ends are reported.
 			require.Equal(t, waiters+2, len(r.Detail.Cycle)+r.Detail.More)
 			require.Len(t, r.Detail.Cycle, 2*BlockersMax)
 		} else {

@@ -118,7 +118,7 @@ func (m *model) endSessionByID(id session.ID, reason fsm.Reason, text string) fs
 	return fsm.Result{}
 }
 
-// noSession answers for a session that is not alive; those from before a restore are told so.
+// noSession answers for a session that is not alive; those from before a restore get that reason.
 func (m *model) noSession(id session.ID) fsm.Result {
 	r := fsm.Result{Code: fsm.NoSession}
 	if 0 < id && uint64(id) <= m.restoredThrough {
@@ -137,7 +137,7 @@ func (s *modelSession) acknowledge(ackedThrough uint64) {
 	}
 }
 
-// aboveWindow tells of a ticket that the session may not number yet.
+// aboveWindow reports a ticket that the session may not number yet.
 func (s *modelSession) aboveWindow(ticket uint64) bool {
 	return ticket > s.ackedThrough && ticket-s.ackedThrough > fsm.TicketWindow
 }

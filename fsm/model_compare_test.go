@@ -13,7 +13,7 @@ import (
 // Left out, because no document promises it: the words of Fault; which of several bad fields is
 // named (the generator spoils one at a time); the order of blockers, and which of more than
 // BlockersMax are named; which of several cycles a deadlock spells out, though it must be a true
-// one; the order in which the queues that moved in one step are told.
+// one; the order in which the queues that moved in one step are reported.
 func (m *model) compare(want, got *fsm.Applied) error {
 	if (got.Fault != "") != (got.Refused == fsm.Malformed) {
 		return fmt.Errorf("refused as %d with fault %q", got.Refused, got.Fault)
@@ -113,7 +113,7 @@ func compareEvents(want, got []fsm.Event) error {
 	return nil
 }
 
-// sortQueueChanges sorts the moved queues of each step by name, as the model tells them.
+// sortQueueChanges sorts the moved queues of each step by name, as the model reports them.
 func sortQueueChanges(events []fsm.Event) []fsm.Event {
 	isQueueChange := func(e fsm.Event) bool { return e.Kind == fsm.EvQueueChanged }
 	if !slices.ContainsFunc(events, isQueueChange) {
@@ -219,7 +219,7 @@ func (m *model) compareLocks(machine *fsm.Machine) error {
 			case u.state == fsm.Waiting:
 				queue = append(queue, u.view())
 			case !machine.Holds(name, u.token, u.TicketRef) || alone != isExclusive(u.item) || machine.Holds(name, u.token+1, u.TicketRef):
-				return fmt.Errorf("lock %q: whether %v holds it with token %d is told wrongly", name, u.TicketRef, u.token)
+				return fmt.Errorf("lock %q: whether %v holds it with token %d is reported wrongly", name, u.TicketRef, u.token)
 			default:
 				held = append(held, u.view())
 			}

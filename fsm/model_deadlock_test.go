@@ -38,7 +38,7 @@ func (m *model) edges() (edges []modelEdge) {
 	return edges
 }
 
-// sameOwner tells that one logical thread asked for both tickets. Tickets without owner have none
+// sameOwner reports whether one logical thread asked for both tickets. Tickets without owner have none
 // in common.
 func (t *modelTicket) sameOwner(u *modelTicket) bool {
 	return t.session == u.session && t.request.Owner == u.request.Owner && t.request.Owner != ""

@@ -9,7 +9,7 @@ import (
 	"zamok/session"
 )
 
-// observer reads commands, results and events, as any observer of the log could, and tells of the
+// observer reads commands, results and events, as any observer of the log could, and reports the
 // first that breaks a promise: never two holders who don't fit beside each other, tokens that rise,
 // nobody overtaken, no grant to the dead or within a delay, each ticket acts once, no lease ends
 // early. It shares nothing with the model, so what machine and model both misread is still caught
@@ -186,7 +186,7 @@ func (w *observer) checkResult(c fsm.Command, r *fsm.Result) error {
 		return fmt.Errorf("ticket %v was refused without an event", ref)
 	}
 	if t.state != r.State || (r.State == fsm.Granted && r.Token != t.token) {
-		return fmt.Errorf("ticket %v is told to be %d with token %d, but is %d with %d", ref, r.State, r.Token, t.state, t.token)
+		return fmt.Errorf("ticket %v is reported as %d with token %d, but is %d with %d", ref, r.State, r.Token, t.state, t.token)
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (w *observer) observeEvent(c fsm.Command, e *fsm.Event) error {
 	return nil
 }
 
-// checkAttached compares the state that a session is told with the events that it was told before.
+// checkAttached compares the state that a session receives with the events before it.
 func (w *observer) checkAttached(e *fsm.Event) error {
 	reported := map[uint64]bool{}
 	for i, state := range e.Tickets {
@@ -236,13 +236,13 @@ func (w *observer) checkAttached(e *fsm.Event) error {
 		}
 		t := w.tickets[fsm.TicketRef{Session: e.Session, Ticket: state.Ticket}]
 		if t == nil || t.state != state.State || (t.state == fsm.Granted && t.token != state.Token) {
-			return fmt.Errorf("ticket %d is told otherwise than it went", state.Ticket)
+			return fmt.Errorf("ticket %d is reported otherwise than its events", state.Ticket)
 		}
 		reported[state.Ticket] = true
 	}
 	for _, t := range w.live {
 		if t.Session == e.Session && !reported[t.Ticket] {
-			return fmt.Errorf("live ticket %d is not told", t.Ticket)
+			return fmt.Errorf("live ticket %d is not reported", t.Ticket)
 		}
 	}
 	return nil
@@ -254,7 +254,7 @@ func (w *observer) checkGranted(e *fsm.Event) error {
 	case w.sessions[e.Session] == nil:
 		return fmt.Errorf("a grant to the dead")
 	case t == nil:
-		return fmt.Errorf("a grant that nobody asked for")
+		return fmt.Errorf("a grant without a request")
 	case t.state != fsm.Waiting || t.grants > 0:
 		return fmt.Errorf("the ticket was in state %d, granted %d times", t.state, t.grants)
 	case e.Token != e.Index:

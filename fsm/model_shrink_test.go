@@ -190,7 +190,7 @@ func toNoops(r record) record {
 	})(r)
 }
 
-// noopCommand takes an index and does nothing: nobody has session 0.
+// noopCommand takes an index and does nothing: session 0 does not exist.
 func noopCommand() fsm.Command { return &fsm.CloseSession{} }
 
 // listing writes a log out, nearly as a Go test would.

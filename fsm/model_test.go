@@ -33,7 +33,7 @@ type model struct {
 
 	out             fsm.Applied
 	attachedTickets int                    // tickets, to those that attached in this entry
-	changedQueues   map[string]bool        // queues that somebody came to or left in this step
+	changedQueues   map[string]bool        // queues that a ticket joined or left in this step
 	waitGraphs      map[uint64][]modelEdge // by the index of each Acquire refused as a deadlock
 
 	modelCounts
@@ -300,7 +300,7 @@ func (m *model) ticketsOf(s *modelSession) (live []*modelTicket) {
 	return live
 }
 
-// endTicket takes a live ticket from its locks. Whoever this makes room for is granted by settle.
+// endTicket takes a live ticket from its locks. Tickets that this makes room for are granted by settle.
 func (m *model) endTicket(t *modelTicket, reason fsm.Reason, text string) {
 	byClient := reason == fsm.Dropped || reason == fsm.Closed
 	event := fsm.Event{Kind: fsm.EvRefused, TicketRef: t.TicketRef, Token: t.token, Reason: reason, Text: text, Items: t.items}
@@ -330,7 +330,7 @@ func (m *model) remember(s *modelSession, ticket uint64, reason fsm.Reason, toke
 	}
 }
 
-// grantUnblocked grants what can be granted after a step's removals, and tells which queues moved.
+// grantUnblocked grants what can be granted after a step's removals, and returns which queues moved.
 func (m *model) grantUnblocked() {
 	var granted []*modelTicket
 	for found := true; found; {
@@ -392,7 +392,7 @@ func (m *model) users(name string) iter.Seq[modelUser] {
 	}
 }
 
-// exists reports whether there is such a lock: somebody uses it, or it is closed for a time.
+// exists reports whether there is such a lock: it has a holder, a waiter or a delay.
 func (m *model) exists(name string) bool { return m.inUse(name) || m.delays[name] != 0 }
 
 func (m *model) inUse(name string) bool {
@@ -439,7 +439,7 @@ func (m *model) blockers(t *modelTicket) (found []fsm.Blocker) {
 	return found
 }
 
-// conflict tells that two items of one lock don't fit beside each other even when alone.
+// conflict reports that two items of one lock don't fit beside each other even when alone.
 func conflict(a, b fsm.Item) bool {
 	if a.Mode == fsm.Permits {
 		return a.Permits+b.Permits > a.Limit

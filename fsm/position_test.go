@@ -64,7 +64,7 @@ func TestQueuePosition(t *testing.T) {
 	}
 }
 
-// The place told is the one that a walk over the queue finds, or above PositionExactMax one that is not too small.
+// The reported place is the one that a walk over the queue finds, or above PositionExactMax one that is not too small.
 func TestQueuePositionMatchesScan(t *testing.T) {
 	const tickets = 900
 	chance := rand.New(rand.NewPCG(1, 2))
@@ -115,7 +115,7 @@ func TestQueuePositionMatchesScan(t *testing.T) {
 	require.Greater(t, above, tickets)
 }
 
-// positionByScan is the place of a ticket, found the long way: the first of its locks in which somebody is before it,
+// positionByScan is the place of a ticket, found the long way: the first of its locks in which another ticket is before it,
 // or holds, since all of them are exclusive here. "": it does not wait.
 func positionByScan(m *Machine, one *ticket, ref TicketRef) (name string, ahead int) {
 	if one.state != Waiting {

@@ -44,7 +44,7 @@ func TestHolds(t *testing.T) {
 	require.False(t, b.m.Holds("x", x+1, TicketRef{}))
 	require.False(t, b.m.Holds("x", x, TicketRef{s, 2}), "another's ticket")
 	require.False(t, b.m.Holds("y", x, TicketRef{}))
-	require.False(t, b.m.Holds("r", r, TicketRef{}), "a shared token alone names nobody")
+	require.False(t, b.m.Holds("r", r, TicketRef{}), "a shared token alone names no holder")
 	require.True(t, b.m.Holds("r", r, TicketRef{s, 2}))
 	require.False(t, b.m.Holds("r", r, TicketRef{s, 1}))
 

@@ -30,7 +30,7 @@ func (s *story) describe(d *entryDraft, a Applied) []string {
 // transcript makes the transcript of one entry.
 type transcript struct {
 	*story
-	events []Event // not yet told
+	events []Event // not yet shown
 	lines  []string
 }
 
@@ -45,7 +45,7 @@ func (t *transcript) describeRenewals(renewals []session.ID, a Applied) {
 	}
 	for _, id := range renewals {
 		if unrenewed[id] {
-			t.addf("%s is told: there is no such session", t.clientName(id))
+			t.addf("%s is answered: there is no such session", t.clientName(id))
 		} else if one, alive := t.m.Session(id); alive {
 			t.addf("%s is alive until %v", t.clientName(id), formatTime(one.Deadline))
 		}
@@ -106,7 +106,7 @@ func (t *transcript) describeReleased(e Event) string {
 	}
 }
 
-// describeTickets is what an attached client is told.
+// describeTickets is what an attached client receives.
 func (t *transcript) describeTickets(e Event) string {
 	if len(e.Tickets) == 0 {
 		return "no tickets"

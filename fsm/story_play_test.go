@@ -160,7 +160,7 @@ func (s *story) repeat(times int, lines []string) []string {
 // batchMax is how many repeated commands share an entry.
 const batchMax = 500
 
-// applyDraft applies the entry and tells what became of it.
+// applyDraft applies the entry and describes the result.
 func (s *story) applyDraft(d *entryDraft) []string {
 	s.t.Helper()
 	b := d.Append(nil)
@@ -200,7 +200,7 @@ func (s *story) describeTime(d *entryDraft, before clock.Time) []string {
 	}
 }
 
-// transcriptLinesMax is how long a transcript is before it is counted rather than told.
+// transcriptLinesMax is how long a transcript is before it is counted rather than shown.
 const transcriptLinesMax = 24
 
 // summarize puts sentences together that differ only in numbers, and in which epoch it is.

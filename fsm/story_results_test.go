@@ -88,7 +88,7 @@ func (t *transcript) describeCode(c Command, r Result) {
 		if r.Reason == Restored {
 			reason = ", a backup was restored"
 		}
-		t.addf("%s is told: there is no such session%s", who, reason)
+		t.addf("%s is answered: there is no such session%s", who, reason)
 	case WrongSecret:
 		t.addf("%s is refused: that is not the session's secret", who)
 	case Superseded:
@@ -140,17 +140,17 @@ func (t *transcript) describeAcquired(c *Acquire, r Result) {
 		require.Equal(t.t, r.HoldUntil, e.HoldUntil)
 		t.describeEvent(e)
 	case r.Code == OK && r.State == Granted:
-		t.addf("%s is told again: %s is held, token %d", who, what, r.Token)
+		t.addf("%s is answered again: %s is held, token %d", who, what, r.Token)
 	case r.Code == OK && r.State == Waiting:
 		t.describeWaiting(c, r)
 	case r.Code == TicketEnded:
-		t.addf("%s is told: ticket %d is over (%s)", who, c.Ticket, reasonText(r.Reason, ""))
+		t.addf("%s is answered: ticket %d is over (%s)", who, c.Ticket, reasonText(r.Reason, ""))
 	case r.Reason != 0 && r.Code == r.Reason.code():
 		if e, first := t.takeEvent(EvRefused, r.Index, ref); first {
 			require.Equal(t.t, c.Items, e.Items)
 			t.describeRefused(c, r)
 		} else {
-			t.addf("%s is told again: ticket %d was refused (%s)", who, c.Ticket, reasonText(r.Reason, ""))
+			t.addf("%s is answered again: ticket %d was refused (%s)", who, c.Ticket, reasonText(r.Reason, ""))
 		}
 	default:
 		t.describeCode(c, r)
@@ -162,7 +162,7 @@ func (t *transcript) describeWaiting(c *Acquire, r Result) {
 	view, _ := t.m.Ticket(ref)
 	word := "waits"
 	if view.Enqueued != r.Index {
-		word = "is told again: it waits"
+		word = "is answered again: it waits"
 	}
 	t.addf("%s %s for %s%s%s", t.ownerName(ref), word, t.lockList(c.Items), formatUntil(view.WaitUntil, ", until %v at most"), t.queuePositions(ref))
 }

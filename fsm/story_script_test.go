@@ -55,7 +55,7 @@ import (
 // Before a line
 //
 //	at 12s …          the leader's clock is at 12s
-//	stamped A 20s …   the entry carries the reading 20s of epoch A (or of this number), whoever leads
+//	stamped A 20s …   the entry carries the reading 20s of epoch A (or of this number), whichever node leads
 //	term 3 …          the entry comes in term 3, and so do those after it
 //	version 2 …         the entry is encoded under version 2
 //	damaged …  truncated …   its bytes suffer on the way

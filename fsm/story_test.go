@@ -12,7 +12,7 @@ import (
 	"zamok/session/record"
 )
 
-// The stories under testdata/story are the version of locking, each told by an example: a script, and
+// The stories under testdata/story are the rules of locking, each shown by an example: a script, and
 // under each of its steps what the machine makes of it. They are meant to be read by people who do
 // not read Go; story_script_test.go lists the few words of the script.
 //
@@ -186,7 +186,7 @@ func (s *story) checkEvents(before, after observation, a Applied) {
 	}
 	for name, queue := range after.queues {
 		if moved[name] == 0 {
-			require.Equal(s.t, before.queues[name], queue, "the queue of %s moved and nobody was told", name)
+			require.Equal(s.t, before.queues[name], queue, "the queue of %s moved without an event", name)
 		}
 	}
 }

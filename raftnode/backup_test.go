@@ -36,8 +36,8 @@ func alone(t *testing.T) *Node {
 // proposeWait is how long a test waits for the answer of one node before it asks again.
 const proposeWait = 5 * time.Second
 
-// done proposes a command to whoever of nodes leads until it is done, as a client would: on a busy machine
-// the leadership moves, and a queue that nobody looks at for half a second refuses. Nil is a fence.
+// done proposes a command to the leader among nodes until it is done, as a client would: on a busy machine
+// the leadership moves, and a queue that is not served for half a second refuses. Nil is a fence.
 func done(t *testing.T, c fsm.Command, nodes ...*Node) (a Answer) {
 	t.Helper()
 	until(t, fmt.Sprintf("%T", c), func() bool {
@@ -81,7 +81,7 @@ func TestFreezeIsTheStateAtOneIndex(t *testing.T) {
 	n.View(func(m *fsm.Machine) { require.True(t, m.Holds("after", after, fsm.TicketRef{})) })
 }
 
-// A change that is refused beforehand says so with an error that can be told from an unknown outcome.
+// A change that is refused beforehand says so with an error that differs from an unknown outcome.
 func TestARefusedChangeIsNoUnknownOne(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), answerWait)
 	defer cancel()

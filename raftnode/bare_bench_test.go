@@ -104,7 +104,7 @@ func measure(b *testing.B, c *cluster, l *line, callers int, tickets []uint64) (
 	return float64(done.Load()) / took.Seconds(), float64((c.cpu() - before).Microseconds()) / float64(done.Load())
 }
 
-// since tells of the average entry since before.
+// since describes the average entry since before.
 func (l led) since(before led) string {
 	n := max(1, l.Entries-before.Entries)
 	each := func(now, then time.Duration) time.Duration {

@@ -190,7 +190,7 @@ func (w *network) listen(address string) *door {
 	return d
 }
 
-var errUnreachable = errors.New("nobody answers")
+var errUnreachable = errors.New("no node answers")
 
 func (w *network) dialer(from *door) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) {

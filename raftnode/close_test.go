@@ -27,7 +27,7 @@ func (h *heldLog) StoreLogs(logs []*raft.Log) error {
 }
 
 // A raft that ends by itself, as one does that was removed, answers nothing that it has not looked
-// at yet. Closing ends all the same, and who waits is told that the outcome is unknown.
+// at yet. Closing ends all the same, and what waits gets an unknown outcome.
 func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -67,7 +67,7 @@ func TestClosingDoesNotWaitForAnswersThatNeverCome(t *testing.T) {
 	case err := <-closed:
 		require.NoError(t, err)
 	case <-ctx.Done():
-		require.Fail(t, "closing goes on for ever")
+		require.Fail(t, "Close does not return")
 	}
 	for range 2 {
 		require.ErrorIs(t, <-answers, ErrUnknown)

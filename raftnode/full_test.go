@@ -10,7 +10,7 @@ import (
 	"zamok/fsm"
 )
 
-// When every disk is full nobody can open an epoch. The nodes wait for room, without deposing each
+// When every disk is full no node can begin an epoch. The nodes wait for room, without deposing each
 // other all the time, and continue by themselves soon after there is some.
 func TestFullDisksEverywhereAreWaitedOut(t *testing.T) {
 	inBubble(t, func(b *bubble) {
@@ -93,16 +93,16 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)
 		low := b.others(leader)[0]
-		told := func() fsm.MemberRecord {
+		announced := func() fsm.MemberRecord {
 			var m fsm.MemberRecord
 			leader.View(func(machine *fsm.Machine) { m, _ = machine.Member(low.self.ID) })
 			return m
 		}
 		time.Sleep(2 * maintenanceTick)
-		require.Greater(b, told().FreeBytes, told().LowSpaceThreshold)
+		require.Greater(b, announced().FreeBytes, announced().LowSpaceThreshold)
 		require.NoError(b, low.disk.become("low"))
 		time.Sleep(2 * maintenanceTick)
-		require.Less(b, told().FreeBytes, told().LowSpaceThreshold)
+		require.Less(b, announced().FreeBytes, announced().LowSpaceThreshold)
 		require.True(b, low.Status().DiskLow)
 		snapshots, err := low.store.Snapshots().List()
 		require.NoError(b, err)
@@ -112,7 +112,7 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 		}
 		low.disk.heal()
 		time.Sleep(2 * maintenanceTick)
-		require.Greater(b, told().FreeBytes, told().LowSpaceThreshold)
+		require.Greater(b, announced().FreeBytes, announced().LowSpaceThreshold)
 		require.Equal(b, leader.Status().Applied, low.Status().Applied)
 	})
 }

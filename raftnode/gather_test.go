@@ -59,7 +59,7 @@ func TestGathering(t *testing.T) {
 		g.completed(8, 8, at(0), at(4*ms))
 		assert.False(t, g.ready(7, 1, at(time.Minute)))
 	})
-	t.Run("renewals alone hold up nobody", func(t *testing.T) {
+	t.Run("renewals alone delay no entry", func(t *testing.T) {
 		var g batcher
 		g.sent(0)
 		assert.True(t, g.ready(1, 1, at(0)))
@@ -68,7 +68,7 @@ func TestGathering(t *testing.T) {
 	})
 }
 
-// Whoever has what he waited for may ask for the next thing: the one who dropped a lock, and the one who got it.
+// A client that got its answer may send its next request: the one that dropped a lock, and the one that was granted it.
 func TestWhoGoesOn(t *testing.T) {
 	const index = 7
 	granted := fsm.Result{Index: index, State: fsm.Granted, Token: index}
@@ -81,15 +81,15 @@ func TestWhoGoesOn(t *testing.T) {
 		results      []fsm.Result
 		events       []fsm.Event
 	}{
-		"a lock that was free":         {1, 0, []fsm.Result{granted}, []fsm.Event{grant}},
-		"a lock that is taken":         {0, 0, []fsm.Result{waits}, nil},
-		"a drop that nobody waits for": {1, 0, []fsm.Result{dropped}, []fsm.Event{gone}},
-		"a lock that is handed on":     {2, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant}},
-		"handed on, and asked for":     {2, 0, []fsm.Result{dropped, waits}, []fsm.Event{gone, grant}},
-		"shared by two":                {3, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant, grant}},
-		"what is so already":           {1, 0, []fsm.Result{held}, nil},
-		"fences":                       {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},
-		"what was refused":             {1, 0, []fsm.Result{{Index: index, Code: fsm.LimitExceeded}}, nil},
+		"a lock that was free":     {1, 0, []fsm.Result{granted}, []fsm.Event{grant}},
+		"a lock that is taken":     {0, 0, []fsm.Result{waits}, nil},
+		"a drop without a waiter":  {1, 0, []fsm.Result{dropped}, []fsm.Event{gone}},
+		"a lock that is handed on": {2, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant}},
+		"handed on, and asked for": {2, 0, []fsm.Result{dropped, waits}, []fsm.Event{gone, grant}},
+		"shared by two":            {3, 0, []fsm.Result{dropped}, []fsm.Event{gone, grant, grant}},
+		"what is so already":       {1, 0, []fsm.Result{held}, nil},
+		"fences":                   {3, 2, []fsm.Result{dropped}, []fsm.Event{gone}},
+		"what was refused":         {1, 0, []fsm.Result{{Index: index, Code: fsm.LimitExceeded}}, nil},
 	} {
 		assert.Equal(t, c.goOn, unblocked(c.fences+len(c.results), fsm.Applied{Results: c.results, Events: c.events}), name)
 	}

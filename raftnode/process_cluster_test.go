@@ -72,7 +72,7 @@ var nextPort atomic.Uint32
 
 func init() { nextPort.Store(rand.Uint32N(ports)) }
 
-// freeAddress is one at which nobody listens.
+// freeAddress is one without a listener.
 func freeAddress(t testing.TB) string {
 	for {
 		address := fmt.Sprintf("127.0.0.1:%d", firstPort+nextPort.Add(1)%ports)
@@ -126,7 +126,7 @@ func (c *cluster) spawn(p *part) {
 	go p.process.hear(in, p.ID, c.ledger)
 }
 
-// hear reads what a process says until it ends; what its load was told goes into the ledger.
+// hear reads a process's output until it ends; the answers of its load go into the ledger.
 func (p *process) hear(in *os.File, id string, l *ledger) {
 	defer close(p.ended)
 	lines := bufio.NewReaderSize(in, 1<<20)
@@ -239,7 +239,7 @@ func (c *cluster) agree(parts ...*part) (reports map[string]*standing) {
 	return reports
 }
 
-// fence fences whoever leads, and returns the index of that.
+// fence makes a read barrier at the leader, and returns the index of that.
 func (c *cluster) fence(parts ...*part) (index uint64) {
 	c.t.Helper()
 	until(c.t, "a fence", func() bool {

@@ -77,7 +77,7 @@ func TestAnOrderlyStopHandsOver(t *testing.T) {
 	}
 }
 
-// Whoever handed over can lead again (hashicorp/raft#696), as often as one likes.
+// A leader that handed over can lead again (hashicorp/raft#696), as often as one likes.
 func TestLeadershipGoesRound(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, order{})

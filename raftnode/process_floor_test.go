@@ -138,7 +138,7 @@ func (f *floor) call(command []byte, answer func(ok bool)) {
 	go func() { answer(future.Error() == nil) }()
 }
 
-// load proposes from so many goroutines until it is told to rest.
+// load proposes from so many goroutines until it is paused.
 func (f *floor) load(workers int) {
 	f.rest()
 	var ctx context.Context

@@ -10,7 +10,7 @@ import (
 	"zamok/fsm"
 )
 
-// ledger is what the processes of a cluster told: it outlives them.
+// ledger is what the processes of a cluster reported: it outlives them.
 type ledger struct {
 	mu      sync.Mutex
 	entries map[fsm.TicketRef]*ledgerEntry
@@ -46,7 +46,7 @@ func (l *ledger) enter(process string, s said) bool {
 			e.dropping = true
 		}
 	case "dropped":
-		// One that was never told granted, only waited, has an entry all the same.
+		// One that was never reported as granted, only waited, has an entry all the same.
 		if e := l.entries[s.TicketRef]; e != nil {
 			e.dropped = true
 		} else {
@@ -102,7 +102,7 @@ func (l *ledger) compare(t *testing.T, node string, s *standing) {
 	t.Logf("%s at %d: %d grants and %d drops acknowledged, %d held; %d tickets live", node, s.Index, l.grants, l.count-l.grants, held, len(s.Live))
 }
 
-// faults are what is wrong with what a node has, or with what was told; held is how many
+// faults are what is wrong with what a node has, or with what was reported; held is how many
 // acknowledged grants it still has.
 func (l *ledger) faults(s *standing) (held int, faults []string) {
 	faults = append(faults, l.wrong...)
@@ -141,7 +141,7 @@ func TestLedgerNamesWhatIsLost(t *testing.T) {
 	granted := func(ref fsm.TicketRef, name string, token uint64) said {
 		return said{Of: "granted", TicketRef: ref, Name: name, Token: token}
 	}
-	told := func(of string, ref fsm.TicketRef) said { return said{Of: of, TicketRef: ref} }
+	reported := func(of string, ref fsm.TicketRef) said { return said{Of: of, TicketRef: ref} }
 	held := []liveTicket{{a, "x", 7}}
 	for _, tt := range []struct {
 		name  string
@@ -153,12 +153,12 @@ func TestLedgerNamesWhatIsLost(t *testing.T) {
 		{"lost", []said{granted(a, "x", 7)}, nil, "is not there"},
 		{"waits again", []said{granted(a, "x", 7)}, []liveTicket{{a, "x", 0}}, "and is"},
 		{"with another token", []said{granted(a, "x", 6)}, held, "and is"},
-		{"dropped", []said{granted(a, "x", 7), told("dropping", a), told("dropped", a)}, nil, ""},
-		{"a drop is undone", []said{granted(a, "x", 7), told("dropping", a), told("dropped", a)}, held, "as dropped"},
-		{"a cancelled wait is back", []said{told("dropping", a), told("dropped", a)}, held, "as dropped"},
-		{"a drop of unknown outcome, done", []said{granted(a, "x", 7), told("dropping", a)}, nil, ""},
-		{"a drop of unknown outcome, not done", []said{granted(a, "x", 7), told("dropping", a)}, held, ""},
-		{"a grant nobody was told", nil, held, ""},
+		{"dropped", []said{granted(a, "x", 7), reported("dropping", a), reported("dropped", a)}, nil, ""},
+		{"a drop is undone", []said{granted(a, "x", 7), reported("dropping", a), reported("dropped", a)}, held, "as dropped"},
+		{"a cancelled wait is back", []said{reported("dropping", a), reported("dropped", a)}, held, "as dropped"},
+		{"a drop of unknown outcome, done", []said{granted(a, "x", 7), reported("dropping", a)}, nil, ""},
+		{"a drop of unknown outcome, not done", []said{granted(a, "x", 7), reported("dropping", a)}, held, ""},
+		{"a grant never reported", nil, held, ""},
 		{"one token twice", nil, []liveTicket{{a, "x", 7}, {b, "y", 7}}, "one token"},
 		{"a token that fell", []said{granted(a, "x", 7), granted(b, "x", 6)}, append(held, liveTicket{b, "x", 6}), "after"},
 		{"granted twice", []said{granted(a, "x", 7), granted(a, "x", 8)}, []liveTicket{{a, "x", 8}}, "twice"},

@@ -25,7 +25,7 @@ const (
 )
 
 // load is what clients would do: acquire, wait, drop, and send again what had no answer. A worker
-// writes down what it was told before it does anything else.
+// writes down each answer before it does anything else.
 type load struct {
 	mouth  *mouth
 	cancel context.CancelFunc

@@ -21,7 +21,7 @@ const (
 )
 
 // With its default of two messages on their way to a follower, raft stops replicating to one that
-// refused a single append under load, for good: heartbeats continue, so nobody notices
+// refused a single append under load, for good: heartbeats continue, so it goes unnoticed
 // (hashicorp/raft#612). Which is why nodes have one (peer.Network.Transport). The bare stack shows
 // both; in processes, since what is wedged never ends.
 func TestARefusedAppendWedgesReplicationOnlyWithPipelining(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 )
 
 // What must survive a kill -9, and what would leave a goroutine behind that never ends, is tested
-// in processes of their own: the test binary started again, one process for each node. They are told
+// in processes of their own: the test binary started again, one process for each node. They are controlled
 // what to do by lines of JSON on their standard input and answer through a pipe, descriptor 3. A
 // process whose standard input ends has lost its test, and ends too.
 
@@ -111,7 +111,7 @@ func (m *mouth) say(s said) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, err := m.out.Write(append(line, '\n')); err != nil {
-		os.Exit(4) // nobody listens
+		os.Exit(4) // its reader is gone
 	}
 }
 

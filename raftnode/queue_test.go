@@ -13,13 +13,13 @@ import (
 	"zamok/session"
 )
 
-func nobody(Answer, error) {}
+func ignored(Answer, error) {}
 
 func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
 	q := newQueue()
 	now := time.Now()
-	require.ErrorIs(t, q.put(request{since: now, done: nobody}), errNotLeading)
-	require.ErrorIs(t, q.renew(1, now, nobody), errNotLeading)
+	require.ErrorIs(t, q.put(request{since: now, done: ignored}), errNotLeading)
+	require.ErrorIs(t, q.renew(1, now, ignored), errNotLeading)
 
 	q.open.Store(true)
 	var refused []error
@@ -30,7 +30,7 @@ func TestAQueueIsOpenOnlyWhileThereIsAnOffice(t *testing.T) {
 
 	left := q.end()
 	left.refuse(&NotLeaderError{})
-	require.Len(t, refused, 3, "everybody who waited is told, once")
+	require.Len(t, refused, 3, "every waiting request is answered, once")
 	require.False(t, q.open.Load())
 	q.open.Store(true)
 	require.Empty(t, q.take().requests)
@@ -40,13 +40,13 @@ func TestAQueueThatDoesNotDrainRefusesNewcomers(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	now := time.Now()
-	require.NoError(t, q.put(request{since: now, done: nobody}))
-	require.NoError(t, q.put(request{since: now.Add(queueWaitMax), done: nobody}))
+	require.NoError(t, q.put(request{since: now, done: ignored}))
+	require.NoError(t, q.put(request{since: now.Add(queueWaitMax), done: ignored}))
 	late := now.Add(queueWaitMax + 1)
-	require.ErrorIs(t, q.put(request{since: late, done: nobody}), ErrOverloaded)
-	require.NoError(t, q.renew(1, late, nobody), "renewals are never refused for lack of room")
+	require.ErrorIs(t, q.put(request{since: late, done: ignored}), ErrOverloaded)
+	require.NoError(t, q.renew(1, late, ignored), "renewals are never refused for lack of room")
 	q.take()
-	require.NoError(t, q.put(request{since: late, done: nobody}), "it drained")
+	require.NoError(t, q.put(request{since: late, done: ignored}), "it drained")
 }
 
 // largest is as large as an Acquire can be.
@@ -81,16 +81,16 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	require.LessOrEqual(t, q.bytes, queueBytesMax)
 	require.Greater(t, q.bytes, queueBytesMax-64<<10, "it is full")
 	require.Less(t, grown, int64(queueBytesMax+queueBytesMax/4))
-	require.ErrorIs(t, q.put(request{command: largest(0), since: now, done: nobody}), ErrOverloaded)
-	require.NoError(t, q.renew(1, now, nobody), "a renewal has room")
+	require.ErrorIs(t, q.put(request{command: largest(0), since: now, done: ignored}), ErrOverloaded)
+	require.NoError(t, q.renew(1, now, ignored), "a renewal has room")
 
 	q.take()
-	require.NoError(t, q.put(request{command: largest(0), since: now, done: nobody}), "there is room again")
+	require.NoError(t, q.put(request{command: largest(0), since: now, done: ignored}), "there is room again")
 	for len(q.requests) > 0 {
 		q.take()
 	}
 	require.Zero(t, q.bytes)
-	require.NoError(t, q.put(request{command: largest(0), since: now, done: nobody}))
+	require.NoError(t, q.put(request{command: largest(0), since: now, done: ignored}))
 	q.end()
 	require.Zero(t, q.bytes)
 }
@@ -109,19 +109,19 @@ func TestSmallCommandsFillTheQueueByCount(t *testing.T) {
 	now := time.Now()
 	for i := range uint64(queueMax) {
 		c := &fsm.Acquire{Session: 1 << 40, Ticket: i, Items: []fsm.Item{{Name: strings.Repeat("n", 100), Mode: fsm.Exclusive}}}
-		require.NoError(t, q.put(request{command: c, since: now, done: nobody}))
+		require.NoError(t, q.put(request{command: c, since: now, done: ignored}))
 	}
-	require.ErrorIs(t, q.put(request{since: now, done: nobody}), ErrOverloaded)
+	require.ErrorIs(t, q.put(request{since: now, done: ignored}), ErrOverloaded)
 }
 
 func TestRenewalsOfASessionAreBounded(t *testing.T) {
 	q := newQueue()
 	q.open.Store(true)
 	for range renewalsMax {
-		require.NoError(t, q.renew(1, time.Now(), nobody))
+		require.NoError(t, q.renew(1, time.Now(), ignored))
 	}
-	require.ErrorIs(t, q.renew(1, time.Now(), nobody), ErrOverloaded)
-	require.NoError(t, q.renew(2, time.Now(), nobody), "others are not concerned")
+	require.ErrorIs(t, q.renew(1, time.Now(), ignored), ErrOverloaded)
+	require.NoError(t, q.renew(2, time.Now(), ignored), "others are not concerned")
 	require.Len(t, q.take().renewals, 2)
 }
 
@@ -130,7 +130,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 	q.open.Store(true)
 	now := time.Now()
 	for range entryCommandsMax + 5 {
-		require.NoError(t, q.put(request{command: &fsm.Drop{}, since: now, done: nobody}))
+		require.NoError(t, q.put(request{command: &fsm.Drop{}, since: now, done: ignored}))
 	}
 	require.Len(t, q.take().requests, entryCommandsMax)
 	require.Len(t, q.take().requests, 5)
@@ -141,7 +141,7 @@ func TestAnEntryTakesWhatFits(t *testing.T) {
 		large.Items = append(large.Items, fsm.Item{Name: strings.Repeat("n", fsm.NameBytesMax)})
 	}
 	for range 100 {
-		require.NoError(t, q.put(request{command: large, since: now, done: nobody}))
+		require.NoError(t, q.put(request{command: large, since: now, done: ignored}))
 	}
 	taken := 0
 	for taken < 100 {
@@ -162,7 +162,7 @@ func TestRenewalsRideInOrderAndOnce(t *testing.T) {
 	q.open.Store(true)
 	now := time.Now()
 	for _, id := range []session.ID{9, 3, 7, 3} {
-		require.NoError(t, q.renew(id, now, nobody))
+		require.NoError(t, q.renew(id, now, ignored))
 	}
 	_, since := q.waiting()
 	require.Equal(t, now, since)

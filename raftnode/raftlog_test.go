@@ -18,7 +18,7 @@ import (
 )
 
 // A dead follower is a line in the leader's log, and its return another one. The end of a node is no error,
-// in nobody's log.
+// in no node's log.
 func TestADeadFollowerIsALineOfTheLog(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		leader := b.leader(b.nodes...)

@@ -56,7 +56,7 @@ func peerPort(t *testing.T) net.Listener {
 }
 
 // A restored backup is a new cluster of one node, which others can join: its tokens and stamps continue
-// above the old ones, and nobody of the old one holds anything.
+// above the old ones, and no session of the old one holds anything.
 func TestARestoredBackupIsANewCluster(t *testing.T) {
 	file, token, stamp := backup(t)
 	peers := peerPort(t)
@@ -68,7 +68,7 @@ func TestARestoredBackupIsANewCluster(t *testing.T) {
 	require.Greater(t, made.Index, token)
 
 	n := startAt(t, Config{ID: "r1", Store: store.Config{Dir: dir}}, peers, true)
-	a := done(t, &fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: 10 * clock.Minute}}, n) // nobody renews it
+	a := done(t, &fsm.OpenSession{Secret: session.Hash{2}, Settings: session.Settings{TTL: 10 * clock.Minute}}, n) // never renewed
 	require.Greater(t, a.Result.Index, made.Index)
 	require.True(t, stamp.Before(a.Stamp), "%v is not before %v", stamp, a.Stamp)
 	n.View(func(m *fsm.Machine) {

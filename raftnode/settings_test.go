@@ -19,7 +19,7 @@ import (
 	"zamok/raftnode/store"
 )
 
-// What raft is run with. Each line was learned, most of them by somebody's outage.
+// What raft is run with. Each line was learned, most of them from an outage.
 func TestRaftsSettings(t *testing.T) {
 	cfg := Config{ID: "n1", Peers: peer.Config{Listener: (&network{doors: map[string]*door{}}).listen("h1:1")}, Fatal: func(error) {}}
 	cfg, err := cfg.settled()

@@ -17,7 +17,7 @@ func (b *bubble) lowered(nodes ...*bubbleNode) {
 	time.Sleep(stepAsideAfter + 3*maintenanceTick)
 }
 
-// Whoever does not say where the leadership is to go gets a node that has room, not the first of the list.
+// A transfer without a target goes to a node that has room, not the first of the list.
 func TestTheLeadershipGoesWhereThereIsRoom(t *testing.T) {
 	for name, leave := range map[string]func(*bubble, *bubbleNode) error{
 		"transfer":     func(b *bubble, n *bubbleNode) error { return n.Transfer(b.Context(), "") },
@@ -88,7 +88,7 @@ func TestALeaderWithALowDiskHandsOver(t *testing.T) {
 		b.lowered(b.others(last)...)
 		b.lowered(last)
 		time.Sleep(stepAsidePause + stepAsideAfter)
-		require.Equal(b, term, last.Status().Term, "nobody is better")
+		require.Equal(b, term, last.Status().Term, "no node is better")
 	})
 }
 
@@ -147,7 +147,7 @@ func TestRoomIsAMajoritysMatter(t *testing.T) {
 		require.Contains(b, leader.NoRoom(), others[1].self.ID, "entries go only with the one that has no room")
 		others[0].disk.heal()
 		time.Sleep(3 * maintenanceTick)
-		require.Empty(b, leader.NoRoom(), "nobody's disk is low")
+		require.Empty(b, leader.NoRoom(), "no disk is low")
 		b.start(others[1])
 	})
 }

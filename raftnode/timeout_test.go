@@ -78,7 +78,7 @@ func inBubbleHeld(t *testing.T, test func(*bubble, *held)) {
 	inBubbleSerially(t, tune, func(b *bubble) { test(b, clocks) })
 }
 
-// A leader that is kept from running lengthens the timeouts of all nodes, one after the other: whoever asks meanwhile
+// A leader that is kept from running lengthens the timeouts of all nodes, one after the other: a request meanwhile
 // is answered. They are kept over a restart of all, and become shorter again when it has been calm for a while.
 func TestTheTimeoutsFollowTheStallsOfALeader(t *testing.T) {
 	inBubbleHeld(t, func(b *bubble, clocks *held) {
@@ -106,7 +106,7 @@ func TestAPauseIsNoReason(t *testing.T) {
 			clocks.by.Add(int64(time.Second))
 			time.Sleep(31 * time.Second)
 		}
-		require.Equal(b, term, leader.Status().Term, "nobody handed over")
+		require.Equal(b, term, leader.Status().Term, "no leader handed over")
 		require.Equal(b, []time.Duration{timeoutMin, timeoutMin, timeoutMin}, b.timeouts(b.nodes...))
 	})
 }
@@ -119,15 +119,15 @@ func TestTimeoutsShrinkByHalves(t *testing.T) {
 		b.fitted(timeoutMax, 2*time.Minute, b.nodes...)
 		end()
 		for _, next := range []time.Duration{time.Second, 500 * time.Millisecond, 250 * time.Millisecond} {
-			offices := b.offices()
+			epochs := b.epochs()
 			b.fitted(next, 10*time.Minute, b.nodes...)
-			require.Equal(b, offices+1, b.offices(), "one hand-over, and no election without a cause")
+			require.Equal(b, epochs+1, b.epochs(), "one hand-over, and no election without a cause")
 		}
 	})
 }
 
 // epochs is how many epochs have been opened so far.
-func (b *bubble) offices() int {
+func (b *bubble) epochs() int {
 	return int(b.leader(b.nodes...).Status().Term)
 }
 

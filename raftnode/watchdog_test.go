@@ -70,7 +70,7 @@ func TestAYoungLeaderIsNotEnded(t *testing.T) {
 	})
 }
 
-// A follower whose disk hangs harms nobody, and its end would help nobody.
+// A follower whose disk hangs does no harm, and its end would not help.
 func TestAFollowerWhoseDiskHangsStays(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		time.Sleep(settled)
@@ -121,7 +121,7 @@ func TestATransferToTheLeaderIsRefused(t *testing.T) {
 }
 
 // Who was ended by its watchdog does not campaign at once when it is back: its disk may hang still.
-// But when nobody leads it does, later.
+// But without a leader it does, later.
 func TestWhoWasStuckLetsOthersLead(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		healthy := b.nodes[1]

@@ -9,7 +9,7 @@ import (
 	"zamok/session/record"
 )
 
-// A field that the sum does not cover is a field in which nodes may differ and nobody knows. Check can't
+// A field that the sum does not cover is a field in which nodes may differ unnoticed. Check can't
 // see that: it computes with the same functions.
 func TestSumCoversEveryField(t *testing.T) {
 	sumOf := func(s Session) record.Sum {

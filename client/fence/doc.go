@@ -39,6 +39,6 @@
 //	F2  Only an exclusive token raises a mark.
 //	F3  Permits are refused: several holders at once are what they are for, so no order can tell who is
 //	    right. Ask the cluster (client.Check).
-//	F4  A token above what the cluster has issued is refused, if the guard is told how to know: it would
+//	F4  A token above what the cluster has issued is refused, if the guard has Issued: it would
 //	    close the resource to everybody else forever. It comes from another cluster, or a mistake.
 package fence

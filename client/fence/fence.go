@@ -15,7 +15,7 @@ var (
 	ErrNoToken        = errors.New("fence: no token")
 )
 
-// DefaultMarks is how many resources a Guard remembers unless told otherwise.
+// DefaultMarks is how many resources a Guard remembers by default.
 const DefaultMarks = 1 << 20
 
 // Kind is how the lock is held that a token belongs to.
@@ -30,7 +30,7 @@ const (
 // Guard remembers the highest exclusive token of each resource. The zero Guard is ready. Its methods may be
 // called at the same time.
 type Guard struct {
-	// Issued tells an index that the cluster has reached, such as that of client.Now: no token is above
+	// Issued returns an index that the cluster has reached, such as that of client.Now: no token is above
 	// it. It is asked only about a token above what it said before. Nil: every token is taken for one
 	// of the cluster's. Set it before the first Check.
 	Issued func() (uint64, error)

@@ -73,7 +73,7 @@ func TestRunRequiresModuleRoot(t *testing.T) {
 	assert.ErrorContains(t, err, "not the root of a module")
 }
 
-// sections splits the input of a story into files: "-- path --" begins one. Nobody wants to read a
+// sections splits the input of a story into files: "-- path --" begins one. It is tedious to read a
 // function of 71 lines, so "×69 text" stands for 69 lines of text.
 func sections(t *testing.T, input string) map[string]string {
 	files := map[string]string{}

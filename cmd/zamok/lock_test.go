@@ -182,7 +182,7 @@ func TestSignalCancelsWait(t *testing.T) {
 
 func TestCommandDiesWithWrapper(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells a process of its parent's death")
+		t.Skip("only Linux signals a parent's death to a process")
 	}
 	t.Parallel()
 	r := startZamok(t, sharedCluster(t), "lock", "orphan", "--", "sh", "-c", "echo pid $$; exec sleep 1000")

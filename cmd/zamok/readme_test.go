@@ -36,7 +36,7 @@ func readmeBlocks(t *testing.T, language string) []string {
 	return blocks
 }
 
-// What README says in its blocks for a shell is typed, block by block, as somebody would who has just made
+// What README says in its blocks for a shell is typed, block by block, as a reader would who has just made
 // a checkout. Only the ports are others, and "make" is asked whether it could: `make demo` has a test of its
 // own beside its program.
 func TestREADME(t *testing.T) {

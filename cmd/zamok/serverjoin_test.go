@@ -19,7 +19,7 @@ import (
 )
 
 // A node that joined is often started again with the same command line. If the cluster has no majority
-// without it, nobody answers --join, and the node must not wait for that: they would wait for each other.
+// without it, no node answers --join, and the node must not wait for that: they would wait for each other.
 func TestNodeWithDataStartsWithoutAskingTheCluster(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

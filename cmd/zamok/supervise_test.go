@@ -165,7 +165,7 @@ func TestTERMBeforeDeadline(t *testing.T) {
 	p.awaitWord(t, "terminated")
 }
 
-// Whoever ignores TERM gets KILL, before the deadline, however long kill-after is; its group too. That it is
+// A command that ignores TERM gets KILL, before the deadline, however long kill-after is; its group too. That it is
 // killMargin before, and not later, only a quiet machine shows.
 func TestKILLBeforeDeadline(t *testing.T) {
 	const killAfter = 10 * testTimeout
@@ -182,7 +182,7 @@ func TestKILLBeforeDeadline(t *testing.T) {
 }
 
 // A renewed lease moves the ladder away: each look finds the same short time left, and the command is
-// told to end by itself once it has outlived three of them.
+// asked to end by itself once it has outlived three of them.
 func TestRenewedLeaseKeepsCommandRunning(t *testing.T) {
 	const killAfter = time.Second
 	goOn := filepath.Join(t.TempDir(), "go")

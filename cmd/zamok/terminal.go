@@ -51,7 +51,7 @@ func (t *terminal) attach(c *child) {
 	t.savedModes, _ = getTermios(t.tty) // nil: nothing to restore
 	t.continued = make(chan os.Signal, 1)
 	signal.Notify(t.continued, syscall.SIGCONT)
-	// Otherwise nobody may take the terminal back from the background. Not before the command was
+	// Otherwise the terminal may not be taken back from the background. Not before the command was
 	// started, which would inherit it.
 	signal.Ignore(syscall.SIGTTOU)
 	t.giveToChild(c)

@@ -85,7 +85,7 @@ func TestCommandOwnsTerminal(t *testing.T) {
 	require.Equal(t, 1, strings.Count(p.stdout.String(), "interrupted"), "Ctrl-C came more than once")
 }
 
-// Nobody could wake us where there is no shell: Ctrl-Z must not stop everything forever.
+// Without a shell nothing could continue the process: Ctrl-Z must not stop everything forever.
 func TestCtrlZWithoutAShell(t *testing.T) {
 	t.Parallel()
 	p := startAtTerminal(t, sharedCluster(t), binary, "lock", "tty/alone", "--", "sh", "-c", `echo ready; read -r line; echo "read $line"`)

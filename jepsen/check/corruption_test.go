@@ -138,7 +138,7 @@ var corruptions = []struct {
 	},
 		`C11: lock "a": ticket 77/1 was granted token 30 at 9.000s (index 30), and no call had asked for it`},
 	{func(h *historyBuilder) { op := h.op(OpLock, Ref{12, 2}); op.Return, op.Outcome = 0, Unknown },
-		`C12: bob waits for ever: its lock "b", called at 14.000s, had not come back at 60.000s, 25s after the healing`},
+		`C12: bob waits without end: its lock "b", called at 14.000s, had not come back at 60.000s, 25s after the healing`},
 	{func(h *historyBuilder) { h.op(OpLock, Ref{12, 4}).Call = sec(41) },
 		`C12: bob waited too long: its lock "pool", called at 41.000s, came back at 52.000s; all had healed at 35.000s, and 10s were allowed from then on`},
 	{func(h *historyBuilder) { h.op(OpCheck, Ref{11, 1}).Index = 24 },
@@ -194,7 +194,7 @@ func TestUnlockAfterLossProvesNothing(t *testing.T) {
 	unlock.Call, unlock.Return, unlock.Outcome = sec(6.7), sec(7), Unknown
 	for _, f := range Check(&h.History, Limits{}).Violations {
 		if strings.HasPrefix(f.String(), "C1: ") {
-			t.Errorf("told: %v", f)
+			t.Errorf("reported: %v", f)
 		}
 	}
 }

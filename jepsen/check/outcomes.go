@@ -104,7 +104,7 @@ func checkCompletion(f *checker) {
 		f.examined++
 		switch {
 		case op.Return == 0 && f.diedAt[op.Client] == 0 && f.end > due:
-			f.violationf("%s waits for ever: its %s%s, called at %s, had not come back at %s, %v after the healing",
+			f.violationf("%s waits without end: its %s%s, called at %s, had not come back at %s, %v after the healing",
 				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call), f.formatTime(f.end), f.end-f.Plan.Healed)
 		case op.Return > due && !f.pausedDuring(op.Client, since, op.Return):
 			f.violationf("%s waited too long: its %s%s, called at %s, came back at %s; all had healed at %s, "+

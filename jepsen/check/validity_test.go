@@ -42,7 +42,7 @@ func TestExcusedFindings(t *testing.T) {
 		"the end of a session is known from a list only": func(h *historyBuilder) {
 			h.eventOf(EvEnded, Ref{13, 0}).Index, h.eventOf(EvEnded, Ref{13, 0}).Reason = 0, ""
 		},
-		"a watch tells late of the end of a session, which a list showed in time": func(h *historyBuilder) {
+		"a watch reports late the end of a session, which a list showed in time": func(h *historyBuilder) {
 			h.eventOf(EvEnded, Ref{13, 0}).At = sec(40)
 			h.event(EvEnded, Ref{13, 0}, 0, 30.2)
 		},
@@ -73,10 +73,10 @@ func TestExcusedFindings(t *testing.T) {
 			ev.Token, ev.Items = 46, singleItem("a", Exclusive)
 			h.event(EvReleased, Ref{13, 5}, 47, 17)
 		},
-		"a lock that nobody ever had": func(h *historyBuilder) {
+		"a lock that was never granted": func(h *historyBuilder) {
 			h.read(Op{Client: "ann", Kind: OpGet, Items: singleItem("z", "")}, 43, 11, 11.5)
 		},
-		"a grant that only a belief tells of": func(h *historyBuilder) {
+		"a grant that only a hold shows": func(h *historyBuilder) {
 			h.op(OpLock, Ref{13, 2}).Return, h.op(OpLock, Ref{13, 2}).Outcome = 0, Unknown
 		},
 		"a clock at its own rate": func(h *historyBuilder) {

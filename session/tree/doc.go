@@ -34,7 +34,7 @@
 // # Goroutines
 //
 // A tree has no lock. Any number of goroutines may read one tree (Len, Get,
-// Peek, Min, From, All, Check) while nobody changes it (Set, Insert, Delete,
+// Peek, Min, From, All, Check) while it is not changed (Set, Insert, Delete,
 // Ref, Clone, and writing through a pointer). Different trees, clones included,
 // need no agreement: what two of them share is never written to. Handing a clone
 // to another goroutine must order the two as any other hand-over does, as a go

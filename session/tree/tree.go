@@ -151,7 +151,7 @@ func (t *Tree[K, V]) From(low K) iter.Seq2[K, *V] {
 	return func(yield func(K, *V) bool) { t.root.ascend(&low, t.compare, yield) }
 }
 
-// ascend yields what is under n and not below low, if there is a low, and tells
+// ascend yields what is under n and not below low, if there is a low, and reports
 // whether to continue. It calls itself because a node shared by several trees can
 // have no pointer to its parent or its neighbour.
 func (n *node[K, V]) ascend(low *K, compare func(a, b K) int, yield func(K, *V) bool) bool {

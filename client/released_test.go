@@ -18,17 +18,17 @@ import (
 func holds(t *testing.T) (*bare, *Lock) {
 	b := newBare(t)
 	one := b.asks(1)[0]
-	_, frame := b.says()
+	_, frame := b.outgoing()
 	b.push(state(1, granted, 0))
-	b.hear(frame)
+	b.confirm(frame)
 	l := b.hand(one)
 	require.NotNil(t, l)
 	return b, l
 }
 
-// said is an error of a node.
-func said(t *testing.T, code zamokpb.Code) error {
-	st, err := status.New(codes.Aborted, "said").WithDetails(&zamokpb.ErrorInfo{Code: code, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN})
+// refusalOf is an error of a node.
+func refusalOf(t *testing.T, code zamokpb.Code) error {
+	st, err := status.New(codes.Aborted, "refused").WithDetails(&zamokpb.ErrorInfo{Code: code, Outcome: zamokpb.Outcome_OUTCOME_UNKNOWN})
 	require.NoError(t, err)
 	return st.Err()
 }
@@ -57,7 +57,7 @@ func ways(t *testing.T) map[string]way {
 		"no such session":        {answer(zamokpb.Code_CODE_NO_SESSION), true},
 		"not its session":        {answer(zamokpb.Code_CODE_WRONG_SECRET), false},
 		"coming back was denied": {func(b *bare) { b.end(denied) }, false},
-		"stolen":                 {func(b *bare) { b.streamEnded(b.st, said(t, zamokpb.Code_CODE_SUPERSEDED)) }, false},
+		"stolen":                 {func(b *bare) { b.streamEnded(b.st, refusalOf(t, zamokpb.Code_CODE_SUPERSEDED)) }, false},
 		"another cluster":        {func(b *bare) { b.end(&Error{Kind: ErrWrongCluster}) }, false},
 		"closed, unconfirmed":    {func(b *bare) { _ = b.close(0) }, false},
 		"closed": {func(b *bare) {
@@ -69,8 +69,8 @@ func ways(t *testing.T) map[string]way {
 	}
 }
 
-// saysOfRelease looks whether the error of a release says that it is in doubt just if the cluster said nothing.
-func saysOfRelease(t *testing.T, confirmed bool, err error) {
+// checkReleaseError checks that the error of a release leaves it in doubt exactly if the cluster did not answer.
+func checkReleaseError(t *testing.T, confirmed bool, err error) {
 	t.Helper()
 	var u *UnconfirmedError
 	if confirmed {
@@ -99,7 +99,7 @@ func TestNoReleaseIsConfirmedWithoutTheClustersWord(t *testing.T) {
 			way.ends(b)
 			err := <-ended
 			require.Equal(t, way.confirmed, err == nil, "%v", err)
-			saysOfRelease(t, way.confirmed, err)
+			checkReleaseError(t, way.confirmed, err)
 		})
 	}
 }
@@ -114,7 +114,7 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 			require.ErrorIs(t, l.Downgrade(t.Context()), ErrLost)
 			err := l.Unlock(t.Context())
 			require.ErrorIs(t, err, ErrLost)
-			saysOfRelease(t, way.confirmed, err)
+			checkReleaseError(t, way.confirmed, err)
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, way.confirmed, e.Outcome == Done)
@@ -122,7 +122,7 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 	}
 	t.Run("the local deadline", func(t *testing.T) {
 		b, l := holds(t)
-		b.says()
+		b.outgoing()
 		b.breaks()
 		b.pass(9500 * clock.Millisecond)
 		err := l.Unlock(t.Context())
@@ -136,7 +136,7 @@ func TestALossSaysWhetherTheClusterHoldsTheLock(t *testing.T) {
 		b.pass(9500 * clock.Millisecond)
 		require.ErrorIs(t, l.Err(), ErrLost)
 		b.push(state(1, over, zamokpb.Reason_REASON_DROPPED))
-		saysOfRelease(t, true, l.Unlock(t.Context()))
+		checkReleaseError(t, true, l.Unlock(t.Context()))
 	})
 }
 
@@ -158,7 +158,7 @@ func TestADowngradeOfALostLockSaysWhatItDid(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- l.Downgrade(context.Background()) }()
 	<-b.wake
-	for said, _ := b.says(); len(said) == 0; said, _ = b.says() {
+	for said, _ := b.outgoing(); len(said) == 0; said, _ = b.outgoing() {
 		<-b.wake
 	}
 	b.endsThere(zamokpb.Reason_REASON_EXPIRED)
@@ -182,7 +182,7 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	_, err := two.wait(ctx, r)
 	require.ErrorAs(t, err, &all)
 	require.Equal(t, NotDone, all.Outcome)
-	b.says()
+	b.outgoing()
 	_, err = one.wait(ctx, r)
 	inDoubt := &UnconfirmedError{}
 	require.ErrorAs(t, err, &inDoubt)
@@ -191,7 +191,7 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	require.Equal(t, Unknown, all.Outcome)
 
 	three := b.ask(r)
-	b.says()
+	b.outgoing()
 	b.end(&Error{Kind: ErrDenied})
 	require.ErrorAs(t, three.failure, &inDoubt, "the session ended here, and the cluster may grant it yet")
 	require.ErrorIs(t, three.failure, ErrDenied)

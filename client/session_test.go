@@ -117,29 +117,29 @@ func (b *bare) reply(st *zamokpb.TicketState, code zamokpb.Code, outcome zamokpb
 	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: a}})
 }
 
-func (b *bare) hear(frame *zamokpb.ClientFrame) {
+func (b *bare) confirm(frame *zamokpb.ClientFrame) {
 	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_KeepAliveAck{KeepAliveAck: &zamokpb.KeepAliveAck{
 		Sent: frame.Sent, Time: int64(b.time), Changes: b.changes}}})
 }
 
-// says is what the session would send: "acquire 1", "drop 2", …
-func (b *bare) says() (said []string, frame *zamokpb.ClientFrame) {
+// outgoing is what the session would send: "acquire 1", "drop 2", …
+func (b *bare) outgoing() (sent []string, frame *zamokpb.ClientFrame) {
 	for f := b.compose(); f != nil; f = b.compose() {
 		frame = f
 		for _, m := range f.Messages {
 			switch m := m.Message.(type) {
 			case *zamokpb.ClientMessage_Acquire:
-				said = append(said, "acquire "+decimal(m.Acquire.Ticket))
+				sent = append(sent, "acquire "+decimal(m.Acquire.Ticket))
 			case *zamokpb.ClientMessage_Drop:
-				said = append(said, "drop "+decimal(m.Drop.Ticket))
+				sent = append(sent, "drop "+decimal(m.Drop.Ticket))
 			case *zamokpb.ClientMessage_Downgrade:
-				said = append(said, "downgrade "+decimal(m.Downgrade.Ticket))
+				sent = append(sent, "downgrade "+decimal(m.Downgrade.Ticket))
 			case *zamokpb.ClientMessage_KeepAlive:
-				said = append(said, "alive")
+				sent = append(sent, "alive")
 			}
 		}
 	}
-	return said, frame
+	return sent, frame
 }
 
 func decimal(n uint64) string {
@@ -172,16 +172,16 @@ func (b *bare) leaves(t *ticket) {
 func TestTicketsBeyondTheWindowWait(t *testing.T) {
 	b := newBare(t)
 	b.asks(window + 50)
-	said, _ := b.says()
-	require.Len(t, said, window)
-	require.Equal(t, "acquire 1", said[0])
-	require.Equal(t, "acquire 1024", said[window-1])
+	sent, _ := b.outgoing()
+	require.Len(t, sent, window)
+	require.Equal(t, "acquire 1", sent[0])
+	require.Equal(t, "acquire 1024", sent[window-1])
 	b.reply(state(2, waiting, 0), 0, 0)
-	said, _ = b.says()
-	require.Empty(t, said, "the floor moves without gaps")
+	sent, _ = b.outgoing()
+	require.Empty(t, sent, "acknowledged-through moves without gaps")
 	b.reply(state(1, waiting, 0), 0, 0)
-	said, frame := b.says()
-	require.Equal(t, []string{"acquire 1025", "acquire 1026"}, said)
+	sent, frame := b.outgoing()
+	require.Equal(t, []string{"acquire 1025", "acquire 1026"}, sent)
 	require.EqualValues(t, 2, frame.AckedThrough)
 }
 
@@ -189,21 +189,21 @@ func TestWhatWasNotSentIsForgottenWithoutAWord(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(3)
 	b.leaves(all[1])
-	said, _ := b.says()
-	require.Equal(t, []string{"acquire 1", "acquire 2"}, said, "numbers are given when they are sent")
+	sent, _ := b.outgoing()
+	require.Equal(t, []string{"acquire 1", "acquire 2"}, sent, "numbers are given when they are sent")
 	require.EqualValues(t, 2, all[2].number)
 	for _, t := range b.asks(500) {
 		b.leaves(t)
 	}
 	require.Less(t, len(b.fresh), 500, "and does not pile up")
-	said, _ = b.says()
-	require.Empty(t, said)
+	sent, _ = b.outgoing()
+	require.Empty(t, sent)
 }
 
 func TestTheFurtherStateWins(t *testing.T) {
 	b := newBare(t)
 	one := b.asks(1)[0]
-	b.says()
+	b.outgoing()
 	b.push(state(1, granted, 0))
 	b.reply(state(1, waiting, 0), 0, 0)
 	l := b.hand(one)
@@ -213,14 +213,14 @@ func TestTheFurtherStateWins(t *testing.T) {
 	require.ErrorIs(t, l.Err(), ErrRevoked)
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
 	require.ErrorIs(t, l.Err(), ErrLost)
-	said, _ := b.says()
-	require.Equal(t, []string{"drop 1"}, said, "an unknown grant must not hold anything")
+	sent, _ := b.outgoing()
+	require.Equal(t, []string{"drop 1"}, sent, "an unknown grant must not hold anything")
 }
 
 func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(3)
-	b.says()
+	b.outgoing()
 	b.push(state(2, granted, 0))
 	b.reply(state(1, waiting, 0), 0, 0)
 	l := b.hand(all[1])
@@ -230,35 +230,35 @@ func TestLostIsFinalAndDroppedFirst(t *testing.T) {
 	ctx := l.Context()
 	b.pass(100 * clock.Millisecond)
 	require.ErrorIs(t, context.Cause(ctx), ErrLost, "a look at the clocks is enough")
-	said, _ := b.says()
-	require.Contains(t, said, "drop 2", "at once, if anybody listens")
+	sent, _ := b.outgoing()
+	require.Contains(t, sent, "drop 2", "at once, if anybody listens")
 	b.asks(1)
 	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0)})
 	require.ErrorIs(t, l.Err(), ErrLost)
-	said, _ = b.says()
-	require.Equal(t, []string{"drop 2", "acquire 3", "acquire 4"}, said)
+	sent, _ = b.outgoing()
+	require.Equal(t, []string{"drop 2", "acquire 3", "acquire 4"}, sent)
 	b.attach([]*zamokpb.TicketState{state(1, waiting, 0), state(2, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
-	said, _ = b.says()
-	require.Equal(t, []string{"drop 2"}, said, "until the cluster confirms")
+	sent, _ = b.outgoing()
+	require.Equal(t, []string{"drop 2"}, sent, "until the cluster confirms")
 	b.push(state(2, over, zamokpb.Reason_REASON_DROPPED))
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0), state(3, waiting, 0), state(4, waiting, 0)})
-	said, _ = b.says()
-	require.Empty(t, said)
+	sent, _ = b.outgoing()
+	require.Empty(t, sent)
 	require.NotNil(t, b.hand(all[0]), "who waits keeps its place")
 }
 
 func TestAGrantWithoutTrustWaitsForAProof(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(1)
-	_, frame := b.says()
-	b.hear(frame)
+	_, frame := b.outgoing()
+	b.confirm(frame)
 	b.pass(9500 * clock.Millisecond)
 	b.push(state(1, granted, 0))
 	require.Nil(t, b.hand(all[0]), "a push proves nothing")
 	changed := all[0].changes()
-	said, frame := b.says()
-	require.Equal(t, []string{"alive"}, said)
-	b.hear(frame)
+	sent, frame := b.outgoing()
+	require.Equal(t, []string{"alive"}, sent)
+	b.confirm(frame)
 	select {
 	case <-changed:
 	default:
@@ -271,15 +271,15 @@ func TestAGrantWithoutTrustWaitsForAProof(t *testing.T) {
 func TestAGrantThatNobodyKnowsIsDropped(t *testing.T) {
 	b := newBare(t)
 	one := b.asks(1)[0]
-	b.says()
+	b.outgoing()
 	b.reply(state(1, 0, 0), zamokpb.Code_CODE_DENIED, zamokpb.Outcome_OUTCOME_NOT_DONE)
 	require.ErrorIs(t, one.failure, ErrDenied)
 	b.push(state(1, granted, 0))
-	said, _ := b.says()
-	require.Equal(t, []string{"drop 1"}, said)
+	sent, _ := b.outgoing()
+	require.Equal(t, []string{"drop 1"}, sent)
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
-	said, _ = b.says()
-	require.Equal(t, []string{"drop 1"}, said, "until the cluster confirms")
+	sent, _ = b.outgoing()
+	require.Equal(t, []string{"drop 1"}, sent, "until the cluster confirms")
 	b.push(state(1, over, zamokpb.Reason_REASON_DROPPED))
 	require.Empty(t, b.tickets)
 }
@@ -289,7 +289,7 @@ func TestAPlaceIsThatOfTheLockSpokenOf(t *testing.T) {
 	b := newBare(t)
 	onQueue := []Option{OnPosition(func(Position) {})}
 	one, two := b.ask(newRequest([]Item{ExclusiveItem("x")}, onQueue)), b.ask(newRequest([]Item{ExclusiveItem("free"), ExclusiveItem("x")}, onQueue))
-	b.says()
+	b.outgoing()
 	b.reply(state(1, waiting, 0), 0, 0)
 	b.reply(state(2, waiting, 0), 0, 0)
 	require.Equal(t, "x", one.position.Name)
@@ -302,24 +302,24 @@ func TestWhatTheLeaderCouldNotTakeIsSentAgain(t *testing.T) {
 	b := newBare(t)
 	one := b.asks(1)[0]
 	for _, code := range []zamokpb.Code{zamokpb.Code_CODE_OVERLOADED, zamokpb.Code_CODE_UNKNOWN} {
-		said, _ := b.says()
-		require.Equal(t, []string{"acquire 1"}, said)
+		sent, _ := b.outgoing()
+		require.Equal(t, []string{"acquire 1"}, sent)
 		b.reply(state(1, 0, 0), code, zamokpb.Outcome_OUTCOME_UNKNOWN)
-		said, _ = b.says()
-		require.Empty(t, said, "not at once")
+		sent, _ = b.outgoing()
+		require.Empty(t, sent, "not at once")
 		require.NoError(t, one.failure)
 		b.pass(retryAfter)
 	}
 	b.leaves(one)
-	said, _ := b.says()
-	require.Equal(t, []string{"drop 1"}, said, "it may have been done")
+	sent, _ := b.outgoing()
+	require.Equal(t, []string{"drop 1"}, sent, "it may have been done")
 }
 
 // What a newer server says and this client does not know ends the call: it must not ask again, and again.
 func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(3)
-	b.says()
+	b.outgoing()
 	b.reply(state(1, 0, 0), 999, zamokpb.Outcome_OUTCOME_NOT_DONE)
 	b.reply(state(2, 0, 0), 999, zamokpb.Outcome_OUTCOME_UNKNOWN)
 	b.push(state(3, over, 999))
@@ -334,7 +334,7 @@ func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 	}
 	for reason, name := range zamokpb.Reason_name {
 		one := b.asks(1)[0]
-		b.says()
+		b.outgoing()
 		b.push(state(one.number, over, zamokpb.Reason(reason)))
 		require.NotErrorIs(t, one.failure, ErrRefused, "%s: a reason that gone leaves out", name)
 	}
@@ -344,7 +344,7 @@ func TestAnUnknownReasonIsAnErrorAtOnce(t *testing.T) {
 func TestALockerGoesOnAfterAForcedRelease(t *testing.T) {
 	b := newBare(t)
 	one := b.asks(1)[0]
-	b.says()
+	b.outgoing()
 	b.push(state(1, granted, 0))
 	b.push(state(1, over, zamokpb.Reason_REASON_REVOKED))
 	require.ErrorIs(t, one.failure, ErrRevoked)
@@ -354,7 +354,7 @@ func TestALockerGoesOnAfterAForcedRelease(t *testing.T) {
 func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(2)
-	b.says()
+	b.outgoing()
 	b.push(state(1, granted, 0))
 	b.reply(state(2, waiting, 0), 0, 0)
 	l := b.hand(all[0])
@@ -367,7 +367,7 @@ func TestAMissingTicketBelowTheFloorIsGone(t *testing.T) {
 func TestAGapInTheChangesEndsTheStream(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(3)
-	b.says()
+	b.outgoing()
 	b.push(state(1, granted, 0))
 	b.changes++ // one is lost, the next comes
 	b.push(state(3, granted, 0))
@@ -378,8 +378,8 @@ func TestAGapInTheChangesEndsTheStream(t *testing.T) {
 	require.NotNil(t, b.hand(all[1]))
 	b.changes++ // the last one is lost
 	b.alive = true
-	_, frame := b.says()
-	b.hear(frame)
+	_, frame := b.outgoing()
+	b.confirm(frame)
 	require.ErrorIs(t, context.Cause(b.st.ctx), errMissing)
 }
 
@@ -387,25 +387,25 @@ func TestRenewals(t *testing.T) {
 	b := newBare(t)
 	quiet := func(d clock.Span) {
 		b.pass(d)
-		said, _ := b.says()
-		require.Empty(t, said)
+		sent, _ := b.outgoing()
+		require.Empty(t, sent)
 	}
 	quiet(3 * clock.Second)
 	b.pass(700 * clock.Millisecond)
-	said, _ := b.says()
-	require.Equal(t, []string{"alive"}, said, "after a third, give or take a tenth")
+	sent, _ := b.outgoing()
+	require.Equal(t, []string{"alive"}, sent, "after a third, give or take a tenth")
 	quiet(500 * clock.Millisecond)
 	b.pass(400 * clock.Millisecond)
-	said, frame := b.says()
-	require.Equal(t, []string{"alive"}, said, "and each twelfth without an answer")
+	sent, frame := b.outgoing()
+	require.Equal(t, []string{"alive"}, sent, "and each twelfth without an answer")
 	quiet(500 * clock.Millisecond)
-	b.hear(frame)
+	b.confirm(frame)
 	quiet(2400 * clock.Millisecond)
 	b.pass(800 * clock.Millisecond)
-	said, _ = b.says()
-	require.Equal(t, []string{"alive"}, said, "a third after the proven one was sent")
+	sent, _ = b.outgoing()
+	require.Equal(t, []string{"alive"}, sent, "a third after the confirmed one was sent")
 	b.pass(800 * clock.Millisecond)
-	b.says()
+	b.outgoing()
 	require.NoError(t, context.Cause(b.st.ctx))
 	b.pass(clock.Second)
 	require.ErrorIs(t, context.Cause(b.st.ctx), errSilent, "another node is asked in time")
@@ -414,21 +414,21 @@ func TestRenewals(t *testing.T) {
 func TestADowngradeIsAskedForUntilItIsDone(t *testing.T) {
 	b := newBare(t)
 	all := b.asks(1)
-	b.says()
+	b.outgoing()
 	b.push(state(1, granted, 0))
 	l := b.hand(all[0])
 	done := make(chan error)
 	go func() { done <- l.Downgrade(t.Context()) }()
 	<-b.wake
-	said, _ := b.says()
-	for len(said) == 0 { // the wake was of something before
+	sent, _ := b.outgoing()
+	for len(sent) == 0 { // the wake was of something before
 		<-b.wake
-		said, _ = b.says()
+		sent, _ = b.outgoing()
 	}
-	require.Equal(t, []string{"downgrade 1"}, said)
+	require.Equal(t, []string{"downgrade 1"}, sent)
 	b.attach([]*zamokpb.TicketState{state(1, granted, 0)})
-	said, _ = b.says()
-	require.Equal(t, []string{"downgrade 1"}, said)
+	sent, _ = b.outgoing()
+	require.Equal(t, []string{"downgrade 1"}, sent)
 	b.receive(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Answer{Answer: &zamokpb.Answer{
 		Command: zamokpb.Command_COMMAND_DOWNGRADE, State: state(1, granted, 0)}}})
 	require.NoError(t, <-done)
@@ -461,7 +461,7 @@ func TestADowngradeInDoubtIsNotSettledByARefusal(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- l.Downgrade(t.Context()) }()
 			sent := func() {
-				for said, _ := b.says(); len(said) == 0; said, _ = b.says() {
+				for sent, _ := b.outgoing(); len(sent) == 0; sent, _ = b.outgoing() {
 					<-b.wake
 				}
 			}

@@ -83,7 +83,7 @@ func TestConnectionTransitions(t *testing.T) {
 // ticketEventsOf are what makes each event happen to a ticket, as a session does it.
 func ticketEventsOf(b *bare, one *ticket) map[ticketEvent]func() {
 	return map[ticketEvent]func(){
-		send:          func() { b.says() },
+		send:          func() { b.outgoing() },
 		reportWaiting: func() { b.reply(state(one.number, waiting, 0), 0, 0) },
 		reportGranted: func() { b.push(state(one.number, granted, 0)) },
 		handOver:      func() { b.hand(one) },
@@ -145,7 +145,7 @@ func TestAnEndedTicketSendsNothing(t *testing.T) {
 	} {
 		b := newBare(t)
 		one := b.asks(1)[0]
-		b.says()
+		b.outgoing()
 		b.push(state(1, granted, 0))
 		require.NotNil(t, b.hand(one))
 		queue(b, one)
@@ -207,7 +207,7 @@ func TestConnectionWalksItsTransitions(t *testing.T) {
 			one := b.asks(1)[0]
 			sent := from == attached || from == detached
 			if sent {
-				b.says()
+				b.outgoing()
 			}
 			happens(b, event)
 			want := from

@@ -103,16 +103,6 @@ func leaderOf(s *Sim, want *Node) {
 	})
 }
 
-// requireNoLeader sees that for a while no epoch opens.
-func requireNoLeader(s *Sim, duration time.Duration) {
-	s.Helper()
-	for began := time.Now(); time.Since(began) < duration; time.Sleep(100 * time.Millisecond) {
-		for _, n := range s.Leaders() {
-			s.Fatalf("%s leads", n.ID)
-		}
-	}
-}
-
 // clusterID is the id of the cluster that a node is part of.
 func clusterID(n *Node) (id store.ID) {
 	n.Running().View(func(m *fsm.Machine) { id = store.ID(m.Cluster()) })

@@ -25,19 +25,13 @@ func (n *Node) maintain() {
 	ctx := n.life
 	tick := time.NewTicker(maintenanceTick)
 	defer tick.Stop()
-	losses := n.losses
 	var snapshotted time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case l := <-losses:
-			losses = nil // until the next tick, so that this takes no more than its share of the loop
-			n.reportLoss(ctx, l)
-			continue
 		case <-n.maintainWake:
 		case <-tick.C:
-			losses = n.losses
 		}
 		in := n.instance.Load()
 		if in == nil {
@@ -56,6 +50,9 @@ func (n *Node) maintain() {
 		}
 		n.checkDigests(in)
 		n.checkFreeSpace(ctx)
+		if n.instance.Load() != in {
+			continue // raft was started again, to hand over or for another timeout; the next tick does the rest
+		}
 		if low, _ := n.store.IsLowSpace(); low && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
 			n.log.Warn("low disk space: taking a snapshot to compact the log")

@@ -122,6 +122,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	open = true
 	n.busy.Go(n.maintain)
+	n.busy.Go(n.reportLosses)
 	n.busy.Go(n.watch)
 	n.busy.Go(n.measurePauses)
 	return n, nil

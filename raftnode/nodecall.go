@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
@@ -122,10 +123,21 @@ type lostEntries struct {
 	index uint64
 }
 
-// reportLoss notifies a node of what it has lost.
-func (n *Node) reportLoss(ctx context.Context, l lostEntries) {
-	if _, err := n.callNode(ctx, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
-		n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", l.node.ID, "error", err)
+// reportLosses notifies nodes of what they have lost.
+//
+// It is no part of the maintenance loop, which a slow disk of this node may hold up: the other node's votes are wrong
+// until it is notified.
+func (n *Node) reportLosses() {
+	for {
+		select {
+		case <-n.life.Done():
+			return
+		case l := <-n.losses:
+			if _, err := n.callNode(n.life, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
+				n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", l.node.ID, "error", err)
+			}
+		}
+		_ = pause(n.life, time.Second)
 	}
 }
 

@@ -135,7 +135,9 @@ func (q *queue) end() batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open.Store(false)
-	return q.first(len(q.requests), len(q.renewals))
+	b := q.first(len(q.requests), len(q.renewals))
+	q.requests, q.renewals = nil, map[session.ID][]Done{} // a node that does not lead needs no room
+	return b
 }
 
 // first moves n requests, and at most so many renewals, into a batch. The caller holds the lock.

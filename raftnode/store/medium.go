@@ -242,6 +242,9 @@ func makeDir(dir string) error {
 		return err
 	}
 	above := filepath.Dir(dir)
+	if above == dir {
+		return fs.ErrNotExist // the root of a volume
+	}
 	if err := makeDir(above); err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type snapshots struct {
 	begun      atomic.Uint64 // the greatest number that is used
 	completing fifoMutex     // one snapshot at a time
 	complete   atomic.Pointer[[]*raft.SnapshotMeta]
-	unneeded   []string // files that are damaged and not needed; they go with the next snapshot that is complete
+	unneeded   []string // files that are damaged, or failed when they were whole; they go with the next snapshot that is complete
 }
 
 // A snapshotID is a snapshot's term, index, and a number that distinguishes those of one index. Later
@@ -135,8 +135,8 @@ func verifySnapshot(f file, name string) (*raft.SnapshotMeta, error) {
 	}
 	meta := new(raft.SnapshotMeta)
 	text := io.NewSectionReader(f, size-snapshotTrailer-length, length)
-	if err := json.NewDecoder(text).Decode(meta); err != nil || meta.ID != name {
-		return nil, errors.Join(fmt.Errorf("%w: it is snapshot %q", errRecord, meta.ID), err)
+	if err := json.NewDecoder(text).Decode(meta); err != nil || meta.ID != name || meta.Size != size-snapshotTrailer-length {
+		return nil, errors.Join(fmt.Errorf("%w: it is snapshot %q of %d bytes", errRecord, meta.ID, meta.Size), err)
 	}
 	return meta, nil
 }
@@ -201,6 +201,7 @@ func (s *snapshotSink) Close() error {
 	s.Write(binary.BigEndian.AppendUint32(text, uint32(len(text)))) // commit reports the error
 	s.Write(binary.BigEndian.AppendUint32(nil, s.sum))
 	if err := s.commit(); err != nil {
+		s.store.unneeded = append(s.store.unneeded, meta.ID) // it may have its name already
 		return err
 	}
 	all := append([]*raft.SnapshotMeta{&meta}, *s.store.complete.Load()...)

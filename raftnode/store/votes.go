@@ -62,8 +62,10 @@ type votes struct {
 func newVotes(table Table, writer serialWriter) (*votes, error) {
 	v := &votes{serialWriter: writer, table: table}
 	values, err := table.Values()
-	if err == nil {
-		_, err = values.number(keyCurrentTerm)
+	for _, key := range []string{keyCurrentTerm, keyVoteTerm} {
+		if err == nil {
+			_, err = values.number(key)
+		}
 	}
 	v.values.Store(&values)
 	return v, err

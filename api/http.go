@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	_ "net/http/pprof"
+	"net/http/pprof"
 	"slices"
 	"time"
 
@@ -88,7 +88,11 @@ func (h *httpPort) handler(profile bool) http.Handler {
 		_, _ = w.Write(h.node.server.metrics.Text(r.Context(), h.raft(), h.node.server.hub.Counts().Streams, h.node.cfg.Version)) // the error is the client's
 	})
 	if profile {
-		mux.Handle("/debug/pprof/", http.DefaultServeMux) // where package pprof registers itself
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	return mux
 }

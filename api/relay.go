@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -34,6 +35,8 @@ const (
 	// relayBytesMax bounds a leader's answer that is relayed, or a frame of its streams: more than a send
 	// queue of package push holds.
 	relayBytesMax = 4 << 20
+	// relaysMax is how many connections there are before those that are not used are closed.
+	relaysMax = 8
 )
 
 // relayed reports whether a node relayed this call. Then a break of the connection is not the client's.
@@ -75,6 +78,12 @@ func (r *relays) to(address string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)))
 	if err != nil {
 		return nil, err
+	}
+	for former, conn := range r.conns {
+		if len(r.conns) >= relaysMax && conn.GetState() == connectivity.Idle {
+			_ = conn.Close()
+			delete(r.conns, former)
+		}
 	}
 	r.conns[address] = conn
 	return conn, nil

@@ -85,7 +85,7 @@ func (t *ticket) wait(ctx context.Context, r *request) (lock *Lock, err error) {
 				s.checkDeadlines(now)
 				lock = t.handOver(now)
 			}
-			return lock != nil || t.failure != nil || t.position != nil
+			return lock != nil || t.failure != nil || t.position != nil && ctx.Err() == nil
 		})
 		switch {
 		case lock != nil:

@@ -199,6 +199,7 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 	if err := n.pin(ctx); err != nil {
 		return err
 	}
+	spoke := false // a node of this client's cluster
 	for asked := make(map[*node]bool); len(asked) < nodesMax; {
 		one := n.next(asked, each)
 		if one == nil {
@@ -206,16 +207,22 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 		}
 		asked[one] = true
 		err := ask(one)
-		n.note(one, err, !each)
+		if !each || ctx.Err() == nil { // a watch that its caller ends says nothing of the node
+			n.note(one, err, !each)
+		}
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return errNotAnswered
 		}
+		spoke = spoke || infoOf(err) != nil
 		if final := refusal(err, infoOf(err)); final != nil {
 			return final
 		}
+	}
+	if spoke { // what other calls met since is not this round's
+		return errNotAnswered
 	}
 	return n.verdict()
 }
@@ -293,7 +300,7 @@ func (n *nodes) note(one *node, err error, leads bool) {
 	switch {
 	case err == nil && leads:
 		n.leader = one
-	case named != nil || err != nil && n.leader == one:
+	case named != nil && n.leader == nil, err != nil && n.leader == one: // a node that lags does not replace another
 		n.leader = named
 	}
 	before := one.wrongCluster

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -43,4 +44,21 @@ func TestAddressesAreForgotten(t *testing.T) {
 	require.Equal(t, errNotAnswered, err)
 	require.LessOrEqual(t, asked, nodesMax)
 	n.note(first, dead, true) // which was forgotten
+}
+
+// A loop that its caller leaves says nothing of the node that it watched.
+func TestALeftWatchLeavesTheLeaderKnown(t *testing.T) {
+	n, err := newNodes(Config{Endpoints: []string{"given:1"}, Cluster: "c"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.close()) }()
+	leader := n.all[0]
+	n.note(leader, nil, true)
+	ctx, cancel := context.WithCancel(t.Context())
+	err = n.askInTurn(ctx, true, func(*node) error {
+		cancel()
+		return ctx.Err()
+	})
+	require.Equal(t, errNotAnswered, err)
+	require.Same(t, leader, n.leader)
+	require.NoError(t, leader.last)
 }

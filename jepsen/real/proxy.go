@@ -182,7 +182,7 @@ func (f *proxyNetwork) carry(client net.Conn, to, target string) {
 		delete(f.conns, &over)
 	}()
 	there, back := f.link(over), f.link(over.reverse())
-	if now := time.Now(); !there.awaitDelivery(ctx, now, 0) || !back.awaitDelivery(ctx, now, 0) {
+	if !there.awaitDelivery(ctx, time.Now(), 0) || !back.awaitDelivery(ctx, time.Now(), 0) {
 		return // the way of a SYN and of its answer
 	}
 	server, err := net.DialTimeout("tcp", target, dialTimeout)

@@ -114,6 +114,23 @@ func TestRemovedLeaderAnswersPendingCalls(t *testing.T) {
 	}
 }
 
+func TestTransferToUnreachableNode(t *testing.T) {
+	runStarted(t, Config{}, func(s *Sim, leader *Node) {
+		h := s.Holder("holder", "x", 5*time.Second)
+		for _, to := range []string{leader.ID, "n9"} {
+			assert.ErrorContains(s, leader.Running().Transfer(s.Within(electionTimeMax), to), "nothing was changed")
+		}
+		// To one that is down: the leader continues, with a raft of its own that is new.
+		down := s.Others(leader)[0]
+		down.Kill()
+		assert.Error(s, leader.Running().Transfer(s.Within(electionTimeMax), down.ID))
+		down.Start()
+		time.Sleep(10 * time.Second)
+		assert.True(s, s.Leader().holds("x", h))
+		s.Check()
+	})
+}
+
 // While raft hands the leadership over it refuses every entry at once. With something due, an epoch
 // that tried again at once would spin, for as long as that takes; in virtual time, forever.
 func TestExpirationDuringTransferDoesNotSpin(t *testing.T) {
@@ -255,5 +272,26 @@ func TestRestartedRemovedNodeExits(t *testing.T) {
 		require.ErrorContains(s, err, "was removed from this cluster")
 		s.Await(20*time.Second, "it ends", away.processEnded)
 		stopAndCheck(s, load)
+	})
+}
+
+func TestSingleNodeClusterGrows(t *testing.T) {
+	runStarted(t, Config{Nodes: 1, Disks: OnDisk}, func(s *Sim, only *Node) {
+		h := s.Holder("holder", "x", 10*time.Second)
+		only.Kill()
+		only.Start()
+		s.Leader()
+		assert.True(s, only.holds("x", h))
+		only.Close()
+		only.Start()
+		s.Leader()
+		time.Sleep(3 * time.Second)
+		join(s, only, "n2", "n2")
+		join(s, only, "n3", "n3")
+		assert.Len(s, voters(only), 3)
+		only.Kill()
+		next := s.LeaderOtherThan(only)
+		assert.True(s, next.holds("x", h))
+		s.Check()
 	})
 }

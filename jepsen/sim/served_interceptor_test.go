@@ -390,3 +390,52 @@ func TestClientBehindItsCloneStops(t *testing.T) {
 		require.Equal(t, 3, m.opened)
 	})
 }
+
+// Grants that pass a cancellation on their way are released, in whichever order they arrive.
+func TestCancelledWaitLeavesNoTicket(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		s.Network.SetDelay("a", s.Leader().Host, 2*time.Millisecond, 3*time.Millisecond)
+		s.Network.SetDelay(s.Leader().Host, "a", 2*time.Millisecond, 3*time.Millisecond)
+		random := s.Random("cancel")
+		granted := 0
+		for range 200 {
+			held := s.lock(b, "x")
+			ctx, cancel := context.WithCancel(s.Within(time.Minute))
+			waits := s.wait(ctx, a, "x")
+			go func() { _ = held.Unlock(context.Background()) }()
+			time.Sleep(time.Duration(random.IntN(12)) * time.Millisecond)
+			cancel()
+			<-waits.done
+			if waits.err == nil {
+				granted++
+				require.NoError(t, waits.lock.Err())
+				require.NoError(t, waits.lock.Unlock(ctx))
+			}
+			next := s.lock(b, "x")
+			require.NoError(t, next.Unlock(s.Within(time.Second)))
+		}
+		s.Logf("%d of 200 were granted before", granted)
+		require.Greater(t, granted, 20)
+		require.Less(t, granted, 180)
+	})
+}
+
+// A process dies: with release on disconnect its locks are free after the grace, not after the ttl. A
+// connection that breaks and comes back within the grace costs nothing.
+func TestReleaseOnDisconnect(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", func(c *client.Config) { c.ReleaseOnDisconnect = 2 * time.Second }), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(time.Minute), b, "x")
+		leads := s.Leader()
+		a.stack.closeConns()
+		time.Sleep(2500 * time.Millisecond) // beyond the grace, and before a renewal: one on its way counts as life
+		require.NoError(t, held.Err())
+		require.Equal(t, leads, s.Leader())
+		died := time.Now()
+		a.stack.CloseAll()
+		s.awaitResult(waits, 5*time.Second)
+		require.InDelta(t, 2, waits.at.Sub(died).Seconds(), 0.5)
+	})
+}

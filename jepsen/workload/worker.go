@@ -169,7 +169,7 @@ func (w *Worker) lock(ctx context.Context, kind check.OpKind, items []client.Ite
 	}
 	_ = w.Call(check.Op{Client: w.Label, Kind: kind, Items: check.ItemsOf(items)}, func(op *check.Op) (err error) {
 		var queued time.Duration
-		if kind == check.OpLock {
+		if kind == check.OpLock && w.IntN(4) > 0 { // some wait without their position
 			opts = append(opts, client.OnPosition(func(client.Position) { queued = cmp.Or(queued, w.Present()) }))
 		}
 		l, err = lockFunc(ctx, items, opts...)

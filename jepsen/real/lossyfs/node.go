@@ -99,6 +99,8 @@ func (n *node) make(ctx context.Context, name string, mode uint32, existing bool
 ) (child *fs.Inode, errno syscall.Errno) {
 	errno = n.disk.change(opWrite, func() (errno syscall.Errno) {
 		switch {
+		case n.names[name] == nil && n.disk.used() >= n.disk.capacity:
+			return syscall.ENOSPC
 		case n.names[name] == nil:
 			n.disk.create(n.inode, name, mode)
 		case !existing:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,7 +34,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 	// A round that goes from node to node meanwhile leaves out what was forgotten, and ends.
 	asked := 0
 	err = n.askInTurn(t.Context(), false, func(one *node) error {
-		require.Contains(t, n.all, one)
+		require.True(t, slices.Contains(n.all, one)) // a deep comparison would read what gRPC is changing
 		asked++
 		for i := range nodesMax {
 			_, err := n.learn(fmt.Sprintf("moved again:%d:%d", asked, i))

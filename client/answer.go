@@ -64,8 +64,8 @@ func (s *session) answer(a *zamokpb.Answer) {
 			t.downgrade = downgraded
 		}
 		if t.callerWaits() && t.request.onPosition != nil && state.GetState() == zamokpb.State_STATE_WAITING &&
-			t.position == nil && len(t.request.items) == 1 { // of several, the answer does not name the lock
-			t.position = &Position{Name: t.request.items[0].name, Ahead: int(a.GetAhead())}
+			t.position == nil && len(t.items) == 1 { // of several, the answer does not name the lock
+			t.position = &Position{Name: t.items[0].name, Ahead: int(a.GetAhead())}
 		}
 	case final == nil:
 		s.retryLater(t)
@@ -97,7 +97,7 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 		return
 	case zamokpb.Code_CODE_NOT_ACQUIRED:
 		if t.callerWaits() {
-			final = &NotAcquiredError{Names: names(t.request.items), Holders: blockers(info.GetBlockers())}
+			final = &NotAcquiredError{Names: names(t.items), Holders: blockers(info.GetBlockers())}
 		}
 	}
 	if t.token != 0 {

@@ -159,7 +159,7 @@ func (c *Client) living() (*session, error) {
 	if c.closed {
 		return nil, &Error{Kind: ErrClosed}
 	}
-	if c.session == nil || c.session.isEnded() {
+	if c.session == nil || c.session.ctx.Err() != nil {
 		c.nodes.warm()
 		c.session = newSession(c)
 	}

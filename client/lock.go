@@ -15,8 +15,7 @@ type Token uint64
 // Lock is one acquisition that was granted: the handle of what is held. All methods may be called at the
 // same time. Forgetting a handle does not release it.
 type Lock struct {
-	t     *ticket
-	items []Item
+	t *ticket
 
 	ctx       context.Context // ends when the lock is lost
 	cancel    context.CancelCauseFunc
@@ -24,10 +23,10 @@ type Lock struct {
 }
 
 // Name is the lock's name; of several the first.
-func (l *Lock) Name() string { return l.items[0].name }
+func (l *Lock) Name() string { return l.t.items[0].name }
 
 // Names are the names of all locks that the handle holds.
-func (l *Lock) Names() []string { return names(l.items) }
+func (l *Lock) Names() []string { return names(l.t.items) }
 
 // Token is the number of the grant, for storage that checks it.
 func (l *Lock) Token() Token { return Token(l.t.token) }
@@ -181,7 +180,7 @@ func (l *Lock) Unlock(ctx context.Context) error {
 	case ticketEnded:
 		return nil
 	case ticketUnconfirmed: // its outcome stays unknown
-		return t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.cause})
+		return t.unconfirmed(&Error{Kind: ErrUnavailable, Outcome: Unknown, cause: context.Cause(s.ctx)})
 	}
 	return t.unconfirmed(s.c.nodes.unavailable(Unknown, contextEnd(ctx)))
 }

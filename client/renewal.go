@@ -110,7 +110,9 @@ func (s *session) untilDeadline(now clock.Instant) clock.Span {
 	until, _ := s.lease.Until()
 	left := now.Until(until)
 	for t := range s.holds {
-		left = min(left, now.Until(t.holdEnd))
+		if t.state == ticketHeld {
+			left = min(left, now.Until(t.holdEnd))
+		}
 	}
 	return left
 }
@@ -133,11 +135,9 @@ func (s *session) confirmRenewal(sent []byte, at int64) {
 	}
 	for t := range s.holds {
 		t.setHoldDeadline()
+		t.unplaced = false
+		t.notify() // a grant may be handed over now
 	}
-	for t := range s.deadlineUnset {
-		t.notify()
-	}
-	clear(s.deadlineUnset)
 	if !before && s.lease.Valid(now) {
 		for _, t := range s.tickets { // grants that arrived while the lease was not considered valid may be handed over now
 			if t.state == ticketGranted {

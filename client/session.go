@@ -1,10 +1,10 @@
 package client
 
 import (
+	"container/list"
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,15 +16,14 @@ import (
 // session is the client's lease and everything that depends on it. After its end the client makes another one.
 type session struct {
 	c      *Client
-	secret []byte // never logged
-	ctx    context.Context
+	secret []byte          // never logged
+	ctx    context.Context // ends with the session, for the same cause
 	cancel context.CancelCauseFunc
 	kick   chan struct{} // wakes keep; holds one
 	wake   chan struct{} // wakes the sender; holds one
 
 	mu     sync.Mutex // guards what follows, and every ticket
 	state  connectionState
-	cause  error  // why the session has ended
 	id     uint64 // 0 = not open yet
 	ttl    clock.Span
 	ttlMin clock.Span           // the shortest that the cluster lets begin now
@@ -36,8 +35,7 @@ type session struct {
 	attempt uint64  // the number of the latest OpenStream; none has it twice
 	warned  bool    // since the last SessionState
 
-	fresh        []*ticket          // not yet sent: without a number, in order
-	unwanted     int                // of those, given up
+	fresh        list.List          // of tickets not sent yet: without a number, in order
 	tickets      map[uint64]*ticket // sent, and not known to have ended
 	nextTicket   uint64             // the next number
 	ackedThrough uint64
@@ -51,14 +49,13 @@ type session struct {
 	closing         bool // the client was closed
 	closed          bool // CloseSession was sent on this stream
 
-	heldCount     int                  // handles that are held
-	holds         map[*ticket]struct{} // of those, with a maximum hold
-	deadlineUnset map[*ticket]struct{} // grants that need a confirmation to compute the end of their hold
-	sent          clock.Instant        // the latest frame
-	silent        bool                 // something was sent, and nothing was received since
-	silentAt      clock.Instant        // since when
-	probed        bool                 // a KeepAlive was sent to probe the stream
-	renewSpan     clock.Span           // between renewals; drawn anew for each
+	heldCount int                  // handles that are held
+	holds     map[*ticket]struct{} // granted or held, with a maximum hold
+	sent      clock.Instant        // the latest frame
+	silent    bool                 // something was sent, and nothing was received since
+	silentAt  clock.Instant        // since when
+	probed    bool                 // a KeepAlive was sent to probe the stream
+	renewSpan clock.Span           // between renewals; drawn anew for each
 }
 
 // warnAfter is how long no leader is reachable before that is logged: longer than a failover.
@@ -71,7 +68,6 @@ func newSession(c *Client) *session {
 		state: unopened, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		ttl: clock.FromDuration(c.cfg.TTL), nextTicket: 1,
 		tickets: make(map[uint64]*ticket), answered: make(map[uint64]bool), holds: make(map[*ticket]struct{}),
-		deadlineUnset: make(map[*ticket]struct{}),
 	}
 	rand.Read(s.secret) // never fails
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -81,36 +77,12 @@ func newSession(c *Client) *session {
 	return s
 }
 
-// run attaches, sends, and attaches again, until the session ends.
+// run opens the session at the leader, or reattaches to it, and serves the stream; when that breaks, it begins again. It
+// returns when the session has ended.
 func (s *session) run() {
 	var between pause
-	for {
-		st, err := s.attach(&between)
-		if err != nil {
-			s.end(err)
-			return
-		}
-		s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.node) })
-		began := s.c.clock.Now()
-		cause := st.serve()
-		s.streamEnded(st, cause)
-		if s.isEnded() {
-			return
-		}
-		if s.c.clock.Now().Since(began) > clock.Second {
-			between = pause{}
-		}
-		if !between.wait(s.ctx) {
-			s.end(context.Cause(s.ctx))
-			return
-		}
-	}
-}
-
-// attach opens the session, or reattaches to it, at the leader. Its error is final.
-func (s *session) attach(between *pause) (*stream, error) {
-	began := s.c.clock.Now()
-	for patience := patienceMin; ; patience = min(2*patience, patienceMax) {
+	patience, detached := patienceMin, s.c.clock.Now()
+	for ; s.ctx.Err() == nil; between.wait(s.ctx) {
 		var st *stream
 		err := s.c.nodes.askInTurn(s.ctx, false, func(one *node) (err error) {
 			st, err = s.openStream(one, patience)
@@ -118,17 +90,19 @@ func (s *session) attach(between *pause) (*stream, error) {
 		})
 		switch {
 		case err == nil:
-			return st, nil
-		case s.ctx.Err() != nil:
-			return nil, context.Cause(s.ctx)
-		case err != errNotAnswered && !(errors.Is(err, ErrWrongCluster) && s.considersLeaseValid()): // else its own cluster may come back
-			return nil, err
-		}
-		if s.c.clock.Now().Since(began) > warnAfter {
-			s.warn()
-		}
-		if !between.wait(s.ctx) {
-			return nil, context.Cause(s.ctx)
+			s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.node) })
+			began := s.c.clock.Now()
+			s.streamEnded(st, st.serve())
+			if patience, detached = patienceMin, s.c.clock.Now(); detached.Since(began) > clock.Second {
+				between = pause{}
+			}
+		case err == errNotAnswered || errors.Is(err, ErrWrongCluster) && s.considersLeaseValid(): // its own cluster may come back
+			patience = min(2*patience, patienceMax)
+			if s.c.clock.Now().Since(detached) > warnAfter {
+				s.warn()
+			}
+		default:
+			s.end(err)
 		}
 	}
 }
@@ -184,14 +158,13 @@ func (s *session) finish(e connectionEvent, cause error) {
 	if !s.become(e) {
 		return
 	}
-	s.cause = cause
 	for _, t := range s.tickets {
 		t.endWithSession(cause)
 	}
-	for _, t := range s.fresh {
-		t.endWithSession(cause)
+	for s.fresh.Len() > 0 {
+		s.fresh.Front().Value.(*ticket).endWithSession(cause)
 	}
-	s.fresh, s.tickets, s.drops, s.outgoing, s.retryQueue = nil, nil, nil, nil, nil
+	s.tickets, s.drops, s.outgoing, s.retryQueue = nil, nil, nil, nil
 	s.link = nil
 	s.cancel(cause)
 }
@@ -214,12 +187,6 @@ func (s *session) leaseConfirmed() time.Time {
 	return time.Now().Add(s.c.clock.Now().Until(end).Duration())
 }
 
-func (s *session) isEnded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.over()
-}
-
 // close ends the session on purpose. Handles are lost before the cluster can grant their locks to others.
 func (s *session) close(patience time.Duration) error {
 	s.mu.Lock()
@@ -229,8 +196,8 @@ func (s *session) close(patience time.Duration) error {
 		t.lose(closed)
 		t.giveUp(closed)
 	}
-	for _, t := range slices.Clone(s.fresh) { // giving up may shorten it
-		t.giveUp(closed)
+	for s.fresh.Len() > 0 {
+		s.fresh.Front().Value.(*ticket).giveUp(closed)
 	}
 	s.closing = true
 	s.mu.Unlock()
@@ -252,7 +219,7 @@ func (s *session) close(patience time.Duration) error {
 	case sessionEnded:
 		return nil
 	case sessionAborted:
-		e.cause = &Error{Kind: ErrUnavailable, Outcome: Unknown, cause: s.cause}
+		e.cause = &Error{Kind: ErrUnavailable, Outcome: Unknown, cause: context.Cause(s.ctx)}
 	default:
 		e.cause = s.c.nodes.unavailable(Unknown, errors.New("the session's end was not confirmed"))
 		s.finish(abort, closed)

@@ -50,7 +50,6 @@ func newBare(t *testing.T) *bare {
 	b.session = &session{
 		c: c, state: opening, kick: make(chan struct{}, 1), wake: make(chan struct{}, 1), ttl: 10 * clock.Second, nextTicket: 1,
 		tickets: map[uint64]*ticket{}, answered: map[uint64]bool{}, holds: map[*ticket]struct{}{},
-		deadlineUnset: map[*ticket]struct{}{},
 	}
 	b.session.ctx, b.session.cancel = context.WithCancelCause(t.Context())
 	b.drawRenewal()
@@ -195,7 +194,7 @@ func TestWhatWasNotSentIsForgottenWithoutAWord(t *testing.T) {
 	for _, t := range b.asks(500) {
 		b.leaves(t)
 	}
-	require.Less(t, len(b.fresh), 500, "and does not pile up")
+	require.Less(t, b.fresh.Len(), 500, "and does not pile up")
 	sent, _ = b.outgoing()
 	require.Empty(t, sent)
 }

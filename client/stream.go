@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,6 @@ type stream struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	rpc    grpc.BidiStreamingClient[zamokpb.ClientFrame, zamokpb.ServerFrame]
-	broke  error // why it ended; set by receive
 }
 
 // openStream opens a stream at a node and applies its SessionState.
@@ -87,11 +87,8 @@ func (s *session) openStream(one *node, patience time.Duration) (st *stream, err
 
 // serve sends frames until the stream breaks, and returns why it did.
 func (st *stream) serve() error {
-	received := make(chan struct{})
-	go func() { // ends with the stream's context; waited for below
-		defer close(received)
-		st.receive()
-	}()
+	broke := make(chan error, 1)
+	go func() { broke <- st.receive() }() // ends with the stream's context; waited for below
 	for st.ctx.Err() == nil {
 		frame := st.s.compose()
 		if frame == nil {
@@ -105,21 +102,16 @@ func (st *stream) serve() error {
 			break // receive gets the reason
 		}
 	}
-	<-received
-	return st.broke
+	return <-broke
 }
 
-// receive applies the node's messages until the stream ends.
-func (st *stream) receive() {
+// receive applies the node's messages until the stream ends, and returns why it did.
+func (st *stream) receive() error {
 	defer st.cancel(nil)
 	for {
 		frame, err := st.rpc.Recv()
 		if err != nil {
-			st.broke = err
-			if cause := context.Cause(st.ctx); cause != nil {
-				st.broke = cause
-			}
-			return
+			return cmp.Or(context.Cause(st.ctx), err)
 		}
 		st.s.mu.Lock()
 		for _, m := range frame.GetMessages() {
@@ -151,12 +143,8 @@ func (s *session) compose() *zamokpb.ClientFrame {
 			add((*queue)[0])
 		}
 	}
-	for ; len(s.fresh) > 0 && s.nextTicket <= s.ackedThrough+window && !full(); s.fresh = s.fresh[1:] {
-		t := s.fresh[0]
-		if t.state != ticketUnsent {
-			s.unwanted--
-			continue
-		}
+	for s.fresh.Len() > 0 && s.nextTicket <= s.ackedThrough+window && !full() {
+		t := s.fresh.Front().Value.(*ticket)
 		t.become(send)
 		t.number = s.nextTicket
 		s.nextTicket++
@@ -190,7 +178,7 @@ func (t *ticket) outgoingMessage() *zamokpb.ClientMessage {
 	case t.state.final(): // since it was queued
 	case t.state == ticketReleasing:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Drop{Drop: name}}
-	case t.state == ticketRequested, t.needsHoldDeadline():
+	case t.state == ticketRequested, t.state == ticketGranted && t.unplaced:
 		return &zamokpb.ClientMessage{Message: &zamokpb.ClientMessage_Acquire{Acquire: t.request.wire(t.number)}}
 	case t.downgrade == asked:
 		t.downgrades++

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -16,15 +17,15 @@ const (
 	// holdParts: a grant is handed over without asking for a new confirmation if that could prolong its hold by at most
 	// 1/holdParts.
 	holdParts = 10
-	// unwantedMax is how many given-up tickets may be among those not yet sent.
-	unwantedMax = 64
 )
 
 // ticket is one acquisition. Its session's mutex guards it.
 type ticket struct {
 	s       *session
 	request *request
-	number  uint64 // 0 = not sent yet
+	items   []Item
+	place   *list.Element // in fresh, while it is not sent
+	number  uint64        // 0 = not sent yet
 	state   ticketState
 	token   uint64 // once the cluster has granted it
 	queued  bool   // in drops or outgoing
@@ -36,6 +37,7 @@ type ticket struct {
 	holdUntil clock.Time    // of the cluster; 0 = no maximum
 	holdEnd   clock.Instant // here
 	grantedAt clock.Instant // when its grant came; only with a maximum hold
+	unplaced  bool          // a confirmation is asked for, to compute holdEnd
 
 	failure  error // why it was not granted, or was lost
 	unlocked bool
@@ -74,12 +76,11 @@ func (t *ticket) notify() {
 func (s *session) ask(r *request) *ticket {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := &ticket{s: s, request: r, state: ticketUnsent}
+	t := &ticket{s: s, request: r, items: r.items, state: ticketUnsent}
+	t.place = s.fresh.PushBack(t)
 	if s.state.over() {
-		t.endWithSession(s.cause)
-		return t
+		t.endWithSession(context.Cause(s.ctx))
 	}
-	s.fresh = append(s.fresh, t)
 	signal(s.wake)
 	return t
 }
@@ -87,21 +88,10 @@ func (s *session) ask(r *request) *ticket {
 // giveUp ends the ticket for its caller, with the error that a waiting call returns. A Drop is sent until the cluster
 // reports the end (S4).
 func (t *ticket) giveUp(failure error) {
-	s := t.s
 	if t.callerWaits() {
 		t.failure = failure
 	}
-	if !t.become(giveUp) {
-		return
-	}
-	if t.state == ticketReleasing {
-		s.queueOut(t)
-		return
-	}
-	if s.unwanted++; s.unwanted > unwantedMax && s.unwanted > len(s.fresh)/2 {
-		s.fresh = slices.DeleteFunc(s.fresh, func(t *ticket) bool { return t.state != ticketUnsent })
-		s.unwanted = 0
-	}
+	t.become(giveUp)
 }
 
 // queueOut queues a ticket that has something to send.
@@ -144,6 +134,7 @@ func (t *ticket) report(st *zamokpb.TicketState) {
 		}
 		if t.holdUntil = clock.Time(st.GetHoldUntil()); t.holdUntil != 0 {
 			t.grantedAt = t.s.c.clock.Now()
+			t.s.holds[t] = struct{}{}
 		}
 	case zamokpb.State_STATE_ENDED:
 		t.reportEnd(st.GetReason(), "")
@@ -181,7 +172,7 @@ func (t *ticket) end(e ticketEvent, cause error) {
 func (t *ticket) endFailure(reason zamokpb.Reason, text string) error {
 	switch reason {
 	case zamokpb.Reason_REASON_TRY_FAILED:
-		return &NotAcquiredError{Names: names(t.request.items)}
+		return &NotAcquiredError{Names: names(t.items)}
 	case zamokpb.Reason_REASON_DEADLOCKED:
 		return &DeadlockError{}
 	case zamokpb.Reason_REASON_OWNER_BUSY:
@@ -213,7 +204,7 @@ func (t *ticket) endWithSession(cause error) {
 	next := t.state.after(event)
 	if t.callerWaits() {
 		switch {
-		case mayRetry(cause):
+		case errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked): // a new session may get it
 			t.failure = errRetryInNewSession
 		case next == ticketEnded:
 			t.failure = cause
@@ -226,14 +217,7 @@ func (t *ticket) endWithSession(cause error) {
 
 // unconfirmed is the error of a ticket that is not held here and may still be held in the cluster.
 func (t *ticket) unconfirmed(cause error) error {
-	items := []Item(nil)
-	switch {
-	case t.handle != nil:
-		items = t.handle.items
-	case t.request != nil:
-		items = t.request.items
-	}
-	return &UnconfirmedError{Names: names(items), Until: t.s.leaseConfirmed(), cause: cause}
+	return &UnconfirmedError{Names: names(t.items), Until: t.s.leaseConfirmed(), cause: cause}
 }
 
 // setHoldDeadline computes the local end of the maximum hold, which never becomes earlier.
@@ -258,17 +242,11 @@ func (t *ticket) mayHandOver(now clock.Instant) bool {
 		return true
 	case fresh:
 		t.giveUp(errTooLate)
-	case !t.needsHoldDeadline():
-		s.deadlineUnset[t] = struct{}{}
+	case !t.unplaced:
+		t.unplaced = true
 		s.queueOut(t)
 	}
 	return false
-}
-
-// needsHoldDeadline reports whether a grant asks for a confirmation.
-func (t *ticket) needsHoldDeadline() bool {
-	_, unplaced := t.s.deadlineUnset[t]
-	return unplaced && t.state == ticketGranted
 }
 
 // handOver returns the grant to the caller, if its lease is considered valid at now (L1).
@@ -278,13 +256,10 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 		return nil
 	}
 	t.become(handOver)
-	if t.holdUntil != 0 {
-		s.holds[t] = struct{}{}
-	}
 	if s.heldCount == 1 || t.holdUntil != 0 {
 		signal(s.kick) // from now on the clocks are looked at more often, or there is an earlier deadline
 	}
-	t.handle = &Lock{t: t, items: t.request.items, contended: make(chan int, 1)}
+	t.handle = &Lock{t: t, contended: make(chan int, 1)}
 	t.handle.ctx, t.handle.cancel = context.WithCancelCause(context.Background())
 	t.request = nil
 	return t.handle
@@ -294,7 +269,6 @@ func (t *ticket) handOver(now clock.Instant) *Lock {
 func (t *ticket) lose(cause error) {
 	if t.state == ticketHeld {
 		t.end(giveUp, cause)
-		t.s.queueOut(t)
 	}
 }
 
@@ -308,13 +282,7 @@ func (s *session) settled(number uint64) {
 		s.ackedThrough++
 		delete(s.answered, s.ackedThrough)
 	}
-	if len(s.fresh) > 0 {
+	if s.fresh.Len() > 0 {
 		signal(s.wake)
 	}
-}
-
-// mayRetry reports whether a call that waited in a session which ended may continue in a new one: not if the cluster would
-// refuse that too, or the client was closed.
-func mayRetry(cause error) bool {
-	return errors.Is(cause, ErrSessionExpired) || errors.Is(cause, ErrRevoked)
 }

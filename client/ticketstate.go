@@ -73,12 +73,20 @@ func (t *ticket) become(e ticketEvent) bool {
 	if next == 0 {
 		return false
 	}
-	if t.state == ticketHeld {
-		t.s.heldCount--
-		delete(t.s.holds, t)
+	s := t.s
+	switch t.state {
+	case ticketUnsent:
+		s.fresh.Remove(t.place)
+	case ticketHeld:
+		s.heldCount--
 	}
-	if t.state = next; next == ticketHeld {
-		t.s.heldCount++
+	t.state = next
+	switch {
+	case next == ticketHeld:
+		s.heldCount++
+	case next >= ticketReleasing:
+		delete(s.holds, t)
+		s.queueOut(t) // its Drop, unless it has ended
 	}
 	t.notify()
 	return true

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -154,11 +153,6 @@ func hangUp(t testing.TB, cl *client.Client) {
 // mayHaveDone looks that an error says no more than that the cluster's word did not come in time.
 func mayHaveDone(t testing.TB, err error) {
 	t.Helper()
-	var all *client.UnavailableError
-	if errors.As(err, &all) {
-		require.Equal(t, client.Unknown, all.Outcome, "%v", err)
-		return
-	}
 	var one *client.Error
 	require.ErrorAs(t, err, &one)
 	require.Equal(t, client.Unknown, one.Outcome, "%v", err)

@@ -48,36 +48,22 @@ func (e *Election) leader(ctx context.Context) (Leader, Stamp, error) {
 // that came and went between two reports may be left out. It ends as Watch does.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
-		last, first := Leader{}, true
-		tell := func() (at Stamp, on bool) {
-			now, at, err := e.leader(ctx)
-			if err != nil {
-				yield(Leader{}, err)
-				return at, false
-			}
-			if first || now.Token != last.Token || now.Session != last.Session {
-				last, first = now, false
-				return at, yield(now, nil)
-			}
-			return at, true
+		last, at := Leader{}, Stamp{}
+		look := func(first bool) (on bool) { // reports the leader, if it is another one than before
+			now, stamp, err := e.leader(ctx)
+			changed := first || err != nil || now.Token != last.Token || now.Session != last.Session
+			last, at = now, stamp
+			return (!changed || yield(now, err)) && err == nil
 		}
-		for {
-			at, on := tell()
-			if !on {
-				return
-			}
-			for m, err := range e.c.Watch(ctx, e.name, at.Index) {
-				if errors.Is(err, ErrCompacted) {
-					break // look again, and watch from there
-				}
-				if err != nil {
+		for first := true; look(first); first = false {
+			for batch, err := range e.c.Watch(ctx, e.name, at.Index) {
+				switch {
+				case errors.Is(err, ErrCompacted): // ends the watch: look again, and watch from there
+				case err != nil:
 					yield(Leader{}, err)
 					return
-				}
-				if len(m.Events) > 0 {
-					if _, on := tell(); !on {
-						return
-					}
+				case len(batch.Events) > 0 && !look(false):
+					return
 				}
 			}
 		}

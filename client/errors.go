@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +28,7 @@ var (
 	ErrRevoked = errors.New("revoked")
 	// ErrLimit: a limit of the cluster was met; Error.Field names it.
 	ErrLimit = errors.New("limit met")
-	// ErrUnavailable: no node could do it in time. See UnavailableError.
+	// ErrUnavailable: no node could do it in time; Error.Nodes says why.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrDenied: the access rules say no.
 	ErrDenied = errors.New("denied")
@@ -65,10 +64,17 @@ func (o Outcome) String() string { return [...]string{"not done", "done", "unkno
 type Error struct {
 	Kind    error // one of the Err values
 	Outcome Outcome
-	Message string // the server's, for people
-	Field   string // ErrInvalid: the field. ErrLimit: the limit. ErrKindMismatch: the lock.
-	Limit   uint32 // ErrKindMismatch: the limit of the permits it is in use as; 0 = a mutex
+	Message string      // the server's, for people
+	Field   string      // ErrInvalid: the field. ErrLimit: the limit. ErrKindMismatch: the lock.
+	Limit   uint32      // ErrKindMismatch: the limit of the permits it is in use as; 0 = a mutex
+	Nodes   []NodeError // ErrUnavailable: every node that was asked, and why it did not do
 	cause   error
+}
+
+// NodeError is the last that was heard of, or from, a node.
+type NodeError struct {
+	Address string
+	Err     error
 }
 
 func (e *Error) Error() string {
@@ -84,13 +90,22 @@ func (e *Error) Error() string {
 	if e.cause != nil {
 		b.WriteString(": " + strings.TrimPrefix(e.cause.Error(), "zamok: "))
 	}
+	for i, n := range e.Nodes {
+		fmt.Fprintf(&b, "%s%s: %v", [...]string{": ", "; "}[min(i, 1)], n.Address, n.Err)
+	}
 	if e.Outcome == Unknown && !errors.Is(e.Kind, ErrLost) {
 		b.WriteString(" (it may have taken effect)")
 	}
 	return b.String()
 }
 
-func (e *Error) Unwrap() []error { return present(e.Kind, e.cause) }
+func (e *Error) Unwrap() error {
+	all := []error{e.Kind, e.cause}
+	for _, n := range e.Nodes {
+		all = append(all, n.Err)
+	}
+	return errors.Join(all...)
+}
 
 func invalid(field, format string, args ...any) error {
 	return &Error{Kind: ErrInvalid, Field: field, Message: fmt.Sprintf(format, args...)}
@@ -114,7 +129,7 @@ func (e *NotAcquiredError) Error() string {
 	return text
 }
 
-func (e *NotAcquiredError) Unwrap() []error { return present(ErrNotAcquired, e.cause) }
+func (e *NotAcquiredError) Unwrap() error { return errors.Join(ErrNotAcquired, e.cause) }
 
 // DeadlockError spells out the cycle that waiting would have closed.
 type DeadlockError struct {
@@ -156,45 +171,6 @@ func (e *UnconfirmedError) Error() string {
 }
 
 func (e *UnconfirmedError) Unwrap() error { return e.cause }
-
-// NodeError is the last that was heard of, or from, a node.
-type NodeError struct {
-	Address string
-	Err     error
-}
-
-// UnavailableError names every node that was asked, and why it did not do.
-type UnavailableError struct {
-	Outcome Outcome
-	Nodes   []NodeError
-	cause   error // the context's, if it ended the call
-}
-
-func (e *UnavailableError) Error() string {
-	text := "zamok: unavailable"
-	if e.cause != nil {
-		text += ": " + e.cause.Error()
-	}
-	for i, n := range e.Nodes {
-		text += fmt.Sprintf("%s%s: %v", [...]string{": ", "; "}[min(i, 1)], n.Address, n.Err)
-	}
-	if e.Outcome == Unknown {
-		text += " (it may have taken effect)"
-	}
-	return text
-}
-
-func (e *UnavailableError) Unwrap() []error {
-	all := present(ErrUnavailable, e.cause)
-	for _, n := range e.Nodes {
-		all = append(all, n.Err)
-	}
-	return all
-}
-
-func present(errs ...error) []error {
-	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-}
 
 // contextEnd says why a context ended, with the caller's own cause if there is one. The end of our own timeout
 // is not that of the caller's context.

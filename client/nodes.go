@@ -67,11 +67,10 @@ type nodes struct {
 type node struct {
 	zamokpb.ZamokClient
 	zamokpb.AdminClient
-	address      string
-	conn         *grpc.ClientConn
-	given        bool  // by Config.Endpoints: it is never forgotten
-	last         error // why the latest attempt failed; nil if it did not
-	wrongCluster bool  // of another cluster when it was asked last, which was logged
+	address string
+	conn    *grpc.ClientConn
+	given   bool  // by Config.Endpoints: it is never forgotten
+	last    error // why the latest attempt failed; nil if it did not
 }
 
 func newNodes(cfg Config) (*nodes, error) {
@@ -255,7 +254,7 @@ func (n *nodes) verdict() error {
 			continue
 		}
 		given++
-		if one.wrongCluster {
+		if errors.Is(one.last, ErrWrongCluster) {
 			foreign++
 			strange = cmp.Or(strange, one.last)
 		}
@@ -295,6 +294,9 @@ func (n *nodes) note(one *node, err error, leads bool) {
 	named, _ := n.learn(infoOf(err).GetLeaderAddress())
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if errors.Is(err, ErrWrongCluster) && !errors.Is(one.last, ErrWrongCluster) {
+		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", one.address, "error", err)
+	}
 	one.last = err
 	n.reached = n.reached || !refuses(err) // what was sent may have been done, whatever is heard later
 	switch {
@@ -303,17 +305,13 @@ func (n *nodes) note(one *node, err error, leads bool) {
 	case named != nil && n.leader == nil, err != nil && n.leader == one: // a node that lags does not replace another
 		n.leader = named
 	}
-	before := one.wrongCluster
-	if one.wrongCluster = errors.Is(err, ErrWrongCluster); one.wrongCluster && !before {
-		n.log.Error("zamok: an endpoint belongs to another cluster and is ignored", "address", one.address, "error", err)
-	}
 }
 
 // unavailable is the error that names every node.
-func (n *nodes) unavailable(outcome Outcome, cause error) *UnavailableError {
+func (n *nodes) unavailable(outcome Outcome, cause error) *Error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := &UnavailableError{Outcome: outcome, cause: cause}
+	e := &Error{Kind: ErrUnavailable, Outcome: outcome, cause: cause}
 	for _, one := range n.all {
 		e.Nodes = append(e.Nodes, NodeError{Address: one.address, Err: plain(cmp.Or(one.last, errNoAnswer))})
 	}

@@ -178,7 +178,7 @@ func TestATryThatIsGivenUpSaysWhetherItIsInDoubt(t *testing.T) {
 	one, two := b.ask(r), b.ask(r)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	var all *UnavailableError
+	var all *Error
 	_, err := two.wait(ctx, r)
 	require.ErrorAs(t, err, &all)
 	require.Equal(t, NotDone, all.Outcome)

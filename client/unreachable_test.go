@@ -30,7 +30,7 @@ func TestDialNamesEveryEndpointAndWhy(t *testing.T) {
 	peer := c.nodes[0].Peer()
 	_, err := client.Dial(ctx, dead, peer)
 	require.ErrorIs(t, err, client.ErrUnavailable)
-	var all *client.UnavailableError
+	var all *client.Error
 	require.ErrorAs(t, err, &all)
 	require.Len(t, all.Nodes, 2)
 	require.ErrorContains(t, err, dead)

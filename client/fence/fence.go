@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -85,10 +86,7 @@ func (g *Guard) Mark(resource string) uint64 {
 }
 
 func (g *Guard) raise(resource string, token uint64) error {
-	most := g.Marks
-	if most == 0 {
-		most = DefaultMarks
-	}
+	most := cmp.Or(g.Marks, DefaultMarks)
 	if _, known := g.marks[resource]; !known && len(g.marks) >= most {
 		return fmt.Errorf("%w: %d are remembered; nothing was let through", ErrFull, most)
 	}

@@ -170,7 +170,7 @@ func TestUnlockDuringOutageIsSentLater(t *testing.T) {
 		err := held.Unlock(s.Within(time.Minute))
 		require.ErrorIs(t, err, client.ErrUnavailable)
 		require.InDelta(t, 5, time.Since(from).Seconds(), 0.1)
-		var e *client.UnavailableError
+		var e *client.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, client.Unknown, e.Outcome)
 		require.ErrorIs(t, held.Err(), client.ErrNotHeld)

@@ -112,12 +112,3 @@ func (s *session) refused(t *ticket, info *zamokpb.ErrorInfo, final error) {
 	}
 	t.reportEnd(info.GetReason(), "")
 }
-
-// sessionEnded applies the end of the session in the cluster.
-func (s *session) sessionEnded(e *zamokpb.SessionEnded) {
-	if s.closing && e.GetReason() == zamokpb.Reason_REASON_CLOSED {
-		s.finish(endReported, &Error{Kind: ErrClosed})
-		return
-	}
-	s.finish(endReported, reasonError(e.GetReason(), e.GetText()))
-}

@@ -1,11 +1,16 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"io"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+
+	"zamok/api/zamokpb"
 )
 
 const (
@@ -50,7 +55,7 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		r, err = method(one, ctx, request)
-		if effect != reads && err != nil && !notDone(err) && refusal(err, infoOf(err)) == nil {
+		if effect != reads && err != nil && !notDone(err) && refusal(err) == nil {
 			if outcome = Unknown; effect == changesOnce {
 				return finalError{&Error{Kind: ErrUnavailable, cause: plain(err)}}
 			}
@@ -59,10 +64,7 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 	}
 	var between pause
 	for ; ; patience = max(patience, min(2*patience, patienceMax)) {
-		err := c.open()
-		if err == nil {
-			err = c.nodes.askInTurn(ctx, false, attempt)
-		}
+		err := c.ask(ctx, false, attempt)
 		switch {
 		case err != errNotAnswered && outcome == Unknown:
 			return r, true, withOutcome(err, Unknown)
@@ -72,4 +74,169 @@ func call[Q proto.Message, R any](ctx context.Context, c *Client, effect effect,
 			return r, outcome == Unknown, c.nodes.unavailable(outcome, contextEnd(ctx))
 		}
 	}
+}
+
+// Get returns a lock's holders and waiters, in order. It names at most 100 of each, or as many
+// as limit says, up to 200.
+func (c *Client) Get(ctx context.Context, name string, limit int) (*LockDetail, error) {
+	r, _, err := call(ctx, c, reads, (*node).Get, &zamokpb.GetRequest{Name: name, Limit: uint32(max(limit, 0))})
+	if err != nil {
+		return nil, err
+	}
+	return &LockDetail{LockInfo: lockInfo(r.GetLock()), Held: tickets(r.GetHolders()), Queue: tickets(r.GetQueue()), Stamp: stamp(r.GetStamp())}, nil
+}
+
+// List lists locks in use whose names begin with prefix and come after `after`, in order: at most limit, or
+// 1000 if that is 0. The stamp's index is where a Watch continues.
+func (c *Client) List(ctx context.Context, prefix, after string, limit int) ([]LockInfo, Stamp, error) {
+	r, _, err := call(ctx, c, reads, (*node).List, &zamokpb.ListRequest{Prefix: prefix, After: after, Limit: uint32(max(limit, 0))})
+	return each(r.GetLocks(), lockInfo), stamp(r.GetStamp()), err
+}
+
+// listMax is how many a node lists at once.
+const listMax = 1000
+
+// Sessions lists living sessions with ids above after, in order: at most limit, or 1000 if that is 0. It asks as often
+// as it takes, since sessions with much metadata come in short answers; the stamp is that of the first.
+func (c *Client) Sessions(ctx context.Context, after uint64, limit int) (list []SessionInfo, at Stamp, err error) {
+	if limit <= 0 {
+		limit = listMax
+	}
+	for len(list) < limit {
+		page := &zamokpb.ListSessionsRequest{After: after, Limit: uint32(min(limit-len(list), listMax))}
+		r, _, err := call(ctx, c, reads, (*node).ListSessions, page)
+		if err != nil {
+			return nil, Stamp{}, err
+		}
+		if at == (Stamp{}) {
+			at = stamp(r.GetStamp())
+		}
+		if len(r.GetSessions()) == 0 {
+			break
+		}
+		list = append(list, each(r.GetSessions(), sessionInfo)...)
+		after = list[len(list)-1].Session
+	}
+	return list, at, nil
+}
+
+// Grant names a grant for Check. The token is enough for an exclusive lock; shared locks and permits may
+// have theirs in common with others, so session and ticket are needed too.
+type Grant struct {
+	Name            string
+	Token           Token
+	Session, Ticket uint64
+}
+
+// Grant is the handle's.
+func (l *Lock) Grant() Grant {
+	return Grant{Name: l.Name(), Token: l.Token(), Session: l.Session(), Ticket: l.Ticket()}
+}
+
+// Check asks the cluster whether a grant is held. Yes was true at a moment between call and answer.
+func (c *Client) Check(ctx context.Context, g Grant) (held bool, at Stamp, err error) {
+	r, _, err := call(ctx, c, reads, (*node).Check, &zamokpb.CheckRequest{
+		Name: g.Name, Token: uint64(g.Token), Session: g.Session, Ticket: g.Ticket})
+	return r.GetHeld(), stamp(r.GetStamp()), err
+}
+
+// Now reads the replicated clock. Of calls that do not overlap the later gets the greater stamp.
+func (c *Client) Now(ctx context.Context) (Stamp, error) {
+	r, _, err := call(ctx, c, reads, (*node).Now, &zamokpb.NowRequest{})
+	return stamp(r.GetStamp()), err
+}
+
+// Members returns the nodes, and the state of the cluster. It asks every endpoint, too, and fails with ErrWrongCluster
+// if one that answers belongs to another cluster.
+func (c *Client) Members(ctx context.Context) (members []Member, cluster ClusterInfo, err error) {
+	if err := c.open(); err != nil {
+		return nil, ClusterInfo{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.RequestTimeout, errRequestTimeout)
+	defer cancel()
+	if _, err := c.nodes.survey(ctx); err != nil {
+		return nil, ClusterInfo{}, err
+	}
+	r, _, err := call(ctx, c, reads, (*node).Members, &zamokpb.MembersRequest{})
+	return each(r.GetMembers(), func(m *zamokpb.Member) Member {
+		return Member{
+			ID: m.GetId(), Client: m.GetClient(), Peer: m.GetPeer(), HTTP: m.GetHttp(), Version: m.GetVersion(),
+			Incarnation: m.GetIncarnation(), Voter: m.GetVoter(), Leader: m.GetLeader(), FreeBytes: m.GetFreeBytes(), DiskLow: m.GetDiskLow(),
+			LastContact: time.Duration(m.GetLastContact()), Behind: m.Behind,
+		}
+	}), ClusterInfo{ID: r.GetCluster(), HoldOff: time.Duration(r.GetHoldOff()), ElectionTimeout: time.Duration(r.GetElectionTimeout())}, err
+}
+
+// TicketRef names an acquisition.
+type TicketRef struct{ Session, Ticket uint64 }
+
+// ForceRelease ends what holds the lock with a token up to the one given: what the operator saw. Newer grants are not
+// touched, so it may be repeated. If nothing holds it so, and an attempt of this call may have ended what did, the
+// error says Unknown.
+func (c *Client) ForceRelease(ctx context.Context, name string, token Token, reason string) ([]TicketRef, error) {
+	r, inDoubt, err := call(ctx, c, repeats, (*node).ForceRelease, &zamokpb.ForceReleaseRequest{Name: name, Token: uint64(token), Reason: reason})
+	if inDoubt && err == nil && len(r.GetEnded()) == 0 {
+		err = &Error{Kind: ErrUnavailable, Outcome: Unknown,
+			Message: "nothing holds it now; an attempt whose answer did not come may have ended what did"}
+	}
+	return each(r.GetEnded(), func(t *zamokpb.TicketRef) TicketRef { return TicketRef{t.GetSession(), t.GetTicket()} }), err
+}
+
+// ExpireSession ends a session as if its lease had run out. If it has ended, and an attempt of this call may
+// have done that, the error says ErrSessionExpired and Unknown.
+func (c *Client) ExpireSession(ctx context.Context, session uint64, reason string) error {
+	_, _, err := call(ctx, c, repeats, (*node).ExpireSession, &zamokpb.ExpireSessionRequest{Session: session, Reason: reason})
+	return err
+}
+
+// Join takes a node into the cluster, which runs with an empty directory and is reached by its peers at peer. One
+// with the name and the address of a member that has been silent for 30 s replaces it.
+func (c *Client) Join(ctx context.Context, id, peer string) error {
+	_, _, err := call(ctx, c, changesOnce, (*node).Join, &zamokpb.JoinRequest{Id: id, Peer: peer})
+	return err
+}
+
+// Remove takes a node out of the cluster, if the voters that remain have a majority that answers.
+func (c *Client) Remove(ctx context.Context, id string) error {
+	_, _, err := call(ctx, c, changesOnce, (*node).Remove, &zamokpb.RemoveRequest{Id: id})
+	return err
+}
+
+// Transfer hands the leadership to a node; "" = to the one that is furthest.
+func (c *Client) Transfer(ctx context.Context, to string) error {
+	_, _, err := call(ctx, c, changesOnce, (*node).Transfer, &zamokpb.TransferRequest{To: to})
+	return err
+}
+
+// Backup writes the state of the cluster. After an error w holds a part of it, which is no backup. The
+// context alone bounds it.
+func (c *Client) Backup(ctx context.Context, w io.Writer) (written int64, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream when w fails
+	var failed error
+	err = c.ask(ctx, false, func(one *node) error {
+		stream, err := one.Backup(ctx, &zamokpb.BackupRequest{})
+		if err != nil {
+			return err
+		}
+		for failed == nil {
+			chunk, err := stream.Recv()
+			switch {
+			case errors.Is(err, io.EOF):
+				return nil
+			case err != nil && written > 0:
+				return finalError{&Error{Kind: ErrUnavailable, Message: "the backup is not whole", cause: plain(err)}}
+			case err != nil:
+				return err
+			}
+			var n int
+			n, failed = w.Write(chunk.GetData())
+			written += int64(n)
+		}
+		return nil
+	})
+	if err == errNotAnswered {
+		return written, c.nodes.unavailable(NotDone, contextEnd(ctx))
+	}
+	return written, cmp.Or(err, failed)
 }

@@ -152,6 +152,14 @@ func (c *Client) open() error {
 	return nil
 }
 
+// ask asks the nodes in turn, unless the client was closed.
+func (c *Client) ask(ctx context.Context, each bool, ask func(*node) error) error {
+	if err := c.open(); err != nil {
+		return err
+	}
+	return c.nodes.askInTurn(ctx, each, ask)
+}
+
 // living gives the session, a new one if there was none or it is over.
 func (c *Client) living() (*session, error) {
 	c.mu.Lock()

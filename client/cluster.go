@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,10 +87,7 @@ func (s *judged) RecvMsg(m any) error {
 }
 
 func naming(ctx context.Context, cluster string) context.Context {
-	if cluster == "" {
-		cluster = clusterAsked
-	}
-	return metadata.AppendToOutgoingContext(ctx, clusterKey, cluster)
+	return metadata.AppendToOutgoingContext(ctx, clusterKey, cmp.Or(cluster, clusterAsked))
 }
 
 // judge is the error of a call as it is if its answer has to come from a cluster. A node that refuses for this
@@ -156,11 +154,19 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	n.mu.Lock()
 	given := slices.DeleteFunc(slices.Clone(n.all), func(one *node) bool { return !one.given })
 	n.mu.Unlock()
-	all := make(chan *surveyed, len(given))
-	for _, one := range given {
-		go func() { all <- n.ask(ctx, one) }() // ends with ctx; waited for below
+	type answer struct {
+		node    *node
+		cluster string // "" = it did not say
+		err     error
 	}
-	var first *surveyed
+	all := make(chan answer, len(given))
+	for _, one := range given {
+		go func() { // ends with ctx; waited for below
+			cluster, err := n.clusterOf(ctx, one)
+			all <- answer{one, cluster, err}
+		}()
+	}
+	var first answer
 	var enough *time.Timer // runs once a node has answered
 	same := 0              // endpoints that named the cluster of the first
 	var strange, refused error
@@ -171,7 +177,7 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 		}
 		if errors.Is(one.err, ErrWrongCluster) {
 			strange = one.err
-		} else if final := refusal(one.err, infoOf(one.err)); final != nil {
+		} else if final := refusal(one.err); final != nil {
 			refused = final
 		}
 		if answered = answered || one.cluster != "" || infoOf(one.err) != nil; answered && enough == nil {
@@ -180,13 +186,13 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 		}
 		switch {
 		case one.cluster == "":
-		case first == nil:
+		case first.cluster == "":
 			first = one
 		case one.cluster != first.cluster:
 			strange = &Error{Kind: ErrWrongCluster, cause: fmt.Errorf("%s belongs to cluster %s, and %s to cluster %s; name endpoints of one cluster only",
 				first.node.address, first.cluster, one.node.address, one.cluster)}
 		}
-		if first != nil && one.cluster == first.cluster {
+		if first.cluster != "" && one.cluster == first.cluster {
 			if same++; same == len(given)/2+1 {
 				enough.Reset(min(n.silence, minoritySilence))
 			}
@@ -195,7 +201,7 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	switch {
 	case strange != nil:
 		return answered, strange
-	case first == nil:
+	case first.cluster == "":
 		return answered, refused
 	}
 	n.mu.Lock()
@@ -206,24 +212,18 @@ func (n *nodes) survey(ctx context.Context) (answered bool, err error) {
 	return answered, nil
 }
 
-// surveyed is what an endpoint said; cluster is "" if it did not say which one it belongs to.
-type surveyed struct {
-	node    *node
-	cluster string
-	err     error
-}
-
-func (n *nodes) ask(ctx context.Context, one *node) *surveyed {
+// clusterOf asks a node to which cluster it belongs; "" = it did not say.
+func (n *nodes) clusterOf(ctx context.Context, one *node) (string, error) {
 	own, _ := n.own()
 	_, err := one.Now(ctx, &zamokpb.NowRequest{})
 	var f *wrongClusterError
 	switch {
-	case errors.As(err, &f) && own == "":
-		return &surveyed{one, f.cluster, nil}
+	case errors.As(err, &f) && f.own == "":
+		return f.cluster, nil // the refusal is the answer
 	case errors.As(err, &f):
-		return &surveyed{one, f.cluster, err}
+		return f.cluster, err
 	case err == nil || infoOf(err) != nil:
-		return &surveyed{one, own, err}
+		return own, err
 	}
-	return &surveyed{one, "", err}
+	return "", err
 }

@@ -127,18 +127,17 @@
 // # How it is built
 //
 //	client.go   Client: construction, its one session, its end
-//	nodes.go    connections to every node, who leads, and a round of asking them; call.go: calls that need no session
+//	nodes.go    connections to every node, who leads, and a round of asking them
 //	cluster.go  which cluster the client belongs to, and what comes from another
 //	session.go  the lease: opening, reattaching, the end; renewal.go: renewal, local deadline, what is due
 //	connectionstate.go  the states of the session's connection and their transitions
-//	stream.go   one stream: its opening, what is sent together, what is received
-//	sessionstate.go  what is reconciled after reattaching
+//	stream.go   one stream: its opening, what is reconciled after reattaching, what is sent together, what is received
 //	ticketstate.go   the states of an acquisition and their transitions
 //	ticket.go   one acquisition, and which tickets are acknowledged; answer.go: what the cluster said about it
 //	acquire.go  the calls that acquire, and the wait of every call for its ticket; options.go
 //	lock.go     the handle
-//	read.go, info.go, watch.go, operate.go   looking, and what operators do
-//	election.go, locker.go                   other shapes of a lock
+//	call.go     the calls that need no session: looking, and what operators do; watch.go; info.go: what they return
+//	election.go, locker.go  other shapes of a lock
 //
 // A session has three goroutines, and one more while its nodes are learnt: run attaches and sends, receive
 // reads, keep looks at the clocks. All of its state is guarded by one mutex, and no goroutine holds it while

@@ -100,15 +100,6 @@ func (l *Lock) Deadline() time.Time {
 // the latest number.
 func (l *Lock) Contended() <-chan int { return l.contended }
 
-// notifyContended replaces the number that was not read. Only the goroutine that receives sends.
-func (l *Lock) notifyContended(waiting int) {
-	select {
-	case <-l.contended:
-	default:
-	}
-	l.contended <- waiting
-}
-
 // Downgrade makes the exclusive locks of the handle shared, which admits the readers that wait behind them. The token
 // stays; from now on storage compares it and does not store it. If the lock is lost meanwhile, the
 // outcome is Unknown.

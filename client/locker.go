@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
+	"sync/atomic"
 )
 
 // Locker is a lock as a sync.Locker, for code that takes one. It can't tell when the lock is lost, and code
@@ -15,8 +15,7 @@ type Locker struct {
 	name    string
 	options []Option
 
-	mu   sync.Mutex
-	held *Lock // guarded by mu
+	held atomic.Pointer[Lock]
 }
 
 // Locker makes a sync.Locker of a lock. Its Lock waits for as long as it takes, whatever the network does.
@@ -34,9 +33,7 @@ func (l *Locker) Lock() {
 	for {
 		lock, err := l.c.Lock(l.ctx, l.name, l.options...)
 		if err == nil {
-			l.mu.Lock()
-			l.held = lock
-			l.mu.Unlock()
+			l.held.Store(lock)
 			return
 		}
 		if !isTransient(err) || !between.wait(l.ctx) {
@@ -54,10 +51,7 @@ func isTransient(err error) bool {
 // Unlock releases the lock. What goes wrong is logged: the lock is then free at the end of the ttl, or was
 // lost before. It panics if the lock is not locked.
 func (l *Locker) Unlock() {
-	l.mu.Lock()
-	lock := l.held
-	l.held = nil
-	l.mu.Unlock()
+	lock := l.held.Swap(nil)
 	if lock == nil {
 		panic("zamok: Unlock of a Locker that is not locked")
 	}
@@ -67,8 +61,4 @@ func (l *Locker) Unlock() {
 }
 
 // Held is the handle of the lock while it is locked, else nil.
-func (l *Locker) Held() *Lock {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.held
-}
+func (l *Locker) Held() *Lock { return l.held.Load() }

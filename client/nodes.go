@@ -216,7 +216,7 @@ func (n *nodes) askInTurn(ctx context.Context, each bool, ask func(*node) error)
 			return errNotAnswered
 		}
 		spoke = spoke || infoOf(err) != nil
-		if final := refusal(err, infoOf(err)); final != nil {
+		if final := refusal(err); final != nil {
 			return final
 		}
 	}
@@ -277,11 +277,13 @@ type finalError struct{ error }
 
 func (f finalError) Unwrap() error { return f.error }
 
-func refusal(err error, info *zamokpb.ErrorInfo) error {
+// refusal is the error of a call that refuses for good, or nil if the thing is worth another try.
+func refusal(err error) error {
 	var final finalError
 	if errors.As(err, &final) {
 		return final.error
 	}
+	info := infoOf(err)
 	if code := status.Code(err); info == nil && (code == codes.Unauthenticated || code == codes.PermissionDenied) {
 		return &Error{Kind: ErrDenied, Message: plain(err).Error()} // said by what stands before the server
 	}
@@ -409,12 +411,8 @@ const (
 // wait returns false if the context ended first.
 func (p *pause) wait(ctx context.Context) bool {
 	p.next = min(max(2*p.next, pauseMin), pauseMax)
-	timer := time.NewTimer(p.next/2 + rand.N(p.next))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	over, cancel := context.WithTimeout(ctx, p.next/2+rand.N(p.next))
+	defer cancel()
+	<-over.Done()
+	return ctx.Err() == nil
 }

@@ -46,10 +46,10 @@ func (s *session) renewalTick() clock.Span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.c.clock.Now()
-	s.checkDeadlines(now)
+	left := s.checkDeadlines(now)
 	rest := min(max(s.ttl/retries, checkEvery), checkIdleMax)
 	if s.heldCount > 0 {
-		rest = min(checkEvery, s.untilDeadline(now))
+		rest = min(checkEvery, left)
 	}
 	if len(s.retryQueue) > 0 {
 		if now.Reached(s.retryAt) {
@@ -87,30 +87,26 @@ func (s *session) renewalTick() clock.Span {
 	return max(rest, clock.Millisecond)
 }
 
-// checkDeadlines marks every handle as lost whose deadline has passed. Every method of a handle calls it.
-func (s *session) checkDeadlines(now clock.Instant) {
+// checkDeadlines marks every handle as lost whose deadline has passed, and returns the time to the first deadline of the
+// others. Every method of a handle calls it.
+func (s *session) checkDeadlines(now clock.Instant) (left clock.Span) {
 	if s.heldCount == 0 {
-		return
+		return 0
 	}
 	if !s.lease.Valid(now) {
 		for _, t := range s.tickets {
 			t.lose(errLeaseUnconfirmed)
 		}
-		return
+		return 0
 	}
-	for t := range s.holds {
-		if now.Reached(t.holdEnd) {
-			t.lose(&Error{Kind: errMaxHoldExceeded, Outcome: Done})
-		}
-	}
-}
-
-// untilDeadline is the time to the first deadline of a handle.
-func (s *session) untilDeadline(now clock.Instant) clock.Span {
 	until, _ := s.lease.Until()
-	left := now.Until(until)
+	left = now.Until(until)
 	for t := range s.holds {
-		if t.state == ticketHeld {
+		switch {
+		case t.state != ticketHeld:
+		case now.Reached(t.holdEnd):
+			t.lose(&Error{Kind: errMaxHoldExceeded, Outcome: Done})
+		default:
 			left = min(left, now.Until(t.holdEnd))
 		}
 	}

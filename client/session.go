@@ -33,7 +33,6 @@ type session struct {
 
 	link    *stream // nil while not attached
 	attempt uint64  // the number of the latest OpenStream; none has it twice
-	warned  bool    // since the last SessionState
 
 	fresh        list.List          // of tickets not sent yet: without a number, in order
 	tickets      map[uint64]*ticket // sent, and not known to have ended
@@ -81,7 +80,7 @@ func newSession(c *Client) *session {
 // returns when the session has ended.
 func (s *session) run() {
 	var between pause
-	patience, detached := patienceMin, s.c.clock.Now()
+	patience, detached, warned := patienceMin, s.c.clock.Now(), false
 	for ; s.ctx.Err() == nil; between.wait(s.ctx) {
 		var st *stream
 		err := s.c.nodes.askInTurn(s.ctx, false, func(one *node) (err error) {
@@ -93,31 +92,22 @@ func (s *session) run() {
 			s.c.running.Go(func() { s.c.nodes.discover(s.ctx, st.node) })
 			began := s.c.clock.Now()
 			s.streamEnded(st, st.serve())
-			if patience, detached = patienceMin, s.c.clock.Now(); detached.Since(began) > clock.Second {
+			if patience, detached, warned = patienceMin, s.c.clock.Now(), false; detached.Since(began) > clock.Second {
 				between = pause{}
 			}
 		case err == errNotAnswered || errors.Is(err, ErrWrongCluster) && s.considersLeaseValid(): // its own cluster may come back
 			patience = min(2*patience, patienceMax)
-			if s.c.clock.Now().Since(detached) > warnAfter {
-				s.warn()
+			if !warned && s.ctx.Err() == nil && s.c.clock.Now().Since(detached) > warnAfter {
+				warned = true
+				s.mu.Lock()
+				held := s.heldCount
+				s.mu.Unlock()
+				s.c.log.Warn("zamok: no leader reachable, so no lock is granted or renewed; retrying; check that a majority of the nodes is running",
+					"held", held, "nodes", strings.TrimPrefix(s.c.nodes.unavailable(NotDone, nil).Error(), "zamok: unavailable: "))
 			}
 		default:
 			s.end(err)
 		}
-	}
-}
-
-// warn logs once in each outage that no leader is reachable.
-func (s *session) warn() {
-	s.mu.Lock()
-	first := !s.warned && !s.state.over()
-	s.warned = true
-	held := s.heldCount
-	s.mu.Unlock()
-	if first {
-		nodes := strings.TrimPrefix(s.c.nodes.unavailable(NotDone, nil).Error(), "zamok: unavailable: ")
-		s.c.log.Warn("zamok: no leader reachable, so no lock is granted or renewed; retrying; check that a majority of the nodes is running",
-			"held", held, "nodes", nodes)
 	}
 }
 
@@ -190,7 +180,6 @@ func (s *session) leaseConfirmed() time.Time {
 // close ends the session on purpose. Handles are lost before the cluster can grant their locks to others.
 func (s *session) close(patience time.Duration) error {
 	s.mu.Lock()
-	opened := s.state != unopened
 	closed := &Error{Kind: ErrClosed}
 	for _, t := range s.tickets {
 		t.lose(closed)
@@ -200,18 +189,14 @@ func (s *session) close(patience time.Duration) error {
 		s.fresh.Front().Value.(*ticket).giveUp(closed)
 	}
 	s.closing = true
+	if s.state == unopened {
+		s.finish(abort, closed)
+	}
 	s.mu.Unlock()
-	if !opened {
-		s.end(closed)
-		return nil
-	}
 	signal(s.wake)
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-s.ctx.Done():
-	case <-timer.C:
-	}
+	over, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	<-over.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := &UnconfirmedError{Until: s.leaseConfirmed()}

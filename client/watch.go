@@ -88,10 +88,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) iter.Seq
 			return err
 		}
 		for {
-			err := c.open()
-			if err == nil {
-				err = c.nodes.askInTurn(ctx, true, follow)
-			}
+			err := c.ask(ctx, true, follow)
 			switch {
 			case left:
 				return

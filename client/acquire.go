@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"time"
+	"unicode/utf8"
+
+	"zamok/api/zamokpb"
 )
 
 // Lock waits in line for a lock, for as long as ctx allows, also while no node can be reached (which is
@@ -159,3 +162,147 @@ func (c *Client) limited(ctx context.Context) (context.Context, context.CancelFu
 
 // afterwards is how long Unlock waits for the cluster when its context has ended already.
 const afterwards = time.Second
+
+// Item is one lock of an acquisition, made by ExclusiveItem, SharedItem or PermitsItem.
+type Item struct {
+	name           string
+	mode           zamokpb.Mode
+	permits, limit uint32
+}
+
+// Name is the lock's name.
+func (i Item) Name() string { return i.name }
+
+// ExclusiveItem asks for a lock that fits beside nothing else.
+func ExclusiveItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_EXCLUSIVE} }
+
+// SharedItem asks for a lock that fits beside other shared ones.
+func SharedItem(name string) Item { return Item{name: name, mode: zamokpb.Mode_MODE_SHARED} }
+
+// PermitsItem asks for n of the lock's permits, of which there are limit. All users of the lock must name the
+// same number.
+func PermitsItem(name string, n, limit uint32) Item {
+	return Item{name: name, mode: zamokpb.Mode_MODE_PERMITS, permits: n, limit: limit}
+}
+
+// Option changes one acquisition.
+type Option func(*request)
+
+// request is what a caller wants: the same however often it is sent.
+type request struct {
+	items      []Item
+	try        bool
+	owner      string
+	metadata   []byte
+	maxHold    time.Duration
+	onPosition func(Position)
+}
+
+// Shared makes a Lock of one name shared.
+func Shared() Option { return func(r *request) { r.each(SharedItem) } }
+
+// Permits makes a Lock of one name one of n permits.
+func Permits(n, limit uint32) Option {
+	return func(r *request) { r.each(func(name string) Item { return PermitsItem(name, n, limit) }) }
+}
+
+func (r *request) each(f func(string) Item) {
+	for i := range r.items {
+		r.items[i] = f(r.items[i].name)
+	}
+}
+
+// WithOwner names a logical thread of this client, for the search for deadlocks: an acquisition that would
+// wait, through others with owners, for something that its own owner holds is refused (ErrDeadlock). An
+// owner waits for one thing at a time.
+func WithOwner(name string) Option { return func(r *request) { r.owner = name } }
+
+// WithMetadata is for people who ask who holds a lock: up to 4 KiB.
+func WithMetadata(data []byte) Option { return func(r *request) { r.metadata = data } }
+
+// WithMaxHold ends the grant d after the cluster made it, however alive the client is. 0 = never; otherwise d is at least
+// MaxHoldMin.
+//
+// The client ends it earlier than the cluster, because their clocks may run at different rates: by a twentieth of d, at
+// least 200 ms, and by what the confirmation that this is counted from took to the cluster. Of 250 ms less than 50
+// are left, of 2 s less than 1.8 s, of a minute less than 57 s. If the session's last confirmation is so old that it
+// would cost more than a tenth of that, Lock returns one round trip later, with a new one. If even that leaves
+// nothing, the cluster is too far away for d: the grant is given back, which is logged, and Lock asks again, after pauses
+// that grow to half a second, until its context ends.
+func WithMaxHold(d time.Duration) Option { return func(r *request) { r.maxHold = d } }
+
+// OnPosition calls f with the place in the queue, when it is known and when it changed, at most once a second, and
+// less often while many are ahead.
+// It is called by the goroutine that waits, and holds up that one only.
+func OnPosition(f func(Position)) Option { return func(r *request) { r.onPosition = f } }
+
+// Position is a place in a queue.
+type Position struct {
+	Name     string // the lock spoken of: the first for which the acquisition waits
+	Ahead    int    // waiters before this one: exact up to 100; more may count some that left the queue meanwhile
+	Blockers []Blocker
+}
+
+func newRequest(items []Item, opts []Option) *request {
+	r := &request{items: append([]Item(nil), items...)}
+	for _, o := range opts {
+		o(r)
+	}
+	return r
+}
+
+// What the cluster takes. It says so itself, with every field; here is checked only what would break the
+// frame in which it is sent, and with it what others want.
+const (
+	nameBytesMax     = 512
+	ownerBytesMax    = 256
+	metadataBytesMax = 4096
+	itemsMax         = 64
+)
+
+func (r *request) check() error {
+	text := func(field, s string, most int) error {
+		switch {
+		case len(s) > most:
+			return invalid(field, "%d bytes, at most %d", len(s), most)
+		case !utf8.ValidString(s):
+			return invalid(field, "%q is not UTF-8", s)
+		}
+		return nil
+	}
+	if len(r.items) == 0 || len(r.items) > itemsMax {
+		return invalid("items", "%d locks, 1 to %d at once", len(r.items), itemsMax)
+	}
+	for _, item := range r.items {
+		if item.name == "" {
+			return invalid("name", "is empty; nothing was done")
+		}
+		if err := text("name", item.name, nameBytesMax); err != nil {
+			return err
+		}
+	}
+	if r.maxHold != 0 && r.maxHold < MaxHoldMin {
+		return invalid("max_hold", "%v is too short to be held, the shortest possible is %v", r.maxHold, MaxHoldMin)
+	}
+	if len(r.metadata) > metadataBytesMax {
+		return invalid("metadata", "%d bytes, at most %d", len(r.metadata), metadataBytesMax)
+	}
+	return text("owner", r.owner, ownerBytesMax)
+}
+
+func names(items []Item) []string { return each(items, Item.Name) }
+
+// wire is the request as it is sent under a number.
+func (r *request) wire(number uint64) *zamokpb.Acquire {
+	a := &zamokpb.Acquire{
+		Ticket: number, WaitFor: -1, MaxHold: int64(r.maxHold),
+		Owner: r.owner, Metadata: r.metadata, ReportPosition: r.onPosition != nil,
+		Items: each(r.items, func(i Item) *zamokpb.Item {
+			return &zamokpb.Item{Name: i.name, Mode: i.mode, Permits: i.permits, Limit: i.limit}
+		}),
+	}
+	if r.try {
+		a.WaitFor = 0
+	}
+	return a
+}

@@ -94,20 +94,20 @@ func naming(ctx context.Context, cluster string) context.Context {
 // reason has done nothing, and another may be asked. One that did what was asked and names another cluster, which
 // no node of ours does, leaves the outcome unknown.
 func judge(conn *grpc.ClientConn, own, learnt string, header metadata.MD, err error) error {
-	f := &wrongClusterError{address: strings.TrimPrefix(conn.Target(), target), own: own, learnt: learnt}
-	if info := infoOf(err); info.GetCode() == zamokpb.Code_CODE_WRONG_CLUSTER {
-		f.cluster = info.GetCluster()
-		return &Error{Kind: ErrWrongCluster, cause: f}
+	wrong := func(cluster string, outcome Outcome) error {
+		return &Error{Kind: ErrWrongCluster, Outcome: outcome,
+			cause: &wrongClusterError{strings.TrimPrefix(conn.Target(), target), cluster, own, learnt}}
 	}
-	if err != nil {
+	info, names := infoOf(err), header.Get(clusterKey)
+	switch {
+	case info.GetCode() == zamokpb.Code_CODE_WRONG_CLUSTER:
+		return wrong(info.GetCluster(), NotDone)
+	case err != nil:
 		return err
-	}
-	names := header.Get(clusterKey)
-	if len(names) == 0 {
+	case len(names) == 0:
 		return errNameless
-	}
-	if f.cluster = names[0]; f.cluster != own {
-		return finalError{&Error{Kind: ErrWrongCluster, Outcome: Unknown, cause: f}}
+	case names[0] != own:
+		return finalError{wrong(names[0], Unknown)}
 	}
 	return nil
 }

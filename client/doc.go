@@ -133,8 +133,8 @@
 //	connectionstate.go  the states of the session's connection and their transitions
 //	stream.go   one stream: its opening, what is reconciled after reattaching, what is sent together, what is received
 //	ticketstate.go   the states of an acquisition and their transitions
-//	ticket.go   one acquisition, and which tickets are acknowledged; answer.go: what the cluster said about it
-//	acquire.go  the calls that acquire, and the wait of every call for its ticket; options.go
+//	ticket.go   one acquisition, which tickets are acknowledged, and what the cluster said about them
+//	acquire.go  the calls that acquire, the wait of every call for its ticket, and the options
 //	lock.go     the handle
 //	call.go     the calls that need no session: looking, and what operators do; watch.go; info.go: what they return
 //	election.go, locker.go  other shapes of a lock

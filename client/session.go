@@ -116,10 +116,8 @@ func (s *session) streamEnded(st *stream, cause error) {
 	s.mu.Lock()
 	s.become(streamBroke)
 	s.link = nil
-	s.silent = false
-	over := s.state.over()
 	s.mu.Unlock()
-	if over {
+	if s.ctx.Err() != nil {
 		return // that ended the stream, and the node has not failed
 	}
 	s.c.nodes.note(st.node, cause, false)

@@ -126,7 +126,7 @@ func (s *session) applySessionState(st *stream, w *zamokpb.SessionState) {
 		number := state.GetTicket()
 		reported[number] = true
 		if t := s.tickets[number]; t != nil {
-			t.report(state)
+			t.report(state, "")
 		} else if state.GetState() != zamokpb.State_STATE_ENDED {
 			s.releaseUnknown(state)
 		}

@@ -137,10 +137,10 @@
 //	acquire.go  the calls that acquire, the wait of every call for its ticket, and the options
 //	lock.go     the handle
 //	call.go     the calls that need no session: looking, and what operators do; watch.go; info.go: what they return
-//	election.go, locker.go  other shapes of a lock
+//	shapes.go   other shapes of a lock: an election, a sync.Locker
 //
 // A session has three goroutines, and one more while its nodes are learnt: run attaches and sends, receive
-// reads, keep looks at the clocks. All of its state is guarded by one mutex, and no goroutine holds it while
+// reads, renewalLoop looks at the clocks. All of its state is guarded by one mutex, and no goroutine holds it while
 // it waits.
 //
 // Invariants of a session:

@@ -31,11 +31,8 @@ func (l *Lock) Names() []string { return names(l.t.items) }
 // Token is the number of the grant, for storage that checks it.
 func (l *Lock) Token() Token { return Token(l.t.token) }
 
-// Ticket and Session name the grant, for Check.
+// Ticket and Session name the grant as others see it: in Watch, Get, ForceRelease and Check.
 func (l *Lock) Ticket() uint64 { return l.t.number }
-
-// Ref names the grant as others see it: in Watch, Get and ForceRelease.
-func (l *Lock) Ref() TicketRef { return TicketRef{Session: l.Session(), Ticket: l.Ticket()} }
 
 // Session is the id of the session that holds it.
 func (l *Lock) Session() uint64 {

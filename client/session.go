@@ -19,7 +19,7 @@ type session struct {
 	secret []byte          // never logged
 	ctx    context.Context // ends with the session, for the same cause
 	cancel context.CancelCauseFunc
-	kick   chan struct{} // wakes keep; holds one
+	kick   chan struct{} // wakes renewalLoop; holds one
 	wake   chan struct{} // wakes the sender; holds one
 
 	mu     sync.Mutex // guards what follows, and every ticket

@@ -119,7 +119,8 @@ func (s *session) retryLater(t *ticket) {
 	}
 }
 
-// report applies the state of a ticket in the cluster, and of one that ended an operator's reason. A state behind the known one changes nothing (S3).
+// report applies the state of a ticket in the cluster; text is an operator's reason for its end. A state behind the known
+// one changes nothing (S3).
 func (t *ticket) report(st *zamokpb.TicketState, text string) {
 	t.s.settled(t.number)
 	switch st.GetState() {

@@ -162,7 +162,7 @@ func (st *stream) broken(err error) error {
 		if st.queue.Grace > 0 {
 			st.settle()
 		}
-		st.server.hub.Broken(st.queue.Attachment)
+		st.server.hub.Broken(st.queue)
 	}
 	return withoutEOF(err)
 }

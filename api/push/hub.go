@@ -26,13 +26,17 @@ type Hub struct {
 
 	// mu guards what follows, and every Queue. It is taken under the state machine's lock, so its holder
 	// never reads the state machine.
-	mu        sync.Mutex
-	leading   bool
-	attached  map[session.ID]*Queue       // those that ended, until their streams know it, too
-	waiting   map[fsm.TicketRef][]*Waiter // until each is cancelled
-	broken    map[session.ID]*grace       // the grace periods of sessions whose client broke their stream
-	bytes     int                         // of all queues that a stream adopted, with what they are sending
-	positions positions
+	mu       sync.Mutex
+	leading  bool
+	attached map[session.ID]*Queue       // those that ended, until their streams know it, too
+	waiting  map[fsm.TicketRef][]*Waiter // until each is cancelled
+	broken   map[session.ID]*time.Timer  // the grace periods of sessions whose client broke their stream
+	bytes    int                         // of all queues that a stream adopted, with what they are sending
+
+	asked int                 // waiting tickets whose clients asked for their positions: the sum of all Queue.asked
+	wide  int                 // those of them that wait for several locks
+	fresh []fsm.TicketRef     // asked, and not sent their position since; some may have ended
+	dirty map[string]struct{} // locks whose queue changed
 }
 
 // Node is what the hub needs of its node.
@@ -46,7 +50,7 @@ func NewHub(metrics *metrics.Metrics) *Hub {
 	return &Hub{
 		metrics: metrics, moved: make(chan struct{}, 1),
 		attached: make(map[session.ID]*Queue), waiting: make(map[fsm.TicketRef][]*Waiter),
-		broken: make(map[session.ID]*grace), positions: newPositions(),
+		broken: make(map[session.ID]*time.Timer), dirty: make(map[string]struct{}),
 	}
 }
 
@@ -103,7 +107,7 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 		if q := h.attached[e.Session]; q != nil {
 			q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_SessionEnded{SessionEnded: &zamokpb.SessionEnded{
 				Reason: zamokpb.Reason(e.Reason), Text: e.Text,
-			}}})
+			}}}, true)
 			h.end(q, nil)
 		}
 	case fsm.EvQueueChanged:
@@ -118,7 +122,7 @@ func (h *Hub) event(m *fsm.Machine, e *fsm.Event) {
 		h.holdersChanged(m, e.Items)
 		if q := h.attached[e.Session]; q != nil {
 			q.change(e, state)
-			h.positions.cancel(q, e.Ticket)
+			h.cancelRequest(q, e.Ticket)
 		}
 		if len(h.waiting) > 0 && e.Kind != fsm.EvDowngraded {
 			h.resolve(e.TicketRef, Waited{State: state})
@@ -134,7 +138,7 @@ func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 		h.end(old, superseded(e.Session))
 	}
 	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
-	h.attached[e.Session] = newQueue(h, Attachment{Session: e.Session, Number: e.Index, Grace: s.Grace}, e.Tickets)
+	h.attached[e.Session] = newQueue(h, e, s.Grace)
 }
 
 func superseded(id session.ID) *wire.Error {
@@ -149,9 +153,9 @@ func (h *Hub) Adopt(state *zamokpb.SessionState) (*Queue, *wire.Error) {
 	id := session.ID(state.Session)
 	q := h.attached[id]
 	switch {
-	case q == nil || q.Number < state.Attachment:
+	case q == nil || q.number < state.Attachment:
 		return nil, wire.StreamEnded(zamokpb.Code_CODE_NOT_LEADER, "this node's leadership ended meanwhile; attach anew")
-	case q.Number > state.Attachment:
+	case q.number > state.Attachment:
 		return nil, superseded(id)
 	case q.ended:
 		delete(h.attached, id)
@@ -180,63 +184,57 @@ func (h *Hub) end(q *Queue, reason *wire.Error) {
 	q.ended, q.reason = true, reason
 	close(q.done)
 	signal(q.wake)
-	h.positions.streamEnded(q)
+	for ticket := range q.asked {
+		h.cancelRequest(q, ticket)
+	}
 	if q.adopted() && h.attached[q.Session] == q {
 		delete(h.attached, q.Session)
 	}
 }
 
-// grace is the grace period of a session: how it ends.
-type grace struct {
-	command fsm.Detached
-	timer   *time.Timer // guarded by the hub's lock
-}
-
-// Broken starts the grace period of a session whose client broke its stream, if it has one. When that has passed
-// without a new attachment, the hub proposes to detach the session. A renewal from now on makes that harmless: its
-// index is higher.
-func (h *Hub) Broken(a Attachment) {
-	if a.Grace == 0 {
+// Broken starts the grace period of the session of a queue, if it has one: its client broke its stream. When that has
+// passed without a new attachment, the hub proposes to detach the session, and again while that was certainly not done.
+// A renewal from now on makes that harmless: its index is higher.
+func (h *Hub) Broken(q *Queue) {
+	if q.Grace == 0 {
 		return
 	}
 	h.node.View(func(m *fsm.Machine) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if s, _ := m.Session(a.Session); s.Attachment != a.Number || !h.leading {
+		id := q.Session
+		if s, _ := m.Session(id); s.Attachment != q.number || !h.leading {
 			return // another stream has the session, or it has ended
 		}
-		g := &grace{command: fsm.Detached{Session: a.Session, Attachment: a.Number, Index: m.Stamp().Index}}
-		g.timer = time.AfterFunc(a.Grace.Duration(), func() { h.detach(g) })
-		h.broken[a.Session] = g
-	})
-}
-
-// detach proposes that a session is detached, unless its grace period was cancelled, and again if that was certainly
-// not done.
-func (h *Hub) detach(g *grace) {
-	h.mu.Lock()
-	due := h.broken[g.command.Session] == g
-	h.mu.Unlock()
-	if !due {
-		return
-	}
-	h.node.Submit(&g.command, func(_ raftnode.Answer, err error) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		switch {
-		case h.broken[g.command.Session] != g:
-		case err != nil && !errors.Is(err, raftnode.ErrUnknown):
-			g.timer.Reset(detachEvery)
-		default:
-			delete(h.broken, g.command.Session)
-		}
+		command := &fsm.Detached{Session: id, Attachment: q.number, Index: m.Stamp().Index}
+		var timer *time.Timer // with the hub's lock, as broken
+		timer = time.AfterFunc(q.Grace.Duration(), func() {
+			h.mu.Lock()
+			due := h.broken[id] == timer // it was not cancelled
+			h.mu.Unlock()
+			if !due {
+				return
+			}
+			h.node.Submit(command, func(_ raftnode.Answer, err error) {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				switch {
+				case h.broken[id] != timer:
+				case err != nil && !errors.Is(err, raftnode.ErrUnknown):
+					timer.Reset(detachEvery)
+				default:
+					delete(h.broken, id)
+				}
+			})
+		})
+		h.broken[id] = timer
 	})
 }
 
 // cancelGrace ends the grace period of a session. The caller holds the lock.
 func (h *Hub) cancelGrace(id session.ID) {
-	if g := h.broken[id]; g != nil {
-		g.timer.Stop()
+	if timer := h.broken[id]; timer != nil {
+		timer.Stop()
 		delete(h.broken, id)
 	}
 }
@@ -270,7 +268,7 @@ func (h *Hub) endAll(reason string) {
 	for id := range h.broken {
 		h.cancelGrace(id)
 	}
-	h.positions = newPositions()
+	h.fresh, h.dirty = nil, make(map[string]struct{})
 }
 
 // Counts is how many clients the hub serves.
@@ -285,7 +283,7 @@ type Counts struct {
 func (h *Hub) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	c := Counts{Streams: len(h.attached), Positions: h.positions.asked, Broken: len(h.broken)}
+	c := Counts{Streams: len(h.attached), Positions: h.asked, Broken: len(h.broken)}
 	for _, calls := range h.waiting {
 		c.Calls += len(calls)
 	}

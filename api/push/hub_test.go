@@ -39,7 +39,8 @@ func TestEndedAsItAttached(t *testing.T) {
 	a := apply(&fsm.Attach{Session: id, Secret: secret}, &fsm.ExpireSession{Session: id})
 	box, f := h.Adopt(stateOf(id, a))
 	require.Nil(t, f)
-	sent, _, last := box.drain()
+	frame, last := box.Take()
+	sent := frame.GetMessages()
 	require.Len(t, sent, 2)
 	assert.Equal(t, uint64(id), sent[0].GetSession().Session)
 	assert.EqualValues(t, clock.Minute, sent[0].GetSession().Ttl)
@@ -172,8 +173,7 @@ func TestADetachmentIsProposedUntilItIsTaken(t *testing.T) {
 	a, err = m.Apply(1, entry.Append(nil))
 	require.NoError(t, err)
 	h.Applied(m, a)
-	at := Attachment{Session: id, Number: a.Results[0].Index, Grace: 1}
-	h.Broken(at)
-	assert.Equal(t, &fsm.Detached{Session: id, Attachment: at.Number, Index: m.Stamp().Index}, <-node.taken)
+	h.Broken(h.attached[id])
+	assert.Equal(t, &fsm.Detached{Session: id, Attachment: a.Results[0].Index, Index: m.Stamp().Index}, <-node.taken)
 	assert.Zero(t, h.Counts().Broken)
 }

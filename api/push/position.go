@@ -34,41 +34,26 @@ const (
 	positionHoldersMax  = 64
 )
 
-// positions has the locks whose queues changed, and how many waiting tickets asked for their positions. The hub's
-// lock guards it.
-type positions struct {
-	asked int                 // the sum of all Queue.asked
-	wide  int                 // those of them that wait for several locks
-	fresh []fsm.TicketRef     // asked, and not sent their position since; some may have ended
-	dirty map[string]struct{} // locks whose queue changed
-}
-
 // positionRequest is a waiting ticket whose client asked for its position, and what it was sent last.
 type positionRequest struct {
 	// wide: it waits for several locks, so which of them is reported depends on their holders too, not only on the queue.
-	wide bool
-	sent sentPosition
-}
-
-type sentPosition struct {
-	name  string // "": none yet
+	wide  bool
+	name  string // "": it was not sent its position yet
 	ahead int
 	by    uint64 // the token of the first blocker
 }
 
-func newPositions() positions { return positions{dirty: make(map[string]struct{})} }
-
 // queueMoved notes that the queue of a lock changed.
 func (h *Hub) queueMoved(name string) {
-	if dirty := h.positions.dirty; len(dirty) < positionDirtyMax {
-		dirty[name] = struct{}{}
+	if len(h.dirty) < positionDirtyMax {
+		h.dirty[name] = struct{}{}
 	}
 	signal(h.moved)
 }
 
 // holdersChanged notes that the holders of locks changed.
 func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
-	for i := 0; i < len(items) && h.positions.wide > 0; i++ {
+	for i := 0; i < len(items) && h.wide > 0; i++ {
 		for range m.Waiters(items[i].Name) {
 			h.queueMoved(items[i].Name)
 			break
@@ -78,102 +63,52 @@ func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
 
 // request reports the positions of a waiting ticket from now on.
 func (h *Hub) request(q *Queue, ticket uint64, names []string) {
-	p := &h.positions
-	p.cancel(q, ticket)
+	h.cancelRequest(q, ticket)
 	if q.asked == nil {
 		q.asked = make(map[uint64]*positionRequest)
 	}
 	q.asked[ticket] = &positionRequest{wide: len(names) > 1}
-	if p.asked++; len(names) > 1 {
-		p.wide++
+	if h.asked++; len(names) > 1 {
+		h.wide++
 	}
-	if len(p.fresh) < positionDirtyMax {
-		p.fresh = append(p.fresh, fsm.TicketRef{Session: q.Session, Ticket: ticket})
+	if len(h.fresh) < positionDirtyMax {
+		h.fresh = append(h.fresh, fsm.TicketRef{Session: q.Session, Ticket: ticket})
 	}
 	h.queueMoved(names[0])
 }
 
-// cancel ends the reports to a ticket.
-func (p *positions) cancel(q *Queue, ticket uint64) {
+// cancelRequest ends the reports to a ticket.
+func (h *Hub) cancelRequest(q *Queue, ticket uint64) {
 	if request := q.asked[ticket]; request != nil {
 		delete(q.asked, ticket)
-		if p.asked--; request.wide {
-			p.wide--
+		if h.asked--; request.wide {
+			h.wide--
 		}
 	}
-}
-
-// streamEnded ends the reports to all tickets of a stream.
-func (p *positions) streamEnded(q *Queue) {
-	for ticket := range q.asked {
-		p.cancel(q, ticket)
-	}
-}
-
-// takeDirty returns some of the locks that changed.
-func (p *positions) takeDirty() []string {
-	names := make([]string, 0, min(len(p.dirty), positionRound))
-	for name := range p.dirty {
-		if len(names) == positionRound {
-			break
-		}
-		names = append(names, name)
-		delete(p.dirty, name)
-	}
-	return names
-}
-
-// takeAsked returns tickets that asked: first those that were never sent their position, then any. Of more
-// than that, the iteration of the maps picks some by chance.
-func (h *Hub) takeAsked(most int) []fsm.TicketRef {
-	p := &h.positions
-	n := min(len(p.fresh), most)
-	refs := append(make([]fsm.TicketRef, 0, most), p.fresh[:n]...)
-	if p.fresh = p.fresh[n:]; len(p.fresh) == 0 {
-		p.fresh = nil
-	}
-	for id, q := range h.attached {
-		for ticket := range q.asked {
-			if len(refs) == most {
-				return refs
-			}
-			refs = append(refs, fsm.TicketRef{Session: id, Ticket: ticket})
-		}
-	}
-	return refs
 }
 
 // sendPositions sends their positions to waiters that asked, and to holders how many wait for them. False: no
-// queue had changed.
+// queue had changed. Where there is more than one call sends, the iteration of the maps picks some by chance.
 func (h *Hub) sendPositions() bool {
 	changed := false
-	for range positionRounds {
-		h.mu.Lock()
-		names := h.positions.takeDirty()
-		h.mu.Unlock()
-		if len(names) == 0 {
-			break
-		}
-		changed = true
+	for more, round := true, 0; more && round < positionRounds; round++ {
 		h.report(func(r *reporter) {
-			for _, name := range names {
-				if r.steps < positionSteps {
-					r.lock(name)
-				} else {
-					h.positions.dirty[name] = struct{}{}
+			locks := 0
+			for name := range h.dirty {
+				if locks == positionRound || r.steps >= positionSteps {
+					break
 				}
+				locks++
+				delete(h.dirty, name)
+				r.lock(name)
 			}
+			changed, more = changed || locks > 0, len(h.dirty) > 0
 		})
 	}
 	for more, round := changed, 0; more && round < positionRoundsFar; round++ {
-		h.mu.Lock()
-		refs := h.takeAsked(positionRoundFar)
-		more = len(h.positions.fresh) > 0 || h.positions.asked > positionRoundFar
-		h.mu.Unlock()
 		h.report(func(r *reporter) {
-			for _, ref := range refs {
-				r.ticket(ref)
-			}
+			more = len(h.fresh) > positionRoundFar || h.asked > positionRoundFar
+			r.tickets()
 		})
 	}
 	return changed
@@ -205,7 +140,7 @@ func (r *reporter) lock(name string) {
 		}
 		r.contended(ref)
 	}
-	if r.positions.asked == 0 {
+	if r.asked == 0 {
 		return
 	}
 	ahead := 0
@@ -240,7 +175,24 @@ func (r *reporter) contended(ref fsm.TicketRef) {
 	q.contended[ref.Ticket] = waiting
 	q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Contended{Contended: &zamokpb.Contended{
 		Ticket: ref.Ticket, Waiting: waiting,
-	}}})
+	}}}, true)
+}
+
+// tickets reports to tickets that asked: first those that were never sent their position, then any.
+func (r *reporter) tickets() {
+	left := positionRoundFar
+	for ; left > 0 && len(r.fresh) > 0; left-- {
+		r.ticket(r.fresh[0])
+		r.fresh = r.fresh[1:]
+	}
+	for id, q := range r.attached {
+		for ticket := range q.asked {
+			if left--; left < 0 {
+				return
+			}
+			r.ticket(fsm.TicketRef{Session: id, Ticket: ticket})
+		}
+	}
 }
 
 // ticket sends a ticket its position, wherever in a queue that is.
@@ -274,17 +226,17 @@ func (r *reporter) position(q *Queue, a *positionRequest, ref fsm.TicketRef, nam
 		by = blockersOf(r.machine, name)
 		r.blockers[name] = by
 	}
-	now := sentPosition{name: name, ahead: ahead}
+	now := positionRequest{wide: a.wide, name: name, ahead: ahead}
 	if len(by) > 0 {
 		now.by = by[0].Token
 	}
-	if a.sent == now {
+	if *a == now {
 		return
 	}
-	a.sent = now
+	*a = now
 	q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Position{Position: &zamokpb.QueuePosition{
 		Ticket: ref.Ticket, Name: name, Ahead: uint32(ahead), Blockers: by,
-	}}})
+	}}}, true)
 }
 
 // blockersOf names what blocks a lock: a delay, and its first holders.

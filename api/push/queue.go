@@ -1,6 +1,7 @@
 package push
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -35,17 +36,13 @@ const (
 	lazyWait = 10 * time.Millisecond
 )
 
-// Attachment is one attachment of a stream to a session.
-type Attachment struct {
-	Session session.ID
-	Number  uint64     // the index of its event
-	Grace   clock.Span // for how long the session lives on after its stream broke; 0: until its ttl
-}
-
-// Queue is the send queue of one attachment: what its stream has not sent yet. The hub's lock guards it.
+// Queue is the send queue of one attachment of a stream to a session: what its stream has not sent yet. The hub's lock
+// guards it.
 type Queue struct {
-	Attachment
-	hub *Hub
+	Session session.ID
+	Grace   clock.Span // for how long the session lives on after its stream broke; 0: until its ttl
+	number  uint64     // the index of the event of the attachment
+	hub     *Hub
 
 	wake chan struct{} // capacity 1: there is something to take
 	done chan struct{} // closed when the stream is to end
@@ -55,7 +52,9 @@ type Queue struct {
 	lookups  []*zamokpb.Answer // those of messages that lack details from the state machine
 	bytes    int               // of messages
 	queued   time.Time         // when the first of messages was
-	ack      pendingAck
+	ackDue   bool              // a confirmation was not sent yet
+	ack      Frame             // of the client, that was confirmed last
+	ackTime  clock.Time
 	changed  uint64      // the index of the last change that was queued
 	changes  uint64      // how many were queued
 	ended    bool        // nothing is added any more
@@ -73,14 +72,6 @@ type Queue struct {
 	sendingFrom time.Time // when the first of its messages was queued; the writer's own
 }
 
-// pendingAck is a confirmation that was not sent yet.
-type pendingAck struct {
-	pending bool
-	number  uint64 // of the client's frame that it confirms; 0 = none yet
-	sent    []byte
-	time    clock.Time
-}
-
 // Frame is one transmission of a client, which a confirmation refers to.
 type Frame struct {
 	Number uint64 // on its stream
@@ -96,11 +87,11 @@ type Command struct {
 }
 
 // newQueue returns a queue with SessionState as its first message, to which adopt adds what the stream knows.
-func newQueue(h *Hub, a Attachment, tickets []fsm.TicketState) *Queue {
-	state := &zamokpb.SessionState{Tickets: wire.TicketStates(tickets)}
+func newQueue(h *Hub, e *fsm.Event, grace clock.Span) *Queue {
+	state := &zamokpb.SessionState{Tickets: wire.TicketStates(e.Tickets)}
 	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
 	return &Queue{
-		Attachment: a, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		Session: e.Session, Grace: grace, number: e.Index, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
 		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
 	}
 }
@@ -143,21 +134,14 @@ func (q *Queue) change(e *fsm.Event, state fsm.TicketState) {
 			q.hub.metrics.Waited(e.Items, time.Since(began))
 		}
 	}
-	q.add(wire.Change(e, state, q.changes))
+	q.add(wire.Change(e, state, q.changes), true)
 }
 
 // adopted reports whether a stream has the queue: only then its bytes count in the hub.
 func (q *Queue) adopted() bool { return q.state == nil }
 
-// add queues a message and wakes the stream.
-func (q *Queue) add(m *zamokpb.ServerMessage) {
-	if q.append(m) {
-		signal(q.wake)
-	}
-}
-
-// append queues a message; false: the stream ended, perhaps because of it.
-func (q *Queue) append(m *zamokpb.ServerMessage) bool {
+// add queues a message and wakes the stream, at once or in lazyWait; false: the stream ended, perhaps because of it.
+func (q *Queue) add(m *zamokpb.ServerMessage, urgent bool) bool {
 	if q.ended {
 		return false
 	}
@@ -176,6 +160,11 @@ func (q *Queue) append(m *zamokpb.ServerMessage) bool {
 		q.messages, q.queued = make([]*zamokpb.ServerMessage, 0, queueCapacity), time.Now()
 	}
 	q.messages = append(q.messages, m)
+	if urgent {
+		signal(q.wake)
+	} else {
+		q.flushLater()
+	}
 	return true
 }
 
@@ -214,8 +203,8 @@ func (q *Queue) Requested(ticket uint64) {
 
 // acknowledge keeps the confirmation of a frame, unless there is one of a later frame.
 func (q *Queue) acknowledge(f Frame, now clock.Time) {
-	if f.Number > q.ack.number {
-		q.ack = pendingAck{true, f.Number, f.Sent, now}
+	if f.Number > q.ack.Number {
+		q.ackDue, q.ack, q.ackTime = true, f, now
 		q.flushLater()
 	}
 }
@@ -237,23 +226,18 @@ func (q *Queue) Answer(c Command, a *raftnode.Answer, refusal *wire.Error) {
 	if acquire && (refusal != nil || r.State != fsm.Waiting) {
 		delete(q.requested, c.Ticket)
 	}
+	reports := c.Report != nil && refusal == nil && r.State == fsm.Waiting
 	switch {
 	case refusal != nil:
 	case acquire && r.State == fsm.Granted && r.Token == r.Index, !acquire && q.changed == r.Index:
 		return // its Change was queued
-	case r.State == fsm.Waiting && c.Report != nil:
+	case reports:
 		q.hub.request(q, c.Ticket, c.Report)
 	}
 	m := wire.Answer(c.Kind, wire.ResultState(c.Ticket, r), refusal)
-	if q.append(m) {
-		if answer := m.GetAnswer(); len(answer.Error.GetBlockers()) > 0 || c.Report != nil && refusal == nil && r.State == fsm.Waiting {
-			q.lookups = append(q.lookups, answer)
-		}
-		if r.State == fsm.Ended && refusal == nil {
-			q.flushLater() // a repeated command: its result was sent before
-		} else {
-			signal(q.wake)
-		}
+	repeated := r.State == fsm.Ended && refusal == nil // its result was sent before
+	if answer := m.GetAnswer(); q.add(m, !repeated) && (reports || len(answer.Error.GetBlockers()) > 0) {
+		q.lookups = append(q.lookups, answer)
 	}
 	q.endUnlessLeading(refusal)
 }
@@ -287,25 +271,18 @@ func (q *Queue) hasRoom() bool {
 	return !q.ended && len(q.messages) < queueMessagesMax/4 && q.bytes+q.sending < min(queueBytesMax, queuesBytesMax-q.hub.bytes)/4
 }
 
+// lookupRound is how many answers are looked up in one read of the state machine.
+const lookupRound = 16
+
 // Take returns everything that is queued as one frame, or nil. After the last one the stream ends. Only the
 // stream's writer calls Take and Sent.
 func (q *Queue) Take() (frame *zamokpb.ServerFrame, last bool) {
-	messages, lookups, last := q.drain()
-	if messages == nil {
-		return nil, last
-	}
-	q.lookUp(lookups)
-	return &zamokpb.ServerFrame{Messages: messages}, last
-}
-
-func (q *Queue) drain() (messages []*zamokpb.ServerMessage, lookups []*zamokpb.Answer, last bool) {
 	q.hub.mu.Lock()
-	defer q.hub.mu.Unlock()
-	messages, lookups = q.messages, q.lookups
+	messages, lookups, last := q.messages, q.lookups, q.ended
 	q.sendingFrom, q.queued = q.queued, time.Time{}
-	if q.ack.pending {
-		messages = append(messages, wire.KeepAliveAck(q.ack.sent, q.ack.time, q.changes))
-		q.ack.pending, q.ack.sent = false, nil
+	if q.ackDue {
+		messages = append(messages, wire.KeepAliveAck(q.ack.Sent, q.ackTime, q.changes))
+		q.ackDue, q.ack.Sent = false, nil
 	}
 	if q.adopted() && q.bytes >= sendingBytesMin {
 		q.sending = q.bytes
@@ -313,7 +290,23 @@ func (q *Queue) drain() (messages []*zamokpb.ServerMessage, lookups []*zamokpb.A
 	}
 	q.clear()
 	q.flushing = false
-	return messages, lookups, q.ended
+	q.hub.mu.Unlock()
+	for round := range slices.Chunk(lookups, lookupRound) {
+		q.hub.node.View(func(m *fsm.Machine) {
+			for _, answer := range round { // the details of its blockers, or the queue position
+				if answer.Error != nil {
+					wire.Describe(m, answer.Error.Blockers)
+					continue
+				}
+				_, ahead, _ := m.QueuePosition(fsm.TicketRef{Session: q.Session, Ticket: answer.State.Ticket})
+				answer.Ahead = uint32(ahead)
+			}
+		})
+	}
+	if messages == nil {
+		return nil, last
+	}
+	return &zamokpb.ServerFrame{Messages: messages}, last
 }
 
 // Sent is called after a frame was sent, or could not be.
@@ -326,26 +319,4 @@ func (q *Queue) Sent() {
 	defer q.hub.mu.Unlock()
 	q.hub.bytes -= q.sending
 	q.sending = 0
-}
-
-// lookupRound is how many answers are looked up in one read of the state machine.
-const lookupRound = 16
-
-// lookUp adds to answers the details of their blockers, or the queue position. It runs outside the hub's
-// lock.
-func (q *Queue) lookUp(answers []*zamokpb.Answer) {
-	for len(answers) > 0 {
-		round := answers[:min(len(answers), lookupRound)]
-		answers = answers[len(round):]
-		q.hub.node.View(func(m *fsm.Machine) {
-			for _, answer := range round {
-				if answer.Error != nil {
-					wire.Describe(m, answer.Error.Blockers)
-					continue
-				}
-				_, ahead, _ := m.QueuePosition(fsm.TicketRef{Session: q.Session, Ticket: answer.State.Ticket})
-				answer.Ahead = uint32(ahead)
-			}
-		})
-	}
 }

@@ -50,7 +50,7 @@ func TestQueuesAreBoundedInBytes(t *testing.T) {
 	h := NewHub(metrics.New())
 	h.SetLeading(true)
 	read := boxed(t, h, 1)
-	read.drain()
+	read.Take()
 	before := memory()
 	const streams = 80
 	var unread []*Queue
@@ -66,11 +66,11 @@ func TestQueuesAreBoundedInBytes(t *testing.T) {
 				continue
 			}
 			number++
-			require.True(t, o.append(wideRefusal(number)))
+			require.True(t, o.add(wideRefusal(number), true))
 			require.LessOrEqual(t, h.bytes, queuesBytesMax)
 			// The stream that is read is sent something all the time.
-			require.True(t, read.append(wire.Change(&fsm.Event{Text: "an operator's reason"}, fsm.TicketState{}, 1)))
-			read.drain()
+			require.True(t, read.add(wire.Change(&fsm.Event{Text: "an operator's reason"}, fsm.TicketState{}, 1), true))
+			read.Take()
 		}
 	}
 	grown := int64(memory()) - int64(before)
@@ -80,7 +80,7 @@ func TestQueuesAreBoundedInBytes(t *testing.T) {
 	more := wideRefusal(number)
 	for cut < streams { // and more, until each is cut; what one had is left to the others then
 		for _, o := range unread {
-			if !o.ended && !o.append(more) {
+			if !o.ended && !o.add(more, true) {
 				require.Equal(t, zamokpb.Code_CODE_SLOW_READER, o.reason.Code())
 				cut++
 			}
@@ -101,13 +101,13 @@ func TestALargeFrameCountsUntilItIsSent(t *testing.T) {
 	h.SetLeading(true)
 	o := boxed(t, h, 1)
 	for range 10 {
-		require.True(t, o.append(wideRefusal(1)))
+		require.True(t, o.add(wideRefusal(1), true))
 	}
 	size := h.bytes
-	o.drain()
+	o.Take()
 	require.Positive(t, o.sending)
 	assert.Equal(t, size, h.bytes)
-	require.True(t, o.append(wire.Change(&fsm.Event{}, fsm.TicketState{}, 1)))
+	require.True(t, o.add(wire.Change(&fsm.Event{}, fsm.TicketState{}, 1), true))
 	h.Leave(o)
 	assert.Equal(t, size, h.bytes, "its writer is still at it")
 	o.Sent()
@@ -124,7 +124,7 @@ func TestHintsAreLeftOut(t *testing.T) {
 	}}}
 	sent := 0
 	for ; o.hasRoom(); sent++ {
-		require.True(t, o.append(position))
+		require.True(t, o.add(position, true))
 	}
 	assert.Greater(t, sent, 10)
 	assert.Less(t, h.bytes, queueBytesMax/2)

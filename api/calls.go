@@ -46,9 +46,19 @@ func (s *Server) RenewSession(ctx context.Context, req *zamokpb.RenewSessionRequ
 	if err := s.checkOwner(ctx, id, req.Secret); err != nil {
 		return nil, err
 	}
-	a, err := s.renew(ctx, id)
-	if err != nil {
-		return nil, err
+	var a raftnode.Answer
+	applied := make(chan *wire.Error, 1)
+	s.node.Renew(id, func(answer raftnode.Answer, err error) {
+		a = answer
+		applied <- refusal(&a, err)
+	})
+	select {
+	case e := <-applied:
+		if e != nil {
+			return nil, e
+		}
+	case <-ctx.Done():
+		return nil, wire.Explain(context.Cause(ctx))
 	}
 	var ttl clock.Span
 	s.node.View(func(m *fsm.Machine) {
@@ -252,20 +262,4 @@ func (s *Server) propose(ctx context.Context, command fsm.Command) (raftnode.Ans
 		s.node.View(func(m *fsm.Machine) { wire.Describe(m, e.Info.Blockers) })
 	}
 	return a, e
-}
-
-// renew waits until a renewal is applied.
-func (s *Server) renew(ctx context.Context, id session.ID) (raftnode.Answer, error) {
-	var answer raftnode.Answer
-	done := make(chan *wire.Error, 1)
-	s.node.Renew(id, func(a raftnode.Answer, err error) {
-		answer = a
-		done <- refusal(&a, err)
-	})
-	select {
-	case e := <-done:
-		return answer, e.Err()
-	case <-ctx.Done():
-		return raftnode.Answer{}, wire.Explain(context.Cause(ctx))
-	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"zamok/api/access"
-	"zamok/api/metrics"
 	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
@@ -65,7 +64,6 @@ type nodeSettings struct {
 	atPeer string // the address of this node in the list
 
 	httpListener net.Listener // nil: there is no HTTP
-	metrics      *metrics.Metrics
 }
 
 // wrong is the error of a field.
@@ -75,7 +73,7 @@ func wrong(field, reason string, args ...any) error {
 
 // settle validates the fields and fills in the defaults; the others' defaults are raftnode's.
 func (c NodeConfig) settle() (*nodeSettings, error) {
-	s := &nodeSettings{NodeConfig: c, metrics: metrics.New()}
+	s := &nodeSettings{NodeConfig: c}
 	known := s.JoinCluster != (store.ID{})
 	for _, n := range c.Peers.List.Nodes() {
 		known = true

@@ -30,71 +30,59 @@ const (
 	writeStuck = 3 * time.Second
 )
 
-// httpPort serves /metrics, /healthz, /readyz and, on request, profiles. It serves from before the node has
-// started, which may wait for other nodes, until after the node has ended.
-type httpPort struct {
-	node   *Node
-	http   *http.Server
-	served chan struct{} // closed when nothing is accepted any more
-}
-
-// serveHTTP begins to serve on the port; nil: there is none.
-func (n *Node) serveHTTP() *httpPort {
-	cfg := n.cfg
+// serveHTTP begins to serve /metrics, /healthz, /readyz and, on request, profiles, if there is a port for that. It
+// serves from before the node has started, which may wait for other nodes, until after the node has ended.
+func (n *Node) serveHTTP() {
+	s, cfg := n.server, n.cfg
 	if cfg.httpListener == nil {
-		return nil
+		return
 	}
-	h := &httpPort{node: n, served: make(chan struct{})}
-	h.http = &http.Server{
-		Handler:           h.handler(cfg.Profile),
-		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
-		MaxHeaderBytes: headerBytesMax,
-		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
-	}
-	go func() {
-		defer close(h.served)
-		err := h.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, httpConnsMax), log: cfg.Logger})
-		if !errors.Is(err, http.ErrServerClosed) {
-			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
-		}
-	}()
-	return h
-}
-
-// raft is the node's state machine; nil: the node has not started.
-func (h *httpPort) raft() *raftnode.Node {
-	if !isClosed(h.node.started) {
-		return nil
-	}
-	return h.node.raft
-}
-
-func (h *httpPort) handler(profile bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if reason := h.notReady(); reason != "" {
+		if reason := s.notReady(n.startedRaft()); reason != "" {
 			respond(w, http.StatusServiceUnavailable, "not ready: "+reason)
 			return
 		}
 		text := "ready"
-		if left := h.raft().Status().HoldOff; left > 0 {
+		if left := n.raft.Status().HoldOff; left > 0 {
 			text += fmt.Sprintf("; no lock is granted for another %v: a backup was restored", left.Duration().Round(time.Second))
 		}
 		respond(w, http.StatusOK, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(h.node.server.metrics.Text(r.Context(), h.raft(), h.node.server.hub.Counts().Streams, h.node.cfg.Version)) // the error is the client's
+		_, _ = w.Write(s.metrics.Text(r.Context(), n.startedRaft(), s.hub.Counts().Streams, cfg.Version)) // the error is the client's
 	})
-	if profile {
+	if cfg.Profile {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return mux
+	n.httpServed = make(chan struct{})
+	n.http = &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
+		MaxHeaderBytes: headerBytesMax,
+		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	go func() {
+		defer close(n.httpServed)
+		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, httpConnsMax), log: cfg.Logger})
+		if !errors.Is(err, http.ErrServerClosed) {
+			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)
+		}
+	}()
+}
+
+// startedRaft is the node's state machine; nil: the node has not started.
+func (n *Node) startedRaft() *raftnode.Node {
+	if !isClosed(n.started) {
+		return nil
+	}
+	return n.raft
 }
 
 func respond(w http.ResponseWriter, code int, text string) {
@@ -104,21 +92,16 @@ func respond(w http.ResponseWriter, code int, text string) {
 	fmt.Fprintln(w, text)
 }
 
-// notReady is why clients should use another node; "": the node is ready.
-func (h *httpPort) notReady() string {
-	if h.node.server.isStopping() {
+// notReady is why clients should use another node, if raft is that of this node, or nil before it has started; "": the
+// node is ready.
+func (s *Server) notReady(raft *raftnode.Node) string {
+	if s.isStopping() {
 		return "the node is stopping"
 	}
-	node := h.raft()
-	if node == nil {
+	if raft == nil {
 		return "the node is starting; a new cluster begins when all of its nodes have answered"
 	}
-	return notReadyReason(node.Status())
-}
-
-// notReadyReason is why clients should use another node than one of this status; "": the node is ready.
-func notReadyReason(status raftnode.Status) string {
-	switch {
+	switch status := raft.Status(); {
 	case status.Leader == "":
 		return "no leader is known"
 	case status.Leader == status.ID && !status.Leading:
@@ -131,17 +114,17 @@ func notReadyReason(status raftnode.Status) string {
 	return ""
 }
 
-// close ends serving; requests under way have until stopWait.
-func (h *httpPort) close() {
-	if h == nil {
+// closeHTTP ends serving; requests under way have until stopWait.
+func (n *Node) closeHTTP() {
+	if n.http == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
-	if h.http.Shutdown(ctx) != nil {
-		_ = h.http.Close()
+	if n.http.Shutdown(ctx) != nil {
+		_ = n.http.Close()
 	}
-	<-h.served
+	<-n.httpServed
 }
 
 // health answers grpc.health.v1: a node serves while it is ready, as /readyz reports.
@@ -160,7 +143,7 @@ func (h health) status(service string) healthpb.HealthCheckResponse_ServingStatu
 	if !slices.Contains(services, service) {
 		return healthpb.HealthCheckResponse_SERVICE_UNKNOWN
 	}
-	if h.server.isStopping() || notReadyReason(h.server.node.Status()) != "" {
+	if h.server.notReady(h.server.node) != "" {
 		return healthpb.HealthCheckResponse_NOT_SERVING
 	}
 	return healthpb.HealthCheckResponse_SERVING

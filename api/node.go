@@ -3,9 +3,9 @@ package api
 import (
 	"context"
 	"errors"
+	"net/http"
 	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"zamok/raftnode"
 )
@@ -15,13 +15,16 @@ type Node struct {
 	cfg    *nodeSettings
 	raft   *raftnode.Node
 	server *Server
-	http   *httpPort // nil: there is none
+	http   *http.Server // nil: there is none
+
+	httpServed chan struct{} // closed when http accepts nothing any more
 
 	started chan struct{} // closed when StartNode returns
 	endOnce sync.Once
-	done    chan struct{}         // closed when nothing of the node runs any more
-	err     error                 // of the end; set before done is closed
-	failed  atomic.Pointer[error] // why it ended itself
+	done    chan struct{}   // closed when nothing of the node runs any more
+	err     error           // of the end; set before done is closed
+	failed  context.Context // cancelled by fail: the cause is why it ended itself
+	fail    context.CancelCauseFunc
 }
 
 // StartNode starts a node and serves clients. With an empty directory and a Cluster list it waits, until ctx
@@ -38,55 +41,39 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	n := &Node{
 		cfg: cfg, server: newServer(cfg), started: make(chan struct{}), done: make(chan struct{}),
 	}
+	n.failed, n.fail = context.WithCancelCause(context.Background())
 	defer close(n.started)
-	n.http = n.serveHTTP() // before the node starts, which may have to wait
+	n.serveHTTP() // before the node starts, which may have to wait
+	s, c := n.server, cfg.Config
+	c.Epoch, c.Timing, c.Store.Observe, c.Fatal = s.setLeading, s.metrics.Entry, s.metrics.DiskWrite, n.fatal
+	c.Applied, c.Restored = s.applied, s.restored
 	opened := make(chan error, 1)
 	go func() {
 		// Open ends this goroutine, and returns nothing, if the node can't continue.
 		err := errors.New("api: the node ended itself while it started")
 		defer func() { opened <- err }()
-		n.raft, err = raftnode.Open(ctx, n.raftConfig())
+		n.raft, err = raftnode.Open(ctx, c)
 	}()
 	if err := <-opened; err != nil {
-		err = errors.Join(err, n.reason(), cfg.Listener.Close())
+		err = errors.Join(err, context.Cause(n.failed), cfg.Listener.Close())
 		return nil, n.end(func() error { return err })
 	}
-	n.server.start(n.raft)
-	n.server.serve(cfg.Listener, cfg.ClientTLS, cfg.ConnsMax)
-	n.server.log.Info("serving clients", "id", cfg.ID, "address", cfg.Client)
+	s.serve(n.raft)
 	return n, nil
-}
-
-// raftConfig is the node's config with what the server adds.
-func (n *Node) raftConfig() raftnode.Config {
-	s, c := n.server, n.cfg.Config
-	c.Epoch, c.Timing, c.Store.Observe, c.Fatal = s.setLeading, n.cfg.metrics.Entry, n.cfg.metrics.DiskWrite, n.fatal
-	c.Applied, c.Restored = s.applied, s.restored
-	return c
 }
 
 // fatal ends the process, or the node, and in any case the goroutine that can't continue.
 func (n *Node) fatal(err error) {
-	first := n.failed.CompareAndSwap(nil, &err)
+	n.fail(err)
 	if n.cfg.Fatal != nil {
 		n.cfg.Fatal(err)
 		runtime.Goexit()
 	}
-	if first {
-		go func() { // it waits for the goroutine that called
-			<-n.started
-			_ = n.Kill()
-		}()
-	}
+	go func() { // it waits for the goroutine that called
+		<-n.started
+		_ = n.Kill()
+	}()
 	runtime.Goexit()
-}
-
-// reason is why the node ended itself, or nil.
-func (n *Node) reason() error {
-	if err := n.failed.Load(); err != nil {
-		return *err
-	}
-	return nil
 }
 
 // Client is the address under which clients reach the node.
@@ -109,7 +96,7 @@ func (n *Node) Err() error {
 	if !isClosed(n.done) {
 		return nil
 	}
-	return errors.Join(n.reason(), n.err)
+	return errors.Join(context.Cause(n.failed), n.err)
 }
 
 // Close ends the node cleanly. A leader transfers leadership first, which takes up to an election timeout, so
@@ -133,7 +120,7 @@ func (n *Node) Kill() error {
 func (n *Node) end(how func() error) error {
 	n.endOnce.Do(func() {
 		n.err = how()
-		n.http.close()
+		n.closeHTTP()
 		close(n.done)
 	})
 	<-n.done

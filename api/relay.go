@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -44,74 +42,57 @@ func relayed(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, relayMark)) > 0
 }
 
-// relays has the connections to nodes that lead, or led.
-type relays struct {
-	dial   func(context.Context, string) (net.Conn, error)
-	secure *tls.Config
-
-	mu     sync.Mutex                  // guards what follows
-	conns  map[string]*grpc.ClientConn // by address; gRPC disconnects one that is not used
-	closed bool
-}
-
-// to returns a connection to a node's client port.
-func (r *relays) to(address string) (*grpc.ClientConn, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if conn := r.conns[address]; conn != nil {
+// connTo returns a connection to a node's client port.
+func (s *Server) connTo(address string) (*grpc.ClientConn, error) {
+	s.relaying.Lock()
+	defer s.relaying.Unlock()
+	if conn := s.relays[address]; conn != nil {
 		return conn, nil
 	}
-	if r.closed {
-		return nil, errors.New("this node is closed")
+	if s.isStopping() {
+		return nil, errStopping()
 	}
 	transport := insecure.NewCredentials()
-	if r.secure != nil {
+	if secure := s.cfg.ClientTLS; secure != nil {
 		transport = credentials.NewTLS(&tls.Config{
-			RootCAs: r.secure.RootCAs, Certificates: r.secure.Certificates,
-			GetClientCertificate: r.secure.GetClientCertificate, MinVersion: tls.VersionTLS12,
+			RootCAs: secure.RootCAs, Certificates: secure.Certificates,
+			GetClientCertificate: secure.GetClientCertificate, MinVersion: tls.VersionTLS12,
 		})
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithContextDialer(r.dial), grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(s.cfg.Peers.Dial), grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
 		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(connWindowBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayBytesMax)))
 	if err != nil {
 		return nil, err
 	}
-	for former, conn := range r.conns {
-		if len(r.conns) >= relaysMax && conn.GetState() == connectivity.Idle {
+	for former, conn := range s.relays {
+		if len(s.relays) >= relaysMax && conn.GetState() == connectivity.Idle {
 			_ = conn.Close()
-			delete(r.conns, former)
+			delete(s.relays, former)
 		}
 	}
-	r.conns[address] = conn
+	s.relays[address] = conn
 	return conn, nil
 }
 
-func (r *relays) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	for _, conn := range r.conns {
-		_ = conn.Close()
+// route refuses a request for another cluster. It returns the leader's connection for a call that is to be relayed, and
+// the context to call it with. Nil: the call is this node's own to answer. Every node answers for its own health, and
+// serves watches from its own history.
+func (s *Server) route(ctx context.Context, method string, header func(metadata.MD) error) (context.Context, *grpc.ClientConn, error) {
+	if err := s.checkCluster(ctx, header); err != nil {
+		return nil, nil, err
 	}
-	clear(r.conns)
-}
-
-// leaderFor returns the leader's connection for a call that is to be relayed, and the context to call
-// it with. Nil: the call is this node's own to answer. Every node answers for its own health, and serves watches
-// from its own history.
-func (s *Server) leaderFor(ctx context.Context, method string) (context.Context, *grpc.ClientConn, error) {
 	asks := metadata.ValueFromIncomingContext(ctx, relayAsk)
 	if len(asks) == 0 || asks[0] != "1" || relayed(ctx) || method == zamokpb.Zamok_Watch_FullMethodName {
 		return nil, nil, nil
 	}
 	id, address := s.node.Leader()
-	if id == "" || id == s.id || address == "" {
+	if id == "" || id == s.cfg.ID || address == "" {
 		return nil, nil, nil // the answer of this node has the reason
 	}
-	conn, err := s.relays.to(address)
+	conn, err := s.connTo(address)
 	if err != nil {
 		return nil, nil, s.relayFailed(fmt.Errorf("relaying to %s at %s: %w", id, address, err))
 	}
@@ -123,20 +104,11 @@ func (s *Server) leaderFor(ctx context.Context, method string) (context.Context,
 func (s *Server) relayMetadata(ctx context.Context) metadata.MD {
 	md, _ := metadata.FromIncomingContext(ctx) // a copy
 	md.Delete(relayAsk)
-	md.Set(relayMark, s.id)
+	md.Set(relayMark, s.cfg.ID)
 	if own := s.cluster.Load(); own != nil {
 		md.Set(clusterKey, *own)
 	}
 	return md
-}
-
-// relayUnary relays a call, whose context is that of leaderFor.
-func (s *Server) relayUnary(ctx context.Context, leader *grpc.ClientConn, req any, method string) (any, error) {
-	answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
-	if err := leader.Invoke(ctx, method, req, answer); err != nil {
-		return nil, s.relayFailed(err)
-	}
-	return answer, nil
 }
 
 // relayStream relays a stream, frame by frame.
@@ -215,7 +187,7 @@ func (s *Server) checkCluster(ctx context.Context, header func(metadata.MD) erro
 			return nil
 		}
 		return wire.Errorf(zamokpb.Code_CODE_NOT_LEADER,
-			"not done: %s does not know yet which cluster it belongs to: no leader has reached it since it started", s.id)
+			"not done: %s does not know yet which cluster it belongs to: no leader has reached it since it started", s.cfg.ID)
 	}
 	if err := header(metadata.Pairs(clusterKey, *own)); err != nil {
 		return err
@@ -224,7 +196,7 @@ func (s *Server) checkCluster(ctx context.Context, header func(metadata.MD) erro
 		return nil
 	}
 	e := wire.Errorf(zamokpb.Code_CODE_WRONG_CLUSTER,
-		"not done: %s belongs to cluster %s, and the request is meant for cluster %s", s.id, *own, strings.Join(named, ", "))
+		"not done: %s belongs to cluster %s, and the request is meant for cluster %s", s.cfg.ID, *own, strings.Join(named, ", "))
 	e.Info.Cluster = *own
 	return e
 }

@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/tls"
-	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +12,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"zamok/api/access"
 	"zamok/api/history"
@@ -61,18 +59,16 @@ type Server struct {
 	zamokpb.UnimplementedZamokServer
 	zamokpb.UnimplementedAdminServer
 
-	id      string
-	node    *raftnode.Node // set by start
+	cfg     *nodeSettings
+	node    *raftnode.Node // set by serve
 	guard   access.Guard
 	hub     *push.Hub
 	history *history.History
 	times   history.Times
 	metrics *metrics.Metrics
-	relays  relays
-	log     *slog.Logger
 
-	observeApplied  func(*fsm.Machine, fsm.Applied) // as in NodeConfig; nil: no observer
-	observeRestored func(*fsm.Machine)
+	relaying sync.Mutex                  // guards relays
+	relays   map[string]*grpc.ClientConn // to nodes that lead, or led, by address; gRPC disconnects one that is not used
 
 	grpc      *grpc.Server           // set by serve
 	dropping  sync.Mutex             // held to submit the drop of a call that broke; taken by a call that begins to wait
@@ -85,22 +81,20 @@ type Server struct {
 	busy      sync.WaitGroup // serving, the hub, and the goroutines of streams
 }
 
-// newServer makes what receives the events of the state machine. start and serve follow once there is a node.
+// newServer makes what receives the events of the state machine. serve follows once there is a node.
 func newServer(cfg *nodeSettings) *Server {
 	s := &Server{
-		id: cfg.ID, guard: access.Guard{Authorize: cfg.Authorize}, hub: push.NewHub(cfg.metrics), history: history.New(),
-		metrics: cfg.metrics, observeApplied: cfg.Applied, observeRestored: cfg.Restored,
-		relays: relays{dial: cfg.Peers.Dial, secure: cfg.ClientTLS, conns: make(map[string]*grpc.ClientConn)}, log: cfg.Logger,
+		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[string]*grpc.ClientConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
 	}
-	s.guard.Members = s.members
+	s.hub = push.NewHub(s.metrics)
 	return s
 }
 
 // applied passes on what an entry did, under the state machine's lock.
 func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
-	if s.observeApplied != nil {
-		s.observeApplied(m, a)
+	if s.cfg.Applied != nil {
+		s.cfg.Applied(m, a)
 	}
 	s.hub.Applied(m, a)
 	s.history.Applied(a)
@@ -110,8 +104,8 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 }
 
 func (s *Server) restored(m *fsm.Machine) {
-	if s.observeRestored != nil {
-		s.observeRestored(m)
+	if s.cfg.Restored != nil {
+		s.cfg.Restored(m)
 	}
 	s.hub.Restored(m)
 	s.history.Restored(m)
@@ -124,15 +118,11 @@ func (s *Server) setLeading(leading bool) {
 	s.metrics.SetLeading(leading)
 }
 
-// start gives the server its node.
-func (s *Server) start(node *raftnode.Node) {
-	s.node, s.guard.Timeout = node, node.Timeout
+// serve gives the server its node, and begins to answer clients.
+func (s *Server) serve(node *raftnode.Node) {
+	s.node, s.guard = node, access.Guard{Authorize: s.cfg.Authorize, Timeout: node.Timeout, Members: s.members}
 	s.hub.Start(node)
 	s.busy.Go(func() { s.hub.Run(s.stopping) })
-}
-
-// serve begins to answer on a listener, which stop closes.
-func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 	options := []grpc.ServerOption{
 		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),
 		grpc.MaxRecvMsgSize(receiveBytesMax), grpc.MaxHeaderListSize(headerBytesMax),
@@ -143,18 +133,19 @@ func (s *Server) serve(l net.Listener, secure *tls.Config, conns int) {
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 		grpc.WaitForHandlers(true),
 	}
-	if secure != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
+	if s.cfg.ClientTLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(s.cfg.ClientTLS)))
 	}
 	s.grpc = grpc.NewServer(options...)
 	zamokpb.RegisterZamokServer(s.grpc, s)
 	zamokpb.RegisterAdminServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, health{server: s})
 	s.busy.Go(func() {
-		if err := s.grpc.Serve(&limitedListener{Listener: l, free: make(chan struct{}, conns), log: s.log}); err != nil {
-			s.log.Error("the client listener failed; this node serves no clients until it is restarted", "error", err)
+		if err := s.grpc.Serve(&limitedListener{Listener: s.cfg.Listener, free: make(chan struct{}, s.cfg.ConnsMax), log: s.cfg.Logger}); err != nil {
+			s.cfg.Logger.Error("the client listener failed; this node serves no clients until it is restarted", "error", err)
 		}
 	})
+	s.cfg.Logger.Info("serving clients", "id", s.cfg.ID, "address", s.cfg.Client)
 }
 
 // isOurs reports whether a method belongs to zamok's own services, not to grpc.health.v1.
@@ -165,13 +156,16 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if !isOurs(info.FullMethod) {
 		return handle(ctx, req)
 	}
-	if err := s.checkCluster(ctx, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }); err != nil {
+	out, leader, err := s.route(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) })
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if out, leader, err := s.leaderFor(ctx, info.FullMethod); err != nil {
-		return nil, err
-	} else if leader != nil {
-		return s.relayUnary(out, leader, req, info.FullMethod)
+	case leader != nil:
+		answer := &emptypb.Empty{} // carries the answer as unknown fields, without decoding it
+		if err := leader.Invoke(out, info.FullMethod, req, answer); err != nil {
+			return nil, s.relayFailed(err)
+		}
+		return answer, nil
 	}
 	if err := s.guard.Admit(ctx, req); err != nil {
 		return nil, err
@@ -184,12 +178,11 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if !isOurs(info.FullMethod) {
 		return handle(srv, stream)
 	}
-	if err := s.checkCluster(stream.Context(), stream.SetHeader); err != nil {
+	ctx, leader, err := s.route(stream.Context(), info.FullMethod, stream.SetHeader)
+	switch {
+	case err != nil:
 		return err
-	}
-	if ctx, leader, err := s.leaderFor(stream.Context(), info.FullMethod); err != nil {
-		return err
-	} else if leader != nil {
+	case leader != nil:
 		return s.relayStream(ctx, leader, stream, info.FullMethod)
 	}
 	return handle(srv, stream)
@@ -197,18 +190,26 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 
 // nameLeader adds the leader to an error, unless it is this node.
 func (s *Server) nameLeader(e *wire.Error) {
-	if id, address := s.node.Leader(); id != s.id {
+	if id, address := s.node.Leader(); id != s.cfg.ID {
 		e.Info.Leader, e.Info.LeaderAddress = id, address
 	}
 }
 
-// announceStop ends every wait in this server.
-func (s *Server) announceStop() { s.stopOnce.Do(func() { close(s.stopping) }) }
+// announceStop ends every wait in this server, and the calls that it relays.
+func (s *Server) announceStop() {
+	s.stopOnce.Do(func() {
+		close(s.stopping)
+		s.relaying.Lock()
+		defer s.relaying.Unlock()
+		for _, conn := range s.relays {
+			_ = conn.Close()
+		}
+	})
+}
 
 // stop lets calls end by themselves, and ends the rest after stopWait.
 func (s *Server) stop() {
-	s.announceStop()
-	s.relays.close() // the clients of relayed calls ask another node
+	s.announceStop() // the clients of relayed calls ask another node
 	cut := time.AfterFunc(stopWait, s.grpc.Stop)
 	s.grpc.GracefulStop()
 	cut.Stop()
@@ -219,7 +220,6 @@ func (s *Server) stop() {
 func (s *Server) kill() {
 	s.announceStop()
 	s.grpc.Stop()
-	s.relays.close()
 	s.hub.SetLeading(false)
 	s.busy.Wait()
 }

@@ -67,15 +67,13 @@ func (s *Server) Session(conn grpc.BidiStreamingServer[zamokpb.ClientFrame, zamo
 	case <-st.attached:
 	case err := <-st.failed:
 		if !isClosed(st.attached) {
-			return withoutEOF(err)
+			return err
 		}
 		st.failed <- err // both at once: it was attached, and then it broke
 	case <-s.stopping:
-		st.abandon()
-		return errStopping()
+		return st.abandon(errStopping())
 	case <-silence.C:
-		st.abandon()
-		return st.openTimedOut()
+		return st.abandon(st.openTimedOut())
 	}
 	s.busy.Go(st.write)
 	err := st.serve()
@@ -104,11 +102,12 @@ func (st *stream) openTimedOut() *wire.Error {
 }
 
 // abandon is the end of the handler before it saw a queue, which may come at the same moment.
-func (st *stream) abandon() {
+func (st *stream) abandon(reason error) error {
 	st.abandoned.Store(true)
 	if isClosed(st.attached) {
 		st.server.hub.Leave(st.queue)
 	}
+	return reason
 }
 
 // serve waits for the end of an attached stream, and returns the reason. If the client broke the stream at
@@ -164,7 +163,7 @@ func (st *stream) broken(err error) error {
 		}
 		st.server.hub.Broken(st.queue)
 	}
-	return withoutEOF(err)
+	return err
 }
 
 // answered notes that a command of so many bytes has its answer.
@@ -189,14 +188,6 @@ func (st *stream) settle() {
 	case <-st.settled:
 	case <-st.server.stopping:
 	}
-}
-
-// withoutEOF is what a handler returns: that the client closed its end is no error.
-func withoutEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 // write sends what is queued, everything that is there in one frame, until the stream ends.
@@ -231,8 +222,11 @@ func (st *stream) read() {
 			err = st.handle(p)
 		}
 	}
-	if st.closing && errors.Is(err, io.EOF) {
-		return // the stream ends with the session
+	if errors.Is(err, io.EOF) { // that the client closed its end is no error
+		if st.closing {
+			return // the stream ends with the session
+		}
+		err = nil
 	}
 	st.failed <- err
 }
@@ -285,7 +279,7 @@ func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 		if e == nil {
 			st.queue, e = s.hub.Adopt(&zamokpb.SessionState{
 				Session: uint64(id), Attachment: a.Result.Index, Ttl: int64(a.Result.TTL), TtlMin: s.ttlMin(),
-				Sent: sent, Time: int64(a.Time), Node: s.id,
+				Sent: sent, Time: int64(a.Time), Node: s.cfg.ID,
 			})
 		}
 		if e != nil {

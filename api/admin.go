@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -59,10 +60,14 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 	contacts := s.node.Contacts()
 	for _, server := range s.node.Servers() {
 		announced := records[server.ID]
+		free := announced.FreeBytes
+		if free == math.MaxUint64 { // its data is in memory
+			free = 0
+		}
 		member := &zamokpb.Member{
 			Id: server.ID, Client: announced.Client, Peer: server.Peer, Http: announced.HTTP, Version: announced.Version,
 			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
-			FreeBytes: known(announced.FreeBytes), DiskLow: announced.FreeBytes < announced.LowSpaceThreshold,
+			FreeBytes: free, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold,
 		}
 		if contact, other := contacts[server.ID]; other {
 			member.LastContact = new(int64(contact.Ago))
@@ -100,14 +105,6 @@ func (s *Server) members() (ids []string) {
 		ids = append(ids, server.ID)
 	}
 	return ids
-}
-
-// known is 0 for what a node with its data in memory announces as its free space.
-func known(free uint64) uint64 {
-	if free == math.MaxUint64 {
-		return 0
-	}
-	return free
 }
 
 // membershipError explains why a change of the cluster was not made. If the node does not know whether it
@@ -151,13 +148,11 @@ type chunks struct {
 }
 
 func (c chunks) Write(p []byte) (int, error) {
-	for sent := 0; sent < len(p); {
-		n := min(len(p)-sent, backupChunkBytes)
+	for chunk := range slices.Chunk(p, backupChunkBytes) {
 		// gRPC has encoded the chunk when Send returns, so the buffer may be used again.
-		if err := c.stream.Send(&zamokpb.BackupChunk{Data: p[sent : sent+n]}); err != nil {
-			return sent, err
+		if err := c.stream.Send(&zamokpb.BackupChunk{Data: chunk}); err != nil {
+			return 0, err
 		}
-		sent += n
 	}
 	return len(p), nil
 }

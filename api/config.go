@@ -55,15 +55,8 @@ type NodeConfig struct {
 	Authorize access.Authorize
 	// ConnsMax is how many clients may be connected at once; one more is disconnected. Zero: 16384.
 	ConnsMax int
-}
 
-// nodeSettings is a NodeConfig that was validated, with its defaults.
-type nodeSettings struct {
-	NodeConfig
-	host   string // to advertise; "" = the listeners'
-	atPeer string // the address of this node in the list
-
-	httpListener net.Listener // nil: there is no HTTP
+	httpListener net.Listener // of ListenHTTP
 }
 
 // wrong is the error of a field.
@@ -72,28 +65,26 @@ func wrong(field, reason string, args ...any) error {
 }
 
 // settle validates the fields and fills in the defaults; the others' defaults are raftnode's.
-func (c NodeConfig) settle() (*nodeSettings, error) {
-	s := &nodeSettings{NodeConfig: c}
-	known := s.JoinCluster != (store.ID{})
-	for _, n := range c.Peers.List.Nodes() {
-		known = true
+func (s *NodeConfig) settle() error {
+	atPeer := "" // the address that the list has for this node
+	for _, n := range s.Peers.List.Nodes() {
 		if n.ID == s.ID {
-			s.atPeer = n.Address
+			atPeer = n.Address
 		}
 	}
-	switch err := peer.CheckID(c.ID); {
+	switch err := peer.CheckID(s.ID); {
 	case err != nil:
-		return s, wrong("ID", "%w", err)
-	case !known && s.Store.Dir != "" && isEmptyDir(s.Store.Dir):
-		return s, wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor JoinCluster is set: name the nodes of a new "+
+		return wrong("ID", "%w", err)
+	case s.isAlone() && s.Store.Dir != "" && isEmptyDir(s.Store.Dir):
+		return wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor JoinCluster is set: name the nodes of a new "+
 			"cluster, or the cluster that this node joins, also if its disk was lost", s.Store.Dir)
-	case c.ConnsMax < 0:
-		return s, wrong("ConnsMax", "%d is below zero; 0 means %d", c.ConnsMax, connsDefault)
+	case s.ConnsMax < 0:
+		return wrong("ConnsMax", "%d is below zero; 0 means %d", s.ConnsMax, connsDefault)
 	}
-	atHost, _, _ := net.SplitHostPort(s.atPeer) // ParseList split it already
-	s.host = cmp.Or(s.Advertise, atHost)
+	atHost, _, _ := net.SplitHostPort(atPeer) // ParseList split it already
+	s.Advertise, s.Peers.Advertise = cmp.Or(s.Advertise, atHost), atPeer
 	s.Listen = cmp.Or(s.Listen, "127.0.0.1:0")
-	s.ListenPeers = cmp.Or(s.ListenPeers, s.atPeer, "127.0.0.1:0")
+	s.ListenPeers = cmp.Or(s.ListenPeers, atPeer, "127.0.0.1:0")
 	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
 	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
 	if s.Peers.Dial == nil {
@@ -105,7 +96,12 @@ func (c NodeConfig) settle() (*nodeSettings, error) {
 	if s.Store.Dir == "" && s.Store.Memory == nil {
 		s.Store.Memory = &store.Memory{}
 	}
-	return s, nil
+	return nil
+}
+
+// isAlone reports whether no other node of the cluster is named.
+func (s *NodeConfig) isAlone() bool {
+	return len(s.Peers.List.Nodes()) == 0 && s.JoinCluster == (store.ID{})
 }
 
 // isEmptyDir reports whether nothing was ever kept there.
@@ -122,7 +118,7 @@ const (
 
 // listen opens the ports before anything is written: a port in use is the commonest mistake. After an error
 // none is open.
-func (s *nodeSettings) listen(ctx context.Context) (err error) {
+func (s *NodeConfig) listen(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.closeListeners())
@@ -151,8 +147,8 @@ func (s *nodeSettings) listen(ctx context.Context) (err error) {
 		}
 	}
 	s.Client = s.reachable(s.Listener)
-	s.Peers.Advertise = cmp.Or(s.atPeer, s.reachable(s.Peers.Listener))
-	if s.Store.Dir == "" && len(s.Peers.List.Nodes()) == 0 && s.JoinCluster == (store.ID{}) {
+	s.Peers.Advertise = cmp.Or(s.Peers.Advertise, s.reachable(s.Peers.Listener))
+	if s.Store.Dir == "" && s.isAlone() {
 		if s.Peers.List, err = peer.ParseList(s.ID + "=" + s.Peers.Advertise); err != nil {
 			return wrong("Peers.Listener", "its address is none that a cluster can have: %w", err)
 		}
@@ -161,7 +157,7 @@ func (s *nodeSettings) listen(ctx context.Context) (err error) {
 }
 
 // closeListeners keeps the promise of NodeConfig that the node closes them.
-func (s *nodeSettings) closeListeners() (err error) {
+func (s *NodeConfig) closeListeners() (err error) {
 	for _, l := range []net.Listener{s.Listener, s.Peers.Listener, s.httpListener} {
 		if l != nil {
 			err = errors.Join(err, l.Close())
@@ -171,13 +167,13 @@ func (s *nodeSettings) closeListeners() (err error) {
 }
 
 // reachable is the address under which others reach a listener of this node.
-func (s *nodeSettings) reachable(l net.Listener) string {
+func (s *NodeConfig) reachable(l net.Listener) string {
 	host, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		return l.Addr().String() // of a listener in memory
 	}
-	if s.host != "" {
-		return net.JoinHostPort(s.host, port)
+	if s.Advertise != "" {
+		return net.JoinHostPort(s.Advertise, port)
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		if name, err := os.Hostname(); err == nil {

@@ -95,7 +95,7 @@ func TestWhatIsMeantForAnotherClusterIsRefused(t *testing.T) {
 
 // A node that started and has no leader yet does not know its cluster. It refuses calls that name one.
 func TestANodeWithoutAClusterRefusesCallsThatNameOne(t *testing.T) {
-	s := &Server{cfg: &nodeSettings{NodeConfig: nodeConfig("n1", "")}}
+	s := &Server{cfg: new(nodeConfig("n1", ""))}
 	none := func(metadata.MD) error { return nil }
 	asked := func(named ...string) context.Context {
 		return metadata.NewIncomingContext(t.Context(), metadata.MD{clusterKey: named})
@@ -120,7 +120,7 @@ func TestARelayDoesNotLeadIntoAnotherCluster(t *testing.T) {
 	theirs := startCluster(t, 1, nil)
 	leads := theirs.leader()
 	text := strings.Repeat("0f", 16)
-	s := &Server{cfg: &nodeSettings{NodeConfig: nodeConfig("n1", "")}}
+	s := &Server{cfg: new(nodeConfig("n1", ""))}
 	s.cluster.Store(&text)
 	md := s.relayMetadata(metadata.NewIncomingContext(soon(t), metadata.MD{}))
 	_, err := call(t, leads).OpenSession(metadata.NewOutgoingContext(soon(t), md), &zamokpb.OpenSessionRequest{

@@ -12,7 +12,7 @@ import (
 
 // Node is a node of a cluster: the replicated state machine, and the server of its clients.
 type Node struct {
-	cfg    *nodeSettings
+	cfg    *NodeConfig
 	raft   *raftnode.Node
 	server *Server
 	http   *http.Server // nil: there is none
@@ -31,8 +31,8 @@ type Node struct {
 // ends, for the other nodes of the list; with data, or alone, it does not wait. Close or Kill ends the node;
 // ctx ends the start only.
 func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
-	cfg, err := config.settle()
-	if err != nil {
+	cfg := &config
+	if err := cfg.settle(); err != nil {
 		return nil, errors.Join(err, cfg.closeListeners())
 	}
 	if err := cfg.listen(ctx); err != nil {
@@ -45,8 +45,11 @@ func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	defer close(n.started)
 	n.serveHTTP() // before the node starts, which may have to wait
 	s, c := n.server, cfg.Config
-	c.Epoch, c.Timing, c.Store.Observe, c.Fatal = s.setLeading, s.metrics.Entry, s.metrics.DiskWrite, n.fatal
-	c.Applied, c.Restored = s.applied, s.restored
+	c.Timing, c.Store.Observe, c.Fatal, c.Applied, c.Restored = s.metrics.Entry, s.metrics.DiskWrite, n.fatal, s.applied, s.restored
+	c.Epoch = func(leads bool) {
+		s.hub.SetLeading(leads)
+		s.metrics.SetLeading(leads)
+	}
 	opened := make(chan error, 1)
 	go func() {
 		// Open ends this goroutine, and returns nothing, if the node can't continue.

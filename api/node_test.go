@@ -56,8 +56,8 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		assert.Contains(t, err.Error(), "nothing was started")
 	}
 	assert.NoDirExists(t, filepath.Join(empty, "new"))
-	_, err = in(used).settle()
-	assert.NoError(t, err, "what has data needs no list")
+	c := in(used)
+	assert.NoError(t, c.settle(), "what has data needs no list")
 	require.NoError(t, noneLeft())
 }
 

@@ -59,7 +59,7 @@ type Server struct {
 	zamokpb.UnimplementedZamokServer
 	zamokpb.UnimplementedAdminServer
 
-	cfg     *nodeSettings
+	cfg     *NodeConfig
 	node    *raftnode.Node // set by serve
 	guard   access.Guard
 	hub     *push.Hub
@@ -82,7 +82,7 @@ type Server struct {
 }
 
 // newServer makes what receives the events of the state machine. serve follows once there is a node.
-func newServer(cfg *nodeSettings) *Server {
+func newServer(cfg *NodeConfig) *Server {
 	s := &Server{
 		cfg: cfg, history: history.New(), metrics: metrics.New(), relays: make(map[string]*grpc.ClientConn),
 		reading: make(chan struct{}, 1), backingUp: make(chan struct{}, backupsMax), stopping: make(chan struct{}),
@@ -111,11 +111,6 @@ func (s *Server) restored(m *fsm.Machine) {
 	s.history.Restored(m)
 	s.times.Restored(m)
 	s.noteCluster(m)
-}
-
-func (s *Server) setLeading(leading bool) {
-	s.hub.SetLeading(leading)
-	s.metrics.SetLeading(leading)
 }
 
 // serve gives the server its node, and begins to answer clients.

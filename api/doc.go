@@ -14,13 +14,12 @@
 //
 // # Parts
 //
-//	node.go, config.go      Node: composes the replicated state machine and the servers
-//	server.go               Server: the gRPC listener, and the one way of every call
-//	connection.go           connections: their number, and which end broke them
-//	stream.go               streams of sessions
-//	calls.go, read.go, admin.go   all other calls
-//	relay.go                requests for another cluster are refused; calls are relayed to the leader on request
-//	http.go                 /metrics, /healthz and /readyz; grpc.health.v1
+//	node.go     Node: composes the replicated state machine and the servers
+//	server.go   Server: the gRPC listener, its connections, and the one way of every call
+//	stream.go   streams of sessions
+//	calls.go    all other calls
+//	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
+//	http.go     /metrics, /healthz and /readyz; grpc.health.v1
 //
 // The subjects below it are packages of their own, which never import api:
 //
@@ -55,7 +54,7 @@
 //	    it ends a session with release on disconnect when its stream breaks, and it drops the ticket of a
 //	    waiting call that broke, unless the client has requested the same ticket again. Either is proposed again
 //	    if it was certainly not done.
-//	A6  For A5 a break counts only if the client caused it (connection.go), on a stream that was attached to
+//	A6  For A5 a break counts only if the client caused it (closedByPeer), on a stream that was attached to
 //	    this node directly: never a break that this node made, nor one of a relayed stream. The session of a
 //	    computer that vanished lives until its ttl.
 //
@@ -83,6 +82,6 @@
 // hundred bytes.
 //
 // Nothing is applied while the state machine is read. So the reads for one frame, one round of positions or one call
-// are bounded, whatever the state, and calls that read much take turns (read.go). What clients can make a node
+// are bounded, whatever the state, and calls that read much take turns (Server.read). What clients can make a node
 // keep is bounded in bytes: docs/design.md lists each bound with its test.
 package api

@@ -1,13 +1,23 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"sync"
+	"time"
 
+	"zamok/api/access"
 	"zamok/raftnode"
+	"zamok/raftnode/peer"
+	"zamok/raftnode/store"
 )
 
 // Node is a node of a cluster: the replicated state machine, and the server of its clients.
@@ -128,4 +138,170 @@ func (n *Node) end(how func() error) error {
 	})
 	<-n.done
 	return n.err
+}
+
+// NodeConfig configures a node. ID alone is enough for a cluster of one node in memory; the zero value of every other
+// field is its default. Other than raftnode.Open, StartNode fills in what is missing:
+//
+//   - Store: without a directory the data lives in memory and ends with the node.
+//   - Peers.Listener and Peers.Advertise come from ListenPeers and Advertise.
+//   - Peers.Dial also connects to the leader's client port, where calls are relayed.
+//   - TokenBase: seconds since 1970 × 2²⁰, with their fraction (raftnode.TokenClock), so that storage which remembers
+//     an older cluster's tokens does not refuse the new one's.
+//   - Client and HTTP are what is listened on.
+//   - Fatal: the node ends as by Kill, and Done is closed.
+//   - Applied and Restored are called before the node looks at the same; Epoch and Timing are the node's own.
+type NodeConfig struct {
+	raftnode.Config
+
+	// Listen is where clients are served. Empty: any port of 127.0.0.1.
+	Listen string
+	// ListenPeers is where other nodes are served. Empty: the address that Peers.List has for this node; without
+	// one, any port of 127.0.0.1.
+	ListenPeers string
+	// ListenHTTP is where /metrics, /healthz and /readyz are served, without authentication. Empty: nowhere.
+	ListenHTTP string
+	// Profile adds /debug/pprof there. Profiles show the inside of the process, and cost it time.
+	Profile bool
+	// Advertise is the host name or IP under which clients and nodes reach this one. Empty: the host
+	// that Peers.List has for this node; without one, the host that it listens on, and where that means
+	// every address, the host name.
+	Advertise string
+	// Listener is used instead of Listen. The node closes it, and Peers.Listener. Nil: TCP.
+	Listener net.Listener
+
+	// ClientTLS is the server side for clients; it may demand certificates of them. A node that relays
+	// calls is a client of the leader: its RootCAs are those of the other nodes' certificates, and its
+	// Certificates are shown to them. Nil: plain.
+	ClientTLS *tls.Config
+	// Authorize decides which requests are allowed. Nil: all.
+	Authorize access.Authorize
+	// ConnsMax is how many clients may be connected at once; one more is disconnected. Zero: 16384.
+	ConnsMax int
+
+	httpListener net.Listener // of ListenHTTP
+}
+
+// wrong is the error of a field.
+func wrong(field, reason string, args ...any) error {
+	return fmt.Errorf("api: NodeConfig.%s: %w; nothing was started", field, fmt.Errorf(reason, args...))
+}
+
+// settle validates the fields and fills in the defaults; the others' defaults are raftnode's.
+func (s *NodeConfig) settle() error {
+	atPeer := "" // the address that the list has for this node
+	for _, n := range s.Peers.List.Nodes() {
+		if n.ID == s.ID {
+			atPeer = n.Address
+		}
+	}
+	switch err := peer.CheckID(s.ID); {
+	case err != nil:
+		return wrong("ID", "%w", err)
+	case s.isAlone() && s.Store.Dir != "" && isEmptyDir(s.Store.Dir):
+		return wrong("Store.Dir", "%s holds nothing, and neither Peers.List nor JoinCluster is set: name the nodes of a new "+
+			"cluster, or the cluster that this node joins, also if its disk was lost", s.Store.Dir)
+	case s.ConnsMax < 0:
+		return wrong("ConnsMax", "%d is below zero; 0 means %d", s.ConnsMax, connsDefault)
+	}
+	atHost, _, _ := net.SplitHostPort(atPeer) // ParseList split it already
+	s.Advertise, s.Peers.Advertise = cmp.Or(s.Advertise, atHost), atPeer
+	s.Listen = cmp.Or(s.Listen, "127.0.0.1:0")
+	s.ListenPeers = cmp.Or(s.ListenPeers, atPeer, "127.0.0.1:0")
+	s.ConnsMax = cmp.Or(s.ConnsMax, connsDefault)
+	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
+	if s.Peers.Dial == nil {
+		s.Peers.Dial = peer.DialTCP
+	}
+	if s.TokenBase == 0 {
+		s.TokenBase, _ = raftnode.TokenClock(time.Now())
+	}
+	if s.Store.Dir == "" && s.Store.Memory == nil {
+		s.Store.Memory = &store.Memory{}
+	}
+	return nil
+}
+
+// isAlone reports whether no other node of the cluster is named.
+func (s *NodeConfig) isAlone() bool {
+	return len(s.Peers.List.Nodes()) == 0 && s.JoinCluster == (store.ID{})
+}
+
+// isEmptyDir reports whether nothing was ever kept there.
+func isEmptyDir(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return os.IsNotExist(err) || err == nil && len(entries) == 0
+}
+
+// A client's computer that vanishes is noticed within tcpIdle × (1 + tcpProbes).
+const (
+	tcpIdle   = time.Second
+	tcpProbes = 3
+)
+
+// listen opens the ports before anything is written: a port in use is the commonest mistake. After an error
+// none is open.
+func (s *NodeConfig) listen(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.closeListeners())
+		}
+	}()
+	if s.Peers.Listener == nil {
+		if s.Peers.Listener, err = peer.ListenTCP(ctx, s.ListenPeers); err != nil {
+			return wrong("ListenPeers", "%w", err)
+		}
+	}
+	if s.Listener == nil {
+		config := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: tcpIdle, Interval: tcpIdle, Count: tcpProbes,
+		}}
+		if s.Listener, err = config.Listen(ctx, "tcp", s.Listen); err != nil {
+			return wrong("Listen", "can't listen for clients on %s: %w", s.Listen, err)
+		}
+	}
+	if s.ListenHTTP != "" {
+		if s.httpListener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.ListenHTTP); err != nil {
+			return wrong("ListenHTTP", "can't listen for HTTP on %s: %w", s.ListenHTTP, err)
+		}
+		s.HTTP = s.httpListener.Addr().String()
+		if tcp, ok := s.httpListener.Addr().(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
+			s.HTTP = s.reachable(s.httpListener)
+		}
+	}
+	s.Client = s.reachable(s.Listener)
+	s.Peers.Advertise = cmp.Or(s.Peers.Advertise, s.reachable(s.Peers.Listener))
+	if s.Store.Dir == "" && s.isAlone() {
+		if s.Peers.List, err = peer.ParseList(s.ID + "=" + s.Peers.Advertise); err != nil {
+			return wrong("Peers.Listener", "its address is none that a cluster can have: %w", err)
+		}
+	}
+	return nil
+}
+
+// closeListeners keeps the promise of NodeConfig that the node closes them.
+func (s *NodeConfig) closeListeners() (err error) {
+	for _, l := range []net.Listener{s.Listener, s.Peers.Listener, s.httpListener} {
+		if l != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}
+	return err
+}
+
+// reachable is the address under which others reach a listener of this node.
+func (s *NodeConfig) reachable(l net.Listener) string {
+	host, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		return l.Addr().String() // of a listener in memory
+	}
+	if s.Advertise != "" {
+		return net.JoinHostPort(s.Advertise, port)
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			return net.JoinHostPort(name, port)
+		}
+	}
+	return l.Addr().String()
 }

@@ -3,12 +3,8 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"iter"
-	"math"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,7 +18,6 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode"
-	"zamok/raftnode/peer"
 	"zamok/session"
 )
 
@@ -110,11 +105,20 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	s.dropping.Unlock()
 	a, err := s.propose(ctx, command)
 	state := wire.ResultState(command.Ticket, &a.Result)
-	keepsWaiting := false
+	keepsWaiting := false // this node can't know its end any more, and the caller may request it at another node
 	if err == nil && state.State == fsm.Waiting {
-		state, err = s.await(ctx, wait)
-		e := (*wire.Error)(nil)
-		keepsWaiting = errors.As(err, &e) // also if the end of this node has cancelled the call by now
+		select {
+		case end := <-wait.Done():
+			if state = end.State; end.Err != nil {
+				e := wire.StreamEnded(end.Err.Code(), "the ticket waits on: %v", end.Err)
+				s.nameLeader(e)
+				err, keepsWaiting = e, true // also if the end of this node has cancelled the call by now
+			}
+		case <-s.stopping:
+			err, keepsWaiting = wire.StreamEnded(zamokpb.Code_CODE_STOPPING,
+				"the ticket waits on, and this node is stopping; ask another for the same ticket"), true
+		case <-ctx.Done():
+		}
 	}
 	if ctx.Err() != nil && state.State != fsm.Ended && !keepsWaiting {
 		// Its answer would not arrive. The Acquire was submitted before, so the drop comes behind it. Should
@@ -131,25 +135,6 @@ func (s *Server) Acquire(ctx context.Context, req *zamokpb.AcquireRequest) (*zam
 	}
 	s.metrics.Waited(command.Items, time.Since(began))
 	return &zamokpb.AcquireResponse{State: wire.TicketState(state), Sent: req.Sent, Time: int64(a.Time)}, nil
-}
-
-// await holds a call until its ticket is granted or ended. If this node can't know that any more, the ticket
-// keeps waiting, and the caller may request it at another node.
-func (s *Server) await(ctx context.Context, wait *push.Waiter) (state fsm.TicketState, err error) {
-	select {
-	case end := <-wait.Done():
-		if end.Err == nil {
-			return end.State, nil
-		}
-		e := wire.StreamEnded(end.Err.Code(), "the ticket waits on: %v", end.Err)
-		s.nameLeader(e)
-		return state, e
-	case <-s.stopping:
-		return state, wire.StreamEnded(zamokpb.Code_CODE_STOPPING,
-			"the ticket waits on, and this node is stopping; ask another for the same ticket")
-	case <-ctx.Done():
-		return state, context.Cause(ctx)
-	}
 }
 
 // dropFor drops the ticket of a call that broke, unless a later call has requested the same ticket. One that
@@ -453,143 +438,4 @@ func (s *Server) sendEvents(w *history.Watch, stream grpc.ServerStreamingServer[
 			return err
 		}
 	}
-}
-
-const (
-	// backupChunkBytes is how much of a backup one message carries.
-	backupChunkBytes = 64 << 10
-	// backupsMax bounds the backups that are being streamed: while its reader reads, each keeps in memory
-	// what has changed of the state since it began.
-	backupsMax = 2
-)
-
-// ForceRelease ends the tickets that hold a lock with a token up to the one that the operator saw.
-func (s *Server) ForceRelease(ctx context.Context, req *zamokpb.ForceReleaseRequest) (*zamokpb.ForceReleaseResponse, error) {
-	a, err := s.propose(ctx, &fsm.ForceRelease{Name: req.Name, Token: req.Token, Reason: req.Reason})
-	if err != nil {
-		return nil, err
-	}
-	return &zamokpb.ForceReleaseResponse{Ended: wire.TicketRefs(a.Result.Detail.Ended), More: uint32(a.Result.Detail.More)}, nil
-}
-
-// ExpireSession ends a session at an operator's request.
-func (s *Server) ExpireSession(ctx context.Context, req *zamokpb.ExpireSessionRequest) (*zamokpb.ExpireSessionResponse, error) {
-	_, err := s.propose(ctx, &fsm.ExpireSession{Session: session.ID(req.Session), Reason: req.Reason})
-	return &zamokpb.ExpireSessionResponse{}, err
-}
-
-// Members lists the nodes of the cluster with what each announced.
-func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamokpb.MembersResponse, error) {
-	answer := &zamokpb.MembersResponse{}
-	records := make(map[string]fsm.MemberRecord)
-	err := s.read(ctx, func(m *fsm.Machine) {
-		for _, member := range m.Members() {
-			records[member.ID] = member
-		}
-		cluster := m.Cluster()
-		answer.Cluster, answer.Stamp, answer.HoldOff = hex.EncodeToString(cluster[:]), wire.StampOf(m), int64(m.HoldOff())
-	})
-	if err != nil {
-		return nil, err
-	}
-	answer.Leader, _ = s.node.Leader()
-	answer.ElectionTimeout = int64(s.node.Timeout())
-	contacts := s.node.Contacts()
-	for _, server := range s.node.Servers() {
-		announced := records[server.ID]
-		free := announced.FreeBytes
-		if free == math.MaxUint64 { // its data is in memory
-			free = 0
-		}
-		member := &zamokpb.Member{
-			Id: server.ID, Client: announced.Client, Peer: server.Peer, Http: announced.HTTP, Version: announced.Version,
-			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
-			FreeBytes: free, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold,
-		}
-		if contact, other := contacts[server.ID]; other {
-			member.LastContact = new(int64(contact.Ago))
-			if contact.Reached {
-				member.Behind = new(contact.Behind)
-			}
-		}
-		answer.Members = append(answer.Members, member)
-	}
-	return answer, nil
-}
-
-// Join adds a node to the cluster, and waits until it has a vote.
-func (s *Server) Join(ctx context.Context, req *zamokpb.JoinRequest) (*zamokpb.JoinResponse, error) {
-	list, err := peer.ParseList(req.Id + "=" + req.Peer)
-	if err == nil {
-		err = s.node.Join(ctx, list.Nodes()[0])
-	}
-	return &zamokpb.JoinResponse{}, membershipError(err)
-}
-
-// Remove removes a node from the cluster.
-func (s *Server) Remove(ctx context.Context, req *zamokpb.RemoveRequest) (*zamokpb.RemoveResponse, error) {
-	return &zamokpb.RemoveResponse{}, membershipError(s.node.Remove(ctx, req.Id))
-}
-
-// Transfer transfers leadership to another node.
-func (s *Server) Transfer(ctx context.Context, req *zamokpb.TransferRequest) (*zamokpb.TransferResponse, error) {
-	return &zamokpb.TransferResponse{}, membershipError(s.node.Transfer(ctx, req.To))
-}
-
-// members returns the names of the nodes, as far as this one knows.
-func (s *Server) members() (ids []string) {
-	for _, server := range s.node.Servers() {
-		ids = append(ids, server.ID)
-	}
-	return ids
-}
-
-// membershipError explains why a change of the cluster was not made. If the node does not know whether it
-// was, the outcome is unknown, and the message names what to look at.
-func membershipError(err error) error {
-	if err == nil {
-		return nil
-	}
-	e := wire.Explain(err)
-	switch {
-	case e.Code() != zamokpb.Code_CODE_INTERNAL:
-		return e
-	case errors.Is(err, raftnode.ErrRefused):
-		return wire.Errorf(zamokpb.Code_CODE_REFUSED, "%s", strings.TrimPrefix(err.Error(), "raftnode: "))
-	}
-	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "%v; look at the members, and start the nodes that are down", err)
-}
-
-// Backup streams the state of the cluster as it is at one index after the call.
-func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingServer[zamokpb.BackupChunk]) error {
-	ctx := stream.Context()
-	if err := s.guard.Admit(ctx, req); err != nil {
-		return err
-	}
-	select {
-	case s.backingUp <- struct{}{}:
-		defer func() { <-s.backingUp }()
-	default:
-		return wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node streams %d backups already; wait for one, or end it", backupsMax)
-	}
-	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
-		return wire.Explain(err)
-	}
-	_, err := s.node.Freeze().WriteTo(chunks{stream})
-	return err
-}
-
-// chunks sends what is written.
-type chunks struct {
-	stream grpc.ServerStreamingServer[zamokpb.BackupChunk]
-}
-
-func (c chunks) Write(p []byte) (int, error) {
-	for chunk := range slices.Chunk(p, backupChunkBytes) {
-		// gRPC has encoded the chunk when Send returns, so the buffer may be used again.
-		if err := c.stream.Send(&zamokpb.BackupChunk{Data: chunk}); err != nil {
-			return 0, err
-		}
-	}
-	return len(p), nil
 }

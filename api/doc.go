@@ -17,7 +17,8 @@
 //	node.go     Node: composes the replicated state machine and the servers
 //	server.go   Server: the gRPC listener, its connections, and the one way of every call
 //	stream.go   streams of sessions
-//	calls.go    all other calls
+//	calls.go    calls of clients and readers
+//	admin.go    calls of operators
 //	relay.go    requests for another cluster are refused; calls are relayed to the leader on request
 //	http.go     /metrics, /healthz and /readyz; grpc.health.v1
 //

@@ -114,19 +114,6 @@ func (s *Server) notReady(raft *raftnode.Node) string {
 	return ""
 }
 
-// closeHTTP ends serving; requests under way have until stopWait.
-func (n *Node) closeHTTP() {
-	if n.http == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
-	defer cancel()
-	if n.http.Shutdown(ctx) != nil {
-		_ = n.http.Close()
-	}
-	<-n.httpServed
-}
-
 // health answers grpc.health.v1: a node serves while it is ready, as /readyz reports.
 type health struct {
 	healthpb.UnimplementedHealthServer

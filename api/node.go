@@ -133,7 +133,14 @@ func (n *Node) Kill() error {
 func (n *Node) end(how func() error) error {
 	n.endOnce.Do(func() {
 		n.err = how()
-		n.closeHTTP()
+		if n.http != nil { // requests under way have until stopWait
+			ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+			defer cancel()
+			if n.http.Shutdown(ctx) != nil {
+				_ = n.http.Close()
+			}
+			<-n.httpServed
+		}
 		close(n.done)
 	})
 	<-n.done

@@ -121,7 +121,7 @@ func (s *Server) restored(m *fsm.Machine) {
 
 // serve gives the server its node, and begins to answer clients.
 func (s *Server) serve(node *raftnode.Node) {
-	s.node, s.guard = node, access.Guard{Authorize: s.cfg.Authorize, Timeout: node.Timeout, Members: s.members}
+	s.node, s.guard = node, access.Guard{Authorize: s.cfg.Authorize, Timeout: node.Timeout, Servers: node.Servers}
 	s.hub.Start(node)
 	s.busy.Go(func() { s.hub.Run(s.stopping) })
 	options := []grpc.ServerOption{

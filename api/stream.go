@@ -269,7 +269,7 @@ func (st *stream) readOpen() error {
 // the break of an attached stream counts.
 func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 	s, id := st.server, command.Session
-	denied := make(chan error, 1)
+	attached := make(chan error, 1)
 	s.node.Submit(command, func(a raftnode.Answer, err error) {
 		e := refusal(&a, err)
 		if a.Result.Code == fsm.LimitExceeded { // that of attachments in one entry: nothing is wrong with the session
@@ -282,19 +282,16 @@ func (st *stream) attach(command *fsm.Attach, sent []byte) error {
 				Sent: sent, Time: int64(a.Time), Node: s.cfg.ID,
 			})
 		}
-		if e != nil {
-			denied <- e
-			return
+		if e == nil {
+			close(st.attached)
+			if st.abandoned.Load() {
+				s.hub.Leave(st.queue)
+			}
 		}
-		close(st.attached)
-		if st.abandoned.Load() {
-			s.hub.Leave(st.queue)
-		}
+		attached <- e.Err()
 	})
 	select {
-	case <-st.attached:
-		return nil
-	case err := <-denied:
+	case err := <-attached:
 		return err
 	case <-s.stopping:
 		return errStopping()

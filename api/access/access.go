@@ -1,5 +1,3 @@
-// Package access decides which requests are served: it validates every field and asks whether the caller is
-// allowed. All protocols of a node pass their requests through Guard.Admit before anything is proposed or read.
 package access
 
 import (
@@ -20,6 +18,7 @@ import (
 	"zamok/api/zamokpb"
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/raftnode"
 	"zamok/raftnode/peer"
 	"zamok/session"
 )
@@ -34,11 +33,11 @@ const (
 	ShowMax          = 200  // holders, and waiters, that Get returns
 )
 
-// Guard admits requests. Timeout is the election timeout in force, Members the nodes of the cluster.
+// Guard admits requests. Timeout is the election timeout in force, Servers the nodes of the cluster.
 type Guard struct {
 	Authorize Authorize
 	Timeout   func() time.Duration
-	Members   func() []string
+	Servers   func() []raftnode.Server
 }
 
 // Admit validates a request and checks that its caller may make it. Requests are the messages of the wire,
@@ -303,7 +302,7 @@ func checkJoin(r *zamokpb.JoinRequest) error {
 
 // checkMember checks that the cluster has a node, as far as this one knows.
 func (g *Guard) checkMember(id string) error {
-	if slices.Contains(g.Members(), id) {
+	if slices.ContainsFunc(g.Servers(), func(s raftnode.Server) bool { return s.ID == id }) {
 		return nil
 	}
 	return wire.Invalid("id", "%q is no node of this cluster, as far as this node knows", id)

@@ -12,11 +12,12 @@ import (
 
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
+	"zamok/raftnode"
 )
 
 func guard(authorize Authorize) *Guard {
 	return &Guard{
-		Authorize: authorize, Timeout: func() time.Duration { return time.Second }, Members: func() []string { return nil },
+		Authorize: authorize, Timeout: func() time.Duration { return time.Second }, Servers: func() []raftnode.Server { return nil },
 	}
 }
 

@@ -137,8 +137,13 @@ func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	if old := h.attached[e.Session]; old != nil {
 		h.end(old, superseded(e.Session))
 	}
-	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
-	h.attached[e.Session] = newQueue(h, e, s.Grace)
+	s, _ := m.Session(e.Session)                                          // absent if it ended later in the same entry
+	state := &zamokpb.SessionState{Tickets: wire.TicketStates(e.Tickets)} // the first message, to which Adopt adds the rest
+	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
+	h.attached[e.Session] = &Queue{
+		Session: e.Session, Grace: s.Grace, number: e.Index, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
+	}
 }
 
 func superseded(id session.ID) *wire.Error {
@@ -163,7 +168,11 @@ func (h *Hub) Adopt(state *zamokpb.SessionState) (*Queue, *wire.Error) {
 	if q.reason != nil {
 		return nil, q.reason
 	}
-	q.adopt(state)
+	state.Tickets = q.state.Tickets
+	q.messages[0].Message = &zamokpb.ServerMessage_Session{Session: state}
+	q.state = nil
+	h.bytes += q.bytes
+	signal(q.wake)
 	return q, nil
 }
 

@@ -221,11 +221,7 @@ func (r *reporter) position(q *Queue, a *positionRequest, ref fsm.TicketRef, nam
 	if !q.hasRoom() {
 		return
 	}
-	by, known := r.blockers[name]
-	if !known {
-		by = blockersOf(r.machine, name)
-		r.blockers[name] = by
-	}
+	by := r.blockersOf(name)
 	now := positionRequest{wide: a.wide, name: name, ahead: ahead}
 	if len(by) > 0 {
 		now.by = by[0].Token
@@ -240,19 +236,22 @@ func (r *reporter) position(q *Queue, a *positionRequest, ref fsm.TicketRef, nam
 }
 
 // blockersOf names what blocks a lock: a delay, and its first holders.
-func blockersOf(m *fsm.Machine, name string) []*zamokpb.Blocker {
+func (r *reporter) blockersOf(name string) []*zamokpb.Blocker {
+	if by, known := r.blockers[name]; known {
+		return by
+	}
 	var all []fsm.Blocker
-	if closed, is := m.ClosedBy(name); is {
+	if closed, is := r.machine.ClosedBy(name); is {
 		all = append(all, closed)
 	}
-	for ref := range m.Holders(name) {
+	for ref := range r.machine.Holders(name) {
 		if len(all) == positionBlockersMax {
 			break
 		}
-		t, _ := m.Ticket(ref)
+		t, _ := r.machine.Ticket(ref)
 		all = append(all, fsm.Blocker{Name: name, By: fsm.ByHolder, TicketRef: ref, Token: t.Token, Owner: t.Owner})
 	}
-	blockers := wire.Blockers(all)
-	wire.Describe(m, blockers)
-	return blockers
+	r.blockers[name] = wire.Blockers(all)
+	wire.Describe(r.machine, r.blockers[name])
+	return r.blockers[name]
 }

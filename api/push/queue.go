@@ -86,16 +86,6 @@ type Command struct {
 	Report []string // the locks, if the client asked for its positions in their queues
 }
 
-// newQueue returns a queue with SessionState as its first message, to which adopt adds what the stream knows.
-func newQueue(h *Hub, e *fsm.Event, grace clock.Span) *Queue {
-	state := &zamokpb.SessionState{Tickets: wire.TicketStates(e.Tickets)}
-	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
-	return &Queue{
-		Session: e.Session, Grace: grace, number: e.Index, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
-		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
-	}
-}
-
 // Wake has a value when there is something to take.
 func (q *Queue) Wake() <-chan struct{} { return q.wake }
 
@@ -104,14 +94,6 @@ func (q *Queue) Done() <-chan struct{} { return q.done }
 
 // Err is, once Done is closed, why the stream ends; nil: without an error.
 func (q *Queue) Err() *wire.Error { return q.reason }
-
-func (q *Queue) adopt(state *zamokpb.SessionState) {
-	state.Tickets = q.state.Tickets
-	q.messages[0].Message = &zamokpb.ServerMessage_Session{Session: state}
-	q.state = nil
-	q.hub.bytes += q.bytes
-	signal(q.wake)
-}
 
 // size is about what a message takes, with the details that are looked up later.
 func size(m *zamokpb.ServerMessage) int {

@@ -1,0 +1,150 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"zamok/api/wire"
+	"zamok/api/zamokpb"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/raftnode/peer"
+	"zamok/session"
+)
+
+const (
+	// backupChunkBytes is how much of a backup one message carries.
+	backupChunkBytes = 64 << 10
+	// backupsMax bounds the backups that are being streamed: while its reader reads, each keeps in memory
+	// what has changed of the state since it began.
+	backupsMax = 2
+)
+
+// ForceRelease ends the tickets that hold a lock with a token up to the one that the operator saw.
+func (s *Server) ForceRelease(ctx context.Context, req *zamokpb.ForceReleaseRequest) (*zamokpb.ForceReleaseResponse, error) {
+	a, err := s.propose(ctx, &fsm.ForceRelease{Name: req.Name, Token: req.Token, Reason: req.Reason})
+	if err != nil {
+		return nil, err
+	}
+	return &zamokpb.ForceReleaseResponse{Ended: wire.TicketRefs(a.Result.Detail.Ended), More: uint32(a.Result.Detail.More)}, nil
+}
+
+// ExpireSession ends a session at an operator's request.
+func (s *Server) ExpireSession(ctx context.Context, req *zamokpb.ExpireSessionRequest) (*zamokpb.ExpireSessionResponse, error) {
+	_, err := s.propose(ctx, &fsm.ExpireSession{Session: session.ID(req.Session), Reason: req.Reason})
+	return &zamokpb.ExpireSessionResponse{}, err
+}
+
+// Members lists the nodes of the cluster with what each announced.
+func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamokpb.MembersResponse, error) {
+	answer := &zamokpb.MembersResponse{}
+	records := make(map[string]fsm.MemberRecord)
+	err := s.read(ctx, func(m *fsm.Machine) {
+		for _, member := range m.Members() {
+			records[member.ID] = member
+		}
+		cluster := m.Cluster()
+		answer.Cluster, answer.Stamp, answer.HoldOff = hex.EncodeToString(cluster[:]), wire.StampOf(m), int64(m.HoldOff())
+	})
+	if err != nil {
+		return nil, err
+	}
+	answer.Leader, _ = s.node.Leader()
+	answer.ElectionTimeout = int64(s.node.Timeout())
+	contacts := s.node.Contacts()
+	for _, server := range s.node.Servers() {
+		announced := records[server.ID]
+		free := announced.FreeBytes
+		if free == math.MaxUint64 { // its data is in memory
+			free = 0
+		}
+		member := &zamokpb.Member{
+			Id: server.ID, Client: announced.Client, Peer: server.Peer, Http: announced.HTTP, Version: announced.Version,
+			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
+			FreeBytes: free, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold,
+		}
+		if contact, other := contacts[server.ID]; other {
+			member.LastContact = new(int64(contact.Ago))
+			if contact.Reached {
+				member.Behind = new(contact.Behind)
+			}
+		}
+		answer.Members = append(answer.Members, member)
+	}
+	return answer, nil
+}
+
+// Join adds a node to the cluster, and waits until it has a vote.
+func (s *Server) Join(ctx context.Context, req *zamokpb.JoinRequest) (*zamokpb.JoinResponse, error) {
+	list, err := peer.ParseList(req.Id + "=" + req.Peer)
+	if err == nil {
+		err = s.node.Join(ctx, list.Nodes()[0])
+	}
+	return &zamokpb.JoinResponse{}, membershipError(err)
+}
+
+// Remove removes a node from the cluster.
+func (s *Server) Remove(ctx context.Context, req *zamokpb.RemoveRequest) (*zamokpb.RemoveResponse, error) {
+	return &zamokpb.RemoveResponse{}, membershipError(s.node.Remove(ctx, req.Id))
+}
+
+// Transfer transfers leadership to another node.
+func (s *Server) Transfer(ctx context.Context, req *zamokpb.TransferRequest) (*zamokpb.TransferResponse, error) {
+	return &zamokpb.TransferResponse{}, membershipError(s.node.Transfer(ctx, req.To))
+}
+
+// membershipError explains why a change of the cluster was not made. If the node does not know whether it
+// was, the outcome is unknown, and the message names what to look at.
+func membershipError(err error) error {
+	if err == nil {
+		return nil
+	}
+	e := wire.Explain(err)
+	switch {
+	case e.Code() != zamokpb.Code_CODE_INTERNAL:
+		return e
+	case errors.Is(err, raftnode.ErrRefused):
+		return wire.Errorf(zamokpb.Code_CODE_REFUSED, "%s", strings.TrimPrefix(err.Error(), "raftnode: "))
+	}
+	return wire.Errorf(zamokpb.Code_CODE_UNKNOWN, "%v; look at the members, and start the nodes that are down", err)
+}
+
+// Backup streams the state of the cluster as it is at one index after the call.
+func (s *Server) Backup(req *zamokpb.BackupRequest, stream grpc.ServerStreamingServer[zamokpb.BackupChunk]) error {
+	ctx := stream.Context()
+	if err := s.guard.Admit(ctx, req); err != nil {
+		return err
+	}
+	select {
+	case s.backingUp <- struct{}{}:
+		defer func() { <-s.backingUp }()
+	default:
+		return wire.Errorf(zamokpb.Code_CODE_OVERLOADED, "not done: this node streams %d backups already; wait for one, or end it", backupsMax)
+	}
+	if _, _, err := s.node.ReadBarrier(ctx); err != nil {
+		return wire.Explain(err)
+	}
+	_, err := s.node.Freeze().WriteTo(chunks{stream})
+	return err
+}
+
+// chunks sends what is written.
+type chunks struct {
+	stream grpc.ServerStreamingServer[zamokpb.BackupChunk]
+}
+
+func (c chunks) Write(p []byte) (int, error) {
+	for chunk := range slices.Chunk(p, backupChunkBytes) {
+		// gRPC has encoded the chunk when Send returns, so the buffer may be used again.
+		if err := c.stream.Send(&zamokpb.BackupChunk{Data: chunk}); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}

@@ -196,32 +196,26 @@ func (s *Server) changeTicket(ctx context.Context, id session.ID, secret []byte,
 // checkOwner checks that the caller knows the secret of a session, which the commands of a session do not
 // carry.
 func (s *Server) checkOwner(ctx context.Context, id session.ID, secret []byte) error {
-	code := s.owns(access.Hash(secret), id)
-	if code == fsm.NoSession {
+	hash := access.Hash(secret)
+	for behind := true; ; behind = false {
+		code := fsm.OK
+		s.node.View(func(m *fsm.Machine) {
+			switch living, found := m.Session(id); {
+			case !found:
+				code = fsm.NoSession
+			case living.Secret != hash:
+				code = fsm.WrongSecret
+			}
+		})
+		if code != fsm.NoSession || !behind {
+			return wire.Refused(&fsm.Result{Code: code}).Err()
+		}
 		// This node may be behind: then it must not deny that there is such a session. And a session that
 		// will be opened has an id which others could guess.
 		if _, _, err := s.node.ReadBarrier(ctx); err != nil {
 			return wire.Explain(err)
 		}
-		code = s.owns(access.Hash(secret), id)
 	}
-	if code != fsm.OK {
-		return wire.Refused(&fsm.Result{Code: code})
-	}
-	return nil
-}
-
-// owns is OK if the secret is that of the session, as far as this node knows.
-func (s *Server) owns(secret session.Hash, id session.ID) (code fsm.Code) {
-	s.node.View(func(m *fsm.Machine) {
-		switch living, found := m.Session(id); {
-		case !found:
-			code = fsm.NoSession
-		case living.Secret != secret:
-			code = fsm.WrongSecret
-		}
-	})
-	return code
 }
 
 // checkRoom refuses a session or a ticket that would need more disk while too few nodes have room on theirs. The

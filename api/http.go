@@ -40,15 +40,13 @@ func (n *Node) serveHTTP() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		code, text := http.StatusOK, "ready"
 		if reason := s.notReady(n.startedRaft()); reason != "" {
-			respond(w, http.StatusServiceUnavailable, "not ready: "+reason)
-			return
-		}
-		text := "ready"
-		if left := n.raft.Status().HoldOff; left > 0 {
+			code, text = http.StatusServiceUnavailable, "not ready: "+reason
+		} else if left := n.raft.Status().HoldOff; left > 0 {
 			text += fmt.Sprintf("; no lock is granted for another %v: a backup was restored", left.Duration().Round(time.Second))
 		}
-		respond(w, http.StatusOK, text)
+		respond(w, code, text)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

@@ -144,14 +144,12 @@ func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, streams int, ve
 	x.family("zamok_grants_total", "counter", "Locks granted; reported by the leader.")
 	byMode(func(label string, mode int) { x.value(label, m.grants[mode].Load()) })
 	x.family("zamok_refusals_total", "counter", "Acquisitions that ended without a grant, not at their client's request; reported by the leader.")
-	x.byReason(&m.refusals, fsm.Dropped, fsm.Closed)
+	x.byReason(m.refusals[:], zamokpb.Reason_name, fsm.Dropped, fsm.Closed)
 	x.family("zamok_sessions_expired_total", "counter", "Sessions that ended, not at their client's request; reported by the leader.")
-	x.byReason(&m.ends, fsm.Closed)
+	x.byReason(m.ends[:], zamokpb.Reason_name, fsm.Closed)
 	x.family("zamok_streams", "gauge", "Session streams attached to this node.").value("", streams)
 	x.family("zamok_streams_cut_total", "counter", "Streams that this node ended.")
-	for code := range m.cuts {
-		x.count(zamokpb.Code(code).String(), "CODE_", &m.cuts[code])
-	}
+	x.byReason(m.cuts[:], zamokpb.Code_name)
 	x.family("zamok_commit_stage_seconds", "histogram", "Time that a committed entry spent in each stage, on its leader; push is from apply to the client's connection.")
 	for stage, name := range stageNames {
 		x.histogram(label("stage", name), &m.stages[stage])
@@ -171,28 +169,24 @@ func (m *Metrics) Text(ctx context.Context, node *raftnode.Node, streams int, ve
 
 func byMode(f func(label string, mode int)) {
 	for mode := fsm.Exclusive; mode <= fsm.Permits; mode++ {
-		f(label("mode", enumWord(zamokpb.Mode(mode).String(), "MODE_")), int(mode))
+		f(label("mode", enumWord(zamokpb.Mode_name, int(mode))), int(mode))
 	}
 }
 
-// byReason writes counters by reason, those left out that are no such thing.
-func (x *exposition) byReason(counters *[reasonCounters]atomic.Uint64, except ...fsm.Reason) {
-	for reason := fsm.Dropped; reason < fsm.ReasonCount; reason++ {
-		if !slices.Contains(except, reason) {
-			x.count(zamokpb.Reason(reason).String(), "REASON_", &counters[reason])
+// byReason writes the counters of the values of an enum of the wire that are not 0, those left out that are no such thing.
+func (x *exposition) byReason(counters []atomic.Uint64, names map[int32]string, except ...fsm.Reason) {
+	for value := range counters {
+		if n := counters[value].Load(); n > 0 && !slices.Contains(except, fsm.Reason(value)) {
+			x.value(label("reason", enumWord(names, value)), n)
 		}
 	}
 }
 
-// count writes the counter of one reason, which is a value of an enum of the wire, unless it is 0.
-func (x *exposition) count(reason, prefix string, counter *atomic.Uint64) {
-	if n := counter.Load(); n > 0 {
-		x.value(label("reason", enumWord(reason, prefix)), n)
-	}
-}
-
 // enumWord is the wire's name for something, as a label: REASON_MAX_HOLD_EXCEEDED is max_hold_exceeded.
-func enumWord(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
+func enumWord(names map[int32]string, value int) string {
+	_, word, _ := strings.Cut(names[int32(value)], "_")
+	return strings.ToLower(word)
+}
 
 // present writes what there is now at a node.
 func (x *exposition) present(ctx context.Context, node *raftnode.Node) {

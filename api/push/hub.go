@@ -143,6 +143,7 @@ func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	h.attached[e.Session] = &Queue{
 		Session: e.Session, Grace: s.Grace, number: e.Index, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
 		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),
+		contended: make(map[uint64]uint32), requested: make(map[uint64]time.Time), asked: make(map[uint64]*positionRequest),
 	}
 }
 

@@ -64,9 +64,6 @@ func (h *Hub) holdersChanged(m *fsm.Machine, items []fsm.Item) {
 // request reports the positions of a waiting ticket from now on.
 func (h *Hub) request(q *Queue, ticket uint64, names []string) {
 	h.cancelRequest(q, ticket)
-	if q.asked == nil {
-		q.asked = make(map[uint64]*positionRequest)
-	}
 	q.asked[ticket] = &positionRequest{wide: len(names) > 1}
 	if h.asked++; len(names) > 1 {
 		h.wide++
@@ -168,9 +165,6 @@ func (r *reporter) contended(ref fsm.TicketRef) {
 	q, waiting := r.attached[ref.Session], uint32(waiters)
 	if q == nil || !q.hasRoom() || q.contended[ref.Ticket] == waiting {
 		return
-	}
-	if q.contended == nil {
-		q.contended = make(map[uint64]uint32)
 	}
 	q.contended[ref.Ticket] = waiting
 	q.add(&zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Contended{Contended: &zamokpb.Contended{

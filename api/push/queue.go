@@ -62,11 +62,11 @@ type Queue struct {
 	flushing bool        // flushTimer runs
 	// flushTimer wakes the stream after lazyWait; nil until it is needed.
 	flushTimer *time.Timer
-	// contended is what the holders among the tickets were sent last; nil until one is.
+	// contended is what the holders among the tickets were sent last.
 	contended map[uint64]uint32
-	// requested is when tickets were requested that are not granted yet; nil until one is.
+	// requested is when tickets were requested that are not granted yet.
 	requested map[uint64]time.Time
-	asked     map[uint64]*positionRequest // the tickets that asked for their positions; nil until one does
+	asked     map[uint64]*positionRequest // the tickets that asked for their positions
 
 	sending     int       // of the frame that is being sent, if it is large; set by the writer
 	sendingFrom time.Time // when the first of its messages was queued; the writer's own
@@ -175,9 +175,6 @@ func (q *Queue) flushLater() {
 func (q *Queue) Requested(ticket uint64) {
 	q.hub.mu.Lock()
 	defer q.hub.mu.Unlock()
-	if q.requested == nil {
-		q.requested = make(map[uint64]time.Time)
-	}
 	if _, repeated := q.requested[ticket]; !repeated {
 		q.requested[ticket] = time.Now()
 	}

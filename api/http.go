@@ -59,7 +59,7 @@ func (n *Node) serveHTTP() {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	n.httpServed = make(chan struct{})
+	n.served = make(chan struct{})
 	n.http = &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: httpHeaderWait, ReadTimeout: 2 * httpHeaderWait, IdleTimeout: httpIdle,
@@ -67,7 +67,7 @@ func (n *Node) serveHTTP() {
 		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	go func() {
-		defer close(n.httpServed)
+		defer close(n.served)
 		err := n.http.Serve(&limitedListener{Listener: cfg.httpListener, free: make(chan struct{}, httpConnsMax), log: cfg.Logger})
 		if !errors.Is(err, http.ErrServerClosed) {
 			cfg.Logger.Error("the HTTP server failed; metrics and health checks are not served until the node is restarted", "error", err)

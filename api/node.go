@@ -25,9 +25,8 @@ type Node struct {
 	cfg    *NodeConfig
 	raft   *raftnode.Node
 	server *Server
-	http   *http.Server // nil: there is none
-
-	httpServed chan struct{} // closed when http accepts nothing any more
+	http   *http.Server  // nil: there is none
+	served chan struct{} // closed when http accepts nothing any more
 
 	started chan struct{} // closed when StartNode returns
 	endOnce sync.Once
@@ -139,7 +138,7 @@ func (n *Node) end(how func() error) error {
 			if n.http.Shutdown(ctx) != nil {
 				_ = n.http.Close()
 			}
-			<-n.httpServed
+			<-n.served
 		}
 		close(n.done)
 	})

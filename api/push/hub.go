@@ -137,9 +137,10 @@ func (h *Hub) attach(m *fsm.Machine, e *fsm.Event) {
 	if old := h.attached[e.Session]; old != nil {
 		h.end(old, superseded(e.Session))
 	}
-	s, _ := m.Session(e.Session)                                          // absent if it ended later in the same entry
-	state := &zamokpb.SessionState{Tickets: wire.TicketStates(e.Tickets)} // the first message, to which Adopt adds the rest
+	// The first message, to which Adopt adds the rest.
+	state := &zamokpb.SessionState{Tickets: wire.TicketStates(e.Tickets)}
 	first := &zamokpb.ServerMessage{Message: &zamokpb.ServerMessage_Session{Session: state}}
+	s, _ := m.Session(e.Session) // absent if it ended later in the same entry
 	h.attached[e.Session] = &Queue{
 		Session: e.Session, Grace: s.Grace, number: e.Index, hub: h, wake: make(chan struct{}, 1), done: make(chan struct{}),
 		state: state, messages: []*zamokpb.ServerMessage{first}, bytes: size(first), queued: time.Now(),

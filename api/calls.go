@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"zamok/api/access"
-	"zamok/api/history"
 	"zamok/api/push"
 	"zamok/api/wire"
 	"zamok/api/zamokpb"
@@ -313,9 +312,9 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 func (s *Server) ticket(m *fsm.Machine, ref fsm.TicketRef) *zamokpb.Ticket {
 	v, _ := m.Ticket(ref)
 	t := wire.Ticket(m, v)
-	t.EnqueuedAt = int64(s.times.At(v.Enqueued))
+	t.EnqueuedAt = int64(s.history.At(v.Enqueued))
 	if v.State == fsm.Granted {
-		t.GrantedAt = int64(s.times.At(v.Token))
+		t.GrantedAt = int64(s.history.At(v.Token))
 	}
 	return t
 }
@@ -394,7 +393,7 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 	}
 	defer w.End()
 	failed := make(chan error, 1)
-	s.busy.Go(func() { failed <- s.sendEvents(w, stream) }) // ends with the stream, whose end interrupts Send
+	s.busy.Go(func() { failed <- w.Send(ctx, stream.Send) }) // ends with the stream, whose end interrupts Send
 	select {
 	case err := <-failed:
 		return err
@@ -404,32 +403,5 @@ func (s *Server) Watch(req *zamokpb.WatchRequest, stream grpc.ServerStreamingSer
 		return context.Cause(ctx)
 	case <-s.stopping:
 		return wire.Errorf(zamokpb.Code_CODE_STOPPING, "this node is stopping; watch at another one, from the last index")
-	}
-}
-
-// sendEvents sends what a watch reads until it fails or its stream ends.
-func (s *Server) sendEvents(w *history.Watch, stream grpc.ServerStreamingServer[zamokpb.WatchFrame]) error {
-	next, some := w.Start(), true
-	for {
-		if some {
-			err := s.history.Reserve(next)
-			if err == nil {
-				err = stream.Send(w.Frame(next))
-				s.history.Release(next)
-			}
-			if err != nil {
-				return err
-			}
-		} else {
-			select {
-			case <-w.Wake():
-			case <-stream.Context().Done():
-				return context.Cause(stream.Context())
-			}
-		}
-		var err error
-		if next, some, err = w.Read(); err != nil {
-			return err
-		}
 	}
 }

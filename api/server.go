@@ -70,7 +70,6 @@ type Server struct {
 	guard   access.Guard
 	hub     *push.Hub
 	history *history.History
-	times   history.Times
 	metrics *metrics.Metrics
 
 	relaying sync.Mutex                  // guards relays
@@ -104,7 +103,6 @@ func (s *Server) applied(m *fsm.Machine, a fsm.Applied) {
 	}
 	s.hub.Applied(m, a)
 	s.history.Applied(a)
-	s.times.Applied(a)
 	s.metrics.Applied(a)
 	s.noteCluster(m)
 }
@@ -115,7 +113,6 @@ func (s *Server) restored(m *fsm.Machine) {
 	}
 	s.hub.Restored(m)
 	s.history.Restored(m)
-	s.times.Restored(m)
 	s.noteCluster(m)
 }
 

@@ -89,7 +89,7 @@ func TestAWatchOfOtherNamesKeepsUp(t *testing.T) {
 	name := strings.Repeat("x", fsm.NameBytesMax)
 	for i := range uint64(2 * bytesMax / (eventBytes + itemBytes + fsm.NameBytesMax)) {
 		entry(r, 10+i, name)
-		_, _, _ = w.Read()
+		_, _, _ = w.read()
 	}
 	require.False(t, isCut(w))
 	assert.Greater(t, w.index, begun)
@@ -118,21 +118,21 @@ func TestMoreThanAFrameEndsTheWatch(t *testing.T) {
 // What all watches together are sending is bounded, and small frames find room while large ones do not.
 func TestWhatWatchesSendIsBounded(t *testing.T) {
 	r := New()
-	large, small := Batch{bytes: batchBytesMax}, Batch{bytes: 40 << 10}
+	large, small := batch{bytes: batchBytesMax}, batch{bytes: 40 << 10}
 	sent := 0
-	for ; r.Reserve(large) == nil; sent++ {
+	for ; r.reserve(large) == nil; sent++ {
 		require.LessOrEqual(t, r.sending.Load(), int64(sendingBytesMax))
 	}
 	assert.Greater(t, sent, 32)
 	for range 8 {
-		require.NoError(t, r.Reserve(small))
-		defer r.Release(small)
+		require.NoError(t, r.reserve(small))
+		defer r.release(small)
 	}
 	for range sent {
-		r.Release(large)
+		r.release(large)
 	}
-	require.NoError(t, r.Reserve(large))
-	r.Release(large)
+	require.NoError(t, r.reserve(large))
+	r.release(large)
 }
 
 // widest is an acquisition of the largest size.

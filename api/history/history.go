@@ -1,6 +1,7 @@
 package history
 
 import (
+	"context"
 	"slices"
 	"sort"
 	"strings"
@@ -47,6 +48,9 @@ type History struct {
 	compacted uint64 // events up to this index may be forgotten
 	index     uint64 // of what was applied last
 	watches   map[*Watch]struct{}
+	// times are rising by index and time. The state machine keeps indexes only, and people are shown for how long a ticket
+	// has held or waited. It knows what this node saw applied, and nothing from before the snapshot with which it began.
+	times []appliedTime
 }
 
 // New returns an empty history.
@@ -76,6 +80,12 @@ func (h *History) Applied(a fsm.Applied) {
 		if kindOf(&a.Events[i]) != zamokpb.EventKind_EVENT_UNSPECIFIED {
 			h.add(a.Events[i])
 		}
+	}
+	if n := len(h.times); n == 0 || a.Time.Sub(h.times[n-1].time) >= timesStep {
+		if n == timesMax {
+			h.thin(a.Time)
+		}
+		h.times = append(h.times, appliedTime{a.Index, a.Time})
 	}
 	for w := range h.watches {
 		if w.next < h.first {
@@ -124,6 +134,7 @@ func (h *History) Restored(m *fsm.Machine) {
 	h.events, h.begin, h.count, h.bytes = nil, 0, 0, 0
 	h.index = m.Stamp().Index
 	h.compacted = h.index
+	h.times = append(slices.Grow(h.times[:0], 1), appliedTime{h.index, m.Time()})
 	for w := range h.watches {
 		h.cut(w)
 	}
@@ -135,20 +146,20 @@ func (h *History) cut(w *Watch) {
 	delete(h.watches, w)
 }
 
-// Reserve takes room for a batch that is to be sent; Release gives it back.
-func (h *History) Reserve(b Batch) error {
+// reserve takes room for a batch that is to be sent; release gives it back.
+func (h *History) reserve(b batch) error {
 	if used := h.sending.Add(int64(b.bytes)); 2*int64(b.bytes) > sendingBytesMax-used {
-		h.Release(b)
+		h.release(b)
 		return tooManyBytes(b)
 	}
 	return nil
 }
 
-// Release gives back the room of a batch that was sent, or will not be.
-func (h *History) Release(b Batch) { h.sending.Add(-int64(b.bytes)) }
+// release gives back the room of a batch that was sent, or will not be.
+func (h *History) release(b batch) { h.sending.Add(-int64(b.bytes)) }
 
 // tooManyBytes ends a watch that would have to send more at once than may be sent.
-func tooManyBytes(b Batch) error {
+func tooManyBytes(b batch) error {
 	return wire.Errorf(zamokpb.Code_CODE_COMPACTED, "what happened at index %d takes %d bytes or more; at most %d are sent at once, and fewer "+
 		"while other watches do not read: list again, and watch from the list's index", b.index, b.bytes, batchBytesMax)
 }
@@ -224,9 +235,6 @@ func (h *History) Watch(prefix string, from uint64) (*Watch, error) {
 	return w, nil
 }
 
-// Wake has a value when something was applied since the last Read.
-func (w *Watch) Wake() <-chan struct{} { return w.wake }
-
 // Done is closed when the watch was cut: what it has not read yet is forgotten.
 func (w *Watch) Done() <-chan struct{} { return w.done }
 
@@ -248,28 +256,51 @@ func (w *Watch) End() {
 	delete(w.history.watches, w)
 }
 
-// Batch is what a watch sends next: the events of one index under its prefix; or, without events, an index up
+// batch is what a watch sends next: the events of one index under its prefix; or, without events, an index up
 // to which there was none.
-type Batch struct {
+type batch struct {
 	index  uint64
 	events []fsm.Event
 	bytes  int // of the events
 }
 
-// Start is the empty batch with the index at which the watch begins.
-func (w *Watch) Start() Batch { return Batch{index: w.index} }
+// Send sends frames until it fails or ctx ends: first an empty one with the index at which the watch begins.
+func (w *Watch) Send(ctx context.Context, send func(*zamokpb.WatchFrame) error) error {
+	for next, some := (batch{index: w.index}), true; ; {
+		if some {
+			err := w.history.reserve(next)
+			if err == nil {
+				err = send(w.frame(next))
+				w.history.release(next)
+			}
+			if err != nil {
+				return err
+			}
+		} else {
+			select {
+			case <-w.wake:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		var err error
+		if next, some, err = w.read(); err != nil {
+			return err
+		}
+	}
+}
 
-// Read returns what is to be sent next. False: there is nothing yet.
-func (w *Watch) Read() (b Batch, some bool, err error) {
+// read returns what is to be sent next. False: there is nothing yet.
+func (w *Watch) read() (b batch, some bool, err error) {
 	for more := true; more && !some; {
 		b, some, more = w.step()
 	}
 	return b, some, w.failed
 }
 
-// step is a part of Read that holds the lock of the history, and with it the state machine, for a short time
+// step is a part of read that holds the lock of the history, and with it the state machine, for a short time
 // only. Other watches may read meanwhile: an entry waits for the reads under way, not for all watches.
-func (w *Watch) step() (b Batch, some, more bool) {
+func (w *Watch) step() (b batch, some, more bool) {
 	h := w.history
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -300,19 +331,19 @@ func (w *Watch) step() (b Batch, some, more bool) {
 	case len(b.events) > 0: // all events of one index are added at once
 		return w.readUpTo(b), true, false
 	case (w.skipped >= progressEvents || w.passed >= progressBytes) && h.index > w.index:
-		return w.readUpTo(Batch{index: h.index}), true, false
+		return w.readUpTo(batch{index: h.index}), true, false
 	}
 	return b, false, false
 }
 
 // readUpTo notes that everything up to the index of the batch is read.
-func (w *Watch) readUpTo(b Batch) Batch {
+func (w *Watch) readUpTo(b batch) batch {
 	w.index, w.skipped, w.passed = b.index, 0, 0
 	return b
 }
 
-// Frame is the message for a batch. An acquisition of several locks is sent with those under the prefix only.
-func (w *Watch) Frame(b Batch) *zamokpb.WatchFrame {
+// frame is the message for a batch. An acquisition of several locks is sent with those under the prefix only.
+func (w *Watch) frame(b batch) *zamokpb.WatchFrame {
 	frame := &zamokpb.WatchFrame{Index: b.index}
 	for i := range b.events {
 		e := &b.events[i]
@@ -339,59 +370,31 @@ const (
 	timesPart = 100
 )
 
-// Times records at what cluster time an index was applied, so that people can be shown for how long a ticket
-// has held or waited: the state machine keeps indexes only. It knows what this node saw applied, and nothing
-// from before the snapshot with which it began. The zero value is ready for use.
-type Times struct {
-	mu    sync.Mutex
-	times []appliedTime // rising by index and time
-}
-
 // appliedTime: indexes from this one up to that of the next record were applied at time or little later.
 type appliedTime struct {
 	index uint64
 	time  clock.Time
 }
 
-// Applied records an entry. It runs under the state machine's lock.
-func (l *Times) Applied(a fsm.Applied) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n := len(l.times); n > 0 && a.Time.Sub(l.times[n-1].time) < timesStep {
-		return
-	}
-	if len(l.times) == timesMax {
-		l.thin(a.Time)
-	}
-	l.times = append(l.times, appliedTime{a.Index, a.Time})
-}
-
 // thin drops records that are close together for their age; never the first and the last.
-func (l *Times) thin(now clock.Time) {
-	kept := l.times[:1]
-	for i, m := range l.times[1 : len(l.times)-1] {
-		next := l.times[i+2]
+func (h *History) thin(now clock.Time) {
+	kept := h.times[:1]
+	for i, m := range h.times[1 : len(h.times)-1] {
+		next := h.times[i+2]
 		if next.time.Sub(kept[len(kept)-1].time) > now.Sub(next.time)/timesPart {
 			kept = append(kept, m)
 		}
 	}
-	l.times = append(kept, l.times[len(l.times)-1])
-}
-
-// Restored starts over at a state whose past is not known.
-func (l *Times) Restored(m *fsm.Machine) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.times = append(slices.Grow(l.times[:0], 1), appliedTime{m.Stamp().Index, m.Time()})
+	h.times = append(kept, h.times[len(h.times)-1])
 }
 
 // At returns when an index was applied; 0: that is not known.
-func (l *Times) At(index uint64) clock.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := sort.Search(len(l.times), func(i int) bool { return l.times[i].index > index })
+func (h *History) At(index uint64) clock.Time {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	i := sort.Search(len(h.times), func(i int) bool { return h.times[i].index > index })
 	if i == 0 || index == 0 {
 		return 0
 	}
-	return max(l.times[i-1].time, 1) // 0 would mean unknown
+	return max(h.times[i-1].time, 1) // 0 would mean unknown
 }

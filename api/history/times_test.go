@@ -16,7 +16,7 @@ func TestAgesAreExactToAHundredth(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	var l Times
+	l := New()
 	l.Restored(fsm.New())
 	truth := []appliedTime{}
 	at, now := uint64(1), clock.Time(1)
@@ -36,7 +36,7 @@ func TestAgesAreExactToAHundredth(t *testing.T) {
 }
 
 func TestTimesStartOverAfterRestored(t *testing.T) {
-	var l Times
+	l := New()
 	require.Zero(t, l.At(1))
 	l.Applied(fsm.Applied{Index: 10, Time: 5 * clock.Time(clock.Second)})
 	require.Zero(t, l.At(9))

@@ -35,8 +35,8 @@ func mustWatch(t *testing.T, r *History, prefix string, from uint64) *Watch {
 
 // readAll reads all that there is, as "index: names".
 func readAll(w *Watch) (sent []string) {
-	for batch, some, _ := w.Read(); some; batch, some, _ = w.Read() {
-		f := w.Frame(batch)
+	for batch, some, _ := w.read(); some; batch, some, _ = w.read() {
+		f := w.frame(batch)
 		line := fmt.Sprint(f.Index, ":")
 		for _, e := range f.Events {
 			for _, it := range e.Items {
@@ -103,10 +103,10 @@ func TestAWatchOfEverythingSeesSessionsEnd(t *testing.T) {
 		}}})
 	}
 	next := func() *zamokpb.WatchFrame {
-		batch, some, err := all.Read()
+		batch, some, err := all.read()
 		require.NoError(t, err)
 		require.True(t, some)
-		return all.Frame(batch)
+		return all.frame(batch)
 	}
 	frame := next()
 	require.Len(t, frame.Events, 2)

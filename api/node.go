@@ -41,11 +41,12 @@ type Node struct {
 // ctx ends the start only.
 func StartNode(ctx context.Context, config NodeConfig) (*Node, error) {
 	cfg := &config
-	if err := cfg.settle(); err != nil {
-		return nil, errors.Join(err, cfg.closeListeners())
+	err := cfg.settle()
+	if err == nil {
+		err = cfg.listen(ctx)
 	}
-	if err := cfg.listen(ctx); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, cfg.closeListeners())
 	}
 	n := &Node{
 		cfg: cfg, server: newServer(cfg), started: make(chan struct{}), done: make(chan struct{}),
@@ -245,14 +246,8 @@ const (
 	tcpProbes = 3
 )
 
-// listen opens the ports before anything is written: a port in use is the commonest mistake. After an error
-// none is open.
+// listen opens the ports before anything is written: a port in use is the commonest mistake.
 func (s *NodeConfig) listen(ctx context.Context) (err error) {
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.closeListeners())
-		}
-	}()
 	if s.Peers.Listener == nil {
 		if s.Peers.Listener, err = peer.ListenTCP(ctx, s.ListenPeers); err != nil {
 			return wrong("ListenPeers", "%w", err)

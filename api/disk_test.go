@@ -91,7 +91,7 @@ func startWithRoom(t *testing.T) (*cluster, *roomError) {
 		mine := &free[cfg.ID[1]-'1']
 		mine.Store(1 << 40)
 		cfg.Store.Dir, cfg.ListenHTTP = t.TempDir(), "127.0.0.1:0"
-		cfg.Store.Wrap.Free = func() (uint64, error) { return mine.Load(), nil }
+		cfg.Store.Wrap.Free = func() uint64 { return mine.Load() }
 	}), free
 }
 

@@ -20,19 +20,16 @@ const askEvery = 250 * time.Millisecond
 // to a running one.
 func (n *Node) start(ctx context.Context) error {
 	var err error
-	switch n.store.State() {
-	case store.NoCluster:
+	switch id := n.store.Identity(); {
+	case n.store.HoldsData() && !id.Bootstrapped && id.Initial != "":
 		// An initial member that wrote its first entry and crashed before the marker. A node that joins writes the marker
 		// when it sees itself in a committed configuration.
-		if n.store.Identity().Initial != "" {
-			err = n.store.RecordCluster(store.ID{})
-		}
-	case store.Empty:
-		if len(n.cfg.Peers.List.Nodes()) > 0 {
-			err = n.bootstrapCluster(ctx)
-		} else {
-			err = n.awaitJoin(cmp.Or(n.cfg.JoinCluster, n.store.Identity().Cluster))
-		}
+		err = n.store.RecordCluster(store.ID{})
+	case n.store.HoldsData():
+	case len(n.cfg.Peers.List.Nodes()) > 0:
+		err = n.bootstrapCluster(ctx)
+	default:
+		err = n.awaitJoin(cmp.Or(n.cfg.JoinCluster, id.Cluster))
 	}
 	if err != nil {
 		return err
@@ -126,5 +123,5 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 
 // holdsState reports whether this node has any part of a log, and so has made promises to others.
 func (n *Node) holdsState() bool {
-	return n.store.State() != store.Empty || n.state.committed.Load().index > 0
+	return n.store.HoldsData() || n.state.committed.Load().index > 0
 }

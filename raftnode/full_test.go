@@ -52,7 +52,7 @@ func TestALeaderWithoutRoomGivesWay(t *testing.T) {
 		term := next.Status().Term
 		for range 60 {
 			time.Sleep(time.Second)
-			require.NotEqual(b, "Leader", full.Status().State)
+			require.NotEqual(b, full.self.ID, full.Status().Leader)
 			require.NoError(b, b.fence(next))
 		}
 		require.Equal(b, term, next.Status().Term)
@@ -103,7 +103,7 @@ func TestADiskThatGetsFullIsAnnounced(t *testing.T) {
 		require.NoError(b, low.disk.become("low"))
 		time.Sleep(2 * maintenanceTick)
 		require.Less(b, announced().FreeBytes, announced().LowSpaceThreshold)
-		require.True(b, low.Status().DiskLow)
+		require.True(b, low.store.IsLowSpace())
 		snapshots, err := low.store.Snapshots().List()
 		require.NoError(b, err)
 		require.Len(b, snapshots, 1)

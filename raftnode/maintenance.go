@@ -53,7 +53,7 @@ func (n *Node) maintain() {
 		if n.instance.Load() != in {
 			continue // raft was started again, to hand over or for another timeout; the next tick does the rest
 		}
-		if low, _ := n.store.IsLowSpace(); low && time.Since(snapshotted) > snapshotWhenLow {
+		if n.store.IsLowSpace() && time.Since(snapshotted) > snapshotWhenLow {
 			snapshotted = time.Now()
 			n.log.Warn("low disk space: taking a snapshot to compact the log")
 			n.truncateLog(in)
@@ -94,12 +94,11 @@ func (n *Node) recordCluster() {
 
 // announcement is what this node announces.
 func (n *Node) announcement(in *instance) *fsm.Member {
-	free, _ := n.store.FreeBytes()
 	return &fsm.Member{
 		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
 		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
-		FreeBytes: free, LowSpaceThreshold: n.store.LowSpace(),
+		FreeBytes: n.store.FreeBytes(), LowSpaceThreshold: n.store.LowSpace(),
 		ElectionTimeout: uint32(in.timeout / time.Millisecond), ElectionTimeoutFixed: uint32(n.cfg.ElectionTimeout / time.Millisecond),
 	}
 }

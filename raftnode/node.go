@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode/peer"
@@ -95,7 +93,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.proposals.LogStore = n.store.Logs()
 	identity := n.store.Identity()
 	cluster := identity.Cluster
-	if n.store.State() == store.Empty {
+	if !n.store.HoldsData() {
 		cluster = store.ID{} // the cluster that it once waited for may be another one
 	}
 	timeout := cmp.Or(cfg.ElectionTimeout, timeoutOf(identity.Timeout), timeoutMin)
@@ -223,15 +221,13 @@ func (n *Node) Freeze() *fsm.Frozen { return n.state.freeze() }
 // Status is how a node is doing.
 type Status struct {
 	ID, Leader  string
-	State       string // raft's: Follower, Candidate, Leader, Shutdown
-	Leading     bool   // this node's epoch is open
+	Leading     bool // this node's epoch is open
 	Term        uint64
 	RaftIndex   uint64 // the last of the log
 	Applied     clock.Stamp
-	Cut         clock.Span // cluster time that stalls of this node, leading, cut off
-	HoldOff     clock.Span // how long nothing is granted because a backup was restored; 0 = no restore hold-off
-	DiskFree    uint64
-	DiskLow     bool
+	Cut         clock.Span    // cluster time that stalls of this node, leading, cut off
+	HoldOff     clock.Span    // how long nothing is granted because a backup was restored; 0 = no restore hold-off
+	DiskFree    uint64        // math.MaxUint64 if it is not known
 	Writing     time.Duration // how long the oldest write to the disk has been going on; 0 = there is none
 	Refusing    string        // why this node's log takes no entries; "" = it takes them
 	Incarnation store.ID
@@ -239,10 +235,8 @@ type Status struct {
 
 // Status returns how this node is doing.
 func (n *Node) Status() Status {
-	s := Status{ID: n.cfg.ID, State: raft.Shutdown.String(), Cut: clock.Span(n.cut.Load()), Incarnation: n.store.Identity().Incarnation}
+	s := Status{ID: n.cfg.ID, Cut: clock.Span(n.cut.Load()), DiskFree: n.store.FreeBytes(), Incarnation: n.store.Identity().Incarnation}
 	n.View(func(m *fsm.Machine) { s.Applied, s.HoldOff = m.Stamp(), m.HoldOff() })
-	s.DiskFree, _ = n.store.FreeBytes()
-	s.DiskLow, _ = n.store.IsLowSpace()
 	if err := cmp.Or(n.proposals.refusing(), n.store.CheckSpace()); err != nil {
 		s.Refusing = err.Error()
 	}
@@ -250,7 +244,7 @@ func (n *Node) Status() Status {
 		s.Writing = time.Since(w.Since)
 	}
 	if in := n.instance.Load(); in != nil {
-		s.State, s.RaftIndex, s.Term = in.raft.State().String(), in.raft.LastIndex(), in.raft.CurrentTerm()
+		s.RaftIndex, s.Term = in.raft.LastIndex(), in.raft.CurrentTerm()
 		s.Leading = n.queue.open.Load()
 		s.Leader, _ = n.Leader()
 	}

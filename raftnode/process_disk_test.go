@@ -89,12 +89,12 @@ func (d *sickDisk) wrap() store.Wrap {
 	}
 }
 
-func (d *sickDisk) freeBytes() (uint64, error) {
+func (d *sickDisk) freeBytes() uint64 {
 	if d.refuse.Load() > 0 && d.refuse.Add(-1) >= 0 {
 		<-time.NewTimer(refusalTakes).C
-		return 0, nil
+		return 0
 	}
-	return d.free.Load(), nil
+	return d.free.Load()
 }
 
 type sickLog struct {

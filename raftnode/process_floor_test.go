@@ -106,7 +106,7 @@ type refusingLog struct {
 func (l refusingLog) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
 func (l refusingLog) StoreLogs(entries []*raft.Log) error {
-	if free, _ := l.disk.freeBytes(); free == 0 {
+	if l.disk.freeBytes() == 0 {
 		return store.ErrDiskFull
 	}
 	return l.LogStore.StoreLogs(entries)

@@ -69,7 +69,7 @@ func Restore(backup io.Reader, r RestoreConfig) (RestoreResult, error) {
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	if st.State() != store.Empty { // another process was faster
+	if st.HoldsData() { // another process was faster
 		return RestoreResult{}, errors.Join(fmt.Errorf("raftnode: restore: %s holds a node already; nothing was changed", r.Dir), st.Close())
 	}
 	tokens, begins := TokenClock(time.Now())

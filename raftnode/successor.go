@@ -50,8 +50,7 @@ func (in *instance) voters() (all, others []voter) {
 		}
 		if s.ID == n.self.ID() {
 			v.acknowledged, v.timeout, v.fixed = in.raft.LastIndex(), in.timeout, n.cfg.ElectionTimeout
-			v.free, _ = n.store.FreeBytes()
-			v.low, _ = n.store.IsLowSpace()
+			v.free, v.low = n.store.FreeBytes(), n.store.IsLowSpace()
 		} else {
 			contact := in.contact(s.ID, led)
 			v.acknowledged, v.trip = contact.Acknowledged, contact.Trip
@@ -211,7 +210,7 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	all, _ := in.voters()
 	reason, led := noRoom(all), in.led()
 	n.noRoom.Store(reason)
-	if low, _ := n.store.IsLowSpace(); !low || reason != nil || led.IsZero() || time.Since(led) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
+	if !n.store.IsLowSpace() || reason != nil || led.IsZero() || time.Since(led) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
 		return
 	}
 	n.stepAside(ctx, in, nil, func(to string) {

@@ -216,7 +216,7 @@ func (d *Disk) wrap() store.Wrap {
 		Logs:      func(l raft.LogStore) raft.LogStore { return diskLogs{l, d} },
 		Votes:     func(t store.Table) store.Table { return diskVotes{t, d} },
 		Snapshots: func(s raft.SnapshotStore) raft.SnapshotStore { return diskSnapshots{s, d} },
-		Free:      func() (uint64, error) { return d.freeBytes.get(), nil },
+		Free:      func() uint64 { return d.freeBytes.get() },
 	}
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -83,20 +84,16 @@ type Wrap struct {
 	Logs      func(raft.LogStore) raft.LogStore
 	Votes     func(Table) Table
 	Snapshots func(raft.SnapshotStore) raft.SnapshotStore
-	Free      func() (uint64, error) // in place of the file system's answer
+	Free      func() uint64 // in place of the file system's answer
 }
 
 // settled returns cfg with its zeros filled in, or says which field is wrong.
 func (cfg Config) settled() (Config, error) {
-	if cfg.LowSpace == 0 {
-		cfg.LowSpace = DefaultLowSpace + lowSpaceOffset(cfg.NodeID)
-	}
-	if cfg.ReservedSpace == 0 {
-		cfg.ReservedSpace = DefaultReservedSpace
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = hclog.NewNullLogger()
-	}
+	id := fnv.New32a()
+	id.Write([]byte(cfg.NodeID))
+	cfg.LowSpace = cmp.Or(cfg.LowSpace, DefaultLowSpace+uint64(id.Sum32())%DefaultLowSpaceSpread)
+	cfg.ReservedSpace = cmp.Or(cfg.ReservedSpace, DefaultReservedSpace)
+	cfg.Logger = cmp.Or(cfg.Logger, hclog.NewNullLogger())
 	if cfg.Observe == nil {
 		cfg.Observe = func(time.Duration) {}
 	}
@@ -114,11 +111,4 @@ func (cfg Config) settled() (Config, error) {
 		return cfg, fmt.Errorf("store: ReservedSpace (%d bytes) is not below LowSpace (%d bytes), so entries would be refused before anybody is warned; nothing was opened; raise LowSpace or lower ReservedSpace", cfg.ReservedSpace, cfg.LowSpace)
 	}
 	return cfg, nil
-}
-
-// lowSpaceOffset spreads the nodes over DefaultLowSpaceSpread.
-func lowSpaceOffset(nodeID string) uint64 {
-	h := fnv.New32a()
-	h.Write([]byte(nodeID))
-	return uint64(h.Sum32()) % DefaultLowSpaceSpread
 }

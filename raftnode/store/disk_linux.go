@@ -1,23 +1,22 @@
 package store
 
 import (
+	"cmp"
 	"errors"
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes asks the file system how much an ordinary user may still write.
-func freeBytes(dir string) (uint64, error) {
+// freeBytes asks the file system how much an ordinary user may still write. Without an answer nothing is
+// refused, and a full disk ends the process (S3).
+func freeBytes(dir string) uint64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, err
+		return math.MaxUint64
 	}
-	unit := st.Frsize
-	if unit == 0 {
-		unit = st.Bsize
-	}
-	return st.Bavail * uint64(unit), nil
+	return st.Bavail * uint64(cmp.Or(st.Frsize, st.Bsize))
 }
 
 // allocate makes sure that the first bytes of a file have room on the disk, so

@@ -2,11 +2,8 @@
 
 package store
 
-import "errors"
+import "math"
 
-var errSpaceUnknown = errors.New("store: the free space of a disk is known on Linux only")
-
-// Without an answer nothing is refused, and a full disk ends the process.
-func freeBytes(string) (uint64, error) { return 0, errSpaceUnknown }
+func freeBytes(string) uint64 { return math.MaxUint64 }
 
 func allocate(string, int64) error { return nil }

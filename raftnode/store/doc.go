@@ -83,7 +83,7 @@
 // step of making a directory, and a file that has its name and is incomplete is damaged.
 //
 // S9. A marker without a log refuses to start (ErrLost). A log without a marker
-// is a bootstrap that was cut short: State is NoCluster, and RecordCluster completes it.
+// is a bootstrap, or a join, that was cut short; RecordCluster completes it.
 //
 // S10. A snapshot appears when it is complete and flushed, and one that fails leaves nothing: its file
 // is removed and closed at once. None is completed once writing has ended (S3, Close). Open removes the

@@ -33,18 +33,18 @@ func TestIdentityIsWrittenOnce(t *testing.T) {
 func TestMark(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
-		require.Equal(t, Empty, st.State())
+		require.Equal(t, "empty", stateOf(st))
 		require.ErrorIs(t, st.RecordCluster(NewID()), ErrLost, "the next start would refuse it")
-		require.Equal(t, Empty, reopen().State())
+		require.Equal(t, "empty", stateOf(reopen()))
 		st = reopen()
 		fill(t, st, 1, 1, 1)
 		st = reopen()
-		require.Equal(t, NoCluster, st.State(), "a log without a marker")
+		require.Equal(t, "unmarked", stateOf(st), "a log without a marker")
 
 		require.NoError(t, st.RecordCluster(ID{}))
-		require.Equal(t, InCluster, st.State())
+		require.Equal(t, "marked", stateOf(st))
 		st = reopen()
-		require.Equal(t, InCluster, st.State())
+		require.Equal(t, "marked", stateOf(st))
 		require.Zero(t, st.Identity().Cluster)
 
 		cluster := NewID()
@@ -70,7 +70,7 @@ func TestFoundAndJoin(t *testing.T) {
 		require.NoError(t, st.Join(cluster))
 		require.NoError(t, st.Join(cluster))
 		st = reopen()
-		require.Equal(t, Empty, st.State())
+		require.Equal(t, "empty", stateOf(st))
 		require.Empty(t, st.Identity().Initial, "what it agreed upon is void")
 		require.Equal(t, cluster, st.Identity().Cluster)
 		require.NoError(t, st.Bootstrap("second"))
@@ -100,7 +100,7 @@ func TestOneStoreAtATime(t *testing.T) {
 			t.Log(err)
 			fill(t, st, 1, 1, 1)
 			require.NoError(t, st.Close())
-			assert.Equal(t, NoCluster, open(t, cfg).State())
+			assert.Equal(t, "unmarked", stateOf(open(t, cfg)))
 		})
 	}
 }
@@ -124,10 +124,10 @@ func TestMakingADirectoryCanBeCutShort(t *testing.T) {
 			}
 			require.NoError(t, os.WriteFile(filepath.Join(cfg.Dir, identityName+".tmp"), []byte("{"), 0o600))
 			st := open(t, cfg)
-			assert.Equal(t, Empty, st.State(), "without %v", missing)
+			assert.Equal(t, "empty", stateOf(st), "without %v", missing)
 			fill(t, st, 1, 1, 1)
 			require.NoError(t, st.Close())
-			assert.Equal(t, NoCluster, open(t, Config{Dir: cfg.Dir}).State())
+			assert.Equal(t, "unmarked", stateOf(open(t, Config{Dir: cfg.Dir})))
 		}
 	}
 }
@@ -201,7 +201,7 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 		return fmt.Sprintf("%s\n%s", kind, strings.ReplaceAll(hide.Replace(err.Error()), "; ", ";\n  "))
 	}
 	defer st.Close()
-	found := st.State()
+	found := stateOf(st)
 	last, err := st.Logs().LastIndex()
 	if err == nil && more > 0 {
 		err = errors.Join(st.Votes().SetUint64([]byte(keyCurrentTerm), term), st.Logs().StoreLogs(entries(term, last+1, last+more)))
@@ -212,7 +212,18 @@ func live(cfg Config, term, more uint64, mark bool, hide *strings.Replacer) stri
 	if err != nil {
 		return err.Error()
 	}
-	return [...]string{Empty: "empty", NoCluster: "unmarked", InCluster: "marked"}[found] + ", " + strconv.FormatUint(last, 10) + " entries"
+	return found + ", " + strconv.FormatUint(last, 10) + " entries"
+}
+
+// stateOf is what the marker and the data mean together (S9).
+func stateOf(st *Store) string {
+	switch {
+	case !st.HoldsData():
+		return "empty"
+	case st.Identity().Bootstrapped:
+		return "marked"
+	}
+	return "unmarked"
 }
 
 func copyFile(t *testing.T, from, to string) {
@@ -241,14 +252,14 @@ func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
 	onEach(t, func(t *testing.T, reopen func() *Store) {
 		st := reopen()
 		fill(t, st, 1, 1, 1)
-		before, found := st.Identity(), st.State()
+		before, found := st.Identity(), stateOf(st)
 		hanging, goOn := make(chan struct{}), make(chan struct{})
 		st.medium = hangingMedium{st.medium, hanging, goOn}
 		marked, identified := make(chan error), make(chan Identity, 1)
 		go func() { marked <- st.RecordCluster(ID{1}) }()
 		<-hanging
 		go func() {
-			assert.Equal(t, found, st.State())
+			assert.Equal(t, found, stateOf(st))
 			identified <- st.Identity()
 		}()
 		select {
@@ -260,6 +271,6 @@ func TestIdentityDoesNotWaitForTheDisk(t *testing.T) {
 		close(goOn)
 		require.NoError(t, <-marked)
 		assert.Equal(t, ID{1}, st.Identity().Cluster)
-		assert.Equal(t, InCluster, st.State())
+		assert.Equal(t, "marked", stateOf(st))
 	})
 }

@@ -24,7 +24,7 @@ type medium interface {
 	open(name string) (file, error)
 	create(name string) (draft, error)
 	remove(name string) error // if it is there
-	free() (uint64, error)
+	free() uint64
 
 	// openVotes and openLog open the two files that are written all the time. fresh: the file is made if
 	// there is none, otherwise one that is missing is refused.
@@ -125,7 +125,7 @@ func openDirectory(dir string) (medium, error) {
 func (d *directory) path(name string) string        { return filepath.Join(d.dir, name) }
 func (d *directory) open(name string) (file, error) { return os.Open(d.path(name)) }
 func (d *directory) remove(name string) error       { return os.RemoveAll(d.path(name)) }
-func (d *directory) free() (uint64, error)          { return freeBytes(d.dir) }
+func (d *directory) free() uint64                   { return freeBytes(d.dir) }
 func (d *directory) list(folder string) ([]string, error) {
 	entries, err := os.ReadDir(d.path(folder))
 	names := make([]string, len(entries))

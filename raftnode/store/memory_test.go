@@ -28,7 +28,7 @@ func TestCopyOfAMemory(t *testing.T) {
 	require.NoError(t, st.Logs().DeleteRange(6, 10))
 
 	after := open(t, Config{Memory: image})
-	assert.Equal(t, InCluster, after.State())
+	assert.Equal(t, "marked", stateOf(after))
 	assert.Equal(t, st.Identity(), after.Identity())
 	first, last := span(t, after.Logs())
 	assert.Equal(t, [2]uint64{6, 20}, [2]uint64{first, last})
@@ -49,5 +49,5 @@ func TestCopyOfAMemory(t *testing.T) {
 
 	unused, err := new(Memory).Copy()
 	require.NoError(t, err)
-	assert.Equal(t, Empty, open(t, Config{Memory: unused}).State())
+	assert.Equal(t, "empty", stateOf(open(t, Config{Memory: unused})))
 }

@@ -21,15 +21,6 @@ const (
 	stampKey = "incarnation"
 )
 
-// State is what the marker and the log mean together (S9).
-type State uint8
-
-const (
-	Empty     State = iota + 1 // neither log nor marker: a new node
-	NoCluster                  // a log without marker: a bootstrap, or a join, that was cut short; call RecordCluster
-	InCluster                  // both
-)
-
 // Open opens the data of a node, and makes it if there is none. It refuses, with
 // the cure, what is in use (ErrLocked), what is another node's (ErrOtherNode),
 // and what is not whole (ErrLost).
@@ -88,7 +79,7 @@ func (s *Store) open(cfg Config) error {
 		return err
 	}
 	if fresh {
-		if s.holdsData() || damage != nil || s.votes.term() > 0 {
+		if s.HoldsData() || damage != nil || s.votes.term() > 0 {
 			return lost(s.medium, "%s is missing, but there is a log, a vote or a snapshot", identityName)
 		}
 		if id, err = s.create(cfg.NodeID, kind, table); err != nil {
@@ -108,7 +99,7 @@ func (s *Store) open(cfg Config) error {
 	if err := s.inspect(unreadable, damage); err != nil {
 		return err
 	}
-	if id.Bootstrapped && !s.holdsData() {
+	if id.Bootstrapped && !s.HoldsData() {
 		return lost(s.medium, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
 	}
 	s.identity.Store(&id)

@@ -7,7 +7,7 @@ type space struct {
 	where    string
 	lowSpace uint64
 	reserved uint64
-	free     func() (uint64, error)
+	free     func() uint64
 	reusable func() uint64
 }
 
@@ -20,16 +20,9 @@ type space struct {
 // and the free space is inside the file. Entries that fit there several times over are
 // admitted too, down to half of the reserved space: bbolt needs contiguous pages,
 // and otherwise allocates new ones, out of the reserved space.
-//
-// An error of the file system refuses nothing. If the disk is then really full,
-// the write fails and ends the process (S3).
 func (s *space) admit(bytes int) error {
-	free, err := s.free()
-	need := uint64(bytes)
-	switch {
-	case err != nil, free >= s.reserved+need:
-		return nil
-	case free >= s.reserved/2+need && s.reusable() >= reuseFactor*(need+reusePages):
+	free, need := s.free(), uint64(bytes)
+	if free >= s.reserved+need || free >= s.reserved/2+need && s.reusable() >= reuseFactor*(need+reusePages) {
 		return nil
 	}
 	if bytes == 0 {

@@ -39,19 +39,8 @@ func (s *Store) LogName() string { return s.logs.file }
 // Identity returns who this node is, as written. It never waits for the disk.
 func (s *Store) Identity() Identity { return *s.identity.Load() }
 
-// State returns what the marker and the data mean together. It never waits for the disk.
-func (s *Store) State() State {
-	switch {
-	case !s.holdsData():
-		return Empty
-	case s.Identity().Bootstrapped:
-		return InCluster
-	}
-	return NoCluster
-}
-
-// holdsData reports whether there is a log entry or a snapshot.
-func (s *Store) holdsData() bool {
+// HoldsData reports whether there is a log entry or a snapshot. It never waits for the disk.
+func (s *Store) HoldsData() bool {
 	return s.logs.extent.Load().first > 0 || s.logs.snapshots.newest().Index > 0
 }
 
@@ -71,7 +60,7 @@ func (s *Store) RecordCluster(cluster ID) error {
 			return fmt.Errorf("store: %w: the marker of %s names cluster %v, not %v; nothing was changed; "+
 				"connect the node to its own cluster, or give it an empty directory to join this one",
 				ErrOtherCluster, s.medium.path(""), next.Cluster, cluster)
-		case !s.holdsData():
+		case !s.HoldsData():
 			return fmt.Errorf("store: %w: %s has no log entry and no snapshot yet; it was not marked; mark it when the first entry is applied",
 				ErrLost, s.medium.path(""))
 		}
@@ -91,7 +80,7 @@ func (s *Store) Join(cluster ID) error { return s.begin("", cluster) }
 
 func (s *Store) begin(initial string, cluster ID) error {
 	return s.change("the identity", func(next *Identity) error {
-		if s.holdsData() && (next.Initial != initial || next.Cluster != cluster) {
+		if s.HoldsData() && (next.Initial != initial || next.Cluster != cluster) {
 			return fmt.Errorf("store: %s holds a log or a snapshot already; nothing was changed", s.medium.path(""))
 		}
 		next.Initial, next.Cluster = initial, cluster
@@ -133,14 +122,11 @@ func (s *Store) Term() uint64 { return s.votes.term() }
 // LowSpace is the free space below which IsLowSpace reports true.
 func (s *Store) LowSpace() uint64 { return s.space.lowSpace }
 
-// FreeBytes returns how many bytes may still be written to the disk.
-func (s *Store) FreeBytes() (uint64, error) { return s.space.free() }
+// FreeBytes returns how many bytes may still be written to the disk; math.MaxUint64 if that is not known.
+func (s *Store) FreeBytes() uint64 { return s.space.free() }
 
 // IsLowSpace reports whether less than Config.LowSpace is free.
-func (s *Store) IsLowSpace() (bool, error) {
-	free, err := s.space.free()
-	return err == nil && free < s.space.lowSpace, err
-}
+func (s *Store) IsLowSpace() bool { return s.FreeBytes() < s.space.lowSpace }
 
 // CheckSpace returns why entries are refused now (S5), or nil.
 func (s *Store) CheckSpace() error { return s.space.admit(0) }

@@ -22,7 +22,7 @@ func TestEveryWriteIsObserved(t *testing.T) {
 			Observe: func(d time.Duration) { took = append(took, d) },
 			Wrap: Wrap{
 				Logs: withFault(func(Op, uint64, uint64) error { time.Sleep(time.Second); return nil }).Logs,
-				Free: func() (uint64, error) { return free, nil },
+				Free: func() uint64 { return free },
 			},
 		})
 		fill(t, st, 1, 1, 300)

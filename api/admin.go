@@ -57,7 +57,6 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 	}
 	answer.Leader, _ = s.node.Leader()
 	answer.ElectionTimeout = int64(s.node.Timeout())
-	contacts := s.node.Contacts()
 	for _, server := range s.node.Servers() {
 		announced := records[server.ID]
 		free := announced.FreeBytes
@@ -69,7 +68,7 @@ func (s *Server) Members(ctx context.Context, _ *zamokpb.MembersRequest) (*zamok
 			Voter: server.Voter, Leader: server.ID == answer.Leader, Incarnation: server.Incarnation.String(),
 			FreeBytes: free, DiskLow: announced.FreeBytes < announced.LowSpaceThreshold,
 		}
-		if contact, other := contacts[server.ID]; other {
+		if contact := server.Contact; contact != nil {
 			member.LastContact = new(int64(contact.Ago))
 			if contact.Reached {
 				member.Behind = new(contact.Behind)

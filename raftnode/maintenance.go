@@ -42,7 +42,7 @@ func (n *Node) maintain() {
 		n.askRemoved(ctx, in)
 		n.tuneTimeouts(ctx, in)
 		if n.shouldAnnounce(in) {
-			n.send(ctx, in, n.announcement(in))
+			n.send(ctx, in, new(n.announcement(in)))
 		}
 		for _, d := range n.digests.toReport() {
 			d.Node = n.cfg.ID
@@ -93,8 +93,8 @@ func (n *Node) recordCluster() {
 }
 
 // announcement is what this node announces.
-func (n *Node) announcement(in *instance) *fsm.Member {
-	return &fsm.Member{
+func (n *Node) announcement(in *instance) fsm.Member {
+	return fsm.Member{
 		ID: n.cfg.ID, Incarnation: fsm.Incarnation(n.store.Identity().Incarnation),
 		Client: n.cfg.Client, Peer: n.network.Addr().String(), HTTP: n.cfg.HTTP, Version: n.cfg.Version,
 		StateVersionMin: n.cfg.Versions.Min, StateVersionMax: n.cfg.Versions.Max,
@@ -108,7 +108,7 @@ func (n *Node) shouldAnnounce(in *instance) bool {
 	if id, _ := n.Leader(); id == "" {
 		return false
 	}
-	mine, known := *n.announcement(in), n.member(n.cfg.ID)
+	mine, known := n.announcement(in), n.member(n.cfg.ID)
 	if (known.FreeBytes < known.LowSpaceThreshold) != (mine.FreeBytes < mine.LowSpaceThreshold) {
 		return true
 	}

@@ -33,7 +33,7 @@ type Node struct {
 	// when it was opened. Never changed; 0 = there was none.
 	listedAt     uint64
 	cut          atomic.Int64           // cluster time that stalls of this leader cut off, in ns
-	noRoom       atomic.Pointer[string] // why this leader admits nothing new; nil = it does
+	noRoom       atomic.Pointer[string] // why this leader admits nothing new; nil or empty = it does
 	stalls       peer.WorstRoundTrip    // how long this process was kept from running
 	chosen       atomic.Int64           // the timeout that raft is opened with next, in ns
 	known        atomic.Int64           // the timeout of a majority of the nodes with a vote, in ns

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"zamok/fsm"
 	"zamok/raftnode/peer"
 )
 
@@ -27,30 +28,24 @@ const (
 // voter is what a leader knows of a voter.
 type voter struct {
 	raft.Server
-	name         string
+	announced    fsm.Member    // zero = nothing
 	acknowledged uint64        // up to this entry, in this term; of this node all
 	silent       time.Duration // how long it has not answered this leader; 0 = it answers
 	trip         time.Duration // how long it takes to answer
-	timeout      time.Duration // its election timeout; 0 = not announced
-	fixed        time.Duration // the election timeout that its operator has chosen; 0 = none
-	free         uint64
-	low          bool // free is below the low-space threshold
 }
+
+func (v voter) name() string           { return peer.NameOf(v.ID) }
+func (v voter) timeout() time.Duration { return timeoutOf(v.announced.ElectionTimeout) } // 0 = not announced
+func (v voter) low() bool              { return v.announced.FreeBytes < v.announced.LowSpaceThreshold }
 
 // voters are the voters as this leader knows them: what they announced, their latest answer, and how far their logs are.
 // The others are those but this node.
 func (in *instance) voters() (all, others []voter) {
 	n, led := in.node, in.led()
 	for _, s := range in.servers().voters() {
-		member := n.member(peer.NameOf(s.ID))
-		v := voter{
-			Server: s, name: peer.NameOf(s.ID),
-			timeout: timeoutOf(member.ElectionTimeout), fixed: timeoutOf(member.ElectionTimeoutFixed),
-			free: member.FreeBytes, low: member.FreeBytes < member.LowSpaceThreshold,
-		}
+		v := voter{Server: s, announced: n.member(peer.NameOf(s.ID)).Member}
 		if s.ID == n.self.ID() {
-			v.acknowledged, v.timeout, v.fixed = in.raft.LastIndex(), in.timeout, n.cfg.ElectionTimeout
-			v.free, v.low = n.store.FreeBytes(), n.store.IsLowSpace()
+			v.acknowledged, v.announced = in.raft.LastIndex(), n.announcement(in)
 		} else {
 			contact := in.contact(s.ID, led)
 			v.acknowledged, v.trip = contact.Acknowledged, contact.Trip
@@ -78,11 +73,11 @@ func (in *instance) contact(id raft.ServerID, led time.Time) peer.Contact {
 func (v voter) unfitReason(last uint64) string {
 	switch {
 	case v.silent > 0:
-		return fmt.Sprintf("%s has not answered for %v", v.name, v.silent.Round(time.Second))
-	case v.low:
-		return fmt.Sprintf("%s has a disk that is nearly full: %d MiB are free", v.name, v.free>>20)
+		return fmt.Sprintf("%s has not answered for %v", v.name(), v.silent.Round(time.Second))
+	case v.low():
+		return fmt.Sprintf("%s has a disk that is nearly full: %d MiB are free", v.name(), v.announced.FreeBytes>>20)
 	case v.acknowledged == 0 || v.acknowledged+joinLagMax < last:
-		return fmt.Sprintf("%s is far behind: it has %d of %d entries", v.name, v.acknowledged, last)
+		return fmt.Sprintf("%s is far behind: it has %d of %d entries", v.name(), v.acknowledged, last)
 	}
 	return ""
 }
@@ -209,8 +204,8 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	}
 	all, _ := in.voters()
 	reason, led := noRoom(all), in.led()
-	n.noRoom.Store(reason)
-	if !n.store.IsLowSpace() || reason != nil || led.IsZero() || time.Since(led) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
+	n.noRoom.Store(&reason)
+	if !n.store.IsLowSpace() || reason != "" || led.IsZero() || time.Since(led) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
 		return
 	}
 	n.stepAside(ctx, in, nil, func(to string) {
@@ -219,69 +214,33 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	})
 }
 
-// noRoom is why nothing new is admitted; nil = it is. What is admitted has to be renewed and ended, by entries that a
+// noRoom is why nothing new is admitted; "" = it is. What is admitted has to be renewed and ended, by entries that a
 // majority accepts. So the voters that have room and answer must be a majority: entries then continue when the others
 // refuse them.
-func noRoom(all []voter) *string {
+func noRoom(all []voter) string {
 	able, low := 0, false
 	var without []string
 	for _, v := range all {
 		switch {
-		case v.low:
+		case v.low():
 			low = true
-			without = append(without, fmt.Sprintf("%s has %d MiB left", v.name, v.free>>20))
+			without = append(without, fmt.Sprintf("%s has %d MiB left", v.name(), v.announced.FreeBytes>>20))
 		case v.silent > 0:
-			without = append(without, v.name+" does not answer")
+			without = append(without, v.name()+" does not answer")
 		default:
 			able++
 		}
 	}
 	if !low || 2*able > len(all) {
-		return nil
+		return ""
 	}
-	reason := fmt.Sprintf("%d of %d nodes have room on their disks: %s", able, len(all), strings.Join(without, ", "))
-	return &reason
+	return fmt.Sprintf("%d of %d nodes have room on their disks: %s", able, len(all), strings.Join(without, ", "))
 }
 
 // NoRoom is why this leader admits nothing new, as of the last second; "" = it does, or does not lead.
 func (n *Node) NoRoom() string {
-	reason := n.noRoom.Load()
-	if reason == nil || !n.queue.open.Load() {
-		return ""
+	if reason := n.noRoom.Load(); reason != nil && n.queue.open.Load() {
+		return *reason
 	}
-	return *reason
-}
-
-// Contact is a leader's contact with another node.
-type Contact struct {
-	// Ago is how long ago the latest append was sent that the node has answered, or since when this node leads, if it has
-	// answered none since.
-	Ago time.Duration
-	// Reached: it has answered one. Otherwise its log is unknown.
-	Reached bool
-	// Behind is how many entries of this node's log it lacked at its latest answer.
-	Behind uint64
-}
-
-// Contacts returns this node's contact with each other node of the cluster, by name, if it leads, and nil otherwise:
-// only a leader has contact with all nodes.
-func (n *Node) Contacts() map[string]Contact {
-	in, err := n.leading()
-	if err != nil {
-		return nil
-	}
-	led := in.led()
-	if led.IsZero() {
-		return nil
-	}
-	contacts, last := make(map[string]Contact), in.raft.LastIndex()
-	for _, s := range in.servers().without(n.self.ID()) {
-		contact := in.contact(s.ID, led)
-		c := Contact{Ago: time.Since(contact.At), Reached: contact.At.After(led)}
-		if c.Reached {
-			c.Behind = last - min(last, contact.LastLog)
-		}
-		contacts[peer.NameOf(s.ID)] = c
-	}
-	return contacts
+	return ""
 }

@@ -98,8 +98,8 @@ func (n *Node) tuneTimeouts(ctx context.Context, in *instance) {
 func ofMajority(voters []voter) time.Duration {
 	var known []time.Duration
 	for _, v := range voters {
-		if v.timeout > 0 {
-			known = append(known, v.timeout)
+		if v.timeout() > 0 {
+			known = append(known, v.timeout())
 		}
 	}
 	if len(known) == 0 {
@@ -129,7 +129,7 @@ func (n *Node) keepTimeout(t time.Duration) {
 // tuneAll brings all nodes to this leader's target, one step for each call.
 func (n *Node) tuneAll(ctx context.Context, in *instance, others []voter) {
 	target := n.tuning.target
-	fits := func(v voter) bool { return v.timeout == target }
+	fits := func(v voter) bool { return v.timeout() == target }
 	ago := func(v voter) time.Duration { return time.Since(n.tuning.asked[v.ID]) } // it was asked; very long if it was not
 	answering := 1                                                                 // this node
 	settled, waiting, opening := in.timeout == target, false, false
@@ -154,7 +154,7 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, others []voter) {
 			n.tuning.asked[v.ID] = time.Now()
 			body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
 			if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
-				n.log.Info("a node did not confirm the new election timeout", "node", v.name, "timeout", target, "error", err)
+				n.log.Info("a node did not confirm the new election timeout", "node", v.name(), "timeout", target, "error", err)
 			}
 			return
 		}
@@ -174,7 +174,7 @@ func (n *Node) setTarget(in *instance, others []voter, settled bool) bool {
 	now := time.Now()
 	fixed := n.cfg.ElectionTimeout
 	for _, v := range others {
-		fixed = max(fixed, v.fixed)
+		fixed = max(fixed, timeoutOf(v.announced.ElectionTimeoutFixed))
 	}
 	if fixed != 0 { // of several the longest
 		return n.proposeTarget(max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
@@ -295,7 +295,7 @@ func (n *Node) tuneAlone(ctx context.Context, in *instance, others []voter) {
 	asked := slices.Clone(others)
 	for i := range asked {
 		v := &asked[i]
-		v.trip, v.silent = took[v.name]/askTrips, 0
+		v.trip, v.silent = took[v.name()]/askTrips, 0
 		if v.trip == 0 {
 			v.silent = 1
 		}

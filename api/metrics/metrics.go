@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -224,16 +223,15 @@ func (x *exposition) present(ctx context.Context, node *raftnode.Node) {
 
 // peers writes the contact of a leader with the other nodes. They are few, so their names may be labels.
 func (x *exposition) peers(node *raftnode.Node) {
-	contacts := node.Contacts()
-	names := slices.Sorted(maps.Keys(contacts))
+	others := slices.DeleteFunc(node.Servers(), func(s raftnode.Server) bool { return s.Contact == nil })
 	x.family("zamok_peer_last_contact_seconds", "gauge", "Time since the leader sent the last message that the peer answered; reported by the leader.")
-	for _, name := range names {
-		x.value(label("peer", name), contacts[name].Ago.Seconds())
+	for _, s := range others {
+		x.value(label("peer", s.ID), s.Contact.Ago.Seconds())
 	}
 	x.family("zamok_peer_lag_entries", "gauge", "Log entries that the peer lacked then; reported by the leader, for peers that have answered it.")
-	for _, name := range names {
-		if contacts[name].Reached {
-			x.value(label("peer", name), contacts[name].Behind)
+	for _, s := range others {
+		if s.Contact.Reached {
+			x.value(label("peer", s.ID), s.Contact.Behind)
 		}
 	}
 }

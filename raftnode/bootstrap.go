@@ -3,7 +3,6 @@ package raftnode
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -108,11 +107,7 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 	id := n.store.Identity()
 	committed := n.state.committed.Load()
 	c.Member, c.Configuration, c.Listed = id.Bootstrapped, committed.index, committed.servers.has(asker.ID())
-	initial, err := peer.ParseInitialMembers(id.Initial) // Open has validated them
-	if err != nil {
-		n.fatal(errors.Join(store.ErrLost, err))
-	}
-	c.Initial = initial
+	c.Initial, _ = peer.ParseInitialMembers(id.Initial) // Open has validated them
 	if !c.HasData {
 		if err := n.store.CheckSpace(); err != nil {
 			c.Unready = err.Error()

@@ -92,13 +92,8 @@ func (n *Node) Voter() bool {
 type servers []raft.Server
 
 // voters are the servers with a vote, in a list of their own.
-func (s servers) voters() (voters servers) {
-	for _, server := range s {
-		if server.Suffrage == raft.Voter {
-			voters = append(voters, server)
-		}
-	}
-	return voters
+func (s servers) voters() servers {
+	return slices.DeleteFunc(slices.Clone(s), func(server raft.Server) bool { return server.Suffrage != raft.Voter })
 }
 
 // without are the servers but this one, in a list of their own: raft shares the one of its configuration.
@@ -112,10 +107,8 @@ func (s servers) has(id raft.ServerID) bool {
 
 // named returns the server of a node; nil = there is none.
 func (s servers) named(name string) *raft.Server {
-	for i := range s {
-		if peer.NameOf(s[i].ID) == name {
-			return &s[i]
-		}
+	if i := slices.IndexFunc(s, func(server raft.Server) bool { return peer.NameOf(server.ID) == name }); i >= 0 {
+		return &s[i]
 	}
 	return nil
 }
@@ -402,12 +395,12 @@ func (n *Node) others(in *instance) (others []peer.Node) {
 	for _, s := range in.servers() {
 		others = append(others, peer.Node{ID: peer.NameOf(s.ID), Address: string(s.Address)})
 	}
-	known := map[string]bool{}
-	return slices.DeleteFunc(append(others, n.cfg.Peers.List.Nodes()...), func(node peer.Node) bool {
-		other := node.ID != n.cfg.ID && !known[node.Address]
-		known[node.Address] = known[node.Address] || other
-		return !other
-	})
+	for _, node := range n.cfg.Peers.List.Nodes() {
+		if !slices.ContainsFunc(others, func(other peer.Node) bool { return other.Address == node.Address }) {
+			others = append(others, node)
+		}
+	}
+	return slices.DeleteFunc(others, func(node peer.Node) bool { return node.ID == n.cfg.ID })
 }
 
 // lastListed is the index of the latest configuration in a log, or in the latest snapshot, that names

@@ -71,18 +71,10 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.state.node = n
 	n.state.committed.Store(&configuration{})
 	n.state.replace(fsm.NewWithVersions(cfg.Versions))
-	open := false
+	undo := cfg.Peers.Listener.Close
 	defer func() { // also when Fatal ends this goroutine
-		switch {
-		case open:
-			return
-		case n.network != nil:
-			err = errors.Join(err, n.network.Close())
-		default:
-			err = errors.Join(err, cfg.Peers.Listener.Close())
-		}
-		if n.store != nil {
-			err = errors.Join(err, n.store.Close())
+		if undo != nil {
+			err = errors.Join(err, undo())
 		}
 	}()
 	cfg.Store.NodeID, cfg.Store.Fatal, cfg.Store.Logger = cfg.ID, cfg.Fatal, raftLogger(cfg.Logger)
@@ -90,6 +82,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	undo = func() error { return errors.Join(cfg.Peers.Listener.Close(), n.store.Close()) }
 	n.proposals.LogStore = n.store.Logs()
 	identity := n.store.Identity()
 	cluster := identity.Cluster
@@ -115,10 +108,11 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	undo = func() error { return errors.Join(n.network.Close(), n.store.Close()) }
 	if err := n.start(ctx); err != nil {
 		return nil, err
 	}
-	open = true
+	undo = nil
 	n.busy.Go(n.maintain)
 	n.busy.Go(n.reportLosses)
 	n.busy.Go(n.watch)

@@ -76,7 +76,7 @@ func (e *epoch) awaitApplied(p *proposal) {
 	case p.err == nil:
 		applied := p.future.Response().(fsm.Applied)
 		p.unblocked = unblocked(len(p.batch.requests), applied)
-		p.batch.answer(applied)
+		p.batch.answer(applied, nil)
 		e.node.cfg.Timing(timing)
 	case errors.Is(p.err, raft.ErrNotLeader), errors.Is(p.err, raft.ErrLeadershipTransferInProgress),
 		errors.Is(p.err, store.ErrDiskFull):

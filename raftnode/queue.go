@@ -185,26 +185,22 @@ func (q *queue) waiting() (requests int, renewals time.Time) {
 	return len(q.requests), q.oldest
 }
 
-// answer answers each request and renewal of a batch.
-func (b *batch) answer(a fsm.Applied) {
-	switch a.Refused {
-	case fsm.OK:
-	case fsm.OtherVersion:
-		b.refuse(ErrOtherVersion)
-		return
+// answer answers each request and renewal of a batch, with err unless that is nil.
+func (b *batch) answer(a fsm.Applied, err error) {
+	switch {
+	case err != nil || a.Refused == fsm.OK:
+	case a.Refused == fsm.OtherVersion:
+		err = ErrOtherVersion
 	default:
-		b.refuse(errors.New("not done: this node encoded an entry that can't be decoded: " + a.Fault))
-		return
+		err = errors.New("not done: this node encoded an entry that can't be decoded: " + a.Fault)
 	}
-	answer := Answer{Stamp: a.Stamp, Time: a.Time}
-	next := 0
+	answer, results := Answer{Stamp: a.Stamp, Time: a.Time}, a.Results
 	for _, r := range b.requests {
 		answer.Result = fsm.Result{}
-		if r.command != nil {
-			answer.Result = a.Results[next]
-			next++
+		if err == nil && r.command != nil {
+			answer.Result, results = results[0], results[1:]
 		}
-		r.done(answer, nil)
+		r.done(answer, err)
 	}
 	for _, r := range b.renewals {
 		answer.Result = fsm.Result{Session: r.id}
@@ -212,22 +208,13 @@ func (b *batch) answer(a fsm.Applied) {
 			answer.Result = fsm.Result{Code: fsm.NoSession}
 		}
 		for _, done := range r.done {
-			done(answer, nil)
+			done(answer, err)
 		}
 	}
 }
 
 // refuse answers everything in a batch with an error.
-func (b *batch) refuse(err error) {
-	for _, r := range b.requests {
-		r.done(Answer{}, err)
-	}
-	for _, r := range b.renewals {
-		for _, done := range r.done {
-			done(Answer{}, err)
-		}
-	}
-}
+func (b *batch) refuse(err error) { b.answer(fsm.Applied{}, err) }
 
 // batcher decides how many requests share an entry. The cost of an entry, mostly four disk flushes one after the
 // other, hardly depends on its size. So requests that arrive at about the same time should share one, and a

@@ -191,7 +191,7 @@ func TestAnswersGoToWhoAsked(t *testing.T) {
 	}
 	b.answer(fsm.Applied{
 		Results: []fsm.Result{{Token: 1}, {Token: 2}}, Unrenewed: []session.ID{4},
-	})
+	}, nil)
 	dead := strings.Repeat("!", int(fsm.NoSession))
 	require.Equal(t, []string{"drop:t", "fence:", "acquire:tt", "three:", "four:" + dead, "four too:" + dead}, got)
 }
@@ -200,7 +200,7 @@ func TestAnEntryOfOtherRulesWasNotDone(t *testing.T) {
 	for refused, want := range map[fsm.Code]string{fsm.OtherVersion: ErrOtherVersion.Error(), fsm.Malformed: "not done"} {
 		var got []error
 		b := batch{requests: []request{{command: &fsm.Drop{}, done: func(_ Answer, err error) { got = append(got, err) }}}}
-		b.answer(fsm.Applied{Refused: refused})
+		b.answer(fsm.Applied{Refused: refused}, nil)
 		require.Len(t, got, 1)
 		require.ErrorContains(t, got[0], want)
 	}

@@ -120,11 +120,10 @@ func (p *boltPages) walk(number uint64, least, end []byte) error {
 		return fmt.Errorf("page %d is beyond the end", number)
 	}
 	var head boltPageHead
-	text := make([]byte, boltPageBytes)
-	if _, err := p.file.ReadAt(text, int64(number)*p.page); err != nil {
+	from := io.NewSectionReader(p.file, int64(number)*p.page, boltPageBytes)
+	if err := binary.Read(from, binary.NativeEndian, &head); err != nil {
 		return fmt.Errorf("page %d: %w", number, err)
 	}
-	decodeBolt(text, &head)
 	last := number + uint64(head.Continuation)
 	if head.ID != number || last >= p.end || head.Kind != boltBranch && head.Kind != boltLeaf {
 		return fmt.Errorf("page %d is not what it is used as", number)
@@ -135,7 +134,7 @@ func (p *boltPages) walk(number uint64, least, end []byte) error {
 		}
 		p.used[i] = true
 	}
-	text = make([]byte, int64(last+1-number)*p.page)
+	text := make([]byte, int64(last+1-number)*p.page)
 	if _, err := p.file.ReadAt(text, int64(number)*p.page); err != nil {
 		return fmt.Errorf("page %d: %w", number, err)
 	}

@@ -52,8 +52,7 @@ func (in *instance) notice() (leads, open bool) {
 func (in *instance) noticed(leads bool) bool {
 	var since *time.Time
 	if leads {
-		now := time.Now()
-		since = &now
+		since = new(time.Now())
 	}
 	in.ledSince.Store(since)
 	in.epochSince.Store(since)

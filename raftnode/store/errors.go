@@ -3,8 +3,6 @@ package store
 import (
 	"errors"
 	"fmt"
-
-	"github.com/hashicorp/raft"
 )
 
 // The refusals of this package, for errors.Is. Each is wrapped in a message
@@ -74,12 +72,6 @@ func asDamage(file string, err error) error {
 		return Damaged(file, err.Error())
 	}
 	return err
-}
-
-func contradicted(log string, snapshot raft.SnapshotMeta) error {
-	return fmt.Errorf("store: %w: %s has an entry at index %d that is not of term %d, so its end was never committed; nothing was lost; "+
-		"the process must end and start again, which deletes the log: the snapshot holds all of it that counts",
-		ErrContradicted, log, snapshot.Index, snapshot.Term)
 }
 
 // lost refuses a node that has forgotten something it may have acknowledged.

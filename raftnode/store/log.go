@@ -240,7 +240,9 @@ func (l *raftLog) DeleteRange(first, last uint64) error {
 			case err != nil:
 				return err
 			case !same:
-				return l.record.abort(contradicted(l.file, newest))
+				return l.record.abort(fmt.Errorf("store: %w: %s has an entry at index %d that is not of term %d, so its end was never committed; "+
+					"nothing was lost; the process must end and start again, which deletes the log: the snapshot holds all of it that counts",
+					ErrContradicted, l.file, newest.Index, newest.Term))
 			case conflict:
 				return l.endIfLaterConfiguration(newest, now.last)
 			}

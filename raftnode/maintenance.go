@@ -126,7 +126,7 @@ func (n *Node) send(ctx context.Context, in *instance, c fsm.Command) {
 		err = n.proposeOwn(ctx, c)
 	} else if address, id := in.raft.LeaderWithID(); id != "" && id != n.self.ID() {
 		entry := fsm.Entry{Commands: []fsm.Command{c}}
-		_, err = n.callNode(ctx, peer.Node{ID: string(id), Address: string(address)}, entry.Append([]byte{callCommand}))
+		err = n.callNode(ctx, peer.Node{ID: string(id), Address: string(address)}, entry.Append([]byte{callCommand}))
 	}
 	if err != nil {
 		n.log.Debug("could not announce this node, or report a state digest", "error", err)

@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,11 +125,10 @@ func (n *Node) Join(ctx context.Context, node peer.Node) error {
 	if err != nil {
 		return fmt.Errorf("raftnode: join: %w", err)
 	}
-	to := peer.Node{ID: server.String(), Address: node.Address}
-	if err := n.caughtUp(ctx, to); err != nil {
+	if err := n.caughtUp(ctx, server); err != nil {
 		return fmt.Errorf("raftnode: join: %s was added without a vote and gets none yet: %w; ask again, or remove it", node.ID, err)
 	}
-	if err := n.promote(ctx, in, to); err != nil {
+	if err := n.promote(ctx, in, server, node.Address); err != nil {
 		return fmt.Errorf("raftnode: join: %s has no vote yet: %w", node.ID, err)
 	}
 	n.log.Info("node joined", "id", node.ID, "incarnation", server.Incarnation, "peer", node.Address)
@@ -246,37 +244,38 @@ func (n *Node) mayReplace(ctx context.Context, in *instance, old raft.Server, se
 	return nil
 }
 
-// caughtUp waits until a node has nearly caught up with this leader, and refuses one that does not know the state machine
-// version in force: it would end at its next entry. One that has not announced what it knows has applied the log up to
-// here under that version.
-func (n *Node) caughtUp(ctx context.Context, node peer.Node) error {
+// caughtUp waits until a server has announced itself and has nearly all entries of this leader, and refuses one that does
+// not know the state machine version in force: it would end at its next entry.
+func (n *Node) caughtUp(ctx context.Context, server peer.Server) error {
 	for {
-		index, err := n.appliedAt(ctx, node)
-		var mine uint64
-		var version uint32
-		n.View(func(m *fsm.Machine) { mine, version = m.Stamp().Index, m.Version() })
-		if err == nil && index+joinLagMax >= mine {
-			member := n.member(peer.NameOf(raft.ServerID(node.ID)))
-			if member.ID != "" && (version < member.StateVersionMin || version > member.StateVersionMax) {
-				return fmt.Errorf("the cluster's state machine has version %d and its binary knows %d to %d; start another release there",
-					version, member.StateVersionMin, member.StateVersionMax)
-			}
+		in, err := n.leading()
+		if err != nil {
+			return err
+		}
+		member, version := n.member(server.Name), n.state.version.Load()
+		announced := member.Incarnation == fsm.Incarnation(server.Incarnation)
+		has, last := in.transport.Contact(server.ID()).Acknowledged, in.raft.LastIndex()
+		switch {
+		case announced && (version < member.StateVersionMin || version > member.StateVersionMax):
+			return fmt.Errorf("the cluster's state machine has version %d and its binary knows %d to %d; start another release there",
+				version, member.StateVersionMin, member.StateVersionMax)
+		case announced && has > 0 && has+joinLagMax >= last, in.servers().voters().has(server.ID()):
 			return nil
 		}
 		if ended := pause(ctx, joinPollEvery); ended != nil {
-			return fmt.Errorf("%w (%w)", cmp.Or(err, fmt.Errorf("it is at %d of %d", index, mine)), ended)
+			return fmt.Errorf("it has %d of %d entries (%w)", has, last, ended)
 		}
 	}
 }
 
 // promote gives a server its vote.
-func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error {
+func (n *Node) promote(ctx context.Context, in *instance, server peer.Server, address string) error {
 	done, err := n.change(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	id, list := raft.ServerID(node.ID), in.servers()
+	id, list := server.ID(), in.servers()
 	voters := list.voters()
 	switch {
 	case !list.has(id):
@@ -287,7 +286,7 @@ func (n *Node) promote(ctx context.Context, in *instance, node peer.Node) error 
 	if err := in.needsLive(ctx, append(voters, raft.Server{ID: id})); err != nil {
 		return err
 	}
-	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(node.Address), 0, 0))
+	return in.waitFor(ctx, in.raft.AddVoter(id, raft.ServerAddress(address), 0, 0))
 }
 
 // Remove removes a node from the cluster. A removal after which no majority of the voters would answer is refused: it

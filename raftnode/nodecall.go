@@ -15,44 +15,30 @@ import (
 // Nodes exchange a few calls beside raft, one frame each way:
 //
 //	'c' + an entry with one Member or Digest of the caller's own    → 'o', or 'e' + why not
-//	's'                                                             → 'o' + the index applied, 8 bytes
 //	'l' + the index of an entry, 8 bytes                            → 'o', or 'e' + why not, or no answer
 //	't' + a timeout in ms, 4 bytes                                  → 'o', or 'e' + why not
 const (
 	callCommand  = 'c'
-	callStatus   = 's'
 	callLost     = 'l'
 	callTimeouts = 't'
 	replyOK      = 'o'
 	replyError   = 'e'
 )
 
-// appliedAt asks a node up to which index it has applied the log.
-func (n *Node) appliedAt(ctx context.Context, node peer.Node) (uint64, error) {
-	answer, err := n.callNode(ctx, node, []byte{callStatus})
-	if err != nil {
-		return 0, err
-	}
-	if len(answer) != 8 {
-		return 0, fmt.Errorf("raftnode: %s answered %d bytes of status", node.ID, len(answer))
-	}
-	return binary.BigEndian.Uint64(answer), nil
-}
-
-// callNode calls another node and returns what its answer holds.
-func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) ([]byte, error) {
+// callNode calls another node.
+func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
 	answer, err := n.network.Call(ctx, to, body)
 	switch {
 	case err != nil:
-		return nil, err
-	case len(answer) > 0 && answer[0] == replyOK:
-		return answer[1:], nil
-	case len(answer) > 0:
-		return nil, fmt.Errorf("raftnode: %s: %s", to.ID, answer[1:])
+		return err
+	case len(answer) == 0:
+		return fmt.Errorf("raftnode: %s answered nothing", to.ID)
+	case answer[0] != replyOK:
+		return fmt.Errorf("raftnode: %s: %s", to.ID, answer[1:])
 	}
-	return nil, fmt.Errorf("raftnode: %s answered nothing", to.ID)
+	return nil
 }
 
 // handleCall answers another node.
@@ -60,10 +46,8 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	if len(body) == 0 {
 		return append([]byte{replyError}, "the call is empty"...)
 	}
-	answer, err := []byte{replyOK}, error(nil)
+	var err error
 	switch kind, body := body[0], body[1:]; kind {
-	case callStatus:
-		n.View(func(m *fsm.Machine) { answer = binary.BigEndian.AppendUint64(answer, m.Stamp().Index) })
 	case callCommand:
 		err = n.handleCommand(ctx, from, body)
 	case callTimeouts:
@@ -76,7 +60,7 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	if err != nil {
 		return append([]byte{replyError}, err.Error()...)
 	}
-	return answer
+	return []byte{replyOK}
 }
 
 // calledByLeader returns the running raft if a call of so many bytes comes from the leader, as far as this node knows.
@@ -133,7 +117,7 @@ func (n *Node) reportLosses() {
 		case <-n.life.Done():
 			return
 		case l := <-n.losses:
-			if _, err := n.callNode(n.life, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
+			if err := n.callNode(n.life, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
 				n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", l.node.ID, "error", err)
 			}
 		}

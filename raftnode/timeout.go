@@ -153,7 +153,7 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, others []voter) {
 		if v.silent == 0 && !fits(v) && ago(v) >= retuneAgain && spared {
 			n.tuning.asked[v.ID] = time.Now()
 			body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
-			if _, err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
+			if err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
 				n.log.Info("a node did not confirm the new election timeout", "node", v.name(), "timeout", target, "error", err)
 			}
 			return

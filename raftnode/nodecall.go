@@ -12,39 +12,28 @@ import (
 	"zamok/raftnode/store"
 )
 
-// Nodes exchange a few calls beside raft, one frame each way:
-//
-//	'c' + an entry with one Member or Digest of the caller's own    → 'o', or 'e' + why not
-//	'l' + the index of an entry, 8 bytes                            → 'o', or 'e' + why not, or no answer
-//	't' + a timeout in ms, 4 bytes                                  → 'o', or 'e' + why not
+// Nodes exchange a few calls beside raft, one frame each way. The reply is why the call was refused; empty = it was not.
 const (
-	callCommand  = 'c'
-	callLost     = 'l'
-	callTimeouts = 't'
-	replyOK      = 'o'
-	replyError   = 'e'
+	callCommand  = 'c' // then an entry with one Member or Digest of the caller's own
+	callLost     = 'l' // then the index of an entry, 8 bytes; a node that has lost it ends and does not reply
+	callTimeouts = 't' // then a timeout in ms, 4 bytes
 )
 
 // callNode calls another node.
 func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
-	answer, err := n.network.Call(ctx, to, body)
-	switch {
-	case err != nil:
-		return err
-	case len(answer) == 0:
-		return fmt.Errorf("raftnode: %s answered nothing", to.ID)
-	case answer[0] != replyOK:
-		return fmt.Errorf("raftnode: %s: %s", to.ID, answer[1:])
+	refusal, err := n.network.Call(ctx, to, body)
+	if err == nil && len(refusal) > 0 {
+		err = fmt.Errorf("raftnode: %s: %s", to.ID, refusal)
 	}
-	return nil
+	return err
 }
 
 // handleCall answers another node.
 func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []byte {
 	if len(body) == 0 {
-		return append([]byte{replyError}, "the call is empty"...)
+		return []byte("the call is empty")
 	}
 	var err error
 	switch kind, body := body[0], body[1:]; kind {
@@ -58,9 +47,9 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 		err = errors.New("unknown to this version")
 	}
 	if err != nil {
-		return append([]byte{replyError}, err.Error()...)
+		return []byte(err.Error())
 	}
-	return []byte{replyOK}
+	return nil
 }
 
 // calledByLeader returns the running raft if a call of so many bytes comes from the leader, as far as this node knows.

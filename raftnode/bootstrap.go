@@ -102,8 +102,9 @@ func (n *Node) awaitJoin(cluster store.ID) error {
 
 // condition describes this node's data to a node that asks.
 func (n *Node) condition(asker peer.Server) peer.Condition {
-	// HasData is read first: initial members that change afterwards are not those of a bootstrapped cluster.
-	c := peer.Condition{HasData: n.holdsState()}
+	// A node with any part of a log has made promises to others. HasData is read first: initial members that change
+	// afterwards are not those of a bootstrapped cluster.
+	c := peer.Condition{HasData: n.store.HoldsData() || n.state.committed.Load().index > 0}
 	id := n.store.Identity()
 	committed := n.state.committed.Load()
 	c.Member, c.Configuration, c.Listed = id.Bootstrapped, committed.index, committed.servers.has(asker.ID())
@@ -114,9 +115,4 @@ func (n *Node) condition(asker peer.Server) peer.Condition {
 		}
 	}
 	return c
-}
-
-// holdsState reports whether this node has any part of a log, and so has made promises to others.
-func (n *Node) holdsState() bool {
-	return n.store.HoldsData() || n.state.committed.Load().index > 0
 }

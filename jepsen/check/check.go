@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,19 +10,10 @@ import (
 // findingsMax is how many findings of a check are listed: the first ones are those that explain.
 const findingsMax = 20
 
-// Limits bound the checking itself; the zero value means the defaults.
-type Limits struct {
-	// LinearizabilityTimeout bounds each search for an order of a lock's calls; 0 = 2 min. A search that does not end
-	// makes the run invalid. In a bubble of testing/synctest there is no bound: time stands there
-	// while anything computes.
-	LinearizabilityTimeout time.Duration
-
-	chunkMin int // the least number of steps that are searched together; 0 = chunkMin
-}
-
-// linearizabilityTimeoutDefault is long for a search that ends at all, which takes seconds at most: time passes here on a machine
-// that has other things to do, too.
-const linearizabilityTimeoutDefault = 2 * time.Minute
+// searchTimeout bounds each search for an order of a lock's calls. A search that does not end makes the run invalid.
+// It is long for one that ends at all, which takes seconds at most, because the machine may be busy otherwise. In a bubble
+// of testing/synctest there is no bound: time stands there while anything computes.
+const searchTimeout = 2 * time.Minute
 
 // Finding is one thing that must not be.
 type Finding struct {
@@ -94,9 +84,9 @@ func checks() []checkSpec {
 }
 
 // Check runs every check over a history.
-func Check(h *History, limits Limits) *Report {
-	limits.LinearizabilityTimeout = cmp.Or(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault)
-	limits.chunkMin = cmp.Or(limits.chunkMin, chunkMin)
+func Check(h *History) *Report { return checkWithin(h, searchTimeout) }
+
+func checkWithin(h *History, timeout time.Duration) *Report {
 	r := &Report{Examined: map[string]int{}, Outcomes: map[OpKind]map[Outcome]int{}}
 	v := newHistoryIndex(h)
 	for _, op := range v.ops {
@@ -106,21 +96,22 @@ func Check(h *History, limits Limits) *Report {
 		r.Outcomes[op.Kind][op.Outcome]++
 	}
 	for _, c := range checks() {
-		f := &checker{historyIndex: v, limits: limits, report: r, id: c.id}
+		f := &checker{historyIndex: v, timeout: timeout, chunkMin: chunkMin, report: r, id: c.id}
 		c.run(f)
 		if f.suppressed > 0 {
 			r.Violations = append(r.Violations, Finding{c.id, fmt.Sprintf("… and %d more", f.suppressed)})
 		}
 		r.Examined[c.id] = f.examined
 	}
-	checkValidity(&checker{historyIndex: v, limits: limits, report: r})
+	checkValidity(&checker{historyIndex: v, report: r})
 	return r
 }
 
 // checker is what one check works with.
 type checker struct {
 	*historyIndex
-	limits     Limits
+	timeout    time.Duration // of each search for an order
+	chunkMin   int           // the least number of steps that are searched together
 	report     *Report
 	id         string
 	reported   int

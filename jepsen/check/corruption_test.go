@@ -172,7 +172,7 @@ func TestCorruptionsAreDetected(t *testing.T) {
 		t.Run(c.want, func(t *testing.T) {
 			h := validHistory()
 			c.apply(h)
-			r := Check(&h.History, Limits{})
+			r := Check(&h.History)
 			found := slices.ContainsFunc(r.Violations, func(f Finding) bool { return f.String() == c.want })
 			assert.True(t, found, "%v", r)
 		})
@@ -192,7 +192,7 @@ func TestUnlockAfterLossProvesNothing(t *testing.T) {
 	b.To, b.End = sec(4.9), Lost
 	unlock := h.op(OpUnlock, Ref{11, 1})
 	unlock.Call, unlock.Return, unlock.Outcome = sec(6.7), sec(7), Unknown
-	for _, f := range Check(&h.History, Limits{}).Violations {
+	for _, f := range Check(&h.History).Violations {
 		if strings.HasPrefix(f.String(), "C1: ") {
 			t.Errorf("reported: %v", f)
 		}

@@ -5,9 +5,9 @@
 //
 //	var h check.History
 //	err := h.Read(file)                       // once for each process that recorded
-//	report := check.Check(&h, check.Limits{})
+//	report := check.Check(&h)
 //	if !report.OK() { fmt.Print(report) }     // violations in words, and why the run is invalid
-//	check.Visualize(&h, "a", check.Limits{}, page) // porcupine's picture of one lock
+//	check.Visualize(&h, "a", page) // porcupine's picture of one lock
 //
 // A recorder writes json.NewEncoder(file).Encode(check.Record{Op: &op}), or fills a [History] and
 // lets it write itself.

@@ -38,7 +38,7 @@ func TestCorrectServiceHasNoViolations(t *testing.T) {
 			clients: 2 + r.IntN(10), locks: 1 + r.IntN(4), pools: r.IntN(2), steps: 5000, ttl: time.Second + time.Duration(r.IntN(2))*time.Second,
 			audit: r.IntN(2) == 0, lateEvents: r.IntN(2) == 0, faults: r.IntN(4) > 0,
 		})
-		report := Check(h, Limits{LinearizabilityTimeout: 10 * time.Second})
+		report := Check(h)
 		require.True(t, report.OK(), "seed %d:\n%v", seed, report)
 		for id, n := range report.Examined {
 			examined[id] += n
@@ -82,7 +82,7 @@ func TestMillionCallsInOneMinute(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start := newBusyHistory(t)
-	r := Check(h, Limits{})
+	r := Check(h)
 	took := newBusyHistory(t) - start
 	runtime.ReadMemStats(&after)
 	require.True(t, r.OK(), "%v", r)
@@ -121,15 +121,14 @@ func TestChunkedSearchAgreesWithFullSearch(t *testing.T) {
 				twins = twins || i > 0 && grants[i].token == grants[i-1].token
 			}
 			c := &chunk{historyIndex: v, name: name, grants: grants, steps: v.stepsOf(v.locks[name], grants)}
-			result := porcupine.CheckOperationsTimeout(c.model(), c.operations(), linearizabilityTimeoutDefault)
+			result := porcupine.CheckOperationsTimeout(c.model(), c.operations(), searchTimeout)
 			require.NotEqual(t, porcupine.Unknown, result, "seed %d", seed)
 			want = want && result == porcupine.Ok
 		}
 		if twins {
 			continue // one token for two is one moment for two, which only the short search knows
 		}
-		f := &checker{historyIndex: v, limits: Limits{LinearizabilityTimeout: linearizabilityTimeoutDefault,
-			chunkMin: 1}, report: &Report{}}
+		f := &checker{historyIndex: v, timeout: searchTimeout, chunkMin: 1, report: &Report{}}
 		checkLinearizability(f)
 		require.Equal(t, want, len(f.report.Violations) == 0, "seed %d: %v", seed, f.report.Violations)
 		if want {

@@ -31,10 +31,10 @@ func checkLinearizability(f *checker) {
 				return false
 			}
 			model, history := c.model(), c.operations()
-			switch porcupine.CheckOperationsTimeout(model, history, f.limits.LinearizabilityTimeout) {
+			switch porcupine.CheckOperationsTimeout(model, history, f.timeout) {
 			case porcupine.Unknown:
 				f.invalidf("C1: no order was found for %d calls of lock %q in %v, nor that there is none",
-					len(c.steps), name, f.limits.LinearizabilityTimeout)
+					len(c.steps), name, f.timeout)
 				return false
 			case porcupine.Illegal:
 				f.reportIllegal(c, model, history)
@@ -48,9 +48,8 @@ func checkLinearizability(f *checker) {
 
 // Visualize writes a page that shows the order that was found for a lock's calls, with the faults beside
 // it: the part of it where there is none, or else the first part.
-func Visualize(h *History, name string, limits Limits, w io.Writer) error {
-	f := &checker{historyIndex: newHistoryIndex(h), limits: Limits{chunkMin: chunkMin},
-		report: &Report{Examined: map[string]int{}}}
+func Visualize(h *History, name string, w io.Writer) error {
+	f := &checker{historyIndex: newHistoryIndex(h), chunkMin: chunkMin, report: &Report{}}
 	l := f.locks[name]
 	if l == nil {
 		return fmt.Errorf("draw: there is no lock %q in this history", name)
@@ -60,8 +59,7 @@ func Visualize(h *History, name string, limits Limits, w io.Writer) error {
 	selected := false
 	check := func(c *chunk) bool {
 		m := c.model()
-		result, i := porcupine.CheckOperationsVerbose(m, c.operations(),
-			cmp.Or(limits.LinearizabilityTimeout, linearizabilityTimeoutDefault))
+		result, i := porcupine.CheckOperationsVerbose(m, c.operations(), searchTimeout)
 		if !selected || result == porcupine.Illegal {
 			model, info, selected = m, i, true
 		}
@@ -94,7 +92,7 @@ func (f *checker) eachChunk(l *lockRecords, check func(*chunk) bool) {
 	steps := f.stepsOf(l, grants)
 	current, from, openUntil := state{}, 0, time.Duration(-1)
 	for i := range steps {
-		if i-from >= f.limits.chunkMin && steps[i].from > openUntil {
+		if i-from >= f.chunkMin && steps[i].from > openUntil {
 			c := &chunk{f.historyIndex, l.name, grants, steps[from:i], current}
 			if !check(c) {
 				return
@@ -110,7 +108,7 @@ func (f *checker) eachChunk(l *lockRecords, check func(*chunk) bool) {
 
 // reportIllegal reports where the search came to an end.
 func (f *checker) reportIllegal(c *chunk, model porcupine.Model, history []porcupine.Operation) {
-	_, info := porcupine.CheckOperationsVerbose(model, history, f.limits.LinearizabilityTimeout)
+	_, info := porcupine.CheckOperationsVerbose(model, history, f.timeout)
 	var longest []porcupine.Operation
 	for _, parts := range info.PartialLinearizationsOperations() {
 		for _, ordered := range parts {

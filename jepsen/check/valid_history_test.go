@@ -118,7 +118,7 @@ func validHistory() *historyBuilder {
 }
 
 func TestValidHistory(t *testing.T) {
-	r := Check(&validHistory().History, Limits{})
+	r := Check(&validHistory().History)
 	require.True(t, r.OK(), "%v", r)
 	for _, c := range checks() {
 		assert.NotZero(t, r.Examined[c.id], c.id)

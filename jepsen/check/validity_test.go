@@ -3,7 +3,6 @@ package check
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -88,7 +87,7 @@ func TestExcusedFindings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := validHistory()
 			spoil(h)
-			assert.Empty(t, Check(&h.History, Limits{}).Violations)
+			assert.Empty(t, Check(&h.History).Violations)
 		})
 	}
 }
@@ -112,11 +111,11 @@ func TestInvalidRuns(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			h := validHistory()
 			spoil(h)
-			limits := Limits{}
+			timeout := searchTimeout
 			if strings.Contains(want, "1ns") {
-				limits.LinearizabilityTimeout = 1
+				timeout = 1
 			}
-			r := Check(&h.History, limits)
+			r := checkWithin(&h.History, timeout)
 			assert.False(t, r.OK())
 			assert.Contains(t, r.Invalid, want)
 		})
@@ -135,7 +134,7 @@ func (h *historyBuilder) overlapping(reads int) {
 func TestLockWithoutQuietMomentIsInvalid(t *testing.T) {
 	h := validHistory()
 	h.overlapping(chunkMax)
-	r := Check(&h.History, Limits{})
+	r := Check(&h.History)
 	assert.Contains(t, r.Invalid, `C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`)
 }
 
@@ -144,9 +143,9 @@ func TestDeathBeforeSession(t *testing.T) {
 	h := validHistory()
 	h.Ops = append(h.Ops, Op{Client: "kim", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(19),
 		Outcome: Unknown})
-	assert.Contains(t, Check(&h.History, Limits{}).Invalid, "the last call of kim, lock at 19.000s, did not succeed: no answer")
+	assert.Contains(t, Check(&h.History).Invalid, "the last call of kim, lock at 19.000s, did not succeed: no answer")
 	h.Sessions = append(h.Sessions, Session{Client: "kim", Died: sec(20)})
-	r := Check(&h.History, Limits{})
+	r := Check(&h.History)
 	assert.True(t, r.OK(), "%v", r)
 }
 
@@ -156,7 +155,7 @@ func TestUnresolvedCallsAreCounted(t *testing.T) {
 		h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(15),
 			Return: sec(16), Outcome: Unknown})
 	}
-	assert.Equal(t, 3, Check(&h.History, Limits{}).Unresolved)
+	assert.Equal(t, 3, Check(&h.History).Unresolved)
 }
 
 func TestFindingsAreLimited(t *testing.T) {
@@ -165,7 +164,7 @@ func TestFindingsAreLimited(t *testing.T) {
 	for range 30 {
 		h.Writes = append(h.Writes, Write{Resource: "a", Client: "ann", Token: 23, At: sec(8)})
 	}
-	r := Check(&h.History, Limits{})
+	r := Check(&h.History)
 	require.Len(t, r.Violations, findingsMax+1)
 	assert.Equal(t, "C3: … and 10 more", r.Violations[findingsMax].String())
 	assert.Contains(t, r.String(), "invalid run: the load was too low")
@@ -175,14 +174,14 @@ func TestVisualize(t *testing.T) {
 	h := validHistory()
 	h.op(OpCheck, Ref{11, 1}).Held = false
 	var page strings.Builder
-	require.NoError(t, Visualize(&h.History, "a", Limits{LinearizabilityTimeout: time.Minute}, &page))
+	require.NoError(t, Visualize(&h.History, "a", &page))
 	assert.Contains(t, page.String(), "check of token 20: held=false")
 	assert.Contains(t, page.String(), "pause client zoe")
 
 	page.Reset()
 	h = validHistory()
 	h.op(OpLock, Ref{12, 1}).Return = sec(4.5)
-	require.NoError(t, Visualize(&h.History, "a", Limits{}, &page))
+	require.NoError(t, Visualize(&h.History, "a", &page))
 	assert.Contains(t, page.String(), "grant of token 23")
-	assert.ErrorContains(t, Visualize(&h.History, "none", Limits{}, &page), `there is no lock "none"`)
+	assert.ErrorContains(t, Visualize(&h.History, "none", &page), `there is no lock "none"`)
 }

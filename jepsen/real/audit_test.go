@@ -39,7 +39,7 @@ func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
 		h.Sessions = append(h.Sessions, // as the program recorded it when it was granted a lock
 			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: monotonicNow() + 20*second})
 		assert.Contains(t, h.Sessions, check.Session{Session: 9, Client: "c1-1.2"})
-		return check.Check(h, check.Limits{}).Violations
+		return check.Check(h).Violations
 	}
 	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "evicted",
 		Text: "a test", Label: "c1-1.1"}

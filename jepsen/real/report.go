@@ -91,7 +91,7 @@ func (r *runReport) write(dir string) error {
 		name := fmt.Sprintf("order-%d.html", i+1)
 		r.files = append(r.files, fmt.Sprintf("[%[1]s](%[1]s): an order of the calls of lock %[2]q", name, lock))
 		err = errors.Join(err, put(name, func(w io.Writer) error {
-			return check.Visualize(r.history, lock, check.Limits{}, w)
+			return check.Visualize(r.history, lock, w)
 		}))
 	}
 	return errors.Join(err, put("summary.md", func(w io.Writer) error {
@@ -285,7 +285,7 @@ func recheck(dir string, files []string) (verdict, error) {
 		return "", err
 	}
 	r := runReport{
-		Report: check.Check(h, check.Limits{}), history: h, command: "jepsen-real -recheck " + strings.Join(files, " "),
+		Report: check.Check(h), history: h, command: "jepsen-real -recheck " + strings.Join(files, " "),
 	}
 	r.analyze()
 	fmt.Print(r.Report)

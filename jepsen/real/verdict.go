@@ -170,7 +170,7 @@ func (c *cluster) unexplainedLogLines() (found []string) {
 func (c *cluster) checkAndReport(o *options, h *check.History, failed error) (*runReport, error) {
 	h.Plan.CompleteEvents = c.audited
 	r := &runReport{
-		Report: check.Check(h, check.Limits{}), history: h, command: o.reproduceCommand(), epochs: c.epochs, notes: c.readerNotes(),
+		Report: check.Check(h), history: h, command: o.reproduceCommand(), epochs: c.epochs, notes: c.readerNotes(),
 	}
 	if failed != nil {
 		r.Invalid = append(r.Invalid, failed.Error())

@@ -16,7 +16,7 @@ func (s *Sim) Check() {
 	h := s.record.history(check.Plan{
 		Begin: historyBegin, Healed: now, End: now, Drain: drainMax, CompleteEvents: true, ClockRate: 1 + s.config.Drift,
 	})
-	for _, f := range check.Check(h, check.Limits{}).Violations {
+	for _, f := range check.Check(h).Violations {
 		s.Errorf("%v", f)
 	}
 }

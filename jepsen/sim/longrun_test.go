@@ -160,7 +160,7 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 		}
 		h.Plan.Checks = slices.DeleteFunc(plan.Checks, func(id string) bool { return id == "C2" })
 	}
-	report := check.Check(h, check.Limits{})
+	report := check.Check(h)
 	compared, restored := s.Audit.Compared()
 	t.Logf("%v of virtual time, seed %d, %d operations, %d holds, %d sessions, %d events, %d epochs; "+
 		"%d effects and %d snapshots compared\n%v%v",

@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 )
 
@@ -88,6 +89,57 @@ func (f *checker) reportUnrequestedGrants() {
 			f.report.Unresolved++
 		}
 	}
+}
+
+// AddUnansweredGrants adds a call of unknown outcome for each grant that no answer names. A client that learns of a grant
+// after its end, or of the end of its session, asks again with another ticket; and it cancels what its caller gave up. So
+// each such grant belongs to a call of its client for the same locks that was under way, or whose outcome is unknown. One
+// that belongs to no call gets none, and is reported as granted without a request.
+func (h *History) AddUnansweredGrants() {
+	owner := map[uint64]string{}
+	for _, ev := range h.Events { // also of sessions that ended before they were listed
+		if ev.Kind == EvEnded && ev.Client != "" {
+			owner[ev.Session] = ev.Client
+		}
+	}
+	for _, s := range h.Sessions {
+		owner[s.Session] = s.Client
+	}
+	named := map[Ref]bool{}
+	calls := map[string][]*Op{}
+	for i := range h.Ops {
+		if op := &h.Ops[i]; op.acquires() {
+			named[op.Ref] = true
+			key := op.Client + fmt.Sprint(op.Items)
+			calls[key] = append(calls[key], op)
+		}
+	}
+	var added []Op
+	for _, ev := range h.Events {
+		client := owner[ev.Session]
+		if ev.Kind != EvGranted || named[ev.Ref] || client == "" {
+			continue
+		}
+		var of *Op
+		for _, op := range calls[client+fmt.Sprint(ev.Items)] {
+			grantedLater := op.Outcome == OK && op.Token > ev.Token // with another ticket
+			if op.Call >= ev.At || op.Outcome != Unknown && op.Return < ev.At && !grantedLater {
+				continue
+			}
+			if grantedLater {
+				op.Queued = 0 // that may have been the place of the first ticket
+			}
+			if of == nil || op.Call < of.Call {
+				of = op // the event may be late, so the earliest is possible if any is
+			}
+		}
+		if of != nil {
+			named[ev.Ref] = true
+			added = append(added, Op{Client: of.Client, Kind: of.Kind, Ref: ev.Ref, Items: of.Items, Call: of.Call,
+				Return: of.Return, Outcome: Unknown})
+		}
+	}
+	h.Ops = append(h.Ops, added...)
 }
 
 // checkCompletion looks for calls that took longer, once all faults had ended, than the plan allows.

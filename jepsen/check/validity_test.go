@@ -3,6 +3,7 @@ package check
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -184,4 +185,42 @@ func TestVisualize(t *testing.T) {
 	require.NoError(t, Visualize(&h.History, "a", &page))
 	assert.Contains(t, page.String(), "grant of token 23")
 	assert.ErrorContains(t, Visualize(&h.History, "none", &page), `there is no lock "none"`)
+}
+
+func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
+	items := []Item{{Name: "a", Mode: Exclusive}}
+	grant := func(at time.Duration, session, ticket, token uint64) Event {
+		return Event{
+			At: at, Index: token, Kind: EvGranted, Ref: Ref{Session: session, Ticket: ticket},
+			Token: token, Items: items,
+		}
+	}
+	h := &History{
+		Sessions: []Session{{Session: 1, Client: "c1"}, {Session: 2, Client: "c2"}, {Session: 5, Client: "c3"}},
+		Ops: []Op{
+			{Client: "c1", ID: 1, Kind: OpLock, Items: items, Call: 10, Return: 20, Outcome: Unknown},
+			{Client: "c2", ID: 1, Kind: OpLock, Items: items, Call: 11, Queued: 12, Return: 90,
+				Outcome: OK, Token: 70, Ref: Ref{Session: 2, Ticket: 9}},
+			{Client: "c3", ID: 1, Kind: OpTryLock, Items: items, Call: 30, Return: 50, Outcome: Refused},
+		},
+		Events: []Event{
+			grant(25, 1, 4, 50), // what c1 had given up
+			grant(30, 2, 8, 60), // c2 learned of it too late, and asked again
+			grant(80, 2, 9, 70),
+			grant(5, 1, 3, 40),  // before it was asked for
+			grant(30, 3, 1, 61), // of no session that is known
+			grant(40, 5, 1, 64), // c3 learned of it too late, and was refused when it asked again
+			grant(60, 5, 2, 65), // after the call of c3
+			grant(31, 4, 1, 62), // c2 again; session 4 was never listed
+			{At: 32, Index: 63, Kind: EvEnded, Ref: Ref{Session: 4}, Client: "c2"},
+		},
+	}
+	h.AddUnansweredGrants()
+	var added []Ref
+	for _, op := range h.Ops[3:] {
+		assert.Equal(t, Unknown, op.Outcome)
+		added = append(added, op.Ref)
+	}
+	assert.Equal(t, []Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}, {Session: 5, Ticket: 1}, {Session: 4, Ticket: 1}}, added)
+	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
 }

@@ -35,7 +35,7 @@ func (c *cluster) collectHistory(plan check.Plan) (*check.History, error) {
 	}
 	h.Plan = plan
 	c.recordDeaths(h)
-	addUnansweredGrants(h)
+	h.AddUnansweredGrants()
 	dropStaleQueued(h)
 	return h, nil
 }
@@ -57,63 +57,6 @@ func (c *cluster) recordDeaths(h *check.History) {
 			h.Sessions = append(h.Sessions, check.Session{Client: client, Died: at})
 		}
 	}
-}
-
-// addUnansweredGrants adds acquisitions that were granted and that no answer names. A client that learns of a grant when
-// it is over, or of the end of its session, asks again under another number; and it cancels what its caller
-// gave up. So each belongs to a call of its client for the same locks, which was under way or whose outcome is
-// unknown. One that belongs to none is not added, and is reported as granted without a request.
-func addUnansweredGrants(h *check.History) {
-	owner := map[uint64]string{}
-	for _, ev := range h.Events { // also of sessions that ended before they were listed
-		if ev.Kind == check.EvEnded && ev.Client != "" {
-			owner[ev.Session] = ev.Client
-		}
-	}
-	for _, s := range h.Sessions {
-		owner[s.Session] = s.Client
-	}
-	named := map[check.Ref]bool{}
-	calls := map[string][]*check.Op{}
-	for i := range h.Ops {
-		op := &h.Ops[i]
-		if op.Kind != check.OpLock && op.Kind != check.OpTryLock {
-			continue
-		}
-		if op.Ticket != 0 {
-			named[op.Ref] = true
-		}
-		key := op.Client + fmt.Sprint(op.Items)
-		calls[key] = append(calls[key], op)
-	}
-	var added []check.Op
-	for _, ev := range h.Events {
-		client := owner[ev.Session]
-		if ev.Kind != check.EvGranted || named[ev.Ref] || client == "" {
-			continue
-		}
-		var of *check.Op
-		for _, op := range calls[client+fmt.Sprint(ev.Items)] {
-			// A call that was granted later, in another ticket, began before and is answered with a greater token.
-			if op.Call < ev.At && (op.Outcome == check.Unknown || op.Outcome == check.OK && op.Token > ev.Token) {
-				if op.Outcome == check.OK {
-					op.Queued = 0 // that may have been the place of the first ticket
-				}
-				if of == nil || op.Call < of.Call {
-					of = op // the event may be late, so the earliest is possible if any is
-				}
-			}
-		}
-		if of == nil {
-			continue
-		}
-		named[ev.Ref] = true
-		added = append(added, check.Op{
-			Client: of.Client, ID: 1<<40 + uint64(len(added)), Kind: of.Kind, Ref: ev.Ref,
-			Items: of.Items, Call: of.Call, Return: of.Return, Outcome: check.Unknown,
-		})
-	}
-	h.Ops = append(h.Ops, added...)
 }
 
 // dropStaleQueued keeps Queued, when a call was first reported to wait, only where it belongs to the session that

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,41 +12,6 @@ import (
 	"zamok/client"
 	"zamok/jepsen/check"
 )
-
-func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
-	items := []check.Item{{Name: "a", Mode: check.Exclusive}}
-	grant := func(at time.Duration, session, ticket, token uint64) check.Event {
-		return check.Event{
-			At: at, Index: token, Kind: check.EvGranted, Ref: check.Ref{Session: session, Ticket: ticket},
-			Token: token, Items: items,
-		}
-	}
-	h := &check.History{
-		Sessions: []check.Session{{Session: 1, Client: "c1"}, {Session: 2, Client: "c2"}},
-		Ops: []check.Op{
-			{Client: "c1", ID: 1, Kind: check.OpLock, Items: items, Call: 10, Return: 20, Outcome: check.Unknown},
-			{Client: "c2", ID: 1, Kind: check.OpLock, Items: items, Call: 11, Queued: 12, Return: 90,
-				Outcome: check.OK, Token: 70, Ref: check.Ref{Session: 2, Ticket: 9}},
-		},
-		Events: []check.Event{
-			grant(25, 1, 4, 50), // what c1 had given up
-			grant(30, 2, 8, 60), // c2 learned of it too late, and asked again
-			grant(80, 2, 9, 70),
-			grant(5, 1, 3, 40), // before it was asked for
-			grant(30, 3, 1, 61),
-			grant(31, 4, 1, 62), // c2 again; session 4 was never listed
-			{At: 32, Index: 63, Kind: check.EvEnded, Ref: check.Ref{Session: 4}, Client: "c2"},
-		},
-	}
-	addUnansweredGrants(h)
-	var added []check.Ref
-	for _, op := range h.Ops[2:] {
-		assert.Equal(t, check.Unknown, op.Outcome)
-		added = append(added, op.Ref)
-	}
-	assert.Equal(t, []check.Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}, {Session: 4, Ticket: 1}}, added)
-	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
-}
 
 func TestQueuedTimeBelongsToGrantedSession(t *testing.T) {
 	h := &check.History{

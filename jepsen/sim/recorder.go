@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -134,19 +133,12 @@ func (r *recorder) history(plan check.Plan) *check.History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.recorded
-	h.Plan, h.Events, h.Ops = plan, slices.Clip(h.Events), nil
+	h.Plan, h.Events, h.Ops = plan, nil, nil
 	entries := r.sim.Audit.Entries()
-	for _, op := range r.recorded.LatestOps() {
-		op := *op
-		op.Queued = 0 // the log has it, of the ticket that was granted in the end
-		if op.Outcome == check.OK && (op.Kind == check.OpLock || op.Kind == check.OpTryLock) {
-			if enqueued := r.enqueuedAt[op.Ref]; enqueued != 0 && enqueued < op.Token {
-				op.Queued = appliedAt(entries, enqueued)
-			}
-		}
-		h.Ops = append(h.Ops, op)
+	for i := range entries { // before what the watch has shown, later
+		h.Events = appendEvents(h.Events, &entries[i])
 	}
-	h.Ops = append(h.Ops, r.unansweredGrants(h.Ops, entries)...)
+	h.Events = append(h.Events, r.recorded.Events...)
 	for _, id := range slices.Sorted(maps.Keys(r.sessions)) {
 		s := r.sessions[id]
 		if died := r.dead[s.Client]; died != 0 {
@@ -159,47 +151,19 @@ func (r *recorder) history(plan check.Plan) *check.History {
 			h.Sessions = append(h.Sessions, check.Session{Client: label, Died: r.dead[label]})
 		}
 	}
-	for i := range entries {
-		h.Events = appendEvents(h.Events, &entries[i])
+	for _, op := range r.recorded.LatestOps() {
+		h.Ops = append(h.Ops, *op)
+	}
+	h.AddUnansweredGrants()
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		op.Queued = 0 // the log has it, of the ticket that was granted in the end
+		if enqueued := r.enqueuedAt[op.Ref]; op.Outcome == check.OK && !op.Reads() && enqueued != 0 && enqueued < op.Token {
+			op.Queued = appliedAt(entries, enqueued)
+		}
 	}
 	h.Stalls = slices.Concat(h.Stalls, clusterTimeStalls(entries))
 	return &h
-}
-
-// unansweredGrants are acquisitions that were granted and that no answer names. A client that learns of a grant
-// after its end, or of the end of its session, asks again with another ticket; and it cancels what its caller
-// gave up. So each belongs to a call of its client for the same locks that was under way, or whose outcome is
-// unknown. A grant that belongs to no call is left out; package check then reports it.
-func (r *recorder) unansweredGrants(known []check.Op, entries []Effect) (ops []check.Op) {
-	named := map[check.Ref]bool{}
-	calls := map[string][]*check.Op{}
-	for i := range known {
-		op := &known[i]
-		if op.Kind == check.OpLock || op.Kind == check.OpTryLock {
-			named[op.Ref] = true
-			key := op.Client + fmt.Sprint(op.Items)
-			calls[key] = append(calls[key], op)
-		}
-	}
-	for i := range entries {
-		at := entries[i].At + historyBegin
-		for _, ev := range entries[i].Events {
-			s := r.sessions[ev.Session]
-			if ev.Kind != fsm.EvGranted || named[checkRef(ev.TicketRef)] || s == nil {
-				continue
-			}
-			for _, op := range calls[s.Client+fmt.Sprint(checkItems(ev.Items))] {
-				if op.Call < at && (op.Return == 0 || op.Return >= at || op.Outcome == check.Unknown) {
-					ops = append(ops, check.Op{
-						Client: op.Client, Kind: op.Kind, Ref: checkRef(ev.TicketRef),
-						Items: op.Items, Call: op.Call, Return: op.Return, Outcome: check.Unknown,
-					})
-					break
-				}
-			}
-		}
-	}
-	return ops
 }
 
 // appliedAt is when an index was first applied anywhere.

@@ -110,6 +110,8 @@ var corruptions = []struct {
 		h.Events = append(h.Events, ev)
 	},
 		`C10: ticket 12/1 ended twice: released at index 26, and released at index 27`},
+	{func(h *historyBuilder) { h.eventOf(EvReleased, Ref{12, 1}).Token = 20 },
+		`C10: ticket 12/1 was released with token 20 at index 26, and had been granted token 23`},
 	{func(h *historyBuilder) { h.op(OpGet, Ref{}).Holders = []Ref{{12, 1}} },
 		`C10: lock "a": get of ann, called at 10.000s, shows ticket 12/1 as a holder, and its release had been answered at 8.500s`},
 	{func(h *historyBuilder) { h.op(OpGet, Ref{}).Holders = []Ref{{13, 1}} },
@@ -161,6 +163,10 @@ var corruptions = []struct {
 		`C16: lock "a": ticket 11/1 was granted at index 20 with token 19, which is not that index`},
 	{func(h *historyBuilder) { h.eventOf(EvEnded, Ref{13, 0}).Index = 43 },
 		`C16: lock "b": ticket 13/2 was granted token 44 at index 44, and its session had ended at index 43`},
+	{func(h *historyBuilder) { h.event(EvEnded, Ref{13, 0}, 51, 31) },
+		`C16: session 13 ended twice: at index 50, and at index 51`},
+	{func(h *historyBuilder) { h.eventOf(EvLost, Ref{13, 2}).Index = 51 },
+		`C16: lock "b": ticket 13/2 with token 44 was not ended with its session at index 50`},
 	{func(h *historyBuilder) { h.IdleCounts[1].Counts["sessions"] = 3 },
 		`C17: n1 had 0 sessions at rest before the load and has 3 after it`},
 }

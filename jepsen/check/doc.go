@@ -81,7 +81,7 @@
 //	    still holds an earlier one that excludes it. Excused as in C2. Late events hide.
 //	C9  Lost is final (holds, ops; events): what was reported lost is not held again, and its release
 //	    is not answered as if it were; with a complete audit, the cluster ends it in time.
-//	C10 Exactly once (ops, events): a ticket is granted once, ends once, in this order, and is shown
+//	C10 Exactly once (ops, events): a ticket is granted once, ends once, in this order and with that token, and is shown
 //	    by no read that began after its release was answered, nor if it was refused. Needs tickets.
 //	C11 Done is done, not done is not (ops, holds, events): a grant that was answered is in the log,
 //	    with its token; what was refused is neither there nor held; every release that was
@@ -95,7 +95,8 @@
 //	    and C12 notice.
 //	C15 Equal digests at equal indexes (node states).
 //	C16 The log excludes (events): grants and ends in order of index keep every lock within its
-//	    rules, tokens are the indexes of their grants and rise, and ended sessions get nothing.
+//	    rules, tokens are the indexes of their grants and rise, and a session ends once, with its
+//	    tickets, and gets nothing after it.
 //	C17 Nothing grew (idle counts): no count at rest is greater after the load.
 //
 // # Not covered

@@ -38,6 +38,14 @@ func checkExactlyOnce(f *checker) {
 				f.violationf("ticket %s ended twice: %s at index %d, and %s at index %d",
 					ev.Ref, t.ended.Kind, t.ended.Index, ev.Kind, ev.Index)
 			}
+			token := uint64(0)
+			if t.granted != nil {
+				token = t.granted.Token
+			}
+			if ev.Token != token && (token != 0 || f.Plan.CompleteEvents) {
+				f.violationf("ticket %s was %s with token %d at index %d, and had been granted token %d",
+					ev.Ref, ev.Kind, ev.Token, ev.Index, token)
+			}
 		}
 	}
 	f.reportStaleReads()

@@ -6,7 +6,7 @@ import (
 )
 
 // checkLogExclusion replays the grants and ends of every lock, and sees that its holders fit together and
-// that tokens rise.
+// that tokens rise. A session ends once, with all that it holds.
 func checkLogExclusion(f *checker) {
 	for _, pair := range f.conflicts {
 		a, b := pair[0], pair[1]
@@ -17,9 +17,14 @@ func checkLogExclusion(f *checker) {
 	}
 	sessionEnds := map[uint64]uint64{} // index at which a session ended
 	for _, ev := range f.events {
-		if ev.Kind == EvEnded && ev.Index != 0 {
-			sessionEnds[ev.Session] = ev.Index
+		if ev.Kind != EvEnded || ev.Index == 0 {
+			continue
 		}
+		if first, ended := sessionEnds[ev.Session]; ended {
+			f.violationf("session %d ended twice: at index %d, and at index %d", ev.Session, first, ev.Index)
+			continue
+		}
+		sessionEnds[ev.Session] = ev.Index
 	}
 	for _, name := range f.lockNames {
 		r := lockReplay{holders: map[Ref]Item{}}
@@ -27,9 +32,15 @@ func checkLogExclusion(f *checker) {
 			if ev.Kind == EvGranted {
 				f.examined++
 				f.checkGrant(name, &r, ev)
-				if end, ok := sessionEnds[ev.Session]; ok && end < ev.Index {
+				end, over := sessionEnds[ev.Session]
+				ended := f.tickets[ev.Ref].ended
+				switch {
+				case over && end < ev.Index:
 					f.violationf("lock %q: ticket %s was granted token %d at index %d, and its session had ended at index %d",
 						name, ev.Ref, ev.Token, ev.Index, end)
+				case over && f.Plan.CompleteEvents && (ended == nil || ended.Index > end):
+					f.violationf("lock %q: ticket %s with token %d was not ended with its session at index %d",
+						name, ev.Ref, ev.Token, end)
 				}
 			}
 			r.apply(name, ev)

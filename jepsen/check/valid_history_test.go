@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -39,7 +40,11 @@ func (h *historyBuilder) unlock(index uint64, call, back float64) {
 }
 
 func (h *historyBuilder) event(what EventKind, ref Ref, index uint64, at float64) {
-	h.Events = append(h.Events, Event{Node: "n1", At: sec(at), Index: index, Kind: what, Ref: ref})
+	ev := Event{Node: "n1", At: sec(at), Index: index, Kind: what, Ref: ref}
+	if i := slices.IndexFunc(h.Events, func(e Event) bool { return e.Kind == EvGranted && e.Ref == ref }); i >= 0 {
+		ev.Token = h.Events[i].Token
+	}
+	h.Events = append(h.Events, ev)
 }
 
 func (h *historyBuilder) read(op Op, index uint64, call, back float64) {

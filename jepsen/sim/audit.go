@@ -181,34 +181,3 @@ func (a *Audit) Epochs() (n int) {
 func startsEpoch(e *Effect) bool {
 	return slices.ContainsFunc(e.Events, func(ev fsm.Event) bool { return ev.Kind == fsm.EvEpochStarted })
 }
-
-// checkEnds sees that a session ends once, with all its tickets, and a ticket with the token that it was
-// granted.
-func (a *Audit) checkEnds() (violations []string) {
-	tokens := map[fsm.TicketRef]uint64{} // of the tickets that are held
-	ended := map[session.ID]bool{}
-	for ev := range a.events() {
-		switch ev.Kind {
-		case fsm.EvGranted:
-			tokens[ev.TicketRef] = ev.Token
-		case fsm.EvLost, fsm.EvReleased, fsm.EvRefused:
-			if token := tokens[ev.TicketRef]; token != ev.Token {
-				violations = append(violations, fmt.Sprintf("%v ended with token %d at %d, and had %d",
-					ev.TicketRef, ev.Token, ev.Index, token))
-			}
-			delete(tokens, ev.TicketRef)
-		case fsm.EvSessionEnded:
-			if ended[ev.Session] {
-				violations = append(violations, fmt.Sprintf("session %d ended twice, again at %d", ev.Session, ev.Index))
-			}
-			ended[ev.Session] = true
-			for ref := range tokens {
-				if ref.Session == ev.Session {
-					violations = append(violations, fmt.Sprintf("session %d ended at %d and still holds ticket %d",
-						ev.Session, ev.Index, ref.Ticket))
-				}
-			}
-		}
-	}
-	return violations
-}

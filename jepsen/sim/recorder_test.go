@@ -52,21 +52,3 @@ func TestStallClassification(t *testing.T) {
 		assert.Equal(t, c.want, clusterTimeStalls(c.entries), name)
 	}
 }
-
-func TestCheckEndsFindsViolations(t *testing.T) {
-	t.Parallel()
-	ref := fsm.TicketRef{Session: 10, Ticket: 1}
-	granted := fsm.Event{Index: 20, Kind: fsm.EvGranted, TicketRef: ref, Token: 20}
-	released := fsm.Event{Index: 21, Kind: fsm.EvReleased, TicketRef: ref, Token: 20}
-	ended := fsm.Event{Index: 22, Kind: fsm.EvSessionEnded, TicketRef: fsm.TicketRef{Session: 10}}
-	otherToken := released
-	otherToken.Token = 19
-	violations := func(events ...fsm.Event) []string {
-		return (&Audit{entries: []Effect{{Applied: fsm.Applied{Events: events}}}}).checkEnds()
-	}
-	assert.Empty(t, violations(granted, released, ended))
-	assert.NotEmpty(t, violations(granted, otherToken), "an end with another token")
-	assert.NotEmpty(t, violations(granted, released, released), "a ticket that ended twice")
-	assert.NotEmpty(t, violations(granted, ended), "a ticket that outlives its session")
-	assert.NotEmpty(t, violations(ended, ended), "a session that ended twice")
-}

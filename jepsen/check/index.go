@@ -272,12 +272,11 @@ func (v *historyIndex) isExcused(b *Hold, until time.Duration) bool {
 	if s := v.sessions[b.Session]; s != nil && s.ReleaseOnDisconnect {
 		return true
 	}
-	for _, s := range v.excused[b.Client] {
-		if s.from < until && s.to > b.From {
-			return true
-		}
-	}
-	return v.endRequestedAt(b) < until
+	return v.pausedDuring(b.Client, b.From, until) || v.endRequestedAt(b) < until
+}
+
+func (v *historyIndex) pausedDuring(client string, from, to time.Duration) bool {
+	return slices.ContainsFunc(v.excused[client], func(s span) bool { return s.from < to && s.to > from })
 }
 
 // endRequestedAt is when an operator asked for a ticket's end; never if not.

@@ -3,7 +3,6 @@ package check
 import (
 	"cmp"
 	"fmt"
-	"time"
 )
 
 // checkOutcomes compares the outcomes of calls with the log: what was done is there, what was
@@ -164,13 +163,4 @@ func checkCompletion(f *checker) {
 				op.Client, op.Kind, formatNames(op.Items), f.formatTime(op.Call), f.formatTime(op.Return), f.formatTime(f.Plan.Healed), f.Plan.Drain)
 		}
 	}
-}
-
-func (v *historyIndex) pausedDuring(client string, from, to time.Duration) bool {
-	for _, s := range v.excused[client] {
-		if s.from < to && s.to > from {
-			return true
-		}
-	}
-	return false
 }

@@ -162,13 +162,14 @@ func exitAtStep(n *Node, step string) Tune {
 				}
 			}
 		}})
-		n.Disk.onWrite.set(func(op diskOp, returned bool) {
+		n.Disk.onWrite.set(func(op diskOp, returned bool) time.Duration {
 			what := map[diskOp]string{opTerm: "term", opVote: "term", opAppend: "entry"}[op]
 			if returned {
 				at("after the " + what)
 			} else {
 				at("before the " + what)
 			}
+			return 0
 		})
 	}
 }
@@ -285,11 +286,11 @@ func TestAbsentInitialMemberCatchesUp(t *testing.T) {
 		n2.StartProcess()
 		n3.StartProcess(exitAtStep(n3, "after the entry"), func(*raftnode.Config) {
 			exit := n3.Disk.onWrite.get()
-			n3.Disk.onWrite.set(func(op diskOp, returned bool) {
+			n3.Disk.onWrite.set(func(op diskOp, returned bool) time.Duration {
 				if op == opAppend && !returned {
 					time.Sleep(time.Second) // until the others know that they may begin
 				}
-				exit(op, returned)
+				return exit(op, returned)
 			})
 		})
 		s.Await(electionTimeMax, "n3 ends", n3.processEnded)
@@ -298,6 +299,7 @@ func TestAbsentInitialMemberCatchesUp(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		fourth := join(s, n1, "n4", "n4")
 		leaderOf(s, fourth)
+		n3.Disk.onWrite.set(nil)
 		n3.Start()
 		s.AwaitApplied(fourth, n3, backoffMax)
 		require.True(s, fourth.Status().Leading, "the new node has caught it up")

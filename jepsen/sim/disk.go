@@ -31,16 +31,15 @@ type Disk struct {
 	writeTimeMax      setting[time.Duration] // a write takes at most so long before it lands
 	snapshotWriteTime setting[time.Duration] // what each write into a snapshot takes
 	corruptRead       setting[func(*raft.Log)]
-	writeErr          setting[error]                          // of every write from now on
-	freeBytes         setting[uint64]                         // bytes that are free
-	onWrite           setting[func(op diskOp, returned bool)] // is called before and after each write; nil = nothing is
+	writeErr          setting[error]  // of every write from now on
+	freeBytes         setting[uint64] // bytes that are free
+	onWrite           setting[writeHook]
 	forcedOutcome     setting[writeOutcome]
 
-	mu       sync.Mutex    // guards what follows
-	random   *rand.Rand    // its own choices
-	gate     chan struct{} // closed when a stalled disk continues; nil = it does not stall
-	inFlight []*write      // writes under way, in the order of their beginning
-	hook     *writeHook
+	mu       sync.Mutex           // guards what follows
+	random   *rand.Rand           // its own choices
+	gate     chan struct{}        // closed when a stalled disk continues; nil = it does not stall
+	inFlight []*write             // writes under way, in the order of their beginning
 	outcomes map[writeOutcome]int // of the writes that were under way when the power failed
 }
 
@@ -84,12 +83,8 @@ type write struct {
 	err       error // that the disk returns
 }
 
-// writeHook is called when the next write of a kind begins, which then takes so long at least.
-type writeHook struct {
-	op    diskOp
-	takes time.Duration
-	do    func()
-}
+// writeHook is called before each write, which takes at least as long as it returns, and again after it; nil = nothing is.
+type writeHook func(op diskOp, returned bool) (takes time.Duration)
 
 // newDisk makes an empty disk for a node.
 func (s *Sim) newDisk(id string) *Disk {
@@ -141,25 +136,25 @@ func (d *Disk) FailWrites(err error) (before error) { return d.writeErr.set(err)
 // asks before it writes.
 func (d *Disk) SetFree(bytes uint64) { d.freeBytes.set(bytes) }
 
-// hookNextWrite calls do when the next write of a kind begins, which then takes so long at least. do must not
-// wait, nor call the disk.
+// hookNextWrite calls do when the next write of a kind begins, which then takes so long at least.
 func (d *Disk) hookNextWrite(op diskOp, takes time.Duration, do func()) {
-	d.setHook(&writeHook{op, takes, do})
-}
-
-func (d *Disk) setHook(hook *writeHook) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hook = hook
+	var done atomic.Bool
+	d.onWrite.set(func(now diskOp, returned bool) time.Duration {
+		if now != op || returned || done.Swap(true) {
+			return 0
+		}
+		do()
+		return takes
+	})
 }
 
 // write makes one write: it hangs, takes its time, lands or fails.
 func (d *Disk) write(op diskOp, land func() error) error {
+	w := &write{op: op, apply: land}
 	if onWrite := d.onWrite.get(); onWrite != nil {
-		onWrite(op, false)
+		w.takes = onWrite(op, false)
 		defer onWrite(op, true)
 	}
-	w := &write{op: op, apply: land}
 	gate := d.begin(w)
 	defer d.end(w)
 	if gate != nil {
@@ -177,12 +172,7 @@ func (d *Disk) begin(w *write) (gate chan struct{}) {
 	defer d.mu.Unlock()
 	d.inFlight = append(d.inFlight, w)
 	if most := d.writeTimeMax.get(); most > 0 {
-		w.takes = time.Duration(d.random.Int64N(int64(most)))
-	}
-	if t := d.hook; t != nil && t.op == w.op {
-		d.hook = nil
-		w.takes = max(w.takes, t.takes)
-		t.do()
+		w.takes = max(w.takes, time.Duration(d.random.Int64N(int64(most))))
 	}
 	return d.gate
 }

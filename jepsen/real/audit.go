@@ -115,7 +115,7 @@ func (a *audit) watch(ctx context.Context, c *client.Client) {
 			}
 			break
 		}
-		sleepContext(ctx, 100*time.Millisecond)
+		workload.Sleep(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -177,7 +177,7 @@ func (a *audit) pollSessions(c *client.Client) {
 			}
 			before, asked = at, call
 		}
-		sleepContext(patience, sessionsPollInterval)
+		workload.Sleep(patience, sessionsPollInterval)
 	}
 }
 
@@ -212,7 +212,7 @@ func releasesOnDisconnect(label string) bool {
 // operate looks, and now and then ends what others hold.
 func (a *audit) operate(t *workload.Worker) {
 	for a.ending.Err() == nil {
-		sleepContext(a.ending, time.Duration(t.Int64N(int64(operatorPauseMax))))
+		workload.Sleep(a.ending, time.Duration(t.Int64N(int64(operatorPauseMax))))
 		inUse, _, err := t.List(a.ctx, "", "", listLimit)
 		if err != nil || len(inUse) == 0 {
 			continue
@@ -230,7 +230,7 @@ func (a *audit) probe(t *workload.Worker) {
 		if l, h := t.Lock(prober); l != nil {
 			t.Unlock(l, h)
 		}
-		sleepContext(a.ending, probeInterval)
+		workload.Sleep(a.ending, probeInterval)
 	}
 }
 

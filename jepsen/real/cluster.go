@@ -15,6 +15,7 @@ import (
 
 	"zamok/client"
 	"zamok/jepsen/real/disk"
+	"zamok/jepsen/workload"
 )
 
 // cluster is all that runs: the nodes, the proxies between them, and the programs that use locks.
@@ -173,7 +174,7 @@ func (c *cluster) trackEpochs() {
 			}
 			c.mu.Unlock()
 		}
-		sleepContext(c.done, epochPollInterval)
+		workload.Sleep(c.done, epochPollInterval)
 	}
 }
 

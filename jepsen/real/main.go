@@ -18,6 +18,7 @@ import (
 
 	"zamok/jepsen/check"
 	"zamok/jepsen/real/disk"
+	"zamok/jepsen/workload"
 )
 
 // options are the settings of the command line.
@@ -253,12 +254,12 @@ func (c *cluster) runLoadAndFaults(o *options, kinds []faultKind, plan *check.Pl
 			return err
 		}
 	}
-	sleepContext(c.done, 2*time.Second) // for the load to begin
+	workload.Sleep(c.done, 2*time.Second) // for the load to begin
 	f, err := c.newNemesis(kinds)
 	if err != nil {
 		return err
 	}
-	sleepContext(c.done, o.duration)
+	workload.Sleep(c.done, o.duration)
 	await(c.done, o.durationMax-o.duration, 3*time.Second, func() bool { return f.provesEnough(plan, o.faults) })
 	err = f.stopAndHeal()
 	plan.Healed = monotonicNow()

@@ -9,6 +9,7 @@ import (
 
 	"zamok/client"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 )
 
 // faultKind is a kind of fault. inject makes one, lets it last and undoes it. It returns its target;
@@ -68,7 +69,7 @@ type injection struct {
 }
 
 // wait lets time pass. False: the faults are to end.
-func (t *injection) wait(d time.Duration) bool { return sleepContext(t.ctx, d) }
+func (t *injection) wait(d time.Duration) bool { return workload.Sleep(t.ctx, d) }
 
 func (t *injection) upTo(most time.Duration) time.Duration {
 	return time.Duration(t.Int64N(int64(most)))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"zamok/jepsen/real/disk"
+	"zamok/jepsen/workload"
 )
 
 // node is one `zamok server`, through all of its lives.
@@ -84,7 +85,7 @@ func (n *node) supervise(over context.Context) {
 			n.cluster.logf("%s ended by itself: %v", n.id, p.err)
 			n.keptDown = true // until the second is over
 			n.mu.Unlock()
-			sleepContext(over, restartDelay)
+			workload.Sleep(over, restartDelay)
 			n.mu.Lock()
 			n.keptDown = false
 			if err := n.run(); err != nil {

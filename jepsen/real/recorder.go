@@ -64,7 +64,7 @@ const (
 // recordStalls records when this process did not run though no fault had paused it, as on an overloaded machine.
 // What its clients believe then is excused, as in a pause: they see a loss when the process runs again.
 func (r *recorder) recordStalls(ctx context.Context, clients []string) {
-	for last := monotonicNow(); sleepContext(ctx, stallPollInterval); {
+	for last := monotonicNow(); workload.Sleep(ctx, stallPollInterval); {
 		at := monotonicNow()
 		if at-last > stallMin {
 			fmt.Fprintf(os.Stderr, "this process did not run for %v\n", at-last)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"zamok/jepsen/workload"
 )
 
 // monotonicNow is CLOCK_MONOTONIC: nanoseconds since this machine was started, the same for all processes.
@@ -16,22 +18,10 @@ func monotonicNow() time.Duration {
 	return time.Duration(at.Nano())
 }
 
-// sleepContext lets time pass. False: ctx ended before.
-func sleepContext(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // await looks until something is so. False: it did not become so in time, or ctx ended before.
 func await(ctx context.Context, most, every time.Duration, satisfied func() bool) bool {
 	for until := monotonicNow() + most; !satisfied(); {
-		if monotonicNow() > until || !sleepContext(ctx, every) {
+		if monotonicNow() > until || !workload.Sleep(ctx, every) {
 			return false
 		}
 	}

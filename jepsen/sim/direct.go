@@ -10,6 +10,7 @@ import (
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 	"zamok/raftnode"
 	"zamok/session"
 )
@@ -177,7 +178,7 @@ func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 		for ctx.Err() == nil {
 			next := time.Now().Add(ttl / 3)
 			a, _ := h.askLeader(ctx, func(ctx context.Context, n *Node) (raftnode.Answer, error) { return n.Renew(ctx, id) })
-			if a.Result.Code == fsm.NoSession || sleepContext(ctx, time.Until(next)) != nil {
+			if a.Result.Code == fsm.NoSession || !workload.Sleep(ctx, time.Until(next)) {
 				return
 			}
 		}
@@ -199,8 +200,8 @@ func (h *Holder) askLeader(ctx context.Context, ask func(context.Context, *Node)
 				return a, nil
 			}
 		}
-		if err := sleepContext(ctx, retryPause); err != nil {
-			return raftnode.Answer{}, err
+		if !workload.Sleep(ctx, retryPause) {
+			return raftnode.Answer{}, context.Cause(ctx)
 		}
 	}
 }

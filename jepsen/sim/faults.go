@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 	"zamok/raftnode/store"
 )
 
@@ -170,7 +171,7 @@ func (i *injection) killClient() bool {
 	return true
 }
 
-func (i *injection) wait(d time.Duration) { _ = sleepContext(i.ctx, d) }
+func (i *injection) wait(d time.Duration) { workload.Sleep(i.ctx, d) }
 
 func (i *injection) perhapsBeyondLease() time.Duration {
 	return i.lasts + time.Duration(i.IntN(2))*beyondLease

@@ -14,6 +14,7 @@ import (
 
 	"zamok/clock"
 	"zamok/fsm"
+	"zamok/jepsen/workload"
 	"zamok/raftnode"
 )
 
@@ -35,7 +36,7 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 	var stops []func()
 	ask := func(what string, do func(context.Context, *call) error) {
 		stops = append(stops, background(func(ctx context.Context) {
-			for pause := time.Duration(0); sleepContext(ctx, pause) == nil; {
+			for pause := time.Duration(0); workload.Sleep(ctx, pause); {
 				limited, done := context.WithTimeout(context.Background(), opTimeout)
 				c := call{what: what, sent: s.Elapsed()}
 				c.err = do(limited, &c)

@@ -64,7 +64,7 @@ func (s *Sim) Load(programs int, pace time.Duration) *Load {
 		l.startProgram(h)
 	}
 	look := background(func(ctx context.Context) {
-		for sleepContext(ctx, 5*time.Second) == nil {
+		for workload.Sleep(ctx, 5*time.Second) {
 			s.record.recordNodeStates()
 		}
 	})
@@ -122,7 +122,7 @@ func (l *Load) Stop() {
 // operate is what an operator does: look, and now and then end what others hold.
 func (l *Load) operate(p *program, random *rand.Rand) {
 	w := l.worker(p, random)
-	for l.ending.Err() == nil && sleepContext(p.ctx, time.Duration(random.Int64N(int64(2*thinkTimeMax)))) == nil {
+	for l.ending.Err() == nil && workload.Sleep(p.ctx, time.Duration(random.Int64N(int64(2*thinkTimeMax)))) {
 		w.Interfere(w.Mutex(), operatorFaultRatio)
 	}
 }
@@ -148,7 +148,7 @@ func (l *Load) watch(p *program, _ *rand.Rand) {
 		}
 		stop()
 		cancel()
-		_ = sleepContext(p.ctx, 100*time.Millisecond)
+		workload.Sleep(p.ctx, 100*time.Millisecond)
 	}
 }
 
@@ -204,7 +204,7 @@ func (l *Load) observeLeaders(p *program, _ *rand.Rand) {
 			}
 			l.leaders = append(l.leaders, leader)
 		}
-		_ = sleepContext(ctx, 100*time.Millisecond)
+		workload.Sleep(ctx, 100*time.Millisecond)
 	}
 }
 

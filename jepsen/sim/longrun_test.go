@@ -216,7 +216,7 @@ func keepHistory(t *testing.T, h *check.History) {
 func (s *Sim) askEveryNode() (stop func()) {
 	id := s.Leader().OpenSession("asker", 5*time.Second)
 	stop = background(func(ctx context.Context) {
-		for sleepContext(ctx, retryPause) == nil {
+		for workload.Sleep(ctx, retryPause) {
 			for _, n := range s.Members() {
 				limited, done := context.WithTimeout(ctx, retryPause)
 				_, _ = n.Renew(limited, id)

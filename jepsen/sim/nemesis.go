@@ -14,6 +14,7 @@ import (
 	"zamok/client"
 	"zamok/fsm"
 	"zamok/jepsen/check"
+	"zamok/jepsen/workload"
 	"zamok/raftnode"
 	"zamok/raftnode/store"
 )
@@ -107,7 +108,7 @@ func (f *Nemesis) Counts() map[string]int {
 // out for long; one without an occasion goes back under the deck.
 func (f *Nemesis) injectLoop(ctx context.Context, random *rand.Rand) {
 	var deck []fault
-	for sleepContext(ctx, time.Duration(random.Int64N(int64(pauseMax)))) == nil {
+	for workload.Sleep(ctx, time.Duration(random.Int64N(int64(pauseMax)))) {
 		if len(deck) == 0 {
 			deck = slices.Clone(f.faults)
 			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
@@ -149,7 +150,7 @@ func (f *Nemesis) leaveAlone(n *Node, lasts time.Duration) {
 
 // restartLoop starts processes again, also those that ended themselves.
 func (f *Nemesis) restartLoop(ctx context.Context) {
-	for sleepContext(ctx, restartPollInterval) == nil {
+	for workload.Sleep(ctx, restartPollInterval) {
 		for _, n := range f.sim.Members() {
 			f.mu.Lock()
 			wait := time.Now().Before(f.leftAloneUntil[n])
@@ -212,7 +213,7 @@ func (i *injection) replaceNode() bool {
 // finishReplacement has the operator do what is left to do, until it is done or ctx ends.
 func (f *Nemesis) finishReplacement(ctx context.Context) bool {
 	r := &f.replacement
-	for ; ctx.Err() == nil; _ = sleepContext(ctx, 300*time.Millisecond) {
+	for ; ctx.Err() == nil; workload.Sleep(ctx, 300*time.Millisecond) {
 		op := f.load.operator.running()
 		members, _, err := op.Members(ctx)
 		isMember := slices.ContainsFunc(members, func(m client.Member) bool { return m.ID == r.old.ID })

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"zamok/jepsen/workload"
 )
 
 const (
@@ -98,8 +100,8 @@ func (s *Stack) Dial(ctx context.Context, address string) (net.Conn, error) {
 			pause = n.transmissionTime(there) + n.transmissionTime(back)
 		}
 		n.mu.Unlock()
-		if err := sleepContext(ctx, pause); err != nil {
-			return nil, err
+		if !workload.Sleep(ctx, pause) {
+			return nil, context.Cause(ctx)
 		}
 		if !open {
 			continue
@@ -180,18 +182,6 @@ func (a addr) String() string { return string(a) }
 func hostOf(address string) string {
 	host, _, _ := strings.Cut(address, ":")
 	return host
-}
-
-// sleepContext returns nil after d, or the reason why ctx ended before.
-func sleepContext(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // Cut lets nothing pass from one host to the other. The other direction is not touched.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"zamok/jepsen/workload"
 )
 
 const (
@@ -43,7 +45,7 @@ func (w *watchdog) watch() (stop func()) {
 			if now := w.heartbeats.Load(); now != last {
 				last, same = now, 0
 			}
-			if sleepContext(ctx, w.pollInterval) != nil {
+			if !workload.Sleep(ctx, w.pollInterval) {
 				return
 			}
 		}
@@ -67,7 +69,7 @@ func (w *watchdog) diagnose() string {
 func (w *watchdog) startHeartbeat(s *Sim) (stop func()) {
 	w.sim.Store(s)
 	return background(func(ctx context.Context) {
-		for sleepContext(ctx, heartbeatInterval) == nil {
+		for workload.Sleep(ctx, heartbeatInterval) {
 			w.heartbeats.Add(1)
 		}
 	})

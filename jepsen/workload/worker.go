@@ -66,18 +66,20 @@ func (w *Worker) Run() {
 	for w.Ending.Err() == nil && w.Ctx.Err() == nil {
 		w.awaitResume()
 		w.step()
-		w.sleep(time.Duration(w.Int64N(int64(w.ThinkMax))))
+		Sleep(w.Ctx, time.Duration(w.Int64N(int64(w.ThinkMax))))
 	}
 }
 
-func (w *Worker) sleep(d time.Duration) bool {
+// Sleep lets time pass. False: ctx ended before.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-w.Ctx.Done():
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	return w.Ctx.Err() == nil
 }
 
 func (w *Worker) awaitResume() {
@@ -292,7 +294,7 @@ func (w *Worker) AskTime() bool {
 
 // AwaitAnswer asks until there is an answer: a call has its own limit, which a busy machine may exceed.
 func (w *Worker) AwaitAnswer() {
-	for !w.AskTime() && w.sleep(100*time.Millisecond) {
+	for !w.AskTime() && Sleep(w.Ctx, 100*time.Millisecond) {
 	}
 }
 

@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"slices"
@@ -139,4 +140,246 @@ func (f *checker) reportIllegal(c *chunk, model porcupine.Model, history []porcu
 	}
 	f.violationf("lock %q: no order of the calls explains their answers. At best %d of %d can be ordered, and then %s; "+
 		"after that should come %s", c.name, len(longest), len(c.steps), c.describeState(current), text)
+}
+
+// step is one thing that happened to a lock, somewhere in its span.
+type step struct {
+	span
+	kind    stepKind
+	grant   uint32   // take, give, share, check: which
+	held    bool     // check: the answer
+	holders []uint32 // get: the answer, as far as the grants are known; sorted
+	op      *Op      // of a read
+}
+
+type stepKind uint8
+
+const (
+	stepGrant stepKind = iota
+	stepRelease
+	stepDowngrade
+	stepCheck // a check
+	stepGet   // a get
+)
+
+// chunk is a part of a lock's history that begins in one known state.
+type chunk struct {
+	*historyIndex
+	name    string
+	grants  []grant
+	steps   []step
+	initial state
+}
+
+// state is the holders of a lock, in a form that can be compared: four bytes for each grant, in order, the
+// first bit set once it is downgraded.
+type state struct {
+	token uint64 // the greatest so far
+	held  string
+}
+
+const downgradedBit = 1 << 31
+
+// stepsOf are the steps of a lock, in order of their beginning.
+func (v *historyIndex) stepsOf(l *lockRecords, grants []grant) []step {
+	var steps []step
+	byRef := make(map[Ref]uint32, len(grants))
+	for i := range grants {
+		g, n := &grants[i], uint32(i)
+		if g.Ref.known() {
+			byRef[g.Ref] = n
+		}
+		steps = append(steps, step{span: g.span, kind: stepGrant, grant: n})
+		if g.mayEndAtOnce {
+			continue
+		}
+		steps = append(steps, step{span: g.end, kind: stepRelease, grant: n})
+		if g.downgradedIn != nil {
+			steps = append(steps, step{span: *g.downgradedIn, kind: stepDowngrade, grant: n})
+		}
+	}
+	for _, op := range l.reads {
+		s := step{span: span{op.Call, op.Return}, kind: stepCheck, op: op, held: op.Held}
+		if n, known := byRef[op.Ref]; op.Kind == OpCheck && known && grants[n].token == op.Token {
+			s.grant = n
+			steps = append(steps, s)
+		}
+		if op.Kind == OpGet {
+			s.kind = stepGet
+			for _, ref := range op.Holders {
+				if n, known := byRef[ref]; known {
+					s.holders = append(s.holders, n)
+				}
+			}
+			slices.Sort(s.holders)
+			steps = append(steps, s)
+		}
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Compare(a.from, b.from) })
+	return steps
+}
+
+func (c *chunk) model() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return c.initial },
+		Step: func(current, input, _ any) (bool, any) {
+			return c.step(current.(state), input.(*step))
+		},
+		Hash: func(current any) uint64 {
+			s := current.(state)
+			h := s.token
+			for i := range len(s.held) {
+				h = (h ^ uint64(s.held[i])) * 1099511628211 // FNV-1a
+			}
+			return h
+		},
+		DescribeOperation: func(input, _ any) string { return c.describe(input.(*step)) },
+		DescribeState:     func(current any) string { return c.describeState(current.(state)) },
+	}
+}
+
+func (c *chunk) operations() []porcupine.Operation {
+	clients := map[string]int{}
+	ops := make([]porcupine.Operation, len(c.steps))
+	for i := range c.steps {
+		s := &c.steps[i]
+		client := c.client(s)
+		if _, known := clients[client]; !known {
+			clients[client] = len(clients)
+		}
+		ops[i] = porcupine.Operation{ClientId: clients[client], Input: s, Call: int64(s.from), Return: int64(s.to)}
+	}
+	return ops
+}
+
+// step is the lock: whether a step is possible in a state, and the state after it.
+func (c *chunk) step(current state, s *step) (bool, state) {
+	_, held := current.find(s.grant)
+	switch s.kind {
+	case stepGrant:
+		g := &c.grants[s.grant]
+		stale := g.token < current.token || g.token == current.token && g.item.Mode == Exclusive
+		if stale || !c.admits(current, g.item) {
+			return false, current
+		}
+	case stepRelease:
+		if !held {
+			return false, current
+		}
+	case stepCheck:
+		return s.held == held, current
+	case stepGet:
+		if len(current.held) != 4*len(s.holders) {
+			return false, current
+		}
+		for i, n := range s.holders {
+			if current.at(4*i)&^downgradedBit != n {
+				return false, current
+			}
+		}
+	}
+	return true, c.transition(current, s)
+}
+
+// transition is the state after a step, whether or not it was possible.
+func (c *chunk) transition(current state, s *step) state {
+	at, held := current.find(s.grant)
+	switch {
+	case s.kind == stepGrant:
+		g := &c.grants[s.grant]
+		if current.token = max(current.token, g.token); !g.mayEndAtOnce {
+			current.held = current.held[:at] + encodeGrant(s.grant) + current.held[at:]
+		}
+	case s.kind == stepRelease && held:
+		current.held = current.held[:at] + current.held[at+4:]
+	case s.kind == stepDowngrade && held:
+		current.held = current.held[:at] + encodeGrant(s.grant|downgradedBit) + current.held[at+4:]
+	}
+	return current
+}
+
+func encodeGrant(n uint32) string { return string(binary.BigEndian.AppendUint32(nil, n)) }
+
+func (s state) at(i int) uint32 { return binary.BigEndian.Uint32([]byte(s.held[i : i+4])) }
+
+// find is where a grant stands among the holders, or would stand.
+func (s state) find(grant uint32) (at int, held bool) {
+	for ; at < len(s.held); at += 4 {
+		if n := s.at(at) &^ downgradedBit; n >= grant {
+			return at, n == grant
+		}
+	}
+	return at, false
+}
+
+// admits reports whether an item fits beside the holders.
+func (c *chunk) admits(current state, item Item) bool {
+	permits := item.Permits
+	for i := 0; i < len(current.held); i += 4 {
+		held := c.holder(current.at(i))
+		if permits += held.Permits; !compatible(held, item) {
+			return false
+		}
+	}
+	return item.Mode != Permits || permits <= item.Limit
+}
+
+func (c *chunk) holder(n uint32) Item {
+	item := c.grants[n&^downgradedBit].item
+	if n&downgradedBit != 0 {
+		item.Mode = Shared
+	}
+	return item
+}
+
+// finalState is the one state in which the steps leave the lock. Nothing is under way then, so their order
+// does not matter, but that of what happens to one grant.
+func (c *chunk) finalState() state {
+	current := c.initial
+	for _, kind := range []stepKind{stepGrant, stepDowngrade, stepRelease} {
+		for i := range c.steps {
+			if c.steps[i].kind == kind {
+				current = c.transition(current, &c.steps[i])
+			}
+		}
+	}
+	return current
+}
+
+func (c *chunk) client(s *step) string {
+	if s.op != nil {
+		return s.op.Client
+	}
+	return c.grants[s.grant].client
+}
+
+func (c *chunk) describe(s *step) string {
+	when := fmt.Sprintf("(%s, between %s and %s)", c.client(s), c.formatTime(s.from), c.formatTime(s.to))
+	if s.kind == stepGet {
+		return fmt.Sprintf("get: holders %v %s", s.op.Holders, when)
+	}
+	g := &c.grants[s.grant]
+	switch s.kind {
+	case stepGrant:
+		return fmt.Sprintf("grant of token %d, %v %s", g.token, g.item, when)
+	case stepRelease:
+		return fmt.Sprintf("end of token %d %s", g.token, when)
+	case stepDowngrade:
+		return fmt.Sprintf("downgrade of token %d %s", g.token, when)
+	default:
+		return fmt.Sprintf("check of token %d: held=%v %s", g.token, s.held, when)
+	}
+}
+
+func (c *chunk) describeState(current state) string {
+	if current.held == "" {
+		return fmt.Sprintf("it is free (greatest token %d)", current.token)
+	}
+	text := "it is held by"
+	for i := 0; i < len(current.held); i += 4 {
+		n := current.at(i)
+		g := &c.grants[n&^downgradedBit]
+		text += fmt.Sprintf(" %s with token %d (%v)", g.client, g.token, c.holder(n))
+	}
+	return text
 }

@@ -21,12 +21,12 @@
 // # How it is built
 //
 //	main.go      the command line; one run from its beginning to its verdict
-//	cluster.go   what runs: nodes, programs, audit, disks; node.go, process.go; time.go
-//	proxy.go     the network: a proxy for every port of every node; socket.go: which process a connection is of
+//	cluster.go   what runs: nodes, programs, audit, disks; node.go, process.go
+//	proxy.go     the network: a proxy for every port of every node, and which process a connection is of
 //	nemesis.go   when faults happen; faults.go: the table of all kinds; slowfaults.go
-//	subprocess.go   the run's own processes; workload.go: their clients; audit.go: the audit and the operator
-//	recorder.go  their parts of the history; resource.go: what the locks guard
-//	verdict.go   the whole history, and its check; report.go, outage.go: the report
+//	subprocess.go   the run's own processes and their clients; audit.go: the audit and the operator
+//	recorder.go  their parts of the history, and what the locks guard
+//	verdict.go   the whole history, and its check; report.go: the report
 //
 // # Invariants
 //

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,10 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"zamok/jepsen/workload"
 )
 
 // process is one that this run has started. It is ended by the pid that was started, and it dies with us.
@@ -76,4 +81,23 @@ func (p *process) waitFor(d time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
+}
+
+// monotonicNow is CLOCK_MONOTONIC: nanoseconds since this machine was started, the same for all processes.
+func monotonicNow() time.Duration {
+	var at unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &at); err != nil {
+		panic(err) // every Linux has this clock
+	}
+	return time.Duration(at.Nano())
+}
+
+// await looks until something is so. False: it did not become so in time, or ctx ended before.
+func await(ctx context.Context, most, every time.Duration, satisfied func() bool) bool {
+	for until := monotonicNow() + most; !satisfied(); {
+		if monotonicNow() > until || !workload.Sleep(ctx, every) {
+			return false
+		}
+	}
+	return true
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -99,4 +101,134 @@ func TestSelectKinds(t *testing.T) {
 	assert.Equal(t, []string{"two killed, one paused"}, names(options{nodes: 5, kindPattern: "two killed"}, false))
 	_, err := (&options{kindPattern: "flood"}).selectKinds(true)
 	assert.ErrorContains(t, err, "flood")
+}
+
+// An operator ended a session in the first half second, before the sessions were listed for the first time, and
+// its client was killed later. So no list ever showed the session; its end is in the watch. At first it was not,
+// and the run was called violated: the session "was never ended".
+func TestUnlistedSessionIsRecordedAsEnded(t *testing.T) {
+	const session, second = 7, time.Second
+	judged := func(moments ...client.EventBatch) []check.Finding {
+		file := filepath.Join(t.TempDir(), "audit.jsonl")
+		r, err := newRecorder(file)
+		require.NoError(t, err)
+		a := &audit{subprocess: &subprocess{record: r}, released: map[check.Ref]bool{}}
+		for _, m := range moments {
+			a.recordBatch(m)
+		}
+		live := map[uint64]string{}
+		a.recordEndedSessions(live, []client.SessionInfo{{Session: 9, Label: "c1-1.2"}}, monotonicNow())
+		a.recordEndedSessions(live, nil, monotonicNow())
+		require.NoError(t, r.close())
+		text, err := os.Open(file)
+		require.NoError(t, err)
+		defer text.Close()
+		h := &check.History{}
+		require.NoError(t, h.Read(text))
+		h.Plan = check.Plan{Begin: monotonicNow(), End: monotonicNow() + 60*second, CompleteEvents: true}
+		h.Sessions = append(h.Sessions, // as the program recorded it when it was granted a lock
+			check.Session{Session: session, Client: "c1-1.1", TTL: 4 * second, Died: monotonicNow() + 20*second})
+		assert.Contains(t, h.Sessions, check.Session{Session: 9, Client: "c1-1.2"})
+		return check.Check(h).Violations
+	}
+	ended := client.Event{Index: 12, Kind: client.EventEnded, Session: session, Reason: "evicted",
+		Text: "a test", Label: "c1-1.1"}
+	assert.Empty(t, judged(client.EventBatch{Index: 12, Events: []client.Event{ended}}))
+
+	found := judged()
+	require.Len(t, found, 1)
+	assert.Contains(t, found[0].Text, "was never ended", "and one that did not end is found")
+}
+
+const second = time.Second
+
+// An outage lasts from the last answer to the next one, and names the faults beside it.
+func TestOutages(t *testing.T) {
+	var calls []*check.Op
+	probe := func(call, back time.Duration, outcome check.Outcome) {
+		calls = append(calls, &check.Op{Client: prober, Kind: check.OpLock, Call: call, Return: back,
+			Outcome: outcome})
+	}
+	probe(1*second, 1*second+1, check.OK)
+	probe(2*second, 3*second, check.Unknown)
+	probe(3*second, 4*second, check.OK) // during a fault
+	probe(4*second+1, 6*second, check.OK)
+	calls = append(calls, &check.Op{Client: "another", Call: 6 * second, Return: 99 * second, Outcome: check.OK})
+	probe(6*second+1, 6*second+2, check.OK)
+	probe(6*second+3, 20*second, check.Unknown) // no answer any more
+	faults := []check.Fault{
+		{Kind: "cut", From: 2 * second, To: 3 * second}, {Kind: "kill", From: 3 * second, To: 3 * second},
+		{Kind: "late", From: 10 * second, To: 30 * second},
+	}
+	assert.Equal(t, []outage{
+		{6*second + 2, 20 * second, []string{"late"}},
+		{1*second + 1, 4 * second, []string{"cut", "kill"}},
+		{4 * second, 6 * second, []string{"cut", "kill"}}, // both had just ended
+	}, findOutages(calls, faults))
+	assert.Equal(t, []string{"(no fault)"}, findOutages(calls, nil)[0].faults)
+}
+
+func TestMomentsInFindings(t *testing.T) {
+	h := &check.History{Events: []check.Event{{Index: 7, At: 41 * second}, {Index: 8, At: 42 * second}}}
+	r := &runReport{history: h}
+	for text, want := range map[string][]time.Duration{
+		`two held it for 1.234s: a from 2.000s to 3.500s`:       {2 * second, 3500 * time.Millisecond},
+		`the term was 3 at index 7 (n1), and is 2 at index 8`:   {41 * second, 42 * second},
+		`it ended at 4.000s only, 7.250s later`:                 {4 * second},
+		`what it sent at 0.001s was answered, with a ttl of 5s`: {time.Millisecond},
+		`no moment is named`:                                    nil,
+	} {
+		assert.Equal(t, want, r.momentsOf(text), text)
+	}
+	assert.Equal(t, `a"b`, lockOf(`lock "a\"b": token 3`))
+}
+
+// Two files are one run; the second one shows that the first client held the lock too long. The summary shows
+// what happened around the violation, and a fault beside it.
+func TestRecheck(t *testing.T) {
+	item := []check.Item{{Name: "a", Mode: check.Exclusive}}
+	recorded := func(client string, session, token uint64, from, to time.Duration) string {
+		ref := check.Ref{Session: session, Ticket: 1}
+		h := check.History{Plan: check.Plan{Begin: 1, End: time.Minute}}
+		h.Ops = []check.Op{
+			{Client: client, Kind: check.OpLock, Ref: ref, Items: item, Call: from - 1, Return: from,
+				Outcome: check.OK, Token: token},
+			{Client: client, Kind: check.OpUnlock, Ref: ref, Items: item, Call: to, Return: to + 1,
+				Outcome: check.OK},
+		}
+		h.Holds = []check.Hold{{Client: client, Ref: ref, Token: token, Items: item, From: from, To: to,
+			End: check.Unlocked}}
+		h.Faults = []check.Fault{{Kind: "cut", Target: "n1", From: 14 * second, To: 16 * second}}
+		name := filepath.Join(t.TempDir(), client)
+		file, err := os.Create(name)
+		require.NoError(t, err)
+		require.NoError(t, h.Write(file))
+		require.NoError(t, file.Close())
+		return name
+	}
+	one := recorded("one", 7, 8, 10*second, 20*second)
+	v, err := recheck("", []string{one})
+	require.NoError(t, err)
+	assert.Equal(t, passed, v)
+
+	dir := t.TempDir()
+	v, err = recheck(dir, []string{one, recorded("two", 9, 10, 15*second, 25*second)})
+	require.NoError(t, err)
+	assert.Equal(t, violated, v)
+	text, err := os.ReadFile(filepath.Join(dir, "summary.md"))
+	require.NoError(t, err)
+	for _, want := range []string{
+		": violated", "## Violation of C2", "FAULT cut: n1", "one: held, ticket 7/1, token 8, unlocked",
+		"two: lock ok, ticket 9/1, token 10", "| unlock | 2 | 0 | 0 |", "| cut | 2 |", "order-1.html",
+	} {
+		assert.Contains(t, string(text), want)
+	}
+	assert.FileExists(t, filepath.Join(dir, "order-1.html"))
+
+	_, err = recheck("", []string{filepath.Join(dir, "no such file")})
+	assert.ErrorContains(t, err, "no such file")
+	_, err = recheck("", []string{filepath.Join(dir, "summary.md")})
+	assert.ErrorContains(t, err, "summary.md: history, record 1")
+	_, err = recheck("", nil)
+	assert.Error(t, err)
 }

@@ -18,19 +18,17 @@
 //
 // # Files
 //
-//	sim.go        Run: the bubble, the seed, virtual deadlines; watchdog.go: virtual time that stands
+//	sim.go        Run: the bubble, the seed, virtual deadlines, and a watchdog for virtual time that stands
 //	node.go       machines, and the processes on them
 //	network.go    hosts, ports, faults of links; conn.go: connections
 //	clock.go      a machine's clock, which may stand still or block its readers
-//	disk.go       a machine's disk, which may hang, be slow, fill up or fail; power.go: what a power failure
-//	              leaves on it
+//	disk.go       a machine's disk, which may hang, be slow, fill up or fail, and what a power failure leaves on it
 //	direct.go     proposals to one node, and holders of one lock
-//	program.go    machines on which a program with package client runs, pauses and dies
-//	load.go       programs under load, and an operator, which run the workers of package workload;
-//	              rawclient.go: a program without package client
-//	faults.go     the kinds of faults; nemesis.go: random faults, counted, and what they need afterwards
-//	audit.go      what the nodes apply, compared between them while they do it
-//	recorder.go   the history of a run for package check; check.go: Check
+//	load.go       machines on which a program with package client runs, pauses and dies; programs under load, and an
+//	              operator, which run the workers of package workload; rawclient.go: a program without package client
+//	faults.go     the kinds of faults; random faults, counted, and what they need afterwards
+//	audit.go      what the nodes apply, compared between them while they do it; Check
+//	recorder.go   the history of a run for package check
 //	trace.go      what happened when, printed when a test fails
 //
 // # What is real
@@ -62,25 +60,21 @@
 // # Tests
 //
 //	lease_test.go          leases over changes of leader, and over stalls of a leader: never early, never later
-//	                       than the bound
+//	                       than the bound; what a cluster writes that is not used, or by one session
 //	formerleader_test.go   a leader that was deposed acknowledges nothing, reads included; an unknown outcome
 //	                       resolves once; clock readings and beginnings of other epochs
 //	bootstrap_test.go      initial members that end at every step; wiped, foreign and cloned nodes; differing lists
-//	wiped_node_test.go     nodes that lost their disk, and their replacement
-//	members_test.go        joining, removing, transfers, under load
-//	catchup_test.go        followers that were away; installs that take long; the log in segments
-//	disk_test.go           a disk that fails; a node whose state differs
-//	power_test.go          power that fails in the middle of every kind of write
+//	members_test.go        joining, removing, transfers, under load; nodes that lost their disk, and their replacement;
+//	disk_test.go           a disk that fails; a node whose state differs; power that fails in every kind of write
 //	leak_test.go           what comes and goes leaves nothing behind
-//	idle_test.go           what a cluster writes that is not used, or by one session
-//	failover_test.go       how long a cluster is without a leader
-//	adaptive_timeout_test.go  timeouts that follow the latency of the network
+//	failover_test.go       how long a cluster is without a leader; timeouts that follow the latency of the network;
+//	                       followers that were away, and installs that take long; the log in segments
 //	longrun_test.go        hours of random faults under load, judged by package check; they fail also when a kind
 //	                       of fault never happened, or when there was too little load, or too few faults. One hour
 //	                       in make test, as many as wanted with make sim HOURS=n; ZAMOK_SIM_KEEP=dir keeps the
 //	                       histories of runs that fail
 //	served*_test.go        what single clients see
-//	wallclock_test.go      the product reads no wall clock
+//	sim_test.go            the simulation itself; the product reads no wall clock
 //
 // The mutants for these tests are in testdata/mutants; the bugs that they found are in docs/testing.md.
 //

@@ -2,12 +2,22 @@ package sim
 
 import (
 	"context"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"zamok/client"
+	"zamok/clock"
+	"zamok/fsm"
+	"zamok/raftnode"
+	"zamok/raftnode/store"
+	"zamok/session"
 )
 
 // How long a cluster is without a leader after it was killed: until another node has committed an entry
@@ -58,4 +68,209 @@ func (s *Sim) failOver() (took time.Duration) {
 	require.NoError(s, old.AwaitOpen(s.Within(time.Minute)))
 	s.AwaitApplied(leader, old, time.Minute)
 	return took
+}
+
+// slowAllLinks puts all hosts of initial members so far from each other, one way.
+func (s *Sim) slowAllLinks(delay time.Duration) {
+	for _, a := range s.InitialMembers() {
+		for _, b := range s.InitialMembers() {
+			if a != b {
+				s.Network.SetDelay(a.Host, b.Host, delay, delay/10)
+			}
+		}
+	}
+}
+
+// With 80 ms one way between the nodes, a round trip takes longer than a leader with the shortest timeout waits for
+// one. The nodes find that out by themselves, and then serve as on any other line: no election without a cause, and
+// a leader's death costs the failover that these timeouts make.
+func TestHighLatencyClusterServes(t *testing.T) {
+	t.Parallel()
+	for name, delay := range map[string]time.Duration{"80 ms": 80 * time.Millisecond, "150 ms": 150 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			RunParallel(t, Config{Limit: time.Hour, AdaptiveTimeouts: true}, func(s *Sim) {
+				s.slowAllLinks(delay)
+				s.startProcesses()
+				s.Await(time.Minute, "a leader lasts", func() bool {
+					leads := s.Leaders()
+					return len(leads) == 1 && leads[0].Status().Applied.Index > 3
+				})
+				time.Sleep(30 * time.Second) // all nodes are brought to one timeout
+				began, epochs := s.Elapsed(), s.Audit.Epochs()
+				s.Logf("settled with timeouts of %v", s.timeouts())
+				h := s.Holder("holder", "x", 10*time.Second)
+				time.Sleep(10 * time.Minute)
+				assert.Equal(s, epochs, s.Audit.Epochs(), "no election without a cause")
+				assert.True(s, s.Leader().holds("x", h))
+				var took []time.Duration
+				for range 10 {
+					took = append(took, s.failOver())
+					time.Sleep(10 * time.Second)
+				}
+				slices.Sort(took)
+				s.Logf("served for %v; failover: median %v, longest %v", s.Elapsed()-began, took[len(took)/2], took[len(took)-1])
+				assert.Less(s, took[len(took)/2], 10*time.Second)
+				assert.True(s, s.Leader().holds("x", h), "ten failovers cost no session that renews")
+				h.Die()
+				time.Sleep(2 * opTimeout) // what was on its way is answered
+				s.Check()
+			})
+		})
+	}
+}
+
+// Programs continue while nodes are moved far apart, and together again.
+func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
+	runStarted(t, Config{AdaptiveTimeouts: true}, func(s *Sim, _ *Node) {
+		p := s.program("p", nil)
+		cycles := func(d time.Duration) (done int) {
+			for began := s.Elapsed(); s.Elapsed()-began < d; done++ {
+				ctx := s.Within(time.Minute)
+				l, err := p.Lock(ctx, "x")
+				require.NoError(s, err)
+				require.NoError(s, l.Unlock(ctx))
+			}
+			return done
+		}
+		var logged strings.Builder
+		short := func(c *client.Config) {
+			c.TTL, c.Logger = 3*time.Second, slog.New(slog.NewTextHandler(&logged, nil))
+		}
+		q := s.program("q", short)
+		require.NoError(s, s.lock(q, "q's").Unlock(s.Within(time.Minute)))
+		near := cycles(10 * time.Second)
+		s.slowAllLinks(80 * time.Millisecond)
+		// A leader is found, and all nodes are brought to one timeout. An unlock may be unconfirmed meanwhile.
+		for moved := s.Elapsed(); s.Elapsed()-moved < time.Minute; {
+			ctx := s.Within(time.Minute)
+			l, err := p.Lock(ctx, "x")
+			require.NoError(s, err)
+			_ = l.Unlock(ctx)
+		}
+		before := s.Leader().Running().Status().Term
+		far := cycles(time.Minute)
+		require.Equal(s, before, s.Leader().Running().Status().Term, "no election without a cause")
+		s.lock(q, "q's again")
+		synctest.Wait()
+		require.Contains(s, logged.String(), "ttl is too short for the cluster's election timeout now", "a session that has one is notified")
+		require.Contains(s, logged.String(), "at_least=4")
+		_, err := s.program("r", short).Lock(s.Within(time.Minute), "r's")
+		var refused *client.Error
+		require.ErrorAs(s, err, &refused, "and no other begins")
+		require.Equal(s, "settings.ttl", refused.Field)
+		s.Logf("%d cycles a second near each other, %.1f with 80 ms between", near/10, float64(far)/60)
+		require.Greater(s, far, 60*2, "a cycle is two round trips of 160 ms")
+		s.Network.HealAll()
+		time.Sleep(8 * time.Minute)
+		cycles(time.Second)
+		for _, n := range s.InitialMembers() {
+			require.Less(s, n.Running().Timeout(), time.Second, "they become shorter again")
+		}
+	})
+}
+
+func (s *Sim) timeouts() (all []time.Duration) {
+	for _, n := range s.InitialMembers() {
+		if up := n.Running(); up != nil {
+			all = append(all, up.Timeout())
+		}
+	}
+	return all
+}
+
+// withSmallLogs lets nodes make snapshots soon, so that a node that was away needs one.
+func withSmallLogs(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 64, time.Second }
+
+// backoffMax is how long raft may wait before it tries again to replicate to a node that was away.
+const backoffMax = 11 * time.Second
+
+// A follower that was away for long catches up by a snapshot, restarts behind it, and serves when the leader dies: with
+// data in memory, on disk, and with a log in segments, whose whole content is deleted then, because segments can't have
+// gaps.
+func TestLaggingFollowerInstallsSnapshotUnderLoad(t *testing.T) {
+	t.Parallel()
+	tunedWAL := func(c *raftnode.Config) {
+		withSmallLogs(c)
+		c.Store.Log = store.WAL
+	}
+	for _, c := range []Config{
+		{Disks: InMemory, Tune: withSmallLogs}, {Disks: OnDisk, Tune: withSmallLogs}, {Disks: OnDisk, Tune: tunedWAL},
+	} {
+		Run(t, c, func(s *Sim) {
+			leader := s.Start()
+			load := s.lightLoad()
+			for _, how := range []string{"killed", "cut off"} {
+				away := s.Others(leader)[0]
+				_, before := s.Audit.Compared()
+				if how == "killed" {
+					away.Kill()
+				} else {
+					s.Network.Isolate(away.Host)
+				}
+				time.Sleep(10 * time.Second)
+				s.Network.HealAll()
+				if how == "killed" {
+					away.Start()
+				}
+				leader = s.Leader()
+				s.AwaitApplied(leader, away, backoffMax)
+				_, after := s.Audit.Compared()
+				installed := s.Trace.Has(away.ID, "Installed remote snapshot")
+				assert.True(s, installed && after > before, "%s: it caught up without a snapshot", how)
+				away.Kill() // its log has a hole now, where the snapshot is
+				away.Start()
+				s.AwaitApplied(leader, away, backoffMax)
+				leader.Kill()
+				next := s.LeaderOtherThan(leader)
+				leader.Start()
+				s.AwaitApplied(next, leader, backoffMax)
+				leader = next
+			}
+			load.Stop()
+			s.AwaitDrained(10 * time.Second)
+			s.Check()
+		})
+	}
+}
+
+// While a snapshot is installed, raft's main loop on the follower does nothing else, for as long as
+// it takes. Neither its watchdog nor the cluster must react.
+func TestSlowSnapshotInstall(t *testing.T) {
+	t.Parallel()
+	const takes = 20 * time.Second
+	for _, slow := range []string{"link", "disk"} {
+		tune := func(c *raftnode.Config) { c.SnapshotEntries, c.SnapshotEvery = 900, time.Second }
+		Run(t, Config{Tune: tune}, func(s *Sim) {
+			leader := s.Start()
+			away := s.Others(leader)[0]
+			away.Kill()
+			for i := range 1000 { // 4 MB
+				leader.MustPropose(&fsm.OpenSession{Secret: session.Hash{byte(i), byte(i >> 8)}, Settings: session.Settings{TTL: clock.Hour, Metadata: strings.Repeat("m", fsm.MetadataBytesMax)}})
+			}
+			load := s.Load(1, time.Second)
+			time.Sleep(20 * time.Second)
+			size := 1000 * fsm.MetadataBytesMax
+			switch slow {
+			case "link":
+				s.Network.LimitRate(leader.Host, away.Host, size/int(takes/time.Second))
+			case "disk":
+				away.Disk.SlowSnapshots(takes / time.Duration(size/(32<<10)))
+			}
+			away.Start()
+			began := s.Elapsed()
+			s.Await(time.Minute, "the snapshot is installed", func() bool {
+				return s.Trace.Has(away.ID, "Installed remote snapshot")
+			})
+			took := s.Elapsed() - began
+			s.Network.HealAll()
+			s.AwaitApplied(leader, away, backoffMax)
+			s.Logf("slow %s: installed after %v", slow, took)
+			assert.Greater(s, took, takes*3/4, "slow %s: it was not slow", slow)
+			assert.False(s, s.Trace.Has(away.ID, "stuck"), "slow %s: the watchdog ended it", slow)
+			requireNoExit(s, s.InitialMembers())
+			assert.Equal(s, 1, s.Audit.Epochs(), "slow %s: the cluster elected another leader", slow)
+			load.Stop()
+			s.Check()
+		})
+	}
 }

@@ -229,6 +229,52 @@ func (n *Node) Close() {
 	}
 }
 
+// LosePower ends the process as a power failure of its machine does: the disk keeps what it had
+// acknowledged, and chance decides of what was under way. A process that is still starting is killed.
+func (n *Node) LosePower() {
+	p := n.openProcess()
+	if p == nil {
+		n.Kill()
+		return
+	}
+	n.endProcess(p, func() {
+		p.powerLost.Store(true)
+		p.disconnect()
+		n.Disk.capturePowerFailure()
+	}, p.kill)
+}
+
+// losePowerDuring has the first of these nodes that begins such a write, which then takes so long at least, lose
+// its power after a while. It returns the node, or nil if ctx ended before.
+func losePowerDuring(ctx context.Context, op diskOp, takes, after time.Duration, nodes ...*Node) *Node {
+	struck := make(chan *Node, len(nodes))
+	for _, n := range nodes {
+		n.Disk.hookNextWrite(op, takes, func() { struck <- n })
+		defer n.Disk.onWrite.set(nil)
+	}
+	select {
+	case n := <-struck:
+		time.Sleep(after)
+		n.LosePower()
+		return n
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// WriteOutcomes is what became of the writes that were under way when the power of machines failed.
+func (s *Sim) WriteOutcomes() map[writeOutcome]int {
+	all := map[writeOutcome]int{}
+	for _, n := range s.Nodes() {
+		n.Disk.mu.Lock()
+		for f, times := range n.Disk.outcomes {
+			all[f] += times
+		}
+		n.Disk.mu.Unlock()
+	}
+	return all
+}
+
 // disconnect closes the sockets, as the kernel does, so that nothing that the node still sends arrives.
 func (p *process) disconnect() {
 	p.stack.CloseAll()

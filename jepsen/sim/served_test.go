@@ -2,10 +2,13 @@ package sim
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"zamok/client"
@@ -100,4 +103,382 @@ func (s *Sim) awaitLost(l *client.Lock, within time.Duration) time.Time {
 	}
 	require.ErrorIs(s, l.Err(), client.ErrLost)
 	return time.Now()
+}
+
+// A leader dies: a holder keeps its lock and its token, and a waiter its queue position.
+func TestClientsSurviveLeaderCrash(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
+		held := s.lock(a, "x")
+		token := held.Token()
+		second := s.wait(s.Within(time.Minute), b, "x")
+		third := s.wait(s.Within(time.Minute), c, "x")
+
+		dead := s.Leader()
+		dead.Kill()
+		s.Leader()
+		time.Sleep(15 * time.Second) // longer than the ttl: only renewals at the new leader keep it
+		require.NoError(t, held.Err())
+		require.Equal(t, token, held.Token())
+		dead.Start()
+
+		from := time.Now()
+		require.NoError(t, held.Unlock(s.Within(time.Minute)))
+		next := s.awaitResult(second, time.Second)
+		require.Less(t, time.Since(from), 100*time.Millisecond, "a handoff is one commit and one push")
+		require.Greater(t, next.Token(), token)
+		require.NoError(t, next.Unlock(s.Within(time.Minute)))
+		s.awaitResult(third, time.Second)
+	})
+}
+
+// The whole cluster is restarted within the ttl: no lock is lost.
+func TestClientsSurviveFullRestart(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(time.Minute), b, "x")
+		for _, n := range s.InitialMembers() {
+			n.Kill()
+		}
+		time.Sleep(2 * time.Second)
+		s.Start()
+		s.Leader()
+		time.Sleep(20 * time.Second)
+		require.NoError(t, held.Err())
+		require.NoError(t, held.Unlock(s.Within(time.Minute)))
+		s.awaitResult(waits, time.Second)
+	})
+}
+
+// No node leads for longer than the ttl. The cluster's clock stands and the client's does not: the lock is
+// lost at the client's deadline, not revived, and released before anything else; then another gets it.
+func TestOutageBeyondTTLLosesLock(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(time.Minute), b, "x")
+		for _, n := range s.InitialMembers() {
+			n.Kill()
+		}
+		down := time.Now()
+		lost := s.awaitLost(held, 10*time.Second)
+		require.LessOrEqual(t, lost.Sub(down), 9500*time.Millisecond+100*time.Millisecond)
+		require.Greater(t, lost.Sub(down), 5*time.Second)
+		time.Sleep(10 * time.Second)
+		up := time.Now()
+		s.Start()
+		next := s.awaitResult(waits, 10*time.Second)
+		require.True(t, waits.at.After(lost))
+		require.Less(t, waits.at.Sub(up), 5*time.Second, "released at once, not at the end of its lease")
+		require.Greater(t, next.Token(), held.Token())
+		require.ErrorIs(t, held.Err(), client.ErrLost, "lost is final")
+		require.ErrorIs(t, held.Unlock(s.Within(time.Second)), client.ErrLost)
+		again := s.lock(a, "z")
+		require.Equal(t, held.Session(), again.Session(), "the session itself lived")
+	})
+}
+
+// A client that is cut off reports its loss before the next grant, and its call that waits continues in a
+// new session when the old one is over.
+func TestPartitionedClientReportsLossFirst(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b, c := s.program("a", nil), s.program("b", nil), s.program("c", nil)
+		held := s.lock(a, "x")
+		s.lock(c, "y")
+		waits := s.wait(s.Within(2*time.Minute), a, "y")
+		next := s.wait(s.Within(time.Minute), b, "x")
+		s.cut("a")
+		lost := s.awaitLost(held, 10*time.Second)
+		got := s.awaitResult(next, 10*time.Second)
+		require.True(t, next.at.After(lost), "granted %v before it was lost", lost.Sub(next.at))
+		assert.Less(t, next.at.Sub(lost), 2*time.Second)
+		time.Sleep(10 * time.Second)
+		s.Network.HealAll()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 1, s.waiters("y"), "the wait continues in a new session")
+		require.NoError(t, c.Close())
+		own := s.awaitResult(waits, 5*time.Second)
+		require.NotEqual(t, held.Session(), own.Session())
+		require.ErrorIs(t, held.Err(), client.ErrLost)
+		require.NoError(t, got.Err())
+	})
+}
+
+// A machine sleeps through the lease: the first reading of the clock after waking reports the loss.
+func TestSuspendedMachineLosesLocks(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		held := s.lock(a, "x")
+		lost := held.Lost()
+		waits := s.wait(s.Within(time.Minute), b, "x")
+		a.clock.jump(10 * time.Second)
+		select { // without a call: that would look itself
+		case <-lost:
+		case <-time.After(150 * time.Millisecond):
+			t.Fatal("the clocks were not read")
+		}
+		second := s.lock(a, "y")
+		a.clock.jump(10 * time.Second)
+		require.ErrorIs(t, second.Err(), client.ErrLost, "and a call reads the clock at once")
+		require.ErrorIs(t, held.Err(), client.ErrLost)
+		s.awaitResult(waits, time.Second)
+		s.lock(a, "z")
+	})
+}
+
+// A push that comes when the maximum hold is over hands nothing over; the call continues waiting.
+func TestLateGrantIsNotReturned(t *testing.T) {
+	runServed(t, 1, func(s *Sim) {
+		a := s.program("a", nil)
+		s.lock(a, "other") // so that it is attached and its lease confirmed
+		s.Network.SetDelay("n1", "a", 3*time.Second, 0)
+		ctx, cancel := context.WithCancel(s.Within(time.Minute))
+		late := &pendingLock{done: make(chan struct{})}
+		go func() {
+			defer close(late.done)
+			late.lock, late.err = a.Lock(ctx, "x", client.WithMaxHold(2*time.Second))
+		}()
+		time.Sleep(10 * time.Second)
+		select {
+		case <-late.done:
+			t.Fatalf("%v, %v: handed over after its end", late.lock, late.err)
+		default:
+		}
+		s.Network.SetDelay("n1", "a", delayMin, delaySpread)
+		l := s.awaitResult(late, 10*time.Second)
+		require.NoError(t, l.Err())
+		cancel()
+	})
+}
+
+// An Unlock without an answer: the lock is not held from the call on, and is released as soon as a node can be
+// reached, not at the end of the session.
+func TestUnlockDuringOutageIsSentLater(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", func(c *client.Config) { c.TTL = time.Minute }), s.program("b", nil)
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(2*time.Minute), b, "x")
+		s.cut("a")
+		from := time.Now()
+		err := held.Unlock(s.Within(time.Minute))
+		require.ErrorIs(t, err, client.ErrUnavailable)
+		require.InDelta(t, 5, time.Since(from).Seconds(), 0.1)
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, client.Unknown, e.Outcome)
+		require.ErrorIs(t, held.Err(), client.ErrNotHeld)
+		time.Sleep(5 * time.Second)
+		s.Network.HealAll()
+		s.awaitResult(waits, 5*time.Second)
+	})
+}
+
+// A push that comes while its client is cut off is lost. The client finds the grant when it is back.
+func TestGrantDuringOutageIsFoundOnReconnect(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", func(c *client.Config) { c.TTL = time.Minute })
+		held := s.lock(a, "x")
+		waits := s.wait(s.Within(2*time.Minute), b, "x")
+		time.Sleep(time.Second) // it knows that it waits
+		s.cut("b")
+		require.NoError(t, held.Unlock(s.Within(time.Second)))
+		time.Sleep(30 * time.Second) // long enough for it to give its stream up
+		s.Network.HealAll()
+		next := s.awaitResult(waits, 10*time.Second)
+		require.NoError(t, next.Unlock(s.Within(time.Second)))
+	})
+}
+
+// An operator ends a session, and the answer is lost. The next attempt finds no such session, which does not
+// mean that nothing was done.
+func TestExpireWithUnknownOutcome(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		held, operator := s.loseAnswer()
+		err := operator.ExpireSession(s.Within(time.Minute), held.Session(), "a test")
+		assert.ErrorIs(s, err, client.ErrSessionExpired)
+		requireOutcome(s, err, client.Unknown)
+		// Asked again, it is known that this call did nothing.
+		requireOutcome(s, operator.ExpireSession(s.Within(time.Minute), held.Session(), "a test"), client.NotDone)
+	})
+}
+
+// The same of a lock that is taken from its holder.
+func TestForceReleaseWithUnknownOutcome(t *testing.T) {
+	runServed(t, 3, func(s *Sim) {
+		held, operator := s.loseAnswer()
+		ended, err := operator.ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
+		assert.Empty(s, ended)
+		requireOutcome(s, err, client.Unknown)
+		ended, err = operator.ForceRelease(s.Within(time.Minute), "x", held.Token(), "a test")
+		assert.NoError(s, err)
+		assert.Empty(s, ended)
+	})
+}
+
+// loseAnswer starts a holder of "x" and an operator whose next request arrives, and its answer does not.
+func (s *Sim) loseAnswer() (held *client.Lock, operator *program) {
+	held, operator = s.lock(s.program("holder", nil), "x"), s.program("operator", nil)
+	_, err := operator.Now(s.Within(time.Minute)) // it knows the leader
+	require.NoError(s, err)
+	s.Network.Cut(s.Leader().Host, operator.host)
+	time.AfterFunc(700*time.Millisecond, s.Network.HealAll)
+	return held, operator
+}
+
+func requireOutcome(s *Sim, err error, want client.Outcome) {
+	s.Helper()
+	var failed *client.Error
+	require.ErrorAs(s, err, &failed)
+	require.Equal(s, want, failed.Outcome, "%v", err)
+}
+
+// longTTL lets confirmations grow old: a session is renewed every ten minutes.
+func longTTL(c *client.Config) { c.TTL = 30 * time.Minute }
+
+// grants counts the grants of a lock from now on.
+func (s *Sim) grants(name string) *atomic.Int64 {
+	s.Helper()
+	p, n, begun := s.program("observer", nil), new(atomic.Int64), make(chan struct{})
+	go func() {
+		for m, err := range p.Watch(s.Within(time.Hour), name, 0) {
+			if len(m.Events) == 0 && err == nil {
+				close(begun)
+			}
+			for _, e := range m.Events {
+				if e.Kind == client.EventGranted {
+					n.Add(1)
+				}
+			}
+		}
+	}()
+	<-begun
+	return n
+}
+
+// A grant that comes when the session's last confirmation is old is handed over to the first in line, and held for as
+// long as WithMaxHold documents, never beyond the next grant.
+func TestMaxHoldAfterLongWait(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{client.MaxHoldMin, time.Second, 2 * time.Second, time.Minute} {
+		t.Run(d.String(), func(t *testing.T) {
+			runServed(t, 3, func(s *Sim) {
+				a, b, c := s.program("a", nil), s.program("b", longTTL), s.program("c", longTTL)
+				held := s.lock(a, "x")
+				first := s.wait(s.Within(time.Hour), b, "x", client.WithMaxHold(d))
+				second := s.wait(s.Within(time.Hour), c, "x")
+				time.Sleep(3 * time.Minute)
+				count := s.grants("x")
+				free := time.Now()
+				require.NoError(s, held.Unlock(s.Within(time.Minute)))
+				l := s.awaitResult(first, time.Second)
+				require.Less(s, first.at.Sub(free), 100*time.Millisecond)
+				lost := s.awaitLost(l, d)
+				most := d - max(d/20, 200*time.Millisecond)
+				assert.GreaterOrEqual(s, lost.Sub(first.at), most-max(most/10, 20*time.Millisecond), "held for too short")
+				s.awaitResult(second, time.Minute)
+				require.True(s, second.at.After(lost), "granted %v before the loss", lost.Sub(second.at))
+				assert.Less(s, second.at.Sub(free), d+500*time.Millisecond)
+				time.Sleep(time.Second)
+				require.EqualValues(s, 2, count.Load(), "each was granted once")
+			})
+		})
+	}
+}
+
+// No client holds beyond the next grant, with the clocks of leader and client as far apart as they may be, in the worse
+// direction, confirmations of any age, and messages that take their time.
+func TestMaxHoldAtMaxDrift(t *testing.T) {
+	RunParallel(t, Config{Nodes: 1, Limit: time.Hour}, func(s *Sim) {
+		slow, next := s.startWithDrift(5 * time.Minute)
+		random := s.Random("holds")
+		for i := range 30 {
+			name := fmt.Sprint("x", i)
+			s.Network.SetDelay("slow", "n1", time.Duration(random.Int64N(int64(20*time.Millisecond))), 0)
+			time.Sleep(time.Duration(random.Int64N(int64(90 * time.Second))))
+			held, err := slow.Lock(s.Within(time.Minute), name,
+				client.WithMaxHold(client.MaxHoldMin+time.Duration(random.Int64N(int64(10*time.Second)))))
+			require.NoError(s, err)
+			s.requireLossBeforeGrant(held, next, name)
+		}
+	})
+}
+
+// The cluster is too far for so short a hold: nothing is handed over, those behind get their turn, and the grants
+// come further and further apart.
+func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
+	runServed(t, 1, func(s *Sim) {
+		a, b := s.program("a", nil), s.program("b", nil)
+		s.lock(a, "other")
+		count := s.grants("x")
+		s.Network.SetDelay("n1", "a", 150*time.Millisecond, 0)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		failed := make(chan error, 1)
+		go func() {
+			_, err := a.Lock(ctx, "x", client.WithMaxHold(300*time.Millisecond))
+			failed <- err
+		}()
+		time.Sleep(30 * time.Second)
+		require.NoError(s, s.lock(b, "x").Unlock(s.Within(time.Minute)))
+		err := <-failed
+		require.ErrorIs(s, err, client.ErrNotAcquired)
+		require.ErrorIs(s, err, context.DeadlineExceeded)
+		require.Less(s, count.Load(), int64(120), "grants in a minute")
+		require.Greater(s, count.Load(), int64(30), "it was asked for again and again")
+	})
+}
+
+// The clocks of leader and client are as far apart as they may be, in the worse direction, answers take
+// their time, and then the client receives nothing more: its lock is lost before it is granted to another,
+// at whatever moment the cut falls between its readings of the clock.
+func TestLossReportedInTimeAtMaxDrift(t *testing.T) {
+	RunParallel(t, Config{Nodes: 1}, func(s *Sim) {
+		slow, next := s.startWithDrift(4 * time.Second)
+		random := s.Random("cuts")
+		for i := range 40 {
+			name := fmt.Sprint("x", i)
+			held, err := slow.Lock(s.Within(time.Minute), name)
+			require.NoError(s, err)
+			s.Network.SetDelay("n1", "slow", 150*time.Millisecond, 0)
+			time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+			s.Network.Isolate("slow")
+			s.requireLossBeforeGrant(held, next, name)
+			s.Network.HealAll()
+			time.Sleep(3 * time.Second)
+		}
+	})
+}
+
+// requireLossBeforeGrant sees that a holder reports its loss before its lock is granted to the next client.
+func (s *Sim) requireLossBeforeGrant(held *client.Lock, next *program, name string) {
+	s.Helper()
+	granted := make(chan time.Time, 1)
+	go func() { // each side takes its own time
+		l, err := next.Lock(s.Within(2*time.Minute), name)
+		granted <- time.Now()
+		if assert.NoError(s, err) {
+			assert.NoError(s, l.Unlock(s.Within(time.Minute)))
+		}
+	}()
+	<-held.Lost()
+	lost, got := time.Now(), <-granted
+	assert.False(s, got.Before(lost), "reported %v after the next grant", lost.Sub(got))
+	time.Sleep(time.Second) // for the unlock
+}
+
+// driftMax is how far off a clock may be: two that are this far off are 5 % apart.
+const driftMax = 0.025
+
+// startWithDrift starts a cluster of one node whose clock is as fast as it may be, with a client on a machine
+// whose clock is as slow as it may be, and one on a third machine.
+func (s *Sim) startWithDrift(ttl time.Duration) (slow, next *program) {
+	for _, n := range s.Nodes() {
+		n.Clock.rate = 1 + driftMax
+	}
+	s.Start()
+	machine := func(host string, rate float64) *program {
+		return s.program(host, func(c *client.Config) { c.TTL, c.Clock = ttl, newClock(rate) })
+	}
+	return machine("slow", 1-driftMax), machine("next", 1)
 }

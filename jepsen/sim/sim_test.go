@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"zamok/fsm"
+	"zamok/jepsen/check"
+)
+
+// A run in which virtual time stands ends with all stacks: nothing in the bubble would end it.
+func TestWatchdogAbortsStuckRun(t *testing.T) {
+	t.Parallel()
+	var why atomic.Pointer[string]
+	stands, spins := &watchdog{pollInterval: 10 * time.Millisecond, missedMax: 10}, make(chan struct{})
+	stands.abort = func(string) {
+		<-spins // a busy machine may not have come to the story yet
+		text := stands.diagnose()
+		why.Store(&text)
+	}
+	run(t, Config{}, stands, func(s *Sim) {
+		s.Trace.Note("story", "the last thing that was done")
+		close(spins)
+		for why.Load() == nil {
+			runtime.Gosched() // no virtual time passes
+		}
+	})
+	assert.Contains(t, *why.Load(), "virtual time stands")
+	assert.Contains(t, *why.Load(), "TestWatchdogAbortsStuckRun.func", "the stacks show what spins")
+	assert.Contains(t, *why.Load(), "the last thing that was done")
+}
+
+// Two transfers of leadership at once, from a node whose disk hangs, wait for the disk and for one
+// another. Virtual time continues meanwhile, as real time does, and both come back.
+func TestRepeatedTransferWithHangingDisk(t *testing.T) {
+	runStarted(t, Config{}, func(s *Sim, _ *Node) {
+		leader := s.Leader()
+		up := leader.Running()
+		leader.Disk.Stall()
+		var back atomic.Int32
+		for range 2 {
+			go func() {
+				defer back.Add(1)
+				_ = up.Transfer(s.Within(2*time.Second), "") // what came of it does not matter
+			}()
+		}
+		next := s.LeaderOtherThan(leader)
+		time.Sleep(hangDuration)
+		assert.Zero(s, back.Load(), "its raft ends when its disk continues, and not before")
+		leader.Disk.Resume()
+		s.Await(electionTimeMax, "both transfers come back", func() bool { return back.Load() == 2 })
+		s.AwaitApplied(next, leader, backoffMax)
+		s.Check()
+	})
+}
+
+// Time is lost at a change of leader, from when the last entry of the old epoch left. What is held up within
+// an epoch loses none.
+func TestStallClassification(t *testing.T) {
+	t.Parallel()
+	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	entry := func(at int) Effect { return Effect{At: ms(at)} }
+	epoch := func(at int) Effect {
+		return Effect{At: ms(at), Applied: fsm.Applied{Events: []fsm.Event{{Kind: fsm.EvEpochStarted}}}}
+	}
+	held := func(from, to int) check.Stall {
+		return check.Stall{Reason: "no commit", From: historyBegin + ms(from), To: historyBegin + ms(to), CommitsBlocked: true}
+	}
+	change := func(from, to int) check.Stall {
+		return check.Stall{
+			Reason: "change of leader", From: historyBegin + ms(from), To: historyBegin + ms(to), LostTime: ms(to-from) + time.Second,
+		}
+	}
+	for name, c := range map[string]struct {
+		entries []Effect
+		want    []check.Stall
+	}{
+		"an entry a second": {[]Effect{entry(0), entry(1000), entry(2000)}, nil},
+		"nothing is committed for a while": {
+			[]Effect{entry(0), entry(5000), entry(5010)}, []check.Stall{held(0, 5000)},
+		},
+		"a change": {
+			[]Effect{entry(0), entry(500), epoch(900)}, []check.Stall{change(500, 900)},
+		},
+		"the last two entries were held up": {
+			[]Effect{entry(0), entry(3000), entry(3001), epoch(3500)}, []check.Stall{held(0, 3000), change(0, 3500)},
+		},
+		"it was held up long before": {
+			[]Effect{entry(0), entry(3000), entry(3001), entry(3002), epoch(3500)},
+			[]check.Stall{held(0, 3000), change(3002, 3500)},
+		},
+		"one change after the other": {
+			[]Effect{entry(0), epoch(3000), epoch(6000)}, []check.Stall{change(0, 3000), change(3000, 6000)},
+		},
+	} {
+		assert.Equal(t, c.want, clusterTimeStalls(c.entries), name)
+	}
+}
+
+// A bubble has no wall clock that could be made to jump. So this is shown from the source: what a Time of
+// package time keeps of the wall is neither taken out of it nor put into one, but where a new history takes
+// a number from it that is above all older ones'. Differences of what time.Now returned are monotonic.
+func TestNoWallClockReads(t *testing.T) {
+	t.Parallel()
+	mayRead := map[string]int{"raftnode/restore.go": 1}
+	found := map[string]int{}
+	files := 0
+	for _, root := range []string{"clock", "session", "fsm", "raftnode", "api", "client"} {
+		require.NoError(t, filepath.WalkDir(filepath.Join("..", "..", root), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") ||
+				strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".pb.go") {
+				return err
+			}
+			files++
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(filepath.Join("..", ".."), path)
+			ast.Inspect(file, func(n ast.Node) bool {
+				if call, ok := n.(*ast.SelectorExpr); ok && strings.HasPrefix(call.Sel.Name, "Unix") && isTime(call.X) {
+					found[filepath.ToSlash(name)]++
+				}
+				return true
+			})
+			return err
+		}))
+	}
+	assert.Greater(t, files, 80)
+	assert.Equal(t, mayRead, found, "in %v", slices.Sorted(maps.Keys(found)))
+}
+
+// isTime reports whether an expression is package time, or a call of its Now, or a variable: anything but
+// another package.
+func isTime(x ast.Expr) bool {
+	name, ok := x.(*ast.Ident)
+	return !ok || name.Name != "unix" && name.Name != "net"
+}

@@ -1,10 +1,8 @@
 package sim
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -155,13 +153,13 @@ func exitAtStep(n *Node, step string) Tune {
 				c.Fatal(errors.New("killed while the cluster began: " + step))
 			}
 		}
-		c.Logger = slog.New(&stepHandler{Handler: c.Logger.Handler(), at: func(line string) {
+		c.Logger = n.sim.Trace.logger(n.ID, func(line string) {
 			for message, step := range map[string]string{"initial members agreed": "agreed", "bootstrapping the cluster": "begins"} {
-				if strings.HasPrefix(line, message) {
+				if strings.Contains(line, message) {
 					at(step)
 				}
 			}
-		}})
+		})
 		n.Disk.onWrite.set(func(op diskOp, returned bool) time.Duration {
 			what := map[diskOp]string{opTerm: "term", opVote: "term", opAppend: "entry"}[op]
 			if returned {
@@ -172,27 +170,6 @@ func exitAtStep(n *Node, step string) Tune {
 			return 0
 		})
 	}
-}
-
-// stepHandler calls at with each line of a log.
-type stepHandler struct {
-	slog.Handler
-	at func(line string)
-}
-
-func (h *stepHandler) Handle(ctx context.Context, r slog.Record) error {
-	err := h.Handler.Handle(ctx, r)
-	line := r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		line += " " + a.String()
-		return true
-	})
-	h.at(line)
-	return err
-}
-
-func (h *stepHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &stepHandler{h.Handler.WithAttrs(attrs), h.at}
 }
 
 // An initial member ends at each of its steps, or all of them do; they are started again, and the cluster begins.
@@ -299,7 +276,6 @@ func TestAbsentInitialMemberCatchesUp(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		fourth := join(s, n1, "n4", "n4")
 		leaderOf(s, fourth)
-		n3.Disk.onWrite.set(nil)
 		n3.Start()
 		s.AwaitApplied(fourth, n3, backoffMax)
 		require.True(s, fourth.Status().Leading, "the new node has caught it up")

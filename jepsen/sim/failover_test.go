@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -54,9 +53,7 @@ func (s *Sim) failOver() (took time.Duration) {
 	var leader *Node
 	s.Await(time.Minute, "a read barrier succeeds", func() bool {
 		for _, n := range s.Others(old) {
-			ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
-			_, err := n.ReadBarrier(ctx)
-			cancel()
+			_, err := n.ReadBarrier(s.Within(opTimeout))
 			if leader = n; err == nil {
 				return true
 			}

@@ -108,9 +108,7 @@ var nodeFaults = []fault{
 			return false
 		}
 		i.trace("from %s", i.leader.ID)
-		limited, cancel := context.WithTimeout(context.Background(), faultDurationMax)
-		defer cancel()
-		err := i.leader.Running().Transfer(limited, "")
+		err := i.leader.Running().Transfer(i.sim.Within(faultDurationMax), "")
 		i.sim.Trace.Note(i.leader.ID, "transfer: %v", err)
 		return err == nil
 	}},

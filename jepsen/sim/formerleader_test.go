@@ -133,9 +133,7 @@ func TestFormerLeaderAnswersNoRead(t *testing.T) {
 				},
 			} {
 				s.cutIncoming(leader, way)
-				ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
-				a, err := ask(ctx)
-				cancel()
+				a, err := ask(s.Within(opTimeout))
 				assert.Error(s, err, "%s was answered: %+v", what, a)
 				next := s.LeaderOtherThan(leader)
 				s.Network.HealAll()
@@ -217,9 +215,7 @@ func TestLeaderStartWithWrongNonceIsIgnored(t *testing.T) {
 			})
 			time.Sleep(time.Second)
 			assert.Equal(s, []*Node{leader}, s.Leaders())
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			_, err := n.ReadBarrier(ctx)
-			cancel()
+			_, err := n.ReadBarrier(s.Within(time.Second))
 			require.True(s, notDone(err), "%v", err)
 		}
 		s.Check()
@@ -245,9 +241,7 @@ func TestStaleRepliesDoNotConfirmLeadership(t *testing.T) {
 			for i := range 5 {
 				asked.Go(func() {
 					time.Sleep(time.Duration(i) * delay / 5)
-					ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
-					defer cancel()
-					_, err := leader.ReadBarrier(ctx)
+					_, err := leader.ReadBarrier(s.Within(opTimeout))
 					assert.Error(s, err, "round %d: no node has received anything from the leader since it was asked", round)
 				})
 			}

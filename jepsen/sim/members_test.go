@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -207,18 +206,16 @@ func TestJoinWithoutMajorityIsRefused(t *testing.T) {
 func TestUncommittedRemovalStopsNoNode(t *testing.T) {
 	t.Parallel()
 	for _, comesBack := range []string{"all", "without the leader"} {
-		var down *Node
-		decided := func(c *raftnode.Config) {
-			c.Logger = slog.New(&stepHandler{Handler: c.Logger.Handler(), at: func(line string) {
-				if down != nil && strings.Contains(line, "updating configuration") && strings.Contains(line, "RemoveServer") {
-					s, host := down.sim, down.Host
-					s.Network.Isolate(host) // before raft has written anything
-				}
-			}})
-		}
-		Run(t, Config{Disks: OnDisk, Tune: decided}, func(s *Sim) {
-			down = nil
-			leader, tokens := startWithLocks(s)
+		Run(t, Config{Disks: OnDisk}, func(s *Sim) {
+			var down *Node
+			s.Start(func(c *raftnode.Config) {
+				c.Logger = s.Trace.logger(c.ID, func(line string) {
+					if down != nil && strings.Contains(line, "updating configuration") && strings.Contains(line, "RemoveServer") {
+						s.Network.Isolate(down.Host) // before raft has written anything
+					}
+				})
+			})
+			leader, tokens := acquireLocks(s)
 			other, removed := s.Others(leader)[0], s.Others(leader)[1]
 			s.AwaitApplied(leader, removed, electionTimeMax)
 			s.AwaitApplied(leader, other, electionTimeMax)

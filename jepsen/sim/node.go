@@ -160,6 +160,7 @@ func (n *Node) StartProcess(tune ...Tune) {
 		opened: make(chan struct{}), stopping: make(chan struct{}), ended: make(chan struct{}),
 	}
 	n.process = p
+	n.Disk.onWrite.set(nil) // a hook belongs to one process
 	cfg := api.NodeConfig{Listener: clients, Advertise: n.Host, Config: raftnode.Config{
 		ID: n.ID, Store: store.Config{Dir: n.Disk.dir, Memory: n.Disk.memory, Wrap: n.Disk.wrap()},
 		Peers: peer.Config{List: n.sim.InitialList(), Listener: peers, Dial: stack.Dial}, JoinCluster: n.joinedCluster,

@@ -231,18 +231,15 @@ func (s *Sim) runContention(change func(*client.Config)) {
 
 // attempt asks for the lock in one way or another, and may change its mind at any moment.
 func (s *Sim) attempt(p *program, random *rand.Rand) *client.Lock {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	patience := 10 * time.Minute
 	if random.IntN(2) == 0 {
-		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(random.IntN(int(30*time.Millisecond))))
+		patience = time.Duration(random.IntN(int(30 * time.Millisecond)))
 	}
-	defer cancel()
-	var l *client.Lock
-	var err error
+	lock := p.Lock
 	if random.IntN(4) == 0 {
-		l, err = p.TryLock(ctx, "x")
-	} else {
-		l, err = p.Lock(ctx, "x")
+		lock = p.TryLock
 	}
+	l, err := lock(s.Within(patience), "x")
 	if err != nil && !errors.Is(err, client.ErrNotAcquired) && !errors.Is(err, client.ErrUnavailable) {
 		s.Errorf("%v", err)
 	}

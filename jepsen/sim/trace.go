@@ -73,9 +73,9 @@ func (t *Trace) Has(source string, words ...string) bool {
 	})
 }
 
-// logger is a node's logger, which writes into the trace.
-func (t *Trace) logger(source string) *slog.Logger {
-	return slog.New(slog.NewTextHandler(traceWriter{t, source}, &slog.HandlerOptions{
+// logger is a node's logger, which writes into the trace, and calls each of watch with each line.
+func (t *Trace) logger(source string, watch ...func(line string)) *slog.Logger {
+	return slog.New(slog.NewTextHandler(traceWriter{t, source, watch}, &slog.HandlerOptions{
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && a.Key == slog.TimeKey {
 				return slog.Attr{} // the trace has its own
@@ -88,11 +88,15 @@ func (t *Trace) logger(source string) *slog.Logger {
 type traceWriter struct {
 	trace  *Trace
 	source string
+	watch  []func(line string)
 }
 
 func (w traceWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSuffix(string(line), "\n")
 	w.trace.add(w.source, text, slices.ContainsFunc(keptWords, func(w string) bool { return strings.Contains(text, w) }))
+	for _, call := range w.watch {
+		call(text)
+	}
 	return len(line), nil
 }
 

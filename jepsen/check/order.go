@@ -3,55 +3,56 @@ package check
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 )
 
-// effectPoint is a call that returned the index at which it took effect.
-type effectPoint struct {
-	op    *Op
-	index uint64
-}
-
-func (p effectPoint) describe(v *historyIndex) string {
-	unit := "index"
-	if p.op.Token == p.index {
-		unit = "token"
+// withLatestBefore yields each call with the one that ranks highest among those that had come so far before it began; nil =
+// there is none. reached is when a call came so far, 0 = it never did.
+func withLatestBefore(calls []*Op, reached func(*Op) time.Duration, rank func(*Op) uint64) iter.Seq2[*Op, *Op] {
+	sorted := func(when func(*Op) time.Duration) []*Op {
+		return slices.SortedStableFunc(slices.Values(calls), func(a, b *Op) int { return cmp.Compare(when(a), when(b)) })
 	}
-	name := ""
-	if len(p.op.Items) > 0 {
-		name = fmt.Sprintf(" %q", p.op.Items[0].Name)
+	return func(yield func(op, highest *Op) bool) {
+		before := slices.DeleteFunc(sorted(reached), func(op *Op) bool { return reached(op) == 0 })
+		var highest *Op
+		for _, op := range sorted(func(op *Op) time.Duration { return op.Call }) {
+			for ; len(before) > 0 && reached(before[0]) < op.Call; before = before[1:] {
+				if highest == nil || rank(before[0]) > rank(highest) {
+					highest = before[0]
+				}
+			}
+			if !yield(op, highest) {
+				return
+			}
+		}
 	}
-	return fmt.Sprintf("%s%s of %s, called at %s and answered at %s with %s %d",
-		p.op.Kind, name, p.op.Client, v.formatTime(p.op.Call), v.formatTime(p.op.Return), unit, p.index)
 }
 
 // checkMonotonic looks for calls that began after another had been answered and took effect no later. What a
 // call does takes an index of its own, above all that were returned before.
 func checkMonotonic(f *checker) {
-	var calls []effectPoint
-	for _, op := range f.ops {
-		if index := op.effectIndex(); index != 0 {
-			calls = append(calls, effectPoint{op, index})
-		}
-	}
-	answers := slices.Clone(calls)
-	slices.SortStableFunc(calls, func(a, b effectPoint) int { return cmp.Compare(a.op.Call, b.op.Call) })
-	slices.SortStableFunc(answers, func(a, b effectPoint) int { return cmp.Compare(a.op.Return, b.op.Return) })
-	var highest effectPoint // of what was answered before
-	next := 0
-	for _, p := range calls {
+	calls := slices.DeleteFunc(slices.Clone(f.ops), func(op *Op) bool { return op.effectIndex() == 0 })
+	for op, highest := range withLatestBefore(calls, func(op *Op) time.Duration { return op.Return }, (*Op).effectIndex) {
 		f.examined++
-		for ; next < len(answers) && answers[next].op.Return < p.op.Call; next++ {
-			if answers[next].index > highest.index {
-				highest = answers[next]
-			}
-		}
-		if highest.index >= p.index {
-			f.violationf("it went back: %s; after %s", p.describe(f.historyIndex), highest.describe(f.historyIndex))
+		if highest != nil && highest.effectIndex() >= op.effectIndex() {
+			f.violationf("it went back: %s; after %s", f.describeEffect(op), f.describeEffect(highest))
 		}
 	}
 	f.checkUniqueTokens()
+}
+
+func (v *historyIndex) describeEffect(op *Op) string {
+	unit, name := "index", ""
+	if op.acquires() {
+		unit = "token"
+	}
+	if len(op.Items) > 0 {
+		name = fmt.Sprintf(" %q", op.Items[0].Name)
+	}
+	return fmt.Sprintf("%s%s of %s, called at %s and answered at %s with %s %d",
+		op.Kind, name, op.Client, v.formatTime(op.Call), v.formatTime(op.Return), unit, op.effectIndex())
 }
 
 // effectIndex is the index at which a call took effect, 0 if it is not known.
@@ -92,21 +93,8 @@ func (f *checker) checkUniqueTokens() {
 // began is granted no later than that other.
 func checkFIFO(f *checker) {
 	for _, name := range f.lockNames {
-		calls := slices.Clone(f.locks[name].grants)
-		queued := slices.DeleteFunc(slices.Clone(calls), func(op *Op) bool { return op.Queued == 0 })
-		byTime := func(when func(*Op) time.Duration) func(a, b *Op) int {
-			return func(a, b *Op) int { return cmp.Compare(when(a), when(b)) }
-		}
-		slices.SortStableFunc(calls, byTime(func(op *Op) time.Duration { return op.Call }))
-		slices.SortStableFunc(queued, byTime(func(op *Op) time.Duration { return op.Queued }))
-		var last *Op // of those that waited by then, the one that was granted last
-		next := 0
-		for _, op := range calls {
-			for ; next < len(queued) && queued[next].Queued < op.Call; next++ {
-				if last == nil || queued[next].Token > last.Token {
-					last = queued[next]
-				}
-			}
+		queued, token := func(op *Op) time.Duration { return op.Queued }, func(op *Op) uint64 { return op.Token }
+		for op, last := range withLatestBefore(f.locks[name].grants, queued, token) {
 			if last == nil {
 				continue
 			}

@@ -184,12 +184,15 @@ func hostOf(address string) string {
 	return host
 }
 
-// Cut lets nothing pass from one host to the other. The other direction is not touched.
-func (n *Network) Cut(from, to string) {
+// changeLink changes the link of one direction.
+func (n *Network) changeLink(from, to string, change func(*link)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.link(from, to).cut()
+	change(n.link(from, to))
 }
+
+// Cut lets nothing pass from one host to the other. The other direction is not touched.
+func (n *Network) Cut(from, to string) { n.changeLink(from, to, (*link).cut) }
 
 func (l *link) cut() {
 	if l.cutAt.IsZero() {
@@ -198,11 +201,7 @@ func (l *link) cut() {
 }
 
 // Heal undoes Cut. What was held back arrives a moment later, in order.
-func (n *Network) Heal(from, to string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.heal(n.link(from, to))
-}
+func (n *Network) Heal(from, to string) { n.changeLink(from, to, n.heal) }
 
 func (n *Network) heal(l *link) {
 	if l.cutAt.IsZero() {
@@ -217,17 +216,12 @@ func (n *Network) heal(l *link) {
 
 // SetDelay sets how long bytes take from one host to the other: at least delay, up to spread more.
 func (n *Network) SetDelay(from, to string, delay, spread time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	l := n.link(from, to)
-	l.delay, l.spread = delay, spread
+	n.changeLink(from, to, func(l *link) { l.delay, l.spread = delay, spread })
 }
 
 // LimitRate sets how many bytes a second one connection takes from one host to the other; 0 = any.
 func (n *Network) LimitRate(from, to string, perSecond int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.link(from, to).bytesPerSecond = perSecond
+	n.changeLink(from, to, func(l *link) { l.bytesPerSecond = perSecond })
 }
 
 // HealAll makes every link as it was at the beginning.

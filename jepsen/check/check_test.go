@@ -1,6 +1,9 @@
 package check
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"zamok/client"
 )
 
 func sec(s float64) time.Duration { return time.Duration(s*1000) * time.Millisecond }
@@ -258,7 +263,8 @@ func TestInvalidRuns(t *testing.T) {
 		"a grant to ann at 2.000s has no token or no items":                        func(h *historyBuilder) { h.op(OpLock, Ref{11, 1}).Token = 0 },
 		"2 lines of the record are torn, and 1 clients died":                       func(h *historyBuilder) { h.TruncatedLines = 2 },
 		// So many that the search takes far longer than it takes to see that its time is over.
-		`C1: no order was found for 5007 calls of lock "a" in 1ns, nor that there is none`: func(h *historyBuilder) { h.overlapping(5000) },
+		`C1: no order was found for 5007 calls of lock "a" in 1ns, nor that there is none`:      func(h *historyBuilder) { h.overlapping(5000) },
+		`C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`: func(h *historyBuilder) { h.overlapping(chunkMax) },
 	} {
 		t.Run(want, func(t *testing.T) {
 			h := validHistory()
@@ -281,13 +287,6 @@ func (h *historyBuilder) overlapping(reads int) {
 		at := 20 + float64(i)/float64(reads)
 		h.read(Op{Client: "zoe", Kind: OpGet, Items: singleItem("a", "")}, 0, at, at+0.001)
 	}
-}
-
-func TestLockWithoutQuietMomentIsInvalid(t *testing.T) {
-	h := validHistory()
-	h.overlapping(chunkMax)
-	r := Check(&h.History)
-	assert.Contains(t, r.Invalid, `C1: lock "a" has 30007 calls without a quiet moment between them; 30000 can be judged`)
 }
 
 // Who is killed as soon as it has begun may have asked for a lock before it had a session.
@@ -374,4 +373,40 @@ func TestUnansweredGrantsAreAssignedToCalls(t *testing.T) {
 	}
 	assert.Equal(t, []Ref{{Session: 1, Ticket: 4}, {Session: 2, Ticket: 8}, {Session: 5, Ticket: 1}, {Session: 4, Ticket: 1}}, added)
 	assert.Zero(t, h.Ops[1].Queued, "that may have been the place of ticket 8")
+}
+
+// What is not known is never recorded as refused.
+func TestOutcome(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want Outcome
+	}{
+		{nil, OK},
+		{client.ErrNotAcquired, Refused},
+		{&client.Error{Kind: client.ErrSessionExpired}, Refused},
+		{&client.Error{Kind: client.ErrSessionExpired, Outcome: client.Unknown}, Unknown},
+		{fmt.Errorf("lock: %w", client.ErrUnavailable), Unknown},
+		{fmt.Errorf("lock: %w", context.Canceled), Unknown},
+		{context.DeadlineExceeded, Unknown},
+	} {
+		assert.Equal(t, c.want, OutcomeOf(c.err), "%v", c.err)
+	}
+}
+
+func TestLossReason(t *testing.T) {
+	for want, err := range map[string]error{
+		"revoked":           client.ErrRevoked,
+		Expired:             client.ErrSessionExpired,
+		"disconnected":      fmt.Errorf("%w: disconnected", client.ErrSessionExpired),
+		"max hold exceeded": errors.New("its maximum hold is over"),
+		"":                  client.ErrLost,
+	} {
+		assert.Equal(t, want, LossReason(err), "%v", err)
+	}
+}
+
+func TestItems(t *testing.T) {
+	assert.Equal(t, []Item{{Name: "a", Mode: Exclusive}, {Name: "b", Mode: Shared}},
+		ItemsOf([]client.Item{client.ExclusiveItem("a"), client.SharedItem("b")}))
+	assert.Empty(t, ItemsOf(nil))
 }

@@ -99,9 +99,7 @@ func checkExpirations(f *checker) {
 	}
 }
 
-func (f *checker) expirationSlack() time.Duration {
-	return cmp.Or(f.Plan.ExpirationSlack, time.Second)
-}
+func (f *checker) expirationSlack() time.Duration { return cmp.Or(f.Plan.ExpirationSlack, time.Second) }
 
 // expirationDue is when the session of a client ends that died then, and whose ttl is over at due if time passes.
 func (f *checker) expirationDue(died, due time.Duration) time.Duration {

@@ -222,9 +222,7 @@ func (v *historyIndex) stepsOf(l *lockRecords, grants []grant) []step {
 func (c *chunk) model() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return c.initial },
-		Step: func(current, input, _ any) (bool, any) {
-			return c.step(current.(state), input.(*step))
-		},
+		Step: func(current, input, _ any) (bool, any) { return c.step(current.(state), input.(*step)) },
 		Hash: func(current any) uint64 {
 			s := current.(state)
 			h := s.token

@@ -21,7 +21,7 @@
 // # How it is built
 //
 //	main.go      the command line; one run from its beginning to its verdict
-//	cluster.go   what runs: nodes, programs, audit, disks; node.go, process.go
+//	cluster.go   what runs: nodes, programs, audit, disks; node.go: processes, and nodes
 //	proxy.go     the network: a proxy for every port of every node, and which process a connection is of
 //	nemesis.go   when faults happen; faults.go: the table of all kinds; slowfaults.go
 //	subprocess.go   the run's own processes and their clients; audit.go: the audit and the operator

@@ -90,9 +90,7 @@ func (r *runReport) write(dir string) error {
 	for i, lock := range r.violatedLocks() {
 		name := fmt.Sprintf("order-%d.html", i+1)
 		r.files = append(r.files, fmt.Sprintf("[%[1]s](%[1]s): an order of the calls of lock %[2]q", name, lock))
-		err = errors.Join(err, put(name, func(w io.Writer) error {
-			return check.Visualize(r.history, lock, w)
-		}))
+		err = errors.Join(err, put(name, func(w io.Writer) error { return check.Visualize(r.history, lock, w) }))
 	}
 	return errors.Join(err, put("summary.md", func(w io.Writer) error {
 		_, err := io.WriteString(w, r.String())

@@ -234,9 +234,7 @@ func (l diskLogs) GetLog(index uint64, log *raft.Log) error {
 	return nil
 }
 
-func (l diskLogs) StoreLog(log *raft.Log) error {
-	return l.StoreLogs([]*raft.Log{log})
-}
+func (l diskLogs) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
 func (l diskLogs) StoreLogs(logs []*raft.Log) error {
 	return l.disk.write(opAppend, func() error { return l.LogStore.StoreLogs(logs) })

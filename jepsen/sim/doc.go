@@ -18,18 +18,18 @@
 //
 // # Files
 //
-//	sim.go        Run: the bubble, the seed, virtual deadlines, and a watchdog for virtual time that stands
+//	sim.go        Run: the bubble, the seed, virtual deadlines, and a watchdog for virtual time that stands;
+//	              what happened when, printed when a test fails
 //	node.go       machines, and the processes on them
 //	network.go    hosts, ports, faults of links; conn.go: connections
 //	clock.go      a machine's clock, which may stand still or block its readers
 //	disk.go       a machine's disk, which may hang, be slow, fill up or fail, and what a power failure leaves on it
-//	direct.go     proposals to one node, and holders of one lock
+//	direct.go     without package client: proposals to one node, holders of one lock, and a program on the wire
 //	load.go       machines on which a program with package client runs, pauses and dies; programs under load, and an
-//	              operator, which run the workers of package workload; rawclient.go: a program without package client
+//	              operator, which run the workers of package workload
 //	faults.go     the kinds of faults; random faults, counted, and what they need afterwards
 //	audit.go      what the nodes apply, compared between them while they do it; Check
 //	recorder.go   the history of a run for package check
-//	trace.go      what happened when, printed when a test fails
 //
 // # What is real
 //

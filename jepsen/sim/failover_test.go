@@ -130,9 +130,7 @@ func TestTimeoutAdaptsToLatencyIncrease(t *testing.T) {
 			return done
 		}
 		var logged strings.Builder
-		short := func(c *client.Config) {
-			c.TTL, c.Logger = 3*time.Second, slog.New(slog.NewTextHandler(&logged, nil))
-		}
+		short := func(c *client.Config) { c.TTL, c.Logger = 3*time.Second, slog.New(slog.NewTextHandler(&logged, nil)) }
 		q := s.program("q", short)
 		require.NoError(s, s.lock(q, "q's").Unlock(s.Within(time.Minute)))
 		near := cycles(10 * time.Second)

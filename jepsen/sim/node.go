@@ -92,9 +92,7 @@ func (s *Sim) Nodes() []*Node {
 }
 
 // Initial members are the nodes of the cluster's list.
-func (s *Sim) InitialMembers() []*Node {
-	return s.Nodes()[:s.initialMembers]
-}
+func (s *Sim) InitialMembers() []*Node { return s.Nodes()[:s.initialMembers] }
 
 // Members are the machines of the cluster: the initial members, or those that replaced them.
 func (s *Sim) Members() []*Node {

@@ -21,9 +21,7 @@ import (
 // runServed runs a story with a cluster of so many nodes, all of them up and one leading.
 func runServed(t *testing.T, size int, story func(*Sim)) {
 	t.Helper()
-	runStarted(t, Config{Nodes: size}, func(s *Sim, _ *Node) {
-		story(s)
-	})
+	runStarted(t, Config{Nodes: size}, func(s *Sim, _ *Node) { story(s) })
 }
 
 // cut takes a host off the network when nothing is under way in any program.

@@ -137,32 +137,19 @@ func TestValidHistory(t *testing.T) {
 	assert.Equal(t, 1, r.Outcomes[OpTryLock][Refused])
 }
 
-// op is the call of that ticket, kind and client.
+// find is the first record of its kind, which there must be.
+func find[T any](all []T, is func(T) bool) *T { return &all[slices.IndexFunc(all, is)] }
+
 func (h *historyBuilder) op(kind OpKind, ref Ref) *Op {
-	for i := range h.Ops {
-		if h.Ops[i].Kind == kind && h.Ops[i].Ref == ref {
-			return &h.Ops[i]
-		}
-	}
-	panic("no such call")
+	return find(h.Ops, func(op Op) bool { return op.Kind == kind && op.Ref == ref })
 }
 
 func (h *historyBuilder) hold(ref Ref) *Hold {
-	for i := range h.Holds {
-		if h.Holds[i].Ref == ref {
-			return &h.Holds[i]
-		}
-	}
-	panic("no such hold")
+	return find(h.Holds, func(b Hold) bool { return b.Ref == ref })
 }
 
 func (h *historyBuilder) eventOf(what EventKind, ref Ref) *Event {
-	for i := range h.Events {
-		if h.Events[i].Kind == what && h.Events[i].Ref == ref {
-			return &h.Events[i]
-		}
-	}
-	panic("no such event")
+	return find(h.Events, func(ev Event) bool { return ev.Kind == what && ev.Ref == ref })
 }
 
 // What is excused is no violation.

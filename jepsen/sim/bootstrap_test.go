@@ -21,12 +21,6 @@ import (
 // What an operator gets wrong at the beginning of a cluster, and when a disk is lost. Each is
 // refused, the refusal names what to do, and nothing that was acknowledged is lost.
 
-func withMemberList(s *Sim, text string) Tune {
-	list, err := peer.ParseList(text)
-	require.NoError(s, err)
-	return func(c *raftnode.Config) { c.Peers.List = list }
-}
-
 // unaudited keeps what a node does out of the audit.
 func unaudited(c *raftnode.Config) {
 	c.Applied, c.Restored = func(*fsm.Machine, fsm.Applied) {}, func(*fsm.Machine) {}
@@ -36,7 +30,9 @@ func TestBootstrapRefusedForDifferentLists(t *testing.T) {
 	RunParallel(t, Config{}, func(s *Sim) {
 		s.Node("n1").StartProcess()
 		s.Node("n2").StartProcess()
-		s.Node("n3").StartProcess(withMemberList(s, "n1=n1:5751,n2=n2:5752,n3=n3:5751"))
+		list, err := peer.ParseList("n1=n1:5751,n2=n2:5752,n3=n3:5751")
+		require.NoError(s, err)
+		s.Node("n3").StartProcess(func(c *raftnode.Config) { c.Peers.List = list })
 		ctx := s.Within(10 * time.Second)
 		refused := 0
 		for _, n := range s.InitialMembers() {

@@ -55,7 +55,7 @@ func (n *Node) propose(ctx context.Context, submit func(*raftnode.Node, raftnode
 	}
 	results := make(chan result, 2)
 	n.sim.unanswered.Add(1)
-	submit(p.node, func(a raftnode.Answer, err error) {
+	submit(p.server.Raft(), func(a raftnode.Answer, err error) {
 		n.sim.unanswered.Add(-1)
 		results <- result{a, err}
 	})

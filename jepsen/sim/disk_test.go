@@ -97,11 +97,11 @@ func corruptEntries(n *Node, lock string) {
 // acquireMany takes the machines beyond the next point at which digests are compared.
 func acquireMany(s *Sim, leader *Node) {
 	s.Helper()
-	p := leader.openProcess()
-	require.NotNil(s, p, "%s does not run", leader.ID)
+	up := leader.Running()
+	require.NotNil(s, up, "%s does not run", leader.ID)
 	done := make(chan error, digestPoint+1)
 	for range digestPoint + 1 {
-		p.node.Submit(&fsm.Drop{Session: 1 << 40, Ticket: 1}, func(_ raftnode.Answer, err error) { done <- err })
+		up.Submit(&fsm.Drop{Session: 1 << 40, Ticket: 1}, func(_ raftnode.Answer, err error) { done <- err })
 	}
 	for range digestPoint + 1 {
 		require.NoError(s, <-done)

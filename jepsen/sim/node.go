@@ -50,12 +50,11 @@ type Node struct {
 type process struct {
 	cancel   context.CancelFunc
 	stack    *Stack
-	opened   chan struct{}  // closed when StartNode has returned
-	node     *raftnode.Node // set when opened
-	server   *api.Node      // likewise
-	err      error          // of StartNode, set when opened
-	stopping chan struct{}  // closed when its sockets are: nothing that it sends arrives from then on
-	ended    chan struct{}  // closed when nothing of it runs any more
+	opened   chan struct{} // closed when StartNode has returned
+	server   *api.Node     // set when opened; nil = it did not start
+	err      error         // of StartNode, set when opened
+	stopping chan struct{} // closed when its sockets are: nothing that it sends arrives from then on
+	ended    chan struct{} // closed when nothing of it runs any more
 
 	disconnected sync.Once // stopping is closed
 	ending       atomic.Bool
@@ -183,9 +182,7 @@ func (n *Node) StartProcess(tune ...Tune) {
 		defer close(p.opened)
 		if p.server, p.err = api.StartNode(ctx, cfg); p.err != nil {
 			n.sim.Trace.Note(n.ID, "did not start: %v", p.err)
-			return
 		}
-		p.node = p.server.Raft()
 	}()
 }
 
@@ -299,7 +296,7 @@ func (n *Node) endProcess(p *process, before func(), end func() error) {
 	n.Disk.Resume()
 	n.Clock.Thaw()
 	<-p.opened
-	if p.node != nil {
+	if p.server != nil {
 		if err := end(); err != nil {
 			n.sim.Trace.Note(n.ID, "ended with %v", err)
 		}
@@ -321,7 +318,7 @@ func isClosed(ch <-chan struct{}) bool {
 
 // openProcess is the process that has opened and is not ending, or nil.
 func (n *Node) openProcess() *process {
-	if p := n.latest(); p != nil && !p.ending.Load() && isClosed(p.opened) && p.node != nil {
+	if p := n.latest(); p != nil && !p.ending.Load() && isClosed(p.opened) && p.server != nil {
 		return p
 	}
 	return nil
@@ -330,7 +327,7 @@ func (n *Node) openProcess() *process {
 // Running is the node that runs here, or nil.
 func (n *Node) Running() *raftnode.Node {
 	if p := n.openProcess(); p != nil {
-		return p.node
+		return p.server.Raft()
 	}
 	return nil
 }
@@ -387,11 +384,8 @@ func (s *Sim) startProcesses(tune ...Tune) {
 
 func (s *Sim) awaitAllOpen() {
 	s.Helper()
-	ctx := s.Within(electionTimeMax)
 	for _, n := range s.InitialMembers() {
-		if err := n.AwaitOpen(ctx); err != nil {
-			s.Fatalf("%s did not open: %v", n.ID, err)
-		}
+		n.requireOpen()
 	}
 }
 
@@ -399,6 +393,11 @@ func (s *Sim) awaitAllOpen() {
 func (n *Node) Start(tune ...Tune) {
 	n.sim.Helper()
 	n.StartProcess(tune...)
+	n.requireOpen()
+}
+
+func (n *Node) requireOpen() {
+	n.sim.Helper()
 	if err := n.AwaitOpen(n.sim.Within(electionTimeMax)); err != nil {
 		n.sim.Fatalf("%s did not open: %v", n.ID, err)
 	}

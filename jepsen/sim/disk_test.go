@@ -2,15 +2,8 @@ package sim
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
-	"maps"
 	"math"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +11,6 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/bbolt"
 
 	"zamok/fsm"
 	"zamok/raftnode"
@@ -96,7 +88,6 @@ func corruptEntries(n *Node, lock string) {
 
 // acquireMany takes the machines beyond the next point at which digests are compared.
 func acquireMany(s *Sim, leader *Node) {
-	s.Helper()
 	up := leader.Running()
 	require.NotNil(s, up, "%s does not run", leader.ID)
 	done := make(chan error, digestPoint+1)
@@ -245,62 +236,4 @@ func TestPowerFailureDuringEachWriteKind(t *testing.T) {
 		stopAndCheck(s, load)
 		s.Logf("%v", s.WriteOutcomes())
 	})
-}
-
-// A part of a transaction leaves a file that is as it was before. That is bbolt's promise, on which package
-// store builds, and shows that what is torn here is what a disk may leave.
-func TestTornTransactionIsRolledBack(t *testing.T) {
-	t.Parallel()
-	seed := testSeed(t)
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	path := filepath.Join(t.TempDir(), "torn.db")
-	values := map[string]string{}
-	const rounds = 300
-	undone := 0
-	for range rounds {
-		before, err := os.ReadFile(path)
-		require.True(t, err == nil || len(values) == 0)
-		next := maps.Clone(values)
-		for range 1 + random.IntN(20) {
-			next[fmt.Sprint(random.IntN(500))] = strings.Repeat("x", random.IntN(400))
-		}
-		updateBolt(t, path, func(tx *bbolt.Tx) error {
-			b, err := tx.CreateBucketIfNotExists([]byte("bucket"))
-			for key, value := range next {
-				err = errors.Join(err, b.Put([]byte(key), []byte(value)))
-			}
-			return err
-		})
-		after, err := os.ReadFile(path)
-		require.NoError(t, err)
-		if len(values) > 0 {
-			require.NoError(t, os.WriteFile(path, tearPages(before, after, random), 0o600))
-		}
-		found := map[string]string{}
-		updateBolt(t, path, func(tx *bbolt.Tx) error {
-			for err := range tx.Check() {
-				require.NoError(t, err)
-			}
-			return tx.Bucket([]byte("bucket")).ForEach(func(key, value []byte) error {
-				found[string(key)] = string(value)
-				return nil
-			})
-		})
-		if !maps.Equal(found, next) {
-			require.Equal(t, values, found, "neither before nor after")
-			undone++
-		}
-		values = found
-	}
-	assert.Greater(t, undone, rounds/2)
-}
-
-// updateBolt makes one transaction in a file, as package store does.
-func updateBolt(t *testing.T, path string, do func(*bbolt.Tx) error) {
-	t.Helper()
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, NoSync: true})
-	require.NoError(t, err)
-	require.NoError(t, db.Update(do))
-	require.NoError(t, db.Close())
 }

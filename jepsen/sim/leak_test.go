@@ -47,7 +47,6 @@ func (w *leakTest) lock(u *program, name string, opts ...client.Option) *client.
 }
 
 func (w *leakTest) unlock(l *client.Lock) {
-	w.Helper()
 	require.NoError(w, l.Unlock(w.ctx))
 }
 

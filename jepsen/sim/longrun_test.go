@@ -199,7 +199,6 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 }
 
 func keepHistory(t *testing.T, h *check.History) {
-	t.Helper()
 	dir := os.Getenv(HistoryVariable)
 	if dir == "" {
 		return

@@ -20,7 +20,6 @@ import (
 
 // runServed runs a story with a cluster of so many nodes, all of them up and one leading.
 func runServed(t *testing.T, size int, story func(*Sim)) {
-	t.Helper()
 	runStarted(t, Config{Nodes: size}, func(s *Sim, _ *Node) { story(s) })
 }
 
@@ -325,7 +324,6 @@ func (s *Sim) loseAnswer() (held *client.Lock, operator *program) {
 }
 
 func requireOutcome(s *Sim, err error, want client.Outcome) {
-	s.Helper()
 	var failed *client.Error
 	require.ErrorAs(s, err, &failed)
 	require.Equal(s, want, failed.Outcome, "%v", err)
@@ -336,7 +334,6 @@ func longTTL(c *client.Config) { c.TTL = 30 * time.Minute }
 
 // grants counts the grants of a lock from now on.
 func (s *Sim) grants(name string) *atomic.Int64 {
-	s.Helper()
 	p, n, begun := s.program("observer", nil), new(atomic.Int64), make(chan struct{})
 	go func() {
 		for m, err := range p.Watch(s.Within(time.Hour), name, 0) {

@@ -138,19 +138,6 @@ func acquireExclusive(id session.ID, ticket uint64, name string) *fsm.Acquire {
 	}
 }
 
-// notDone reports whether an error means that a proposal has no effect and never will have.
-func notDone(err error) bool {
-	if _, ok := errors.AsType[*raftnode.NotLeaderError](err); ok {
-		return true
-	}
-	for _, definite := range []error{raftnode.ErrOverloaded, raftnode.ErrClosed, raftnode.ErrOtherVersion, errNotRunning} {
-		if errors.Is(err, definite) {
-			return true
-		}
-	}
-	return false
-}
-
 // Holder holds or awaits one lock, as ticket 1 of its session, and renews until it dies.
 type Holder struct {
 	Ref   fsm.TicketRef

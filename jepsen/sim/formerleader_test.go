@@ -34,12 +34,12 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 	var ticket atomic.Uint64
 	ticket.Store(h.Ref.Ticket)
 	var stops []func()
-	ask := func(what string, do func(context.Context, *call) error) {
+	ask := func(what string, do func(context.Context, *call) (raftnode.Answer, error)) {
 		stops = append(stops, background(func(ctx context.Context) {
 			for pause := time.Duration(0); workload.Sleep(ctx, pause); {
 				limited, done := context.WithTimeout(context.Background(), opTimeout)
 				c := call{what: what, sent: s.Elapsed()}
-				c.err = do(limited, &c)
+				_, c.err = do(limited, &c)
 				done()
 				mu.Lock()
 				calls = append(calls, c)
@@ -50,21 +50,14 @@ func (s *Sim) attach(n *Node, h *Holder) (stop func() []call) {
 			}
 		}))
 	}
-	ask("fence", func(ctx context.Context, _ *call) error {
-		_, err := n.ReadBarrier(ctx)
-		return err
-	})
-	ask("renew", func(ctx context.Context, _ *call) error {
-		_, err := n.Renew(ctx, h.Ref.Session)
-		return err
-	})
+	ask("fence", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.ReadBarrier(ctx) })
+	ask("renew", func(ctx context.Context, _ *call) (raftnode.Answer, error) { return n.Renew(ctx, h.Ref.Session) })
 	for range 10 {
-		ask("acquire", func(ctx context.Context, c *call) error {
+		ask("acquire", func(ctx context.Context, c *call) (raftnode.Answer, error) {
 			c.ref = fsm.TicketRef{Session: h.Ref.Session, Ticket: ticket.Add(1)}
 			acquire := acquireExclusive(c.ref.Session, c.ref.Ticket, fmt.Sprint(c.ref))
 			acquire.AckedThrough = c.ref.Ticket - min(c.ref.Ticket, 100)
-			_, err := n.Propose(ctx, acquire)
-			return err
+			return n.Propose(ctx, acquire)
 		})
 	}
 	return func() []call {
@@ -216,7 +209,8 @@ func TestLeaderStartWithWrongNonceIsIgnored(t *testing.T) {
 			time.Sleep(time.Second)
 			assert.Equal(s, []*Node{leader}, s.Leaders())
 			_, err := n.ReadBarrier(s.Within(time.Second))
-			require.True(s, notDone(err), "%v", err)
+			_, refused := errors.AsType[*raftnode.NotLeaderError](err)
+			require.True(s, refused, "%v", err)
 		}
 		s.Check()
 	})

@@ -170,22 +170,9 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 		t.Errorf("seed %d: repeat its choices with %s=%d", plan.Seed, SeedVariable, plan.Seed)
 		t.Log(s.Trace)
 	}
-	refused, relayed, deaths := 0, 0, 0
-	for _, w := range h.Writes {
-		if !w.Accepted {
-			refused++
-		}
-	}
-	for _, op := range h.Ops {
-		if op.Client == rawClientHost && op.Outcome == check.OK {
-			relayed++
-		}
-	}
-	for _, s := range h.Sessions {
-		if s.Died != 0 {
-			deaths++
-		}
-	}
+	refused := count(h.Writes, func(w check.Write) bool { return !w.Accepted })
+	relayed := count(h.Ops, func(op check.Op) bool { return op.Client == rawClientHost && op.Outcome == check.OK })
+	deaths := count(h.Sessions, func(s check.Session) bool { return s.Died != 0 })
 	t.Logf("%d writes, %d of them refused; %d calls by way of any node; %d deaths", len(h.Writes), refused, relayed, deaths)
 	assert.Greater(t, happened, int64(faultsPerMinute*minutes), "too few faults")
 	assert.Greater(t, s.Audit.Epochs(), minutes, "too few leader changes")
@@ -196,6 +183,15 @@ func (r faultRun) check(t *testing.T, s *Sim, plan check.Plan, lasts time.Durati
 	if slices.Contains(plan.Faults, pauseClient) {
 		assert.GreaterOrEqual(t, refused, minutes/5, "too few writes came after their lock was lost and another had written")
 	}
+}
+
+func count[T any](all []T, is func(T) bool) (n int) {
+	for _, one := range all {
+		if is(one) {
+			n++
+		}
+	}
+	return n
 }
 
 func keepHistory(t *testing.T, h *check.History) {

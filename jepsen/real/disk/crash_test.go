@@ -21,18 +21,16 @@ import (
 // writer is a program that keeps a log, a vote and snapshots as a node does, on a disk that crashes.
 type writer struct {
 	*testing.T
+	disk    *testDisk
 	program string
 	log     store.LogKind
-	disk    *Disk
 	dice    *rand.Rand
 }
 
 func newWriter(t *testing.T, program string, log store.LogKind) *writer {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	d, err := openPool(t).Add(fmt.Sprint("writer-", seed))
-	require.NoError(t, err)
-	return &writer{t, program, log, d, rand.New(rand.NewPCG(seed, 0))}
+	return &writer{t, newTestDisk(t), program, log, rand.New(rand.NewPCG(seed, 0))}
 }
 
 // plainWriter is built once.
@@ -105,18 +103,13 @@ func (w *writer) live(entries int, end func(*os.Process)) (acknowledged uint64) 
 
 func (w *writer) kill(victim *os.Process) { require.NoError(w, victim.Kill()) }
 
-func (w *writer) set(f Faults) { require.NoError(w, w.disk.SetFaults(f)) }
-
 // crash is a power failure, and the machine up again.
 func (w *writer) crash(some bool) CrashLoss {
 	seed := uint64(0)
 	if some {
 		seed = w.dice.Uint64()
 	}
-	lost, err := w.disk.Crash(seed)
-	require.NoError(w, err)
-	require.NoError(w, w.disk.Mount())
-	return lost
+	return w.disk.reboot(seed)
 }
 
 // checkStore asks what is left after a crash.
@@ -157,7 +150,7 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 		var all CrashLoss
 		const most = 60 // whether a crash takes anything is chance
 		for life := 0; life < rounds(12) || all.Pages == 0 && life < most; life++ {
-			w.set(Faults{FsyncDelay: 5 * time.Millisecond})
+			w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})
 			var lost CrashLoss
 			acknowledged := w.live(10+w.dice.IntN(60), func(victim *os.Process) {
 				if life%4 < 2 {
@@ -178,14 +171,14 @@ func TestPowerFailureKeepsAcknowledgedEntries(t *testing.T) {
 func TestEntriesFoundAfterRestartAreDurable(t *testing.T) {
 	onBothLogs(t, func(w *writer) {
 		for life := range rounds(9) {
-			w.set(Faults{FsyncDelay: 5 * time.Millisecond})
+			w.disk.set(Faults{FsyncDelay: 5 * time.Millisecond})
 			ends := []func(*os.Process){
 				w.kill,
-				func(*os.Process) { w.set(Faults{FailFsync: true}) },
-				func(*os.Process) { w.set(Faults{FailWrite: true}) },
+				func(*os.Process) { w.disk.set(Faults{FailFsync: true}) },
+				func(*os.Process) { w.disk.set(Faults{FailWrite: true}) },
 			}
 			acknowledged := w.live(10+w.dice.IntN(60), ends[life%len(ends)])
-			w.set(Faults{})
+			w.disk.set(Faults{})
 			found := w.requireHolds(acknowledged)
 			lost := w.crash(false)
 			last := w.requireHolds(found)

@@ -180,7 +180,7 @@ func (s *Sim) Holder(name, lock string, ttl time.Duration) *Holder {
 			}
 		}
 	})
-	s.cleanup(h.Die)
+	s.Cleanup(h.Die)
 	return h
 }
 

@@ -293,7 +293,7 @@ func (s *Sim) StartNemesis(parallel int, load *Load, faults []fault) *Nemesis {
 		f.work.Go(func() { f.injectLoop(ctx, random) })
 	}
 	f.work.Go(func() { f.restartLoop(ctx) })
-	s.cleanup(func() {
+	s.Cleanup(func() {
 		stop()
 		f.work.Wait()
 	})

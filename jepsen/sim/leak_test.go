@@ -184,7 +184,7 @@ func runLeakTest(t *testing.T, calm bool) {
 		w := &leakTest{Sim: s, nodesUndisturbed: calm}
 		s.Start()
 		w.longLived = w.user("keeper", nil)
-		w.cleanup(func() { _ = w.longLived.Close() })
+		w.Cleanup(func() { _ = w.longLived.Close() })
 		w.ctx = s.Within(time.Minute)
 		kept := w.lock(w.longLived, "kept")
 		w.transferTo("n1")

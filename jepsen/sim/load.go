@@ -52,7 +52,7 @@ func (s *Sim) Load(programs int, pace time.Duration) *Load {
 	for i := range programs {
 		l.hosts = append(l.hosts, &programHost{sim: s, host: fmt.Sprint("c", i+1), config: workload.ClientConfig(i)})
 	}
-	s.cleanup(func() {
+	s.Cleanup(func() {
 		l.cancel()
 		for _, h := range append(l.hosts, l.operator) {
 			h.kill()
@@ -258,7 +258,7 @@ func (s *Sim) program(host string, change func(*client.Config)) *program {
 		change(&cfg)
 	}
 	p := s.newProgram(host, host, cfg)
-	s.cleanup(func() { _ = p.Close() })
+	s.Cleanup(func() { _ = p.Close() })
 	return p
 }
 

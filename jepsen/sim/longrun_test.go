@@ -221,7 +221,7 @@ func (s *Sim) askEveryNode() (stop func()) {
 			}
 		}
 	})
-	s.cleanup(stop)
+	s.Cleanup(stop)
 	return stop
 }
 

@@ -134,7 +134,7 @@ func (s *Sim) startInterceptor(m *interceptor) func(*client.Config) {
 	server := grpc.NewServer()
 	zamokpb.RegisterZamokServer(server, m)
 	wait := background(func(context.Context) { _ = server.Serve(port) })
-	s.cleanup(func() {
+	s.Cleanup(func() {
 		server.Stop()
 		wait()
 		_ = conn.Close()

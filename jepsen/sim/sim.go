@@ -70,8 +70,7 @@ type Sim struct {
 	record         *recorder
 	unanswered     atomic.Int64 // proposals without an answer
 	began          time.Time
-	initialMembers int      // so many nodes of the first
-	cleanups       []func() // what is done before the nodes are killed
+	initialMembers int // so many nodes of the first
 
 	mu    sync.Mutex // guards nodes: a story may add one while clients look for a leader
 	nodes []*Node    // in the order in which they were added
@@ -104,7 +103,7 @@ func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, c, seed)
 		stop, still := time.AfterFunc(s.config.Limit, s.abortStuck), dog.startHeartbeat(s)
-		defer func() {
+		t.Cleanup(func() { // last, because it is the first: what a story has started ends before
 			s.killAll()
 			if n := s.unanswered.Load(); n != 0 {
 				t.Errorf("proposals were not answered exactly once: %d more proposals than answers", n)
@@ -115,7 +114,7 @@ func run(t *testing.T, c Config, dog *watchdog, story func(*Sim)) {
 				t.Logf("seed %d: repeat its choices with %s=%d", seed, SeedVariable, seed)
 				t.Log(s.Trace)
 			}
-		}()
+		})
 		story(s)
 	})
 }
@@ -224,14 +223,8 @@ func (s *Sim) abortStuck() {
 		s.config.Limit, s.Seed, s.Trace, stacks))
 }
 
-// cleanup has something ended before the nodes are killed.
-func (s *Sim) cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
-
 // killAll kills what still runs.
 func (s *Sim) killAll() {
-	for _, f := range s.cleanups {
-		f()
-	}
 	for _, n := range s.Nodes() {
 		n.Kill()
 	}

@@ -24,11 +24,15 @@ func permits(n int) []Item { return []Item{{Name: "pool", Mode: Permits, Permits
 // historyBuilder writes a history by hand.
 type historyBuilder struct{ History }
 
+// call adds a call that was made then, and came back then; 0 = never.
+func (h *historyBuilder) call(op Op, call, back float64) {
+	op.Call, op.Return = sec(call), sec(back)
+	h.Ops = append(h.Ops, op)
+}
+
 // grant adds an acquisition that succeeded, with its hold and its event.
 func (h *historyBuilder) grant(client string, ref Ref, items []Item, token uint64, call, from float64) (*Op, *Hold) {
-	h.Ops = append(h.Ops, Op{
-		Client: client, Kind: OpLock, Ref: ref, Items: items, Call: sec(call), Return: sec(from), Outcome: OK, Token: token,
-	})
+	h.call(Op{Client: client, Kind: OpLock, Ref: ref, Items: items, Outcome: OK, Token: token}, call, from)
 	h.Holds = append(h.Holds, Hold{Client: client, Ref: ref, Token: token, Items: items, From: sec(from)})
 	h.event(EvGranted, ref, token, from)
 	ev := &h.Events[len(h.Events)-1]
@@ -40,8 +44,7 @@ func (h *historyBuilder) grant(client string, ref Ref, items []Item, token uint6
 func (h *historyBuilder) unlock(index uint64, call, back float64) {
 	b := &h.Holds[len(h.Holds)-1]
 	b.To, b.End = sec(call), Unlocked
-	h.Ops = append(h.Ops, Op{Client: b.Client, Kind: OpUnlock, Ref: b.Ref, Call: sec(call), Return: sec(back),
-		Outcome: OK})
+	h.call(Op{Client: b.Client, Kind: OpUnlock, Ref: b.Ref, Outcome: OK}, call, back)
 	h.event(EvReleased, b.Ref, index, back)
 }
 
@@ -54,9 +57,8 @@ func (h *historyBuilder) event(what EventKind, ref Ref, index uint64, at float64
 }
 
 func (h *historyBuilder) read(op Op, index uint64, call, back float64) {
-	op.Call, op.Return, op.Outcome = sec(call), sec(back), OK
-	op.Term, op.Index, op.Time = 2, index, sec(call)
-	h.Ops = append(h.Ops, op)
+	op.Outcome, op.Term, op.Index, op.Time = OK, 2, index, sec(call)
+	h.call(op, call, back)
 }
 
 // validHistory is a history with something of everything, and nothing wrong.
@@ -74,10 +76,7 @@ func validHistory() *historyBuilder {
 	op, _ := h.grant("bob", Ref{12, 1}, singleItem("a", Exclusive), 23, 3, 6.5)
 	op.Queued = sec(3.5)
 	h.unlock(26, 8, 8.5)
-	h.Ops = append(h.Ops, Op{
-		Client: "eve", Kind: OpTryLock, Ref: Ref{13, 1}, Items: singleItem("a", Exclusive),
-		Call: sec(4), Return: sec(4.2), Outcome: Refused,
-	})
+	h.call(Op{Client: "eve", Kind: OpTryLock, Ref: Ref{13, 1}, Items: singleItem("a", Exclusive), Outcome: Refused}, 4, 4.2)
 	h.read(Op{Client: "eve", Kind: OpCheck, Ref: Ref{11, 1}, Items: singleItem("a", ""), Token: 20, Held: true},
 		22, 4.5, 4.8)
 	h.Writes = []Write{
@@ -107,8 +106,7 @@ func validHistory() *historyBuilder {
 
 	_, b = h.grant("bob", Ref{12, 3}, singleItem("e", Exclusive), 70, 41, 42)
 	b.Downgraded = sec(44)
-	h.Ops = append(h.Ops, Op{Client: "bob", Kind: OpDowngrade, Ref: b.Ref, Call: sec(44), Return: sec(44.5),
-		Outcome: OK})
+	h.call(Op{Client: "bob", Kind: OpDowngrade, Ref: b.Ref, Outcome: OK}, 44, 44.5)
 	h.event(EvDowngraded, b.Ref, 74, 44.4)
 	h.unlock(80, 50, 50.5)
 	h.grant("ann", Ref{11, 3}, singleItem("e", Shared), 74, 43, 45)
@@ -164,22 +162,17 @@ func TestExcusedFindings(t *testing.T) {
 			h.hold(Ref{11, 1}).To, h.hold(Ref{11, 1}).End, h.hold(Ref{11, 1}).Reason = sec(7), Lost, "revoked"
 			h.op(OpUnlock, Ref{11, 1}).Outcome = Refused
 			h.eventOf(EvReleased, Ref{11, 1}).Kind = EvLost
-			h.Ops = append(h.Ops, Op{
-				Client: "op", Kind: OpForceRelease, Items: singleItem("a", ""),
-				Token: 20, Call: sec(4.9), Return: sec(6), Outcome: OK,
-			})
+			h.call(Op{Client: "op", Kind: OpForceRelease, Items: singleItem("a", ""), Token: 20, Outcome: OK}, 4.9, 6)
 		},
 		"an operator ended its session": func(h *historyBuilder) {
 			h.hold(Ref{12, 1}).To = sec(20)
-			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(7),
-				Return: sec(8), Outcome: Unknown})
+			h.call(Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Outcome: Unknown}, 7, 8)
 			h.grant("zoe", Ref{14, 1}, singleItem("a", Exclusive), 27, 8.6, 8.8)
 			h.unlock(28, 8.9, 9)
 		},
 		"an operator ended a session in the first instant, and its client died later": func(h *historyBuilder) {
 			h.Sessions = append(h.Sessions, Session{Session: 14, Client: "zoe", TTL: sec(10), Died: sec(20)})
-			h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 14}, Call: sec(0.2),
-				Return: sec(0.4), Outcome: OK})
+			h.call(Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 14}, Outcome: OK}, 0.2, 0.4)
 			h.event(EvEnded, Ref{14, 0}, 15, 0.3)
 		},
 		"the end of a session is known from a list only": func(h *historyBuilder) {
@@ -205,12 +198,10 @@ func TestExcusedFindings(t *testing.T) {
 				CommitsBlocked: true})
 		},
 		"a call without an answer, of the dead": func(h *historyBuilder) {
-			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive),
-				Call: sec(19), Outcome: Unknown})
+			h.call(Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Outcome: Unknown}, 19, 0)
 		},
 		"an unknown call was granted after all": func(h *historyBuilder) {
-			h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive),
-				Call: sec(15), Return: sec(16), Outcome: Unknown})
+			h.call(Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Outcome: Unknown}, 15, 16)
 			h.event(EvGranted, Ref{13, 5}, 46, 16)
 			ev := &h.Events[len(h.Events)-1]
 			ev.Token, ev.Items = 46, singleItem("a", Exclusive)
@@ -279,8 +270,7 @@ func (h *historyBuilder) overlapping(reads int) {
 // Who is killed as soon as it has begun may have asked for a lock before it had a session.
 func TestDeathBeforeSession(t *testing.T) {
 	h := validHistory()
-	h.Ops = append(h.Ops, Op{Client: "kim", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(19),
-		Outcome: Unknown})
+	h.call(Op{Client: "kim", Kind: OpLock, Items: singleItem("a", Exclusive), Outcome: Unknown}, 19, 0)
 	assert.Contains(t, Check(&h.History).Invalid, "the last call of kim, lock at 19.000s, did not succeed: no answer")
 	h.Sessions = append(h.Sessions, Session{Client: "kim", Died: sec(20)})
 	r := Check(&h.History)
@@ -290,8 +280,7 @@ func TestDeathBeforeSession(t *testing.T) {
 func TestUnresolvedCallsAreCounted(t *testing.T) {
 	h := validHistory()
 	for range 3 {
-		h.Ops = append(h.Ops, Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Call: sec(15),
-			Return: sec(16), Outcome: Unknown})
+		h.call(Op{Client: "eve", Kind: OpLock, Items: singleItem("a", Exclusive), Outcome: Unknown}, 15, 16)
 	}
 	assert.Equal(t, 3, Check(&h.History).Unresolved)
 }

@@ -90,8 +90,7 @@ var corruptions = []struct {
 	},
 		`C9: ann reported ticket 11/2 (token 60) lost at 40.000s, and held it again at 42.000s`},
 	{func(h *historyBuilder) {
-		h.Ops = append(h.Ops, Op{Client: "ann", Kind: OpUnlock, Ref: Ref{11, 2}, Call: sec(42), Return: sec(43),
-			Outcome: OK})
+		h.call(Op{Client: "ann", Kind: OpUnlock, Ref: Ref{11, 2}, Outcome: OK}, 42, 43)
 	},
 		`C9: ann reported ticket 11/2 (token 60) lost at 40.000s, and its unlock at 42.000s was answered as if it were held`},
 	{func(h *historyBuilder) { h.eventOf(EvReleased, Ref{11, 2}).Ref = Ref{99, 1} },
@@ -130,8 +129,7 @@ var corruptions = []struct {
 	{func(h *historyBuilder) { h.eventOf(EvReleased, Ref{11, 1}).Ref = Ref{99, 1} },
 		`C11: ann was answered at 6.000s that ticket 11/1 is released, and the log has no end of it`},
 	{func(h *historyBuilder) {
-		h.Ops = append(h.Ops, Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Call: sec(55),
-			Return: sec(56), Outcome: OK})
+		h.call(Op{Client: "op", Kind: OpExpireSession, Ref: Ref{Session: 12}, Outcome: OK}, 55, 56)
 	},
 		`C11: op was answered at 56.000s that session 12 is over, and the log has no end of it`},
 	{func(h *historyBuilder) {

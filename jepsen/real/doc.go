@@ -23,7 +23,7 @@
 //	main.go      the command line; one run from its beginning to its verdict
 //	cluster.go   what runs: nodes, programs, audit, disks; node.go: processes, and nodes
 //	proxy.go     the network: a proxy for every port of every node, and which process a connection is of
-//	nemesis.go   when faults happen; faults.go: the table of all kinds; slowfaults.go
+//	nemesis.go   when faults happen, and those that take long; faults.go: the table of all kinds
 //	subprocess.go   the run's own processes and their clients; audit.go: the audit and the operator
 //	recorder.go  their parts of the history, and what the locks guard
 //	verdict.go   the whole history, and its check; report.go: the report

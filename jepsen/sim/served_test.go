@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -332,22 +331,13 @@ func requireOutcome(s *Sim, err error, want client.Outcome) {
 // longTTL lets confirmations grow old: a session is renewed every ten minutes.
 func longTTL(c *client.Config) { c.TTL = 30 * time.Minute }
 
-// grants counts the grants of a lock from now on.
-func (s *Sim) grants(name string) *atomic.Int64 {
-	p, n, begun := s.program("observer", nil), new(atomic.Int64), make(chan struct{})
-	go func() {
-		for m, err := range p.Watch(s.Within(time.Hour), name, 0) {
-			if len(m.Events) == 0 && err == nil {
-				close(begun)
-			}
-			for _, e := range m.Events {
-				if e.Kind == client.EventGranted {
-					n.Add(1)
-				}
-			}
+// grants counts the grants of a lock so far.
+func (s *Sim) grants(name string) (n int) {
+	for ev := range s.Audit.events() {
+		if ev.Kind == fsm.EvGranted && ev.Items[0].Name == name {
+			n++
 		}
-	}()
-	<-begun
+	}
 	return n
 }
 
@@ -363,7 +353,7 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 				first := s.wait(s.Within(time.Hour), b, "x", client.WithMaxHold(d))
 				second := s.wait(s.Within(time.Hour), c, "x")
 				time.Sleep(3 * time.Minute)
-				count := s.grants("x")
+				before := s.grants("x")
 				free := time.Now()
 				require.NoError(s, held.Unlock(s.Within(time.Minute)))
 				l := s.awaitResult(first, time.Second)
@@ -375,7 +365,7 @@ func TestMaxHoldAfterLongWait(t *testing.T) {
 				require.True(s, second.at.After(lost), "granted %v before the loss", lost.Sub(second.at))
 				assert.Less(s, second.at.Sub(free), d+500*time.Millisecond)
 				time.Sleep(time.Second)
-				require.EqualValues(s, 2, count.Load(), "each was granted once")
+				require.Equal(s, 2, s.grants("x")-before, "each was granted once")
 			})
 		})
 	}
@@ -405,7 +395,6 @@ func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 	runServed(t, 1, func(s *Sim) {
 		a, b := s.program("a", nil), s.program("b", nil)
 		s.lock(a, "other")
-		count := s.grants("x")
 		s.Network.SetDelay("n1", "a", 150*time.Millisecond, 0)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -419,8 +408,8 @@ func TestUndeliveredMaxHoldDoesNotSpin(t *testing.T) {
 		err := <-failed
 		require.ErrorIs(s, err, client.ErrNotAcquired)
 		require.ErrorIs(s, err, context.DeadlineExceeded)
-		require.Less(s, count.Load(), int64(120), "grants in a minute")
-		require.Greater(s, count.Load(), int64(30), "it was asked for again and again")
+		require.Less(s, s.grants("x"), 120, "grants in a minute")
+		require.Greater(s, s.grants("x"), 30, "it was asked for again and again")
 	})
 }
 

@@ -1,8 +1,8 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 
 	"zamok/session"
 	"zamok/session/record"
@@ -10,22 +10,21 @@ import (
 
 // ticketTotals is what the tickets come to. The derived state is compared with it.
 type ticketTotals struct {
-	counts           Counts // Granted and Waiting
-	slots, deadlines int
-	sum              record.Sum
-	live             map[session.ID]int
-	owners           map[ownerKey]ownerTickets
+	byState                 [Ended + 1]int
+	slots, deadlines, owned int
+	sum                     record.Sum
+	live                    map[session.ID]int
 }
 
 // Check tests the invariants of the package comment and names the first that is broken. It reads
 // the whole state: for tests, and once after a restore.
 func (m *Machine) Check() error {
-	all := ticketTotals{live: make(map[session.ID]int), owners: make(map[ownerKey]ownerTickets)}
+	all := ticketTotals{live: make(map[session.ID]int)}
 	for _, check := range []func() error{
 		m.sessions.Check, m.tickets.Check, m.delays.Check, m.members.Check, m.reports.Check, m.locks.Check, m.due.Check,
+		m.owned.Check,
 		func() error { return m.checkTickets(&all) },
 		func() error { return m.checkLocks(all.slots) },
-		func() error { return m.checkOwners(all.owners) },
 		func() error { return m.checkSessions(all.live) },
 		func() error { return m.checkDelays(&all) },
 		func() error { return m.checkMembers(&all) },
@@ -51,6 +50,7 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 			rule{"M3: it was enqueued in the future", t.enqueued <= m.index},
 			rule{"M2: it waits and could be granted", !waits || t.blockedAt() != nil},
 			rule{"M3: it waits and has a token or a maximum hold that runs", !waits || t.token == 0 && t.holdUntil == 0},
+			rule{"M10: it was granted and its wait still ends", !granted || t.waitUntil == 0},
 			rule{"M3: it was never enqueued", !granted || t.enqueued != 0},
 			rule{"M3: its token is older than its place in the queue", !granted || t.token >= t.enqueued},
 			rule{"M3: its token is of the future", !granted || t.token <= m.index},
@@ -64,44 +64,36 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 				broken = m.checkSlot(key, t, i)
 			}
 		}
-		for _, k := range []dueKey{{t.waitUntil, dueWait, t.enqueued, ""}, {t.holdUntil, dueHold, t.enqueued, ""}} {
-			if k.at == 0 {
-				continue
-			}
+		if k := t.due(); k.at != 0 {
 			if due, ok := m.due.Get(k); broken == "" && (!ok || due != key) {
 				broken = fmt.Sprintf("M10: %+v is not in the schedule", k)
 			}
 			all.deadlines++
 		}
 		if t.owner != "" {
-			k := ownerKey{key.Session, t.owner}
-			o := all.owners[k]
-			switch {
-			case granted:
-				o.held = append(o.held, key.Ticket)
-			case o.waiting != 0:
-				return fmt.Errorf("M8: owner %v waits twice", k)
-			default:
-				o.waiting = key.Ticket
-			}
-			all.owners[k] = o
+			_, recorded := m.owned.Get(t.ownedKey(key))
+			first, _ := m.waitOf(key.Session, t.owner)
+			broken = cmp.Or(broken, firstBroken(
+				rule{"M8: it is not among its owner's tickets", recorded},
+				rule{"M8: its owner waits twice", !waits || first == key},
+			))
+			all.owned++
 		}
 		if broken != "" {
 			return fmt.Errorf("%s: ticket %+v of session %+v", broken, t.view(key), s)
 		}
 		all.slots += len(t.slots)
 		all.sum += t.sum(key)
-		if granted {
-			all.counts.Granted++
-		} else if waits {
-			all.counts.Waiting++
-		}
+		all.byState[t.state]++
 		if !ended {
 			all.live[key.Session]++
 		}
 	}
-	if all.counts != m.counts {
-		return fmt.Errorf("M7: %+v are counted, and there are %+v", m.counts, all.counts)
+	switch {
+	case m.live[Waiting] != all.byState[Waiting] || m.live[Granted] != all.byState[Granted]:
+		return fmt.Errorf("M7: %v wait and are granted, counted %v", all.byState, m.live)
+	case m.owned.Len() != all.owned:
+		return fmt.Errorf("M8: %d tickets of owners on record, and there are %d", m.owned.Len(), all.owned)
 	}
 	return nil
 }
@@ -171,18 +163,6 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 	}
 	if l.last != previous || l.len != n {
 		return fmt.Errorf("M4: a list of lock %q has %d slots, counted %d", lk.name, n, l.len)
-	}
-	return nil
-}
-
-func (m *Machine) checkOwners(owners map[ownerKey]ownerTickets) error {
-	if len(owners) != len(m.owners) {
-		return fmt.Errorf("M8: %d owners on record, the tickets name %d", len(m.owners), len(owners))
-	}
-	for k, o := range owners {
-		if recorded := m.owners[k]; recorded.waiting != o.waiting || !slices.Equal(recorded.held, o.held) {
-			return fmt.Errorf("M8: owner %v has %+v, on record is %+v", k, o, recorded)
-		}
 	}
 	return nil
 }

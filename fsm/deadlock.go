@@ -1,44 +1,59 @@
 package fsm
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 
 	"zamok/session"
 )
 
-// ownerKey is a logical thread inside a session.
-type ownerKey struct {
+// ownedKey is a live ticket of an owner, a logical thread inside a session. An owner's waiting ticket comes first, then
+// those that it holds, by number. A search for a deadlock goes through them in that order, and how many an entry has
+// depends on what they cost. So the order must follow from the tickets alone, and not from whether they were granted here
+// or restored from a snapshot.
+type ownedKey struct {
 	session session.ID
 	owner   string
+	state   State
+	ticket  uint64
 }
 
-// ownerTickets is what an owner has: its waiting ticket (0 = none) and its granted ones, in the order of their numbers. A
-// search for a deadlock goes through them in that order, and how many an entry has depends on what they cost. So the
-// order must follow from the tickets alone, and not from whether they were granted here or restored from a snapshot.
-type ownerTickets struct {
-	waiting uint64
-	held    []uint64
+func (t *ticket) ownedKey(key TicketRef) ownedKey {
+	return ownedKey{key.Session, t.owner, t.state, key.Ticket}
 }
 
-// updateOwner changes what an owner has.
-func (m *Machine) updateOwner(key TicketRef, owner string, change func(*ownerTickets)) {
-	k := ownerKey{key.Session, owner}
-	o := m.owners[k]
-	change(&o)
-	if o.waiting == 0 && len(o.held) == 0 {
-		delete(m.owners, k)
-	} else {
-		m.owners[k] = o
+func (k ownedKey) compare(l ownedKey) int {
+	return cmp.Or(cmp.Compare(k.session, l.session), cmp.Compare(k.owner, l.owner), cmp.Compare(k.state, l.state),
+		cmp.Compare(k.ticket, l.ticket))
+}
+
+// ownedBy yields an owner's tickets in a state.
+func (m *Machine) ownedBy(id session.ID, owner string, state State) iter.Seq[TicketRef] {
+	return func(yield func(TicketRef) bool) {
+		for k := range m.owned.From(ownedKey{id, owner, state, 0}) {
+			if k.session != id || k.owner != owner || k.state != state || !yield(TicketRef{id, k.ticket}) {
+				return
+			}
+		}
 	}
+}
+
+// waitOf returns the ticket with which an owner waits; false: it does not wait.
+func (m *Machine) waitOf(id session.ID, owner string) (ref TicketRef, waits bool) {
+	for ref := range m.ownedBy(id, owner, Waiting) {
+		return ref, true
+	}
+	return ref, false
 }
 
 // hasWaiters reports whether a ticket waits for what the owner holds, or the new ticket, with its locks in m.lookedUp,
 // would. If not, there is no cycle through it. With more than SearchMax locks to check, the answer is yes.
-func (m *Machine) hasWaiters(id session.ID, o ownerTickets) bool {
+func (m *Machine) hasWaiters(id session.ID, owner string) bool {
 	looked := 0
 	defer func() { m.searchCost += looked }()
-	for _, number := range o.held {
-		t := m.tickets.Peek(TicketRef{id, number})
+	for ref := range m.ownedBy(id, owner, Granted) {
+		t := m.tickets.Peek(ref)
 		if looked += len(t.slots); looked > SearchMax {
 			return true
 		}
@@ -97,8 +112,8 @@ func (m *Machine) findCycle(c *Acquire) []Link {
 		case key.Session == c.Session && t.owner == c.Owner:
 			return s.describe(c, at)
 		default:
-			if o := m.owners[ownerKey{key.Session, t.owner}]; o.waiting != 0 {
-				s.visit(TicketRef{key.Session, o.waiting}, at, "")
+			if ref, waits := m.waitOf(key.Session, t.owner); waits {
+				s.visit(ref, at, "")
 			}
 		}
 	}

@@ -24,6 +24,15 @@ const (
 	dueHold
 )
 
+// due is when the ticket's wait or hold ends; 0 = it has no limit. A waiting ticket has no hold yet, and a granted one's
+// wait is over.
+func (t *ticket) due() dueKey {
+	if t.state == Waiting {
+		return dueKey{t.waitUntil, dueWait, t.enqueued, ""}
+	}
+	return dueKey{t.holdUntil, dueHold, t.enqueued, ""}
+}
+
 func (k dueKey) compare(l dueKey) int {
 	return cmp.Or(cmp.Compare(k.at, l.at), cmp.Compare(k.kind, l.kind), cmp.Compare(k.id, l.id),
 		cmp.Compare(k.name, l.name))

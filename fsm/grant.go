@@ -69,7 +69,7 @@ func (m *Machine) grantHeads(lk *lock) {
 			return
 		}
 		m.sum -= t.sum(key)
-		m.endWait(key, t)
+		m.leave(key, t)
 		m.grant(key, t)
 		m.sum += t.sum(key)
 		m.sessions.RecordChange(m.sessions.Find(key.Session), m.index, 0)
@@ -91,11 +91,11 @@ func (t *ticket) blockedAt() *slot {
 
 // grant makes t, which is in no queue, a holder of all its locks. It is the only place where a token is made.
 func (m *Machine) grant(key TicketRef, t *ticket) {
-	t.state, t.token = Granted, m.index
+	t.state, t.token, t.waitUntil = Granted, m.index, 0
 	if t.maxHold > 0 {
 		t.holdUntil = m.time.Add(t.maxHold)
 	}
-	m.beginHold(key, t)
+	m.enter(key, t)
 }
 
 func (m *Machine) emitGranted(key TicketRef, t *ticket) {

@@ -31,10 +31,10 @@ type Machine struct {
 	sum      record.Sum // of tickets, delays and members
 
 	// Derived: rebuilt by Restore.
-	locks  *tree.Tree[string, *lock]
-	due    *tree.Tree[dueKey, TicketRef]
-	owners map[ownerKey]ownerTickets // only ever looked up, never ranged over
-	counts Counts
+	locks *tree.Tree[string, *lock]
+	due   *tree.Tree[dueKey, TicketRef]
+	owned *tree.Tree[ownedKey, struct{}]
+	live  [Ended]int // how many tickets wait and are granted, by state
 
 	// Of the current step.
 	in            decoded
@@ -65,7 +65,7 @@ func NewWithVersions(supported VersionRange) *Machine {
 		reports:   tree.New[string, Digest](cmp.Compare[string]),
 		locks:     tree.New[string, *lock](cmp.Compare[string]),
 		due:       tree.New[dueKey, TicketRef](dueKey.compare),
-		owners:    make(map[ownerKey]ownerTickets),
+		owned:     tree.New[ownedKey, struct{}](ownedKey.compare),
 	}
 }
 

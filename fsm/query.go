@@ -49,9 +49,7 @@ type Counts struct {
 
 // Counts returns how much there is of everything, in constant time.
 func (m *Machine) Counts() Counts {
-	c := m.counts
-	c.Sessions, c.Locks, c.Delayed = m.sessions.Len(), m.locks.Len(), m.delays.Len()
-	return c
+	return Counts{m.sessions.Len(), m.locks.Len(), m.live[Granted], m.live[Waiting], m.delays.Len()}
 }
 
 // TicketView is a live ticket, or an ended one that is remembered.

@@ -283,11 +283,7 @@ func (s *snapshotReader) enqueueTickets() error {
 		s.m.lookUp(t.items)
 		s.m.enqueue(b.key, t)
 		s.m.sessions.Find(b.key.Session).Live++
-		if t.state == Waiting {
-			s.m.beginWait(b.key, t)
-		} else {
-			s.m.beginHold(b.key, t)
-		}
+		s.m.enter(b.key, t)
 	}
 	return nil
 }

@@ -95,12 +95,10 @@ func (m *Machine) refusal(s *session.Session, c *Acquire, free bool) (Reason, *D
 	case c.Owner == "":
 		return 0, nil
 	}
-	o := m.owners[ownerKey{c.Session, c.Owner}]
-	if o.waiting != 0 {
-		ref := TicketRef{c.Session, o.waiting}
+	if ref, waits := m.waitOf(c.Session, c.Owner); waits {
 		return OwnerBusy, &Detail{Blockers: []Blocker{{By: ByWaiter, TicketRef: ref, Owner: c.Owner}}}
 	}
-	if m.searchCost < SearchEntryMax && m.hasWaiters(c.Session, o) {
+	if m.searchCost < SearchEntryMax && m.hasWaiters(c.Session, c.Owner) {
 		if cycle := m.findCycle(c); cycle != nil {
 			links, more := truncateCycle(cycle)
 			return Deadlocked, &Detail{Cycle: links, More: more}
@@ -114,7 +112,7 @@ func (m *Machine) wait(key TicketRef, t *ticket, waitFor clock.Span) {
 	if waitFor != Forever {
 		t.waitUntil = m.time.Add(waitFor)
 	}
-	m.beginWait(key, t)
+	m.enter(key, t)
 	for i := range t.slots {
 		m.markMoved(t.slots[i].lock)
 		if m.time < m.holdOffUntil {
@@ -246,90 +244,59 @@ func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
 // releaseSlots removes t, waiting or granted, from its locks, the schedule and the owners, and emits how it ended.
 func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, reason Reason, text string) {
 	event := Event{Kind: EvReleased, TicketRef: key, Token: t.token, Reason: reason, Text: text, Items: t.items}
-	if t.state == Waiting {
-		if !reason.asked() {
-			event.Kind = EvRefused
-		}
-		m.endWait(key, t)
-	} else {
-		m.endHold(key, t)
-		if !reason.asked() {
-			event.Kind = EvLost
-			m.delayLocks(t, s.LockDelay)
-		}
+	m.leave(key, t)
+	switch {
+	case reason.asked():
+	case t.state == Waiting:
+		event.Kind = EvRefused
+	default:
+		event.Kind = EvLost
+		m.delayLocks(t, s.LockDelay)
 	}
 	clear(t.slots) // they share the memory of items, which events keep, and would keep the locks with it
 	m.emit(event)
 }
 
-// beginWait puts a waiting ticket into its queues, the schedule and its owner's record.
-func (m *Machine) beginWait(key TicketRef, t *ticket) {
-	for i := range t.slots {
-		t.slots[i].lock.waiters.push(&t.slots[i])
-	}
-	if t.waitUntil != 0 {
-		m.due.Set(dueKey{t.waitUntil, dueWait, t.enqueued, ""}, key)
-	}
-	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = key.Ticket })
-	}
-	m.counts.Waiting++
-}
-
-// beginHold makes a granted ticket a holder of its locks, and puts it into the schedule and its owner's record.
-func (m *Machine) beginHold(key TicketRef, t *ticket) {
+// enter makes a live ticket a waiter or a holder of its locks, and puts it into the schedule and its owner's record.
+func (m *Machine) enter(key TicketRef, t *ticket) {
 	for i := range t.slots {
 		p := &t.slots[i]
-		p.lock.holders.push(p)
-		p.lock.adjust(t.items[i], 1)
+		if t.state == Waiting {
+			p.lock.waiters.push(p)
+		} else {
+			p.lock.holders.push(p)
+			p.lock.adjust(t.items[i], 1)
+		}
 	}
-	if t.holdUntil != 0 {
-		m.due.Set(dueKey{t.holdUntil, dueHold, t.enqueued, ""}, key)
+	if k := t.due(); k.at != 0 {
+		m.due.Set(k, key)
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) {
-			at, _ := slices.BinarySearch(o.held, key.Ticket)
-			o.held = slices.Insert(o.held, at, key.Ticket)
-		})
+		m.owned.Set(t.ownedKey(key), struct{}{})
 	}
-	m.counts.Granted++
+	m.live[t.state]++
 }
 
-// endWait is the reverse of beginWait. Others may be first in the queues now.
-func (m *Machine) endWait(key TicketRef, t *ticket) {
+// leave is the reverse of enter. Others may be first in the queues, or compatible with the holders, now.
+func (m *Machine) leave(key TicketRef, t *ticket) {
 	for i := range t.slots {
 		p := &t.slots[i]
-		p.lock.waiters.remove(p)
-		m.markMoved(p.lock)
+		if t.state == Waiting {
+			p.lock.waiters.remove(p)
+			m.markMoved(p.lock)
+		} else {
+			p.lock.holders.remove(p)
+			p.lock.adjust(t.items[i], -1)
+		}
 		m.markFreed(p.lock)
 	}
-	if t.waitUntil != 0 {
-		m.due.Delete(dueKey{t.waitUntil, dueWait, t.enqueued, ""})
-		t.waitUntil = 0
+	if k := t.due(); k.at != 0 {
+		m.due.Delete(k)
 	}
 	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) { o.waiting = 0 })
+		m.owned.Delete(t.ownedKey(key))
 	}
-	m.counts.Waiting--
-}
-
-// endHold is the reverse of beginHold.
-func (m *Machine) endHold(key TicketRef, t *ticket) {
-	for i := range t.slots {
-		p := &t.slots[i]
-		p.lock.holders.remove(p)
-		p.lock.adjust(t.items[i], -1)
-		m.markFreed(p.lock)
-	}
-	if t.holdUntil != 0 {
-		m.due.Delete(dueKey{t.holdUntil, dueHold, t.enqueued, ""})
-	}
-	if t.owner != "" {
-		m.updateOwner(key, t.owner, func(o *ownerTickets) {
-			o.held = slices.DeleteFunc(o.held, func(n uint64) bool { return n == key.Ticket })
-		})
-	}
-	m.counts.Granted--
+	m.live[t.state]--
 }
 
 // refuseTicket ends a new ticket at once.

@@ -287,11 +287,8 @@ func (s *Server) Get(ctx context.Context, req *zamokpb.GetRequest) (*zamokpb.Get
 	limit := cmp.Or(int(req.Limit), showDefault)
 	answer := &zamokpb.GetResponse{}
 	return answer, s.read(ctx, func(m *fsm.Machine) {
-		lock, used := m.Lock(req.Name, 0)
-		if !used {
-			lock.Name = req.Name
-		}
-		answer.Lock, answer.Stamp = wire.LockSummary(lock.LockSummary, wire.HoldOffUntil(m)), wire.StampOf(m)
+		lock, _ := m.Lock(req.Name)
+		answer.Lock, answer.Stamp = wire.LockSummary(lock, wire.HoldOffUntil(m)), wire.StampOf(m)
 		bytes := 0
 		some := func(refs iter.Seq[fsm.TicketRef]) (tickets []*zamokpb.Ticket) {
 			for ref := range refs {

@@ -160,7 +160,7 @@ func TestARelayThatStops(t *testing.T) {
 	leader := c.leader()
 	require.Eventually(t, func() (dropped bool) {
 		leader.Raft().View(func(m *fsm.Machine) {
-			lock, _ := m.Lock("x", 1)
+			lock, _ := m.Lock("x")
 			dropped = lock.Waiters == 0
 		})
 		return dropped

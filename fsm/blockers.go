@@ -1,14 +1,18 @@
 package fsm
 
-// lookUp looks up the locks of items into m.lookedUp. One whose name is not in use is new, and not among the locks yet.
+// lockOf returns the lock of a name. One that is not in use is new, and not among the locks.
+func (m *Machine) lockOf(name string) *lock {
+	if lk, used := m.locks.Get(name); used {
+		return lk
+	}
+	return &lock{name: name}
+}
+
+// lookUp looks up the locks of items into m.lookedUp.
 func (m *Machine) lookUp(items []Item) {
 	m.lookedUp = m.lookedUp[:0]
 	for i := range items {
-		lk, ok := m.locks.Get(items[i].Name)
-		if !ok {
-			lk = &lock{name: items[i].Name}
-		}
-		m.lookedUp = append(m.lookedUp, lk)
+		m.lookedUp = append(m.lookedUp, m.lockOf(items[i].Name))
 	}
 }
 
@@ -38,11 +42,8 @@ func (m *Machine) blockers(items []Item) []Blocker {
 	var all []Blocker
 	for i, lk := range m.lookedUp {
 		all = m.blockersAt(all, lk, items[i], lk.waiters.last)
-		if len(all) >= BlockersMax {
-			return all[:BlockersMax]
-		}
 	}
-	return all
+	return all[:min(len(all), BlockersMax)]
 }
 
 // blockersAt adds what blocks an item at one lock. ahead is the last of the tickets before it in the queue; nil = it is

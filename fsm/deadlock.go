@@ -90,10 +90,10 @@ func (s *search) visit(key TicketRef, parent int, lockName string) {
 	}
 }
 
-// findCycle returns the shortest cycle that c, waiting, would close, or nil. Its locks are in
+// findCycle describes the shortest cycle that c, waiting, would close, or returns nil. Its locks are in
 // m.lookedUp. Every wait is for all of a ticket's items. A timed wait counts as any other, though a cycle
 // through it would dissolve by itself.
-func (m *Machine) findCycle(c *Acquire) []Link {
+func (m *Machine) findCycle(c *Acquire) *Detail {
 	s := &search{m: m, seen: make(map[TicketRef]bool), visitedWidth: make(map[*lock]uint32)}
 	defer func() { m.searchCost += s.cost }()
 	for i, lk := range m.lookedUp {
@@ -152,8 +152,9 @@ func (it Item) width() uint32 {
 	}
 }
 
-// describe writes the way from the new ticket to the step at, link by link.
-func (s *search) describe(c *Acquire, at int) []Link {
+// describe writes the way from the new ticket to the step at, link by link. Of a long one it keeps the beginning and the
+// end.
+func (s *search) describe(c *Acquire, at int) *Detail {
 	var links []Link
 	wanted := "" // the lock at which the link before waits for the one at hand
 	for ; at >= 0; at = s.steps[at].parent {
@@ -170,13 +171,9 @@ func (s *search) describe(c *Acquire, at int) []Link {
 		TicketRef: TicketRef{c.Session, c.Ticket}, Owner: c.Owner, State: Waiting, Name: wanted,
 	})
 	slices.Reverse(links)
-	return links
-}
-
-// truncateCycle keeps the beginning and the end of a long cycle and returns how many links it removed.
-func truncateCycle(links []Link) ([]Link, int) {
-	if omitted := len(links) - 2*BlockersMax; omitted > 0 {
-		return slices.Delete(links, BlockersMax, BlockersMax+omitted), omitted
+	omitted := max(0, len(links)-2*BlockersMax)
+	if omitted > 0 {
+		links = slices.Delete(links, BlockersMax, BlockersMax+omitted)
 	}
-	return links, 0
+	return &Detail{Cycle: links, More: omitted}
 }

@@ -108,11 +108,9 @@ func (c *ForceRelease) execute(m *Machine) Result {
 		return invalid("reason")
 	}
 	keys := m.keyBuffer[:0]
-	if lk, ok := m.locks.Get(c.Name); ok {
-		for p := lk.holders.first; p != nil; p = p.next {
-			if m.tickets.Peek(p.key).token <= c.Token {
-				keys = append(keys, p.key)
-			}
+	for key := range m.Holders(c.Name) {
+		if m.tickets.Peek(key).token <= c.Token {
+			keys = append(keys, key)
 		}
 	}
 	m.keyBuffer = keys

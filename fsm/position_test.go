@@ -97,7 +97,7 @@ func TestQueuePositionMatchesScan(t *testing.T) {
 				exact++
 			default:
 				require.GreaterOrEqual(t, position, ahead)
-				lock, _ := m.Lock(name, 0)
+				lock, _ := m.Lock(name)
 				require.Less(t, position, lock.Waiters)
 				above++
 			}
@@ -123,7 +123,7 @@ func positionByScan(m *Machine, one *ticket, ref TicketRef) (name string, ahead 
 	}
 	for _, item := range one.items {
 		ahead := slices.Index(slices.Collect(m.Waiters(item.Name)), ref)
-		lock, _ := m.Lock(item.Name, 0)
+		lock, _ := m.Lock(item.Name)
 		if ahead > 0 || lock.Holders > 0 {
 			return item.Name, ahead
 		}

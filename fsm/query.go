@@ -35,11 +35,7 @@ func (m *Machine) HoldOff() clock.Span { return max(m.holdOffUntil.Sub(m.time), 
 
 // ClosedBy is what closes a lock, in use or not: a delay, or the hold-off; false: neither.
 func (m *Machine) ClosedBy(name string) (Blocker, bool) {
-	lk, ok := m.locks.Get(name)
-	if !ok {
-		lk = &lock{name: name}
-	}
-	return m.closedBy(lk)
+	return m.closedBy(m.lockOf(name))
 }
 
 // Counts is how much there is of everything.
@@ -74,20 +70,13 @@ func (t *ticket) view(key TicketRef) TicketView {
 	}
 }
 
-// LockSummary is a line of a listing.
+// LockSummary is a lock without its tickets.
 type LockSummary struct {
 	Name string
 	// Limit is the limit of its permits; 0 = a mutex.
 	Limit            uint32
 	Holders, Waiters int
 	DelayedUntil     clock.Time // 0 = no delay
-}
-
-// LockView is all about one lock.
-type LockView struct {
-	LockSummary
-	// HeldBy and Queue are in order, cut off at the number asked for.
-	HeldBy, Queue []TicketView
 }
 
 func (lk *lock) summary() LockSummary {
@@ -98,21 +87,10 @@ func (lk *lock) summary() LockSummary {
 	return s
 }
 
-// Lock returns a lock with at most so many holders and so many waiters; false: the name is not in use.
-func (m *Machine) Lock(name string, limit int) (LockView, bool) {
-	lk, ok := m.locks.Get(name)
-	if !ok {
-		return LockView{}, false
-	}
-	return LockView{lk.summary(), m.views(&lk.holders, limit), m.views(&lk.waiters, limit)}, true
-}
-
-func (m *Machine) views(l *list, limit int) []TicketView {
-	var views []TicketView
-	for p := l.first; p != nil && len(views) < limit; p = p.next {
-		views = append(views, m.tickets.Peek(p.key).view(p.key))
-	}
-	return views
+// Lock returns a lock; false: the name is not in use.
+func (m *Machine) Lock(name string) (LockSummary, bool) {
+	lk := m.lockOf(name)
+	return lk.summary(), lk.inUse() || lk.delay != 0
 }
 
 // Locks lists at most so many locks whose names have the prefix and sort behind after, by name.
@@ -154,12 +132,11 @@ func (m *Machine) Sessions(after session.ID, limit int) []session.Session {
 
 // Ticket returns a ticket that is live or remembered.
 func (m *Machine) Ticket(ref TicketRef) (TicketView, bool) {
-	key := ref
-	t := m.tickets.Peek(key)
+	t := m.tickets.Peek(ref)
 	if t == nil {
 		return TicketView{}, false
 	}
-	return t.view(key), true
+	return t.view(ref), true
 }
 
 // Metadata returns a live ticket's metadata.
@@ -168,6 +145,14 @@ func (m *Machine) Metadata(ref TicketRef) string {
 		return t.metadata
 	}
 	return ""
+}
+
+// ticketIn returns a ticket that is in that state, for reading; any other is empty.
+func (m *Machine) ticketIn(state State, ref TicketRef) *ticket {
+	if t := m.tickets.Peek(ref); t != nil && t.state == state {
+		return t
+	}
+	return &ticket{}
 }
 
 // ticketStates returns the session's tickets, all that are live or above its acknowledged-through, by number.
@@ -182,25 +167,18 @@ func (m *Machine) ticketStates(id session.ID) []TicketState {
 // Holds reports whether name is held with this token now. A token alone identifies an exclusive grant; others need the
 // ticket, too.
 func (m *Machine) Holds(name string, token uint64, ref TicketRef) bool {
-	lk, ok := m.locks.Get(name)
-	if !ok {
-		return false
-	}
 	if ref == (TicketRef{}) {
+		lk := m.lockOf(name)
 		return lk.exclusive > 0 && m.tickets.Peek(lk.holders.first.key).token == token
 	}
-	t := m.tickets.Peek(ref)
-	return t != nil && t.state == Granted && t.token == token &&
-		slices.ContainsFunc(t.items, func(it Item) bool { return it.Name == name })
+	t := m.ticketIn(Granted, ref)
+	return t.token == token && slices.ContainsFunc(t.items, func(it Item) bool { return it.Name == name })
 }
 
 // Blockers names what blocks a waiting ticket at each of its locks, up to BlockersMax.
 func (m *Machine) Blockers(ref TicketRef) []Blocker {
 	var all []Blocker
-	t := m.tickets.Peek(ref)
-	if t == nil || t.state != Waiting {
-		return nil
-	}
+	t := m.ticketIn(Waiting, ref)
 	for i := range t.slots {
 		p := &t.slots[i]
 		all = m.blockersAt(all, p.lock, t.items[i], p.prev)
@@ -225,21 +203,17 @@ func (m *Machine) Member(id string) (MemberRecord, bool) { return m.members.Get(
 
 // Waiters yields the tickets in the queue of a lock, in order.
 func (m *Machine) Waiters(name string) iter.Seq[TicketRef] {
-	return m.refs(name, func(lk *lock) *slot { return lk.waiters.first })
+	return m.lockOf(name).waiters.refs()
 }
 
 // Holders yields the tickets that hold a lock, in order.
 func (m *Machine) Holders(name string) iter.Seq[TicketRef] {
-	return m.refs(name, func(lk *lock) *slot { return lk.holders.first })
+	return m.lockOf(name).holders.refs()
 }
 
-func (m *Machine) refs(name string, first func(*lock) *slot) iter.Seq[TicketRef] {
+func (l *list) refs() iter.Seq[TicketRef] {
 	return func(yield func(TicketRef) bool) {
-		lk, ok := m.locks.Get(name)
-		if !ok {
-			return
-		}
-		for p := first(lk); p != nil && yield(p.key); p = p.next {
+		for p := l.first; p != nil && yield(p.key); p = p.next {
 		}
 	}
 }
@@ -249,7 +223,7 @@ const PositionExactMax = 100
 
 // BlockedLock is the first lock of a waiting ticket that is closed to it; "": it does not wait.
 func (m *Machine) BlockedLock(ref TicketRef) string {
-	if at := m.firstBlocked(ref); at != nil {
+	if at := m.ticketIn(Waiting, ref).blockedAt(); at != nil {
 		return at.lock.name
 	}
 	return ""
@@ -259,7 +233,7 @@ func (m *Machine) BlockedLock(ref TicketRef) string {
 // there: exactly up to PositionExactMax. A larger number includes tickets that left the middle of the queue, so it may be
 // too large, never too small. The cost does not depend on the length of the queue. False: the ticket does not wait.
 func (m *Machine) QueuePosition(ref TicketRef) (name string, ahead int, waits bool) {
-	at := m.firstBlocked(ref)
+	at := m.ticketIn(Waiting, ref).blockedAt()
 	if at == nil {
 		return "", 0, false
 	}
@@ -272,20 +246,9 @@ func (m *Machine) QueuePosition(ref TicketRef) (name string, ahead int, waits bo
 	return at.lock.name, ahead, true
 }
 
-func (m *Machine) firstBlocked(ref TicketRef) *slot {
-	t := m.tickets.Peek(ref)
-	if t == nil || t.state != Waiting {
-		return nil
-	}
-	return t.blockedAt()
-}
-
 // Contention is how many tickets wait for the locks that a ticket holds, and how many locks it holds.
 func (m *Machine) Contention(ref TicketRef) (waiting, locks int) {
-	t := m.tickets.Peek(ref)
-	if t == nil || t.state != Granted {
-		return 0, 0
-	}
+	t := m.ticketIn(Granted, ref)
 	for i := range t.slots {
 		waiting += t.slots[i].lock.waiters.len
 	}

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"iter"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -80,7 +81,7 @@ func TestQueriesReturnCopies(t *testing.T) {
 	b := newHarness(t)
 	s := b.open(1, clock.Minute)
 	b.do(0, &Acquire{Session: s, Ticket: 1, Items: exclusive("x"), WaitFor: 0})
-	view, ok := b.m.Lock("x", 10)
+	view, ok := b.m.LockView("x")
 	require.True(t, ok)
 	ticket, _ := b.m.Ticket(TicketRef{s, 1})
 	view.HeldBy[0].Items[0].Mode = Shared
@@ -92,7 +93,7 @@ func TestQueriesReturnCopies(t *testing.T) {
 	b.do(0, &Downgrade{Session: s, Ticket: 1}, &Drop{Session: s, Ticket: 1})
 	require.Equal(t, Granted, ticket.State)
 	require.Equal(t, 1, view.Holders)
-	_, ok = b.m.Lock("x", 10)
+	_, ok = b.m.Lock("x")
 	require.False(t, ok)
 }
 
@@ -124,6 +125,25 @@ func TestMembersAndReportsAreSortedByID(t *testing.T) {
 	require.False(t, ok)
 	require.Equal(t, ClusterID{1}, b.m.Cluster())
 	require.Zero(t, b.m.HoldOffUntil())
+}
+
+// LockView is all about one lock, in order.
+type LockView struct {
+	LockSummary
+	HeldBy, Queue []TicketView
+}
+
+// LockView returns a lock with its tickets; false: the name is not in use.
+func (m *Machine) LockView(name string) (LockView, bool) {
+	views := func(refs iter.Seq[TicketRef]) (all []TicketView) {
+		for ref := range refs {
+			t, _ := m.Ticket(ref)
+			all = append(all, t)
+		}
+		return all
+	}
+	lock, used := m.Lock(name)
+	return LockView{lock, views(m.Holders(name)), views(m.Waiters(name))}, used
 }
 
 // Reports lists the latest digest of each node, by id.

@@ -135,7 +135,7 @@ func (t *transcript) describeDelays(events []Event) {
 			continue
 		}
 		for _, it := range e.Items {
-			lock, _ := t.m.Lock(it.Name, 0)
+			lock, _ := t.m.Lock(it.Name)
 			if lock.DelayedUntil != 0 && !described[it.Name] {
 				t.addf("%s stays closed until %v", it.Name, formatTime(lock.DelayedUntil))
 			}

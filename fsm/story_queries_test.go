@@ -39,7 +39,7 @@ func (s *story) query(question string, l *scriptLine) []string {
 }
 
 func (s *story) showLock(name string) []string {
-	lock, ok := s.m.Lock(name, unlimited)
+	lock, ok := s.m.LockView(name)
 	if !ok {
 		return []string{name + ": nobody uses it"}
 	}

@@ -175,7 +175,7 @@ func (s *story) queuePositions(ref TicketRef) string {
 	}
 	var all []string
 	for _, it := range view.Items {
-		lock, _ := s.m.Lock(it.Name, unlimited)
+		lock, _ := s.m.LockView(it.Name)
 		position, ahead := 0, ""
 		for i, other := range lock.Queue {
 			if other.TicketRef == ref {

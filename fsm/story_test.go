@@ -129,9 +129,8 @@ type observation struct {
 func (s *story) observe() observation {
 	queues := make(map[string][]TicketRef)
 	for _, lock := range s.m.Locks("", "", unlimited) {
-		view, _ := s.m.Lock(lock.Name, unlimited)
-		for _, t := range view.Queue {
-			queues[lock.Name] = append(queues[lock.Name], t.TicketRef)
+		for ref := range s.m.Waiters(lock.Name) {
+			queues[lock.Name] = append(queues[lock.Name], ref)
 		}
 	}
 	return observation{

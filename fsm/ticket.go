@@ -48,16 +48,12 @@ func (c *Acquire) execute(m *Machine) Result {
 	if field := c.invalid(); field != "" {
 		return invalid(field)
 	}
-	s := m.sessions.Find(c.Session)
-	if s == nil {
-		return m.noSession(c.Session)
-	}
-	m.acknowledge(s, c.AckedThrough)
-	key := TicketRef{c.Session, c.Ticket}
-	if t := m.tickets.Peek(key); t != nil {
-		return t.result(s)
-	}
+	s, key, t := m.find(c.Session, c.Ticket, c.AckedThrough)
 	switch {
+	case s == nil:
+		return m.noSession(c.Session)
+	case t != nil:
+		return t.result(s)
 	case c.Ticket <= s.AckedThrough:
 		return endedResult(s, TicketEnded)
 	case c.Ticket-s.AckedThrough > TicketWindow:
@@ -68,7 +64,7 @@ func (c *Acquire) execute(m *Machine) Result {
 	if reason, detail := m.refusal(s, c, free); reason != 0 {
 		return m.refuseTicket(s, key, c.Items, reason, detail)
 	}
-	t := m.addTicket(s, key, c)
+	t = m.addTicket(s, key, c)
 	if free {
 		m.grant(key, t)
 		m.emitGranted(key, t)
@@ -77,6 +73,17 @@ func (c *Acquire) execute(m *Machine) Result {
 	}
 	m.sum += t.sum(key)
 	return t.result(s)
+}
+
+// find begins the commands about a ticket: it takes the acknowledged-through and finds the session, if it is alive, and
+// the ticket, for reading, if it is live or remembered.
+func (m *Machine) find(id session.ID, number, ackedThrough uint64) (s *session.Session, key TicketRef, t *ticket) {
+	key = TicketRef{id, number}
+	if s = m.sessions.Find(id); s == nil {
+		return nil, key, nil
+	}
+	m.acknowledge(s, ackedThrough)
+	return s, key, m.tickets.Peek(key)
 }
 
 // refusal is why an acquisition is refused: 0 = it is granted if its locks are free, and waits otherwise.
@@ -100,8 +107,7 @@ func (m *Machine) refusal(s *session.Session, c *Acquire, free bool) (Reason, *D
 	}
 	if m.searchCost < SearchEntryMax && m.hasWaiters(c.Session, c.Owner) {
 		if cycle := m.findCycle(c); cycle != nil {
-			links, more := truncateCycle(cycle)
-			return Deadlocked, &Detail{Cycle: links, More: more}
+			return Deadlocked, cycle
 		}
 	}
 	return 0, nil
@@ -158,15 +164,11 @@ func (c *Drop) execute(m *Machine) Result {
 	if c.Ticket == 0 {
 		return invalid("ticket")
 	}
-	s := m.sessions.Find(c.Session)
-	if s == nil {
-		return m.noSession(c.Session)
-	}
-	m.acknowledge(s, c.AckedThrough)
-	key := TicketRef{c.Session, c.Ticket}
-	t := m.tickets.Peek(key)
+	s, key, t := m.find(c.Session, c.Ticket, c.AckedThrough)
 	reason, token := Dropped, uint64(0)
 	switch {
+	case s == nil:
+		return m.noSession(c.Session)
 	case t == nil && c.Ticket <= s.AckedThrough:
 		return endedResult(s, OK)
 	case t == nil && c.Ticket-s.AckedThrough > TicketWindow:
@@ -187,24 +189,21 @@ func (c *Downgrade) execute(m *Machine) Result {
 	if c.Ticket == 0 {
 		return invalid("ticket")
 	}
-	s := m.sessions.Find(c.Session)
-	if s == nil {
+	s, key, t := m.find(c.Session, c.Ticket, c.AckedThrough)
+	switch {
+	case s == nil:
 		return m.noSession(c.Session)
-	}
-	m.acknowledge(s, c.AckedThrough)
-	key := TicketRef{c.Session, c.Ticket}
-	t := m.tickets.Ref(key)
-	if t == nil || t.state != Granted || !slices.ContainsFunc(t.items, Item.isMutex) {
-		r := Result{Code: NotHeld}.forSession(s)
-		switch {
-		case t != nil:
-			r.State, r.Reason, r.Token, r.HoldUntil = t.state, t.reason, t.token, t.holdUntil
-		case c.Ticket <= s.AckedThrough:
-			r.State = Ended
-		}
-		return r // with State 0 its Acquire may still arrive
+	case t == nil && c.Ticket <= s.AckedThrough:
+		return endedResult(s, NotHeld)
+	case t == nil:
+		return Result{Code: NotHeld}.forSession(s) // its Acquire may still arrive
+	case t.state != Granted || !slices.ContainsFunc(t.items, Item.isMutex):
+		r := t.result(s)
+		r.Code = NotHeld
+		return r
 	}
 	if slices.ContainsFunc(t.items, func(it Item) bool { return it.Mode == Exclusive }) {
+		t = m.tickets.Ref(key)
 		m.sum -= t.sum(key)
 		t.items = slices.Clone(t.items)
 		for i := range t.items {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -250,9 +251,9 @@ func (s *served) report(index uint64) *standing {
 	s.node.View(func(m *fsm.Machine) {
 		r.Index, r.Check = m.Stamp().Index, text(m.Check())
 		for _, l := range m.Locks("", "", 1<<20) {
-			v, _ := m.Lock(l.Name, 1<<20)
-			for _, t := range append(v.HeldBy, v.Queue...) {
-				r.Live = append(r.Live, liveTicket{t.TicketRef, l.Name, t.Token})
+			for _, ref := range slices.AppendSeq(slices.Collect(m.Holders(l.Name)), m.Waiters(l.Name)) {
+				t, _ := m.Ticket(ref)
+				r.Live = append(r.Live, liveTicket{ref, l.Name, t.Token})
 			}
 		}
 	})

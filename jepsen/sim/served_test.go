@@ -69,8 +69,8 @@ func (s *Sim) wait(ctx context.Context, p *program, name string, opts ...client.
 func (s *Sim) waiters(name string) (n int) {
 	for _, leader := range s.Leaders() {
 		leader.View(func(m *fsm.Machine) {
-			if view, ok := m.Lock(name, 1); ok {
-				n = view.Waiters
+			if lock, used := m.Lock(name); used {
+				n = lock.Waiters
 			}
 		})
 	}

@@ -169,10 +169,12 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 
 func (m *Machine) checkSessions(live map[session.ID]int) error {
 	for _, s := range m.sessions.From(0) {
+		_, scheduled := m.due.Get(sessionDue(s))
 		if broken := firstBroken(
 			rule{"M9: its live tickets are more than counted, or fewer", s.Live == live[s.ID]},
 			rule{"M9: it has too many live tickets", s.Live <= TicketsMax},
 			rule{"M9: it is of the future", max(uint64(s.ID), s.Renewed, s.Changed) <= m.index && s.Deadline <= m.time.Add(s.TTL)},
+			rule{"M10: it is not in the schedule, or too late", scheduled && s.Scheduled <= s.Deadline},
 		); broken != "" {
 			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time, live[s.ID])
 		}
@@ -193,7 +195,7 @@ func (m *Machine) checkDelays(all *ticketTotals) error {
 		}
 		all.sum += delaySum(name, *until)
 	}
-	if n := all.deadlines + m.delays.Len(); n != m.due.Len() {
+	if n := all.deadlines + m.delays.Len() + m.sessions.Len(); n != m.due.Len() {
 		return fmt.Errorf("M10: %d deadlines, %d in the schedule", n, m.due.Len())
 	}
 	return nil

@@ -77,6 +77,7 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M9", func(m *Machine, one, _ session.ID) {
 			m.sessions.Renew(m.sessions.Find(one), m.time+1, m.index)
 		}},
+		{"M10", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Scheduled++ }},
 		{"M10", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).holdUntil++ }},
 		{"M10", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 1}).waitUntil = 0 }},
 		{"M10", func(m *Machine, _, _ session.ID) {
@@ -102,7 +103,7 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced = 0 }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced++ }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Replaced = m.time + 1 }},
-		{"S5", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).AckedThrough++ }},
+		{"S4", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).AckedThrough++ }},
 	} {
 		m, one, two := machineToDamage(t)
 		require.NoError(t, m.Check())

@@ -4,10 +4,11 @@ import (
 	"cmp"
 
 	"zamok/clock"
+	"zamok/session"
 )
 
-// dueKey is a deadline other than a session's. For a wait and a hold, id is the index at which the ticket was
-// enqueued; a delay has the lock's name.
+// dueKey is a deadline. id is the session's, or for a wait and a hold the index at which the ticket was enqueued; a delay
+// has the lock's name.
 type dueKey struct {
 	at   clock.Time
 	kind dueKind
@@ -15,11 +16,12 @@ type dueKey struct {
 	name string
 }
 
-// dueKind is what ends; at one moment sessions end first, then these in this order.
+// dueKind is what ends; at one moment in this order.
 type dueKind uint8
 
 const (
-	dueWait dueKind = 1 + iota
+	dueSession dueKind = 1 + iota
+	dueWait
 	dueDelay
 	dueHold
 )
@@ -38,30 +40,51 @@ func (k dueKey) compare(l dueKey) int {
 		cmp.Compare(k.name, l.name))
 }
 
+// sessionDue is the session's entry in the schedule.
+func sessionDue(s *session.Session) dueKey { return dueKey{s.Scheduled, dueSession, uint64(s.ID), ""} }
+
+// schedule puts a session into the schedule under its deadline.
+func (m *Machine) schedule(s *session.Session) {
+	s.Scheduled = s.Deadline
+	m.due.Set(sessionDue(s), TicketRef{})
+}
+
+// earliest returns the first deadline, with its ticket. A renewal changes one record and leaves the session in the schedule
+// under its old deadline, which is too early and never too late; when that comes first, the session is scheduled again.
+func (m *Machine) earliest() (key dueKey, ticket TicketRef, some bool) {
+	for {
+		key, ticket, some = m.due.Min()
+		if !some || key.kind != dueSession {
+			return key, ticket, some
+		}
+		s := m.sessions.Find(session.ID(key.id))
+		if s.Deadline == key.at {
+			return key, ticket, some
+		}
+		m.due.Delete(key)
+		m.schedule(s)
+	}
+}
+
 // expireDue ends what is due: removes all of it first, then grants once, so that no lock is granted
 // twice under one index.
 func (m *Machine) expireDue() {
 	for spent := 0; spent < ExpirationsMax; {
-		ends, id, leased := m.sessions.Earliest()
-		key, ticket, some := m.due.Min()
-		switch {
-		case leased && ends <= m.time && (!some || ends <= key.at):
-			spent += 1 + m.endSession(id, Expired, "")
-			continue
-		case some && key.at <= m.time:
-			spent++
-			switch key.kind {
-			case dueWait:
-				m.endTicket(ticket, WaitTimeout, "")
-			case dueDelay:
-				lk, _ := m.locks.Get(key.name)
-				m.endDelay(lk)
-			case dueHold:
-				m.endTicket(ticket, MaxHoldExceeded, "")
-			}
-			continue
+		key, ticket, some := m.earliest()
+		if !some || key.at > m.time {
+			break
 		}
-		break
+		spent++
+		switch key.kind {
+		case dueSession:
+			spent += m.endSession(session.ID(key.id), Expired, "")
+		case dueWait:
+			m.endTicket(ticket, WaitTimeout, "")
+		case dueDelay:
+			m.endDelay(m.lockOf(key.name))
+		case dueHold:
+			m.endTicket(ticket, MaxHoldExceeded, "")
+		}
 	}
 	m.grantUnblocked()
 }

@@ -189,9 +189,6 @@ func (m *Machine) emit(e Event) {
 // NextDue returns when the next expiration is due, which may be in the past if an entry was full. False: nothing expires.
 // Unlike a query it changes the schedule: it must not run concurrently with anything else.
 func (m *Machine) NextDue() (clock.Time, bool) {
-	at, _, ok := m.sessions.Earliest()
-	if k, _, found := m.due.Min(); found && (!ok || k.at < at) {
-		return k.at, true
-	}
-	return at, ok
+	key, _, some := m.earliest()
+	return key.at, some
 }

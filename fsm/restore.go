@@ -180,6 +180,7 @@ func (s *snapshotReader) readSession(c *coder) error {
 		return fmt.Errorf("session %d: %s is out of bounds", rec.ID, field)
 	}
 	s.last = TicketRef{Session: rec.ID}
+	s.m.schedule(&rec)
 	s.m.sessions.Insert(rec)
 	return cmp.Or(s.notAfterIndex("id", uint64(rec.ID)), s.notAfterIndex("renewed", rec.Renewed),
 		s.notAfterIndex("attachment", rec.Attachment), s.notAfterIndex("changed", rec.Changed))

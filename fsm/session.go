@@ -13,8 +13,11 @@ func (c *OpenSession) execute(m *Machine) Result {
 	if m.sessions.Len() >= SessionsMax {
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "sessions"}}
 	}
-	s := session.Session{ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings}
-	m.sessions.Open(s, m.time, m.index)
+	s := session.Session{
+		ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings, Opened: m.time, Deadline: m.time.Add(c.TTL), Renewed: m.index,
+	}
+	m.schedule(&s)
+	m.sessions.Insert(s)
 	return Result{}.forSession(&s)
 }
 
@@ -95,6 +98,7 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets
 	}
 	m.keyBuffer = keys
 	label := s.Label
+	m.due.Delete(sessionDue(s))
 	m.sessions.Close(id)
 	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})
 	return len(keys)

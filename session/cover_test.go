@@ -19,7 +19,7 @@ func TestSumCoversEveryField(t *testing.T) {
 	var zero Session
 	sums := map[record.Sum]string{sumOf(zero): "as it is"}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[Session]()) {
-		if !field.IsExported() || field.Anonymous || field.Name == "Live" { // which follows from the tickets
+		if !field.IsExported() || field.Anonymous || field.Name == "Live" || field.Name == "Scheduled" { // which are derived
 			continue
 		}
 		changed := zero

@@ -54,8 +54,10 @@ type Session struct {
 	// Live counts its waiting and granted tickets. It follows from the tickets, and is neither stored nor in a sum.
 	Live int
 
-	// scheduled is the deadline under which the schedule has it: at or before Deadline.
-	scheduled clock.Time
+	// Scheduled is the deadline under which the state machine's schedule has it: at or before Deadline. It follows from
+	// the schedule, and is neither stored nor in a sum.
+	Scheduled clock.Time
+
 	// fixedFieldsSum is the Sum of the fields that never change, taken once.
 	fixedFieldsSum record.Sum
 }

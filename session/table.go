@@ -12,44 +12,21 @@ import (
 
 // Table holds the living sessions. The zero Table is not ready: use NewTable.
 type Table struct {
-	byID *tree.Tree[ID, Session]
-	// bySecret and schedule follow from byID.
-	bySecret map[Hash]ID // only ever looked up, never ranged over
-	schedule *tree.Tree[scheduleKey, struct{}]
+	byID     *tree.Tree[ID, Session]
+	bySecret map[Hash]ID // follows from byID; only ever looked up, never ranged over
 	sum      record.Sum
-}
-
-// scheduleKey is a session's position in the schedule.
-type scheduleKey struct {
-	at clock.Time
-	id ID
-}
-
-func (f scheduleKey) compare(g scheduleKey) int {
-	return cmp.Or(cmp.Compare(f.at, g.at), cmp.Compare(f.id, g.id))
 }
 
 // NewTable returns a table without sessions.
 func NewTable() *Table {
-	return &Table{
-		byID:     tree.New[ID, Session](cmp.Compare[ID]),
-		bySecret: make(map[Hash]ID),
-		schedule: tree.New[scheduleKey, struct{}](scheduleKey.compare),
-	}
+	return &Table{byID: tree.New[ID, Session](cmp.Compare[ID]), bySecret: make(map[Hash]ID)}
 }
 
-// Open adds s, opened at now in step index. No living session may have the same secret (Find with BySecret).
-func (t *Table) Open(s Session, now clock.Time, index uint64) {
-	s.Opened, s.Renewed, s.Deadline = now, index, now.Add(s.TTL)
-	t.Insert(s)
-}
-
-// Insert adds a session from a snapshot.
+// Insert adds a session. No living session may have the same secret (BySecret).
 func (t *Table) Insert(s Session) {
-	s.scheduled, s.fixedFieldsSum, s.Live = s.Deadline, s.sumFixedFields(), 0
+	s.fixedFieldsSum = s.sumFixedFields()
 	t.sum += s.sum()
 	t.bySecret[s.Secret] = s.ID
-	t.schedule.Set(scheduleKey{s.scheduled, s.ID}, struct{}{})
 	t.byID.Set(s.ID, s)
 }
 
@@ -97,26 +74,6 @@ func (t *Table) Close(id ID) {
 	if s, ok := t.byID.Delete(id); ok {
 		t.sum -= s.sum()
 		delete(t.bySecret, s.Secret)
-		t.schedule.Delete(scheduleKey{s.scheduled, id})
-	}
-}
-
-// Earliest returns the session with the first deadline, by (deadline, id). It may reschedule sessions, and so changes the
-// table.
-func (t *Table) Earliest() (deadline clock.Time, id ID, ok bool) {
-	for {
-		earliest, _, some := t.schedule.Min()
-		if !some {
-			return 0, 0, false
-		}
-		s := t.byID.Peek(earliest.id)
-		if s.Deadline == earliest.at {
-			return earliest.at, earliest.id, true
-		}
-		// It was renewed since it was scheduled: reschedule it and try again.
-		t.schedule.Delete(earliest)
-		t.schedule.Set(scheduleKey{s.Deadline, earliest.id}, struct{}{})
-		t.byID.Ref(earliest.id).scheduled = s.Deadline
 	}
 }
 
@@ -139,33 +96,25 @@ func (t *Table) Check() error {
 	if err := t.byID.Check(); err != nil {
 		return fmt.Errorf("sessions by id: %w", err)
 	}
-	if err := t.schedule.Check(); err != nil {
-		return fmt.Errorf("schedule: %w", err)
-	}
 	var sum record.Sum
 	for id, s := range t.byID.All() {
-		_, filed := t.schedule.Get(scheduleKey{s.scheduled, id})
 		switch {
 		case id != s.ID || id == 0:
 			return fmt.Errorf("S1: session %d is kept under id %d", s.ID, id)
 		case t.bySecret[s.Secret] != id:
 			return fmt.Errorf("S2: session %d is not found by its secret", id)
-		case !filed || s.scheduled > s.Deadline:
-			return fmt.Errorf("S3: session %d is filed at %v, its deadline is %v", id, s.scheduled, s.Deadline)
 		case s.Deadline < s.Opened.Add(s.TTL):
-			return fmt.Errorf("S4: session %d, opened at %v, ends at %v, before its ttl %v", id, s.Opened, s.Deadline, s.TTL)
+			return fmt.Errorf("S3: session %d, opened at %v, ends at %v, before its ttl %v", id, s.Opened, s.Deadline, s.TTL)
 		case s.fixedFieldsSum != s.sumFixedFields():
-			return fmt.Errorf("S5: a fixed field of session %d changed", id)
+			return fmt.Errorf("S4: a fixed field of session %d changed", id)
 		}
 		sum += s.sum()
 	}
 	switch {
 	case len(t.bySecret) != t.byID.Len():
 		return fmt.Errorf("S2: %d secrets for %d sessions", len(t.bySecret), t.byID.Len())
-	case t.schedule.Len() != t.byID.Len():
-		return fmt.Errorf("S3: %d filings for %d sessions", t.schedule.Len(), t.byID.Len())
 	case sum != t.sum:
-		return fmt.Errorf("S5: the sum kept is %x, the sum of the records %x", t.sum, sum)
+		return fmt.Errorf("S4: the sum kept is %x, the sum of the records %x", t.sum, sum)
 	}
 	return nil
 }

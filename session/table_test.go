@@ -1,7 +1,6 @@
 package session
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -11,30 +10,28 @@ import (
 	"zamok/clock"
 )
 
-func sessionOf(id ID, ttl clock.Span) Session {
-	return Session{ID: id, Secret: Hash{byte(id), byte(id >> 8)}, Settings: Settings{TTL: ttl}}
+// sessionOf is a session that is opened at now.
+func sessionOf(id ID, ttl clock.Span, now clock.Time) Session {
+	return Session{
+		ID: id, Secret: Hash{byte(id), byte(id >> 8)}, Settings: Settings{TTL: ttl}, Opened: now, Renewed: uint64(id), Deadline: now.Add(ttl),
+	}
 }
 
 func TestSessionDeadlineFollowsRenewal(t *testing.T) {
 	table := NewTable()
-	table.Open(sessionOf(7, 10*clock.Second), 100, 7)
-	deadline, id, ok := table.Earliest()
-	require.True(t, ok)
-	require.Equal(t, ID(7), id)
-	require.Equal(t, clock.Time(100).Add(10*clock.Second), deadline)
+	table.Insert(sessionOf(7, 10*clock.Second, 100))
 
-	// A renewal moves the deadline, and the question who is next follows it.
+	// A renewal moves the deadline.
 	table.Renew(table.Find(7), clock.Time(5*clock.Second), 8)
-	deadline, _, _ = table.Earliest()
-	require.Equal(t, clock.Time(15*clock.Second), deadline)
+	require.Equal(t, clock.Time(15*clock.Second), table.Find(7).Deadline)
 	require.Equal(t, uint64(8), table.Find(7).Renewed)
 	require.NoError(t, table.Check())
 }
 
 func TestSecretNamesOneLiveSession(t *testing.T) {
 	table := NewTable()
-	one := sessionOf(1, clock.Second)
-	table.Open(one, 0, 1)
+	one := sessionOf(1, clock.Second, 0)
+	table.Insert(one)
 	require.Equal(t, ID(1), table.BySecret(one.Secret))
 
 	table.Close(1)
@@ -42,7 +39,7 @@ func TestSecretNamesOneLiveSession(t *testing.T) {
 
 	reopened := one
 	reopened.ID = 2
-	table.Open(reopened, 0, 2)
+	table.Insert(reopened)
 	require.Equal(t, ID(2), table.BySecret(one.Secret))
 	require.NoError(t, table.Check())
 }
@@ -50,24 +47,21 @@ func TestSecretNamesOneLiveSession(t *testing.T) {
 func TestCloseRemovesEverything(t *testing.T) {
 	table := NewTable()
 	for id := range ID(1000) {
-		table.Open(sessionOf(id+1, clock.Span(id+1)*clock.Second), 0, uint64(id+1))
+		table.Insert(sessionOf(id+1, clock.Span(id+1)*clock.Second, 0))
 	}
 	for id := range ID(1000) {
 		table.Close(id + 1)
 		table.Close(id + 1) // a second time does nothing
 	}
-	_, _, ok := table.Earliest()
-	require.False(t, ok)
 	require.Zero(t, table.Len())
 	require.Zero(t, table.Sum())
 	require.Empty(t, table.bySecret)
-	require.Zero(t, table.schedule.Len())
 }
 
 func TestFrozenTableIsImmutable(t *testing.T) {
 	table := NewTable()
 	for id := ID(1); id <= 100; id++ {
-		table.Open(sessionOf(id, clock.Second), 0, uint64(id))
+		table.Insert(sessionOf(id, clock.Second, 0))
 	}
 	frozen := table.Freeze()
 	for id := ID(1); id <= 100; id++ {
@@ -115,9 +109,8 @@ func TestTableMatchesMap(t *testing.T) {
 			"time": func(r *rapid.T) { now = now.Add(clock.Span(rapid.Int64Range(0, 5e9).Draw(r, "span"))) },
 			"open": func(r *rapid.T) {
 				index++
-				s := sessionOf(ID(index), clock.Span(rapid.Int64Range(1, 10).Draw(r, "ttl"))*clock.Second)
-				table.Open(s, now, index)
-				s.Opened, s.Renewed, s.Deadline = now, index, now.Add(s.TTL)
+				s := sessionOf(ID(index), clock.Span(rapid.Int64Range(1, 10).Draw(r, "ttl"))*clock.Second, now)
+				table.Insert(s)
 				model[s.ID] = s
 			},
 			"hear": func(r *rapid.T) {
@@ -151,23 +144,14 @@ func TestTableMatchesMap(t *testing.T) {
 				require.NoError(r, table.Check())
 				require.Equal(r, len(model), table.Len())
 				copied := NewTable()
-				var first *Session
 				for _, m := range model {
 					copied.Insert(m)
-					if first == nil || m.Deadline < first.Deadline || m.Deadline == first.Deadline && m.ID < first.ID {
-						first = &m
-					}
 					got, ok := table.Get(m.ID)
 					require.True(r, ok)
-					got.scheduled, got.fixedFieldsSum = 0, 0
+					got.fixedFieldsSum = 0
 					require.Equal(r, m, got)
 				}
 				require.Equal(r, copied.Sum(), table.Sum())
-				deadline, id, ok := table.Earliest()
-				require.Equal(r, first != nil, ok)
-				if ok {
-					require.Equal(r, fmt.Sprint(first.Deadline, first.ID), fmt.Sprint(deadline, id))
-				}
 			},
 		})
 	})
@@ -178,15 +162,13 @@ func TestCheckFindsDamage(t *testing.T) {
 	for want, damage := range map[string]func(*Table){
 		"S1": func(t *Table) { t.Find(2).ID = 5 },
 		"S2": func(t *Table) { delete(t.bySecret, Hash{2}) },
-		"S3": func(t *Table) { t.Find(2).scheduled++ },
-		"S4": func(t *Table) { t.Find(2).Opened++ },
-		"S5": func(t *Table) { t.Find(2).AckedThrough++ },
+		"S3": func(t *Table) { t.Find(2).Opened++ },
+		"S4": func(t *Table) { t.Find(2).AckedThrough++ },
 	} {
 		table := NewTable()
 		for id := ID(1); id <= 3; id++ {
-			table.Open(sessionOf(id, clock.Second), 0, uint64(id))
+			table.Insert(sessionOf(id, clock.Second, 0))
 		}
-		table.Earliest()
 		require.NoError(t, table.Check())
 		damage(table)
 		require.ErrorContains(t, table.Check(), want)

@@ -27,45 +27,23 @@ func DecodeEntry(b []byte) (Entry, error) {
 type decoded struct {
 	entry Entry
 
-	coder      coder
-	opens      []OpenSession
-	attaches   []Attach
-	closes     []CloseSession
-	acquires   []Acquire
-	drops      []Drop
-	downgrades []Downgrade
+	coder    coder
+	opens    []OpenSession
+	attaches []Attach
+	closes   []CloseSession
+	acquires []Acquire
+	drops    []Drop // and downgrades
 }
 
 // decodeEntry reads b into d and keeps nothing of b. After an error d is empty.
-func decodeEntry(b []byte, d *decoded) error {
+func decodeEntry(b []byte, d *decoded) (err error) {
 	d.reset()
-	err := d.read(b)
-	if err != nil {
-		d.reset()
-	}
-	return err
-}
-
-// reset empties d and keeps its memory. Texts are cleared, or a slot that is seldom reached would keep a long name or
-// metadata alive for as long as the state machine.
-func (d *decoded) reset() {
-	clear(d.entry.Commands)
-	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
-	truncate(&d.opens)
-	truncate(&d.attaches)
-	truncate(&d.closes)
-	truncate(&d.acquires)
-	truncate(&d.drops)
-	truncate(&d.downgrades)
-	truncate(&d.coder.items)
-}
-
-func truncate[T any](slice *[]T) {
-	clear(*slice)
-	*slice = (*slice)[:0]
-}
-
-func (d *decoded) read(b []byte) error {
+	defer func() {
+		d.coder.Coder = record.Coder{} // drops the reference to b
+		if err != nil {
+			d.reset()
+		}
+	}()
 	switch {
 	case len(b) > EntryBytesMax:
 		return fmt.Errorf("%d bytes are more than the %d that an entry may have", len(b), EntryBytesMax)
@@ -81,9 +59,25 @@ func (d *decoded) read(b []byte) error {
 	d.coder.Coder = record.NewReader(body[1:])
 	d.entry.codeHead(&d.coder)
 	d.readCommands(&d.coder)
-	err = d.coder.End()
-	d.coder.Coder = record.Coder{} // drops the reference to b
-	return err
+	return d.coder.End()
+}
+
+// reset empties d and keeps its memory. Texts are cleared, or a slot that is seldom reached would keep a long name or
+// metadata alive for as long as the state machine.
+func (d *decoded) reset() {
+	clear(d.entry.Commands)
+	d.entry = Entry{Renewals: d.entry.Renewals[:0], Commands: d.entry.Commands[:0]}
+	truncate(&d.opens)
+	truncate(&d.attaches)
+	truncate(&d.closes)
+	truncate(&d.acquires)
+	truncate(&d.drops)
+	truncate(&d.coder.items)
+}
+
+func truncate[T any](slice *[]T) {
+	clear(*slice)
+	*slice = (*slice)[:0]
 }
 
 func (d *decoded) readCommands(r *coder) {
@@ -126,7 +120,7 @@ var commandKinds = [opEnd]struct {
 	opCloseSession:  {"close session", func(d *decoded) Command { return appendZero(&d.closes) }},
 	opAcquire:       {"acquire", func(d *decoded) Command { return appendZero(&d.acquires) }},
 	opDrop:          {"drop", func(d *decoded) Command { return appendZero(&d.drops) }},
-	opDowngrade:     {"downgrade", func(d *decoded) Command { return appendZero(&d.downgrades) }},
+	opDowngrade:     {"downgrade", func(d *decoded) Command { return (*Downgrade)(appendZero(&d.drops)) }},
 	opForceRelease:  {"force release", func(*decoded) Command { return new(ForceRelease) }},
 	opExpireSession: {"expire session", func(*decoded) Command { return new(ExpireSession) }},
 	opLeaderStart:   {"leader start", func(*decoded) Command { return new(LeaderStart) }},

@@ -248,7 +248,6 @@ func TestDecoderResetsBetweenEntries(t *testing.T) {
 	assert.Empty(t, d.acquires)
 	assert.Empty(t, d.coder.items)
 	assert.Empty(t, d.drops)
-	assert.Empty(t, d.downgrades)
 
 	// Nor does room that is not used hold on to texts.
 	for _, c := range d.entry.Commands[:cap(d.entry.Commands)] {

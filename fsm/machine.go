@@ -21,16 +21,10 @@ func SupportedVersions() VersionRange { return VersionRange{Min: 1, Max: 1} }
 type Machine struct {
 	supported VersionRange
 
-	// Canonical: what a snapshot holds. All but reports is in the digest.
-	header
-	sessions *session.Table
-	tickets  *tree.Tree[TicketRef, ticket]
-	delays   *tree.Tree[string, clock.Time]
-	members  *tree.Tree[string, MemberRecord]
-	reports  *tree.Tree[string, Digest]
-	sum      record.Sum // of tickets, delays and members
+	canonical
 
 	// Derived: rebuilt by Restore.
+	sum   record.Sum // of tickets, delays and members
 	locks *tree.Tree[string, *lock]
 	due   *tree.Tree[dueKey, TicketRef]
 	owned *tree.Tree[ownedKey, struct{}]
@@ -57,15 +51,17 @@ func New() *Machine { return NewWithVersions(SupportedVersions()) }
 func NewWithVersions(supported VersionRange) *Machine {
 	return &Machine{
 		supported: supported,
-		header:    header{version: 1},
-		sessions:  session.NewTable(),
-		tickets:   tree.New[TicketRef, ticket](TicketRef.compare),
-		delays:    tree.New[string, clock.Time](cmp.Compare[string]),
-		members:   tree.New[string, MemberRecord](cmp.Compare[string]),
-		reports:   tree.New[string, Digest](cmp.Compare[string]),
-		locks:     tree.New[string, *lock](cmp.Compare[string]),
-		due:       tree.New[dueKey, TicketRef](dueKey.compare),
-		owned:     tree.New[ownedKey, struct{}](ownedKey.compare),
+		canonical: canonical{
+			header:   header{version: 1},
+			sessions: session.NewTable(),
+			tickets:  tree.New[TicketRef, ticket](TicketRef.compare),
+			delays:   tree.New[string, clock.Time](cmp.Compare[string]),
+			members:  tree.New[string, MemberRecord](cmp.Compare[string]),
+			reports:  tree.New[string, Digest](cmp.Compare[string]),
+		},
+		locks: tree.New[string, *lock](cmp.Compare[string]),
+		due:   tree.New[dueKey, TicketRef](dueKey.compare),
+		owned: tree.New[ownedKey, struct{}](ownedKey.compare),
 	}
 }
 

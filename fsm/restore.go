@@ -3,6 +3,7 @@ package fsm
 import (
 	"bufio"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -84,7 +85,7 @@ func (s *snapshotReader) read() error {
 // readBytes reads n bytes, which are good until the next take. Memory grows with what was read.
 func (s *snapshotReader) readBytes(n int) ([]byte, error) {
 	if cap(s.buf) < n {
-		s.buf = make([]byte, n) // n ≤ recordBytesMax
+		s.buf = make([]byte, n) // n is little above recordBytesMax at most
 	}
 	b := s.buf[:n]
 	if _, err := io.ReadFull(s.r, b); err != nil {
@@ -94,35 +95,20 @@ func (s *snapshotReader) readBytes(n int) ([]byte, error) {
 	return b, nil
 }
 
-// length reads a record's length in its shortest form.
-func (s *snapshotReader) length() (int, error) {
-	n := 0
-	for shift := 0; shift < 21; shift += 7 {
-		b, err := s.readBytes(1)
-		if err != nil {
-			return 0, err
-		}
-		n |= int(b[0]&0x7f) << shift
-		if b[0] < 0x80 {
-			if b[0] == 0 || n > recordBytesMax {
-				break
-			}
-			return n, nil
-		}
-	}
-	return 0, errors.New("the length of a record is out of bounds")
-}
-
 func (s *snapshotReader) record() error {
-	n, err := s.length()
+	head, err := s.r.Peek(binary.MaxVarintLen16)
+	n, width := binary.Uvarint(head)
+	if width == 0 && err != nil {
+		return fmt.Errorf("it is cut off: %w", err)
+	}
+	if width <= 0 || head[width-1] == 0 || n > recordBytesMax { // too long, empty or not in its shortest form
+		return errors.New("the length of a record is out of bounds")
+	}
+	b, err := s.readBytes(width + int(n))
 	if err != nil {
 		return err
 	}
-	b, err := s.readBytes(n)
-	if err != nil {
-		return err
-	}
-	kind := recordKind(b[0])
+	kind := recordKind(b[width])
 	// Kinds are in order, but for tickets between sessions.
 	backToSession := kind == recSession && s.lastKind == recTicket
 	once := kind == recHeader || kind == recEnd
@@ -144,7 +130,7 @@ func (s *snapshotReader) record() error {
 		recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember, recReport: (*snapshotReader).readReport,
 		recEnd: (*snapshotReader).readEnd,
 	}
-	s.c.Coder, s.c.items = record.NewReader(b[1:]), s.c.items[:0]
+	s.c.Coder, s.c.items = record.NewReader(b[width+1:]), s.c.items[:0]
 	err = read[kind](s, &s.c)
 	s.records++
 	return cmp.Or(s.c.End(), err) // what makes no sense may only follow from bytes that can't be read

@@ -53,16 +53,19 @@ const (
 	recEnd
 )
 
-// Frozen is the canonical state at one index. It may be written on another goroutine while the state machine
-// continues.
-type Frozen struct {
-	header   header
-	sessions *tree.Tree[session.ID, session.Session]
+// canonical is the part of the state that a snapshot holds. All but reports is in the digest.
+type canonical struct {
+	header
+	sessions *session.Table
 	tickets  *tree.Tree[TicketRef, ticket]
 	delays   *tree.Tree[string, clock.Time]
 	members  *tree.Tree[string, MemberRecord]
 	reports  *tree.Tree[string, Digest]
 }
+
+// Frozen is the canonical state at one index. It may be written on another goroutine while the state machine
+// continues.
+type Frozen struct{ canonical }
 
 // header is the numbers of a state.
 type header struct {
@@ -125,14 +128,14 @@ func (r *MemberRecord) code(c *coder) {
 // Freeze returns the current state, in constant time. The state machine then copies each node before it first changes
 // it.
 func (m *Machine) Freeze() *Frozen {
-	return &Frozen{
+	return &Frozen{canonical{
 		header:   m.header,
 		sessions: m.sessions.Freeze(),
 		tickets:  m.tickets.Clone(),
 		delays:   m.delays.Clone(),
 		members:  m.members.Clone(),
 		reports:  m.reports.Clone(),
-	}
+	}}
 }
 
 // WriteTo writes the snapshot.
@@ -140,7 +143,7 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	s := &snapshotWriter{w: bufio.NewWriterSize(w, 1<<16)}
 	s.write(append([]byte(snapshotMagic), snapshotVersion))
 	s.record(recHeader, f.header.code)
-	for id, rec := range f.sessions.All() {
+	for id, rec := range f.sessions.From(0) {
 		s.record(recSession, func(c *coder) { rec.Code(&c.Coder) })
 		for key, t := range ticketsOf(f.tickets, TicketRef{Session: id}) {
 			s.record(recTicket, func(c *coder) { t.code(c, &key.Ticket) })

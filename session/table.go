@@ -87,9 +87,9 @@ func (t *Table) Sum() record.Sum { return t.sum }
 // must not be changed meanwhile.
 func (t *Table) From(id ID) iter.Seq2[ID, *Session] { return t.byID.From(id) }
 
-// Freeze returns the current sessions, in constant time. The result may be read on another goroutine while the table
+// Freeze returns a table of the current sessions, in constant time. It may be read by id on another goroutine while t
 // changes.
-func (t *Table) Freeze() *tree.Tree[ID, Session] { return t.byID.Clone() }
+func (t *Table) Freeze() *Table { return &Table{byID: t.byID.Clone()} }
 
 // Check tests the invariants of the package comment and names the first that is broken.
 func (t *Table) Check() error {

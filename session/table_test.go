@@ -71,7 +71,7 @@ func TestFrozenTableIsImmutable(t *testing.T) {
 		}
 	}
 	n := ID(0)
-	for _, s := range frozen.All() {
+	for _, s := range frozen.From(0) {
 		n++
 		require.Equal(t, n, s.ID)
 		require.Equal(t, clock.Time(clock.Second), s.Deadline)

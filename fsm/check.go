@@ -126,13 +126,12 @@ func (m *Machine) checkLocks(ticketSlots int) error {
 			rule{"M6: it has no holder, no waiter and no delay", lk.inUse() || lk.delay != 0},
 			rule{"M6: its delay is not the one on record", until == lk.delay},
 			rule{"M7: it is still to be looked at", !lk.recheck && !lk.queueChanged},
-			rule{"M7: its counters are not those of its holders",
-				seen.exclusive == lk.exclusive && seen.shared == lk.shared && seen.permits == lk.permits},
+			rule{"M7: its counters are not those of its holders", seen.exclusive == lk.exclusive && seen.permits == lk.permits},
 			rule{"M1: an exclusive holder is not alone", lk.exclusive == 0 || lk.exclusive == 1 && lk.holders.len == 1},
 			rule{"M1: more permits are held than there are", lk.permits <= lk.limit},
 		); broken != "" {
-			return fmt.Errorf("%s: lock %q: %+v, delayed until %v on record; counted %d exclusive, %d shared, %d permits, its holders have %d, %d, %d",
-				broken, name, lk.summary(), until, lk.exclusive, lk.shared, lk.permits, seen.exclusive, seen.shared, seen.permits)
+			return fmt.Errorf("%s: lock %q: %+v, delayed until %v on record; counted %d exclusive, %d permits, its holders have %d, %d",
+				broken, name, lk.summary(), until, lk.exclusive, lk.permits, seen.exclusive, seen.permits)
 		}
 		slots += lk.holders.len + lk.waiters.len
 	}

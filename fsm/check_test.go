@@ -62,7 +62,7 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M6", func(m *Machine, _, _ session.ID) { m.locks.Set("z", &lock{name: "z"}) }},
 		{"M6", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("d"); lk.delay++ }},
 		{"M6", func(m *Machine, _, _ session.ID) { m.delays.Set("nobody", 5) }},
-		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.shared++ }},
+		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.permits++ }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.limit = 7 }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.queueChanged = true }},
 		{"M7", func(m *Machine, _, _ session.ID) { m.live[Waiting]++ }},

@@ -81,7 +81,9 @@ func (m *Machine) expireDue() {
 		case dueWait:
 			m.endTicket(ticket, WaitTimeout, "")
 		case dueDelay:
-			m.endDelay(m.lockOf(key.name))
+			lk := m.lockOf(key.name)
+			m.setDelay(lk, 0)
+			m.markFreed(lk)
 		case dueHold:
 			m.endTicket(ticket, MaxHoldExceeded, "")
 		}
@@ -89,38 +91,26 @@ func (m *Machine) expireDue() {
 	m.grantUnblocked()
 }
 
-// delay closes lk until at least then.
-func (m *Machine) delay(lk *lock, until clock.Time) {
-	if until <= lk.delay {
-		return
-	}
-	m.unscheduleDelay(lk)
-	lk.delay = until
-	m.delays.Set(lk.name, until)
-	m.due.Set(dueKey{until, dueDelay, 0, lk.name}, TicketRef{})
-	m.sum += delaySum(lk.name, until)
-}
-
-// delayLocks closes the locks that a ticket lost.
-func (m *Machine) delayLocks(t *ticket, delay clock.Span) {
+// delayLocks closes the locks of t until at least then.
+func (m *Machine) delayLocks(t *ticket, until clock.Time) {
 	for i := range t.slots {
-		if delay > 0 {
-			m.delay(t.slots[i].lock, m.time.Add(delay))
+		if lk := t.slots[i].lock; until > lk.delay {
+			m.setDelay(lk, until)
 		}
 	}
 }
 
-// endDelay opens lk again.
-func (m *Machine) endDelay(lk *lock) {
-	m.unscheduleDelay(lk)
-	lk.delay = 0
-	m.delays.Delete(lk.name)
-	m.markFreed(lk)
-}
-
-func (m *Machine) unscheduleDelay(lk *lock) {
+// setDelay closes lk until then; 0 opens it.
+func (m *Machine) setDelay(lk *lock, until clock.Time) {
 	if lk.delay != 0 {
+		m.delays.Delete(lk.name)
 		m.due.Delete(dueKey{lk.delay, dueDelay, 0, lk.name})
 		m.sum -= delaySum(lk.name, lk.delay)
+	}
+	lk.delay = until
+	if until != 0 {
+		m.delays.Set(lk.name, until)
+		m.due.Set(dueKey{until, dueDelay, 0, lk.name}, TicketRef{})
+		m.sum += delaySum(lk.name, until)
 	}
 }

@@ -37,7 +37,8 @@ func (m *Machine) grantUnblocked() {
 	}
 	for _, lk := range m.recheckLocks {
 		if m.isUnused(lk) {
-			m.removeLock(lk)
+			m.setDelay(lk, 0)
+			m.locks.Delete(lk.name)
 		}
 	}
 	clear(m.recheckLocks) // drop the references to removed locks
@@ -49,15 +50,6 @@ func (m *Machine) grantUnblocked() {
 // which also closes names that are not in use.
 func (m *Machine) isUnused(lk *lock) bool {
 	return !lk.inUse() && (lk.delay == 0 || lk.delay == m.holdOffUntil && m.time < m.holdOffUntil)
-}
-
-func (m *Machine) removeLock(lk *lock) {
-	if lk.delay != 0 {
-		m.unscheduleDelay(lk)
-		m.delays.Delete(lk.name)
-		lk.delay = 0
-	}
-	m.locks.Delete(lk.name)
 }
 
 // grantHeads grants the first waiter of lk while it can be, then the next.

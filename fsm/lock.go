@@ -9,9 +9,9 @@ type lock struct {
 	limit   uint32 // the limit of its permits; 0 = a mutex
 	holders list
 	waiters list
-	// What the holders have, by mode.
-	exclusive, shared int32
-	permits           uint32
+	// What the holders have.
+	exclusive int32
+	permits   uint32
 	// delay is when a lock delay ends; 0 = none.
 	delay clock.Time
 	// In the current step: is in Machine.recheckLocks, in Machine.changedQueues.
@@ -93,9 +93,7 @@ func (lk *lock) adjust(it Item, n int32) {
 	switch it.Mode {
 	case Exclusive:
 		lk.exclusive += n
-	case Shared:
-		lk.shared += n
-	default:
+	case Permits:
 		lk.permits += uint32(n) * it.Permits // wraps around for -1, as it should
 	}
 }

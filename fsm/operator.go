@@ -114,14 +114,9 @@ func (c *ForceRelease) execute(m *Machine) Result {
 		}
 	}
 	m.keyBuffer = keys
-	detail := &Detail{}
 	for _, key := range keys {
 		m.endTicket(key, Revoked, c.Reason)
-		if len(detail.Ended) < EndedMax {
-			detail.Ended = append(detail.Ended, key)
-		} else {
-			detail.More++
-		}
 	}
-	return Result{Detail: detail}
+	named := min(len(keys), EndedMax)
+	return Result{Detail: &Detail{Ended: append([]TicketRef(nil), keys[:named]...), More: len(keys) - named}}
 }

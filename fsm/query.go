@@ -139,14 +139,6 @@ func (m *Machine) Ticket(ref TicketRef) (TicketView, bool) {
 	return t.view(ref), true
 }
 
-// Metadata returns a live ticket's metadata.
-func (m *Machine) Metadata(ref TicketRef) string {
-	if t := m.tickets.Peek(ref); t != nil {
-		return t.metadata
-	}
-	return ""
-}
-
 // ticketIn returns a ticket that is in that state, for reading; any other is empty.
 func (m *Machine) ticketIn(state State, ref TicketRef) *ticket {
 	if t := m.tickets.Peek(ref); t != nil && t.state == state {

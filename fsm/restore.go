@@ -219,7 +219,7 @@ func (s *snapshotReader) readDelay(c *coder) error {
 	}
 	lk := &lock{name: d.name}
 	s.m.locks.Set(d.name, lk)
-	s.m.delay(lk, d.until)
+	s.m.setDelay(lk, d.until)
 	return s.keyOrder(d.name)
 }
 

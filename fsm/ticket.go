@@ -121,9 +121,9 @@ func (m *Machine) wait(key TicketRef, t *ticket, waitFor clock.Span) {
 	m.enter(key, t)
 	for i := range t.slots {
 		m.markMoved(t.slots[i].lock)
-		if m.time < m.holdOffUntil {
-			m.delay(t.slots[i].lock, m.holdOffUntil)
-		}
+	}
+	if m.time < m.holdOffUntil {
+		m.delayLocks(t, m.holdOffUntil)
 	}
 }
 
@@ -250,7 +250,9 @@ func (m *Machine) releaseSlots(s *session.Session, key TicketRef, t *ticket, rea
 		event.Kind = EvRefused
 	default:
 		event.Kind = EvLost
-		m.delayLocks(t, s.LockDelay)
+		if s.LockDelay > 0 {
+			m.delayLocks(t, m.time.Add(s.LockDelay))
+		}
 	}
 	clear(t.slots) // they share the memory of items, which events keep, and would keep the locks with it
 	m.emit(event)

@@ -207,7 +207,7 @@ func Describe(m *fsm.Machine, blockers []*zamokpb.Blocker) {
 		if s, ok := m.Session(id); ok {
 			b.Label = s.Label
 		}
-		metadata := m.Metadata(fsm.TicketRef{Session: id, Ticket: b.Ticket})
-		b.Metadata = []byte(metadata[:min(len(metadata), blockerMetadataMax)])
+		t, _ := m.Ticket(fsm.TicketRef{Session: id, Ticket: b.Ticket})
+		b.Metadata = []byte(t.Metadata[:min(len(t.Metadata), blockerMetadataMax)])
 	}
 }

@@ -28,38 +28,27 @@ type node[K, V any] struct {
 	keys     [fanOut]K
 }
 
-// A leaf's two parts are one block, so that making one is one allocation.
-func newLeaf[K, V any](own *owner) *node[K, V] {
-	block := new(struct {
-		node   node[K, V]
-		values [fanOut]V
-	})
-	block.node.owner = own
-	block.node.values = &block.values
-	return &block.node
-}
-
-func newInner[K, V any](own *owner) *node[K, V] {
+// newNode returns an empty node. Its two parts are one block, so that making one is one allocation.
+func newNode[K, V any](own *owner, leaf bool) *node[K, V] {
+	if leaf {
+		block := new(struct {
+			node   node[K, V]
+			values [fanOut]V
+		})
+		block.node.owner, block.node.values = own, &block.values
+		return &block.node
+	}
 	block := new(struct {
 		node     node[K, V]
 		children [fanOut]*node[K, V]
 	})
-	block.node.owner = own
-	block.node.children = &block.children
+	block.node.owner, block.node.children = own, &block.children
 	return &block.node
-}
-
-// sibling returns an empty node of the same level.
-func (n *node[K, V]) sibling(own *owner) *node[K, V] {
-	if n.children != nil {
-		return newInner[K, V](own)
-	}
-	return newLeaf[K, V](own)
 }
 
 // copy returns a node with the same entries for another owner.
 func (n *node[K, V]) copy(own *owner) *node[K, V] {
-	c := n.sibling(own)
+	c := newNode[K, V](own, n.children == nil)
 	c.count = n.count
 	move(c, 0, n, 0, n.count)
 	return c
@@ -127,7 +116,7 @@ func move[K, V any](to *node[K, V], toAt int, from *node[K, V], fromAt, entries 
 
 // split moves the entries from cut on into a new right neighbour.
 func (n *node[K, V]) split(cut int) *node[K, V] {
-	right := n.sibling(n.owner)
+	right := newNode[K, V](n.owner, n.children == nil)
 	right.count = n.count - cut
 	move(right, 0, n, cut, right.count)
 	n.truncate(cut)

@@ -90,7 +90,7 @@ func (t *Tree[K, V]) appendsAtEnd(p *path[K, V]) bool {
 
 // grow puts a new root with one child on top.
 func (t *Tree[K, V]) grow(p *path[K, V]) {
-	root := newInner[K, V](t.owner)
+	root := newNode[K, V](t.owner, false)
 	root.children[0] = t.root
 	root.count = 1
 	copy(p[1:], p[:t.depth])

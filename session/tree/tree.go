@@ -31,7 +31,7 @@ type Tree[K, V any] struct {
 // goroutine that uses the tree or one of its clones.
 func New[K, V any](compare func(a, b K) int) *Tree[K, V] {
 	own := new(owner)
-	return &Tree[K, V]{compare: compare, owner: own, root: newLeaf[K, V](own), depth: 1}
+	return &Tree[K, V]{compare: compare, owner: own, root: newNode[K, V](own, true), depth: 1}
 }
 
 // Len returns the number of keys.

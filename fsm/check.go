@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"cmp"
 	"fmt"
 
 	"zamok/session"
@@ -43,6 +42,10 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 	for key, t := range m.tickets.All() {
 		s, alive := m.sessions.Get(key.Session)
 		waits, granted, ended := t.state == Waiting, t.state == Granted, t.state == Ended
+		limited, owned := t.due().at != 0, t.owner != ""
+		due, _ := m.due.Get(t.due())
+		_, recorded := m.owned.Get(t.ownedKey(key))
+		ownersWait, _ := m.waitOf(key.Session, t.owner)
 		broken := firstBroken(
 			rule{"M4: its session is not alive", alive},
 			rule{"M9: it ended and is not above what its session acknowledged", !ended || key.Ticket > s.AckedThrough},
@@ -58,26 +61,14 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 			rule{"M4: it has no state", waits || granted || ended},
 			rule{"M11: it has no items or too many", ended || 0 < len(t.items) && len(t.items) <= ItemsMax},
 			rule{"M11: it has not one slot for each item", len(t.items) == len(t.slots)},
+			rule{"M10: its deadline is not in the schedule", !limited || due == key},
+			rule{"M8: it is not among its owner's tickets", !owned || recorded},
+			rule{"M8: its owner waits twice", !owned || !waits || ownersWait == key},
 		)
 		for i := range t.slots {
 			if broken == "" {
 				broken = m.checkSlot(key, t, i)
 			}
-		}
-		if k := t.due(); k.at != 0 {
-			if due, ok := m.due.Get(k); broken == "" && (!ok || due != key) {
-				broken = fmt.Sprintf("M10: %+v is not in the schedule", k)
-			}
-			all.deadlines++
-		}
-		if t.owner != "" {
-			_, recorded := m.owned.Get(t.ownedKey(key))
-			first, _ := m.waitOf(key.Session, t.owner)
-			broken = cmp.Or(broken, firstBroken(
-				rule{"M8: it is not among its owner's tickets", recorded},
-				rule{"M8: its owner waits twice", !waits || first == key},
-			))
-			all.owned++
 		}
 		if broken != "" {
 			return fmt.Errorf("%s: ticket %+v of session %+v", broken, t.view(key), s)
@@ -87,6 +78,12 @@ func (m *Machine) checkTickets(all *ticketTotals) error {
 		all.byState[t.state]++
 		if !ended {
 			all.live[key.Session]++
+		}
+		if limited {
+			all.deadlines++
+		}
+		if owned {
+			all.owned++
 		}
 	}
 	switch {

@@ -68,7 +68,7 @@ func (e *Entry) Append(b []byte) []byte {
 	e.codeHead(&w)
 	w.Count("commands", len(e.Commands), commandBytesMin)
 	for _, c := range e.Commands {
-		o := c.op()
+		o := opOf(c)
 		record.Byte(&w.Coder, "op", &o)
 		c.code(&w)
 	}

@@ -18,30 +18,9 @@ type Entry struct {
 
 // Command is one request to the state machine: a pointer to one of the types below.
 type Command interface {
-	op() op
 	code(*coder) // visits its fields, in the order of the entry's form
 	execute(*Machine) Result
 }
-
-type op uint8
-
-// The numbers are part of the log's format: never reuse one.
-const (
-	opOpenSession op = 1 + iota
-	opAttach
-	opDetached
-	opCloseSession
-	opAcquire
-	opDrop
-	opDowngrade
-	opForceRelease
-	opExpireSession
-	opLeaderStart
-	opMember
-	opSetVersion
-	opDigest
-	opEnd // one past the last
-)
 
 // OpenSession opens a session whose id is the command's index, or answers with the living session
 // that the same secret opened: that one keeps its first ttl and settings.
@@ -171,17 +150,3 @@ type Digest struct {
 	Index uint64
 	Value uint64
 }
-
-func (*OpenSession) op() op   { return opOpenSession }
-func (*Attach) op() op        { return opAttach }
-func (*Detached) op() op      { return opDetached }
-func (*CloseSession) op() op  { return opCloseSession }
-func (*Acquire) op() op       { return opAcquire }
-func (*Drop) op() op          { return opDrop }
-func (*Downgrade) op() op     { return opDowngrade }
-func (*ForceRelease) op() op  { return opForceRelease }
-func (*ExpireSession) op() op { return opExpireSession }
-func (*LeaderStart) op() op   { return opLeaderStart }
-func (*Member) op() op        { return opMember }
-func (*SetVersion) op() op    { return opSetVersion }
-func (*Digest) op() op        { return opDigest }

@@ -109,28 +109,47 @@ func (d *decoded) readCommands(r *coder) {
 	d.entry.Commands = commands
 }
 
-// commandKinds are the commands by op: their names in errors, and the memory of decoded ones.
-var commandKinds = [opEnd]struct {
-	name string
-	zero func(*decoded) Command
-}{
-	opOpenSession:   {"open session", func(d *decoded) Command { return appendZero(&d.opens) }},
-	opAttach:        {"attach", func(d *decoded) Command { return appendZero(&d.attaches) }},
-	opDetached:      {"detached", func(*decoded) Command { return new(Detached) }},
-	opCloseSession:  {"close session", func(d *decoded) Command { return appendZero(&d.closes) }},
-	opAcquire:       {"acquire", func(d *decoded) Command { return appendZero(&d.acquires) }},
-	opDrop:          {"drop", func(d *decoded) Command { return appendZero(&d.drops) }},
-	opDowngrade:     {"downgrade", func(d *decoded) Command { return (*Downgrade)(appendZero(&d.drops)) }},
-	opForceRelease:  {"force release", func(*decoded) Command { return new(ForceRelease) }},
-	opExpireSession: {"expire session", func(*decoded) Command { return new(ExpireSession) }},
-	opLeaderStart:   {"leader start", func(*decoded) Command { return new(LeaderStart) }},
-	opMember:        {"member", func(*decoded) Command { return new(Member) }},
-	opSetVersion:    {"set version", func(*decoded) Command { return new(SetVersion) }},
-	opDigest:        {"digest", func(*decoded) Command { return new(Digest) }},
+// op is a command's number in the form of an entry: its row in commandKinds.
+type op uint8
+
+// commandKind is what the form of an entry knows of a command.
+type commandKind struct {
+	name string                 // in errors
+	zero func(*decoded) Command // the memory of a decoded one
+	is   func(Command) bool
+}
+
+func kind[C Command](name string, zero func(*decoded) C) commandKind {
+	return commandKind{
+		name: name,
+		zero: func(d *decoded) Command { return zero(d) },
+		is:   func(c Command) bool { _, is := c.(C); return is },
+	}
+}
+
+// commandKinds are the commands by op. The numbers are part of the log's format: never reuse one.
+var commandKinds = [...]commandKind{
+	1:  kind("open session", func(d *decoded) *OpenSession { return appendZero(&d.opens) }),
+	2:  kind("attach", func(d *decoded) *Attach { return appendZero(&d.attaches) }),
+	3:  kind("detached", func(*decoded) *Detached { return new(Detached) }),
+	4:  kind("close session", func(d *decoded) *CloseSession { return appendZero(&d.closes) }),
+	5:  kind("acquire", func(d *decoded) *Acquire { return appendZero(&d.acquires) }),
+	6:  kind("drop", func(d *decoded) *Drop { return appendZero(&d.drops) }),
+	7:  kind("downgrade", func(d *decoded) *Downgrade { return (*Downgrade)(appendZero(&d.drops)) }),
+	8:  kind("force release", func(*decoded) *ForceRelease { return new(ForceRelease) }),
+	9:  kind("expire session", func(*decoded) *ExpireSession { return new(ExpireSession) }),
+	10: kind("leader start", func(*decoded) *LeaderStart { return new(LeaderStart) }),
+	11: kind("member", func(*decoded) *Member { return new(Member) }),
+	12: kind("set version", func(*decoded) *SetVersion { return new(SetVersion) }),
+	13: kind("digest", func(*decoded) *Digest { return new(Digest) }),
+}
+
+func opOf(c Command) op {
+	return op(1 + slices.IndexFunc(commandKinds[1:], func(k commandKind) bool { return k.is(c) }))
 }
 
 // exists reports whether a command has this number.
-func (o op) exists() bool { return o > 0 && o < opEnd }
+func (o op) exists() bool { return o > 0 && int(o) < len(commandKinds) }
 
 // String is the command's name in errors.
 func (o op) String() string {

@@ -270,7 +270,7 @@ func rawEntry(version byte, commands uint64, raw ...byte) []byte {
 }
 
 func TestMalformedEntriesChangeNothing(t *testing.T) {
-	closing := byte(opCloseSession)
+	closing := byte(opOf(&CloseSession{}))
 	whole := rawEntry(1, 1, closing, firstSession)
 	drops := Entry{Version: 1, Commands: []Command{&Drop{Session: firstSession, Ticket: 1}}}
 	big := Entry{Version: 1, Commands: []Command{&OpenSession{Settings: session.Settings{Metadata: longText(EntryBytesMax)}}}}
@@ -287,7 +287,7 @@ func TestMalformedEntriesChangeNothing(t *testing.T) {
 		"version 0":                  rawEntry(0, 1, closing, firstSession),
 		"version 2":                  rawEntry(2, 1, closing, firstSession),
 		"command 0":                  rawEntry(1, 1, 0, firstSession),
-		"command of the future":      rawEntry(1, 1, byte(opEnd), firstSession),
+		"command of the future":      rawEntry(1, 1, byte(len(commandKinds)), firstSession),
 		"command 255":                rawEntry(1, 1, 255, firstSession),
 		"an unknown one after good":  rawEntry(1, 2, closing, firstSession, 99, firstSession),
 		"fewer commands than said":   rawEntry(1, 2, closing, firstSession),

@@ -66,8 +66,12 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.limit = 7 }},
 		{"M7", func(m *Machine, _, _ session.ID) { lk, _ := m.locks.Get("a"); lk.queueChanged = true }},
 		{"M7", func(m *Machine, _, _ session.ID) { m.live[Waiting]++ }},
-		{"M8", func(m *Machine, one, _ session.ID) { m.owned.Delete(ownedKey{one, "x", Granted, 1}) }},
-		{"M8", func(m *Machine, one, _ session.ID) { m.owned.Set(ownedKey{one, "x", Granted, 2}, struct{}{}) }},
+		{"M8", func(m *Machine, one, _ session.ID) {
+			m.owned.Delete(ownedKey{session: one, owner: "x", state: Granted, ticket: 1})
+		}},
+		{"M8", func(m *Machine, one, _ session.ID) {
+			m.owned.Set(ownedKey{session: one, owner: "x", state: Granted, ticket: 2}, struct{}{})
+		}},
 		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 2}).owner = "y" }},
 		{"M9", func(m *Machine, _, two session.ID) { m.sessions.Acknowledge(m.sessions.Find(two), 3) }},
 		{"M9", func(m *Machine, _, two session.ID) {

@@ -62,9 +62,7 @@ func (c *Acquire) execute(m *Machine) Result {
 	m.lookUp(c.Items)
 	free := m.canGrant(c.Items)
 	if reason, detail := m.refusal(s, c, free); reason != 0 {
-		m.rememberEnded(s, key, reason)
-		m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: reason, Items: slices.Clone(c.Items)})
-		return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
+		return m.refuseTicket(s, key, c.Items, reason, detail)
 	}
 	t = m.addTicket(s, key, c)
 	if free {
@@ -300,6 +298,13 @@ func (m *Machine) leave(key TicketRef, t *ticket) {
 		m.owned.Delete(t.ownedKey(key))
 	}
 	m.live[t.state]--
+}
+
+// refuseTicket ends a new ticket at once.
+func (m *Machine) refuseTicket(s *session.Session, key TicketRef, items []Item, reason Reason, detail *Detail) Result {
+	m.rememberEnded(s, key, reason)
+	m.emit(Event{Kind: EvRefused, TicketRef: key, Reason: reason, Items: slices.Clone(items)})
+	return Result{Code: reason.code(), State: Ended, Reason: reason, Detail: detail}.forSession(s)
 }
 
 // rememberEnded records that a ticket ended that never was in a queue. Of a refused one a repeated Acquire must not find

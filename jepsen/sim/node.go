@@ -246,7 +246,7 @@ func losePowerDuring(ctx context.Context, op diskOp, takes, after time.Duration,
 	struck := make(chan *Node, len(nodes))
 	for _, n := range nodes {
 		n.Disk.hookNextWrite(op, takes, func() { struck <- n })
-		defer n.Disk.onWrite.set(nil)
+		defer func() { n.Disk.onWrite.set(nil) }()
 	}
 	select {
 	case n := <-struck:

@@ -62,6 +62,9 @@ func (n *Node) startInstance() error {
 		in.cautiousUntil = time.Now().Add(cautious)
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout = cautious, cautious
 	}
+	if err := n.store.DropStale(); err != nil {
+		return errors.Join(err, transport.Close())
+	}
 	if in.raft, err = raft.NewRaft(cfg, &n.state, &n.proposals, n.store.Votes(), n.store.Snapshots(), transport); err != nil {
 		return errors.Join(fmt.Errorf("raftnode: raft did not start: %w", err), transport.Close())
 	}

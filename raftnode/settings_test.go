@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -121,6 +122,26 @@ func TestNonsenseInTheLogEndsNobody(t *testing.T) {
 			n.View(func(m *fsm.Machine) { require.NoError(b, m.Check()) })
 		}
 	})
+}
+
+// Raft may end when the leader's snapshot is complete and the log that it takes the place of is not deleted yet. The
+// raft that follows in this process must not append behind that log.
+func TestRaftStartsAgainBehindALeadersSnapshot(t *testing.T) {
+	n := alone(t)
+	in := n.instance.Load()
+	taken := in.raft.Snapshot()
+	require.NoError(t, taken.Error())
+	meta, state, err := taken.Open()
+	require.NoError(t, err)
+	defer state.Close()
+	sink, err := n.store.Snapshots().Create(meta.Version, in.raft.LastIndex()+10, meta.Term, meta.Configuration, meta.ConfigurationIndex, nil)
+	require.NoError(t, err)
+	_, err = io.Copy(sink, state)
+	require.NoError(t, err)
+	require.NoError(t, sink.Close())
+
+	n.reopen(in)
+	done(t, nil, n)
 }
 
 // Raft was seen to refuse everything when a leader that had handed over was elected again

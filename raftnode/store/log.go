@@ -279,7 +279,7 @@ func (l *raftLog) endIfLaterConfiguration(snapshot raft.SnapshotMeta, end uint64
 	return nil
 }
 
-// dropStale completes what a process left that ended when the leader had sent a snapshot: it deletes the
+// dropStale completes what a raft left that ended when the leader had sent a snapshot: it deletes the
 // whole log if that ends before the snapshot, so that the next entry would leave a gap, or has another
 // entry where the snapshot ends. Raft has not begun yet.
 func (l *raftLog) dropStale() error {

@@ -103,7 +103,7 @@ func (s *Store) open(cfg Config) error {
 		return lost(s.medium, "the marker says that this node was a member of a cluster, but there is neither a log entry nor a snapshot")
 	}
 	s.identity.Store(&id)
-	return s.logs.dropStale()
+	return s.DropStale()
 }
 
 // assemble makes what raft sees: the rules of this package, above a test's faults, above the files.

@@ -122,6 +122,10 @@ func (s *Store) Term() uint64 { return s.votes.term() }
 // LowSpace is the free space below which IsLowSpace reports true.
 func (s *Store) LowSpace() uint64 { return s.space.lowSpace }
 
+// DropStale deletes the log if the leader's snapshot takes its place, which raft does itself unless it ends before. It is
+// called before each start of raft on this store; Open has done so for the first.
+func (s *Store) DropStale() error { return s.logs.dropStale() }
+
 // FreeBytes returns how many bytes may still be written to the disk; math.MaxUint64 if that is not known.
 func (s *Store) FreeBytes() uint64 { return s.space.free() }
 

@@ -452,18 +452,18 @@ func TestChunkedSearchAgreesWithFullSearch(t *testing.T) {
 		}
 		v := newHistoryIndex(h)
 		want := true
-		twins := false
+		shared := false
 		for _, name := range v.lockNames {
 			grants := v.grantsOf(v.locks[name])
 			for i := range grants {
-				twins = twins || i > 0 && grants[i].token == grants[i-1].token
+				shared = shared || i > 0 && grants[i].token == grants[i-1].token
 			}
 			c := &chunk{historyIndex: v, name: name, grants: grants, steps: v.stepsOf(v.locks[name], grants)}
 			result := porcupine.CheckOperationsTimeout(c.model(), c.operations(), searchTimeout)
 			require.NotEqual(t, porcupine.Unknown, result, "seed %d", seed)
 			want = want && result == porcupine.Ok
 		}
-		if twins {
+		if shared {
 			continue // one token for two is one moment for two, which only the short search knows
 		}
 		f := &checker{historyIndex: v, timeout: searchTimeout, chunkMin: 1, report: &Report{}}

@@ -20,7 +20,7 @@ type ticketTotals struct {
 func (m *Machine) Check() error {
 	all := ticketTotals{live: make(map[session.ID]int)}
 	for _, check := range []func() error{
-		m.sessions.Check, m.tickets.Check, m.delays.Check, m.members.Check, m.reports.Check, m.locks.Check, m.due.Check,
+		m.sessions.Check, m.tickets.Check, m.delays.Check, m.members.Check, m.locks.Check, m.due.Check,
 		m.owned.Check,
 		func() error { return m.checkTickets(&all) },
 		func() error { return m.checkLocks(all.slots) },
@@ -198,8 +198,8 @@ func (m *Machine) checkDelays(all *ticketTotals) error {
 }
 
 func (m *Machine) checkMembers(all *ticketTotals) error {
-	if m.members.Len() > MembersMax || m.reports.Len() > MembersMax {
-		return fmt.Errorf("M11: %d members, %d reports", m.members.Len(), m.reports.Len())
+	if m.members.Len() > MembersMax {
+		return fmt.Errorf("M11: %d members", m.members.Len())
 	}
 	announced := make(map[uint64]string)
 	for name, member := range m.members.All() {

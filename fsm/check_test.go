@@ -97,11 +97,6 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 				m.members.Set(fmt.Sprint(i), MemberRecord{})
 			}
 		}},
-		{"M11", func(m *Machine, _, _ session.ID) {
-			for i := range MembersMax + 1 {
-				m.reports.Set(fmt.Sprint(i), Digest{})
-			}
-		}},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").ID = "n2" }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced = m.index + 1 }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced = 0 }},

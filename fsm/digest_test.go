@@ -93,14 +93,6 @@ func TestDigestCoversMembersAndDelays(t *testing.T) {
 	}
 }
 
-// What a node reports can't be in what it reports.
-func TestDigestExcludesReports(t *testing.T) {
-	m := populatedMachine(t)
-	before := m.Digest()
-	m.reports.Set("n9", Digest{Node: "n9", Index: 1, Value: 2})
-	require.Equal(t, before, m.Digest())
-}
-
 // requireAllFields makes a new field fail until it is listed here.
 func requireAllFields[F any](t *testing.T, record reflect.Type, changes map[string]F) {
 	t.Helper()

@@ -137,7 +137,7 @@
 //	    tickets at or below that number are forgotten.
 //	M10 The schedule has exactly the deadlines of sessions, waits, delays and holds, and nothing due
 //	    later than scheduled.
-//	M11 Items, sessions, members and reports are within their limits.
+//	M11 Items, sessions and members are within their limits.
 //	M12 The stored digest equals the computed one.
 //	M13 A member was announced at an index of the past, at which no other was; if its incarnation ever
 //	    changed, then at a time of the past.

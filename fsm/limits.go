@@ -34,8 +34,8 @@ const (
 	TicketsMax = 4096
 	// SessionsMax bounds the sessions alive at one time.
 	SessionsMax = 1 << 20
-	// MembersMax bounds the records of members, and the reported digests. It is far more than a cluster
-	// has nodes. A new name beyond it is accepted, and the oldest record is removed.
+	// MembersMax bounds the records of members. It is far more than a cluster has nodes. A new name beyond it is
+	// accepted, and the oldest record is removed.
 	MembersMax = 128
 
 	// DelaysMax bounds the locks that are delayed at one time: above it, a session with a lock delay

@@ -79,49 +79,33 @@ func TestEndSessionWithMaxTickets(t *testing.T) {
 func TestMemberRecordLimit(t *testing.T) {
 	w := newReplicaPair(t, 0)
 	name := func(i int) string { return fmt.Sprintf("n%d", i) }
-	recorded := func() (members, reports []string) {
+	recorded := func() (members []string) {
 		for _, record := range w.m.Members() {
 			members = append(members, record.ID)
 		}
-		for _, report := range w.m.Reports() {
-			reports = append(reports, report.Node)
-		}
-		return members, reports
+		return members
 	}
 	for i := range MembersMax {
 		w.requireAccepted(&Member{ID: name(i), StateVersionMin: 1, StateVersionMax: 1})
-		w.requireAccepted(&Digest{Node: name(i), Index: 9})
 	}
-	members, reports := recorded()
+	members := recorded()
 	require.Len(t, members, MembersMax)
-	require.Len(t, reports, MembersMax)
 
 	// A known name needs no room.
 	w.requireAccepted(&Member{ID: name(0), StateVersionMin: 1, StateVersionMax: 1, FreeBytes: 1})
-	w.requireAccepted(&Digest{Node: name(0), Index: 10})
-	w.requireAccepted(&Digest{Node: name(7), Index: 8})
-	again, _ := recorded()
-	require.Equal(t, members, again)
+	require.Equal(t, members, recorded())
 
-	// The oldest announcement is that of n1, the report with the lowest index that of n7, and the first
-	// name of the others n1.
+	// The oldest announcement is that of n1.
 	w.requireAccepted(&Member{ID: "one more", StateVersionMin: 1, StateVersionMax: 1})
-	w.requireAccepted(&Digest{Node: "one more", Index: 11})
-	members, reports = recorded()
+	members = recorded()
 	require.Len(t, members, MembersMax)
-	require.Len(t, reports, MembersMax)
 	require.NotContains(t, members, name(1))
-	require.NotContains(t, reports, name(7))
 	require.Subset(t, members, []string{name(0), name(2), "one more"})
-	require.Subset(t, reports, []string{name(0), name(1), "one more"})
 
 	w.requireAccepted(&Member{ID: name(1), StateVersionMin: 1, StateVersionMax: 1})
-	w.requireAccepted(&Digest{Node: "another", Index: 1})
-	members, reports = recorded()
+	members = recorded()
 	require.NotContains(t, members, name(2))
 	require.Contains(t, members, name(1))
-	require.NotContains(t, reports, name(1))
-	require.Contains(t, reports, "another")
 }
 
 func TestSessionLimit(t *testing.T) {

@@ -63,7 +63,7 @@ func (w *replicaPair) comparableState() any {
 	for i := range sessions {
 		sessions[i].Renewed = 0
 	}
-	return []any{w.m.Counts(), w.m.sum, w.m.Time(), w.m.Epoch(), w.m.Version(), w.m.Reports(), sessions}
+	return []any{w.m.Counts(), w.m.sum, w.m.Time(), w.m.Epoch(), w.m.Version(), sessions}
 }
 
 // requireRefused insists that the command is refused for this field, changes nothing, and does not stop the

@@ -57,7 +57,6 @@ func NewWithVersions(supported VersionRange) *Machine {
 			tickets:  tree.New[TicketRef, ticket](TicketRef.compare),
 			delays:   tree.New[string, clock.Time](cmp.Compare[string]),
 			members:  tree.New[string, MemberRecord](cmp.Compare[string]),
-			reports:  tree.New[string, Digest](cmp.Compare[string]),
 		},
 		locks: tree.New[string, *lock](cmp.Compare[string]),
 		due:   tree.New[dueKey, TicketRef](dueKey.compare),

@@ -2,7 +2,6 @@ package fsm_test
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"zamok/fsm"
@@ -336,13 +335,6 @@ func (m *model) member(c *fsm.Member) fsm.Result {
 }
 
 func (m *model) report(c *fsm.Digest) fsm.Result {
-	_, known := m.reports[c.Node]
-	if !known && len(m.reports) >= fsm.MembersMax {
-		lowest := func(a, b *fsm.Digest) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Node, b.Node)) }
-		delete(m.reports, slices.MinFunc(slices.Collect(maps.Values(m.reports)), lowest).Node)
-		m.reportsForgotten++
-	}
-	m.reports[c.Node] = c
 	m.emit(fsm.Event{Kind: fsm.EvDigestReported, Digest: c})
 	return fsm.Result{}
 }

@@ -78,7 +78,6 @@ func (n *tally) add(m *tally) {
 func (n *modelCounts) add(m modelCounts) {
 	n.replaced += m.replaced
 	n.forgotten += m.forgotten
-	n.reportsForgotten += m.reportsForgotten
 }
 
 func addCounts(to, from []int) {
@@ -147,8 +146,8 @@ func (n *tally) missing() (missing []string) {
 	require(n.cycles[2:6], []string{"cycle of 2", "cycle of 3", "cycle of 4", "cycle of 5"})
 	require([]int{n.restores, n.fromQueue, n.grantsMax / 2, n.sessionEndsMax / 2},
 		[]string{"restore", "grant from the queue", "two grants in a step", "two sessions ended in a step"})
-	require([]int{n.members.replaced, n.members.forgotten, n.members.reportsForgotten},
-		[]string{"a member replaced", "a member forgotten", "a report forgotten"})
+	require([]int{n.members.replaced, n.members.forgotten},
+		[]string{"a member replaced", "a member forgotten"})
 	return missing
 }
 
@@ -162,8 +161,7 @@ func (n *tally) String() string {
 	writeCounts(&b, "events", n.events[:], eventNames[:])
 	writeCounts(&b, "ends", n.reasons[1:], reasonNames[1:])
 	writeCounts(&b, "granted", n.granted[:], modeNames[:])
-	fmt.Fprintf(&b, "  %d members replaced, %d forgotten; %d reports forgotten\n",
-		n.members.replaced, n.members.forgotten, n.members.reportsForgotten)
+	fmt.Fprintf(&b, "  %d members replaced, %d forgotten\n", n.members.replaced, n.members.forgotten)
 	fmt.Fprintf(&b, "  %d grants from the queue, up to %d grants and %d ended sessions in a step; cycles by length %v\n",
 		n.fromQueue, n.grantsMax, n.sessionEndsMax, n.cycles)
 	return b.String()

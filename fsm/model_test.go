@@ -23,13 +23,12 @@ type model struct {
 	time            clock.Time
 	epoch           uint64 // 0 = none in force
 	cluster         fsm.ClusterID
-	sessions        []*modelSession        // the living, by id
-	tickets         []*modelTicket         // waiting and granted, by enqueued
-	delays          map[string]clock.Time  // closed until
-	members         []fsm.MemberRecord     // the latest announcement last
-	reports         map[string]*fsm.Digest // the latest of each node
-	restoredThrough uint64                 // the index that a restored history began with
-	holdOffUntil    clock.Time             // nothing is granted before
+	sessions        []*modelSession       // the living, by id
+	tickets         []*modelTicket        // waiting and granted, by enqueued
+	delays          map[string]clock.Time // closed until
+	members         []fsm.MemberRecord    // the latest announcement last
+	restoredThrough uint64                // the index that a restored history began with
+	holdOffUntil    clock.Time            // nothing is granted before
 
 	out             fsm.Applied
 	attachedTickets int                    // tickets, to those that attached in this entry
@@ -39,11 +38,10 @@ type model struct {
 	modelCounts
 }
 
-// modelCounts is what happened to the records of members and to reports, which no answer says.
+// modelCounts is what happened to the records of members, which no answer contains.
 type modelCounts struct {
-	replaced         int // members that came with another incarnation
-	forgotten        int // members
-	reportsForgotten int // nodes whose reports were removed
+	replaced  int // members that came with another incarnation
+	forgotten int // members
 }
 
 type modelSession struct {
@@ -73,7 +71,6 @@ type modelTicket struct {
 func newModel() *model {
 	return &model{
 		delays:     map[string]clock.Time{},
-		reports:    map[string]*fsm.Digest{},
 		waitGraphs: map[uint64][]modelEdge{},
 	}
 }

@@ -1,8 +1,10 @@
 package fsm
 
 import (
+	"cmp"
+	"slices"
+
 	"zamok/clock"
-	"zamok/session/tree"
 )
 
 // execute begins an epoch. The first one of a history also sets where the index begins: above
@@ -53,23 +55,13 @@ func (c *Member) execute(m *Machine) Result {
 		}
 	case m.members.Len() >= MembersMax:
 		// If that node is running, it finds itself missing from the records and announces itself again.
-		evicted, _ := m.members.Delete(oldest(m.members, func(r *MemberRecord) uint64 { return r.Announced }))
+		evicted := slices.MinFunc(m.Members(), func(a, b MemberRecord) int { return cmp.Compare(a.Announced, b.Announced) })
+		m.members.Delete(evicted.ID)
 		m.sum -= memberSum(&evicted)
 	}
 	m.members.Set(c.ID, record)
 	m.sum += memberSum(&record)
 	return Result{}
-}
-
-// oldest returns the key of the record with the lowest index, which makes room for a new one; of several the first key.
-func oldest[R any](records *tree.Tree[string, R], index func(*R) uint64) (key string) {
-	var lowest uint64
-	for k, r := range records.All() {
-		if i := index(r); key == "" || i < lowest {
-			key, lowest = k, i
-		}
-	}
-	return key
 }
 
 // execute raises the version by one. That all servers know it, the proposer has checked; that this binary does, Apply
@@ -83,16 +75,12 @@ func (c *SetVersion) execute(m *Machine) Result {
 	return Result{}
 }
 
-// execute keeps the latest digest of a node. It is not part of the digest itself. To make room for a
-// new name, the report with the lowest index is removed, of several the one whose name is first.
+// execute passes the digest of a node on to all nodes. The state machine keeps nothing of it, so the digest does not
+// depend on what was reported.
 func (c *Digest) execute(m *Machine) Result {
 	if !isText(c.Node, 1, NodeIDBytesMax) {
 		return invalid("node")
 	}
-	if _, known := m.reports.Get(c.Node); !known && m.reports.Len() >= MembersMax {
-		m.reports.Delete(oldest(m.reports, func(d *Digest) uint64 { return d.Index }))
-	}
-	m.reports.Set(c.Node, *c)
 	m.emit(Event{Kind: EvDigestReported, Digest: c})
 	return Result{}
 }

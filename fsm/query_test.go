@@ -114,13 +114,11 @@ func TestAppliedIsImmutable(t *testing.T) {
 	require.Len(t, a.Events, 1)
 }
 
-func TestMembersAndReportsAreSortedByID(t *testing.T) {
+func TestMembersAreSortedByID(t *testing.T) {
 	b := newHarness(t)
-	b.do(0, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1},
-		&Digest{Node: "n2", Index: 7, Value: 8}, &Digest{Node: "n1", Index: 7, Value: 9})
+	b.do(0, &Member{ID: "n2", StateVersionMin: 1, StateVersionMax: 1}, &Member{ID: "n1", StateVersionMin: 1, StateVersionMax: 1})
 	require.Equal(t, "n1", b.m.Members()[0].ID)
 	require.Equal(t, "n2", b.m.Members()[1].ID)
-	require.Equal(t, uint64(9), b.m.Reports()[0].Value)
 	_, ok := b.m.Member("n3")
 	require.False(t, ok)
 	require.Equal(t, ClusterID{1}, b.m.Cluster())
@@ -144,13 +142,4 @@ func (m *Machine) LockView(name string) (LockView, bool) {
 	}
 	lock, used := m.Lock(name)
 	return LockView{lock, views(m.Holders(name)), views(m.Waiters(name))}, used
-}
-
-// Reports lists the latest digest of each node, by id.
-func (m *Machine) Reports() []Digest {
-	var list []Digest
-	for _, report := range m.reports.All() {
-		list = append(list, *report)
-	}
-	return list
 }

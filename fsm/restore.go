@@ -127,8 +127,7 @@ func (s *snapshotReader) record() error {
 	}
 	read := [...]func(*snapshotReader, *coder) error{
 		recHeader: (*snapshotReader).readHeader, recSession: (*snapshotReader).readSession, recTicket: (*snapshotReader).readTicket,
-		recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember, recReport: (*snapshotReader).readReport,
-		recEnd: (*snapshotReader).readEnd,
+		recDelay: (*snapshotReader).readDelay, recMember: (*snapshotReader).readMember, recEnd: (*snapshotReader).readEnd,
 	}
 	s.c.Coder, s.c.items = record.NewReader(b[width+1:]), s.c.items[:0]
 	err = read[kind](s, &s.c)
@@ -232,13 +231,6 @@ func (s *snapshotReader) readMember(c *coder) error {
 	s.m.members.Set(member.ID, member)
 	s.m.sum += memberSum(&member)
 	return cmp.Or(s.keyOrder(member.ID), s.notAfterIndex("announced", member.Announced))
-}
-
-func (s *snapshotReader) readReport(c *coder) error {
-	var d Digest
-	d.code(c)
-	s.m.reports.Set(d.Node, d)
-	return s.keyOrder(d.Node)
 }
 
 func (s *snapshotReader) readEnd(c *coder) error {

@@ -27,12 +27,11 @@ import (
 //	           hold until · max hold · owner text · metadata text · items, as in an entry
 //	4 delay    name text · until
 //	5 member   as in an entry, then: announced · replaced
-//	6 report   node text · index · value
-//	7 end      the number of records before it
+//	6 end      the number of records before it
 //
 // The header comes first and the end last; between them sessions in the order of their ids, each
-// followed by its tickets in the order of their numbers; then delays, members and reports, each in
-// the order of its key. So equal states have equal bytes.
+// followed by its tickets in the order of their numbers; then delays and members, each in the order
+// of its key. So equal states have equal bytes.
 
 const (
 	snapshotMagic   = "zamok"
@@ -49,18 +48,16 @@ const (
 	recTicket
 	recDelay
 	recMember
-	recReport
 	recEnd
 )
 
-// canonical is the part of the state that a snapshot holds. All but reports is in the digest.
+// canonical is the part of the state that a snapshot holds and the digest covers.
 type canonical struct {
 	header
 	sessions *session.Table
 	tickets  *tree.Tree[TicketRef, ticket]
 	delays   *tree.Tree[string, clock.Time]
 	members  *tree.Tree[string, MemberRecord]
-	reports  *tree.Tree[string, Digest]
 }
 
 // Frozen is the canonical state at one index. It may be written on another goroutine while the state machine
@@ -134,7 +131,6 @@ func (m *Machine) Freeze() *Frozen {
 		tickets:  m.tickets.Clone(),
 		delays:   m.delays.Clone(),
 		members:  m.members.Clone(),
-		reports:  m.reports.Clone(),
 	}}
 }
 
@@ -154,9 +150,6 @@ func (f *Frozen) WriteTo(w io.Writer) (int64, error) {
 	}
 	for _, member := range f.members.All() {
 		s.record(recMember, member.code)
-	}
-	for _, report := range f.reports.All() {
-		s.record(recReport, report.code)
 	}
 	s.record(recEnd, func(c *coder) { record.Number(&c.Coder, "records", &s.records) })
 	s.write(binary.LittleEndian.AppendUint32(nil, s.sum))
@@ -188,7 +181,7 @@ func (s *snapshotWriter) record(kind recordKind, code func(*coder)) {
 	s.records++
 }
 
-// Digest is a hash of the whole canonical state but the reported digests. It is a function of the
+// Digest is a hash of the whole canonical state. It is a function of the
 // state alone and kept up to date record by record.
 func (m *Machine) Digest() uint64 {
 	c := newSum(sumHeader)

@@ -26,10 +26,6 @@ func (s *story) query(question string, l *scriptLine) []string {
 		return s.showMembers()
 	case "member":
 		return s.showMember(l.next())
-	case "reports":
-		return s.showReports("")
-	case "report":
-		return s.showReports(l.next())
 	default:
 		if p := s.clients[what]; p != nil {
 			return s.showSession(p)
@@ -90,20 +86,6 @@ func (s *story) showMembers() []string {
 	var output []string
 	for _, record := range s.m.Members() {
 		output = append(output, s.showMember(record.ID)...)
-	}
-	return output
-}
-
-// showReports shows the report of one node, or with "" all of them.
-func (s *story) showReports(node string) []string {
-	var output []string
-	for _, r := range s.m.Reports() {
-		if node == "" || r.Node == node {
-			output = append(output, fmt.Sprintf("%s: digest %d at index %d", r.Node, r.Value, r.Index))
-		}
-	}
-	if output == nil {
-		return []string{node + ": no report"}
 	}
 	return output
 }

@@ -66,7 +66,7 @@ import (
 //	repeat 100        the following lines are played 100 times, % being the number; the transcript
 //	                  counts what is said
 //
-// Questions: show stock|alice|locks|members|member n1|reports|report n1, why bob, next, index.
+// Questions: show stock|alice|locks|members|member n1, why bob, next, index.
 
 // scriptLine is one line of a script, taken apart.
 type scriptLine struct {

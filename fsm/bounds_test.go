@@ -269,14 +269,14 @@ func TestRestoreRefusesFutureIndexes(t *testing.T) {
 	require.ErrorContains(t, err, "out of bounds")
 
 	for want, change := range map[string]func(m *Machine, s *session.Session){
-		"renewed":    func(m *Machine, s *session.Session) { m.sessions.Renew(s, 0, m.index+1) },
-		"changed":    func(m *Machine, s *session.Session) { m.sessions.RecordChange(s, m.index+1, 0) },
-		"attachment": func(m *Machine, s *session.Session) { m.sessions.Attach(s, m.index+1, 0) },
+		"renewed":    func(m *Machine, s *session.Session) { s.Renewed = m.index + 1 },
+		"changed":    func(m *Machine, s *session.Session) { s.Changed = m.index + 1 },
+		"attachment": func(m *Machine, s *session.Session) { s.Attachment = m.index + 1 },
 		"id":         func(m *Machine, s *session.Session) { m.index = uint64(s.ID) - 1 },
 	} {
 		b := newHarness(t)
 		id := b.open(1, clock.Minute)
-		change(b.m, b.m.sessions.Find(id))
+		change(b.m, b.m.sessions.Ref(id))
 		_, err := Restore(bytes.NewReader(snapshotOf(t, b.m)))
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, "above the machine's index")

@@ -24,7 +24,7 @@ func (m *Machine) Check() error {
 		m.owned.Check,
 		func() error { return m.checkTickets(&all) },
 		func() error { return m.checkLocks(all.slots) },
-		func() error { return m.checkSessions(all.live) },
+		func() error { return m.checkSessions(&all) },
 		func() error { return m.checkDelays(&all) },
 		func() error { return m.checkMembers(&all) },
 	} {
@@ -163,20 +163,28 @@ func (m *Machine) checkList(lk *lock, l *list, state State, seen *lock) error {
 	return nil
 }
 
-func (m *Machine) checkSessions(live map[session.ID]int) error {
-	for _, s := range m.sessions.From(0) {
+func (m *Machine) checkSessions(all *ticketTotals) error {
+	for id, s := range m.sessions.All() {
 		_, scheduled := m.due.Get(sessionDue(s))
 		if broken := firstBroken(
-			rule{"M9: its live tickets are more than counted, or fewer", s.Live == live[s.ID]},
+			rule{"M14: it is kept under another id, or has none", id == s.ID && id != 0},
+			rule{"M14: it is not found by its secret", m.bySecret[s.Secret] == id},
+			rule{"M14: it ends before its ttl has passed", s.Deadline >= s.Opened.Add(s.TTL)},
+			rule{"M9: its live tickets are more than counted, or fewer", s.Live == all.live[id]},
 			rule{"M9: it has too many live tickets", s.Live <= TicketsMax},
 			rule{"M9: it is of the future", max(uint64(s.ID), s.Renewed, s.Changed) <= m.index && s.Deadline <= m.time.Add(s.TTL)},
 			rule{"M10: it is not in the schedule, or too late", scheduled && s.Scheduled <= s.Deadline},
+			rule{"M12: a field changed that never changes", s.IsSealed()},
 		); broken != "" {
-			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time, live[s.ID])
+			return fmt.Errorf("%s: session %+v at %v has %d live tickets", broken, *s, m.time, all.live[id])
 		}
+		all.sum += s.Sum()
 	}
-	if m.sessions.Len() > SessionsMax {
+	switch {
+	case m.sessions.Len() > SessionsMax:
 		return fmt.Errorf("M11: %d sessions", m.sessions.Len())
+	case m.sessions.Len() != len(m.bySecret):
+		return fmt.Errorf("M14: %d secrets for %d sessions", len(m.bySecret), m.sessions.Len())
 	}
 	return nil
 }

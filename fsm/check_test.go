@@ -49,7 +49,7 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		}},
 		{"M3", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).token = m.index + 1 }},
 		{"M3", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 1}).token = 1 }},
-		{"M4", func(m *Machine, one, _ session.ID) { m.sessions.Close(one) }},
+		{"M4", func(m *Machine, one, _ session.ID) { m.sessions.Delete(one) }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).slots[0].at++ }},
 		{"M4", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).state = 0 }},
 		{"M4", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 3}).slots = make([]slot, 1) }},
@@ -73,15 +73,19 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 			m.owned.Set(ownedKey{session: one, owner: "x", state: Granted, ticket: 2}, struct{}{})
 		}},
 		{"M8", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 2}).owner = "y" }},
-		{"M9", func(m *Machine, _, two session.ID) { m.sessions.Acknowledge(m.sessions.Find(two), 3) }},
+		{"M9", func(m *Machine, _, two session.ID) {
+			s := m.sessions.Ref(two)
+			m.changeSession(s, func() { s.AckedThrough = 3 })
+		}},
 		{"M9", func(m *Machine, _, two session.ID) {
 			m.tickets.Set(TicketRef{two, TicketWindow + 1}, ticket{state: Ended, reason: Dropped})
 		}},
-		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Live++ }},
+		{"M9", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Live++ }},
 		{"M9", func(m *Machine, one, _ session.ID) {
-			m.sessions.Renew(m.sessions.Find(one), m.time+1, m.index)
+			s := m.sessions.Ref(one)
+			m.changeSession(s, func() { s.Deadline++ })
 		}},
-		{"M10", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).Scheduled++ }},
+		{"M10", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Scheduled++ }},
 		{"M10", func(m *Machine, one, _ session.ID) { m.tickets.Ref(TicketRef{one, 1}).holdUntil++ }},
 		{"M10", func(m *Machine, _, two session.ID) { m.tickets.Ref(TicketRef{two, 1}).waitUntil = 0 }},
 		{"M10", func(m *Machine, _, _ session.ID) {
@@ -102,7 +106,12 @@ func TestCheckNamesBrokenInvariant(t *testing.T) {
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced = 0 }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Announced++ }},
 		{"M13", func(m *Machine, _, _ session.ID) { m.members.Ref("n1").Replaced = m.time + 1 }},
-		{"S4", func(m *Machine, one, _ session.ID) { m.sessions.Find(one).AckedThrough++ }},
+		{"M12", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).AckedThrough++ }},
+		{"M12", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Label = "other" }},
+		{"M14", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).ID = 5 }},
+		{"M14", func(m *Machine, _, _ session.ID) { delete(m.bySecret, session.Hash{1}) }},
+		{"M14", func(m *Machine, _, _ session.ID) { m.bySecret[session.Hash{9}] = 9 }},
+		{"M14", func(m *Machine, one, _ session.ID) { m.sessions.Ref(one).Opened++ }},
 	} {
 		m, one, two := machineToDamage(t)
 		require.NoError(t, m.Check())

@@ -141,6 +141,8 @@
 //	M12 The stored digest equals the computed one.
 //	M13 A member was announced at an index of the past, at which no other was; if its incarnation ever
 //	    changed, then at a time of the past.
+//	M14 A session is kept under its id, which is not 0, and found by its secret, which no other has. It never
+//	    ends before its opening + ttl.
 //
 // # Files
 //

@@ -57,7 +57,7 @@ func (m *Machine) earliest() (key dueKey, ticket TicketRef, some bool) {
 		if !some || key.kind != dueSession {
 			return key, ticket, some
 		}
-		s := m.sessions.Find(session.ID(key.id))
+		s := m.sessions.Ref(session.ID(key.id))
 		if s.Deadline == key.at {
 			return key, ticket, some
 		}

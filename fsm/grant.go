@@ -64,7 +64,7 @@ func (m *Machine) grantHeads(lk *lock) {
 		m.leave(key, t)
 		m.grant(key, t)
 		m.sum += t.sum(key)
-		m.sessions.RecordChange(m.sessions.Find(key.Session), m.index, 0)
+		m.recordChange(m.sessions.Ref(key.Session), 0)
 		m.granted = append(m.granted, grantOrder{t.enqueued, key})
 	}
 }

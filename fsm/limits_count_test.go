@@ -119,11 +119,9 @@ func TestSessionLimit(t *testing.T) {
 	}
 	m.index = SessionsMax
 	for i := uint64(1); i <= SessionsMax; i++ { // as OpenSession does
-		s := session.Session{
+		m.addSession(session.Session{
 			ID: session.ID(i), Secret: secret(i), Settings: session.Settings{TTL: clock.Hour}, Renewed: i, Deadline: clock.Time(clock.Hour),
-		}
-		m.schedule(&s)
-		m.sessions.Insert(s)
+		})
 	}
 	e := Entry{Version: 1, Commands: []Command{
 		&OpenSession{Secret: secret(0), Settings: session.Settings{TTL: clock.Hour}}, // one too many

@@ -59,11 +59,12 @@ func (w *replicaPair) apply(entry []byte) Applied {
 
 // comparableState is all of the state but the index, and when a session was last heard.
 func (w *replicaPair) comparableState() any {
-	sessions := w.m.Sessions(0, 100)
+	sessions, others := w.m.Sessions(0, 100), w.m.sum
 	for i := range sessions {
+		others -= sessions[i].Sum()
 		sessions[i].Renewed = 0
 	}
-	return []any{w.m.Counts(), w.m.sum, w.m.Time(), w.m.Epoch(), w.m.Version(), sessions}
+	return []any{w.m.Counts(), others, w.m.Time(), w.m.Epoch(), w.m.Version(), sessions}
 }
 
 // requireRefused insists that the command is refused for this field, changes nothing, and does not stop the

@@ -16,7 +16,7 @@ type VersionRange struct{ Min, Max uint32 }
 // SupportedVersions is what this binary knows.
 func SupportedVersions() VersionRange { return VersionRange{Min: 1, Max: 1} }
 
-// Machine is the state of the lock store. See the package comment; its invariants M1 to M13 are
+// Machine is the state of the lock store. See the package comment; its invariants M1 to M14 are
 // tested by Check.
 type Machine struct {
 	supported VersionRange
@@ -24,11 +24,12 @@ type Machine struct {
 	canonical
 
 	// Derived: rebuilt by Restore.
-	sum   record.Sum // of tickets, delays and members
-	locks *tree.Tree[string, *lock]
-	due   *tree.Tree[dueKey, TicketRef]
-	owned *tree.Tree[ownedKey, struct{}]
-	live  [Ended]int // how many tickets wait and are granted, by state
+	sum      record.Sum                  // of sessions, tickets, delays and members
+	bySecret map[session.Hash]session.ID // only ever looked up, never ranged over
+	locks    *tree.Tree[string, *lock]
+	due      *tree.Tree[dueKey, TicketRef]
+	owned    *tree.Tree[ownedKey, struct{}]
+	live     [Ended]int // how many tickets wait and are granted, by state
 
 	// Of the current step.
 	in            decoded
@@ -53,14 +54,15 @@ func NewWithVersions(supported VersionRange) *Machine {
 		supported: supported,
 		canonical: canonical{
 			header:   header{version: 1},
-			sessions: session.NewTable(),
+			sessions: tree.New[session.ID, session.Session](cmp.Compare[session.ID]),
 			tickets:  tree.New[TicketRef, ticket](TicketRef.compare),
 			delays:   tree.New[string, clock.Time](cmp.Compare[string]),
 			members:  tree.New[string, MemberRecord](cmp.Compare[string]),
 		},
-		locks: tree.New[string, *lock](cmp.Compare[string]),
-		due:   tree.New[dueKey, TicketRef](dueKey.compare),
-		owned: tree.New[ownedKey, struct{}](ownedKey.compare),
+		bySecret: make(map[session.Hash]session.ID),
+		locks:    tree.New[string, *lock](cmp.Compare[string]),
+		due:      tree.New[dueKey, TicketRef](dueKey.compare),
+		owned:    tree.New[ownedKey, struct{}](ownedKey.compare),
 	}
 }
 
@@ -150,9 +152,9 @@ func (m *Machine) renewSenders(e *Entry) {
 	for _, c := range e.Commands {
 		switch c := c.(type) {
 		case *OpenSession:
-			m.renew(m.sessions.BySecret(c.Secret))
+			m.renew(m.bySecret[c.Secret])
 		case *Attach:
-			if s := m.sessions.Find(c.Session); s != nil && s.Secret == c.Secret {
+			if s := m.sessions.Ref(c.Session); s != nil && s.Secret == c.Secret {
 				m.renew(c.Session)
 			}
 		case *Acquire:
@@ -168,11 +170,11 @@ func (m *Machine) renewSenders(e *Entry) {
 }
 
 func (m *Machine) renew(id session.ID) bool {
-	s := m.sessions.Find(id)
+	s := m.sessions.Ref(id)
 	if s == nil {
 		return false
 	}
-	m.sessions.Renew(s, m.time, m.index)
+	m.changeSession(s, func() { s.Deadline, s.Renewed = m.time.Add(s.TTL), m.index })
 	return true
 }
 

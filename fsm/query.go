@@ -113,7 +113,7 @@ func (m *Machine) Session(id session.ID) (session.Session, bool) { return m.sess
 
 // SessionBySecret returns the living session that a secret opened.
 func (m *Machine) SessionBySecret(secret session.Hash) (session.Session, bool) {
-	return m.sessions.Get(m.sessions.BySecret(secret))
+	return m.sessions.Get(m.bySecret[secret])
 }
 
 // Sessions lists at most so many sessions with ids above after, in order.

@@ -158,15 +158,14 @@ func (s *snapshotReader) notAfterIndex(field string, index uint64) error {
 func (s *snapshotReader) readSession(c *coder) error {
 	var rec session.Session
 	rec.Code(&c.Coder)
-	if rec.ID <= s.last.Session || s.m.sessions.BySecret(rec.Secret) != 0 {
+	if rec.ID <= s.last.Session || s.m.bySecret[rec.Secret] != 0 {
 		return fmt.Errorf("session %d is out of order or has another's secret", rec.ID)
 	}
 	if field := invalidSettings(&rec.Settings); field != "" {
 		return fmt.Errorf("session %d: %s is out of bounds", rec.ID, field)
 	}
 	s.last = TicketRef{Session: rec.ID}
-	s.m.schedule(&rec)
-	s.m.sessions.Insert(rec)
+	s.m.addSession(rec)
 	return cmp.Or(s.notAfterIndex("id", uint64(rec.ID)), s.notAfterIndex("renewed", rec.Renewed),
 		s.notAfterIndex("attachment", rec.Attachment), s.notAfterIndex("changed", rec.Changed))
 }
@@ -261,7 +260,7 @@ func (s *snapshotReader) enqueueTickets() error {
 		t := s.m.tickets.Ref(b.key)
 		s.m.lookUp(t.items)
 		s.m.enqueue(b.key, t)
-		s.m.sessions.Find(b.key.Session).Live++
+		s.m.sessions.Ref(b.key.Session).Live++
 		s.m.enter(b.key, t)
 	}
 	return nil

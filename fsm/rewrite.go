@@ -82,7 +82,7 @@ func TokenBase(now, above uint64) uint64 {
 // longestObligation is how long a client could still consider a grant valid, or a delay could last.
 func (m *Machine) longestObligation() clock.Span {
 	var longest clock.Span
-	for _, s := range m.sessions.From(0) {
+	for _, s := range m.sessions.All() {
 		longest = max(longest, s.TTL+s.LockDelay)
 	}
 	for _, until := range m.delays.All() {

@@ -7,23 +7,43 @@ func (c *OpenSession) execute(m *Machine) Result {
 	if field := invalidSettings(&c.Settings); field != "" {
 		return invalid(field)
 	}
-	if id := m.sessions.BySecret(c.Secret); id != 0 {
-		return Result{}.forSession(m.sessions.Find(id))
+	if id := m.bySecret[c.Secret]; id != 0 {
+		return Result{}.forSession(m.sessions.Ref(id))
 	}
 	if m.sessions.Len() >= SessionsMax {
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "sessions"}}
 	}
-	s := session.Session{
+	m.addSession(session.Session{
 		ID: session.ID(m.index), Secret: c.Secret, Settings: c.Settings, Opened: m.time, Deadline: m.time.Add(c.TTL), Renewed: m.index,
-	}
+	})
+	return Result{}.forSession(m.sessions.Ref(session.ID(m.index)))
+}
+
+// addSession adds a session to the state. No living one may have the same secret.
+func (m *Machine) addSession(s session.Session) {
+	s.Seal()
 	m.schedule(&s)
-	m.sessions.Insert(s)
-	return Result{}.forSession(&s)
+	m.sum += s.Sum()
+	m.bySecret[s.Secret] = s.ID
+	m.sessions.Set(s.ID, s)
+}
+
+// changeSession changes a session. Nothing else may change what its sum covers.
+func (m *Machine) changeSession(s *session.Session, change func()) {
+	m.sum -= s.Sum()
+	change()
+	m.sum += s.Sum()
+}
+
+// recordChange notes that a ticket of the session changed, and by how much the number of live tickets did.
+func (m *Machine) recordChange(s *session.Session, live int) {
+	m.changeSession(s, func() { s.Changed = m.index })
+	s.Live += live
 }
 
 // execute makes this command the session's attachment and emits its whole state as one event.
 func (c *Attach) execute(m *Machine) Result {
-	s := m.sessions.Find(c.Session)
+	s := m.sessions.Ref(c.Session)
 	if s == nil {
 		return m.noSession(c.Session)
 	}
@@ -39,7 +59,7 @@ func (c *Attach) execute(m *Machine) Result {
 		return Result{Code: LimitExceeded, Detail: &Detail{Field: "attach"}}.forSession(s)
 	}
 	m.acknowledge(s, c.AckedThrough)
-	m.sessions.Attach(s, m.index, c.Attempt)
+	m.changeSession(s, func() { s.Attachment, s.Attempt = m.index, max(s.Attempt, c.Attempt) })
 	tickets := m.ticketStates(s.ID)
 	m.attachedTickets += len(tickets)
 	m.emit(Event{Kind: EvAttached, TicketRef: TicketRef{Session: s.ID}, Tickets: tickets})
@@ -52,7 +72,7 @@ func (c *Detached) execute(m *Machine) Result {
 	if c.Attachment == 0 {
 		return invalid("attachment")
 	}
-	s := m.sessions.Find(c.Session)
+	s := m.sessions.Ref(c.Session)
 	if s == nil {
 		return m.noSession(c.Session)
 	}
@@ -74,7 +94,7 @@ func (c *ExpireSession) execute(m *Machine) Result {
 }
 
 func (m *Machine) endLiving(id session.ID, reason Reason, text string) Result {
-	if m.sessions.Find(id) == nil {
+	if m.sessions.Ref(id) == nil {
 		return m.noSession(id)
 	}
 	m.endSession(id, reason, text)
@@ -84,7 +104,7 @@ func (m *Machine) endLiving(id session.ID, reason Reason, text string) Result {
 // endSession ends a session with all its tickets, whose number it returns; waiters behind them are
 // granted by grantUnblocked.
 func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets int) {
-	s := m.sessions.Find(id)
+	s := m.sessions.Ref(id)
 	keys := m.keyBuffer[:0]
 	for key, t := range ticketsOf(m.tickets, TicketRef{Session: id}) {
 		keys = append(keys, key)
@@ -99,7 +119,9 @@ func (m *Machine) endSession(id session.ID, reason Reason, text string) (tickets
 	m.keyBuffer = keys
 	label := s.Label
 	m.due.Delete(sessionDue(s))
-	m.sessions.Close(id)
+	m.sum -= s.Sum()
+	delete(m.bySecret, s.Secret)
+	m.sessions.Delete(id)
 	m.emit(Event{Kind: EvSessionEnded, TicketRef: TicketRef{Session: id}, Reason: reason, Text: text, Label: label})
 	return len(keys)
 }

@@ -122,7 +122,7 @@ type observation struct {
 	time   clock.Time
 	epoch  uint64
 	counts Counts
-	sums   [2]record.Sum
+	sum    record.Sum
 	queues map[string][]TicketRef
 }
 
@@ -135,7 +135,7 @@ func (s *story) observe() observation {
 	}
 	return observation{
 		s.m.Stamp(), s.m.Time(), s.m.Epoch(), s.m.Counts(),
-		[2]record.Sum{s.m.sessions.Sum(), s.m.sum}, queues,
+		s.m.sum, queues,
 	}
 }
 

@@ -79,7 +79,7 @@ func (c *Acquire) execute(m *Machine) Result {
 // the ticket, for reading, if it is live or remembered.
 func (m *Machine) find(id session.ID, number, ackedThrough uint64) (s *session.Session, key TicketRef, t *ticket) {
 	key = TicketRef{id, number}
-	if s = m.sessions.Find(id); s == nil {
+	if s = m.sessions.Ref(id); s == nil {
 		return nil, key, nil
 	}
 	m.acknowledge(s, ackedThrough)
@@ -132,7 +132,7 @@ func (m *Machine) addTicket(s *session.Session, key TicketRef, c *Acquire) *tick
 	t := ticket{state: Waiting, enqueued: m.index, maxHold: c.MaxHold, owner: c.Owner, metadata: c.Metadata}
 	t.setItems(c.Items)
 	m.enqueue(key, &t)
-	m.sessions.RecordChange(s, m.index, 1)
+	m.recordChange(s, 1)
 	return m.tickets.Insert(key, t)
 }
 
@@ -216,7 +216,7 @@ func (c *Downgrade) execute(m *Machine) Result {
 			}
 		}
 		m.sum += t.sum(key)
-		m.sessions.RecordChange(s, m.index, 0)
+		m.recordChange(s, 0)
 		m.emit(Event{Kind: EvDowngraded, TicketRef: key, Token: t.token, HoldUntil: t.holdUntil, Items: t.items})
 	}
 	return t.result(s)
@@ -227,11 +227,11 @@ func (it Item) isMutex() bool { return it.Mode != Permits }
 // endTicket removes a live ticket from all lists, emits an event, and remembers it as ended for as long as a late Acquire
 // could arrive.
 func (m *Machine) endTicket(key TicketRef, reason Reason, text string) {
-	s := m.sessions.Find(key.Session)
+	s := m.sessions.Ref(key.Session)
 	t := m.tickets.Ref(key)
 	m.sum -= t.sum(key)
 	m.releaseSlots(s, key, t, reason, text)
-	m.sessions.RecordChange(s, m.index, -1)
+	m.recordChange(s, -1)
 	if key.Ticket <= s.AckedThrough {
 		m.tickets.Delete(key)
 		return
@@ -312,7 +312,7 @@ func (m *Machine) refuseTicket(s *session.Session, key TicketRef, items []Item, 
 func (m *Machine) rememberEnded(s *session.Session, key TicketRef, reason Reason) {
 	t := m.tickets.Insert(key, ticket{state: Ended, reason: reason})
 	m.sum += t.sum(key)
-	m.sessions.RecordChange(s, m.index, 0)
+	m.recordChange(s, 0)
 }
 
 // acknowledge removes the ended tickets up to a new acknowledged-through. Above the old one there are at most
@@ -335,7 +335,7 @@ func (m *Machine) acknowledge(s *session.Session, through uint64) {
 		m.tickets.Delete(key)
 	}
 	m.keyBuffer = keys
-	m.sessions.Acknowledge(s, through)
+	m.changeSession(s, func() { s.AckedThrough = through })
 }
 
 // result is the current state of a ticket.

@@ -33,8 +33,7 @@ func (s *Settings) Code(c *record.Coder) {
 	c.Signed("grace", &s.Grace)
 }
 
-// Session is the record of one session. Copies are handed out freely; the table's own record is
-// changed by the table's methods only.
+// Session is the record of one session.
 type Session struct {
 	ID     ID
 	Secret Hash
@@ -58,7 +57,7 @@ type Session struct {
 	// the schedule, and is neither stored nor in a sum.
 	Scheduled clock.Time
 
-	// fixedFieldsSum is the Sum of the fields that never change, taken once.
+	// fixedFieldsSum is the sum of the fields that never change, taken by Seal.
 	fixedFieldsSum record.Sum
 }
 
@@ -88,8 +87,14 @@ func (s *Session) codeLease(c *record.Coder) {
 	record.Number(c, "changed", &s.Changed)
 }
 
-// sum is the session's part of the digest.
-func (s *Session) sum() record.Sum {
+// Seal takes the sum of the fields that never change. It comes before the first Sum.
+func (s *Session) Seal() { s.fixedFieldsSum = s.sumFixedFields() }
+
+// IsSealed reports whether the fields that never change are as they were when they were sealed.
+func (s *Session) IsSealed() bool { return s.fixedFieldsSum == s.sumFixedFields() }
+
+// Sum is the session's part of the digest.
+func (s *Session) Sum() record.Sum {
 	c := record.NewSum(s.fixedFieldsSum)
 	s.codeLease(&c)
 	return c.Sum()

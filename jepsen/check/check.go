@@ -44,14 +44,21 @@ func (r *Report) OK() bool { return len(r.Violations) == 0 && len(r.Invalid) == 
 
 func (r *Report) String() string {
 	var b strings.Builder
+	b.WriteString(r.findings())
+	for _, c := range checks() {
+		fmt.Fprintf(&b, "%-4s %-60s looked at %d\n", c.id, c.title, r.Examined[c.id])
+	}
+	return b.String()
+}
+
+// findings are the violations, and why the run is invalid, one a line.
+func (r *Report) findings() string {
+	var b strings.Builder
 	for _, f := range r.Violations {
 		fmt.Fprintln(&b, f)
 	}
 	for _, reason := range r.Invalid {
 		fmt.Fprintln(&b, "invalid run:", reason)
-	}
-	for _, c := range checks() {
-		fmt.Fprintf(&b, "%-4s %-60s looked at %d\n", c.id, c.title, r.Examined[c.id])
 	}
 	return b.String()
 }

@@ -65,9 +65,9 @@ func (v *historyIndex) appendUnexcused(all []holdSpan, p holdSpan) []holdSpan {
 
 // checkHoldExclusion looks for clients that held at one moment, by their own knowledge, what excludes each other.
 func checkHoldExclusion(f *checker) {
-	for _, name := range f.lockNames {
+	for _, l := range f.locks {
 		var live []holdSpan
-		for _, p := range f.holdSpans(f.locks[name]) {
+		for _, p := range f.holdSpans(l) {
 			f.examined++
 			live = slices.DeleteFunc(live, func(q holdSpan) bool { return q.to <= p.from })
 			permits := p.item.Permits
@@ -77,11 +77,11 @@ func checkHoldExclusion(f *checker) {
 					continue
 				}
 				f.violationf("lock %q: two held it at once for %v: %s, and %s",
-					name, min(p.to, q.to)-p.from, q.describe(f.historyIndex), p.describe(f.historyIndex))
+					l.name, min(p.to, q.to)-p.from, q.describe(f.historyIndex), p.describe(f.historyIndex))
 			}
 			if of := p.item.Limit; p.item.Mode == Permits && permits > of {
 				f.violationf("lock %q: from %s on %d of %d permits were held; the last was %s",
-					name, f.formatTime(p.from), permits, of, p.describe(f.historyIndex))
+					l.name, f.formatTime(p.from), permits, of, p.describe(f.historyIndex))
 			}
 			live = append(live, p)
 		}
@@ -91,8 +91,7 @@ func checkHoldExclusion(f *checker) {
 // checkLossBeforeGrant looks for grants that were made while another client still held the grant before. An
 // event was never seen before it happened, so a hold that lasted longer was reported lost too late.
 func checkLossBeforeGrant(f *checker) {
-	for _, name := range f.lockNames {
-		l := f.locks[name]
+	for _, l := range f.locks {
 		grants := slices.DeleteFunc(slices.Clone(l.events), func(ev *Event) bool { return ev.Kind != EvGranted })
 		slices.SortStableFunc(grants, func(a, b *Event) int { return cmp.Compare(a.At, b.At) })
 		spans, next := f.holdSpans(l), 0
@@ -105,12 +104,12 @@ func checkLossBeforeGrant(f *checker) {
 			f.examined++
 			for i := range live {
 				p := &live[i]
-				if p.Token >= g.Token || p.Ref == g.Ref || compatible(p.item, itemFor(g.Items, name)) {
+				if p.Token >= g.Token || p.Ref == g.Ref || compatible(p.item, itemFor(g.Items, l.name)) {
 					continue
 				}
 				f.violationf("lock %q: ticket %s was granted token %d at %s (as %s saw it), and another still held "+
 					"the lock: %s; that hold ended %v too late",
-					name, g.Ref, g.Token, f.formatTime(g.At),
+					l.name, g.Ref, g.Token, f.formatTime(g.At),
 					cmp.Or(g.Node, "a node"), p.describe(f.historyIndex), p.to-g.At)
 			}
 		}
@@ -125,13 +124,9 @@ func checkFencing(f *checker) {
 		writes[i] = &f.Writes[i]
 	}
 	slices.SortStableFunc(writes, func(a, b *Write) int { return cmp.Compare(a.At, b.At) })
-	issued := map[string]map[uint64]bool{}
 	highestWrites := map[string]*Write{} // the accepted exclusive write with the greatest token
 	for _, w := range writes {
 		f.examined++
-		if issued[w.Resource] == nil {
-			issued[w.Resource] = f.issuedTokens(w.Resource)
-		}
 		highest := highestWrites[w.Resource]
 		below := highest != nil && w.Token < highest.Token
 		switch {
@@ -139,7 +134,7 @@ func checkFencing(f *checker) {
 			f.violationf("resource %q: at %s it accepted a write of %s with token %d, "+
 				"and at %s it had accepted one of %s with token %d",
 				w.Resource, f.formatTime(w.At), w.Client, w.Token, f.formatTime(highest.At), highest.Client, highest.Token)
-		case w.Accepted && !issued[w.Resource][w.Token]:
+		case w.Accepted && !f.lock(w.Resource).tokens[w.Token]:
 			f.violationf("resource %q: at %s it accepted a write of %s with token %d, which was never granted",
 				w.Resource, f.formatTime(w.At), w.Client, w.Token)
 		case !w.Accepted && !below:
@@ -150,24 +145,6 @@ func checkFencing(f *checker) {
 			highestWrites[w.Resource] = w
 		}
 	}
-}
-
-// issuedTokens are the tokens that grants of a lock are known to have carried.
-func (v *historyIndex) issuedTokens(name string) map[uint64]bool {
-	tokens := map[uint64]bool{}
-	l := v.lock(name)
-	for _, op := range l.grants {
-		tokens[op.Token] = true
-	}
-	for _, b := range l.holds {
-		tokens[b.Token] = true // its client may have died before it wrote down the answer
-	}
-	for _, ev := range l.events {
-		if ev.Kind == EvGranted {
-			tokens[ev.Token] = true
-		}
-	}
-	return tokens
 }
 
 // ClockMargin is what a client takes off every deadline for the drift of clocks.

@@ -453,12 +453,12 @@ func TestChunkedSearchAgreesWithFullSearch(t *testing.T) {
 		v := newHistoryIndex(h)
 		want := true
 		shared := false
-		for _, name := range v.lockNames {
-			grants := v.grantsOf(v.locks[name])
+		for _, l := range v.locks {
+			grants := v.grantsOf(l)
 			for i := range grants {
 				shared = shared || i > 0 && grants[i].token == grants[i-1].token
 			}
-			c := &chunk{historyIndex: v, name: name, grants: grants, steps: v.stepsOf(v.locks[name], grants)}
+			c := &chunk{historyIndex: v, name: l.name, grants: grants, steps: v.stepsOf(l, grants)}
 			result := porcupine.CheckOperationsTimeout(c.model(), c.operations(), searchTimeout)
 			require.NotEqual(t, porcupine.Unknown, result, "seed %d", seed)
 			want = want && result == porcupine.Ok

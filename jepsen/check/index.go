@@ -22,8 +22,8 @@ type historyIndex struct {
 	conflicts       [][2]*Event // what two recorded differently
 	sessions        map[uint64]*Session
 	tickets         map[Ref]*ticket
-	locks           map[string]*lockRecords
-	lockNames       []string // of locks, sorted: findings come in the same order every time
+	byName          map[string]*lockRecords
+	locks           []*lockRecords // sorted by name: findings come in the same order every time
 	diedAt          map[string]time.Duration
 	excused         map[string][]span        // by client: when its holds are excused
 	forceReleases   map[string][]*Op         // by lock: releases by force that may have had an effect
@@ -36,7 +36,7 @@ type historyIndex struct {
 type ticket struct {
 	acquire, unlock, downgrade *Op
 	granted, ended             *Event
-	hold                       *Hold
+	hold, lost                 *Hold // the first, and the one that was reported lost first
 }
 
 // lockRecords is all that was recorded of one name.
@@ -45,15 +45,16 @@ type lockRecords struct {
 	grants  []*Op // acquisitions that succeeded
 	reads   []*Op // checks and gets that were answered
 	holds   []*Hold
-	events  []*Event // grants, and the ends of grants
-	unknown []*Op    // acquisitions whose outcome is not known
+	events  []*Event        // grants, and the ends of grants
+	unknown []*Op           // acquisitions whose outcome is not known
+	tokens  map[uint64]bool // that grants are known to have carried
 }
 
 type span struct{ from, to time.Duration }
 
 func newHistoryIndex(h *History) *historyIndex {
 	v := &historyIndex{
-		History: h, sessions: map[uint64]*Session{}, locks: map[string]*lockRecords{},
+		History: h, sessions: map[uint64]*Session{}, byName: map[string]*lockRecords{},
 		tickets: make(map[Ref]*ticket, len(h.Holds)), diedAt: map[string]time.Duration{}, excused: map[string][]span{},
 		closeOps: map[uint64]*Op{}, forceReleases: map[string][]*Op{}, expireRequested: map[uint64]time.Duration{}, end: h.Plan.End,
 	}
@@ -75,7 +76,9 @@ func newHistoryIndex(h *History) *historyIndex {
 	v.addOps()
 	v.addHolds()
 	v.addEvents()
-	v.lockNames = slices.Sorted(maps.Keys(v.locks))
+	for _, name := range slices.Sorted(maps.Keys(v.byName)) {
+		v.locks = append(v.locks, v.byName[name])
+	}
 	return v
 }
 
@@ -117,10 +120,10 @@ func latest[T any, K comparable](records []T, key func(*T) (K, bool)) []*T {
 }
 
 func (v *historyIndex) lock(name string) *lockRecords {
-	l := v.locks[name]
+	l := v.byName[name]
 	if l == nil {
-		l = &lockRecords{name: name}
-		v.locks[name] = l
+		l = &lockRecords{name: name, tokens: map[uint64]bool{}}
+		v.byName[name] = l
 	}
 	return l
 }
@@ -180,6 +183,7 @@ func (v *historyIndex) addAcquire(op *Op) {
 		switch l := v.lock(item.Name); op.Outcome {
 		case OK:
 			l.grants = append(l.grants, op)
+			l.tokens[op.Token] = true
 		case Unknown:
 			l.unknown = append(l.unknown, op)
 		}
@@ -189,12 +193,16 @@ func (v *historyIndex) addAcquire(op *Op) {
 func (v *historyIndex) addHolds() {
 	for _, b := range v.holds {
 		v.end = max(v.end, b.From, b.To)
-		if t := v.ticket(b.Ref); t != nil && t.hold == nil {
-			t.hold = b
+		if t := v.ticket(b.Ref); t != nil {
+			t.hold = cmp.Or(t.hold, b)
+			if b.End == Lost && (t.lost == nil || b.To < t.lost.To) {
+				t.lost = b
+			}
 		}
 		for _, item := range b.Items {
 			l := v.lock(item.Name)
 			l.holds = append(l.holds, b)
+			l.tokens[b.Token] = true // its client may have died before it wrote down the answer
 		}
 	}
 }
@@ -241,28 +249,22 @@ func (v *historyIndex) addEvent(ev *Event) {
 	if t == nil {
 		return
 	}
-	items := ev.Items
 	switch ev.Kind {
 	case EvGranted:
-		if t.granted == nil {
-			t.granted = ev
-		}
+		t.granted = cmp.Or(t.granted, ev)
 	case EvLost, EvReleased, EvRefused:
-		if t.ended == nil {
-			t.ended = ev
-		}
-		if t.granted == nil {
-			return
-		}
+		t.ended = cmp.Or(t.ended, ev)
+	}
+	items := ev.Items
+	if ev.Kind != EvGranted && t.granted != nil {
 		items = t.granted.Items
-	case EvDowngraded:
-		if t.granted != nil {
-			items = t.granted.Items
-		}
 	}
 	for _, item := range items {
 		l := v.lock(item.Name)
 		l.events = append(l.events, ev)
+		if ev.Kind == EvGranted {
+			l.tokens[ev.Token] = true
+		}
 	}
 }
 

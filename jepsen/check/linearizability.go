@@ -23,19 +23,19 @@ const (
 
 // checkLinearizability looks for locks whose answers no order of the calls explains.
 func checkLinearizability(f *checker) {
-	for _, name := range f.lockNames {
-		f.eachChunk(f.locks[name], func(c *chunk) bool {
+	for _, l := range f.locks {
+		f.eachChunk(l, func(c *chunk) bool {
 			f.examined += len(c.steps)
 			if len(c.steps) > chunkMax {
 				f.invalidf("C1: lock %q has %d calls without a quiet moment between them; %d can be judged",
-					name, len(c.steps), chunkMax)
+					l.name, len(c.steps), chunkMax)
 				return false
 			}
 			model, history := c.model(), c.operations()
 			switch porcupine.CheckOperationsTimeout(model, history, f.timeout) {
 			case porcupine.Unknown:
 				f.invalidf("C1: no order was found for %d calls of lock %q in %v, nor that there is none",
-					len(c.steps), name, f.timeout)
+					len(c.steps), l.name, f.timeout)
 				return false
 			case porcupine.Illegal:
 				f.reportIllegal(c, model, history)
@@ -51,7 +51,7 @@ func checkLinearizability(f *checker) {
 // it: the part of it where there is none, or else the first part.
 func Visualize(h *History, name string, w io.Writer) error {
 	f := &checker{historyIndex: newHistoryIndex(h), chunkMin: chunkMin, report: &Report{}}
-	l := f.locks[name]
+	l := f.byName[name]
 	if l == nil {
 		return fmt.Errorf("draw: there is no lock %q in this history", name)
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -69,21 +71,21 @@ func (op *Op) effectIndex() uint64 {
 
 // checkUniqueTokens looks for tokens that were granted twice, and for those of earlier runs.
 func (f *checker) checkUniqueTokens() {
-	for _, name := range f.lockNames {
+	for _, l := range f.locks {
 		first := map[uint64]*Op{}
-		for _, op := range f.locks[name].grants {
+		for _, op := range l.grants {
 			if op.Token <= f.Plan.TokensAbove {
 				f.violationf("lock %q: %s was granted token %d at %s, and earlier runs had come to %d",
-					name, op.Client, op.Token, f.formatTime(op.Return), f.Plan.TokensAbove)
+					l.name, op.Client, op.Token, f.formatTime(op.Return), f.Plan.TokensAbove)
 			}
 			other := first[op.Token]
 			if other == nil {
 				first[op.Token] = op
 				continue
 			}
-			if !compatible(itemFor(op.Items, name), itemFor(other.Items, name)) {
+			if !compatible(itemFor(op.Items, l.name), itemFor(other.Items, l.name)) {
 				f.violationf("lock %q: token %d was granted to %s (answered at %s) and to %s (answered at %s)",
-					name, op.Token, other.Client, f.formatTime(other.Return), op.Client, f.formatTime(op.Return))
+					l.name, op.Token, other.Client, f.formatTime(other.Return), op.Client, f.formatTime(op.Return))
 			}
 		}
 	}
@@ -92,16 +94,16 @@ func (f *checker) checkUniqueTokens() {
 // checkFIFO looks for grants that overtook: a call that was known to wait before another one even
 // began is granted no later than that other.
 func checkFIFO(f *checker) {
-	for _, name := range f.lockNames {
-		queued, token := func(op *Op) time.Duration { return op.Queued }, func(op *Op) uint64 { return op.Token }
-		for op, last := range withLatestBefore(f.locks[name].grants, queued, token) {
+	queued, token := func(op *Op) time.Duration { return op.Queued }, func(op *Op) uint64 { return op.Token }
+	for _, l := range f.locks {
+		for op, last := range withLatestBefore(l.grants, queued, token) {
 			if last == nil {
 				continue
 			}
 			f.examined++
 			if last.Token > op.Token {
 				f.violationf("lock %q: %s overtook %s: %s asked at %s and was granted token %d; "+
-					"%s was known at %s to wait, and got token %d", name, op.Client, last.Client,
+					"%s was known at %s to wait, and got token %d", l.name, op.Client, last.Client,
 					op.Client, f.formatTime(op.Call), op.Token, last.Client, f.formatTime(last.Queued), last.Token)
 			}
 		}
@@ -223,40 +225,42 @@ func checkLogExclusion(f *checker) {
 		}
 		sessionEnds[ev.Session] = ev.Index
 	}
-	for _, name := range f.lockNames {
-		r := lockReplay{holders: map[Ref]Item{}}
-		for _, ev := range f.locks[name].events {
-			if ev.Kind == EvGranted {
-				f.examined++
-				f.checkGrant(name, &r, ev)
-				end, over := sessionEnds[ev.Session]
-				ended := f.tickets[ev.Ref].ended
-				switch {
-				case over && end < ev.Index:
-					f.violationf("lock %q: ticket %s was granted token %d at index %d, and its session had ended at index %d",
-						name, ev.Ref, ev.Token, ev.Index, end)
-				case over && f.Plan.CompleteEvents && (ended == nil || ended.Index > end):
-					f.violationf("lock %q: ticket %s with token %d was not ended with its session at index %d",
-						name, ev.Ref, ev.Token, end)
-				}
+	for _, l := range f.locks {
+		token := uint64(0) // the greatest
+		for ev, holders := range l.replay() {
+			if ev.Kind != EvGranted {
+				continue
 			}
-			r.apply(name, ev)
+			f.examined++
+			f.checkGrant(l.name, holders, token, ev)
+			token = max(token, ev.Token)
+			end, over := sessionEnds[ev.Session]
+			ended := f.tickets[ev.Ref].ended
+			switch {
+			case over && end < ev.Index:
+				f.violationf("lock %q: ticket %s was granted token %d at index %d, and its session had ended at index %d",
+					l.name, ev.Ref, ev.Token, ev.Index, end)
+			case over && f.Plan.CompleteEvents && (ended == nil || ended.Index > end):
+				f.violationf("lock %q: ticket %s with token %d was not ended with its session at index %d",
+					l.name, ev.Ref, ev.Token, end)
+			}
 		}
 	}
 }
 
-// checkGrant looks at one grant, before it is applied.
-func (f *checker) checkGrant(name string, r *lockReplay, ev *Event) {
+// checkGrant looks at one grant, with the holders and the greatest token before it.
+func (f *checker) checkGrant(name string, holders map[Ref]Item, token uint64, ev *Event) {
 	item := itemFor(ev.Items, name)
 	if ev.Token != ev.Index {
 		f.violationf("lock %q: ticket %s was granted at index %d with token %d, which is not that index",
 			name, ev.Ref, ev.Index, ev.Token)
 	}
-	if item.Mode == Exclusive && ev.Token <= r.token {
-		f.violationf("lock %q: the token went from %d to %d", name, r.token, ev.Token)
+	if item.Mode == Exclusive && ev.Token <= token {
+		f.violationf("lock %q: the token went from %d to %d", name, token, ev.Token)
 	}
 	permits := item.Permits
-	for other, held := range r.holders {
+	for _, other := range slices.SortedFunc(maps.Keys(holders), compareRefs) {
+		held := holders[other]
 		if permits += held.Permits; !compatible(held, item) {
 			f.violationf("lock %q: ticket %s was granted it (%v) at index %d, while %s held it (%v)",
 				name, ev.Ref, item, ev.Index, other, held)
@@ -268,24 +272,28 @@ func (f *checker) checkGrant(name string, r *lockReplay, ev *Event) {
 	}
 }
 
-// lockReplay is what the events of one lock add up to.
-type lockReplay struct {
-	holders map[Ref]Item
-	token   uint64 // the greatest
-}
-
-func (r *lockReplay) apply(name string, ev *Event) {
-	switch ev.Kind {
-	case EvGranted:
-		r.holders[ev.Ref] = itemFor(ev.Items, name)
-		r.token = max(r.token, ev.Token)
-	case EvLost, EvReleased:
-		delete(r.holders, ev.Ref)
-	case EvDowngraded:
-		if held, ok := r.holders[ev.Ref]; ok && held.Mode == Exclusive {
-			r.holders[ev.Ref] = Item{Name: name, Mode: Shared}
+// replay yields the events of a lock, each with the holders before it; at last an event beyond all indexes.
+func (l *lockRecords) replay() iter.Seq2[*Event, map[Ref]Item] {
+	return func(yield func(*Event, map[Ref]Item) bool) {
+		holders := map[Ref]Item{}
+		for _, ev := range append(slices.Clip(l.events), &Event{Index: math.MaxUint64}) {
+			if !yield(ev, holders) {
+				return
+			}
+			switch held, ok := holders[ev.Ref]; {
+			case ev.Kind == EvGranted:
+				holders[ev.Ref] = itemFor(ev.Items, l.name)
+			case ev.Kind == EvLost || ev.Kind == EvReleased:
+				delete(holders, ev.Ref)
+			case ev.Kind == EvDowngraded && ok && held.Mode == Exclusive:
+				holders[ev.Ref] = Item{Name: l.name, Mode: Shared}
+			}
 		}
 	}
+}
+
+func compareRefs(a, b Ref) int {
+	return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Ticket, b.Ticket))
 }
 
 // checkReads holds what was read against the log up to the index that the answer named. That needs all of
@@ -294,26 +302,23 @@ func checkReads(f *checker) {
 	if !f.Plan.CompleteEvents {
 		return
 	}
-	for _, name := range f.lockNames {
-		l := f.locks[name]
-		byIndex := slices.DeleteFunc(slices.Clone(l.reads), func(op *Op) bool { return op.Index == 0 })
-		slices.SortStableFunc(byIndex, func(a, b *Op) int { return cmp.Compare(a.Index, b.Index) })
-		r, next := lockReplay{holders: map[Ref]Item{}}, 0
-		for _, op := range byIndex {
-			for ; next < len(l.events) && l.events[next].Index <= op.Index; next++ {
-				r.apply(name, l.events[next])
+	for _, l := range f.locks {
+		reads := slices.SortedStableFunc(slices.Values(l.reads), func(a, b *Op) int { return cmp.Compare(a.Index, b.Index) })
+		reads = slices.DeleteFunc(reads, func(op *Op) bool { return op.Index == 0 })
+		for ev, holders := range l.replay() {
+			for ; len(reads) > 0 && reads[0].Index < ev.Index; reads = reads[1:] {
+				f.examined++
+				f.checkRead(l.name, holders, reads[0])
 			}
-			f.examined++
-			f.checkRead(name, &r, op)
 		}
 	}
 }
 
-// checkRead looks at one answer, when the events up to its index have been applied.
-func (f *checker) checkRead(name string, r *lockReplay, op *Op) {
+// checkRead compares one answer with the holders at its index.
+func (f *checker) checkRead(name string, holders map[Ref]Item, op *Op) {
 	if op.Kind == OpCheck {
 		held := false
-		for ref := range r.holders {
+		for ref := range holders {
 			held = held || f.tickets[ref].granted.Token == op.Token && (ref == op.Ref || !op.Ref.known())
 		}
 		if held != op.Held {
@@ -323,19 +328,8 @@ func (f *checker) checkRead(name string, r *lockReplay, op *Op) {
 		}
 		return
 	}
-	same := len(op.Holders) == len(r.holders)
-	for _, ref := range op.Holders {
-		_, ok := r.holders[ref]
-		same = same && ok
-	}
-	if !same {
-		var held []Ref
-		for ref := range r.holders {
-			held = append(held, ref)
-		}
-		slices.SortFunc(held, func(a, b Ref) int {
-			return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Ticket, b.Ticket))
-		})
+	held := slices.SortedFunc(maps.Keys(holders), compareRefs)
+	if shown := slices.SortedFunc(slices.Values(op.Holders), compareRefs); !slices.Equal(shown, held) {
 		f.violationf("lock %q: get by %s at %s shows the holders %v at index %d, where the log has %v",
 			name, op.Client, f.formatTime(op.Call), op.Holders, op.Index, held)
 	}

@@ -64,8 +64,7 @@ func (f *checker) reportUnendedSessions() {
 // reportUnrequestedGrants looks for grants that belong to no call, and counts the calls of unknown outcome.
 // A call that never learned its ticket may own any grant of its locks that no other call owns.
 func (f *checker) reportUnrequestedGrants() {
-	for _, name := range f.lockNames {
-		l := f.locks[name]
+	for _, l := range f.locks {
 		first := never // beginning of the first call without a ticket
 		for _, op := range l.unknown {
 			if !op.Ref.known() {
@@ -79,7 +78,7 @@ func (f *checker) reportUnrequestedGrants() {
 			}
 			if ev.At < first {
 				f.violationf("lock %q: ticket %s was granted token %d at %s (index %d), and no call had asked for it",
-					name, ev.Ref, ev.Token, f.formatTime(ev.At), ev.Index)
+					l.name, ev.Ref, ev.Token, f.formatTime(ev.At), ev.Index)
 			}
 		}
 	}
@@ -216,15 +215,15 @@ func checkExactlyOnce(f *checker) {
 
 // reportStaleReads looks for reads that show a holder whose request was refused or whose release was answered.
 func (f *checker) reportStaleReads() {
-	for _, name := range f.lockNames {
-		for _, op := range f.locks[name].reads {
+	for _, l := range f.locks {
+		for _, op := range l.reads {
 			for _, ref := range op.shownHolders() {
 				t := f.tickets[ref]
 				if t == nil {
 					continue
 				}
 				subject := fmt.Sprintf("lock %q: %s of %s, called at %s, shows ticket %s as a holder",
-					name, op.Kind, op.Client, f.formatTime(op.Call), ref)
+					l.name, op.Kind, op.Client, f.formatTime(op.Call), ref)
 				if t.unlock != nil && t.unlock.Outcome == OK && t.unlock.Return < op.Call {
 					f.violationf("%s, and its release had been answered at %s", subject,
 						f.formatTime(t.unlock.Return))
@@ -247,40 +246,34 @@ func (op *Op) shownHolders() []Ref {
 
 // checkLostIsFinal looks for locks that came back after their client had reported them lost.
 func checkLostIsFinal(f *checker) {
-	lost := map[Ref]*Hold{}
 	for _, b := range f.holds {
-		if first := lost[b.Ref]; b.End == Lost && b.Ref.known() && (first == nil || b.To < first.To) {
-			lost[b.Ref] = b
+		t := f.tickets[b.Ref]
+		if t == nil || t.lost == nil {
+			continue
 		}
-	}
-	f.examined = len(lost)
-	for _, b := range f.holds {
-		if was := lost[b.Ref]; was != nil && b.From > was.To {
+		if b.From > t.lost.To {
 			f.violationf("%s reported ticket %s (token %d) lost at %s, and held it again at %s",
-				b.Client, b.Ref, b.Token, f.formatTime(was.To), f.formatTime(b.From))
+				b.Client, b.Ref, b.Token, f.formatTime(t.lost.To), f.formatTime(b.From))
+		}
+		if b != t.lost {
+			continue
+		}
+		f.examined++
+		// After the healing a client has the time of a call to release what it gave up.
+		inTime := f.diedAt[b.Client] != 0 || max(b.To, f.Plan.Healed)+f.Plan.Drain >= f.end
+		if f.Plan.CompleteEvents && t.ended == nil && !inTime {
+			f.violationf("%s reported ticket %s (token %d) lost at %s, and the cluster never ended it: its locks stay closed",
+				b.Client, b.Ref, b.Token, f.formatTime(b.To))
 		}
 	}
 	for _, op := range f.ops {
-		was := lost[op.Ref]
-		if was == nil || op.Outcome != OK || op.Call <= was.To {
+		t := f.tickets[op.Ref]
+		if t == nil || t.lost == nil || op.Outcome != OK || op.Call <= t.lost.To {
 			continue
 		}
-		if op.Kind == OpUnlock || op.Kind == OpDowngrade {
+		if was := t.lost; op.Kind == OpUnlock || op.Kind == OpDowngrade {
 			f.violationf("%s reported ticket %s (token %d) lost at %s, and its %s at %s was answered as if it were held",
 				was.Client, was.Ref, was.Token, f.formatTime(was.To), op.Kind, f.formatTime(op.Call))
-		}
-	}
-	if !f.Plan.CompleteEvents {
-		return
-	}
-	for _, b := range f.holds {
-		// After the healing a client has the time of a call to release what it gave up.
-		if lost[b.Ref] != b || f.tickets[b.Ref].ended != nil || f.diedAt[b.Client] != 0 {
-			continue
-		}
-		if max(b.To, f.Plan.Healed)+f.Plan.Drain < f.end {
-			f.violationf("%s reported ticket %s (token %d) lost at %s, and the cluster never ended it: its locks stay closed",
-				b.Client, b.Ref, b.Token, f.formatTime(b.To))
 		}
 	}
 }

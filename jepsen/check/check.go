@@ -107,8 +107,8 @@ func checkWithin(h *History, timeout time.Duration) *Report {
 	for _, c := range checks() {
 		f := &checker{historyIndex: v, timeout: timeout, chunkMin: chunkMin, report: r, id: c.id}
 		c.run(f)
-		if f.suppressed > 0 {
-			r.Violations = append(r.Violations, Finding{c.id, fmt.Sprintf("… and %d more", f.suppressed)})
+		if more := f.found - findingsMax; more > 0 {
+			r.Violations = append(r.Violations, Finding{c.id, fmt.Sprintf("… and %d more", more)})
 		}
 		r.Examined[c.id] = f.examined
 	}
@@ -119,23 +119,19 @@ func checkWithin(h *History, timeout time.Duration) *Report {
 // checker is what one check works with.
 type checker struct {
 	*historyIndex
-	timeout    time.Duration // of each search for an order
-	chunkMin   int           // the least number of steps that are searched together
-	report     *Report
-	id         string
-	reported   int
-	suppressed int
-	examined   int
+	timeout  time.Duration // of each search for an order
+	chunkMin int           // the least number of steps that are searched together
+	report   *Report
+	id       string
+	found    int // violations, also those that are not listed
+	examined int
 }
 
 // violationf records a violation.
 func (f *checker) violationf(format string, args ...any) {
-	if f.reported == findingsMax {
-		f.suppressed++
-		return
+	if f.found++; f.found <= findingsMax {
+		f.report.Violations = append(f.report.Violations, Finding{f.id, fmt.Sprintf(format, args...)})
 	}
-	f.reported++
-	f.report.Violations = append(f.report.Violations, Finding{f.id, fmt.Sprintf(format, args...)})
 }
 
 // invalidf records why the run proves less than it should, each reason once.
@@ -195,51 +191,40 @@ func checkValidity(f *checker) {
 			f.invalidf("%s was asked for and had nothing to look at", id)
 		}
 	}
-	f.checkLastOps()
-	f.wellFormed()
-	withoutHold := 0
-	for _, op := range f.ops {
-		if t := f.tickets[op.Ref]; op.acquires() && op.Outcome == OK && (t == nil || t.hold == nil) {
-			withoutHold++
-		}
-	}
-	if withoutHold > 0 {
-		f.invalidf("%d grants have no record of how long they were held", withoutHold)
-	}
+	f.checkOps()
 	if killed := len(f.diedAt); f.TruncatedLines > killed {
 		f.invalidf("%d lines of the record are torn, and %d clients died", f.TruncatedLines, killed)
 	}
 }
 
-// wellFormed sees that calls are written down as the manual says; the checks rely on it.
-func (f *checker) wellFormed() {
+// checkOps sees that calls are written down as the manual says, on which the checks rely; that the last calls of the
+// clients that live came back with an answer; and that a lock was granted after the healing.
+func (f *checker) checkOps() {
+	last, granted, withoutHold := map[string]*Op{}, false, 0
 	for _, op := range f.ops {
-		known := op.Outcome == OK || op.Outcome == Refused
+		known, acquired := op.Outcome == OK || op.Outcome == Refused, op.acquires() && op.Outcome == OK
 		switch {
 		case !known && op.Outcome != Unknown:
 			f.invalidf("a call of %s has the outcome %q: ok, refused or unknown are allowed", op.Client, op.Outcome)
 		case known && op.Return == 0 || op.Return != 0 && op.Return < op.Call:
 			f.invalidf("a call of %s was made at %s and is said to have come back at %s", op.Client,
 				f.formatTime(op.Call), f.formatTime(op.Return))
-		case op.acquires() && op.Outcome == OK && (op.Token == 0 || len(op.Items) == 0):
+		case acquired && (op.Token == 0 || len(op.Items) == 0):
 			f.invalidf("a grant to %s at %s has no token or no items", op.Client, f.formatTime(op.Return))
 		}
-	}
-}
-
-// checkLastOps sees that the last calls of the clients that live came back with an answer, and that a lock was
-// granted after the healing.
-func (f *checker) checkLastOps() {
-	last := map[string]*Op{}
-	granted := false
-	for _, op := range f.ops {
 		if before := last[op.Client]; before == nil || op.Call >= before.Call {
 			last[op.Client] = op
 		}
-		granted = granted || op.acquires() && op.Outcome == OK && op.Call > f.Plan.Healed
+		granted = granted || acquired && op.Call > f.Plan.Healed
+		if t := f.tickets[op.Ref]; acquired && (t == nil || t.hold == nil) {
+			withoutHold++
+		}
 	}
 	if !granted {
 		f.invalidf("no lock was granted after the healing")
+	}
+	if withoutHold > 0 {
+		f.invalidf("%d grants have no record of how long they were held", withoutHold)
 	}
 	for _, client := range slices.Sorted(maps.Keys(last)) {
 		if op := last[client]; f.diedAt[client] == 0 && op.Outcome == Unknown {

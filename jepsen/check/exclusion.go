@@ -208,20 +208,14 @@ func checkLeases(f *checker) {
 // checkExpirations sees that the sessions of dead clients ended, and within the bound: their ttl, the cluster time
 // that did not pass meanwhile, the end of a time in which nothing was committed, and some slack.
 func checkExpirations(f *checker) {
-	ended, slack := map[uint64]*Event{}, f.expirationSlack()
-	for _, ev := range f.events {
-		if first := ended[ev.Session]; ev.Kind == EvEnded && (first == nil || ev.At < first.At) {
-			ended[ev.Session] = ev
-		}
-	}
 	for i := range f.Sessions {
 		s := &f.Sessions[i]
 		if s.Died == 0 || f.sessions[s.Session] != s {
 			continue
 		}
-		ev, nominal := ended[s.Session], s.Died+f.maxElapsed(s.TTL)
+		ev, nominal := f.seenEnds[s.Session], s.Died+f.maxElapsed(s.TTL)
 		stalled := f.expirationDue(s.Died, nominal)
-		due := stalled + slack
+		due := stalled + f.expirationSlack()
 		explanation := fmt.Sprintf("with a ttl of %v, and %v for times in which the cluster's clock stood or nothing was "+
 			"committed, it was due by %s", s.TTL, stalled-nominal, f.formatTime(due))
 		switch {

@@ -285,26 +285,18 @@ func (h *History) Read(r io.Reader) error {
 // Add adds a record to the list of its kind. False: there is nothing in it.
 func (h *History) Add(r Record) bool {
 	// The n-th field of a Record belongs to the n-th of a History.
-	for i, field := range fieldsOf(&r) {
-		if field.IsNil() {
+	for field, value := range reflect.ValueOf(r).Fields() {
+		if value.IsNil() {
 			continue
 		}
-		if to := fieldsOf(h)[i]; to.Kind() == reflect.Slice {
-			to.Set(reflect.Append(to, field.Elem()))
+		if to := reflect.ValueOf(h).Elem().FieldByIndex(field.Index); to.Kind() == reflect.Slice {
+			to.Set(reflect.Append(to, value.Elem()))
 		} else {
-			to.Set(field.Elem())
+			to.Set(value.Elem())
 		}
 		return true
 	}
 	return false
-}
-
-func fieldsOf(record any) (all []reflect.Value) {
-	v := reflect.ValueOf(record).Elem()
-	for i := range v.NumField() {
-		all = append(all, v.Field(i))
-	}
-	return all
 }
 
 // Write writes all of it, a record a line.
@@ -312,13 +304,13 @@ func (h *History) Write(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	lines := json.NewEncoder(out)
 	err := lines.Encode(Record{Plan: &h.Plan})
-	for i, list := range fieldsOf(h) {
+	for field, list := range reflect.ValueOf(h).Elem().Fields() {
 		if list.Kind() != reflect.Slice {
 			continue
 		}
 		for n := range list.Len() {
 			var r Record
-			fieldsOf(&r)[i].Set(list.Index(n).Addr())
+			reflect.ValueOf(&r).Elem().FieldByIndex(field.Index).Set(list.Index(n).Addr())
 			err = errors.Join(err, lines.Encode(r))
 		}
 	}

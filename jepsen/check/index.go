@@ -29,6 +29,8 @@ type historyIndex struct {
 	forceReleases   map[string][]*Op         // by lock: releases by force that may have had an effect
 	expireRequested map[uint64]time.Duration // by session: when an operator asked for its end
 	closeOps        map[uint64]*Op           // by session
+	loggedEnds      map[uint64]*Event        // by session: its end in the log
+	seenEnds        map[uint64]*Event        // by session: its end as it was first seen, perhaps in a list only
 	end             time.Duration
 }
 
@@ -56,7 +58,7 @@ func newHistoryIndex(h *History) *historyIndex {
 	v := &historyIndex{
 		History: h, sessions: map[uint64]*Session{}, byName: map[string]*lockRecords{},
 		tickets: make(map[Ref]*ticket, len(h.Holds)), diedAt: map[string]time.Duration{}, excused: map[string][]span{},
-		closeOps: map[uint64]*Op{}, forceReleases: map[string][]*Op{}, expireRequested: map[uint64]time.Duration{}, end: h.Plan.End,
+		loggedEnds: map[uint64]*Event{}, seenEnds: map[uint64]*Event{}, closeOps: map[uint64]*Op{}, forceReleases: map[string][]*Op{}, expireRequested: map[uint64]time.Duration{}, end: h.Plan.End,
 	}
 	for i := range h.Sessions {
 		s := &h.Sessions[i]
@@ -214,8 +216,9 @@ func (v *historyIndex) addEvents() {
 		all[i] = &v.Events[i]
 		v.end = max(v.end, v.Events[i].At)
 	}
+	order := map[EventKind]int{EvGranted: 1} // at one index all is removed first, then grants are made
 	slices.SortStableFunc(all, func(a, b *Event) int {
-		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.order(), b.order()), cmp.Compare(a.At, b.At))
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(order[a.Kind], order[b.Kind]), cmp.Compare(a.At, b.At))
 	})
 	type key struct {
 		index uint64
@@ -235,16 +238,16 @@ func (v *historyIndex) addEvents() {
 	}
 }
 
-// order orders what happens at one index: first all is removed, then grants are made.
-func (ev *Event) order() int {
-	if ev.Kind == EvGranted {
-		return 1
-	}
-	return 0
-}
-
 func (v *historyIndex) addEvent(ev *Event) {
 	v.events = append(v.events, ev)
+	if ev.Kind == EvEnded {
+		if first := v.seenEnds[ev.Session]; first == nil || ev.At < first.At {
+			v.seenEnds[ev.Session] = ev
+		}
+		if ev.Index != 0 {
+			v.loggedEnds[ev.Session] = cmp.Or(v.loggedEnds[ev.Session], ev)
+		}
+	}
 	t := v.ticket(ev.Ref)
 	if t == nil {
 		return

@@ -2,7 +2,6 @@ package check
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"slices"
@@ -113,21 +112,22 @@ func (f *checker) reportIllegal(c *chunk, model porcupine.Model, history []porcu
 	var longest []porcupine.Operation
 	for _, parts := range info.PartialLinearizationsOperations() {
 		for _, ordered := range parts {
-			if len(ordered) > len(longest) {
+			// Of those of one length always the same, since porcupine returns them in any order.
+			if cmp.Or(cmp.Compare(len(ordered), len(longest)), slices.CompareFunc(longest, ordered, compareInputs)) > 0 {
 				longest = ordered
 			}
 		}
 	}
-	placed, current := map[*step]bool{}, c.initial
+	placed, current := map[int]bool{}, c.initial
 	for _, op := range longest {
-		s := op.Input.(*step)
-		placed[s] = true
-		_, current = c.step(current, s)
+		n := op.Input.(int)
+		placed[n] = true
+		current = c.transition(current, &c.steps[n])
 	}
 	var unplaced []*step
-	for i := range c.steps {
-		if s := &c.steps[i]; !placed[s] {
-			unplaced = append(unplaced, s)
+	for n := range c.steps {
+		if !placed[n] {
+			unplaced = append(unplaced, &c.steps[n])
 		}
 	}
 	slices.SortStableFunc(unplaced, func(a, b *step) int { return cmp.Compare(a.to, b.to) })
@@ -141,6 +141,8 @@ func (f *checker) reportIllegal(c *chunk, model porcupine.Model, history []porcu
 	f.violationf("lock %q: no order of the calls explains their answers. At best %d of %d can be ordered, and then %s; "+
 		"after that should come %s", c.name, len(longest), len(c.steps), c.describeState(current), text)
 }
+
+func compareInputs(a, b porcupine.Operation) int { return cmp.Compare(a.Input.(int), b.Input.(int)) }
 
 // step is one thing that happened to a lock, somewhere in its span.
 type step struct {
@@ -171,11 +173,10 @@ type chunk struct {
 	initial state
 }
 
-// state is the holders of a lock, in a form that can be compared: four bytes for each grant, in order, the
-// first bit set once it is downgraded.
+// state is the holders of a lock. It is never changed.
 type state struct {
-	token uint64 // the greatest so far
-	held  string
+	token uint64   // the greatest so far
+	held  []uint32 // the grants, in order, each with downgradedBit once it is downgraded
 }
 
 const downgradedBit = 1 << 31
@@ -222,20 +223,24 @@ func (v *historyIndex) stepsOf(l *lockRecords, grants []grant) []step {
 func (c *chunk) model() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return c.initial },
-		Step: func(current, input, _ any) (bool, any) { return c.step(current.(state), input.(*step)) },
+		Step: func(current, input, _ any) (bool, any) { return c.step(current.(state), &c.steps[input.(int)]) },
 		Hash: func(current any) uint64 {
 			s := current.(state)
 			h := s.token
-			for i := range len(s.held) {
-				h = (h ^ uint64(s.held[i])) * 1099511628211 // FNV-1a
+			for _, n := range s.held {
+				h = (h ^ uint64(n)) * 1099511628211 // as in FNV-1a
 			}
 			return h
 		},
-		DescribeOperation: func(input, _ any) string { return c.describe(input.(*step)) },
+		Equal: func(a, b any) bool {
+			return a.(state).token == b.(state).token && slices.Equal(a.(state).held, b.(state).held)
+		},
+		DescribeOperation: func(input, _ any) string { return c.describe(&c.steps[input.(int)]) },
 		DescribeState:     func(current any) string { return c.describeState(current.(state)) },
 	}
 }
 
+// operations are the steps as porcupine has them: the input of each is its number.
 func (c *chunk) operations() []porcupine.Operation {
 	clients := map[string]int{}
 	ops := make([]porcupine.Operation, len(c.steps))
@@ -245,7 +250,7 @@ func (c *chunk) operations() []porcupine.Operation {
 		if _, known := clients[client]; !known {
 			clients[client] = len(clients)
 		}
-		ops[i] = porcupine.Operation{ClientId: clients[client], Input: s, Call: int64(s.from), Return: int64(s.to)}
+		ops[i] = porcupine.Operation{ClientId: clients[client], Input: i, Call: int64(s.from), Return: int64(s.to)}
 	}
 	return ops
 }
@@ -267,14 +272,7 @@ func (c *chunk) step(current state, s *step) (bool, state) {
 	case stepCheck:
 		return s.held == held, current
 	case stepGet:
-		if len(current.held) != 4*len(s.holders) {
-			return false, current
-		}
-		for i, n := range s.holders {
-			if current.at(4*i)&^downgradedBit != n {
-				return false, current
-			}
-		}
+		return slices.EqualFunc(current.held, s.holders, func(n, shown uint32) bool { return n&^downgradedBit == shown }), current
 	}
 	return true, c.transition(current, s)
 }
@@ -286,35 +284,27 @@ func (c *chunk) transition(current state, s *step) state {
 	case s.kind == stepGrant:
 		g := &c.grants[s.grant]
 		if current.token = max(current.token, g.token); !g.mayEndAtOnce {
-			current.held = current.held[:at] + encodeGrant(s.grant) + current.held[at:]
+			current.held = slices.Insert(slices.Clone(current.held), at, s.grant)
 		}
 	case s.kind == stepRelease && held:
-		current.held = current.held[:at] + current.held[at+4:]
+		current.held = slices.Delete(slices.Clone(current.held), at, at+1)
 	case s.kind == stepDowngrade && held:
-		current.held = current.held[:at] + encodeGrant(s.grant|downgradedBit) + current.held[at+4:]
+		current.held = slices.Clone(current.held)
+		current.held[at] |= downgradedBit
 	}
 	return current
 }
 
-func encodeGrant(n uint32) string { return string(binary.BigEndian.AppendUint32(nil, n)) }
-
-func (s state) at(i int) uint32 { return binary.BigEndian.Uint32([]byte(s.held[i : i+4])) }
-
 // find is where a grant stands among the holders, or would stand.
 func (s state) find(grant uint32) (at int, held bool) {
-	for ; at < len(s.held); at += 4 {
-		if n := s.at(at) &^ downgradedBit; n >= grant {
-			return at, n == grant
-		}
-	}
-	return at, false
+	return slices.BinarySearchFunc(s.held, grant, func(n, grant uint32) int { return cmp.Compare(n&^downgradedBit, grant) })
 }
 
 // admits reports whether an item fits beside the holders.
 func (c *chunk) admits(current state, item Item) bool {
 	permits := item.Permits
-	for i := 0; i < len(current.held); i += 4 {
-		held := c.holder(current.at(i))
+	for _, n := range current.held {
+		held := c.holder(n)
 		if permits += held.Permits; !compatible(held, item) {
 			return false
 		}
@@ -370,12 +360,11 @@ func (c *chunk) describe(s *step) string {
 }
 
 func (c *chunk) describeState(current state) string {
-	if current.held == "" {
+	if len(current.held) == 0 {
 		return fmt.Sprintf("it is free (greatest token %d)", current.token)
 	}
 	text := "it is held by"
-	for i := 0; i < len(current.held); i += 4 {
-		n := current.at(i)
+	for _, n := range current.held {
 		g := &c.grants[n&^downgradedBit]
 		text += fmt.Sprintf(" %s with token %d (%v)", g.client, g.token, c.holder(n))
 	}

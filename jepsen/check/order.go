@@ -214,16 +214,10 @@ func checkLogExclusion(f *checker) {
 			cmp.Or(a.Node, "one node"), a.Token, a.Reason, a.Items,
 			cmp.Or(b.Node, "another"), b.Token, b.Reason, b.Items)
 	}
-	sessionEnds := map[uint64]uint64{} // index at which a session ended
 	for _, ev := range f.events {
-		if ev.Kind != EvEnded || ev.Index == 0 {
-			continue
+		if first := f.loggedEnds[ev.Session]; ev.Kind == EvEnded && ev.Index != 0 && ev != first {
+			f.violationf("session %d ended twice: at index %d, and at index %d", ev.Session, first.Index, ev.Index)
 		}
-		if first, ended := sessionEnds[ev.Session]; ended {
-			f.violationf("session %d ended twice: at index %d, and at index %d", ev.Session, first, ev.Index)
-			continue
-		}
-		sessionEnds[ev.Session] = ev.Index
 	}
 	for _, l := range f.locks {
 		token := uint64(0) // the greatest
@@ -234,15 +228,15 @@ func checkLogExclusion(f *checker) {
 			f.examined++
 			f.checkGrant(l.name, holders, token, ev)
 			token = max(token, ev.Token)
-			end, over := sessionEnds[ev.Session]
-			ended := f.tickets[ev.Ref].ended
+			over, ended := f.loggedEnds[ev.Session], f.tickets[ev.Ref].ended
 			switch {
-			case over && end < ev.Index:
+			case over == nil:
+			case over.Index < ev.Index:
 				f.violationf("lock %q: ticket %s was granted token %d at index %d, and its session had ended at index %d",
-					l.name, ev.Ref, ev.Token, ev.Index, end)
-			case over && f.Plan.CompleteEvents && (ended == nil || ended.Index > end):
+					l.name, ev.Ref, ev.Token, ev.Index, over.Index)
+			case f.Plan.CompleteEvents && (ended == nil || ended.Index > over.Index):
 				f.violationf("lock %q: ticket %s with token %d was not ended with its session at index %d",
-					l.name, ev.Ref, ev.Token, end)
+					l.name, ev.Ref, ev.Token, over.Index)
 			}
 		}
 	}

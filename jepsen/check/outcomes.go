@@ -45,16 +45,12 @@ func (f *checker) reportUnendedSessions() {
 	if !f.Plan.CompleteEvents {
 		return
 	}
-	ended := map[uint64]bool{}
-	for _, ev := range f.events {
-		ended[ev.Session] = ended[ev.Session] || ev.Kind == EvEnded
-	}
 	for _, op := range f.ops {
 		if op.Kind != OpExpireSession && op.Kind != OpClose || op.Outcome != OK {
 			continue
 		}
 		f.examined++
-		if !ended[op.Session] {
+		if f.seenEnds[op.Session] == nil {
 			f.violationf("%s was answered at %s that session %d is over, and the log has no end of it",
 				op.Client, f.formatTime(op.Return), op.Session)
 		}

@@ -35,8 +35,12 @@ type generator struct {
 	// abandoned are the grants whose clients got no answer, and give up what they may have been granted.
 	abandoned []*generatedGrant
 	highest   map[string]uint64 // by resource, the token that it has seen
-	waiting   []func()          // the ends of sessions to come, in order
-	due       []time.Duration
+	due       []sessionEnd      // to come, in order
+}
+
+type sessionEnd struct {
+	at  time.Duration
+	end func()
 }
 
 type generatorConfig struct {
@@ -76,7 +80,7 @@ func generate(seed uint64, cfg generatorConfig) *History {
 	}
 	healed := g.now
 	for len(g.due) > 0 { // the last sessions end
-		g.now = max(g.now, g.due[0])
+		g.now = max(g.now, g.due[0].at)
 		g.endDueSessions()
 	}
 	g.now += 10 * time.Millisecond
@@ -118,11 +122,11 @@ func (g *generator) tick() {
 }
 
 func (g *generator) endDueSessions() {
-	for len(g.due) > 0 && g.due[0] <= g.now {
-		end := g.waiting[0]
-		g.waiting, g.due = g.waiting[1:], g.due[1:]
+	for len(g.due) > 0 && g.due[0].at <= g.now {
+		due := g.due[0]
+		g.due = g.due[1:]
 		g.index += 2
-		end()
+		due.end()
 		g.index += 2
 	}
 }
@@ -233,16 +237,15 @@ func (g *generator) grant(c *generatedClient, item Item, outcome Outcome) {
 	c.tickets++
 	r := &generatedGrant{Ref: Ref{c.session, c.tickets}, client: c, item: item, token: g.index}
 	op := g.call(c, Op{Kind: OpLock, Ref: r.Ref, Items: []Item{item}}, 0, outcome)
-	if outcome == OK {
+	if outcome != OK {
+		g.abandoned = append(g.abandoned, r)
+	} else {
 		op.Token = r.token
 		if g.chance(30) && op.Call < g.now-1 {
 			op.Queued = g.now - 1 // later calls are granted later
 		}
 		r.hold = &Hold{Client: c.name, Ref: r.Ref, Token: r.token, Items: op.Items, From: op.Return}
 		g.history.Holds = append(g.history.Holds, *r.hold)
-	}
-	if outcome != OK {
-		g.abandoned = append(g.abandoned, r)
 	}
 	g.held[item.Name] = append(g.held[item.Name], r)
 	g.recent = append(g.recent[max(0, len(g.recent)-1000):], r)
@@ -294,18 +297,12 @@ func (g *generator) write(r *generatedGrant) {
 
 // force is an operator that takes a lock away.
 func (g *generator) force(holders []*generatedGrant) {
-	for _, r := range slices.Clone(holders) {
-		if r.client.gone {
-			continue
-		}
-		op := Op{Kind: OpForceRelease, Items: []Item{{Name: r.item.Name}}, Token: r.token}
-		if slices.ContainsFunc(holders, func(o *generatedGrant) bool { return o != r && o.token < r.token }) {
-			return // it would take theirs too
-		}
-		g.call(&generatedClient{name: "operator"}, op, 0, OK)
-		g.end(r, EvLost, "revoked", g.now+g.delay(), Lost)
-		return
+	if len(holders) == 0 || holders[0].client.gone {
+		return // a release of a later one, with a greater token, would take the first one's too
 	}
+	r := holders[0]
+	g.call(&generatedClient{name: "operator"}, Op{Kind: OpForceRelease, Items: []Item{{Name: r.item.Name}}, Token: r.token}, 0, OK)
+	g.end(r, EvLost, "revoked", g.now+g.delay(), Lost)
 }
 
 // loseSession lets a client die, be cut off, or be paused. Its session expires, and a successor comes.
@@ -319,8 +316,7 @@ func (g *generator) loseSession(c *generatedClient) {
 	if kind == 0 {
 		h.Sessions = append(h.Sessions, Session{Session: c.session, Client: c.name, TTL: g.ttl, Died: from})
 	}
-	g.due = append(g.due, from+g.ttl)
-	g.waiting = append(g.waiting, func() {
+	g.due = append(g.due, sessionEnd{from + g.ttl, func() {
 		if kind == 2 { // it wakes up after its lease
 			gaveUp = g.now + g.delay()
 			fault := Fault{Kind: "pause client", Target: c.name, From: from, To: gaveUp, ExcusesClient: true}
@@ -331,7 +327,7 @@ func (g *generator) loseSession(c *generatedClient) {
 		} else {
 			g.endSession(c, Expired, gaveUp, Lost)
 		}
-	})
+	}})
 	g.addClient()
 }
 
@@ -419,9 +415,9 @@ func TestMillionCallsInOneMinute(t *testing.T) {
 	require.Greater(t, calls, 100_000)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	start := newBusyHistory(t)
+	start := busyTime(t)
 	r := Check(h)
-	took := newBusyHistory(t) - start
+	took := busyTime(t) - start
 	runtime.ReadMemStats(&after)
 	require.True(t, r.OK(), "%v", r)
 	made := after.TotalAlloc - before.TotalAlloc
@@ -430,8 +426,8 @@ func TestMillionCallsInOneMinute(t *testing.T) {
 	assert.Less(t, made, uint64(2<<30)/1000*uint64(calls)/1000)
 }
 
-// newBusyHistory is how long this process has kept processors busy.
-func newBusyHistory(t *testing.T) time.Duration {
+// busyTime is how long this process has kept processors busy.
+func busyTime(t *testing.T) time.Duration {
 	var u unix.Rusage
 	require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())

@@ -88,30 +88,39 @@ func parseRecord(t *testing.T, line string) map[string]any {
 	return map[string]any{words[0]: fields}
 }
 
-// checkChanges checks the changed histories of a file. The file has all that is found in each;
+// checkChanges checks the changed histories of a file. The file has all that is found in each, and may name the check that must
+// find something;
 //
 //	go test ./jepsen/check -rewrite
 //
 // writes down what is found now, to be read line by line.
-func checkChanges(t *testing.T, path string) (found []Finding) {
+func checkChanges(t *testing.T, path string) (found []Finding, named []string) {
 	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 		r := Check(changedHistory(t, strings.Split(d.Input, "\n")...))
 		found = append(found, r.Violations...)
+		for _, arg := range d.CmdArgs {
+			named = append(named, arg.Key)
+			finds := func(f Finding) bool { return f.Check == arg.Key }
+			assert.True(t, slices.ContainsFunc(r.Violations, finds), "%s: %s sees nothing of it", d.Pos, arg.Key)
+		}
 		return r.findings()
 	})
-	return found
+	return found, named
 }
 
 // Each single corruption of a valid history is seen, by the check whose business it is.
 func TestCorruptionsAreDetected(t *testing.T) {
-	found := checkChanges(t, "testdata/corruptions.txt")
+	_, named := checkChanges(t, "testdata/corruptions.txt")
 	for _, c := range checks() {
-		assert.True(t, slices.ContainsFunc(found, func(f Finding) bool { return f.Check == c.id }), "no corruption is for %s", c.id)
+		assert.Contains(t, named, c.id, "no corruption is for it")
 	}
 }
 
 // What is excused is no violation.
-func TestExcusedFindings(t *testing.T) { assert.Empty(t, checkChanges(t, "testdata/excused.txt")) }
+func TestExcusedFindings(t *testing.T) {
+	found, _ := checkChanges(t, "testdata/excused.txt")
+	assert.Empty(t, found)
+}
 
 func TestInvalidRuns(t *testing.T) { checkChanges(t, "testdata/invalid.txt") }
 

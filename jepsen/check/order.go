@@ -118,13 +118,12 @@ func (v *historyIndex) maxElapsed(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * cmp.Or(v.Plan.ClockRate, 1))
 }
 
-// sample is cluster time at an index. The entry that brought it there was stamped after from, if
-// that is known, and before to.
+// sample is cluster time at an index. The entry that brought it there was stamped after from, unless
+// that is 0 and not known, and before to.
 type sample struct {
 	index, term uint64
 	time        time.Duration
 	from, to    time.Duration
-	hasFrom     bool // from is known
 	source      string
 }
 
@@ -132,12 +131,12 @@ func (v *historyIndex) samples() []sample {
 	var all []sample
 	for _, op := range v.ops {
 		if op.Outcome == OK && op.Index != 0 && op.Time != 0 {
-			all = append(all, sample{op.Index, op.Term, op.Time, op.Call, op.Return, true, op.Client})
+			all = append(all, sample{op.Index, op.Term, op.Time, op.Call, op.Return, op.Client})
 		}
 	}
 	for i := range v.NodeStates {
 		if s := &v.NodeStates[i]; s.Time != 0 {
-			all = append(all, sample{s.Index, s.Term, s.Time, 0, s.At, false, s.Node})
+			all = append(all, sample{s.Index, s.Term, s.Time, 0, s.At, s.Node})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b sample) int {
@@ -169,7 +168,7 @@ func checkClusterTime(f *checker) {
 				"it counted %v, and %v had passed at most",
 				slowest.index, slowest.source, f.formatTime(slowest.from), s.index, s.source, f.formatTime(s.to), s.time-slowest.time, s.to-slowest.from)
 		}
-		if s.hasFrom && (slowest == nil || s.time-f.maxElapsed(s.from) < slowest.time-f.maxElapsed(slowest.from)) {
+		if s.from != 0 && (slowest == nil || s.time-f.maxElapsed(s.from) < slowest.time-f.maxElapsed(slowest.from)) {
 			slowest = s
 		}
 	}

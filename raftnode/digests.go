@@ -1,10 +1,10 @@
 package raftnode
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/hashicorp/raft"
 
@@ -19,10 +19,8 @@ const (
 	digestsKept = 16
 )
 
-// digests compares the digests of the nodes at the same index.
+// digests compares the digests of the nodes at the same index. The state machine's lock guards it.
 type digests struct {
-	mu     sync.Mutex
-	last   uint64 // the index up to which entries were seen
 	points []digestPoint
 	todo   []fsm.Digest // this node's own, not reported yet
 }
@@ -39,30 +37,15 @@ type digestPoint struct {
 	outvoted bool
 }
 
-func (d *digests) reset() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.last, d.points, d.todo = 0, nil, nil
-}
-
-// applied notes this node's digest whenever the index passes a multiple of digestEvery, which it does with the same entry
-// on every node.
-func (d *digests) applied(a fsm.Applied, digest uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	passed := a.Stamp.Index/digestEvery != d.last/digestEvery && d.last != 0
-	d.last = a.Stamp.Index
-	if passed {
-		p := d.at(a.Stamp.Index / digestEvery * digestEvery)
-		p.mine, p.known = digest, true
-		d.todo = append(d.todo, fsm.Digest{Index: p.index, Value: digest})
+// applied notes this node's digest after an entry that took the index from before past a multiple of digestEvery, which
+// the same entry does on every node. A new state machine has no digest to report.
+func (d *digests) applied(before, after, digest uint64) {
+	if before == 0 || before/digestEvery == after/digestEvery {
+		return
 	}
-}
-
-func (d *digests) reported(r *fsm.Digest) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.at(r.Index).reports[r.Node] = r.Value
+	p := d.at(after / digestEvery * digestEvery)
+	p.mine, p.known = digest, true
+	d.todo = append(d.todo, fsm.Digest{Index: p.index, Value: digest})
 }
 
 // at returns the point of an index; a new one replaces the oldest.
@@ -77,19 +60,8 @@ func (d *digests) at(index uint64) *digestPoint {
 	return &d.points[len(d.points)-1]
 }
 
-// toReport returns the digests that this node has not reported yet.
-func (d *digests) toReport() []fsm.Digest {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	todo := d.todo
-	d.todo = nil
-	return todo
-}
-
 // compare returns a point at which voters disagree, with their reports only, each point once; nil = there is none.
 func (d *digests) compare(voters servers) *digestPoint {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for i := range d.points {
 		p := &d.points[i]
 		if !p.known {
@@ -114,9 +86,17 @@ func (d *digests) compare(voters servers) *digestPoint {
 	return nil
 }
 
-// checkDigests compares the reported digests.
-func (n *Node) checkDigests(in *instance) {
-	d := n.digests.compare(in.servers().voters())
+// exchangeDigests reports this node's digests and compares those that were reported.
+func (n *Node) exchangeDigests(ctx context.Context, in *instance) {
+	voters := in.servers().voters()
+	n.state.mu.Lock()
+	todo, d := n.state.digests.todo, n.state.digests.compare(voters)
+	n.state.digests.todo = nil
+	n.state.mu.Unlock()
+	for _, own := range todo {
+		own.Node = n.cfg.ID
+		n.send(ctx, in, &own)
+	}
 	if d == nil {
 		return
 	}

@@ -4,20 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"zamok/clock"
-	"zamok/fsm"
 )
-
-// pass lets the index pass a point at which this node has the digest mine.
-func pass(d *digests, index, mine uint64) {
-	d.applied(fsm.Applied{Stamp: clock.Stamp{Index: index - 1}}, 0)
-	d.applied(fsm.Applied{Stamp: clock.Stamp{Index: index}}, mine)
-}
-
-func report(d *digests, node string, index, value uint64) {
-	d.reported(&fsm.Digest{Node: node, Index: index, Value: value})
-}
 
 func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 	const at = digestEvery
@@ -37,10 +24,10 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 	} {
 		d := &digests{}
 		if c.mine != 0 {
-			pass(d, at, c.mine)
+			d.applied(at-1, at, c.mine)
 		}
 		for node, value := range c.reports {
-			report(d, node, at, value)
+			d.at(at).reports[node] = value
 		}
 		voters := servers{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}
 		got := d.compare(voters)
@@ -52,26 +39,22 @@ func TestWhoStopsWhenDigestsDiffer(t *testing.T) {
 
 func TestPointsAreTheSameOnEveryNode(t *testing.T) {
 	d := &digests{}
-	for index := uint64(1); index <= 3*digestEvery; index += 5 {
-		d.applied(fsm.Applied{Stamp: clock.Stamp{Index: index}}, index)
+	d.applied(0, 50*digestEvery, 1) // the first entry of a new history is none
+	for before := uint64(1); before < 3*digestEvery; before += 5 {
+		d.applied(before, before+5, before+5)
 	}
 	var points []uint64
-	for _, r := range d.toReport() {
+	for _, r := range d.todo {
 		points = append(points, r.Index, r.Value)
 	}
-	require.Equal(t, []uint64{digestEvery, digestEvery, 2 * digestEvery, 2*digestEvery + 4}, points, "where an entry passes a multiple")
-	require.Empty(t, d.toReport())
-
-	// After a restore nothing is known of before, and a jump over a point is none.
-	d.reset()
-	d.applied(fsm.Applied{Stamp: clock.Stamp{Index: 50 * digestEvery}}, 1)
-	require.Empty(t, d.toReport())
+	require.Equal(t, []uint64{digestEvery, digestEvery, 2 * digestEvery, 2*digestEvery + 4, 3 * digestEvery, 3*digestEvery + 3}, points,
+		"where an entry passes a multiple")
 }
 
 func TestOldPointsAreForgotten(t *testing.T) {
 	d := &digests{}
 	for i := range uint64(digestsKept + 9) {
-		report(d, "n2", (i+1)*digestEvery, i)
+		d.at((i + 1) * digestEvery).reports["n2"] = i
 	}
 	require.Len(t, d.points, digestsKept)
 	require.Equal(t, uint64(10*digestEvery), d.points[0].index)

@@ -44,11 +44,7 @@ func (n *Node) maintain() {
 		if n.shouldAnnounce(in) {
 			n.send(ctx, in, new(n.announcement(in)))
 		}
-		for _, d := range n.digests.toReport() {
-			d.Node = n.cfg.ID
-			n.send(ctx, in, &d)
-		}
-		n.checkDigests(in)
+		n.exchangeDigests(ctx, in)
 		n.checkFreeSpace(ctx)
 		if n.instance.Load() != in {
 			continue // raft was started again, to hand over or for another timeout; the next tick does the rest

@@ -27,7 +27,6 @@ type Node struct {
 	state     state
 	queue     *queue
 	proposals proposals
-	digests   digests
 	self      peer.Server // what raft calls this node
 	// listedAt is the index of the latest configuration with this node that was in its log, or snapshot,
 	// when it was opened. Never changed; 0 = there was none.

@@ -26,8 +26,9 @@ type state struct {
 	// restoring is above 0 while a snapshot is read: raft's main loop may wait for that.
 	restoring atomic.Int32
 
-	mu      sync.RWMutex // guards machine
+	mu      sync.RWMutex // guards machine and digests
 	machine *fsm.Machine
+	digests digests
 
 	// What the epoch reads at each turn, without waiting for a batch to be applied: the version that an entry must be
 	// encoded for, and the state machine's earliest deadline, a clock.Time; never = there is none.
@@ -65,9 +66,8 @@ func (s *state) sawCommitted(index uint64, list servers) {
 func (s *state) replace(m *fsm.Machine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.machine = m
+	s.machine, s.digests = m, digests{}
 	s.publish()
-	s.node.digests.reset()
 	s.node.cfg.Restored(m)
 }
 
@@ -111,6 +111,7 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 	if err := store.Verify(l); err != nil {
 		n.fatal(fmt.Errorf("raftnode: %w; it was not applied here; start the node again: its log is read anew", err))
 	}
+	before := s.machine.Stamp().Index
 	a, err := s.machine.Apply(l.Term, l.Data)
 	if err != nil {
 		n.fatal(fmt.Errorf("raftnode: entry %d: %w", l.Index, err))
@@ -118,11 +119,11 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 	if a.Refused == fsm.Malformed {
 		n.log.Error("skipped a log entry that cannot be decoded; the state is unchanged", "raft_index", l.Index, "fault", a.Fault)
 	}
-	n.digests.applied(a, s.machine.Digest())
+	s.digests.applied(before, a.Stamp.Index, s.machine.Digest())
 	for _, e := range a.Events {
 		switch e.Kind {
 		case fsm.EvDigestReported:
-			n.digests.reported(e.Digest)
+			s.digests.at(e.Digest.Index).reports[e.Digest.Node] = e.Digest.Value
 			fallthrough
 		case fsm.EvEpochStarted:
 			n.wakeMaintenance()

@@ -29,34 +29,32 @@ const (
 // propose: raft's main loop waits for its notices to be taken.
 func (in *instance) supervise() {
 	defer close(in.supervised)
-	leads, open := in.notice()
-	for open {
-		if leads {
-			leads, open = in.lead()
+	for running := in.notice(); running; {
+		if in.led().IsZero() {
+			running = in.notice()
 		} else {
-			leads, open = in.notice()
+			running = in.lead()
 		}
 	}
 }
 
-// notice waits for raft's next notice; false, false when this instance ends.
-func (in *instance) notice() (leads, open bool) {
+// notice waits for raft's next notice; false when this instance ends instead.
+func (in *instance) notice() (running bool) {
 	select {
-	case leads = <-in.notices:
-		return in.noticed(leads), true
+	case leads := <-in.notices:
+		return in.noticed(leads)
 	case <-in.life.Done():
-		return false, false
+		return false
 	}
 }
 
-func (in *instance) noticed(leads bool) bool {
+func (in *instance) noticed(leads bool) (running bool) {
 	var since *time.Time
 	if leads {
 		since = new(time.Now())
 	}
 	in.ledSince.Store(since)
-	in.epochSince.Store(since)
-	return leads
+	return true
 }
 
 // epoch is one leadership of this node, between two notices of raft.
@@ -71,23 +69,22 @@ type epoch struct {
 	cutBefore int64     // what the node's earlier epochs cut off, in ns
 }
 
-// lead opens an epoch and runs it until raft's next notice, which it returns when nothing of the epoch is in flight.
-func (in *instance) lead() (leads, open bool) {
+// lead opens an epoch and runs it until raft's next notice. It returns when nothing of the epoch is in flight.
+func (in *instance) lead() (running bool) {
 	e := &epoch{instance: in, completed: make(chan *proposal, inFlightMax), cutBefore: in.node.cut.Load()}
 	if !e.start() {
 		return in.notice()
 	}
-	in.epochSince.Store(nil)
 	in.node.cfg.Epoch(true)
 	in.node.queue.open.Store(true)
-	leads, open = e.run()
+	running = e.run()
 	left := in.node.queue.end()
 	in.node.cfg.Epoch(false)
 	left.refuse(in.node.notLeader())
 	for ; e.inFlight > 0; e.inFlight-- {
 		<-e.completed
 	}
-	return leads, open
+	return running
 }
 
 // start proposes LeaderStart and waits until it is applied: then the state machine has everything of earlier terms, and
@@ -122,18 +119,19 @@ func (e *epoch) start() bool {
 	}
 }
 
-// run proposes until raft's next notice, which it returns.
-func (e *epoch) run() (leads, open bool) {
+// run proposes until raft's next notice; false when this instance ends instead.
+func (e *epoch) run() (running bool) {
 	tick := time.NewTicker(epochTick)
 	defer tick.Stop()
 	gathered := time.NewTimer(0)
 	defer gathered.Stop()
 	for {
 		select {
-		case leads = <-e.notices:
-			return e.noticed(leads), true
+		case leads := <-e.notices:
+			return e.noticed(leads)
 		case <-e.life.Done():
-			return false, false
+			e.noticed(false)
+			return false
 		case p := <-e.completed:
 			e.inFlight--
 			if p.err != nil {

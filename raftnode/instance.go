@@ -39,9 +39,9 @@ type instance struct {
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// ledSince is when raft made this node leader; nil = it is not. epochSince is the same until the epoch
-	// is open, then nil. Both keep their monotonic part: the wall clock may jump.
-	ledSince, epochSince atomic.Pointer[time.Time]
+	// ledSince is when raft made this node leader; nil = it is not. It keeps its monotonic part: the wall clock may jump.
+	// It changes before the queue is closed.
+	ledSince atomic.Pointer[time.Time]
 }
 
 // startInstance starts raft on what the store holds.

@@ -93,8 +93,9 @@ func (n *Node) stuck(in *instance, now time.Time, awake awakeTracker) error {
 	if w, writing := n.store.Writing(); writing && awake.awakeSince(w.Since, now) > limit {
 		return fmt.Errorf("%w: a write (%v) has been going on for %v", ErrStuck, w.Op, now.Sub(w.Since))
 	}
-	if since := in.epochSince.Load(); since != nil && awake.awakeSince(*since, now) > epochMax {
-		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(*since))
+	open, led := n.queue.open.Load(), in.led() // in this order: an epoch that has just ended is none that did not open
+	if !open && !led.IsZero() && awake.awakeSince(led, now) > epochMax {
+		return fmt.Errorf("%w: raft made it leader and its epoch did not open for %v", ErrStuck, now.Sub(led))
 	}
 	waiting := n.proposals.stalled(in.raft.CommitIndex(), now)
 	if !waiting.IsZero() && awake.awakeSince(waiting, now) > loopMax && in.raft.State() == raft.Leader {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/hashicorp/raft"
-
 	"zamok/fsm"
 	"zamok/raftnode/peer"
 )
@@ -104,9 +102,7 @@ func (n *Node) exchangeDigests(ctx context.Context, in *instance) {
 	if !d.outvoted {
 		return // no majority differs from this node: stopping would not help
 	}
-	if in.raft.State() == raft.Leader {
-		in.leave()
-	}
+	in.leave()
 	n.fatal(fmt.Errorf("%w at index %d: a majority agrees on another digest than %x: %v", ErrDiverged, d.index, d.mine, d.reports))
 }
 

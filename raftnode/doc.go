@@ -18,9 +18,9 @@
 //	one per proposal   waits for raft's answer; at most two proposals are in flight
 //	raft's own         ApplyBatch, Snapshot and Restore run on raft's FSM goroutine, Persist beside it
 //	maintenance loop   records the cluster id, announces this node, reports digests, watches the free space of
-//	                   all disks, adapts election timeouts (timeout.go), notifies a follower that its log lost
-//	                   entries that it had acknowledged, and asks, while there is no leader, whether this node
-//	                   was removed
+//	                   all disks, adapts election timeouts (timeout.go), and asks the others, while no leader
+//	                   lasts, whether this node was removed and how slowly they answer
+//	loss notice        notifies a follower that its log lost entries that it had acknowledged (nodecall.go)
 //	watchdog           ends the process of a leader that stalls
 //	pause measurement  measures how long this process is kept from running
 //

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"zamok/clock"
 	"zamok/fsm"
 	"zamok/raftnode/store"
@@ -49,11 +51,11 @@ func (in *instance) notice() (running bool) {
 }
 
 func (in *instance) noticed(leads bool) (running bool) {
-	var since *time.Time
-	if leads {
-		since = new(time.Now())
+	var begun *leadership
+	if now := time.Now(); leads {
+		begun = &leadership{since: now, target: in.timeout, calmSince: now, asked: make(map[raft.ServerID]time.Time)}
 	}
-	in.ledSince.Store(since)
+	in.leadership.Store(begun)
 	return true
 }
 

@@ -39,9 +39,16 @@ type instance struct {
 	// cautiousUntil is how long this node does not campaign, because its watchdog ended it before. Never
 	// changed; zero = no such thing.
 	cautiousUntil time.Time
-	// ledSince is when raft made this node leader; nil = it is not. It keeps its monotonic part: the wall clock may jump.
-	// It changes before the queue is closed.
-	ledSince atomic.Pointer[time.Time]
+	// leadership is since raft made this node leader; nil = it is not. It changes before the queue is closed.
+	leadership atomic.Pointer[leadership]
+}
+
+// leadership is one of this node, as raft sees it. The maintenance loop owns what changes, the search for T.
+type leadership struct {
+	since     time.Time                   // with its monotonic part: the wall clock may jump
+	target    time.Duration               // the T that all nodes are to have
+	calmSince time.Time                   // since when a shorter one would suffice
+	asked     map[raft.ServerID]time.Time // when each node was asked to change to the target
 }
 
 // startInstance starts raft on what the store holds.
@@ -79,8 +86,8 @@ func (n *Node) startInstance() error {
 // depose each other forever.
 func (in *instance) setElectionTimeout() {
 	timeout := in.timeout
-	if tuning, led := &in.node.tuning, in.led(); in.raft.State() == raft.Leader && !led.IsZero() && tuning.led == led && tuning.target < timeout {
-		timeout = max(tuning.target, in.lease()) // so that its heartbeats are in time for the nodes that have the shorter one already
+	if l := in.leadership.Load(); l != nil && in.raft.State() == raft.Leader && l.target < timeout {
+		timeout = max(l.target, in.lease()) // so that its heartbeats are in time for the nodes that have the shorter one already
 	}
 	if time.Now().Before(in.cautiousUntil) || in.node.store.CheckSpace() != nil {
 		timeout = max(timeout, cautious)
@@ -98,10 +105,16 @@ func (in *instance) setElectionTimeout() {
 
 // led is since when this node leads, as far as raft has said; zero = it does not.
 func (in *instance) led() (since time.Time) {
-	if led := in.ledSince.Load(); led != nil {
-		since = *led
+	if l := in.leadership.Load(); l != nil {
+		since = l.since
 	}
 	return since
+}
+
+// leader is the server that leads, as far as this node knows; "" = none is known.
+func (in *instance) leader() raft.ServerID {
+	_, id := in.raft.LeaderWithID()
+	return id
 }
 
 // lease is how long a leader continues without an answer from a majority.

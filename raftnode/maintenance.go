@@ -3,7 +3,10 @@ package raftnode
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
@@ -12,6 +15,8 @@ import (
 
 const (
 	maintenanceTick = time.Second
+	// leaderlessMax is how long no leader has lasted when a node asks the others why, and the pause before it asks again.
+	leaderlessMax = 3 * time.Second
 	// nodeCallTimeout bounds one call to another node.
 	nodeCallTimeout = 2 * time.Second
 	// announceShare: free space is announced again when it has changed by 1/announceShare.
@@ -26,6 +31,7 @@ func (n *Node) maintain() {
 	tick := time.NewTicker(maintenanceTick)
 	defer tick.Stop()
 	var snapshotted time.Time
+	var truncating atomic.Bool
 	for {
 		select {
 		case <-ctx.Done():
@@ -39,7 +45,7 @@ func (n *Node) maintain() {
 		}
 		n.recordCluster()
 		in.setElectionTimeout()
-		n.askRemoved(ctx, in)
+		n.askOthers(ctx, in)
 		n.tuneTimeouts(ctx, in)
 		if n.shouldAnnounce(in) {
 			n.send(ctx, in, new(n.announcement(in)))
@@ -49,24 +55,43 @@ func (n *Node) maintain() {
 		if n.instance.Load() != in {
 			continue // raft was started again, to hand over or for another timeout; the next tick does the rest
 		}
-		if n.store.IsLowSpace() && time.Since(snapshotted) > snapshotWhenLow {
+		if n.store.IsLowSpace() && time.Since(snapshotted) > snapshotWhenLow && truncating.CompareAndSwap(false, true) {
 			snapshotted = time.Now()
 			n.log.Warn("low disk space: taking a snapshot to compact the log")
-			n.truncateLog(in)
+			// Raft accepts the request when the previous snapshot is complete, which a stalled disk may delay: nothing
+			// waits for that, and the goroutine ends with raft. Raft logs the outcome.
+			go func() {
+				defer truncating.Store(false)
+				in.raft.Snapshot()
+			}()
 		}
 	}
 }
 
-// truncateLog makes raft take a snapshot, whose outcome raft logs. Raft accepts the request when the previous snapshot is
-// complete, which a stalled disk may delay: the maintenance loop does not wait for that when the node closes, and the
-// goroutine ends with raft, which is stopped next.
-func (n *Node) truncateLog(in *instance) {
-	ctx, taken := context.WithCancel(n.life)
-	go func() {
-		defer taken()
-		in.raft.Snapshot()
-	}()
-	<-ctx.Done()
+// leaderWatch is how the maintenance loop knows whether a leader lasts.
+type leaderWatch struct {
+	term   uint64    // raft's, at the last check
+	looked time.Time // when that was
+	lasted time.Time // when there last was a leader of the same term as at the previous check, or the others were asked
+}
+
+// askOthers asks the other nodes, while no leader lasts, whether this one was removed, and how slowly they answer.
+func (n *Node) askOthers(ctx context.Context, in *instance) {
+	w, now := &n.leaders, time.Now()
+	if now.Sub(w.looked) >= maintenanceTick {
+		term := in.raft.CurrentTerm()
+		if in.leader() != "" && term == w.term {
+			w.lasted = now
+		}
+		w.looked, w.term = now, term
+	}
+	if now.Sub(w.lasted) < leaderlessMax || in.raft.State() == raft.Leader {
+		return
+	}
+	w.lasted = now
+	replies := n.network.AskAll(ctx, n.others(in))
+	n.checkRemoved(replies)
+	n.lengthenTimeout(in, replies)
 }
 
 // recordCluster records on disk that this node is a member, and of which cluster, once it knows.
@@ -101,18 +126,13 @@ func (n *Node) announcement(in *instance) fsm.Member {
 
 // shouldAnnounce reports whether the cluster's record of this node is out of date.
 func (n *Node) shouldAnnounce(in *instance) bool {
-	if id, _ := n.Leader(); id == "" {
-		return false
+	mine, known := n.announcement(in), n.member(n.cfg.ID).Member
+	low := known.FreeBytes < known.LowSpaceThreshold
+	changed := max(mine.FreeBytes, known.FreeBytes) - min(mine.FreeBytes, known.FreeBytes)
+	if low == (mine.FreeBytes < mine.LowSpaceThreshold) && changed <= known.FreeBytes/announceShare {
+		mine.FreeBytes = known.FreeBytes
 	}
-	mine, known := n.announcement(in), n.member(n.cfg.ID)
-	if (known.FreeBytes < known.LowSpaceThreshold) != (mine.FreeBytes < mine.LowSpaceThreshold) {
-		return true
-	}
-	if changed := max(mine.FreeBytes, known.FreeBytes) - min(mine.FreeBytes, known.FreeBytes); changed > known.FreeBytes/announceShare {
-		return true
-	}
-	mine.FreeBytes = known.FreeBytes
-	return mine != known.Member
+	return in.leader() != "" && mine != known
 }
 
 // send proposes what this node announces, here or at the leader.
@@ -122,7 +142,7 @@ func (n *Node) send(ctx context.Context, in *instance, c fsm.Command) {
 		err = n.proposeOwn(ctx, c)
 	} else if address, id := in.raft.LeaderWithID(); id != "" && id != n.self.ID() {
 		entry := fsm.Entry{Commands: []fsm.Command{c}}
-		err = n.callNode(ctx, peer.Node{ID: string(id), Address: string(address)}, entry.Append([]byte{callCommand}))
+		err = n.callNode(ctx, id, address, call{Entry: entry.Append(nil)})
 	}
 	if err != nil {
 		n.log.Debug("could not announce this node, or report a state digest", "error", err)

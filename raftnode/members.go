@@ -29,9 +29,6 @@ const (
 	replaceMin = 2
 	// liveWait is how long voters may take to answer before a change that needs them is refused.
 	liveWait = time.Second
-	// leaderlessMax is how long a node is without contact to a leader before it asks the others whether it was removed, and
-	// how often it asks again.
-	leaderlessMax = 3 * time.Second
 )
 
 // ErrRemoved ends the process of a node that was removed from its cluster.
@@ -365,24 +362,17 @@ func (n *Node) change(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// askRemoved ends the process if this node has been removed. Raft does not notify a removed follower, which
-// then asks for votes in vain. So a node without a leader asks the others. Only a committed
-// configuration counts that is later than any that names this node: an uncommitted removal may be undone, and a node that
-// lags behind may not know yet that this one joined.
-func (n *Node) askRemoved(ctx context.Context, in *instance) {
-	id := n.store.Identity()
-	if !id.Bootstrapped || in.raft.State() == raft.Leader ||
-		time.Since(in.raft.LastContact()) < leaderlessMax || time.Since(n.asked) < leaderlessMax {
-		return
-	}
-	n.asked = time.Now()
-	listed := n.listedAt
+// checkRemoved ends the process if the others report that this node has been removed. Raft does not notify a removed
+// follower, which then asks for votes in vain. Only a committed configuration counts that is later than any that names this
+// node: an uncommitted removal may be undone, and a node that lags behind may not know yet that this one joined.
+func (n *Node) checkRemoved(replies []peer.Reply) {
+	id, listed := n.store.Identity(), n.listedAt
 	if now := n.state.committed.Load(); now.servers.has(n.self.ID()) {
 		listed = max(listed, now.index)
 	}
-	for _, reply := range n.network.AskAll(ctx, n.others(in)) {
+	for _, reply := range replies {
 		theirs := reply.Answer
-		if reply.Err == nil && theirs.Cluster == peer.ClusterID(id.Cluster) && !theirs.Listed && theirs.Configuration > listed {
+		if reply.Err == nil && id.Bootstrapped && theirs.Cluster == peer.ClusterID(id.Cluster) && !theirs.Listed && theirs.Configuration > listed {
 			n.fatal(fmt.Errorf("%w (%s at %s reports it: the configuration that was committed at index %d does not name this node)",
 				ErrRemoved, theirs.Name, reply.Node.Address, theirs.Configuration))
 		}

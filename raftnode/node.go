@@ -36,18 +36,17 @@ type Node struct {
 	stalls       peer.WorstRoundTrip    // how long this process was kept from running
 	chosen       atomic.Int64           // the timeout that raft is opened with next, in ns
 	known        atomic.Int64           // the timeout of a majority of the nodes with a vote, in ns
-	tuning       timeoutTuning          // of the maintenance loop
-	steppedAside time.Time              // when this leader last handed over because of its disk; of the maintenance loop
+	steppedAside time.Time              // when this leader last handed over by itself; of the maintenance loop
 
-	maintainWake chan struct{}    // capacity 1
-	losses       chan lostEntries // capacity 1
-	life         context.Context  // until Close or Kill
+	maintainWake chan struct{}   // capacity 1
+	notifying    atomic.Bool     // a node is being notified that its log lost entries
+	life         context.Context // until Close or Kill
 	endLife      context.CancelFunc
 	closeOnce    sync.Once
 	closed       error
 	busy         sync.WaitGroup // maintenance loop, watchdog and measurePauses
 
-	asked      time.Time     // when the maintenance loop last asked whether this node was removed; at first when it was opened
+	leaders    leaderWatch   // of the maintenance loop
 	membership chan struct{} // capacity 1: full while a change of the members is being made
 
 	changing chan struct{}            // capacity 1: full while raft is stopped or replaced, which may take as long as a disk stalls
@@ -63,8 +62,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, queue: newQueue(), proposals: proposals{byBytes: make(map[*byte]*proposal)},
-		maintainWake: make(chan struct{}, 1), losses: make(chan lostEntries, 1),
-		changing: make(chan struct{}, 1), membership: make(chan struct{}, 1), asked: time.Now(),
+		maintainWake: make(chan struct{}, 1), changing: make(chan struct{}, 1), membership: make(chan struct{}, 1),
+		leaders: leaderWatch{lasted: time.Now()},
 	}
 	n.life, n.endLife = context.WithCancel(context.Background())
 	n.state.node = n
@@ -92,17 +91,16 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.chosen.Store(int64(timeout))
 	n.known.Store(int64(timeout))
 	n.self = peer.Server{Name: cfg.ID, Incarnation: peer.Incarnation(identity.Incarnation)}
-	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
-	if _, bad := peer.ParseInitialMembers(identity.Initial); err == nil && bad != nil {
-		err = fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, bad)
+	if _, err := peer.ParseInitialMembers(identity.Initial); err != nil {
+		return nil, fmt.Errorf("raftnode: %w: identity.json of %s: %w; nothing was changed; start the release that wrote it", store.ErrLost, cfg.ID, err)
 	}
+	n.listedAt, err = lastListed(n.store.Logs(), n.store.Snapshots(), n.self.ID())
 	if err != nil {
 		return nil, err
 	}
 	peers := &cfg.Peers
 	peers.ID, peers.Incarnation, peers.Cluster, peers.Logger = cfg.ID, n.self.Incarnation, peer.ClusterID(cluster), cfg.Logger
-	peers.Condition, peers.Term, peers.Handle = n.condition, n.store.Term, n.handleCall
-	peers.Lost = func(node peer.Node, index uint64) { offer(n.losses, lostEntries{node, index}) } // it is called again
+	peers.Condition, peers.Term, peers.Handle, peers.Lost = n.condition, n.store.Term, n.handleCall, n.reportLoss
 	n.network, err = peer.New(cfg.Peers)
 	if err != nil {
 		return nil, err
@@ -113,7 +111,6 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	undo = nil
 	n.busy.Go(n.maintain)
-	n.busy.Go(n.reportLosses)
 	n.busy.Go(n.watch)
 	n.busy.Go(n.measurePauses)
 	return n, nil
@@ -133,15 +130,16 @@ func (n *Node) Submit(c fsm.Command, done Done) {
 
 // Propose is Submit that waits for the answer. If ctx ends first the outcome is unknown.
 func (n *Node) Propose(ctx context.Context, c fsm.Command) (Answer, error) {
-	type outcome struct {
-		answer Answer
-		err    error
-	}
-	ch := make(chan outcome, 1)
-	n.Submit(c, func(a Answer, err error) { ch <- outcome{a, err} })
+	var answer Answer
+	var err error
+	answered := make(chan struct{})
+	n.Submit(c, func(a Answer, failed error) {
+		answer, err = a, failed
+		close(answered)
+	})
 	select {
-	case o := <-ch:
-		return o.answer, o.err
+	case <-answered:
+		return answer, err
 	case <-ctx.Done():
 		return Answer{}, fmt.Errorf("%w (%w)", ErrUnknown, context.Cause(ctx))
 	}
@@ -161,13 +159,12 @@ func (n *Node) ReadBarrier(ctx context.Context) (clock.Stamp, clock.Time, error)
 
 // refuse answers what the queue has refused with an error, if it has.
 func (n *Node) refuse(done Done, err error) {
-	switch err {
-	case nil:
-		return
-	case errNotLeading:
+	if err == errNotLeading {
 		err = n.notLeader()
 	}
-	done(Answer{}, err)
+	if err != nil {
+		done(Answer{}, err)
+	}
 }
 
 // notLeader is the error of a node that does not lead; it names the leader.
@@ -188,8 +185,7 @@ func (n *Node) Leader() (id, client string) {
 	if in == nil {
 		return "", ""
 	}
-	_, server := in.raft.LeaderWithID()
-	id = peer.NameOf(server)
+	id = peer.NameOf(in.leader())
 	return id, n.member(id).Client
 }
 
@@ -209,7 +205,11 @@ func (n *Node) View(f func(*fsm.Machine)) {
 
 // Freeze returns this node's current state, in the time that a snapshot takes to begin. After ReadBarrier it has all
 // that was acknowledged before. It may be written while the node continues.
-func (n *Node) Freeze() *fsm.Frozen { return n.state.freeze() }
+func (n *Node) Freeze() *fsm.Frozen {
+	n.state.mu.Lock()
+	defer n.state.mu.Unlock()
+	return n.state.machine.Freeze()
+}
 
 // Status is how a node is doing.
 type Status struct {

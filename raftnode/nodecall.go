@@ -2,47 +2,61 @@ package raftnode
 
 import (
 	"context"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"zamok/fsm"
 	"zamok/raftnode/peer"
 	"zamok/raftnode/store"
 )
 
-// Nodes exchange a few calls beside raft, one frame each way. The reply is why the call was refused; empty = it was not.
-const (
-	callCommand  = 'c' // then an entry with one Member or Digest of the caller's own
-	callLost     = 'l' // then the index of an entry, 8 bytes; a node that has lost it ends and does not reply
-	callTimeouts = 't' // then a timeout in ms, 4 bytes
-)
+// call is what a node asks of another one beside raft: one of the fields. The reply is why the call was refused; empty =
+// it was not.
+type call struct {
+	// Entry has one Member or Digest of the caller's own.
+	Entry []byte `json:",omitempty"`
+	// Lost is the index of an entry that the leader has this node's acknowledgement of. A node that has lost it ends and
+	// does not reply.
+	Lost uint64 `json:",omitempty"`
+	// Timeout is the leader's, in ms.
+	Timeout uint32 `json:",omitempty"`
+}
 
 // callNode calls another node.
-func (n *Node) callNode(ctx context.Context, to peer.Node, body []byte) error {
+func (n *Node) callNode(ctx context.Context, id raft.ServerID, address raft.ServerAddress, c call) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeCallTimeout)
 	defer cancel()
-	refusal, err := n.network.Call(ctx, to, body)
+	body, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	refusal, err := n.network.Call(ctx, peer.Node{ID: string(id), Address: string(address)}, body)
 	if err == nil && len(refusal) > 0 {
-		err = fmt.Errorf("raftnode: %s: %s", to.ID, refusal)
+		err = fmt.Errorf("raftnode: %s: %s", id, refusal)
 	}
 	return err
 }
 
 // handleCall answers another node.
 func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []byte {
-	if len(body) == 0 {
-		return []byte("the call is empty")
-	}
-	var err error
-	switch kind, body := body[0], body[1:]; kind {
-	case callCommand:
-		err = n.handleCommand(ctx, from, body)
-	case callTimeouts:
-		err = n.handleRetune(from, body)
-	case callLost:
-		err = n.handleLoss(from, body)
+	var c call
+	err, in := json.Unmarshal(body, &c), n.instance.Load()
+	switch {
+	case err != nil:
+	case in == nil:
+		err = fmt.Errorf("%s runs no raft", n.cfg.ID)
+	case c.Entry != nil:
+		err = n.handleCommand(ctx, in, from, c.Entry)
+	case in.leader() != from.ID():
+		err = fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
+	case c.Timeout != 0:
+		err = n.handleRetune(timeoutOf(c.Timeout))
+	case c.Lost != 0:
+		n.handleLoss(in, from, c.Lost)
 	default:
 		err = errors.New("unknown to this version")
 	}
@@ -52,26 +66,13 @@ func (n *Node) handleCall(ctx context.Context, from peer.Server, body []byte) []
 	return nil
 }
 
-// calledByLeader returns the running raft if a call of so many bytes comes from the leader, as far as this node knows.
-func (n *Node) calledByLeader(from peer.Server, body []byte, size int) (*instance, error) {
-	in := n.instance.Load()
-	if in == nil || len(body) != size {
-		return nil, fmt.Errorf("%s runs no raft, or was sent %d bytes", n.cfg.ID, len(body))
-	}
-	if _, leader := in.raft.LeaderWithID(); leader != from.ID() {
-		return nil, fmt.Errorf("%s does not lead, as far as %s knows", from.Name, n.cfg.ID)
-	}
-	return in, nil
-}
-
 // handleCommand proposes what another node announces of itself, and nothing else.
-func (n *Node) handleCommand(ctx context.Context, from peer.Server, bytes []byte) error {
+func (n *Node) handleCommand(ctx context.Context, in *instance, from peer.Server, bytes []byte) error {
 	entry, err := fsm.DecodeEntry(bytes)
 	if err != nil {
 		return err
 	}
-	in := n.instance.Load()
-	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) || in == nil || !in.servers().has(from.ID()) {
+	if len(entry.Commands) != 1 || !isOwn(from, entry.Commands[0]) || !in.servers().has(from.ID()) {
 		return errors.New("a node may only announce itself, and as a member")
 	}
 	return n.proposeOwn(ctx, entry.Commands[0])
@@ -90,40 +91,28 @@ func isOwn(from peer.Server, c fsm.Command) bool {
 // A node whose log ends below what it acknowledged to its leader gets nothing more from that leader (package peer). It
 // would still vote, for candidates that lack the same entries. So the leader notifies it, and it ends its process.
 
-// lostEntries is a node and the entry that it acknowledged and does not have.
-type lostEntries struct {
-	node  peer.Node
-	index uint64
-}
-
-// reportLosses notifies nodes of what they have lost.
+// reportLoss notifies a node of what it has lost. Package peer calls it for each append that it does not send, so one call
+// at a time is enough.
 //
 // It is no part of the maintenance loop, which a slow disk of this node may hold up: the other node's votes are wrong
 // until it is notified.
-func (n *Node) reportLosses() {
-	for {
-		select {
-		case <-n.life.Done():
-			return
-		case l := <-n.losses:
-			if err := n.callNode(n.life, l.node, binary.BigEndian.AppendUint64([]byte{callLost}, l.index)); err != nil {
-				n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", l.node.ID, "error", err)
-			}
+func (n *Node) reportLoss(node peer.Node, index uint64) {
+	if !n.notifying.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer n.notifying.Store(false)
+		if err := n.callNode(n.life, raft.ServerID(node.ID), raft.ServerAddress(node.Address), call{Lost: index}); err != nil {
+			n.log.Debug("could not notify a node that its log lost entries (its process may have exited for that reason)", "id", node.ID, "error", err)
 		}
 		_ = pause(n.life, time.Second)
-	}
+	}()
 }
 
 // handleLoss ends the process if this node has acknowledged an entry to the leader that is not in its log.
-func (n *Node) handleLoss(from peer.Server, body []byte) error {
-	in, err := n.calledByLeader(from, body, 8)
-	if err != nil {
-		return err
-	}
-	index, last := binary.BigEndian.Uint64(body), in.raft.LastIndex()
-	if last < index {
+func (n *Node) handleLoss(in *instance, from peer.Server, index uint64) {
+	if last := in.raft.LastIndex(); last < index {
 		n.fatal(fmt.Errorf("raftnode: %w", store.Damaged(n.store.LogName(),
 			fmt.Sprintf("the log ends with entry %d, and the leader, %s, has this node's acknowledgement of entry %d", last, from.Name, index))))
 	}
-	return nil
 }

@@ -18,8 +18,8 @@ const (
 	// contactMin is the shortest time after which a voter that has not answered this leader counts as silent. The
 	// leader sends something many times within it.
 	contactMin = time.Second
-	// stepAsidePause is how long a leader that stepped aside because of its disk does not do so again. It bounds how often
-	// the leadership moves when disks fill up and are emptied in turn.
+	// stepAsidePause is how long a leader that stepped aside by itself does not do so again. It bounds how often the
+	// leadership moves when disks fill up and are emptied in turn.
 	stepAsidePause = time.Minute
 	// stepAsideAfter is how long a leader leads before it does: the voters that answer have done so by then.
 	stepAsideAfter = 5 * time.Second
@@ -156,10 +156,7 @@ func (n *Node) transferTo(ctx context.Context, in *instance, to raft.Server) err
 	}
 	// Wait, for about an election, until this node knows the next leader, which may need its vote: raft closes its
 	// connections when it ends.
-	for began := time.Now(); time.Since(began) < in.timeout && pause(n.life, votedPollEvery) == nil; {
-		if _, id := in.raft.LeaderWithID(); id != "" {
-			break
-		}
+	for began := time.Now(); pause(n.life, votedPollEvery) == nil && in.leader() == "" && time.Since(began) < in.timeout; {
 	}
 	return nil
 }
@@ -175,9 +172,12 @@ func (in *instance) leave() {
 	}
 }
 
-// stepAside transfers the leadership to a voter that fits, if there is one and no change of the members is under way,
-// whose outcome would be unknown. It first calls before.
+// stepAside transfers the leadership to a voter that fits, if there is one, no change of the members is under way, whose
+// outcome would be unknown, and it was not called a moment ago. It first calls before.
 func (n *Node) stepAside(ctx context.Context, in *instance, fits func(voter) bool, before func(to string)) {
+	if time.Since(n.steppedAside) < stepAsidePause {
+		return
+	}
 	select {
 	case n.membership <- struct{}{}:
 		defer func() { <-n.membership }()
@@ -188,6 +188,7 @@ func (n *Node) stepAside(ctx context.Context, in *instance, fits func(voter) boo
 	if err != nil {
 		return
 	}
+	n.steppedAside = time.Now()
 	before(peer.NameOf(to.ID))
 	if err := n.transferTo(ctx, in, to); err != nil {
 		n.log.Warn("leadership transfer failed or is unconfirmed", "to", peer.NameOf(to.ID), "error", err)
@@ -205,11 +206,10 @@ func (n *Node) checkFreeSpace(ctx context.Context) {
 	all, _ := in.voters()
 	reason, led := noRoom(all), in.led()
 	n.noRoom.Store(&reason)
-	if !n.store.IsLowSpace() || reason != "" || led.IsZero() || time.Since(led) < stepAsideAfter || time.Since(n.steppedAside) < stepAsidePause {
+	if !n.store.IsLowSpace() || reason != "" || led.IsZero() || time.Since(led) < stepAsideAfter {
 		return
 	}
 	n.stepAside(ctx, in, nil, func(to string) {
-		n.steppedAside = time.Now()
 		n.log.Warn("low disk space on this leader: transferring leadership", "to", to)
 	})
 }

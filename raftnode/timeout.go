@@ -2,7 +2,6 @@ package raftnode
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,30 +37,11 @@ const (
 	// retuneMax is how long a follower has to restart raft before the next one is asked, and retuneAgain the pause before
 	// one that did not is asked again.
 	retuneMax, retuneAgain = 10 * time.Second, 2 * time.Minute
-	// tunePause is how long a leader that handed over because of its T does not do so again.
-	tunePause = time.Minute
-	// tuneLeaderless is how long no leader has lasted when a node checks whether its T is too short for one; askTrips is
-	// how many round trips that check takes.
-	tuneLeaderless = 3 * time.Second
-	askTrips       = 2
+	// askTrips is how many round trips it takes to ask another node.
+	askTrips = 2
 	// retuneWriting is how long a write may have been going on when raft is restarted, which waits for the disk.
 	retuneWriting = time.Second
 )
-
-// timeoutTuning is the state of the search for T. The maintenance loop owns it.
-type timeoutTuning struct {
-	// Of a leadership, which began at led: the target, since when a shorter one would suffice, and when each node was asked.
-	led       time.Time
-	target    time.Duration
-	calmSince time.Time
-	asked     map[raft.ServerID]time.Time
-
-	handedOver  time.Time // when this node last handed over because of its T
-	term        uint64    // raft's, at the last check whether a leader lasts
-	looked      time.Time // when that was
-	lasted      time.Time // when there last was a leader of the same term as at the previous check
-	askedOthers time.Time // when tuneAlone last asked the other nodes
-}
 
 // timeoutFor is the T for round trips, with pauses, of this length.
 func timeoutFor(trip time.Duration) time.Duration {
@@ -77,21 +57,16 @@ func (n *Node) Timeout() time.Duration { return time.Duration(n.known.Load()) }
 func (n *Node) tuneTimeouts(ctx context.Context, in *instance) {
 	all, others := in.voters()
 	n.known.Store(int64(max(in.timeout, ofMajority(all))))
-	n.tuneAlone(ctx, in, others)
-	if in.raft.State() == raft.Follower && in.timeout != n.timeout() && n.canReopen() == nil {
+	state := in.raft.State()
+	if (state == raft.Follower || state == raft.Candidate) && in.timeout != n.timeout() && n.canReopen() == nil {
 		n.log.Info("restarting raft with a new election timeout", "timeout", n.timeout(), "before", in.timeout)
 		n.keepTimeout(n.timeout())
 		n.reopen(in)
 		return
 	}
-	led := in.led()
-	if _, err := n.leading(); err != nil || led.IsZero() {
-		return
+	if l := in.leadership.Load(); l != nil && n.queue.open.Load() {
+		n.tuneAll(ctx, in, l, others)
 	}
-	if n.tuning.led != led {
-		n.tuning.led, n.tuning.target, n.tuning.calmSince, n.tuning.asked = led, in.timeout, time.Now(), map[raft.ServerID]time.Time{}
-	}
-	n.tuneAll(ctx, in, others)
 }
 
 // ofMajority is the T of a majority of the voters: the longest of them after leaving out a minority.
@@ -127,57 +102,56 @@ func (n *Node) keepTimeout(t time.Duration) {
 }
 
 // tuneAll brings all nodes to this leader's target, one step for each call.
-func (n *Node) tuneAll(ctx context.Context, in *instance, others []voter) {
-	target := n.tuning.target
-	fits := func(v voter) bool { return v.timeout() == target }
-	ago := func(v voter) time.Duration { return time.Since(n.tuning.asked[v.ID]) } // it was asked; very long if it was not
-	answering := 1                                                                 // this node
-	settled, waiting, opening := in.timeout == target, false, false
-	for _, v := range others {
+func (n *Node) tuneAll(ctx context.Context, in *instance, l *leadership, others []voter) {
+	fits := func(v voter) bool { return v.timeout() == l.target }
+	var next *voter
+	answering := 1 // this node
+	settled, waiting, opening := in.timeout == l.target, false, false
+	for i, v := range others {
 		if v.silent == 0 {
 			answering++
 		}
-		if !fits(v) {
-			_, asked := n.tuning.asked[v.ID]
-			settled = settled && (v.silent > 0 || asked && ago(v) >= retuneMax) // a node may be unable to
-			waiting = waiting || ago(v) < retuneMax
-			opening = opening || v.silent > 0 && ago(v) < retuneAgain
+		if fits(v) {
+			continue
+		}
+		last, asked := l.asked[v.ID]
+		ago := time.Since(last)                                          // very long if it was not asked
+		settled = settled && (v.silent > 0 || asked && ago >= retuneMax) // a node may be unable to
+		waiting = waiting || ago < retuneMax
+		opening = opening || v.silent > 0 && ago < retuneAgain
+		if next == nil && v.silent == 0 && ago >= retuneAgain {
+			next = &others[i]
 		}
 	}
-	if n.setTarget(in, others, settled) || waiting {
+	if n.setTarget(in, l, others, settled) || waiting {
 		return // until the next check; one at a time, because a node that restarts raft may be silent
 	}
 	// The others and this node must be a majority without the one that is asked. If they are not, T may be too short for that.
-	spared := 2*(answering-1) > len(others)+1 || target > in.timeout && !opening
-	for _, v := range others {
-		if v.silent == 0 && !fits(v) && ago(v) >= retuneAgain && spared {
-			n.tuning.asked[v.ID] = time.Now()
-			body := binary.BigEndian.AppendUint32([]byte{callTimeouts}, uint32(target/time.Millisecond))
-			if err := n.callNode(ctx, peer.Node{ID: string(v.ID), Address: string(v.Address)}, body); err != nil {
-				n.log.Info("a node did not confirm the new election timeout", "node", v.name(), "timeout", target, "error", err)
-			}
-			return
+	if spared := 2*(answering-1) > len(others)+1 || l.target > in.timeout && !opening; next != nil && spared {
+		l.asked[next.ID] = time.Now()
+		if err := n.callNode(ctx, next.ID, next.Address, call{Timeout: uint32(l.target / time.Millisecond)}); err != nil {
+			n.log.Info("a node did not confirm the new election timeout", "node", next.name(), "timeout", l.target, "error", err)
 		}
+		return
 	}
-	if in.timeout == target || time.Since(n.tuning.handedOver) < tunePause || n.canReopen() != nil {
+	if in.timeout == l.target || n.canReopen() != nil {
 		return
 	}
 	n.stepAside(ctx, in, fits, func(to string) {
-		n.tuning.handedOver = time.Now()
-		n.keepTimeout(target)
-		n.log.Info("transferring leadership to restart raft with a new election timeout", "to", to, "timeout", target, "before", in.timeout)
+		n.keepTimeout(l.target)
+		n.log.Info("transferring leadership to restart raft with a new election timeout", "to", to, "timeout", l.target, "before", in.timeout)
 	})
 }
 
 // setTarget updates the target, and reports whether it changed.
-func (n *Node) setTarget(in *instance, others []voter, settled bool) bool {
+func (n *Node) setTarget(in *instance, l *leadership, others []voter, settled bool) bool {
 	now := time.Now()
 	fixed := n.cfg.ElectionTimeout
 	for _, v := range others {
 		fixed = max(fixed, timeoutOf(v.announced.ElectionTimeoutFixed))
 	}
 	if fixed != 0 { // of several the longest
-		return n.proposeTarget(max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
+		return n.proposeTarget(l, max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
 	}
 	if len(others) == 0 {
 		return false // a single voter needs no answer
@@ -186,12 +160,12 @@ func (n *Node) setTarget(in *instance, others []voter, settled bool) bool {
 	need := trip + stall
 	reason := fmt.Sprintf("round trips of %v, pauses of this process of %v", trip.Round(time.Millisecond), stall.Round(time.Millisecond))
 	switch {
-	case timeoutFor(need) > n.tuning.target:
-		return n.proposeTarget(timeoutFor(need+stall/2), reason) // the next pause may be longer
-	case timeoutFor(need+need/4) >= n.tuning.target || !settled:
-		n.tuning.calmSince = now
-	case now.Sub(n.tuning.calmSince) >= calm:
-		return n.proposeTarget(max(timeoutFor(need+need/4), halfStep(in.timeout, timeoutStep)), reason)
+	case timeoutFor(need) > l.target:
+		return n.proposeTarget(l, timeoutFor(need+stall/2), reason) // the next pause may be longer
+	case timeoutFor(need+need/4) >= l.target || !settled:
+		l.calmSince = now
+	case now.Sub(l.calmSince) >= calm:
+		return n.proposeTarget(l, max(timeoutFor(need+need/4), halfStep(in.timeout, timeoutStep)), reason)
 	}
 	return false
 }
@@ -202,13 +176,13 @@ func halfStep(t, step time.Duration) time.Duration {
 	return min((t/2+step-1)/step*step, t)
 }
 
-func (n *Node) proposeTarget(target time.Duration, reason string) bool {
-	if n.tuning.target == target {
+func (n *Node) proposeTarget(l *leadership, target time.Duration, reason string) bool {
+	if l.target == target {
 		return false
 	}
-	n.log.Info("changing the election timeout of the cluster", "to", target, "before", n.tuning.target, "because", reason)
-	n.tuning.target, n.tuning.calmSince = target, time.Now()
-	clear(n.tuning.asked)
+	n.log.Info("changing the election timeout of the cluster", "to", target, "before", l.target, "because", reason)
+	l.target, l.calmSince = target, time.Now()
+	clear(l.asked)
 	return true
 }
 
@@ -228,11 +202,7 @@ func quorumTrip(others []voter) time.Duration {
 }
 
 // handleRetune accepts a T from the leader.
-func (n *Node) handleRetune(from peer.Server, body []byte) error {
-	if _, err := n.calledByLeader(from, body, 4); err != nil {
-		return err
-	}
-	target := timeoutOf(binary.BigEndian.Uint32(body))
+func (n *Node) handleRetune(target time.Duration) error {
 	if target < electionMin || target > electionMax {
 		return fmt.Errorf("%v is not between %v and %v", target, electionMin, electionMax)
 	}
@@ -271,40 +241,31 @@ func (n *Node) measurePauses() {
 	}
 }
 
-// tuneAlone lengthens this node's T while no leader lasts although a majority of the voters answers: with messages
-// slower than raft's timeouts no node could lead, and so no leader would measure.
-func (n *Node) tuneAlone(ctx context.Context, in *instance, others []voter) {
-	now := time.Now()
-	if now.Sub(n.tuning.looked) >= maintenanceTick {
-		term := in.raft.CurrentTerm()
-		if _, id := in.raft.LeaderWithID(); id != "" && term == n.tuning.term || n.tuning.lasted.IsZero() {
-			n.tuning.lasted = now
-		}
-		n.tuning.looked, n.tuning.term = now, term
-	}
-	if n.cfg.ElectionTimeout != 0 || now.Sub(n.tuning.lasted) < tuneLeaderless || now.Sub(n.tuning.askedOthers) < tuneLeaderless {
+// lengthenTimeout lengthens this node's T if that is too short for the round trips of a majority of the voters, which
+// answered while no leader lasted: with messages slower than raft's timeouts no node could lead, and so no leader would
+// measure.
+func (n *Node) lengthenTimeout(in *instance, replies []peer.Reply) {
+	if n.cfg.ElectionTimeout != 0 {
 		return
 	}
-	n.tuning.askedOthers = now
 	took := map[string]time.Duration{}
-	for _, reply := range n.network.AskAll(ctx, n.others(in)) {
+	for _, reply := range replies {
 		if reply.Err == nil {
 			took[reply.Answer.Name] = reply.Took
 		}
 	}
-	asked := slices.Clone(others)
-	for i := range asked {
-		v := &asked[i]
+	_, others := in.voters()
+	for i := range others {
+		v := &others[i]
 		v.trip, v.silent = took[v.name()]/askTrips, 0
 		if v.trip == 0 {
 			v.silent = 1
 		}
 	}
-	trip, stall := quorumTrip(asked), n.stalls.Now(now)
-	if t := timeoutFor(trip + stall); trip > 0 && t > n.timeout() && in.raft.State() != raft.Leader && n.canReopen() == nil {
+	trip, stall := quorumTrip(others), n.stalls.Now(time.Now())
+	if t := timeoutFor(trip + stall); trip > 0 && t > n.timeout() {
 		n.log.Warn("leaders keep failing although a majority answers slowly; raising the election timeout of this node", "timeout", t,
 			"before", n.timeout(), "round_trip", trip, "pause", stall)
-		n.keepTimeout(t)
-		n.reopen(in)
+		n.chosen.Store(int64(t))
 	}
 }

@@ -114,35 +114,39 @@ func (r RestoreConfig) into(st *store.Store, backup io.Reader, tokens uint64) (R
 	return restored, st.RecordCluster(restored.Cluster)
 }
 
-// lostAndFoundDir is in the root of a new file system.
-const lostAndFoundDir = "lost+found"
-
 func mustBeEmpty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if e.Name() != lostAndFoundDir {
-			return fmt.Errorf("raftnode: restore: %s is not empty, it has %s in it; nothing was changed; name a directory that is missing or empty",
-				dir, e.Name())
-		}
+	found, err := contents(dir)
+	if len(found) > 0 {
+		return fmt.Errorf("raftnode: restore: %s is not empty, it has %s in it; nothing was changed; name a directory that is missing or empty",
+			dir, found[0])
 	}
 	return err
 }
 
 // empty removes everything from a directory that had been empty.
 func empty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.Name() != lostAndFoundDir {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
+	found, err := contents(dir)
+	for _, name := range found {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
 	}
 	if err != nil {
 		return fmt.Errorf("raftnode: restore: %s is not empty now: %w; empty it before the next try", dir, err)
 	}
 	return nil
+}
+
+// contents are the names in a directory, which may be missing, but for that which is in the root of a new file system.
+func contents(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	for _, e := range entries {
+		if e.Name() != "lost+found" {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
 }
 
 // TokenClock draws the moment at which a history that is made now begins, and returns it on the scale of

@@ -134,13 +134,7 @@ func (s *state) apply(l *raft.Log) fsm.Applied {
 }
 
 // Snapshot implements raft.FSM. It takes no longer for a million locks than for one.
-func (s *state) Snapshot() (raft.FSMSnapshot, error) { return frozen{s.freeze()}, nil }
-
-func (s *state) freeze() *fsm.Frozen {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.machine.Freeze()
-}
+func (s *state) Snapshot() (raft.FSMSnapshot, error) { return frozen{s.node.Freeze()}, nil }
 
 // frozen is a state that is written while newer entries are applied.
 type frozen struct{ state *fsm.Frozen }

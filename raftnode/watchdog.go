@@ -43,7 +43,8 @@ func (n *Node) watch() {
 	began := time.Now()
 	awake := awakeTracker{looked: began}
 	for pause(n.life, watchTick) == nil {
-		awake.observe(time.Now())
+		now := time.Now()
+		awake.observe(now)
 		in := n.instance.Load()
 		if in != nil && in.raft.State() == raft.Shutdown && n.instance.Load() == in {
 			// Raft ends by itself only when this node, as the leader, has committed its own removal.
@@ -52,16 +53,14 @@ func (n *Node) watch() {
 		if in == nil || in.led().IsZero() || n.state.restoring.Load() > 0 {
 			continue
 		}
-		stuck := n.stuck(in, time.Now(), awake)
-		if stuck == nil {
-			continue
-		}
-		if time.Since(began) < stuckPause {
+		switch stuck := n.stuck(in, now, awake); {
+		case stuck == nil:
+		case now.Sub(began) < stuckPause:
 			n.log.Warn("stalled, but started too recently to exit for it", "reason", stuck)
-			continue
+		default:
+			n.writeStuckNote(stuck)
+			n.fatal(stuck)
 		}
-		n.writeStuckNote(stuck)
-		n.fatal(stuck)
 	}
 }
 

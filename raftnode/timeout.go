@@ -145,45 +145,38 @@ func (n *Node) tuneAll(ctx context.Context, in *instance, l *leadership, others 
 
 // setTarget updates the target, and reports whether it changed.
 func (n *Node) setTarget(in *instance, l *leadership, others []voter, settled bool) bool {
-	now := time.Now()
+	now, target := time.Now(), l.target
 	fixed := n.cfg.ElectionTimeout
 	for _, v := range others {
 		fixed = max(fixed, timeoutOf(v.announced.ElectionTimeoutFixed))
-	}
-	if fixed != 0 { // of several the longest
-		return n.proposeTarget(l, max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed))
-	}
-	if len(others) == 0 {
-		return false // a single voter needs no answer
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(now)
 	need := trip + stall
 	reason := fmt.Sprintf("round trips of %v, pauses of this process of %v", trip.Round(time.Millisecond), stall.Round(time.Millisecond))
 	switch {
-	case timeoutFor(need) > l.target:
-		return n.proposeTarget(l, timeoutFor(need+stall/2), reason) // the next pause may be longer
-	case timeoutFor(need+need/4) >= l.target || !settled:
+	case fixed != 0: // of several the longest
+		target, reason = max(fixed, halfStep(in.timeout, time.Millisecond)), fmt.Sprintf("--election-timeout is %v", fixed)
+	case len(others) == 0: // a single voter needs no answer
+	case timeoutFor(need) > target:
+		target = timeoutFor(need + stall/2) // the next pause may be longer
+	case timeoutFor(need+need/4) >= target || !settled:
 		l.calmSince = now
 	case now.Sub(l.calmSince) >= calm:
-		return n.proposeTarget(l, max(timeoutFor(need+need/4), halfStep(in.timeout, timeoutStep)), reason)
+		target = max(timeoutFor(need+need/4), halfStep(in.timeout, timeoutStep))
 	}
-	return false
+	if target == l.target {
+		return false
+	}
+	n.log.Info("changing the election timeout of the cluster", "to", target, "before", l.target, "because", reason)
+	l.target, l.calmSince = target, now
+	clear(l.asked)
+	return true
 }
 
 // halfStep is the shortest T that a leader with timeout t can bring the others to: it sends at a tenth of its heartbeat
 // timeout, which must not be below t/2. It is a multiple of step, unless t is shorter.
 func halfStep(t, step time.Duration) time.Duration {
 	return min((t/2+step-1)/step*step, t)
-}
-
-func (n *Node) proposeTarget(l *leadership, target time.Duration, reason string) bool {
-	if l.target == target {
-		return false
-	}
-	n.log.Info("changing the election timeout of the cluster", "to", target, "before", l.target, "because", reason)
-	l.target, l.calmSince = target, time.Now()
-	clear(l.asked)
-	return true
 }
 
 // quorumTrip is the round trip within which a majority, with this node, answers; 0 = fewer answer.
@@ -248,18 +241,14 @@ func (n *Node) lengthenTimeout(in *instance, replies []peer.Reply) {
 	if n.cfg.ElectionTimeout != 0 {
 		return
 	}
-	took := map[string]time.Duration{}
-	for _, reply := range replies {
-		if reply.Err == nil {
-			took[reply.Answer.Name] = reply.Took
-		}
-	}
 	_, others := in.voters()
 	for i := range others {
 		v := &others[i]
-		v.trip, v.silent = took[v.name()]/askTrips, 0
-		if v.trip == 0 {
-			v.silent = 1
+		v.silent = leaderlessMax
+		for _, reply := range replies {
+			if reply.Err == nil && reply.Answer.Name == v.name() {
+				v.trip, v.silent = reply.Took/askTrips, 0
+			}
 		}
 	}
 	trip, stall := quorumTrip(others), n.stalls.Now(time.Now())

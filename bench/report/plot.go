@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"image/color"
 	"slices"
@@ -26,19 +27,12 @@ const (
 
 // colour gives a system the same colour in every plot.
 func colour(system string) color.Color {
-	colours := map[string]color.Color{
-		"zamok": rgb(0xd62728), "zamok-wal": rgb(0xff7f0e), "etcd": rgb(0x1f77b4), "zookeeper": rgb(0x2ca02c),
-		"redis-aof": rgb(0x9467bd), "redis-mem": rgb(0xc39bd3), "postgres": rgb(0x17becf), "retry": rgb(0x8c564b),
-		"queue": rgb(0xbcbd22), "setnx": rgb(0xe377c2),
+	colours := map[string]uint32{
+		"zamok": 0xd62728, "zamok-wal": 0xff7f0e, "etcd": 0x1f77b4, "zookeeper": 0x2ca02c, "redis-aof": 0x9467bd,
+		"redis-mem": 0xc39bd3, "postgres": 0x17becf, "retry": 0x8c564b, "queue": 0xbcbd22, "setnx": 0xe377c2,
 	}
-	if c, ok := colours[system]; ok {
-		return c
-	}
-	return rgb(0x7f7f7f)
-}
-
-func rgb(hex uint32) color.Color {
-	return color.RGBA{R: uint8(hex >> 16), G: uint8(hex >> 8), B: uint8(hex), A: 255}
+	rgb := cmp.Or(colours[system], 0x7f7f7f)
+	return color.RGBA{R: uint8(rgb >> 16), G: uint8(rgb >> 8), B: uint8(rgb), A: 255}
 }
 
 // plots draws every plot, by the name of its file.

@@ -3,39 +3,115 @@ package report
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
 	"zamok/bench/measure"
 )
 
-// table is one of Markdown's.
-type table struct {
-	head []string
-	rows [][]string
+// point is one workload with one number of clients.
+type point struct {
+	Workload string
+	Clients  int
+	Title    string
 }
 
-func newTable(head ...string) *table { return &table{head: head} }
+// points are those with which a workload was run; their titles are made of their numbers of clients.
+func (r *report) points(workload, title string) (all []point) {
+	for _, n := range r.rs.Clients(workload) {
+		all = append(all, point{workload, n, fmt.Sprintf(title, n)})
+	}
+	return all
+}
 
-// row adds a row, unless there is nothing in it beside its name.
-func (t *table) row(cells ...string) {
-	for _, c := range cells[1:] {
-		if c != dash {
-			t.rows = append(t.rows, cells)
-			return
+func (r *report) parked() []point {
+	return append(r.points("parked", "%d over 100 sessions:"), r.points("parked-own", "%d, each with its own session:")...)
+}
+
+// column is one value of one point, as a table shows it.
+type column struct {
+	point
+	value string
+	scale float64
+}
+
+func newColumn(title, value string, scale float64) column {
+	return column{point{Title: title}, value, scale}
+}
+
+// byClients is a table of one value by the number of clients.
+func (r *report) byClients(workload, value string, scale float64) string {
+	points := r.points(workload, "%d")
+	if workload == "own" {
+		points = append(points, r.points("shared", "%d over 4")...)
+	}
+	var columns []column
+	for _, p := range points {
+		columns = append(columns, column{p, value, scale})
+	}
+	return r.systemTable(columns)
+}
+
+// table is a table of several values of one workload.
+func (r *report) table(workload string, clients int, columns ...column) string {
+	for i := range columns {
+		columns[i].Workload, columns[i].Clients = workload, clients
+	}
+	return r.systemTable(columns)
+}
+
+// systemTable has a row for each system and a column for each value.
+func (r *report) systemTable(columns []column) string {
+	rows := [][]string{{"system"}}
+	for _, c := range columns {
+		rows[0] = append(rows[0], c.Title)
+	}
+	for _, s := range r.systems {
+		row := []string{s.Title}
+		for _, c := range columns {
+			row = append(row, formatSummary(scaled(r.rs.Summary(s.Name, c.Workload, c.Clients, c.value), c.scale)))
+		}
+		rows = append(rows, row)
+	}
+	return markdown(rows)
+}
+
+// ratios is a table of the rate of ours, and of its ratio to the rate of each other system.
+func (r *report) ratios(ours System) string {
+	peers := slices.DeleteFunc(slices.Clone(r.systems), isZamok)
+	rows := [][]string{{"clients", "cycles/s"}}
+	for _, s := range peers {
+		rows[0] = append(rows[0], "× "+s.Title)
+	}
+	for _, p := range slices.Concat(r.points("own", "own keys, %d"), r.points("shared", "own keys, %d goroutines over 4 clients"),
+		r.points("one", "one key, %d")) {
+		row := []string{p.Title, formatSummary(r.rs.Summary(ours.Name, p.Workload, p.Clients, "rate"))}
+		for _, s := range peers {
+			row = append(row, formatRatio(r.rs.Ratio(ours.Name, s.Name, p.Workload, p.Clients, "rate")))
+		}
+		rows = append(rows, row)
+	}
+	return markdown(rows)
+}
+
+// markdown is a table of rows, of which the first is its head. A row with nothing beside its name is left out; if
+// all are, the table is "".
+func markdown(rows [][]string) string {
+	rows = slices.DeleteFunc(rows, func(row []string) bool {
+		return !slices.ContainsFunc(row[1:], func(cell string) bool { return cell != dash })
+	})
+	if len(rows) <= 1 {
+		return ""
+	}
+	var text strings.Builder
+	for i, row := range rows {
+		fmt.Fprintf(&text, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			fmt.Fprintf(&text, "|%s\n", strings.Repeat("---|", len(row)))
 		}
 	}
-}
-
-func (t *table) String() string {
-	var b strings.Builder
-	write := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	write(t.head)
-	fmt.Fprintf(&b, "|%s\n", strings.Repeat("---|", len(t.head)))
-	for _, r := range t.rows {
-		write(r)
-	}
-	return b.String()
+	return text.String()
 }
 
 const dash = "–"
